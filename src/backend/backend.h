@@ -1,8 +1,9 @@
 /* The interface of a compute backend: memory, and about a dozen operations on the rows of a step.
  *
- * Memory from a backend (float *, struct matrix, struct kv_memory) may be on another device. Only
- * the backend's own operations access it, except where a comment says "host". Operations run in the
- * order of the calls; their results are complete when step_end() returns. One thread calls them.
+ * Memory from a backend (struct floats, struct matrix, struct kv_memory) may be on another device.
+ * Only the backend's own operations access it: outside of the backend it is a handle and an offset,
+ * never a pointer. A pointer in this header is to host memory. Operations run in the order of the
+ * calls; their results are complete when step_end() returns. One thread calls them.
  *
  * Every operation is row-independent: the bits of an output row depend only on that row's inputs,
  * never on n_rows, on other rows, or on the number of threads.
@@ -24,8 +25,22 @@ static inline int64_t kv_pages_of(int64_t n_tokens)
 }
 
 struct cluster;   /* cluster/cluster.h */
+struct buffer;    /* an allocation of floats in the backend's memory */
 struct matrix;    /* a linear layer's weights [n_out][n_in], packed for the kernels, and its bias */
 struct kv_memory; /* keys and values of all pages and layers */
+
+/* Floats of a buffer, from an offset on. An operation uses as many as its shapes say. */
+struct floats {
+    struct buffer *buffer; /* NULL: none */
+    size_t offset;         /* in floats */
+};
+
+#define NO_FLOATS ((struct floats){ 0 })
+
+static inline struct floats floats_at(struct floats floats, size_t n)
+{
+    return (struct floats){ floats.buffer, floats.offset + n };
+}
 
 /* Rows of one stored matrix: n_rows rows of n_in elements, row-major, as GGUF or safetensors store
  * them. */
@@ -120,15 +135,15 @@ struct backend_ops {
     const char *name;
     void (*free)(struct backend *be);
 
-    /* Zeroed, aligned to 64 bytes. NULL: no memory. */
-    float *(*alloc)(struct backend *be, size_t n_floats);
-    void (*dealloc)(struct backend *be, float *memory); /* NULL is allowed */
+    /* Zeroed, at offset 0. buffer NULL: no memory. */
+    struct floats (*alloc)(struct backend *be, size_t n_floats);
+    void (*dealloc)(struct backend *be, struct floats floats); /* as allocated; none is allowed */
     /* Memory for the buffers of reduce(), reduce_rows() and share_rows(): all ranks call these
      * together, in the same order. */
-    float *(*alloc_shared)(struct backend *be, size_t n_floats);
-    void (*dealloc_shared)(struct backend *be, float *memory);
+    struct floats (*alloc_shared)(struct backend *be, size_t n_floats);
+    void (*dealloc_shared)(struct backend *be, struct floats floats);
     /* Copies host floats to the backend's memory. */
-    void (*upload)(struct backend *be, float *dst, const float *src, size_t n_floats);
+    void (*upload)(struct backend *be, struct floats dst, const float *src, size_t n_floats);
 
     /* Packs a matrix. If source->type differs from the stored type, converts it through float32.
      * TUTTI_E_UNSUPPORTED: n_in is not a multiple of the type's block. */
@@ -140,7 +155,7 @@ struct backend_ops {
     /* Checksums (base/hash.h) of n_floats of alloc()ed memory, of a matrix with its bias, and
      * of a lora: equal sums mean bit-identical results. They depend on what was uploaded, not on
      * addresses or threads. */
-    uint64_t (*checksum)(struct backend *be, const float *memory, size_t n_floats);
+    uint64_t (*checksum)(struct backend *be, struct floats floats, size_t n_floats);
     uint64_t (*matrix_checksum)(struct backend *be, const struct matrix *m);
     uint64_t (*lora_checksum)(struct backend *be, const struct lora *lora);
 
@@ -171,65 +186,67 @@ struct backend_ops {
     void (*step_begin)(struct backend *be, const struct step *step);
     /* x [n_rows][n_in of table] = rows token_ids of table, as float32. Row 0 of the table is id
      * first_id; rows of x whose id is not in the table become 0. */
-    void (*embed)(struct backend *be, float *x, const struct matrix *table, int first_id);
+    void (*embed)(struct backend *be, struct floats x, const struct matrix *table, int first_id);
     /* If add: first x += add. Then y[r] = x[r] * w / sqrt(mean(x[r]^2) + eps). [n_rows][n]; y must
      * not be x, but may be add. */
-    void (*rmsnorm)(struct backend *be, float *y, float *x, const float *add, const float *w, int n_rows,
-                    int n, float eps);
+    void (*rmsnorm)(struct backend *be, struct floats y, struct floats x, struct floats add, struct floats w,
+                    int n_rows, int n, float eps);
     /* If add: first x += add. Then y[r] = (x[r] - mean(x[r])) / sqrt(variance(x[r]) + eps) * w + b.
      * Shapes as rmsnorm. */
-    void (*layernorm)(struct backend *be, float *y, float *x, const float *add, const float *w,
-                      const float *b, int n_rows, int n, float eps);
+    void (*layernorm)(struct backend *be, struct floats y, struct floats x, struct floats add,
+                      struct floats w, struct floats b, int n_rows, int n, float eps);
     /* x = scale * base + add, all [n_rows][n] */
-    void (*scale_add)(struct backend *be, float *x, const float *base, float scale, const float *add,
+    void (*scale_add)(struct backend *be, struct floats x, struct floats base, float scale, struct floats add,
                       int n_rows, int n);
     /* x = act(x), [n_rows][n], in place */
-    void (*activate)(struct backend *be, float *x, int n_rows, int n, enum activation act);
+    void (*activate)(struct backend *be, struct floats x, int n_rows, int n, enum activation act);
     /* x [end - begin][n], rows begin to end - 1 of the step. adds: x[r] += table[positions[r]];
      * else x[r] = it. table: [more than any position][n] */
-    void (*positions)(struct backend *be, float *x, const float *table, int begin, int end, int n, bool adds);
+    void (*positions)(struct backend *be, struct floats x, struct floats table, int begin, int end, int n,
+                      bool adds);
     /* y[r] = a[r] followed by b[r]: [n_rows][n_a], [n_rows][n_b] */
-    void (*concat)(struct backend *be, float *y, const float *a, int n_a, const float *b, int n_b,
+    void (*concat)(struct backend *be, struct floats y, struct floats a, int n_a, struct floats b, int n_b,
                    int n_rows);
     /* y [n_rows][n_out] = x [n_rows][n_in] . W^T + bias */
-    void (*linear)(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows);
+    void (*linear)(struct backend *be, struct floats y, const struct matrix *m, struct floats x, int n_rows);
     /* y [n_rows][n_out / 2] = act(gate) * up, of a matrix made with is_gate_up */
-    void (*linear_glu)(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows,
-                       enum activation act);
+    void (*linear_glu)(struct backend *be, struct floats y, const struct matrix *m, struct floats x,
+                       int n_rows, enum activation act);
     /* As linear() and linear_glu(), plus the update of loras[adapters[r]] to row r, for linear_glu
      * before the activation. Rows with adapter -1, or whose lora is NULL, have no update. loras:
      * host, [adapters]; adapters: host, [n_rows]. */
-    void (*linear_adapted)(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows,
-                           const struct lora *const *loras, const int32_t *adapters);
-    void (*linear_glu_adapted)(struct backend *be, float *y, const struct matrix *m, const float *x,
+    void (*linear_adapted)(struct backend *be, struct floats y, const struct matrix *m, struct floats x,
+                           int n_rows, const struct lora *const *loras, const int32_t *adapters);
+    void (*linear_glu_adapted)(struct backend *be, struct floats y, const struct matrix *m, struct floats x,
                                int n_rows, enum activation act, const struct lora *const *loras,
                                const int32_t *adapters);
     /* Rotates q and k of each row of qkv in place, and stores k and v in the row's page. q_norm,
      * k_norm: [head_dim] weights of an RMSNorm applied to each head of q, or k, before; NULL: none. */
-    void (*rope_store)(struct backend *be, float *qkv, const float *q_norm, const float *k_norm,
+    void (*rope_store)(struct backend *be, struct floats qkv, struct floats q_norm, struct floats k_norm,
                        struct kv_memory *kv, int layer);
     /* y [n_rows][n_heads * head_dim] = attention of each row over the positions of its sequence
      * that it may attend to */
-    void (*attention)(struct backend *be, float *y, const float *qkv, const struct kv_memory *kv, int layer);
-    /* y [n_outputs][n] = x[output_rows[i]] + add[output_rows[i]] (add may be NULL) */
-    void (*gather)(struct backend *be, float *y, const float *x, const float *add, int n);
-    /* host [n_floats] = src, complete when step_end() returns */
-    void (*download)(struct backend *be, float *host, const float *src, size_t n_floats);
+    void (*attention)(struct backend *be, struct floats y, struct floats qkv, const struct kv_memory *kv,
+                      int layer);
+    /* y [n_outputs][n] = x[output_rows[i]] + add[output_rows[i]] (add may be none) */
+    void (*gather)(struct backend *be, struct floats y, struct floats x, struct floats add, int n);
+    /* host [n_floats] = src, complete when step_end() returns; between steps, at once */
+    void (*download)(struct backend *be, float *host, struct floats src, size_t n_floats);
     /* ---- collectives of the ranks of options.cluster, if there is one. False: a rank was lost, so the results of this step
      * are invalid ---- */
     /* All-reduce: x [n] = the sum of all ranks' x, in the order of the ranks. */
-    bool (*reduce)(struct backend *be, float *x, size_t n);
+    bool (*reduce)(struct backend *be, struct floats x, size_t n);
     /* Reduce-scatter by rows: each rank's own rows of x [n_rows][n] become the sum. Then
      * all-gather: every rank gets the own rows of all. cluster/cluster.h says what may be done in
      * between. */
-    bool (*reduce_rows)(struct backend *be, float *x, int n_rows, int n);
-    bool (*share_rows)(struct backend *be, float *x, int n_rows, int n);
+    bool (*reduce_rows)(struct backend *be, struct floats x, int n_rows, int n);
+    bool (*share_rows)(struct backend *be, struct floats x, int n_rows, int n);
     /* Gather on rank 0: host [n_rows][begins[ranks]] gets all ranks' parts as columns; part of rank
      * r: [n_rows][begins[r + 1] - begins[r]]. On other ranks host is NULL. */
-    bool (*collect)(struct backend *be, float *host, const float *part, int n_rows, const int *begins);
+    bool (*collect)(struct backend *be, float *host, struct floats part, int n_rows, const int *begins);
 
-    /* Waits for all operations; copies n_floats of result to host. result may be NULL. */
-    void (*step_end)(struct backend *be, const float *result, float *host, size_t n_floats);
+    /* Waits for all operations; copies n_floats of result, if any, to host. */
+    void (*step_end)(struct backend *be, struct floats result, float *host, size_t n_floats);
 
     /* Between steps: runs host work (sampling) on the backend's compute threads. NULL: it has no
      * threads for that. */

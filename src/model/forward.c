@@ -20,15 +20,15 @@
 /* The activations, in the backend's memory. */
 struct workspace {
     int max_rows, max_outputs;
-    float *x;        /* [max_rows][d_model]: the residual stream; the first three are shared between ranks */
-    float *normed;   /* [max_rows][d_model] */
-    float *delta;    /* [max_rows][d_model]: a block's output */
-    float *qkv;      /* [max_rows][(n_heads + 2 n_kv_heads) head_dim] */
-    float *attended; /* [max_rows][n_heads head_dim] */
-    float *kv;       /* [max_rows][2 n_kv_heads head_dim]; empty without a top query */
-    float *hidden;   /* [max_rows][d_ff] */
-    float *gathered; /* [max_rows][d_model]: the stream of the output rows */
-    float *logits;   /* [max_outputs][n_vocab] */
+    struct floats x; /* [max_rows][d_model]: the residual stream; the first three are shared between ranks */
+    struct floats normed;   /* [max_rows][d_model] */
+    struct floats delta;    /* [max_rows][d_model]: a block's output */
+    struct floats qkv;      /* [max_rows][(n_heads + 2 n_kv_heads) head_dim] */
+    struct floats attended; /* [max_rows][n_heads head_dim] */
+    struct floats kv;       /* [max_rows][2 n_kv_heads head_dim]; empty without a top query */
+    struct floats hidden;   /* [max_rows][d_ff] */
+    struct floats gathered; /* [max_rows][d_model]: the stream of the output rows */
+    struct floats logits;   /* [max_outputs][n_vocab] */
     /* With adapters: */
     int32_t *row_adapters, *output_adapters; /* host, [max_rows] */
 };
@@ -46,7 +46,7 @@ static bool alloc_shared(struct workspace *w, struct backend *be, size_t n_float
     w->x = be->ops->alloc_shared(be, n_floats);
     w->normed = be->ops->alloc_shared(be, n_floats);
     w->delta = be->ops->alloc_shared(be, n_floats);
-    return w->x && w->normed && w->delta;
+    return w->x.buffer && w->normed.buffer && w->delta.buffer;
 }
 
 void workspace_free(struct workspace *w, struct backend *be)
@@ -54,7 +54,7 @@ void workspace_free(struct workspace *w, struct backend *be)
     if (!w)
         return;
     free_shared(w, be);
-    float *const all[] = { w->qkv, w->attended, w->kv, w->hidden, w->gathered, w->logits };
+    const struct floats all[] = { w->qkv, w->attended, w->kv, w->hidden, w->gathered, w->logits };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         be->ops->dealloc(be, all[i]);
     free(w->row_adapters);
@@ -89,7 +89,7 @@ static enum tutti_status reserve(struct model *model, int max_rows, int max_outp
         return error_set(err, TUTTI_E_MEMORY, "workspace: out of memory");
     }
     const struct {
-        float **memory;
+        struct floats *memory;
         int n_rows, width;
     } wanted[] = {
         { &w->qkv, max_rows, qkv },
@@ -101,7 +101,7 @@ static enum tutti_status reserve(struct model *model, int max_rows, int max_outp
     };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         *wanted[i].memory = be->ops->alloc(be, (size_t)wanted[i].n_rows * (size_t)wanted[i].width);
-        if (!*wanted[i].memory) {
+        if (!wanted[i].memory->buffer) {
             workspace_free(w, be);
             return error_set(err, TUTTI_E_MEMORY, "workspace: cannot reserve %d rows of %d floats",
                              wanted[i].n_rows, wanted[i].width);
@@ -136,7 +136,7 @@ struct pass {
     const struct backend_ops *op;
     struct workspace w; /* a copy: x and normed may be swapped */
     struct kv_memory *kv;
-    float *pending; /* still to be added to x, [n_rows][d_model]; NULL: nothing */
+    struct floats pending; /* still to be added to x, [n_rows][d_model]; none: nothing */
     int n_rows;
     /* Each rank has only its own rows of x, normed and pending: begin to end - 1. */
     bool splits_rows;
@@ -146,7 +146,7 @@ struct pass {
 };
 
 /* Sums x [n_rows][d_model] over the ranks: all-reduce, or reduce-scatter with splits_rows. */
-static void all_reduce(struct pass *p, float *x)
+static void all_reduce(struct pass *p, struct floats x)
 {
     int width = p->model->desc.d_model;
     if (!p->model->group || p->is_lost)
@@ -156,7 +156,7 @@ static void all_reduce(struct pass *p, float *x)
 }
 
 /* All-gather: all ranks get all rows of x [n_rows][d_model]. */
-static void all_gather(struct pass *p, float *x)
+static void all_gather(struct pass *p, struct floats x)
 {
     if (p->splits_rows && !p->is_lost)
         p->is_lost = !p->op->share_rows(p->be, x, p->n_rows, p->model->desc.d_model);
@@ -168,7 +168,7 @@ static const struct model_weight *weight(const struct pass *p, enum weight_slot 
 }
 
 /* y = x . W^T + bias, plus the update of each row's adapter. */
-static void linear(struct pass *p, enum weight_slot slot, int layer, float *y, const float *x)
+static void linear(struct pass *p, enum weight_slot slot, int layer, struct floats y, struct floats x)
 {
     const struct matrix *m = slot == SLOT_OUTPUT ? model_output(p->model) : weight(p, slot, layer)->matrix;
     const struct lora *const *loras = p->adapters ? model_loras(p->model, slot, layer) : NULL;
@@ -196,14 +196,14 @@ static void normalize(struct pass *p, enum weight_slot slot, int layer)
     const struct model_weight *norm = weight(p, slot, layer);
     const struct model_desc *d = &p->model->desc;
     size_t at = (size_t)p->begin * (size_t)d->d_model;
-    float *normed = p->w.normed + at, *x = p->w.x + at;
-    const float *pending = p->pending ? p->pending + at : NULL;
+    struct floats normed = floats_at(p->w.normed, at), x = floats_at(p->w.x, at);
+    struct floats pending = p->pending.buffer ? floats_at(p->pending, at) : NO_FLOATS;
     int n = p->end - p->begin;
     if (d->norm == NORM_LAYER)
         p->op->layernorm(p->be, normed, x, pending, norm->values, norm->bias, n, d->d_model, d->norm_eps);
     else
         p->op->rmsnorm(p->be, normed, x, pending, norm->values, n, d->d_model, d->norm_eps);
-    p->pending = NULL;
+    p->pending = NO_FLOATS;
 }
 
 /* The same for all rows, as input of a matrix. */
@@ -215,7 +215,7 @@ static void normalize_all(struct pass *p, enum weight_slot slot, int layer)
 
 static void swap_stream(struct pass *p)
 {
-    float *x = p->w.x;
+    struct floats x = p->w.x;
     p->w.x = p->w.normed;
     p->w.normed = x;
 }
@@ -231,13 +231,14 @@ static void join(struct pass *p, enum weight_slot post_norm, int layer)
     int n = p->end - p->begin;
     p->pending = w->delta;
     if (d->has_post_norms) {
-        p->op->rmsnorm(p->be, w->normed + at, w->delta + at, NULL, weight(p, post_norm, layer)->values, n,
-                       d->d_model, d->norm_eps);
+        p->op->rmsnorm(p->be, floats_at(w->normed, at), floats_at(w->delta, at), NO_FLOATS,
+                       weight(p, post_norm, layer)->values, n, d->d_model, d->norm_eps);
         p->pending = w->normed;
     }
     if (d->residual_scale != 0) {
-        p->op->scale_add(p->be, w->x + at, w->normed + at, d->residual_scale, w->delta + at, n, d->d_model);
-        p->pending = NULL;
+        p->op->scale_add(p->be, floats_at(w->x, at), floats_at(w->normed, at), d->residual_scale,
+                         floats_at(w->delta, at), n, d->d_model);
+        p->pending = NO_FLOATS;
     }
 }
 
@@ -294,12 +295,12 @@ static void make_outputs(struct pass *p, const struct step *step)
     struct workspace *w = &p->w;
     int n_outputs = step->n_outputs, n_logits = n_outputs - step->n_hidden;
     all_gather(p, w->x);
-    if (p->pending)
+    if (p->pending.buffer)
         all_gather(p, p->pending);
     if (p->is_lost)
         return;
     p->op->gather(p->be, w->gathered, w->x, p->pending, d->d_model);
-    p->pending = NULL;
+    p->pending = NO_FLOATS;
     w->x = w->gathered;
     p->begin = 0;
     p->end = n_outputs;
@@ -309,7 +310,7 @@ static void make_outputs(struct pass *p, const struct step *step)
         normalize(p, SLOT_OUTPUT_NORM, 0);
     size_t width = (size_t)d->d_model;
     if (step->n_hidden > 0 && step->hidden) /* on rank 0 */
-        p->op->download(p->be, step->hidden, w->normed + (size_t)n_logits * width,
+        p->op->download(p->be, step->hidden, floats_at(w->normed, (size_t)n_logits * width),
                         (size_t)step->n_hidden * width);
     if (n_logits == 0)
         return;
@@ -344,7 +345,7 @@ static void end_step(struct pass *p, int n_logits, float *logits)
     if (n_logits > 0 && !p->is_lost)
         (void)p->op->collect(p->be, logits, p->w.logits, n_logits,
                              group->vocab_begins); /* on failure model_is_lost() is true */
-    p->op->step_end(p->be, NULL, NULL, 0);
+    p->op->step_end(p->be, NO_FLOATS, NULL, 0);
 }
 
 void model_forward(struct model *model, struct kv_memory *kv, const struct step *step, float *logits)
@@ -371,7 +372,7 @@ void model_forward(struct model *model, struct kv_memory *kv, const struct step 
                 group ? group->split.vocab.begin : 0);
     all_reduce(&p, p.w.x);
     if (d->has_learned_positions)
-        p.op->positions(p.be, p.w.x + (size_t)p.begin * (size_t)d->d_model,
+        p.op->positions(p.be, floats_at(p.w.x, (size_t)p.begin * (size_t)d->d_model),
                         model_weight(model, SLOT_POSITIONS, 0)->values, p.begin, p.end, d->d_model, true);
     if (d->has_embedding_norm) {
         normalize(&p, SLOT_EMBEDDING_NORM, 0);

@@ -114,7 +114,7 @@ struct group;    /* model/ranks/group.h */
  * model has no such weight. */
 struct model_weight {
     struct matrix *matrix;
-    float *values, *bias;
+    struct floats values, bias;
 };
 
 struct model {

@@ -35,7 +35,7 @@ struct matrices {
     struct backend *be;
     struct matrix *copy[64];
     int n;
-    float *x, *y;
+    struct floats x, y;
 };
 
 static struct timing time_linear(struct measure *limits, const struct matrices *m, int n_rows, bool is_block)
@@ -87,8 +87,9 @@ static void bench_matrix(struct check *c, enum dtype type, int n_out, int n_in)
 {
     enum { MOST_ROWS = 256 };
     struct tutti_error err;
-    struct matrices m = { .x = big(sizeof(float) * (size_t)n_in * MOST_ROWS),
-                          .y = big(sizeof(float) * (size_t)n_out * MOST_ROWS) };
+    struct matrices m = { 0 };
+    size_t n_x = (size_t)n_in * MOST_ROWS;
+    float *x = big(n_x * sizeof *x);
     struct backend_options options = {
         .n_threads = team_n_threads(c->team),
         .cpu = cpu_name(c->level),
@@ -99,8 +100,14 @@ static void bench_matrix(struct check *c, enum dtype type, int n_out, int n_in)
     must(backend_open(&m.be, NULL, &options, &err), &err);
     make_matrices(&m, type, n_out, n_in);
     must(m.be->ops->reserve(m.be, MOST_ROWS, &err), &err);
-    for (size_t i = 0; i < (size_t)n_in * MOST_ROWS; i++)
-        m.x[i] = (float)(int32_t)check_random(c) * 0x1p-31f;
+    for (size_t i = 0; i < n_x; i++)
+        x[i] = (float)(int32_t)check_random(c) * 0x1p-31f;
+    m.x = m.be->ops->alloc(m.be, n_x);
+    m.y = m.be->ops->alloc(m.be, (size_t)n_out * MOST_ROWS);
+    if (!m.x.buffer || !m.y.buffer)
+        must(error_set(&err, TUTTI_E_MEMORY, "no memory"), &err);
+    m.be->ops->upload(m.be, m.x, x, n_x);
+    munmap(x, n_x * sizeof *x);
     bool is_block = dtype_block_elems(type) > 1;
     size_t n_bytes = m.be->ops->matrix_bytes(m.copy[0]);
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS && (c->level != CPU_REF || i == 0); i++) {
@@ -114,9 +121,9 @@ static void bench_matrix(struct check *c, enum dtype type, int n_out, int n_in)
     }
     for (int i = 0; i < m.n; i++)
         m.be->ops->matrix_free(m.be, m.copy[i]);
+    m.be->ops->dealloc(m.be, m.x);
+    m.be->ops->dealloc(m.be, m.y);
     m.be->ops->free(m.be);
-    munmap(m.x, sizeof(float) * (size_t)n_in * MOST_ROWS);
-    munmap(m.y, sizeof(float) * (size_t)n_out * MOST_ROWS);
 }
 
 static const struct attention_kind {

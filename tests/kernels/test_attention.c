@@ -2,6 +2,7 @@
  * not on chunks, other sequences, the number of threads, or what else lies in the pages. */
 #include "backend/backend.h"
 #include "base/half.h"
+#include "device.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -134,8 +135,13 @@ static void attend(struct backend *be, const struct attention_case *c, const flo
         other_table[i] = ((i + MAX_PAGES) * 37 + 5) % (2 * MAX_PAGES);
     }
     const int32_t *tables[] = { other_table, table };
-    float *rows = malloc((size_t)((n + 1) * n_row) * sizeof *rows);
-    float *out = malloc((size_t)((n + 1) * n_q) * sizeof *out);
+    struct floats rows = device_new(be, NULL, (size_t)((n + 1) * n_row));
+    struct floats out = device_new(be, NULL, (size_t)((n + 1) * n_q));
+    struct floats q_norm = NO_FLOATS, k_norm = NO_FLOATS;
+    if (c->has_qk_norm) {
+        q_norm = device_new(be, f->q_norm, (size_t)c->head_dim);
+        k_norm = device_new(be, f->k_norm, (size_t)c->head_dim);
+    }
     int32_t positions[LONG + 1], seqs[LONG + 1], rope[LONG + 1] = { 0 }, block[LONG + 1] = { 0 };
     int32_t prefix_lens[] = { 0, c->prefix_len };
     int n_other = 0, extra = has_other ? 1 : 0;
@@ -143,7 +149,6 @@ static void attend(struct backend *be, const struct attention_case *c, const flo
     for (int begin = 0, n_here = first; begin < n; begin += n_here, n_here = chunk) {
         n_here = n - begin < n_here ? n - begin : n_here;
         if (has_other) {
-            memcpy(rows, qkv + (size_t)begin * (size_t)n_row, (size_t)n_row * sizeof *rows);
             positions[0] = n_other++;
             seqs[0] = 0;
         }
@@ -153,8 +158,6 @@ static void attend(struct backend *be, const struct attention_case *c, const flo
             block[extra + i] = f->block_positions[begin + i];
             seqs[extra + i] = 1;
         }
-        memcpy(rows + extra * n_row, qkv + (size_t)begin * (size_t)n_row,
-               (size_t)(n_here * n_row) * sizeof *rows);
         struct step step = {
             .n_rows = n_here + extra, .n_seqs = 2, .positions = positions, .seqs = seqs, .page_tables = tables
         };
@@ -169,27 +172,31 @@ static void attend(struct backend *be, const struct attention_case *c, const flo
              layer--) { /* three times the same: no layer leaves anything to the next */
             if (layer == 1) {
                 size_t n_floats = (size_t)step.n_rows * (size_t)row_floats(second);
-                float *others = malloc(n_floats * sizeof *others),
-                      *unused = malloc(n_floats * sizeof *unused);
+                float *host = malloc(n_floats * sizeof *host);
                 for (size_t i = 0; i < n_floats; i++)
-                    others[i] = (float)(i % 7);
-                be->ops->rope_store(be, others, NULL, NULL, kv, layer);
+                    host[i] = (float)(i % 7);
+                struct floats others = device_new(be, host, n_floats),
+                              unused = device_new(be, NULL, n_floats);
+                be->ops->rope_store(be, others, NO_FLOATS, NO_FLOATS, kv, layer);
                 be->ops->attention(be, unused, others, kv, layer);
-                free(others);
-                free(unused);
+                be->ops->dealloc(be, others);
+                be->ops->dealloc(be, unused);
+                free(host);
                 continue;
             }
-            memcpy(rows + extra * n_row, qkv + (size_t)begin * (size_t)n_row,
-                   (size_t)(n_here * n_row) * sizeof *rows);
-            be->ops->rope_store(be, rows, c->has_qk_norm ? f->q_norm : NULL,
-                                c->has_qk_norm ? f->k_norm : NULL, kv, layer);
+            const float *host = qkv + (size_t)begin * (size_t)n_row;
+            if (has_other)
+                be->ops->upload(be, rows, host, (size_t)n_row);
+            be->ops->upload(be, floats_at(rows, (size_t)(extra * n_row)), host, (size_t)(n_here * n_row));
+            be->ops->rope_store(be, rows, q_norm, k_norm, kv, layer);
             be->ops->attention(be, out, rows, kv, layer);
         }
-        be->ops->step_end(be, NULL, NULL, 0);
-        memcpy(y + (size_t)begin * (size_t)n_q, out + extra * n_q, (size_t)(n_here * n_q) * sizeof *y);
+        be->ops->step_end(be, floats_at(out, (size_t)(extra * n_q)), y + (size_t)begin * (size_t)n_q,
+                          (size_t)(n_here * n_q));
     }
-    free(rows);
-    free(out);
+    const struct floats all[] = { rows, out, q_norm, k_norm };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        be->ops->dealloc(be, all[i]);
     be->ops->kv_free(be, kv);
 }
 
@@ -414,7 +421,9 @@ static void what_a_page_held_before_has_no_influence(void **state)
               *good = random_floats((size_t)(5 * n_row), 1);
         for (int i = 0; i < 16 * n_row; i++)
             bad[i] = i % 2 ? NAN : INFINITY;
-        float *row = malloc((size_t)(16 * n_row) * sizeof *row), y[2][5 * 128], junk[16 * 128];
+        float y[2][5 * 128], junk[16 * 128];
+        struct floats row = device_new(be, NULL, (size_t)(16 * n_row));
+        struct floats out = device_new(be, NULL, 16 * 128);
         int32_t positions[16], seqs[16] = { 0 }, tables[2][1] = { { 1 }, { 0 } };
         for (int i = 0; i < 16; i++)
             positions[i] = i;
@@ -424,25 +433,26 @@ static void what_a_page_held_before_has_no_influence(void **state)
                 .n_rows = 16, .n_seqs = 1, .positions = positions, .seqs = seqs, .page_tables = table
             };
             if (run == 1) { /* page 0 is filled with what must not be seen */
-                memcpy(row, bad, (size_t)(16 * n_row) * sizeof *row);
+                be->ops->upload(be, row, bad, (size_t)(16 * n_row));
                 be->ops->step_begin(be, &step);
-                be->ops->rope_store(be, row, NULL, NULL, kv, 0);
-                be->ops->attention(be, junk, row, kv, 0);
-                be->ops->step_end(be, NULL, NULL, 0);
+                be->ops->rope_store(be, row, NO_FLOATS, NO_FLOATS, kv, 0);
+                be->ops->attention(be, out, row, kv, 0);
+                be->ops->step_end(be, out, junk, 16 * 128);
                 assert_true(isnan(junk[0]));
             }
             step.n_rows = 5;
-            memcpy(row, good, (size_t)(5 * n_row) * sizeof *row);
+            be->ops->upload(be, row, good, (size_t)(5 * n_row));
             be->ops->step_begin(be, &step);
-            be->ops->rope_store(be, row, NULL, NULL, kv, 0);
-            be->ops->attention(be, y[run], row, kv, 0);
-            be->ops->step_end(be, NULL, NULL, 0);
+            be->ops->rope_store(be, row, NO_FLOATS, NO_FLOATS, kv, 0);
+            be->ops->attention(be, out, row, kv, 0);
+            be->ops->step_end(be, out, y[run], 5 * 128);
         }
         assert_memory_equal(y[0], y[1], sizeof y[0]);
         be->ops->kv_copy_page(be, kv, 1, 0);
         free(bad);
         free(good);
-        free(row);
+        be->ops->dealloc(be, row);
+        be->ops->dealloc(be, out);
         be->ops->kv_free(be, kv);
         be->ops->free(be);
     }
@@ -454,20 +464,21 @@ static void run_page(struct backend *be, struct kv_memory *kv, int32_t page_id, 
 {
     int32_t positions[16], seqs[16] = { 0 };
     const int32_t *table[] = { &page_id };
-    float *row = malloc((size_t)(16 * n_row) * sizeof *row);
+    struct floats row = device_new(be, x + begin * n_row, (size_t)((16 - begin) * n_row));
+    struct floats out = device_new(be, NULL, 2 * 16 * 128);
     for (int i = begin; i < 16; i++)
         positions[i - begin] = i;
     struct step step = {
         .n_rows = 16 - begin, .n_seqs = 1, .positions = positions, .seqs = seqs, .page_tables = table
     };
-    memcpy(row, x + begin * n_row, (size_t)((16 - begin) * n_row) * sizeof *row);
     be->ops->step_begin(be, &step);
-    for (int layer = 0; layer < 2; layer++) {
-        be->ops->rope_store(be, row, NULL, NULL, kv, layer);
-        be->ops->attention(be, y + layer * 16 * 128, row, kv, layer);
+    for (size_t layer = 0; layer < 2; layer++) {
+        be->ops->rope_store(be, row, NO_FLOATS, NO_FLOATS, kv, (int)layer);
+        be->ops->attention(be, floats_at(out, layer * 16 * 128), row, kv, (int)layer);
     }
-    be->ops->step_end(be, NULL, NULL, 0);
-    free(row);
+    be->ops->step_end(be, out, y, 2 * 16 * 128);
+    be->ops->dealloc(be, row);
+    be->ops->dealloc(be, out);
 }
 
 static void a_page_that_went_by_host_memory_has_the_same_bits(void **state)

@@ -4,6 +4,7 @@
 #include "base/half.h"
 #include "kernels/kernels.h"
 #include "kernels/quantize.h"
+#include "device.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -145,7 +146,10 @@ static void linear_is_near_float64(void **state)
         float *y = random_floats((size_t)(n_rows * n_out));
         struct matrix *m = matrix_make(be, &s, type, type, n_out, n_in, bias, false);
         reserve(be, n_rows);
-        be->ops->linear(be, y, m, x, n_rows);
+        struct floats in = device_new(be, x, (size_t)(n_rows * n_in));
+        struct floats out = device_new(be, y, (size_t)(n_rows * n_out));
+        be->ops->linear(be, out, m, in, n_rows);
+        device_get(be, y, out, (size_t)(n_rows * n_out));
         for (int r = 0; r < n_rows; r++)
             for (int o = 0; o < n_out; o++) {
                 const float *w = s.values + o * n_in;
@@ -156,6 +160,8 @@ static void linear_is_near_float64(void **state)
                 if (!(error <= allowed_error(type, x + r * n_in, w, n_in) + 1e-6))
                     fail_msg("%s %dx%d row %d out %d: error %g", dtype_name(type), n_out, n_in, r, o, error);
             }
+        be->ops->dealloc(be, in);
+        be->ops->dealloc(be, out);
         be->ops->matrix_free(be, m);
         stored_clear(&s);
         free(bias);
@@ -179,16 +185,21 @@ static void a_row_has_the_same_bits_alone_among_others_and_on_any_number_of_thre
         for (int n_threads = 1; n_threads <= 3; n_threads++) {
             struct backend *be = backend_make(n_threads, NULL, shape_of(1, 1, 8, ROPE_NONE, NULL));
             struct matrix *m = matrix_make(be, &s, type, type, N_OUT, N_IN, NULL, is_glu);
+            struct floats in = device_new(be, x, ROWS * N_IN), out = device_new(be, y, ROWS * N_OUT);
             reserve(be, ROWS);
             for (int n_rows = ROWS; n_rows > 0; n_rows = n_rows == ROWS ? 21 : n_rows - 1) {
                 int first = (n_rows * 5) % (ROWS - n_rows + 1);
                 float *to = n_threads == 1 && n_rows == ROWS ? want : y;
+                struct floats from = floats_at(in, (size_t)(first * N_IN));
                 if (is_glu)
-                    be->ops->linear_glu(be, to, m, x + first * N_IN, n_rows, ACT_SILU);
+                    be->ops->linear_glu(be, out, m, from, n_rows, ACT_SILU);
                 else
-                    be->ops->linear(be, to, m, x + first * N_IN, n_rows);
+                    be->ops->linear(be, out, m, from, n_rows);
+                device_get(be, to, out, (size_t)(n_rows * n_y));
                 assert_memory_equal(to, want + first * n_y, (size_t)(n_rows * n_y) * sizeof *y);
             }
+            be->ops->dealloc(be, in);
+            be->ops->dealloc(be, out);
             be->ops->matrix_free(be, m);
             be->ops->free(be);
         }
@@ -208,7 +219,11 @@ static void gate_and_up_are_joined_as_silu_says(void **state)
     float *x = random_floats(ROWS * N_IN), *y = random_floats(ROWS * N_OUT), *bias = random_floats(N_OUT);
     struct matrix *m = matrix_make(be, &s, DTYPE_F32, DTYPE_F32, N_OUT, N_IN, bias, true);
     reserve(be, ROWS);
-    be->ops->linear_glu(be, y, m, x, ROWS, ACT_SILU);
+    struct floats in = device_new(be, x, ROWS * N_IN), out = device_new(be, NULL, ROWS * N_OUT / 2);
+    be->ops->linear_glu(be, out, m, in, ROWS, ACT_SILU);
+    device_get(be, y, out, ROWS * N_OUT / 2);
+    be->ops->dealloc(be, in);
+    be->ops->dealloc(be, out);
     for (int r = 0; r < ROWS; r++)
         for (int o = 0; o < N_OUT / 2; o++) {
             double gate = (double)bias[o], up = (double)bias[o + N_OUT / 2];
@@ -245,9 +260,11 @@ static void an_embedding_is_the_stored_row(void **state)
         struct matrix *m = matrix_make(be, &s, TYPES[t], TYPES[t], N_VOCAB, N_IN, NULL, false);
         reserve(be, 6);
         float x[6 * N_IN];
+        struct floats out = device_new(be, NULL, 6 * N_IN);
         be->ops->step_begin(be, &step);
-        be->ops->embed(be, x, m, 0);
-        be->ops->step_end(be, NULL, NULL, 0);
+        be->ops->embed(be, out, m, 0);
+        be->ops->step_end(be, out, x, 6 * N_IN);
+        be->ops->dealloc(be, out);
         for (int r = 0; r < 6; r++)
             assert_memory_equal(x + r * N_IN, s.values + ids[r] * N_IN, N_IN * sizeof *x);
         be->ops->matrix_free(be, m);
@@ -262,6 +279,7 @@ static void weights_are_converted_as_the_quantizers_do_it(void **state)
     enum { N_OUT = 40, N_IN = 64, ROWS = 3 };
     struct backend *be = backend_make(2, NULL, shape_of(1, 1, 8, ROPE_NONE, NULL));
     float *x = random_floats(ROWS * N_IN), want[ROWS * N_OUT], got[ROWS * N_OUT];
+    struct floats in = device_new(be, x, ROWS * N_IN), out = device_new(be, NULL, ROWS * N_OUT);
     for (int c = 0; c < N_TYPES * N_TYPES; c++) {
         enum dtype from = TYPES[c / N_TYPES], to = TYPES[c % N_TYPES];
         struct stored s = stored_make(from, N_OUT, N_IN), converted = stored_make(to, N_OUT, N_IN);
@@ -269,8 +287,10 @@ static void weights_are_converted_as_the_quantizers_do_it(void **state)
         struct matrix *a = matrix_make(be, &s, from, to, N_OUT, N_IN, NULL, false);
         struct matrix *b = matrix_make(be, &converted, to, to, N_OUT, N_IN, NULL, false);
         reserve(be, ROWS);
-        be->ops->linear(be, got, a, x, ROWS);
-        be->ops->linear(be, want, b, x, ROWS);
+        be->ops->linear(be, out, a, in, ROWS);
+        device_get(be, got, out, ROWS * N_OUT);
+        be->ops->linear(be, out, b, in, ROWS);
+        device_get(be, want, out, ROWS * N_OUT);
         if (from == to ||
             dtype_block_elems(from) == 1) /* a second quantization of blocks may differ by a rounding */
             assert_memory_equal(got, want, sizeof want);
@@ -279,6 +299,8 @@ static void weights_are_converted_as_the_quantizers_do_it(void **state)
         stored_clear(&s);
         stored_clear(&converted);
     }
+    be->ops->dealloc(be, in);
+    be->ops->dealloc(be, out);
     be->ops->free(be);
     free(x);
 }
@@ -327,9 +349,13 @@ static void rmsnorm_adds_first_and_gather_picks_rows(void **state)
     struct backend *be = backend_make(2, NULL, shape_of(1, 1, 8, ROPE_NONE, NULL));
     reserve(be, ROWS);
     float *x = random_floats(ROWS * N), *add = random_floats(ROWS * N), *w = random_floats(N);
-    float before[ROWS * N], y[ROWS * N], picked[2 * N];
+    float before[ROWS * N], y[ROWS * N];
     memcpy(before, x, sizeof before);
-    be->ops->rmsnorm(be, y, x, add, w, ROWS, N, 1e-5f);
+    struct floats stream = device_new(be, x, ROWS * N), pending = device_new(be, add, ROWS * N);
+    struct floats norm = device_new(be, w, N), normed = device_new(be, NULL, ROWS * N);
+    be->ops->rmsnorm(be, normed, stream, pending, norm, ROWS, N, 1e-5f);
+    device_get(be, x, stream, ROWS * N);
+    device_get(be, y, normed, ROWS * N);
     for (int r = 0; r < ROWS; r++) {
         double sum = 0;
         for (int i = 0; i < N; i++) {
@@ -350,13 +376,16 @@ static void rmsnorm_adds_first_and_gather_picks_rows(void **state)
                          .n_outputs = 2,
                          .output_rows = rows };
     be->ops->step_begin(be, &step);
-    be->ops->gather(be, picked, x, add, N);
+    be->ops->gather(be, normed, stream, pending, N);
     float host[2 * N];
-    be->ops->step_end(be, picked, host, 2 * N);
+    be->ops->step_end(be, normed, host, 2 * N);
     for (int i = 0; i < N; i++) {
         assert_true(host[i] == x[N + i] + add[N + i]);
         assert_true(host[N + i] == x[4 * N + i] + add[4 * N + i]);
     }
+    const struct floats all[] = { stream, pending, norm, normed };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        be->ops->dealloc(be, all[i]);
     free(x);
     free(add);
     free(w);
@@ -373,9 +402,14 @@ static void operations_on_rows_do_what_they_say(void **state)
     reserve(be, ROWS);
     float *x = random_floats(ROWS * N), *add = random_floats(ROWS * N), *w = random_floats(N),
           *b = random_floats(N), *table = random_floats(N_TABLE * N);
-    float stream[ROWS * N], y[ROWS * N], one[2 * N];
-    memcpy(stream, x, sizeof stream);
-    op->layernorm(be, y, stream, add, w, b, ROWS, N, 1e-5f);
+    float stream[ROWS * N], y[ROWS * N], one[N];
+    struct floats d_x = device_new(be, x, ROWS * N), d_add = device_new(be, add, ROWS * N);
+    struct floats d_w = device_new(be, w, N), d_b = device_new(be, b, N);
+    struct floats d_table = device_new(be, table, N_TABLE * N), d_stream = device_new(be, x, ROWS * N);
+    struct floats d_y = device_new(be, NULL, ROWS * (N + 7));
+    op->layernorm(be, d_y, d_stream, d_add, d_w, d_b, ROWS, N, 1e-5f);
+    device_get(be, stream, d_stream, ROWS * N);
+    device_get(be, y, d_y, ROWS * N);
     for (int r = 0; r < ROWS; r++) {
         double mean = 0, variance = 0;
         for (int i = 0; i < N; i++) {
@@ -389,19 +423,24 @@ static void operations_on_rows_do_what_they_say(void **state)
                                ((double)stream[r * N + i] - mean) / sqrt(variance + 1e-5) * (double)w[i] +
                                    (double)b[i],
                                1e-5);
-        memcpy(one, x + r * N, N * sizeof *one);
-        op->layernorm(be, one + N, one, add + r * N, w, b, 1, N, 1e-5f);
-        assert_memory_equal(one + N, y + r * N, N * sizeof *one);
+        size_t at = (size_t)(r * N);
+        op->upload(be, d_stream, x + at, N);
+        op->layernorm(be, d_y, d_stream, floats_at(d_add, at), d_w, d_b, 1, N, 1e-5f);
+        device_get(be, one, d_y, N);
+        assert_memory_equal(one, y + at, N * sizeof *one);
     }
-    op->scale_add(be, y, x, 2.5f, add, ROWS, N);
+    op->scale_add(be, d_y, d_x, 2.5f, d_add, ROWS, N);
+    device_get(be, y, d_y, ROWS * N);
     for (int i = 0; i < ROWS * N; i++)
         assert_true(y[i] == fmaf(2.5f, x[i], add[i]));
-    memcpy(y, x, sizeof y);
-    op->activate(be, y, ROWS, N, ACT_GELU_SIGMOID);
+    op->upload(be, d_y, x, ROWS * N);
+    op->activate(be, d_y, ROWS, N, ACT_GELU_SIGMOID);
+    device_get(be, y, d_y, ROWS * N);
     for (int i = 0; i < ROWS * N; i++)
         assert_float_equal(y[i], (double)x[i] / (1 + exp(-1.702 * (double)x[i])), 1e-6);
-    memcpy(y, x, sizeof y);
-    op->activate(be, y, ROWS, N, ACT_GELU_TANH);
+    op->upload(be, d_y, x, ROWS * N);
+    op->activate(be, d_y, ROWS, N, ACT_GELU_TANH);
+    device_get(be, y, d_y, ROWS * N);
     for (int i = 0; i < ROWS * N; i++) {
         double v = (double)x[i], u = sqrt(2 / M_PI) * (v + 0.044715 * v * v * v);
         assert_float_equal(y[i], 0.5 * v * (1 + tanh(u)), 1e-6);
@@ -411,17 +450,20 @@ static void operations_on_rows_do_what_they_say(void **state)
     struct step step = {
         .n_rows = ROWS, .n_seqs = 1, .positions = positions, .seqs = seqs, .page_tables = tables
     };
+    op->upload(be, d_y, x, ROWS * N);
     op->step_begin(be, &step);
-    memcpy(y, x, sizeof y);
-    op->positions(be, y, table, 0, step.n_rows, N, true);
+    op->positions(be, d_y, d_table, 0, step.n_rows, N, true);
+    op->step_end(be, d_y, y, ROWS * N);
     for (int i = 0; i < ROWS * N; i++)
         assert_true(y[i] == x[i] + table[positions[i / N] * N + i % N]);
-    op->positions(be, y, table, 0, step.n_rows, N, false);
+    op->step_begin(be, &step);
+    op->positions(be, d_y, d_table, 0, step.n_rows, N, false);
+    op->step_end(be, d_y, y, ROWS * N);
     for (int i = 0; i < ROWS * N; i++)
         assert_true(y[i] == table[positions[i / N] * N + i % N]);
     float both[ROWS * (N + 7)];
-    op->concat(be, both, x, N, add, 7, ROWS);
-    op->step_end(be, NULL, NULL, 0);
+    op->concat(be, d_y, d_x, N, d_add, 7, ROWS);
+    device_get(be, both, d_y, ROWS * (N + 7));
     for (int r = 0; r < ROWS; r++) {
         assert_memory_equal(both + r * (N + 7), x + r * N, N * sizeof *x);
         assert_memory_equal(both + r * (N + 7) + N, add + r * 7, 7 * sizeof *x);
@@ -431,6 +473,9 @@ static void operations_on_rows_do_what_they_say(void **state)
     free(w);
     free(b);
     free(table);
+    const struct floats all[] = { d_x, d_add, d_w, d_b, d_table, d_stream, d_y };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        op->dealloc(be, all[i]);
     op->free(be);
 }
 
@@ -447,11 +492,11 @@ static void the_checksum_of_a_matrix_is_that_of_its_weights_and_bias(void **stat
         struct matrix *m = matrix_make(be, &s, DTYPE_F32, DTYPE_F32, N_OUT, N_IN, bias, false);
         sums[n_threads - 1] = be->ops->matrix_checksum(be, m);
         be->ops->matrix_free(be, m);
-        float *floats = be->ops->alloc(be, N_IN);
-        be->ops->upload(be, floats, s.values, N_IN);
+        struct floats floats = device_new(be, s.values, N_IN);
         uint64_t sum = be->ops->checksum(be, floats, N_IN);
         assert_true(sum != be->ops->checksum(be, floats, N_IN - 1));
-        floats[N_IN - 1] += 1;
+        float changed = s.values[N_IN - 1] + 1;
+        be->ops->upload(be, floats_at(floats, N_IN - 1), &changed, 1);
         assert_true(sum != be->ops->checksum(be, floats, N_IN));
         be->ops->dealloc(be, floats);
         if (n_threads == 2) {

@@ -1,6 +1,7 @@
 /* Tests of the CPU backend's low-rank updates: against float64, and a row's bits depend on that row alone. */
 #include "backend/backend.h"
 #include "kernels/quantize.h"
+#include "device.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -149,6 +150,24 @@ static double update_of(const struct setup *s, int row, int column)
     return sum;
 }
 
+/* y [n_rows][n_out] of rows from first on. */
+static void run_some(struct backend *be, const struct setup *s, const struct matrix *m,
+                     struct lora *const *loras, int first, int n_rows, float *y)
+{
+    const struct lora *const *all = (const struct lora *const *)loras;
+    bool is_glu = s->n_out == 2 * N_FF;
+    size_t n_y = (size_t)(n_rows * (is_glu ? N_FF : N_OUT));
+    struct floats in = device_new(be, s->x, ROWS * N_IN), out = device_new(be, NULL, n_y);
+    struct floats x = floats_at(in, (size_t)(first * N_IN));
+    if (is_glu)
+        be->ops->linear_glu_adapted(be, out, m, x, n_rows, ACT_SILU, all, s->adapters + first);
+    else
+        be->ops->linear_adapted(be, out, m, x, n_rows, all, s->adapters + first);
+    device_get(be, y, out, n_y);
+    be->ops->dealloc(be, in);
+    be->ops->dealloc(be, out);
+}
+
 static void each_row_gets_the_update_of_its_adapter(void **state)
 {
     (void)state;
@@ -159,8 +178,12 @@ static void each_row_gets_the_update_of_its_adapter(void **state)
         struct backend *be = backend_make(2, &s, turn ? DTYPE_F16 : DTYPE_F32, loras);
         struct matrix *m = matrix_make(be, &s, s.bias);
         double bound = turn ? 0.02 : 1e-4; /* of sums of up to 70 * 96 products of the order of one */
-        be->ops->linear(be, plain, m, s.x, ROWS);
-        be->ops->linear_adapted(be, got, m, s.x, ROWS, (const struct lora *const *)loras, s.adapters);
+        struct floats in = device_new(be, s.x, ROWS * N_IN), out = device_new(be, NULL, ROWS * N_OUT);
+        be->ops->linear(be, out, m, in, ROWS);
+        device_get(be, plain, out, ROWS * N_OUT);
+        be->ops->dealloc(be, in);
+        be->ops->dealloc(be, out);
+        run_some(be, &s, m, loras, 0, ROWS, got);
         for (int r = 0; r < ROWS; r++) {
             bool has_update = s.adapters[r] == 0 || s.adapters[r] == 1;
             for (int j = 0; j < N_OUT; j++) {
@@ -175,18 +198,6 @@ static void each_row_gets_the_update_of_its_adapter(void **state)
         backend_clear(be, loras);
     }
     setup_clear(&s);
-}
-
-/* y [n_rows][n_out] of rows from first on. */
-static void run_some(struct backend *be, const struct setup *s, const struct matrix *m,
-                     struct lora *const *loras, int first, int n_rows, float *y)
-{
-    const struct lora *const *all = (const struct lora *const *)loras;
-    const float *x = s->x + first * N_IN;
-    if (s->n_out == 2 * N_FF)
-        be->ops->linear_glu_adapted(be, y, m, x, n_rows, ACT_SILU, all, s->adapters + first);
-    else
-        be->ops->linear_adapted(be, y, m, x, n_rows, all, s->adapters + first);
 }
 
 static void the_bits_of_a_row_do_not_depend_on_the_others_or_on_threads(void **state)
@@ -225,13 +236,16 @@ static void updates_of_gate_and_up_come_before_the_activation(void **state)
     struct backend *be = backend_make(3, &s, DTYPE_F32, loras);
     struct matrix *m = matrix_make(be, &s, s.bias);
     float plain[ROWS * N_FF], got[ROWS * N_FF], want[N_FF], shifted[2 * N_FF];
-    be->ops->linear_glu(be, plain, m, s.x, ROWS, ACT_SILU);
+    struct floats in = device_new(be, s.x, ROWS * N_IN), out = device_new(be, NULL, ROWS * N_FF);
+    be->ops->linear_glu(be, out, m, in, ROWS, ACT_SILU);
+    device_get(be, plain, out, ROWS * N_FF);
     run_some(be, &s, m, loras, 0, ROWS, got);
     for (int r = 0; r < ROWS; r++) {
         for (int j = 0; j < 2 * N_FF; j++)
             shifted[j] = s.bias[j] + (float)update_of(&s, r, j);
         struct matrix *other = matrix_make(be, &s, shifted); /* the same through its bias */
-        be->ops->linear_glu(be, want, other, s.x + r * N_IN, 1, ACT_SILU);
+        be->ops->linear_glu(be, out, other, floats_at(in, (size_t)(r * N_IN)), 1, ACT_SILU);
+        device_get(be, want, out, N_FF);
         be->ops->matrix_free(be, other);
         for (int j = 0; j < N_FF; j++)
             assert_true(fabs((double)got[r * N_FF + j] - (double)want[j]) <=
@@ -239,6 +253,8 @@ static void updates_of_gate_and_up_come_before_the_activation(void **state)
         if (s.adapters[r] != 0 && s.adapters[r] != 1)
             assert_memory_equal(got + r * N_FF, plain + r * N_FF, sizeof want);
     }
+    be->ops->dealloc(be, in);
+    be->ops->dealloc(be, out);
     be->ops->matrix_free(be, m);
     backend_clear(be, loras);
     setup_clear(&s);

@@ -40,47 +40,6 @@ static void cpu_free(struct backend *be)
     free(cpu);
 }
 
-static float *cpu_alloc(struct backend *be, size_t n_floats)
-{
-    (void)be;
-    size_t n_bytes;
-    if (__builtin_mul_overflow(n_floats > 0 ? n_floats : 1, sizeof(float), &n_bytes) ||
-        n_bytes > SIZE_MAX - 63)
-        return NULL;
-    n_bytes = (n_bytes + 63) / 64 * 64;
-    float *memory = aligned_alloc(64, n_bytes);
-    if (memory)
-        memset(memory, 0, n_bytes);
-    return memory;
-}
-
-static void cpu_dealloc(struct backend *be, float *memory)
-{
-    (void)be;
-    free(memory);
-}
-
-static float *cpu_alloc_shared(struct backend *be, size_t n_floats)
-{
-    struct cluster *cluster = cpu_of(be)->cluster;
-    return cluster ? cluster_alloc(cluster, n_floats) : cpu_alloc(be, n_floats);
-}
-
-static void cpu_dealloc_shared(struct backend *be, float *memory)
-{
-    struct cluster *cluster = cpu_of(be)->cluster;
-    if (cluster)
-        cluster_dealloc(cluster, memory);
-    else
-        free(memory);
-}
-
-static void cpu_upload(struct backend *be, float *dst, const float *src, size_t n_floats)
-{
-    (void)be;
-    memcpy(dst, src, n_floats * sizeof *dst);
-}
-
 /* Allocates everything that steps need: operations allocate nothing. */
 static enum tutti_status cpu_reserve(struct backend *be, int max_rows, struct tutti_error *err)
 {
@@ -99,7 +58,7 @@ static enum tutti_status cpu_reserve(struct backend *be, int max_rows, struct tu
                    cpu_lora_reserve(cpu, max_rows);
     for (int t = 0; has_all && t < n_threads; t++) {
         struct cpu_scratch *scratch = &cpu->scratch[t];
-        scratch->out = cpu_alloc(be, out + updates + cpu->row_bytes / sizeof(float));
+        scratch->out = cpu_memory_new(out + updates + cpu->row_bytes / sizeof(float));
         has_all = scratch->out != NULL;
         if (has_all)
             scratch->row = (uint8_t *)(scratch->out + out + updates);
@@ -121,37 +80,31 @@ static void cpu_step_begin(struct backend *be, const struct step *step)
     cpu_attention_begin(cpu);
 }
 
-static void cpu_download(struct backend *be, float *host, const float *src, size_t n_floats)
+static void cpu_step_end(struct backend *be, struct floats result, float *host, size_t n_floats)
 {
-    (void)be;
-    memcpy(host, src, n_floats * sizeof *host);
-}
-
-static void cpu_step_end(struct backend *be, const float *result, float *host, size_t n_floats)
-{
-    if (result && result != host)
-        memcpy(host, result, n_floats * sizeof *host);
+    if (result.buffer)
+        cpu_download(be, host, result, n_floats);
     cpu_of(be)->step = NULL;
 }
 
-static bool cpu_reduce(struct backend *be, float *x, size_t n)
+static bool cpu_reduce(struct backend *be, struct floats x, size_t n)
 {
-    return cluster_reduce(cpu_of(be)->cluster, cpu_of(be)->team, x, n);
+    return cluster_reduce(cpu_of(be)->cluster, cpu_of(be)->team, cpu_floats(x, n), n);
 }
 
-static bool cpu_reduce_rows(struct backend *be, float *x, int n_rows, int n)
+static bool cpu_reduce_rows(struct backend *be, struct floats x, int n_rows, int n)
 {
-    return cluster_reduce_rows(cpu_of(be)->cluster, cpu_of(be)->team, x, n_rows, n);
+    return cluster_reduce_rows(cpu_of(be)->cluster, cpu_of(be)->team, cpu_rows(x, n_rows, n), n_rows, n);
 }
 
-static bool cpu_share_rows(struct backend *be, float *x, int n_rows, int n)
+static bool cpu_share_rows(struct backend *be, struct floats x, int n_rows, int n)
 {
-    return cluster_share_rows(cpu_of(be)->cluster, cpu_of(be)->team, x, n_rows, n);
+    return cluster_share_rows(cpu_of(be)->cluster, cpu_of(be)->team, cpu_rows(x, n_rows, n), n_rows, n);
 }
 
-static bool cpu_collect(struct backend *be, float *host, const float *part, int n_rows, const int *begins)
+static bool cpu_collect(struct backend *be, float *host, struct floats part, int n_rows, const int *begins)
 {
-    return cluster_gather_rows(cpu_of(be)->cluster, host, part, n_rows, begins);
+    return cluster_gather_rows(cpu_of(be)->cluster, host, cpu_floats(part, 0), n_rows, begins);
 }
 
 static void cpu_run(struct backend *be, team_fn *fn, void *arg)

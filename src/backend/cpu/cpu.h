@@ -6,7 +6,28 @@
 #include "base/system/team.h"
 #include "kernels/kernels.h"
 
+#include <assert.h>
 #include <stdatomic.h>
+
+struct buffer {
+    float *data; /* aligned to 64 bytes */
+    size_t n_floats;
+};
+
+/* The only place where a handle becomes a pointer. n: floats that are used, which must be in the
+ * buffer. NULL: none. */
+static inline float *cpu_floats(struct floats floats, size_t n)
+{
+    if (!floats.buffer)
+        return NULL;
+    assert(floats.offset <= floats.buffer->n_floats && n <= floats.buffer->n_floats - floats.offset);
+    return floats.buffer->data + floats.offset;
+}
+
+static inline float *cpu_rows(struct floats floats, int n_rows, int n)
+{
+    return cpu_floats(floats, (size_t)n_rows * (size_t)n);
+}
 
 /* The panels (kernels/pack.h) of one matrix. With is_gate_up, panel i holds rows 16i.. of gate in
  * one half and of up in the other, so that the activation has both. */
@@ -155,22 +176,31 @@ enum {
 MUST_CHECK enum tutti_status backend_cpu_new(struct backend **out, const struct backend_options *options,
                                              struct tutti_error *err);
 
+float *cpu_memory_new(size_t n_floats); /* zeroed, aligned to 64 bytes, for free(); NULL: no memory */
+struct floats cpu_alloc(struct backend *be, size_t n_floats);
+void cpu_dealloc(struct backend *be, struct floats floats);
+struct floats cpu_alloc_shared(struct backend *be, size_t n_floats);
+void cpu_dealloc_shared(struct backend *be, struct floats floats);
+void cpu_upload(struct backend *be, struct floats dst, const float *src, size_t n_floats);
+void cpu_download(struct backend *be, float *host, struct floats src, size_t n_floats);
+
 enum tutti_status cpu_matrix_new(struct backend *be, struct matrix **out, const struct matrix_source *source,
                                  struct tutti_error *err);
 void cpu_matrix_free(struct backend *be, struct matrix *m);
 size_t cpu_matrix_bytes(const struct matrix *m);
-uint64_t cpu_checksum(struct backend *be, const float *memory, size_t n_floats);
+uint64_t cpu_checksum(struct backend *be, struct floats floats, size_t n_floats);
 uint64_t cpu_matrix_checksum(struct backend *be, const struct matrix *m);
 uint64_t cpu_lora_checksum(struct backend *be, const struct lora *lora);
-void cpu_embed(struct backend *be, float *x, const struct matrix *table, int first_id);
-void cpu_linear(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows);
-void cpu_linear_glu(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows,
+void cpu_embed(struct backend *be, struct floats x, const struct matrix *table, int first_id);
+void cpu_linear(struct backend *be, struct floats y, const struct matrix *m, struct floats x, int n_rows);
+void cpu_linear_glu(struct backend *be, struct floats y, const struct matrix *m, struct floats x, int n_rows,
                     enum activation act);
 
-void cpu_linear_adapted(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows,
-                        const struct lora *const *loras, const int32_t *adapters);
-void cpu_linear_glu_adapted(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows,
-                            enum activation act, const struct lora *const *loras, const int32_t *adapters);
+void cpu_linear_adapted(struct backend *be, struct floats y, const struct matrix *m, struct floats x,
+                        int n_rows, const struct lora *const *loras, const int32_t *adapters);
+void cpu_linear_glu_adapted(struct backend *be, struct floats y, const struct matrix *m, struct floats x,
+                            int n_rows, enum activation act, const struct lora *const *loras,
+                            const int32_t *adapters);
 enum tutti_status cpu_lora_new(struct backend *be, struct lora **out, const struct lora_part *parts,
                                int n_parts, int n_in, int n_out, enum dtype type, struct tutti_error *err);
 void cpu_lora_free(struct backend *be, struct lora *lora);
@@ -207,16 +237,18 @@ void cpu_lora_up(const struct cpu_lora_work *work, int tile, const struct cpu_lo
 /* Prefetches what cpu_lora_up() will read, for all tiles. */
 void cpu_lora_ask(const struct cpu_lora_work *work, int begin, int end);
 
-void cpu_rmsnorm(struct backend *be, float *y, float *x, const float *add, const float *w, int n_rows, int n,
-                 float eps);
-void cpu_layernorm(struct backend *be, float *y, float *x, const float *add, const float *w, const float *b,
-                   int n_rows, int n, float eps);
-void cpu_scale_add(struct backend *be, float *x, const float *base, float scale, const float *add, int n_rows,
-                   int n);
-void cpu_activate(struct backend *be, float *x, int n_rows, int n, enum activation act);
-void cpu_positions(struct backend *be, float *x, const float *table, int begin, int end, int n, bool adds);
-void cpu_concat(struct backend *be, float *y, const float *a, int n_a, const float *b, int n_b, int n_rows);
-void cpu_gather(struct backend *be, float *y, const float *x, const float *add, int n);
+void cpu_rmsnorm(struct backend *be, struct floats y, struct floats x, struct floats add, struct floats w,
+                 int n_rows, int n, float eps);
+void cpu_layernorm(struct backend *be, struct floats y, struct floats x, struct floats add, struct floats w,
+                   struct floats b, int n_rows, int n, float eps);
+void cpu_scale_add(struct backend *be, struct floats x, struct floats base, float scale, struct floats add,
+                   int n_rows, int n);
+void cpu_activate(struct backend *be, struct floats x, int n_rows, int n, enum activation act);
+void cpu_positions(struct backend *be, struct floats x, struct floats table, int begin, int end, int n,
+                   bool adds);
+void cpu_concat(struct backend *be, struct floats y, struct floats a, int n_a, struct floats b, int n_b,
+                int n_rows);
+void cpu_gather(struct backend *be, struct floats y, struct floats x, struct floats add, int n);
 
 enum tutti_status cpu_kv_new(struct backend *be, struct kv_memory **out, int n_pages, enum dtype dtype,
                              struct tutti_error *err);
@@ -231,8 +263,9 @@ bool cpu_attention_reserve(struct cpu_backend *cpu, int max_rows); /* false: no 
 void cpu_attention_release(struct cpu_backend *cpu);
 bool cpu_attention_reserve_cuts(struct cpu_backend *cpu, int n_pages); /* false: no memory */
 void cpu_attention_begin(struct cpu_backend *cpu); /* cuts the step's rows into tiles, fills cos_sin */
-void cpu_rope_store(struct backend *be, float *qkv, const float *q_norm, const float *k_norm,
+void cpu_rope_store(struct backend *be, struct floats qkv, struct floats q_norm, struct floats k_norm,
                     struct kv_memory *kv, int layer);
-void cpu_attention(struct backend *be, float *y, const float *qkv, const struct kv_memory *kv, int layer);
+void cpu_attention(struct backend *be, struct floats y, struct floats qkv, const struct kv_memory *kv,
+                   int layer);
 
 #endif

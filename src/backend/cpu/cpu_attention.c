@@ -282,14 +282,21 @@ static void rope_store_some(void *arg, int thread, int n_threads)
     }
 }
 
-void cpu_rope_store(struct backend *be, float *qkv, const float *q_norm, const float *k_norm,
+static int qkv_floats(const struct attention_shape *shape)
+{
+    return (shape->n_heads + 2 * shape->n_kv_heads) * shape->head_dim;
+}
+
+void cpu_rope_store(struct backend *be, struct floats qkv, struct floats q_norm, struct floats k_norm,
                     struct kv_memory *kv, int layer)
 {
-    struct attention_job job = { .cpu = cpu_of(be),
-                                 .kind = cpu_kind_of(cpu_of(be), layer),
-                                 .qkv = qkv,
-                                 .q_norm = q_norm,
-                                 .k_norm = k_norm,
+    struct cpu_backend *cpu = cpu_of(be);
+    const struct cpu_kind *kind = cpu_kind_of(cpu, layer);
+    struct attention_job job = { .cpu = cpu,
+                                 .kind = kind,
+                                 .qkv = cpu_rows(qkv, cpu->step->n_rows, qkv_floats(&kind->shape)),
+                                 .q_norm = cpu_rows(q_norm, 1, kind->shape.head_dim),
+                                 .k_norm = cpu_rows(k_norm, 1, kind->shape.head_dim),
                                  .kv = kv,
                                  .layer = layer };
     if (job.cpu->step->n_rows == 1)
@@ -523,12 +530,17 @@ static void attention_some(void *arg, int thread, int n_threads)
     }
 }
 
-void cpu_attention(struct backend *be, float *y, const float *qkv, const struct kv_memory *kv, int layer)
+void cpu_attention(struct backend *be, struct floats y, struct floats qkv, const struct kv_memory *kv,
+                   int layer)
 {
-    struct attention_job job = { .cpu = cpu_of(be),
-                                 .kind = cpu_kind_of(cpu_of(be), layer),
-                                 .qkv = (float *)(uintptr_t)qkv,
-                                 .y = y,
+    struct cpu_backend *cpu = cpu_of(be);
+    const struct cpu_kind *kind = cpu_kind_of(cpu, layer);
+    const struct attention_shape *shape = &kind->shape;
+    int n_rows = cpu->step->n_rows;
+    struct attention_job job = { .cpu = cpu,
+                                 .kind = kind,
+                                 .qkv = cpu_rows(qkv, n_rows, qkv_floats(shape)),
+                                 .y = cpu_rows(y, n_rows, shape->n_heads * shape->head_dim),
                                  .kv = kv,
                                  .layer = layer };
     team_run(job.cpu->team, attention_some, &job);

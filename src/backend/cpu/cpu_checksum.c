@@ -36,9 +36,9 @@ static uint64_t sum_bytes(struct cpu_backend *cpu, uint64_t before, const void *
     return mix64(before ^ mix64(atomic_load(&job.sum) ^ n_bytes));
 }
 
-uint64_t cpu_checksum(struct backend *be, const float *memory, size_t n_floats)
+uint64_t cpu_checksum(struct backend *be, struct floats floats, size_t n_floats)
 {
-    return sum_bytes(cpu_of(be), 0, memory, n_floats * sizeof *memory);
+    return sum_bytes(cpu_of(be), 0, cpu_floats(floats, n_floats), n_floats * sizeof(float));
 }
 
 uint64_t cpu_matrix_checksum(struct backend *be, const struct matrix *m)

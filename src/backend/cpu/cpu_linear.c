@@ -297,29 +297,40 @@ static void run(struct linear_job *job, const struct lora *const *loras, const i
     team_run(job->cpu->team, linear_some, job);
 }
 
-void cpu_linear(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows)
+void cpu_linear(struct backend *be, struct floats y, const struct matrix *m, struct floats x, int n_rows)
 {
     cpu_linear_adapted(be, y, m, x, n_rows, NULL, NULL);
 }
 
-void cpu_linear_adapted(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows,
-                        const struct lora *const *loras, const int32_t *adapters)
+void cpu_linear_adapted(struct backend *be, struct floats y, const struct matrix *m, struct floats x,
+                        int n_rows, const struct lora *const *loras, const int32_t *adapters)
 {
     assert(!m->is_gate_up);
-    run(&(struct linear_job){ .cpu = cpu_of(be), .m = m, .x = x, .y = y, .n_rows = n_rows }, loras, adapters);
+    run(&(struct linear_job){ .cpu = cpu_of(be),
+                              .m = m,
+                              .x = cpu_rows(x, n_rows, m->n_in),
+                              .y = cpu_rows(y, n_rows, m->n_out),
+                              .n_rows = n_rows },
+        loras, adapters);
 }
 
-void cpu_linear_glu(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows,
+void cpu_linear_glu(struct backend *be, struct floats y, const struct matrix *m, struct floats x, int n_rows,
                     enum activation act)
 {
     cpu_linear_glu_adapted(be, y, m, x, n_rows, act, NULL, NULL);
 }
 
-void cpu_linear_glu_adapted(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows,
-                            enum activation act, const struct lora *const *loras, const int32_t *adapters)
+void cpu_linear_glu_adapted(struct backend *be, struct floats y, const struct matrix *m, struct floats x,
+                            int n_rows, enum activation act, const struct lora *const *loras,
+                            const int32_t *adapters)
 {
     assert(m->is_gate_up && act == ACT_SILU);
     (void)act;
-    run(&(struct linear_job){ .cpu = cpu_of(be), .m = m, .x = x, .y = y, .n_rows = n_rows, .is_glu = true },
+    run(&(struct linear_job){ .cpu = cpu_of(be),
+                              .m = m,
+                              .x = cpu_rows(x, n_rows, m->n_in),
+                              .y = cpu_rows(y, n_rows, m->n_out / 2),
+                              .n_rows = n_rows,
+                              .is_glu = true },
         loras, adapters);
 }

@@ -41,16 +41,16 @@ static void put_factor(struct lora *lora, float *memory, size_t i, float x, int 
         memory[i] = x;
 }
 
-static float *alloc_factors(struct backend *be, struct lora *lora, size_t n)
+static float *alloc_factors(struct lora *lora, size_t n)
 {
     size_t n_floats = lora->is_half ? n / 2 + 1 : n;
     lora->n_bytes += n * (lora->is_half ? sizeof(uint16_t) : sizeof(float));
-    return be->ops->alloc(be, n_floats);
+    return cpu_memory_new(n_floats);
 }
 
 /* b is stored in blocks of outputs, each [rank][COLUMNS], so that it is read sequentially. False:
  * out of memory. */
-static bool copy_part(struct backend *be, struct lora *lora, const struct lora_part *part, int rank_begin)
+static bool copy_part(struct lora *lora, const struct lora_part *part, int rank_begin)
 {
     size_t n_in = (size_t)lora->n_in, n_out = (size_t)part->n_out, rank = (size_t)part->rank;
     size_t n_padded = (n_out + COLUMNS - 1) / COLUMNS * COLUMNS;
@@ -60,7 +60,7 @@ static bool copy_part(struct backend *be, struct lora *lora, const struct lora_p
                                .rank_begin = rank_begin,
                                .rank = part->rank,
                                .scale = part->scale,
-                               .b = alloc_factors(be, lora, rank * n_padded) };
+                               .b = alloc_factors(lora, rank * n_padded) };
     if (!to->b)
         return false;
     lora->n_parts++;
@@ -92,10 +92,10 @@ enum tutti_status cpu_lora_new(struct backend *be, struct lora **out, const stru
                parts[i].out_begin + parts[i].n_out <= n_out);
         lora->rank += parts[i].rank;
     }
-    lora->a = alloc_factors(be, lora, (size_t)lora->rank * (size_t)n_in);
+    lora->a = alloc_factors(lora, (size_t)lora->rank * (size_t)n_in);
     bool has_all = lora->a != NULL;
     for (int i = 0, rank = 0; has_all && i < n_parts; i++) {
-        has_all = copy_part(be, lora, &parts[i], rank);
+        has_all = copy_part(lora, &parts[i], rank);
         rank += parts[i].rank;
     }
     if (!has_all) {
@@ -110,11 +110,12 @@ enum tutti_status cpu_lora_new(struct backend *be, struct lora **out, const stru
 
 void cpu_lora_free(struct backend *be, struct lora *lora)
 {
+    (void)be;
     if (!lora)
         return;
     for (int i = 0; i < lora->n_parts; i++)
-        be->ops->dealloc(be, lora->parts[i].b);
-    be->ops->dealloc(be, lora->a);
+        free(lora->parts[i].b);
+    free(lora->a);
     free(lora);
 }
 
@@ -130,7 +131,7 @@ bool cpu_lora_reserve(struct cpu_backend *cpu, int max_rows)
     if (cpu->lora_rank == 0)
         return true;
     size_t n_rows = (size_t)max_rows;
-    cpu->lora_sums = cpu->backend.ops->alloc(&cpu->backend, n_rows * (size_t)cpu->lora_rank);
+    cpu->lora_sums = cpu_memory_new(n_rows * (size_t)cpu->lora_rank);
     cpu->lora_groups = calloc(n_rows, sizeof *cpu->lora_groups);
     cpu->lora_tiles = calloc(n_rows + 1, sizeof *cpu->lora_tiles);
     return cpu->lora_sums && cpu->lora_groups && cpu->lora_tiles;
@@ -138,7 +139,7 @@ bool cpu_lora_reserve(struct cpu_backend *cpu, int max_rows)
 
 void cpu_lora_release(struct cpu_backend *cpu)
 {
-    cpu->backend.ops->dealloc(&cpu->backend, cpu->lora_sums);
+    free(cpu->lora_sums);
     free(cpu->lora_groups);
     free(cpu->lora_tiles);
     cpu->lora_sums = NULL;

@@ -222,10 +222,12 @@ static void embed_some(void *arg, int thread, int n_threads)
     }
 }
 
-void cpu_embed(struct backend *be, float *x, const struct matrix *table, int first_id)
+void cpu_embed(struct backend *be, struct floats x, const struct matrix *table, int first_id)
 {
     struct cpu_backend *cpu = cpu_of(be);
-    struct embed_job job = { table, cpu->step->token_ids, x, cpu->step->n_rows, first_id };
+    int n_rows = cpu->step->n_rows;
+    struct embed_job job = { table, cpu->step->token_ids, cpu_rows(x, n_rows, table->n_in), n_rows,
+                             first_id };
     for (int r = 0; r < job.n_rows; r++) /* other ranks have the rest of the vocabulary */
         assert(job.ids[r] >= 0 && (cpu->cluster || job.ids[r] < table->n_out));
     team_run(cpu->team, embed_some, &job);

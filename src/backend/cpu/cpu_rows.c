@@ -37,20 +37,26 @@ static void norm_some(void *arg, int thread, int n_threads)
     }
 }
 
-void cpu_rmsnorm(struct backend *be, float *y, float *x, const float *add, const float *w, int n_rows, int n,
-                 float eps)
+void cpu_layernorm(struct backend *be, struct floats y, struct floats x, struct floats add, struct floats w,
+                   struct floats b, int n_rows, int n, float eps)
 {
     struct cpu_backend *cpu = cpu_of(be);
-    struct norm_job job = { &cpu->kernels, y, x, add, w, NULL, n_rows, n, eps };
+    struct norm_job job = { .kernels = &cpu->kernels,
+                            .y = cpu_rows(y, n_rows, n),
+                            .x = cpu_rows(x, n_rows, n),
+                            .add = cpu_rows(add, n_rows, n),
+                            .w = cpu_rows(w, 1, n),
+                            .b = cpu_rows(b, 1, n),
+                            .n_rows = n_rows,
+                            .n = n,
+                            .eps = eps };
     run_rows(cpu, norm_some, &job, n_rows);
 }
 
-void cpu_layernorm(struct backend *be, float *y, float *x, const float *add, const float *w, const float *b,
-                   int n_rows, int n, float eps)
+void cpu_rmsnorm(struct backend *be, struct floats y, struct floats x, struct floats add, struct floats w,
+                 int n_rows, int n, float eps)
 {
-    struct cpu_backend *cpu = cpu_of(be);
-    struct norm_job job = { &cpu->kernels, y, x, add, w, b, n_rows, n, eps };
-    run_rows(cpu, norm_some, &job, n_rows);
+    cpu_layernorm(be, y, x, add, w, NO_FLOATS, n_rows, n, eps);
 }
 
 /* Operations that take one pass over each row's elements. */
@@ -76,13 +82,17 @@ static void scale_add_some(void *arg, int thread, int n_threads)
                             job->add + begin * job->n, (end - begin) * job->n);
 }
 
-void cpu_scale_add(struct backend *be, float *x, const float *base, float scale, const float *add, int n_rows,
-                   int n)
+void cpu_scale_add(struct backend *be, struct floats x, struct floats base, float scale, struct floats add,
+                   int n_rows, int n)
 {
     struct cpu_backend *cpu = cpu_of(be);
-    struct rows_job job = {
-        .kernels = &cpu->kernels, .x = x, .base = base, .scale = scale, .add = add, .n_rows = n_rows, .n = n
-    };
+    struct rows_job job = { .kernels = &cpu->kernels,
+                            .x = cpu_rows(x, n_rows, n),
+                            .base = cpu_rows(base, n_rows, n),
+                            .scale = scale,
+                            .add = cpu_rows(add, n_rows, n),
+                            .n_rows = n_rows,
+                            .n = n };
     run_rows(cpu, scale_add_some, &job, n_rows);
 }
 
@@ -95,11 +105,13 @@ static void activate_some(void *arg, int thread, int n_threads)
     gelu(job->x + begin * job->n, (end - begin) * job->n);
 }
 
-void cpu_activate(struct backend *be, float *x, int n_rows, int n, enum activation act)
+void cpu_activate(struct backend *be, struct floats x, int n_rows, int n, enum activation act)
 {
     assert(act != ACT_SILU);
     struct cpu_backend *cpu = cpu_of(be);
-    struct rows_job job = { .kernels = &cpu->kernels, .x = x, .act = act, .n_rows = n_rows, .n = n };
+    struct rows_job job = {
+        .kernels = &cpu->kernels, .x = cpu_rows(x, n_rows, n), .act = act, .n_rows = n_rows, .n = n
+    };
     run_rows(cpu, activate_some, &job, n_rows);
 }
 
@@ -117,13 +129,14 @@ static void positions_some(void *arg, int thread, int n_threads)
     }
 }
 
-void cpu_positions(struct backend *be, float *x, const float *table, int begin, int end, int n, bool adds)
+void cpu_positions(struct backend *be, struct floats x, struct floats table, int begin, int end, int n,
+                   bool adds)
 {
     struct cpu_backend *cpu = cpu_of(be);
     struct rows_job job = { .kernels = &cpu->kernels,
                             .step = cpu->step,
-                            .x = x,
-                            .table = table,
+                            .x = cpu_rows(x, end - begin, n),
+                            .table = cpu_floats(table, 0),
                             .first = begin,
                             .adds = adds,
                             .n_rows = end - begin,
@@ -131,22 +144,28 @@ void cpu_positions(struct backend *be, float *x, const float *table, int begin, 
     run_rows(cpu, positions_some, &job, job.n_rows);
 }
 
-void cpu_concat(struct backend *be, float *y, const float *a, int n_a, const float *b, int n_b, int n_rows)
+void cpu_concat(struct backend *be, struct floats y, struct floats a, int n_a, struct floats b, int n_b,
+                int n_rows)
 {
+    const float *left = cpu_rows(a, n_rows, n_a), *right = cpu_rows(b, n_rows, n_b);
+    float *to = cpu_rows(y, n_rows, n_a + n_b);
     (void)be;
-    for (int r = 0; r < n_rows; r++, a += n_a, b += n_b, y += n_a + n_b) {
-        memcpy(y, a, (size_t)n_a * sizeof *y);
-        memcpy(y + n_a, b, (size_t)n_b * sizeof *y);
+    for (int r = 0; r < n_rows; r++, left += n_a, right += n_b, to += n_a + n_b) {
+        memcpy(to, left, (size_t)n_a * sizeof *to);
+        memcpy(to + n_a, right, (size_t)n_b * sizeof *to);
     }
 }
 
-void cpu_gather(struct backend *be, float *y, const float *x, const float *add, int n)
+void cpu_gather(struct backend *be, struct floats y, struct floats x, struct floats add, int n)
 {
     struct cpu_backend *cpu = cpu_of(be);
-    for (int i = 0; i < cpu->step->n_outputs; i++, y += n) {
-        size_t at = (size_t)cpu->step->output_rows[i] * (size_t)n;
-        memcpy(y, x + at, (size_t)n * sizeof *y);
-        if (add)
-            cpu->kernels.add(y, add + at, n);
+    const struct step *step = cpu->step;
+    const float *from = cpu_rows(x, step->n_rows, n), *more = cpu_rows(add, step->n_rows, n);
+    float *to = cpu_rows(y, step->n_outputs, n);
+    for (int i = 0; i < step->n_outputs; i++, to += n) {
+        size_t at = (size_t)step->output_rows[i] * (size_t)n;
+        memcpy(to, from + at, (size_t)n * sizeof *to);
+        if (more)
+            cpu->kernels.add(to, more + at, n);
     }
 }

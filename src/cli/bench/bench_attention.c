@@ -20,8 +20,8 @@ struct attention_bench {
     struct kv_memory *kv;
     struct measure *limits;
     int context;
-    float *qkv, *y; /* the backend's: [PROMPT_ROWS][...] */
-    float *host;    /* the source of qkv */
+    struct floats qkv, y; /* the backend's: [PROMPT_ROWS][...] */
+    float *host;          /* the source of qkv */
     int32_t positions[PROMPT_ROWS], seqs[PROMPT_ROWS];
     int32_t *pages; /* [pages of the context] */
     size_t n_qkv;
@@ -50,7 +50,7 @@ static enum tutti_status init(struct attention_bench *b, struct model *model, st
     b->y = be->ops->alloc(be, PROMPT_ROWS * (size_t)d->n_heads * (size_t)d->head_dim);
     b->host = malloc(b->n_qkv * sizeof *b->host);
     b->pages = calloc((size_t)n_pages, sizeof *b->pages);
-    if (!b->qkv || !b->y || !b->host || !b->pages)
+    if (!b->qkv.buffer || !b->y.buffer || !b->host || !b->pages)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for attention over %d tokens", context);
     for (int i = 0; i < n_pages; i++)
         b->pages[i] = i;
@@ -76,11 +76,11 @@ static void run_layers(struct attention_bench *b, int first, int n_rows, bool is
     be->ops->step_begin(be, &step);
     for (int layer = 0; layer < b->model->desc.n_layers; layer++) {
         if (is_store)
-            be->ops->rope_store(be, b->qkv, NULL, NULL, b->kv, layer);
+            be->ops->rope_store(be, b->qkv, NO_FLOATS, NO_FLOATS, b->kv, layer);
         else
             be->ops->attention(be, b->y, b->qkv, b->kv, layer);
     }
-    be->ops->step_end(be, NULL, NULL, 0);
+    be->ops->step_end(be, NO_FLOATS, NULL, 0);
 }
 
 static void fill_context(struct attention_bench *b)

@@ -12,9 +12,9 @@ static void add(uint64_t *sum, uint64_t next)
     *sum = mix64(mix64(*sum) ^ next);
 }
 
-static void add_floats(uint64_t *sum, const struct model *model, const float *memory, size_t n)
+static void add_floats(uint64_t *sum, const struct model *model, struct floats floats, size_t n)
 {
-    add(sum, memory ? model->backend->ops->checksum(model->backend, memory, n) : 0);
+    add(sum, floats.buffer ? model->backend->ops->checksum(model->backend, floats, n) : 0);
 }
 
 static void add_matrix(uint64_t *sum, const struct model *model, const struct matrix *m)

@@ -216,9 +216,9 @@ static enum tutti_status pack(struct loader *l, struct matrix **out, const struc
     return pack_part(l, out, w, &part, split_n_whole(&l->model->desc, &target), err);
 }
 
-/* tensor NULL: none, *out stays NULL. */
-static enum tutti_status upload(struct loader *l, float **out, const struct tensor *tensor, int64_t n_rows,
-                                struct tutti_error *err)
+/* tensor NULL: none, *out stays none. */
+static enum tutti_status upload(struct loader *l, struct floats *out, const struct tensor *tensor,
+                                int64_t n_rows, struct tutti_error *err)
 {
     if (!tensor)
         return TUTTI_OK;
@@ -226,9 +226,9 @@ static enum tutti_status upload(struct loader *l, float **out, const struct tens
     size_t n = (size_t)(n_rows * tensor->shape[tensor->n_dims - 1]);
     float *values = weights_to_floats(tensor, n_rows);
     *out = be->ops->alloc(be, n);
-    if (values && *out)
+    if (values && out->buffer)
         be->ops->upload(be, *out, values, n);
-    bool ok = values && *out;
+    bool ok = values && out->buffer;
     free(values);
     l->model->n_params += n;
     l->model->weight_bytes += n * sizeof(float);

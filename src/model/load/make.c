@@ -127,7 +127,7 @@ done:
     return st;
 }
 
-static enum tutti_status make_vector(struct maker *m, float **out, size_t n, float value,
+static enum tutti_status make_vector(struct maker *m, struct floats *out, size_t n, float value,
                                      struct tutti_error *err)
 {
     struct backend *be = m->model->backend;
@@ -135,9 +135,9 @@ static enum tutti_status make_vector(struct maker *m, float **out, size_t n, flo
     *out = be->ops->alloc(be, n);
     for (size_t i = 0; values && i < n; i++)
         values[i] = value;
-    if (values && *out)
+    if (values && out->buffer)
         be->ops->upload(be, *out, values, n);
-    bool ok = values && *out;
+    bool ok = values && out->buffer;
     free(values);
     m->model->n_params += n;
     m->model->weight_bytes += n * sizeof(float);

@@ -1,0 +1,84 @@
+/* Buffers of floats of the CPU backend. */
+#include "backend/cpu/cpu.h"
+
+#include "cluster/cluster.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+float *cpu_memory_new(size_t n_floats)
+{
+    size_t n_bytes;
+    if (__builtin_mul_overflow(n_floats > 0 ? n_floats : 1, sizeof(float), &n_bytes) ||
+        n_bytes > SIZE_MAX - 63)
+        return NULL;
+    n_bytes = (n_bytes + 63) / 64 * 64;
+    float *memory = aligned_alloc(64, n_bytes);
+    if (memory)
+        memset(memory, 0, n_bytes);
+    return memory;
+}
+
+struct floats cpu_alloc(struct backend *be, size_t n_floats)
+{
+    (void)be;
+    struct buffer *buffer = malloc(sizeof *buffer);
+    float *data = cpu_memory_new(n_floats);
+    if (!buffer || !data) {
+        free(buffer);
+        free(data);
+        return NO_FLOATS;
+    }
+    *buffer = (struct buffer){ data, n_floats };
+    return (struct floats){ .buffer = buffer };
+}
+
+void cpu_dealloc(struct backend *be, struct floats floats)
+{
+    (void)be;
+    if (!floats.buffer)
+        return;
+    assert(floats.offset == 0);
+    free(floats.buffer->data);
+    free(floats.buffer);
+}
+
+/* cluster_alloc() is called even if this rank is out of memory: all ranks call it together. */
+struct floats cpu_alloc_shared(struct backend *be, size_t n_floats)
+{
+    struct cluster *cluster = cpu_of(be)->cluster;
+    if (!cluster)
+        return cpu_alloc(be, n_floats);
+    struct buffer *buffer = malloc(sizeof *buffer);
+    float *data = cluster_alloc(cluster, n_floats);
+    if (!buffer || !data) {
+        free(buffer);
+        cluster_dealloc(cluster, data);
+        return NO_FLOATS;
+    }
+    *buffer = (struct buffer){ data, n_floats };
+    return (struct floats){ .buffer = buffer };
+}
+
+void cpu_dealloc_shared(struct backend *be, struct floats floats)
+{
+    struct cluster *cluster = cpu_of(be)->cluster;
+    if (!cluster || !floats.buffer) {
+        cpu_dealloc(be, floats);
+        return;
+    }
+    cluster_dealloc(cluster, floats.buffer->data);
+    free(floats.buffer);
+}
+
+void cpu_upload(struct backend *be, struct floats dst, const float *src, size_t n_floats)
+{
+    (void)be;
+    memcpy(cpu_floats(dst, n_floats), src, n_floats * sizeof *src);
+}
+
+void cpu_download(struct backend *be, float *host, struct floats src, size_t n_floats)
+{
+    (void)be;
+    memcpy(host, cpu_floats(src, n_floats), n_floats * sizeof *host);
+}
