@@ -1,4 +1,4 @@
-/* More is asked than can be answered: scheduler, line and forecast together on a made-up machine with a clock of its own, so that
+/* More is asked than can be answered: scheduler, queue and forecast together on a made-up machine with a clock of its own, so that
  * nothing depends on the speed of the real one. */
 #include "base/rng.h"
 #include "engine/schedule/scheduler.h"
@@ -161,7 +161,7 @@ static void complete(struct machine *m, struct asked *a)
 static void work(struct machine *m)
 {
     struct scheduler *s = m->s;
-    line_drop_late(&s->queue, m->now_us, late, m);
+    request_queue_drop_late(&s->queue, m->now_us, late, m);
     if (!scheduler_plan(s, m->now_us)) {
         m->now_us += 1000;
         return;

@@ -343,7 +343,7 @@ static void a_prompt_that_has_begun_ages_like_one_that_waits(void **state)
         n_without = b->n_rows[0] > 0 ? 0 : n_without + 1;
         longest = n_without > longest ? n_without : longest;
     }
-    assert_true(longest <= PRIORITY * LINE_AGEING_US / STEP_US + 1);
+    assert_true(longest <= PRIORITY * QUEUE_AGEING_US / STEP_US + 1);
     assert_true(n_read >= 2 * 1024);    /* two turns */
     assert_true(n_others >= 15 * ROWS); /* and what it waited for in between */
     bench_free(b);

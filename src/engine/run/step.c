@@ -68,8 +68,8 @@ static void take_ends(struct tutti_engine *e)
             cancel_unstarted(e, r); /* r is still valid: this sequence has not ended yet */
         answers_end(e, seq, TUTTI_FINISH_CANCELLED, TUTTI_OK, NULL);
     }
-    for (struct request *r = line_first(&s->queue), *next; r; r = next) {
-        next = line_next(r);
+    for (struct request *r = request_queue_first(&s->queue), *next; r; r = next) {
+        next = request_queue_next(r);
         if (atomic_load(&r->is_cancelled))
             cancel_unstarted(e, r);
     }
@@ -89,8 +89,8 @@ static void fail_all(struct tutti_engine *e)
             answers_end_unstarted(e, seq->request, end);
         answers_end(e, seq, TUTTI_FINISH_ERROR, TUTTI_E_CLOSED, NULL);
     }
-    for (struct request *r = line_first(&s->queue), *next; r; r = next) {
-        next = line_next(r);
+    for (struct request *r = request_queue_first(&s->queue), *next; r; r = next) {
+        next = request_queue_next(r);
         answers_end_unstarted(e, r, end);
     }
     struct tutti_error why = { 0 };
@@ -172,7 +172,7 @@ static void note_counts(struct tutti_engine *e)
     now->n_running = (uint64_t)e->scheduler->n_running;
     now->n_waiting = (uint64_t)e->scheduler->n_preempted;
     now->n_preemptions = e->scheduler->n_preemptions;
-    line_count(&e->scheduler->queue, now->waiting, clock_now_us());
+    request_queue_count(&e->scheduler->queue, now->waiting, clock_now_us());
     now->waiting_tokens_per_s = atomic_load_explicit(&e->scheduler->forecast.rate, memory_order_relaxed);
     if (e->draft) {
         draft_follow(e->draft, e->scheduler->seqs);
@@ -209,7 +209,7 @@ static bool do_step(struct tutti_engine *e)
     }
     enter_phase(e, "planning");
     bool is_any_waiting = e->constraints && draws_wake(e);
-    line_drop_late(&s->queue, start_us, time_out, e);
+    request_queue_drop_late(&s->queue, start_us, time_out, e);
     bool has_rows = scheduler_plan(s, start_us);
     note_starts(e);
     if (!has_rows) {

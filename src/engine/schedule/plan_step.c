@@ -55,7 +55,7 @@ static struct sequence *next_prefill(const struct scheduler *s)
         struct sequence *seq = &s->seqs[i];
         if (!can_prefill(seq))
             continue;
-        int priority = line_aged(seq->request->spec.priority, best, seq->turn_us, s->now_us);
+        int priority = aged_priority(seq->request->spec.priority, best, seq->turn_us, s->now_us);
         if (!first || priority < priority_of_first ||
             (priority == priority_of_first && seq->turn < first->turn)) {
             first = seq;

@@ -74,7 +74,7 @@ enum tutti_status scheduler_new(struct scheduler **out, const struct scheduler_o
         st = error_set(err, TUTTI_E_MEMORY, "%d sequences of %d tokens: out of memory", options->max_seqs,
                        options->max_context);
     if (st == TUTTI_OK)
-        st = line_init(&s->queue, options->max_requests, err);
+        st = request_queue_init(&s->queue, options->max_requests, err);
     if (st == TUTTI_OK)
         st = kv_pool_new(&s->pool, options->n_pages, options->hash_seed, err);
     if (st != TUTTI_OK) {
@@ -90,7 +90,7 @@ void scheduler_free(struct scheduler *s)
     if (!s)
         return;
     kv_pool_free(s->pool);
-    line_clear(&s->queue);
+    request_queue_clear(&s->queue);
     free(s->guess_memory);
     free(s->page_table_memory);
     free(s->ids_memory);
@@ -115,12 +115,12 @@ void scheduler_free(struct scheduler *s)
 
 void scheduler_add(struct scheduler *s, struct request *r)
 {
-    line_add(&s->queue, r);
+    request_queue_add(&s->queue, r);
 }
 
 void scheduler_remove(struct scheduler *s, struct request *r)
 {
-    line_remove(&s->queue, r);
+    request_queue_remove(&s->queue, r);
     forecast_leave(&s->forecast, r);
 }
 
@@ -330,7 +330,7 @@ static bool begin_request(struct scheduler *s, struct request *r, uint64_t now_u
     if (r->n_started == 0)
         forecast_begin(&s->forecast, r);
     int n_known = seq->is_returning ? seq->n_wanted * KV_PAGE_TOKENS : seq->n_computed;
-    line_begin(&s->queue, r, seq->n_ids - n_known, now_us);
+    request_queue_start(&s->queue, r, seq->n_ids - n_known, now_us);
     r->n_started = request_ends_as_one(r) ? r->spec.n_choices : r->n_started + 1;
     r->is_reading = true;
     return true;
@@ -371,7 +371,7 @@ static void admit(struct scheduler *s, uint64_t now_us)
         s->n_preempted--;
         let_in(s, seq);
     }
-    for (struct request *r; (r = line_best(&s->queue, now_us));)
+    for (struct request *r; (r = request_queue_best(&s->queue, now_us));)
         if (!has_rows_next(s, r) || !begin_request(s, r, now_us))
             return;
 }
@@ -469,7 +469,7 @@ void scheduler_end_reading(struct scheduler *s, struct sequence *seq)
     struct request *r = seq->request;
     r->is_reading = false;
     if (r->n_started < r->spec.n_choices && !r->lane)
-        line_add(&s->queue, r);
+        request_queue_add(&s->queue, r);
 }
 
 /* ---- steps ---- */
@@ -544,7 +544,7 @@ void scheduler_advance(struct scheduler *s)
         seq->n_planned = 0;
         seq->is_fresh = false;
         if (s->entries[i].output >= 0)
-            line_charge(seq->request, OUTPUT_WORK);
+            request_queue_charge(seq->request, OUTPUT_WORK);
         end_turn(s, seq, n_rows);
         publish_pages(s, seq);
     }
@@ -562,7 +562,7 @@ void scheduler_take_back(struct scheduler *s, struct sequence *seq)
 void scheduler_accept(struct scheduler *s, struct sequence *seq)
 {
     seq->n_computed++;
-    line_charge(seq->request, OUTPUT_WORK);
+    request_queue_charge(seq->request, OUTPUT_WORK);
     publish_pages(s, seq);
 }
 
@@ -595,7 +595,7 @@ const char *scheduler_audit(struct scheduler *s)
             s->n_holders[page_id]++;
         }
     }
-    for (const struct request *r = line_first(&s->queue); r; r = line_next(r))
+    for (const struct request *r = request_queue_first(&s->queue); r; r = request_queue_next(r))
         n_queued++;
     if (n_running != s->n_running || n_preempted != s->n_preempted || n_queued != s->queue.n ||
         n_returning != s->n_returning) {

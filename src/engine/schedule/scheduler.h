@@ -7,11 +7,11 @@
  * that a long prompt delays short ones little. While prompts wait for prefill, a quarter of the
  * rows is reserved for them, so neither kind starves the other. pace.h limits prefill further.
  *
- * A prompt in prefill ages like one in the queue (line.h): it gains one priority for each
- * LINE_AGEING_US since its last turn. So an endless stream of prompts of better priority delays it,
+ * A prompt in prefill ages like one in the queue (request_queue.h): it gains one priority for each
+ * QUEUE_AGEING_US since its last turn. So an endless stream of prompts of better priority delays it,
  * but does not stop it.
  *
- * Admission. The queue (line.h) decides which request starts next. A request starts only when the
+ * Admission. The queue (request_queue.h) decides which request starts next. A request starts only when the
  * next step has rows left for it, so waiting happens in the queue, where its time limit applies.
  * The one exception: it may wait for the end of a long prompt's turn.
  *
@@ -42,8 +42,8 @@
 
 #include "engine/kv/kv_pool.h"
 #include "engine/requests/sequence.h"
-#include "engine/schedule/line.h"
 #include "engine/schedule/pace.h"
+#include "engine/schedule/request_queue.h"
 #include "engine/speculate/draft.h"
 #include "engine/speculate/speculation.h"
 
@@ -83,9 +83,9 @@ struct scheduler {
     struct kv_pool *pool;
     struct sequence *seqs; /* [max_seqs] */
     int n_running, n_preempted;
-    struct spiller *spiller; /* NULL: none. spiller.h */
-    int n_returning;         /* running sequences that wait for pages from the spill file */
-    struct line queue;       /* the queue: requests with choices that have not started */
+    struct spiller *spiller;    /* NULL: none. spiller.h */
+    int n_returning;            /* running sequences that wait for pages from the spill file */
+    struct request_queue queue; /* the queue: requests with choices that have not started */
     struct forecast forecast;
     uint64_t n_turns; /* prefill turns given */
     uint64_t now_us;  /* time of the step being planned */

@@ -1,5 +1,5 @@
-/* Who of those that wait is next: shares, priorities, ageing, times that are over; and the owners' accounts. */
-#include "engine/schedule/line.h"
+/* The request queue: which request starts next: shares, priorities, ageing, time limits, and the service of owners. */
+#include "engine/schedule/request_queue.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 enum { MAX_OWNERS = 8, MAX_REQUESTS = 512, PROMPT = 100 };
 
 struct bench {
-    struct line line;
+    struct request_queue queue;
     struct share shares[MAX_OWNERS];
     struct request *requests[MAX_REQUESTS];
     int n_requests;
@@ -23,7 +23,7 @@ static struct bench *bench_new(void)
 {
     struct bench *b = calloc(1, sizeof *b);
     assert_non_null(b);
-    assert_int_equal(line_init(&b->line, MAX_REQUESTS, NULL), TUTTI_OK);
+    assert_int_equal(request_queue_init(&b->queue, MAX_REQUESTS, NULL), TUTTI_OK);
     b->now_us = 1;
     return b;
 }
@@ -32,7 +32,7 @@ static void bench_free(struct bench *b)
 {
     for (int i = 0; i < b->n_requests; i++)
         free(b->requests[i]);
-    line_clear(&b->line);
+    request_queue_clear(&b->queue);
     free(b);
 }
 
@@ -48,17 +48,17 @@ static struct request *add(struct bench *b, int owner, double weight, int priori
     r->spec.weight = weight;
     r->spec.priority = priority;
     r->submit_us = b->now_us;
-    line_add(&b->line, r);
+    request_queue_add(&b->queue, r);
     return r;
 }
 
 /* Lets the next one begin with so much work. Returns its owner; -1: nobody waits. */
 static int serve(struct bench *b, double work)
 {
-    struct request *r = line_best(&b->line, b->now_us);
+    struct request *r = request_queue_best(&b->queue, b->now_us);
     if (!r)
         return -1;
-    line_begin(&b->line, r, work, b->now_us);
+    request_queue_start(&b->queue, r, work, b->now_us);
     b->served[r->spec.owner] += work;
     return (int)r->spec.owner;
 }
@@ -70,16 +70,16 @@ static void one_owner_is_served_in_order_of_arrival(void **state)
     struct request *r[5];
     for (int i = 0; i < 5; i++)
         r[i] = add(b, 0, 1, 0);
-    line_remove(&b->line, r[2]);
-    line_remove(&b->line, r[2]); /* it is in no line */
+    request_queue_remove(&b->queue, r[2]);
+    request_queue_remove(&b->queue, r[2]); /* it is not in the queue */
     for (int i = 0; i < 5; i++)
         if (i != 2) {
-            assert_ptr_equal(line_best(&b->line, b->now_us), r[i]);
+            assert_ptr_equal(request_queue_best(&b->queue, b->now_us), r[i]);
             serve(b, PROMPT);
         }
-    assert_null(line_best(&b->line, b->now_us));
-    assert_int_equal(b->line.n, 0);
-    assert_true(b->line.weights == 0);
+    assert_null(request_queue_best(&b->queue, b->now_us));
+    assert_int_equal(b->queue.n, 0);
+    assert_true(b->queue.weights == 0);
     bench_free(b);
 }
 
@@ -110,7 +110,7 @@ static void owners_share_by_weight_whatever_the_size_of_their_requests(void **st
         for (int owner = 0; owner < 3; owner++)
             add(b, owner, weights[owner], 0);
     while (b->shares[0].lanes && b->shares[1].lanes && b->shares[2].lanes) {
-        struct request *next = line_best(&b->line, b->now_us);
+        struct request *next = request_queue_best(&b->queue, b->now_us);
         serve(b, work[next->spec.owner]);
         b->now_us += 10 * 1000 * 1000; /* longer than a step of ageing: of one priority it has no effect */
     }
@@ -207,7 +207,7 @@ static void count_late(void *user, struct request *r)
 {
     struct bench *b = user;
     assert_true(r->deadline_us <= b->now_us);
-    line_remove(&b->line, r);
+    request_queue_remove(&b->queue, r);
 }
 
 static void each_is_late_at_its_own_time(void **state)
@@ -217,22 +217,22 @@ static void each_is_late_at_its_own_time(void **state)
     enum { N = 50 };
     for (int i = 0; i < N; i++) {
         struct request *r = add(b, i % 3, 1, i % 5);
-        line_remove(&b->line, r);
+        request_queue_remove(&b->queue, r);
         r->deadline_us = (uint64_t)(i * 7 % N) * 100 + 100;
-        line_add(&b->line, r);
+        request_queue_add(&b->queue, r);
     }
     struct request *begun = add(b, 0, 1, 0), *patient = add(b, 1, 1, 0);
-    line_remove(&b->line, begun);
+    request_queue_remove(&b->queue, begun);
     begun->deadline_us = 1;
     begun->n_started = 1; /* other choices of it run */
-    line_add(&b->line, begun);
+    request_queue_add(&b->queue, begun);
     for (int i = 1; i <= N; i++) {
         b->now_us = (uint64_t)i * 100 - 1;
-        line_drop_late(&b->line, b->now_us, count_late, b);
-        assert_int_equal(b->line.n, N - i + 3);
+        request_queue_drop_late(&b->queue, b->now_us, count_late, b);
+        assert_int_equal(b->queue.n, N - i + 3);
         b->now_us++;
-        line_drop_late(&b->line, b->now_us, count_late, b);
-        assert_int_equal(b->line.n, N - i + 2);
+        request_queue_drop_late(&b->queue, b->now_us, count_late, b);
+        assert_int_equal(b->queue.n, N - i + 2);
     }
     assert_true(begun->lane && patient->lane);
     bench_free(b);
@@ -246,10 +246,10 @@ static void choices_that_are_left_go_before_their_owners_others(void **state)
     struct request *second = add(b, 0, 1, 0);
     serve(b, PROMPT);
     first->n_started = 1;
-    line_add(&b->line, first);
-    assert_ptr_equal(line_best(&b->line, b->now_us), first);
-    line_remove(&b->line, first);
-    assert_ptr_equal(line_best(&b->line, b->now_us), second);
+    request_queue_add(&b->queue, first);
+    assert_ptr_equal(request_queue_best(&b->queue, b->now_us), first);
+    request_queue_remove(&b->queue, first);
+    assert_ptr_equal(request_queue_best(&b->queue, b->now_us), second);
     bench_free(b);
 }
 
@@ -263,7 +263,7 @@ static void classes_are_counted(void **state)
     add(b, 1, 1, -10);
     add(b, 1, 1, 10);
     b->now_us += 1000;
-    line_count(&b->line, waiting, b->now_us);
+    request_queue_count(&b->queue, waiting, b->now_us);
     assert_int_equal(waiting[0].n, 2);
     assert_int_equal(waiting[0].oldest_us, 1500);
     assert_int_equal(waiting[TUTTI_PRIORITIES - 1].n, 1);
@@ -272,7 +272,7 @@ static void classes_are_counted(void **state)
     bench_free(b);
 }
 
-/* The same line in a thousand random ways: nothing is lost, every lane is free again. */
+/* The same queue in a thousand random ways: nothing is lost, every lane is free again. */
 static void random_use_loses_nobody(void **state)
 {
     (void)state;
@@ -282,32 +282,32 @@ static void random_use_loses_nobody(void **state)
     struct request *all[MAX_REQUESTS];
     for (int i = 0; i < MAX_REQUESTS; i++) {
         all[i] = add(b, i % MAX_OWNERS, 1 + i % 3, i % TUTTI_PRIORITIES + TUTTI_PRIORITY_FIRST);
-        line_remove(&b->line, all[i]);
+        request_queue_remove(&b->queue, all[i]);
     }
     for (int i = 0; i < 20000; i++) {
         random = random * 6364136223846793005u + 1442695040888963407u;
         struct request *r = all[(random >> 33) % MAX_REQUESTS];
         b->now_us += 1000;
         if (!r->lane) {
-            line_add(&b->line, r);
+            request_queue_add(&b->queue, r);
             n++;
         } else if (random >> 63) {
-            line_remove(&b->line, r);
+            request_queue_remove(&b->queue, r);
             n--;
         } else {
             n -= serve(b, PROMPT) >= 0;
         }
         int n_found = 0;
-        for (struct request *at = line_first(&b->line); at; at = line_next(at))
+        for (struct request *at = request_queue_first(&b->queue); at; at = request_queue_next(at))
             n_found++;
         assert_int_equal(n_found, n);
-        assert_int_equal(b->line.n, n);
+        assert_int_equal(b->queue.n, n);
     }
     while (serve(b, PROMPT) >= 0)
         n--;
     assert_int_equal(n, 0);
     int n_free = 0;
-    for (const struct lane *lane = b->line.free; lane; lane = lane->next)
+    for (const struct lane *lane = b->queue.free; lane; lane = lane->next)
         n_free++;
     assert_int_equal(n_free, MAX_REQUESTS);
     bench_free(b);

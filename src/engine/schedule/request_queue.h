@@ -12,20 +12,20 @@
  * in the queue. At that priority owners share again, so an owner that floods the queue gains
  * nothing by waiting long.
  *
- * Engine thread only. Nothing here allocates after line_init(). */
-#ifndef TUTTI_LINE_H
-#define TUTTI_LINE_H
+ * Engine thread only. Nothing here allocates after request_queue_init(). */
+#ifndef TUTTI_REQUEST_QUEUE_H
+#define TUTTI_REQUEST_QUEUE_H
 
 #include "engine/requests/request.h"
 #include "engine/schedule/forecast.h"
 
-enum { LINE_AGEING_US = 10 * 1000 * 1000 };
+enum { QUEUE_AGEING_US = 10 * 1000 * 1000 };
 
 /* Effective priority of work that has waited since since_us; best: the best priority it competes
  * with. */
-static inline int line_aged(int priority, int best, uint64_t since_us, uint64_t now_us)
+static inline int aged_priority(int priority, int best, uint64_t since_us, uint64_t now_us)
 {
-    uint64_t n_steps = now_us > since_us ? (now_us - since_us) / LINE_AGEING_US : 0;
+    uint64_t n_steps = now_us > since_us ? (now_us - since_us) / QUEUE_AGEING_US : 0;
     if (n_steps >= TUTTI_PRIORITIES || priority - (int)n_steps < best)
         return best;
     return priority - (int)n_steps;
@@ -41,7 +41,7 @@ struct lane {
     struct lane *of_share;        /* next lane of the same owner */
 };
 
-struct line {
+struct request_queue {
     struct lane *memory, *free; /* [n_requests] */
     struct lane *first;
     int n;                     /* requests */
@@ -50,29 +50,31 @@ struct line {
     uint64_t next_deadline_us; /* no deadline is earlier; UINT64_MAX: none */
 };
 
-MUST_CHECK enum tutti_status line_init(struct line *queue, int n_requests, struct tutti_error *err);
-void line_clear(struct line *queue); /* a zeroed one is allowed */
+MUST_CHECK enum tutti_status request_queue_init(struct request_queue *queue, int n_requests,
+                                                struct tutti_error *err);
+void request_queue_clear(struct request_queue *queue); /* a zeroed one is allowed */
 
 /* Adds a request at the end of its lane, or at its front if some of its choices have started. */
-void line_add(struct line *queue, struct request *r);
-void line_remove(struct line *queue, struct request *r); /* does nothing if it is not in the queue */
+void request_queue_add(struct request_queue *queue, struct request *r);
+void request_queue_remove(struct request_queue *queue,
+                          struct request *r); /* does nothing if it is not in the queue */
 
 /* The next request; NULL: the queue is empty. */
-struct request *line_best(const struct line *queue, uint64_t now_us);
+struct request *request_queue_best(const struct request_queue *queue, uint64_t now_us);
 /* Starts a request: removes it from the queue and charges its owner for work. */
-void line_begin(struct line *queue, struct request *r, double work, uint64_t now_us);
+void request_queue_start(struct request_queue *queue, struct request *r, double work, uint64_t now_us);
 /* Charges the owner for more work. */
-void line_charge(struct request *r, double work);
+void request_queue_charge(struct request *r, double work);
 
 /* Calls late() for each request past its deadline; late() must remove it. */
-void line_drop_late(struct line *queue, uint64_t now_us, void (*late)(void *user, struct request *r),
-                    void *user);
+void request_queue_drop_late(struct request_queue *queue, uint64_t now_us,
+                             void (*late)(void *user, struct request *r), void *user);
 
 /* Iterates over all requests in no particular order. Get the next one before removing one. */
-struct request *line_first(const struct line *queue);
-struct request *line_next(const struct request *r);
+struct request *request_queue_first(const struct request_queue *queue);
+struct request *request_queue_next(const struct request *r);
 
 /* Counts waiting requests by priority. waiting: [TUTTI_PRIORITIES]. */
-void line_count(const struct line *queue, struct tutti_waiting *waiting, uint64_t now_us);
+void request_queue_count(const struct request_queue *queue, struct tutti_waiting *waiting, uint64_t now_us);
 
 #endif

@@ -1,12 +1,12 @@
-#include "engine/schedule/line.h"
+#include "engine/schedule/request_queue.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum tutti_status line_init(struct line *queue, int n_requests, struct tutti_error *err)
+enum tutti_status request_queue_init(struct request_queue *queue, int n_requests, struct tutti_error *err)
 {
-    *queue = (struct line){ .next_deadline_us = UINT64_MAX };
+    *queue = (struct request_queue){ .next_deadline_us = UINT64_MAX };
     queue->memory = calloc((size_t)n_requests, sizeof *queue->memory);
     if (!queue->memory)
         return error_set(err, TUTTI_E_MEMORY, "a queue of %d requests: out of memory", n_requests);
@@ -17,15 +17,15 @@ enum tutti_status line_init(struct line *queue, int n_requests, struct tutti_err
     return TUTTI_OK;
 }
 
-void line_clear(struct line *queue)
+void request_queue_clear(struct request_queue *queue)
 {
     free(queue->memory);
-    *queue = (struct line){ 0 };
+    *queue = (struct request_queue){ 0 };
 }
 
 /* ---- lanes ---- */
 
-static struct lane *lane_open(struct line *queue, struct request *r)
+static struct lane *lane_open(struct request_queue *queue, struct request *r)
 {
     struct share *share = r->share;
     for (struct lane *lane = share->lanes; lane; lane = lane->of_share)
@@ -53,7 +53,7 @@ static struct lane *lane_open(struct line *queue, struct request *r)
     return lane;
 }
 
-static void lane_close(struct line *queue, struct lane *lane)
+static void lane_close(struct request_queue *queue, struct lane *lane)
 {
     struct lane **at = &lane->share->lanes;
     while (*at != lane)
@@ -72,7 +72,7 @@ static void lane_close(struct line *queue, struct lane *lane)
 
 /* ---- requests ---- */
 
-void line_add(struct line *queue, struct request *r)
+void request_queue_add(struct request_queue *queue, struct request *r)
 {
     struct lane *lane = lane_open(queue, r);
     bool goes_first = r->n_started > 0;
@@ -87,7 +87,7 @@ void line_add(struct line *queue, struct request *r)
         queue->next_deadline_us = r->deadline_us;
 }
 
-void line_remove(struct line *queue, struct request *r)
+void request_queue_remove(struct request_queue *queue, struct request *r)
 {
     struct lane *lane = r->lane;
     if (!lane)
@@ -105,7 +105,7 @@ void line_remove(struct line *queue, struct request *r)
 static int priority_now(const struct lane *lane, int best, uint64_t now_us)
 {
     uint64_t since_us = lane->since_us > lane->head->submit_us ? lane->since_us : lane->head->submit_us;
-    return line_aged(lane->priority, best, since_us, now_us);
+    return aged_priority(lane->priority, best, since_us, now_us);
 }
 
 static bool is_before(const struct lane *a, const struct lane *b, int best, uint64_t now_us)
@@ -118,7 +118,7 @@ static bool is_before(const struct lane *a, const struct lane *b, int best, uint
     return a->head->serial < b->head->serial;
 }
 
-struct request *line_best(const struct line *queue, uint64_t now_us)
+struct request *request_queue_best(const struct request_queue *queue, uint64_t now_us)
 {
     const struct lane *next = queue->first;
     int best = TUTTI_PRIORITY_LAST;
@@ -130,28 +130,28 @@ struct request *line_best(const struct line *queue, uint64_t now_us)
     return next ? next->head : NULL;
 }
 
-void line_charge(struct request *r, double work)
+void request_queue_charge(struct request *r, double work)
 {
     r->share->service += work / r->spec.weight;
 }
 
-void line_begin(struct line *queue, struct request *r, double work, uint64_t now_us)
+void request_queue_start(struct request_queue *queue, struct request *r, double work, uint64_t now_us)
 {
     if (queue->virtual_time < r->share->service)
         queue->virtual_time = r->share->service;
     r->lane->since_us = now_us;
-    line_remove(queue, r);
-    line_charge(r, work);
+    request_queue_remove(queue, r);
+    request_queue_charge(r, work);
 }
 
-void line_drop_late(struct line *queue, uint64_t now_us, void (*late)(void *user, struct request *r),
-                    void *user)
+void request_queue_drop_late(struct request_queue *queue, uint64_t now_us,
+                             void (*late)(void *user, struct request *r), void *user)
 {
     if (now_us < queue->next_deadline_us)
         return;
     queue->next_deadline_us = UINT64_MAX;
-    for (struct request *r = line_first(queue), *next; r; r = next) {
-        next = line_next(r);
+    for (struct request *r = request_queue_first(queue), *next; r; r = next) {
+        next = request_queue_next(r);
         if (r->deadline_us == 0 || r->n_started > 0)
             continue;
         if (r->deadline_us <= now_us)
@@ -161,19 +161,19 @@ void line_drop_late(struct line *queue, uint64_t now_us, void (*late)(void *user
     }
 }
 
-struct request *line_first(const struct line *queue)
+struct request *request_queue_first(const struct request_queue *queue)
 {
     return queue->first ? queue->first->head : NULL;
 }
 
-struct request *line_next(const struct request *r)
+struct request *request_queue_next(const struct request *r)
 {
     if (r->next)
         return r->next;
     return r->lane->next ? r->lane->next->head : NULL;
 }
 
-void line_count(const struct line *queue, struct tutti_waiting *waiting, uint64_t now_us)
+void request_queue_count(const struct request_queue *queue, struct tutti_waiting *waiting, uint64_t now_us)
 {
     memset(waiting, 0, TUTTI_PRIORITIES * sizeof *waiting);
     for (const struct lane *lane = queue->first; lane; lane = lane->next) {
