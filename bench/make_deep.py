@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a copy of a model that says the same, or nearly, and takes longer: a target for a draft model, whose guesses are then as often
+"""Writes a copy of a model that says the same, or nearly, and takes longer: a target for a draft model, whose drafts are then as often
 right as they would be beside a model that has learned more.
 
   make_deep.py MODEL OUT --layers N [--share X]

@@ -210,7 +210,7 @@ struct tutti_engine_options {
      * 0 to 32; 0: off. Draft tokens are those that followed the same tokens earlier in the prompt
      * or the answer. How many are verified depends on their acceptance rate and on what a row
      * costs. The output does not change, with or without a seed. */
-    int max_guesses;
+    int max_lookup_tokens;
     /* Folder of the KV spill file; NULL: none. Cached pages are written to the file before they are
      * evicted, and restored when a prompt begins with the same tokens. When the engine closes, the
      * remaining cached pages are written too, which may take ten seconds. The file outlives the
@@ -398,7 +398,7 @@ struct tutti_request {
      * tenant. */
     uint64_t tenant;
 
-    int max_guesses; /* draft tokens per step, of either kind: at most this many; -1: none; 0: the engine's limits */
+    int max_draft_tokens; /* draft tokens per step, from any source: at most this many; -1: none; 0: the engine's limits */
     bool keeps_stop;   /* include the stop string that ends the answer */
     bool reports_held; /* send an event for each token, even while its text is held back */
     bool ignore_eos;   /* go on to max_tokens; for benchmarks */
@@ -467,11 +467,11 @@ struct tutti_event {
     struct tutti_error error; /* where finish is TUTTI_FINISH_ERROR */
 
     /* So far: */
-    size_t n_prompt_tokens;                        /* tokens of the prompt */
-    size_t n_cached_tokens;                        /* of those, from the prefix cache */
-    size_t n_generated_tokens;                     /* of this choice */
-    size_t n_accepted_guesses, n_rejected_guesses; /* accepted and rejected draft tokens of this choice */
-    float beam_score;                              /* of a beam search, this choice's score; else 0 */
+    size_t n_prompt_tokens;                      /* tokens of the prompt */
+    size_t n_cached_tokens;                      /* of those, from the prefix cache */
+    size_t n_generated_tokens;                   /* of this choice */
+    size_t n_accepted_drafts, n_rejected_drafts; /* accepted and rejected draft tokens of this choice */
+    float beam_score;                            /* of a beam search, this choice's score; else 0 */
     uint64_t queue_us, ttft_us, total_us; /* since submission: to first row, to first token, until now */
 };
 
@@ -525,8 +525,7 @@ struct tutti_stats {
     uint64_t n_requests, n_finished, n_cancelled, n_failed, n_refused;
     uint64_t n_prompt_tokens, n_cached_tokens, n_generated_tokens;
     uint64_t n_steps, n_preemptions, n_evictions;
-    uint64_t n_accepted_guesses,
-        n_rejected_guesses; /* draft tokens; accepted ones are generated tokens too */
+    uint64_t n_accepted_drafts, n_rejected_drafts; /* draft tokens; accepted ones are generated tokens too */
     /* Of kv_spill_dir: */
     uint64_t kv_spill_slots, kv_spill_pages;     /* capacity of the file, and pages in it */
     uint64_t n_spilled_pages, n_spilled_bytes;   /* written to the file */
@@ -537,10 +536,10 @@ struct tutti_stats {
     uint64_t n_spill_evictions;   /* pages evicted from the file */
     uint64_t n_spill_lost_pages;  /* pages evicted from the pool before they could be written */
     uint64_t n_spill_write_errors, n_spill_read_errors; /* each loses a page */
-    /* Of the draft model: its draft tokens, also counted in n_accepted_guesses and
-     * n_rejected_guesses; its forward passes and their rows; and its KV cache, which has as many
+    /* Of the draft model: its draft tokens, also counted in n_accepted_drafts and
+     * n_rejected_drafts; its forward passes and their rows; and its KV cache, which has as many
      * pages as the target's. */
-    uint64_t n_accepted_drafts, n_rejected_drafts, n_draft_passes, n_draft_rows;
+    uint64_t n_accepted_model_drafts, n_rejected_model_drafts, n_draft_passes, n_draft_rows;
     uint64_t draft_pages_used, draft_pages_cached;
     uint64_t
         n_late_masks; /* rows that were computed in vain because the grammar's token mask came too late */

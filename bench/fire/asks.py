@@ -6,7 +6,7 @@ import json
 import random
 from dataclasses import dataclass
 
-# Times and ids; and what depends on who else was there: what the prefix cache held, how many tokens were guessed.
+# Times and ids; and what depends on who else was there: what the prefix cache held, how many drafts were verified.
 CHANGING = {"id", "created", "created_at", "completed_at", "item_id", "prompt_tokens_details", "input_tokens_details",
             "completion_tokens_details", "system_fingerprint"}
 ANIMALS = ["fox", "bear", "cat", "dog", "owl", "rabbit", "mouse", "frog"]

@@ -71,7 +71,7 @@ class Fire:
     # ---- the lone run ----
 
     async def learn(self, server):
-        """Asks everything once, one after the other, of a server that does nothing else and guesses nothing."""
+        """Asks everything once, one after the other, of a server that does nothing else without speculative decoding."""
         wire = await Wire.open(server.port, self.patience)
         for ask in self.asks:
             await wire.send(post(ask.path, ask.body))

@@ -220,8 +220,8 @@ static void on_event(void *user, const struct tutti_event *event)
     answer->n_prompt_tokens = event->n_prompt_tokens;
     answer->n_cached_tokens = event->n_cached_tokens;
     answer->n_generated_tokens = event->n_generated_tokens;
-    answer->n_accepted = event->n_accepted_guesses;
-    answer->n_rejected = event->n_rejected_guesses;
+    answer->n_accepted = event->n_accepted_drafts;
+    answer->n_rejected = event->n_rejected_drafts;
     answer->beam_score = event->beam_score;
     if (event->finish != TUTTI_FINISH_NONE)
         end_answer(answer);

@@ -361,8 +361,8 @@ static void handle_event(struct job *job, const struct inbox_event *item)
     sub->n_prompt_tokens = event->n_prompt_tokens;
     sub->n_cached_tokens = event->n_cached_tokens;
     choice->n_generated = event->n_generated_tokens;
-    choice->n_accepted_guesses = event->n_accepted_guesses;
-    choice->n_rejected_guesses = event->n_rejected_guesses;
+    choice->n_accepted_drafts = event->n_accepted_drafts;
+    choice->n_rejected_drafts = event->n_rejected_drafts;
     if (event->ttft_us && !job->ttft_us)
         job->ttft_us = event->ttft_us;
     job->total_us = event->total_us;

@@ -22,7 +22,7 @@ struct choice {
     size_t n_events;          /* responses API: events sent */
     size_t n_chars;           /* of the tokens reported: text_offset of the next one */
     size_t n_generated;
-    size_t n_accepted_guesses, n_rejected_guesses;
+    size_t n_accepted_drafts, n_rejected_drafts;
     double logprob_sum; /* over n_scored tokens */
     size_t n_scored;
     enum tutti_finish finish;

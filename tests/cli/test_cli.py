@@ -512,17 +512,17 @@ def test_bench_of_a_model_through_the_engine():
     assert "of limit" in table and "text waits" in table
 
 
-def test_bench_of_guesses():
+def test_bench_of_prompt_lookup():
     args = ["bench", DEMO, "--users", "1", "--prefill", "0", "--repetitions", "1", "--engine", "--speculate", "8"]
     points = {r["kind"]: r for r in json.loads(tutti(*args, "--json").stdout)["engine"]}
-    assert list(points) == ["plain", "text", "random", "random, guessed", "own", "own, guessed", "copied",
-                            "copied, guessed"]
+    assert list(points) == ["plain", "text", "random", "random, lookup", "own", "own, lookup", "copied",
+                            "copied, lookup"]
     for kind, r in points.items():
         assert r["tok_s"] > 0 and r["rounds"] == 1
-        assert ("ratio" in r) == ("guessed" in kind or kind == "text")
-        if "guessed" not in kind:
+        assert ("ratio" in r) == ("lookup" in kind or kind == "text")
+        if "lookup" not in kind:
             assert r["accepted"] == r["rejected"] == 0 and r["steps"] >= r["tokens"]
-    copied = points["copied, guessed"]
+    copied = points["copied, lookup"]
     if not SANITIZED:  # a sanitizer's kernels compute so slowly that more rows in a step never pay
         assert copied["accepted"] > 0 and copied["steps"] < points["copied"]["steps"]
     assert copied["ratio"] == pytest.approx(copied["tok_s"] / points["copied"]["tok_s"])

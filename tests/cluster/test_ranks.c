@@ -406,17 +406,18 @@ static void answers_are_those_of_one_rank_in_any_company(void **state)
         check_same(&got, &want, true, "together");
         n_cached += got.stats.n_cached_tokens;
         forget(&got);
-        got = (struct talk){
-            .name = CASES[i].name,
-            .options = { .kv_bytes = 9, .max_slowdown = 1000, .max_batch_tokens = 32, .max_guesses = 4 },
-            .hooks = { .forces_guesses = true },
-            .shares_rows = true
-        };
+        got = (struct talk){ .name = CASES[i].name,
+                             .options = { .kv_bytes = 9,
+                                          .max_slowdown = 1000,
+                                          .max_batch_tokens = 32,
+                                          .max_lookup_tokens = 4 },
+                             .hooks = { .forces_drafts = true },
+                             .shares_rows = true };
         talk_on(&got, adapter, n);
-        check_same(&got, &want, true, "in a small pool, with guesses");
+        check_same(&got, &want, true, "in a small pool, with drafts");
         n_preemptions += got.stats.n_preemptions;
-        n_accepted += got.stats.n_accepted_guesses;
-        n_rejected += got.stats.n_rejected_guesses;
+        n_accepted += got.stats.n_accepted_drafts;
+        n_rejected += got.stats.n_rejected_drafts;
         forget(&got);
         forget(&want);
         forget(&alone);

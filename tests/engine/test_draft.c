@@ -1,5 +1,5 @@
-/* A draft model guesses and never decides: every answer is the one without it, alone, among others, with few rows, without pages,
- * for choices of one prompt; it follows what it guesses for; and models that do not fit are refused with what differs. */
+/* The draft model: every answer is the one without it, alone, among others, with few rows, without pages,
+ * for choices of one prompt; it follows the sequences it drafts for; and models that do not fit are refused with what differs. */
 #include "support/asked.h"
 #include "support/questions.h"
 
@@ -22,7 +22,7 @@ static struct tutti_stats ask(struct tutti_engine_options options, int percent_w
     draft->percent_wrong = percent_wrong;
     options.kv_bytes *= 2; /* half of it is the draft model's */
     struct tutti_stats stats = asked_all(&options, draft, N_REQUESTS / n_choices, n_choices);
-    assert_true(stats.n_accepted_drafts <= stats.n_accepted_guesses);
+    assert_true(stats.n_accepted_model_drafts <= stats.n_accepted_drafts);
     assert_int_equal(stats.n_draft_rows, draft->n_rows);
     assert_int_equal(stats.n_draft_passes, draft->n_steps);
     mock_model_free(draft);
@@ -34,20 +34,20 @@ static void a_perfect_draft_model_is_always_right(void **state)
 {
     (void)state;
     for (int max_seqs = 1; max_seqs <= 16; max_seqs *= 4)
-        for (int most = 1; most <= MAX_GUESSES; most *= 4)
+        for (int most = 1; most <= MAX_DRAFT_TOKENS; most *= 4)
             for (int n_choices = 1; n_choices <= 4; n_choices += 3) {
                 struct tutti_stats stats = ask(
                     (struct tutti_engine_options){
                         .kv_bytes = asked_page_bytes(512), .max_seqs = max_seqs, .max_draft_tokens = most },
                     0, n_choices);
-                assert_true(stats.n_accepted_drafts > 500);
-                assert_int_equal(stats.n_rejected_drafts, 0);
+                assert_true(stats.n_accepted_model_drafts > 500);
+                assert_int_equal(stats.n_rejected_model_drafts, 0);
                 assert_true(stats.draft_pages_cached > 0);
             }
 }
 
-/* One that errs in 30 of 100 places is right in the other 70, so what was guessed in vain is forgotten. */
-static void wrong_guesses_are_forgotten(void **state)
+/* One that errs in 30 of 100 places is right in the other 70, so rejected drafts are forgotten. */
+static void rejected_drafts_are_forgotten(void **state)
 {
     (void)state;
     for (int no_cache = 0; no_cache < 2; no_cache++) {
@@ -56,9 +56,9 @@ static void wrong_guesses_are_forgotten(void **state)
                                                                       .no_prefix_cache = no_cache,
                                                                       .max_draft_tokens = 1 },
                                        30, 1);
-        assert_true(stats.n_rejected_drafts > 100);
-        assert_true((double)stats.n_accepted_drafts >
-                    0.68 * (double)(stats.n_accepted_drafts + stats.n_rejected_drafts));
+        assert_true(stats.n_rejected_model_drafts > 100);
+        assert_true((double)stats.n_accepted_model_drafts >
+                    0.68 * (double)(stats.n_accepted_model_drafts + stats.n_rejected_model_drafts));
     }
 }
 
@@ -73,7 +73,7 @@ static void its_cache_is_divided_by_tenant(void **state)
                                             .max_seqs = 1,
                                             .max_draft_tokens = 4,
                                             .draft = model_handle(&draft->model) };
-    tutti_engine *engine = mock_engine(mock, &options, &(struct engine_hooks){ .forces_guesses = true });
+    tutti_engine *engine = mock_engine(mock, &options, &(struct engine_hooks){ .forces_drafts = true });
     for (int i = 0; i < 6; i++) {
         struct asked a;
         struct collect c;
@@ -111,10 +111,11 @@ static void answers_are_the_same_whatever_it_says(void **state)
                     (struct tutti_engine_options){ .kv_bytes = asked_page_bytes(512),
                                                    .max_seqs = 5,
                                                    .max_batch_tokens = rows[i],
-                                                   .max_guesses = lookup },
+                                                   .max_lookup_tokens = lookup },
                     percent, 1);
-                assert_true(is_narrow || stats.n_accepted_drafts + stats.n_rejected_drafts > 100);
-                assert_true(lookup == 0 || is_narrow || stats.n_accepted_guesses > stats.n_accepted_drafts);
+                assert_true(is_narrow || stats.n_accepted_model_drafts + stats.n_rejected_model_drafts > 100);
+                assert_true(lookup == 0 || is_narrow ||
+                            stats.n_accepted_drafts > stats.n_accepted_model_drafts);
             }
 }
 
@@ -126,10 +127,10 @@ static void answers_are_the_same_when_pages_run_out(void **state)
             struct tutti_stats stats = ask(
                 (struct tutti_engine_options){ .kv_bytes = asked_page_bytes(n_pages),
                                                .max_seqs = 8,
-                                               .max_guesses = n_pages % 2 ? 4 : 0,
+                                               .max_lookup_tokens = n_pages % 2 ? 4 : 0,
                                                .max_slowdown = 1000 },
                 20, n_choices);
-            assert_true(stats.n_accepted_drafts > 0);
+            assert_true(stats.n_accepted_model_drafts > 0);
             assert_true(stats.n_preemptions > 0);
         }
 }
@@ -140,8 +141,8 @@ static void it_stops_at_the_end_of_its_own_context(void **state)
     struct mock_model *draft = mock_model_new(40, true);
     struct tutti_engine_options options = { .kv_bytes = asked_page_bytes(512), .max_seqs = 3 };
     struct tutti_stats stats = asked_all(&options, draft, N_REQUESTS, 1);
-    assert_true(stats.n_accepted_drafts > 50);
-    assert_int_equal(stats.n_rejected_drafts, 0);
+    assert_true(stats.n_accepted_model_drafts > 50);
+    assert_int_equal(stats.n_rejected_model_drafts, 0);
     mock_model_free(draft);
 }
 
@@ -155,7 +156,7 @@ static void it_shares_the_memory_for_keys_and_values(void **state)
     mock_model_free(draft);
 }
 
-/* What cannot be verified is not guessed, nor where the request says so. */
+/* No drafts where they cannot be verified, or where the request switches them off. */
 static void requests_that_do_not_speculate_do_not_ask_it(void **state)
 {
     (void)state;
@@ -163,13 +164,13 @@ static void requests_that_do_not_speculate_do_not_ask_it(void **state)
         struct mock_model *mock = mock_model_new(ASKED_CTX, false), *draft = mock_model_new(ASKED_CTX, false);
         struct tutti_engine_options options = { .kv_bytes = asked_page_bytes(128),
                                                 .draft = model_handle(&draft->model) };
-        tutti_engine *engine = mock_engine(mock, &options, &(struct engine_hooks){ .forces_guesses = true });
+        tutti_engine *engine = mock_engine(mock, &options, &(struct engine_hooks){ .forces_drafts = true });
         struct asked asked;
         struct collect c;
         struct tutti_stats stats;
         asked_make(&asked, 2, 1);
         asked.request.max_tokens = 40;
-        asked.request.max_guesses = kind == 0 ? -1 : 0;
+        asked.request.max_draft_tokens = kind == 0 ? -1 : 0;
         asked.request.n_beams = kind == 1 ? 3 : 0;
         asked.request.no_kv_cache = kind == 2;
         collect_init(&c);
@@ -177,7 +178,7 @@ static void requests_that_do_not_speculate_do_not_ask_it(void **state)
         collect_wait(&c);
         wait_until_idle(engine, &stats);
         assert_int_equal(draft->n_steps, 0);
-        assert_int_equal(stats.n_accepted_guesses + stats.n_rejected_guesses, 0);
+        assert_int_equal(stats.n_accepted_drafts + stats.n_rejected_drafts, 0);
         collect_clear(&c);
         tutti_engine_close(engine);
         mock_model_free(draft);
@@ -210,7 +211,7 @@ static void it_is_asked_of_its_own_accord(void **state)
         asked_check(&c, &asked.request, ASKED_CTX, false);
         wait_until_idle(engine, &stats);
         assert_true(draft->n_steps > 0);
-        assert_int_equal(stats.n_steps + stats.n_accepted_drafts, 180);
+        assert_int_equal(stats.n_steps + stats.n_accepted_model_drafts, 180);
         collect_clear(&c);
         tutti_engine_close(engine);
         mock_model_free(draft);
@@ -278,7 +279,7 @@ static struct tutti_stats ask_model(tutti_model *model, const struct tutti_engin
     struct tutti_error err = { 0 };
     struct tutti_stats stats;
     struct question *q = calloc(N_QUESTIONS, sizeof *q);
-    if (engine_open(&engine, model_of(model), options, &(struct engine_hooks){ .forces_guesses = forces },
+    if (engine_open(&engine, model_of(model), options, &(struct engine_hooks){ .forces_drafts = forces },
                     &err) != TUTTI_OK)
         fail_msg("%s", err.text);
     for (int i = 0; i < N_QUESTIONS; i++) {
@@ -335,12 +336,12 @@ static void texts_and_probabilities_of_a_model_are_the_same(void **state)
     options.draft = draft;
     for (int lookup = 0; lookup <= 6; lookup += 6)
         for (int forces = 0; forces < 2; forces++) {
-            options.max_guesses = lookup;
+            options.max_lookup_tokens = lookup;
             struct tutti_stats stats = ask_model(model, &options, forces, got);
             check_same(got, want);
             if (forces) {
-                assert_true(stats.n_accepted_drafts > 100);
-                assert_true(stats.n_accepted_drafts > 4 * stats.n_rejected_drafts);
+                assert_true(stats.n_accepted_model_drafts > 100);
+                assert_true(stats.n_accepted_model_drafts > 4 * stats.n_rejected_model_drafts);
             }
         }
     options.max_batch_tokens = 24;
@@ -362,7 +363,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_perfect_draft_model_is_always_right),
-        cmocka_unit_test(wrong_guesses_are_forgotten),
+        cmocka_unit_test(rejected_drafts_are_forgotten),
         cmocka_unit_test(its_cache_is_divided_by_tenant),
         cmocka_unit_test(answers_are_the_same_whatever_it_says),
         cmocka_unit_test(answers_are_the_same_when_pages_run_out),

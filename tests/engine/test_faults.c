@@ -13,7 +13,7 @@
 
 enum { MAX_CALLS = 100000, N_CHOICES = 2, TEXT_BYTES = 128 };
 
-/* Of each choice apart: in which order their pieces come is free, since measured times decide which step guesses tokens. */
+/* Of each choice apart: in which order their pieces come is free, since measured times decide which step verifies drafts. */
 typedef char texts[N_CHOICES][TEXT_BYTES];
 
 struct outcome {
@@ -57,7 +57,7 @@ static void run_once(tutti_model *draft, struct outcome *outcome, texts text, lo
     q.request.n_stop = 1;
     struct tutti_model_options model_options = { .n_threads = 2 };
     struct tutti_engine_options options = {
-        .kv_bytes = 1 << 20, .max_seqs = 2, .max_queue = 2, .max_batch_tokens = 16, .max_guesses = 4
+        .kv_bytes = 1 << 20, .max_seqs = 2, .max_queue = 2, .max_batch_tokens = 16, .max_lookup_tokens = 4
     };
     options.draft = draft;
     fault_arm(n);

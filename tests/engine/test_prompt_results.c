@@ -218,7 +218,7 @@ static void no_bit_depends_on_pieces_company_or_cache(void **state)
         { .engine = { .kv_bytes = 32 << 20, .max_batch_tokens = 33, .max_seqs = 3 },
           .n_rounds = 1,
           .n_threads = 2 },
-        { .engine = { .kv_bytes = 2 << 20, .max_context = 256, .max_guesses = 4 },
+        { .engine = { .kv_bytes = 2 << 20, .max_context = 256, .max_lookup_tokens = 4 },
           .n_rounds = 2,
           .n_threads = 2 },
     };

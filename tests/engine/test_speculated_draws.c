@@ -1,4 +1,4 @@
-/* Guessed tokens change no distribution and no greedy text. In the suite with few draws and prompts; with TUTTI_LONG=1 in the
+/* Draft tokens change no distribution and no greedy text. In the suite with few draws and prompts; with TUTTI_LONG=1 in the
  * environment with 200,000 draws and 200 prompts. */
 #include "support/collect.h"
 #include "support/mock_model.h"
@@ -27,7 +27,7 @@ static struct tutti_stats count_pairs(const struct tutti_engine_options *options
 {
     enum { IN_FLIGHT = 16 };
     struct mock_model *mock = mock_model_new(64, false);
-    tutti_engine *engine = mock_engine(mock, options, &(struct engine_hooks){ .forces_guesses = true });
+    tutti_engine *engine = mock_engine(mock, options, &(struct engine_hooks){ .forces_drafts = true });
     static const int32_t prompt[] = { 5, 6, 7, 8, 5, 6, 7, 8, 5, 6 };
     static const struct tutti_logit_bias bias[] = { { 5, 10 }, { 6, 10 }, { 7, 10 }, { 8, 10 } };
     struct tutti_stats stats;
@@ -91,30 +91,30 @@ static void draws_have_the_distribution_of_plain_ones(void **state)
     (void)state;
     static const struct {
         const char *name;
-        int max_guesses, percent_wrong; /* percent_wrong: -1: no draft model */
+        int max_lookup_tokens, percent_wrong; /* percent_wrong: -1: no draft model */
     } cases[] = { { "lookup", 3, -1 }, { "draft", 0, 40 }, { "both", 3, 40 } };
     int n_draws = scaled(12800, 200000);
-    int *plain = calloc(N_CELLS, sizeof *plain), *guessed = calloc(N_CELLS, sizeof *guessed);
+    int *plain = calloc(N_CELLS, sizeof *plain), *speculated = calloc(N_CELLS, sizeof *speculated);
     struct tutti_engine_options options = { .kv_bytes = (uint64_t)4096 * KV_PAGE_TOKENS, .max_seqs = 64 };
     count_pairs(&options, 1, n_draws, plain);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct mock_model *draft = cases[i].percent_wrong < 0 ? NULL : mock_model_new(64, false);
-        options.max_guesses = cases[i].max_guesses;
+        options.max_lookup_tokens = cases[i].max_lookup_tokens;
         options.draft = draft ? model_handle(&draft->model) : NULL;
         if (draft)
             draft->percent_wrong = cases[i].percent_wrong;
-        memset(guessed, 0, N_CELLS * sizeof *guessed);
-        struct tutti_stats stats = count_pairs(&options, (uint64_t)1000000 * (i + 1), n_draws, guessed);
+        memset(speculated, 0, N_CELLS * sizeof *speculated);
+        struct tutti_stats stats = count_pairs(&options, (uint64_t)1000000 * (i + 1), n_draws, speculated);
         print_message("%s: %llu accepted, %llu rejected\n", cases[i].name,
-                      (unsigned long long)stats.n_accepted_guesses,
-                      (unsigned long long)stats.n_rejected_guesses);
-        assert_true(stats.n_accepted_guesses > (uint64_t)n_draws / 200);
-        assert_true(stats.n_rejected_guesses > (uint64_t)n_draws / 200);
-        check_alike(plain, guessed, cases[i].name);
+                      (unsigned long long)stats.n_accepted_drafts,
+                      (unsigned long long)stats.n_rejected_drafts);
+        assert_true(stats.n_accepted_drafts > (uint64_t)n_draws / 200);
+        assert_true(stats.n_rejected_drafts > (uint64_t)n_draws / 200);
+        check_alike(plain, speculated, cases[i].name);
         if (draft)
             mock_model_free(draft);
     }
-    free(guessed);
+    free(speculated);
     free(plain);
 }
 
@@ -157,7 +157,7 @@ static struct tutti_stats ask_all(tutti_model *model, struct tutti_engine_option
     struct tutti_model_info info;
     tutti_model_info(model, &info);
     options.kv_bytes = 4000 * info.kv_bytes_per_token * KV_PAGE_TOKENS;
-    if (engine_open(&engine, model_of(model), &options, &(struct engine_hooks){ .forces_guesses = true },
+    if (engine_open(&engine, model_of(model), &options, &(struct engine_hooks){ .forces_drafts = true },
                     &err) != TUTTI_OK)
         fail_msg("%s", err.text);
     for (int i = 0; i < n; i++)
@@ -174,7 +174,7 @@ static void greedy_texts_are_the_same(void **state)
     (void)state;
     static const struct {
         const char *name;
-        int max_guesses, max_seqs;
+        int max_lookup_tokens, max_seqs;
         bool has_draft;
     } cases[] = {
         { "lookup", 6, 5, false }, { "draft", 0, 5, true }, { "both", 6, 5, true }, { "both", 6, 17, true }
@@ -185,7 +185,7 @@ static void greedy_texts_are_the_same(void **state)
     ask_all(model, (struct tutti_engine_options){ .max_seqs = 1 }, want, n);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct tutti_engine_options options = { .max_seqs = cases[i].max_seqs,
-                                                .max_guesses = cases[i].max_guesses,
+                                                .max_lookup_tokens = cases[i].max_lookup_tokens,
                                                 .draft = cases[i].has_draft ? draft : NULL };
         struct tutti_stats stats = ask_all(model, options, got, n);
         for (int k = 0; k < n; k++) {
@@ -198,10 +198,10 @@ static void greedy_texts_are_the_same(void **state)
             "%s, %d users: %d prompts, %llu tokens, %llu steps, %llu accepted (%llu the draft model's), "
             "%llu rejected (%llu)\n",
             cases[i].name, cases[i].max_seqs, n, (unsigned long long)stats.n_generated_tokens,
-            (unsigned long long)stats.n_steps, (unsigned long long)stats.n_accepted_guesses,
-            (unsigned long long)stats.n_accepted_drafts, (unsigned long long)stats.n_rejected_guesses,
-            (unsigned long long)stats.n_rejected_drafts);
-        assert_true(stats.n_accepted_guesses > 0 && stats.n_rejected_guesses > 0);
+            (unsigned long long)stats.n_steps, (unsigned long long)stats.n_accepted_drafts,
+            (unsigned long long)stats.n_accepted_model_drafts, (unsigned long long)stats.n_rejected_drafts,
+            (unsigned long long)stats.n_rejected_model_drafts);
+        assert_true(stats.n_accepted_drafts > 0 && stats.n_rejected_drafts > 0);
     }
     for (int k = 0; k < n; k++)
         collect_clear(&want[k]);

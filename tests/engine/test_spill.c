@@ -239,8 +239,8 @@ static void many_at_once_get_their_own_answers(void **state)
     for (int n_spilled = 9; n_spilled <= 400; n_spilled += 97) {
         struct mock_model *mock = mock_model_new(N_CTX, false);
         struct tutti_engine_options options = options_of(*state, n_spilled);
-        struct engine_hooks hooks = { .forces_guesses = true };
-        options.max_guesses = n_spilled % 2 ? 4 : 0;
+        struct engine_hooks hooks = { .forces_drafts = true };
+        options.max_lookup_tokens = n_spilled % 2 ? 4 : 0;
         options.max_batch_tokens = n_spilled % 3 ? 256 : 24;
         tutti_engine *engine = mock_engine(mock, &options, &hooks);
         struct talk talks[N_TALKS];

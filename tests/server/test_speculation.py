@@ -1,4 +1,4 @@
-"""A server that guesses tokens: the same texts in fewer steps, and figures of both kinds."""
+"""A server with speculative decoding: the same texts in fewer steps, and figures of both kinds."""
 import pytest
 
 from conftest import DEMO, Server
@@ -7,8 +7,8 @@ COPY = "one two three four five six seven eight nine ten. " * 4
 
 
 @pytest.fixture(scope="module")
-def guessing(tmp_path_factory):
-    server = Server("--speculate", 8, log=tmp_path_factory.mktemp("guessing") / "log")
+def speculating(tmp_path_factory):
+    server = Server("--speculate", 8, log=tmp_path_factory.mktemp("speculating") / "log")
     yield server
     assert server.stop() == 0, server.log()
 
@@ -20,11 +20,11 @@ def repeat(server, **more):
                                            "logit_bias": {str(token): 100}, **more}).json()
 
 
-def test_accepted_tokens_are_counted(guessing):
+def test_accepted_tokens_are_counted(speculating):
     """How many drafts there are depends on the clock (tests/engine counts them with a virtual one); each accepted one saves a step."""
-    before = guessing.wait_idle()
-    body = repeat(guessing)
-    after = guessing.wait_idle()
+    before = speculating.wait_idle()
+    body = repeat(speculating)
+    after = speculating.wait_idle()
     details = body["usage"]["completion_tokens_details"]
     assert body["usage"]["completion_tokens"] == 60
     for word in "accepted", "rejected":
@@ -33,25 +33,25 @@ def test_accepted_tokens_are_counted(guessing):
     assert after["tutti_steps_total"] - before["tutti_steps_total"] + details["accepted_prediction_tokens"] == 60
 
 
-def test_a_request_can_do_without(guessing):
-    without, few = repeat(guessing, speculate=0), repeat(guessing, speculate=2)
+def test_a_request_can_do_without(speculating):
+    without, few = repeat(speculating, speculate=0), repeat(speculating, speculate=2)
     details = without["usage"]["completion_tokens_details"]
     assert details == {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0}
-    assert few["choices"][0]["text"] == without["choices"][0]["text"] == repeat(guessing)["choices"][0]["text"]
+    assert few["choices"][0]["text"] == without["choices"][0]["text"] == repeat(speculating)["choices"][0]["text"]
 
 
-def test_texts_are_those_without_guesses(guessing, server):
+def test_texts_are_those_without_drafts(speculating, server):
     for i in range(12):
         ask = {"prompt": COPY + "one two", "max_tokens": 40, "ignore_eos": True, "seed": i,
                "temperature": 0 if i % 2 else 0.8, "stop": ["."] if i % 3 == 0 else None,
                "frequency_penalty": 0.2 if i % 4 == 0 else 0}
-        texts = [s.post("/v1/completions", ask).json()["choices"][0] for s in (guessing, server)]
+        texts = [s.post("/v1/completions", ask).json()["choices"][0] for s in (speculating, server)]
         assert texts[0] == texts[1]
 
 
-def test_a_wrong_value_is_named(guessing):
+def test_a_wrong_value_is_named(speculating):
     for value in -1, 33, 1.5, "many":
-        reply = guessing.post("/v1/completions", {"prompt": "x", "speculate": value})
+        reply = speculating.post("/v1/completions", {"prompt": "x", "speculate": value})
         assert reply.status_code == 400 and reply.json()["error"]["param"] == "speculate"
 
 
@@ -72,7 +72,7 @@ def test_texts_are_those_without_a_draft_model(drafting, server):
         assert texts[0] == texts[1]
 
 
-def test_guesses_of_a_draft_model_are_counted(drafting):
+def test_drafts_of_a_draft_model_are_counted(drafting):
     before = drafting.wait_idle()
     usage = drafting.post("/v1/completions", {"prompt": "Once upon", "max_tokens": 60, "ignore_eos": True}).json()["usage"]
     after = drafting.wait_idle()

@@ -51,7 +51,7 @@ struct tutti_stats asked_all(const struct tutti_engine_options *options, struct 
     struct mock_model *mock = mock_model_new(ASKED_CTX, true);
     struct tutti_engine_options all_options = *options;
     all_options.draft = draft ? model_handle(&draft->model) : NULL;
-    tutti_engine *engine = mock_engine(mock, &all_options, &(struct engine_hooks){ .forces_guesses = true });
+    tutti_engine *engine = mock_engine(mock, &all_options, &(struct engine_hooks){ .forces_drafts = true });
     struct tutti_stats stats;
     tutti_engine_stats(engine, &stats);
     struct collect *all = calloc((size_t)n, sizeof *all);

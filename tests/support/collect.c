@@ -77,8 +77,8 @@ static const char *note(struct collect *c, const struct tutti_event *event)
     choice->n_generated = event->n_generated_tokens;
     c->n_prompt_tokens = event->n_prompt_tokens;
     c->n_cached_tokens = event->n_cached_tokens;
-    c->n_accepted_guesses = event->n_accepted_guesses;
-    c->n_rejected_guesses = event->n_rejected_guesses;
+    c->n_accepted_drafts = event->n_accepted_drafts;
+    c->n_rejected_drafts = event->n_rejected_drafts;
     c->n_finished += event->finish != TUTTI_FINISH_NONE;
     if (choice->n_generated != choice->ids.n)
         return "n_generated_tokens differs from the tokens that came";

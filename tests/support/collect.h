@@ -25,7 +25,7 @@ struct collect {
     struct collected choices[COLLECT_CHOICES];
     int n_choices;
     uint64_t id;
-    size_t n_prompt_tokens, n_cached_tokens, n_accepted_guesses, n_rejected_guesses;
+    size_t n_prompt_tokens, n_cached_tokens, n_accepted_drafts, n_rejected_drafts;
     int n_events, n_last, n_finished;
     struct ids prompt_ids, prompt_bits; /* with prompt_logprobs: as of an answer */
     struct ids embedding_bits;

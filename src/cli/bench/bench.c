@@ -168,12 +168,9 @@ static const char *phase_name(enum bench_phase phase)
 static const char *engine_result_name(const struct bench_engine_result *r)
 {
     static const char *const names[][3] = {
-        { "plain", "plain, guessed", "plain, drafted" },
-        { "text", "text, guessed", "text, drafted" },
-        { "copied", "copied, guessed", "copied, drafted" },
-        { "own", "own, guessed", "own, drafted" },
-        { "schema", "schema, guessed", "schema, drafted" },
-        { "random", "random, guessed", "random, drafted" },
+        { "plain", "plain, lookup", "plain, draft" },    { "text", "text, lookup", "text, draft" },
+        { "copied", "copied, lookup", "copied, draft" }, { "own", "own, lookup", "own, draft" },
+        { "schema", "schema, lookup", "schema, draft" }, { "random", "random, lookup", "random, draft" },
     };
     return names[r->text][r->drafts];
 }

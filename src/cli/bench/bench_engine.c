@@ -97,7 +97,7 @@ static enum tutti_status submit_all(tutti_engine *engine, const struct model *mo
             .n_ids = (size_t)n_prompt,
             .max_tokens = result->n_tokens,
             .ignore_eos = true,
-            .max_guesses = result->drafts != BENCH_NO_DRAFTS ? 0 : -1,
+            .max_draft_tokens = result->drafts != BENCH_NO_DRAFTS ? 0 : -1,
         };
         uint64_t id;
         request.adapter = tutti_model_adapter_name(model_handle((struct model *)(uintptr_t)model),
@@ -184,8 +184,8 @@ static enum tutti_status run_users(tutti_engine *engine, const struct model *mod
     tutti_engine_stats(engine, &after);
     result->n_steps = after.n_steps - before.n_steps;
     result->n_text_waits = after.n_text_waits - before.n_text_waits;
-    result->n_accepted = after.n_accepted_guesses - before.n_accepted_guesses;
-    result->n_rejected = after.n_rejected_guesses - before.n_rejected_guesses;
+    result->n_accepted = after.n_accepted_drafts - before.n_accepted_drafts;
+    result->n_rejected = after.n_rejected_drafts - before.n_rejected_drafts;
     result->n_passes = after.n_draft_passes - before.n_draft_passes;
     result->n_late_masks = after.n_late_masks - before.n_late_masks;
     uint64_t n_timed = after.step.n - before.step.n;
@@ -216,7 +216,7 @@ static enum tutti_status open_engine(struct model *model, struct model *draft, c
         .kv_bytes = (uint64_t)page_bytes * (uint64_t)n_users * (uint64_t)pages_per_user,
         .max_seqs = n_users,
         .no_prefix_cache = true, /* every run prefills its prompts */
-        .max_guesses = plan->max_lookup_drafts,
+        .max_lookup_tokens = plan->max_lookup_drafts,
         .draft = draft ? model_handle(draft) : NULL,
         .max_draft_tokens = plan->max_draft_tokens,
     };
@@ -231,7 +231,7 @@ static const struct pair {
         enum bench_text text;
         enum bench_drafts drafts;
     } base, other;
-    bool is_drafted; /* on an engine with a draft model */
+    bool has_draft_model; /* on an engine with a draft model */
 } PAIRS[BENCH_ENGINE_PAIRS] = {
     { { BENCH_PLAIN, BENCH_NO_DRAFTS }, { BENCH_TEXT_WORK, BENCH_NO_DRAFTS }, false },
     { { BENCH_PLAIN, BENCH_NO_DRAFTS }, { BENCH_SCHEMA, BENCH_NO_DRAFTS }, false },
@@ -243,12 +243,12 @@ static const struct pair {
     { { BENCH_COPIED, BENCH_NO_DRAFTS }, { BENCH_COPIED, BENCH_MODEL_DRAFTS }, true },
 };
 
-static bool is_wanted(const struct pair *pair, const struct bench_plan *plan, bool is_drafted)
+static bool is_wanted(const struct pair *pair, const struct bench_plan *plan, bool has_draft_model)
 {
     bool is_schema = pair->other.text == BENCH_SCHEMA, is_text = pair->other.text == BENCH_TEXT_WORK;
     if ((is_schema && !plan->schema) || (is_text && plan->schema))
         return false;
-    return pair->is_drafted == is_drafted &&
+    return pair->has_draft_model == has_draft_model &&
            (pair->other.drafts != BENCH_LOOKUP_DRAFTS || plan->max_lookup_drafts > 0);
 }
 

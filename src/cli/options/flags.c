@@ -435,7 +435,7 @@ enum tutti_status engine_flags_open(const struct engine_flags *flags, int n_seqs
         .max_queue_ms = (int)ceil(flags->max_queue_time * 1e3),
         .no_prefix_cache = flags->no_prefix_cache,
         .max_slowdown = flags->max_slowdown,
-        .max_guesses = (int)flags->speculate,
+        .max_lookup_tokens = (int)flags->speculate,
         .kv_spill_dir = flags->kv_spill,
         .kv_spill_bytes = flags->kv_spill_size > 0 ? (uint64_t)flags->kv_spill_size : 0,
         .draft = flags->draft,

@@ -457,7 +457,7 @@ void request_free(struct request *r)
     free(r);
 }
 
-int64_t request_guess_prompt(const struct request *r)
+int64_t request_estimate_prompt(const struct request *r)
 {
     if (r->n_prompt > 0)
         return r->n_prompt;

@@ -96,7 +96,7 @@ MUST_CHECK enum tutti_status request_prepare(struct request *request, const stru
 int64_t request_prompt_bytes(const struct request *request);
 
 /* Tokens of the prompt; until it is prepared, an estimate from its length. */
-int64_t request_guess_prompt(const struct request *request);
+int64_t request_estimate_prompt(const struct request *request);
 
 /* True: results of every prompt row are needed, not only of the last one. */
 static inline bool request_wants_rows(const struct request *r)

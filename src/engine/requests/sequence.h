@@ -4,7 +4,6 @@
 #define TUTTI_SEQUENCE_H
 
 #include "engine/kv/kv_pool.h"
-#include "engine/requests/guess.h"
 #include "engine/requests/request.h"
 
 enum sequence_state {
@@ -45,11 +44,10 @@ struct sequence {
     uint32_t return_ticket;    /* reads with another ticket are outdated */
     uint64_t return_us;        /* time of the last restored page */
 
-    bool is_waiting; /* for its token mask: not planned before it is there */
-    int n_planned;   /* rows in the step being planned */
-    int n_guesses;   /* of those, draft tokens; stored after ids[n_ids - 1] */
-    bool is_drafted; /* they are from the draft model */
-    struct guesser guesser;
+    bool is_waiting;               /* for its token mask: not planned before it is there */
+    int n_planned;                 /* rows in the step being planned */
+    int n_drafts;                  /* of those, draft tokens; stored after ids[n_ids - 1] */
+    bool is_model_draft;           /* they are from the draft model */
     size_t n_accepted, n_rejected; /* draft tokens so far */
     uint64_t queue_us, ttft_us, last_token_us;
 };

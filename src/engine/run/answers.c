@@ -209,43 +209,44 @@ static void commit_token(struct tutti_engine *e, const struct draw *draw, uint64
     send_record(e, &record);
 }
 
-/* Records acceptance: of n_guesses draft tokens the first n_right were accepted. */
-static void note_guesses(struct tutti_engine *e, struct sequence *seq, int n_guesses, int n_right,
-                         struct guess_step *step)
+/* Records acceptance: of n_drafts draft tokens the first n_accepted were accepted. */
+static void note_drafts(struct tutti_engine *e, struct sequence *seq, int n_drafts, int n_accepted,
+                        struct speculation_result *step)
 {
     struct tutti_stats *now = &e->stats.now;
-    uint64_t n_wrong = (uint64_t)(n_guesses - n_right);
-    seq->n_accepted += (size_t)n_right;
+    uint64_t n_wrong = (uint64_t)(n_drafts - n_accepted);
+    seq->n_accepted += (size_t)n_accepted;
     seq->n_rejected += n_wrong;
-    now->n_accepted_guesses += (uint64_t)n_right;
-    now->n_rejected_guesses += n_wrong;
-    step->n_seqs++;
-    step->n_tokens += n_right + 1;
-    if (n_guesses == 0 || !seq->is_drafted)
-        return;
-    now->n_accepted_drafts += (uint64_t)n_right;
+    now->n_accepted_drafts += (uint64_t)n_accepted;
     now->n_rejected_drafts += n_wrong;
-    step->n_drafted += n_guesses;
-    step->n_right += n_right;
-    draft_judge(e->draft, &e->scheduler->speculation, slot_of(e, seq), n_guesses, n_right);
+    step->n_seqs++;
+    step->n_tokens += n_accepted + 1;
+    if (n_drafts == 0 || !seq->is_model_draft)
+        return;
+    now->n_accepted_model_drafts += (uint64_t)n_accepted;
+    now->n_rejected_model_drafts += n_wrong;
+    step->n_model_drafts += n_drafts;
+    step->n_model_accepted += n_accepted;
+    draft_note_acceptance(e->draft, &e->scheduler->speculation, slot_of(e, seq), n_drafts, n_accepted);
 }
 
-int answers_commit(struct tutti_engine *e, const struct draw *draws, uint64_t now_us, struct guess_step *step)
+int answers_commit(struct tutti_engine *e, const struct draw *draws, uint64_t now_us,
+                   struct speculation_result *step)
 {
     struct sequence *seq = draws->seq;
-    int n_draws = 1, n_right = 0;
+    int n_draws = 1, n_accepted = 0;
     while (draws[n_draws - 1].draft_token >= 0)
         n_draws++;
-    while (draws[n_right].is_accepted)
-        n_right++;
-    note_guesses(e, seq, n_draws - 1, n_right, step);
-    for (int i = 0; i < n_right; i++) {
+    while (draws[n_accepted].is_accepted)
+        n_accepted++;
+    note_drafts(e, seq, n_draws - 1, n_accepted, step);
+    for (int i = 0; i < n_accepted; i++) {
         commit_token(e, &draws[i], now_us);
         assert(seq->state == SEQUENCE_RUNNING); /* an accepted draft token never ends the answer */
         scheduler_accept(e->scheduler, seq);
     }
-    commit_token(e, &draws[n_right], now_us);
+    commit_token(e, &draws[n_accepted], now_us);
     if (n_draws > 1 && seq->state == SEQUENCE_RUNNING)
-        scheduler_drop_guesses(e->scheduler, seq);
+        scheduler_drop_drafts(e->scheduler, seq);
     return n_draws;
 }

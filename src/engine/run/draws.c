@@ -138,12 +138,12 @@ void draws_collect(struct tutti_engine *e)
         if (entry->output < 0)
             continue;
         float *logits = e->logits + (size_t)entry->output * (size_t)e->model->desc.n_vocab;
-        for (int k = 0; k <= entry->n_guesses; k++)
+        for (int k = 0; k <= entry->n_drafts; k++)
             e->draws[e->n_draws++] = (struct draw){
                 .seq = seq,
                 .logits = logits + (size_t)k * (size_t)e->model->desc.n_vocab,
                 .n_ids = seq->n_ids + k,
-                .draft_token = k < entry->n_guesses ? seq->ids[seq->n_ids + k] : -1,
+                .draft_token = k < entry->n_drafts ? seq->ids[seq->n_ids + k] : -1,
                 .mask = mask_of(e, seq)
             };
         if (!seq->request->is_reading || seq->n_ids > seq->n_prompt)

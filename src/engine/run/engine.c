@@ -54,9 +54,10 @@ static enum tutti_status set_options(struct tutti_engine *e, const struct tutti_
     if (st == TUTTI_OK)
         st = set_option("max_queue_ms", o->max_queue_ms, 0, INT32_MAX, &o->max_queue_ms, err);
     if (st == TUTTI_OK)
-        st = set_option("max_guesses", o->max_guesses, 0, MAX_GUESSES, &o->max_guesses, err);
+        st = set_option("max_lookup_tokens", o->max_lookup_tokens, 0, MAX_DRAFT_TOKENS, &o->max_lookup_tokens,
+                        err);
     if (st == TUTTI_OK)
-        st = set_option("max_draft_tokens", o->max_draft_tokens, DEFAULT_DRAFT_TOKENS, MAX_GUESSES,
+        st = set_option("max_draft_tokens", o->max_draft_tokens, DEFAULT_DRAFT_TOKENS, MAX_DRAFT_TOKENS,
                         &o->max_draft_tokens, err);
     if (!o->draft)
         o->max_draft_tokens = 0;
@@ -129,19 +130,19 @@ static enum tutti_status reserve_samplers(struct tutti_engine *e, struct tutti_e
 }
 
 /* Most draft tokens in a step. */
-static int max_guess_rows(const struct tutti_engine *e)
+static int max_draft_rows(const struct tutti_engine *e)
 {
     const struct tutti_engine_options *o = &e->options;
-    int most = o->max_guesses > o->max_draft_tokens ? o->max_guesses : o->max_draft_tokens;
+    int most = o->max_lookup_tokens > o->max_draft_tokens ? o->max_lookup_tokens : o->max_draft_tokens;
     int64_t n = (int64_t)o->max_seqs * most;
-    return n < MAX_GUESS_ROWS ? (int)n : MAX_GUESS_ROWS;
+    return n < MAX_DRAFT_ROWS ? (int)n : MAX_DRAFT_ROWS;
 }
 
 /* Most rows of logits in a step. */
 static int max_outputs(const struct tutti_engine *e)
 {
     const struct tutti_engine_options *o = &e->options;
-    int n = o->max_seqs + max_guess_rows(e) + SCORE_ROWS;
+    int n = o->max_seqs + max_draft_rows(e) + SCORE_ROWS;
     return n < o->max_batch_tokens ? n : o->max_batch_tokens;
 }
 
@@ -152,7 +153,7 @@ static enum tutti_status reserve_queues(struct tutti_engine *e, struct tutti_err
     e->slots = calloc((size_t)e->n_slots, sizeof(struct request *));
     e->free_slots = calloc((size_t)e->n_slots, sizeof *e->free_slots);
     e->logits = calloc((size_t)max_outputs(e) * (size_t)e->model->desc.n_vocab, sizeof *e->logits);
-    e->draws = calloc((size_t)o->max_seqs + (size_t)max_guess_rows(e), sizeof *e->draws);
+    e->draws = calloc((size_t)o->max_seqs + (size_t)max_draft_rows(e), sizeof *e->draws);
     e->scores = calloc((size_t)max_outputs(e), sizeof *e->scores);
     e->hidden = calloc((size_t)o->max_batch_tokens, (size_t)e->model->desc.d_model * sizeof *e->hidden);
     if (!e->slots || !e->free_slots || !e->logits || !e->draws || !e->scores || !e->hidden)
@@ -219,10 +220,10 @@ static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err
                                          .max_batch_tokens = o->max_batch_tokens,
                                          .max_outputs = max_outputs(e),
                                          .max_slowdown = o->max_slowdown,
-                                         .max_guesses = o->max_guesses,
-                                         .max_drafts = o->max_draft_tokens,
+                                         .max_lookup_tokens = o->max_lookup_tokens,
+                                         .max_draft_tokens = o->max_draft_tokens,
                                          .draft_share = draft_share(e),
-                                         .forces_guesses = e->hooks.forces_guesses,
+                                         .forces_drafts = e->hooks.forces_drafts,
                                          .max_context = o->max_context,
                                          .n_pages = n_pages,
                                          .no_prefix_cache = o->no_prefix_cache,

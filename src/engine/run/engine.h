@@ -25,7 +25,7 @@ struct engine_hooks {
      * engine thread or on a compute thread. May be NULL. */
     void (*logits)(void *user, uint64_t request_id, int choice, int index, float *logits, int n_vocab);
     void *user;
-    bool forces_guesses;   /* verify every draft token, whatever it costs */
+    bool forces_drafts;    /* verify every draft token, whatever it costs */
     int spill_delay_us;    /* added to each read of the spill file */
     int spill_patience_us; /* struct spiller_options; 0: the default */
 };

@@ -147,7 +147,7 @@ void draws_run(struct tutti_engine *e);
  * or ends the sequence. Notes accepted draft tokens in *step. draws: the sequence's first
  * draw. Returns its number of draws. */
 int answers_commit(struct tutti_engine *e, const struct draw *draws, uint64_t now_us,
-                   struct guess_step *step);
+                   struct speculation_result *step);
 /* Ends a sequence, or all choices of a request that ends as one. sample: the token that ended it or
  * was wrong; NULL: no token. Frees the request if this was its last choice. */
 void answers_end(struct tutti_engine *e, struct sequence *seq, enum tutti_finish finish,

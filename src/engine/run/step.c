@@ -229,14 +229,14 @@ static bool do_step(struct tutti_engine *e)
         fail_all(e);
         return false;
     }
-    int n_reading = s->step.n_rows - s->n_decoding_rows - s->n_guess_rows;
-    if (s->n_guess_rows == 0)
+    int n_reading = s->step.n_rows - s->n_decoding_rows - s->n_draft_rows;
+    if (s->n_draft_rows == 0)
         pace_note(&s->pace, s->n_decoding_rows, n_reading, s->reading_distance, step_us);
-    struct guess_step completed = { .n_rows = s->step.n_rows,
-                                    .n_guesses = s->n_guess_rows,
-                                    .may_guess = s->may_guess,
-                                    .draft_us = s->draft_us,
-                                    .plan_us = s->plan_us };
+    struct speculation_result completed = { .n_rows = s->step.n_rows,
+                                            .n_drafts = s->n_draft_rows,
+                                            .may_speculate = s->may_speculate,
+                                            .draft_us = s->draft_us,
+                                            .plan_us = s->plan_us };
     enter_phase(e, "sampling");
     if (e->constraints)
         draws_drop_late(e, step_us);

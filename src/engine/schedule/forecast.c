@@ -11,7 +11,7 @@ static int64_t work_of(const struct forecast *f, const struct request *r)
     int max_tokens = r->spec.max_tokens;
     double answer = mean > 0 && (max_tokens == 0 || mean < max_tokens) ? mean : max_tokens;
     double n_answers = r->spec.no_answer ? 0 : r->spec.n_choices;
-    return request_guess_prompt(r) + (int64_t)(OUTPUT_WORK * answer * n_answers) + 1;
+    return request_estimate_prompt(r) + (int64_t)(OUTPUT_WORK * answer * n_answers) + 1;
 }
 
 static void set_work(struct forecast *f, struct request *r, int64_t work)

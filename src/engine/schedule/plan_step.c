@@ -7,90 +7,93 @@
 
 /* Tokens that prompt lookup enters in one step, of all sequences; each is entered once, and this
  * takes less than a millisecond. */
-enum { GUESS_READ_TOKENS = 8192 };
+enum { LOOKUP_TOKENS = 8192 };
 
 /* ---- draft tokens ---- */
 
 /* Most draft tokens that a sequence may have; 0 with a grammar or beams, which would need a mask or
  * a beam for each of them, and where further choices start from the first token's logits.
- * max_guesses: the limit of the source. */
-static int most_guesses(const struct sequence *seq, int max_guesses)
+ * max_lookup_tokens: the limit of the source. */
+static int most_drafts(const struct sequence *seq, int max_lookup_tokens)
 {
     const struct request *r = seq->request;
     if (r->beams || r->spec.grammar_kind != TUTTI_GRAMMAR_NONE || r->spec.no_kv_cache ||
-        r->spec.max_guesses < 0 || seq->n_ids == seq->n_prompt)
+        r->spec.max_draft_tokens < 0 || seq->n_ids == seq->n_prompt)
         return 0;
-    int most = max_guesses, room = seq->max_ids - seq->n_ids - 1;
-    if (r->spec.max_guesses > 0 && r->spec.max_guesses < most)
-        most = r->spec.max_guesses;
+    int most = max_lookup_tokens, room = seq->max_ids - seq->n_ids - 1;
+    if (r->spec.max_draft_tokens > 0 && r->spec.max_draft_tokens < most)
+        most = r->spec.max_draft_tokens;
     return most < room ? most : room;
 }
 
-static int collect_offers(struct scheduler *s)
+static int collect_proposals(struct scheduler *s)
 {
-    int n = 0, n_to_read = GUESS_READ_TOKENS;
+    int n = 0, n_to_read = LOOKUP_TOKENS;
     for (int i = 0; i < s->options.max_seqs; i++) {
         struct sequence *seq = &s->seqs[i];
         if (seq->n_planned != 1)
             continue;
-        int most = most_guesses(seq, s->options.max_guesses);
+        int most = most_drafts(seq, s->options.max_lookup_tokens);
         if (most > 0) {
-            n_to_read -= guesser_read(&seq->guesser, seq->ids, seq->n_ids, n_to_read);
-            float chance = guesser_chance(&seq->guesser);
-            if (chance > 0)
-                s->offers[n++] = (struct guess_offer){ .chance = chance, .most = most, .seq = i };
+            n_to_read -= prompt_lookup_update(&s->lookups[i], seq->ids, seq->n_ids, n_to_read);
+            float acceptance = prompt_lookup_acceptance(&s->lookups[i]);
+            if (acceptance > 0)
+                s->proposals[n++] = (struct draft_proposal){ .acceptance = acceptance,
+                                                             .most = most,
+                                                             .seq = i };
         }
-        most = s->draft ? most_guesses(seq, s->options.max_drafts) : 0;
-        s->offers[n] = (struct guess_offer){ .most = most, .seq = i };
-        if (most > 0 && draft_offer(s->draft, &s->speculation, seq, &s->offers[n]))
+        most = s->draft ? most_drafts(seq, s->options.max_draft_tokens) : 0;
+        s->proposals[n] = (struct draft_proposal){ .most = most, .seq = i };
+        if (most > 0 && draft_propose(s->draft, &s->speculation, seq, &s->proposals[n]))
             n++;
     }
     return n;
 }
 
-static bool can_guess(const struct scheduler *s)
+static bool can_speculate(const struct scheduler *s)
 {
-    int max_guesses = s->options.max_guesses > s->options.max_drafts ? s->options.max_guesses
-                                                                     : s->options.max_drafts;
+    int max_lookup_tokens = s->options.max_lookup_tokens > s->options.max_draft_tokens
+                                ? s->options.max_lookup_tokens
+                                : s->options.max_draft_tokens;
     for (int i = 0; i < s->options.max_seqs; i++)
-        if (s->seqs[i].n_planned == 1 && most_guesses(&s->seqs[i], max_guesses) > 0)
+        if (s->seqs[i].n_planned == 1 && most_drafts(&s->seqs[i], max_lookup_tokens) > 0)
             return true;
     return false;
 }
 
-static void choose_guesses(struct scheduler *s, int n_seqs, int n_rows)
+static void choose_drafts(struct scheduler *s, int n_seqs, int n_rows)
 {
     if (s->draft)
         draft_follow(s->draft, s->seqs);
-    int n_offers = collect_offers(s);
-    struct guess_room room = { .n_seqs = n_seqs, .max_rows = n_rows, .row_us = s->pace.row_us };
-    speculation_choose(&s->speculation, &room, s->offers, n_offers);
+    int n_proposals = collect_proposals(s);
+    struct speculation_step room = { .n_seqs = n_seqs, .max_rows = n_rows, .row_us = s->pace.row_us };
+    speculation_choose(&s->speculation, &room, s->proposals, n_proposals);
     if (s->draft)
-        s->draft_us = draft_run(s->draft, &s->speculation, s->seqs, s->offers, n_offers);
-    for (int i = 0; i < n_offers; i++) {
-        const struct guess_offer *offer = &s->offers[i];
-        struct sequence *seq = &s->seqs[offer->seq];
-        if (offer->n == 0)
+        s->draft_us = draft_run(s->draft, &s->speculation, s->seqs, s->proposals, n_proposals);
+    for (int i = 0; i < n_proposals; i++) {
+        const struct draft_proposal *proposal = &s->proposals[i];
+        struct sequence *seq = &s->seqs[proposal->seq];
+        if (proposal->n == 0)
             continue;
-        if (!offer->is_draft)
-            guesser_write(&seq->guesser, seq->ids, seq->n_ids, offer->n);
-        seq->is_drafted = offer->is_draft;
-        seq->n_guesses = offer->n;
-        seq->n_planned += offer->n;
-        s->n_guess_rows += offer->n;
+        if (!proposal->is_draft)
+            prompt_lookup_copy(&s->lookups[proposal->seq], seq->ids, seq->n_ids, proposal->n);
+        seq->is_model_draft = proposal->is_draft;
+        seq->n_drafts = proposal->n;
+        seq->n_planned += proposal->n;
+        s->n_draft_rows += proposal->n;
     }
 }
 
 /* Chooses the draft tokens of a step with n_seqs decoding rows and room for n_rows draft tokens: for
  * which sequences, from which source, and how many. Runs the draft model; writes draft tokens after
  * the ids of their sequences. */
-static void plan_guesses(struct scheduler *s, int n_seqs, int n_rows)
+static void plan_drafts(struct scheduler *s, int n_seqs, int n_rows)
 {
-    s->may_guess = can_guess(s);
-    if (!s->may_guess || !speculation_is_due(&s->speculation, n_seqs))
+    s->may_speculate = can_speculate(s);
+    if (!s->may_speculate || !speculation_is_due(&s->speculation, n_seqs))
         return;
     uint64_t begin_ns = clock_now_ns();
-    choose_guesses(s, n_seqs, n_rows);
+    choose_drafts(s, n_seqs, n_rows);
     double us = (double)(clock_now_ns() - begin_ns) / 1e3 - (double)s->draft_us;
     s->plan_us = us > 0 ? us : 0;
 }
@@ -180,7 +183,7 @@ static void choose_rows(struct scheduler *s)
     int64_t n_decoding = 0, n_reading = 0; /* rows that could be computed */
     for (int i = 0; i < s->options.max_seqs; i++) {
         struct sequence *seq = &s->seqs[i];
-        seq->n_planned = seq->n_guesses = 0;
+        seq->n_planned = seq->n_drafts = 0;
         if (seq->state == SEQUENCE_RUNNING && !seq->is_returning &&
             !(sequence_n_pending(seq) == 1 && seq->is_waiting))
             *(sequence_n_pending(seq) == 1 ? &n_decoding : &n_reading) += sequence_n_pending(seq);
@@ -195,12 +198,12 @@ static void choose_rows(struct scheduler *s)
     int given = choose_decoding(s, n_rows - n_for_prompts);
     n_rows -= given;
     s->n_decoding_rows = given;
-    s->n_guess_rows = 0;
-    s->may_guess = false;
+    s->n_draft_rows = 0;
+    s->may_speculate = false;
     s->draft_us = 0;
     s->plan_us = 0;
-    if ((s->options.max_guesses > 0 || s->draft) && n_reading == 0 && given == n_decoding && given > 0)
-        plan_guesses(s, given, n_rows);
+    if ((s->options.max_lookup_tokens > 0 || s->draft) && n_reading == 0 && given == n_decoding && given > 0)
+        plan_drafts(s, given, n_rows);
     bool is_paced = given > 0 && n_reading > 0 &&
                     !s->options.desc; /* a bidirectional prefix cannot be split */
     choose_prefill(s, n_rows, is_paced ? pace_budget(&s->pace, given) : INFINITY);
@@ -220,17 +223,17 @@ static int page_needed(const struct scheduler *s, const struct sequence *seq)
 }
 
 /* Drops all draft tokens of the step. False: there were none. */
-static bool drop_all_guesses(struct scheduler *s)
+static bool drop_all_drafts(struct scheduler *s)
 {
-    bool is_any = s->n_guess_rows > 0;
+    bool is_any = s->n_draft_rows > 0;
     for (int i = 0; i < s->options.max_seqs && is_any; i++) {
         struct sequence *seq = &s->seqs[i];
-        if (seq->n_guesses == 0)
+        if (seq->n_drafts == 0)
             continue;
-        seq->n_planned -= seq->n_guesses;
-        scheduler_drop_guesses(s, seq);
+        seq->n_planned -= seq->n_drafts;
+        scheduler_drop_drafts(s, seq);
     }
-    s->n_guess_rows = 0;
+    s->n_draft_rows = 0;
     return is_any;
 }
 
@@ -266,7 +269,7 @@ static void find_pages(struct scheduler *s)
         int page = page_needed(s, first);
         bool is_taken;
         while (!(is_taken = kv_pool_take(s->pool, 1, &page_id))) {
-            if (drop_all_guesses(s))
+            if (drop_all_drafts(s))
                 break; /* a page may be free now, or none is needed */
             scheduler_preempt_last(s);
             if (first->state != SEQUENCE_RUNNING)
@@ -287,7 +290,7 @@ static void choose_outputs(struct scheduler *s, struct plan_entry *entry, int ro
     const struct sequence *seq = entry->seq;
     const struct request *r = seq->request;
     int begin = seq->n_computed, end = begin + seq->n_planned;
-    bool is_end = seq->n_planned - seq->n_guesses == sequence_n_pending(seq);
+    bool is_end = seq->n_planned - seq->n_drafts == sequence_n_pending(seq);
     entry->first_pos = begin > r->n_seen ? begin : r->n_seen;
     if (r->spec.embedding == TUTTI_EMBEDDING_LAST)
         entry->first_pos = end - 1;
@@ -307,7 +310,7 @@ static void choose_outputs(struct scheduler *s, struct plan_entry *entry, int ro
     if (!is_end || r->spec.no_answer)
         return;
     entry->output = step->n_outputs;
-    for (int k = seq->n_guesses; k >= 0; k--)
+    for (int k = seq->n_drafts; k >= 0; k--)
         s->output_rows[step->n_outputs++] = row + seq->n_planned - 1 - k;
 }
 
@@ -345,7 +348,7 @@ static void fill_rows(struct scheduler *s)
             continue;
         struct plan_entry *entry = &s->entries[s->n_entries++];
         *entry = (struct plan_entry){
-            .seq = seq, .n_rows = seq->n_planned, .n_guesses = seq->n_guesses, .output = -1
+            .seq = seq, .n_rows = seq->n_planned, .n_drafts = seq->n_drafts, .output = -1
         };
         if (sequence_n_pending(seq) > 1)
             s->reading_distance += seq->n_planned * (seq->n_computed + 0.5 * seq->n_planned);

@@ -14,17 +14,18 @@ enum { READ_TURN = 1024 };
 
 /* ---- memory ---- */
 
-static bool reserve_guessers(struct scheduler *s)
+static bool reserve_lookups(struct scheduler *s)
 {
-    size_t n_seqs = (size_t)s->options.max_seqs, n_places = (size_t)guesser_n_places(s->options.max_context);
-    s->guess_memory = calloc(n_seqs, GUESS_KINDS * n_places * sizeof *s->guess_memory);
-    for (size_t i = 0; s->guess_memory && i < n_seqs; i++) {
-        struct guesser *g = &s->seqs[i].guesser;
+    size_t n_seqs = (size_t)s->options.max_seqs,
+           n_places = (size_t)prompt_lookup_n_places(s->options.max_context);
+    s->lookup_memory = calloc(n_seqs, PROMPT_LOOKUP_KINDS * n_places * sizeof *s->lookup_memory);
+    for (size_t i = 0; s->lookup_memory && i < n_seqs; i++) {
+        struct prompt_lookup *g = &s->lookups[i];
         g->mask = (uint32_t)n_places - 1;
-        for (size_t kind = 0; kind < GUESS_KINDS; kind++)
-            g->places[kind] = s->guess_memory + (i * GUESS_KINDS + kind) * n_places;
+        for (size_t kind = 0; kind < PROMPT_LOOKUP_KINDS; kind++)
+            g->places[kind] = s->lookup_memory + (i * PROMPT_LOOKUP_KINDS + kind) * n_places;
     }
-    return s->guess_memory;
+    return s->lookup_memory;
 }
 
 static bool reserve(struct scheduler *s)
@@ -32,9 +33,10 @@ static bool reserve(struct scheduler *s)
     size_t n_seqs = (size_t)s->options.max_seqs, n_rows = (size_t)s->options.max_batch_tokens;
     size_t n_ids = (size_t)s->options.max_context, n_pages = (size_t)pages_of(s->options.max_context);
     s->seqs = calloc(n_seqs, sizeof *s->seqs);
+    s->lookups = calloc(n_seqs, sizeof *s->lookups);
     s->entries = calloc(n_seqs, sizeof *s->entries);
     s->copies = calloc(n_seqs, sizeof *s->copies);
-    s->offers = calloc(2 * n_seqs, sizeof *s->offers);
+    s->proposals = calloc(2 * n_seqs, sizeof *s->proposals);
     s->page_tables = calloc(n_seqs, sizeof *s->page_tables);
     s->token_ids = calloc(n_rows, sizeof *s->token_ids);
     s->positions = calloc(n_rows, sizeof *s->positions);
@@ -47,15 +49,16 @@ static bool reserve(struct scheduler *s)
     s->n_holders = calloc((size_t)s->options.n_pages, sizeof *s->n_holders);
     s->ids_memory = calloc(n_seqs, n_ids * sizeof *s->ids_memory);
     s->page_table_memory = calloc(n_seqs, n_pages * sizeof *s->page_table_memory);
-    if (!s->seqs || !s->entries || !s->copies || !s->offers || !s->page_tables || !s->token_ids ||
-        !s->positions || !s->row_seqs || !s->output_rows || !s->rope_positions || !s->block_positions ||
-        !s->prefix_lens || !s->adapters || !s->n_holders || !s->ids_memory || !s->page_table_memory)
+    if (!s->seqs || !s->lookups || !s->entries || !s->copies || !s->proposals || !s->page_tables ||
+        !s->token_ids || !s->positions || !s->row_seqs || !s->output_rows || !s->rope_positions ||
+        !s->block_positions || !s->prefix_lens || !s->adapters || !s->n_holders || !s->ids_memory ||
+        !s->page_table_memory)
         return false;
     for (size_t i = 0; i < n_seqs; i++) {
         s->seqs[i].ids = s->ids_memory + i * n_ids;
         s->seqs[i].page_table = s->page_table_memory + i * n_pages;
     }
-    return s->options.max_guesses == 0 || reserve_guessers(s);
+    return s->options.max_lookup_tokens == 0 || reserve_lookups(s);
 }
 
 enum tutti_status scheduler_new(struct scheduler **out, const struct scheduler_options *options,
@@ -67,7 +70,7 @@ enum tutti_status scheduler_new(struct scheduler **out, const struct scheduler_o
     if (s) {
         s->options = *options;
         s->pace.max_slowdown = options->max_slowdown;
-        speculation_init(&s->speculation, options->draft_share, options->forces_guesses);
+        speculation_init(&s->speculation, options->draft_share, options->forces_drafts);
     }
     enum tutti_status st = TUTTI_OK;
     if (!s || !reserve(s))
@@ -91,7 +94,7 @@ void scheduler_free(struct scheduler *s)
         return;
     kv_pool_free(s->pool);
     request_queue_clear(&s->queue);
-    free(s->guess_memory);
+    free(s->lookup_memory);
     free(s->page_table_memory);
     free(s->ids_memory);
     free(s->n_holders);
@@ -104,9 +107,10 @@ void scheduler_free(struct scheduler *s)
     free(s->positions);
     free(s->token_ids);
     free(s->page_tables);
-    free(s->offers);
+    free(s->proposals);
     free(s->copies);
     free(s->entries);
+    free(s->lookups);
     free(s->seqs);
     free(s);
 }
@@ -143,7 +147,7 @@ static void preempt_one(struct scheduler *s, struct sequence *seq)
 {
     drop_pages(s, seq);
     seq->state = SEQUENCE_PREEMPTED;
-    seq->n_planned = seq->n_guesses = 0;
+    seq->n_planned = seq->n_drafts = 0;
     s->n_running--;
     s->n_preempted++;
     s->n_preemptions++;
@@ -184,7 +188,7 @@ static void end_one(struct scheduler *s, struct sequence *seq)
         s->n_preempted--;
     seq->state = SEQUENCE_FREE;
     seq->request = NULL;
-    seq->n_planned = seq->n_guesses = 0;
+    seq->n_planned = seq->n_drafts = 0;
 }
 
 void scheduler_end(struct scheduler *s, struct sequence *seq)
@@ -284,9 +288,9 @@ static void set_up(struct scheduler *s, struct sequence *seq, struct request *r)
     seq->n_pages = seq->n_computed = seq->n_published = seq->n_cached = seq->n_planned = 0;
     seq->queue_us = seq->ttft_us = seq->last_token_us = 0;
     seq->is_waiting = false;
-    seq->n_guesses = 0;
+    seq->n_drafts = 0;
     seq->n_accepted = seq->n_rejected = 0;
-    guesser_begin(&seq->guesser);
+    prompt_lookup_reset(&s->lookups[seq - s->seqs]);
 }
 
 /* Reserves slots for the beams that branch off when the first beam has prefilled the prompt. */
@@ -504,10 +508,10 @@ void scheduler_adopt_pages(struct scheduler *s, struct sequence *seq)
     }
 }
 
-void scheduler_drop_guesses(struct scheduler *s, struct sequence *seq)
+void scheduler_drop_drafts(struct scheduler *s, struct sequence *seq)
 {
     int n_keep = pages_of(seq->n_ids);
-    seq->n_guesses = 0;
+    seq->n_drafts = 0;
     if (seq->n_pages <= n_keep)
         return;
     kv_pool_drop(s->pool, seq->page_table + n_keep, seq->n_pages - n_keep);
@@ -539,7 +543,7 @@ void scheduler_advance(struct scheduler *s)
 {
     for (int i = 0; i < s->n_entries; i++) {
         struct sequence *seq = s->entries[i].seq;
-        int n_rows = seq->n_planned - seq->n_guesses;
+        int n_rows = seq->n_planned - seq->n_drafts;
         seq->n_computed += n_rows;
         seq->n_planned = 0;
         seq->is_fresh = false;

@@ -29,7 +29,7 @@
  * cache only pages whose rows it has results of. Its chunks are limited by the room for logits.
  *
  * Speculation (speculation.h). Rows left in a step without prefill verify draft tokens, from prompt
- * lookup (guess.h) or from a draft model (draft.h). No sequence is preempted for them. Only drawn
+ * lookup (prompt_lookup.h) or from a draft model (draft.h). No sequence is preempted for them. Only drawn
  * tokens enter the prefix cache.
  *
  * Bidirectional prefixes. Where a model attends in both directions over a prefix, the prefix is
@@ -45,6 +45,7 @@
 #include "engine/schedule/pace.h"
 #include "engine/schedule/request_queue.h"
 #include "engine/speculate/draft.h"
+#include "engine/speculate/prompt_lookup.h"
 #include "engine/speculate/speculation.h"
 
 struct scheduler_options {
@@ -54,10 +55,10 @@ struct scheduler_options {
     bool no_prefix_cache;
     uint64_t hash_seed;
     double max_slowdown;           /* struct pace */
-    int max_guesses;               /* draft tokens of a sequence, by prompt lookup; 0: none */
-    int max_drafts;                /* draft tokens of a sequence, by the draft model */
+    int max_lookup_tokens;         /* draft tokens of a sequence, by prompt lookup; 0: none */
+    int max_draft_tokens;          /* draft tokens of a sequence, by the draft model */
     double draft_share;            /* struct speculation */
-    bool forces_guesses;           /* for tests */
+    bool forces_drafts;            /* for tests */
     const struct model_desc *desc; /* of a model with bidirectional prefixes; else NULL */
 };
 
@@ -70,8 +71,8 @@ struct page_copy {
 struct plan_entry {
     struct sequence *seq;
     int n_rows;
-    int n_guesses; /* of those, draft tokens: their logits follow row output */
-    int output;    /* row of the logits; -1: none, the prefill is not complete */
+    int n_drafts; /* of those, draft tokens: their logits follow row output */
+    int output;   /* row of the logits; -1: none, the prefill is not complete */
     /* Prompt rows with results are consecutive, both in the step and in the outputs. */
     int first_pos;              /* position of the first of them */
     int n_scores, first_score;  /* row of the logits */
@@ -92,17 +93,18 @@ struct scheduler {
     uint64_t n_preemptions;
     struct pace pace;
     struct speculation speculation;
-    struct guess_offer *offers; /* [2 max_seqs] scratch */
-    struct draft *draft;        /* NULL: none; borrowed */
-    int cursor;                 /* slot where the round-robin of decoding sequences continues */
-    bool is_prompt_turn;        /* if max_batch_tokens is 1, decoding and prefill alternate */
+    struct prompt_lookup *lookups;    /* [max_seqs] of each slot */
+    struct draft_proposal *proposals; /* [2 max_seqs] scratch */
+    struct draft *draft;              /* NULL: none; borrowed */
+    int cursor;                       /* slot where the round-robin of decoding sequences continues */
+    bool is_prompt_turn;              /* if max_batch_tokens is 1, decoding and prefill alternate */
 
     /* The planned step */
     struct step step;
     int n_decoding_rows;        /* without draft tokens */
-    int n_guess_rows;           /* draft tokens */
+    int n_draft_rows;           /* draft tokens */
     double reading_distance;    /* sum of the positions of its prefill rows */
-    bool may_guess;             /* speculation is possible for a sequence of it */
+    bool may_speculate;         /* speculation is possible for a sequence of it */
     uint64_t draft_us;          /* duration of the draft model's passes */
     double plan_us;             /* duration of choosing draft tokens, without those passes */
     struct plan_entry *entries; /* [max_seqs] */
@@ -114,7 +116,7 @@ struct scheduler {
     int32_t *rope_positions, *block_positions;               /* [max_batch_tokens]; with options.desc */
     const int32_t **page_tables;                             /* [max_seqs] */
     int32_t *prefix_lens, *adapters;                         /* [max_seqs] */
-    int32_t *ids_memory, *page_table_memory, *guess_memory;  /* of all sequences */
+    int32_t *ids_memory, *page_table_memory, *lookup_memory; /* of all sequences */
     int32_t *n_holders;                                      /* [n_pages] scratch of the audit */
 };
 
@@ -159,7 +161,7 @@ void scheduler_take_back(struct scheduler *s, struct sequence *seq);
 void scheduler_accept(struct scheduler *s, struct sequence *seq);
 
 /* Drops the rejected draft tokens, with their pages. */
-void scheduler_drop_guesses(struct scheduler *s, struct sequence *seq);
+void scheduler_drop_drafts(struct scheduler *s, struct sequence *seq);
 
 /* seq has prefilled the prompt, and all forks were made: choices that found no slot start later by
  * themselves. */

@@ -16,16 +16,16 @@ struct follower {
     int n_computed; /* tokens of the sequence whose KV is in the pages */
     /* Draft tokens computed after those, from position tail_at on; they count once they are
      * accepted. */
-    int32_t tail[MAX_GUESSES];
+    int32_t tail[MAX_DRAFT_TOKENS];
     int tail_at, n_tail;
-    float chance; /* acceptance rate */
+    float acceptance; /* acceptance rate */
 };
 
 /* A sequence that gets draft tokens in this step. */
 struct runner {
     struct sequence *seq;
     struct follower *follower;
-    struct guess_offer *offer;
+    struct draft_proposal *proposal;
     int n_done; /* draft tokens so far */
     int output; /* its output in the pass; -1: none */
     bool is_over;
@@ -104,7 +104,7 @@ enum tutti_status draft_check(const struct model *draft, const struct model *tar
 
 int draft_max_outputs(int max_seqs)
 {
-    return max_seqs < MAX_GUESS_ROWS ? max_seqs : MAX_GUESS_ROWS;
+    return max_seqs < MAX_DRAFT_ROWS ? max_seqs : MAX_DRAFT_ROWS;
 }
 
 int draft_max_rows(int max_seqs)
@@ -238,7 +238,7 @@ static struct kv_chain chain_of(const struct sequence *seq)
 
 /* Takes what the prefix cache has. At least one token remains to be computed, because its logits
  * are needed. */
-static void follower_begin(struct draft *d, struct follower *f, const struct sequence *seq, float chance)
+static void follower_begin(struct draft *d, struct follower *f, const struct sequence *seq, float acceptance)
 {
     int n = 0;
     if (!d->options.no_prefix_cache)
@@ -248,7 +248,7 @@ static void follower_begin(struct draft *d, struct follower *f, const struct seq
     f->n_pages = f->n_published = n;
     f->n_computed = n * KV_PAGE_TOKENS;
     f->n_tail = 0;
-    f->chance = chance;
+    f->acceptance = acceptance;
 }
 
 /* Counts draft tokens as computed that were accepted since. */
@@ -260,28 +260,28 @@ static void settle_tail(struct follower *f, const struct sequence *seq)
     f->n_tail = 0;
 }
 
-bool draft_offer(struct draft *d, const struct speculation *sp, const struct sequence *seq,
-                 struct guess_offer *offer)
+bool draft_propose(struct draft *d, const struct speculation *sp, const struct sequence *seq,
+                   struct draft_proposal *proposal)
 {
-    struct follower *f = &d->followers[offer->seq];
+    struct follower *f = &d->followers[proposal->seq];
     int room = d->options.model->desc.n_ctx - seq->n_ids;
-    if (room <= 0 || offer->most <= 0)
+    if (room <= 0 || proposal->most <= 0)
         return false;
     if (!f->is_used)
-        follower_begin(d, f, seq, sp->draft_chance);
+        follower_begin(d, f, seq, sp->model_acceptance);
     settle_tail(f, seq);
     if (f->n_computed == seq->n_ids) /* no token was added: compute the last one again for its logits */
         f->n_computed--;
-    offer->is_draft = true;
-    offer->chance = f->chance;
-    offer->most = offer->most < room ? offer->most : room;
-    offer->n_behind = seq->n_ids - f->n_computed;
+    proposal->is_draft = true;
+    proposal->acceptance = f->acceptance;
+    proposal->most = proposal->most < room ? proposal->most : room;
+    proposal->n_lag = seq->n_ids - f->n_computed;
     return true;
 }
 
-void draft_judge(struct draft *d, struct speculation *sp, int slot, int n_drafted, int n_right)
+void draft_note_acceptance(struct draft *d, struct speculation *sp, int slot, int n_drafted, int n_accepted)
 {
-    speculation_judge(sp, &d->followers[slot].chance, n_drafted, n_right);
+    speculation_note_acceptance(sp, &d->followers[slot].acceptance, n_drafted, n_accepted);
 }
 
 /* ---- pages ---- */
@@ -366,7 +366,7 @@ static void draw_one(const struct draft *d, struct sampler *sampler, struct runn
                       request_is_stop_id(r, d->options.target, sample.token);
     if (!runner->is_over)
         seq->ids[seq->n_ids + runner->n_done++] = sample.token;
-    runner->is_over = runner->is_over || runner->n_done == runner->offer->n;
+    runner->is_over = runner->is_over || runner->n_done == runner->proposal->n;
 }
 
 static void draw_share(void *arg, int thread, int n_threads)
@@ -394,26 +394,26 @@ static uint64_t pass_and_draw(struct draft *d, struct speculation *sp)
 
 /* The first pass: catches up, and computes the rows before each sequence's first draft token. */
 static uint64_t run_first(struct draft *d, struct speculation *sp, struct sequence *seqs,
-                          struct guess_offer *offers, int n_offers)
+                          struct draft_proposal *proposals, int n_proposals)
 {
     d->n_runners = 0;
     pass_begin(d);
-    for (int i = 0; i < n_offers; i++) {
-        struct guess_offer *offer = &offers[i];
-        if (!offer->is_draft || offer->n + offer->n_read == 0)
+    for (int i = 0; i < n_proposals; i++) {
+        struct draft_proposal *proposal = &proposals[i];
+        if (!proposal->is_draft || proposal->n + proposal->n_catch_up == 0)
             continue;
-        struct follower *f = &d->followers[offer->seq];
-        struct sequence *seq = &seqs[offer->seq];
-        bool drafts = offer->n > 0 && d->n_runners < d->max_outputs;
-        int n_rows = drafts ? offer->n_behind : offer->n_read;
+        struct follower *f = &d->followers[proposal->seq];
+        struct sequence *seq = &seqs[proposal->seq];
+        bool drafts = proposal->n > 0 && d->n_runners < d->max_outputs;
+        int n_rows = drafts ? proposal->n_lag : proposal->n_catch_up;
         if (n_rows == 0 || d->step.n_rows + n_rows > d->max_rows ||
-            !take_pages(d, f, f->n_computed + n_rows + offer->n)) {
-            offer->n = offer->n_read = 0;
+            !take_pages(d, f, f->n_computed + n_rows + proposal->n)) {
+            proposal->n = proposal->n_catch_up = 0;
             continue;
         }
         if (drafts)
             d->runners[d->n_runners++] = (struct runner){
-                .seq = seq, .follower = f, .offer = offer, .output = d->step.n_outputs
+                .seq = seq, .follower = f, .proposal = proposal, .output = d->step.n_outputs
             };
         add_rows(d, f, seq, f->n_computed, n_rows, drafts);
         f->n_computed += n_rows;
@@ -423,7 +423,7 @@ static uint64_t run_first(struct draft *d, struct speculation *sp, struct sequen
 }
 
 /* Prepares a pass over the latest draft token of each unfinished runner. False: there is none. */
-static bool add_guesses(struct draft *d)
+static bool add_drafts(struct draft *d)
 {
     pass_begin(d);
     for (int i = 0; i < d->n_runners; i++) {
@@ -440,21 +440,21 @@ static bool add_guesses(struct draft *d)
     return d->step.n_rows > 0;
 }
 
-uint64_t draft_run(struct draft *d, struct speculation *sp, struct sequence *seqs, struct guess_offer *offers,
-                   int n_offers)
+uint64_t draft_run(struct draft *d, struct speculation *sp, struct sequence *seqs,
+                   struct draft_proposal *proposals, int n_proposals)
 {
-    uint64_t us = run_first(d, sp, seqs, offers, n_offers);
-    while (add_guesses(d))
+    uint64_t us = run_first(d, sp, seqs, proposals, n_proposals);
+    while (add_drafts(d))
         us += pass_and_draw(d, sp);
-    for (int i = 0; i < n_offers; i++) {
-        struct follower *f = &d->followers[offers[i].seq];
-        if (offers[i].is_draft && offers[i].n + offers[i].n_read > 0)
-            publish_pages(d, f, &seqs[offers[i].seq]);
+    for (int i = 0; i < n_proposals; i++) {
+        struct follower *f = &d->followers[proposals[i].seq];
+        if (proposals[i].is_draft && proposals[i].n + proposals[i].n_catch_up > 0)
+            publish_pages(d, f, &seqs[proposals[i].seq]);
     }
     for (int i = 0; i < d->n_runners; i++) {
         struct runner *runner = &d->runners[i];
         runner->follower->tail_at = runner->seq->n_ids;
-        runner->offer->n = runner->n_done;
+        runner->proposal->n = runner->n_done;
     }
     return us;
 }

@@ -54,19 +54,20 @@ void draft_free(struct draft *draft); /* NULL is allowed */
  * [max_seqs], here and below. */
 void draft_follow(struct draft *draft, const struct sequence *seqs);
 
-/* Fills is_draft, chance, most and n_behind of an offer for a decoding sequence. most: on entry,
+/* Fills is_draft, acceptance, most and n_lag of a proposal for a decoding sequence. most: on entry,
  * the largest number of draft tokens allowed. False: the draft model cannot draft for it now. */
-bool draft_offer(struct draft *draft, const struct speculation *sp, const struct sequence *seq,
-                 struct guess_offer *offer);
+bool draft_propose(struct draft *draft, const struct speculation *sp, const struct sequence *seq,
+                   struct draft_proposal *proposal);
 
-/* Runs the draft model for every offer with is_draft: drafts n tokens, or only computes n_read rows
+/* Runs the draft model for every proposal with is_draft: drafts n tokens, or only computes n_catch_up rows
  * to catch up. Draft tokens are written after the sequence's ids; n is set to their actual number.
  * Returns the duration in microseconds. */
 uint64_t draft_run(struct draft *draft, struct speculation *sp, struct sequence *seqs,
-                   struct guess_offer *offers, int n_offers);
+                   struct draft_proposal *proposals, int n_proposals);
 
-/* Reports acceptance: the first n_right of n_drafted draft tokens were accepted. */
-void draft_judge(struct draft *draft, struct speculation *sp, int slot, int n_drafted, int n_right);
+/* Reports acceptance: the first n_accepted of n_drafted draft tokens were accepted. */
+void draft_note_acceptance(struct draft *draft, struct speculation *sp, int slot, int n_drafted,
+                           int n_accepted);
 
 struct draft_counts {
     uint64_t n_passes, n_rows;

@@ -4,13 +4,14 @@
 #include <string.h>
 
 enum {
-    GUESSING_STEPS = 64, /* then one step without draft tokens, to measure its duration again */
-    KNOWN_STEPS = 512,   /* a measured duration is valid for so many steps, */
-    KNOWN_CHANGE = 2,    /* and until the whole machine has changed by this factor */
-    FIRST_BUDGET = 2,    /* initial budget, in steps */
-    DRAFT_BUDGET = 16, /* the same with a draft model, which must prefill a prompt before it can be judged */
-    MOST_SAVED = 4,    /* steps that the budget saves of its share */
-    MAX_BUDGET = 16,   /* largest budget in steps: how much of earlier gains can be lost, */
+    SPECULATING_STEPS = 64, /* then one step without draft tokens, to measure its duration again */
+    KNOWN_STEPS = 512,      /* a measured duration is valid for so many steps, */
+    KNOWN_CHANGE = 2,       /* and until the whole machine has changed by this factor */
+    FIRST_BUDGET = 2,       /* initial budget, in steps */
+    DRAFT_BUDGET =
+        16,          /* the same with a draft model, which must prefill a prompt before it can be measured */
+    MOST_SAVED = 4,  /* steps that the budget saves of its share */
+    MAX_BUDGET = 16, /* largest budget in steps: how much of earlier gains can be lost, */
     FORGET_STEPS = 16, /* which are forgotten in about so many steps */
     MOST_REST = 64,    /* most steps between two decisions */
     PROBE_TOKENS = 2,  /* draft tokens of a draft model that is tried again */
@@ -21,8 +22,8 @@ static const double BUDGET_SHARE = 0.01; /* share of each step's time that is ad
 static const double PLAN_SHARE = 0.003;  /* share of a step's time that deciding in vain may take */
 static const double COMMON_PART = 0.9;   /* part of a change of a duration that is due to the whole machine */
 static const double MARGIN = 1.02;       /* smallest gain to speculate for: durations vary */
-static const double LEAST_CHANCE = 0.05; /* smallest acceptance probability that is worth a row */
-static const float FIRST_DRAFT_CHANCE = 0.6f;
+static const double LEAST_ACCEPTANCE = 0.05; /* smallest acceptance probability that is worth a row */
+static const float FIRST_MODEL_ACCEPTANCE = 0.6f;
 static const float DRAFT_WEIGHT = 0.02f, SEQUENCE_WEIGHT = 0.1f; /* of each token in the moving averages */
 
 void speculation_init(struct speculation *sp, double draft_share, bool is_forced)
@@ -31,7 +32,7 @@ void speculation_init(struct speculation *sp, double draft_share, bool is_forced
     sp->draft_share = draft_share;
     sp->steps.scale = sp->passes.scale = 1;
     sp->is_forced = is_forced;
-    sp->draft_chance = FIRST_DRAFT_CHANCE;
+    sp->model_acceptance = FIRST_MODEL_ACCEPTANCE;
     sp->wait = FIRST_WAIT;
 }
 
@@ -138,10 +139,10 @@ struct cost {
     const struct speculation *sp;
     const struct prices *prices;
     int n_seqs;
-    double plain_us;                /* without draft tokens */
-    double draft_us;                /* of all passes of the draft model */
-    int pass_rows[MAX_GUESSES + 1]; /* of each pass of the draft model; from 1 */
-    int n_rows;                     /* draft tokens */
+    double plain_us;                     /* without draft tokens */
+    double draft_us;                     /* of all passes of the draft model */
+    int pass_rows[MAX_DRAFT_TOKENS + 1]; /* of each pass of the draft model; from 1 */
+    int n_rows;                          /* draft tokens */
 };
 
 /* Makes durations monotonic: a step with more rows takes no less time. If a larger step was
@@ -204,41 +205,42 @@ static double risk_us(const struct cost *cost)
     return cost->draft_us + cost->prices->worst[cost->n_seqs + cost->n_rows] - cost->plain_us;
 }
 
-/* Adds a draft token to an offer. Rows by which the draft model lags far are paid for when it
+/* Adds a draft token to a proposal. Rows by which the draft model lags far are paid for when it
  * catches up. */
-static void add_token(struct cost *cost, struct guess_offer *offer)
+static void add_token(struct cost *cost, struct draft_proposal *proposal)
 {
-    int pass = ++offer->n;
+    int pass = ++proposal->n;
     cost->n_rows++;
-    if (offer->is_draft)
-        add_pass_rows(cost, pass, pass == 1 && offer->n_behind <= NEAR_ROWS ? offer->n_behind : 1);
+    if (proposal->is_draft)
+        add_pass_rows(cost, pass, pass == 1 && proposal->n_lag <= NEAR_ROWS ? proposal->n_lag : 1);
 }
 
-static int most_promising(const struct guess_offer *offers, int n_offers)
+static int most_promising(const struct draft_proposal *proposals, int n_proposals)
 {
     int best = -1;
-    for (int i = 0; i < n_offers; i++)
-        if (!offers[i].is_out && offers[i].n < offers[i].most && offers[i].next >= LEAST_CHANCE &&
-            (best < 0 || offers[i].next > offers[best].next))
+    for (int i = 0; i < n_proposals; i++)
+        if (!proposals[i].is_out && proposals[i].n < proposals[i].most &&
+            proposals[i].next >= LEAST_ACCEPTANCE && (best < 0 || proposals[i].next > proposals[best].next))
             best = i;
     return best;
 }
 
-/* Sets n of the offers with !is_out to maximize tokens per second, within the budget. Returns that
+/* Sets n of the proposals with !is_out to maximize tokens per second, within the budget. Returns that
  * rate, or the rate without draft tokens. */
-static double plan_offers(struct cost *cost, int max_rows, struct guess_offer *offers, int n_offers)
+static double plan_proposals(struct cost *cost, int max_rows, struct draft_proposal *proposals,
+                             int n_proposals)
 {
-    int chosen[MAX_GUESS_ROWS], n_best = 0;
+    int chosen[MAX_DRAFT_ROWS], n_best = 0;
     double tokens = cost->n_seqs, plain = tokens / cost->plain_us, best = MARGIN * plain;
-    for (int i = 0; i < n_offers; i++) {
-        offers[i].n = 0;
-        offers[i].next = (double)offers[i].chance;
+    for (int i = 0; i < n_proposals; i++) {
+        proposals[i].n = 0;
+        proposals[i].next = (double)proposals[i].acceptance;
     }
-    for (int i; cost->n_rows < max_rows && (i = most_promising(offers, n_offers)) >= 0;) {
+    for (int i; cost->n_rows < max_rows && (i = most_promising(proposals, n_proposals)) >= 0;) {
         chosen[cost->n_rows] = i;
-        add_token(cost, &offers[i]);
-        tokens += offers[i].next;
-        offers[i].next *= (double)offers[i].chance;
+        add_token(cost, &proposals[i]);
+        tokens += proposals[i].next;
+        proposals[i].next *= (double)proposals[i].acceptance;
         double rate = tokens / step_us(cost);
         if (rate > best && risk_us(cost) <= cost->sp->budget_us) {
             best = rate;
@@ -246,53 +248,55 @@ static double plan_offers(struct cost *cost, int max_rows, struct guess_offer *o
         }
     }
     for (int i = cost->n_rows; i > n_best;)
-        offers[chosen[--i]].n--;
+        proposals[chosen[--i]].n--;
     return n_best > 0 ? best : plain;
 }
 
-static bool has_two(const struct guess_offer *offers, int n_offers, int i)
+static bool has_two(const struct draft_proposal *proposals, int n_proposals, int i)
 {
-    return i + 1 < n_offers && offers[i + 1].seq == offers[i].seq;
+    return i + 1 < n_proposals && proposals[i + 1].seq == proposals[i].seq;
 }
 
 /* Makes two plans, without the draft model and with it where its acceptance rate is higher, and
  * takes the better one. */
-static void choose_plan(const struct cost *empty, int max_rows, struct guess_offer *offers, int n_offers)
+static void choose_plan(const struct cost *empty, int max_rows, struct draft_proposal *proposals,
+                        int n_proposals)
 {
     struct cost cost = *empty;
     bool has_draft = false;
-    for (int i = 0; i < n_offers; i++) {
-        has_draft = has_draft || offers[i].is_draft;
-        offers[i].is_out = offers[i].is_draft;
+    for (int i = 0; i < n_proposals; i++) {
+        has_draft = has_draft || proposals[i].is_draft;
+        proposals[i].is_out = proposals[i].is_draft;
     }
-    double without = plan_offers(&cost, max_rows, offers, n_offers);
+    double without = plan_proposals(&cost, max_rows, proposals, n_proposals);
     if (!has_draft)
         return;
-    for (int i = 0; i < n_offers; i++) {
-        offers[i].n_other = offers[i].n;
-        offers[i].is_out = has_two(offers, n_offers, i) && offers[i + 1].chance > offers[i].chance;
-        if (i > 0 && has_two(offers, n_offers, i - 1))
-            offers[i].is_out = !offers[i - 1].is_out;
+    for (int i = 0; i < n_proposals; i++) {
+        proposals[i].n_other = proposals[i].n;
+        proposals[i].is_out = has_two(proposals, n_proposals, i) &&
+                              proposals[i + 1].acceptance > proposals[i].acceptance;
+        if (i > 0 && has_two(proposals, n_proposals, i - 1))
+            proposals[i].is_out = !proposals[i - 1].is_out;
     }
     cost = *empty;
-    if (plan_offers(&cost, max_rows, offers, n_offers) > without)
+    if (plan_proposals(&cost, max_rows, proposals, n_proposals) > without)
         return;
-    for (int i = 0; i < n_offers; i++)
-        offers[i].n = offers[i].n_other;
+    for (int i = 0; i < n_proposals; i++)
+        proposals[i].n = proposals[i].n_other;
 }
 
 /* A draft model that no plan uses drafts a few tokens for one sequence from time to time. */
 static void choose_probe(const struct speculation *sp, const struct cost *empty, int max_rows,
-                         struct guess_offer *offers, int n_offers)
+                         struct draft_proposal *proposals, int n_proposals)
 {
     int n = 0, best = -1;
-    for (int i = 0; i < n_offers; i++) {
-        n += offers[i].n;
-        if (offers[i].is_draft && offers[i].n > 0)
+    for (int i = 0; i < n_proposals; i++) {
+        n += proposals[i].n;
+        if (proposals[i].is_draft && proposals[i].n > 0)
             return;
-        bool is_free = offers[i].is_draft &&
-                       (i == 0 || !has_two(offers, n_offers, i - 1) || offers[i - 1].n == 0);
-        if (is_free && offers[i].most > 0 && (best < 0 || offers[i].n_behind < offers[best].n_behind))
+        bool is_free = proposals[i].is_draft &&
+                       (i == 0 || !has_two(proposals, n_proposals, i - 1) || proposals[i - 1].n == 0);
+        if (is_free && proposals[i].most > 0 && (best < 0 || proposals[i].n_lag < proposals[best].n_lag))
             best = i;
     }
     if (best < 0 || sp->n_idle < sp->wait || n + PROBE_TOKENS > max_rows)
@@ -300,50 +304,51 @@ static void choose_probe(const struct speculation *sp, const struct cost *empty,
     struct cost cost = *empty;
     cost.n_rows = n;
     double before_us = risk_us(&cost);
-    while (offers[best].n < PROBE_TOKENS && offers[best].n < offers[best].most)
-        add_token(&cost, &offers[best]);
+    while (proposals[best].n < PROBE_TOKENS && proposals[best].n < proposals[best].most)
+        add_token(&cost, &proposals[best]);
     if (risk_us(&cost) - before_us > sp->budget_us)
-        offers[best].n = 0;
+        proposals[best].n = 0;
 }
 
 /* Sequences that the draft model lags far behind are caught up with first, within the budget, and
  * for a step's time at most. */
 static void choose_catch_up(const struct speculation *sp, const struct cost *empty,
-                            struct guess_offer *offers, int n_offers)
+                            struct draft_proposal *proposals, int n_proposals)
 {
     int max_rows = SPECULATION_ROWS;
     double most_us = empty->plain_us < sp->budget_us ? empty->plain_us : sp->budget_us;
     while (max_rows > 0 && pass_us(empty, max_rows) > most_us)
         max_rows /= 2;
-    for (int i = 0; i < n_offers; i++) {
-        if (!offers[i].is_draft || offers[i].n == 0 || offers[i].n_behind <= NEAR_ROWS)
+    for (int i = 0; i < n_proposals; i++) {
+        if (!proposals[i].is_draft || proposals[i].n == 0 || proposals[i].n_lag <= NEAR_ROWS)
             continue;
-        offers[i].n = 0;
-        int n_read = offers[i].n_behind - 1 < max_rows ? offers[i].n_behind - 1 : max_rows;
-        if (n_read < NEAR_ROWS)
+        proposals[i].n = 0;
+        int n_catch_up = proposals[i].n_lag - 1 < max_rows ? proposals[i].n_lag - 1 : max_rows;
+        if (n_catch_up < NEAR_ROWS)
             continue; /* too few rows for a pass of their own */
-        offers[i].n_read = n_read;
-        max_rows -= n_read;
+        proposals[i].n_catch_up = n_catch_up;
+        max_rows -= n_catch_up;
     }
 }
 
 /* For tests: alternates between the two sources, and the draft model catches up completely. */
-static int choose_all(struct speculation *sp, struct guess_offer *offers, int n_offers, int max_rows)
+static int choose_all(struct speculation *sp, struct draft_proposal *proposals, int n_proposals, int max_rows)
 {
     int n = 0;
-    for (int i = 0; i < n_offers; i++) {
-        struct guess_offer *offer = &offers[i];
-        bool is_second = i > 0 && has_two(offers, n_offers, i - 1);
-        if (has_two(offers, n_offers, i) && sp->steps.n_noted % 2)
+    for (int i = 0; i < n_proposals; i++) {
+        struct draft_proposal *proposal = &proposals[i];
+        bool is_second = i > 0 && has_two(proposals, n_proposals, i - 1);
+        if (has_two(proposals, n_proposals, i) && sp->steps.n_noted % 2)
             continue;
-        if (is_second && offers[i - 1].n > 0)
+        if (is_second && proposals[i - 1].n > 0)
             continue;
-        offer->n = offer->most < max_rows - n ? offer->most : max_rows - n;
-        if (offer->is_draft && offer->n_behind > NEAR_ROWS) {
-            offer->n = 0;
-            offer->n_read = offer->n_behind - 1 < SPECULATION_ROWS ? offer->n_behind - 1 : SPECULATION_ROWS;
+        proposal->n = proposal->most < max_rows - n ? proposal->most : max_rows - n;
+        if (proposal->is_draft && proposal->n_lag > NEAR_ROWS) {
+            proposal->n = 0;
+            proposal->n_catch_up = proposal->n_lag - 1 < SPECULATION_ROWS ? proposal->n_lag - 1
+                                                                          : SPECULATION_ROWS;
         }
-        n += offer->n;
+        n += proposal->n;
     }
     return n;
 }
@@ -356,7 +361,7 @@ bool speculation_is_due(struct speculation *sp, int n_seqs)
         sp->n_resting--;
         return false;
     }
-    if (sp->n_guessing >= GUESSING_STEPS || n_seqs >= SPECULATION_ROWS || !is_known(&sp->steps, n_seqs))
+    if (sp->n_speculating >= SPECULATING_STEPS || n_seqs >= SPECULATION_ROWS || !is_known(&sp->steps, n_seqs))
         return false;
     if (!sp->has_budget) {
         sp->has_budget = true;
@@ -365,22 +370,22 @@ bool speculation_is_due(struct speculation *sp, int n_seqs)
     return sp->budget_us >= sp->plan_us;
 }
 
-int speculation_choose(struct speculation *sp, const struct guess_room *room, struct guess_offer *offers,
-                       int n_offers)
+int speculation_choose(struct speculation *sp, const struct speculation_step *room,
+                       struct draft_proposal *proposals, int n_proposals)
 {
-    int max_rows = room->max_rows < MAX_GUESS_ROWS ? room->max_rows : MAX_GUESS_ROWS, n = 0;
-    for (int i = 0; i < n_offers; i++)
-        offers[i].n = offers[i].n_read = 0;
+    int max_rows = room->max_rows < MAX_DRAFT_ROWS ? room->max_rows : MAX_DRAFT_ROWS, n = 0;
+    for (int i = 0; i < n_proposals; i++)
+        proposals[i].n = proposals[i].n_catch_up = 0;
     if (sp->is_forced)
-        return choose_all(sp, offers, n_offers, max_rows);
+        return choose_all(sp, proposals, n_proposals, max_rows);
     if (max_rows > SPECULATION_ROWS - room->n_seqs)
         max_rows = SPECULATION_ROWS - room->n_seqs;
     sp->is_in_vain = true;
-    if (max_rows <= 0 || n_offers == 0 || !is_known(&sp->steps, room->n_seqs))
+    if (max_rows <= 0 || n_proposals == 0 || !is_known(&sp->steps, room->n_seqs))
         return 0;
     bool has_draft = false;
-    for (int i = 0; i < n_offers; i++)
-        has_draft = has_draft || offers[i].is_draft;
+    for (int i = 0; i < n_proposals; i++)
+        has_draft = has_draft || proposals[i].is_draft;
     struct prices prices;
     price_steps(sp, room->row_us, room->n_seqs, has_draft ? SPECULATION_ROWS : room->n_seqs + max_rows,
                 &prices);
@@ -392,34 +397,34 @@ int speculation_choose(struct speculation *sp, const struct guess_room *room, st
         .sp = sp, .prices = &prices, .n_seqs = room->n_seqs, .plain_us = prices.steps[room->n_seqs]
     };
     sp->plain_us = cost.plain_us;
-    choose_plan(&cost, max_rows, offers, n_offers);
+    choose_plan(&cost, max_rows, proposals, n_proposals);
     if (has_draft) {
-        choose_probe(sp, &cost, max_rows, offers, n_offers);
-        choose_catch_up(sp, &cost, offers, n_offers);
+        choose_probe(sp, &cost, max_rows, proposals, n_proposals);
+        choose_catch_up(sp, &cost, proposals, n_proposals);
     }
-    for (int i = 0; i < n_offers; i++) {
-        n += offers[i].n;
-        sp->is_in_vain = sp->is_in_vain && offers[i].n + offers[i].n_read == 0;
+    for (int i = 0; i < n_proposals; i++) {
+        n += proposals[i].n;
+        sp->is_in_vain = sp->is_in_vain && proposals[i].n + proposals[i].n_catch_up == 0;
     }
     return n;
 }
 
 /* ---- results ---- */
 
-void speculation_judge(struct speculation *sp, float *chance, int n_drafted, int n_right)
+void speculation_note_acceptance(struct speculation *sp, float *acceptance, int n_drafted, int n_accepted)
 {
-    for (int i = 0; i < n_drafted && i <= n_right; i++) {
-        float value = i < n_right ? 1.0f : 0.0f;
-        *chance += SEQUENCE_WEIGHT * (value - *chance);
-        sp->draft_chance += DRAFT_WEIGHT * (value - sp->draft_chance);
+    for (int i = 0; i < n_drafted && i <= n_accepted; i++) {
+        float value = i < n_accepted ? 1.0f : 0.0f;
+        *acceptance += SEQUENCE_WEIGHT * (value - *acceptance);
+        sp->model_acceptance += DRAFT_WEIGHT * (value - sp->model_acceptance);
     }
 }
 
 /* Settles the budget after a step. expected_us: for its number of rows; 0: not known. */
-static void settle_budget(struct speculation *sp, const struct guess_step *step, double expected_us)
+static void settle_budget(struct speculation *sp, const struct speculation_result *step, double expected_us)
 {
     double us = (double)step->us, paid_us = us, plain_us = us;
-    if (step->n_guesses > 0 && step->n_seqs > 0) {
+    if (step->n_drafts > 0 && step->n_seqs > 0) {
         plain_us = sp->plain_us;
         paid_us = plain_us * step->n_tokens / step->n_seqs;
         us = capped(us, expected_us);
@@ -434,7 +439,7 @@ static void settle_budget(struct speculation *sp, const struct guess_step *step,
 }
 
 /* Sets the pause before the next decision, so that deciding in vain takes no more than PLAN_SHARE. */
-static void note_plan(struct speculation *sp, const struct guess_step *step)
+static void note_plan(struct speculation *sp, const struct speculation_result *step)
 {
     if (step->plan_us <= 0)
         return; /* nothing was decided */
@@ -443,34 +448,34 @@ static void note_plan(struct speculation *sp, const struct guess_step *step)
     sp->n_resting = n < MOST_REST ? (int)n : MOST_REST;
 }
 
-static void judge_draft(struct speculation *sp, const struct guess_step *step)
+static void note_model_drafts(struct speculation *sp, const struct speculation_result *step)
 {
-    if (step->n_drafted == 0) {
+    if (step->n_model_drafts == 0) {
         sp->n_idle++;
         return;
     }
     sp->n_idle = 0;
-    if (step->n_right > 0)
+    if (step->n_model_accepted > 0)
         sp->wait = FIRST_WAIT;
     else if (sp->wait < LAST_WAIT)
         sp->wait *= 2;
 }
 
-void speculation_note(struct speculation *sp, const struct guess_step *step)
+void speculation_note(struct speculation *sp, const struct speculation_result *step)
 {
     bool is_expected = step->n_rows <= SPECULATION_ROWS && is_known(&sp->steps, step->n_rows);
     double expected_us = is_expected ? known_us(&sp->steps, step->n_rows) : 0;
-    if (step->n_guesses > 0)
+    if (step->n_drafts > 0)
         times_note(&sp->steps, step->n_rows, step->us);
     else
         note_plain(sp, step->n_rows, step->us);
-    sp->n_guessing = step->n_guesses > 0 ? sp->n_guessing + 1 : 0;
-    if (!step->may_guess)
+    sp->n_speculating = step->n_drafts > 0 ? sp->n_speculating + 1 : 0;
+    if (!step->may_speculate)
         return;
     if (sp->has_budget)
         settle_budget(sp, step, expected_us);
     note_plan(sp, step);
-    judge_draft(sp, step);
+    note_model_drafts(sp, step);
 }
 
 void speculation_note_pass(struct speculation *sp, int n_rows, uint64_t us)

@@ -31,22 +31,22 @@
 #include <stdint.h>
 
 enum {
-    MAX_GUESS_ROWS = 64, /* draft tokens of a step: each needs room for its logits */
-    MAX_GUESSES = 32,    /* draft tokens of a sequence in one step */
+    MAX_DRAFT_ROWS = 64,   /* draft tokens of a step: each needs room for its logits */
+    MAX_DRAFT_TOKENS = 32, /* draft tokens of a sequence in one step */
     SPECULATION_ROWS = 256,
     NEAR_ROWS = 16, /* a draft model that lags by so many rows catches up in the pass that drafts */
 };
 
-/* Draft tokens available for one sequence from one source. A sequence may have two offers, of which
+/* Draft tokens available for one sequence from one source. A sequence may have two proposals, of which
  * at most one is used; they are adjacent in the array, prompt lookup before the draft model. */
-struct guess_offer {
-    float chance; /* probability that a draft token is accepted, if those before it were */
-    int most;     /* draft tokens available */
-    int n;        /* out: how many to verify */
-    int seq;      /* caller's index */
+struct draft_proposal {
+    float acceptance; /* probability that a draft token is accepted, if those before it were */
+    int most;         /* draft tokens available */
+    int n;            /* out: how many to verify */
+    int seq;          /* caller's index */
     bool is_draft;
-    int n_behind; /* is_draft: rows to compute before the first draft token, 1 or more */
-    int n_read;   /* is_draft: rows to compute instead of drafting, because it lags too far */
+    int n_lag;      /* is_draft: rows to compute before the first draft token, 1 or more */
+    int n_catch_up; /* is_draft: rows to compute instead of drafting, because it lags too far */
 
     /* Scratch */
     bool is_out; /* not considered */
@@ -66,7 +66,7 @@ struct speculation {
     double draft_share;       /* estimate of a draft pass / a step, until one was measured */
     struct step_times steps;  /* steps that only decode */
     struct step_times passes; /* of the draft model */
-    int n_guessing;           /* steps since one without draft tokens */
+    int n_speculating;        /* steps since one without draft tokens */
 
     double plain_us;  /* predicted duration of the planned step without draft tokens */
     double plan_us;   /* what deciding took lately */
@@ -75,42 +75,42 @@ struct speculation {
     bool is_in_vain; /* the last decision was for no draft tokens */
     int n_resting;   /* steps until the next decision */
 
-    float draft_chance; /* acceptance rate of the draft model, over all sequences */
-    int n_idle, wait;   /* steps since the draft model was last used; steps before it is tried again */
+    float model_acceptance; /* acceptance rate of the draft model, over all sequences */
+    int n_idle, wait;       /* steps since the draft model was last used; steps before it is tried again */
 };
 
 /* draft_share: 0 without a draft model. */
 void speculation_init(struct speculation *sp, double draft_share, bool is_forced);
 
 /* A planned step that only decodes, before its draft tokens are chosen. */
-struct guess_room {
+struct speculation_step {
     int n_seqs, max_rows; /* max_rows: room for draft tokens */
     double row_us;        /* cost of a row in prefill; 0: not known */
 };
 
-/* False: this step decides for no draft tokens without looking for offers. Call once for each step. */
+/* False: this step decides for no draft tokens without looking for proposals. Call once for each step. */
 bool speculation_is_due(struct speculation *sp, int n_seqs);
 
-/* Sets n and n_read of each offer; the sum of n is at most max_rows and MAX_GUESS_ROWS. Returns
+/* Sets n and n_catch_up of each proposal; the sum of n is at most max_rows and MAX_DRAFT_ROWS. Returns
  * that sum. */
-int speculation_choose(struct speculation *sp, const struct guess_room *room, struct guess_offer *offers,
-                       int n_offers);
+int speculation_choose(struct speculation *sp, const struct speculation_step *room,
+                       struct draft_proposal *proposals, int n_proposals);
 
 /* A completed step. */
-struct guess_step {
-    int n_seqs, n_rows, n_guesses;
-    int n_drafted, n_right; /* draft tokens of the draft model, and of those accepted */
-    int n_tokens;           /* tokens generated, 1 or more for each sequence */
-    bool may_guess;         /* speculation was possible for a sequence of the step */
-    uint64_t us;            /* duration without the following: */
-    uint64_t draft_us;      /* the draft model */
-    double plan_us;         /* deciding */
+struct speculation_result {
+    int n_seqs, n_rows, n_drafts;
+    int n_model_drafts, n_model_accepted; /* draft tokens of the draft model, and of those accepted */
+    int n_tokens;                         /* tokens generated, 1 or more for each sequence */
+    bool may_speculate;                   /* speculation was possible for a sequence of the step */
+    uint64_t us;                          /* duration without the following: */
+    uint64_t draft_us;                    /* the draft model */
+    double plan_us;                       /* deciding */
 };
-void speculation_note(struct speculation *sp, const struct guess_step *step);
+void speculation_note(struct speculation *sp, const struct speculation_result *step);
 
-/* Updates the acceptance rate *chance of a sequence: of n_drafted tokens the first n_right were
- * accepted. It begins as draft_chance. */
-void speculation_judge(struct speculation *sp, float *chance, int n_drafted, int n_right);
+/* Updates the acceptance rate *acceptance of a sequence: of n_drafted tokens the first n_accepted were
+ * accepted. It begins as model_acceptance. */
+void speculation_note_acceptance(struct speculation *sp, float *acceptance, int n_drafted, int n_accepted);
 
 /* Records a pass of the draft model. */
 void speculation_note_pass(struct speculation *sp, int n_rows, uint64_t us);

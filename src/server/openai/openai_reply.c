@@ -58,8 +58,8 @@ json_t *openai_usage(const struct job *job)
     size_t n_total = n_prompt + n_generated;
     size_t n_accepted = 0, n_rejected = 0;
     for (size_t i = 0; i < job->n_choices; i++) {
-        n_accepted += job->choices[i].n_accepted_guesses;
-        n_rejected += job->choices[i].n_rejected_guesses;
+        n_accepted += job->choices[i].n_accepted_drafts;
+        n_rejected += job->choices[i].n_rejected_drafts;
     }
     return json_pack("{s:I, s:I, s:I, s:{s:I}, s:{s:I, s:I}}", "prompt_tokens", (json_int_t)n_prompt,
                      "completion_tokens", (json_int_t)n_generated, "total_tokens", (json_int_t)n_total,

@@ -426,7 +426,7 @@ struct tutti_request api_request_make(const struct api_request *req, size_t i)
         .parse_special = req->parse_special,
         .priority = req->priority,
         .max_queue_ms = (int)ceilf(req->max_queue_time_s * 1e3f),
-        .max_guesses = req->speculate == 0 && json_field(req->root, "speculate") ? -1 : req->speculate,
+        .max_draft_tokens = req->speculate == 0 && json_field(req->root, "speculate") ? -1 : req->speculate,
         .logprobs = req->logprobs || req->scores,
         .top_logprobs = req->top_logprobs,
         .prompt_logprobs = req->prompt_logprobs,
