@@ -146,6 +146,14 @@ struct tutti_model_info {
     uint64_t weight_bytes;       /* resident size of the packed weights */
     uint64_t kv_bytes_per_token; /* over all layers, keys and values */
     bool has_tokenizer;
+    bool has_chat; /* tutti_apply_chat_template() can render messages */
+    /* Attention over the prompt is bidirectional (ChatGLM-6B): a prompt's tokens have no
+     * log-probabilities. */
+    bool has_bidirectional_prompt;
+    /* Ids from 0 to n_usable_vocab - 1 can be generated; the others, up to n_vocab, only pad the
+     * embedding. */
+    int n_usable_vocab;
+    int32_t bos_id, eos_id, pad_id; /* -1: none. eos_id: the first of the ids that end an answer */
 };
 TUTTI_API void tutti_model_info(const tutti_model *model, struct tutti_model_info *out);
 
@@ -178,6 +186,21 @@ TUTTI_API int64_t tutti_tokenize_trusted(const tutti_model *model, const char *t
  * exceed max_bytes. -1: no tokenizer, out of memory, or an id outside the vocabulary. */
 TUTTI_API int64_t tutti_detokenize(const tutti_model *model, const int32_t *ids, size_t n_ids, char *text,
                                    size_t max_bytes);
+
+/* A token as the vocabulary defines it. */
+struct tutti_token_info {
+    const char *spelling; /* such as "<|im_end|>"; not terminated; lives as long as the model */
+    size_t n_bytes;       /* of spelling */
+    bool is_special;      /* a control token: decoded text does not contain it */
+};
+/* False: the model has no tokenizer, or the vocabulary has no such id; *out is then empty. */
+TUTTI_API bool tutti_token_info(const tutti_model *model, int32_t id, struct tutti_token_info *out);
+
+/* Copies the bytes that a token has inside a decoded text: they may be a part of a character.
+ * Control tokens, and ids that only pad the vocabulary, have none. Returns the number of bytes,
+ * which may exceed max_bytes; bytes then has the first max_bytes. -1: no tokenizer, out of memory,
+ * or an id outside the vocabulary. */
+TUTTI_API int64_t tutti_token_bytes(const tutti_model *model, int32_t id, char *bytes, size_t max_bytes);
 
 /* Computes the float32 logits of every position of one sequence, to compare a model with a
  * reference: [n_ids][n_vocab]. No engine may be open on the model. */
@@ -414,6 +437,15 @@ struct tutti_request {
     enum tutti_embedding embedding; /* not NONE: implies no_answer; n_choices must be 1 */
 };
 
+/* Renders messages to the token ids of a prompt by the model's chat format, exactly as
+ * tutti_engine_submit() does. Of request, only messages, n_messages, tools and template_arguments
+ * are used. *n_ids: number of ids of the whole prompt, which may exceed max_ids; ids then has the
+ * first max_ids. TUTTI_E_ARGUMENT with err->param: the model has no chat format, or the format
+ * cannot express a message. */
+TUTTI_API enum tutti_status tutti_apply_chat_template(const tutti_model *model,
+                                                      const struct tutti_request *request, int32_t *ids,
+                                                      size_t max_ids, size_t *n_ids, struct tutti_error *err);
+
 enum tutti_finish {
     TUTTI_FINISH_NONE = 0, /* more will come */
     TUTTI_FINISH_STOP,     /* a stop token or stop string */
@@ -499,6 +531,48 @@ TUTTI_API void tutti_engine_charge(tutti_engine *engine, uint64_t owner, int64_t
 
 /* Cancels a request: its KV pages are free within two steps. Unknown and ended ids are ignored. */
 TUTTI_API void tutti_engine_cancel(tutti_engine *engine, uint64_t request_id);
+
+/* ---- tool calls ------------------------------------------------------------------------------------------------ */
+
+/* Parses the tool calls of one answer, in every syntax that the built-in families write: as deltas
+ * while the answer grows, or of the complete answer. The caller keeps the text. One thread at a
+ * time may use a parser. */
+typedef struct tutti_tool_parser tutti_tool_parser;
+
+/* names: [n_names] tools that the answer may call, borrowed until tutti_tool_parser_free(). A call
+ * of any other tool is content. any_arguments: arguments may be any JSON value; false: an object,
+ * or a string that contains one. TUTTI_E_MEMORY: out of memory. */
+TUTTI_API enum tutti_status tutti_tool_parser_new(tutti_tool_parser **out, const struct tutti_string *names,
+                                                  size_t n_names, bool any_arguments,
+                                                  struct tutti_error *err);
+TUTTI_API void tutti_tool_parser_free(tutti_tool_parser *parser); /* NULL is allowed */
+
+/* A part of one call. The arguments of all deltas of an index, joined, are JSON. Pointers are valid
+ * until the text moves or tutti_tool_parser_next() is called again. */
+struct tutti_tool_call_delta {
+    size_t index;     /* of the call, from 0 */
+    const char *name; /* not terminated; NULL: not the call's first delta */
+    size_t n_name;
+    const char *arguments; /* not terminated; may be empty */
+    size_t n_arguments;
+    bool is_last; /* the call's arguments are complete */
+};
+
+/* Gets the next delta of text, the whole answer so far. text may have moved since the last call,
+ * but must begin with the same bytes. A delta is never taken back: an answer that ends within a
+ * call leaves arguments that end early. False: no further delta until the answer grows. */
+TUTTI_API bool tutti_tool_parser_next(tutti_tool_parser *parser, const char *text, size_t n_bytes,
+                                      struct tutti_tool_call_delta *delta);
+
+/* How many bytes of the answer so far are content, whatever follows: the client can have them.
+ * Only for answers without a delta yet. */
+TUTTI_API size_t tutti_tool_parser_content(tutti_tool_parser *parser, const char *text, size_t n_bytes);
+
+/* For a complete answer, after tutti_tool_parser_next() returned false: whether the answer ends
+ * with complete calls. *n_content: bytes of content before the calls. False: there are no calls, or
+ * the answer ends within one; *n_content is n_bytes. */
+TUTTI_API bool tutti_tool_parser_is_complete(const tutti_tool_parser *parser, const char *text,
+                                             size_t n_bytes, size_t *n_content);
 
 /* ---- statistics ------------------------------------------------------------------------------------------------ */
 

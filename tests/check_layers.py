@@ -5,7 +5,8 @@
 
 A room is a folder of src/. MAY_USE lists the rooms that each room may include; an include may only point downwards. A room that is
 not in the table is an error, so that a new one is given its place. Within a room, its folders and the files beside them must not
-include one another in a circle. No folder has more than MAX_FILES files. Prints TAP.
+include one another in a circle. No folder has more than MAX_FILES files. Beside src/base, the server includes only include/tutti.h;
+examples include nothing else. Prints TAP.
 """
 import os
 import re
@@ -27,7 +28,7 @@ MAY_USE = {
     "engine": {"model", "backend", "kernels", "cluster", "checkpoint", "grammar", "tokenizer", "template", "base"},
     "offline": {"model", "backend", "kernels", "cluster", "checkpoint", "tokenizer", "template", "base"},
     "fleet": {"offline", "model", "backend", "kernels", "checkpoint", "tokenizer", "base"},
-    "server": {"engine", "model", "base"},
+    "server": {"base"},  # and include/tutti.h, as any other program
     "load": {"base"},
     "cli": {"fleet", "load", "server", "engine", "offline", "model", "backend", "kernels", "cluster", "checkpoint", "grammar", "tokenizer",
             "template", "base"},
@@ -69,6 +70,20 @@ def source_includes(root):
                 found = beside if os.path.exists(beside) else os.path.join(source, target)
                 other = room_of(found, source) if os.path.exists(found) else None
                 yield os.path.relpath(path, root), number, target, room_of(path, source), other, found if other else None
+
+
+def wrong_examples(root):
+    """An example is a program that anyone could have written: of this project it includes <tutti.h> only."""
+    for folder, _, names in os.walk(os.path.join(root, "examples")):
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            if not name.endswith((".c", ".h")):
+                continue
+            for number, target in includes(path):
+                yield f"{os.path.relpath(path, root)}:{number}: an example must not include \"{target}\""
+            with open(path, encoding="utf-8") as file:
+                if "#include <tutti.h>" not in file.read():
+                    yield f"{os.path.relpath(path, root)}: does not include <tutti.h>"
 
 
 def wrong_includes(root):
@@ -135,6 +150,7 @@ def headers_that_need_others(root):
 def main():
     root = sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     checks = (("every include points downwards", wrong_includes), ("no circle between rooms, or within one", cycles),
+              ("examples use the public header only", wrong_examples),
               ("no folder is crowded", crowded_folders), ("every header compiles by itself", headers_that_need_others))
     print(f"1..{len(checks)}")
     failed = False

@@ -70,6 +70,9 @@ MUST_CHECK enum tutti_status app_find_model(struct app *app, const char *model, 
  * answered. */
 bool app_check_model(struct app *app, struct http_conn *conn, const char *model, const char **adapter);
 
+/* Sets out to the bytes of a token inside a text; empty where there are none. False: out of memory. */
+MUST_CHECK bool app_token_bytes(const struct app *app, int32_t id, struct buf *out);
+
 void app_make_fingerprint(struct app *app); /* from app->info */
 int app_max_context(struct app *app);       /* tokens of one sequence */
 

@@ -54,7 +54,7 @@ static void job_free(struct job *job)
     for (size_t i = 0; job->choices && i < job->n_choices; i++) {
         buf_clear(&job->choices[i].text);
         buf_clear(&job->choices[i].held);
-        call_reader_clear(&job->choices[i].calls);
+        tutti_tool_parser_free(job->choices[i].calls.parser);
     }
     drop_values(job);
     json_decref(job->reply);

@@ -5,22 +5,29 @@
 #ifndef TUTTI_SERVER_JOB_H
 #define TUTTI_SERVER_JOB_H
 
-#include "model/chat/call_reader.h"
 #include "server/app.h"
 #include "server/intake.h"
 #include "server/requests/openai_request.h"
 
+/* What was sent of a choice's tool calls. */
+struct sent_calls {
+    tutti_tool_parser *parser; /* NULL: nothing was parsed yet */
+    size_t n;                  /* calls that have begun */
+    bool is_open;              /* more arguments of the last one follow */
+    size_t n_argument_bytes;   /* a forced function: bytes of the answer that were sent as arguments */
+};
+
 /* The reply of one choice so far. */
 struct choice {
-    struct buf text;       /* the answer, or the part of it that was not sent */
-    size_t n_sent;         /* streams: bytes of it that were sent */
-    struct buf held;       /* text that waits for a token to carry it */
-    json_t *logprobs;      /* whole replies: in the API's format */
-    json_t *tokens, *tops; /* for APIs that report tokens: all tokens, and the most probable ones of each */
-    struct call_reader calls; /* streams with tools: what was sent of tool calls */
-    json_t *items;            /* responses API: complete output items */
-    size_t n_events;          /* responses API: events sent */
-    size_t n_chars;           /* of the tokens reported: text_offset of the next one */
+    struct buf text;         /* the answer, or the part of it that was not sent */
+    size_t n_sent;           /* streams: bytes of it that were sent */
+    struct buf held;         /* text that waits for a token to carry it */
+    json_t *logprobs;        /* whole replies: in the API's format */
+    json_t *tokens, *tops;   /* for APIs that report tokens: all tokens, and the most probable ones of each */
+    struct sent_calls calls; /* streams with tools */
+    json_t *items;           /* responses API: complete output items */
+    size_t n_events;         /* responses API: events sent */
+    size_t n_chars;          /* of the tokens reported: text_offset of the next one */
     size_t n_generated;
     size_t n_accepted_drafts, n_rejected_drafts;
     double logprob_sum; /* over n_scored tokens */

@@ -243,10 +243,29 @@ static bool is_alive(void *user)
 void app_make_fingerprint(struct app *app)
 {
     uint64_t hash = 0;
-    const char *const parts[] = { TUTTI_VERSION, app->info.name, app->info.weight_type, app->info.kv_type };
+    const char *const parts[] = { tutti_version(), app->info.name, app->info.weight_type, app->info.kv_type };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         hash = hash64_string(hash, parts[i] ? parts[i] : "");
     snprintf(app->fingerprint, sizeof app->fingerprint, "fp_%08x", (uint32_t)hash);
+}
+
+bool app_token_bytes(const struct app *app, int32_t id, struct buf *out)
+{
+    enum { USUAL_BYTES = 64 };
+    buf_truncate(out, 0);
+    if (!buf_reserve(out, USUAL_BYTES))
+        return false;
+    int64_t n = tutti_token_bytes(app->model, id, out->bytes, USUAL_BYTES);
+    if (n > USUAL_BYTES) {
+        if (!buf_reserve(out, (size_t)n))
+            return false;
+        n = tutti_token_bytes(app->model, id, out->bytes, (size_t)n);
+    }
+    if (n < 0)
+        return !app->info.has_tokenizer;
+    out->n_bytes = (size_t)n;
+    out->bytes[n] = '\0';
+    return true;
 }
 
 static enum tutti_status open_files(struct app *app, struct tutti_error *err)

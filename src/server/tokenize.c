@@ -1,7 +1,5 @@
 /* POST /tokenize and /detokenize, GET /tokenizer_info, compatible with vLLM and llama-server. */
 #include "base/json/json_field.h"
-#include "engine/run/engine.h"
-#include "model/chat/chat.h"
 #include "server/intake.h"
 #include "server/openai/generated.h"
 
@@ -60,17 +58,12 @@ static enum tutti_status tokenize_text(struct app *app, const json_t *root, stru
 static enum tutti_status tokenize_messages(struct app *app, json_t *root, struct ids *ids,
                                            struct tutti_error *err)
 {
-    const struct model *model = model_of(app->model);
     struct api_request req = { .kind = API_CHAT, .root = json_incref(root), .n = 1 };
     enum tutti_status st = api_read_messages(&req, err);
     if (st == TUTTI_OK)
         st = api_read_tools(&req, err);
-    if (st == TUTTI_OK && (!model->chat || !model->tokenizer))
-        st = error_set_param(err, TUTTI_E_UNSUPPORTED, "messages", "the model has no chat format");
-    if (st == TUTTI_OK) {
-        struct tutti_request request = api_request_make(&req, 0);
-        st = chat_render(model, &request, ids, err);
-    }
+    if (st == TUTTI_OK)
+        st = api_render_messages(&req, app->model, ids, err);
     api_request_clear(&req);
     return st;
 }
@@ -78,9 +71,7 @@ static enum tutti_status tokenize_messages(struct app *app, json_t *root, struct
 /* A token as the vocabulary spells it. */
 static json_t *token_text(struct app *app, int32_t id, struct buf *bytes)
 {
-    const struct tokenizer *tok = app->model ? model_of(app->model)->tokenizer : NULL;
-    buf_truncate(bytes, 0);
-    if (!tok || !tokenizer_token_bytes(tok, id, bytes))
+    if (!app_token_bytes(app, id, bytes))
         return NULL;
     return bytes->n_bytes > 0 ? json_text(bytes->bytes, bytes->n_bytes) : generated_special(app, id);
 }
@@ -246,20 +237,16 @@ static json_t *special_value(struct app *app, int32_t id)
 
 void tokenizer_info_request(struct app *app, struct http_conn *conn)
 {
-    const struct model *model = app->model ? model_of(app->model) : NULL;
+    const struct tutti_model_info *info = &app->info;
     struct tutti_error err;
-    if (!model || !model->tokenizer) {
+    if (!info->has_tokenizer) {
         error_set(&err, TUTTI_E_NOT_FOUND, "the model has no tokenizer");
         app_reply_error(conn, 404, NULL, &err);
         return;
     }
-    int32_t eos = tokenizer_eos(model->tokenizer);
-    if (eos < 0 && model->desc.n_stop_ids > 0)
-        eos = model->desc.stop_ids[0];
     app_reply_json(conn, 200,
-                   json_pack("{s:o, s:o, s:o, s:i, s:i, s:n}", "bos_token",
-                             special_value(app, tokenizer_bos(model->tokenizer)), "eos_token",
-                             special_value(app, eos), "pad_token", special_value(app, model->desc.pad_id),
-                             "vocab_size", model->desc.n_usable_vocab, "model_max_length",
-                             app_max_context(app), "chat_template"));
+                   json_pack("{s:o, s:o, s:o, s:i, s:i, s:n}", "bos_token", special_value(app, info->bos_id),
+                             "eos_token", special_value(app, info->eos_id), "pad_token",
+                             special_value(app, info->pad_id), "vocab_size", info->n_usable_vocab,
+                             "model_max_length", app_max_context(app), "chat_template"));
 }

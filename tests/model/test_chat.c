@@ -1,6 +1,5 @@
 /* Chat formats: ids as the authors' code puts them together, special tokens by the format alone. Templates of tutti's own
  * are held against the authors' in tests/fixtures/template/chats.json. */
-#include "model/chat/call_reader.h"
 #include "model/chat/chat.h"
 #include "util.h"
 
@@ -395,75 +394,6 @@ static void own_templates_say_what_the_authors_say(void **state)
     json_decref(file);
 }
 
-/* ---- calls in answers ---- */
-
-static void finds_calls_as_each_family_writes_them(void **state)
-{
-    static const struct {
-        const char *text, *calls; /* calls NULL: none, all of it is content */
-        size_t n_content;
-    } CASES[] = {
-        { "f\n{\"a\": 1}", "[{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}]", 0 },
-        { "f\n ```python\ntool_call(city='北京', n=-2, l=[True, None])\n```",
-          "[{\"name\":\"f\",\"arguments\":\"{\\\"city\\\":\\\"北京\\\",\\\"n\\\":-2,\\\"l\\\":[true,null]}\"}"
-          "]",
-          0 },
-        { "f\n```python\ntool_call()\n```", "[{\"name\":\"f\",\"arguments\":\"{}\"}]", 0 },
-        { "Let me see. \n<tool_call>\n{\"name\": \"f\", \"arguments\": "
-          "{}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\"}\n"
-          "</tool_call>",
-          "[{\"name\":\"f\",\"arguments\":\"{}\"},{\"name\":\"g\",\"arguments\":\"{}\"}]", 11 },
-        { "<tool_call>{\"name\": \"f\", \"arguments\": \"{}\"}", "[{\"name\":\"f\",\"arguments\":\"{}\"}]",
-          0 },
-        { " {\"name\": \"g\", \"parameters\": {\"x\": [1]}}\n",
-          "[{\"name\":\"g\",\"arguments\":\"{\\\"x\\\":[1]}\"}]", 0 },
-        { "[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", \"arguments\": {}}]",
-          "[{\"name\":\"f\",\"arguments\":\"{}\"},{\"name\":\"g\",\"arguments\":\"{}\"}]", 0 },
-        { "", NULL, 0 },
-        { "plain", NULL, 0 },
-        { "f", NULL, 0 },
-        { "f\nplain", NULL, 0 },
-        { "zork\n{}", NULL, 0 },
-        { "{\"name\": \"zork\"}", NULL, 0 },
-        { "{\"name\": \"f\", \"arguments\": 5}", NULL, 0 },
-        { "[1]", NULL, 0 },
-        { "[]", NULL, 0 },
-        { "x <tool_call>{\"name\": \"f\"", NULL, 0 },
-        { "f\ntool_call(a=range(5))", NULL, 0 },
-        { "f\ntool_call(a=b)", NULL, 0 },
-        { "f\ntool_call(1)", NULL, 0 },
-        { "f\ntool_call(a=1) }}{{ dict(b=2)", NULL, 0 },
-        { "f\ntool_call(a=1 + 1)", NULL, 0 },
-        { "f\ntool_call(**{'a': 1})", NULL, 0 },
-    };
-    (void)state;
-    json_t *tools = json_loads(
-        "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}, {\"type\": \"function\", "
-        "\"function\": {\"name\": \"g\"}}]",
-        0, NULL);
-    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
-        size_t n_content, n = strlen(CASES[i].text);
-        json_t *calls = chat_find_calls(CASES[i].text, n, tools, false, &n_content);
-        char *found = calls ? json_dumps(calls, JSON_COMPACT) : NULL;
-        size_t want = CASES[i].calls ? CASES[i].n_content : n;
-        if (!found != !CASES[i].calls || (found && strcmp(found, CASES[i].calls) != 0) || n_content != want)
-            fail_msg("%s: found %s, %zu bytes of content", CASES[i].text, found ? found : "nothing",
-                     n_content);
-        /* What was sent while the answer grew is never taken back. */
-        for (size_t k = 0, sent = 0; k <= n; k++) {
-            size_t sure = chat_sure_content(CASES[i].text, k, sent, tools);
-            sent = sure > sent ? sure : sent;
-            assert_true(sent <= n_content);
-        }
-        free(found);
-        json_decref(calls);
-    }
-    assert_int_equal(chat_sure_content("hello <tool", 11, 0, tools), 5);
-    assert_int_equal(chat_sure_content("hello <toll", 11, 0, tools), 11);
-    assert_int_equal(chat_sure_content("he", 2, 0, tools), 2);
-    json_decref(tools);
-}
-
 /* ---- choosing ---- */
 
 static const char *choose_chatglm3(const struct model_desc *desc, const struct tokenizer *tok,
@@ -562,7 +492,6 @@ int main(void)
         cmocka_unit_test(a_template_gets_calls_as_it_prints_them),
         cmocka_unit_test(a_template_without_tools_refuses_them),
         cmocka_unit_test(own_templates_say_what_the_authors_say),
-        cmocka_unit_test(finds_calls_as_each_family_writes_them),
         cmocka_unit_test(the_choice_is_the_users_then_the_checkpoints_then_the_familys),
     };
     return cmocka_run_group_tests(tests, load_demo, free_demo);

@@ -58,7 +58,12 @@ void tutti_model_info(const tutti_model *model, struct tutti_model_info *out)
                                       .kv_type = "f16",
                                       .n_vocab = N_VOCAB,
                                       .n_ctx = MAX_CONTEXT,
-                                      .has_tokenizer = true };
+                                      .has_tokenizer = true,
+                                      .has_chat = true,
+                                      .n_usable_vocab = N_VOCAB,
+                                      .bos_id = -1,
+                                      .eos_id = 0,
+                                      .pad_id = -1 };
 }
 
 void tutti_sampling_init(struct tutti_sampling *out, const tutti_model *model)
@@ -102,6 +107,54 @@ int64_t tutti_detokenize(const tutti_model *model, const int32_t *ids, size_t n_
     for (size_t i = 0; i < n_ids && i < max_bytes; i++)
         text[i] = (char)ids[i];
     return (int64_t)n_ids;
+}
+
+static int64_t copy_text(const char *text, char *out, size_t max_bytes)
+{
+    size_t n = strlen(text);
+    memcpy(out, text, n < max_bytes ? n : max_bytes);
+    return (int64_t)n;
+}
+
+/* A vocabulary of bytes; id 0 ends an answer. */
+bool tutti_token_info(const tutti_model *model, int32_t id, struct tutti_token_info *out)
+{
+    static char spellings[N_VOCAB];
+    (void)model;
+    *out = (struct tutti_token_info){ .spelling = "" };
+    if (id < 0 || id >= N_VOCAB)
+        return false;
+    spellings[id] = (char)id;
+    *out = (struct tutti_token_info){ .spelling = &spellings[id], .n_bytes = 1 };
+    if (id == 0)
+        *out = (struct tutti_token_info){ .spelling = "<end>", .n_bytes = 5, .is_special = true };
+    return true;
+}
+
+int64_t tutti_token_bytes(const tutti_model *model, int32_t id, char *bytes, size_t max_bytes)
+{
+    const char text[2] = { (char)id, '\0' };
+    (void)model;
+    return id < 0 || id >= N_VOCAB ? -1 : copy_text(text, bytes, max_bytes);
+}
+
+enum tutti_status tutti_apply_chat_template(const tutti_model *model, const struct tutti_request *request,
+                                            int32_t *ids, size_t max_ids, size_t *n_ids,
+                                            struct tutti_error *err)
+{
+    (void)err;
+    *n_ids = 0;
+    for (size_t i = 0; i < request->n_messages; i++) {
+        size_t n_left = max_ids > *n_ids ? max_ids - *n_ids : 0;
+        *n_ids += (size_t)tutti_tokenize(model, request->messages[i].content, request->messages[i].n_bytes,
+                                         false, n_left > 0 ? ids + *n_ids : NULL, n_left);
+    }
+    return TUTTI_OK;
+}
+
+const char *tutti_version(void)
+{
+    return "mock";
 }
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */

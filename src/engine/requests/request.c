@@ -103,8 +103,8 @@ static enum tutti_status check_length(const char *param, const struct tutti_requ
     return TUTTI_E_LIMIT;
 }
 
-static enum tutti_status check_messages(const struct tutti_request *spec, const struct model *model,
-                                        struct tutti_error *err)
+enum tutti_status request_check_messages(const struct tutti_request *spec, const struct model *model,
+                                         struct tutti_error *err)
 {
     if (!model->chat || !model->tokenizer)
         return error_set_param(err, TUTTI_E_ARGUMENT, "messages", "model %s has no chat format", model->name);
@@ -138,7 +138,7 @@ static enum tutti_status check_prompt(const struct tutti_request *spec, const st
     if (spec->messages || spec->n_messages > 0) {
         if (spec->n_messages == 0)
             return error_set_param(err, TUTTI_E_ARGUMENT, "messages", "messages is empty");
-        return check_messages(spec, model, err);
+        return request_check_messages(spec, model, err);
     }
     if (spec->text || spec->n_text_bytes > 0) {
         if (!model->tokenizer)

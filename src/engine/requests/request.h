@@ -80,6 +80,11 @@ struct request_limits {
     int max_queue_ms; /* 0: no limit */
 };
 
+/* Checks what a prompt is rendered from. TUTTI_E_ARGUMENT: the model has no chat format, or a
+ * message lacks a field. */
+MUST_CHECK enum tutti_status request_check_messages(const struct tutti_request *spec,
+                                                    const struct model *model, struct tutti_error *err);
+
 /* Validates every field and copies it.
  * TUTTI_E_ARGUMENT names the field; TUTTI_E_LIMIT; TUTTI_E_MEMORY. */
 MUST_CHECK enum tutti_status request_new(struct request **out, const struct tutti_request *spec,

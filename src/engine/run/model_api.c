@@ -1,8 +1,10 @@
 /* The functions of include/tutti.h for models and ranks, over struct model. */
 #include "backend/kv_type.h"
 #include "cluster/cluster.h"
+#include "engine/requests/request.h"
 #include "engine/run/engine.h"
 #include "model/adapters/adapter.h"
+#include "model/chat/chat.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -73,6 +75,12 @@ enum tutti_status tutti_model_follow(tutti_model *handle, struct tutti_error *er
     return model_follow(model, err);
 }
 
+static int32_t end_token(const struct model *model)
+{
+    int32_t eos = model->tokenizer ? tokenizer_eos(model->tokenizer) : -1;
+    return eos < 0 && model->desc.n_stop_ids > 0 ? model->desc.stop_ids[0] : eos;
+}
+
 void tutti_model_info(const tutti_model *handle, struct tutti_model_info *out)
 {
     const struct model *model = model_of(handle);
@@ -95,7 +103,13 @@ void tutti_model_info(const tutti_model *handle, struct tutti_model_info *out)
                                       .n_params = model->n_params,
                                       .weight_bytes = model->weight_bytes,
                                       .kv_bytes_per_token = kv_page / KV_PAGE_TOKENS,
-                                      .has_tokenizer = model->tokenizer != NULL };
+                                      .has_tokenizer = model->tokenizer != NULL,
+                                      .has_chat = model->chat && model->tokenizer,
+                                      .has_bidirectional_prompt = d->has_prefix,
+                                      .n_usable_vocab = d->n_usable_vocab,
+                                      .bos_id = model->tokenizer ? tokenizer_bos(model->tokenizer) : -1,
+                                      .eos_id = end_token(model),
+                                      .pad_id = d->pad_id };
 }
 
 enum tutti_status tutti_model_add_adapter(tutti_model *handle, const char *name, const char *path,
@@ -121,16 +135,30 @@ const char *tutti_model_adapter_name(const tutti_model *handle, int index)
     return index >= 0 && index < model_n_adapters(model) ? model_adapter_name(model, index) : NULL;
 }
 
+/* ---- text and tokens ---- */
+
+/* Copies as many ids as there is room for; returns the number of all. */
+static size_t copy_ids(const struct ids *list, int32_t *ids, size_t max_ids)
+{
+    if (list->n > 0 && max_ids > 0)
+        memcpy(ids, list->ids, (list->n < max_ids ? list->n : max_ids) * sizeof *ids);
+    return list->n;
+}
+
+static size_t copy_bytes(const struct buf *buf, char *bytes, size_t max_bytes)
+{
+    if (buf->n_bytes > 0 && max_bytes > 0)
+        memcpy(bytes, buf->bytes, buf->n_bytes < max_bytes ? buf->n_bytes : max_bytes);
+    return buf->n_bytes;
+}
+
 static int64_t tokenize(const struct model *model, const struct model_text *text, int32_t *ids,
                         size_t max_ids)
 {
     struct ids list = { 0 };
     int64_t n = -1;
-    if (model->tokenizer && model_encode_text(model, text, &list, NULL) == TUTTI_OK) {
-        n = (int64_t)list.n;
-        if (list.n > 0 && max_ids > 0)
-            memcpy(ids, list.ids, (list.n < max_ids ? list.n : max_ids) * sizeof *ids);
-    }
+    if (model->tokenizer && model_encode_text(model, text, &list, NULL) == TUTTI_OK)
+        n = (int64_t)copy_ids(&list, ids, max_ids);
     ids_clear(&list);
     return n;
 }
@@ -171,14 +199,60 @@ int64_t tutti_detokenize(const tutti_model *handle, const int32_t *ids, size_t n
     struct ids known = { 0 };
     int64_t n = -1;
     if (model->tokenizer && keep_known(model, ids, n_ids, &known) &&
-        tokenizer_decode(model->tokenizer, known.ids, known.n, &buf)) {
-        n = (int64_t)buf.n_bytes;
-        if (buf.n_bytes > 0 && max_bytes > 0)
-            memcpy(text, buf.bytes, buf.n_bytes < max_bytes ? buf.n_bytes : max_bytes);
-    }
+        tokenizer_decode(model->tokenizer, known.ids, known.n, &buf))
+        n = (int64_t)copy_bytes(&buf, text, max_bytes);
     ids_clear(&known);
     buf_clear(&buf);
     return n;
+}
+
+static bool has_token(const struct model *model, int32_t id)
+{
+    return model && model->tokenizer && id >= 0 && id < tokenizer_n_pieces(model->tokenizer);
+}
+
+bool tutti_token_info(const tutti_model *handle, int32_t id, struct tutti_token_info *out)
+{
+    const struct model *model = model_of(handle);
+    *out = (struct tutti_token_info){ .spelling = "" };
+    if (!has_token(model, id))
+        return false;
+    struct piece piece = tokenizer_piece(model->tokenizer, id);
+    *out = (struct tutti_token_info){ .spelling = piece.bytes,
+                                      .n_bytes = piece.n_bytes,
+                                      .is_special = piece.type == PIECE_CONTROL };
+    return true;
+}
+
+int64_t tutti_token_bytes(const tutti_model *handle, int32_t id, char *bytes, size_t max_bytes)
+{
+    const struct model *model = model_of(handle);
+    struct buf buf = { 0 };
+    int64_t n = -1;
+    if (has_token(model, id) && tokenizer_token_bytes(model->tokenizer, id, &buf))
+        n = (int64_t)copy_bytes(&buf, bytes, max_bytes);
+    else if (model && model->tokenizer && !has_token(model, id) && id >= 0 && id < model->desc.n_vocab)
+        n = 0;
+    buf_clear(&buf);
+    return n;
+}
+
+enum tutti_status tutti_apply_chat_template(const tutti_model *handle, const struct tutti_request *request,
+                                            int32_t *ids, size_t max_ids, size_t *n_ids,
+                                            struct tutti_error *err)
+{
+    const struct model *model = model_of(handle);
+    struct ids list = { 0 };
+    if (!model || !request || !n_ids)
+        return error_set(err, TUTTI_E_ARGUMENT,
+                         "tutti_apply_chat_template: model, request and n_ids must not be NULL");
+    enum tutti_status st = request_check_messages(request, model, err);
+    if (st == TUTTI_OK)
+        st = chat_render(model, request, &list, err);
+    if (st == TUTTI_OK)
+        *n_ids = copy_ids(&list, ids, max_ids);
+    ids_clear(&list);
+    return st;
 }
 
 void tutti_sampling_init(struct tutti_sampling *out, const tutti_model *model)

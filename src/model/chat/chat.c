@@ -124,19 +124,6 @@ const json_t *chat_tool_function(const json_t *tool)
     return json_is_object(function) ? function : tool;
 }
 
-bool chat_has_tool(const json_t *tools, const char *name, size_t n_bytes)
-{
-    size_t i;
-    const json_t *tool;
-    json_array_foreach(tools, i, tool)
-    {
-        const json_t *own = json_object_get(chat_tool_function(tool), "name");
-        if (json_string_length(own) == n_bytes && memcmp(json_string_value(own), name, n_bytes) == 0)
-            return true;
-    }
-    return false;
-}
-
 enum tutti_status chat_refuse_tools(const struct chat_call *call, const char *format, struct tutti_error *err)
 {
     if (call->tools)

@@ -143,8 +143,6 @@ MUST_CHECK enum tutti_status chat_read_calls(json_t **out, const struct tutti_me
                                              struct tutti_error *err);
 /* The function of a tool: {"type": "function", "function": {...}} or the function itself. */
 const json_t *chat_tool_function(const json_t *tool);
-/* Whether the list tools has a function of this name. */
-bool chat_has_tool(const json_t *tools, const char *name, size_t n_bytes);
 /* TUTTI_E_ARGUMENT if the call has tools. */
 enum tutti_status chat_refuse_tools(const struct chat_call *call, const char *format,
                                     struct tutti_error *err);

@@ -1,20 +1,14 @@
 #include "server/openai/generated.h"
 
 #include "base/utf8.h"
-#include "engine/run/engine.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static const struct tokenizer *tokenizer_of(const struct app *app)
-{
-    return app->model ? model_of(app->model)->tokenizer : NULL;
-}
-
 static bool is_special(const struct app *app, int32_t id)
 {
-    const struct tokenizer *tok = tokenizer_of(app);
-    return tok && id >= 0 && id < tokenizer_n_pieces(tok) && tokenizer_piece(tok, id).type == PIECE_CONTROL;
+    struct tutti_token_info info;
+    return tutti_token_info(app->model, id, &info) && info.is_special;
 }
 
 static json_t *token_value(const struct app *app, int32_t id, json_t *text, float logprob)
@@ -49,11 +43,9 @@ static bool add_tops(struct job *job, struct choice *choice, const struct tutti_
 
 json_t *generated_special(const struct app *app, int32_t id)
 {
-    const struct tokenizer *tok = tokenizer_of(app);
-    struct piece piece = { 0 };
-    if (tok && id >= 0 && id < tokenizer_n_pieces(tok))
-        piece = tokenizer_piece(tok, id);
-    return json_text(piece.bytes, piece.n_bytes);
+    struct tutti_token_info info;
+    (void)tutti_token_info(app->model, id, &info); /* empty, if there is no such token */
+    return json_text(info.spelling, info.n_bytes);
 }
 
 static bool add_stop_token(struct job *job, struct choice *choice, const struct tutti_event *event)
@@ -126,12 +118,11 @@ static int32_t *prompt_ids(const struct job *job, size_t n_room, size_t *n)
 
 static json_t *prefill_entry(const struct job *job, int32_t id, json_t *logprob)
 {
-    const struct tokenizer *tok = tokenizer_of(job->app);
     struct buf bytes = { 0 };
     json_t *text = NULL;
     if (is_special(job->app, id))
         text = generated_special(job->app, id);
-    else if (!tok || tokenizer_token_bytes(tok, id, &bytes))
+    else if (app_token_bytes(job->app, id, &bytes))
         text = json_text(bytes.bytes, bytes.n_bytes);
     buf_clear(&bytes);
     return json_pack("{s:i, s:o, s:o}", "id", (int)id, "text", text, "logprob", logprob);

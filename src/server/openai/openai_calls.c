@@ -1,17 +1,17 @@
 #include "server/openai/openai_calls.h"
 
-#include "model/chat/call_reader.h"
+#include "base/json/json_print.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-const json_t *calls_tools(const struct job *job)
+bool calls_are_possible(const struct job *job)
 {
-    const json_t *tools = json_object_get(job->req.root, "tools");
     if (job->req.forced != API_FORCED_NONE)
-        return tools;
+        return true;
     /* With a grammar the whole answer is content, whatever it looks like. */
-    return job->req.tools && job->req.grammar_kind == TUTTI_GRAMMAR_NONE ? tools : NULL;
+    return job->req.tools && job->req.grammar_kind == TUTTI_GRAMMAR_NONE;
 }
 
 void calls_make_id(const struct job *job, size_t choice, size_t call, char *out, size_t n_bytes)
@@ -19,21 +19,70 @@ void calls_make_id(const struct job *job, size_t choice, size_t call, char *out,
     snprintf(out, n_bytes, "call_%s_%zu_%zu", job->id, choice, call);
 }
 
+static bool parser_new(const struct job *job, tutti_tool_parser **out)
+{
+    return tutti_tool_parser_new(out, job->req.tool_names, job->req.n_tool_names,
+                                 job->req.forced == API_FORCED_ANY, NULL) == TUTTI_OK;
+}
+
+/* ---- complete answers ---- */
+
+/* {"name", "arguments"}: the arguments are printed without blanks if they are JSON. */
+static json_t *call_value(const json_t *name, const struct buf *arguments)
+{
+    const char *bytes = arguments->bytes ? arguments->bytes : "";
+    json_t *value = json_loadb(bytes, arguments->n_bytes, JSON_ALLOW_NUL, NULL);
+    char *compact = value ? json_print(value, JSON_COMPACT) : NULL;
+    json_t *text = compact ? json_string(compact) : json_stringn(bytes, arguments->n_bytes);
+    free(compact);
+    json_decref(value);
+    return json_pack("{s:O, s:o}", "name", name, "arguments", text);
+}
+
+/* Joins the deltas of each call. False: out of memory. */
+static bool join_calls(tutti_tool_parser *parser, const char *text, size_t n_bytes, json_t *calls)
+{
+    struct tutti_tool_call_delta delta;
+    struct buf arguments = { 0 };
+    json_t *name = NULL;
+    bool ok = calls;
+    while (ok && tutti_tool_parser_next(parser, text, n_bytes, &delta)) {
+        if (delta.name) {
+            json_decref(name);
+            name = json_stringn(delta.name, delta.n_name);
+            buf_truncate(&arguments, 0);
+        }
+        ok = name && buf_add(&arguments, delta.arguments, delta.n_arguments);
+        if (ok && delta.is_last)
+            ok = json_array_append_new(calls, call_value(name, &arguments)) == 0;
+    }
+    buf_clear(&arguments);
+    json_decref(name);
+    return ok;
+}
+
 json_t *calls_find(const struct job *job, const struct choice *choice, enum tutti_finish finish,
                    size_t *n_content)
 {
-    const json_t *tools = calls_tools(job);
     const char *text = choice->text.bytes;
     size_t n = choice->text.n_bytes;
+    tutti_tool_parser *parser;
     *n_content = n;
-    if (!tools || finish != TUTTI_FINISH_STOP || n == 0)
+    if (!calls_are_possible(job) || finish != TUTTI_FINISH_STOP || n == 0)
         return NULL;
     if (job->req.forced == API_FORCED_NAMED) { /* the whole answer is its arguments */
         json_t *call = json_pack("[{s:s, s:s%}]", "name", job->req.forced_name, "arguments", text, n);
         *n_content = call ? 0 : n;
         return call;
     }
-    json_t *calls = chat_find_calls(text, n, tools, job->req.forced == API_FORCED_ANY, n_content);
+    if (!parser_new(job, &parser))
+        return NULL;
+    json_t *calls = json_array();
+    if (!join_calls(parser, text, n, calls) || !tutti_tool_parser_is_complete(parser, text, n, n_content)) {
+        json_decref(calls);
+        calls = NULL;
+    }
+    tutti_tool_parser_free(parser);
     while (job->req.one_tool_call && json_array_size(calls) > 1)
         json_array_remove(calls, json_array_size(calls) - 1);
     return calls;
@@ -41,40 +90,51 @@ json_t *calls_find(const struct job *job, const struct choice *choice, enum tutt
 
 /* ---- streaming ---- */
 
-size_t calls_sure_content(const struct job *job, const struct choice *choice)
+bool calls_prepare(const struct job *job, struct choice *choice)
 {
-    if (job->req.forced != API_FORCED_NONE)
+    return choice->calls.parser || job->req.forced == API_FORCED_NAMED ||
+           parser_new(job, &choice->calls.parser);
+}
+
+size_t calls_sure_content(const struct job *job, struct choice *choice)
+{
+    if (job->req.forced != API_FORCED_NONE || choice->calls.n > 0)
         return 0;
-    return chat_sure_content(choice->text.bytes, choice->text.n_bytes, choice->n_sent, calls_tools(job));
+    return tutti_tool_parser_content(choice->calls.parser, choice->text.bytes, choice->text.n_bytes);
 }
 
 /* With a forced function the whole answer is its arguments. */
-static bool next_named(const struct job *job, struct choice *choice, struct call_piece *piece)
+static bool next_forced_delta(const struct job *job, struct choice *choice,
+                              struct tutti_tool_call_delta *delta)
 {
-    struct call_reader *reader = &choice->calls;
-    *piece = (struct call_piece){ .arguments = choice->text.bytes + reader->at };
-    if (reader->n_calls == 0) {
-        reader->n_calls = 1;
-        piece->name = job->req.forced_name;
-        piece->n_name = strlen(piece->name);
+    struct sent_calls *sent = &choice->calls;
+    *delta = (struct tutti_tool_call_delta){ .arguments = choice->text.bytes + sent->n_argument_bytes };
+    if (sent->n == 0) {
+        delta->name = job->req.forced_name;
+        delta->n_name = strlen(delta->name);
         return true;
     }
-    piece->n_bytes = choice->text.n_bytes - reader->at;
-    piece->is_last = choice->finish == TUTTI_FINISH_STOP;
-    reader->at = choice->text.n_bytes;
-    return piece->n_bytes > 0;
+    delta->n_arguments = choice->text.n_bytes - sent->n_argument_bytes;
+    delta->is_last = choice->finish == TUTTI_FINISH_STOP;
+    sent->n_argument_bytes = choice->text.n_bytes;
+    return delta->n_arguments > 0;
 }
 
-bool calls_next_piece(const struct job *job, struct choice *choice, struct call_piece *piece)
+bool calls_next_delta(const struct job *job, struct choice *choice, struct tutti_tool_call_delta *delta)
 {
+    struct sent_calls *sent = &choice->calls;
+    bool has_delta;
     if (choice->text.n_bytes == 0)
         return false;
     if (job->req.forced == API_FORCED_NAMED)
-        return next_named(job, choice, piece);
-    /* With parallel_tool_calls false, the answer ends after the first call. */
-    if (job->req.one_tool_call && choice->calls.n_calls == 1 && !choice->calls.is_open)
-        return false;
-    choice->calls.takes_any = job->req.forced == API_FORCED_ANY;
-    return call_reader_next(&choice->calls, choice->text.bytes, choice->text.n_bytes, calls_tools(job),
-                            piece);
+        has_delta = next_forced_delta(job, choice, delta);
+    else if (job->req.one_tool_call && sent->n == 1 && !sent->is_open)
+        return false; /* parallel_tool_calls is false: the answer ends after the first call */
+    else
+        has_delta = tutti_tool_parser_next(sent->parser, choice->text.bytes, choice->text.n_bytes, delta);
+    if (has_delta) {
+        sent->n = delta->index + 1;
+        sent->is_open = !delta->is_last;
+    }
+    return has_delta;
 }

@@ -4,19 +4,21 @@
 
 #include "server/job.h"
 
-/* The tools that the answer may call; NULL: none, so the answer is never parsed for calls. */
-const json_t *calls_tools(const struct job *job);
+/* Whether the answer may contain tool calls; otherwise it is never parsed for them. */
+bool calls_are_possible(const struct job *job);
 
 /* Parses the calls of a complete answer: [{"name", "arguments": JSON as text}]; *n_content: bytes
  * of text before them. NULL: there are none, or out of memory. A truncated call counts as text. */
 json_t *calls_find(const struct job *job, const struct choice *choice, enum tutti_finish finish,
                    size_t *n_content);
 
-/* Streaming: how many bytes of choice->text are content for certain, whatever follows. */
-size_t calls_sure_content(const struct job *job, const struct choice *choice);
-/* Streaming: the next certain piece of a call; false: none until the answer grows. A piece cannot
- * be taken back: an answer that ends within a call leaves arguments that end early. */
-bool calls_next_piece(const struct job *job, struct choice *choice, struct call_piece *piece);
+/* For streams. The functions below need this first, for each event. False: out of memory. */
+MUST_CHECK bool calls_prepare(const struct job *job, struct choice *choice);
+/* How many bytes of choice->text are content for certain, whatever follows. */
+size_t calls_sure_content(const struct job *job, struct choice *choice);
+/* The next delta of a call; false: none until the answer grows. A delta cannot be taken back: an
+ * answer that ends within a call leaves arguments that end early. */
+bool calls_next_delta(const struct job *job, struct choice *choice, struct tutti_tool_call_delta *delta);
 
 /* The id of a call: "call_...". */
 void calls_make_id(const struct job *job, size_t choice, size_t call, char *out, size_t n_bytes);

@@ -33,17 +33,18 @@ static json_t *tool_calls(const struct job *job, size_t choice, const json_t *ca
     return out;
 }
 
-/* A piece of a call, as a list with one entry. */
-static json_t *tool_call_piece(const struct job *job, size_t choice, const struct call_piece *piece)
+/* A delta of a call, as a list with one entry. */
+static json_t *tool_call_delta(const struct job *job, size_t choice,
+                               const struct tutti_tool_call_delta *delta)
 {
     char id[80];
-    json_t *arguments = json_text(piece->arguments, piece->n_bytes);
-    calls_make_id(job, choice, piece->index, id, sizeof id);
-    if (!piece->name)
-        return json_pack("[{s:I, s:{s:o}}]", "index", (json_int_t)piece->index, "function", "arguments",
+    json_t *arguments = json_text(delta->arguments, delta->n_arguments);
+    calls_make_id(job, choice, delta->index, id, sizeof id);
+    if (!delta->name)
+        return json_pack("[{s:I, s:{s:o}}]", "index", (json_int_t)delta->index, "function", "arguments",
                          arguments);
-    return json_pack("[{s:I, s:s, s:s, s:{s:o, s:o}}]", "index", (json_int_t)piece->index, "id", id, "type",
-                     "function", "function", "name", json_text(piece->name, piece->n_name), "arguments",
+    return json_pack("[{s:I, s:s, s:s, s:{s:o, s:o}}]", "index", (json_int_t)delta->index, "id", id, "type",
+                     "function", "function", "name", json_text(delta->name, delta->n_name), "arguments",
                      arguments);
 }
 
@@ -94,23 +95,23 @@ static void stream_calls(struct job *job, size_t index, json_t *entries)
 static json_t *stream_with_tools(struct job *job, size_t index, struct choice *choice,
                                  const struct tutti_event *event, json_t *lp)
 {
-    struct call_piece piece;
+    struct tutti_tool_call_delta delta;
     bool has_ended = event->finish != TUTTI_FINISH_NONE;
-    if (!buf_add(&choice->text, event->text, event->n_text_bytes)) {
+    if (!buf_add(&choice->text, event->text, event->n_text_bytes) || !calls_prepare(job, choice)) {
         openai_stream_choice(job, NULL); /* out of memory: ends the job */
         json_decref(lp);
         return NULL;
     }
-    size_t n_sure = choice->calls.n_calls == 0 ? calls_sure_content(job, choice) : 0;
-    bool has_piece = calls_next_piece(job, choice, &piece);
-    if (has_ended && choice->calls.n_calls == 0)
+    size_t n_sure = calls_sure_content(job, choice);
+    bool has_delta = calls_next_delta(job, choice, &delta);
+    if (has_ended && choice->calls.n == 0)
         n_sure = choice->text.n_bytes;
     size_t n_new = n_sure > choice->n_sent ? n_sure - choice->n_sent : 0;
     stream_content(job, index, choice->text.bytes + choice->n_sent, n_new, lp);
     choice->n_sent += n_new;
-    for (; has_piece; has_piece = calls_next_piece(job, choice, &piece))
-        stream_calls(job, index, tool_call_piece(job, index, &piece));
-    return choice->calls.n_calls > 0 && event->finish == TUTTI_FINISH_STOP ? reason_of_calls(job) : NULL;
+    for (; has_delta; has_delta = calls_next_delta(job, choice, &delta))
+        stream_calls(job, index, tool_call_delta(job, index, &delta));
+    return choice->calls.n > 0 && event->finish == TUTTI_FINISH_STOP ? reason_of_calls(job) : NULL;
 }
 
 static void stream(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
@@ -123,7 +124,7 @@ static void stream(struct job *job, size_t index, struct choice *choice, const s
     }
     bool has_tokens = job->req.logprobs && event->n_tokens > 0;
     json_t *lp = has_tokens ? logprobs(NULL, choice, event) : NULL, *reason = NULL;
-    if (calls_tools(job))
+    if (calls_are_possible(job))
         reason = stream_with_tools(job, index, choice, event, lp);
     else
         stream_content(job, index, event->text, event->n_text_bytes, lp);

@@ -1,6 +1,5 @@
 /* POST /v1/completions: https://platform.openai.com/docs/api-reference/completions */
 #include "base/utf8.h"
-#include "engine/run/engine.h"
 #include "server/openai/generated.h"
 #include "server/openai/openai_reply.h"
 
@@ -219,11 +218,11 @@ static enum tutti_status read_value(struct api_request *req, struct app *app, js
 {
     enum tutti_status st = api_request_read_client(req, API_COMPLETION, app->model, body, err);
     req->tells_prompt = req->echo;
-    if (st == TUTTI_OK && req->prompt_logprobs && app->model && model_of(app->model)->desc.has_prefix)
+    if (st == TUTTI_OK && req->prompt_logprobs && app->info.has_bidirectional_prompt)
         st = error_set_param(err, TUTTI_E_ARGUMENT, "echo",
                              "this model has bidirectional attention over the prompt: its tokens have no "
                              "log-probabilities, so echo cannot be combined with logprobs");
-    if (st == TUTTI_OK && req->echo && app->model && !model_of(app->model)->tokenizer)
+    if (st == TUTTI_OK && req->echo && !app->info.has_tokenizer)
         st = error_set_param(err, TUTTI_E_UNSUPPORTED, "echo",
                              "the model has no tokenizer, so the text of a prompt is not known");
     return st;

@@ -184,7 +184,7 @@ static void add_item(struct job *job, struct choice *choice, json_t *item)
 /* Its text is complete. */
 static void end_message(struct job *job, struct choice *choice, size_t n_content)
 {
-    const char *status = choice->calls.n_calls == 0 && is_cut(choice) ? "incomplete" : "completed";
+    const char *status = choice->calls.n == 0 && is_cut(choice) ? "incomplete" : "completed";
     begin_message(job, choice);
     if (job->req.stream) {
         emit(job, choice, "response.output_text.done",
@@ -242,22 +242,23 @@ static void end_streamed_call(struct job *job, struct choice *choice, bool is_wh
         return;
     const char *name = choice->held.bytes;
     size_t n_name = strlen(name), n_before = n_name + 1;
-    end_call(job, choice, choice->calls.n_calls - 1, json_text(name, n_name),
+    end_call(job, choice, choice->calls.n - 1, json_text(name, n_name),
              json_text(name + n_before, choice->held.n_bytes - n_before), is_whole);
     buf_truncate(&choice->held, 0);
 }
 
-static void stream_piece(struct job *job, struct choice *choice, const struct call_piece *piece)
+static void stream_call_delta(struct job *job, struct choice *choice,
+                              const struct tutti_tool_call_delta *delta)
 {
     bool ok = true;
-    if (piece->name) {
-        ok = buf_add(&choice->held, piece->name, piece->n_name) && buf_add(&choice->held, "", 1);
-        begin_call(job, choice, piece->index, json_text(piece->name, piece->n_name));
+    if (delta->name) {
+        ok = buf_add(&choice->held, delta->name, delta->n_name) && buf_add(&choice->held, "", 1);
+        begin_call(job, choice, delta->index, json_text(delta->name, delta->n_name));
     }
-    stream_arguments(job, choice, piece->index, piece->arguments, piece->n_bytes);
-    if (!ok || !buf_add(&choice->held, piece->arguments, piece->n_bytes))
+    stream_arguments(job, choice, delta->index, delta->arguments, delta->n_arguments);
+    if (!ok || !buf_add(&choice->held, delta->arguments, delta->n_arguments))
         job_fail_memory(job);
-    else if (piece->is_last)
+    else if (delta->is_last)
         end_streamed_call(job, choice, true);
 }
 
@@ -277,26 +278,31 @@ static void stream_text(struct job *job, struct choice *choice, size_t n_sure, j
 /* Sends text and calls as far as they are certain. */
 static void stream_event(struct job *job, struct choice *choice, const struct tutti_event *event)
 {
-    struct call_piece piece;
+    struct tutti_tool_call_delta delta;
     json_t *logprobs = job->req.logprobs ? json_array() : NULL;
     if (logprobs)
         openai_add_logprobs(logprobs, event);
     if (choice->n_events == 0)
         begin_stream(job, choice);
-    if (!calls_tools(job)) {
+    if (!calls_are_possible(job)) {
         stream_text(job, choice, choice->text.n_bytes, logprobs);
         return;
     }
-    size_t n_sure = choice->calls.n_calls == 0 ? calls_sure_content(job, choice) : 0;
-    bool has_piece = calls_next_piece(job, choice, &piece);
+    if (!calls_prepare(job, choice)) {
+        json_decref(logprobs);
+        job_fail_memory(job);
+        return;
+    }
+    size_t n_sure = calls_sure_content(job, choice);
+    bool has_delta = calls_next_delta(job, choice, &delta);
     if (n_sure > choice->n_sent)
         stream_text(job, choice, n_sure, logprobs);
     else
         json_decref(logprobs); /* of text that may be a call; the whole message has them */
-    if (has_piece && choice->has_begun && json_array_size(choice->items) == 0)
+    if (has_delta && choice->has_begun && json_array_size(choice->items) == 0)
         end_message(job, choice, choice->n_sent);
-    for (; has_piece; has_piece = calls_next_piece(job, choice, &piece))
-        stream_piece(job, choice, &piece);
+    for (; has_delta; has_delta = calls_next_delta(job, choice, &delta))
+        stream_call_delta(job, choice, &delta);
 }
 
 static void take_event(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
@@ -323,7 +329,7 @@ static void end_items(struct job *job, struct choice *choice)
     size_t n_content = choice->text.n_bytes, i;
     json_t *calls = job->req.stream ? NULL : calls_find(job, choice, choice->finish, &n_content);
     const json_t *call;
-    if (choice->calls.n_calls > 0)
+    if (choice->calls.n > 0)
         end_streamed_call(job, choice, false);
     else if (!calls || n_content > 0) {
         if (job->req.stream)

@@ -5,8 +5,6 @@
 #include "base/json/json_field.h"
 #include "base/log.h"
 #include "base/system/clock.h"
-#include "engine/run/engine.h"
-#include "model/chat/chat.h"
 #include "server/job.h"
 
 #include <event2/event.h>
@@ -285,16 +283,14 @@ static enum tutti_status read_max_length(struct api_request *req, const struct a
     enum tutti_status st = json_check_range(json_number_value(value), 1, INT_MAX, "max_length", err);
     if (st != TUTTI_OK)
         return st;
-    const struct model *model = app->model ? model_of(app->model) : NULL;
     for (size_t i = 0; i < req->n_messages; i++)
         n_bytes += req->messages[i].n_bytes;
-    if (!model || !model->chat || !model->tokenizer || n_bytes > MAX_RENDERED_BYTES) {
+    if (!app->info.has_chat || n_bytes > MAX_RENDERED_BYTES) {
         req->max_tokens = (int)max; /* the engine refuses the prompt, or there is no tokenizer */
         return TUTTI_OK;
     }
     struct ids ids = { 0 };
-    struct tutti_request request = api_request_make(req, 0);
-    st = chat_render(model, &request, &ids, err);
+    st = api_render_messages(req, app->model, &ids, err);
     if (st == TUTTI_OK && (size_t)max <= ids.n) {
         st = error_set_param(err, TUTTI_E_LIMIT, "max_length",
                              "max_length is %lld, but the prompt has %zu tokens already", (long long)max,

@@ -1,7 +1,6 @@
 /* Hugging Face's Text Generation Inference: POST /generate, /generate_stream and /, GET /info.
  * https://huggingface.github.io/text-generation-inference/ */
 #include "base/system/clock.h"
-#include "engine/run/engine.h"
 #include "server/openai/generated.h"
 #include "server/other_apis/inputs_request.h"
 
@@ -230,7 +229,7 @@ static enum tutti_status read_body(struct api_request *req, struct app *app, con
     const char *adapter;
     enum tutti_status st = inputs_request_read(req, &RULES, app->model, body->text, body->n_bytes, err);
     req->tells_prompt = req->inputs.input_details;
-    req->prompt_logprobs = req->inputs.input_details && app->model && !model_of(app->model)->desc.has_prefix;
+    req->prompt_logprobs = req->inputs.input_details && !app->info.has_bidirectional_prompt;
     const json_t *id = json_object_get(json_object_get(req->root, "parameters"), "adapter_id");
     if (st != TUTTI_OK || !json_is_string(id))
         return st;

@@ -391,6 +391,7 @@ void api_request_clear(struct api_request *req)
     free(req->joined);
     free(req->messages);
     free(req->prompts);
+    free(req->tool_names);
     free(req->logit_bias);
     free(req->schema);
     ids_clear(&req->ids);
@@ -441,6 +442,28 @@ struct tutti_request api_request_make(const struct api_request *req, size_t i)
         out.n_ids = prompt->text ? 0 : prompt->n_ids;
     }
     return out;
+}
+
+enum tutti_status api_render_messages(const struct api_request *req, const tutti_model *model,
+                                      struct ids *out, struct tutti_error *err)
+{
+    enum { MIN_ROOM = 4096 };
+    struct tutti_request request = api_request_make(req, 0);
+    size_t n_room = (size_t)api_request_guess(req, 0) * 2 + MIN_ROOM, n = 0;
+    enum tutti_status st = TUTTI_OK;
+    int32_t *ids = NULL;
+    /* Once, if the estimate was enough. */
+    for (bool is_whole = false; st == TUTTI_OK && !is_whole; n_room = n) {
+        free(ids);
+        ids = calloc(n_room, sizeof *ids);
+        st = ids ? tutti_apply_chat_template(model, &request, ids, n_room, &n, err)
+                 : error_set(err, TUTTI_E_MEMORY, "out of memory for the tokens");
+        is_whole = n <= n_room;
+    }
+    if (st == TUTTI_OK && !ids_add_all(out, ids, n))
+        st = error_set(err, TUTTI_E_MEMORY, "out of memory for the tokens");
+    free(ids);
+    return st;
 }
 
 int64_t api_request_guess(const struct api_request *req, size_t i)

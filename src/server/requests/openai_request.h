@@ -49,6 +49,8 @@ struct api_request {
     char **dumped; /* tool calls, tools and template arguments, as JSON texts */
     size_t n_dumped;
     const char *tools, *template_arguments;
+    struct tutti_string *tool_names; /* of the functions in "tools" */
+    size_t n_tool_names;
     enum tutti_grammar_kind grammar_kind;
     const char *grammar_field; /* the field that sets the grammar; NULL: none */
     const char *grammar;
@@ -100,6 +102,10 @@ void api_request_clear(struct api_request *req);
 
 /* The engine's request for prompt number i. Borrowed from req. */
 struct tutti_request api_request_make(const struct api_request *req, size_t i);
+
+/* Renders the messages by the model's chat format. */
+MUST_CHECK enum tutti_status api_render_messages(const struct api_request *req, const tutti_model *model,
+                                                 struct ids *out, struct tutti_error *err);
 
 /* Tokens of prompt number i, estimated from its length. */
 int64_t api_request_guess(const struct api_request *req, size_t i);

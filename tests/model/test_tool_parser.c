@@ -1,0 +1,286 @@
+/* Calls of tools in answers that come byte by byte. */
+#include "base/buf.h"
+#include "base/json/json_print.h"
+#include "tutti.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const struct tutti_string TOOLS[] = { { "f", 1 }, { "get_weather", 11 }, { "g", 1 } };
+
+static tutti_tool_parser *parser_new(void)
+{
+    tutti_tool_parser *parser = NULL;
+    assert_int_equal(tutti_tool_parser_new(&parser, TOOLS, sizeof TOOLS / sizeof *TOOLS, false, NULL),
+                     TUTTI_OK);
+    return parser;
+}
+
+static const struct {
+    const char *text,
+        *told; /* "f(ARGUMENTS) f(..." as far as it is certain; a call that is complete has its bracket */
+} CASES[] = {
+    /* Qwen */
+    { "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, {\"b\": \"}\\\"\"}]}}\n</tool_call>",
+      "f({\"a\": [1, {\"b\": \"}\\\"\"}]})" },
+    { "Let me see.\n<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call> "
+      "<tool_call>{\"name\":\"get_weather\",\"arguments\":{\"x\":1}}</tool_call>",
+      "f({})get_weather({\"x\":1})" },
+    { "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1", "f({\"a\": 1" },
+    { "<tool_call>{\"name\": \"f\", \"arguments\": {}, \"id\": 7}</tool_call><tool_call>{\"name\": \"f\", "
+      "\"arguments\": {}}</tool_call>",
+      "f({})f({})" },
+    { "<tool_call>{\"name\": \"f\"}</tool_call>", "f({})" },
+    { "<tool_call>{\"arguments\": {\"a\" : 1}, \"name\": \"f\"}</tool_call>", "f({\"a\":1})" },
+    { "<tool_call>{\"arguments\": {\"a\" : 1}, \"name\": \"f\"", "" },
+    { "<tool_call>{\"name\": \"f\", \"arguments\": {}, \"id\": }</tool_call><tool_call>{\"name\": \"f\"}",
+      "f({})" },
+    { "[{\"name\": \"f\", \"arguments\": {}}] and <tool_call>{\"name\": \"f\"}</tool_call>", "f({})" },
+    { "f\n<tool_call>{\"name\": \"get_weather\"}</tool_call>", "get_weather({})" },
+    { "{ or [ <tool_call>{\"name\": \"f\"}</tool_call>", "f({})" },
+    { "{x} or [y] <tool_call>{\"name\": \"f\"}</tool_call>", "f({})" },
+    { "<tool_call>{\"name\": \"other\", \"arguments\": {}}</tool_call>", "" },
+    { "<tool_call>{\"name\": \"f\", \"arguments\": \"{}\"}</tool_call>", "f({})" },
+    { "<tool_call>{\"name\": \"f\", \"arguments\": 5}</tool_call>", "" },
+    { "<tool_call>{\"name\": \"f", "" },
+    { "a < b, and <tool_calm> is none", "" },
+    /* LLaMA-3, Mistral */
+    { " {\"name\": \"get_weather\", \"parameters\": {\"city\": \"\\\\\"}}",
+      "get_weather({\"city\": \"\\\\\"})" },
+    { "[{\"name\": \"f\", \"arguments\": {\"a\": 1}} , {\"name\":\"f\",\"arguments\": {\"a\":2}}]",
+      "f({\"a\": 1})f({\"a\":2})" },
+    { "{\"city\": \"Paris\"}", "" },
+    { "[1, 2]", "" },
+    /* GLM-4 */
+    { "\nget_weather\n{\"city\": \"北京\"}", "get_weather({\"city\": \"北京\"})" },
+    { "get_weather \n {\"city\": \"Pa", "get_weather({\"city\": \"Pa" },
+    { "get_weather is a tool\n{\"city\": 1}", "" },
+    { "get_weather\nHello, this is what I would have called, had I been asked to do so by anybody at all.",
+      "" },
+    /* ChatGLM3 */
+    { "f\n ```python\ntool_call(city='北京, (x)', n=-2, l=[True, None])\n```",
+      "f({\"city\":\"北京, (x)\",\"n\":-2,\"l\":[true,null]})" },
+    { "f\n```python\ntool_call()\n```", "f({})" },
+    { "f\ntool_call(a=1, b='it\\'s", "f({\"a\":1" },
+    { "f\ntool_call(a=x, b=2)", "f(" },
+    { "f\ntool_call(a=1, a=2)", "f({\"a\":1" },
+    { "", "" },
+    { "plain", "" },
+};
+
+static void drain(tutti_tool_parser *r, const char *text, size_t n, struct buf *told)
+{
+    struct tutti_tool_call_delta delta;
+    while (tutti_tool_parser_next(r, text, n, &delta)) {
+        if (delta.name)
+            assert_true(buf_printf(told, "%.*s(", (int)delta.n_name, delta.name));
+        assert_true(buf_add(told, delta.arguments, delta.n_arguments));
+        if (delta.is_last)
+            assert_true(buf_add_string(told, ")"));
+    }
+}
+
+static void calls_are_told_as_far_as_they_are_certain(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        size_t n = strlen(CASES[i].text);
+        for (size_t step = 1; step <= n + 1; step += step < 8 ? 1 : n) {
+            tutti_tool_parser *r = parser_new();
+            struct buf told = { 0 };
+            assert_true(buf_add(&told, "", 0));
+            for (size_t k = step; k < n; k += step)
+                drain(r, CASES[i].text, k, &told);
+            drain(r, CASES[i].text, n, &told);
+            if (strcmp(told.bytes, CASES[i].told) != 0)
+                fail_msg("%s: told %s, expected %s", CASES[i].text, told.bytes, CASES[i].told);
+            buf_clear(&told);
+            tutti_tool_parser_free(r);
+        }
+    }
+}
+
+static void arguments_come_before_they_are_complete(void **state)
+{
+    (void)state;
+    static const char TEXT[] = "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"one two";
+    tutti_tool_parser *r = parser_new();
+    struct tutti_tool_call_delta delta;
+    size_t n_told = 0, head = sizeof TEXT - 1 - strlen("{\"a\": \"one two");
+    assert_false(tutti_tool_parser_next(r, TEXT, head, &delta));
+    assert_true(tutti_tool_parser_next(r, TEXT, head + 1, &delta));
+    assert_int_equal(delta.n_name, 1);
+    for (size_t n = head + 1; n < sizeof TEXT; n++) {
+        assert_true(tutti_tool_parser_next(r, TEXT, n, &delta));
+        assert_null(delta.name);
+        n_told += delta.n_arguments;
+        assert_int_equal(n_told, n - head);
+        assert_false(tutti_tool_parser_next(r, TEXT, n, &delta));
+    }
+    tutti_tool_parser_free(r);
+}
+
+/* Ten thousand arguments in Python, and what never becomes a call: each byte is read a bounded number of times, or this takes
+ * minutes. */
+static void long_answers_are_read_once(void **state)
+{
+    static const char END[] = ",\"z\":[1]})";
+    static const struct {
+        const char *head, *part, *tail;
+        const char *told; /* how what is told begins */
+        bool is_call, is_complete;
+    } LONG[] = {
+        { "f\ntool_call(", "a%d=1, ", "z=[1])", "f({\"a0\":1,\"a1\":1,", true, true },
+        { "{\"name\": \"", "aaaaaaa%d", "", "", false, false }, /* too long for a name */
+        { "<tool_call>", "       %d", "", "", false, false },
+        { "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>", "text %d ", "", "f({})", false,
+          true },
+        { "text ", "<tool_cal%d", "<tool_call>{\"name\": \"f\", \"arguments\": {}}", "f({})", false, true },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof LONG / sizeof *LONG; i++) {
+        struct buf text = { 0 }, told = { 0 };
+        tutti_tool_parser *r = parser_new();
+        bool ok = buf_add_string(&text, LONG[i].head) && buf_add_string(&told, "");
+        for (int k = 0; k < 10000; k++)
+            ok = ok && buf_printf(&text, LONG[i].part, k);
+        assert_true(ok && buf_add_string(&text, LONG[i].tail));
+        for (size_t n = 1; n <= text.n_bytes; n++) {
+            drain(r, text.bytes, n, &told);
+            if (told.n_bytes == 0)
+                tutti_tool_parser_content(r, text.bytes, n);
+        }
+        assert_true(told.n_bytes >= strlen(LONG[i].told));
+        assert_memory_equal(told.bytes, LONG[i].told, strlen(LONG[i].told));
+        if (LONG[i].is_call)
+            assert_string_equal(told.bytes + told.n_bytes - strlen(END), END);
+        size_t n_content;
+        assert_int_equal(tutti_tool_parser_is_complete(r, text.bytes, text.n_bytes, &n_content),
+                         LONG[i].is_complete);
+        buf_clear(&text);
+        buf_clear(&told);
+        tutti_tool_parser_free(r);
+    }
+}
+
+/* The calls of a complete answer as OpenAI's API has them: the arguments are JSON without blanks, as text. */
+static json_t *find_calls(const char *text, size_t n, size_t *n_content)
+{
+    tutti_tool_parser *r = parser_new();
+    struct tutti_tool_call_delta delta;
+    struct buf arguments = { 0 };
+    json_t *calls = json_array(), *name = NULL;
+    while (tutti_tool_parser_next(r, text, n, &delta)) {
+        if (delta.name) {
+            json_decref(name);
+            name = json_stringn(delta.name, delta.n_name);
+            buf_truncate(&arguments, 0);
+        }
+        assert_true(buf_add(&arguments, delta.arguments, delta.n_arguments));
+        if (!delta.is_last)
+            continue;
+        assert_int_equal(delta.index, json_array_size(calls));
+        json_t *value = json_loadb(arguments.bytes, arguments.n_bytes, 0, NULL);
+        char *compact = json_print(value, JSON_COMPACT);
+        json_array_append_new(calls, json_pack("{s:O, s:s}", "name", name, "arguments", compact));
+        free(compact);
+        json_decref(value);
+    }
+    if (!tutti_tool_parser_is_complete(r, text, n, n_content)) {
+        json_decref(calls);
+        calls = NULL;
+    }
+    buf_clear(&arguments);
+    json_decref(name);
+    tutti_tool_parser_free(r);
+    return calls;
+}
+
+static size_t n_sure(const char *text)
+{
+    tutti_tool_parser *parser = parser_new();
+    size_t n = tutti_tool_parser_content(parser, text, strlen(text));
+    tutti_tool_parser_free(parser);
+    return n;
+}
+
+static void finds_calls_as_each_family_writes_them(void **state)
+{
+    static const struct {
+        const char *text, *calls; /* calls NULL: none, all of it is content */
+        size_t n_content;
+    } ANSWERS[] = {
+        { "f\n{\"a\": 1}", "[{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}]", 0 },
+        { "f\n ```python\ntool_call(city='北京', n=-2, l=[True, None])\n```",
+          "[{\"name\":\"f\",\"arguments\":\"{\\\"city\\\":\\\"北京\\\",\\\"n\\\":-2,\\\"l\\\":[true,null]}\"}"
+          "]",
+          0 },
+        { "f\n```python\ntool_call()\n```", "[{\"name\":\"f\",\"arguments\":\"{}\"}]", 0 },
+        { "Let me see. \n<tool_call>\n{\"name\": \"f\", \"arguments\": "
+          "{}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\"}\n"
+          "</tool_call>",
+          "[{\"name\":\"f\",\"arguments\":\"{}\"},{\"name\":\"g\",\"arguments\":\"{}\"}]", 11 },
+        { "<tool_call>{\"name\": \"f\", \"arguments\": \"{}\"}", "[{\"name\":\"f\",\"arguments\":\"{}\"}]",
+          0 },
+        { " {\"name\": \"g\", \"parameters\": {\"x\": [1]}}\n",
+          "[{\"name\":\"g\",\"arguments\":\"{\\\"x\\\":[1]}\"}]", 0 },
+        { "[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", \"arguments\": {}}]",
+          "[{\"name\":\"f\",\"arguments\":\"{}\"},{\"name\":\"g\",\"arguments\":\"{}\"}]", 0 },
+        { "", NULL, 0 },
+        { "plain", NULL, 0 },
+        { "f", NULL, 0 },
+        { "f\nplain", NULL, 0 },
+        { "zork\n{}", NULL, 0 },
+        { "{\"name\": \"zork\"}", NULL, 0 },
+        { "{\"name\": \"f\", \"arguments\": 5}", NULL, 0 },
+        { "[1]", NULL, 0 },
+        { "[]", NULL, 0 },
+        { "x <tool_call>{\"name\": \"f\"", NULL, 0 },
+        { "f\ntool_call(a=range(5))", NULL, 0 },
+        { "f\ntool_call(a=b)", NULL, 0 },
+        { "f\ntool_call(1)", NULL, 0 },
+        { "f\ntool_call(a=1) }}{{ dict(b=2)", NULL, 0 },
+        { "f\ntool_call(a=1 + 1)", NULL, 0 },
+        { "f\ntool_call(**{'a': 1})", NULL, 0 },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof ANSWERS / sizeof *ANSWERS; i++) {
+        size_t n_content, n = strlen(ANSWERS[i].text);
+        json_t *calls = find_calls(ANSWERS[i].text, n, &n_content);
+        char *found = calls ? json_dumps(calls, JSON_COMPACT) : NULL;
+        size_t want = ANSWERS[i].calls ? ANSWERS[i].n_content : n;
+        if (!found != !ANSWERS[i].calls || (found && strcmp(found, ANSWERS[i].calls) != 0) ||
+            n_content != want)
+            fail_msg("%s: found %s, %zu bytes of content", ANSWERS[i].text, found ? found : "nothing",
+                     n_content);
+        /* What was sent while the answer grew is never taken back. */
+        tutti_tool_parser *parser = parser_new();
+        for (size_t k = 0, sent = 0; k <= n; k++) {
+            size_t sure = tutti_tool_parser_content(parser, ANSWERS[i].text, k);
+            assert_true(sure >= sent && sure <= n_content);
+            sent = sure;
+        }
+        tutti_tool_parser_free(parser);
+        free(found);
+        json_decref(calls);
+    }
+    assert_int_equal(n_sure("hello <tool"), 5);
+    assert_int_equal(n_sure("hello <toll"), 11);
+    assert_int_equal(n_sure("he"), 2);
+    assert_int_equal(n_sure("get_wea"), 0); /* may become a name */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(calls_are_told_as_far_as_they_are_certain),
+        cmocka_unit_test(finds_calls_as_each_family_writes_them),
+        cmocka_unit_test(arguments_come_before_they_are_complete),
+        cmocka_unit_test(long_answers_are_read_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
