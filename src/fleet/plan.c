@@ -1,7 +1,6 @@
 #include "fleet/plan.h"
 
 #include "backend/backend.h"
-#include "backend/kv_type.h"
 
 #include <math.h>
 
@@ -11,19 +10,19 @@ static const double MAX_USERS = 1e9; /* keeps the products with the number of re
 static double weight_bytes(const struct plan_model *m, const struct split *s)
 {
     double n_bytes = 0;
-    for (enum weight_slot slot = 0; slot < SLOT_COUNT; slot++) {
-        const struct split_target all = { .slot = slot, .part = SPLIT_ALL_PARTS };
-        struct split_part part = split_part(s, &m->desc, &all);
-        double share = part.kind == SPLIT_WHOLE ? 1 : (double)part.n / split_n_whole(&m->desc, &all);
-        n_bytes += m->bytes[slot] * share;
+    for (int layer = 0, n_seen = 0; layer < m->desc.n_layers && n_seen < m->desc.n_kinds; layer++) {
+        int kind = m->desc.kind_of[layer];
+        if (kind < n_seen) /* kinds are numbered in the order of their first layers */
+            continue;
+        n_seen++;
+        for (enum weight_slot slot = 0; slot < SLOT_COUNT; slot++) {
+            const struct split_target all = { .slot = slot, .layer = layer, .part = SPLIT_ALL_PARTS };
+            struct split_part part = split_part(s, &m->desc, &all);
+            double share = part.kind == SPLIT_WHOLE ? 1 : (double)part.n / split_n_whole(&m->desc, &all);
+            n_bytes += m->bytes[kind][slot] * share;
+        }
     }
     return n_bytes;
-}
-
-static double user_bytes(const struct plan_model *m, int n_kv_heads, int context)
-{
-    return 2.0 * m->desc.n_layers * n_kv_heads * (double)kv_type_bytes(m->kv_type, m->desc.head_dim) *
-           (double)(kv_pages_of(context) * KV_PAGE_TOKENS);
 }
 
 /* One replica on tp machines; false: the model cannot be split over so many ranks. */
@@ -36,11 +35,13 @@ static bool lay_out(struct plan_layout *out, const struct plan_model *m, int tp,
         if (split_make(&s, &m->desc, &m->blocks, tp, rank, NULL) != TUTTI_OK)
             return false;
         struct model_desc own = split_desc(&s, &m->desc);
-        l.n_heads = own.n_heads > l.n_heads ? own.n_heads : l.n_heads;
-        l.n_kv_heads = own.n_kv_heads > l.n_kv_heads ? own.n_kv_heads : l.n_kv_heads;
+        const struct attn_desc *a = &own.kinds[0].attn;
+        l.n_heads = a->n_heads > l.n_heads ? a->n_heads : l.n_heads;
+        l.n_kv_heads = a->n_kv_heads > l.n_kv_heads ? a->n_kv_heads : l.n_kv_heads;
+        l.user_bytes = fmax(l.user_bytes, (double)model_kv_bytes(&own, m->kv_type) *
+                                              (double)(kv_pages_of(context) * KV_PAGE_TOKENS));
         l.weight_bytes = fmax(l.weight_bytes, weight_bytes(m, &s));
     }
-    l.user_bytes = user_bytes(m, l.n_kv_heads, context);
     double left = memory_bytes - l.weight_bytes;
     l.n_users_fit = left > 0 ? (int64_t)fmin(left / l.user_bytes, MAX_USERS) : 0;
     *out = l;

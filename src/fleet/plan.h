@@ -9,13 +9,14 @@
 struct plan_model {
     struct model_desc desc;
     enum dtype kv_type;
-    double bytes[SLOT_COUNT]; /* of each weight, matrices packed, of all layers together */
+    /* Of each weight, matrices packed, of all layers of a kind together. */
+    double bytes[MAX_LAYER_KINDS][SLOT_COUNT];
     struct split_blocks blocks;
 };
 
 struct plan_layout {
     int tp, dp;              /* ranks of a replica, replicas */
-    int n_heads, n_kv_heads; /* of the rank with the most of them */
+    int n_heads, n_kv_heads; /* of the first layer, of the rank with the most of them */
     double weight_bytes;     /* of the largest rank */
     double user_bytes;       /* keys and values of one user's context, on the largest rank */
     int64_t n_users_fit;     /* of all replicas; 0: even the weights do not fit */

@@ -381,7 +381,8 @@ static enum tutti_status write_manifest(struct output *o, struct target *t, stru
     json_t *root = json_pack("{s:s, s:i, s:s, s:i, s:i, s:s, s:o, s:O, s:O}", "format", SHARD_MANIFEST_FORMAT,
                              "version", SHARD_MANIFEST_VERSION, "fingerprint", p->fingerprint, "n_ranks",
                              p->n_ranks, "rank", t->rank, "family", p->desc.family, "strategy",
-                             split_to_json(&p->splits[t->rank]), "files", t->files, "tensors", t->tensors);
+                             split_to_json(&p->splits[t->rank], &p->desc), "files", t->files, "tensors",
+                             t->tensors);
     char *text = root ? json_dumps(root, JSON_INDENT(1)) : NULL;
     json_decref(root);
     if (!text)

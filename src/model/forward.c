@@ -23,10 +23,10 @@ struct workspace {
     struct floats x; /* [max_rows][d_model]: the residual stream; the first three are shared between ranks */
     struct floats normed;   /* [max_rows][d_model] */
     struct floats delta;    /* [max_rows][d_model]: a block's output */
-    struct floats qkv;      /* [max_rows][(n_heads + 2 n_kv_heads) head_dim] */
-    struct floats attended; /* [max_rows][n_heads head_dim] */
+    struct floats qkv;      /* [max_rows][(n_heads + 2 n_kv_heads) head_dim], of the widest layer */
+    struct floats attended; /* [max_rows][n_heads head_dim], of the widest layer */
     struct floats kv;       /* [max_rows][2 n_kv_heads head_dim]; empty without a top query */
-    struct floats hidden;   /* [max_rows][d_ff] */
+    struct floats hidden;   /* [max_rows][d_ff], of the widest layer */
     struct floats gathered; /* [max_rows][d_model]: the stream of the output rows */
     struct floats logits;   /* [max_outputs][n_vocab] */
     /* With adapters: */
@@ -62,6 +62,29 @@ void workspace_free(struct workspace *w, struct backend *be)
     free(w);
 }
 
+/* The widest rows of any layer. */
+struct widths {
+    int q, kv, qkv, ffn;
+};
+
+static int larger(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+static struct widths find_widths(const struct model_desc *d)
+{
+    struct widths w = { 0 };
+    for (int i = 0; i < d->n_kinds; i++) {
+        const struct attn_desc *a = &d->kinds[i].attn;
+        w.q = larger(w.q, a->n_heads * a->head_dim);
+        w.kv = larger(w.kv, 2 * a->n_kv_heads * a->head_dim);
+        w.qkv = larger(w.qkv, (a->n_heads + 2 * a->n_kv_heads) * a->head_dim);
+        w.ffn = larger(w.ffn, d->kinds[i].ffn.d_ff);
+    }
+    return w;
+}
+
 static enum tutti_status reserve(struct model *model, int max_rows, int max_outputs, struct tutti_error *err)
 {
     const struct model_desc *d = &model->local;
@@ -81,7 +104,7 @@ static enum tutti_status reserve(struct model *model, int max_rows, int max_outp
     *w = shared;
     w->max_rows = max_rows;
     w->max_outputs = max_outputs;
-    int q = d->n_heads * d->head_dim, qkv = q + 2 * d->n_kv_heads * d->head_dim;
+    struct widths widest = find_widths(d);
     w->row_adapters = calloc((size_t)max_rows, sizeof *w->row_adapters);
     w->output_adapters = calloc((size_t)max_rows, sizeof *w->output_adapters);
     if (!w->row_adapters || !w->output_adapters) {
@@ -92,10 +115,10 @@ static enum tutti_status reserve(struct model *model, int max_rows, int max_outp
         struct floats *memory;
         int n_rows, width;
     } wanted[] = {
-        { &w->qkv, max_rows, qkv },
-        { &w->attended, max_rows, q },
-        { &w->kv, max_rows, d->has_top_query ? qkv - q : 0 },
-        { &w->hidden, max_rows, d->d_ff },
+        { &w->qkv, max_rows, widest.qkv },
+        { &w->attended, max_rows, widest.q },
+        { &w->kv, max_rows, d->has_top_query ? widest.kv : 0 },
+        { &w->hidden, max_rows, widest.ffn },
         { &w->gathered, max_rows, d->d_model },
         { &w->logits, max_outputs, d->n_vocab },
     };
@@ -182,7 +205,7 @@ static void linear_glu(struct pass *p, int layer)
 {
     const struct matrix *m = weight(p, SLOT_GATE_UP, layer)->matrix;
     struct workspace *w = &p->w;
-    enum activation act = p->model->desc.activation;
+    enum activation act = model_layer(&p->model->desc, layer)->ffn.activation;
     const struct lora *const *loras = p->adapters ? model_loras(p->model, SLOT_GATE_UP, layer) : NULL;
     if (loras)
         p->op->linear_glu_adapted(p->be, w->hidden, m, w->normed, p->n_rows, act, loras, p->adapters);
@@ -248,7 +271,8 @@ static void query_by_position(struct pass *p, int layer)
 {
     const struct model_desc *d = &p->model->local;
     struct workspace *w = &p->w;
-    int q = d->n_heads * d->head_dim, kv = 2 * d->n_kv_heads * d->head_dim;
+    const struct attn_desc *a = &model_layer(d, layer)->attn;
+    int q = a->n_heads * a->head_dim, kv = 2 * a->n_kv_heads * a->head_dim;
     linear(p, SLOT_TOP_KV, layer, w->kv, w->normed);
     p->op->positions(p->be, w->normed, weight(p, SLOT_TOP_TABLE, 0)->values, 0, p->n_rows, d->d_model, false);
     linear(p, SLOT_TOP_QUERY, layer, w->attended, w->normed);
@@ -258,6 +282,7 @@ static void query_by_position(struct pass *p, int layer)
 static void run_layer(struct pass *p, int i)
 {
     const struct model_desc *d = &p->model->local;
+    const struct ffn_desc *ffn = &model_layer(d, i)->ffn;
     const struct backend_ops *op = p->op;
     struct workspace *w = &p->w;
     bool is_top = d->has_top_query && i == d->n_layers - 1;
@@ -277,11 +302,11 @@ static void run_layer(struct pass *p, int i)
     all_reduce(p, w->delta);
     join(p, SLOT_ATTN_POST_NORM, i);
     normalize_all(p, SLOT_FFN_NORM, i);
-    if (d->has_gate) {
+    if (ffn->has_gate) {
         linear_glu(p, i);
     } else {
         linear(p, SLOT_GATE_UP, i, w->hidden, w->normed);
-        op->activate(p->be, w->hidden, p->n_rows, d->d_ff, d->activation);
+        op->activate(p->be, w->hidden, p->n_rows, ffn->d_ff, ffn->activation);
     }
     linear(p, SLOT_DOWN, i, w->delta, w->hidden);
     all_reduce(p, w->delta);

@@ -7,6 +7,9 @@
 struct workspace;
 void workspace_free(struct workspace *workspace, struct backend *be); /* NULL is allowed */
 
+/* Fills model->rope_freqs. False: out of memory. */
+bool model_alloc_rope_freqs(struct model *model);
+
 /* Creates model->backend for model->desc and model->rope_freqs, and sets model->kv_type. */
 MUST_CHECK enum tutti_status
 model_start_backend(struct model *model, const struct tutti_model_options *options, struct tutti_error *err);

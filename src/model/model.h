@@ -9,30 +9,17 @@
 #include "backend/backend.h"
 #include "base/error.h"
 #include "base/ids.h"
+#include "base/limits.h"
 #include "checkpoint/checkpoint.h"
 #include "model/slots.h"
 #include "tokenizer/tokenizer.h"
 
 enum { MAX_STOP_IDS = 64 };
 
-/* The hyperparameters: everything that forward.c must know. Ranges are checked by
- * model_desc_check(). */
-struct model_desc {
-    char family[32];      /* "llama", "chatglm" */
-    char chat_format[32]; /* "llama2", "chatglm2", "chatglm3"; "": none */
-    int n_layers, d_model, n_heads, n_kv_heads, head_dim, d_ff, n_vocab, n_ctx;
-    enum { NORM_RMS, NORM_LAYER /* subtracts the mean, has biases */ } norm;
-    float norm_eps;
-    bool has_embedding_norm; /* on the embedding, before the first layer */
-    /* Norms of the outputs of attention and feed-forward layer, before they join the residual. */
-    bool has_post_norms;
-    /* 0: a block's output is added to the residual stream; else to the block's normed input times
-     * this factor. */
-    float residual_scale;
-    bool has_learned_positions; /* a table of n_ctx rows is added to the embedding */
-    /* The last layer's queries come from a table of n_ctx rows, by position. The output norm is
-     * before that layer, and no norm after it. */
-    bool has_top_query;
+/* How the layers of one kind attend. */
+struct attn_desc {
+    int n_heads, n_kv_heads, head_dim;
+    int window; /* a position attends to this many, itself included; 0: to all before it */
     enum rope_kind rope;
     int rotary_dim;
     double rope_theta;
@@ -51,16 +38,51 @@ struct model_desc {
         double beta_fast, beta_slow, attention_factor;    /* yarn; attention_factor 0: 0.1 ln(factor) + 1 */
         int original_n_ctx;
     } rope_scaling;
-    bool has_qk_norm;       /* RMSNorm of each head of q and k, with norm_eps, before rotary embedding */
-    bool has_alibi;         /* ALiBi (scores fall with the distance) instead of rotary embedding */
-    int window;             /* a position attends to this many, itself included; 0: to all before it */
-    bool has_qkv_bias;      /* on q, k, v */
-    bool has_attn_out_bias; /* on the output projection of attention */
-    bool has_mlp_bias;      /* on gate, up and down */
-    bool has_gate;          /* act(gate) * up, else act(up) */
-    bool tied_output;       /* the embedding is also the output matrix */
-    bool is_untied;         /* the configuration says tied, but the file has another output matrix */
+    bool has_qk_norm;  /* RMSNorm of each head of q and k, with norm_eps, before rotary embedding */
+    bool has_alibi;    /* ALiBi (scores fall with the distance) instead of rotary embedding */
+    bool has_qkv_bias; /* on q, k, v */
+    bool has_out_bias; /* on the output projection */
+};
+
+/* The feed-forward block of the layers of one kind. */
+struct ffn_desc {
+    int d_ff;
+    bool has_gate; /* act(gate) * up, else act(up) */
+    bool has_bias; /* on gate, up and down */
     enum activation activation;
+};
+
+struct layer_desc {
+    struct attn_desc attn;
+    struct ffn_desc ffn;
+};
+enum { MAX_LAYER_KINDS = 8 };
+
+/* The hyperparameters: everything that forward.c must know. Ranges are checked by
+ * model_desc_check(). */
+struct model_desc {
+    char family[32];      /* "llama", "chatglm" */
+    char chat_format[32]; /* "llama2", "chatglm2", "chatglm3"; "": none */
+    int n_layers, d_model, n_vocab, n_ctx;
+    /* Layers may be of several kinds: layer i is described by kinds[kind_of[i]]. The first layer is
+     * of kind 0. */
+    int n_kinds;
+    struct layer_desc kinds[MAX_LAYER_KINDS];
+    uint8_t kind_of[LIMIT_LAYERS];
+    enum { NORM_RMS, NORM_LAYER /* subtracts the mean, has biases */ } norm;
+    float norm_eps;
+    bool has_embedding_norm; /* on the embedding, before the first layer */
+    /* Norms of the outputs of attention and feed-forward layer, before they join the residual. */
+    bool has_post_norms;
+    /* 0: a block's output is added to the residual stream; else to the block's normed input times
+     * this factor. */
+    float residual_scale;
+    bool has_learned_positions; /* a table of n_ctx rows is added to the embedding */
+    /* The last layer's queries come from a table of n_ctx rows, by position. The output norm is
+     * before that layer, and no norm after it. */
+    bool has_top_query;
+    bool tied_output; /* the embedding is also the output matrix */
+    bool is_untied;   /* the configuration says tied, but the file has another output matrix */
     /* Prefix attention: tokens before the first prefix_end_id attend in both directions. After it
      * the rotary position stays at that of the first mask id found, and a second (block) position
      * counts up. */
@@ -74,12 +96,18 @@ struct model_desc {
     int n_usable_vocab; /* ids from here on are padding rows, never sampled */
 };
 
+/* layer: 0 to n_layers - 1. */
+static inline const struct layer_desc *model_layer(const struct model_desc *d, int layer)
+{
+    return &d->kinds[d->kind_of[layer]];
+}
+
+/* Keys and values of one position in all layers. */
+uint64_t model_kv_bytes(const struct model_desc *desc, enum dtype kv_type);
+
 /* Whether positions from n_ctx on cannot be computed. Other models can run beyond n_ctx, with
  * falling quality. */
-static inline bool model_desc_ends_at_context(const struct model_desc *d)
-{
-    return d->has_learned_positions || d->has_top_query || d->rope_scaling.kind == ROPE_SCALING_DYNAMIC;
-}
+bool model_desc_ends_at_context(const struct model_desc *desc);
 
 /* The number of stop_ids that end an answer. */
 static inline int model_desc_n_stops(const struct model_desc *d, bool is_chat)
@@ -135,9 +163,9 @@ struct model {
     struct chat_template *chat_template; /* of a format that is a template */
     struct tutti_sampling sampling;      /* defaults */
     uint64_t n_params, weight_bytes;
-    float *rope_freqs;           /* host */
-    struct workspace *workspace; /* activations for max_rows rows, by model_reserve() */
-    bool in_use;                 /* an engine is open on it */
+    float *rope_freqs[MAX_LAYER_KINDS]; /* host, [rotary_dim / 2] of each kind of layers */
+    struct workspace *workspace;        /* activations for max_rows rows, by model_reserve() */
+    bool in_use;                        /* an engine is open on it */
 };
 
 /* layer: 0 for weights outside of layers. */

@@ -34,8 +34,7 @@ static bool is_not_top(const struct model_desc *d, int layer)
 
 static bool has_head_norms(const struct model_desc *d, int layer)
 {
-    (void)layer;
-    return d->has_qk_norm;
+    return model_layer(d, layer)->attn.has_qk_norm;
 }
 
 static bool has_post_norms(const struct model_desc *d, int layer)
@@ -50,24 +49,25 @@ static bool has_output(const struct model_desc *d, int layer)
     return !d->tied_output;
 }
 
-static bool norm_has_bias(const struct model_desc *d)
+static bool norm_has_bias(const struct model_desc *d, int layer)
 {
+    (void)layer;
     return d->norm == NORM_LAYER;
 }
 
-static bool qkv_has_bias(const struct model_desc *d)
+static bool qkv_has_bias(const struct model_desc *d, int layer)
 {
-    return d->has_qkv_bias;
+    return model_layer(d, layer)->attn.has_qkv_bias;
 }
 
-static bool attn_out_has_bias(const struct model_desc *d)
+static bool attn_out_has_bias(const struct model_desc *d, int layer)
 {
-    return d->has_attn_out_bias;
+    return model_layer(d, layer)->attn.has_out_bias;
 }
 
-static bool mlp_has_bias(const struct model_desc *d)
+static bool mlp_has_bias(const struct model_desc *d, int layer)
 {
-    return d->has_mlp_bias;
+    return model_layer(d, layer)->ffn.has_bias;
 }
 
 #define NORM(columns_) .kind = SLOT_NORM, .columns = (columns_)
@@ -121,19 +121,20 @@ bool slot_is_in(const struct model_desc *d, enum weight_slot slot, int layer)
     return !info->is_in || info->is_in(d, layer);
 }
 
-int slot_dim(const struct model_desc *d, enum dim dim)
+int slot_dim(const struct model_desc *d, enum dim dim, int layer)
 {
+    const struct attn_desc *a = &model_layer(d, layer)->attn;
     switch (dim) {
     case DIM_MODEL:
         return d->d_model;
     case DIM_HEAD:
-        return d->head_dim;
+        return a->head_dim;
     case DIM_QUERIES:
-        return d->n_heads * d->head_dim;
+        return a->n_heads * a->head_dim;
     case DIM_KV:
-        return d->n_kv_heads * d->head_dim;
+        return a->n_kv_heads * a->head_dim;
     case DIM_FF:
-        return d->d_ff;
+        return model_layer(d, layer)->ffn.d_ff;
     case DIM_VOCAB:
         return d->n_vocab;
     case DIM_CONTEXT:
@@ -144,16 +145,17 @@ int slot_dim(const struct model_desc *d, enum dim dim)
     return 1;
 }
 
-struct slot_shape slot_shape(const struct model_desc *d, enum weight_slot slot)
+struct slot_shape slot_shape(const struct model_desc *d, enum weight_slot slot, int layer)
 {
     const struct slot_info *info = slot_info(slot);
-    struct slot_shape shape = { .n_in = slot_dim(d, info->columns),
-                                .has_bias = info->has_bias && info->has_bias(d),
-                                .is_gate_up = slot == SLOT_GATE_UP && d->has_gate };
+    bool has_gate = model_layer(d, layer)->ffn.has_gate;
+    struct slot_shape shape = { .n_in = slot_dim(d, info->columns, layer),
+                                .has_bias = info->has_bias && info->has_bias(d, layer),
+                                .is_gate_up = slot == SLOT_GATE_UP && has_gate };
     do
-        shape.n_out += shape.rows[shape.n_parts] = slot_dim(d, info->rows[shape.n_parts]);
+        shape.n_out += shape.rows[shape.n_parts] = slot_dim(d, info->rows[shape.n_parts], layer);
     while (++shape.n_parts < MAX_PARTS && info->rows[shape.n_parts] != DIM_NONE &&
-           (slot != SLOT_GATE_UP || d->has_gate));
+           (slot != SLOT_GATE_UP || has_gate));
     return shape;
 }
 

@@ -39,7 +39,7 @@ enum weight_slot {
 /* A matrix may be stored as several tensors, its parts, whose rows are concatenated. */
 enum { MAX_PARTS = 3 };
 
-/* A dimension, in terms of the description. */
+/* A dimension, in terms of the description: the model's, or that of the layer. */
 enum dim {
     DIM_NONE,
     DIM_MODEL,   /* d_model */
@@ -71,8 +71,8 @@ struct slot_info {
     const char *name; /* for messages */
     enum slot_kind kind;
     bool is_of_layer;
-    bool (*is_in)(const struct model_desc *desc, int layer); /* NULL: in every model */
-    bool (*has_bias)(const struct model_desc *desc);         /* NULL: never */
+    bool (*is_in)(const struct model_desc *desc, int layer);    /* NULL: in every model */
+    bool (*has_bias)(const struct model_desc *desc, int layer); /* NULL: never */
     enum dim rows[MAX_PARTS]; /* of the parts; DIM_NONE: one row, or no more parts */
     enum dim columns;
     /* Of the matrix, and of its last part where each part is a matrix of its own; the others are
@@ -94,7 +94,8 @@ static inline enum weight_slot slot_named_as(enum weight_slot slot)
     return slot == SLOT_TOP_QUERY || slot == SLOT_TOP_KV ? SLOT_QKV : slot;
 }
 
-int slot_dim(const struct model_desc *desc, enum dim dim);
+/* layer: 0 outside of layers. */
+int slot_dim(const struct model_desc *desc, enum dim dim, int layer);
 
 /* The parts of a weight. Without a gate, gate_up is only up. */
 struct slot_shape {
@@ -103,7 +104,7 @@ struct slot_shape {
     int n_in;
     bool has_bias, is_gate_up;
 };
-struct slot_shape slot_shape(const struct model_desc *desc, enum weight_slot slot);
+struct slot_shape slot_shape(const struct model_desc *desc, enum weight_slot slot, int layer);
 
 /* All weights of a model, in order. Begin with SLOT_BEGIN; false: there are no more. */
 struct slot_at {

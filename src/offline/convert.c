@@ -92,11 +92,12 @@ static void plan_run(struct converter *c, struct planned *p, const struct weight
 }
 
 /* The heads of a part whose rows change from half-split to interleaved order; 0: none. */
-static int n_permuted(const struct converter *c, enum dim rows, bool is_last)
+static int n_permuted(const struct converter *c, int layer, enum dim rows, bool is_last)
 {
-    if (!c->family->is_permuted_in_gguf || c->desc.rope != ROPE_HALF)
+    const struct attn_desc *a = &model_layer(&c->desc, layer)->attn;
+    if (!c->family->is_permuted_in_gguf || a->rope != ROPE_HALF)
         return 0;
-    return rows == DIM_QUERIES ? c->desc.n_heads : rows == DIM_KV && !is_last ? c->desc.n_kv_heads : 0;
+    return rows == DIM_QUERIES ? a->n_heads : rows == DIM_KV && !is_last ? a->n_kv_heads : 0;
 }
 
 /* Plans a matrix, in the parts of the target's layout. */
@@ -104,7 +105,7 @@ static enum tutti_status plan_matrix(struct converter *c, const struct weight *w
 {
     const char *const *patterns = tensor_names_of(c->to, w->slot);
     const struct slot_info *info = slot_info(w->slot);
-    struct slot_shape shape = slot_shape(&c->desc, w->slot);
+    struct slot_shape shape = slot_shape(&c->desc, w->slot, w->layer);
     bool is_fused = shape.n_parts > 1 && !patterns[1];
     int n_parts = is_fused ? 1 : shape.n_parts;
     struct run run = { 0 };
@@ -114,7 +115,7 @@ static enum tutti_status plan_matrix(struct converter *c, const struct weight *w
         if (!is_last)
             place.role = WEIGHT_OTHER;
         run.end = is_fused ? shape.n_out : run.begin + shape.rows[i];
-        run.n_permuted_heads = is_fused ? 0 : n_permuted(c, info->rows[i], is_last);
+        run.n_permuted_heads = is_fused ? 0 : n_permuted(c, w->layer, info->rows[i], is_last);
         run.is_bias = false;
         struct planned *p = plan_next(c, patterns[i], w->layer, run.end - run.begin, w->n_in, &place);
         if (!p)
@@ -152,18 +153,19 @@ static enum tutti_status plan_rope_factors(struct converter *c, struct tutti_err
     const struct tensor *stored = checkpoint_find(c->ck, "rope_freqs.weight");
     if (stored)
         return plan_tensor(c, "rope_freqs.weight", 0, stored, err);
-    if (c->desc.rope_scaling.kind != ROPE_SCALING_LLAMA3)
+    const struct attn_desc *a = &c->desc.kinds[0].attn;
+    if (a->rope_scaling.kind != ROPE_SCALING_LLAMA3)
         return TUTTI_OK;
-    int n = c->desc.rotary_dim / 2;
+    int n = a->rotary_dim / 2;
     float *scaled = malloc((size_t)n * sizeof *scaled);
     c->rope_factors = malloc((size_t)n * sizeof *c->rope_factors);
     if (!scaled || !c->rope_factors) {
         free(scaled);
         return error_out_of_memory(checkpoint_path(c->ck), err);
     }
-    struct model_desc plain = c->desc;
+    struct attn_desc plain = *a;
     plain.rope_scaling.kind = ROPE_SCALING_NONE;
-    model_rope_freqs(&c->desc, scaled);
+    model_rope_freqs(a, scaled);
     model_rope_freqs(&plain, c->rope_factors);
     for (int j = 0; j < n; j++)
         c->rope_factors[j] /= scaled[j];
@@ -222,7 +224,8 @@ static enum tutti_status write_all(struct converter *c, struct tutti_error *err)
             st = convert_stream_tensor(&c->stream, p, err);
         else /* tutti runs only on little-endian machines */
             st = gguf_writer_data(c->stream.writer, c->rope_factors,
-                                  (size_t)(c->desc.rotary_dim / 2) * sizeof *c->rope_factors, err);
+                                  (size_t)(c->desc.kinds[0].attn.rotary_dim / 2) * sizeof *c->rope_factors,
+                                  err);
     }
     return st == TUTTI_OK ? gguf_writer_finish(c->stream.writer, err) : st;
 }
@@ -302,6 +305,12 @@ static uint32_t file_type(const struct convert_options *options)
 static enum tutti_status convert(struct converter *c, const char *dst, struct tutti_error *err)
 {
     enum tutti_status st = model_desc_read(&c->desc, &c->family, c->ck, err);
+    if (st == TUTTI_OK && c->desc.n_kinds > 1)
+        st = error_set(
+            err, TUTTI_E_UNSUPPORTED,
+            "%s: layer_types: some layers have a window of attention, which GGUF's architecture %s "
+            "cannot express; the folder runs as it is, quantized by --type while it loads",
+            checkpoint_config_path(c->ck), c->family->gguf_architecture);
     if (st == TUTTI_OK)
         st = check_target(c->ck, dst, err);
     if (st != TUTTI_OK)

@@ -30,12 +30,12 @@ static void put_string(struct gguf_writer *w, const char *key, const char *text)
     gguf_writer_string(w, key, text, strlen(text));
 }
 
-static void describe_rope(struct gguf_writer *w, const char *arch, const struct model_desc *d)
+static void describe_rope(struct gguf_writer *w, const char *arch, const struct attn_desc *a)
 {
-    const struct rope_scaling *s = &d->rope_scaling;
+    const struct rope_scaling *s = &a->rope_scaling;
     char key[128];
-    put_u32(w, arch, "rope.dimension_count", d->rotary_dim);
-    put_f32(w, arch, "rope.freq_base", (float)d->rope_theta);
+    put_u32(w, arch, "rope.dimension_count", a->rotary_dim);
+    put_f32(w, arch, "rope.freq_base", (float)a->rope_theta);
     snprintf(key, sizeof key, "%s.rope.scaling.type", arch);
     if (s->kind == ROPE_SCALING_LINEAR) {
         put_string(w, key, "linear");
@@ -56,6 +56,7 @@ void convert_describe(struct gguf_writer *w, const struct family *family, const 
                       const char *name, uint32_t file_type)
 {
     const char *arch = family->gguf_architecture;
+    const struct attn_desc *a = &d->kinds[0].attn;
     put_string(w, "general.architecture", arch);
     put_string(w, "general.type", "model");
     put_string(w, "general.name", name);
@@ -64,21 +65,21 @@ void convert_describe(struct gguf_writer *w, const struct family *family, const 
     put_u32(w, arch, "context_length", d->n_ctx);
     put_u32(w, arch, "embedding_length", d->d_model);
     put_u32(w, arch, "block_count", d->n_layers);
-    put_u32(w, arch, "feed_forward_length", d->d_ff);
+    put_u32(w, arch, "feed_forward_length", d->kinds[0].ffn.d_ff);
     put_u32(w, arch, "vocab_size", d->n_vocab);
-    put_u32(w, arch, "attention.head_count", d->n_heads);
-    put_u32(w, arch, "attention.head_count_kv", d->n_kv_heads);
+    put_u32(w, arch, "attention.head_count", a->n_heads);
+    put_u32(w, arch, "attention.head_count_kv", a->n_kv_heads);
     put_f32(w, arch,
             d->norm == NORM_RMS ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon",
             d->norm_eps);
-    if ((int64_t)d->head_dim * d->n_heads != d->d_model) {
-        put_u32(w, arch, "attention.key_length", d->head_dim);
-        put_u32(w, arch, "attention.value_length", d->head_dim);
+    if ((int64_t)a->head_dim * a->n_heads != d->d_model) {
+        put_u32(w, arch, "attention.key_length", a->head_dim);
+        put_u32(w, arch, "attention.value_length", a->head_dim);
     }
-    if (d->window > 0)
-        put_u32(w, arch, "attention.sliding_window", d->window);
-    if (d->rope != ROPE_NONE)
-        describe_rope(w, arch, d);
+    if (a->window > 0)
+        put_u32(w, arch, "attention.sliding_window", a->window);
+    if (a->rope != ROPE_NONE)
+        describe_rope(w, arch, a);
     if (family->put_metadata)
         family->put_metadata(w, d);
 }

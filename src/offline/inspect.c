@@ -43,8 +43,7 @@ static enum tutti_status sum_weights(struct report *r, struct tutti_error *err)
 static void count_users(struct report *r)
 {
     const struct model_desc *d = &r->desc;
-    r->kv_token_bytes = 2 * (uint64_t)d->n_layers * (uint64_t)d->n_kv_heads *
-                        (uint64_t)kv_type_bytes(r->options->kv_type, d->head_dim);
+    r->kv_token_bytes = model_kv_bytes(d, r->options->kv_type);
     r->memory_bytes = r->options->memory_bytes ? r->options->memory_bytes
                                                : memory_left(r->options->root ? r->options->root : "");
     r->context = r->options->context > 0 ? r->options->context : d->n_ctx;
@@ -55,28 +54,52 @@ static void count_users(struct report *r)
                    : 0;
 }
 
-static const char *scaling_name(const struct model_desc *d)
+static const char *scaling_name(const struct attn_desc *a)
 {
     static const char *const NAMES[] = { "none", "linear", "llama3", "yarn", "dynamic" };
-    return NAMES[d->rope_scaling.kind];
+    return NAMES[a->rope_scaling.kind];
 }
 
-static const char *rope_name(const struct model_desc *d)
+static const char *rope_name(const struct attn_desc *a)
 {
     static const char *const NAMES[] = { "none", "interleaved", "half-split", "two-dimensional" };
-    return NAMES[d->rope];
+    return NAMES[a->rope];
 }
 
-static const char *activation_name(const struct model_desc *d)
+static const char *activation_name(const struct ffn_desc *f)
 {
     static const char *const NAMES[] = { "silu", "gelu-tanh", "gelu-sigmoid" };
-    return NAMES[d->activation];
+    return NAMES[f->activation];
 }
 
 /* Where positions come from. */
-static const char *positions_name(const struct model_desc *d)
+static const char *positions_name(const struct attn_desc *a)
 {
-    return d->rope != ROPE_NONE ? "rotary" : d->has_alibi ? "alibi" : "learned";
+    return a->rope != ROPE_NONE ? "rotary" : a->has_alibi ? "alibi" : "learned";
+}
+
+static json_t *layer_json(const struct layer_desc *l)
+{
+    const struct attn_desc *a = &l->attn;
+    return json_pack("{s:i, s:i, s:i, s:i, s:s, s:i, s:f, s:s, s:b, s:s, s:s, s:b, s:i, s:b}", "heads",
+                     a->n_heads, "kv_heads", a->n_kv_heads, "head_dim", a->head_dim, "d_ff", l->ffn.d_ff,
+                     "rope", rope_name(a), "rotary_dim", a->rotary_dim, "rope_theta", a->rope_theta,
+                     "rope_scaling", scaling_name(a), "qkv_bias", a->has_qkv_bias, "positions",
+                     positions_name(a), "activation", activation_name(&l->ffn), "gate", l->ffn.has_gate,
+                     "window", a->window, "qk_norm", a->has_qk_norm);
+}
+
+static json_t *kind_json(const void *user, size_t index)
+{
+    const struct model_desc *d = user;
+    json_t *kind = layer_json(&d->kinds[index]), *layers = json_array();
+    for (int i = 0; i < d->n_layers; i++)
+        if (d->kind_of[i] == index && json_array_append_new(layers, json_integer(i)) != 0)
+            break;
+    if (kind && json_object_set_new(kind, "layers", layers) == 0)
+        return kind;
+    json_decref(kind);
+    return NULL;
 }
 
 static json_t *tensor_json(const void *user, size_t index)
@@ -89,19 +112,14 @@ static json_t *tensor_json(const void *user, size_t index)
 static enum tutti_status write_json(const struct report *r, FILE *out, struct tutti_error *err)
 {
     const struct model_desc *d = &r->desc;
-    json_t *root = json_pack(
-        "{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:s, s:i, s:f, s:s, s:b, s:b}", "path",
-        checkpoint_path(r->ck), "family", d->family, "layers", d->n_layers, "d_model", d->d_model, "heads",
-        d->n_heads, "kv_heads", d->n_kv_heads, "head_dim", d->head_dim, "d_ff", d->d_ff, "vocab", d->n_vocab,
-        "context", d->n_ctx, "norm_eps", (double)d->norm_eps, "rope", rope_name(d), "rotary_dim",
-        d->rotary_dim, "rope_theta", d->rope_theta, "rope_scaling", scaling_name(d), "qkv_bias",
-        d->has_qkv_bias, "tied_output", d->tied_output);
-    json_t *kind = json_pack("{s:s, s:s, s:b, s:s, s:b, s:i, s:b, s:b, s:b, s:b, s:f}", "positions",
-                             positions_name(d), "norm", d->norm == NORM_RMS ? "rms" : "layer", "post_norms",
-                             d->has_post_norms, "activation", activation_name(d), "gate", d->has_gate,
-                             "window", d->window, "qk_norm", d->has_qk_norm, "embedding_norm",
-                             d->has_embedding_norm, "bidirectional_prefix", d->has_prefix, "top_query",
-                             d->has_top_query, "residual_scale", (double)d->residual_scale);
+    json_t *root = json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:f, s:b, s:s, s:b, s:b, s:b, s:b, s:f}", "path",
+                             checkpoint_path(r->ck), "family", d->family, "layers", d->n_layers, "d_model",
+                             d->d_model, "vocab", d->n_vocab, "context", d->n_ctx, "norm_eps",
+                             (double)d->norm_eps, "tied_output", d->tied_output, "norm",
+                             d->norm == NORM_RMS ? "rms" : "layer", "post_norms", d->has_post_norms,
+                             "embedding_norm", d->has_embedding_norm, "bidirectional_prefix", d->has_prefix,
+                             "top_query", d->has_top_query, "residual_scale", (double)d->residual_scale);
+    json_t *kind = layer_json(&d->kinds[0]);
     json_t *cost = json_pack("{s:s, s:I, s:I, s:I, s:s, s:I, s:I, s:i, s:I}", "weight_type",
                              dtype_name(r->type), "params", (json_int_t)r->n_params, "stored_bytes",
                              (json_int_t)r->stored_bytes, "weight_bytes", (json_int_t)r->weight_bytes,
@@ -110,6 +128,8 @@ static enum tutti_status write_json(const struct report *r, FILE *out, struct tu
                              "user_context", r->context, "users", (json_int_t)r->users);
     bool ok = root && kind && cost && json_object_update(root, kind) == 0 &&
               json_object_update(root, cost) == 0 &&
+              (d->n_kinds == 1 ||
+               json_object_set_new(root, "layer_kinds", json_list((size_t)d->n_kinds, kind_json, d)) == 0) &&
               (!r->options->lists_tensors ||
                json_object_set_new(root, "tensors",
                                    json_list(checkpoint_n_tensors(r->ck), tensor_json, r->ck)) == 0) &&
@@ -147,25 +167,53 @@ static void write_tensors(const struct report *r, FILE *out)
     }
 }
 
-static void write_layers(const struct model_desc *d, FILE *out)
+/* Which layers are of a kind: "0-3, 8". */
+static void write_numbers(const struct model_desc *d, int kind, FILE *out)
 {
-    fprintf(out, "%-16s %d x (%d wide, feed-forward %d, %s%s)\n", "layers", d->n_layers, d->d_model, d->d_ff,
-            activation_name(d), d->has_gate ? " with a gate" : "");
-    fprintf(out, "%-16s %s%s%s%s\n", "norms", d->norm == NORM_RMS ? "RMSNorm" : "LayerNorm",
-            d->has_post_norms ? ", also after each block" : "",
-            d->has_embedding_norm ? ", also on the embedding" : "",
-            d->has_qk_norm ? ", also on the heads of q and k" : "");
-    fprintf(out, "%-16s %d heads of %d, %d KV heads%s%s%s\n", "attention", d->n_heads, d->head_dim,
-            d->n_kv_heads, d->has_qkv_bias ? ", biases on q, k, v" : "",
+    const char *comma = ":";
+    for (int i = 0; i < d->n_layers; i++) {
+        if (d->kind_of[i] != kind)
+            continue;
+        int begin = i;
+        while (i + 1 < d->n_layers && d->kind_of[i + 1] == kind)
+            i++;
+        fprintf(out, i > begin ? "%s %d-%d" : "%s %d", comma, begin, i);
+        comma = ",";
+    }
+}
+
+static void write_kind(const struct model_desc *d, int kind, FILE *out)
+{
+    const struct attn_desc *a = &d->kinds[kind].attn;
+    const struct ffn_desc *f = &d->kinds[kind].ffn;
+    int n_layers = 0;
+    for (int i = 0; i < d->n_layers; i++)
+        n_layers += d->kind_of[i] == kind;
+    fprintf(out, "%-16s %d x (%d wide, feed-forward %d, %s%s)", "layers", n_layers, d->d_model, f->d_ff,
+            activation_name(f), f->has_gate ? " with a gate" : "");
+    if (d->n_kinds > 1)
+        write_numbers(d, kind, out);
+    fprintf(out, "\n%-16s %d heads of %d, %d KV heads%s%s%s%s\n", "attention", a->n_heads, a->head_dim,
+            a->n_kv_heads, a->has_qkv_bias ? ", biases on q, k, v" : "",
+            a->has_qk_norm ? ", norms of the heads of q and k" : "",
             d->has_prefix ? ", the prompt in both directions" : "",
             d->has_top_query ? ", queries by position in the last layer" : "");
-    if (d->window > 0)
-        fprintf(out, "%-16s %d positions\n", "window", d->window);
-    if (d->rope != ROPE_NONE)
-        fprintf(out, "%-16s rotary, %s, %d dimensions, theta %g, scaling %s\n", "positions", rope_name(d),
-                d->rotary_dim, d->rope_theta, scaling_name(d));
+    if (a->window > 0)
+        fprintf(out, "%-16s %d positions\n", "window", a->window);
+    if (a->rope != ROPE_NONE)
+        fprintf(out, "%-16s rotary, %s, %d dimensions, theta %g, scaling %s\n", "positions", rope_name(a),
+                a->rotary_dim, a->rope_theta, scaling_name(a));
     else
-        fprintf(out, "%-16s %s\n", "positions", positions_name(d));
+        fprintf(out, "%-16s %s\n", "positions", positions_name(a));
+}
+
+static void write_layers(const struct model_desc *d, FILE *out)
+{
+    for (int i = 0; i < d->n_kinds; i++)
+        write_kind(d, i, out);
+    fprintf(out, "%-16s %s%s%s\n", "norms", d->norm == NORM_RMS ? "RMSNorm" : "LayerNorm",
+            d->has_post_norms ? ", also after each block" : "",
+            d->has_embedding_norm ? ", also on the embedding" : "");
     if (d->residual_scale != 0)
         fprintf(out, "%-16s the normed input times %g\n", "residual", (double)d->residual_scale);
 }

@@ -22,9 +22,14 @@ enum {
 static uint64_t shape_fingerprint(const struct model *model)
 {
     const struct model_desc *d = &model->desc;
-    const int32_t shape[] = { d->n_layers, d->d_model, d->n_heads, d->n_kv_heads,
-                              d->head_dim, d->d_ff,    d->n_vocab };
-    return hash64(0, shape, sizeof shape);
+    const int32_t shape[] = { d->n_layers, d->d_model, d->n_vocab };
+    uint64_t sum = hash64(0, shape, sizeof shape);
+    for (int i = 0; i < d->n_layers; i++) {
+        const struct layer_desc *l = model_layer(d, i);
+        const int32_t layer[] = { l->attn.n_heads, l->attn.n_kv_heads, l->attn.head_dim, l->ffn.d_ff };
+        sum = hash64(sum, layer, sizeof layer);
+    }
+    return sum;
 }
 
 static uint64_t sum_of(const void *head, size_t n_head, const void *ids, size_t n_ids)

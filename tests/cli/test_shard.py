@@ -83,6 +83,7 @@ def read_folder(folder):
 SOURCES = [
     ("llama-tiny", None, (1, 2, 4, 8)), ("llama-tiny-tied", None, (1, 2, 4, 8)), ("chatglm3-tiny", None, (1, 2, 4)),
     ("qwen2-tiny", None, (1, 2, 4)), ("qwen2-tiny-yarn", None, (1, 2, 4)), ("qwen3-tiny", None, (1, 2, 4)),
+    ("qwen3-tiny-windows", None, (1, 2, 4)),
     ("mistral-tiny", None, (1, 2, 4)), ("glm-4-9b-tiny", None, (1, 2, 4)), ("glm-tiny", None, (1, 2, 4)),
     ("glm4-tiny", None, (1, 2, 4)), ("gpt2-tiny", None, (1, 2, 4)), ("bloom-tiny", None, (1, 2, 3)),
     ("bloom-tiny-post", None, (1, 2, 4)), ("pangu-tiny", None, (1, 2, 4)), ("chatglm-6b-tiny", None, (1, 2, 4)),

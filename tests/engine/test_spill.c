@@ -384,7 +384,7 @@ static void another_model_finds_nothing(void **state)
         turn(engine, &talk, 1);
         tutti_engine_close(engine);
         if (change == 1)
-            mock->model.desc.rope_theta = 7;
+            mock->model.desc.kinds[0].attn.rope_theta = 7;
         else if (change == 2)
             mock->model.kv_type = DTYPE_I8;
         else if (change == 3) /* computes something else from the same description and weights */

@@ -12,22 +12,23 @@
 /* A token's keys and values: 2 * 2 layers * 4 heads * 32 bytes: 512. */
 static const struct plan_model MODEL = {
     .desc = { .n_layers = 2,
+              .n_kinds = 1,
               .d_model = 64,
-              .n_heads = 4,
-              .n_kv_heads = 4,
-              .head_dim = 16,
-              .d_ff = 256,
+              .kinds[0].attn.n_heads = 4,
+              .kinds[0].attn.n_kv_heads = 4,
+              .kinds[0].attn.head_dim = 16,
+              .kinds[0].ffn.d_ff = 256,
               .n_vocab = 1024,
               .n_ctx = 4096,
-              .has_gate = true },
+              .kinds[0].ffn.has_gate = true },
     .kv_type = DTYPE_F16,
-    .bytes = { [SLOT_QKV] = 6e6,
-               [SLOT_ATTN_OUT] = 2e6,
-               [SLOT_GATE_UP] = 8e6,
-               [SLOT_DOWN] = 4e6,
-               [SLOT_EMBEDDING] = 10e6,
-               [SLOT_OUTPUT] = 10e6,
-               [SLOT_ATTN_NORM] = 1e6 },
+    .bytes[0] = { [SLOT_QKV] = 6e6,
+                  [SLOT_ATTN_OUT] = 2e6,
+                  [SLOT_GATE_UP] = 8e6,
+                  [SLOT_DOWN] = 4e6,
+                  [SLOT_EMBEDDING] = 10e6,
+                  [SLOT_OUTPUT] = 10e6,
+                  [SLOT_ATTN_NORM] = 1e6 },
     .blocks = { 1, 1 },
 };
 static void assert_near(double found, double expected)
@@ -84,7 +85,7 @@ static void copies_of_kv_heads_cost_memory(void **state)
     (void)state;
     struct plan_model model = MODEL;
     struct plan_layout l[LIMIT_RANKS];
-    model.desc.n_kv_heads = 2;
+    model.desc.kinds[0].attn.n_kv_heads = 2;
     assert_int_equal(plan_layouts(l, &model, 4, MEMORY, 100), 3);
     assert_int_equal(l[2].n_heads, 1);
     assert_int_equal(l[2].n_kv_heads, 1);

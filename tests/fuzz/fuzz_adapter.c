@@ -28,7 +28,7 @@ static void check_update(const struct model_desc *desc, const struct adapter_upd
 {
     assert(u->slot >= 0 && u->slot < SLOT_COUNT && slot_info(u->slot)->can_adapt && u->layer >= 0 &&
            u->layer < desc->n_layers);
-    struct slot_shape shape = slot_shape(desc, u->slot);
+    struct slot_shape shape = slot_shape(desc, u->slot, u->layer);
     assert(slot_is_in(desc, u->slot, u->layer) || u->slot == SLOT_OUTPUT);
     assert(u->n_in == shape.n_in && u->out_begin >= 0 && u->n_out > 0 &&
            u->out_begin <= shape.n_out - u->n_out && u->rank > 0);

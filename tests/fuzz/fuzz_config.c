@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes);
 static void describe(const struct family *family, const json_t *root, bool is_gguf)
 {
     struct tutti_error err = { 0 };
-    struct model_desc desc = { .bos_id = -1, .pad_id = -1 };
+    struct model_desc desc = { .n_kinds = 1, .bos_id = -1, .pad_id = -1 };
     char prefix[32] = "";
     if (is_gguf) {
         strcpy(prefix, family->gguf_architecture);
@@ -29,13 +29,21 @@ static void describe(const struct family *family, const json_t *root, bool is_gg
     if (desc.n_vocab == 0)
         desc.n_vocab = 1;
     desc.n_usable_vocab = desc.n_vocab;
-    if (model_desc_check(&desc, "fuzz", &err) != TUTTI_OK || desc.rotary_dim > 4096)
+    if (model_desc_check(&desc, "fuzz", &err) != TUTTI_OK)
         return;
-    float freqs[2048];
-    model_rope_freqs(&desc, freqs);
-    for (int i = 0; i < desc.rotary_dim / 2; i++)
-        assert(isfinite(freqs[i]));
-    assert(desc.n_layers > 0 && desc.head_dim > 0 && desc.n_heads % desc.n_kv_heads == 0);
+    assert(desc.n_layers > 0 && desc.n_kinds > 0 && desc.n_kinds <= MAX_LAYER_KINDS);
+    for (int i = 0; i < desc.n_layers; i++)
+        assert(desc.kind_of[i] < desc.n_kinds);
+    for (int i = 0; i < desc.n_kinds; i++) {
+        const struct attn_desc *a = &desc.kinds[i].attn;
+        float freqs[2048];
+        assert(a->head_dim > 0 && a->n_heads % a->n_kv_heads == 0);
+        if (a->rotary_dim > 4096)
+            return;
+        model_rope_freqs(a, freqs);
+        for (int j = 0; j < a->rotary_dim / 2; j++)
+            assert(isfinite(freqs[j]));
+    }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)

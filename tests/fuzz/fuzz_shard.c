@@ -44,8 +44,13 @@ static void check_strategy(const struct checkpoint *ck, struct tutti_error *err)
         return;
     }
     struct model_desc own = split_desc(&split, &desc);
-    assert(own.n_heads >= 1 && own.n_heads <= desc.n_heads && own.n_heads % own.n_kv_heads == 0);
-    assert(own.d_ff >= 1 && own.d_ff <= desc.d_ff && own.n_vocab >= 1 && own.n_vocab <= desc.n_vocab);
+    for (int i = 0; i < desc.n_kinds; i++) {
+        const struct attn_desc *a = &own.kinds[i].attn;
+        assert(a->n_heads >= 1 && a->n_heads <= desc.kinds[i].attn.n_heads &&
+               a->n_heads % a->n_kv_heads == 0);
+        assert(own.kinds[i].ffn.d_ff >= 1 && own.kinds[i].ffn.d_ff <= desc.kinds[i].ffn.d_ff);
+    }
+    assert(own.n_vocab >= 1 && own.n_vocab <= desc.n_vocab);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)

@@ -271,7 +271,7 @@ static void published_configurations_are_described(void **state)
         const struct family *family = family_of(root);
         assert_string_equal(family->name, p->family);
         struct tutti_error err = { 0 };
-        struct model_desc d = { .has_gate = true };
+        struct model_desc d = { .kinds[0].ffn.has_gate = true };
         struct config c = { .root = root, .file = p->family, .prefix = "", .err = &err };
         family->describe(&d, &c, false);
         if (c.status != TUTTI_OK)
@@ -279,16 +279,23 @@ static void published_configurations_are_described(void **state)
         json_decref(c.read);
         d.n_usable_vocab = d.n_vocab;
         assert_int_equal(model_desc_check(&d, p->family, &err), TUTTI_OK);
-        const int got[] = { d.n_layers, d.d_model, d.n_heads, d.n_kv_heads, d.head_dim,
-                            d.d_ff,     d.n_vocab, d.n_ctx,   d.rotary_dim },
+        const int got[] = { d.n_layers,
+                            d.d_model,
+                            d.kinds[0].attn.n_heads,
+                            d.kinds[0].attn.n_kv_heads,
+                            d.kinds[0].attn.head_dim,
+                            d.kinds[0].ffn.d_ff,
+                            d.n_vocab,
+                            d.n_ctx,
+                            d.kinds[0].attn.rotary_dim },
                   want[] = { p->n_layers, p->d_model, p->n_heads, p->n_kv_heads, p->head_dim,
                              p->d_ff,     p->n_vocab, p->n_ctx,   p->rotary_dim };
         for (size_t k = 0; k < sizeof got / sizeof *got; k++) {
             if (got[k] != want[k])
                 fail_msg("%s, number %zu, field %zu: %d, expected %d", p->family, i, k, got[k], want[k]);
         }
-        assert_true(d.rope_theta == p->rope_theta);
-        assert_int_equal(d.has_qkv_bias, p->has_qkv_bias);
+        assert_true(d.kinds[0].attn.rope_theta == p->rope_theta);
+        assert_int_equal(d.kinds[0].attn.has_qkv_bias, p->has_qkv_bias);
         assert_int_equal(d.tied_output, p->tied_output);
         if (d.has_prefix) { /* [MASK], [gMASK], two others, <sop> */
             assert_int_equal(d.prefix_end_id, d.mask_ids[1] + 4);
@@ -345,17 +352,17 @@ static void equal_factors_of_llama3_scaling_give_finite_frequencies(void **state
 {
     (void)state;
     float freqs[8];
-    struct model_desc desc = { .rotary_dim = 16,
-                               .rope_theta = 10000,
-                               .rope_scaling = { .kind = ROPE_SCALING_LLAMA3,
-                                                 .factor = 8,
-                                                 .low_freq_factor = 1,
-                                                 .high_freq_factor = 1 } };
+    struct attn_desc attn = { .rotary_dim = 16,
+                              .rope_theta = 10000,
+                              .rope_scaling = { .kind = ROPE_SCALING_LLAMA3,
+                                                .factor = 8,
+                                                .low_freq_factor = 1,
+                                                .high_freq_factor = 1 } };
     for (int original = 1; original <= 8192; original++) {
-        desc.rope_scaling.original_n_ctx = original;
-        desc.rope_scaling.low_freq_factor = desc.rope_scaling.high_freq_factor = original / (2 * M_PI);
-        model_rope_freqs(&desc, freqs);
-        for (int j = 0; j < desc.rotary_dim / 2; j++)
+        attn.rope_scaling.original_n_ctx = original;
+        attn.rope_scaling.low_freq_factor = attn.rope_scaling.high_freq_factor = original / (2 * M_PI);
+        model_rope_freqs(&attn, freqs);
+        for (int j = 0; j < attn.rotary_dim / 2; j++)
             assert_true(isfinite(freqs[j]));
     }
 }
@@ -399,16 +406,16 @@ static void linear_scaling_divides_every_frequency(void **state)
 {
     (void)state;
     float plain[8], scaled[8];
-    struct model_desc desc = { .rotary_dim = 16, .rope = ROPE_HALF, .rope_theta = 10000 };
-    model_rope_freqs(&desc, plain);
-    desc.rope_scaling.kind = ROPE_SCALING_LINEAR;
-    desc.rope_scaling.factor = 4;
-    model_rope_freqs(&desc, scaled);
+    struct attn_desc attn = { .rotary_dim = 16, .rope = ROPE_HALF, .rope_theta = 10000 };
+    model_rope_freqs(&attn, plain);
+    attn.rope_scaling.kind = ROPE_SCALING_LINEAR;
+    attn.rope_scaling.factor = 4;
+    model_rope_freqs(&attn, scaled);
     for (int j = 0; j < 8; j++) {
         assert_true(fabs((double)plain[j] - pow(10000, -j / 8.0)) <= 1e-6 * (double)plain[j]);
         assert_true(scaled[j] == plain[j] / 4);
     }
-    assert_true(model_rope_scale(&desc) == 1);
+    assert_true(model_rope_scale(&attn) == 1);
 }
 
 /* Its base follows from the length of a text only where that is beyond the context: transformers' rule. */

@@ -410,6 +410,20 @@ static json_t *inspect_demo(enum dtype kv_type)
     return report;
 }
 
+/* GGUF's architectures have one window for all layers. */
+static void windows_in_some_layers_do_not_convert(void **state)
+{
+    (void)state;
+    struct convert_options options = { .type = weight_type_find("f32") };
+    struct tutti_error err = { 0 };
+    char path[128];
+    make_path(path, sizeof path);
+    assert_int_equal(convert_to_gguf(TEST_FIXTURES "/qwen3-tiny-windows", path, &options, &err),
+                     TUTTI_E_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "qwen3-tiny-windows/config.json: layer_types: "));
+    assert_int_not_equal(access(path, F_OK), 0);
+}
+
 static void inspect_counts_users(void **state)
 {
     (void)state;
@@ -447,6 +461,7 @@ static void inspect_counts_what_is_loaded(void **state)
     } CASES[] = {
         { "qwen2-tiny-yarn", "rope_scaling", "\"yarn\"" },
         { "qwen3-tiny", "qk_norm", "true" },
+        { "qwen3-tiny-windows", "kv_bytes_per_token", "576" },
         { "mistral-tiny", "window", "23" },
         { "glm4-tiny", "post_norms", "true" },
         { "gpt2-tiny", "positions", "\"learned\"" },
@@ -474,6 +489,29 @@ static void inspect_counts_what_is_loaded(void **state)
     }
 }
 
+static void inspect_lists_kinds_of_layers(void **state)
+{
+    (void)state;
+    struct inspect_options options = { .as_json = true, .kv_type = DTYPE_F16, .memory_bytes = 64 << 20 };
+    char *text = NULL;
+    size_t n = 0;
+    FILE *out = open_memstream(&text, &n);
+    assert_int_equal(model_inspect(TEST_FIXTURES "/qwen3-tiny-windows", &options, out, NULL), TUTTI_OK);
+    fclose(out);
+    json_t *report = json_loads(text, 0, NULL), *want = json_loads("[[[0, 2], 0], [[1], 23]]", 0, NULL);
+    json_t *kinds = json_object_get(report, "layer_kinds"), *got = json_array();
+    for (size_t i = 0; i < json_array_size(kinds); i++) {
+        json_t *kind = json_array_get(kinds, i);
+        json_array_append_new(
+            got, json_pack("[O, O]", json_object_get(kind, "layers"), json_object_get(kind, "window")));
+    }
+    assert_true(json_equal(got, want));
+    json_decref(got);
+    json_decref(want);
+    json_decref(report);
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -488,9 +526,11 @@ int main(void)
         cmocka_unit_test(a_gguf_file_converts_to_another_type),
         cmocka_unit_test(the_demo_model_keeps_its_tokenizer_and_chat),
         cmocka_unit_test(a_unigram_tokenizer_is_kept_with_its_map),
+        cmocka_unit_test(windows_in_some_layers_do_not_convert),
         cmocka_unit_test(a_checkpoint_is_never_its_own_target),
         cmocka_unit_test(inspect_counts_users),
         cmocka_unit_test(inspect_counts_what_is_loaded),
+        cmocka_unit_test(inspect_lists_kinds_of_layers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,6 +33,7 @@ static const struct fixture {
     { "qwen2-tiny", "qwen2" },
     { "qwen2-tiny-yarn", "qwen2" },
     { "qwen3-tiny", "qwen3" },
+    { "qwen3-tiny-windows", "qwen3" },
     { "mistral-tiny", "llama" },
     { "glm-4-9b-tiny", "chatglm" },
     { "chatglm3-tiny", "chatglm" },

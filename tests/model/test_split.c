@@ -14,13 +14,14 @@ static const struct split_blocks PLAIN = { 1, 1 };
 static struct model_desc llama(void)
 {
     return (struct model_desc){ .n_layers = 2,
+                                .n_kinds = 1,
                                 .d_model = 4096,
-                                .n_heads = 32,
-                                .n_kv_heads = 8,
-                                .head_dim = 128,
-                                .d_ff = 11008,
+                                .kinds[0].attn.n_heads = 32,
+                                .kinds[0].attn.n_kv_heads = 8,
+                                .kinds[0].attn.head_dim = 128,
+                                .kinds[0].ffn.d_ff = 11008,
                                 .n_vocab = 32000,
-                                .has_gate = true };
+                                .kinds[0].ffn.has_gate = true };
 }
 
 static struct split make(const struct model_desc *d, const struct split_blocks *blocks, int n_ranks, int rank)
@@ -43,15 +44,15 @@ static void a_rank_owns_whole_heads_and_its_share_of_columns(void **state)
     (void)state;
     struct model_desc d = llama();
     struct split s = make(&d, &PLAIN, 4, 1);
-    assert_range(s.heads, 8, 16);
-    assert_range(s.kv_heads, 2, 4);
-    assert_int_equal(s.n_kv_copies, 1);
-    assert_range(s.ffn, 2752, 5504);    /* 344 units of 32 */
-    assert_range(s.vocab, 8000, 16000); /* 2000 units of 16 */
+    assert_range(s.kinds[0].heads, 8, 16);
+    assert_range(s.kinds[0].kv_heads, 2, 4);
+    assert_int_equal(s.kinds[0].n_kv_copies, 1);
+    assert_range(s.kinds[0].ffn, 2752, 5504); /* 344 units of 32 */
+    assert_range(s.vocab, 8000, 16000);       /* 2000 units of 16 */
     struct model_desc local = split_desc(&s, &d);
-    assert_int_equal(local.n_heads, 8);
-    assert_int_equal(local.n_kv_heads, 2);
-    assert_int_equal(local.d_ff, 2752);
+    assert_int_equal(local.kinds[0].attn.n_heads, 8);
+    assert_int_equal(local.kinds[0].attn.n_kv_heads, 2);
+    assert_int_equal(local.kinds[0].ffn.d_ff, 2752);
     assert_int_equal(local.n_vocab, 8000);
     assert_int_equal(local.d_model, 4096);
 }
@@ -63,26 +64,26 @@ static void uneven_shares_fall_on_the_blocks_of_quantized_types(void **state)
     const struct split_blocks k_quants = { 256, 256 };
     const int ends[] = { 2560, 5376, 8192, 11008 }; /* 43 blocks: 10, 11, 11, 11 */
     for (int rank = 0; rank < 4; rank++)
-        assert_range(make(&d, &k_quants, 4, rank).ffn, rank > 0 ? ends[rank - 1] : 0, ends[rank]);
-    d.d_ff = 13696; /* ChatGLM3: 428 blocks of 32 */
+        assert_range(make(&d, &k_quants, 4, rank).kinds[0].ffn, rank > 0 ? ends[rank - 1] : 0, ends[rank]);
+    d.kinds[0].ffn.d_ff = 13696; /* ChatGLM3: 428 blocks of 32 */
     const struct split_blocks q4_0 = { 32, 32 };
-    assert_range(make(&d, &q4_0, 8, 0).ffn, 0, 1696);
-    assert_range(make(&d, &q4_0, 8, 7).ffn, 11968, 13696);
+    assert_range(make(&d, &q4_0, 8, 0).kinds[0].ffn, 0, 1696);
+    assert_range(make(&d, &q4_0, 8, 7).kinds[0].ffn, 11968, 13696);
 }
 
 static void fewer_kv_heads_than_ranks_are_copied(void **state)
 {
     (void)state;
     struct model_desc d = llama();
-    d.n_kv_heads = 2;
+    d.kinds[0].attn.n_kv_heads = 2;
     for (int rank = 0; rank < 8; rank++) {
         struct split s = make(&d, &PLAIN, 8, rank);
-        assert_int_equal(s.n_kv_copies, 4);
-        assert_range(s.kv_heads, rank / 4, rank / 4 + 1);
+        assert_int_equal(s.kinds[0].n_kv_copies, 4);
+        assert_range(s.kinds[0].kv_heads, rank / 4, rank / 4 + 1);
         /* 16 query heads share one: all of this rank's heads must */
-        assert_int_equal(s.heads.begin / 16, s.kv_heads.begin);
-        assert_int_equal((s.heads.end - 1) / 16, s.kv_heads.begin);
-        assert_int_equal(split_desc(&s, &d).n_kv_heads, 1);
+        assert_int_equal(s.kinds[0].heads.begin / 16, s.kinds[0].kv_heads.begin);
+        assert_int_equal((s.kinds[0].heads.end - 1) / 16, s.kinds[0].kv_heads.begin);
+        assert_int_equal(split_desc(&s, &d).kinds[0].attn.n_kv_heads, 1);
     }
 }
 
@@ -94,21 +95,21 @@ static void ranks_leave_no_gap_and_no_overlap(void **state)
     const int widths[] = { 8, 64, 96, 100, 1000, 11008 }, vocabs[] = { 8, 100, 65024, 65025 };
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
         for (size_t j = 0; j < sizeof vocabs / sizeof *vocabs; j++) {
-            d.d_ff = widths[i];
+            d.kinds[0].ffn.d_ff = widths[i];
             d.n_vocab = vocabs[j];
             for (int n = 1; n <= 8; n *= 2) {
                 int ffn = 0, vocab = 0, head = 0;
                 for (int rank = 0; rank < n; rank++) {
                     struct split s = make(&d, &PLAIN, n, rank);
-                    assert_range(s.ffn, ffn, s.ffn.end);
+                    assert_range(s.kinds[0].ffn, ffn, s.kinds[0].ffn.end);
                     assert_range(s.vocab, vocab, s.vocab.end);
-                    assert_range(s.heads, head, head + 32 / n);
-                    assert_true(s.ffn.end > s.ffn.begin && s.vocab.end > s.vocab.begin);
-                    ffn = s.ffn.end;
+                    assert_range(s.kinds[0].heads, head, head + 32 / n);
+                    assert_true(s.kinds[0].ffn.end > s.kinds[0].ffn.begin && s.vocab.end > s.vocab.begin);
+                    ffn = s.kinds[0].ffn.end;
                     vocab = s.vocab.end;
-                    head = s.heads.end;
+                    head = s.kinds[0].heads.end;
                 }
-                assert_int_equal(ffn, d.d_ff);
+                assert_int_equal(ffn, d.kinds[0].ffn.d_ff);
                 assert_int_equal(vocab, d.n_vocab);
                 assert_int_equal(head, 32);
             }
@@ -119,9 +120,13 @@ static void ranks_leave_no_gap_and_no_overlap(void **state)
 static void the_table_says_what_of_a_matrix_a_rank_holds(void **state)
 {
     (void)state;
-    struct model_desc d = {
-        .n_heads = 4, .n_kv_heads = 2, .head_dim = 8, .d_ff = 64, .n_vocab = 100, .has_gate = true
-    };
+    struct model_desc d = { .n_kinds = 1,
+                            .kinds[0].attn.n_heads = 4,
+                            .kinds[0].attn.n_kv_heads = 2,
+                            .kinds[0].attn.head_dim = 8,
+                            .kinds[0].ffn.d_ff = 64,
+                            .n_vocab = 100,
+                            .kinds[0].ffn.has_gate = true };
     struct split s = make(&d, &PLAIN, 2, 1);
     static const struct {
         struct split_target target;
@@ -238,10 +243,11 @@ static void what_cannot_be_cut_is_refused_with_the_reason(void **state)
         { 12, 12, 64, 5, 6, { 1, 1 }, "a vocabulary of 5 is too small, expected tp 1, 2, 3, 4" },
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
-        struct model_desc d = { .n_heads = CASES[i].n_heads,
-                                .n_kv_heads = CASES[i].n_kv_heads,
-                                .head_dim = 16,
-                                .d_ff = CASES[i].d_ff,
+        struct model_desc d = { .n_kinds = 1,
+                                .kinds[0].attn.n_heads = CASES[i].n_heads,
+                                .kinds[0].attn.n_kv_heads = CASES[i].n_kv_heads,
+                                .kinds[0].attn.head_dim = 16,
+                                .kinds[0].ffn.d_ff = CASES[i].d_ff,
                                 .n_vocab = CASES[i].n_vocab };
         struct split s;
         struct tutti_error err = { 0 };

@@ -87,7 +87,8 @@ struct mock_model *mock_model_new(int n_ctx, bool has_stop)
     mock->backend.ops = &mock_ops;
     mock->model.backend = &mock->backend;
     strcpy(mock->model.name, "mock");
-    mock->model.desc = (struct model_desc){ .n_vocab = MOCK_VOCAB,
+    mock->model.desc = (struct model_desc){ .n_kinds = 1,
+                                            .n_vocab = MOCK_VOCAB,
                                             .d_model = MOCK_WIDTH,
                                             .n_usable_vocab = MOCK_USABLE,
                                             .n_ctx = n_ctx,

@@ -41,13 +41,13 @@ static void clear(struct attention_bench *b)
 static enum tutti_status init(struct attention_bench *b, struct model *model, struct measure *limits,
                               enum dtype kv_type, int context, struct tutti_error *err)
 {
-    const struct model_desc *d = &model->desc;
+    const struct attn_desc *a = &model->desc.kinds[0].attn;
     struct backend *be = model->backend;
     int n_pages = (int)kv_pages_of(context);
     *b = (struct attention_bench){ .model = model, .limits = limits, .context = context };
-    b->n_qkv = PROMPT_ROWS * (size_t)(d->n_heads + 2 * d->n_kv_heads) * (size_t)d->head_dim;
+    b->n_qkv = PROMPT_ROWS * (size_t)(a->n_heads + 2 * a->n_kv_heads) * (size_t)a->head_dim;
     b->qkv = be->ops->alloc(be, b->n_qkv);
-    b->y = be->ops->alloc(be, PROMPT_ROWS * (size_t)d->n_heads * (size_t)d->head_dim);
+    b->y = be->ops->alloc(be, PROMPT_ROWS * (size_t)a->n_heads * (size_t)a->head_dim);
     b->host = malloc(b->n_qkv * sizeof *b->host);
     b->pages = calloc((size_t)n_pages, sizeof *b->pages);
     if (!b->qkv.buffer || !b->y.buffer || !b->host || !b->pages)
@@ -117,12 +117,12 @@ static void time_attention(struct attention_bench *b, struct bench_attention_res
 
 /* The positions that all rows of a step attend to, summed: full contexts, and the triangle at
  * their end. */
-static double seen_positions(const struct model_desc *d, const struct bench_attention_result *r)
+static double seen_positions(int window, const struct bench_attention_result *r)
 {
     double seen = 0;
     for (int i = 0; i < r->n_rows; i++) {
         int n = r->context - r->n_rows + i + 1;
-        seen += d->window > 0 && n > d->window ? d->window : n;
+        seen += window > 0 && n > window ? window : n;
     }
     return seen;
 }
@@ -131,10 +131,11 @@ static double seen_positions(const struct model_desc *d, const struct bench_atte
  * window. */
 static void count_work(const struct model_desc *d, struct bench_attention_result *r)
 {
-    int n_read = d->window > 0 && r->context > d->window + r->n_rows ? d->window + r->n_rows : r->context;
-    double per_token = 2.0 * d->n_layers * d->n_kv_heads * (double)kv_type_bytes(r->kv_type, d->head_dim);
-    r->read_bytes = per_token * n_read;
-    r->ops = 4.0 * d->n_layers * d->n_heads * d->head_dim * seen_positions(d, r); /* q . k, and weights . v */
+    const struct attn_desc *a = &d->kinds[0].attn; /* the known shapes have one kind of layers */
+    int n_read = a->window > 0 && r->context > a->window + r->n_rows ? a->window + r->n_rows : r->context;
+    r->read_bytes = (double)model_kv_bytes(d, r->kv_type) * n_read;
+    /* q . k, and weights . v */
+    r->ops = 4.0 * d->n_layers * a->n_heads * a->head_dim * seen_positions(a->window, r);
 }
 
 enum tutti_status bench_attention(struct model *model, const struct option_ints *contexts,

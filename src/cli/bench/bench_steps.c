@@ -136,12 +136,26 @@ static double bytes_of_weights(const struct model *model)
     return (double)n_bytes;
 }
 
-/* A multiply-add is two operations. */
+/* The linear operations of a row in all layers; a multiply-add is two. */
 static double layer_ops_of_row(const struct model_desc *d)
 {
-    double heads = (double)d->n_heads * d->head_dim, kv_heads = (double)d->n_kv_heads * d->head_dim;
-    double qkv = d->d_model * (heads + 2 * kv_heads), ffn = (d->has_gate ? 3.0 : 2.0) * d->d_model * d->d_ff;
-    return 2 * d->n_layers * (qkv + heads * d->d_model + ffn);
+    double ops = 0;
+    for (int i = 0; i < d->n_layers; i++) {
+        const struct layer_desc *l = model_layer(d, i);
+        double heads = (double)l->attn.n_heads * l->attn.head_dim;
+        double kv_heads = (double)l->attn.n_kv_heads * l->attn.head_dim;
+        ops += 2.0 * d->d_model * (2 * heads + 2 * kv_heads + (l->ffn.has_gate ? 3.0 : 2.0) * l->ffn.d_ff);
+    }
+    return ops;
+}
+
+/* q . k, and weights . v, of a row with one position, in all layers. */
+static double attention_ops_of_position(const struct model_desc *d)
+{
+    double ops = 0;
+    for (int i = 0; i < d->n_layers; i++)
+        ops += 4.0 * model_layer(d, i)->attn.n_heads * model_layer(d, i)->attn.head_dim;
+    return ops;
 }
 
 /* The limit: the longer of the times to read weights and KV once, and to compute. */
@@ -154,10 +168,9 @@ static void find_limit(const struct model *model, struct bench_result *result)
     /* positions that all rows attend to, summed; those whose keys and values are read from memory */
     double seen = is_prefill ? rows * (rows + 1) / 2 : rows * (result->context + 1.0);
     double stored = is_prefill ? rows : seen;
-    double kv_bytes = 2.0 * d->n_layers * d->n_kv_heads * (double)kv_type_bytes(model->kv_type, d->head_dim) *
-                      stored;
+    double kv_bytes = (double)model_kv_bytes(d, model->kv_type) * stored;
     double linear_ops = rows * layer_ops_of_row(d) + outputs * 2 * d->d_model * (double)d->n_vocab;
-    double attention_ops = 4.0 * d->n_layers * d->n_heads * d->head_dim * seen; /* q . k, and weights . v */
+    double attention_ops = attention_ops_of_position(d) * seen;
     double matrix_bytes = bytes_of_weights(model);
     bool is_integer = dtype_block_elems(model->weight_type) > 1 && limits->peak_int8_gops > 0;
     double peak = is_integer ? limits->peak_int8_gops : limits->peak_f32_gflops;

@@ -51,12 +51,13 @@ enum tutti_status spill_check_options(struct tutti_engine *e, struct tutti_error
  * same bits on every processor, but that is not guaranteed. */
 static uint64_t sum_of_library(const struct model *model)
 {
-    int n_freqs = model->rope_freqs ? model->desc.rotary_dim / 2 : 0, n_ctx = model->desc.n_ctx;
+    const struct model_desc *d = &model->desc;
     uint64_t sum = 0;
-    for (int i = 0; i < SAMPLE_POSITIONS; i++) {
-        int pos = (int)((int64_t)n_ctx * i / SAMPLE_POSITIONS);
-        for (int j = 0; j < n_freqs; j++) {
-            double angle = (double)((float)pos * model->rope_freqs[j]);
+    for (int i = 0; i < SAMPLE_POSITIONS * d->n_kinds; i++) {
+        int kind = i / SAMPLE_POSITIONS, n_freqs = d->kinds[kind].attn.rotary_dim / 2;
+        int pos = (int)((int64_t)d->n_ctx * (i % SAMPLE_POSITIONS) / SAMPLE_POSITIONS);
+        for (int j = 0; model->rope_freqs[kind] && j < n_freqs; j++) {
+            double angle = (double)((float)pos * model->rope_freqs[kind][j]);
             double both[2] = { cos(angle), sin(angle) };
             sum = hash64(sum, both, sizeof both);
         }

@@ -83,7 +83,7 @@ static enum tutti_status upload(struct model *model, struct lora **out, const st
     struct lora_part *parts = calloc((size_t)n, sizeof *parts);
     if (!parts)
         return error_set(err, TUTTI_E_MEMORY, "adapter: out of memory");
-    struct slot_shape shape = slot_shape(&model->local, updates[0].slot);
+    struct slot_shape shape = slot_shape(&model->local, updates[0].slot, updates[0].layer);
     for (int i = 0; i < n; i++)
         parts[i] = (struct lora_part){ .out_begin = updates[i].out_begin,
                                        .n_out = updates[i].n_out,
@@ -177,7 +177,7 @@ static int cut_updates(const struct model *model, struct adapter_update *cut,
     int n_cut = 0;
     for (int i = 0; i < n; i++) {
         const struct adapter_update *u = &updates[i];
-        const struct split_target target = { .slot = u->slot, .part = SPLIT_ALL_PARTS };
+        const struct split_target target = { .slot = u->slot, .layer = u->layer, .part = SPLIT_ALL_PARTS };
         struct split_part part = split_part(&model->group->split, &model->desc, &target);
         if (part.kind == SPLIT_COLUMNS) {
             cut[n_cut] = *u;
@@ -264,7 +264,7 @@ enum tutti_status model_make_adapter(struct model *model, const char *name, int 
     enum tutti_status st = check_name(model, name, err);
     for (struct slot_at at = SLOT_BEGIN; updates && slot_next(d, &at);) {
         const struct slot_info *info = slot_info(at.slot);
-        struct slot_shape shape = slot_shape(d, at.slot);
+        struct slot_shape shape = slot_shape(d, at.slot, at.layer);
         if (!info->can_adapt || !info->is_of_layer)
             continue;
         updates[n++] = (struct adapter_update){ .slot = at.slot,

@@ -303,18 +303,17 @@ static enum tutti_status check_pair(const struct reader *r, const struct adapter
 }
 
 /* Copies B's rows in the order of the loaded model. */
-static void order_rows(float *to, const float *from, const struct adapter_place *place, int head_dim,
-                       int rank)
+static void order_rows(float *to, const float *from, const struct adapter_place *place, int rank)
 {
+    int head_dim = place->head_dim;
     for (int row = 0; row < place->n_out; row++) {
         int64_t source = row;
-        if (place->by_head_dim > 0)
-            source = weights_by_head_row(place->n_out, place->by_head_dim, row);
         if (row < place->n_permuted) {
-            int j = row % head_dim, permuted = row - j + j / 2 + j % 2 * (head_dim / 2);
-            source = place->by_head_dim > 0 ? weights_by_head_row(place->n_out, place->by_head_dim, permuted)
-                                            : permuted;
+            int j = row % head_dim;
+            source = row - j + j / 2 + j % 2 * (head_dim / 2);
         }
+        if (place->is_by_head)
+            source = weights_by_head_row(place->n_out, head_dim, source);
         memcpy(to + (size_t)row * (size_t)rank, from + (size_t)source * (size_t)rank,
                (size_t)rank * sizeof *to);
     }
@@ -346,7 +345,7 @@ static enum tutti_status read_pair(struct reader *r, const char *path, const str
                                   .b = malloc((size_t)place.n_out * (size_t)rank * sizeof(float)) };
     float *stored = weights_to_floats(b, place.n_out);
     if (u->a && u->b && stored)
-        order_rows(u->b, stored, &place, r->desc->head_dim, rank);
+        order_rows(u->b, stored, &place, rank);
     else
         st = error_out_of_memory(r->tensors_path, err);
     free(stored);

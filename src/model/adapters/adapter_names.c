@@ -76,46 +76,49 @@ static bool matches(const char *pattern, const char *path, int *layer)
 }
 
 /* The rows of part i of a slot's matrix, or of all its parts, where they are one tensor. */
-static void place_rows(struct adapter_place *out, const struct model_desc *d,
-                       const struct tensor_names *names, const struct slot_shape *shape, int part,
-                       bool is_fused, bool permutes)
+static void place_rows(struct adapter_place *out, const struct attn_desc *a, const struct tensor_names *names,
+                       const struct slot_shape *shape, int part, bool is_fused, bool permutes)
 {
     bool is_qkv = slot_named_as(out->slot) == SLOT_QKV;
     out->n_in = shape->n_in;
     out->n_out = is_fused ? shape->n_out : shape->rows[part];
     for (int i = 0; i < part; i++)
         out->out_begin += shape->rows[i];
-    out->by_head_dim = is_qkv && is_fused && names->is_by_head ? d->head_dim : 0;
-    if (is_qkv && permutes) { /* all but the values, which come last */
-        int n_values = d->n_kv_heads * d->head_dim;
+    out->head_dim = a->head_dim;
+    out->is_by_head = is_qkv && is_fused && names->is_by_head;
+    if (is_qkv && permutes && a->rope == ROPE_INTERLEAVED) { /* all but the values, which come last */
+        int n_values = a->n_kv_heads * a->head_dim;
         bool has_values = is_fused || (out->slot != SLOT_TOP_QUERY && part == shape->n_parts - 1);
         out->n_permuted = has_values ? out->n_out - n_values : out->n_out;
     }
 }
 
-/* Searches one layout. names: with is_top those of the top layer. */
+/* Searches one layout. names: with is_top those of the top layer. permutes: rows of q and k are
+ * stored in another order than they run, where they rotate as interleaved pairs. */
 static bool find_in(struct adapter_place *out, const char *path, const struct model_desc *d,
                     const struct tensor_names *names, bool is_top, bool permutes)
 {
     for (enum weight_slot slot = 0; slot < SLOT_COUNT; slot++) {
         const struct slot_info *info = slot_info(slot);
-        int last = d->n_layers - 1;
-        if (!info->can_adapt || (is_top && !info->is_of_layer) ||
-            (info->is_of_layer && !slot_is_in(d, slot, is_top ? last : 0)))
-            continue;
         const char *const *patterns = tensor_names_of(names, slot);
-        struct slot_shape shape = slot_shape(d, slot);
-        bool is_fused = shape.n_parts > 1 && !patterns[1];
-        for (int i = 0; i < (is_fused ? 1 : shape.n_parts); i++) {
+        int last = d->n_layers - 1;
+        if (!info->can_adapt || (is_top && !info->is_of_layer))
+            continue;
+        for (int i = 0; i < MAX_PARTS && patterns[i]; i++) {
             int layer;
-            if (!patterns[i] || !matches(patterns[i], path, &layer))
+            if (!matches(patterns[i], path, &layer))
                 continue;
             if (is_top)
                 layer = last;
             else if (d->has_top_query && layer == last)
-                return false; /* the top layer has its own names */
+                return false;                                    /* the top layer has its own names */
+            int known = layer >= 0 && layer <= last ? layer : 0; /* the caller refuses others */
+            struct slot_shape shape = slot_shape(d, slot, known);
+            if ((info->is_of_layer && !slot_is_in(d, slot, known)) || i >= shape.n_parts)
+                continue;
             *out = (struct adapter_place){ .slot = slot, .layer = layer < 0 ? 0 : layer };
-            place_rows(out, d, names, &shape, i, is_fused, permutes);
+            place_rows(out, &model_layer(d, known)->attn, names, &shape, i, shape.n_parts > 1 && !patterns[1],
+                       permutes);
             return true;
         }
     }
@@ -127,8 +130,7 @@ bool adapter_find_place(struct adapter_place *out, const char *path, const struc
 {
     for (int i = 0; i < family->n_layouts; i++) {
         const struct tensor_names *names = &family->layouts[i];
-        bool permutes = is_gguf && !names->is_gguf && family->is_permuted_in_gguf &&
-                        d->rope == ROPE_INTERLEAVED;
+        bool permutes = is_gguf && !names->is_gguf && family->is_permuted_in_gguf;
         if (find_in(out, path, d, names, false, permutes) ||
             (names->top && find_in(out, path, d, names->top, true, permutes)))
             return true;

@@ -17,7 +17,8 @@ enum factor adapter_split_name(char *path, const char *name);
 struct adapter_place {
     enum weight_slot slot;
     int layer, out_begin, n_out, n_in;
-    int by_head_dim; /* > 0: its rows are [heads][q, k, v][by_head_dim] */
+    int head_dim;    /* of the layer */
+    bool is_by_head; /* its rows are [heads][q, k, v][head_dim] */
     int n_permuted;  /* of its first rows, whose heads change from half-split to interleaved order */
 };
 

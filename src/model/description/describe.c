@@ -21,7 +21,8 @@ static void expect_silu(struct config *c, const char *key)
 /* YaRN extends the trained context by its factor. */
 static void stretch_context(struct model_desc *d)
 {
-    double n_ctx = d->rope_scaling.factor * d->rope_scaling.original_n_ctx;
+    struct attn_desc *a = &d->kinds[0].attn;
+    double n_ctx = a->rope_scaling.factor * a->rope_scaling.original_n_ctx;
     if (n_ctx > d->n_ctx)
         d->n_ctx = n_ctx < LIMIT_CONTEXT ? (int)n_ctx : LIMIT_CONTEXT;
 }
@@ -34,7 +35,7 @@ static double yarn_mscale(double factor, double weight)
 
 static void read_yarn(struct model_desc *d, struct config *c, const char *object, int original)
 {
-    struct rope_scaling *s = &d->rope_scaling;
+    struct rope_scaling *s = &d->kinds[0].attn.rope_scaling;
     char key[128];
 #define KEY(name) (snprintf(key, sizeof key, "%s.%s", object, name), key)
     s->kind = ROPE_SCALING_YARN;
@@ -55,7 +56,7 @@ static void read_yarn(struct model_desc *d, struct config *c, const char *object
 
 static void read_rope_scaling(struct model_desc *d, struct config *c, const char *object)
 {
-    struct rope_scaling *s = &d->rope_scaling;
+    struct rope_scaling *s = &d->kinds[0].attn.rope_scaling;
     char key[128];
 #define KEY(name) (snprintf(key, sizeof key, "%s.%s", object, name), key)
     const char *older = config_string_or(c, KEY("type"), "default");
@@ -94,59 +95,66 @@ static void read_rope_scaling(struct model_desc *d, struct config *c, const char
  * rope_scaling. If a file has both objects, transformers uses rope_scaling only. */
 static void read_rope(struct model_desc *d, struct config *c, const struct transformers_defaults *defaults)
 {
+    struct attn_desc *a = &d->kinds[0].attn;
     bool has_old = config_has_object(c, "rope_scaling"), has_new = config_has_object(c, "rope_parameters");
     const char *object = has_old ? "rope_scaling" : "rope_parameters";
     char theta[64], part[64];
     snprintf(theta, sizeof theta, "%s.rope_theta", object);
     snprintf(part, sizeof part, "%s.partial_rotary_factor", object);
-    d->rope_theta = config_float_or(c, "rope_theta", 1e-6, 1e12, 10000);
-    d->rope_theta = config_float_or(c, theta, 1e-6, 1e12, d->rope_theta);
+    a->rope_theta = config_float_or(c, "rope_theta", 1e-6, 1e12, 10000);
+    a->rope_theta = config_float_or(c, theta, 1e-6, 1e12, a->rope_theta);
     if (has_old && has_new) {
-        double other = config_float_or(c, "rope_parameters.rope_theta", 1e-6, 1e12, d->rope_theta);
-        if (other != d->rope_theta)
+        double other = config_float_or(c, "rope_parameters.rope_theta", 1e-6, 1e12, a->rope_theta);
+        if (other != a->rope_theta)
             config_unsupported(c, "rope_scaling",
                                "an object without rope_parameters' rope_theta, which it takes the place of,");
         config_skip(c, "rope_parameters");
     }
     if (has_old || has_new)
         read_rope_scaling(d, c, object);
-    d->rotary_dim = d->head_dim;
+    a->rotary_dim = a->head_dim;
     if (defaults->rotary_part != 1) {
         double rotated = config_float_or(c, "partial_rotary_factor", 0, 1, defaults->rotary_part);
-        d->rotary_dim = (int)(d->head_dim * config_float_or(c, part, 0, 1, rotated));
+        a->rotary_dim = (int)(a->head_dim * config_float_or(c, part, 0, 1, rotated));
     }
-    d->rope = ROPE_HALF;
+    a->rope = ROPE_HALF;
 }
 
-static int count_sliding(const struct model_desc *d, struct config *c, const json_t *types)
+/* Whether layer i has the window, by a list of names. */
+static bool read_layer_type(struct config *c, const json_t *types, int i)
 {
-    int n = 0;
-    if ((int)json_array_size(types) != d->n_layers)
-        config_unsupported(c, "layer_types", "a list of another length than the number of layers");
-    for (size_t i = 0; i < json_array_size(types); i++) {
-        const char *type = json_string_value(json_array_get(types, i));
-        char what[96];
-        snprintf(what, sizeof what, "\"%.40s\" of layer %zu", type ? type : "?", i);
-        if (type && strcmp(type, "sliding_attention") == 0)
-            n++;
-        else if (!type || strcmp(type, "full_attention") != 0)
-            config_unsupported(c, "layer_types", what);
-    }
-    return n;
+    const char *type = json_string_value(json_array_get(types, (size_t)i));
+    char what[96];
+    if (type && strcmp(type, "sliding_attention") == 0)
+        return true;
+    snprintf(what, sizeof what, "\"%.40s\" of layer %d", type ? type : "?", i);
+    if (!type || strcmp(type, "full_attention") != 0)
+        config_unsupported(c, "layer_types", what);
+    return false;
 }
 
 void describe_layer_types(struct model_desc *d, struct config *c, int window, int first)
 {
     const json_t *types = config_find(c, "layer_types");
-    int n_sliding = window > 0 && first < d->n_layers ? d->n_layers - first : 0;
-    if (types)
-        n_sliding = count_sliding(d, c, types);
+    int n_sliding = 0;
+    if (types && (int)json_array_size(types) != d->n_layers) {
+        config_unsupported(c, "layer_types", "a list of another length than the number of layers");
+        return;
+    }
+    for (int i = 0; i < d->n_layers; i++) {
+        bool slides = types ? read_layer_type(c, types, i) : window > 0 && i >= first;
+        n_sliding += slides;
+        d->kind_of[i] = slides; /* 1: with the window, until the first layer is known */
+    }
     if (n_sliding > 0 && window == 0)
         config_unsupported(c, "layer_types", "\"sliding_attention\" without a sliding_window");
-    if (n_sliding > 0 && n_sliding < d->n_layers)
-        config_unsupported(c, types ? "layer_types" : "max_window_layers",
-                           "a window of attention in some layers only");
-    d->window = n_sliding > 0 ? window : 0;
+    bool is_mixed = n_sliding > 0 && n_sliding < d->n_layers, begins_sliding = d->kind_of[0];
+    d->n_kinds = is_mixed ? 2 : 1;
+    for (int i = 0; i < d->n_layers; i++)
+        d->kind_of[i] = is_mixed && d->kind_of[i] != begins_sliding;
+    d->kinds[1] = is_mixed ? d->kinds[0] : d->kinds[1];
+    d->kinds[0].attn.window = begins_sliding ? window : 0;
+    d->kinds[1].attn.window = is_mixed && !begins_sliding ? window : 0;
 }
 
 const char *describe_either(struct config *c, const char *key, const char *alias)
@@ -187,20 +195,22 @@ void describe_code(struct config *c, const char *family, const char *prefix)
 void describe_transformers(struct model_desc *d, struct config *c,
                            const struct transformers_defaults *defaults)
 {
+    struct attn_desc *a = &d->kinds[0].attn;
+    struct ffn_desc *f = &d->kinds[0].ffn;
     d->n_layers = config_int(c, "num_hidden_layers", 1, LIMIT_LAYERS);
     d->d_model = config_int(c, "hidden_size", 1, LIMIT_DIMENSION);
-    d->n_heads = config_int(c, "num_attention_heads", 1, LIMIT_DIMENSION);
+    a->n_heads = config_int(c, "num_attention_heads", 1, LIMIT_DIMENSION);
     bool is_silent = !config_has(c, "num_key_value_heads") && defaults->n_kv_heads > 0;
-    d->n_kv_heads = config_int_or(c, "num_key_value_heads", 1, LIMIT_DIMENSION,
-                                  is_silent ? defaults->n_kv_heads : d->n_heads);
-    d->head_dim = config_int_or(c, "head_dim", 1, LIMIT_DIMENSION,
-                                defaults->head_dim > 0 ? defaults->head_dim : d->d_model / d->n_heads);
-    d->d_ff = config_int(c, "intermediate_size", 1, LIMIT_DIMENSION);
+    a->n_kv_heads = config_int_or(c, "num_key_value_heads", 1, LIMIT_DIMENSION,
+                                  is_silent ? defaults->n_kv_heads : a->n_heads);
+    a->head_dim = config_int_or(c, "head_dim", 1, LIMIT_DIMENSION,
+                                defaults->head_dim > 0 ? defaults->head_dim : d->d_model / a->n_heads);
+    f->d_ff = config_int(c, "intermediate_size", 1, LIMIT_DIMENSION);
     d->n_vocab = config_int(c, "vocab_size", 1, LIMIT_VOCAB);
     d->n_ctx = config_int_or(c, "max_position_embeddings", 1, LIMIT_CONTEXT, defaults->n_ctx);
     d->norm_eps = (float)config_float_or(c, "rms_norm_eps", 0, 1, defaults->norm_eps);
     d->tied_output = config_bool_or(c, "tie_word_embeddings", false);
-    d->activation = ACT_SILU;
+    f->activation = ACT_SILU;
     expect_silu(c, "hidden_act");
     read_rope(d, c, defaults);
 }
@@ -222,7 +232,7 @@ static void expect_plain_yarn(struct config *c, bool is_yarn)
 static void read_gguf_scaling(struct model_desc *d, struct config *c)
 {
     const char *scaling = config_string_or(c, "rope.scaling.type", "linear");
-    struct rope_scaling *s = &d->rope_scaling;
+    struct rope_scaling *s = &d->kinds[0].attn.rope_scaling;
     double factor = config_float_or(c, "rope.scale_linear", 0, 1e6, 0);
     factor = config_float_or(c, "rope.scaling.factor", 0, 1e6, factor);
     double attention = config_float_or(c, "rope.scaling.attn_factor", 1e-3, 1e3, 1);
@@ -254,22 +264,24 @@ static void read_gguf_scaling(struct model_desc *d, struct config *c)
 
 void describe_gguf(struct model_desc *d, struct config *c)
 {
+    struct attn_desc *a = &d->kinds[0].attn;
+    struct ffn_desc *f = &d->kinds[0].ffn;
     if (config_int_or(c, "expert_count", 0, INT32_MAX, 0) != 0)
         config_unsupported(c, "expert_count", "a mixture of experts");
     d->n_layers = config_int(c, "block_count", 1, LIMIT_LAYERS);
     d->d_model = config_int(c, "embedding_length", 1, LIMIT_DIMENSION);
-    d->n_heads = config_int(c, "attention.head_count", 1, LIMIT_DIMENSION);
-    d->n_kv_heads = config_int_or(c, "attention.head_count_kv", 1, LIMIT_DIMENSION, d->n_heads);
-    d->head_dim = config_int_or(c, "attention.key_length", 1, LIMIT_DIMENSION, d->d_model / d->n_heads);
-    if (config_int_or(c, "attention.value_length", 1, LIMIT_DIMENSION, d->head_dim) != d->head_dim)
+    a->n_heads = config_int(c, "attention.head_count", 1, LIMIT_DIMENSION);
+    a->n_kv_heads = config_int_or(c, "attention.head_count_kv", 1, LIMIT_DIMENSION, a->n_heads);
+    a->head_dim = config_int_or(c, "attention.key_length", 1, LIMIT_DIMENSION, d->d_model / a->n_heads);
+    if (config_int_or(c, "attention.value_length", 1, LIMIT_DIMENSION, a->head_dim) != a->head_dim)
         config_unsupported(c, "attention.value_length", "a head of values unlike the head of keys");
-    d->d_ff = config_int(c, "feed_forward_length", 1, LIMIT_DIMENSION);
+    f->d_ff = config_int(c, "feed_forward_length", 1, LIMIT_DIMENSION);
     d->n_vocab = config_int_or(c, "vocab_size", 1, LIMIT_VOCAB, 0);
     d->n_ctx = config_int(c, "context_length", 1, LIMIT_CONTEXT);
     d->norm_eps = (float)config_float(
         c, d->norm == NORM_RMS ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon", 0, 1);
-    d->activation = ACT_SILU;
-    d->rope_theta = config_float_or(c, "rope.freq_base", 1e-6, 1e12, 10000);
-    d->rotary_dim = config_int_or(c, "rope.dimension_count", 0, LIMIT_DIMENSION, d->head_dim);
+    f->activation = ACT_SILU;
+    a->rope_theta = config_float_or(c, "rope.freq_base", 1e-6, 1e12, 10000);
+    a->rotary_dim = config_int_or(c, "rope.dimension_count", 0, LIMIT_DIMENSION, a->head_dim);
     read_gguf_scaling(d, c);
 }

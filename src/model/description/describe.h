@@ -18,9 +18,9 @@ struct transformers_defaults {
 void describe_transformers(struct model_desc *desc, struct config *c,
                            const struct transformers_defaults *defaults);
 
-/* Reads layer_types and sets desc->window. window: positions that a "sliding_attention" layer
- * sees; 0: the file sets none. first: the first sliding layer if layer_types is absent. A window
- * that is not the same in all layers is unsupported. */
+/* Reads layer_types: layers with and without a window become two kinds. Everything else must
+ * already be set in kinds[0]. window: positions that a "sliding_attention" layer sees; 0: the file
+ * sets none. first: the first sliding layer if layer_types is absent. */
 void describe_layer_types(struct model_desc *desc, struct config *c, int window, int first);
 
 /* Which of two names of one setting the file has. It may have both if their values are equal. */
@@ -31,7 +31,7 @@ const char *describe_either(struct config *c, const char *key, const char *alias
 void describe_code(struct config *c, const char *family, const char *prefix);
 
 /* Reads the keys that GGUF's architectures share under their prefix. desc->norm must be set. The
- * family sets desc->rope itself. */
+ * family sets the kind of rotary embedding itself. */
 void describe_gguf(struct model_desc *desc, struct config *c);
 
 /* Whether config.json's model_type is this one. */

@@ -109,14 +109,14 @@ enum tutti_status family_no_layout(const struct family *family, const struct che
 
 /* Rotary frequencies [rotary_dim / 2] (of ROPE_2D [rotary_dim / 4]), as transformers computes
  * them in float32. */
-void model_rope_freqs(const struct model_desc *desc, float *freqs);
+void model_rope_freqs(const struct attn_desc *attn, float *freqs);
 
 /* ALiBi's slopes [n_heads]. */
-void model_alibi_slopes(const struct model_desc *desc, float *slopes);
+void model_alibi_slopes(const struct attn_desc *attn, float *slopes);
 
 /* The factor of YaRN for cos and sin: the usual one, and that of a description. */
 double model_yarn_scale(double factor);
-float model_rope_scale(const struct model_desc *desc);
+float model_rope_scale(const struct attn_desc *attn);
 
 /* Loads the tokenizer of a checkpoint. *out is NULL if it has none that tutti can read; then why
  * (size bytes) has the reason. */

@@ -67,35 +67,38 @@ static const struct config_key GGUF_KEYS[] = {
 
 static void describe_hf(struct model_desc *d, struct config *c)
 {
+    struct attn_desc *a = &d->kinds[0].attn;
     config_bool_or(c, "apply_residual_connection_post_layernorm", false); /* chose the family */
     d->n_layers = config_int(c, describe_either(c, "num_hidden_layers", "n_layer"), 1, LIMIT_LAYERS);
     d->d_model = config_int(c, config_find(c, "n_embed") ? "n_embed" : "hidden_size", 1, LIMIT_DIMENSION / 4);
-    d->n_heads = config_int(c, describe_either(c, "num_attention_heads", "n_head"), 1, LIMIT_DIMENSION);
+    a->n_heads = config_int(c, describe_either(c, "num_attention_heads", "n_head"), 1, LIMIT_DIMENSION);
     d->n_vocab = config_int(c, "vocab_size", 1, LIMIT_VOCAB);
     d->n_ctx = config_int_or(c, "seq_length", 1, LIMIT_CONTEXT, 2048); /* as trained; no hard limit */
     d->norm_eps = (float)config_float_or(c, "layer_norm_epsilon", 0, 1, 1e-5);
     d->tied_output = config_bool_or(c, "tie_word_embeddings", true);
-    d->n_kv_heads = d->n_heads;
-    d->head_dim = d->d_model / d->n_heads;
-    d->d_ff = 4 * d->d_model;
-    if (d->head_dim * d->n_heads != d->d_model)
+    a->n_kv_heads = a->n_heads;
+    a->head_dim = d->d_model / a->n_heads;
+    d->kinds[0].ffn.d_ff = 4 * d->d_model;
+    if (a->head_dim * a->n_heads != d->d_model)
         config_unsupported(c, "num_attention_heads", "a width that is no multiple of the heads");
 }
 
 static void describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
+    struct attn_desc *a = &d->kinds[0].attn;
+    struct ffn_desc *f = &d->kinds[0].ffn;
     d->norm = NORM_LAYER;
     if (is_gguf)
         describe_gguf(d, c);
     else
         describe_hf(d, c);
     d->has_embedding_norm = true;
-    d->has_alibi = true;
-    d->rope = ROPE_NONE;
-    d->rotary_dim = 0;
-    d->has_gate = false;
-    d->activation = ACT_GELU_TANH;
-    d->has_qkv_bias = d->has_attn_out_bias = d->has_mlp_bias = true;
+    a->has_alibi = true;
+    a->rope = ROPE_NONE;
+    a->rotary_dim = 0;
+    f->has_gate = false;
+    f->activation = ACT_GELU_TANH;
+    a->has_qkv_bias = a->has_out_bias = f->has_bias = true;
 }
 
 static void describe_post(struct model_desc *d, struct config *c, bool is_gguf)

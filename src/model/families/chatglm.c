@@ -62,6 +62,7 @@ static const struct config_key KEYS[] = {
 
 static void describe_hf(struct model_desc *d, struct config *c)
 {
+    struct attn_desc *a = &d->kinds[0].attn;
     int n_bits = config_int_or(c, "quantization_bit", 0, 32,
                                0); /* the checkpoint's reader converts the matrices */
     if (n_bits != 0 && n_bits != 4 && n_bits != 8)
@@ -70,30 +71,31 @@ static void describe_hf(struct model_desc *d, struct config *c)
         config_unsupported(c, "pre_seq_len", "P-Tuning");
     d->n_layers = config_int(c, "num_layers", 1, LIMIT_LAYERS);
     d->d_model = config_int(c, "hidden_size", 1, LIMIT_DIMENSION);
-    d->n_heads = config_int(c, "num_attention_heads", 1, LIMIT_DIMENSION);
-    d->n_kv_heads = config_int(c, "multi_query_group_num", 1, LIMIT_DIMENSION);
-    d->head_dim = config_int_or(c, "kv_channels", 1, LIMIT_DIMENSION, d->d_model / d->n_heads);
-    d->d_ff = config_int(c, "ffn_hidden_size", 1, LIMIT_DIMENSION);
+    a->n_heads = config_int(c, "num_attention_heads", 1, LIMIT_DIMENSION);
+    a->n_kv_heads = config_int(c, "multi_query_group_num", 1, LIMIT_DIMENSION);
+    a->head_dim = config_int_or(c, "kv_channels", 1, LIMIT_DIMENSION, d->d_model / a->n_heads);
+    d->kinds[0].ffn.d_ff = config_int(c, "ffn_hidden_size", 1, LIMIT_DIMENSION);
     d->n_vocab = config_int(c, "padded_vocab_size", 1, LIMIT_VOCAB);
     d->n_ctx = config_int(c, "seq_length", 1, LIMIT_CONTEXT);
     d->norm_eps = (float)config_float(c, "layernorm_epsilon", 0, 1);
-    d->rope_theta = 10000 * config_float_or(c, "rope_ratio", 1e-6, 1e9, 1);
-    d->has_qkv_bias = config_bool_or(c, "add_qkv_bias", false);
+    a->rope_theta = 10000 * config_float_or(c, "rope_ratio", 1e-6, 1e9, 1);
+    a->has_qkv_bias = config_bool_or(c, "add_qkv_bias", false);
     d->tied_output = config_bool_or(c, "tie_word_embeddings", false);
-    d->rotary_dim = d->head_dim / 2;
+    a->rotary_dim = a->head_dim / 2;
 }
 
 static void describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
+    struct attn_desc *a = &d->kinds[0].attn;
     if (is_gguf) {
         describe_gguf(d, c);
-        d->rotary_dim = config_int_or(c, "rope.dimension_count", 0, LIMIT_DIMENSION, d->head_dim / 2);
-        d->has_qkv_bias = true;
+        a->rotary_dim = config_int_or(c, "rope.dimension_count", 0, LIMIT_DIMENSION, a->head_dim / 2);
+        a->has_qkv_bias = true;
     } else {
         describe_hf(d, c);
     }
-    d->rope = ROPE_INTERLEAVED;
-    d->activation = ACT_SILU;
+    a->rope = ROPE_INTERLEAVED;
+    d->kinds[0].ffn.activation = ACT_SILU;
 }
 
 /* ---- tokenizer and chat ---- */

@@ -68,6 +68,7 @@ static void read_specials(struct model_desc *d, struct config *c)
 
 static void describe_hf(struct model_desc *d, struct config *c)
 {
+    struct attn_desc *a = &d->kinds[0].attn;
     int n_bits = config_int_or(c, "quantization_bit", 0, 32,
                                0); /* the checkpoint's reader converts the matrices */
     if (n_bits != 0 && n_bits != 4 && n_bits != 8)
@@ -76,18 +77,18 @@ static void describe_hf(struct model_desc *d, struct config *c)
         config_unsupported(c, "pre_seq_len", "P-Tuning");
     d->n_layers = config_int(c, "num_layers", 1, LIMIT_LAYERS);
     d->d_model = config_int(c, "hidden_size", 1, LIMIT_DIMENSION / 4);
-    d->n_heads = config_int(c, "num_attention_heads", 1, LIMIT_DIMENSION);
-    d->d_ff = config_int_or(c, "inner_hidden_size", 1, LIMIT_DIMENSION, 4 * d->d_model);
+    a->n_heads = config_int(c, "num_attention_heads", 1, LIMIT_DIMENSION);
+    d->kinds[0].ffn.d_ff = config_int_or(c, "inner_hidden_size", 1, LIMIT_DIMENSION, 4 * d->d_model);
     d->n_vocab = config_int(c, "vocab_size", 1, LIMIT_VOCAB);
     d->n_ctx = config_int_or(c, "max_sequence_length", 1, LIMIT_CONTEXT, 2048);
     d->norm_eps = (float)config_float_or(c, "layernorm_epsilon", 0, 1, 1e-5);
-    d->n_kv_heads = d->n_heads;
-    d->head_dim = d->d_model / d->n_heads;
-    if (d->head_dim * d->n_heads != d->d_model)
+    a->n_kv_heads = a->n_heads;
+    a->head_dim = d->d_model / a->n_heads;
+    if (a->head_dim * a->n_heads != d->d_model)
         config_unsupported(c, "num_attention_heads", "a width that is no multiple of the heads");
     d->residual_scale = sqrtf(2.0f * (float)d->n_layers);
-    d->rotary_dim = d->head_dim;
-    d->rope_theta = 10000;
+    a->rotary_dim = a->head_dim;
+    a->rope_theta = 10000;
     /* Files contain the output matrix too, but the authors' class ties it. */
     d->tied_output = config_bool_or(c, "tie_word_embeddings", true);
     read_specials(d, c);
@@ -95,10 +96,11 @@ static void describe_hf(struct model_desc *d, struct config *c)
 
 static void read_metadata(struct model_desc *d, struct config *c)
 {
+    struct attn_desc *a = &d->kinds[0].attn;
     describe_gguf(d, c);
     int last = config_int(c, "vocab_size", 1, LIMIT_VOCAB) - 1;
     d->residual_scale = (float)config_float(c, "residual_scale", 1e-3, 1e3);
-    if (d->rotary_dim != d->head_dim)
+    if (a->rotary_dim != a->head_dim)
         config_unsupported(c, "rope.dimension_count", "a rotation of a part of each head");
     d->mask_ids[0] = config_int(c, "gmask_token_id", 0, last);
     d->mask_ids[1] = config_int(c, "mask_token_id", 0, last);
@@ -116,16 +118,18 @@ static void put_metadata(struct gguf_writer *w, const struct model_desc *d)
 
 static void describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
+    struct attn_desc *a = &d->kinds[0].attn;
+    struct ffn_desc *f = &d->kinds[0].ffn;
     d->norm = NORM_LAYER;
     if (is_gguf)
         read_metadata(d, c);
     else
         describe_hf(d, c);
-    d->rope = ROPE_2D;
-    d->has_half_freqs = true;
-    d->has_gate = false;
-    d->activation = ACT_GELU_TANH;
-    d->has_qkv_bias = d->has_attn_out_bias = d->has_mlp_bias = true;
+    a->rope = ROPE_2D;
+    a->has_half_freqs = true;
+    f->has_gate = false;
+    f->activation = ACT_GELU_TANH;
+    a->has_qkv_bias = a->has_out_bias = f->has_bias = true;
     d->has_prefix = true;
 }
 

@@ -32,15 +32,16 @@ static bool is_glm4(const json_t *config)
 
 static void describe_glm(struct model_desc *d, struct config *c, bool is_gguf)
 {
+    struct attn_desc *a = &d->kinds[0].attn;
     static const struct transformers_defaults DEFAULTS = { 2, 128, 131072, 1.5625e-7, 0.5 };
     if (is_gguf) {
         describe_gguf(d, c);
     } else {
         describe_transformers(d, c, &DEFAULTS);
+        a->has_qkv_bias = config_bool_or(c, "attention_bias", true);
         describe_layer_types(d, c, 0, 0);
-        d->has_qkv_bias = config_bool_or(c, "attention_bias", true);
     }
-    d->rope = ROPE_INTERLEAVED;
+    a->rope = ROPE_INTERLEAVED;
 }
 
 static void describe_glm4(struct model_desc *d, struct config *c, bool is_gguf)

@@ -49,19 +49,20 @@ static const struct config_key KEYS[] = {
 
 static void describe_hf(struct model_desc *d, struct config *c)
 {
+    struct attn_desc *a = &d->kinds[0].attn;
     static const char *const TANH[] = { "gelu_new", "gelu_pytorch_tanh", "gelu_fast" };
     d->n_layers = config_int(c, describe_either(c, "n_layer", "num_hidden_layers"), 1, LIMIT_LAYERS);
     d->d_model = config_int(c, describe_either(c, "n_embd", "hidden_size"), 1, LIMIT_DIMENSION / 4);
-    d->n_heads = config_int(c, describe_either(c, "n_head", "num_attention_heads"), 1, LIMIT_DIMENSION);
-    d->d_ff = config_int_or(c, "n_inner", 1, LIMIT_DIMENSION, 4 * d->d_model);
+    a->n_heads = config_int(c, describe_either(c, "n_head", "num_attention_heads"), 1, LIMIT_DIMENSION);
+    d->kinds[0].ffn.d_ff = config_int_or(c, "n_inner", 1, LIMIT_DIMENSION, 4 * d->d_model);
     d->n_vocab = config_int(c, "vocab_size", 1, LIMIT_VOCAB);
     d->n_ctx = config_int_or(c, describe_either(c, "n_positions", "max_position_embeddings"), 1,
                              LIMIT_CONTEXT, 1024);
     d->norm_eps = (float)config_float_or(c, "layer_norm_epsilon", 0, 1, 1e-5);
     d->tied_output = config_bool_or(c, "tie_word_embeddings", true);
-    d->n_kv_heads = d->n_heads;
-    d->head_dim = d->d_model / d->n_heads;
-    if (d->head_dim * d->n_heads != d->d_model)
+    a->n_kv_heads = a->n_heads;
+    a->head_dim = d->d_model / a->n_heads;
+    if (a->head_dim * a->n_heads != d->d_model)
         config_unsupported(c, "n_head", "a width that is no multiple of the heads");
     const char *act = config_string_or(c, "activation_function", "gelu_new");
     bool known = false;
@@ -73,17 +74,19 @@ static void describe_hf(struct model_desc *d, struct config *c)
 
 static void describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
+    struct attn_desc *a = &d->kinds[0].attn;
+    struct ffn_desc *f = &d->kinds[0].ffn;
     d->norm = NORM_LAYER;
     if (is_gguf)
         describe_gguf(d, c);
     else
         describe_hf(d, c);
     d->has_learned_positions = true;
-    d->rope = ROPE_NONE;
-    d->rotary_dim = 0;
-    d->has_gate = false;
-    d->activation = ACT_GELU_TANH;
-    d->has_qkv_bias = d->has_attn_out_bias = d->has_mlp_bias = true;
+    a->rope = ROPE_NONE;
+    a->rotary_dim = 0;
+    f->has_gate = false;
+    f->activation = ACT_GELU_TANH;
+    a->has_qkv_bias = a->has_out_bias = f->has_bias = true;
 }
 
 const struct family FAMILY_GPT2 = {

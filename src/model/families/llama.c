@@ -26,10 +26,11 @@ static bool is_mine(const json_t *config)
 
 static void describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
+    struct attn_desc *a = &d->kinds[0].attn;
     if (is_gguf) {
         describe_gguf(d, c);
-        d->rope = ROPE_INTERLEAVED;
-        d->window = config_int_or(c, "attention.sliding_window", 0, INT32_MAX, 0);
+        a->rope = ROPE_INTERLEAVED;
+        a->window = config_int_or(c, "attention.sliding_window", 0, INT32_MAX, 0);
         return;
     }
     static const struct transformers_defaults LLAMA = { 0, 0, 2048, 1e-6, 1 };
@@ -37,8 +38,8 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
     bool is_mistral = describe_has_type(c->root, "mistral");
     describe_transformers(d, c, is_mistral ? &MISTRAL : &LLAMA);
     if (!is_mistral) { /* Mistral's class has no biases */
-        d->has_qkv_bias = d->has_attn_out_bias = config_bool_or(c, "attention_bias", false);
-        d->has_mlp_bias = config_bool_or(c, "mlp_bias", false);
+        a->has_qkv_bias = a->has_out_bias = config_bool_or(c, "attention_bias", false);
+        d->kinds[0].ffn.has_bias = config_bool_or(c, "mlp_bias", false);
     }
     /* Mistral's class has a default window if the key is absent; null means none. LLaMA's class
      * has no window. */
@@ -47,7 +48,7 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
     if (window > 0 && !is_mistral)
         config_unsupported(c, "sliding_window", "a window of attention in a llama model");
     describe_layer_types(d, c, window, 0);
-    if (is_mistral && window > 0 && d->window == 0)
+    if (is_mistral && window > 0 && (a->window == 0 || d->n_kinds > 1))
         config_unsupported(c, "layer_types", "full attention together with a sliding_window");
 }
 

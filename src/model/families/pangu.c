@@ -33,16 +33,17 @@ static bool is_mine(const json_t *config)
 
 static void describe_mindformers(struct model_desc *d, struct config *c)
 {
+    struct attn_desc *a = &d->kinds[0].attn;
     d->n_layers = config_int(c, "num_layers", 2, LIMIT_LAYERS);
     d->d_model = config_int(c, "hidden_size", 1, LIMIT_DIMENSION / 4);
-    d->n_heads = config_int(c, "num_heads", 1, LIMIT_DIMENSION);
-    d->d_ff = config_int_or(c, "ffn_hidden_size", 1, LIMIT_DIMENSION, 4 * d->d_model);
+    a->n_heads = config_int(c, "num_heads", 1, LIMIT_DIMENSION);
+    d->kinds[0].ffn.d_ff = config_int_or(c, "ffn_hidden_size", 1, LIMIT_DIMENSION, 4 * d->d_model);
     d->n_vocab = config_int(c, "vocab_size", 1, LIMIT_VOCAB);
     d->n_ctx = config_int_or(c, "seq_length", 1, LIMIT_CONTEXT, 1024);
     d->norm_eps = (float)config_float_or(c, "layernorm_epsilon", 0, 1, 1e-5);
-    d->n_kv_heads = d->n_heads;
-    d->head_dim = d->d_model / d->n_heads;
-    if (d->head_dim * d->n_heads != d->d_model)
+    a->n_kv_heads = a->n_heads;
+    a->head_dim = d->d_model / a->n_heads;
+    if (a->head_dim * a->n_heads != d->d_model)
         config_unsupported(c, "num_heads", "a width that is no multiple of the heads");
     const char *act = config_string_or(c, "hidden_act", "fast_gelu");
     if (strcmp(act, "fast_gelu") != 0)
@@ -53,6 +54,8 @@ static void describe_mindformers(struct model_desc *d, struct config *c)
 
 static void describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
+    struct attn_desc *a = &d->kinds[0].attn;
+    struct ffn_desc *f = &d->kinds[0].ffn;
     d->norm = NORM_LAYER;
     if (is_gguf)
         describe_gguf(d, c);
@@ -60,14 +63,14 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
         describe_mindformers(d, c);
     if (d->n_layers < 2)
         config_unsupported(c, "block_count", "a model that has only the query layer");
-    d->rotary_dim = 0;
+    a->rotary_dim = 0;
     d->has_learned_positions = true;
     d->has_top_query = true;
     d->tied_output = true;
-    d->rope = ROPE_NONE;
-    d->has_gate = false;
-    d->activation = ACT_GELU_SIGMOID;
-    d->has_qkv_bias = d->has_attn_out_bias = d->has_mlp_bias = true;
+    a->rope = ROPE_NONE;
+    f->has_gate = false;
+    f->activation = ACT_GELU_SIGMOID;
+    a->has_qkv_bias = a->has_out_bias = f->has_bias = true;
 }
 
 const struct family FAMILY_PANGU = {

@@ -62,32 +62,33 @@ static void read_window(struct model_desc *d, struct config *c)
 static void describe_gguf_qwen(struct model_desc *d, struct config *c)
 {
     describe_gguf(d, c);
-    d->rope = ROPE_HALF;
+    d->kinds[0].attn.rope = ROPE_HALF;
 }
 
 static void describe_qwen2(struct model_desc *d, struct config *c, bool is_gguf)
 {
     static const struct transformers_defaults DEFAULTS = { 32, 0, 32768, 1e-6, 1 };
-    if (is_gguf) {
-        describe_gguf_qwen(d, c);
-    } else {
-        describe_transformers(d, c, &DEFAULTS);
-        read_window(d, c);
-    }
-    d->has_qkv_bias = true;
-}
-
-static void describe_qwen3(struct model_desc *d, struct config *c, bool is_gguf)
-{
-    static const struct transformers_defaults DEFAULTS = { 32, 128, 32768, 1e-6, 1 };
-    d->has_qk_norm = true;
+    d->kinds[0].attn.has_qkv_bias = true;
     if (is_gguf) {
         describe_gguf_qwen(d, c);
         return;
     }
     describe_transformers(d, c, &DEFAULTS);
     read_window(d, c);
-    d->has_qkv_bias = d->has_attn_out_bias = config_bool_or(c, "attention_bias", false);
+}
+
+static void describe_qwen3(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    struct attn_desc *a = &d->kinds[0].attn;
+    static const struct transformers_defaults DEFAULTS = { 32, 128, 32768, 1e-6, 1 };
+    a->has_qk_norm = true;
+    if (is_gguf) {
+        describe_gguf_qwen(d, c);
+        return;
+    }
+    describe_transformers(d, c, &DEFAULTS);
+    a->has_qkv_bias = a->has_out_bias = config_bool_or(c, "attention_bias", false);
+    read_window(d, c);
 }
 
 const struct family FAMILY_QWEN2 = {

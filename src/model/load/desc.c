@@ -1,5 +1,6 @@
 /* Reads a model description from a configuration: finds the family, and does the checks that all
  * families share. */
+#include "backend/kv_type.h"
 #include "base/half.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -80,26 +81,35 @@ static enum tutti_status find_family(const struct family **out, const struct che
                      checkpoint_config_path(ck), key, type, known);
 }
 
+static const char *find_layer_fault(const struct layer_desc *l)
+{
+    const struct attn_desc *a = &l->attn;
+    if (a->n_heads % a->n_kv_heads != 0)
+        return "the number of heads is no multiple of the number of KV heads";
+    if (a->head_dim < 8 || a->head_dim % 8 != 0)
+        return "the head dimension is no positive multiple of 8";
+    if (a->head_dim > 1024)
+        return "the head dimension is above 1024";
+    if (a->rotary_dim < 0 || a->rotary_dim % 2 != 0 || a->rotary_dim > a->head_dim)
+        return "the rotary dimension is odd or larger than the head";
+    if (a->rope == ROPE_2D && a->rotary_dim % 4 != 0)
+        return "the rotary dimension is no multiple of 4, as two streams of positions need";
+    if ((int64_t)(a->n_heads + 2 * (int64_t)a->n_kv_heads) * a->head_dim > LIMIT_DIMENSION)
+        return "heads times head dimension is too large";
+    return 2 * (int64_t)l->ffn.d_ff > LIMIT_DIMENSION ? "the feed-forward width is too large" : NULL;
+}
+
 enum tutti_status model_desc_check(const struct model_desc *d, const char *file, struct tutti_error *err)
 {
     const char *fault = NULL;
-    if (d->n_heads % d->n_kv_heads != 0)
-        fault = "the number of heads is no multiple of the number of KV heads";
-    else if (d->head_dim < 8 || d->head_dim % 8 != 0)
-        fault = "the head dimension is no positive multiple of 8";
-    else if (d->head_dim > 1024)
-        fault = "the head dimension is above 1024";
-    else if (d->rotary_dim < 0 || d->rotary_dim % 2 != 0 || d->rotary_dim > d->head_dim)
-        fault = "the rotary dimension is odd or larger than the head";
-    else if (d->rope == ROPE_2D && d->rotary_dim % 4 != 0)
-        fault = "the rotary dimension is no multiple of 4, as two streams of positions need";
-    else if ((int64_t)(d->n_heads + 2 * (int64_t)d->n_kv_heads) * d->head_dim > LIMIT_DIMENSION)
-        fault = "heads times head dimension is too large";
-    else if (2 * (int64_t)d->d_ff > LIMIT_DIMENSION)
-        fault = "the feed-forward width is too large";
-    else if (!(d->norm_eps > 0))
+    const struct attn_desc *a = &d->kinds[0].attn; /* of the fault */
+    for (int i = 0; i < d->n_kinds && !fault; i++) {
+        a = &d->kinds[i].attn;
+        fault = find_layer_fault(&d->kinds[i]);
+    }
+    if (!fault && !(d->norm_eps > 0))
         fault = "the epsilon of the norms is not positive";
-    else if (d->n_usable_vocab < 1 || d->n_usable_vocab > d->n_vocab)
+    if (!fault && (d->n_usable_vocab < 1 || d->n_usable_vocab > d->n_vocab))
         fault = "the tokenizer's vocabulary does not fit the model's";
     for (int i = 0; i < model_desc_n_stops(d, true) && !fault; i++) {
         if (d->stop_ids[i] < 0 || d->stop_ids[i] >= d->n_vocab)
@@ -108,7 +118,7 @@ enum tutti_status model_desc_check(const struct model_desc *d, const char *file,
     return fault ? error_set(err, TUTTI_E_FORMAT,
                              "%s: %s (heads %d, KV heads %d, head dimension %d, rotary dimension %d, "
                              "vocabulary %d of %d)",
-                             file, fault, d->n_heads, d->n_kv_heads, d->head_dim, d->rotary_dim,
+                             file, fault, a->n_heads, a->n_kv_heads, a->head_dim, a->rotary_dim,
                              d->n_usable_vocab, d->n_vocab)
                  : TUTTI_OK;
 }
@@ -174,6 +184,13 @@ static bool has_bias(const struct checkpoint *ck, const char *pattern)
     weights_layer_name(weight, sizeof weight, pattern, 0);
     weights_bias_name(bias, sizeof bias, weight);
     return checkpoint_find(ck, bias) != NULL;
+}
+
+static void find_biases(struct layer_desc *l, const struct tensor_names *names, const struct checkpoint *ck)
+{
+    l->attn.has_qkv_bias = l->attn.has_qkv_bias || has_bias(ck, names->of[SLOT_QKV][0]);
+    l->attn.has_out_bias = l->attn.has_out_bias || has_bias(ck, names->of[SLOT_ATTN_OUT][0]);
+    l->ffn.has_bias = l->ffn.has_bias || has_bias(ck, names->of[SLOT_DOWN][0]);
 }
 
 /* A file may contain an output matrix although the configuration ties it to the embedding. If the
@@ -251,7 +268,7 @@ enum tutti_status model_desc_read(struct model_desc *desc, const struct family *
                         .is_flat = is_gguf,
                         .gguf = checkpoint_gguf(ck),
                         .err = err };
-    *desc = (struct model_desc){ .has_gate = true, .bos_id = -1, .pad_id = -1 };
+    *desc = (struct model_desc){ .n_kinds = 1, .kinds[0].ffn.has_gate = true, .bos_id = -1, .pad_id = -1 };
     snprintf(desc->family, sizeof desc->family, "%s", (*family)->name);
     (*family)->describe(desc, &c, is_gguf);
     st = end_config(&c, *family, ck);
@@ -260,9 +277,8 @@ enum tutti_status model_desc_read(struct model_desc *desc, const struct family *
     const struct tensor_names *names = family_layout(*family, ck);
     if (is_gguf && names) {
         desc->tied_output = !checkpoint_find(ck, names->of[SLOT_OUTPUT][0]);
-        desc->has_qkv_bias = desc->has_qkv_bias || has_bias(ck, names->of[SLOT_QKV][0]);
-        desc->has_attn_out_bias = desc->has_attn_out_bias || has_bias(ck, names->of[SLOT_ATTN_OUT][0]);
-        desc->has_mlp_bias = desc->has_mlp_bias || has_bias(ck, names->of[SLOT_DOWN][0]);
+        for (int i = 0; i < desc->n_kinds; i++)
+            find_biases(&desc->kinds[i], names, ck);
     }
     st = check_tie(desc, *family, names, ck, err);
     if (st != TUTTI_OK)
@@ -276,11 +292,11 @@ enum tutti_status model_desc_read(struct model_desc *desc, const struct family *
     return model_desc_check(desc, checkpoint_config_path(ck), err);
 }
 
-static double llama3_scaled(const struct model_desc *d, double freq)
+static double llama3_scaled(const struct attn_desc *a, double freq)
 {
-    double wavelength = 2 * M_PI / freq, original = d->rope_scaling.original_n_ctx;
-    double low = d->rope_scaling.low_freq_factor, high = d->rope_scaling.high_freq_factor;
-    double factor = d->rope_scaling.factor;
+    double wavelength = 2 * M_PI / freq, original = a->rope_scaling.original_n_ctx;
+    double low = a->rope_scaling.low_freq_factor, high = a->rope_scaling.high_freq_factor;
+    double factor = a->rope_scaling.factor;
     if (wavelength < original / high)
         return freq;
     if (wavelength >= original / low) /* with equal factors there is no range between them */
@@ -296,26 +312,26 @@ struct yarn {
 };
 
 /* The pair that completes n periods within the original context. */
-static double yarn_pair(const struct model_desc *d, double n)
+static double yarn_pair(const struct attn_desc *a, double n)
 {
-    return d->rotary_dim * log(d->rope_scaling.original_n_ctx / (2 * M_PI * n)) / (2 * log(d->rope_theta));
+    return a->rotary_dim * log(a->rope_scaling.original_n_ctx / (2 * M_PI * n)) / (2 * log(a->rope_theta));
 }
 
-static struct yarn yarn_range(const struct model_desc *d)
+static struct yarn yarn_range(const struct attn_desc *a)
 {
-    struct yarn y = { floor(yarn_pair(d, d->rope_scaling.beta_fast)),
-                      ceil(yarn_pair(d, d->rope_scaling.beta_slow)) };
+    struct yarn y = { floor(yarn_pair(a, a->rope_scaling.beta_fast)),
+                      ceil(yarn_pair(a, a->rope_scaling.beta_slow)) };
     y.low = y.low > 0 ? y.low : 0;
-    y.high = y.high < d->rotary_dim - 1 ? y.high : d->rotary_dim - 1;
+    y.high = y.high < a->rotary_dim - 1 ? y.high : a->rotary_dim - 1;
     return y;
 }
 
-static double yarn_scaled(const struct model_desc *d, const struct yarn *y, int pair, double freq)
+static double yarn_scaled(const struct attn_desc *a, const struct yarn *y, int pair, double freq)
 {
     double width = y->high - y->low > 0.001 ? y->high - y->low : 0.001;
     double ramp = (pair - y->low) / width;
     ramp = ramp > 1 ? 1 : ramp > 0 ? ramp : 0;
-    return freq * (1 - ramp) + freq / d->rope_scaling.factor * ramp;
+    return freq * (1 - ramp) + freq / a->rope_scaling.factor * ramp;
 }
 
 double model_yarn_scale(double factor)
@@ -323,42 +339,60 @@ double model_yarn_scale(double factor)
     return 0.1 * log(factor) + 1;
 }
 
-float model_rope_scale(const struct model_desc *d)
+float model_rope_scale(const struct attn_desc *a)
 {
-    if (d->rope_scaling.kind != ROPE_SCALING_YARN)
+    if (a->rope_scaling.kind != ROPE_SCALING_YARN)
         return 1;
-    double given = d->rope_scaling.attention_factor;
-    return (float)(given > 0 ? given : model_yarn_scale(d->rope_scaling.factor));
+    double given = a->rope_scaling.attention_factor;
+    return (float)(given > 0 ? given : model_yarn_scale(a->rope_scaling.factor));
 }
 
-void model_rope_freqs(const struct model_desc *d, float *freqs)
+void model_rope_freqs(const struct attn_desc *a, float *freqs)
 {
-    struct yarn yarn = yarn_range(d);
-    int n = d->rope == ROPE_2D ? d->rotary_dim / 2
-                               : d->rotary_dim; /* each of the two positions rotates one half */
+    struct yarn yarn = yarn_range(a);
+    int n = a->rope == ROPE_2D ? a->rotary_dim / 2
+                               : a->rotary_dim; /* each of the two positions rotates one half */
     for (int j = 0; j < n / 2; j++) {
         /* The reference computes exponent, power and inverse in float32, each rounded. */
         float exponent = (float)(2 * j) / (float)n;
-        float freq = 1.0f / (float)pow(d->rope_theta, (double)exponent);
-        if (d->rope_scaling.kind == ROPE_SCALING_LINEAR)
-            freq = (float)((double)freq / d->rope_scaling.factor);
-        else if (d->rope_scaling.kind == ROPE_SCALING_LLAMA3)
-            freq = (float)llama3_scaled(d, (double)freq);
-        else if (d->rope_scaling.kind == ROPE_SCALING_YARN)
-            freq = (float)yarn_scaled(d, &yarn, j, (double)freq);
-        freqs[j] = d->has_half_freqs ? half_to_float(float_to_half(freq)) : freq;
+        float freq = 1.0f / (float)pow(a->rope_theta, (double)exponent);
+        if (a->rope_scaling.kind == ROPE_SCALING_LINEAR)
+            freq = (float)((double)freq / a->rope_scaling.factor);
+        else if (a->rope_scaling.kind == ROPE_SCALING_LLAMA3)
+            freq = (float)llama3_scaled(a, (double)freq);
+        else if (a->rope_scaling.kind == ROPE_SCALING_YARN)
+            freq = (float)yarn_scaled(a, &yarn, j, (double)freq);
+        freqs[j] = a->has_half_freqs ? half_to_float(float_to_half(freq)) : freq;
     }
 }
 
 /* Press et al., 2021: a geometric sequence for a power of two heads; others take every other one
  * of twice as many. */
-void model_alibi_slopes(const struct model_desc *d, float *slopes)
+void model_alibi_slopes(const struct attn_desc *a, float *slopes)
 {
     int n = 1;
-    while (2 * n <= d->n_heads)
+    while (2 * n <= a->n_heads)
         n *= 2;
-    for (int h = 0; h < d->n_heads; h++)
+    for (int h = 0; h < a->n_heads; h++)
         slopes[h] = (float)(h < n ? exp2(-8.0 * (h + 1) / n) : exp2(-4.0 * (2 * (h - n) + 1) / n));
+}
+
+uint64_t model_kv_bytes(const struct model_desc *d, enum dtype kv_type)
+{
+    uint64_t n_bytes = 0;
+    for (int i = 0; i < d->n_layers; i++) {
+        const struct attn_desc *a = &model_layer(d, i)->attn;
+        n_bytes += 2 * (uint64_t)a->n_kv_heads * (uint64_t)kv_type_bytes(kv_type, a->head_dim);
+    }
+    return n_bytes;
+}
+
+bool model_desc_ends_at_context(const struct model_desc *d)
+{
+    bool is_dynamic = false;
+    for (int i = 0; i < d->n_kinds; i++)
+        is_dynamic = is_dynamic || d->kinds[i].attn.rope_scaling.kind == ROPE_SCALING_DYNAMIC;
+    return d->has_learned_positions || d->has_top_query || is_dynamic;
 }
 
 struct prefix model_find_prefix(const struct model_desc *d, const int32_t *ids, int n_ids)

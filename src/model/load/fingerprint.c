@@ -28,7 +28,7 @@ uint64_t model_weights_fingerprint(const struct model *model)
     uint64_t sum = 0;
     for (struct slot_at at = SLOT_BEGIN; model->weights && slot_next(d, &at);) {
         const struct model_weight *w = model_weight(model, at.slot, at.layer);
-        struct slot_shape shape = slot_shape(d, at.slot);
+        struct slot_shape shape = slot_shape(d, at.slot, at.layer);
         size_t n = (size_t)shape.n_out * (size_t)shape.n_in;
         add(&sum, (uint64_t)at.slot);
         add_matrix(&sum, model, w->matrix);
@@ -38,20 +38,49 @@ uint64_t model_weights_fingerprint(const struct model *model)
     return sum;
 }
 
-/* A new field of the description that affects keys and values must be added here. */
-_Static_assert(sizeof(void *) != 8 || sizeof(struct model_desc) == 520, "see model_shape_fingerprint()");
+/* A new field of these that affects keys and values must be added here. */
+_Static_assert(sizeof(void *) != 8 || sizeof(struct layer_desc) == 128, "see layer_fingerprint()");
+_Static_assert(sizeof(void *) != 8 || sizeof(struct model_desc) == 5520, "see model_shape_fingerprint()");
+
+static uint64_t layer_fingerprint(const struct layer_desc *l, const float *rope_freqs)
+{
+    const struct attn_desc *a = &l->attn;
+    const struct rope_scaling *s = &a->rope_scaling;
+    const int64_t numbers[] = {
+        a->n_heads,
+        a->n_kv_heads,
+        a->head_dim,
+        a->window,
+        (int64_t)a->rope,
+        a->rotary_dim,
+        a->has_half_freqs,
+        (int64_t)s->kind,
+        s->original_n_ctx,
+        a->has_qk_norm,
+        a->has_alibi,
+        a->has_qkv_bias,
+        a->has_out_bias,
+        l->ffn.d_ff,
+        l->ffn.has_gate,
+        l->ffn.has_bias,
+        (int64_t)l->ffn.activation,
+    };
+    const double reals[] = { a->rope_theta, s->factor,    s->low_freq_factor, s->high_freq_factor,
+                             s->beta_fast,  s->beta_slow, s->attention_factor };
+    uint64_t sum = 0;
+    add(&sum, hash64(0, numbers, sizeof numbers));
+    add(&sum, hash64(0, reals, sizeof reals));
+    if (rope_freqs) /* they depend on the math library */
+        add(&sum, hash64(0, rope_freqs, (size_t)a->rotary_dim / 2 * sizeof *rope_freqs));
+    return sum;
+}
 
 uint64_t model_shape_fingerprint(const struct model *model)
 {
     const struct model_desc *d = &model->desc;
-    const struct rope_scaling *s = &d->rope_scaling;
     const int64_t numbers[] = {
         d->n_layers,
         d->d_model,
-        d->n_heads,
-        d->n_kv_heads,
-        d->head_dim,
-        d->d_ff,
         d->n_vocab,
         d->n_ctx,
         (int64_t)d->norm,
@@ -59,35 +88,21 @@ uint64_t model_shape_fingerprint(const struct model *model)
         d->has_post_norms,
         d->has_learned_positions,
         d->has_top_query,
-        (int64_t)d->rope,
-        d->rotary_dim,
-        d->has_half_freqs,
-        (int64_t)s->kind,
-        s->original_n_ctx,
-        d->has_qk_norm,
-        d->has_alibi,
-        d->window,
-        d->has_qkv_bias,
-        d->has_attn_out_bias,
-        d->has_mlp_bias,
-        d->has_gate,
         d->tied_output,
-        (int64_t)d->activation,
         d->has_prefix,
         d->has_prefix ? d->prefix_end_id : 0,
         d->has_prefix ? d->mask_ids[0] : 0,
         d->has_prefix ? d->mask_ids[1] : 0,
         (int64_t)model->weight_type,
     };
-    const double reals[] = { (double)d->norm_eps, (double)d->residual_scale, d->rope_theta, s->factor,
-                             s->low_freq_factor,  s->high_freq_factor,       s->beta_fast,  s->beta_slow,
-                             s->attention_factor };
+    const double reals[] = { (double)d->norm_eps, (double)d->residual_scale };
     uint64_t sum = 0;
     add(&sum, hash64(0, d->family, strnlen(d->family, sizeof d->family)));
     add(&sum, hash64(0, numbers, sizeof numbers));
     add(&sum, hash64(0, reals, sizeof reals));
-    if (model->rope_freqs) /* they depend on the math library */
-        add(&sum, hash64(0, model->rope_freqs, (size_t)d->rotary_dim / 2 * sizeof *model->rope_freqs));
+    for (int i = 0; i < d->n_kinds; i++)
+        add(&sum, layer_fingerprint(&d->kinds[i], model->rope_freqs[i]));
+    add(&sum, hash64(0, d->kind_of, (size_t)d->n_layers));
     return sum;
 }
 

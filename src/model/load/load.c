@@ -39,16 +39,22 @@ enum tutti_status load_out_of_memory(const struct loader *l, struct tutti_error 
     return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", checkpoint_path(l->ck));
 }
 
-/* GGUF stores llama3's rotary scaling as a tensor of divisors. */
+/* GGUF stores llama3's rotary scaling as a tensor of divisors, for all layers. */
 static enum tutti_status apply_rope_factors(struct loader *l, struct tutti_error *err)
 {
+    const struct model_desc *d = &l->model->desc;
     const struct tensor *t = checkpoint_take(l->ck, "rope_freqs.weight");
-    int n = l->model->desc.rotary_dim / 2;
+    int n = d->kinds[0].attn.rotary_dim / 2;
     if (!t)
         return TUTTI_OK;
     if (t->n_dims != 1 || t->shape[0] != n || t->dtype != DTYPE_F32)
         return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: expected f32 of shape [%d]", t->file, t->name,
                          n);
+    for (int i = 1; i < d->n_kinds; i++)
+        if (d->kinds[i].attn.rotary_dim != 2 * n)
+            return error_set(err, TUTTI_E_UNSUPPORTED,
+                             "%s: tensor %s: the layers differ in the number of rotary dimensions", t->file,
+                             t->name);
     float *factors = weights_to_floats(t, 1);
     if (!factors)
         return load_out_of_memory(l, err);
@@ -57,8 +63,8 @@ static enum tutti_status apply_rope_factors(struct loader *l, struct tutti_error
         if (!(factors[j] > 0))
             st = error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: element %d is not positive", t->file, t->name,
                            j);
-        else
-            l->model->rope_freqs[j] /= factors[j];
+        for (int i = 0; i < d->n_kinds && st == TUTTI_OK; i++)
+            l->model->rope_freqs[i][j] /= factors[j];
     }
     free(factors);
     return st;
@@ -182,6 +188,18 @@ static enum tutti_status read_weight_type(const struct weight_type **out, const 
                            known);
 }
 
+bool model_alloc_rope_freqs(struct model *model)
+{
+    for (int i = 0; i < model->desc.n_kinds; i++) {
+        const struct attn_desc *a = &model->desc.kinds[i].attn;
+        model->rope_freqs[i] = calloc((size_t)a->rotary_dim / 2 + 1, sizeof *model->rope_freqs[i]);
+        if (!model->rope_freqs[i])
+            return false;
+        model_rope_freqs(a, model->rope_freqs[i]);
+    }
+    return true;
+}
+
 enum tutti_status model_start_backend(struct model *model, const struct tutti_model_options *options,
                                       struct tutti_error *err)
 {
@@ -191,24 +209,34 @@ enum tutti_status model_start_backend(struct model *model, const struct tutti_mo
     if (options->kv_type && !kv_type_find(options->kv_type, &model->kv_type))
         return error_set_param(err, TUTTI_E_ARGUMENT, "kv_type",
                                "kv_type \"%.32s\", expected f16, f32 or int8", options->kv_type);
-    float *slopes = d->has_alibi ? calloc((size_t)d->n_heads, sizeof *slopes) : NULL;
-    if (d->has_alibi && !slopes)
+    struct attention_shape kinds[MAX_LAYER_KINDS];
+    float *slopes = NULL; /* of all kinds, one after the other */
+    int n_slopes = 0;
+    for (int i = 0; i < d->n_kinds; i++)
+        n_slopes += d->kinds[i].attn.has_alibi ? d->kinds[i].attn.n_heads : 0;
+    if (n_slopes > 0 && !(slopes = calloc((size_t)n_slopes, sizeof *slopes)))
         return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", model->name);
-    if (slopes)
-        model_alibi_slopes(d, slopes);
-    const struct attention_shape attention = {
-        .n_heads = local->n_heads,
-        .n_kv_heads = local->n_kv_heads,
-        .head_dim = d->head_dim,
-        .rotary_dim = d->rope == ROPE_NONE ? 0 : d->rotary_dim,
-        .rope = d->rope,
-        .rope_freqs = model->rope_freqs,
-        .rope_scale = model_rope_scale(d),
-        .scale = 1.0f / __builtin_sqrtf((float)d->head_dim),
-        .window = d->window,
-        .alibi_slopes = slopes && group ? slopes + group->split.heads.begin : slopes,
-        .qk_norm_eps = d->norm_eps,
-    };
+    float *next = slopes;
+    for (int i = 0; i < d->n_kinds; i++) {
+        const struct attn_desc *a = &d->kinds[i].attn, *own = &local->kinds[i].attn;
+        kinds[i] = (struct attention_shape){
+            .n_heads = own->n_heads,
+            .n_kv_heads = own->n_kv_heads,
+            .head_dim = a->head_dim,
+            .rotary_dim = a->rope == ROPE_NONE ? 0 : a->rotary_dim,
+            .rope = a->rope,
+            .rope_freqs = model->rope_freqs[i],
+            .rope_scale = model_rope_scale(a),
+            .scale = 1.0f / __builtin_sqrtf((float)a->head_dim),
+            .window = a->window,
+            .qk_norm_eps = d->norm_eps,
+        };
+        if (!a->has_alibi)
+            continue;
+        model_alibi_slopes(a, next);
+        kinds[i].alibi_slopes = group ? next + group->split.kinds[i].heads.begin : next;
+        next += a->n_heads;
+    }
     struct backend_options backend = {
         .n_threads = options->n_threads > 0 || !options->ranks
                          ? options->n_threads
@@ -216,8 +244,9 @@ enum tutti_status model_start_backend(struct model *model, const struct tutti_mo
         .pin_threads = options->pin_threads,
         .cpu = options->cpu,
         .n_layers = d->n_layers,
-        .n_kinds = 1,
-        .attention = &attention,
+        .n_kinds = d->n_kinds,
+        .attention = kinds,
+        .kinds = d->kind_of,
         .cluster = group ? group->cluster : NULL,
     };
     enum tutti_status st = backend_open(&model->backend, options->device, &backend, err);
@@ -246,10 +275,8 @@ static enum tutti_status load(struct loader *l, struct tutti_error *err)
         if (!weights_is_ignored(l->family, t->name))
             l->total += t->n_bytes;
     }
-    model->rope_freqs = calloc((size_t)model->desc.rotary_dim / 2 + 1, sizeof *model->rope_freqs);
-    if (!model->rope_freqs)
+    if (!model_alloc_rope_freqs(model))
         return load_out_of_memory(l, err);
-    model_rope_freqs(&model->desc, model->rope_freqs);
     st = apply_rope_factors(l, err);
     if (st == TUTTI_OK)
         st = load_text(l, err); /* before the weights: it is quick, and fails more often */
@@ -348,7 +375,8 @@ void model_free(struct model *model)
     }
     group_free(model->group);
     free(model->weights);
-    free(model->rope_freqs);
+    for (int i = 0; i < MAX_LAYER_KINDS; i++)
+        free(model->rope_freqs[i]);
     chat_template_free(model->chat_template);
     tokenizer_free(model->tokenizer);
     free(model);

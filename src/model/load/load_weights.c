@@ -209,7 +209,7 @@ done:
 static enum tutti_status pack(struct loader *l, struct matrix **out, const struct weight *w,
                               struct tutti_error *err)
 {
-    const struct split_target target = { .slot = w->slot, .part = SPLIT_ALL_PARTS };
+    const struct split_target target = { .slot = w->slot, .layer = w->layer, .part = SPLIT_ALL_PARTS };
     struct split_part part = { .kind = SPLIT_WHOLE };
     if (l->model->group)
         part = split_part(&l->model->group->split, &l->model->desc, &target);
@@ -246,7 +246,8 @@ static enum tutti_status load_weight(struct loader *l, const struct slot_at *at,
         return st;
     /* A type depends on the query heads per KV head of the whole model, so that the number of
      * ranks makes no difference. */
-    w.place.n_sharing = d->n_heads / d->n_kv_heads;
+    const struct attn_desc *a = &model_layer(d, at->layer)->attn;
+    w.place.n_sharing = a->n_heads / a->n_kv_heads;
     if (slot_info(w.slot)->kind == SLOT_MATRIX)
         return pack(l, &out->matrix, &w, err);
     st = upload(l, &out->values, w.parts[0], w.n_out, err);

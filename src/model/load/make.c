@@ -9,15 +9,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ATTN .kinds[0].attn
+#define FFN  .kinds[0].ffn
 /* Settings that families share; each shape adds its dimensions. */
-#define SWIGLU .has_gate = true, .activation = ACT_SILU, .norm_eps = 1e-5f, .rope_theta = 10000
+#define SWIGLU FFN.has_gate = true, FFN.activation = ACT_SILU, .norm_eps = 1e-5f, ATTN.rope_theta = 10000
 #define GELU                                                                                                 \
-    .norm = NORM_LAYER, .activation = ACT_GELU_TANH, .norm_eps = 1e-5f, .rope_theta = 10000,                 \
-    .has_qkv_bias = true, .has_attn_out_bias = true, .has_mlp_bias = true, .tied_output = true
+    .norm = NORM_LAYER, FFN.activation = ACT_GELU_TANH, .norm_eps = 1e-5f, ATTN.rope_theta = 10000,          \
+    ATTN.has_qkv_bias = true, ATTN.has_out_bias = true, FFN.has_bias = true, .tied_output = true
 #define SIZES(layers, model, heads, kv_heads, head, ff, vocab, ctx)                                          \
-    .n_layers = (layers), .d_model = (model), .n_heads = (heads), .n_kv_heads = (kv_heads),                  \
-    .head_dim = (head), .d_ff = (ff), .n_vocab = (vocab), .n_ctx = (ctx)
-#define ROPE(kind, dim) .rope = (kind), .rotary_dim = (dim)
+    .n_kinds = 1, .n_layers = (layers), .d_model = (model), ATTN.n_heads = (heads),                          \
+    ATTN.n_kv_heads = (kv_heads), ATTN.head_dim = (head), FFN.d_ff = (ff), .n_vocab = (vocab),               \
+    .n_ctx = (ctx)
+#define ROPE(kind, dim) ATTN.rope = (kind), ATTN.rotary_dim = (dim)
 
 static const struct shape {
     const char *name;
@@ -25,29 +28,30 @@ static const struct shape {
 } SHAPES[] = {
     { "chatglm-6b",
       { GELU, SIZES(28, 4096, 32, 32, 128, 16384, 130528, 2048), ROPE(ROPE_2D, 128),
-        .residual_scale = 7.4833148f, .has_half_freqs = true } },
+        .residual_scale = 7.4833148f, ATTN.has_half_freqs = true } },
     { "chatglm2-6b",
       { SWIGLU, SIZES(28, 4096, 32, 2, 128, 13696, 65024, 32768), ROPE(ROPE_INTERLEAVED, 64),
-        .has_qkv_bias = true } },
+        ATTN.has_qkv_bias = true } },
     { "chatglm3-6b",
       { SWIGLU, SIZES(28, 4096, 32, 2, 128, 13696, 65024, 8192), ROPE(ROPE_INTERLEAVED, 64),
-        .has_qkv_bias = true } },
+        ATTN.has_qkv_bias = true } },
     { "glm-4-9b",
       { SWIGLU, SIZES(40, 4096, 32, 2, 128, 13696, 151552, 131072), ROPE(ROPE_INTERLEAVED, 64),
-        .has_qkv_bias = true } },
+        ATTN.has_qkv_bias = true } },
     { "llama-7b", { SWIGLU, SIZES(32, 4096, 32, 32, 128, 11008, 32000, 4096), ROPE(ROPE_HALF, 128) } },
     { "llama-3-8b", { SWIGLU, SIZES(32, 4096, 32, 8, 128, 14336, 128256, 8192), ROPE(ROPE_HALF, 128) } },
     { "mistral-7b",
-      { SWIGLU, SIZES(32, 4096, 32, 8, 128, 14336, 32000, 32768), ROPE(ROPE_HALF, 128), .window = 4096 } },
+      { SWIGLU, SIZES(32, 4096, 32, 8, 128, 14336, 32000, 32768), ROPE(ROPE_HALF, 128),
+        ATTN.window = 4096 } },
     { "qwen2.5-7b",
       { SWIGLU, SIZES(28, 3584, 28, 4, 128, 18944, 152064, 32768), ROPE(ROPE_HALF, 128),
-        .has_qkv_bias = true } },
+        ATTN.has_qkv_bias = true } },
     { "qwen3-8b",
       { SWIGLU, SIZES(36, 4096, 32, 8, 128, 12288, 151936, 40960), ROPE(ROPE_HALF, 128),
-        .has_qk_norm = true } },
+        ATTN.has_qk_norm = true } },
     { "gpt2", { GELU, SIZES(12, 768, 12, 12, 64, 3072, 50257, 1024), .has_learned_positions = true } },
     { "bloom-7b1",
-      { GELU, SIZES(30, 4096, 32, 32, 128, 16384, 250880, 2048), .has_alibi = true,
+      { GELU, SIZES(30, 4096, 32, 32, 128, 16384, 250880, 2048), ATTN.has_alibi = true,
         .has_embedding_norm = true } },
     { "pangu-2.6b",
       { GELU, SIZES(32, 2560, 32, 32, 80, 10240, 40000, 1024), .has_learned_positions = true,
@@ -79,11 +83,11 @@ static enum tutti_status out_of_memory(struct tutti_error *err)
     return error_set(err, TUTTI_E_MEMORY, "random weights: out of memory");
 }
 
-static enum tutti_status make_matrix(struct maker *m, struct matrix **out, enum weight_slot slot,
+static enum tutti_status make_matrix(struct maker *m, struct matrix **out, const struct slot_at *at,
                                      struct tutti_error *err)
 {
     struct backend *be = m->model->backend;
-    struct slot_shape shape = slot_shape(&m->model->local, slot);
+    struct slot_shape shape = slot_shape(&m->model->local, at->slot, at->layer);
     int n_in = shape.n_in, n_out = shape.n_out;
     bool has_bias = shape.has_bias;
     enum dtype type = n_in % dtype_block_elems(m->type) == 0 ? m->type : DTYPE_F16;
@@ -108,7 +112,7 @@ static enum tutti_status make_matrix(struct maker *m, struct matrix **out, enum 
                                          .n_rows = left < SOURCE_ROWS ? left : SOURCE_ROWS };
         biases[i] = bias;
     }
-    struct matrix_source description = { .name = slot_info(slot)->name,
+    struct matrix_source description = { .name = slot_info(at->slot)->name,
                                          .parts = parts,
                                          .n_parts = n_parts,
                                          .n_in = n_in,
@@ -149,10 +153,10 @@ static enum tutti_status make_weight(struct maker *m, const struct slot_at *at, 
 {
     enum weight_slot slot = at->slot;
     struct model_weight *out = model_weight(m->model, at->slot, at->layer);
-    struct slot_shape shape = slot_shape(&m->model->local, slot);
+    struct slot_shape shape = slot_shape(&m->model->local, slot, at->layer);
     size_t n = (size_t)shape.n_out * (size_t)shape.n_in;
     if (slot_info(slot)->kind == SLOT_MATRIX)
-        return make_matrix(m, &out->matrix, slot, err);
+        return make_matrix(m, &out->matrix, at, err);
     enum tutti_status st = make_vector(m, &out->values, n, slot_info(slot)->kind == SLOT_NORM ? 1 : 0.01f,
                                        err);
     return st == TUTTI_OK && shape.has_bias ? make_vector(m, &out->bias, n, 0, err) : st;
@@ -163,7 +167,7 @@ static uint64_t count_matrices(const struct model_desc *d)
 {
     uint64_t n = 0;
     for (struct slot_at at = SLOT_BEGIN; slot_next(d, &at);) {
-        struct slot_shape shape = slot_shape(d, at.slot);
+        struct slot_shape shape = slot_shape(d, at.slot, at.layer);
         if (slot_info(at.slot)->kind == SLOT_MATRIX)
             n += (uint64_t)shape.n_in * (uint64_t)shape.n_out;
     }
@@ -189,11 +193,9 @@ static enum tutti_status make(struct maker *m, const struct tutti_model_options 
         st = cut(m, err);
     if (st != TUTTI_OK)
         return st;
-    model->rope_freqs = calloc((size_t)d->rotary_dim / 2 + 1, sizeof *model->rope_freqs);
     model->weights = calloc((size_t)d->n_layers * SLOT_COUNT, sizeof *model->weights);
-    if (!model->rope_freqs || !model->weights)
+    if (!model->weights || !model_alloc_rope_freqs(model))
         return out_of_memory(err);
-    model_rope_freqs(d, model->rope_freqs);
     st = model_start_backend(model, options, err);
     for (struct slot_at at = SLOT_BEGIN; st == TUTTI_OK && slot_next(d, &at);)
         st = make_weight(m, &at, err);

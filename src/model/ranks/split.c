@@ -18,19 +18,19 @@ static struct split_range share(int n, int unit, int n_ranks, int rank)
     return (struct split_range){ .begin = (int)begin, .end = end < n ? (int)end : n };
 }
 
-static bool heads_divide(const struct model_desc *d, int n_ranks)
+static bool heads_divide(const struct attn_desc *a, int n_ranks)
 {
-    bool kv_divide = d->n_kv_heads >= n_ranks ? d->n_kv_heads % n_ranks == 0 : n_ranks % d->n_kv_heads == 0;
-    return d->n_heads % n_ranks == 0 && kv_divide;
+    bool kv_divide = a->n_kv_heads >= n_ranks ? a->n_kv_heads % n_ranks == 0 : n_ranks % a->n_kv_heads == 0;
+    return a->n_heads % n_ranks == 0 && kv_divide;
 }
 
 /* The unit for splitting d_ff. Plain types may be split anywhere, but units of 32 suit vector
  * registers and a later quantization. Smaller units are used if otherwise a rank had an eighth
  * more than another. */
-static int ffn_unit(const struct model_desc *d, int block, int n_ranks)
+static int ffn_unit(const struct ffn_desc *f, int block, int n_ranks)
 {
     int unit = block > 1 ? block : 32;
-    while (block == 1 && unit > 1 && (d->d_ff % unit != 0 || d->d_ff / unit < 8 * n_ranks))
+    while (block == 1 && unit > 1 && (f->d_ff % unit != 0 || f->d_ff / unit < 8 * n_ranks))
         unit /= 2;
     return unit;
 }
@@ -41,21 +41,32 @@ static int vocab_unit(const struct model_desc *d, int n_ranks)
     return d->n_vocab / 16 >= n_ranks ? 16 : 1;
 }
 
-static int attn_columns(const struct model_desc *d, int n_ranks)
+static int attn_columns(const struct attn_desc *a, int n_ranks)
 {
-    return d->n_heads / n_ranks * d->head_dim;
+    return a->n_heads / n_ranks * a->head_dim;
 }
 
 /* Whether splits by columns fall between blocks. */
-static bool attn_divides(const struct model_desc *d, const struct split_blocks *blocks, int n_ranks)
+static bool attn_divides(const struct attn_desc *a, const struct split_blocks *blocks, int n_ranks)
 {
-    return n_ranks == 1 || attn_columns(d, n_ranks) % blocks->attn_out == 0;
+    return n_ranks == 1 || attn_columns(a, n_ranks) % blocks->attn_out == 0;
 }
 
-static bool ffn_divides(const struct model_desc *d, const struct split_blocks *blocks, int n_ranks)
+static bool ffn_divides(const struct ffn_desc *f, const struct split_blocks *blocks, int n_ranks)
 {
-    int unit = ffn_unit(d, blocks->down, n_ranks);
-    return n_ranks == 1 || (d->d_ff / unit >= n_ranks && d->d_ff % unit == 0);
+    int unit = ffn_unit(f, blocks->down, n_ranks);
+    return n_ranks == 1 || (f->d_ff / unit >= n_ranks && f->d_ff % unit == 0);
+}
+
+static bool layers_divide(const struct model_desc *d, const struct split_blocks *blocks, int n_ranks)
+{
+    for (int i = 0; i < d->n_kinds; i++) {
+        const struct layer_desc *l = &d->kinds[i];
+        if (!heads_divide(&l->attn, n_ranks) || !attn_divides(&l->attn, blocks, n_ranks) ||
+            !ffn_divides(&l->ffn, blocks, n_ranks))
+            return false;
+    }
+    return true;
 }
 
 /* Lists every possible number of ranks: "1, 2, 4". */
@@ -63,11 +74,36 @@ static void list_possible(const struct model_desc *d, const struct split_blocks 
                           size_t size)
 {
     text[0] = '\0';
-    for (int n = 1; n <= d->n_heads && n <= LIMIT_RANKS && n <= d->n_vocab; n++) {
+    for (int n = 1; n <= d->kinds[0].attn.n_heads && n <= LIMIT_RANKS && n <= d->n_vocab; n++) {
         size_t used = strlen(text);
-        if (heads_divide(d, n) && attn_divides(d, blocks, n) && ffn_divides(d, blocks, n) && used + 8 < size)
+        if (layers_divide(d, blocks, n) && used + 8 < size)
             snprintf(text + used, size - used, "%s%d", n > 1 ? ", " : "", n);
     }
+}
+
+static enum tutti_status check_layer(const struct layer_desc *l, const struct split_blocks *blocks,
+                                     int n_ranks, const char *possible, struct tutti_error *err)
+{
+    const struct attn_desc *a = &l->attn;
+    if (!heads_divide(a, n_ranks))
+        return error_set_param(
+            err, TUTTI_E_ARGUMENT, "tp",
+            "tp %d: %d heads with %d KV heads cannot be dealt out over %d ranks, expected tp %s", n_ranks,
+            a->n_heads, a->n_kv_heads, n_ranks, possible);
+    if (!attn_divides(a, blocks, n_ranks))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "tp",
+                               "tp %d: of attention's output matrix each rank would have %d columns (%d "
+                               "heads of %d), no multiple "
+                               "of its blocks of %d weights, expected tp %s, or weights of another type",
+                               n_ranks, attn_columns(a, n_ranks), a->n_heads / n_ranks, a->head_dim,
+                               blocks->attn_out, possible);
+    if (!ffn_divides(&l->ffn, blocks, n_ranks))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "tp",
+                               "tp %d: the %d columns of the feed-forward layer's down matrix are not as "
+                               "many blocks of %d as there "
+                               "are ranks, expected tp %s, or weights of another type",
+                               n_ranks, l->ffn.d_ff, ffn_unit(&l->ffn, blocks->down, n_ranks), possible);
+    return TUTTI_OK;
 }
 
 static enum tutti_status check(const struct model_desc *d, const struct split_blocks *blocks, int n_ranks,
@@ -78,44 +114,38 @@ static enum tutti_status check(const struct model_desc *d, const struct split_bl
         return error_set_param(err, TUTTI_E_ARGUMENT, "tp", "tp %d, expected 1 to %d ranks", n_ranks,
                                LIMIT_RANKS);
     list_possible(d, blocks, possible, sizeof possible);
-    if (!heads_divide(d, n_ranks))
-        return error_set_param(
-            err, TUTTI_E_ARGUMENT, "tp",
-            "tp %d: %d heads with %d KV heads cannot be dealt out over %d ranks, expected tp %s", n_ranks,
-            d->n_heads, d->n_kv_heads, n_ranks, possible);
-    if (!attn_divides(d, blocks, n_ranks))
-        return error_set_param(err, TUTTI_E_ARGUMENT, "tp",
-                               "tp %d: of attention's output matrix each rank would have %d columns (%d "
-                               "heads of %d), no multiple "
-                               "of its blocks of %d weights, expected tp %s, or weights of another type",
-                               n_ranks, attn_columns(d, n_ranks), d->n_heads / n_ranks, d->head_dim,
-                               blocks->attn_out, possible);
-    if (!ffn_divides(d, blocks, n_ranks))
-        return error_set_param(err, TUTTI_E_ARGUMENT, "tp",
-                               "tp %d: the %d columns of the feed-forward layer's down matrix are not as "
-                               "many blocks of %d as there "
-                               "are ranks, expected tp %s, or weights of another type",
-                               n_ranks, d->d_ff, ffn_unit(d, blocks->down, n_ranks), possible);
-    if (d->n_vocab < n_ranks)
+    enum tutti_status st = TUTTI_OK;
+    for (int i = 0; i < d->n_kinds && st == TUTTI_OK; i++)
+        st = check_layer(&d->kinds[i], blocks, n_ranks, possible, err);
+    if (st == TUTTI_OK && d->n_vocab < n_ranks)
         return error_set_param(err, TUTTI_E_ARGUMENT, "tp",
                                "tp %d: a vocabulary of %d is too small, expected tp %s", n_ranks, d->n_vocab,
                                possible);
-    return TUTTI_OK;
+    return st;
+}
+
+static struct split_layer deal_layer(const struct layer_desc *l, const struct split_blocks *blocks,
+                                     int n_ranks, int rank)
+{
+    struct split_layer s = { .heads = share(l->attn.n_heads, 1, n_ranks, rank), .n_kv_copies = 1 };
+    if (l->attn.n_kv_heads >= n_ranks) {
+        s.kv_heads = share(l->attn.n_kv_heads, 1, n_ranks, rank);
+    } else {
+        s.n_kv_copies = n_ranks / l->attn.n_kv_heads;
+        s.kv_heads.begin = rank / s.n_kv_copies;
+        s.kv_heads.end = s.kv_heads.begin + 1;
+    }
+    s.ffn = share(l->ffn.d_ff, ffn_unit(&l->ffn, blocks->down, n_ranks), n_ranks, rank);
+    return s;
 }
 
 static struct split deal(const struct model_desc *d, const struct split_blocks *blocks, int n_ranks, int rank)
 {
-    struct split s = { .n_ranks = n_ranks, .rank = rank, .n_kv_copies = 1 };
-    s.heads = share(d->n_heads, 1, n_ranks, rank);
-    if (d->n_kv_heads >= n_ranks) {
-        s.kv_heads = share(d->n_kv_heads, 1, n_ranks, rank);
-    } else {
-        s.n_kv_copies = n_ranks / d->n_kv_heads;
-        s.kv_heads.begin = rank / s.n_kv_copies;
-        s.kv_heads.end = s.kv_heads.begin + 1;
-    }
-    s.ffn = share(d->d_ff, ffn_unit(d, blocks->down, n_ranks), n_ranks, rank);
-    s.vocab = share(d->n_vocab, vocab_unit(d, n_ranks), n_ranks, rank);
+    struct split s = { .n_ranks = n_ranks,
+                       .rank = rank,
+                       .vocab = share(d->n_vocab, vocab_unit(d, n_ranks), n_ranks, rank) };
+    for (int i = 0; i < d->n_kinds; i++)
+        s.kinds[i] = deal_layer(&d->kinds[i], blocks, n_ranks, rank);
     return s;
 }
 
@@ -132,12 +162,7 @@ enum tutti_status split_make(struct split *out, const struct model_desc *d, cons
 
 struct split split_whole(const struct model_desc *d)
 {
-    return (struct split){ .n_ranks = 1,
-                           .heads = { 0, d->n_heads },
-                           .kv_heads = { 0, d->n_kv_heads },
-                           .ffn = { 0, d->d_ff },
-                           .vocab = { 0, d->n_vocab },
-                           .n_kv_copies = 1 };
+    return deal(d, &(struct split_blocks){ 1, 1 }, 1, 0);
 }
 
 void split_widen(struct split_blocks *blocks, enum weight_slot slot, int n)
@@ -150,7 +175,7 @@ struct split_blocks split_blocks_of(const struct model_desc *d, int n)
 {
     struct split_blocks blocks = { 1, 1 };
     for (struct slot_at at = SLOT_BEGIN; slot_next(d, &at);)
-        if (split_kind(at.slot) == SPLIT_COLUMNS && slot_shape(d, at.slot).n_in % n == 0)
+        if (split_kind(at.slot) == SPLIT_COLUMNS && slot_shape(d, at.slot, at.layer).n_in % n == 0)
             split_widen(&blocks, at.slot, n);
     return blocks;
 }
@@ -158,24 +183,23 @@ struct split_blocks split_blocks_of(const struct model_desc *d, int n)
 /* What of a dimension a rank owns, as a range of units of *unit elements. False: all ranks hold the
  * whole dimension. */
 static bool owned(struct split_range *out, int *unit, const struct split *s, const struct model_desc *d,
-                  enum dim dim)
+                  enum dim dim, int layer)
 {
+    const struct split_layer *own = &s->kinds[d->kind_of[layer]];
+    bool is_of_heads = dim == DIM_QUERIES || dim == DIM_KV;
+    *unit = is_of_heads ? model_layer(d, layer)->attn.head_dim : 1;
     switch (dim) {
     case DIM_QUERIES:
-        *out = s->heads;
-        *unit = d->head_dim;
+        *out = own->heads;
         return true;
     case DIM_KV:
-        *out = s->kv_heads;
-        *unit = d->head_dim;
+        *out = own->kv_heads;
         return true;
     case DIM_FF:
-        *out = s->ffn;
-        *unit = 1;
+        *out = own->ffn;
         return true;
     case DIM_VOCAB:
         *out = s->vocab;
-        *unit = 1;
         return true;
     default:
         return false;
@@ -213,19 +237,20 @@ struct split_part split_part(const struct split *s, const struct model_desc *d,
         return part;
     const struct slot_info *info = slot_info(target->slot);
     if (part.kind == SPLIT_COLUMNS) {
-        if (owned(&range, &unit, s, d, info->columns))
+        if (owned(&range, &unit, s, d, info->columns, target->layer))
             add_run(&part, range, unit, 0);
         return part;
     }
     if (target->by_head) {
-        add_run(&part, s->heads, 3 * d->head_dim, 0);
+        add_run(&part, s->kinds[d->kind_of[target->layer]].heads,
+                3 * model_layer(d, target->layer)->attn.head_dim, 0);
         return part;
     }
-    struct slot_shape shape = slot_shape(d, target->slot);
+    struct slot_shape shape = slot_shape(d, target->slot, target->layer);
     for (int i = 0, offset = 0; i < shape.n_parts; i++) {
         if (target->part != SPLIT_ALL_PARTS && target->part != i)
             continue;
-        if (owned(&range, &unit, s, d, info->rows[i]))
+        if (owned(&range, &unit, s, d, info->rows[i], target->layer))
             add_run(&part, range, unit, offset);
         offset += shape.rows[i];
     }
@@ -241,9 +266,11 @@ int split_n_whole(const struct model_desc *d, const struct split_target *target)
 struct model_desc split_desc(const struct split *s, const struct model_desc *d)
 {
     struct model_desc local = *d;
-    local.n_heads = range_n(s->heads);
-    local.n_kv_heads = range_n(s->kv_heads);
-    local.d_ff = range_n(s->ffn);
+    for (int i = 0; i < d->n_kinds; i++) {
+        local.kinds[i].attn.n_heads = range_n(s->kinds[i].heads);
+        local.kinds[i].attn.n_kv_heads = range_n(s->kinds[i].kv_heads);
+        local.kinds[i].ffn.d_ff = range_n(s->kinds[i].ffn);
+    }
     local.n_vocab = range_n(s->vocab);
     return local;
 }

@@ -25,13 +25,19 @@ struct split_range {
     int begin, end;
 };
 
-/* What one rank owns. The ranges of the ranks have no gaps and no overlaps, except KV heads if
- * they are fewer than ranks: then each rank has one KV head, and n_kv_copies neighbouring ranks
- * have the same one. */
+/* What one rank owns of a layer. The ranges of the ranks have no gaps and no overlaps, except KV
+ * heads if they are fewer than ranks: then each rank has one KV head, and n_kv_copies neighbouring
+ * ranks have the same one. */
+struct split_layer {
+    struct split_range heads, kv_heads, ffn;
+    int n_kv_copies; /* 1: no KV head is on two ranks */
+};
+
+/* What one rank owns. */
 struct split {
     int n_ranks, rank;
-    struct split_range heads, kv_heads, ffn, vocab;
-    int n_kv_copies; /* 1: no KV head is on two ranks */
+    struct split_range vocab;
+    struct split_layer kinds[MAX_LAYER_KINDS]; /* of desc.kinds; the rest is zero */
 };
 
 /* Elements in a quantization block of these two matrices: a split by columns must not cut a
@@ -62,6 +68,7 @@ enum split_kind split_kind(enum weight_slot slot);
 /* What of a weight is split: one of its parts, or all. */
 struct split_target {
     enum weight_slot slot; /* SLOT_COUNT: not a weight of the model, so it stays whole */
+    int layer;             /* 0 outside of layers */
     int part;              /* SPLIT_ALL_PARTS: all, one after the other */
     bool by_head;          /* all parts, stored as [n_heads][q, k, v][head_dim] */
 };
@@ -100,7 +107,7 @@ MUST_CHECK enum tutti_status split_read(struct split *out, const struct model_de
                                         const struct shard_manifest *manifest, struct tutti_error *err);
 
 /* The split as the JSON object of a manifest. NULL: out of memory. */
-json_t *split_to_json(const struct split *split);
+json_t *split_to_json(const struct split *split, const struct model_desc *desc);
 
 /* The description of a rank's part: with its own numbers of heads, KV heads, columns and ids. The
  * caller handles what depends on the index of a head or token in the whole model (ALiBi's slopes,

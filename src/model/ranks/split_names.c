@@ -40,23 +40,26 @@ static bool find(struct split_tensor *out, const char *pattern, const char *name
     return out->is_bias;
 }
 
-/* Searches the parts of one slot. *layer: of the name; -1: it has none. */
+/* Searches the parts of one slot, in a layer that first to last name. The layer of a name without
+ * a number is the first. */
 static bool find_slot(struct split_tensor *out, const struct model_desc *d, const struct tensor_names *names,
-                      const char *name, enum weight_slot slot, int *layer)
+                      const char *name, enum weight_slot slot, int first, int last)
 {
     const char *const *patterns = tensor_names_of(names, slot);
-    struct slot_shape shape = slot_shape(d, slot);
-    bool is_fused = shape.n_parts > 1 && !patterns[1];
-    for (int i = 0; i < (is_fused ? 1 : shape.n_parts); i++) {
-        *layer = -1;
-        *out = (struct split_tensor){
-            .target = { .slot = slot,
-                        .part = is_fused ? SPLIT_ALL_PARTS : i,
-                        .by_head = is_fused && slot == SLOT_QKV && names->is_by_head },
-            .is_transposed = tensor_names_transposes(names, slot),
-        };
-        if (find(out, patterns[i], name, layer))
-            return true;
+    for (int i = 0; i < MAX_PARTS && patterns[i]; i++) {
+        int layer = first;
+        struct split_tensor t = { .is_transposed = tensor_names_transposes(names, slot) };
+        if (!find(&t, patterns[i], name, &layer) || layer < first || layer > last ||
+            !slot_is_in(d, slot, layer))
+            continue;
+        int n_parts = slot_shape(d, slot, layer).n_parts;
+        bool is_fused = n_parts > 1 && !patterns[1];
+        t.target = (struct split_target){ .slot = slot,
+                                          .layer = layer,
+                                          .part = is_fused ? SPLIT_ALL_PARTS : i,
+                                          .by_head = is_fused && slot == SLOT_QKV && names->is_by_head };
+        *out = t;
+        return i < n_parts;
     }
     return false;
 }
@@ -64,17 +67,14 @@ static bool find_slot(struct split_tensor *out, const struct model_desc *d, cons
 struct split_tensor split_find(const struct model_desc *d, const struct tensor_names *names, const char *name)
 {
     struct split_tensor t;
-    int last = d->n_layers - 1, n_plain = d->has_top_query ? last : d->n_layers, layer;
+    int last = d->n_layers - 1, last_plain = d->has_top_query ? last - 1 : last;
     for (enum weight_slot slot = 0; slot < SLOT_COUNT; slot++) {
         const struct slot_info *info = slot_info(slot);
         if (info->kind != SLOT_MATRIX)
             continue;
-        bool is_in_plain = !info->is_of_layer || slot_is_in(d, slot, 0);
-        if (is_in_plain && find_slot(&t, d, names, name, slot, &layer) && layer < n_plain)
+        if (find_slot(&t, d, names, name, slot, 0, last_plain))
             return t;
-        bool is_in_top = d->has_top_query && info->is_of_layer && slot_is_in(d, slot, last);
-        if (is_in_top && find_slot(&t, d, names->top, name, slot, &layer) &&
-            (layer == last || layer == -1)) /* its names may have no number */
+        if (d->has_top_query && info->is_of_layer && find_slot(&t, d, names->top, name, slot, last, last))
             return t;
     }
     return (struct split_tensor){ .target.slot = SLOT_COUNT };
@@ -92,11 +92,19 @@ int split_dim(const struct split_tensor *t)
 
 /* ---- manifests ---- */
 
-json_t *split_to_json(const struct split *s)
+json_t *split_to_json(const struct split *s, const struct model_desc *d)
 {
-    return json_pack("{s:[i, i], s:[i, i], s:[i, i], s:[i, i]}", "heads", s->heads.begin, s->heads.end,
-                     "kv_heads", s->kv_heads.begin, s->kv_heads.end, "ffn", s->ffn.begin, s->ffn.end, "vocab",
-                     s->vocab.begin, s->vocab.end);
+    json_t *kinds = json_array();
+    for (int i = 0; i < d->n_kinds; i++) {
+        const struct split_layer *l = &s->kinds[i];
+        if (json_array_append_new(kinds, json_pack("{s:[i, i], s:[i, i], s:[i, i]}", "heads", l->heads.begin,
+                                                   l->heads.end, "kv_heads", l->kv_heads.begin,
+                                                   l->kv_heads.end, "ffn", l->ffn.begin, l->ffn.end)) != 0) {
+            json_decref(kinds);
+            return NULL;
+        }
+    }
+    return json_pack("{s:o, s:[i, i]}", "kinds", kinds, "vocab", s->vocab.begin, s->vocab.end);
 }
 
 static bool read_range(struct split_range *out, const json_t *object, const char *key, int n)
@@ -112,37 +120,57 @@ static bool read_range(struct split_range *out, const json_t *object, const char
 }
 
 /* Every query head must be on the same rank as its KV head. */
-static bool heads_meet(const struct split *s, const struct model_desc *d)
+static bool heads_meet(const struct split_layer *s, const struct attn_desc *a)
 {
-    int n_sharing = d->n_heads / d->n_kv_heads;
+    int n_sharing = a->n_heads / a->n_kv_heads;
     return s->heads.begin / n_sharing == s->kv_heads.begin &&
            (s->heads.end - 1) / n_sharing == s->kv_heads.end - 1 &&
            (s->heads.end - s->heads.begin) % (s->kv_heads.end - s->kv_heads.begin) == 0;
 }
 
+/* The name of the key that does not fit; NULL: all fit. */
+static const char *read_layer(struct split_layer *out, const struct layer_desc *l, int n_ranks,
+                              const json_t *object)
+{
+    struct split_layer s = { .n_kv_copies = 1 };
+    if (!read_range(&s.heads, object, "heads", l->attn.n_heads))
+        return "heads";
+    if (!read_range(&s.kv_heads, object, "kv_heads", l->attn.n_kv_heads) || !heads_meet(&s, &l->attn))
+        return "kv_heads";
+    if (!read_range(&s.ffn, object, "ffn", l->ffn.d_ff))
+        return "ffn";
+    if (l->attn.n_kv_heads < n_ranks)
+        s.n_kv_copies = n_ranks / l->attn.n_kv_heads;
+    *out = s;
+    return NULL;
+}
+
 enum tutti_status split_read(struct split *out, const struct model_desc *d, const struct shard_manifest *m,
                              struct tutti_error *err)
 {
-    struct split s = { .n_ranks = m->n_ranks, .rank = m->rank, .n_kv_copies = 1 };
-    const char *fault = NULL;
+    struct split s = { .n_ranks = m->n_ranks, .rank = m->rank };
+    char fault[64] = "";
+    const json_t *kinds = json_object_get(m->strategy, "kinds");
+    int kind = 0;
     if (strcmp(m->family, d->family) != 0)
-        fault = "family";
-    else if (!read_range(&s.heads, m->strategy, "heads", d->n_heads))
-        fault = "strategy.heads";
-    else if (!read_range(&s.kv_heads, m->strategy, "kv_heads", d->n_kv_heads) || !heads_meet(&s, d))
-        fault = "strategy.kv_heads";
-    else if (!read_range(&s.ffn, m->strategy, "ffn", d->d_ff))
-        fault = "strategy.ffn";
+        snprintf(fault, sizeof fault, "family");
+    else if (json_array_size(kinds) != (size_t)d->n_kinds)
+        snprintf(fault, sizeof fault, "strategy.kinds");
     else if (!read_range(&s.vocab, m->strategy, "vocab", d->n_vocab))
-        fault = "strategy.vocab";
-    if (fault)
+        snprintf(fault, sizeof fault, "strategy.vocab");
+    for (int i = 0; i < d->n_kinds && fault[0] == '\0'; i++) {
+        kind = i;
+        const char *key = read_layer(&s.kinds[i], &d->kinds[i], m->n_ranks, json_array_get(kinds, (size_t)i));
+        if (key)
+            snprintf(fault, sizeof fault, "strategy.kinds[%d].%s", i, key);
+    }
+    if (fault[0] != '\0')
         return error_set(
             err, TUTTI_E_FORMAT,
             "%s: %s: it does not fit config.json (a %s model of %d heads, %d KV heads, feed-forward "
             "width %d, vocabulary %d)",
-            m->path, fault, d->family, d->n_heads, d->n_kv_heads, d->d_ff, d->n_vocab);
-    if (d->n_kv_heads < m->n_ranks)
-        s.n_kv_copies = m->n_ranks / d->n_kv_heads;
+            m->path, fault, d->family, d->kinds[kind].attn.n_heads, d->kinds[kind].attn.n_kv_heads,
+            d->kinds[kind].ffn.d_ff, d->n_vocab);
     *out = s;
     return TUTTI_OK;
 }

@@ -116,7 +116,8 @@ enum tutti_status weights_find(struct weight *out, const struct model_desc *d,
 {
     enum weight_slot slot = at->slot;
     const struct slot_info *info = slot_info(slot);
-    struct slot_shape shape = slot_shape(d, slot);
+    struct slot_shape shape = slot_shape(d, slot, at->layer);
+    const struct attn_desc *a = &model_layer(d, at->layer)->attn;
     if (d->has_top_query && info->is_of_layer && at->layer == d->n_layers - 1)
         names = names->top;
     const char *const *patterns = tensor_names_of(names, slot);
@@ -131,12 +132,12 @@ enum tutti_status weights_find(struct weight *out, const struct model_desc *d,
                          checkpoint_path(ck), info->name);
     weights_layer_name(out->name, sizeof out->name, patterns[0], at->layer);
     if (slot == SLOT_QKV && !patterns[1] && names->is_by_head)
-        out->by_head_dim = d->head_dim;
+        out->by_head_dim = a->head_dim;
     out->place.role = slot == SLOT_EMBEDDING && d->tied_output ? WEIGHT_OUTPUT : info->role;
     if (info->is_of_layer) {
         out->place.layer = at->layer;
         out->place.n_layers = d->n_layers;
-        out->place.n_sharing = d->n_heads / d->n_kv_heads;
+        out->place.n_sharing = a->n_heads / a->n_kv_heads;
     }
     if (info->kind == SLOT_MATRIX)
         return find_matrix(out, &shape, ck, patterns, err);
