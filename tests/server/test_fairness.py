@@ -310,7 +310,8 @@ def test_the_time_in_the_queue_is_bounded_by_default(start, monkeypatch):
         waiting.append(connection)
 
     while server.metrics()["tutti_queue_tokens_per_second"] == 0:  # it is measured while others wait
-        send(5)
+        if len(waiting) < 30:
+            send(5)
     while not refused and len(waiting) < 1020:
         send(230)
         if server.metrics()['tutti_requests_refused_total{reason="overload"}'] > 0:

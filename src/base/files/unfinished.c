@@ -2,6 +2,7 @@
 
 #include "base/array.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -15,12 +16,14 @@ static size_t n_paths, capacity;
 
 static void remove_unfinished(int number)
 {
+    int saved = errno; /* the signal ends the process only after this function */
     for (size_t i = n_paths; i > 0; i--) {
         if (unlink(paths[i - 1]) != 0) /* both async-signal-safe */
             rmdir(paths[i - 1]);
     }
     signal(number, SIG_DFL);
     raise(number);
+    errno = saved;
 }
 
 static void block(sigset_t *old)
