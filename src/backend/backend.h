@@ -16,12 +16,19 @@
 #include "base/error.h"
 #include "base/system/team.h"
 
-enum { KV_PAGE_TOKENS = 16 }; /* one vector register of scores per page and head */
+/* What a backend can do, and how it lays out memory. */
+struct backend_caps {
+    int page_tokens;                 /* positions of a KV page */
+    uint32_t kv_types, weight_types; /* bit 1 << dtype: kv_new() and matrix_new() take it */
+    /* The operations between step_begin() and step_end() can be recorded once for a shape of step
+     * and replayed, as CUDA graphs are. */
+    bool can_capture;
+};
 
-/* Pages that n_tokens take. */
-static inline int64_t kv_pages_of(int64_t n_tokens)
+/* Pages of page_tokens positions that n_tokens take. */
+static inline int64_t kv_pages_of(int64_t n_tokens, int page_tokens)
 {
-    return (n_tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+    return (n_tokens + page_tokens - 1) / page_tokens;
 }
 
 struct cluster;   /* cluster/cluster.h */
@@ -120,7 +127,7 @@ struct step {
     const int32_t *token_ids; /* [n_rows] */
     const int32_t *positions; /* [n_rows] */
     const int32_t *seqs;      /* [n_rows], 0..n_seqs-1 */
-    const int32_t *const *page_tables; /* [n_seqs]: page_tables[s][p / KV_PAGE_TOKENS] holds position p */
+    const int32_t *const *page_tables; /* [n_seqs]: page_tables[s][p / page_tokens] holds position p */
     const int32_t *output_rows;        /* [n_outputs]: rows that need logits, then the n_hidden rows */
     float *hidden;                     /* host, [n_hidden][d_model]: output; NULL if n_hidden is 0 */
     const int32_t *prefix_lens;        /* [n_seqs]; NULL: 0 for all */
@@ -158,6 +165,9 @@ struct backend_ops {
     uint64_t (*checksum)(struct backend *be, struct floats floats, size_t n_floats);
     uint64_t (*matrix_checksum)(struct backend *be, const struct matrix *m);
     uint64_t (*lora_checksum)(struct backend *be, const struct lora *lora);
+    /* Checksum of all else that decides the bits of results and the layout of pages: kernels, math
+     * library, page size. */
+    uint64_t (*arithmetic_checksum)(struct backend *be);
 
     /* Copies the parts. n_in, n_out: of the matrix. type: F32, or F16, which halves the bytes that
      * a step reads; each part's factors are then scaled by powers of two to stay in F16's range. */
@@ -261,6 +271,7 @@ struct backend_ops {
 
 struct backend {
     const struct backend_ops *ops;
+    const struct backend_caps *caps;
 };
 
 struct backend_options {
@@ -281,5 +292,8 @@ extern const char *const DEVICE_NAMES[];
  * (*out)->ops->free(). TUTTI_E_ARGUMENT with param device: this build has no such device. */
 MUST_CHECK enum tutti_status backend_open(struct backend **out, const char *device,
                                           const struct backend_options *options, struct tutti_error *err);
+
+/* What a device of this build can do, for plans that open no backend; NULL: not found. */
+const struct backend_caps *backend_caps_of(const char *device);
 
 #endif

@@ -30,6 +30,7 @@ static bool lay_out(struct plan_layout *out, const struct plan_model *m, int tp,
                     int context)
 {
     struct plan_layout l = { .tp = tp, .dp = 1 };
+    int page_tokens = backend_caps_of(NULL)->page_tokens;
     for (int rank = 0; rank < tp; rank++) {
         struct split s;
         if (split_make(&s, &m->desc, &m->blocks, tp, rank, NULL) != TUTTI_OK)
@@ -39,7 +40,7 @@ static bool lay_out(struct plan_layout *out, const struct plan_model *m, int tp,
         l.n_heads = a->n_heads > l.n_heads ? a->n_heads : l.n_heads;
         l.n_kv_heads = a->n_kv_heads > l.n_kv_heads ? a->n_kv_heads : l.n_kv_heads;
         l.user_bytes = fmax(l.user_bytes, (double)model_kv_bytes(&own, m->kv_type) *
-                                              (double)(kv_pages_of(context) * KV_PAGE_TOKENS));
+                                              (double)(kv_pages_of(context, page_tokens) * page_tokens));
         l.weight_bytes = fmax(l.weight_bytes, weight_bytes(m, &s));
     }
     double left = memory_bytes - l.weight_bytes;

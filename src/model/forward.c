@@ -388,7 +388,7 @@ void model_forward(struct model *model, struct kv_memory *kv, const struct step 
         assert(step->positions[r] < d->n_ctx);
     assert(step->n_outputs <= p.w.max_rows && step->n_outputs - step->n_hidden <= p.w.max_outputs);
     if (group && group->split.rank == 0)
-        p.is_lost = !group_lead_step(group, step);
+        p.is_lost = !group_lead_step(group, step, model_page_tokens(model));
     if (group)
         p.splits_rows = group_own_rows(group, step->n_rows, d->d_model, &p.begin, &p.end);
     p.adapters = spread_adapters(model->workspace, step);

@@ -241,6 +241,17 @@ void model_forward(struct model *model, struct kv_memory *kv, const struct step 
 
 /* ---- KV memory for model_forward(). A model on several ranks has at most one at a time ---- */
 
+static inline int model_page_tokens(const struct model *model)
+{
+    return model->backend->caps->page_tokens;
+}
+
+/* Pages that n_tokens take. */
+static inline int model_pages_of(const struct model *model, int64_t n_tokens)
+{
+    return (int)kv_pages_of(n_tokens, model_page_tokens(model));
+}
+
 /* Allocates n_pages pages for every layer, of the model's kv_type, on every rank. On success *out
  * is the caller's. */
 MUST_CHECK enum tutti_status model_kv_new(struct model *model, struct kv_memory **out, int n_pages,

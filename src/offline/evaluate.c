@@ -79,7 +79,7 @@ static enum tutti_status runner_init(struct runner *r, struct tutti_error *err)
     r->n_slots = windows_n_together(w);
     /* A prefix is one step, and it can be a whole window. */
     r->max_rows = d->has_prefix && w->n_context > STEP_ROWS ? w->n_context : STEP_ROWS;
-    r->n_pages = (int)kv_pages_of(w->n_context);
+    r->n_pages = model_pages_of(r->model, w->n_context);
     size_t n_slots = (size_t)r->n_slots, rows = (size_t)r->max_rows, n_logits;
     r->ids = calloc(n_slots * (size_t)w->n_context, sizeof *r->ids);
     r->numbers = calloc(5 * rows, sizeof *r->numbers);

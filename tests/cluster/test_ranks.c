@@ -310,7 +310,7 @@ static void converse(struct job *job, tutti_model *model)
     struct tutti_model_info info;
     tutti_model_info(model, &info);
     struct tutti_engine_options options = talk->options;
-    options.kv_bytes *= info.kv_bytes_per_token * KV_PAGE_TOKENS; /* given in pages */
+    options.kv_bytes *= info.kv_bytes_per_token * 16; /* given in pages of the CPU */
     if (engine_open(&engine, model_of(model), &options, &talk->hooks, &err) != TUTTI_OK)
         fail_msg("%s", err.text);
     for (int i = 0; i < N_REQUESTS; i++) {

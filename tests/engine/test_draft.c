@@ -89,7 +89,7 @@ static void its_cache_is_divided_by_tenant(void **state)
         n_rows[i] = stats.n_draft_rows - before;
         before = stats.n_draft_rows;
     }
-    assert_true(n_rows[1] + KV_PAGE_TOKENS <= n_rows[0]);
+    assert_true(n_rows[1] + MOCK_PAGE_TOKENS <= n_rows[0]);
     assert_int_equal(n_rows[2], n_rows[0]);
     assert_int_equal(n_rows[3], n_rows[1]);
     assert_int_equal(n_rows[4], n_rows[0]);
@@ -144,6 +144,21 @@ static void it_stops_at_the_end_of_its_own_context(void **state)
     assert_true(stats.n_accepted_model_drafts > 50);
     assert_int_equal(stats.n_rejected_model_drafts, 0);
     mock_model_free(draft);
+}
+
+static void its_pages_may_have_another_size(void **state)
+{
+    (void)state;
+    static const int SIZES[] = { 5, 24 };
+    for (int i = 0; i < 2; i++) {
+        mock_page_tokens = SIZES[i];
+        struct mock_model *draft = mock_model_new(ASKED_CTX, true);
+        mock_page_tokens = MOCK_PAGE_TOKENS;
+        struct tutti_engine_options options = { .kv_bytes = asked_page_bytes(128), .max_seqs = 3 };
+        struct tutti_stats stats = asked_all(&options, draft, N_REQUESTS, 1);
+        assert_true(stats.n_accepted_drafts > 0);
+        mock_model_free(draft);
+    }
 }
 
 static void it_shares_the_memory_for_keys_and_values(void **state)
@@ -328,7 +343,7 @@ static void texts_and_probabilities_of_a_model_are_the_same(void **state)
     tutti_model *model = open_model(TEST_DEMO_MODEL, NULL), *draft = open_model(TEST_DEMO_MODEL, "q8_0");
     struct tutti_model_info info;
     tutti_model_info(model, &info);
-    uint64_t bytes = info.kv_bytes_per_token * KV_PAGE_TOKENS;
+    uint64_t bytes = info.kv_bytes_per_token * 16;
     struct collect *want = calloc(N_QUESTIONS, sizeof *want), *got = calloc(N_QUESTIONS, sizeof *got);
     /* The more run at once, the fewer are drafted for. */
     struct tutti_engine_options options = { .kv_bytes = 4000 * bytes, .max_seqs = 4 };
@@ -368,6 +383,7 @@ int main(void)
         cmocka_unit_test(answers_are_the_same_whatever_it_says),
         cmocka_unit_test(answers_are_the_same_when_pages_run_out),
         cmocka_unit_test(it_stops_at_the_end_of_its_own_context),
+        cmocka_unit_test(its_pages_may_have_another_size),
         cmocka_unit_test(it_shares_the_memory_for_keys_and_values),
         cmocka_unit_test(requests_that_do_not_speculate_do_not_ask_it),
         cmocka_unit_test(it_is_asked_of_its_own_accord),

@@ -19,7 +19,7 @@ enum { N_CTX = 256 };
 
 static uint64_t page_bytes(int n_pages)
 {
-    return (uint64_t)n_pages * KV_PAGE_TOKENS * sizeof(int32_t);
+    return (uint64_t)n_pages * MOCK_PAGE_TOKENS * sizeof(int32_t);
 }
 
 static struct tutti_request request_of(const int32_t *ids, size_t n_ids, uint64_t seed, int max_tokens)
@@ -137,22 +137,29 @@ static void a_given_size_of_the_pool_is_kept(void **state)
 {
     (void)state;
     int n_pages = 0;
-    assert_int_equal(engine_kv_pages(&n_pages, 64, 64 * 5000, 0, 2, 160, NULL), TUTTI_OK);
+    assert_int_equal(engine_kv_pages(&n_pages, (struct kv_page_size){ 64, 16 }, 64 * 5000, 0, 2, 160, NULL),
+                     TUTTI_OK);
     assert_int_equal(n_pages, 5000); /* two contexts have 20: the others are for idle conversations */
-    assert_int_equal(engine_kv_pages(&n_pages, 64, 0, UINT64_C(1) << 40, 2, 160, NULL), TUTTI_OK);
+    assert_int_equal(
+        engine_kv_pages(&n_pages, (struct kv_page_size){ 64, 16 }, 0, UINT64_C(1) << 40, 2, 160, NULL),
+        TUTTI_OK);
     assert_int_equal(n_pages, 20);
-    assert_int_equal(engine_kv_pages(&n_pages, 64, UINT64_MAX, 0, 2, 160, NULL), TUTTI_OK);
+    assert_int_equal(engine_kv_pages(&n_pages, (struct kv_page_size){ 64, 16 }, UINT64_MAX, 0, 2, 160, NULL),
+                     TUTTI_OK);
     assert_int_equal(n_pages, INT32_MAX / 2);
     struct tutti_error err;
-    assert_int_equal(engine_kv_pages(&n_pages, 6144, 1024, 0, 1, 512, &err), TUTTI_E_LIMIT);
+    assert_int_equal(engine_kv_pages(&n_pages, (struct kv_page_size){ 6144, 16 }, 1024, 0, 1, 512, &err),
+                     TUTTI_E_LIMIT);
     assert_string_equal(err.text,
                         "--kv-memory of 1K holds 0 tokens (6K for each page of 16 tokens); the context of "
                         "512 tokens needs 192K: give --kv-memory 192K");
-    assert_int_equal(engine_kv_too_small(98304, 8 << 20, true, 85, 4096, &err), TUTTI_E_LIMIT);
+    assert_int_equal(engine_kv_too_small((struct kv_page_size){ 98304, 16 }, 8 << 20, true, 85, 4096, &err),
+                     TUTTI_E_LIMIT);
     assert_string_equal(
         err.text, "--kv-memory of 8M holds 1360 tokens (96K for each page of 16 tokens); the context of "
                   "4096 tokens needs 24M: give --kv-memory 24M, or at most --context 1360");
-    assert_int_equal(engine_kv_too_small(1 << 20, UINT64_C(3) << 30, false, 3072, 131072, &err),
+    assert_int_equal(engine_kv_too_small((struct kv_page_size){ 1 << 20, 16 }, UINT64_C(3) << 30, false, 3072,
+                                         131072, &err),
                      TUTTI_E_LIMIT);
     assert_string_equal(
         err.text, "without --kv-memory, the share of free memory of 3G holds 49152 tokens (1M for each "
@@ -169,7 +176,25 @@ static void a_pool_smaller_than_the_context_limits_the_context(void **state)
     (void)state;
     struct tutti_stats stats = run_many(&(struct tutti_engine_options){ .kv_bytes = page_bytes(8) }, 60, 1,
                                         true);
-    assert_int_equal(stats.max_context, 8 * KV_PAGE_TOKENS);
+    assert_int_equal(stats.max_context, 8 * MOCK_PAGE_TOKENS);
+}
+
+/* The size of a page is the backend's: nothing outside of it may rely on 16, or on a power of two. */
+static void pages_of_any_size_give_the_same_answers(void **state)
+{
+    (void)state;
+    static const int SIZES[] = { 1, 5, 24, 64, 1024 };
+    for (size_t i = 0; i < sizeof SIZES / sizeof *SIZES; i++) {
+        int context_pages = (N_CTX + SIZES[i] - 1) / SIZES[i];
+        uint64_t bytes = (uint64_t)(2 * context_pages + 1) * (uint64_t)SIZES[i] * sizeof(int32_t);
+        mock_page_tokens = SIZES[i];
+        struct tutti_stats stats = run_many(&(struct tutti_engine_options){ .kv_bytes = bytes }, 60, 2, true);
+        mock_page_tokens = MOCK_PAGE_TOKENS;
+        assert_int_equal(stats.kv_page_tokens, SIZES[i]);
+        assert_int_equal(stats.kv_pages_total, 2 * context_pages + 1);
+        if (SIZES[i] < 16) /* the prompts share less than 64 tokens */
+            assert_true(stats.n_cached_tokens > 0);
+    }
 }
 
 static void choices_share_the_prompt_and_differ_after_it(void **state)
@@ -329,7 +354,7 @@ static void of_each_tenant_one_reads(void **state)
         if (i < N_TENANTS)
             assert_int_equal(all[i].n_cached_tokens, 0);
         else
-            assert_in_range(all[i].n_cached_tokens, N_SHARED - KV_PAGE_TOKENS, N_SHARED);
+            assert_in_range(all[i].n_cached_tokens, N_SHARED - MOCK_PAGE_TOKENS, N_SHARED);
         n_again += i < N_TENANTS ? 0 : N_SHARED - all[i].n_cached_tokens;
         collect_clear(&all[i]);
     }
@@ -692,6 +717,7 @@ int main(void)
         cmocka_unit_test(a_full_pool_preempts_and_loses_nothing),
         cmocka_unit_test(a_given_size_of_the_pool_is_kept),
         cmocka_unit_test(a_pool_smaller_than_the_context_limits_the_context),
+        cmocka_unit_test(pages_of_any_size_give_the_same_answers),
         cmocka_unit_test(choices_share_the_prompt_and_differ_after_it),
         cmocka_unit_test(choices_do_not_take_pages_for_the_prompt_again),
         cmocka_unit_test(a_prompt_seen_before_comes_from_the_cache),

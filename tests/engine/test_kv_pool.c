@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-enum { N_PAGES = 6, T = KV_PAGE_TOKENS };
+enum { N_PAGES = 6, T = 16 };
 
 static const struct kv_chain MODEL = { .adapter = -1 }, ADAPTER = { .adapter = 0 },
                              OTHER_ADAPTER = { .adapter = 1 }, TENANT = { .tenant = 7, .adapter = -1 },
@@ -18,7 +18,7 @@ static const struct kv_chain MODEL = { .adapter = -1 }, ADAPTER = { .adapter = 0
 static int make_pool(void **state)
 {
     struct kv_pool *pool = NULL;
-    assert_int_equal(kv_pool_new(&pool, N_PAGES, 1, NULL), TUTTI_OK);
+    assert_int_equal(kv_pool_new(&pool, N_PAGES, T, 1, NULL), TUTTI_OK);
     *state = pool;
     return 0;
 }
@@ -212,7 +212,7 @@ static void random_use_never_hands_out_a_wrong_page(void **state)
     (void)state;
     enum { N = 40, N_SEQS = 5, MAX = 12 };
     struct kv_pool *pool = NULL;
-    assert_int_equal(kv_pool_new(&pool, N, 7, NULL), TUTTI_OK);
+    assert_int_equal(kv_pool_new(&pool, N, T, 7, NULL), TUTTI_OK);
     static int32_t content[N][T];
     int32_t tables[N_SEQS][MAX], ids[MAX * T];
     int n[N_SEQS] = { 0 };

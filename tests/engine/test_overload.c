@@ -72,6 +72,7 @@ static struct machine *machine_new(uint64_t limit_us)
                                          .max_batch_tokens = 256,
                                          .max_context = 256,
                                          .n_pages = MAX_SEQS * 16,
+                                         .page_tokens = 16,
                                          .max_requests = n,
                                          .max_slowdown = 2,
                                          .no_prefix_cache = true };

@@ -26,6 +26,7 @@ static struct bench *bench_new(struct scheduler_options options)
     struct bench *b = calloc(1, sizeof *b);
     assert_non_null(b);
     options.max_requests = MAX_REQUESTS;
+    options.page_tokens = 16;
     if (options.max_outputs == 0)
         options.max_outputs = options.max_batch_tokens;
     assert_int_equal(scheduler_new(&b->s, &options, NULL), TUTTI_OK);

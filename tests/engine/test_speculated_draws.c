@@ -95,7 +95,7 @@ static void draws_have_the_distribution_of_plain_ones(void **state)
     } cases[] = { { "lookup", 3, -1 }, { "draft", 0, 40 }, { "both", 3, 40 } };
     int n_draws = scaled(12800, 200000);
     int *plain = calloc(N_CELLS, sizeof *plain), *speculated = calloc(N_CELLS, sizeof *speculated);
-    struct tutti_engine_options options = { .kv_bytes = (uint64_t)4096 * KV_PAGE_TOKENS, .max_seqs = 64 };
+    struct tutti_engine_options options = { .kv_bytes = (uint64_t)4096 * MOCK_PAGE_TOKENS, .max_seqs = 64 };
     count_pairs(&options, 1, n_draws, plain);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct mock_model *draft = cases[i].percent_wrong < 0 ? NULL : mock_model_new(64, false);
@@ -156,7 +156,7 @@ static struct tutti_stats ask_all(tutti_model *model, struct tutti_engine_option
     struct tutti_stats stats;
     struct tutti_model_info info;
     tutti_model_info(model, &info);
-    options.kv_bytes = 4000 * info.kv_bytes_per_token * KV_PAGE_TOKENS;
+    options.kv_bytes = (uint64_t)4000 * 16 * info.kv_bytes_per_token;
     if (engine_open(&engine, model_of(model), &options, &(struct engine_hooks){ .forces_drafts = true },
                     &err) != TUTTI_OK)
         fail_msg("%s", err.text);

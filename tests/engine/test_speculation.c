@@ -641,7 +641,7 @@ static void check_model(int n_threads, const char *weight_type, const char *kv_t
         fail_msg("%s", err.text);
     struct tutti_model_info info;
     tutti_model_info(model, &info);
-    uint64_t bytes = info.kv_bytes_per_token * KV_PAGE_TOKENS;
+    uint64_t bytes = info.kv_bytes_per_token * 16;
     struct collect *want = calloc(N_QUESTIONS, sizeof *want), *got = calloc(N_QUESTIONS, sizeof *got);
     struct tutti_engine_options plain = { .kv_bytes = 2000 * bytes };
     ask_model(model, plain, false, true, want);

@@ -48,7 +48,7 @@ static int remove_folder(void **state)
 /* A pool of 20 pages, of which a talk needs up to 16. */
 static struct tutti_engine_options options_of(const struct folder *f, int n_spilled)
 {
-    return (struct tutti_engine_options){ .kv_bytes = 20 * KV_PAGE_TOKENS * sizeof(int32_t),
+    return (struct tutti_engine_options){ .kv_bytes = 20 * MOCK_PAGE_TOKENS * sizeof(int32_t),
                                           .max_seqs = 8,
                                           .kv_spill_dir = f->path,
                                           .kv_spill_bytes = 8192 + (uint64_t)n_spilled * 4096 +

@@ -18,7 +18,8 @@
 #include <cmocka.h>
 
 enum { PAGE_BYTES = 5000, N_SLOTS = 70, SLOT_BYTES = 8192, SEGMENT_BYTES = 4096 + 32 * SLOT_BYTES };
-static const struct spill_identity IDENTITY = { 1, 2, 3, 4, PAGE_BYTES };
+enum { T = 16 }; /* tokens of a page */
+static const struct spill_identity IDENTITY = { 1, 2, 3, 4, PAGE_BYTES, T };
 /* two whole segments and six slots of a third */
 static const uint64_t FILE_BYTES = 4096 + 2 * SEGMENT_BYTES + 4096 + 6 * SLOT_BYTES;
 
@@ -70,13 +71,12 @@ static void refuses_to_open(const char *dir, uint64_t n_bytes, enum tutti_status
         fail_msg("\"%s\" does not say \"%s\"", err.text, words);
 }
 
-/* What record id holds, and its page. */
-static struct spill_record make_record(uint64_t id)
+/* What record id holds, with ids [n_ids] of a page. */
+static struct spill_record record_of(uint64_t id, int32_t *ids, int n_ids)
 {
-    struct spill_record r = { .id = id, .parent = id > 1 ? id - 1 : SPILL_ROOT };
-    for (int i = 0; i < KV_PAGE_TOKENS; i++)
-        r.ids[i] = (int32_t)mix64(id * 100 + (uint64_t)i);
-    return r;
+    for (int i = 0; i < n_ids; i++)
+        ids[i] = (int32_t)mix64(id * 100 + (uint64_t)i);
+    return (struct spill_record){ .id = id, .parent = id > 1 ? id - 1 : SPILL_ROOT, .ids = ids };
 }
 
 static void make_page(uint64_t id, uint8_t *page)
@@ -88,7 +88,8 @@ static void make_page(uint64_t id, uint8_t *page)
 static void write_page(struct spill_file *file, int32_t slot, uint64_t id)
 {
     uint8_t page[PAGE_BYTES];
-    struct spill_record r = make_record(id);
+    int32_t ids[T];
+    struct spill_record r = record_of(id, ids, T);
     struct tutti_error err;
     make_page(id, page);
     if (spill_file_write(file, slot, &r, page, &err) != TUTTI_OK)
@@ -99,16 +100,18 @@ static void write_page(struct spill_file *file, int32_t slot, uint64_t id)
 static uint64_t check_slot(struct spill_file *file, int32_t slot, int *n_refused)
 {
     struct spill_record records[SPILL_SEGMENT_SLOTS], want;
+    int32_t ids[SPILL_SEGMENT_SLOTS * T], want_ids[T];
     uint8_t page[PAGE_BYTES], want_page[PAGE_BYTES];
     bool is_end;
     int32_t first = slot / SPILL_SEGMENT_SLOTS * SPILL_SEGMENT_SLOTS, n = spill_file_n_slots(file) - first;
     n = n < SPILL_SEGMENT_SLOTS ? n : SPILL_SEGMENT_SLOTS;
-    assert_int_equal(spill_file_load(file, first, n, records, &is_end, NULL), TUTTI_OK);
+    assert_int_equal(spill_file_load(file, first, n, records, ids, &is_end, NULL), TUTTI_OK);
     const struct spill_record *r = &records[slot - first];
     if (r->id == 0)
         return 0;
-    want = make_record(r->id);
-    assert_memory_equal(r, &want, sizeof want);
+    want = record_of(r->id, want_ids, T);
+    assert_int_equal(r->parent, want.parent);
+    assert_memory_equal(r->ids, want.ids, sizeof want_ids);
     if (spill_file_read(file, slot, r, page, NULL) != TUTTI_OK) {
         ++*n_refused;
         return 0;
@@ -245,6 +248,51 @@ static void overwrite(const struct folder *f, int64_t at, const void *bytes, siz
     close(fd);
 }
 
+/* Records of large pages take several blocks of a segment. */
+static void pages_of_any_number_of_tokens_come_back(void **state)
+{
+    struct folder *f = *state;
+    enum { N = 40, MOST = 1000 };
+    static const int SIZES[] = { 1, 5, 17, 64, MOST };
+    static int32_t ids[SPILL_SEGMENT_SLOTS * MOST], want_ids[MOST];
+    for (size_t k = 0; k < sizeof SIZES / sizeof *SIZES; k++) {
+        int n_ids = SIZES[k];
+        struct spill_identity identity = IDENTITY;
+        identity.page_tokens = (uint64_t)n_ids;
+        struct spill_file *file = open_file(f, 2 * FILE_BYTES, &identity,
+                                            k > 0 ? "its pages have another number of tokens" : "");
+        assert_true(spill_file_n_slots(file) >= N);
+        uint8_t page[PAGE_BYTES], want_page[PAGE_BYTES];
+        for (int32_t slot = 0; slot < N; slot++) {
+            struct spill_record r = record_of((uint64_t)slot + 1, ids, n_ids);
+            make_page(r.id, page);
+            assert_int_equal(spill_file_write(file, slot, &r, page, NULL), TUTTI_OK);
+        }
+        spill_file_close(file);
+        file = open_file(f, 2 * FILE_BYTES, &identity, "");
+        for (int32_t first = 0; first < N; first += SPILL_SEGMENT_SLOTS) {
+            struct spill_record records[SPILL_SEGMENT_SLOTS];
+            bool is_end;
+            int n = N - first < SPILL_SEGMENT_SLOTS ? N - first : SPILL_SEGMENT_SLOTS;
+            assert_int_equal(spill_file_load(file, first, n, records, ids, &is_end, NULL), TUTTI_OK);
+            for (int i = 0; i < n; i++) {
+                struct spill_record want = record_of((uint64_t)(first + i) + 1, want_ids, n_ids);
+                assert_int_equal(records[i].id, want.id);
+                assert_int_equal(records[i].parent, want.parent);
+                assert_memory_equal(records[i].ids, want.ids, (size_t)n_ids * sizeof *ids);
+                struct tutti_error err = { 0 };
+                if (spill_file_read(file, first + i, &want, page, &err) != TUTTI_OK)
+                    fail_msg("%d tokens: %s", n_ids, err.text);
+                make_page(want.id, want_page);
+                assert_memory_equal(page, want_page, PAGE_BYTES);
+                want_ids[n_ids - 1]++;
+                assert_int_equal(spill_file_read(file, first + i, &want, page, NULL), TUTTI_E_FORMAT);
+            }
+        }
+        spill_file_close(file);
+    }
+}
+
 static void a_damaged_page_or_record_is_refused_and_forgotten(void **state)
 {
     struct folder *f = *state;
@@ -359,7 +407,8 @@ static void a_limit_of_the_file_is_an_error_and_costs_no_other_page(void **state
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
     write_page(file, 1, 2);
     uint8_t page[PAGE_BYTES];
-    struct spill_record r = make_record(3);
+    int32_t ids[T];
+    struct spill_record r = record_of(3, ids, T);
     struct tutti_error err;
     make_page(3, page);
     assert_int_equal(spill_file_write(file, 2, &r, page, &err), TUTTI_E_IO);
@@ -384,7 +433,8 @@ static void write_for_ever(const struct folder *f, uint64_t first_id)
     if (spill_file_open(&file, f->path, FILE_BYTES, &IDENTITY, why, sizeof why, NULL) != TUTTI_OK || why[0])
         _exit(1);
     for (uint64_t id = first_id;; id++) {
-        struct spill_record r = make_record(id);
+        int32_t ids[T];
+        struct spill_record r = record_of(id, ids, T);
         make_page(id, page);
         if (spill_file_write(file, (int32_t)(id % N_SLOTS), &r, page, NULL) != TUTTI_OK)
             _exit(1);
@@ -429,6 +479,7 @@ int main(void)
         WITH_FOLDER(one_process_at_a_time_has_it),
         WITH_FOLDER(links_and_strange_files_are_refused),
         WITH_FOLDER(what_others_could_write_to_is_not_believed),
+        WITH_FOLDER(pages_of_any_number_of_tokens_come_back),
         WITH_FOLDER(a_damaged_page_or_record_is_refused_and_forgotten),
         WITH_FOLDER(a_record_in_another_place_is_not_believed),
         WITH_FOLDER(random_damage_is_never_believed),

@@ -11,16 +11,18 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes);
 
-enum { PAGE_BYTES = 256, N_RECORDS = 40, FILE_BYTES = 1024 * 1024 };
+enum { PAGE_BYTES = 256, PAGE_TOKENS = 16, N_RECORDS = 40, FILE_BYTES = 1024 * 1024 };
 
-static const struct spill_identity IDENTITY = { 1, 2, 3, 4, PAGE_BYTES };
+static const struct spill_identity IDENTITY = { 1, 2, 3, 4, PAGE_BYTES, PAGE_TOKENS };
 
-static struct spill_record record_of(int slot)
+/* With ids [PAGE_TOKENS]. */
+static struct spill_record record_of(int slot, int32_t *ids)
 {
-    struct spill_record r = { .id = (uint64_t)slot + 1, .parent = slot ? (uint64_t)slot : SPILL_ROOT };
-    for (int i = 0; i < KV_PAGE_TOKENS; i++)
-        r.ids[i] = slot * 100 + i;
-    return r;
+    for (int i = 0; i < PAGE_TOKENS; i++)
+        ids[i] = slot * 100 + i;
+    return (struct spill_record){ .id = (uint64_t)slot + 1,
+                                  .parent = slot ? (uint64_t)slot : SPILL_ROOT,
+                                  .ids = ids };
 }
 
 static void fill_page(uint8_t *page, int slot)
@@ -45,7 +47,8 @@ static uint8_t *make(size_t *n)
     struct tutti_error err = { 0 };
     struct spill_file *file = open_file(&err);
     for (int slot = 0; slot < N_RECORDS; slot++) {
-        struct spill_record r = record_of(slot);
+        int32_t ids[PAGE_TOKENS];
+        struct spill_record r = record_of(slot, ids);
         uint8_t page[PAGE_BYTES];
         fill_page(page, slot);
         assert(file && spill_file_write(file, slot, &r, page, &err) == TUTTI_OK);
@@ -67,18 +70,20 @@ static void check(struct spill_file *file, struct tutti_error *err)
     bool is_end = false;
     for (int32_t first = 0; first < spill_file_n_slots(file) && !is_end; first += SPILL_SEGMENT_SLOTS) {
         struct spill_record records[SPILL_SEGMENT_SLOTS];
+        int32_t ids[SPILL_SEGMENT_SLOTS * PAGE_TOKENS], want_ids[PAGE_TOKENS];
         int n = spill_file_n_slots(file) - first;
         n = n < SPILL_SEGMENT_SLOTS ? n : SPILL_SEGMENT_SLOTS;
-        if (spill_file_load(file, first, n, records, &is_end, err) != TUTTI_OK) {
+        if (spill_file_load(file, first, n, records, ids, &is_end, err) != TUTTI_OK) {
             assert(err->text[0] != '\0');
             return;
         }
         for (int i = 0; i < n && !is_end; i++) {
-            struct spill_record want = record_of(first + i);
+            struct spill_record want = record_of(first + i, want_ids);
             uint8_t page[PAGE_BYTES], want_page[PAGE_BYTES];
             if (records[i].id == 0)
                 continue;
-            assert(memcmp(&records[i], &want, sizeof want) == 0);
+            assert(records[i].id == want.id && records[i].parent == want.parent);
+            assert(memcmp(records[i].ids, want_ids, sizeof want_ids) == 0);
             fill_page(want_page, first + i);
             if (spill_file_read(file, first + i, &want, page, err) == TUTTI_OK)
                 assert(memcmp(page, want_page, sizeof page) == 0);

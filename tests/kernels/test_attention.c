@@ -31,7 +31,7 @@ static float *random_floats(size_t n, float scale)
     return x;
 }
 
-enum { SHORT = 77, LONG = 1100, MAX_PAGES = LONG / KV_PAGE_TOKENS + 1 };
+enum { SHORT = 77, LONG = 1100, MAX_PAGES = LONG / 16 + 1 };
 
 struct attention_case {
     int n_heads, n_kv_heads, head_dim;

@@ -2,9 +2,9 @@
  * row alone: not on its neighbours or the number of threads. Attention has a test of its own. */
 #include "backend/backend.h"
 #include "base/half.h"
+#include "device.h"
 #include "kernels/kernels.h"
 #include "kernels/quantize.h"
-#include "device.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -319,6 +319,7 @@ static void a_matrix_that_does_not_fit_its_type_is_refused(void **state)
         { 40, 3, DTYPE_Q8_0, false, { "layers.7.down: 40 input columns", "multiple of 32" } },
         { 40, 3, DTYPE_Q4_0, false, { "layers.7.down: 40 input columns", "q4_0" } },
         { 40, 3, DTYPE_F32, true, { "layers.7.down: 3 rows", "two equal halves" } },
+        { 40, 3, DTYPE_I8, false, { "layers.7.down: the CPU has no weights", "type i8" } },
         { 40, 0, DTYPE_F32, false, { "layers.7.down: part of 0 rows", "at least 1" } },
     };
     for (size_t c = 0; c < sizeof CASES / sizeof *CASES; c++) {
@@ -518,6 +519,41 @@ static void the_checksum_of_a_matrix_is_that_of_its_weights_and_bias(void **stat
     stored_clear(&s);
 }
 
+static void a_device_says_what_it_can_do_before_it_is_opened(void **state)
+{
+    (void)state;
+    const struct backend_caps *caps = backend_caps_of("cpu");
+    struct backend *be = backend_make(1, NULL, shape_of(1, 1, 8, ROPE_NONE, NULL));
+    assert_ptr_equal(caps, be->caps);
+    assert_ptr_equal(caps, backend_caps_of(NULL));
+    assert_null(backend_caps_of("abacus"));
+    assert_int_equal(caps->page_tokens, 16);
+    assert_false(caps->can_capture);
+    for (enum dtype type = 0; type < DTYPE_COUNT; type++) {
+        struct kv_memory *kv = NULL;
+        bool is_kv = caps->kv_types >> type & 1;
+        assert_int_equal(caps->weight_types >> type & 1, dtype_is_weight(type));
+        assert_int_equal(be->ops->kv_new(be, &kv, 1, type, NULL), is_kv ? TUTTI_OK : TUTTI_E_UNSUPPORTED);
+        be->ops->kv_free(be, kv);
+    }
+    be->ops->free(be);
+}
+
+/* Rotary embedding decides what pages hold, so that other frequencies must give another checksum. */
+static void the_checksum_of_the_arithmetic_knows_the_frequencies(void **state)
+{
+    (void)state;
+    static const float freqs[2][4] = { { 1, 0.1f, 0.01f, 0.001f }, { 1, 0.1f, 0.01f, 0.002f } };
+    uint64_t sums[3];
+    for (int i = 0; i < 3; i++) {
+        struct backend *be = backend_make(i, i == 2 ? "ref" : NULL,
+                                          shape_of(1, 1, 16, ROPE_HALF, freqs[i % 2]));
+        sums[i] = be->ops->arithmetic_checksum(be);
+        be->ops->free(be);
+    }
+    assert_true(sums[0] == sums[2] && sums[0] != sums[1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -530,6 +566,8 @@ int main(void)
         cmocka_unit_test(a_matrix_that_does_not_fit_its_type_is_refused),
         cmocka_unit_test(rmsnorm_adds_first_and_gather_picks_rows),
         cmocka_unit_test(operations_on_rows_do_what_they_say),
+        cmocka_unit_test(a_device_says_what_it_can_do_before_it_is_opened),
+        cmocka_unit_test(the_checksum_of_the_arithmetic_knows_the_frequencies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* Tests of the CPU backend's low-rank updates: against float64, and a row's bits depend on that row alone. */
 #include "backend/backend.h"
-#include "kernels/quantize.h"
 #include "device.h"
+#include "kernels/quantize.h"
 
 #include <math.h>
 #include <setjmp.h>

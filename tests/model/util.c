@@ -36,7 +36,7 @@ struct run {
 static struct run start(struct model *model, const int32_t *prompt, int n_prompt, int n_tokens, int max_rows)
 {
     struct run run = { .model = model, .prefix = model_find_prefix(&model->desc, prompt, n_prompt) };
-    int n_pages = (n_tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+    int n_pages = model_pages_of(model, n_tokens);
     assert_int_equal(model_reserve(model, max_rows, max_rows, NULL), TUTTI_OK);
     assert_int_equal(model->backend->ops->kv_new(model->backend, &run.kv, n_pages, model->kv_type, NULL),
                      TUTTI_OK);

@@ -10,7 +10,7 @@
 
 uint64_t asked_page_bytes(int n_pages)
 {
-    return (uint64_t)n_pages * KV_PAGE_TOKENS * sizeof(int32_t);
+    return (uint64_t)n_pages * MOCK_PAGE_TOKENS * sizeof(int32_t);
 }
 
 void asked_make(struct asked *a, uint64_t number, int n_choices)

@@ -12,8 +12,21 @@
 #include <cmocka.h>
 
 struct kv_memory {
-    int32_t (*pages)[KV_PAGE_TOKENS];
+    int page_tokens;
+    int32_t *ids; /* [n_pages][page_tokens] */
 };
+
+int mock_page_tokens = MOCK_PAGE_TOKENS;
+
+static int32_t *page_of(const struct kv_memory *kv, int32_t page_id)
+{
+    return kv->ids + page_id * kv->page_tokens;
+}
+
+static size_t page_size(const struct kv_memory *kv)
+{
+    return (size_t)kv->page_tokens * sizeof *kv->ids;
+}
 
 static struct mock_model *mock_of(const struct backend *be)
 {
@@ -23,16 +36,17 @@ static struct mock_model *mock_of(const struct backend *be)
 static enum tutti_status mock_kv_new(struct backend *be, struct kv_memory **out, int n_pages,
                                      enum dtype dtype, struct tutti_error *err)
 {
-    (void)be;
     (void)dtype;
     struct kv_memory *kv = malloc(sizeof *kv);
-    if (kv)
-        kv->pages = malloc((size_t)n_pages * sizeof *kv->pages);
-    if (!kv || !kv->pages) {
+    if (kv) {
+        kv->page_tokens = be->caps->page_tokens;
+        kv->ids = malloc((size_t)n_pages * page_size(kv));
+    }
+    if (!kv || !kv->ids) {
         free(kv);
         return error_set(err, TUTTI_E_MEMORY, "mock pages: out of memory");
     }
-    memset(kv->pages, 0xA5, (size_t)n_pages * sizeof *kv->pages);
+    memset(kv->ids, 0xA5, (size_t)n_pages * page_size(kv));
     *out = kv;
     return TUTTI_OK;
 }
@@ -41,37 +55,43 @@ static void mock_kv_free(struct backend *be, struct kv_memory *kv)
 {
     (void)be;
     if (kv)
-        free(kv->pages);
+        free(kv->ids);
     free(kv);
 }
 
 static size_t mock_kv_page_bytes(const struct backend *be, enum dtype dtype)
 {
-    (void)be;
     (void)dtype;
-    return KV_PAGE_TOKENS * sizeof(int32_t);
+    return (size_t)be->caps->page_tokens * sizeof(int32_t);
+}
+
+static uint64_t mock_arithmetic_checksum(struct backend *be)
+{
+    (void)be;
+    return 7;
 }
 
 static void mock_kv_copy_page(struct backend *be, struct kv_memory *kv, int32_t dst, int32_t src)
 {
     mock_of(be)->n_copies++;
-    memcpy(kv->pages[dst], kv->pages[src], sizeof kv->pages[dst]);
+    memcpy(page_of(kv, dst), page_of(kv, src), page_size(kv));
 }
 
 static void mock_kv_read_page(struct backend *be, const struct kv_memory *kv, int32_t page_id, void *host)
 {
     (void)be;
-    memcpy(host, kv->pages[page_id], sizeof kv->pages[page_id]);
+    memcpy(host, page_of(kv, page_id), page_size(kv));
 }
 
 static void mock_kv_write_page(struct backend *be, struct kv_memory *kv, int32_t page_id, const void *host)
 {
     (void)be;
-    memcpy(kv->pages[page_id], host, sizeof kv->pages[page_id]);
+    memcpy(page_of(kv, page_id), host, page_size(kv));
 }
 
 static const struct backend_ops mock_ops = {
     .name = "mock",
+    .arithmetic_checksum = mock_arithmetic_checksum,
     .kv_new = mock_kv_new,
     .kv_free = mock_kv_free,
     .kv_page_bytes = mock_kv_page_bytes,
@@ -84,7 +104,9 @@ struct mock_model *mock_model_new(int n_ctx, bool has_stop)
 {
     struct mock_model *mock = calloc(1, sizeof *mock);
     assert_non_null(mock);
+    mock->caps = (struct backend_caps){ .page_tokens = mock_page_tokens, .kv_types = ~0u };
     mock->backend.ops = &mock_ops;
+    mock->backend.caps = &mock->caps;
     mock->model.backend = &mock->backend;
     strcpy(mock->model.name, "mock");
     mock->model.desc = (struct model_desc){ .n_kinds = 1,
@@ -143,22 +165,24 @@ static enum tutti_status mock_reserve(struct model *model, int max_rows, int max
     return TUTTI_OK;
 }
 
+/* Where a position of the sequence of row r is stored. */
+static int32_t *id_at(const struct kv_memory *kv, const struct step *step, int r, int pos)
+{
+    int32_t page_id = step->page_tables[step->seqs[r]][pos / kv->page_tokens];
+    return page_of(kv, page_id) + pos % kv->page_tokens;
+}
+
 static void mock_forward(struct model *model, struct kv_memory *kv, const struct step *step, float *logits)
 {
     struct mock_model *mock = (struct mock_model *)model;
-    for (int r = 0; r < step->n_rows; r++) {
-        int pos = step->positions[r];
-        int32_t page_id = step->page_tables[step->seqs[r]][pos / KV_PAGE_TOKENS];
-        kv->pages[page_id][pos % KV_PAGE_TOKENS] = step->token_ids[r];
-    }
+    for (int r = 0; r < step->n_rows; r++)
+        *id_at(kv, step, r, step->positions[r]) = step->token_ids[r];
     int n_logits = step->n_outputs - step->n_hidden;
     for (int i = 0; i < step->n_outputs; i++) {
         int r = step->output_rows[i];
         uint64_t hash = mock->salt;
-        for (int pos = 0; pos <= step->positions[r]; pos++) {
-            int32_t page_id = step->page_tables[step->seqs[r]][pos / KV_PAGE_TOKENS];
-            hash = mock_hash(hash, kv->pages[page_id][pos % KV_PAGE_TOKENS]);
-        }
+        for (int pos = 0; pos <= step->positions[r]; pos++)
+            hash = mock_hash(hash, *id_at(kv, step, r, pos));
         if ((int)(mix64(hash ^ 77) % 100) < mock->percent_wrong)
             hash = ~hash;
         if (i < n_logits)

@@ -8,11 +8,15 @@
 
 #include <stdatomic.h>
 
-enum { MOCK_VOCAB = 48, MOCK_USABLE = 45, MOCK_STOP = 1, MOCK_WIDTH = 4 };
+enum { MOCK_VOCAB = 48, MOCK_USABLE = 45, MOCK_STOP = 1, MOCK_WIDTH = 4, MOCK_PAGE_TOKENS = 16 };
+
+/* Positions of a page of the models made from now on. */
+extern int mock_page_tokens;
 
 struct mock_model {
     struct model model; /* first */
     struct backend backend;
+    struct backend_caps caps;
     uint64_t salt;       /* of its logits */
     int step_us;         /* how long a step takes */
     atomic_bool is_held; /* no step ends: for tests in which requests must arrive during one */

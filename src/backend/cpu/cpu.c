@@ -125,6 +125,14 @@ static bool cpu_share_threads(struct backend *be, struct backend *other)
     return true;
 }
 
+#define TYPE(dtype) (UINT32_C(1) << (dtype))
+const struct backend_caps CPU_CAPS = {
+    .page_tokens = CPU_PAGE_TOKENS,
+    .kv_types = TYPE(DTYPE_F16) | TYPE(DTYPE_F32) | TYPE(DTYPE_I8),
+    .weight_types = TYPE(DTYPE_F64) - 1, /* all types before it are types of weights */
+    .can_capture = false,                /* a call costs nothing here */
+};
+
 static const struct backend_ops CPU_OPS = {
     .name = "cpu",
     .free = cpu_free,
@@ -139,6 +147,7 @@ static const struct backend_ops CPU_OPS = {
     .checksum = cpu_checksum,
     .matrix_checksum = cpu_matrix_checksum,
     .lora_checksum = cpu_lora_checksum,
+    .arithmetic_checksum = cpu_arithmetic_checksum,
     .lora_new = cpu_lora_new,
     .lora_free = cpu_lora_free,
     .lora_bytes = cpu_lora_bytes,
@@ -264,6 +273,7 @@ enum tutti_status backend_cpu_new(struct backend **out, const struct backend_opt
         return error_set(err, TUTTI_E_MEMORY, "CPU backend: out of memory");
     memset(cpu, 0, size);
     cpu->backend.ops = &CPU_OPS;
+    cpu->backend.caps = &CPU_CAPS;
     cpu->cluster = options->cluster;
     kernels_init(&cpu->kernels, level);
     st = team_new(&cpu->own_team, options->n_threads, options->pin_threads, err);

@@ -9,6 +9,10 @@
 #include <assert.h>
 #include <stdatomic.h>
 
+enum { CPU_PAGE_TOKENS = ATTENTION_KEYS }; /* one vector register of scores per page and head */
+
+extern const struct backend_caps CPU_CAPS;
+
 struct buffer {
     float *data; /* aligned to 64 bytes */
     size_t n_floats;
@@ -191,6 +195,7 @@ size_t cpu_matrix_bytes(const struct matrix *m);
 uint64_t cpu_checksum(struct backend *be, struct floats floats, size_t n_floats);
 uint64_t cpu_matrix_checksum(struct backend *be, const struct matrix *m);
 uint64_t cpu_lora_checksum(struct backend *be, const struct lora *lora);
+uint64_t cpu_arithmetic_checksum(struct backend *be);
 void cpu_embed(struct backend *be, struct floats x, const struct matrix *table, int first_id);
 void cpu_linear(struct backend *be, struct floats y, const struct matrix *m, struct floats x, int n_rows);
 void cpu_linear_glu(struct backend *be, struct floats y, const struct matrix *m, struct floats x, int n_rows,

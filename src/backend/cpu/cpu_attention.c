@@ -69,7 +69,7 @@ bool cpu_attention_reserve(struct cpu_backend *cpu, int max_rows)
  * all kinds of them use the same memory. */
 bool cpu_attention_reserve_cuts(struct cpu_backend *cpu, int n_pages)
 {
-    enum { BLOCK_PAGES = ATTENTION_BLOCK / KV_PAGE_TOKENS };
+    enum { BLOCK_PAGES = ATTENTION_BLOCK / CPU_PAGE_TOKENS };
     size_t n_blocks = (size_t)n_pages / BLOCK_PAGES + CUT_UNITS * (size_t)team_n_threads(cpu->team);
     size_t block = 0, n_sums, n_bytes;
     for (int i = 0; i < cpu->n_kinds; i++) {
@@ -418,8 +418,8 @@ static void find_ahead(const struct attention_job *job, struct ahead *ahead, con
     const struct step *step = job->cpu->step;
     const int32_t *table = step->page_tables[step->seqs[tile->begin]];
     const uint8_t *keys = keys_of(job, kv_head);
-    int first = block * (ATTENTION_BLOCK / KV_PAGE_TOKENS);
-    int last = step->positions[tile->begin + tile->n_rows - 1] / KV_PAGE_TOKENS;
+    int first = block * (ATTENTION_BLOCK / CPU_PAGE_TOKENS);
+    int last = step->positions[tile->begin + tile->n_rows - 1] / CPU_PAGE_TOKENS;
     for (int i = 0; i < ATTENTION_AHEAD; i++)
         ahead->pages[i] = keys +
                           (size_t)table[min_int(first + i, last)] * job->kv->layers[job->layer].page_bytes;

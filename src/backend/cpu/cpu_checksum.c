@@ -1,9 +1,15 @@
 /* Checksums of weights, computed by all threads at memory bandwidth. */
 #include "backend/cpu/cpu.h"
 #include "base/hash.h"
+#include "base/limits.h"
 #include "base/rng.h"
 
-enum { PIECE_BYTES = 1 << 20 };
+#include <math.h>
+
+enum {
+    PIECE_BYTES = 1 << 20,
+    SAMPLE_POSITIONS = 4096, /* of all up to LIMIT_CONTEXT */
+};
 
 struct summing {
     const uint8_t *bytes;
@@ -63,5 +69,32 @@ uint64_t cpu_lora_checksum(struct backend *be, const struct lora *lora)
         sum = hash64(sum, &part->scale, sizeof part->scale);
         sum = sum_bytes(cpu_of(be), sum, part->b, (size_t)part->rank * (size_t)part->n_out * factor_bytes);
     }
+    return sum;
+}
+
+/* Rotary embedding takes sines and cosines from the system's math library. Most versions give the
+ * same bits on every processor, but that is not guaranteed. */
+static uint64_t sum_of_library(const struct cpu_kind *kind)
+{
+    const struct attention_shape *shape = &kind->shape;
+    int n_freqs = shape->rope == ROPE_NONE ? 0 : shape->rotary_dim / (shape->rope == ROPE_2D ? 4 : 2);
+    uint64_t sum = 0;
+    for (int64_t i = 0, pos = 0; i < SAMPLE_POSITIONS; i++, pos = i * LIMIT_CONTEXT / SAMPLE_POSITIONS) {
+        for (int j = 0; j < n_freqs; j++) {
+            double angle = (double)((float)pos * kind->rope_freqs[j]);
+            double both[2] = { cos(angle), sin(angle) };
+            sum = hash64(sum, both, sizeof both);
+        }
+    }
+    return sum;
+}
+
+uint64_t cpu_arithmetic_checksum(struct backend *be)
+{
+    const struct cpu_backend *cpu = cpu_of(be);
+    const uint64_t numbers[] = { KERNELS_BITS, CPU_PAGE_TOKENS };
+    uint64_t sum = hash64(0, numbers, sizeof numbers);
+    for (int i = 0; i < cpu->n_kinds; i++)
+        sum = mix64(sum ^ sum_of_library(&cpu->kinds[i]));
     return sum;
 }

@@ -8,7 +8,7 @@
 
 static size_t one_head_bytes(const struct attention_shape *shape, enum dtype dtype)
 {
-    return KV_PAGE_TOKENS * kv_type_bytes(dtype, shape->head_dim);
+    return CPU_PAGE_TOKENS * kv_type_bytes(dtype, shape->head_dim);
 }
 
 static size_t layer_page_bytes(const struct attention_shape *shape, enum dtype dtype)
@@ -29,7 +29,7 @@ enum tutti_status cpu_kv_new(struct backend *be, struct kv_memory **out, int n_p
                              struct tutti_error *err)
 {
     const struct cpu_backend *cpu = cpu_of(be);
-    if (kv_type_bytes(dtype, cpu->kinds[0].shape.head_dim) == 0)
+    if (!(CPU_CAPS.kv_types >> dtype & 1))
         return error_set(err, TUTTI_E_UNSUPPORTED, "KV cache: type %s, expected f16, f32 or int8",
                          dtype_name(dtype));
     size_t n_bytes;
@@ -113,7 +113,7 @@ static void place_16bit(uint8_t *keys, uint8_t *values, int at, const uint16_t *
 {
     uint16_t *column = (uint16_t *)keys + at;
     for (int d = 0; d < head_dim; d++)
-        column[d * KV_PAGE_TOKENS] = k[d];
+        column[d * CPU_PAGE_TOKENS] = k[d];
     memcpy((uint16_t *)values + at * head_dim, v, (size_t)head_dim * sizeof *v);
 }
 
@@ -121,7 +121,7 @@ static void place_32bit(uint8_t *keys, uint8_t *values, int at, const float *k, 
 {
     float *column = (float *)keys + at;
     for (int d = 0; d < head_dim; d++)
-        column[d * KV_PAGE_TOKENS] = k[d];
+        column[d * CPU_PAGE_TOKENS] = k[d];
     memcpy((float *)values + at * head_dim, v, (size_t)head_dim * sizeof *v);
 }
 
@@ -130,11 +130,11 @@ static void place_32bit(uint8_t *keys, uint8_t *values, int at, const float *k, 
 static void place_int8(const struct kernels *kernels, uint8_t *keys, uint8_t *values, int at, const float *k,
                        const float *v, int8_t *scratch, int head_dim)
 {
-    float *key_scales = (float *)(keys + KV_PAGE_TOKENS * head_dim);
-    float *value_scales = (float *)(values + KV_PAGE_TOKENS * head_dim);
+    float *key_scales = (float *)(keys + CPU_PAGE_TOKENS * head_dim);
+    float *value_scales = (float *)(values + CPU_PAGE_TOKENS * head_dim);
     key_scales[at] = kernels->to_int8(scratch, k, head_dim);
     for (int d = 0; d < head_dim; d += 2)
-        memcpy(keys + (d / 2 * KV_PAGE_TOKENS + at) * 2, scratch + d, 2);
+        memcpy(keys + (d / 2 * CPU_PAGE_TOKENS + at) * 2, scratch + d, 2);
     value_scales[at] = kernels->to_int8(scratch, v, head_dim);
     uint8_t *column = values + at / 2 * head_dim * 2 + at % 2;
     for (int d = 0; d < head_dim; d++)
@@ -147,10 +147,10 @@ void cpu_kv_store(struct cpu_backend *cpu, const struct kv_memory *kv, int layer
 {
     const struct step *step = cpu->step;
     const struct attention_shape *shape = &cpu_kind_of(cpu, layer)->shape;
-    int pos = step->positions[row], at = pos % KV_PAGE_TOKENS, n = shape->head_dim;
+    int pos = step->positions[row], at = pos % CPU_PAGE_TOKENS, n = shape->head_dim;
     int n_kv = shape->n_kv_heads * n;
     size_t head_bytes = kv->layers[layer].head_bytes;
-    uint8_t *keys = page_of(&kv->layers[layer], step->page_tables[step->seqs[row]][pos / KV_PAGE_TOKENS]);
+    uint8_t *keys = page_of(&kv->layers[layer], step->page_tables[step->seqs[row]][pos / CPU_PAGE_TOKENS]);
     uint16_t *halves = (uint16_t *)scratch;
     if (kv->dtype == DTYPE_F16) {
         cpu->kernels.to_half(halves, k, n_kv);

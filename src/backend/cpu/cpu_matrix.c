@@ -125,6 +125,9 @@ static enum tutti_status describe(struct matrix *m, const struct matrix_source *
     if (n_out == 0 || n_out > INT32_MAX - 2 * PANEL_ROWS || (source->is_gate_up && n_out % 2 != 0))
         return error_set(err, TUTTI_E_UNSUPPORTED, "%s: %lld rows, expected %s", source->name,
                          (long long)n_out, source->is_gate_up ? "two equal halves" : "1 to 2147483615");
+    if (!(CPU_CAPS.weight_types >> source->type & 1))
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: the CPU has no weights of type %s", source->name,
+                         dtype_name(source->type));
     if (!panel_bytes(source->type, source->n_in, &m->panel_bytes))
         return error_set(err, TUTTI_E_UNSUPPORTED, "%s: %d input columns, but type %s needs a multiple of %d",
                          source->name, source->n_in, dtype_name(source->type),

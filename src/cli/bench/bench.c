@@ -429,7 +429,7 @@ static enum tutti_status check_context(const struct bench_values *values, const 
                          "--prefill: found %" PRId64 ", expected at most %d for this model", values->prefill,
                          model->desc.n_ctx);
     for (int i = 0; i < values->attention.n; i++) {
-        size_t n_pages = (size_t)kv_pages_of(values->attention.ints[i]);
+        size_t n_pages = (size_t)model_pages_of(model, values->attention.ints[i]);
         size_t n_bytes = n_pages * model->backend->ops->kv_page_bytes(model->backend, DTYPE_F16);
         if (n_bytes > MAX_ATTENTION_BYTES)
             return error_set(err, TUTTI_E_LIMIT,

@@ -43,7 +43,7 @@ static enum tutti_status init(struct attention_bench *b, struct model *model, st
 {
     const struct attn_desc *a = &model->desc.kinds[0].attn;
     struct backend *be = model->backend;
-    int n_pages = (int)kv_pages_of(context);
+    int n_pages = model_pages_of(model, context);
     *b = (struct attention_bench){ .model = model, .limits = limits, .context = context };
     b->n_qkv = PROMPT_ROWS * (size_t)(a->n_heads + 2 * a->n_kv_heads) * (size_t)a->head_dim;
     b->qkv = be->ops->alloc(be, b->n_qkv);

@@ -204,11 +204,11 @@ static enum tutti_status open_engine(struct model *model, struct model *draft, c
                                      tutti_engine **out, struct tutti_error *err)
 {
     int n_answer = speculates(plan) ? LONG_ANSWER_TOKENS : ANSWER_TOKENS;
-    int n_users = 1, n_tokens = plan->context + n_answer + 2 * KV_PAGE_TOKENS;
+    int n_users = 1, n_tokens = plan->context + n_answer + 2 * model_page_tokens(model);
     for (int i = 0; i < plan->users.n; i++)
         if (plan->users.ints[i] > n_users)
             n_users = (int)plan->users.ints[i];
-    int pages_per_user = (int)kv_pages_of(n_tokens);
+    int pages_per_user = model_pages_of(model, n_tokens);
     size_t page_bytes = model->backend->ops->kv_page_bytes(model->backend, model->kv_type);
     if (draft)
         page_bytes += draft->backend->ops->kv_page_bytes(draft->backend, draft->kv_type);

@@ -111,11 +111,12 @@ static void run_decode(struct bench *b, int n_users, int context, bool adapts)
  * work. */
 static void fill_cache(struct bench *b, int context)
 {
-    int n_read = context < CHUNK_ROWS ? context : CHUNK_ROWS, n_pages = n_read / KV_PAGE_TOKENS;
+    int n_read = context < CHUNK_ROWS ? context : CHUNK_ROWS, n_pages = n_read / model_page_tokens(b->model);
     if (n_read > 0)
         run_prompt(b, 0, n_read);
     for (int user = 0; user < b->n_users; user++)
-        for (int page = user == 0 ? (int)kv_pages_of(n_read) : 0; page < (int)kv_pages_of(context); page++)
+        for (int page = user == 0 ? model_pages_of(b->model, n_read) : 0;
+             page < model_pages_of(b->model, context); page++)
             model_kv_copy_page(b->model, b->kv, b->pages[user * b->pages_per_user + page],
                                b->pages[n_pages > 0 ? page % n_pages : 0]);
 }
@@ -353,9 +354,9 @@ static enum tutti_status init(struct bench *b, struct model *model, const struct
     *b = (struct bench){ .model = model, .n_users = 1 };
     for (int i = 0; i < plan->users.n; i++)
         b->n_users = max_int(b->n_users, (int)plan->users.ints[i]);
-    b->pages_per_user = (int)kv_pages_of(max_int(plan->context + 1, plan->n_prefill));
+    b->pages_per_user = model_pages_of(model, max_int(plan->context + 1, plan->n_prefill));
     b->max_rows = max_int(max_int(b->n_users, plan->n_prefill), CHUNK_ROWS);
-    int decode_pages = (int)kv_pages_of(plan->context + 1), n_pages = b->n_users * decode_pages;
+    int decode_pages = model_pages_of(model, plan->context + 1), n_pages = b->n_users * decode_pages;
     size_t rows = (size_t)b->max_rows, users = (size_t)b->n_users;
     b->ids = calloc(rows, sizeof *b->ids);
     b->positions = calloc(rows, sizeof *b->positions);

@@ -19,11 +19,12 @@ struct page {
     uint64_t hash; /* of its chain and all tokens up to the end of this page */
     struct kv_chain chain;
     struct kv_copy copy;
-    int32_t ids[KV_PAGE_TOKENS];
 };
 
 struct kv_pool {
     struct page *pages;
+    int32_t *ids; /* [n_pages][page_tokens]: of published pages */
+    int page_tokens;
     int32_t *slots; /* hash table: first page of each slot */
     uint64_t slot_mask, hash_seed;
     int32_t free_head;
@@ -31,17 +32,32 @@ struct kv_pool {
     struct kv_counts counts;
 };
 
-enum tutti_status kv_pool_new(struct kv_pool **out, int n_pages, uint64_t hash_seed, struct tutti_error *err)
+/* Bytes of the ids of a page. */
+static size_t ids_bytes(const struct kv_pool *pool)
+{
+    return (size_t)pool->page_tokens * sizeof *pool->ids;
+}
+
+static int32_t *ids_of(const struct kv_pool *pool, int32_t page_id)
+{
+    return pool->ids + (size_t)page_id * (size_t)pool->page_tokens;
+}
+
+enum tutti_status kv_pool_new(struct kv_pool **out, int n_pages, int page_tokens, uint64_t hash_seed,
+                              struct tutti_error *err)
 {
     struct kv_pool *pool = calloc(1, sizeof *pool);
     size_t n_slots = 16;
     while (n_slots < (size_t)n_pages * 2)
         n_slots *= 2;
+    assert(n_pages >= 1 && page_tokens >= 1);
     if (pool) {
+        pool->page_tokens = page_tokens;
+        pool->ids = calloc((size_t)n_pages, ids_bytes(pool));
         pool->pages = calloc((size_t)n_pages, sizeof *pool->pages);
         pool->slots = malloc(n_slots * sizeof *pool->slots);
     }
-    if (!pool || !pool->pages || !pool->slots) {
+    if (!pool || !pool->pages || !pool->ids || !pool->slots) {
         kv_pool_free(pool);
         return error_set(err, TUTTI_E_MEMORY, "page table of %d KV pages: out of memory", n_pages);
     }
@@ -63,6 +79,7 @@ void kv_pool_free(struct kv_pool *pool)
     if (!pool)
         return;
     free(pool->slots);
+    free(pool->ids);
     free(pool->pages);
     free(pool);
 }
@@ -109,7 +126,7 @@ static uint64_t chain_hash(const struct kv_pool *pool, struct kv_chain chain, in
     uint64_t seed = parent != NONE
                         ? pool->pages[parent].hash
                         : mix64(pool->hash_seed ^ mix64((uint32_t)chain.adapter)) ^ mix64(chain.tenant);
-    return hash64(seed, ids, KV_PAGE_TOKENS * sizeof *ids);
+    return hash64(seed, ids, ids_bytes(pool));
 }
 
 static int32_t find_published(const struct kv_pool *pool, uint64_t hash, struct kv_chain chain,
@@ -119,7 +136,7 @@ static int32_t find_published(const struct kv_pool *pool, uint64_t hash, struct 
     while (page_id != NONE) {
         const struct page *page = &pool->pages[page_id];
         if (page->hash == hash && page->parent == parent && kv_chain_equal(page->chain, chain) &&
-            memcmp(page->ids, ids, sizeof page->ids) == 0)
+            memcmp(ids_of(pool, page_id), ids, ids_bytes(pool)) == 0)
             return page_id;
         page_id = page->next_in_slot;
     }
@@ -209,7 +226,7 @@ int kv_pool_match(struct kv_pool *pool, struct kv_chain chain, const int32_t *id
 {
     int32_t parent = NONE;
     int n = 0;
-    for (; (n + 1) * KV_PAGE_TOKENS <= n_ids; n++, ids += KV_PAGE_TOKENS) {
+    for (; (n + 1) * pool->page_tokens <= n_ids; n++, ids += pool->page_tokens) {
         parent = kv_pool_take_next(pool, chain, parent, ids);
         if (parent == NONE)
             break;
@@ -246,7 +263,7 @@ int32_t kv_pool_publish(struct kv_pool *pool, int32_t page_id, struct kv_chain c
     page->chain = chain;
     page->parent = parent;
     page->copy = (struct kv_copy){ 0 };
-    memcpy(page->ids, ids, sizeof page->ids);
+    memcpy(ids_of(pool, page_id), ids, ids_bytes(pool));
     page->next_in_slot = pool->slots[hash & pool->slot_mask];
     pool->slots[hash & pool->slot_mask] = page_id;
     page->is_published = true;
@@ -255,7 +272,7 @@ int32_t kv_pool_publish(struct kv_pool *pool, int32_t page_id, struct kv_chain c
 
 const int32_t *kv_pool_ids(const struct kv_pool *pool, int32_t page_id)
 {
-    return pool->pages[page_id].ids;
+    return ids_of(pool, page_id);
 }
 
 struct kv_chain kv_pool_chain(const struct kv_pool *pool, int32_t page_id)
@@ -333,7 +350,7 @@ const char *kv_pool_audit(const struct kv_pool *pool, const int32_t *n_holders)
         n_used += page->n_holders > 0;
         if (!page->is_published)
             continue;
-        int32_t found = find_published(pool, page->hash, page->chain, page->parent, page->ids);
+        int32_t found = find_published(pool, page->hash, page->chain, page->parent, ids_of(pool, i));
         if (found != i)
             return complain("published, but found in the table is", i, found, i);
         if (page->parent == NONE)

@@ -3,7 +3,7 @@
  *
  * A page is in use (one or more sequences hold it), cached (no holder, but its content is known and
  * can be reused), or free. Publishing a full page enters it into the prefix cache: it is found
- * again by its content, a chain of (parent page, 16 token ids), so equal prefixes of prompts share
+ * again by its content, a chain of (parent page, its token ids), so equal prefixes of prompts share
  * pages. A match compares chain, parent and ids, not only the hash: two different texts never share
  * a page. Each adapter has its own chains, because its keys and values differ. Each tenant has its
  * own chains, because a match shows how another client's prompt begins.
@@ -50,10 +50,10 @@ struct kv_counts {
     uint64_t n_lost; /* of those: pages without a copy in the spill file */
 };
 
-/* n_pages: 1 or more. On success *out is the caller's, for kv_pool_free(). hash_seed: secret from
+/* n_pages, page_tokens: 1 or more. On success *out is the caller's, for kv_pool_free(). hash_seed: secret from
  * clients, so that no prompt can provoke hash collisions. TUTTI_E_MEMORY. */
-MUST_CHECK enum tutti_status kv_pool_new(struct kv_pool **out, int n_pages, uint64_t hash_seed,
-                                         struct tutti_error *err);
+MUST_CHECK enum tutti_status kv_pool_new(struct kv_pool **out, int n_pages, int page_tokens,
+                                         uint64_t hash_seed, struct tutti_error *err);
 void kv_pool_free(struct kv_pool *pool); /* NULL is allowed */
 
 struct kv_counts kv_pool_counts(const struct kv_pool *pool);
@@ -74,23 +74,23 @@ void kv_pool_drop(struct kv_pool *pool, const int32_t *page_ids, int n_pages);
 bool kv_pool_is_shared(const struct kv_pool *pool, int32_t page_id);
 
 /* Prefix cache lookup: takes the longest run of published pages of this chain that matches the
- * beginning of ids. Returns its length, at most n_ids / KV_PAGE_TOKENS. page_ids: room for that
+ * beginning of ids. Returns its length, at most n_ids / page_tokens. page_ids: room for that
  * many. The caller becomes a holder of each. */
 int kv_pool_match(struct kv_pool *pool, struct kv_chain chain, const int32_t *ids, int n_ids,
                   int32_t *page_ids);
 
-/* Takes the published page of this chain that has ids [KV_PAGE_TOKENS] after parent (as below), as
+/* Takes the published page of this chain that has ids [page_tokens] after parent (as below), as
  * a further holder; -1: not found. */
 int32_t kv_pool_take_next(struct kv_pool *pool, struct kv_chain chain, int32_t parent, const int32_t *ids);
 
-/* Publishes the full page page_id of this chain, which has ids [KV_PAGE_TOKENS] after parent.
+/* Publishes the full page page_id of this chain, which has ids [page_tokens] after parent.
  * parent: KV_NO_PAGE for the first page; else published, of the same chain, and held by the caller.
  * Returns page_id. If a page with that content is published already, returns that page: the caller
  * now holds it instead of page_id. */
 int32_t kv_pool_publish(struct kv_pool *pool, int32_t page_id, struct kv_chain chain, int32_t parent,
                         const int32_t *ids);
 
-/* Of a published page: its tokens [KV_PAGE_TOKENS], its chain, its parent or KV_NO_PAGE, and its
+/* Of a published page: its tokens [page_tokens], its chain, its parent or KV_NO_PAGE, and its
  * copy in the spill file, remembered until the page is reused. */
 const int32_t *kv_pool_ids(const struct kv_pool *pool, int32_t page_id);
 struct kv_chain kv_pool_chain(const struct kv_pool *pool, int32_t page_id);

@@ -46,6 +46,7 @@ struct spill {
 
     /* ---- engine thread ---- */
     struct entry *entries; /* [counts.n_slots] */
+    int32_t *ids;          /* [counts.n_slots][page_tokens]: of the records; a job's are not changed */
     int32_t *buckets;      /* hash table by parent and ids: slot + 1 of each bucket's first, or 0 */
     uint64_t bucket_mask;
     int32_t free_head;
@@ -192,10 +193,20 @@ void spill_touch(struct spill *s, const struct kv_copy *copy)
 
 /* ---- the index ---- */
 
+static size_t ids_bytes(const struct spill *s)
+{
+    return (size_t)s->options.identity.page_tokens * sizeof *s->ids;
+}
+
+static int32_t *ids_of(const struct spill *s, int32_t slot)
+{
+    return s->ids + (size_t)slot * (size_t)s->options.identity.page_tokens;
+}
+
 static int32_t *bucket_of(const struct spill *s, uint64_t parent, const int32_t *ids)
 {
     uint64_t seed = s->options.hash_seed ^ mix64(parent);
-    uint64_t hash = hash64(seed, ids, KV_PAGE_TOKENS * sizeof *ids);
+    uint64_t hash = hash64(seed, ids, ids_bytes(s));
     return &s->buckets[hash & s->bucket_mask];
 }
 
@@ -204,7 +215,7 @@ static int32_t find_entry(const struct spill *s, uint64_t parent, const int32_t 
     int32_t slot = *bucket_of(s, parent, ids) - 1;
     for (; slot != NONE; slot = s->entries[slot].next_in_bucket) {
         const struct spill_record *r = &s->entries[slot].record;
-        if (r->parent == parent && memcmp(r->ids, ids, sizeof r->ids) == 0)
+        if (r->parent == parent && memcmp(r->ids, ids, ids_bytes(s)) == 0)
             return slot;
     }
     return NONE;
@@ -284,10 +295,11 @@ static bool reserve_index(struct spill *s)
     while (n_buckets < 2 * n_slots)
         n_buckets *= 2;
     s->entries = calloc(n_slots, sizeof *s->entries);
+    s->ids = calloc(n_slots, ids_bytes(s));
     s->buckets = calloc(n_buckets, sizeof *s->buckets);
     s->bucket_mask = n_buckets - 1;
     s->counts.n_slots = n_slots;
-    return s->entries && s->buckets;
+    return s->entries && s->ids && s->buckets;
 }
 
 static bool reserve_buffers(struct spill *s)
@@ -351,7 +363,7 @@ static enum tutti_status load(struct spill *s, struct tutti_error *err)
     for (int32_t first = 0; first < n_slots && !is_end && st == TUTTI_OK; first += SPILL_SEGMENT_SLOTS) {
         struct spill_record records[SPILL_SEGMENT_SLOTS];
         int32_t left = n_slots - first, n_here = left < SPILL_SEGMENT_SLOTS ? left : SPILL_SEGMENT_SLOTS;
-        st = spill_file_load(s->file, first, n_here, records, &is_end, err);
+        st = spill_file_load(s->file, first, n_here, records, ids_of(s, first), &is_end, err);
         if (st == TUTTI_OK && n + SPILL_SEGMENT_SLOTS > room) {
             room = 2 * room + SPILL_SEGMENT_SLOTS;
             struct place *more = realloc(places, room * sizeof *places);
@@ -458,6 +470,7 @@ void spill_close(struct spill *s)
     free(s->free_buffers);
     free(s->buffers);
     free(s->buckets);
+    free(s->ids);
     free(s->entries);
     free(s);
 }
@@ -509,8 +522,8 @@ void *spill_begin_write(struct spill *s, const struct kv_copy *parent, const int
     int32_t slot = take_slot(s, parent);
     if (slot == NONE)
         return NULL;
-    struct spill_record record = { .id = s->next_id++, .parent = parent->id };
-    memcpy(record.ids, ids, sizeof record.ids);
+    struct spill_record record = { .id = s->next_id++, .parent = parent->id, .ids = ids_of(s, slot) };
+    memcpy(ids_of(s, slot), ids, ids_bytes(s));
     add_entry(s, slot, &record, parent->slot);
     int32_t buffer = s->free_buffers[--s->n_free_buffers];
     s->n_writing++;

@@ -46,7 +46,7 @@ void spill_close(struct spill *spill);
 
 struct spill_counts spill_counts(const struct spill *spill);
 
-/* Finds the copy of the page with ids [KV_PAGE_TOKENS] after parent, which is an id or a root. */
+/* Finds the copy of the page with ids [page_tokens] after parent, which is an id or a root. */
 bool spill_find(const struct spill *spill, uint64_t parent, const int32_t *ids, struct kv_copy *out);
 
 /* True: the copy was written completely and can be read. */

@@ -14,9 +14,10 @@
 #include <unistd.h>
 
 enum {
-    VERSION = 2,        /* of the layout and the checksums */
+    VERSION = 3,        /* of the layout and the checksums */
     BLOCK_BYTES = 4096, /* of file systems: whole blocks can be written without being read first */
-    RECORD_BYTES = BLOCK_BYTES / SPILL_SEGMENT_SLOTS,
+    MIN_RECORD_BYTES = BLOCK_BYTES / SPILL_SEGMENT_SLOTS,
+    MAX_PAGE_TOKENS = 1 << 16,
 };
 static const char FILE_NAME[] = "kv-pages";
 static const char MAGIC[8] = "tuttikv";
@@ -31,16 +32,12 @@ struct header {
 };
 #define BYTE_ORDER_MARK UINT64_C(0x0102030405060708)
 
+/* A record in the file: this, the ids, zeros, then the checksum of all bytes before it. */
 struct stored_record {
-    struct spill_record record;
-    uint64_t slot;
-    uint64_t page_checksum;
-    uint64_t unused[3];
-    uint64_t checksum; /* of all bytes before it */
+    uint64_t id, parent, slot, page_checksum;
 };
-_Static_assert(sizeof(struct stored_record) == RECORD_BYTES, "records fill a block");
-_Static_assert(offsetof(struct stored_record, checksum) + sizeof(uint64_t) == RECORD_BYTES, "no padding");
-_Static_assert(sizeof(struct header) == 10 * sizeof(uint64_t), "no padding");
+
+_Static_assert(sizeof(struct header) == 11 * sizeof(uint64_t), "no padding");
 
 struct spill_file {
     char *path;
@@ -48,8 +45,22 @@ struct spill_file {
     int32_t n_slots;
     uint64_t salt;
     size_t page_bytes, slot_bytes;
-    bool was_open; /* other users could write to it */
+    int page_tokens;
+    size_t record_bytes; /* a multiple of MIN_RECORD_BYTES: the records of a segment fill blocks */
+    uint8_t *records;    /* [SPILL_SEGMENT_SLOTS][record_bytes] scratch */
+    bool was_open;       /* other users could write to it */
 };
+
+static size_t ids_bytes(const struct spill_file *file)
+{
+    return (size_t)file->page_tokens * sizeof(int32_t);
+}
+
+/* Bytes of the records of a segment. */
+static size_t records_bytes(const struct spill_file *file)
+{
+    return SPILL_SEGMENT_SLOTS * file->record_bytes;
+}
 
 /* ---- bytes ---- */
 
@@ -100,35 +111,35 @@ static enum tutti_status read_at(struct spill_file *file, void *bytes, size_t n_
 
 static int64_t segment_bytes(const struct spill_file *file)
 {
-    return BLOCK_BYTES + SPILL_SEGMENT_SLOTS * (int64_t)file->slot_bytes;
+    return (int64_t)records_bytes(file) + SPILL_SEGMENT_SLOTS * (int64_t)file->slot_bytes;
 }
 
 static int64_t record_at(const struct spill_file *file, int32_t slot)
 {
     return BLOCK_BYTES + slot / SPILL_SEGMENT_SLOTS * segment_bytes(file) +
-           slot % SPILL_SEGMENT_SLOTS * RECORD_BYTES;
+           slot % SPILL_SEGMENT_SLOTS * (int64_t)file->record_bytes;
 }
 
 static int64_t page_at(const struct spill_file *file, int32_t slot)
 {
-    return BLOCK_BYTES + slot / SPILL_SEGMENT_SLOTS * segment_bytes(file) + BLOCK_BYTES +
+    return BLOCK_BYTES + slot / SPILL_SEGMENT_SLOTS * segment_bytes(file) + (int64_t)records_bytes(file) +
            slot % SPILL_SEGMENT_SLOTS * (int64_t)file->slot_bytes;
 }
 
 /* As many slots as fit into n_bytes. */
 static enum tutti_status count_slots(struct spill_file *file, uint64_t n_bytes, struct tutti_error *err)
 {
-    uint64_t segment = (uint64_t)segment_bytes(file), least = 2 * BLOCK_BYTES + file->slot_bytes;
+    uint64_t segment = (uint64_t)segment_bytes(file), records = records_bytes(file);
+    uint64_t least = BLOCK_BYTES + records + file->slot_bytes;
     if (n_bytes < least)
         return error_set_param(err, TUTTI_E_LIMIT, "kv_spill_bytes",
                                "the KV spill file may have %" PRIu64
                                " bytes, but a page of %d tokens needs %" PRIu64,
-                               n_bytes, KV_PAGE_TOKENS, least);
+                               n_bytes, file->page_tokens, least);
     uint64_t n_whole = (n_bytes - BLOCK_BYTES) / segment, rest = (n_bytes - BLOCK_BYTES) % segment;
     if (n_whole > SPILL_MAX_SLOTS / SPILL_SEGMENT_SLOTS)
         n_whole = SPILL_MAX_SLOTS / SPILL_SEGMENT_SLOTS;
-    uint64_t n = n_whole * SPILL_SEGMENT_SLOTS +
-                 (rest > BLOCK_BYTES ? (rest - BLOCK_BYTES) / file->slot_bytes : 0);
+    uint64_t n = n_whole * SPILL_SEGMENT_SLOTS + (rest > records ? (rest - records) / file->slot_bytes : 0);
     file->n_slots = n < SPILL_MAX_SLOTS ? (int32_t)n : SPILL_MAX_SLOTS;
     return TUTTI_OK;
 }
@@ -194,6 +205,8 @@ static const char *header_problem(const struct header *h, const struct spill_ide
         return "its pages were computed with other weights";
     if (is->shape != own->shape)
         return "its pages were computed by another model";
+    if (is->page_tokens != own->page_tokens)
+        return "its pages have another number of tokens";
     if (is->kv_type != own->kv_type || is->page_bytes != own->page_bytes)
         return "its pages have another KV type";
     return is->arithmetic != own->arithmetic ? "its pages were computed with other arithmetic" : "";
@@ -263,6 +276,19 @@ enum tutti_status spill_file_open(struct spill_file **out, const char *dir, uint
         st = error_set(err, TUTTI_E_LIMIT, "%s: pages of %" PRIu64 " bytes", dir, identity->page_bytes);
         goto done;
     }
+    if (identity->page_tokens == 0 || identity->page_tokens > MAX_PAGE_TOKENS) {
+        st = error_set(err, TUTTI_E_LIMIT, "%s: pages of %" PRIu64 " tokens, expected 1 to %d", dir,
+                       identity->page_tokens, MAX_PAGE_TOKENS);
+        goto done;
+    }
+    file->page_tokens = (int)identity->page_tokens;
+    file->record_bytes = sizeof(struct stored_record) + ids_bytes(file) + sizeof(uint64_t);
+    file->record_bytes = (file->record_bytes + MIN_RECORD_BYTES - 1) / MIN_RECORD_BYTES * MIN_RECORD_BYTES;
+    file->records = malloc(records_bytes(file));
+    if (!file->records) {
+        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", dir);
+        goto done;
+    }
     file->slot_bytes = (file->page_bytes + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
     st = count_slots(file, n_bytes, err);
     if (st == TUTTI_OK)
@@ -285,6 +311,7 @@ void spill_file_close(struct spill_file *file)
         return;
     if (file->fd >= 0)
         close(file->fd); /* this releases the lock */
+    free(file->records);
     free(file->path);
     free(file);
 }
@@ -296,32 +323,50 @@ int32_t spill_file_n_slots(const struct spill_file *file)
 
 /* ---- records ---- */
 
-static bool is_valid_record(const struct spill_file *file, const struct stored_record *r, int32_t slot)
+/* The checksum of a record, which ends with it. */
+static uint64_t checksum_of(const struct spill_file *file, const uint8_t *record)
 {
-    return r->record.id != 0 && r->record.id < SPILL_ROOT && r->slot == (uint64_t)slot &&
-           r->checksum == hash64(file->salt, r, offsetof(struct stored_record, checksum));
+    return hash64(file->salt, record, file->record_bytes - sizeof(uint64_t));
+}
+
+/* *out without ids. False: the record is not one of this slot. */
+static bool unpack_record(const struct spill_file *file, const uint8_t *record, int32_t slot,
+                          struct stored_record *out)
+{
+    uint64_t checksum;
+    memcpy(out, record, sizeof *out);
+    memcpy(&checksum, record + file->record_bytes - sizeof checksum, sizeof checksum);
+    return out->id != 0 && out->id < SPILL_ROOT && out->slot == (uint64_t)slot &&
+           checksum == checksum_of(file, record);
 }
 
 enum tutti_status spill_file_load(struct spill_file *file, int32_t first, int n, struct spill_record *records,
-                                  bool *is_end, struct tutti_error *err)
+                                  int32_t *ids, bool *is_end, struct tutti_error *err)
 {
-    struct stored_record block[SPILL_SEGMENT_SLOTS];
     size_t n_read;
-    enum tutti_status st = read_at(file, block, sizeof block, record_at(file, first), &n_read, err);
+    enum tutti_status st = read_at(file, file->records, records_bytes(file), record_at(file, first), &n_read,
+                                   err);
     if (st != TUTTI_OK)
         return st;
-    *is_end = n_read < sizeof block;
-    int n_whole = (int)(n_read / RECORD_BYTES);
-    for (int i = 0; i < n; i++)
-        records[i] = i < n_whole && is_valid_record(file, &block[i], first + i) ? block[i].record
-                                                                                : (struct spill_record){ 0 };
+    *is_end = n_read < records_bytes(file);
+    int n_whole = (int)(n_read / file->record_bytes);
+    for (int i = 0; i < n; i++, ids += file->page_tokens) {
+        const uint8_t *record = file->records + (size_t)i * file->record_bytes;
+        struct stored_record r;
+        records[i] = (struct spill_record){ .ids = ids };
+        if (i >= n_whole || !unpack_record(file, record, first + i, &r))
+            continue;
+        records[i].id = r.id;
+        records[i].parent = r.parent;
+        memcpy(ids, record + sizeof r, ids_bytes(file));
+    }
     return TUTTI_OK;
 }
 
 static enum tutti_status erase(struct spill_file *file, int32_t slot, struct tutti_error *err)
 {
-    static const struct stored_record NOTHING;
-    return write_at(file, &NOTHING, sizeof NOTHING, record_at(file, slot), err);
+    memset(file->records, 0, file->record_bytes);
+    return write_at(file, file->records, file->record_bytes, record_at(file, slot), err);
 }
 
 enum tutti_status spill_file_write(struct spill_file *file, int32_t slot, const struct spill_record *record,
@@ -332,10 +377,15 @@ enum tutti_status spill_file_write(struct spill_file *file, int32_t slot, const 
         st = write_at(file, page, file->page_bytes, page_at(file, slot), err);
     if (st != TUTTI_OK)
         return st;
-    struct stored_record r = { .record = *record, .slot = (uint64_t)slot };
-    r.page_checksum = hash64(file->salt ^ record->id, page, file->page_bytes);
-    r.checksum = hash64(file->salt, &r, offsetof(struct stored_record, checksum));
-    return write_at(file, &r, sizeof r, record_at(file, slot), err);
+    struct stored_record r = { record->id, record->parent, (uint64_t)slot,
+                               hash64(file->salt ^ record->id, page, file->page_bytes) };
+    uint8_t *bytes = file->records;
+    memset(bytes, 0, file->record_bytes);
+    memcpy(bytes, &r, sizeof r);
+    memcpy(bytes + sizeof r, record->ids, ids_bytes(file));
+    uint64_t checksum = checksum_of(file, bytes);
+    memcpy(bytes + file->record_bytes - sizeof checksum, &checksum, sizeof checksum);
+    return write_at(file, bytes, file->record_bytes, record_at(file, slot), err);
 }
 
 enum tutti_status spill_file_read(struct spill_file *file, int32_t slot, const struct spill_record *record,
@@ -343,15 +393,18 @@ enum tutti_status spill_file_read(struct spill_file *file, int32_t slot, const s
 {
     struct stored_record r;
     size_t n_record, n_page = 0;
-    enum tutti_status st = read_at(file, &r, sizeof r, record_at(file, slot), &n_record, err);
+    enum tutti_status st = read_at(file, file->records, file->record_bytes, record_at(file, slot), &n_record,
+                                   err);
     if (st == TUTTI_OK)
         st = read_at(file, page, file->page_bytes, page_at(file, slot), &n_page, err);
     if (st != TUTTI_OK)
         return st;
     const char *what = NULL;
-    if (n_record < sizeof r || n_page < file->page_bytes)
+    if (n_record < file->record_bytes || n_page < file->page_bytes)
         what = "the file is truncated";
-    else if (!is_valid_record(file, &r, slot) || memcmp(&r.record, record, sizeof *record) != 0)
+    else if (!unpack_record(file, file->records, slot, &r) || r.id != record->id ||
+             r.parent != record->parent ||
+             memcmp(file->records + sizeof r, record->ids, ids_bytes(file)) != 0)
         what = "its record is damaged";
     else if (r.page_checksum != hash64(file->salt ^ record->id, page, file->page_bytes))
         what = "its page is damaged";

@@ -2,7 +2,7 @@
  * a time.
  *
  *   header                      4096 bytes: model, kernels and format that made the pages
- *   segment: 32 records         4096 bytes: describes each slot of the segment
+ *   segment: 32 records         describes each slot of the segment; 4096 bytes for pages of 16 tokens
  *            32 slots           slot_bytes each: the pages, rounded up to 4096 bytes
  *   segment ...
  *
@@ -28,7 +28,7 @@ struct spill_identity {
     /* Checksum of pages and logits of a fixed text: depends on kernels, math library, page format. */
     uint64_t arithmetic;
     uint64_t kv_type;
-    uint64_t page_bytes;
+    uint64_t page_bytes, page_tokens;
 };
 
 struct spill_record {
@@ -36,7 +36,7 @@ struct spill_record {
     /* Id of the parent page's record; SPILL_ROOT or larger: the root of an adapter, so this is a
      * first page. */
     uint64_t parent;
-    int32_t ids[KV_PAGE_TOKENS];
+    const int32_t *ids; /* [page_tokens] */
 };
 #define SPILL_ROOT (UINT64_C(1) << 63)
 
@@ -58,10 +58,11 @@ void spill_file_close(struct spill_file *file); /* NULL is allowed */
 int32_t spill_file_n_slots(const struct spill_file *file);
 
 /* Loads the records of slots first..first + n - 1; invalid ones get id 0. n: up to
- * SPILL_SEGMENT_SLOTS, first a multiple of that. *is_end: the file ends there. */
+ * SPILL_SEGMENT_SLOTS, first a multiple of that. ids: [n][page_tokens], which the records then
+ * have. *is_end: the file ends there. */
 enum { SPILL_SEGMENT_SLOTS = 32 };
 MUST_CHECK enum tutti_status spill_file_load(struct spill_file *file, int32_t first, int n,
-                                             struct spill_record *records, bool *is_end,
+                                             struct spill_record *records, int32_t *ids, bool *is_end,
                                              struct tutti_error *err);
 
 /* page: page_bytes long. If writing fails the slot is empty. */

@@ -490,7 +490,7 @@ static enum tutti_status prepare_beams(struct request *r, const struct model *mo
         return TUTTI_OK;
     int room = limits->max_context - r->n_prompt, n_beams = r->spec.n_beams;
     int max_new = r->spec.max_tokens > 0 && r->spec.max_tokens < room ? r->spec.max_tokens : room;
-    int64_t n_pages = (r->n_prompt + max_new + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS + 1;
+    int64_t n_pages = kv_pages_of(r->n_prompt + max_new, limits->page_tokens) + 1;
     if (n_pages * n_beams > limits->n_pages)
         return error_set_param(err, TUTTI_E_LIMIT, "n_beams",
                                "%d beams of %d tokens each need %lld KV pages, but the KV cache has %d",

@@ -76,7 +76,7 @@ struct request {
 /* Limits of an engine for one request. */
 struct request_limits {
     int max_context; /* tokens of a sequence */
-    int max_seqs, n_pages;
+    int max_seqs, n_pages, page_tokens;
     int max_queue_ms; /* 0: no limit */
 };
 

@@ -35,7 +35,7 @@ struct sequence {
     int n_cached;         /* tokens of the prompt that came from the prefix cache when it started */
     int max_ids;          /* prompt and answer end at this length */
 
-    /* Restoring (spiller.h): the full pages [n_computed / KV_PAGE_TOKENS, n_wanted) are read from
+    /* Restoring (spiller.h): the full pages [n_computed / page_tokens, n_wanted) are read from
      * the spill file, in this order; reads up to page n_asked were requested. The sequence is not
      * planned before they are there. */
     bool is_returning;

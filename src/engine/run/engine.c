@@ -80,10 +80,20 @@ static enum tutti_status set_options(struct tutti_engine *e, const struct tutti_
     return st;
 }
 
+/* Pages of the draft model for as many positions as n_pages of the model have. */
+static int draft_pages(const struct tutti_engine *e, int n_pages)
+{
+    return (int)kv_pages_of((int64_t)n_pages * model_page_tokens(e->model),
+                            model_page_tokens(model_of(e->options.draft)));
+}
+
+/* For each page of the model. */
 static size_t draft_page_bytes(const struct tutti_engine *e)
 {
     const struct model *draft = model_of(e->options.draft);
-    return draft ? draft->backend->ops->kv_page_bytes(draft->backend, draft->kv_type) : 0;
+    return draft ? (size_t)draft_pages(e, 1) *
+                       draft->backend->ops->kv_page_bytes(draft->backend, draft->kv_type)
+                 : 0;
 }
 
 /* Allocates the KV cache, and sets the largest context of a sequence. */
@@ -91,19 +101,20 @@ static enum tutti_status reserve_kv(struct tutti_engine *e, int *n_pages, struct
 {
     struct backend *be = e->model->backend;
     struct tutti_engine_options *o = &e->options;
-    size_t page_bytes = be->ops->kv_page_bytes(be, e->model->kv_type) + draft_page_bytes(e);
+    struct kv_page_size page = { .bytes = be->ops->kv_page_bytes(be, e->model->kv_type) + draft_page_bytes(e),
+                                 .tokens = model_page_tokens(e->model) };
     int n_ctx = o->max_context > 0 ? o->max_context : e->model->desc.n_ctx;
-    enum tutti_status st = engine_kv_pages(n_pages, page_bytes, o->kv_bytes, model_memory_left(e->model),
+    enum tutti_status st = engine_kv_pages(n_pages, page, o->kv_bytes, model_memory_left(e->model),
                                            o->max_seqs, n_ctx, err);
     if (st != TUTTI_OK)
         return st;
-    int64_t n_tokens = (int64_t)*n_pages * KV_PAGE_TOKENS;
+    int64_t n_tokens = (int64_t)*n_pages * page.tokens;
     if (n_tokens < n_ctx && o->max_context > 0)
-        return engine_kv_too_small(page_bytes,
-                                   o->kv_bytes > 0 ? o->kv_bytes : (uint64_t)*n_pages * page_bytes,
+        return engine_kv_too_small(page, o->kv_bytes > 0 ? o->kv_bytes : (uint64_t)*n_pages * page.bytes,
                                    o->kv_bytes > 0, *n_pages, n_ctx, err);
     o->max_context = n_tokens < n_ctx ? (int)n_tokens : n_ctx;
-    st = model_reserve_tables(e->model, o->max_batch_tokens, o->max_seqs, pages_of(o->max_context) + 1, err);
+    st = model_reserve_tables(e->model, o->max_batch_tokens, o->max_seqs,
+                              model_pages_of(e->model, o->max_context) + 1, err);
     return st == TUTTI_OK ? model_kv_new(e->model, &e->kv, *n_pages, err) : st;
 }
 
@@ -187,7 +198,7 @@ static enum tutti_status reserve_draft(struct tutti_engine *e, int n_pages, uint
                                      .forward = e->hooks.forward,
                                      .max_seqs = o->max_seqs,
                                      .max_context = o->max_context,
-                                     .n_pages = n_pages,
+                                     .n_pages = o->draft ? draft_pages(e, n_pages) : 0,
                                      .no_prefix_cache = o->no_prefix_cache,
                                      .hash_seed = hash_seed };
     return o->draft ? draft_new(&e->draft, &options, err) : TUTTI_OK;
@@ -226,12 +237,14 @@ static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err
                                          .forces_drafts = e->hooks.forces_drafts,
                                          .max_context = o->max_context,
                                          .n_pages = n_pages,
+                                         .page_tokens = model_page_tokens(e->model),
                                          .no_prefix_cache = o->no_prefix_cache,
                                          .hash_seed = hash_seed,
                                          .desc = e->model->desc.has_prefix ? &e->model->desc : NULL };
     e->limits = (struct request_limits){ .max_context = o->max_context,
                                          .max_seqs = o->max_seqs,
                                          .n_pages = n_pages,
+                                         .page_tokens = model_page_tokens(e->model),
                                          .max_queue_ms = o->max_queue_ms };
     st = scheduler_new(&e->scheduler, &options, err);
     if (st == TUTTI_OK)
@@ -282,7 +295,7 @@ static void init_stats(struct tutti_engine *e)
     struct kv_counts counts = kv_pool_counts(e->scheduler->pool);
     now->kv_pages_total = (uint64_t)counts.n_pages;
     now->kv_pages_free = (uint64_t)counts.n_free;
-    now->kv_page_tokens = KV_PAGE_TOKENS;
+    now->kv_page_tokens = (uint64_t)model_page_tokens(e->model);
     now->kv_spill_slots = e->spill ? spill_counts(e->spill).n_slots : 0;
     now->kv_spill_pages = e->spill ? spill_counts(e->spill).n_copies : 0;
     now->max_context = e->options.max_context;

@@ -42,16 +42,22 @@ void engine_set_audit(bool is_on);
 /* For tests: no step is running, and no page is on its way to or from the spill file. */
 bool engine_is_settled(const tutti_engine *engine);
 
+/* A KV page: bytes of all layers, and of the draft model's page if there is one; positions. */
+struct kv_page_size {
+    size_t bytes;
+    int tokens;
+};
+
 /* Chooses the number of KV pages: as many as kv_bytes holds; 0: a good part of bytes_left (free
  * memory), but no more than n_seqs full contexts can use. */
-MUST_CHECK enum tutti_status engine_kv_pages(int *n_pages, size_t page_bytes, uint64_t kv_bytes,
+MUST_CHECK enum tutti_status engine_kv_pages(int *n_pages, struct kv_page_size page, uint64_t kv_bytes,
                                              uint64_t bytes_left, int n_seqs, int n_ctx,
                                              struct tutti_error *err);
 
 /* Sets the error that n_pages pages do not hold a context of n_ctx tokens, and what would: returns
  * TUTTI_E_LIMIT. kv_bytes: memory for the pages; is_given: the caller set it, else it follows from
  * free memory. */
-enum tutti_status engine_kv_too_small(size_t page_bytes, uint64_t kv_bytes, bool is_given, int n_pages,
+enum tutti_status engine_kv_too_small(struct kv_page_size page, uint64_t kv_bytes, bool is_given, int n_pages,
                                       int n_ctx, struct tutti_error *err);
 
 #endif

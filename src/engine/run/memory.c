@@ -21,40 +21,40 @@ static const char *size_text(char *text, uint64_t n_bytes)
     return text;
 }
 
-enum tutti_status engine_kv_too_small(size_t page_bytes, uint64_t kv_bytes, bool is_given, int n_pages,
+enum tutti_status engine_kv_too_small(struct kv_page_size page, uint64_t kv_bytes, bool is_given, int n_pages,
                                       int n_ctx, struct tutti_error *err)
 {
-    char budget[SIZE_TEXT_BYTES], page[SIZE_TEXT_BYTES], whole[SIZE_TEXT_BYTES], shorter[64] = "";
-    uint64_t n_needed = ((uint64_t)n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+    char budget[SIZE_TEXT_BYTES], size[SIZE_TEXT_BYTES], whole[SIZE_TEXT_BYTES], shorter[64] = "";
+    uint64_t n_needed = (uint64_t)kv_pages_of(n_ctx, page.tokens);
     if (n_pages > 0)
-        snprintf(shorter, sizeof shorter, ", or at most --context %d", n_pages * KV_PAGE_TOKENS);
+        snprintf(shorter, sizeof shorter, ", or at most --context %d", n_pages * page.tokens);
     size_text(budget, kv_bytes);
-    size_text(page, page_bytes);
-    size_text(whole, n_needed * page_bytes);
+    size_text(size, page.bytes);
+    size_text(whole, n_needed * page.bytes);
     return error_set_param(
         err, TUTTI_E_LIMIT, n_pages > 0 ? "max_context" : "kv_bytes",
         "%s of %s holds %lld tokens (%s for each page of %d tokens); the context of %d tokens "
         "needs %s: give --kv-memory %s%s",
         is_given ? "--kv-memory" : "without --kv-memory, the share of free memory", budget,
-        (long long)n_pages * KV_PAGE_TOKENS, page, KV_PAGE_TOKENS, n_ctx, whole, whole, shorter);
+        (long long)n_pages * page.tokens, size, page.tokens, n_ctx, whole, whole, shorter);
 }
 
-enum tutti_status engine_kv_pages(int *n_pages, size_t page_bytes, uint64_t kv_bytes, uint64_t bytes_left,
-                                  int n_seqs, int n_ctx, struct tutti_error *err)
+enum tutti_status engine_kv_pages(int *n_pages, struct kv_page_size page, uint64_t kv_bytes,
+                                  uint64_t bytes_left, int n_seqs, int n_ctx, struct tutti_error *err)
 {
     uint64_t budget = kv_bytes, most = UINT64_MAX; /* no limit: the prefix cache uses any number of pages */
     if (budget == 0) {
         uint64_t headroom = (uint64_t)HEADROOM_MIB * MIB + bytes_left / 8;
         budget = bytes_left > headroom ? bytes_left - headroom : bytes_left / 2;
-        most = ((uint64_t)n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS * (uint64_t)n_seqs;
+        most = (uint64_t)kv_pages_of(n_ctx, page.tokens) * (uint64_t)n_seqs;
     }
-    uint64_t n = budget / page_bytes;
+    uint64_t n = budget / page.bytes;
     if (n > most)
         n = most;
     if (n > INT32_MAX / 2)
         n = INT32_MAX / 2;
     if (n == 0)
-        return engine_kv_too_small(page_bytes, budget, kv_bytes > 0, 0, n_ctx, err);
+        return engine_kv_too_small(page, budget, kv_bytes > 0, 0, n_ctx, err);
     *n_pages = (int)n;
     return TUTTI_OK;
 }

@@ -102,7 +102,7 @@ void tutti_model_info(const tutti_model *handle, struct tutti_model_info *out)
                                       .n_ctx = d->n_ctx,
                                       .n_params = model->n_params,
                                       .weight_bytes = model->weight_bytes,
-                                      .kv_bytes_per_token = kv_page / KV_PAGE_TOKENS,
+                                      .kv_bytes_per_token = kv_page / (uint64_t)model_page_tokens(model),
                                       .has_tokenizer = model->tokenizer != NULL,
                                       .has_chat = model->chat && model->tokenizer,
                                       .has_bidirectional_prompt = d->has_prefix,
@@ -339,7 +339,7 @@ enum tutti_status tutti_model_logits(tutti_model *handle, const int32_t *ids, si
     enum tutti_status st = check_ids(model, ids, n_ids, err);
     if (st != TUTTI_OK)
         return st;
-    int n = (int)n_ids, n_pages = (n + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+    int n = (int)n_ids, n_pages = model_pages_of(model, n);
     struct prefix prefix = model_find_prefix(&model->desc, ids, n);
     int max_rows = prefix.n > LOGITS_ROWS ? prefix.n : LOGITS_ROWS;
     struct kv_memory *kv = NULL;

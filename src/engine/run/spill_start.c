@@ -2,19 +2,14 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "engine/run/engine_state.h"
-#include "kernels/kernels.h"
 #include "model/adapters/adapter.h"
 #include "model/load/fingerprint.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    SAMPLE_PAGES = 3,
-    SAMPLE_POSITIONS = 1024,
-};
+enum { SAMPLE_PAGES = 3, MAX_SAMPLE = 256 /* positions */ };
 static const uint64_t DEFAULT_BYTES = UINT64_C(8) << 30;
 
 enum tutti_status spill_check_options(struct tutti_engine *e, struct tutti_error *err)
@@ -47,34 +42,18 @@ enum tutti_status spill_check_options(struct tutti_engine *e, struct tutti_error
 
 /* ---- identity of the pages ---- */
 
-/* Rotary embedding takes sines and cosines from the system's math library. Most versions give the
- * same bits on every processor, but that is not guaranteed. */
-static uint64_t sum_of_library(const struct model *model)
-{
-    const struct model_desc *d = &model->desc;
-    uint64_t sum = 0;
-    for (int i = 0; i < SAMPLE_POSITIONS * d->n_kinds; i++) {
-        int kind = i / SAMPLE_POSITIONS, n_freqs = d->kinds[kind].attn.rotary_dim / 2;
-        int pos = (int)((int64_t)d->n_ctx * (i % SAMPLE_POSITIONS) / SAMPLE_POSITIONS);
-        for (int j = 0; model->rope_freqs[kind] && j < n_freqs; j++) {
-            double angle = (double)((float)pos * model->rope_freqs[kind][j]);
-            double both[2] = { cos(angle), sin(angle) };
-            sum = hash64(sum, both, sizeof both);
-        }
-    }
-    return sum;
-}
-
 /* Checksum of keys, values and logits of a fixed text, computed here. False: out of memory. */
 static bool sum_of_sample(struct tutti_engine *e, size_t page_bytes, uint64_t *sum)
 {
     struct backend *be = e->model->backend;
-    int n_pages = e->options.max_context / KV_PAGE_TOKENS;
-    n_pages = n_pages < SAMPLE_PAGES ? n_pages : SAMPLE_PAGES;
-    int32_t ids[SAMPLE_PAGES * KV_PAGE_TOKENS], positions[SAMPLE_PAGES * KV_PAGE_TOKENS];
-    int32_t seqs[SAMPLE_PAGES * KV_PAGE_TOKENS] = { 0 }, pages[SAMPLE_PAGES], adapter = -1, last_row;
+    int page_tokens = model_page_tokens(e->model), n_pages = SAMPLE_PAGES;
+    while (n_pages > 0 &&
+           (n_pages * page_tokens > e->options.max_context || n_pages * page_tokens > MAX_SAMPLE))
+        n_pages--;
+    int32_t ids[MAX_SAMPLE], positions[MAX_SAMPLE], seqs[MAX_SAMPLE] = { 0 };
+    int32_t pages[SAMPLE_PAGES], adapter = -1, last_row;
     const int32_t *table = pages;
-    int n_ids = n_pages * KV_PAGE_TOKENS;
+    int n_ids = n_pages * page_tokens;
     void *page = malloc(page_bytes);
     if (!page)
         return false;
@@ -113,8 +92,7 @@ static enum tutti_status identify(struct tutti_engine *e, struct spill_identity 
 {
     struct backend *be = e->model->backend;
     size_t page_bytes = be->ops->kv_page_bytes(be, e->model->kv_type);
-    const uint64_t kernels[] = { KERNELS_BITS, KV_PAGE_TOKENS, sum_of_library(e->model) };
-    uint64_t arithmetic = hash64(0, kernels, sizeof kernels);
+    uint64_t arithmetic = be->ops->arithmetic_checksum(be);
     arithmetic = hash64(arithmetic, TUTTI_VERSION, sizeof TUTTI_VERSION);
     arithmetic = hash64(arithmetic, be->ops->name, strlen(be->ops->name));
     if (!sum_of_sample(e, page_bytes, &arithmetic))
@@ -123,7 +101,8 @@ static enum tutti_status identify(struct tutti_engine *e, struct spill_identity 
                                     .shape = model_shape_fingerprint(e->model),
                                     .arithmetic = arithmetic,
                                     .kv_type = (uint64_t)e->model->kv_type,
-                                    .page_bytes = page_bytes };
+                                    .page_bytes = page_bytes,
+                                    .page_tokens = (uint64_t)model_page_tokens(e->model) };
     return TUTTI_OK;
 }
 
@@ -169,6 +148,6 @@ enum tutti_status spill_start(struct tutti_engine *e, uint64_t hash_seed, struct
         return st;
     struct spill_counts counts = spill_counts(e->spill);
     log_info("KV spill: the file has %" PRIu64 " of %" PRIu64 " pages of %d tokens", counts.n_copies,
-             counts.n_slots, KV_PAGE_TOKENS);
+             counts.n_slots, model_page_tokens(e->model));
     return TUTTI_OK;
 }

@@ -215,8 +215,8 @@ static void choose_rows(struct scheduler *s)
  * pages. */
 static int page_needed(const struct scheduler *s, const struct sequence *seq)
 {
-    for (int page = seq->n_computed / KV_PAGE_TOKENS;
-         page * KV_PAGE_TOKENS < seq->n_computed + seq->n_planned; page++)
+    for (int page = seq->n_computed / s->page_tokens;
+         page * s->page_tokens < seq->n_computed + seq->n_planned; page++)
         if (page >= seq->n_pages || kv_pool_is_shared(s->pool, seq->page_table[page]))
             return page;
     return -1;
@@ -244,7 +244,7 @@ static void give_page(struct scheduler *s, struct sequence *seq, int page, int32
         return;
     }
     assert(seq->n_computed >
-           page * KV_PAGE_TOKENS); /* one copy per sequence: full pages are never written again */
+           page * s->page_tokens); /* one copy per sequence: full pages are never written again */
     s->copies[s->n_copies++] = (struct page_copy){ .dst = page_id, .src = seq->page_table[page] };
     kv_pool_drop(s->pool, &seq->page_table[page], 1);
     seq->page_table[page] = page_id;

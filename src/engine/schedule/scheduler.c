@@ -31,7 +31,8 @@ static bool reserve_lookups(struct scheduler *s)
 static bool reserve(struct scheduler *s)
 {
     size_t n_seqs = (size_t)s->options.max_seqs, n_rows = (size_t)s->options.max_batch_tokens;
-    size_t n_ids = (size_t)s->options.max_context, n_pages = (size_t)pages_of(s->options.max_context);
+    size_t n_ids = (size_t)s->options.max_context,
+           n_pages = (size_t)scheduler_pages(s, s->options.max_context);
     s->seqs = calloc(n_seqs, sizeof *s->seqs);
     s->lookups = calloc(n_seqs, sizeof *s->lookups);
     s->entries = calloc(n_seqs, sizeof *s->entries);
@@ -64,11 +65,12 @@ static bool reserve(struct scheduler *s)
 enum tutti_status scheduler_new(struct scheduler **out, const struct scheduler_options *options,
                                 struct tutti_error *err)
 {
-    assert(options->n_pages >= pages_of(options->max_context));
+    assert(options->n_pages >= kv_pages_of(options->max_context, options->page_tokens));
     assert(!options->desc || options->max_batch_tokens >= options->max_context + options->max_seqs);
     struct scheduler *s = calloc(1, sizeof *s);
     if (s) {
         s->options = *options;
+        s->page_tokens = options->page_tokens;
         s->pace.max_slowdown = options->max_slowdown;
         speculation_init(&s->speculation, options->draft_share, options->forces_drafts);
     }
@@ -79,7 +81,7 @@ enum tutti_status scheduler_new(struct scheduler **out, const struct scheduler_o
     if (st == TUTTI_OK)
         st = request_queue_init(&s->queue, options->max_requests, err);
     if (st == TUTTI_OK)
-        st = kv_pool_new(&s->pool, options->n_pages, options->hash_seed, err);
+        st = kv_pool_new(&s->pool, options->n_pages, options->page_tokens, options->hash_seed, err);
     if (st != TUTTI_OK) {
         scheduler_free(s);
         return st;
@@ -248,7 +250,7 @@ static int n_cacheable(const struct sequence *seq)
  * must be able to grow by a page, or the new one would soon be preempted. False: not now. */
 static bool take_prompt_pages(struct scheduler *s, struct sequence *seq)
 {
-    int n_need = pages_of(seq->n_ids), n_matched = 0;
+    int n_need = scheduler_pages(s, seq->n_ids), n_matched = 0;
     if (uses_cache(s, seq))
         n_matched = kv_pool_match(s->pool, sequence_chain(seq), seq->ids, n_cacheable(seq), seq->page_table);
     struct kv_counts counts = kv_pool_counts(s->pool);
@@ -259,9 +261,9 @@ static bool take_prompt_pages(struct scheduler *s, struct sequence *seq)
     }
     seq->n_pages = n_need;
     seq->n_published = n_matched;
-    seq->n_computed = n_matched * KV_PAGE_TOKENS;
+    seq->n_computed = n_matched * s->page_tokens;
     if (s->spiller && uses_cache(s, seq))
-        spiller_begin(s->spiller, seq, n_matched, n_cacheable(seq) / KV_PAGE_TOKENS);
+        spiller_begin(s->spiller, seq, n_matched, n_cacheable(seq) / s->page_tokens);
     return true;
 }
 
@@ -333,7 +335,7 @@ static bool begin_request(struct scheduler *s, struct request *r, uint64_t now_u
     let_in(s, seq);
     if (r->n_started == 0)
         forecast_begin(&s->forecast, r);
-    int n_known = seq->is_returning ? seq->n_wanted * KV_PAGE_TOKENS : seq->n_computed;
+    int n_known = seq->is_returning ? seq->n_wanted * s->page_tokens : seq->n_computed;
     request_queue_start(&s->queue, r, seq->n_ids - n_known, now_us);
     r->n_started = request_ends_as_one(r) ? r->spec.n_choices : r->n_started + 1;
     r->is_reading = true;
@@ -491,10 +493,10 @@ bool scheduler_plan(struct scheduler *s, uint64_t now_us)
 
 void scheduler_adopt_pages(struct scheduler *s, struct sequence *seq)
 {
-    if (!uses_cache(s, seq) || seq->n_computed % KV_PAGE_TOKENS != 0)
+    if (!uses_cache(s, seq) || seq->n_computed % s->page_tokens != 0)
         return;
-    while (seq->n_computed + KV_PAGE_TOKENS <= n_cacheable(seq)) {
-        int page = seq->n_computed / KV_PAGE_TOKENS;
+    while (seq->n_computed + s->page_tokens <= n_cacheable(seq)) {
+        int page = seq->n_computed / s->page_tokens;
         int32_t known = kv_pool_take_next(s->pool, sequence_chain(seq), previous_page(seq, page),
                                           seq->ids + seq->n_computed);
         if (known < 0)
@@ -502,15 +504,15 @@ void scheduler_adopt_pages(struct scheduler *s, struct sequence *seq)
         kv_pool_drop(s->pool, &seq->page_table[page], 1);
         seq->page_table[page] = known;
         seq->n_published = page + 1;
-        seq->n_computed += KV_PAGE_TOKENS;
+        seq->n_computed += s->page_tokens;
         if (seq->n_ids == seq->n_prompt)
-            seq->n_cached += KV_PAGE_TOKENS;
+            seq->n_cached += s->page_tokens;
     }
 }
 
 void scheduler_drop_drafts(struct scheduler *s, struct sequence *seq)
 {
-    int n_keep = pages_of(seq->n_ids);
+    int n_keep = scheduler_pages(s, seq->n_ids);
     seq->n_drafts = 0;
     if (seq->n_pages <= n_keep)
         return;
@@ -520,10 +522,10 @@ void scheduler_drop_drafts(struct scheduler *s, struct sequence *seq)
 
 static void publish_pages(struct scheduler *s, struct sequence *seq)
 {
-    int n_full = uses_cache(s, seq) ? seq->n_computed / KV_PAGE_TOKENS : 0;
+    int n_full = uses_cache(s, seq) ? seq->n_computed / s->page_tokens : 0;
     for (int page = seq->n_published; page < n_full; page++) {
         seq->page_table[page] = kv_pool_publish(s->pool, seq->page_table[page], sequence_chain(seq),
-                                                previous_page(seq, page), seq->ids + page * KV_PAGE_TOKENS);
+                                                previous_page(seq, page), seq->ids + page * s->page_tokens);
         seq->n_published = page + 1;
     }
 }
@@ -556,10 +558,10 @@ void scheduler_advance(struct scheduler *s)
 
 void scheduler_take_back(struct scheduler *s, struct sequence *seq)
 {
-    assert(seq->n_computed % KV_PAGE_TOKENS == 0 && seq->n_computed + KV_PAGE_TOKENS <= n_cacheable(seq));
-    seq->n_computed += KV_PAGE_TOKENS;
+    assert(seq->n_computed % s->page_tokens == 0 && seq->n_computed + s->page_tokens <= n_cacheable(seq));
+    seq->n_computed += s->page_tokens;
     if (seq->n_ids == seq->n_prompt)
-        seq->n_cached += KV_PAGE_TOKENS;
+        seq->n_cached += s->page_tokens;
     publish_pages(s, seq);
 }
 
@@ -583,7 +585,7 @@ const char *scheduler_audit(struct scheduler *s)
         n_preempted += seq->state == SEQUENCE_PREEMPTED;
         n_returning += seq->state == SEQUENCE_RUNNING && seq->is_returning;
         bool is_running = seq->state == SEQUENCE_RUNNING;
-        if (seq->n_pages < pages_of(seq->n_computed) || (!is_running && seq->n_pages > 0) ||
+        if (seq->n_pages < scheduler_pages(s, seq->n_computed) || (!is_running && seq->n_pages > 0) ||
             (is_running &&
              (seq->n_ids > seq->max_ids || seq->n_computed >= seq->n_ids + !!seq->request->beams))) {
             snprintf(text, sizeof text, "sequence %d: state %d, %d pages, %d of %d tokens computed", i,

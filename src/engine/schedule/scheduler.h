@@ -50,6 +50,7 @@
 
 struct scheduler_options {
     int max_seqs, max_batch_tokens, max_context, n_pages;
+    int page_tokens;  /* positions of a page */
     int max_requests; /* in the queue, at most */
     int max_outputs;  /* rows of logits in a step; at least one for each sequence that fits into a step */
     bool no_prefix_cache;
@@ -81,6 +82,7 @@ struct plan_entry {
 
 struct scheduler {
     struct scheduler_options options;
+    int page_tokens; /* as in options */
     struct kv_pool *pool;
     struct sequence *seqs; /* [max_seqs] */
     int n_running, n_preempted;
@@ -176,9 +178,10 @@ void scheduler_remove(struct scheduler *s, struct request *request);
 /* NULL: all invariants hold. Else what is wrong. */
 const char *scheduler_audit(struct scheduler *s);
 
-static inline int pages_of(int n_tokens)
+/* Pages that n_tokens take. */
+static inline int scheduler_pages(const struct scheduler *s, int n_tokens)
 {
-    return (n_tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+    return (int)kv_pages_of(n_tokens, s->page_tokens);
 }
 
 #endif

@@ -32,7 +32,8 @@ enum tutti_status spiller_new(struct spiller **out, const struct spiller_options
                               struct tutti_error *err)
 {
     const struct scheduler_options *o = &options->scheduler->options;
-    int n_context = pages_of(o->max_context), n_slots = (int)spill_counts(options->spill).n_slots;
+    int n_context = scheduler_pages(options->scheduler, o->max_context),
+        n_slots = (int)spill_counts(options->spill).n_slots;
     struct spiller *p = calloc(1, sizeof *p);
     if (p) {
         p->options = *options;
@@ -104,7 +105,7 @@ static void take_restored(struct spiller *p, const struct spill_answer *answer)
         spiller_end(p, seq);
         return;
     }
-    int page = seq->n_computed / KV_PAGE_TOKENS;
+    int page = seq->n_computed / s->page_tokens;
     be->ops->kv_write_page(be, p->options.kv, seq->page_table[page], answer->page);
     scheduler_take_back(s, seq);
     struct kv_copy *copy = kv_pool_copy(s->pool, seq->page_table[page]);
@@ -120,9 +121,10 @@ static void take_restored(struct spiller *p, const struct spill_answer *answer)
 static void request_pages(struct spiller *p, int32_t slot)
 {
     struct sequence *seq = &p->options.scheduler->seqs[slot];
+    int page_tokens = p->options.scheduler->page_tokens;
     while (seq->n_asked < seq->n_wanted) {
         struct kv_copy next;
-        const int32_t *ids = seq->ids + seq->n_asked * KV_PAGE_TOKENS;
+        const int32_t *ids = seq->ids + seq->n_asked * page_tokens;
         if (!spill_find(p->options.spill, seq->last_asked.id, ids, &next) ||
             !spill_is_written(p->options.spill, &next)) { /* it was evicted from the file */
             seq->n_wanted = seq->n_asked;
@@ -133,7 +135,7 @@ static void request_pages(struct spiller *p, int32_t slot)
         seq->last_asked = next;
         seq->n_asked++;
     }
-    if (seq->n_computed == seq->n_wanted * KV_PAGE_TOKENS ||
+    if (seq->n_computed == seq->n_wanted * page_tokens ||
         clock_now_us() - seq->return_us > (uint64_t)p->options.patience_us)
         spiller_end(p, seq);
 }
@@ -143,7 +145,8 @@ void spiller_begin(struct spiller *p, struct sequence *seq, int n_matched, int n
     struct kv_copy at = root_of(p, sequence_chain(seq)), next;
     int n = 0;
     seq->last_asked = at;
-    for (; n < n_full && spill_find(p->options.spill, at.id, seq->ids + n * KV_PAGE_TOKENS, &next) &&
+    for (; n < n_full &&
+           spill_find(p->options.spill, at.id, seq->ids + n * p->options.scheduler->page_tokens, &next) &&
            (n < n_matched || spill_is_written(p->options.spill, &next));
          n++) {
         at = next;
@@ -217,7 +220,7 @@ static void find_path(struct spiller *p, int32_t page_id)
     const struct scheduler *s = p->options.scheduler;
     p->n_path = 0;
     while (page_id >= 0 && !has_copy(p, page_id)) {
-        assert(p->n_path < pages_of(s->options.max_context));
+        assert(p->n_path < scheduler_pages(s, s->options.max_context));
         p->path[p->n_path++] = page_id;
         page_id = kv_pool_parent(s->pool, page_id);
     }

@@ -33,6 +33,7 @@ struct runner {
 
 struct draft {
     struct draft_options options;
+    int page_tokens; /* positions of a page of the draft model */
     int max_rows, max_outputs;
     struct kv_memory *kv;
     struct kv_pool *pool;
@@ -144,7 +145,7 @@ static bool reserve_memory(struct draft *d)
 {
     size_t n_seqs = (size_t)d->options.max_seqs, n_rows = (size_t)d->max_rows;
     size_t n_outputs = (size_t)d->max_outputs, n_vocab = (size_t)d->options.model->desc.n_vocab;
-    size_t n_pages = ((size_t)d->options.max_context + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+    size_t n_pages = (size_t)kv_pages_of(d->options.max_context, d->page_tokens);
     d->followers = calloc(n_seqs, sizeof *d->followers);
     d->page_table_memory = calloc(n_seqs, n_pages * sizeof *d->page_table_memory);
     d->logits = calloc(n_outputs * n_vocab, sizeof *d->logits);
@@ -168,6 +169,7 @@ enum tutti_status draft_new(struct draft **out, const struct draft_options *opti
     struct draft *d = calloc(1, sizeof *d);
     if (d) {
         d->options = *options;
+        d->page_tokens = model_page_tokens(options->model);
         d->max_rows = draft_max_rows(options->max_seqs);
         d->max_outputs = draft_max_outputs(options->max_seqs);
     }
@@ -178,7 +180,7 @@ enum tutti_status draft_new(struct draft **out, const struct draft_options *opti
     if (st == TUTTI_OK)
         st = reserve_samplers(d, err);
     if (st == TUTTI_OK)
-        st = kv_pool_new(&d->pool, options->n_pages, options->hash_seed, err);
+        st = kv_pool_new(&d->pool, options->n_pages, d->page_tokens, options->hash_seed, err);
     if (st == TUTTI_OK)
         st = model_kv_new(options->model, &d->kv, options->n_pages, err);
     if (st != TUTTI_OK) {
@@ -246,7 +248,7 @@ static void follower_begin(struct draft *d, struct follower *f, const struct seq
     f->is_used = true;
     f->order = seq->order;
     f->n_pages = f->n_published = n;
-    f->n_computed = n * KV_PAGE_TOKENS;
+    f->n_computed = n * d->page_tokens;
     f->n_tail = 0;
     f->acceptance = acceptance;
 }
@@ -289,7 +291,7 @@ void draft_note_acceptance(struct draft *d, struct speculation *sp, int slot, in
 /* False: too few free pages; none was taken. */
 static bool take_pages(struct draft *d, struct follower *f, int n_tokens)
 {
-    int n = (n_tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS - f->n_pages;
+    int n = (int)kv_pages_of(n_tokens, d->page_tokens) - f->n_pages;
     if (n <= 0)
         return true;
     if (!kv_pool_take(d->pool, n, f->page_table + f->n_pages))
@@ -302,11 +304,11 @@ static void publish_pages(struct draft *d, struct follower *f, const struct sequ
 {
     /* The last token may be recomputed. */
     int n_known = f->n_computed < seq->n_ids ? f->n_computed : seq->n_ids - 1;
-    int n_full = d->options.no_prefix_cache ? 0 : n_known / KV_PAGE_TOKENS;
+    int n_full = d->options.no_prefix_cache ? 0 : n_known / d->page_tokens;
     for (int page = f->n_published; page < n_full; page++) {
         int32_t parent = page > 0 ? f->page_table[page - 1] : KV_NO_PAGE;
         f->page_table[page] = kv_pool_publish(d->pool, f->page_table[page], chain_of(seq), parent,
-                                              seq->ids + page * KV_PAGE_TOKENS);
+                                              seq->ids + page * d->page_tokens);
         f->n_published = page + 1;
     }
 }
@@ -473,7 +475,7 @@ const char *draft_audit(struct draft *d, const struct sequence *seqs)
     for (int i = 0; i < d->options.max_seqs; i++) {
         const struct follower *f = &d->followers[i];
         if (f->is_used && f->order == seqs[i].order && seqs[i].state == SEQUENCE_RUNNING &&
-            (f->n_computed > seqs[i].n_ids || f->n_computed > f->n_pages * KV_PAGE_TOKENS)) {
+            (f->n_computed > seqs[i].n_ids || f->n_computed > f->n_pages * d->page_tokens)) {
             snprintf(text, sizeof text, "draft model, sequence %d: %d pages, %d of %d tokens computed", i,
                      f->n_pages, f->n_computed, seqs[i].n_ids);
             return text;

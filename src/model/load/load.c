@@ -251,6 +251,9 @@ enum tutti_status model_start_backend(struct model *model, const struct tutti_mo
     };
     enum tutti_status st = backend_open(&model->backend, options->device, &backend, err);
     free(slopes);
+    if (st == TUTTI_OK && !(model->backend->caps->kv_types >> model->kv_type & 1))
+        st = error_set_param(err, TUTTI_E_UNSUPPORTED, "kv_type", "kv_type %s: device %s cannot store it",
+                             kv_type_name(model->kv_type), model->backend->ops->name);
     return st;
 }
 

@@ -145,19 +145,19 @@ static int32_t *put(int32_t *at, const int32_t *values, int n)
     return at + n;
 }
 
-/* The used length of each page table: pages up to the last row. Rows of a sequence are in order. */
-static size_t measure_tables(int32_t *lengths, const struct step *step)
+/* The used length of each page table, of pages of page_tokens: pages up to the last row. Rows of a sequence are in order. */
+static size_t measure_tables(int32_t *lengths, const struct step *step, int page_tokens)
 {
     size_t n = 0;
     memset(lengths, 0, (size_t)step->n_seqs * sizeof *lengths);
     for (int r = 0; r < step->n_rows; r++)
-        lengths[step->seqs[r]] = step->positions[r] / KV_PAGE_TOKENS + 1;
+        lengths[step->seqs[r]] = step->positions[r] / page_tokens + 1;
     for (int s = 0; s < step->n_seqs; s++)
         n += (size_t)lengths[s];
     return n;
 }
 
-bool group_lead_step(struct group *g, const struct step *step)
+bool group_lead_step(struct group *g, const struct step *step, int page_tokens)
 {
     struct step_head head = { .message = MSG_STEP,
                               .n_rows = step->n_rows,
@@ -171,8 +171,8 @@ bool group_lead_step(struct group *g, const struct step *step)
                     3 * (size_t)step->n_seqs + 2 * (size_t)g->n_copies;
     if (!send_room(g, n_most))
         return false;
-    size_t n_tables = measure_tables(g->plan,
-                                     step); /* only grows the buffer for the lengths; measured again below */
+    size_t n_tables = measure_tables(
+        g->plan, step, page_tokens); /* only grows the buffer for the lengths; measured again below */
     if (!send_room(g, n_most + n_tables))
         return false;
     int32_t *at = put(g->plan, (const int32_t *)(const void *)&head, HEAD_INTS);
@@ -191,7 +191,7 @@ bool group_lead_step(struct group *g, const struct step *step)
     at = put(at, g->copies, 2 * g->n_copies);
     g->n_copies = 0;
     int32_t *lengths = at;
-    measure_tables(lengths, step);
+    measure_tables(lengths, step, page_tokens);
     at += step->n_seqs;
     for (int s = 0; s < step->n_seqs; s++)
         at = put(at, step->page_tables[s], lengths[s]);

@@ -46,7 +46,7 @@ MUST_CHECK enum tutti_status group_cut(struct model *model, const struct split_b
 /* On rank 0, from model_reserve() and model_forward(): broadcasts the call. False: a rank was
  * lost. */
 bool group_lead_reserve(struct group *group, int max_rows, int max_outputs);
-bool group_lead_step(struct group *group, const struct step *step);
+bool group_lead_step(struct group *group, const struct step *step, int page_tokens);
 
 /* Whether each rank keeps the residual stream of only some rows of this step (reduce-scatter and
  * all-gather instead of all-reduce). True: *begin and *end are this rank's rows; false: they are
