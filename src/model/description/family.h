@@ -75,11 +75,15 @@ struct family {
     enum tutti_status (*text_suffix)(const struct model_desc *desc, struct ids *out, struct tutti_error *err);
 };
 
-extern const struct family FAMILY_CHATGLM_6B, FAMILY_CHATGLM, FAMILY_GLM, FAMILY_GLM4, FAMILY_LLAMA,
-    FAMILY_QWEN2, FAMILY_QWEN3, FAMILY_GPT2, FAMILY_BLOOM, FAMILY_BLOOM_POST, FAMILY_PANGU;
+/* Every family; the first whose is_mine() accepts the configuration is used. */
+#define FOR_EACH_FAMILY(f)                                                                                   \
+    f(CHATGLM_6B) f(CHATGLM) f(GLM) f(GLM4) f(LLAMA) f(QWEN2) f(QWEN3) f(GPT2) f(BLOOM_POST) f(BLOOM) f(PANGU)
 
-/* All families, then NULL; the first whose is_mine() accepts the configuration is used. */
-extern const struct family *const FAMILIES[];
+#define DECLARE_FAMILY(name) extern const struct family FAMILY_##name;
+FOR_EACH_FAMILY(DECLARE_FAMILY)
+#undef DECLARE_FAMILY
+
+extern const struct family *const FAMILIES[]; /* ends with NULL */
 
 /* choose_chat and text_prefix of families that have none. */
 const char *family_no_chat(const struct model_desc *desc, const struct tokenizer *tok, const json_t *config,

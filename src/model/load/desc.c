@@ -13,10 +13,8 @@
 #include <stdio.h>
 #include <string.h>
 
-const struct family *const FAMILIES[] = {
-    &FAMILY_CHATGLM_6B, &FAMILY_CHATGLM, &FAMILY_GLM,        &FAMILY_GLM4,  &FAMILY_LLAMA, &FAMILY_QWEN2,
-    &FAMILY_QWEN3,      &FAMILY_GPT2,    &FAMILY_BLOOM_POST, &FAMILY_BLOOM, &FAMILY_PANGU, NULL,
-};
+#define ADDRESS(name) &FAMILY_##name,
+const struct family *const FAMILIES[] = { FOR_EACH_FAMILY(ADDRESS) NULL };
 
 const char *family_no_chat(const struct model_desc *desc, const struct tokenizer *tok, const json_t *config,
                            const json_t *tokenizer_config, const char *template)
