@@ -1,7 +1,7 @@
 /* More is asked than can be answered: scheduler, queue and forecast together on a made-up machine with a clock of its own, so that
  * nothing depends on the speed of the real one. */
 #include "base/rng.h"
-#include "engine/schedule/scheduler.h"
+#include "engine/schedule/lifecycle.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -176,9 +176,7 @@ static void work(struct machine *m)
         if (s->entries[i].output < 0)
             continue;
         struct asked *a = (struct asked *)seq->request;
-        if (seq->request->is_reading)
-            scheduler_end_reading(s, seq);
-        scheduler_append(s, seq, 1);
+        scheduler_commit(s, seq, &(int32_t){ 1 }, 1);
         if (a->n_generated++ == 0) {
             a->first_us = m->now_us;
             struct tally *tally = &m->tallies[request_of(a)->spec.owner];
@@ -188,7 +186,7 @@ static void work(struct machine *m)
         if (seq->n_ids < seq->max_ids)
             continue;
         forecast_answer(&s->forecast, seq->n_ids - seq->n_prompt);
-        scheduler_end(s, seq);
+        scheduler_finish(s, seq);
         complete(m, a);
     }
 }

@@ -1,5 +1,5 @@
 /* The scheduler alone: who gets the rows of a step, and who gives way when pages run out. */
-#include "engine/schedule/scheduler.h"
+#include "engine/schedule/lifecycle.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -96,13 +96,10 @@ static int step(struct bench *b)
         struct sequence *seq = b->s->entries[i].seq;
         if (b->s->entries[i].output < 0)
             continue;
-        if (seq->request->is_reading)
-            scheduler_end_reading(b->s, seq);
-        seq->ids[seq->n_ids] = 7 * seq->n_ids + number_of(seq);
-        seq->n_ids++;
+        scheduler_commit(b->s, seq, &(int32_t){ 7 * seq->n_ids + number_of(seq) }, 1);
         b->n_generated[number_of(seq)]++;
         if (seq->n_ids == seq->max_ids)
-            scheduler_end(b->s, seq);
+            scheduler_finish(b->s, seq);
     }
     const char *complaint = scheduler_audit(b->s);
     if (complaint)

@@ -60,7 +60,6 @@ struct request {
     struct lane *lane; /* in the scheduler's queue; NULL: it is not queued */
     struct request *previous;
     bool is_counted; /* in stats.n_begun */
-    bool is_reading; /* one of its sequences prefills the prompt for the others */
     int n_seen;      /* prompt rows whose results are there; pages of later rows must be computed */
 
     /* Text thread: */
@@ -113,6 +112,23 @@ static inline bool request_wants_rows(const struct request *r)
 static inline bool request_ends_as_one(const struct request *r)
 {
     return r->beams || r->spec.no_answer;
+}
+
+/* Slots that it needs to start: beams take theirs together. */
+static inline int request_n_slots(const struct request *r)
+{
+    return r->beams ? r->beams->n_beams : 1;
+}
+
+/* Draft tokens that one of its sequences may have in a step. 0 with a grammar or beams, which would
+ * need a mask or a beam for each of them, and without kept keys and values. */
+static inline int request_max_drafts(const struct request *r)
+{
+    if (r->beams || r->spec.grammar_kind != TUTTI_GRAMMAR_NONE || r->spec.no_kv_cache)
+        return 0;
+    if (r->spec.max_draft_tokens == 0)
+        return INT32_MAX;
+    return r->spec.max_draft_tokens > 0 ? r->spec.max_draft_tokens : 0;
 }
 
 /* The model's stop tokens unless ignore_eos, and the request's own. */

@@ -3,13 +3,11 @@
 #include "base/system/clock.h"
 #include "engine/run/engine_state.h"
 
-#include <assert.h>
-
 /* ---- to the text thread ---- */
 
 /* The queue holds many steps of tokens. If the text thread lags so far, the engine waits, and
  * counts it. */
-static void send_record(struct tutti_engine *e, const struct record *record)
+void answers_send(struct tutti_engine *e, const struct record *record)
 {
     if (queue_push(e->records, record))
         return;
@@ -32,16 +30,16 @@ void answers_flush(struct tutti_engine *e)
     bell_ring(&e->text_bell);
 }
 
-static void end_slot(struct tutti_engine *e, struct sequence *seq)
+static void release_slot(struct tutti_engine *e, struct sequence *seq)
 {
     if (seq->request->grammar)
         constraint_end(e->constraints, slot_of(e, seq));
     if (seq->n_ids > seq->n_prompt && !seq->request->beams)
         forecast_answer(&e->scheduler->forecast, seq->n_ids - seq->n_prompt);
-    scheduler_end(e->scheduler, seq);
+    scheduler_finish(e->scheduler, seq);
 }
 
-static struct record record_of(const struct sequence *seq)
+struct record answers_record(const struct sequence *seq)
 {
     return (struct record){ .request = seq->request,
                             .choice = seq->choice,
@@ -55,7 +53,7 @@ static struct record record_of(const struct sequence *seq)
 void answers_end(struct tutti_engine *e, struct sequence *seq, enum tutti_finish finish,
                  enum tutti_status status, const struct sample *sample)
 {
-    struct record record = record_of(seq);
+    struct record record = answers_record(seq);
     int n_choices = request_ends_as_one(seq->request) ? seq->request->spec.n_choices : 1;
     record.finish = finish;
     record.status = status;
@@ -63,9 +61,9 @@ void answers_end(struct tutti_engine *e, struct sequence *seq, enum tutti_finish
     if (sample)
         record.sample = *sample;
     record.has_stop_token = sample && finish == TUTTI_FINISH_STOP;
-    end_slot(e, seq);
+    release_slot(e, seq);
     for (; n_choices > 0; n_choices--, record.choice++)
-        send_record(e, &record);
+        answers_send(e, &record);
 }
 
 void answers_end_unstarted(struct tutti_engine *e, struct request *r, struct record record)
@@ -78,12 +76,12 @@ void answers_end_unstarted(struct tutti_engine *e, struct request *r, struct rec
     record.choice = r->n_started;
     r->n_started = n_choices;
     for (; record.choice < n_choices; record.choice++)
-        send_record(e, &record);
+        answers_send(e, &record);
 }
 
 /* ---- tokens ---- */
 
-static void note_times(struct tutti_engine *e, struct sequence *seq, uint64_t now_us)
+void answers_note_times(struct tutti_engine *e, struct sequence *seq, uint64_t now_us)
 {
     const struct request *r = seq->request;
     if (seq->last_token_us == 0) {
@@ -100,113 +98,48 @@ static void note_times(struct tutti_engine *e, struct sequence *seq, uint64_t no
     seq->last_token_us = now_us;
 }
 
-/* ---- beams ---- */
-
-struct stop_test {
-    const struct request *request;
-    const struct model_desc *desc;
-};
-
-static bool is_stop(const void *user, int32_t id)
-{
-    const struct stop_test *test = user;
-    return request_is_stop_id(test->request, test->desc, id);
-}
-
-/* Sends the best answers, each completely. */
-static void send_answers(struct tutti_engine *e, struct sequence *seq)
-{
-    struct request *r = seq->request;
-    struct record record = record_of(seq);
-    const struct beam_search *b = r->beams;
-    scheduler_end(e->scheduler, seq);
-    int n_choices = r->spec.n_choices;
-    for (int choice = 0; choice < n_choices; choice++) {
-        struct beam_answer answer = b->answers[choice]; /* a copy: the last record may free the request */
-        record.choice = choice;
-        record.beam_score = answer.score;
-        record.has_token = true;
-        record.finish = TUTTI_FINISH_NONE;
-        for (int i = 0; i < answer.n; i++) {
-            record.sample = (struct sample){ .token = answer.ids[i], .logprob = answer.logprobs[i] };
-            if (!answer.has_stop && i == answer.n - 1)
-                record.finish = TUTTI_FINISH_LENGTH;
-            send_record(e, &record);
-        }
-        if (!answer.has_stop)
-            continue;
-        record.has_token = false;
-        record.finish = TUTTI_FINISH_STOP;
-        send_record(e, &record);
-    }
-}
-
-/* When the last beam has its candidates, the search takes a step for all of them, or ends. */
-static void commit_beam(struct tutti_engine *e, struct sequence *seq, uint64_t now_us)
-{
-    struct request *r = seq->request;
-    struct beam_search *b = r->beams;
-    const int32_t *ids[LIMIT_BEAMS];
-    for (int i = 0; i < b->n_live; i++) {
-        if (!b->beams[i].has_candidates)
-            return;
-        ids[i] = b->beams[i].seq->ids + r->n_prompt;
-    }
-    note_times(e, b->beams[0].seq, now_us);
-    for (int i = 1; i < b->n_live; i++)
-        b->beams[i].seq->last_token_us = now_us;
-    struct stop_test test = { r, &e->model->desc };
-    int n_new = seq->n_ids - r->n_prompt + 1;
-    if (beam_search_choose(b, n_new, ids, is_stop, &test))
-        scheduler_branch(e->scheduler, r);
-    else
-        send_answers(e, seq);
-}
-
 /* ---- committing draws ---- */
 
-/* Appends a drawn token to its sequence, or ends the sequence. */
-static void commit_token(struct tutti_engine *e, const struct draw *draw, uint64_t now_us)
+void answers_append(struct tutti_engine *e, struct sequence *seq, const int32_t *tokens, int n)
+{
+    scheduler_commit(e->scheduler, seq, tokens, n);
+    if (seq->request->spec.no_kv_cache)
+        scheduler_recompute(e->scheduler, seq);
+}
+
+/* How the last draw of a sequence ends it; TUTTI_FINISH_NONE: it does not. *status: the error. */
+static enum tutti_finish finish_of(const struct tutti_engine *e, const struct draw *draw,
+                                   enum tutti_status *status)
+{
+    const struct constraint_mask *mask = &draw->mask;
+    *status = TUTTI_OK;
+    if (constraint_is_stuck(mask))
+        *status = mask->status != TUTTI_OK ? mask->status : TUTTI_E_UNSUPPORTED;
+    else if (!draw->is_over && !draw->is_finite)
+        *status = TUTTI_E_NUMERIC;
+    if (*status != TUTTI_OK)
+        return TUTTI_FINISH_ERROR;
+    bool is_stop = draw->is_over ||
+                   request_is_stop_id(draw->seq->request, &e->model->desc, draw->sample.token);
+    return is_stop ? TUTTI_FINISH_STOP : TUTTI_FINISH_NONE;
+}
+
+/* Commits n tokens, of which draw was drawn last, and sends that one. */
+static void commit_last(struct tutti_engine *e, const struct draw *draw, const int32_t *tokens, int n)
 {
     struct sequence *seq = draw->seq;
-    if (seq->state == SEQUENCE_FREE) /* ended together with another beam of its search */
-        return;
-    const struct constraint_mask *mask = &draw->mask;
-    if (constraint_is_stuck(mask)) {
-        answers_end(e, seq, TUTTI_FINISH_ERROR, mask->status != TUTTI_OK ? mask->status : TUTTI_E_UNSUPPORTED,
-                    NULL);
-        return;
-    }
-    if (draw->is_over) {
-        note_times(e, seq, now_us);
-        answers_end(e, seq, TUTTI_FINISH_STOP, TUTTI_OK, NULL);
-        return;
-    }
-    if (!draw->is_finite) {
-        answers_end(e, seq, TUTTI_FINISH_ERROR, TUTTI_E_NUMERIC, &draw->sample);
-        return;
-    }
-    if (seq->request->beams) {
-        commit_beam(e, seq, now_us);
-        return;
-    }
-    note_times(e, seq, now_us);
-    if (request_is_stop_id(seq->request, &e->model->desc, draw->sample.token)) {
-        answers_end(e, seq, TUTTI_FINISH_STOP, TUTTI_OK, &draw->sample);
-        return;
-    }
-    scheduler_append(e->scheduler, seq, draw->sample.token);
-    struct record record = record_of(seq);
+    answers_append(e, seq, tokens, n);
+    struct record record = answers_record(seq);
     record.has_token = true;
     record.sample = draw->sample;
     if (seq->n_ids == seq->max_ids) {
         record.finish = TUTTI_FINISH_LENGTH;
-        end_slot(e, seq);
+        release_slot(e, seq);
     } else if (seq->request->grammar) {
         constraint_advance(e->constraints, slot_of(e, seq), seq->request, draw->sample.token,
                            seq->n_ids == seq->n_prompt + 1);
     }
-    send_record(e, &record);
+    answers_send(e, &record);
 }
 
 /* Records acceptance: of n_drafts draft tokens the first n_accepted were accepted. */
@@ -234,19 +167,39 @@ int answers_commit(struct tutti_engine *e, const struct draw *draws, uint64_t no
                    struct speculation_result *step)
 {
     struct sequence *seq = draws->seq;
-    int n_draws = 1, n_accepted = 0;
+    int32_t tokens[MAX_DRAFT_TOKENS + 1];
+    int n_draws = 1, n = 0;
     while (draws[n_draws - 1].draft_token >= 0)
         n_draws++;
-    while (draws[n_accepted].is_accepted)
-        n_accepted++;
-    note_drafts(e, seq, n_draws - 1, n_accepted, step);
-    for (int i = 0; i < n_accepted; i++) {
-        commit_token(e, &draws[i], now_us);
-        assert(seq->state == SEQUENCE_RUNNING); /* an accepted draft token never ends the answer */
-        scheduler_accept(e->scheduler, seq);
+    while (draws[n].is_accepted)
+        n++;
+    note_drafts(e, seq, n_draws - 1, n, step);
+    const struct draw *last = &draws[n];
+    if (seq->state == SEQUENCE_FREE) /* finished together with a sibling */
+        return n_draws;
+    if (seq->request->beams && last->is_finite) {
+        beams_commit(e, seq, now_us);
+        return n_draws;
     }
-    commit_token(e, &draws[n_accepted], now_us);
-    if (n_draws > 1 && seq->state == SEQUENCE_RUNNING)
-        scheduler_drop_drafts(e->scheduler, seq);
+    for (int i = 0; i < n; i++) { /* an accepted draft token never ends the answer */
+        struct record record = answers_record(seq);
+        record.has_token = true;
+        record.sample = draws[i].sample;
+        tokens[i] = draws[i].sample.token;
+        answers_note_times(e, seq, now_us);
+        answers_send(e, &record);
+    }
+    enum tutti_status status;
+    enum tutti_finish finish = finish_of(e, last, &status);
+    if (finish != TUTTI_FINISH_ERROR)
+        answers_note_times(e, seq, now_us);
+    if (finish == TUTTI_FINISH_NONE) {
+        tokens[n] = last->sample.token;
+        commit_last(e, last, tokens, n + 1);
+        return n_draws;
+    }
+    scheduler_commit(e->scheduler, seq, tokens, n);
+    bool has_sample = !last->is_over && !constraint_is_stuck(&last->mask);
+    answers_end(e, seq, finish, status, has_sample ? &last->sample : NULL);
     return n_draws;
 }

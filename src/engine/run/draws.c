@@ -39,7 +39,7 @@ static void draw_one(struct tutti_engine *e, struct sampler *sampler, struct dra
         e->hooks.logits(e->hooks.user, r->id, seq->choice, draw->n_ids - seq->n_prompt, draw->logits,
                         desc->n_vocab);
     if (r->beams) {
-        struct beam *beam = &r->beams->beams[seq->beam];
+        struct beam *beam = beam_of(r->beams, seq);
         draw->is_finite = sampler_best(sampler, &in, draw->logits, r->beams->n_candidates, beam->candidates,
                                        &draw->sample.token);
         beam->has_candidates = draw->is_finite;
@@ -108,8 +108,7 @@ void draws_drop_late(struct tutti_engine *e, uint64_t step_us)
         if (!is_late(e, entry))
             continue;
         entry->output = -1;
-        entry->seq->n_planned--;
-        entry->seq->is_waiting = true;
+        entry->is_late = true;
         e->stats.now.n_late_masks++;
     }
 }
@@ -121,9 +120,9 @@ bool draws_wake(struct tutti_engine *e)
     constraint_flush(e->constraints);
     for (int i = 0; i < s->options.max_seqs; i++) {
         struct sequence *seq = &s->seqs[i];
-        if (seq->state != SEQUENCE_FREE && seq->is_waiting)
-            seq->is_waiting = !constraint_is_ready(e->constraints, i);
-        is_any_waiting |= seq->state == SEQUENCE_RUNNING && seq->is_waiting;
+        if (seq->state == SEQUENCE_MASK_WAIT && constraint_is_ready(e->constraints, i))
+            scheduler_wake(s, seq);
+        is_any_waiting |= seq->state == SEQUENCE_MASK_WAIT;
     }
     return is_any_waiting;
 }
@@ -146,15 +145,14 @@ void draws_collect(struct tutti_engine *e)
                 .draft_token = k < entry->n_drafts ? seq->ids[seq->n_ids + k] : -1,
                 .mask = mask_of(e, seq)
             };
-        if (!seq->request->is_reading || seq->n_ids > seq->n_prompt)
-            continue;
+        if (seq->request->beams && seq->n_ids == seq->n_prompt)
+            beams_attach(seq);
         for (struct sequence *fork; (fork = scheduler_fork(s, seq));)
             e->draws[e->n_draws++] = (struct draw){ .seq = fork,
                                                     .logits = logits,
                                                     .n_ids = fork->n_ids,
                                                     .draft_token = -1,
                                                     .mask = mask_of(e, fork) };
-        scheduler_end_reading(s, seq);
     }
 }
 

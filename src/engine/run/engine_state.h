@@ -9,7 +9,7 @@
 #include "engine/run/engine.h"
 #include "engine/run/stats.h"
 #include "engine/sample/sampler.h"
-#include "engine/schedule/scheduler.h"
+#include "engine/schedule/lifecycle.h"
 #include "engine/schedule/spiller.h"
 
 /* From the engine thread to the text thread: a token, or the end of a choice, or both. */
@@ -143,6 +143,13 @@ bool draws_wake(struct tutti_engine *e);
 void draws_collect(struct tutti_engine *e);
 void draws_run(struct tutti_engine *e);
 /* answers.c, engine thread */
+/* The state of a sequence for a record; a record is then sent. */
+struct record answers_record(const struct sequence *seq);
+void answers_send(struct tutti_engine *e, const struct record *record);
+/* Counts the time to the first token, or since the last one. */
+void answers_note_times(struct tutti_engine *e, struct sequence *seq, uint64_t now_us);
+/* scheduler_commit(); a request without kept keys and values recomputes its tokens. */
+void answers_append(struct tutti_engine *e, struct sequence *seq, const int32_t *tokens, int n);
 /* Appends the tokens drawn for a sequence, up to the first one that differs from its draft token,
  * or ends the sequence. Notes accepted draft tokens in *step. draws: the sequence's first
  * draw. Returns its number of draws. */
@@ -156,6 +163,11 @@ void answers_end(struct tutti_engine *e, struct sequence *seq, enum tutti_finish
 void answers_end_unstarted(struct tutti_engine *e, struct request *r, struct record record);
 /* Wakes the text thread for the records sent so far. */
 void answers_flush(struct tutti_engine *e);
+/* beams.c, engine thread */
+/* first has prefilled the prompt of a search: it and its siblings become the beams. */
+void beams_attach(struct sequence *first);
+/* A beam has its candidates. When all have, the search takes a step for all of them, or ends. */
+void beams_commit(struct tutti_engine *e, struct sequence *seq, uint64_t now_us);
 /* prompt_rows.c: takes the results of prompt rows from a computed step, before scheduler_advance() */
 void prompt_rows_take(struct tutti_engine *e);
 /* A score of a running sequence that is NaN or infinite; NULL: none. */

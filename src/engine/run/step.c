@@ -123,7 +123,7 @@ static void end_readings(struct tutti_engine *e)
     struct scheduler *s = e->scheduler;
     for (int i = 0; i < s->n_entries; i++) {
         struct sequence *seq = s->entries[i].seq;
-        if (seq->state != SEQUENCE_RUNNING || !seq->request->spec.no_answer || seq->n_computed < seq->n_ids)
+        if (seq->state != SEQUENCE_COMPUTED || !seq->request->spec.no_answer)
             continue;
         struct request *r = seq->request;
         bool is_mean = r->spec.embedding == TUTTI_EMBEDDING_MEAN, is_finite = true;
@@ -215,7 +215,7 @@ static bool do_step(struct tutti_engine *e)
     if (!has_rows) {
         enter_phase(e, NULL);
         /* A mask or a page that arrives rings the bell. */
-        return !is_any_waiting && s->n_returning == 0 && s->n_running + s->n_preempted + s->queue.n > 0;
+        return !is_any_waiting && s->n_restoring == 0 && s->n_running + s->n_preempted + s->queue.n > 0;
     }
     enter_phase(e, "copying pages");
     for (int i = 0; i < s->n_copies; i++)
@@ -277,7 +277,7 @@ static bool move_pages(struct tutti_engine *e)
 /* Waits for the bell; with a timeout if pages from the spill file are awaited. */
 static void wait_for_work(struct tutti_engine *e, unsigned ticket)
 {
-    if (e->scheduler->n_returning > 0)
+    if (e->scheduler->n_restoring > 0)
         (void)bell_wait_until(&e->engine_bell, ticket, clock_now_us() + LOOK_AGAIN_US);
     else
         bell_wait(&e->engine_bell, ticket);

@@ -19,7 +19,7 @@ struct beam {
     float score;                         /* sum of log-probabilities, after bias and penalties */
     float *logprobs;                     /* [max_new] of its tokens, before bias and penalties */
     struct sample_candidate *candidates; /* [n_candidates], the best first */
-    bool has_candidates;                 /* for its next token */
+    bool has_candidates;                 /* finite ones, from the logits of its last token */
 };
 
 /* A finished answer. */
@@ -51,6 +51,15 @@ struct beam_search {
     struct beam_next *next;      /* [n_beams] */
     int *heads;                  /* [n_beams] scratch */
 };
+
+/* The beam of a sequence. */
+static inline struct beam *beam_of(const struct beam_search *search, const struct sequence *seq)
+{
+    int i = 0;
+    while (search->beams[i].seq != seq)
+        i++;
+    return &search->beams[i];
+}
 
 /* n_candidates: n_beams + the number of different stop tokens. */
 MUST_CHECK enum tutti_status beam_search_new(struct beam_search **out, int n_beams, int n_candidates,

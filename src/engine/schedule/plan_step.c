@@ -1,6 +1,7 @@
 #include "engine/schedule/plan_step.h"
 
 #include "base/system/clock.h"
+#include "engine/schedule/lifecycle.h"
 
 #include <assert.h>
 #include <math.h>
@@ -11,18 +12,14 @@ enum { LOOKUP_TOKENS = 8192 };
 
 /* ---- draft tokens ---- */
 
-/* Most draft tokens that a sequence may have; 0 with a grammar or beams, which would need a mask or
- * a beam for each of them, and where further choices start from the first token's logits.
- * max_lookup_tokens: the limit of the source. */
-static int most_drafts(const struct sequence *seq, int max_lookup_tokens)
+/* Most draft tokens that a sequence may have; 0 at the end of the prompt, where further choices start
+ * from the same logits. max_drafts: the limit of the source. */
+static int most_drafts(const struct sequence *seq, int max_drafts)
 {
-    const struct request *r = seq->request;
-    if (r->beams || r->spec.grammar_kind != TUTTI_GRAMMAR_NONE || r->spec.no_kv_cache ||
-        r->spec.max_draft_tokens < 0 || seq->n_ids == seq->n_prompt)
+    if (seq->n_ids == seq->n_prompt)
         return 0;
-    int most = max_lookup_tokens, room = seq->max_ids - seq->n_ids - 1;
-    if (r->spec.max_draft_tokens > 0 && r->spec.max_draft_tokens < most)
-        most = r->spec.max_draft_tokens;
+    int room = seq->max_ids - seq->n_ids - 1, most = request_max_drafts(seq->request);
+    most = most < max_drafts ? most : max_drafts;
     return most < room ? most : room;
 }
 
@@ -107,7 +104,7 @@ static int choose_decoding(struct scheduler *s, int n_rows)
     for (int i = 0; i < n && given < n_rows; i++) {
         int slot = (start + i) % n;
         struct sequence *seq = &s->seqs[slot];
-        if (seq->state == SEQUENCE_RUNNING && sequence_n_pending(seq) == 1 && !seq->is_waiting) {
+        if (seq->state == SEQUENCE_DECODE) {
             seq->n_planned = 1;
             given++;
             s->cursor = (slot + 1) % n;
@@ -130,8 +127,7 @@ static int prefill_rows(const struct sequence *seq, int n_rows, int *n_spare)
 
 static bool can_prefill(const struct sequence *seq)
 {
-    return seq->state == SEQUENCE_RUNNING && sequence_n_pending(seq) > 1 && seq->n_planned == 0 &&
-           !seq->is_returning;
+    return seq->state == SEQUENCE_PREFILL && seq->n_planned == 0;
 }
 
 /* The prompt to prefill next: the best priority after ageing, then the earliest turn. NULL: none. */
@@ -169,7 +165,7 @@ static void choose_prefill(struct scheduler *s, int n_rows, double budget_us)
             return;
         if (first->n_computed < first->prefix.n && first->prefix.n > n_rows)
             return; /* it is first in the next step, which has room for it */
-        scheduler_adopt_pages(s, first);
+        lifecycle_adopt(s, first);
         int most = pace_rows(&s->pace, budget_us, first->n_computed);
         first->n_planned = prefill_rows(first, most < n_rows ? most : n_rows, &n_spare);
         n_rows -= first->n_planned;
@@ -184,9 +180,8 @@ static void choose_rows(struct scheduler *s)
     for (int i = 0; i < s->options.max_seqs; i++) {
         struct sequence *seq = &s->seqs[i];
         seq->n_planned = seq->n_drafts = 0;
-        if (seq->state == SEQUENCE_RUNNING && !seq->is_returning &&
-            !(sequence_n_pending(seq) == 1 && seq->is_waiting))
-            *(sequence_n_pending(seq) == 1 ? &n_decoding : &n_reading) += sequence_n_pending(seq);
+        n_decoding += seq->state == SEQUENCE_DECODE;
+        n_reading += seq->state == SEQUENCE_PREFILL ? sequence_n_pending(seq) : 0;
     }
     int n_for_prompts = n_rows >= 8 ? n_rows / 4 : n_rows > 1;
     if (n_reading < n_for_prompts)
@@ -227,11 +222,8 @@ static bool drop_all_drafts(struct scheduler *s)
 {
     bool is_any = s->n_draft_rows > 0;
     for (int i = 0; i < s->options.max_seqs && is_any; i++) {
-        struct sequence *seq = &s->seqs[i];
-        if (seq->n_drafts == 0)
-            continue;
-        seq->n_planned -= seq->n_drafts;
-        scheduler_drop_drafts(s, seq);
+        if (s->seqs[i].n_drafts > 0)
+            lifecycle_drop_drafts(s, &s->seqs[i]);
     }
     s->n_draft_rows = 0;
     return is_any;
@@ -271,8 +263,8 @@ static void find_pages(struct scheduler *s)
         while (!(is_taken = kv_pool_take(s->pool, 1, &page_id))) {
             if (drop_all_drafts(s))
                 break; /* a page may be free now, or none is needed */
-            scheduler_preempt_last(s);
-            if (first->state != SEQUENCE_RUNNING)
+            lifecycle_preempt_last(s);
+            if (!sequence_is_running(first))
                 break;
         }
         if (is_taken)

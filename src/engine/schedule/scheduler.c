@@ -1,16 +1,12 @@
 #include "engine/schedule/scheduler.h"
 
+#include "engine/schedule/lifecycle.h"
 #include "engine/schedule/plan_step.h"
-#include "engine/schedule/spiller.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Most prompts are shorter and are prefilled in one turn: alternating between two would only delay
- * the first. */
-enum { READ_TURN = 1024 };
 
 /* ---- memory ---- */
 
@@ -130,100 +126,7 @@ void scheduler_remove(struct scheduler *s, struct request *r)
     forecast_leave(&s->forecast, r);
 }
 
-/* ---- sequences ---- */
-
-static bool uses_cache(const struct scheduler *s, const struct sequence *seq)
-{
-    return !s->options.no_prefix_cache && !s->options.desc && !seq->request->spec.no_kv_cache;
-}
-
-static void drop_pages(struct scheduler *s, struct sequence *seq)
-{
-    if (s->spiller)
-        spiller_end(s->spiller, seq);
-    kv_pool_drop(s->pool, seq->page_table, seq->n_pages);
-    seq->n_pages = seq->n_computed = seq->n_published = 0;
-}
-
-static void preempt_one(struct scheduler *s, struct sequence *seq)
-{
-    drop_pages(s, seq);
-    seq->state = SEQUENCE_PREEMPTED;
-    seq->n_planned = seq->n_drafts = 0;
-    s->n_running--;
-    s->n_preempted++;
-    s->n_preemptions++;
-}
-
-/* Preempts a sequence, with all beams of its search: they share pages and wait for each other, so
- * one of them would free little and stop all. */
-static void preempt(struct scheduler *s, struct sequence *seq)
-{
-    struct beam_search *search = seq->request->beams;
-    for (int i = 0; search && i < search->n_beams; i++) {
-        search->beams[i].has_candidates = false; /* they are computed again */
-        if (search->beams[i].seq->state == SEQUENCE_RUNNING)
-            preempt_one(s, search->beams[i].seq);
-    }
-    if (!search)
-        preempt_one(s, seq);
-}
-
-void scheduler_preempt_last(struct scheduler *s)
-{
-    struct sequence *last = NULL;
-    for (int i = 0; i < s->options.max_seqs; i++) {
-        struct sequence *seq = &s->seqs[i];
-        if (seq->state == SEQUENCE_RUNNING && (!last || seq->order > last->order))
-            last = seq;
-    }
-    assert(last); /* a sequence that lacks pages is running */
-    preempt(s, last);
-}
-
-static void end_one(struct scheduler *s, struct sequence *seq)
-{
-    drop_pages(s, seq);
-    if (seq->state == SEQUENCE_RUNNING)
-        s->n_running--;
-    else if (seq->state == SEQUENCE_PREEMPTED)
-        s->n_preempted--;
-    seq->state = SEQUENCE_FREE;
-    seq->request = NULL;
-    seq->n_planned = seq->n_drafts = 0;
-}
-
-void scheduler_end(struct scheduler *s, struct sequence *seq)
-{
-    struct beam_search *search = seq->request->beams;
-    for (int i = 0; search && i < search->n_beams; i++)
-        end_one(s, search->beams[i].seq);
-    if (!search)
-        end_one(s, seq);
-}
-
-static struct sequence *free_slot(struct scheduler *s)
-{
-    for (int i = 0; i < s->options.max_seqs; i++)
-        if (s->seqs[i].state == SEQUENCE_FREE)
-            return &s->seqs[i];
-    return NULL;
-}
-
-static int32_t previous_page(const struct sequence *seq, int page)
-{
-    return page > 0 ? seq->page_table[page - 1] : KV_NO_PAGE;
-}
-
-/* Finds free slots for the beams of a request, all or none. */
-static bool find_slots(struct scheduler *s, struct beam_search *search)
-{
-    int n = 0;
-    for (int i = 0; i < s->options.max_seqs && n < search->n_beams; i++)
-        if (s->seqs[i].state == SEQUENCE_FREE)
-            search->beams[n++].seq = &s->seqs[i];
-    return n == search->n_beams;
-}
+/* ---- admission ---- */
 
 /* The first preempted sequence by order; NULL: none. */
 static struct sequence *first_preempted(struct scheduler *s)
@@ -237,120 +140,29 @@ static struct sequence *first_preempted(struct scheduler *s)
     return first;
 }
 
-/* Number of tokens that may come from the prefix cache. At least one remains to be computed,
- * because its logits are needed. */
-static int n_cacheable(const struct sequence *seq)
+/* Starts a request from the queue. False: not now. */
+static bool begin_request(struct scheduler *s, struct request *r)
 {
-    const struct request *r = seq->request;
-    int n = request_wants_rows(r) && r->n_seen < r->n_prompt - 1 ? r->n_seen : seq->n_ids - 1;
-    return n < seq->n_ids - 1 ? n : seq->n_ids - 1;
-}
-
-/* Takes the pages of n_ids tokens, including the cached prefix. In addition each running sequence
- * must be able to grow by a page, or the new one would soon be preempted. False: not now. */
-static bool take_prompt_pages(struct scheduler *s, struct sequence *seq)
-{
-    int n_need = scheduler_pages(s, seq->n_ids), n_matched = 0;
-    if (uses_cache(s, seq))
-        n_matched = kv_pool_match(s->pool, sequence_chain(seq), seq->ids, n_cacheable(seq), seq->page_table);
-    struct kv_counts counts = kv_pool_counts(s->pool);
-    if (n_need - n_matched + s->n_running > counts.n_free + counts.n_cached ||
-        !kv_pool_take(s->pool, n_need - n_matched, seq->page_table + n_matched)) {
-        kv_pool_drop(s->pool, seq->page_table, n_matched);
-        return false;
-    }
-    seq->n_pages = n_need;
-    seq->n_published = n_matched;
-    seq->n_computed = n_matched * s->page_tokens;
-    if (s->spiller && uses_cache(s, seq))
-        spiller_begin(s->spiller, seq, n_matched, n_cacheable(seq) / s->page_tokens);
-    return true;
-}
-
-/* Priority, then the 49 bits of the serial. */
-static uint64_t order_of(const struct request *r)
-{
-    uint64_t class = (uint64_t)(r->spec.priority - TUTTI_PRIORITY_FIRST);
-    return class << 56 | (r->serial * LIMIT_CHOICES + (uint64_t)r->n_started);
-}
-
-static void set_up(struct scheduler *s, struct sequence *seq, struct request *r)
-{
-    int room = s->options.max_context - r->n_prompt;
-    int n_answer = r->spec.max_tokens > 0 && r->spec.max_tokens < room ? r->spec.max_tokens : room;
-    seq->request = r;
-    seq->choice = r->n_started;
-    seq->beam = 0;
-    seq->order = order_of(r);
-    memcpy(seq->ids, r->prompt, (size_t)r->n_prompt * sizeof *seq->ids);
-    seq->n_ids = seq->n_prompt = r->n_prompt;
-    if (s->options.desc)
-        seq->prefix = model_find_prefix(s->options.desc, r->prompt, r->n_prompt);
-    seq->max_ids = r->n_prompt + (r->spec.no_answer ? 0 : n_answer);
-    seq->n_pages = seq->n_computed = seq->n_published = seq->n_cached = seq->n_planned = 0;
-    seq->queue_us = seq->ttft_us = seq->last_token_us = 0;
-    seq->is_waiting = false;
-    seq->n_drafts = 0;
-    seq->n_accepted = seq->n_rejected = 0;
-    prompt_lookup_reset(&s->lookups[seq - s->seqs]);
-}
-
-/* Reserves slots for the beams that branch off when the first beam has prefilled the prompt. */
-static void reserve_beams(struct scheduler *s, struct request *r)
-{
-    for (int i = 1; i < r->beams->n_beams; i++) {
-        struct sequence *seq = r->beams->beams[i].seq;
-        set_up(s, seq, r);
-        seq->state = SEQUENCE_RESERVED;
-        seq->order += (uint64_t)i;
-        seq->beam = i;
-    }
-}
-
-static void let_in(struct scheduler *s, struct sequence *seq)
-{
-    seq->state = SEQUENCE_RUNNING;
-    seq->is_fresh = true;
-    seq->turn = ++s->n_turns;
-    seq->n_turn = 0;
-    seq->turn_us = s->now_us;
-    s->n_running++;
-}
-
-/* Starts a request from the queue: gives it slots and pages. False: not now. */
-static bool begin_request(struct scheduler *s, struct request *r, uint64_t now_us)
-{
-    if (r->beams && !find_slots(s, r->beams))
-        return false;
-    struct sequence *seq = r->beams ? r->beams->beams[0].seq : free_slot(s);
+    bool is_first = r->n_started == 0;
+    const struct sequence *seq = lifecycle_start(s, r);
     if (!seq)
         return false;
-    set_up(s, seq, r);
-    if (!take_prompt_pages(s, seq))
-        return false;
-    if (r->beams)
-        reserve_beams(s, r);
-    seq->n_cached = seq->n_computed;
-    seq->queue_us = now_us > r->submit_us ? now_us - r->submit_us : 1; /* 0 means: has not started */
-    let_in(s, seq);
-    if (r->n_started == 0)
+    if (is_first)
         forecast_begin(&s->forecast, r);
-    int n_known = seq->is_returning ? seq->n_wanted * s->page_tokens : seq->n_computed;
-    request_queue_start(&s->queue, r, seq->n_ids - n_known, now_us);
-    r->n_started = request_ends_as_one(r) ? r->spec.n_choices : r->n_started + 1;
-    r->is_reading = true;
+    bool is_restoring = seq->state == SEQUENCE_RESTORING;
+    int n_known = is_restoring ? seq->n_restorable * s->page_tokens : seq->n_computed;
+    request_queue_start(&s->queue, r, seq->n_ids - n_known, s->now_us);
     return true;
 }
 
 /* Prefill rows of a sequence that come before those of a request that starts now. A prompt whose
- * turn ends before its own end delays no other. */
+ * turn ends before its own end delays no other, nor does a sequence that is in prefill for ever. */
 static int64_t rows_before_others(const struct sequence *seq)
 {
+    const struct tutti_request *spec = &seq->request->spec;
     int n = sequence_n_pending(seq);
-    if (n == 1 || seq->is_returning)
-        return 0;
-    bool ends_in_turn = n <= READ_TURN * seq->request->spec.weight - seq->n_turn;
-    return seq->is_fresh || (ends_in_turn && !seq->request->spec.no_kv_cache) ? n : 0;
+    bool ends = n <= PREFILL_TURN * spec->weight - seq->n_turn && !spec->no_kv_cache;
+    return seq->state == SEQUENCE_PREFILL && (seq->is_fresh || ends) ? n : 0;
 }
 
 /* True: if the request started now, the next step would have rows for it. */
@@ -360,7 +172,7 @@ static bool has_rows_next(const struct scheduler *s, const struct request *r)
     int n_decoding = 0;
     for (int i = 0; i < s->options.max_seqs; i++) {
         const struct sequence *seq = &s->seqs[i];
-        if (seq->state != SEQUENCE_RUNNING)
+        if (!sequence_is_running(seq))
             continue;
         n_decoding += sequence_n_pending(seq) == 1;
         n_before += seq->request->spec.priority <= r->spec.priority ? rows_before_others(seq) : 0;
@@ -369,113 +181,14 @@ static bool has_rows_next(const struct scheduler *s, const struct request *r)
 }
 
 /* Starts requests in queue order until one does not fit: none overtakes it. */
-static void admit(struct scheduler *s, uint64_t now_us)
+static void admit(struct scheduler *s)
 {
-    for (struct sequence *seq; (seq = first_preempted(s));) {
-        if (!take_prompt_pages(s, seq))
+    for (struct sequence *seq; (seq = first_preempted(s));)
+        if (!lifecycle_resume(s, seq))
             return;
-        s->n_preempted--;
-        let_in(s, seq);
-    }
-    for (struct request *r; (r = request_queue_best(&s->queue, now_us));)
-        if (!has_rows_next(s, r) || !begin_request(s, r, now_us))
+    for (struct request *r; (r = request_queue_best(&s->queue, s->now_us));)
+        if (!has_rows_next(s, r) || !begin_request(s, r))
             return;
-}
-
-void scheduler_append(struct scheduler *s, struct sequence *seq, int32_t token)
-{
-    seq->ids[seq->n_ids++] = token;
-    if (seq->request->spec.no_kv_cache)
-        drop_pages(s, seq); /* everything is computed again */
-}
-
-/* Makes to a copy of from, except for its position in the order. */
-static void copy_sequence(struct scheduler *s, struct sequence *to, const struct sequence *from)
-{
-    drop_pages(s, to);
-    memcpy(to->ids, from->ids, (size_t)from->n_ids * sizeof *to->ids);
-    memcpy(to->page_table, from->page_table, (size_t)from->n_pages * sizeof *to->page_table);
-    kv_pool_share(s->pool, to->page_table, from->n_pages);
-    to->n_ids = from->n_ids;
-    to->n_pages = from->n_pages;
-    to->n_computed = from->n_computed;
-    to->n_published = from->n_published;
-    to->n_cached = from->n_cached;
-    to->queue_us = from->queue_us;
-    to->ttft_us = from->ttft_us;
-    to->last_token_us = from->last_token_us;
-    if (to->state == SEQUENCE_RESERVED) {
-        to->state = SEQUENCE_RUNNING;
-        s->n_running++;
-    }
-}
-
-void scheduler_branch(struct scheduler *s, struct request *r)
-{
-    struct beam_search *b = r->beams;
-    int n_new = b->beams[0].seq->n_ids - r->n_prompt;
-    for (int i = 0; i < b->n_beams; i++) /* the first that continues a beam keeps its slot */
-        b->reordered[i].seq = NULL;
-    for (int i = 0; i < b->n_next; i++) {
-        struct beam *parent = &b->beams[b->next[i].parent];
-        if (!parent->seq)
-            continue;
-        b->reordered[i] = *parent;
-        parent->seq = NULL;
-    }
-    for (int i = 0, spare = 0; i < b->n_next; i++) { /* the others take slots that no beam continues */
-        int first = 0;
-        if (b->reordered[i].seq)
-            continue;
-        while (!b->beams[spare].seq)
-            spare++;
-        while (b->next[first].parent != b->next[i].parent)
-            first++;
-        b->reordered[i] = b->beams[spare];
-        b->beams[spare].seq = NULL;
-        copy_sequence(s, b->reordered[i].seq, b->reordered[first].seq);
-        memcpy(b->reordered[i].logprobs, b->reordered[first].logprobs, (size_t)n_new * sizeof(float));
-    }
-    for (int i = 0; i < b->n_next; i++) {
-        struct beam *beam = &b->reordered[i];
-        beam->score = b->next[i].score;
-        beam->has_candidates = false;
-        beam->logprobs[n_new] = b->next[i].logprob;
-        beam->seq->beam = i;
-    }
-    struct beam *old = b->beams;
-    b->beams = b->reordered;
-    b->reordered = old;
-    b->n_live = b->n_next;
-    for (int i = 0; i < b->n_next; i++)
-        scheduler_append(s, b->beams[i].seq, b->next[i].token);
-}
-
-struct sequence *scheduler_fork(struct scheduler *s, const struct sequence *from)
-{
-    struct request *r = from->request;
-    struct sequence *seq = r->n_started < r->spec.n_choices ? free_slot(s) : NULL;
-    if (!seq)
-        return NULL;
-    set_up(s, seq, r);
-    memcpy(seq->page_table, from->page_table, (size_t)from->n_pages * sizeof *seq->page_table);
-    kv_pool_share(s->pool, seq->page_table, from->n_pages);
-    seq->n_pages = from->n_pages;
-    seq->n_computed = from->n_computed;
-    seq->n_published = from->n_published;
-    seq->n_cached = from->n_cached;
-    seq->queue_us = from->queue_us;
-    let_in(s, seq);
-    r->n_started++;
-    return seq;
-}
-
-void scheduler_end_reading(struct scheduler *s, struct sequence *seq)
-{
-    struct request *r = seq->request;
-    r->is_reading = false;
-    if (r->n_started < r->spec.n_choices && !r->lane)
-        request_queue_add(&s->queue, r);
 }
 
 /* ---- steps ---- */
@@ -484,110 +197,45 @@ bool scheduler_plan(struct scheduler *s, uint64_t now_us)
 {
     s->now_us = now_us;
     forecast_look(&s->forecast, now_us);
-    admit(s, now_us);
+    admit(s);
     int n_free = s->options.max_seqs - s->n_running - s->n_preempted;
     forecast_close(&s->forecast, s->queue.weights, s->n_preempted > 0 ? 0 : n_free, now_us);
     plan_step(s);
     return s->step.n_rows > 0;
 }
 
-void scheduler_adopt_pages(struct scheduler *s, struct sequence *seq)
-{
-    if (!uses_cache(s, seq) || seq->n_computed % s->page_tokens != 0)
-        return;
-    while (seq->n_computed + s->page_tokens <= n_cacheable(seq)) {
-        int page = seq->n_computed / s->page_tokens;
-        int32_t known = kv_pool_take_next(s->pool, sequence_chain(seq), previous_page(seq, page),
-                                          seq->ids + seq->n_computed);
-        if (known < 0)
-            return;
-        kv_pool_drop(s->pool, &seq->page_table[page], 1);
-        seq->page_table[page] = known;
-        seq->n_published = page + 1;
-        seq->n_computed += s->page_tokens;
-        if (seq->n_ids == seq->n_prompt)
-            seq->n_cached += s->page_tokens;
-    }
-}
-
-void scheduler_drop_drafts(struct scheduler *s, struct sequence *seq)
-{
-    int n_keep = scheduler_pages(s, seq->n_ids);
-    seq->n_drafts = 0;
-    if (seq->n_pages <= n_keep)
-        return;
-    kv_pool_drop(s->pool, seq->page_table + n_keep, seq->n_pages - n_keep);
-    seq->n_pages = n_keep;
-}
-
-static void publish_pages(struct scheduler *s, struct sequence *seq)
-{
-    int n_full = uses_cache(s, seq) ? seq->n_computed / s->page_tokens : 0;
-    for (int page = seq->n_published; page < n_full; page++) {
-        seq->page_table[page] = kv_pool_publish(s->pool, seq->page_table[page], sequence_chain(seq),
-                                                previous_page(seq, page), seq->ids + page * s->page_tokens);
-        seq->n_published = page + 1;
-    }
-}
-
-/* A prompt whose turn is over goes to the end of the round. */
-static void end_turn(struct scheduler *s, struct sequence *seq, int n_read)
-{
-    seq->n_turn += n_read;
-    if (seq->n_turn < READ_TURN * seq->request->spec.weight)
-        return;
-    seq->turn = ++s->n_turns;
-    seq->n_turn = 0;
-    seq->turn_us = s->now_us;
-}
-
-void scheduler_advance(struct scheduler *s)
-{
-    for (int i = 0; i < s->n_entries; i++) {
-        struct sequence *seq = s->entries[i].seq;
-        int n_rows = seq->n_planned - seq->n_drafts;
-        seq->n_computed += n_rows;
-        seq->n_planned = 0;
-        seq->is_fresh = false;
-        if (s->entries[i].output >= 0)
-            request_queue_charge(seq->request, OUTPUT_WORK);
-        end_turn(s, seq, n_rows);
-        publish_pages(s, seq);
-    }
-}
-
-void scheduler_take_back(struct scheduler *s, struct sequence *seq)
-{
-    assert(seq->n_computed % s->page_tokens == 0 && seq->n_computed + s->page_tokens <= n_cacheable(seq));
-    seq->n_computed += s->page_tokens;
-    if (seq->n_ids == seq->n_prompt)
-        seq->n_cached += s->page_tokens;
-    publish_pages(s, seq);
-}
-
-void scheduler_accept(struct scheduler *s, struct sequence *seq)
-{
-    seq->n_computed++;
-    request_queue_charge(seq->request, OUTPUT_WORK);
-    publish_pages(s, seq);
-}
-
 /* ---- audit ---- */
+
+/* True: between two steps, state, tokens and pages agree. Only a sequence that waits for a sibling
+ * stays COMPUTED. */
+static bool is_consistent(const struct scheduler *s, const struct sequence *seq)
+{
+    int n = sequence_n_pending(seq);
+    if (!sequence_is_running(seq))
+        return seq->n_pages == 0;
+    if (seq->n_ids > seq->max_ids || seq->n_pages < scheduler_pages(s, seq->n_computed))
+        return false;
+    if (seq->state == SEQUENCE_RESTORING || seq->state == SEQUENCE_PREFILL)
+        return n > 1;
+    if (seq->state == SEQUENCE_DECODE || seq->state == SEQUENCE_MASK_WAIT)
+        return n == 1;
+    const struct sequence *other = seq->sibling;
+    while (other != seq && other->state == SEQUENCE_COMPUTED)
+        other = other->sibling;
+    return n == 0 && other != seq;
+}
 
 const char *scheduler_audit(struct scheduler *s)
 {
     static _Thread_local char text[160];
-    int n_running = 0, n_preempted = 0, n_queued = 0, n_returning = 0;
+    int n_running = 0, n_preempted = 0, n_queued = 0, n_restoring = 0;
     memset(s->n_holders, 0, (size_t)s->options.n_pages * sizeof *s->n_holders);
     for (int i = 0; i < s->options.max_seqs; i++) {
         const struct sequence *seq = &s->seqs[i];
-        n_running += seq->state == SEQUENCE_RUNNING;
+        n_running += sequence_is_running(seq);
         n_preempted += seq->state == SEQUENCE_PREEMPTED;
-        n_returning += seq->state == SEQUENCE_RUNNING && seq->is_returning;
-        bool is_running = seq->state == SEQUENCE_RUNNING;
-        if (seq->n_pages < scheduler_pages(s, seq->n_computed) || (!is_running && seq->n_pages > 0) ||
-            (is_running &&
-             (seq->n_ids > seq->max_ids || seq->n_computed >= seq->n_ids + !!seq->request->beams))) {
+        n_restoring += seq->state == SEQUENCE_RESTORING;
+        if (!is_consistent(s, seq)) {
             snprintf(text, sizeof text, "sequence %d: state %d, %d pages, %d of %d tokens computed", i,
                      (int)seq->state, seq->n_pages, seq->n_computed, seq->n_ids);
             return text;
@@ -604,10 +252,10 @@ const char *scheduler_audit(struct scheduler *s)
     for (const struct request *r = request_queue_first(&s->queue); r; r = request_queue_next(r))
         n_queued++;
     if (n_running != s->n_running || n_preempted != s->n_preempted || n_queued != s->queue.n ||
-        n_returning != s->n_returning) {
+        n_restoring != s->n_restoring) {
         snprintf(text, sizeof text,
-                 "%d running, %d preempted, %d queued, %d returning; counted %d, %d, %d, %d", s->n_running,
-                 s->n_preempted, s->queue.n, s->n_returning, n_running, n_preempted, n_queued, n_returning);
+                 "%d running, %d preempted, %d queued, %d restoring; counted %d, %d, %d, %d", s->n_running,
+                 s->n_preempted, s->queue.n, s->n_restoring, n_running, n_preempted, n_queued, n_restoring);
         return text;
     }
     return kv_pool_audit(s->pool, s->n_holders);

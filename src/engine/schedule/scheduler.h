@@ -3,7 +3,7 @@
  *
  * Rows. A step has up to max_batch_tokens rows. Decoding sequences come first with one row each,
  * round-robin if there are more than fit. Then come chunks of prompts (prefill), by priority, and
- * round-robin within a priority: after READ_TURN tokens a prompt goes to the end of the round, so
+ * round-robin within a priority: after PREFILL_TURN tokens a prompt goes to the end of the round, so
  * that a long prompt delays short ones little. While prompts wait for prefill, a quarter of the
  * rows is reserved for them, so neither kind starves the other. pace.h limits prefill further.
  *
@@ -11,9 +11,9 @@
  * QUEUE_AGEING_US since its last turn. So an endless stream of prompts of better priority delays it,
  * but does not stop it.
  *
- * Admission. The queue (request_queue.h) decides which request starts next. A request starts only when the
- * next step has rows left for it, so waiting happens in the queue, where its time limit applies.
- * The one exception: it may wait for the end of a long prompt's turn.
+ * Admission. The queue decides which request starts next. A request starts only when the next step
+ * has rows left for it, so waiting happens in the queue, where its time limit applies. The one
+ * exception: it may wait for the end of a long prompt's turn.
  *
  * Pages. A sequence takes the pages of its prompt when it starts, and further ones as it grows.
  * When the pool is empty, the last sequence by order (the newest of the worst priority) is
@@ -21,16 +21,14 @@
  * where possible, before any new request starts. The pool holds at least one sequence of
  * max_context tokens, so the first sequence by order can always run to its end.
  *
- * Beam search. Beams are sequences that share the pages of their common tokens. They take their
- * slots together, are preempted together, and end together. A beam that has its candidates waits
- * for the others.
+ * Sequences. lifecycle.h has their states, and all operations that change them.
  *
  * Prompt results. A request that needs a result from each row of its prompt takes from the prefix
  * cache only pages whose rows it has results of. Its chunks are limited by the room for logits.
  *
  * Speculation (speculation.h). Rows left in a step without prefill verify draft tokens, from prompt
- * lookup (prompt_lookup.h) or from a draft model (draft.h). No sequence is preempted for them. Only drawn
- * tokens enter the prefix cache.
+ * lookup (prompt_lookup.h) or from a draft model (draft.h). No sequence is preempted for them. Only
+ * drawn tokens enter the prefix cache.
  *
  * Bidirectional prefixes. Where a model attends in both directions over a prefix, the prefix is
  * computed in one step, and its pages are never shared: max_batch_tokens must be at least
@@ -47,6 +45,10 @@
 #include "engine/speculate/draft.h"
 #include "engine/speculate/prompt_lookup.h"
 #include "engine/speculate/speculation.h"
+
+/* Most prompts are shorter and are prefilled in one turn: alternating between two would only delay
+ * the first. */
+enum { PREFILL_TURN = 1024 };
 
 struct scheduler_options {
     int max_seqs, max_batch_tokens, max_context, n_pages;
@@ -74,6 +76,7 @@ struct plan_entry {
     int n_rows;
     int n_drafts; /* of those, draft tokens: their logits follow row output */
     int output;   /* row of the logits; -1: none, the prefill is not complete */
+    bool is_late; /* its token mask is not ready: its last row does not count, and has no output */
     /* Prompt rows with results are consecutive, both in the step and in the outputs. */
     int first_pos;              /* position of the first of them */
     int n_scores, first_score;  /* row of the logits */
@@ -87,8 +90,8 @@ struct scheduler {
     struct sequence *seqs; /* [max_seqs] */
     int n_running, n_preempted;
     struct spiller *spiller;    /* NULL: none. spiller.h */
-    int n_returning;            /* running sequences that wait for pages from the spill file */
-    struct request_queue queue; /* the queue: requests with choices that have not started */
+    int n_restoring;            /* sequences that wait for pages from the spill file */
+    struct request_queue queue; /* requests with choices that have not started */
     struct forecast forecast;
     uint64_t n_turns; /* prefill turns given */
     uint64_t now_us;  /* time of the step being planned */
@@ -133,49 +136,10 @@ void scheduler_add(struct scheduler *s, struct request *request);
 /* Plans a step: fills step, entries and copies. False: there is nothing to do. */
 bool scheduler_plan(struct scheduler *s, uint64_t now_us);
 
-/* During planning: takes over pages that other sequences have filled since seq started. Of many
- * requests that arrive together with the same long prefix, only one prefills it. */
-void scheduler_adopt_pages(struct scheduler *s, struct sequence *seq);
-
-/* During planning: preempts the last running sequence by order, together with the other beams of
- * its search. */
-void scheduler_preempt_last(struct scheduler *s);
-
-/* After the step: its rows, except draft tokens, count as computed, and full pages enter the prefix
- * cache. */
-void scheduler_advance(struct scheduler *s);
-
-/* Starts another choice of a request whose prompt seq has just prefilled: a sequence that shares
- * all its pages. NULL: no slot is free, or every choice has started. */
-struct sequence *scheduler_fork(struct scheduler *s, const struct sequence *seq);
-
-/* Replaces the beams of a request with those that its search has chosen, one token longer. Beams
- * that continue the same beam share its pages. All live beams have run, none is preempted. */
-void scheduler_branch(struct scheduler *s, struct request *request);
-
-/* Appends a token to a sequence that goes on. */
-void scheduler_append(struct scheduler *s, struct sequence *seq, int32_t token);
-
-/* The content of seq's next full page was restored from the spill file: it need not be computed. */
-void scheduler_take_back(struct scheduler *s, struct sequence *seq);
-
-/* Marks the token appended last as computed: it was an accepted draft token. */
-void scheduler_accept(struct scheduler *s, struct sequence *seq);
-
-/* Drops the rejected draft tokens, with their pages. */
-void scheduler_drop_drafts(struct scheduler *s, struct sequence *seq);
-
-/* seq has prefilled the prompt, and all forks were made: choices that found no slot start later by
- * themselves. */
-void scheduler_end_reading(struct scheduler *s, struct sequence *seq);
-
-/* Ends a sequence, together with the other beams of its search: drops pages, frees slots. */
-void scheduler_end(struct scheduler *s, struct sequence *seq);
-
 /* Removes a request with choices that have not started from the queue. */
 void scheduler_remove(struct scheduler *s, struct request *request);
 
-/* NULL: all invariants hold. Else what is wrong. */
+/* For use between steps. NULL: all invariants hold. Else what is wrong. */
 const char *scheduler_audit(struct scheduler *s);
 
 /* Pages that n_tokens take. */

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "base/system/clock.h"
+#include "engine/schedule/lifecycle.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -85,85 +86,73 @@ static struct kv_copy root_of(const struct spiller *p, struct kv_chain chain)
     return (struct kv_copy){ .id = root, .slot = NONE };
 }
 
-void spiller_end(struct spiller *p, struct sequence *seq)
-{
-    if (!seq->is_returning)
-        return;
-    seq->is_returning = false;
-    seq->return_ticket++; /* outstanding reads are ignored */
-    p->options.scheduler->n_returning--;
-}
-
 static void take_restored(struct spiller *p, const struct spill_answer *answer)
 {
     struct scheduler *s = p->options.scheduler;
     struct backend *be = p->options.backend;
     struct sequence *seq = &s->seqs[answer->owner];
-    if (!seq->is_returning || seq->return_ticket != answer->ticket)
+    if (seq->state != SEQUENCE_RESTORING || seq->restore_ticket != answer->ticket)
         return;
     if (!answer->page) {
-        spiller_end(p, seq);
+        lifecycle_restored(s, seq);
         return;
     }
     int page = seq->n_computed / s->page_tokens;
     be->ops->kv_write_page(be, p->options.kv, seq->page_table[page], answer->page);
-    scheduler_take_back(s, seq);
+    lifecycle_restored_page(s, seq);
     struct kv_copy *copy = kv_pool_copy(s->pool, seq->page_table[page]);
     if (!spill_is_written(p->options.spill, copy))
         *copy = answer->copy;
     p->counts.n_returned_pages++;
-    seq->return_us = clock_now_us();
-    if (page + 1 == seq->n_wanted)
-        spiller_end(p, seq);
+    seq->restored_us = clock_now_us();
+    if (page + 1 == seq->n_restorable)
+        lifecycle_restored(s, seq);
 }
 
-/* Requests as many pages as there are free buffers. */
-static void request_pages(struct spiller *p, int32_t slot)
+/* Requests as many pages as there are free buffers. True: no page is awaited any more. */
+static bool request_pages(struct spiller *p, int32_t slot)
 {
     struct sequence *seq = &p->options.scheduler->seqs[slot];
     int page_tokens = p->options.scheduler->page_tokens;
-    while (seq->n_asked < seq->n_wanted) {
+    while (seq->n_requested < seq->n_restorable) {
         struct kv_copy next;
-        const int32_t *ids = seq->ids + seq->n_asked * page_tokens;
-        if (!spill_find(p->options.spill, seq->last_asked.id, ids, &next) ||
+        const int32_t *ids = seq->ids + seq->n_requested * page_tokens;
+        if (!spill_find(p->options.spill, seq->last_requested.id, ids, &next) ||
             !spill_is_written(p->options.spill, &next)) { /* it was evicted from the file */
-            seq->n_wanted = seq->n_asked;
+            seq->n_restorable = seq->n_requested;
             break;
         }
-        if (!spill_read(p->options.spill, &next, slot, seq->return_ticket))
+        if (!spill_read(p->options.spill, &next, slot, seq->restore_ticket))
             break;
-        seq->last_asked = next;
-        seq->n_asked++;
+        seq->last_requested = next;
+        seq->n_requested++;
     }
-    if (seq->n_computed == seq->n_wanted * page_tokens ||
-        clock_now_us() - seq->return_us > (uint64_t)p->options.patience_us)
-        spiller_end(p, seq);
+    return seq->n_computed == seq->n_restorable * page_tokens ||
+           clock_now_us() - seq->restored_us > (uint64_t)p->options.patience_us;
 }
 
-void spiller_begin(struct spiller *p, struct sequence *seq, int n_matched, int n_full)
+bool spiller_begin(struct spiller *p, struct sequence *seq, int n_matched, int n_full)
 {
     struct kv_copy at = root_of(p, sequence_chain(seq)), next;
-    int n = 0;
-    seq->last_asked = at;
-    for (; n < n_full &&
-           spill_find(p->options.spill, at.id, seq->ids + n * p->options.scheduler->page_tokens, &next) &&
+    int n = 0, page_tokens = p->options.scheduler->page_tokens;
+    seq->last_requested = at;
+    for (; n < n_full && spill_find(p->options.spill, at.id, seq->ids + n * page_tokens, &next) &&
            (n < n_matched || spill_is_written(p->options.spill, &next));
          n++) {
         at = next;
         if (n < n_matched)
-            seq->last_asked = at;
+            seq->last_requested = at;
     }
     p->counts.n_asked_pages += (uint64_t)(n_full - n_matched);
     if (n <= n_matched)
-        return;
+        return false;
     p->counts.n_found_pages += (uint64_t)(n - n_matched);
     spill_touch(p->options.spill, &at);
-    seq->is_returning = true;
-    seq->n_asked = n_matched;
-    seq->n_wanted = n;
-    seq->return_us = clock_now_us();
-    p->options.scheduler->n_returning++;
-    request_pages(p, (int32_t)(seq - p->options.scheduler->seqs));
+    seq->restore_ticket++; /* answers to earlier reads are ignored */
+    seq->n_requested = n_matched;
+    seq->n_restorable = n;
+    seq->restored_us = clock_now_us();
+    return !request_pages(p, (int32_t)(seq - p->options.scheduler->seqs));
 }
 
 /* ---- spilling ---- */
@@ -297,10 +286,10 @@ bool spiller_work(struct spiller *p, uint64_t budget_us)
         spill_done(p->options.spill, &answer);
         is_late = clock_now_us() >= end_us;
     }
-    for (int i = 0; i < s->options.max_seqs && s->n_returning > 0; i++) {
+    for (int i = 0; i < s->options.max_seqs && s->n_restoring > 0; i++) {
         int32_t slot = (p->first_slot + i) % s->options.max_seqs;
-        if (s->seqs[slot].is_returning)
-            request_pages(p, slot);
+        if (s->seqs[slot].state == SEQUENCE_RESTORING && request_pages(p, slot))
+            lifecycle_restored(s, &s->seqs[slot]);
     }
     p->first_slot = (p->first_slot + 1) % s->options.max_seqs;
     if (is_late)

@@ -33,10 +33,8 @@ MUST_CHECK enum tutti_status spiller_new(struct spiller **out, const struct spil
 void spiller_free(struct spiller *spiller); /* NULL is allowed */
 
 /* For the scheduler: seq has taken its pages, n_matched of them from the pool. n_full: pages that
- * need not be computed if they are cached. */
-void spiller_begin(struct spiller *spiller, struct sequence *seq, int n_matched, int n_full);
-/* For the scheduler: seq drops its pages. */
-void spiller_end(struct spiller *spiller, struct sequence *seq);
+ * need not be computed if they are cached. True: pages are read for it, which it must wait for. */
+MUST_CHECK bool spiller_begin(struct spiller *spiller, struct sequence *seq, int n_matched, int n_full);
 
 /* Between steps: takes in restored pages, requests more, copies pages; for about budget_us. True:
  * there is more to do at once. */

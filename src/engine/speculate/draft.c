@@ -227,7 +227,7 @@ void draft_follow(struct draft *d, const struct sequence *seqs)
 {
     for (int i = 0; i < d->options.max_seqs; i++) {
         struct follower *f = &d->followers[i];
-        if (f->is_used && (seqs[i].state != SEQUENCE_RUNNING || seqs[i].order != f->order))
+        if (f->is_used && (!sequence_is_running(&seqs[i]) || seqs[i].order != f->order))
             release_follower(d, f);
     }
 }
@@ -474,7 +474,7 @@ const char *draft_audit(struct draft *d, const struct sequence *seqs)
     memset(d->n_holders, 0, (size_t)d->options.n_pages * sizeof *d->n_holders);
     for (int i = 0; i < d->options.max_seqs; i++) {
         const struct follower *f = &d->followers[i];
-        if (f->is_used && f->order == seqs[i].order && seqs[i].state == SEQUENCE_RUNNING &&
+        if (f->is_used && f->order == seqs[i].order && sequence_is_running(&seqs[i]) &&
             (f->n_computed > seqs[i].n_ids || f->n_computed > f->n_pages * d->page_tokens)) {
             snprintf(text, sizeof text, "draft model, sequence %d: %d pages, %d of %d tokens computed", i,
                      f->n_pages, f->n_computed, seqs[i].n_ids);

@@ -1,0 +1,383 @@
+#include "engine/schedule/lifecycle.h"
+
+#include "engine/schedule/spiller.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* ---- states ---- */
+
+#define TO(name) (1u << SEQUENCE_##name)
+static const unsigned NEXT[SEQUENCE_STATES] = {
+    [SEQUENCE_FREE] = TO(RESERVED) | TO(RESTORING) | TO(PREFILL) | TO(DECODE) | TO(COMPUTED),
+    [SEQUENCE_RESERVED] = TO(COMPUTED) | TO(FREE),
+    [SEQUENCE_PREEMPTED] = TO(RESTORING) | TO(PREFILL) | TO(DECODE) | TO(FREE),
+    [SEQUENCE_RESTORING] = TO(PREFILL) | TO(DECODE) | TO(PREEMPTED) | TO(FREE),
+    [SEQUENCE_PREFILL] = TO(PREFILL) | TO(DECODE) | TO(MASK_WAIT) | TO(COMPUTED) | TO(PREEMPTED) | TO(FREE),
+    [SEQUENCE_DECODE] = TO(PREFILL) | TO(MASK_WAIT) | TO(COMPUTED) | TO(PREEMPTED) | TO(FREE),
+    [SEQUENCE_MASK_WAIT] = TO(DECODE) | TO(PREEMPTED) | TO(FREE),
+    [SEQUENCE_COMPUTED] = TO(DECODE) | TO(COMPUTED) | TO(PREEMPTED) | TO(FREE),
+};
+#undef TO
+
+bool lifecycle_allows(enum sequence_state from, enum sequence_state to)
+{
+    return NEXT[from] >> to & 1;
+}
+
+static void enter(struct scheduler *s, struct sequence *seq, enum sequence_state state)
+{
+    assert(lifecycle_allows(seq->state, state));
+    s->n_running -= sequence_is_running(seq);
+    s->n_preempted -= seq->state == SEQUENCE_PREEMPTED;
+    s->n_restoring -= seq->state == SEQUENCE_RESTORING;
+    seq->state = state;
+    s->n_running += sequence_is_running(seq);
+    s->n_preempted += state == SEQUENCE_PREEMPTED;
+    s->n_restoring += state == SEQUENCE_RESTORING;
+}
+
+/* Enters the state that follows from the number of tokens to compute. */
+static void settle(struct scheduler *s, struct sequence *seq)
+{
+    int n = sequence_n_pending(seq);
+    enter(s, seq, n > 1 ? SEQUENCE_PREFILL : n == 1 ? SEQUENCE_DECODE : SEQUENCE_COMPUTED);
+}
+
+/* ---- pages ---- */
+
+static void drop_pages(struct scheduler *s, struct sequence *seq)
+{
+    kv_pool_drop(s->pool, seq->page_table, seq->n_pages);
+    seq->n_pages = seq->n_computed = seq->n_published = 0;
+}
+
+static int32_t previous_page(const struct sequence *seq, int page)
+{
+    return page > 0 ? seq->page_table[page - 1] : KV_NO_PAGE;
+}
+
+static void publish_pages(struct scheduler *s, struct sequence *seq)
+{
+    int n_full = seq->uses_cache ? seq->n_computed / s->page_tokens : 0;
+    for (int page = seq->n_published; page < n_full; page++) {
+        seq->page_table[page] = kv_pool_publish(s->pool, seq->page_table[page], sequence_chain(seq),
+                                                previous_page(seq, page), seq->ids + page * s->page_tokens);
+        seq->n_published = page + 1;
+    }
+}
+
+/* Number of tokens that may come from the prefix cache. At least one remains to be computed,
+ * because its logits are needed. */
+static int n_cacheable(const struct sequence *seq)
+{
+    const struct request *r = seq->request;
+    int n = request_wants_rows(r) && r->n_seen < r->n_prompt - 1 ? r->n_seen : seq->n_ids - 1;
+    return n < seq->n_ids - 1 ? n : seq->n_ids - 1;
+}
+
+/* Counts a page as computed that came from the prefix cache. */
+static void count_cached_page(const struct scheduler *s, struct sequence *seq)
+{
+    seq->n_computed += s->page_tokens;
+    if (seq->n_ids == seq->n_prompt)
+        seq->n_cached += s->page_tokens;
+}
+
+/* ---- starting ---- */
+
+static void begin_turn(struct scheduler *s, struct sequence *seq)
+{
+    seq->turn = ++s->n_turns;
+    seq->n_turn = 0;
+    seq->turn_us = s->now_us;
+}
+
+/* Takes the pages of all tokens, including the cached prefix, and runs the sequence. In addition
+ * each running sequence must be able to grow by a page, or the new one would soon be preempted.
+ * False: not now. */
+static bool run(struct scheduler *s, struct sequence *seq)
+{
+    int n_need = scheduler_pages(s, seq->n_ids), n_matched = 0;
+    if (seq->uses_cache)
+        n_matched = kv_pool_match(s->pool, sequence_chain(seq), seq->ids, n_cacheable(seq), seq->page_table);
+    struct kv_counts counts = kv_pool_counts(s->pool);
+    if (n_need - n_matched + s->n_running > counts.n_free + counts.n_cached ||
+        !kv_pool_take(s->pool, n_need - n_matched, seq->page_table + n_matched)) {
+        kv_pool_drop(s->pool, seq->page_table, n_matched);
+        return false;
+    }
+    seq->n_pages = n_need;
+    seq->n_published = n_matched;
+    seq->n_computed = n_matched * s->page_tokens;
+    seq->is_fresh = true;
+    begin_turn(s, seq);
+    if (s->spiller && seq->uses_cache &&
+        spiller_begin(s->spiller, seq, n_matched, n_cacheable(seq) / s->page_tokens))
+        enter(s, seq, SEQUENCE_RESTORING);
+    else
+        settle(s, seq);
+    return true;
+}
+
+/* Priority, then the 49 bits of the serial. */
+static uint64_t order_of(const struct request *r)
+{
+    uint64_t class = (uint64_t)(r->spec.priority - TUTTI_PRIORITY_FIRST);
+    return class << 56 | (r->serial * LIMIT_CHOICES + (uint64_t)r->n_started);
+}
+
+/* The next choice of a request, without tokens and pages. */
+static void set_up(struct scheduler *s, struct sequence *seq, struct request *r)
+{
+    int room = s->options.max_context - r->n_prompt;
+    int n_answer = r->spec.max_tokens > 0 && r->spec.max_tokens < room ? r->spec.max_tokens : room;
+    seq->request = r;
+    seq->sibling = seq;
+    seq->choice = r->n_started;
+    seq->order = order_of(r);
+    seq->n_ids = seq->n_prompt = r->n_prompt;
+    if (s->options.desc)
+        seq->prefix = model_find_prefix(s->options.desc, r->prompt, r->n_prompt);
+    seq->uses_cache = !s->options.no_prefix_cache && !s->options.desc && !r->spec.no_kv_cache;
+    seq->max_ids = r->n_prompt + (r->spec.no_answer ? 0 : n_answer);
+    seq->n_pages = seq->n_computed = seq->n_published = seq->n_cached = seq->n_planned = 0;
+    seq->queue_us = seq->ttft_us = seq->last_token_us = 0;
+    seq->is_fresh = true;
+    seq->n_drafts = 0;
+    seq->n_accepted = seq->n_rejected = 0;
+    prompt_lookup_reset(&s->lookups[seq - s->seqs]);
+}
+
+/* Finds n free slots, all or none. */
+static bool find_slots(struct scheduler *s, struct sequence **slots, int n)
+{
+    for (int i = 0, n_found = 0; i < s->options.max_seqs; i++) {
+        if (s->seqs[i].state != SEQUENCE_FREE)
+            continue;
+        slots[n_found++] = &s->seqs[i];
+        if (n_found == n)
+            return true;
+    }
+    return false;
+}
+
+struct sequence *lifecycle_start(struct scheduler *s, struct request *r)
+{
+    struct sequence *slots[LIMIT_BEAMS];
+    int n_slots = request_n_slots(r);
+    if (!find_slots(s, slots, n_slots))
+        return NULL;
+    struct sequence *first = slots[0];
+    set_up(s, first, r);
+    memcpy(first->ids, r->prompt, (size_t)r->n_prompt * sizeof *first->ids);
+    if (!run(s, first))
+        return NULL;
+    first->n_cached = first->n_computed;
+    first->queue_us = s->now_us > r->submit_us ? s->now_us - r->submit_us : 1; /* 0: has not started */
+    for (int i = 1; i < n_slots; i++) {
+        set_up(s, slots[i], r);
+        slots[i]->order += (uint64_t)i;
+        slots[i]->sibling = first;
+        slots[i - 1]->sibling = slots[i];
+        enter(s, slots[i], SEQUENCE_RESERVED);
+    }
+    r->n_started = request_ends_as_one(r) ? r->spec.n_choices : r->n_started + 1;
+    return first;
+}
+
+bool lifecycle_resume(struct scheduler *s, struct sequence *seq)
+{
+    return run(s, seq);
+}
+
+/* ---- sharing ---- */
+
+/* Gives to the tokens, pages and times of from. */
+static void share(struct scheduler *s, struct sequence *to, const struct sequence *from)
+{
+    drop_pages(s, to);
+    memcpy(to->ids, from->ids, (size_t)from->n_ids * sizeof *to->ids);
+    memcpy(to->page_table, from->page_table, (size_t)from->n_pages * sizeof *to->page_table);
+    kv_pool_share(s->pool, to->page_table, from->n_pages);
+    to->n_ids = from->n_ids;
+    to->n_pages = from->n_pages;
+    to->n_computed = from->n_computed;
+    to->n_published = from->n_published;
+    to->n_cached = from->n_cached;
+    to->queue_us = from->queue_us;
+    to->ttft_us = from->ttft_us;
+    to->last_token_us = from->last_token_us;
+    settle(s, to);
+}
+
+struct sequence *scheduler_fork(struct scheduler *s, const struct sequence *from)
+{
+    struct request *r = from->request;
+    struct sequence *seq = NULL;
+    if (from->n_ids > from->n_prompt || r->n_started == r->spec.n_choices)
+        return NULL;
+    if (!find_slots(s, &seq, 1)) {
+        request_queue_add(&s->queue, r);
+        return NULL;
+    }
+    set_up(s, seq, r);
+    begin_turn(s, seq);
+    share(s, seq, from);
+    r->n_started++;
+    return seq;
+}
+
+void scheduler_copy(struct scheduler *s, struct sequence *to, const struct sequence *from)
+{
+    assert(to != from && to->request == from->request);
+    share(s, to, from);
+}
+
+/* ---- in planning ---- */
+
+void lifecycle_adopt(struct scheduler *s, struct sequence *seq)
+{
+    if (!seq->uses_cache || seq->n_computed % s->page_tokens != 0)
+        return;
+    while (seq->n_computed + s->page_tokens <= n_cacheable(seq)) {
+        int page = seq->n_computed / s->page_tokens;
+        int32_t known = kv_pool_take_next(s->pool, sequence_chain(seq), previous_page(seq, page),
+                                          seq->ids + seq->n_computed);
+        if (known < 0)
+            break;
+        kv_pool_drop(s->pool, &seq->page_table[page], 1);
+        seq->page_table[page] = known;
+        seq->n_published = page + 1;
+        count_cached_page(s, seq);
+    }
+    settle(s, seq);
+}
+
+/* Drops the pages after the last token. */
+static void trim_pages(struct scheduler *s, struct sequence *seq)
+{
+    int n_keep = scheduler_pages(s, seq->n_ids);
+    if (seq->n_pages <= n_keep)
+        return;
+    kv_pool_drop(s->pool, seq->page_table + n_keep, seq->n_pages - n_keep);
+    seq->n_pages = n_keep;
+}
+
+void lifecycle_drop_drafts(struct scheduler *s, struct sequence *seq)
+{
+    seq->n_planned -= seq->n_drafts;
+    seq->n_drafts = 0;
+    trim_pages(s, seq);
+}
+
+static void preempt_one(struct scheduler *s, struct sequence *seq)
+{
+    drop_pages(s, seq);
+    enter(s, seq, SEQUENCE_PREEMPTED);
+    seq->n_planned = seq->n_drafts = 0;
+    s->n_preemptions++;
+}
+
+void lifecycle_preempt_last(struct scheduler *s)
+{
+    struct sequence *last = NULL;
+    for (int i = 0; i < s->options.max_seqs; i++) {
+        struct sequence *seq = &s->seqs[i];
+        if (sequence_is_running(seq) && (!last || seq->order > last->order))
+            last = seq;
+    }
+    assert(last); /* a sequence that lacks pages is running */
+    struct sequence *seq = last;
+    do { /* siblings share pages and wait for each other: one of them would free little and stop all */
+        if (sequence_is_running(seq))
+            preempt_one(s, seq);
+        seq = seq->sibling;
+    } while (seq != last);
+}
+
+/* ---- after a step ---- */
+
+/* A prompt whose turn is over goes to the end of the round. */
+static void count_turn(struct scheduler *s, struct sequence *seq, int n_rows)
+{
+    seq->n_turn += n_rows;
+    if (seq->n_turn >= PREFILL_TURN * seq->request->spec.weight)
+        begin_turn(s, seq);
+}
+
+void scheduler_advance(struct scheduler *s)
+{
+    for (int i = 0; i < s->n_entries; i++) {
+        const struct plan_entry *entry = &s->entries[i];
+        struct sequence *seq = entry->seq;
+        int n_rows = seq->n_planned - seq->n_drafts - entry->is_late;
+        seq->n_computed += n_rows;
+        seq->n_planned = 0;
+        seq->is_fresh = false;
+        if (entry->output >= 0)
+            request_queue_charge(seq->request, OUTPUT_WORK);
+        count_turn(s, seq, n_rows);
+        publish_pages(s, seq);
+        if (entry->is_late)
+            enter(s, seq, SEQUENCE_MASK_WAIT);
+        else
+            settle(s, seq);
+    }
+}
+
+void scheduler_commit(struct scheduler *s, struct sequence *seq, const int32_t *tokens, int n)
+{
+    assert(seq->state == SEQUENCE_COMPUTED);
+    int n_drafts = seq->n_drafts;
+    for (int i = 0; i < n; i++) {
+        if (i < n_drafts && seq->ids[seq->n_ids] != tokens[i])
+            n_drafts = i;
+        if (i < n_drafts) {
+            seq->n_computed++;
+            request_queue_charge(seq->request, OUTPUT_WORK);
+        }
+        seq->ids[seq->n_ids++] = tokens[i];
+    }
+    publish_pages(s, seq);
+    seq->n_drafts = 0;
+    trim_pages(s, seq);
+    settle(s, seq);
+}
+
+void scheduler_recompute(struct scheduler *s, struct sequence *seq)
+{
+    drop_pages(s, seq);
+    settle(s, seq);
+}
+
+void scheduler_wake(struct scheduler *s, struct sequence *seq)
+{
+    enter(s, seq, SEQUENCE_DECODE);
+}
+
+void scheduler_finish(struct scheduler *s, struct sequence *seq)
+{
+    for (struct sequence *next; seq->state != SEQUENCE_FREE; seq = next) {
+        next = seq->sibling;
+        drop_pages(s, seq);
+        enter(s, seq, SEQUENCE_FREE);
+        seq->request = NULL;
+        seq->n_planned = seq->n_drafts = 0;
+    }
+}
+
+/* ---- restoring ---- */
+
+void lifecycle_restored_page(struct scheduler *s, struct sequence *seq)
+{
+    assert(seq->state == SEQUENCE_RESTORING && seq->n_computed % s->page_tokens == 0 &&
+           seq->n_computed + s->page_tokens <= n_cacheable(seq));
+    count_cached_page(s, seq);
+    publish_pages(s, seq);
+}
+
+void lifecycle_restored(struct scheduler *s, struct sequence *seq)
+{
+    settle(s, seq);
+}

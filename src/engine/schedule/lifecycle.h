@@ -1,0 +1,87 @@
+/* The life of a sequence: a state machine. Every change of a sequence's state, tokens and pages is
+ * made here.
+ *
+ *   from                 cause                                      by                     to
+ *   -------------------  -----------------------------------------  ---------------------  ----------
+ *   FREE                 its request starts, its pages are taken    lifecycle_start()      running (1)
+ *   FREE                 a sibling starts                           lifecycle_start()      RESERVED
+ *   FREE                 another choice of a computed prompt        scheduler_fork()       COMPUTED
+ *   RESERVED, COMPUTED   it continues a sibling's tokens            scheduler_copy()       COMPUTED
+ *   PREEMPTED            its pages are taken again                  lifecycle_resume()     running (1)
+ *   RESTORING            its pages were read, or it stops waiting   lifecycle_restored()   (2)
+ *   PREFILL              others have computed its next pages        lifecycle_adopt()      (2)
+ *   PREFILL, DECODE      a step computed its rows                   scheduler_advance()    (2)
+ *   PREFILL, DECODE      the same, but its token mask is late       scheduler_advance()    MASK_WAIT
+ *   MASK_WAIT            its token mask is ready                    scheduler_wake()       DECODE
+ *   COMPUTED             tokens were drawn                          scheduler_commit()     (2)
+ *   DECODE               its keys and values are dropped            scheduler_recompute()  PREFILL
+ *   running              pages are needed for sequences before it   lifecycle_preempt()    PREEMPTED
+ *   all but FREE         its answer ends                            scheduler_finish()     FREE
+ *
+ * Running are RESTORING, PREFILL, DECODE, MASK_WAIT and COMPUTED. (1): RESTORING if pages are read
+ * from the spill file, else (2). (2): by the number of tokens to compute: PREFILL for two or more,
+ * DECODE for one, COMPUTED for none. Any other transition is an error and ends the program.
+ *
+ * Siblings are sequences that take their slots together, are preempted together and finish
+ * together: the beams of a search. A beam that is COMPUTED waits until all of them are; then the
+ * search copies and commits. Full recomputation commits as usual, then recomputes.
+ *
+ * Engine thread only. Nothing here allocates. */
+#ifndef TUTTI_LIFECYCLE_H
+#define TUTTI_LIFECYCLE_H
+
+#include "engine/schedule/scheduler.h"
+
+/* ---- for the engine's step ---- */
+
+/* After the step: its rows, except draft tokens, count as computed, and full pages enter the prefix
+ * cache. The last row of an entry with is_late does not count. */
+void scheduler_advance(struct scheduler *s);
+
+/* seq, which has an entry in the step, has just computed its prompt: starts another choice of its
+ * request, which shares all its pages. NULL: every choice has started, no slot is free (then the
+ * request returns to the queue), or seq is past its prompt. Call until it returns NULL. */
+struct sequence *scheduler_fork(struct scheduler *s, const struct sequence *seq);
+
+/* Makes to continue the tokens of from, a sibling, whose pages it shares from now on. */
+void scheduler_copy(struct scheduler *s, struct sequence *to, const struct sequence *from);
+
+/* Appends the n tokens drawn for seq, which is COMPUTED. Those at the beginning that equal its draft
+ * tokens are accepted: the step computed them already. The other draft tokens are dropped, with
+ * their pages. */
+void scheduler_commit(struct scheduler *s, struct sequence *seq, const int32_t *tokens, int n);
+
+/* Drops all keys and values of seq: its tokens are computed again. */
+void scheduler_recompute(struct scheduler *s, struct sequence *seq);
+
+/* The token mask of seq is ready. */
+void scheduler_wake(struct scheduler *s, struct sequence *seq);
+
+/* Ends a sequence and its siblings: drops pages, frees slots. */
+void scheduler_finish(struct scheduler *s, struct sequence *seq);
+
+/* ---- for planning ---- */
+
+/* Starts a request: gives it its slots, and pages for its prompt. NULL: not now. */
+struct sequence *lifecycle_start(struct scheduler *s, struct request *r);
+/* Lets a preempted sequence run again. False: not now. */
+bool lifecycle_resume(struct scheduler *s, struct sequence *seq);
+/* Takes over pages that other sequences have filled since seq started. Of many requests that arrive
+ * together with the same long prefix, only one prefills it. */
+void lifecycle_adopt(struct scheduler *s, struct sequence *seq);
+/* Drops seq's draft tokens, with their pages and rows. */
+void lifecycle_drop_drafts(struct scheduler *s, struct sequence *seq);
+/* Preempts the last running sequence by order, with its siblings. */
+void lifecycle_preempt_last(struct scheduler *s);
+
+/* ---- for the spiller: seq is RESTORING ---- */
+
+/* The content of its next full page was restored: it need not be computed. */
+void lifecycle_restored_page(struct scheduler *s, struct sequence *seq);
+/* It waits for no further page. */
+void lifecycle_restored(struct scheduler *s, struct sequence *seq);
+
+/* True: the table has a transition between these states. */
+bool lifecycle_allows(enum sequence_state from, enum sequence_state to);
+
+#endif
