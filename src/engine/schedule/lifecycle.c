@@ -217,6 +217,7 @@ struct sequence *scheduler_fork(struct scheduler *s, const struct sequence *from
     struct sequence *seq = NULL;
     if (from->n_ids > from->n_prompt || r->n_started == r->spec.n_choices)
         return NULL;
+    assert(from->state == SEQUENCE_COMPUTED);
     if (!find_slots(s, &seq, 1)) {
         request_queue_add(&s->queue, r);
         return NULL;
@@ -230,7 +231,7 @@ struct sequence *scheduler_fork(struct scheduler *s, const struct sequence *from
 
 void scheduler_copy(struct scheduler *s, struct sequence *to, const struct sequence *from)
 {
-    assert(to != from && to->request == from->request);
+    assert(to != from && to->request == from->request && from->state == SEQUENCE_COMPUTED);
     share(s, to, from);
 }
 
@@ -347,12 +348,14 @@ void scheduler_commit(struct scheduler *s, struct sequence *seq, const int32_t *
 
 void scheduler_recompute(struct scheduler *s, struct sequence *seq)
 {
+    assert(seq->state == SEQUENCE_DECODE);
     drop_pages(s, seq);
     settle(s, seq);
 }
 
 void scheduler_wake(struct scheduler *s, struct sequence *seq)
 {
+    assert(seq->state == SEQUENCE_MASK_WAIT);
     enter(s, seq, SEQUENCE_DECODE);
 }
 

@@ -1,0 +1,325 @@
+/* The states of a sequence: what each operation of lifecycle.h leaves behind, and that no other transition is possible. */
+#include "engine/schedule/lifecycle.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { PAGE = 16, MAX_CONTEXT = 128, MAX_REQUESTS = 8, VOCAB = 4 };
+
+struct bench {
+    struct scheduler *s;
+    struct share share;
+    struct request *requests[MAX_REQUESTS];
+    int32_t *prompts[MAX_REQUESTS];
+    int n_requests;
+};
+
+static struct bench bench_new(struct scheduler_options options)
+{
+    struct bench b = { 0 };
+    options.max_requests = MAX_REQUESTS;
+    options.page_tokens = PAGE;
+    options.max_context = MAX_CONTEXT;
+    options.max_batch_tokens = options.max_outputs = 64;
+    assert_int_equal(scheduler_new(&b.s, &options, NULL), TUTTI_OK);
+    return b;
+}
+
+/* All requests have ended: no slot and no page is in use. */
+static void bench_free(struct bench *b)
+{
+    assert_int_equal(b->s->n_running + b->s->n_preempted, 0);
+    assert_int_equal(kv_pool_counts(b->s->pool).n_used, 0);
+    for (int i = 0; i < b->s->options.max_seqs; i++)
+        assert_int_equal(b->s->seqs[i].state, SEQUENCE_FREE);
+    scheduler_free(b->s);
+    for (int i = 0; i < b->n_requests; i++) {
+        beam_search_free(b->requests[i]->beams);
+        free(b->requests[i]);
+        free(b->prompts[i]);
+    }
+}
+
+/* Queues a request whose prompt repeats the same VOCAB tokens. */
+static struct request *add(struct bench *b, int n_prompt, int n_choices, int n_beams)
+{
+    int i = b->n_requests++;
+    struct request *r = calloc(1, sizeof *r + (size_t)n_choices * sizeof(struct choice));
+    int32_t *prompt = calloc((size_t)n_prompt, sizeof *prompt);
+    assert_true(r && prompt && i < MAX_REQUESTS);
+    for (int k = 0; k < n_prompt; k++)
+        prompt[k] = 100 * i + k % VOCAB;
+    r->serial = (uint64_t)i + 1;
+    r->adapter = -1;
+    r->prompt = prompt;
+    r->n_prompt = n_prompt;
+    r->spec.n_choices = n_choices;
+    r->spec.weight = 1;
+    r->share = &b->share;
+    if (n_beams > 0)
+        assert_int_equal(beam_search_new(&r->beams, n_beams, n_beams, 10, NULL), TUTTI_OK);
+    b->requests[i] = r;
+    b->prompts[i] = prompt;
+    scheduler_add(b->s, r);
+    return r;
+}
+
+static void audit(struct bench *b)
+{
+    const char *complaint = scheduler_audit(b->s);
+    if (complaint)
+        fail_msg("%s", complaint);
+}
+
+static void compute(struct bench *b, int n_rows)
+{
+    assert_true(scheduler_plan(b->s, 1));
+    assert_int_equal(b->s->step.n_rows, n_rows);
+    scheduler_advance(b->s);
+}
+
+static void commit_one(struct bench *b, struct sequence *seq, int32_t token)
+{
+    assert_int_equal(seq->state, SEQUENCE_COMPUTED);
+    scheduler_commit(b->s, seq, &token, 1);
+    assert_int_equal(seq->state, SEQUENCE_DECODE);
+}
+
+static void a_commit_keeps_the_accepted_drafts_and_drops_the_others(void **state)
+{
+    (void)state;
+    enum { PROMPT = 14, DRAFTS = 20 };
+    for (int n_accepted = 0; n_accepted <= DRAFTS; n_accepted++) {
+        struct bench b = bench_new((struct scheduler_options){
+            .max_seqs = 1, .n_pages = 8, .max_lookup_tokens = DRAFTS, .forces_drafts = true });
+        add(&b, PROMPT, 1, 0);
+        compute(&b, PROMPT);
+        struct sequence *seq = b.s->entries[0].seq;
+        commit_one(&b, seq, PROMPT % VOCAB);
+        compute(&b, 1 + DRAFTS);
+        assert_int_equal(seq->n_drafts, DRAFTS);
+        assert_int_equal(seq->n_pages, 3);
+        int32_t tokens[DRAFTS + 1];
+        memcpy(tokens, seq->ids + seq->n_ids, DRAFTS * sizeof *tokens);
+        tokens[n_accepted] = 77; /* differs from its draft, or follows the last one */
+        scheduler_commit(b.s, seq, tokens, n_accepted + 1);
+        assert_int_equal(seq->state, SEQUENCE_DECODE);
+        assert_int_equal(seq->n_ids, PROMPT + 1 + n_accepted + 1);
+        assert_int_equal(seq->n_computed, PROMPT + 1 + n_accepted);
+        assert_int_equal(seq->n_pages, (seq->n_ids + PAGE - 1) / PAGE);
+        assert_int_equal(seq->n_published, seq->n_computed / PAGE);
+        assert_int_equal(seq->n_drafts, 0);
+        assert_int_equal(seq->ids[seq->n_ids - 1], 77);
+        audit(&b);
+        scheduler_finish(b.s, seq);
+        bench_free(&b);
+    }
+}
+
+static void an_answer_may_end_with_accepted_drafts_alone(void **state)
+{
+    (void)state;
+    struct bench b = bench_new((struct scheduler_options){
+        .max_seqs = 1, .n_pages = 8, .max_lookup_tokens = 4, .forces_drafts = true });
+    add(&b, 14, 1, 0);
+    compute(&b, 14);
+    struct sequence *seq = b.s->entries[0].seq;
+    commit_one(&b, seq, 14 % VOCAB);
+    compute(&b, 5);
+    scheduler_commit(b.s, seq, &(int32_t){ 15 % VOCAB }, 1); /* then a stop token */
+    assert_int_equal(seq->state, SEQUENCE_COMPUTED);
+    assert_int_equal(seq->n_computed, 16);
+    assert_int_equal(seq->n_published, 1);
+    scheduler_finish(b.s, seq);
+    bench_free(&b);
+}
+
+static void choices_share_the_prompt_and_those_without_a_slot_return_to_the_queue(void **state)
+{
+    (void)state;
+    struct bench b = bench_new((struct scheduler_options){ .max_seqs = 2, .n_pages = 20 });
+    struct request *r = add(&b, 20, 3, 0);
+    compute(&b, 20);
+    struct sequence *first = b.s->entries[0].seq, *second = scheduler_fork(b.s, first);
+    assert_non_null(second);
+    assert_int_equal(second->state, SEQUENCE_COMPUTED);
+    assert_int_equal(second->choice, 1);
+    assert_memory_equal(second->ids, first->ids, 20 * sizeof *first->ids);
+    assert_int_equal(kv_pool_counts(b.s->pool).n_used, 2);
+    assert_int_equal(b.s->queue.n, 0);
+    assert_null(scheduler_fork(b.s, first));
+    assert_int_equal(b.s->queue.n, 1);
+    commit_one(&b, first, 5);
+    commit_one(&b, second, 6);
+    audit(&b);
+    compute(&b, 2); /* the last page is copied: each writes its own token there */
+    assert_int_equal(b.s->n_copies, 1);
+    commit_one(&b, first, 5);
+    scheduler_finish(b.s, second);
+    audit(&b);
+    compute(&b, 1 + 4); /* the third choice: a page of the prompt is in the prefix cache */
+    struct sequence *third = b.s->entries[b.s->entries[0].seq == first].seq;
+    assert_int_equal(third->choice, 2);
+    assert_int_equal(r->n_started, 3);
+    assert_null(scheduler_fork(b.s, third));
+    assert_null(scheduler_fork(b.s, first)); /* past its prompt */
+    assert_int_equal(b.s->queue.n, 0);
+    scheduler_finish(b.s, first);
+    scheduler_finish(b.s, third);
+    bench_free(&b);
+}
+
+static void siblings_take_slots_give_way_and_finish_together(void **state)
+{
+    (void)state;
+    struct bench b = bench_new((struct scheduler_options){ .max_seqs = 4, .n_pages = 8 });
+    add(&b, 20, 1, 3);
+    compute(&b, 20);
+    struct sequence *beams[3] = { b.s->entries[0].seq };
+    assert_null(scheduler_fork(b.s, beams[0]));
+    for (int i = 1; i < 3; i++) {
+        beams[i] = beams[i - 1]->sibling;
+        assert_int_equal(beams[i]->state, SEQUENCE_RESERVED);
+        scheduler_copy(b.s, beams[i], beams[0]);
+    }
+    assert_ptr_equal(beams[2]->sibling, beams[0]);
+    for (int i = 0; i < 3; i++)
+        commit_one(&b, beams[i], i);
+    audit(&b);
+    assert_int_equal(kv_pool_counts(b.s->pool).n_used, 2);
+    assert_true(beams[0]->order < beams[1]->order && beams[1]->order < beams[2]->order);
+    lifecycle_preempt_last(b.s);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(beams[i]->state, SEQUENCE_PREEMPTED);
+        assert_int_equal(beams[i]->n_ids, 21);
+        assert_int_equal(beams[i]->n_pages, 0);
+    }
+    audit(&b);
+    compute(&b, 3 * 5); /* each again, after the page in the prefix cache */
+    scheduler_copy(b.s, beams[2], beams[1]);
+    assert_int_equal(beams[2]->ids[20], 1);
+    commit_one(&b, beams[0], 9);
+    commit_one(&b, beams[2], 9);
+    audit(&b); /* the middle one waits for its siblings */
+    assert_int_equal(beams[1]->state, SEQUENCE_COMPUTED);
+    scheduler_finish(b.s, beams[1]);
+    bench_free(&b);
+}
+
+static void a_late_mask_takes_the_last_row_back(void **state)
+{
+    (void)state;
+    struct bench b = bench_new((struct scheduler_options){ .max_seqs = 2, .n_pages = 20 });
+    add(&b, 5, 1, 0);
+    compute(&b, 5);
+    struct sequence *seq = b.s->entries[0].seq;
+    commit_one(&b, seq, 1);
+    assert_true(scheduler_plan(b.s, 1));
+    b.s->entries[0].is_late = true;
+    b.s->entries[0].output = -1;
+    double service = b.share.service;
+    scheduler_advance(b.s);
+    assert_int_equal(seq->state, SEQUENCE_MASK_WAIT);
+    assert_int_equal(seq->n_computed, 5);
+    assert_true(b.share.service <= service); /* no token, no charge */
+    audit(&b);
+    assert_false(scheduler_plan(b.s, 1));
+    scheduler_wake(b.s, seq);
+    compute(&b, 1);
+    commit_one(&b, seq, 1);
+    scheduler_finish(b.s, seq);
+    bench_free(&b);
+}
+
+static void a_recomputed_sequence_is_in_prefill_again(void **state)
+{
+    (void)state;
+    struct bench b = bench_new((struct scheduler_options){ .max_seqs = 1, .n_pages = 8 });
+    add(&b, 20, 1, 0)->spec.no_kv_cache = true;
+    compute(&b, 20);
+    struct sequence *seq = b.s->entries[0].seq;
+    for (int n = 21; n < 24; n++) {
+        commit_one(&b, seq, 1);
+        scheduler_recompute(b.s, seq);
+        assert_int_equal(seq->state, SEQUENCE_PREFILL);
+        assert_int_equal(kv_pool_counts(b.s->pool).n_free, 8);
+        audit(&b);
+        compute(&b, n); /* nothing comes from the prefix cache */
+    }
+    scheduler_finish(b.s, seq);
+    bench_free(&b);
+}
+
+/* ---- other transitions ---- */
+
+enum fault {
+    COMMIT_IN_DECODE,
+    COMMIT_IN_PREFILL,
+    WAKE_IN_PREFILL,
+    RECOMPUTE_IN_PREFILL,
+    COPY_TO_ANOTHER_REQUEST,
+    FORK_IN_PREFILL
+};
+
+static void commit_fault(enum fault fault)
+{
+    struct bench b = bench_new((struct scheduler_options){ .max_seqs = 3, .n_pages = 20 });
+    add(&b, 20, 2, 0);
+    add(&b, 60, 2, 0);
+    compute(&b, 64); /* the second is computed in part */
+    struct sequence *first = b.s->entries[0].seq, *second = b.s->entries[1].seq;
+    commit_one(&b, first, 1);
+    int32_t token = 1;
+    if (fault == COMMIT_IN_DECODE)
+        scheduler_commit(b.s, first, &token, 1);
+    else if (fault == COMMIT_IN_PREFILL)
+        scheduler_commit(b.s, second, &token, 1);
+    else if (fault == WAKE_IN_PREFILL)
+        scheduler_wake(b.s, second);
+    else if (fault == RECOMPUTE_IN_PREFILL)
+        scheduler_recompute(b.s, second);
+    else if (fault == COPY_TO_ANOTHER_REQUEST)
+        scheduler_copy(b.s, second, first);
+    else
+        (void)scheduler_fork(b.s, second);
+}
+
+static void any_other_transition_ends_the_program(void **state)
+{
+    (void)state;
+    for (enum fault fault = COMMIT_IN_DECODE; fault <= FORK_IN_PREFILL; fault++) {
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            signal(SIGABRT, SIG_DFL); /* cmocka catches it */
+            (void)close(STDERR_FILENO);
+            commit_fault(fault);
+            _exit(0);
+        }
+        int status;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGABRT)
+            fail_msg("fault %d: the program went on (status %d)", (int)fault, status);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_commit_keeps_the_accepted_drafts_and_drops_the_others),
+        cmocka_unit_test(an_answer_may_end_with_accepted_drafts_alone),
+        cmocka_unit_test(choices_share_the_prompt_and_those_without_a_slot_return_to_the_queue),
+        cmocka_unit_test(siblings_take_slots_give_way_and_finish_together),
+        cmocka_unit_test(a_late_mask_takes_the_last_row_back),
+        cmocka_unit_test(a_recomputed_sequence_is_in_prefill_again),
+        cmocka_unit_test(any_other_transition_ends_the_program),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
