@@ -145,7 +145,7 @@ struct backend_ops {
     /* Zeroed, at offset 0. buffer NULL: no memory. */
     struct floats (*alloc)(struct backend *be, size_t n_floats);
     void (*dealloc)(struct backend *be, struct floats floats); /* as allocated; none is allowed */
-    /* Memory for the buffers of reduce(), reduce_rows() and share_rows(): all ranks call these
+    /* Memory for the buffers of reduce(), reduce_rows() and all_gather_rows(): all ranks call these
      * together, in the same order. */
     struct floats (*alloc_shared)(struct backend *be, size_t n_floats);
     void (*dealloc_shared)(struct backend *be, struct floats floats);
@@ -250,7 +250,7 @@ struct backend_ops {
      * all-gather: every rank gets the own rows of all. cluster/cluster.h says what may be done in
      * between. */
     bool (*reduce_rows)(struct backend *be, struct floats x, int n_rows, int n);
-    bool (*share_rows)(struct backend *be, struct floats x, int n_rows, int n);
+    bool (*all_gather_rows)(struct backend *be, struct floats x, int n_rows, int n);
     /* Gather on rank 0: host [n_rows][begins[ranks]] gets all ranks' parts as columns; part of rank
      * r: [n_rows][begins[r + 1] - begins[r]]. On other ranks host is NULL. */
     bool (*collect)(struct backend *be, float *host, struct floats part, int n_rows, const int *begins);

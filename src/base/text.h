@@ -1,9 +1,15 @@
-/* Comparisons of strings. */
+/* Comparisons of strings and characters. */
 #ifndef TUTTI_BASE_TEXT_H
 #define TUTTI_BASE_TEXT_H
 
 #include <stdbool.h>
 #include <string.h>
+
+/* An ASCII digit, whatever the locale. */
+static inline bool text_is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
 
 static inline bool text_ends_with(const char *text, const char *end)
 {

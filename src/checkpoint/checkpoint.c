@@ -93,7 +93,7 @@ static bool is_plain_name(const char *name)
            strlen(name) < 256;
 }
 
-static int by_name(const void *a, const void *b)
+static int compare_strings(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
@@ -124,7 +124,7 @@ static enum tutti_status open_index_files(struct checkpoint *ck, const char *ind
         }
         files[n_files++] = file;
     }
-    qsort(files, n_files, sizeof *files, by_name);
+    qsort(files, n_files, sizeof *files, compare_strings);
     for (size_t i = 0; i < n_files && st == TUTTI_OK; i++) {
         if (i > 0 && strcmp(files[i], files[i - 1]) == 0)
             continue;
@@ -139,7 +139,7 @@ done:
 }
 
 /* Finds the slot of name, or the free slot for it. n_slots is a power of two and never full. */
-static size_t find_slot(const struct checkpoint *ck, const char *name)
+static size_t find_name_slot(const struct checkpoint *ck, const char *name)
 {
     size_t slot = (size_t)hash64_string(0, name) & (ck->n_slots - 1);
     while (ck->slots[slot] && strcmp(ck->tensors[ck->slots[slot] - 1]->name, name) != 0)
@@ -147,10 +147,10 @@ static size_t find_slot(const struct checkpoint *ck, const char *name)
     return slot;
 }
 
-static enum tutti_status add_tensor(struct checkpoint *ck, const struct tensor *tensor,
-                                    struct tutti_error *err)
+static enum tutti_status index_tensor(struct checkpoint *ck, const struct tensor *tensor,
+                                      struct tutti_error *err)
 {
-    size_t slot = find_slot(ck, tensor->name);
+    size_t slot = find_name_slot(ck, tensor->name);
     if (ck->slots[slot])
         return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: duplicate, it is also in %s", tensor->file,
                          tensor->name, ck->tensors[ck->slots[slot] - 1]->file);
@@ -178,7 +178,7 @@ static enum tutti_status index_tensors(struct checkpoint *ck, struct tutti_error
     enum tutti_status st = TUTTI_OK;
     for (int k = 0; k < ck->n_sets; k++) {
         for (size_t i = 0; i < ck->sets[k]->n && st == TUTTI_OK; i++)
-            st = add_tensor(ck, &ck->sets[k]->tensors[i], err);
+            st = index_tensor(ck, &ck->sets[k]->tensors[i], err);
     }
     return st;
 }
@@ -568,13 +568,13 @@ const struct tensor *checkpoint_tensor(const struct checkpoint *ck, size_t index
 
 const struct tensor *checkpoint_find(const struct checkpoint *ck, const char *name)
 {
-    uint32_t index = ck->slots[find_slot(ck, name)];
+    uint32_t index = ck->slots[find_name_slot(ck, name)];
     return index ? ck->tensors[index - 1] : NULL;
 }
 
 const struct tensor *checkpoint_take(const struct checkpoint *ck, const char *name)
 {
-    uint32_t index = ck->slots[find_slot(ck, name)];
+    uint32_t index = ck->slots[find_name_slot(ck, name)];
     if (index)
         ck->taken[index - 1] = 1;
     return index ? ck->tensors[index - 1] : NULL;

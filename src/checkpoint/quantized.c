@@ -1,5 +1,7 @@
 #include "checkpoint/quantized.h"
 
+#include "base/json/json_field.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -31,11 +33,6 @@ const char *quantized_find(const struct checkpoint *ck, const char *name)
     return NULL;
 }
 
-static bool is_on(const json_t *object, const char *key)
-{
-    return json_is_true(json_object_get(object, key));
-}
-
 /* The method's name in the object; bitsandbytes did not always write it, and MLX does not. */
 static const char *method_of(const json_t *object)
 {
@@ -44,8 +41,8 @@ static const char *method_of(const json_t *object)
         method = json_string_value(json_object_get(object, "quant_algo"));
     if (method)
         return method;
-    if (is_on(object, "load_in_4bit") || is_on(object, "load_in_8bit") || is_on(object, "_load_in_4bit") ||
-        is_on(object, "_load_in_8bit"))
+    if (json_is_on(object, "load_in_4bit") || json_is_on(object, "load_in_8bit") ||
+        json_is_on(object, "_load_in_4bit") || json_is_on(object, "_load_in_8bit"))
         return "bitsandbytes";
     return "of a kind that is not named";
 }

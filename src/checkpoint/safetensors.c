@@ -75,8 +75,8 @@ static enum tutti_status read_shape(const struct safetensors *file, const json_t
     return TUTTI_OK;
 }
 
-static enum tutti_status read_tensor(struct safetensors *file, const char *name, const json_t *entry,
-                                     const uint8_t *data, size_t data_bytes, struct tutti_error *err)
+static enum tutti_status read_header_entry(struct safetensors *file, const char *name, const json_t *entry,
+                                           const uint8_t *data, size_t data_bytes, struct tutti_error *err)
 {
     struct tensor *t = &file->set.tensors[file->set.n];
     *t = (struct tensor){ .name = name, .file = file->name, .map = &file->map };
@@ -182,7 +182,7 @@ static enum tutti_status read_header(struct safetensors *file, struct tutti_erro
     {
         if (strcmp(name, "__metadata__") == 0)
             continue;
-        enum tutti_status st = read_tensor(file, name, entry, data, data_bytes, err);
+        enum tutti_status st = read_header_entry(file, name, entry, data, data_bytes, err);
         if (st != TUTTI_OK)
             return st;
     }

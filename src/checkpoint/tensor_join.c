@@ -13,7 +13,7 @@ struct box {
 };
 
 /* Copies values to the last of N dimensions; those in front are fill. */
-static void pad(int64_t out[N], const int64_t *values, int n_dims, int64_t fill)
+static void pad_shape(int64_t out[N], const int64_t *values, int n_dims, int64_t fill)
 {
     for (int i = 0; i < N; i++)
         out[i] = i < N - n_dims ? fill : values[i - (N - n_dims)];
@@ -85,7 +85,7 @@ static bool copy_box(const struct tensor_join *join, const struct box *box)
     for (size_t i = 0; i < join->n_pieces && ok; i++) {
         const struct tensor *from = join->pieces[i].from;
         int64_t shape[N];
-        pad(shape, from->shape, from->n_dims, 1);
+        pad_shape(shape, from->shape, from->n_dims, 1);
         ok = copy_piece(&join->pieces[i], shape, box);
     }
     return ok;
@@ -96,13 +96,13 @@ static bool copy_bytes(const struct tensor_join *join, size_t begin, size_t n, u
     return copy_box(join, &(struct box){ { 0, 0, 0, (int64_t)begin }, { 1, 1, 1, (int64_t)n }, to, 1 });
 }
 
-static bool make(const struct tensor *t, void *bytes)
+static bool make_joined(const struct tensor *t, void *bytes)
 {
     const struct tensor_join *join = (const struct tensor_join *)t->source;
     struct box box = { .to = bytes, .size = (size_t)dtype_block_bytes(t->dtype) };
     if (join->is_bytes)
         return copy_bytes(join, 0, t->n_bytes, bytes);
-    pad(box.n, t->shape, t->n_dims, 1);
+    pad_shape(box.n, t->shape, t->n_dims, 1);
     return copy_box(join, &box);
 }
 
@@ -128,8 +128,8 @@ static bool make_part(const struct tensor *t, const struct tensor_part *part, vo
 {
     const int64_t at[2] = { part->row, part->column }, n[2] = { part->n_rows, part->n_columns };
     struct box box = { .to = bytes, .size = (size_t)dtype_block_bytes(t->dtype) };
-    pad(box.at, at, t->n_dims, 0);
-    pad(box.n, n, t->n_dims, 1);
+    pad_shape(box.at, at, t->n_dims, 0);
+    pad_shape(box.n, n, t->n_dims, 1);
     return copy_box((const struct tensor_join *)t->source, &box);
 }
 
@@ -141,7 +141,7 @@ struct tensor_join *tensor_join_new(struct tensor_join **list, struct tensor *te
     join->before = *list;
     *list = join;
     join->is_bytes = is_bytes;
-    join->source.make = make;
+    join->source.make = make_joined;
     if (is_bytes)
         join->source.make_part = make_part_of_bytes;
     else if (tensor->n_dims <= 2)
@@ -152,7 +152,7 @@ struct tensor_join *tensor_join_new(struct tensor_join **list, struct tensor *te
     return join;
 }
 
-static bool grow(struct tensor_join *join)
+static bool join_grow(struct tensor_join *join)
 {
     size_t capacity = join->capacity ? 2 * join->capacity : 4;
     struct tensor_piece *pieces = reallocarray(join->pieces, capacity, sizeof *pieces);
@@ -169,13 +169,13 @@ static bool grow(struct tensor_join *join)
 bool tensor_join_add(struct tensor_join *join, int n_dims, const struct tensor *from, const int64_t *from_at,
                      const int64_t *at, const int64_t *n)
 {
-    if (join->n_pieces == join->capacity && !grow(join))
+    if (join->n_pieces == join->capacity && !join_grow(join))
         return false;
     struct tensor_piece *piece = &join->pieces[join->n_pieces];
     piece->from = from;
-    pad(piece->from_at, from_at, n_dims, 0);
-    pad(piece->at, at, n_dims, 0);
-    pad(piece->n, n, n_dims, 1);
+    pad_shape(piece->from_at, from_at, n_dims, 0);
+    pad_shape(piece->at, at, n_dims, 0);
+    pad_shape(piece->n, n, n_dims, 1);
     join->from[join->n_pieces++] = from;
     join->source.from = join->from;
     join->source.n_from = join->n_pieces;

@@ -71,8 +71,8 @@ struct chat {
 
 /* ---- the conversation ------------------------------------------------------------------------------------------ */
 
-static enum tutti_status add_message(struct chat *chat, size_t index, const char *role, const char *text,
-                                     size_t n_bytes, struct tutti_error *err)
+static enum tutti_status chat_add_message(struct chat *chat, size_t index, const char *role, const char *text,
+                                          size_t n_bytes, struct tutti_error *err)
 {
     char *content = NULL;
     if (array_grow(&chat->messages, chat->n_messages, &chat->capacity, sizeof *chat->messages))
@@ -106,7 +106,7 @@ static enum tutti_status set_system(struct chat *chat, const char *text, struct 
 {
     if (has_system(chat))
         remove_message(chat, 0);
-    return *text ? add_message(chat, 0, "system", text, strlen(text), err) : TUTTI_OK;
+    return *text ? chat_add_message(chat, 0, "system", text, strlen(text), err) : TUTTI_OK;
 }
 
 static void reset(struct chat *chat)
@@ -118,7 +118,7 @@ static void reset(struct chat *chat)
 
 /* ---- one answer ------------------------------------------------------------------------------------------------ */
 
-static void on_event(void *user, const struct tutti_event *event)
+static void chat_on_event(void *user, const struct tutti_event *event)
 {
     struct chat *chat = user;
     pthread_mutex_lock(&chat->mutex);
@@ -192,7 +192,7 @@ static enum tutti_status answer(struct chat *chat, int *signal_number, struct tu
     chat->is_done = chat->lost_text = false;
     chat->last = (struct tutti_event){ 0 };
     *signal_number = 0;
-    enum tutti_status st = tutti_engine_submit(chat->engine, &chat->request, on_event, chat, &request_id,
+    enum tutti_status st = tutti_engine_submit(chat->engine, &chat->request, chat_on_event, chat, &request_id,
                                                err);
     bool is_refused = st != TUTTI_OK;
     if (st == TUTTI_OK)
@@ -210,7 +210,7 @@ static enum tutti_status answer(struct chat *chat, int *signal_number, struct tu
         if (st == TUTTI_OK && text.n_bytes == 0) /* stopped before the first word: drop the message */
             remove_message(chat, chat->n_messages - 1);
         else if (st == TUTTI_OK)
-            st = add_message(chat, chat->n_messages, "assistant", text.bytes, text.n_bytes, err);
+            st = chat_add_message(chat, chat->n_messages, "assistant", text.bytes, text.n_bytes, err);
     } else if (is_refused) {
         fprintf(stderr, "tutti: %s%s\n", err->text,
                 st == TUTTI_E_LIMIT ? "; /reset forgets the conversation" : "");
@@ -273,8 +273,8 @@ static enum tutti_status take_message(struct chat *chat, const struct buf *line,
     bool is_escaped = line->bytes[0] == '/' && line->bytes[1] == '/';
     if (line->bytes[0] == '/' && !is_escaped)
         return run_command(chat, line->bytes, quits, err);
-    enum tutti_status st = add_message(chat, chat->n_messages, "user", line->bytes + is_escaped,
-                                       line->n_bytes - is_escaped, err);
+    enum tutti_status st = chat_add_message(chat, chat->n_messages, "user", line->bytes + is_escaped,
+                                            line->n_bytes - is_escaped, err);
     return st == TUTTI_OK ? answer(chat, signal_number, err) : st;
 }
 

@@ -153,8 +153,8 @@ static enum tutti_status write_report(const struct report *r, const char *path, 
 }
 
 /* "PATH" or "PATH:SCALE". paths: [OPTION_MAX_TEXTS] copies without the scale, freed by the caller. */
-static enum tutti_status read_merges(const struct option_texts *texts, struct merge_source *out, char **paths,
-                                     struct tutti_error *err)
+static enum tutti_status read_merge_options(const struct option_texts *texts, struct merge_source *out,
+                                            char **paths, struct tutti_error *err)
 {
     for (int i = 0; i < texts->n; i++) {
         const char *text = texts->texts[i], *colon = strrchr(text, ':');
@@ -204,7 +204,7 @@ static enum tutti_status run_convert(const void *v, const char *const *operands,
     if (values->report_file && !(report.tensors = json_array()))
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the report");
     progress_begin(&report.progress, "converting", PROGRESS_BYTES);
-    enum tutti_status st = read_merges(&values->merge_lora, merges, paths, err);
+    enum tutti_status st = read_merge_options(&values->merge_lora, merges, paths, err);
     if (st == TUTTI_OK)
         st = convert_to_gguf(operands[0], operands[1], &options, err);
     for (int i = 0; i < OPTION_MAX_TEXTS; i++)

@@ -204,7 +204,7 @@ static bool add_vector(struct buf *out, const float *x, size_t n)
     return ok && buf_add_string(out, "]");
 }
 
-static void on_event(void *user, const struct tutti_event *event)
+static void generate_on_event(void *user, const struct tutti_event *event)
 {
     struct answer *answer = (struct answer *)user + event->choice;
     struct batch *batch = answer->batch;
@@ -253,7 +253,7 @@ static enum tutti_status submit(struct batch *batch, size_t index, struct tutti_
         request.n_text_bytes = prompt->n_bytes;
     }
     struct answer *first = &batch->answers[index * batch->n_choices];
-    return tutti_engine_submit(batch->engine, &request, on_event, first, &first->request_id, err);
+    return tutti_engine_submit(batch->engine, &request, generate_on_event, first, &first->request_id, err);
 }
 
 /* Submits until all are submitted or the queue is full; then the caller waits for an answer to

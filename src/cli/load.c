@@ -301,14 +301,14 @@ static enum tutti_status write_reports(const struct load_values *values, const s
                                        struct tutti_error *err)
 {
     struct buf text = { 0 };
-    bool json_alone = values->json && strcmp(values->json, "-") == 0;
-    enum tutti_status st = json_alone ? TUTTI_OK : load_report_text(&text, report, err);
-    if (st == TUTTI_OK && !json_alone)
+    bool json_only = values->json && strcmp(values->json, "-") == 0;
+    enum tutti_status st = json_only ? TUTTI_OK : load_report_text(&text, report, err);
+    if (st == TUTTI_OK && !json_only)
         output_write(text.bytes, text.n_bytes);
     buf_truncate(&text, 0);
     if (st == TUTTI_OK && values->json) {
         st = load_report_json(&text, report, values->details, err);
-        if (st == TUTTI_OK && json_alone)
+        if (st == TUTTI_OK && json_only)
             output_write(text.bytes, text.n_bytes);
         else if (st == TUTTI_OK)
             st = new_file_put(values->json, text.bytes, text.n_bytes, err);

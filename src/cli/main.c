@@ -35,7 +35,7 @@ static const struct command *find_command(const char *name)
     return NULL;
 }
 
-static int complain(const char *text)
+static int usage_error(const char *text)
 {
     fprintf(stderr, "tutti: %s\n", text);
     return EXIT_USAGE;
@@ -53,7 +53,7 @@ static int unknown_command(const char *name)
     snprintf(text, sizeof text, "unknown %s '%.64s'%s%s%s", name[0] == '-' ? "option" : "command", name,
              meant ? "; did you mean '" : "; 'tutti help' lists what there is", meant ? meant : "",
              meant ? "'?" : "");
-    return complain(text);
+    return usage_error(text);
 }
 
 /* ---- help ------------------------------------------------------------------------------------------------------ */
@@ -134,7 +134,7 @@ static int print(struct buf *text, bool ok)
     struct tutti_error err = { 0 };
     if (!ok) {
         buf_clear(text);
-        complain("out of memory");
+        usage_error("out of memory");
         return EXIT_FAILURE;
     }
     output_write(text->bytes, text->n_bytes);
@@ -142,7 +142,7 @@ static int print(struct buf *text, bool ok)
     if (output_flush(&err) == TUTTI_OK)
         return EXIT_SUCCESS;
     if (err.text[0] != '\0')
-        complain(err.text);
+        usage_error(err.text);
     return EXIT_FAILURE;
 }
 
@@ -164,7 +164,7 @@ static int help_completion(int argc, char **argv)
         return print(&text, completion_bash(&LIST, &text));
     if (argc > 0 && strcmp(argv[0], "zsh") == 0)
         return print(&text, completion_zsh(&LIST, &text));
-    return complain("help --completion: expected bash or zsh");
+    return usage_error("help --completion: expected bash or zsh");
 }
 
 static int help(int argc, char **argv)
@@ -173,7 +173,7 @@ static int help(int argc, char **argv)
     bool is_man = argc > 0 && strcmp(argv[0], "--man") == 0;
     bool is_completion = argc > 0 && strcmp(argv[0], "--completion") == 0;
     if (argc > 1 + (is_man || is_completion))
-        return complain("help: expected one command at most");
+        return usage_error("help: expected one command at most");
     if (is_man)
         return help_man(argc - 1, argv + 1);
     if (is_completion)
@@ -284,7 +284,7 @@ int main(int argc, char **argv)
     if (strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
         return help(argc - 2, argv + 2);
     if (strcmp(name, "version") == 0 || strcmp(name, "--version") == 0)
-        return argc == 2 ? version() : complain("version: expected no arguments");
+        return argc == 2 ? version() : usage_error("version: expected no arguments");
     const struct command *command = find_command(name);
     return command ? run_command(command, argc - 2, argv + 2) : unknown_command(name);
 }

@@ -333,7 +333,7 @@ static enum tutti_status run_base_model(struct job *job, struct tutti_error *err
     return st;
 }
 
-static enum tutti_status read_all(struct job *job, struct tutti_error *err)
+static enum tutti_status read_all_text(struct job *job, struct tutti_error *err)
 {
     enum tutti_status st = perplexity_init(&job->sums, job->model->desc.n_vocab, job->has_base, err);
     if (st == TUTTI_OK && job->values->save)
@@ -437,7 +437,7 @@ static enum tutti_status run_job(struct job *job, const char *path, struct tutti
         log_warn("windows of %d ids, but the model was made for %d", job->windows.n_context,
                  job->model->desc.n_ctx);
     if (st == TUTTI_OK)
-        st = read_all(job, err);
+        st = read_all_text(job, err);
     if (st == TUTTI_OK && job->values->json)
         print_json(job);
     else if (st == TUTTI_OK)

@@ -19,13 +19,14 @@ enum {
     IDLE_YIELD_NS = 1000 * 1000,   /* between steps, for work that may not come: yields this long, */
     IDLE_NAP_NS = 4 * 1000 * 1000, /* then sleep, growing up to this */
     MESSAGE_BYTES = 1 << 30,
-    VERDICT_MS = 4000, /* after a failure of the transport: wait for the monitor, which knows the reason */
+    MONITOR_WAIT_MS =
+        4000, /* after a failure of the transport: wait for the monitor, which knows the reason */
 };
 
 /* ---- opening ---- */
 
 /* Calls on_loss. On the monitor's thread. */
-static void tell_loss(void *user)
+static void report_loss(void *user)
 {
     struct cluster *c = user;
     pthread_mutex_lock(&c->lock);
@@ -49,14 +50,14 @@ static bool invite(struct cluster *c, struct monitor_invitation *invitation)
                                    : cluster_exchange(c, 0, n_others, true);
 }
 
-static enum tutti_status watch(struct cluster *c, const struct cluster_options *options,
-                               struct tutti_error *err)
+static enum tutti_status cluster_watch(struct cluster *c, const struct cluster_options *options,
+                                       struct tutti_error *err)
 {
     struct monitor_options monitor = { .rank = c->transport->rank,
                                        .n_ranks = c->transport->n_ranks,
                                        .is_local = c->transport->n_local == c->transport->n_ranks,
                                        .stays = options->stays,
-                                       .lost = tell_loss,
+                                       .lost = report_loss,
                                        .user = c };
     struct monitor_invitation invitation = { 0 };
     enum tutti_status st = TUTTI_OK;
@@ -107,7 +108,7 @@ enum tutti_status cluster_new(struct cluster **out, struct transport *transport,
     c->group = transport->rank / c->n_ranks;
     c->n_groups = n_groups;
     if (has_monitor && transport->n_ranks > 1)
-        st = watch(c, options, err);
+        st = cluster_watch(c, options, err);
     if (st == TUTTI_OK)
         st = cluster_open_sums(c, options->direct_bytes, err);
     if (st != TUTTI_OK)
@@ -198,7 +199,7 @@ void cluster_on_loss(struct cluster *c, void (*fn)(void *user), void *user)
     c->on_loss_user = user;
     pthread_mutex_unlock(&c->lock);
     if (fn && cluster_is_lost(c))
-        tell_loss(c);
+        report_loss(c);
 }
 
 bool cluster_wait(struct cluster *c, struct waiting *w, bool is_idle)
@@ -224,7 +225,7 @@ bool cluster_wait(struct cluster *c, struct waiting *w, bool is_idle)
 }
 
 /* Waits until all started messages are complete. */
-static bool finish(struct cluster *c, bool is_idle)
+static bool cluster_finish(struct cluster *c, bool is_idle)
 {
     struct waiting w = { 0 };
     for (;;) {
@@ -249,7 +250,7 @@ bool cluster_exchange(struct cluster *c, int n_sends, int n_receives, bool is_id
         atomic_store(&c->is_broken, true);
         return false;
     }
-    return finish(c, is_idle);
+    return cluster_finish(c, is_idle);
 }
 
 struct message cluster_message(const struct cluster *c, int rank, const void *bytes, size_t n_bytes)
@@ -263,7 +264,7 @@ enum tutti_status cluster_check(const struct cluster *c, struct tutti_error *err
 {
     if (!cluster_is_lost(c))
         return TUTTI_OK;
-    for (int ms = 0; c->monitor && monitor_lost(c->monitor) < 0 && ms < VERDICT_MS; ms++)
+    for (int ms = 0; c->monitor && monitor_lost(c->monitor) < 0 && ms < MONITOR_WAIT_MS; ms++)
         nap(1000000);
     if (c->monitor && monitor_lost(c->monitor) >= 0)
         return error_set(err, TUTTI_E_IO, "%s", monitor_text(c->monitor));
@@ -364,7 +365,7 @@ enum tutti_status cluster_collect(struct cluster *c, const void *bytes, size_t n
 }
 
 /* All-gather of n_bytes: [n_ranks][n_bytes], where the caller has filled its own part. */
-bool cluster_share(struct cluster *c, void *all, size_t n_bytes)
+bool cluster_all_gather(struct cluster *c, void *all, size_t n_bytes)
 {
     int count = 0;
     for (int r = 0; r < c->n_ranks; r++) {
@@ -379,14 +380,14 @@ bool cluster_share(struct cluster *c, void *all, size_t n_bytes)
 bool cluster_end(struct cluster *c)
 {
     uint8_t all[CLUSTER_MAX_RANKS] = { 0 };
-    c->is_ended = cluster_share(c, all, 1);
+    c->is_ended = cluster_all_gather(c, all, 1);
     return c->is_ended;
 }
 
 bool cluster_values(struct cluster *c, uint64_t value, uint64_t *all)
 {
     all[c->rank] = value;
-    return cluster_share(c, all, sizeof *all);
+    return cluster_all_gather(c, all, sizeof *all);
 }
 
 bool cluster_min(struct cluster *c, uint64_t *value)
@@ -407,7 +408,7 @@ enum tutti_status cluster_agree(struct cluster *c, enum tutti_status st, struct 
     if (st != TUTTI_OK && err)
         all[c->rank] = *err;
     all[c->rank].status = st;
-    if (!cluster_share(c, all, sizeof *all)) {
+    if (!cluster_all_gather(c, all, sizeof *all)) {
         free(all);
         return cluster_check(c, err);
     }

@@ -76,12 +76,12 @@ bool cluster_reduce(struct cluster *c, struct team *team, float *x, size_t n);
  * Activation Recomputation in Large Transformer Models", 2022, section 4.2.2.
  * cluster_reduce_rows(): the own rows become the sum. The other rows are then undefined, and must
  * not be written before the next of these calls, because other ranks may read them.
- * cluster_share_rows(): every rank gets the own rows of all. */
+ * cluster_all_gather_rows(): every rank gets the own rows of all. */
 bool cluster_reduce_rows(struct cluster *c, struct team *team, float *x, int n_rows, int n);
-bool cluster_share_rows(struct cluster *c, struct team *team, float *x, int n_rows, int n);
+bool cluster_all_gather_rows(struct cluster *c, struct team *team, float *x, int n_rows, int n);
 void cluster_own_rows(const struct cluster *c, int n_rows, int *begin, int *end);
 /* True: that is faster than an all-reduce and the same work on all rows. */
-bool cluster_shares_rows(const struct cluster *c, int n_rows, int n);
+bool cluster_prefers_scatter(const struct cluster *c, int n_rows, int n);
 
 /* Memory for buffers of collectives, zeroed and aligned to 64 bytes. If all ranks of the group are
  * on one machine they read each other's in place, and nothing is sent. All ranks call it together,

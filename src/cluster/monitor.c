@@ -388,7 +388,7 @@ static void end_process(const struct monitor *m)
     _exit(EXIT_FAILURE);
 }
 
-static void *watch(void *arg)
+static void *monitor_watch(void *arg)
 {
     struct monitor *m = arg;
     struct pollfd fds[CLUSTER_MAX_RANKS + 1];
@@ -451,7 +451,7 @@ enum tutti_status monitor_start(struct monitor *m, struct tutti_error *err)
     enum tutti_status st = m->options.rank == RANK_0 ? take_in(m, err) : TUTTI_OK;
     if (st != TUTTI_OK)
         return st;
-    int rc = thread_start(&m->thread, watch, m);
+    int rc = thread_start(&m->thread, monitor_watch, m);
     m->has_thread = rc == 0;
     return rc == 0 ? TUTTI_OK
                    : error_set(err, TUTTI_E_MEMORY, "cannot create the monitor thread: %s", strerror(rc));

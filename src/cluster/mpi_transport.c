@@ -84,7 +84,7 @@ static int count_sharing(MPI_Comm local, int n_local)
     return n_sharing > 0 ? n_sharing : n_local;
 }
 
-static bool fail(char *why, size_t why_bytes, const char *what, int code)
+static bool mpi_fail(char *why, size_t why_bytes, const char *what, int code)
 {
     char text[MPI_MAX_ERROR_STRING] = "";
     int n = 0;
@@ -100,7 +100,7 @@ bool tutti_transport_open(struct transport **out, char *why, size_t why_bytes)
 {
     int provided = 0, rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided);
     if (rc != MPI_SUCCESS)
-        return fail(why, why_bytes, "MPI_Init_thread", rc);
+        return mpi_fail(why, why_bytes, "MPI_Init_thread", rc);
     struct mpi_transport *mpi = calloc(1, sizeof *mpi);
     if (!mpi || provided < MPI_THREAD_SERIALIZED) {
         free(mpi);
@@ -115,7 +115,7 @@ bool tutti_transport_open(struct transport **out, char *why, size_t why_bytes)
         rc = MPI_Comm_split_type(mpi->comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local);
     if (rc != MPI_SUCCESS) {
         free(mpi);
-        return fail(why, why_bytes, "MPI_Comm_dup", rc);
+        return mpi_fail(why, why_bytes, "MPI_Comm_dup", rc);
     }
     mpi->transport.ops = &MPI_OPS;
     MPI_Comm_rank(mpi->comm, &mpi->transport.rank);

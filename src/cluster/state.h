@@ -54,7 +54,7 @@ bool cluster_exchange(struct cluster *c, int n_sends, int n_receives, bool is_id
 struct message cluster_message(const struct cluster *c, int rank, const void *bytes, size_t n_bytes);
 
 /* All-gather of n_bytes: all [n_ranks][n_bytes], where the caller has filled its own part. */
-bool cluster_share(struct cluster *c, void *all, size_t n_bytes);
+bool cluster_all_gather(struct cluster *c, void *all, size_t n_bytes);
 
 /* Allocates what collectives need (sums.c). All ranks together, after all else of the cluster.
  * direct_bytes: of struct cluster_options. */

@@ -47,7 +47,7 @@ static bool make_piece(struct cluster *c, struct piece *piece, size_t n_bytes, b
     cards[c->rank].fd = -1;
     uint64_t is_made = is_wanted && piece->segments &&
                        segment_new(&piece->segments[c->rank], &cards[c->rank], n_bytes);
-    bool is_alive = cluster_share(c, cards, sizeof *cards);
+    bool is_alive = cluster_all_gather(c, cards, sizeof *cards);
     for (int r = 0; is_alive && r < c->n_ranks && is_made; r++)
         is_made = r == c->rank || segment_find(&piece->segments[r], &cards[r]);
     is_alive = is_alive && cluster_min(c, &is_made);
@@ -126,7 +126,7 @@ static bool find_theirs(const struct cluster *c, const float *x, size_t n, const
     return false;
 }
 
-static struct place *place_of(const struct cluster *c, int rank)
+static struct place *rank_place(const struct cluster *c, int rank)
 {
     return c->meeting.segments[rank].memory;
 }
@@ -139,10 +139,10 @@ static bool meet(struct cluster *c)
     if (cluster_is_lost(c))
         return false;
     c->is_ended = false;
-    atomic_store_explicit(&place_of(c, c->rank)->n_meetings, number, memory_order_release);
+    atomic_store_explicit(&rank_place(c, c->rank)->n_meetings, number, memory_order_release);
     for (int r = 0; r < c->n_ranks; r++) {
         struct waiting w = { 0 };
-        while (atomic_load_explicit(&place_of(c, r)->n_meetings, memory_order_acquire) < number)
+        while (atomic_load_explicit(&rank_place(c, r)->n_meetings, memory_order_acquire) < number)
             if (!cluster_wait(c, &w, false))
                 return false;
     }
@@ -154,7 +154,7 @@ static bool meet(struct cluster *c)
 typedef float lanes __attribute__((vector_size(64), aligned(4), may_alias));
 
 /* sum may be one of the parts. */
-static void add(float *sum, const float *const *parts, int n_parts, size_t begin, size_t end)
+static void add_parts(float *sum, const float *const *parts, int n_parts, size_t begin, size_t end)
 {
     size_t i = begin;
     for (; i + LANES <= end; i += LANES) {
@@ -182,9 +182,9 @@ static void add_some(void *arg, int thread, int n_threads)
 {
     const struct add_job *job = arg;
     int64_t begin, end;
-    team_share((int64_t)job->n, LANES, thread, n_threads, &begin, &end);
+    team_range((int64_t)job->n, LANES, thread, n_threads, &begin, &end);
     if (job->n_parts > 1)
-        add(job->sum, job->parts, job->n_parts, (size_t)begin, (size_t)end);
+        add_parts(job->sum, job->parts, job->n_parts, (size_t)begin, (size_t)end);
     else if (begin < end)
         memcpy(job->sum + begin, job->parts[0] + begin, (size_t)(end - begin) * sizeof *job->sum);
 }
@@ -206,12 +206,12 @@ static bool reduce_direct(struct cluster *c, float *x, size_t n)
     const float *parts[CLUSTER_MAX_RANKS];
     if (c->meeting.n_bytes > 0) {
         int turn = (int)(c->n_meetings & 1);
-        memcpy(place_of(c, c->rank)->values[turn], x, n * sizeof *x);
+        memcpy(rank_place(c, c->rank)->values[turn], x, n * sizeof *x);
         if (!meet(c))
             return false;
         for (int r = 0; r < c->n_ranks; r++)
-            parts[r] = place_of(c, r)->values[turn];
-        add(x, parts, c->n_ranks, 0, n);
+            parts[r] = rank_place(c, r)->values[turn];
+        add_parts(x, parts, c->n_ranks, 0, n);
         return true;
     }
     int count = 0;
@@ -224,7 +224,7 @@ static bool reduce_direct(struct cluster *c, float *x, size_t n)
     }
     if (!cluster_exchange(c, count, count, false))
         return false;
-    add(x, parts, c->n_ranks, 0, n);
+    add_parts(x, parts, c->n_ranks, 0, n);
     return true;
 }
 
@@ -239,14 +239,14 @@ struct parts {
 };
 
 /* Divides x into n units of unit_floats each; the last one may be smaller. */
-static void cut(const struct cluster *c, struct parts *p, float *x, size_t n, size_t unit_floats)
+static void divide(const struct cluster *c, struct parts *p, float *x, size_t n, size_t unit_floats)
 {
     size_t n_units = (n + unit_floats - 1) / unit_floats;
     *p = (struct parts){ .x = x };
     for (int r = 0; r <= c->n_ranks; r++) {
         int64_t begin = (int64_t)n_units, end;
         if (r < c->n_ranks)
-            team_share((int64_t)n_units, 1, r, c->n_ranks, &begin, &end);
+            team_range((int64_t)n_units, 1, r, c->n_ranks, &begin, &end);
         p->begins[r] = (size_t)begin * unit_floats < n ? (size_t)begin * unit_floats : n;
     }
     p->is_seen = find_theirs(c, x, n, p->theirs);
@@ -359,14 +359,14 @@ bool cluster_reduce(struct cluster *c, struct team *team, float *x, size_t n)
         ok = reduce_direct(c, x, n);
     } else {
         struct parts parts;
-        cut(c, &parts, x, n, LANES);
+        divide(c, &parts, x, n, LANES);
         ok = reduce_part(c, team, &parts) && share_parts(c, team, &parts);
     }
     count(c, n, begin_ns);
     return ok;
 }
 
-bool cluster_shares_rows(const struct cluster *c, int n_rows, int n)
+bool cluster_prefers_scatter(const struct cluster *c, int n_rows, int n)
 {
     return c->n_ranks > 1 && n_rows >= c->n_ranks &&
            (size_t)n_rows * (size_t)n * sizeof(float) > c->direct_bytes;
@@ -375,7 +375,7 @@ bool cluster_shares_rows(const struct cluster *c, int n_rows, int n)
 void cluster_own_rows(const struct cluster *c, int n_rows, int *begin, int *end)
 {
     int64_t first, last;
-    team_share(n_rows, 1, c->rank, c->n_ranks, &first, &last);
+    team_range(n_rows, 1, c->rank, c->n_ranks, &first, &last);
     *begin = (int)first;
     *end = (int)last;
 }
@@ -384,17 +384,17 @@ bool cluster_reduce_rows(struct cluster *c, struct team *team, float *x, int n_r
 {
     uint64_t begin_ns = clock_now_ns();
     struct parts parts;
-    cut(c, &parts, x, (size_t)n_rows * (size_t)n, (size_t)n);
+    divide(c, &parts, x, (size_t)n_rows * (size_t)n, (size_t)n);
     bool ok = c->n_ranks == 1 || reduce_part(c, team, &parts);
     count(c, (size_t)n_rows * (size_t)n, begin_ns);
     return ok;
 }
 
-bool cluster_share_rows(struct cluster *c, struct team *team, float *x, int n_rows, int n)
+bool cluster_all_gather_rows(struct cluster *c, struct team *team, float *x, int n_rows, int n)
 {
     uint64_t begin_ns = clock_now_ns();
     struct parts parts;
-    cut(c, &parts, x, (size_t)n_rows * (size_t)n, (size_t)n);
+    divide(c, &parts, x, (size_t)n_rows * (size_t)n, (size_t)n);
     bool ok = c->n_ranks == 1 || share_parts(c, team, &parts);
     count(c, 0, begin_ns);
     return ok;

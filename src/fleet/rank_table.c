@@ -189,7 +189,7 @@ static enum tutti_status read_server(struct rank_table *t, struct place *at, con
     return st;
 }
 
-static struct place place_of(const struct rank_table *t, int device, struct tutti_error *err)
+static struct place device_place(const struct rank_table *t, int device, struct tutti_error *err)
 {
     int server = t->devices[device].server;
     return (struct place){ t, err, server, device - t->servers[server].first };
@@ -205,12 +205,12 @@ static enum tutti_status sort_ranks(struct rank_table *t, struct tutti_error *er
         t->by_rank[i] = -1;
     for (int i = 0; i < t->n_ranks; i++) {
         int64_t rank = t->devices[i].rank;
-        struct place at = place_of(t, i, err);
+        struct place at = device_place(t, i, err);
         if (rank >= t->n_ranks)
             return wrong(&at, "rank_id", "%" PRId64 ", but there are %d devices, so ranks are 0 to %d", rank,
                          t->n_ranks, t->n_ranks - 1);
         if (t->by_rank[rank] >= 0) {
-            struct place other = place_of(t, t->by_rank[rank], err);
+            struct place other = device_place(t, t->by_rank[rank], err);
             return wrong(&at, "rank_id", "%" PRId64 " is server_list[%d].device[%d]'s too", rank,
                          other.server, other.device);
         }
@@ -242,8 +242,8 @@ static enum tutti_status check_addresses(const struct rank_table *t, struct tutt
     for (size_t i = 1; i < n && st == TUTTI_OK; i++) {
         if (strcmp(sorted[i]->ip, sorted[i - 1]->ip) != 0)
             continue;
-        struct place at = place_of(t, (int)(sorted[i] - t->devices), err);
-        struct place other = place_of(t, (int)(sorted[i - 1] - t->devices), err);
+        struct place at = device_place(t, (int)(sorted[i] - t->devices), err);
+        struct place other = device_place(t, (int)(sorted[i - 1] - t->devices), err);
         st = wrong(&at, "device_ip", "%.64s is server_list[%d].device[%d]'s too", sorted[i]->ip, other.server,
                    other.device);
     }

@@ -168,7 +168,7 @@ static enum tutti_status no_checksum(const char *path, struct tutti_error *err)
 }
 
 /* Adds a tensor's name, type, shape and bytes to the digest. */
-static enum tutti_status add_tensor(struct shard_plan *p, const struct tensor *t, struct tutti_error *err)
+static enum tutti_status digest_tensor(struct shard_plan *p, const struct tensor *t, struct tutti_error *err)
 {
     struct tensor_view view;
     struct buf line = { 0 };
@@ -196,7 +196,7 @@ static enum tutti_status add_tensor(struct shard_plan *p, const struct tensor *t
     return ok ? TUTTI_OK : error_out_of_memory(checkpoint_path(p->ck), err);
 }
 
-static int by_name(const void *a, const void *b)
+static int compare_tensors(const void *a, const void *b)
 {
     return strcmp((*(const struct tensor *const *)a)->name, (*(const struct tensor *const *)b)->name);
 }
@@ -208,10 +208,10 @@ static enum tutti_status make_fingerprint(struct shard_plan *p, struct tutti_err
     for (size_t i = 0; sorted && i < p->n_items; i++)
         sorted[i] = p->items[i].tensor;
     if (sorted)
-        qsort((void *)sorted, p->n_items, sizeof *sorted, by_name);
+        qsort((void *)sorted, p->n_items, sizeof *sorted, compare_tensors);
     digest_begin(p->digest);
     for (size_t i = 0; st == TUTTI_OK && i < p->n_items; i++)
-        st = add_tensor(p, sorted[i], err);
+        st = digest_tensor(p, sorted[i], err);
     free((void *)sorted);
     return st == TUTTI_OK && !digest_end(p->digest, p->fingerprint) ? no_checksum(checkpoint_path(p->ck), err)
                                                                     : st;

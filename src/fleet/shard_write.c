@@ -45,7 +45,8 @@ static enum tutti_status sink(void *user, const void *bytes, size_t n_bytes, str
     return new_folder_write(t->folder, t->fd, bytes, n_bytes, err);
 }
 
-static enum tutti_status put(struct target *t, const void *bytes, size_t n_bytes, struct tutti_error *err)
+static enum tutti_status target_put(struct target *t, const void *bytes, size_t n_bytes,
+                                    struct tutti_error *err)
 {
     t->tensor_bytes += n_bytes;
     return tensor_writer_data(t->writer, bytes, n_bytes, err);
@@ -139,14 +140,14 @@ static enum tutti_status put_rows(struct output *o, struct target *t, const stru
 {
     size_t row_bytes = tensor_columns_bytes(view->tensor, view->n_columns);
     if (view->bytes)
-        return put(t, (const uint8_t *)view->bytes + (size_t)begin * row_bytes,
-                   (size_t)(end - begin) * row_bytes, err);
+        return target_put(t, (const uint8_t *)view->bytes + (size_t)begin * row_bytes,
+                          (size_t)(end - begin) * row_bytes, err);
     int64_t n_most = shard_chunk_rows(o->plan, row_bytes);
     enum tutti_status st = TUTTI_OK;
     for (int64_t row = begin; row < end && st == TUTTI_OK; row += n_most) {
         const struct tensor_part part = { row, end - row < n_most ? end - row : n_most, 0, view->n_columns };
         st = tensor_view_copy(view, &part, o->plan->chunk)
-                 ? put(t, o->plan->chunk, (size_t)part.n_rows * row_bytes, err)
+                 ? target_put(t, o->plan->chunk, (size_t)part.n_rows * row_bytes, err)
                  : error_out_of_memory(checkpoint_path(o->plan->ck), err);
     }
     return st;
@@ -176,7 +177,7 @@ static enum tutti_status put_columns(struct output *o, struct target *t, const s
                 to += tensor_columns_bytes(tensor, part.n_columns);
             }
         }
-        st = ok ? put(t, o->plan->chunk, (size_t)n * row_bytes, err)
+        st = ok ? target_put(t, o->plan->chunk, (size_t)n * row_bytes, err)
                 : error_out_of_memory(checkpoint_path(o->plan->ck), err);
     }
     return st;
@@ -236,7 +237,7 @@ static enum tutti_status write_tensors(struct output *o, struct tutti_error *err
     return st;
 }
 
-static bool add_file(struct target *t, const char *name, int64_t n_bytes, const char *sha256)
+static bool add_manifest_file(struct target *t, const char *name, int64_t n_bytes, const char *sha256)
 {
     return json_array_append_new(t->files, json_pack("{s:s, s:I, s:s}", "name", name, "bytes",
                                                      (json_int_t)n_bytes, "sha256", sha256)) == 0;
@@ -253,7 +254,7 @@ static enum tutti_status finish_tensors(struct output *o, struct target *t, stru
     st = new_folder_close_file(o->folder, fd, err);
     if (st == TUTTI_OK && !digest_end(t->digest, sha256))
         st = error_set(err, TUTTI_E_INTERNAL, "%s: no checksum could be made", t->file);
-    return st == TUTTI_OK && !add_file(t, t->file, t->n_bytes, sha256)
+    return st == TUTTI_OK && !add_manifest_file(t, t->file, t->n_bytes, sha256)
                ? error_out_of_memory(checkpoint_path(o->plan->ck), err)
                : st;
 }
@@ -301,7 +302,7 @@ static enum tutti_status copy_file(struct output *o, const char *name, struct tu
         struct tutti_error *close_err = st == TUTTI_OK ? err : NULL;
         enum tutti_status closed = new_folder_close_file(o->folder, fd, close_err);
         st = st == TUTTI_OK ? closed : st;
-        if (st == TUTTI_OK && !add_file(t, name, (int64_t)map.n_bytes, sha256))
+        if (st == TUTTI_OK && !add_manifest_file(t, name, (int64_t)map.n_bytes, sha256))
             st = error_out_of_memory(checkpoint_path(o->plan->ck), err);
     }
     mapping_close(&map);

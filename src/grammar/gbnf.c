@@ -22,7 +22,7 @@ struct reader {
     size_t n_slots;
 };
 
-static void place(struct reader *r, const char *at, int *line, int *column)
+static void find_line(struct reader *r, const char *at, int *line, int *column)
 {
     if (at < r->counted || !r->counted) {
         r->counted = r->text;
@@ -37,12 +37,12 @@ static void place(struct reader *r, const char *at, int *line, int *column)
 }
 
 /* Sets the first error. Returns -1, which is not a node. */
-static int32_t fail(struct reader *r, const char *at, const char *what)
+static int32_t gbnf_fail(struct reader *r, const char *at, const char *what)
 {
     int line, column;
     if (r->status != TUTTI_OK)
         return -1;
-    place(r, at, &line, &column);
+    find_line(r, at, &line, &column);
     r->status = error_set_param(r->err, TUTTI_E_ARGUMENT, "grammar", "grammar: line %d, column %d: %s", line,
                                 column, what);
     return -1;
@@ -113,7 +113,7 @@ static int32_t find_rule(struct reader *r, const char *name, size_t n)
     int32_t rule = syntax_add_rule(s, name, n);
     if (rule >= 0) {
         r->slots[k] = rule + 1;
-        place(r, name, &s->rules[rule].line, &s->rules[rule].column);
+        find_line(r, name, &s->rules[rule].line, &s->rules[rule].column);
     }
     return rule;
 }
@@ -123,16 +123,16 @@ static int32_t find_rule(struct reader *r, const char *name, size_t n)
 static bool read_hex(struct reader *r, const char *begin, int n_digits, uint32_t *code)
 {
     if (!hex_read(r->at, (size_t)(r->end - r->at), n_digits, code)) {
-        fail(r, begin,
-             n_digits == 2   ? "\\x must be followed by 2 hexadecimal digits"
-             : n_digits == 4 ? "\\u must be followed by 4 hexadecimal digits"
-                             : "\\U must be followed by 8 hexadecimal digits");
+        gbnf_fail(r, begin,
+                  n_digits == 2   ? "\\x must be followed by 2 hexadecimal digits"
+                  : n_digits == 4 ? "\\u must be followed by 4 hexadecimal digits"
+                                  : "\\U must be followed by 8 hexadecimal digits");
         return false;
     }
     r->at += n_digits;
     if (*code <= MAX_CODE_POINT && !(*code >= 0xD800 && *code <= 0xDFFF))
         return true;
-    fail(r, begin, "this is no Unicode character: U+D800 to U+DFFF and above U+10FFFF are none");
+    gbnf_fail(r, begin, "this is no Unicode character: U+D800 to U+DFFF and above U+10FFFF are none");
     return false;
 }
 
@@ -143,7 +143,7 @@ static bool read_char(struct reader *r, uint32_t *code)
     if (*begin != '\\') {
         int n = utf8_decode(begin, (size_t)(r->end - begin), code);
         if (n == 0) {
-            fail(r, begin, "the text is not valid UTF-8");
+            gbnf_fail(r, begin, "the text is not valid UTF-8");
             return false;
         }
         r->at += n;
@@ -175,7 +175,7 @@ static bool read_char(struct reader *r, uint32_t *code)
         return true;
     default:
         r->at = begin;
-        fail(r, begin, "unknown escape; known are \\x \\u \\U \\t \\r \\n \\\\ \\\" \\[ \\]");
+        gbnf_fail(r, begin, "unknown escape; known are \\x \\u \\U \\t \\r \\n \\\\ \\\" \\[ \\]");
         return false;
     }
 }
@@ -196,7 +196,7 @@ static int32_t read_literal(struct reader *r)
         }
     }
     if (r->at == r->end) {
-        fail(r, begin, "this string has no closing \"");
+        gbnf_fail(r, begin, "this string has no closing \"");
         goto done;
     }
     r->at++;
@@ -244,14 +244,14 @@ static int32_t read_class(struct reader *r)
                 goto done;
         }
         if (range.high < range.low) {
-            fail(r, first, "the range ends before it begins");
+            gbnf_fail(r, first, "the range ends before it begins");
             goto done;
         }
         if (!add_range(r, &ranges, &n, &room, range))
             goto done;
     }
     if (r->at == r->end) {
-        fail(r, begin, "this class has no closing ]");
+        gbnf_fail(r, begin, "this class has no closing ]");
         goto done;
     }
     r->at++;
@@ -272,19 +272,19 @@ done:
 
 /* ---- expressions ---- */
 
-static int32_t read_choice(struct reader *r);
+static int32_t gbnf_read_choice(struct reader *r);
 
 static int32_t read_group(struct reader *r)
 {
     const char *begin = r->at++;
     if (++r->depth > LIMIT_GRAMMAR_NESTING)
-        return fail(r, begin, "parentheses nest deeper than 64");
+        return gbnf_fail(r, begin, "parentheses nest deeper than 64");
     skip(r, true);
-    int32_t node = read_choice(r);
+    int32_t node = gbnf_read_choice(r);
     if (r->status != TUTTI_OK)
         return -1;
     if (!is_next(r, ')'))
-        return fail(r, begin, "this ( has no closing )");
+        return gbnf_fail(r, begin, "this ( has no closing )");
     r->at++;
     r->depth--;
     return node;
@@ -300,7 +300,7 @@ static int32_t read_reference(struct reader *r)
 }
 
 /* The next part of a sequence. *is_end: no further part. */
-static int32_t read_part(struct reader *r, bool *is_end)
+static int32_t read_sequence_part(struct reader *r, bool *is_end)
 {
     char c = r->at < r->end ? *r->at : '\0';
     *is_end = false;
@@ -317,9 +317,9 @@ static int32_t read_part(struct reader *r, bool *is_end)
     if (is_word(c))
         return read_reference(r);
     if (c == '<' || c == '!')
-        return fail(r, r->at, "tokens (<...>) are not supported, only text");
+        return gbnf_fail(r, r->at, "tokens (<...>) are not supported, only text");
     if (c == '*' || c == '+' || c == '?' || c == '{')
-        return fail(r, r->at, "there is nothing in front of this to be repeated");
+        return gbnf_fail(r, r->at, "there is nothing in front of this to be repeated");
     *is_end = true;
     return -1;
 }
@@ -332,12 +332,12 @@ static bool read_count(struct reader *r, int32_t *out)
     while (r->at < r->end && *r->at >= '0' && *r->at <= '9') {
         value = value * 10 + (*r->at++ - '0');
         if (value > LIMIT_GRAMMAR_REPEAT) {
-            fail(r, begin, "repetitions must be at most 65536");
+            gbnf_fail(r, begin, "repetitions must be at most 65536");
             return false;
         }
     }
     if (r->at == begin)
-        fail(r, begin, "expected a number");
+        gbnf_fail(r, begin, "expected a number");
     *out = value;
     return r->at > begin;
 }
@@ -359,12 +359,12 @@ static bool read_counts(struct reader *r, int32_t *min, int32_t *max)
         skip(r, true);
     }
     if (!is_next(r, '}')) {
-        fail(r, begin, "this { has no closing }");
+        gbnf_fail(r, begin, "this { has no closing }");
         return false;
     }
     r->at++;
     if (*max != REPEAT_FOREVER && *max < *min) {
-        fail(r, begin, "the largest number of repetitions is below the smallest");
+        gbnf_fail(r, begin, "the largest number of repetitions is below the smallest");
         return false;
     }
     return true;
@@ -405,7 +405,7 @@ static int32_t read_sequence(struct reader *r)
     int32_t node = -1;
     for (;;) {
         bool is_end;
-        int32_t part = read_part(r, &is_end);
+        int32_t part = read_sequence_part(r, &is_end);
         if (is_end)
             break;
         skip(r, r->depth > 0);
@@ -424,7 +424,7 @@ done:
     return node;
 }
 
-static int32_t read_choice(struct reader *r)
+static int32_t gbnf_read_choice(struct reader *r)
 {
     struct ids ways = { 0 };
     int32_t node = -1;
@@ -456,28 +456,28 @@ static void read_rule(struct reader *r)
         r->at++;
     size_t n = (size_t)(r->at - name);
     if (n == 0) {
-        fail(r, name, "expected the name of a rule");
+        gbnf_fail(r, name, "expected the name of a rule");
         return;
     }
     int32_t rule = find_rule(r, name, n);
     if (rule < 0)
         return;
     if (r->out->rules[rule].node >= 0) {
-        fail(r, name, "this rule was defined before");
+        gbnf_fail(r, name, "this rule was defined before");
         return;
     }
     skip(r, false);
     if (r->end - r->at < 3 || memcmp(r->at, "::=", 3) != 0) {
-        fail(r, r->at, "expected ::=");
+        gbnf_fail(r, r->at, "expected ::=");
         return;
     }
     r->at += 3;
     skip(r, true);
-    int32_t node = read_choice(r);
+    int32_t node = gbnf_read_choice(r);
     if (r->status != TUTTI_OK || r->out->is_full)
         return;
     if (r->at < r->end && *r->at != '\n' && *r->at != '\r') {
-        fail(r, r->at, "this does not belong here: a rule ends with its line");
+        gbnf_fail(r, r->at, "this does not belong here: a rule ends with its line");
         return;
     }
     syntax_define(r->out, rule, node);

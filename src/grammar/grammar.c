@@ -106,7 +106,7 @@ static void note_bytes(struct grammar *g)
         client_memory_grow(g->memory, n - before);
 }
 
-static enum tutti_status reserve(struct grammar *g, struct tutti_error *err)
+static enum tutti_status grammar_reserve(struct grammar *g, struct tutti_error *err)
 {
     const struct token_trie *trie = g->trie;
     g->n_words = grammar_mask_words(trie->n_vocab);
@@ -151,7 +151,7 @@ static enum tutti_status find_first_mask(struct grammar *g, struct budget *budge
     return st;
 }
 
-static enum tutti_status begin(struct grammar *g, struct budget *budget, struct tutti_error *err)
+static enum tutti_status grammar_begin(struct grammar *g, struct budget *budget, struct tutti_error *err)
 {
     g->first_set = sets_close(&g->sets, g->automaton->start, STACK_EMPTY);
     enum tutti_status st = explain(g, err);
@@ -167,8 +167,8 @@ static enum tutti_status compile(struct grammar *g, enum grammar_kind kind, cons
         st = automaton_new(&g->automaton, &syntax, err);
     syntax_clear(&syntax);
     if (st == TUTTI_OK)
-        st = reserve(g, err);
-    return st == TUTTI_OK ? begin(g, budget, err) : st;
+        st = grammar_reserve(g, err);
+    return st == TUTTI_OK ? grammar_begin(g, budget, err) : st;
 }
 
 enum tutti_status grammar_new(struct grammar **out, enum grammar_kind kind, const char *text, size_t n_bytes,
@@ -378,7 +378,7 @@ static bool goes_on(struct grammar *g, int32_t n_visited)
 }
 
 /* Recomputes the sets on the path from a node to the one before node, as walk() left them. */
-static void find_path(struct grammar *g, int32_t from, int32_t node)
+static void recompute_path(struct grammar *g, int32_t from, int32_t node)
 {
     const struct token_trie *trie = g->trie;
     for (int32_t at = from; g->sets.status == TUTTI_OK;) {
@@ -402,7 +402,7 @@ static bool walk(struct grammar *g, struct mask_progress *p, int32_t from, int32
         return g->sets.status == TUTTI_OK;
     g->stack[trie->depth[from]] = set;
     if (p->node > 0)
-        find_path(g, from, p->node);
+        recompute_path(g, from, p->node);
     while (i < end) {
         if (!goes_on(g, ++n_visited)) {
             p->node = i;

@@ -185,7 +185,7 @@ static void begin_closure(struct sets *s)
 
 /* Whether the stack has room for the frames that the state needs until the end of its rule. So
  * every accepted text can be completed. */
-static bool has_room(struct sets *s, int32_t state, int32_t stack)
+static bool sets_have_room(struct sets *s, int32_t state, int32_t stack)
 {
     int32_t reach = s->frames[stack].depth + s->a->needs[state];
     if (reach > MAX_STACK_DEPTH)
@@ -197,7 +197,7 @@ static bool has_room(struct sets *s, int32_t state, int32_t stack)
 
 static void look_at(struct sets *s, int32_t state, int32_t stack)
 {
-    if (!has_room(s, state, stack))
+    if (!sets_have_room(s, state, stack))
         return;
     uint64_t key = (uint64_t)(uint32_t)state << 32 | (uint32_t)stack;
     size_t k = hash_pair(state, stack) & (SEEN_SLOTS - 1);
@@ -238,7 +238,7 @@ static int32_t end_closure(struct sets *s)
             if (e->kind != EDGE_CALL)
                 continue;
             if (!a->is_end[e->to])
-                stack = has_room(s, e->to, stack) ? sets_push(s, stack, e->to) : -1;
+                stack = sets_have_room(s, e->to, stack) ? sets_push(s, stack, e->to) : -1;
             if (stack >= 0)
                 look_at(s, e->call, stack);
         }

@@ -35,8 +35,8 @@ static bool take_bytes(struct syntax *s, size_t n_bytes)
 }
 
 /* Makes room for n more of an array that has n_used of *room. False: the syntax is full now. */
-static bool grow(struct syntax *s, void *array, size_t *room, size_t n_used, size_t n, size_t item_bytes,
-                 size_t limit)
+static bool syntax_grow(struct syntax *s, void *array, size_t *room, size_t n_used, size_t n,
+                        size_t item_bytes, size_t limit)
 {
     if (!syntax_spend(s, 1 + n) || n > limit || n_used > limit - n) {
         s->is_full = true;
@@ -61,7 +61,7 @@ static bool grow(struct syntax *s, void *array, size_t *room, size_t n_used, siz
 
 static int32_t add_node(struct syntax *s, struct node node)
 {
-    if (!grow(s, &s->nodes, &s->nodes_room, s->n_nodes, 1, sizeof *s->nodes, LIMIT_GRAMMAR_NODES))
+    if (!syntax_grow(s, &s->nodes, &s->nodes_room, s->n_nodes, 1, sizeof *s->nodes, LIMIT_GRAMMAR_NODES))
         return -1;
     s->nodes[s->n_nodes] = node;
     return (int32_t)s->n_nodes++;
@@ -97,7 +97,8 @@ int32_t syntax_text(struct syntax *s, const char *text)
 
 int32_t syntax_chars(struct syntax *s, const struct char_range *ranges, size_t n)
 {
-    if (!grow(s, &s->ranges, &s->ranges_room, s->n_ranges, n, sizeof *s->ranges, 4u * LIMIT_GRAMMAR_NODES))
+    if (!syntax_grow(s, &s->ranges, &s->ranges_room, s->n_ranges, n, sizeof *s->ranges,
+                     4u * LIMIT_GRAMMAR_NODES))
         return -1;
     size_t first = s->n_ranges;
     if (n > 0)
@@ -109,8 +110,8 @@ int32_t syntax_chars(struct syntax *s, const struct char_range *ranges, size_t n
 
 static int32_t add_list(struct syntax *s, enum node_kind kind, const int32_t *nodes, size_t n)
 {
-    if (!grow(s, &s->children, &s->children_room, s->n_children, n, sizeof *s->children,
-              4u * LIMIT_GRAMMAR_NODES))
+    if (!syntax_grow(s, &s->children, &s->children_room, s->n_children, n, sizeof *s->children,
+                     4u * LIMIT_GRAMMAR_NODES))
         return -1;
     size_t first = s->n_children;
     if (n > 0)
@@ -133,7 +134,7 @@ int32_t syntax_seq(struct syntax *s, const int32_t *nodes, size_t n)
 /* factor() recurses to MAX_FACTOR_DEPTH, with 5 KB of each call on the stack. */
 enum { MAX_FACTORED = 256, FACTOR_SLOTS = 2 * MAX_FACTORED, MAX_FACTOR_DEPTH = 64 };
 
-static int32_t part_of(const struct syntax *s, int32_t way, int32_t skip)
+static int32_t way_part(const struct syntax *s, int32_t way, int32_t skip)
 {
     if (way < 0)
         return -1;
@@ -195,7 +196,7 @@ static int32_t rest_of(struct syntax *s, int32_t way, int32_t skip)
     int32_t first = s->nodes[way].first, n = s->nodes[way].n, left;
     if (skip == 0)
         return way;
-    if (part_of(s, way, skip) < 0)
+    if (way_part(s, way, skip) < 0)
         return syntax_empty(s);
     left = n - skip;
     if (left == 1)
@@ -217,7 +218,7 @@ static void group_ways(struct syntax *s, struct factor_groups *g, const int32_t 
     int16_t slots[FACTOR_SLOTS] = { 0 }; /* a group + 1 */
     g->n = 0;
     for (size_t i = 0; i < n; i++) {
-        int32_t head = part_of(s, ways[i], skip), group = -1;
+        int32_t head = way_part(s, ways[i], skip), group = -1;
         size_t k = head < 0 ? 0 : hash_node(s, head) % FACTOR_SLOTS;
         for (; group < 0 && slots[k] != 0; k = (k + 1) % FACTOR_SLOTS)
             if (are_equal(s, head, g->heads[slots[k] - 1]) && head >= 0)
@@ -296,7 +297,7 @@ int32_t syntax_rule(struct syntax *s, int32_t rule)
 
 int32_t syntax_add_rule(struct syntax *s, const char *name, size_t n_bytes)
 {
-    if (!grow(s, &s->rules, &s->rules_room, s->n_rules, 1, sizeof *s->rules, LIMIT_GRAMMAR_RULES))
+    if (!syntax_grow(s, &s->rules, &s->rules_room, s->n_rules, 1, sizeof *s->rules, LIMIT_GRAMMAR_RULES))
         return -1;
     if (!take_bytes(s, n_bytes))
         return -1;

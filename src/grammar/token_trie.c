@@ -10,7 +10,7 @@ static bool is_marker(const char *bytes, size_t n)
     return n > 2 && ((bytes[0] == '<' && bytes[n - 1] == '>') || (bytes[0] == '[' && bytes[n - 1] == ']'));
 }
 
-static bool is_text(struct piece piece, const char *bytes, size_t n)
+static bool is_text_piece(struct piece piece, const char *bytes, size_t n)
 {
     if (n == 0 || n > MAX_TOKEN_BYTES)
         return false;
@@ -19,7 +19,7 @@ static bool is_text(struct piece piece, const char *bytes, size_t n)
 }
 
 /* Collects the bytes of all tokens. */
-static bool read_bytes(struct token_trie *trie, const struct tokenizer *tok)
+static bool read_vocab_bytes(struct token_trie *trie, const struct tokenizer *tok)
 {
     struct buf all = { 0 };
     int32_t n_pieces = tokenizer_n_pieces(tok);
@@ -32,7 +32,7 @@ static bool read_bytes(struct token_trie *trie, const struct tokenizer *tok)
             buf_clear(&all);
             return false;
         }
-        if (is_text(tokenizer_piece(tok, id), all.bytes ? all.bytes + begin : "", all.n_bytes - begin))
+        if (is_text_piece(tokenizer_piece(tok, id), all.bytes ? all.bytes + begin : "", all.n_bytes - begin))
             trie->n_tokens++;
         else if (all.bytes)
             buf_truncate(&all, begin);
@@ -125,7 +125,7 @@ enum tutti_status token_trie_new(struct token_trie **out, const struct tokenizer
     if (ok) {
         trie->n_vocab = n_vocab;
         trie->offsets = calloc((size_t)n_vocab + 1, sizeof *trie->offsets);
-        ok = trie->offsets && read_bytes(trie, tok) && sort_tokens(trie, &n_nodes);
+        ok = trie->offsets && read_vocab_bytes(trie, tok) && sort_tokens(trie, &n_nodes);
     }
     if (ok) {
         trie->n_nodes = (int32_t)n_nodes;

@@ -111,7 +111,7 @@ static void init_ref(struct kernels *k)
     k->scan_max = scan_max_ref;
     k->sum_exp = sum_exp_ref;
     k->find_above = find_above_ref;
-    k->find_rival = find_rival_ref;
+    k->find_arrival = find_arrival_ref;
     k->to_half = to_half_ref;
     k->lora_down = lora_down_ref;
     k->lora_up = lora_up_ref;
@@ -149,7 +149,7 @@ static void init_avx2(struct kernels *k)
     k->scan_max = scan_max_avx2;
     k->sum_exp = sum_exp_avx2;
     k->find_above = find_above_avx2;
-    k->find_rival = find_rival_avx2;
+    k->find_arrival = find_arrival_avx2;
     k->to_half = to_half_avx2;
     k->lora_down = lora_down_avx2;
     k->lora_up = lora_up_avx2;
@@ -186,7 +186,7 @@ static void init_avx512(struct kernels *k)
     k->scan_max = scan_max_avx512;
     k->sum_exp = sum_exp_avx512;
     k->find_above = find_above_avx512;
-    k->find_rival = find_rival_avx512;
+    k->find_arrival = find_arrival_avx512;
     k->to_half = to_half_avx512;
     k->lora_down = lora_down_avx512;
     k->lora_up = lora_up_avx512;

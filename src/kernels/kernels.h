@@ -18,16 +18,16 @@
 #include "base/error.h"
 
 enum {
-    LANES = 16,              /* output rows of half a panel */
-    PANEL_ROWS = 2 * LANES,  /* output rows of a panel of weights */
-    TILE_ROWS = 128,         /* input rows of a tile, at most */
-    BLOCK = 32,              /* columns of a block of quantized weights */
-    LINEAR_RUN = 512,        /* columns of a partial float sum before it is added to the total */
-    ATTENTION_KEYS = 16,     /* positions of a KV page */
-    ATTENTION_QUERIES = 16,  /* queries of one attention call, at most */
-    ATTENTION_MAX_DIM = 512, /* of a head */
-    ATTENTION_BLOCK = 256,   /* positions of a partial result, which are then merged */
-    ATTENTION_AHEAD = 4,     /* pages to prefetch */
+    LANES = 16,                   /* output rows of half a panel */
+    PANEL_ROWS = 2 * LANES,       /* output rows of a panel of weights */
+    TILE_ROWS = 128,              /* input rows of a tile, at most */
+    BLOCK = 32,                   /* columns of a block of quantized weights */
+    LINEAR_RUN = 512,             /* columns of a partial float sum before it is added to the total */
+    ATTENTION_KEYS = 16,          /* positions of a KV page */
+    ATTENTION_QUERIES = 16,       /* queries of one attention call, at most */
+    ATTENTION_MAX_DIM = 512,      /* of a head */
+    ATTENTION_BLOCK = 256,        /* positions of a partial result, which are then merged */
+    ATTENTION_PREFETCH_PAGES = 4, /* pages to prefetch */
 };
 
 /* Version of the numerical results: increased when an operation's bits change, so that saved
@@ -153,7 +153,7 @@ struct attention_work {
     size_t page_bytes;                  /* from one page to the next */
     size_t values_offset;               /* from keys to values */
     const int32_t *page_table;          /* page_table[p / 16] holds position p */
-    /* [ATTENTION_AHEAD] keys of the pages to read after this block, for prefetch; NULL: unknown */
+    /* [ATTENTION_PREFETCH_PAGES] keys of the pages to read after this block, for prefetch; NULL: unknown */
     const uint8_t *const *next;
 };
 
@@ -211,7 +211,7 @@ typedef int find_above_fn(const float *x, int begin, int n, float bound);
 /* Sampling as a race of exponential clocks (the Gumbel-max trick): token i arrives at time -log(1
  * - v) / w, where v = mix64(seed ^ i) / 2^64 and w = exp((x - max) * scale). The first token to
  * arrive is the sample. */
-struct rivals {
+struct arrival_bound {
     uint64_t seed;
     float max, scale;
     float first; /* finite; tokens that arrive later are not searched for */
@@ -220,7 +220,7 @@ struct rivals {
 /* Index of the first token in begin..n-1 that may arrive before r->first, else n. It has no false
  * negatives and few false positives: it uses the upper 24 bits of v as the time, with a margin
  * for the error of exp(). */
-typedef int find_rival_fn(const float *x, int begin, int n, const struct rivals *r);
+typedef int find_arrival_fn(const float *x, int begin, int n, const struct arrival_bound *r);
 
 /* ---- the table ----------------------------------------------------------------------------- */
 
@@ -243,7 +243,7 @@ struct kernels {
     scan_max_fn *scan_max;
     sum_exp_fn *sum_exp;
     find_above_fn *find_above;
-    find_rival_fn *find_rival;
+    find_arrival_fn *find_arrival;
     to_half_fn *to_half;
     lora_down_fn *lora_down;
     lora_up_fn *lora_up;

@@ -37,7 +37,7 @@ struct measure {
 };
 
 #if !defined(__x86_64__)
-static uint64_t read_plain(const uint8_t *bytes, size_t n)
+static uint64_t sum_bytes(const uint8_t *bytes, size_t n)
 {
     uint64_t sum[8] = { 0 };
     for (size_t i = 0; i < n; i += 64)
@@ -90,7 +90,7 @@ struct measure *measure_new(struct team *team, unsigned cpu)
               : best & CPU_AVX2 ? measure_read_avx2
                                 : measure_read_sse2;
 #else
-    m->read = read_plain;
+    m->read = sum_bytes;
 #endif
     return m;
 }
@@ -113,7 +113,7 @@ double measure_read_gbps(struct measure *m)
     return (double)BUFFER_BYTES / (double)(clock_now_ns() - begin);
 }
 
-static int compare(const void *a, const void *b)
+static int compare_times(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -121,7 +121,7 @@ static int compare(const void *a, const void *b)
 
 double measure_median(double *samples, int n)
 {
-    qsort(samples, (size_t)n, sizeof *samples, compare);
+    qsort(samples, (size_t)n, sizeof *samples, compare_times);
     return n % 2 ? samples[n / 2] : (samples[n / 2 - 1] + samples[n / 2]) / 2;
 }
 

@@ -26,7 +26,7 @@ static json_t *object(const struct member *members, size_t n)
 
 #define OBJECT(members) object((members), sizeof(members) / sizeof *(members))
 
-static json_t *number(double value)
+static json_t *number_or_null(double value)
 {
     return isfinite(value) ? json_real(value) : json_null();
 }
@@ -44,9 +44,14 @@ static json_t *text(const char *value)
 static json_t *summary(const struct sample_summary *s)
 {
     const struct member members[] = {
-        { "count", count(s->n) },  { "mean", number(s->mean) }, { "deviation", number(s->deviation) },
-        { "min", number(s->min) }, { "p50", number(s->p50) },   { "p90", number(s->p90) },
-        { "p99", number(s->p99) }, { "max", number(s->max) },
+        { "count", count(s->n) },
+        { "mean", number_or_null(s->mean) },
+        { "deviation", number_or_null(s->deviation) },
+        { "min", number_or_null(s->min) },
+        { "p50", number_or_null(s->p50) },
+        { "p90", number_or_null(s->p90) },
+        { "p99", number_or_null(s->p99) },
+        { "max", number_or_null(s->max) },
     };
     return OBJECT(members);
 }
@@ -56,7 +61,7 @@ static json_t *made_prompts(const struct work *work)
     const struct member members[] = {
         { "prompt_tokens", count((uint64_t)work->made.n_words) },
         { "shared_tokens", count((uint64_t)work->made.n_shared) },
-        { "spread", number(work->made.spread) },
+        { "spread", number_or_null(work->made.spread) },
     };
     return OBJECT(members);
 }
@@ -68,18 +73,18 @@ static json_t *settings(const struct load_options *o)
         { "url", text(o->url) },
         { "api", text(LOAD_API_NAMES[o->style.api]) },
         { "model", text(o->style.model) },
-        { "rate", o->rate > 0 ? number(o->rate) : json_null() },
+        { "rate", o->rate > 0 ? number_or_null(o->rate) : json_null() },
         { "arrivals", text(arrivals) },
         { "concurrency", o->concurrency > 0 ? count((uint64_t)o->concurrency) : json_null() },
-        { "duration", o->duration_s > 0 ? number(o->duration_s) : json_null() },
+        { "duration", o->duration_s > 0 ? number_or_null(o->duration_s) : json_null() },
         { "requests", o->n_requests > 0 ? count(o->n_requests) : json_null() },
-        { "timeout", number(o->timeout_s) },
-        { "drain", number(o->drain_s) },
+        { "timeout", number_or_null(o->timeout_s) },
+        { "drain", number_or_null(o->drain_s) },
         { "seed", count(o->seed) },
         { "prompts", text(o->work->items ? "file" : "made") },
         { "made", o->work->items ? json_null() : made_prompts(o->work) },
         { "max_tokens", count((uint64_t)o->style.max_tokens) },
-        { "temperature", number(o->style.temperature) },
+        { "temperature", number_or_null(o->style.temperature) },
         { "ignore_eos", json_boolean(o->style.ignore_eos) },
         { "chat", json_boolean(o->style.as_chat) },
         { "body", o->style.more ? json_deep_copy(o->style.more) : json_null() },
@@ -103,13 +108,13 @@ static json_t *failures(const struct load_report *report)
 static json_t *tokens(const struct load_result *r)
 {
     double s = r->total_s > 0 ? r->total_s : NAN;
-    bool told = r->has_prompt_tokens;
+    bool is_known = r->has_prompt_tokens;
     const struct member members[] = {
-        { "prompt", told ? count(r->prompt_tokens) : json_null() },
-        { "prompt_per_s", told ? number((double)r->prompt_tokens / s) : json_null() },
-        { "prompt_cached", told ? count(r->cached_tokens) : json_null() },
+        { "prompt", is_known ? count(r->prompt_tokens) : json_null() },
+        { "prompt_per_s", is_known ? number_or_null((double)r->prompt_tokens / s) : json_null() },
+        { "prompt_cached", is_known ? count(r->cached_tokens) : json_null() },
         { "output", count(r->output_tokens) },
-        { "output_per_s", number((double)r->output_tokens / s) },
+        { "output_per_s", number_or_null((double)r->output_tokens / s) },
         { "counted_by", text(load_counted_name(r->counted)) },
     };
     return OBJECT(members);
@@ -122,12 +127,13 @@ static json_t *goodput(const struct load_report *report)
     if (!r->has_targets)
         return json_null();
     const struct member members[] = {
-        { "ttft_target_ms", number(report->targets.ttft_ms) },
-        { "itl_target_ms", number(report->targets.itl_ms) },
+        { "ttft_target_ms", number_or_null(report->targets.ttft_ms) },
+        { "itl_target_ms", number_or_null(report->targets.itl_ms) },
         { "requests", count(r->n_good) },
-        { "requests_per_s", number(r->total_s > 0 ? (double)r->n_good / r->total_s : NAN) },
-        { "part", number(r->n_requests ? (double)r->n_good / (double)r->n_requests : NAN) },
-        { "gaps_within_part", number(has_gaps ? (double)r->n_gaps_within / (double)r->gap_ms.n : NAN) },
+        { "requests_per_s", number_or_null(r->total_s > 0 ? (double)r->n_good / r->total_s : NAN) },
+        { "part", number_or_null(r->n_requests ? (double)r->n_good / (double)r->n_requests : NAN) },
+        { "gaps_within_part",
+          number_or_null(has_gaps ? (double)r->n_gaps_within / (double)r->gap_ms.n : NAN) },
     };
     return OBJECT(members);
 }
@@ -136,7 +142,7 @@ static json_t *tool(const struct load_report *report)
 {
     const struct member members[] = {
         { "version", text(TUTTI_VERSION) },
-        { "busy", number(report->run->busy) },
+        { "busy", number_or_null(report->run->busy) },
         { "late_ms", summary(&report->result->late_ms) },
         { "sent_again", count(report->run->n_resent) },
     };
@@ -147,8 +153,8 @@ static json_t *retry_after(const struct load_run *run)
 {
     const struct member members[] = {
         { "count", count(run->n_retry_after) },
-        { "mean_s",
-          number(run->n_retry_after ? (double)run->retry_after_s / (double)run->n_retry_after : NAN) },
+        { "mean_s", number_or_null(
+                        run->n_retry_after ? (double)run->retry_after_s / (double)run->n_retry_after : NAN) },
     };
     return OBJECT(members);
 }
@@ -169,11 +175,11 @@ static json_t *record(const void *user, size_t index)
         { "http_status", count(r->status) },
         { "prompt", count(r->prompt) },
         { "key", n_keys ? count(index % n_keys) : json_null() },
-        { "arrival", number((double)r->scheduled_us / 1e6) },
+        { "arrival", number_or_null((double)r->scheduled_us / 1e6) },
         { "late_ms", ms_between(r->scheduled_us, r->started_us) },
         { "ttft_ms", ms_between(r->scheduled_us, r->first_us) },
         { "last_token_ms", ms_between(r->scheduled_us, r->last_us) },
-        { "longest_gap_ms", number(r->n_pieces > 1 ? r->longest_gap_us / 1e3 : NAN) },
+        { "longest_gap_ms", number_or_null(r->n_pieces > 1 ? r->longest_gap_us / 1e3 : NAN) },
         { "latency_ms", ms_between(r->scheduled_us, r->ended_us) },
         { "prompt_tokens", r->has_prompt_tokens ? count(r->prompt_tokens) : json_null() },
         { "output_tokens", count(r->output_tokens) },
@@ -213,7 +219,7 @@ static json_t *tick(const void *user, size_t index)
 static json_t *pieces(const struct load_run *run)
 {
     const struct member members[] = {
-        { "tick_s", number(LOAD_TICK_US / 1e6) },
+        { "tick_s", number_or_null(LOAD_TICK_US / 1e6) },
         { "counts", json_list(run->n_ticks, tick, run->ticks) },
     };
     return OBJECT(members);
@@ -249,10 +255,10 @@ enum tutti_status load_report_json(struct buf *out, const struct load_report *re
         { "started", started_at(report->run) },
         { "settings", settings(report->options) },
         { "interrupted", json_boolean(report->run->was_interrupted) },
-        { "total_s", number(r->total_s) },
+        { "total_s", number_or_null(r->total_s) },
         { "requests", count(r->n_requests) },
         { "complete", count(r->n_outcomes[LOAD_COMPLETE]) },
-        { "requests_per_s", number(r->requests_per_s) },
+        { "requests_per_s", number_or_null(r->requests_per_s) },
         { "silent", count(r->n_silent) },
         { "failures", failures(report) },
         { "retry_after", retry_after(report->run) },

@@ -66,15 +66,16 @@ static bool add_tokens(struct buf *out, const struct load_result *r)
         ok = buf_printf(out, "prompt tokens          %10" PRIu64 "   %.1f/s\n", r->prompt_tokens,
                         per_second(r, (double)r->prompt_tokens));
     else
-        ok = buf_printf(out, "prompt tokens          %10s   the server does not tell them\n", "-");
+        ok = buf_printf(out, "prompt tokens          %10s   not reported by the server\n", "-");
     if (ok && r->cached_tokens > 0)
         ok = buf_printf(out, "  of these not read    %10" PRIu64 "   %.1f %%\n", r->cached_tokens,
                         100 * (double)r->cached_tokens / (double)r->prompt_tokens);
-    const char *how = r->counted == LOAD_COUNTED_SERVER   ? "as the server tells"
-                      : r->counted == LOAD_COUNTED_DELTAS ? "counted by the pieces of the streams"
-                      : r->counted == LOAD_COUNTED_BOTH
-                          ? "as the server tells in some answers, in others by the pieces of the streams"
-                          : "";
+    const char *how =
+        r->counted == LOAD_COUNTED_SERVER   ? "as reported by the server"
+        : r->counted == LOAD_COUNTED_DELTAS ? "counted by the pieces of the streams"
+        : r->counted == LOAD_COUNTED_BOTH
+            ? "as reported by the server in some answers, in others counted by the pieces of the streams"
+            : "";
     return ok && buf_printf(out, "output tokens          %10" PRIu64 "   %.1f/s%s%s\n", r->output_tokens,
                             per_second(r, (double)r->output_tokens), *how ? ", " : "", how);
 }

@@ -294,8 +294,8 @@ static double retry_after_s(const struct slot *slot)
 
 double slot_pause_s(const struct slot *slot)
 {
-    double told = retry_after_s(slot);
-    return told < PAUSE_S ? PAUSE_S : told > MAX_PAUSE_S ? MAX_PAUSE_S : told;
+    double wait_s = retry_after_s(slot);
+    return wait_s < PAUSE_S ? PAUSE_S : wait_s > MAX_PAUSE_S ? MAX_PAUSE_S : wait_s;
 }
 
 static void copy_counts(struct load_record *record, const struct answer *a)
@@ -331,10 +331,10 @@ void slot_finish(struct slot *slot, CURLcode code)
     record->status = (uint16_t)slot->status;
     copy_counts(record, &slot->answer);
     keep_sample(slot, outcome, code);
-    double told_s = retry_after_s(slot);
-    if (told_s >= 0) {
+    double wait_s = retry_after_s(slot);
+    if (wait_s >= 0) {
         c->run->n_retry_after++;
-        c->run->retry_after_s += (uint64_t)told_s;
+        c->run->retry_after_s += (uint64_t)wait_s;
     }
     if (slot->n_sends > 1)
         c->run->n_resent += (uint64_t)slot->n_sends - 1;

@@ -40,7 +40,7 @@ enum { STREAM_SHARED = 3, STREAM_LENGTHS = 4, STREAM_WORDS = 5 }; /* in addition
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 
-static struct work_item *add_item(struct work *work)
+static struct work_item *work_add_item(struct work *work)
 {
     if (!array_grow(&work->items, work->n, &work->capacity, sizeof *work->items))
         return NULL;
@@ -113,7 +113,7 @@ static enum tutti_status add_json(struct work *work, const char *line, size_t n_
         return error_out_of_memory("the prompts", err);
     if (!json_is_object(value))
         return error_set(err, TUTTI_E_FORMAT, "found %s, expected an object", json_type_name(value));
-    struct work_item *item = add_item(work);
+    struct work_item *item = work_add_item(work);
     if (!item)
         return error_out_of_memory("the prompts", err);
     json_object_foreach(value, key, member)
@@ -134,7 +134,7 @@ static enum tutti_status add_text_line(struct work *work, const struct prompt_li
         return add_json(work, lines->line, lines->n_line_bytes, err);
     if (!utf8_is_valid(lines->line, lines->n_line_bytes))
         return error_set(err, TUTTI_E_FORMAT, "it is no valid UTF-8");
-    struct work_item *item = add_item(work);
+    struct work_item *item = work_add_item(work);
     if (!item)
         return error_out_of_memory("the prompts", err);
     item->text = lines->line;

@@ -182,7 +182,7 @@ static void all_reduce(struct pass *p, struct floats x)
 static void all_gather(struct pass *p, struct floats x)
 {
     if (p->splits_rows && !p->is_lost)
-        p->is_lost = !p->op->share_rows(p->be, x, p->n_rows, p->model->desc.d_model);
+        p->is_lost = !p->op->all_gather_rows(p->be, x, p->n_rows, p->model->desc.d_model);
 }
 
 static const struct model_weight *weight(const struct pass *p, enum weight_slot slot, int layer)

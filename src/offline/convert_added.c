@@ -10,7 +10,7 @@ static bool set_flag(json_t *token, const char *key, bool is_on)
     return !is_on || json_object_set_new(token, key, json_true()) == 0;
 }
 
-static bool add_token(json_t *list, const struct tokenizer *tok, struct added_token added)
+static bool add_added_token(json_t *list, const struct tokenizer *tok, struct added_token added)
 {
     struct piece piece = tokenizer_piece(tok, added.id);
     json_t *token = json_pack("{s:i, s:o*}", "id", (int)added.id, "content",
@@ -30,14 +30,14 @@ enum tutti_status convert_added_tokens(struct gguf_writer *w, const struct token
     json_t *list = json_array();
     bool ok = list;
     for (size_t i = 0; ok && i < tokenizer_n_added(tok); i++)
-        ok = add_token(list, tok, tokenizer_added(tok, i));
+        ok = add_added_token(list, tok, tokenizer_added(tok, i));
     char *text = ok ? json_dumps(list, JSON_COMPACT) : NULL;
     json_decref(list);
     if (!text)
         return error_out_of_memory(name, err);
     gguf_writer_string(w, TOKENIZER_ADDED_KEY, text, strlen(text));
     free(text);
-    if (tokenizer_prefixes_first_alone(tok))
+    if (tokenizer_prefixes_first_only(tok))
         gguf_writer_bool(w, TOKENIZER_PREFIX_KEY, true);
     return TUTTI_OK;
 }

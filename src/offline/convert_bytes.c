@@ -53,7 +53,7 @@ static void strings_clear(struct strings *s)
 }
 
 /* Embedding rows without a token get a generated name. */
-static bool add_token(struct strings *s, int32_t *type, const struct tokenizer *tok, int32_t id)
+static bool add_row_token(struct strings *s, int32_t *type, const struct tokenizer *tok, int32_t id)
 {
     bool is_token = id < tokenizer_n_pieces(tok) && tokenizer_piece(tok, id).n_bytes > 0;
     *type = is_token ? (int32_t)tokenizer_piece(tok, id).type : PIECE_UNUSED;
@@ -75,7 +75,7 @@ enum tutti_status convert_byte_vocab(struct gguf_writer *w, const struct tokeniz
     int32_t *types = calloc((size_t)n_vocab, sizeof *types);
     bool ok = types;
     for (int32_t id = 0; ok && id < n_vocab; id++)
-        ok = add_token(&tokens, &types[id], tok, id);
+        ok = add_row_token(&tokens, &types[id], tok, id);
     ok = ok && tokenizer_each_merge(tok, add_merge_line, &merges);
     if (ok) {
         gguf_writer_string(w, "tokenizer.ggml.model", "gpt2", 4);

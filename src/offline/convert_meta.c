@@ -221,7 +221,8 @@ static enum tutti_status put_stops(struct gguf_writer *w, const struct model_des
                                    const struct tokenizer *tok, const struct checkpoint *ck, bool is_glm,
                                    struct tutti_error *err)
 {
-    static const char *const TURN_ENDS[] = { "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>" };
+    static const char *const END_OF_TURN_TOKENS[] = { "<|eot_id|>", "<|im_end|>", "<|end|>",
+                                                      "<end_of_turn>" };
     struct model_desc found = *d;
     json_t *generation = NULL;
     enum tutti_status st = checkpoint_json(ck, "generation_config.json", &generation, err);
@@ -237,8 +238,9 @@ static enum tutti_status put_stops(struct gguf_writer *w, const struct model_des
         int32_t id = found.stop_ids[i];
         if (id == tokenizer_find_control(tok, "<|eom_id|>"))
             eom = id;
-        for (size_t k = 0; eot < 0 && id != eos && k < sizeof TURN_ENDS / sizeof *TURN_ENDS; k++)
-            eot = id == tokenizer_find_control(tok, TURN_ENDS[k]) ? id : -1;
+        for (size_t k = 0; eot < 0 && id != eos && k < sizeof END_OF_TURN_TOKENS / sizeof *END_OF_TURN_TOKENS;
+             k++)
+            eot = id == tokenizer_find_control(tok, END_OF_TURN_TOKENS[k]) ? id : -1;
     }
     put_special(w, "tokenizer.ggml.eos_token_id", eos);
     put_special(w, "tokenizer.ggml.eot_token_id", eot);

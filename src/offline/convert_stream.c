@@ -100,7 +100,7 @@ static void convert_rows(void *arg, int thread, int n_threads)
 {
     const struct chunk *k = arg;
     int64_t begin, end;
-    team_share(k->n_rows, 1, thread, n_threads, &begin, &end);
+    team_range(k->n_rows, 1, thread, n_threads, &begin, &end);
     for (int64_t i = begin; i < end; i++) {
         const uint8_t *in = k->in + (size_t)source_row(k, k->first_row + i) * k->in_bytes;
         convert_row(k, k->first_row + i, k->out + (size_t)i * k->out_bytes, in,

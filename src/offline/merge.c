@@ -11,8 +11,8 @@ static int by_layer_and_slot(const void *a, const void *b)
 }
 
 /* Appends the updates of a file. */
-static enum tutti_status add_file(struct merge *merge, struct adapter_file *file, double scale,
-                                  const char *path, struct tutti_error *err)
+static enum tutti_status add_adapter_file(struct merge *merge, struct adapter_file *file, double scale,
+                                          const char *path, struct tutti_error *err)
 {
     size_t n = (size_t)merge->n + (size_t)file->n;
     struct adapter_update *more = realloc(merge->updates, n * sizeof *more);
@@ -43,7 +43,7 @@ enum tutti_status merge_open(struct merge *out, const struct merge_source *sourc
                     "%s: it updates the output, which is the embedding too: the two cannot become one",
                     sources[i].path);
         if (st == TUTTI_OK)
-            st = add_file(&merge, &file, sources[i].scale, sources[i].path, err);
+            st = add_adapter_file(&merge, &file, sources[i].scale, sources[i].path, err);
         adapter_file_clear(&file);
     }
     if (st != TUTTI_OK) {

@@ -64,8 +64,8 @@ static bool keep_kl(struct perplexity *p, double kl)
 }
 
 /* The divergence of a row, and whether both have the same most probable token. */
-static double compare(const struct perplexity *p, const float *logits, const struct logits_scan *scan,
-                      const struct coded_row *base, bool *is_same_top)
+static double compare_rows(const struct perplexity *p, const float *logits, const struct logits_scan *scan,
+                           const struct coded_row *base, bool *is_same_top)
 {
     double sum = 0;
     int top = 0;
@@ -91,7 +91,7 @@ enum tutti_status perplexity_add(struct perplexity *p, const float *logits, int3
         bool is_same_top;
         double base_nll = base->has_nll ? (double)base->nll
                                         : -(double)(base->scale * (float)base->codes[target] + base->min);
-        double kl = compare(p, logits, &scan, base, &is_same_top), change = exp(-nll) - exp(-base_nll);
+        double kl = compare_rows(p, logits, &scan, base, &is_same_top), change = exp(-nll) - exp(-base_nll);
         if (!keep_kl(p, kl))
             return error_set(err, TUTTI_E_MEMORY, "out of memory for the divergences of %zu tokens",
                              p->capacity);

@@ -42,7 +42,7 @@ static void task_free(struct intake_task *task)
 
 /* ---- on a worker ---- */
 
-static void push(struct intake *intake, struct intake_task *task)
+static void task_push(struct intake *intake, struct intake_task *task)
 {
     struct intake_task *top = atomic_load_explicit(&intake->top, memory_order_relaxed);
     do
@@ -67,12 +67,12 @@ static void work(void *user, struct work_item *item)
         task->route->read(task);
     if (task->status != TUTTI_OK)
         api_request_clear(&task->req); /* on the worker, because a large tree takes long to free */
-    push(intake, task);
+    task_push(intake, task);
 }
 
 /* ---- on the loop ---- */
 
-static void on_abort(void *user)
+static void intake_on_abort(void *user)
 {
     struct intake_task *task = user;
     task->conn = NULL;
@@ -80,7 +80,7 @@ static void on_abort(void *user)
 }
 
 /* Charges the client for a task; a job counts its own tokens. */
-static void charge(struct intake *intake, const struct intake_task *task)
+static void task_charge(struct intake *intake, const struct intake_task *task)
 {
     struct app *app = task->app;
     int64_t n_tokens = intake_cost(task->body.n_bytes + task->reply.n_bytes);
@@ -93,7 +93,7 @@ static void charge(struct intake *intake, const struct intake_task *task)
     tutti_engine_charge(app->engine, task->owner, n_tokens);
 }
 
-static void finish(struct intake *intake, struct intake_task *task)
+static void intake_finish(struct intake *intake, struct intake_task *task)
 {
     struct http_conn *conn = task->conn;
     if (task->user) {
@@ -110,7 +110,7 @@ static void finish(struct intake *intake, struct intake_task *task)
         http_on_abort(conn, NULL, NULL);
         task->route->done(task, conn);
     }
-    charge(intake, task);
+    task_charge(intake, task);
     intake_drop(task->app, task->owner, &task->req);
     task_free(task);
 }
@@ -155,7 +155,7 @@ struct http_body *intake_take_memory(struct intake_task *task)
     return memory;
 }
 
-static void on_wake(evutil_socket_t fd, short what, void *arg)
+static void intake_on_wake(evutil_socket_t fd, short what, void *arg)
 {
     struct intake *intake = arg;
     uint64_t count;
@@ -173,7 +173,7 @@ static void on_wake(evutil_socket_t fd, short what, void *arg)
     while (oldest) {
         struct intake_task *task = oldest;
         oldest = task->next;
-        finish(intake, task);
+        intake_finish(intake, task);
     }
 }
 
@@ -208,7 +208,7 @@ void intake_start(struct app *app, struct http_conn *conn, const struct intake_r
         task->body.text = http_request_body(conn, &task->body.n_bytes);
         task->item.cost = task->body.n_bytes + LEAST_COST;
         task->memory = http_take_body(conn);
-        http_on_abort(conn, on_abort, task);
+        http_on_abort(conn, intake_on_abort, task);
         if (workers_add(app->intake->workers, task->owner, &task->item))
             return;
         http_on_abort(conn, NULL, NULL);
@@ -257,7 +257,7 @@ enum tutti_status intake_new(struct intake **out, struct event_base *base, struc
     intake->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     intake->wake = intake->wake_fd < 0
                        ? NULL
-                       : event_new(base, intake->wake_fd, EV_READ | EV_PERSIST, on_wake, intake);
+                       : event_new(base, intake->wake_fd, EV_READ | EV_PERSIST, intake_on_wake, intake);
     enum tutti_status st = TUTTI_OK;
     if (!intake->wake || event_add(intake->wake, NULL))
         st = error_set(err, TUTTI_E_MEMORY, "out of event descriptors");

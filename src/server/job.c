@@ -73,7 +73,7 @@ static void cancel_all(struct job *job)
 }
 
 /* The client has disconnected. */
-static void on_abort(void *user)
+static void job_on_abort(void *user)
 {
     struct job *job = user;
     job->conn = NULL;
@@ -164,7 +164,7 @@ static bool is_large_reply(const struct job *job)
 {
     enum { MANY_VALUES = 4096, TOKENS_PER_VALUE = 16 }; /* tokens of plain text per value */
     size_t n = job_n_generated(job);
-    if (job->req.tells_prompt)
+    if (job->req.reports_prompt)
         n += job_n_prompt_tokens(job, NULL) * (size_t)job->req.n;
     n *= job->req.logprobs ? (size_t)job->req.top_logprobs + 1 : 1;
     return n >= (size_t)MANY_VALUES * (job->req.logprobs ? 1 : TOKENS_PER_VALUE);
@@ -334,7 +334,7 @@ static void deliver(struct job *job, size_t index, const struct tutti_event *eve
 }
 
 /* A prompt that did not start is charged only for parsing. */
-static void charge(struct job *job, struct submission *sub, const struct tutti_event *event)
+static void job_charge(struct job *job, struct submission *sub, const struct tutti_event *event)
 {
     const struct choice *choice = &job->choices[sub->index * (size_t)job->req.n + (size_t)event->choice];
     struct client_counts *counts = &job->client->counts;
@@ -357,7 +357,7 @@ static void handle_event(struct job *job, const struct inbox_event *item)
     struct choice *choice = &job->choices[index];
 
     if (job->client)
-        charge(job, sub, event);
+        job_charge(job, sub, event);
     sub->n_prompt_tokens = event->n_prompt_tokens;
     sub->n_cached_tokens = event->n_cached_tokens;
     choice->n_generated = event->n_generated_tokens;
@@ -380,7 +380,7 @@ static void handle_event(struct job *job, const struct inbox_event *item)
         submit_more(job);
 }
 
-static void read_prompt(struct intake_task *task)
+static void job_read_prompt(struct intake_task *task)
 {
     struct job *job = task->user;
     const struct inbox_event *item = job->first_event;
@@ -402,10 +402,10 @@ static void prompt_was_read(struct intake_task *task, struct http_conn *conn)
  * first, and the event waits. */
 static bool start_prompt(struct job *job, const struct inbox_event *item)
 {
-    static const struct intake_route READ = { .read = read_prompt, .done = prompt_was_read };
+    static const struct intake_route READ = { .read = job_read_prompt, .done = prompt_was_read };
     const struct tutti_event *event = &item->event;
     struct submission *sub = item->submission;
-    if (!job->req.tells_prompt || sub->is_prompt_read || event->finish == TUTTI_FINISH_ERROR ||
+    if (!job->req.reports_prompt || sub->is_prompt_read || event->finish == TUTTI_FINISH_ERROR ||
         event->finish == TUTTI_FINISH_CANCELLED || !is_listened_to(job))
         return false;
     sub->is_prompt_read = true;
@@ -496,7 +496,7 @@ static enum tutti_status enter(struct job *job, const struct http_conn *conn, st
     if (!client)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the request");
     for (size_t i = 0; i < job->req.n_prompts; i++) {
-        job->subs[i].n_charged = api_request_guess(&job->req, i);
+        job->subs[i].n_charged = api_request_estimate(&job->req, i);
         n_tokens += job->subs[i].n_charged;
     }
     enum tutti_status st = client_enter(app->clients, client, (int64_t)job->n_choices, n_tokens,
@@ -510,7 +510,7 @@ static enum tutti_status enter(struct job *job, const struct http_conn *conn, st
 }
 
 /* conn NULL: no client limits apply. Drops the job on failure. */
-static struct job *begin(struct job *job, const struct http_conn *conn, struct tutti_error *err)
+static struct job *job_begin(struct job *job, const struct http_conn *conn, struct tutti_error *err)
 {
     struct app *app = job->app;
     if (conn && !app->options->shares_cache)
@@ -539,7 +539,7 @@ struct job *job_open(struct app *app, const struct http_conn *conn, const struct
     if (app_find_model(app, req->model, &req->adapter, err) != TUTTI_OK)
         return NULL;
     struct job *job = job_new(app, http_request_id(conn) + strlen("req_"), api, req, user, err);
-    return job ? begin(job, conn, err) : NULL;
+    return job ? job_begin(job, conn, err) : NULL;
 }
 
 struct job *job_open_offline(struct app *app, const char *name, const struct job_api *api,
@@ -554,7 +554,7 @@ struct job *job_open_offline(struct app *app, const char *name, const struct job
     if (!job)
         return NULL;
     job->sink = sink;
-    return begin(job, NULL, err);
+    return job_begin(job, NULL, err);
 }
 
 /* ---- parsing the body -------------------------------------------------------------------------------------------- */
@@ -587,7 +587,7 @@ static void begin_job(struct intake_task *task, struct http_conn *conn)
     job->memory = intake_take_memory(task);
     job->conn = conn;
     http_set_data(conn, job);
-    http_on_abort(conn, on_abort, job);
+    http_on_abort(conn, job_on_abort, job);
 }
 
 void job_start(struct app *app, struct http_conn *conn, const struct job_api *api)

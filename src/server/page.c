@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-static const struct page_file *find(const char *path)
+static const struct page_file *page_find(const char *path)
 {
     for (size_t i = 0; i < PAGE_N_FILES; i++)
         if (!strcmp(PAGE_FILES[i].path, path))
@@ -15,13 +15,13 @@ static const struct page_file *find(const char *path)
 
 bool page_has(const char *path)
 {
-    return find(path) != NULL;
+    return page_find(path) != NULL;
 }
 
 void page_request(struct app *app, struct http_conn *conn)
 {
     (void)app;
-    const struct page_file *file = find(http_request_head(conn)->path);
+    const struct page_file *file = page_find(http_request_head(conn)->path);
     const char *known = http_head_find(http_request_head(conn), "If-None-Match");
     http_header(conn, "ETag", file->etag);
     http_header(conn, "Cache-Control", "no-cache");

@@ -56,7 +56,7 @@ static void *read_main(void *arg)
     return NULL;
 }
 
-static void on_wake(evutil_socket_t fd, short what, void *arg)
+static void reload_on_wake(evutil_socket_t fd, short what, void *arg)
 {
     struct reload *reload = arg;
     uint64_t count;
@@ -103,7 +103,7 @@ enum tutti_status reload_new(struct reload **out, struct event_base *base,
     reload->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     reload->wake = reload->wake_fd < 0
                        ? NULL
-                       : event_new(base, reload->wake_fd, EV_READ | EV_PERSIST, on_wake, reload);
+                       : event_new(base, reload->wake_fd, EV_READ | EV_PERSIST, reload_on_wake, reload);
     if (!reload->wake || event_add(reload->wake, NULL)) {
         reload_free(reload);
         return error_set(err, TUTTI_E_MEMORY, "out of event descriptors");

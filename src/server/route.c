@@ -1,4 +1,4 @@
-/* Routing: which path has which handler, who may use it, and what is counted. */
+/* Routing: which path has which handler, which clients may use it, and what is counted. */
 #include "base/system/clock.h"
 #include "server/access/access.h"
 #include "server/access/guard.h"
@@ -273,18 +273,18 @@ static const char *refuse_metrics(const struct app *app, const struct http_conn 
     const char *authorization = http_head_find(http_request_head(conn), "Authorization");
     if (app->metrics_keys)
         return keys_find(app->metrics_keys, authorization) ? NULL : "metrics need a key of --metrics-key";
-    if (app->keys && http_request_door(conn) != HTTP_DOOR_METRICS)
+    if (app->keys && http_request_service(conn) != HTTP_SERVICE_METRICS)
         return "with API keys, metrics need a key of their own: start the server with --metrics-key FILE, or "
                "with --metrics-listen ADDRESS";
     return NULL;
 }
 
 /* True: the listener that accepted this connection serves the route. */
-static bool is_behind_door(const struct app *app, const struct http_conn *conn, const struct route *route)
+static bool serves_route(const struct app *app, const struct http_conn *conn, const struct route *route)
 {
     bool is_figures = route->request == metrics_request;
-    return http_request_door(conn) == HTTP_DOOR_METRICS ? is_figures || route->request == health_request
-                                                        : !is_figures || !app->options->metrics_listen;
+    return http_request_service(conn) == HTTP_SERVICE_METRICS ? is_figures || route->request == health_request
+                                                              : !is_figures || !app->options->metrics_listen;
 }
 
 void route_head(void *user, struct http_conn *conn)
@@ -295,7 +295,7 @@ void route_head(void *user, struct http_conn *conn)
     int index = route_find(app, head->path, head->method);
     const struct route *route = index < N_ROUTES ? &ROUTES[index] : NULL;
     const char *refusal = NULL;
-    if (route && !is_behind_door(app, conn, route))
+    if (route && !serves_route(app, conn, route))
         route = NULL;
     if (has_needless_body(head) || (route && !route->needs_key))
         http_close_after_body(conn);

@@ -174,7 +174,7 @@ static void on_signal(evutil_socket_t number, short what, void *arg)
 
 /* ---- reload and watchdog ----------------------------------------------------------------------------------------- */
 
-static void tell_ready(const struct server *server)
+static void report_ready(const struct server *server)
 {
     char status[768];
     snprintf(status, sizeof status, "serving %.128s on %s", server->app.model_id,
@@ -207,7 +207,7 @@ static void on_keys_read(void *user, enum tutti_status st, struct key_files *fil
     if (app->is_leaving)
         supervisor_stopping();
     else if (app->engine)
-        tell_ready(server);
+        report_ready(server);
 }
 
 /* SIGHUP has two meanings: "reload the files", and the end of the terminal. */
@@ -329,13 +329,13 @@ static void warn_of_strangers(const struct server *server)
     const struct server_options *options = server->app.options;
     if (options->metrics_listen)
         log_info("metrics: %s", listeners_metrics_address(server->listeners));
-    if (listeners_are_reachable(server->listeners, HTTP_DOOR_METRICS) && !options->metrics_key_file &&
+    if (listeners_are_reachable(server->listeners, HTTP_SERVICE_METRICS) && !options->metrics_key_file &&
         !options->tls_client_ca_file)
         log_warn("%s: any client that can connect may read the metrics; --metrics-key FILE requires a key",
                  listeners_metrics_address(server->listeners));
     if (options->api_key_file)
         return;
-    if (listeners_are_reachable(server->listeners, HTTP_DOOR_API) && !options->tls_client_ca_file)
+    if (listeners_are_reachable(server->listeners, HTTP_SERVICE_API) && !options->tls_client_ca_file)
         log_warn("%s: any client that can connect may use the model; --api-key-file FILE requires a key, "
                  "--host 127.0.0.1 keeps other machines out",
                  listeners_address(server->listeners));
@@ -373,7 +373,8 @@ static enum tutti_status open_all(struct server *server, struct tutti_error *err
     if (st == TUTTI_OK)
         st = listeners_open(&server->listeners, app->base, app->http, options, err);
     if (st == TUTTI_OK)
-        st = guard_new(&app->guard, options, listeners_are_reachable(server->listeners, HTTP_DOOR_API), err);
+        st = guard_new(&app->guard, options, listeners_are_reachable(server->listeners, HTTP_SERVICE_API),
+                       err);
     if (st != TUTTI_OK)
         return st;
     warn_of_strangers(server);
@@ -472,7 +473,7 @@ enum tutti_status server_run(struct server *server, tutti_engine *engine, tutti_
         return st;
     printf("listening on %s\n", listeners_address(server->listeners));
     fflush(stdout);
-    tell_ready(server);
+    report_ready(server);
     if (event_base_dispatch(app->base) < 0)
         st = error_set(err, TUTTI_E_IO, "the event loop failed");
     tutti_engine_drain(engine);

@@ -4,7 +4,7 @@
  * engine reach it through a queue, with one wakeup for many events. Worker threads parse bodies
  * (intake.h).
  *
- * The server opens before the model is loaded, so a health check can tell a starting replica from a
+ * The server opens before the model is loaded, so a health check can distinguish a starting replica from a
  * dead one: until server_run() every request gets 503. */
 #ifndef TUTTI_SERVER_SERVER_H
 #define TUTTI_SERVER_SERVER_H

@@ -10,7 +10,7 @@
 static const char REPLACEMENT[] = "\xEF\xBF\xBD"; /* U+FFFD */
 
 /* Whole characters of decoded text. */
-static bool add_text(const struct tokenizer *tok, const char *text, size_t n_bytes, struct buf *out)
+static bool decode_add_text(const struct tokenizer *tok, const char *text, size_t n_bytes, struct buf *out)
 {
     return tok->is_pangu ? pangu_restore(text, n_bytes, out) : buf_add(out, text, n_bytes);
 }
@@ -21,7 +21,7 @@ static bool add_with_blanks(const struct tokenizer *tok, const char *bytes, size
     while (n_bytes > 0) {
         const char *mark = memmem(bytes, n_bytes, BLANK_MARK, 3);
         size_t n = mark ? (size_t)(mark - bytes) : n_bytes;
-        if (!add_text(tok, bytes, n, out) || (mark && !add_text(tok, " ", 1, out)))
+        if (!decode_add_text(tok, bytes, n, out) || (mark && !decode_add_text(tok, " ", 1, out)))
             return false;
         bytes += n + (mark ? 3 : 0);
         n_bytes -= n + (mark ? 3 : 0);
@@ -52,7 +52,7 @@ static bool release_held(struct detokenizer *d, bool all, struct buf *out)
         int n = utf8_char(held, (size_t)d->n_held);
         if (n == 0 && !all && utf8_is_start(held, (size_t)d->n_held))
             return true;
-        if (!(n > 0 ? add_text(d->tok, held, (size_t)n, out) : buf_add(out, REPLACEMENT, 3)))
+        if (!(n > 0 ? decode_add_text(d->tok, held, (size_t)n, out) : buf_add(out, REPLACEMENT, 3)))
             return false;
         d->at_start = false;
         n = n > 0 ? n : 1;
@@ -72,7 +72,7 @@ static bool push_text(struct detokenizer *d, int32_t id, struct buf *out)
     if (piece.type == PIECE_CONTROL)
         return true;
     if (piece.type == PIECE_UNKNOWN) {
-        if (!add_text(tok, tok->unk_surface.bytes, tok->unk_surface.n_bytes, out))
+        if (!decode_add_text(tok, tok->unk_surface.bytes, tok->unk_surface.n_bytes, out))
             return false;
     } else if (tok->is_icetext && icetext_surface(tok, id, &c, &n)) {
         if (!add_repeated(c, n, out))
@@ -196,6 +196,6 @@ bool tokenizer_token_bytes(const struct tokenizer *tok, int32_t id, struct buf *
         return buf_add(out, &byte, 1);
     }
     if (piece.type == PIECE_UNKNOWN)
-        return add_text(tok, tok->unk_surface.bytes, tok->unk_surface.n_bytes, out);
+        return decode_add_text(tok, tok->unk_surface.bytes, tok->unk_surface.n_bytes, out);
     return add_with_blanks(tok, piece.bytes, piece.n_bytes, out);
 }

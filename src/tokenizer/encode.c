@@ -36,12 +36,12 @@ struct part_encoder {
 static bool add_part(void *to, const char *text, size_t n_bytes)
 {
     const struct part_encoder *e = to;
-    struct part_rules rules = { .continues = e->tok->prefixes_first_alone && text > e->begin,
+    struct part_rules rules = { .continues = e->tok->prefixes_first_only && text > e->begin,
                                 .takes_marks = e->takes_marks };
     return encode_part(e->tok, text, n_bytes, rules, e->out);
 }
 
-static bool add_token(void *to, const struct added_token *token)
+static bool ids_add_added(void *to, const struct added_token *token)
 {
     const struct part_encoder *e = to;
     return ids_add(e->out, token->id);
@@ -54,7 +54,7 @@ static bool cut_parts(const struct tokenizer *tok, const char *text, size_t n_by
     struct part_encoder e = { .tok = tok, .begin = text, .takes_marks = takes_marks, .out = out };
     cuts.to = &e;
     cuts.between = add_part;
-    cuts.token = add_token;
+    cuts.token = ids_add_added;
     return n_bytes == 0 || added_tokens_cut(&tok->added, &tok->added.raw, &cuts, text, n_bytes);
 }
 

@@ -122,8 +122,8 @@ struct added_token tokenizer_added(const struct tokenizer *tok, size_t index);
 
 /* Where SentencePiece tokenizers add the dummy prefix: before every part between two added tokens
  * (the default), or only at the start of the text. */
-void tokenizer_set_prefix_rule(struct tokenizer *tok, bool at_first_alone);
-bool tokenizer_prefixes_first_alone(const struct tokenizer *tok);
+void tokenizer_set_prefix_rule(struct tokenizer *tok, bool at_first_only);
+bool tokenizer_prefixes_first_only(const struct tokenizer *tok);
 
 /* Sets the bos and eos tokens; -1: none. */
 void tokenizer_set_ends(struct tokenizer *tok, int32_t bos_id, int32_t eos_id);

@@ -35,8 +35,8 @@ static bool piece_is(const struct tokenizer *tok, int32_t id, const char *bytes,
 }
 
 /* The slot of a spelling, or the free slot for it. */
-static struct piece_slot *find_slot(const struct tokenizer *tok, uint32_t hash, const char *bytes,
-                                    size_t n_bytes)
+static struct piece_slot *find_piece_slot(const struct tokenizer *tok, uint32_t hash, const char *bytes,
+                                          size_t n_bytes)
 {
     uint32_t i = hash & tok->slot_mask;
     while (tok->slots[i].id >= 0 &&
@@ -61,7 +61,7 @@ int32_t vocab_add_to_index(struct tokenizer *tok, int32_t id)
 {
     const char *bytes = vocab_bytes(tok, id);
     uint32_t n_bytes = tok->pieces[id].n_bytes, hash = (uint32_t)hash64(0, bytes, n_bytes);
-    struct piece_slot *slot = find_slot(tok, hash, bytes, n_bytes);
+    struct piece_slot *slot = find_piece_slot(tok, hash, bytes, n_bytes);
     if (slot->id >= 0)
         return slot->id;
     *slot = (struct piece_slot){ .hash = hash, .id = id };
@@ -300,7 +300,7 @@ struct piece tokenizer_piece(const struct tokenizer *tok, int32_t id)
 
 int32_t tokenizer_find(const struct tokenizer *tok, const char *piece, size_t n_bytes)
 {
-    return find_slot(tok, (uint32_t)hash64(0, piece, n_bytes), piece, n_bytes)->id;
+    return find_piece_slot(tok, (uint32_t)hash64(0, piece, n_bytes), piece, n_bytes)->id;
 }
 
 int32_t tokenizer_find_control(const struct tokenizer *tok, const char *spelling)

@@ -227,7 +227,7 @@ static void shares_cover_everything_once(void **state)
             int64_t next = 0;
             for (int t = 0; t < n_threads; t++) {
                 int64_t begin, end;
-                team_share(n, 16, t, n_threads, &begin, &end);
+                team_range(n, 16, t, n_threads, &begin, &end);
                 assert_int_equal(begin, next);
                 assert_true(end >= begin && (begin % 16 == 0 || begin == n));
                 next = end;

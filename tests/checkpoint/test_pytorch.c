@@ -62,13 +62,13 @@ static void a_broken_pickle_is_told_what_is_wrong(void **state)
         { PICKLE("\x80\x02(S'a'\no."), "opcode 53" },       /* OBJ, which calls */
         { PICKLE("\x80\x02"
                  "cos\nsystem\n."),
-          "asks for os.system" },
+          "calls os.system" },
         { PICKLE("\x80\x02"
                  "c__builtin__\neval\n."),
-          "asks for __builtin__.eval" },
+          "calls __builtin__.eval" },
         { PICKLE("\x80\x02"
                  "ccollections\nOrderedDictX\n."),
-          "asks for collections.OrderedDictX" },
+          "calls collections.OrderedDictX" },
         { PICKLE("\x80\x02"
                  "ccollections\nOrdered"),
           "a global without an end" },
@@ -113,7 +113,7 @@ static void a_broken_pickle_is_told_what_is_wrong(void **state)
         { PICKLE("\x80\x04\x8E\x04\0\0\0\0\0\0\0abc"), "opcode 8e" },
         { PICKLE("\x80\x04\x94."), "opcode 94" }, /* nothing to keep */
         { PICKLE("\x80\x04N\x94h\x01."), "opcode 68" },
-        { PICKLE("\x80\x04\x8C\x02os\x8C\x06system\x93."), "asks for os.system" },
+        { PICKLE("\x80\x04\x8C\x02os\x8C\x06system\x93."), "calls os.system" },
         { PICKLE("\x80\x04\x8C\x02os\x93."), "a global without a name" },
         { PICKLE("\x80\x04\x8C\x02osK\x01\x93."), "a global without a name" },
         { PICKLE("\x80\x04\x8C\x02os(\x8C\x01x\x93."), "a global without a name" },
@@ -517,7 +517,7 @@ static void a_broken_tensor_of_pytorch_is_told_what_is_wrong(void **state)
         { GOOD, "its offset, shape or strides", TUTTI_E_FORMAT },
         { GOOD, "5 dimensions, expected at most 4", TUTTI_E_UNSUPPORTED },
         { GOOD, "shows elements more than once", TUTTI_E_UNSUPPORTED },
-        { GOOD, "asks for torch.QInt8Storage", TUTTI_E_UNSUPPORTED },
+        { GOOD, "calls torch.QInt8Storage", TUTTI_E_UNSUPPORTED },
         { GOOD, "", TUTTI_OK },
     };
     size_t i = 1;

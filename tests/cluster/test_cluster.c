@@ -86,15 +86,15 @@ static void add_rows(void *arg, struct cluster *c)
             n_faults += x[i] != sum_in_order(cluster_n_ranks(c), (size_t)(i + turn));
             x[i] = -x[i]; /* what a rank does with its rows */
         }
-        n_faults += !cluster_share_rows(c, NULL, x, n_rows, n);
+        n_faults += !cluster_all_gather_rows(c, NULL, x, n_rows, n);
         for (size_t i = 0; i < n_all; i++) {
             n_faults += x[i] != -sum_in_order(cluster_n_ranks(c), i + (size_t)turn);
             x[i] = 1e30f; /* nobody reads it any more */
         }
     }
     cluster_dealloc(c, x);
-    n_faults += cluster_shares_rows(c, 1, 4096) ||
-                cluster_shares_rows(c, 128, 4096) != (cluster_n_ranks(c) > 1);
+    n_faults += cluster_prefers_scatter(c, 1, 4096) ||
+                cluster_prefers_scatter(c, 128, 4096) != (cluster_n_ranks(c) > 1);
     cluster_close(c);
 }
 

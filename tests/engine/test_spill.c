@@ -19,7 +19,7 @@
 
 #include <cmocka.h>
 
-enum { N_CTX = 256, N_TALKS = 12, FIRST_TURN = 50, TURN = 21, N_ANSWER = 10 };
+enum { N_CTX = 256, N_TALKS = 12, FIRST_TURN = 50, NEXT_ROW = 21, N_ANSWER = 10 };
 
 struct folder {
     char path[64], file[96];
@@ -102,7 +102,7 @@ static size_t finish(struct collect *c, struct talk *t, uint64_t seed)
     assert_memory_equal(c->choices[0].ids.ids, want, (size_t)n * sizeof *want);
     memcpy(t->ids + t->n_ids, want, (size_t)n * sizeof *want);
     t->n_ids += n;
-    for (int i = 0; i < TURN; i++)
+    for (int i = 0; i < NEXT_ROW; i++)
         t->ids[t->n_ids++] = (int32_t)(mix64(seed << 16 ^ (uint64_t)i) % MOCK_USABLE);
     size_t n_cached = c->n_cached_tokens;
     collect_clear(c);
@@ -135,7 +135,7 @@ static void a_talk_that_left_the_pool_comes_back(void **state)
         }
     /* of the second turn on all but the last page of the turn before, which was not full */
     for (int round = 1; round < 5; round++) {
-        int before = FIRST_TURN + (round - 1) * (N_ANSWER + TURN) + N_ANSWER;
+        int before = FIRST_TURN + (round - 1) * (N_ANSWER + NEXT_ROW) + N_ANSWER;
         assert_in_range(n_cached[round], N_TALKS * (before / 16 * 16 - 16), N_TALKS * (before / 16 * 16));
     }
     wait_until_idle(engine, &stats);
@@ -171,7 +171,7 @@ static void talks_go_on_after_a_restart(void **state)
         tutti_engine_close(engine); /* what is cached is written now */
         mock_model_free(mock);
     }
-    int before = FIRST_TURN + N_ANSWER + TURN + N_ANSWER;
+    int before = FIRST_TURN + N_ANSWER + NEXT_ROW + N_ANSWER;
     assert_in_range(n_cached, N_TALKS * (before / 16 * 16 - 16), N_TALKS * (before / 16 * 16));
 }
 
@@ -228,7 +228,7 @@ static void a_small_file_keeps_the_latest_beginnings(void **state)
     tutti_engine *engine = mock_engine(mock, &options, NULL);
     tutti_engine_stats(engine, &stats);
     assert_int_equal(stats.kv_spill_pages, 12);
-    talks[N_TALKS - 1].n_ids -= TURN; /* the last one's pages were written last */
+    talks[N_TALKS - 1].n_ids -= NEXT_ROW; /* the last one's pages were written last */
     assert_in_range(turn(engine, &talks[N_TALKS - 1], 7), 4 * 16, 12 * 16);
     tutti_engine_close(engine);
     mock_model_free(mock);

@@ -340,7 +340,7 @@ int served_send(const uint8_t *bytes, size_t n_bytes, size_t n_part)
     if (steps_new(&app.steps, &err) != TUTTI_OK ||
         socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds))
         abort();
-    http_accept(app.http, fds[1], "fuzz", HTTP_DOOR_API);
+    http_accept(app.http, fds[1], "fuzz", HTTP_SERVICE_API);
     bool is_open = true;
     for (size_t at = 0; at < n_bytes && is_open; at += n_part) {
         size_t n = n_bytes - at < n_part ? n_bytes - at : n_part;

@@ -135,7 +135,7 @@ static void check_shape(struct check *c, const struct shape *s, enum kind kind)
     if (c->fill == FILL_RANDOM)
         for (size_t i = 0; i < n; i++)
             q[i] *= 4;
-    const uint8_t *next[ATTENTION_AHEAD] = { pages.bytes, pages.bytes, pages.bytes, pages.bytes };
+    const uint8_t *next[ATTENTION_PREFETCH_PAGES] = { pages.bytes, pages.bytes, pages.bytes, pages.bytes };
     struct attention_work work = { .q = q,
                                    .views = views,
                                    .n_queries = s->n_queries,

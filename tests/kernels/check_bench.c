@@ -173,14 +173,14 @@ static void bench_attention(struct check *c, int kind, int n_queries, int length
                                    .page_bytes = 2 * head_bytes,
                                    .values_offset = head_bytes,
                                    .page_table = table };
-    const uint8_t *next[ATTENTION_AHEAD];
+    const uint8_t *next[ATTENTION_PREFETCH_PAGES];
     double best = 0;
     for (int i = 0; i < 20; i++) {
         uint64_t begin = clock_now_ns();
         memset(total[0], 0, sizeof total[0]);
         for (int block = 0; block * ATTENTION_BLOCK < length; block++) {
             bool has_next = (block + 2) * ATTENTION_BLOCK <= length;
-            for (int j = 0; j < ATTENTION_AHEAD && has_next; j++)
+            for (int j = 0; j < ATTENTION_PREFETCH_PAGES && has_next; j++)
                 next[j] = kv + (size_t)table[(block + 1) * (ATTENTION_BLOCK / ATTENTION_KEYS) + j] * 2 *
                                    head_bytes;
             work.next = has_next ? next : NULL;

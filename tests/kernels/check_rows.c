@@ -201,7 +201,7 @@ static void check_find(struct check *c, int n)
 /* Against the definition: nobody who arrives before `first` is passed over; against the plain one: the same bits, so the same index. */
 static void check_rivals(struct check *c, int n)
 {
-    if (!check_next(c, (any_fn *)c->k->find_rival, "find_rival_%d_%d", n, (int)c->fill))
+    if (!check_next(c, (any_fn *)c->k->find_arrival, "find_rival_%d_%d", n, (int)c->fill))
         return;
     float *x = check_floats(c, (size_t)n), max;
     check_fill(c, x, (size_t)n);
@@ -211,17 +211,17 @@ static void check_rivals(struct check *c, int n)
         max = n > 12 ? 12 : (float)(n - 1);
     }
     for (int k = 0; k < 40; k++) {
-        struct rivals r = { .seed = mix64((uint64_t)(n + k)),
-                            .max = max,
-                            .scale = k % 4 == 0   ? 1
-                                     : k % 4 == 1 ? 0.1f
-                                     : k % 4 == 2 ? 30
-                                                  : 3.40282347e38f,
-                            .first = k % 3 == 0   ? 1e-3f
-                                     : k % 3 == 1 ? 1
-                                                  : 36 };
-        int begin = k * n / 50, found = c->k->find_rival(x, begin, n, &r), passed = 0;
-        check_true(c, found == find_rival_ref(x, begin, n, &r), "another index");
+        struct arrival_bound r = { .seed = mix64((uint64_t)(n + k)),
+                                   .max = max,
+                                   .scale = k % 4 == 0   ? 1
+                                            : k % 4 == 1 ? 0.1f
+                                            : k % 4 == 2 ? 30
+                                                         : 3.40282347e38f,
+                                   .first = k % 3 == 0   ? 1e-3f
+                                            : k % 3 == 1 ? 1
+                                                         : 36 };
+        int begin = k * n / 50, found = c->k->find_arrival(x, begin, n, &r), passed = 0;
+        check_true(c, found == find_arrival_ref(x, begin, n, &r), "another index");
         for (int i = begin; i < found; i++) {
             double v = ((double)(mix64(r.seed ^ (uint32_t)i) >> 12) + 0.5) * 0x1p-52;
             double w = exp(((double)x[i] - (double)max) * (double)r.scale);

@@ -128,12 +128,12 @@ def test_times_are_those_of_the_stream(mock):
     assert missed["requests"] == 0 and missed["gaps_within_part"] == 0 and missed["ttft_target_ms"] is None
 
 
-def test_tokens_are_counted_where_the_server_does_not_tell(mock):
+def test_tokens_are_counted_where_the_server_does_not_report_them(mock):
     server = mock(usage=False)
     d = figures(server.url, "-N", 4, "-n", 7)
     assert d["tokens"]["output"] == 28 and d["tokens"]["counted_by"] == "deltas" and d["tokens"]["prompt"] is None
     text = load(server.url, "-N", 4, "-n", 7).stdout
-    assert "counted by the pieces of the streams" in text and "the server does not tell them" in text
+    assert "counted by the pieces of the streams" in text and "not reported by the server" in text
 
 
 # ---- interfaces -------------------------------------------------------------------------------------------------
@@ -448,7 +448,7 @@ def test_measures_tutti(tmp_path):
         assert d["tokens"]["output"] == 6 * 5 + 6 * 12
         assert d["settings"]["model"] == "demo"
         text = load(url, "--rate", 20, "-N", 10, "-n", 4, "--chat").stdout
-        assert re.search(r"complete +10 ", text) and "as the server tells" in text
+        assert re.search(r"complete +10 ", text) and "as reported by the server" in text
         for api in (["--api", "tgi"], ["--api", "llm-serving", "-m", "demo"]):
             d = figures(url, "-N", 6, "-c", 3, "-n", 5, *api)
             assert d["complete"] == 6 and d["tokens"]["counted_by"] == "server" and 6 <= d["tokens"]["output"] <= 30

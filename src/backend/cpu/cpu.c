@@ -97,9 +97,9 @@ static bool cpu_reduce_rows(struct backend *be, struct floats x, int n_rows, int
     return cluster_reduce_rows(cpu_of(be)->cluster, cpu_of(be)->team, cpu_rows(x, n_rows, n), n_rows, n);
 }
 
-static bool cpu_share_rows(struct backend *be, struct floats x, int n_rows, int n)
+static bool cpu_all_gather_rows(struct backend *be, struct floats x, int n_rows, int n)
 {
-    return cluster_share_rows(cpu_of(be)->cluster, cpu_of(be)->team, cpu_rows(x, n_rows, n), n_rows, n);
+    return cluster_all_gather_rows(cpu_of(be)->cluster, cpu_of(be)->team, cpu_rows(x, n_rows, n), n_rows, n);
 }
 
 static bool cpu_collect(struct backend *be, float *host, struct floats part, int n_rows, const int *begins)
@@ -176,7 +176,7 @@ static const struct backend_ops CPU_OPS = {
     .download = cpu_download,
     .reduce = cpu_reduce,
     .reduce_rows = cpu_reduce_rows,
-    .share_rows = cpu_share_rows,
+    .all_gather_rows = cpu_all_gather_rows,
     .collect = cpu_collect,
     .step_end = cpu_step_end,
     .run = cpu_run,

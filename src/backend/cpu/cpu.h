@@ -227,7 +227,7 @@ struct cpu_lora_target {
     int row, column;
 };
 
-/* Rows are cut into n_tiles by team_share(). n_groups 0: no row has an adapter. */
+/* Rows are cut into n_tiles by team_range(). n_groups 0: no row has an adapter. */
 void cpu_lora_plan(struct cpu_lora_work *out, struct cpu_backend *cpu, const struct lora *const *loras,
                    const int32_t *adapters, const float *x, int n_rows, int n_tiles);
 static inline bool cpu_lora_has(const struct cpu_lora_work *work, int tile)

@@ -119,7 +119,7 @@ static void fill_angles(void *arg, int thread, int n_threads)
     const int32_t *rope_positions = step->rope_positions ? step->rope_positions : step->positions;
     int rotary_dim = kind->shape.rotary_dim;
     int64_t begin, end;
-    team_share(step->n_rows, 1, thread, n_threads, &begin, &end);
+    team_range(step->n_rows, 1, thread, n_threads, &begin, &end);
     for (int64_t r = begin; r < end; r++) {
         float *cos_sin = kind->cos_sin + r * rotary_dim;
         if (kind->shape.rope == ROPE_2D) {
@@ -268,7 +268,7 @@ static void rope_store_some(void *arg, int thread, int n_threads)
     const struct kernels *k = &job->cpu->kernels;
     int n_q = shape->n_heads * shape->head_dim, n_kv = shape->n_kv_heads * shape->head_dim;
     int64_t begin, end;
-    team_share(job->cpu->step->n_rows, 1, thread, n_threads, &begin, &end);
+    team_range(job->cpu->step->n_rows, 1, thread, n_threads, &begin, &end);
     for (int64_t r = begin; r < end; r++) {
         float *row = job->qkv + r * (n_q + 2 * n_kv);
         if (job->q_norm)
@@ -408,7 +408,7 @@ static struct unit unit_of(const struct cpu_kind *kind, int index)
 /* ---- prefetching: pages are at random addresses, which the hardware prefetcher cannot predict ---- */
 
 struct ahead {
-    const uint8_t *pages[ATTENTION_AHEAD];
+    const uint8_t *pages[ATTENTION_PREFETCH_PAGES];
 };
 
 /* The first keys of a block of a tile; the last page is repeated if there are fewer. */
@@ -420,7 +420,7 @@ static void find_ahead(const struct attention_job *job, struct ahead *ahead, con
     const uint8_t *keys = keys_of(job, kv_head);
     int first = block * (ATTENTION_BLOCK / CPU_PAGE_TOKENS);
     int last = step->positions[tile->begin + tile->n_rows - 1] / CPU_PAGE_TOKENS;
-    for (int i = 0; i < ATTENTION_AHEAD; i++)
+    for (int i = 0; i < ATTENTION_PREFETCH_PAGES; i++)
         ahead->pages[i] = keys +
                           (size_t)table[min_int(first + i, last)] * job->kv->layers[job->layer].page_bytes;
 }

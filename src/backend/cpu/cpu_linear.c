@@ -9,7 +9,7 @@
 enum {
     PIECE_BYTES = 320 * 1024,      /* of weights: they stay in the L2 cache for all tiles */
     FLOAT_TILE_BYTES = 700 * 1024, /* of inputs of float weights: they stay in the L2 cache */
-    ROWS_AHEAD = 3,                /* rows prefetched for writing */
+    PREFETCH_ROWS = 3,             /* rows prefetched for writing */
 };
 
 struct linear_job {
@@ -27,7 +27,7 @@ struct linear_job {
 static void tile_rows(const struct linear_job *job, int tile, int *begin, int *n)
 {
     int64_t first, last;
-    team_share(job->n_rows, 1, tile, job->n_tiles, &first, &last);
+    team_range(job->n_rows, 1, tile, job->n_tiles, &first, &last);
     *begin = (int)first;
     *n = (int)(last - first);
 }
@@ -43,7 +43,7 @@ static void pack_some(void *arg, int thread, int n_threads)
         cpu_lora_down(job->lora, thread, n_threads);
     if (job->n_rows == 1)
         return; /* see input_of() */
-    team_share(n_in, BLOCK, thread, n_threads, &begin, &end);
+    team_range(n_in, BLOCK, thread, n_threads, &begin, &end);
     for (int tile = 0; tile < job->n_tiles && begin < end; tile++) {
         int row, n;
         tile_rows(job, tile, &row, &n);
@@ -143,7 +143,7 @@ static void add_updates(const struct linear_job *job, float *out, const float *u
 
 /* Prefetches a cache line for writing. (The compiler drops a function of nothing but
  * __builtin_prefetch() as having no effect, and for generic x86-64 it would prefetch for reading.) */
-static inline void ask_to_write(float *line)
+static inline void prefetch_for_write(float *line)
 {
 #ifdef __x86_64__
     __asm__ volatile("prefetchw %0" ::"m"(*line));
@@ -158,12 +158,12 @@ static inline void ask_to_write(float *line)
 static void store(const struct output *o, const float *out, int n_panels)
 {
     int n_halves = n_panels * o->n_halves, left = o->n_columns - o->column,
-        ahead = n_halves * LANES <= left ? ROWS_AHEAD : o->n;
+        ahead = n_halves * LANES <= left ? PREFETCH_ROWS : o->n;
     size_t panel = (size_t)o->n * PANEL_ROWS;
     for (int r = 0; r < o->n; r++) {
         float *y = o->y + (size_t)r * (size_t)o->n_columns + (size_t)o->column;
         for (int i = 0; i < n_halves && r + ahead < o->n; i++)
-            ask_to_write(y + (size_t)ahead * (size_t)o->n_columns + i * LANES);
+            prefetch_for_write(y + (size_t)ahead * (size_t)o->n_columns + i * LANES);
         for (int i = 0; i < n_halves && i * LANES < left; i++) {
             const float *from = out + (size_t)(i / o->n_halves) * panel +
                                 (size_t)(i % o->n_halves * o->n + r) * LANES;
@@ -212,7 +212,7 @@ static void run_piece(const struct linear_job *job, const struct cpu_scratch *sc
 }
 
 /* Prefetches the LoRA factors for a piece. */
-static void ask_for_factors(const struct linear_job *job, int begin, int end)
+static void prefetch_factors(const struct linear_job *job, int begin, int end)
 {
     int n_ff = job->m->n_out / 2;
     if (!job->is_glu) {
@@ -248,7 +248,7 @@ static void linear_some(void *arg, int thread, int n_threads)
             if (!input)
                 input = input_of(job, thread);
             if (job->lora)
-                ask_for_factors(job, begin, end);
+                prefetch_factors(job, begin, end);
             for (int tile = 0; tile < job->n_tiles; tile++)
                 run_piece(job, &job->cpu->scratch[thread], input, tile, begin, end);
         }
@@ -288,7 +288,7 @@ static void run(struct linear_job *job, const struct lora *const *loras, const i
     }
     for (int t = 0; t < n_threads; t++) {
         int64_t begin, end;
-        team_share(m->n_panels, 1, t, n_threads, &begin, &end);
+        team_range(m->n_panels, 1, t, n_threads, &begin, &end);
         atomic_store_explicit(&job->cpu->shares[t].next, (int)begin, memory_order_relaxed);
         job->cpu->shares[t].end = (int)end;
     }

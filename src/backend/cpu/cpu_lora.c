@@ -176,7 +176,7 @@ void cpu_lora_plan(struct cpu_lora_work *out, struct cpu_backend *cpu, const str
     *out = (struct cpu_lora_work){ .cpu = cpu, .x = x };
     for (int tile = 0; tile < n_tiles; tile++) {
         int64_t begin, end;
-        team_share(n_rows, 1, tile, n_tiles, &begin, &end);
+        team_range(n_rows, 1, tile, n_tiles, &begin, &end);
         int first = cpu->lora_tiles[tile] = out->n_groups;
         for (int r = (int)begin; r < end; r++) {
             const struct lora *lora = adapters[r] >= 0 ? loras[adapters[r]] : NULL;
@@ -197,7 +197,7 @@ void cpu_lora_down(const struct cpu_lora_work *work, int thread, int n_threads)
     const struct kernels *k = &work->cpu->kernels;
     int n_runs = (work->rank + RANKS - 1) / RANKS;
     int64_t begin, end;
-    team_share((int64_t)work->n_groups * n_runs, 1, thread, n_threads, &begin, &end);
+    team_range((int64_t)work->n_groups * n_runs, 1, thread, n_threads, &begin, &end);
     for (int64_t i = begin; i < end; i++) {
         const struct lora_group *group = &work->cpu->lora_groups[i / n_runs];
         const struct lora *lora = group->lora;

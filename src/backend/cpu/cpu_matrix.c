@@ -211,7 +211,7 @@ static void embed_some(void *arg, int thread, int n_threads)
 {
     const struct embed_job *job = arg;
     int64_t begin, end;
-    team_share(job->n_rows, 1, thread, n_threads, &begin, &end);
+    team_range(job->n_rows, 1, thread, n_threads, &begin, &end);
     for (int64_t r = begin; r < end; r++) {
         int panel, i, id = job->ids[r] - job->first_id;
         float *x = job->x + (size_t)r * (size_t)job->table->n_in;

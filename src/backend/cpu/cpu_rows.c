@@ -25,7 +25,7 @@ static void norm_some(void *arg, int thread, int n_threads)
 {
     const struct norm_job *job = arg;
     int64_t begin, end;
-    team_share(job->n_rows, 1, thread, n_threads, &begin, &end);
+    team_range(job->n_rows, 1, thread, n_threads, &begin, &end);
     for (int64_t r = begin; r < end; r++) {
         float *x = job->x + r * job->n, *y = job->y + r * job->n;
         if (job->add)
@@ -77,7 +77,7 @@ static void scale_add_some(void *arg, int thread, int n_threads)
 {
     const struct rows_job *job = arg;
     int64_t begin, end;
-    team_share(job->n_rows, 1, thread, n_threads, &begin, &end);
+    team_range(job->n_rows, 1, thread, n_threads, &begin, &end);
     job->kernels->scale_add(job->x + begin * job->n, job->base + begin * job->n, job->scale,
                             job->add + begin * job->n, (end - begin) * job->n);
 }
@@ -101,7 +101,7 @@ static void activate_some(void *arg, int thread, int n_threads)
     const struct rows_job *job = arg;
     gelu_fn *gelu = job->act == ACT_GELU_TANH ? job->kernels->gelu_tanh : job->kernels->gelu_sigmoid;
     int64_t begin, end;
-    team_share(job->n_rows, 1, thread, n_threads, &begin, &end);
+    team_range(job->n_rows, 1, thread, n_threads, &begin, &end);
     gelu(job->x + begin * job->n, (end - begin) * job->n);
 }
 
@@ -119,7 +119,7 @@ static void positions_some(void *arg, int thread, int n_threads)
 {
     const struct rows_job *job = arg;
     int64_t begin, end;
-    team_share(job->n_rows, 1, thread, n_threads, &begin, &end);
+    team_range(job->n_rows, 1, thread, n_threads, &begin, &end);
     for (int64_t r = begin; r < end; r++) {
         const float *row = job->table + (size_t)job->step->positions[job->first + r] * (size_t)job->n;
         if (job->adds)

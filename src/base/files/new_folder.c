@@ -58,11 +58,11 @@ static enum tutti_status check_free(const char *path, struct tutti_error *err)
 
 /* ---- what others have left ---- */
 
-static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *place)
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *entry_place)
 {
     (void)info;
     (void)kind;
-    (void)place;
+    (void)entry_place;
     return remove(path);
 }
 
@@ -170,7 +170,7 @@ enum tutti_status new_folder_open(struct new_folder **out, const char *path, str
 }
 
 /* Makes and registers the path of a file or folder inside. NULL: out of memory. */
-static char *place(struct new_folder *f, const char *name)
+static char *entry_place(struct new_folder *f, const char *name)
 {
     char *path = NULL;
     if (asprintf(&path, "%s/%s", f->temporary, name) < 0)
@@ -180,7 +180,7 @@ static char *place(struct new_folder *f, const char *name)
 
 enum tutti_status new_folder_make(struct new_folder *f, const char *name, struct tutti_error *err)
 {
-    char *path = place(f, name);
+    char *path = entry_place(f, name);
     if (!path)
         return error_out_of_memory(f->path, err);
     return mkdir(path, 0777) == 0 || errno == EEXIST ? TUTTI_OK : error_from_errno(path, err);
@@ -188,7 +188,7 @@ enum tutti_status new_folder_make(struct new_folder *f, const char *name, struct
 
 enum tutti_status new_folder_create(struct new_folder *f, const char *name, int *fd, struct tutti_error *err)
 {
-    char *path = place(f, name);
+    char *path = entry_place(f, name);
     if (!path)
         return error_out_of_memory(f->path, err);
     *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

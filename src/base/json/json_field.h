@@ -22,6 +22,12 @@ enum json_kind {
 /* An object's field; NULL if it is absent or null, which mean the same. */
 const json_t *json_field(const json_t *object, const char *name);
 
+/* Whether a field is true; false if it is absent or of another type. */
+static inline bool json_is_on(const json_t *object, const char *name)
+{
+    return json_is_true(json_object_get(object, name));
+}
+
 bool json_is_kind(const json_t *value, enum json_kind kind);
 
 /* ---- fields of clients' requests: TUTTI_E_ARGUMENT, err->param is the field's name ---- */

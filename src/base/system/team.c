@@ -228,7 +228,7 @@ void team_run(struct team *team, team_fn *fn, void *arg)
         pass_time(team, i);
 }
 
-void team_share(int64_t n, int64_t step, int thread, int n_threads, int64_t *begin, int64_t *end)
+void team_range(int64_t n, int64_t step, int thread, int n_threads, int64_t *begin, int64_t *end)
 {
     int64_t n_steps = (n + step - 1) / step;
     int64_t each = n_steps / n_threads, more = n_steps % n_threads;

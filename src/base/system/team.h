@@ -27,8 +27,8 @@ int team_n_threads(const struct team *team);
  * number, or one after another on the caller. One caller at a time. */
 void team_run(struct team *team, team_fn *fn, void *arg);
 
-/* The share [*begin, *end) of thread among n_threads, of n items in runs of a multiple of step. */
-void team_share(int64_t n, int64_t step, int thread, int n_threads, int64_t *begin, int64_t *end);
+/* The items [*begin, *end) of thread, when n items are divided among n_threads at multiples of step. */
+void team_range(int64_t n, int64_t step, int thread, int n_threads, int64_t *begin, int64_t *end);
 
 /* Cores that this process may run on, from its affinity mask and the cgroup's quota; at least 1. */
 int team_n_cores(void);

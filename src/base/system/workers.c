@@ -64,14 +64,14 @@ static void owners_add(struct owners *list, struct owner *o)
     list->n++;
 }
 
-static struct owner **bucket_of(struct workers *w, uint64_t id)
+static struct owner **owner_bucket(struct workers *w, uint64_t id)
 {
     return &w->buckets[mix64(id) % N_BUCKETS];
 }
 
 static struct owner *owner_find(struct workers *w, uint64_t id)
 {
-    struct owner *o = *bucket_of(w, id);
+    struct owner *o = *owner_bucket(w, id);
     while (o && o->id != id)
         o = o->next;
     return o;
@@ -79,7 +79,7 @@ static struct owner *owner_find(struct workers *w, uint64_t id)
 
 static void owner_forget(struct workers *w, struct owner *o)
 {
-    struct owner **at = bucket_of(w, o->id);
+    struct owner **at = owner_bucket(w, o->id);
     while (*at != o)
         at = &(*at)->next;
     *at = o->next;
@@ -127,8 +127,8 @@ static struct owner *owner_get(struct workers *w, uint64_t id)
     if (!o)
         return NULL;
     o->id = id;
-    o->next = *bucket_of(w, id);
-    *bucket_of(w, id) = o;
+    o->next = *owner_bucket(w, id);
+    *owner_bucket(w, id) = o;
     owners_add(&w->idle, o);
     w->counts.n_owners++;
     return o;

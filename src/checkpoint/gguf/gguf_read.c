@@ -81,7 +81,7 @@ struct cursor {
     bool is_short;
 };
 
-static const uint8_t *take(struct cursor *c, uint64_t n_bytes)
+static const uint8_t *cursor_take(struct cursor *c, uint64_t n_bytes)
 {
     if (c->is_short || n_bytes > (uint64_t)(c->end - c->at)) {
         c->is_short = true;
@@ -94,14 +94,14 @@ static const uint8_t *take(struct cursor *c, uint64_t n_bytes)
 
 static uint64_t take_int(struct cursor *c, int n_bytes)
 {
-    const uint8_t *p = take(c, (uint64_t)n_bytes);
+    const uint8_t *p = cursor_take(c, (uint64_t)n_bytes);
     return p ? bytes_load_le(p, n_bytes) : 0;
 }
 
 static const char *take_string(struct cursor *c, uint64_t *n_bytes)
 {
     *n_bytes = take_int(c, 8);
-    return (const char *)take(c, *n_bytes);
+    return (const char *)cursor_take(c, *n_bytes);
 }
 
 /* ---- metadata ---- */
@@ -158,7 +158,7 @@ static enum tutti_status read_scalar(struct gguf *file, struct cursor *c, const 
         /* Invalid UTF-8 is kept: jansson's unchecked form keeps the bytes. */
         value = text ? json_stringn_nocheck(text, n) : NULL;
     } else {
-        const uint8_t *p = take(c, (uint64_t)VALUE_TYPES[type].n_bytes);
+        const uint8_t *p = cursor_take(c, (uint64_t)VALUE_TYPES[type].n_bytes);
         if (!p)
             value = NULL;
         else if (type == GGUF_BOOL)
@@ -204,7 +204,7 @@ static enum tutti_status read_array(struct gguf *file, struct cursor *c, const c
         return error_out_of_memory(file->name, err);
     file->n_arrays++;
     if (type != GGUF_STRING) {
-        take(c, n * smallest);
+        cursor_take(c, n * smallest);
         return TUTTI_OK;
     }
     array->offsets = malloc((size_t)(n ? n : 1) * sizeof *array->offsets);
@@ -297,8 +297,8 @@ static enum tutti_status read_shape(const struct gguf *file, struct cursor *c, s
 }
 
 /* Fills all but data; *offset: from the start of the data. */
-static enum tutti_status read_tensor(struct gguf *file, struct cursor *c, char *name, uint64_t *offset,
-                                     struct tutti_error *err)
+static enum tutti_status read_gguf_tensor(struct gguf *file, struct cursor *c, char *name, uint64_t *offset,
+                                          struct tutti_error *err)
 {
     struct tensor *t = &file->set.tensors[file->set.n];
     uint64_t n_bytes;
@@ -378,8 +378,8 @@ static enum tutti_status read_alignment(const struct gguf *file, size_t *out, st
     return TUTTI_OK;
 }
 
-static enum tutti_status read_tensors(struct gguf *file, struct cursor *c, uint64_t n_tensors,
-                                      struct tutti_error *err)
+static enum tutti_status read_gguf_tensors(struct gguf *file, struct cursor *c, uint64_t n_tensors,
+                                           struct tutti_error *err)
 {
     size_t alignment;
     enum tutti_status st = read_alignment(file, &alignment, err);
@@ -393,7 +393,7 @@ static enum tutti_status read_tensors(struct gguf *file, struct cursor *c, uint6
         goto done;
     }
     for (size_t i = 0; i < n_tensors; i++) {
-        st = read_tensor(file, c, file->tensor_names + i * (MAX_TENSOR_NAME + 1), &offsets[i], err);
+        st = read_gguf_tensor(file, c, file->tensor_names + i * (MAX_TENSOR_NAME + 1), &offsets[i], err);
         if (st != TUTTI_OK)
             goto done;
     }
@@ -442,10 +442,10 @@ static bool gguf_is(const void *bytes, size_t n_bytes)
     return n_bytes >= 4 && memcmp(bytes, "GGUF", 4) == 0;
 }
 
-static enum tutti_status read_file(struct gguf *file, struct tutti_error *err)
+static enum tutti_status read_gguf(struct gguf *file, struct tutti_error *err)
 {
     struct cursor c = { .at = file->map.bytes, .end = file->map.bytes + file->map.n_bytes };
-    const uint8_t *magic = take(&c, 4);
+    const uint8_t *magic = cursor_take(&c, 4);
     if (!magic || !gguf_is(magic, 4))
         return error_set(err, TUTTI_E_FORMAT, "%s: the file does not begin with \"GGUF\"", file->name);
     uint64_t version = take_int(&c, 4), n_tensors = take_int(&c, 8), n_kv = take_int(&c, 8);
@@ -468,7 +468,7 @@ static enum tutti_status read_file(struct gguf *file, struct tutti_error *err)
     st = read_split(file, err);
     if (st != TUTTI_OK)
         return st;
-    return read_tensors(file, &c, n_tensors, err);
+    return read_gguf_tensors(file, &c, n_tensors, err);
 }
 
 static void gguf_close(struct gguf *file)
@@ -504,7 +504,7 @@ static enum tutti_status open_mapping(struct gguf **out, struct mapping map, str
     file->set.close = gguf_close_set;
     file->map = map;
     file->name = map.name;
-    enum tutti_status st = read_file(file, err);
+    enum tutti_status st = read_gguf(file, err);
     if (st == TUTTI_OK)
         *out = file;
     else

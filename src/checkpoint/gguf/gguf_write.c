@@ -176,8 +176,8 @@ static uint32_t type_number(enum dtype dtype)
     }
 }
 
-static bool add_tensor(struct gguf_writer *w, const char *name, enum dtype dtype, int n_dims,
-                       const int64_t *shape, size_t n_bytes)
+static bool gguf_add_tensor(struct gguf_writer *w, const char *name, enum dtype dtype, int n_dims,
+                            const int64_t *shape, size_t n_bytes)
 {
     struct planned *more = realloc(w->tensors, ((size_t)w->n_tensors + 1) * sizeof *more);
     if (!more)
@@ -209,10 +209,10 @@ void gguf_writer_tensor(struct gguf_writer *w, const char *name, enum dtype dtyp
                       dtype_name(dtype));
         return;
     }
-    stick(w, add_tensor(w, name, dtype, n_dims, shape, n_bytes));
+    stick(w, gguf_add_tensor(w, name, dtype, n_dims, shape, n_bytes));
 }
 
-static enum tutti_status pad(struct gguf_writer *w, uint64_t n_bytes, struct tutti_error *err)
+static enum tutti_status pad_file(struct gguf_writer *w, uint64_t n_bytes, struct tutti_error *err)
 {
     static const char ZEROS[ALIGNMENT];
     uint64_t more = (ALIGNMENT - n_bytes % ALIGNMENT) % ALIGNMENT;
@@ -242,7 +242,7 @@ enum tutti_status gguf_writer_begin_data(struct gguf_writer *w, struct tutti_err
     if (st == TUTTI_OK)
         st = new_file_write(w->file, w->infos.bytes, w->infos.n_bytes, err);
     if (st == TUTTI_OK)
-        st = pad(w, head.n_bytes + w->metadata.n_bytes + w->infos.n_bytes, err);
+        st = pad_file(w, head.n_bytes + w->metadata.n_bytes + w->infos.n_bytes, err);
     skip_empty(w);
 done:
     buf_clear(&head);
@@ -262,7 +262,7 @@ enum tutti_status gguf_writer_data(struct gguf_writer *w, const void *bytes, siz
     w->written += n_bytes;
     if (w->written < w->tensors[w->current].n_bytes)
         return TUTTI_OK;
-    st = pad(w, w->written, err);
+    st = pad_file(w, w->written, err);
     w->written = 0;
     w->current++;
     skip_empty(w);

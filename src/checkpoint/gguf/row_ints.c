@@ -45,7 +45,7 @@ static void put_block(uint8_t *to, const int8_t *row, int n_bits, int64_t b)
     }
 }
 
-static bool make(const struct tensor *t, void *bytes)
+static bool make_row_ints(const struct tensor *t, void *bytes)
 {
     const struct row_ints *r = (const struct row_ints *)t->source;
     void *owned_ints, *owned_scales;
@@ -90,7 +90,7 @@ enum tutti_status row_ints_init(struct row_ints *out, const struct tensor *weigh
             err, TUTTI_E_FORMAT, "%s: tensor %s: %s of shape %s, expected f16, bf16 or f32 of shape [%lld]",
             scale->file, scale->name, dtype_name(scale->dtype), found, (long long)weight->shape[0]);
     *out = (struct row_ints){ .from = { weight, scale }, .n_bits = n_bits };
-    out->source = (struct tensor_source){ .make = make, .from = out->from, .n_from = 2 };
+    out->source = (struct tensor_source){ .make = make_row_ints, .from = out->from, .n_from = 2 };
     out->tensor = (struct tensor){ .name = weight->name,
                                    .file = weight->file,
                                    .dtype = n_bits == 8 ? DTYPE_Q8_0 : DTYPE_Q4_0,

@@ -1,6 +1,7 @@
 #include "checkpoint/mindspore/mindformers.h"
 
 #include "base/files/mapping.h"
+#include "base/json/json_field.h"
 #include "base/json/json_type.h"
 #include "base/limits.h"
 
@@ -110,21 +111,21 @@ struct translation {
     struct tutti_error *err;
 };
 
-static void refuse(struct translation *t, const char *key, const char *what)
+static void refuse_setting(struct translation *t, const char *key, const char *what)
 {
     if (t->status == TUTTI_OK)
         t->status = error_set(t->err, TUTTI_E_UNSUPPORTED, "%s: model_config.%s: %s is not supported",
                               t->path, key, what);
 }
 
-static void put(struct translation *t, const char *key, json_t *value)
+static void config_put(struct translation *t, const char *key, json_t *value)
 {
     if (json_object_set_new(t->config, key, value) != 0 && t->status == TUTTI_OK)
         t->status = error_set(t->err, TUTTI_E_MEMORY, "%s: out of memory", t->path);
 }
 
 /* A number in lo..hi; fallback if it is absent or null. */
-static double number(struct translation *t, const char *key, double lo, double hi, double fallback)
+static double setting_number(struct translation *t, const char *key, double lo, double hi, double fallback)
 {
     const json_t *value = json_object_get(t->config, key);
     if (!value || json_is_null(value))
@@ -139,15 +140,10 @@ static double number(struct translation *t, const char *key, double lo, double h
     return lo;
 }
 
-static bool is_text(const struct translation *t, const char *key, const char *text)
+static bool setting_is(const struct translation *t, const char *key, const char *text)
 {
     const char *value = json_string_value(json_object_get(t->config, key));
     return value && strcmp(value, text) == 0;
-}
-
-static bool is_on(const struct translation *t, const char *key)
-{
-    return json_is_true(json_object_get(t->config, key));
 }
 
 /* seq_length is the context of a run; the model's own maximum may be another key. */
@@ -156,10 +152,10 @@ static void put_context(struct translation *t, const char *key, int fallback)
     static const char *const NAMES[] = { "seq_length", "max_position_embedding", "max_position_embeddings" };
     double most = 0;
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
-        double n = number(t, NAMES[i], 1, LIMIT_CONTEXT, 0);
+        double n = setting_number(t, NAMES[i], 1, LIMIT_CONTEXT, 0);
         most = n > most ? n : most;
     }
-    put(t, key, json_integer(most > 0 ? (json_int_t)most : fallback));
+    config_put(t, key, json_integer(most > 0 ? (json_int_t)most : fallback));
 }
 
 /* The feed-forward width of LLaMA, computed by the rule in LLaMA's model.py, FeedForward. */
@@ -167,13 +163,13 @@ static void put_llama_width(struct translation *t)
 {
     if (json_is_number(json_object_get(t->config, "intermediate_size")))
         return;
-    double width = 4 * number(t, "hidden_size", 1, LIMIT_DIMENSION, 4096);
-    double multiple = floor(number(t, "multiple_of", 1, LIMIT_DIMENSION, 256));
-    double factor = number(t, "ffn_dim_multiplier", 0, 1000, -1);
+    double width = 4 * setting_number(t, "hidden_size", 1, LIMIT_DIMENSION, 4096);
+    double multiple = floor(setting_number(t, "multiple_of", 1, LIMIT_DIMENSION, 256));
+    double factor = setting_number(t, "ffn_dim_multiplier", 0, 1000, -1);
     if (factor >= 0)
         width = floor((factor + 0.01) * width);
     width = floor(2 * width / 3);
-    put(t, "intermediate_size", json_integer((json_int_t)(multiple * ceil(width / multiple))));
+    config_put(t, "intermediate_size", json_integer((json_int_t)(multiple * ceil(width / multiple))));
 }
 
 static double yarn_scale(double factor, double weight)
@@ -185,24 +181,25 @@ static double yarn_scale(double factor, double weight)
 static void put_llama_rope(struct translation *t)
 {
     json_t *scaling = json_object_get(t->config, "scaling_factor"), *rope = NULL;
-    double theta = number(t, "theta", 1e-6, 1e12, 10000);
+    double theta = setting_number(t, "theta", 1e-6, 1e12, 10000);
     const char *method = json_string_value(json_object_get(t->config, "extend_method"));
     if (!method || strcmp(method, "None") == 0) {
-        put(t, "rope_theta", json_real(theta));
+        config_put(t, "rope_theta", json_real(theta));
         return;
     }
     if (strcmp(method, "NTK") == 0) {
-        theta *= number(t, "scaling_factor", 1e-3, 1e6, 1);
+        theta *= setting_number(t, "scaling_factor", 1e-3, 1e6, 1);
     } else if (strcmp(method, "PI") == 0) {
-        rope = json_pack("{s:s, s:f}", "type", "linear", "factor", number(t, "scaling_factor", 1e-3, 1e6, 1));
+        rope = json_pack("{s:s, s:f}", "type", "linear", "factor",
+                         setting_number(t, "scaling_factor", 1e-3, 1e6, 1));
     } else if (json_is_object(scaling) && strcmp(method, "LLAMA3") == 0) {
         rope = json_deep_copy(scaling);
         json_object_set_new(rope, "type", json_string("llama3"));
     } else if (json_is_object(scaling) && strcmp(method, "YARN") == 0) {
         struct translation inner = { scaling, t->path, t->status, t->err };
-        double factor = number(&inner, "factor", 1, 1e6, 1);
-        double scale = yarn_scale(factor, number(&inner, "mscale", 0, 1e3, 1)) /
-                       yarn_scale(factor, number(&inner, "mscale_all_dim", 0, 1e3, 0));
+        double factor = setting_number(&inner, "factor", 1, 1e6, 1);
+        double scale = yarn_scale(factor, setting_number(&inner, "mscale", 0, 1e3, 1)) /
+                       yarn_scale(factor, setting_number(&inner, "mscale_all_dim", 0, 1e3, 0));
         t->status = inner.status;
         rope = json_deep_copy(scaling);
         json_object_set_new(rope, "type", json_string("yarn"));
@@ -210,75 +207,75 @@ static void put_llama_rope(struct translation *t)
         json_object_del(rope, "mscale");
         json_object_del(rope, "mscale_all_dim");
     } else {
-        refuse(t, "extend_method", method);
+        refuse_setting(t, "extend_method", method);
     }
-    put(t, "rope_theta", json_real(theta));
+    config_put(t, "rope_theta", json_real(theta));
     if (rope)
-        put(t, "rope_scaling", rope);
+        config_put(t, "rope_scaling", rope);
 }
 
 static void finish_llama(struct translation *t)
 {
     if (!json_is_number(json_object_get(
             t->config, "num_key_value_heads"))) /* differs from the default of Hugging Face's class */
-        put(t, "num_key_value_heads", json_incref(json_object_get(t->config, "num_attention_heads")));
+        config_put(t, "num_key_value_heads", json_incref(json_object_get(t->config, "num_attention_heads")));
     put_llama_width(t);
     put_llama_rope(t);
     put_context(t, "max_position_embeddings", 2048);
-    if (is_on(t, "attn_proj_has_bias"))
-        refuse(t, "attn_proj_has_bias", "a bias after attention");
+    if (json_is_on(t->config, "attn_proj_has_bias"))
+        refuse_setting(t, "attn_proj_has_bias", "a bias after attention");
     const json_t *experts = json_object_get(json_object_get(t->config, "moe_config"), "expert_num");
     if (json_number_value(experts) > 1)
-        refuse(t, "moe_config", "a mixture of experts");
-    if (is_on(t, "qkv_has_bias"))
-        put(t, "model_type", json_string("qwen2"));
+        refuse_setting(t, "moe_config", "a mixture of experts");
+    if (json_is_on(t->config, "qkv_has_bias"))
+        config_put(t, "model_type", json_string("qwen2"));
 }
 
 static void finish_chatglm(struct translation *t)
 {
     put_context(t, "seq_length", 2048);
-    if (is_on(t, "use_rearrange_rope"))
-        refuse(t, "use_rearrange_rope", "rows of q and k in another order");
+    if (json_is_on(t->config, "use_rearrange_rope"))
+        refuse_setting(t, "use_rearrange_rope", "rows of q and k in another order");
 }
 
 static void finish_chatglm_6b(struct translation *t)
 {
     put_context(t, "max_sequence_length", 512);
-    if (!is_text(t, "layernorm_order", "post"))
-        refuse(t, "layernorm_order", "anything but \"post\"");
-    if (!is_text(t, "activation_func", "GELU"))
-        refuse(t, "activation_func", "anything but \"GELU\"");
+    if (!setting_is(t, "layernorm_order", "post"))
+        refuse_setting(t, "layernorm_order", "anything but \"post\"");
+    if (!setting_is(t, "activation_func", "GELU"))
+        refuse_setting(t, "activation_func", "anything but \"GELU\"");
 }
 
 /* MindSpore's "gelu" is the approximation by tanh. */
 static void finish_gpt2(struct translation *t)
 {
-    double width = number(t, "hidden_size", 1, LIMIT_DIMENSION / 4.0, 768);
+    double width = setting_number(t, "hidden_size", 1, LIMIT_DIMENSION / 4.0, 768);
     put_context(t, "n_positions", 1024);
-    put(t, "n_embd", json_integer((json_int_t)width));
-    put(t, "n_inner", json_integer((json_int_t)(width * number(t, "expand_ratio", 1, 64, 4))));
-    if (is_text(t, "hidden_act", "gelu"))
-        put(t, "activation_function", json_string("gelu_new"));
+    config_put(t, "n_embd", json_integer((json_int_t)width));
+    config_put(t, "n_inner", json_integer((json_int_t)(width * setting_number(t, "expand_ratio", 1, 64, 4))));
+    if (setting_is(t, "hidden_act", "gelu"))
+        config_put(t, "activation_function", json_string("gelu_new"));
     else
-        refuse(t, "hidden_act", "anything but \"gelu\"");
-    if (is_on(t, "post_layernorm_residual"))
-        refuse(t, "post_layernorm_residual", "a residual taken after the norm");
+        refuse_setting(t, "hidden_act", "anything but \"gelu\"");
+    if (json_is_on(t->config, "post_layernorm_residual"))
+        refuse_setting(t, "post_layernorm_residual", "a residual taken after the norm");
 }
 
 static void finish_bloom(struct translation *t)
 {
     put_context(t, "seq_length", 1024);
-    if (number(t, "expand_ratio", 1, 64, 4) != 4)
-        refuse(t, "expand_ratio", "anything but 4");
-    if (!is_text(t, "hidden_act", "gelu"))
-        refuse(t, "hidden_act", "anything but \"gelu\"");
+    if (setting_number(t, "expand_ratio", 1, 64, 4) != 4)
+        refuse_setting(t, "expand_ratio", "anything but 4");
+    if (!setting_is(t, "hidden_act", "gelu"))
+        refuse_setting(t, "hidden_act", "anything but \"gelu\"");
 }
 
 static void finish_pangu(struct translation *t)
 {
     put_context(t, "seq_length", 1024);
-    if (is_on(t, "use_moe") || number(t, "expert_num", 0, 1e6, 1) > 1)
-        refuse(t, "expert_num", "a mixture of experts");
+    if (json_is_on(t->config, "use_moe") || setting_number(t, "expert_num", 0, 1e6, 1) > 1)
+        refuse_setting(t, "expert_num", "a mixture of experts");
 }
 
 enum { MAX_RENAMES = 5 };
@@ -361,11 +358,11 @@ static enum tutti_status translate(struct translation *t, const struct kind *kin
     if (!defaults || json_object_update_missing(t->config, defaults) != 0)
         t->status = error_set(t->err, TUTTI_E_MEMORY, "%s: out of memory", t->path);
     json_decref(defaults);
-    put(t, "model_type", json_string(kind->model_type));
+    config_put(t, "model_type", json_string(kind->model_type));
     for (int i = 0; i < MAX_RENAMES && kind->renames[i].from; i++) {
         json_t *value = json_object_get(t->config, kind->renames[i].from);
         if (value)
-            put(t, kind->renames[i].to, json_incref(value));
+            config_put(t, kind->renames[i].to, json_incref(value));
     }
     if (t->status == TUTTI_OK)
         kind->finish(t);
@@ -402,7 +399,7 @@ static void note_tokenizer(struct translation *t, yaml_document_t *document, con
     const yaml_node_t *type = value_of(document, tokenizer, "type");
     if (type && type->type == YAML_SCALAR_NODE &&
         strcmp((const char *)type->data.scalar.value, "ChatGLM3Tokenizer") == 0)
-        put(t, "_name_or_path", json_string("chatglm3-6b"));
+        config_put(t, "_name_or_path", json_string("chatglm3-6b"));
 }
 
 static enum tutti_status read_document(json_t **out, yaml_document_t *document, const char *path,

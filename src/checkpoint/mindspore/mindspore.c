@@ -66,7 +66,7 @@ static bool begins_with(struct text text, const char *prefix)
     return text.n >= n && memcmp(text.bytes, prefix, n) == 0;
 }
 
-static bool is_text(struct text text, const char *what)
+static bool text_is(struct text text, const char *what)
 {
     return text.n == strlen(what) && begins_with(text, what);
 }
@@ -130,7 +130,7 @@ static bool read_tensor_proto(struct value *v, const struct protobuf_field *tens
 }
 
 /* False: malformed message. */
-static bool read_value(struct value *v, const struct protobuf_field *value)
+static bool read_ckpt_value(struct value *v, const struct protobuf_field *value)
 {
     struct protobuf m = protobuf_open(value->bytes, value->n_bytes);
     struct protobuf_field f;
@@ -154,10 +154,10 @@ static bool is_left_out(const struct value *v)
             return true;
     }
     for (size_t i = 0; i < sizeof TRAINING_SCALARS / sizeof *TRAINING_SCALARS; i++) {
-        if (is_text(v->tag, TRAINING_SCALARS[i]))
+        if (text_is(v->tag, TRAINING_SCALARS[i]))
             return true;
     }
-    return is_text(v->type, "str");
+    return text_is(v->type, "str");
 }
 
 /* ---- all values ---- */
@@ -187,7 +187,7 @@ static enum tutti_status next(struct reader *r, struct value *v, bool *is_there,
     *is_there = protobuf_next(&r->message, &field);
     if (!*is_there)
         return r->message.is_bad ? broken(r, err) : TUTTI_OK;
-    if (field.number != 1 || field.wire != PROTOBUF_BYTES || !read_value(v, &field))
+    if (field.number != 1 || field.wire != PROTOBUF_BYTES || !read_ckpt_value(v, &field))
         return broken(r, err);
     const char *file = r->file->name;
     if (r->n_values++ >= LIMIT_TENSORS)
@@ -202,7 +202,7 @@ static enum tutti_status next(struct reader *r, struct value *v, bool *is_there,
     return TUTTI_OK;
 }
 
-static struct reader start(struct mindspore *file)
+static struct reader reader_start(struct mindspore *file)
 {
     size_t n = file->map.n_bytes;
     if (n >= CRC_BYTES && memcmp(file->map.bytes + n - CRC_BYTES, "crc_num", 7) == 0)
@@ -216,7 +216,7 @@ static enum tutti_status count_values(struct mindspore *file, size_t *n, size_t 
 {
     enum { N = sizeof WRAPPERS / sizeof *WRAPPERS };
     size_t n_wrapped[N] = { 0 };
-    struct reader r = start(file);
+    struct reader r = reader_start(file);
     bool is_there;
     *n = *n_name_bytes = 0;
     for (;;) {
@@ -257,7 +257,7 @@ static enum tutti_status read_type(const struct mindspore *file, const struct va
                                    struct tutti_error *err)
 {
     for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++) {
-        if (is_text(v->type, TYPES[i].name)) {
+        if (text_is(v->type, TYPES[i].name)) {
             t->dtype = TYPES[i].dtype;
             return TUTTI_OK;
         }
@@ -355,7 +355,7 @@ static enum tutti_status add_value(struct reader *r, const struct value *v, stru
     return TUTTI_OK;
 }
 
-static enum tutti_status read_file(struct mindspore *file, struct tutti_error *err)
+static enum tutti_status read_ckpt(struct mindspore *file, struct tutti_error *err)
 {
     if (file->map.n_bytes == 0 || !mindspore_is(file->map.bytes, file->map.n_bytes))
         return error_set(err, TUTTI_E_FORMAT, "%s: not a MindSpore checkpoint", file->name);
@@ -374,7 +374,7 @@ static enum tutti_status read_file(struct mindspore *file, struct tutti_error *e
     file->slices = calloc(2 * n, sizeof *file->slices); /* each value, and the first of each tensor */
     if (!file->names || !file->set.tensors || !file->slices)
         return error_out_of_memory(file->name, err);
-    struct reader r = start(file);
+    struct reader r = reader_start(file);
     for (;;) {
         struct value v;
         bool is_there;
@@ -419,7 +419,7 @@ static enum tutti_status mindspore_read(struct tensor_set **out, struct mapping 
     file->set.close = mindspore_close;
     file->map = map;
     file->name = map.name;
-    enum tutti_status st = read_file(file, err);
+    enum tutti_status st = read_ckpt(file, err);
     if (st == TUTTI_OK)
         *out = &file->set;
     else

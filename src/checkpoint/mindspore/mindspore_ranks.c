@@ -140,7 +140,7 @@ static enum tutti_status read_strategy(struct mindspore_ranks *r, struct tutti_e
         return error_set(
             err, TUTTI_E_NOT_FOUND,
             "%s: %d ranks, but no strategy file (ckpt_strategy*.ckpt or .json) here, in strategy or "
-            "in ../strategy, which tells how tensors are cut",
+            "in ../strategy, which says how tensors are divided",
             r->folder, r->n_ranks);
     return TUTTI_OK;
 }
@@ -156,9 +156,10 @@ static const struct tensor *find_in_rank(const struct mindspore_ranks *r, int ra
 
 /* Adds the parts of t, a tensor of rank first, over the devices from first on. n_parts: of each
  * dimension. has_part: [product of n_parts] */
-static enum tutti_status collect(const struct mindspore_ranks *r, struct tensor_join *join, bool *has_part,
-                                 const struct strategy_layout *layout, int first, const struct tensor *t,
-                                 const int64_t *n_parts, struct tutti_error *err)
+static enum tutti_status collect_parts(const struct mindspore_ranks *r, struct tensor_join *join,
+                                       bool *has_part, const struct strategy_layout *layout, int first,
+                                       const struct tensor *t, const int64_t *n_parts,
+                                       struct tutti_error *err)
 {
     static const int64_t NONE[LIMIT_TENSOR_DIMS] = { 0 };
     int n_devices = strategy_n_devices(layout);
@@ -209,7 +210,7 @@ static enum tutti_status join_tensor(struct mindspore_ranks *r, struct tensor *w
         return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: the whole's size overflows", t->file, t->name);
     struct tensor_join *join = tensor_join_new(&r->joins, whole, false);
     bool *has_part = calloc(n, sizeof *has_part);
-    enum tutti_status st = join && has_part ? collect(r, join, has_part, layout, first, t, n_parts, err)
+    enum tutti_status st = join && has_part ? collect_parts(r, join, has_part, layout, first, t, n_parts, err)
                                             : error_out_of_memory(r->folder, err);
     free(has_part);
     return st;

@@ -23,8 +23,8 @@ struct raw {
     bool is_uneven, is_beyond; /* split manually; too many axes or dimensions */
 };
 
-static enum tutti_status fail(const char *file, const struct raw *raw, const char *what,
-                              struct tutti_error *err)
+static enum tutti_status strategy_fail(const char *file, const struct raw *raw, const char *what,
+                                       struct tutti_error *err)
 {
     return error_set(err, TUTTI_E_FORMAT, "%s: parameter %.*s: %s", file,
                      raw->n_name < 256 ? (int)raw->n_name : 256, raw->name, what);
@@ -39,7 +39,7 @@ static enum tutti_status read_cuts(struct strategy_layout *layout, const struct 
     for (int i = 0; i < raw->n_axes; i++) {
         if (raw->axes[i] < 1 || raw->axes[i] > MAX_DEVICES ||
             __builtin_mul_overflow(n_devices, (int)raw->axes[i], &n_devices) || n_devices > MAX_DEVICES)
-            return fail(file, raw, "its device matrix is out of range", err);
+            return strategy_fail(file, raw, "its device matrix is out of range", err);
         layout->axes[i] = (int)raw->axes[i];
     }
     layout->n_axes = raw->n_axes;
@@ -50,7 +50,8 @@ static enum tutti_status read_cuts(struct strategy_layout *layout, const struct 
             if (axis == -1)
                 continue;
             if (axis < 0 || axis >= raw->n_axes || used & 1u << axis)
-                return fail(file, raw, "its tensor map names an axis that is not there, or one twice", err);
+                return strategy_fail(file, raw,
+                                     "its tensor map names an axis that is not there, or one twice", err);
             used |= 1u << axis;
             layout->cuts[d].axes[layout->cuts[d].n++] = raw->n_axes - 1 - (int)axis;
             n_cut *= layout->axes[raw->n_axes - 1 - axis];
@@ -61,7 +62,7 @@ static enum tutti_status read_cuts(struct strategy_layout *layout, const struct 
                                                                     : raw->shard_size;
     if (n_shards < 1 || n_shards > n_devices / n_cut || n_devices / n_cut % n_shards != 0 ||
         (n_shards > 1 && raw->n_dims == 0))
-        return fail(file, raw, "its optimizer's shards do not fit the device matrix", err);
+        return strategy_fail(file, raw, "its optimizer's shards do not fit the device matrix", err);
     layout->n_row_shards = (int)n_shards;
     return TUTTI_OK;
 }
@@ -84,7 +85,7 @@ static enum tutti_status add_layout(struct strategy *s, const struct raw *raw_la
         raw.n_name -= digits + 1;
     }
     if (raw.stage < 0 || raw.stage >= MAX_STAGES)
-        return fail(file, &raw, "its pipeline stage is out of range", err);
+        return strategy_fail(file, &raw, "its pipeline stage is out of range", err);
     if (s->n == s->capacity) {
         size_t capacity = s->capacity * 2 + 64;
         struct strategy_layout *more = capacity > 2 * LIMIT_TENSORS
@@ -223,8 +224,8 @@ static void read_list(const json_t *list, int64_t *values, int *n, bool *is_beyo
     }
 }
 
-static enum tutti_status read_json(struct strategy *s, const char *file, const struct mapping *map,
-                                   struct tutti_error *err)
+static enum tutti_status read_strategy_json(struct strategy *s, const char *file, const struct mapping *map,
+                                            struct tutti_error *err)
 {
     json_error_t json_err;
     json_t *root = json_loadb((const char *)map->bytes, map->n_bytes, 0, &json_err);
@@ -263,13 +264,13 @@ static enum tutti_status read_json(struct strategy *s, const char *file, const s
 
 /* ---- folders ---- */
 
-static int compare(const void *a, const void *b)
+static int compare_layouts(const void *a, const void *b)
 {
     const struct strategy_layout *x = a, *y = b;
     return x->stage != y->stage ? (x->stage < y->stage ? -1 : 1) : strcmp(x->name, y->name);
 }
 
-static enum tutti_status read_file(struct strategy *s, const char *path, struct tutti_error *err)
+static enum tutti_status read_strategy_file(struct strategy *s, const char *path, struct tutti_error *err)
 {
     struct mapping map;
     enum tutti_status st = mapping_open(&map, path, err);
@@ -279,7 +280,7 @@ static enum tutti_status read_file(struct strategy *s, const char *path, struct 
         st = error_set(err, TUTTI_E_FORMAT, "%s: %zu bytes, expected 1 to %d", path, map.n_bytes,
                        LIMIT_JSON_FILE_BYTES);
     else
-        st = text_ends_with(path, ".json") ? read_json(s, path, &map, err)
+        st = text_ends_with(path, ".json") ? read_strategy_json(s, path, &map, err)
                                            : read_protobuf(s, path, &map, err);
     mapping_close(&map);
     return st;
@@ -301,12 +302,13 @@ enum tutti_status strategy_read_folder(struct strategy *s, const char *folder, s
             continue;
         if (asprintf(&path, "%s/%s", folder, name) < 0)
             path = NULL;
-        st = path ? read_file(s, path, err) : error_set(err, TUTTI_E_MEMORY, "%s: out of memory", folder);
+        st = path ? read_strategy_file(s, path, err)
+                  : error_set(err, TUTTI_E_MEMORY, "%s: out of memory", folder);
         free(path);
     }
     closedir(dir);
     if (s->n > 0)
-        qsort(s->layouts, s->n, sizeof *s->layouts, compare);
+        qsort(s->layouts, s->n, sizeof *s->layouts, compare_layouts);
     return st;
 }
 
@@ -321,7 +323,7 @@ void strategy_clear(struct strategy *s)
 const struct strategy_layout *strategy_find(const struct strategy *s, int stage, const char *name)
 {
     struct strategy_layout want = { .stage = stage, .name = (char *)(uintptr_t)name };
-    return s->n ? bsearch(&want, s->layouts, s->n, sizeof want, compare) : NULL;
+    return s->n ? bsearch(&want, s->layouts, s->n, sizeof want, compare_layouts) : NULL;
 }
 
 int strategy_n_devices(const struct strategy_layout *layout)

@@ -78,7 +78,7 @@ struct pickle {
     bool is_memory_short;
 };
 
-static void *take(struct pickle *p, size_t n_bytes)
+static void *pickle_take(struct pickle *p, size_t n_bytes)
 {
     n_bytes = (n_bytes + sizeof(max_align_t) - 1) / sizeof(max_align_t) * sizeof(max_align_t);
     if (n_bytes > p->chunk_size - p->chunk_used) {
@@ -101,13 +101,14 @@ static void *take(struct pickle *p, size_t n_bytes)
     return memory;
 }
 
-static bool add(struct pickle *p, struct pickle_items *items, const struct pickle_value *values, size_t n)
+static bool items_add(struct pickle *p, struct pickle_items *items, const struct pickle_value *values,
+                      size_t n)
 {
     if (n > items->capacity - items->n) {
         size_t capacity = items->n + n;
         if (items->capacity > 0 && capacity < 2 * items->capacity)
             capacity = 2 * items->capacity;
-        struct pickle_value *more = take(p, capacity * sizeof *more);
+        struct pickle_value *more = pickle_take(p, capacity * sizeof *more);
         if (!more)
             return false;
         if (items->n > 0)
@@ -133,7 +134,7 @@ static enum tutti_status broken(const struct pickle *p, const char *what, struct
 
 /* ---- stack ---- */
 
-static bool push(struct pickle *p, struct pickle_value value)
+static bool stack_push(struct pickle *p, struct pickle_value value)
 {
     if (p->n_stack == p->stack_size) {
         size_t size = p->stack_size ? 2 * p->stack_size : 256;
@@ -150,16 +151,17 @@ static bool push(struct pickle *p, struct pickle_value value)
 
 static bool push_int(struct pickle *p, int64_t value)
 {
-    return push(p, (struct pickle_value){ .kind = PICKLE_INT, .integer = value });
+    return stack_push(p, (struct pickle_value){ .kind = PICKLE_INT, .integer = value });
 }
 
 static bool push_items(struct pickle *p, enum pickle_kind kind, const struct pickle_value *values, size_t n)
 {
-    struct pickle_items *items = take(p, sizeof *items);
+    struct pickle_items *items = pickle_take(p, sizeof *items);
     if (!items)
         return false;
     *items = (struct pickle_items){ 0 };
-    return add(p, items, values, n) && push(p, (struct pickle_value){ .kind = kind, .items = items });
+    return items_add(p, items, values, n) &&
+           stack_push(p, (struct pickle_value){ .kind = kind, .items = items });
 }
 
 /* The top value; NULL: the stack is empty or its top is a mark. */
@@ -214,8 +216,8 @@ static bool push_string(struct pickle *p, int n_length_bytes)
 {
     uint64_t n;
     const uint8_t *text = read_uint(p, n_length_bytes, &n) && n <= UINT32_MAX ? read(p, n) : NULL;
-    return text && push(p, (struct pickle_value){
-                               .kind = PICKLE_STRING, .n = (uint32_t)n, .text = (const char *)text });
+    return text && stack_push(p, (struct pickle_value){
+                                     .kind = PICKLE_STRING, .n = (uint32_t)n, .text = (const char *)text });
 }
 
 static bool push_long(struct pickle *p)
@@ -236,7 +238,7 @@ static bool push_float(struct pickle *p)
     for (int i = 0; bytes && i < 8; i++)
         bits = bits << 8 | bytes[i];
     memcpy(&number, &bits, sizeof number);
-    return bytes && push(p, (struct pickle_value){ .kind = PICKLE_FLOAT, .number = number });
+    return bytes && stack_push(p, (struct pickle_value){ .kind = PICKLE_FLOAT, .number = number });
 }
 
 static bool push_number(struct pickle *p, int op)
@@ -267,7 +269,7 @@ static bool make_tuple(struct pickle *p, size_t first)
 }
 
 /* Moves the values from first on into the container below. */
-static bool fill(struct pickle *p, size_t first, enum pickle_kind kind)
+static bool fill_container(struct pickle *p, size_t first, enum pickle_kind kind)
 {
     bool has_mark = first != SIZE_MAX && first > 0 && p->stack[first - 1].kind == PICKLE_MARK;
     if (first == SIZE_MAX || first < (has_mark ? 2u : 1u))
@@ -277,10 +279,10 @@ static bool fill(struct pickle *p, size_t first, enum pickle_kind kind)
     struct pickle_value *container = top(p);
     if (!container || container->kind != kind || (kind == PICKLE_DICT && n % 2 != 0))
         return false;
-    return add(p, container->items, p->stack + first, n);
+    return items_add(p, container->items, p->stack + first, n);
 }
 
-static bool put(struct pickle *p, int n_index_bytes)
+static bool memo_put(struct pickle *p, int n_index_bytes)
 {
     static const struct pickle_value NOTHING = { .kind = PICKLE_MARK };
     uint64_t index;
@@ -289,7 +291,7 @@ static bool put(struct pickle *p, int n_index_bytes)
     if (!value || !read_uint(p, n_index_bytes, &index) || index >= (uint64_t)(p->end - p->bytes))
         return false;
     while (p->memo.n <= index) {
-        if (!add(p, &p->memo, &NOTHING, 1))
+        if (!items_add(p, &p->memo, &NOTHING, 1))
             return false;
     }
     p->memo.at[index] = *value;
@@ -300,14 +302,14 @@ static bool put(struct pickle *p, int n_index_bytes)
 static bool memoize(struct pickle *p)
 {
     const struct pickle_value *value = top(p);
-    return value && add(p, &p->memo, value, 1);
+    return value && items_add(p, &p->memo, value, 1);
 }
 
 static bool get(struct pickle *p, int n_index_bytes)
 {
     uint64_t index;
     return read_uint(p, n_index_bytes, &index) && index < p->memo.n &&
-           p->memo.at[index].kind != PICKLE_MARK && push(p, p->memo.at[index]);
+           p->memo.at[index].kind != PICKLE_MARK && stack_push(p, p->memo.at[index]);
 }
 
 /* callable, arguments -> the call. */
@@ -323,7 +325,7 @@ static bool call(struct pickle *p)
         return push_items(p, PICKLE_DICT, NULL, 0);
     callable.kind = PICKLE_CALL;
     callable.items = arguments.items;
-    return push(p, callable);
+    return stack_push(p, callable);
 }
 
 static bool name_persistent(struct pickle *p)
@@ -332,7 +334,7 @@ static bool name_persistent(struct pickle *p)
     if (!value || value->kind != PICKLE_TUPLE)
         return false;
     value->kind = PICKLE_PERSISTENT;
-    return add(p, &p->persistents, value, 1);
+    return items_add(p, &p->persistents, value, 1);
 }
 
 /* Drops the attributes of a dict. The state of any other object could change its meaning. */
@@ -351,12 +353,12 @@ static enum tutti_status push_global(struct pickle *p, const char *module, size_
         const struct pickle_global *g = &p->globals[i];
         if (strlen(g->module) == n_module && memcmp(g->module, module, n_module) == 0 &&
             strlen(g->name) == n_name && memcmp(g->name, name, n_name) == 0)
-            return push(p, (struct pickle_value){ .kind = PICKLE_GLOBAL, .n = (uint32_t)i })
+            return stack_push(p, (struct pickle_value){ .kind = PICKLE_GLOBAL, .n = (uint32_t)i })
                        ? TUTTI_OK
                        : broken(p, "too deep a stack", err);
     }
     return error_set(err, TUTTI_E_UNSUPPORTED,
-                     "%s: pickle: it asks for %.*s.%.*s, which is nothing that tensors need; tutti runs no "
+                     "%s: pickle: it calls %.*s.%.*s, which no tensor needs; tutti runs no "
                      "code of a checkpoint",
                      p->file, (int)n_module, module, (int)n_name, name);
 }
@@ -408,13 +410,13 @@ static bool run_container(struct pickle *p, int op)
     case OP_TUPLE:
         return make_tuple(p, find_mark(p));
     case OP_APPEND:
-        return has(p, 2) && fill(p, p->n_stack - 1, PICKLE_LIST);
+        return has(p, 2) && fill_container(p, p->n_stack - 1, PICKLE_LIST);
     case OP_APPENDS:
-        return fill(p, find_mark(p), PICKLE_LIST);
+        return fill_container(p, find_mark(p), PICKLE_LIST);
     case OP_SETITEM:
-        return has(p, 3) && fill(p, p->n_stack - 2, PICKLE_DICT);
+        return has(p, 3) && fill_container(p, p->n_stack - 2, PICKLE_DICT);
     default:
-        return fill(p, find_mark(p), PICKLE_DICT);
+        return fill_container(p, find_mark(p), PICKLE_DICT);
     }
 }
 
@@ -423,14 +425,14 @@ static bool run(struct pickle *p, int op, bool *is_known)
 {
     switch (op) {
     case OP_MARK:
-        return push(p, (struct pickle_value){ .kind = PICKLE_MARK });
+        return stack_push(p, (struct pickle_value){ .kind = PICKLE_MARK });
     case OP_POP:
         return p->n_stack-- > 0;
     case OP_NONE:
-        return push(p, (struct pickle_value){ .kind = PICKLE_NONE });
+        return stack_push(p, (struct pickle_value){ .kind = PICKLE_NONE });
     case OP_NEWTRUE:
     case OP_NEWFALSE:
-        return push(p, (struct pickle_value){ .kind = PICKLE_BOOL, .integer = op == OP_NEWTRUE });
+        return stack_push(p, (struct pickle_value){ .kind = PICKLE_BOOL, .integer = op == OP_NEWTRUE });
     case OP_BININT:
     case OP_BININT1:
     case OP_BININT2:
@@ -453,9 +455,9 @@ static bool run(struct pickle *p, int op, bool *is_known)
     case OP_MEMOIZE:
         return memoize(p);
     case OP_BINPUT:
-        return put(p, 1);
+        return memo_put(p, 1);
     case OP_LONG_BINPUT:
-        return put(p, 4);
+        return memo_put(p, 4);
     case OP_BINGET:
         return get(p, 1);
     case OP_LONG_BINGET:
@@ -485,7 +487,7 @@ static bool run(struct pickle *p, int op, bool *is_known)
     }
 }
 
-static enum tutti_status read_all(struct pickle *p, struct tutti_error *err)
+static enum tutti_status run_opcodes(struct pickle *p, struct tutti_error *err)
 {
     uint64_t version;
     if (p->end - p->at < 2 || *p->at++ != OP_PROTO || !read_uint(p, 1, &version))
@@ -530,7 +532,7 @@ enum tutti_status pickle_open(struct pickle **out, const void *bytes, size_t n_b
     p->globals = globals;
     p->n_globals = n_globals;
     p->file = file;
-    enum tutti_status st = read_all(p, err);
+    enum tutti_status st = run_opcodes(p, err);
     free(p->stack);
     p->stack = NULL;
     if (st == TUTTI_OK)

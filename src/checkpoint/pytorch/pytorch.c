@@ -119,7 +119,7 @@ struct storage_id {
     uint64_t n_bytes;
 };
 
-static bool is_text(const struct pickle_value *value, const char *text)
+static bool value_is_string(const struct pickle_value *value, const char *text)
 {
     return value->kind == PICKLE_STRING && value->n == strlen(text) &&
            memcmp(value->text, text, value->n) == 0;
@@ -130,7 +130,7 @@ static bool read_storage_id(struct storage_id *id, const struct pickle_value *va
     if (value->kind != PICKLE_PERSISTENT || value->items->n < 5)
         return false;
     const struct pickle_value *at = value->items->at;
-    if (!is_text(&at[0], "storage") || at[1].kind != PICKLE_GLOBAL || at[2].kind != PICKLE_STRING ||
+    if (!value_is_string(&at[0], "storage") || at[1].kind != PICKLE_GLOBAL || at[2].kind != PICKLE_STRING ||
         at[4].kind != PICKLE_INT || at[4].integer < 0 || at[2].n > MAX_KEY_BYTES)
         return false;
     /* A part of another storage, as PyTorch wrote before 0.4. */
@@ -352,8 +352,8 @@ static enum tutti_status check_flags(const struct pytorch *file, const struct te
 }
 
 /* value: a call of G_TENSOR, G_TENSOR_V2 or G_TENSOR_V3. */
-static enum tutti_status read_tensor(struct pytorch *file, struct tensor *t, const struct pickle_value *value,
-                                     struct tutti_error *err)
+static enum tutti_status read_torch_tensor(struct pytorch *file, struct tensor *t,
+                                           const struct pickle_value *value, struct tutti_error *err)
 {
     const struct pickle_value *at = value->items->at;
     int64_t stride[LIMIT_TENSOR_DIMS] = { 0 };
@@ -429,14 +429,14 @@ static const struct pickle_value *find_dict(const struct pickle_value *root)
     for (size_t k = 0; k < sizeof NAMES / sizeof *NAMES; k++) {
         for (size_t i = 0; i < root->items->n; i += 2) {
             const struct pickle_value *key = &root->items->at[i];
-            if (is_text(key, NAMES[k]) && key[1].kind == PICKLE_DICT)
+            if (value_is_string(key, NAMES[k]) && key[1].kind == PICKLE_DICT)
                 return key + 1;
         }
     }
     return root;
 }
 
-static enum tutti_status read_tensors(struct pytorch *file, struct tutti_error *err)
+static enum tutti_status read_state_dict(struct pytorch *file, struct tutti_error *err)
 {
     const struct pickle_value *dict = find_dict(pickle_result(file->pickle));
     size_t n_name_bytes, n = count_tensors(dict, &n_name_bytes);
@@ -462,7 +462,7 @@ static enum tutti_status read_tensors(struct pytorch *file, struct tutti_error *
         name[key->n] = '\0';
         struct tensor *t = &file->set.tensors[file->set.n];
         *t = (struct tensor){ .name = name, .file = file->name };
-        enum tutti_status st = read_tensor(file, t, call, err);
+        enum tutti_status st = read_torch_tensor(file, t, call, err);
         if (st != TUTTI_OK)
             return st;
         file->set.n++;
@@ -537,7 +537,7 @@ static enum tutti_status read_archive(struct pytorch *file, struct tutti_error *
         st = zip_data(file->zip, entry, &bytes, err);
     if (st == TUTTI_OK)
         st = read_pickle(file, bytes, (size_t)entry->n_bytes, err);
-    return st == TUTTI_OK ? read_tensors(file, err) : st;
+    return st == TUTTI_OK ? read_state_dict(file, err) : st;
 }
 
 /* ---- files of the old kind: magic number, version, system, object, keys of the storages, storages ---- */
@@ -615,7 +615,7 @@ static enum tutti_status read_old(struct pytorch *file, struct tutti_error *err)
         for (size_t i = 0; part == 0 && system && system->kind == PICKLE_DICT && i < system->items->n;
              i += 2) {
             const struct pickle_value *key = &system->items->at[i];
-            if (is_text(key, "little_endian") && key[1].kind == PICKLE_BOOL && !key[1].integer)
+            if (value_is_string(key, "little_endian") && key[1].kind == PICKLE_BOOL && !key[1].integer)
                 st = error_set(err, TUTTI_E_UNSUPPORTED, "%s: a big-endian file", file->name);
         }
     }
@@ -626,14 +626,14 @@ static enum tutti_status read_old(struct pytorch *file, struct tutti_error *err)
     if (st == TUTTI_OK)
         st = place_storages(file, pickle_result(keys), at + pickle_n_bytes(keys), err);
     if (st == TUTTI_OK)
-        st = read_tensors(file, err);
+        st = read_state_dict(file, err);
     pickle_close(keys);
     return st;
 }
 
 /* ---- opening ---- */
 
-static enum tutti_status read_file(struct pytorch *file, struct tutti_error *err)
+static enum tutti_status read_torch_file(struct pytorch *file, struct tutti_error *err)
 {
     enum tutti_status st;
     if (!pytorch_is(file->map.bytes, file->map.n_bytes))
@@ -672,7 +672,7 @@ static enum tutti_status pytorch_read(struct tensor_set **out, struct mapping ma
     file->set.close = pytorch_close;
     file->map = map;
     file->name = map.name;
-    enum tutti_status st = read_file(file, err);
+    enum tutti_status st = read_torch_file(file, err);
     if (st == TUTTI_OK)
         *out = &file->set;
     else

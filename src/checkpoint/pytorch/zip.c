@@ -128,7 +128,7 @@ static bool read_extra(struct zip_entry *entry, const uint8_t *extra, size_t n_e
     return !needs;
 }
 
-static int by_name(const void *a, const void *b)
+static int compare_zip_entries(const void *a, const void *b)
 {
     const struct zip_entry *x = a, *y = b;
     return bytes_compare(x->name, x->n_name, y->name, y->n_name);
@@ -163,9 +163,9 @@ static enum tutti_status read_directory(struct zip *zip, const struct directory 
         zip->n_entries++;
         at += CENTRAL_BYTES + n_name + n_extra + n_comment;
     }
-    qsort(zip->entries, zip->n_entries, sizeof *zip->entries, by_name);
+    qsort(zip->entries, zip->n_entries, sizeof *zip->entries, compare_zip_entries);
     for (size_t i = 1; i < zip->n_entries; i++) {
-        if (by_name(&zip->entries[i - 1], &zip->entries[i]) == 0)
+        if (compare_zip_entries(&zip->entries[i - 1], &zip->entries[i]) == 0)
             return error_set(err, TUTTI_E_FORMAT, "%s: archive: duplicate entry %.*s", zip->file,
                              (int)zip->entries[i].n_name, zip->entries[i].name);
     }
@@ -213,7 +213,7 @@ const struct zip_entry *zip_find(const struct zip *zip, const char *name, size_t
     const struct zip_entry want = { .name = name, .n_name = n_name };
     if (zip->n_entries == 0)
         return NULL;
-    return bsearch(&want, zip->entries, zip->n_entries, sizeof *zip->entries, by_name);
+    return bsearch(&want, zip->entries, zip->n_entries, sizeof *zip->entries, compare_zip_entries);
 }
 
 enum tutti_status zip_data(const struct zip *zip, const struct zip_entry *entry, const void **data,

@@ -46,7 +46,8 @@ static enum tutti_status read_runs(const struct json_place *f, const json_t *obj
     return TUTTI_OK;
 }
 
-static enum tutti_status read_tensor(struct json_place *f, const json_t *object, struct shard_tensor *t)
+static enum tutti_status read_manifest_tensor(struct json_place *f, const json_t *object,
+                                              struct shard_tensor *t)
 {
     const char *type;
     const json_t *shape = json_object_get(object, "shape");
@@ -72,7 +73,7 @@ static enum tutti_status read_tensor(struct json_place *f, const json_t *object,
     return st == TUTTI_OK && json_object_get(object, "dim") ? read_runs(f, object, t) : st;
 }
 
-static enum tutti_status read_tensors(struct shard_manifest *m, struct json_place *f)
+static enum tutti_status read_manifest_tensors(struct shard_manifest *m, struct json_place *f)
 {
     const json_t *list = json_object_get(m->root, "tensors");
     size_t n = json_array_size(list);
@@ -84,7 +85,7 @@ static enum tutti_status read_tensors(struct shard_manifest *m, struct json_plac
     enum tutti_status st = TUTTI_OK;
     for (; m->n_tensors < n && st == TUTTI_OK; m->n_tensors++) {
         snprintf(f->prefix, sizeof f->prefix, "tensors[%zu].", m->n_tensors);
-        st = read_tensor(f, json_array_get(list, m->n_tensors), &m->tensors[m->n_tensors]);
+        st = read_manifest_tensor(f, json_array_get(list, m->n_tensors), &m->tensors[m->n_tensors]);
     }
     f->prefix[0] = '\0';
     return st;
@@ -122,7 +123,7 @@ static enum tutti_status read_files(struct shard_manifest *m, struct json_place 
     return st;
 }
 
-static enum tutti_status read_head(struct shard_manifest *m, struct json_place *f)
+static enum tutti_status read_manifest_head(struct shard_manifest *m, struct json_place *f)
 {
     const char *format;
     int64_t n = 0;
@@ -166,11 +167,11 @@ enum tutti_status shard_manifest_read(struct shard_manifest **out, const char *f
     st = json_file_load(m->path, &m->root, err);
     if (st != TUTTI_OK || !m->root)
         goto done;
-    st = read_head(m, &f);
+    st = read_manifest_head(m, &f);
     if (st == TUTTI_OK)
         st = read_files(m, &f);
     if (st == TUTTI_OK)
-        st = read_tensors(m, &f);
+        st = read_manifest_tensors(m, &f);
     if (st != TUTTI_OK)
         goto done;
     *out = m;

@@ -200,7 +200,7 @@ static enum tutti_status skip_empty(struct tensor_writer *w, struct tutti_error 
     return st;
 }
 
-static enum tutti_status begin(struct tensor_writer *w, struct tutti_error *err)
+static enum tutti_status writer_begin(struct tensor_writer *w, struct tutti_error *err)
 {
     enum tutti_status st = TUTTI_OK;
     if (w->has_begun)
@@ -215,7 +215,7 @@ enum tutti_status tensor_writer_data(struct tensor_writer *w, const void *bytes,
                                      struct tutti_error *err)
 {
     const uint8_t *next = bytes;
-    enum tutti_status st = begin(w, err);
+    enum tutti_status st = writer_begin(w, err);
     if (st == TUTTI_OK && n_bytes > 0 &&
         (w->at == w->n_tensors || n_bytes > w->tensors[w->at].n_bytes - w->n_put))
         return error_set(err, TUTTI_E_INTERNAL, "%s: more data than its tensors hold", w->name);
@@ -240,7 +240,7 @@ enum tutti_status tensor_writer_data(struct tensor_writer *w, const void *bytes,
 
 enum tutti_status tensor_writer_finish(struct tensor_writer *w, struct tutti_error *err)
 {
-    enum tutti_status st = begin(w, err);
+    enum tutti_status st = writer_begin(w, err);
     if (st == TUTTI_OK && w->at < w->n_tensors)
         st = error_set(err, TUTTI_E_INTERNAL, "%s: tensor %s: %zu of %zu bytes came", w->name,
                        w->tensors[w->at].name, w->n_put, w->tensors[w->at].n_bytes);

@@ -219,7 +219,7 @@ static void print_ranks(const struct report *report)
         output_printf("%-8s %6d %10.3f %4.1f %% %10.1f %8.0f %10.3f %10.3f\n", phase_name(r->phase),
                       r->n_users, ranks->reduce_s * 1e3, 100 * ranks->reduce_s / r->time.median_s,
                       ranks->reduce_bytes / 1024, ranks->n_reduces, ranks->gather_s * 1e3,
-                      ranks->tell_s * 1e3);
+                      ranks->plan_broadcast_s * 1e3);
     }
 }
 
@@ -279,12 +279,12 @@ static json_t *result_json(const void *user, size_t index)
         r->work.matrix_bytes, "kv_bytes", r->work.kv_bytes, "linear_ops", r->work.linear_ops, "attention_ops",
         r->work.attention_ops, "spread", r->time.spread, "repetitions", r->time.n, "adapter_cost", cost,
         "adapter_cost_range", range);
-    json_t *more = report->n_ranks > 1
-                       ? json_pack("{s:f, s:f, s:f, s:I, s:I}", "reduce_ms", ranks->reduce_s * 1e3,
-                                   "gather_ms", ranks->gather_s * 1e3, "plan_ms", ranks->tell_s * 1e3,
-                                   "reduces", (json_int_t)(ranks->n_reduces + 0.5), "reduce_bytes",
-                                   (json_int_t)(ranks->reduce_bytes + 0.5))
-                       : json_object();
+    json_t *more = report->n_ranks > 1 ? json_pack("{s:f, s:f, s:f, s:I, s:I}", "reduce_ms",
+                                                   ranks->reduce_s * 1e3, "gather_ms", ranks->gather_s * 1e3,
+                                                   "plan_ms", ranks->plan_broadcast_s * 1e3, "reduces",
+                                                   (json_int_t)(ranks->n_reduces + 0.5), "reduce_bytes",
+                                                   (json_int_t)(ranks->reduce_bytes + 0.5))
+                                       : json_object();
     if (!more || !object || json_object_update(object, more) != 0) {
         json_decref(object);
         object = NULL;

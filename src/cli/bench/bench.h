@@ -42,8 +42,8 @@ struct bench_time {
 /* Communication time of rank 0 in a step, waiting for other ranks included: means per step. All 0
  * with a single rank. */
 struct bench_ranks {
-    double reduce_s, gather_s, tell_s; /* all-reduce, gather of logits, broadcast of the step */
-    double n_reduces, reduce_bytes;    /* bytes: of the vectors that are reduced */
+    double reduce_s, gather_s, plan_broadcast_s; /* all-reduce, gather of logits, broadcast of the step */
+    double n_reduces, reduce_bytes;              /* bytes: of the vectors that are reduced */
 };
 
 /* Bytes that a step reads, and its operations; a multiply-add is two. */

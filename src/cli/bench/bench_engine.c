@@ -33,7 +33,7 @@ struct run {
     struct tutti_error error; /* of the first failure */
 };
 
-static void on_event(void *user_data, const struct tutti_event *event)
+static void bench_on_event(void *user_data, const struct tutti_event *event)
 {
     struct user *user = user_data;
     struct run *run = user->run;
@@ -121,7 +121,7 @@ static enum tutti_status submit_all(tutti_engine *engine, const struct model *mo
         pthread_mutex_lock(&run->mutex);
         run->n_running++;
         pthread_mutex_unlock(&run->mutex);
-        st = tutti_engine_submit(engine, &request, on_event, &users[i], &id, err);
+        st = tutti_engine_submit(engine, &request, bench_on_event, &users[i], &id, err);
         if (st != TUTTI_OK) {
             pthread_mutex_lock(&run->mutex);
             run->n_running--;

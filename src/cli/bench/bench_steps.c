@@ -234,7 +234,7 @@ static void add_cost(struct bench_ranks *ranks, const struct cluster_cost *begin
 {
     ranks->reduce_s += (double)(end->reduce_ns - begin->reduce_ns) / 1e9;
     ranks->gather_s += (double)(end->gather_ns - begin->gather_ns) / 1e9;
-    ranks->tell_s += (double)(end->broadcast_ns - begin->broadcast_ns) / 1e9;
+    ranks->plan_broadcast_s += (double)(end->broadcast_ns - begin->broadcast_ns) / 1e9;
     ranks->n_reduces += (double)(end->n_reduces - begin->n_reduces);
     ranks->reduce_bytes += (double)(end->n_reduced_bytes - begin->n_reduced_bytes);
 }
@@ -243,7 +243,7 @@ static void divide_cost(struct bench_ranks *ranks, int n)
 {
     ranks->reduce_s /= n;
     ranks->gather_s /= n;
-    ranks->tell_s /= n;
+    ranks->plan_broadcast_s /= n;
     ranks->n_reduces /= n;
     ranks->reduce_bytes /= n;
 }

@@ -20,7 +20,7 @@ struct reader {
     struct tutti_error *err;
 };
 
-static const char *text_of(const yaml_node_t *node)
+static const char *scalar_text(const yaml_node_t *node)
 {
     return node && node->type == YAML_SCALAR_NODE ? (const char *)node->data.scalar.value : NULL;
 }
@@ -29,9 +29,9 @@ static const char *text_of(const yaml_node_t *node)
 static const char *last_text(struct reader *r, const yaml_node_t *node)
 {
     if (!node || node->type != YAML_SEQUENCE_NODE)
-        return text_of(node);
+        return scalar_text(node);
     const yaml_node_item_t *begin = node->data.sequence.items.start, *top = node->data.sequence.items.top;
-    return top > begin ? text_of(yaml_document_get_node(&r->document, top[-1])) : NULL;
+    return top > begin ? scalar_text(yaml_document_get_node(&r->document, top[-1])) : NULL;
 }
 
 static enum tutti_status wrong_value(struct reader *r, const char *name, const char *expected,
@@ -121,7 +121,7 @@ static enum tutti_status read_mapping(struct reader *r, const yaml_node_t *node,
     enum tutti_status st = TUTTI_OK;
     const yaml_node_pair_t *pair = node->data.mapping.pairs.start, *top = node->data.mapping.pairs.top;
     for (; st == TUTTI_OK && pair < top; pair++) {
-        const char *key = text_of(yaml_document_get_node(&r->document, pair->key));
+        const char *key = scalar_text(yaml_document_get_node(&r->document, pair->key));
         const yaml_node_t *value = yaml_document_get_node(&r->document, pair->value);
         char name[256];
         if (!key || ++r->n_settings > MAX_SETTINGS)

@@ -175,8 +175,8 @@ bool chat_line_is_interactive(const struct chat_line *reader)
 
 /* Reads one line without an editor, or the rest before the end of the input; *n_bytes 0: the end,
  * or a signal. */
-static enum tutti_status read_plain(struct chat_line *reader, const char **line, size_t *n_bytes,
-                                    struct tutti_error *err)
+static enum tutti_status read_without_terminal(struct chat_line *reader, const char **line, size_t *n_bytes,
+                                               struct tutti_error *err)
 {
     struct buf *input = &reader->input;
     *n_bytes = 0;
@@ -227,7 +227,7 @@ static enum tutti_status read_line(struct chat_line *reader, const char **line, 
             fputs(reader->is_continued ? ". " : "> ", stdout);
             fflush(stdout);
         }
-        st = read_plain(reader, line, n_bytes, err);
+        st = read_without_terminal(reader, line, n_bytes, err);
     }
     *end = interrupt_is_pending() ? CHAT_LINE_INTERRUPTED : *n_bytes == 0 ? CHAT_LINE_EOF : CHAT_LINE_READ;
     return st;

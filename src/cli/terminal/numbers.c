@@ -1,14 +1,11 @@
 #include "cli/terminal/numbers.h"
 
+#include "base/text.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static bool is_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
 
 bool number_read_int(const char *text, int64_t *out)
 {
@@ -18,7 +15,7 @@ bool number_read_int(const char *text, int64_t *out)
     if (*c == '\0')
         return false;
     for (; *c != '\0'; c++) { /* accumulated as a negative number, whose range is larger by one */
-        if (!is_digit(*c) || __builtin_mul_overflow(value, 10, &value) ||
+        if (!text_is_digit(*c) || __builtin_mul_overflow(value, 10, &value) ||
             __builtin_sub_overflow(value, *c - '0', &value))
             return false;
     }
@@ -33,10 +30,10 @@ bool number_read_int(const char *text, int64_t *out)
 static const char *skip_decimal(const char *c)
 {
     int n_digits = 0;
-    for (; is_digit(*c); c++)
+    for (; text_is_digit(*c); c++)
         n_digits++;
     if (*c == '.')
-        for (c++; is_digit(*c); c++)
+        for (c++; text_is_digit(*c); c++)
             n_digits++;
     return n_digits > 0 ? c : NULL;
 }
@@ -49,9 +46,9 @@ bool number_read_float(const char *text, double *out)
     if (*c == 'e' || *c == 'E') {
         c++;
         c += *c == '-' || *c == '+';
-        if (!is_digit(*c))
+        if (!text_is_digit(*c))
             return false;
-        while (is_digit(*c))
+        while (text_is_digit(*c))
             c++;
     }
     if (*c != '\0')

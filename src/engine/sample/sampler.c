@@ -423,10 +423,10 @@ static int32_t draw_plain(const struct sampler *s, const float *x, int n, int be
 {
     float max = x[best];
     race_join(&race, best, 1);
-    struct rivals rivals = { .seed = race.seed, .max = max, .scale = reciprocal(p->temperature) };
+    struct arrival_bound bound = { .seed = race.seed, .max = max, .scale = reciprocal(p->temperature) };
     for (int i = 0;; i++) {
-        rivals.first = (float)race.first;
-        if ((i = s->kernels.find_rival(x, i, n, &rivals)) >= n)
+        bound.first = (float)race.first;
+        if ((i = s->kernels.find_arrival(x, i, n, &bound)) >= n)
             return race.winner;
         double w = weight(x[i], max, p->temperature);
         if (w >= (double)p->min_p)

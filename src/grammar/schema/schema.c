@@ -247,7 +247,7 @@ static int32_t of_types(struct schema_reader *r, const json_t *schema)
     int32_t ways[8];
     size_t n = 0;
     unsigned types = json_object_get(schema, "type") ? schema_named_types(r, schema)
-                                                     : schema_guess_types(schema);
+                                                     : schema_infer_types(schema);
     if (r->status != TUTTI_OK)
         return -1;
     if (types == TYPE_ANY && !schema_says_more(schema, "type"))
@@ -350,7 +350,7 @@ static struct schema_reader *reader_new(struct syntax *out, struct tutti_error *
     return r;
 }
 
-static enum tutti_status finish(struct schema_reader *r, int32_t node)
+static enum tutti_status schema_finish(struct schema_reader *r, int32_t node)
 {
     define_refs(r);
     if (r->status == TUTTI_OK) {
@@ -416,7 +416,7 @@ enum tutti_status schema_read(struct syntax *out, const char *text, size_t n_byt
         r->status = error_set_param(err, TUTTI_E_ARGUMENT, "response_format",
                                     "the JSON schema is not valid JSON: line %d, column %d: %s", at.line,
                                     at.column, at.text);
-    return finish(r, r->root ? schema_value(r, r->root) : -1);
+    return schema_finish(r, r->root ? schema_value(r, r->root) : -1);
 }
 
 enum tutti_status schema_read_pattern(struct syntax *out, const char *text, size_t n_bytes,
@@ -429,7 +429,7 @@ enum tutti_status schema_read_pattern(struct syntax *out, const char *text, size
     if (!r)
         return error_set(err, TUTTI_E_MEMORY, "the pattern: out of memory");
     r->is_raw = true;
-    return finish(r, schema_pattern(r, text, n_bytes, false, &min, &max));
+    return schema_finish(r, schema_pattern(r, text, n_bytes, false, &min, &max));
 }
 
 enum tutti_status schema_any_object(struct syntax *out, struct tutti_error *err)
@@ -438,5 +438,5 @@ enum tutti_status schema_any_object(struct syntax *out, struct tutti_error *err)
     if (!r)
         return error_set(err, TUTTI_E_MEMORY, "the JSON schema: out of memory");
     schema_any_value(r);
-    return finish(r, r->any_object);
+    return schema_finish(r, r->any_object);
 }

@@ -104,7 +104,7 @@ bool schema_says_more(const json_t *schema, const char *than)
     return false;
 }
 
-unsigned schema_guess_types(const json_t *schema)
+unsigned schema_infer_types(const json_t *schema)
 {
     unsigned types = 0;
     for (size_t i = 0; i < sizeof KEYWORDS / sizeof *KEYWORDS; i++)

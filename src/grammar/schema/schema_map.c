@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-static struct schema_map_slot *slot_of(const struct schema_map *map, const json_t *key)
+static struct schema_map_slot *key_slot(const struct schema_map *map, const json_t *key)
 {
     size_t k = (size_t)mix64((uintptr_t)key) & (map->n_slots - 1);
     while (map->slots[k].key && map->slots[k].key != key)
@@ -14,11 +14,11 @@ static struct schema_map_slot *slot_of(const struct schema_map *map, const json_
 
 int32_t schema_map_find(const struct schema_map *map, const json_t *key)
 {
-    const struct schema_map_slot *slot = map->n_slots > 0 ? slot_of(map, key) : NULL;
+    const struct schema_map_slot *slot = map->n_slots > 0 ? key_slot(map, key) : NULL;
     return slot && slot->key ? slot->value : -1;
 }
 
-static bool grow(struct schema_map *map)
+static bool map_grow(struct schema_map *map)
 {
     struct schema_map larger = { .n_slots = map->n_slots ? 2 * map->n_slots : 16, .n = map->n };
     larger.slots = calloc(larger.n_slots, sizeof *larger.slots);
@@ -26,7 +26,7 @@ static bool grow(struct schema_map *map)
         return false;
     for (size_t i = 0; i < map->n_slots; i++)
         if (map->slots[i].key)
-            *slot_of(&larger, map->slots[i].key) = map->slots[i];
+            *key_slot(&larger, map->slots[i].key) = map->slots[i];
     free(map->slots);
     *map = larger;
     return true;
@@ -34,9 +34,9 @@ static bool grow(struct schema_map *map)
 
 bool schema_map_add(struct schema_map *map, const json_t *key, int32_t value)
 {
-    if (2 * map->n >= map->n_slots && !grow(map))
+    if (2 * map->n >= map->n_slots && !map_grow(map))
         return false;
-    *slot_of(map, key) = (struct schema_map_slot){ key, value };
+    *key_slot(map, key) = (struct schema_map_slot){ key, value };
     map->n++;
     return true;
 }

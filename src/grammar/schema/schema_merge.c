@@ -105,7 +105,7 @@ unsigned schema_named_types(struct schema_reader *r, const json_t *schema)
 enum { BYTES_OF_MEMBER = 128, BYTES_OF_OBJECT = 256, BYTES_OF_ENTRY = 16, STEPS_OF_MEMBER = 16 };
 
 /* Takes over the reference to value. False: out of memory. */
-static bool put(struct schema_reader *r, json_t *to, const char *key, json_t *value)
+static bool merge_put(struct schema_reader *r, json_t *to, const char *key, json_t *value)
 {
     if (!schema_take_bytes(r, BYTES_OF_MEMBER) || !schema_spend(r, STEPS_OF_MEMBER)) {
         json_decref(value);
@@ -185,7 +185,7 @@ static bool put_both(struct schema_reader *r, json_t *to, const char *key, json_
         json_decref(value);
         return true;
     }
-    return value && put(r, to, key, value);
+    return value && merge_put(r, to, key, value);
 }
 
 const json_t *schema_of_property(const json_t *schema, const char *name)
@@ -206,7 +206,7 @@ static bool merge_members(struct schema_reader *r, json_t *to, const json_t *fro
     void *next;
     if (more && !own) {
         own = json_object();
-        if (!put(r, to, "properties", own))
+        if (!merge_put(r, to, "properties", own))
             return false;
     }
     if (other) {
@@ -243,7 +243,7 @@ static bool merge_items(struct schema_reader *r, json_t *to, const json_t *from)
             return false;
         }
     }
-    if (n > 0 && !put(r, to, "prefixItems", prefix))
+    if (n > 0 && !merge_put(r, to, "prefixItems", prefix))
         return false;
     return !rest_b || put_both(r, to, "items", rest_a, rest_b);
 }
@@ -259,7 +259,7 @@ static bool merge_required(struct schema_reader *r, json_t *to, const json_t *mo
     if (!schema_spend(r, n) || !schema_take_bytes(r, n * BYTES_OF_ENTRY))
         return false;
     if (!own)
-        return put(r, to, "required", json_copy((json_t *)(uintptr_t)more));
+        return merge_put(r, to, "required", json_copy((json_t *)(uintptr_t)more));
     return json_array_extend(own, (json_t *)(uintptr_t)more) == 0 || schema_no_memory(r) >= 0;
 }
 
@@ -277,7 +277,7 @@ static bool merge_values(struct schema_reader *r, json_t *to, const char *key, j
     }
     json_t *shared = own && list ? schema_shared_values(r, own, list) : json_incref(list);
     json_decref(list);
-    return shared && put(r, to, "enum", shared);
+    return shared && merge_put(r, to, "enum", shared);
 }
 
 /* Keeps the larger of lower bounds and the smaller of upper bounds. */
@@ -289,7 +289,7 @@ static bool merge_bound(struct schema_reader *r, json_t *to, const char *key, js
         return false;
     }
     double a = json_number_value(own), b = json_number_value(value);
-    return !own || (is_lower ? b > a : b < a) ? put(r, to, key, json_incref(value)) : true;
+    return !own || (is_lower ? b > a : b < a) ? merge_put(r, to, key, json_incref(value)) : true;
 }
 
 static bool merge_key(struct schema_reader *r, json_t *to, const json_t *from, const char *key, json_t *value)
@@ -298,7 +298,7 @@ static bool merge_key(struct schema_reader *r, json_t *to, const json_t *from, c
     json_t *own = json_object_get(to, key);
     switch (keyword && keyword->use == KEYWORD_RULES ? keyword->merge : MERGE_NEVER) {
     case MERGE_TYPES:
-        return put(r, to, key, types_as_list(schema_named_types(r, to) & schema_named_types(r, from)));
+        return merge_put(r, to, key, types_as_list(schema_named_types(r, to) & schema_named_types(r, from)));
     case MERGE_VALUES:
         return merge_values(r, to, key, value);
     case MERGE_REQUIRED:
@@ -309,7 +309,7 @@ static bool merge_key(struct schema_reader *r, json_t *to, const json_t *from, c
         return merge_bound(r, to, key, value, false);
     case MERGE_EQUAL:
         if (!own || json_equal(own, value))
-            return own || put(r, to, key, json_incref(value));
+            return own || merge_put(r, to, key, json_incref(value));
         schema_fail(r, "two different values of %s cannot be put together", key);
         return false;
     case MERGE_MEMBERS:
@@ -399,7 +399,7 @@ static bool is_open(const struct conjunction *c, int32_t entry, const json_t *sc
     return false;
 }
 
-static bool is_known(const struct conjunction *c, const json_t *schema)
+static bool merge_is_known(const struct conjunction *c, const json_t *schema)
 {
     for (; c; c = c->outer)
         if (schema_map_find(&c->known, schema) >= 0)
@@ -408,7 +408,7 @@ static bool is_known(const struct conjunction *c, const json_t *schema)
 }
 
 /* Grows an array for one more item. */
-static bool grow(struct schema_reader *r, void *array, size_t *room, size_t n, size_t item_bytes)
+static bool merge_grow(struct schema_reader *r, void *array, size_t *room, size_t n, size_t item_bytes)
 {
     if (n < *room)
         return true;
@@ -441,10 +441,10 @@ static bool gather(struct schema_reader *r, struct conjunction *c, const json_t 
     if (depth > MAX_COMBINED_DEPTH || is_open(c, parent, schema))
         return schema_fail(r, "allOf, anyOf and $ref nest deeper than %d levels, or refer to themselves",
                            MAX_COMBINED_DEPTH) >= 0;
-    if (!schema_spend(r, 1) || is_known(c, schema))
+    if (!schema_spend(r, 1) || merge_is_known(c, schema))
         return r->status == TUTTI_OK;
     int32_t entry = (int32_t)c->n;
-    if (!schema_check_keywords(r, schema) || !grow(r, &c->entries, &c->room, c->n, sizeof *c->entries))
+    if (!schema_check_keywords(r, schema) || !merge_grow(r, &c->entries, &c->room, c->n, sizeof *c->entries))
         return false;
     c->entries[c->n++] = (struct conjunct){ schema, parent };
     if (!schema_map_add(&c->known, schema, entry))
@@ -467,7 +467,7 @@ static bool gather(struct schema_reader *r, struct conjunction *c, const json_t 
         const json_t *list = json_object_get(schema, ALTERNATIVES[i]);
         if (!list)
             continue;
-        if (!grow(r, &c->lists, &c->lists_room, c->n_lists, sizeof *c->lists))
+        if (!merge_grow(r, &c->lists, &c->lists_room, c->n_lists, sizeof *c->lists))
             return false;
         c->lists[c->n_lists++] = (struct alternatives){ list, ALTERNATIVES[i], entry };
     }

@@ -165,7 +165,7 @@ static uint32_t read_escape(struct pattern *p)
 }
 
 /* One literal character. */
-static uint32_t read_plain(struct pattern *p)
+static uint32_t pattern_read_plain(struct pattern *p)
 {
     size_t n;
     int32_t code = utf8_code_at(p->at, (size_t)(p->end - p->at), &n);
@@ -184,7 +184,7 @@ static uint32_t read_class_char(struct pattern *p, struct char_class *into, bool
 {
     *is_named = false;
     if (!is_next(p, '\\'))
-        return read_plain(p);
+        return pattern_read_plain(p);
     p->at++;
     if (p->at == p->end) {
         schema_fail(p->r, "pattern: it ends with a backslash");
@@ -238,7 +238,7 @@ static struct part read_class(struct pattern *p)
     return chars(p, inverse.ranges, inverse.n);
 }
 
-static struct part read_choice(struct pattern *p);
+static struct part pattern_read_choice(struct pattern *p);
 
 static struct part read_group(struct pattern *p)
 {
@@ -260,7 +260,7 @@ static struct part read_group(struct pattern *p)
             return none;
         }
     }
-    struct part inside = read_choice(p);
+    struct part inside = pattern_read_choice(p);
     if (!is_next(p, ')')) {
         schema_fail(p->r, "pattern: a ( has no closing )");
         return none;
@@ -308,13 +308,13 @@ static struct part read_atom(struct pattern *p)
         code = read_escape(p);
         break;
     default:
-        code = read_plain(p);
+        code = pattern_read_plain(p);
         break;
     }
     return chars(p, &(struct char_range){ code, code }, 1);
 }
 
-static int32_t read_number(struct pattern *p)
+static int32_t pattern_read_number(struct pattern *p)
 {
     int32_t value = 0;
     const char *begin = p->at;
@@ -350,10 +350,10 @@ static struct part read_postfix(struct pattern *p, struct part part)
         break;
     case '{':
         p->at++;
-        min = max = read_number(p);
+        min = max = pattern_read_number(p);
         if (is_next(p, ',')) {
             p->at++;
-            max = is_next(p, '}') ? REPEAT_FOREVER : read_number(p);
+            max = is_next(p, '}') ? REPEAT_FOREVER : pattern_read_number(p);
         }
         if (!is_next(p, '}') || (max != REPEAT_FOREVER && max < min)) {
             schema_fail(p->r, "pattern: {m,n} is not well-formed");
@@ -439,7 +439,7 @@ static struct part read_ways(struct pattern *p, bool is_outer, bool fills)
     return all;
 }
 
-static struct part read_choice(struct pattern *p)
+static struct part pattern_read_choice(struct pattern *p)
 {
     return read_ways(p, false, false);
 }

@@ -124,7 +124,7 @@ bool schema_check_keywords(struct schema_reader *r, const json_t *schema);
 /* Whether the schema has other supported keywords than this one. */
 bool schema_says_more(const json_t *schema, const char *than);
 /* The types that the schema's keywords apply to; TYPE_ANY if no keyword is specific to a type. */
-unsigned schema_guess_types(const json_t *schema);
+unsigned schema_infer_types(const json_t *schema);
 
 /* ---- schema_values.c ---- */
 

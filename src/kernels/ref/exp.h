@@ -21,9 +21,9 @@
 #define EXP_C5    0.008368745f
 #define EXP_C6    0.001381454f
 
-/* Margin of find_rival(): more than the relative error of exp() of a product rounded twice,
+/* Margin of find_arrival(): more than the relative error of exp() of a product rounded twice,
  * unless it is below 2^-53. */
-#define RIVAL_MARGIN 1.0001f
+#define ARRIVAL_MARGIN 1.0001f
 
 static inline float exp_ref(float x)
 {

@@ -49,7 +49,7 @@ struct block {
     int block; /* of the unit */
 };
 
-static int number(const struct block *b, struct quant_format f, int begin, int end)
+static int partial_sum(const struct block *b, struct quant_format f, int begin, int end)
 {
     int sum = 0;
     for (int c = begin; c < end; c++)
@@ -62,7 +62,7 @@ static float add_block(const struct block *b, struct quant_format f, float total
     int n = BLOCK / f.sub;
     float d = (float)(INPUT_STEPS + b->input->step) * input_unit(b->input);
     for (int i = 0; i < n; i++) {
-        float value = (float)number(b, f, i * f.sub, (i + 1) * f.sub) * d; /* exact */
+        float value = (float)partial_sum(b, f, i * f.sub, (i + 1) * f.sub) * d; /* exact */
         total = fmaf(value, packed_scale(b->unit, f, b->row, b->block * n + i), total);
     }
     for (int i = 0; f.has_min && i < n; i++) {

@@ -30,9 +30,9 @@ int find_above_ref(const float *x, int begin, int n, float bound)
     return i;
 }
 
-int find_rival_ref(const float *x, int begin, int n, const struct rivals *r)
+int find_arrival_ref(const float *x, int begin, int n, const struct arrival_bound *r)
 {
-    float most = r->first * RIVAL_MARGIN;
+    float most = r->first * ARRIVAL_MARGIN;
     int i = begin;
     while (i < n) {
         float early = (float)(mix64(r->seed ^ (uint32_t)i) >> 40) * 0x1p-24f;

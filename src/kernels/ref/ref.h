@@ -30,7 +30,7 @@ divide_fn divide_ref;
 scan_max_fn scan_max_ref;
 sum_exp_fn sum_exp_ref;
 find_above_fn find_above_ref;
-find_rival_fn find_rival_ref;
+find_arrival_fn find_arrival_ref;
 to_half_fn to_half_ref;
 lora_down_fn lora_down_ref;
 lora_up_fn lora_up_ref;

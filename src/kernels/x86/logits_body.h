@@ -43,9 +43,9 @@ int VARIANT(find_above)(const float *x, int begin, int n, float bound)
     return n;
 }
 
-int VARIANT(find_rival)(const float *x, int begin, int n, const struct rivals *r)
+int VARIANT(find_arrival)(const float *x, int begin, int n, const struct arrival_bound *r)
 {
-    vec16 most = v_set(r->first * RIVAL_MARGIN), max = v_set(r->max), scale = v_set(r->scale);
+    vec16 most = v_set(r->first * ARRIVAL_MARGIN), max = v_set(r->max), scale = v_set(r->scale);
     for (int i = begin; i < n; i += 16) {
         int lanes = lanes_left(i, n);
         vec16 v = lanes == 16 ? v_load(x + i) : v_load_n(x + i, lanes);

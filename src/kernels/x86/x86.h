@@ -37,7 +37,7 @@ divide_fn divide_avx2, divide_avx512;
 scan_max_fn scan_max_avx2, scan_max_avx512;
 sum_exp_fn sum_exp_avx2, sum_exp_avx512;
 find_above_fn find_above_avx2, find_above_avx512;
-find_rival_fn find_rival_avx2, find_rival_avx512;
+find_arrival_fn find_arrival_avx2, find_arrival_avx512;
 to_half_fn to_half_avx2, to_half_avx512;
 lora_down_fn lora_down_avx2, lora_down_avx512;
 lora_up_fn lora_up_avx2, lora_up_avx512;

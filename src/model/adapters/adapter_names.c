@@ -52,7 +52,7 @@ static bool is_end_of(const char *a, size_t n_a, const char *b, size_t n_b)
 }
 
 /* pattern: of a weight, "%d" for the layer, or without one; then *layer is -1. */
-static bool matches(const char *pattern, const char *path, int *layer)
+static bool name_matches(const char *pattern, const char *path, int *layer)
 {
     size_t n_path = strlen(path), n_pattern = strlen(pattern);
     static const char WEIGHT[] = ".weight";
@@ -106,7 +106,7 @@ static bool find_in(struct adapter_place *out, const char *path, const struct mo
             continue;
         for (int i = 0; i < MAX_PARTS && patterns[i]; i++) {
             int layer;
-            if (!matches(patterns[i], path, &layer))
+            if (!name_matches(patterns[i], path, &layer))
                 continue;
             if (is_top)
                 layer = last;

@@ -83,7 +83,7 @@ static enum tutti_status add_value(const struct found *f, const json_t *value)
 }
 
 /* Adds the template in a file, if it exists. */
-static enum tutti_status add_file(const struct found *f, const char *file, const char *name)
+static enum tutti_status add_template_file(const struct found *f, const char *file, const char *name)
 {
     struct mapping map;
     struct tutti_error inner;
@@ -115,7 +115,7 @@ static enum tutti_status add_folder(const struct found *f)
             continue;
         snprintf(file, sizeof file, "%s/%s", FOLDER, entry->d_name);
         snprintf(name, sizeof name, "%.*s", (int)(n - n_end), entry->d_name);
-        st = add_file(f, file, name);
+        st = add_template_file(f, file, name);
     }
     closedir(dir);
     return st;
@@ -157,7 +157,7 @@ static enum tutti_status read_texts(const struct found *f)
     if (source->folder) {
         st = add_folder(f);
         if (st == TUTTI_OK)
-            st = add_file(f, "chat_template.jinja", "default");
+            st = add_template_file(f, "chat_template.jinja", "default");
     }
     if (st != TUTTI_OK || f->out->by_name)
         return st;

@@ -27,8 +27,8 @@ static enum tutti_status encode(const struct tokenizer *tok, const struct buf *t
 /* ---- rounds of question and answer ---- */
 
 struct rounds {
-    const char *before, *between, *behind; /* the question, question and answer, the answer */
-    int first;                             /* round's number */
+    const char *before, *between, *after; /* the question, question and answer, the answer */
+    int first;                            /* round's number */
 };
 
 static bool add_round(struct buf *text, const struct rounds *rounds, int number)
@@ -49,13 +49,13 @@ static enum tutti_status add_rounds(struct buf *text, const struct rounds *round
         if (strcmp(m->role, "system") == 0) {
             ok = buf_add(&system, m->content, m->n_bytes) && buf_add(&system, "\n", 1);
         } else if (strcmp(m->role, "user") == 0) {
-            ok = (answered || buf_add_string(text, rounds->behind)) && add_round(text, rounds, round) &&
+            ok = (answered || buf_add_string(text, rounds->after)) && add_round(text, rounds, round) &&
                  buf_add(text, system.bytes, system.n_bytes) && buf_add(text, m->content, m->n_bytes) &&
                  buf_add_string(text, rounds->between);
             buf_truncate(&system, 0);
             answered = false;
         } else if (strcmp(m->role, "assistant") == 0) {
-            ok = buf_add(text, m->content, m->n_bytes) && buf_add_string(text, rounds->behind);
+            ok = buf_add(text, m->content, m->n_bytes) && buf_add_string(text, rounds->after);
             answered = true;
             round++;
         } else {
@@ -72,7 +72,7 @@ static enum tutti_status render_chatglm(const struct chat_call *call, struct ids
                                         struct tutti_error *err)
 {
     static const struct rounds ROUNDS = {
-        .before = "\n问：", .between = "\n答：", .behind = "\n", .first = 0
+        .before = "\n问：", .between = "\n答：", .after = "\n", .first = 0
     };
     struct buf text = { 0 };
     enum tutti_status st = chat_refuse_tools(call, "chatglm", err);
@@ -101,7 +101,7 @@ static enum tutti_status render_chatglm2(const struct chat_call *call, struct id
                                          struct tutti_error *err)
 {
     static const struct rounds ROUNDS = {
-        .before = "\n\n问：", .between = "\n\n答：", .behind = "\n\n", .first = 1
+        .before = "\n\n问：", .between = "\n\n答：", .after = "\n\n", .first = 1
     };
     struct buf text = { 0 };
     enum tutti_status st = chat_refuse_tools(call, "chatglm2", err);

@@ -133,8 +133,8 @@ static const char LLAMA31_MESSAGES[] =
 
 /* ---- Mistral ---- */
 
-static const char MISTRAL_V1[] = "{%- set before, behind, at_first = ' [INST] ', ' [/INST]', true -%}";
-static const char MISTRAL_V3[] = "{%- set before, behind, at_first = '[INST] ', '[/INST]', false -%}";
+static const char MISTRAL_V1[] = "{%- set before, after, at_first = ' [INST] ', ' [/INST]', true -%}";
+static const char MISTRAL_V3[] = "{%- set before, after, at_first = '[INST] ', '[/INST]', false -%}";
 
 /* Questions and answers alternate; the system text is prepended to the first question. The third
  * version prepends it to the last one, and trims answers. */
@@ -146,10 +146,11 @@ static const char MISTRAL[] =
     "{%- endif -%}"
     "{%- for m in messages -%}"
     "{%- if m.role != ('user' if loop.index0 is even else 'assistant') -%}"
-    "{{- raise_exception('roles must be user and assistant in turn, behind a system message') -}}{%- endif "
+    "{{- raise_exception('roles must alternate between user and assistant, after an optional system "
+    "message') -}}{%- endif "
     "-%}"
     "{%- if m.role == 'user' -%}"
-    "{{- before ~ (system if (loop.first if at_first else loop.last) else '') ~ m.content ~ behind -}}"
+    "{{- before ~ (system if (loop.first if at_first else loop.last) else '') ~ m.content ~ after -}}"
     "{%- else -%}"
     "{{- ' ' ~ (m.content if at_first else m.content | trim) ~ eos_token -}}"
     "{%- endif -%}{%- endfor -%}";

@@ -262,19 +262,19 @@ static enum tutti_status render_text(struct template_output *out, const struct c
 }
 
 /* A list of tools, a call in the history, or what a tool answered. */
-static bool speaks_of_tools(const struct chat_call *call)
+static bool uses_tools(const struct chat_call *call)
 {
-    bool speaks = call->tools;
-    for (size_t i = 0; i < call->n_messages && !speaks; i++)
-        speaks = call->messages[i].tool_calls || strcmp(call->messages[i].role, "tool") == 0;
-    return speaks;
+    bool uses_them = call->tools;
+    for (size_t i = 0; i < call->n_messages && !uses_them; i++)
+        uses_them = call->messages[i].tool_calls || strcmp(call->messages[i].role, "tool") == 0;
+    return uses_them;
 }
 
 enum tutti_status chat_render_template(const struct chat_call *call, struct ids *out, struct tutti_error *err)
 {
     const struct chat_template *tpl = call->tpl;
     struct template_output text = { 0 };
-    if (!tpl->takes_tools && tpl->builtin && tpl->builtin->takes_tools && speaks_of_tools(call))
+    if (!tpl->takes_tools && tpl->builtin && tpl->builtin->takes_tools && uses_tools(call))
         return chat_render_code(tpl->builtin, call, out, err);
     if (call->tools && !tpl->takes_tools)
         return error_set_param(err, TUTTI_E_ARGUMENT, "tools", "the model's chat template knows no tools");

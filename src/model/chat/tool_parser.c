@@ -236,7 +236,7 @@ static void find_call(struct tutti_tool_parser *p, const char *text, size_t n_by
     p->at += n_left > n_tail ? n_left - n_tail : 0;
 }
 
-/* A tag decides, as long as no call was told: text before it that began like another syntax is
+/* A tag decides, as long as no call was reported: text before it that began like another syntax is
  * content. */
 static void find_late_tag(struct tutti_tool_parser *p, const char *text, size_t n_bytes)
 {
@@ -246,9 +246,9 @@ static void find_late_tag(struct tutti_tool_parser *p, const char *text, size_t 
     p->n_searched = n_bytes;
 }
 
-/* Begins the object of a call. Arguments are told as they come if they follow the name at once. */
-static bool read_head(struct tutti_tool_parser *p, const char *text, size_t n_bytes,
-                      struct tutti_tool_call_delta *delta)
+/* Begins the object of a call. Arguments are reported as they come if they follow the name at once. */
+static bool parse_head(struct tutti_tool_parser *p, const char *text, size_t n_bytes,
+                       struct tutti_tool_call_delta *delta)
 {
     struct span s = { text + p->at, text + n_bytes };
     enum match match = skip_blanks(&s);
@@ -275,8 +275,8 @@ static bool read_head(struct tutti_tool_parser *p, const char *text, size_t n_by
 }
 
 /* After NAME and a line break: an object, or "tool_call(" after anything else. */
-static bool read_named(struct tutti_tool_parser *p, const char *text, size_t n_bytes,
-                       struct tutti_tool_call_delta *delta)
+static bool parse_named(struct tutti_tool_parser *p, const char *text, size_t n_bytes,
+                        struct tutti_tool_call_delta *delta)
 {
     struct span s = { text + p->at, text + n_bytes };
     if (p->state == CALL_NAMED) {
@@ -326,8 +326,8 @@ static bool is_json(const char *text, size_t n_bytes)
     return value;
 }
 
-static bool read_json(struct tutti_tool_parser *p, const char *text, size_t n_bytes,
-                      struct tutti_tool_call_delta *delta)
+static bool parse_json(struct tutti_tool_parser *p, const char *text, size_t n_bytes,
+                       struct tutti_tool_call_delta *delta)
 {
     size_t first = p->at;
     while (p->at < n_bytes && p->is_open) {
@@ -350,7 +350,7 @@ static bool read_json(struct tutti_tool_parser *p, const char *text, size_t n_by
     return p->at > first;
 }
 
-/* Tells a call whose object is complete. */
+/* Reports a call whose object is complete. */
 static bool take_object(struct tutti_tool_parser *p, struct tutti_tool_call_delta *delta)
 {
     const json_t *name = json_object_get(p->object, "name");
@@ -380,8 +380,8 @@ static bool take_object(struct tutti_tool_parser *p, struct tutti_tool_call_delt
 }
 
 /* Reads to the end of a call's object, which must be JSON. */
-static bool read_object(struct tutti_tool_parser *p, const char *text, size_t n_bytes,
-                        struct tutti_tool_call_delta *delta)
+static bool parse_object(struct tutti_tool_parser *p, const char *text, size_t n_bytes,
+                         struct tutti_tool_call_delta *delta)
 {
     bool is_done = false;
     while (p->at < n_bytes && !is_done) {
@@ -436,8 +436,8 @@ static bool end_argument(struct tutti_tool_parser *p, const char *text, size_t e
     return ok;
 }
 
-static bool read_python(struct tutti_tool_parser *p, const char *text, size_t n_bytes,
-                        struct tutti_tool_call_delta *delta)
+static bool parse_python(struct tutti_tool_parser *p, const char *text, size_t n_bytes,
+                         struct tutti_tool_call_delta *delta)
 {
     while (p->at < n_bytes && p->state == CALL_PYTHON) {
         char c = text[p->at++];
@@ -483,7 +483,7 @@ static void close_call(struct tutti_tool_parser *p, const char *text, size_t n_b
         p->at = (size_t)(s.at - text);
 }
 
-/* One step. False: no piece; the parser's place and state tell whether another step can be made. */
+/* One step. False: no delta; if the parser's place or state changed, another step can be made. */
 static bool take_step(struct tutti_tool_parser *p, const char *text, size_t n_bytes,
                       struct tutti_tool_call_delta *delta)
 {
@@ -492,16 +492,16 @@ static bool take_step(struct tutti_tool_parser *p, const char *text, size_t n_by
         find_call(p, text, n_bytes);
         return false;
     case CALL_HEAD:
-        return read_head(p, text, n_bytes, delta);
+        return parse_head(p, text, n_bytes, delta);
     case CALL_NAMED:
     case CALL_FENCE:
-        return read_named(p, text, n_bytes, delta);
+        return parse_named(p, text, n_bytes, delta);
     case CALL_JSON:
-        return read_json(p, text, n_bytes, delta);
+        return parse_json(p, text, n_bytes, delta);
     case CALL_PYTHON:
-        return read_python(p, text, n_bytes, delta);
+        return parse_python(p, text, n_bytes, delta);
     case CALL_OBJECT:
-        return read_object(p, text, n_bytes, delta);
+        return parse_object(p, text, n_bytes, delta);
     case CALL_CLOSING:
         close_call(p, text, n_bytes);
         return false;

@@ -82,18 +82,18 @@ static enum tutti_status add_of_gguf(const struct stop_list *l, const struct che
 }
 
 /* The tokens that end a turn in the known formats. docs/http-api.md lists them. */
-static const char *const TURN_ENDS[] = { "<|eot_id|>",    "<|im_end|>",    "<|end|>",
-                                         "<end_of_turn>", "<|endoftext|>", "<|eom_id|>",
-                                         "<EOT>",         "<|user|>",      "<|observation|>" };
+static const char *const END_OF_TURN_TOKENS[] = { "<|eot_id|>",    "<|im_end|>",    "<|end|>",
+                                                  "<end_of_turn>", "<|endoftext|>", "<|eom_id|>",
+                                                  "<EOT>",         "<|user|>",      "<|observation|>" };
 
 static enum tutti_status add_of_chats(const struct stop_list *l, const struct tokenizer *tok)
 {
     int n_listed = l->desc->n_stop_ids;
     enum tutti_status st = TUTTI_OK;
-    for (size_t i = 0; st == TUTTI_OK && i < sizeof TURN_ENDS / sizeof *TURN_ENDS; i++) {
-        int32_t id = tokenizer_find_control(tok, TURN_ENDS[i]);
+    for (size_t i = 0; st == TUTTI_OK && i < sizeof END_OF_TURN_TOKENS / sizeof *END_OF_TURN_TOKENS; i++) {
+        int32_t id = tokenizer_find_control(tok, END_OF_TURN_TOKENS[i]);
         if (id >= 0 && id < l->desc->n_vocab)
-            st = add_stop(l, id, TURN_ENDS[i]);
+            st = add_stop(l, id, END_OF_TURN_TOKENS[i]);
     }
     l->desc->n_chat_stop_ids = l->desc->n_stop_ids - n_listed;
     l->desc->n_stop_ids = n_listed;

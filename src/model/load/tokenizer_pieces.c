@@ -1,6 +1,7 @@
 /* Reads SentencePiece's tokenizer.model and the files with special pieces, added tokens, and the
  * tokens at both ends of a text. As in transformers; for files that transformers does not read,
  * as in llama.cpp. */
+#include "base/json/json_field.h"
 #include "base/json/json_wide.h"
 #include "base/limits.h"
 #include "model/load/tokenizer_bytes.h"
@@ -17,11 +18,6 @@ struct adding {
     struct tutti_error *err;
 };
 
-static bool is_on(const json_t *token, const char *flag)
-{
-    return json_is_true(json_object_get(token, flag));
-}
-
 static enum tutti_status add_token(const struct adding *a, const json_t *token, long long id)
 {
     const json_t *content = json_object_get(token, "content");
@@ -32,10 +28,10 @@ static enum tutti_status add_token(const struct adding *a, const json_t *token, 
                          a->name, json_string_value(content), id, LIMIT_VOCAB - 1);
     struct added_token added = {
         .id = (int32_t)id,
-        .is_special = is_on(token, "special") || is_on(token, TOKENIZER_WITHOUT_FLAGS),
-        .takes_left_blanks = is_on(token, "lstrip"),
-        .takes_right_blanks = is_on(token, "rstrip"),
-        .is_single_word = is_on(token, "single_word"),
+        .is_special = json_is_on(token, "special") || json_is_on(token, TOKENIZER_WITHOUT_FLAGS),
+        .takes_left_blanks = json_is_on(token, "lstrip"),
+        .takes_right_blanks = json_is_on(token, "rstrip"),
+        .is_single_word = json_is_on(token, "single_word"),
     };
     return tokenizer_add_token(a->tok, json_string_value(content), json_string_length(content), added,
                                a->name, a->err);

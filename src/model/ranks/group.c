@@ -200,7 +200,7 @@ bool group_lead_step(struct group *g, const struct step *step, int page_tokens)
 
 bool group_own_rows(const struct group *g, int n_rows, int d_model, int *begin, int *end)
 {
-    bool shares = cluster_shares_rows(g->cluster, n_rows, d_model);
+    bool shares = cluster_prefers_scatter(g->cluster, n_rows, d_model);
     if (shares)
         cluster_own_rows(g->cluster, n_rows, begin, end);
     return shares;

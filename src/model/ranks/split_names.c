@@ -42,8 +42,9 @@ static bool find(struct split_tensor *out, const char *pattern, const char *name
 
 /* Searches the parts of one slot, in a layer that first to last name. The layer of a name without
  * a number is the first. */
-static bool find_slot(struct split_tensor *out, const struct model_desc *d, const struct tensor_names *names,
-                      const char *name, enum weight_slot slot, int first, int last)
+static bool find_in_slot(struct split_tensor *out, const struct model_desc *d,
+                         const struct tensor_names *names, const char *name, enum weight_slot slot, int first,
+                         int last)
 {
     const char *const *patterns = tensor_names_of(names, slot);
     for (int i = 0; i < MAX_PARTS && patterns[i]; i++) {
@@ -72,9 +73,9 @@ struct split_tensor split_find(const struct model_desc *d, const struct tensor_n
         const struct slot_info *info = slot_info(slot);
         if (info->kind != SLOT_MATRIX)
             continue;
-        if (find_slot(&t, d, names, name, slot, 0, last_plain))
+        if (find_in_slot(&t, d, names, name, slot, 0, last_plain))
             return t;
-        if (d->has_top_query && info->is_of_layer && find_slot(&t, d, names->top, name, slot, last, last))
+        if (d->has_top_query && info->is_of_layer && find_in_slot(&t, d, names->top, name, slot, last, last))
             return t;
     }
     return (struct split_tensor){ .target.slot = SLOT_COUNT };

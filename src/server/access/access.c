@@ -16,13 +16,13 @@ struct fields {
     size_t n;
 };
 
-static void add_text(struct fields *fields, const char *name, const char *text)
+static void fields_add_text(struct fields *fields, const char *name, const char *text)
 {
     if (text && *text)
         fields->list[fields->n++] = (struct log_field){ .name = name, .text = text };
 }
 
-static void add_number(struct fields *fields, const char *name, double number)
+static void fields_add_number(struct fields *fields, const char *name, double number)
 {
     fields->list[fields->n++] = (struct log_field){ .name = name, .number = number };
 }
@@ -35,14 +35,14 @@ static double milliseconds(uint64_t us)
 static void add_job(struct fields *fields, const struct job *job)
 {
     size_t n_cached, n_prompt = job_n_prompt_tokens(job, &n_cached);
-    add_text(fields, "completion_id", job->id);
-    add_number(fields, "prompt_tokens", (double)n_prompt);
-    add_number(fields, "cached_tokens", (double)n_cached);
-    add_number(fields, "completion_tokens", (double)job_n_generated(job));
+    fields_add_text(fields, "completion_id", job->id);
+    fields_add_number(fields, "prompt_tokens", (double)n_prompt);
+    fields_add_number(fields, "cached_tokens", (double)n_cached);
+    fields_add_number(fields, "completion_tokens", (double)job_n_generated(job));
     if (job->ttft_us)
-        add_number(fields, "ttft_ms", milliseconds(job->ttft_us));
+        fields_add_number(fields, "ttft_ms", milliseconds(job->ttft_us));
     if (job->total_us)
-        add_number(fields, "engine_ms", milliseconds(job->total_us));
+        fields_add_number(fields, "engine_ms", milliseconds(job->total_us));
 }
 
 static void log_for_machines(const struct http_conn *conn, int status, const struct trace *trace,
@@ -53,19 +53,19 @@ static void log_for_machines(const struct http_conn *conn, int status, const str
     struct fields fields = { .n = 0 };
     snprintf(method, sizeof method, "%s", head->method ? head->method : "");
     snprintf(path, sizeof path, "%s", head->path ? head->path : "");
-    add_text(&fields, "request_id", http_request_id(conn));
-    add_text(&fields, "client", http_request_peer(conn));
-    add_text(&fields, "key", http_caller(conn));
-    add_text(&fields, "method", method);
-    add_text(&fields, "path", path);
-    add_number(&fields, "status", status);
-    add_number(&fields, "duration_ms", milliseconds(took_us));
+    fields_add_text(&fields, "request_id", http_request_id(conn));
+    fields_add_text(&fields, "client", http_request_peer(conn));
+    fields_add_text(&fields, "key", http_caller(conn));
+    fields_add_text(&fields, "method", method);
+    fields_add_text(&fields, "path", path);
+    fields_add_number(&fields, "status", status);
+    fields_add_number(&fields, "duration_ms", milliseconds(took_us));
     if (http_data(conn))
         add_job(&fields, http_data(conn));
     if (trace) {
-        add_text(&fields, "trace_id", trace->trace_id);
-        add_text(&fields, "span_id", trace->span_id);
-        add_text(&fields, "parent_id", trace->parent_id);
+        fields_add_text(&fields, "trace_id", trace->trace_id);
+        fields_add_text(&fields, "span_id", trace->span_id);
+        fields_add_text(&fields, "parent_id", trace->parent_id);
     }
     log_record(LOG_INFO, "request", fields.list, fields.n);
 }

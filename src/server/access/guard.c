@@ -95,7 +95,7 @@ static bool is_address(const struct authority *host)
 }
 
 /* pattern: a name, "*.NAME" for all names below it, or "*". */
-static bool matches(const char *pattern, const char *name)
+static bool host_matches(const char *pattern, const char *name)
 {
     if (!strcmp(pattern, "*"))
         return true;
@@ -112,7 +112,7 @@ static bool is_host_allowed(const struct guard *guard, const struct authority *h
         if (!strcmp(guard->own[i], host->name))
             return true;
     for (size_t i = 0; i < guard->options->n_allow_hosts; i++)
-        if (matches(guard->options->allow_hosts[i], host->name))
+        if (host_matches(guard->options->allow_hosts[i], host->name))
             return true;
     return false;
 }

@@ -47,7 +47,7 @@ void clients_free(struct clients *clients)
 
 /* ---- identity ---- */
 
-static size_t bucket_of(const struct clients *clients, const char *name)
+static size_t name_bucket(const struct clients *clients, const char *name)
 {
     return hash64_string(clients->seed, name) % N_BUCKETS;
 }
@@ -88,7 +88,7 @@ static void enter_idle(struct clients *clients, struct client *client)
 
 static void forget_oldest(struct clients *clients)
 {
-    struct client *client = clients->oldest, **at = &clients->buckets[bucket_of(clients, client->name)];
+    struct client *client = clients->oldest, **at = &clients->buckets[name_bucket(clients, client->name)];
     leave_idle(clients, client);
     while (*at != client)
         at = &(*at)->next;
@@ -97,9 +97,9 @@ static void forget_oldest(struct clients *clients)
     free(client);
 }
 
-static struct client *find(const struct clients *clients, const char *name)
+static struct client *client_find(const struct clients *clients, const char *name)
 {
-    struct client *client = clients->buckets[bucket_of(clients, name)];
+    struct client *client = clients->buckets[name_bucket(clients, name)];
     while (client && strcmp(client->name, name))
         client = client->next;
     return client;
@@ -107,7 +107,7 @@ static struct client *find(const struct clients *clients, const char *name)
 
 const struct client *clients_find(const struct clients *clients, const char *name)
 {
-    return find(clients, name);
+    return client_find(clients, name);
 }
 
 size_t clients_seen(const struct clients *clients, const char **names, size_t max)
@@ -119,7 +119,7 @@ size_t clients_seen(const struct clients *clients, const char **names, size_t ma
     return n;
 }
 
-static void fill(struct client *client, uint64_t now_us)
+static void refill_tokens(struct client *client, uint64_t now_us)
 {
     double room = client->limits.tokens_per_minute;
     double level = client->level + room * (double)(now_us - client->level_us) / 60e6;
@@ -130,7 +130,7 @@ static void fill(struct client *client, uint64_t now_us)
 struct client *clients_get(struct clients *clients, const char *name, const struct client_limits *limits,
                            uint64_t now_us)
 {
-    struct client *client = find(clients, name);
+    struct client *client = client_find(clients, name);
     bool is_new = !client;
     if (is_new) {
         if (clients->n_idle >= N_REMEMBERED)
@@ -140,7 +140,7 @@ struct client *clients_get(struct clients *clients, const char *name, const stru
             return NULL;
         snprintf(client->name, sizeof client->name, "%s", name);
         client->id = ++clients->n_made;
-        struct client **bucket = &clients->buckets[bucket_of(clients, client->name)];
+        struct client **bucket = &clients->buckets[name_bucket(clients, client->name)];
         client->next = *bucket;
         *bucket = client;
         enter_idle(clients, client);
@@ -150,7 +150,7 @@ struct client *clients_get(struct clients *clients, const char *name, const stru
     }
     bool is_unlimited = client->limits.tokens_per_minute <= 0;
     if (!is_new && !is_unlimited)
-        fill(client, now_us); /* with the old limit */
+        refill_tokens(client, now_us); /* with the old limit */
     client->limits = *limits;
     if (is_unlimited)
         client->level = limits->tokens_per_minute;
@@ -211,7 +211,7 @@ enum tutti_status client_check(struct client *client, int64_t n_prompt, uint64_t
     double per_minute = client->limits.tokens_per_minute;
     enum tutti_status st = check_answers(client, 1, err);
     if (st == TUTTI_OK && per_minute > 0) {
-        fill(client, now_us);
+        refill_tokens(client, now_us);
         if (client->level < fmin(1, per_minute))
             st = refuse_tokens(client, fmin((double)n_prompt, per_minute), err);
     }
@@ -225,14 +225,15 @@ enum tutti_status client_enter(struct clients *clients, struct client *client, i
     const struct client_limits *limits = &client->limits;
     client->counts.n_requests++;
     if (limits->concurrency > 0 && n_answers > limits->concurrency)
-        return error_set_param(err, TUTTI_E_ARGUMENT, "n",
-                               "the request asks for %lld answers, at most %d at the same time are allowed",
-                               (long long)n_answers, limits->concurrency);
+        return error_set_param(
+            err, TUTTI_E_ARGUMENT, "n",
+            "the request has %lld choices, at most %d answers at the same time are allowed",
+            (long long)n_answers, limits->concurrency);
     enum tutti_status st = check_answers(client, n_answers, err);
     if (st != TUTTI_OK)
         return st;
     if (limits->tokens_per_minute > 0) {
-        fill(client, now_us);
+        refill_tokens(client, now_us);
         double need = fmin((double)n_prompt,
                            limits->tokens_per_minute); /* a longer prompt needs a full bucket */
         if (client->level < need)
@@ -264,7 +265,7 @@ void client_charge(struct client *client, int64_t n_tokens)
 
 void clients_charge(struct clients *clients, const char *name, int64_t n_tokens)
 {
-    struct client *client = find(clients, name);
+    struct client *client = client_find(clients, name);
     if (client)
         client_charge(client, n_tokens);
 }
@@ -287,7 +288,7 @@ void client_write_headers(struct client *client, struct http_conn *conn, uint64_
     char text[40];
     if (per_minute <= 0)
         return;
-    fill(client, now_us);
+    refill_tokens(client, now_us);
     snprintf(text, sizeof text, "%.0f", per_minute);
     http_header(conn, "x-ratelimit-limit-tokens", text);
     snprintf(text, sizeof text, "%.0f", client->level > 0 ? floor(client->level) : 0);

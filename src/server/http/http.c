@@ -270,7 +270,7 @@ static void evict(struct http_conn *conn, uint64_t now_us)
 
 /* Charges the received bytes of a request to its client: the key, else the address. False: the
  * request was evicted itself, or out of memory; it has been refused. */
-static bool charge(struct http_conn *conn, size_t n_extra)
+static bool conn_charge(struct http_conn *conn, size_t n_extra)
 {
     struct http *http = conn->http;
     char name[96];
@@ -294,7 +294,7 @@ static bool charge(struct http_conn *conn, size_t n_extra)
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 /* True: the head is complete and valid; the state says what follows. */
-static bool read_head(struct http_conn *conn)
+static bool conn_read_head(struct http_conn *conn)
 {
     struct evbuffer *in = bufferevent_get_input(conn->bev);
     if (conn->state == CONN_IDLE) {
@@ -323,7 +323,7 @@ static bool read_head(struct http_conn *conn)
         else if (memchr(bytes, '\n', n) == bytes || memmem(bytes, n, "\n\n", 2))
             conn_refuse(conn, 400, "a line does not end in CR LF");
         else
-            charge(conn, n * CHAIN_FACTOR);
+            conn_charge(conn, n * CHAIN_FACTOR);
         return false;
     }
     http_release_body(conn); /* the head is complete; its body is charged to the key that the head names */
@@ -381,7 +381,7 @@ static void begin_body(struct http_conn *conn)
 }
 
 /* Makes room for n more bytes of a body of known length: never for more than that length. */
-static bool reserve(struct buf *body, size_t n, uint64_t n_whole)
+static bool body_reserve(struct buf *body, size_t n, uint64_t n_whole)
 {
     if (body->n_bytes + n < body->capacity)
         return true;
@@ -395,7 +395,7 @@ static bool read_body(struct http_conn *conn)
     struct http *http = conn->http;
     struct evbuffer *in = bufferevent_get_input(conn->bev);
     size_t n = evbuffer_get_length(in);
-    if (!conn->body && !charge(conn, 0))
+    if (!conn->body && !conn_charge(conn, 0))
         return false;
     struct buf *body = &conn->body->bytes;
     if (conn->head.chunked) {
@@ -413,7 +413,7 @@ static bool read_body(struct http_conn *conn)
     } else {
         if (n > conn->head.n_body_bytes - body->n_bytes)
             n = (size_t)(conn->head.n_body_bytes - body->n_bytes);
-        if (!reserve(body, n, conn->head.n_body_bytes)) {
+        if (!body_reserve(body, n, conn->head.n_body_bytes)) {
             conn_refuse(conn, 503, "out of memory");
             return false;
         }
@@ -425,7 +425,7 @@ static bool read_body(struct http_conn *conn)
         http_body_complete(conn->body);
         return true;
     }
-    charge(conn, evbuffer_get_length(in));
+    conn_charge(conn, evbuffer_get_length(in));
     return false;
 }
 
@@ -452,7 +452,7 @@ static void conn_process(struct http_conn *conn)
             evbuffer_get_length(bufferevent_get_output(conn->bev)) > PIPELINE_BYTES)
             break;
         if (conn->state == CONN_IDLE || conn->state == CONN_HEAD) {
-            if (read_head(conn))
+            if (conn_read_head(conn))
                 begin_body(conn);
             else if (conn->state == CONN_IDLE || conn->state == CONN_HEAD)
                 break;
@@ -513,7 +513,7 @@ static void drop_handshake(struct http_conn *conn, const char *why)
     conn_close(conn);
 }
 
-static void on_event(struct bufferevent *bev, short what, void *arg)
+static void bev_on_event(struct bufferevent *bev, short what, void *arg)
 {
     struct http_conn *conn = arg;
     if (what & BEV_EVENT_CONNECTED) {
@@ -607,7 +607,7 @@ static bool is_loopback(const char *source)
 }
 
 /* True: one more connection of this address fits, possibly after closing another one. */
-static bool has_room(struct http *http, const char *name)
+static bool http_has_room(struct http *http, const char *name)
 {
     const struct http_options *options = &http->options;
     uint32_t max = is_loopback(name) ? options->max_per_loopback : options->max_per_address;
@@ -622,7 +622,7 @@ static bool has_room(struct http *http, const char *name)
            http_make_room(http);
 }
 
-/* Only in clear text: a client whose TLS has not begun cannot be told. */
+/* Only in clear text: a client whose TLS handshake is not complete cannot read a reply. */
 static void refuse_connection(struct http *http, int fd)
 {
     static const char BODY[] =
@@ -654,11 +654,11 @@ static void set_socket_options(int fd)
         setsockopt(fd, options[i].level, options[i].name, &options[i].value, sizeof options[i].value);
 }
 
-void http_accept(struct http *http, int fd, const char *peer, enum http_door door)
+void http_accept(struct http *http, int fd, const char *peer, enum http_service service)
 {
     char name[HTTP_SOURCE_NAME_BYTES];
     client_name_address(name, sizeof name, peer);
-    if (!has_room(http, name)) {
+    if (!http_has_room(http, name)) {
         refuse_connection(http, fd);
         return;
     }
@@ -682,7 +682,7 @@ void http_accept(struct http *http, int fd, const char *peer, enum http_door doo
     conn->http = http;
     conn->bev = bev;
     conn->timer = timer;
-    conn->door = door;
+    conn->service = service;
     conn->closes = http->is_leaving;
     conn->is_handshaking = http->options.tls != NULL;
     http->n_handshakes += conn->is_handshaking;
@@ -696,7 +696,7 @@ void http_accept(struct http *http, int fd, const char *peer, enum http_door doo
     http->counts.n_accepted++;
     struct timeval write_timeout = { .tv_sec = http->options.idle_timeout_s };
     bufferevent_set_timeouts(bev, NULL, &write_timeout);
-    bufferevent_setcb(bev, on_read, on_write, on_event, conn);
+    bufferevent_setcb(bev, on_read, on_write, bev_on_event, conn);
     bufferevent_setwatermark(bev, EV_READ, 0, PIPELINE_BYTES);
     bufferevent_enable(bev, EV_READ | EV_WRITE);
     set_timer(conn, conn->is_handshaking ? http->options.header_timeout_s : http->options.idle_timeout_s);

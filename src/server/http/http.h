@@ -19,9 +19,9 @@ struct http;      /* all connections */
 struct http_conn; /* one connection, with its current request */
 
 /* The listener that accepted a connection. */
-enum http_door {
-    HTTP_DOOR_API,     /* everything */
-    HTTP_DOOR_METRICS, /* --metrics-listen: only metrics and health */
+enum http_service {
+    HTTP_SERVICE_API,     /* everything */
+    HTTP_SERVICE_METRICS, /* --metrics-listen: only metrics and health */
 };
 
 struct http_options {
@@ -66,7 +66,7 @@ void http_set_max_body(struct http *http, size_t n_bytes);
 
 /* Takes ownership of an accepted socket. peer is copied: "192.0.2.1:80", "[2001:db8::1]:80", or
  * "unix". */
-void http_accept(struct http *http, int fd, const char *peer, enum http_door door);
+void http_accept(struct http *http, int fd, const char *peer, enum http_service service);
 
 /* For a process out of file descriptors: closes the best idle connection. False: all are busy. */
 bool http_make_room(struct http *http);
@@ -90,7 +90,7 @@ void http_release_body(struct http_conn *conn);
  * body. */
 struct http_body *http_take_body(struct http_conn *conn);
 const char *http_request_peer(const struct http_conn *conn);
-enum http_door http_request_door(const struct http_conn *conn);
+enum http_service http_request_service(const struct http_conn *conn);
 bool http_request_is_unix(const struct http_conn *conn);   /* came through a Unix socket */
 const char *http_request_id(const struct http_conn *conn); /* "req_" and 24 hexadecimal digits */
 uint64_t http_request_start_us(const struct http_conn *conn);

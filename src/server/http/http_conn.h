@@ -44,7 +44,7 @@ struct http_conn {
     bool is_doomed;     /* to be closed by the reaper */
     bool saw_end;       /* the client has shut down its side; it may still read */
     bool is_handshaking;
-    enum http_door door;
+    enum http_service service;
     struct http_seat seat;
     char peer[64];
 

@@ -13,7 +13,7 @@ static bool is_token_char(unsigned char c)
            (c && strchr("!#$%&'*+-.^_`|~", c));
 }
 
-static int refuse(int status, const char *text, const char **why)
+static int refuse_head(int status, const char *text, const char **why)
 {
     *why = text;
     return status;
@@ -40,20 +40,20 @@ static int parse_request_line(struct http_head *head, char *line, const char **w
     char *target = strchr(line, ' ');
     char *version = target ? strchr(target + 1, ' ') : NULL;
     if (!target || target == line || !version)
-        return refuse(400, "the request line is not METHOD TARGET HTTP/1.1", why);
+        return refuse_head(400, "the request line is not METHOD TARGET HTTP/1.1", why);
     *target++ = '\0';
     *version++ = '\0';
     for (const char *p = line; *p; p++)
         if (!is_token_char((unsigned char)*p))
-            return refuse(400, "the method has a character that is not allowed", why);
+            return refuse_head(400, "the method has a character that is not allowed", why);
     if (strncmp(version, "HTTP/", 5))
-        return refuse(400, "the request line is not METHOD TARGET HTTP/1.1", why);
+        return refuse_head(400, "the request line is not METHOD TARGET HTTP/1.1", why);
     if (strcmp(version, "HTTP/1.1") && strcmp(version, "HTTP/1.0"))
-        return refuse(505, "only HTTP/1.1 and HTTP/1.0 are supported", why);
+        return refuse_head(505, "only HTTP/1.1 and HTTP/1.0 are supported", why);
     head->minor = version[7] - '0';
     for (const char *p = target; *p; p++)
         if ((unsigned char)*p <= ' ' || (unsigned char)*p >= 0x7f)
-            return refuse(400, "the target has a character that must be percent-encoded", why);
+            return refuse_head(400, "the target has a character that must be percent-encoded", why);
 
     /* The absolute form is for proxies; its path is used. */
     if (!strncasecmp(target, "http://", 7)) {
@@ -65,7 +65,7 @@ static int parse_request_line(struct http_head *head, char *line, const char **w
         target = *rest ? rest : root;
     }
     if (*target != '/' && strcmp(target, "*"))
-        return refuse(400, "the target must begin with /", why);
+        return refuse_head(400, "the target must begin with /", why);
     char *query = strchr(target, '?');
     head->query = "";
     if (query) {
@@ -81,20 +81,20 @@ static int parse_header_line(struct http_head *head, char *line, const char **wh
 {
     char *colon = strchr(line, ':');
     if (*line == ' ' || *line == '\t')
-        return refuse(400, "a folded header line is not allowed", why);
+        return refuse_head(400, "a folded header line is not allowed", why);
     if (!colon || colon == line)
-        return refuse(400, "a header line has no name", why);
+        return refuse_head(400, "a header line has no name", why);
     for (const char *p = line; p < colon; p++)
         if (!is_token_char((unsigned char)*p))
-            return refuse(400, "a header's name has a character that is not allowed", why);
+            return refuse_head(400, "a header's name has a character that is not allowed", why);
     if (head->n_headers == HTTP_MAX_HEADERS)
-        return refuse(431, "there are more than 100 headers", why);
+        return refuse_head(431, "there are more than 100 headers", why);
     *colon = '\0';
     char *value = colon + 1;
     value += strspn(value, " \t");
     for (const char *p = value; *p; p++)
         if (((unsigned char)*p < ' ' && *p != '\t') || *p == 0x7f)
-            return refuse(400, "a header's value has a control character", why);
+            return refuse_head(400, "a header's value has a control character", why);
     size_t n = strlen(value);
     while (n > 0 && (value[n - 1] == ' ' || value[n - 1] == '\t'))
         value[--n] = '\0';
@@ -120,13 +120,13 @@ static int parse_length(struct http_head *head, const char *value, bool seen, co
 {
     uint64_t n = 0;
     if (!*value)
-        return refuse(400, "Content-Length is not a number", why);
+        return refuse_head(400, "Content-Length is not a number", why);
     for (const char *p = value; *p; p++)
         if (*p < '0' || *p > '9' || __builtin_mul_overflow(n, (uint64_t)10, &n) ||
             __builtin_add_overflow(n, (uint64_t)(*p - '0'), &n))
-            return refuse(400, "Content-Length is not a number", why);
+            return refuse_head(400, "Content-Length is not a number", why);
     if (seen)
-        return refuse(400, "duplicate header Content-Length", why);
+        return refuse_head(400, "duplicate header Content-Length", why);
     head->n_body_bytes = n;
     return 0;
 }
@@ -144,11 +144,11 @@ static int parse_framing(struct http_head *head, const char **why)
             has_length = true;
         } else if (!strcasecmp(name, "transfer-encoding")) {
             if (strcasecmp(value, "chunked") || head->chunked)
-                return refuse(501, "the only supported Transfer-Encoding is chunked", why);
+                return refuse_head(501, "the only supported Transfer-Encoding is chunked", why);
             head->chunked = true;
         } else if (!strcasecmp(name, "host")) {
             if (has_host)
-                return refuse(400, "duplicate header Host", why);
+                return refuse_head(400, "duplicate header Host", why);
             has_host = true;
             head->host = head->host ? head->host
                                     : value; /* RFC 9112 section 3.2.2: an absolute target comes first */
@@ -157,16 +157,16 @@ static int parse_framing(struct http_head *head, const char **why)
             keep |= list_has(value, "keep-alive");
         } else if (!strcasecmp(name, "expect")) {
             if (strcasecmp(value, "100-continue"))
-                return refuse(417, "the only supported Expect is 100-continue", why);
+                return refuse_head(417, "the only supported Expect is 100-continue", why);
             head->expects_continue = head->minor >= 1;
         }
     }
     if (head->minor >= 1 && !has_host)
-        return refuse(400, "the header Host is missing", why);
+        return refuse_head(400, "the header Host is missing", why);
     if (head->chunked && (has_length || head->minor == 0))
-        return refuse(400, "Transfer-Encoding together with Content-Length, or in HTTP/1.0", why);
+        return refuse_head(400, "Transfer-Encoding together with Content-Length, or in HTTP/1.0", why);
     if (head->host && strpbrk(head->host, " \t,/?#@\\\""))
-        return refuse(400, "the header Host is not NAME or NAME:PORT", why);
+        return refuse_head(400, "the header Host is not NAME or NAME:PORT", why);
     head->keep_alive = !close && (head->minor >= 1 || keep);
     return 0;
 }
@@ -175,21 +175,21 @@ int http_head_parse(struct http_head *out, const char *bytes, size_t n_bytes, co
 {
     *out = (struct http_head){ 0 };
     if (n_bytes > HTTP_MAX_HEAD_BYTES)
-        return refuse(431, "the request's head is larger than 32 KiB", why);
+        return refuse_head(431, "the request's head is larger than 32 KiB", why);
     char *text = malloc(n_bytes + 1);
     if (!text)
-        return refuse(503, "out of memory", why);
+        return refuse_head(503, "out of memory", why);
     memcpy(text, bytes, n_bytes);
     text[n_bytes] = '\0';
     out->text = text;
 
     char *at = text, *end = text + n_bytes, *line;
     if (!take_line(&at, end, &line))
-        return refuse(400, "a line does not end in CR LF", why);
+        return refuse_head(400, "a line does not end in CR LF", why);
     int status = parse_request_line(out, line, why);
     while (!status) {
         if (!take_line(&at, end, &line))
-            return refuse(400, "a line does not end in CR LF", why);
+            return refuse_head(400, "a line does not end in CR LF", why);
         if (!*line)
             break;
         status = parse_header_line(out, line, why);
@@ -273,16 +273,16 @@ static int parse_chunk_size(struct http_chunks *chunks, const char *line, size_t
     size_t digits = 0;
     for (; hex_digit(line[digits]) >= 0; digits++) {
         if (digits == 15)
-            return refuse(400, "a chunk's size is too large", why);
+            return refuse_head(400, "a chunk's size is too large", why);
         n = n * 16 + (uint64_t)hex_digit(line[digits]);
     }
     if (digits == 0)
-        return refuse(400, "a chunk's size is not a hexadecimal number", why);
+        return refuse_head(400, "a chunk's size is not a hexadecimal number", why);
     if (!are_extensions(line + digits, line + n_line - 2))
-        return refuse(400, "a chunk's size is followed by something other than an extension", why);
+        return refuse_head(400, "a chunk's size is followed by something other than an extension", why);
     chunks->n_extension_bytes += n_line - digits - 2;
     if (chunks->n_extension_bytes > HTTP_MAX_EXTENSION_BYTES)
-        return refuse(400, "the extensions of all chunks are larger than 16 KiB", why);
+        return refuse_head(400, "the extensions of all chunks are larger than 16 KiB", why);
     chunks->n_left = n;
     chunks->state = n ? CHUNK_DATA : CHUNK_TRAILER;
     return 0;
@@ -308,15 +308,15 @@ static int read_chunk_line(struct http_chunks *chunks, const char *line, size_t 
         return parse_chunk_size(chunks, line, n, why);
     case CHUNK_DATA_END:
         chunks->state = CHUNK_SIZE;
-        return n == 2 ? 0 : refuse(400, "a chunk is longer than its size says", why);
+        return n == 2 ? 0 : refuse_head(400, "a chunk is longer than its size says", why);
     default:
         chunks->n_trailer_bytes += n;
         if (chunks->n_trailer_bytes > HTTP_MAX_TRAILER_BYTES)
-            return refuse(431, "the trailer is larger than 8 KiB", why);
+            return refuse_head(431, "the trailer is larger than 8 KiB", why);
         if (n == 2)
             chunks->state = CHUNK_DONE;
         else if (!is_field_line(line, n))
-            return refuse(400, "a line of the trailer is not a header line", why);
+            return refuse_head(400, "a line of the trailer is not a header line", why);
         return 0;
     }
 }
@@ -332,9 +332,9 @@ int http_chunks_read(struct http_chunks *chunks, const char *bytes, size_t n_byt
             if (n > chunks->n_left)
                 n = (size_t)chunks->n_left;
             if (chunks->n_left > max_body_bytes || body->n_bytes > max_body_bytes - chunks->n_left)
-                return refuse(413, "the request's body is larger than --max-body allows", why);
+                return refuse_head(413, "the request's body is larger than --max-body allows", why);
             if (!buf_add(body, bytes + at, n))
-                return refuse(503, "out of memory", why);
+                return refuse_head(503, "out of memory", why);
             at += n;
             chunks->n_left -= n;
             if (!chunks->n_left)
@@ -343,7 +343,7 @@ int http_chunks_read(struct http_chunks *chunks, const char *bytes, size_t n_byt
             size_t max = chunks->state == CHUNK_TRAILER ? HTTP_MAX_TRAILER_BYTES : HTTP_MAX_CHUNK_LINE;
             int64_t n = line_bytes(bytes + at, n_bytes - at, max);
             if (n < 0)
-                return refuse(400, "a line of the chunked body does not end in CR LF", why);
+                return refuse_head(400, "a line of the chunked body does not end in CR LF", why);
             if (n == 0)
                 break;
             int status = read_chunk_line(chunks, bytes + at, (size_t)n, why);

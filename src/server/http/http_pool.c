@@ -51,7 +51,7 @@ void http_pool_free(struct http_pool *pool)
         free(pool);
 }
 
-static struct http_share **bucket_of(struct http_pool *pool, const char *name)
+static struct http_share **share_bucket(struct http_pool *pool, const char *name)
 {
     return &pool->buckets[hash64_string(pool->seed, name) % N_BUCKETS];
 }
@@ -60,7 +60,7 @@ static struct http_share *share_of(struct http_pool *pool, const char *client)
 {
     char name[NAME_BYTES];
     snprintf(name, sizeof name, "%s", client);
-    struct http_share **bucket = bucket_of(pool, name), *share = *bucket;
+    struct http_share **bucket = share_bucket(pool, name), *share = *bucket;
     while (share && strcmp(share->name, name))
         share = share->next;
     if (share)
@@ -78,7 +78,7 @@ static struct http_share *share_of(struct http_pool *pool, const char *client)
     return share;
 }
 
-static void charge(struct http_body *body, size_t n_bytes)
+static void pool_charge(struct http_body *body, size_t n_bytes)
 {
     struct http_share *share = body->share;
     share->n_bytes = share->n_bytes - body->n_charged + n_bytes;
@@ -102,7 +102,7 @@ struct http_body *http_body_new(struct http_pool *pool, const char *client, void
         body->next->link = &body->next;
     share->bodies = body;
     pool->n_bodies++;
-    charge(body, OVERHEAD_BYTES);
+    pool_charge(body, OVERHEAD_BYTES);
     return body;
 }
 
@@ -112,7 +112,7 @@ void http_body_free(struct http_body *body)
         return;
     struct http_share *share = body->share;
     struct http_pool *pool = share->pool;
-    charge(body, 0);
+    pool_charge(body, 0);
     *body->link = body->next;
     if (body->next)
         body->next->link = body->link;
@@ -133,7 +133,7 @@ void http_body_charge(struct http_body *body, size_t n_extra, uint64_t now_us)
     if (!body->start_us)
         body->start_us = now_us;
     body->last_us = now_us;
-    charge(body, OVERHEAD_BYTES + body->bytes.capacity + n_extra);
+    pool_charge(body, OVERHEAD_BYTES + body->bytes.capacity + n_extra);
 }
 
 void http_pool_set_bounds(struct http_pool *pool, size_t max_bytes, size_t max_client_bytes)
@@ -151,7 +151,7 @@ bool http_body_fits(const struct http_body *body)
 void http_body_complete(struct http_body *body)
 {
     body->user = NULL;
-    charge(body, OVERHEAD_BYTES + body->bytes.capacity);
+    pool_charge(body, OVERHEAD_BYTES + body->bytes.capacity);
 }
 
 bool http_body_has_stalled(const struct http_body *body, uint64_t now_us)

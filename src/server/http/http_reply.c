@@ -89,9 +89,9 @@ const char *http_request_peer(const struct http_conn *conn)
     return conn->peer;
 }
 
-enum http_door http_request_door(const struct http_conn *conn)
+enum http_service http_request_service(const struct http_conn *conn)
 {
-    return conn->door;
+    return conn->service;
 }
 
 bool http_request_is_unix(const struct http_conn *conn)
@@ -176,7 +176,7 @@ static size_t put_now(struct http_conn *conn, struct iovec *parts, size_t n_part
 }
 
 /* Sends bytes; drops a client that does not read. */
-static void put(struct http_conn *conn, struct iovec *parts, size_t n_parts)
+static void conn_put(struct http_conn *conn, struct iovec *parts, size_t n_parts)
 {
     struct evbuffer *out = bufferevent_get_output(conn->bev);
     if (conn->is_doomed)
@@ -190,7 +190,7 @@ static void put(struct http_conn *conn, struct iovec *parts, size_t n_parts)
     }
 }
 
-static struct iovec part_of(const void *bytes, size_t n_bytes)
+static struct iovec iovec_of(const void *bytes, size_t n_bytes)
 {
     return (struct iovec){ (void *)(uintptr_t)bytes, n_bytes };
 }
@@ -230,7 +230,7 @@ static bool make_head(struct http_conn *conn, int status, const char *type, cons
     return ok;
 }
 
-static void finish(struct http_conn *conn)
+static void conn_finish_reply(struct http_conn *conn)
 {
     struct http *http = conn->http;
     conn->aborted = NULL;
@@ -247,10 +247,10 @@ void http_reply(struct http_conn *conn, int status, const char *type, const void
     bool has_body = type && n_bytes > 0 && !(conn->head.method && !strcmp(conn->head.method, "HEAD"));
     struct buf head = { 0 };
     if (make_head(conn, status, type, length_line, &head))
-        put(conn, (struct iovec[]){ part_of(head.bytes, head.n_bytes), part_of(body, n_bytes) },
-            has_body ? 2 : 1);
+        conn_put(conn, (struct iovec[]){ iovec_of(head.bytes, head.n_bytes), iovec_of(body, n_bytes) },
+                 has_body ? 2 : 1);
     buf_clear(&head);
-    finish(conn);
+    conn_finish_reply(conn);
 }
 
 void conn_reply_error(struct http_conn *conn, int status, const char *why)
@@ -274,7 +274,7 @@ void http_stream_begin(struct http_conn *conn, int status, const char *type)
         conn->closes = true; /* in HTTP/1.0 closing marks the end */
     struct buf head = { 0 };
     if (make_head(conn, status, type, conn->is_chunked ? "Transfer-Encoding: chunked\r\n" : "", &head))
-        put(conn, (struct iovec[]){ part_of(head.bytes, head.n_bytes) }, 1);
+        conn_put(conn, (struct iovec[]){ iovec_of(head.bytes, head.n_bytes) }, 1);
     buf_clear(&head);
 }
 
@@ -290,16 +290,17 @@ void http_stream_write(struct http_conn *conn, const void *bytes, size_t n_bytes
     char size[32];
     int n_size = snprintf(size, sizeof size, "%zx\r\n", n_bytes);
     if (conn->is_chunked)
-        put(conn,
-            (struct iovec[]){ part_of(size, (size_t)n_size), part_of(bytes, n_bytes), part_of("\r\n", 2) },
+        conn_put(
+            conn,
+            (struct iovec[]){ iovec_of(size, (size_t)n_size), iovec_of(bytes, n_bytes), iovec_of("\r\n", 2) },
             3);
     else
-        put(conn, (struct iovec[]){ part_of(bytes, n_bytes) }, 1);
+        conn_put(conn, (struct iovec[]){ iovec_of(bytes, n_bytes) }, 1);
 }
 
 void http_stream_end(struct http_conn *conn)
 {
     if (conn->is_chunked)
-        put(conn, (struct iovec[]){ part_of("0\r\n\r\n", 5) }, 1);
-    finish(conn);
+        conn_put(conn, (struct iovec[]){ iovec_of("0\r\n\r\n", 5) }, 1);
+    conn_finish_reply(conn);
 }

@@ -33,7 +33,7 @@ void http_sources_free(struct http_sources *sources)
     free(sources);
 }
 
-static size_t bucket_of(const struct http_sources *sources, const char *name)
+static size_t address_bucket(const struct http_sources *sources, const char *name)
 {
     return hash64_string(sources->seed, name) % N_BUCKETS;
 }
@@ -55,9 +55,9 @@ static void enter_rank(struct http_source *source)
     *rank = source;
 }
 
-static struct http_source *find(const struct http_sources *sources, const char *name)
+static struct http_source *source_find(const struct http_sources *sources, const char *name)
 {
-    struct http_source *source = sources->buckets[bucket_of(sources, name)];
+    struct http_source *source = sources->buckets[address_bucket(sources, name)];
     while (source && strcmp(source->name, name))
         source = source->next;
     return source;
@@ -65,12 +65,12 @@ static struct http_source *find(const struct http_sources *sources, const char *
 
 const struct http_source *http_sources_find(const struct http_sources *sources, const char *name)
 {
-    return find(sources, name);
+    return source_find(sources, name);
 }
 
 bool http_seat_enter(struct http_sources *sources, struct http_seat *seat, const char *name, void *user)
 {
-    struct http_source *source = find(sources, name);
+    struct http_source *source = source_find(sources, name);
     if (source) {
         leave_rank(source);
     } else {
@@ -79,7 +79,7 @@ bool http_seat_enter(struct http_sources *sources, struct http_seat *seat, const
             return false;
         source->sources = sources;
         snprintf(source->name, sizeof source->name, "%s", name);
-        source->link = &sources->buckets[bucket_of(sources, source->name)];
+        source->link = &sources->buckets[address_bucket(sources, source->name)];
         source->next = *source->link;
         if (source->next)
             source->next->link = &source->next;

@@ -15,7 +15,7 @@ struct inbox {
     void *user;
 };
 
-static void push(struct inbox *inbox, struct inbox_event *item)
+static void event_push(struct inbox *inbox, struct inbox_event *item)
 {
     struct inbox_event *top = atomic_load_explicit(&inbox->top, memory_order_relaxed);
     do
@@ -29,7 +29,7 @@ static void push(struct inbox *inbox, struct inbox_event *item)
     }
 }
 
-static void on_wake(evutil_socket_t fd, short what, void *arg)
+static void inbox_on_wake(evutil_socket_t fd, short what, void *arg)
 {
     (void)what;
     struct inbox *inbox = arg;
@@ -54,7 +54,7 @@ static void on_wake(evutil_socket_t fd, short what, void *arg)
 /* ---- copying ----------------------------------------------------------------------------------------------------- */
 
 /* First pass, block NULL: counts bytes. Second pass: copies. */
-static size_t place(char *block, size_t *at, const void *bytes, size_t n_bytes, size_t align)
+static size_t block_place(char *block, size_t *at, const void *bytes, size_t n_bytes, size_t align)
 {
     *at = (*at + align - 1) / align * align;
     size_t here = *at;
@@ -68,20 +68,20 @@ static size_t place(char *block, size_t *at, const void *bytes, size_t n_bytes, 
 static size_t copy_tokens(char *block, size_t at, const struct tutti_token *from, size_t n,
                           const struct tutti_token **out)
 {
-    size_t first = place(block, &at, from, n * sizeof *from, _Alignof(struct tutti_token));
+    size_t first = block_place(block, &at, from, n * sizeof *from, _Alignof(struct tutti_token));
     struct tutti_token *tokens = block ? (struct tutti_token *)(void *)(block + first) : NULL;
     for (size_t i = 0; i < n; i++) {
         const struct tutti_token *token = &from[i];
         size_t n_top = (size_t)token->n_top;
-        size_t top_at = place(block, &at, token->top, n_top * sizeof *token->top,
-                              _Alignof(struct tutti_top_token));
+        size_t top_at = block_place(block, &at, token->top, n_top * sizeof *token->top,
+                                    _Alignof(struct tutti_top_token));
         struct tutti_top_token *top = block ? (struct tutti_top_token *)(void *)(block + top_at) : NULL;
         for (size_t k = 0; k < n_top; k++) {
-            size_t text_at = place(block, &at, token->top[k].bytes, token->top[k].n_bytes, 1);
+            size_t text_at = block_place(block, &at, token->top[k].bytes, token->top[k].n_bytes, 1);
             if (block)
                 top[k].bytes = block + text_at;
         }
-        size_t text_at = place(block, &at, token->bytes, token->n_bytes, 1);
+        size_t text_at = block_place(block, &at, token->bytes, token->n_bytes, 1);
         if (block) {
             tokens[i].bytes = block + text_at;
             tokens[i].top = top;
@@ -98,9 +98,9 @@ static size_t copy_all(char *block, size_t at, const struct tutti_event *source,
     at = copy_tokens(block, at, source->tokens, source->n_tokens, &out->tokens);
     if (source->prompt_tokens)
         at = copy_tokens(block, at, source->prompt_tokens, source->n_prompt_tokens, &out->prompt_tokens);
-    size_t text_at = place(block, &at, source->text, source->n_text_bytes, 1);
-    size_t embedding_at = place(block, &at, source->embedding, source->n_embedding * sizeof(float),
-                                _Alignof(float));
+    size_t text_at = block_place(block, &at, source->text, source->n_text_bytes, 1);
+    size_t embedding_at = block_place(block, &at, source->embedding, source->n_embedding * sizeof(float),
+                                      _Alignof(float));
     if (block) {
         out->text = block + text_at;
         out->embedding = source->embedding ? (const float *)(const void *)(block + embedding_at) : NULL;
@@ -141,7 +141,7 @@ void inbox_callback(void *user, const struct tutti_event *event)
         error_set(&item->event.error, TUTTI_E_MEMORY, "out of memory: a part of the answer was lost");
     }
     item->submission = submission;
-    push(submission->inbox, item);
+    event_push(submission->inbox, item);
 }
 
 /* ---- creating and freeing ---------------------------------------------------------------------------------------- */
@@ -156,8 +156,9 @@ enum tutti_status inbox_new(struct inbox **out, struct event_base *base,
     inbox->read = read;
     inbox->user = user;
     inbox->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    inbox->wake = inbox->wake_fd < 0 ? NULL
-                                     : event_new(base, inbox->wake_fd, EV_READ | EV_PERSIST, on_wake, inbox);
+    inbox->wake = inbox->wake_fd < 0
+                      ? NULL
+                      : event_new(base, inbox->wake_fd, EV_READ | EV_PERSIST, inbox_on_wake, inbox);
     if (!inbox->wake || event_add(inbox->wake, NULL)) {
         inbox_free(inbox);
         return error_set(err, TUTTI_E_MEMORY, "out of event descriptors");

@@ -21,7 +21,7 @@ enum {
     BACKLOG = 1024,
     MAX_INHERITED = 8,
     MAX_LISTENERS = 24,
-    N_DOORS = HTTP_DOOR_METRICS + 1,
+    N_SERVICES = HTTP_SERVICE_METRICS + 1,
     PAUSE_MS = 100
 };
 
@@ -29,7 +29,7 @@ enum {
 struct listener {
     struct listeners *all;
     struct evconnlistener *accepts;
-    enum http_door door;
+    enum http_service service;
 };
 
 struct listeners {
@@ -43,7 +43,7 @@ struct listeners {
     struct {
         char *unix_path;
         char address[512];
-    } doors[N_DOORS];
+    } services[N_SERVICES];
 };
 
 static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *sa, int n_sa,
@@ -61,7 +61,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
         inet_ntop(AF_INET6, &in->sin6_addr, host, sizeof host);
         snprintf(peer, sizeof peer, "[%s]:%d", host, ntohs(in->sin6_port));
     }
-    http_accept(own->all->http, fd, peer, own->door);
+    http_accept(own->all->http, fd, peer, own->service);
 }
 
 /* Out of descriptors: the socket stays readable, so pause instead of a busy loop. */
@@ -88,12 +88,12 @@ static void on_resume(evutil_socket_t fd, short what, void *arg)
 }
 
 /* Takes ownership of a bound socket. backlog 0: it is listening already. */
-static enum tutti_status add_listener(struct listeners *listeners, enum http_door door, int fd, int backlog,
-                                      struct tutti_error *err)
+static enum tutti_status add_listener(struct listeners *listeners, enum http_service service, int fd,
+                                      int backlog, struct tutti_error *err)
 {
     evutil_make_socket_nonblocking(fd);
     struct listener *own = &listeners->list[listeners->n];
-    *own = (struct listener){ .all = listeners, .door = door };
+    *own = (struct listener){ .all = listeners, .service = service };
     own->accepts = evconnlistener_new(listeners->base, on_accept, own,
                                       LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_REUSEABLE,
                                       backlog, fd);
@@ -149,16 +149,16 @@ static int port_of(int fd)
 }
 
 /* A name may have several addresses ("localhost": IPv4 and IPv6); all get the same port. */
-static enum tutti_status listen_tcp(struct listeners *listeners, enum http_door door, const char *host,
+static enum tutti_status listen_tcp(struct listeners *listeners, enum http_service service, const char *host,
                                     int port, struct tutti_error *err)
 {
     const struct addrinfo hints = { .ai_family = AF_UNSPEC,
                                     .ai_socktype = SOCK_STREAM,
                                     .ai_flags = AI_PASSIVE };
     struct addrinfo *found = NULL;
-    char service[16];
-    snprintf(service, sizeof service, "%d", port);
-    int failed = getaddrinfo(host, service, &hints, &found);
+    char port_text[16];
+    snprintf(port_text, sizeof port_text, "%d", port);
+    int failed = getaddrinfo(host, port_text, &hints, &found);
     if (failed)
         return error_set(err, TUTTI_E_IO, "cannot listen on %s: %s", host, gai_strerror(failed));
     enum tutti_status st = TUTTI_OK;
@@ -175,14 +175,14 @@ static enum tutti_status listen_tcp(struct listeners *listeners, enum http_door 
             continue;
         }
         port = port_of(fd);
-        st = add_listener(listeners, door, fd, BACKLOG, err);
+        st = add_listener(listeners, service, fd, BACKLOG, err);
     }
     freeaddrinfo(found);
     if (st == TUTTI_OK && listeners->n == n_before)
         st = error_set(err, TUTTI_E_IO, "cannot listen on %s port %d: %s", host, wanted, strerror(error));
     bool is_v6 = strchr(host, ':') != NULL;
-    snprintf(listeners->doors[door].address, sizeof listeners->doors[door].address, "%s://%s%s%s:%d",
-             listeners->scheme, is_v6 ? "[" : "", host, is_v6 ? "]" : "", port);
+    snprintf(listeners->services[service].address, sizeof listeners->services[service].address,
+             "%s://%s%s%s:%d", listeners->scheme, is_v6 ? "[" : "", host, is_v6 ? "]" : "", port);
     return st;
 }
 
@@ -201,7 +201,7 @@ static bool is_stale(const struct sockaddr_un *sa)
     return stale;
 }
 
-static enum tutti_status listen_unix(struct listeners *listeners, enum http_door door, const char *path,
+static enum tutti_status listen_unix(struct listeners *listeners, enum http_service service, const char *path,
                                      struct tutti_error *err)
 {
     struct sockaddr_un sa = { .sun_family = AF_UNIX };
@@ -219,9 +219,10 @@ static enum tutti_status listen_unix(struct listeners *listeners, enum http_door
         close(fd);
         return error_set(err, TUTTI_E_IO, "%s: cannot listen: %s", path, strerror(error));
     }
-    listeners->doors[door].unix_path = strdup(path);
-    snprintf(listeners->doors[door].address, sizeof listeners->doors[door].address, "unix:%s", path);
-    return add_listener(listeners, door, fd, BACKLOG, err);
+    listeners->services[service].unix_path = strdup(path);
+    snprintf(listeners->services[service].address, sizeof listeners->services[service].address, "unix:%s",
+             path);
+    return add_listener(listeners, service, fd, BACKLOG, err);
 }
 
 /* ---- inherited from systemd -------------------------------------------------------------------------------------- */
@@ -229,8 +230,8 @@ static enum tutti_status listen_unix(struct listeners *listeners, enum http_door
 static void describe(struct listeners *listeners, int fd)
 {
     union address address = address_of(fd);
-    char host[INET6_ADDRSTRLEN] = "", *out = listeners->doors[HTTP_DOOR_API].address;
-    size_t n_bytes = sizeof listeners->doors[HTTP_DOOR_API].address;
+    char host[INET6_ADDRSTRLEN] = "", *out = listeners->services[HTTP_SERVICE_API].address;
+    size_t n_bytes = sizeof listeners->services[HTTP_SERVICE_API].address;
     if (address.any.sa_family == AF_UNIX) /* a name that begins with a zero byte is abstract */
         snprintf(out, n_bytes, "unix:%s%.*s", address.un.sun_path[0] ? "" : "@",
                  (int)sizeof address.un.sun_path - 1, address.un.sun_path + !address.un.sun_path[0]);
@@ -251,7 +252,7 @@ static enum tutti_status listen_inherited(struct listeners *listeners, const int
     describe(listeners, fds[0]);
     listeners->is_inherited = true;
     for (int i = 0; st == TUTTI_OK && i < n; i++)
-        st = add_listener(listeners, HTTP_DOOR_API, fds[i], 0, err);
+        st = add_listener(listeners, HTTP_SERVICE_API, fds[i], 0, err);
     log_info("listening on %d socket%s from systemd; host and port of the options are ignored", n,
              n == 1 ? "" : "s");
     return st;
@@ -265,7 +266,7 @@ static enum tutti_status listen_metrics(struct listeners *listeners, const char 
 {
     char host[256] = "127.0.0.1", *end = NULL;
     if (!strncmp(text, "unix:", 5))
-        return listen_unix(listeners, HTTP_DOOR_METRICS, text + 5, err);
+        return listen_unix(listeners, HTTP_SERVICE_METRICS, text + 5, err);
     const char *colon = strrchr(text, ':'), *port_text = colon ? colon + 1 : text;
     size_t n = colon ? (size_t)(colon - text) : 0;
     bool is_v6 = n > 2 && text[0] == '[' && text[n - 1] == ']';
@@ -276,7 +277,7 @@ static enum tutti_status listen_metrics(struct listeners *listeners, const char 
         return error_set(err, TUTTI_E_ARGUMENT,
                          "the address for metrics is \"%.200s\", expected HOST:PORT, PORT or unix:PATH",
                          text);
-    return listen_tcp(listeners, HTTP_DOOR_METRICS, host, (int)port, err);
+    return listen_tcp(listeners, HTTP_SERVICE_METRICS, host, (int)port, err);
 }
 
 enum tutti_status listeners_open(struct listeners **out, struct event_base *base, struct http *http,
@@ -298,9 +299,9 @@ enum tutti_status listeners_open(struct listeners **out, struct event_base *base
     else if (n_fds > 0)
         st = listen_inherited(listeners, fds, n_fds, err);
     else if (options->unix_path)
-        st = listen_unix(listeners, HTTP_DOOR_API, options->unix_path, err);
+        st = listen_unix(listeners, HTTP_SERVICE_API, options->unix_path, err);
     else
-        st = listen_tcp(listeners, HTTP_DOOR_API, options->host, options->port, err);
+        st = listen_tcp(listeners, HTTP_SERVICE_API, options->host, options->port, err);
     if (st == TUTTI_OK && options->metrics_listen)
         st = listen_metrics(listeners, options->metrics_listen, err);
     if (st != TUTTI_OK) {
@@ -317,10 +318,10 @@ void listeners_close(struct listeners *listeners)
         return;
     for (int i = 0; i < listeners->n; i++)
         evconnlistener_free(listeners->list[i].accepts);
-    for (int door = 0; door < N_DOORS; door++) {
-        if (listeners->doors[door].unix_path)
-            unlink(listeners->doors[door].unix_path);
-        free(listeners->doors[door].unix_path);
+    for (int service = 0; service < N_SERVICES; service++) {
+        if (listeners->services[service].unix_path)
+            unlink(listeners->services[service].unix_path);
+        free(listeners->services[service].unix_path);
     }
     if (listeners->resume)
         event_free(listeners->resume);
@@ -332,10 +333,10 @@ bool listeners_are_inherited(const struct listeners *listeners)
     return listeners->is_inherited;
 }
 
-bool listeners_are_reachable(const struct listeners *listeners, enum http_door door)
+bool listeners_are_reachable(const struct listeners *listeners, enum http_service service)
 {
     for (int i = 0; i < listeners->n; i++) {
-        if (listeners->list[i].door != door)
+        if (listeners->list[i].service != service)
             continue;
         union address address = address_of(evconnlistener_get_fd(listeners->list[i].accepts));
         bool is_v4 = address.any.sa_family == AF_INET, is_v6 = address.any.sa_family == AF_INET6;
@@ -348,12 +349,12 @@ bool listeners_are_reachable(const struct listeners *listeners, enum http_door d
 
 const char *listeners_address(const struct listeners *listeners)
 {
-    return listeners->doors[HTTP_DOOR_API].address;
+    return listeners->services[HTTP_SERVICE_API].address;
 }
 
 const char *listeners_metrics_address(const struct listeners *listeners)
 {
-    return listeners->doors[HTTP_DOOR_METRICS].address;
+    return listeners->services[HTTP_SERVICE_METRICS].address;
 }
 
 void raise_open_files(void)

@@ -20,7 +20,7 @@ bool listeners_are_inherited(const struct listeners *listeners);
 
 /* True: other machines can connect to that listener: its address is neither loopback nor a Unix
  * socket. */
-bool listeners_are_reachable(const struct listeners *listeners, enum http_door door);
+bool listeners_are_reachable(const struct listeners *listeners, enum http_service service);
 
 /* The first address: "http://127.0.0.1:8080", "https://..." or "unix:/run/tutti.sock". */
 const char *listeners_address(const struct listeners *listeners);

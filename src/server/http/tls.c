@@ -23,7 +23,7 @@ struct tls {
 /* ---- reading the files ------------------------------------------------------------------------------------------- */
 
 /* Sets OpenSSL's first error; later ones in its queue are consequences. */
-static enum tutti_status fail(const char *path, const char *what, struct tutti_error *err)
+static enum tutti_status tls_fail(const char *path, const char *what, struct tutti_error *err)
 {
     unsigned long code = ERR_peek_error();
     const char *reason = ERR_SYSTEM_ERROR(code) ? NULL : ERR_reason_error_string(code);
@@ -65,12 +65,12 @@ static enum tutti_status read_key(SSL_CTX *context, const char *path, struct tut
     SSL_CTX_set_default_passwd_cb_userdata(context, NULL);
     SSL_CTX_set_default_passwd_cb(context, NULL);
     if (was_asked)
-        return fail(path, "the key needs a passphrase, expected one without", err);
+        return tls_fail(path, "the key needs a passphrase, expected one without", err);
     unsigned long code = ERR_peek_error();
     if (!ok && ERR_GET_LIB(code) == ERR_LIB_X509 && ERR_GET_REASON(code) == X509_R_KEY_VALUES_MISMATCH)
-        return fail(path, "the key does not belong to the certificate", err);
+        return tls_fail(path, "the key does not belong to the certificate", err);
     if (!ok)
-        return fail(path, "holds no private key in PEM", err);
+        return tls_fail(path, "holds no private key in PEM", err);
     return TUTTI_OK;
 }
 
@@ -82,17 +82,17 @@ static enum tutti_status read_files(SSL_CTX *context, const struct tls_files *fi
     if (st == TUTTI_OK && files->client_ca)
         st = check_readable(files->client_ca, err);
     if (st == TUTTI_OK && !SSL_CTX_use_certificate_chain_file(context, files->cert))
-        st = fail(files->cert, "holds no certificate in PEM that can be used", err);
+        st = tls_fail(files->cert, "holds no certificate in PEM that can be used", err);
     if (st == TUTTI_OK)
         st = read_key(context, files->key, err);
     if (st == TUTTI_OK && !SSL_CTX_check_private_key(context))
-        st = fail(files->key, "the key does not belong to the certificate", err);
+        st = tls_fail(files->key, "the key does not belong to the certificate", err);
     if (st != TUTTI_OK || !files->client_ca)
         return st;
     STACK_OF(X509_NAME) *names = SSL_load_client_CA_file(files->client_ca);
     if (!names || !SSL_CTX_load_verify_file(context, files->client_ca)) {
         sk_X509_NAME_pop_free(names, X509_NAME_free);
-        return fail(files->client_ca, "holds no certificate in PEM", err);
+        return tls_fail(files->client_ca, "holds no certificate in PEM", err);
     }
     SSL_CTX_set_client_CA_list(context, names); /* takes ownership */
     SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);

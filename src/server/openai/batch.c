@@ -134,7 +134,7 @@ static struct item *next_item(struct run *run)
 }
 
 /* False: the engine's queue is full. */
-static bool start(struct run *run, struct item *item)
+static bool batch_start(struct run *run, struct item *item)
 {
     struct api_request req = { 0 };
     struct tutti_error err = { 0 };
@@ -164,7 +164,7 @@ static void start_some(struct run *run)
         run->waiting = NULL;
         if (!item)
             return;
-        if (!start(run, item)) {
+        if (!batch_start(run, item)) {
             run->waiting = item;
             return;
         }

@@ -135,14 +135,14 @@ static void stream(struct job *job, size_t index, struct choice *choice, const s
         json_decref(reason);
 }
 
-static enum tutti_status read_value(struct api_request *req, struct app *app, json_t *body,
-                                    struct tutti_error *err)
+static enum tutti_status chat_read_value(struct api_request *req, struct app *app, json_t *body,
+                                         struct tutti_error *err)
 {
     return api_request_read_client(req, API_CHAT, app->model, body, err);
 }
 
 const struct openai_api OPENAI_CHAT = {
-    .job.read_value = read_value,
+    .job.read_value = chat_read_value,
     .job.event = openai_event,
     .job.finish = openai_finish,
     .job.fail = openai_fail,

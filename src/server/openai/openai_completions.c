@@ -28,8 +28,8 @@ static json_t *top_value(const struct tutti_token *token, json_t *text)
 
 /* Takes ownership of text. offset: in characters. has_logprob: false for the first token of the
  * prompt. */
-static void add_token(json_t *into, const struct tutti_token *token, json_t *text, bool has_logprob,
-                      size_t offset)
+static void completion_add_token(json_t *into, const struct tutti_token *token, json_t *text,
+                                 bool has_logprob, size_t offset)
 {
     json_array_append_new(json_object_get(into, "token_logprobs"),
                           has_logprob ? json_logprob(token->logprob) : json_null());
@@ -46,7 +46,7 @@ static json_t *logprobs(json_t *into, struct choice *choice, const struct tutti_
         into = new_logprobs();
     for (size_t i = 0; i < event->n_tokens; i++) {
         const struct tutti_token *token = &event->tokens[i];
-        add_token(into, token, json_text(token->bytes, token->n_bytes), true, choice->n_chars);
+        completion_add_token(into, token, json_text(token->bytes, token->n_bytes), true, choice->n_chars);
         choice->n_chars += utf8_count(token->bytes, token->n_bytes);
     }
     return into;
@@ -69,7 +69,8 @@ static size_t own_bytes(const struct tutti_token *token, const char *text, size_
 }
 
 /* Sets the prompt's text, and its log-probabilities if the event has them; shared by its choices. */
-static bool read_prompt(const struct job *job, struct submission *sub, const struct tutti_event *event)
+static bool completion_read_prompt(const struct job *job, struct submission *sub,
+                                   const struct tutti_event *event)
 {
     struct buf text = { 0 };
     bool ok = job_read_prompt_text(job, sub);
@@ -81,8 +82,8 @@ static bool read_prompt(const struct job *job, struct submission *sub, const str
     for (size_t i = 0; ok && i < event->n_prompt_tokens; i++) {
         const struct tutti_token *token = &event->prompt_tokens[i];
         size_t n_skipped, n = own_bytes(token, text.bytes + at, text.n_bytes - at, &n_skipped);
-        add_token(into, token, json_text(token->bytes + n_skipped, token->n_bytes - n_skipped), i > 0,
-                  n_chars);
+        completion_add_token(into, token, json_text(token->bytes + n_skipped, token->n_bytes - n_skipped),
+                             i > 0, n_chars);
         n_chars += utf8_count(text.bytes + at, n);
         at += n;
     }
@@ -100,7 +101,7 @@ static void add_stop_token(const struct job *job, json_t *into, const struct cho
                            const struct tutti_event *event)
 {
     struct tutti_token token = { .id = event->stop_token, .logprob = event->stop_logprob };
-    add_token(into, &token, generated_special(job->app, event->stop_token), true, choice->n_chars);
+    completion_add_token(into, &token, generated_special(job->app, event->stop_token), true, choice->n_chars);
 }
 
 /* Sets the text offset where the answer's tokens begin. */
@@ -165,7 +166,8 @@ static json_t *event_logprobs(struct job *job, size_t index, struct choice *choi
     return into;
 }
 
-static void collect(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
+static void completion_collect(struct job *job, size_t index, struct choice *choice,
+                               const struct tutti_event *event)
 {
     struct buf prompt = { 0 };
     bool is_first = !choice->has_begun;
@@ -203,21 +205,22 @@ static void stream(struct job *job, size_t index, struct choice *choice, const s
             job, choice_value(index, json_text(event->text, event->n_text_bytes), lp, event->finish));
 }
 
-static void take_event(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
+static void completion_take_event(struct job *job, size_t index, struct choice *choice,
+                                  const struct tutti_event *event)
 {
     if (job->req.stream) {
         job_begin_stream(job);
         stream(job, index, choice, event);
     } else {
-        collect(job, index, choice, event);
+        completion_collect(job, index, choice, event);
     }
 }
 
-static enum tutti_status read_value(struct api_request *req, struct app *app, json_t *body,
-                                    struct tutti_error *err)
+static enum tutti_status completion_read_value(struct api_request *req, struct app *app, json_t *body,
+                                               struct tutti_error *err)
 {
     enum tutti_status st = api_request_read_client(req, API_COMPLETION, app->model, body, err);
-    req->tells_prompt = req->echo;
+    req->reports_prompt = req->echo;
     if (st == TUTTI_OK && req->prompt_logprobs && app->info.has_bidirectional_prompt)
         st = error_set_param(err, TUTTI_E_ARGUMENT, "echo",
                              "this model has bidirectional attention over the prompt: its tokens have no "
@@ -229,9 +232,9 @@ static enum tutti_status read_value(struct api_request *req, struct app *app, js
 }
 
 const struct openai_api OPENAI_COMPLETIONS = {
-    .job.read_value = read_value,
-    .job.read_prompt = read_prompt,
-    .job.event = take_event,
+    .job.read_value = completion_read_value,
+    .job.read_prompt = completion_read_prompt,
+    .job.event = completion_take_event,
     .job.finish = openai_finish,
     .job.fail = openai_fail,
     .job.id_prefix = "cmpl",

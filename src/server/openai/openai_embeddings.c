@@ -74,7 +74,8 @@ static bool add_vector(struct buf *out, const struct api_request *req, const str
 
 /* ---- the reply --------------------------------------------------------------------------------------------------- */
 
-static void take_event(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
+static void embeddings_take_event(struct job *job, size_t index, struct choice *choice,
+                                  const struct tutti_event *event)
 {
     (void)index;
     if (event->embedding && !add_vector(&choice->text, &job->req, event))
@@ -99,7 +100,7 @@ static bool write_reply(const struct job *job, struct buf *out)
     return ok;
 }
 
-static void finish(struct job *job)
+static void embeddings_finish(struct job *job)
 {
     struct buf body = { 0 };
     if (write_reply(job, &body))
@@ -136,8 +137,8 @@ static enum tutti_status check_inputs(const struct api_request *req, struct tutt
     return TUTTI_OK;
 }
 
-static enum tutti_status read_value(struct api_request *req, struct app *app, json_t *body,
-                                    struct tutti_error *err)
+static enum tutti_status embeddings_read_value(struct api_request *req, struct app *app, json_t *body,
+                                               struct tutti_error *err)
 {
     enum tutti_status st = api_request_read_client(req, API_EMBEDDING, app->model, body, err);
     if (st == TUTTI_OK)
@@ -151,9 +152,11 @@ static enum tutti_status read_value(struct api_request *req, struct app *app, js
     return st;
 }
 
-const struct job_api OPENAI_EMBEDDINGS = {
-    .id_prefix = "embd", .read_value = read_value, .event = take_event, .finish = finish, .fail = openai_fail
-};
+const struct job_api OPENAI_EMBEDDINGS = { .id_prefix = "embd",
+                                           .read_value = embeddings_read_value,
+                                           .event = embeddings_take_event,
+                                           .finish = embeddings_finish,
+                                           .fail = openai_fail };
 
 void embedding_request(struct app *app, struct http_conn *conn)
 {

@@ -144,7 +144,7 @@ static void reply_whole(struct job *job)
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 
-static void collect(struct job *job, struct choice *choice, const struct tutti_event *event)
+static void collect_logprobs(struct job *job, struct choice *choice, const struct tutti_event *event)
 {
     if (!buf_add(&choice->text, event->text, event->n_text_bytes)) {
         job_fail_memory(job);
@@ -163,7 +163,7 @@ void openai_event(struct job *job, size_t index, struct choice *choice, const st
         job_begin_stream(job);
         api_of(job)->stream(job, index, choice, event);
     } else {
-        collect(job, choice, event);
+        collect_logprobs(job, choice, event);
     }
 }
 

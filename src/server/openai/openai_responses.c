@@ -9,7 +9,7 @@
 
 static json_t *repeated(const struct job *job, const char *name, json_t *otherwise)
 {
-    const json_t *value = responses_asked(&job->req, name);
+    const json_t *value = responses_field(&job->req, name);
     if (!value)
         return otherwise;
     json_decref(otherwise);
@@ -173,7 +173,7 @@ static void begin_message(struct job *job, struct choice *choice)
     emit(job, choice, "response.content_part.added", text_event(job, choice, "part", part_value(choice, 0)));
 }
 
-static void add_item(struct job *job, struct choice *choice, json_t *item)
+static void output_add_item(struct job *job, struct choice *choice, json_t *item)
 {
     if (job->req.stream)
         emit(job, choice, "response.output_item.done", item_event(choice, json_incref(item)));
@@ -193,7 +193,7 @@ static void end_message(struct job *job, struct choice *choice, size_t n_content
         emit(job, choice, "response.content_part.done",
              text_event(job, choice, "part", part_value(choice, n_content)));
     }
-    add_item(job, choice, message_value(job, status, json_pack("[o]", part_value(choice, n_content))));
+    output_add_item(job, choice, message_value(job, status, json_pack("[o]", part_value(choice, n_content))));
 }
 
 static void stream_arguments(struct job *job, struct choice *choice, size_t call, const char *text,
@@ -221,7 +221,8 @@ static void end_call(struct job *job, struct choice *choice, size_t call, json_t
         emit(job, choice, "response.function_call_arguments.done",
              json_pack("{s:o, s:I, s:O, s:O}", "item_id", call_item_id(job, call), "output_index",
                        n_items(choice), "name", name, "arguments", arguments));
-    add_item(job, choice, call_value(job, call, is_whole ? "completed" : "incomplete", name, arguments));
+    output_add_item(job, choice,
+                    call_value(job, call, is_whole ? "completed" : "incomplete", name, arguments));
 }
 
 /* Sends a call in one piece. */
@@ -305,7 +306,8 @@ static void stream_event(struct job *job, struct choice *choice, const struct tu
         stream_call_delta(job, choice, &delta);
 }
 
-static void take_event(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
+static void responses_take_event(struct job *job, size_t index, struct choice *choice,
+                                 const struct tutti_event *event)
 {
     (void)index;
     if (!choice->items)
@@ -323,7 +325,7 @@ static void take_event(struct job *job, size_t index, struct choice *choice, con
         stream_event(job, choice, event);
 }
 
-/* Sends the remaining items of the answer: a stream has told its calls. */
+/* Sends the remaining items of the answer: a stream has sent its calls. */
 static void end_items(struct job *job, struct choice *choice)
 {
     size_t n_content = choice->text.n_bytes, i;
@@ -340,7 +342,7 @@ static void end_items(struct job *job, struct choice *choice)
     json_decref(calls);
 }
 
-static void finish(struct job *job)
+static void responses_finish(struct job *job)
 {
     struct choice *choice = &job->choices[0];
     end_items(job, choice);
@@ -360,7 +362,8 @@ static void finish(struct job *job)
         http_stream_end(job_take_conn(job));
 }
 
-static void fail(struct app *app, struct job *job, struct http_conn *conn, const struct tutti_error *err)
+static void responses_fail(struct app *app, struct job *job, struct http_conn *conn,
+                           const struct tutti_error *err)
 {
     struct tutti_error named = *err;
     responses_name_field(&named);
@@ -382,9 +385,11 @@ static void fail(struct app *app, struct job *job, struct http_conn *conn, const
     http_stream_end(conn);
 }
 
-const struct job_api OPENAI_RESPONSES = {
-    .id_prefix = "resp", .read_value = responses_read, .event = take_event, .finish = finish, .fail = fail
-};
+const struct job_api OPENAI_RESPONSES = { .id_prefix = "resp",
+                                          .read_value = responses_read,
+                                          .event = responses_take_event,
+                                          .finish = responses_finish,
+                                          .fail = responses_fail };
 
 void responses_request(struct app *app, struct http_conn *conn)
 {

@@ -12,7 +12,7 @@ MUST_CHECK enum tutti_status responses_read(struct api_request *req, struct app 
                                             struct tutti_error *err);
 
 /* A field of the request as its client wrote it; NULL: it is absent or null. */
-const json_t *responses_asked(const struct api_request *req, const char *name);
+const json_t *responses_field(const struct api_request *req, const char *name);
 
 /* Renames err->param from the chat API's field to the field of the responses API. */
 void responses_name_field(struct tutti_error *err);

@@ -8,14 +8,9 @@
 /* The field with the original request in the translated one; clients cannot set it. */
 static const char ORIGINAL[] = "response_request";
 
-const json_t *responses_asked(const struct api_request *req, const char *name)
+const json_t *responses_field(const struct api_request *req, const char *name)
 {
     return json_field(json_object_get(req->root, ORIGINAL), name);
-}
-
-static enum tutti_status no_memory(struct tutti_error *err)
-{
-    return error_set(err, TUTTI_E_MEMORY, "out of memory for the request");
 }
 
 void responses_name_field(struct tutti_error *err)
@@ -42,8 +37,9 @@ static enum tutti_status read_content(const json_t *content, size_t item, const 
     char param[64];
     snprintf(param, sizeof param, "input[%zu].%s", item, field);
     if (json_is_string(content))
-        return buf_add(out, json_string_value(content), json_string_length(content)) ? TUTTI_OK
-                                                                                     : no_memory(err);
+        return buf_add(out, json_string_value(content), json_string_length(content))
+                   ? TUTTI_OK
+                   : error_out_of_memory("request", err);
     if (!json_is_array(content))
         return json_wrong_type(param, "a string or a list of parts", content, err);
     json_array_foreach(content, i, part)
@@ -57,19 +53,19 @@ static enum tutti_status read_content(const json_t *content, size_t item, const 
                 err, TUTTI_E_ARGUMENT, param,
                 "%s[%zu]: this model supports only parts of type input_text and output_text", param, i);
         if (!buf_add(out, json_string_value(text), json_string_length(text)))
-            return no_memory(err);
+            return error_out_of_memory("request", err);
     }
     return TUTTI_OK;
 }
 
-static enum tutti_status add_message(json_t *messages, const char *role, const char *text, size_t n_bytes,
-                                     struct tutti_error *err)
+static enum tutti_status input_add_message(json_t *messages, const char *role, const char *text,
+                                           size_t n_bytes, struct tutti_error *err)
 {
     json_t *message = json_pack("{s:s, s:o}", "role", role, "content", json_text(text, n_bytes));
-    return json_array_append_new(messages, message) == 0 ? TUTTI_OK : no_memory(err);
+    return json_array_append_new(messages, message) == 0 ? TUTTI_OK : error_out_of_memory("request", err);
 }
 
-static const char *text_of(const json_t *item, const char *name)
+static const char *string_field(const json_t *item, const char *name)
 {
     return json_string_value(json_object_get(item, name));
 }
@@ -79,12 +75,12 @@ static const char *text_of(const json_t *item, const char *name)
 static enum tutti_status add_call(json_t *messages, const json_t *item, const char *param,
                                   struct tutti_error *err)
 {
-    if (!text_of(item, "call_id") || !text_of(item, "name") || !text_of(item, "arguments"))
+    if (!string_field(item, "call_id") || !string_field(item, "name") || !string_field(item, "arguments"))
         return error_set_param(err, TUTTI_E_ARGUMENT, param,
                                "%s must have call_id, name and arguments, all strings", param);
     size_t n = json_array_size(messages);
     json_t *last = n > 0 ? json_array_get(messages, n - 1) : NULL;
-    const char *role = text_of(last, "role");
+    const char *role = string_field(last, "role");
     int failed = 0;
     if (!role || strcmp(role, "assistant")) {
         last = json_pack("{s:s, s:n}", "role", "assistant", "content");
@@ -97,9 +93,11 @@ static enum tutti_status add_call(json_t *messages, const json_t *item, const ch
                              json_object_get(item, "arguments"));
     if (failed) {
         json_decref(call);
-        return no_memory(err);
+        return error_out_of_memory("request", err);
     }
-    return json_array_append_new(json_object_get(last, "tool_calls"), call) == 0 ? TUTTI_OK : no_memory(err);
+    return json_array_append_new(json_object_get(last, "tool_calls"), call) == 0
+               ? TUTTI_OK
+               : error_out_of_memory("request", err);
 }
 
 /* {"type": "function_call_output", "call_id", "output"} */
@@ -107,23 +105,25 @@ static enum tutti_status add_output(json_t *messages, const json_t *item, size_t
                                     struct tutti_error *err)
 {
     struct buf text = { 0 };
-    if (!text_of(item, "call_id"))
+    if (!string_field(item, "call_id"))
         return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must have a call_id, a string", param);
     enum tutti_status st = read_content(json_object_get(item, "output"), i, "output", &text, err);
     if (st == TUTTI_OK)
-        st = add_message(messages, "tool", text.bytes, text.n_bytes, err);
+        st = input_add_message(messages, "tool", text.bytes, text.n_bytes, err);
     buf_clear(&text);
     if (st != TUTTI_OK)
         return st;
     json_t *message = json_array_get(messages, json_array_size(messages) - 1);
-    return json_object_set(message, "tool_call_id", json_object_get(item, "call_id")) == 0 ? TUTTI_OK
-                                                                                           : no_memory(err);
+    return json_object_set(message, "tool_call_id", json_object_get(item, "call_id")) == 0
+               ? TUTTI_OK
+               : error_out_of_memory("request", err);
 }
 
-static enum tutti_status add_item(json_t *messages, const json_t *item, size_t i, struct tutti_error *err)
+static enum tutti_status input_add_item(json_t *messages, const json_t *item, size_t i,
+                                        struct tutti_error *err)
 {
     char param[64];
-    const char *type = text_of(item, "type"), *role = text_of(item, "role");
+    const char *type = string_field(item, "type"), *role = string_field(item, "role");
     snprintf(param, sizeof param, "input[%zu]", i);
     if (type && !strcmp(type, "function_call"))
         return add_call(messages, item, param, err);
@@ -140,7 +140,7 @@ static enum tutti_status add_item(json_t *messages, const json_t *item, size_t i
     struct buf text = { 0 };
     enum tutti_status st = read_content(json_object_get(item, "content"), i, "content", &text, err);
     if (st == TUTTI_OK)
-        st = add_message(messages, role, text.bytes, text.n_bytes, err);
+        st = input_add_message(messages, role, text.bytes, text.n_bytes, err);
     buf_clear(&text);
     return st;
 }
@@ -153,15 +153,15 @@ static enum tutti_status read_input(const json_t *root, json_t *messages, struct
     if (instructions && !json_is_string(instructions))
         return json_wrong_type("instructions", "a string", instructions, err);
     if (instructions)
-        st = add_message(messages, "system", json_string_value(instructions),
-                         json_string_length(instructions), err);
+        st = input_add_message(messages, "system", json_string_value(instructions),
+                               json_string_length(instructions), err);
     if (st != TUTTI_OK)
         return st;
     if (json_is_string(input))
-        return add_message(messages, "user", json_string_value(input), json_string_length(input), err);
+        return input_add_message(messages, "user", json_string_value(input), json_string_length(input), err);
     if (!json_is_array(input) || json_array_size(input) == 0)
         return json_wrong_type("input", "a string or a list of at least one item", input, err);
-    json_array_foreach(input, i, item) if (st == TUTTI_OK) st = add_item(messages, item, i, err);
+    json_array_foreach(input, i, item) if (st == TUTTI_OK) st = input_add_item(messages, item, i, err);
     return st;
 }
 
@@ -182,7 +182,7 @@ static enum tutti_status copy_tools(json_t *chat, const json_t *root, struct tut
     {
         static const char *const SAME[] = { "name", "description", "parameters", "strict" };
         char param[32];
-        const char *type = text_of(tool, "type");
+        const char *type = string_field(tool, "type");
         snprintf(param, sizeof param, "tools[%zu]", i);
         if (!type || strcmp(type, "function"))
             return error_set_param(err, TUTTI_E_ARGUMENT, param,
@@ -194,7 +194,7 @@ static enum tutti_status copy_tools(json_t *chat, const json_t *root, struct tut
         failed |= json_array_append_new(out,
                                         json_pack("{s:s, s:o}", "type", "function", "function", function));
     }
-    return failed ? no_memory(err) : TUTTI_OK;
+    return failed ? error_out_of_memory("request", err) : TUTTI_OK;
 }
 
 /* {"type": "allowed_tools", "mode", "tools": [{"type": "function", "name"}]} */
@@ -206,7 +206,7 @@ static enum tutti_status copy_allowed(json_t *chat, const json_t *choice, struct
     int failed = names ? 0 : -1;
     json_array_foreach(json_object_get(choice, "tools"), i, entry)
     {
-        const char *name = text_of(entry, "name");
+        const char *name = string_field(entry, "name");
         failed |= json_array_append_new(
             names, json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", name ? name : ""));
     }
@@ -214,19 +214,20 @@ static enum tutti_status copy_allowed(json_t *chat, const json_t *choice, struct
                              : json_pack("{s:s, s:{s:O*, s:O}}", "type", "allowed_tools", "allowed_tools",
                                          "mode", mode, "tools", names);
     json_decref(names);
-    return json_object_set_new(chat, "tool_choice", allowed) == 0 ? TUTTI_OK : no_memory(err);
+    return json_object_set_new(chat, "tool_choice", allowed) == 0 ? TUTTI_OK
+                                                                  : error_out_of_memory("request", err);
 }
 
 static enum tutti_status copy_choice(json_t *chat, const json_t *root, struct tutti_error *err)
 {
     const json_t *choice = json_field(root, "tool_choice");
-    const char *type = text_of(choice, "type"), *name = text_of(choice, "name");
+    const char *type = string_field(choice, "type"), *name = string_field(choice, "name");
     if (!choice)
         return TUTTI_OK;
     if (json_is_string(choice))
         return json_object_set(chat, "tool_choice", json_object_get(root, "tool_choice")) == 0
                    ? TUTTI_OK
-                   : no_memory(err);
+                   : error_out_of_memory("request", err);
     if (type && !strcmp(type, "allowed_tools"))
         return copy_allowed(chat, choice, err);
     if (!type || strcmp(type, "function") || !name)
@@ -234,7 +235,8 @@ static enum tutti_status copy_choice(json_t *chat, const json_t *root, struct tu
                                "tool_choice must be \"auto\", \"none\", \"required\", {\"type\": "
                                "\"function\", \"name\": ...} or {\"type\": \"allowed_tools\", ...}");
     json_t *named = json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", name);
-    return json_object_set_new(chat, "tool_choice", named) == 0 ? TUTTI_OK : no_memory(err);
+    return json_object_set_new(chat, "tool_choice", named) == 0 ? TUTTI_OK
+                                                                : error_out_of_memory("request", err);
 }
 
 /* ---- settings ---------------------------------------------------------------------------------------------------- */
@@ -264,14 +266,14 @@ static enum tutti_status copy_format(json_t *chat, const json_t *root, struct tu
     if (text && !json_is_object(text))
         return json_wrong_type("text", "an object", text, err);
     json_t *format = json_object_get(text, "format");
-    const char *type = text_of(format, "type");
+    const char *type = string_field(format, "type");
     int failed = 0;
     if (type && !strcmp(type, "json_schema"))
         failed = json_object_set_new(chat, "response_format",
                                      json_pack("{s:s, s:O}", "type", "json_schema", "json_schema", format));
     else if (format && !json_is_null(format))
         failed = json_object_set(chat, "response_format", format);
-    return failed ? no_memory(err) : TUTTI_OK;
+    return failed ? error_out_of_memory("request", err) : TUTTI_OK;
 }
 
 /* "include" requests log-probabilities by name. */
@@ -298,7 +300,7 @@ static enum tutti_status copy_logprobs(json_t *chat, const json_t *root, struct 
     /* top_logprobs requests them too. */
     if (is_wanted || json_integer_value(top) > 0)
         failed |= json_object_set_new(chat, "logprobs", json_true());
-    return failed ? no_memory(err) : TUTTI_OK;
+    return failed ? error_out_of_memory("request", err) : TUTTI_OK;
 }
 
 static enum tutti_status copy_settings(json_t *chat, json_t *root, struct tutti_error *err)
@@ -346,14 +348,16 @@ static enum tutti_status copy_settings(json_t *chat, json_t *root, struct tutti_
     if (max)
         failed |= json_object_set(chat, "max_completion_tokens", json_object_get(root, "max_output_tokens"));
     failed |= json_object_set(chat, ORIGINAL, root); /* for the reply, which repeats it */
-    return failed ? no_memory(err) : TUTTI_OK;
+    return failed ? error_out_of_memory("request", err) : TUTTI_OK;
 }
 
 /* Builds the chat request, with the original in ORIGINAL. */
 static enum tutti_status make_chat(json_t *root, json_t **out, struct tutti_error *err)
 {
     json_t *chat = json_object(), *messages = json_array();
-    enum tutti_status st = json_object_set_new(chat, "messages", messages) == 0 ? TUTTI_OK : no_memory(err);
+    enum tutti_status st = json_object_set_new(chat, "messages", messages) == 0
+                               ? TUTTI_OK
+                               : error_out_of_memory("request", err);
     if (st == TUTTI_OK)
         st = refuse_unsupported(root, err);
     if (st == TUTTI_OK)

@@ -77,7 +77,8 @@ static bool stream_line(struct job *job, json_t *value)
 
 /* ---- replies ----------------------------------------------------------------------------------------------------- */
 
-static void take_event(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
+static void llm_serving_take_event(struct job *job, size_t index, struct choice *choice,
+                                   const struct tutti_event *event)
 {
     (void)index;
     size_t begin = json_array_size(choice->tokens);
@@ -95,7 +96,7 @@ static void take_event(struct job *job, size_t index, struct choice *choice, con
         job_fail_memory(job);
 }
 
-static void finish(struct job *job)
+static void llm_serving_finish(struct job *job)
 {
     const struct choice *choice = &job->choices[0];
     bool ok = true;
@@ -165,15 +166,21 @@ static enum tutti_status read_stream(struct api_request *req, struct app *app, c
     return st;
 }
 
-static const struct job_api ANY = {
-    .id_prefix = "llms", .read = read_any, .event = take_event, .finish = finish, .fail = llm_serving_fail
-};
-static const struct job_api WHOLE = {
-    .id_prefix = "llms", .read = read_whole, .event = take_event, .finish = finish, .fail = llm_serving_fail
-};
-static const struct job_api STREAM = {
-    .id_prefix = "llms", .read = read_stream, .event = take_event, .finish = finish, .fail = llm_serving_fail
-};
+static const struct job_api ANY = { .id_prefix = "llms",
+                                    .read = read_any,
+                                    .event = llm_serving_take_event,
+                                    .finish = llm_serving_finish,
+                                    .fail = llm_serving_fail };
+static const struct job_api WHOLE = { .id_prefix = "llms",
+                                      .read = read_whole,
+                                      .event = llm_serving_take_event,
+                                      .finish = llm_serving_finish,
+                                      .fail = llm_serving_fail };
+static const struct job_api STREAM = { .id_prefix = "llms",
+                                       .read = read_stream,
+                                       .event = llm_serving_take_event,
+                                       .finish = llm_serving_finish,
+                                       .fail = llm_serving_fail };
 
 void llm_serving_request(struct app *app, struct http_conn *conn)
 {

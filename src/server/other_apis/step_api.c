@@ -1,4 +1,4 @@
-/* A chat exists until its end was reported, or until no call has asked for it for step_timeout_s:
+/* A chat exists until its end was reported, or until it had no call for step_timeout_s:
  * then its request is cancelled, which frees its KV pages. */
 #include "server/other_apis/step_api.h"
 
@@ -104,18 +104,18 @@ static void on_timeout(evutil_socket_t fd, short what, void *arg)
     step_free(step);
 }
 
-static void watch(struct step_chat *step)
+static void step_watch(struct step_chat *step)
 {
     struct timeval time = { .tv_sec = step->app->options->step_timeout_s };
     evtimer_add(step->timer, &time);
     step->quiet_us = clock_now_us();
 }
 
-static void on_abort(void *user)
+static void step_on_abort(void *user)
 {
     struct step_chat *step = user;
     step->waiting = NULL;
-    watch(step);
+    step_watch(step);
 }
 
 static json_t *answer_value(const struct step_chat *step, const char *flag)
@@ -150,20 +150,21 @@ static void answer(struct step_chat *step)
     }
     buf_truncate(&step->text, 0);
     step->has_news = false;
-    watch(step);
+    step_watch(step);
 }
 
 static void wait_for_answer(struct step_chat *step, struct http_conn *conn)
 {
     evtimer_del(step->timer);
     step->waiting = conn;
-    http_on_abort(conn, on_abort, step);
+    http_on_abort(conn, step_on_abort, step);
     answer(step);
 }
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 
-static void take_event(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
+static void step_take_event(struct job *job, size_t index, struct choice *choice,
+                            const struct tutti_event *event)
 {
     struct step_chat *step = job->user;
     (void)index, (void)choice;
@@ -178,7 +179,7 @@ static void take_event(struct job *job, size_t index, struct choice *choice, con
         answer(step);
 }
 
-static void finish(struct job *job)
+static void step_finish(struct job *job)
 {
     struct step_chat *step = job->user;
     step->job = NULL;
@@ -187,7 +188,7 @@ static void finish(struct job *job)
     answer(step);
 }
 
-static void fail(struct app *app, struct job *job, struct http_conn *conn, const struct tutti_error *err)
+static void step_fail(struct app *app, struct job *job, struct http_conn *conn, const struct tutti_error *err)
 {
     (void)app, (void)conn;
     struct step_chat *step = job->user;
@@ -197,9 +198,11 @@ static void fail(struct app *app, struct job *job, struct http_conn *conn, const
     answer(step);
 }
 
-static const struct job_api STEP_API = {
-    .id_prefix = "step", .event = take_event, .finish = finish, .fail = fail, .is_detached = true
-};
+static const struct job_api STEP_API = { .id_prefix = "step",
+                                         .event = step_take_event,
+                                         .finish = step_finish,
+                                         .fail = step_fail,
+                                         .is_detached = true };
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
 
@@ -221,8 +224,8 @@ static enum tutti_status read_id(const json_t *root, char *out, struct tutti_err
     return TUTTI_OK;
 }
 
-static enum tutti_status read_number(const json_t *root, const char *name, double min, double max, float *out,
-                                     struct tutti_error *err)
+static enum tutti_status read_sampling_number(const json_t *root, const char *name, double min, double max,
+                                              float *out, struct tutti_error *err)
 {
     const json_t *value = json_field(root, name);
     if (!value)
@@ -235,7 +238,7 @@ static enum tutti_status read_number(const json_t *root, const char *name, doubl
     return st;
 }
 
-static int add_message(json_t *messages, const char *role, const json_t *content)
+static int history_add(json_t *messages, const char *role, const json_t *content)
 {
     json_t *message = json_pack("{s:s, s:O}", "role", role, "content", content);
     return json_array_append_new(messages, message);
@@ -259,13 +262,13 @@ static enum tutti_status make_messages(json_t *root, struct tutti_error *err)
         if (json_is_object(entry))
             failed |= json_array_append(messages, (json_t *)(uintptr_t)entry);
         else if (is_pair)
-            failed |= add_message(messages, "user", json_array_get(entry, 0)) |
-                      add_message(messages, "assistant", json_array_get(entry, 1));
+            failed |= history_add(messages, "user", json_array_get(entry, 0)) |
+                      history_add(messages, "assistant", json_array_get(entry, 1));
         else
             return error_set_param(err, TUTTI_E_ARGUMENT, "history",
                                    "history[%zu] must be [question, answer] or {\"role\", \"content\"}", i);
     }
-    failed |= add_message(messages, "user", query);
+    failed |= history_add(messages, "user", query);
     return failed ? error_set(err, TUTTI_E_MEMORY, "out of memory for the messages") : TUTTI_OK;
 }
 
@@ -327,9 +330,9 @@ static enum tutti_status read_chat(struct api_request *req, struct app *app, jso
     if (st == TUTTI_OK)
         st = api_read_messages(req, err);
     if (st == TUTTI_OK)
-        st = read_number(root, "temperature", 0, 100, &req->sampling.temperature, err);
+        st = read_sampling_number(root, "temperature", 0, 100, &req->sampling.temperature, err);
     if (st == TUTTI_OK)
-        st = read_number(root, "top_p", 0, 1, &req->sampling.top_p, err);
+        st = read_sampling_number(root, "top_p", 0, 1, &req->sampling.top_p, err);
     if (st != TUTTI_OK)
         return st;
     if (json_is_false(sample))

@@ -63,7 +63,7 @@ static json_t *seed_of(const struct job *job)
     return job->req.inputs.is_sampled ? json_integer((json_int_t)job->req.sampling.seed) : json_null();
 }
 
-static json_t *text_of(const struct job *job, const struct choice *choice)
+static json_t *answer_text(const struct job *job, const struct choice *choice)
 {
     struct buf text = { 0 };
     bool ok = (!job->req.inputs.full_text || generated_add_prompt(job, &text)) &&
@@ -81,7 +81,7 @@ static json_t *details_of(const struct job *job, const struct choice *choice, bo
                               "generated_tokens", (json_int_t)json_array_size(choice->tokens), "seed",
                               seed_of(job), "prefill", prefill, "tokens", choice->tokens);
     if (value && has_text)
-        json_object_set_new(value, "generated_text", text_of(job, choice));
+        json_object_set_new(value, "generated_text", answer_text(job, choice));
     if (value && job->req.top_logprobs > 0)
         json_object_set(value, "top_tokens", choice->tops);
     return value;
@@ -107,7 +107,7 @@ static json_t *reply_value(const struct job *job)
 {
     size_t best = best_choice(job);
     const struct choice *choice = &job->choices[best];
-    json_t *value = json_pack("{s:o}", "generated_text", text_of(job, choice));
+    json_t *value = json_pack("{s:o}", "generated_text", answer_text(job, choice));
     if (!value || !(job->req.inputs.details || job->req.inputs.input_details))
         return value;
     json_t *details = details_of(job, choice, false), *others = json_array();
@@ -128,7 +128,7 @@ static json_t *reply_value(const struct job *job)
 
 /* ---- replies ----------------------------------------------------------------------------------------------------- */
 
-static void add_number(struct http_conn *conn, const char *name, size_t number)
+static void add_number_header(struct http_conn *conn, const char *name, size_t number)
 {
     char text[32];
     snprintf(text, sizeof text, "%zu", number);
@@ -146,9 +146,9 @@ static void finish_whole(struct job *job, bool is_list)
     }
     struct http_conn *conn = job->conn;
     http_header(conn, "x-compute-type", "cpu");
-    add_number(conn, "x-total-time", (size_t)((clock_now_us() - http_request_start_us(conn)) / 1000));
-    add_number(conn, "x-prompt-tokens", job_n_prompt_tokens(job, NULL));
-    add_number(conn, "x-generated-tokens", json_array_size(job->choices[best_choice(job)].tokens));
+    add_number_header(conn, "x-total-time", (size_t)((clock_now_us() - http_request_start_us(conn)) / 1000));
+    add_number_header(conn, "x-prompt-tokens", job_n_prompt_tokens(job, NULL));
+    add_number_header(conn, "x-generated-tokens", json_array_size(job->choices[best_choice(job)].tokens));
     job_reply_json(job, value, "");
 }
 
@@ -156,7 +156,7 @@ static bool stream_token(struct job *job, struct choice *choice, size_t i, bool 
 {
     json_t *token = json_array_get(choice->tokens, i), *details = json_null(), *text = json_null();
     if (is_last) {
-        text = text_of(job, choice);
+        text = answer_text(job, choice);
         if (job->req.inputs.details)
             details = json_pack("{s:s, s:I, s:o, s:I}", "finish_reason", generated_finish(choice),
                                 "generated_tokens", (json_int_t)json_array_size(choice->tokens), "seed",
@@ -188,13 +188,14 @@ static void stream_event(struct job *job, struct choice *choice, const struct tu
         job_fail_memory(job);
 }
 
-static bool read_prompt(const struct job *job, struct submission *sub, const struct tutti_event *event)
+static bool tgi_read_prompt(const struct job *job, struct submission *sub, const struct tutti_event *event)
 {
     sub->prompt = generated_prefill(job, event);
     return sub->prompt != NULL;
 }
 
-static void take_event(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
+static void tgi_take_event(struct job *job, size_t index, struct choice *choice,
+                           const struct tutti_event *event)
 {
     (void)index;
     size_t begin = json_array_size(choice->tokens);
@@ -204,7 +205,7 @@ static void take_event(struct job *job, size_t index, struct choice *choice, con
         stream_event(job, choice, event, begin);
 }
 
-static void finish(struct job *job)
+static void tgi_finish(struct job *job)
 {
     if (job->req.stream)
         http_stream_end(job_take_conn(job));
@@ -228,7 +229,7 @@ static enum tutti_status read_body(struct api_request *req, struct app *app, con
     static const struct inputs_rules RULES = { .max_new_tokens = 0 };
     const char *adapter;
     enum tutti_status st = inputs_request_read(req, &RULES, app->model, body->text, body->n_bytes, err);
-    req->tells_prompt = req->inputs.input_details;
+    req->reports_prompt = req->inputs.input_details;
     req->prompt_logprobs = req->inputs.input_details && !app->info.has_bidirectional_prompt;
     const json_t *id = json_object_get(json_object_get(req->root, "parameters"), "adapter_id");
     if (st != TUTTI_OK || !json_is_string(id))
@@ -276,17 +277,17 @@ static enum tutti_status read_stream(struct api_request *req, struct app *app, c
 
 static const struct job_api WHOLE = { .id_prefix = "tgi",
                                       .read = read_whole,
-                                      .read_prompt = read_prompt,
-                                      .event = take_event,
-                                      .finish = finish,
+                                      .read_prompt = tgi_read_prompt,
+                                      .event = tgi_take_event,
+                                      .finish = tgi_finish,
                                       .fail = tgi_fail };
 static const struct job_api STREAM = {
-    .id_prefix = "tgi", .read = read_stream, .event = take_event, .finish = finish, .fail = tgi_fail
+    .id_prefix = "tgi", .read = read_stream, .event = tgi_take_event, .finish = tgi_finish, .fail = tgi_fail
 };
 static const struct job_api COMPAT = { .id_prefix = "tgi",
                                        .read = read_compat,
-                                       .read_prompt = read_prompt,
-                                       .event = take_event,
+                                       .read_prompt = tgi_read_prompt,
+                                       .event = tgi_take_event,
                                        .finish = finish_compat,
                                        .fail = tgi_fail };
 

@@ -280,7 +280,7 @@ static bool is_neutral(const char *neutral, const json_t *value)
     return is_found;
 }
 
-static enum tutti_status refuse(const struct field_rule *rule, struct tutti_error *err)
+static enum tutti_status refuse_field(const struct field_rule *rule, struct tutti_error *err)
 {
     const char *or_value = *rule->neutral ? ", only the value " : "";
     char values[64];
@@ -355,14 +355,14 @@ static void log_unknown(const char *name)
 /* ---- the check ---- */
 
 /* True: a value with which a field of another endpoint is accepted. */
-static bool is_empty(const json_t *value)
+static bool is_disabled(const json_t *value)
 {
     return json_is_false(value) || (json_is_string(value) && json_string_length(value) == 0) ||
            (json_is_array(value) && json_array_size(value) == 0) ||
            (json_is_object(value) && json_object_size(value) == 0);
 }
 
-static bool is_zero(const json_t *root, const char *name)
+static bool field_is_zero(const json_t *root, const char *name)
 {
     double value = json_number_value(json_object_get(root, name));
     return !(value < 0) && !(value > 0);
@@ -374,7 +374,7 @@ static enum tutti_status check_window(const json_t *root, struct tutti_error *er
 {
     const json_t *window = json_object_get(root, "repeat_last_n");
     const json_t *lines = json_object_get(root, "penalize_nl");
-    if (is_zero(root, "presence_penalty") && is_zero(root, "frequency_penalty"))
+    if (field_is_zero(root, "presence_penalty") && field_is_zero(root, "frequency_penalty"))
         return TUTTI_OK;
     if (window && !json_is_null(window) && json_integer_value(window) != -1)
         return error_set_param(err, TUTTI_E_ARGUMENT, "repeat_last_n",
@@ -409,7 +409,7 @@ enum tutti_status api_check_fields(const json_t *root, unsigned api, struct tutt
         const struct field_rule *rule = rule_of(name, api);
         if (json_is_null(value) || (rule && rule->neutral == IS_READ))
             continue;
-        if (!rule && rule_of(name, ALL) && !is_empty(value))
+        if (!rule && rule_of(name, ALL) && !is_disabled(value))
             return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s is not a field of this endpoint", name);
         if (!rule && !rule_of(name, ALL)) {
             const char *meant = meant_name(name, api);
@@ -420,7 +420,7 @@ enum tutti_status api_check_fields(const json_t *root, unsigned api, struct tutt
             log_unknown(name);
         } else if (rule && !is_neutral(rule->neutral, value) &&
                    !(!strcmp(name, "min_tokens") && has_enough_tokens(root))) {
-            return refuse(rule, err);
+            return refuse_field(rule, err);
         }
     }
     return check_window(root, err);

@@ -228,7 +228,7 @@ enum tutti_status api_read_ids(struct ids *out, const json_t *list, const char *
     return TUTTI_OK;
 }
 
-static enum tutti_status read_prompt(struct api_request *req, struct api_prompt *prompt, const json_t *value,
+static enum tutti_status prompt_read(struct api_request *req, struct api_prompt *prompt, const json_t *value,
                                      const char *name, int n_vocab, struct tutti_error *err)
 {
     if (json_is_string(value)) {
@@ -259,7 +259,7 @@ enum tutti_status api_read_prompts(struct api_request *req, const char *name, in
     req->n_prompts = n;
     for (size_t i = 0; i < n; i++) {
         const json_t *entry = is_list ? json_array_get(value, i) : value;
-        enum tutti_status st = read_prompt(req, &req->prompts[i], entry, name, n_vocab, err);
+        enum tutti_status st = prompt_read(req, &req->prompts[i], entry, name, n_vocab, err);
         if (st != TUTTI_OK)
             return st;
     }

@@ -449,7 +449,7 @@ enum tutti_status api_render_messages(const struct api_request *req, const tutti
 {
     enum { MIN_ROOM = 4096 };
     struct tutti_request request = api_request_make(req, 0);
-    size_t n_room = (size_t)api_request_guess(req, 0) * 2 + MIN_ROOM, n = 0;
+    size_t n_room = (size_t)api_request_estimate(req, 0) * 2 + MIN_ROOM, n = 0;
     enum tutti_status st = TUTTI_OK;
     int32_t *ids = NULL;
     /* Once, if the estimate was enough. */
@@ -466,7 +466,7 @@ enum tutti_status api_render_messages(const struct api_request *req, const tutti
     return st;
 }
 
-int64_t api_request_guess(const struct api_request *req, size_t i)
+int64_t api_request_estimate(const struct api_request *req, size_t i)
 {
     enum { BYTES_PER_TOKEN = 4 }; /* rough mean */
     size_t n_bytes = 0;
@@ -482,9 +482,9 @@ int64_t api_request_guess(const struct api_request *req, size_t i)
 int64_t api_request_read_cost(const struct api_request *req, size_t i)
 {
     enum {
-        GUESSED_PER_TOKEN = 64
+        PARSING_DISCOUNT = 64
     }; /* parsing a token's text costs this much less than computing it: intake_cost() */
-    return api_request_guess(req, i) / GUESSED_PER_TOKEN;
+    return api_request_estimate(req, i) / PARSING_DISCOUNT;
 }
 
 static bool has_strings(const json_t *value)

@@ -83,7 +83,7 @@ struct api_request {
     int dimensions; /* of an embedding; 0: all */
     bool is_base64;
     bool prompt_logprobs, no_answer;
-    bool tells_prompt; /* the reply contains the prompt's text or tokens */
+    bool reports_prompt; /* the reply contains the prompt's text or tokens */
     struct inputs_wants inputs;
     bool stream, include_usage, logprobs, echo, ignore_eos, parse_special;
 };
@@ -108,7 +108,7 @@ MUST_CHECK enum tutti_status api_render_messages(const struct api_request *req, 
                                                  struct ids *out, struct tutti_error *err);
 
 /* Tokens of prompt number i, estimated from its length. */
-int64_t api_request_guess(const struct api_request *req, size_t i);
+int64_t api_request_estimate(const struct api_request *req, size_t i);
 
 /* Cost of parsing prompt number i if nothing comes of it: intake_cost() of its bytes. */
 int64_t api_request_read_cost(const struct api_request *req, size_t i);

@@ -9,11 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum tutti_status no_memory(struct tutti_error *err)
-{
-    return error_set(err, TUTTI_E_MEMORY, "out of memory for the tools");
-}
-
 /* ---- schemas ----------------------------------------------------------------------------------------------------- */
 
 /* Prepends prefix to the references "#..." of a schema that becomes part of another one. False: out
@@ -84,7 +79,7 @@ static enum tutti_status force(struct api_request *req, enum api_forced forced, 
     char *text = schema ? json_print(schema, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
     json_decref(schema);
     if (!text)
-        return no_memory(err);
+        return error_out_of_memory("tools", err);
     free(req->schema);
     req->schema = text;
     req->grammar_kind = TUTTI_GRAMMAR_JSON_SCHEMA;
@@ -157,7 +152,7 @@ static enum tutti_status narrow_tools(struct api_request *req, struct tutti_erro
     }
     failed |= json_object_set(req->root, "tool_choice", json_object_get(allowed, "mode"));
     failed |= json_object_set_new(req->root, "tools", kept);
-    return failed ? no_memory(err) : TUTTI_OK;
+    return failed ? error_out_of_memory("tools", err) : TUTTI_OK;
 }
 
 /* {"type": "function", "function": {"name": "..."}} */
@@ -175,8 +170,8 @@ static enum tutti_status read_named(struct api_request *req, const json_t *choic
                 : fail_unknown(name, err);
 }
 
-static enum tutti_status read_choice(struct api_request *req, const json_t *choice, const json_t *tools,
-                                     struct tutti_error *err)
+static enum tutti_status read_tool_choice(struct api_request *req, const json_t *choice, const json_t *tools,
+                                          struct tutti_error *err)
 {
     const char *word = json_string_value(choice);
     if (!choice || json_is_null(choice) || (word && (!strcmp(word, "auto") || !strcmp(word, "none"))))
@@ -216,13 +211,13 @@ static enum tutti_status read_template_fields(struct api_request *req, struct tu
     if (kwargs && !json_is_object(kwargs))
         return json_wrong_type("chat_template_kwargs", "an object", kwargs, err);
     json_t *arguments = kwargs ? json_copy((json_t *)(uintptr_t)kwargs) : json_object();
-    enum tutti_status st = arguments ? TUTTI_OK : no_memory(err);
+    enum tutti_status st = arguments ? TUTTI_OK : error_out_of_memory("tools", err);
     for (size_t i = 0; i < sizeof TEMPLATE_FIELDS / sizeof *TEMPLATE_FIELDS && st == TUTTI_OK; i++) {
         const char *name = TEMPLATE_FIELDS[i].name;
         json_t *value = json_object_get(req->root, name);
         st = json_check(value, TEMPLATE_FIELDS[i].kind, name, err);
         if (st == TUTTI_OK && json_field(req->root, name) && json_object_set(arguments, name, value) != 0)
-            st = no_memory(err);
+            st = error_out_of_memory("tools", err);
     }
     if (st == TUTTI_OK && (kwargs || json_object_size(arguments) > 0))
         st = api_dump(req, arguments, &req->template_arguments, err);
@@ -236,7 +231,7 @@ static enum tutti_status read_names(struct api_request *req, const json_t *tools
     const json_t *tool;
     req->tool_names = calloc(json_array_size(tools) + 1, sizeof *req->tool_names);
     if (!req->tool_names)
-        return no_memory(err);
+        return error_out_of_memory("tools", err);
     json_array_foreach(tools, i, tool)
     {
         const json_t *name = json_object_get(json_object_get(tool, "function"), "name");
@@ -258,7 +253,7 @@ enum tutti_status api_read_tools(struct api_request *req, struct tutti_error *er
     choice = json_object_get(req->root, "tool_choice");
     const char *word = json_string_value(choice);
     if (st == TUTTI_OK)
-        st = read_choice(req, choice, tools, err);
+        st = read_tool_choice(req, choice, tools, err);
     if (st == TUTTI_OK && json_array_size(tools) > 0)
         st = read_names(req, tools, err);
     if (st == TUTTI_OK && json_array_size(tools) > 0 && !(word && !strcmp(word, "none")))

@@ -181,7 +181,7 @@ static struct value f_tojson(struct render *r, struct value self, const struct a
 /* ---- numbers ---- */
 
 /* Parses a string like Python's int() and float(); false: not a number. */
-static bool read_number(struct render *r, struct value s, int base, struct value *out)
+static bool parse_number(struct render *r, struct value s, int base, struct value *out)
 {
     char digits[400], *end;
     size_t n = 0;
@@ -218,9 +218,9 @@ static struct value f_int(struct render *r, struct value self, const struct args
     if (self.kind == VALUE_STRING) {
         if (base < 2 || base > 36)
             return fail_type(r, "int: the base must lie between 2 and 36");
-        if (read_number(r, self, (int)base, &number))
+        if (parse_number(r, self, (int)base, &number))
             return number;
-        if (!read_number(r, self, 0, &number))
+        if (!parse_number(r, self, 0, &number))
             return fallback;
         self = number;
     }
@@ -237,7 +237,7 @@ static struct value f_float(struct render *r, struct value self, const struct ar
     if (self.kind == VALUE_UNDEFINED)
         return fail_type(r, "float: the value is undefined");
     if (self.kind == VALUE_STRING)
-        return read_number(r, self, 0, &number) ? number : fallback;
+        return parse_number(r, self, 0, &number) ? number : fallback;
     return value_is_number(self) ? value_float(value_number(self)) : fallback;
 }
 
@@ -276,7 +276,7 @@ static struct value f_round(struct render *r, struct value self, const struct ar
     char text[16];
     snprintf(text, sizeof text, "%%.%df", (int)precision);
     struct value number = value_float(x);
-    bool is_read = isfinite(x) && read_number(r, format_percent(r, value_cstring(text), self), 0, &number);
+    bool is_read = isfinite(x) && parse_number(r, format_percent(r, value_cstring(text), self), 0, &number);
     return is_read ? number : value_float(x);
 }
 

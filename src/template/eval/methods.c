@@ -117,7 +117,7 @@ static struct value m_join(struct render *r, struct value self, const struct arg
 }
 
 /* Positions count characters. */
-static int64_t place_of(struct render *r, struct value self, const struct args *a, bool last)
+static int64_t find_position(struct render *r, struct value self, const struct args *a, bool last)
 {
     struct value needle = arg_string(r, a, 0, "");
     int64_t skip = arg_int(r, a, 1, 0);
@@ -136,17 +136,17 @@ static int64_t place_of(struct render *r, struct value self, const struct args *
 
 static struct value m_find(struct render *r, struct value self, const struct args *a)
 {
-    return value_int(place_of(r, self, a, false));
+    return value_int(find_position(r, self, a, false));
 }
 
 static struct value m_rfind(struct render *r, struct value self, const struct args *a)
 {
-    return value_int(place_of(r, self, a, true));
+    return value_int(find_position(r, self, a, true));
 }
 
 static struct value m_index(struct render *r, struct value self, const struct args *a)
 {
-    int64_t place = place_of(r, self, a, false);
+    int64_t place = find_position(r, self, a, false);
     return place < 0 ? fail_type(r, "substring not found") : value_int(place);
 }
 
@@ -183,24 +183,25 @@ static struct value m_partition(struct render *r, struct value self, const struc
     return out;
 }
 
-static struct value pad(struct render *r, struct value self, const struct args *a, enum padding padding)
+static struct value method_pad(struct render *r, struct value self, const struct args *a,
+                               enum padding padding)
 {
     return string_pad(r, self, arg_int(r, a, 0, 0), arg_string(r, a, 1, " "), padding);
 }
 
 static struct value m_ljust(struct render *r, struct value self, const struct args *a)
 {
-    return pad(r, self, a, PAD_RIGHT);
+    return method_pad(r, self, a, PAD_RIGHT);
 }
 
 static struct value m_rjust(struct render *r, struct value self, const struct args *a)
 {
-    return pad(r, self, a, PAD_LEFT);
+    return method_pad(r, self, a, PAD_LEFT);
 }
 
 static struct value m_center(struct render *r, struct value self, const struct args *a)
 {
-    return pad(r, self, a, PAD_BOTH);
+    return method_pad(r, self, a, PAD_BOTH);
 }
 
 static bool is_digit_char(uint32_t c)

@@ -28,7 +28,7 @@ static void lex_fail(struct lexer *l, enum tutti_status status, const char *what
         l->status = error_set(l->err, status, "%s: line %d: %s", l->tpl->name, l->line, what);
 }
 
-static void add_token(struct lexer *l, struct token token)
+static void lexer_add_token(struct lexer *l, struct token token)
 {
     struct token_list *list = &l->tpl->tokens;
     if (list->n == list->capacity) {
@@ -72,7 +72,7 @@ static void go(struct lexer *l, size_t to)
         l->line += l->text[l->at] == '\n';
 }
 
-static size_t skip_blanks(const struct lexer *l, size_t at)
+static size_t lexer_skip_blanks(const struct lexer *l, size_t at)
 {
     uint32_t c;
     while (at < l->n) {
@@ -153,7 +153,7 @@ static void lex_string(struct lexer *l)
     if (!out || l->status != TUTTI_OK)
         return;
     out[n] = '\0';
-    add_token(l, (struct token){ .kind = TOKEN_STRING, .text = out, .n_bytes = n });
+    lexer_add_token(l, (struct token){ .kind = TOKEN_STRING, .text = out, .n_bytes = n });
     go(l, end + 1);
 }
 
@@ -201,9 +201,9 @@ static void lex_number(struct lexer *l)
     if (n + 2 >= sizeof digits)
         lex_fail(l, TUTTI_E_LIMIT, "a number of too many digits");
     else if (is_float)
-        add_token(l, (struct token){ .kind = TOKEN_FLOAT, .f = strtod(digits, NULL) });
+        lexer_add_token(l, (struct token){ .kind = TOKEN_FLOAT, .f = strtod(digits, NULL) });
     else
-        add_token(l, (struct token){ .kind = TOKEN_INT, .i = strtoll(digits, NULL, 10) });
+        lexer_add_token(l, (struct token){ .kind = TOKEN_INT, .i = strtoll(digits, NULL, 10) });
     if (errno == ERANGE && !is_float)
         lex_fail(l, TUTTI_E_LIMIT, "a number beyond 64 bits");
     go(l, at);
@@ -266,7 +266,7 @@ static void lex_operator(struct lexer *l, int *n_open)
             lex_fail(l, TUTTI_E_FORMAT, "a bracket that was not opened");
         if (*n_open > MAX_OPEN)
             lex_fail(l, TUTTI_E_LIMIT, "too many brackets inside one another");
-        add_token(l, (struct token){ .kind = kind });
+        lexer_add_token(l, (struct token){ .kind = kind });
         go(l, l->at + strlen(OPERATORS[i].text));
         return;
     }
@@ -277,7 +277,7 @@ static void lex_operator(struct lexer *l, int *n_open)
 static size_t tag_end(const struct lexer *l, size_t at, const char *end, bool is_block)
 {
     if (at < l->n && l->text[at] == '-' && starts(l, at + 1, end))
-        return skip_blanks(l, at + 3);
+        return lexer_skip_blanks(l, at + 3);
     if (is_block && at < l->n && l->text[at] == '+' && starts(l, at + 1, end))
         return at + 3;
     if (!starts(l, at, end))
@@ -289,10 +289,10 @@ static void lex_tag(struct lexer *l, bool is_block)
 {
     int n_open = 0, first_line = l->line;
     while (l->status == TUTTI_OK) {
-        go(l, skip_blanks(l, l->at));
+        go(l, lexer_skip_blanks(l, l->at));
         size_t end = n_open == 0 ? tag_end(l, l->at, is_block ? "%}" : "}}", is_block) : 0;
         if (end) {
-            add_token(l, (struct token){ .kind = is_block ? TOKEN_BLOCK_END : TOKEN_PRINT_END });
+            lexer_add_token(l, (struct token){ .kind = is_block ? TOKEN_BLOCK_END : TOKEN_PRINT_END });
             go(l, end);
             l->at_line_start = l->text[end - 1] == '\n';
             return;
@@ -306,9 +306,9 @@ static void lex_tag(struct lexer *l, bool is_block)
             size_t to = l->at;
             while (to < l->n && is_name_char(l->text[to], false))
                 to++;
-            add_token(l, (struct token){ .kind = TOKEN_NAME,
-                                         .text = copy(l, l->text + l->at, to - l->at),
-                                         .n_bytes = to - l->at });
+            lexer_add_token(l, (struct token){ .kind = TOKEN_NAME,
+                                               .text = copy(l, l->text + l->at, to - l->at),
+                                               .n_bytes = to - l->at });
             go(l, to);
         } else if (l->text[l->at] == '"' || l->text[l->at] == '\'') {
             lex_string(l);
@@ -320,12 +320,12 @@ static void lex_tag(struct lexer *l, bool is_block)
 
 /* ---- between tags ---- */
 
-static void add_text(struct lexer *l, size_t begin, size_t end)
+static void lexer_add_text(struct lexer *l, size_t begin, size_t end)
 {
     if (end > begin)
-        add_token(l, (struct token){ .kind = TOKEN_TEXT,
-                                     .text = copy(l, l->text + begin, end - begin),
-                                     .n_bytes = end - begin });
+        lexer_add_token(l, (struct token){ .kind = TOKEN_TEXT,
+                                           .text = copy(l, l->text + begin, end - begin),
+                                           .n_bytes = end - begin });
 }
 
 /* The end of the text before a tag, which may strip blanks. */
@@ -372,24 +372,24 @@ static size_t raw_begin(const struct lexer *l, size_t at, const char *word)
 {
     at += 2;
     at += at < l->n && (l->text[at] == '-' || l->text[at] == '+');
-    at = skip_blanks(l, at);
+    at = lexer_skip_blanks(l, at);
     if (!starts(l, at, word))
         return 0;
-    return skip_blanks(l, at + strlen(word));
+    return lexer_skip_blanks(l, at + strlen(word));
 }
 
 static void lex_raw(struct lexer *l, size_t inside)
 {
-    go(l, starts(l, inside, "-%}") ? skip_blanks(l, inside + 3) : inside + 2);
+    go(l, starts(l, inside, "-%}") ? lexer_skip_blanks(l, inside + 3) : inside + 2);
     for (size_t at = l->at; at < l->n; at++) {
         size_t end = starts(l, at, "{%") ? raw_begin(l, at, "endraw") : 0;
-        size_t behind = end ? tag_end(l, end, "%}", true) : 0;
-        if (!behind)
+        size_t after = end ? tag_end(l, end, "%}", true) : 0;
+        if (!after)
             continue;
         l->at_line_start = false;
-        add_text(l, l->at, text_end(l, l->at, at, false));
-        go(l, behind);
-        l->at_line_start = l->text[behind - 1] == '\n';
+        lexer_add_text(l, l->at, text_end(l, l->at, at, false));
+        go(l, after);
+        l->at_line_start = l->text[after - 1] == '\n';
         return;
     }
     lex_fail(l, TUTTI_E_FORMAT, "'{% raw %}' without '{% endraw %}'");
@@ -400,12 +400,12 @@ static void lex_all(struct lexer *l)
     while (l->at < l->n && l->status == TUTTI_OK) {
         size_t tag;
         if (!find_tag(l, l->at, &tag)) {
-            add_text(l, l->at, l->n);
+            lexer_add_text(l, l->at, l->n);
             go(l, l->n);
             break;
         }
         char kind = l->text[tag + 1];
-        add_text(l, l->at, text_end(l, l->at, tag, kind == '{'));
+        lexer_add_text(l, l->at, text_end(l, l->at, tag, kind == '{'));
         go(l, tag);
         l->at_line_start = false;
         size_t inside = kind == '%' ? raw_begin(l, tag, "raw") : 0;
@@ -416,12 +416,12 @@ static void lex_all(struct lexer *l)
         } else {
             size_t begin = tag + 2;
             begin += begin < l->n && (l->text[begin] == '-' || l->text[begin] == '+');
-            add_token(l, (struct token){ .kind = kind == '%' ? TOKEN_BLOCK_BEGIN : TOKEN_PRINT_BEGIN });
+            lexer_add_token(l, (struct token){ .kind = kind == '%' ? TOKEN_BLOCK_BEGIN : TOKEN_PRINT_BEGIN });
             go(l, begin);
             lex_tag(l, kind == '%');
         }
     }
-    add_token(l, (struct token){ .kind = TOKEN_END });
+    lexer_add_token(l, (struct token){ .kind = TOKEN_END });
 }
 
 enum tutti_status lex(struct template *tpl, const char *text, size_t n_bytes, struct tutti_error *err)

@@ -55,7 +55,7 @@ struct arg *parser_add_arg(struct parser *p, struct arg **args, size_t *n)
     return &(*args)[(*n)++];
 }
 
-static bool add_item(struct parser *p, struct expr *list, struct expr *item)
+static bool list_add_item(struct parser *p, struct expr *list, struct expr *item)
 {
     struct arg *arg = parser_add_arg(p, &list->args, &list->n_args);
     if (arg)
@@ -128,7 +128,7 @@ static struct expr *parse_list(struct parser *p)
             return NULL;
         if (parser_token(p)->kind == TOKEN_RBRACKET)
             break;
-        if (!add_item(p, list, parse_expression(p, true)))
+        if (!list_add_item(p, list, parse_expression(p, true)))
             return NULL;
     }
     return list && parser_expect(p, TOKEN_RBRACKET) ? list : NULL;
@@ -143,8 +143,8 @@ static struct expr *parse_dict(struct parser *p)
             return NULL;
         if (parser_token(p)->kind == TOKEN_RBRACE)
             break;
-        if (!add_item(p, dict, parse_expression(p, true)) || !parser_expect(p, TOKEN_COLON) ||
-            !add_item(p, dict, parse_expression(p, true)))
+        if (!list_add_item(p, dict, parse_expression(p, true)) || !parser_expect(p, TOKEN_COLON) ||
+            !list_add_item(p, dict, parse_expression(p, true)))
             return NULL;
     }
     return dict && parser_expect(p, TOKEN_RBRACE) ? dict : NULL;
@@ -194,10 +194,10 @@ struct expr *parse_tuple(struct parser *p, bool with_if)
     if (!first || parser_token(p)->kind != TOKEN_COMMA)
         return first;
     tuple = new_expr(p, EXPR_TUPLE, NULL);
-    if (!tuple || !add_item(p, tuple, first))
+    if (!tuple || !list_add_item(p, tuple, first))
         return NULL;
     while (parser_skip(p, TOKEN_COMMA) && !ends_tuple(p)) {
-        if (!add_item(p, tuple, parse_expression(p, with_if)))
+        if (!list_add_item(p, tuple, parse_expression(p, with_if)))
             return NULL;
     }
     return tuple;
@@ -370,7 +370,7 @@ static struct expr *parse_test(struct parser *p, struct expr *left)
             return NULL;
         }
         struct expr *value = parse_postfix(p, parse_primary(p));
-        if (!value || !add_item(p, e, value))
+        if (!value || !list_add_item(p, e, value))
             return NULL;
     }
     if (!negated)
@@ -462,10 +462,10 @@ static struct expr *parse_concat(struct parser *p)
     if (!first || parser_token(p)->kind != TOKEN_TILDE)
         return first;
     struct expr *e = new_expr(p, EXPR_CONCAT, NULL);
-    if (!e || !add_item(p, e, first))
+    if (!e || !list_add_item(p, e, first))
         return NULL;
     while (parser_skip(p, TOKEN_TILDE)) {
-        if (!add_item(p, e, parse_product(p)))
+        if (!list_add_item(p, e, parse_product(p)))
             return NULL;
     }
     return e;
@@ -508,7 +508,7 @@ static struct expr *parse_comparison(struct parser *p)
             return e ? e : left;
         if (!e && !(e = new_expr(p, EXPR_COMPARE, left)))
             return NULL;
-        if (!add_item(p, e, parse_sum(p)))
+        if (!list_add_item(p, e, parse_sum(p)))
             return NULL;
         if (n == e->ops_capacity) {
             size_t capacity = n ? n * 2 : 1;
@@ -623,10 +623,10 @@ struct expr *parse_target(struct parser *p, bool with_attribute)
     if (!first || parser_token(p)->kind != TOKEN_COMMA)
         return first;
     tuple = new_expr(p, EXPR_TUPLE, NULL);
-    if (!tuple || !add_item(p, tuple, first))
+    if (!tuple || !list_add_item(p, tuple, first))
         return NULL;
     while (parser_skip(p, TOKEN_COMMA) && !ends_tuple(p) && parser_token(p)->kind != TOKEN_ASSIGN) {
-        if (!add_item(p, tuple, parse_one_target(p, with_attribute)))
+        if (!list_add_item(p, tuple, parse_one_target(p, with_attribute)))
             return NULL;
     }
     return tuple;

@@ -35,7 +35,7 @@ static void print_float(char out[40], double f, bool is_json)
     snprintf(out, 40, "%.24se%c%02d", digits, exponent < 0 ? '-' : '+', abs(exponent) % 1000);
 }
 
-static void add_number(struct render *r, struct text *out, struct value value, bool is_json)
+static void print_number(struct render *r, struct text *out, struct value value, bool is_json)
 {
     char number[40];
     if (value.kind == VALUE_FLOAT)
@@ -144,7 +144,7 @@ static void add_repr(struct render *r, struct text *out, struct value value)
             break;
         case VALUE_INT:
         case VALUE_FLOAT:
-            add_number(r, out, value, false);
+            print_number(r, out, value, false);
             break;
         case VALUE_STRING:
             text_add_cstring(r, out, value.is_markup ? "Markup(" : "");
@@ -288,7 +288,7 @@ static void write_key(struct json_writer *w, struct value key)
     else if (key.kind == VALUE_NONE)
         text_add_cstring(w->r, &text, "null");
     else if (value_is_number(key))
-        add_number(w->r, &text, key, true);
+        print_number(w->r, &text, key, true);
     else
         fail_type(w->r, "keys must be str, int, float, bool or None, not %s", value_type_name(key));
     write_string(w, text_value(&text));
@@ -349,7 +349,7 @@ static void write_value(struct json_writer *w, struct value value)
             break;
         case VALUE_INT:
         case VALUE_FLOAT:
-            add_number(w->r, w->out, value, true);
+            print_number(w->r, w->out, value, true);
             break;
         case VALUE_STRING:
             write_string(w, value);

@@ -6,7 +6,7 @@
 
 /* ---- building ---- */
 
-static bool reserve(struct render *r, struct text *text, size_t n)
+static bool text_reserve(struct render *r, struct text *text, size_t n)
 {
     size_t need;
     if (failed(r))
@@ -51,10 +51,10 @@ static bool mix(struct render *r, struct text *text)
     return true;
 }
 
-static void add(struct render *r, struct text *text, const char *bytes, size_t n, enum origin origin,
-                const uint8_t *marks)
+static void text_append(struct render *r, struct text *text, const char *bytes, size_t n, enum origin origin,
+                        const uint8_t *marks)
 {
-    if (n == 0 || !spend(r, n) || !reserve(r, text, n))
+    if (n == 0 || !spend(r, n) || !text_reserve(r, text, n))
         return;
     if (text->n == 0 && origin != ORIGIN_MIXED && text->origin != ORIGIN_MIXED)
         text->origin = origin;
@@ -72,17 +72,17 @@ static void add(struct render *r, struct text *text, const char *bytes, size_t n
 
 void text_add(struct render *r, struct text *text, const char *bytes, size_t n_bytes, enum origin origin)
 {
-    add(r, text, bytes, n_bytes, origin, NULL);
+    text_append(r, text, bytes, n_bytes, origin, NULL);
 }
 
 void text_add_string(struct render *r, struct text *text, struct value string)
 {
-    add(r, text, string.bytes, string.n_bytes, string.origin, string.marks);
+    text_append(r, text, string.bytes, string.n_bytes, string.origin, string.marks);
 }
 
 void text_add_cstring(struct render *r, struct text *text, const char *trusted)
 {
-    add(r, text, trusted, strlen(trusted), ORIGIN_TRUSTED, NULL);
+    text_append(r, text, trusted, strlen(trusted), ORIGIN_TRUSTED, NULL);
 }
 
 void text_add_escaped(struct render *r, struct text *text, struct value string)

@@ -202,7 +202,7 @@ struct value value_from_json(struct render *r, const json_t *json, enum origin o
 /* ---- lists and dicts ---- */
 
 /* Grows an array for one more item; false: failed. */
-static bool grow(struct render *r, void **items, size_t n, size_t *capacity, size_t item_bytes)
+static bool items_grow(struct render *r, void **items, size_t n, size_t *capacity, size_t item_bytes)
 {
     if (failed(r))
         return false;
@@ -226,7 +226,7 @@ static bool grow(struct render *r, void **items, size_t n, size_t *capacity, siz
 bool list_add(struct render *r, struct list *list, struct value item)
 {
     void *items = list->items;
-    if (!grow(r, &items, list->n, &list->capacity, sizeof *list->items))
+    if (!items_grow(r, &items, list->n, &list->capacity, sizeof *list->items))
         return false;
     list->items = items;
     list->items[list->n++] = item;
@@ -286,7 +286,7 @@ bool dict_set(struct render *r, struct dict *dict, struct value key, struct valu
         return !failed(r);
     }
     void *pairs = dict->pairs;
-    if (dict->n >= UINT32_MAX - 1 || !grow(r, &pairs, dict->n, &dict->capacity, sizeof *dict->pairs))
+    if (dict->n >= UINT32_MAX - 1 || !items_grow(r, &pairs, dict->n, &dict->capacity, sizeof *dict->pairs))
         return false;
     dict->pairs = pairs;
     dict->pairs[dict->n++] = (struct pair){ key, value };

@@ -18,7 +18,7 @@ struct encoder {
 
 typedef bool between_fn(void *to, const char *text, size_t n_bytes);
 
-static bool add_word(void *to, const char *word, size_t n_bytes)
+static bool encode_word(void *to, const char *word, size_t n_bytes)
 {
     struct encoder *e = to;
     if (!e->tok->level->spells_words)
@@ -34,10 +34,10 @@ static bool encode_plain(void *to, const char *text, size_t n_bytes)
 {
     struct encoder *e = to;
     bool is_first = e->is_first && text == e->normalized_begin;
-    return pretokenize(&e->tok->level->pre, e->m, text, n_bytes, is_first, add_word, e);
+    return pretokenize(&e->tok->level->pre, e->m, text, n_bytes, is_first, encode_word, e);
 }
 
-static bool add_token(void *to, const struct added_token *token)
+static bool ids_add_special(void *to, const struct added_token *token)
 {
     struct encoder *e = to;
     return ids_add(e->out, token->id);
@@ -47,7 +47,7 @@ static bool cut_out(struct encoder *e, const struct trie *trie, const char *text
                     between_fn *between)
 {
     struct added_cuts cuts = {
-        .to = e, .between = between, .token = add_token, .takes_special = e->takes_special
+        .to = e, .between = between, .token = ids_add_special, .takes_special = e->takes_special
     };
     return added_tokens_cut(&e->tok->added, trie, &cuts, text, n_bytes);
 }

@@ -91,7 +91,7 @@ static const struct merge_slot *find_at(const struct heap *h, int32_t at)
                                            : NULL;
 }
 
-static void push(struct heap *h, int32_t at)
+static void push_candidate(struct heap *h, int32_t at)
 {
     const struct merge_slot *merge = find_at(h, at);
     if (!merge)
@@ -139,7 +139,7 @@ static int32_t merge_by_heap(const struct byte_level *level, int32_t *ids, int32
     for (int32_t i = 0; i < n; i++)
         h.symbols[i] = (struct symbol){ .id = ids[i], .prev = i - 1, .next = i + 1 < n ? i + 1 : -1 };
     for (int32_t i = 0; i < n; i++)
-        push(&h, i);
+        push_candidate(&h, i);
     while (h.n > 0) {
         struct pair p = pop(&h);
         const struct merge_slot *merge = find_at(&h, p.at);
@@ -151,8 +151,8 @@ static int32_t merge_by_heap(const struct byte_level *level, int32_t *ids, int32
         right->id = -1;
         if (left->next >= 0)
             h.symbols[left->next].prev = p.at;
-        push(&h, left->prev);
-        push(&h, p.at);
+        push_candidate(&h, left->prev);
+        push_candidate(&h, p.at);
     }
     int32_t n_left = 0;
     for (int32_t i = 0; i >= 0; i = h.symbols[i].next)

@@ -57,8 +57,8 @@ static bool is_id(const struct bert_vocab *v, int32_t id)
     return id >= 0 && (size_t)id < v->n_tokens;
 }
 
-static enum tutti_status fill(struct tokenizer *tok, const struct bert_vocab *v, const char *name,
-                              struct tutti_error *err)
+static enum tutti_status bert_fill(struct tokenizer *tok, const struct bert_vocab *v, const char *name,
+                                   struct tutti_error *err)
 {
     if (v->n_tokens == 0 || v->n_tokens > LIMIT_VOCAB || !is_id(v, v->unk_id))
         return error_set(err, TUTTI_E_FORMAT,
@@ -86,7 +86,7 @@ enum tutti_status tokenizer_from_bert_vocab(struct tokenizer **out, const struct
     struct tokenizer *tok = byte_level_new();
     if (!tok)
         return error_out_of_memory(name, err);
-    enum tutti_status st = fill(tok, vocab, name, err);
+    enum tutti_status st = bert_fill(tok, vocab, name, err);
     if (st == TUTTI_OK) {
         *out = tok;
         tok = NULL;

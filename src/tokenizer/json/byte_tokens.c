@@ -72,8 +72,8 @@ static enum tutti_status check_id(const struct byte_vocab *v, const char *what, 
                            what, id, v->n_tokens - 1);
 }
 
-static enum tutti_status fill(struct tokenizer *tok, const struct byte_vocab *v, const char *name,
-                              struct tutti_error *err)
+static enum tutti_status byte_tokens_fill(struct tokenizer *tok, const struct byte_vocab *v, const char *name,
+                                          struct tutti_error *err)
 {
     const struct pre_name *named = pre_name_find(v->pre);
     if (v->n_tokens == 0 || v->n_tokens > LIMIT_VOCAB)
@@ -115,7 +115,7 @@ enum tutti_status tokenizer_from_byte_vocab(struct tokenizer **out, const struct
     struct tokenizer *tok = byte_level_new();
     if (!tok)
         return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
-    enum tutti_status st = fill(tok, vocab, name, err);
+    enum tutti_status st = byte_tokens_fill(tok, vocab, name, err);
     if (st == TUTTI_OK) {
         *out = tok;
         tok = NULL;

@@ -116,7 +116,7 @@ static enum tutti_status read_strip(struct decode_reader *d, const json_t *part)
     return st;
 }
 
-static enum tutti_status read_bytes(struct decode_reader *d, const json_t *part)
+static enum tutti_status read_byte_decoder(struct decode_reader *d, const json_t *part)
 {
     struct decode_step *step = NULL;
     enum tutti_status st = add_step(d, part, &step);
@@ -144,14 +144,14 @@ static enum tutti_status read_fuse(struct decode_reader *d, const json_t *part)
     return TUTTI_OK;
 }
 
-static enum tutti_status read_part(struct decode_reader *d, const json_t *part, int depth)
+static enum tutti_status decoder_read_part(struct decode_reader *d, const json_t *part, int depth)
 {
     static const struct {
         const char *type;
         enum tutti_status (*read)(struct decode_reader *d, const json_t *part);
     } READERS[] = { { "Replace", read_replace },       { "Metaspace", read_metaspace },
                     { "WordPiece", read_wordpiece },   { "BPEDecoder", read_suffix },
-                    { "Strip", read_strip },           { "ByteLevel", read_bytes },
+                    { "Strip", read_strip },           { "ByteLevel", read_byte_decoder },
                     { "ByteFallback", read_fallback }, { "Fuse", read_fuse } };
     const char *type = json_reader_type(part);
     for (size_t i = 0; i < sizeof READERS / sizeof *READERS; i++) {
@@ -165,7 +165,7 @@ static enum tutti_status read_part(struct decode_reader *d, const json_t *part, 
     const json_t *list = json_object_get(part, "decoders");
     enum tutti_status st = TUTTI_OK;
     for (size_t i = 0; st == TUTTI_OK && i < json_array_size(list); i++)
-        st = read_part(d, json_array_get(list, i), depth + 1);
+        st = decoder_read_part(d, json_array_get(list, i), depth + 1);
     return st;
 }
 
@@ -174,7 +174,7 @@ enum tutti_status json_read_decoder(struct json_reader *r, const json_t *part)
     struct decode_reader d = { .r = r, .out = &r->tok->level->decoder };
     struct decode_step *step = NULL;
     if (part && !json_is_null(part))
-        return read_part(&d, part, 0);
+        return decoder_read_part(&d, part, 0);
     enum tutti_status st = add_step(&d, part, &step); /* tokens with blanks between */
     if (st == TUTTI_OK)
         step->kind = DECODE_BLANKS;

@@ -20,7 +20,7 @@ const char *json_model_type(const json_t *model)
                                                                 : "BPE";
 }
 
-static bool is_empty(const json_t *part, const char *key)
+static bool is_off(const json_t *part, const char *key)
 {
     const json_t *value = json_object_get(part, key);
     return !value || json_is_null(value) || (json_is_string(value) && json_string_length(value) == 0) ||
@@ -29,7 +29,7 @@ static bool is_empty(const json_t *part, const char *key)
 
 /* ---- BPE ---- */
 
-static enum tutti_status read_merges(struct json_reader *r, const json_t *list)
+static enum tutti_status read_model_merges(struct json_reader *r, const json_t *list)
 {
     enum tutti_status st = TUTTI_OK;
     if (!json_is_array(list))
@@ -54,7 +54,7 @@ static enum tutti_status read_merges(struct json_reader *r, const json_t *list)
 static enum tutti_status read_mark(const struct json_reader *r, const json_t *model, const char *key,
                                    struct buf *out)
 {
-    if (is_empty(model, key))
+    if (is_off(model, key))
         return TUTTI_OK;
     enum tutti_status st = json_reader_text(r, "model", model, key, out);
     if (st == TUTTI_OK && out->n_bytes > MAX_WORD_MARK_BYTES)
@@ -75,21 +75,21 @@ static enum tutti_status read_unknown(struct json_reader *r, const json_t *model
 static enum tutti_status read_bpe(struct json_reader *r, const json_t *model)
 {
     struct byte_level *level = r->tok->level;
-    if (!is_empty(model, "dropout"))
+    if (!is_off(model, "dropout"))
         return error_set(r->err, TUTTI_E_UNSUPPORTED,
                          "%s: model.dropout is set, so that the library cuts a text differently each time",
                          r->name);
-    r->tok->byte_fallback = json_reader_is_on(model, "byte_fallback");
-    level->ignores_merges = json_reader_is_on(model, "ignore_merges");
-    level->fuses_unknown = json_reader_is_on(model, "fuse_unk");
+    r->tok->byte_fallback = json_is_on(model, "byte_fallback");
+    level->ignores_merges = json_is_on(model, "ignore_merges");
+    level->fuses_unknown = json_is_on(model, "fuse_unk");
     enum tutti_status st = read_mark(r, model, "continuing_subword_prefix", &level->inner_mark);
     if (st == TUTTI_OK)
         st = read_mark(r, model, "end_of_word_suffix", &level->end_mark);
     if (st == TUTTI_OK)
         st = byte_config_vocab(r->tok, json_object_get(model, "vocab"), r->name, r->err);
     if (st == TUTTI_OK)
-        st = read_merges(r, json_object_get(model, "merges"));
-    return st == TUTTI_OK && !is_empty(model, "unk_token") ? read_unknown(r, model) : st;
+        st = read_model_merges(r, json_object_get(model, "merges"));
+    return st == TUTTI_OK && !is_off(model, "unk_token") ? read_unknown(r, model) : st;
 }
 
 /* ---- the others ---- */
@@ -146,7 +146,7 @@ static enum tutti_status read_unigram(struct json_reader *r, const json_t *model
     words->kind = WORDS_UNIGRAM;
     words->scores = calloc(n, sizeof *words->scores);
     words->n_scores = n;
-    r->tok->byte_fallback = json_reader_is_on(model, "byte_fallback");
+    r->tok->byte_fallback = json_is_on(model, "byte_fallback");
     if (!words->scores)
         return json_reader_out_of_memory(r);
     for (size_t i = 0; st == TUTTI_OK && i < n; i++)

@@ -114,7 +114,7 @@ static enum tutti_status read_strip(struct json_reader *r, const json_t *part)
                                 .strips_right = !json_is_false(json_object_get(part, "strip_right")) });
 }
 
-static enum tutti_status read_part(struct json_reader *r, const json_t *part, int depth)
+static enum tutti_status normalizer_read_part(struct json_reader *r, const json_t *part, int depth)
 {
     static const struct {
         const char *type;
@@ -155,11 +155,11 @@ static enum tutti_status read_part(struct json_reader *r, const json_t *part, in
     const json_t *list = json_object_get(part, "normalizers");
     enum tutti_status st = TUTTI_OK;
     for (size_t i = 0; st == TUTTI_OK && i < json_array_size(list); i++)
-        st = read_part(r, json_array_get(list, i), depth + 1);
+        st = normalizer_read_part(r, json_array_get(list, i), depth + 1);
     return st;
 }
 
 enum tutti_status json_read_normalizer(struct json_reader *r, const json_t *part)
 {
-    return read_part(r, part, 0);
+    return normalizer_read_part(r, part, 0);
 }

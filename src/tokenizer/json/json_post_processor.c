@@ -90,7 +90,7 @@ static enum tutti_status read_cls_sep(const struct json_reader *r, const json_t 
     return st == TUTTI_OK ? wrap(r, type, &before, &after) : st;
 }
 
-static enum tutti_status read_part(struct json_reader *r, const json_t *part, int depth)
+static enum tutti_status post_read_part(struct json_reader *r, const json_t *part, int depth)
 {
     const char *type = json_reader_type(part);
     enum tutti_status st = TUTTI_OK;
@@ -106,11 +106,11 @@ static enum tutti_status read_part(struct json_reader *r, const json_t *part, in
             "ByteLevel, TemplateProcessing, BertProcessing, RobertaProcessing or Sequence");
     const json_t *list = json_object_get(part, "processors");
     for (size_t i = 0; st == TUTTI_OK && i < json_array_size(list); i++)
-        st = read_part(r, json_array_get(list, i), depth + 1);
+        st = post_read_part(r, json_array_get(list, i), depth + 1);
     return st;
 }
 
 enum tutti_status json_read_post_processor(struct json_reader *r, const json_t *part)
 {
-    return read_part(r, part, 0);
+    return post_read_part(r, part, 0);
 }

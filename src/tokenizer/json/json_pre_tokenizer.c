@@ -47,10 +47,10 @@ static enum tutti_status read_split(struct json_reader *r, const json_t *part)
         return st;
     if (json_is_string(regex))
         return pretokenizer_add(steps_of(r), json_string_value(regex), json_string_length(regex), behavior,
-                                json_reader_is_on(part, "invert"), r->name, r->err);
+                                json_is_on(part, "invert"), r->name, r->err);
     if (json_is_string(text) && json_string_length(text) > 0)
         return pretokenizer_add_literal(steps_of(r), json_string_value(text), json_string_length(text),
-                                        behavior, json_reader_is_on(part, "invert"), r->name, r->err);
+                                        behavior, json_is_on(part, "invert"), r->name, r->err);
     return error_set(r->err, TUTTI_E_FORMAT,
                      "%s: pre_tokenizer: Split: expected pattern.Regex or pattern.String", r->name);
 }
@@ -64,13 +64,13 @@ static bool has_bytes(struct json_reader *r)
     return false;
 }
 
-static enum tutti_status read_bytes(struct json_reader *r, const json_t *part)
+static enum tutti_status read_byte_level(struct json_reader *r, const json_t *part)
 {
     enum tutti_status st = TUTTI_OK;
     if (has_bytes(r))
         return error_set(r->err, TUTTI_E_UNSUPPORTED, "%s: pre_tokenizer: ByteLevel after ByteLevel",
                          r->name);
-    if (json_reader_is_on(part, "add_prefix_space"))
+    if (json_is_on(part, "add_prefix_space"))
         st = pretokenizer_add_prefix(steps_of(r), r->name, r->err);
     if (st == TUTTI_OK && !json_is_false(json_object_get(part, "use_regex")))
         st = add_pattern(r, PATTERN_GPT2, SPLIT_ISOLATED, false);
@@ -80,8 +80,7 @@ static enum tutti_status read_bytes(struct json_reader *r, const json_t *part)
 static enum tutti_status read_digits(struct json_reader *r, const json_t *part)
 {
     return add_pattern(r, PATTERN_DIGITS,
-                       json_reader_is_on(part, "individual_digits") ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS,
-                       false);
+                       json_is_on(part, "individual_digits") ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS, false);
 }
 
 static enum tutti_status read_punctuation(struct json_reader *r, const json_t *part)
@@ -163,12 +162,12 @@ static enum tutti_status read_metaspace(struct json_reader *r, const json_t *par
     return st == TUTTI_OK ? pretokenizer_add_metaspace(steps_of(r), &metaspace, r->name, r->err) : st;
 }
 
-static enum tutti_status read_part(struct json_reader *r, const json_t *part, int depth)
+static enum tutti_status pre_read_part(struct json_reader *r, const json_t *part, int depth)
 {
     static const struct {
         const char *type;
         enum tutti_status (*read)(struct json_reader *r, const json_t *part);
-    } READERS[] = { { "ByteLevel", read_bytes },
+    } READERS[] = { { "ByteLevel", read_byte_level },
                     { "Split", read_split },
                     { "Digits", read_digits },
                     { "Punctuation", read_punctuation },
@@ -189,11 +188,11 @@ static enum tutti_status read_part(struct json_reader *r, const json_t *part, in
     const json_t *list = json_object_get(part, "pretokenizers");
     enum tutti_status st = TUTTI_OK;
     for (size_t i = 0; st == TUTTI_OK && i < json_array_size(list); i++)
-        st = read_part(r, json_array_get(list, i), depth + 1);
+        st = pre_read_part(r, json_array_get(list, i), depth + 1);
     return st;
 }
 
 enum tutti_status json_read_pre_tokenizer(struct json_reader *r, const json_t *part)
 {
-    return !part || json_is_null(part) ? TUTTI_OK : read_part(r, part, 0);
+    return !part || json_is_null(part) ? TUTTI_OK : pre_read_part(r, part, 0);
 }

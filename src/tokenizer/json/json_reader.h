@@ -2,6 +2,7 @@
 #ifndef TUTTI_TOKENIZER_JSON_JSON_READER_H
 #define TUTTI_TOKENIZER_JSON_JSON_READER_H
 
+#include "base/json/json_field.h"
 #include "tokenizer/bytes/byte_level.h"
 
 #include <jansson.h>
@@ -21,11 +22,6 @@ const char *json_reader_type(const json_t *part);
 /* Sets TUTTI_E_UNSUPPORTED: field has the part's type, which is not supported. */
 enum tutti_status json_reader_unsupported(const struct json_reader *r, const char *field, const json_t *part,
                                           const char *expected);
-static inline bool json_reader_is_on(const json_t *part, const char *key)
-{
-    return json_is_true(json_object_get(part, key));
-}
-
 /* Reads a required string; errors name field and key. */
 MUST_CHECK enum tutti_status json_reader_text(const struct json_reader *r, const char *field,
                                               const json_t *part, const char *key, struct buf *out);

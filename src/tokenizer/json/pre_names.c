@@ -4,14 +4,14 @@
 #include <string.h>
 
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-#define BEHIND_WORDS "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define AFTER_WORDS  "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define UPPER        "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER        "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 #define CASED(ends)                                                                                          \
     "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" ends "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" ends "|"
-#define BEHIND_CASED "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define GPT2         "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
-#define LLAMA3       CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}" BEHIND_WORDS
+#define AFTER_CASED "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define GPT2        "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define LLAMA3      CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}" AFTER_WORDS
 
 /* The library's step Digits knows digits of Unicode 17. */
 #define DIGITS "[\\p{N}\\x{11DE0}-\\x{11DE9}\\x{16FF4}-\\x{16FF6}]"
@@ -42,7 +42,7 @@ const char PATTERN_GPT2[] = GPT2, PATTERN_DIGITS[] = DIGITS, PATTERN_PUNCTUATION
 
 /* Rules with the same pattern share an entry. The patterns are those of the models'
  * tokenizer.json files; they split text like llama.cpp's own patterns. */
-#define QWEN2(contractions, digits) contractions "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits BEHIND_WORDS
+#define QWEN2(contractions, digits) contractions "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits AFTER_WORDS
 #define CJK                         "[\u4E00-\u9FA5\u3040-\u309F\u30A0-\u30FF]+"
 #define MARK                        "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~]"
 #define MARKED_WORDS                MARK "[A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+"
@@ -126,18 +126,18 @@ static const struct pre_name NAMES[] = {
       .same = " ",
       .ignores_merges = true,
       .adds_bos = true,
-      .patterns = { CASED("") "\\p{N}" BEHIND_CASED } },
+      .patterns = { CASED("") "\\p{N}" AFTER_CASED } },
     { .name = "gpt-4o",
       .same = " llama4 kanana2 talkie minimax-m2 ",
-      .patterns = { CASED(CONTRACTIONS "?") "\\p{N}{1,3}" BEHIND_CASED } },
+      .patterns = { CASED(CONTRACTIONS "?") "\\p{N}{1,3}" AFTER_CASED } },
     { .name = "granite-embed-multi-97m",
       .same = " ",
       .ignores_merges = true,
-      .patterns = { CASED(CONTRACTIONS "?") "\\p{N}{1,3}" BEHIND_CASED } },
+      .patterns = { CASED(CONTRACTIONS "?") "\\p{N}{1,3}" AFTER_CASED } },
     { .name = "tiny_aya",
       .same = " cohere2moe ",
       .is_costly = true,
-      .patterns = { "\\d{1,3}(?=(?:\\d{3})*\\b)", CASED(CONTRACTIONS "?") "\\p{N}{1,3}" BEHIND_CASED } },
+      .patterns = { "\\d{1,3}(?=(?:\\d{3})*\\b)", CASED(CONTRACTIONS "?") "\\p{N}{1,3}" AFTER_CASED } },
     { .name = "kimi-k2",
       .same = " ",
       .patterns = { "[\\p{Han}]+|[^\\r\\n\\p{L}\\p{N}]?" KIMI_UPPER "*" KIMI_LOWER "+" CONTRACTIONS
@@ -149,7 +149,7 @@ static const struct pre_name NAMES[] = {
       .patterns = { "[\uAC00-\uD7A3\u3131-\u318E]+|["
                     "\uFF01\u2026\u201C\u201D\u2018\u2019\u2014\uFF1A\uFF1B\uFF0C"
                     "\u3001-\u303F\uFE30-\uFE4F]+|[\u3105-\u312F]+|" CJK,
-                    CASED(CONTRACTIONS "?") "\\p{N}" BEHIND_CASED } },
+                    CASED(CONTRACTIONS "?") "\\p{N}" AFTER_CASED } },
     { .name = "superbpe", .same = " ", .is_costly = true, .patterns = { "\\p{N}+", "(?=(\\d{3})+(?!\\d))" } },
     { .name = "starcoder",
       .same = " refact command-r smollm codeshell exaone minerva-7b mellum2 ",

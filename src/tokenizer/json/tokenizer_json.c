@@ -78,7 +78,7 @@ static void choose_bytes(struct json_reader *r, const json_t *root)
     level->pre.n_steps -= !level->spells_words;
 }
 
-static enum tutti_status read_all(struct json_reader *r, const json_t *root, const json_t *config)
+static enum tutti_status read_all_parts(struct json_reader *r, const json_t *root, const json_t *config)
 {
     enum tutti_status st = json_read_pre_tokenizer(r, json_object_get(root, "pre_tokenizer"));
     if (st == TUTTI_OK)
@@ -108,7 +108,7 @@ enum tutti_status tokenizer_from_json(struct tokenizer **out, const struct byte_
         return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", file->name);
     enum tutti_status st = byte_config_parse(&root, file->bytes, file->n_bytes, file->name, err);
     if (st == TUTTI_OK)
-        st = read_all(&r, root, config);
+        st = read_all_parts(&r, root, config);
     if (st == TUTTI_OK) {
         *out = r.tok;
         r.tok = NULL;

@@ -5,8 +5,8 @@
 #include <string.h>
 
 /* A comment, then a line for each merge: two spellings with a blank between. */
-static enum tutti_status read_merges(struct tokenizer *tok, const struct byte_file *file,
-                                     struct tutti_error *err)
+static enum tutti_status read_merges_file(struct tokenizer *tok, const struct byte_file *file,
+                                          struct tutti_error *err)
 {
     const char *at = file->bytes, *end = at + file->n_bytes;
     bool is_first = true;
@@ -53,7 +53,7 @@ enum tutti_status tokenizer_from_vocab_merges(struct tokenizer **out, const stru
     if (st == TUTTI_OK)
         st = byte_config_vocab(tok, root, vocab->name, err);
     if (st == TUTTI_OK)
-        st = read_merges(tok, merges, err);
+        st = read_merges_file(tok, merges, err);
     if (st == TUTTI_OK)
         st = byte_config_add_all(tok, config, vocab->name, err);
     if (st == TUTTI_OK && tok->added.n == 0)

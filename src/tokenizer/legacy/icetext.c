@@ -8,7 +8,7 @@ enum { MIN_BLANKS = 2, MAX_BLANKS = 80 };
 static const char *const SPECIALS[] = { "[MASK]", "[gMASK]", "[sMASK]", "<unused_0>",
                                         "<sop>",  "<eop>",   "<ENC>",   "<dBLOCK>" };
 
-static bool add(struct tokenizer *tok, const char *text, enum piece_type type)
+static bool add_piece(struct tokenizer *tok, const char *text, enum piece_type type)
 {
     return vocab_add(tok, text, strlen(text), 0, type);
 }
@@ -19,7 +19,7 @@ enum tutti_status icetext_add_images(struct tokenizer *tok, int32_t n, const cha
     char text[32];
     for (int32_t i = 0; i < n; i++) {
         snprintf(text, sizeof text, "<image_%d>", i);
-        if (!add(tok, text, PIECE_CONTROL))
+        if (!add_piece(tok, text, PIECE_CONTROL))
             return error_out_of_memory(name, err);
     }
     tok->n_images = n;
@@ -42,15 +42,15 @@ enum tutti_status icetext_add_specials(struct tokenizer *tok, const char *name, 
     if (has_piece(tok, "[gMASK]"))
         return TUTTI_OK;
     for (size_t i = 0; ok && i < sizeof SPECIALS / sizeof *SPECIALS; i++)
-        ok = add(tok, SPECIALS[i], PIECE_CONTROL);
-    ok = ok && add(tok, "<|tab|>", PIECE_USER_DEFINED);
+        ok = add_piece(tok, SPECIALS[i], PIECE_CONTROL);
+    ok = ok && add_piece(tok, "<|tab|>", PIECE_USER_DEFINED);
     for (int n = MIN_BLANKS; ok && n <= MAX_BLANKS; n++) {
         snprintf(text, sizeof text, "<|blank_%d|>", n);
-        ok = add(tok, text, PIECE_USER_DEFINED);
+        ok = add_piece(tok, text, PIECE_USER_DEFINED);
     }
     for (int byte = 0; ok && byte < 256; byte++) {
         snprintf(text, sizeof text, "<0x%02X>", byte);
-        ok = add(tok, text, PIECE_BYTE);
+        ok = add_piece(tok, text, PIECE_BYTE);
     }
     tok->byte_fallback = true;
     return ok ? TUTTI_OK : error_out_of_memory(name, err);

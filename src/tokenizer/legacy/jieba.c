@@ -134,7 +134,7 @@ static bool cut_rest(struct cutter *c, size_t begin, size_t end)
 /* ---- the dictionary ---- */
 
 /* The node after one character; 0: none. */
-static uint32_t step(const struct cutter *c, uint32_t node, size_t i)
+static uint32_t node_after(const struct cutter *c, uint32_t node, size_t i)
 {
     for (uint32_t at = c->begins[i]; at < c->begins[i + 1]; at++) {
         node = trie_child(&c->jieba->words, node, (uint8_t)c->text[at]);
@@ -151,7 +151,7 @@ static double log_count(const struct jieba *j, uint32_t node)
     return id >= 0 ? j->log_counts[id] : -1;
 }
 
-static void find_path(struct cutter *c, size_t n)
+static void find_best_path(struct cutter *c, size_t n)
 {
     const struct jieba *j = c->jieba;
     c->scores[n] = 0;
@@ -159,7 +159,7 @@ static void find_path(struct cutter *c, size_t n)
         bool has_word = false;
         uint32_t node = 0;
         for (size_t end = i; end < n; end++) {
-            node = step(c, node, end);
+            node = node_after(c, node, end);
             if (node == 0)
                 break;
             double count = log_count(j, node), score = count - j->log_total + c->scores[end + 1];
@@ -176,11 +176,11 @@ static void find_path(struct cutter *c, size_t n)
     }
 }
 
-static bool is_known(const struct cutter *c, size_t begin, size_t end)
+static bool is_known_word(const struct cutter *c, size_t begin, size_t end)
 {
     uint32_t node = 0;
     for (size_t i = begin; i < end; i++) {
-        node = step(c, node, i);
+        node = node_after(c, node, i);
         if (node == 0)
             return false;
     }
@@ -189,7 +189,7 @@ static bool is_known(const struct cutter *c, size_t begin, size_t end)
 
 static bool cut_singles(struct cutter *c, size_t begin, size_t end)
 {
-    if (end - begin > 1 && !is_known(c, begin, end))
+    if (end - begin > 1 && !is_known_word(c, begin, end))
         return cut_rest(c, begin, end);
     for (size_t i = begin; i < end; i++) {
         if (!add_characters(c, i, i + 1))
@@ -203,7 +203,7 @@ static bool cut_block(struct cutter *c, size_t n)
     size_t first_single = 0;
     if (!c->jieba)
         return cut_rest(c, 0, n);
-    find_path(c, n);
+    find_best_path(c, n);
     for (size_t i = 0; i < n; i = c->ends[i]) {
         if (c->ends[i] == i + 1)
             continue;

@@ -4,6 +4,7 @@
 
 #include "base/files/mapping.h"
 #include "base/hex.h"
+#include "base/text.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -18,11 +19,6 @@ const char *const WORD_FILES[N_WORD_FILES] = { "dict.txt", "finalseg/prob_start.
 
 enum { LIMIT_WORDS = 1 << 24, LIMIT_COUNT = 1 << 30 };
 
-static bool is_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
-
 /* ---- the dictionary ---- */
 
 struct dictionary {
@@ -33,7 +29,7 @@ struct dictionary {
     double total;
 };
 
-static bool add_word(struct dictionary *d, const char *word, size_t n_bytes, int32_t count)
+static bool table_add_word(struct dictionary *d, const char *word, size_t n_bytes, int32_t count)
 {
     if (d->n == d->capacity) {
         size_t capacity = 2 * d->capacity + 4096;
@@ -62,7 +58,7 @@ static enum tutti_status read_word(struct dictionary *d, const char *line, size_
     const char *space = memchr(line, ' ', n_bytes), *end = line + n_bytes;
     const char *at = space ? space + 1 : end;
     int64_t count = 0;
-    while (at < end && is_digit(*at) && count < LIMIT_COUNT)
+    while (at < end && text_is_digit(*at) && count < LIMIT_COUNT)
         count = 10 * count + (*at++ - '0');
     if (!space || space == line || at == space + 1 || (at < end && *at != ' ' && *at != '\r') ||
         count >= LIMIT_COUNT)
@@ -70,7 +66,7 @@ static enum tutti_status read_word(struct dictionary *d, const char *line, size_
                          d->path, d->n + 1, LIMIT_COUNT);
     if (d->n >= LIMIT_WORDS)
         return error_set(err, TUTTI_E_FORMAT, "%s: more than %d words", d->path, LIMIT_WORDS);
-    return add_word(d, line, (size_t)(space - line), (int32_t)count)
+    return table_add_word(d, line, (size_t)(space - line), (int32_t)count)
                ? TUTTI_OK
                : error_set(err, TUTTI_E_MEMORY, "%s: out of memory", d->path);
 }
@@ -120,15 +116,15 @@ struct scanner {
     const char *start;
 };
 
-static void skip_blanks(struct scanner *s)
+static void scanner_skip_blanks(struct scanner *s)
 {
     while (s->at < s->end && (*s->at == ' ' || *s->at == '\n' || *s->at == '\r' || *s->at == '\t'))
         s->at++;
 }
 
-static bool take(struct scanner *s, char c)
+static bool scanner_take(struct scanner *s, char c)
 {
-    skip_blanks(s);
+    scanner_skip_blanks(s);
     if (s->at == s->end || *s->at != c)
         return false;
     s->at++;
@@ -139,7 +135,7 @@ static bool take(struct scanner *s, char c)
 static int take_key(struct scanner *s)
 {
     uint32_t code = 0;
-    if (!take(s, '\'') || s->end - s->at < 2)
+    if (!scanner_take(s, '\'') || s->end - s->at < 2)
         return -1;
     if (*s->at != '\\') {
         code = (unsigned char)*s->at++;
@@ -148,14 +144,14 @@ static int take_key(struct scanner *s)
             return -1;
         s->at += 6;
     }
-    return take(s, '\'') && take(s, ':') ? (int)code : -1;
+    return scanner_take(s, '\'') && scanner_take(s, ':') ? (int)code : -1;
 }
 
 static bool take_number(struct scanner *s, double *value)
 {
     char digits[64];
     size_t n = 0;
-    skip_blanks(s);
+    scanner_skip_blanks(s);
     while (s->at + n < s->end && n + 1 < sizeof digits && s->at[n] && strchr("0123456789+-.eE", s->at[n]))
         n++;
     memcpy(digits, s->at, n);
@@ -181,21 +177,21 @@ static enum tutti_status bad_table(const struct scanner *s, struct tutti_error *
 /* {'B': number, ...} into row, by tag. */
 static bool take_tags(struct scanner *s, double *row)
 {
-    if (!take(s, '{'))
+    if (!scanner_take(s, '{'))
         return false;
     do {
         int tag = tag_of(take_key(s));
         if (tag < 0 || !take_number(s, &row[tag]))
             return false;
-    } while (take(s, ','));
-    return take(s, '}');
+    } while (scanner_take(s, ','));
+    return scanner_take(s, '}');
 }
 
 /* {'\u4e00': number, ...} into a column. Characters that are never looked up are skipped. */
 static bool take_characters(struct scanner *s, double (*emit)[N_TAGS], int tag)
 {
     double value;
-    if (!take(s, '{'))
+    if (!scanner_take(s, '{'))
         return false;
     do {
         int code = take_key(s);
@@ -203,8 +199,8 @@ static bool take_characters(struct scanner *s, double (*emit)[N_TAGS], int tag)
             return false;
         if (code >= HAN_FIRST && code <= HAN_LAST)
             emit[code - HAN_FIRST][tag] = value;
-    } while (take(s, ','));
-    return take(s, '}');
+    } while (scanner_take(s, ','));
+    return scanner_take(s, '}');
 }
 
 static bool take_start(struct scanner *s, struct jieba *j)
@@ -214,26 +210,26 @@ static bool take_start(struct scanner *s, struct jieba *j)
 
 static bool take_next(struct scanner *s, struct jieba *j)
 {
-    if (!take(s, '{'))
+    if (!scanner_take(s, '{'))
         return false;
     do {
         int tag = tag_of(take_key(s));
         if (tag < 0 || !take_tags(s, j->next[tag]))
             return false;
-    } while (take(s, ','));
-    return take(s, '}');
+    } while (scanner_take(s, ','));
+    return scanner_take(s, '}');
 }
 
 static bool take_emit(struct scanner *s, struct jieba *j)
 {
-    if (!take(s, '{'))
+    if (!scanner_take(s, '{'))
         return false;
     do {
         int tag = tag_of(take_key(s));
         if (tag < 0 || !take_characters(s, j->emit, tag))
             return false;
-    } while (take(s, ','));
-    return take(s, '}');
+    } while (scanner_take(s, ','));
+    return scanner_take(s, '}');
 }
 
 /* The table follows "P=". */

@@ -6,7 +6,7 @@
 
 static const char SPACE[] = "\xE2\x96\x82", LINE_FEED[] = "\xE2\x96\x83"; /* U+2582, U+2583 */
 
-static bool add_word(void *arg, const char *word, size_t n_bytes)
+static bool pangu_add_word(void *arg, const char *word, size_t n_bytes)
 {
     struct buf *out = arg;
     bool ok = out->n_bytes == 0 || buf_add(out, " ", 1);
@@ -20,7 +20,7 @@ static bool add_word(void *arg, const char *word, size_t n_bytes)
 
 bool pangu_rewrite(const struct tokenizer *tok, const char *text, size_t n_bytes, struct buf *out)
 {
-    return jieba_cut(tok->jieba, text, n_bytes, add_word, out);
+    return jieba_cut(tok->jieba, text, n_bytes, pangu_add_word, out);
 }
 
 bool pangu_restore(const char *text, size_t n_bytes, struct buf *out)

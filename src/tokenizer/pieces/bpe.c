@@ -282,7 +282,7 @@ static bool may_fit(struct encoder *e)
     return ids_has_room(e->out, n_bytes / longest);
 }
 
-static bool grow(struct encoder *e)
+static bool encoder_grow(struct encoder *e)
 {
     assert(e->capacity >= INLINE_SYMBOLS);
     if (!may_fit(e))
@@ -302,7 +302,7 @@ static bool grow(struct encoder *e)
 
 static bool add_to_segment(struct encoder *e, size_t offset, size_t n_bytes, int32_t id)
 {
-    if (e->n_symbols == e->capacity && !grow(e))
+    if (e->n_symbols == e->capacity && !encoder_grow(e))
         return false;
     e->symbols[e->n_symbols++] = (struct symbol){ .offset = (uint32_t)offset,
                                                   .n_bytes = (uint32_t)n_bytes,

@@ -101,8 +101,8 @@ static size_t plain_run(const struct tokenizer *tok, const char *text, size_t n_
 }
 
 /* One step at text: *to is the replacement; returns the number of bytes consumed. n_bytes >= 1. */
-static size_t step(const struct tokenizer *tok, const char *text, size_t n_bytes, bool takes_marks,
-                   const char **to, size_t *n_to)
+static size_t normalize_step(const struct tokenizer *tok, const char *text, size_t n_bytes, bool takes_marks,
+                             const char **to, size_t *n_to)
 {
     size_t n = vocab_match_user_defined(tok, text, n_bytes, takes_marks);
     if (n == 0) {
@@ -145,7 +145,7 @@ bool tokenizer_normalize(const struct tokenizer *tok, const char *text, size_t n
     if (!buf_reserve(out, n_bytes + n_bytes / 2 + 8))
         return false;
     while (trims && !rules.continues && n_bytes > 0) {
-        n = step(tok, text, n_bytes, rules.takes_marks, &to, &n_to);
+        n = normalize_step(tok, text, n_bytes, rules.takes_marks, &to, &n_to);
         if (n_to != 1 || to[0] != ' ')
             break;
         text += n;
@@ -166,7 +166,7 @@ bool tokenizer_normalize(const struct tokenizer *tok, const char *text, size_t n
             n_bytes -= n;
             continue;
         }
-        n = step(tok, text, n_bytes, rules.takes_marks, &to, &n_to);
+        n = normalize_step(tok, text, n_bytes, rules.takes_marks, &to, &n_to);
         while (after_space && n_to > 0 && to[0] == ' ') {
             to++;
             n_to--;

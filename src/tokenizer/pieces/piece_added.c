@@ -98,14 +98,14 @@ struct added_token tokenizer_added(const struct tokenizer *tok, size_t index)
     return tok->added.list[index];
 }
 
-void tokenizer_set_prefix_rule(struct tokenizer *tok, bool at_first_alone)
+void tokenizer_set_prefix_rule(struct tokenizer *tok, bool at_first_only)
 {
-    tok->prefixes_first_alone = at_first_alone;
+    tok->prefixes_first_only = at_first_only;
 }
 
-bool tokenizer_prefixes_first_alone(const struct tokenizer *tok)
+bool tokenizer_prefixes_first_only(const struct tokenizer *tok)
 {
-    return tok->prefixes_first_alone;
+    return tok->prefixes_first_only;
 }
 
 void tokenizer_set_ends(struct tokenizer *tok, int32_t bos_id, int32_t eos_id)

@@ -257,8 +257,8 @@ static struct tokenizer *new_tokenizer(void)
 }
 
 /* n_images: image tokens before the file's pieces; -1: not an icetext file. */
-static enum tutti_status read_file(struct tokenizer **out, const void *bytes, size_t n_bytes,
-                                   int32_t n_images, const char *name, struct tutti_error *err)
+static enum tutti_status read_model_file(struct tokenizer **out, const void *bytes, size_t n_bytes,
+                                         int32_t n_images, const char *name, struct tutti_error *err)
 {
     bool is_icetext = n_images >= 0;
     enum tutti_status st = TUTTI_OK;
@@ -306,7 +306,7 @@ done:
 enum tutti_status tokenizer_from_sentencepiece(struct tokenizer **out, const void *bytes, size_t n_bytes,
                                                const char *name, struct tutti_error *err)
 {
-    return read_file(out, bytes, n_bytes, -1, name, err);
+    return read_model_file(out, bytes, n_bytes, -1, name, err);
 }
 
 enum tutti_status tokenizer_from_icetext(struct tokenizer **out, const void *bytes, size_t n_bytes,
@@ -315,14 +315,14 @@ enum tutti_status tokenizer_from_icetext(struct tokenizer **out, const void *byt
     if (n_images < 0 || n_images > LIMIT_VOCAB / 2)
         return error_set(err, TUTTI_E_FORMAT, "%s: %d image tokens, expected 0 to %d", name, n_images,
                          LIMIT_VOCAB / 2);
-    return read_file(out, bytes, n_bytes, n_images, name, err);
+    return read_model_file(out, bytes, n_bytes, n_images, name, err);
 }
 
 enum tutti_status tokenizer_from_pangu(struct tokenizer **out, const void *bytes, size_t n_bytes,
                                        const char *jieba_folder, const char *name, struct tutti_error *err)
 {
     struct tokenizer *tok = NULL;
-    enum tutti_status st = read_file(&tok, bytes, n_bytes, -1, name, err);
+    enum tutti_status st = read_model_file(&tok, bytes, n_bytes, -1, name, err);
     if (st == TUTTI_OK && jieba_folder)
         st = jieba_open(&tok->jieba, jieba_folder, err);
     if (st != TUTTI_OK) {

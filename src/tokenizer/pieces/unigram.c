@@ -124,7 +124,7 @@ static bool add_piece(const struct tokenizer *tok, const char *text, size_t begi
 }
 
 /* Reverses the path to the text's end: stores each piece's end at its begin. */
-static void turn_around(struct path *paths, size_t n_bytes)
+static void reverse_paths(struct path *paths, size_t n_bytes)
 {
     struct path piece = paths[n_bytes];
     for (size_t end = n_bytes; end > 0;) {
@@ -153,7 +153,7 @@ bool unigram_encode(const struct tokenizer *tok, const char *text, size_t n_byte
     for (size_t at = 0; at < n_bytes;)
         at += extend(&s, at);
 
-    turn_around(s.paths, n_bytes);
+    reverse_paths(s.paths, n_bytes);
     bool ok = true, after_unknown = false;
     for (size_t at = 0; ok && at < n_bytes; at = s.paths[at].begin)
         ok = add_piece(tok, text, at, s.paths[at], &after_unknown, out);

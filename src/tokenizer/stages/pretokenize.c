@@ -112,13 +112,13 @@ struct span {
     bool is_match;  /* it is a match */
 };
 
-static bool cut(const struct cutter *c, int step, struct span part);
+static bool cut_span(const struct cutter *c, int step, struct span part);
 
 /* The steps that rewrite a part, which must be copied. */
 static bool cut_copy(const struct cutter *c, int step, struct buf *copy, bool is_first)
 {
     struct span part = { .text = copy->bytes, .n_bytes = copy->n_bytes, .is_first = is_first };
-    bool ok = copy->n_bytes == 0 || cut(c, step + 1, part);
+    bool ok = copy->n_bytes == 0 || cut_span(c, step + 1, part);
     buf_clear(copy);
     return ok;
 }
@@ -126,7 +126,7 @@ static bool cut_copy(const struct cutter *c, int step, struct buf *copy, bool is
 static bool cut_with_prefix(const struct cutter *c, int step, struct span part)
 {
     if (part.text[0] == ' ')
-        return cut(c, step + 1, part);
+        return cut_span(c, step + 1, part);
     struct buf copy = { 0 };
     bool ok = buf_reserve(&copy, part.n_bytes + 2) && buf_add(&copy, " ", 1) &&
               buf_add(&copy, part.text, part.n_bytes);
@@ -175,8 +175,8 @@ static bool split_at_marks(const struct cutter *c, int step, const struct metasp
         size_t left = marked->n_bytes - begin;
         const char *mark = left > 1 ? memmem(text + 1, left - 1, m->mark, m->n_mark) : NULL;
         size_t n = mark ? (size_t)(mark - text) : left;
-        if (!cut(c, step + 1,
-                 (struct span){ .text = text, .n_bytes = n, .is_first = is_first && begin == 0 }))
+        if (!cut_span(c, step + 1,
+                      (struct span){ .text = text, .n_bytes = n, .is_first = is_first && begin == 0 }))
             return false;
         begin += n;
     }
@@ -200,7 +200,7 @@ static bool flush(const struct cutter *c, int step, struct span *held)
     struct span part = *held;
     bool is_dropped = c->pre->steps[step].behavior == SPLIT_REMOVED && held->is_match;
     held->n_bytes = 0;
-    return part.n_bytes == 0 || is_dropped || cut(c, step + 1, part);
+    return part.n_bytes == 0 || is_dropped || cut_span(c, step + 1, part);
 }
 
 /* held: a span that may still be joined with the next one. */
@@ -269,7 +269,7 @@ static bool cut_by_pattern(const struct cutter *c, int step, struct span part)
 }
 
 /* Never more than MAX_PRE_STEPS deep. */
-static bool cut(const struct cutter *c, int step, struct span part)
+static bool cut_span(const struct cutter *c, int step, struct span part)
 {
     if (step == c->pre->n_steps)
         return c->word(c->to, part.text, part.n_bytes);
@@ -298,5 +298,5 @@ bool pretokenize(const struct pretokenizer *pre, struct pattern_matcher *m, cons
             c.has_newer |= substitutes_needed(s->metaspace.mark, s->metaspace.n_mark);
     }
     return n_bytes == 0 ||
-           cut(&c, 0, (struct span){ .text = text, .n_bytes = n_bytes, .is_first = is_first });
+           cut_span(&c, 0, (struct span){ .text = text, .n_bytes = n_bytes, .is_first = is_first });
 }

@@ -144,7 +144,7 @@ static void search(const struct word_model *model, const char *word, size_t n_by
 }
 
 /* Reverses the path: stores each token's end at its begin. */
-static void turn_around(struct path *paths, size_t n_bytes)
+static void reverse_paths(struct path *paths, size_t n_bytes)
 {
     struct path token = paths[n_bytes];
     for (size_t end = n_bytes; end > 0;) {
@@ -174,7 +174,7 @@ static bool encode_unigram(const struct word_model *model, const struct tokenize
     if (!paths)
         return false;
     search(model, word, n_bytes, paths);
-    turn_around(paths, n_bytes);
+    reverse_paths(paths, n_bytes);
     bool ok = true;
     for (size_t at = 0; ok && at < n_bytes;) {
         size_t end = paths[at].begin;

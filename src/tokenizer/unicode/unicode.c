@@ -85,7 +85,7 @@ bool unicode_set_has(const uint32_t *toggles, size_t n, uint32_t c)
 }
 
 /* Whether the installed library may normalize the character, but the reference library does not. */
-static bool is_left_alone(utf8proc_int32_t code)
+static bool is_not_normalized(utf8proc_int32_t code)
 {
     const struct unicode_tables *t = &UNICODE_TABLES;
     return !(code >= CJK_FIRST && code <= CJK_LAST) &&
@@ -104,7 +104,7 @@ static bool decompose(struct points *p, const char *text, size_t n_bytes, utf8pr
                                               &code);
         if (n <= 0 || !points_reserve(p, 32)) /* no character decomposes into more */
             return false;
-        if (is_left_alone(code))
+        if (is_not_normalized(code))
             return true;
         int boundary = 0;
         utf8proc_ssize_t got = utf8proc_decompose_char(code, p->codes + p->n, 32, options, &boundary);

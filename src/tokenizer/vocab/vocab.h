@@ -53,7 +53,7 @@ struct tokenizer {
     int32_t unk_id, bos_id, eos_id;
     struct buf unk_surface;
     struct added_tokens added;
-    bool prefixes_first_alone; /* tokenizer_set_prefix_rule() */
+    bool prefixes_first_only; /* tokenizer_set_prefix_rule() */
     struct token_affixes affixes;
 
     /* One bit for the hash of each pair of adjacent characters in some mergeable piece (and for

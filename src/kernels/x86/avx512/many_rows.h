@@ -67,7 +67,7 @@
 
 /* The oldest row o ends, three others continue, and row n begins with the sum registers of o. The
  * other macros are the same without a row n, and with fewer others. */
-#define TURN(o, a, r, b, s, c, t, d, n, min)                                                                                 \
+#define NEXT_ROW(o, a, r, b, s, c, t, d, n, min)                                                                                 \
     END(o, a) DOTS(r, b, 6) DOTS(s, c, 4) DOTS(t, d, 2) ADD(o, 0, min) BEGIN(n, a) DOTS(n, a, 0)                             \
     DOTS(r, b, 7) DOTS(s, c, 5) DOTS(t, d, 3) ADD(o, 1, min) DOTS(n, a, 1)
 #define DRAIN(o, a, r, b, s, c, t, d, min)                                                                                   \
@@ -77,10 +77,10 @@
     END(s, c) DOTS(t, d, 6) ADD(s, 0, min) DOTS(t, d, 7) ADD(s, 1, min)                                                      \
     END(t, d) ADD(t, 0, min) ADD(t, 1, min)
 
-#define TURN_0(min) TURN(-4, A, -3, B, -2, C, -1, D, 0, min)
-#define TURN_1(min) TURN(-3, B, -2, C, -1, D, 0, A, 1, min)
-#define TURN_2(min) TURN(-2, C, -1, D, 0, A, 1, B, 2, min)
-#define TURN_3(min) TURN(-1, D, 0, A, 1, B, 2, C, 3, min)
+#define NEXT_ROW_0(min) NEXT_ROW(-4, A, -3, B, -2, C, -1, D, 0, min)
+#define NEXT_ROW_1(min) NEXT_ROW(-3, B, -2, C, -1, D, 0, A, 1, min)
+#define NEXT_ROW_2(min) NEXT_ROW(-2, C, -1, D, 0, A, 1, B, 2, min)
+#define NEXT_ROW_3(min) NEXT_ROW(-1, D, 0, A, 1, B, 2, C, 3, min)
 
 #define PIPELINE(min)                                                                                                        \
     __asm__ volatile(                                                                                                        \
@@ -91,7 +91,7 @@
         "1:\n\t"                                                                                                             \
         "prefetcht0 (%[ahead],%[i],2)\n\t"                                                                                   \
         "prefetcht0 64(%[ahead],%[i],2)\n\t"                                                                                 \
-        TURN_0(min) TURN_1(min) TURN_2(min) TURN_3(min)                                                                      \
+        NEXT_ROW_0(min) NEXT_ROW_1(min) NEXT_ROW_2(min) NEXT_ROW_3(min)                                                                      \
         "add $64, %[i]\n\t"                                                                                                  \
         "cmp %[end], %[i]\n\t"                                                                                               \
         "jl 1b\n"                                                                                                            \
@@ -102,15 +102,15 @@
         DRAIN(-4, A, -3, B, -2, C, -1, D, min)                                                                               \
         "jmp 6f\n"                                                                                                           \
         "3:\n\t"                                                                                                             \
-        TURN_0(min) DRAIN(-3, B, -2, C, -1, D, 0, A, min)                                                                    \
+        NEXT_ROW_0(min) DRAIN(-3, B, -2, C, -1, D, 0, A, min)                                                                    \
         "jmp 6f\n"                                                                                                           \
         "4:\n\t"                                                                                                             \
         "cmp $2, %[rest]\n\t"                                                                                                \
         "jg 5f\n\t"                                                                                                          \
-        TURN_0(min) TURN_1(min) DRAIN(-2, C, -1, D, 0, A, 1, B, min)                                                         \
+        NEXT_ROW_0(min) NEXT_ROW_1(min) DRAIN(-2, C, -1, D, 0, A, 1, B, min)                                                         \
         "jmp 6f\n"                                                                                                           \
         "5:\n\t"                                                                                                             \
-        TURN_0(min) TURN_1(min) TURN_2(min) DRAIN(-1, D, 0, A, 1, B, 2, C, min)                                              \
+        NEXT_ROW_0(min) NEXT_ROW_1(min) NEXT_ROW_2(min) DRAIN(-1, D, 0, A, 1, B, 2, C, min)                                              \
         "6:\n\t"                                                                                                             \
         : [i] "+&r"(i), [step] "=&r"(step)                                                                                   \
         : [q] "r"(x->q), [rows] "r"(x->rows), [start] "r"(start), [total0] "r"(x->total),                                    \
