@@ -91,7 +91,7 @@ enum rope_kind {
 };
 enum activation {
     ACT_SILU,         /* with a gate */
-    ACT_GELU_TANH,    /* without a gate: GELU's approximation by tanh */
+    ACT_GELU_TANH,    /* with or without a gate: GELU's approximation by tanh */
     ACT_GELU_SIGMOID, /* without a gate: x * sigmoid(1.702 x) */
 };
 

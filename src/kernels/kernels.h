@@ -93,8 +93,9 @@ typedef void add_fn(float *x, const float *y, int64_t n);
 /* x = fma(scale, base, add), n elements. x may be base or add. */
 typedef void scale_add_fn(float *x, const float *base, float scale, const float *add, int64_t n);
 
-/* y[i] = gate[i] / (1 + exp(-gate[i])) * up[i]. y may be gate or up. Shazeer, 2020 (SwiGLU). */
-typedef void silu_mul_fn(float *y, const float *gate, const float *up, int64_t n);
+/* y[i] = gate[i] / (1 + exp(-z)) * up[i]. y may be gate or up. silu_mul: z = gate[i]; gelu_tanh_mul: z
+ * as in gelu_fn. Shazeer, 2020 (SwiGLU, GEGLU). */
+typedef void glu_fn(float *y, const float *gate, const float *up, int64_t n);
 
 /* x = x / (1 + exp(-z)), n elements in place; Hendrycks and Gimpel, 2016. gelu_tanh: z = 2 sqrt(2
  * / pi) x (1 + 0.044715 x^2), the tanh approximation; gelu_sigmoid: z = 1.702 x. */
@@ -232,7 +233,7 @@ struct kernels {
     layernorm_fn *layernorm;
     add_fn *add;
     scale_add_fn *scale_add;
-    silu_mul_fn *silu_mul;
+    glu_fn *silu_mul, *gelu_tanh_mul;
     gelu_fn *gelu_tanh, *gelu_sigmoid;
     softmax_fn *softmax;
     rope_fn *rope_interleaved, *rope_half;

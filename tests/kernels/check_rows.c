@@ -96,6 +96,22 @@ static void check_scale_add(struct check *c, int n)
     }
 }
 
+static void check_glu(struct check *c, const char *name, glu_fn *variant, glu_fn *ref, int n)
+{
+    if (check_next(c, (any_fn *)variant, "%s_%d_%d", name, n, (int)c->fill)) {
+        float *gate = check_floats(c, (size_t)n), *up = check_floats(c, (size_t)n),
+              *want = check_floats(c, (size_t)n);
+        check_fill(c, gate, (size_t)n);
+        check_fill(c, up, (size_t)n);
+        for (int i = 0; i < n; i++) /* where exp has something to say */
+            gate[i] *= c->fill == FILL_RANDOM ? 100.0f : 1.0f;
+        ref(want, gate, up, n);
+        variant(gate, gate, up, n);
+        check_bits(c, want, gate, (size_t)n);
+        check_done(c);
+    }
+}
+
 static void check_elements(struct check *c, int n)
 {
     if (check_next(c, (any_fn *)c->k->add, "add_%d_%d", n, (int)c->fill)) {
@@ -109,18 +125,8 @@ static void check_elements(struct check *c, int n)
         check_bits(c, want, x, (size_t)n);
         check_done(c);
     }
-    if (check_next(c, (any_fn *)c->k->silu_mul, "silu_mul_%d_%d", n, (int)c->fill)) {
-        float *gate = check_floats(c, (size_t)n), *up = check_floats(c, (size_t)n),
-              *want = check_floats(c, (size_t)n);
-        check_fill(c, gate, (size_t)n);
-        check_fill(c, up, (size_t)n);
-        for (int i = 0; i < n; i++) /* where exp has something to say */
-            gate[i] *= c->fill == FILL_RANDOM ? 100.0f : 1.0f;
-        silu_mul_ref(want, gate, up, n);
-        c->k->silu_mul(gate, gate, up, n);
-        check_bits(c, want, gate, (size_t)n);
-        check_done(c);
-    }
+    check_glu(c, "silu_mul", c->k->silu_mul, silu_mul_ref, n);
+    check_glu(c, "gelu_tanh_mul", c->k->gelu_tanh_mul, gelu_tanh_mul_ref, n);
     if (check_next(c, (any_fn *)c->k->softmax, "softmax_%d_%d", n, (int)c->fill)) {
         float *x = check_floats(c, (size_t)n), *want = check_floats(c, (size_t)n),
               *got = check_floats(c, (size_t)n);

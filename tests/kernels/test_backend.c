@@ -210,9 +210,8 @@ static void a_row_has_the_same_bits_alone_among_others_and_on_any_number_of_thre
     free(want);
 }
 
-static void gate_and_up_are_joined_as_silu_says(void **state)
+static void join_gate_and_up(enum activation act)
 {
-    (void)state;
     enum { ROWS = 5, N_OUT = 74, N_IN = 64 };
     struct backend *be = backend_make(2, NULL, shape_of(1, 1, 8, ROPE_NONE, NULL));
     struct stored s = stored_make(DTYPE_F32, N_OUT, N_IN);
@@ -220,7 +219,7 @@ static void gate_and_up_are_joined_as_silu_says(void **state)
     struct matrix *m = matrix_make(be, &s, DTYPE_F32, DTYPE_F32, N_OUT, N_IN, bias, true);
     reserve(be, ROWS);
     struct floats in = device_new(be, x, ROWS * N_IN), out = device_new(be, NULL, ROWS * N_OUT / 2);
-    be->ops->linear_glu(be, out, m, in, ROWS, ACT_SILU);
+    be->ops->linear_glu(be, out, m, in, ROWS, act);
     device_get(be, y, out, ROWS * N_OUT / 2);
     be->ops->dealloc(be, in);
     be->ops->dealloc(be, out);
@@ -231,7 +230,9 @@ static void gate_and_up_are_joined_as_silu_says(void **state)
                 gate += (double)s.values[o * N_IN + i] * (double)x[r * N_IN + i];
                 up += (double)s.values[(o + N_OUT / 2) * N_IN + i] * (double)x[r * N_IN + i];
             }
-            assert_float_equal(y[r * (N_OUT / 2) + o], gate / (1 + exp(-gate)) * up, 1e-4);
+            double u = sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate);
+            double want = act == ACT_SILU ? gate / (1 + exp(-gate)) : 0.5 * gate * (1 + tanh(u));
+            assert_float_equal(y[r * (N_OUT / 2) + o], want * up, 1e-4);
         }
     be->ops->matrix_free(be, m);
     be->ops->free(be);
@@ -239,6 +240,13 @@ static void gate_and_up_are_joined_as_silu_says(void **state)
     free(x);
     free(y);
     free(bias);
+}
+
+static void gate_and_up_are_joined(void **state)
+{
+    (void)state;
+    join_gate_and_up(ACT_SILU);
+    join_gate_and_up(ACT_GELU_TANH);
 }
 
 static void an_embedding_is_the_stored_row(void **state)
@@ -560,7 +568,7 @@ int main(void)
         cmocka_unit_test(the_checksum_of_a_matrix_is_that_of_its_weights_and_bias),
         cmocka_unit_test(linear_is_near_float64),
         cmocka_unit_test(a_row_has_the_same_bits_alone_among_others_and_on_any_number_of_threads),
-        cmocka_unit_test(gate_and_up_are_joined_as_silu_says),
+        cmocka_unit_test(gate_and_up_are_joined),
         cmocka_unit_test(an_embedding_is_the_stored_row),
         cmocka_unit_test(weights_are_converted_as_the_quantizers_do_it),
         cmocka_unit_test(a_matrix_that_does_not_fit_its_type_is_refused),

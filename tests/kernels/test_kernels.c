@@ -39,7 +39,7 @@ static void exp_has_no_overflow_at_its_ends(void **state)
     assert_true(exp_ref(1e-45f) == 1.0f);
 }
 
-static void softmax_and_silu_are_near_float64(void **state)
+static void softmax_and_gates_are_near_float64(void **state)
 {
     (void)state;
     enum { N = 1000 };
@@ -61,6 +61,12 @@ static void softmax_and_silu_are_near_float64(void **state)
     for (int i = 0; i < N; i++) {
         double want = (double)x[i] / (1 + exp(-(double)x[i])) * (double)up[i];
         assert_true(fabs((double)y[i] - want) <= 1e-6 * fabs(want) + 1e-37);
+    }
+    gelu_tanh_mul_ref(y, x, up, N);
+    for (int i = 0; i < N; i++) {
+        double v = (double)x[i], u = sqrt(2 / M_PI) * (v + 0.044715 * v * v * v);
+        double want = 0.5 * v * (1 + tanh(u)) * (double)up[i];
+        assert_true(fabs((double)y[i] - want) <= 1e-6 * fabs(want) + 1e-6);
     }
     float huge[4] = { 3e38f, -3e38f, 100, -100 }, one[4] = { 1, 1, 1, 1 };
     silu_mul_ref(y, huge, one, 4);
@@ -176,7 +182,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exp_is_within_two_steps_of_a_float),
         cmocka_unit_test(exp_has_no_overflow_at_its_ends),
-        cmocka_unit_test(softmax_and_silu_are_near_float64),
+        cmocka_unit_test(softmax_and_gates_are_near_float64),
         cmocka_unit_test(a_panel_gives_back_the_rows_it_was_packed_from),
         cmocka_unit_test(sizes_that_do_not_fit_are_refused),
         cmocka_unit_test(input_scales_are_the_smallest_of_few_bits),

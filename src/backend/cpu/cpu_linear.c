@@ -18,8 +18,8 @@ struct linear_job {
     const float *x;
     float *y;
     int n_rows, n_tiles, piece;
-    size_t tile_stride; /* bytes */
-    bool is_glu;
+    size_t tile_stride;               /* bytes */
+    glu_fn *glu;                      /* joins gate and up; NULL: the matrix has no gate */
     const struct cpu_lora_work *lora; /* NULL: no row has an adapter */
 };
 
@@ -184,27 +184,27 @@ static void run_piece(const struct linear_job *job, const struct cpu_scratch *sc
     const struct kernels *k = &job->cpu->kernels;
     int row, n;
     tile_rows(job, tile, &row, &n);
-    int n_columns = job->is_glu ? m->n_out / 2 : m->n_out;
+    int n_columns = job->glu ? m->n_out / 2 : m->n_out;
     struct output o = { .y = job->y + (size_t)row * (size_t)n_columns,
                         .n_columns = n_columns,
-                        .column = begin * (job->is_glu ? 1 : 2) * LANES,
+                        .column = begin * (job->glu ? 1 : 2) * LANES,
                         .n = n,
-                        .n_halves = job->is_glu ? 1 : 2 };
+                        .n_halves = job->glu ? 1 : 2 };
     bool is_updated = job->lora && cpu_lora_has(job->lora, tile);
-    if (is_updated && job->is_glu)
+    if (is_updated && job->glu)
         make_updates(job, scratch->updates, tile, row, begin, end);
     for (int panel = begin; panel < end; panel++, out += n * PANEL_ROWS) {
         k->linear[m->dtype](out, m->panels + (size_t)panel * m->panel_bytes,
                             input + (size_t)tile * job->tile_stride, n, m->n_in);
         if (m->bias)
             add_bias(out, m->bias + (size_t)panel * PANEL_ROWS, n);
-        if (is_updated && job->is_glu)
+        if (is_updated && job->glu)
             add_updates(job, out, scratch->updates, tile, row, n, (panel - begin) * LANES);
-        if (job->is_glu)
-            k->silu_mul(out, out, out + n * LANES, (int64_t)n * LANES);
+        if (job->glu)
+            job->glu(out, out, out + n * LANES, (int64_t)n * LANES);
     }
     store(&o, scratch->out, end - begin);
-    if (is_updated && !job->is_glu) {
+    if (is_updated && !job->glu) {
         struct cpu_lora_target to = { .y = o.y, .stride = (size_t)n_columns, .row = row };
         int last = end * PANEL_ROWS < m->n_out ? end * PANEL_ROWS : m->n_out;
         cpu_lora_up(job->lora, tile, &to, begin * PANEL_ROWS, last);
@@ -215,7 +215,7 @@ static void run_piece(const struct linear_job *job, const struct cpu_scratch *sc
 static void prefetch_factors(const struct linear_job *job, int begin, int end)
 {
     int n_ff = job->m->n_out / 2;
-    if (!job->is_glu) {
+    if (!job->glu) {
         cpu_lora_ask(job->lora, begin * PANEL_ROWS, end * PANEL_ROWS);
         return;
     }
@@ -324,13 +324,13 @@ void cpu_linear_glu_adapted(struct backend *be, struct floats y, const struct ma
                             int n_rows, enum activation act, const struct lora *const *loras,
                             const int32_t *adapters)
 {
-    assert(m->is_gate_up && act == ACT_SILU);
-    (void)act;
+    const struct kernels *k = &cpu_of(be)->kernels;
+    assert(m->is_gate_up && act != ACT_GELU_SIGMOID);
     run(&(struct linear_job){ .cpu = cpu_of(be),
                               .m = m,
                               .x = cpu_rows(x, n_rows, m->n_in),
                               .y = cpu_rows(y, n_rows, m->n_out / 2),
                               .n_rows = n_rows,
-                              .is_glu = true },
+                              .glu = act == ACT_SILU ? k->silu_mul : k->gelu_tanh_mul },
         loras, adapters);
 }

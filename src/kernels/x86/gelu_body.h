@@ -1,4 +1,4 @@
-/* Activations without a gate, with vec16: the optimized ref/gelu.c. Included by a file of one
+/* GELU and the gate of GEGLU with vec16: the optimized ref/gelu.c. Included by a file of one
  * instruction set. */
 #include "kernels/ref/gelu.h"
 #include "kernels/x86/exp_body.h"
@@ -28,6 +28,16 @@ void VARIANT(gelu_tanh)(float *x, int64_t n)
     int rest = (int)(n - i);
     if (rest > 0)
         v_store_n(x + i, gelu_tanh_one(v_load_n(x + i, rest)), rest);
+}
+
+void VARIANT(gelu_tanh_mul)(float *y, const float *gate, const float *up, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        v_store(y + i, v_mul(gelu_tanh_one(v_load(gate + i)), v_load(up + i)));
+    int rest = (int)(n - i);
+    if (rest > 0)
+        v_store_n(y + i, v_mul(gelu_tanh_one(v_load_n(gate + i, rest)), v_load_n(up + i, rest)), rest);
 }
 
 void VARIANT(gelu_sigmoid)(float *x, int64_t n)
