@@ -177,7 +177,7 @@ static void files_that_hold_more_than_tensors_are_refused_by_name(void **state)
         enum tutti_status status;
     } CASES[] = {
         { PYTORCH "odd/evil.pt", "it calls posix.system", TUTTI_E_UNSUPPORTED },
-        { PYTORCH "odd/complex.pt", "it asks for torch.ComplexFloatStorage", TUTTI_E_UNSUPPORTED },
+        { PYTORCH "odd/complex.pt", "it calls torch.ComplexFloatStorage", TUTTI_E_UNSUPPORTED },
         { PYTORCH "odd/expanded.pt", "tensor a: shape [1000, 1000] with strides [0, 0] shows elements more",
           TUTTI_E_UNSUPPORTED },
         { PYTORCH "odd/negated.pt", "tensor a: PyTorch's flag \"neg\" is set", TUTTI_E_UNSUPPORTED },
