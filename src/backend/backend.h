@@ -12,6 +12,7 @@
 #ifndef TUTTI_BACKEND_H
 #define TUTTI_BACKEND_H
 
+#include "backend/sample.h"
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/system/team.h"
@@ -251,14 +252,22 @@ struct backend_ops {
      * between. */
     bool (*reduce_rows)(struct backend *be, struct floats x, int n_rows, int n);
     bool (*all_gather_rows)(struct backend *be, struct floats x, int n_rows, int n);
-    /* Gather on rank 0: host [n_rows][begins[ranks]] gets all ranks' parts as columns; part of rank
-     * r: [n_rows][begins[r + 1] - begins[r]]. On other ranks host is NULL. */
-    bool (*collect)(struct backend *be, float *host, struct floats part, int n_rows, const int *begins);
+    /* Gather on rank 0: whole [n_rows][begins[ranks]] gets all ranks' parts as columns; part of rank
+     * r: [n_rows][begins[r + 1] - begins[r]]. On other ranks whole is none. */
+    bool (*collect)(struct backend *be, struct floats whole, struct floats part, int n_rows,
+                    const int *begins);
 
-    /* Waits for all operations; copies n_floats of result, if any, to host. */
-    void (*step_end)(struct backend *be, struct floats result, float *host, size_t n_floats);
+    /* Waits for all operations. */
+    void (*step_end)(struct backend *be);
 
-    /* Between steps: runs host work (sampling) on the backend's compute threads. NULL: it has no
+    /* ---- sampling, between steps ---- */
+    /* Allocates what sample() needs for n_vocab usable ids. */
+    enum tutti_status (*reserve_sampling)(struct backend *be, int n_vocab, struct tutti_error *err);
+    /* Does what each of the n inputs says with its rows of logits [rows][n_vocab], and sets its
+     * results. Logits stay in the backend's memory: only results are copied to the host. */
+    void (*sample)(struct backend *be, struct floats logits, int n_vocab, struct sample_input *inputs, int n);
+
+    /* Between steps: runs host work on the backend's compute threads. NULL: it has no
      * threads for that. */
     void (*run)(struct backend *be, team_fn *fn, void *arg);
 

@@ -28,7 +28,8 @@ struct workspace {
     struct floats kv;       /* [max_rows][2 n_kv_heads head_dim]; empty without a top query */
     struct floats hidden;   /* [max_rows][d_ff], of the widest layer */
     struct floats gathered; /* [max_rows][d_model]: the stream of the output rows */
-    struct floats logits;   /* [max_outputs][n_vocab] */
+    struct floats logits;   /* [max_outputs][n_vocab], of this rank's part of the vocabulary */
+    struct floats whole;    /* with several ranks, on rank 0: [max_outputs][n_vocab] of all ranks */
     /* With adapters: */
     int32_t *row_adapters, *output_adapters; /* host, [max_rows] */
 };
@@ -54,7 +55,7 @@ void workspace_free(struct workspace *w, struct backend *be)
     if (!w)
         return;
     free_shared(w, be);
-    const struct floats all[] = { w->qkv, w->attended, w->kv, w->hidden, w->gathered, w->logits };
+    const struct floats all[] = { w->qkv, w->attended, w->kv, w->hidden, w->gathered, w->logits, w->whole };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         be->ops->dealloc(be, all[i]);
     free(w->row_adapters);
@@ -121,6 +122,7 @@ static enum tutti_status reserve(struct model *model, int max_rows, int max_outp
         { &w->hidden, max_rows, widest.ffn },
         { &w->gathered, max_rows, d->d_model },
         { &w->logits, max_outputs, d->n_vocab },
+        { &w->whole, max_outputs, model->group && model_rank(model) == 0 ? model->desc.n_vocab : 0 },
     };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         *wanted[i].memory = be->ops->alloc(be, (size_t)wanted[i].n_rows * (size_t)wanted[i].width);
@@ -359,21 +361,22 @@ static const int32_t *spread_adapters(struct workspace *w, const struct step *st
     return w->row_adapters;
 }
 
-/* Ends the step: copies the logits to the host; on rank 0 gathers those of all ranks. */
-static void end_step(struct pass *p, int n_logits, float *logits)
+/* Ends the step. Returns the logits, which rank 0 gathers from all ranks. */
+static struct floats end_step(struct pass *p, int n_logits)
 {
     const struct group *group = p->model->group;
-    if (!group) {
-        p->op->step_end(p->be, p->w.logits, logits, (size_t)n_logits * (size_t)p->model->desc.n_vocab);
-        return;
+    struct floats logits = p->w.logits;
+    if (group) {
+        logits = model_rank(p->model) == 0 ? p->w.whole : NO_FLOATS;
+        if (n_logits > 0 && !p->is_lost)
+            (void)p->op->collect(p->be, logits, p->w.logits, n_logits,
+                                 group->vocab_begins); /* on failure model_is_lost() is true */
     }
-    if (n_logits > 0 && !p->is_lost)
-        (void)p->op->collect(p->be, logits, p->w.logits, n_logits,
-                             group->vocab_begins); /* on failure model_is_lost() is true */
-    p->op->step_end(p->be, NO_FLOATS, NULL, 0);
+    p->op->step_end(p->be);
+    return logits;
 }
 
-void model_forward(struct model *model, struct kv_memory *kv, const struct step *step, float *logits)
+struct floats model_forward(struct model *model, struct kv_memory *kv, const struct step *step)
 {
     const struct model_desc *d = &model->desc;
     struct group *group = model->group;
@@ -407,5 +410,11 @@ void model_forward(struct model *model, struct kv_memory *kv, const struct step 
         run_layer(&p, i);
     if (step->n_outputs > 0 && !p.is_lost)
         make_outputs(&p, step);
-    end_step(&p, step->n_outputs - step->n_hidden, logits);
+    return end_step(&p, step->n_outputs - step->n_hidden);
+}
+
+void model_read_logits(const struct model *model, struct floats logits, int n_rows, float *host)
+{
+    struct backend *be = model->backend;
+    be->ops->download(be, host, logits, (size_t)n_rows * (size_t)model->desc.n_vocab);
 }

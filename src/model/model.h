@@ -234,10 +234,14 @@ MUST_CHECK enum tutti_status model_check_rows(const struct model *model, const s
 MUST_CHECK enum tutti_status model_reserve(struct model *model, int max_rows, int max_outputs,
                                            struct tutti_error *err);
 
-/* One forward pass over the rows of step. logits: host, [n_outputs - n_hidden][n_vocab]. Hidden
- * states are taken after the last norm, as the input of the output matrix. n_rows and n_outputs:
- * at most what was reserved. Allocates nothing. */
-void model_forward(struct model *model, struct kv_memory *kv, const struct step *step, float *logits);
+/* One forward pass over the rows of step. Returns the logits [n_outputs - n_hidden][n_vocab] in the
+ * backend's memory, valid until the next step; on ranks above 0: none. Hidden states are taken
+ * after the last norm, as the input of the output matrix. n_rows and n_outputs: at most what was
+ * reserved. Allocates nothing. */
+struct floats model_forward(struct model *model, struct kv_memory *kv, const struct step *step);
+
+/* Copies the first n_rows rows of logits to host [n_rows][n_vocab]. */
+void model_read_logits(const struct model *model, struct floats logits, int n_rows, float *host);
 
 /* ---- KV memory for model_forward(). A model on several ranks has at most one at a time ---- */
 

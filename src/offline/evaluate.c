@@ -131,7 +131,7 @@ static int run_step(struct runner *r, int n_slots, int begin, int end)
                          .prefix_lens = has_prefix ? r->prefix_lens : NULL,
                          .rope_positions = has_prefix ? r->ropes : NULL,
                          .block_positions = has_prefix ? r->blocks : NULL };
-    model_forward(r->model, r->kv, &step, r->logits);
+    model_read_logits(r->model, model_forward(r->model, r->kv, &step), n_outputs, r->logits);
     return n_outputs;
 }
 

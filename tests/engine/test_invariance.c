@@ -252,6 +252,54 @@ static void choices_are_the_same_together_and_apart(void **state)
     tutti_model_close(model);
 }
 
+/* ---- copies of logits ---- */
+
+static const struct backend_ops *real_ops;
+static atomic_size_t n_copied; /* floats copied to the host */
+
+static void counting_download(struct backend *be, float *host, struct floats src, size_t n_floats)
+{
+    atomic_fetch_add(&n_copied, n_floats);
+    real_ops->download(be, host, src, n_floats);
+}
+
+/* Tokens are drawn where the logits are: with log-probabilities, penalties, draft tokens and beams. */
+static void a_step_copies_no_logits_to_the_host(void **state)
+{
+    (void)state;
+    tutti_model *model = opened_model(TEST_DEMO_MODEL, NULL, NULL, 2);
+    struct backend *be = model_of(model)->backend;
+    struct backend_ops counting = *be->ops;
+    real_ops = be->ops;
+    counting.download = counting_download;
+    be->ops = &counting;
+    struct tutti_engine_options options = { .max_seqs = 16, .kv_bytes = 32 << 20, .max_lookup_tokens = 4 };
+    tutti_engine *engine = opened_engine(model, &options, NULL);
+    struct collect all[8];
+    struct question questions[8];
+    for (int i = 0; i < 8; i++) {
+        question_make(&questions[i], i, MAX_TOKENS);
+        questions[i].request.logprobs = i % 2 == 0;
+        questions[i].request.top_logprobs = i % 2 == 0 ? 3 : 0;
+        if (i == 7)
+            questions[i].request.n_beams = 3;
+        collect_init(&all[i]);
+        collect_submit(&all[i], engine, &questions[i].request);
+    }
+    for (int i = 0; i < 8; i++) {
+        collect_wait(&all[i]);
+        assert_in_range(all[i].choices[0].finish, TUTTI_FINISH_STOP, TUTTI_FINISH_LENGTH);
+        collect_clear(&all[i]);
+    }
+    struct tutti_stats stats;
+    wait_until_idle(engine, &stats);
+    assert_true(stats.n_steps > 8);
+    assert_int_equal(n_copied, 0);
+    tutti_engine_close(engine);
+    be->ops = real_ops;
+    tutti_model_close(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -260,6 +308,7 @@ int main(void)
         cmocka_unit_test(answers_are_the_same_in_any_company_with_q4_0_weights),
         cmocka_unit_test(answers_are_the_same_in_any_company_with_int8_keys),
         cmocka_unit_test(choices_are_the_same_together_and_apart),
+        cmocka_unit_test(a_step_copies_no_logits_to_the_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
 /* Embeddings and log-probabilities of prompts: transformers' figures; the same bits in pieces of every size, in company, with
  * prefixes that were cached, and after preemptions. */
+#include "backend/cpu/cpu_sampler.h"
 #include "base/rng.h"
 #include "engine/run/engine.h"
-#include "engine/sample/sampler.h"
 #include "support/collect.h"
 #include "support/mock_model.h"
 #include "support/opened.h"
@@ -298,8 +298,10 @@ static void check_mocked(const struct mocked *m, struct sampler *sampler)
         if (!r->prompt_logprobs || k + 1 == r->n_ids)
             continue;
         struct sample sample;
-        struct sample_input in = { .logits = logits, .n_usable = MOCK_USABLE, .n_top = r->top_logprobs };
-        assert_true(sampler_score(sampler, &in, r->ids[k + 1], &sample));
+        struct sample_input in = { .n_usable = MOCK_USABLE,
+                                   .n_top = r->top_logprobs,
+                                   .token = r->ids[k + 1] };
+        assert_true(sampler_score(sampler, logits, &in, &sample));
         bits = k == 0 ? bits + 1 : bits;
         assert_true(float_of(*bits++) == sample.logprob);
         for (int t = 0; t < r->top_logprobs; t++, bits += 2)
@@ -368,19 +370,22 @@ static void everything_is_there_once_under_preemption(void **state)
 enum { POISON = 13 };
 
 /* What is computed of sequences that hold the id POISON is not a number. */
-static void poison(struct model *model, struct kv_memory *kv, const struct step *step, float *logits)
+static struct floats poison(struct model *model, struct kv_memory *kv, const struct step *step)
 {
+    const float nan = NAN;
     int n_logits = step->n_outputs - step->n_hidden, width = model->desc.d_model,
         n_vocab = model->desc.n_vocab;
-    model_forward(model, kv, step, logits);
+    struct floats logits = model_forward(model, kv, step);
     for (int i = 0; i < step->n_outputs; i++) {
         if (step->token_ids[step->output_rows[i]] != POISON)
             continue;
         if (i < n_logits)
-            logits[(size_t)i * (size_t)n_vocab + 5] = NAN;
+            model->backend->ops->upload(model->backend, floats_at(logits, (size_t)i * (size_t)n_vocab + 5),
+                                        &nan, 1);
         else
             step->hidden[(size_t)(i - n_logits) * (size_t)width + 5] = NAN;
     }
+    return logits;
 }
 
 static void what_is_no_number_ends_its_request_alone(void **state)

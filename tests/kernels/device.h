@@ -26,4 +26,11 @@ static inline void device_get(struct backend *be, float *host, struct floats flo
     be->ops->download(be, host, floats, n);
 }
 
+/* Ends the step, then the same. */
+static inline void device_end(struct backend *be, struct floats floats, float *host, size_t n)
+{
+    be->ops->step_end(be);
+    be->ops->download(be, host, floats, n);
+}
+
 #endif

@@ -191,8 +191,8 @@ static void attend(struct backend *be, const struct attention_case *c, const flo
             be->ops->rope_store(be, rows, q_norm, k_norm, kv, layer);
             be->ops->attention(be, out, rows, kv, layer);
         }
-        be->ops->step_end(be, floats_at(out, (size_t)(extra * n_q)), y + (size_t)begin * (size_t)n_q,
-                          (size_t)(n_here * n_q));
+        device_end(be, floats_at(out, (size_t)(extra * n_q)), y + (size_t)begin * (size_t)n_q,
+                   (size_t)(n_here * n_q));
     }
     const struct floats all[] = { rows, out, q_norm, k_norm };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -437,7 +437,7 @@ static void what_a_page_held_before_has_no_influence(void **state)
                 be->ops->step_begin(be, &step);
                 be->ops->rope_store(be, row, NO_FLOATS, NO_FLOATS, kv, 0);
                 be->ops->attention(be, out, row, kv, 0);
-                be->ops->step_end(be, out, junk, 16 * 128);
+                device_end(be, out, junk, 16 * 128);
                 assert_true(isnan(junk[0]));
             }
             step.n_rows = 5;
@@ -445,7 +445,7 @@ static void what_a_page_held_before_has_no_influence(void **state)
             be->ops->step_begin(be, &step);
             be->ops->rope_store(be, row, NO_FLOATS, NO_FLOATS, kv, 0);
             be->ops->attention(be, out, row, kv, 0);
-            be->ops->step_end(be, out, y[run], 5 * 128);
+            device_end(be, out, y[run], 5 * 128);
         }
         assert_memory_equal(y[0], y[1], sizeof y[0]);
         be->ops->kv_copy_page(be, kv, 1, 0);
@@ -476,7 +476,7 @@ static void run_page(struct backend *be, struct kv_memory *kv, int32_t page_id, 
         be->ops->rope_store(be, row, NO_FLOATS, NO_FLOATS, kv, (int)layer);
         be->ops->attention(be, floats_at(out, layer * 16 * 128), row, kv, (int)layer);
     }
-    be->ops->step_end(be, out, y, 2 * 16 * 128);
+    device_end(be, out, y, 2 * 16 * 128);
     be->ops->dealloc(be, row);
     be->ops->dealloc(be, out);
 }

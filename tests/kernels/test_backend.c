@@ -271,7 +271,7 @@ static void an_embedding_is_the_stored_row(void **state)
         struct floats out = device_new(be, NULL, 6 * N_IN);
         be->ops->step_begin(be, &step);
         be->ops->embed(be, out, m, 0);
-        be->ops->step_end(be, out, x, 6 * N_IN);
+        device_end(be, out, x, 6 * N_IN);
         be->ops->dealloc(be, out);
         for (int r = 0; r < 6; r++)
             assert_memory_equal(x + r * N_IN, s.values + ids[r] * N_IN, N_IN * sizeof *x);
@@ -387,7 +387,7 @@ static void rmsnorm_adds_first_and_gather_picks_rows(void **state)
     be->ops->step_begin(be, &step);
     be->ops->gather(be, normed, stream, pending, N);
     float host[2 * N];
-    be->ops->step_end(be, normed, host, 2 * N);
+    device_end(be, normed, host, 2 * N);
     for (int i = 0; i < N; i++) {
         assert_true(host[i] == x[N + i] + add[N + i]);
         assert_true(host[N + i] == x[4 * N + i] + add[4 * N + i]);
@@ -462,12 +462,12 @@ static void operations_on_rows_do_what_they_say(void **state)
     op->upload(be, d_y, x, ROWS * N);
     op->step_begin(be, &step);
     op->positions(be, d_y, d_table, 0, step.n_rows, N, true);
-    op->step_end(be, d_y, y, ROWS * N);
+    device_end(be, d_y, y, ROWS * N);
     for (int i = 0; i < ROWS * N; i++)
         assert_true(y[i] == x[i] + table[positions[i / N] * N + i % N]);
     op->step_begin(be, &step);
     op->positions(be, d_y, d_table, 0, step.n_rows, N, false);
-    op->step_end(be, d_y, y, ROWS * N);
+    device_end(be, d_y, y, ROWS * N);
     for (int i = 0; i < ROWS * N; i++)
         assert_true(y[i] == table[positions[i / N] * N + i % N]);
     float both[ROWS * (N + 7)];

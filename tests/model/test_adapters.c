@@ -236,7 +236,7 @@ static void run_mixed(struct model *model, int32_t ids[N_SEQS][MAX_IDS], float *
                              .page_tables = tables,
                              .output_rows = outputs,
                              .adapters = ADAPTERS };
-        model_forward(model, kv, &step, rows);
+        model_read_logits(model, model_forward(model, kv, &step), step.n_outputs - step.n_hidden, rows);
         for (int r = 0; r < n; r++)
             memcpy(logits[seqs[r]] + (size_t)positions[r] * n_vocab, rows + (size_t)r * n_vocab,
                    n_vocab * sizeof *rows);

@@ -73,7 +73,8 @@ static void feed(struct run *run, const int32_t *ids, int n, bool all_outputs, f
                          .rope_positions = has_prefix ? ropes : NULL,
                          .block_positions = has_prefix ? blocks : NULL,
                          .adapters = &util_adapter };
-    model_forward(run->model, run->kv, &step, logits);
+    model_read_logits(run->model, model_forward(run->model, run->kv, &step), step.n_outputs - step.n_hidden,
+                      logits);
     run->n_done += n;
     free(numbers);
 }

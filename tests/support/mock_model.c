@@ -1,7 +1,7 @@
 #include "support/mock_model.h"
 
+#include "backend/cpu/cpu_sampler.h"
 #include "base/rng.h"
-#include "engine/sample/sampler.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,6 +10,12 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+
+/* Grows in reserve() only. */
+struct buffer {
+    float *data;
+    size_t n;
+};
 
 struct kv_memory {
     int page_tokens;
@@ -89,9 +95,46 @@ static void mock_kv_write_page(struct backend *be, struct kv_memory *kv, int32_t
     memcpy(page_of(kv, page_id), host, page_size(kv));
 }
 
+static float *mock_floats(struct floats floats, size_t n)
+{
+    assert_true(floats.buffer && floats.offset + n <= floats.buffer->n);
+    return floats.buffer->data + floats.offset;
+}
+
+static void mock_upload(struct backend *be, struct floats dst, const float *src, size_t n)
+{
+    (void)be;
+    memcpy(mock_floats(dst, n), src, n * sizeof *src);
+}
+
+static void mock_download(struct backend *be, float *host, struct floats src, size_t n)
+{
+    (void)be;
+    memcpy(host, mock_floats(src, n), n * sizeof *host);
+}
+
+static enum tutti_status mock_reserve_sampling(struct backend *be, int n_vocab, struct tutti_error *err)
+{
+    struct mock_model *mock = mock_of(be);
+    return mock->sampler ? TUTTI_OK : sampler_new(&mock->sampler, n_vocab, err);
+}
+
+static void mock_sample(struct backend *be, struct floats logits, int n_vocab, struct sample_input *inputs,
+                        int n)
+{
+    struct mock_model *mock = mock_of(be);
+    mock->n_sampled += n;
+    for (int i = 0; i < n; i++)
+        sampler_run(mock->sampler, mock_floats(logits, 0), n_vocab, &inputs[i]);
+}
+
 static const struct backend_ops mock_ops = {
     .name = "mock",
     .arithmetic_checksum = mock_arithmetic_checksum,
+    .upload = mock_upload,
+    .download = mock_download,
+    .reserve_sampling = mock_reserve_sampling,
+    .sample = mock_sample,
     .kv_new = mock_kv_new,
     .kv_free = mock_kv_free,
     .kv_page_bytes = mock_kv_page_bytes,
@@ -124,6 +167,10 @@ struct mock_model *mock_model_new(int n_ctx, bool has_stop)
 void mock_model_free(struct mock_model *mock)
 {
     assert_false(mock->model.in_use);
+    sampler_free(mock->sampler);
+    if (mock->logits)
+        free(mock->logits->data);
+    free(mock->logits);
     free(mock);
 }
 
@@ -158,10 +205,18 @@ void mock_outputs(const int32_t *ids, int n, float *hidden, float *logits)
 static enum tutti_status mock_reserve(struct model *model, int max_rows, int max_outputs,
                                       struct tutti_error *err)
 {
-    (void)model;
+    struct mock_model *mock = (struct mock_model *)model;
+    size_t n = (size_t)max_outputs * MOCK_VOCAB;
     (void)max_rows;
-    (void)max_outputs;
-    (void)err;
+    struct buffer *logits = mock->logits ? mock->logits : calloc(1, sizeof *logits);
+    float *data = logits ? realloc(logits->data, n * sizeof *data) : NULL;
+    if (!data) {
+        if (!mock->logits)
+            free(logits);
+        return error_set(err, TUTTI_E_MEMORY, "mock logits: out of memory");
+    }
+    *logits = (struct buffer){ data, n };
+    mock->logits = logits;
     return TUTTI_OK;
 }
 
@@ -172,9 +227,10 @@ static int32_t *id_at(const struct kv_memory *kv, const struct step *step, int r
     return page_of(kv, page_id) + pos % kv->page_tokens;
 }
 
-static void mock_forward(struct model *model, struct kv_memory *kv, const struct step *step, float *logits)
+static struct floats mock_forward(struct model *model, struct kv_memory *kv, const struct step *step)
 {
     struct mock_model *mock = (struct mock_model *)model;
+    struct floats logits = { .buffer = mock->logits };
     for (int r = 0; r < step->n_rows; r++)
         *id_at(kv, step, r, step->positions[r]) = step->token_ids[r];
     int n_logits = step->n_outputs - step->n_hidden;
@@ -186,7 +242,7 @@ static void mock_forward(struct model *model, struct kv_memory *kv, const struct
         if ((int)(mix64(hash ^ 77) % 100) < mock->percent_wrong)
             hash = ~hash;
         if (i < n_logits)
-            mock_logits(hash, logits + (size_t)i * MOCK_VOCAB);
+            mock_logits(hash, mock_floats(floats_at(logits, (size_t)i * MOCK_VOCAB), MOCK_VOCAB));
         else
             mock_hidden(hash, step->hidden + (size_t)(i - n_logits) * MOCK_WIDTH);
     }
@@ -198,6 +254,7 @@ static void mock_forward(struct model *model, struct kv_memory *kv, const struct
         usleep((useconds_t)mock->step_us);
     while (atomic_load(&mock->is_held))
         usleep(200);
+    return logits;
 }
 
 tutti_engine *mock_engine(struct mock_model *mock, const struct tutti_engine_options *options,
@@ -240,8 +297,7 @@ int mock_answer(const struct tutti_request *request, int choice, int max_context
                                                                                : max_context;
     for (; n < end; n++) {
         mock_logits(hash, logits);
-        struct sample_input in = { .logits = logits,
-                                   .n_usable = MOCK_USABLE,
+        struct sample_input in = { .n_usable = MOCK_USABLE,
                                    .sampling = &request->sampling,
                                    .ids = all,
                                    .n_prompt = (int)request->n_ids,
@@ -249,7 +305,7 @@ int mock_answer(const struct tutti_request *request, int choice, int max_context
                                    .seed = request->sampling.seed,
                                    .choice = choice };
         struct sample sample;
-        assert_true(sampler_draw(sampler, &in, &sample));
+        assert_true(sampler_draw(sampler, logits, &in, &sample));
         if (has_stop && sample.token == MOCK_STOP)
             break;
         hash = mock_hash(hash, all[n] = sample.token);

@@ -17,6 +17,9 @@ struct mock_model {
     struct model model; /* first */
     struct backend backend;
     struct backend_caps caps;
+    struct sampler *sampler;
+    struct buffer *logits;
+    int n_sampled;       /* rows that an input of sample() began at, so far */
     uint64_t salt;       /* of its logits */
     int step_us;         /* how long a step takes */
     atomic_bool is_held; /* no step ends: for tests in which requests must arrive during one */

@@ -27,6 +27,7 @@ static void cpu_free(struct backend *be)
     if (!cpu)
         return;
     free_scratch(cpu);
+    cpu_sampling_release(cpu);
     for (int i = 0; cpu->kinds && i < cpu->n_kinds; i++) {
         free(cpu->kinds[i].rope_freqs);
         free(cpu->kinds[i].alibi_slopes);
@@ -80,10 +81,8 @@ static void cpu_step_begin(struct backend *be, const struct step *step)
     cpu_attention_begin(cpu);
 }
 
-static void cpu_step_end(struct backend *be, struct floats result, float *host, size_t n_floats)
+static void cpu_step_end(struct backend *be)
 {
-    if (result.buffer)
-        cpu_download(be, host, result, n_floats);
     cpu_of(be)->step = NULL;
 }
 
@@ -102,9 +101,11 @@ static bool cpu_all_gather_rows(struct backend *be, struct floats x, int n_rows,
     return cluster_all_gather_rows(cpu_of(be)->cluster, cpu_of(be)->team, cpu_rows(x, n_rows, n), n_rows, n);
 }
 
-static bool cpu_collect(struct backend *be, float *host, struct floats part, int n_rows, const int *begins)
+static bool cpu_collect(struct backend *be, struct floats whole, struct floats part, int n_rows,
+                        const int *begins)
 {
-    return cluster_gather_rows(cpu_of(be)->cluster, host, cpu_floats(part, 0), n_rows, begins);
+    return cluster_gather_rows(cpu_of(be)->cluster, cpu_floats(whole, 0), cpu_floats(part, 0), n_rows,
+                               begins);
 }
 
 static void cpu_run(struct backend *be, team_fn *fn, void *arg)
@@ -179,6 +180,8 @@ static const struct backend_ops CPU_OPS = {
     .all_gather_rows = cpu_all_gather_rows,
     .collect = cpu_collect,
     .step_end = cpu_step_end,
+    .reserve_sampling = cpu_reserve_sampling,
+    .sample = cpu_sample,
     .run = cpu_run,
     .share_threads = cpu_share_threads,
 };

@@ -155,6 +155,9 @@ struct cpu_backend {
 
     struct cpu_share *shares; /* [n_threads], of the running operation */
 
+    struct sampler **samplers; /* [n_threads]; NULL before reserve_sampling() */
+    int n_sampled_vocab;       /* of the samplers */
+
     const struct step *step;
 };
 
@@ -254,6 +257,10 @@ void cpu_positions(struct backend *be, struct floats x, struct floats table, int
 void cpu_concat(struct backend *be, struct floats y, struct floats a, int n_a, struct floats b, int n_b,
                 int n_rows);
 void cpu_gather(struct backend *be, struct floats y, struct floats x, struct floats add, int n);
+
+enum tutti_status cpu_reserve_sampling(struct backend *be, int n_vocab, struct tutti_error *err);
+void cpu_sample(struct backend *be, struct floats logits, int n_vocab, struct sample_input *inputs, int n);
+void cpu_sampling_release(struct cpu_backend *cpu);
 
 enum tutti_status cpu_kv_new(struct backend *be, struct kv_memory **out, int n_pages, enum dtype dtype,
                              struct tutti_error *err);

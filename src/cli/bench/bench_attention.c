@@ -80,7 +80,7 @@ static void run_layers(struct attention_bench *b, int first, int n_rows, bool is
         else
             be->ops->attention(be, b->y, b->qkv, b->kv, layer);
     }
-    be->ops->step_end(be, NO_FLOATS, NULL, 0);
+    be->ops->step_end(be);
 }
 
 static void fill_context(struct attention_bench *b)

@@ -34,7 +34,6 @@ struct bench {
     int32_t *adapters;           /* [n_users]: the first has none */
     int32_t *pages;              /* [n_users * pages_per_user] */
     const int32_t **page_tables; /* [n_users] */
-    float *logits;               /* [n_users][n_vocab] */
 };
 
 static int max_int(int a, int b)
@@ -81,7 +80,7 @@ static void run_prompt(struct bench *b, int first, int n_rows)
         .page_tables = b->page_tables,
         .output_rows = b->outputs,
     };
-    model_forward(b->model, b->kv, &step, b->logits);
+    (void)model_forward(b->model, b->kv, &step);
 }
 
 /* Decodes one token for each of n_users, at position context; adapts: the users use the adapters
@@ -104,7 +103,7 @@ static void run_decode(struct bench *b, int n_users, int context, bool adapts)
         .output_rows = b->outputs,
         .adapters = adapts ? b->adapters : NULL,
     };
-    model_forward(b->model, b->kv, &step, b->logits);
+    (void)model_forward(b->model, b->kv, &step);
 }
 
 /* Prefills a chunk for one user and copies its pages to all others: attention then has the same
@@ -344,7 +343,6 @@ static void clear(struct bench *b)
     free(b->adapters);
     free(b->pages);
     free(b->page_tables);
-    free(b->logits);
 }
 
 /* The plan's numbers have bounds (bench.c) that keep these products within int. */
@@ -365,9 +363,7 @@ static enum tutti_status init(struct bench *b, struct model *model, const struct
     b->adapters = calloc(users, sizeof *b->adapters);
     b->pages = calloc(users * (size_t)b->pages_per_user, sizeof *b->pages);
     b->page_tables = calloc(users, sizeof *b->page_tables);
-    b->logits = calloc(users * (size_t)model->desc.n_vocab, sizeof *b->logits);
-    if (!b->ids || !b->positions || !b->seqs || !b->outputs || !b->adapters || !b->pages || !b->page_tables ||
-        !b->logits)
+    if (!b->ids || !b->positions || !b->seqs || !b->outputs || !b->adapters || !b->pages || !b->page_tables)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the steps of %d users", b->n_users);
     bench_fill_ids(b->ids, b->max_rows, model->desc.n_usable_vocab, 1);
     /* Only user 0 has pages for the prompt; every user has pages for the context. */

@@ -6,7 +6,7 @@
 #ifndef TUTTI_PROMPT_RESULTS_H
 #define TUTTI_PROMPT_RESULTS_H
 
-#include "engine/sample/sampler.h"
+#include "backend/sample.h"
 
 struct prompt_results {
     struct sample *scores; /* [n_scores]: of each token of the prompt; the first has none */

@@ -7,8 +7,8 @@
 #ifndef TUTTI_REPLY_H
 #define TUTTI_REPLY_H
 
+#include "backend/sample.h"
 #include "engine/requests/rewrite.h"
-#include "engine/sample/sampler.h"
 #include "engine/sample/stops.h"
 #include "tokenizer/tokenizer.h"
 

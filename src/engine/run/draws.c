@@ -1,4 +1,4 @@
-/* Draws the tokens of a step: which rows, on which thread, and what happens if a token mask is late. */
+/* Draws the tokens of a step: which rows, and what happens if a token mask is late. */
 #include "base/system/clock.h"
 #include "engine/run/engine_state.h"
 
@@ -20,56 +20,81 @@ static void constrain(struct sample_input *in, struct draw *draw, const struct r
     draw->is_over = draw->mask.is_empty && !has_stop;
 }
 
-static void draw_one(struct tutti_engine *e, struct sampler *sampler, struct draw *draw)
+/* Tokens of the sequence of draws[first]: the first row, then those of its draft tokens. */
+static int n_rows_of(const struct draw *first)
+{
+    int n = 1;
+    while (first[n - 1].draft_token >= 0)
+        n++;
+    return n;
+}
+
+/* What the backend is to do with the first n_rows rows of a sequence, from draw on. False: nothing,
+ * because no token can be drawn. */
+static bool fill_input(struct tutti_engine *e, struct sample_input *in, struct draw *draw, int n_rows)
 {
     const struct model_desc *desc = &e->model->desc;
     const struct sequence *seq = draw->seq;
     const struct request *r = seq->request;
-    struct sample_input in = { .logits = draw->logits,
-                               .n_usable = desc->n_usable_vocab,
-                               .sampling = &r->spec.sampling,
-                               .ids = seq->ids,
-                               .n_prompt = seq->n_prompt,
-                               .n_ids = draw->n_ids,
-                               .seed = r->seed,
-                               .choice = seq->choice,
-                               .logprobs = r->spec.logprobs,
-                               .n_top = r->spec.top_logprobs };
-    if (e->hooks.logits)
-        e->hooks.logits(e->hooks.user, r->id, seq->choice, draw->n_ids - seq->n_prompt, draw->logits,
-                        desc->n_vocab);
+    *in = (struct sample_input){ .kind = r->beams ? SAMPLE_BEST : SAMPLE_DRAW,
+                                 .row = draw->output,
+                                 .n_usable = desc->n_usable_vocab,
+                                 .sampling = &r->spec.sampling,
+                                 .ids = seq->ids,
+                                 .n_prompt = seq->n_prompt,
+                                 .n_ids = draw->n_ids,
+                                 .n_drafts = n_rows - 1,
+                                 .seed = r->seed,
+                                 .choice = seq->choice,
+                                 .logprobs = r->spec.logprobs,
+                                 .n_top = r->spec.top_logprobs,
+                                 .out = &e->samples[draw - e->draws] };
     if (r->beams) {
-        struct beam *beam = beam_of(r->beams, seq);
-        draw->is_finite = sampler_best(sampler, &in, draw->logits, r->beams->n_candidates, beam->candidates,
-                                       &draw->sample.token);
-        beam->has_candidates = draw->is_finite;
-    } else if (constraint_is_stuck(&draw->mask)) {
-        return; /* no token can be drawn */
-    } else {
-        if (draw->mask.bits)
-            constrain(&in, draw, r, desc);
-        if (draw->is_over)
-            return;
-        draw->is_finite = sampler_draw(sampler, &in, &draw->sample);
-        int32_t token = draw->sample.token;
-        draw->is_accepted = draw->is_finite && token == draw->draft_token &&
-                            !request_is_stop_id(r, desc, token);
+        in->n_best = r->beams->n_candidates;
+        in->best = beam_of(r->beams, seq)->candidates;
+        return true;
+    }
+    if (constraint_is_stuck(&draw->mask))
+        return false;
+    if (draw->mask.bits)
+        constrain(in, draw, r, desc);
+    return !draw->is_over;
+}
+
+/* Notes the results of an input in its draws. */
+static void note_results(struct tutti_engine *e, const struct sample_input *in)
+{
+    for (int k = 0; k < in->n_out; k++) {
+        struct draw *draw = &e->draws[&in->out[k] - e->samples];
+        const struct request *r = draw->seq->request;
+        draw->sample = in->out[k];
+        draw->is_finite = k < in->n_out - 1 || in->is_finite;
+        if (r->beams)
+            beam_of(r->beams, draw->seq)->has_candidates = draw->is_finite;
+        else
+            draw->is_accepted = draw->is_finite && draw->sample.token == draw->draft_token &&
+                                !request_is_stop_id(r, &e->model->desc, draw->sample.token);
     }
 }
 
-/* One thread draws all tokens of a sequence, up to the first rejected draft token: no more will be
- * used. */
-static void draw_share(void *arg, int thread, int n_threads)
+/* With hooks.logits: each row by itself, up to the first rejected draft token. */
+static void draw_hooked(struct tutti_engine *e, struct draw *draw)
 {
-    struct tutti_engine *e = arg;
-    for (int i = 0, n_seqs = 0; i < e->n_draws; n_seqs++) {
-        bool is_wanted = n_seqs % n_threads == thread;
-        do {
-            if (is_wanted)
-                draw_one(e, e->samplers[thread], &e->draws[i]);
-            is_wanted = is_wanted && e->draws[i].is_accepted;
-        } while (e->draws[i++].draft_token >= 0);
-    }
+    struct backend *be = e->model->backend;
+    size_t n_vocab = (size_t)e->model->desc.n_vocab;
+    do {
+        const struct sequence *seq = draw->seq;
+        struct floats row = floats_at(e->logits, (size_t)draw->output * n_vocab);
+        struct sample_input in;
+        be->ops->download(be, e->host_row, row, n_vocab);
+        e->hooks.logits(e->hooks.user, seq->request->id, seq->choice, draw->n_ids - seq->n_prompt,
+                        e->host_row, (int)n_vocab);
+        be->ops->upload(be, row, e->host_row, n_vocab);
+        if (!fill_input(e, &in, draw, 1))
+            return;
+        be->ops->sample(be, e->logits, (int)n_vocab, &in, 1);
+        note_results(e, &in);
+    } while ((draw++)->is_accepted);
 }
 
 static struct constraint_mask mask_of(const struct tutti_engine *e, const struct sequence *seq)
@@ -136,30 +161,40 @@ void draws_collect(struct tutti_engine *e)
         struct sequence *seq = entry->seq;
         if (entry->output < 0)
             continue;
-        float *logits = e->logits + (size_t)entry->output * (size_t)e->model->desc.n_vocab;
         for (int k = 0; k <= entry->n_drafts; k++)
-            e->draws[e->n_draws++] = (struct draw){
-                .seq = seq,
-                .logits = logits + (size_t)k * (size_t)e->model->desc.n_vocab,
-                .n_ids = seq->n_ids + k,
-                .draft_token = k < entry->n_drafts ? seq->ids[seq->n_ids + k] : -1,
-                .mask = mask_of(e, seq)
-            };
+            e->draws[e->n_draws++] = (struct draw){ .seq = seq,
+                                                    .output = entry->output + k,
+                                                    .n_ids = seq->n_ids + k,
+                                                    .draft_token = k < entry->n_drafts
+                                                                       ? seq->ids[seq->n_ids + k]
+                                                                       : -1,
+                                                    .mask = mask_of(e, seq) };
         if (seq->request->beams && seq->n_ids == seq->n_prompt)
             beams_attach(seq);
         for (struct sequence *fork; (fork = scheduler_fork(s, seq));)
             e->draws[e->n_draws++] = (struct draw){ .seq = fork,
-                                                    .logits = logits,
+                                                    .output = entry->output,
                                                     .n_ids = fork->n_ids,
                                                     .draft_token = -1,
                                                     .mask = mask_of(e, fork) };
     }
 }
 
+/* Results of draft tokens after the first rejected one are not used, and not computed. */
 void draws_run(struct tutti_engine *e)
 {
-    if (e->n_draws == 1)
-        draw_share(e, 0, 1);
-    else
-        run_on_team(e, draw_share, e);
+    struct backend *be = e->model->backend;
+    int n_inputs = 0;
+    for (int i = 0, n_rows; i < e->n_draws; i += n_rows) {
+        struct draw *draw = &e->draws[i];
+        n_rows = n_rows_of(draw);
+        if (e->hooks.logits)
+            draw_hooked(e, draw);
+        else
+            n_inputs += fill_input(e, &e->inputs[n_inputs], draw, n_rows);
+    }
+    if (n_inputs > 0)
+        be->ops->sample(be, e->logits, e->model->desc.n_vocab, e->inputs, n_inputs);
+    for (int i = 0; i < n_inputs; i++)
+        note_results(e, &e->inputs[i]);
 }

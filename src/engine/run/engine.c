@@ -118,28 +118,6 @@ static enum tutti_status reserve_kv(struct tutti_engine *e, int *n_pages, struct
     return st == TUTTI_OK ? model_kv_new(e->model, &e->kv, *n_pages, err) : st;
 }
 
-static void count_threads(void *arg, int thread, int n_threads)
-{
-    if (thread == 0)
-        *(int *)arg = n_threads;
-}
-
-static enum tutti_status reserve_samplers(struct tutti_engine *e, struct tutti_error *err)
-{
-    int n_threads = 1;
-    run_on_team(e, count_threads, &n_threads);
-    e->samplers = calloc((size_t)n_threads, sizeof(struct sampler *));
-    if (!e->samplers)
-        return error_set(err, TUTTI_E_MEMORY, "samplers: out of memory");
-    e->n_samplers = n_threads;
-    for (int i = 0; i < n_threads; i++) {
-        enum tutti_status st = sampler_new(&e->samplers[i], e->model->desc.n_vocab, err);
-        if (st != TUTTI_OK)
-            return st;
-    }
-    return TUTTI_OK;
-}
-
 /* Most draft tokens in a step. */
 static int max_draft_rows(const struct tutti_engine *e)
 {
@@ -163,11 +141,15 @@ static enum tutti_status reserve_queues(struct tutti_engine *e, struct tutti_err
     e->n_slots = o->max_seqs + o->max_queue;
     e->slots = calloc((size_t)e->n_slots, sizeof(struct request *));
     e->free_slots = calloc((size_t)e->n_slots, sizeof *e->free_slots);
-    e->logits = calloc((size_t)max_outputs(e) * (size_t)e->model->desc.n_vocab, sizeof *e->logits);
-    e->draws = calloc((size_t)o->max_seqs + (size_t)max_draft_rows(e), sizeof *e->draws);
+    size_t n_draws = (size_t)o->max_seqs + (size_t)max_draft_rows(e), n_outputs = (size_t)max_outputs(e);
+    e->draws = calloc(n_draws, sizeof *e->draws);
+    e->samples = calloc(n_draws, sizeof *e->samples);
+    e->inputs = calloc(n_draws > n_outputs ? n_draws : n_outputs, sizeof *e->inputs);
+    if (e->hooks.logits)
+        e->host_row = calloc((size_t)e->model->desc.n_vocab, sizeof *e->host_row);
     e->scores = calloc((size_t)max_outputs(e), sizeof *e->scores);
     e->hidden = calloc((size_t)o->max_batch_tokens, (size_t)e->model->desc.d_model * sizeof *e->hidden);
-    if (!e->slots || !e->free_slots || !e->logits || !e->draws || !e->scores || !e->hidden)
+    if (!e->slots || !e->free_slots || !e->draws || !e->samples || !e->inputs || !e->scores || !e->hidden)
         return error_set(err, TUTTI_E_MEMORY,
                          "logits of %d sequences and a queue of %d requests: out of memory", max_outputs(e),
                          e->n_slots);
@@ -218,7 +200,7 @@ static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err
     if (st == TUTTI_OK)
         st = reserve_queues(e, err);
     if (st == TUTTI_OK)
-        st = reserve_samplers(e, err);
+        st = e->model->backend->ops->reserve_sampling(e->model->backend, e->model->desc.n_vocab, err);
     if (st == TUTTI_OK)
         st = reserve_kv(e, &n_pages, err); /* last of the large allocations: it takes a part of the rest */
     if (st == TUTTI_OK)
@@ -432,15 +414,14 @@ void tutti_engine_close(tutti_engine *e)
     draft_free(e->draft);
     if (e->kv)
         model_kv_free(e->model, e->kv);
-    for (int i = 0; i < e->n_samplers; i++)
-        sampler_free(e->samplers[i]);
-    free(e->samplers);
     queue_free(e->records);
     queue_free(e->ready);
     free(e->draws);
     free(e->scores);
     free(e->hidden);
-    free(e->logits);
+    free(e->host_row);
+    free(e->inputs);
+    free(e->samples);
     free(e->free_slots);
     free(e->slots);
     shares_clear(&e->shares);

@@ -20,9 +20,9 @@ static inline struct model *model_of(const tutti_model *handle)
 struct engine_hooks {
     /* NULL: model_reserve(), model_forward() */
     enum tutti_status (*reserve)(struct model *model, int max_rows, int max_outputs, struct tutti_error *err);
-    void (*forward)(struct model *model, struct kv_memory *kv, const struct step *step, float *logits);
+    struct floats (*forward)(struct model *model, struct kv_memory *kv, const struct step *step);
     /* Sees, and may change, the logits for token number index (from 0) of an answer. Called on the
-     * engine thread or on a compute thread. May be NULL. */
+     * engine thread; each row is then copied to the host and back, and sampled by itself. May be NULL. */
     void (*logits)(void *user, uint64_t request_id, int choice, int index, float *logits, int n_vocab);
     void *user;
     bool forces_drafts;    /* verify every draft token, whatever it costs */

@@ -2,13 +2,13 @@
 #ifndef TUTTI_ENGINE_STATE_H
 #define TUTTI_ENGINE_STATE_H
 
+#include "backend/sample.h"
 #include "base/system/queue.h"
 #include "base/system/workers.h"
 #include "engine/constraints/constraint.h"
 #include "engine/run/alloc_guard.h"
 #include "engine/run/engine.h"
 #include "engine/run/stats.h"
-#include "engine/sample/sampler.h"
 #include "engine/schedule/lifecycle.h"
 #include "engine/schedule/spiller.h"
 
@@ -32,7 +32,7 @@ struct record {
  * draft tokens. */
 struct draw {
     struct sequence *seq;
-    float *logits;
+    int output; /* row of the logits */
     struct sample sample;
     int n_ids;           /* tokens before it, including draft tokens */
     int32_t draft_token; /* the draft token at this position; -1: none, the last draw of its sequence */
@@ -100,16 +100,17 @@ struct tutti_engine {
     uint64_t step_us;        /* how long the last step took */
     /* The engine thread found nothing to do; its records may not be sent yet. */
     atomic_bool is_settled;
-    float *logits;      /* [max outputs of a step][n_vocab] */
-    struct draw *draws; /* [max_seqs + rows of draft tokens] */
+    struct floats logits; /* of the last step, [its outputs][n_vocab], in the backend's memory */
+    float *host_row;      /* [n_vocab]: with hooks.logits; else NULL */
+    struct draw *draws;   /* [max_seqs + rows of draft tokens] */
     int n_draws;
-    float *hidden;        /* [max_batch_tokens][d_model]: of rows whose hidden states are needed */
-    struct score *scores; /* [max outputs of a step] */
+    struct sample_input *inputs; /* [max outputs of a step, or draws] of the backend's sample() */
+    struct sample *samples;      /* [max draws]: results, draw by draw */
+    float *hidden;               /* [max_batch_tokens][d_model]: of rows whose hidden states are needed */
+    struct score *scores;        /* [max outputs of a step] */
     int n_scores;
     struct constraints *constraints; /* NULL: the model has no tokenizer */
-    struct sampler **samplers;       /* [n_samplers], one for each compute thread */
-    int n_samplers;
-    bool has_failed; /* a rank was lost, and options.failed was called */
+    bool has_failed;                 /* a rank was lost, and options.failed was called */
     alloc_phase phase;
     struct stats stats;
 };
@@ -131,8 +132,6 @@ void prompts_add(void *engine, struct request *r);
 
 /* step.c */
 void *step_main(void *engine);
-/* Calls fn(arg, thread, n_threads) on the compute threads; if there are none, on the calling thread. */
-void run_on_team(struct tutti_engine *e, team_fn *fn, void *arg);
 /* draws.c, engine thread */
 /* Before scheduler_advance(): removes rows whose token mask is late from the step, which took
  * step_us; their sequences wait. */

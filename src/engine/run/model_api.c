@@ -329,7 +329,8 @@ static void run_logits(struct model *model, struct kv_memory *kv, const struct l
                          .prefix_lens = has_prefix ? &prefix->n : NULL,
                          .rope_positions = has_prefix ? s->ropes : NULL,
                          .block_positions = has_prefix ? s->blocks : NULL };
-    model_forward(model, kv, &step, logits + (size_t)begin * (size_t)model->desc.n_vocab);
+    model_read_logits(model, model_forward(model, kv, &step), n,
+                      logits + (size_t)begin * (size_t)model->desc.n_vocab);
 }
 
 enum tutti_status tutti_model_logits(tutti_model *handle, const int32_t *ids, size_t n_ids, float *logits,

@@ -1,22 +1,24 @@
-/* After a step: takes log-probabilities and hidden states of prompt rows. Engine thread, and its
- * compute threads. */
+/* After a step: takes log-probabilities and hidden states of prompt rows. Engine thread. */
 #include "base/system/clock.h"
 #include "engine/run/engine_state.h"
 
-/* One thread computes each log-probability, as for a draw. */
-static void score_share(void *arg, int thread, int n_threads)
+/* Log-probabilities of prompt tokens, from the rows of the tokens before them. */
+static void score_rows(struct tutti_engine *e)
 {
-    struct tutti_engine *e = arg;
-    int n_vocab = e->model->desc.n_vocab;
-    for (int i = thread; i < e->n_scores; i += n_threads) {
-        struct score *score = &e->scores[i];
+    struct backend *be = e->model->backend;
+    for (int i = 0; i < e->n_scores; i++) {
+        const struct score *score = &e->scores[i];
         const struct request *r = score->entry->seq->request;
-        struct sample_input in = { .logits = e->logits + (size_t)score->output * (size_t)n_vocab,
-                                   .n_usable = e->model->desc.n_usable_vocab,
-                                   .n_top = r->spec.top_logprobs };
-        score->is_finite = sampler_score(e->samplers[thread], &in, r->prompt[score->pos],
-                                         &r->results->scores[score->pos]);
+        e->inputs[i] = (struct sample_input){ .kind = SAMPLE_SCORE,
+                                              .row = score->output,
+                                              .n_usable = e->model->desc.n_usable_vocab,
+                                              .n_top = r->spec.top_logprobs,
+                                              .token = r->prompt[score->pos],
+                                              .out = &r->results->scores[score->pos] };
     }
+    be->ops->sample(be, e->logits, e->model->desc.n_vocab, e->inputs, e->n_scores);
+    for (int i = 0; i < e->n_scores; i++)
+        e->scores[i].is_finite = e->inputs[i].is_finite;
 }
 
 void prompt_rows_take(struct tutti_engine *e)
@@ -39,7 +41,7 @@ void prompt_rows_take(struct tutti_engine *e)
         r->n_seen = entry->first_pos + entry->n_scores + entry->n_hidden;
     }
     if (e->n_scores > 0)
-        run_on_team(e, score_share, e);
+        score_rows(e);
 }
 
 const struct score *prompt_rows_bad_score(const struct tutti_engine *e)

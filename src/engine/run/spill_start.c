@@ -54,9 +54,15 @@ static bool sum_of_sample(struct tutti_engine *e, size_t page_bytes, uint64_t *s
     int32_t pages[SAMPLE_PAGES], adapter = -1, last_row;
     const int32_t *table = pages;
     int n_ids = n_pages * page_tokens;
+    struct floats logits = NO_FLOATS;
+    size_t n_vocab = (size_t)e->model->desc.n_vocab;
     void *page = malloc(page_bytes);
-    if (!page)
+    float *row = malloc(n_vocab * sizeof *row);
+    if (!page || !row) {
+        free(page);
+        free(row);
         return false;
+    }
     for (int i = 0; i < n_ids; i++) {
         ids[i] = (int32_t)((int64_t)i * 7919 % e->model->desc.n_usable_vocab);
         positions[i] = i;
@@ -76,14 +82,17 @@ static bool sum_of_sample(struct tutti_engine *e, size_t page_bytes, uint64_t *s
                              .page_tables = &table,
                              .output_rows = &last_row,
                              .adapters = &adapter };
-        e->hooks.forward(e->model, e->kv, &step, e->logits);
+        logits = e->hooks.forward(e->model, e->kv, &step);
     }
-    if (n_ids > 0)
-        *sum = hash64(*sum, e->logits, (size_t)e->model->desc.n_vocab * sizeof *e->logits);
+    if (n_ids > 0) {
+        model_read_logits(e->model, logits, 1, row);
+        *sum = hash64(*sum, row, n_vocab * sizeof *row);
+    }
     for (int i = 0; i < n_pages; i++) {
         be->ops->kv_read_page(be, e->kv, i, page);
         *sum = hash64(*sum, page, page_bytes);
     }
+    free(row);
     free(page);
     return true;
 }

@@ -15,7 +15,8 @@ static void enter_phase(struct tutti_engine *e, const char *phase)
     atomic_store_explicit(&e->phase, phase, memory_order_relaxed);
 }
 
-void run_on_team(struct tutti_engine *e, team_fn *fn, void *arg)
+/* Calls fn(arg, thread, n_threads) on the compute threads; if there are none, on the calling thread. */
+static void run_on_team(struct tutti_engine *e, team_fn *fn, void *arg)
 {
     const struct backend_ops *ops = e->model->backend->ops;
     if (ops->run)
@@ -223,7 +224,7 @@ static bool do_step(struct tutti_engine *e)
     enter_phase(e, "forward pass");
     uint64_t forward_us = clock_now_us();
     s->step.hidden = e->hidden;
-    e->hooks.forward(e->model, e->kv, &s->step, e->logits);
+    e->logits = e->hooks.forward(e->model, e->kv, &s->step);
     uint64_t step_us = clock_now_us() - forward_us;
     if (model_is_lost(e->model)) {
         fail_all(e);

@@ -9,7 +9,7 @@
 #ifndef TUTTI_BEAM_H
 #define TUTTI_BEAM_H
 
-#include "engine/sample/sampler.h"
+#include "backend/sample.h"
 
 struct sequence;
 

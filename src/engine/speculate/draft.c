@@ -1,7 +1,7 @@
 #include "engine/speculate/draft.h"
 
+#include "backend/sample.h"
 #include "base/system/clock.h"
-#include "engine/sample/sampler.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,10 +39,10 @@ struct draft {
     struct kv_pool *pool;
     struct follower *followers; /* [max_seqs] */
     int32_t *page_table_memory;
-    struct sampler **samplers; /* [n_samplers], one for each compute thread */
-    int n_samplers;
-    float *logits;          /* [max_outputs][n_vocab] */
-    struct runner *runners; /* [max_outputs], of this step */
+    struct floats logits;        /* of the last pass, in the backend's memory */
+    struct sample_input *inputs; /* [max_outputs] */
+    struct sample *samples;      /* [max_outputs] */
+    struct runner *runners;      /* [max_outputs], of this step */
     int n_runners;
     uint64_t n_passes, n_rows;
     int32_t *n_holders; /* [n_pages] scratch of the audit */
@@ -113,42 +113,15 @@ int draft_max_rows(int max_seqs)
     return SPECULATION_ROWS + NEAR_ROWS * draft_max_outputs(max_seqs);
 }
 
-static void count_threads(void *arg, int thread, int n_threads)
-{
-    if (thread == 0)
-        *(int *)arg = n_threads;
-}
-
-static void run_on_team(const struct draft *d, team_fn *fn, void *arg)
-{
-    struct backend *be = d->options.model->backend;
-    if (be->ops->run)
-        be->ops->run(be, fn, arg);
-    else
-        fn(arg, 0, 1);
-}
-
-static enum tutti_status reserve_samplers(struct draft *d, struct tutti_error *err)
-{
-    int n_threads = 1;
-    run_on_team(d, count_threads, &n_threads);
-    d->samplers = calloc((size_t)n_threads, sizeof(struct sampler *));
-    if (!d->samplers)
-        return error_set(err, TUTTI_E_MEMORY, "samplers of the draft model: out of memory");
-    enum tutti_status st = TUTTI_OK;
-    for (; d->n_samplers < n_threads && st == TUTTI_OK; d->n_samplers++)
-        st = sampler_new(&d->samplers[d->n_samplers], d->options.target->n_usable_vocab, err);
-    return st;
-}
-
 static bool reserve_memory(struct draft *d)
 {
     size_t n_seqs = (size_t)d->options.max_seqs, n_rows = (size_t)d->max_rows;
-    size_t n_outputs = (size_t)d->max_outputs, n_vocab = (size_t)d->options.model->desc.n_vocab;
+    size_t n_outputs = (size_t)d->max_outputs;
     size_t n_pages = (size_t)kv_pages_of(d->options.max_context, d->page_tokens);
     d->followers = calloc(n_seqs, sizeof *d->followers);
     d->page_table_memory = calloc(n_seqs, n_pages * sizeof *d->page_table_memory);
-    d->logits = calloc(n_outputs * n_vocab, sizeof *d->logits);
+    d->inputs = calloc(n_outputs, sizeof *d->inputs);
+    d->samples = calloc(n_outputs, sizeof *d->samples);
     d->runners = calloc(n_outputs, sizeof *d->runners);
     d->n_holders = calloc((size_t)d->options.n_pages, sizeof *d->n_holders);
     d->token_ids = calloc(n_rows, sizeof *d->token_ids);
@@ -156,7 +129,7 @@ static bool reserve_memory(struct draft *d)
     d->row_seqs = calloc(n_rows, sizeof *d->row_seqs);
     d->output_rows = calloc(n_rows, sizeof *d->output_rows);
     d->page_tables = calloc(n_seqs, sizeof *d->page_tables);
-    if (!d->followers || !d->page_table_memory || !d->logits || !d->runners || !d->n_holders ||
+    if (!d->followers || !d->page_table_memory || !d->inputs || !d->samples || !d->runners || !d->n_holders ||
         !d->token_ids || !d->positions || !d->row_seqs || !d->output_rows || !d->page_tables)
         return false;
     for (size_t i = 0; i < n_seqs; i++)
@@ -178,7 +151,8 @@ enum tutti_status draft_new(struct draft **out, const struct draft_options *opti
         st = error_set(err, TUTTI_E_MEMORY, "draft model for %d sequences of %d tokens: out of memory",
                        options->max_seqs, options->max_context);
     if (st == TUTTI_OK)
-        st = reserve_samplers(d, err);
+        st = options->model->backend->ops->reserve_sampling(options->model->backend,
+                                                            options->target->n_usable_vocab, err);
     if (st == TUTTI_OK)
         st = kv_pool_new(&d->pool, options->n_pages, d->page_tokens, options->hash_seed, err);
     if (st == TUTTI_OK)
@@ -198,9 +172,6 @@ void draft_free(struct draft *d)
     if (d->kv)
         model_kv_free(d->options.model, d->kv);
     kv_pool_free(d->pool);
-    for (int i = 0; i < d->n_samplers; i++)
-        sampler_free(d->samplers[i]);
-    free(d->samplers);
     free(d->page_tables);
     free(d->output_rows);
     free(d->row_seqs);
@@ -208,7 +179,8 @@ void draft_free(struct draft *d)
     free(d->token_ids);
     free(d->n_holders);
     free(d->runners);
-    free(d->logits);
+    free(d->samples);
+    free(d->inputs);
     free(d->page_table_memory);
     free(d->followers);
     free(d);
@@ -341,7 +313,7 @@ static void add_rows(struct draft *d, const struct follower *f, const struct seq
 static uint64_t pass_run(struct draft *d, struct speculation *sp)
 {
     uint64_t start_us = clock_now_us();
-    d->options.forward(d->options.model, d->kv, &d->step, d->logits);
+    d->logits = d->options.forward(d->options.model, d->kv, &d->step);
     uint64_t us = clock_now_us() - start_us;
     speculation_note_pass(sp, d->step.n_rows, us);
     d->n_passes++;
@@ -349,37 +321,47 @@ static uint64_t pass_run(struct draft *d, struct speculation *sp)
     return us;
 }
 
-/* Draws the token that the target would draw from these logits. A stop token is not worth a row. */
-static void draw_one(const struct draft *d, struct sampler *sampler, struct runner *runner,
-                     const float *logits)
+/* What the target would draw from the row of a runner. */
+static struct sample_input input_of(const struct draft *d, const struct runner *runner, struct sample *out)
 {
-    struct sequence *seq = runner->seq;
+    const struct sequence *seq = runner->seq;
     const struct request *r = seq->request;
-    struct sample_input in = { .logits = logits,
-                               .n_usable = d->options.target->n_usable_vocab,
-                               .sampling = &r->spec.sampling,
-                               .ids = seq->ids,
-                               .n_prompt = seq->n_prompt,
-                               .n_ids = seq->n_ids + runner->n_done,
-                               .seed = r->seed,
-                               .choice = seq->choice };
-    struct sample sample;
-    runner->is_over = !sampler_draw(sampler, &in, &sample) ||
-                      request_is_stop_id(r, d->options.target, sample.token);
-    if (!runner->is_over)
-        seq->ids[seq->n_ids + runner->n_done++] = sample.token;
-    runner->is_over = runner->is_over || runner->n_done == runner->proposal->n;
+    return (struct sample_input){ .kind = SAMPLE_DRAW,
+                                  .row = runner->output,
+                                  .n_usable = d->options.target->n_usable_vocab,
+                                  .sampling = &r->spec.sampling,
+                                  .ids = seq->ids,
+                                  .n_prompt = seq->n_prompt,
+                                  .n_ids = seq->n_ids + runner->n_done,
+                                  .seed = r->seed,
+                                  .choice = seq->choice,
+                                  .out = out };
 }
 
-static void draw_share(void *arg, int thread, int n_threads)
+/* Draws a token for each runner with an output. A stop token is not worth a row. */
+static void draw_tokens(struct draft *d)
 {
-    struct draft *d = arg;
+    struct backend *be = d->options.model->backend;
+    int n = 0;
+    for (int i = 0; i < d->n_runners; i++)
+        if (d->runners[i].output >= 0) {
+            d->inputs[n] = input_of(d, &d->runners[i], &d->samples[n]);
+            n++;
+        }
+    if (n > 0)
+        be->ops->sample(be, d->logits, d->options.model->desc.n_vocab, d->inputs, n);
+    n = 0;
     for (int i = 0; i < d->n_runners; i++) {
         struct runner *runner = &d->runners[i];
-        if (runner->output < 0 || runner->output % n_threads != thread)
+        if (runner->output < 0)
             continue;
-        draw_one(d, d->samplers[thread], runner,
-                 d->logits + (size_t)runner->output * (size_t)d->options.model->desc.n_vocab);
+        const struct sample_input *in = &d->inputs[n++];
+        struct sequence *seq = runner->seq;
+        runner->is_over = !in->is_finite ||
+                          request_is_stop_id(seq->request, d->options.target, in->out->token);
+        if (!runner->is_over)
+            seq->ids[seq->n_ids + runner->n_done++] = in->out->token;
+        runner->is_over = runner->is_over || runner->n_done == runner->proposal->n;
     }
 }
 
@@ -387,10 +369,7 @@ static void draw_share(void *arg, int thread, int n_threads)
 static uint64_t pass_and_draw(struct draft *d, struct speculation *sp)
 {
     uint64_t us = pass_run(d, sp), start_us = clock_now_us();
-    if (d->step.n_outputs == 1)
-        draw_share(d, 0, 1);
-    else if (d->step.n_outputs > 1)
-        run_on_team(d, draw_share, d);
+    draw_tokens(d);
     return us + clock_now_us() - start_us;
 }
 

@@ -10,7 +10,7 @@
  *
  * A draft token is drawn as the sampler would draw it from the draft model's logits, with the
  * request's settings and the random numbers of its position. So it equals the target's token unless
- * the two distributions differ enough (sampler.h).
+ * the two distributions differ enough (backend/sample.h).
  *
  * Engine thread only. Nothing here allocates after draft_new(). */
 #ifndef TUTTI_DRAFT_H
@@ -23,8 +23,7 @@
 
 struct draft;
 
-typedef void draft_forward_fn(struct model *model, struct kv_memory *kv, const struct step *step,
-                              float *logits);
+typedef struct floats draft_forward_fn(struct model *model, struct kv_memory *kv, const struct step *step);
 
 struct draft_options {
     struct model *model;

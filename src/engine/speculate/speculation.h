@@ -5,7 +5,7 @@
  * token, the draft token is accepted and the next token is drawn from its row in the same step. The
  * distribution does not change, nor does the text for a given seed. After Leviathan et al., 2023,
  * "Fast Inference from Transformers via Speculative Decoding", and Chen et al., 2023. The test "the
- * drawn token equals the draft token" replaces their rejection step; sampler.h explains why the
+ * drawn token equals the draft token" replaces their rejection step; backend/sample.h explains why the
  * draft model's tokens pass it so often.
  *
  * Cost. A further row costs nothing where the step is bound by memory bandwidth, and much where it

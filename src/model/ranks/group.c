@@ -377,7 +377,7 @@ static void follow_step(struct model *model, struct kv_memory *kv)
     const int32_t *lengths = take(&at, head.n_seqs);
     for (int s = 0; s < head.n_seqs; s++)
         g->tables[s] = take(&at, lengths[s]);
-    model_forward(model, kv, &step, NULL);
+    (void)model_forward(model, kv, &step);
 }
 
 /* On failure this rank ends, and the others notice. */

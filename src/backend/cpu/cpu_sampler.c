@@ -1,7 +1,9 @@
-/* Rows are long (100,000 logits), and few of them matter. Passes over a whole row are kernels,
+/* The sampler of the CPU backend.
+ *
+ * Rows are long (100,000 logits), and few of them matter. Passes over a whole row are kernels,
  * whose bits are the same on every processor; the tokens that they select are handled one by one.
  * Only the reported log-probabilities are sorted. */
-#include "engine/sample/sampler.h"
+#include "backend/cpu/cpu_sampler.h"
 
 #include "base/rng.h"
 #include "kernels/kernels.h"
@@ -118,12 +120,13 @@ static double log_sum_exp(const struct sampler *s, const float *x, int n, float 
     return (double)max + log((double)s->kernels.sum_exp(x, n, max, 1));
 }
 
-static void report_logprobs(struct sampler *s, const struct sample_input *in, float max, struct sample *out)
+static void report_logprobs(struct sampler *s, const float *logits, const struct sample_input *in, float max,
+                            struct sample *out)
 {
-    double total = log_sum_exp(s, in->logits, in->n_usable, max);
+    double total = log_sum_exp(s, logits, in->n_usable, max);
     bool is_usable = out->token < in->n_usable; /* a prompt may have others */
-    out->logprob = is_usable ? (float)((double)in->logits[out->token] - total) : -INFINITY;
-    out->n_top = take_largest(s, in->logits, in->n_usable, in->n_top, s->candidates);
+    out->logprob = is_usable ? (float)((double)logits[out->token] - total) : -INFINITY;
+    out->n_top = take_largest(s, logits, in->n_usable, in->n_top, s->candidates);
     sort_candidates(s->candidates, out->n_top);
     for (int i = 0; i < out->n_top; i++)
         out->top[i] = (struct sample_top){ s->candidates[i].id, (float)((double)s->candidates[i].x - total) };
@@ -206,16 +209,16 @@ static void keep_allowed(struct sampler *s, const struct sample_input *in, const
 }
 
 /* The row after bias, penalties and token mask; the logits themselves if there are none. */
-static const float *apply_processors(struct sampler *s, const struct sample_input *in)
+static const float *apply_processors(struct sampler *s, const float *logits, const struct sample_input *in)
 {
     const struct tutti_sampling *p = in->sampling;
     if (!has_processors(p) && !in->allowed)
-        return in->logits;
+        return logits;
     if (!has_processors(p)) {
-        keep_allowed(s, in, in->logits);
+        keep_allowed(s, in, logits);
         return s->row;
     }
-    memcpy(s->row, in->logits, (size_t)in->n_usable * sizeof *s->row);
+    memcpy(s->row, logits, (size_t)in->n_usable * sizeof *s->row);
     for (size_t i = 0; i < p->n_logit_bias; i++)
         if (p->logit_bias[i].token < in->n_usable)
             s->row[p->logit_bias[i].token] += p->logit_bias[i].bias;
@@ -435,33 +438,34 @@ static int32_t draw_plain(const struct sampler *s, const float *x, int n, int be
 }
 
 /* Index of the largest logit. -1: a logit is NaN or infinite; out->token is then its id. */
-static int find_largest(const struct sampler *s, const struct sample_input *in, struct sample *out)
+static int find_largest(const struct sampler *s, const float *logits, const struct sample_input *in,
+                        struct sample *out)
 {
     *out = (struct sample){ 0 };
-    int largest = logits_argmax(&s->kernels, in->logits, in->n_usable);
-    while (largest < 0 && isfinite(in->logits[out->token]))
+    int largest = logits_argmax(&s->kernels, logits, in->n_usable);
+    while (largest < 0 && isfinite(logits[out->token]))
         out->token++;
     return largest;
 }
 
-bool sampler_score(struct sampler *s, const struct sample_input *in, int32_t token, struct sample *out)
+bool sampler_score(struct sampler *s, const float *logits, const struct sample_input *in, struct sample *out)
 {
-    int largest = find_largest(s, in, out);
+    int largest = find_largest(s, logits, in, out);
     if (largest < 0)
         return false;
-    out->token = token;
-    report_logprobs(s, in, in->logits[largest], out);
+    out->token = in->token;
+    report_logprobs(s, logits, in, logits[largest], out);
     return true;
 }
 
-bool sampler_draw(struct sampler *s, const struct sample_input *in, struct sample *out)
+bool sampler_draw(struct sampler *s, const float *logits, const struct sample_input *in, struct sample *out)
 {
     const struct tutti_sampling *p = in->sampling;
-    int largest = find_largest(s, in, out);
+    int largest = find_largest(s, logits, in, out);
     if (largest < 0)
         return false;
-    const float *x = apply_processors(s, in);
-    int best = x == in->logits ? largest : logits_argmax(&s->kernels, x, in->n_usable);
+    const float *x = apply_processors(s, logits, in);
+    int best = x == logits ? largest : logits_argmax(&s->kernels, x, in->n_usable);
     if (best < 0) /* a penalty has made a huge logit infinite */
         best = largest;
     if (p->temperature <= 0.0f) {
@@ -474,12 +478,11 @@ bool sampler_draw(struct sampler *s, const struct sample_input *in, struct sampl
                                   : draw_plain(s, x, in->n_usable, best, p, race);
     }
     if (in->logprobs)
-        report_logprobs(s, in, in->logits[largest], out);
+        report_logprobs(s, logits, in, logits[largest], out);
     return true;
 }
 
-bool sampler_best(struct sampler *s, const struct sample_input *in, float *row, int n_best,
-                  struct sample_candidate *out, int32_t *bad_id)
+bool sampler_best(struct sampler *s, float *row, const struct sample_input *in, int32_t *bad_id)
 {
     int largest = logits_argmax(&s->kernels, row, in->n_usable);
     if (largest < 0) {
@@ -490,13 +493,32 @@ bool sampler_best(struct sampler *s, const struct sample_input *in, float *row, 
     double total = log_sum_exp(s, row, in->n_usable, row[largest]);
     for (int i = 0; i < in->n_usable; i++)
         row[i] = (float)((double)row[i] - total);
-    struct sample_input scored = *in;
-    scored.logits = row;
-    const float *x = apply_processors(s, &scored);
-    take_largest(s, x, in->n_usable, n_best, s->candidates);
-    sort_candidates(s->candidates, n_best);
-    for (int i = 0; i < n_best; i++)
-        out[i] = (struct sample_candidate){ s->candidates[i].id, s->candidates[i].x,
-                                            row[s->candidates[i].id] };
+    const float *x = apply_processors(s, row, in);
+    take_largest(s, x, in->n_usable, in->n_best, s->candidates);
+    sort_candidates(s->candidates, in->n_best);
+    for (int i = 0; i < in->n_best; i++)
+        in->best[i] = (struct sample_candidate){ s->candidates[i].id, s->candidates[i].x,
+                                                 row[s->candidates[i].id] };
     return true;
+}
+
+void sampler_run(struct sampler *s, float *logits, int n_vocab, struct sample_input *in)
+{
+    float *row = logits + (size_t)in->row * (size_t)n_vocab;
+    in->n_out = 1;
+    if (in->kind == SAMPLE_SCORE) {
+        in->is_finite = sampler_score(s, row, in, in->out);
+        return;
+    }
+    if (in->kind == SAMPLE_BEST) {
+        in->is_finite = sampler_best(s, row, in, &in->out->token);
+        return;
+    }
+    struct sample_input next = *in;
+    for (in->n_out = 0; in->n_out <= in->n_drafts; row += n_vocab) {
+        struct sample *out = &in->out[in->n_out++];
+        in->is_finite = sampler_draw(s, row, &next, out);
+        if (!in->is_finite || in->n_out > in->n_drafts || out->token != in->ids[next.n_ids++])
+            return;
+    }
 }

@@ -1,6 +1,7 @@
 /* The sampler: against the distributions of transformers, and against a plain reference of its own. */
+#include "backend/cpu/cpu_sampler.h"
 #include "base/rng.h"
-#include "engine/sample/sampler.h"
+#include "device.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -32,15 +33,15 @@ static void fill_logits(float *logits, int n, uint64_t seed, float scale)
 /* Draws N_DRAWS times with different seeds, and compares the counts with what is expected by chi-squared. Cells of
  * fewer than five expected draws are put together. The bound is seven standard deviations: seeds are fixed, so it
  * holds always or never. */
-static void check_distribution(struct sampler *sampler, struct sample_input in, const double *probability,
-                               const char *name)
+static void check_distribution(struct sampler *sampler, const float *logits, struct sample_input in,
+                               const double *probability, const char *name)
 {
     int *counts = calloc((size_t)in.n_usable, sizeof *counts);
     assert_non_null(counts);
     for (uint64_t i = 0; i < N_DRAWS; i++) {
         struct sample sample;
         in.seed = i;
-        assert_true(sampler_draw(sampler, &in, &sample));
+        assert_true(sampler_draw(sampler, logits, &in, &sample));
         assert_in_range(sample.token, 0, in.n_usable - 1);
         counts[sample.token]++;
     }
@@ -110,13 +111,10 @@ static void distributions_are_those_of_transformers(void **state)
         char name[32];
         snprintf(name, sizeof name, "case %zu", index);
         struct sampler *sampler = make_sampler(n);
-        struct sample_input in = { .logits = logits,
-                                   .n_usable = n,
-                                   .sampling = &sampling,
-                                   .ids = ids,
-                                   .n_prompt = n_ids / 2,
-                                   .n_ids = n_ids };
-        check_distribution(sampler, in, probability, name);
+        struct sample_input in = {
+            .n_usable = n, .sampling = &sampling, .ids = ids, .n_prompt = n_ids / 2, .n_ids = n_ids
+        };
+        check_distribution(sampler, logits, in, probability, name);
         sampler_free(sampler);
     }
     assert_true(index >= 20);
@@ -136,14 +134,14 @@ static int by_size(const void *a, const void *b)
     return p->x != q->x ? (p->x < q->x ? 1 : -1) : p->id - q->id;
 }
 
-static void reference(const struct sample_input *in, double *probability)
+static void reference(const float *logits, const struct sample_input *in, double *probability)
 {
     const struct tutti_sampling *p = in->sampling;
     int n = in->n_usable;
     struct entry *e = calloc((size_t)n, sizeof *e);
     assert_non_null(e);
     for (int i = 0; i < n; i++) {
-        double x = (double)in->logits[i];
+        double x = (double)logits[i];
         for (size_t k = 0; k < p->n_logit_bias; k++)
             if (p->logit_bias[k].token == i)
                 x += (double)p->logit_bias[k].bias;
@@ -213,10 +211,10 @@ static void every_processor_agrees_with_the_reference(void **state)
         for (int k = 40; k < 44; k++)
             logits[k] = 50; /* padding rows */
         struct sample_input in = {
-            .logits = logits, .n_usable = 40, .sampling = &settings[i], .ids = ids, .n_prompt = 5, .n_ids = 10
+            .n_usable = 40, .sampling = &settings[i], .ids = ids, .n_prompt = 5, .n_ids = 10
         };
-        reference(&in, probability);
-        check_distribution(sampler, in, probability, name);
+        reference(logits, &in, probability);
+        check_distribution(sampler, logits, in, probability, name);
     }
     sampler_free(sampler);
 }
@@ -235,19 +233,19 @@ static void the_nucleus_of_a_large_vocabulary_is_exact(void **state)
             struct tutti_sampling p = defaults;
             p.top_p = masses[k];
             fill_logits(logits, MAX_VOCAB, i, scales[i]);
-            struct sample_input in = { .logits = logits, .n_usable = MAX_VOCAB, .sampling = &p };
-            reference(&in, probability);
+            struct sample_input in = { .n_usable = MAX_VOCAB, .sampling = &p };
+            reference(logits, &in, probability);
             int n_kept = 0;
             for (int t = 0; t < MAX_VOCAB; t++)
                 n_kept += probability[t] > 0;
             for (uint64_t seed = 0; seed < 300; seed++) {
                 struct sample sample;
                 in.seed = seed;
-                assert_true(sampler_draw(sampler, &in, &sample));
+                assert_true(sampler_draw(sampler, logits, &in, &sample));
                 assert_true(probability[sample.token] > 0);
             }
             if (n_kept > 1 && n_kept <= 60 && n_checked++ < 3)
-                check_distribution(sampler, in, probability, "nucleus");
+                check_distribution(sampler, logits, in, probability, "nucleus");
         }
     }
     assert_true(n_checked > 0);
@@ -261,18 +259,18 @@ static void greedy_takes_the_lowest_of_equal_ids(void **state)
     struct tutti_sampling p = defaults;
     p.temperature = 0;
     struct sampler *sampler = make_sampler(7);
-    struct sample_input in = { .logits = logits, .n_usable = 5, .sampling = &p };
+    struct sample_input in = { .n_usable = 5, .sampling = &p };
     struct sample sample;
-    assert_true(sampler_draw(sampler, &in, &sample));
+    assert_true(sampler_draw(sampler, logits, &in, &sample));
     assert_int_equal(sample.token, 1); /* 5 and 6 are padding */
     p.temperature = 1;
     p.top_k = 1;
-    assert_true(sampler_draw(sampler, &in, &sample));
+    assert_true(sampler_draw(sampler, logits, &in, &sample));
     assert_int_equal(sample.token, 1);
     p.temperature = 1e-30f;
     p.top_k = 0;
     p.top_p = 0.3f;
-    assert_true(sampler_draw(sampler, &in, &sample));
+    assert_true(sampler_draw(sampler, logits, &in, &sample));
     assert_int_equal(sample.token, 1);
     sampler_free(sampler);
 }
@@ -286,19 +284,15 @@ static void the_same_seed_draws_the_same(void **state)
     struct sampler *a = make_sampler(100), *b = make_sampler(100);
     int n_differ = 0;
     for (int i = 0; i < 50; i++) {
-        struct sample_input in = { .logits = logits,
-                                   .n_usable = 100,
-                                   .sampling = &defaults,
-                                   .ids = ids,
-                                   .n_ids = i,
-                                   .seed = 5,
-                                   .choice = 2 };
+        struct sample_input in = {
+            .n_usable = 100, .sampling = &defaults, .ids = ids, .n_ids = i, .seed = 5, .choice = 2
+        };
         struct sample first, second, other;
-        assert_true(sampler_draw(a, &in, &first));
-        assert_true(sampler_draw(b, &in, &second));
+        assert_true(sampler_draw(a, logits, &in, &first));
+        assert_true(sampler_draw(b, logits, &in, &second));
         assert_int_equal(first.token, second.token);
         in.choice = 3;
-        assert_true(sampler_draw(b, &in, &other));
+        assert_true(sampler_draw(b, logits, &in, &other));
         n_differ += other.token != first.token;
     }
     assert_true(n_differ > 40); /* another choice draws other numbers */
@@ -307,14 +301,14 @@ static void the_same_seed_draws_the_same(void **state)
 }
 
 /* How often two rows of logits are drawn the same token from, by the same numbers; what is promised is in *promised. */
-static double agreement(struct sampler *sampler, struct sample_input in, const float *other, double *promised)
+static double agreement(struct sampler *sampler, const float *logits, struct sample_input in,
+                        const float *other, double *promised)
 {
     enum { N = 20000 };
     struct sample_input second = in;
-    second.logits = other;
     double *p = calloc((size_t)in.n_usable, sizeof *p), *q = calloc((size_t)in.n_usable, sizeof *q);
-    reference(&in, p);
-    reference(&second, q);
+    reference(logits, &in, p);
+    reference(other, &second, q);
     double distance = 0;
     for (int i = 0; i < in.n_usable; i++)
         distance += fabs(p[i] - q[i]) / 2;
@@ -323,8 +317,8 @@ static double agreement(struct sampler *sampler, struct sample_input in, const f
     for (uint64_t i = 0; i < N; i++) {
         struct sample a, b;
         in.seed = second.seed = i;
-        assert_true(sampler_draw(sampler, &in, &a));
-        assert_true(sampler_draw(sampler, &second, &b));
+        assert_true(sampler_draw(sampler, logits, &in, &a));
+        assert_true(sampler_draw(sampler, other, &second, &b));
         n_same += a.token == b.token;
     }
     free(p);
@@ -347,8 +341,8 @@ static void rows_that_are_alike_are_mostly_drawn_alike(void **state)
         fill_logits(noise, N_VOCAB, (uint64_t)round + 100, 0.2f * (float)round);
         for (int i = 0; i < N_VOCAB; i++)
             noise[i] += logits[i];
-        struct sample_input in = { .logits = logits, .n_usable = N_VOCAB, .sampling = &sampling };
-        double promised, found = agreement(sampler, in, noise, &promised);
+        struct sample_input in = { .n_usable = N_VOCAB, .sampling = &sampling };
+        double promised, found = agreement(sampler, logits, in, noise, &promised);
         double deviation = sqrt(promised * (1 - promised) / 20000);
         if (found < promised - 5 * deviation)
             fail_msg("round %d: %.3f of the draws agree, expected %.3f", round, found, promised);
@@ -370,15 +364,11 @@ static void logprobs_are_of_the_untouched_distribution(void **state)
                                 .n_logit_bias = 1 };
     struct sampler *sampler = make_sampler(30);
     int32_t ids[] = { 1, 2, 3 };
-    struct sample_input in = { .logits = logits,
-                               .n_usable = 28,
-                               .sampling = &p,
-                               .ids = ids,
-                               .n_ids = 3,
-                               .logprobs = true,
-                               .n_top = 20 };
+    struct sample_input in = {
+        .n_usable = 28, .sampling = &p, .ids = ids, .n_ids = 3, .logprobs = true, .n_top = 20
+    };
     struct sample sample;
-    assert_true(sampler_draw(sampler, &in, &sample));
+    assert_true(sampler_draw(sampler, logits, &in, &sample));
     assert_int_equal(sample.token, 3); /* the bias forces it */
     double total = 0;
     for (int i = 0; i < 28; i++)
@@ -394,7 +384,7 @@ static void logprobs_are_of_the_untouched_distribution(void **state)
         assert_int_equal(n_larger, i);
     }
     in.n_top = 0;
-    assert_true(sampler_draw(sampler, &in, &sample));
+    assert_true(sampler_draw(sampler, logits, &in, &sample));
     assert_int_equal(sample.n_top, 0);
     sampler_free(sampler);
 }
@@ -406,12 +396,12 @@ static void logits_that_are_no_numbers_are_found(void **state)
     struct sampler *sampler = make_sampler(20);
     for (size_t i = 0; i < 3; i++) {
         float logits[20] = { 0 };
-        struct sample_input in = { .logits = logits, .n_usable = 18, .sampling = &defaults };
+        struct sample_input in = { .n_usable = 18, .sampling = &defaults };
         struct sample sample;
         logits[19] = bad[i]; /* padding is not looked at */
-        assert_true(sampler_draw(sampler, &in, &sample));
+        assert_true(sampler_draw(sampler, logits, &in, &sample));
         logits[11] = bad[i];
-        assert_false(sampler_draw(sampler, &in, &sample));
+        assert_false(sampler_draw(sampler, logits, &in, &sample));
         assert_int_equal(sample.token, 11);
     }
     sampler_free(sampler);
@@ -431,8 +421,7 @@ static void huge_logits_and_settings_stay_defined(void **state)
                                     .top_p = round % 2 ? 1 : 1e-6f,
                                     .min_p = round % 7 ? 0 : 1,
                                     .repetition_penalty = round % 4 ? 0.01f : 100 };
-        struct sample_input in = { .logits = logits,
-                                   .n_usable = 16,
+        struct sample_input in = { .n_usable = 16,
                                    .sampling = &p,
                                    .ids = ids,
                                    .n_ids = 4,
@@ -440,10 +429,150 @@ static void huge_logits_and_settings_stay_defined(void **state)
                                    .logprobs = true,
                                    .n_top = 5 };
         struct sample sample;
-        assert_true(sampler_draw(sampler, &in, &sample));
+        assert_true(sampler_draw(sampler, logits, &in, &sample));
         assert_in_range(sample.token, 0, 15);
     }
     sampler_free(sampler);
+}
+
+/* ---- the operation of the backend ---- */
+
+enum { OP_ROWS = 24, OP_VOCAB = 700, OP_DRAFTS = 3, OP_BEST = 6, OP_INPUTS = OP_ROWS / (OP_DRAFTS + 1) };
+
+struct op_result {
+    struct sample out[OP_DRAFTS + 1];
+    struct sample_candidate best[OP_BEST];
+    int n_out;
+    bool is_finite;
+};
+
+static struct backend *op_backend(int n_threads)
+{
+    struct backend *be = NULL;
+    const struct attention_shape shape = { .n_heads = 1, .n_kv_heads = 1, .head_dim = 8 };
+    struct backend_options options = {
+        .n_threads = n_threads, .n_layers = 1, .n_kinds = 1, .attention = &shape
+    };
+    assert_int_equal(backend_open(&be, NULL, &options, NULL), TUTTI_OK);
+    assert_int_equal(be->ops->reserve_sampling(be, OP_VOCAB, NULL), TUTTI_OK);
+    return be;
+}
+
+/* Input i of rows 4i..4i + 3: draws with draft tokens, with bias, mask and penalties, scores and beams
+ * in turn. ids: [OP_INPUTS][8], five tokens and three draft tokens. */
+static struct sample_input op_input(int i, const struct tutti_sampling *settings, const int32_t *ids,
+                                    const uint32_t *mask, struct op_result *result)
+{
+    static const enum sample_kind KINDS[] = { SAMPLE_DRAW, SAMPLE_DRAW, SAMPLE_SCORE, SAMPLE_BEST };
+    struct sample_input in = { .kind = KINDS[i % 4],
+                               .row = i * (OP_DRAFTS + 1),
+                               .n_usable = OP_VOCAB - 3,
+                               .sampling = settings,
+                               .ids = ids + 8 * i,
+                               .n_prompt = 2,
+                               .n_ids = 5,
+                               .seed = 3,
+                               .choice = i,
+                               .logprobs = true,
+                               .n_top = 4,
+                               .token = 9,
+                               .n_best = OP_BEST,
+                               .best = result->best,
+                               .out = result->out };
+    in.n_drafts = i % 4 == 0 ? OP_DRAFTS : 0;
+    in.allowed = i % 4 == 1 ? mask : NULL;
+    return in;
+}
+
+static void op_run(struct backend *be, const float *logits, struct sample_input *inputs, int n,
+                   struct op_result *results)
+{
+    struct floats rows = device_new(be, logits, OP_ROWS * OP_VOCAB);
+    be->ops->sample(be, rows, OP_VOCAB, inputs, n);
+    for (int i = 0; i < n; i++) {
+        results[i].n_out = inputs[i].n_out;
+        results[i].is_finite = inputs[i].is_finite;
+    }
+    be->ops->dealloc(be, rows);
+}
+
+static void results_do_not_depend_on_other_rows_or_on_threads(void **state)
+{
+    (void)state;
+    static float logits[OP_ROWS * OP_VOCAB];
+    static uint32_t mask[OP_VOCAB / 32 + 1];
+    static const struct tutti_logit_bias bias[] = { { 11, 3 }, { 600, -2 } };
+    const struct tutti_sampling settings = { .temperature = 0.9f,
+                                             .top_p = 0.95f,
+                                             .repetition_penalty = 1.2f,
+                                             .frequency_penalty = 0.1f,
+                                             .logit_bias = (struct tutti_logit_bias *)(uintptr_t)bias,
+                                             .n_logit_bias = 2 };
+    int32_t ids[OP_INPUTS * 8];
+    fill_logits(logits, OP_ROWS * OP_VOCAB, 5, 4);
+    for (int i = 0; i < OP_VOCAB; i += 3)
+        mask[i / 32] |= UINT32_C(1) << i % 32;
+    for (int i = 0; i < OP_INPUTS * 8; i++)
+        ids[i] = i * 13 % OP_VOCAB;
+    struct op_result want[OP_INPUTS];
+    memset(want, 0, sizeof want);
+    struct backend *one = op_backend(1);
+    for (int i = 0; i < OP_INPUTS; i++) { /* each by itself; draft tokens become those that are drawn */
+        struct sample_input in = op_input(i, &settings, ids, mask, &want[i]);
+        for (int k = 0; k < in.n_drafts; k++) {
+            op_run(one, logits, &in, 1, &want[i]);
+            assert_int_equal(in.n_out, k + 1); /* the next draft token is wrong */
+            ids[8 * i + 5 + k] = want[i].out[k].token;
+        }
+        if (i == 4)
+            ids[8 * i + 6] = (ids[8 * i + 6] + 1) % (OP_VOCAB - 3); /* the second is rejected */
+        memset(&want[i], 0, sizeof want[i]);
+        op_run(one, logits, &in, 1, &want[i]);
+        assert_true(want[i].is_finite);
+        assert_int_equal(want[i].n_out, i == 4 ? 2 : i == 0 ? OP_DRAFTS + 1 : 1);
+    }
+    one->ops->free(one);
+    for (int n_threads = 1; n_threads <= 5; n_threads += 2) {
+        struct backend *be = op_backend(n_threads);
+        struct op_result got[OP_INPUTS];
+        struct sample_input inputs[OP_INPUTS];
+        memset(got, 0, sizeof got);
+        for (int i = 0; i < OP_INPUTS; i++)
+            inputs[i] = op_input(i, &settings, ids, mask, &got[i]);
+        op_run(be, logits, inputs, OP_INPUTS, got);
+        assert_memory_equal(got, want, sizeof got);
+        be->ops->free(be);
+    }
+}
+
+static void a_bad_row_stops_its_draft_tokens_alone(void **state)
+{
+    (void)state;
+    static float logits[OP_ROWS * OP_VOCAB];
+    int32_t ids[OP_INPUTS * 8] = { 0 };
+    struct backend *be = op_backend(2);
+    struct op_result results[OP_INPUTS];
+    struct sample_input inputs[OP_INPUTS];
+    const struct tutti_sampling greedy = { .top_p = 1, .repetition_penalty = 1 };
+    for (int r = 0; r < OP_ROWS; r++)
+        logits[r * OP_VOCAB + 7] = 1;
+    logits[1 * OP_VOCAB + 21] = NAN;
+    logits[12 * OP_VOCAB + 22] = INFINITY;
+    for (int i = 0; i < OP_INPUTS; i++) {
+        for (int k = 5; k < 8; k++)
+            ids[8 * i + k] = 7;
+        inputs[i] = op_input(i, &greedy, ids, NULL, &results[i]);
+    }
+    op_run(be, logits, inputs, OP_INPUTS, results);
+    assert_int_equal(results[0].n_out, 2);
+    assert_false(results[0].is_finite);
+    assert_int_equal(results[0].out[0].token, 7);
+    assert_int_equal(results[0].out[1].token, 21);
+    assert_false(results[3].is_finite); /* of a beam */
+    assert_int_equal(results[3].out[0].token, 22);
+    assert_int_equal(results[4].n_out, OP_DRAFTS + 1);
+    assert_true(results[1].is_finite && results[2].is_finite && results[4].is_finite);
+    be->ops->free(be);
 }
 
 int main(void)
@@ -458,6 +587,8 @@ int main(void)
         cmocka_unit_test(logprobs_are_of_the_untouched_distribution),
         cmocka_unit_test(logits_that_are_no_numbers_are_found),
         cmocka_unit_test(huge_logits_and_settings_stay_defined),
+        cmocka_unit_test(results_do_not_depend_on_other_rows_or_on_threads),
+        cmocka_unit_test(a_bad_row_stops_its_draft_tokens_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
