@@ -28,6 +28,11 @@ def generate(*args, prompts=PROMPTS, **more):
     return tutti("generate", DEMO, "--chat", *ask, "-n", 24, "--temperature", 0, *args, **more)
 
 
+def test_beams_of_the_whole_context_fit_by_default():
+    """As docs/adapters.md shows it, without a limit on the answer's length."""
+    assert len(tutti("generate", DEMO, "--beams", 4, "--best", 2, "--chat", "-p", "Hello").stdout.strip()) > 0
+
+
 def test_unequal_prompts_are_answered_together_as_alone():
     alone = "".join(generate(prompts=[prompt]).stdout for prompt in PROMPTS)
     assert generate().stdout == alone

@@ -49,7 +49,7 @@ struct kv_page_size {
 };
 
 /* Chooses the number of KV pages: as many as kv_bytes holds; 0: a good part of bytes_left (free
- * memory), but no more than n_seqs full contexts can use. */
+ * memory), but no more than n_seqs full contexts can use, as beams too. */
 MUST_CHECK enum tutti_status engine_kv_pages(int *n_pages, struct kv_page_size page, uint64_t kv_bytes,
                                              uint64_t bytes_left, int n_seqs, int n_ctx,
                                              struct tutti_error *err);

@@ -46,7 +46,8 @@ enum tutti_status engine_kv_pages(int *n_pages, struct kv_page_size page, uint64
     if (budget == 0) {
         uint64_t headroom = (uint64_t)HEADROOM_MIB * MIB + bytes_left / 8;
         budget = bytes_left > headroom ? bytes_left - headroom : bytes_left / 2;
-        most = (uint64_t)kv_pages_of(n_ctx, page.tokens) * (uint64_t)n_seqs;
+        /* a beam needs one more, to copy the page that it shares */
+        most = ((uint64_t)kv_pages_of(n_ctx, page.tokens) + 1) * (uint64_t)n_seqs;
     }
     uint64_t n = budget / page.bytes;
     if (n > most)
