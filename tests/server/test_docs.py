@@ -79,3 +79,31 @@ def test_links_between_pages_lead_somewhere():
             elif anchor and anchor not in anchors(path):
                 faults.append(f"{os.path.relpath(page, ROOT)}: {target}: no such heading")
     assert not faults, "\n".join(faults)
+
+
+def rows(text, heading):
+    """The cells of the first table after a line that begins with heading."""
+    table = text[text.index("\n" + heading):]
+    lines = re.search(r"^\|.*\n\|[-| ]+\n((?:\|.*\n)+)", table, re.M).group(1).splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_architecture_names_folders_and_files_that_exist():
+    text, faults = read(os.path.join(ROOT, "docs", "architecture.md")), []
+    src = os.path.join(ROOT, "src")
+    rooms = set()
+    for room, _, files in rows(text, "## The rooms"):
+        room = room.strip("`")
+        rooms.add(room)
+        faults += [room + name for name in re.findall(r"`([^`]+)`", files) if not os.path.exists(os.path.join(ROOT, room, name))]
+    faults += [f"{name}: not in the table" for name in os.listdir(src) if os.path.isdir(os.path.join(src, name)) and f"src/{name}/" not in rooms]
+    for room, parts in rows(text, "only `tutti.h` and base"):
+        folder = os.path.join(src, room.strip("`"))
+        named = {name.rstrip("/") for name in re.findall(r"`([\w/]+/)`", parts)}
+        found = {name for name in os.listdir(folder) if os.path.isdir(os.path.join(folder, name))}
+        faults += [f"{room}: {name}" for name in named ^ found]
+    for what, files in rows(text, "## Adding something"):
+        for name in re.findall(r"`([\w./]+/[\w./]*)`", files):
+            if not any(os.path.exists(os.path.join(top, name)) for top in (src, ROOT)):
+                faults.append(f"{what}: {name}")
+    assert not faults, "\n".join(faults)
