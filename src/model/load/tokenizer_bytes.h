@@ -46,7 +46,7 @@ MUST_CHECK enum tutti_status tokenizer_read_sentencepiece(struct tokenizer **out
  * list as in tokenizer.json ("in_model": the SentencePiece model also matches the token in any
  * text), and the rule of SentencePiece's dummy prefix. */
 #define TOKENIZER_ADDED_KEY  "tokenizer.tutti.added_tokens"
-#define TOKENIZER_PREFIX_KEY "tokenizer.tutti.prefixes_first_only"
+#define TOKENIZER_PREFIX_KEY "tokenizer.tutti.prefixes_first_alone"
 
 /* *out: the list, for json_decref(); NULL: the file has none. */
 MUST_CHECK enum tutti_status tokenizer_read_added(json_t **out, const struct gguf *gguf, const char *path,
