@@ -3,7 +3,7 @@
  * Memory from a backend (struct floats, struct matrix, struct kv_memory) may be on another device.
  * Only the backend's own operations access it: outside of the backend it is a handle and an offset,
  * never a pointer. A pointer in this header is to host memory. Operations run in the order of the
- * calls; their results are complete when step_end() returns. One thread calls them.
+ * calls; their results are complete when step_wait() returns. One thread calls them.
  *
  * Every operation is row-independent: the bits of an output row depend only on that row's inputs,
  * never on n_rows, on other rows, or on the number of threads.
@@ -21,7 +21,7 @@
 struct backend_caps {
     int page_tokens;                 /* positions of a KV page */
     uint32_t kv_types, weight_types; /* bit 1 << dtype: kv_new() and matrix_new() take it */
-    /* The operations between step_begin() and step_end() can be recorded once for a shape of step
+    /* The operations between step_begin() and step_submit() can be recorded once for a shape of step
      * and replayed, as CUDA graphs are. */
     bool can_capture;
 };
@@ -193,7 +193,7 @@ struct backend_ops {
      * after the last matrix_new() and lora_new(). */
     enum tutti_status (*reserve)(struct backend *be, int max_rows, struct tutti_error *err);
 
-    /* ---- one step; step and all it points to must not change until step_end() ---- */
+    /* ---- one step; step and all it points to must not change until step_wait() ---- */
     void (*step_begin)(struct backend *be, const struct step *step);
     /* x [n_rows][n_in of table] = rows token_ids of table, as float32. Row 0 of the table is id
      * first_id; rows of x whose id is not in the table become 0. */
@@ -241,7 +241,7 @@ struct backend_ops {
                       int layer);
     /* y [n_outputs][n] = x[output_rows[i]] + add[output_rows[i]] (add may be none) */
     void (*gather)(struct backend *be, struct floats y, struct floats x, struct floats add, int n);
-    /* host [n_floats] = src, complete when step_end() returns; between steps, at once */
+    /* host [n_floats] = src, complete when step_wait() returns; between steps, at once */
     void (*download)(struct backend *be, float *host, struct floats src, size_t n_floats);
     /* ---- collectives of the ranks of options.cluster, if there is one. False: a rank was lost, so the results of this step
      * are invalid ---- */
@@ -257,8 +257,11 @@ struct backend_ops {
     bool (*collect)(struct backend *be, struct floats whole, struct floats part, int n_rows,
                     const int *begins);
 
-    /* Waits for all operations. */
-    void (*step_end)(struct backend *be);
+    /* Hands the operations since step_begin() to the device. It may return before they are computed:
+     * between step_submit() and step_wait() the caller does work that needs no result. */
+    void (*step_submit)(struct backend *be);
+    /* Waits until they are computed. */
+    void (*step_wait)(struct backend *be);
 
     /* ---- sampling, between steps ---- */
     /* Allocates what sample() needs for n_vocab usable ids. */

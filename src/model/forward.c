@@ -361,8 +361,8 @@ static const int32_t *spread_adapters(struct workspace *w, const struct step *st
     return w->row_adapters;
 }
 
-/* Ends the step. Returns the logits, which rank 0 gathers from all ranks. */
-static struct floats end_step(struct pass *p, int n_logits)
+/* Submits the step. Returns the logits, which rank 0 gathers from all ranks. */
+static struct floats submit_step(struct pass *p, int n_logits)
 {
     const struct group *group = p->model->group;
     struct floats logits = p->w.logits;
@@ -372,11 +372,11 @@ static struct floats end_step(struct pass *p, int n_logits)
             (void)p->op->collect(p->be, logits, p->w.logits, n_logits,
                                  group->vocab_begins); /* on failure model_is_lost() is true */
     }
-    p->op->step_end(p->be);
+    p->op->step_submit(p->be);
     return logits;
 }
 
-struct floats model_forward(struct model *model, struct kv_memory *kv, const struct step *step)
+struct floats model_submit(struct model *model, struct kv_memory *kv, const struct step *step)
 {
     const struct model_desc *d = &model->desc;
     struct group *group = model->group;
@@ -410,7 +410,12 @@ struct floats model_forward(struct model *model, struct kv_memory *kv, const str
         run_layer(&p, i);
     if (step->n_outputs > 0 && !p.is_lost)
         make_outputs(&p, step);
-    return end_step(&p, step->n_outputs - step->n_hidden);
+    return submit_step(&p, step->n_outputs - step->n_hidden);
+}
+
+void model_wait(struct model *model)
+{
+    model->backend->ops->step_wait(model->backend);
 }
 
 void model_read_logits(const struct model *model, struct floats logits, int n_rows, float *host)

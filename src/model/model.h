@@ -234,11 +234,19 @@ MUST_CHECK enum tutti_status model_check_rows(const struct model *model, const s
 MUST_CHECK enum tutti_status model_reserve(struct model *model, int max_rows, int max_outputs,
                                            struct tutti_error *err);
 
-/* One forward pass over the rows of step. Returns the logits [n_outputs - n_hidden][n_vocab] in the
- * backend's memory, valid until the next step; on ranks above 0: none. Hidden states are taken
- * after the last norm, as the input of the output matrix. n_rows and n_outputs: at most what was
- * reserved. Allocates nothing. */
-struct floats model_forward(struct model *model, struct kv_memory *kv, const struct step *step);
+/* Submits a forward pass over the rows of step, which must not change until model_wait(). Returns
+ * the logits [n_outputs - n_hidden][n_vocab] in the backend's memory, valid from model_wait() until
+ * the next pass; on ranks above 0: none. Hidden states are taken after the last norm, as the input
+ * of the output matrix. n_rows and n_outputs: at most what was reserved. Allocates nothing. */
+struct floats model_submit(struct model *model, struct kv_memory *kv, const struct step *step);
+void model_wait(struct model *model);
+
+static inline struct floats model_forward(struct model *model, struct kv_memory *kv, const struct step *step)
+{
+    struct floats logits = model_submit(model, kv, step);
+    model_wait(model);
+    return logits;
+}
 
 /* Copies the first n_rows rows of logits to host [n_rows][n_vocab]. */
 void model_read_logits(const struct model *model, struct floats logits, int n_rows, float *host);

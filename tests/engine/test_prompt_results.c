@@ -392,7 +392,7 @@ static void what_is_no_number_ends_its_request_alone(void **state)
 {
     (void)state;
     tutti_model *model = opened_model(TEST_FIXTURES "/llama-tiny", "f32", "f32", 2);
-    struct engine_hooks hooks = { .forward = poison };
+    struct engine_hooks hooks = { .submit = poison };
     tutti_engine *engine = opened_engine(model, &(struct tutti_engine_options){ .kv_bytes = 4 << 20 },
                                          &hooks);
     static const int32_t BAD[] = { 3, 4, POISON, 5, 6 }, GOOD[] = { 3, 4, 5, 6, 7 };

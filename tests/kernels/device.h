@@ -26,10 +26,16 @@ static inline void device_get(struct backend *be, float *host, struct floats flo
     be->ops->download(be, host, floats, n);
 }
 
-/* Ends the step, then the same. */
+/* Submits the step and waits for it. */
+static inline void device_finish(struct backend *be)
+{
+    be->ops->step_submit(be);
+    be->ops->step_wait(be);
+}
+
 static inline void device_end(struct backend *be, struct floats floats, float *host, size_t n)
 {
-    be->ops->step_end(be);
+    device_finish(be);
     be->ops->download(be, host, floats, n);
 }
 

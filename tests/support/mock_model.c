@@ -24,6 +24,13 @@ struct kv_memory {
 
 int mock_page_tokens = MOCK_PAGE_TOKENS;
 
+/* On any thread. */
+static void must(bool is_right)
+{
+    if (!is_right)
+        abort();
+}
+
 static int32_t *page_of(const struct kv_memory *kv, int32_t page_id)
 {
     return kv->ids + page_id * kv->page_tokens;
@@ -79,37 +86,38 @@ static uint64_t mock_arithmetic_checksum(struct backend *be)
 
 static void mock_kv_copy_page(struct backend *be, struct kv_memory *kv, int32_t dst, int32_t src)
 {
+    must(!mock_of(be)->step); /* between steps */
     mock_of(be)->n_copies++;
     memcpy(page_of(kv, dst), page_of(kv, src), page_size(kv));
 }
 
 static void mock_kv_read_page(struct backend *be, const struct kv_memory *kv, int32_t page_id, void *host)
 {
-    (void)be;
+    must(!mock_of(be)->step); /* between steps */
     memcpy(host, page_of(kv, page_id), page_size(kv));
 }
 
 static void mock_kv_write_page(struct backend *be, struct kv_memory *kv, int32_t page_id, const void *host)
 {
-    (void)be;
+    must(!mock_of(be)->step); /* between steps */
     memcpy(page_of(kv, page_id), host, page_size(kv));
 }
 
 static float *mock_floats(struct floats floats, size_t n)
 {
-    assert_true(floats.buffer && floats.offset + n <= floats.buffer->n);
+    must(floats.buffer && floats.offset + n <= floats.buffer->n);
     return floats.buffer->data + floats.offset;
 }
 
 static void mock_upload(struct backend *be, struct floats dst, const float *src, size_t n)
 {
-    (void)be;
+    must(!mock_of(be)->step); /* between steps */
     memcpy(mock_floats(dst, n), src, n * sizeof *src);
 }
 
 static void mock_download(struct backend *be, float *host, struct floats src, size_t n)
 {
-    (void)be;
+    must(!mock_of(be)->step); /* between steps */
     memcpy(host, mock_floats(src, n), n * sizeof *host);
 }
 
@@ -122,6 +130,7 @@ static enum tutti_status mock_reserve_sampling(struct backend *be, int n_vocab, 
 static void mock_sample(struct backend *be, struct floats logits, int n_vocab, struct sample_input *inputs,
                         int n)
 {
+    must(!mock_of(be)->step); /* between steps */
     struct mock_model *mock = mock_of(be);
     mock->n_sampled += n;
     for (int i = 0; i < n; i++)
@@ -227,10 +236,23 @@ static int32_t *id_at(const struct kv_memory *kv, const struct step *step, int r
     return page_of(kv, page_id) + pos % kv->page_tokens;
 }
 
-static struct floats mock_forward(struct model *model, struct kv_memory *kv, const struct step *step)
+static struct floats mock_submit(struct model *model, struct kv_memory *kv, const struct step *step)
 {
     struct mock_model *mock = (struct mock_model *)model;
+    must(!mock->step);
+    mock->step = step;
+    mock->kv = kv;
+    return (struct floats){ .buffer = mock->logits };
+}
+
+static void mock_wait(struct model *model)
+{
+    struct mock_model *mock = (struct mock_model *)model;
+    const struct step *step = mock->step;
+    struct kv_memory *kv = mock->kv;
     struct floats logits = { .buffer = mock->logits };
+    must(step);
+    mock->step = NULL;
     for (int r = 0; r < step->n_rows; r++)
         *id_at(kv, step, r, step->positions[r]) = step->token_ids[r];
     int n_logits = step->n_outputs - step->n_hidden;
@@ -254,7 +276,6 @@ static struct floats mock_forward(struct model *model, struct kv_memory *kv, con
         usleep((useconds_t)mock->step_us);
     while (atomic_load(&mock->is_held))
         usleep(200);
-    return logits;
 }
 
 tutti_engine *mock_engine(struct mock_model *mock, const struct tutti_engine_options *options,
@@ -262,7 +283,8 @@ tutti_engine *mock_engine(struct mock_model *mock, const struct tutti_engine_opt
 {
     struct engine_hooks all = hooks ? *hooks : (struct engine_hooks){ 0 };
     all.reserve = mock_reserve;
-    all.forward = mock_forward;
+    all.submit = mock_submit;
+    all.wait = mock_wait;
     tutti_engine *engine = NULL;
     struct tutti_error err = { 0 };
     if (engine_open(&engine, &mock->model, options, &all, &err) != TUTTI_OK)
@@ -273,7 +295,7 @@ tutti_engine *mock_engine(struct mock_model *mock, const struct tutti_engine_opt
 enum tutti_status mock_engine_try(struct mock_model *mock, const struct tutti_engine_options *options,
                                   struct tutti_error *err)
 {
-    struct engine_hooks hooks = { .reserve = mock_reserve, .forward = mock_forward };
+    struct engine_hooks hooks = { .reserve = mock_reserve, .submit = mock_submit, .wait = mock_wait };
     tutti_engine *engine = NULL;
     enum tutti_status st = engine_open(&engine, &mock->model, options, &hooks, err);
     if (st == TUTTI_OK)

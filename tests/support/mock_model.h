@@ -19,6 +19,10 @@ struct mock_model {
     struct backend_caps caps;
     struct sampler *sampler;
     struct buffer *logits;
+    /* The submitted step: computed when it is waited for, so that an engine that needs a result
+     * before, or changes the step, gives wrong answers. */
+    const struct step *step;
+    struct kv_memory *kv;
     int n_sampled;       /* rows that an input of sample() began at, so far */
     uint64_t salt;       /* of its logits */
     int step_us;         /* how long a step takes */

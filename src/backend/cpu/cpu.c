@@ -81,7 +81,13 @@ static void cpu_step_begin(struct backend *be, const struct step *step)
     cpu_attention_begin(cpu);
 }
 
-static void cpu_step_end(struct backend *be)
+/* Each operation is computed when it is called: another thread for that would take a core from them. */
+static void cpu_step_submit(struct backend *be)
+{
+    (void)be;
+}
+
+static void cpu_step_wait(struct backend *be)
 {
     cpu_of(be)->step = NULL;
 }
@@ -179,7 +185,8 @@ static const struct backend_ops CPU_OPS = {
     .reduce_rows = cpu_reduce_rows,
     .all_gather_rows = cpu_all_gather_rows,
     .collect = cpu_collect,
-    .step_end = cpu_step_end,
+    .step_submit = cpu_step_submit,
+    .step_wait = cpu_step_wait,
     .reserve_sampling = cpu_reserve_sampling,
     .sample = cpu_sample,
     .run = cpu_run,

@@ -80,7 +80,8 @@ static void run_layers(struct attention_bench *b, int first, int n_rows, bool is
         else
             be->ops->attention(be, b->y, b->qkv, b->kv, layer);
     }
-    be->ops->step_end(be);
+    be->ops->step_submit(be);
+    be->ops->step_wait(be);
 }
 
 static void fill_context(struct attention_bench *b)

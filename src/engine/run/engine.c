@@ -177,7 +177,8 @@ static enum tutti_status reserve_draft(struct tutti_engine *e, int n_pages, uint
     const struct tutti_engine_options *o = &e->options;
     struct draft_options options = { .model = model_of(o->draft),
                                      .target = &e->model->desc,
-                                     .forward = e->hooks.forward,
+                                     .submit = e->hooks.submit,
+                                     .wait = e->hooks.wait,
                                      .max_seqs = o->max_seqs,
                                      .max_context = o->max_context,
                                      .n_pages = o->draft ? draft_pages(e, n_pages) : 0,
@@ -318,8 +319,10 @@ enum tutti_status engine_open(tutti_engine **out, struct model *model,
     e->model = model;
     if (hooks)
         e->hooks = *hooks;
-    if (!e->hooks.forward)
-        e->hooks.forward = model_forward;
+    if (!e->hooks.submit)
+        e->hooks.submit = model_submit;
+    if (!e->hooks.wait)
+        e->hooks.wait = model_wait;
     if (!e->hooks.reserve)
         e->hooks.reserve = model_reserve;
     enum tutti_status st = set_options(e, options, err);

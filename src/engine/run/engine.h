@@ -18,9 +18,10 @@ static inline struct model *model_of(const tutti_model *handle)
 
 /* For tests: observes and replaces the engine's calls of the model. */
 struct engine_hooks {
-    /* NULL: model_reserve(), model_forward() */
+    /* NULL: model_reserve(), model_submit(), model_wait() */
     enum tutti_status (*reserve)(struct model *model, int max_rows, int max_outputs, struct tutti_error *err);
-    struct floats (*forward)(struct model *model, struct kv_memory *kv, const struct step *step);
+    struct floats (*submit)(struct model *model, struct kv_memory *kv, const struct step *step);
+    void (*wait)(struct model *model);
     /* Sees, and may change, the logits for token number index (from 0) of an answer. Called on the
      * engine thread; each row is then copied to the host and back, and sampled by itself. May be NULL. */
     void (*logits)(void *user, uint64_t request_id, int choice, int index, float *logits, int n_vocab);

@@ -82,7 +82,8 @@ static bool sum_of_sample(struct tutti_engine *e, size_t page_bytes, uint64_t *s
                              .page_tables = &table,
                              .output_rows = &last_row,
                              .adapters = &adapter };
-        logits = e->hooks.forward(e->model, e->kv, &step);
+        logits = e->hooks.submit(e->model, e->kv, &step);
+        e->hooks.wait(e->model);
     }
     if (n_ids > 0) {
         model_read_logits(e->model, logits, 1, row);

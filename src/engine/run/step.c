@@ -224,7 +224,9 @@ static bool do_step(struct tutti_engine *e)
     enter_phase(e, "forward pass");
     uint64_t forward_us = clock_now_us();
     s->step.hidden = e->hidden;
-    e->logits = e->hooks.forward(e->model, e->kv, &s->step);
+    e->logits = e->hooks.submit(e->model, e->kv, &s->step);
+    take_ready(e); /* needs no result of the step */
+    e->hooks.wait(e->model);
     uint64_t step_us = clock_now_us() - forward_us;
     if (model_is_lost(e->model)) {
         fail_all(e);

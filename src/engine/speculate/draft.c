@@ -313,7 +313,8 @@ static void add_rows(struct draft *d, const struct follower *f, const struct seq
 static uint64_t pass_run(struct draft *d, struct speculation *sp)
 {
     uint64_t start_us = clock_now_us();
-    d->logits = d->options.forward(d->options.model, d->kv, &d->step);
+    d->logits = d->options.submit(d->options.model, d->kv, &d->step);
+    d->options.wait(d->options.model);
     uint64_t us = clock_now_us() - start_us;
     speculation_note_pass(sp, d->step.n_rows, us);
     d->n_passes++;

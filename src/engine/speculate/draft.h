@@ -23,12 +23,14 @@
 
 struct draft;
 
-typedef struct floats draft_forward_fn(struct model *model, struct kv_memory *kv, const struct step *step);
+typedef struct floats draft_submit_fn(struct model *model, struct kv_memory *kv, const struct step *step);
+typedef void draft_wait_fn(struct model *model);
 
 struct draft_options {
     struct model *model;
     const struct model_desc *target; /* its stop tokens and usable ids apply */
-    draft_forward_fn *forward;
+    draft_submit_fn *submit;
+    draft_wait_fn *wait;
     int max_seqs, max_context, n_pages;
     bool no_prefix_cache;
     uint64_t hash_seed;
