@@ -603,9 +603,9 @@ struct tutti_stats {
     /* Of kv_spill_dir: */
     uint64_t kv_spill_slots, kv_spill_pages;     /* capacity of the file, and pages in it */
     uint64_t n_spilled_pages, n_spilled_bytes;   /* written to the file */
-    uint64_t n_returned_pages, n_returned_bytes; /* restored from the file */
+    uint64_t n_restored_pages, n_restored_bytes; /* restored from the file */
     uint64_t
-        n_spill_asked_pages; /* full pages of prompts that missed the pool and were looked up in the file */
+        n_spill_looked_up_pages; /* full pages of prompts that missed the pool and were looked up in the file */
     uint64_t n_spill_found_pages; /* of those, found in the file */
     uint64_t n_spill_evictions;   /* pages evicted from the file */
     uint64_t n_spill_lost_pages;  /* pages evicted from the pool before they could be written */

@@ -54,7 +54,7 @@ class Fire:
         self.counts = collections.Counter()  # (habit, what became of it)
         self.failures, self.n_failures = [], 0
         self.rests = []  # (seconds, server's name, life, bytes of RSS) at rest
-        self.n_returned = 0  # pages of the mortal servers' spill file
+        self.n_restored = 0  # pages of the mortal servers' spill file
         self.began, self.is_over = time.monotonic(), False
         self.n_lives = collections.Counter()  # by their end
 
@@ -232,7 +232,7 @@ class Fire:
         idlers.close()
         figures = await server.check_rest()
         self.rests.append((time.monotonic() - self.began, server.name, server.life, server.rss_bytes()))
-        self.n_returned += figures["tutti_kv_spill_returned_pages_total"] if server.name == "mortal" else 0
+        self.n_restored += figures["tutti_kv_spill_restored_pages_total"] if server.name == "mortal" else 0
 
     async def guarded(self, work):
         """What goes wrong is kept; the fire goes on."""
@@ -342,7 +342,7 @@ class Fire:
         first = sorted(mortal.first_tokens_ms)
         alive = [(t / 60, rss / 1e6) for t, name, _, rss in self.rests if name == "steady"]
         lives = [rss / 1e6 for _, name, _, rss in self.rests if name == "mortal"]
-        result = {"minutes": self.args.minutes, "lives": dict(self.n_lives), "returned_pages": self.n_returned, "failures": self.failures,
+        result = {"minutes": self.args.minutes, "lives": dict(self.n_lives), "restored_pages": self.n_restored, "failures": self.failures,
                   "done": {f"{habit}: {outcome}": n for (habit, outcome), n in sorted(self.counts.items())},
                   "first_token_ms": first, "rss_mb_of_lives": lives, "rss_mb_of_the_steady": alive}
         # Shorter lives have not seen the largest requests; the cache of compiled grammars is full after about ten minutes of attacks.
@@ -376,7 +376,7 @@ class Fire:
         first = result["first_token_ms"]
         print(f"  lives                {', '.join(f'{n} {how}' for how, n in self.n_lives.items())}")
         print(f"  start to first token {first[0]:.0f} ms at least, {statistics.median(first):.0f} in the middle, {first[-1]:.0f} at most")
-        print(f"  pages from the file  {self.n_returned:.0f}")
+        print(f"  pages from the file  {self.n_restored:.0f}")
         if result["rss_mb_of_lives"]:
             print(f"  memory at rest       of the lives {min(result['rss_mb_of_lives']):.1f} to {max(result['rss_mb_of_lives']):.1f} MB; "
                   f"of the steady server {result['rss_mb_of_the_steady'][0][1]:.1f} MB at first, "

@@ -169,7 +169,7 @@ static void work(struct machine *m)
     }
     uint64_t us = step_us(s->step.n_rows) * m->slowness;
     m->now_us += us;
-    pace_note(&s->pace, s->n_decoding_rows, s->step.n_rows - s->n_decoding_rows, s->reading_distance, us);
+    pace_note(&s->pace, s->n_decoding_rows, s->step.n_rows - s->n_decoding_rows, s->prefill_distance, us);
     scheduler_advance(s);
     for (int i = 0; i < s->n_entries; i++) {
         struct sequence *seq = s->entries[i].seq;
@@ -301,7 +301,7 @@ static void who_has_begun_is_read_at_once(void **state)
     m->n_prompt = LONG_PROMPT;
     run(m, (const double[MAX_OWNERS]){ 200 }, 30);
     double ms = (double)m->tallies[0].reading_us / m->tallies[0].n_complete / 1e3;
-    /* Beside few others a step reads about as long as they take: 8 to 12 ms. */
+    /* With few others a step prefills about as long as they take: 8 to 12 ms. */
     double least_ms = LONG_PROMPT * 0.25 * 2;
     print_message("# from the begin to the first token %.0f ms, at least %.0f\n", ms, least_ms);
     assert_true(ms < 1.75 * least_ms);

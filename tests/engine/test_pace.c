@@ -1,4 +1,4 @@
-/* Reading beside decoding: how many rows. */
+/* Chunked prefill: how many rows of prompts a step with decoding sequences may have. */
 #include "engine/schedule/pace.h"
 
 #include <setjmp.h>
@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-/* A machine that takes 64 ms for the weights and 7 ms for each row; of rows that read, one more for each 1000 tokens before. */
+/* A machine that takes 64 ms for the weights and 7 ms for each row; of prefill rows, one more for each 1000 tokens before. */
 static double step_ms(int n_rows, double distance)
 {
     double ms = n_rows * 7 + distance / 1000;
@@ -20,7 +20,7 @@ static void decode(struct pace *p, int n_rows, int times)
         pace_note(p, n_rows, 0, 0, (uint64_t)(step_ms(n_rows, 0) * 1000));
 }
 
-/* One step with as much of a prompt from *pos on as it may read. */
+/* One step with as much of a prompt from *pos on as it may prefill. */
 static double step_beside(struct pace *p, int n_decoding, int *pos)
 {
     double budget = pace_budget(p, n_decoding);
@@ -84,7 +84,7 @@ static void prompts_are_read_beside_many_that_were_never_alone(void **state)
         assert_true(read_beside(&p, n, 8) <= 2.1 * step_ms(n, 0));
 }
 
-/* The cost of a row grows fifty-fold while a prompt of 30,000 tokens is read. */
+/* The cost of a row grows fifty-fold while a prompt of 30,000 tokens is prefilled. */
 static void a_very_long_prompt_stays_within_the_slowdown(void **state)
 {
     (void)state;

@@ -321,7 +321,7 @@ static void a_long_prompt_lets_short_ones_pass(void **state)
     bench_free(b);
 }
 
-/* Prompts of a better priority come as fast as they can be read. One that has begun to be read gains a priority every ten
+/* Prompts of a better priority come as fast as they can be prefilled. One in prefill gains a priority every ten
  * seconds, as one in the queue does: then it has a turn, and the others go on. */
 static void a_prompt_that_has_begun_ages_like_one_that_waits(void **state)
 {
@@ -371,7 +371,7 @@ static void long_prompts_are_read_in_turns_by_weight(void **state)
     bench_free(b);
 }
 
-/* Nobody holds a place long before it can be read: what comes meanwhile is chosen among. */
+/* No request takes a slot long before it can be prefilled: later ones may still be chosen before it. */
 static void the_order_stays_open_until_a_prompt_can_be_read(void **state)
 {
     (void)state;
@@ -391,14 +391,14 @@ static void the_order_stays_open_until_a_prompt_can_be_read(void **state)
 
 /* ---- a very long prompt ---- */
 
-/* What a step takes on a made-up machine: 64 ms for the weights, or 7 ms for each row and, where it is read, 1 ms more for each
+/* What a step takes on a made-up machine: 64 ms for the weights, or 7 ms for each row and, in prefill, 1 ms more for each
  * 1000 tokens before it. Told to the scheduler, as the engine does. */
 static double note_time(struct bench *b)
 {
     struct scheduler *s = b->s;
-    double ms = s->step.n_rows * 7 + s->reading_distance / 1000;
+    double ms = s->step.n_rows * 7 + s->prefill_distance / 1000;
     ms = ms > 64 ? ms : 64;
-    pace_note(&s->pace, s->n_decoding_rows, s->step.n_rows - s->n_decoding_rows, s->reading_distance,
+    pace_note(&s->pace, s->n_decoding_rows, s->step.n_rows - s->n_decoding_rows, s->prefill_distance,
               (uint64_t)(ms * 1000));
     return ms;
 }
@@ -429,7 +429,7 @@ static void a_prompt_of_30000_tokens_does_not_double_the_others_steps(void **sta
         int before = b->n_generated[0];
         step(b);
         double ms = note_time(b);
-        if (n_steps > 0) /* of the first piece ever that is read nothing is known */
+        if (n_steps > 0) /* before the first chunk nothing is known */
             longest = ms > longest ? ms : longest;
         sum += ms;
         assert_int_equal(b->n_generated[0], before + 1); /* nobody who decodes is left out */

@@ -140,10 +140,10 @@ static void a_talk_that_left_the_pool_comes_back(void **state)
     }
     wait_until_idle(engine, &stats);
     assert_int_equal(stats.kv_spill_slots, 400);
-    assert_true(stats.n_returned_pages > 3 * N_TALKS);
-    assert_int_equal(stats.n_returned_pages, stats.n_spill_found_pages);
-    assert_true(stats.n_spill_asked_pages > stats.n_spill_found_pages);
-    assert_int_equal(stats.n_returned_bytes, stats.n_returned_pages * 64);
+    assert_true(stats.n_restored_pages > 3 * N_TALKS);
+    assert_int_equal(stats.n_restored_pages, stats.n_spill_found_pages);
+    assert_true(stats.n_spill_looked_up_pages > stats.n_spill_found_pages);
+    assert_int_equal(stats.n_restored_bytes, stats.n_restored_pages * 64);
     assert_int_equal(stats.n_spill_write_errors + stats.n_spill_read_errors, 0);
     assert_true(stats.n_evictions > 0);
     tutti_engine_close(engine);
@@ -167,7 +167,7 @@ static void talks_go_on_after_a_restart(void **state)
             settle(engine);
         }
         tutti_engine_stats(engine, &stats);
-        assert_int_equal(stats.n_returned_pages > 0, run > 0);
+        assert_int_equal(stats.n_restored_pages > 0, run > 0);
         tutti_engine_close(engine); /* what is cached is written now */
         mock_model_free(mock);
     }
@@ -348,7 +348,7 @@ static void others_go_on_while_a_prompt_waits_for_the_disk(void **state)
     collect_clear(&c[1]);
     assert_int_equal(finish(&c[0], &first, 7), 12 * 16);
     tutti_engine_stats(engine, &after);
-    assert_int_equal(after.n_returned_pages - before.n_returned_pages, 12);
+    assert_int_equal(after.n_restored_pages - before.n_restored_pages, 12);
     tutti_engine_close(engine);
     mock_model_free(mock);
 }
@@ -363,7 +363,7 @@ static void a_disk_that_does_not_answer_is_not_waited_for(void **state)
     struct tutti_stats stats;
     push_out(engine, &first);
     tutti_engine_stats(engine, &stats);
-    assert_int_equal(stats.n_returned_pages, 0);
+    assert_int_equal(stats.n_restored_pages, 0);
     assert_true(turn(engine, &first, 7) < 12 * 16); /* and the answer is right */
     tutti_engine_close(engine);
     mock_model_free(mock);
@@ -427,7 +427,7 @@ static void a_damaged_file_never_gives_a_wrong_answer(void **state)
     struct tutti_engine_options options = options_of(*state, 60);
     struct talk talks[6];
     struct tutti_stats stats;
-    uint64_t n_returned = 0, n_errors = 0, n_lost = 0;
+    uint64_t n_restored = 0, n_errors = 0, n_lost = 0;
     for (int i = 0; i < 6; i++)
         begin_talk(&talks[i], i);
     for (uint64_t seed = 0; seed < 200; seed++) {
@@ -440,13 +440,13 @@ static void a_damaged_file_never_gives_a_wrong_answer(void **state)
             turn(engine, &talks[i], seed * 10 + (uint64_t)i);
         }
         tutti_engine_stats(engine, &stats);
-        n_returned += stats.n_returned_pages;
+        n_restored += stats.n_restored_pages;
         n_errors += stats.n_spill_read_errors;
-        n_lost += stats.n_spill_found_pages - stats.n_returned_pages;
+        n_lost += stats.n_spill_found_pages - stats.n_restored_pages;
         tutti_engine_close(engine);
         overwrite_some(*state, seed);
     }
-    assert_true(n_returned > 100 && n_errors > 0 && n_lost > 0);
+    assert_true(n_restored > 100 && n_errors > 0 && n_lost > 0);
     mock_model_free(mock);
 }
 
@@ -645,7 +645,7 @@ static void tokens_and_logits_have_the_same_bits(void **state)
                         assert_int_equal(got[a][i].n_cached_tokens, (40 + 6 * i - 1) / 16 * 16);
                     collect_clear(&got[a][i]);
                 }
-            assert_int_equal(stats.n_returned_pages > 10, run > 0);
+            assert_int_equal(stats.n_restored_pages > 10, run > 0);
             assert_int_equal(stats.n_spill_read_errors, 0);
         }
         for (int a = 0; a < 3; a++)

@@ -60,9 +60,9 @@ def test_conversations_leave_and_come_back(start, tmp_path, wanted):
         assert texts == wanted[turn]
     assert n_cached > 0.3 * n_prompt
     m = server.wait_idle()
-    assert m["tutti_kv_spill_returned_pages_total"] > 0
+    assert m["tutti_kv_spill_restored_pages_total"] > 0
     assert m["tutti_kv_spill_pages"] > m["tutti_kv_pages"]
-    assert m["tutti_kv_spill_found_pages_total"] == m["tutti_kv_spill_returned_pages_total"]
+    assert m["tutti_kv_spill_found_pages_total"] == m["tutti_kv_spill_restored_pages_total"]
     assert m["tutti_kv_spill_write_errors_total"] == m["tutti_kv_spill_read_errors_total"] == 0
     assert m["tutti_kv_spill_written_bytes_total"] > m["tutti_kv_spill_written_pages_total"] > 0
     path = tmp_path / "pages" / "kv-pages"

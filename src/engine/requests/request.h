@@ -59,8 +59,7 @@ struct request {
     int n_started;     /* choices 0..n_started-1 have or had a sequence */
     struct lane *lane; /* in the scheduler's queue; NULL: it is not queued */
     struct request *previous;
-    bool is_counted; /* in stats.n_begun */
-    int n_seen;      /* prompt rows whose results are there; pages of later rows must be computed */
+    int n_seen; /* prompt rows whose results are there; pages of later rows must be computed */
 
     /* Text thread: */
     const uint16_t *const *stop_borders; /* of each of spec.stop */

@@ -69,8 +69,6 @@ void answers_end(struct tutti_engine *e, struct sequence *seq, enum tutti_finish
 void answers_end_unstarted(struct tutti_engine *e, struct request *r, struct record record)
 {
     scheduler_remove(e->scheduler, r);
-    if (r->n_started == 0)
-        e->stats.n_begun++;
     int n_choices = r->spec.n_choices;
     record.request = r;
     record.choice = r->n_started;

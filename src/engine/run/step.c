@@ -38,11 +38,6 @@ static void take_ready(struct tutti_engine *e)
     }
 }
 
-static void cancel_unstarted(struct tutti_engine *e, struct request *r)
-{
-    answers_end_unstarted(e, r, (struct record){ .finish = TUTTI_FINISH_CANCELLED });
-}
-
 /* The request's time in the queue is over. */
 static void time_out(void *user, struct request *r)
 {
@@ -51,49 +46,42 @@ static void time_out(void *user, struct request *r)
     answers_end_unstarted(e, r, (struct record){ .finish = TUTTI_FINISH_ERROR, .status = TUTTI_E_TIMEOUT });
 }
 
-/* Ends requests that were cancelled, and choices whose text has reached a stop string. */
-static void take_ends(struct tutti_engine *e)
+/* Ends every choice of the requests for which all is true or that were cancelled, and every choice whose
+ * text has reached a stop string. */
+static void end_requests(struct tutti_engine *e, const struct record *end, bool all)
 {
-    if (!atomic_exchange(&e->has_ends, false))
-        return;
     struct scheduler *s = e->scheduler;
     for (int i = 0; i < s->options.max_seqs; i++) {
         struct sequence *seq = &s->seqs[i];
         if (seq->state == SEQUENCE_FREE)
             continue;
         struct request *r = seq->request;
-        bool is_cancelled = atomic_load(&r->is_cancelled);
-        if (!is_cancelled && !atomic_load(&r->choices[seq->choice].is_ended))
+        bool ends = all || atomic_load(&r->is_cancelled);
+        if (!ends && !atomic_load(&r->choices[seq->choice].is_ended))
             continue;
-        if (is_cancelled && r->n_started < r->spec.n_choices)
-            cancel_unstarted(e, r); /* r is still valid: this sequence has not ended yet */
-        answers_end(e, seq, TUTTI_FINISH_CANCELLED, TUTTI_OK, NULL);
+        if (ends && r->n_started < r->spec.n_choices)
+            answers_end_unstarted(e, r, *end); /* r is still valid: this sequence has not ended yet */
+        answers_end(e, seq, end->finish, end->status, NULL);
     }
     for (struct request *r = request_queue_first(&s->queue), *next; r; r = next) {
         next = request_queue_next(r);
-        if (atomic_load(&r->is_cancelled))
-            cancel_unstarted(e, r);
+        if (all || atomic_load(&r->is_cancelled))
+            answers_end_unstarted(e, r, *end);
     }
+}
+
+static void take_ends(struct tutti_engine *e)
+{
+    if (atomic_exchange(&e->has_ends, false))
+        end_requests(e, &(struct record){ .finish = TUTTI_FINISH_CANCELLED }, false);
 }
 
 /* A rank was lost: nothing can be computed any more, so all requests end. */
 static void fail_all(struct tutti_engine *e)
 {
-    struct scheduler *s = e->scheduler;
     const struct record end = { .finish = TUTTI_FINISH_ERROR, .status = TUTTI_E_CLOSED, .is_over = true };
     enter_phase(e, NULL);
-    for (int i = 0; i < s->options.max_seqs; i++) {
-        struct sequence *seq = &s->seqs[i];
-        if (seq->state == SEQUENCE_FREE)
-            continue;
-        if (seq->request->n_started < seq->request->spec.n_choices)
-            answers_end_unstarted(e, seq->request, end);
-        answers_end(e, seq, TUTTI_FINISH_ERROR, TUTTI_E_CLOSED, NULL);
-    }
-    for (struct request *r = request_queue_first(&s->queue), *next; r; r = next) {
-        next = request_queue_next(r);
-        answers_end_unstarted(e, r, end);
-    }
+    end_requests(e, &end, true);
     struct tutti_error why = { 0 };
     if (!e->has_failed && model_check(e->model, &why) != TUTTI_OK && e->options.failed)
         e->options.failed(e->options.user, &why);
@@ -119,7 +107,7 @@ static void end_unscorable(struct tutti_engine *e)
 }
 
 /* Requests without an answer end after their prefill. */
-static void end_readings(struct tutti_engine *e)
+static void end_prefills(struct tutti_engine *e)
 {
     struct scheduler *s = e->scheduler;
     for (int i = 0; i < s->n_entries; i++) {
@@ -150,9 +138,9 @@ static void note_spill_counts(struct tutti_stats *now, const struct tutti_engine
     now->kv_spill_pages = file.n_copies;
     now->n_spilled_pages = file.n_written;
     now->n_spilled_bytes = file.n_written * page_bytes;
-    now->n_returned_pages = pages.n_returned_pages;
-    now->n_returned_bytes = pages.n_returned_pages * page_bytes;
-    now->n_spill_asked_pages = pages.n_asked_pages;
+    now->n_restored_pages = pages.n_restored_pages;
+    now->n_restored_bytes = pages.n_restored_pages * page_bytes;
+    now->n_spill_looked_up_pages = pages.n_looked_up_pages;
     now->n_spill_found_pages = pages.n_found_pages;
     now->n_spill_evictions = file.n_evictions;
     now->n_spill_lost_pages = pool->n_lost;
@@ -173,6 +161,7 @@ static void note_counts(struct tutti_engine *e)
     now->n_running = (uint64_t)e->scheduler->n_running;
     now->n_waiting = (uint64_t)e->scheduler->n_preempted;
     now->n_preemptions = e->scheduler->n_preemptions;
+    e->stats.n_begun = e->scheduler->n_begun;
     request_queue_count(&e->scheduler->queue, now->waiting, clock_now_us());
     now->waiting_tokens_per_s = atomic_load_explicit(&e->scheduler->forecast.rate, memory_order_relaxed);
     if (e->draft) {
@@ -184,19 +173,6 @@ static void note_counts(struct tutti_engine *e)
         now->draft_pages_cached = (uint64_t)draft.pages.n_cached;
     }
     stats_publish(&e->stats);
-}
-
-/* Counts requests that start in this step. */
-static void note_starts(struct tutti_engine *e)
-{
-    const struct scheduler *s = e->scheduler;
-    for (int i = 0; i < s->options.max_seqs; i++) {
-        struct sequence *seq = &s->seqs[i];
-        if (seq->state != SEQUENCE_FREE && seq->choice == 0 && !seq->request->is_counted) {
-            seq->request->is_counted = true;
-            e->stats.n_begun++;
-        }
-    }
 }
 
 /* True: a step was computed, or there may be more to do. */
@@ -212,7 +188,6 @@ static bool do_step(struct tutti_engine *e)
     bool is_any_waiting = e->constraints && draws_wake(e);
     request_queue_drop_late(&s->queue, start_us, time_out, e);
     bool has_rows = scheduler_plan(s, start_us);
-    note_starts(e);
     if (!has_rows) {
         enter_phase(e, NULL);
         /* A mask or a page that arrives rings the bell. */
@@ -232,9 +207,9 @@ static bool do_step(struct tutti_engine *e)
         fail_all(e);
         return false;
     }
-    int n_reading = s->step.n_rows - s->n_decoding_rows - s->n_draft_rows;
+    int n_prefill = s->step.n_rows - s->n_decoding_rows - s->n_draft_rows;
     if (s->n_draft_rows == 0)
-        pace_note(&s->pace, s->n_decoding_rows, n_reading, s->reading_distance, step_us);
+        pace_note(&s->pace, s->n_decoding_rows, n_prefill, s->prefill_distance, step_us);
     struct speculation_result completed = { .n_rows = s->step.n_rows,
                                             .n_drafts = s->n_draft_rows,
                                             .may_speculate = s->may_speculate,
@@ -252,12 +227,12 @@ static bool do_step(struct tutti_engine *e)
     uint64_t now_us = clock_now_us();
     for (int i = 0; i < e->n_draws;)
         i += answers_commit(e, &e->draws[i], now_us, &completed);
-    end_readings(e);
+    end_prefills(e);
     e->stats.now.n_steps++;
     e->step_us = clock_now_us() - start_us;
     uint64_t speculation_us = completed.draft_us + (uint64_t)completed.plan_us;
     completed.us = e->step_us > speculation_us ? e->step_us - speculation_us : 0;
-    if (n_reading == 0)
+    if (n_prefill == 0)
         speculation_note(&s->speculation, &completed);
     histogram_add(&e->stats.now.step, e->step_us);
     audit_check(e);

@@ -20,14 +20,9 @@ static const unsigned NEXT[SEQUENCE_STATES] = {
 };
 #undef TO
 
-bool lifecycle_allows(enum sequence_state from, enum sequence_state to)
-{
-    return NEXT[from] >> to & 1;
-}
-
 static void enter(struct scheduler *s, struct sequence *seq, enum sequence_state state)
 {
-    assert(lifecycle_allows(seq->state, state));
+    assert(NEXT[seq->state] >> state & 1);
     s->n_running -= sequence_is_running(seq);
     s->n_preempted -= seq->state == SEQUENCE_PREEMPTED;
     s->n_restoring -= seq->state == SEQUENCE_RESTORING;
@@ -93,10 +88,9 @@ static void begin_turn(struct scheduler *s, struct sequence *seq)
     seq->turn_us = s->now_us;
 }
 
-/* Takes the pages of all tokens, including the cached prefix, and runs the sequence. In addition
- * each running sequence must be able to grow by a page, or the new one would soon be preempted.
- * False: not now. */
-static bool run(struct scheduler *s, struct sequence *seq)
+/* Besides the pages of all tokens, each running sequence must be able to grow by a page, or the new
+ * one would soon be preempted. */
+bool lifecycle_run(struct scheduler *s, struct sequence *seq)
 {
     int n_need = scheduler_pages(s, seq->n_ids), n_matched = 0;
     if (seq->uses_cache)
@@ -171,7 +165,7 @@ struct sequence *lifecycle_start(struct scheduler *s, struct request *r)
     struct sequence *first = slots[0];
     set_up(s, first, r);
     memcpy(first->ids, r->prompt, (size_t)r->n_prompt * sizeof *first->ids);
-    if (!run(s, first))
+    if (!lifecycle_run(s, first))
         return NULL;
     first->n_cached = first->n_computed;
     first->queue_us = s->now_us > r->submit_us ? s->now_us - r->submit_us : 1; /* 0: has not started */
@@ -186,15 +180,10 @@ struct sequence *lifecycle_start(struct scheduler *s, struct request *r)
     return first;
 }
 
-bool lifecycle_resume(struct scheduler *s, struct sequence *seq)
-{
-    return run(s, seq);
-}
-
 /* ---- sharing ---- */
 
 /* Gives to the tokens, pages and times of from. */
-static void share(struct scheduler *s, struct sequence *to, const struct sequence *from)
+static void continue_from(struct scheduler *s, struct sequence *to, const struct sequence *from)
 {
     drop_pages(s, to);
     memcpy(to->ids, from->ids, (size_t)from->n_ids * sizeof *to->ids);
@@ -224,7 +213,7 @@ struct sequence *scheduler_fork(struct scheduler *s, const struct sequence *from
     }
     set_up(s, seq, r);
     begin_turn(s, seq);
-    share(s, seq, from);
+    continue_from(s, seq, from);
     r->n_started++;
     return seq;
 }
@@ -232,7 +221,7 @@ struct sequence *scheduler_fork(struct scheduler *s, const struct sequence *from
 void scheduler_copy(struct scheduler *s, struct sequence *to, const struct sequence *from)
 {
     assert(to != from && to->request == from->request && from->state == SEQUENCE_COMPUTED);
-    share(s, to, from);
+    continue_from(s, to, from);
 }
 
 /* ---- in planning ---- */

@@ -7,7 +7,7 @@
  *   FREE                 a sibling starts                           lifecycle_start()      RESERVED
  *   FREE                 another choice of a computed prompt        scheduler_fork()       COMPUTED
  *   RESERVED, COMPUTED   it continues a sibling's tokens            scheduler_copy()       COMPUTED
- *   PREEMPTED            its pages are taken again                  lifecycle_resume()     running (1)
+ *   PREEMPTED            its pages are taken again                  lifecycle_run()        running (1)
  *   RESTORING            its pages were read, or it stops waiting   lifecycle_restored()   (2)
  *   PREFILL              others have computed its next pages        lifecycle_adopt()      (2)
  *   PREFILL, DECODE      a step computed its rows                   scheduler_advance()    (2)
@@ -15,7 +15,7 @@
  *   MASK_WAIT            its token mask is ready                    scheduler_wake()       DECODE
  *   COMPUTED             tokens were drawn                          scheduler_commit()     (2)
  *   DECODE               its keys and values are dropped            scheduler_recompute()  PREFILL
- *   running              pages are needed for sequences before it   lifecycle_preempt()    PREEMPTED
+ *   running              pages are needed for sequences before it   lifecycle_preempt...() PREEMPTED
  *   all but FREE         its answer ends                            scheduler_finish()     FREE
  *
  * Running are RESTORING, PREFILL, DECODE, MASK_WAIT and COMPUTED. (1): RESTORING if pages are read
@@ -64,8 +64,8 @@ void scheduler_finish(struct scheduler *s, struct sequence *seq);
 
 /* Starts a request: gives it its slots, and pages for its prompt. NULL: not now. */
 struct sequence *lifecycle_start(struct scheduler *s, struct request *r);
-/* Lets a preempted sequence run again. False: not now. */
-bool lifecycle_resume(struct scheduler *s, struct sequence *seq);
+/* Takes the pages of a sequence that starts or was preempted, and runs it. False: not now. */
+bool lifecycle_run(struct scheduler *s, struct sequence *seq);
 /* Takes over pages that other sequences have filled since seq started. Of many requests that arrive
  * together with the same long prefix, only one prefills it. */
 void lifecycle_adopt(struct scheduler *s, struct sequence *seq);
@@ -80,8 +80,5 @@ void lifecycle_preempt_last(struct scheduler *s);
 void lifecycle_restored_page(struct scheduler *s, struct sequence *seq);
 /* It waits for no further page. */
 void lifecycle_restored(struct scheduler *s, struct sequence *seq);
-
-/* True: the table has a transition between these states. */
-bool lifecycle_allows(enum sequence_state from, enum sequence_state to);
 
 #endif

@@ -15,19 +15,19 @@
 struct pace {
     /* A step with prefill may take this many times as long as one without, above 1; 0: no limit. */
     double max_slowdown;
-    double decode_us; /* duration of a step that only decodes; 0 here and below: not known yet */
-    double read_us;   /* added by a prefill row at position 0 */
-    double far_us;    /* added for each PACE_FAR positions before the row */
-    double row_us;    /* mean cost of any row of a step with prefill */
-    int decode_rows;  /* rows of the last step that only decoded */
-    int n_reads;      /* steps with prefill since then */
+    double decode_us;  /* duration of a step that only decodes; 0 here and below: not known yet */
+    double prefill_us; /* added by a prefill row at position 0 */
+    double far_us;     /* added for each PACE_FAR positions before the row */
+    double row_us;     /* mean cost of any row of a step with prefill */
+    int decode_rows;   /* rows of the last step that only decoded */
+    int n_prefills;    /* steps with prefill since then */
 };
 
 enum { PACE_FAR = 4096 };
 
-/* Records the duration of a step with n_decoding and n_reading (prefill) rows. distance: sum of the
+/* Records the duration of a step with n_decoding and n_prefill (prefill) rows. distance: sum of the
  * prefill rows' positions. */
-void pace_note(struct pace *p, int n_decoding, int n_reading, double distance, uint64_t us);
+void pace_note(struct pace *p, int n_decoding, int n_prefill, double distance, uint64_t us);
 
 /* Microseconds that a step with n_decoding >= 1 decoding rows may spend on prefill; INFINITY: no
  * limit. 0: no prefill in this step, which measures decode_us. */

@@ -1,8 +1,5 @@
 #include "engine/schedule/scheduler.h"
 
-#include "engine/schedule/lifecycle.h"
-#include "engine/schedule/plan_step.h"
-
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -123,85 +120,8 @@ void scheduler_add(struct scheduler *s, struct request *r)
 void scheduler_remove(struct scheduler *s, struct request *r)
 {
     request_queue_remove(&s->queue, r);
+    s->n_begun += r->n_started == 0;
     forecast_leave(&s->forecast, r);
-}
-
-/* ---- admission ---- */
-
-/* The first preempted sequence by order; NULL: none. */
-static struct sequence *first_preempted(struct scheduler *s)
-{
-    struct sequence *first = NULL;
-    for (int i = 0; i < s->options.max_seqs && s->n_preempted > 0; i++) {
-        struct sequence *seq = &s->seqs[i];
-        if (seq->state == SEQUENCE_PREEMPTED && (!first || seq->order < first->order))
-            first = seq;
-    }
-    return first;
-}
-
-/* Starts a request from the queue. False: not now. */
-static bool begin_request(struct scheduler *s, struct request *r)
-{
-    bool is_first = r->n_started == 0;
-    const struct sequence *seq = lifecycle_start(s, r);
-    if (!seq)
-        return false;
-    if (is_first)
-        forecast_begin(&s->forecast, r);
-    bool is_restoring = seq->state == SEQUENCE_RESTORING;
-    int n_known = is_restoring ? seq->n_restorable * s->page_tokens : seq->n_computed;
-    request_queue_start(&s->queue, r, seq->n_ids - n_known, s->now_us);
-    return true;
-}
-
-/* Prefill rows of a sequence that come before those of a request that starts now. A prompt whose
- * turn ends before its own end delays no other, nor does a sequence that is in prefill for ever. */
-static int64_t rows_before_others(const struct sequence *seq)
-{
-    const struct tutti_request *spec = &seq->request->spec;
-    int n = sequence_n_pending(seq);
-    bool ends = n <= PREFILL_TURN * spec->weight - seq->n_turn && !spec->no_kv_cache;
-    return seq->state == SEQUENCE_PREFILL && (seq->is_fresh || ends) ? n : 0;
-}
-
-/* True: if the request started now, the next step would have rows for it. */
-static bool has_rows_next(const struct scheduler *s, const struct request *r)
-{
-    int64_t n_before = 0;
-    int n_decoding = 0;
-    for (int i = 0; i < s->options.max_seqs; i++) {
-        const struct sequence *seq = &s->seqs[i];
-        if (!sequence_is_running(seq))
-            continue;
-        n_decoding += sequence_n_pending(seq) == 1;
-        n_before += seq->request->spec.priority <= r->spec.priority ? rows_before_others(seq) : 0;
-    }
-    return n_before < s->options.max_batch_tokens && n_before < pace_usual_rows(&s->pace, n_decoding);
-}
-
-/* Starts requests in queue order until one does not fit: none overtakes it. */
-static void admit(struct scheduler *s)
-{
-    for (struct sequence *seq; (seq = first_preempted(s));)
-        if (!lifecycle_resume(s, seq))
-            return;
-    for (struct request *r; (r = request_queue_best(&s->queue, s->now_us));)
-        if (!has_rows_next(s, r) || !begin_request(s, r))
-            return;
-}
-
-/* ---- steps ---- */
-
-bool scheduler_plan(struct scheduler *s, uint64_t now_us)
-{
-    s->now_us = now_us;
-    forecast_look(&s->forecast, now_us);
-    admit(s);
-    int n_free = s->options.max_seqs - s->n_running - s->n_preempted;
-    forecast_close(&s->forecast, s->queue.weights, s->n_preempted > 0 ? 0 : n_free, now_us);
-    plan_step(s);
-    return s->step.n_rows > 0;
 }
 
 /* ---- audit ---- */

@@ -96,6 +96,7 @@ struct scheduler {
     uint64_t n_turns; /* prefill turns given */
     uint64_t now_us;  /* time of the step being planned */
     uint64_t n_preemptions;
+    uint64_t n_begun; /* requests that started, or ended before */
     struct pace pace;
     struct speculation speculation;
     struct prompt_lookup *lookups;    /* [max_seqs] of each slot */
@@ -108,7 +109,7 @@ struct scheduler {
     struct step step;
     int n_decoding_rows;        /* without draft tokens */
     int n_draft_rows;           /* draft tokens */
-    double reading_distance;    /* sum of the positions of its prefill rows */
+    double prefill_distance;    /* sum of the positions of its prefill rows */
     bool may_speculate;         /* speculation is possible for a sequence of it */
     uint64_t draft_us;          /* duration of the draft model's passes */
     double plan_us;             /* duration of choosing draft tokens, without those passes */
@@ -133,7 +134,7 @@ void scheduler_free(struct scheduler *s); /* NULL is allowed */
 /* Adds a request whose prompt is tokenized to the queue. */
 void scheduler_add(struct scheduler *s, struct request *request);
 
-/* Plans a step: fills step, entries and copies. False: there is nothing to do. */
+/* Plans a step (plan.c): starts requests, then fills step, entries and copies. False: there is nothing to do. */
 bool scheduler_plan(struct scheduler *s, uint64_t now_us);
 
 /* Removes a request with choices that have not started from the queue. */

@@ -103,7 +103,7 @@ static void take_restored(struct spiller *p, const struct spill_answer *answer)
     struct kv_copy *copy = kv_pool_copy(s->pool, seq->page_table[page]);
     if (!spill_is_written(p->options.spill, copy))
         *copy = answer->copy;
-    p->counts.n_returned_pages++;
+    p->counts.n_restored_pages++;
     seq->restored_us = clock_now_us();
     if (page + 1 == seq->n_restorable)
         lifecycle_restored(s, seq);
@@ -143,7 +143,7 @@ bool spiller_begin(struct spiller *p, struct sequence *seq, int n_matched, int n
         if (n < n_matched)
             seq->last_requested = at;
     }
-    p->counts.n_asked_pages += (uint64_t)(n_full - n_matched);
+    p->counts.n_looked_up_pages += (uint64_t)(n_full - n_matched);
     if (n <= n_matched)
         return false;
     p->counts.n_found_pages += (uint64_t)(n - n_matched);

@@ -45,9 +45,9 @@ bool spiller_work(struct spiller *spiller, uint64_t budget_us);
 void spiller_flush(struct spiller *spiller, struct bell *bell, uint64_t most_us);
 
 struct spiller_counts {
-    uint64_t n_asked_pages; /* full pages of prompts that missed the pool */
-    uint64_t n_found_pages; /* of those, found in the file */
-    uint64_t n_returned_pages;
+    uint64_t n_looked_up_pages; /* full pages of prompts that missed the pool */
+    uint64_t n_found_pages;     /* of those, found in the file */
+    uint64_t n_restored_pages;
 };
 struct spiller_counts spiller_counts(const struct spiller *spiller);
 

@@ -1,5 +1,5 @@
-#include "engine/schedule/plan_step.h"
-
+/* Plans the next step: which requests start, which rows are computed, the pages they are written to, and
+ * which rows have outputs. */
 #include "base/system/clock.h"
 #include "engine/schedule/lifecycle.h"
 
@@ -9,6 +9,72 @@
 /* Tokens that prompt lookup enters in one step, of all sequences; each is entered once, and this
  * takes less than a millisecond. */
 enum { LOOKUP_TOKENS = 8192 };
+
+/* ---- admission ---- */
+
+/* The first preempted sequence by order; NULL: none. */
+static struct sequence *first_preempted(struct scheduler *s)
+{
+    struct sequence *first = NULL;
+    for (int i = 0; i < s->options.max_seqs && s->n_preempted > 0; i++) {
+        struct sequence *seq = &s->seqs[i];
+        if (seq->state == SEQUENCE_PREEMPTED && (!first || seq->order < first->order))
+            first = seq;
+    }
+    return first;
+}
+
+/* Starts a request from the queue. False: not now. */
+static bool begin_request(struct scheduler *s, struct request *r)
+{
+    bool is_first = r->n_started == 0;
+    const struct sequence *seq = lifecycle_start(s, r);
+    if (!seq)
+        return false;
+    s->n_begun += is_first;
+    if (is_first)
+        forecast_begin(&s->forecast, r);
+    bool is_restoring = seq->state == SEQUENCE_RESTORING;
+    int n_known = is_restoring ? seq->n_restorable * s->page_tokens : seq->n_computed;
+    request_queue_start(&s->queue, r, seq->n_ids - n_known, s->now_us);
+    return true;
+}
+
+/* Prefill rows of a sequence that come before those of a request that starts now. A prompt whose
+ * turn ends before its own end delays no other, nor does a sequence that is in prefill for ever. */
+static int64_t rows_before_others(const struct sequence *seq)
+{
+    const struct tutti_request *spec = &seq->request->spec;
+    int n = sequence_n_pending(seq);
+    bool ends = n <= PREFILL_TURN * spec->weight - seq->n_turn && !spec->no_kv_cache;
+    return seq->state == SEQUENCE_PREFILL && (seq->is_fresh || ends) ? n : 0;
+}
+
+/* True: if the request started now, the next step would have rows for it. */
+static bool has_rows_next(const struct scheduler *s, const struct request *r)
+{
+    int64_t n_before = 0;
+    int n_decoding = 0;
+    for (int i = 0; i < s->options.max_seqs; i++) {
+        const struct sequence *seq = &s->seqs[i];
+        if (!sequence_is_running(seq))
+            continue;
+        n_decoding += sequence_n_pending(seq) == 1;
+        n_before += seq->request->spec.priority <= r->spec.priority ? rows_before_others(seq) : 0;
+    }
+    return n_before < s->options.max_batch_tokens && n_before < pace_usual_rows(&s->pace, n_decoding);
+}
+
+/* Starts requests in queue order until one does not fit: none overtakes it. */
+static void admit(struct scheduler *s)
+{
+    for (struct sequence *seq; (seq = first_preempted(s));)
+        if (!lifecycle_run(s, seq))
+            return;
+    for (struct request *r; (r = request_queue_best(&s->queue, s->now_us));)
+        if (!has_rows_next(s, r) || !begin_request(s, r))
+            return;
+}
 
 /* ---- draft tokens ---- */
 
@@ -176,17 +242,17 @@ static void choose_prefill(struct scheduler *s, int n_rows, double budget_us)
 static void choose_rows(struct scheduler *s)
 {
     int n_rows = s->options.max_batch_tokens;
-    int64_t n_decoding = 0, n_reading = 0; /* rows that could be computed */
+    int64_t n_decoding = 0, n_prefill = 0; /* rows that could be computed */
     for (int i = 0; i < s->options.max_seqs; i++) {
         struct sequence *seq = &s->seqs[i];
         seq->n_planned = seq->n_drafts = 0;
         n_decoding += seq->state == SEQUENCE_DECODE;
-        n_reading += seq->state == SEQUENCE_PREFILL ? sequence_n_pending(seq) : 0;
+        n_prefill += seq->state == SEQUENCE_PREFILL ? sequence_n_pending(seq) : 0;
     }
     int n_for_prompts = n_rows >= 8 ? n_rows / 4 : n_rows > 1;
-    if (n_reading < n_for_prompts)
-        n_for_prompts = (int)n_reading;
-    if (n_rows == 1 && n_reading > 0 && n_decoding > 0) {
+    if (n_prefill < n_for_prompts)
+        n_for_prompts = (int)n_prefill;
+    if (n_rows == 1 && n_prefill > 0 && n_decoding > 0) {
         n_for_prompts = s->is_prompt_turn;
         s->is_prompt_turn = !s->is_prompt_turn;
     }
@@ -197,9 +263,9 @@ static void choose_rows(struct scheduler *s)
     s->may_speculate = false;
     s->draft_us = 0;
     s->plan_us = 0;
-    if ((s->options.max_lookup_tokens > 0 || s->draft) && n_reading == 0 && given == n_decoding && given > 0)
+    if ((s->options.max_lookup_tokens > 0 || s->draft) && n_prefill == 0 && given == n_decoding && given > 0)
         plan_drafts(s, given, n_rows);
-    bool is_paced = given > 0 && n_reading > 0 &&
+    bool is_paced = given > 0 && n_prefill > 0 &&
                     !s->options.desc; /* a bidirectional prefix cannot be split */
     choose_prefill(s, n_rows, is_paced ? pace_budget(&s->pace, given) : INFINITY);
 }
@@ -333,7 +399,7 @@ static void fill_rows(struct scheduler *s)
         step->block_positions = s->block_positions;
     }
     s->n_entries = 0;
-    s->reading_distance = 0;
+    s->prefill_distance = 0;
     for (int i = 0; i < s->options.max_seqs; i++) {
         struct sequence *seq = &s->seqs[i];
         if (seq->n_planned == 0)
@@ -343,7 +409,7 @@ static void fill_rows(struct scheduler *s)
             .seq = seq, .n_rows = seq->n_planned, .n_drafts = seq->n_drafts, .output = -1
         };
         if (sequence_n_pending(seq) > 1)
-            s->reading_distance += seq->n_planned * (seq->n_computed + 0.5 * seq->n_planned);
+            s->prefill_distance += seq->n_planned * (seq->n_computed + 0.5 * seq->n_planned);
         for (int k = 0; k < seq->n_planned; k++) {
             int pos = seq->n_computed + k;
             s->token_ids[step->n_rows] = seq->ids[pos];
@@ -361,9 +427,15 @@ static void fill_rows(struct scheduler *s)
     assert(step->n_outputs - step->n_hidden <= s->options.max_outputs);
 }
 
-void plan_step(struct scheduler *s)
+bool scheduler_plan(struct scheduler *s, uint64_t now_us)
 {
+    s->now_us = now_us;
+    forecast_look(&s->forecast, now_us);
+    admit(s);
+    int n_free = s->options.max_seqs - s->n_running - s->n_preempted;
+    forecast_close(&s->forecast, s->queue.weights, s->n_preempted > 0 ? 0 : n_free, now_us);
     choose_rows(s);
     find_pages(s);
     fill_rows(s);
+    return s->step.n_rows > 0;
 }
