@@ -209,6 +209,8 @@ struct backend_ops {
     /* x = scale * base + add, all [n_rows][n] */
     void (*scale_add)(struct backend *be, struct floats x, struct floats base, float scale, struct floats add,
                       int n_rows, int n);
+    /* x = scale * x, [n_rows][n] */
+    void (*scale)(struct backend *be, struct floats x, float scale, int n_rows, int n);
     /* x = act(x), [n_rows][n], in place */
     void (*activate)(struct backend *be, struct floats x, int n_rows, int n, enum activation act);
     /* x [end - begin][n], rows begin to end - 1 of the step. adds: x[r] += table[positions[r]];

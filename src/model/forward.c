@@ -245,9 +245,8 @@ static void swap_stream(struct pass *p)
     p->w.normed = x;
 }
 
-/* Adds a block's output, in delta, to the stream: at the next norm, or immediately if the
- * residual is the scaled normed input. */
-/* post_norm: its norm, if the model has_post_norms. */
+/* Adds a block's output, in delta, to the stream: at the next norm, or immediately if one of the two
+ * is scaled. post_norm: its norm, if the model has_post_norms. */
 static void join(struct pass *p, enum weight_slot post_norm, int layer)
 {
     const struct model_desc *d = &p->model->desc;
@@ -259,6 +258,11 @@ static void join(struct pass *p, enum weight_slot post_norm, int layer)
         p->op->rmsnorm(p->be, floats_at(w->normed, at), floats_at(w->delta, at), NO_FLOATS,
                        weight(p, post_norm, layer)->values, n, d->d_model, d->norm_eps);
         p->pending = w->normed;
+    }
+    if (d->block_scale != 0) {
+        p->op->scale_add(p->be, floats_at(w->x, at), floats_at(p->pending, at), d->block_scale,
+                         floats_at(w->x, at), n, d->d_model);
+        p->pending = NO_FLOATS;
     }
     if (d->residual_scale != 0) {
         p->op->scale_add(p->be, floats_at(w->x, at), floats_at(w->normed, at), d->residual_scale,
@@ -344,6 +348,8 @@ static void make_outputs(struct pass *p, const struct step *step)
     p->n_rows = n_logits;
     p->adapters = p->adapters ? w->output_adapters : NULL;
     linear(p, SLOT_OUTPUT, 0, w->logits, w->normed);
+    if (d->logit_scale != 0)
+        p->op->scale(p->be, w->logits, d->logit_scale, n_logits, p->model->local.n_vocab);
 }
 
 /* The adapter of each row; NULL if no row has one. */
@@ -399,6 +405,9 @@ struct floats model_submit(struct model *model, struct kv_memory *kv, const stru
     p.op->embed(p.be, p.w.x, model_weight(model, SLOT_EMBEDDING, 0)->matrix,
                 group ? group->split.vocab.begin : 0);
     all_reduce(&p, p.w.x);
+    if (d->embedding_scale != 0)
+        p.op->scale(p.be, floats_at(p.w.x, (size_t)p.begin * (size_t)d->d_model), d->embedding_scale,
+                    p.end - p.begin, d->d_model);
     if (d->has_learned_positions)
         p.op->positions(p.be, floats_at(p.w.x, (size_t)p.begin * (size_t)d->d_model),
                         model_weight(model, SLOT_POSITIONS, 0)->values, p.begin, p.end, d->d_model, true);

@@ -40,6 +40,7 @@ static const struct fixture {
     { "llama-tiny", "llama" },
     { "llama-tiny-tied", "llama" },
     { "llama-linear-tiny", "llama" },
+    { "granite-tiny", "granite" },
     { "glm-tiny", "glm" },
     { "glm4-tiny", "glm4" },
     { "gpt2-tiny", "gpt2" },

@@ -170,6 +170,7 @@ static const struct backend_ops CPU_OPS = {
     .rmsnorm = cpu_rmsnorm,
     .layernorm = cpu_layernorm,
     .scale_add = cpu_scale_add,
+    .scale = cpu_scale,
     .activate = cpu_activate,
     .positions = cpu_positions,
     .concat = cpu_concat,

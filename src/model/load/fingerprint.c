@@ -39,8 +39,8 @@ uint64_t model_weights_fingerprint(const struct model *model)
 }
 
 /* A new field of these that affects keys and values must be added here. */
-_Static_assert(sizeof(void *) != 8 || sizeof(struct layer_desc) == 128, "see layer_fingerprint()");
-_Static_assert(sizeof(void *) != 8 || sizeof(struct model_desc) == 5520, "see model_shape_fingerprint()");
+_Static_assert(sizeof(void *) != 8 || sizeof(struct layer_desc) == 136, "see layer_fingerprint()");
+_Static_assert(sizeof(void *) != 8 || sizeof(struct model_desc) == 5600, "see model_shape_fingerprint()");
 
 static uint64_t layer_fingerprint(const struct layer_desc *l, const float *rope_freqs)
 {
@@ -65,8 +65,8 @@ static uint64_t layer_fingerprint(const struct layer_desc *l, const float *rope_
         l->ffn.has_bias,
         (int64_t)l->ffn.activation,
     };
-    const double reals[] = { a->rope_theta, s->factor,    s->low_freq_factor, s->high_freq_factor,
-                             s->beta_fast,  s->beta_slow, s->attention_factor };
+    const double reals[] = { (double)a->scale,    a->rope_theta, s->factor,    s->low_freq_factor,
+                             s->high_freq_factor, s->beta_fast,  s->beta_slow, s->attention_factor };
     uint64_t sum = 0;
     add(&sum, hash64(0, numbers, sizeof numbers));
     add(&sum, hash64(0, reals, sizeof reals));
@@ -95,7 +95,8 @@ uint64_t model_shape_fingerprint(const struct model *model)
         d->has_prefix ? d->mask_ids[1] : 0,
         (int64_t)model->weight_type,
     };
-    const double reals[] = { (double)d->norm_eps, (double)d->residual_scale };
+    const double reals[] = { (double)d->norm_eps, (double)d->residual_scale, (double)d->block_scale,
+                             (double)d->embedding_scale, (double)d->logit_scale };
     uint64_t sum = 0;
     add(&sum, hash64(0, d->family, strnlen(d->family, sizeof d->family)));
     add(&sum, hash64(0, numbers, sizeof numbers));
