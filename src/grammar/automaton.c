@@ -511,7 +511,7 @@ static enum tutti_status refuse_left_recursion(const struct automaton *a, const 
     const struct rule *rule = &d->syntax->rules[circle];
     if (!rule->name)
         return error_set_param(err, TUTTI_E_ARGUMENT, "response_format",
-                               "the schema refers to itself before it asks for any text");
+                               "the schema refers to itself before any text");
     return error_set_param(
         err, TUTTI_E_ARGUMENT, "grammar",
         "grammar: line %d, column %d: rule \"%.64s\" can begin with itself; write what repeats as "

@@ -3,7 +3,7 @@
  *
  * A grammar is compiled once and shared by any number of answers. A matcher is the state of one
  * answer. A token mask is combined from two parts, after Dong et al., "XGrammar", 2024.
- * Context-independent tokens are decided by the position in a rule alone, whatever called the
+ * Context-independent tokens are decided by the position in a rule only, whatever called the
  * rule: they are computed once, by walking the vocabulary trie, and cached. Context-dependent
  * tokens extend beyond the end of the rule: for them the walk continues with the actual stack.
  *

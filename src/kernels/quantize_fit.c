@@ -48,7 +48,7 @@ float fit_error(const float *x, int n, struct fit fit, struct fit_range range)
     return fit_fold(sum);
 }
 
-/* ---- scale alone ---- */
+/* ---- scale without minimum ---- */
 
 /* Starting scales: the number that the largest magnitude maps to, relative to the larger bound.
  * Below 1 the range is not fully used, which pays if otherwise many weights were rounded badly;

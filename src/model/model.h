@@ -135,7 +135,7 @@ struct chat_format {
     bool has_metadata_line; /* a reply's first line is metadata: hidden if it is blank */
     bool trims_reply;       /* blanks and newlines around the reply are removed */
     bool fills_in_time;     /* a reply's "[[训练时间]]", the time of training, is shown as "2023年" */
-    bool widens_marks;      /* , ! : ; ? beside a Chinese character are shown full-width; fills_in_time too */
+    bool widens_marks;      /* , ! : ; ? next to a Chinese character are shown full-width; fills_in_time too */
 };
 
 struct family;

@@ -20,7 +20,7 @@ static void health_request(struct app *app, struct http_conn *conn)
 }
 
 /* A key protects routes that compute or describe the model, as in vLLM. /health and /metrics are
- * for monitoring, and the page asks for a key itself. */
+ * for monitoring, and the page prompts for a key itself. */
 static const struct route {
     const char *path, *method; /* "{...}" in a path matches one or more bytes */
     void (*request)(struct app *app, struct http_conn *conn);

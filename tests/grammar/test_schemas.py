@@ -108,7 +108,7 @@ WRONG = [
     ('{"type": "string", "pattern": "a{3,2}"}', "not well-formed"),
     ('{"type": "string", "pattern": "^a+$", "maxLength": 3}', "say the length in the pattern"),
     ('{"type": "string", "format": "phone"}', "format phone"),
-    ('{"oneOf": [{"type": "integer"}, {"type": "number"}]}', "could hold together"),
+    ('{"oneOf": [{"type": "integer"}, {"type": "number"}]}', "could both be valid"),
     ('{"minItems": -1, "items": {}}', "minItems must be"),
     ('{"items": [{}]}', "prefixItems"),
     ('{"enum": 5}', "enum must be a list"),

@@ -145,8 +145,8 @@ bool schema_check_one_of(struct schema_reader *r, const json_t *list)
             if (!are_disjoint(r, json_array_get(list, k), json_array_get(list, i), 0))
                 schema_fail(
                     r,
-                    "the alternatives %zu and %zu of oneOf could hold together; use anyOf, or tell them "
-                    "apart by type or by a required property with a const",
+                    "the alternatives %zu and %zu of oneOf could both be valid for a value; use anyOf, "
+                    "or give them different types, or a required property with different consts",
                     k, i);
     return r->status == TUTTI_OK;
 }

@@ -275,13 +275,14 @@ static int32_t members(struct schema_reader *r, const struct properties *p, cons
         if (i > 0)
             own = schema_share(r, own);
         int32_t next = schema_share(r, after);
-        int32_t with = i > 0 ? SYNTAX_SEQ(s, comma(r), own, next) : -1, alone = SYNTAX_SEQ(s, own, next);
+        int32_t with = i > 0 ? SYNTAX_SEQ(s, comma(r), own, next) : -1,
+                without_comma = SYNTAX_SEQ(s, own, next);
         if (p->list[i].is_required) {
             after = with;
-            first = alone;
+            first = without_comma;
         } else {
             after = i > 0 ? SYNTAX_CHOICE(s, with, next) : -1;
-            first = SYNTAX_CHOICE(s, alone, schema_share(r, first));
+            first = SYNTAX_CHOICE(s, without_comma, schema_share(r, first));
         }
     }
     return first;

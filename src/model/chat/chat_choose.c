@@ -11,7 +11,7 @@
 /* ---- what the checkpoint has by itself ---- */
 
 /* The format, by special tokens that no other format has. */
-static const char *guess_name(const struct tokenizer *tok)
+static const char *detect_name(const struct tokenizer *tok)
 {
     if (tokenizer_find_control(tok, "<|im_start|>") >= 0)
         return "chatml";
@@ -51,9 +51,9 @@ enum tutti_status chat_find(struct chat_found *out, const struct chat_source *so
     } else {
         out->has_template = out->texts.by_name;
         out->builtin = format_of_family(source, tok, text);
-        const char *guess = out->builtin || out->has_template ? NULL : guess_name(tok);
-        if (guess)
-            out->builtin = chat_format_find(guess);
+        const char *detected = out->builtin || out->has_template ? NULL : detect_name(tok);
+        if (detected)
+            out->builtin = chat_format_find(detected);
     }
     if (st != TUTTI_OK)
         chat_found_clear(out);

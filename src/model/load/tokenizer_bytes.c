@@ -49,7 +49,7 @@ enum tutti_status tokenizer_read_vocab(struct tokenizer **out, const struct toke
     if (!pre)
         return error_set(err, TUTTI_E_UNSUPPORTED,
                          "%s: how text is cut is known for tokenizers of the classes GPT2Tokenizer and "
-                         "Qwen2Tokenizer alone (tokenizer_class in tokenizer_config.json)",
+                         "Qwen2Tokenizer only (tokenizer_class in tokenizer_config.json)",
                          s->path);
     if (json_is_true(json_object_get(s->tokenizer_config, "add_prefix_space")))
         return error_set(err, TUTTI_E_UNSUPPORTED, "%s/tokenizer_config.json: add_prefix_space is true",
@@ -65,7 +65,7 @@ enum tutti_status tokenizer_read_vocab(struct tokenizer **out, const struct toke
     return st;
 }
 
-/* ---- tiktoken files, whose special tokens stand in the models' code ---- */
+/* ---- tiktoken files, whose special tokens are defined in the models' code ---- */
 
 static const char *const GLM4_SPECIALS[] = {
     "<|endoftext|>",

@@ -48,7 +48,7 @@ static enum tutti_status check_readable(const char *path, struct tutti_error *er
     return TUTTI_OK;
 }
 
-/* A server cannot ask for a passphrase; without this callback OpenSSL would ask on the terminal. */
+/* A server cannot prompt for a passphrase; without this callback OpenSSL would do so on the terminal. */
 static int no_passphrase(char *out, int n_bytes, int is_writing, void *user)
 {
     (void)out, (void)n_bytes, (void)is_writing;

@@ -151,7 +151,7 @@ static struct value string_from_json(struct render *r, const json_t *json, enum 
 static struct value dict_from_json(struct render *r, const json_t *json, enum origin origin)
 {
     struct value out = value_dict(r);
-    /* jansson's iterators ask for a mutable object and do not change it. */
+    /* jansson's iterators need a mutable object and do not change it. */
     json_t *object = (json_t *)(uintptr_t)json;
     for (void *at = json_object_iter(object); at && !failed(r); at = json_object_iter_next(object, at)) {
         struct value key = value_string(json_object_iter_key(at), json_object_iter_key_len(at));

@@ -23,7 +23,7 @@ struct symbol {
         int32_t prev;     /* with the heap; -1: none */
         int32_t union_id; /* in a scan: the union of this and the next symbol; -1: none */
     };
-    int32_t next; /* beside the heap; -1: none */
+    int32_t next; /* the next symbol; -1: none */
 };
 
 enum { CHARACTER = -1, FROZEN = -2 }; /* one character; a USER_DEFINED piece, which never merges */
