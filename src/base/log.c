@@ -18,7 +18,7 @@ static atomic_bool is_json;
 
 static const char *const NAMES[] = { "debug", "info", "warn", "error" };
 
-struct line {
+struct log_entry {
     char bytes[LINE_BYTES];
     size_t n;
 };
@@ -43,7 +43,7 @@ static bool is_dropped(enum log_level level)
     return (int)level < atomic_load_explicit(&min_level, memory_order_relaxed);
 }
 
-static void put_bytes(struct line *line, const char *text, size_t n)
+static void put_bytes(struct log_entry *line, const char *text, size_t n)
 {
     if (n > sizeof line->bytes - line->n)
         n = sizeof line->bytes - line->n;
@@ -52,7 +52,7 @@ static void put_bytes(struct line *line, const char *text, size_t n)
 }
 
 /* Quoted text comes from files and requests, so it is escaped. */
-static void put_text(struct line *line, const char *text, size_t n, bool is_quoted)
+static void put_text(struct log_entry *line, const char *text, size_t n, bool is_quoted)
 {
     char clean[TEXT_BYTES];
     if (n > sizeof clean)
@@ -66,7 +66,7 @@ static void put_text(struct line *line, const char *text, size_t n, bool is_quot
     }
 }
 
-static void put_time(struct line *line, bool with_milliseconds)
+static void put_time(struct log_entry *line, bool with_milliseconds)
 {
     char text[64];
     struct timespec now;
@@ -80,7 +80,7 @@ static void put_time(struct line *line, bool with_milliseconds)
     put_bytes(line, "Z", 1);
 }
 
-static void put_field(struct line *line, const struct log_field *field, bool json)
+static void put_field(struct log_entry *line, const struct log_field *field, bool json)
 {
     char number[64];
     size_t n_text = field->text ? strlen(field->text) : 0;
@@ -107,7 +107,7 @@ void log_record(enum log_level level, const char *message, const struct log_fiel
 {
     if (is_dropped(level))
         return;
-    struct line line;
+    struct log_entry line;
     bool json = log_is_json();
     line.n = 0;
     put_bytes(&line, "{\"time\":\"", json ? 9 : 0);

@@ -59,7 +59,7 @@ static const struct option_group GROUPS[] = { { "Options", OPTIONS, 0 }, { .titl
 
 /* ---- the report ------------------------------------------------------------------------------------------------ */
 
-struct report {
+struct convert_report {
     struct progress progress;
     const char *type;
     json_t *tensors; /* what --report-file writes; NULL: out of memory, or not wanted */
@@ -76,7 +76,7 @@ static double relative(double squared_error, double squares)
     return squares > 0 ? sqrt(squared_error / squares) : 0;
 }
 
-static void add_to_table(struct report *r, const struct convert_result *t)
+static void add_to_table(struct convert_report *r, const struct convert_result *t)
 {
     char shape[64] = "", change[40], note[48] = "";
     for (int i = 0; i < t->n_dims; i++)
@@ -89,7 +89,7 @@ static void add_to_table(struct report *r, const struct convert_result *t)
                                 relative(t->squared_error, t->squares), (double)t->max_error, note);
 }
 
-static void add_to_json(struct report *r, const struct convert_result *t)
+static void add_to_json(struct convert_report *r, const struct convert_result *t)
 {
     json_t *object = json_pack("{s:s, s:s, s:s, s:s, s:o, s:I, s:f, s:f}", "name", t->name, "from",
                                dtype_name(t->from), "type", dtype_name(t->to), "wanted",
@@ -101,13 +101,13 @@ static void add_to_json(struct report *r, const struct convert_result *t)
 
 static void on_progress(void *user, uint64_t done, uint64_t total)
 {
-    struct report *r = user;
+    struct convert_report *r = user;
     progress_update(&r->progress, done, total);
 }
 
 static void on_tensor(void *user, const struct convert_result *t)
 {
-    struct report *r = user;
+    struct convert_report *r = user;
     r->squares += t->squares;
     r->squared_error += t->squared_error;
     r->max_error = t->max_error > r->max_error ? t->max_error : r->max_error;
@@ -119,7 +119,7 @@ static void on_tensor(void *user, const struct convert_result *t)
         add_to_json(r, t);
 }
 
-static void print_report(const struct report *r)
+static void print_report(const struct convert_report *r)
 {
     char size[NUMBER_SIZE_BYTES];
     output_printf("%-28s %14s %14s %12s %12s\n", "tensor", "shape", "type", "relative RMS", "largest");
@@ -130,7 +130,8 @@ static void print_report(const struct report *r)
                   (unsigned long long)r->n_elems);
 }
 
-static enum tutti_status write_report(const struct report *r, const char *path, struct tutti_error *err)
+static enum tutti_status write_report(const struct convert_report *r, const char *path,
+                                      struct tutti_error *err)
 {
     struct new_file *file = NULL;
     json_t *object = json_pack("{s:s, s:I, s:I, s:f, s:f, s:O}", "type", r->type, "weights",
@@ -186,7 +187,7 @@ static enum tutti_status run_convert(const void *v, const char *const *operands,
     (void)n_operands;
     const struct convert_values *values = v;
     bool wants_report = values->report || values->report_file;
-    struct report report = { .type = values->type, .is_table = values->report, .ok = true };
+    struct convert_report report = { .type = values->type, .is_table = values->report, .ok = true };
     struct convert_options options = {
         .type = weight_type_find(values->type),
         .is_pure = values->pure,

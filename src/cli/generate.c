@@ -150,7 +150,7 @@ static const struct option_group GROUPS[] = {
     { .title = NULL },
 };
 
-struct answer {
+struct prompt_answer {
     struct batch *batch;
     struct buf text; /* that was not printed yet */
     uint64_t request_id;
@@ -164,11 +164,11 @@ struct answer {
 struct batch {
     const struct generate_values *values;
     tutti_engine *engine;
-    struct prompts prompts; /* of all replicas */
-    size_t first, n;        /* range of this replica */
-    bool is_ordered;        /* JSON too is printed in the order of the prompts */
-    size_t n_choices;       /* answers to each prompt */
-    struct answer *answers; /* [n][n_choices] */
+    struct prompts prompts;        /* of all replicas */
+    size_t first, n;               /* range of this replica */
+    bool is_ordered;               /* JSON too is printed in the order of the prompts */
+    size_t n_choices;              /* answers to each prompt */
+    struct prompt_answer *answers; /* [n][n_choices] */
     struct tutti_request request;
     struct tutti_string stops[OPTION_MAX_TEXTS];
     size_t n_submitted; /* prompts */
@@ -183,7 +183,7 @@ struct batch {
 
 /* ---- the text thread's side ------------------------------------------------------------------------------------ */
 
-static void end_answer(struct answer *answer)
+static void end_answer(struct prompt_answer *answer)
 {
     struct batch *batch = answer->batch;
     answer->is_done = true;
@@ -206,7 +206,7 @@ static bool add_vector(struct buf *out, const float *x, size_t n)
 
 static void generate_on_event(void *user, const struct tutti_event *event)
 {
-    struct answer *answer = (struct answer *)user + event->choice;
+    struct prompt_answer *answer = (struct prompt_answer *)user + event->choice;
     struct batch *batch = answer->batch;
     pthread_mutex_lock(&batch->mutex);
     if (!answer->lost_text && !buf_add(&answer->text, event->text, event->n_text_bytes))
@@ -252,7 +252,7 @@ static enum tutti_status submit(struct batch *batch, size_t index, struct tutti_
         request.parse_special = batch->values->parse_special;
         request.n_text_bytes = prompt->n_bytes;
     }
-    struct answer *first = &batch->answers[index * batch->n_choices];
+    struct prompt_answer *first = &batch->answers[index * batch->n_choices];
     return tutti_engine_submit(batch->engine, &request, generate_on_event, first, &first->request_id, err);
 }
 
@@ -261,7 +261,7 @@ static enum tutti_status submit(struct batch *batch, size_t index, struct tutti_
 static void submit_more(struct batch *batch)
 {
     while (batch->n_submitted < batch->n) {
-        struct answer *answers = &batch->answers[batch->n_submitted * batch->n_choices];
+        struct prompt_answer *answers = &batch->answers[batch->n_submitted * batch->n_choices];
         struct tutti_error err = { 0 };
         pthread_mutex_lock(&batch->mutex);
         size_t n_running = batch->n_submitted * batch->n_choices - batch->n_ended;
@@ -293,7 +293,7 @@ static void stop_all(struct batch *batch)
     for (size_t i = 0; i < batch->n_submitted; i++) {
         pthread_mutex_lock(&batch->mutex);
         bool is_running = false;
-        const struct answer *answers = &batch->answers[i * batch->n_choices];
+        const struct prompt_answer *answers = &batch->answers[i * batch->n_choices];
         for (size_t k = 0; k < batch->n_choices; k++)
             is_running = is_running || answers[k].is_running;
         pthread_mutex_unlock(&batch->mutex);
@@ -321,7 +321,7 @@ static const char *finish_name(enum tutti_finish finish)
     return "none";
 }
 
-static void print_answers_json(const struct answer *answer, size_t index, size_t choice)
+static void print_answers_json(const struct prompt_answer *answer, size_t index, size_t choice)
 {
     size_t n_prompt = answer->n_prompt_tokens, n_generated = answer->n_generated_tokens;
     size_t n_total = n_prompt + n_generated;
@@ -357,7 +357,7 @@ static void print_answers_json(const struct answer *answer, size_t index, size_t
     json_decref(object);
 }
 
-static void report_failure(struct batch *batch, const struct answer *answer)
+static void report_failure(struct batch *batch, const struct prompt_answer *answer)
 {
     size_t index = (size_t)(answer - batch->answers) / batch->n_choices;
     if (answer->finish != TUTTI_FINISH_ERROR)
@@ -369,7 +369,7 @@ static void report_failure(struct batch *batch, const struct answer *answer)
         fprintf(stderr, "tutti: %s\n", answer->error.text);
 }
 
-static void mark_lost_text(struct answer *answer)
+static void mark_lost_text(struct prompt_answer *answer)
 {
     if (answer->lost_text && answer->finish != TUTTI_FINISH_ERROR) {
         answer->finish = TUTTI_FINISH_ERROR;
@@ -382,7 +382,7 @@ static bool print_text(struct batch *batch)
 {
     if (batch->n_printed == batch->n_submitted * batch->n_choices)
         return false;
-    struct answer *answer = &batch->answers[batch->n_printed];
+    struct prompt_answer *answer = &batch->answers[batch->n_printed];
     pthread_mutex_lock(&batch->mutex);
     struct buf text = answer->text; /* the text thread must not wait for slow output */
     answer->text = (struct buf){ 0 };
@@ -411,7 +411,7 @@ static bool print_ended(struct batch *batch)
     pthread_mutex_unlock(&batch->mutex);
     if (!has_ended)
         return false;
-    struct answer *answer = &batch->answers[index]; /* ended: no other thread uses it */
+    struct prompt_answer *answer = &batch->answers[index]; /* ended: no other thread uses it */
     mark_lost_text(answer);
     print_answers_json(answer, batch->first + index / batch->n_choices, index % batch->n_choices);
     report_failure(batch, answer);

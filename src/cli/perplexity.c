@@ -85,7 +85,7 @@ struct base_model {
     size_t capacity, n, next;
 };
 
-struct job {
+struct perplexity_job {
     tutti_ranks *ranks; /* NULL: none */
     const struct perplexity_values *values;
     const char *file; /* NULL: none */
@@ -119,7 +119,8 @@ static bool is_model(const char *path)
     return is_gguf;
 }
 
-static enum tutti_status check_call(const struct job *job, bool base_is_model, struct tutti_error *err)
+static enum tutti_status check_call(const struct perplexity_job *job, bool base_is_model,
+                                    struct tutti_error *err)
 {
     const struct perplexity_values *v = job->values;
     if (job->file && v->ids)
@@ -142,7 +143,7 @@ static enum tutti_status check_call(const struct job *job, bool base_is_model, s
     return TUTTI_OK;
 }
 
-static enum tutti_status read_text_ids(struct job *job, struct ids *out, struct tutti_error *err)
+static enum tutti_status read_text_ids(struct perplexity_job *job, struct ids *out, struct tutti_error *err)
 {
     struct buf text = { 0 };
     if (job->values->ids)
@@ -158,7 +159,7 @@ static enum tutti_status read_text_ids(struct job *job, struct ids *out, struct 
 }
 
 /* Finds the ids before the text: all that the model expects, or only bos. */
-static enum tutti_status find_head(struct job *job, bool all, struct tutti_error *err)
+static enum tutti_status find_head(struct perplexity_job *job, bool all, struct tutti_error *err)
 {
     enum tutti_status st = model_text_prefix(job->model, &job->head, err);
     if (st == TUTTI_OK && !all && job->head.n != 1)
@@ -166,7 +167,7 @@ static enum tutti_status find_head(struct job *job, bool all, struct tutti_error
     return st;
 }
 
-static enum tutti_status plan_windows(struct job *job, struct tutti_error *err)
+static enum tutti_status plan_windows(struct perplexity_job *job, struct tutti_error *err)
 {
     const struct perplexity_values *v = job->values;
     struct ids text = { 0 };
@@ -209,7 +210,7 @@ static enum tutti_status plan_windows(struct job *job, struct tutti_error *err)
 }
 
 /* Uses the base's windows. If a text is given, it must be the base's. */
-static enum tutti_status take_windows(struct job *job, struct tutti_error *err)
+static enum tutti_status take_windows(struct perplexity_job *job, struct tutti_error *err)
 {
     const struct perplexity_values *v = job->values;
     struct ids given = { 0 };
@@ -248,7 +249,7 @@ static enum tutti_status take_windows(struct job *job, struct tutti_error *err)
 
 /* Opens the base model as stored, with the default KV type, to show the cost of --type and
  * --kv-type. */
-static enum tutti_status open_base_model(struct job *job, struct tutti_error *err)
+static enum tutti_status open_base_model(struct perplexity_job *job, struct tutti_error *err)
 {
     struct model_flags flags = job->values->model;
     flags.type = flags.kv_type = flags.chat_format = NULL;
@@ -263,7 +264,7 @@ static enum tutti_status open_base_model(struct job *job, struct tutti_error *er
     return TUTTI_OK;
 }
 
-static enum tutti_status reserve_base_model(struct job *job, struct tutti_error *err)
+static enum tutti_status reserve_base_model(struct perplexity_job *job, struct tutti_error *err)
 {
     struct base_model *b = &job->base_model;
     size_t n_vocab = (size_t)job->model->desc.n_vocab, n_codes;
@@ -279,7 +280,7 @@ static enum tutti_status reserve_base_model(struct job *job, struct tutti_error 
 static enum tutti_status keep_rows(void *user, int window, int row, int n_rows, const float *logits,
                                    struct tutti_error *err)
 {
-    struct job *job = user;
+    struct perplexity_job *job = user;
     struct base_model *b = &job->base_model;
     size_t n_vocab = (size_t)job->sums.n_vocab;
     enum tutti_status st = TUTTI_OK;
@@ -295,7 +296,7 @@ static enum tutti_status keep_rows(void *user, int window, int row, int n_rows, 
 static enum tutti_status on_rows(void *user, int window, int row, int n_rows, const float *logits,
                                  struct tutti_error *err)
 {
-    struct job *job = user;
+    struct perplexity_job *job = user;
     enum tutti_status st = TUTTI_OK;
     for (int i = 0; i < n_rows && st == TUTTI_OK; i++, logits += job->sums.n_vocab) {
         int32_t target = windows_target(&job->windows, job->first_window + window, row + i);
@@ -316,7 +317,7 @@ static enum tutti_status on_rows(void *user, int window, int row, int n_rows, co
 }
 
 /* Runs both models alternately, on as many windows as are computed together. */
-static enum tutti_status run_base_model(struct job *job, struct tutti_error *err)
+static enum tutti_status run_base_model(struct perplexity_job *job, struct tutti_error *err)
 {
     enum tutti_status st = reserve_base_model(job, err);
     int n_all = job->windows.n, n_each = windows_n_together(&job->windows);
@@ -333,7 +334,7 @@ static enum tutti_status run_base_model(struct job *job, struct tutti_error *err
     return st;
 }
 
-static enum tutti_status read_all_text(struct job *job, struct tutti_error *err)
+static enum tutti_status read_all_text(struct perplexity_job *job, struct tutti_error *err)
 {
     enum tutti_status st = perplexity_init(&job->sums, job->model->desc.n_vocab, job->has_base, err);
     if (st == TUTTI_OK && job->values->save)
@@ -351,7 +352,7 @@ static enum tutti_status read_all_text(struct job *job, struct tutti_error *err)
 
 /* ---- what is said ---------------------------------------------------------------------------------------------- */
 
-static double n_read(const struct job *job)
+static double n_read(const struct perplexity_job *job)
 {
     return (double)job->windows.n * (double)job->windows.n_context;
 }
@@ -361,7 +362,7 @@ static void print_mean(const char *label, struct mean x, double factor, const ch
     output_printf("%-28s %11.6f ± %.6f%s\n", label, factor * x.value, factor * x.error, unit);
 }
 
-static void print_base(struct job *job)
+static void print_base(struct perplexity_job *job)
 {
     struct perplexity *s = &job->sums;
     print_mean("perplexity of the base", perplexity_base_value(s), 1, "");
@@ -375,7 +376,7 @@ static void print_base(struct job *job)
     print_mean("same most probable token", perplexity_same_top(s), 100, " %");
 }
 
-static void print_text(struct job *job)
+static void print_text(struct perplexity_job *job)
 {
     const struct windows *w = &job->windows;
     print_mean("perplexity", perplexity_value(&job->sums), 1, "");
@@ -386,7 +387,7 @@ static void print_text(struct job *job)
                   job->seconds > 0 ? n_read(job) / job->seconds : 0);
 }
 
-static void print_json(struct job *job)
+static void print_json(struct perplexity_job *job)
 {
     struct perplexity *s = &job->sums;
     struct mean value = perplexity_value(s);
@@ -417,7 +418,7 @@ static void print_json(struct job *job)
     json_decref(object);
 }
 
-static enum tutti_status run_job(struct job *job, const char *path, struct tutti_error *err)
+static enum tutti_status run_job(struct perplexity_job *job, const char *path, struct tutti_error *err)
 {
     job->has_base = job->values->base != NULL;
     bool base_is_model = job->has_base && is_model(job->values->base);
@@ -448,7 +449,7 @@ static enum tutti_status run_job(struct job *job, const char *path, struct tutti
 static enum tutti_status run_perplexity(const void *v, const char *const *operands, int n_operands,
                                         struct tutti_error *err)
 {
-    struct job job = { .values = v, .file = n_operands > 1 ? operands[1] : NULL };
+    struct perplexity_job job = { .values = v, .file = n_operands > 1 ? operands[1] : NULL };
     bool is_done;
     enum tutti_status st = model_flags_join(&job.values->model, NULL, operands[0], &job.ranks, &is_done, err);
     if (st != TUTTI_OK || is_done)

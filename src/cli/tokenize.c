@@ -30,14 +30,15 @@ static const struct option OPTIONS[] = {
 
 static const struct option_group GROUPS[] = { { "Options", OPTIONS, 0 }, { .title = NULL } };
 
-struct vocabulary {
+struct tokenize_vocabulary {
     const struct family *family;
     struct tokenizer *tok;
     struct model_desc desc;
 };
 
 /* Loads only the tokenizer, no weights. */
-static enum tutti_status vocabulary_load(struct vocabulary *out, const char *path, struct tutti_error *err)
+static enum tutti_status vocabulary_load(struct tokenize_vocabulary *out, const char *path,
+                                         struct tutti_error *err)
 {
     struct checkpoint *ck = NULL;
     char why[256] = "";
@@ -108,8 +109,9 @@ static bool print_ids_json(const struct tokenizer *tok, const struct ids *list, 
     return ok;
 }
 
-static enum tutti_status encode(const struct tokenize_values *values, const struct vocabulary *vocabulary,
-                                const struct buf *text, struct tutti_error *err)
+static enum tutti_status encode(const struct tokenize_values *values,
+                                const struct tokenize_vocabulary *vocabulary, const struct buf *text,
+                                struct tutti_error *err)
 {
     /* A model without weights, sufficient for text. */
     struct model bare = { .family = vocabulary->family,
@@ -171,7 +173,7 @@ static enum tutti_status run_tokenize(const void *v, const char *const *operands
                                       struct tutti_error *err)
 {
     const struct tokenize_values *values = v;
-    struct vocabulary vocabulary = { 0 };
+    struct tokenize_vocabulary vocabulary = { 0 };
     struct buf text = { 0 };
     const char *operand = n_operands > 1 ? operands[1] : "-";
     if (values->ids && values->json)

@@ -12,7 +12,7 @@
 enum { CLUSTER_PIECES = 8 };
 
 /* Memory of the same size on each rank of the group, which all of them can read. */
-struct piece {
+struct message_part {
     size_t n_bytes;           /* 0: unused */
     struct segment *segments; /* [n_ranks] */
 };
@@ -23,11 +23,11 @@ struct cluster {
     struct transport *transport;
     struct monitor *monitor; /* NULL: none */
     int rank, n_ranks, group, n_groups;
-    size_t direct_bytes;  /* at most DIRECT_BYTES */
-    float *sums;          /* [n_ranks][CHUNK]: received from the others */
-    struct piece meeting; /* for barriers and small sums of ranks on one machine; n_bytes 0: unused */
+    size_t direct_bytes;         /* at most DIRECT_BYTES */
+    float *sums;                 /* [n_ranks][CHUNK]: received from the others */
+    struct message_part meeting; /* for barriers and small sums of ranks on one machine; n_bytes 0: unused */
     uint64_t n_meetings;
-    struct piece pieces[CLUSTER_PIECES];
+    struct message_part pieces[CLUSTER_PIECES];
     struct message sends[TRANSPORT_MESSAGES], receives[TRANSPORT_MESSAGES];
     atomic_bool is_broken; /* the transport failed */
     bool is_ended;         /* by all ranks together */

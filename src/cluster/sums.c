@@ -21,27 +21,27 @@ enum {
 /* The shared state of a rank for barriers: the number of barriers that it has reached, followed by
  * its input of small sums. There are two inputs, used alternately, because a rank may write its
  * next one before the slowest rank has read the last. */
-struct place {
+struct rank_buffer {
     _Alignas(LINE_BYTES) _Atomic uint64_t n_meetings;
     _Alignas(LINE_BYTES) float values[2][DIRECT_BYTES / sizeof(float)];
 };
 
 /* ---- memory that all ranks can read ---- */
 
-static void free_piece(struct cluster *c, struct piece *piece)
+static void free_piece(struct cluster *c, struct message_part *piece)
 {
     for (int r = 0; piece->segments && r < c->n_ranks; r++)
         segment_free(&piece->segments[r]);
     free(piece->segments);
-    *piece = (struct piece){ 0 };
+    *piece = (struct message_part){ 0 };
 }
 
 /* Allocates a piece on all ranks together. False: it failed on one rank, so no rank has it; or a
  * rank was lost. */
-static bool make_piece(struct cluster *c, struct piece *piece, size_t n_bytes, bool is_wanted)
+static bool make_piece(struct cluster *c, struct message_part *piece, size_t n_bytes, bool is_wanted)
 {
     struct segment_card cards[CLUSTER_MAX_RANKS] = { 0 };
-    *piece = (struct piece){ n_bytes, calloc((size_t)c->n_ranks, sizeof *piece->segments) };
+    *piece = (struct message_part){ n_bytes, calloc((size_t)c->n_ranks, sizeof *piece->segments) };
     for (int r = 0; piece->segments && r < c->n_ranks; r++)
         piece->segments[r].fd = -1;
     cards[c->rank].fd = -1;
@@ -64,7 +64,7 @@ enum tutti_status cluster_open_sums(struct cluster *c, size_t direct_bytes, stru
     if (c->n_ranks == 1)
         return TUTTI_OK;
     c->sums = aligned_alloc(LINE_BYTES, (size_t)c->n_ranks * CHUNK * sizeof *c->sums);
-    (void)make_piece(c, &c->meeting, sizeof(struct place), c->transport->n_local >= c->n_ranks);
+    (void)make_piece(c, &c->meeting, sizeof(struct rank_buffer), c->transport->n_local >= c->n_ranks);
     enum tutti_status st = c->sums ? TUTTI_OK : error_set(err, TUTTI_E_MEMORY, "cluster: out of memory");
     return cluster_agree(c, st, err);
 }
@@ -85,7 +85,7 @@ float *cluster_alloc(struct cluster *c, size_t n_floats)
         return NULL;
     n_bytes = (n_bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
     if (c->meeting.n_bytes > 0) {
-        struct piece none, *piece = &none;
+        struct message_part none, *piece = &none;
         for (int i = CLUSTER_PIECES - 1; i >= 0; i--)
             piece = c->pieces[i].n_bytes == 0 ? &c->pieces[i] : piece;
         if (make_piece(c, piece, n_bytes, piece != &none))
@@ -114,7 +114,7 @@ static bool find_theirs(const struct cluster *c, const float *x, size_t n, const
 {
     uintptr_t at = (uintptr_t)x;
     for (int i = 0; i < CLUSTER_PIECES; i++) {
-        const struct piece *piece = &c->pieces[i];
+        const struct message_part *piece = &c->pieces[i];
         uintptr_t base = piece->n_bytes > 0 ? (uintptr_t)piece->segments[c->rank].memory : 0;
         if (base == 0 || at < base || at - base > piece->n_bytes ||
             n * sizeof *x > piece->n_bytes - (at - base))
@@ -126,7 +126,7 @@ static bool find_theirs(const struct cluster *c, const float *x, size_t n, const
     return false;
 }
 
-static struct place *rank_place(const struct cluster *c, int rank)
+static struct rank_buffer *rank_place(const struct cluster *c, int rank)
 {
     return c->meeting.segments[rank].memory;
 }

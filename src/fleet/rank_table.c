@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-struct server {
+struct table_server {
     const char *id, *ip;  /* ip: the host's; NULL: the table has none */
     int first, n_devices; /* in the table's devices */
 };
@@ -29,20 +29,20 @@ struct device {
 struct rank_table {
     json_t *root; /* owns all strings */
     char *path;
-    struct server *servers; /* [n_servers] */
-    struct device *devices; /* [n_ranks], in the table's order */
-    int *by_rank;           /* [n_ranks]: index of a device */
+    struct table_server *servers; /* [n_servers] */
+    struct device *devices;       /* [n_ranks], in the table's order */
+    int *by_rank;                 /* [n_ranks]: index of a device */
     int n_servers, n_ranks;
 };
 
 /* Where an error is: "server_list[1].device[0].rank_id". */
-struct place {
+struct device_place {
     const struct rank_table *table;
     struct tutti_error *err;
     int server, device; /* -1: not in one */
 };
 
-static struct json_place json_place_at(const struct place *at)
+static struct json_place json_place_at(const struct device_place *at)
 {
     struct json_place place = { .file = at->table->path, .err = at->err };
     if (at->device >= 0)
@@ -53,7 +53,7 @@ static struct json_place json_place_at(const struct place *at)
 }
 
 PRINTF_LIKE(3, 4)
-static enum tutti_status wrong(const struct place *at, const char *key, const char *format, ...)
+static enum tutti_status wrong(const struct device_place *at, const char *key, const char *format, ...)
 {
     struct json_place place = json_place_at(at);
     va_list args;
@@ -65,7 +65,7 @@ static enum tutti_status wrong(const struct place *at, const char *key, const ch
 
 /* ---- values ---- */
 
-static enum tutti_status get_text(const struct place *at, const json_t *object, const char *key,
+static enum tutti_status get_text(const struct device_place *at, const json_t *object, const char *key,
                                   const char **out)
 {
     struct json_place place = json_place_at(at);
@@ -74,7 +74,7 @@ static enum tutti_status get_text(const struct place *at, const json_t *object, 
 }
 
 /* A number as a string or as a number. */
-static enum tutti_status get_number(const struct place *at, const json_t *object, const char *key,
+static enum tutti_status get_number(const struct device_place *at, const json_t *object, const char *key,
                                     int64_t max, int64_t *out)
 {
     const json_t *value = json_object_get(object, key);
@@ -97,7 +97,7 @@ static bool is_address(const char *text)
 }
 
 /* *out stays NULL if there is none. */
-static enum tutti_status get_address(const struct place *at, const json_t *object, const char *key,
+static enum tutti_status get_address(const struct device_place *at, const json_t *object, const char *key,
                                      const char **out)
 {
     const json_t *value = json_object_get(object, key);
@@ -121,7 +121,7 @@ static bool is_host(const char *text)
 
 /* ---- the table ---- */
 
-static enum tutti_status read_device(struct rank_table *t, struct place *at, const json_t *object,
+static enum tutti_status read_device(struct rank_table *t, struct device_place *at, const json_t *object,
                                      struct device *d)
 {
     int64_t rank = 0, device_id = 0;
@@ -146,9 +146,9 @@ static enum tutti_status read_device(struct rank_table *t, struct place *at, con
     return TUTTI_OK;
 }
 
-static enum tutti_status read_server(struct rank_table *t, struct place *at, const json_t *object)
+static enum tutti_status read_server(struct rank_table *t, struct device_place *at, const json_t *object)
 {
-    struct server *s = &t->servers[at->server];
+    struct table_server *s = &t->servers[at->server];
     const json_t *devices = json_object_get(object, "device");
     const char *server_ip = NULL;
     if (!json_is_object(object))
@@ -189,10 +189,10 @@ static enum tutti_status read_server(struct rank_table *t, struct place *at, con
     return st;
 }
 
-static struct place device_place(const struct rank_table *t, int device, struct tutti_error *err)
+static struct device_place device_place(const struct rank_table *t, int device, struct tutti_error *err)
 {
     int server = t->devices[device].server;
-    return (struct place){ t, err, server, device - t->servers[server].first };
+    return (struct device_place){ t, err, server, device - t->servers[server].first };
 }
 
 static enum tutti_status sort_ranks(struct rank_table *t, struct tutti_error *err)
@@ -205,12 +205,12 @@ static enum tutti_status sort_ranks(struct rank_table *t, struct tutti_error *er
         t->by_rank[i] = -1;
     for (int i = 0; i < t->n_ranks; i++) {
         int64_t rank = t->devices[i].rank;
-        struct place at = device_place(t, i, err);
+        struct device_place at = device_place(t, i, err);
         if (rank >= t->n_ranks)
             return wrong(&at, "rank_id", "%" PRId64 ", but there are %d devices, so ranks are 0 to %d", rank,
                          t->n_ranks, t->n_ranks - 1);
         if (t->by_rank[rank] >= 0) {
-            struct place other = device_place(t, t->by_rank[rank], err);
+            struct device_place other = device_place(t, t->by_rank[rank], err);
             return wrong(&at, "rank_id", "%" PRId64 " is server_list[%d].device[%d]'s too", rank,
                          other.server, other.device);
         }
@@ -242,8 +242,8 @@ static enum tutti_status check_addresses(const struct rank_table *t, struct tutt
     for (size_t i = 1; i < n && st == TUTTI_OK; i++) {
         if (strcmp(sorted[i]->ip, sorted[i - 1]->ip) != 0)
             continue;
-        struct place at = device_place(t, (int)(sorted[i] - t->devices), err);
-        struct place other = device_place(t, (int)(sorted[i - 1] - t->devices), err);
+        struct device_place at = device_place(t, (int)(sorted[i] - t->devices), err);
+        struct device_place other = device_place(t, (int)(sorted[i - 1] - t->devices), err);
         st = wrong(&at, "device_ip", "%.64s is server_list[%d].device[%d]'s too", sorted[i]->ip, other.server,
                    other.device);
     }
@@ -274,7 +274,7 @@ static enum tutti_status number_devices(struct rank_table *t, struct tutti_error
     return TUTTI_OK;
 }
 
-static enum tutti_status read_table_head(const struct rank_table *t, const struct place *at,
+static enum tutti_status read_table_head(const struct rank_table *t, const struct device_place *at,
                                          size_t *n_servers)
 {
     const char *version = NULL, *status = NULL;
@@ -300,7 +300,7 @@ static enum tutti_status read_table_head(const struct rank_table *t, const struc
 
 static enum tutti_status read_table(struct rank_table *t, struct tutti_error *err)
 {
-    struct place at = { t, err, -1, -1 };
+    struct device_place at = { t, err, -1, -1 };
     size_t n = 0;
     enum tutti_status st = read_table_head(t, &at, &n);
     if (st != TUTTI_OK)
@@ -361,7 +361,7 @@ int rank_table_n_servers(const struct rank_table *t)
     return t->n_servers;
 }
 
-static const char *server_host(const struct server *s)
+static const char *server_host(const struct table_server *s)
 {
     return s->ip ? s->ip : s->id;
 }
@@ -394,7 +394,7 @@ enum tutti_status rank_table_rankfile(const struct rank_table *t, int n_cores, s
     bool ok = true;
     for (int rank = 0; rank < t->n_ranks && ok; rank++) {
         const struct device *d = &t->devices[t->by_rank[rank]];
-        const struct server *s = &t->servers[d->server];
+        const struct table_server *s = &t->servers[d->server];
         int64_t begin = (int64_t)d->index * n_cores / s->n_devices;
         int64_t last = ((int64_t)d->index + 1) * n_cores / s->n_devices - 1;
         ok = buf_printf(out, "rank %d=%s slot=%" PRId64, rank, server_host(s), begin);
@@ -431,7 +431,7 @@ static bool is_own_name(const char *name, const char *own)
 }
 
 /* addresses: those of this machine, for messages. */
-static bool is_here(const struct server *s, const char *own, char *addresses, size_t size)
+static bool is_here(const struct table_server *s, const char *own, char *addresses, size_t size)
 {
     struct ifaddrs *list = NULL;
     bool found = is_own_name(s->id, own);
@@ -460,7 +460,7 @@ enum tutti_status rank_table_check(const struct rank_table *t, int rank, int n_r
     if (t->n_ranks != n_ranks)
         return error_set_param(err, TUTTI_E_ARGUMENT, "rank_table",
                                "%s: it has %d ranks, but %d were started", t->path, t->n_ranks, n_ranks);
-    const struct server *s = &t->servers[t->devices[t->by_rank[rank]].server];
+    const struct table_server *s = &t->servers[t->devices[t->by_rank[rank]].server];
     if (gethostname(own, sizeof own - 1) != 0)
         own[0] = '\0';
     if (is_here(s, own, addresses, sizeof addresses))

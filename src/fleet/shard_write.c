@@ -29,7 +29,7 @@ struct target {
     json_t *files, *tensors; /* of the manifest */
 };
 
-struct output {
+struct shard_output {
     struct shard_plan *plan;
     struct new_folder *folder;
     struct target *targets; /* [n_ranks] */
@@ -66,7 +66,7 @@ static struct tensor part_tensor(const struct shard_plan *p, const struct shard_
     return t;
 }
 
-static enum tutti_status declare_all(struct output *o, struct target *t, struct tutti_error *err)
+static enum tutti_status declare_all(struct shard_output *o, struct target *t, struct tutti_error *err)
 {
     const struct shard_plan *p = o->plan;
     char rank[16], n_ranks[16];
@@ -87,7 +87,7 @@ static enum tutti_status declare_all(struct output *o, struct target *t, struct 
     return st;
 }
 
-static enum tutti_status open_target(struct output *o, int rank, struct tutti_error *err)
+static enum tutti_status open_target(struct shard_output *o, int rank, struct tutti_error *err)
 {
     struct target *t = &o->targets[rank];
     bool is_whole = o->plan->n_ranks == 1;
@@ -135,7 +135,7 @@ static void close_target(struct target *t)
 /* ---- tensors ---- */
 
 /* Writes rows [begin, end) unchanged. */
-static enum tutti_status put_rows(struct output *o, struct target *t, const struct tensor_view *view,
+static enum tutti_status put_rows(struct shard_output *o, struct target *t, const struct tensor_view *view,
                                   int64_t begin, int64_t end, struct tutti_error *err)
 {
     size_t row_bytes = tensor_columns_bytes(view->tensor, view->n_columns);
@@ -154,7 +154,7 @@ static enum tutti_status put_rows(struct output *o, struct target *t, const stru
 }
 
 /* Writes the columns of all runs of every row. */
-static enum tutti_status put_columns(struct output *o, struct target *t, const struct tensor_view *view,
+static enum tutti_status put_columns(struct shard_output *o, struct target *t, const struct tensor_view *view,
                                      const struct split_part *columns, struct tutti_error *err)
 {
     const struct tensor *tensor = view->tensor;
@@ -202,7 +202,7 @@ static json_t *describe_part(const struct shard_item *item, const struct split_p
     return NULL;
 }
 
-static enum tutti_status write_part(struct output *o, struct target *t, const struct shard_item *item,
+static enum tutti_status write_part(struct shard_output *o, struct target *t, const struct shard_item *item,
                                     const struct tensor_view *view, struct tutti_error *err)
 {
     struct split_part part = { 0 };
@@ -220,7 +220,7 @@ static enum tutti_status write_part(struct output *o, struct target *t, const st
     return st;
 }
 
-static enum tutti_status write_tensors(struct output *o, struct tutti_error *err)
+static enum tutti_status write_tensors(struct shard_output *o, struct tutti_error *err)
 {
     enum tutti_status st = TUTTI_OK;
     for (size_t i = 0; i < o->plan->n_items && st == TUTTI_OK; i++) {
@@ -243,7 +243,7 @@ static bool add_manifest_file(struct target *t, const char *name, int64_t n_byte
                                                      (json_int_t)n_bytes, "sha256", sha256)) == 0;
 }
 
-static enum tutti_status finish_tensors(struct output *o, struct target *t, struct tutti_error *err)
+static enum tutti_status finish_tensors(struct shard_output *o, struct target *t, struct tutti_error *err)
 {
     char sha256[DIGEST_TEXT_BYTES];
     int fd = t->fd;
@@ -277,7 +277,7 @@ static bool is_config_file(const char *name)
 }
 
 /* Copies a file to every rank. name: relative to the source's folder. */
-static enum tutti_status copy_file(struct output *o, const char *name, struct tutti_error *err)
+static enum tutti_status copy_file(struct shard_output *o, const char *name, struct tutti_error *err)
 {
     char path[PATH_MAX], target[PATH_MAX], sha256[DIGEST_TEXT_BYTES];
     struct mapping map;
@@ -315,7 +315,7 @@ static int by_text(const void *a, const void *b)
 }
 
 /* Copies the other files, in order of name. */
-static enum tutti_status copy_config_files(struct output *o, struct tutti_error *err)
+static enum tutti_status copy_config_files(struct shard_output *o, struct tutti_error *err)
 {
     const char *folder = checkpoint_folder(o->plan->ck);
     DIR *dir = opendir(folder);
@@ -346,7 +346,7 @@ static enum tutti_status copy_config_files(struct output *o, struct tutti_error 
     return st;
 }
 
-static enum tutti_status make_folder(struct output *o, const char *name, struct tutti_error *err)
+static enum tutti_status make_folder(struct shard_output *o, const char *name, struct tutti_error *err)
 {
     enum tutti_status st = TUTTI_OK;
     for (int rank = 0; rank < o->plan->n_ranks && st == TUTTI_OK; rank++) {
@@ -358,7 +358,7 @@ static enum tutti_status make_folder(struct output *o, const char *name, struct 
 }
 
 /* Copies PanGu-Alpha's word list, if it is in the model's folder. */
-static enum tutti_status copy_words(struct output *o, struct tutti_error *err)
+static enum tutti_status copy_words(struct shard_output *o, struct tutti_error *err)
 {
     char path[PATH_MAX];
     int n = snprintf(path, sizeof path, "%s/jieba", checkpoint_folder(o->plan->ck));
@@ -374,7 +374,7 @@ static enum tutti_status copy_words(struct output *o, struct tutti_error *err)
     return st;
 }
 
-static enum tutti_status write_manifest(struct output *o, struct target *t, struct tutti_error *err)
+static enum tutti_status write_manifest(struct shard_output *o, struct target *t, struct tutti_error *err)
 {
     char path[64];
     int fd;
@@ -403,7 +403,8 @@ static enum tutti_status write_manifest(struct output *o, struct target *t, stru
 
 /* ---- all ---- */
 
-static enum tutti_status write_all(struct output *o, struct shard_report *report, struct tutti_error *err)
+static enum tutti_status write_all(struct shard_output *o, struct shard_report *report,
+                                   struct tutti_error *err)
 {
     int n_ranks = o->plan->n_ranks;
     enum tutti_status st = TUTTI_OK;
@@ -430,7 +431,7 @@ static enum tutti_status write_all(struct output *o, struct shard_report *report
 enum tutti_status shard_write_all(struct shard_plan *plan, struct shard_report *report, const char *dst,
                                   struct tutti_error *err)
 {
-    struct output o = { .plan = plan };
+    struct shard_output o = { .plan = plan };
     enum tutti_status st = new_folder_open(&o.folder, dst, err);
     if (st != TUTTI_OK)
         return st;

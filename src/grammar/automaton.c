@@ -17,7 +17,7 @@ struct draft_task {
     int32_t node, from, to;
 };
 
-struct draft {
+struct automaton_draft {
     struct syntax *syntax;
     struct budget *budget; /* the syntax's */
     size_t bytes_taken;    /* from the budget */
@@ -32,7 +32,7 @@ struct draft {
     bool is_full, has_no_memory;
 };
 
-static bool take_bytes(struct draft *d, size_t n_bytes)
+static bool take_bytes(struct automaton_draft *d, size_t n_bytes)
 {
     d->bytes_taken += n_bytes;
     if (!budget_take_bytes(d->budget, n_bytes))
@@ -41,7 +41,7 @@ static bool take_bytes(struct draft *d, size_t n_bytes)
 }
 
 /* Grows an array for one more item. */
-static bool grow_draft(struct draft *d, void *array, size_t *room, size_t n, size_t item_bytes)
+static bool grow_draft(struct automaton_draft *d, void *array, size_t *room, size_t n, size_t item_bytes)
 {
     if (n < *room)
         return true;
@@ -58,14 +58,14 @@ static bool grow_draft(struct draft *d, void *array, size_t *room, size_t n, siz
     return true;
 }
 
-static int32_t add_state(struct draft *d)
+static int32_t add_state(struct automaton_draft *d)
 {
     if (d->n_states >= LIMIT_GRAMMAR_STATES || !budget_spend(d->budget, 1))
         d->is_full = true;
     return d->is_full ? 0 : d->n_states++;
 }
 
-static void add_edge(struct draft *d, int32_t from, struct edge edge)
+static void add_edge(struct automaton_draft *d, int32_t from, struct edge edge)
 {
     if (d->n_edges >= LIMIT_GRAMMAR_EDGES || !budget_spend(d->budget, 1))
         d->is_full = true;
@@ -73,12 +73,12 @@ static void add_edge(struct draft *d, int32_t from, struct edge edge)
         d->edges[d->n_edges++] = (struct draft_edge){ from, edge };
 }
 
-static void add_byte(struct draft *d, int32_t from, int32_t to, uint8_t low, uint8_t high)
+static void add_byte(struct automaton_draft *d, int32_t from, int32_t to, uint8_t low, uint8_t high)
 {
     add_edge(d, from, (struct edge){ .kind = EDGE_BYTE, .low = low, .high = high, .to = to });
 }
 
-static void add_nothing(struct draft *d, int32_t from, int32_t to)
+static void add_nothing(struct automaton_draft *d, int32_t from, int32_t to)
 {
     add_edge(d, from, (struct edge){ .kind = EDGE_NOTHING, .to = to });
 }
@@ -90,7 +90,7 @@ struct tails {
     int32_t states[4];
 };
 
-static int32_t any_tail(struct draft *d, struct tails *tails, int n)
+static int32_t any_tail(struct automaton_draft *d, struct tails *tails, int n)
 {
     if (tails->states[n] < 0) {
         int32_t next = any_tail(d, tails, n - 1);
@@ -109,7 +109,7 @@ static bool is_all(const uint8_t *bytes, int n, uint8_t value)
 }
 
 /* All sequences of n bytes from low to high, both within, whose tails are continuation bytes. */
-static void add_sequences(struct draft *d, int32_t from, struct tails *tails, const uint8_t *low,
+static void add_sequences(struct automaton_draft *d, int32_t from, struct tails *tails, const uint8_t *low,
                           const uint8_t *high, int n)
 {
     if (n == 1) {
@@ -144,7 +144,8 @@ static void add_sequences(struct draft *d, int32_t from, struct tails *tails, co
 }
 
 /* Compiles ranges, split by the number of UTF-8 bytes and without surrogates. */
-static void build_chars(struct draft *d, const struct char_range *ranges, int32_t n, int32_t from, int32_t to)
+static void build_chars(struct automaton_draft *d, const struct char_range *ranges, int32_t n, int32_t from,
+                        int32_t to)
 {
     static const struct char_range PARTS[] = {
         { 0, 0x7F }, { 0x80, 0x7FF }, { 0x800, 0xD7FF }, { 0xE000, 0xFFFF }, { 0x10000, MAX_CODE_POINT }
@@ -166,7 +167,7 @@ static void build_chars(struct draft *d, const struct char_range *ranges, int32_
 
 /* ---- nodes ---- */
 
-static void place_rule(struct draft *d, int32_t rule)
+static void place_rule(struct automaton_draft *d, int32_t rule)
 {
     if (d->starts[rule] >= 0)
         return;
@@ -178,14 +179,14 @@ static void place_rule(struct draft *d, int32_t rule)
 /* Compiles a node into edges between two states. No other edges lead into from or out of to.
  * Nested nodes are queued instead of compiled recursively, because nesting may be as deep as the
  * grammar is long. */
-static void add_task(struct draft *d, int32_t node, int32_t from, int32_t to)
+static void add_task(struct automaton_draft *d, int32_t node, int32_t from, int32_t to)
 {
     if (grow_draft(d, &d->tasks, &d->tasks_room, d->n_tasks, sizeof *d->tasks))
         d->tasks[d->n_tasks++] = (struct draft_task){ node, from, to };
 }
 
 /* x{m,n}: m copies in a row, then either a loop or n - m more, after each of which it may end. */
-static void build_repeat(struct draft *d, const struct node *node, int32_t from, int32_t to)
+static void build_repeat(struct automaton_draft *d, const struct node *node, int32_t from, int32_t to)
 {
     int32_t at = from;
     for (int32_t i = 0; i < node->min && !d->is_full; i++) {
@@ -209,7 +210,7 @@ static void build_repeat(struct draft *d, const struct node *node, int32_t from,
     add_nothing(d, at, to);
 }
 
-static void build_node(struct draft *d, int32_t index, int32_t from, int32_t to)
+static void build_node(struct automaton_draft *d, int32_t index, int32_t from, int32_t to)
 {
     const struct syntax *s = d->syntax;
     const struct node *node = &s->nodes[index];
@@ -250,7 +251,7 @@ static void build_node(struct draft *d, int32_t index, int32_t from, int32_t to)
     }
 }
 
-static void build(struct draft *d, int32_t node, int32_t from, int32_t to)
+static void build(struct automaton_draft *d, int32_t node, int32_t from, int32_t to)
 {
     add_task(d, node, from, to);
     while (d->n_tasks > 0 && !d->is_full) {
@@ -264,7 +265,7 @@ static void build(struct draft *d, int32_t node, int32_t from, int32_t to)
 
 /* ---- from the draft to the automaton ---- */
 
-static enum tutti_status too_large(const struct draft *d, struct tutti_error *err)
+static enum tutti_status too_large(const struct automaton_draft *d, struct tutti_error *err)
 {
     if (d->has_no_memory)
         return error_set(err, TUTTI_E_MEMORY, "grammar: out of memory");
@@ -277,7 +278,7 @@ static enum tutti_status too_large(const struct draft *d, struct tutti_error *er
         LIMIT_GRAMMAR_STATES, LIMIT_GRAMMAR_EDGES);
 }
 
-static enum tutti_status order_edges(struct automaton *a, struct draft *d, struct tutti_error *err)
+static enum tutti_status order_edges(struct automaton *a, struct automaton_draft *d, struct tutti_error *err)
 {
     size_t n_states = (size_t)d->n_states;
     assert(n_states > 0); /* the root rule's */
@@ -311,7 +312,7 @@ struct waiting_edges {
     int32_t *edges; /* numbers of draft edges */
 };
 
-static bool find_waiting(struct waiting_edges *w, const struct automaton *a, const struct draft *d)
+static bool find_waiting(struct waiting_edges *w, const struct automaton *a, const struct automaton_draft *d)
 {
     size_t n = (size_t)a->n_states;
     w->begin = calloc(n + 2, sizeof *w->begin);
@@ -336,7 +337,8 @@ static bool find_waiting(struct waiting_edges *w, const struct automaton *a, con
 /* needs: [n_states] minimum frames on a path to the end of the rule, MAX_STACK_DEPTH + 1 if there
  * is none with fewer; without over_bytes: on paths that read no byte. States are found in the
  * order of their needs. False: out of memory. */
-static bool find_needs(const struct automaton *a, const struct draft *d, bool over_bytes, uint16_t *needs)
+static bool find_needs(const struct automaton *a, const struct automaton_draft *d, bool over_bytes,
+                       uint16_t *needs)
 {
     enum { NEVER = MAX_STACK_DEPTH + 1 };
     size_t n = (size_t)a->n_states, n_now = 0, n_later = 0;
@@ -406,7 +408,7 @@ static void prune(struct automaton *a)
 
 struct left_search {
     const struct automaton *a;
-    const struct draft *d;
+    const struct automaton_draft *d;
     int32_t *rule_at;      /* [n_states] the rule that begins here; -1 */
     uint16_t *needs;       /* [n_states] to reach the end of its rule without a byte */
     int32_t *stack, *seen; /* [n_states] seen: by which search */
@@ -443,7 +445,7 @@ static size_t find_first_calls(struct left_search *l, int32_t rule, int32_t *cal
 static int32_t find_circle(struct left_search *l)
 {
     size_t n_rules = l->d->syntax->n_rules, n_edges = (size_t)l->a->n_edges + 1, n_calls = 0;
-    struct frame {
+    struct grammar_frame {
         int32_t rule;
         size_t first, next, last;
     } *frames = calloc(n_rules + 1, sizeof *frames);
@@ -460,10 +462,10 @@ static int32_t find_circle(struct left_search *l)
                 state[next] = 1;
                 size_t n = find_first_calls(
                     l, next, calls + n_calls); /* each edge belongs to one rule, so there is room */
-                frames[depth++] = (struct frame){ next, n_calls, n_calls, n_calls + n };
+                frames[depth++] = (struct grammar_frame){ next, n_calls, n_calls, n_calls + n };
                 n_calls += n;
             }
-            struct frame *top = &frames[depth - 1];
+            struct grammar_frame *top = &frames[depth - 1];
             next = -1;
             if (top->next == top->last) {
                 state[top->rule] = 2;
@@ -484,7 +486,7 @@ static int32_t find_circle(struct left_search *l)
     return circle;
 }
 
-static enum tutti_status refuse_left_recursion(const struct automaton *a, const struct draft *d,
+static enum tutti_status refuse_left_recursion(const struct automaton *a, const struct automaton_draft *d,
                                                struct tutti_error *err)
 {
     size_t n_states = (size_t)a->n_states;
@@ -539,7 +541,7 @@ static void find_classes(struct automaton *a)
 
 /* ---- all together ---- */
 
-static enum tutti_status draft_rules(struct draft *d, struct tutti_error *err)
+static enum tutti_status draft_rules(struct automaton_draft *d, struct tutti_error *err)
 {
     size_t n_rules = d->syntax->n_rules;
     d->starts = malloc(n_rules * sizeof *d->starts);
@@ -559,7 +561,7 @@ static enum tutti_status draft_rules(struct draft *d, struct tutti_error *err)
 
 enum tutti_status automaton_new(struct automaton **out, struct syntax *syntax, struct tutti_error *err)
 {
-    struct draft d = { .syntax = syntax, .budget = syntax->budget };
+    struct automaton_draft d = { .syntax = syntax, .budget = syntax->budget };
     struct automaton *a = calloc(1, sizeof *a);
     enum tutti_status st = a ? draft_rules(&d, err)
                              : error_set(err, TUTTI_E_MEMORY, "grammar: out of memory");

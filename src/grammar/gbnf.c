@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct reader {
+struct gbnf_reader {
     struct syntax *out;
     const char *text, *at, *end;
     int depth; /* of parentheses: how deep read_choice() recurses, at most LIMIT_GRAMMAR_NESTING */
@@ -22,7 +22,7 @@ struct reader {
     size_t n_slots;
 };
 
-static void find_line(struct reader *r, const char *at, int *line, int *column)
+static void find_line(struct gbnf_reader *r, const char *at, int *line, int *column)
 {
     if (at < r->counted || !r->counted) {
         r->counted = r->text;
@@ -37,7 +37,7 @@ static void find_line(struct reader *r, const char *at, int *line, int *column)
 }
 
 /* Sets the first error. Returns -1, which is not a node. */
-static int32_t gbnf_fail(struct reader *r, const char *at, const char *what)
+static int32_t gbnf_fail(struct gbnf_reader *r, const char *at, const char *what)
 {
     int line, column;
     if (r->status != TUTTI_OK)
@@ -53,13 +53,13 @@ static bool is_word(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
 }
 
-static bool is_next(const struct reader *r, char c)
+static bool is_next(const struct gbnf_reader *r, char c)
 {
     return r->at < r->end && *r->at == c;
 }
 
 /* Skips blanks and comments; line breaks only if the rule may continue after them. */
-static void skip(struct reader *r, bool over_lines)
+static void skip(struct gbnf_reader *r, bool over_lines)
 {
     while (r->at < r->end) {
         char c = *r->at;
@@ -76,7 +76,7 @@ static void skip(struct reader *r, bool over_lines)
 
 /* ---- rules by name ---- */
 
-static bool grow_slots(struct reader *r)
+static bool grow_slots(struct gbnf_reader *r)
 {
     size_t n = r->n_slots ? r->n_slots * 2 : 64;
     int32_t *slots = calloc(n, sizeof *slots);
@@ -96,7 +96,7 @@ static bool grow_slots(struct reader *r)
 }
 
 /* The rule of a name, created if unknown. -1: no room. */
-static int32_t find_rule(struct reader *r, const char *name, size_t n)
+static int32_t find_rule(struct gbnf_reader *r, const char *name, size_t n)
 {
     struct syntax *s = r->out;
     if (s->n_rules * 2 >= r->n_slots && !grow_slots(r)) {
@@ -120,7 +120,7 @@ static int32_t find_rule(struct reader *r, const char *name, size_t n)
 
 /* ---- characters ---- */
 
-static bool read_hex(struct reader *r, const char *begin, int n_digits, uint32_t *code)
+static bool read_hex(struct gbnf_reader *r, const char *begin, int n_digits, uint32_t *code)
 {
     if (!hex_read(r->at, (size_t)(r->end - r->at), n_digits, code)) {
         gbnf_fail(r, begin,
@@ -137,7 +137,7 @@ static bool read_hex(struct reader *r, const char *begin, int n_digits, uint32_t
 }
 
 /* One character of a literal or a class, escaped or not. */
-static bool read_char(struct reader *r, uint32_t *code)
+static bool read_char(struct gbnf_reader *r, uint32_t *code)
 {
     const char *begin = r->at;
     if (*begin != '\\') {
@@ -180,7 +180,7 @@ static bool read_char(struct reader *r, uint32_t *code)
     }
 }
 
-static int32_t read_literal(struct reader *r)
+static int32_t read_literal(struct gbnf_reader *r)
 {
     const char *begin = r->at++;
     struct buf bytes = { 0 };
@@ -206,7 +206,7 @@ done:
     return node;
 }
 
-static bool add_range(struct reader *r, struct char_range **ranges, size_t *n, size_t *room,
+static bool add_range(struct gbnf_reader *r, struct char_range **ranges, size_t *n, size_t *room,
                       struct char_range range)
 {
     if (*n == *room) {
@@ -224,7 +224,7 @@ static bool add_range(struct reader *r, struct char_range **ranges, size_t *n, s
 }
 
 /* "[a-z_]" or "[^a-z_]". */
-static int32_t read_class(struct reader *r)
+static int32_t read_class(struct gbnf_reader *r)
 {
     const char *begin = r->at++;
     struct char_range *ranges = NULL, *inverse;
@@ -272,9 +272,9 @@ done:
 
 /* ---- expressions ---- */
 
-static int32_t gbnf_read_choice(struct reader *r);
+static int32_t gbnf_read_choice(struct gbnf_reader *r);
 
-static int32_t read_group(struct reader *r)
+static int32_t read_group(struct gbnf_reader *r)
 {
     const char *begin = r->at++;
     if (++r->depth > LIMIT_GRAMMAR_NESTING)
@@ -290,7 +290,7 @@ static int32_t read_group(struct reader *r)
     return node;
 }
 
-static int32_t read_reference(struct reader *r)
+static int32_t read_reference(struct gbnf_reader *r)
 {
     const char *name = r->at;
     while (r->at < r->end && is_word(*r->at))
@@ -300,7 +300,7 @@ static int32_t read_reference(struct reader *r)
 }
 
 /* The next part of a sequence. *is_end: no further part. */
-static int32_t read_sequence_part(struct reader *r, bool *is_end)
+static int32_t read_sequence_part(struct gbnf_reader *r, bool *is_end)
 {
     char c = r->at < r->end ? *r->at : '\0';
     *is_end = false;
@@ -325,7 +325,7 @@ static int32_t read_sequence_part(struct reader *r, bool *is_end)
 }
 
 /* A number of {m,n}. */
-static bool read_count(struct reader *r, int32_t *out)
+static bool read_count(struct gbnf_reader *r, int32_t *out)
 {
     const char *begin = r->at;
     int32_t value = 0;
@@ -342,7 +342,7 @@ static bool read_count(struct reader *r, int32_t *out)
     return r->at > begin;
 }
 
-static bool read_counts(struct reader *r, int32_t *min, int32_t *max)
+static bool read_counts(struct gbnf_reader *r, int32_t *min, int32_t *max)
 {
     const char *begin = r->at++;
     skip(r, true);
@@ -370,7 +370,7 @@ static bool read_counts(struct reader *r, int32_t *min, int32_t *max)
     return true;
 }
 
-static int32_t read_postfix(struct reader *r, int32_t node)
+static int32_t read_postfix(struct gbnf_reader *r, int32_t node)
 {
     while (r->at < r->end && r->status == TUTTI_OK) {
         int32_t min = 0, max = REPEAT_FOREVER;
@@ -399,7 +399,7 @@ static int32_t read_postfix(struct reader *r, int32_t node)
     return node;
 }
 
-static int32_t read_sequence(struct reader *r)
+static int32_t read_sequence(struct gbnf_reader *r)
 {
     struct ids parts = { 0 };
     int32_t node = -1;
@@ -424,7 +424,7 @@ done:
     return node;
 }
 
-static int32_t gbnf_read_choice(struct reader *r)
+static int32_t gbnf_read_choice(struct gbnf_reader *r)
 {
     struct ids ways = { 0 };
     int32_t node = -1;
@@ -449,7 +449,7 @@ done:
 
 /* ---- rules ---- */
 
-static void read_rule(struct reader *r)
+static void read_rule(struct gbnf_reader *r)
 {
     const char *name = r->at;
     while (r->at < r->end && is_word(*r->at))
@@ -484,7 +484,7 @@ static void read_rule(struct reader *r)
     skip(r, true);
 }
 
-static void check_rules(struct reader *r)
+static void check_rules(struct gbnf_reader *r)
 {
     struct syntax *s = r->out;
     for (size_t i = 0; i < s->n_rules; i++) {
@@ -505,7 +505,7 @@ static void check_rules(struct reader *r)
 
 enum tutti_status gbnf_read(struct syntax *out, const char *text, size_t n_bytes, struct tutti_error *err)
 {
-    struct reader r = { .out = out, .text = text, .at = text, .end = text + n_bytes, .err = err };
+    struct gbnf_reader r = { .out = out, .text = text, .at = text, .end = text + n_bytes, .err = err };
     syntax_spend(out, n_bytes);
     skip(&r, true);
     while (r.at < r.end && r.status == TUTTI_OK && !out->is_full)

@@ -292,7 +292,7 @@ static int32_t move_set(const struct sets *from, struct sets *to, int32_t set)
 {
     const struct set *old = &from->sets[set];
     for (int32_t i = 0; i < old->n; i++) {
-        struct place at = from->places[old->first + i];
+        struct grammar_position at = from->places[old->first + i];
         at.stack = move_stack(from, to, at.stack);
         if (at.stack < 0)
             return SET_DEAD;
@@ -456,7 +456,7 @@ static bool walk_state(struct grammar *g)
 static void begin_state_walk(struct grammar *g, int32_t state)
 {
     struct state_walk *q = &g->state_walk;
-    g->sets.found[0] = (struct place){ state, STACK_UNKNOWN };
+    g->sets.found[0] = (struct grammar_position){ state, STACK_UNKNOWN };
     int32_t set = sets_intern(&g->sets, g->sets.found, 1, false, false);
     if (g->sets.status != TUTTI_OK)
         return;
@@ -534,7 +534,7 @@ static const struct state_mask *state_mask_of(struct grammar *g, int32_t state)
 }
 
 /* False: as walk(). */
-static bool add_place(struct grammar *g, struct mask_progress *p, struct place at, uint32_t *mask)
+static bool add_place(struct grammar *g, struct mask_progress *p, struct grammar_position at, uint32_t *mask)
 {
     const struct state_mask *v = state_mask_of(g, at.state);
     if (!v)
@@ -552,7 +552,7 @@ static bool add_place(struct grammar *g, struct mask_progress *p, struct place a
         allow(mask, v->tokens[i]);
     if (at.stack == STACK_EMPTY || v->n_exits == 0)
         return true;
-    const struct frame *frame = &g->sets.frames[at.stack];
+    const struct grammar_frame *frame = &g->sets.frames[at.stack];
     int32_t outside = sets_close(&g->sets, frame->state, frame->below);
     for (; (size_t)p->rule_exit < v->n_exits; p->rule_exit++)
         if (!walk(g, p, v->exits[p->rule_exit], outside, mask))

@@ -57,20 +57,20 @@ int32_t sets_push(struct sets *s, int32_t below, int32_t state)
         return -1;
     size_t k = hash_pair(below, state) & (s->n_frame_slots - 1);
     for (; s->frame_slots[k]; k = (k + 1) & (s->n_frame_slots - 1)) {
-        const struct frame *f = &s->frames[s->frame_slots[k] - 1];
+        const struct grammar_frame *f = &s->frames[s->frame_slots[k] - 1];
         if (f->below == below && f->state == state)
             return s->frame_slots[k] - 1;
     }
     if (!grow_or_give_up(s, &s->frames, &s->frames_room, s->n_frames, sizeof *s->frames))
         return -1;
-    s->frames[s->n_frames] = (struct frame){ state, below, depth };
+    s->frames[s->n_frames] = (struct grammar_frame){ state, below, depth };
     s->frame_slots[k] = (int32_t)s->n_frames + 1;
     return (int32_t)s->n_frames++;
 }
 
 /* ---- sets ---- */
 
-static uint64_t hash_set(const struct place *places, size_t n, bool can_end, bool escapes)
+static uint64_t hash_set(const struct grammar_position *places, size_t n, bool can_end, bool escapes)
 {
     return hash64(can_end * 2u + escapes, places, n * sizeof *places);
 }
@@ -98,20 +98,20 @@ static bool grow_set_slots(struct sets *s)
 
 static int compare_places(const void *a, const void *b)
 {
-    const struct place *x = a, *y = b;
+    const struct grammar_position *x = a, *y = b;
     if (x->state != y->state)
         return x->state < y->state ? -1 : 1;
     return x->stack < y->stack ? -1 : x->stack > y->stack;
 }
 
-static void sort_places(struct place *places, size_t n)
+static void sort_places(struct grammar_position *places, size_t n)
 {
     if (n > 16) {
         qsort(places, n, sizeof *places, compare_places);
         return;
     }
     for (size_t i = 1; i < n; i++) {
-        struct place moved = places[i];
+        struct grammar_position moved = places[i];
         size_t k = i;
         for (; k > 0 && compare_places(&places[k - 1], &moved) > 0; k--)
             places[k] = places[k - 1];
@@ -146,7 +146,7 @@ static bool make_room_for_places(struct sets *s, size_t n)
     return true;
 }
 
-int32_t sets_intern(struct sets *s, struct place *places, size_t n, bool can_end, bool escapes)
+int32_t sets_intern(struct sets *s, struct grammar_position *places, size_t n, bool can_end, bool escapes)
 {
     if (s->status != TUTTI_OK || (s->n_sets * 2 >= s->n_set_slots && !grow_set_slots(s)))
         return SET_DEAD;
@@ -212,7 +212,7 @@ static void look_at(struct sets *s, int32_t state, int32_t stack)
     s->n_seen++;
     s->seen_mark[k] = s->mark;
     s->seen[k] = key;
-    s->work[s->n_work++] = (struct place){ state, stack };
+    s->work[s->n_work++] = (struct grammar_position){ state, stack };
 }
 
 /* Follows all edges that read no byte, and interns the closure. */
@@ -221,7 +221,7 @@ static int32_t end_closure(struct sets *s)
     const struct automaton *a = s->a;
     bool can_end = false, escapes = false;
     while (s->n_work > 0 && s->status == TUTTI_OK) {
-        struct place at = s->work[--s->n_work];
+        struct grammar_position at = s->work[--s->n_work];
         bool reads = false;
         if (a->is_end[at.state]) {
             can_end |= at.stack == STACK_EMPTY;
@@ -266,7 +266,7 @@ int32_t sets_find_next(struct sets *s, int32_t set, int byte_class)
     uint8_t byte = a->a_byte_of[byte_class];
     begin_closure(s);
     for (int32_t i = 0; i < s->sets[set].n && s->status == TUTTI_OK; i++) {
-        struct place at = s->places[s->sets[set].first + i];
+        struct grammar_position at = s->places[s->sets[set].first + i];
         budget_spend(s->budget, 1 + (a->first_edge[at.state + 1] - a->first_edge[at.state]) / 8);
         for (int32_t k = a->first_edge[at.state]; k < a->first_edge[at.state + 1]; k++) {
             const struct edge *e = &a->edges[k];
@@ -297,7 +297,7 @@ enum tutti_status sets_init(struct sets *s, const struct automaton *a, struct bu
         sets_clear(s);
         return error_set(err, TUTTI_E_MEMORY, "grammar: out of memory");
     }
-    s->frames[STACK_EMPTY] = s->frames[STACK_UNKNOWN] = (struct frame){ -1, -1, 0 };
+    s->frames[STACK_EMPTY] = s->frames[STACK_UNKNOWN] = (struct grammar_frame){ -1, -1, 0 };
     s->n_frames = 2;
     s->sets[SET_NOT_KNOWN] = (struct set){ 0 };
     s->n_sets = 1;
@@ -327,6 +327,7 @@ size_t sets_bytes(const struct sets *s)
 {
     return s->frames_room * sizeof *s->frames + s->places_room * sizeof *s->places +
            s->sets_room * (sizeof *s->sets + (size_t)s->a->n_classes * sizeof *s->next) +
-           (s->n_frame_slots + s->n_set_slots) * sizeof(int32_t) + MAX_PLACES * 2 * sizeof(struct place) +
+           (s->n_frame_slots + s->n_set_slots) * sizeof(int32_t) +
+           MAX_PLACES * 2 * sizeof(struct grammar_position) +
            SEEN_SLOTS * (sizeof *s->seen + sizeof *s->seen_mark);
 }

@@ -19,11 +19,11 @@ enum {
 /* A stack is the number of its top frame. Equal stacks have equal numbers. */
 enum { STACK_EMPTY = 0, STACK_UNKNOWN = 1 };
 
-struct frame {
+struct grammar_frame {
     int32_t state, below, depth;
 };
 
-struct place {
+struct grammar_position {
     int32_t state, stack;
 };
 
@@ -38,16 +38,16 @@ struct set {
 
 struct sets {
     const struct automaton *a;
-    struct frame *frames;
-    struct place *places;
+    struct grammar_frame *frames;
+    struct grammar_position *places;
     struct set *sets;
     int32_t *next; /* [sets_room][n_classes] transitions; SET_NOT_KNOWN: not computed yet */
     size_t n_frames, frames_room, n_places, places_room, n_sets, sets_room;
     int32_t *frame_slots, *set_slots; /* open addressing, number + 1; 0: free */
     size_t n_frame_slots, n_set_slots;
     /* Scratch of one closure */
-    struct place *work, *found; /* [MAX_PLACES] */
-    uint64_t *seen;             /* [4 * MAX_PLACES] */
+    struct grammar_position *work, *found; /* [MAX_PLACES] */
+    uint64_t *seen;                        /* [4 * MAX_PLACES] */
     uint32_t *seen_mark;
     uint32_t mark;
     size_t n_work, n_found, n_seen;
@@ -71,7 +71,7 @@ int32_t sets_close(struct sets *s, int32_t state, int32_t stack);
 int32_t sets_push(struct sets *s, int32_t below, int32_t state);
 
 /* The set for exactly these closed places, in any order. */
-int32_t sets_intern(struct sets *s, struct place *places, size_t n, bool can_end, bool escapes);
+int32_t sets_intern(struct sets *s, struct grammar_position *places, size_t n, bool can_end, bool escapes);
 
 int32_t sets_find_next(struct sets *s, int32_t set, int byte_class);
 

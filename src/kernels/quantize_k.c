@@ -36,7 +36,7 @@ static struct form form_of(enum dtype dtype)
 }
 
 /* A block while it is being fitted. */
-struct block {
+struct k_block {
     struct form form;
     int n_runs, exponent;
     float x[ELEMS];
@@ -45,7 +45,7 @@ struct block {
 };
 
 /* The block's scale and min, and each run's multiples of them. */
-struct choice {
+struct k_choice {
     uint16_t d, dmin;
     float scale, min; /* float16 values, for normalized weights */
     int scales[MAX_RUNS], mins[MAX_RUNS];
@@ -57,7 +57,7 @@ static int nearest_in(float x, int low, int high)
     return (int)fit_nearest(fit_clamp(x, (float)low, (float)high));
 }
 
-static void fit_runs(struct block *b)
+static void fit_runs(struct k_block *b)
 {
     const struct form *f = &b->form;
     for (int r = 0; r < b->n_runs; r++) {
@@ -73,7 +73,7 @@ static void fit_runs(struct block *b)
     }
 }
 
-static uint16_t stored_half(const struct block *b, float x, float *value)
+static uint16_t stored_half(const struct k_block *b, float x, float *value)
 {
     uint16_t half = finite_half(ldexpf(x, b->exponent));
     *value = ldexpf(half_to_float(half), -b->exponent);
@@ -112,7 +112,7 @@ static float target_refit(const struct targets *w, float value)
 /* The float16 whose multiples are nearest to the targets. The largest target maps to the last
  * multiple, or to one of the quarter steps around it; the coarser the multiples, the further
  * below the search goes. */
-static uint16_t choose_half(const struct block *b, const struct targets *w, float *chosen)
+static uint16_t choose_half(const struct k_block *b, const struct targets *w, float *chosen)
 {
     float largest = 0, least = INFINITY;
     uint16_t best = 0;
@@ -138,7 +138,7 @@ static uint16_t choose_half(const struct block *b, const struct targets *w, floa
 }
 
 /* Chooses the multiples of one run, among those near its target. Returns the error. */
-static float choose_multiples(const struct block *b, struct choice *c, int r)
+static float choose_multiples(const struct k_block *b, struct k_choice *c, int r)
 {
     const struct form *f = &b->form;
     const float *x = b->x + r * f->run;
@@ -162,7 +162,7 @@ static float choose_multiples(const struct block *b, struct choice *c, int r)
     return least;
 }
 
-static void choose_all(const struct block *b, struct choice *c)
+static void choose_all(const struct k_block *b, struct k_choice *c)
 {
     c->error = 0;
     for (int r = 0; r < b->n_runs; r++)
@@ -170,7 +170,7 @@ static void choose_all(const struct block *b, struct choice *c)
 }
 
 /* The numbers of a run under a choice; [run], zero subtracted. */
-static void assign_run(const struct block *b, const struct choice *c, int r, struct fit_sums *sums,
+static void assign_run(const struct k_block *b, const struct k_choice *c, int r, struct fit_sums *sums,
                        float *numbers)
 {
     const struct form *f = &b->form;
@@ -180,7 +180,7 @@ static void assign_run(const struct block *b, const struct choice *c, int r, str
 
 /* The least-squares scale and min for the numbers and multiples of a choice: x = d u - dmin v.
  * False: not solvable. */
-static bool refit(const struct block *b, const struct choice *c, struct choice *out)
+static bool refit(const struct k_block *b, const struct k_choice *c, struct k_choice *out)
 {
     double uu = 0, uv = 0, vv = 0, xu = 0, xv = 0;
     for (int r = 0; r < b->n_runs; r++) {
@@ -211,7 +211,7 @@ static bool refit(const struct block *b, const struct choice *c, struct choice *
     return out->scale != 0 && (out->d != c->d || out->dmin != c->dmin);
 }
 
-static void choose(const struct block *b, struct choice *best)
+static void choose(const struct k_block *b, struct k_choice *best)
 {
     struct targets scales = { .n = b->n_runs, .low = b->form.low_scale, .high = b->form.high_scale };
     struct targets mins = { .n = b->n_runs, .high = b->form.high_min };
@@ -221,13 +221,13 @@ static void choose(const struct block *b, struct choice *best)
         mins.values[r] = b->want[r].min;
         mins.weights[r] = 1;
     }
-    *best = (struct choice){ 0 };
+    *best = (struct k_choice){ 0 };
     best->d = choose_half(b, &scales, &best->scale);
     if (b->form.high_min > 0)
         best->dmin = choose_half(b, &mins, &best->min);
     choose_all(b, best);
     for (int round = 0; round < ROUNDS; round++) {
-        struct choice next = { 0 };
+        struct k_choice next = { 0 };
         if (!refit(b, best, &next))
             break;
         choose_all(b, &next);
@@ -258,7 +258,7 @@ static void store_bit(uint8_t *dst, const uint8_t *numbers, int bit)
     }
 }
 
-static void store_q2_k(uint8_t *dst, const struct choice *c, const uint8_t *numbers)
+static void store_q2_k(uint8_t *dst, const struct k_choice *c, const uint8_t *numbers)
 {
     for (int r = 0; r < 16; r++)
         dst[r] = (uint8_t)(c->scales[r] | c->mins[r] << 4);
@@ -267,7 +267,7 @@ static void store_q2_k(uint8_t *dst, const struct choice *c, const uint8_t *numb
     store_half(dst + 82, c->dmin);
 }
 
-static void store_q3_k(uint8_t *dst, const struct choice *c, const uint8_t *numbers)
+static void store_q3_k(uint8_t *dst, const struct k_choice *c, const uint8_t *numbers)
 {
     store_bit(dst, numbers, 2);
     store_two_bits(dst + 32, numbers);
@@ -280,7 +280,7 @@ static void store_q3_k(uint8_t *dst, const struct choice *c, const uint8_t *numb
     store_half(dst + 108, c->d);
 }
 
-static void store_q45_k(uint8_t *dst, const struct choice *c, const uint8_t *numbers, bool has_high)
+static void store_q45_k(uint8_t *dst, const struct k_choice *c, const uint8_t *numbers, bool has_high)
 {
     uint8_t *six = dst + 4, *q = dst + (has_high ? 48 : 16);
     store_half(dst, c->d);
@@ -298,7 +298,7 @@ static void store_q45_k(uint8_t *dst, const struct choice *c, const uint8_t *num
     }
 }
 
-static void store_q6_k(uint8_t *dst, const struct choice *c, const uint8_t *numbers)
+static void store_q6_k(uint8_t *dst, const struct k_choice *c, const uint8_t *numbers)
 {
     for (int half = 0; half < 2; half++, numbers += 128) {
         for (int i = 0; i < 64; i++)
@@ -314,8 +314,8 @@ static void store_q6_k(uint8_t *dst, const struct choice *c, const uint8_t *numb
 
 void quantize_k(uint8_t *dst, const float *x, enum dtype dtype)
 {
-    struct block b = { .form = form_of(dtype) };
-    struct choice c;
+    struct k_block b = { .form = form_of(dtype) };
+    struct k_choice c;
     float numbers[ELEMS] = { 0 };
     uint8_t stored[ELEMS];
     struct fit_sums sums;

@@ -38,21 +38,21 @@ static void store(uint8_t *dst, const uint8_t *numbers, bool has_high)
 }
 
 /* A block while it is being fitted. */
-struct block {
+struct small_block {
     float z[ELEMS];
     int exponent;
     struct fit_range range;
 };
 
-struct choice {
+struct small_choice {
     uint16_t d, m;
     struct fit stored; /* the float16 values, for normalized weights */
     float error;
 };
 
-static void consider(const struct block *b, uint16_t d, uint16_t m, struct choice *best)
+static void consider(const struct small_block *b, uint16_t d, uint16_t m, struct small_choice *best)
 {
-    struct choice c = { .d = d, .m = m };
+    struct small_choice c = { .d = d, .m = m };
     c.stored.scale = ldexpf(half_to_float(d), -b->exponent);
     c.stored.min = ldexpf(-half_to_float(m), -b->exponent);
     c.error = fit_error(b->z, ELEMS, c.stored, b->range);
@@ -62,9 +62,9 @@ static void consider(const struct block *b, uint16_t d, uint16_t m, struct choic
 
 /* Rounding to float16 may lose what the search has gained. So the neighbouring float16 values are
  * tried too, and the scale that maps the largest weight to the outermost number. */
-static struct choice choose_scale(const struct block *b)
+static struct small_choice choose_scale(const struct small_block *b)
 {
-    struct choice best = { .error = INFINITY };
+    struct small_choice best = { .error = INFINITY };
     float largest = 0;
     for (int i = 0; i < ELEMS; i++)
         largest = fabsf(b->z[i]) > fabsf(largest) ? b->z[i] : largest;
@@ -78,9 +78,9 @@ static struct choice choose_scale(const struct block *b)
     return best;
 }
 
-static struct choice choose_both(const struct block *b)
+static struct small_choice choose_both(const struct small_block *b)
 {
-    struct choice best = { .error = INFINITY };
+    struct small_choice best = { .error = INFINITY };
     struct fit fit = fit_affine(b->z, ELEMS, b->range.high, false);
     uint16_t d = finite_half(ldexpf(fit.scale, b->exponent)), m = finite_half(ldexpf(-fit.min, b->exponent));
     consider(b, d, m, &best);
@@ -96,9 +96,9 @@ void quantize_small(uint8_t *dst, const float *x, enum dtype dtype)
     bool has_min = dtype == DTYPE_Q4_1 || dtype == DTYPE_Q5_1;
     bool has_high = dtype == DTYPE_Q5_0 || dtype == DTYPE_Q5_1;
     float zero = has_min ? 0 : has_high ? 16 : 8, last = has_high ? 31 : 15;
-    struct block b = { .range = { -zero, last - zero } };
+    struct small_block b = { .range = { -zero, last - zero } };
     b.exponent = quantize_normalize(b.z, x, ELEMS);
-    struct choice c = has_min ? choose_both(&b) : choose_scale(&b);
+    struct small_choice c = has_min ? choose_both(&b) : choose_scale(&b);
     float numbers[ELEMS], scale = c.stored.scale;
     uint8_t stored[ELEMS];
     struct fit_sums sums;

@@ -38,7 +38,7 @@ const char *load_outcome_name(enum load_outcome outcome)
     return NAMES[outcome];
 }
 
-void client_fail(struct client *c, enum tutti_status status, const char *what)
+void client_fail(struct load_client *c, enum tutti_status status, const char *what)
 {
     if (c->status == TUTTI_OK) {
         c->status = status;
@@ -55,7 +55,7 @@ static struct timeval timeval_of(int64_t us)
     return (struct timeval){ .tv_sec = us / 1000000, .tv_usec = us % 1000000 };
 }
 
-static void set_timer(struct client *c, struct event *timer, int64_t us)
+static void set_timer(struct load_client *c, struct event *timer, int64_t us)
 {
     struct timeval time = timeval_of(us);
     if (event_add(timer, &time) != 0)
@@ -64,14 +64,14 @@ static void set_timer(struct client *c, struct event *timer, int64_t us)
 
 /* ---- starting and ending requests ------------------------------------------------------------------------------ */
 
-static void end_if_done(struct client *c)
+static void end_if_done(struct load_client *c)
 {
     if (c->arrivals_over && c->n_open == 0 && c->n_waiting == 0 && c->next_start == c->run->n_records)
         event_base_loopbreak(c->base);
 }
 
 /* No further requests will arrive. */
-static void end_arrivals(struct client *c)
+static void end_arrivals(struct load_client *c)
 {
     if (c->arrivals_over)
         return;
@@ -81,7 +81,7 @@ static void end_arrivals(struct client *c)
 }
 
 /* False: the number of requests is reached, or out of memory. */
-static bool add_record(struct client *c, int64_t scheduled_us)
+static bool add_record(struct load_client *c, int64_t scheduled_us)
 {
     struct load_run *run = c->run;
     if (c->arrivals_over)
@@ -103,16 +103,16 @@ static bool add_record(struct client *c, int64_t scheduled_us)
     return true;
 }
 
-static bool is_last(const struct client *c)
+static bool is_last(const struct load_client *c)
 {
     const struct load_options *options = c->options;
     size_t most = options->n_requests ? options->n_requests : LOAD_MAX_REQUESTS;
     return c->run->n_records >= most;
 }
 
-static struct slot *take_slot(struct client *c)
+static struct load_slot *take_slot(struct load_client *c)
 {
-    struct slot *slot = c->free_slots;
+    struct load_slot *slot = c->free_slots;
     if (slot) {
         c->free_slots = slot->next_free;
         return slot;
@@ -128,10 +128,10 @@ static struct slot *take_slot(struct client *c)
 }
 
 /* Open loop: starts requests that have arrived, as slots are available. */
-static void start_arrived(struct client *c)
+static void start_arrived(struct load_client *c)
 {
     while (c->status == TUTTI_OK && !c->is_stopping && c->next_start < c->run->n_records) {
-        struct slot *slot = take_slot(c);
+        struct load_slot *slot = take_slot(c);
         if (!slot || !slot_start(slot, c->next_start++))
             return;
     }
@@ -141,7 +141,7 @@ static void on_arrival(evutil_socket_t fd, short what, void *user)
 {
     (void)fd;
     (void)what;
-    struct client *c = user;
+    struct load_client *c = user;
     double limit_s = c->options->duration_s > 0 ? c->options->duration_s : INFINITY;
     while (!c->arrivals_over && c->next_arrival_us <= client_now_us(c)) {
         if (!add_record(c, c->next_arrival_us))
@@ -157,9 +157,9 @@ static void on_arrival(evutil_socket_t fd, short what, void *user)
 }
 
 /* Closed loop: the slot's user sends its next request. */
-static void ask(struct slot *slot)
+static void ask(struct load_slot *slot)
 {
-    struct client *c = slot->client;
+    struct load_client *c = slot->client;
     int64_t now_us = client_now_us(c);
     if (c->options->duration_s > 0 && now_us > (int64_t)(c->options->duration_s * 1e6))
         end_arrivals(c); /* the timer that ends them may be late */
@@ -175,14 +175,14 @@ static void on_wake(evutil_socket_t fd, short what, void *user)
 {
     (void)fd;
     (void)what;
-    struct slot *slot = user;
+    struct load_slot *slot = user;
     slot->client->n_waiting--;
     ask(slot);
 }
 
-static void continue_after(struct slot *slot, bool failed)
+static void continue_after(struct load_slot *slot, bool failed)
 {
-    struct client *c = slot->client;
+    struct load_client *c = slot->client;
     if (c->options->rate > 0) {
         slot->next_free = c->free_slots;
         c->free_slots = slot;
@@ -198,7 +198,7 @@ static void continue_after(struct slot *slot, bool failed)
 }
 
 /* Aborts running requests and drops waiting ones. */
-static void stop(struct client *c)
+static void stop(struct load_client *c)
 {
     c->is_stopping = true;
     c->arrivals_over = true;
@@ -212,12 +212,12 @@ static void stop(struct client *c)
 
 /* ---- libcurl and libevent -------------------------------------------------------------------------------------- */
 
-static void take_finished(struct client *c)
+static void take_finished(struct load_client *c)
 {
     CURLMsg *message;
     int n_left;
     while (c->status == TUTTI_OK && (message = curl_multi_info_read(c->multi, &n_left))) {
-        struct slot *slot = NULL;
+        struct load_slot *slot = NULL;
         if (message->msg != CURLMSG_DONE)
             continue;
         CURLcode code = message->data.result;
@@ -231,7 +231,7 @@ static void take_finished(struct client *c)
     }
 }
 
-static void act(struct client *c, curl_socket_t socket, int events)
+static void act(struct load_client *c, curl_socket_t socket, int events)
 {
     int n_running;
     if (curl_multi_socket_action(c->multi, socket, events, &n_running) != CURLM_OK)
@@ -255,7 +255,7 @@ static void on_curl_timer(evutil_socket_t fd, short what, void *user)
 static int watch_socket(CURL *easy, curl_socket_t socket, int what, void *user, void *known)
 {
     (void)easy;
-    struct client *c = user;
+    struct load_client *c = user;
     struct event *event = known;
     if (what == CURL_POLL_REMOVE) {
         if (event)
@@ -282,7 +282,7 @@ static int watch_socket(CURL *easy, curl_socket_t socket, int what, void *user, 
 static int watch_time(CURLM *multi, long timeout_ms, void *user)
 {
     (void)multi;
-    struct client *c = user;
+    struct load_client *c = user;
     if (timeout_ms < 0)
         event_del(c->curl_timer);
     else
@@ -296,7 +296,7 @@ static void on_closing(evutil_socket_t fd, short what, void *user)
 {
     (void)fd;
     (void)what;
-    struct client *c = user;
+    struct load_client *c = user;
     for (int i = 0; i < c->n_slots; i++) /* waiting users send no more requests */
         if (c->slots[i]->wake && event_pending(c->slots[i]->wake, EV_TIMEOUT, NULL)) {
             event_del(c->slots[i]->wake);
@@ -316,7 +316,7 @@ static void on_stop_signal(evutil_socket_t number, short what, void *user)
 {
     (void)number;
     (void)what;
-    struct client *c = user;
+    struct load_client *c = user;
     c->run->was_interrupted = true;
     stop(c);
 }
@@ -325,7 +325,7 @@ static void on_progress(evutil_socket_t fd, short what, void *user)
 {
     (void)fd;
     (void)what;
-    struct client *c = user;
+    struct load_client *c = user;
     struct load_progress now = {
         .elapsed_s = (double)client_now_us(c) / 1e6,
         .n_arrived = c->run->n_records,
@@ -360,7 +360,7 @@ static enum tutti_status allow_files(int *concurrency, struct tutti_error *err)
     return TUTTI_OK;
 }
 
-static bool make_events(struct client *c)
+static bool make_events(struct load_client *c)
 {
     struct event_config *config = event_config_new();
     struct timeval interval = { .tv_usec = MAX_DISPATCH_US };
@@ -385,7 +385,7 @@ static bool make_events(struct client *c)
            event_add(c->signals[0], NULL) == 0 && event_add(c->signals[1], NULL) == 0;
 }
 
-static bool make_multi(struct client *c)
+static bool make_multi(struct load_client *c)
 {
     c->multi = curl_multi_init();
     return c->multi && curl_multi_setopt(c->multi, CURLMOPT_SOCKETFUNCTION, watch_socket) == CURLM_OK &&
@@ -396,7 +396,7 @@ static bool make_multi(struct client *c)
            curl_multi_setopt(c->multi, CURLMOPT_MAXCONNECTS, (long)c->max_open) == CURLM_OK;
 }
 
-static bool make_headers(struct client *c)
+static bool make_headers(struct load_client *c)
 {
     const struct load_options *options = c->options;
     size_t n = options->n_keys ? options->n_keys : 1;
@@ -410,10 +410,10 @@ static bool make_headers(struct client *c)
 }
 
 /* Starts the users of a closed loop, each with a request at once. */
-static void start_users(struct client *c)
+static void start_users(struct load_client *c)
 {
     for (int i = 0; i < c->max_open && c->status == TUTTI_OK && !c->arrivals_over; i++) {
-        struct slot *slot = take_slot(c);
+        struct load_slot *slot = take_slot(c);
         if (!slot)
             return;
         slot->wake = evtimer_new(c->base, on_wake, slot);
@@ -432,7 +432,7 @@ static double processor_s(void)
            (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
 }
 
-static void run_loop(struct client *c)
+static void run_loop(struct load_client *c)
 {
     const struct load_options *options = c->options;
     double busy_s = processor_s();
@@ -464,7 +464,7 @@ static void run_loop(struct client *c)
     c->run->total_s = (double)last_us / 1e6;
 }
 
-static void clear_client(struct client *c)
+static void clear_client(struct load_client *c)
 {
     for (int i = 0; c->slots && i < c->n_slots; i++)
         slot_free(c->slots[i]);
@@ -488,7 +488,7 @@ static void clear_client(struct client *c)
 enum tutti_status load_run(struct load_run *out, const struct load_options *options, struct tutti_error *err)
 {
     *out = (struct load_run){ 0 };
-    struct client c = { .options = options, .run = out, .max_open = options->concurrency, .err = err };
+    struct load_client c = { .options = options, .run = out, .max_open = options->concurrency, .err = err };
     if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
         return error_set(err, TUTTI_E_MEMORY, "libcurl cannot start");
     enum tutti_status st = work_check(options->work, &options->style, err);
@@ -500,7 +500,7 @@ enum tutti_status load_run(struct load_run *out, const struct load_options *opti
         st = rounds_init(&c.rounds, (uint32_t)options->work->n, options->in_order, options->seed, err);
     if (st != TUTTI_OK)
         goto done;
-    c.slots = calloc((size_t)c.max_open, sizeof(struct slot *));
+    c.slots = calloc((size_t)c.max_open, sizeof(struct load_slot *));
     if (!c.slots || !make_headers(&c) || !make_events(&c) || !make_multi(&c)) {
         st = error_set(err, TUTTI_E_MEMORY, "out of memory for the connections");
         goto done;

@@ -10,8 +10,8 @@
 #include <curl/curl.h>
 #include <event2/event.h>
 
-struct slot {
-    struct client *client;
+struct load_slot {
+    struct load_client *client;
     CURL *easy;
     struct answer answer;
     struct buf body;       /* of the request */
@@ -23,7 +23,7 @@ struct slot {
     bool is_open; /* its handle is added to the multi handle */
     char curl_text[CURL_ERROR_SIZE];
     struct event *wake; /* closed loop: timer before the user's next request; NULL in the open loop */
-    struct slot *next_free;
+    struct load_slot *next_free;
 };
 
 /* The URLs of requests. */
@@ -31,7 +31,7 @@ struct endpoints {
     char *plain, *chat; /* chat: only of OpenAI's API */
 };
 
-struct client {
+struct load_client {
     const struct load_options *options;
     struct load_run *run;
     size_t capacity; /* of the records */
@@ -46,9 +46,9 @@ struct client {
     uint64_t start_ns;
     int64_t next_arrival_us;
 
-    struct slot **slots;                      /* [max_open]; NULL: not created yet */
+    struct load_slot **slots;                 /* [max_open]; NULL: not created yet */
     int max_open, n_slots, n_open, n_waiting; /* n_waiting: users waiting before their next request */
-    struct slot *free_slots;
+    struct load_slot *free_slots;
     size_t next_start; /* record of the next request to send */
     uint64_t n_complete, n_failed, n_pieces;
     size_t ticks_capacity;
@@ -57,13 +57,13 @@ struct client {
     struct tutti_error *err;
 };
 
-static inline int64_t client_now_us(const struct client *c)
+static inline int64_t client_now_us(const struct load_client *c)
 {
     return (int64_t)((clock_now_ns() - c->start_ns) / 1000);
 }
 
 /* Ends the run: out of memory, or a library call failed. */
-void client_fail(struct client *c, enum tutti_status status, const char *what);
+void client_fail(struct load_client *c, enum tutti_status status, const char *what);
 
 /* ---- endpoints.c ---- */
 
@@ -79,23 +79,23 @@ void client_set_common(CURL *easy, const struct load_options *options);
 struct curl_slist *client_headers(const char *key);
 
 /* ---- slot.c ---- */
-struct slot *slot_new(struct client *c); /* NULL: out of memory */
-void slot_free(struct slot *slot);       /* NULL is allowed */
+struct load_slot *slot_new(struct load_client *c); /* NULL: out of memory */
+void slot_free(struct load_slot *slot);            /* NULL is allowed */
 
 /* Sends the request of a record. False: the run was ended by client_fail(). */
-bool slot_start(struct slot *slot, size_t record);
+bool slot_start(struct load_slot *slot, size_t record);
 
 /* Whether a failed request was sent on a kept-alive connection that broke before the first byte
  * of the response: the server may have closed it before the request arrived, so this says nothing
  * about the server. slot_resend() sends the request on a new connection. */
-bool slot_can_resend(const struct slot *slot, CURLcode code);
-void slot_resend(struct slot *slot);
+bool slot_can_resend(const struct load_slot *slot, CURLcode code);
+void slot_resend(struct load_slot *slot);
 
 /* Completes the record and removes the handle from the multi handle. */
-void slot_finish(struct slot *slot, CURLcode code);
-void slot_abort(struct slot *slot);
+void slot_finish(struct load_slot *slot, CURLcode code);
+void slot_abort(struct load_slot *slot);
 
 /* Seconds to wait before the next request, depending on the result in slot_finish(). */
-double slot_pause_s(const struct slot *slot);
+double slot_pause_s(const struct load_slot *slot);
 
 #endif

@@ -81,8 +81,8 @@ struct load_options {
 struct load_run {
     struct load_record *records; /* in the order of their arrivals */
     size_t n_records;
-    struct samples gaps; /* between two pieces of one answer, of all answers */
-    uint32_t *ticks;     /* pieces of text received in each LOAD_TICK_US */
+    struct load_samples gaps; /* between two pieces of one answer, of all answers */
+    uint32_t *ticks;          /* pieces of text received in each LOAD_TICK_US */
     size_t n_ticks;
     double total_s;    /* from the start to the end of the last answer */
     double busy;       /* fraction of total_s in CPU time of this process */

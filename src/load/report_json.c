@@ -190,11 +190,11 @@ static json_t *record(const void *user, size_t index)
 
 static json_t *percentile(const void *samples, size_t index)
 {
-    return json_real(samples_quantile((struct samples *)(uintptr_t)samples, (double)index / 100));
+    return json_real(samples_quantile((struct load_samples *)(uintptr_t)samples, (double)index / 100));
 }
 
 /* The 0th to the 100th percentile in milliseconds; empty without samples. */
-static json_t *percentiles(const struct samples *s)
+static json_t *percentiles(const struct load_samples *s)
 {
     return json_list(s->n > 0 ? 101 : 0, percentile, s);
 }

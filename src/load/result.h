@@ -27,8 +27,8 @@ struct load_result {
     enum load_counted counted;
 
     /* Of complete answers, in ms. ttft and latency count from the scheduled arrival. */
-    struct samples ttft, token_time, latency;
-    struct samples late; /* delay from arrival to sending, of all requests sent */
+    struct load_samples ttft, token_time, latency;
+    struct load_samples late; /* delay from arrival to sending, of all requests sent */
     struct sample_summary ttft_ms, gap_ms, token_time_ms, latency_ms, late_ms;
 
     bool has_targets;

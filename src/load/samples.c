@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-bool samples_add(struct samples *s, uint64_t us)
+bool samples_add(struct load_samples *s, uint64_t us)
 {
     if (!array_grow(&s->us, s->n, &s->capacity, sizeof *s->us))
         return false;
@@ -14,10 +14,10 @@ bool samples_add(struct samples *s, uint64_t us)
     return true;
 }
 
-void samples_clear(struct samples *s)
+void samples_clear(struct load_samples *s)
 {
     free(s->us);
-    *s = (struct samples){ 0 };
+    *s = (struct load_samples){ 0 };
 }
 
 static int compare_us(const void *a, const void *b)
@@ -26,14 +26,14 @@ static int compare_us(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void sort(struct samples *s)
+static void sort(struct load_samples *s)
 {
     if (!s->is_sorted && s->n > 1)
         qsort(s->us, s->n, sizeof *s->us, compare_us);
     s->is_sorted = true;
 }
 
-double samples_quantile(struct samples *s, double part)
+double samples_quantile(struct load_samples *s, double part)
 {
     if (s->n == 0)
         return NAN;
@@ -46,7 +46,7 @@ double samples_quantile(struct samples *s, double part)
     return (low + (high - low) * (place - (double)below)) / 1e3;
 }
 
-size_t samples_within(struct samples *s, double limit_ms)
+size_t samples_within(struct load_samples *s, double limit_ms)
 {
     size_t low = 0, high = s->n;
     sort(s);
@@ -60,7 +60,7 @@ size_t samples_within(struct samples *s, double limit_ms)
     return low;
 }
 
-struct sample_summary samples_summarize(struct samples *s)
+struct sample_summary samples_summarize(struct load_samples *s)
 {
     struct sample_summary out = { s->n, NAN, NAN, NAN, NAN, NAN, NAN, NAN };
     if (s->n == 0)

@@ -13,14 +13,14 @@ enum {
 
 static const double PAUSE_S = 0.1, MAX_PAUSE_S = 60; /* of a user whose request failed */
 
-static struct load_record *record_of(const struct slot *slot)
+static struct load_record *record_of(const struct load_slot *slot)
 {
     return &slot->client->run->records[slot->record];
 }
 
 /* ---- what comes ------------------------------------------------------------------------------------------------ */
 
-static bool add_tick(struct client *c, int64_t now_us, uint32_t n)
+static bool add_tick(struct load_client *c, int64_t now_us, uint32_t n)
 {
     size_t tick = (size_t)(now_us / LOAD_TICK_US);
     struct load_run *run = c->run;
@@ -40,9 +40,9 @@ static bool add_tick(struct client *c, int64_t now_us, uint32_t n)
 }
 
 /* Records n pieces that arrived together: only the first has a gap before it. */
-static bool add_pieces(struct slot *slot, uint32_t n, int64_t now_us)
+static bool add_pieces(struct load_slot *slot, uint32_t n, int64_t now_us)
 {
-    struct client *c = slot->client;
+    struct load_client *c = slot->client;
     struct load_record *record = record_of(slot);
     bool ok = add_tick(c, now_us, n);
     for (uint32_t i = 0; ok && i < n; i++) {
@@ -63,7 +63,7 @@ static bool add_pieces(struct slot *slot, uint32_t n, int64_t now_us)
 
 static size_t on_body(char *bytes, size_t size, size_t n_items, void *user)
 {
-    struct slot *slot = user;
+    struct load_slot *slot = user;
     size_t n_bytes = size * n_items;
     if (slot->status == 0)
         curl_easy_getinfo(slot->easy, CURLINFO_RESPONSE_CODE, &slot->status);
@@ -94,15 +94,15 @@ static int on_send(void *user, char *their_address, char *our_address, int their
     (void)our_address;
     (void)their_port;
     (void)our_port;
-    ((struct slot *)user)->n_sends++;
+    ((struct load_slot *)user)->n_sends++;
     return CURL_PREREQFUNC_OK;
 }
 
 /* ---- starting -------------------------------------------------------------------------------------------------- */
 
-struct slot *slot_new(struct client *c)
+struct load_slot *slot_new(struct load_client *c)
 {
-    struct slot *slot = calloc(1, sizeof *slot);
+    struct load_slot *slot = calloc(1, sizeof *slot);
     if (!slot)
         return NULL;
     slot->client = c;
@@ -127,7 +127,7 @@ struct slot *slot_new(struct client *c)
     return slot;
 }
 
-void slot_free(struct slot *slot)
+void slot_free(struct load_slot *slot)
 {
     if (!slot)
         return;
@@ -142,9 +142,9 @@ void slot_free(struct slot *slot)
     free(slot);
 }
 
-bool slot_start(struct slot *slot, size_t record_index)
+bool slot_start(struct load_slot *slot, size_t record_index)
 {
-    struct client *c = slot->client;
+    struct load_client *c = slot->client;
     const struct load_options *options = c->options;
     slot->record = record_index;
     struct load_record *record = record_of(slot);
@@ -179,7 +179,7 @@ bool slot_start(struct slot *slot, size_t record_index)
 }
 
 /* libcurl also retries, but only after read errors, and five times per handle. */
-bool slot_can_resend(const struct slot *slot, CURLcode code)
+bool slot_can_resend(const struct load_slot *slot, CURLcode code)
 {
     long n_connected = 0, status = 0, n_header_bytes = 0;
     if (code != CURLE_SEND_ERROR && code != CURLE_RECV_ERROR && code != CURLE_GOT_NOTHING)
@@ -191,9 +191,9 @@ bool slot_can_resend(const struct slot *slot, CURLcode code)
     return n_connected == 0 && status == 0 && n_header_bytes == 0;
 }
 
-void slot_resend(struct slot *slot)
+void slot_resend(struct load_slot *slot)
 {
-    struct client *c = slot->client;
+    struct load_client *c = slot->client;
     double left_ms = c->options->timeout_s * 1e3 -
                      (double)(client_now_us(c) - record_of(slot)->started_us) / 1e3;
     curl_multi_remove_handle(c->multi, slot->easy);
@@ -215,7 +215,7 @@ static enum load_outcome outcome_of_status(long status)
                                             : LOAD_BAD_ANSWER;
 }
 
-static enum load_outcome outcome_of(struct slot *slot, CURLcode code)
+static enum load_outcome outcome_of(struct load_slot *slot, CURLcode code)
 {
     struct answer *a = &slot->answer;
     if (a->state == ANSWER_COMPLETE)
@@ -246,7 +246,7 @@ static enum load_outcome outcome_of(struct slot *slot, CURLcode code)
 }
 
 /* The server's error: the message of an error object, else the beginning of the body. */
-static void describe_refusal(const struct slot *slot, struct tutti_error *text)
+static void describe_refusal(const struct load_slot *slot, struct tutti_error *text)
 {
     const struct buf *body = &slot->error_body;
     json_t *value = body->n_bytes ? json_loadb(body->bytes, body->n_bytes, 0, NULL) : NULL;
@@ -261,7 +261,7 @@ static void describe_refusal(const struct slot *slot, struct tutti_error *text)
     json_decref(value);
 }
 
-static void keep_sample(struct slot *slot, enum load_outcome outcome, CURLcode code)
+static void keep_sample(struct load_slot *slot, enum load_outcome outcome, CURLcode code)
 {
     char *kept = slot->client->run->first_words[outcome];
     struct tutti_error text = { 0 };
@@ -282,7 +282,7 @@ static void keep_sample(struct slot *slot, enum load_outcome outcome, CURLcode c
 }
 
 /* Retry-After in seconds; -1: none, or a date. */
-static double retry_after_s(const struct slot *slot)
+static double retry_after_s(const struct load_slot *slot)
 {
     struct curl_header *header;
     if ((slot->status != 429 && slot->status != 503) ||
@@ -292,7 +292,7 @@ static double retry_after_s(const struct slot *slot)
     return n > 0 && n < 9 && header->value[n] == '\0' ? atof(header->value) : -1;
 }
 
-double slot_pause_s(const struct slot *slot)
+double slot_pause_s(const struct load_slot *slot)
 {
     double wait_s = retry_after_s(slot);
     return wait_s < PAUSE_S ? PAUSE_S : wait_s > MAX_PAUSE_S ? MAX_PAUSE_S : wait_s;
@@ -307,16 +307,16 @@ static void copy_counts(struct load_record *record, const struct answer *a)
     record->cached_tokens = a->cached_tokens;
 }
 
-static void close_slot(struct slot *slot)
+static void close_slot(struct load_slot *slot)
 {
     curl_multi_remove_handle(slot->client->multi, slot->easy);
     slot->is_open = false;
     slot->client->n_open--;
 }
 
-void slot_finish(struct slot *slot, CURLcode code)
+void slot_finish(struct load_slot *slot, CURLcode code)
 {
-    struct client *c = slot->client;
+    struct load_client *c = slot->client;
     struct load_record *record = record_of(slot);
     int64_t now_us = client_now_us(c);
     uint32_t n_pieces = slot->answer.n_pieces;
@@ -345,7 +345,7 @@ void slot_finish(struct slot *slot, CURLcode code)
     close_slot(slot);
 }
 
-void slot_abort(struct slot *slot)
+void slot_abort(struct load_slot *slot)
 {
     struct load_record *record = record_of(slot);
     record->outcome = LOAD_UNFINISHED;

@@ -40,12 +40,12 @@ enum { STREAM_SHARED = 3, STREAM_LENGTHS = 4, STREAM_WORDS = 5 }; /* in addition
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 
-static struct work_item *work_add_item(struct work *work)
+static struct load_item *work_add_item(struct work *work)
 {
     if (!array_grow(&work->items, work->n, &work->capacity, sizeof *work->items))
         return NULL;
-    struct work_item *item = &work->items[work->n++];
-    *item = (struct work_item){ 0 };
+    struct load_item *item = &work->items[work->n++];
+    *item = (struct load_item){ 0 };
     return item;
 }
 
@@ -69,7 +69,7 @@ static enum tutti_status check_messages(const json_t *messages, struct tutti_err
     return TUTTI_OK;
 }
 
-static enum tutti_status set_length(struct work_item *item, const char *key, const json_t *line,
+static enum tutti_status set_length(struct load_item *item, const char *key, const json_t *line,
                                     struct tutti_error *err)
 {
     struct json_place at = { .err = err };
@@ -81,7 +81,7 @@ static enum tutti_status set_length(struct work_item *item, const char *key, con
     return st;
 }
 
-static enum tutti_status set_member(struct work_item *item, const json_t *line, const char *key,
+static enum tutti_status set_member(struct load_item *item, const json_t *line, const char *key,
                                     json_t *value, struct tutti_error *err)
 {
     struct json_place at = { .err = err };
@@ -113,7 +113,7 @@ static enum tutti_status add_json(struct work *work, const char *line, size_t n_
         return error_out_of_memory("the prompts", err);
     if (!json_is_object(value))
         return error_set(err, TUTTI_E_FORMAT, "found %s, expected an object", json_type_name(value));
-    struct work_item *item = work_add_item(work);
+    struct load_item *item = work_add_item(work);
     if (!item)
         return error_out_of_memory("the prompts", err);
     json_object_foreach(value, key, member)
@@ -134,7 +134,7 @@ static enum tutti_status add_text_line(struct work *work, const struct prompt_li
         return add_json(work, lines->line, lines->n_line_bytes, err);
     if (!utf8_is_valid(lines->line, lines->n_line_bytes))
         return error_set(err, TUTTI_E_FORMAT, "it is no valid UTF-8");
-    struct work_item *item = work_add_item(work);
+    struct load_item *item = work_add_item(work);
     if (!item)
         return error_out_of_memory("the prompts", err);
     item->text = lines->line;

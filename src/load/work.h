@@ -18,7 +18,7 @@ enum load_api {
 };
 extern const char *const LOAD_API_NAMES[]; /* by enum load_api, NULL at the end */
 
-struct work_item {
+struct load_item {
     const char *text; /* NULL: messages */
     size_t n_bytes;
     json_t *messages;
@@ -35,7 +35,7 @@ struct made_prompts {
 };
 
 struct work {
-    struct work_item *items; /* NULL: synthetic */
+    struct load_item *items; /* NULL: synthetic */
     size_t n, capacity;
     struct made_prompts made;
     json_t *values; /* array that owns the JSON of the items */

@@ -63,13 +63,14 @@ static enum tutti_status plan_tensor(struct converter *c, const char *pattern, i
 
 /* Rows [begin, end) of a matrix of the forward pass, from the stored tensors (or their biases)
  * that contain them. */
-struct run {
+struct convert_run {
     int begin, end;
     int n_permuted_heads;
     bool is_bias;
 };
 
-static void plan_run(struct converter *c, struct planned *p, const struct weight *w, const struct run *run)
+static void plan_run(struct converter *c, struct planned *p, const struct weight *w,
+                     const struct convert_run *run)
 {
     int part_begin = 0;
     for (int i = 0; i < w->n_parts; i++) {
@@ -108,7 +109,7 @@ static enum tutti_status plan_matrix(struct converter *c, const struct weight *w
     struct slot_shape shape = slot_shape(&c->desc, w->slot, w->layer);
     bool is_fused = shape.n_parts > 1 && !patterns[1];
     int n_parts = is_fused ? 1 : shape.n_parts;
-    struct run run = { 0 };
+    struct convert_run run = { 0 };
     for (int i = 0; i < n_parts; i++, run.begin = run.end) {
         struct weight_place place = w->place;
         bool is_last = i == n_parts - 1;

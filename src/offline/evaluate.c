@@ -22,7 +22,7 @@ int32_t windows_target(const struct windows *w, int window, int row)
 }
 
 /* A run: several short windows in one step, or long windows one after the other in chunks. */
-struct runner {
+struct evaluation {
     struct model *model;
     const struct windows *windows;
     struct kv_memory *kv;
@@ -60,7 +60,7 @@ static enum tutti_status check_windows(const struct model *model, const struct w
     return TUTTI_OK;
 }
 
-static void runner_clear(struct runner *r)
+static void runner_clear(struct evaluation *r)
 {
     model_kv_free(r->model, r->kv);
     free(r->ids);
@@ -72,7 +72,7 @@ static void runner_clear(struct runner *r)
     free(r->logits);
 }
 
-static enum tutti_status runner_init(struct runner *r, struct tutti_error *err)
+static enum tutti_status runner_init(struct evaluation *r, struct tutti_error *err)
 {
     const struct windows *w = r->windows;
     const struct model_desc *d = &r->model->desc;
@@ -105,7 +105,7 @@ static enum tutti_status runner_init(struct runner *r, struct tutti_error *err)
 }
 
 /* The rows [begin, end) of each of n_slots windows, as one step. Returns how many have logits. */
-static int run_step(struct runner *r, int n_slots, int begin, int end)
+static int run_step(struct evaluation *r, int n_slots, int begin, int end)
 {
     const struct windows *w = r->windows;
     bool has_prefix = r->model->desc.has_prefix;
@@ -135,7 +135,7 @@ static int run_step(struct runner *r, int n_slots, int begin, int end)
     return n_outputs;
 }
 
-static void fill_slots(struct runner *r, int window, int n_slots)
+static void fill_slots(struct evaluation *r, int window, int n_slots)
 {
     const struct windows *w = r->windows;
     for (int s = 0; s < n_slots; s++) {
@@ -148,8 +148,8 @@ static void fill_slots(struct runner *r, int window, int n_slots)
     }
 }
 
-static enum tutti_status run_windows(struct runner *r, int window, int n_slots, windows_fn *fn, void *user,
-                                     struct tutti_error *err)
+static enum tutti_status run_windows(struct evaluation *r, int window, int n_slots, windows_fn *fn,
+                                     void *user, struct tutti_error *err)
 {
     const struct windows *w = r->windows;
     enum tutti_status st = TUTTI_OK;
@@ -169,7 +169,7 @@ static enum tutti_status run_windows(struct runner *r, int window, int n_slots, 
 enum tutti_status windows_run(struct model *model, const struct windows *windows, windows_fn *fn, void *user,
                               struct tutti_error *err)
 {
-    struct runner r = { .model = model, .windows = windows };
+    struct evaluation r = { .model = model, .windows = windows };
     enum tutti_status st = check_windows(model, windows, err);
     if (st != TUTTI_OK)
         return st;

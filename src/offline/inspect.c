@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 /* The content of the report as one JSON object, from which the text is written. */
-struct report {
+struct inspect_report {
     struct checkpoint *ck;
     const struct family *family;
     const struct tensor_names *names;
@@ -22,7 +22,7 @@ struct report {
     int context;
 };
 
-static enum tutti_status sum_weights(struct report *r, struct tutti_error *err)
+static enum tutti_status sum_weights(struct inspect_report *r, struct tutti_error *err)
 {
     enum tutti_status st = TUTTI_OK;
     for (struct slot_at at = SLOT_BEGIN; st == TUTTI_OK && slot_next(&r->desc, &at);) {
@@ -40,7 +40,7 @@ static enum tutti_status sum_weights(struct report *r, struct tutti_error *err)
     return st;
 }
 
-static void count_users(struct report *r)
+static void count_users(struct inspect_report *r)
 {
     const struct model_desc *d = &r->desc;
     r->kv_token_bytes = model_kv_bytes(d, r->options->kv_type);
@@ -110,7 +110,7 @@ static json_t *tensor_json(const void *user, size_t index)
                      json_integers(t->shape, (size_t)t->n_dims), "bytes", (json_int_t)t->n_bytes);
 }
 
-static enum tutti_status write_json(const struct report *r, FILE *out, struct tutti_error *err)
+static enum tutti_status write_json(const struct inspect_report *r, FILE *out, struct tutti_error *err)
 {
     const struct model_desc *d = &r->desc;
     json_t *root = json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:f, s:b, s:s, s:b, s:b, s:b, s:b, s:f}", "path",
@@ -154,7 +154,7 @@ static void put_size(FILE *out, const char *label, uint64_t bytes)
     fprintf(out, "%-16s %.*f %s\n", label, unit ? 2 : 0, x, UNITS[unit]);
 }
 
-static void write_tensors(const struct report *r, FILE *out)
+static void write_tensors(const struct inspect_report *r, FILE *out)
 {
     fprintf(out, "\n%-64s %-6s %-22s %s\n", "tensor", "type", "shape", "bytes");
     for (size_t i = 0; i < checkpoint_n_tensors(r->ck); i++) {
@@ -219,7 +219,7 @@ static void write_layers(const struct model_desc *d, FILE *out)
         fprintf(out, "%-16s the normed input times %g\n", "residual", (double)d->residual_scale);
 }
 
-static void write_text(const struct report *r, FILE *out)
+static void write_text(const struct inspect_report *r, FILE *out)
 {
     const struct model_desc *d = &r->desc;
     fprintf(out, "%-16s %s\n", "checkpoint", checkpoint_path(r->ck));
@@ -240,7 +240,7 @@ static void write_text(const struct report *r, FILE *out)
         write_tensors(r, out);
 }
 
-static enum tutti_status inspect(struct report *r, FILE *out, struct tutti_error *err)
+static enum tutti_status inspect(struct inspect_report *r, FILE *out, struct tutti_error *err)
 {
     enum tutti_status st = model_desc_read(&r->desc, &r->family, r->ck, err);
     if (st != TUTTI_OK)
@@ -265,7 +265,7 @@ static enum tutti_status inspect(struct report *r, FILE *out, struct tutti_error
 enum tutti_status model_inspect(const char *path, const struct inspect_options *options, FILE *out,
                                 struct tutti_error *err)
 {
-    struct report r = { .options = options };
+    struct inspect_report r = { .options = options };
     enum tutti_status st = checkpoint_open(&r.ck, path, err);
     if (st == TUTTI_OK)
         st = inspect(&r, out, err);

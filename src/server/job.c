@@ -26,7 +26,7 @@ static void drop_values(struct job *job)
         job->subs[i].prompt = NULL;
     }
     for (size_t i = 0; job->choices && i < job->n_choices; i++) {
-        struct choice *choice = &job->choices[i];
+        struct reply_choice *choice = &job->choices[i];
         json_decref(choice->items);
         json_decref(choice->logprobs);
         json_decref(choice->tokens);
@@ -316,7 +316,7 @@ static void deliver(struct job *job, size_t index, const struct tutti_event *eve
         job_fail(job, &err);
         return;
     }
-    struct choice *choice = &job->choices[index];
+    struct reply_choice *choice = &job->choices[index];
     for (size_t i = 0; i < event->n_tokens; i++)
         choice->logprob_sum += (double)event->tokens[i].logprob;
     choice->n_scored += event->n_tokens;
@@ -336,7 +336,8 @@ static void deliver(struct job *job, size_t index, const struct tutti_event *eve
 /* A prompt that did not start is charged only for parsing. */
 static void job_charge(struct job *job, struct submission *sub, const struct tutti_event *event)
 {
-    const struct choice *choice = &job->choices[sub->index * (size_t)job->req.n + (size_t)event->choice];
+    const struct reply_choice
+        *choice = &job->choices[sub->index * (size_t)job->req.n + (size_t)event->choice];
     struct client_counts *counts = &job->client->counts;
     bool is_unbegun = event->finish != TUTTI_FINISH_NONE && event->queue_us == 0 && event->ttft_us == 0;
     int64_t n_prompt = is_unbegun ? 0 : (int64_t)event->n_prompt_tokens;
@@ -354,7 +355,7 @@ static void handle_event(struct job *job, const struct inbox_event *item)
     const struct tutti_event *event = &item->event;
     struct submission *sub = item->submission;
     size_t index = sub->index * (size_t)job->req.n + (size_t)event->choice;
-    struct choice *choice = &job->choices[index];
+    struct reply_choice *choice = &job->choices[index];
 
     if (job->client)
         job_charge(job, sub, event);

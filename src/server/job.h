@@ -18,7 +18,7 @@ struct sent_calls {
 };
 
 /* The reply of one choice so far. */
-struct choice {
+struct reply_choice {
     struct buf text;         /* the answer, or the part of it that was not sent */
     size_t n_sent;           /* streams: bytes of it that were sent */
     struct buf held;         /* text that waits for a token to carry it */
@@ -51,7 +51,8 @@ struct job_api {
      * sub->prompt and sub->prompt_text. False: out of memory. NULL: nothing to do. */
     bool (*read_prompt)(const struct job *job, struct submission *sub, const struct tutti_event *event);
     /* An event of a choice, while the client is connected. */
-    void (*event)(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event);
+    void (*event)(struct job *job, size_t index, struct reply_choice *choice,
+                  const struct tutti_event *event);
     /* Every choice has finished: writes the rest of the reply. */
     void (*finish)(struct job *job);
     /* Writes the error of a failed request. If the stream has begun, the status line was sent
@@ -77,13 +78,13 @@ struct job {
     struct api_request req;
     char id[48];
     time_t created;
-    struct client *client;    /* NULL: not admitted yet */
-    struct http_body *memory; /* charge to the client's memory; NULL: too small to count */
-    uint64_t tenant;          /* whose cached pages it may use */
-    struct submission *subs;  /* [req.n_prompts] */
-    size_t n_submitted;       /* of them; the others follow when some of these have ended */
-    size_t n_open;            /* submitted ones that have not ended */
-    struct choice *choices;   /* [req.n_prompts * req.n] */
+    struct client *client;        /* NULL: not admitted yet */
+    struct http_body *memory;     /* charge to the client's memory; NULL: too small to count */
+    uint64_t tenant;              /* whose cached pages it may use */
+    struct submission *subs;      /* [req.n_prompts] */
+    size_t n_submitted;           /* of them; the others follow when some of these have ended */
+    size_t n_open;                /* submitted ones that have not ended */
+    struct reply_choice *choices; /* [req.n_prompts * req.n] */
     size_t n_choices, n_unfinished;
     uint64_t ttft_us, total_us; /* 0: no token yet */
     bool is_working;            /* a worker reads a prompt or writes the reply: events wait */

@@ -37,7 +37,7 @@ static void percentiles_are_those_of_numpy(void **state)
           100 },
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
-        struct samples s = { 0 };
+        struct load_samples s = { 0 };
         for (size_t k = 0; k < CASES[i].n; k++)
             assert_true(samples_add(&s, CASES[i].us[k]));
         struct sample_summary found = samples_summarize(&s);
@@ -57,7 +57,7 @@ static void a_percentile_is_exact_among_many_samples(void **state)
 {
     (void)state;
     enum { N = 100001, STEP = 7919 }; /* a prime that does not divide N: every value once, in mixed order */
-    struct samples s = { 0 };
+    struct load_samples s = { 0 };
     for (uint64_t i = 0; i < N; i++)
         assert_true(samples_add(&s, i * STEP % N));
     assert_near(samples_quantile(&s, 0.5), 50.0);
@@ -70,7 +70,7 @@ static void a_percentile_is_exact_among_many_samples(void **state)
 static void no_samples_give_no_figures(void **state)
 {
     (void)state;
-    struct samples s = { 0 };
+    struct load_samples s = { 0 };
     struct sample_summary found = samples_summarize(&s);
     assert_int_equal(found.n, 0);
     assert_true(isnan(found.mean) && isnan(found.p50) && isnan(found.max));
@@ -80,7 +80,7 @@ static void no_samples_give_no_figures(void **state)
 static void samples_beyond_the_type_are_the_largest(void **state)
 {
     (void)state;
-    struct samples s = { 0 };
+    struct load_samples s = { 0 };
     assert_true(samples_add(&s, UINT64_MAX));
     assert_near(samples_quantile(&s, 1), UINT32_MAX / 1e3);
     samples_clear(&s);
@@ -89,7 +89,7 @@ static void samples_beyond_the_type_are_the_largest(void **state)
 static void counts_the_samples_within_a_limit(void **state)
 {
     (void)state;
-    struct samples s = { 0 };
+    struct load_samples s = { 0 };
     static const uint32_t US[] = { 5000, 1000, 3000, 3000, 3001 };
     for (size_t i = 0; i < sizeof US / sizeof *US; i++)
         assert_true(samples_add(&s, US[i]));

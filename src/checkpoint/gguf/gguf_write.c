@@ -8,7 +8,7 @@
 
 enum { ALIGNMENT = 32, VERSION = 3 };
 
-struct planned {
+struct planned_tensor {
     size_t n_bytes;
 };
 
@@ -17,7 +17,7 @@ struct gguf_writer {
     char *path;
     struct buf metadata, infos;
     uint64_t n_kv, n_tensors;
-    struct planned *tensors;
+    struct planned_tensor *tensors;
     uint64_t data_bytes; /* of all tensors so far, with padding: the next one's offset */
     size_t current;      /* index of the tensor being written */
     size_t written;      /* bytes of it */
@@ -179,11 +179,11 @@ static uint32_t type_number(enum dtype dtype)
 static bool gguf_add_tensor(struct gguf_writer *w, const char *name, enum dtype dtype, int n_dims,
                             const int64_t *shape, size_t n_bytes)
 {
-    struct planned *more = realloc(w->tensors, ((size_t)w->n_tensors + 1) * sizeof *more);
+    struct planned_tensor *more = realloc(w->tensors, ((size_t)w->n_tensors + 1) * sizeof *more);
     if (!more)
         return false;
     w->tensors = more;
-    w->tensors[w->n_tensors++] = (struct planned){ .n_bytes = n_bytes };
+    w->tensors[w->n_tensors++] = (struct planned_tensor){ .n_bytes = n_bytes };
     bool ok = add_string(&w->infos, name, strlen(name)) && add_le(&w->infos, (uint64_t)n_dims, 4);
     for (int i = n_dims - 1; ok && i >= 0; i--)
         ok = add_le(&w->infos, (uint64_t)shape[i], 8);

@@ -45,14 +45,14 @@ struct mindspore {
     size_t n_slices;
 };
 
-struct text {
+struct ckpt_text {
     const char *bytes;
     size_t n;
 };
 
 /* One Value. */
-struct value {
-    struct text tag, type;
+struct ckpt_value {
+    struct ckpt_text tag, type;
     int n_dims;
     int64_t dims[LIMIT_TENSOR_DIMS];
     const uint8_t *content;
@@ -60,13 +60,13 @@ struct value {
     bool is_map, has_too_many_dims;
 };
 
-static bool begins_with(struct text text, const char *prefix)
+static bool begins_with(struct ckpt_text text, const char *prefix)
 {
     size_t n = strlen(prefix);
     return text.n >= n && memcmp(text.bytes, prefix, n) == 0;
 }
 
-static bool text_is(struct text text, const char *what)
+static bool text_is(struct ckpt_text text, const char *what)
 {
     return text.n == strlen(what) && begins_with(text, what);
 }
@@ -82,7 +82,7 @@ static bool mindspore_is(const void *bytes, size_t n_bytes)
 
 /* ---- one value ---- */
 
-static void add_dim(struct value *v, uint64_t dim)
+static void add_dim(struct ckpt_value *v, uint64_t dim)
 {
     if (v->n_dims < LIMIT_TENSOR_DIMS)
         v->dims[v->n_dims++] = (int64_t)dim;
@@ -91,7 +91,7 @@ static void add_dim(struct value *v, uint64_t dim)
 }
 
 /* Consecutive varints. A varint of more than nine bytes is negative, so not a dimension. */
-static bool read_packed_dims(struct value *v, const uint8_t *bytes, size_t n_bytes)
+static bool read_packed_dims(struct ckpt_value *v, const uint8_t *bytes, size_t n_bytes)
 {
     uint64_t dim = 0;
     int shift = 0;
@@ -109,7 +109,7 @@ static bool read_packed_dims(struct value *v, const uint8_t *bytes, size_t n_byt
     return shift == 0;
 }
 
-static bool read_tensor_proto(struct value *v, const struct protobuf_field *tensor)
+static bool read_tensor_proto(struct ckpt_value *v, const struct protobuf_field *tensor)
 {
     struct protobuf m = protobuf_open(tensor->bytes, tensor->n_bytes);
     struct protobuf_field f;
@@ -120,7 +120,7 @@ static bool read_tensor_proto(struct value *v, const struct protobuf_field *tens
             if (!read_packed_dims(v, f.bytes, f.n_bytes))
                 return false;
         } else if (f.number == 2 && f.wire == PROTOBUF_BYTES) {
-            v->type = (struct text){ (const char *)f.bytes, f.n_bytes };
+            v->type = (struct ckpt_text){ (const char *)f.bytes, f.n_bytes };
         } else if (f.number == 3 && f.wire == PROTOBUF_BYTES) {
             v->content = f.bytes;
             v->n_bytes = f.n_bytes;
@@ -130,14 +130,14 @@ static bool read_tensor_proto(struct value *v, const struct protobuf_field *tens
 }
 
 /* False: malformed message. */
-static bool read_ckpt_value(struct value *v, const struct protobuf_field *value)
+static bool read_ckpt_value(struct ckpt_value *v, const struct protobuf_field *value)
 {
     struct protobuf m = protobuf_open(value->bytes, value->n_bytes);
     struct protobuf_field f;
-    *v = (struct value){ .tag.bytes = "", .type.bytes = "", .content = value->bytes };
+    *v = (struct ckpt_value){ .tag.bytes = "", .type.bytes = "", .content = value->bytes };
     while (protobuf_next(&m, &f)) {
         if (f.number == 1 && f.wire == PROTOBUF_BYTES)
-            v->tag = (struct text){ (const char *)f.bytes, f.n_bytes };
+            v->tag = (struct ckpt_text){ (const char *)f.bytes, f.n_bytes };
         else if (f.number == 2 && f.wire == PROTOBUF_BYTES && !read_tensor_proto(v, &f))
             return false;
         else if (f.number == 3)
@@ -147,7 +147,7 @@ static bool read_ckpt_value(struct value *v, const struct protobuf_field *value)
 }
 
 /* Whether a value is not a weight. */
-static bool is_left_out(const struct value *v)
+static bool is_left_out(const struct ckpt_value *v)
 {
     for (size_t i = 0; i < sizeof TRAINING_PREFIXES / sizeof *TRAINING_PREFIXES; i++) {
         if (begins_with(v->tag, TRAINING_PREFIXES[i]))
@@ -162,15 +162,15 @@ static bool is_left_out(const struct value *v)
 
 /* ---- all values ---- */
 
-struct reader {
+struct ckpt_reader {
     struct mindspore *file;
     struct protobuf message;
-    struct text tag;         /* of the current tensor */
+    struct ckpt_text tag;    /* of the current tensor */
     size_t n_values, n_read; /* bytes of its content so far */
     char *name;              /* where the next one goes */
 };
 
-static enum tutti_status broken(const struct reader *r, struct tutti_error *err)
+static enum tutti_status broken(const struct ckpt_reader *r, struct tutti_error *err)
 {
     const struct mindspore *file = r->file;
     return error_set(
@@ -181,7 +181,8 @@ static enum tutti_status broken(const struct reader *r, struct tutti_error *err)
 }
 
 /* Reads the next value; *is_there: false at the end. */
-static enum tutti_status next(struct reader *r, struct value *v, bool *is_there, struct tutti_error *err)
+static enum tutti_status next(struct ckpt_reader *r, struct ckpt_value *v, bool *is_there,
+                              struct tutti_error *err)
 {
     struct protobuf_field field;
     *is_there = protobuf_next(&r->message, &field);
@@ -202,12 +203,14 @@ static enum tutti_status next(struct reader *r, struct value *v, bool *is_there,
     return TUTTI_OK;
 }
 
-static struct reader reader_start(struct mindspore *file)
+static struct ckpt_reader reader_start(struct mindspore *file)
 {
     size_t n = file->map.n_bytes;
     if (n >= CRC_BYTES && memcmp(file->map.bytes + n - CRC_BYTES, "crc_num", 7) == 0)
         n -= CRC_BYTES;
-    return (struct reader){ .file = file, .message = protobuf_open(file->map.bytes, n), .name = file->names };
+    return (struct ckpt_reader){ .file = file,
+                                 .message = protobuf_open(file->map.bytes, n),
+                                 .name = file->names };
 }
 
 /* Counts values and finds the prefix of all tags, as an index into WRAPPERS; -1: none. */
@@ -216,11 +219,11 @@ static enum tutti_status count_values(struct mindspore *file, size_t *n, size_t 
 {
     enum { N = sizeof WRAPPERS / sizeof *WRAPPERS };
     size_t n_wrapped[N] = { 0 };
-    struct reader r = reader_start(file);
+    struct ckpt_reader r = reader_start(file);
     bool is_there;
     *n = *n_name_bytes = 0;
     for (;;) {
-        struct value v;
+        struct ckpt_value v;
         enum tutti_status st = next(&r, &v, &is_there, err);
         if (st != TUTTI_OK)
             return st;
@@ -241,7 +244,7 @@ static enum tutti_status count_values(struct mindspore *file, size_t *n, size_t 
     return TUTTI_OK;
 }
 
-static enum tutti_status check_complete(const struct reader *r, struct tutti_error *err)
+static enum tutti_status check_complete(const struct ckpt_reader *r, struct tutti_error *err)
 {
     const struct tensor *t = r->file->set.n ? &r->file->set.tensors[r->file->set.n - 1] : NULL;
     if (!t || r->n_read == t->n_bytes)
@@ -253,7 +256,7 @@ static enum tutti_status check_complete(const struct reader *r, struct tutti_err
                      t->name, r->n_read, shape, t->n_bytes, dtype_name(t->dtype));
 }
 
-static enum tutti_status read_type(const struct mindspore *file, const struct value *v, struct tensor *t,
+static enum tutti_status read_type(const struct mindspore *file, const struct ckpt_value *v, struct tensor *t,
                                    struct tutti_error *err)
 {
     for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++) {
@@ -267,7 +270,7 @@ static enum tutti_status read_type(const struct mindspore *file, const struct va
 }
 
 /* Starts a tensor from its first value, without its bytes. */
-static enum tutti_status begin_tensor(struct reader *r, const struct value *v, int wrapper,
+static enum tutti_status begin_tensor(struct ckpt_reader *r, const struct ckpt_value *v, int wrapper,
                                       struct tutti_error *err)
 {
     static const char KEY[] = ".__param_key__";
@@ -324,7 +327,7 @@ static bool add_slice(struct mindspore *file, struct tensor_join *join, const vo
 }
 
 /* Adds a further value of the current tensor. */
-static enum tutti_status add_value(struct reader *r, const struct value *v, struct tutti_error *err)
+static enum tutti_status add_value(struct ckpt_reader *r, const struct ckpt_value *v, struct tutti_error *err)
 {
     struct mindspore *file = r->file;
     struct tensor *t = &file->set.tensors[file->set.n - 1];
@@ -374,9 +377,9 @@ static enum tutti_status read_ckpt(struct mindspore *file, struct tutti_error *e
     file->slices = calloc(2 * n, sizeof *file->slices); /* each value, and the first of each tensor */
     if (!file->names || !file->set.tensors || !file->slices)
         return error_out_of_memory(file->name, err);
-    struct reader r = reader_start(file);
+    struct ckpt_reader r = reader_start(file);
     for (;;) {
-        struct value v;
+        struct ckpt_value v;
         bool is_there;
         st = next(&r, &v, &is_there, err);
         if (st != TUTTI_OK)

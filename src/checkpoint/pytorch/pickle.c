@@ -59,8 +59,8 @@ enum opcode {
 };
 
 /* A block of the arena. */
-struct chunk {
-    struct chunk *before;
+struct pickle_chunk {
+    struct pickle_chunk *before;
     max_align_t bytes[];
 };
 
@@ -69,7 +69,7 @@ struct pickle {
     const struct pickle_global *globals;
     size_t n_globals;
     const char *file; /* while reading */
-    struct chunk *chunks;
+    struct pickle_chunk *chunks;
     size_t chunk_used, chunk_size, n_taken;
     struct pickle_value *stack; /* while reading */
     size_t n_stack, stack_size;
@@ -83,7 +83,7 @@ static void *pickle_take(struct pickle *p, size_t n_bytes)
     n_bytes = (n_bytes + sizeof(max_align_t) - 1) / sizeof(max_align_t) * sizeof(max_align_t);
     if (n_bytes > p->chunk_size - p->chunk_used) {
         size_t size = n_bytes > CHUNK_BYTES ? n_bytes : CHUNK_BYTES;
-        struct chunk *chunk = NULL;
+        struct pickle_chunk *chunk = NULL;
         if (size <= MAX_MEMORY - p->n_taken)
             chunk = malloc(sizeof *chunk + size);
         if (!chunk) {
@@ -547,7 +547,7 @@ void pickle_close(struct pickle *p)
     if (!p)
         return;
     while (p->chunks) {
-        struct chunk *before = p->chunks->before;
+        struct pickle_chunk *before = p->chunks->before;
         free(p->chunks);
         p->chunks = before;
     }

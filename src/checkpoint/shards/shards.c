@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 /* A run of dimension dim of the whole, from one rank's part. */
-struct piece {
+struct shard_piece {
     const struct tensor *from;
     int64_t at, n, from_begin; /* in the whole; elements; in the part */
 };
@@ -160,7 +160,7 @@ static enum tutti_status open_rank(struct shards *s, int index, struct tutti_err
 
 static int by_place(const void *a, const void *b)
 {
-    const struct piece *x = a, *y = b;
+    const struct shard_piece *x = a, *y = b;
     if (x->at != y->at)
         return x->at < y->at ? -1 : 1;
     return x->n < y->n ? -1 : x->n > y->n;
@@ -169,14 +169,15 @@ static int by_place(const void *a, const void *b)
 /* Adds the pieces of t, which is cut along dim. Several ranks may have equal parts; otherwise every
  * element must be present exactly once. */
 static enum tutti_status add_pieces(const struct shards *s, struct tensor_join *join, const struct tensor *t,
-                                    int dim, struct piece *pieces, size_t n_pieces, struct tutti_error *err)
+                                    int dim, struct shard_piece *pieces, size_t n_pieces,
+                                    struct tutti_error *err)
 {
     int64_t from_at[LIMIT_TENSOR_DIMS] = { 0 }, at[LIMIT_TENSOR_DIMS] = { 0 }, n[LIMIT_TENSOR_DIMS];
     int64_t end = 0;
     memcpy(n, t->shape, sizeof n);
     qsort(pieces, n_pieces, sizeof *pieces, by_place);
     for (size_t i = 0; i < n_pieces; i++) {
-        const struct piece *p = &pieces[i];
+        const struct shard_piece *p = &pieces[i];
         if (i > 0 && p->at == pieces[i - 1].at && p->n == pieces[i - 1].n)
             continue;
         if (p->at != end)
@@ -204,7 +205,7 @@ static enum tutti_status join_tensor(struct shards *s, struct tensor *t, size_t 
     if (!tensor_measure(t))
         return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: the whole's size overflows",
                          s->ranks[0].manifest->path, first->name);
-    struct piece *pieces = calloc((size_t)s->n_ranks * SHARD_MAX_RUNS, sizeof *pieces);
+    struct shard_piece *pieces = calloc((size_t)s->n_ranks * SHARD_MAX_RUNS, sizeof *pieces);
     struct tensor_join *join = tensor_join_new(&s->joins, t, false);
     size_t n_pieces = 0;
     enum tutti_status st = pieces && join ? TUTTI_OK : error_out_of_memory(s->folder, err);
@@ -213,7 +214,7 @@ static enum tutti_status join_tensor(struct shards *s, struct tensor *t, size_t 
         int64_t at = 0;
         for (int i = 0; i < part->n_runs; i++) {
             int64_t n = part->runs[i][1] - part->runs[i][0];
-            pieces[n_pieces++] = (struct piece){ s->ranks[rank].parts[index], part->runs[i][0], n, at };
+            pieces[n_pieces++] = (struct shard_piece){ s->ranks[rank].parts[index], part->runs[i][0], n, at };
             at += n;
         }
     }

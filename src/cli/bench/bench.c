@@ -112,7 +112,7 @@ static const struct option_group GROUPS[] = {
     { .title = NULL },
 };
 
-struct report {
+struct bench_report {
     const char *name, *cpu;
     int n_threads, n_ranks;
     struct bench_limits limits;
@@ -127,7 +127,7 @@ struct report {
 /* ---- the machine ----------------------------------------------------------------------------------------------- */
 
 /* Uses as many threads as the model, whose threads are idle meanwhile. */
-static enum tutti_status open_limits(const struct model_flags *flags, struct report *report,
+static enum tutti_status open_limits(const struct model_flags *flags, struct bench_report *report,
                                      struct team **team, struct measure **limits, struct tutti_error *err)
 {
     unsigned cpu;
@@ -145,7 +145,7 @@ static enum tutti_status open_limits(const struct model_flags *flags, struct rep
 }
 
 /* Medians over all measurements. */
-static void sum_up_limits(struct report *report)
+static void sum_up_limits(struct bench_report *report)
 {
     static const size_t MEMBERS[] = { offsetof(struct bench_limits, read_gbps),
                                       offsetof(struct bench_limits, peak_int8_gops),
@@ -175,7 +175,7 @@ static const char *engine_result_name(const struct bench_engine_result *r)
     return names[r->text][r->drafts];
 }
 
-static void print_attention(const struct report *report)
+static void print_attention(const struct bench_report *report)
 {
     output_printf("\n%-9s %4s %8s %5s %9s %8s %7s %6s %9s %9s %6s %7s\n", "attention", "KV", "context",
                   "rows", "ms a row", "MB read", "GB/s", "memory", "of memory", "Gflop/s", "of f32",
@@ -207,7 +207,7 @@ static void print_engine_result(const struct bench_engine_result *r)
 }
 
 /* The communication cost of steps on several ranks. */
-static void print_ranks(const struct report *report)
+static void print_ranks(const struct bench_report *report)
 {
     if (report->n_ranks == 1)
         return;
@@ -223,7 +223,7 @@ static void print_ranks(const struct report *report)
     }
 }
 
-static void print_table(const struct report *report, const struct model *model)
+static void print_table(const struct bench_report *report, const struct model *model)
 {
     char weights[NUMBER_SIZE_BYTES];
     const struct bench_limits *limits = &report->limits;
@@ -267,7 +267,7 @@ static void print_table(const struct report *report, const struct model *model)
 
 static json_t *result_json(const void *user, size_t index)
 {
-    const struct report *report = user;
+    const struct bench_report *report = user;
     const struct bench_result *r = &report->results[index];
     json_t *cost = r->has_adapters ? json_real(r->adapter_cost) : NULL;
     json_t *range = r->has_adapters ? json_pack("[f, f]", r->adapter_cost_low, r->adapter_cost_high) : NULL;
@@ -295,7 +295,7 @@ static json_t *result_json(const void *user, size_t index)
 
 static json_t *attention_json(const void *user, size_t index)
 {
-    const struct bench_attention_result *r = &((const struct report *)user)->attention_results[index];
+    const struct bench_attention_result *r = &((const struct bench_report *)user)->attention_results[index];
     double s = r->time.median_s, gbps = r->read_bytes / s / 1e9, gflops = r->ops / s / 1e9;
     return json_pack("{s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:i}", "kv_type",
                      kv_type_name(r->kv_type), "context", r->context, "rows", r->n_rows, "row_ms",
@@ -306,7 +306,7 @@ static json_t *attention_json(const void *user, size_t index)
 
 static json_t *engine_result_json(const void *user, size_t index)
 {
-    const struct bench_engine_result *r = &((const struct report *)user)->engine_results[index];
+    const struct bench_engine_result *r = &((const struct bench_report *)user)->engine_results[index];
     json_t *ratio = r->ratio > 0 ? json_real(r->ratio) : NULL;
     json_t *spread = r->ratio > 0 ? json_real(r->ratio_spread) : NULL;
     return json_pack(
@@ -321,16 +321,17 @@ static json_t *engine_result_json(const void *user, size_t index)
 
 static json_t *memory_json(const void *user, size_t index)
 {
-    return json_integer((json_int_t)((const struct report *)user)->memory.rank_bytes[index]);
+    return json_integer((json_int_t)((const struct bench_report *)user)->memory.rank_bytes[index]);
 }
 
 /* Adds a list under a name unless it is empty. */
-static bool add_list(json_t *object, const char *name, int n, json_item_fn *item, const struct report *report)
+static bool add_list(json_t *object, const char *name, int n, json_item_fn *item,
+                     const struct bench_report *report)
 {
     return n == 0 || json_object_set_new(object, name, json_list((size_t)n, item, report)) == 0;
 }
 
-static void print_report_json(const struct report *report, const struct model *model)
+static void print_report_json(const struct bench_report *report, const struct model *model)
 {
     json_t *object = json_pack(
         "{s:s, s:s, s:s, s:i, s:i, s:s, s:f, s:f, s:f, s:I, s:o, s:I, s:o}", "model", report->name, "type",
@@ -377,8 +378,9 @@ static enum tutti_status open_model(const struct bench_values *values, tutti_ran
 }
 
 static enum tutti_status measure_model(const struct bench_values *values, struct model *model,
-                                       struct model *draft, struct measure *limits, struct report *report,
-                                       const struct buf *schema, struct tutti_error *err)
+                                       struct model *draft, struct measure *limits,
+                                       struct bench_report *report, const struct buf *schema,
+                                       struct tutti_error *err)
 {
     struct bench_plan plan = {
         .users = values->users,
@@ -406,7 +408,7 @@ static enum tutti_status measure_model(const struct bench_values *values, struct
 }
 
 static enum tutti_status measure_attention(const struct bench_values *values, struct model *model,
-                                           struct measure *limits, struct report *report,
+                                           struct measure *limits, struct bench_report *report,
                                            struct tutti_error *err)
 {
     struct progress progress;
@@ -455,7 +457,7 @@ static enum tutti_status run_bench(const void *v, const char *const *operands, i
                                    struct tutti_error *err)
 {
     const struct bench_values *values = v;
-    struct report report = { 0 };
+    struct bench_report report = { 0 };
     struct model *model = NULL;
     struct measure *limits = NULL;
     struct team *team = NULL;

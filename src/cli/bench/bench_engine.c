@@ -20,12 +20,12 @@ enum {
 };
 
 struct user {
-    struct run *run;
+    struct engine_run *run;
     uint64_t first_ns, last_ns; /* times of its first and last token */
     size_t n_tokens;
 };
 
-struct run {
+struct engine_run {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     int n_running;
@@ -36,7 +36,7 @@ struct run {
 static void bench_on_event(void *user_data, const struct tutti_event *event)
 {
     struct user *user = user_data;
-    struct run *run = user->run;
+    struct engine_run *run = user->run;
     uint64_t now = clock_now_ns();
     pthread_mutex_lock(&run->mutex);
     if (user->first_ns == 0 && event->n_generated_tokens > 0)
@@ -82,7 +82,7 @@ static void choose_text(struct tutti_request *request, const struct bench_engine
 }
 
 static enum tutti_status submit_all(tutti_engine *engine, const struct model *model,
-                                    const struct bench_plan *plan, struct run *run, struct user *users,
+                                    const struct bench_plan *plan, struct engine_run *run, struct user *users,
                                     struct bench_engine_result *result, struct tutti_error *err)
 {
     enum tutti_status st = TUTTI_OK;
@@ -132,7 +132,7 @@ static enum tutti_status submit_all(tutti_engine *engine, const struct model *mo
     return st;
 }
 
-static void wait_for_all(struct run *run)
+static void wait_for_all(struct engine_run *run)
 {
     pthread_mutex_lock(&run->mutex);
     while (run->n_running > 0)
@@ -163,7 +163,7 @@ static enum tutti_status run_users(tutti_engine *engine, const struct model *mod
                                    const struct bench_plan *plan, struct bench_engine_result *result,
                                    struct tutti_error *err)
 {
-    struct run run = { .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+    struct engine_run run = { .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
     struct tutti_stats before, after;
     struct user *users = calloc((size_t)result->n_users, sizeof *users);
     if (!users)
@@ -273,13 +273,13 @@ static void sum_up(struct bench_engine_result *result, double *tok_s, double *tt
     result->ttft_ms = measure_median(ttft_ms, n);
 }
 
-struct rounds {
+struct bench_rounds {
     double tok_s[2][MAX_ROUNDS], ttft_ms[2][MAX_ROUNDS], ratio[MAX_ROUNDS];
     int n;
     uint64_t spent_ns;
 };
 
-static bool needs_more(const struct rounds *rounds, int n_wanted)
+static bool needs_more(const struct bench_rounds *rounds, int n_wanted)
 {
     if (n_wanted > 0)
         return rounds->n < n_wanted && rounds->n < MAX_ROUNDS;
@@ -305,7 +305,7 @@ static enum tutti_status run_round(tutti_engine *engine, const struct model *mod
  * step times in it. */
 static enum tutti_status run_in_turn(tutti_engine *engine, const struct model *model,
                                      const struct bench_plan *plan, struct bench_engine_result *results,
-                                     int n, struct rounds *rounds, struct tutti_error *err)
+                                     int n, struct bench_rounds *rounds, struct tutti_error *err)
 {
     struct bench_engine_result kinds[2] = { results[0], results[n - 1] }, round[2];
     enum tutti_status st = run_round(engine, model, plan, kinds, n, false, round, err);
@@ -347,8 +347,9 @@ static struct bench_engine_result result_of(const struct kind *kind, const struc
 
 /* Every pair for each number of users. draft: NULL: the pairs without one. */
 static enum tutti_status run_pairs(struct model *model, struct model *draft, const struct bench_plan *plan,
-                                   struct bench_engine_result *results, int *n_results, struct rounds *rounds,
-                                   bench_progress_fn *progress, void *user, struct tutti_error *err)
+                                   struct bench_engine_result *results, int *n_results,
+                                   struct bench_rounds *rounds, bench_progress_fn *progress, void *user,
+                                   struct tutti_error *err)
 {
     tutti_engine *engine = NULL;
     enum tutti_status st = open_engine(model, draft, plan, &engine, err);
@@ -376,7 +377,7 @@ enum tutti_status bench_engine(struct model *model, const struct bench_plan *pla
                                bench_progress_fn *progress, void *user, struct tutti_error *err)
 {
     *n_results = 0;
-    struct rounds *rounds = calloc(1, sizeof *rounds);
+    struct bench_rounds *rounds = calloc(1, sizeof *rounds);
     if (!rounds)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for %d rounds", MAX_ROUNDS);
     enum tutti_status st = run_pairs(model, NULL, plan, results, n_results, rounds, progress, user, err);

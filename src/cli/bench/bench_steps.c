@@ -197,13 +197,13 @@ static double seconds_since(uint64_t begin_ns)
 }
 
 /* The repetitions of a point, and the machine's limits before each and after the last. */
-struct samples {
+struct step_samples {
     double *seconds;           /* [n_most] */
     double *read, *int8, *f32; /* [n_most + 1] */
     double *ratios;            /* [n_most] relative to the same step without adapters, just before or after */
 };
 
-static void look_at_limits(struct bench *b, struct samples *s, int n)
+static void look_at_limits(struct bench *b, struct step_samples *s, int n)
 {
     s->read[n] = measure_read_gbps(b->measure);
     s->int8[n] = measure_int8_gops(b->measure);
@@ -294,7 +294,7 @@ static void find_adapter_cost(struct bench_result *result, double *ratios, int n
     result->adapter_cost_high = ratios[high > n - 1 ? n - 1 : high] - 1;
 }
 
-static void measure_point(struct bench *b, const struct bench_plan *plan, struct samples *s,
+static void measure_point(struct bench *b, const struct bench_plan *plan, struct step_samples *s,
                           struct bench_result *result)
 {
     double spent = 0;
@@ -400,8 +400,8 @@ enum tutti_status bench_steps(struct model *model, const struct bench_plan *plan
         st = error_set(err, TUTTI_E_MEMORY, "out of memory for %d repetitions", n_repetitions);
     if (st != TUTTI_OK)
         goto done;
-    struct samples s = { numbers, numbers + n_most, numbers + 2 * n_most, numbers + 3 * n_most,
-                         numbers + 4 * n_most };
+    struct step_samples s = { numbers, numbers + n_most, numbers + 2 * n_most, numbers + 3 * n_most,
+                              numbers + 4 * n_most };
     b.measure = limits;
     b.progress = progress;
     b.user = user;

@@ -303,7 +303,7 @@ const struct option *options_first_given(const struct option *options, const voi
 
 /* ---- words ----------------------------------------------------------------------------------------------------- */
 
-struct parser {
+struct option_parser {
     const struct option_set *set;
     int argc;
     char *const *argv;
@@ -343,8 +343,8 @@ static bool is_option(const struct option_set *set, const char *word)
 }
 
 /* given: the value in the same word; NULL: it is the next word. */
-static enum tutti_status take_option(struct parser *p, const struct option *o, size_t base, const char *shown,
-                                     const char *given)
+static enum tutti_status take_option(struct option_parser *p, const struct option *o, size_t base,
+                                     const char *shown, const char *given)
 {
     if (o->kind == OPTION_FLAG && given)
         return error_set_param(p->err, TUTTI_E_ARGUMENT, o->name, "%s: takes no value, found '%s'", shown,
@@ -362,7 +362,7 @@ static enum tutti_status take_option(struct parser *p, const struct option *o, s
     return set_value(o, p->values, base, shown, given, p->err);
 }
 
-static enum tutti_status take_long(struct parser *p, const char *word)
+static enum tutti_status take_long(struct option_parser *p, const char *word)
 {
     size_t n = strcspn(word + 2, "="), base;
     const struct option *o = find_option(p->set, word + 2, n, '\0', &base);
@@ -376,7 +376,7 @@ static enum tutti_status take_long(struct parser *p, const char *word)
     return take_option(p, o, base, shown, word[2 + n] == '=' ? word + 2 + n + 1 : NULL);
 }
 
-static enum tutti_status take_short(struct parser *p, const char *word)
+static enum tutti_status take_short(struct option_parser *p, const char *word)
 {
     size_t base;
     const struct option *o = find_option(p->set, NULL, 0, word[1], &base);
@@ -401,7 +401,7 @@ enum tutti_status options_parse(const struct option_set *set, int argc, char *co
                                 const char **operands, int *n_operands, bool *wants_help,
                                 struct tutti_error *err)
 {
-    struct parser p = { set, argc, argv, 0, values, err };
+    struct option_parser p = { set, argc, argv, 0, values, err };
     bool options_over = false;
     int n = 0;
     *n_operands = 0;

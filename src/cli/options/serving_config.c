@@ -11,7 +11,7 @@
 
 enum { MAX_FILE_BYTES = 1024 * 1024, MAX_SETTINGS = 1024 };
 
-struct reader {
+struct config_reader {
     struct serving_config *out;
     yaml_document_t document;
     const char *path;
@@ -26,7 +26,7 @@ static const char *scalar_text(const yaml_node_t *node)
 }
 
 /* A scalar, or the last scalar of a list. */
-static const char *last_text(struct reader *r, const yaml_node_t *node)
+static const char *last_text(struct config_reader *r, const yaml_node_t *node)
 {
     if (!node || node->type != YAML_SEQUENCE_NODE)
         return scalar_text(node);
@@ -34,15 +34,15 @@ static const char *last_text(struct reader *r, const yaml_node_t *node)
     return top > begin ? scalar_text(yaml_document_get_node(&r->document, top[-1])) : NULL;
 }
 
-static enum tutti_status wrong_value(struct reader *r, const char *name, const char *expected,
+static enum tutti_status wrong_value(struct config_reader *r, const char *name, const char *expected,
                                      const char *found)
 {
     return error_set(r->err, TUTTI_E_FORMAT, "%s: %s must be %s, found %.64s", r->path, name, expected,
                      found ? found : "none");
 }
 
-static enum tutti_status read_yaml_number(struct reader *r, const char *name, const char *text, int64_t max,
-                                          int64_t *out)
+static enum tutti_status read_yaml_number(struct config_reader *r, const char *name, const char *text,
+                                          int64_t max, int64_t *out)
 {
     char *end = NULL, expected[64];
     errno = 0;
@@ -55,7 +55,7 @@ static enum tutti_status read_yaml_number(struct reader *r, const char *name, co
     return TUTTI_OK;
 }
 
-static enum tutti_status read_text(struct reader *r, const char *name, const char *text, char *out,
+static enum tutti_status read_text(struct config_reader *r, const char *name, const char *text, char *out,
                                    size_t n_bytes)
 {
     if (!text || !*text || strlen(text) >= n_bytes)
@@ -64,14 +64,14 @@ static enum tutti_status read_text(struct reader *r, const char *name, const cha
     return TUTTI_OK;
 }
 
-static enum tutti_status add_unused(struct reader *r, const char *name)
+static enum tutti_status add_unused(struct config_reader *r, const char *name)
 {
     if (!buf_printf(&r->out->unused, "%s%.128s", r->out->unused.n_bytes ? ", " : "", name))
         return error_out_of_memory(r->path, r->err);
     return TUTTI_OK;
 }
 
-static enum tutti_status read_context(struct reader *r, const char *name, const char *text)
+static enum tutti_status read_context(struct config_reader *r, const char *name, const char *text)
 {
     int64_t number = 0;
     enum tutti_status st = read_yaml_number(r, name, text, INT_MAX, &number);
@@ -81,7 +81,7 @@ static enum tutti_status read_context(struct reader *r, const char *name, const 
 }
 
 /* name: "section.setting". */
-static enum tutti_status read_setting(struct reader *r, const char *name, const yaml_node_t *node)
+static enum tutti_status read_setting(struct config_reader *r, const char *name, const yaml_node_t *node)
 {
     const char *text = last_text(r, node);
     int64_t number = 0;
@@ -116,7 +116,7 @@ static enum tutti_status read_setting(struct reader *r, const char *name, const 
     return add_unused(r, name);
 }
 
-static enum tutti_status read_mapping(struct reader *r, const yaml_node_t *node, const char *section)
+static enum tutti_status read_mapping(struct config_reader *r, const yaml_node_t *node, const char *section)
 {
     enum tutti_status st = TUTTI_OK;
     const yaml_node_pair_t *pair = node->data.mapping.pairs.start, *top = node->data.mapping.pairs.top;
@@ -136,7 +136,7 @@ static enum tutti_status read_mapping(struct reader *r, const yaml_node_t *node,
     return st;
 }
 
-static enum tutti_status load_yaml(struct reader *r, FILE *file)
+static enum tutti_status load_yaml(struct config_reader *r, FILE *file)
 {
     yaml_parser_t parser;
     if (!yaml_parser_initialize(&parser))
@@ -164,7 +164,7 @@ static enum tutti_status load_yaml(struct reader *r, FILE *file)
 enum tutti_status serving_config_read(struct serving_config *out, const char *path, struct tutti_error *err)
 {
     *out = (struct serving_config){ .port = -1, .n_kv_tokens = -1, .max_context = -1, .max_seqs = -1 };
-    struct reader r = { .out = out, .path = path, .err = err };
+    struct config_reader r = { .out = out, .path = path, .err = err };
     FILE *file = fopen(path, "rb");
     if (!file)
         return error_from_errno(path, err);

@@ -12,15 +12,15 @@
 
 /* Texts of plain prompts point into the bytes of the file, those of JSON Lines into the parsed
  * values. */
-struct storage {
+struct prompt_storage {
     struct buf bytes;
     json_t *values; /* array */
 };
 
-static struct storage *storage_of(struct prompts *prompts)
+static struct prompt_storage *storage_of(struct prompts *prompts)
 {
     if (!prompts->storage)
-        prompts->storage = calloc(1, sizeof(struct storage));
+        prompts->storage = calloc(1, sizeof(struct prompt_storage));
     return prompts->storage;
 }
 
@@ -103,7 +103,7 @@ static enum tutti_status add_json(struct prompts *prompts, json_t *values, const
 static enum tutti_status add_prompt_line(struct prompts *prompts, const struct prompt_lines *lines,
                                          struct tutti_error *err)
 {
-    struct storage *storage = prompts->storage;
+    struct prompt_storage *storage = prompts->storage;
     if (lines->is_json)
         return add_json(prompts, storage->values, lines->line, lines->n_line_bytes, err);
     struct prompt *prompt = add_prompt(prompts);
@@ -116,7 +116,7 @@ static enum tutti_status add_prompt_line(struct prompts *prompts, const struct p
 
 enum tutti_status prompts_read(struct prompts *out, const char *path, struct tutti_error *err)
 {
-    struct storage *storage = storage_of(out);
+    struct prompt_storage *storage = storage_of(out);
     if (!storage || !(storage->values = json_array()))
         return error_out_of_memory("the prompts", err);
     enum tutti_status st = input_read(&storage->bytes, path, err);
@@ -145,7 +145,7 @@ enum tutti_status prompts_borrow(struct prompts *out, const char *text, size_t n
 enum tutti_status prompts_single(struct prompts *out, const char *text, size_t n_bytes,
                                  struct tutti_error *err)
 {
-    struct storage *storage = storage_of(out);
+    struct prompt_storage *storage = storage_of(out);
     if (!storage || !buf_add(&storage->bytes, text, n_bytes))
         return error_out_of_memory("the prompts", err);
     struct prompt *prompt = add_prompt(out);
@@ -158,7 +158,7 @@ enum tutti_status prompts_single(struct prompts *out, const char *text, size_t n
 
 void prompts_clear(struct prompts *prompts)
 {
-    struct storage *storage = prompts->storage;
+    struct prompt_storage *storage = prompts->storage;
     for (size_t i = 0; i < prompts->n; i++)
         free(prompts->prompts[i].messages);
     free(prompts->prompts);

@@ -16,7 +16,7 @@ struct part {
     int32_t node, min, max; /* length in characters */
 };
 
-struct pattern {
+struct schema_pattern {
     struct schema_reader *r;
     const char *at, *end;
     int depth;
@@ -49,12 +49,13 @@ static int32_t times(int32_t a, int32_t n)
     return __builtin_mul_overflow(a, n, &product) ? INT32_MAX : product;
 }
 
-static bool is_next(const struct pattern *p, char c)
+static bool is_next(const struct schema_pattern *p, char c)
 {
     return p->at < p->end && *p->at == c;
 }
 
-static void add_ranges(struct pattern *p, struct char_class *to, const struct char_range *ranges, size_t n)
+static void add_ranges(struct schema_pattern *p, struct char_class *to, const struct char_range *ranges,
+                       size_t n)
 {
     if (to->n + n > MAX_CLASS_RANGES) {
         schema_fail(p->r, "pattern: a class of more than %d ranges", MAX_CLASS_RANGES);
@@ -65,7 +66,8 @@ static void add_ranges(struct pattern *p, struct char_class *to, const struct ch
 }
 
 /* Adds the ASCII characters from the space on that are not in the ranges. */
-static void add_others(struct pattern *p, struct char_class *to, const struct char_range *ranges, size_t n)
+static void add_others(struct schema_pattern *p, struct char_class *to, const struct char_range *ranges,
+                       size_t n)
 {
     for (uint32_t c = ' '; c <= '~'; c++) {
         bool is_in = false;
@@ -78,7 +80,7 @@ static void add_others(struct pattern *p, struct char_class *to, const struct ch
 }
 
 /* \d and its like. False: the letter is none of them. */
-static bool add_named_class(struct pattern *p, char letter, struct char_class *to)
+static bool add_named_class(struct schema_pattern *p, char letter, struct char_class *to)
 {
     switch (letter) {
     case 'd':
@@ -104,7 +106,7 @@ static bool add_named_class(struct pattern *p, char letter, struct char_class *t
     }
 }
 
-static uint32_t read_hex(struct pattern *p, int n_digits)
+static uint32_t read_hex(struct schema_pattern *p, int n_digits)
 {
     uint32_t code = 0;
     if (hex_read(p->at, (size_t)(p->end - p->at), n_digits, &code))
@@ -114,7 +116,7 @@ static uint32_t read_hex(struct pattern *p, int n_digits)
     return code;
 }
 
-static uint32_t read_unicode_escape(struct pattern *p)
+static uint32_t read_unicode_escape(struct schema_pattern *p)
 {
     if (!is_next(p, '{')) {
         uint32_t code = read_hex(p, 4);
@@ -135,7 +137,7 @@ static uint32_t read_unicode_escape(struct pattern *p)
 }
 
 /* The character of an escape, after the backslash. */
-static uint32_t read_escape(struct pattern *p)
+static uint32_t read_escape(struct schema_pattern *p)
 {
     char c = *p->at++;
     switch (c) {
@@ -165,7 +167,7 @@ static uint32_t read_escape(struct pattern *p)
 }
 
 /* One literal character. */
-static uint32_t pattern_read_plain(struct pattern *p)
+static uint32_t pattern_read_plain(struct schema_pattern *p)
 {
     size_t n;
     int32_t code = utf8_code_at(p->at, (size_t)(p->end - p->at), &n);
@@ -174,13 +176,13 @@ static uint32_t pattern_read_plain(struct pattern *p)
     return plain;
 }
 
-static struct part chars(struct pattern *p, const struct char_range *ranges, size_t n)
+static struct part chars(struct schema_pattern *p, const struct char_range *ranges, size_t n)
 {
     return (struct part){ schema_chars(p->r, ranges, n), 1, 1 };
 }
 
 /* One end of a range in a class, or a named class: then *is_named. */
-static uint32_t read_class_char(struct pattern *p, struct char_class *into, bool *is_named)
+static uint32_t read_class_char(struct schema_pattern *p, struct char_class *into, bool *is_named)
 {
     *is_named = false;
     if (!is_next(p, '\\'))
@@ -202,7 +204,7 @@ static uint32_t read_class_char(struct pattern *p, struct char_class *into, bool
     return read_escape(p);
 }
 
-static struct part read_class(struct pattern *p)
+static struct part read_class(struct schema_pattern *p)
 {
     struct char_class own = { .n = 0 }, inverse;
     bool is_named, is_negated;
@@ -238,9 +240,9 @@ static struct part read_class(struct pattern *p)
     return chars(p, inverse.ranges, inverse.n);
 }
 
-static struct part pattern_read_choice(struct pattern *p);
+static struct part pattern_read_choice(struct schema_pattern *p);
 
-static struct part read_group(struct pattern *p)
+static struct part read_group(struct schema_pattern *p)
 {
     struct part none = { -1, 0, 0 };
     p->at++;
@@ -270,7 +272,7 @@ static struct part read_group(struct pattern *p)
     return inside;
 }
 
-static struct part read_atom(struct pattern *p)
+static struct part read_atom(struct schema_pattern *p)
 {
     static const struct char_range DOT[] = {
         { 0, '\n' - 1 }, { '\n' + 1, '\r' - 1 }, { '\r' + 1, 0x2027 }, { 0x202A, MAX_CODE_POINT }
@@ -314,7 +316,7 @@ static struct part read_atom(struct pattern *p)
     return chars(p, &(struct char_range){ code, code }, 1);
 }
 
-static int32_t pattern_read_number(struct pattern *p)
+static int32_t pattern_read_number(struct schema_pattern *p)
 {
     int32_t value = 0;
     const char *begin = p->at;
@@ -325,13 +327,13 @@ static int32_t pattern_read_number(struct pattern *p)
     return value;
 }
 
-static struct part repeat(struct pattern *p, struct part part, int32_t min, int32_t max)
+static struct part repeat(struct schema_pattern *p, struct part part, int32_t min, int32_t max)
 {
     return (struct part){ syntax_repeat(p->r->out, part.node, min, max), times(part.min, min),
                           times(part.max, max) };
 }
 
-static struct part read_postfix(struct pattern *p, struct part part)
+static struct part read_postfix(struct schema_pattern *p, struct part part)
 {
     int32_t min = 0, max = REPEAT_FOREVER;
     if (p->r->status != TUTTI_OK || p->at == p->end)
@@ -370,7 +372,7 @@ static struct part read_postfix(struct pattern *p, struct part part)
 }
 
 /* Any text, around a pattern that is not anchored. */
-static struct part filler(struct pattern *p)
+static struct part filler(struct schema_pattern *p)
 {
     struct part any = chars(p, &(struct char_range){ 0, MAX_CODE_POINT }, 1);
     return repeat(p, any, 0, REPEAT_FOREVER);
@@ -378,7 +380,7 @@ static struct part filler(struct pattern *p)
 
 /* One alternative. is_outer: anchors are allowed at its ends; fills: without anchors, other text
  * is allowed there. */
-static struct part read_sequence(struct pattern *p, bool is_outer, bool fills)
+static struct part read_sequence(struct schema_pattern *p, bool is_outer, bool fills)
 {
     struct ids nodes = { 0 };
     struct part all = { -1, 0, 0 }, next;
@@ -416,7 +418,7 @@ static struct part read_sequence(struct pattern *p, bool is_outer, bool fills)
     return all;
 }
 
-static struct part read_ways(struct pattern *p, bool is_outer, bool fills)
+static struct part read_ways(struct schema_pattern *p, bool is_outer, bool fills)
 {
     struct ids nodes = { 0 };
     struct part all = { -1, INT32_MAX, 0 };
@@ -439,7 +441,7 @@ static struct part read_ways(struct pattern *p, bool is_outer, bool fills)
     return all;
 }
 
-static struct part pattern_read_choice(struct pattern *p)
+static struct part pattern_read_choice(struct schema_pattern *p)
 {
     return read_ways(p, false, false);
 }
@@ -447,7 +449,7 @@ static struct part pattern_read_choice(struct pattern *p)
 int32_t schema_pattern(struct schema_reader *r, const char *text, size_t n_bytes, bool fills, int32_t *min,
                        int32_t *max)
 {
-    struct pattern p = { .r = r, .at = text, .end = text + n_bytes };
+    struct schema_pattern p = { .r = r, .at = text, .end = text + n_bytes };
     struct part all = read_ways(&p, true, fills);
     if (r->status == TUTTI_OK && p.at < p.end)
         schema_fail(r, "pattern: a ) has no opening (");

@@ -41,7 +41,7 @@ static void tile_quantized(uint8_t *dst, const float *x, size_t stride, int n_ro
 FOR_EACH_QUANTIZED(TILE)
 
 /* One block of a panel, and of one input row. */
-struct block {
+struct weight_block {
     const uint8_t *unit, *half;
     const int8_t *q;
     const struct input_row *input;
@@ -49,7 +49,7 @@ struct block {
     int block; /* of the unit */
 };
 
-static int partial_sum(const struct block *b, struct quant_format f, int begin, int end)
+static int partial_sum(const struct weight_block *b, struct quant_format f, int begin, int end)
 {
     int sum = 0;
     for (int c = begin; c < end; c++)
@@ -57,7 +57,7 @@ static int partial_sum(const struct block *b, struct quant_format f, int begin, 
     return sum;
 }
 
-static float add_block(const struct block *b, struct quant_format f, float total)
+static float add_block(const struct weight_block *b, struct quant_format f, float total)
 {
     int n = BLOCK / f.sub;
     float d = (float)(INPUT_STEPS + b->input->step) * input_unit(b->input);
@@ -82,12 +82,12 @@ static float dot_row(const uint8_t *panel, struct quant_format f, int row, const
     for (int b = 0; b < n_blocks; b++, x += n * (BLOCK + sizeof(struct input_row))) {
         const uint8_t *unit = panel + (size_t)(b / per_unit) * format_unit_bytes(f);
         size_t half = (size_t)(b % per_unit) * 2 + (size_t)(row / LANES);
-        struct block block = { .unit = unit,
-                               .half = unit + format_param_bytes(f) + half * format_half_bytes(f),
-                               .q = (const int8_t *)x + r * BLOCK,
-                               .input = (const struct input_row *)(x + n * BLOCK) + r,
-                               .row = row,
-                               .block = b % per_unit };
+        struct weight_block block = { .unit = unit,
+                                      .half = unit + format_param_bytes(f) + half * format_half_bytes(f),
+                                      .q = (const int8_t *)x + r * BLOCK,
+                                      .input = (const struct input_row *)(x + n * BLOCK) + r,
+                                      .row = row,
+                                      .block = b % per_unit };
         total = add_block(&block, f, total);
     }
     return total;

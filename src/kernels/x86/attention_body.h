@@ -23,7 +23,7 @@ enum {
 enum kv_kind { KV_F32, KV_F16, KV_INT8 };
 
 /* The current block. Pages are numbered from its begin. */
-struct block {
+struct score_block {
     const struct attention_work *work;
     int first;                    /* position */
     int begin_page, end_page;     /* union of the queries' views */
@@ -77,7 +77,7 @@ INLINE vec16 load_8(const uint8_t *base, const enum kv_kind kind, int i)
 
 /* Sets next to the group after the one that begins at page: the next of the same kind, else the
  * first group of values, else the pages to read after this block. */
-INLINE void set_next_group(struct block *b, int page, bool is_values)
+INLINE void set_next_group(struct score_block *b, int page, bool is_values)
 {
     const struct attention_work *work = b->work;
     size_t offset = is_values ? work->values_offset : 0;
@@ -97,7 +97,7 @@ INLINE void set_next_group(struct block *b, int page, bool is_values)
 /* ---- scores ------------------------------------------------------------------------------------------------------ */
 
 /* Scores of n queries with n_pages pages from page on; both are compile-time constants. */
-INLINE void score_tile(const struct block *b, int query, const int n, int page, const int n_pages,
+INLINE void score_tile(const struct score_block *b, int query, const int n, int page, const int n_pages,
                        const enum kv_kind kind)
 {
     enum { LINE = 64 };
@@ -142,7 +142,7 @@ INLINE void score_tile(const struct block *b, int query, const int n, int page, 
     }
 }
 
-INLINE void score_tile_int8(const struct block *b, int query, const int n, int page, const int n_pages)
+INLINE void score_tile_int8(const struct score_block *b, int query, const int n, int page, const int n_pages)
 {
     int head_dim = b->work->head_dim;
     const int16_t *q = b->q_int + query * Q_STRIDE;
@@ -187,7 +187,8 @@ INLINE void score_tile_int8(const struct block *b, int query, const int n, int p
 }
 
 /* n queries, a group of pages. */
-INLINE void score_group(const struct block *b, int query, const int n, int page, const enum kv_kind kind)
+INLINE void score_group(const struct score_block *b, int query, const int n, int page,
+                        const enum kv_kind kind)
 {
     enum { MOST = VEC_TOTALS };
     const int n_pages = MOST / n < PAGE_GROUP ? MOST / n : PAGE_GROUP;
@@ -199,7 +200,7 @@ INLINE void score_group(const struct block *b, int query, const int n, int page,
     }
 }
 
-INLINE void score_block(struct block *b, const enum kv_kind kind)
+INLINE void score_block(struct score_block *b, const enum kv_kind kind)
 {
     int n_queries = b->work->n_queries;
     for (int page = b->begin_page / PAGE_GROUP * PAGE_GROUP; page < b->end_page; page += PAGE_GROUP) {
@@ -219,7 +220,7 @@ INLINE void score_block(struct block *b, const enum kv_kind kind)
 /* ---- softmax ----------------------------------------------------------------------------------------------------- */
 
 /* Masks the scores of a page that are outside a query's view. */
-INLINE vec16 mask_page(const struct block *b, int query, int page, vec16 score)
+INLINE vec16 mask_page(const struct score_block *b, int query, int page, vec16 score)
 {
     int from = b->begin[query] - page * ATTENTION_KEYS, to = b->end[query] - page * ATTENTION_KEYS;
     if (to < ATTENTION_KEYS)
@@ -230,7 +231,7 @@ INLINE vec16 mask_page(const struct block *b, int query, int page, vec16 score)
 }
 
 /* Softmax without the division: replaces scores by exp(score - max). */
-INLINE void softmax_scores(const struct block *b, int query, float *max, float *total)
+INLINE void softmax_scores(const struct score_block *b, int query, float *max, float *total)
 {
     static const float STEPS[16] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
     const struct attention_view *view = &b->work->views[query];
@@ -259,7 +260,7 @@ INLINE void softmax_scores(const struct block *b, int query, float *max, float *
 
 /* The last group of values can have fewer pages than a full group. Prefetches this query's part
  * of the next block's pages that such a group has no counterparts for. */
-INLINE void prefetch_rest(const struct block *b, int query, const enum kv_kind kind)
+INLINE void prefetch_rest(const struct score_block *b, int query, const enum kv_kind kind)
 {
     const struct attention_work *work = b->work;
     int n_bytes = bytes_of(kind, work->head_dim * ATTENTION_KEYS),
@@ -273,7 +274,7 @@ INLINE void prefetch_rest(const struct block *b, int query, const enum kv_kind k
 
 /* Adds positions from..to-1 of the block to columns of n queries' outputs: n_vecs times 16 of
  * them, from column on. */
-INLINE void value_tile(const struct block *b, int query, const int n, int from, int to, int column,
+INLINE void value_tile(const struct score_block *b, int query, const int n, int from, int to, int column,
                        const int n_vecs, const enum kv_kind kind)
 {
     int head_dim = b->work->head_dim;
@@ -314,7 +315,7 @@ INLINE void value_tile(const struct block *b, int query, const int n, int from, 
 }
 
 /* The last eight columns, if head_dim is an odd multiple of 8. */
-INLINE void value_tail(const struct block *b, int query, int from, int to, const enum kv_kind kind)
+INLINE void value_tail(const struct score_block *b, int query, int from, int to, const enum kv_kind kind)
 {
     int head_dim = b->work->head_dim, column = head_dim - 8;
     float *o = b->o + query * head_dim + column;
@@ -328,7 +329,7 @@ INLINE void value_tail(const struct block *b, int query, int from, int to, const
 }
 
 /* n queries, all columns. */
-INLINE void value_rows(const struct block *b, int query, const int n, int from, int to,
+INLINE void value_rows(const struct score_block *b, int query, const int n, int from, int to,
                        const enum kv_kind kind)
 {
     const int most = VEC_TOTALS / n < 8 ? VEC_TOTALS / n : 8;
@@ -344,7 +345,7 @@ INLINE void value_rows(const struct block *b, int query, const int n, int from, 
 }
 
 /* Positions in the view of all queries. */
-INLINE void value_common(const struct block *b, int from, int to, const enum kv_kind kind)
+INLINE void value_common(const struct score_block *b, int from, int to, const enum kv_kind kind)
 {
     int n_queries = b->work->n_queries, i = 0;
     for (; VEC_TOTALS >= 16 && i + 8 <= n_queries; i += 8)
@@ -357,7 +358,7 @@ INLINE void value_common(const struct block *b, int from, int to, const enum kv_
         value_rows(b, i, 1, from, to, kind);
 }
 
-INLINE void value_block(struct block *b, const enum kv_kind kind)
+INLINE void value_block(struct score_block *b, const enum kv_kind kind)
 {
     int n_queries = b->work->n_queries;
     set_next_group(b, b->common_begin / GROUP_KEYS * PAGE_GROUP, true);
@@ -383,7 +384,7 @@ INLINE void value_block(struct block *b, const enum kv_kind kind)
 /* ---- values of int8 ---------------------------------------------------------------------------------------------- */
 
 /* Zeroes weights outside a query's view, where the scales can be anything. */
-INLINE vec16 mask_weights(const struct block *b, int query, int page, vec16 w)
+INLINE vec16 mask_weights(const struct score_block *b, int query, int page, vec16 w)
 {
     int from = b->begin[query] - page * ATTENTION_KEYS, to = b->end[query] - page * ATTENTION_KEYS;
     if (to < ATTENTION_KEYS)
@@ -395,7 +396,7 @@ INLINE vec16 mask_weights(const struct block *b, int query, int page, vec16 w)
 
 /* Quantizes p to integers, for all pages of the union of views; 0 outside of this query's view.
  * Returns the quantization step. */
-INLINE float quantize_weights(const struct block *b, int query)
+INLINE float quantize_weights(const struct score_block *b, int query)
 {
     float *p = b->p + query * ATTENTION_BLOCK;
     int16_t *p_int = b->p_int + query * ATTENTION_BLOCK;
@@ -422,7 +423,7 @@ INLINE float quantize_weights(const struct block *b, int query)
 
 /* Adds the pages of a group to columns of n queries' sums: lanes of each of n_vecs vectors. The
  * integer sums are kept in o until the block is done. */
-INLINE void value_tile_int8(const struct block *b, int query, const int n, int page, int column,
+INLINE void value_tile_int8(const struct score_block *b, int query, const int n, int page, int column,
                             const int n_vecs, const int lanes)
 {
     int head_dim = b->work->head_dim, end = page + PAGE_GROUP < b->end_page ? page + PAGE_GROUP : b->end_page;
@@ -460,7 +461,7 @@ INLINE void value_tile_int8(const struct block *b, int query, const int n, int p
         store_lanes(o + i * head_dim + 16 * v, v_cast(sum[i * n_vecs + v]), lanes);
 }
 
-INLINE void value_rows_int8(const struct block *b, int query, const int n, int page)
+INLINE void value_rows_int8(const struct score_block *b, int query, const int n, int page)
 {
     const int most = VEC_TOTALS / n < 8 ? VEC_TOTALS / n : 8;
     int head_dim = b->work->head_dim, column = 0;
@@ -474,7 +475,7 @@ INLINE void value_rows_int8(const struct block *b, int query, const int n, int p
         value_tile_int8(b, query, n, page, column, 1, 8);
 }
 
-INLINE void value_block_int8(struct block *b)
+INLINE void value_block_int8(struct score_block *b)
 {
     int n_queries = b->work->n_queries, head_dim = b->work->head_dim;
     float step[ATTENTION_QUERIES];
@@ -522,7 +523,7 @@ INLINE float quantize_query(int16_t *q, const float *x, int n)
 }
 
 /* Computes the queries' views of the block; false: all are empty. */
-INLINE bool find_views(struct block *b, const struct attention_work *work, int block)
+INLINE bool find_views(struct score_block *b, const struct attention_work *work, int block)
 {
     int begin = ATTENTION_BLOCK, end = 0;
     b->work = work;
@@ -562,7 +563,7 @@ INLINE void attention(const struct attention_sums *sums, const struct attention_
     _Alignas(64) float p[ATTENTION_QUERIES * ATTENTION_BLOCK];
     _Alignas(64) int16_t p_int[ATTENTION_QUERIES * ATTENTION_BLOCK];
     _Alignas(64) int16_t q_int[ATTENTION_QUERIES * Q_STRIDE];
-    struct block b;
+    struct score_block b;
     b.p = p;
     b.q_int = q_int;
     b.p_int = p_int;

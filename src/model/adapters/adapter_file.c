@@ -23,7 +23,7 @@ enum {
     LIMIT_PATTERNS = 4096,
 };
 
-struct reader {
+struct adapter_reader {
     const struct model_desc *desc;
     const struct family *family;
     bool is_gguf;
@@ -36,7 +36,7 @@ struct reader {
 
 /* ---- configuration ---- */
 
-static enum tutti_status load_config(struct reader *r, struct tutti_error *err)
+static enum tutti_status load_config(struct adapter_reader *r, struct tutti_error *err)
 {
     enum tutti_status st = json_file_load(r->config_path, &r->config, err);
     if (st == TUTTI_OK && !r->config)
@@ -52,7 +52,8 @@ static bool is_unset(const json_t *value)
            (json_is_object(value) && json_object_size(value) == 0);
 }
 
-static enum tutti_status check_patterns(const struct reader *r, const char *key, struct tutti_error *err)
+static enum tutti_status check_patterns(const struct adapter_reader *r, const char *key,
+                                        struct tutti_error *err)
 {
     const json_t *patterns = json_object_get(r->config, key), *value;
     const char *pattern;
@@ -126,7 +127,7 @@ static void check_init(struct config *c)
     config_unsupported(c, "init_lora_weights", what);
 }
 
-static enum tutti_status read_config(struct reader *r, struct tutti_error *err)
+static enum tutti_status read_config(struct adapter_reader *r, struct tutti_error *err)
 {
     struct config c = { .root = r->config, .file = r->config_path, .prefix = "", .err = err };
     const char *type = config_string_or(
@@ -191,7 +192,7 @@ static bool pattern_matches(const char *pattern, const char *path)
     return is_match;
 }
 
-static double number_for(const struct reader *r, const char *key, const char *path, double fallback)
+static double number_for(const struct adapter_reader *r, const char *key, const char *path, double fallback)
 {
     json_t *patterns = json_object_get(r->config, key), *value;
     const char *pattern;
@@ -206,7 +207,7 @@ static double number_for(const struct reader *r, const char *key, const char *pa
 /* ---- tensors ---- */
 
 /* A tensor and the path of its linear layer. */
-struct entry {
+struct adapter_entry {
     char *path;
     enum factor factor;
     const struct tensor *tensor;
@@ -214,7 +215,7 @@ struct entry {
 
 static int compare_entries(const void *a, const void *b)
 {
-    const struct entry *x = a, *y = b;
+    const struct adapter_entry *x = a, *y = b;
     int order = strcmp(x->path, y->path);
     return order != 0 ? order : (x->factor > y->factor) - (x->factor < y->factor);
 }
@@ -231,7 +232,7 @@ static enum tutti_status no_factor(const struct tensor *t, struct tutti_error *e
 
 /* A copy of a base weight has no effect if its shape fits; otherwise the adapter is for another
  * model. */
-static enum tutti_status check_base(const struct reader *r, const struct tensor *t, const char *path,
+static enum tutti_status check_base(const struct adapter_reader *r, const struct tensor *t, const char *path,
                                     struct tutti_error *err)
 {
     struct adapter_place place;
@@ -243,15 +244,16 @@ static enum tutti_status check_base(const struct reader *r, const struct tensor 
 }
 
 /* *n_entries: only the factors. */
-static enum tutti_status list_entries(struct reader *r, const struct tensor_set *file, struct entry *entries,
-                                      size_t *n_entries, struct tutti_error *err)
+static enum tutti_status list_entries(struct adapter_reader *r, const struct tensor_set *file,
+                                      struct adapter_entry *entries, size_t *n_entries,
+                                      struct tutti_error *err)
 {
     char path[LIMIT_TENSOR_NAME_BYTES];
     size_t n = file->n;
     for (size_t i = 0; i < n; i++) {
         const struct tensor *t = &file->tensors[i];
-        struct entry *entry = &entries[*n_entries];
-        *entry = (struct entry){ .tensor = t, .factor = adapter_split_name(path, t->name) };
+        struct adapter_entry *entry = &entries[*n_entries];
+        *entry = (struct adapter_entry){ .tensor = t, .factor = adapter_split_name(path, t->name) };
         if (entry->factor == FACTOR_NONE)
             return no_factor(t, err);
         if (entry->factor == FACTOR_BASE) {
@@ -270,7 +272,7 @@ static enum tutti_status list_entries(struct reader *r, const struct tensor_set 
 }
 
 /* Checks one pair of factors against its place in the model. */
-static enum tutti_status check_pair(const struct reader *r, const struct adapter_place *place,
+static enum tutti_status check_pair(const struct adapter_reader *r, const struct adapter_place *place,
                                     const char *path, const struct tensor *a, const struct tensor *b,
                                     struct tutti_error *err)
 {
@@ -319,7 +321,7 @@ static void order_rows(float *to, const float *from, const struct adapter_place 
     }
 }
 
-static enum tutti_status read_pair(struct reader *r, const char *path, const struct tensor *a,
+static enum tutti_status read_pair(struct adapter_reader *r, const char *path, const struct tensor *a,
                                    const struct tensor *b, struct tutti_error *err)
 {
     struct adapter_place place;
@@ -352,14 +354,14 @@ static enum tutti_status read_pair(struct reader *r, const char *path, const str
     return st;
 }
 
-static enum tutti_status read_pairs(struct reader *r, const struct entry *entries, size_t n,
+static enum tutti_status read_pairs(struct adapter_reader *r, const struct adapter_entry *entries, size_t n,
                                     struct tutti_error *err)
 {
     r->out->updates = calloc(n / 2 + 1, sizeof *r->out->updates);
     if (!r->out->updates)
         return error_out_of_memory(r->tensors_path, err);
     for (size_t i = 0; i < n; i += 2) {
-        const struct entry *a = &entries[i], *b = i + 1 < n ? &entries[i + 1] : NULL;
+        const struct adapter_entry *a = &entries[i], *b = i + 1 < n ? &entries[i + 1] : NULL;
         if (!b || strcmp(a->path, b->path) != 0 || a->factor != FACTOR_A || b->factor != FACTOR_B)
             return error_set(err, TUTTI_E_FORMAT,
                              "%s: tensor %s: it is not one of a pair of lora_A and lora_B", a->tensor->file,
@@ -380,7 +382,7 @@ static int compare_updates(const void *a, const void *b)
 }
 
 /* Names of several layouts could update a matrix twice. */
-static enum tutti_status check_overlaps(const struct reader *r, struct tutti_error *err)
+static enum tutti_status check_overlaps(const struct adapter_reader *r, struct tutti_error *err)
 {
     qsort(r->out->updates, (size_t)r->out->n, sizeof *r->out->updates, compare_updates);
     for (int i = 1; i < r->out->n; i++) {
@@ -396,8 +398,8 @@ static enum tutti_status check_overlaps(const struct reader *r, struct tutti_err
 }
 
 /* Each target of a list must have tensors: otherwise the file is incomplete. */
-static enum tutti_status check_targets(const struct reader *r, const struct entry *entries, size_t n,
-                                       struct tutti_error *err)
+static enum tutti_status check_targets(const struct adapter_reader *r, const struct adapter_entry *entries,
+                                       size_t n, struct tutti_error *err)
 {
     const json_t *targets = json_object_get(r->config, "target_modules");
     for (size_t i = 0; i < json_array_size(targets); i++) {
@@ -421,7 +423,7 @@ static enum tutti_status check_targets(const struct reader *r, const struct entr
 
 /* Finds the file under the first existing name of PEFT or MindFormers; if none exists, the first
  * name, for the error. False: the path is too long. */
-static bool find_tensors(struct reader *r, const char *folder)
+static bool find_tensors(struct adapter_reader *r, const char *folder)
 {
     static const char *const NAMES[] = { "safetensors", "bin", "ckpt" };
     enum { N_NAMES = sizeof NAMES / sizeof *NAMES };
@@ -436,14 +438,14 @@ static bool find_tensors(struct reader *r, const char *folder)
     return true;
 }
 
-static enum tutti_status read_tensors(struct reader *r, struct tutti_error *err)
+static enum tutti_status read_tensors(struct adapter_reader *r, struct tutti_error *err)
 {
     struct tensor_set *file;
     enum tutti_status st = tensor_set_open(&file, r->tensors_path, err);
     if (st != TUTTI_OK)
         return st;
     size_t n = 0;
-    struct entry *entries = calloc(file->n + 1, sizeof *entries);
+    struct adapter_entry *entries = calloc(file->n + 1, sizeof *entries);
     st = entries ? list_entries(r, file, entries, &n, err) : error_out_of_memory(r->tensors_path, err);
     if (st == TUTTI_OK && n == 0)
         st = error_set(err, TUTTI_E_FORMAT, "%s: no tensors, expected pairs of lora_A and lora_B",
@@ -465,7 +467,7 @@ enum tutti_status adapter_file_open(struct adapter_file *out, const char *path, 
                                     const struct family *family, bool is_gguf, struct tutti_error *err)
 {
     struct adapter_file file = { 0 };
-    struct reader *r = calloc(1, sizeof *r);
+    struct adapter_reader *r = calloc(1, sizeof *r);
     if (!r)
         return error_out_of_memory(path, err);
     r->desc = desc;

@@ -67,7 +67,7 @@ void chat_found_clear(struct chat_found *found)
 
 /* ---- the choice ---- */
 
-struct choice {
+struct chat_choice {
     const struct chat_source *source;
     const struct tokenizer *tok;
     struct chat_found found;
@@ -75,7 +75,7 @@ struct choice {
     struct chat_template **tpl;
 };
 
-static enum tutti_status use_template(const struct choice *c, struct chat_template_source *source,
+static enum tutti_status use_template(const struct chat_choice *c, struct chat_template_source *source,
                                       struct tutti_error *err)
 {
     source->tokens = c->found.texts.tokens;
@@ -86,7 +86,7 @@ static enum tutti_status use_template(const struct choice *c, struct chat_templa
     return st;
 }
 
-static enum tutti_status use_builtin(const struct choice *c, const struct chat_format *format,
+static enum tutti_status use_builtin(const struct chat_choice *c, const struct chat_format *format,
                                      struct tutti_error *err)
 {
     struct buf text = { 0 };
@@ -107,7 +107,7 @@ static enum tutti_status use_builtin(const struct choice *c, const struct chat_f
     return st;
 }
 
-static enum tutti_status use_file(const struct choice *c, const char *path, struct tutti_error *err)
+static enum tutti_status use_file(const struct chat_choice *c, const char *path, struct tutti_error *err)
 {
     struct mapping map;
     enum tutti_status st = mapping_open(&map, path, err);
@@ -122,7 +122,7 @@ static enum tutti_status use_file(const struct choice *c, const char *path, stru
 }
 
 /* One of the checkpoint's templates. */
-static enum tutti_status use_own(const struct choice *c, const char *name, struct tutti_error *err)
+static enum tutti_status use_own(const struct chat_choice *c, const char *name, struct tutti_error *err)
 {
     const struct chat_texts *texts = &c->found.texts;
     const json_t *text = json_object_get(texts->by_name, name);
@@ -162,7 +162,7 @@ static enum tutti_status unknown_name(const char *name, struct tutti_error *err)
         known);
 }
 
-static enum tutti_status use_option(const struct choice *c, struct tutti_error *err)
+static enum tutti_status use_option(const struct chat_choice *c, struct tutti_error *err)
 {
     static const char OWN[] = "template";
     const char *name = c->source->option;
@@ -188,7 +188,7 @@ enum tutti_status chat_choose(const struct chat_format **format, struct chat_tem
                               const struct chat_source *source, const struct tokenizer *tok,
                               struct tutti_error *err)
 {
-    struct choice c = { .source = source, .tok = tok, .format = format, .tpl = tpl };
+    struct chat_choice c = { .source = source, .tok = tok, .format = format, .tpl = tpl };
     struct tutti_error inner = { 0 };
     *format = NULL;
     *tpl = NULL;

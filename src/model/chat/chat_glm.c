@@ -26,18 +26,18 @@ static enum tutti_status encode(const struct tokenizer *tok, const struct buf *t
 
 /* ---- rounds of question and answer ---- */
 
-struct rounds {
+struct glm_rounds {
     const char *before, *between, *after; /* the question, question and answer, the answer */
     int first;                            /* round's number */
 };
 
-static bool add_round(struct buf *text, const struct rounds *rounds, int number)
+static bool add_round(struct buf *text, const struct glm_rounds *rounds, int number)
 {
     return buf_printf(text, "[Round %d]", number) && buf_add_string(text, rounds->before);
 }
 
 /* There is no system role: such a message is prepended to the next question. */
-static enum tutti_status add_rounds(struct buf *text, const struct rounds *rounds,
+static enum tutti_status add_rounds(struct buf *text, const struct glm_rounds *rounds,
                                     const struct chat_call *call, struct tutti_error *err)
 {
     enum tutti_status st = TUTTI_OK;
@@ -71,7 +71,7 @@ static enum tutti_status add_rounds(struct buf *text, const struct rounds *round
 static enum tutti_status render_chatglm(const struct chat_call *call, struct ids *out,
                                         struct tutti_error *err)
 {
-    static const struct rounds ROUNDS = {
+    static const struct glm_rounds ROUNDS = {
         .before = "\n问：", .between = "\n答：", .after = "\n", .first = 0
     };
     struct buf text = { 0 };
@@ -100,7 +100,7 @@ static enum tutti_status render_chatglm(const struct chat_call *call, struct ids
 static enum tutti_status render_chatglm2(const struct chat_call *call, struct ids *out,
                                          struct tutti_error *err)
 {
-    static const struct rounds ROUNDS = {
+    static const struct glm_rounds ROUNDS = {
         .before = "\n\n问：", .between = "\n\n答：", .after = "\n\n", .first = 1
     };
     struct buf text = { 0 };

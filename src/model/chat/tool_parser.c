@@ -88,11 +88,11 @@ static bool is_all_blank(const char *text, size_t n_bytes)
 /* The result of matching: yes, no, or more text is needed. */
 enum match { MATCH_YES, MATCH_NO, MATCH_LATER };
 
-struct span {
+struct match_span {
     const char *at, *end;
 };
 
-static enum match skip_blanks(struct span *s)
+static enum match skip_blanks(struct match_span *s)
 {
     while (s->at < s->end && is_blank(*s->at))
         s->at++;
@@ -100,7 +100,7 @@ static enum match skip_blanks(struct span *s)
 }
 
 /* Matches words after optional blanks. */
-static enum match match_words(struct span *s, const char *words)
+static enum match match_words(struct match_span *s, const char *words)
 {
     if (skip_blanks(s) == MATCH_LATER)
         return MATCH_LATER;
@@ -123,7 +123,7 @@ static size_t n_without_blanks(const char *text, const char *end)
 /* ---- the beginning of a call ---- */
 
 /* Matches {"name": "...", "arguments": and then an object; s then begins at the object. */
-static enum match match_head(struct span *s, const struct tutti_tool_parser *p,
+static enum match match_head(struct match_span *s, const struct tutti_tool_parser *p,
                              struct tutti_tool_call_delta *delta)
 {
     static const char *const FIRST[] = { "{", "\"name\"", ":", "\"" };
@@ -143,7 +143,7 @@ static enum match match_head(struct span *s, const struct tutti_tool_parser *p,
     enum match match = match_words(s, ",");
     if (match != MATCH_YES)
         return match;
-    struct span other = *s;
+    struct match_span other = *s;
     match = match_words(s, "\"arguments\"");
     if (match == MATCH_NO) {
         *s = other;
@@ -209,7 +209,7 @@ static void find_call(struct tutti_tool_parser *p, const char *text, size_t n_by
         return;
     /* The other syntaxes take the whole answer, so they are recognized at its beginning or not at
      * all. */
-    struct span first = { text + p->at, text + n_bytes };
+    struct match_span first = { text + p->at, text + n_bytes };
     if (p->syntax == SYNTAX_UNKNOWN && p->at == 0) {
         if (skip_blanks(&first) == MATCH_LATER)
             return;
@@ -250,7 +250,7 @@ static void find_late_tag(struct tutti_tool_parser *p, const char *text, size_t 
 static bool parse_head(struct tutti_tool_parser *p, const char *text, size_t n_bytes,
                        struct tutti_tool_call_delta *delta)
 {
-    struct span s = { text + p->at, text + n_bytes };
+    struct match_span s = { text + p->at, text + n_bytes };
     enum match match = skip_blanks(&s);
     p->at = (size_t)(s.at - text);
     if (match == MATCH_LATER)
@@ -278,7 +278,7 @@ static bool parse_head(struct tutti_tool_parser *p, const char *text, size_t n_b
 static bool parse_named(struct tutti_tool_parser *p, const char *text, size_t n_bytes,
                         struct tutti_tool_call_delta *delta)
 {
-    struct span s = { text + p->at, text + n_bytes };
+    struct match_span s = { text + p->at, text + n_bytes };
     if (p->state == CALL_NAMED) {
         if (skip_blanks(&s) == MATCH_LATER)
             return false;
@@ -469,7 +469,7 @@ static bool parse_python(struct tutti_tool_parser *p, const char *text, size_t n
 /* Matches what ends a call, and decides whether another one can follow. */
 static void close_call(struct tutti_tool_parser *p, const char *text, size_t n_bytes)
 {
-    struct span s = { text + p->at, text + n_bytes }, list = s;
+    struct match_span s = { text + p->at, text + n_bytes }, list = s;
     enum match match = MATCH_YES;
     if (p->syntax == SYNTAX_OBJECT)
         p->state = CALL_TAIL;

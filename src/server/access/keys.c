@@ -53,7 +53,7 @@ struct keys {
 };
 
 /* The location in the file, for errors. */
-struct place {
+struct key_line {
     const char *path;
     int line;
 };
@@ -84,7 +84,7 @@ static int limit_of(const char *word, size_t n)
 }
 
 static enum tutti_status read_limit(struct client_limits *limits, int limit, const char *word, size_t n,
-                                    const struct place *at, struct tutti_error *err)
+                                    const struct key_line *at, struct tutti_error *err)
 {
     char text[32] = "", *end = text;
     const char *value = word + strlen(LIMITS[limit].name) + 1;
@@ -118,7 +118,7 @@ static enum tutti_status read_limit(struct client_limits *limits, int limit, con
 }
 
 /* Reads the words after key and name. */
-static enum tutti_status read_limits(struct key_owner *owner, const char *text, const struct place *at,
+static enum tutti_status read_limits(struct key_owner *owner, const char *text, const struct key_line *at,
                                      struct tutti_error *err)
 {
     unsigned seen = 0;
@@ -243,7 +243,7 @@ static enum tutti_status make_tenant(const struct keys *keys, uint64_t *out, con
 
 /* text: key [n_key] and the rest of its line. */
 static enum tutti_status read_owner(struct keys *keys, size_t *out, const char *text, size_t n_key,
-                                    const struct place *at, struct tutti_error *err)
+                                    const struct key_line *at, struct tutti_error *err)
 {
     char name[NAME_BYTES];
     const char *key = text;
@@ -278,7 +278,7 @@ static enum tutti_status read_owner(struct keys *keys, size_t *out, const char *
     return read_limits(&keys->owners[i], word + n, at, err);
 }
 
-static enum tutti_status add_key(struct keys *keys, const char *key, size_t n, const struct place *at,
+static enum tutti_status add_key(struct keys *keys, const char *key, size_t n, const struct key_line *at,
                                  struct tutti_error *err)
 {
     struct key one = { .line = at->line };
@@ -334,7 +334,7 @@ enum tutti_status keys_open(struct keys **out, const char *path, const struct cl
     }
     keys->defaults = *defaults;
     st = open_digest(keys, err);
-    struct place at = { path, 1 };
+    struct key_line at = { path, 1 };
     for (; st == TUTTI_OK && getline(&line, &capacity, file) >= 0; at.line++) {
         const char *key = line + strspn(line, BLANKS);
         size_t length = strcspn(key, BLANKS);

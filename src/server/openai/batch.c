@@ -10,7 +10,7 @@
 
 enum { MAX_JOBS = 512 }; /* at the same time; more than an engine runs, so that it never waits for input */
 
-struct run {
+struct batch_run {
     struct server_batch *batch;
     struct app app;
     struct server_options options;
@@ -22,7 +22,7 @@ struct run {
 
 /* A running request. */
 struct item {
-    struct run *run;
+    struct batch_run *run;
     size_t number; /* of its line, from 1 */
     json_t *line;  /* NULL: it was not JSON */
     const struct job_api *api;
@@ -30,7 +30,7 @@ struct item {
 
 /* ---- answers ----------------------------------------------------------------------------------------------------- */
 
-static void write_answer(struct run *run, const struct item *item, int status, const char *body,
+static void write_answer(struct batch_run *run, const struct item *item, int status, const char *body,
                          size_t n_bytes)
 {
     struct server_batch *batch = run->batch;
@@ -48,7 +48,7 @@ static void write_answer(struct run *run, const struct item *item, int status, c
     *(status == 200 ? &batch->n_ok : &batch->n_failed) += 1;
 }
 
-static void write_error(struct run *run, const struct item *item, const struct tutti_error *err)
+static void write_error(struct batch_run *run, const struct item *item, const struct tutti_error *err)
 {
     struct buf body = { 0 };
     int status = json_error_status(err->status);
@@ -105,7 +105,7 @@ static enum tutti_status find_api(struct item *item, struct tutti_error *err)
 
 /* The next request of the file. NULL: end of file, or out of memory. An invalid line gets its
  * response here. */
-static struct item *next_item(struct run *run)
+static struct item *next_item(struct batch_run *run)
 {
     struct tutti_error err;
     while (!run->is_read && prompt_lines_next(&run->lines)) {
@@ -134,7 +134,7 @@ static struct item *next_item(struct run *run)
 }
 
 /* False: the engine's queue is full. */
-static bool batch_start(struct run *run, struct item *item)
+static bool batch_start(struct batch_run *run, struct item *item)
 {
     struct api_request req = { 0 };
     struct tutti_error err = { 0 };
@@ -157,7 +157,7 @@ static bool batch_start(struct run *run, struct item *item)
     return true;
 }
 
-static void start_some(struct run *run)
+static void start_some(struct batch_run *run)
 {
     while (run->n_jobs < MAX_JOBS && !run->has_failed) {
         struct item *item = run->waiting ? run->waiting : next_item(run);
@@ -173,7 +173,7 @@ static void start_some(struct run *run)
 
 /* ---- the run ----------------------------------------------------------------------------------------------------- */
 
-static enum tutti_status work(struct run *run, struct tutti_error *err)
+static enum tutti_status work(struct batch_run *run, struct tutti_error *err)
 {
     for (;;) {
         start_some(run);
@@ -193,7 +193,7 @@ static enum tutti_status work(struct run *run, struct tutti_error *err)
 enum tutti_status server_batch_run(struct server_batch *batch, tutti_engine *engine, tutti_model *model,
                                    struct tutti_error *err)
 {
-    struct run run = { .batch = batch };
+    struct batch_run run = { .batch = batch };
     struct app *app = &run.app;
     batch->n_ok = batch->n_failed = 0;
     server_options_init(&run.options);

@@ -27,7 +27,7 @@ static size_t char_border(const char *text, size_t n_bytes, size_t at)
     return at;
 }
 
-static bool add_tops(struct job *job, struct choice *choice, const struct tutti_token *token)
+static bool add_tops(struct job *job, struct reply_choice *choice, const struct tutti_token *token)
 {
     json_t *list = json_array();
     for (int k = 0; k < token->n_top; k++) {
@@ -48,7 +48,7 @@ json_t *generated_special(const struct app *app, int32_t id)
     return json_text(info.spelling, info.n_bytes);
 }
 
-static bool add_stop_token(struct job *job, struct choice *choice, const struct tutti_event *event)
+static bool add_stop_token(struct job *job, struct reply_choice *choice, const struct tutti_event *event)
 {
     json_t *value = json_pack("{s:i, s:o, s:o, s:b}", "id", (int)event->stop_token, "text",
                               generated_special(job->app, event->stop_token), "logprob",
@@ -57,7 +57,8 @@ static bool add_stop_token(struct job *job, struct choice *choice, const struct 
            json_array_append_new(choice->tops, json_array()) == 0;
 }
 
-bool generated_add(struct job *job, struct choice *choice, const struct tutti_event *event, bool with_stop)
+bool generated_add(struct job *job, struct reply_choice *choice, const struct tutti_event *event,
+                   bool with_stop)
 {
     if (!choice->tokens)
         choice->tokens = json_array();
@@ -86,7 +87,7 @@ bool generated_add(struct job *job, struct choice *choice, const struct tutti_ev
     return !(has_stop && with_stop) || add_stop_token(job, choice, event);
 }
 
-const char *generated_finish(const struct choice *choice)
+const char *generated_finish(const struct reply_choice *choice)
 {
     if (choice->finish == TUTTI_FINISH_LENGTH)
         return "length";

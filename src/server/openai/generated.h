@@ -9,11 +9,11 @@
  * of all tokens concatenated are the answer: a token whose character is incomplete has empty text,
  * and the next token has the whole character. with_stop: the model's stop token is included as the
  * last. False: out of memory. */
-MUST_CHECK bool generated_add(struct job *job, struct choice *choice, const struct tutti_event *event,
+MUST_CHECK bool generated_add(struct job *job, struct reply_choice *choice, const struct tutti_event *event,
                               bool with_stop);
 
 /* "length", "eos_token" or "stop_sequence". */
-const char *generated_finish(const struct choice *choice);
+const char *generated_finish(const struct reply_choice *choice);
 
 /* {"id", "text", "logprob"} of every token of the prompt. Without log-probabilities in the event
  * they are null. NULL: out of memory. */

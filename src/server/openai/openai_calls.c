@@ -61,7 +61,7 @@ static bool join_calls(tutti_tool_parser *parser, const char *text, size_t n_byt
     return ok;
 }
 
-json_t *calls_find(const struct job *job, const struct choice *choice, enum tutti_finish finish,
+json_t *calls_find(const struct job *job, const struct reply_choice *choice, enum tutti_finish finish,
                    size_t *n_content)
 {
     const char *text = choice->text.bytes;
@@ -90,13 +90,13 @@ json_t *calls_find(const struct job *job, const struct choice *choice, enum tutt
 
 /* ---- streaming ---- */
 
-bool calls_prepare(const struct job *job, struct choice *choice)
+bool calls_prepare(const struct job *job, struct reply_choice *choice)
 {
     return choice->calls.parser || job->req.forced == API_FORCED_NAMED ||
            parser_new(job, &choice->calls.parser);
 }
 
-size_t calls_sure_content(const struct job *job, struct choice *choice)
+size_t calls_sure_content(const struct job *job, struct reply_choice *choice)
 {
     if (job->req.forced != API_FORCED_NONE || choice->calls.n > 0)
         return 0;
@@ -104,7 +104,7 @@ size_t calls_sure_content(const struct job *job, struct choice *choice)
 }
 
 /* With a forced function the whole answer is its arguments. */
-static bool next_forced_delta(const struct job *job, struct choice *choice,
+static bool next_forced_delta(const struct job *job, struct reply_choice *choice,
                               struct tutti_tool_call_delta *delta)
 {
     struct sent_calls *sent = &choice->calls;
@@ -120,7 +120,7 @@ static bool next_forced_delta(const struct job *job, struct choice *choice,
     return delta->n_arguments > 0;
 }
 
-bool calls_next_delta(const struct job *job, struct choice *choice, struct tutti_tool_call_delta *delta)
+bool calls_next_delta(const struct job *job, struct reply_choice *choice, struct tutti_tool_call_delta *delta)
 {
     struct sent_calls *sent = &choice->calls;
     bool has_delta;

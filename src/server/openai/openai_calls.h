@@ -9,16 +9,17 @@ bool calls_are_possible(const struct job *job);
 
 /* Parses the calls of a complete answer: [{"name", "arguments": JSON as text}]; *n_content: bytes
  * of text before them. NULL: there are none, or out of memory. A truncated call counts as text. */
-json_t *calls_find(const struct job *job, const struct choice *choice, enum tutti_finish finish,
+json_t *calls_find(const struct job *job, const struct reply_choice *choice, enum tutti_finish finish,
                    size_t *n_content);
 
 /* For streams. The functions below need this first, for each event. False: out of memory. */
-MUST_CHECK bool calls_prepare(const struct job *job, struct choice *choice);
+MUST_CHECK bool calls_prepare(const struct job *job, struct reply_choice *choice);
 /* How many bytes of choice->text are content for certain, whatever follows. */
-size_t calls_sure_content(const struct job *job, struct choice *choice);
+size_t calls_sure_content(const struct job *job, struct reply_choice *choice);
 /* The next delta of a call; false: none until the answer grows. A delta cannot be taken back: an
  * answer that ends within a call leaves arguments that end early. */
-bool calls_next_delta(const struct job *job, struct choice *choice, struct tutti_tool_call_delta *delta);
+bool calls_next_delta(const struct job *job, struct reply_choice *choice,
+                      struct tutti_tool_call_delta *delta);
 
 /* The id of a call: "call_...". */
 void calls_make_id(const struct job *job, size_t choice, size_t call, char *out, size_t n_bytes);

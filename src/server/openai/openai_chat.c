@@ -3,7 +3,7 @@
 #include "server/openai/openai_reply.h"
 
 /* {"content": [...], "refusal": null} */
-static json_t *logprobs(json_t *into, struct choice *choice, const struct tutti_event *event)
+static json_t *logprobs(json_t *into, struct reply_choice *choice, const struct tutti_event *event)
 {
     (void)choice;
     if (!into)
@@ -56,7 +56,7 @@ static json_t *reason_of_calls(const struct job *job)
 
 /* ---- replies ---- */
 
-static json_t *whole(struct job *job, size_t index, struct choice *choice)
+static json_t *whole(struct job *job, size_t index, struct reply_choice *choice)
 {
     size_t n_content;
     json_t *lp = job->req.logprobs && choice->logprobs ? json_incref(choice->logprobs) : json_null();
@@ -92,7 +92,7 @@ static void stream_calls(struct job *job, size_t index, json_t *entries)
 
 /* With tools, text is held back as long as it may be a call. Returns the finish reason if it is
  * calls. */
-static json_t *stream_with_tools(struct job *job, size_t index, struct choice *choice,
+static json_t *stream_with_tools(struct job *job, size_t index, struct reply_choice *choice,
                                  const struct tutti_event *event, json_t *lp)
 {
     struct tutti_tool_call_delta delta;
@@ -114,7 +114,8 @@ static json_t *stream_with_tools(struct job *job, size_t index, struct choice *c
     return choice->calls.n > 0 && event->finish == TUTTI_FINISH_STOP ? reason_of_calls(job) : NULL;
 }
 
-static void stream(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
+static void stream(struct job *job, size_t index, struct reply_choice *choice,
+                   const struct tutti_event *event)
 {
     if (!choice->has_begun) {
         choice->has_begun = true;

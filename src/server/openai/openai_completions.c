@@ -40,7 +40,7 @@ static void completion_add_token(json_t *into, const struct tutti_token *token, 
 }
 
 /* {"tokens": [], "token_logprobs": [], "top_logprobs": [{token: logprob}], "text_offset": []} */
-static json_t *logprobs(json_t *into, struct choice *choice, const struct tutti_event *event)
+static json_t *logprobs(json_t *into, struct reply_choice *choice, const struct tutti_event *event)
 {
     if (!into)
         into = new_logprobs();
@@ -97,7 +97,7 @@ static bool completion_read_prompt(const struct job *job, struct submission *sub
 
 /* The stop token that ended an answer is not part of its text. It gets an entry if the prompt's
  * tokens do, so that there is one entry for each computed token. */
-static void add_stop_token(const struct job *job, json_t *into, const struct choice *choice,
+static void add_stop_token(const struct job *job, json_t *into, const struct reply_choice *choice,
                            const struct tutti_event *event)
 {
     struct tutti_token token = { .id = event->stop_token, .logprob = event->stop_logprob };
@@ -105,7 +105,7 @@ static void add_stop_token(const struct job *job, json_t *into, const struct cho
 }
 
 /* Sets the text offset where the answer's tokens begin. */
-static bool begin_choice(struct job *job, size_t index, struct choice *choice, struct buf *prompt)
+static bool begin_choice(struct job *job, size_t index, struct reply_choice *choice, struct buf *prompt)
 {
     choice->has_begun = true;
     if (!job->req.echo)
@@ -124,7 +124,7 @@ static json_t *choice_value(size_t index, json_t *text, json_t *lp, enum tutti_f
                      lp ? lp : json_null(), "finish_reason", openai_finish_reason(finish));
 }
 
-static json_t *whole(struct job *job, size_t index, struct choice *choice)
+static json_t *whole(struct job *job, size_t index, struct reply_choice *choice)
 {
     struct buf text = { 0 };
     json_t *value = NULL, *lp = job->req.logprobs && choice->logprobs ? json_incref(choice->logprobs) : NULL;
@@ -148,7 +148,7 @@ static bool append_lists(json_t *into, const json_t *from)
 }
 
 /* Log-probabilities added by an event; NULL: none, or out of memory. */
-static json_t *event_logprobs(struct job *job, size_t index, struct choice *choice, json_t *into,
+static json_t *event_logprobs(struct job *job, size_t index, struct reply_choice *choice, json_t *into,
                               bool is_first, const struct tutti_event *event)
 {
     const json_t *prompt = job->subs[index / (size_t)job->req.n].prompt;
@@ -166,7 +166,7 @@ static json_t *event_logprobs(struct job *job, size_t index, struct choice *choi
     return into;
 }
 
-static void completion_collect(struct job *job, size_t index, struct choice *choice,
+static void completion_collect(struct job *job, size_t index, struct reply_choice *choice,
                                const struct tutti_event *event)
 {
     struct buf prompt = { 0 };
@@ -184,7 +184,8 @@ static void completion_collect(struct job *job, size_t index, struct choice *cho
 }
 
 /* The prompt is a chunk of its own, with the log-probabilities of its tokens. */
-static void stream(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
+static void stream(struct job *job, size_t index, struct reply_choice *choice,
+                   const struct tutti_event *event)
 {
     const json_t *prompt_logprobs = job->subs[index / (size_t)job->req.n].prompt;
     if (!choice->has_begun) {
@@ -205,7 +206,7 @@ static void stream(struct job *job, size_t index, struct choice *choice, const s
             job, choice_value(index, json_text(event->text, event->n_text_bytes), lp, event->finish));
 }
 
-static void completion_take_event(struct job *job, size_t index, struct choice *choice,
+static void completion_take_event(struct job *job, size_t index, struct reply_choice *choice,
                                   const struct tutti_event *event)
 {
     if (job->req.stream) {

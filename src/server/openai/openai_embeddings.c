@@ -74,7 +74,7 @@ static bool add_vector(struct buf *out, const struct api_request *req, const str
 
 /* ---- the reply --------------------------------------------------------------------------------------------------- */
 
-static void embeddings_take_event(struct job *job, size_t index, struct choice *choice,
+static void embeddings_take_event(struct job *job, size_t index, struct reply_choice *choice,
                                   const struct tutti_event *event)
 {
     (void)index;

@@ -100,7 +100,7 @@ static void end_stream(struct job *job)
 }
 
 /* The mean log-probability of a choice's tokens. */
-static double choice_score(const struct choice *choice)
+static double choice_score(const struct reply_choice *choice)
 {
     return choice->n_scored > 0 ? choice->logprob_sum / (double)choice->n_scored : 0;
 }
@@ -144,7 +144,7 @@ static void reply_whole(struct job *job)
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 
-static void collect_logprobs(struct job *job, struct choice *choice, const struct tutti_event *event)
+static void collect_logprobs(struct job *job, struct reply_choice *choice, const struct tutti_event *event)
 {
     if (!buf_add(&choice->text, event->text, event->n_text_bytes)) {
         job_fail_memory(job);
@@ -157,7 +157,7 @@ static void collect_logprobs(struct job *job, struct choice *choice, const struc
     }
 }
 
-void openai_event(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
+void openai_event(struct job *job, size_t index, struct reply_choice *choice, const struct tutti_event *event)
 {
     if (job->req.stream) {
         job_begin_stream(job);

@@ -9,15 +9,17 @@ struct openai_api {
     struct job_api job; /* with openai_event(), openai_finish(), openai_fail() */
     const char *object, *chunk_object;
     /* A choice of a whole reply. */
-    json_t *(*whole)(struct job *job, size_t index, struct choice *choice);
+    json_t *(*whole)(struct job *job, size_t index, struct reply_choice *choice);
     /* Writes the stream chunks of one event. */
-    void (*stream)(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event);
+    void (*stream)(struct job *job, size_t index, struct reply_choice *choice,
+                   const struct tutti_event *event);
     /* The log-probabilities of an event in the API's format, appended to into; into NULL: to a new
      * value. */
-    json_t *(*logprobs)(json_t *into, struct choice *choice, const struct tutti_event *event);
+    json_t *(*logprobs)(json_t *into, struct reply_choice *choice, const struct tutti_event *event);
 };
 
-void openai_event(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event);
+void openai_event(struct job *job, size_t index, struct reply_choice *choice,
+                  const struct tutti_event *event);
 void openai_finish(struct job *job);
 
 /* The APIs, also for batch files. */

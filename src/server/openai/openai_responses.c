@@ -16,7 +16,7 @@ static json_t *repeated(const struct job *job, const char *name, json_t *otherwi
     return json_incref((json_t *)(uintptr_t)value);
 }
 
-static bool is_cut(const struct choice *choice)
+static bool is_cut(const struct reply_choice *choice)
 {
     return choice->finish == TUTTI_FINISH_LENGTH;
 }
@@ -32,7 +32,7 @@ static json_t *call_item_id(const struct job *job, size_t call)
 }
 
 /* The text of an answer that is not part of a call. */
-static json_t *part_value(const struct choice *choice, size_t n_content)
+static json_t *part_value(const struct reply_choice *choice, size_t n_content)
 {
     return json_pack("{s:s, s:o, s:[], s:o}", "type", "output_text", "text",
                      json_text(choice->text.bytes, n_content), "annotations", "logprobs",
@@ -64,7 +64,7 @@ static json_t *usage_value(const struct job *job)
 }
 
 /* choice NULL: the answer has not ended. */
-static json_t *response_value(const struct job *job, const struct choice *choice)
+static json_t *response_value(const struct job *job, const struct reply_choice *choice)
 {
     const char *status = !choice ? "in_progress" : is_cut(choice) ? "incomplete" : "completed";
     json_t *value = openai_frame(job, "response");
@@ -105,7 +105,7 @@ static json_t *response_value(const struct job *job, const struct choice *choice
 /* ---- streams ----------------------------------------------------------------------------------------------------- */
 
 /* Sends one event of the stream; takes ownership of fields. */
-static void emit(struct job *job, struct choice *choice, const char *type, json_t *fields)
+static void emit(struct job *job, struct reply_choice *choice, const char *type, json_t *fields)
 {
     char prefix[96];
     if (!job->conn) {
@@ -124,26 +124,27 @@ static void emit(struct job *job, struct choice *choice, const char *type, json_
     }
 }
 
-static json_int_t n_items(const struct choice *choice)
+static json_int_t n_items(const struct reply_choice *choice)
 {
     return (json_int_t)json_array_size(choice->items);
 }
 
 /* An event of the item being streamed, whose index follows those of the complete items. */
-static json_t *item_event(const struct choice *choice, json_t *item)
+static json_t *item_event(const struct reply_choice *choice, json_t *item)
 {
     return json_pack("{s:I, s:o}", "output_index", n_items(choice), "item", item);
 }
 
 /* {"item_id", "output_index", "content_index"} of the message's text, and one more field. */
-static json_t *text_event(const struct job *job, const struct choice *choice, const char *name, json_t *value)
+static json_t *text_event(const struct job *job, const struct reply_choice *choice, const char *name,
+                          json_t *value)
 {
     return json_pack("{s:o, s:I, s:i, s:o}", "item_id", message_id(job), "output_index", n_items(choice),
                      "content_index", 0, name, value);
 }
 
 /* The same with log-probabilities, which are released; NULL: none. */
-static json_t *piece_event(const struct job *job, const struct choice *choice, const char *name,
+static json_t *piece_event(const struct job *job, const struct reply_choice *choice, const char *name,
                            const char *text, size_t n_bytes, json_t *logprobs)
 {
     json_t *value = text_event(job, choice, name, json_text(text, n_bytes));
@@ -153,7 +154,7 @@ static json_t *piece_event(const struct job *job, const struct choice *choice, c
     return NULL;
 }
 
-static void begin_stream(struct job *job, struct choice *choice)
+static void begin_stream(struct job *job, struct reply_choice *choice)
 {
     job_begin_stream(job);
     emit(job, choice, "response.created", json_pack("{s:o}", "response", response_value(job, NULL)));
@@ -163,7 +164,7 @@ static void begin_stream(struct job *job, struct choice *choice)
 /* ---- items ------------------------------------------------------------------------------------------------------- */
 
 /* Starts the message; n_content bytes of the answer are certain. */
-static void begin_message(struct job *job, struct choice *choice)
+static void begin_message(struct job *job, struct reply_choice *choice)
 {
     if (choice->has_begun || !job->req.stream)
         return;
@@ -173,7 +174,7 @@ static void begin_message(struct job *job, struct choice *choice)
     emit(job, choice, "response.content_part.added", text_event(job, choice, "part", part_value(choice, 0)));
 }
 
-static void output_add_item(struct job *job, struct choice *choice, json_t *item)
+static void output_add_item(struct job *job, struct reply_choice *choice, json_t *item)
 {
     if (job->req.stream)
         emit(job, choice, "response.output_item.done", item_event(choice, json_incref(item)));
@@ -182,7 +183,7 @@ static void output_add_item(struct job *job, struct choice *choice, json_t *item
 }
 
 /* Its text is complete. */
-static void end_message(struct job *job, struct choice *choice, size_t n_content)
+static void end_message(struct job *job, struct reply_choice *choice, size_t n_content)
 {
     const char *status = choice->calls.n == 0 && is_cut(choice) ? "incomplete" : "completed";
     begin_message(job, choice);
@@ -196,7 +197,7 @@ static void end_message(struct job *job, struct choice *choice, size_t n_content
     output_add_item(job, choice, message_value(job, status, json_pack("[o]", part_value(choice, n_content))));
 }
 
-static void stream_arguments(struct job *job, struct choice *choice, size_t call, const char *text,
+static void stream_arguments(struct job *job, struct reply_choice *choice, size_t call, const char *text,
                              size_t n_bytes)
 {
     if (job->req.stream && n_bytes > 0)
@@ -205,7 +206,7 @@ static void stream_arguments(struct job *job, struct choice *choice, size_t call
                        "delta", json_text(text, n_bytes)));
 }
 
-static void begin_call(struct job *job, struct choice *choice, size_t call, json_t *name)
+static void begin_call(struct job *job, struct reply_choice *choice, size_t call, json_t *name)
 {
     if (job->req.stream)
         emit(job, choice, "response.output_item.added",
@@ -214,8 +215,8 @@ static void begin_call(struct job *job, struct choice *choice, size_t call, json
         json_decref(name);
 }
 
-static void end_call(struct job *job, struct choice *choice, size_t call, json_t *name, json_t *arguments,
-                     bool is_whole)
+static void end_call(struct job *job, struct reply_choice *choice, size_t call, json_t *name,
+                     json_t *arguments, bool is_whole)
 {
     if (job->req.stream)
         emit(job, choice, "response.function_call_arguments.done",
@@ -226,7 +227,7 @@ static void end_call(struct job *job, struct choice *choice, size_t call, json_t
 }
 
 /* Sends a call in one piece. */
-static void add_call(struct job *job, struct choice *choice, size_t call, const json_t *value)
+static void add_call(struct job *job, struct reply_choice *choice, size_t call, const json_t *value)
 {
     json_t *name = json_object_get(value, "name"), *arguments = json_object_get(value, "arguments");
     begin_call(job, choice, call, json_incref(name));
@@ -237,7 +238,7 @@ static void add_call(struct job *job, struct choice *choice, size_t call, const 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 
 /* The call being streamed is in choice->held: its name, a zero byte, its arguments. */
-static void end_streamed_call(struct job *job, struct choice *choice, bool is_whole)
+static void end_streamed_call(struct job *job, struct reply_choice *choice, bool is_whole)
 {
     if (choice->held.n_bytes == 0)
         return;
@@ -248,7 +249,7 @@ static void end_streamed_call(struct job *job, struct choice *choice, bool is_wh
     buf_truncate(&choice->held, 0);
 }
 
-static void stream_call_delta(struct job *job, struct choice *choice,
+static void stream_call_delta(struct job *job, struct reply_choice *choice,
                               const struct tutti_tool_call_delta *delta)
 {
     bool ok = true;
@@ -263,7 +264,7 @@ static void stream_call_delta(struct job *job, struct choice *choice,
         end_streamed_call(job, choice, true);
 }
 
-static void stream_text(struct job *job, struct choice *choice, size_t n_sure, json_t *logprobs)
+static void stream_text(struct job *job, struct reply_choice *choice, size_t n_sure, json_t *logprobs)
 {
     size_t n_new = n_sure > choice->n_sent ? n_sure - choice->n_sent : 0;
     if (n_new == 0 && json_array_size(logprobs) == 0) {
@@ -277,7 +278,7 @@ static void stream_text(struct job *job, struct choice *choice, size_t n_sure, j
 }
 
 /* Sends text and calls as far as they are certain. */
-static void stream_event(struct job *job, struct choice *choice, const struct tutti_event *event)
+static void stream_event(struct job *job, struct reply_choice *choice, const struct tutti_event *event)
 {
     struct tutti_tool_call_delta delta;
     json_t *logprobs = job->req.logprobs ? json_array() : NULL;
@@ -306,7 +307,7 @@ static void stream_event(struct job *job, struct choice *choice, const struct tu
         stream_call_delta(job, choice, &delta);
 }
 
-static void responses_take_event(struct job *job, size_t index, struct choice *choice,
+static void responses_take_event(struct job *job, size_t index, struct reply_choice *choice,
                                  const struct tutti_event *event)
 {
     (void)index;
@@ -326,7 +327,7 @@ static void responses_take_event(struct job *job, size_t index, struct choice *c
 }
 
 /* Sends the remaining items of the answer: a stream has sent its calls. */
-static void end_items(struct job *job, struct choice *choice)
+static void end_items(struct job *job, struct reply_choice *choice)
 {
     size_t n_content = choice->text.n_bytes, i;
     json_t *calls = job->req.stream ? NULL : calls_find(job, choice, choice->finish, &n_content);
@@ -344,7 +345,7 @@ static void end_items(struct job *job, struct choice *choice)
 
 static void responses_finish(struct job *job)
 {
-    struct choice *choice = &job->choices[0];
+    struct reply_choice *choice = &job->choices[0];
     end_items(job, choice);
     if (job->is_over)
         return; /* out of memory */

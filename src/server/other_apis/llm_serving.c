@@ -38,7 +38,7 @@ void llm_serving_fail(struct app *app, struct job *job, struct http_conn *conn, 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
 /* The most probable tokens for token i if requested; else the token itself. */
-static json_t *tops_of(const struct job *job, const struct choice *choice, size_t i)
+static json_t *tops_of(const struct job *job, const struct reply_choice *choice, size_t i)
 {
     if (job->req.top_logprobs > 0)
         return json_incref(json_array_get(choice->tops, i));
@@ -47,7 +47,7 @@ static json_t *tops_of(const struct job *job, const struct choice *choice, size_
 
 /* {"generated_text", "finish_reason", "generated_tokens", "prefill", "seed", "tokens",
  * "top_tokens", "details"} */
-static json_t *whole_value(const struct job *job, const struct choice *choice)
+static json_t *whole_value(const struct job *job, const struct reply_choice *choice)
 {
     json_t *tokens = choice->tokens ? json_incref(choice->tokens) : json_array(), *prefill = json_array();
     json_t *tops = json_array(), *first = json_array_get(tokens, 0);
@@ -77,7 +77,7 @@ static bool stream_line(struct job *job, json_t *value)
 
 /* ---- replies ----------------------------------------------------------------------------------------------------- */
 
-static void llm_serving_take_event(struct job *job, size_t index, struct choice *choice,
+static void llm_serving_take_event(struct job *job, size_t index, struct reply_choice *choice,
                                    const struct tutti_event *event)
 {
     (void)index;
@@ -98,7 +98,7 @@ static void llm_serving_take_event(struct job *job, size_t index, struct choice 
 
 static void llm_serving_finish(struct job *job)
 {
-    const struct choice *choice = &job->choices[0];
+    const struct reply_choice *choice = &job->choices[0];
     bool ok = true;
     if (job->req.stream) {
         if (job->req.inputs.full_text)

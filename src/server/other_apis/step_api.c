@@ -163,7 +163,7 @@ static void wait_for_answer(struct step_chat *step, struct http_conn *conn)
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 
-static void step_take_event(struct job *job, size_t index, struct choice *choice,
+static void step_take_event(struct job *job, size_t index, struct reply_choice *choice,
                             const struct tutti_event *event)
 {
     struct step_chat *step = job->user;

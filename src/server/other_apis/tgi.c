@@ -63,7 +63,7 @@ static json_t *seed_of(const struct job *job)
     return job->req.inputs.is_sampled ? json_integer((json_int_t)job->req.sampling.seed) : json_null();
 }
 
-static json_t *answer_text(const struct job *job, const struct choice *choice)
+static json_t *answer_text(const struct job *job, const struct reply_choice *choice)
 {
     struct buf text = { 0 };
     bool ok = (!job->req.inputs.full_text || generated_add_prompt(job, &text)) &&
@@ -74,7 +74,7 @@ static json_t *answer_text(const struct job *job, const struct choice *choice)
 }
 
 /* {"finish_reason", "generated_tokens", "seed", "prefill", "tokens", "top_tokens"} */
-static json_t *details_of(const struct job *job, const struct choice *choice, bool has_text)
+static json_t *details_of(const struct job *job, const struct reply_choice *choice, bool has_text)
 {
     json_t *prefill = job->subs[0].prompt ? json_incref(job->subs[0].prompt) : json_array();
     json_t *value = json_pack("{s:s, s:I, s:o, s:o, s:O}", "finish_reason", generated_finish(choice),
@@ -93,7 +93,7 @@ static size_t best_choice(const struct job *job)
     size_t best = 0;
     double best_score = 0;
     for (size_t i = 0; i < job->n_choices; i++) {
-        const struct choice *choice = &job->choices[i];
+        const struct reply_choice *choice = &job->choices[i];
         double score = choice->n_scored > 0 ? choice->logprob_sum / (double)choice->n_scored : 0;
         if (i == 0 || score > best_score) {
             best = i;
@@ -106,7 +106,7 @@ static size_t best_choice(const struct job *job)
 static json_t *reply_value(const struct job *job)
 {
     size_t best = best_choice(job);
-    const struct choice *choice = &job->choices[best];
+    const struct reply_choice *choice = &job->choices[best];
     json_t *value = json_pack("{s:o}", "generated_text", answer_text(job, choice));
     if (!value || !(job->req.inputs.details || job->req.inputs.input_details))
         return value;
@@ -152,7 +152,7 @@ static void finish_whole(struct job *job, bool is_list)
     job_reply_json(job, value, "");
 }
 
-static bool stream_token(struct job *job, struct choice *choice, size_t i, bool is_last)
+static bool stream_token(struct job *job, struct reply_choice *choice, size_t i, bool is_last)
 {
     json_t *token = json_array_get(choice->tokens, i), *details = json_null(), *text = json_null();
     if (is_last) {
@@ -171,7 +171,7 @@ static bool stream_token(struct job *job, struct choice *choice, size_t i, bool 
 
 /* Each token is an event of the stream; the last one has the whole text. An answer that ends
  * without a token ends with an event for an empty token. */
-static void stream_event(struct job *job, struct choice *choice, const struct tutti_event *event,
+static void stream_event(struct job *job, struct reply_choice *choice, const struct tutti_event *event,
                          size_t begin)
 {
     bool is_end = event->finish != TUTTI_FINISH_NONE, ok = true;
@@ -194,7 +194,7 @@ static bool tgi_read_prompt(const struct job *job, struct submission *sub, const
     return sub->prompt != NULL;
 }
 
-static void tgi_take_event(struct job *job, size_t index, struct choice *choice,
+static void tgi_take_event(struct job *job, size_t index, struct reply_choice *choice,
                            const struct tutti_event *event)
 {
     (void)index;

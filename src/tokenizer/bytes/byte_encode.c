@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct encoder {
+struct byte_encoder {
     const struct tokenizer *tok;
     struct pattern_matcher *m;
     bool takes_special;
@@ -20,7 +20,7 @@ typedef bool between_fn(void *to, const char *text, size_t n_bytes);
 
 static bool encode_word(void *to, const char *word, size_t n_bytes)
 {
-    struct encoder *e = to;
+    struct byte_encoder *e = to;
     if (!e->tok->level->spells_words)
         return byte_level_encode_word(e->tok, word, n_bytes, e->out);
     struct buf bytes = { 0 };
@@ -32,18 +32,18 @@ static bool encode_word(void *to, const char *word, size_t n_bytes)
 
 static bool encode_plain(void *to, const char *text, size_t n_bytes)
 {
-    struct encoder *e = to;
+    struct byte_encoder *e = to;
     bool is_first = e->is_first && text == e->normalized_begin;
     return pretokenize(&e->tok->level->pre, e->m, text, n_bytes, is_first, encode_word, e);
 }
 
 static bool ids_add_special(void *to, const struct added_token *token)
 {
-    struct encoder *e = to;
+    struct byte_encoder *e = to;
     return ids_add(e->out, token->id);
 }
 
-static bool cut_out(struct encoder *e, const struct trie *trie, const char *text, size_t n_bytes,
+static bool cut_out(struct byte_encoder *e, const struct trie *trie, const char *text, size_t n_bytes,
                     between_fn *between)
 {
     struct added_cuts cuts = {
@@ -52,7 +52,7 @@ static bool cut_out(struct encoder *e, const struct trie *trie, const char *text
     return added_tokens_cut(&e->tok->added, trie, &cuts, text, n_bytes);
 }
 
-static bool encode_normalized(struct encoder *e, const char *text, size_t n_bytes)
+static bool encode_normalized(struct byte_encoder *e, const char *text, size_t n_bytes)
 {
     const struct trie *trie = &e->tok->added.normalized;
     return trie->n_nodes > 1 ? cut_out(e, trie, text, n_bytes, encode_plain) : encode_plain(e, text, n_bytes);
@@ -61,7 +61,7 @@ static bool encode_normalized(struct encoder *e, const char *text, size_t n_byte
 /* Text between added tokens. */
 static bool encode_raw(void *to, const char *text, size_t n_bytes)
 {
-    struct encoder *e = to;
+    struct byte_encoder *e = to;
     const struct byte_level *level = e->tok->level;
     struct buf normal = { 0 };
     e->is_first = text == e->begin;
@@ -81,7 +81,7 @@ static bool encode_raw(void *to, const char *text, size_t n_bytes)
 static bool encode_valid(const struct tokenizer *tok, const char *text, size_t n_bytes, bool takes_special,
                          bool is_first, struct ids *out)
 {
-    struct encoder e = {
+    struct byte_encoder e = {
         .tok = tok,
         .m = pattern_matcher_new(n_bytes),
         .takes_special = takes_special,

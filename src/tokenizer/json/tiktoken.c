@@ -22,14 +22,14 @@ static int64_t read_rank(const char *text, size_t n_bytes)
     return rank;
 }
 
-struct line {
+struct tiktoken_line {
     const char *text;
     size_t n_text; /* base64 */
     int64_t rank;
 };
 
 /* False: not two words. */
-static bool split_line(const char *line, size_t n_bytes, struct line *out)
+static bool split_line(const char *line, size_t n_bytes, struct tiktoken_line *out)
 {
     if (n_bytes > 0 && line[n_bytes - 1] == '\r')
         n_bytes--;
@@ -46,7 +46,7 @@ bool tokenizer_is_tiktoken(const void *bytes, size_t n_bytes)
 {
     const char *feed = n_bytes > 0 ? memchr(bytes, '\n', n_bytes) : NULL;
     size_t n_line = feed ? (size_t)(feed - (const char *)bytes) : n_bytes;
-    struct line line;
+    struct tiktoken_line line;
     struct buf scratch = { 0 };
     bool is = n_line > 0 && n_line < 4096 && split_line(bytes, n_line, &line) &&
               base64_read(line.text, line.n_text, &scratch);
@@ -73,7 +73,7 @@ static enum tutti_status read_lines(struct tokenizer *tok, const struct byte_fil
     for (; st == TUTTI_OK && at && at < end; number++) {
         const char *feed = memchr(at, '\n', (size_t)(end - at));
         size_t n = (size_t)((feed ? feed : end) - at);
-        struct line line;
+        struct tiktoken_line line;
         buf_truncate(&bytes, 0);
         if (n > 0 && (!split_line(at, n, &line) || !base64_read(line.text, line.n_text, &bytes)))
             st = error_set(

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* The state of one call. Arrays are by character of the current block. */
-struct cutter {
+struct word_cutter {
     const struct jieba *jieba;
     jieba_word_fn *word;
     void *arg;
@@ -35,14 +35,14 @@ static bool is_in_block(uint32_t code)
     return is_han(code) || is_alphanumeric(code) || (code > 0 && code < 128 && strchr("+#&._%-", (int)code));
 }
 
-static uint32_t char_at(const struct cutter *c, size_t i)
+static uint32_t char_at(const struct word_cutter *c, size_t i)
 {
     uint32_t code = 0; /* the text is valid */
     utf8_decode(c->text + c->begins[i], c->begins[i + 1] - c->begins[i], &code);
     return code;
 }
 
-static bool add_characters(struct cutter *c, size_t begin, size_t end)
+static bool add_characters(struct word_cutter *c, size_t begin, size_t end)
 {
     return c->word(c->arg, c->text + c->begins[begin], c->begins[end] - c->begins[begin]);
 }
@@ -51,7 +51,7 @@ static bool add_characters(struct cutter *c, size_t begin, size_t end)
 
 /* Tags the Han characters [begin, end): each cell's best predecessor, of equal ones the tag with
  * the later letter. */
-static int find_tags(struct cutter *c, size_t begin, size_t end)
+static int find_tags(struct word_cutter *c, size_t begin, size_t end)
 {
     static const uint8_t BEFORE[N_TAGS][2] = { [TAG_B] = { TAG_E, TAG_S },
                                                [TAG_E] = { TAG_B, TAG_M },
@@ -76,7 +76,7 @@ static int find_tags(struct cutter *c, size_t begin, size_t end)
     return here[TAG_S] >= here[TAG_E] ? TAG_S : TAG_E;
 }
 
-static bool cut_by_model(struct cutter *c, size_t begin, size_t end)
+static bool cut_by_model(struct word_cutter *c, size_t begin, size_t end)
 {
     int tag = find_tags(c, begin, end);
     for (size_t i = end; i-- > begin;) { /* the path's tags overwrite the predecessors */
@@ -97,7 +97,7 @@ static bool cut_by_model(struct cutter *c, size_t begin, size_t end)
 
 /* Other characters: letters and digits with a fraction and a percent sign, and the text between
  * those. */
-static bool cut_latin(struct cutter *c, size_t begin, size_t end)
+static bool cut_latin(struct word_cutter *c, size_t begin, size_t end)
 {
     for (size_t at = begin, to; at < end; at = to) {
         bool is_word = is_alphanumeric(char_at(c, at));
@@ -116,7 +116,7 @@ static bool cut_latin(struct cutter *c, size_t begin, size_t end)
 }
 
 /* Splits characters that are single in the dictionary's path. */
-static bool cut_rest(struct cutter *c, size_t begin, size_t end)
+static bool cut_rest(struct word_cutter *c, size_t begin, size_t end)
 {
     for (size_t at = begin, to; at < end; at = to) {
         bool is_word = is_han(char_at(c, at));
@@ -134,7 +134,7 @@ static bool cut_rest(struct cutter *c, size_t begin, size_t end)
 /* ---- the dictionary ---- */
 
 /* The node after one character; 0: none. */
-static uint32_t node_after(const struct cutter *c, uint32_t node, size_t i)
+static uint32_t node_after(const struct word_cutter *c, uint32_t node, size_t i)
 {
     for (uint32_t at = c->begins[i]; at < c->begins[i + 1]; at++) {
         node = trie_child(&c->jieba->words, node, (uint8_t)c->text[at]);
@@ -151,7 +151,7 @@ static double log_count(const struct jieba *j, uint32_t node)
     return id >= 0 ? j->log_counts[id] : -1;
 }
 
-static void find_best_path(struct cutter *c, size_t n)
+static void find_best_path(struct word_cutter *c, size_t n)
 {
     const struct jieba *j = c->jieba;
     c->scores[n] = 0;
@@ -176,7 +176,7 @@ static void find_best_path(struct cutter *c, size_t n)
     }
 }
 
-static bool is_known_word(const struct cutter *c, size_t begin, size_t end)
+static bool is_known_word(const struct word_cutter *c, size_t begin, size_t end)
 {
     uint32_t node = 0;
     for (size_t i = begin; i < end; i++) {
@@ -187,7 +187,7 @@ static bool is_known_word(const struct cutter *c, size_t begin, size_t end)
     return log_count(c->jieba, node) >= 0;
 }
 
-static bool cut_singles(struct cutter *c, size_t begin, size_t end)
+static bool cut_singles(struct word_cutter *c, size_t begin, size_t end)
 {
     if (end - begin > 1 && !is_known_word(c, begin, end))
         return cut_rest(c, begin, end);
@@ -198,7 +198,7 @@ static bool cut_singles(struct cutter *c, size_t begin, size_t end)
     return true;
 }
 
-static bool cut_block(struct cutter *c, size_t n)
+static bool cut_block(struct word_cutter *c, size_t n)
 {
     size_t first_single = 0;
     if (!c->jieba)
@@ -226,7 +226,7 @@ static size_t read_char(const char *text, size_t n_bytes, uint32_t *code)
     return n;
 }
 
-static bool cut_all(struct cutter *c, size_t n_bytes)
+static bool cut_all(struct word_cutter *c, size_t n_bytes)
 {
     for (size_t at = 0, n; at < n_bytes; at += n) {
         uint32_t code;
@@ -253,7 +253,7 @@ static bool cut_all(struct cutter *c, size_t n_bytes)
 
 bool jieba_cut(const struct jieba *jieba, const char *text, size_t n_bytes, jieba_word_fn *word, void *arg)
 {
-    struct cutter c = { .jieba = jieba, .word = word, .arg = arg, .text = text };
+    struct word_cutter c = { .jieba = jieba, .word = word, .arg = arg, .text = text };
     if (n_bytes >= UINT32_MAX / 2)
         return false;
     c.begins = malloc((n_bytes + 1) * sizeof *c.begins);

@@ -16,7 +16,7 @@ enum {
     SCANNED_SYMBOLS = 32, /* up to this length a scan beats the heap */
 };
 
-struct symbol {
+struct bpe_symbol {
     uint32_t offset, n_bytes; /* in the normalized text; n_bytes 0: merged into its left neighbour */
     int32_t id;               /* the piece that it was merged into, or CHARACTER or FROZEN */
     union {
@@ -28,7 +28,7 @@ struct symbol {
 
 enum { CHARACTER = -1, FROZEN = -2 }; /* one character; a USER_DEFINED piece, which never merges */
 
-struct pair {
+struct bpe_pair {
     float score;
     int32_t left; /* the other one is its next */
     /* Of both together: symbols only grow, so a change shows that the pair is outdated. */
@@ -36,12 +36,12 @@ struct pair {
     int32_t id;
 };
 
-struct encoder {
+struct bpe_encoder {
     const struct tokenizer *tok;
     const char *text;
     struct ids *out;
-    struct symbol *symbols; /* of this segment: [capacity] */
-    struct pair *heap;      /* [2 * capacity]: one for each pair; a merge removes one and adds two */
+    struct bpe_symbol *symbols; /* of this segment: [capacity] */
+    struct bpe_pair *heap;      /* [2 * capacity]: one for each pair; a merge removes one and adds two */
     int32_t n_symbols, capacity;
     size_t n_heap;
     bool after_unknown; /* a run of unknown characters is one unknown piece */
@@ -50,16 +50,16 @@ struct encoder {
      * a piece was last merged from; 0: never. */
     uint32_t *split_at;
     struct buf parts; /* of an UNUSED piece that is split again, still to be added */
-    struct symbol inline_symbols[INLINE_SYMBOLS];
-    struct pair inline_heap[2 * INLINE_SYMBOLS];
+    struct bpe_symbol inline_symbols[INLINE_SYMBOLS];
+    struct bpe_pair inline_heap[2 * INLINE_SYMBOLS];
 };
 
-static bool goes_first(const struct pair *a, const struct pair *b)
+static bool goes_first(const struct bpe_pair *a, const struct bpe_pair *b)
 {
     return a->score > b->score || (a->score == b->score && a->left < b->left);
 }
 
-static void heap_push(struct encoder *e, struct pair pair)
+static void heap_push(struct bpe_encoder *e, struct bpe_pair pair)
 {
     size_t i = e->n_heap++;
     while (i > 0 && goes_first(&pair, &e->heap[(i - 1) / 2])) {
@@ -69,9 +69,9 @@ static void heap_push(struct encoder *e, struct pair pair)
     e->heap[i] = pair;
 }
 
-static struct pair heap_pop(struct encoder *e)
+static struct bpe_pair heap_pop(struct bpe_encoder *e)
 {
-    struct pair top = e->heap[0], last = e->heap[--e->n_heap];
+    struct bpe_pair top = e->heap[0], last = e->heap[--e->n_heap];
     size_t i = 0;
     for (;;) {
         size_t child = 2 * i + 1;
@@ -89,7 +89,8 @@ static struct pair heap_pop(struct encoder *e)
 }
 
 /* The union piece of two neighbours; -1: none. */
-static int32_t find_union(struct encoder *e, const struct symbol *left, const struct symbol *right)
+static int32_t find_union(struct bpe_encoder *e, const struct bpe_symbol *left,
+                          const struct bpe_symbol *right)
 {
     uint32_t n_bytes = left->n_bytes + right->n_bytes;
     if (left->id == FROZEN || right->id == FROZEN || n_bytes > e->tok->n_merge_bytes)
@@ -104,20 +105,20 @@ static int32_t find_union(struct encoder *e, const struct symbol *left, const st
 
 /* ---- many symbols: a heap of pairs, over a linked list ---- */
 
-static void consider(struct encoder *e, int32_t left)
+static void consider(struct bpe_encoder *e, int32_t left)
 {
-    struct symbol *l = left < 0 ? NULL : &e->symbols[left];
+    struct bpe_symbol *l = left < 0 ? NULL : &e->symbols[left];
     if (!l || l->next < 0)
         return;
     int32_t id = find_union(e, l, &e->symbols[l->next]);
     if (id >= 0)
-        heap_push(e, (struct pair){ .score = e->tok->pieces[id].score,
-                                    .left = left,
-                                    .n_bytes = l->n_bytes + e->symbols[l->next].n_bytes,
-                                    .id = id });
+        heap_push(e, (struct bpe_pair){ .score = e->tok->pieces[id].score,
+                                        .left = left,
+                                        .n_bytes = l->n_bytes + e->symbols[l->next].n_bytes,
+                                        .id = id });
 }
 
-static void merge_by_heap(struct encoder *e)
+static void merge_by_heap(struct bpe_encoder *e)
 {
     e->n_heap = 0;
     for (int32_t i = 0; i < e->n_symbols; i++) {
@@ -127,9 +128,9 @@ static void merge_by_heap(struct encoder *e)
     for (int32_t i = 0; i < e->n_symbols; i++)
         consider(e, i);
     while (e->n_heap > 0) {
-        struct pair p = heap_pop(e);
-        struct symbol *left = &e->symbols[p.left];
-        struct symbol *right = left->next < 0 ? NULL : &e->symbols[left->next];
+        struct bpe_pair p = heap_pop(e);
+        struct bpe_symbol *left = &e->symbols[p.left];
+        struct bpe_symbol *right = left->next < 0 ? NULL : &e->symbols[left->next];
         if (left->n_bytes == 0 || !right || left->n_bytes + right->n_bytes != p.n_bytes)
             continue; /* one of the two has been merged meanwhile */
         left->n_bytes = p.n_bytes;
@@ -145,14 +146,14 @@ static void merge_by_heap(struct encoder *e)
 
 /* ---- few symbols: look at all of them before each merge ---- */
 
-static void look_right(struct encoder *e, int32_t i)
+static void look_right(struct bpe_encoder *e, int32_t i)
 {
     if (i >= 0 && i < e->n_symbols)
         e->symbols[i].union_id = i + 1 < e->n_symbols ? find_union(e, &e->symbols[i], &e->symbols[i + 1])
                                                       : -1;
 }
 
-static void merge_by_scan(struct encoder *e)
+static void merge_by_scan(struct bpe_encoder *e)
 {
     const struct piece_entry *pieces = e->tok->pieces;
     for (int32_t i = 0; i < e->n_symbols; i++)
@@ -169,7 +170,7 @@ static void merge_by_scan(struct encoder *e)
         }
         if (best < 0)
             return;
-        struct symbol *left = &e->symbols[best];
+        struct bpe_symbol *left = &e->symbols[best];
         left->id = left->union_id;
         left->n_bytes += left[1].n_bytes;
         e->n_symbols--;
@@ -181,7 +182,7 @@ static void merge_by_scan(struct encoder *e)
 
 /* ---- symbols to ids ---- */
 
-static bool add_unknown(struct encoder *e, const char *text, uint32_t n_bytes)
+static bool add_unknown(struct bpe_encoder *e, const char *text, uint32_t n_bytes)
 {
     if (vocab_has_bytes(e->tok, text, n_bytes)) {
         e->after_unknown = false;
@@ -206,7 +207,7 @@ static int32_t find_character(const struct tokenizer *tok, const char *text, uin
 
 /* An UNUSED piece is split again into the parts it was merged from, until they are usable. One
  * that was not merged is unknown. */
-static bool add_unused(struct encoder *e, const struct symbol *symbol, int32_t id)
+static bool add_unused(struct bpe_encoder *e, const struct bpe_symbol *symbol, int32_t id)
 {
     struct part {
         uint32_t offset, n_bytes;
@@ -235,7 +236,7 @@ static bool add_unused(struct encoder *e, const struct symbol *symbol, int32_t i
     }
 }
 
-static bool add_symbol(struct encoder *e, const struct symbol *symbol)
+static bool add_symbol(struct bpe_encoder *e, const struct bpe_symbol *symbol)
 {
     const char *text = e->text + symbol->offset;
     int32_t id = symbol->id >= 0        ? symbol->id
@@ -249,7 +250,7 @@ static bool add_symbol(struct encoder *e, const struct symbol *symbol)
     return ids_add(e->out, id);
 }
 
-static bool end_segment(struct encoder *e)
+static bool end_segment(struct bpe_encoder *e)
 {
     bool ok = true;
     if (e->n_symbols > SCANNED_SYMBOLS) {
@@ -270,11 +271,11 @@ static bool end_segment(struct encoder *e)
 /* Each character that is a piece becomes a part of some id, and no id has more bytes than the
  * longest piece. So a long segment that cannot fit is refused before allocating memory and
  * merging. */
-static bool may_fit(struct encoder *e)
+static bool may_fit(struct bpe_encoder *e)
 {
     size_t n_bytes = 0, longest = e->tok->n_merge_bytes > 0 ? e->tok->n_merge_bytes : 1;
     for (int32_t i = 0; e->out->max > 0 && i < e->n_symbols; i++) {
-        const struct symbol *s = &e->symbols[i];
+        const struct bpe_symbol *s = &e->symbols[i];
         if (s->id != FROZEN && (vocab_has_bytes(e->tok, e->text + s->offset, s->n_bytes) ||
                                 find_character(e->tok, e->text + s->offset, s->n_bytes) >= 0))
             n_bytes += s->n_bytes;
@@ -282,37 +283,37 @@ static bool may_fit(struct encoder *e)
     return ids_has_room(e->out, n_bytes / longest);
 }
 
-static bool encoder_grow(struct encoder *e)
+static bool encoder_grow(struct bpe_encoder *e)
 {
     assert(e->capacity >= INLINE_SYMBOLS);
     if (!may_fit(e))
         return false;
     int32_t capacity = 2 * e->capacity;
-    struct symbol *symbols = malloc((size_t)capacity * (sizeof *symbols + 2 * sizeof *e->heap));
+    struct bpe_symbol *symbols = malloc((size_t)capacity * (sizeof *symbols + 2 * sizeof *e->heap));
     if (!symbols)
         return false;
     memcpy(symbols, e->symbols, (size_t)e->n_symbols * sizeof *symbols);
     if (e->symbols != e->inline_symbols)
         free(e->symbols);
     e->symbols = symbols;
-    e->heap = (struct pair *)(symbols + capacity);
+    e->heap = (struct bpe_pair *)(symbols + capacity);
     e->capacity = capacity;
     return true;
 }
 
-static bool add_to_segment(struct encoder *e, size_t offset, size_t n_bytes, int32_t id)
+static bool add_to_segment(struct bpe_encoder *e, size_t offset, size_t n_bytes, int32_t id)
 {
     if (e->n_symbols == e->capacity && !encoder_grow(e))
         return false;
-    e->symbols[e->n_symbols++] = (struct symbol){ .offset = (uint32_t)offset,
-                                                  .n_bytes = (uint32_t)n_bytes,
-                                                  .id = id };
+    e->symbols[e->n_symbols++] = (struct bpe_symbol){ .offset = (uint32_t)offset,
+                                                      .n_bytes = (uint32_t)n_bytes,
+                                                      .id = id };
     return true;
 }
 
 /* With UNUSED pieces the library remembers for the whole text how each was merged last, so the
  * text is not split. */
-static bool encode_normalized(struct encoder *e, size_t n_bytes)
+static bool encode_normalized(struct bpe_encoder *e, size_t n_bytes)
 {
     const struct tokenizer *tok = e->tok;
     uint32_t last = 0;
@@ -340,7 +341,7 @@ static bool encode_normalized(struct encoder *e, size_t n_bytes)
 bool bpe_encode(const struct tokenizer *tok, const char *text, size_t n_bytes, bool takes_marks,
                 struct ids *out)
 {
-    struct encoder e;
+    struct bpe_encoder e;
     e.tok = tok;
     e.text = text;
     e.out = out;

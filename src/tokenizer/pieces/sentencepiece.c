@@ -29,7 +29,7 @@ enum { NORMALIZER_MAP = 2, NORMALIZER_DUMMY_PREFIX = 3, NORMALIZER_EXTRA_BLANKS 
 
 static const char DEFAULT_UNK_SURFACE[] = " \xE2\x81\x87 ";
 
-struct reader {
+struct model_reader {
     struct tokenizer *tok;
     const char *name;
     struct tutti_error *err;
@@ -40,12 +40,12 @@ struct reader {
     size_t n_bos, n_eos;      /* 0: the default */
 };
 
-static enum tutti_status bad(const struct reader *r, const char *message)
+static enum tutti_status bad(const struct model_reader *r, const char *message)
 {
     return error_set(r->err, TUTTI_E_FORMAT, "%s: %s is truncated or no protobuf message", r->name, message);
 }
 
-static enum tutti_status read_piece(struct reader *r, const struct protobuf_field *message)
+static enum tutti_status read_piece(struct model_reader *r, const struct protobuf_field *message)
 {
     struct protobuf m = protobuf_open(message->bytes, message->n_bytes);
     struct protobuf_field f;
@@ -84,7 +84,7 @@ static enum tutti_status read_piece(struct reader *r, const struct protobuf_fiel
                : error_out_of_memory(r->name, r->err);
 }
 
-static enum tutti_status read_trainer(struct reader *r, const struct protobuf_field *message)
+static enum tutti_status read_trainer(struct model_reader *r, const struct protobuf_field *message)
 {
     struct protobuf m = protobuf_open(message->bytes, message->n_bytes);
     struct protobuf_field f;
@@ -127,14 +127,14 @@ static enum tutti_status set_map(struct tokenizer *tok, const uint8_t *bytes, si
     return charsmap_read(&tok->map, tok->map_storage, n_bytes, name, err);
 }
 
-static enum tutti_status read_map(struct reader *r, const struct protobuf_field *f)
+static enum tutti_status read_map(struct model_reader *r, const struct protobuf_field *f)
 {
     char what[512];
     snprintf(what, sizeof what, "%s: normalizer_spec.precompiled_charsmap", r->name);
     return set_map(r->tok, f->bytes, f->n_bytes, what, r->err);
 }
 
-static enum tutti_status read_normalizer(struct reader *r, const struct protobuf_field *message)
+static enum tutti_status read_normalizer(struct model_reader *r, const struct protobuf_field *message)
 {
     struct protobuf m = protobuf_open(message->bytes, message->n_bytes);
     struct protobuf_field f;
@@ -156,7 +156,7 @@ static enum tutti_status read_normalizer(struct reader *r, const struct protobuf
 
 /* Refuses a denormalizer, a map for decoded text. No known model has one, and it would prevent
  * streaming. */
-static enum tutti_status read_denormalizer(const struct reader *r, const struct protobuf_field *message)
+static enum tutti_status read_denormalizer(const struct model_reader *r, const struct protobuf_field *message)
 {
     struct protobuf m = protobuf_open(message->bytes, message->n_bytes);
     struct protobuf_field f;
@@ -169,7 +169,7 @@ static enum tutti_status read_denormalizer(const struct reader *r, const struct 
     return m.is_bad ? bad(r, "denormalizer_spec") : TUTTI_OK;
 }
 
-static enum tutti_status read_model(struct reader *r, const void *bytes, size_t n_bytes)
+static enum tutti_status read_model(struct model_reader *r, const void *bytes, size_t n_bytes)
 {
     struct protobuf m = protobuf_open(bytes, n_bytes);
     struct protobuf_field f;
@@ -205,7 +205,7 @@ static int32_t find_special(const struct tokenizer *tok, const void *spelling, s
 }
 
 /* Checks a model file beyond single pieces. */
-static enum tutti_status check_pieces(struct reader *r)
+static enum tutti_status check_pieces(struct model_reader *r)
 {
     struct tokenizer *tok = r->tok;
     for (int32_t id = 0; id < tok->n_pieces; id++) {
@@ -226,7 +226,7 @@ static enum tutti_status check_pieces(struct reader *r)
                : error_set(r->err, TUTTI_E_FORMAT, "%s: no piece is of type UNKNOWN, expected one", r->name);
 }
 
-static enum tutti_status choose_kind(const struct reader *r)
+static enum tutti_status choose_kind(const struct model_reader *r)
 {
     bool is_known = r->model_type == MODEL_WORD || r->model_type == MODEL_CHAR;
     r->tok->kind = r->model_type == MODEL_UNIGRAM ? TOKENIZER_UNIGRAM : TOKENIZER_BPE;
@@ -265,7 +265,9 @@ static enum tutti_status read_model_file(struct tokenizer **out, const void *byt
     struct tokenizer *tok = new_tokenizer();
     if (!tok)
         return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
-    struct reader r = { .tok = tok, .name = name, .err = err, .model_type = MODEL_UNIGRAM, .null_piece = -1 };
+    struct model_reader r = {
+        .tok = tok, .name = name, .err = err, .model_type = MODEL_UNIGRAM, .null_piece = -1
+    };
     if (is_icetext)
         st = icetext_add_images(tok, n_images, name, err);
     r.first = tok->n_pieces;

@@ -40,7 +40,7 @@ enum tutti_status unigram_finish(struct tokenizer *tok, const char *name, struct
 static const uint32_t NO_PATH = UINT32_MAX;
 
 /* The best segmentation of the text up to some position. */
-struct path {
+struct piece_path {
     float score;
     int32_t id;     /* of its last piece; that of unknown characters may be -1 */
     uint32_t begin; /* of that piece; NO_PATH: not reachable */
@@ -50,18 +50,18 @@ struct search {
     const struct tokenizer *tok;
     const char *text;
     size_t n_bytes;
-    struct path *paths; /* [n_bytes + 1] */
-    size_t frontier;    /* the furthest reachable position */
+    struct piece_path *paths; /* [n_bytes + 1] */
+    size_t frontier;          /* the furthest reachable position */
     bool takes_marks;
 };
 
 static void offer(struct search *s, size_t begin, size_t end, float score, int32_t id)
 {
-    struct path *to = &s->paths[end];
+    struct piece_path *to = &s->paths[end];
     if (end > s->frontier)
         s->frontier = end;
     if (to->begin == NO_PATH || score > to->score)
-        *to = (struct path){ .score = score, .id = id, .begin = (uint32_t)begin };
+        *to = (struct piece_path){ .score = score, .id = id, .begin = (uint32_t)begin };
 }
 
 static void lower_sums(struct search *s, size_t at)
@@ -105,7 +105,7 @@ static size_t extend(struct search *s, size_t at)
 }
 
 /* piece: its id, and its end in begin. */
-static bool add_piece(const struct tokenizer *tok, const char *text, size_t begin, struct path piece,
+static bool add_piece(const struct tokenizer *tok, const char *text, size_t begin, struct piece_path piece,
                       bool *after_unknown, struct ids *out)
 {
     bool is_unknown = piece.id == tok->unk_id;
@@ -124,12 +124,12 @@ static bool add_piece(const struct tokenizer *tok, const char *text, size_t begi
 }
 
 /* Reverses the path to the text's end: stores each piece's end at its begin. */
-static void reverse_paths(struct path *paths, size_t n_bytes)
+static void reverse_paths(struct piece_path *paths, size_t n_bytes)
 {
-    struct path piece = paths[n_bytes];
+    struct piece_path piece = paths[n_bytes];
     for (size_t end = n_bytes; end > 0;) {
-        struct path before = paths[piece.begin];
-        paths[piece.begin] = (struct path){ .id = piece.id, .begin = (uint32_t)end };
+        struct piece_path before = paths[piece.begin];
+        paths[piece.begin] = (struct piece_path){ .id = piece.id, .begin = (uint32_t)end };
         end = piece.begin;
         piece = before;
     }
@@ -149,7 +149,7 @@ bool unigram_encode(const struct tokenizer *tok, const char *text, size_t n_byte
     if (!s.paths)
         return false;
     for (size_t i = 0; i <= n_bytes; i++)
-        s.paths[i] = (struct path){ .begin = NO_PATH };
+        s.paths[i] = (struct piece_path){ .begin = NO_PATH };
     for (size_t at = 0; at < n_bytes;)
         at += extend(&s, at);
 

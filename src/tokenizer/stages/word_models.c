@@ -105,23 +105,23 @@ static bool encode_wordpiece(const struct word_model *model, const struct tokeni
 static const uint32_t NO_PATH = UINT32_MAX;
 
 /* The best segmentation of a word up to some position. */
-struct path {
+struct word_path {
     double score;
     int32_t id;     /* of its last token; -1: unknown */
     uint32_t begin; /* of that token; NO_PATH: not reachable. After reversal: its end */
 };
 
-static void offer(struct path *to, size_t begin, double score, int32_t id)
+static void offer(struct word_path *to, size_t begin, double score, int32_t id)
 {
     if (to->begin == NO_PATH || score > to->score)
-        *to = (struct path){ .score = score, .id = id, .begin = (uint32_t)begin };
+        *to = (struct word_path){ .score = score, .id = id, .begin = (uint32_t)begin };
 }
 
 /* Kudo, "Subword Regularization", 2018: Viterbi's search, in the library's order and precision. */
-static void search(const struct word_model *model, const char *word, size_t n_bytes, struct path *paths)
+static void search(const struct word_model *model, const char *word, size_t n_bytes, struct word_path *paths)
 {
     for (size_t i = 0; i <= n_bytes; i++)
-        paths[i] = (struct path){ .begin = NO_PATH };
+        paths[i] = (struct word_path){ .begin = NO_PATH };
     for (size_t at = 0; at < n_bytes;) {
         size_t n_char = vocab_char_length(word + at, n_bytes - at);
         double here = paths[at].score;
@@ -144,12 +144,12 @@ static void search(const struct word_model *model, const char *word, size_t n_by
 }
 
 /* Reverses the path: stores each token's end at its begin. */
-static void reverse_paths(struct path *paths, size_t n_bytes)
+static void reverse_paths(struct word_path *paths, size_t n_bytes)
 {
-    struct path token = paths[n_bytes];
+    struct word_path token = paths[n_bytes];
     for (size_t end = n_bytes; end > 0;) {
-        struct path before = paths[token.begin];
-        paths[token.begin] = (struct path){ .id = token.id, .begin = (uint32_t)end };
+        struct word_path before = paths[token.begin];
+        paths[token.begin] = (struct word_path){ .id = token.id, .begin = (uint32_t)end };
         end = token.begin;
         token = before;
     }
@@ -170,7 +170,7 @@ static bool add_unknown(const struct tokenizer *tok, const char *text, size_t n_
 static bool encode_unigram(const struct word_model *model, const struct tokenizer *tok, const char *word,
                            size_t n_bytes, struct ids *out)
 {
-    struct path *paths = malloc((n_bytes + 1) * sizeof *paths);
+    struct word_path *paths = malloc((n_bytes + 1) * sizeof *paths);
     if (!paths)
         return false;
     search(model, word, n_bytes, paths);
