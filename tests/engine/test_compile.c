@@ -37,7 +37,7 @@ static void give_back(void *user, struct request *r)
     struct compile_counts counts;
     compiler_counts(back->compiler, &counts);
     pthread_mutex_lock(&back->lock);
-    back->quick_turns[back->n] = counts.n_quick_turns;
+    back->quick_turns[back->n] = counts.n_quick_attempts;
     back->done[back->n++] = r;
     if (r->id == GATE) {
         back->is_held = true;
@@ -130,7 +130,7 @@ static int close_demo(void **state)
     return 0;
 }
 
-/* ---- turns ---- */
+/* ---- attempts ---- */
 
 static void ten_long_grammars_delay_a_small_one_by_one_turn(void **state)
 {
@@ -157,8 +157,8 @@ static void ten_long_grammars_delay_a_small_one_by_one_turn(void **state)
             assert_int_equal(back.done[i]->grammar_error.status, TUTTI_E_LIMIT);
     struct compile_counts counts;
     compiler_counts(back.compiler, &counts);
-    assert_int_equal(counts.n_quick_turns, N + 2);
-    assert_int_equal(counts.n_long_turns, N);
+    assert_int_equal(counts.n_quick_attempts, N + 2);
+    assert_int_equal(counts.n_long_attempts, N);
     assert_in_range(counts.n_steps, 1,
                     N * (uint64_t)(LONG_STEPS + COMPILE_QUICK_STEPS + 2 * BUDGET_INTERVAL));
     end(&back);
@@ -215,8 +215,8 @@ static void what_is_cancelled_costs_no_turn(void **state)
     open_gate(&back);
     wait_for(&back, N + 1);
     compiler_counts(back.compiler, &counts);
-    assert_int_equal(counts.n_quick_turns, 1);
-    assert_int_equal(counts.n_long_turns, 0);
+    assert_int_equal(counts.n_quick_attempts, 1);
+    assert_int_equal(counts.n_long_attempts, 0);
     for (size_t i = 1; i < back.n; i++)
         assert_true(!back.done[i]->grammar && back.done[i]->grammar_error.status == TUTTI_OK);
     end(&back);
@@ -245,8 +245,8 @@ static void grammars_and_refusals_are_kept(void **state)
             wait_for(&back, 4 * round + i + 1);
         }
         compiler_counts(back.compiler, &counts);
-        assert_int_equal(counts.n_quick_turns, 4);
-        assert_int_equal(counts.n_long_turns, 1);
+        assert_int_equal(counts.n_quick_attempts, 4);
+        assert_int_equal(counts.n_long_attempts, 1);
         assert_int_equal(counts.n_cached, round);
         assert_int_equal(counts.n_cached_refusals, 3 * round);
     }
@@ -277,7 +277,7 @@ static void refusals_make_room_for_others(void **state)
     wait_for(&back, N + 2);
     compiler_counts(back.compiler, &counts);
     assert_int_equal(counts.n_cached_refusals, 1);
-    assert_int_equal(counts.n_quick_turns, N + 1);
+    assert_int_equal(counts.n_quick_attempts, N + 1);
     end(&back);
 }
 
@@ -560,7 +560,7 @@ static void a_long_mask_delays_other_owners_by_one_slice(void **state)
     }
     constraint_flush(c);
     int n_turns = 0, light_after = 0, n_ready = 0;
-    while (constraint_take_turn(c)) {
+    while (constraint_compute_slice(c)) {
         n_turns++;
         if (light_after == 0 && constraint_is_ready(c, LIGHT))
             light_after = n_turns;
@@ -573,24 +573,24 @@ static void a_long_mask_delays_other_owners_by_one_slice(void **state)
     /* A mask that is no longer awaited is given up after the current slice. */
     constraint_end(c, 0);
     constraint_flush(c);
-    while (constraint_take_turn(c))
+    while (constraint_compute_slice(c))
         ;
     grammar_drop(r[0]->grammar);
     const char *again = "root ::= \"x\" ([a-z]? [a-y]?){400} \".\"";
     assert_int_equal(grammar_new(&r[0]->grammar, GRAMMAR_GBNF, again, strlen(again), trie, NULL, NULL),
                      TUTTI_OK);
     constraint_advance(c, 0, r[0], x, true);
-    assert_true(constraint_take_turn(c) && !constraint_is_ready(c, 0));
+    assert_true(constraint_compute_slice(c) && !constraint_is_ready(c, 0));
     constraint_end(c, 0);
-    assert_true(constraint_take_turn(c));
+    assert_true(constraint_compute_slice(c));
     constraint_flush(c);
-    assert_true(constraint_take_turn(c));
-    assert_false(constraint_take_turn(c));
+    assert_true(constraint_compute_slice(c));
+    assert_false(constraint_compute_slice(c));
     for (int i = 1; i < N; i++) {
         constraint_end(c, i);
         constraint_flush(c);
     }
-    while (constraint_take_turn(c))
+    while (constraint_compute_slice(c))
         ;
     constraints_free(c);
     for (int i = 0; i < N; i++)

@@ -16,10 +16,10 @@ enum {
     MAX_REFUSAL_BYTES = 16 << 20,
 };
 
-/* A queue with its thread. A turn is one attempt to compile a grammar. */
+/* A queue with its thread. An attempt compiles a grammar within a number of steps. */
 struct compile_queue {
     struct workers *workers;
-    int64_t n_steps; /* of a turn */
+    int64_t n_steps; /* of an attempt */
     struct compiler *compiler;
 };
 
@@ -261,7 +261,7 @@ static bool is_known(struct compiler *c, struct request *r, uint64_t hash)
     return is_used || refusal;
 }
 
-/* ---- turns ---- */
+/* ---- attempts ---- */
 
 static bool is_unwanted(void *user)
 {
@@ -287,7 +287,7 @@ static struct client *begin_compiling(struct compiler *c, struct request *r, enu
     return client;
 }
 
-/* False: the grammar needs more steps than a turn of this queue has. */
+/* False: the grammar needs more steps than an attempt of this queue has. */
 static bool compile_request(struct compile_queue *q, struct request *r, uint64_t hash)
 {
     struct compiler *c = q->compiler;
@@ -314,8 +314,8 @@ static bool compile_request(struct compile_queue *q, struct request *r, uint64_t
         r->grammar_error = (struct tutti_error){ 0 };
     if (st == TUTTI_OK || (!is_too_long && (st == TUTTI_E_ARGUMENT || st == TUTTI_E_LIMIT)))
         cache_result(c, r, client, hash);
-    c->counts.n_quick_turns += q == &c->queues[QUICK];
-    c->counts.n_long_turns += q == &c->queues[LONG];
+    c->counts.n_quick_attempts += q == &c->queues[QUICK];
+    c->counts.n_long_attempts += q == &c->queues[LONG];
     c->counts.n_steps += (uint64_t)budget_steps(&budget);
     c->counts.n_refused += r->grammar_error.status != TUTTI_OK;
     c->counts.n_cancelled += st == TUTTI_E_CANCELLED;
@@ -334,7 +334,7 @@ static void enqueue(struct compile_queue *q, struct request *r)
     q->compiler->options.is_compiled(q->compiler->options.user, r);
 }
 
-static void take_turn(void *user, struct work_item *item)
+static void attempt(void *user, struct work_item *item)
 {
     struct compile_queue *q = user;
     struct compiler *c = q->compiler;
@@ -370,7 +370,7 @@ static enum tutti_status start(struct compiler *c, struct tutti_error *err)
     for (int i = 0; i < N_QUEUES && st == TUTTI_OK; i++) {
         struct compile_queue *q = &c->queues[i];
         const struct workers_options options = {
-            .name = "tutti-grammar", .n_threads = 1, .work = take_turn, .user = q
+            .name = "tutti-grammar", .n_threads = 1, .work = attempt, .user = q
         };
         q->compiler = c;
         q->n_steps = i == QUICK ? COMPILE_QUICK_STEPS : long_steps;

@@ -27,7 +27,7 @@ enum {
 
 /* Counters, for tests. */
 struct compile_counts {
-    uint64_t n_quick_turns, n_long_turns; /* compilations in each queue, finished or not */
+    uint64_t n_quick_attempts, n_long_attempts; /* compilations in each queue, finished or not */
     uint64_t n_cached, n_cached_refusals; /* requests that the cache served */
     uint64_t n_refused, n_cancelled;      /* refused by the compiler; cancelled while compiling */
     uint64_t n_steps;

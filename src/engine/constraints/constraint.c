@@ -5,28 +5,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum question { ASK_NOTHING, ASK_TOKEN, ASK_FIRST, ASK_END };
+enum mask_request { REQUEST_NONE, REQUEST_TOKEN, REQUEST_FIRST, REQUEST_END };
 
 struct slot {
-    /* The mask request: written by the engine thread while answered == asked. */
-    atomic_uint asked;
-    enum question question;
-    struct grammar *grammar; /* ASK_FIRST: a reference for the matcher */
+    /* The mask request: written by the engine thread while n_replied == n_requested. */
+    atomic_uint n_requested;
+    enum mask_request kind;
+    struct grammar *grammar; /* REQUEST_FIRST: a reference for the matcher */
     uint64_t owner;
     int32_t token;
     atomic_bool is_given_up; /* set by the engine thread: the mask is no longer needed */
-    /* The reply: written by the mask thread while answered != asked. */
-    atomic_uint answered;
+    /* The reply: written by the mask thread while n_replied != n_requested. */
+    atomic_uint n_replied;
     bool can_end, is_empty;
     enum tutti_status status;
     uint32_t *bits;
     /* Mask thread */
     struct matcher matcher;
     bool is_begun; /* the matcher has the token, the mask is being computed */
-    uint64_t known_owner, owner_turn,
-        own_turn; /* number of the latest slice of that owner, and of this slot */
+    uint64_t known_owner, owner_slice,
+        own_slice; /* number of the latest slice of that owner, and of this slot */
     /* Engine thread: a request that waits for the slot; fields as above */
-    enum question waiting;
+    enum mask_request waiting;
     struct grammar *waiting_grammar;
     uint64_t waiting_owner;
     int32_t waiting_token;
@@ -38,14 +38,14 @@ struct constraints {
     size_t n_words;
     uint32_t *masks; /* [max_seqs][n_words] */
     struct slot *slots;
-    int n_waiting;    /* engine thread: slots with a waiting request */
-    bool has_unheard; /* engine thread: there are new requests since the bell was rung */
+    int n_waiting;         /* engine thread: slots with a waiting request */
+    bool has_new_requests; /* engine thread: there are new requests since the bell was rung */
 
     struct bell mask_bell;
     atomic_bool is_stopping;
     pthread_t mask_thread;
     bool has_mask_thread;
-    uint64_t n_turns; /* mask thread */
+    uint64_t n_slices; /* mask thread */
     struct compiler *compiler;
 };
 
@@ -64,11 +64,11 @@ static bool advance_matcher(struct slot *slot)
 {
     struct matcher *m = &slot->matcher;
     slot->status = TUTTI_OK;
-    if (slot->question == ASK_END || slot->question == ASK_FIRST)
+    if (slot->kind == REQUEST_END || slot->kind == REQUEST_FIRST)
         matcher_clear(m);
-    if (slot->question == ASK_END)
+    if (slot->kind == REQUEST_END)
         return false;
-    if (slot->question == ASK_FIRST) {
+    if (slot->kind == REQUEST_FIRST) {
         matcher_init(m, slot->grammar);
         grammar_drop(slot->grammar);
     }
@@ -81,7 +81,7 @@ static bool advance_matcher(struct slot *slot)
 }
 
 /* Computes one slice. True: the reply is complete. */
-static bool compute_slice(struct constraints *c, struct slot *slot)
+static bool compute_mask_slice(struct constraints *c, struct slot *slot)
 {
     if (!slot->is_begun && !advance_matcher(slot))
         return true;
@@ -99,10 +99,10 @@ static bool compute_slice(struct constraints *c, struct slot *slot)
     return true;
 }
 
-static bool is_asked(const struct slot *slot)
+static bool is_requested(const struct slot *slot)
 {
-    return atomic_load_explicit(&slot->asked, memory_order_acquire) !=
-           atomic_load_explicit(&slot->answered, memory_order_relaxed);
+    return atomic_load_explicit(&slot->n_requested, memory_order_acquire) !=
+           atomic_load_explicit(&slot->n_replied, memory_order_relaxed);
 }
 
 /* Updates the slot's owner, because another sequence may use the slot now. */
@@ -111,10 +111,10 @@ static void learn_owner(struct constraints *c, struct slot *slot)
     if (slot->known_owner == slot->owner)
         return;
     slot->known_owner = slot->owner;
-    slot->owner_turn = 0;
+    slot->owner_slice = 0;
     for (int i = 0; i < c->options.max_seqs; i++)
-        if (c->slots[i].known_owner == slot->owner && c->slots[i].owner_turn > slot->owner_turn)
-            slot->owner_turn = c->slots[i].owner_turn;
+        if (c->slots[i].known_owner == slot->owner && c->slots[i].owner_slice > slot->owner_slice)
+            slot->owner_slice = c->slots[i].owner_slice;
 }
 
 /* The slot for the next slice; NULL: no mask is requested. */
@@ -123,32 +123,33 @@ static struct slot *next_slot(struct constraints *c)
     struct slot *next = NULL;
     for (int i = 0; i < c->options.max_seqs; i++) {
         struct slot *slot = &c->slots[i];
-        if (!is_asked(slot))
+        if (!is_requested(slot))
             continue;
         learn_owner(c, slot);
-        if (!next || slot->owner_turn < next->owner_turn ||
-            (slot->owner_turn == next->owner_turn && slot->own_turn < next->own_turn))
+        if (!next || slot->owner_slice < next->owner_slice ||
+            (slot->owner_slice == next->owner_slice && slot->own_slice < next->own_slice))
             next = slot;
     }
     return next;
 }
 
-static void note_turn(struct constraints *c, struct slot *slot, uint64_t turn)
+static void note_slice(struct constraints *c, struct slot *slot, uint64_t slice)
 {
-    slot->own_turn = turn;
+    slot->own_slice = slice;
     for (int i = 0; i < c->options.max_seqs; i++)
         if (c->slots[i].known_owner == slot->known_owner)
-            c->slots[i].owner_turn = turn;
+            c->slots[i].owner_slice = slice;
 }
 
-bool constraint_take_turn(struct constraints *c)
+bool constraint_compute_slice(struct constraints *c)
 {
     struct slot *slot = next_slot(c);
     if (!slot)
         return false;
-    note_turn(c, slot, ++c->n_turns);
-    if (compute_slice(c, slot)) {
-        atomic_store_explicit(&slot->answered, atomic_load_explicit(&slot->asked, memory_order_relaxed),
+    note_slice(c, slot, ++c->n_slices);
+    if (compute_mask_slice(c, slot)) {
+        atomic_store_explicit(&slot->n_replied,
+                              atomic_load_explicit(&slot->n_requested, memory_order_relaxed),
                               memory_order_release);
         bell_ring(c->options.engine_bell);
     }
@@ -161,7 +162,7 @@ static void *mask_main(void *arg)
     pthread_setname_np(pthread_self(), "tutti-mask");
     for (;;) {
         unsigned ticket = bell_ticket(&c->mask_bell);
-        if (constraint_take_turn(c))
+        if (constraint_compute_slice(c))
             continue;
         if (atomic_load(&c->is_stopping))
             return NULL;
@@ -178,35 +179,36 @@ void constraint_compile(struct constraints *c, struct request *r)
 
 static bool is_idle(const struct slot *slot)
 {
-    return atomic_load_explicit(&slot->answered, memory_order_acquire) ==
-           atomic_load_explicit(&slot->asked, memory_order_relaxed);
+    return atomic_load_explicit(&slot->n_replied, memory_order_acquire) ==
+           atomic_load_explicit(&slot->n_requested, memory_order_relaxed);
 }
 
-static void request_mask(struct constraints *c, struct slot *slot, enum question question,
+static void request_mask(struct constraints *c, struct slot *slot, enum mask_request kind,
                          struct grammar *grammar, uint64_t owner, int32_t token)
 {
     atomic_store(&slot->is_given_up, false);
-    slot->question = question;
+    slot->kind = kind;
     slot->owner = owner;
-    slot->grammar = question == ASK_FIRST ? grammar_share(grammar) : NULL;
+    slot->grammar = kind == REQUEST_FIRST ? grammar_share(grammar) : NULL;
     slot->token = token;
-    atomic_store_explicit(&slot->asked, atomic_load_explicit(&slot->asked, memory_order_relaxed) + 1,
+    atomic_store_explicit(&slot->n_requested,
+                          atomic_load_explicit(&slot->n_requested, memory_order_relaxed) + 1,
                           memory_order_release);
-    c->has_unheard = true;
+    c->has_new_requests = true;
 }
 
-static void request_or_wait(struct constraints *c, int number, enum question question,
+static void request_or_wait(struct constraints *c, int number, enum mask_request kind,
                             struct grammar *grammar, uint64_t owner, int32_t token)
 {
     struct slot *slot = &c->slots[number];
-    if (slot->waiting == ASK_NOTHING && is_idle(slot)) {
-        request_mask(c, slot, question, grammar, owner, token);
+    if (slot->waiting == REQUEST_NONE && is_idle(slot)) {
+        request_mask(c, slot, kind, grammar, owner, token);
         return;
     }
-    if (question != ASK_TOKEN)
+    if (kind != REQUEST_TOKEN)
         atomic_store(&slot->is_given_up, true);
-    c->n_waiting += slot->waiting == ASK_NOTHING;
-    slot->waiting = question; /* replaces a request of an answer that has ended */
+    c->n_waiting += slot->waiting == REQUEST_NONE;
+    slot->waiting = kind; /* replaces a request of an answer that has ended */
     slot->waiting_grammar = grammar;
     slot->waiting_owner = owner;
     slot->waiting_token = token;
@@ -215,33 +217,34 @@ static void request_or_wait(struct constraints *c, int number, enum question que
 void constraint_advance(struct constraints *c, int slot, const struct request *request, int32_t token,
                         bool is_first)
 {
-    request_or_wait(c, slot, is_first ? ASK_FIRST : ASK_TOKEN, request->grammar, request->spec.owner, token);
+    request_or_wait(c, slot, is_first ? REQUEST_FIRST : REQUEST_TOKEN, request->grammar, request->spec.owner,
+                    token);
 }
 
 void constraint_end(struct constraints *c, int slot)
 {
-    request_or_wait(c, slot, ASK_END, NULL, c->slots[slot].owner, 0);
+    request_or_wait(c, slot, REQUEST_END, NULL, c->slots[slot].owner, 0);
 }
 
 void constraint_flush(struct constraints *c)
 {
     for (int i = 0; i < c->options.max_seqs && c->n_waiting > 0; i++) {
         struct slot *slot = &c->slots[i];
-        if (slot->waiting == ASK_NOTHING || !is_idle(slot))
+        if (slot->waiting == REQUEST_NONE || !is_idle(slot))
             continue;
-        enum question question = slot->waiting;
-        slot->waiting = ASK_NOTHING;
+        enum mask_request kind = slot->waiting;
+        slot->waiting = REQUEST_NONE;
         c->n_waiting--;
-        request_mask(c, slot, question, slot->waiting_grammar, slot->waiting_owner, slot->waiting_token);
+        request_mask(c, slot, kind, slot->waiting_grammar, slot->waiting_owner, slot->waiting_token);
     }
-    if (c->has_unheard)
+    if (c->has_new_requests)
         bell_ring(&c->mask_bell);
-    c->has_unheard = false;
+    c->has_new_requests = false;
 }
 
 bool constraint_is_ready(const struct constraints *c, int slot)
 {
-    return c->slots[slot].waiting == ASK_NOTHING && is_idle(&c->slots[slot]);
+    return c->slots[slot].waiting == REQUEST_NONE && is_idle(&c->slots[slot]);
 }
 
 struct constraint_mask constraint_get(const struct constraints *c, int number, const struct grammar *grammar,

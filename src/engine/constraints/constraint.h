@@ -28,7 +28,7 @@ struct constraint_options {
     /* Returns a request whose grammar was compiled or refused. On the compiling thread. */
     void (*is_compiled)(void *user, struct request *request);
     void *user;
-    bool has_no_mask_thread; /* for tests: the caller computes slices by constraint_take_turn() */
+    bool has_no_mask_thread; /* for tests: the caller computes slices by constraint_compute_slice() */
 };
 
 /* Allocates the memory for all masks and starts the threads. TUTTI_E_MEMORY. */
@@ -73,7 +73,7 @@ struct constraint_mask constraint_get(const struct constraints *c, int slot, con
                                       int index);
 
 /* Computes the next slice; the mask thread calls it in a loop. False: no mask is requested. */
-bool constraint_take_turn(struct constraints *c);
+bool constraint_compute_slice(struct constraints *c);
 
 /* Turns status into the error that the client gets. */
 void constraint_explain(enum tutti_status status, struct tutti_error *err);

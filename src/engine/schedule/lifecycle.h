@@ -1,22 +1,22 @@
-/* The life of a sequence: a state machine. Every change of a sequence's state, tokens and pages is
- * made here.
+/* The life of a sequence: a state machine. Every change of a sequence's state and of its tokens is
+ * made here; plan.c adds draft tokens, and pages for planned rows.
  *
- *   from                 cause                                      by                     to
- *   -------------------  -----------------------------------------  ---------------------  ----------
- *   FREE                 its request starts, its pages are taken    lifecycle_start()      running (1)
- *   FREE                 a sibling starts                           lifecycle_start()      RESERVED
- *   FREE                 another choice of a computed prompt        scheduler_fork()       COMPUTED
- *   RESERVED, COMPUTED   it continues a sibling's tokens            scheduler_copy()       COMPUTED
- *   PREEMPTED            its pages are taken again                  lifecycle_run()        running (1)
- *   RESTORING            its pages were read, or it stops waiting   lifecycle_restored()   (2)
- *   PREFILL              others have computed its next pages        lifecycle_adopt()      (2)
- *   PREFILL, DECODE      a step computed its rows                   scheduler_advance()    (2)
- *   PREFILL, DECODE      the same, but its token mask is late       scheduler_advance()    MASK_WAIT
- *   MASK_WAIT            its token mask is ready                    scheduler_wake()       DECODE
- *   COMPUTED             tokens were drawn                          scheduler_commit()     (2)
- *   DECODE               its keys and values are dropped            scheduler_recompute()  PREFILL
- *   running              pages are needed for sequences before it   lifecycle_preempt...() PREEMPTED
- *   all but FREE         its answer ends                            scheduler_finish()     FREE
+ *   from                cause                                     by                        to
+ *   ------------------  ----------------------------------------  ------------------------  -----------
+ *   FREE                its request starts, its pages are taken   lifecycle_start()         running (1)
+ *   FREE                a sibling starts                          lifecycle_start()         RESERVED
+ *   FREE                another choice of a computed prompt       scheduler_fork()          COMPUTED
+ *   RESERVED, COMPUTED  it continues a sibling's tokens           scheduler_copy()          COMPUTED
+ *   PREEMPTED           its pages are taken again                 lifecycle_run()           running (1)
+ *   RESTORING           its pages were read, or it stops waiting  lifecycle_restored()      (2)
+ *   PREFILL             others have computed its next pages       lifecycle_adopt()         (2)
+ *   PREFILL, DECODE     a step computed its rows                  scheduler_advance()       (2)
+ *   PREFILL, DECODE     the same, but its token mask is late      scheduler_advance()       MASK_WAIT
+ *   MASK_WAIT           its token mask is ready                   scheduler_wake()          DECODE
+ *   COMPUTED            tokens were drawn                         scheduler_commit()        (2)
+ *   DECODE              its keys and values are dropped           scheduler_recompute()     PREFILL
+ *   running             pages are needed for sequences before it  lifecycle_preempt_last()  PREEMPTED
+ *   all but FREE        its answer ends                           scheduler_finish()        FREE
  *
  * Running are RESTORING, PREFILL, DECODE, MASK_WAIT and COMPUTED. (1): RESTORING if pages are read
  * from the spill file, else (2). (2): by the number of tokens to compute: PREFILL for two or more,
