@@ -134,7 +134,10 @@ struct step {
     const int32_t *prefix_lens;        /* [n_seqs]; NULL: 0 for all */
     const int32_t *rope_positions;     /* [n_rows]: positions for rope; NULL: positions */
     const int32_t *block_positions;    /* [n_rows]: second positions of ROPE_2D; NULL: 0 for all */
-    const int32_t *adapters;           /* [n_seqs]: index of the adapter, -1: none; NULL: none for all */
+    /* [n_seqs]: a number that a sequence keeps from step to step, so that its page table can be sent
+     * as changes (page_tables.h); NULL: its index in this step. */
+    const int32_t *slots;
+    const int32_t *adapters; /* [n_seqs]: index of the adapter, -1: none; NULL: none for all */
 };
 
 struct backend;

@@ -392,6 +392,7 @@ static void fill_rows(struct scheduler *s)
                            .seqs = s->row_seqs,
                            .page_tables = s->page_tables,
                            .output_rows = s->output_rows,
+                           .slots = s->slots,
                            .adapters = s->adapters };
     if (s->options.desc) {
         step->prefix_lens = s->prefix_lens;
@@ -418,6 +419,7 @@ static void fill_rows(struct scheduler *s)
                                    &s->block_positions[step->n_rows]);
             s->row_seqs[step->n_rows++] = step->n_seqs;
         }
+        s->slots[step->n_seqs] = i;
         s->adapters[step->n_seqs] = seq->request->adapter;
         s->prefix_lens[step->n_seqs] = seq->prefix.n;
         s->page_tables[step->n_seqs++] = seq->page_table;

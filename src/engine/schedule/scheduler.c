@@ -38,6 +38,7 @@ static bool reserve(struct scheduler *s)
     s->output_rows = calloc(n_rows, sizeof *s->output_rows);
     s->rope_positions = calloc(n_rows, sizeof *s->rope_positions);
     s->block_positions = calloc(n_rows, sizeof *s->block_positions);
+    s->slots = calloc(n_seqs, sizeof *s->slots);
     s->adapters = calloc(n_seqs, sizeof *s->adapters);
     s->prefix_lens = calloc(n_seqs, sizeof *s->prefix_lens);
     s->n_holders = calloc((size_t)s->options.n_pages, sizeof *s->n_holders);
@@ -45,8 +46,8 @@ static bool reserve(struct scheduler *s)
     s->page_table_memory = calloc(n_seqs, n_pages * sizeof *s->page_table_memory);
     if (!s->seqs || !s->lookups || !s->entries || !s->copies || !s->proposals || !s->page_tables ||
         !s->token_ids || !s->positions || !s->row_seqs || !s->output_rows || !s->rope_positions ||
-        !s->block_positions || !s->prefix_lens || !s->adapters || !s->n_holders || !s->ids_memory ||
-        !s->page_table_memory)
+        !s->block_positions || !s->prefix_lens || !s->slots || !s->adapters || !s->n_holders ||
+        !s->ids_memory || !s->page_table_memory)
         return false;
     for (size_t i = 0; i < n_seqs; i++) {
         s->seqs[i].ids = s->ids_memory + i * n_ids;
@@ -97,6 +98,7 @@ void scheduler_free(struct scheduler *s)
     free(s->rope_positions);
     free(s->block_positions);
     free(s->adapters);
+    free(s->slots);
     free(s->prefix_lens);
     free(s->row_seqs);
     free(s->positions);

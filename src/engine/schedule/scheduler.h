@@ -121,7 +121,7 @@ struct scheduler {
     int32_t *token_ids, *positions, *row_seqs, *output_rows; /* [max_batch_tokens] */
     int32_t *rope_positions, *block_positions;               /* [max_batch_tokens]; with options.desc */
     const int32_t **page_tables;                             /* [max_seqs] */
-    int32_t *prefix_lens, *adapters;                         /* [max_seqs] */
+    int32_t *prefix_lens, *slots, *adapters;                 /* [max_seqs] */
     int32_t *ids_memory, *page_table_memory, *lookup_memory; /* of all sequences */
     int32_t *n_holders;                                      /* [n_pages] scratch of the audit */
 };

@@ -10,10 +10,22 @@
 enum { FIRST_ROOM = 1 << 14, MAX_COPIES = 1 << 10 };
 
 /* Messages of rank 0: one of these numbers, then the message's fields. */
-enum { MSG_STEP, MSG_COPIES, MSG_RESERVE, MSG_KV_NEW, MSG_KV_FREE, MSG_MEMORY, MSG_TAKEN, MSG_ROOM, MSG_END };
+enum {
+    MSG_STEP,
+    MSG_COPIES,
+    MSG_RESERVE,
+    MSG_KV_NEW,
+    MSG_KV_FREE,
+    MSG_MEMORY,
+    MSG_TAKEN,
+    MSG_ROOM,
+    MSG_TABLES,
+    MSG_END
+};
 
 /* The header of MSG_STEP. Then follow the arrays of struct step (has: which optional ones), the
- * copies, the length of each page table, and the page tables. */
+ * copies; of each sequence the slot, and the first and the number of the changed entries of its page
+ * table; and those entries. */
 enum { HAS_PREFIXES = 1, HAS_ROPE = 2, HAS_BLOCKS = 4, HAS_ADAPTERS = 8 };
 struct step_head {
     int32_t message, n_rows, n_seqs, n_outputs, n_hidden, has, n_copies;
@@ -85,6 +97,7 @@ void group_free(struct group *g)
         return;
     free(g->plan);
     free((void *)g->tables);
+    page_tables_clear(&g->page_tables);
     free(g->copies);
     free(g);
 }
@@ -134,6 +147,17 @@ static bool send_room(struct group *g, size_t n_ints)
     return n_room <= INT32_MAX && send_short(g, MSG_ROOM, (int32_t)n_room, 0) && make_room(g, n_room);
 }
 
+/* Makes room for page tables on every rank; if there was too little, all entries are sent again. */
+static bool send_table_room(struct group *g, int n_slots, int max_pages)
+{
+    if (page_tables_has_room(&g->page_tables, n_slots, max_pages))
+        return true;
+    n_slots = n_slots > g->page_tables.n_slots ? n_slots : g->page_tables.n_slots;
+    max_pages = max_pages > g->page_tables.max_pages ? max_pages : g->page_tables.max_pages;
+    return send_short(g, MSG_TABLES, n_slots, max_pages) &&
+           page_tables_reserve(&g->page_tables, n_slots, max_pages);
+}
+
 bool group_lead_reserve(struct group *g, int max_rows, int max_outputs)
 {
     return send_short(g, MSG_RESERVE, max_rows, max_outputs);
@@ -157,6 +181,38 @@ static size_t measure_tables(int32_t *lengths, const struct step *step, int page
     return n;
 }
 
+static int32_t slot_of(const struct step *step, int s)
+{
+    return step->slots ? step->slots[s] : s;
+}
+
+/* Room for the step's page tables, whose lengths are given. */
+static bool reserve_tables(struct group *g, const struct step *step, const int32_t *lengths)
+{
+    int n_slots = 1, max_pages = 1;
+    for (int s = 0; s < step->n_seqs; s++) {
+        n_slots = slot_of(step, s) >= n_slots ? slot_of(step, s) + 1 : n_slots;
+        max_pages = lengths[s] > max_pages ? lengths[s] : max_pages;
+    }
+    return send_table_room(g, n_slots, max_pages);
+}
+
+/* Appends the changes of the page tables. */
+static int32_t *put_tables(struct group *g, int32_t *at, const struct step *step, int page_tokens)
+{
+    int n_seqs = step->n_seqs;
+    int32_t *slots = at, *firsts = at + n_seqs, *counts = at + 2 * n_seqs;
+    at += 3 * n_seqs;
+    measure_tables(counts, step, page_tokens);
+    for (int s = 0; s < n_seqs; s++) {
+        slots[s] = slot_of(step, s);
+        counts[s] = page_tables_change(&g->page_tables, slots[s], step->page_tables[s], counts[s],
+                                       &firsts[s]);
+        at = put(at, step->page_tables[s] + firsts[s], counts[s]);
+    }
+    return at;
+}
+
 bool group_lead_step(struct group *g, const struct step *step, int page_tokens)
 {
     struct step_head head = { .message = MSG_STEP,
@@ -168,12 +224,11 @@ bool group_lead_step(struct group *g, const struct step *step, int page_tokens)
     head.has = (step->prefix_lens ? HAS_PREFIXES : 0) | (step->rope_positions ? HAS_ROPE : 0) |
                (step->block_positions ? HAS_BLOCKS : 0) | (step->adapters ? HAS_ADAPTERS : 0);
     size_t n_most = HEAD_INTS + 5 * (size_t)step->n_rows + (size_t)step->n_outputs +
-                    3 * (size_t)step->n_seqs + 2 * (size_t)g->n_copies;
+                    5 * (size_t)step->n_seqs + 2 * (size_t)g->n_copies;
     if (!send_room(g, n_most))
         return false;
-    size_t n_tables = measure_tables(
-        g->plan, step, page_tokens); /* only grows the buffer for the lengths; measured again below */
-    if (!send_room(g, n_most + n_tables))
+    size_t n_tables = measure_tables(g->plan, step, page_tokens); /* measured again below */
+    if (!reserve_tables(g, step, g->plan) || !send_room(g, n_most + n_tables))
         return false;
     int32_t *at = put(g->plan, (const int32_t *)(const void *)&head, HEAD_INTS);
     at = put(at, step->token_ids, step->n_rows);
@@ -190,11 +245,7 @@ bool group_lead_step(struct group *g, const struct step *step, int page_tokens)
         at = put(at, step->adapters, step->n_seqs);
     at = put(at, g->copies, 2 * g->n_copies);
     g->n_copies = 0;
-    int32_t *lengths = at;
-    measure_tables(lengths, step, page_tokens);
-    at += step->n_seqs;
-    for (int s = 0; s < step->n_seqs; s++)
-        at = put(at, step->page_tables[s], lengths[s]);
+    at = put_tables(g, at, step, page_tokens);
     return send_plan(g, (size_t)(at - g->plan));
 }
 
@@ -270,8 +321,8 @@ enum tutti_status model_reserve_tables(struct model *model, int max_rows, int ma
     if (!g)
         return TUTTI_OK;
     size_t rows = (size_t)max_rows, seqs = (size_t)(max_seqs < max_rows ? max_seqs : max_rows);
-    size_t n = HEAD_INTS + 6 * rows + 3 * seqs + 2 * (size_t)MAX_COPIES + seqs * (size_t)max_pages;
-    if (send_room(g, n))
+    size_t n = HEAD_INTS + 6 * rows + 5 * seqs + 2 * (size_t)MAX_COPIES + seqs * (size_t)max_pages;
+    if (send_room(g, n) && send_table_room(g, max_seqs, max_pages))
         return TUTTI_OK;
     enum tutti_status st = cluster_check(g->cluster, err);
     return st != TUTTI_OK ? st : error_set(err, TUTTI_E_MEMORY, "no memory for the plan of a step");
@@ -350,7 +401,7 @@ static void copy_pages(struct model *model, struct kv_memory *kv, const int32_t 
         be->ops->kv_copy_page(be, kv, copies[2 * i], copies[2 * i + 1]);
 }
 
-static void follow_step(struct model *model, struct kv_memory *kv)
+static enum tutti_status follow_step(struct model *model, struct kv_memory *kv, struct tutti_error *err)
 {
     struct group *g = model->group;
     struct step_head head;
@@ -374,10 +425,17 @@ static void follow_step(struct model *model, struct kv_memory *kv)
     if (head.has & HAS_ADAPTERS)
         step.adapters = take(&at, head.n_seqs);
     copy_pages(model, kv, take(&at, 2 * head.n_copies), head.n_copies);
-    const int32_t *lengths = take(&at, head.n_seqs);
-    for (int s = 0; s < head.n_seqs; s++)
-        g->tables[s] = take(&at, lengths[s]);
+    const int32_t *slots = take(&at, head.n_seqs), *firsts = take(&at, head.n_seqs),
+                  *counts = take(&at, head.n_seqs);
+    for (int s = 0; s < head.n_seqs; s++) {
+        if (!page_tables_set(&g->page_tables, slots[s], firsts[s], take(&at, counts[s]), counts[s]))
+            return error_set(err, TUTTI_E_INTERNAL,
+                             "rank 0 sent entries %d to %d of page table %d, which do not fit", firsts[s],
+                             firsts[s] + counts[s] - 1, slots[s]);
+        g->tables[s] = page_tables_get(&g->page_tables, slots[s]);
+    }
     (void)model_forward(model, kv, &step);
+    return TUTTI_OK;
 }
 
 /* On failure this rank ends, and the others notice. */
@@ -388,8 +446,7 @@ static enum tutti_status follow_one(struct model *model, struct kv_memory **kv, 
     uint64_t n_bytes, all[CLUSTER_MAX_RANKS] = { 0 };
     switch (g->plan[0]) {
     case MSG_STEP:
-        follow_step(model, *kv);
-        return TUTTI_OK;
+        return follow_step(model, *kv, err);
     case MSG_COPIES:
         copy_pages(model, *kv, g->plan + 2, g->plan[1]);
         return TUTTI_OK;
@@ -416,6 +473,10 @@ static enum tutti_status follow_one(struct model *model, struct kv_memory **kv, 
     case MSG_TAKEN:
         (void)cluster_values(g->cluster, memory_resident(), all);
         return TUTTI_OK;
+    case MSG_TABLES:
+        return page_tables_reserve(&g->page_tables, g->plan[1], g->plan[2])
+                   ? TUTTI_OK
+                   : error_set(err, TUTTI_E_MEMORY, "no memory for the page tables of a step");
     case MSG_ROOM:
         return make_room(g, (size_t)g->plan[1])
                    ? TUTTI_OK

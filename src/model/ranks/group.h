@@ -7,6 +7,7 @@
 #ifndef TUTTI_MODEL_RANKS_GROUP_H
 #define TUTTI_MODEL_RANKS_GROUP_H
 
+#include "backend/page_tables.h"
 #include "cluster/cluster.h"
 #include "model/ranks/split.h"
 
@@ -17,8 +18,9 @@ struct group {
                      1]; /* first id of each rank's part of the vocabulary, then the end */
     int32_t *plan;       /* [n_room] the message that is broadcast */
     size_t n_room;
-    const int32_t **tables; /* [n_room / 4] followers only: the page tables in plan */
-    int32_t *copies;        /* dst, src of the pages copied since the last step */
+    struct page_tables page_tables; /* of rank 0: as the other ranks have them; they: of rank 0 */
+    const int32_t **tables;         /* [n_room / 4] followers only: the step's, in page_tables */
+    int32_t *copies;                /* dst, src of the pages copied since the last step */
     int n_copies;
     bool has_kv;
     bool is_joined, is_over; /* every rank has loaded the model; rank 0 sent its last message */
