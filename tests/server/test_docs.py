@@ -48,6 +48,8 @@ def test_an_example_gives_the_reply_that_follows_it(server, command, reply):
     done = subprocess.run(["bash", "-c", script.replace("curl ", "curl -sS ")], capture_output=True, text=True, timeout=PATIENCE,
                           check=True)
     pattern = ".*".join(re.escape(part) for part in normalized(reply).split("…"))
+    if "/llm/generate" in command:  # how much a step returns depends on when it is called: here up to all of the answer
+        pattern = pattern.replace("sending", "(sending|end)").partition(r"\}\{")[0] + ".*"
     assert re.fullmatch(pattern, normalized(done.stdout), re.S), f"{command}\n{reply}\n{done.stdout}"
 
 
