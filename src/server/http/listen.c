@@ -227,7 +227,7 @@ static enum tutti_status listen_unix(struct listeners *listeners, enum http_serv
 
 /* ---- inherited from systemd -------------------------------------------------------------------------------------- */
 
-static void describe(struct listeners *listeners, int fd)
+static void describe_address(struct listeners *listeners, int fd)
 {
     union address address = address_of(fd);
     char host[INET6_ADDRSTRLEN] = "", *out = listeners->services[HTTP_SERVICE_API].address;
@@ -249,7 +249,7 @@ static enum tutti_status listen_inherited(struct listeners *listeners, const int
                                           struct tutti_error *err)
 {
     enum tutti_status st = TUTTI_OK;
-    describe(listeners, fds[0]);
+    describe_address(listeners, fds[0]);
     listeners->is_inherited = true;
     for (int i = 0; st == TUTTI_OK && i < n; i++)
         st = add_listener(listeners, HTTP_SERVICE_API, fds[i], 0, err);
