@@ -19,7 +19,6 @@ FIXTURES = os.path.join(ROOT, "tests", "fixtures")
 COMMANDS = ["serve", "chat", "generate", "bench", "load", "convert", "perplexity", "inspect", "tokenize", "logits",
             "shard", "ranks", "plan"]
 PATIENCE = 120 * int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
-SANITIZED = "ASAN_OPTIONS" in os.environ or "TSAN_OPTIONS" in os.environ
 EXACT = ["--type", "f32", "--kv-type", "f32"]
 GREEDY = ["--temperature", "0"] + EXACT
 
@@ -522,9 +521,10 @@ def test_bench_of_prompt_lookup():
         assert ("ratio" in r) == ("lookup" in kind or kind == "text")
         if "lookup" not in kind:
             assert r["accepted"] == r["rejected"] == 0 and r["steps"] >= r["tokens"]
+        assert r["steps"] >= r["tokens"] - r["accepted"]
     copied = points["copied, lookup"]
-    if not SANITIZED:  # a sanitizer's kernels compute so slowly that more rows in a step never pay
-        assert copied["accepted"] > 0 and copied["steps"] < points["copied"]["steps"]
+    # Whether more rows in a step pay depends on the durations that were measured.
+    assert copied["steps"] < points["copied"]["steps"] or copied["accepted"] == 0
     assert copied["ratio"] == pytest.approx(copied["tok_s"] / points["copied"]["tok_s"])
 
 

@@ -471,11 +471,12 @@ def test_conversations_are_kept_apart_and_survive_a_reload(page):
     assert len(page.all("#chat-list li")) == 2
     page.driver.refresh()
     page.wait(lambda: len(page.all("#chat-list li")) == 2)
-    texts = set()
+    texts = {}
     for i in range(2):
         page.click(f"#chat-list li:nth-child({i + 1}) button")
-        texts.add(page.text("#messages .assistant .body"))
-    assert len(texts) == 2
+        page.wait(lambda: page.one("#messages").get_attribute("data-chat") not in texts and page.all("#messages .assistant .body"))
+        texts[page.one("#messages").get_attribute("data-chat")] = page.text("#messages .assistant .body")
+    assert len(set(texts.values())) == 2
 
 
 def test_settings_are_used(page):
