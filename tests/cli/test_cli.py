@@ -18,6 +18,7 @@ DEMO = os.path.join(ROOT, "models", "demo")
 FIXTURES = os.path.join(ROOT, "tests", "fixtures")
 COMMANDS = ["serve", "chat", "generate", "bench", "load", "convert", "perplexity", "inspect", "tokenize", "logits",
             "shard", "ranks", "plan"]
+SANITIZED = "ASAN_OPTIONS" in os.environ or "TSAN_OPTIONS" in os.environ
 PATIENCE = 120 * int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
 EXACT = ["--type", "f32", "--kv-type", "f32"]
 GREEDY = ["--temperature", "0"] + EXACT
