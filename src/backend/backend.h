@@ -129,15 +129,23 @@ struct step {
     const int32_t *positions; /* [n_rows] */
     const int32_t *seqs;      /* [n_rows], 0..n_seqs-1 */
     const int32_t *const *page_tables; /* [n_seqs]: page_tables[s][p / page_tokens] holds position p */
-    const int32_t *output_rows;        /* [n_outputs]: rows that need logits, then the n_hidden rows */
-    float *hidden;                     /* host, [n_hidden][d_model]: output; NULL if n_hidden is 0 */
-    const int32_t *prefix_lens;        /* [n_seqs]; NULL: 0 for all */
-    const int32_t *rope_positions;     /* [n_rows]: positions for rope; NULL: positions */
-    const int32_t *block_positions;    /* [n_rows]: second positions of ROPE_2D; NULL: 0 for all */
+    /* [n_seqs]: the same for the layers with a window, whose pages are others; NULL: page_tables. Entries
+     * of pages that no row sees through these layers may be any page. */
+    const int32_t *const *window_tables;
+    const int32_t *output_rows;     /* [n_outputs]: rows that need logits, then the n_hidden rows */
+    float *hidden;                  /* host, [n_hidden][d_model]: output; NULL if n_hidden is 0 */
+    const int32_t *prefix_lens;     /* [n_seqs]; NULL: 0 for all */
+    const int32_t *rope_positions;  /* [n_rows]: positions for rope; NULL: positions */
+    const int32_t *block_positions; /* [n_rows]: second positions of ROPE_2D; NULL: 0 for all */
     /* [n_seqs]: a number that a sequence keeps from step to step, so that its page table can be sent
      * as changes (page_tables.h); NULL: its index in this step. */
     const int32_t *slots;
     const int32_t *adapters; /* [n_seqs]: index of the adapter, -1: none; NULL: none for all */
+};
+
+/* A page that is copied; in the layers with a window other numbers. */
+struct page_copy {
+    int32_t dst, src, window_dst, window_src;
 };
 
 struct backend;
@@ -180,15 +188,17 @@ struct backend_ops {
     void (*lora_free)(struct backend *be, struct lora *lora); /* NULL is allowed */
     size_t (*lora_bytes)(const struct lora *lora);
 
-    /* n_pages pages for every layer; dtype as in kv_type.h. Address space is reserved here; the
-     * system backs it soon. */
-    enum tutti_status (*kv_new)(struct backend *be, struct kv_memory **out, int n_pages, enum dtype dtype,
-                                struct tutti_error *err);
+    /* n_pages pages for every layer without a window, n_window_pages for every layer with one; dtype as
+     * in kv_type.h. Address space is reserved here; the system backs it soon. */
+    enum tutti_status (*kv_new)(struct backend *be, struct kv_memory **out, int n_pages, int n_window_pages,
+                                enum dtype dtype, struct tutti_error *err);
     void (*kv_free)(struct backend *be, struct kv_memory *kv);           /* NULL is allowed */
     size_t (*kv_page_bytes)(const struct backend *be, enum dtype dtype); /* all layers, keys and values */
-    void (*kv_copy_page)(struct backend *be, struct kv_memory *kv, int32_t dst, int32_t src);
+    size_t (*kv_window_bytes)(const struct backend *be,
+                              enum dtype dtype); /* of those, layers with a window */
+    void (*kv_copy_page)(struct backend *be, struct kv_memory *kv, const struct page_copy *copy);
     /* Between steps: copies a page, kv_page_bytes of all layers as the backend stores it, to host
-     * or from host. */
+     * or from host. The page has the same number in all layers. */
     void (*kv_read_page)(struct backend *be, const struct kv_memory *kv, int32_t page_id, void *host);
     void (*kv_write_page)(struct backend *be, struct kv_memory *kv, int32_t page_id, const void *host);
 

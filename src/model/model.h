@@ -106,6 +106,9 @@ static inline const struct layer_desc *model_layer(const struct model_desc *d, i
     return &d->kinds[d->kind_of[layer]];
 }
 
+/* The widest window of any layer; 0: no layer has one. */
+int model_window(const struct model_desc *desc);
+
 /* Keys and values of one position in all layers. */
 uint64_t model_kv_bytes(const struct model_desc *desc, enum dtype kv_type);
 
@@ -135,7 +138,7 @@ struct chat_format {
     bool has_metadata_line; /* a reply's first line is metadata: hidden if it is blank */
     bool trims_reply;       /* blanks and newlines around the reply are removed */
     bool fills_in_time;     /* a reply's "[[训练时间]]", the time of training, is shown as "2023年" */
-    bool widens_marks;      /* , ! : ; ? next to a Chinese character are shown full-width; fills_in_time too */
+    bool widens_marks; /* , ! : ; ? next to a Chinese character are shown full-width; fills_in_time too */
 };
 
 struct family;
@@ -268,12 +271,12 @@ static inline int model_pages_of(const struct model *model, int64_t n_tokens)
     return (int)kv_pages_of(n_tokens, model_page_tokens(model));
 }
 
-/* Allocates n_pages pages for every layer, of the model's kv_type, on every rank. On success *out
- * is the caller's. */
+/* Allocates n_pages pages for every layer, n_window_pages for those with a window, of the model's
+ * kv_type, on every rank. On success *out is the caller's. */
 MUST_CHECK enum tutti_status model_kv_new(struct model *model, struct kv_memory **out, int n_pages,
-                                          struct tutti_error *err);
+                                          int n_window_pages, struct tutti_error *err);
 void model_kv_free(struct model *model, struct kv_memory *kv); /* NULL is allowed */
-void model_kv_copy_page(struct model *model, struct kv_memory *kv, int32_t dst, int32_t src);
+void model_kv_copy_page(struct model *model, struct kv_memory *kv, const struct page_copy *copy);
 
 /* Bytes that this process may still allocate for pages: with several ranks, the minimum over
  * them. */

@@ -101,7 +101,9 @@ static enum tutti_status runner_init(struct evaluation *r, struct tutti_error *e
     for (int i = 0; i < r->n_slots; i++)
         r->tables[i] = r->pages + (int64_t)i * r->n_pages;
     enum tutti_status st = model_reserve(r->model, r->max_rows, r->max_rows, err);
-    return st == TUTTI_OK ? model_kv_new(r->model, &r->kv, r->n_slots * r->n_pages, err) : st;
+    return st == TUTTI_OK
+               ? model_kv_new(r->model, &r->kv, r->n_slots * r->n_pages, r->n_slots * r->n_pages, err)
+               : st;
 }
 
 /* The rows [begin, end) of each of n_slots windows, as one step. Returns how many have logits. */

@@ -376,19 +376,13 @@ static void answers_are_those_of_one_rank_in_any_company(void **state)
         const char *name, *adapter;
         int n_ranks;
     } CASES[] = {
-        { "llama-tiny", "llama-all", 2 },
-        { "llama-tiny-tied", "llama-tied", 2 },
-        { "qwen2-tiny", "qwen2", 2 },
-        { "qwen3-tiny", "qwen3", 2 },
-        { "mistral-tiny", "mistral", 2 },
-        { "chatglm3-tiny", "chatglm3", 4 },
-        { "glm-4-9b-tiny", "glm-4-9b", 2 },
-        { "glm-tiny", "glm", 2 },
-        { "glm4-tiny", "glm4", 2 },
-        { "gpt2-tiny", "gpt2", 2 },
-        { "bloom-tiny", "bloom", 2 },
-        { "pangu-tiny", "pangu", 2 },
-        { "chatglm-6b-tiny", "chatglm-6b", 2 },
+        { "llama-tiny", "llama-all", 2 },   { "llama-tiny-tied", "llama-tied", 2 },
+        { "qwen2-tiny", "qwen2", 2 },       { "qwen3-tiny", "qwen3", 2 },
+        { "mistral-tiny", "mistral", 2 },   { "qwen3-tiny-windows", NULL, 2 },
+        { "chatglm3-tiny", "chatglm3", 4 }, { "glm-4-9b-tiny", "glm-4-9b", 2 },
+        { "glm-tiny", "glm", 2 },           { "glm4-tiny", "glm4", 2 },
+        { "gpt2-tiny", "gpt2", 2 },         { "bloom-tiny", "bloom", 2 },
+        { "pangu-tiny", "pangu", 2 },       { "chatglm-6b-tiny", "chatglm-6b", 2 },
     };
     uint64_t n_preemptions = 0, n_cached = 0, n_accepted = 0, n_rejected = 0;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
@@ -402,7 +396,8 @@ static void answers_are_those_of_one_rank_in_any_company(void **state)
         talk_on(&want, adapter, n);
         check_same(&want, &alone, false, "against one rank");
 
-        got = (struct talk){ .name = CASES[i].name, .options = { .kv_bytes = 200 } };
+        /* in pieces: layers with a window give pages back */
+        got = (struct talk){ .name = CASES[i].name, .options = { .kv_bytes = 200, .max_batch_tokens = 16 } };
         talk_on(&got, adapter, n);
         check_same(&got, &want, true, "together");
         n_cached += got.stats.n_cached_tokens;

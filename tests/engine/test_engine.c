@@ -708,6 +708,19 @@ static void wrong_options_are_refused(void **state)
     mock_model_free(mock);
 }
 
+/* A window of 4096 in steps of 512 rows: 256 + 32 + 2 slots, of the 1024 pages that four windows take. */
+static void layers_with_a_window_get_fewer_slots_than_pages(void **state)
+{
+    (void)state;
+    struct window_room room = engine_window_room(16, 4096, 512, 32768);
+    assert_float_equal(room.slots_per_page, 290.0 / 1024, 1e-9);
+    assert_int_equal(room.n_least_pages, 1024);
+    assert_float_equal(engine_window_room(16, 4096, 512, 8192).slots_per_page, 290.0 / 512, 1e-9);
+    assert_float_equal(engine_window_room(16, 4096, 512, 4096).slots_per_page, 1,
+                       0); /* no longer than a context */
+    assert_float_equal(engine_window_room(16, 0, 512, 32768).slots_per_page, 1, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -732,6 +745,7 @@ int main(void)
         cmocka_unit_test(neither_reading_nor_decoding_starves),
         cmocka_unit_test(a_bad_logit_ends_its_choice_alone),
         cmocka_unit_test(wrong_requests_are_refused_with_their_field),
+        cmocka_unit_test(layers_with_a_window_get_fewer_slots_than_pages),
         cmocka_unit_test(wrong_options_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -28,6 +28,7 @@ static struct bench bench_new(struct scheduler_options options)
     options.page_tokens = PAGE;
     options.max_context = MAX_CONTEXT;
     options.max_batch_tokens = options.max_outputs = 64;
+    options.n_slots = options.n_pages;
     assert_int_equal(scheduler_new(&b.s, &options, NULL), TUTTI_OK);
     return b;
 }

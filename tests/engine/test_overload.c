@@ -76,6 +76,7 @@ static struct machine *machine_new(uint64_t limit_us)
                                          .max_requests = n,
                                          .max_slowdown = 2,
                                          .no_prefix_cache = true };
+    options.n_slots = options.n_pages;
     assert_int_equal(scheduler_new(&m->s, &options, NULL), TUTTI_OK);
     m->memory = calloc((size_t)n, sizeof *m->memory);
     assert_non_null(m->memory);

@@ -29,6 +29,7 @@ static struct bench *bench_new(struct scheduler_options options)
     options.page_tokens = 16;
     if (options.max_outputs == 0)
         options.max_outputs = options.max_batch_tokens;
+    options.n_slots = options.n_pages;
     assert_int_equal(scheduler_new(&b->s, &options, NULL), TUTTI_OK);
     return b;
 }

@@ -127,7 +127,7 @@ static void attend(struct backend *be, const struct attention_case *c, const flo
     int n_q = c->n_heads * c->head_dim, n_row = row_floats(c);
     struct tutti_error err;
     struct kv_memory *kv = NULL;
-    if (be->ops->kv_new(be, &kv, 2 * MAX_PAGES, c->kv_type, &err) != TUTTI_OK)
+    if (be->ops->kv_new(be, &kv, 2 * MAX_PAGES, 2 * MAX_PAGES, c->kv_type, &err) != TUTTI_OK)
         fail_msg("%s", err.text);
     int32_t table[MAX_PAGES], other_table[MAX_PAGES];
     for (int i = 0; i < MAX_PAGES; i++) {
@@ -415,7 +415,7 @@ static void what_a_page_held_before_has_no_influence(void **state)
         struct backend *be = backend_make(1, &c, NULL, 16);
         struct tutti_error err;
         struct kv_memory *kv = NULL;
-        assert_int_equal(be->ops->kv_new(be, &kv, 2, c.kv_type, &err), TUTTI_OK);
+        assert_int_equal(be->ops->kv_new(be, &kv, 2, 2, c.kv_type, &err), TUTTI_OK);
         int n_row = row_floats(&c);
         float *bad = malloc((size_t)(16 * n_row) * sizeof *bad),
               *good = random_floats((size_t)(5 * n_row), 1);
@@ -448,7 +448,7 @@ static void what_a_page_held_before_has_no_influence(void **state)
             device_end(be, out, y[run], 5 * 128);
         }
         assert_memory_equal(y[0], y[1], sizeof y[0]);
-        be->ops->kv_copy_page(be, kv, 1, 0);
+        be->ops->kv_copy_page(be, kv, &(struct page_copy){ 1, 0, 1, 0 });
         free(bad);
         free(good);
         be->ops->dealloc(be, row);
@@ -490,7 +490,7 @@ static void a_page_that_went_by_host_memory_has_the_same_bits(void **state)
         struct backend *be = backend_make(2, &c, NULL, 16);
         struct kv_memory *kv = NULL;
         struct tutti_error err;
-        assert_int_equal(be->ops->kv_new(be, &kv, 3, c.kv_type, &err), TUTTI_OK);
+        assert_int_equal(be->ops->kv_new(be, &kv, 3, 3, c.kv_type, &err), TUTTI_OK);
         size_t n_bytes = be->ops->kv_page_bytes(be, c.kv_type);
         uint8_t *host = malloc(n_bytes), *again = malloc(n_bytes);
         int n_row = row_floats(&c);
@@ -529,7 +529,7 @@ static void a_page_has_the_size_that_is_promised(void **state)
     assert_int_equal(be->ops->kv_page_bytes(be, DTYPE_I8), 12 * 16 * (128 + 4));
     struct kv_memory *kv = NULL;
     struct tutti_error err;
-    assert_int_equal(be->ops->kv_new(be, &kv, 1, DTYPE_BF16, &err), TUTTI_E_UNSUPPORTED);
+    assert_int_equal(be->ops->kv_new(be, &kv, 1, 1, DTYPE_BF16, &err), TUTTI_E_UNSUPPORTED);
     assert_non_null(strstr(err.text, "expected f16, f32 or int8"));
     assert_null(kv);
     be->ops->free(be);

@@ -541,7 +541,7 @@ static void a_device_says_what_it_can_do_before_it_is_opened(void **state)
         struct kv_memory *kv = NULL;
         bool is_kv = caps->kv_types >> type & 1;
         assert_int_equal(caps->weight_types >> type & 1, dtype_is_weight(type));
-        assert_int_equal(be->ops->kv_new(be, &kv, 1, type, NULL), is_kv ? TUTTI_OK : TUTTI_E_UNSUPPORTED);
+        assert_int_equal(be->ops->kv_new(be, &kv, 1, 1, type, NULL), is_kv ? TUTTI_OK : TUTTI_E_UNSUPPORTED);
         be->ops->kv_free(be, kv);
     }
     be->ops->free(be);

@@ -206,7 +206,8 @@ static void run_mixed(struct model *model, int32_t ids[N_SEQS][MAX_IDS], float *
     float *rows = malloc(MAX_ROWS * n_vocab * sizeof *rows);
     assert_non_null(rows);
     assert_int_equal(model_reserve(model, MAX_ROWS, MAX_ROWS, NULL), TUTTI_OK);
-    assert_int_equal(op->kv_new(model->backend, &kv, N_SEQS * N_PAGES, model->kv_type, NULL), TUTTI_OK);
+    assert_int_equal(
+        op->kv_new(model->backend, &kv, N_SEQS * N_PAGES, N_SEQS * N_PAGES, model->kv_type, NULL), TUTTI_OK);
     for (int s = 0; s < N_SEQS; s++) {
         for (int p = 0; p < N_PAGES; p++)
             pages[s][p] = p * N_SEQS + s;

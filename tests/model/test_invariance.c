@@ -117,7 +117,9 @@ static void neighbours_change_no_bit(void **state)
         }
         struct kv_memory *kv;
         assert_int_equal(model_reserve(model, 64, 64, NULL), TUTTI_OK);
-        assert_int_equal(op->kv_new(model->backend, &kv, N_SEQS * MAX_PAGES, model->kv_type, NULL), TUTTI_OK);
+        assert_int_equal(
+            op->kv_new(model->backend, &kv, N_SEQS * MAX_PAGES, N_SEQS * MAX_PAGES, model->kv_type, NULL),
+            TUTTI_OK);
         logits = malloc(64 * n_vocab * sizeof *logits);
         assert_non_null(logits);
         int done[N_SEQS] = { 0 };

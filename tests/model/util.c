@@ -38,8 +38,9 @@ static struct run start(struct model *model, const int32_t *prompt, int n_prompt
     struct run run = { .model = model, .prefix = model_find_prefix(&model->desc, prompt, n_prompt) };
     int n_pages = model_pages_of(model, n_tokens);
     assert_int_equal(model_reserve(model, max_rows, max_rows, NULL), TUTTI_OK);
-    assert_int_equal(model->backend->ops->kv_new(model->backend, &run.kv, n_pages, model->kv_type, NULL),
-                     TUTTI_OK);
+    assert_int_equal(
+        model->backend->ops->kv_new(model->backend, &run.kv, n_pages, n_pages, model->kv_type, NULL),
+        TUTTI_OK);
     run.pages = malloc((size_t)n_pages * sizeof *run.pages);
     assert_non_null(run.pages);
     for (int i = 0; i < n_pages; i++)

@@ -47,8 +47,9 @@ static struct mock_model *mock_of(const struct backend *be)
 }
 
 static enum tutti_status mock_kv_new(struct backend *be, struct kv_memory **out, int n_pages,
-                                     enum dtype dtype, struct tutti_error *err)
+                                     int n_window_pages, enum dtype dtype, struct tutti_error *err)
 {
+    (void)n_window_pages;
     (void)dtype;
     struct kv_memory *kv = malloc(sizeof *kv);
     if (kv) {
@@ -84,11 +85,17 @@ static uint64_t mock_arithmetic_checksum(struct backend *be)
     return 7;
 }
 
-static void mock_kv_copy_page(struct backend *be, struct kv_memory *kv, int32_t dst, int32_t src)
+static size_t mock_kv_window_bytes(const struct backend *be, enum dtype dtype)
+{
+    (void)be, (void)dtype;
+    return 0;
+}
+
+static void mock_kv_copy_page(struct backend *be, struct kv_memory *kv, const struct page_copy *copy)
 {
     must(!mock_of(be)->step); /* between steps */
     mock_of(be)->n_copies++;
-    memcpy(page_of(kv, dst), page_of(kv, src), page_size(kv));
+    memcpy(page_of(kv, copy->dst), page_of(kv, copy->src), page_size(kv));
 }
 
 static void mock_kv_read_page(struct backend *be, const struct kv_memory *kv, int32_t page_id, void *host)
@@ -147,6 +154,7 @@ static const struct backend_ops mock_ops = {
     .kv_new = mock_kv_new,
     .kv_free = mock_kv_free,
     .kv_page_bytes = mock_kv_page_bytes,
+    .kv_window_bytes = mock_kv_window_bytes,
     .kv_copy_page = mock_kv_copy_page,
     .kv_read_page = mock_kv_read_page,
     .kv_write_page = mock_kv_write_page,

@@ -161,6 +161,7 @@ static const struct backend_ops CPU_OPS = {
     .kv_new = cpu_kv_new,
     .kv_free = cpu_kv_free,
     .kv_page_bytes = cpu_kv_page_bytes,
+    .kv_window_bytes = cpu_kv_window_bytes,
     .kv_copy_page = cpu_kv_copy_page,
     .kv_read_page = cpu_kv_read_page,
     .kv_write_page = cpu_kv_write_page,

@@ -69,7 +69,7 @@ struct lora_group {
  * are contiguous. */
 struct kv_memory {
     enum dtype dtype;
-    int n_pages, n_layers;
+    int n_layers;
     size_t n_bytes;
     uint8_t *base;
     struct memory_backing *backing;
@@ -77,8 +77,16 @@ struct kv_memory {
         uint8_t *base;     /* of page 0 */
         size_t head_bytes; /* keys of one page and head; values have the same size */
         size_t page_bytes; /* keys and values of all heads */
+        bool has_window;
     } layers[];
 };
+
+/* The page table of a sequence of a step, in layers of this shape. */
+static inline const int32_t *cpu_page_table(const struct step *step, const struct attention_shape *shape,
+                                            int seq)
+{
+    return shape->window > 0 && step->window_tables ? step->window_tables[seq] : step->page_tables[seq];
+}
 
 /* A tile: consecutive rows of one sequence, which go through its blocks of positions together. Its
  * work is split into units: one for each KV head and up to 16 query heads of it (a head group). If
@@ -263,11 +271,12 @@ enum tutti_status cpu_reserve_sampling(struct backend *be, int n_vocab, struct t
 void cpu_sample(struct backend *be, struct floats logits, int n_vocab, struct sample_input *inputs, int n);
 void cpu_sampling_release(struct cpu_backend *cpu);
 
-enum tutti_status cpu_kv_new(struct backend *be, struct kv_memory **out, int n_pages, enum dtype dtype,
-                             struct tutti_error *err);
+enum tutti_status cpu_kv_new(struct backend *be, struct kv_memory **out, int n_pages, int n_window_pages,
+                             enum dtype dtype, struct tutti_error *err);
 void cpu_kv_free(struct backend *be, struct kv_memory *kv);
 size_t cpu_kv_page_bytes(const struct backend *be, enum dtype dtype);
-void cpu_kv_copy_page(struct backend *be, struct kv_memory *kv, int32_t dst, int32_t src);
+size_t cpu_kv_window_bytes(const struct backend *be, enum dtype dtype);
+void cpu_kv_copy_page(struct backend *be, struct kv_memory *kv, const struct page_copy *copy);
 void cpu_kv_read_page(struct backend *be, const struct kv_memory *kv, int32_t page_id, void *host);
 void cpu_kv_write_page(struct backend *be, struct kv_memory *kv, int32_t page_id, const void *host);
 void cpu_kv_store(struct cpu_backend *cpu, const struct kv_memory *kv, int layer, int row, const float *k,

@@ -353,7 +353,7 @@ static void load_queries(const struct attention_job *job, const struct attention
         .base = keys_of(job, heads->kv_head),
         .page_bytes = job->kv->layers[job->layer].page_bytes,
         .values_offset = job->kv->layers[job->layer].head_bytes,
-        .page_table = step->page_tables[step->seqs[tile->begin]],
+        .page_table = cpu_page_table(step, shape, step->seqs[tile->begin]),
     };
 }
 
@@ -416,7 +416,7 @@ static void find_ahead(const struct attention_job *job, struct ahead *ahead, con
                        int kv_head, int block)
 {
     const struct step *step = job->cpu->step;
-    const int32_t *table = step->page_tables[step->seqs[tile->begin]];
+    const int32_t *table = cpu_page_table(step, &job->kind->shape, step->seqs[tile->begin]);
     const uint8_t *keys = keys_of(job, kv_head);
     int first = block * (ATTENTION_BLOCK / CPU_PAGE_TOKENS);
     int last = step->positions[tile->begin + tile->n_rows - 1] / CPU_PAGE_TOKENS;

@@ -16,6 +16,11 @@ static size_t layer_page_bytes(const struct attention_shape *shape, enum dtype d
     return (size_t)shape->n_kv_heads * 2 * one_head_bytes(shape, dtype);
 }
 
+static bool has_window(const struct cpu_backend *cpu, int layer)
+{
+    return cpu_kind_of(cpu, layer)->shape.window > 0;
+}
+
 size_t cpu_kv_page_bytes(const struct backend *be, enum dtype dtype)
 {
     const struct cpu_backend *cpu = (const struct cpu_backend *)be;
@@ -25,22 +30,33 @@ size_t cpu_kv_page_bytes(const struct backend *be, enum dtype dtype)
     return n_bytes;
 }
 
-enum tutti_status cpu_kv_new(struct backend *be, struct kv_memory **out, int n_pages, enum dtype dtype,
-                             struct tutti_error *err)
+size_t cpu_kv_window_bytes(const struct backend *be, enum dtype dtype)
+{
+    const struct cpu_backend *cpu = (const struct cpu_backend *)be;
+    size_t n_bytes = 0;
+    for (int layer = 0; layer < cpu->n_layers; layer++)
+        n_bytes += has_window(cpu, layer) ? layer_page_bytes(&cpu_kind_of(cpu, layer)->shape, dtype) : 0;
+    return n_bytes;
+}
+
+enum tutti_status cpu_kv_new(struct backend *be, struct kv_memory **out, int n_pages, int n_window_pages,
+                             enum dtype dtype, struct tutti_error *err)
 {
     const struct cpu_backend *cpu = cpu_of(be);
     if (!(CPU_CAPS.kv_types >> dtype & 1))
         return error_set(err, TUTTI_E_UNSUPPORTED, "KV cache: type %s, expected f16, f32 or int8",
                          dtype_name(dtype));
-    size_t n_bytes;
-    if (n_pages < 1 || __builtin_mul_overflow((size_t)n_pages, cpu_kv_page_bytes(be, dtype), &n_bytes))
+    size_t window_bytes = cpu_kv_window_bytes(be, dtype), n_bytes, n_window_bytes;
+    if (n_pages < 1 || n_window_pages < 1 ||
+        __builtin_mul_overflow((size_t)n_pages, cpu_kv_page_bytes(be, dtype) - window_bytes, &n_bytes) ||
+        __builtin_mul_overflow((size_t)n_window_pages, window_bytes, &n_window_bytes) ||
+        __builtin_add_overflow(n_bytes, n_window_bytes, &n_bytes))
         return error_set(err, TUTTI_E_LIMIT, "KV cache: %d pages of %zu bytes exceed the address space",
                          n_pages, cpu_kv_page_bytes(be, dtype));
     struct kv_memory *kv = calloc(1, sizeof *kv + (size_t)cpu->n_layers * sizeof *kv->layers);
     if (!kv)
         return error_set(err, TUTTI_E_MEMORY, "KV cache: out of memory");
     kv->dtype = dtype;
-    kv->n_pages = n_pages;
     kv->n_layers = cpu->n_layers;
     kv->n_bytes = n_bytes;
     kv->base = memory_new(n_bytes);
@@ -54,8 +70,9 @@ enum tutti_status cpu_kv_new(struct backend *be, struct kv_memory **out, int n_p
         const struct attention_shape *shape = &cpu_kind_of(cpu, i)->shape;
         kv->layers[i] = (struct kv_layer){ .base = base,
                                            .head_bytes = one_head_bytes(shape, dtype),
-                                           .page_bytes = layer_page_bytes(shape, dtype) };
-        base += (size_t)n_pages * kv->layers[i].page_bytes;
+                                           .page_bytes = layer_page_bytes(shape, dtype),
+                                           .has_window = has_window(cpu, i) };
+        base += (size_t)(has_window(cpu, i) ? n_window_pages : n_pages) * kv->layers[i].page_bytes;
     }
     kv->backing = memory_back(kv->base, n_bytes);
     *out = kv;
@@ -78,11 +95,14 @@ static uint8_t *page_of(const struct kv_layer *layer, int32_t page_id)
     return layer->base + (size_t)page_id * layer->page_bytes;
 }
 
-void cpu_kv_copy_page(struct backend *be, struct kv_memory *kv, int32_t dst, int32_t src)
+void cpu_kv_copy_page(struct backend *be, struct kv_memory *kv, const struct page_copy *copy)
 {
     (void)be;
-    for (const struct kv_layer *layer = kv->layers; layer < kv->layers + kv->n_layers; layer++)
+    for (const struct kv_layer *layer = kv->layers; layer < kv->layers + kv->n_layers; layer++) {
+        int32_t dst = layer->has_window ? copy->window_dst : copy->dst;
+        int32_t src = layer->has_window ? copy->window_src : copy->src;
         memcpy(page_of(layer, dst), page_of(layer, src), layer->page_bytes);
+    }
 }
 
 void cpu_kv_read_page(struct backend *be, const struct kv_memory *kv, int32_t page_id, void *host)
@@ -150,7 +170,8 @@ void cpu_kv_store(struct cpu_backend *cpu, const struct kv_memory *kv, int layer
     int pos = step->positions[row], at = pos % CPU_PAGE_TOKENS, n = shape->head_dim;
     int n_kv = shape->n_kv_heads * n;
     size_t head_bytes = kv->layers[layer].head_bytes;
-    uint8_t *keys = page_of(&kv->layers[layer], step->page_tables[step->seqs[row]][pos / CPU_PAGE_TOKENS]);
+    const int32_t *table = cpu_page_table(step, shape, step->seqs[row]);
+    uint8_t *keys = page_of(&kv->layers[layer], table[pos / CPU_PAGE_TOKENS]);
     uint16_t *halves = (uint16_t *)scratch;
     if (kv->dtype == DTYPE_F16) {
         cpu->kernels.to_half(halves, k, n_kv);

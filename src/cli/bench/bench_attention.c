@@ -60,7 +60,7 @@ static enum tutti_status init(struct attention_bench *b, struct model *model, st
         b->host[i] = (float)(int32_t)(seed >> 32) * 0x1p-31f;
     }
     enum tutti_status st = model_reserve(model, PROMPT_ROWS, 1, err);
-    return st == TUTTI_OK ? be->ops->kv_new(be, &b->kv, n_pages, kv_type, err) : st;
+    return st == TUTTI_OK ? be->ops->kv_new(be, &b->kv, n_pages, n_pages, kv_type, err) : st;
 }
 
 /* Runs rows at positions first..: stores their keys and values, or computes their attention. */

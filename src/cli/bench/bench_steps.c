@@ -115,9 +115,11 @@ static void fill_cache(struct bench *b, int context)
         run_prompt(b, 0, n_read);
     for (int user = 0; user < b->n_users; user++)
         for (int page = user == 0 ? model_pages_of(b->model, n_read) : 0;
-             page < model_pages_of(b->model, context); page++)
-            model_kv_copy_page(b->model, b->kv, b->pages[user * b->pages_per_user + page],
-                               b->pages[n_pages > 0 ? page % n_pages : 0]);
+             page < model_pages_of(b->model, context); page++) {
+            int32_t dst = b->pages[user * b->pages_per_user + page];
+            int32_t src = b->pages[n_pages > 0 ? page % n_pages : 0];
+            model_kv_copy_page(b->model, b->kv, &(struct page_copy){ dst, src, dst, src });
+        }
 }
 
 /* ---- the limit ------------------------------------------------------------------------------------------------- */
@@ -375,7 +377,7 @@ static enum tutti_status init(struct bench *b, struct model *model, const struct
     for (int page = decode_pages; page < b->pages_per_user; page++)
         b->pages[page] = n_pages++;
     enum tutti_status st = model_reserve(model, b->max_rows, b->max_rows, err);
-    return st == TUTTI_OK ? model_kv_new(model, &b->kv, n_pages, err) : st;
+    return st == TUTTI_OK ? model_kv_new(model, &b->kv, n_pages, n_pages, err) : st;
 }
 
 /* Subtracts this rank's buffer for measuring limits, which the model does not use. */

@@ -2,8 +2,10 @@
 
 #include "base/hash.h"
 #include "base/rng.h"
+#include "engine/kv/window_slots.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +32,8 @@ struct kv_pool {
     int32_t free_head;
     int32_t oldest, newest; /* cached pages, LRU list */
     struct kv_counts counts;
+    struct window_slots windows;
+    int window;
 };
 
 /* Bytes of the ids of a page. */
@@ -43,28 +47,31 @@ static int32_t *ids_of(const struct kv_pool *pool, int32_t page_id)
     return pool->ids + (size_t)page_id * (size_t)pool->page_tokens;
 }
 
-enum tutti_status kv_pool_new(struct kv_pool **out, int n_pages, int page_tokens, uint64_t hash_seed,
+enum tutti_status kv_pool_new(struct kv_pool **out, const struct kv_pool_options *options,
                               struct tutti_error *err)
 {
+    int n_pages = options->n_pages;
     struct kv_pool *pool = calloc(1, sizeof *pool);
     size_t n_slots = 16;
     while (n_slots < (size_t)n_pages * 2)
         n_slots *= 2;
-    assert(n_pages >= 1 && page_tokens >= 1);
+    assert(n_pages >= 1 && options->page_tokens >= 1 && options->n_slots >= 1);
     if (pool) {
-        pool->page_tokens = page_tokens;
+        pool->page_tokens = options->page_tokens;
         pool->ids = calloc((size_t)n_pages, ids_bytes(pool));
         pool->pages = calloc((size_t)n_pages, sizeof *pool->pages);
         pool->slots = malloc(n_slots * sizeof *pool->slots);
     }
-    if (!pool || !pool->pages || !pool->ids || !pool->slots) {
+    if (!pool || !pool->pages || !pool->ids || !pool->slots ||
+        window_slots_open(&pool->windows, n_pages, options->n_slots, NULL) != TUTTI_OK) {
         kv_pool_free(pool);
         return error_set(err, TUTTI_E_MEMORY, "page table of %d KV pages: out of memory", n_pages);
     }
     for (size_t i = 0; i < n_slots; i++)
         pool->slots[i] = NONE;
     pool->slot_mask = n_slots - 1;
-    pool->hash_seed = hash_seed;
+    pool->window = options->window;
+    pool->hash_seed = options->hash_seed;
     pool->oldest = pool->newest = NONE;
     pool->free_head = 0;
     for (int32_t i = 0; i < n_pages; i++)
@@ -78,6 +85,7 @@ void kv_pool_free(struct kv_pool *pool)
 {
     if (!pool)
         return;
+    window_slots_close(&pool->windows);
     free(pool->slots);
     free(pool->ids);
     free(pool->pages);
@@ -181,6 +189,7 @@ bool kv_pool_take(struct kv_pool *pool, int n_pages, int32_t *page_ids)
             int32_t victim = pool->oldest;
             use_list_remove(pool, victim);
             unpublish(pool, victim);
+            window_slots_forget(&pool->windows, victim);
             put_free(pool, victim);
             pool->counts.n_evictions++;
             pool->counts.n_lost += pool->pages[victim].copy.id == 0;
@@ -193,19 +202,36 @@ bool kv_pool_take(struct kv_pool *pool, int n_pages, int32_t *page_ids)
     return true;
 }
 
-void kv_pool_share(struct kv_pool *pool, const int32_t *page_ids, int n_pages)
+/* The holder that comes sees the page if it has a slot: then it is computed. */
+static void add_viewer(struct kv_pool *pool, int32_t page_id)
+{
+    if (window_slots_of(&pool->windows, page_id) != NONE)
+        window_slots_see(&pool->windows, page_id);
+}
+
+static void remove_viewer(struct kv_pool *pool, int32_t page_id)
+{
+    if (window_slots_of(&pool->windows, page_id) != NONE)
+        window_slots_pass(&pool->windows, page_id, pool->pages[page_id].is_published);
+}
+
+void kv_pool_share(struct kv_pool *pool, const int32_t *page_ids, int n_pages, int n_passed)
 {
     for (int i = 0; i < n_pages; i++) {
         assert(pool->pages[page_ids[i]].n_holders > 0);
         add_holder(pool, page_ids[i]);
+        if (i >= n_passed)
+            add_viewer(pool, page_ids[i]);
     }
 }
 
-void kv_pool_drop(struct kv_pool *pool, const int32_t *page_ids, int n_pages)
+void kv_pool_drop(struct kv_pool *pool, const int32_t *page_ids, int n_pages, int n_passed)
 {
     for (int i = n_pages; i-- > 0;) {
         struct page *page = &pool->pages[page_ids[i]];
         assert(page->n_holders > 0);
+        if (i >= n_passed)
+            remove_viewer(pool, page_ids[i]);
         if (--page->n_holders > 0)
             continue;
         pool->counts.n_used--;
@@ -216,21 +242,58 @@ void kv_pool_drop(struct kv_pool *pool, const int32_t *page_ids, int n_pages)
     }
 }
 
+int kv_pool_passable(const struct kv_pool *pool, int n)
+{
+    int first_seen = n - pool->window + 1; /* by the row at position n */
+    return pool->window > 0 && first_seen > 0 ? first_seen / pool->page_tokens : 0;
+}
+
+void kv_pool_pass(struct kv_pool *pool, const int32_t *page_ids, int n_pages)
+{
+    for (int i = 0; i < n_pages; i++)
+        remove_viewer(pool, page_ids[i]);
+}
+
+int32_t kv_pool_slot(const struct kv_pool *pool, int32_t page_id)
+{
+    return window_slots_of(&pool->windows, page_id);
+}
+
+bool kv_pool_take_slot(struct kv_pool *pool, int32_t page_id)
+{
+    assert(pool->pages[page_id].n_holders == 1 && !pool->pages[page_id].is_published);
+    return window_slots_take(&pool->windows, page_id);
+}
+
+int kv_pool_slots_left(const struct kv_pool *pool)
+{
+    return pool->windows.is_identity ? INT_MAX : pool->windows.n_free + pool->windows.n_unseen;
+}
+
 bool kv_pool_is_shared(const struct kv_pool *pool, int32_t page_id)
 {
     return pool->pages[page_id].n_holders > 1;
 }
 
 int kv_pool_match(struct kv_pool *pool, struct kv_chain chain, const int32_t *ids, int n_ids,
-                  int32_t *page_ids)
+                  int32_t *page_ids, int *n_passed)
 {
     int32_t parent = NONE;
-    int n = 0;
-    for (; (n + 1) * pool->page_tokens <= n_ids; n++, ids += pool->page_tokens) {
-        parent = kv_pool_take_next(pool, chain, parent, ids);
+    int n = 0, n_known = 0, n_slots = 0; /* n_slots: of the last pages, without a gap */
+    for (; (n_known + 1) * pool->page_tokens <= n_ids; ids += pool->page_tokens) {
+        parent = find_published(pool, chain_hash(pool, chain, parent, ids), chain, parent, ids);
         if (parent == NONE)
             break;
-        page_ids[n] = parent;
+        page_ids[n_known++] = parent;
+        n_slots = window_slots_of(&pool->windows, parent) != NONE ? n_slots + 1 : 0;
+        if (n_slots >= n_known - kv_pool_passable(pool, n_known * pool->page_tokens))
+            n = n_known;
+    }
+    *n_passed = kv_pool_passable(pool, n * pool->page_tokens);
+    for (int i = 0; i < n; i++) {
+        add_holder(pool, page_ids[i]);
+        if (i >= *n_passed)
+            add_viewer(pool, page_ids[i]);
     }
     return n;
 }
@@ -238,8 +301,10 @@ int kv_pool_match(struct kv_pool *pool, struct kv_chain chain, const int32_t *id
 int32_t kv_pool_take_next(struct kv_pool *pool, struct kv_chain chain, int32_t parent, const int32_t *ids)
 {
     int32_t page_id = find_published(pool, chain_hash(pool, chain, parent, ids), chain, parent, ids);
-    if (page_id != NONE)
-        add_holder(pool, page_id);
+    if (page_id == NONE || window_slots_of(&pool->windows, page_id) == NONE)
+        return NONE;
+    add_holder(pool, page_id);
+    add_viewer(pool, page_id);
     return page_id;
 }
 
@@ -256,7 +321,11 @@ int32_t kv_pool_publish(struct kv_pool *pool, int32_t page_id, struct kv_chain c
     int32_t known = find_published(pool, hash, chain, parent, ids);
     if (known != NONE) {
         add_holder(pool, known);
-        kv_pool_drop(pool, &page_id, 1);
+        if (window_slots_of(&pool->windows, known) == NONE)
+            window_slots_move(&pool->windows, page_id, known);
+        else
+            add_viewer(pool, known);
+        kv_pool_drop(pool, &page_id, 1, 0);
         return known;
     }
     page->hash = hash;
@@ -340,7 +409,28 @@ static const char *audit_lists(const struct kv_pool *pool)
     return NULL;
 }
 
-const char *kv_pool_audit(const struct kv_pool *pool, const int32_t *n_holders)
+static const char *audit_slots(const struct kv_pool *pool, const int32_t *n_viewers)
+{
+    const struct window_slots *w = &pool->windows;
+    int n_seen = 0, n_unseen = 0;
+    if (w->is_identity)
+        return NULL;
+    for (int32_t i = 0; i < pool->counts.n_pages; i++) {
+        const struct window_page *page = &w->pages[i];
+        if (page->n_viewers != n_viewers[i])
+            return complain("viewers", i, page->n_viewers, n_viewers[i]);
+        n_seen += page->n_viewers > 0;
+        n_unseen += page->slot != NONE && page->n_viewers == 0;
+        if (page->slot != NONE && pool->pages[i].n_holders == 0 && !pool->pages[i].is_published)
+            return complain("slot of a free page", i, page->slot, NONE);
+    }
+    if (n_unseen != w->n_unseen || n_seen + n_unseen + w->n_free != w->n_slots)
+        return complain("slots seen, unseen and free together", NONE, n_seen + n_unseen + w->n_free,
+                        w->n_slots);
+    return NULL;
+}
+
+const char *kv_pool_audit(const struct kv_pool *pool, const int32_t *n_holders, const int32_t *n_viewers)
 {
     int n_used = 0;
     for (int32_t i = 0; i < pool->counts.n_pages; i++) {
@@ -363,5 +453,6 @@ const char *kv_pool_audit(const struct kv_pool *pool, const int32_t *n_holders)
     }
     if (n_used != pool->counts.n_used)
         return complain("pages with holders", NONE, n_used, pool->counts.n_used);
-    return audit_lists(pool);
+    const char *fault = audit_lists(pool);
+    return fault ? fault : audit_slots(pool, n_viewers);
 }

@@ -50,10 +50,16 @@ struct kv_counts {
     uint64_t n_lost; /* of those: pages without a copy in the spill file */
 };
 
-/* n_pages, page_tokens: 1 or more. On success *out is the caller's, for kv_pool_free(). hash_seed: secret from
- * clients, so that no prompt can provoke hash collisions. TUTTI_E_MEMORY. */
-MUST_CHECK enum tutti_status kv_pool_new(struct kv_pool **out, int n_pages, int page_tokens,
-                                         uint64_t hash_seed, struct tutti_error *err);
+struct kv_pool_options {
+    int n_pages, page_tokens; /* 1 or more */
+    int n_slots;              /* for the layers with a window (window_slots.h): n_pages, or fewer */
+    int window;         /* the widest one of any layer; 0: no layer has one, or each page has its slot */
+    uint64_t hash_seed; /* secret from clients, so that no prompt can provoke hash collisions */
+};
+
+/* On success *out is the caller's, for kv_pool_free(). TUTTI_E_MEMORY. */
+MUST_CHECK enum tutti_status kv_pool_new(struct kv_pool **out, const struct kv_pool_options *options,
+                                         struct tutti_error *err);
 void kv_pool_free(struct kv_pool *pool); /* NULL is allowed */
 
 struct kv_counts kv_pool_counts(const struct kv_pool *pool);
@@ -63,24 +69,43 @@ struct kv_counts kv_pool_counts(const struct kv_pool *pool);
  * page then has one holder. */
 MUST_CHECK bool kv_pool_take(struct kv_pool *pool, int n_pages, int32_t *page_ids);
 
-/* Adds one holder to each page; each must have one already. */
-void kv_pool_share(struct kv_pool *pool, const int32_t *page_ids, int n_pages);
+/* Adds one holder to each page; each must have one already. The holder is past the first n_passed. */
+void kv_pool_share(struct kv_pool *pool, const int32_t *page_ids, int n_pages, int n_passed);
 
 /* Drops one holder of each page, the last page first. A page without holders is cached if
- * published, else free. */
-void kv_pool_drop(struct kv_pool *pool, const int32_t *page_ids, int n_pages);
+ * published, else free. The holder was past the first n_passed pages. */
+void kv_pool_drop(struct kv_pool *pool, const int32_t *page_ids, int n_pages, int n_passed);
+
+/* ---- the layers with a window ---- */
+
+/* The number of pages before position n that a holder can be past: no row from n on sees them
+ * through these layers. */
+int kv_pool_passable(const struct kv_pool *pool, int n);
+
+/* A holder is past these pages. */
+void kv_pool_pass(struct kv_pool *pool, const int32_t *page_ids, int n_pages);
+
+/* The page's slot; -1: none, so its keys and values in these layers are unknown. */
+int32_t kv_pool_slot(const struct kv_pool *pool, int32_t page_id);
+
+/* Gives a page of a single holder, which has no slot, one. False: wait or preempt. */
+MUST_CHECK bool kv_pool_take_slot(struct kv_pool *pool, int32_t page_id);
+
+/* Slots that can be taken; INT_MAX: every page has its own. */
+int kv_pool_slots_left(const struct kv_pool *pool);
 
 /* More than one holder: copy it before writing. */
 bool kv_pool_is_shared(const struct kv_pool *pool, int32_t page_id);
 
 /* Prefix cache lookup: takes the longest run of published pages of this chain that matches the
- * beginning of ids. Returns its length, at most n_ids / page_tokens. page_ids: room for that
- * many. The caller becomes a holder of each. */
+ * beginning of ids, and whose last pages have the slots that the next position sees. Returns its
+ * length, at most n_ids / page_tokens. page_ids: room for that many. The caller becomes a holder of
+ * each, past the first *n_passed. */
 int kv_pool_match(struct kv_pool *pool, struct kv_chain chain, const int32_t *ids, int n_ids,
-                  int32_t *page_ids);
+                  int32_t *page_ids, int *n_passed);
 
 /* Takes the published page of this chain that has ids [page_tokens] after parent (as below), as
- * a further holder; -1: not found. */
+ * a further holder; -1: not found, or it has no slot. */
 int32_t kv_pool_take_next(struct kv_pool *pool, struct kv_chain chain, int32_t parent, const int32_t *ids);
 
 /* Publishes the full page page_id of this chain, which has ids [page_tokens] after parent.
@@ -103,8 +128,9 @@ struct kv_copy *kv_pool_copy(struct kv_pool *pool, int32_t page_id);
 int32_t kv_pool_next_cached(const struct kv_pool *pool, int32_t page_id);
 bool kv_pool_is_cached(const struct kv_pool *pool, int32_t page_id);
 
-/* For the audit: checks all invariants against n_holders [n_pages], which the caller counted in its
- * page tables. NULL: all hold; else what is wrong, in a static buffer of the thread. */
-const char *kv_pool_audit(const struct kv_pool *pool, const int32_t *n_holders);
+/* For the audit: checks all invariants against n_holders and n_viewers [n_pages], which the caller
+ * counted in its page tables; viewers are holders that are not past the page, if it has a slot.
+ * NULL: all hold; else what is wrong, in a static buffer of the thread. */
+const char *kv_pool_audit(const struct kv_pool *pool, const int32_t *n_holders, const int32_t *n_viewers);
 
 #endif

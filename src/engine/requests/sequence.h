@@ -30,12 +30,14 @@ struct sequence {
     uint64_t turn_us;         /* when its last turn ended, or when it started */
     bool is_fresh;            /* no row of it was planned since it was admitted */
 
-    int32_t *ids;        /* [max_context] prompt, then answer */
-    int32_t *page_table; /* [pages of max_context] */
-    int n_ids;           /* tokens known */
-    int n_computed;      /* of those, tokens whose KV is in the pages */
-    int n_published;     /* full pages that are in the prefix cache */
+    int32_t *ids;          /* [max_context] prompt, then answer */
+    int32_t *page_table;   /* [pages of max_context] */
+    int32_t *window_table; /* [pages of max_context] slots of the pages; of passed pages outdated */
+    int n_ids;             /* tokens known */
+    int n_computed;        /* of those, tokens whose KV is in the pages */
+    int n_published;       /* full pages that are in the prefix cache */
     int n_pages;
+    int n_passed; /* the first pages: none of its rows sees them through layers with a window */
     int n_prompt;
     struct prefix prefix; /* of the prompt, where the model has bidirectional prefixes */
     bool uses_cache;      /* takes pages from the prefix cache and publishes its own */

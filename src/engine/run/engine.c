@@ -96,16 +96,39 @@ static size_t draft_page_bytes(const struct tutti_engine *e)
                  : 0;
 }
 
-/* Allocates the KV cache, and sets the largest context of a sequence. */
-static enum tutti_status reserve_kv(struct tutti_engine *e, int *n_pages, struct tutti_error *err)
+/* slots_per_page: of the layers with a window. */
+static struct kv_page_size page_size(const struct tutti_engine *e, double slots_per_page)
 {
     struct backend *be = e->model->backend;
+    size_t all = be->ops->kv_page_bytes(be, e->model->kv_type);
+    size_t windowed = be->ops->kv_window_bytes(be, e->model->kv_type);
+    size_t slot = (size_t)((double)windowed * slots_per_page);
+    return (struct kv_page_size){ .bytes = all - windowed + slot + draft_page_bytes(e),
+                                  .tokens = model_page_tokens(e->model) };
+}
+
+/* The numbers that reserve_kv() chose. */
+struct kv_room {
+    int n_pages, n_slots;
+};
+
+/* Allocates the KV cache, and sets the largest context of a sequence. */
+static enum tutti_status reserve_kv(struct tutti_engine *e, struct kv_room *room, struct tutti_error *err)
+{
     struct tutti_engine_options *o = &e->options;
-    struct kv_page_size page = { .bytes = be->ops->kv_page_bytes(be, e->model->kv_type) + draft_page_bytes(e),
-                                 .tokens = model_page_tokens(e->model) };
-    int n_ctx = o->max_context > 0 ? o->max_context : e->model->desc.n_ctx;
-    enum tutti_status st = engine_kv_pages(n_pages, page, o->kv_bytes, model_memory_left(e->model),
-                                           o->max_seqs, n_ctx, err);
+    int n_ctx = o->max_context > 0 ? o->max_context : e->model->desc.n_ctx, *n_pages = &room->n_pages;
+    struct window_room windows = { 1, 1 };
+    if (!o->kv_spill_dir) /* the file holds whole pages */
+        windows = engine_window_room(model_page_tokens(e->model), model_window(&e->model->desc),
+                                     o->max_batch_tokens, n_ctx);
+    uint64_t bytes_left = model_memory_left(e->model);
+    struct kv_page_size page = page_size(e, windows.slots_per_page);
+    enum tutti_status st = engine_kv_pages(n_pages, page, o->kv_bytes, bytes_left, o->max_seqs, n_ctx, err);
+    if (windows.slots_per_page < 1 && (st != TUTTI_OK || *n_pages < windows.n_least_pages)) {
+        windows.slots_per_page = 1;
+        page = page_size(e, 1);
+        st = engine_kv_pages(n_pages, page, o->kv_bytes, bytes_left, o->max_seqs, n_ctx, err);
+    }
     if (st != TUTTI_OK)
         return st;
     int64_t n_tokens = (int64_t)*n_pages * page.tokens;
@@ -115,7 +138,8 @@ static enum tutti_status reserve_kv(struct tutti_engine *e, int *n_pages, struct
     o->max_context = n_tokens < n_ctx ? (int)n_tokens : n_ctx;
     st = model_reserve_tables(e->model, o->max_batch_tokens, o->max_seqs,
                               model_pages_of(e->model, o->max_context) + 1, err);
-    return st == TUTTI_OK ? model_kv_new(e->model, &e->kv, *n_pages, err) : st;
+    room->n_slots = windows.slots_per_page < 1 ? (int)(*n_pages * windows.slots_per_page) + 1 : *n_pages;
+    return st == TUTTI_OK ? model_kv_new(e->model, &e->kv, room->n_pages, room->n_slots, err) : st;
 }
 
 /* Most draft tokens in a step. */
@@ -193,7 +217,7 @@ static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err
     if (getrandom(&hash_seed, sizeof hash_seed, 0) != sizeof hash_seed)
         return error_set(err, TUTTI_E_IO, "the system provides no random numbers");
     e->seed = e->options.default_seed > 0 ? e->options.default_seed : mix64(hash_seed);
-    int n_pages = 0;
+    struct kv_room room = { 0 };
     enum tutti_status st = e->hooks.reserve(e->model, e->options.max_batch_tokens, max_outputs(e), err);
     if (st == TUTTI_OK && e->options.draft)
         st = e->hooks.reserve(model_of(e->options.draft), draft_max_rows(e->options.max_seqs),
@@ -203,9 +227,9 @@ static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err
     if (st == TUTTI_OK)
         st = e->model->backend->ops->reserve_sampling(e->model->backend, e->model->desc.n_vocab, err);
     if (st == TUTTI_OK)
-        st = reserve_kv(e, &n_pages, err); /* last of the large allocations: it takes a part of the rest */
+        st = reserve_kv(e, &room, err); /* last of the large allocations: it takes a part of the rest */
     if (st == TUTTI_OK)
-        st = reserve_draft(e, n_pages, hash_seed, err);
+        st = reserve_draft(e, room.n_pages, hash_seed, err);
     if (st != TUTTI_OK)
         return st;
     const struct tutti_engine_options *o = &e->options;
@@ -219,14 +243,17 @@ static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err
                                          .draft_share = draft_share(e),
                                          .forces_drafts = e->hooks.forces_drafts,
                                          .max_context = o->max_context,
-                                         .n_pages = n_pages,
+                                         .n_pages = room.n_pages,
+                                         .n_slots = room.n_slots,
+                                         .window = room.n_slots < room.n_pages ? model_window(&e->model->desc)
+                                                                               : 0,
                                          .page_tokens = model_page_tokens(e->model),
                                          .no_prefix_cache = o->no_prefix_cache,
                                          .hash_seed = hash_seed,
                                          .desc = e->model->desc.has_prefix ? &e->model->desc : NULL };
     e->limits = (struct request_limits){ .max_context = o->max_context,
                                          .max_seqs = o->max_seqs,
-                                         .n_pages = n_pages,
+                                         .n_pages = room.n_pages,
                                          .page_tokens = model_page_tokens(e->model),
                                          .max_queue_ms = o->max_queue_ms };
     st = scheduler_new(&e->scheduler, &options, err);

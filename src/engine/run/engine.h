@@ -49,6 +49,16 @@ struct kv_page_size {
     int tokens;
 };
 
+/* Slots of the layers with a window for each page (window_slots.h): 1 if there are no such layers, or the
+ * window is too long. A sequence needs slots for the window and the rows of a step; most sequences are
+ * expected to have four windows, and at least 4096 tokens. With fewer than n_least_pages that would
+ * not be enough for one sequence: then each page needs a slot. */
+struct window_room {
+    double slots_per_page;
+    int n_least_pages;
+};
+struct window_room engine_window_room(int page_tokens, int window, int max_batch_tokens, int n_ctx);
+
 /* Chooses the number of KV pages: as many as kv_bytes holds; 0: a good part of bytes_left (free
  * memory), but no more than n_seqs full contexts can use, as beams too. */
 MUST_CHECK enum tutti_status engine_kv_pages(int *n_pages, struct kv_page_size page, uint64_t kv_bytes,

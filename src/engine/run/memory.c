@@ -39,6 +39,17 @@ enum tutti_status engine_kv_too_small(struct kv_page_size page, uint64_t kv_byte
         (long long)n_pages * page.tokens, size, page.tokens, n_ctx, whole, whole, shorter);
 }
 
+struct window_room engine_window_room(int page_tokens, int window, int max_batch_tokens, int n_ctx)
+{
+    enum { TYPICAL_TOKENS = 4096 };
+    int64_t typical = 4 * (int64_t)window > TYPICAL_TOKENS ? 4 * (int64_t)window : TYPICAL_TOKENS;
+    int64_t n_pages = kv_pages_of(typical < n_ctx ? typical : n_ctx, page_tokens);
+    int64_t n_slots = kv_pages_of(window, page_tokens) + kv_pages_of(max_batch_tokens, page_tokens) + 2;
+    if (window == 0 || n_slots >= n_pages)
+        return (struct window_room){ 1, 1 };
+    return (struct window_room){ (double)n_slots / (double)n_pages, (int)n_pages };
+}
+
 enum tutti_status engine_kv_pages(int *n_pages, struct kv_page_size page, uint64_t kv_bytes,
                                   uint64_t bytes_left, int n_seqs, int n_ctx, struct tutti_error *err)
 {

@@ -352,7 +352,7 @@ enum tutti_status tutti_model_logits(tutti_model *handle, const int32_t *ids, si
     }
     st = model_reserve(model, max_rows, max_rows, err);
     if (st == TUTTI_OK)
-        st = model_kv_new(model, &kv, n_pages, err);
+        st = model_kv_new(model, &kv, n_pages, n_pages, err);
     if (st != TUTTI_OK)
         goto done;
     for (int i = 0; i < n_pages; i++)

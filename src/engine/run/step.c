@@ -195,7 +195,7 @@ static bool do_step(struct tutti_engine *e)
     }
     enter_phase(e, "copying pages");
     for (int i = 0; i < s->n_copies; i++)
-        model_kv_copy_page(e->model, e->kv, s->copies[i].dst, s->copies[i].src);
+        model_kv_copy_page(e->model, e->kv, &s->copies[i]);
     enter_phase(e, "forward pass");
     uint64_t forward_us = clock_now_us();
     s->step.hidden = e->hidden;

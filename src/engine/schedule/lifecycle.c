@@ -43,8 +43,8 @@ static void settle(struct scheduler *s, struct sequence *seq)
 
 static void drop_pages(struct scheduler *s, struct sequence *seq)
 {
-    kv_pool_drop(s->pool, seq->page_table, seq->n_pages);
-    seq->n_pages = seq->n_computed = seq->n_published = 0;
+    kv_pool_drop(s->pool, seq->page_table, seq->n_pages, seq->n_passed);
+    seq->n_pages = seq->n_computed = seq->n_published = seq->n_passed = 0;
 }
 
 static int32_t previous_page(const struct sequence *seq, int page)
@@ -60,6 +60,16 @@ static void publish_pages(struct scheduler *s, struct sequence *seq)
                                                 previous_page(seq, page), seq->ids + page * s->page_tokens);
         seq->n_published = page + 1;
     }
+}
+
+/* Gives back what no row sees any more through layers with a window. */
+static void pass_pages(struct scheduler *s, struct sequence *seq)
+{
+    int n = kv_pool_passable(s->pool, seq->n_computed);
+    if (n <= seq->n_passed)
+        return;
+    kv_pool_pass(s->pool, seq->page_table + seq->n_passed, n - seq->n_passed);
+    seq->n_passed = n;
 }
 
 /* Number of tokens that may come from the prefix cache. At least one remains to be computed,
@@ -92,17 +102,22 @@ static void begin_turn(struct scheduler *s, struct sequence *seq)
  * one would soon be preempted. */
 bool lifecycle_run(struct scheduler *s, struct sequence *seq)
 {
-    int n_need = scheduler_pages(s, seq->n_ids), n_matched = 0;
+    int n_need = scheduler_pages(s, seq->n_ids), n_matched = 0, n_passed = 0;
     if (seq->uses_cache)
-        n_matched = kv_pool_match(s->pool, sequence_chain(seq), seq->ids, n_cacheable(seq), seq->page_table);
+        n_matched = kv_pool_match(s->pool, sequence_chain(seq), seq->ids, n_cacheable(seq), seq->page_table,
+                                  &n_passed);
     struct kv_counts counts = kv_pool_counts(s->pool);
+    int n_first = scheduler_pages(s, s->options.max_batch_tokens);
+    n_first = n_need - n_matched < n_first ? n_need - n_matched : n_first;
     if (n_need - n_matched + s->n_running > counts.n_free + counts.n_cached ||
+        (s->n_running > 0 && n_first + s->n_running > kv_pool_slots_left(s->pool)) ||
         !kv_pool_take(s->pool, n_need - n_matched, seq->page_table + n_matched)) {
-        kv_pool_drop(s->pool, seq->page_table, n_matched);
+        kv_pool_drop(s->pool, seq->page_table, n_matched, n_passed);
         return false;
     }
     seq->n_pages = n_need;
     seq->n_published = n_matched;
+    seq->n_passed = n_passed;
     seq->n_computed = n_matched * s->page_tokens;
     seq->is_fresh = true;
     begin_turn(s, seq);
@@ -136,6 +151,7 @@ static void set_up(struct scheduler *s, struct sequence *seq, struct request *r)
     seq->uses_cache = !s->options.no_prefix_cache && !s->options.desc && !r->spec.no_kv_cache;
     seq->max_ids = r->n_prompt + (r->spec.no_answer ? 0 : n_answer);
     seq->n_pages = seq->n_computed = seq->n_published = seq->n_cached = seq->n_planned = 0;
+    seq->n_passed = 0;
     seq->queue_us = seq->ttft_us = seq->last_token_us = 0;
     seq->is_fresh = true;
     seq->n_drafts = 0;
@@ -188,7 +204,8 @@ static void continue_from(struct scheduler *s, struct sequence *to, const struct
     drop_pages(s, to);
     memcpy(to->ids, from->ids, (size_t)from->n_ids * sizeof *to->ids);
     memcpy(to->page_table, from->page_table, (size_t)from->n_pages * sizeof *to->page_table);
-    kv_pool_share(s->pool, to->page_table, from->n_pages);
+    kv_pool_share(s->pool, to->page_table, from->n_pages, from->n_passed);
+    to->n_passed = from->n_passed;
     to->n_ids = from->n_ids;
     to->n_pages = from->n_pages;
     to->n_computed = from->n_computed;
@@ -236,7 +253,7 @@ void lifecycle_adopt(struct scheduler *s, struct sequence *seq)
                                           seq->ids + seq->n_computed);
         if (known < 0)
             break;
-        kv_pool_drop(s->pool, &seq->page_table[page], 1);
+        kv_pool_drop(s->pool, &seq->page_table[page], 1, 0);
         seq->page_table[page] = known;
         seq->n_published = page + 1;
         count_cached_page(s, seq);
@@ -250,7 +267,7 @@ static void trim_pages(struct scheduler *s, struct sequence *seq)
     int n_keep = scheduler_pages(s, seq->n_ids);
     if (seq->n_pages <= n_keep)
         return;
-    kv_pool_drop(s->pool, seq->page_table + n_keep, seq->n_pages - n_keep);
+    kv_pool_drop(s->pool, seq->page_table + n_keep, seq->n_pages - n_keep, 0);
     seq->n_pages = n_keep;
 }
 
@@ -309,6 +326,7 @@ void scheduler_advance(struct scheduler *s)
             request_queue_charge(seq->request, OUTPUT_WORK);
         count_turn(s, seq, n_rows);
         publish_pages(s, seq);
+        pass_pages(s, seq);
         if (entry->is_late)
             enter(s, seq, SEQUENCE_MASK_WAIT);
         else
@@ -330,6 +348,7 @@ void scheduler_commit(struct scheduler *s, struct sequence *seq, const int32_t *
         seq->ids[seq->n_ids++] = tokens[i];
     }
     publish_pages(s, seq);
+    pass_pages(s, seq);
     seq->n_drafts = 0;
     trim_pages(s, seq);
     settle(s, seq);

@@ -272,13 +272,14 @@ static void choose_rows(struct scheduler *s)
 
 /* ---- pages ---- */
 
-/* Index of the first page for a planned sequence's rows that is missing or shared; -1: it has all
- * pages. */
+/* Index of the first page for a planned sequence's rows that is missing or shared, or has no slot; -1:
+ * it has all pages. */
 static int page_needed(const struct scheduler *s, const struct sequence *seq)
 {
     for (int page = seq->n_computed / s->page_tokens;
          page * s->page_tokens < seq->n_computed + seq->n_planned; page++)
-        if (page >= seq->n_pages || kv_pool_is_shared(s->pool, seq->page_table[page]))
+        if (page >= seq->n_pages || kv_pool_is_shared(s->pool, seq->page_table[page]) ||
+            kv_pool_slot(s->pool, seq->page_table[page]) < 0)
             return page;
     return -1;
 }
@@ -295,16 +296,37 @@ static bool drop_all_drafts(struct scheduler *s)
     return is_any;
 }
 
+/* A page with a slot, or only the slot if that is what the sequence lacks. False: the pool is empty. */
+static bool take_page(struct scheduler *s, const struct sequence *seq, int page, int32_t *page_id)
+{
+    bool has_page = page < seq->n_pages && !kv_pool_is_shared(s->pool, seq->page_table[page]);
+    if (has_page)
+        *page_id = seq->page_table[page];
+    else if (!kv_pool_take(s->pool, 1, page_id))
+        return false;
+    if (kv_pool_take_slot(s->pool, *page_id))
+        return true;
+    if (!has_page)
+        kv_pool_drop(s->pool, page_id, 1, 0);
+    return false;
+}
+
 static void give_page(struct scheduler *s, struct sequence *seq, int page, int32_t page_id)
 {
+    if (page < seq->n_pages && seq->page_table[page] == page_id)
+        return; /* it has its slot now */
     if (page >= seq->n_pages) {
         seq->page_table[seq->n_pages++] = page_id;
         return;
     }
     assert(seq->n_computed >
            page * s->page_tokens); /* one copy per sequence: full pages are never written again */
-    s->copies[s->n_copies++] = (struct page_copy){ .dst = page_id, .src = seq->page_table[page] };
-    kv_pool_drop(s->pool, &seq->page_table[page], 1);
+    int32_t src = seq->page_table[page];
+    s->copies[s->n_copies++] = (struct page_copy){ .dst = page_id,
+                                                   .src = src,
+                                                   .window_dst = kv_pool_slot(s->pool, page_id),
+                                                   .window_src = kv_pool_slot(s->pool, src) };
+    kv_pool_drop(s->pool, &src, 1, 0);
     seq->page_table[page] = page_id;
 }
 
@@ -326,7 +348,7 @@ static void find_pages(struct scheduler *s)
         int32_t page_id;
         int page = page_needed(s, first);
         bool is_taken;
-        while (!(is_taken = kv_pool_take(s->pool, 1, &page_id))) {
+        while (!(is_taken = take_page(s, first, page, &page_id))) {
             if (drop_all_drafts(s))
                 break; /* a page may be free now, or none is needed */
             lifecycle_preempt_last(s);
@@ -393,6 +415,7 @@ static void fill_rows(struct scheduler *s)
                            .page_tables = s->page_tables,
                            .output_rows = s->output_rows,
                            .slots = s->slots,
+                           .window_tables = s->options.window > 0 ? s->window_tables : NULL,
                            .adapters = s->adapters };
     if (s->options.desc) {
         step->prefix_lens = s->prefix_lens;
@@ -422,6 +445,9 @@ static void fill_rows(struct scheduler *s)
         s->slots[step->n_seqs] = i;
         s->adapters[step->n_seqs] = seq->request->adapter;
         s->prefix_lens[step->n_seqs] = seq->prefix.n;
+        for (int page = seq->n_passed; s->options.window > 0 && page < seq->n_pages; page++)
+            seq->window_table[page] = kv_pool_slot(s->pool, seq->page_table[page]);
+        s->window_tables[step->n_seqs] = seq->window_table;
         s->page_tables[step->n_seqs++] = seq->page_table;
         choose_outputs(s, entry, step->n_rows - seq->n_planned);
     }

@@ -32,6 +32,7 @@ static bool reserve(struct scheduler *s)
     s->copies = calloc(n_seqs, sizeof *s->copies);
     s->proposals = calloc(2 * n_seqs, sizeof *s->proposals);
     s->page_tables = calloc(n_seqs, sizeof *s->page_tables);
+    s->window_tables = calloc(n_seqs, sizeof *s->window_tables);
     s->token_ids = calloc(n_rows, sizeof *s->token_ids);
     s->positions = calloc(n_rows, sizeof *s->positions);
     s->row_seqs = calloc(n_rows, sizeof *s->row_seqs);
@@ -42,16 +43,20 @@ static bool reserve(struct scheduler *s)
     s->adapters = calloc(n_seqs, sizeof *s->adapters);
     s->prefix_lens = calloc(n_seqs, sizeof *s->prefix_lens);
     s->n_holders = calloc((size_t)s->options.n_pages, sizeof *s->n_holders);
+    s->n_viewers = calloc((size_t)s->options.n_pages, sizeof *s->n_viewers);
     s->ids_memory = calloc(n_seqs, n_ids * sizeof *s->ids_memory);
     s->page_table_memory = calloc(n_seqs, n_pages * sizeof *s->page_table_memory);
+    s->window_table_memory = calloc(n_seqs, n_pages * sizeof *s->window_table_memory);
     if (!s->seqs || !s->lookups || !s->entries || !s->copies || !s->proposals || !s->page_tables ||
         !s->token_ids || !s->positions || !s->row_seqs || !s->output_rows || !s->rope_positions ||
         !s->block_positions || !s->prefix_lens || !s->slots || !s->adapters || !s->n_holders ||
-        !s->ids_memory || !s->page_table_memory)
+        !s->n_viewers || !s->ids_memory || !s->page_table_memory || !s->window_tables ||
+        !s->window_table_memory)
         return false;
     for (size_t i = 0; i < n_seqs; i++) {
         s->seqs[i].ids = s->ids_memory + i * n_ids;
         s->seqs[i].page_table = s->page_table_memory + i * n_pages;
+        s->seqs[i].window_table = s->window_table_memory + i * n_pages;
     }
     return s->options.max_lookup_tokens == 0 || reserve_lookups(s);
 }
@@ -75,7 +80,13 @@ enum tutti_status scheduler_new(struct scheduler **out, const struct scheduler_o
     if (st == TUTTI_OK)
         st = request_queue_init(&s->queue, options->max_requests, err);
     if (st == TUTTI_OK)
-        st = kv_pool_new(&s->pool, options->n_pages, options->page_tokens, options->hash_seed, err);
+        st = kv_pool_new(&s->pool,
+                         &(struct kv_pool_options){ .n_pages = options->n_pages,
+                                                    .page_tokens = options->page_tokens,
+                                                    .n_slots = options->n_slots,
+                                                    .window = options->window,
+                                                    .hash_seed = options->hash_seed },
+                         err);
     if (st != TUTTI_OK) {
         scheduler_free(s);
         return st;
@@ -91,8 +102,10 @@ void scheduler_free(struct scheduler *s)
     kv_pool_free(s->pool);
     request_queue_clear(&s->queue);
     free(s->lookup_memory);
+    free(s->window_table_memory);
     free(s->page_table_memory);
     free(s->ids_memory);
+    free(s->n_viewers);
     free(s->n_holders);
     free(s->output_rows);
     free(s->rope_positions);
@@ -103,6 +116,7 @@ void scheduler_free(struct scheduler *s)
     free(s->row_seqs);
     free(s->positions);
     free(s->token_ids);
+    free((void *)s->window_tables);
     free(s->page_tables);
     free(s->proposals);
     free(s->copies);
@@ -152,6 +166,7 @@ const char *scheduler_audit(struct scheduler *s)
     static _Thread_local char text[160];
     int n_running = 0, n_preempted = 0, n_queued = 0, n_restoring = 0;
     memset(s->n_holders, 0, (size_t)s->options.n_pages * sizeof *s->n_holders);
+    memset(s->n_viewers, 0, (size_t)s->options.n_pages * sizeof *s->n_viewers);
     for (int i = 0; i < s->options.max_seqs; i++) {
         const struct sequence *seq = &s->seqs[i];
         n_running += sequence_is_running(seq);
@@ -169,6 +184,7 @@ const char *scheduler_audit(struct scheduler *s)
                 return text;
             }
             s->n_holders[page_id]++;
+            s->n_viewers[page_id] += k >= seq->n_passed && kv_pool_slot(s->pool, page_id) >= 0;
         }
     }
     for (const struct request *r = request_queue_first(&s->queue); r; r = request_queue_next(r))
@@ -180,5 +196,5 @@ const char *scheduler_audit(struct scheduler *s)
                  s->n_preempted, s->queue.n, s->n_restoring, n_running, n_preempted, n_queued, n_restoring);
         return text;
     }
-    return kv_pool_audit(s->pool, s->n_holders);
+    return kv_pool_audit(s->pool, s->n_holders, s->n_viewers);
 }

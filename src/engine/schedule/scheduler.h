@@ -52,9 +52,10 @@ enum { PREFILL_TURN = 1024 };
 
 struct scheduler_options {
     int max_seqs, max_batch_tokens, max_context, n_pages;
-    int page_tokens;  /* positions of a page */
-    int max_requests; /* in the queue, at most */
-    int max_outputs;  /* rows of logits in a step; at least one for each sequence that fits into a step */
+    int page_tokens;     /* positions of a page */
+    int n_slots, window; /* struct kv_pool_options */
+    int max_requests;    /* in the queue, at most */
+    int max_outputs;     /* rows of logits in a step; at least one for each sequence that fits into a step */
     bool no_prefix_cache;
     uint64_t hash_seed;
     double max_slowdown;           /* struct pace */
@@ -63,11 +64,6 @@ struct scheduler_options {
     double draft_share;            /* struct speculation */
     bool forces_drafts;            /* for tests */
     const struct model_desc *desc; /* of a model with bidirectional prefixes; else NULL */
-};
-
-/* A page that must be copied before the step. Copies are made in this order. */
-struct page_copy {
-    int32_t dst, src;
 };
 
 /* The rows of one sequence in a step. */
@@ -115,15 +111,15 @@ struct scheduler {
     double plan_us;             /* duration of choosing draft tokens, without those passes */
     struct plan_entry *entries; /* [max_seqs] */
     int n_entries;
-    struct page_copy *copies; /* [max_seqs] */
+    struct page_copy *copies; /* [max_seqs] made before the step, in this order */
     int n_copies;
 
     int32_t *token_ids, *positions, *row_seqs, *output_rows; /* [max_batch_tokens] */
     int32_t *rope_positions, *block_positions;               /* [max_batch_tokens]; with options.desc */
-    const int32_t **page_tables;                             /* [max_seqs] */
+    const int32_t **page_tables, **window_tables;            /* [max_seqs] */
     int32_t *prefix_lens, *slots, *adapters;                 /* [max_seqs] */
-    int32_t *ids_memory, *page_table_memory, *lookup_memory; /* of all sequences */
-    int32_t *n_holders;                                      /* [n_pages] scratch of the audit */
+    int32_t *ids_memory, *page_table_memory, *window_table_memory, *lookup_memory; /* of all sequences */
+    int32_t *n_holders, *n_viewers; /* [n_pages] scratch of the audit */
 };
 
 /* options.n_pages: at least those of max_context tokens. TUTTI_E_MEMORY. */

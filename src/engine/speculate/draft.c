@@ -154,9 +154,14 @@ enum tutti_status draft_new(struct draft **out, const struct draft_options *opti
         st = options->model->backend->ops->reserve_sampling(options->model->backend,
                                                             options->target->n_usable_vocab, err);
     if (st == TUTTI_OK)
-        st = kv_pool_new(&d->pool, options->n_pages, d->page_tokens, options->hash_seed, err);
+        st = kv_pool_new(&d->pool,
+                         &(struct kv_pool_options){ .n_pages = options->n_pages,
+                                                    .page_tokens = d->page_tokens,
+                                                    .n_slots = options->n_pages,
+                                                    .hash_seed = options->hash_seed },
+                         err);
     if (st == TUTTI_OK)
-        st = model_kv_new(options->model, &d->kv, options->n_pages, err);
+        st = model_kv_new(options->model, &d->kv, options->n_pages, options->n_pages, err);
     if (st != TUTTI_OK) {
         draft_free(d);
         return st;
@@ -190,7 +195,7 @@ void draft_free(struct draft *d)
 
 static void release_follower(struct draft *d, struct follower *f)
 {
-    kv_pool_drop(d->pool, f->page_table, f->n_pages);
+    kv_pool_drop(d->pool, f->page_table, f->n_pages, 0);
     f->is_used = false;
     f->n_pages = 0;
 }
@@ -214,9 +219,9 @@ static struct kv_chain chain_of(const struct sequence *seq)
  * are needed. */
 static void follower_begin(struct draft *d, struct follower *f, const struct sequence *seq, float acceptance)
 {
-    int n = 0;
+    int n = 0, n_passed; /* every page has a slot */
     if (!d->options.no_prefix_cache)
-        n = kv_pool_match(d->pool, chain_of(seq), seq->ids, seq->n_ids - 1, f->page_table);
+        n = kv_pool_match(d->pool, chain_of(seq), seq->ids, seq->n_ids - 1, f->page_table, &n_passed);
     f->is_used = true;
     f->order = seq->order;
     f->n_pages = f->n_published = n;
@@ -463,5 +468,5 @@ const char *draft_audit(struct draft *d, const struct sequence *seqs)
         for (int k = 0; k < f->n_pages; k++)
             d->n_holders[f->page_table[k]]++;
     }
-    return kv_pool_audit(d->pool, d->n_holders);
+    return kv_pool_audit(d->pool, d->n_holders, NULL);
 }

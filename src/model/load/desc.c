@@ -375,6 +375,14 @@ void model_alibi_slopes(const struct attn_desc *a, float *slopes)
         slopes[h] = (float)(h < n ? exp2(-8.0 * (h + 1) / n) : exp2(-4.0 * (2 * (h - n) + 1) / n));
 }
 
+int model_window(const struct model_desc *d)
+{
+    int window = 0;
+    for (int i = 0; i < d->n_kinds; i++)
+        window = d->kinds[i].attn.window > window ? d->kinds[i].attn.window : window;
+    return window;
+}
+
 uint64_t model_kv_bytes(const struct model_desc *d, enum dtype kv_type)
 {
     uint64_t n_bytes = 0;

@@ -24,13 +24,16 @@ enum {
 };
 
 /* The header of MSG_STEP. Then follow the arrays of struct step (has: which optional ones), the
- * copies; of each sequence the slot, and the first and the number of the changed entries of its page
- * table; and those entries. */
-enum { HAS_PREFIXES = 1, HAS_ROPE = 2, HAS_BLOCKS = 4, HAS_ADAPTERS = 8 };
+ * copies; of each page table the slot, and the first and the number of its changed entries; and those
+ * entries. */
+enum { HAS_PREFIXES = 1, HAS_ROPE = 2, HAS_BLOCKS = 4, HAS_ADAPTERS = 8, HAS_WINDOWS = 16 };
 struct step_head {
     int32_t message, n_rows, n_seqs, n_outputs, n_hidden, has, n_copies;
 };
-enum { HEAD_INTS = sizeof(struct step_head) / sizeof(int32_t) };
+enum {
+    HEAD_INTS = sizeof(struct step_head) / sizeof(int32_t),
+    COPY_INTS = sizeof(struct page_copy) / sizeof(int32_t)
+};
 
 /* ---- opening ---- */
 
@@ -55,7 +58,7 @@ enum tutti_status group_open(struct model *model, const struct tutti_model_optio
     struct group *g = model->group = calloc(1, sizeof *g);
     if (g) {
         g->cluster = cluster_of(options->ranks);
-        g->copies = calloc(2 * (size_t)MAX_COPIES, sizeof *g->copies);
+        g->copies = calloc(COPY_INTS * (size_t)MAX_COPIES, sizeof *g->copies);
     }
     return g && g->copies && make_room(g, FIRST_ROOM)
                ? TUTTI_OK
@@ -181,18 +184,32 @@ static size_t measure_tables(int32_t *lengths, const struct step *step, int page
     return n;
 }
 
-static int32_t slot_of(const struct step *step, int s)
+/* The tables of a step: first its page tables, then its window tables. */
+static int n_tables_of(const struct step *step)
 {
-    return step->slots ? step->slots[s] : s;
+    return step->window_tables ? 2 * step->n_seqs : step->n_seqs;
 }
 
-/* Room for the step's page tables, whose lengths are given. */
+static const int32_t *table_of(const struct step *step, int i)
+{
+    return i < step->n_seqs ? step->page_tables[i] : step->window_tables[i - step->n_seqs];
+}
+
+/* Where all ranks remember the table. */
+static int slot_of(const struct step *step, int i)
+{
+    int s = i % step->n_seqs;
+    return 2 * (step->slots ? step->slots[s] : s) + (i >= step->n_seqs);
+}
+
+/* Room for the step's page tables; the lengths of each sequence's are given. */
 static bool reserve_tables(struct group *g, const struct step *step, const int32_t *lengths)
 {
     int n_slots = 1, max_pages = 1;
-    for (int s = 0; s < step->n_seqs; s++) {
-        n_slots = slot_of(step, s) >= n_slots ? slot_of(step, s) + 1 : n_slots;
-        max_pages = lengths[s] > max_pages ? lengths[s] : max_pages;
+    for (int i = 0; i < n_tables_of(step); i++) {
+        int n = lengths[i % step->n_seqs];
+        n_slots = slot_of(step, i) >= n_slots ? slot_of(step, i) + 1 : n_slots;
+        max_pages = n > max_pages ? n : max_pages;
     }
     return send_table_room(g, n_slots, max_pages);
 }
@@ -200,15 +217,16 @@ static bool reserve_tables(struct group *g, const struct step *step, const int32
 /* Appends the changes of the page tables. */
 static int32_t *put_tables(struct group *g, int32_t *at, const struct step *step, int page_tokens)
 {
-    int n_seqs = step->n_seqs;
-    int32_t *slots = at, *firsts = at + n_seqs, *counts = at + 2 * n_seqs;
-    at += 3 * n_seqs;
+    int n = n_tables_of(step);
+    int32_t *slots = at, *firsts = at + n, *counts = at + 2 * n;
+    at += 3 * n;
     measure_tables(counts, step, page_tokens);
-    for (int s = 0; s < n_seqs; s++) {
-        slots[s] = slot_of(step, s);
-        counts[s] = page_tables_change(&g->page_tables, slots[s], step->page_tables[s], counts[s],
-                                       &firsts[s]);
-        at = put(at, step->page_tables[s] + firsts[s], counts[s]);
+    for (int i = step->n_seqs; i < n; i++)
+        counts[i] = counts[i - step->n_seqs];
+    for (int i = 0; i < n; i++) {
+        slots[i] = slot_of(step, i);
+        counts[i] = page_tables_change(&g->page_tables, slots[i], table_of(step, i), counts[i], &firsts[i]);
+        at = put(at, table_of(step, i) + firsts[i], counts[i]);
     }
     return at;
 }
@@ -222,13 +240,14 @@ bool group_lead_step(struct group *g, const struct step *step, int page_tokens)
                               .n_hidden = step->n_hidden,
                               .n_copies = g->n_copies };
     head.has = (step->prefix_lens ? HAS_PREFIXES : 0) | (step->rope_positions ? HAS_ROPE : 0) |
-               (step->block_positions ? HAS_BLOCKS : 0) | (step->adapters ? HAS_ADAPTERS : 0);
+               (step->block_positions ? HAS_BLOCKS : 0) | (step->adapters ? HAS_ADAPTERS : 0) |
+               (step->window_tables ? HAS_WINDOWS : 0);
     size_t n_most = HEAD_INTS + 5 * (size_t)step->n_rows + (size_t)step->n_outputs +
-                    5 * (size_t)step->n_seqs + 2 * (size_t)g->n_copies;
+                    8 * (size_t)step->n_seqs + COPY_INTS * (size_t)g->n_copies;
     if (!send_room(g, n_most))
         return false;
-    size_t n_tables = measure_tables(g->plan, step, page_tokens); /* measured again below */
-    if (!reserve_tables(g, step, g->plan) || !send_room(g, n_most + n_tables))
+    size_t n_entries = 2 * measure_tables(g->plan, step, page_tokens); /* measured again below */
+    if (!reserve_tables(g, step, g->plan) || !send_room(g, n_most + n_entries))
         return false;
     int32_t *at = put(g->plan, (const int32_t *)(const void *)&head, HEAD_INTS);
     at = put(at, step->token_ids, step->n_rows);
@@ -243,7 +262,7 @@ bool group_lead_step(struct group *g, const struct step *step, int page_tokens)
         at = put(at, step->block_positions, step->n_rows);
     if (head.has & HAS_ADAPTERS)
         at = put(at, step->adapters, step->n_seqs);
-    at = put(at, g->copies, 2 * g->n_copies);
+    at = put(at, g->copies, COPY_INTS * g->n_copies);
     g->n_copies = 0;
     at = put_tables(g, at, step, page_tokens);
     return send_plan(g, (size_t)(at - g->plan));
@@ -259,23 +278,23 @@ bool group_own_rows(const struct group *g, int n_rows, int d_model, int *begin, 
 
 /* ---- what users of a model call in place of the backend's operations ---- */
 
-static enum tutti_status make_kv(struct model *model, struct kv_memory **out, int n_pages,
+static enum tutti_status make_kv(struct model *model, struct kv_memory **out, int n_pages, int n_window_pages,
                                  struct tutti_error *err)
 {
     struct backend *be = model->backend;
-    enum tutti_status st = be->ops->kv_new(be, out, n_pages, model->kv_type, err);
+    enum tutti_status st = be->ops->kv_new(be, out, n_pages, n_window_pages, model->kv_type, err);
     return model->group ? cluster_agree(model->group->cluster, st, err) : st;
 }
 
-enum tutti_status model_kv_new(struct model *model, struct kv_memory **out, int n_pages,
+enum tutti_status model_kv_new(struct model *model, struct kv_memory **out, int n_pages, int n_window_pages,
                                struct tutti_error *err)
 {
     struct group *g = model->group;
     struct kv_memory *kv = NULL;
     assert(!g || !g->has_kv); /* followers support only one */
-    if (g && !send_short(g, MSG_KV_NEW, n_pages, 0))
+    if (g && !send_short(g, MSG_KV_NEW, n_pages, n_window_pages))
         return cluster_check(g->cluster, err);
-    enum tutti_status st = make_kv(model, &kv, n_pages, err);
+    enum tutti_status st = make_kv(model, &kv, n_pages, n_window_pages, err);
     if (st != TUTTI_OK) {
         model->backend->ops->kv_free(model->backend, kv);
         return st;
@@ -297,21 +316,20 @@ void model_kv_free(struct model *model, struct kv_memory *kv)
     model->backend->ops->kv_free(model->backend, kv);
 }
 
-void model_kv_copy_page(struct model *model, struct kv_memory *kv, int32_t dst, int32_t src)
+void model_kv_copy_page(struct model *model, struct kv_memory *kv, const struct page_copy *copy)
 {
     struct group *g = model->group;
-    model->backend->ops->kv_copy_page(model->backend, kv, dst, src);
+    model->backend->ops->kv_copy_page(model->backend, kv, copy);
     if (!g)
         return;
-    g->copies[2 * g->n_copies] = dst;
-    g->copies[2 * g->n_copies + 1] = src;
+    memcpy(g->copies + COPY_INTS * g->n_copies, copy, sizeof *copy);
     if (++g->n_copies < MAX_COPIES)
         return;
     g->plan[0] = MSG_COPIES;
     g->plan[1] = g->n_copies;
-    put(g->plan + 2, g->copies, 2 * g->n_copies);
+    put(g->plan + 2, g->copies, COPY_INTS * g->n_copies);
     g->n_copies = 0;
-    (void)send_plan(g, 2 + 2 * (size_t)MAX_COPIES);
+    (void)send_plan(g, 2 + COPY_INTS * (size_t)MAX_COPIES);
 }
 
 enum tutti_status model_reserve_tables(struct model *model, int max_rows, int max_seqs, int max_pages,
@@ -321,8 +339,9 @@ enum tutti_status model_reserve_tables(struct model *model, int max_rows, int ma
     if (!g)
         return TUTTI_OK;
     size_t rows = (size_t)max_rows, seqs = (size_t)(max_seqs < max_rows ? max_seqs : max_rows);
-    size_t n = HEAD_INTS + 6 * rows + 5 * seqs + 2 * (size_t)MAX_COPIES + seqs * (size_t)max_pages;
-    if (send_room(g, n) && send_table_room(g, max_seqs, max_pages))
+    size_t n = HEAD_INTS + 6 * rows + 8 * seqs + COPY_INTS * (size_t)MAX_COPIES +
+               2 * seqs * (size_t)max_pages;
+    if (send_room(g, n) && send_table_room(g, 2 * max_seqs, max_pages))
         return TUTTI_OK;
     enum tutti_status st = cluster_check(g->cluster, err);
     return st != TUTTI_OK ? st : error_set(err, TUTTI_E_MEMORY, "no memory for the plan of a step");
@@ -398,7 +417,7 @@ static void copy_pages(struct model *model, struct kv_memory *kv, const int32_t 
 {
     struct backend *be = model->backend;
     for (int i = 0; i < n; i++)
-        be->ops->kv_copy_page(be, kv, copies[2 * i], copies[2 * i + 1]);
+        be->ops->kv_copy_page(be, kv, (const struct page_copy *)(const void *)(copies + COPY_INTS * i));
 }
 
 static enum tutti_status follow_step(struct model *model, struct kv_memory *kv, struct tutti_error *err)
@@ -424,16 +443,18 @@ static enum tutti_status follow_step(struct model *model, struct kv_memory *kv, 
         step.block_positions = take(&at, head.n_rows);
     if (head.has & HAS_ADAPTERS)
         step.adapters = take(&at, head.n_seqs);
-    copy_pages(model, kv, take(&at, 2 * head.n_copies), head.n_copies);
-    const int32_t *slots = take(&at, head.n_seqs), *firsts = take(&at, head.n_seqs),
-                  *counts = take(&at, head.n_seqs);
-    for (int s = 0; s < head.n_seqs; s++) {
-        if (!page_tables_set(&g->page_tables, slots[s], firsts[s], take(&at, counts[s]), counts[s]))
+    copy_pages(model, kv, take(&at, COPY_INTS * head.n_copies), head.n_copies);
+    int n_tables = head.has & HAS_WINDOWS ? 2 * head.n_seqs : head.n_seqs;
+    const int32_t *slots = take(&at, n_tables), *firsts = take(&at, n_tables), *counts = take(&at, n_tables);
+    for (int i = 0; i < n_tables; i++) {
+        if (!page_tables_set(&g->page_tables, slots[i], firsts[i], take(&at, counts[i]), counts[i]))
             return error_set(err, TUTTI_E_INTERNAL,
-                             "rank 0 sent entries %d to %d of page table %d, which do not fit", firsts[s],
-                             firsts[s] + counts[s] - 1, slots[s]);
-        g->tables[s] = page_tables_get(&g->page_tables, slots[s]);
+                             "rank 0 sent entries %d to %d of page table %d, which do not fit", firsts[i],
+                             firsts[i] + counts[i] - 1, slots[i]);
+        g->tables[i] = page_tables_get(&g->page_tables, slots[i]);
     }
+    if (head.has & HAS_WINDOWS)
+        step.window_tables = g->tables + head.n_seqs;
     (void)model_forward(model, kv, &step);
     return TUTTI_OK;
 }
@@ -457,7 +478,7 @@ static enum tutti_status follow_one(struct model *model, struct kv_memory **kv, 
                    ? TUTTI_E_IO
                    : TUTTI_OK; /* otherwise all ranks know of the failure, and continue */
     case MSG_KV_NEW:
-        if (make_kv(model, kv, g->plan[1], err) != TUTTI_OK) {
+        if (make_kv(model, kv, g->plan[1], g->plan[2], err) != TUTTI_OK) {
             be->ops->kv_free(be, *kv);
             *kv = NULL;
         }

@@ -20,7 +20,7 @@ struct group {
     size_t n_room;
     struct page_tables page_tables; /* of rank 0: as the other ranks have them; they: of rank 0 */
     const int32_t **tables;         /* [n_room / 4] followers only: the step's, in page_tables */
-    int32_t *copies;                /* dst, src of the pages copied since the last step */
+    int32_t *copies;                /* struct page_copy of the pages copied since the last step */
     int n_copies;
     bool has_kv;
     bool is_joined, is_over; /* every rank has loaded the model; rank 0 sent its last message */
