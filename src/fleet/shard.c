@@ -295,7 +295,7 @@ enum tutti_status shard_write(struct shard_report *report, const char *src, cons
 {
     struct shard_plan p = { .options = options, .n_ranks = options->n_ranks };
     enum tutti_status st = open_source(&p, src, err);
-    bool has_fingerprint = p.manifest && p.manifest->version == SHARD_MANIFEST_VERSION;
+    bool has_fingerprint = p.manifest && p.manifest->version >= SHARD_FINGERPRINT_VERSION;
     p.total = has_fingerprint ? p.model_bytes : 2 * p.model_bytes;
     if (st == TUTTI_OK)
         st = check_files(&p, err);

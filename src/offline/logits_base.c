@@ -18,16 +18,16 @@ enum {
     LLAMA_HEAD_BYTES = 8 + 3 * 4
 };
 
-/* A fingerprint that is equal for all conversions of one model. */
+/* A fingerprint that is equal for all conversions of one model: its sizes, those of each kind of layers. */
 static uint64_t shape_fingerprint(const struct model *model)
 {
     const struct model_desc *d = &model->desc;
-    const int32_t shape[] = { d->n_layers, d->d_model, d->n_vocab };
-    uint64_t sum = hash64(0, shape, sizeof shape);
-    for (int i = 0; i < d->n_layers; i++) {
-        const struct layer_desc *l = model_layer(d, i);
-        const int32_t layer[] = { l->attn.n_heads, l->attn.n_kv_heads, l->attn.head_dim, l->ffn.d_ff };
-        sum = hash64(sum, layer, sizeof layer);
+    uint64_t sum = 0;
+    for (int i = 0; i < d->n_kinds; i++) {
+        const struct attn_desc *a = &d->kinds[i].attn;
+        const int32_t shape[] = { d->n_layers, d->d_model,           a->n_heads, a->n_kv_heads,
+                                  a->head_dim, d->kinds[i].ffn.d_ff, d->n_vocab };
+        sum = hash64(sum, shape, sizeof shape);
     }
     return sum;
 }

@@ -272,11 +272,30 @@ def test_each_file_has_one_checksum_and_the_model_one_fingerprint(tmp_path):
         fingerprint.update(f"{line}\n".encode() + data)
     assert said.splitlines()[1] == f"fingerprint {fingerprint.hexdigest()}"
     for path, manifest in manifests(tmp_path / "cut").items():
-        assert manifest["version"] == 2 and manifest["fingerprint"] == fingerprint.hexdigest()
+        assert manifest["version"] == 3 and manifest["fingerprint"] == fingerprint.hexdigest()
         files = {str(p.relative_to(path.parent)) for p in path.parent.rglob("*") if p.is_file() and p != path}
         assert {f["name"] for f in manifest["files"]} == files
         assert all(f["sha256"] == sha256(path.parent / f["name"]) for f in manifest["files"])
         assert json.dumps(manifest).count("sha256") == len(files)
+
+
+def flatten(manifest):
+    """The strategy before version 3: without a list of kinds."""
+    strategy = manifest["strategy"]
+    strategy.update(strategy.pop("kinds")[0])
+
+
+def test_folders_of_the_second_version_are_read(tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder in (old, new):
+        tutti("shard", f"{FIXTURES}/llama-tiny", folder, "--tp", 2)
+    for path, manifest in manifests(old).items():
+        flatten(manifest)
+        manifest.update(version=2)
+        path.write_text(json.dumps(manifest, indent=1))
+    assert tutti("shard", old, "--check").stdout == tutti("shard", new, "--check").stdout.replace(str(new), str(old))
+    tutti("shard", old, tmp_path / "again", "--tp", 2)
+    assert not subprocess.run(["diff", "-r", new, tmp_path / "again"], check=False, stdout=subprocess.PIPE).stdout
 
 
 def test_folders_of_the_first_version_are_read(tmp_path):
@@ -290,6 +309,7 @@ def test_folders_of_the_first_version_are_read(tmp_path):
         weights = path.parent / "model.safetensors"
         weights.write_bytes(weights.read_bytes().replace(manifest["fingerprint"].encode(), fingerprint.encode()))
         manifest.update(version=1, fingerprint=fingerprint)
+        flatten(manifest)
         manifest["files"][0]["sha256"] = sha256(weights)
         parts = read_safetensors(weights)
         for t in manifest["tensors"]:
@@ -417,7 +437,7 @@ def manifest_faults():
     run = ["tensors", 0, "runs"]
     return [
         (put(["format"], "other"), "format: expected \"tutti shard\""),
-        (put(["version"], 3), "version 3, expected at most 2; a newer tutti wrote it"),
+        (put(["version"], 4), "version 4, expected at most 3; a newer tutti wrote it"),
         (put(["version"], 0), "version: 0, expected an integer from 1 to"),
         (put(["version"], "1"), "version: a string, expected an integer from 1 to"),
         (put(["fingerprint"], "12"), "fingerprint: expected 64 hexadecimal digits"),

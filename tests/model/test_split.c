@@ -1,8 +1,10 @@
 /* How a model is cut over ranks. Expected figures are worked out by hand. */
+#include "checkpoint/shards/shard_manifest.h"
 #include "model/ranks/split.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -258,6 +260,52 @@ static void what_cannot_be_cut_is_refused_with_the_reason(void **state)
     }
 }
 
+/* A manifest has a list of what the rank owns of each kind of layers; before version 3 it had no list. */
+static void manifests_are_read_with_and_without_kinds(void **state)
+{
+    (void)state;
+    struct model_desc d = llama();
+    struct split want = make(&d, &PLAIN, 4, 1), got;
+    static const struct {
+        int version;
+        const char *strategy, *fault;
+    } CASES[] = {
+        { 3,
+          "{'kinds': [{'heads': [8, 16], 'kv_heads': [2, 4], 'ffn': [2752, 5504]}], 'vocab': [8000, 16000]}",
+          NULL },
+        { 2, "{'heads': [8, 16], 'kv_heads': [2, 4], 'ffn': [2752, 5504], 'vocab': [8000, 16000]}", NULL },
+        { 3, "{'heads': [8, 16], 'kv_heads': [2, 4], 'ffn': [2752, 5504], 'vocab': [8000, 16000]}",
+          ": strategy.kinds: " },
+        { 3,
+          "{'kinds': [{'heads': [8, 16], 'kv_heads': [2, 4], 'ffn': [2752, 11009]}], 'vocab': [8000, 16000]}",
+          ": strategy.kinds[0].ffn: " },
+        { 2, "{'heads': [8, 16], 'kv_heads': [2, 5], 'ffn': [2752, 5504], 'vocab': [8000, 16000]}",
+          ": strategy.kv_heads: " },
+    };
+    snprintf(d.family, sizeof d.family, "llama");
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct tutti_error err = { 0 };
+        char text[256];
+        snprintf(text, sizeof text, "%s", CASES[i].strategy);
+        for (char *quote; (quote = strchr(text, '\''));)
+            *quote = '"';
+        json_t *strategy = json_loads(text, 0, NULL);
+        struct shard_manifest manifest = { .path = "shard.json",
+                                           .family = d.family,
+                                           .version = CASES[i].version,
+                                           .n_ranks = 4,
+                                           .rank = 1,
+                                           .strategy = strategy };
+        enum tutti_status st = split_read(&got, &d, &manifest, &err);
+        assert_int_equal(st, CASES[i].fault ? TUTTI_E_FORMAT : TUTTI_OK);
+        if (CASES[i].fault)
+            assert_non_null(strstr(err.text, CASES[i].fault));
+        else
+            assert_memory_equal(&got, &want, sizeof got);
+        json_decref(strategy);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -267,6 +315,7 @@ int main(void)
         cmocka_unit_test(ranks_leave_no_gap_and_no_overlap),
         cmocka_unit_test(the_table_says_what_of_a_matrix_a_rank_holds),
         cmocka_unit_test(what_cannot_be_cut_is_refused_with_the_reason),
+        cmocka_unit_test(manifests_are_read_with_and_without_kinds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

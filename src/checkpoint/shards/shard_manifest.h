@@ -22,7 +22,15 @@
 
 #define SHARD_MANIFEST_FILE   "shard.json"
 #define SHARD_MANIFEST_FORMAT "tutti shard"
-enum { SHARD_MANIFEST_VERSION = 2, SHARD_MAX_RUNS = 8, SHARD_DIGEST_CHARS = 64 };
+/* Version 1 had another fingerprint, and checksums of tensors. Before version 3 the strategy was that of
+ * one kind of layers, without a list. */
+enum {
+    SHARD_MANIFEST_VERSION = 3,
+    SHARD_FINGERPRINT_VERSION = 2,
+    SHARD_KINDS_VERSION = 3,
+    SHARD_MAX_RUNS = 8,
+    SHARD_DIGEST_CHARS = 64
+};
 
 struct shard_tensor {
     const char *name;

@@ -151,19 +151,23 @@ enum tutti_status split_read(struct split *out, const struct model_desc *d, cons
 {
     struct split s = { .n_ranks = m->n_ranks, .rank = m->rank };
     char fault[64] = "";
+    bool has_kinds = m->version >= SHARD_KINDS_VERSION;
     const json_t *kinds = json_object_get(m->strategy, "kinds");
     int kind = 0;
     if (strcmp(m->family, d->family) != 0)
         snprintf(fault, sizeof fault, "family");
-    else if (json_array_size(kinds) != (size_t)d->n_kinds)
+    else if ((has_kinds ? json_array_size(kinds) : 1) != (size_t)d->n_kinds)
         snprintf(fault, sizeof fault, "strategy.kinds");
     else if (!read_range(&s.vocab, m->strategy, "vocab", d->n_vocab))
         snprintf(fault, sizeof fault, "strategy.vocab");
     for (int i = 0; i < d->n_kinds && fault[0] == '\0'; i++) {
         kind = i;
-        const char *key = read_layer(&s.kinds[i], &d->kinds[i], m->n_ranks, json_array_get(kinds, (size_t)i));
-        if (key)
+        const json_t *object = has_kinds ? json_array_get(kinds, (size_t)i) : m->strategy;
+        const char *key = read_layer(&s.kinds[i], &d->kinds[i], m->n_ranks, object);
+        if (key && has_kinds)
             snprintf(fault, sizeof fault, "strategy.kinds[%d].%s", i, key);
+        else if (key)
+            snprintf(fault, sizeof fault, "strategy.%s", key);
     }
     if (fault[0] != '\0')
         return error_set(
