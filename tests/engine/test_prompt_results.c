@@ -341,7 +341,7 @@ static void everything_is_there_once_under_preemption(void **state)
     struct sampler *sampler = NULL;
     uint64_t n_preemptions = 0;
     assert_non_null(all);
-    assert_int_equal(sampler_new(&sampler, MOCK_VOCAB, NULL), TUTTI_OK);
+    assert_int_equal(mock_sampler(&sampler, MOCK_VOCAB, NULL), TUTTI_OK);
     for (size_t h = 0; h < sizeof HOWS / sizeof *HOWS; h++) {
         struct mock_model *mock = mock_model_new(128, false);
         tutti_engine *engine = mock_engine(mock, &HOWS[h], NULL);

@@ -2,6 +2,7 @@
 #include "backend/cpu/cpu_sampler.h"
 #include "base/rng.h"
 #include "device.h"
+#include "kernels/kernels.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -18,8 +19,10 @@ static const struct tutti_sampling defaults = { .temperature = 1, .top_p = 1, .r
 
 static struct sampler *make_sampler(int n_vocab)
 {
+    static struct kernels kernels;
     struct sampler *sampler = NULL;
-    assert_int_equal(sampler_new(&sampler, n_vocab, NULL), TUTTI_OK);
+    kernels_init(&kernels, cpu_detect());
+    assert_int_equal(sampler_new(&sampler, &kernels, n_vocab, NULL), TUTTI_OK);
     return sampler;
 }
 

@@ -2,7 +2,9 @@
 
 #include "backend/cpu/cpu_sampler.h"
 #include "base/rng.h"
+#include "kernels/kernels.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -79,6 +81,20 @@ static size_t mock_kv_page_bytes(const struct backend *be, enum dtype dtype)
     return (size_t)be->caps->page_tokens * sizeof(int32_t);
 }
 
+static struct kernels kernels;
+
+static void init_kernels(void)
+{
+    kernels_init(&kernels, cpu_detect());
+}
+
+enum tutti_status mock_sampler(struct sampler **out, int n_vocab, struct tutti_error *err)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, init_kernels);
+    return sampler_new(out, &kernels, n_vocab, err);
+}
+
 static uint64_t mock_arithmetic_checksum(struct backend *be)
 {
     (void)be;
@@ -131,7 +147,7 @@ static void mock_download(struct backend *be, float *host, struct floats src, si
 static enum tutti_status mock_reserve_sampling(struct backend *be, int n_vocab, struct tutti_error *err)
 {
     struct mock_model *mock = mock_of(be);
-    return mock->sampler ? TUTTI_OK : sampler_new(&mock->sampler, n_vocab, err);
+    return mock->sampler ? TUTTI_OK : mock_sampler(&mock->sampler, n_vocab, err);
 }
 
 static void mock_sample(struct backend *be, struct floats logits, int n_vocab, struct sample_input *inputs,
@@ -315,7 +331,7 @@ int mock_answer(const struct tutti_request *request, int choice, int max_context
                 int max_ids)
 {
     struct sampler *sampler = NULL;
-    assert_int_equal(sampler_new(&sampler, MOCK_VOCAB, NULL), TUTTI_OK);
+    assert_int_equal(mock_sampler(&sampler, MOCK_VOCAB, NULL), TUTTI_OK);
     int32_t *all = malloc((size_t)max_context * sizeof *all);
     float logits[MOCK_VOCAB];
     int n = 0;

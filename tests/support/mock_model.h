@@ -39,6 +39,10 @@ struct mock_model {
 struct mock_model *mock_model_new(int n_ctx, bool has_stop);
 void mock_model_free(struct mock_model *mock);
 
+/* A sampler with the kernels of this processor; the caller's, for sampler_free(). */
+struct sampler;
+enum tutti_status mock_sampler(struct sampler **out, int n_vocab, struct tutti_error *err);
+
 /* Opens an engine on it; hooks: only logits and user are looked at; may be NULL. Fails the test on an error. */
 tutti_engine *mock_engine(struct mock_model *mock, const struct tutti_engine_options *options,
                           const struct engine_hooks *hooks);

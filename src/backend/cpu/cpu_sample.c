@@ -24,7 +24,7 @@ enum tutti_status cpu_reserve_sampling(struct backend *be, int n_vocab, struct t
     if (!cpu->samplers)
         return error_set(err, TUTTI_E_MEMORY, "samplers: out of memory");
     for (int t = 0; t < n_threads; t++) {
-        enum tutti_status st = sampler_new(&cpu->samplers[t], n_vocab, err);
+        enum tutti_status st = sampler_new(&cpu->samplers[t], &cpu->kernels, n_vocab, err);
         if (st != TUTTI_OK) {
             cpu_sampling_release(cpu);
             return st;

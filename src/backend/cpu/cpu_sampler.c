@@ -22,21 +22,18 @@ struct candidate {
 
 struct sampler {
     int n_vocab;
-    struct kernels kernels;
-    float *row;      /* [n_vocab] the logits after bias and penalties */
-    int32_t *counts; /* [n_vocab] zero between calls */
+    const struct kernels *kernels; /* borrowed */
+    float *row;                    /* [n_vocab] the logits after bias and penalties */
+    int32_t *counts;               /* [n_vocab] zero between calls */
     struct candidate *candidates;
 };
 
-enum tutti_status sampler_new(struct sampler **out, int n_vocab, struct tutti_error *err)
+enum tutti_status sampler_new(struct sampler **out, const struct kernels *kernels, int n_vocab,
+                              struct tutti_error *err)
 {
-    unsigned cpu;
-    enum tutti_status st = cpu_find(&cpu, NULL, err);
-    if (st != TUTTI_OK)
-        return st;
     struct sampler *s = calloc(1, sizeof *s);
     if (s) {
-        kernels_init(&s->kernels, cpu);
+        s->kernels = kernels;
         s->n_vocab = n_vocab;
         s->row = calloc((size_t)n_vocab, sizeof *s->row);
         s->counts = calloc((size_t)n_vocab, sizeof *s->counts);
@@ -105,7 +102,7 @@ static int take_largest(const struct sampler *s, const float *x, int n, int k, s
         out[i] = (struct candidate){ x[i], i };
     for (int i = k / 2; i-- > 0;)
         sift_down(out, k, i);
-    for (int i = k; (i = s->kernels.find_above(x, i, n, out[0].x)) < n;
+    for (int i = k; (i = s->kernels->find_above(x, i, n, out[0].x)) < n;
          i++) { /* an equal one has the higher id */
         out[0] = (struct candidate){ x[i], i };
         sift_down(out, k, 0);
@@ -117,7 +114,7 @@ static int take_largest(const struct sampler *s, const float *x, int n, int k, s
 
 static double log_sum_exp(const struct sampler *s, const float *x, int n, float max)
 {
-    return (double)max + log((double)s->kernels.sum_exp(x, n, max, 1));
+    return (double)max + log((double)s->kernels->sum_exp(x, n, max, 1));
 }
 
 static void report_logprobs(struct sampler *s, const float *logits, const struct sample_input *in, float max,
@@ -272,7 +269,7 @@ static int take_window(const struct sampler *s, const float *x, int n, float max
         double held = 0;
         int n_held = 0;
         float below = nextafterf(floor, -INFINITY);
-        for (int i = 0; (i = s->kernels.find_above(x, i, n, below)) < n; i++) {
+        for (int i = 0; (i = s->kernels->find_above(x, i, n, below)) < n; i++) {
             held += weight(x[i], max, temperature);
             out[n_held++] = (struct candidate){ x[i], i };
         }
@@ -407,7 +404,7 @@ static int32_t draw_truncated(struct sampler *s, const float *x, int n, int best
         for (int i = 0; i < n; i++)
             c[i] = (struct candidate){ x[i], i };
     } else {
-        mass = (double)p->top_p * (double)s->kernels.sum_exp(x, n, max, reciprocal(p->temperature));
+        mass = (double)p->top_p * (double)s->kernels->sum_exp(x, n, max, reciprocal(p->temperature));
         n_kept = take_window(s, x, n, max, p->temperature, mass, c);
     }
     if (p->top_p < 1.0f)
@@ -429,7 +426,7 @@ static int32_t draw_plain(const struct sampler *s, const float *x, int n, int be
     struct arrival_bound bound = { .seed = race.seed, .max = max, .scale = reciprocal(p->temperature) };
     for (int i = 0;; i++) {
         bound.first = (float)race.first;
-        if ((i = s->kernels.find_arrival(x, i, n, &bound)) >= n)
+        if ((i = s->kernels->find_arrival(x, i, n, &bound)) >= n)
             return race.winner;
         double w = weight(x[i], max, p->temperature);
         if (w >= (double)p->min_p)
@@ -442,7 +439,7 @@ static int find_largest(const struct sampler *s, const float *logits, const stru
                         struct sample *out)
 {
     *out = (struct sample){ 0 };
-    int largest = logits_argmax(&s->kernels, logits, in->n_usable);
+    int largest = logits_argmax(s->kernels, logits, in->n_usable);
     while (largest < 0 && isfinite(logits[out->token]))
         out->token++;
     return largest;
@@ -465,7 +462,7 @@ bool sampler_draw(struct sampler *s, const float *logits, const struct sample_in
     if (largest < 0)
         return false;
     const float *x = apply_processors(s, logits, in);
-    int best = x == logits ? largest : logits_argmax(&s->kernels, x, in->n_usable);
+    int best = x == logits ? largest : logits_argmax(s->kernels, x, in->n_usable);
     if (best < 0) /* a penalty has made a huge logit infinite */
         best = largest;
     if (p->temperature <= 0.0f) {
@@ -484,7 +481,7 @@ bool sampler_draw(struct sampler *s, const float *logits, const struct sample_in
 
 bool sampler_best(struct sampler *s, float *row, const struct sample_input *in, int32_t *bad_id)
 {
-    int largest = logits_argmax(&s->kernels, row, in->n_usable);
+    int largest = logits_argmax(s->kernels, row, in->n_usable);
     if (largest < 0) {
         for (*bad_id = 0; isfinite(row[*bad_id]);)
             ++*bad_id;

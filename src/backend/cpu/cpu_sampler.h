@@ -5,10 +5,12 @@
 
 #include "backend/sample.h"
 
+struct kernels; /* kernels/kernels.h */
 struct sampler; /* scratch memory for one thread */
 
-/* For rows of up to n_vocab usable logits. */
-MUST_CHECK enum tutti_status sampler_new(struct sampler **out, int n_vocab, struct tutti_error *err);
+/* For rows of up to n_vocab usable logits. kernels: borrowed. */
+MUST_CHECK enum tutti_status sampler_new(struct sampler **out, const struct kernels *kernels, int n_vocab,
+                                         struct tutti_error *err);
 void sampler_free(struct sampler *sampler); /* NULL is allowed */
 
 /* Does what in says with its rows of logits [rows][n_vocab]: one of the functions below. */
