@@ -513,19 +513,19 @@ def test_bench_of_a_model_through_the_engine():
 
 
 def test_bench_of_prompt_lookup():
-    args = ["bench", DEMO, "--users", "1", "--prefill", "0", "--repetitions", "1", "--engine", "--speculate", "8"]
+    args = ["bench", DEMO, "--users", "1", "--prefill", "0", "--repetitions", "5", "--engine", "--speculate", "8"]
     points = {r["kind"]: r for r in json.loads(tutti(*args, "--json").stdout)["engine"]}
     assert list(points) == ["plain", "text", "random", "random, lookup", "own", "own, lookup", "copied",
                             "copied, lookup"]
     for kind, r in points.items():
-        assert r["tok_s"] > 0 and r["rounds"] == 1
+        assert r["tok_s"] > 0 and r["rounds"] == 5
         assert ("ratio" in r) == ("lookup" in kind or kind == "text")
         if "lookup" not in kind:
             assert r["accepted"] == r["rejected"] == 0 and r["steps"] >= r["tokens"]
         assert r["steps"] >= r["tokens"] - r["accepted"]
     copied = points["copied, lookup"]
-    # Whether more rows in a step pay depends on the durations that were measured.
-    assert copied["steps"] < points["copied"]["steps"] or copied["accepted"] == 0
+    if not SANITIZED:  # a sanitizer's kernels compute so slowly that more rows in a step never pay
+        assert copied["accepted"] > 0 and copied["steps"] < points["copied"]["steps"]
     assert copied["ratio"] == pytest.approx(copied["tok_s"] / points["copied"]["tok_s"])
 
 
