@@ -4,8 +4,8 @@
   check_layers.py [SOURCE_ROOT]
 
 A room is a folder of src/. MAY_USE lists the rooms that each room may include; an include may only point downwards. A room that is
-not in the table is an error, so that a new one is given its place. Within a room, its folders and the files beside them must not
-include one another in a circle. No folder has more than MAX_FILES files. Beside src/base, the server includes only include/tutti.h;
+not in the table is an error, so that a new one is given its place. The includes between a room's folders and files have no
+cycle. No folder has more than MAX_FILES files. Apart from src/base, the server includes only include/tutti.h;
 examples include nothing else. Prints TAP.
 """
 import os

@@ -1,4 +1,4 @@
-/* The draft model: every answer is the one without it, alone, among others, with few rows, without pages,
+/* The draft model: every answer is the same as without it, for one request and for several, with few rows, without pages,
  * for choices of one prompt; it follows the sequences it drafts for; and models that do not fit are refused with what differs. */
 #include "support/asked.h"
 #include "support/questions.h"

@@ -1,4 +1,4 @@
-/* The states of a sequence: what each operation of lifecycle.h leaves behind, and that no other transition is possible. */
+/* The states of a sequence: the state after each operation of lifecycle.h, and that no other transition is possible. */
 #include "engine/schedule/lifecycle.h"
 
 #include <setjmp.h>

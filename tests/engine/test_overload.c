@@ -1,5 +1,5 @@
-/* More is asked than can be answered: scheduler, queue and forecast together on a made-up machine with a clock of its own, so that
- * nothing depends on the speed of the real one. */
+/* Overload: scheduler, queue and forecast together, on a simulated machine with a virtual clock, so that nothing depends on
+ * the speed of the real one. */
 #include "base/rng.h"
 #include "engine/schedule/lifecycle.h"
 

@@ -392,7 +392,7 @@ static void the_order_stays_open_until_a_prompt_can_be_read(void **state)
 
 /* ---- a very long prompt ---- */
 
-/* What a step takes on a made-up machine: 64 ms for the weights, or 7 ms for each row and, in prefill, 1 ms more for each
+/* The duration of a step on a simulated machine: 64 ms for the weights, or 7 ms for each row and, in prefill, 1 ms more for each
  * 1000 tokens before it. Told to the scheduler, as the engine does. */
 static double note_time(struct bench *b)
 {

@@ -120,7 +120,7 @@ struct machine {
     double plain_us;                       /* that the same tokens would have taken without drafts */
     int64_t n_drafts, n_steps, n_drafting; /* n_drafting: steps with passes of the draft model */
     int64_t n_plans;                       /* steps for which something was decided */
-    int n_lag;                             /* rows that the draft model is behind, of each sequence */
+    int n_lag; /* rows that the draft model has yet to compute, of each sequence */
     float model_acceptance;
 };
 

@@ -42,7 +42,7 @@ static void note_decoding(struct pace *p, int n_decoding, double us)
 }
 
 /* Lower estimate of the duration of a step with n_decoding rows and no prefill. */
-static double alone_us(const struct pace *p, int n_decoding)
+static double decode_us(const struct pace *p, int n_decoding)
 {
     return n_decoding < p->decode_rows ? p->decode_us * n_decoding / p->decode_rows : p->decode_us;
 }
@@ -50,20 +50,20 @@ static double alone_us(const struct pace *p, int n_decoding)
 /* Time that prefill may add to a step; at least one row. */
 static double allowance_us(const struct pace *p, int n_decoding)
 {
-    return fmax((MARGIN * p->max_slowdown - 1) * alone_us(p, n_decoding), 1e-3);
+    return fmax((MARGIN * p->max_slowdown - 1) * decode_us(p, n_decoding), 1e-3);
 }
 
 /* The error is divided between both parts of the cost in proportion to their inputs: normalized
  * least mean squares (Widrow and Hoff, 1960). */
 static void note_prefill(struct pace *p, int n_decoding, double n, double distance, double us)
 {
-    double alone = alone_us(p, n_decoding), far = distance / PACE_FAR;
-    double expected = p->prefill_us * n + p->far_us * far, most = 4 * (alone + expected);
+    double decode = decode_us(p, n_decoding), far = distance / PACE_FAR;
+    double expected = p->prefill_us * n + p->far_us * far, most = 4 * (decode + expected);
     if (p->prefill_us <= 0) {
-        p->prefill_us = fmax(us - alone, us / 8) / n;
+        p->prefill_us = fmax(us - decode, us / 8) / n;
         return;
     }
-    double error = (us < most ? us : most) - alone - expected;
+    double error = (us < most ? us : most) - decode - expected;
     /* The first rows may be free while the step is bound by memory bandwidth: few rows do not show
      * the cost of many. */
     if (error < 0 && expected < allowance_us(p, n_decoding) / 2)
