@@ -166,6 +166,39 @@ static void greedy_answers_are_those_of_the_reference(void **state)
     }
 }
 
+/* Of 32 pages that a sequence may take, 5 slots are enough for one; four beams that see pages of their own need more. */
+static void beams_need_slots_of_their_own(void **state)
+{
+    (void)state;
+    static const int32_t IDS[10] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 };
+    tutti_model *model = opened_model("mistral-tiny", "f32", "f32", 1);
+    struct tutti_model_info info;
+    tutti_model_info(model, &info);
+    struct tutti_engine_options options = { .kv_bytes = 5 * 16 * info.kv_bytes_per_token,
+                                            .max_batch_tokens = 7 };
+    tutti_engine *engine = opened_engine(model, &options, NULL);
+    for (int n_beams = 1; n_beams <= 4; n_beams += 3) {
+        struct tutti_request request = {
+            .ids = IDS, .n_ids = 10, .n_beams = n_beams, .max_tokens = 20, .ignore_eos = true
+        };
+        struct collect answer;
+        tutti_sampling_init(&request.sampling, NULL);
+        request.sampling.temperature = 0;
+        collect_init(&answer);
+        collect_submit(&answer, engine, &request);
+        collect_wait(&answer);
+        if (n_beams == 1)
+            assert_int_equal(answer.choices[0].ids.n, 20);
+        else
+            assert_non_null(
+                strstr(answer.choices[0].error.text, "4 beams of 30 tokens each need 14 KV pages in layers "
+                                                     "with a window, but the KV cache has 6"));
+        collect_clear(&answer);
+    }
+    tutti_engine_close(engine);
+    tutti_model_close(model);
+}
+
 /* A table by position ends; the engine's context ends with it. */
 static void positions_behind_a_learned_table_are_refused(void **state)
 {
@@ -197,6 +230,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_the_same_in_any_company),
         cmocka_unit_test(greedy_answers_are_those_of_the_reference),
+        cmocka_unit_test(beams_need_slots_of_their_own),
         cmocka_unit_test(positions_behind_a_learned_table_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

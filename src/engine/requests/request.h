@@ -75,6 +75,9 @@ struct request {
 struct request_limits {
     int max_context; /* tokens of a sequence */
     int max_seqs, n_pages, page_tokens;
+    /* Of the layers with a window, if they have fewer slots than pages: what a sequence may need for its
+     * window, and all of them for the rows of a step. n_slots 0: each page has its own. */
+    int n_slots, window_slots, step_slots;
     int max_queue_ms; /* 0: no limit */
 };
 

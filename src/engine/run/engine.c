@@ -233,6 +233,13 @@ static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err
     if (st != TUTTI_OK)
         return st;
     const struct tutti_engine_options *o = &e->options;
+    int window = model_window(&e->model->desc);
+    bool has_windows = room.n_slots < room.n_pages;
+    struct request_limits limits = { .max_context = o->max_context,
+                                     .max_seqs = o->max_seqs,
+                                     .n_pages = room.n_pages,
+                                     .page_tokens = model_page_tokens(e->model),
+                                     .max_queue_ms = o->max_queue_ms };
     struct scheduler_options options = { .max_seqs = o->max_seqs,
                                          .max_requests = e->n_slots,
                                          .max_batch_tokens = o->max_batch_tokens,
@@ -245,17 +252,17 @@ static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err
                                          .max_context = o->max_context,
                                          .n_pages = room.n_pages,
                                          .n_slots = room.n_slots,
-                                         .window = room.n_slots < room.n_pages ? model_window(&e->model->desc)
-                                                                               : 0,
+                                         .window = has_windows ? window : 0,
                                          .page_tokens = model_page_tokens(e->model),
                                          .no_prefix_cache = o->no_prefix_cache,
                                          .hash_seed = hash_seed,
                                          .desc = e->model->desc.has_prefix ? &e->model->desc : NULL };
-    e->limits = (struct request_limits){ .max_context = o->max_context,
-                                         .max_seqs = o->max_seqs,
-                                         .n_pages = room.n_pages,
-                                         .page_tokens = model_page_tokens(e->model),
-                                         .max_queue_ms = o->max_queue_ms };
+    if (has_windows) {
+        limits.n_slots = room.n_slots;
+        limits.window_slots = model_pages_of(e->model, window) + 1;
+        limits.step_slots = model_pages_of(e->model, o->max_batch_tokens) + 1;
+    }
+    e->limits = limits;
     st = scheduler_new(&e->scheduler, &options, err);
     if (st == TUTTI_OK)
         e->scheduler->draft = e->draft;
