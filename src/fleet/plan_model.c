@@ -15,7 +15,7 @@ static enum tutti_status sum_weights(struct plan_model *m, const struct checkpoi
         enum tutti_status st = weights_find(&w, &m->desc, names, ck, &at, err);
         if (st != TUTTI_OK)
             return st;
-        m->bytes[m->desc.kind_of[at.layer]][w.slot] += (double)weights_bytes(&w, type);
+        m->bytes[m->desc.kind_of[at.layer]][w.slot] += (double)weights_bytes(&w, type, backend_caps_of(NULL));
         if (split_kind(w.slot) != SPLIT_COLUMNS)
             continue;
         /* Splits by columns must respect the blocks of every layer. */
@@ -53,8 +53,8 @@ static void fill_shape(struct plan_model *m, const struct model_desc *d, enum dt
         struct slot_shape shape = slot_shape(d, at.slot, at.layer);
         uint64_t n_floats = (uint64_t)shape.n_in * (uint64_t)shape.n_out * (shape.has_bias ? 2 : 1);
         m->bytes[d->kind_of[at.layer]][at.slot] += (double)(slot_info(at.slot)->kind == SLOT_MATRIX
-                                                                ? weights_type_bytes(type, shape.n_in,
-                                                                                     shape.n_out)
+                                                                ? weights_packed_bytes(&shape, type,
+                                                                                       backend_caps_of(NULL))
                                                                 : n_floats * sizeof(float));
     }
 }

@@ -30,7 +30,7 @@ static enum tutti_status sum_weights(struct inspect_report *r, struct tutti_erro
         st = weights_find(&w, &r->desc, r->names, r->ck, &at, err);
         if (st != TUTTI_OK)
             break;
-        r->weight_bytes += weights_bytes(&w, r->options->type);
+        r->weight_bytes += weights_bytes(&w, r->options->type, backend_caps_of(NULL));
         r->n_params += weights_n_params(&w);
     }
     if (r->options->type)

@@ -547,6 +547,28 @@ static void a_device_says_what_it_can_do_before_it_is_opened(void **state)
     be->ops->free(be);
 }
 
+/* Odd numbers of rows, so that the last panel is not full. */
+static void a_device_knows_the_memory_of_a_matrix_before_it_is_packed(void **state)
+{
+    (void)state;
+    enum { N_OUT = 98, N_IN = 256 };
+    const struct backend_caps *caps = backend_caps_of("cpu");
+    struct backend *be = backend_make(1, NULL, shape_of(1, 1, 8, ROPE_NONE, NULL));
+    struct stored s = stored_make(DTYPE_F32, N_OUT, N_IN);
+    for (enum dtype type = 0; type < DTYPE_COUNT; type++) {
+        for (int is_gate_up = 0; is_gate_up < 2 && dtype_is_weight(type); is_gate_up++) {
+            struct matrix *m = matrix_make(be, &s, DTYPE_F32, type, N_OUT, N_IN, NULL, is_gate_up);
+            uint64_t n_bytes = caps->packed_bytes(type, N_IN, N_OUT, is_gate_up);
+            assert_true(n_bytes > 0);
+            assert_int_equal(n_bytes, be->ops->matrix_bytes(m));
+            be->ops->matrix_free(be, m);
+        }
+    }
+    assert_int_equal(caps->packed_bytes(DTYPE_Q4_0, 48, N_OUT, false), 0);
+    stored_clear(&s);
+    be->ops->free(be);
+}
+
 /* Rotary embedding decides what pages hold, so that other frequencies must give another checksum. */
 static void the_checksum_of_the_arithmetic_knows_the_frequencies(void **state)
 {
@@ -575,6 +597,7 @@ int main(void)
         cmocka_unit_test(rmsnorm_adds_first_and_gather_picks_rows),
         cmocka_unit_test(operations_on_rows_do_what_they_say),
         cmocka_unit_test(a_device_says_what_it_can_do_before_it_is_opened),
+        cmocka_unit_test(a_device_knows_the_memory_of_a_matrix_before_it_is_packed),
         cmocka_unit_test(the_checksum_of_the_arithmetic_knows_the_frequencies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

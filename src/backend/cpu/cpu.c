@@ -137,7 +137,8 @@ const struct backend_caps CPU_CAPS = {
     .page_tokens = CPU_PAGE_TOKENS,
     .kv_types = TYPE(DTYPE_F16) | TYPE(DTYPE_F32) | TYPE(DTYPE_I8),
     .weight_types = TYPE(DTYPE_F64) - 1, /* all types before it are types of weights */
-    .can_capture = false,                /* a call costs nothing here */
+    .packed_bytes = cpu_packed_bytes,
+    .can_capture = false, /* a call costs nothing here */
 };
 
 static const struct backend_ops CPU_OPS = {

@@ -203,6 +203,7 @@ enum tutti_status cpu_matrix_new(struct backend *be, struct matrix **out, const 
                                  struct tutti_error *err);
 void cpu_matrix_free(struct backend *be, struct matrix *m);
 size_t cpu_matrix_bytes(const struct matrix *m);
+uint64_t cpu_packed_bytes(enum dtype type, int n_in, int64_t n_out, bool is_gate_up);
 uint64_t cpu_checksum(struct backend *be, struct floats floats, size_t n_floats);
 uint64_t cpu_matrix_checksum(struct backend *be, const struct matrix *m);
 uint64_t cpu_lora_checksum(struct backend *be, const struct lora *lora);

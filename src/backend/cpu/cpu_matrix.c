@@ -103,6 +103,18 @@ static void pack_bias(struct matrix *m, const struct matrix_source *source)
     }
 }
 
+/* Each panel has PANEL_ROWS rows, or half a panel of gate, then as many rows of up. */
+static int64_t count_panels(int64_t n_out, bool is_gate_up)
+{
+    return is_gate_up ? (n_out / 2 + LANES - 1) / LANES : (n_out + PANEL_ROWS - 1) / PANEL_ROWS;
+}
+
+uint64_t cpu_packed_bytes(enum dtype type, int n_in, int64_t n_out, bool is_gate_up)
+{
+    size_t panel;
+    return panel_bytes(type, n_in, &panel) ? (uint64_t)panel * (uint64_t)count_panels(n_out, is_gate_up) : 0;
+}
+
 /* Sets the fields that need no memory. */
 static enum tutti_status describe(struct matrix *m, const struct matrix_source *source,
                                   struct tutti_error *err)
@@ -136,9 +148,7 @@ static enum tutti_status describe(struct matrix *m, const struct matrix_source *
     m->n_in = source->n_in;
     m->n_out = (int)n_out;
     m->is_gate_up = source->is_gate_up;
-    /* each panel has half a panel of gate, then as many rows of up */
-    m->n_panels = source->is_gate_up ? (m->n_out / 2 + LANES - 1) / LANES
-                                     : (m->n_out + PANEL_ROWS - 1) / PANEL_ROWS;
+    m->n_panels = (int)count_panels(n_out, m->is_gate_up);
     if (__builtin_mul_overflow(m->panel_bytes, (size_t)m->n_panels, &m->n_bytes))
         return error_set(err, TUTTI_E_LIMIT, "%s: %d x %d elements overflow memory", source->name, m->n_out,
                          m->n_in);

@@ -203,13 +203,11 @@ enum dtype weights_common_type(const struct weight *w)
     return type;
 }
 
-/* Panels of 32 rows: n_out is rounded up. */
-uint64_t weights_type_bytes(enum dtype type, int n_in, int64_t n_out)
+uint64_t weights_packed_bytes(const struct slot_shape *shape, enum dtype type,
+                              const struct backend_caps *caps)
 {
-    size_t row = 0;
-    if (!dtype_bytes(weights_fit_type(type, n_in), n_in, &row))
-        return 0;
-    return (uint64_t)((n_out + 31) / 32 * 32) * row;
+    return caps->packed_bytes(weights_fit_type(type, shape->n_in), shape->n_in, shape->n_out,
+                              shape->is_gate_up);
 }
 
 uint64_t weights_n_params(const struct weight *w)
@@ -218,12 +216,14 @@ uint64_t weights_n_params(const struct weight *w)
     return slot_info(w->slot)->kind != SLOT_MATRIX && w->biases[0] ? 2 * n : n;
 }
 
-uint64_t weights_bytes(const struct weight *w, const struct weight_type *type)
+uint64_t weights_bytes(const struct weight *w, const struct weight_type *type,
+                       const struct backend_caps *caps)
 {
     if (slot_info(w->slot)->kind != SLOT_MATRIX)
         return weights_n_params(w) * sizeof(float);
-    return weights_type_bytes(type ? weight_type_choose(type, &w->place) : weights_common_type(w), w->n_in,
-                              w->n_out);
+    const struct slot_shape shape = { .n_in = w->n_in, .n_out = w->n_out, .is_gate_up = w->is_gate_up };
+    return weights_packed_bytes(&shape, type ? weight_type_choose(type, &w->place) : weights_common_type(w),
+                                caps);
 }
 
 enum tutti_status weights_stored_type(enum dtype *out, const struct model_desc *d,

@@ -65,14 +65,17 @@ enum dtype weights_fit_type(enum dtype want, int n_in);
  * meets BF16. */
 enum dtype weights_common_type(const struct weight *w);
 
-/* Memory that a weight takes: a matrix packed as type (NULL: as stored), all others as float32. */
-uint64_t weights_bytes(const struct weight *w, const struct weight_type *type);
+/* Memory that a weight takes on a device: a matrix packed as type (NULL: as stored), all others as
+ * float32. */
+uint64_t weights_bytes(const struct weight *w, const struct weight_type *type,
+                       const struct backend_caps *caps);
 
 /* Elements of a weight and its biases; of a matrix without the biases. */
 uint64_t weights_n_params(const struct weight *w);
 
-/* Bytes of a matrix of n_out rows packed as type, or as the type that fits its rows. */
-uint64_t weights_type_bytes(enum dtype type, int n_in, int64_t n_out);
+/* Memory of a matrix that a device packs as type, or as the type that fits its rows. */
+uint64_t weights_packed_bytes(const struct slot_shape *shape, enum dtype type,
+                              const struct backend_caps *caps);
 
 /* *out: the most frequent type, by elements, of the matrices of layer 0: shown as the checkpoint's
  * type. */
