@@ -335,6 +335,70 @@ static void random_use_never_loses_what_a_window_sees(void **state)
     kv_pool_free(pool);
 }
 
+/* The state after n_ids tokens, updated token by token in the slot of the last page. Continues after the
+ * first n pages, whose last one has a slot. Returns the pages now held, all after *passed with slots. */
+static int compute_state(struct kv_pool *pool, uint64_t *states, const int32_t *ids, int n_ids,
+                         int32_t *table, int n, int *passed)
+{
+    for (int position = n * T; position < n_ids; position++) {
+        if (position % T == 0) { /* a snapshot of the state stays with the page before */
+            assert_true(kv_pool_take(pool, 1, &table[n]));
+            assert_true(kv_pool_take_slot(pool, table[n]));
+            uint64_t before = n > 0 ? states[kv_pool_slot(pool, table[n - 1])] : 0;
+            states[kv_pool_slot(pool, table[n++])] = before;
+        }
+        uint64_t *state = &states[kv_pool_slot(pool, table[n - 1])];
+        *state = mix64(*state + (uint64_t)ids[position]);
+        if (position % T == T - 1)
+            table[n - 1] = kv_pool_publish(pool, table[n - 1], MODEL, n > 1 ? table[n - 2] : KV_NO_PAGE,
+                                           ids + position + 1 - T);
+        int passable = kv_pool_passable(pool, position + 1);
+        kv_pool_pass(pool, table + *passed, passable - *passed);
+        *passed = passable;
+    }
+    return n;
+}
+
+/* A layer with a state instead of keys and values is a layer with a window of two positions: a row needs
+ * what the position before it left. Its slots hold states, of which a sequence needs one or two, and those
+ * that the prefix cache keeps are snapshots at the ends of pages. */
+static void a_window_of_two_positions_keeps_states(void **unused)
+{
+    (void)unused;
+    enum { N = 40, N_SLOTS = 5, N_IDS = 10 * T + 3 };
+    const struct kv_pool_options options = {
+        .n_pages = N, .page_tokens = T, .n_slots = N_SLOTS, .window = 2, .hash_seed = 7
+    };
+    struct kv_pool *pool = NULL;
+    uint64_t states[N_SLOTS], expected = 0;
+    int32_t ids[N_IDS], table[N], other[N];
+    int passed = 0, other_passed = 0;
+    assert_int_equal(kv_pool_new(&pool, &options, NULL), TUTTI_OK);
+    fill_ids(ids, N_IDS, 3);
+    for (int i = 0; i < N_IDS; i++)
+        expected = mix64(expected + (uint64_t)ids[i]);
+
+    int n = compute_state(pool, states, ids, N_IDS, table, 0, &passed);
+    assert_int_equal(n, 11);
+    assert_int_equal(passed, 10); /* one slot is in use, the others are snapshots */
+    assert_true(states[kv_pool_slot(pool, table[n - 1])] == expected);
+    assert_int_equal(kv_pool_slots_left(pool), N_SLOTS - 1);
+
+    int n_found = kv_pool_match(pool, MODEL, ids, N_IDS, other, &other_passed);
+    assert_int_equal(n_found, 10); /* where the newest snapshot is */
+    assert_int_equal(other_passed, 9);
+    int n_other = compute_state(pool, states, ids, N_IDS, other, n_found, &other_passed);
+    assert_true(states[kv_pool_slot(pool, other[n_other - 1])] == expected);
+    assert_true(kv_pool_slot(pool, other[n_other - 1]) != kv_pool_slot(pool, table[n - 1]));
+    kv_pool_drop(pool, other, n_other, other_passed);
+
+    n_found = kv_pool_match(pool, MODEL, ids, 3 * T, other, &other_passed);
+    assert_int_equal(n_found, 0); /* the snapshots of the first pages are gone: compute again */
+    kv_pool_drop(pool, table, n, passed);
+    assert_int_equal(kv_pool_slots_left(pool), N_SLOTS);
+    kv_pool_free(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -349,6 +413,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(the_audit_sees_a_lost_and_an_invented_share, make_pool, free_pool),
         cmocka_unit_test(random_use_never_hands_out_a_wrong_page),
         cmocka_unit_test(random_use_never_loses_what_a_window_sees),
+        cmocka_unit_test(a_window_of_two_positions_keeps_states),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
