@@ -24,14 +24,9 @@ struct chat_values {
 };
 
 static const struct option OPTIONS[] = {
-    { .name = "system",
-      TEXT_IN(struct chat_values, system),
-      .value = "TEXT",
-      .help = "a system message before the conversation" },
-    { .name = "adapter",
-      TEXT_IN(struct chat_values, adapter),
-      .value = "NAME",
-      .help = "adapter to answer with: one given by --lora, or none; without it, the first" },
+    TEXT_OPTION(struct chat_values, system, "system", "TEXT", "a system message before the conversation"),
+    TEXT_OPTION(struct chat_values, adapter, "adapter", "NAME",
+                "adapter to answer with: one given by --lora, or none; without it, the first"),
     { .name = NULL },
 };
 

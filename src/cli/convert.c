@@ -24,34 +24,19 @@ struct convert_values {
 
 #define VALUES struct convert_values
 static const struct option OPTIONS[] = {
-    { .name = "type",
-      CHOICE_IN(VALUES, type),
-      .value = "TYPE",
-      .choices = WEIGHT_TYPE_NAMES,
-      .aliases = WEIGHT_TYPE_ALIASES,
-      .initial = "f16",
-      .help = "of the matrices" },
-    { .name = "pure",
-      FLAG_IN(VALUES, pure),
-      .help = "convert every matrix to the same type; without it, quantized types keep some matrices "
-              "at more bits" },
-    { .name = "merge-lora",
-      TEXTS_IN(VALUES, merge_lora),
-      .value = "PATH[:SCALE]",
-      .help = "merge the adapter in the folder PATH (LoRA, as PEFT saves it) into the weights, its "
-              "updates times SCALE" },
-    { .name = "report", FLAG_IN(VALUES, report), .help = "print the error of each tensor" },
-    { .name = "report-file",
-      TEXT_IN(VALUES, report_file),
-      .value = "FILE",
-      .help = "write the error of each tensor as JSON" },
-    { .name = "threads",
-      .letter = 't',
-      INT_IN(VALUES, threads),
-      .value = "N",
-      .min = 1,
-      .max = 256,
-      .help = "number of threads; without it, one for each core that this process may use" },
+    CHOICE_OPTION(VALUES, type, "type", "TYPE", WEIGHT_TYPE_NAMES, "of the matrices",
+                  .aliases = WEIGHT_TYPE_ALIASES, .initial = "f16"),
+    FLAG_OPTION(
+        VALUES, pure, "pure",
+        "convert every matrix to the same type; without it, quantized types keep some matrices at more bits"),
+    TEXTS_OPTION(VALUES, merge_lora, "merge-lora", "PATH[:SCALE]",
+                 "merge the adapter in the folder PATH (LoRA, as PEFT saves it) into the weights, its "
+                 "updates times SCALE"),
+    FLAG_OPTION(VALUES, report, "report", "print the error of each tensor"),
+    TEXT_OPTION(VALUES, report_file, "report-file", "FILE", "write the error of each tensor as JSON"),
+    INT_OPTION(VALUES, threads, "threads", "N",
+               "number of threads; without it, one for each core that this process may use", .letter = 't',
+               .min = 1, .max = 256),
     { .name = NULL },
 };
 

@@ -41,102 +41,57 @@ struct generate_values {
 
 #define VALUES struct generate_values
 static const struct option OPTIONS[] = {
-    { .name = "prompt",
-      .letter = 'p',
-      TEXTS_IN(VALUES, prompt),
-      .value = "TEXT",
-      .help = "the prompt; - reads it from standard input. Several are answered as one batch" },
-    { .name = "file",
-      .letter = 'f',
-      TEXT_IN(VALUES, file),
-      .value = "FILE",
-      .help = "answer all prompts of the file as one batch: one per line, or JSON Lines with "
-              "{\"prompt\": TEXT} or {\"messages\": [...]}; - is standard input" },
-    { .name = "batch",
-      TEXT_IN(VALUES, batch),
-      .value = "FILE",
-      .help = "answer all requests of the file, in the format of OpenAI's Batch API: one per line, "
-              "{\"custom_id\", \"method\": \"POST\", \"url\": \"/v1/chat/completions\", \"body\"}; "
-              "also /v1/completions, /v1/embeddings and /v1/responses; - is standard input. A line "
-              "with the response is printed for each as it ends. Settings of an answer are fields of "
-              "its request: flags for them, such as --temperature or --grammar, are refused" },
-    { .name = "embedding",
-      CHOICE_IN(VALUES, embedding),
-      .value = "KIND",
-      .choices = EMBEDDINGS,
-      .initial = "none",
-      .help = "print an embedding of each prompt instead of an answer, as a JSON list: the mean of its "
-              "tokens' hidden states or that of the last token, normalized to length 1" },
-    { .name = "parse-special",
-      FLAG_IN(VALUES, parse_special),
-      .help = "parse special tokens in prompts, for prompts written with the markers of a chat format; "
-              "without it, and in messages, they are plain text" },
-    { .name = "chat",
-      FLAG_IN(VALUES, chat),
-      .help = "send the prompt as a user message, in the model's chat format" },
-    { .name = "system",
-      TEXT_IN(VALUES, system),
-      .value = "TEXT",
-      .help = "with --chat: a system message before the prompt" },
-    { .name = "grammar",
-      TEXT_IN(VALUES, grammar),
-      .value = "FILE",
-      .help = "constrain the answer by the grammar in the file, in llama.cpp's GBNF; - is standard "
-              "input" },
-    { .name = "json-schema",
-      TEXT_IN(VALUES, json_schema),
-      .value = "FILE",
-      .help = "constrain the answer by the JSON Schema in the file; - is standard input" },
-    { .name = "beams",
-      INT_IN(VALUES, beams),
-      .value = "N",
-      .min = 1,
-      .max = 64,
-      .initial = "1",
-      .help = "beam search: keep the N most probable answers instead of sampling one; the result is "
-              "printed at the end" },
-    { .name = "best",
-      INT_IN(VALUES, best),
-      .value = "N",
-      .min = 1,
-      .max = 64,
-      .initial = "1",
-      .help = "with --beams: print the N best answers to each prompt" },
-    { .name = "length-penalty",
-      FLOAT_IN(VALUES, length_penalty),
-      .value = "X",
-      .min = -100,
-      .max = 100,
-      .initial = "1",
-      .help = "with --beams: length penalty: answers are scored by the sum of log-probabilities / "
-              "length^X, so a larger X favours long ones" },
-    { .name = "early-stopping",
-      CHOICE_IN(VALUES, early_stopping),
-      .value = "WHEN",
-      .choices = EARLY_STOPPING,
-      .initial = "false",
-      .help = "with --beams: when N answers have ended, true ends the search, false ends it when no beam is "
-              "likely to "
-              "become better, never when none can" },
-    { .name = "no-kv-cache",
-      FLAG_IN(VALUES, no_kv_cache),
-      .help = "recompute every token from the beginning, for checking: the answer is the same" },
-    { .name = "json",
-      FLAG_IN(VALUES, json),
-      .help = "print one JSON object per line for each answer, in the order in which they end: index, "
-              "text, finish_reason, usage" },
-    { .name = "dp",
-      INT_IN(VALUES, dp),
-      .value = "N",
-      .min = 1,
-      .max = LIMIT_RANKS,
-      .initial = "1",
-      .help = "divide the prompts evenly over N replicas of the model, each on --tp of the processes "
-              "that mpirun started; the answers come in the order of the prompts, also with --json" },
-    { .name = "adapter",
-      TEXT_IN(VALUES, adapter),
-      .value = "NAME",
-      .help = "adapter to answer with: one given by --lora, or none; without it, the first" },
+    TEXTS_OPTION(VALUES, prompt, "prompt", "TEXT",
+                 "the prompt; - reads it from standard input. Several are answered as one batch",
+                 .letter = 'p'),
+    TEXT_OPTION(VALUES, file, "file", "FILE",
+                "answer all prompts of the file as one batch: one per line, or JSON Lines with {\"prompt\": "
+                "TEXT} or {\"messages\": [...]}; - is standard input",
+                .letter = 'f'),
+    TEXT_OPTION(VALUES, batch, "batch", "FILE",
+                "answer all requests of the file, in the format of OpenAI's Batch API: one per line, "
+                "{\"custom_id\", \"method\": \"POST\", \"url\": \"/v1/chat/completions\", \"body\"}; also "
+                "/v1/completions, /v1/embeddings and /v1/responses; - is standard input. A line with the "
+                "response is printed for each as it ends. Settings of an answer are fields of its request: "
+                "flags for them, such as --temperature or --grammar, are refused"),
+    CHOICE_OPTION(VALUES, embedding, "embedding", "KIND", EMBEDDINGS,
+                  "print an embedding of each prompt instead of an answer, as a JSON list: the mean of its "
+                  "tokens' hidden states or that of the last token, normalized to length 1",
+                  .initial = "none"),
+    FLAG_OPTION(VALUES, parse_special, "parse-special",
+                "parse special tokens in prompts, for prompts written with the markers of a chat format; "
+                "without it, and in messages, they are plain text"),
+    FLAG_OPTION(VALUES, chat, "chat", "send the prompt as a user message, in the model's chat format"),
+    TEXT_OPTION(VALUES, system, "system", "TEXT", "with --chat: a system message before the prompt"),
+    TEXT_OPTION(VALUES, grammar, "grammar", "FILE",
+                "constrain the answer by the grammar in the file, in llama.cpp's GBNF; - is standard input"),
+    TEXT_OPTION(VALUES, json_schema, "json-schema", "FILE",
+                "constrain the answer by the JSON Schema in the file; - is standard input"),
+    INT_OPTION(VALUES, beams, "beams", "N",
+               "beam search: keep the N most probable answers instead of sampling one; the result is printed "
+               "at the end",
+               .min = 1, .max = 64, .initial = "1"),
+    INT_OPTION(VALUES, best, "best", "N", "with --beams: print the N best answers to each prompt", .min = 1,
+               .max = 64, .initial = "1"),
+    FLOAT_OPTION(VALUES, length_penalty, "length-penalty", "X",
+                 "with --beams: length penalty: answers are scored by the sum of log-probabilities / "
+                 "length^X, so a larger X favours long ones",
+                 .min = -100, .max = 100, .initial = "1"),
+    CHOICE_OPTION(VALUES, early_stopping, "early-stopping", "WHEN", EARLY_STOPPING,
+                  "with --beams: when N answers have ended, true ends the search, false ends it when no beam "
+                  "is likely to become better, never when none can",
+                  .initial = "false"),
+    FLAG_OPTION(VALUES, no_kv_cache, "no-kv-cache",
+                "recompute every token from the beginning, for checking: the answer is the same"),
+    FLAG_OPTION(VALUES, json, "json",
+                "print one JSON object per line for each answer, in the order in which they end: index, "
+                "text, finish_reason, usage"),
+    INT_OPTION(VALUES, dp, "dp", "N",
+               "divide the prompts evenly over N replicas of the model, each on --tp of the processes that "
+               "mpirun started; the answers come in the order of the prompts, also with --json",
+               .min = 1, .max = LIMIT_RANKS, .initial = "1"),
+    TEXT_OPTION(VALUES, adapter, "adapter", "NAME",
+                "adapter to answer with: one given by --lora, or none; without it, the first"),
     { .name = NULL },
 };
 

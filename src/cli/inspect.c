@@ -15,8 +15,8 @@ struct inspect_values {
 
 #define VALUES struct inspect_values
 static const struct option OPTIONS[] = {
-    { .name = "no-tensors", FLAG_IN(VALUES, no_tensors), .help = "do not print the list" },
-    { .name = "json", FLAG_IN(VALUES, json), .help = "print one JSON object" },
+    FLAG_OPTION(VALUES, no_tensors, "no-tensors", "do not print the list"),
+    FLAG_OPTION(VALUES, json, "json", "print one JSON object"),
     { .name = NULL },
 };
 

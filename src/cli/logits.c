@@ -16,16 +16,10 @@ struct logits_values {
 };
 
 static const struct option OPTIONS[] = {
-    { .name = "ids",
-      TEXT_IN(struct logits_values, ids),
-      .value = "LIST",
-      .help = "token ids separated by commas or blanks; @FILE reads them from a file, @- from standard "
-              "input" },
-    { .name = "out",
-      .letter = 'o',
-      TEXT_IN(struct logits_values, out),
-      .value = "FILE",
-      .help = "the safetensors file to write" },
+    TEXT_OPTION(
+        struct logits_values, ids, "ids", "LIST",
+        "token ids separated by commas or blanks; @FILE reads them from a file, @- from standard input"),
+    TEXT_OPTION(struct logits_values, out, "out", "FILE", "the safetensors file to write", .letter = 'o'),
     { .name = NULL },
 };
 

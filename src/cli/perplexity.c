@@ -27,46 +27,26 @@ struct perplexity_values {
 
 #define VALUES struct perplexity_values
 static const struct option OPTIONS[] = {
-    { .name = "context",
-      .letter = 'c',
-      INT_IN(VALUES, context),
-      .value = "N",
-      .min = 4,
-      .max = LIMIT_CONTEXT,
-      .help = "tokens of a window; without it 512, or the base's" },
-    { .name = "stride",
-      INT_IN(VALUES, stride),
-      .value = "N",
-      .min = 1,
-      .max = LIMIT_CONTEXT,
-      .help = "start a window every N tokens and score its last N; without it windows do not overlap, "
-              "and the second half of each is scored" },
-    { .name = "chunks",
-      INT_IN(VALUES, chunks),
-      .value = "N",
-      .min = 1,
-      .max = INT32_MAX,
-      .help = "use only the first N windows" },
-    { .name = "ids",
-      TEXT_IN(VALUES, ids),
-      .value = "LIST",
-      .help = "instead of FILE: token ids separated by commas or blanks; @FILE reads them from a file, "
-              "@- from standard input" },
-    { .name = "text-prefix",
-      FLAG_IN(VALUES, text_prefix),
-      .help = "begin each window with all ids that the model expects before a text, such as GLM's "
-              "[gMASK]<sop>; without it, as in llama.cpp, only with the bos id, if the model has one" },
-    { .name = "save-logits",
-      TEXT_IN(VALUES, save),
-      .value = "BASE",
-      .help = "write the model's log-probabilities of every scored token to a file, for --kl" },
-    { .name = "kl",
-      TEXT_IN(VALUES, base),
-      .value = "BASE",
-      .help = "compare with the log-probabilities of another model: BASE is a file of --save-logits or "
-              "of llama-perplexity's --kl-divergence-base, evaluated on the text that it contains; or "
-              "a model (a folder or a GGUF file), which then runs as stored on the same FILE" },
-    { .name = "json", FLAG_IN(VALUES, json), .help = "print one JSON object" },
+    INT_OPTION(VALUES, context, "context", "N", "tokens of a window; without it 512, or the base's",
+               .letter = 'c', .min = 4, .max = LIMIT_CONTEXT),
+    INT_OPTION(VALUES, stride, "stride", "N",
+               "start a window every N tokens and score its last N; without it windows do not overlap, and "
+               "the second half of each is scored",
+               .min = 1, .max = LIMIT_CONTEXT),
+    INT_OPTION(VALUES, chunks, "chunks", "N", "use only the first N windows", .min = 1, .max = INT32_MAX),
+    TEXT_OPTION(VALUES, ids, "ids", "LIST",
+                "instead of FILE: token ids separated by commas or blanks; @FILE reads them from a file, @- "
+                "from standard input"),
+    FLAG_OPTION(VALUES, text_prefix, "text-prefix",
+                "begin each window with all ids that the model expects before a text, such as GLM's "
+                "[gMASK]<sop>; without it, as in llama.cpp, only with the bos id, if the model has one"),
+    TEXT_OPTION(VALUES, save, "save-logits", "BASE",
+                "write the model's log-probabilities of every scored token to a file, for --kl"),
+    TEXT_OPTION(VALUES, base, "kl", "BASE",
+                "compare with the log-probabilities of another model: BASE is a file of --save-logits or of "
+                "llama-perplexity's --kl-divergence-base, evaluated on the text that it contains; or a model "
+                "(a folder or a GGUF file), which then runs as stored on the same FILE"),
+    FLAG_OPTION(VALUES, json, "json", "print one JSON object"),
     { .name = NULL },
 };
 

@@ -25,22 +25,12 @@ struct plan_values {
 
 #define VALUES struct plan_values
 static const struct option OPTIONS[] = {
-    { .name = "hosts",
-      INT_IN(VALUES, hosts),
-      .value = "N",
-      .min = 1,
-      .max = LIMIT_RANKS,
-      .initial = "1",
-      .help = "number of machines, each of which runs one rank" },
-    { .name = "users",
-      .letter = 'u',
-      INTS_IN(VALUES, users),
-      .value = "LIST",
-      .min = 1,
-      .max = MAX_USERS,
-      .initial = "1,16,64,256",
-      .help = "numbers of sequences that run at the same time, on all machines together" },
-    { .name = "json", FLAG_IN(VALUES, json), .help = "print one JSON object" },
+    INT_OPTION(VALUES, hosts, "hosts", "N", "number of machines, each of which runs one rank", .min = 1,
+               .max = LIMIT_RANKS, .initial = "1"),
+    INTS_OPTION(VALUES, users, "users", "LIST",
+                "numbers of sequences that run at the same time, on all machines together", .letter = 'u',
+                .min = 1, .max = MAX_USERS, .initial = "1,16,64,256"),
+    FLAG_OPTION(VALUES, json, "json", "print one JSON object"),
     { .name = NULL },
 };
 

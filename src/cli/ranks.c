@@ -13,15 +13,12 @@ struct ranks_values {
 
 #define VALUES struct ranks_values
 static const struct option OPTIONS[] = {
-    { .name = "hostfile", TEXT_IN(VALUES, hostfile), .value = "FILE", .help = "write the hostfile to FILE" },
-    { .name = "rankfile", TEXT_IN(VALUES, rankfile), .value = "FILE", .help = "write the rankfile to FILE" },
-    { .name = "cores",
-      INT_IN(VALUES, cores),
-      .value = "N",
-      .min = 1,
-      .max = 4096,
-      .help = "cores of each host, which the rankfile divides among its ranks; without it, as many as "
-              "this machine has" },
+    TEXT_OPTION(VALUES, hostfile, "hostfile", "FILE", "write the hostfile to FILE"),
+    TEXT_OPTION(VALUES, rankfile, "rankfile", "FILE", "write the rankfile to FILE"),
+    INT_OPTION(VALUES, cores, "cores", "N",
+               "cores of each host, which the rankfile divides among its ranks; without it, as many as this "
+               "machine has",
+               .min = 1, .max = 4096),
     { .name = NULL },
 };
 

@@ -13,15 +13,9 @@ struct shard_values {
 
 #define VALUES struct shard_values
 static const struct option OPTIONS[] = {
-    { .name = "tp",
-      INT_IN(VALUES, tp),
-      .value = "N",
-      .min = 1,
-      .max = LIMIT_RANKS,
-      .help = "number of ranks to split for; 1 writes a whole checkpoint" },
-    { .name = "check",
-      FLAG_IN(VALUES, check),
-      .help = "write nothing, but verify every byte of SRC against its manifests" },
+    INT_OPTION(VALUES, tp, "tp", "N", "number of ranks to split for; 1 writes a whole checkpoint", .min = 1,
+               .max = LIMIT_RANKS),
+    FLAG_OPTION(VALUES, check, "check", "write nothing, but verify every byte of SRC against its manifests"),
     { .name = NULL },
 };
 

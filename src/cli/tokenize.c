@@ -13,18 +13,14 @@ struct tokenize_values {
 };
 
 static const struct option OPTIONS[] = {
-    { .name = "ids", FLAG_IN(struct tokenize_values, ids), .help = "print only the ids, on one line" },
-    { .name = "decode",
-      .letter = 'd',
-      FLAG_IN(struct tokenize_values, decode),
-      .help = "TEXT is a list of ids: print their text" },
-    { .name = "special",
-      FLAG_IN(struct tokenize_values, special),
-      .help = "add the special tokens that the model expects around a text" },
-    { .name = "parse-special",
-      FLAG_IN(struct tokenize_values, parse_special),
-      .help = "parse special tokens in TEXT; without it they are plain text" },
-    { .name = "json", FLAG_IN(struct tokenize_values, json), .help = "print one JSON object" },
+    FLAG_OPTION(struct tokenize_values, ids, "ids", "print only the ids, on one line"),
+    FLAG_OPTION(struct tokenize_values, decode, "decode", "TEXT is a list of ids: print their text",
+                .letter = 'd'),
+    FLAG_OPTION(struct tokenize_values, special, "special",
+                "add the special tokens that the model expects around a text"),
+    FLAG_OPTION(struct tokenize_values, parse_special, "parse-special",
+                "parse special tokens in TEXT; without it they are plain text"),
+    FLAG_OPTION(struct tokenize_values, json, "json", "print one JSON object"),
     { .name = NULL },
 };
 

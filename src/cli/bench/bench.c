@@ -36,71 +36,38 @@ struct bench_values {
 
 #define VALUES struct bench_values
 static const struct option OPTIONS[] = {
-    { .name = "shape",
-      TEXT_IN(VALUES, shape),
-      .value = "NAME",
-      .help = "instead of MODEL: a known shape with random weights, such as chatglm3-6b; list prints "
-              "their names" },
-    { .name = "users",
-      .letter = 'u',
-      INTS_IN(VALUES, users),
-      .value = "LIST",
-      .min = 1,
-      .max = MAX_USERS,
-      .initial = "1,8,17,32",
-      .help = "numbers of sequences that decode together" },
-    { .name = "context",
-      .letter = 'c',
-      INT_IN(VALUES, context),
-      .value = "N",
-      .max = MAX_TOKENS,
-      .initial = "64",
-      .help = "tokens of context of each sequence while decoding" },
-    { .name = "prefill",
-      INT_IN(VALUES, prefill),
-      .value = "N",
-      .max = MAX_TOKENS,
-      .initial = "256",
-      .help = "tokens of the prompt to prefill in one step; 0: none" },
-    { .name = "attention",
-      INTS_IN(VALUES, attention),
-      .value = "LIST",
-      .min = 1,
-      .max = MAX_TOKENS,
-      .help = "time only attention at these contexts, with f16 and with int8 keys and values" },
-    { .name = "repetitions",
-      .letter = 'r',
-      INT_IN(VALUES, repetitions),
-      .value = "N",
-      .min = 1,
-      .max = MAX_REPETITIONS,
-      .help = "repetitions of each point, after a warm-up; without it, as many as fit in a few "
-              "seconds, at least 3" },
-    { .name = "engine",
-      FLAG_IN(VALUES, engine),
-      .help = "also measure the whole engine, with scheduler, sampling and text thread" },
-    { .name = "speculate",
-      INT_IN(VALUES, speculate),
-      .value = "N",
-      .max = 32,
-      .initial = "0",
-      .help = "with --engine: speculate up to N draft tokens per step (prompt lookup), for random "
-              "answers, the model's own ones, and ones that repeat one token; each alternates with the "
-              "same run without speculation" },
-    { .name = "json-schema",
-      TEXT_IN(VALUES, json_schema),
-      .value = "FILE",
-      .help = "with --engine: answers constrained by the JSON Schema of the file, alternating with "
-              "unconstrained ones, instead of those with much text work" },
-    { .name = "made-lora",
-      INT_IN(VALUES, made_lora),
-      .value = "RANK",
-      .min = 1,
-      .max = LORA_MAX_RANK,
-      .help = "add a LoRA adapter of this rank with random weights for every linear layer. The first "
-              "user has no adapter, the next ones one of the given adapters in rotation; each step is "
-              "also timed without adapters" },
-    { .name = "json", FLAG_IN(VALUES, json), .help = "print one JSON object" },
+    TEXT_OPTION(
+        VALUES, shape, "shape", "NAME",
+        "instead of MODEL: a known shape with random weights, such as chatglm3-6b; list prints their names"),
+    INTS_OPTION(VALUES, users, "users", "LIST", "numbers of sequences that decode together", .letter = 'u',
+                .min = 1, .max = MAX_USERS, .initial = "1,8,17,32"),
+    INT_OPTION(VALUES, context, "context", "N", "tokens of context of each sequence while decoding",
+               .letter = 'c', .max = MAX_TOKENS, .initial = "64"),
+    INT_OPTION(VALUES, prefill, "prefill", "N", "tokens of the prompt to prefill in one step; 0: none",
+               .max = MAX_TOKENS, .initial = "256"),
+    INTS_OPTION(VALUES, attention, "attention", "LIST",
+                "time only attention at these contexts, with f16 and with int8 keys and values", .min = 1,
+                .max = MAX_TOKENS),
+    INT_OPTION(
+        VALUES, repetitions, "repetitions", "N",
+        "repetitions of each point, after a warm-up; without it, as many as fit in a few seconds, at least 3",
+        .letter = 'r', .min = 1, .max = MAX_REPETITIONS),
+    FLAG_OPTION(VALUES, engine, "engine",
+                "also measure the whole engine, with scheduler, sampling and text thread"),
+    INT_OPTION(VALUES, speculate, "speculate", "N",
+               "with --engine: speculate up to N draft tokens per step (prompt lookup), for random answers, "
+               "the model's own ones, and ones that repeat one token; each alternates with the same run "
+               "without speculation",
+               .max = 32, .initial = "0"),
+    TEXT_OPTION(VALUES, json_schema, "json-schema", "FILE",
+                "with --engine: answers constrained by the JSON Schema of the file, alternating with "
+                "unconstrained ones, instead of those with much text work"),
+    INT_OPTION(VALUES, made_lora, "made-lora", "RANK",
+               "add a LoRA adapter of this rank with random weights for every linear layer. The first user "
+               "has no adapter, the next ones one of the given adapters in rotation; each step is also timed "
+               "without adapters",
+               .min = 1, .max = LORA_MAX_RANK),
+    FLAG_OPTION(VALUES, json, "json", "print one JSON object"),
     { .name = NULL },
 };
 

@@ -48,19 +48,32 @@ struct option {
     bool above_min; /* min itself is not allowed */
 };
 
-/* Sets the kind and the member; a member of another type does not compile.
+/* A row of a table: the command's struct and the member that the option fills, its name, the name of its
+ * value, its help, and then what else it has: .min = 1, .letter = 'p'. A member of another type does not
+ * compile.
  * NOLINTBEGIN(bugprone-macro-parentheses): C_TYPE is a type */
-#define OPTION_MEMBER(KIND, C_TYPE, type, member)                                                            \
-    .kind = (KIND), .field = offsetof(type, member) + _Generic(((type *)0)->member, C_TYPE : 0)
+#define OPTION_ROW(kind_, C_TYPE, type, member, name_, value_, ...)                                          \
+    {                                                                                                        \
+        .kind = (kind_), .field = offsetof(type, member) + _Generic(((type *)0)->member, C_TYPE : 0),        \
+        .name = (name_), .value = (value_), .help = __VA_ARGS__                                              \
+    }
 /* NOLINTEND(bugprone-macro-parentheses) */
-#define FLAG_IN(type, member)   OPTION_MEMBER(OPTION_FLAG, bool, type, member)
-#define INT_IN(type, member)    OPTION_MEMBER(OPTION_INT, int64_t, type, member)
-#define SIZE_IN(type, member)   OPTION_MEMBER(OPTION_SIZE, int64_t, type, member)
-#define FLOAT_IN(type, member)  OPTION_MEMBER(OPTION_FLOAT, double, type, member)
-#define TEXT_IN(type, member)   OPTION_MEMBER(OPTION_TEXT, const char *, type, member)
-#define CHOICE_IN(type, member) OPTION_MEMBER(OPTION_CHOICE, const char *, type, member)
-#define TEXTS_IN(type, member)  OPTION_MEMBER(OPTION_TEXTS, struct option_texts, type, member)
-#define INTS_IN(type, member)   OPTION_MEMBER(OPTION_INTS, struct option_ints, type, member)
+#define FLAG_OPTION(type, member, name, ...)                                                                 \
+    OPTION_ROW(OPTION_FLAG, bool, type, member, name, NULL, __VA_ARGS__)
+#define INT_OPTION(type, member, name, value, ...)                                                           \
+    OPTION_ROW(OPTION_INT, int64_t, type, member, name, value, __VA_ARGS__)
+#define SIZE_OPTION(type, member, name, value, ...)                                                          \
+    OPTION_ROW(OPTION_SIZE, int64_t, type, member, name, value, __VA_ARGS__)
+#define FLOAT_OPTION(type, member, name, value, ...)                                                         \
+    OPTION_ROW(OPTION_FLOAT, double, type, member, name, value, __VA_ARGS__)
+#define TEXT_OPTION(type, member, name, value, ...)                                                          \
+    OPTION_ROW(OPTION_TEXT, const char *, type, member, name, value, __VA_ARGS__)
+#define CHOICE_OPTION(type, member, name, value, choices_, ...)                                              \
+    OPTION_ROW(OPTION_CHOICE, const char *, type, member, name, value, __VA_ARGS__, .choices = (choices_))
+#define TEXTS_OPTION(type, member, name, value, ...)                                                         \
+    OPTION_ROW(OPTION_TEXTS, struct option_texts, type, member, name, value, __VA_ARGS__)
+#define INTS_OPTION(type, member, name, value, ...)                                                          \
+    OPTION_ROW(OPTION_INTS, struct option_ints, type, member, name, value, __VA_ARGS__)
 
 struct option_group {
     const char *title;            /* in help */
