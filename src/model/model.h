@@ -133,7 +133,7 @@ struct chat_format {
      * unknown role (param names messages[i].role), or a message that the format cannot express;
      * TUTTI_E_MEMORY. */
     enum tutti_status (*render)(const struct chat_call *call, struct ids *out, struct tutti_error *err);
-    bool is_own_template;   /* chat_source() has its text */
+    bool is_own_template;   /* chat_add_own_template() has its text */
     bool takes_tools;       /* of formats that are code */
     bool has_metadata_line; /* a reply's first line is metadata: hidden if it is blank */
     bool trims_reply;       /* blanks and newlines around the reply are removed */

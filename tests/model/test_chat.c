@@ -367,11 +367,9 @@ static void own_templates_say_what_the_authors_say(void **state)
     assert_non_null(file);
     for (size_t p = 0; p < sizeof PAIRS / sizeof *PAIRS; p++) {
         struct buf text = { 0 };
-        const char *part;
         size_t n = 0, k;
         const json_t *entry;
-        for (size_t i = 0; (part = chat_source(PAIRS[p].own, i)); i++)
-            assert_true(buf_add_string(&text, part));
+        assert_true(chat_add_own_template(chat_format_find(PAIRS[p].own), &text));
         json_array_foreach(json_object_get(file, "cases"), k, entry)
         {
             const char *want = json_string_value(json_object_get(entry, "text"));

@@ -6,22 +6,45 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Of templates/, as embed.py names them. They render the same as the authors' templates. */
+extern const char CHAT_TEMPLATE_CHATML[], CHAT_TEMPLATE_LLAMA3[], CHAT_TEMPLATE_LLAMA3_1[],
+    CHAT_TEMPLATE_MISTRAL[];
+
 #define OWN(format)                                                                                          \
     {                                                                                                        \
         .name = (format), .render = chat_render_template, .is_own_template = true                            \
     }
-static const struct chat_format OWN_FORMATS[] = { OWN("chatml"),     OWN("qwen2"),     OWN("qwen2.5"),
-                                                  OWN("qwen3"),      OWN("llama3"),    OWN("llama3.1"),
-                                                  OWN("mistral-v1"), OWN("mistral-v3") };
+static const struct own_template {
+    struct chat_format format;
+    const char *text, *settings; /* settings are rendered first */
+} OWN_TEMPLATES[] = {
+    { OWN("chatml"), CHAT_TEMPLATE_CHATML, "" },
+    { OWN("qwen2"), CHAT_TEMPLATE_CHATML, "{%- set system = 'You are a helpful assistant.' -%}" },
+    { OWN("qwen2.5"), CHAT_TEMPLATE_CHATML,
+      "{%- set system = 'You are Qwen, created by Alibaba Cloud. You are a helpful assistant.' -%}" },
+    { OWN("qwen3"), CHAT_TEMPLATE_CHATML, "{%- set thinks = true -%}" },
+    { OWN("llama3"), CHAT_TEMPLATE_LLAMA3, "" },
+    { OWN("llama3.1"), CHAT_TEMPLATE_LLAMA3_1, "" },
+    { OWN("mistral-v1"), CHAT_TEMPLATE_MISTRAL,
+      "{%- set before, after, at_first = ' [INST] ', ' [/INST]', true -%}" },
+    { OWN("mistral-v3"), CHAT_TEMPLATE_MISTRAL,
+      "{%- set before, after, at_first = '[INST] ', '[/INST]', false -%}" },
+};
 
 const struct chat_format *chat_format_at(size_t i)
 {
     static const struct chat_format *const CODE[] = { &CHAT_CHATGLM, &CHAT_CHATGLM2, &CHAT_CHATGLM3,
                                                       &CHAT_GLM4, &CHAT_LLAMA2 };
-    size_t n_code = sizeof CODE / sizeof *CODE, n_own = sizeof OWN_FORMATS / sizeof *OWN_FORMATS;
+    size_t n_code = sizeof CODE / sizeof *CODE, n_own = sizeof OWN_TEMPLATES / sizeof *OWN_TEMPLATES;
     if (i < n_code)
         return CODE[i];
-    return i < n_code + n_own ? &OWN_FORMATS[i - n_code] : NULL;
+    return i < n_code + n_own ? &OWN_TEMPLATES[i - n_code].format : NULL;
+}
+
+bool chat_add_own_template(const struct chat_format *format, struct buf *out)
+{
+    const struct own_template *own = (const void *)format; /* its first member */
+    return buf_add_string(out, own->settings) && buf_add_string(out, own->text);
 }
 
 const struct chat_format *chat_format_find(const char *name)

@@ -30,9 +30,8 @@ struct chat_call {
 
 extern const struct chat_format CHAT_CHATGLM, CHAT_CHATGLM2, CHAT_CHATGLM3, CHAT_GLM4, CHAT_LLAMA2;
 
-/* Part i of the text of tutti's own template name ("chatml", "qwen2", ...): the parts are joined.
- * NULL: after the last part, or no such name. */
-const char *chat_source(const char *name, size_t i);
+/* Adds the text of a format that is_own_template. False: out of memory. */
+MUST_CHECK bool chat_add_own_template(const struct chat_format *format, struct buf *out);
 
 /* The built-in formats, by number and by name; NULL: none. */
 const struct chat_format *chat_format_at(size_t i);

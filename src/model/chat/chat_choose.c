@@ -91,11 +91,8 @@ static enum tutti_status use_builtin(const struct chat_choice *c, const struct c
 {
     struct buf text = { 0 };
     enum tutti_status st = TUTTI_OK;
-    const char *part;
-    for (size_t i = 0; format->is_own_template && (part = chat_source(format->name, i)); i++) {
-        if (!buf_add_string(&text, part))
-            st = chat_out_of_memory(err);
-    }
+    if (format->is_own_template && !chat_add_own_template(format, &text))
+        st = chat_out_of_memory(err);
     struct chat_template_source source = { .name = format->name,
                                            .text = text.bytes,
                                            .n_bytes = text.n_bytes };
