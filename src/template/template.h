@@ -20,7 +20,7 @@
  *   eval.c exec.c expressions, blocks, macros, loops  template_limits.depth, 200, all levels together
  *   value.c       values from JSON, compared values   the same
  *   print.c       printed values, tojson              the same
- *   print.c filters_order.c  merge sorts              log2 of the number of items
+ *   value.c       merge sorts                         log2 of the number of items
  *   exec.c template.c  targets, literals              the tree's depth
  *   template.c    counting the bytes of variables     200 levels, deeper ones are not counted
  * The tree and all values live in arenas: freeing them does not recurse. jansson parses the JSON

@@ -30,8 +30,7 @@ BOUNDED = {
     "assign": "MAX_DEPTH",
     "is_literal": "MAX_TREE_DEPTH",
     "text_bytes": "200 levels",
-    "sort_pairs": "log2 of the items",
-    "sort_keyed": "log2 of the items",
+    "merge_sort": "log2 of the items",
 }
 INDIRECT = "__indirect_call"
 

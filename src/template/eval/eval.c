@@ -56,7 +56,7 @@ static struct value get_method(struct render *r, struct value object, const char
     return method ? builtin_value(r, method, object) : value_absent();
 }
 
-static struct value loop_attr(struct render *r, const struct loop *loop, const char *name)
+static struct value loop_attr(const struct loop *loop, const char *name)
 {
     size_t n = loop->items->n, i = loop->index;
     const struct {
@@ -76,7 +76,6 @@ static struct value loop_attr(struct render *r, const struct loop *loop, const c
           i > 0 && i <= n ? loop->items->items[i - 1] : value_undefined("there is no previous item") },
         { "nextitem", i + 1 < n ? loop->items->items[i + 1] : value_undefined("there is no next item") },
     };
-    (void)r;
     for (size_t a = 0; a < sizeof attrs / sizeof *attrs; a++) {
         if (strcmp(attrs[a].name, name) == 0)
             return attrs[a].value;
@@ -90,7 +89,7 @@ static struct value attr_or_absent(struct render *r, struct value object, const 
     if (method.kind != VALUE_ABSENT)
         return method;
     if (object.kind == VALUE_LOOP)
-        return loop_attr(r, object.loop, name);
+        return loop_attr(object.loop, name);
     if (object.kind == VALUE_NAMESPACE) {
         struct value *found = dict_find_name(r, object.dict, name);
         return found ? *found : value_absent();
@@ -98,15 +97,6 @@ static struct value attr_or_absent(struct render *r, struct value object, const 
     if (object.kind == VALUE_MACRO && strcmp(name, "name") == 0)
         return value_cstring(object.macro->def->name);
     return value_absent();
-}
-
-/* A string with a terminating zero, for messages and name tables. */
-static const char *name_of(struct render *r, struct value string)
-{
-    char *name = take(r, string.n_bytes + 1, 1);
-    if (name && string.n_bytes > 0)
-        memcpy(name, string.bytes, string.n_bytes);
-    return name ? name : "";
 }
 
 static struct value is_undefined(struct render *r, struct value object)
@@ -119,7 +109,7 @@ struct value get_attr(struct render *r, struct value object, struct value name)
 {
     if (object.kind == VALUE_UNDEFINED)
         return is_undefined(r, object);
-    const char *text = name_of(r, name);
+    const char *text = value_name(r, name);
     struct value attr = attr_or_absent(r, object, text);
     if (attr.kind != VALUE_ABSENT)
         return attr;
@@ -149,8 +139,8 @@ OUT_OF_LINE static struct value get_item(struct render *r, struct value object, 
 {
     if (object.kind == VALUE_UNDEFINED)
         return is_undefined(r, object);
-    bool is_index = index.kind == VALUE_INT || index.kind == VALUE_BOOL;
-    int64_t i = index.kind == VALUE_INT ? index.i : index.kind == VALUE_BOOL && index.is_true;
+    bool is_index = value_is_integer(index);
+    int64_t i = is_index ? value_integer(index) : 0;
     if (object.kind == VALUE_DICT) {
         struct value *found = dict_find(r, object.dict, index);
         if (found)
@@ -163,7 +153,7 @@ OUT_OF_LINE static struct value get_item(struct render *r, struct value object, 
         return i >= 0 && i < n ? object.list->items[i] : value_undefined("an item beyond the list");
     }
     if (index.kind == VALUE_STRING) {
-        const char *name = name_of(r, index);
+        const char *name = value_name(r, index);
         struct value attr = attr_or_absent(r, object, name);
         return attr.kind == VALUE_ABSENT ? value_undefined(name) : attr;
     }
@@ -193,14 +183,6 @@ struct value get_path(struct render *r, struct value object, struct value path)
 
 /* ---- calls ---- */
 
-OUT_OF_LINE static bool add_star(struct render *r, struct value value, struct list *out)
-{
-    struct list *items = value_iterate(r, value);
-    for (size_t i = 0; items && i < items->n; i++)
-        list_add(r, out, items->items[i]);
-    return !failed(r);
-}
-
 OUT_OF_LINE static bool add_keyword(struct render *r, struct args *out, size_t *capacity, const char *name,
                                     struct value value)
 {
@@ -210,15 +192,8 @@ OUT_OF_LINE static bool add_keyword(struct render *r, struct args *out, size_t *
             return false;
         }
     }
-    if (out->n_keywords == *capacity) {
-        *capacity = *capacity ? *capacity * 2 : 4;
-        struct keyword *more = take(r, *capacity, sizeof *more);
-        if (!more)
-            return false;
-        if (out->n_keywords > 0)
-            memcpy(more, out->keywords, out->n_keywords * sizeof *more);
-        out->keywords = more;
-    }
+    if (!take_room(r, &out->keywords, out->n_keywords, capacity, sizeof *out->keywords))
+        return false;
     out->keywords[out->n_keywords++] = (struct keyword){ name, value };
     return true;
 }
@@ -233,7 +208,8 @@ OUT_OF_LINE static bool add_stars(struct render *r, struct args *out, size_t *ca
         if (value.dict->pairs[i].key.kind != VALUE_STRING)
             fail_type(r, "names of arguments must be strings");
         else
-            add_keyword(r, out, capacity, name_of(r, value.dict->pairs[i].key), value.dict->pairs[i].value);
+            add_keyword(r, out, capacity, value_name(r, value.dict->pairs[i].key),
+                        value.dict->pairs[i].value);
     }
     return !failed(r);
 }
@@ -250,7 +226,7 @@ bool eval_args(struct render *r, struct frame *frame, const struct arg *list, si
         if (failed(r))
             break;
         if (list[i].n_stars == 1)
-            add_star(r, value, &given);
+            list_add_all(r, &given, value_iterate(r, value));
         else if (list[i].n_stars == 2)
             add_stars(r, out, &capacity, value);
         else if (list[i].name)
@@ -306,6 +282,7 @@ OUT_OF_LINE static struct value call_builtin(struct render *r, const struct buil
     for (size_t i = 0; i < MAX_PARAMS; i++)
         values[i] = value_absent();
     args->values = values;
+    args->mode = builtin->mode;
     bool ok = enter(r);
     if (ok && builtin->n_required >= 0)
         ok = bind_params(r, builtin, args);
@@ -432,7 +409,7 @@ OUT_OF_LINE static struct value eval_unary(struct render *r, struct frame *frame
         return fail_type(r, "bad operand type for unary %s: '%s'", token_name(e->op), value_type_name(value));
     if (value.kind == VALUE_FLOAT)
         return value_float(e->op == TOKEN_SUB ? -value.f : value.f);
-    int64_t i = value.kind == VALUE_BOOL ? value.is_true : value.i;
+    int64_t i = value_integer(value);
     if (e->op == TOKEN_SUB && __builtin_sub_overflow(0, i, &i))
         return fail_type(r, "a number beyond 64 bits");
     return value_int(i);
@@ -458,7 +435,7 @@ OUT_OF_LINE static struct value eval_compare(struct render *r, struct frame *fra
     bool holds = true;
     for (size_t i = 0; i < e->n_args && holds && !failed(r); i++) {
         struct value right = eval(r, frame, e->args[i].value);
-        holds = !failed(r) && compare_values(r, e->ops[i], left, right);
+        holds = !failed(r) && compare_values(r, e->args[i].op, left, right);
         left = right;
     }
     return value_bool(holds);

@@ -50,9 +50,17 @@ struct args {
         struct value value;
     } * keywords;
     size_t n_keywords;
+    int mode; /* the builtin's */
 };
 
-typedef struct value builtin_fn(struct render *r, struct value self, const struct args *args);
+typedef struct value builtin_fn(struct render *r, struct value self, const struct args *a);
+
+/* Begins the definition of a builtin_fn: self is what the builtin is applied to. Most builtins need
+ * only some of the parameters. */
+#define BUILTIN(name)                                                                                        \
+    static struct value name(__attribute__((unused)) struct render *r,                                       \
+                             __attribute__((unused)) struct value self,                                      \
+                             __attribute__((unused)) const struct args *a)
 
 /* A function, filter, test or method. */
 struct builtin {
@@ -60,6 +68,7 @@ struct builtin {
     builtin_fn *call;
     const char *params[MAX_PARAMS];
     int n_required; /* -1: any arguments, unbound */
+    int mode;       /* which of the variants that call implements */
 };
 
 struct bound {
@@ -80,6 +89,14 @@ const struct builtin *loop_method_find(const char *name);
 /* The tables of builtins: each ends with a NULL name. */
 extern const struct builtin TEXT_FILTERS[], LIST_FILTERS[], ORDER_FILTERS[], PICK_FILTERS[];
 const struct builtin *builtin_in(const struct builtin *table, const char *name);
+
+/* Filters that are methods of strings too. Modes: enum case_mapping; STRIP_LEFT and STRIP_RIGHT;
+ * enum padding. */
+enum { STRIP_LEFT = 1, STRIP_RIGHT = 2 };
+builtin_fn f_case, f_strip, f_pad;
+
+/* Adds the named arguments. */
+void dict_add_keywords(struct render *r, struct dict *dict, const struct args *args);
 
 /* Argument i converted to the type, or the fallback. */
 struct value arg_string(struct render *r, const struct args *args, int i, const char *fallback);

@@ -4,9 +4,8 @@
 
 #include <string.h>
 
-static struct value f_length(struct render *r, struct value self, const struct args *a)
+BUILTIN(f_length)
 {
-    (void)a;
     if (self.kind == VALUE_UNDEFINED)
         return value_int(0);
     if (self.kind == VALUE_STRING && spend_chars(r, self.n_bytes))
@@ -18,25 +17,22 @@ static struct value f_length(struct render *r, struct value self, const struct a
     return fail_type(r, "object of type '%s' has no len()", value_type_name(self));
 }
 
-static struct value f_default(struct render *r, struct value self, const struct args *a)
+BUILTIN(f_default)
 {
-    (void)r;
     bool takes_default = self.kind == VALUE_UNDEFINED || (arg_bool(a, 1, false) && !value_is_true(self));
     if (!takes_default)
         return self;
     return a->values[0].kind == VALUE_ABSENT ? value_cstring("") : a->values[0];
 }
 
-static struct value f_first(struct render *r, struct value self, const struct args *a)
+BUILTIN(f_first)
 {
-    (void)a;
     struct list *items = value_iterate(r, self);
     return items && items->n > 0 ? items->items[0] : value_undefined("No first item, sequence was empty.");
 }
 
-static struct value f_last(struct render *r, struct value self, const struct args *a)
+BUILTIN(f_last)
 {
-    (void)a;
     if (self.kind == VALUE_LIST && self.list->kind == LIST_GENERATOR)
         return fail_type(r, "'generator' object is not reversible");
     struct list *items = value_iterate(r, self);
@@ -44,24 +40,16 @@ static struct value f_last(struct render *r, struct value self, const struct arg
                                  : value_undefined("No last item, sequence was empty.");
 }
 
-static struct value copy_list(struct render *r, struct value self, enum list_kind kind)
+BUILTIN(f_list)
 {
     struct list *items = value_iterate(r, self);
-    struct value out = value_list(r, kind);
-    for (size_t i = 0; items && i < items->n && spend(r, 0); i++)
-        list_add(r, out.list, items->items[i]);
+    struct value out = value_list(r, LIST_LIST);
+    list_add_all(r, out.list, items);
     return out;
 }
 
-static struct value f_list(struct render *r, struct value self, const struct args *a)
+BUILTIN(f_reverse)
 {
-    (void)a;
-    return copy_list(r, self, LIST_LIST);
-}
-
-static struct value f_reverse(struct render *r, struct value self, const struct args *a)
-{
-    (void)a;
     if (self.kind == VALUE_STRING)
         return slice_value(r, self, value_none(), value_none(), value_int(-1));
     bool is_generator = self.kind == VALUE_LIST && self.list->kind == LIST_GENERATOR;
@@ -72,26 +60,19 @@ static struct value f_reverse(struct render *r, struct value self, const struct 
     return out;
 }
 
-static struct value f_items(struct render *r, struct value self, const struct args *a)
+BUILTIN(f_items)
 {
-    (void)a;
     struct value out = value_list(r, LIST_GENERATOR);
     if (self.kind == VALUE_UNDEFINED)
         return out;
     if (self.kind != VALUE_DICT)
         return fail_type(r, "Can only get item pairs from a mapping.");
-    for (size_t i = 0; i < self.dict->n && spend(r, 0); i++) {
-        struct value pair = value_list(r, LIST_TUPLE);
-        if (failed(r))
-            break;
-        list_add(r, pair.list, self.dict->pairs[i].key);
-        list_add(r, pair.list, self.dict->pairs[i].value);
-        list_add(r, out.list, pair);
-    }
+    for (size_t i = 0; i < self.dict->n && spend(r, 0); i++)
+        list_add(r, out.list, value_pair(r, self.dict->pairs[i].key, self.dict->pairs[i].value));
     return out;
 }
 
-static struct value f_join(struct render *r, struct value self, const struct args *a)
+BUILTIN(f_join)
 {
     struct value separator = a->values[0].kind == VALUE_ABSENT ? value_cstring("")
                                                                : value_to_string(r, a->values[0]);
@@ -106,7 +87,7 @@ static struct value f_join(struct render *r, struct value self, const struct arg
     return failed(r) ? self : string_join(r, separator, parts.list, true);
 }
 
-static struct value f_batch(struct render *r, struct value self, const struct args *a)
+BUILTIN(f_batch)
 {
     struct list *items = value_iterate(r, self);
     struct value out = value_list(r, LIST_GENERATOR), row = value_absent();
@@ -127,7 +108,7 @@ static struct value f_batch(struct render *r, struct value self, const struct ar
     return out;
 }
 
-static struct value f_sum(struct render *r, struct value self, const struct args *a)
+BUILTIN(f_sum)
 {
     struct list *items = value_iterate(r, self);
     struct value sum = a->values[1].kind == VALUE_ABSENT ? value_int(0) : a->values[1];
@@ -156,18 +137,14 @@ static struct args rest_of(const struct args *a, size_t from)
 
 static const char *name_arg(struct render *r, const struct args *a, size_t i, const char *what)
 {
-    if (i >= a->n_given || a->given[i].kind != VALUE_STRING) {
-        fail_type(r, "%s must be a string", what);
-        return "";
-    }
-    struct text text = { 0 };
-    text_add_string(r, &text, a->given[i]);
-    text_add(r, &text, "", 1, ORIGIN_TRUSTED);
-    return failed(r) ? "" : text.bytes;
+    if (i < a->n_given && a->given[i].kind == VALUE_STRING)
+        return value_name(r, a->given[i]);
+    fail_type(r, "%s must be a string", what);
+    return "";
 }
 
 /* Only attributes of the object, never items. */
-static struct value f_attr(struct render *r, struct value self, const struct args *a)
+BUILTIN(f_attr)
 {
     const char *name = name_arg(r, a, 0, "an attribute's name");
     if (self.kind == VALUE_DICT && !dict_method_find(name))
@@ -175,11 +152,14 @@ static struct value f_attr(struct render *r, struct value self, const struct arg
     return failed(r) ? self : get_attr(r, self, a->given[0]);
 }
 
-/* Keeps items that pass a test (arguments: the test's name and arguments), or that are true. */
-static struct value choose(struct render *r, struct value self, const struct args *a, bool by_attr,
-                           bool keeps)
+enum { BY_ATTR = 1, REJECTS = 2 };
+
+/* select, reject, selectattr, rejectattr: keeps items that pass a test (arguments: the test's name and
+ * arguments), or that are true. */
+BUILTIN(f_select)
 {
     struct value out = value_list(r, LIST_GENERATOR);
+    bool by_attr = a->mode & BY_ATTR, keeps = !(a->mode & REJECTS);
     size_t first = by_attr;
     if (!value_is_true(self)) /* also for none, as in Jinja */
         return out;
@@ -197,26 +177,6 @@ static struct value choose(struct render *r, struct value self, const struct arg
     return out;
 }
 
-static struct value f_select(struct render *r, struct value self, const struct args *a)
-{
-    return choose(r, self, a, false, true);
-}
-
-static struct value f_reject(struct render *r, struct value self, const struct args *a)
-{
-    return choose(r, self, a, false, false);
-}
-
-static struct value f_selectattr(struct render *r, struct value self, const struct args *a)
-{
-    return choose(r, self, a, true, true);
-}
-
-static struct value f_rejectattr(struct render *r, struct value self, const struct args *a)
-{
-    return choose(r, self, a, true, false);
-}
-
 static struct value keyword_arg(const struct args *a, const char *name)
 {
     for (size_t i = 0; i < a->n_keywords; i++) {
@@ -226,7 +186,7 @@ static struct value keyword_arg(const struct args *a, const char *name)
     return value_absent();
 }
 
-static struct value f_map(struct render *r, struct value self, const struct args *a)
+BUILTIN(f_map)
 {
     struct list *items = value_is_true(self) ? value_iterate(r, self) : NULL;
     struct value out = value_list(r, LIST_GENERATOR), attribute = keyword_arg(a, "attribute");
@@ -267,9 +227,9 @@ const struct builtin LIST_FILTERS[] = {
 const struct builtin PICK_FILTERS[] = {
     { "attr", f_attr, { NULL }, -1 },
     { "map", f_map, { NULL }, -1 },
-    { "reject", f_reject, { NULL }, -1 },
-    { "rejectattr", f_rejectattr, { NULL }, -1 },
+    { "reject", f_select, { NULL }, -1, REJECTS },
+    { "rejectattr", f_select, { NULL }, -1, BY_ATTR | REJECTS },
     { "select", f_select, { NULL }, -1 },
-    { "selectattr", f_selectattr, { NULL }, -1 },
+    { "selectattr", f_select, { NULL }, -1, BY_ATTR },
     { 0 },
 };

@@ -8,53 +8,37 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct value f_trim(struct render *r, struct value self, const struct args *a)
+struct value f_strip(struct render *r, struct value self, const struct args *a)
 {
     struct value chars = arg_string(r, a, 0, NULL);
-    return string_strip(r, value_to_string(r, self), chars, true, true);
+    return string_strip(r, value_to_string(r, self), chars, a->mode & STRIP_LEFT, a->mode & STRIP_RIGHT);
 }
 
-static struct value f_upper(struct render *r, struct value self, const struct args *a)
+struct value f_case(struct render *r, struct value self, const struct args *a)
 {
-    (void)a;
-    return string_map(r, value_to_string(r, self), CASE_UPPER);
+    return string_map(r, value_to_string(r, self), (enum case_mapping)a->mode);
 }
 
-static struct value f_lower(struct render *r, struct value self, const struct args *a)
+struct value f_pad(struct render *r, struct value self, const struct args *a)
 {
-    (void)a;
-    return string_map(r, value_to_string(r, self), CASE_LOWER);
+    return string_pad(r, value_to_string(r, self), arg_int(r, a, 0, 80), arg_string(r, a, 1, " "),
+                      (enum padding)a->mode);
 }
 
-static struct value f_capitalize(struct render *r, struct value self, const struct args *a)
+BUILTIN(f_string)
 {
-    (void)a;
-    return string_map(r, value_to_string(r, self), CASE_CAPITALIZE);
-}
-
-static struct value f_title(struct render *r, struct value self, const struct args *a)
-{
-    (void)a;
-    return string_map(r, value_to_string(r, self), CASE_TITLE_FILTER);
-}
-
-static struct value f_string(struct render *r, struct value self, const struct args *a)
-{
-    (void)a;
     return value_to_string(r, self);
 }
 
-static struct value f_safe(struct render *r, struct value self, const struct args *a)
+BUILTIN(f_safe)
 {
-    (void)a;
     struct value out = value_to_string(r, self);
     out.is_markup = true;
     return out;
 }
 
-static struct value f_escape(struct render *r, struct value self, const struct args *a)
+BUILTIN(f_escape)
 {
-    (void)a;
     struct text text = { 0 };
     text_add_escaped(r, &text, value_to_string(r, self));
     struct value out = text_value(&text);
@@ -62,29 +46,22 @@ static struct value f_escape(struct render *r, struct value self, const struct a
     return out;
 }
 
-static struct value f_replace(struct render *r, struct value self, const struct args *a)
+BUILTIN(f_replace)
 {
     struct value from = value_to_string(r, a->values[0]), to = value_to_string(r, a->values[1]);
     return string_replace(r, value_to_string(r, self), from, to, arg_int(r, a, 2, -1));
 }
 
-static struct value f_center(struct render *r, struct value self, const struct args *a)
-{
-    return string_pad(r, value_to_string(r, self), arg_int(r, a, 0, 80), value_cstring(" "), PAD_BOTH);
-}
-
-static struct value f_format(struct render *r, struct value self, const struct args *a)
+BUILTIN(f_format)
 {
     struct value values = value_list(r, LIST_TUPLE), names = value_dict(r);
-    for (size_t i = 0; i < a->n_given && !failed(r); i++)
-        list_add(r, values.list, a->given[i]);
-    for (size_t i = 0; i < a->n_keywords && !failed(r); i++)
-        dict_set(r, names.dict, value_cstring(a->keywords[i].name), a->keywords[i].value);
+    list_add_all(r, values.list, &(struct list){ .items = a->given, .n = a->n_given });
+    dict_add_keywords(r, names.dict, a);
     return failed(r) ? self : format_percent(r, value_to_string(r, self), a->n_keywords ? names : values);
 }
 
 /* Jinja's own indentation: lines as Python's splitlines() has them, joined by newlines. */
-static struct value f_indent(struct render *r, struct value self, const struct args *a)
+BUILTIN(f_indent)
 {
     struct value s = self, lines;
     struct text text = { 0 };
@@ -111,9 +88,8 @@ static struct value f_indent(struct render *r, struct value self, const struct a
     return text_value(&text);
 }
 
-static struct value f_wordcount(struct render *r, struct value self, const struct args *a)
+BUILTIN(f_wordcount)
 {
-    (void)a;
     int64_t n = 0;
     bool inside = false;
     struct value s = value_to_string(r, self);
@@ -122,14 +98,14 @@ static struct value f_wordcount(struct render *r, struct value self, const struc
     for (size_t i = 0; i < s.n_bytes;) {
         uint32_t c;
         i += (size_t)text_char(s.bytes + i, s.n_bytes - i, &c);
-        bool is_word = text_is_letter(c) || (c >= '0' && c <= '9') || c == '_';
+        bool is_word = text_is_alnum(c) || c == '_';
         n += is_word && !inside;
         inside = is_word;
     }
     return value_int(n);
 }
 
-static struct value f_truncate(struct render *r, struct value self, const struct args *a)
+BUILTIN(f_truncate)
 {
     struct value end = arg_string(r, a, 2, "...");
     int64_t length = arg_int(r, a, 0, 255), leeway = arg_int(r, a, 3, 5), n;
@@ -155,7 +131,7 @@ static struct value f_truncate(struct render *r, struct value self, const struct
     return binary_value(r, TOKEN_ADD, s, end);
 }
 
-static struct value f_tojson(struct render *r, struct value self, const struct args *a)
+BUILTIN(f_tojson)
 {
     struct json_style style = { .ensure_ascii = arg_bool(a, 0, false),
                                 .sort_keys = arg_bool(a, 3, false),
@@ -209,7 +185,7 @@ static bool parse_number(struct render *r, struct value s, int base, struct valu
     return *end == '\0' && !is_hex;
 }
 
-static struct value f_int(struct render *r, struct value self, const struct args *a)
+BUILTIN(f_int)
 {
     struct value number, fallback = a->values[0].kind == VALUE_ABSENT ? value_int(0) : a->values[0];
     int64_t base = arg_int(r, a, 1, 10);
@@ -231,7 +207,7 @@ static struct value f_int(struct render *r, struct value self, const struct args
     return self.kind == VALUE_INT ? self : fallback;
 }
 
-static struct value f_float(struct render *r, struct value self, const struct args *a)
+BUILTIN(f_float)
 {
     struct value number, fallback = a->values[0].kind == VALUE_ABSENT ? value_float(0) : a->values[0];
     if (self.kind == VALUE_UNDEFINED)
@@ -241,9 +217,8 @@ static struct value f_float(struct render *r, struct value self, const struct ar
     return value_is_number(self) ? value_float(value_number(self)) : fallback;
 }
 
-static struct value f_abs(struct render *r, struct value self, const struct args *a)
+BUILTIN(f_abs)
 {
-    (void)a;
     if (!value_is_number(self))
         return fail_type(r, "bad operand type for abs(): '%s'", value_type_name(self));
     if (self.kind == VALUE_FLOAT)
@@ -253,7 +228,7 @@ static struct value f_abs(struct render *r, struct value self, const struct args
 }
 
 /* Rounds half to even, as Python's round(). */
-static struct value f_round(struct render *r, struct value self, const struct args *a)
+BUILTIN(f_round)
 {
     int64_t precision = arg_int(r, a, 0, 0);
     struct value method = arg_string(r, a, 1, "common");
@@ -282,8 +257,8 @@ static struct value f_round(struct render *r, struct value self, const struct ar
 
 const struct builtin TEXT_FILTERS[] = {
     { "abs", f_abs, { NULL }, 0 },
-    { "capitalize", f_capitalize, { NULL }, 0 },
-    { "center", f_center, { "width" }, 0 },
+    { "capitalize", f_case, { NULL }, 0, CASE_CAPITALIZE },
+    { "center", f_pad, { "width" }, 0, PAD_BOTH },
     { "e", f_escape, { NULL }, 0 },
     { "escape", f_escape, { NULL }, 0 },
     { "float", f_float, { "default" }, 0 },
@@ -291,16 +266,16 @@ const struct builtin TEXT_FILTERS[] = {
     { "format", f_format, { NULL }, -1 },
     { "indent", f_indent, { "width", "first", "blank" }, 0 },
     { "int", f_int, { "default", "base" }, 0 },
-    { "lower", f_lower, { NULL }, 0 },
+    { "lower", f_case, { NULL }, 0, CASE_LOWER },
     { "replace", f_replace, { "old", "new", "count" }, 2 },
     { "round", f_round, { "precision", "method" }, 0 },
     { "safe", f_safe, { NULL }, 0 },
     { "string", f_string, { NULL }, 0 },
-    { "title", f_title, { NULL }, 0 },
+    { "title", f_case, { NULL }, 0, CASE_TITLE_FILTER },
     { "tojson", f_tojson, { "ensure_ascii", "indent", "separators", "sort_keys" }, 0 },
-    { "trim", f_trim, { "chars" }, 0 },
+    { "trim", f_strip, { "chars" }, 0, STRIP_LEFT | STRIP_RIGHT },
     { "truncate", f_truncate, { "length", "killwords", "end", "leeway" }, 0 },
-    { "upper", f_upper, { NULL }, 0 },
+    { "upper", f_case, { NULL }, 0, CASE_UPPER },
     { "wordcount", f_wordcount, { NULL }, 0 },
     { 0 },
 };

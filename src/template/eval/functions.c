@@ -28,11 +28,9 @@ int64_t arg_int(struct render *r, const struct args *args, int i, int64_t fallba
     struct value value = args->values[i];
     if (!arg_given(args, i))
         return fallback;
-    if (value.kind == VALUE_BOOL)
-        return value.is_true;
-    if (value.kind != VALUE_INT)
+    if (!value_is_integer(value))
         fail_type(r, "expected a whole number, found %s", value_type_name(value));
-    return failed(r) ? fallback : value.i;
+    return failed(r) ? fallback : value_integer(value);
 }
 
 bool arg_bool(const struct args *args, int i, bool fallback)
@@ -40,39 +38,39 @@ bool arg_bool(const struct args *args, int i, bool fallback)
     return args->values[i].kind == VALUE_ABSENT ? fallback : value_is_true(args->values[i]);
 }
 
+void dict_add_keywords(struct render *r, struct dict *dict, const struct args *args)
+{
+    for (size_t i = 0; i < args->n_keywords && !failed(r); i++)
+        dict_set(r, dict, value_cstring(args->keywords[i].name), args->keywords[i].value);
+}
+
 /* ---- functions ---- */
 
-static struct value g_raise_exception(struct render *r, struct value self, const struct args *a)
+BUILTIN(g_raise_exception)
 {
-    (void)self;
     struct value text = value_to_string(r, a->values[0]);
     return fail_type(r, "%.*s", (int)(text.n_bytes < 350 ? text.n_bytes : 350), text.bytes);
 }
 
-static struct value g_strftime_now(struct render *r, struct value self, const struct args *a)
+BUILTIN(g_strftime_now)
 {
-    (void)self;
     struct value format = arg_string(r, a, 0, "");
     time_t now = r->now ? (time_t)r->now : time(NULL);
     struct tm parts;
-    char text[512], pattern[128];
-    if (failed(r))
-        return self;
-    if (format.n_bytes + 1 > sizeof pattern)
-        return fail_type(r, "strftime_now: the format has more than %zu bytes", sizeof pattern - 1);
-    memcpy(pattern, format.bytes, format.n_bytes);
-    pattern[format.n_bytes] = '\0';
-    if (!localtime_r(&now, &parts))
+    char text[512];
+    enum { MAX_FORMAT = 127 };
+    if (format.n_bytes > MAX_FORMAT)
+        return fail_type(r, "strftime_now: the format has more than %d bytes", MAX_FORMAT);
+    if (failed(r) || !localtime_r(&now, &parts))
         return fail_type(r, "strftime_now: no such time");
-    size_t n = strftime(text, sizeof text, pattern, &parts);
+    size_t n = strftime(text, sizeof text, value_name(r, format), &parts);
     struct text out = { 0 };
     text_add(r, &out, text, n, format.origin == ORIGIN_TRUSTED ? ORIGIN_TRUSTED : ORIGIN_USER);
     return text_value(&out);
 }
 
-static struct value g_range(struct render *r, struct value self, const struct args *a)
+BUILTIN(g_range)
 {
-    (void)self;
     bool has_end = arg_given(a, 1);
     int64_t begin = has_end ? arg_int(r, a, 0, 0) : 0, end = arg_int(r, a, has_end ? 1 : 0, 0);
     int64_t step = arg_int(r, a, 2, 1), span;
@@ -90,15 +88,14 @@ static struct value g_range(struct render *r, struct value self, const struct ar
     return out;
 }
 
-static struct value make_dict(struct render *r, const struct args *a)
+/* dict and namespace. */
+BUILTIN(g_dict)
 {
     struct value out = value_dict(r);
     if (a->n_given > 1)
         return fail_type(r, "expected at most 1 argument, found %zu", a->n_given);
     if (a->n_given == 1 && a->given[0].kind == VALUE_DICT) {
-        const struct dict *from = a->given[0].dict;
-        for (size_t i = 0; i < from->n && !failed(r); i++)
-            dict_set(r, out.dict, from->pairs[i].key, from->pairs[i].value);
+        dict_update(r, out.dict, a->given[0].dict);
     } else if (a->n_given == 1) {
         struct list *pairs = value_iterate(r, a->given[0]);
         for (size_t i = 0; pairs && i < pairs->n && !failed(r); i++) {
@@ -109,30 +106,15 @@ static struct value make_dict(struct render *r, const struct args *a)
                 dict_set(r, out.dict, pair->items[0], pair->items[1]);
         }
     }
-    for (size_t i = 0; i < a->n_keywords && !failed(r); i++)
-        dict_set(r, out.dict, value_cstring(a->keywords[i].name), a->keywords[i].value);
-    return out;
-}
-
-static struct value g_dict(struct render *r, struct value self, const struct args *a)
-{
-    (void)self;
-    return make_dict(r, a);
-}
-
-static struct value g_namespace(struct render *r, struct value self, const struct args *a)
-{
-    (void)self;
-    struct value out = make_dict(r, a);
+    dict_add_keywords(r, out.dict, a);
     if (!failed(r))
-        out.kind = VALUE_NAMESPACE;
+        out.kind = (enum value_kind)a->mode;
     return out;
 }
 
 /* joiner() and cycler() have state: a list with a position, stored in the function value. */
-static struct value call_joiner(struct render *r, struct value self, const struct args *a)
+BUILTIN(call_joiner)
 {
-    (void)r, (void)a;
     if (self.list->kind == LIST_LIST) { /* the first call */
         self.list->kind = LIST_TUPLE;
         return value_cstring("");
@@ -140,11 +122,10 @@ static struct value call_joiner(struct render *r, struct value self, const struc
     return self.list->items[0];
 }
 
-static struct value g_joiner(struct render *r, struct value self, const struct args *a)
+BUILTIN(g_joiner)
 {
     static const struct builtin JOINER = { "joiner", call_joiner, { NULL }, 0 };
     struct value state = value_list(r, LIST_LIST);
-    (void)self;
     if (!failed(r))
         list_add(r, state.list, a->values[0].kind == VALUE_ABSENT ? value_cstring(", ") : a->values[0]);
     return failed(r) ? state : builtin_value(r, &JOINER, state);
@@ -154,8 +135,8 @@ static const struct builtin FUNCTIONS[] = {
     { "raise_exception", g_raise_exception, { "message" }, 1 },
     { "strftime_now", g_strftime_now, { "format" }, 1 },
     { "range", g_range, { "start", "stop", "step" }, 1 },
-    { "namespace", g_namespace, { NULL }, -1 },
-    { "dict", g_dict, { NULL }, -1 },
+    { "namespace", g_dict, { NULL }, -1, VALUE_NAMESPACE },
+    { "dict", g_dict, { NULL }, -1, VALUE_DICT },
     { "joiner", g_joiner, { "sep" }, 0 },
     { 0 },
 };
@@ -167,18 +148,17 @@ const struct builtin *function_find(const char *name)
 
 /* ---- loops ---- */
 
-static struct value m_cycle(struct render *r, struct value self, const struct args *a)
+BUILTIN(m_cycle)
 {
     if (a->n_given == 0)
         return fail_type(r, "loop.cycle needs items to cycle through");
     return a->given[self.loop->index % a->n_given];
 }
 
-static struct value m_changed(struct render *r, struct value self, const struct args *a)
+BUILTIN(m_changed)
 {
     struct value now = value_list(r, LIST_TUPLE);
-    for (size_t i = 0; i < a->n_given && !failed(r); i++)
-        list_add(r, now.list, a->given[i]);
+    list_add_all(r, now.list, &(struct list){ .items = a->given, .n = a->n_given });
     bool same = !failed(r) && self.loop->changed.kind != VALUE_ABSENT &&
                 value_equals(r, now, self.loop->changed);
     self.loop->changed = now;

@@ -6,32 +6,14 @@
 
 /* ---- strings ---- */
 
-static struct value m_strip(struct render *r, struct value self, const struct args *a)
+enum { FROM_LEFT, FROM_RIGHT };
+
+BUILTIN(m_split)
 {
-    return string_strip(r, self, arg_string(r, a, 0, NULL), true, true);
+    return string_split(r, self, arg_string(r, a, 0, NULL), arg_int(r, a, 1, -1), a->mode == FROM_RIGHT);
 }
 
-static struct value m_lstrip(struct render *r, struct value self, const struct args *a)
-{
-    return string_strip(r, self, arg_string(r, a, 0, NULL), true, false);
-}
-
-static struct value m_rstrip(struct render *r, struct value self, const struct args *a)
-{
-    return string_strip(r, self, arg_string(r, a, 0, NULL), false, true);
-}
-
-static struct value m_split(struct render *r, struct value self, const struct args *a)
-{
-    return string_split(r, self, arg_string(r, a, 0, NULL), arg_int(r, a, 1, -1), false);
-}
-
-static struct value m_rsplit(struct render *r, struct value self, const struct args *a)
-{
-    return string_split(r, self, arg_string(r, a, 0, NULL), arg_int(r, a, 1, -1), true);
-}
-
-static struct value m_splitlines(struct render *r, struct value self, const struct args *a)
+BUILTIN(m_splitlines)
 {
     return string_lines(r, self, arg_bool(a, 0, false));
 }
@@ -42,10 +24,13 @@ static bool has_affix(struct value s, struct value affix, bool at_end)
            memcmp(s.bytes + (at_end ? s.n_bytes - affix.n_bytes : 0), affix.bytes, affix.n_bytes) == 0;
 }
 
-/* The affix may be a tuple of several. */
-static struct value find_affix(struct render *r, struct value self, const struct args *a, bool at_end)
+enum { AT_START, AT_END };
+
+/* startswith and endswith; the affix may be a tuple of several. */
+BUILTIN(m_has_affix)
 {
     struct value affix = a->values[0];
+    bool at_end = a->mode == AT_END;
     if (!spend(r, self.n_bytes))
         return self;
     size_t begin = text_offset(self.bytes, self.n_bytes,
@@ -66,91 +51,50 @@ static struct value find_affix(struct render *r, struct value self, const struct
     return value_bool(false);
 }
 
-static struct value m_startswith(struct render *r, struct value self, const struct args *a)
-{
-    return find_affix(r, self, a, false);
-}
-
-static struct value m_endswith(struct render *r, struct value self, const struct args *a)
-{
-    return find_affix(r, self, a, true);
-}
-
-static struct value m_removeprefix(struct render *r, struct value self, const struct args *a)
+/* removeprefix and removesuffix. */
+BUILTIN(m_remove_affix)
 {
     struct value affix = arg_string(r, a, 0, "");
-    if (!spend(r, self.n_bytes))
+    if (!spend(r, self.n_bytes) || !has_affix(self, affix, a->mode == AT_END))
         return self;
-    return has_affix(self, affix, false) ? value_slice(self, affix.n_bytes, self.n_bytes) : self;
+    return a->mode == AT_END ? value_slice(self, 0, self.n_bytes - affix.n_bytes)
+                             : value_slice(self, affix.n_bytes, self.n_bytes);
 }
 
-static struct value m_removesuffix(struct render *r, struct value self, const struct args *a)
-{
-    struct value affix = arg_string(r, a, 0, "");
-    if (!spend(r, self.n_bytes))
-        return self;
-    return has_affix(self, affix, true) ? value_slice(self, 0, self.n_bytes - affix.n_bytes) : self;
-}
-
-static struct value m_replace(struct render *r, struct value self, const struct args *a)
+BUILTIN(m_replace)
 {
     struct value from = arg_string(r, a, 0, ""), to = arg_string(r, a, 1, "");
     return string_replace(r, self, from, to, arg_int(r, a, 2, -1));
 }
 
-#define MAPPED(name, mapping)                                                                                \
-    static struct value name(struct render *r, struct value self, const struct args *a)                      \
-    {                                                                                                        \
-        (void)a;                                                                                             \
-        return string_map(r, self, mapping);                                                                 \
-    }
-MAPPED(m_upper, CASE_UPPER)
-MAPPED(m_lower, CASE_LOWER)
-MAPPED(m_title, CASE_TITLE)
-MAPPED(m_capitalize, CASE_CAPITALIZE)
-MAPPED(m_swapcase, CASE_SWAP)
-
-static struct value m_join(struct render *r, struct value self, const struct args *a)
+BUILTIN(m_join)
 {
     struct list *items = value_iterate(r, a->values[0]);
     return items ? string_join(r, self, items, false) : self;
 }
 
-/* Positions count characters. */
-static int64_t find_position(struct render *r, struct value self, const struct args *a, bool last)
+enum { FIND_FIRST, FIND_LAST, FIND_REQUIRED };
+
+/* find, rfind and index: positions count characters. */
+BUILTIN(m_find)
 {
     struct value needle = arg_string(r, a, 0, "");
     int64_t skip = arg_int(r, a, 1, 0);
-    size_t from = text_offset(self.bytes, self.n_bytes, (size_t)(skip > 0 ? skip : 0)), found = SIZE_MAX,
-           at = from;
+    size_t at = text_offset(self.bytes, self.n_bytes, (size_t)(skip > 0 ? skip : 0)), found = SIZE_MAX;
     if (!spend(r, self.n_bytes))
-        return -1;
+        return self;
     while ((at = text_find(self.bytes, self.n_bytes, at, needle.bytes, needle.n_bytes)) != SIZE_MAX &&
            spend(r, 8 * needle.n_bytes)) { /* each search preprocesses the needle */
         found = at++;
-        if (!last)
+        if (a->mode != FIND_LAST)
             break;
     }
-    return found == SIZE_MAX ? -1 : (int64_t)text_length(self.bytes, found);
+    if (found == SIZE_MAX)
+        return a->mode == FIND_REQUIRED ? fail_type(r, "substring not found") : value_int(-1);
+    return value_int((int64_t)text_length(self.bytes, found));
 }
 
-static struct value m_find(struct render *r, struct value self, const struct args *a)
-{
-    return value_int(find_position(r, self, a, false));
-}
-
-static struct value m_rfind(struct render *r, struct value self, const struct args *a)
-{
-    return value_int(find_position(r, self, a, true));
-}
-
-static struct value m_index(struct render *r, struct value self, const struct args *a)
-{
-    int64_t place = find_position(r, self, a, false);
-    return place < 0 ? fail_type(r, "substring not found") : value_int(place);
-}
-
-static struct value m_count(struct render *r, struct value self, const struct args *a)
+BUILTIN(m_count)
 {
     struct value needle = arg_string(r, a, 0, "");
     int64_t n = 0;
@@ -167,7 +111,7 @@ static struct value m_count(struct render *r, struct value self, const struct ar
     return value_int(n);
 }
 
-static struct value m_partition(struct render *r, struct value self, const struct args *a)
+BUILTIN(m_partition)
 {
     struct value needle = arg_string(r, a, 0, ""), out = value_list(r, LIST_TUPLE);
     if (needle.n_bytes == 0)
@@ -183,35 +127,9 @@ static struct value m_partition(struct render *r, struct value self, const struc
     return out;
 }
 
-static struct value method_pad(struct render *r, struct value self, const struct args *a,
-                               enum padding padding)
-{
-    return string_pad(r, self, arg_int(r, a, 0, 0), arg_string(r, a, 1, " "), padding);
-}
-
-static struct value m_ljust(struct render *r, struct value self, const struct args *a)
-{
-    return method_pad(r, self, a, PAD_RIGHT);
-}
-
-static struct value m_rjust(struct render *r, struct value self, const struct args *a)
-{
-    return method_pad(r, self, a, PAD_LEFT);
-}
-
-static struct value m_center(struct render *r, struct value self, const struct args *a)
-{
-    return method_pad(r, self, a, PAD_BOTH);
-}
-
 static bool is_digit_char(uint32_t c)
 {
     return c >= '0' && c <= '9';
-}
-
-static bool is_word_char(uint32_t c)
-{
-    return is_digit_char(c) || text_is_letter(c);
 }
 
 static struct value all_chars(struct render *r, struct value self, bool (*is_kind)(uint32_t code))
@@ -225,40 +143,23 @@ static struct value all_chars(struct render *r, struct value self, bool (*is_kin
     return value_bool(spend_chars(r, self.n_bytes) && self.n_bytes > 0);
 }
 
-static struct value m_isdigit(struct render *r, struct value self, const struct args *a)
+enum { ARE_DIGITS, ARE_LETTERS, ARE_WORD, ARE_BLANKS };
+
+/* isdigit and the like: of a string of at least one character. */
+BUILTIN(m_are)
 {
-    (void)a;
-    return all_chars(r, self, is_digit_char);
+    static bool (*const KINDS[])(uint32_t) = {
+        [ARE_DIGITS] = is_digit_char,
+        [ARE_LETTERS] = text_is_letter,
+        [ARE_WORD] = text_is_alnum,
+        [ARE_BLANKS] = text_is_blank,
+    };
+    return all_chars(r, self, KINDS[a->mode]);
 }
 
-static struct value m_isalpha(struct render *r, struct value self, const struct args *a)
+BUILTIN(m_is_case)
 {
-    (void)a;
-    return all_chars(r, self, text_is_letter);
-}
-
-static struct value m_isalnum(struct render *r, struct value self, const struct args *a)
-{
-    (void)a;
-    return all_chars(r, self, is_word_char);
-}
-
-static struct value m_isspace(struct render *r, struct value self, const struct args *a)
-{
-    (void)a;
-    return all_chars(r, self, text_is_blank);
-}
-
-static struct value m_isupper(struct render *r, struct value self, const struct args *a)
-{
-    (void)a;
-    return value_bool(apply_test(r, "upper", self, &(struct args){ .n_given = 0 }));
-}
-
-static struct value m_islower(struct render *r, struct value self, const struct args *a)
-{
-    (void)a;
-    return value_bool(apply_test(r, "lower", self, &(struct args){ .n_given = 0 }));
+    return value_bool(apply_test(r, a->mode == CASE_UPPER ? "upper" : "lower", self, &(struct args){ 0 }));
 }
 
 /* [[fill]align][sign][0][width][.precision][type]: the number as "%" formats it, then padded. */
@@ -324,7 +225,7 @@ static struct value format_field(struct render *r, struct value field, const str
     return format_spec(r, value, value_slice(field, colon + 1, field.n_bytes));
 }
 
-static struct value m_format(struct render *r, struct value self, const struct args *a)
+BUILTIN(m_format)
 {
     struct text out = { 0 };
     size_t next = 0, done = 0;
@@ -351,39 +252,39 @@ static struct value m_format(struct render *r, struct value self, const struct a
 const struct builtin *string_method_find(const char *name)
 {
     static const struct builtin METHODS[] = {
-        { "strip", m_strip, { "chars" }, 0 },
-        { "lstrip", m_lstrip, { "chars" }, 0 },
-        { "rstrip", m_rstrip, { "chars" }, 0 },
-        { "split", m_split, { "sep", "maxsplit" }, 0 },
-        { "rsplit", m_rsplit, { "sep", "maxsplit" }, 0 },
+        { "strip", f_strip, { "chars" }, 0, STRIP_LEFT | STRIP_RIGHT },
+        { "lstrip", f_strip, { "chars" }, 0, STRIP_LEFT },
+        { "rstrip", f_strip, { "chars" }, 0, STRIP_RIGHT },
+        { "split", m_split, { "sep", "maxsplit" }, 0, FROM_LEFT },
+        { "rsplit", m_split, { "sep", "maxsplit" }, 0, FROM_RIGHT },
         { "splitlines", m_splitlines, { "keepends" }, 0 },
-        { "startswith", m_startswith, { "prefix", "start" }, 1 },
-        { "endswith", m_endswith, { "suffix", "start" }, 1 },
-        { "removeprefix", m_removeprefix, { "prefix" }, 1 },
-        { "removesuffix", m_removesuffix, { "suffix" }, 1 },
+        { "startswith", m_has_affix, { "prefix", "start" }, 1, AT_START },
+        { "endswith", m_has_affix, { "suffix", "start" }, 1, AT_END },
+        { "removeprefix", m_remove_affix, { "prefix" }, 1, AT_START },
+        { "removesuffix", m_remove_affix, { "suffix" }, 1, AT_END },
         { "replace", m_replace, { "old", "new", "count" }, 2 },
-        { "upper", m_upper, { NULL }, 0 },
-        { "lower", m_lower, { NULL }, 0 },
-        { "title", m_title, { NULL }, 0 },
-        { "capitalize", m_capitalize, { NULL }, 0 },
-        { "swapcase", m_swapcase, { NULL }, 0 },
+        { "upper", f_case, { NULL }, 0, CASE_UPPER },
+        { "lower", f_case, { NULL }, 0, CASE_LOWER },
+        { "title", f_case, { NULL }, 0, CASE_TITLE },
+        { "capitalize", f_case, { NULL }, 0, CASE_CAPITALIZE },
+        { "swapcase", f_case, { NULL }, 0, CASE_SWAP },
         { "join", m_join, { "iterable" }, 1 },
-        { "find", m_find, { "sub", "start" }, 1 },
-        { "rfind", m_rfind, { "sub", "start" }, 1 },
-        { "index", m_index, { "sub", "start" }, 1 },
+        { "find", m_find, { "sub", "start" }, 1, FIND_FIRST },
+        { "rfind", m_find, { "sub", "start" }, 1, FIND_LAST },
+        { "index", m_find, { "sub", "start" }, 1, FIND_REQUIRED },
         { "count", m_count, { "sub" }, 1 },
         { "partition", m_partition, { "sep" }, 1 },
-        { "ljust", m_ljust, { "width", "fillchar" }, 1 },
-        { "rjust", m_rjust, { "width", "fillchar" }, 1 },
-        { "center", m_center, { "width", "fillchar" }, 1 },
-        { "isdigit", m_isdigit, { NULL }, 0 },
-        { "isnumeric", m_isdigit, { NULL }, 0 },
-        { "isdecimal", m_isdigit, { NULL }, 0 },
-        { "isalpha", m_isalpha, { NULL }, 0 },
-        { "isalnum", m_isalnum, { NULL }, 0 },
-        { "isspace", m_isspace, { NULL }, 0 },
-        { "isupper", m_isupper, { NULL }, 0 },
-        { "islower", m_islower, { NULL }, 0 },
+        { "ljust", f_pad, { "width", "fillchar" }, 1, PAD_RIGHT },
+        { "rjust", f_pad, { "width", "fillchar" }, 1, PAD_LEFT },
+        { "center", f_pad, { "width", "fillchar" }, 1, PAD_BOTH },
+        { "isdigit", m_are, { NULL }, 0, ARE_DIGITS },
+        { "isnumeric", m_are, { NULL }, 0, ARE_DIGITS },
+        { "isdecimal", m_are, { NULL }, 0, ARE_DIGITS },
+        { "isalpha", m_are, { NULL }, 0, ARE_LETTERS },
+        { "isalnum", m_are, { NULL }, 0, ARE_WORD },
+        { "isspace", m_are, { NULL }, 0, ARE_BLANKS },
+        { "isupper", m_is_case, { NULL }, 0, CASE_UPPER },
+        { "islower", m_is_case, { NULL }, 0, CASE_LOWER },
         { "format", m_format, { NULL }, -1 },
         { 0 },
     };
@@ -399,23 +300,21 @@ static bool is_mutable(struct render *r, struct value self)
     return !failed(r);
 }
 
-static struct value m_append(struct render *r, struct value self, const struct args *a)
+BUILTIN(m_append)
 {
     if (is_mutable(r, self))
         list_add(r, self.list, a->values[0]);
     return value_none();
 }
 
-static struct value m_extend(struct render *r, struct value self, const struct args *a)
+BUILTIN(m_extend)
 {
-    struct list *more = is_mutable(r, self) ? value_iterate(r, a->values[0]) : NULL;
-    size_t n = more ? more->n : 0; /* it may be the list itself */
-    for (size_t i = 0; i < n && spend(r, 0); i++)
-        list_add(r, self.list, more->items[i]);
+    if (is_mutable(r, self))
+        list_add_all(r, self.list, value_iterate(r, a->values[0]));
     return value_none();
 }
 
-static struct value m_insert(struct render *r, struct value self, const struct args *a)
+BUILTIN(m_insert)
 {
     int64_t place = arg_int(r, a, 0, 0), n = (int64_t)self.list->n;
     if (!is_mutable(r, self) || !spend(r, self.list->n) || !list_add(r, self.list, a->values[1]))
@@ -427,7 +326,7 @@ static struct value m_insert(struct render *r, struct value self, const struct a
     return value_none();
 }
 
-static struct value m_list_pop(struct render *r, struct value self, const struct args *a)
+BUILTIN(m_list_pop)
 {
     int64_t place = arg_int(r, a, 0, -1), n = (int64_t)self.list->n;
     if (!is_mutable(r, self) || !spend(r, self.list->n))
@@ -441,7 +340,7 @@ static struct value m_list_pop(struct render *r, struct value self, const struct
     return out;
 }
 
-static struct value m_list_count(struct render *r, struct value self, const struct args *a)
+BUILTIN(m_list_count)
 {
     int64_t n = 0;
     for (size_t i = 0; i < self.list->n && spend(r, 0); i++)
@@ -449,7 +348,7 @@ static struct value m_list_count(struct render *r, struct value self, const stru
     return value_int(n);
 }
 
-static struct value m_list_index(struct render *r, struct value self, const struct args *a)
+BUILTIN(m_list_index)
 {
     for (size_t i = 0; i < self.list->n && spend(r, 0); i++) {
         if (value_equals(r, self.list->items[i], a->values[0]))
@@ -474,7 +373,7 @@ const struct builtin *list_method_find(const char *name)
 
 /* ---- dicts ---- */
 
-static struct value m_get(struct render *r, struct value self, const struct args *a)
+BUILTIN(m_get)
 {
     if (!value_is_key(r, a->values[0]))
         return self;
@@ -484,43 +383,21 @@ static struct value m_get(struct render *r, struct value self, const struct args
     return a->values[1].kind == VALUE_ABSENT ? value_none() : a->values[1];
 }
 
-static struct value view(struct render *r, struct value self, enum list_kind kind)
+/* keys, values and items. */
+BUILTIN(m_view)
 {
-    struct value out = value_list(r, kind);
+    struct value out = value_list(r, (enum list_kind)a->mode);
     for (size_t i = 0; i < self.dict->n && spend(r, 0); i++) {
         const struct pair *pair = &self.dict->pairs[i];
-        struct value item = kind == LIST_VALUES ? pair->value : pair->key;
-        if (kind == LIST_ITEMS) {
-            item = value_list(r, LIST_TUPLE);
-            if (failed(r))
-                break;
-            list_add(r, item.list, pair->key);
-            list_add(r, item.list, pair->value);
-        }
-        list_add(r, out.list, item);
+        list_add(r, out.list,
+                 a->mode == LIST_KEYS     ? pair->key
+                 : a->mode == LIST_VALUES ? pair->value
+                                          : value_pair(r, pair->key, pair->value));
     }
     return out;
 }
 
-static struct value m_items(struct render *r, struct value self, const struct args *a)
-{
-    (void)a;
-    return view(r, self, LIST_ITEMS);
-}
-
-static struct value m_keys(struct render *r, struct value self, const struct args *a)
-{
-    (void)a;
-    return view(r, self, LIST_KEYS);
-}
-
-static struct value m_values(struct render *r, struct value self, const struct args *a)
-{
-    (void)a;
-    return view(r, self, LIST_VALUES);
-}
-
-static struct value m_dict_pop(struct render *r, struct value self, const struct args *a)
+BUILTIN(m_dict_pop)
 {
     if (!value_is_key(r, a->values[0]))
         return self;
@@ -532,18 +409,17 @@ static struct value m_dict_pop(struct render *r, struct value self, const struct
     return fail_type(r, "pop: no such key");
 }
 
-static struct value m_update(struct render *r, struct value self, const struct args *a)
+BUILTIN(m_update)
 {
     if (a->n_given > 1 || (a->n_given == 1 && a->given[0].kind != VALUE_DICT))
         return fail_type(r, "update: expected a dict");
-    for (size_t i = 0; a->n_given == 1 && i < a->given[0].dict->n && !failed(r); i++)
-        dict_set(r, self.dict, a->given[0].dict->pairs[i].key, a->given[0].dict->pairs[i].value);
-    for (size_t i = 0; i < a->n_keywords && !failed(r); i++)
-        dict_set(r, self.dict, value_cstring(a->keywords[i].name), a->keywords[i].value);
+    if (a->n_given == 1)
+        dict_update(r, self.dict, a->given[0].dict);
+    dict_add_keywords(r, self.dict, a);
     return value_none();
 }
 
-static struct value m_setdefault(struct render *r, struct value self, const struct args *a)
+BUILTIN(m_setdefault)
 {
     if (!value_is_key(r, a->values[0]))
         return self;
@@ -555,12 +431,10 @@ static struct value m_setdefault(struct render *r, struct value self, const stru
     return value;
 }
 
-static struct value m_copy(struct render *r, struct value self, const struct args *a)
+BUILTIN(m_copy)
 {
-    (void)a;
     struct value out = value_dict(r);
-    for (size_t i = 0; i < self.dict->n && !failed(r); i++)
-        dict_set(r, out.dict, self.dict->pairs[i].key, self.dict->pairs[i].value);
+    dict_update(r, out.dict, self.dict);
     return out;
 }
 
@@ -568,9 +442,9 @@ const struct builtin *dict_method_find(const char *name)
 {
     static const struct builtin METHODS[] = {
         { "get", m_get, { "key", "default" }, 1 },
-        { "items", m_items, { NULL }, 0 },
-        { "keys", m_keys, { NULL }, 0 },
-        { "values", m_values, { NULL }, 0 },
+        { "items", m_view, { NULL }, 0, LIST_ITEMS },
+        { "keys", m_view, { NULL }, 0, LIST_KEYS },
+        { "values", m_view, { NULL }, 0, LIST_VALUES },
         { "pop", m_dict_pop, { "key", "default" }, 1 },
         { "update", m_update, { NULL }, -1 },
         { "setdefault", m_setdefault, { "key", "default" }, 1 },

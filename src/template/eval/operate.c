@@ -1,5 +1,6 @@
 /* Operators, as in Python. */
 #include "template/eval/eval.h"
+#include "template/values/strings.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -65,11 +66,9 @@ static struct value int_operation(struct render *r, enum token_kind op, int64_t 
 static struct value number_operation(struct render *r, enum token_kind op, struct value a, struct value b)
 {
     bool is_float = a.kind == VALUE_FLOAT || b.kind == VALUE_FLOAT || op == TOKEN_DIV;
-    int64_t i = a.kind == VALUE_BOOL ? a.is_true : a.kind == VALUE_INT ? a.i : 0;
-    int64_t j = b.kind == VALUE_BOOL ? b.is_true : b.kind == VALUE_INT ? b.i : 0;
     double x = value_number(a), y = value_number(b);
-    if (!is_float && !(op == TOKEN_POW && j < 0))
-        return int_operation(r, op, i, j);
+    if (!is_float && !(op == TOKEN_POW && value_integer(b) < 0))
+        return int_operation(r, op, value_integer(a), value_integer(b));
     switch (op) {
     case TOKEN_ADD:
         return value_float(x + y);
@@ -113,10 +112,8 @@ static struct value add_strings(struct render *r, struct value a, struct value b
 static struct value add_lists(struct render *r, const struct list *a, const struct list *b)
 {
     struct value out = value_list(r, a->kind);
-    for (size_t i = 0; i < a->n && spend(r, 0); i++)
-        list_add(r, out.list, a->items[i]);
-    for (size_t i = 0; i < b->n && spend(r, 0); i++)
-        list_add(r, out.list, b->items[i]);
+    list_add_all(r, out.list, a);
+    list_add_all(r, out.list, b);
     return out;
 }
 
@@ -124,17 +121,12 @@ static struct value repeat(struct render *r, struct value what, int64_t n)
 {
     struct text text = { 0 };
     struct value out = what.kind == VALUE_LIST ? value_list(r, what.list->kind) : value_undefined("");
-    for (int64_t i = 0; i < n && spend(r, 0); i++) {
-        if (what.kind == VALUE_STRING) {
-            if (what.n_bytes == 0)
-                break;
+    bool is_empty = what.kind == VALUE_STRING ? what.n_bytes == 0 : what.list->n == 0;
+    for (int64_t i = 0; i < n && !is_empty && spend(r, 0); i++) {
+        if (what.kind == VALUE_STRING)
             text_add_string(r, &text, what);
-            continue;
-        }
-        for (size_t k = 0; k < what.list->n && spend(r, 0); k++)
-            list_add(r, out.list, what.list->items[k]);
-        if (what.list->n == 0)
-            break;
+        else
+            list_add_all(r, out.list, what.list);
     }
     return what.kind == VALUE_STRING ? text_value(&text) : out;
 }
@@ -156,10 +148,10 @@ struct value binary_value(struct render *r, enum token_kind op, struct value a, 
         return format_percent(r, a, b);
     bool a_repeats = a.kind == VALUE_STRING || is_plain_list(a),
          b_repeats = b.kind == VALUE_STRING || is_plain_list(b);
-    if (op == TOKEN_MUL && a_repeats && (b.kind == VALUE_INT || b.kind == VALUE_BOOL))
-        return repeat(r, a, b.kind == VALUE_INT ? b.i : b.is_true);
-    if (op == TOKEN_MUL && b_repeats && (a.kind == VALUE_INT || a.kind == VALUE_BOOL))
-        return repeat(r, b, a.kind == VALUE_INT ? a.i : a.is_true);
+    if (op == TOKEN_MUL && a_repeats && value_is_integer(b))
+        return repeat(r, a, value_integer(b));
+    if (op == TOKEN_MUL && b_repeats && value_is_integer(a))
+        return repeat(r, b, value_integer(a));
     return wrong_operands(r, op, a, b);
 }
 
@@ -216,11 +208,11 @@ static int64_t bound_of(struct render *r, struct value bound, int64_t fallback, 
 {
     if (bound.kind == VALUE_NONE)
         return fallback;
-    if (bound.kind != VALUE_INT && bound.kind != VALUE_BOOL) {
+    if (!value_is_integer(bound)) {
         fail_type(r, "slice indices must be integers or None, not %s", value_type_name(bound));
         return 0;
     }
-    int64_t i = bound.kind == VALUE_BOOL ? bound.is_true : bound.i;
+    int64_t i = value_integer(bound);
     if (i < 0 && __builtin_add_overflow(i, n, &i))
         i = low;
     return i < low ? low : i > high ? high : i;
@@ -306,13 +298,8 @@ static void add_padded(struct render *r, struct text *out, const struct conversi
         return;
     if (c->precision >= 0)
         s = value_slice(s, 0, text_offset(s.bytes, s.n_bytes, (size_t)c->precision));
-    int64_t pad = c->width - (int64_t)text_length(s.bytes, s.n_bytes);
-    bool is_left = strchr(c->flags, '-');
-    for (int64_t i = 0; i < pad && !is_left && !failed(r); i++)
-        text_add_cstring(r, out, " ");
-    text_add_string(r, out, s);
-    for (int64_t i = 0; i < pad && is_left && !failed(r); i++)
-        text_add_cstring(r, out, " ");
+    enum padding padding = strchr(c->flags, '-') ? PAD_RIGHT : PAD_LEFT;
+    text_add_string(r, out, string_pad(r, s, c->width, value_cstring(" "), padding));
 }
 
 static void add_conversion(struct render *r, struct text *out, const struct conversion *c, struct value value)
@@ -320,27 +307,11 @@ static void add_conversion(struct render *r, struct text *out, const struct conv
     char format[48], *number;
     int precision = c->precision < 0 ? -1 : c->precision > 60 ? 60 : c->precision;
     int width = c->width < 0 ? 0 : c->width;
-    switch (c->letter) {
-    case 's':
-        add_padded(r, out, c, value_to_string(r, value));
+    if (c->letter == 's' || c->letter == 'r') {
+        add_padded(r, out, c, c->letter == 's' ? value_to_string(r, value) : value_repr(r, value));
         return;
-    case 'r':
-        add_padded(r, out, c, value_repr(r, value));
-        return;
-    case 'd':
-    case 'i':
-    case 'u':
-    case 'x':
-    case 'X':
-    case 'o':
-    case 'e':
-    case 'E':
-    case 'f':
-    case 'F':
-    case 'g':
-    case 'G':
-        break;
-    default:
+    }
+    if (!c->letter || !strchr("diuxXoeEfFgG", c->letter)) {
         fail_type(r, "unsupported format character '%c'",
                   c->letter >= ' ' && c->letter < 127 ? c->letter : '?');
         return;
@@ -360,9 +331,7 @@ static void add_conversion(struct render *r, struct text *out, const struct conv
             fail_type(r, "a number beyond 64 bits");
             return;
         }
-        int64_t i = value.kind == VALUE_FLOAT  ? (int64_t)f
-                    : value.kind == VALUE_BOOL ? value.is_true
-                                               : value.i;
+        int64_t i = value.kind == VALUE_FLOAT ? (int64_t)f : value_integer(value);
         snprintf(format, sizeof format, "%%%s*ll%c", c->flags,
                  c->letter == 'u' || c->letter == 'i' ? 'd' : c->letter);
         snprintf(number, size, format, width, (long long)i);

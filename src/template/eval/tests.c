@@ -5,164 +5,78 @@
 #include <math.h>
 #include <string.h>
 
-static struct value t_defined(struct render *r, struct value self, const struct args *a)
+/* Sets of kinds of values, for rows of t_kind. */
+enum {
+    IS_UNDEFINED = 1 << VALUE_UNDEFINED,
+    IS_NONE = 1 << VALUE_NONE,
+    IS_BOOL = 1 << VALUE_BOOL,
+    IS_INT = 1 << VALUE_INT,
+    IS_FLOAT = 1 << VALUE_FLOAT,
+    IS_NUMBER = IS_BOOL | IS_INT | IS_FLOAT,
+    IS_STRING = 1 << VALUE_STRING,
+    IS_DICT = 1 << VALUE_DICT,
+    IS_ITERABLE = IS_STRING | 1 << VALUE_LIST | IS_DICT | IS_UNDEFINED,
+    IS_CALLABLE = 1 << VALUE_BUILTIN | 1 << VALUE_MACRO | 1 << VALUE_LOOP | IS_UNDEFINED,
+};
+
+BUILTIN(t_kind)
 {
-    (void)r, (void)a;
-    return value_bool(self.kind != VALUE_UNDEFINED);
+    return value_bool(a->mode & 1 << self.kind);
 }
 
-static struct value t_undefined(struct render *r, struct value self, const struct args *a)
+BUILTIN(t_truth)
 {
-    (void)r, (void)a;
-    return value_bool(self.kind == VALUE_UNDEFINED);
-}
-
-static struct value t_none(struct render *r, struct value self, const struct args *a)
-{
-    (void)r, (void)a;
-    return value_bool(self.kind == VALUE_NONE);
-}
-
-static struct value t_boolean(struct render *r, struct value self, const struct args *a)
-{
-    (void)r, (void)a;
-    return value_bool(self.kind == VALUE_BOOL);
-}
-
-static struct value t_true(struct render *r, struct value self, const struct args *a)
-{
-    (void)r, (void)a;
-    return value_bool(self.kind == VALUE_BOOL && self.is_true);
-}
-
-static struct value t_false(struct render *r, struct value self, const struct args *a)
-{
-    (void)r, (void)a;
-    return value_bool(self.kind == VALUE_BOOL && !self.is_true);
-}
-
-static struct value t_integer(struct render *r, struct value self, const struct args *a)
-{
-    (void)r, (void)a;
-    return value_bool(self.kind == VALUE_INT);
-}
-
-static struct value t_float(struct render *r, struct value self, const struct args *a)
-{
-    (void)r, (void)a;
-    return value_bool(self.kind == VALUE_FLOAT);
-}
-
-static struct value t_number(struct render *r, struct value self, const struct args *a)
-{
-    (void)r, (void)a;
-    return value_bool(value_is_number(self));
-}
-
-static struct value t_string(struct render *r, struct value self, const struct args *a)
-{
-    (void)r, (void)a;
-    return value_bool(self.kind == VALUE_STRING);
-}
-
-static struct value t_mapping(struct render *r, struct value self, const struct args *a)
-{
-    (void)r, (void)a;
-    return value_bool(self.kind == VALUE_DICT);
-}
-
-static struct value t_iterable(struct render *r, struct value self, const struct args *a)
-{
-    (void)r, (void)a;
-    return value_bool(self.kind == VALUE_STRING || self.kind == VALUE_LIST || self.kind == VALUE_DICT ||
-                      self.kind == VALUE_UNDEFINED);
+    return value_bool(self.kind == VALUE_BOOL && self.is_true == a->mode);
 }
 
 /* Values with a length and items, by Jinja's definition: also dicts and undefined values. */
-static struct value t_sequence(struct render *r, struct value self, const struct args *a)
+BUILTIN(t_sequence)
 {
-    (void)r, (void)a;
     bool is_list = self.kind == VALUE_LIST && self.list->kind <= LIST_RANGE &&
                    self.list->kind != LIST_GENERATOR;
     return value_bool(self.kind == VALUE_STRING || self.kind == VALUE_DICT || self.kind == VALUE_UNDEFINED ||
                       is_list);
 }
 
-static struct value t_callable(struct render *r, struct value self, const struct args *a)
+static struct value has_rest(struct render *r, struct value self, struct value divisor, int64_t rest)
 {
-    (void)r, (void)a;
-    return value_bool(self.kind == VALUE_BUILTIN || self.kind == VALUE_MACRO || self.kind == VALUE_LOOP ||
-                      self.kind == VALUE_UNDEFINED);
+    struct value found = binary_value(r, TOKEN_MOD, self, divisor);
+    return value_bool(!failed(r) && value_equals(r, found, value_int(rest)));
 }
 
-static struct value parity(struct render *r, struct value self, int64_t rest)
+/* even and odd. */
+BUILTIN(t_parity)
 {
-    struct value left = binary_value(r, TOKEN_MOD, self, value_int(2));
-    return value_bool(!failed(r) && value_equals(r, left, value_int(rest)));
+    return has_rest(r, self, value_int(2), a->mode);
 }
 
-static struct value t_even(struct render *r, struct value self, const struct args *a)
+BUILTIN(t_divisibleby)
 {
-    (void)a;
-    return parity(r, self, 0);
+    return has_rest(r, self, a->values[0], 0);
 }
 
-static struct value t_odd(struct render *r, struct value self, const struct args *a)
+BUILTIN(t_case)
 {
-    (void)a;
-    return parity(r, self, 1);
-}
-
-static struct value t_divisibleby(struct render *r, struct value self, const struct args *a)
-{
-    struct value rest = binary_value(r, TOKEN_MOD, self, a->values[0]);
-    return value_bool(!failed(r) && value_equals(r, rest, value_int(0)));
-}
-
-static struct value t_case(struct render *r, struct value self, enum case_mapping mapping)
-{
-    struct value s = value_to_string(r, self), mapped = string_map(r, s, mapping);
-    struct value other = string_map(r, s, mapping == CASE_UPPER ? CASE_LOWER : CASE_UPPER);
+    struct value s = value_to_string(r, self);
+    struct value mapped = string_map(r, s, (enum case_mapping)a->mode);
+    struct value other = string_map(r, s, a->mode == CASE_UPPER ? CASE_LOWER : CASE_UPPER);
     return value_bool(value_equals(r, s, mapped) && !value_equals(r, s, other));
 }
 
-static struct value t_upper(struct render *r, struct value self, const struct args *a)
+BUILTIN(t_escaped)
 {
-    (void)a;
-    return t_case(r, self, CASE_UPPER);
-}
-
-static struct value t_lower(struct render *r, struct value self, const struct args *a)
-{
-    (void)a;
-    return t_case(r, self, CASE_LOWER);
-}
-
-static struct value t_escaped(struct render *r, struct value self, const struct args *a)
-{
-    (void)r, (void)a;
     return value_bool(self.kind == VALUE_STRING && self.is_markup);
 }
 
-static struct value t_filter(struct render *r, struct value self, const struct args *a)
+/* Whether there is a filter, or a test, of that name. */
+enum { OF_FILTERS, OF_TESTS };
+BUILTIN(t_known)
 {
-    (void)a;
-    struct text name = { 0 };
-    text_add_value(r, &name, self);
-    text_add(r, &name, "", 1, ORIGIN_TRUSTED);
-    return value_bool(!failed(r) && filter_find(name.bytes));
+    const char *name = value_name(r, value_to_string(r, self));
+    return value_bool(!failed(r) && (a->mode == OF_FILTERS ? filter_find(name) : test_find(name)));
 }
 
-static struct value t_test(struct render *r, struct value self, const struct args *a)
-{
-    (void)a;
-    struct text name = { 0 };
-    text_add_value(r, &name, self);
-    text_add(r, &name, "", 1, ORIGIN_TRUSTED);
-    return value_bool(!failed(r) && test_find(name.bytes));
-}
-
-static struct value t_sameas(struct render *r, struct value self, const struct args *a)
+BUILTIN(t_sameas)
 {
     struct value other = a->values[0];
     if (self.kind != other.kind)
@@ -172,63 +86,54 @@ static struct value t_sameas(struct render *r, struct value self, const struct a
     return value_bool(value_equals(r, self, other));
 }
 
-#define COMPARISON(name, op)                                                                                 \
-    static struct value name(struct render *r, struct value self, const struct args *a)                      \
-    {                                                                                                        \
-        return value_bool(compare_values(r, op, self, a->values[0]));                                        \
-    }
-COMPARISON(t_eq, TOKEN_EQ)
-COMPARISON(t_ne, TOKEN_NE)
-COMPARISON(t_lt, TOKEN_LT)
-COMPARISON(t_le, TOKEN_LE)
-COMPARISON(t_gt, TOKEN_GT)
-COMPARISON(t_ge, TOKEN_GE)
-COMPARISON(t_in, TOKEN_IN)
-
-static const struct builtin TESTS[] = {
-    { "defined", t_defined, { NULL }, 0 },
-    { "undefined", t_undefined, { NULL }, 0 },
-    { "none", t_none, { NULL }, 0 },
-    { "boolean", t_boolean, { NULL }, 0 },
-    { "true", t_true, { NULL }, 0 },
-    { "false", t_false, { NULL }, 0 },
-    { "integer", t_integer, { NULL }, 0 },
-    { "float", t_float, { NULL }, 0 },
-    { "number", t_number, { NULL }, 0 },
-    { "string", t_string, { NULL }, 0 },
-    { "mapping", t_mapping, { NULL }, 0 },
-    { "iterable", t_iterable, { NULL }, 0 },
-    { "sequence", t_sequence, { NULL }, 0 },
-    { "callable", t_callable, { NULL }, 0 },
-    { "even", t_even, { NULL }, 0 },
-    { "odd", t_odd, { NULL }, 0 },
-    { "divisibleby", t_divisibleby, { "num" }, 1 },
-    { "upper", t_upper, { NULL }, 0 },
-    { "lower", t_lower, { NULL }, 0 },
-    { "escaped", t_escaped, { NULL }, 0 },
-    { "filter", t_filter, { NULL }, 0 },
-    { "test", t_test, { NULL }, 0 },
-    { "sameas", t_sameas, { "other" }, 1 },
-    { "eq", t_eq, { "other" }, 1 },
-    { "equalto", t_eq, { "other" }, 1 },
-    { "==", t_eq, { "other" }, 1 },
-    { "ne", t_ne, { "other" }, 1 },
-    { "!=", t_ne, { "other" }, 1 },
-    { "lt", t_lt, { "other" }, 1 },
-    { "lessthan", t_lt, { "other" }, 1 },
-    { "<", t_lt, { "other" }, 1 },
-    { "le", t_le, { "other" }, 1 },
-    { "<=", t_le, { "other" }, 1 },
-    { "gt", t_gt, { "other" }, 1 },
-    { "greaterthan", t_gt, { "other" }, 1 },
-    { ">", t_gt, { "other" }, 1 },
-    { "ge", t_ge, { "other" }, 1 },
-    { ">=", t_ge, { "other" }, 1 },
-    { "in", t_in, { "seq" }, 1 },
-    { 0 },
-};
+BUILTIN(t_compare)
+{
+    return value_bool(compare_values(r, (enum token_kind)a->mode, self, a->values[0]));
+}
 
 const struct builtin *test_find(const char *name)
 {
+    static const struct builtin TESTS[] = {
+        { "defined", t_kind, { NULL }, 0, ~IS_UNDEFINED },
+        { "undefined", t_kind, { NULL }, 0, IS_UNDEFINED },
+        { "none", t_kind, { NULL }, 0, IS_NONE },
+        { "boolean", t_kind, { NULL }, 0, IS_BOOL },
+        { "integer", t_kind, { NULL }, 0, IS_INT },
+        { "float", t_kind, { NULL }, 0, IS_FLOAT },
+        { "number", t_kind, { NULL }, 0, IS_NUMBER },
+        { "string", t_kind, { NULL }, 0, IS_STRING },
+        { "mapping", t_kind, { NULL }, 0, IS_DICT },
+        { "iterable", t_kind, { NULL }, 0, IS_ITERABLE },
+        { "callable", t_kind, { NULL }, 0, IS_CALLABLE },
+        { "true", t_truth, { NULL }, 0, true },
+        { "false", t_truth, { NULL }, 0, false },
+        { "sequence", t_sequence, { NULL }, 0 },
+        { "even", t_parity, { NULL }, 0, 0 },
+        { "odd", t_parity, { NULL }, 0, 1 },
+        { "divisibleby", t_divisibleby, { "num" }, 1 },
+        { "upper", t_case, { NULL }, 0, CASE_UPPER },
+        { "lower", t_case, { NULL }, 0, CASE_LOWER },
+        { "escaped", t_escaped, { NULL }, 0 },
+        { "filter", t_known, { NULL }, 0, OF_FILTERS },
+        { "test", t_known, { NULL }, 0, OF_TESTS },
+        { "sameas", t_sameas, { "other" }, 1 },
+        { "eq", t_compare, { "other" }, 1, TOKEN_EQ },
+        { "equalto", t_compare, { "other" }, 1, TOKEN_EQ },
+        { "==", t_compare, { "other" }, 1, TOKEN_EQ },
+        { "ne", t_compare, { "other" }, 1, TOKEN_NE },
+        { "!=", t_compare, { "other" }, 1, TOKEN_NE },
+        { "lt", t_compare, { "other" }, 1, TOKEN_LT },
+        { "lessthan", t_compare, { "other" }, 1, TOKEN_LT },
+        { "<", t_compare, { "other" }, 1, TOKEN_LT },
+        { "le", t_compare, { "other" }, 1, TOKEN_LE },
+        { "<=", t_compare, { "other" }, 1, TOKEN_LE },
+        { "gt", t_compare, { "other" }, 1, TOKEN_GT },
+        { "greaterthan", t_compare, { "other" }, 1, TOKEN_GT },
+        { ">", t_compare, { "other" }, 1, TOKEN_GT },
+        { "ge", t_compare, { "other" }, 1, TOKEN_GE },
+        { ">=", t_compare, { "other" }, 1, TOKEN_GE },
+        { "in", t_compare, { "seq" }, 1, TOKEN_IN },
+        { 0 },
+    };
     return builtin_in(TESTS, name);
 }

@@ -31,17 +31,9 @@ static void lex_fail(struct lexer *l, enum tutti_status status, const char *what
 static void lexer_add_token(struct lexer *l, struct token token)
 {
     struct token_list *list = &l->tpl->tokens;
-    if (list->n == list->capacity) {
-        size_t capacity = list->capacity ? list->capacity * 2 : 256;
-        struct token *more = arena_take(&l->tpl->arena, capacity * sizeof *more);
-        if (!more) {
-            lex_fail(l, TUTTI_E_LIMIT, "the template is too large");
-            return;
-        }
-        if (list->n > 0)
-            memcpy(more, list->tokens, list->n * sizeof *more);
-        list->tokens = more;
-        list->capacity = capacity;
+    if (!arena_grow(&l->tpl->arena, &list->tokens, list->n, &list->capacity, sizeof *list->tokens)) {
+        lex_fail(l, TUTTI_E_LIMIT, "the template is too large");
+        return;
     }
     token.line = token.line ? token.line : l->line;
     list->tokens[list->n++] = token;

@@ -73,15 +73,26 @@ void parser_fail(struct parser *p, enum tutti_status status, const char *format,
     p->status = error_set(p->err, status, "%s: line %d: %s", p->tpl->name, parser_token(p)->line, text);
 }
 
+static void arena_refusal(struct parser *p)
+{
+    parser_fail(p, p->tpl->arena.is_over_limit ? TUTTI_E_LIMIT : TUTTI_E_MEMORY, "the template is too large");
+}
+
 void *parser_take(struct parser *p, size_t n_items, size_t item_bytes)
 {
     if (p->status != TUTTI_OK)
         return NULL;
     void *at = arena_take(&p->tpl->arena, n_items * item_bytes); /* bounded by the text's length */
     if (!at)
-        parser_fail(p, p->tpl->arena.is_over_limit ? TUTTI_E_LIMIT : TUTTI_E_MEMORY,
-                    "the template is too large");
+        arena_refusal(p);
     return at;
+}
+
+bool parser_take_room(struct parser *p, void *array, size_t n, size_t *capacity, size_t item_bytes)
+{
+    if (p->status == TUTTI_OK && !arena_grow(&p->tpl->arena, array, n, capacity, item_bytes))
+        arena_refusal(p);
+    return p->status == TUTTI_OK;
 }
 
 /* ---- statements ---- */
@@ -103,6 +114,12 @@ static bool parse_body(struct parser *p, struct block *block, const char *end)
 {
     const char *const ends[] = { end, NULL };
     return parse_block(p, block, ends) && parser_skip_name(p, end) && parser_expect(p, TOKEN_BLOCK_END);
+}
+
+/* The same for a statement whose tag ends here. */
+static struct stmt *with_body(struct parser *p, struct stmt *s, const char *end)
+{
+    return s && parser_expect(p, TOKEN_BLOCK_END) && parse_body(p, &s->body, end) ? s : NULL;
 }
 
 static struct stmt *parse_if(struct parser *p)
@@ -162,7 +179,7 @@ static struct stmt *parse_set(struct parser *p)
     s->value = parse_filters(p, NULL, false);
     if (parser_skip(p, TOKEN_PIPE))
         s->value = parse_filters(p, NULL, true);
-    return parser_expect(p, TOKEN_BLOCK_END) && parse_body(p, &s->body, "endset") ? s : NULL;
+    return with_body(p, s, "endset");
 }
 
 static bool parse_params(struct parser *p, struct macro_def *macro)
@@ -171,15 +188,8 @@ static bool parse_params(struct parser *p, struct macro_def *macro)
     while (p->status == TUTTI_OK && parser_token(p)->kind != TOKEN_RPAREN) {
         if (macro->n_params > 0 && !parser_expect(p, TOKEN_COMMA))
             return false;
-        if (macro->n_params == capacity) {
-            capacity = capacity ? capacity * 2 : 4;
-            struct param *more = parser_take(p, capacity, sizeof *more);
-            if (!more)
-                return false;
-            if (macro->n_params > 0)
-                memcpy(more, macro->params, macro->n_params * sizeof *more);
-            macro->params = more;
-        }
+        if (!parser_take_room(p, &macro->params, macro->n_params, &capacity, sizeof *macro->params))
+            return false;
         struct param *param = &macro->params[macro->n_params];
         const struct token *name = parser_token(p);
         if (!parser_expect(p, TOKEN_NAME))
@@ -241,7 +251,7 @@ static struct stmt *parse_filter_block(struct parser *p)
     struct stmt *s = new_stmt(p, STMT_FILTER);
     if (!s || !(s->value = parse_filters(p, NULL, true)))
         return NULL;
-    return parser_expect(p, TOKEN_BLOCK_END) && parse_body(p, &s->body, "endfilter") ? s : NULL;
+    return with_body(p, s, "endfilter");
 }
 
 static struct stmt *parse_with(struct parser *p)
@@ -258,13 +268,12 @@ static struct stmt *parse_with(struct parser *p)
         if (!(set->value = parse_expression(p, true)))
             return NULL;
     }
-    return s && parser_expect(p, TOKEN_BLOCK_END) && parse_body(p, &s->body, "endwith") ? s : NULL;
+    return with_body(p, s, "endwith");
 }
 
 static struct stmt *parse_generation(struct parser *p)
 {
-    struct stmt *s = new_stmt(p, STMT_GENERATION);
-    return s && parser_expect(p, TOKEN_BLOCK_END) && parse_body(p, &s->body, "endgeneration") ? s : NULL;
+    return with_body(p, new_stmt(p, STMT_GENERATION), "endgeneration");
 }
 
 static struct stmt *parse_break(struct parser *p)
@@ -318,18 +327,8 @@ static bool is_end(const struct parser *p, const char *const *ends)
 
 static bool add_stmt(struct parser *p, struct block *block, struct stmt *s)
 {
-    if (!s)
+    if (!s || !parser_take_room(p, &block->stmts, block->n, &block->capacity, sizeof(struct stmt *)))
         return false;
-    if (block->n == block->capacity) {
-        size_t capacity = block->capacity ? block->capacity * 2 : 4;
-        struct stmt **more = parser_take(p, capacity, sizeof(struct stmt *));
-        if (!more)
-            return false;
-        if (block->n > 0)
-            memcpy(more, block->stmts, block->n * sizeof *more);
-        block->stmts = more;
-        block->capacity = capacity;
-    }
     block->stmts[block->n++] = s;
     return true;
 }

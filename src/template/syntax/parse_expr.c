@@ -119,35 +119,23 @@ static struct expr *parse_string(struct parser *p)
     return constant(p, value_string(text, n));
 }
 
-static struct expr *parse_list(struct parser *p)
+/* [a, b] or {a: b}, from the opening bracket on. */
+static struct expr *parse_display(struct parser *p, enum expr_kind kind, enum token_kind close)
 {
-    struct expr *list = new_expr(p, EXPR_LIST, NULL);
+    struct expr *display = new_expr(p, kind, NULL);
     parser_next(p);
-    while (list && p->status == TUTTI_OK && parser_token(p)->kind != TOKEN_RBRACKET) {
-        if (list->n_args > 0 && !parser_expect(p, TOKEN_COMMA))
+    while (display && p->status == TUTTI_OK && parser_token(p)->kind != close) {
+        if (display->n_args > 0 && !parser_expect(p, TOKEN_COMMA))
             return NULL;
-        if (parser_token(p)->kind == TOKEN_RBRACKET)
+        if (parser_token(p)->kind == close)
             break;
-        if (!list_add_item(p, list, parse_expression(p, true)))
+        if (!list_add_item(p, display, parse_expression(p, true)))
+            return NULL;
+        if (kind == EXPR_DICT &&
+            !(parser_expect(p, TOKEN_COLON) && list_add_item(p, display, parse_expression(p, true))))
             return NULL;
     }
-    return list && parser_expect(p, TOKEN_RBRACKET) ? list : NULL;
-}
-
-static struct expr *parse_dict(struct parser *p)
-{
-    struct expr *dict = new_expr(p, EXPR_DICT, NULL);
-    parser_next(p);
-    while (dict && p->status == TUTTI_OK && parser_token(p)->kind != TOKEN_RBRACE) {
-        if (dict->n_args > 0 && !parser_expect(p, TOKEN_COMMA))
-            return NULL;
-        if (parser_token(p)->kind == TOKEN_RBRACE)
-            break;
-        if (!list_add_item(p, dict, parse_expression(p, true)) || !parser_expect(p, TOKEN_COLON) ||
-            !list_add_item(p, dict, parse_expression(p, true)))
-            return NULL;
-    }
-    return dict && parser_expect(p, TOKEN_RBRACE) ? dict : NULL;
+    return display && parser_expect(p, close) ? display : NULL;
 }
 
 static struct expr *parse_primary(struct parser *p)
@@ -172,9 +160,9 @@ static struct expr *parse_primary(struct parser *p)
         e = parse_tuple(p, true);
         return e && parser_expect(p, TOKEN_RPAREN) ? e : NULL;
     case TOKEN_LBRACKET:
-        return parse_list(p);
+        return parse_display(p, EXPR_LIST, TOKEN_RBRACKET);
     case TOKEN_LBRACE:
-        return parse_dict(p);
+        return parse_display(p, EXPR_DICT, TOKEN_RBRACE);
     default:
         parser_fail(p, TUTTI_E_FORMAT, "found %s, expected a value", token_name(token->kind));
         return NULL;
@@ -425,32 +413,56 @@ static struct expr *parse_unary(struct parser *p, bool with_filters)
     return e;
 }
 
-static bool is_op(enum token_kind kind, const enum token_kind *ops, size_t n)
+/* The levels of binary operators, from lowest to highest precedence. */
+enum level { LEVEL_OR, LEVEL_AND, LEVEL_SUM, LEVEL_PRODUCT, LEVEL_POW };
+
+static struct expr *parse_not(struct parser *p);
+static struct expr *parse_concat(struct parser *p);
+static struct expr *parse_binary(struct parser *p, enum level level);
+
+static struct expr *parse_operand(struct parser *p, enum level level)
 {
-    for (size_t i = 0; i < n; i++) {
-        if (ops[i] == kind)
-            return true;
+    switch (level) {
+    case LEVEL_OR:
+        return parse_binary(p, LEVEL_AND);
+    case LEVEL_AND:
+        return parse_not(p);
+    case LEVEL_SUM:
+        return parse_concat(p);
+    case LEVEL_PRODUCT:
+        return parse_binary(p, LEVEL_POW);
+    default:
+        return parse_unary(p, true);
     }
-    return false;
 }
 
-static struct expr *parse_pow(struct parser *p)
+/* The level's operator that comes next; TOKEN_END: none of them does. */
+static enum token_kind binary_operator(const struct parser *p, enum level level)
 {
-    struct expr *left = parse_unary(p, true);
-    while (left && parser_skip(p, TOKEN_POW)) {
-        struct expr *right = parse_unary(p, true);
-        left = right ? binary(p, TOKEN_POW, left, right) : NULL;
+    static const enum token_kind OPERATORS[][5] = {
+        [LEVEL_OR] = { TOKEN_OR },
+        [LEVEL_AND] = { TOKEN_AND },
+        [LEVEL_SUM] = { TOKEN_ADD, TOKEN_SUB },
+        [LEVEL_PRODUCT] = { TOKEN_MUL, TOKEN_DIV, TOKEN_FLOORDIV, TOKEN_MOD },
+        [LEVEL_POW] = { TOKEN_POW },
+    };
+    enum token_kind kind = parser_is_name(p, "or")    ? TOKEN_OR
+                           : parser_is_name(p, "and") ? TOKEN_AND
+                                                      : parser_token(p)->kind;
+    for (const enum token_kind *op = OPERATORS[level]; *op != TOKEN_END; op++) {
+        if (*op == kind)
+            return kind;
     }
-    return left;
+    return TOKEN_END;
 }
 
-static struct expr *parse_product(struct parser *p)
+static struct expr *parse_binary(struct parser *p, enum level level)
 {
-    static const enum token_kind OPS[] = { TOKEN_MUL, TOKEN_DIV, TOKEN_FLOORDIV, TOKEN_MOD };
-    struct expr *left = parse_pow(p);
-    while (left && is_op(parser_token(p)->kind, OPS, 4)) {
-        enum token_kind op = parser_next(p)->kind;
-        struct expr *right = parse_pow(p);
+    struct expr *left = parse_operand(p, level);
+    enum token_kind op;
+    while (left && p->status == TUTTI_OK && (op = binary_operator(p, level)) != TOKEN_END) {
+        parser_next(p);
+        struct expr *right = parse_operand(p, level);
         left = right ? binary(p, op, left, right) : NULL;
     }
     return left;
@@ -458,35 +470,23 @@ static struct expr *parse_product(struct parser *p)
 
 static struct expr *parse_concat(struct parser *p)
 {
-    struct expr *first = parse_product(p);
+    struct expr *first = parse_binary(p, LEVEL_PRODUCT);
     if (!first || parser_token(p)->kind != TOKEN_TILDE)
         return first;
     struct expr *e = new_expr(p, EXPR_CONCAT, NULL);
     if (!e || !list_add_item(p, e, first))
         return NULL;
     while (parser_skip(p, TOKEN_TILDE)) {
-        if (!list_add_item(p, e, parse_product(p)))
+        if (!list_add_item(p, e, parse_binary(p, LEVEL_PRODUCT)))
             return NULL;
     }
     return e;
 }
 
-static struct expr *parse_sum(struct parser *p)
-{
-    static const enum token_kind OPS[] = { TOKEN_ADD, TOKEN_SUB };
-    struct expr *left = parse_concat(p);
-    while (left && is_op(parser_token(p)->kind, OPS, 2)) {
-        enum token_kind op = parser_next(p)->kind;
-        struct expr *right = parse_concat(p);
-        left = right ? binary(p, op, left, right) : NULL;
-    }
-    return left;
-}
-
 static enum token_kind comparison(struct parser *p)
 {
-    static const enum token_kind OPS[] = { TOKEN_EQ, TOKEN_NE, TOKEN_LT, TOKEN_LE, TOKEN_GT, TOKEN_GE };
-    if (is_op(parser_token(p)->kind, OPS, 6))
+    enum token_kind kind = parser_token(p)->kind;
+    if (kind >= TOKEN_EQ && kind <= TOKEN_GE)
         return parser_next(p)->kind;
     if (parser_skip_name(p, "in"))
         return TOKEN_IN;
@@ -501,26 +501,16 @@ static enum token_kind comparison(struct parser *p)
 
 static struct expr *parse_comparison(struct parser *p)
 {
-    struct expr *left = parse_sum(p), *e = NULL;
-    for (size_t n = 0; left; n++) {
+    struct expr *left = parse_binary(p, LEVEL_SUM), *e = NULL;
+    while (left) {
         enum token_kind op = comparison(p);
         if (op == TOKEN_END)
             return e ? e : left;
         if (!e && !(e = new_expr(p, EXPR_COMPARE, left)))
             return NULL;
-        if (!list_add_item(p, e, parse_sum(p)))
+        if (!list_add_item(p, e, parse_binary(p, LEVEL_SUM)))
             return NULL;
-        if (n == e->ops_capacity) {
-            size_t capacity = n ? n * 2 : 1;
-            enum token_kind *ops = parser_take(p, capacity, sizeof *ops);
-            if (!ops)
-                return NULL;
-            if (n > 0)
-                memcpy(ops, e->ops, n * sizeof *ops);
-            e->ops = ops;
-            e->ops_capacity = capacity;
-        }
-        e->ops[n] = op;
+        e->args[e->n_args - 1].op = op;
     }
     return NULL;
 }
@@ -544,36 +534,16 @@ static struct expr *parse_not(struct parser *p)
     return e;
 }
 
-static struct expr *parse_and(struct parser *p)
-{
-    struct expr *left = parse_not(p);
-    while (left && parser_skip_name(p, "and")) {
-        struct expr *right = parse_not(p);
-        left = right ? binary(p, TOKEN_AND, left, right) : NULL;
-    }
-    return left;
-}
-
-static struct expr *parse_or(struct parser *p)
-{
-    struct expr *left = parse_and(p);
-    while (left && parser_skip_name(p, "or")) {
-        struct expr *right = parse_and(p);
-        left = right ? binary(p, TOKEN_OR, left, right) : NULL;
-    }
-    return left;
-}
-
 struct expr *parse_expression(struct parser *p, bool with_if)
 {
     struct expr *e = NULL;
     if (++p->depth > MAX_DEPTH)
         parser_fail(p, TUTTI_E_LIMIT, "an expression nested deeper than %d", MAX_DEPTH);
     else
-        e = parse_or(p);
+        e = parse_binary(p, LEVEL_OR);
     while (e && with_if && parser_skip_name(p, "if")) {
         struct expr *choice = new_expr(p, EXPR_IF, e);
-        if (!choice || !(choice->right = parse_or(p)) || !add_child(p, choice, choice->right))
+        if (!choice || !(choice->right = parse_binary(p, LEVEL_OR)) || !add_child(p, choice, choice->right))
             e = NULL;
         else if (parser_skip_name(p, "else") &&
                  (!(choice->third = parse_expression(p, true)) || !add_child(p, choice, choice->third)))

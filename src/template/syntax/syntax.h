@@ -72,7 +72,8 @@ struct expr;
 struct arg {          /* of a call */
     const char *name; /* NULL: by position */
     struct expr *value;
-    int n_stars; /* 1: the items of a list, 2: the pairs of a dict */
+    int n_stars;        /* 1: the items of a list, 2: the pairs of a dict */
+    enum token_kind op; /* of a comparison: the operator before it */
 };
 
 enum expr_kind {
@@ -89,7 +90,7 @@ enum expr_kind {
     EXPR_TEST,    /* left is name(args) */
     EXPR_UNARY,   /* op left */
     EXPR_BINARY,  /* left op right */
-    EXPR_COMPARE, /* left, then args with ops[i] before each */
+    EXPR_COMPARE, /* left, then args with an op before each */
     EXPR_CONCAT,  /* args */
     EXPR_IF,      /* left if right else third; third NULL: undefined */
 };
@@ -104,8 +105,6 @@ struct expr {
     struct expr *left, *right, *third;
     struct arg *args;
     size_t n_args;
-    enum token_kind *ops;
-    size_t ops_capacity;
 };
 
 enum stmt_kind {
@@ -186,6 +185,8 @@ bool parser_skip(struct parser *p, enum token_kind kind);
 bool parser_skip_name(struct parser *p, const char *name);
 bool parser_expect(struct parser *p, enum token_kind kind); /* false: failed */
 void *parser_take(struct parser *p, size_t n_items, size_t item_bytes);
+/* arena_grow(); false: failed. */
+bool parser_take_room(struct parser *p, void *array, size_t n, size_t *capacity, size_t item_bytes);
 void parser_fail(struct parser *p, enum tutti_status status, const char *format, ...) PRINTF_LIKE(3, 4);
 const char *token_name(enum token_kind kind);
 /* Appends an item to a list of arguments; NULL: failed. */

@@ -65,17 +65,39 @@ void *arena_take(struct arena *arena, size_t n_bytes)
     return at;
 }
 
-bool arena_extend(struct arena *arena, void *at, size_t old_bytes, size_t new_bytes)
+/* Extends the last allocation in place; false: not possible. */
+static bool extend(struct arena *arena, void *at, size_t old_bytes, size_t new_bytes)
 {
     struct arena_block *block = arena->last;
-    size_t old = round_up(old_bytes ? old_bytes : 1), more;
-    if (!block || !at || new_bytes > SIZE_MAX / 4 || block->n_used < old ||
-        (char *)at != block->data + block->n_used - old)
-        return false;
-    more = round_up(new_bytes) - old;
-    if (more > block->n_bytes - block->n_used)
+    size_t old = round_up(old_bytes), more = round_up(new_bytes) - old;
+    if (!block || block->n_used < old || (char *)at != block->data + block->n_used - old ||
+        more > block->n_bytes - block->n_used)
         return false;
     block->n_used += more;
+    memset((char *)at + old_bytes, 0, new_bytes - old_bytes);
+    return true;
+}
+
+bool arena_grow(struct arena *arena, void *array, size_t n, size_t *capacity, size_t item_bytes)
+{
+    void *items, *grown;
+    size_t more = *capacity ? 2 * *capacity : 4;
+    if (n < *capacity)
+        return true;
+    memcpy(&items, array, sizeof items); /* the pointer may have any type */
+    if (more > SIZE_MAX / 4 / item_bytes) {
+        arena->is_over_limit = true;
+        return false;
+    }
+    if (!items || !extend(arena, items, *capacity * item_bytes, more * item_bytes)) {
+        grown = arena_take(arena, more * item_bytes);
+        if (!grown)
+            return false;
+        if (n > 0)
+            memcpy(grown, items, n * item_bytes);
+        memcpy(array, &grown, sizeof grown);
+    }
+    *capacity = more;
     return true;
 }
 

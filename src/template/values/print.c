@@ -294,42 +294,25 @@ static void write_key(struct json_writer *w, struct value key)
     write_string(w, text_value(&text));
 }
 
-/* Indices of the pairs in the order of their keys; a merge sort, so that no input is slow. */
-static void sort_pairs(struct render *r, const struct pair *pairs, size_t *order, size_t *scratch, size_t n)
-{
-    if (n < 2 || failed(r))
-        return;
-    size_t half = n / 2, a = 0, b = half;
-    sort_pairs(r, pairs, order, scratch, half);
-    sort_pairs(r, pairs, order + half, scratch, n - half);
-    for (size_t i = 0; i < n; i++) {
-        bool takes_b = a == half || (b < n && value_compare(r, pairs[order[b]].key, pairs[order[a]].key) < 0);
-        scratch[i] = takes_b ? order[b++] : order[a++];
-    }
-    memcpy(order, scratch, n * sizeof *order);
-}
-
 static void write_dict(struct json_writer *w, const struct dict *dict)
 {
-    size_t *order = NULL;
-    if (w->style->sort_keys) {
-        order = take(w->r, dict->n, sizeof *order);
-        size_t *scratch = take(w->r, dict->n, sizeof *scratch);
-        for (size_t i = 0; order && scratch && i < dict->n; i++)
-            order[i] = i;
-        if (order && scratch)
-            sort_pairs(w->r, dict->pairs, order, scratch, dict->n);
+    struct pair *pairs = dict->pairs;
+    if (w->style->sort_keys && dict->n > 0) {
+        pairs = take(w->r, dict->n, sizeof *pairs);
+        if (!pairs)
+            return;
+        memcpy(pairs, dict->pairs, dict->n * sizeof *pairs);
+        pairs_sort(w->r, pairs, dict->n, false);
     }
     text_add_cstring(w->r, w->out, "{");
     w->level++;
     for (size_t i = 0; i < dict->n && !failed(w->r); i++) {
-        const struct pair *pair = &dict->pairs[order ? order[i] : i];
         if (i > 0)
             text_add_string(w->r, w->out, w->item);
         write_line(w);
-        write_key(w, pair->key);
+        write_key(w, pairs[i].key);
         text_add_string(w->r, w->out, w->colon);
-        write_value(w, pair->value);
+        write_value(w, pairs[i].value);
     }
     w->level--;
     if (dict->n > 0)

@@ -153,35 +153,3 @@ size_t text_find(const char *bytes, size_t n_bytes, size_t from, const char *nee
     const char *at = memmem(bytes + from, n_bytes - from, needle, n_needle);
     return at ? (size_t)(at - bytes) : SIZE_MAX;
 }
-
-bool text_is_blank(uint32_t c)
-{
-    return (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
-           (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
-           c == 0x3000;
-}
-
-bool text_is_line_end(uint32_t c)
-{
-    return (c >= 10 && c <= 13) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
-}
-
-/* Python prints everything but separators, controls, formats, surrogates, private use and what is
- * unassigned. Of the unassigned ones only the noncharacters are known here. */
-bool text_is_printable(uint32_t c)
-{
-    static const uint32_t RANGES[][2] = {
-        { 0, 0x1F },          { 0x7F, 0xA0 },        { 0xAD, 0xAD },       { 0x600, 0x605 },
-        { 0x61C, 0x61C },     { 0x6DD, 0x6DD },      { 0x70F, 0x70F },     { 0x890, 0x891 },
-        { 0x8E2, 0x8E2 },     { 0x1680, 0x1680 },    { 0x180E, 0x180E },   { 0x2000, 0x200F },
-        { 0x2028, 0x202F },   { 0x205F, 0x206F },    { 0x3000, 0x3000 },   { 0xD800, 0xF8FF },
-        { 0xFDD0, 0xFDEF },   { 0xFEFF, 0xFEFF },    { 0xFFF0, 0xFFFB },   { 0x110BD, 0x110BD },
-        { 0x110CD, 0x110CD }, { 0x13430, 0x1343F },  { 0x1BCA0, 0x1BCA3 }, { 0x1D173, 0x1D17A },
-        { 0xE0000, 0xE00FF }, { 0xF0000, 0x10FFFF },
-    };
-    for (size_t i = 0; i < sizeof RANGES / sizeof *RANGES; i++) {
-        if (c >= RANGES[i][0] && c <= RANGES[i][1])
-            return false;
-    }
-    return (c & 0xFFFE) != 0xFFFE;
-}

@@ -71,6 +71,13 @@ void *take(struct render *r, size_t n_items, size_t item_bytes)
     return at ? at : no_memory(r);
 }
 
+bool take_room(struct render *r, void *array, size_t n, size_t *capacity, size_t item_bytes)
+{
+    if (failed(r))
+        return false;
+    return arena_grow(&r->arena, array, n, capacity, item_bytes) || no_memory(r);
+}
+
 /* ---- making ---- */
 
 struct value value_undefined(const char *name)
@@ -137,6 +144,14 @@ struct value value_dict(struct render *r)
     return dict ? (struct value){ .kind = VALUE_DICT, .dict = dict } : value_undefined("");
 }
 
+struct value value_pair(struct render *r, struct value first, struct value second)
+{
+    struct value pair = value_list(r, LIST_TUPLE);
+    list_add(r, pair.list, first);
+    list_add(r, pair.list, second);
+    return pair;
+}
+
 static struct value string_from_json(struct render *r, const json_t *json, enum origin origin, bool is_role)
 {
     struct value string = value_string(json_string_value(json), json_string_length(json));
@@ -201,36 +216,20 @@ struct value value_from_json(struct render *r, const json_t *json, enum origin o
 
 /* ---- lists and dicts ---- */
 
-/* Grows an array for one more item; false: failed. */
-static bool items_grow(struct render *r, void **items, size_t n, size_t *capacity, size_t item_bytes)
+bool list_add(struct render *r, struct list *list, struct value item)
 {
-    if (failed(r))
+    if (failed(r) || !take_room(r, &list->items, list->n, &list->capacity, sizeof *list->items))
         return false;
-    if (n < *capacity)
-        return true;
-    size_t want = *capacity ? *capacity * 2 : 4;
-    if (*items && arena_extend(&r->arena, *items, *capacity * item_bytes, want * item_bytes)) {
-        *capacity = want;
-        return true;
-    }
-    void *more = take(r, want, item_bytes);
-    if (!more)
-        return false;
-    if (n > 0)
-        memcpy(more, *items, n * item_bytes);
-    *items = more;
-    *capacity = want;
+    list->items[list->n++] = item;
     return true;
 }
 
-bool list_add(struct render *r, struct list *list, struct value item)
+bool list_add_all(struct render *r, struct list *to, const struct list *from)
 {
-    void *items = list->items;
-    if (!items_grow(r, &items, list->n, &list->capacity, sizeof *list->items))
-        return false;
-    list->items = items;
-    list->items[list->n++] = item;
-    return true;
+    size_t n = from ? from->n : 0;
+    for (size_t i = 0; i < n && spend(r, 0); i++)
+        list_add(r, to, from->items[i]);
+    return !failed(r);
 }
 
 /* Equal values have equal hashes: 1, 1.0 and true are equal. */
@@ -285,10 +284,9 @@ bool dict_set(struct render *r, struct dict *dict, struct value key, struct valu
             *there = value;
         return !failed(r);
     }
-    void *pairs = dict->pairs;
-    if (dict->n >= UINT32_MAX - 1 || !items_grow(r, &pairs, dict->n, &dict->capacity, sizeof *dict->pairs))
+    if (dict->n >= UINT32_MAX - 1 ||
+        !take_room(r, &dict->pairs, dict->n, &dict->capacity, sizeof *dict->pairs))
         return false;
-    dict->pairs = pairs;
     dict->pairs[dict->n++] = (struct pair){ key, value };
     if (dict->n < HASHED_FROM)
         return true;
@@ -296,6 +294,13 @@ bool dict_set(struct render *r, struct dict *dict, struct value key, struct valu
         return index_pairs(r, dict);
     put_slot(dict, dict->n - 1);
     return true;
+}
+
+bool dict_update(struct render *r, struct dict *to, const struct dict *from)
+{
+    for (size_t i = 0; !failed(r) && i < from->n; i++)
+        dict_set(r, to, from->pairs[i].key, from->pairs[i].value);
+    return !failed(r);
 }
 
 struct value *dict_find(struct render *r, const struct dict *dict, struct value key)
@@ -335,6 +340,35 @@ bool dict_remove(struct render *r, struct dict *dict, struct value key, struct v
     if (dict->slots)
         return index_pairs(r, dict);
     return true;
+}
+
+/* scratch: room for n pairs. */
+static void merge_sort(struct render *r, struct pair *pairs, struct pair *scratch, size_t n, bool is_reversed)
+{
+    size_t half = n / 2, a = 0, b = half;
+    if (n < 2 || failed(r))
+        return;
+    merge_sort(r, pairs, scratch, half, is_reversed);
+    merge_sort(r, pairs + half, scratch, n - half, is_reversed);
+    for (size_t i = 0; i < n && !failed(r); i++) {
+        bool takes_b = a == half;
+        if (a < half && b < n) {
+            bool same = value_equals(r, pairs[b].key, pairs[a].key); /* even if they cannot be ordered */
+            int order = same ? 0 : value_compare(r, pairs[b].key, pairs[a].key);
+            takes_b = is_reversed ? order > 0 : order < 0;
+        }
+        scratch[i] = takes_b ? pairs[b++] : pairs[a++];
+        spend(r, 0);
+    }
+    if (!failed(r))
+        memcpy(pairs, scratch, n * sizeof *pairs);
+}
+
+void pairs_sort(struct render *r, struct pair *pairs, size_t n, bool is_reversed)
+{
+    struct pair *scratch = take(r, n, sizeof *scratch);
+    if (scratch)
+        merge_sort(r, pairs, scratch, n, is_reversed);
 }
 
 static struct list *list_of_chars(struct render *r, struct value string)
@@ -409,14 +443,12 @@ bool value_is_true(struct value value)
 
 bool value_is_number(struct value value)
 {
-    return value.kind == VALUE_BOOL || value.kind == VALUE_INT || value.kind == VALUE_FLOAT;
+    return value_is_integer(value) || value.kind == VALUE_FLOAT;
 }
 
 double value_number(struct value value)
 {
-    if (value.kind == VALUE_FLOAT)
-        return value.f;
-    return value.kind == VALUE_BOOL ? value.is_true : (double)value.i;
+    return value.kind == VALUE_FLOAT ? value.f : (double)value_integer(value);
 }
 
 bool value_is_string(struct value value, const char *text)
@@ -425,9 +457,22 @@ bool value_is_string(struct value value, const char *text)
     return value.kind == VALUE_STRING && value.n_bytes == n && memcmp(value.bytes, text, n) == 0;
 }
 
-static int64_t integer_of(struct value value)
+bool value_is_integer(struct value value)
+{
+    return value.kind == VALUE_BOOL || value.kind == VALUE_INT;
+}
+
+int64_t value_integer(struct value value)
 {
     return value.kind == VALUE_BOOL ? value.is_true : value.i;
+}
+
+const char *value_name(struct render *r, struct value string)
+{
+    char *name = take(r, string.n_bytes + 1, 1);
+    if (name && string.n_bytes > 0)
+        memcpy(name, string.bytes, string.n_bytes);
+    return name ? name : "";
 }
 
 static int order(bool less, bool more)
@@ -438,7 +483,7 @@ static int order(bool less, bool more)
 static int compare_numbers(struct value a, struct value b)
 {
     if (a.kind != VALUE_FLOAT && b.kind != VALUE_FLOAT)
-        return order(integer_of(a) < integer_of(b), integer_of(a) > integer_of(b));
+        return order(value_integer(a) < value_integer(b), value_integer(a) > value_integer(b));
     return order(value_number(a) < value_number(b), value_number(a) > value_number(b));
 }
 

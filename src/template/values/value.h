@@ -99,6 +99,8 @@ bool enter(struct render *r);
 void leave(struct render *r);
 /* Allocates from the arena; NULL: failed, the error is set. */
 void *take(struct render *r, size_t n_items, size_t item_bytes);
+/* arena_grow(); false: failed. */
+bool take_room(struct render *r, void *array, size_t n, size_t *capacity, size_t item_bytes);
 
 /* ---- constructors ---- */
 struct value value_undefined(const char *name);
@@ -112,15 +114,21 @@ struct value value_cstring(const char *text);
 struct value value_slice(struct value string, size_t begin, size_t end); /* bytes of a string */
 struct value value_list(struct render *r, enum list_kind kind);
 struct value value_dict(struct render *r);
+struct value value_pair(struct render *r, struct value first, struct value second); /* a tuple */
 struct value value_from_json(struct render *r, const json_t *json, enum origin origin, bool is_role);
 
 /* ---- lists and dicts; false: failed ---- */
 bool list_add(struct render *r, struct list *list, struct value item);
+bool list_add_all(struct render *r, struct list *to, const struct list *from); /* from may be to, or NULL */
 bool value_is_key(struct render *r, struct value key); /* false: failed, the type cannot be a key */
 bool dict_set(struct render *r, struct dict *dict, struct value key, struct value value);
+bool dict_update(struct render *r, struct dict *to, const struct dict *from);
 struct value *dict_find(struct render *r, const struct dict *dict, struct value key); /* NULL: none */
 struct value *dict_find_name(struct render *r, const struct dict *dict, const char *name);
 bool dict_remove(struct render *r, struct dict *dict, struct value key, struct value *out);
+
+/* Sorts pairs by their keys, stably, also in reverse order; n log n for any input. */
+void pairs_sort(struct render *r, struct pair *pairs, size_t n, bool is_reversed);
 
 /* The items to iterate over: items of a list, keys of a dict, characters of a string, none for
  * undefined. A generator is empty afterwards. NULL: failed. */
@@ -128,13 +136,17 @@ struct list *value_iterate(struct render *r, struct value value);
 
 /* ---- queries ---- */
 bool value_is_true(struct value value);
-bool value_is_number(struct value value); /* bool, int, float, as in Python */
-double value_number(struct value value);  /* of a number */
+bool value_is_number(struct value value);  /* bool, int, float, as in Python */
+bool value_is_integer(struct value value); /* bool, int */
+int64_t value_integer(struct value value); /* of an integer */
+double value_number(struct value value);   /* of a number */
 bool value_is_string(struct value value, const char *text);
 bool value_equals(struct render *r, struct value a, struct value b);
 /* -1, 0, 1; fails if the two cannot be ordered. */
 int value_compare(struct render *r, struct value a, struct value b);
 const char *value_type_name(struct value value); /* as in Python's messages */
+/* A string with a terminating zero, for messages and name tables. */
+const char *value_name(struct render *r, struct value string);
 
 /* ---- text ---- */
 struct text {
@@ -176,6 +188,7 @@ bool text_is_line_end(uint32_t code);
 bool text_is_printable(uint32_t code);
 uint32_t text_upper(uint32_t code);
 uint32_t text_lower(uint32_t code);
-bool text_is_letter(uint32_t code);
+bool text_is_letter(uint32_t code); /* as str.isalpha() */
+bool text_is_alnum(uint32_t code);  /* as str.isalnum() */
 
 #endif
