@@ -39,8 +39,8 @@ static bool lay_out(struct plan_layout *out, const struct plan_model *m, int tp,
         const struct attn_desc *a = &own.kinds[0].attn;
         l.n_heads = a->n_heads > l.n_heads ? a->n_heads : l.n_heads;
         l.n_kv_heads = a->n_kv_heads > l.n_kv_heads ? a->n_kv_heads : l.n_kv_heads;
-        l.user_bytes = fmax(l.user_bytes, (double)model_kv_bytes(&own, m->kv_type) *
-                                              (double)(kv_pages_of(context, page_tokens) * page_tokens));
+        l.user_bytes = fmax(l.user_bytes,
+                            (double)model_context_kv_bytes(&own, m->kv_type, page_tokens, context));
         l.weight_bytes = fmax(l.weight_bytes, weight_bytes(m, &s));
     }
     double left = memory_bytes - l.weight_bytes;

@@ -112,6 +112,17 @@ int model_window(const struct model_desc *desc);
 /* Keys and values of one position in all layers. */
 uint64_t model_kv_bytes(const struct model_desc *desc, enum dtype kv_type);
 
+/* Slots that a sequence needs at most in the layers with this window, during a step with step_tokens
+ * of its rows. */
+int64_t model_window_slots(int window, int step_tokens, int page_tokens);
+
+enum { MODEL_STEP_TOKENS = 256 }; /* default of --max-batch-tokens */
+
+/* The same of a context of n_tokens, in whole pages: layers with a window keep only the slots that
+ * their rows see. */
+uint64_t model_context_kv_bytes(const struct model_desc *desc, enum dtype kv_type, int page_tokens,
+                                int n_tokens);
+
 /* Whether positions from n_ctx on cannot be computed. Other models can run beyond n_ctx, with
  * falling quality. */
 bool model_desc_ends_at_context(const struct model_desc *desc);

@@ -47,9 +47,8 @@ static void count_users(struct inspect_report *r)
     r->memory_bytes = r->options->memory_bytes ? r->options->memory_bytes
                                                : memory_left(r->options->root ? r->options->root : "");
     r->context = r->options->context > 0 ? r->options->context : d->n_ctx;
-    int page_tokens = backend_caps_of(NULL)->page_tokens;
-    uint64_t pages = (uint64_t)kv_pages_of(r->context, page_tokens);
-    uint64_t user_bytes = pages * (uint64_t)page_tokens * r->kv_token_bytes;
+    uint64_t user_bytes = model_context_kv_bytes(d, r->options->kv_type, backend_caps_of(NULL)->page_tokens,
+                                                 r->context);
     r->users = r->memory_bytes > r->weight_bytes && user_bytes
                    ? (r->memory_bytes - r->weight_bytes) / user_bytes
                    : 0;

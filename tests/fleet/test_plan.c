@@ -94,6 +94,22 @@ static void copies_of_kv_heads_cost_memory(void **state)
     assert_near(l[2].weight_bytes, 6e6 * 48 / 128 + 24e6 / 4 + 10e6 / 4 + 1e6);
 }
 
+/* The second layer keeps 25 pages at most: 7 of its window, 16 of a step, and 2. */
+static void layers_with_a_window_keep_few_pages(void **state)
+{
+    (void)state;
+    struct plan_model model = MODEL;
+    struct plan_layout l[LIMIT_RANKS];
+    model.desc.n_kinds = 2;
+    model.desc.kinds[1] = model.desc.kinds[0];
+    model.desc.kinds[1].attn.window = 100;
+    model.desc.kind_of[1] = 1;
+    assert_int_equal(plan_layouts(l, &model, 1, MEMORY, 100), 1);
+    assert_near(l[0].user_bytes, 57344);
+    assert_int_equal(plan_layouts(l, &model, 1, MEMORY, 4096), 1);
+    assert_near(l[0].user_bytes, 256 * (256 + 25) * 16);
+}
+
 static void int8_keys_and_values_take_half_and_their_scales(void **state)
 {
     (void)state;
@@ -137,6 +153,7 @@ int main(void)
         cmocka_unit_test(memory_limits_users),
         cmocka_unit_test(machines_left_over_stay_idle),
         cmocka_unit_test(copies_of_kv_heads_cost_memory),
+        cmocka_unit_test(layers_with_a_window_keep_few_pages),
         cmocka_unit_test(int8_keys_and_values_take_half_and_their_scales),
         cmocka_unit_test(the_fewest_machines_are_found),
     };

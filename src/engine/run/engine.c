@@ -12,7 +12,6 @@
 #include <sys/random.h>
 
 enum {
-    DEFAULT_BATCH_TOKENS = 256,
     DEFAULT_SEQS = 256,
     DEFAULT_QUEUE = 1024,
     DEFAULT_DRAFT_TOKENS = 8,
@@ -45,7 +44,7 @@ static enum tutti_status set_options(struct tutti_engine *e, const struct tutti_
         e->options = *options;
     struct tutti_engine_options *o = &e->options;
     int n_ctx = e->model->desc.n_ctx;
-    enum tutti_status st = set_option("max_batch_tokens", o->max_batch_tokens, DEFAULT_BATCH_TOKENS,
+    enum tutti_status st = set_option("max_batch_tokens", o->max_batch_tokens, MODEL_STEP_TOKENS,
                                       MAX_BATCH_TOKENS, &o->max_batch_tokens, err);
     if (st == TUTTI_OK)
         st = set_option("max_seqs", o->max_seqs, DEFAULT_SEQS, MAX_SEQS, &o->max_seqs, err);

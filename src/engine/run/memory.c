@@ -44,7 +44,7 @@ struct window_room engine_window_room(int page_tokens, int window, int max_batch
     enum { TYPICAL_TOKENS = 4096 };
     int64_t typical = 4 * (int64_t)window > TYPICAL_TOKENS ? 4 * (int64_t)window : TYPICAL_TOKENS;
     int64_t n_pages = kv_pages_of(typical < n_ctx ? typical : n_ctx, page_tokens);
-    int64_t n_slots = kv_pages_of(window, page_tokens) + kv_pages_of(max_batch_tokens, page_tokens) + 2;
+    int64_t n_slots = model_window_slots(window, max_batch_tokens, page_tokens);
     if (window == 0 || n_slots >= n_pages)
         return (struct window_room){ 1, 1 };
     return (struct window_room){ (double)n_slots / (double)n_pages, (int)n_pages };

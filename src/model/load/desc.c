@@ -383,12 +383,35 @@ int model_window(const struct model_desc *d)
     return window;
 }
 
+/* Keys and values of one position. */
+static uint64_t layer_kv_bytes(const struct attn_desc *a, enum dtype kv_type)
+{
+    return 2 * (uint64_t)a->n_kv_heads * (uint64_t)kv_type_bytes(kv_type, a->head_dim);
+}
+
 uint64_t model_kv_bytes(const struct model_desc *d, enum dtype kv_type)
 {
     uint64_t n_bytes = 0;
+    for (int i = 0; i < d->n_layers; i++)
+        n_bytes += layer_kv_bytes(&model_layer(d, i)->attn, kv_type);
+    return n_bytes;
+}
+
+int64_t model_window_slots(int window, int step_tokens, int page_tokens)
+{
+    return kv_pages_of(window, page_tokens) + kv_pages_of(step_tokens, page_tokens) + 2;
+}
+
+uint64_t model_context_kv_bytes(const struct model_desc *d, enum dtype kv_type, int page_tokens, int n_tokens)
+{
+    int64_t n_pages = kv_pages_of(n_tokens, page_tokens);
+    uint64_t n_bytes = 0;
     for (int i = 0; i < d->n_layers; i++) {
         const struct attn_desc *a = &model_layer(d, i)->attn;
-        n_bytes += 2 * (uint64_t)a->n_kv_heads * (uint64_t)kv_type_bytes(kv_type, a->head_dim);
+        int64_t n = n_pages, n_slots = model_window_slots(a->window, MODEL_STEP_TOKENS, page_tokens);
+        if (a->window > 0 && n_slots < n)
+            n = n_slots;
+        n_bytes += layer_kv_bytes(a, kv_type) * (uint64_t)(n * page_tokens);
     }
     return n_bytes;
 }
