@@ -119,6 +119,10 @@ struct tutti_model_options {
     /* Called from the calling thread while weights are packed; done and total in bytes. May be NULL. */
     void (*progress)(void *user, uint64_t done, uint64_t total);
     void *user;
+    /* Tokens that a sequence may have at most; 0: any number. Only models with LongRoPE (Phi-3,
+     * Phi-4-mini) use it: up to their original context they rotate by their short factors. Ranks
+     * above 0 get it from rank 0. */
+    int max_context;
 };
 
 /* Loads the checkpoint at path: a Hugging Face folder, a GGUF file, or another that

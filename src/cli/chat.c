@@ -310,11 +310,13 @@ static enum tutti_status run_chat(const void *v, const char *const *operands, in
     tutti_ranks *ranks = NULL;
     tutti_model *draft = NULL;
     bool is_done;
-    enum tutti_status st = model_flags_join(&values->model, &values->adapters, operands[0], &ranks, &is_done,
+    struct model_flags model_flags = values->model;
+    model_flags.context = values->engine.context;
+    enum tutti_status st = model_flags_join(&model_flags, &values->adapters, operands[0], &ranks, &is_done,
                                             err);
     if (st != TUTTI_OK || is_done)
         return st;
-    st = model_flags_open(&values->model, ranks, operands[0], &model, err);
+    st = model_flags_open(&model_flags, ranks, operands[0], &model, err);
     if (st != TUTTI_OK)
         goto done;
     tutti_model_info(model, &info);
@@ -330,7 +332,7 @@ static enum tutti_status run_chat(const void *v, const char *const *operands, in
         st = adapter_flags_choose(values->adapter, model, &chat.request.adapter, err);
     if (st != TUTTI_OK)
         goto done;
-    st = draft_flags_open(&values->draft, &values->model, &draft, err);
+    st = draft_flags_open(&values->draft, &model_flags, &draft, err);
     if (st != TUTTI_OK)
         goto done;
     struct engine_flags engine = values->engine;

@@ -570,13 +570,15 @@ static enum tutti_status answer_all(struct batch *batch, const char *path, tutti
     }
     for (size_t i = 0; i < n; i++)
         batch->answers[i].batch = batch;
-    enum tutti_status st = model_flags_open(&values->model, ranks, path, &model, err);
+    struct model_flags model_flags = values->model;
+    model_flags.context = engine.context;
+    enum tutti_status st = model_flags_open(&model_flags, ranks, path, &model, err);
     if (st == TUTTI_OK)
         st = adapter_flags_load(&values->adapters, model, err);
     if (st == TUTTI_OK)
         st = adapter_flags_choose(values->adapter, model, &batch->request.adapter, err);
     if (st == TUTTI_OK)
-        st = draft_flags_open(&values->draft, &values->model, &engine.draft, err);
+        st = draft_flags_open(&values->draft, &model_flags, &engine.draft, err);
     if (st == TUTTI_OK)
         st = engine_flags_open(&engine, n_seqs < INT32_MAX ? (int)n_seqs : INT32_MAX, model, &batch->engine,
                                err);
@@ -632,13 +634,15 @@ static enum tutti_status answer_requests(const struct generate_values *values, c
     struct tutti_error write_error = { 0 };
     struct server_batch batch = { .write = write_line, .user = &write_error };
     struct engine_flags engine_flags = values->engine;
+    struct model_flags model_flags = values->model;
+    model_flags.context = engine_flags.context;
     enum tutti_status st = input_read(&lines, values->batch, err);
     if (st == TUTTI_OK)
-        st = model_flags_open(&values->model, ranks, path, &model, err);
+        st = model_flags_open(&model_flags, ranks, path, &model, err);
     if (st == TUTTI_OK)
         st = adapter_flags_load(&values->adapters, model, err);
     if (st == TUTTI_OK)
-        st = draft_flags_open(&values->draft, &values->model, &engine_flags.draft, err);
+        st = draft_flags_open(&values->draft, &model_flags, &engine_flags.draft, err);
     engine_flags.draft_tokens = values->draft.tokens;
     if (st == TUTTI_OK)
         st = engine_flags_open(&engine_flags, 0, model, &engine, err);

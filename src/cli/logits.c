@@ -104,8 +104,10 @@ static enum tutti_status run_logits(const void *v, const char *const *operands, 
     st = input_read_ids(&ids, values->ids, err);
     if (st == TUTTI_OK && ids.n == 0)
         st = error_set(err, TUTTI_E_ARGUMENT, "--ids: expected at least one token id");
+    struct model_flags flags = values->model;
+    flags.context = (int64_t)ids.n;
     if (st == TUTTI_OK)
-        st = model_flags_open(&values->model, ranks, operands[0], &model, err);
+        st = model_flags_open(&flags, ranks, operands[0], &model, err);
     if (st == TUTTI_OK)
         st = compute(model, &ids, values->out, err);
     tutti_model_close(model);

@@ -147,11 +147,18 @@ static enum tutti_status find_head(struct perplexity_job *job, bool all, struct 
     return st;
 }
 
+static int64_t window_context(const struct perplexity_job *job)
+{
+    if (job->base)
+        return logits_base_windows(job->base)->n_context;
+    return job->values->context > 0 ? job->values->context : 512;
+}
+
 static enum tutti_status plan_windows(struct perplexity_job *job, struct tutti_error *err)
 {
     const struct perplexity_values *v = job->values;
     struct ids text = { 0 };
-    int64_t n_context = v->context > 0 ? v->context : 512;
+    int64_t n_context = window_context(job);
     int64_t step = v->stride > 0 ? v->stride : n_context;
     int64_t first = v->stride > 0 ? n_context - step - 1 : n_context / 2;
     if (v->stride > 0 && v->stride >= n_context)
@@ -232,6 +239,7 @@ static enum tutti_status take_windows(struct perplexity_job *job, struct tutti_e
 static enum tutti_status open_base_model(struct perplexity_job *job, struct tutti_error *err)
 {
     struct model_flags flags = job->values->model;
+    flags.context = window_context(job);
     flags.type = flags.kv_type = flags.chat_format = NULL;
     enum tutti_status st = model_flags_open(&flags, NULL, job->values->base, &job->base_model.handle, err);
     if (st != TUTTI_OK)
@@ -406,8 +414,10 @@ static enum tutti_status run_job(struct perplexity_job *job, const char *path, s
     if (st == TUTTI_OK && job->has_base &&
         !base_is_model) /* before the model: it is quick, and fails more often */
         st = logits_base_open(&job->base, job->values->base, err);
+    struct model_flags flags = job->values->model;
+    flags.context = window_context(job);
     if (st == TUTTI_OK)
-        st = model_flags_open(&job->values->model, job->ranks, path, &job->handle, err);
+        st = model_flags_open(&flags, job->ranks, path, &job->handle, err);
     if (st != TUTTI_OK)
         return st;
     job->model = model_of(job->handle);

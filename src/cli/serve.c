@@ -354,8 +354,10 @@ static enum tutti_status run_serve(const void *v, const char *const *operands, i
     options.max_requests = engine_flags_max_seqs(&engine_flags) + (int)engine_flags.max_queue;
     if (st == TUTTI_OK)
         st = server_open(&server, &options, err);
+    struct model_flags model_flags = values->model;
+    model_flags.context = engine_flags.context;
     if (st == TUTTI_OK)
-        st = model_flags_open(&values->model, ranks, operands[0], &model, err);
+        st = model_flags_open(&model_flags, ranks, operands[0], &model, err);
     if (st == TUTTI_OK)
         st = adapter_flags_load(&values->adapters, model, err);
     if (st == TUTTI_OK && values->config)
@@ -363,7 +365,7 @@ static enum tutti_status run_serve(const void *v, const char *const *operands, i
     engine_flags.failed = on_failure;
     engine_flags.user = &failure;
     if (st == TUTTI_OK)
-        st = draft_flags_open(&values->draft, &values->model, &engine_flags.draft, err);
+        st = draft_flags_open(&values->draft, &model_flags, &engine_flags.draft, err);
     engine_flags.draft_tokens = values->draft.tokens;
     if (st == TUTTI_OK)
         st = engine_flags_open(&engine_flags, 0, model, &engine, err);

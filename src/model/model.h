@@ -14,7 +14,7 @@
 #include "model/slots.h"
 #include "tokenizer/tokenizer.h"
 
-enum { MAX_STOP_IDS = 64 };
+enum { MAX_STOP_IDS = 64, MAX_ROPE_FACTORS = 128 };
 
 /* How the layers of one kind attend. */
 struct attn_desc {
@@ -27,17 +27,25 @@ struct attn_desc {
     bool has_half_freqs; /* rotary frequencies are rounded to half precision */
     struct rope_scaling {
         /* ROPE_SCALING_DYNAMIC: none up to n_ctx; beyond it the base would depend on the length
-         * of the text. */
+         * of the text. ROPE_SCALING_LONGROPE: each frequency is divided by a factor of one of two
+         * lists. A position's bits must not depend on the length that its text will have, so the
+         * list follows the context that the model was opened for (model_limit_context()). */
         enum {
             ROPE_SCALING_NONE,
             ROPE_SCALING_LINEAR,
             ROPE_SCALING_LLAMA3,
             ROPE_SCALING_YARN,
-            ROPE_SCALING_DYNAMIC
+            ROPE_SCALING_DYNAMIC,
+            ROPE_SCALING_LONGROPE
         } kind;
         double factor, low_freq_factor, high_freq_factor; /* llama3 */
-        double beta_fast, beta_slow, attention_factor;    /* yarn; attention_factor 0: 0.1 ln(factor) + 1 */
+        /* yarn, longrope: the factor of cos and sin; yarn 0: 0.1 ln(factor) + 1 */
+        double attention_factor;
+        double beta_fast, beta_slow; /* yarn */
         int original_n_ctx;
+        int n_factors; /* longrope: rotary_dim / 2 of each list */
+        bool is_short; /* longrope: the context is at most original_n_ctx */
+        float short_factors[MAX_ROPE_FACTORS], long_factors[MAX_ROPE_FACTORS];
     } rope_scaling;
     bool has_qk_norm;  /* RMSNorm of each head of q and k, with norm_eps, before rotary embedding */
     bool has_alibi;    /* ALiBi (scores fall with the distance) instead of rotary embedding */
@@ -122,6 +130,10 @@ enum { MODEL_STEP_TOKENS = 256 }; /* default of --max-batch-tokens */
  * their rows see. */
 uint64_t model_context_kv_bytes(const struct model_desc *desc, enum dtype kv_type, int page_tokens,
                                 int n_tokens);
+
+/* Adapts the description to sequences of at most n tokens (0: of any length): a model with LongRoPE
+ * whose original context is long enough uses its short factors, and n_ctx becomes that context. */
+void model_limit_context(struct model_desc *desc, int n);
 
 /* Whether positions from n_ctx on cannot be computed. Other models can run beyond n_ctx, with
  * falling quality. */

@@ -148,14 +148,32 @@ static enum tutti_status plan_weight(struct converter *c, const struct weight *w
     return plan_tensor(c, bias, w->layer, w->biases[0], err);
 }
 
-/* GGUF has no key for llama3's rotary scaling, but a tensor of divisors. */
+/* Plans a vector that is not a tensor of the source. values: borrowed until it is written. */
+static enum tutti_status plan_values(struct converter *c, const char *name, const float *values, int n,
+                                     struct tutti_error *err)
+{
+    struct planned *p = plan_next(c, name, 0, 0, n, NULL);
+    if (!p)
+        return error_out_of_memory(checkpoint_path(c->ck), err);
+    p->values = values;
+    return TUTTI_OK;
+}
+
+/* GGUF has no key for llama3's rotary scaling or for LongRoPE, but tensors of divisors. */
 static enum tutti_status plan_rope_factors(struct converter *c, struct tutti_error *err)
 {
     const struct tensor *stored = checkpoint_find(c->ck, "rope_freqs.weight");
     if (stored)
         return plan_tensor(c, "rope_freqs.weight", 0, stored, err);
     const struct attn_desc *a = &c->desc.kinds[0].attn;
-    if (a->rope_scaling.kind != ROPE_SCALING_LLAMA3)
+    const struct rope_scaling *s = &a->rope_scaling;
+    if (s->kind == ROPE_SCALING_LONGROPE) {
+        enum tutti_status st = plan_values(c, "rope_factors_long.weight", s->long_factors, s->n_factors, err);
+        return st == TUTTI_OK
+                   ? plan_values(c, "rope_factors_short.weight", s->short_factors, s->n_factors, err)
+                   : st;
+    }
+    if (s->kind != ROPE_SCALING_LLAMA3)
         return TUTTI_OK;
     int n = a->rotary_dim / 2;
     float *scaled = malloc((size_t)n * sizeof *scaled);
@@ -171,9 +189,7 @@ static enum tutti_status plan_rope_factors(struct converter *c, struct tutti_err
     for (int j = 0; j < n; j++)
         c->rope_factors[j] /= scaled[j];
     free(scaled);
-    return plan_next(c, "rope_freqs.weight", 0, 0, n, NULL)
-               ? TUTTI_OK
-               : error_out_of_memory(checkpoint_path(c->ck), err);
+    return plan_values(c, "rope_freqs.weight", c->rope_factors, n, err);
 }
 
 /* Logs once which matrices do not get the requested type. */
@@ -224,9 +240,7 @@ static enum tutti_status write_all(struct converter *c, struct tutti_error *err)
         if (p->n_parts > 0)
             st = convert_stream_tensor(&c->stream, p, err);
         else /* tutti runs only on little-endian machines */
-            st = gguf_writer_data(c->stream.writer, c->rope_factors,
-                                  (size_t)(c->desc.kinds[0].attn.rotary_dim / 2) * sizeof *c->rope_factors,
-                                  err);
+            st = gguf_writer_data(c->stream.writer, p->values, (size_t)p->shape[0] * sizeof *p->values, err);
     }
     return st == TUTTI_OK ? gguf_writer_finish(c->stream.writer, err) : st;
 }

@@ -40,6 +40,9 @@ static void describe_rope(struct gguf_writer *w, const char *arch, const struct 
     if (s->kind == ROPE_SCALING_LINEAR) {
         put_string(w, key, "linear");
         put_f32(w, arch, "rope.scaling.factor", (float)s->factor);
+    } else if (s->kind == ROPE_SCALING_LONGROPE) { /* no type: the tensors of factors say it */
+        put_u32(w, arch, "rope.scaling.original_context_length", s->original_n_ctx);
+        put_f32(w, arch, "rope.scaling.attn_factor", (float)s->attention_factor);
     } else if (s->kind == ROPE_SCALING_YARN) {
         put_string(w, key, "yarn");
         put_f32(w, arch, "rope.scaling.factor", (float)s->factor);

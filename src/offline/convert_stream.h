@@ -24,7 +24,8 @@ struct planned_part {
 struct planned {
     char name[64];
     struct planned_part parts[MAX_PARTS];
-    int n_parts; /* 0: rope factors */
+    int n_parts;         /* 0: of values */
+    const float *values; /* [shape[0]]: a tensor that the source does not store */
     int n_dims;
     int64_t shape[2];
     enum dtype wanted, type; /* type: fitted to the rows */

@@ -15,7 +15,8 @@
 static const char *const NAMES[] = { "qwen2-tiny",   "qwen2-tiny-yarn", "qwen3-tiny",    "qwen3-tiny-windows",
                                      "granite-tiny", "mistral-tiny",    "glm-4-9b-tiny", "glm-tiny",
                                      "glm4-tiny",    "gpt2-tiny",       "bloom-tiny",    "bloom-tiny-post",
-                                     "pangu-tiny",   "chatglm-6b-tiny", "chatglm3-tiny", "llama-tiny" };
+                                     "pangu-tiny",   "chatglm-6b-tiny", "chatglm3-tiny", "llama-tiny",
+                                     "phi3-tiny",    "phi4-mini-tiny" };
 enum { N_NAMES = sizeof NAMES / sizeof *NAMES, N_REQUESTS = 10, MAX_PROMPT = 120, N_ANSWER = 24, N_TOP = 3 };
 
 /* Of chatglm-6b-tiny's configuration: what a prompt of its ends in. */
@@ -86,6 +87,7 @@ static void check_company(const char *name, int n_threads, struct tutti_engine_o
 static void check_pages(const char *name, const struct tutti_stats *stats)
 {
     uint64_t n = strcmp(name, "mistral-tiny") == 0         ? 200 * 32 / 5
+                 : strcmp(name, "phi3-tiny") == 0          ? 200 * 32 / 5
                  : strcmp(name, "qwen3-tiny-windows") == 0 ? 200 * 96 / 69
                                                            : 200;
     assert_in_range(stats->kv_pages_total, n - 1, n + 1);
@@ -190,9 +192,9 @@ static void beams_need_slots_of_their_own(void **state)
         if (n_beams == 1)
             assert_int_equal(answer.choices[0].ids.n, 20);
         else
-            assert_non_null(
-                strstr(answer.choices[0].error.text, "4 beams of 30 tokens each need 14 KV pages in layers "
-                                                     "with a window, but the KV cache has 6"));
+            assert_non_null(strstr(answer.choices[0].error.text,
+                                   "4 beams of 30 tokens each need 14 KV pages in layers "
+                                   "with a window, but the KV cache has 6"));
         collect_clear(&answer);
     }
     tutti_engine_close(engine);

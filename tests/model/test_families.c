@@ -3,6 +3,7 @@
  * the rows were cut into steps. */
 #include "util.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -35,6 +36,8 @@ static const struct fixture {
     { "qwen3-tiny", "qwen3" },
     { "qwen3-tiny-windows", "qwen3" },
     { "mistral-tiny", "llama" },
+    { "phi3-tiny", "phi3" },
+    { "phi4-mini-tiny", "phi3" },
     { "glm-4-9b-tiny", "chatglm" },
     { "chatglm3-tiny", "chatglm" },
     { "llama-tiny", "llama" },
@@ -116,6 +119,43 @@ static void greedy_answers_are_the_same(void **state)
     }
 }
 
+/* Up to its first context a model with LongRoPE has other frequencies; which ones follows the context that the model is opened
+ * for, so that a position's bits do not depend on the length of its text. The golden prompts before the fourth are longer. */
+static void longrope_follows_the_context(void **state)
+{
+    (void)state;
+    enum { FIRST = 16 };
+    static const struct {
+        int max_context, n_ctx;
+    } CASES[] = { { 0, 512 }, { FIRST + 1, 512 }, { FIRST, FIRST }, { 3, FIRST } };
+    const char *folder = TEST_FIXTURES "/phi4-mini-tiny";
+    struct tensor_set *golden = NULL;
+    assert_int_equal(tensor_set_open_as(&golden, &SAFETENSORS_FORMAT,
+                                        TEST_FIXTURES "/phi4-mini-tiny/golden.safetensors", NULL),
+                     TUTTI_OK);
+    const struct tensor *ids = util_golden(golden, 3, "ids"), *want = util_golden(golden, 3, "logits");
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        bool is_short = CASES[i].n_ctx == FIRST;
+        struct tutti_model_options options = {
+            .weight_type = "f32", .kv_type = "f32", .n_threads = 2, .max_context = CASES[i].max_context
+        };
+        struct model *model = NULL;
+        assert_int_equal(model_load(&model, folder, &options, NULL), TUTTI_OK);
+        assert_int_equal(model->desc.n_ctx, CASES[i].n_ctx);
+        assert_int_equal(model_desc_ends_at_context(&model->desc), is_short);
+        assert_int_equal(ids->shape[0], FIRST);
+        float *got = util_logits(model, ids->data, FIRST, FIRST);
+        double worst = 0;
+        for (int64_t k = 0; k < want->shape[0] * want->shape[1]; k++)
+            worst = fmax(worst, fabs((double)got[k] - (double)((const float *)want->data)[k]));
+        print_message("# opened for %d tokens: %.2e\n", CASES[i].max_context, worst);
+        assert_true(is_short ? worst < 1e-4 : worst > 0.1);
+        free(got);
+        model_free(model);
+    }
+    tensor_set_close(golden);
+}
+
 /* ---- the bits do not depend on how rows are cut into steps, on threads, on the processor ---- */
 
 enum { N_IDS = 70 };
@@ -172,6 +212,7 @@ int main(void)
         cmocka_unit_test(logits_agree_with_the_reference),
         cmocka_unit_test(other_types_cost_no_more_than_they_must),
         cmocka_unit_test(greedy_answers_are_the_same),
+        cmocka_unit_test(longrope_follows_the_context),
         cmocka_unit_test(steps_threads_and_processors_change_no_bit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

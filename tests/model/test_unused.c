@@ -427,7 +427,8 @@ static void settings_of_gguf_are_honoured_or_refused(void **state)
     } CASES[] = {
         { { "llama.rope.scaling.factor", 'f', 1, NULL }, NULL },
         { { "llama.rope.scaling.type", 's', 0, "none" }, NULL },
-        { { "llama.rope.scaling.type", 's', 0, "longrope" }, "rope.scaling.type: longrope is not supported" },
+        { { "llama.rope.scaling.type", 's', 0, "longrope" },
+          "rope.scaling.type: longrope without a tensor rope_factors_short.weight" },
         { { "llama.rope.scaling.yarn_ext_factor", 'f', 1, NULL }, "yarn_ext_factor" },
         { { "llama.rope.scaling.yarn_ext_factor", 'f', -1, NULL }, NULL },
         { { "llama.rope.scaling.yarn_attn_factor", 'f', 2, NULL }, "yarn_attn_factor" },

@@ -57,6 +57,7 @@ struct tutti_model_options model_flags_options(const struct model_flags *flags, 
         .device = flags->device,
         .cpu = flags->cpu,
         .ranks = ranks,
+        .max_context = flags->context > 0 ? (int)flags->context : 0,
     };
 }
 
@@ -286,7 +287,8 @@ enum tutti_status draft_flags_open(const struct draft_flags *flags, const struct
                                  .device = model->device,
                                  .cpu = model->cpu,
                                  .threads = model->threads,
-                                 .pin = model->pin };
+                                 .pin = model->pin,
+                                 .context = model->context };
     *out = NULL;
     return flags->draft ? model_flags_open(&draft, NULL, flags->draft, out, err) : TUTTI_OK;
 }

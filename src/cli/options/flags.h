@@ -12,6 +12,7 @@ struct model_flags {
     int64_t threads, tp;
     bool pin;
     int64_t n_replicas; /* not a flag of this group; 0: one */
+    int64_t context;    /* not a flag of this group: that of the engine; 0 or less: not given */
 };
 extern const struct option MODEL_OPTIONS[];
 

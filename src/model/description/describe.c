@@ -54,7 +54,52 @@ static void read_yarn(struct model_desc *d, struct config *c, const char *object
 #undef KEY
 }
 
-static void read_rope_scaling(struct model_desc *d, struct config *c, const char *object)
+/* Reads a list of factors, one for each pair of rotary dimensions. */
+static void read_factors(struct config *c, const char *key, float *factors, int n)
+{
+    const json_t *list = config_find(c, key);
+    char what[96];
+    snprintf(what, sizeof what, "a list of %zu factors for %d pairs of rotary dimensions (at most %d)",
+             json_array_size(list), n, MAX_ROPE_FACTORS);
+    if (!json_is_array(list) || json_array_size(list) != (size_t)n || n > MAX_ROPE_FACTORS) {
+        config_unsupported(c, key, what);
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        double factor = json_number_value(json_array_get(list, (size_t)i));
+        snprintf(what, sizeof what, "factor %d, which is no positive number,", i);
+        if (!(factor >= 1e-6 && factor <= 1e6))
+            config_unsupported(c, key, what);
+        factors[i] = (float)factor;
+    }
+}
+
+/* Ding et al., 2024 (LongRoPE), with the factor of attention of Phi-3. */
+static void read_longrope(struct model_desc *d, struct config *c, const char *object, int original)
+{
+    struct attn_desc *a = &d->kinds[0].attn;
+    struct rope_scaling *s = &a->rope_scaling;
+    char key[128];
+#define KEY(name) (snprintf(key, sizeof key, "%s.%s", object, name), key)
+    s->kind = ROPE_SCALING_LONGROPE;
+    s->original_n_ctx = original;
+    s->n_factors = a->rotary_dim / 2;
+    read_factors(c, KEY("short_factor"), s->short_factors, s->n_factors);
+    read_factors(c, KEY("long_factor"), s->long_factors, s->n_factors);
+    double factor = config_float_or(c, KEY("factor"), 1e-3, 1e6, (double)d->n_ctx / original);
+    double usual = factor <= 1 || original < 2 ? 1 : sqrt(1 + log(factor) / log(original));
+    s->attention_factor = config_float_or(c, KEY("attention_factor"), 1e-3, 1e3, usual);
+#undef KEY
+}
+
+/* What older files of Phi-3 call LongRoPE. */
+static bool names_longrope(const char *type)
+{
+    return strcmp(type, "su") == 0 || strcmp(type, "yarn") == 0;
+}
+
+static void read_rope_scaling(struct model_desc *d, struct config *c, const char *object,
+                              const struct transformers_defaults *defaults)
 {
     struct rope_scaling *s = &d->kinds[0].attn.rope_scaling;
     char key[128];
@@ -78,6 +123,8 @@ static void read_rope_scaling(struct model_desc *d, struct config *c, const char
         s->low_freq_factor = config_float(c, KEY("low_freq_factor"), 1e-3, 1e6);
         s->high_freq_factor = config_float(c, KEY("high_freq_factor"), 1e-3, 1e6);
         s->original_n_ctx = original;
+    } else if (strcmp(type, "longrope") == 0 || (defaults->has_older_longrope && names_longrope(type))) {
+        read_longrope(d, c, object, original);
     } else if (strcmp(type, "yarn") == 0) {
         read_yarn(d, c, object, original);
     } else if (strcmp(type, "dynamic") == 0) {
@@ -110,14 +157,14 @@ static void read_rope(struct model_desc *d, struct config *c, const struct trans
                                "an object without rope_parameters' rope_theta, which it takes the place of,");
         config_skip(c, "rope_parameters");
     }
-    if (has_old || has_new)
-        read_rope_scaling(d, c, object);
     a->rotary_dim = a->head_dim;
-    if (defaults->rotary_part != 1) {
+    if (defaults->rotary_part != 0) {
         double rotated = config_float_or(c, "partial_rotary_factor", 0, 1, defaults->rotary_part);
         a->rotary_dim = (int)(a->head_dim * config_float_or(c, part, 0, 1, rotated));
     }
     a->rope = ROPE_HALF;
+    if (has_old || has_new)
+        read_rope_scaling(d, c, object, defaults);
 }
 
 /* Whether layer i has the window, by a list of names. */
@@ -249,15 +296,18 @@ static void read_gguf_scaling(struct model_desc *d, struct config *c)
     } else if (strcmp(scaling, "linear") == 0) {
         s->kind = factor > 0 && factor != 1 ? ROPE_SCALING_LINEAR : ROPE_SCALING_NONE;
         s->factor = factor;
+    } else if (strcmp(scaling, "longrope") == 0) {
+        s->kind = ROPE_SCALING_LONGROPE;
     } else if (strcmp(scaling, "none") != 0) {
         config_unsupported(c, "rope.scaling.type", scaling);
     }
     if (!is_yarn) { /* only YaRN uses them; other files may have them without effect */
-        config_skip(c, "rope.scaling.original_context_length");
         config_skip(c, "rope.scaling.yarn_beta_fast");
         config_skip(c, "rope.scaling.yarn_beta_slow");
-        if (attention != 1)
-            config_unsupported(c, "rope.scaling.attn_factor", "a factor of attention without YaRN");
+        /* Of LongRoPE, which has no key of its own: read_longrope_tensors() finds its tensors. */
+        s->original_n_ctx = config_int_or(c, "rope.scaling.original_context_length", 1, LIMIT_CONTEXT,
+                                          d->n_ctx);
+        s->attention_factor = attention;
     }
     expect_plain_yarn(c, is_yarn);
 }

@@ -10,7 +10,8 @@ struct transformers_defaults {
     int head_dim;   /* 0: d_model / n_heads */
     int n_ctx;
     double norm_eps;
-    double rotary_part; /* rotated part of each head; 1: the class always rotates whole heads */
+    double rotary_part;      /* rotated part of each head; 0: the class always rotates whole heads */
+    bool has_older_longrope; /* the class takes "su" and "yarn" for "longrope" */
 };
 
 /* The keys of transformers' decoder classes since LLaMA: RMSNorm, grouped attention, rotary positions over

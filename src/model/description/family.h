@@ -77,7 +77,7 @@ struct family {
 
 /* Every family; the first whose is_mine() accepts the configuration is used. */
 #define FOR_EACH_FAMILY(f)                                                                                   \
-    f(CHATGLM_6B) f(CHATGLM) f(GLM) f(GLM4) f(LLAMA) f(GRANITE) f(QWEN2) f(QWEN3) f(GPT2) f(BLOOM_POST)      \
+    f(CHATGLM_6B) f(CHATGLM) f(GLM) f(GLM4) f(LLAMA) f(GRANITE) f(PHI3) f(QWEN2) f(QWEN3) f(GPT2) f(BLOOM_POST)      \
         f(BLOOM) f(PANGU)
 
 #define DECLARE_FAMILY(name) extern const struct family FAMILY_##name;

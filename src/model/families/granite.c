@@ -25,7 +25,7 @@ static float factor(struct config *c, const char *key)
 static void describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
     struct attn_desc *a = &d->kinds[0].attn;
-    static const struct transformers_defaults DEFAULTS = { 0, 0, 2048, 1e-6, 1 };
+    static const struct transformers_defaults DEFAULTS = { 0, 0, 2048, 1e-6, 0 };
     if (is_gguf) {
         describe_gguf(d, c);
         a->rope = ROPE_INTERLEAVED;

@@ -33,8 +33,8 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
         a->window = config_int_or(c, "attention.sliding_window", 0, INT32_MAX, 0);
         return;
     }
-    static const struct transformers_defaults LLAMA = { 0, 0, 2048, 1e-6, 1 };
-    static const struct transformers_defaults MISTRAL = { 8, 0, 131072, 1e-6, 1 };
+    static const struct transformers_defaults LLAMA = { 0, 0, 2048, 1e-6, 0 };
+    static const struct transformers_defaults MISTRAL = { 8, 0, 131072, 1e-6, 0 };
     bool is_mistral = describe_has_type(c->root, "mistral");
     describe_transformers(d, c, is_mistral ? &MISTRAL : &LLAMA);
     if (!is_mistral) { /* Mistral's class has no biases */

@@ -67,7 +67,7 @@ static void describe_gguf_qwen(struct model_desc *d, struct config *c)
 
 static void describe_qwen2(struct model_desc *d, struct config *c, bool is_gguf)
 {
-    static const struct transformers_defaults DEFAULTS = { 32, 0, 32768, 1e-6, 1 };
+    static const struct transformers_defaults DEFAULTS = { 32, 0, 32768, 1e-6, 0 };
     d->kinds[0].attn.has_qkv_bias = true;
     if (is_gguf) {
         describe_gguf_qwen(d, c);
@@ -80,7 +80,7 @@ static void describe_qwen2(struct model_desc *d, struct config *c, bool is_gguf)
 static void describe_qwen3(struct model_desc *d, struct config *c, bool is_gguf)
 {
     struct attn_desc *a = &d->kinds[0].attn;
-    static const struct transformers_defaults DEFAULTS = { 32, 128, 32768, 1e-6, 1 };
+    static const struct transformers_defaults DEFAULTS = { 32, 128, 32768, 1e-6, 0 };
     a->has_qk_norm = true;
     if (is_gguf) {
         describe_gguf_qwen(d, c);

@@ -11,6 +11,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define ADDRESS(name) &FAMILY_##name,
@@ -250,6 +251,65 @@ static enum tutti_status end_config(struct config *c, const struct family *famil
     return config_end(c, lists, what);
 }
 
+static enum tutti_status read_factor_tensor(float *factors, const struct tensor *t, int n,
+                                            struct tutti_error *err)
+{
+    if (t->n_dims != 1 || t->shape[0] != n || t->dtype != DTYPE_F32 || n > MAX_ROPE_FACTORS)
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: tensor %s: expected f32 of shape [%d], a factor for each of at most %d pairs",
+                         t->file, t->name, n, MAX_ROPE_FACTORS);
+    float *values = weights_to_floats(t, 1);
+    if (!values)
+        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", t->file);
+    enum tutti_status st = TUTTI_OK;
+    for (int i = 0; i < n && st == TUTTI_OK; i++) {
+        if (!(values[i] >= 1e-6f && values[i] <= 1e6f))
+            st = error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: element %d is no positive number", t->file,
+                           t->name, i);
+        factors[i] = values[i];
+    }
+    free(values);
+    return st;
+}
+
+/* GGUF has no key for LongRoPE, but tensors. */
+static enum tutti_status read_longrope_tensors(struct model_desc *d, const struct checkpoint *ck,
+                                               struct tutti_error *err)
+{
+    struct attn_desc *a = &d->kinds[0].attn;
+    struct rope_scaling *s = &a->rope_scaling;
+    const struct tensor *shorter = checkpoint_take(ck, "rope_factors_short.weight");
+    const struct tensor *longer = checkpoint_take(ck, "rope_factors_long.weight");
+    bool has_other = s->kind != ROPE_SCALING_NONE && s->kind != ROPE_SCALING_LONGROPE;
+    if (shorter && longer && !has_other && d->n_kinds == 1) {
+        s->kind = ROPE_SCALING_LONGROPE;
+        s->n_factors = a->rotary_dim / 2;
+        enum tutti_status st = read_factor_tensor(s->short_factors, shorter, s->n_factors, err);
+        return st == TUTTI_OK ? read_factor_tensor(s->long_factors, longer, s->n_factors, err) : st;
+    }
+    const struct tensor *any = shorter ? shorter : longer;
+    if (any)
+        return error_set(err, TUTTI_E_UNSUPPORTED,
+                         "%s: tensor %s: it changes the rotation, %s, which is not supported", any->file,
+                         any->name,
+                         shorter && longer ? "in addition to another scaling" : "alone of the two lists");
+    if (s->kind == ROPE_SCALING_LONGROPE)
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: rope.scaling.type: longrope without a tensor rope_factors_short.weight",
+                         checkpoint_path(ck));
+    if (!has_other && s->attention_factor != 1)
+        return error_set(
+            err, TUTTI_E_UNSUPPORTED,
+            "%s: rope.scaling.attn_factor: a factor of attention without YaRN or LongRoPE is not "
+            "supported",
+            checkpoint_path(ck));
+    if (s->kind != ROPE_SCALING_YARN) {
+        s->attention_factor = 0;
+        s->original_n_ctx = 0;
+    }
+    return TUTTI_OK;
+}
+
 enum tutti_status model_desc_read(struct model_desc *desc, const struct family **family,
                                   const struct checkpoint *ck, struct tutti_error *err)
 {
@@ -272,6 +332,10 @@ enum tutti_status model_desc_read(struct model_desc *desc, const struct family *
     st = end_config(&c, *family, ck);
     if (st != TUTTI_OK)
         return st;
+    if (is_gguf)
+        st = read_longrope_tensors(desc, ck, err);
+    if (st != TUTTI_OK)
+        return st;
     const struct tensor_names *names = family_layout(*family, ck);
     if (is_gguf && names) {
         desc->tied_output = !checkpoint_find(ck, names->of[SLOT_OUTPUT][0]);
@@ -287,6 +351,7 @@ enum tutti_status model_desc_read(struct model_desc *desc, const struct family *
             return st;
     }
     desc->n_usable_vocab = desc->n_vocab;
+    model_limit_context(desc, 0);
     return model_desc_check(desc, checkpoint_config_path(ck), err);
 }
 
@@ -339,22 +404,28 @@ double model_yarn_scale(double factor)
 
 float model_rope_scale(const struct attn_desc *a)
 {
+    double given = a->rope_scaling.attention_factor;
+    if (a->rope_scaling.kind == ROPE_SCALING_LONGROPE)
+        return (float)given;
     if (a->rope_scaling.kind != ROPE_SCALING_YARN)
         return 1;
-    double given = a->rope_scaling.attention_factor;
     return (float)(given > 0 ? given : model_yarn_scale(a->rope_scaling.factor));
 }
 
 void model_rope_freqs(const struct attn_desc *a, float *freqs)
 {
     struct yarn yarn = yarn_range(a);
+    const struct rope_scaling *s = &a->rope_scaling;
+    const float *factors = s->is_short ? s->short_factors : s->long_factors;
     int n = a->rope == ROPE_2D ? a->rotary_dim / 2
                                : a->rotary_dim; /* each of the two positions rotates one half */
     for (int j = 0; j < n / 2; j++) {
         /* The reference computes exponent, power and inverse in float32, each rounded. */
-        float exponent = (float)(2 * j) / (float)n;
-        float freq = 1.0f / (float)pow(a->rope_theta, (double)exponent);
-        if (a->rope_scaling.kind == ROPE_SCALING_LINEAR)
+        float exponent = (float)(2 * j) / (float)n, power = (float)pow(a->rope_theta, (double)exponent);
+        float freq = 1.0f / power;
+        if (a->rope_scaling.kind == ROPE_SCALING_LONGROPE)
+            freq = 1.0f / (factors[j] * power);
+        else if (a->rope_scaling.kind == ROPE_SCALING_LINEAR)
             freq = (float)((double)freq / a->rope_scaling.factor);
         else if (a->rope_scaling.kind == ROPE_SCALING_LLAMA3)
             freq = (float)llama3_scaled(a, (double)freq);
@@ -416,12 +487,29 @@ uint64_t model_context_kv_bytes(const struct model_desc *d, enum dtype kv_type, 
     return n_bytes;
 }
 
+/* Whether longer texts would need other frequencies. */
+static bool ends_at_context(const struct rope_scaling *s)
+{
+    return s->kind == ROPE_SCALING_DYNAMIC || (s->kind == ROPE_SCALING_LONGROPE && s->is_short);
+}
+
 bool model_desc_ends_at_context(const struct model_desc *d)
 {
-    bool is_dynamic = false;
+    bool ends = d->has_learned_positions || d->has_top_query;
     for (int i = 0; i < d->n_kinds; i++)
-        is_dynamic = is_dynamic || d->kinds[i].attn.rope_scaling.kind == ROPE_SCALING_DYNAMIC;
-    return d->has_learned_positions || d->has_top_query || is_dynamic;
+        ends = ends || ends_at_context(&d->kinds[i].attn.rope_scaling);
+    return ends;
+}
+
+void model_limit_context(struct model_desc *d, int n)
+{
+    int n_wanted = n > 0 ? n : d->n_ctx;
+    for (int i = 0; i < d->n_kinds; i++) {
+        struct rope_scaling *s = &d->kinds[i].attn.rope_scaling;
+        s->is_short = s->kind == ROPE_SCALING_LONGROPE && n_wanted <= s->original_n_ctx;
+        if (s->is_short && s->original_n_ctx < d->n_ctx)
+            d->n_ctx = s->original_n_ctx;
+    }
 }
 
 struct prefix model_find_prefix(const struct model_desc *d, const int32_t *ids, int n_ids)

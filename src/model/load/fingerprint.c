@@ -39,31 +39,20 @@ uint64_t model_weights_fingerprint(const struct model *model)
 }
 
 /* A new field of these that affects keys and values must be added here. */
-_Static_assert(sizeof(void *) != 8 || sizeof(struct layer_desc) == 136, "see layer_fingerprint()");
-_Static_assert(sizeof(void *) != 8 || sizeof(struct model_desc) == 5600, "see model_shape_fingerprint()");
+_Static_assert(sizeof(void *) != 8 || sizeof(struct layer_desc) == 1168, "see layer_fingerprint()");
+_Static_assert(sizeof(void *) != 8 || sizeof(struct model_desc) == 13856, "see model_shape_fingerprint()");
 
 static uint64_t layer_fingerprint(const struct layer_desc *l, const float *rope_freqs)
 {
     const struct attn_desc *a = &l->attn;
     const struct rope_scaling *s = &a->rope_scaling;
     const int64_t numbers[] = {
-        a->n_heads,
-        a->n_kv_heads,
-        a->head_dim,
-        a->window,
-        (int64_t)a->rope,
-        a->rotary_dim,
-        a->has_half_freqs,
-        (int64_t)s->kind,
-        s->original_n_ctx,
-        a->has_qk_norm,
-        a->has_alibi,
-        a->has_qkv_bias,
-        a->has_out_bias,
-        l->ffn.d_ff,
-        l->ffn.has_gate,
-        l->ffn.has_bias,
-        (int64_t)l->ffn.activation,
+        a->n_heads,        a->n_kv_heads,    a->head_dim,
+        a->window,         (int64_t)a->rope, a->rotary_dim,
+        a->has_half_freqs, (int64_t)s->kind, s->original_n_ctx,
+        s->is_short,       a->has_qk_norm,   a->has_alibi,
+        a->has_qkv_bias,   a->has_out_bias,  l->ffn.d_ff,
+        l->ffn.has_gate,   l->ffn.has_bias,  (int64_t)l->ffn.activation,
     };
     const double reals[] = { (double)a->scale,    a->rope_theta, s->factor,    s->low_freq_factor,
                              s->high_freq_factor, s->beta_fast,  s->beta_slow, s->attention_factor };

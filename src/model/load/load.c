@@ -264,6 +264,7 @@ static enum tutti_status load(struct loader *l, struct tutti_error *err)
     if (st != TUTTI_OK)
         return st;
     model->family = l->family;
+    model_limit_context(&model->desc, l->options->max_context);
     l->names = family_layout(l->family, l->ck);
     if (!l->names)
         return family_no_layout(l->family, l->ck, err);
@@ -297,13 +298,14 @@ static enum tutti_status load(struct loader *l, struct tutti_error *err)
 
 /* Opens what this rank needs of a checkpoint: only its own part, if it is sharded for as many
  * ranks. */
-static enum tutti_status open_part(struct loader *l, const char *path, struct tutti_error *err)
+static enum tutti_status open_part(struct loader *l, const char *path, int *max_context,
+                                   struct tutti_error *err)
 {
     enum tutti_status st = checkpoint_open_rank(&l->ck, path, model_rank(l->model),
                                                 cluster_n_ranks(l->model->group->cluster), err);
     const struct shard_manifest *shard = st == TUTTI_OK ? checkpoint_shard(l->ck) : NULL;
     l->is_cut = shard;
-    return group_check_shard(l->model, st, shard, err);
+    return group_check_shard(l->model, st, shard, max_context, err);
 }
 
 enum tutti_status model_load(struct model **out, const char *path, const struct tutti_model_options *options,
@@ -324,7 +326,7 @@ enum tutti_status model_load(struct model **out, const char *path, const struct 
     }
     if (model_rank(l.model) > 0)
         given.progress = NULL; /* only rank 0 shows progress */
-    st = l.model->group ? open_part(&l, path, err) : checkpoint_open(&l.ck, path, err);
+    st = l.model->group ? open_part(&l, path, &given.max_context, err) : checkpoint_open(&l.ck, path, err);
     if (st == TUTTI_OK)
         st = load(&l, err);
     checkpoint_close(l.ck);

@@ -76,21 +76,27 @@ enum tutti_status group_join(struct model *model, enum tutti_status st, struct t
 }
 
 enum tutti_status group_check_shard(const struct model *model, enum tutti_status st,
-                                    const struct shard_manifest *shard, struct tutti_error *err)
+                                    const struct shard_manifest *shard, int *max_context,
+                                    struct tutti_error *err)
 {
     struct group *g = model->group;
-    char own[SHARD_DIGEST_CHARS + 1] = "", first[SHARD_DIGEST_CHARS + 1];
+    struct {
+        char fingerprint[SHARD_DIGEST_CHARS + 1];
+        int32_t max_context;
+    } own = { .max_context = *max_context }, first;
     if (!g)
         return st;
     if (st == TUTTI_OK && shard)
-        memcpy(own, shard->fingerprint, sizeof own);
-    memcpy(first, own, sizeof first);
-    if (!cluster_broadcast(g->cluster, first, sizeof first, true) && st == TUTTI_OK)
+        memcpy(own.fingerprint, shard->fingerprint, sizeof own.fingerprint);
+    memcpy(&first, &own, sizeof first);
+    if (!cluster_broadcast(g->cluster, &first, sizeof first, true) && st == TUTTI_OK)
         st = cluster_check(g->cluster, err);
-    if (st == TUTTI_OK && strcmp(own, first) != 0)
+    if (st == TUTTI_OK && strcmp(own.fingerprint, first.fingerprint) != 0)
         st = error_set(err, TUTTI_E_FORMAT, "%s: model %.16s, but rank 0 has a part of %.16s",
-                       shard ? shard->path : "a whole checkpoint", own[0] ? own : "without a manifest",
-                       first[0] ? first : "none");
+                       shard ? shard->path : "a whole checkpoint",
+                       own.fingerprint[0] ? own.fingerprint : "without a manifest",
+                       first.fingerprint[0] ? first.fingerprint : "none");
+    *max_context = first.max_context;
     return st;
 }
 

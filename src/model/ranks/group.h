@@ -36,9 +36,11 @@ void group_free(struct group *group); /* NULL is allowed */
 MUST_CHECK enum tutti_status group_join(struct model *model, enum tutti_status st, struct tutti_error *err);
 
 /* Checks that all ranks opened parts of the same sharded checkpoint. Every rank must call it,
- * with the status st of opening its own. shard: NULL if this rank's checkpoint is whole. */
+ * with the status st of opening its own. shard: NULL if this rank's checkpoint is whole.
+ * *max_context, an option of the model, becomes rank 0's. */
 MUST_CHECK enum tutti_status group_check_shard(const struct model *model, enum tutti_status st,
-                                               const struct shard_manifest *shard, struct tutti_error *err);
+                                               const struct shard_manifest *shard, int *max_context,
+                                               struct tutti_error *err);
 
 /* Splits model->desc over the ranks, once the block sizes of its weights are known: sets
  * model->local. */
