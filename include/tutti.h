@@ -30,7 +30,7 @@ extern "C" {
 #define TUTTI_API __attribute__((visibility("default")))
 #endif
 
-/* ---- errors ---------------------------------------------------------------------------------------------------- */
+/* ---- errors ---- */
 
 enum tutti_status {
     TUTTI_OK = 0,
@@ -68,7 +68,7 @@ TUTTI_API const char *tutti_status_name(enum tutti_status status);
 /* Such as "0.1.0". */
 TUTTI_API const char *tutti_version(void);
 
-/* ---- ranks ----------------------------------------------------------------------------------------------------- */
+/* ---- ranks ---- */
 
 /* Ranks are processes that run one model together; each holds a part of the weights (tensor
  * parallelism; docs/cluster.md). All call the same functions until the model and its adapters are
@@ -97,7 +97,7 @@ TUTTI_API enum tutti_status tutti_ranks_collect(tutti_ranks *ranks, const void *
                                                              size_t n_bytes),
                                                 void *user, struct tutti_error *err);
 
-/* ---- model ----------------------------------------------------------------------------------------------------- */
+/* ---- model ---- */
 
 typedef struct tutti_model tutti_model;
 
@@ -211,7 +211,7 @@ TUTTI_API int64_t tutti_token_bytes(const tutti_model *model, int32_t id, char *
 TUTTI_API enum tutti_status tutti_model_logits(tutti_model *model, const int32_t *ids, size_t n_ids,
                                                float *logits, struct tutti_error *err);
 
-/* ---- engine ---------------------------------------------------------------------------------------------------- */
+/* ---- engine ---- */
 
 typedef struct tutti_engine tutti_engine;
 
@@ -274,7 +274,7 @@ TUTTI_API void tutti_engine_close(tutti_engine *engine);
  * complete. */
 TUTTI_API void tutti_engine_drain(tutti_engine *engine);
 
-/* ---- requests -------------------------------------------------------------------------------------------------- */
+/* ---- requests ---- */
 
 /* The form of a message's content. A chat template may treat null or absent content differently
  * from an empty text. */
@@ -536,7 +536,7 @@ TUTTI_API void tutti_engine_charge(tutti_engine *engine, uint64_t owner, int64_t
 /* Cancels a request: its KV pages are free within two steps. Unknown and ended ids are ignored. */
 TUTTI_API void tutti_engine_cancel(tutti_engine *engine, uint64_t request_id);
 
-/* ---- tool calls ------------------------------------------------------------------------------------------------ */
+/* ---- tool calls ---- */
 
 /* Parses the tool calls of one answer, in every syntax that the built-in families write: as deltas
  * while the answer grows, or of the complete answer. The caller keeps the text. One thread at a
@@ -578,7 +578,7 @@ TUTTI_API size_t tutti_tool_parser_content(tutti_tool_parser *parser, const char
 TUTTI_API bool tutti_tool_parser_is_complete(const tutti_tool_parser *parser, const char *text,
                                              size_t n_bytes, size_t *n_content);
 
-/* ---- statistics ------------------------------------------------------------------------------------------------ */
+/* ---- statistics ---- */
 
 enum { TUTTI_HISTOGRAM_BUCKETS = 20 };
 

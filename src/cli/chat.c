@@ -64,7 +64,7 @@ struct chat {
     struct tutti_event last; /* its pointers are not valid */
 };
 
-/* ---- the conversation ------------------------------------------------------------------------------------------ */
+/* ---- the conversation ---- */
 
 static enum tutti_status chat_add_message(struct chat *chat, size_t index, const char *role, const char *text,
                                           size_t n_bytes, struct tutti_error *err)
@@ -111,7 +111,7 @@ static void reset(struct chat *chat)
         remove_message(chat, chat->n_messages - 1);
 }
 
-/* ---- one answer ------------------------------------------------------------------------------------------------ */
+/* ---- one answer ---- */
 
 static void chat_on_event(void *user, const struct tutti_event *event)
 {
@@ -216,7 +216,7 @@ static enum tutti_status answer(struct chat *chat, int *signal_number, struct tu
     return st;
 }
 
-/* ---- commands -------------------------------------------------------------------------------------------------- */
+/* ---- commands ---- */
 
 static void hint(const struct chat *chat, const char *text)
 {

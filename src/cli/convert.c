@@ -42,7 +42,7 @@ static const struct option OPTIONS[] = {
 
 static const struct option_group GROUPS[] = { { "Options", OPTIONS, 0 }, { .title = NULL } };
 
-/* ---- the report ------------------------------------------------------------------------------------------------ */
+/* ---- the report ---- */
 
 struct convert_report {
     struct progress progress;

@@ -136,7 +136,7 @@ struct batch {
     size_t n_ended;
 };
 
-/* ---- the text thread's side ------------------------------------------------------------------------------------ */
+/* ---- callbacks on the text thread ---- */
 
 static void end_answer(struct prompt_answer *answer)
 {
@@ -184,7 +184,7 @@ static void generate_on_event(void *user, const struct tutti_event *event)
     interrupt_wake();
 }
 
-/* ---- submitting ------------------------------------------------------------------------------------------------ */
+/* ---- submitting ---- */
 
 static enum tutti_status submit(struct batch *batch, size_t index, struct tutti_error *err)
 {
@@ -257,7 +257,7 @@ static void stop_all(struct batch *batch)
     }
 }
 
-/* ---- printing -------------------------------------------------------------------------------------------------- */
+/* ---- printing ---- */
 
 static const char *finish_name(enum tutti_finish finish)
 {
@@ -420,7 +420,7 @@ static enum tutti_status run_batch(struct batch *batch, struct tutti_error *err)
     return st;
 }
 
-/* ---- starting -------------------------------------------------------------------------------------------------- */
+/* ---- starting ---- */
 
 static bool is_input(const char *path)
 {
@@ -601,7 +601,7 @@ done:
     return st;
 }
 
-/* ---- a file of requests ---------------------------------------------------------------------------------------- */
+/* ---- batch files ---- */
 
 static bool write_line(void *user, const char *line, size_t n_bytes)
 {

@@ -127,7 +127,7 @@ static const struct option_group GROUPS[] = {
     { .title = NULL },
 };
 
-/* ---- keys ------------------------------------------------------------------------------------------------------ */
+/* ---- keys ---- */
 
 struct key_list {
     struct buf bytes;
@@ -181,7 +181,7 @@ static enum tutti_status find_keys(struct key_list *list, const char *path, stru
     return TUTTI_OK;
 }
 
-/* ---- while it runs --------------------------------------------------------------------------------------------- */
+/* ---- progress ---- */
 
 static void draw(void *user, const struct load_progress *now)
 {
@@ -204,7 +204,7 @@ static bool wants_progress(void)
     return isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
 }
 
-/* ---- reports --------------------------------------------------------------------------------------------------- */
+/* ---- reports ---- */
 
 /* Checks before a long measurement, not after it. */
 static enum tutti_status check_writable(const char *path, struct tutti_error *err)
@@ -237,7 +237,7 @@ static enum tutti_status write_reports(const struct load_values *values, const s
     return st;
 }
 
-/* ---- the command ----------------------------------------------------------------------------------------------- */
+/* ---- the command ---- */
 
 static enum tutti_status prepare_work(const struct load_values *values, struct work *out,
                                       struct tutti_error *err)

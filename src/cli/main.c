@@ -56,7 +56,7 @@ static int unknown_command(const char *name)
     return usage_error(text);
 }
 
-/* ---- help ------------------------------------------------------------------------------------------------------ */
+/* ---- help ---- */
 
 static bool add_overview(struct buf *out)
 {
@@ -192,7 +192,7 @@ static int version(void)
     return print(&text, buf_printf(&text, "tutti %s\n", tutti_version()));
 }
 
-/* ---- running --------------------------------------------------------------------------------------------------- */
+/* ---- running ---- */
 
 /* The library's fields, under the names of the options that fill them. */
 static const struct {

@@ -83,7 +83,7 @@ struct perplexity_job {
     double seconds;
 };
 
-/* ---- what is read ---------------------------------------------------------------------------------------------- */
+/* ---- input ---- */
 
 /* A folder, or a GGUF file. */
 static bool is_model(const char *path)
@@ -232,7 +232,7 @@ static enum tutti_status take_windows(struct perplexity_job *job, struct tutti_e
     return st;
 }
 
-/* ---- a model as the base --------------------------------------------------------------------------------------- */
+/* ---- base model ---- */
 
 /* Opens the base model as stored, with the default KV type, to show the cost of --type and
  * --kv-type. */
@@ -279,7 +279,7 @@ static enum tutti_status keep_rows(void *user, int window, int row, int n_rows, 
     return st;
 }
 
-/* ---- reading it ------------------------------------------------------------------------------------------------ */
+/* ---- evaluation ---- */
 
 static enum tutti_status on_rows(void *user, int window, int row, int n_rows, const float *logits,
                                  struct tutti_error *err)
@@ -338,7 +338,7 @@ static enum tutti_status read_all_text(struct perplexity_job *job, struct tutti_
     return st == TUTTI_OK && job->writer ? logits_base_finish(job->writer, err) : st;
 }
 
-/* ---- what is said ---------------------------------------------------------------------------------------------- */
+/* ---- output ---- */
 
 static double n_read(const struct perplexity_job *job)
 {

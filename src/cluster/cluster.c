@@ -272,7 +272,7 @@ enum tutti_status cluster_check(const struct cluster *c, struct tutti_error *err
                      c->transport->ops->name);
 }
 
-/* ---- the rest ---- */
+/* ---- gathers and broadcasts ---- */
 
 bool cluster_gather_rows(struct cluster *c, float *whole, const float *part, int n_rows, const int *begins)
 {

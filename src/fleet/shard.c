@@ -30,7 +30,7 @@ struct split_part shard_part(const struct shard_plan *p, const struct shard_item
     return split_part(&p->splits[rank], &p->desc, &item->split.target);
 }
 
-/* ---- what the source is ---- */
+/* ---- the source ---- */
 
 /* Checks that all tensors of the model exist, with the expected shapes. */
 static enum tutti_status check_weights(const struct shard_plan *p, const struct tensor_names *names,

@@ -67,7 +67,7 @@ struct grammar {
     struct client_memory *memory; /* NULL, or the client memory that counts the grammar */
 };
 
-/* ---- making ---- */
+/* ---- compiling ---- */
 
 static const char *param_of(enum grammar_kind kind)
 {

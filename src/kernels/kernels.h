@@ -48,7 +48,7 @@ MUST_CHECK enum tutti_status cpu_find(unsigned *out, const char *name, struct tu
 /* "ref", "avx2", "avx512": the highest level in cpu. */
 const char *cpu_name(unsigned cpu);
 
-/* ---- linear -------------------------------------------------------------------------------- */
+/* ---- linear ---- */
 
 /* Packs columns begin..end-1 of a tile of input rows (n_rows: 1..TILE_ROWS) in the layout for the
  * weights' type. x: row r at x + r * stride. begin: a multiple of 32; end too, or n_in. dst: the
@@ -74,7 +74,7 @@ typedef void tile_fn(void *dst, const float *x, size_t stride, int n_rows, int b
  * exact. */
 typedef void linear_fn(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in);
 
-/* ---- rows ---------------------------------------------------------------------------------- */
+/* ---- rows ---- */
 
 /* y[r][i] = x[r][i] * w[i] / sqrt(mean(x[r][:]^2) + eps). x, y: [n_rows][n], may be the same; w:
  * [n]. Element i goes into sum i % 16 by fused multiply-add; the 16 sums are reduced pairwise (i
@@ -129,7 +129,7 @@ typedef void lora_up_half_fn(float *const *y, const uint16_t *b, size_t stride, 
 /* float32 to half precision, to nearest even. */
 typedef void to_half_fn(uint16_t *y, const float *x, int n);
 
-/* ---- attention ----------------------------------------------------------------------------- */
+/* ---- attention ---- */
 
 /* Layout of keys and values of one page and head. Float types: keys [head_dim][16], values
  * [16][head_dim]. int8, interleaved so that two products are added to one 32-bit sum: keys
@@ -193,7 +193,7 @@ typedef float to_int8_fn(int8_t *q, const float *x, int n);
 /* y = x / divisor, n elements. */
 typedef void divide_fn(float *y, const float *x, float divisor, int n);
 
-/* ---- sampling ------------------------------------------------------------------------------ */
+/* ---- sampling ---- */
 
 struct logits_scan {
     bool is_finite; /* no NaN, no infinity; else the rest is undefined */
@@ -223,7 +223,7 @@ struct arrival_bound {
  * for the error of exp(). */
 typedef int find_arrival_fn(const float *x, int begin, int n, const struct arrival_bound *r);
 
-/* ---- the table ----------------------------------------------------------------------------- */
+/* ---- the table ---- */
 
 struct kernels {
     unsigned cpu;
@@ -254,7 +254,7 @@ struct kernels {
 
 void kernels_init(struct kernels *k, unsigned cpu); /* cpu: from cpu_find(), or a lower level in tests */
 
-/* ---- functions that use the table ---------------------------------------------------------- */
+/* ---- functions that use the table ---- */
 
 /* Bytes of a tile of n_rows input rows for weights of this type; 0 if n_in is no multiple of the
  * type's block. */

@@ -25,7 +25,7 @@ static void end_badly(struct answer *a, enum answer_state state, const char *for
     a->state = state;
 }
 
-/* ---- the members of an event ----------------------------------------------------------------------------------- */
+/* ---- members of an event ---- */
 
 /* Reads a token count; anything else is ignored. */
 static bool take_count(const json_t *value, uint32_t *out)
@@ -147,7 +147,7 @@ static void read_event(struct answer *a, const char *text, size_t n_bytes)
     json_decref(event);
 }
 
-/* ---- lines ----------------------------------------------------------------------------------------------------- */
+/* ---- lines ---- */
 
 static void end_event(struct answer *a)
 {

@@ -62,7 +62,7 @@ static void set_timer(struct load_client *c, struct event *timer, int64_t us)
         client_fail(c, TUTTI_E_MEMORY, "out of memory for a timer");
 }
 
-/* ---- starting and ending requests ------------------------------------------------------------------------------ */
+/* ---- starting and ending requests ---- */
 
 static void end_if_done(struct load_client *c)
 {
@@ -210,7 +210,7 @@ static void stop(struct load_client *c)
     event_base_loopbreak(c->base);
 }
 
-/* ---- libcurl and libevent -------------------------------------------------------------------------------------- */
+/* ---- libcurl and libevent ---- */
 
 static void take_finished(struct load_client *c)
 {
@@ -290,7 +290,7 @@ static int watch_time(CURLM *multi, long timeout_ms, void *user)
     return 0;
 }
 
-/* ---- other events ---------------------------------------------------------------------------------------------- */
+/* ---- other events ---- */
 
 static void on_closing(evutil_socket_t fd, short what, void *user)
 {
@@ -337,7 +337,7 @@ static void on_progress(evutil_socket_t fd, short what, void *user)
     c->options->progress(c->options->user, &now);
 }
 
-/* ---- a run ----------------------------------------------------------------------------------------------------- */
+/* ---- a run ---- */
 
 /* Raises the limit of open files for the requests; concurrency 0: as many as possible. */
 static enum tutti_status allow_files(int *concurrency, struct tutti_error *err)

@@ -140,7 +140,7 @@ struct curl_slist *client_headers(const char *key)
     return NULL;
 }
 
-/* ---- the name of the model ------------------------------------------------------------------------------------- */
+/* ---- model name ---- */
 
 static size_t add_to_list(char *bytes, size_t size, size_t n, void *user)
 {

@@ -18,7 +18,7 @@ static struct load_record *record_of(const struct load_slot *slot)
     return &slot->client->run->records[slot->record];
 }
 
-/* ---- what comes ------------------------------------------------------------------------------------------------ */
+/* ---- receiving ---- */
 
 static bool add_tick(struct load_client *c, int64_t now_us, uint32_t n)
 {
@@ -98,7 +98,7 @@ static int on_send(void *user, char *their_address, char *our_address, int their
     return CURL_PREREQFUNC_OK;
 }
 
-/* ---- starting -------------------------------------------------------------------------------------------------- */
+/* ---- starting ---- */
 
 struct load_slot *slot_new(struct load_client *c)
 {
@@ -204,7 +204,7 @@ void slot_resend(struct load_slot *slot)
         client_fail(c, TUTTI_E_MEMORY, "out of memory for a request");
 }
 
-/* ---- ending ---------------------------------------------------------------------------------------------------- */
+/* ---- ending ---- */
 
 static enum load_outcome outcome_of_status(long status)
 {

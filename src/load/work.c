@@ -38,7 +38,7 @@ enum { N_WORDS = sizeof WORDS / sizeof *WORDS };
 
 enum { STREAM_SHARED = 3, STREAM_LENGTHS = 4, STREAM_WORDS = 5 }; /* in addition to those of arrivals.c */
 
-/* ---- reading --------------------------------------------------------------------------------------------------- */
+/* ---- prompt files ---- */
 
 static struct load_item *work_add_item(struct work *work)
 {
@@ -176,7 +176,7 @@ void work_clear(struct work *work)
     *work = (struct work){ 0 };
 }
 
-/* ---- making ---------------------------------------------------------------------------------------------------- */
+/* ---- synthetic prompts ---- */
 
 /* A random integer from n (1 - spread) to n (1 + spread), at least 1. */
 static int spread_number(const struct made_prompts *made, uint64_t index, unsigned which, int n)
@@ -198,7 +198,7 @@ static bool make_text(const struct made_prompts *made, uint64_t index, struct bu
     return ok;
 }
 
-/* ---- bodies ---------------------------------------------------------------------------------------------------- */
+/* ---- request bodies ---- */
 
 bool work_is_chat(const struct work *work, const struct work_style *style, uint64_t index)
 {

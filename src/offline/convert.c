@@ -245,7 +245,7 @@ static enum tutti_status write_all(struct converter *c, struct tutti_error *err)
     return st == TUTTI_OK ? gguf_writer_finish(c->stream.writer, err) : st;
 }
 
-/* ---- putting it together ---- */
+/* ---- conversion ---- */
 
 /* The family's GGUF layout that splits q, k, v and gate, up like the source, else its first. */
 static const struct tensor_names *choose_layout(const struct family *family, const struct tensor_names *from)

@@ -40,7 +40,7 @@ static void task_free(struct intake_task *task)
     free(task);
 }
 
-/* ---- on a worker ---- */
+/* ---- intake threads ---- */
 
 static void task_push(struct intake *intake, struct intake_task *task)
 {
@@ -70,7 +70,7 @@ static void work(void *user, struct work_item *item)
     task_push(intake, task);
 }
 
-/* ---- on the loop ---- */
+/* ---- server thread ---- */
 
 static void intake_on_abort(void *user)
 {

@@ -100,7 +100,7 @@ void job_drop(struct job *job)
     cancel_all(job);
 }
 
-/* ---- replies ----------------------------------------------------------------------------------------------------- */
+/* ---- replies ---- */
 
 static void reply_error(const struct job_sink *sink, const struct tutti_error *err)
 {
@@ -238,7 +238,7 @@ size_t job_n_generated(const struct job *job)
     return n_generated;
 }
 
-/* ---- submission -------------------------------------------------------------------------------------------------- */
+/* ---- submission ---- */
 
 static enum tutti_status submit(struct job *job, size_t i, struct tutti_error *err)
 {
@@ -287,7 +287,7 @@ static void submit_more(struct job *job)
         job_fail(job, &err);
 }
 
-/* ---- events ------------------------------------------------------------------------------------------------------ */
+/* ---- events ---- */
 
 /* All choices were answered: counts whether they met the latency targets. */
 static void count_answer(const struct job *job)
@@ -454,7 +454,7 @@ void job_take_event(void *user, struct inbox_event *item)
     read_letters(job);
 }
 
-/* ---- jobs --------------------------------------------------------------------------------------------------------- */
+/* ---- jobs ---- */
 
 static struct job *job_new(struct app *app, const char *name, const struct job_api *api,
                            struct api_request *req, void *user, struct tutti_error *err)
@@ -558,7 +558,7 @@ struct job *job_open_offline(struct app *app, const char *name, const struct job
     return job_begin(job, NULL, err);
 }
 
-/* ---- parsing the body -------------------------------------------------------------------------------------------- */
+/* ---- parsing the body ---- */
 
 static void read_request(struct intake_task *task)
 {

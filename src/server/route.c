@@ -113,7 +113,7 @@ static int route_find(const struct app *app, const char *path, const char *metho
     return found == N_ROUTES && path && page_has(path) ? PAGE_ROUTE : found;
 }
 
-/* ---- clients ----------------------------------------------------------------------------------------------------- */
+/* ---- clients ---- */
 
 struct client_limits app_default_limits(const struct server_options *options)
 {
@@ -146,7 +146,7 @@ static void write_limits(struct app *app, struct http_conn *conn)
         client_write_headers(client, conn, clock_now_us());
 }
 
-/* ---- replies ----------------------------------------------------------------------------------------------------- */
+/* ---- replies ---- */
 
 void app_header_retry(struct http_conn *conn, int status, const struct tutti_error *err)
 {
@@ -219,7 +219,7 @@ bool app_check_model(struct app *app, struct http_conn *conn, const char *model,
     return false;
 }
 
-/* ---- before the body --------------------------------------------------------------------------------------------- */
+/* ---- checks before the body is read ---- */
 
 static void reply_preflight(struct app *app, struct http_conn *conn, const struct route *route)
 {
@@ -347,7 +347,7 @@ void route_request(void *user, struct http_conn *conn)
     ROUTES[route_find(app, head->path, head->method)].request(app, conn);
 }
 
-/* ---- around every reply ------------------------------------------------------------------------------------------ */
+/* ---- headers, log and counts of every reply ---- */
 
 void route_reply(void *user, struct http_conn *conn, int status)
 {

@@ -101,7 +101,7 @@ static enum tutti_status check_options(const struct server_options *options, str
     return TUTTI_OK;
 }
 
-/* ---- the end ----------------------------------------------------------------------------------------------------- */
+/* ---- shutdown ---- */
 
 /* Ends the loop once all requests have ended; after drain_timeout_s, cancels running ones. */
 static void on_drain(evutil_socket_t fd, short what, void *arg)
@@ -172,7 +172,7 @@ static void on_signal(evutil_socket_t number, short what, void *arg)
     begin_drain(server);
 }
 
-/* ---- reload and watchdog ----------------------------------------------------------------------------------------- */
+/* ---- reload and watchdog ---- */
 
 static void report_ready(const struct server *server)
 {
@@ -238,7 +238,7 @@ static bool is_alive(void *user)
     return alive;
 }
 
-/* ---- start ------------------------------------------------------------------------------------------------------- */
+/* ---- startup ---- */
 
 void app_make_fingerprint(struct app *app)
 {

@@ -228,7 +228,7 @@ void detokenize_request(struct app *app, struct http_conn *conn)
     intake_start(app, conn, &ROUTE, NULL);
 }
 
-/* ---- the vocabulary ----------------------------------------------------------------------------------------------- */
+/* ---- the vocabulary ---- */
 
 static json_t *special_value(struct app *app, int32_t id)
 {

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- memory ----------------------------------------------------------------------------------------------------- */
+/* ---- memory ---- */
 
 void cpu_attention_release(struct cpu_backend *cpu)
 {
@@ -94,7 +94,7 @@ bool cpu_attention_reserve_cuts(struct cpu_backend *cpu, int n_pages)
     return true;
 }
 
-/* ---- the step's rows ------------------------------------------------------------------------------------------- */
+/* ---- the step's rows ---- */
 
 /* Computes cos and sin of each pair's angle. cos_sin: [2][n_pairs] */
 static void fill_turns(const struct cpu_kind *kind, float *cos_sin, int32_t pos, int n_pairs)
@@ -228,7 +228,7 @@ void cpu_attention_begin(struct cpu_backend *cpu)
     }
 }
 
-/* ---- rotary embedding, storing keys and values ------------------------------------------------------------------ */
+/* ---- rotary embedding, storing keys and values ---- */
 
 struct attention_job {
     struct cpu_backend *cpu;
@@ -305,7 +305,7 @@ void cpu_rope_store(struct backend *be, struct floats qkv, struct floats q_norm,
         team_run(job.cpu->team, rope_store_some, &job);
 }
 
-/* ---- attention -------------------------------------------------------------------------------------------------- */
+/* ---- attention ---- */
 
 /* The query heads of a unit: heads begin..begin + n - 1, which use kv_head. */
 struct heads {

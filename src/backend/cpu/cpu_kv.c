@@ -125,7 +125,7 @@ void cpu_kv_write_page(struct backend *be, struct kv_memory *kv, int32_t page_id
     }
 }
 
-/* ---- a row ------------------------------------------------------------------------------------------------------ */
+/* ---- a row ---- */
 
 /* Keys are stored in column `at` of [head_dim][16], values in row `at` of [16][head_dim]. */
 static void place_16bit(uint8_t *keys, uint8_t *values, int at, const uint16_t *k, const uint16_t *v,

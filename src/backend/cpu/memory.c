@@ -58,7 +58,7 @@ void memory_free(void *memory, size_t n_bytes)
         free(memory);
 }
 
-/* ---- backing --------------------------------------------------------------------------------------------------- */
+/* ---- backing ---- */
 
 enum { BACK_AT_ONCE_BYTES = 64 << 20, BACK_PIECE_BYTES = 4 << 20 };
 

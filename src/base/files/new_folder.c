@@ -56,7 +56,7 @@ static enum tutti_status check_free(const char *path, struct tutti_error *err)
                                 "%s: is there already, expected a free name or an empty folder", path);
 }
 
-/* ---- what others have left ---- */
+/* ---- leftovers of ended processes ---- */
 
 static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *entry_place)
 {

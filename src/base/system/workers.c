@@ -231,7 +231,7 @@ void workers_counts(struct workers *w, struct workers_counts *out)
     pthread_mutex_unlock(&w->lock);
 }
 
-/* ---- life ---- */
+/* ---- starting and stopping ---- */
 
 enum tutti_status workers_new(struct workers **out, const struct workers_options *options,
                               struct tutti_error *err)

@@ -102,7 +102,7 @@ static const yaml_node_t *value_of(yaml_document_t *document, const yaml_node_t 
     return NULL;
 }
 
-/* ---- what its settings are called elsewhere ---- */
+/* ---- names of settings in config.json ---- */
 
 struct translation {
     json_t *config; /* MindFormers' settings, which become Hugging Face's */

@@ -91,7 +91,7 @@ struct bench_report {
     int n_results, n_engine_results, n_attention_results;
 };
 
-/* ---- the machine ----------------------------------------------------------------------------------------------- */
+/* ---- machine limits ---- */
 
 /* Uses as many threads as the model, whose threads are idle meanwhile. */
 static enum tutti_status open_limits(const struct model_flags *flags, struct bench_report *report,
@@ -125,7 +125,7 @@ static void sum_up_limits(struct bench_report *report)
     }
 }
 
-/* ---- printing -------------------------------------------------------------------------------------------------- */
+/* ---- printing ---- */
 
 static const char *phase_name(enum bench_phase phase)
 {
@@ -314,7 +314,7 @@ static void print_report_json(const struct bench_report *report, const struct mo
     json_decref(object);
 }
 
-/* ---- running --------------------------------------------------------------------------------------------------- */
+/* ---- running ---- */
 
 static enum tutti_status load_model(const struct bench_values *values, tutti_ranks *ranks, const char *path,
                                     struct model **out, struct tutti_error *err)

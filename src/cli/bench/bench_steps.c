@@ -60,7 +60,7 @@ struct bench_time bench_time_of(double *seconds, int n)
     };
 }
 
-/* ---- the steps ------------------------------------------------------------------------------------------------- */
+/* ---- the steps ---- */
 
 /* Prefills n_rows tokens of user 0 from position first on; logits of the last one. */
 static void run_prompt(struct bench *b, int first, int n_rows)
@@ -122,7 +122,7 @@ static void fill_cache(struct bench *b, int context)
         }
 }
 
-/* ---- the limit ------------------------------------------------------------------------------------------------- */
+/* ---- limits of a step ---- */
 
 /* Bytes that every step must read: the packed matrices, without the embedding, of which it reads
  * only one row per token. */
@@ -183,7 +183,7 @@ static void find_limit(const struct model *model, struct bench_result *result)
     result->limit_tok_s = rows / (read_s > compute_s ? read_s : compute_s);
 }
 
-/* ---- measuring ------------------------------------------------------------------------------------------------- */
+/* ---- measuring ---- */
 
 /* spent_s: of the steps; passed_s: with the limits. */
 static bool needs_more(int n, double spent_s, double passed_s, int n_wanted)
@@ -332,7 +332,7 @@ static void measure_point(struct bench *b, const struct bench_plan *plan, struct
     find_limit(b->model, result);
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------- */
+/* ---- memory ---- */
 
 static void clear(struct bench *b)
 {

@@ -13,7 +13,7 @@ static bool takes_files(const struct command *command)
     return strstr(command->options.operands, "MODEL") || strstr(command->options.operands, "FILE");
 }
 
-/* ---- bash -------------------------------------------------------------------------------------------------------- */
+/* ---- bash ---- */
 
 /* "--name" and "-n" of each option. */
 static bool add_names(const struct option_group *groups, struct buf *out)
@@ -90,7 +90,7 @@ bool completion_bash(const struct command_list *list, struct buf *out)
     return ok && buf_add_string(out, "    esac\n}\n\ncomplete -F _tutti tutti\n");
 }
 
-/* ---- zsh --------------------------------------------------------------------------------------------------------- */
+/* ---- zsh ---- */
 
 /* Adds text in quotes; characters special to _arguments and _describe are escaped. */
 static bool add_quoted(struct buf *out, const char *text)

@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- the model ------------------------------------------------------------------------------------------------- */
+/* ---- the model ---- */
 
 static const char *const CPU_LEVELS[] = { "ref", "avx2", "avx512", NULL };
 
@@ -184,7 +184,7 @@ enum tutti_status model_flags_open(const struct model_flags *flags, tutti_ranks 
     return st;
 }
 
-/* ---- the memory that a model would take ------------------------------------------------------------------------ */
+/* ---- memory estimate ---- */
 
 #define FIT struct fit_flags
 const struct option FIT_OPTIONS[] = {
@@ -216,7 +216,7 @@ enum tutti_status fit_flags_values(const struct fit_flags *flags, struct fit_val
     return TUTTI_OK;
 }
 
-/* ---- adapters -------------------------------------------------------------------------------------------------- */
+/* ---- adapters ---- */
 
 const struct option ADAPTER_OPTIONS[] = {
     TEXTS_OPTION(struct adapter_flags, lora, "lora", "NAME=PATH",
@@ -263,7 +263,7 @@ enum tutti_status adapter_flags_choose(const char *named, const tutti_model *mod
     return error_set_param(err, TUTTI_E_NOT_FOUND, "adapter", "--adapter %s: no --lora has this name", named);
 }
 
-/* ---- the draft model ------------------------------------------------------------------------------------------- */
+/* ---- the draft model ---- */
 
 #define DRAFT struct draft_flags
 const struct option DRAFT_OPTIONS[] = {
@@ -293,7 +293,7 @@ enum tutti_status draft_flags_open(const struct draft_flags *flags, const struct
     return flags->draft ? model_flags_open(&draft, NULL, flags->draft, out, err) : TUTTI_OK;
 }
 
-/* ---- the engine ------------------------------------------------------------------------------------------------ */
+/* ---- the engine ---- */
 
 #define ENGINE struct engine_flags
 const struct option ENGINE_OPTIONS[] = {
@@ -357,7 +357,7 @@ enum tutti_status engine_flags_open(const struct engine_flags *flags, int n_seqs
     return tutti_engine_open(out, model, &options, err);
 }
 
-/* ---- sampling -------------------------------------------------------------------------------------------------- */
+/* ---- sampling ---- */
 
 #define SAMPLING struct sampling_flags
 const struct option SAMPLING_OPTIONS[] = {

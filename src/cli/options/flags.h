@@ -38,7 +38,7 @@ MUST_CHECK enum tutti_status model_flags_join(const struct model_flags *flags,
 MUST_CHECK enum tutti_status model_flags_ranks(const struct model_flags *flags, tutti_ranks **out,
                                                struct tutti_error *err);
 
-/* ---- the memory that a model would take ---- */
+/* ---- memory estimate ---- */
 struct fit_flags {
     const char *type, *kv_type;
     int64_t memory, context;

@@ -10,7 +10,7 @@
 
 enum { MAX_WORD = 64 }; /* longer words are not compared for suggestions */
 
-/* ---- suggestions ---------------------------------------------------------------------------------------------- */
+/* ---- suggestions ---- */
 
 /* Damerau-Levenshtein distance with adjacent swaps (optimal string alignment). Words of up to
  * MAX_WORD bytes. */
@@ -82,7 +82,7 @@ static const char *nearest_option(const struct option_set *set, const char *name
     return nearest;
 }
 
-/* ---- values ---------------------------------------------------------------------------------------------------- */
+/* ---- values ---- */
 
 static bool has_bounds(const struct option *o)
 {
@@ -301,7 +301,7 @@ const struct option *options_first_given(const struct option *options, const voi
     return NULL;
 }
 
-/* ---- words ----------------------------------------------------------------------------------------------------- */
+/* ---- command-line arguments ---- */
 
 struct option_parser {
     const struct option_set *set;

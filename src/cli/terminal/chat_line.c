@@ -32,7 +32,7 @@ struct chat_line {
     size_t n_taken;
 };
 
-/* ---- history file ---------------------------------------------------------------------------------------------- */
+/* ---- history file ---- */
 
 /* Makes every folder of path before its last '/'. */
 static void make_folders(char *path)
@@ -85,7 +85,7 @@ static void close_history(struct chat_line *reader)
     history_end(reader->history);
 }
 
-/* ---- editing --------------------------------------------------------------------------------------------------- */
+/* ---- editing ---- */
 
 static char *prompt(EditLine *editor)
 {
@@ -171,7 +171,7 @@ bool chat_line_is_interactive(const struct chat_line *reader)
     return reader->is_interactive;
 }
 
-/* ---- reading --------------------------------------------------------------------------------------------------- */
+/* ---- reading ---- */
 
 /* Reads one line without an editor, or the rest before the end of the input; *n_bytes 0: the end,
  * or a signal. */

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- faults and the path to them ---- */
+/* ---- errors and their path ---- */
 
 int32_t schema_fail(struct schema_reader *r, const char *format, ...)
 {

@@ -94,7 +94,7 @@ INLINE void set_next_group(struct score_block *b, int page, bool is_values)
         b->next[j] = b->pages[page + j] + offset;
 }
 
-/* ---- scores ------------------------------------------------------------------------------------------------------ */
+/* ---- scores ---- */
 
 /* Scores of n queries with n_pages pages from page on; both are compile-time constants. */
 INLINE void score_tile(const struct score_block *b, int query, const int n, int page, const int n_pages,
@@ -217,7 +217,7 @@ INLINE void score_block(struct score_block *b, const enum kv_kind kind)
     }
 }
 
-/* ---- softmax ----------------------------------------------------------------------------------------------------- */
+/* ---- softmax ---- */
 
 /* Masks the scores of a page that are outside a query's view. */
 INLINE vec16 mask_page(const struct score_block *b, int query, int page, vec16 score)
@@ -270,7 +270,7 @@ INLINE void prefetch_rest(const struct score_block *b, int query, const enum kv_
             prefetch(work->next[j] + at);
 }
 
-/* ---- values ------------------------------------------------------------------------------------------------------ */
+/* ---- values ---- */
 
 /* Adds positions from..to-1 of the block to columns of n queries' outputs: n_vecs times 16 of
  * them, from column on. */
@@ -381,7 +381,7 @@ INLINE void value_block(struct score_block *b, const enum kv_kind kind)
     }
 }
 
-/* ---- values of int8 ---------------------------------------------------------------------------------------------- */
+/* ---- values of int8 ---- */
 
 /* Zeroes weights outside a query's view, where the scales can be anything. */
 INLINE vec16 mask_weights(const struct score_block *b, int query, int page, vec16 w)
@@ -501,7 +501,7 @@ INLINE void value_block_int8(struct score_block *b)
         }
 }
 
-/* ---- a block ----------------------------------------------------------------------------------------------------- */
+/* ---- a block ---- */
 
 /* Returns the scale. */
 INLINE float quantize_query(int16_t *q, const float *x, int n)
@@ -605,7 +605,7 @@ void VARIANT(attention_int8)(const struct attention_sums *sums, const struct att
     attention(sums, work, block, KV_INT8);
 }
 
-/* ---- merging and storing ----------------------------------------------------------------------------------------- */
+/* ---- merging and storing ---- */
 
 void VARIANT(attention_merge)(const struct attention_sums *into, const struct attention_sums *from,
                               int n_queries, int head_dim)

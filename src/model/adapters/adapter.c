@@ -143,7 +143,7 @@ static void discard(struct model *model, struct adapters *all, bool has_last)
     adapters_free(all, model->backend);
 }
 
-/* ---- what a rank of several has of an adapter ---- */
+/* ---- a rank's part of an adapter ---- */
 
 /* The part of the update for the rows of one run, which begin at out_begin in the rank's matrix.
  * False: empty. */

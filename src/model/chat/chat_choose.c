@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- what the checkpoint has by itself ---- */
+/* ---- the checkpoint's own format ---- */
 
 /* The format, by special tokens that no other format has. */
 static const char *detect_name(const struct tokenizer *tok)
@@ -65,7 +65,7 @@ void chat_found_clear(struct chat_found *found)
     chat_texts_clear(&found->texts);
 }
 
-/* ---- the choice ---- */
+/* ---- choosing a format ---- */
 
 struct chat_choice {
     const struct chat_source *source;

@@ -148,7 +148,7 @@ void config_unsupported(struct config *c, const char *key, const char *what)
                               c->prefix, key, what);
 }
 
-/* ---- keys that were not read ---- */
+/* ---- unread keys ---- */
 
 static bool matches(const char *pattern, const char *key)
 {

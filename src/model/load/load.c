@@ -174,7 +174,7 @@ done:
     return st;
 }
 
-/* ---- putting it together ---- */
+/* ---- loading ---- */
 
 static enum tutti_status read_weight_type(const struct weight_type **out, const char *name,
                                           struct tutti_error *err)

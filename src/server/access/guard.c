@@ -44,7 +44,7 @@ static bool authority_read(struct authority *out, const char *text)
     return true;
 }
 
-/* ---- names ------------------------------------------------------------------------------------------------------- */
+/* ---- the header Host ---- */
 
 static void add_own(struct guard *guard, size_t *n, const char *name)
 {
@@ -135,7 +135,7 @@ static enum tutti_status check_host(const struct guard *guard, const struct http
         text);
 }
 
-/* ---- pages ------------------------------------------------------------------------------------------------------- */
+/* ---- the header Origin ---- */
 
 static const char *port_of(const struct authority *authority, const char *otherwise)
 {
@@ -191,7 +191,7 @@ enum tutti_status guard_check(const struct guard *guard, const struct http_conn 
     return st;
 }
 
-/* ---- bodies ------------------------------------------------------------------------------------------------------ */
+/* ---- Content-Type ---- */
 
 /* "application/json", or another JSON type such as "application/problem+json", with any parameters. */
 static bool is_json(const char *type)

@@ -38,7 +38,7 @@ enum {
 
 static void conn_process(struct http_conn *conn);
 
-/* ---- creating and closing ---------------------------------------------------------------------------------------- */
+/* ---- creating and closing ---- */
 
 static size_t pool_bytes_of(size_t max_body_bytes)
 {
@@ -160,7 +160,7 @@ static void set_timer(struct http_conn *conn, int seconds)
         evtimer_del(conn->timer);
 }
 
-/* ---- clients that have shut down their side ------------------------------------------------------------------------ */
+/* ---- half-closed connections ---- */
 
 /* A client that has only shut down its sending side waits for the reply. One that has disconnected
  * looks the same until the server writes to it, and then resets the connection. "100 Continue" may
@@ -185,7 +185,7 @@ static bool is_gone(struct http_conn *conn)
     return poll(&fd, 1, 0) > 0 && fd.revents & (POLLERR | POLLHUP | POLLNVAL);
 }
 
-/* ---- between requests -------------------------------------------------------------------------------------------- */
+/* ---- between requests ---- */
 
 void conn_linger(struct http_conn *conn)
 {
@@ -254,7 +254,7 @@ void conn_begin_answer(struct http_conn *conn)
         watch_end(conn);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------ */
+/* ---- memory ---- */
 
 /* Refuses an unfinished request to free its memory for others. */
 static void evict(struct http_conn *conn, uint64_t now_us)
@@ -291,7 +291,7 @@ static bool conn_charge(struct http_conn *conn, size_t n_extra)
     return conn->body != NULL;
 }
 
-/* ---- reading ----------------------------------------------------------------------------------------------------- */
+/* ---- reading ---- */
 
 /* True: the head is complete and valid; the state says what follows. */
 static bool conn_read_head(struct http_conn *conn)
@@ -483,7 +483,7 @@ static void conn_process(struct http_conn *conn)
     bufferevent_trigger(conn->bev, EV_WRITE, BEV_TRIG_DEFER_CALLBACKS);
 }
 
-/* ---- callbacks of the loop --------------------------------------------------------------------------------------- */
+/* ---- callbacks of the event loop ---- */
 
 static void on_read(struct bufferevent *bev, void *arg)
 {
@@ -581,7 +581,7 @@ static void drop_oldest_handshake(struct http *http)
         drop_handshake(oldest, "too many at once");
 }
 
-/* ---- limits of connections --------------------------------------------------------------------------------------- */
+/* ---- connection limits ---- */
 
 /* Closes a connection to make room for another one. A client in the middle of a request gets an
  * error first, if it can be written at once. */

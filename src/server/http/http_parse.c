@@ -211,7 +211,7 @@ const char *http_head_find(const struct http_head *head, const char *name)
     return NULL;
 }
 
-/* ---- chunked coding, RFC 9112 section 7.1 ----------------------------------------------------------------------- */
+/* ---- chunked coding, RFC 9112 section 7.1 ---- */
 
 /* Length of a line of at most max bytes with its CR LF. 0: not complete yet; -1: too long, or not
  * ended by CR LF. */

@@ -51,7 +51,7 @@ static void inbox_on_wake(evutil_socket_t fd, short what, void *arg)
     }
 }
 
-/* ---- copying ----------------------------------------------------------------------------------------------------- */
+/* ---- copying ---- */
 
 /* First pass, block NULL: counts bytes. Second pass: copies. */
 static size_t block_place(char *block, size_t *at, const void *bytes, size_t n_bytes, size_t align)
@@ -144,7 +144,7 @@ void inbox_callback(void *user, const struct tutti_event *event)
     event_push(submission->inbox, item);
 }
 
-/* ---- creating and freeing ---------------------------------------------------------------------------------------- */
+/* ---- creating and freeing ---- */
 
 enum tutti_status inbox_new(struct inbox **out, struct event_base *base,
                             void (*read)(void *user, struct inbox_event *item), void *user,

@@ -107,7 +107,7 @@ static enum tutti_status add_listener(struct listeners *listeners, enum http_ser
     return TUTTI_OK;
 }
 
-/* ---- TCP --------------------------------------------------------------------------------------------------------- */
+/* ---- TCP sockets ---- */
 
 static int bind_address(const struct addrinfo *address)
 {
@@ -186,7 +186,7 @@ static enum tutti_status listen_tcp(struct listeners *listeners, enum http_servi
     return st;
 }
 
-/* ---- Unix -------------------------------------------------------------------------------------------------------- */
+/* ---- Unix sockets ---- */
 
 /* True: path is a socket file whose server is gone; only then it may be replaced. */
 static bool is_stale(const struct sockaddr_un *sa)
@@ -225,7 +225,7 @@ static enum tutti_status listen_unix(struct listeners *listeners, enum http_serv
     return add_listener(listeners, service, fd, BACKLOG, err);
 }
 
-/* ---- inherited from systemd -------------------------------------------------------------------------------------- */
+/* ---- sockets inherited from systemd ---- */
 
 static void describe_address(struct listeners *listeners, int fd)
 {
@@ -258,7 +258,7 @@ static enum tutti_status listen_inherited(struct listeners *listeners, const int
     return st;
 }
 
-/* ------------------------------------------------------------------------------------------------------------------ */
+/* ---- listening ---- */
 
 /* "unix:PATH", "HOST:PORT", "[ADDRESS]:PORT", ":PORT" or "PORT" of 127.0.0.1. */
 static enum tutti_status listen_metrics(struct listeners *listeners, const char *text,

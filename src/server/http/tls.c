@@ -20,7 +20,7 @@ struct tls {
     int64_t end_time;
 };
 
-/* ---- reading the files ------------------------------------------------------------------------------------------- */
+/* ---- certificate files ---- */
 
 /* Sets OpenSSL's first error; later ones in its queue are consequences. */
 static enum tutti_status tls_fail(const char *path, const char *what, struct tutti_error *err)
@@ -99,7 +99,7 @@ static enum tutti_status read_files(SSL_CTX *context, const struct tls_files *fi
     return TUTTI_OK;
 }
 
-/* ---- protocol settings ------------------------------------------------------------------------------------------- */
+/* ---- protocol settings ---- */
 
 /* RFC 7301: a client that offers protocols without this one must get an error, instead of sending
  * HTTP/2. */
@@ -162,7 +162,7 @@ static void report(const struct tls *tls)
         log_info("%s: the certificate is valid until %s", tls->files.cert, text);
 }
 
-/* ---- creating and freeing ---------------------------------------------------------------------------------------- */
+/* ---- creating and freeing ---- */
 
 enum tutti_status tls_new(struct tls **out, const struct tls_files *files, struct tutti_error *err)
 {
@@ -205,7 +205,7 @@ int64_t tls_end_time(const struct tls *tls)
     return tls->end_time;
 }
 
-/* ---- connections ------------------------------------------------------------------------------------------------- */
+/* ---- connections ---- */
 
 struct bufferevent *tls_accept(struct tls *tls, struct event_base *base, int fd)
 {

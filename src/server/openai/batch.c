@@ -28,7 +28,7 @@ struct item {
     const struct job_api *api;
 };
 
-/* ---- answers ----------------------------------------------------------------------------------------------------- */
+/* ---- answers ---- */
 
 static void write_answer(struct batch_run *run, const struct item *item, int status, const char *body,
                          size_t n_bytes)
@@ -76,7 +76,7 @@ static void take_reply(void *user, int status, const char *body, size_t n_bytes)
     item_free(item);
 }
 
-/* ---- requests ---------------------------------------------------------------------------------------------------- */
+/* ---- requests ---- */
 
 static enum tutti_status find_api(struct item *item, struct tutti_error *err)
 {
@@ -171,7 +171,7 @@ static void start_some(struct batch_run *run)
     }
 }
 
-/* ---- the run ----------------------------------------------------------------------------------------------------- */
+/* ---- the run ---- */
 
 static enum tutti_status work(struct batch_run *run, struct tutti_error *err)
 {

@@ -52,7 +52,7 @@ static json_t *logprobs(json_t *into, struct reply_choice *choice, const struct 
     return into;
 }
 
-/* ---- echo -------------------------------------------------------------------------------------------------------- */
+/* ---- echo ---- */
 
 /* Length of a token's own bytes in the prompt's text, at offset at. Bytes that a tokenizer adds in
  * front of a text (such as a blank) are not part of the text; bytes that a normalizer has changed
@@ -116,7 +116,7 @@ static bool begin_choice(struct job *job, size_t index, struct reply_choice *cho
     return true;
 }
 
-/* ---- choices ----------------------------------------------------------------------------------------------------- */
+/* ---- choices ---- */
 
 static json_t *choice_value(size_t index, json_t *text, json_t *lp, enum tutti_finish finish)
 {

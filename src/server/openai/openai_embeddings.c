@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- values ------------------------------------------------------------------------------------------------------ */
+/* ---- values ---- */
 
 /* Divides x by its length, which must not be 0. */
 static void normalize(float *x, size_t n)
@@ -72,7 +72,7 @@ static bool add_vector(struct buf *out, const struct api_request *req, const str
     return ok;
 }
 
-/* ---- the reply --------------------------------------------------------------------------------------------------- */
+/* ---- the reply ---- */
 
 static void embeddings_take_event(struct job *job, size_t index, struct reply_choice *choice,
                                   const struct tutti_event *event)
@@ -110,7 +110,7 @@ static void embeddings_finish(struct job *job)
     buf_clear(&body);
 }
 
-/* ---- requests ---------------------------------------------------------------------------------------------------- */
+/* ---- requests ---- */
 
 static enum tutti_status read_words(struct api_request *req, enum tutti_embedding usual,
                                     struct tutti_error *err)

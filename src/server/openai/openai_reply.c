@@ -142,7 +142,7 @@ static void reply_whole(struct job *job)
     job_reply_json(job, reply, "");
 }
 
-/* ---- events ------------------------------------------------------------------------------------------------------ */
+/* ---- events ---- */
 
 static void collect_logprobs(struct job *job, struct reply_choice *choice, const struct tutti_event *event)
 {

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* ---- values ------------------------------------------------------------------------------------------------------ */
+/* ---- values ---- */
 
 static json_t *repeated(const struct job *job, const char *name, json_t *otherwise)
 {
@@ -102,7 +102,7 @@ static json_t *response_value(const struct job *job, const struct reply_choice *
     return NULL;
 }
 
-/* ---- streams ----------------------------------------------------------------------------------------------------- */
+/* ---- streams ---- */
 
 /* Sends one event of the stream; takes ownership of fields. */
 static void emit(struct job *job, struct reply_choice *choice, const char *type, json_t *fields)
@@ -161,7 +161,7 @@ static void begin_stream(struct job *job, struct reply_choice *choice)
     emit(job, choice, "response.in_progress", json_pack("{s:o}", "response", response_value(job, NULL)));
 }
 
-/* ---- items ------------------------------------------------------------------------------------------------------- */
+/* ---- items ---- */
 
 /* Starts the message; n_content bytes of the answer are certain. */
 static void begin_message(struct job *job, struct reply_choice *choice)
@@ -235,7 +235,7 @@ static void add_call(struct job *job, struct reply_choice *choice, size_t call, 
     end_call(job, choice, call, json_incref(name), json_incref(arguments), true);
 }
 
-/* ---- events ------------------------------------------------------------------------------------------------------ */
+/* ---- events ---- */
 
 /* The call being streamed is in choice->held: its name, a zero byte, its arguments. */
 static void end_streamed_call(struct job *job, struct reply_choice *choice, bool is_whole)

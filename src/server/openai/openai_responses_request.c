@@ -26,7 +26,7 @@ void responses_name_field(struct tutti_error *err)
     }
 }
 
-/* ---- items ------------------------------------------------------------------------------------------------------- */
+/* ---- items ---- */
 
 /* The texts of an item's content or output, concatenated. */
 static enum tutti_status read_content(const json_t *content, size_t item, const char *field, struct buf *out,
@@ -165,7 +165,7 @@ static enum tutti_status read_input(const json_t *root, json_t *messages, struct
     return st;
 }
 
-/* ---- tools ------------------------------------------------------------------------------------------------------- */
+/* ---- tools ---- */
 
 /* In this API a tool is the function itself; in the chat API the tool has a field "function". */
 static enum tutti_status copy_tools(json_t *chat, const json_t *root, struct tutti_error *err)
@@ -239,7 +239,7 @@ static enum tutti_status copy_choice(json_t *chat, const json_t *root, struct tu
                                                                 : error_out_of_memory("request", err);
 }
 
-/* ---- settings ---------------------------------------------------------------------------------------------------- */
+/* ---- settings ---- */
 
 /* Refuses fields that would change the answer in a way that is not supported. */
 static enum tutti_status refuse_unsupported(const json_t *root, struct tutti_error *err)

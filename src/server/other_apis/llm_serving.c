@@ -12,7 +12,7 @@
 
 enum { DEFAULT_NEW_TOKENS = 300, DEFAULT_TOP_K = 3 }; /* as in llm-serving */
 
-/* ---- errors ------------------------------------------------------------------------------------------------------ */
+/* ---- errors ---- */
 
 void llm_serving_fail(struct app *app, struct job *job, struct http_conn *conn, const struct tutti_error *err)
 {
@@ -35,7 +35,7 @@ void llm_serving_fail(struct app *app, struct job *job, struct http_conn *conn, 
     buf_clear(&text);
 }
 
-/* ---- values ------------------------------------------------------------------------------------------------------ */
+/* ---- values ---- */
 
 /* The most probable tokens for token i if requested; else the token itself. */
 static json_t *tops_of(const struct job *job, const struct reply_choice *choice, size_t i)
@@ -75,7 +75,7 @@ static bool stream_line(struct job *job, json_t *value)
     return value && job_stream_json(job, "", value, "\n");
 }
 
-/* ---- replies ----------------------------------------------------------------------------------------------------- */
+/* ---- replies ---- */
 
 static void llm_serving_take_event(struct job *job, size_t index, struct reply_choice *choice,
                                    const struct tutti_event *event)
@@ -112,7 +112,7 @@ static void llm_serving_finish(struct job *job)
     job_reply_json(job, whole_value(job, choice), "\n");
 }
 
-/* ---- requests ---------------------------------------------------------------------------------------------------- */
+/* ---- requests ---- */
 
 /* The adapter named in the path, if there is one of that name. */
 static enum tutti_status read_name(struct api_request *req, struct app *app, const struct intake_body *body,
@@ -197,7 +197,7 @@ void llm_serving_stream_request(struct app *app, struct http_conn *conn)
     job_start(app, conn, &STREAM);
 }
 
-/* ---- statistics -------------------------------------------------------------------------------------------------- */
+/* ---- statistics ---- */
 
 /* True: the client accepts text/event-stream or, as llm-serving's own client, sends Cache-Control:
  * no-cache. */

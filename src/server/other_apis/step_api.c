@@ -93,7 +93,7 @@ static struct step_chat *step_find(const struct steps *steps, uint64_t tenant, c
     return NULL;
 }
 
-/* ---- replies ----------------------------------------------------------------------------------------------------- */
+/* ---- replies ---- */
 
 static void on_timeout(evutil_socket_t fd, short what, void *arg)
 {
@@ -161,7 +161,7 @@ static void wait_for_answer(struct step_chat *step, struct http_conn *conn)
     answer(step);
 }
 
-/* ---- events ------------------------------------------------------------------------------------------------------ */
+/* ---- events ---- */
 
 static void step_take_event(struct job *job, size_t index, struct reply_choice *choice,
                             const struct tutti_event *event)
@@ -204,7 +204,7 @@ static const struct job_api STEP_API = { .id_prefix = "step",
                                          .fail = step_fail,
                                          .is_detached = true };
 
-/* ---- requests ---------------------------------------------------------------------------------------------------- */
+/* ---- requests ---- */
 
 static enum tutti_status read_id(const json_t *root, char *out, struct tutti_error *err)
 {

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- errors ------------------------------------------------------------------------------------------------------ */
+/* ---- errors ---- */
 
 static int status_of(enum tutti_status status, const char **type)
 {
@@ -56,7 +56,7 @@ void tgi_fail(struct app *app, struct job *job, struct http_conn *conn, const st
     buf_clear(&text);
 }
 
-/* ---- values ------------------------------------------------------------------------------------------------------ */
+/* ---- values ---- */
 
 static json_t *seed_of(const struct job *job)
 {
@@ -126,7 +126,7 @@ static json_t *reply_value(const struct job *job)
     return NULL;
 }
 
-/* ---- replies ----------------------------------------------------------------------------------------------------- */
+/* ---- replies ---- */
 
 static void add_number_header(struct http_conn *conn, const char *name, size_t number)
 {
@@ -221,7 +221,7 @@ static void finish_compat(struct job *job)
         finish_whole(job, true);
 }
 
-/* ---- requests ---------------------------------------------------------------------------------------------------- */
+/* ---- requests ---- */
 
 static enum tutti_status read_body(struct api_request *req, struct app *app, const struct intake_body *body,
                                    struct tutti_error *err)

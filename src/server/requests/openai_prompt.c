@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- messages ---------------------------------------------------------------------------------------------------- */
+/* ---- messages ---- */
 
 /* Joins content that is a list of text parts, without separators. */
 static enum tutti_status join_parts(struct buf *out, const json_t *parts, size_t message,
@@ -203,7 +203,7 @@ enum tutti_status api_read_messages(struct api_request *req, struct tutti_error 
     return TUTTI_OK;
 }
 
-/* ---- texts and ids ----------------------------------------------------------------------------------------------- */
+/* ---- texts and ids ---- */
 
 enum tutti_status api_read_ids(struct ids *out, const json_t *list, const char *param, int n_vocab,
                                struct tutti_error *err)

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- schemas ----------------------------------------------------------------------------------------------------- */
+/* ---- schemas ---- */
 
 /* Prepends prefix to the references "#..." of a schema that becomes part of another one. False: out
  * of memory. */
@@ -90,7 +90,7 @@ static enum tutti_status force(struct api_request *req, enum api_forced forced, 
     return TUTTI_OK;
 }
 
-/* ---- tool_choice ------------------------------------------------------------------------------------------------- */
+/* ---- tool_choice ---- */
 
 static const char *name_of(const json_t *tool)
 {

@@ -78,7 +78,7 @@ bool take_room(struct render *r, void *array, size_t n, size_t *capacity, size_t
     return arena_grow(&r->arena, array, n, capacity, item_bytes) || no_memory(r);
 }
 
-/* ---- making ---- */
+/* ---- constructors ---- */
 
 struct value value_undefined(const char *name)
 {
@@ -415,7 +415,7 @@ struct list *value_iterate(struct render *r, struct value value)
     }
 }
 
-/* ---- asking ---- */
+/* ---- queries ---- */
 
 bool value_is_true(struct value value)
 {

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- making ---- */
+/* ---- building ---- */
 
 static enum tutti_status new_step(struct pretokenizer *pre, struct pre_step **out, enum pre_kind kind,
                                   const char *name, struct tutti_error *err)
@@ -94,7 +94,7 @@ void pretokenizer_clear(struct pretokenizer *pre)
     *pre = (struct pretokenizer){ .n_steps = 0 };
 }
 
-/* ---- cutting ---- */
+/* ---- splitting ---- */
 
 struct cutter {
     const struct pretokenizer *pre;
