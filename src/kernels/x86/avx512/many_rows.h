@@ -27,54 +27,54 @@
 #define MAGIC  "%%zmm30"
 #define INPUT  "%%zmm31"
 
-#define BEGIN(row, p)                                                                                                        \
-    "vpbroadcastd 16*(" #row ")(%[start],%[i]), " SUM_##p##0 "\n\t"                                                          \
+#define BEGIN(row, p)                                                                                      \
+    "vpbroadcastd 16*(" #row ")(%[start],%[i]), " SUM_##p##0 "\n\t"                                        \
     "vmovdqa64 " SUM_##p##0 ", " SUM_##p##1 "\n\t"
 
 /* Group g of the columns. */
-#define DOTS(row, p, g)                                                                                                      \
-    "vpbroadcastd 32*(" #row ")+4*" #g "(%[q],%[i],2), " INPUT "\n\t"                                                        \
-    "vpdpbusd " INPUT ", %[w0" #g "], " SUM_##p##0 "\n\t"                                                                    \
+#define DOTS(row, p, g)                                                                                    \
+    "vpbroadcastd 32*(" #row ")+4*" #g "(%[q],%[i],2), " INPUT "\n\t"                                      \
+    "vpdpbusd " INPUT ", %[w0" #g "], " SUM_##p##0 "\n\t"                                                  \
     "vpdpbusd " INPUT ", %[w1" #g "], " SUM_##p##1 "\n\t"
 
 /* Converts the sums to floats and finds the row's multiples of the scales. */
-#define END(row, p)                                                                                                          \
-    "vbroadcastss 16*(" #row ")+8(%[rows],%[i]), " MAGIC "\n\t"                                                              \
-    "movslq 16*(" #row ")+12(%[rows],%[i]), %[step]\n\t"                                                                     \
-    "vsubps " MAGIC ", " SUM_##p##0 ", " DONE_0 "\n\t"                                                                       \
-    "vsubps " MAGIC ", " SUM_##p##1 ", " DONE_1 "\n\t"                                                                       \
+#define END(row, p)                                                                                        \
+    "vbroadcastss 16*(" #row ")+8(%[rows],%[i]), " MAGIC "\n\t"                                            \
+    "movslq 16*(" #row ")+12(%[rows],%[i]), %[step]\n\t"                                                   \
+    "vsubps " MAGIC ", " SUM_##p##0 ", " DONE_0 "\n\t"                                                     \
+    "vsubps " MAGIC ", " SUM_##p##1 ", " DONE_1 "\n\t"                                                     \
     "shl $6, %[step]\n\t"
 
 /* Adds one half to its total. min: NO_MIN or ADD_MIN. */
-#define ADD(row, half, min)                                                                                                  \
-    "vmovups 64*(" #row ")(%[total" #half "],%[i],4), " TOTAL "\n\t"                                                         \
-    "vfmadd231ps 1024*" #half "(%[multiples],%[step]), " DONE_##half ", " TOTAL "\n\t"                                       \
-    min(row, half)                                                                                                           \
+#define ADD(row, half, min)                                                                                \
+    "vmovups 64*(" #row ")(%[total" #half "],%[i],4), " TOTAL "\n\t"                                       \
+    "vfmadd231ps 1024*" #half "(%[multiples],%[step]), " DONE_##half ", " TOTAL "\n\t"                     \
+    min(row, half)                                                                                         \
     "vmovups " TOTAL ", 64*(" #row ")(%[total" #half "],%[i],4)\n\t"
 #define NO_MIN(row, half) ""
-#define ADD_MIN(row, half)                                                                                                   \
-    "vbroadcastss 16*(" #row ")(%[rows],%[i]), " LEAST "\n\t"                                                                \
-    "vsubps " MAGIC ", " LEAST ", " LEAST "\n\t"                                                                             \
+#define ADD_MIN(row, half)                                                                                 \
+    "vbroadcastss 16*(" #row ")(%[rows],%[i]), " LEAST "\n\t"                                              \
+    "vsubps " MAGIC ", " LEAST ", " LEAST "\n\t"                                                           \
     "vfmadd231ps 2048+1024*" #half "(%[multiples],%[step]), " LEAST ", " TOTAL "\n\t"
 
 /* Row 0 to row 3 begin. */
-#define FILL                                                                                                                 \
-    BEGIN(0, A) DOTS(0, A, 0) DOTS(0, A, 1)                                                                                  \
-    DOTS(0, A, 2) BEGIN(1, B) DOTS(1, B, 0) DOTS(0, A, 3) DOTS(1, B, 1)                                                      \
-    DOTS(0, A, 4) DOTS(1, B, 2) BEGIN(2, C) DOTS(2, C, 0) DOTS(0, A, 5) DOTS(1, B, 3) DOTS(2, C, 1)                          \
-    DOTS(0, A, 6) DOTS(1, B, 4) DOTS(2, C, 2) BEGIN(3, D) DOTS(3, D, 0)                                                      \
+#define FILL                                                                                               \
+    BEGIN(0, A) DOTS(0, A, 0) DOTS(0, A, 1)                                                                \
+    DOTS(0, A, 2) BEGIN(1, B) DOTS(1, B, 0) DOTS(0, A, 3) DOTS(1, B, 1)                                    \
+    DOTS(0, A, 4) DOTS(1, B, 2) BEGIN(2, C) DOTS(2, C, 0) DOTS(0, A, 5) DOTS(1, B, 3) DOTS(2, C, 1)        \
+    DOTS(0, A, 6) DOTS(1, B, 4) DOTS(2, C, 2) BEGIN(3, D) DOTS(3, D, 0)                                    \
     DOTS(0, A, 7) DOTS(1, B, 5) DOTS(2, C, 3) DOTS(3, D, 1)
 
 /* The oldest row o ends, three others continue, and row n begins with the sum registers of o. The
  * other macros are the same without a row n, and with fewer others. */
-#define NEXT_ROW(o, a, r, b, s, c, t, d, n, min)                                                                                 \
-    END(o, a) DOTS(r, b, 6) DOTS(s, c, 4) DOTS(t, d, 2) ADD(o, 0, min) BEGIN(n, a) DOTS(n, a, 0)                             \
+#define NEXT_ROW(o, a, r, b, s, c, t, d, n, min)                                                           \
+    END(o, a) DOTS(r, b, 6) DOTS(s, c, 4) DOTS(t, d, 2) ADD(o, 0, min) BEGIN(n, a) DOTS(n, a, 0)           \
     DOTS(r, b, 7) DOTS(s, c, 5) DOTS(t, d, 3) ADD(o, 1, min) DOTS(n, a, 1)
-#define DRAIN(o, a, r, b, s, c, t, d, min)                                                                                   \
-    END(o, a) DOTS(r, b, 6) DOTS(s, c, 4) DOTS(t, d, 2) ADD(o, 0, min)                                                       \
-    DOTS(r, b, 7) DOTS(s, c, 5) DOTS(t, d, 3) ADD(o, 1, min)                                                                 \
-    END(r, b) DOTS(s, c, 6) DOTS(t, d, 4) ADD(r, 0, min) DOTS(s, c, 7) DOTS(t, d, 5) ADD(r, 1, min)                          \
-    END(s, c) DOTS(t, d, 6) ADD(s, 0, min) DOTS(t, d, 7) ADD(s, 1, min)                                                      \
+#define DRAIN(o, a, r, b, s, c, t, d, min)                                                                 \
+    END(o, a) DOTS(r, b, 6) DOTS(s, c, 4) DOTS(t, d, 2) ADD(o, 0, min)                                     \
+    DOTS(r, b, 7) DOTS(s, c, 5) DOTS(t, d, 3) ADD(o, 1, min)                                               \
+    END(r, b) DOTS(s, c, 6) DOTS(t, d, 4) ADD(r, 0, min) DOTS(s, c, 7) DOTS(t, d, 5) ADD(r, 1, min)        \
+    END(s, c) DOTS(t, d, 6) ADD(s, 0, min) DOTS(t, d, 7) ADD(s, 1, min)                                    \
     END(t, d) ADD(t, 0, min) ADD(t, 1, min)
 
 #define NEXT_ROW_0(min) NEXT_ROW(-4, A, -3, B, -2, C, -1, D, 0, min)
@@ -82,45 +82,47 @@
 #define NEXT_ROW_2(min) NEXT_ROW(-2, C, -1, D, 0, A, 1, B, 2, min)
 #define NEXT_ROW_3(min) NEXT_ROW(-1, D, 0, A, 1, B, 2, C, 3, min)
 
-#define PIPELINE(min)                                                                                                        \
-    __asm__ volatile(                                                                                                        \
-        FILL                                                                                                                 \
-        "add $64, %[i]\n\t"                                                                                                  \
-        "cmp %[end], %[i]\n\t"                                                                                               \
-        "jge 2f\n"                                                                                                           \
-        "1:\n\t"                                                                                                             \
-        "prefetcht0 (%[ahead],%[i],2)\n\t"                                                                                   \
-        "prefetcht0 64(%[ahead],%[i],2)\n\t"                                                                                 \
-        NEXT_ROW_0(min) NEXT_ROW_1(min) NEXT_ROW_2(min) NEXT_ROW_3(min)                                                                      \
-        "add $64, %[i]\n\t"                                                                                                  \
-        "cmp %[end], %[i]\n\t"                                                                                               \
-        "jl 1b\n"                                                                                                            \
-        "2:\n\t"                                                                                                             \
-        "cmp $1, %[rest]\n\t"                                                                                                \
-        "jg 4f\n\t"                                                                                                          \
-        "je 3f\n\t"                                                                                                          \
-        DRAIN(-4, A, -3, B, -2, C, -1, D, min)                                                                               \
-        "jmp 6f\n"                                                                                                           \
-        "3:\n\t"                                                                                                             \
-        NEXT_ROW_0(min) DRAIN(-3, B, -2, C, -1, D, 0, A, min)                                                                    \
-        "jmp 6f\n"                                                                                                           \
-        "4:\n\t"                                                                                                             \
-        "cmp $2, %[rest]\n\t"                                                                                                \
-        "jg 5f\n\t"                                                                                                          \
-        NEXT_ROW_0(min) NEXT_ROW_1(min) DRAIN(-2, C, -1, D, 0, A, 1, B, min)                                                         \
-        "jmp 6f\n"                                                                                                           \
-        "5:\n\t"                                                                                                             \
-        NEXT_ROW_0(min) NEXT_ROW_1(min) NEXT_ROW_2(min) DRAIN(-1, D, 0, A, 1, B, 2, C, min)                                              \
-        "6:\n\t"                                                                                                             \
-        : [i] "+&r"(i), [step] "=&r"(step)                                                                                   \
-        : [q] "r"(x->q), [rows] "r"(x->rows), [start] "r"(start), [total0] "r"(x->total),                                    \
-          [total1] "r"(x->total + x->n_rows * LANES), [multiples] "r"(m), [ahead] "r"(ahead), [end] "r"(end),                \
-          [rest] "r"(x->n_rows % 4), [w00] "v"(w->w[0][0]), [w01] "v"(w->w[0][1]), [w02] "v"(w->w[0][2]),                    \
-          [w03] "v"(w->w[0][3]), [w04] "v"(w->w[0][4]), [w05] "v"(w->w[0][5]), [w06] "v"(w->w[0][6]),                        \
-          [w07] "v"(w->w[0][7]), [w10] "v"(w->w[1][0]), [w11] "v"(w->w[1][1]), [w12] "v"(w->w[1][2]),                        \
-          [w13] "v"(w->w[1][3]), [w14] "v"(w->w[1][4]), [w15] "v"(w->w[1][5]), [w16] "v"(w->w[1][6]),                        \
-          [w17] "v"(w->w[1][7])                                                                                              \
-        : "zmm16", "zmm17", "zmm18", "zmm19", "zmm20", "zmm21", "zmm22", "zmm23", "zmm24", "zmm25", "zmm26",                 \
+#define PIPELINE(min)                                                                                      \
+    __asm__ volatile(                                                                                      \
+        FILL                                                                                               \
+        "add $64, %[i]\n\t"                                                                                \
+        "cmp %[end], %[i]\n\t"                                                                             \
+        "jge 2f\n"                                                                                         \
+        "1:\n\t"                                                                                           \
+        "prefetcht0 (%[ahead],%[i],2)\n\t"                                                                 \
+        "prefetcht0 64(%[ahead],%[i],2)\n\t"                                                               \
+        NEXT_ROW_0(min) NEXT_ROW_1(min) NEXT_ROW_2(min) NEXT_ROW_3(min)                                    \
+        "add $64, %[i]\n\t"                                                                                \
+        "cmp %[end], %[i]\n\t"                                                                             \
+        "jl 1b\n"                                                                                          \
+        "2:\n\t"                                                                                           \
+        "cmp $1, %[rest]\n\t"                                                                              \
+        "jg 4f\n\t"                                                                                        \
+        "je 3f\n\t"                                                                                        \
+        DRAIN(-4, A, -3, B, -2, C, -1, D, min)                                                             \
+        "jmp 6f\n"                                                                                         \
+        "3:\n\t"                                                                                           \
+        NEXT_ROW_0(min) DRAIN(-3, B, -2, C, -1, D, 0, A, min)                                              \
+        "jmp 6f\n"                                                                                         \
+        "4:\n\t"                                                                                           \
+        "cmp $2, %[rest]\n\t"                                                                              \
+        "jg 5f\n\t"                                                                                        \
+        NEXT_ROW_0(min) NEXT_ROW_1(min) DRAIN(-2, C, -1, D, 0, A, 1, B, min)                               \
+        "jmp 6f\n"                                                                                         \
+        "5:\n\t"                                                                                           \
+        NEXT_ROW_0(min) NEXT_ROW_1(min) NEXT_ROW_2(min) DRAIN(-1, D, 0, A, 1, B, 2, C, min)                \
+        "6:\n\t"                                                                                           \
+        : [i] "+&r"(i), [step] "=&r"(step)                                                                 \
+        : [q] "r"(x->q), [rows] "r"(x->rows), [start] "r"(start), [total0] "r"(x->total),                  \
+          [total1] "r"(x->total + x->n_rows * LANES), [multiples] "r"(m), [ahead] "r"(ahead),              \
+          [end] "r"(end),                                                                                  \
+          [rest] "r"(x->n_rows % 4), [w00] "v"(w->w[0][0]), [w01] "v"(w->w[0][1]), [w02] "v"(w->w[0][2]),  \
+          [w03] "v"(w->w[0][3]), [w04] "v"(w->w[0][4]), [w05] "v"(w->w[0][5]), [w06] "v"(w->w[0][6]),      \
+          [w07] "v"(w->w[0][7]), [w10] "v"(w->w[1][0]), [w11] "v"(w->w[1][1]), [w12] "v"(w->w[1][2]),      \
+          [w13] "v"(w->w[1][3]), [w14] "v"(w->w[1][4]), [w15] "v"(w->w[1][5]), [w16] "v"(w->w[1][6]),      \
+          [w17] "v"(w->w[1][7])                                                                            \
+        : "zmm16", "zmm17", "zmm18", "zmm19", "zmm20", "zmm21", "zmm22", "zmm23", "zmm24", "zmm25",        \
+          "zmm26",                                                                                         \
           "zmm27", "zmm30", "zmm31", "cc", "memory")
 /* clang-format on */
 
