@@ -20,240 +20,154 @@ enum {
 };
 enum { ALL = BOTH | EMBED | RESP };
 
-/* neutral: values without effect, as JSON separated by '|'; "*": any; NULL: the field is read
- * elsewhere. */
 struct field_rule {
-    const char *name;
     unsigned apis;
+    /* Values without effect, as JSON separated by '|'; "*": any; IS_READ: the field is read elsewhere. */
     const char *neutral;
-    const char *hint; /* what to use instead; NULL: nothing */
+    const char *hint;      /* what to use instead; NULL: nothing */
+    const char *names[32]; /* of the fields, ends with NULL */
 };
 
 static const char IS_READ[] = "read elsewhere";
 
+#define FIELDS(apis, neutral, hint, ...)                                                                     \
+    {                                                                                                        \
+        apis, neutral, hint,                                                                                 \
+        {                                                                                                    \
+            __VA_ARGS__                                                                                      \
+        }                                                                                                    \
+    }
 static const struct field_rule RULES[] = {
     /* OpenAI's, and tutti's own */
-    { "model", ALL, IS_READ, NULL },
-    { "stream", BOTH | RESP, IS_READ, NULL },
-    { "stream_options", BOTH, IS_READ, NULL },
-    { "stream_options", RESP, "*", NULL }, /* include_obfuscation: padding of events */
-    { "temperature", BOTH | RESP, IS_READ, NULL },
-    { "top_p", BOTH | RESP, IS_READ, NULL },
-    { "top_k", BOTH | RESP, IS_READ, NULL },
-    { "min_p", BOTH | RESP, IS_READ, NULL },
-    { "typical_p", BOTH | RESP, IS_READ, NULL },
-    { "repetition_penalty", BOTH | RESP, IS_READ, NULL },
-    { "presence_penalty", BOTH | RESP, IS_READ, NULL },
-    { "frequency_penalty", BOTH | RESP, IS_READ, NULL },
-    { "seed", BOTH | RESP, IS_READ, NULL },
-    { "stop", BOTH | RESP, IS_READ, NULL },
-    { "stop_token_ids", BOTH, IS_READ, NULL },
-    { "include_stop_str_in_output", BOTH, IS_READ, NULL },
-    { "logit_bias", BOTH, IS_READ, NULL },
-    { "logprobs", BOTH, IS_READ, NULL },
-    { "top_logprobs", CHAT | RESP, IS_READ, NULL },
-    { "n", BOTH, IS_READ, NULL },
-    { "best_of", TEXT, IS_READ, NULL },
-    { "best_of", CHAT, "1", "it is a field of /v1/completions" },
-    { "num_beams", BOTH, IS_READ, NULL },
-    { "length_penalty", BOTH, IS_READ, NULL },
-    { "early_stopping", BOTH, IS_READ, NULL },
-    { "max_tokens", BOTH, IS_READ, NULL },
-    { "max_completion_tokens", CHAT, IS_READ, NULL },
-    { "max_output_tokens", RESP, IS_READ, NULL },
-    { "n_predict", BOTH, IS_READ, NULL },
-    { "ignore_eos", BOTH, IS_READ, NULL },
-    { "echo", TEXT, IS_READ, NULL },
-    { "echo", CHAT, "false", "it is a field of /v1/completions" },
-    { "suffix", TEXT, IS_READ, NULL },
-    { "parse_special", TEXT | EMBED, IS_READ, NULL },
-    { "prompt", TEXT, IS_READ, NULL },
-    { "messages", CHAT, IS_READ, NULL },
-    { "input", EMBED | RESP, IS_READ, NULL },
-    { "instructions", RESP, IS_READ, NULL },
-    { "include", RESP, IS_READ, NULL },
-    { "text", RESP, IS_READ, NULL },
-    { "background", RESP, IS_READ, NULL },
-    { "truncation", RESP, IS_READ, NULL },
-    { "previous_response_id", RESP, IS_READ, NULL },
-    { "conversation", RESP, IS_READ, NULL },
-    { "prompt", RESP, IS_READ, NULL },
-    { "reasoning", RESP, IS_READ, NULL },
-    { "max_tool_calls", RESP, "*", NULL }, /* of tools that a server runs itself; tutti runs none */
-    { "tools", CHAT | RESP, IS_READ, NULL },
-    { "tool_choice", CHAT | RESP, IS_READ, NULL },
-    { "parallel_tool_calls", BOTH | RESP, IS_READ, NULL },
-    { "functions", CHAT, IS_READ, NULL },
-    { "function_call", CHAT, "\"none\"|\"auto\"", "use tool_choice" },
-    { "response_format", BOTH, IS_READ, NULL },
-    { "grammar", BOTH, IS_READ, NULL },
-    { "json_schema", BOTH, IS_READ, NULL },
-    { "guided_json", BOTH, IS_READ, NULL },
-    { "guided_json_object", BOTH, IS_READ, NULL },
-    { "guided_regex", BOTH, IS_READ, NULL },
-    { "guided_choice", BOTH, IS_READ, NULL },
-    { "guided_grammar", BOTH, IS_READ, NULL },
-    { "structured_outputs", BOTH, IS_READ, NULL },
-    { "chat_template_kwargs", CHAT | RESP, IS_READ, NULL },
-    { "add_generation_prompt", CHAT, IS_READ, NULL },
-    { "continue_final_message", CHAT, IS_READ, NULL },
-    { "documents", CHAT, IS_READ, NULL },
-    { "reasoning_effort", BOTH | RESP, IS_READ, NULL },
-    { "modalities", CHAT, IS_READ, NULL },
-    { "priority", BOTH | EMBED | RESP, IS_READ, NULL },
-    { "max_queue_time", BOTH | EMBED | RESP, IS_READ, NULL },
-    { "speculate", BOTH | RESP, IS_READ, NULL },
-    { "encoding_format", EMBED, IS_READ, NULL },
-    { "dimensions", EMBED, IS_READ, NULL },
-    { "pooling", EMBED, IS_READ, NULL },
-    { "user", ALL, IS_READ, NULL },
-    { "metadata", ALL, IS_READ, NULL },
-    { "store", ALL, IS_READ, NULL },
-    { "safety_identifier", ALL, IS_READ, NULL },
-    { "service_tier", ALL, IS_READ, NULL },
-    { "prompt_cache_key", ALL, IS_READ, NULL },
-    { "verbosity", BOTH | RESP, IS_READ, NULL },
-    { "prompt_cache_retention", ALL, "*", NULL },
-    { "prediction", CHAT, "*", NULL }, /* OpenAI's predicted output: only affects speed */
-    { "audio", CHAT, "", "answers are text" },
-    { "web_search_options", CHAT, "", "answers come from the model only" },
-    { "moderation", ALL, "", NULL },
+    FIELDS(ALL, IS_READ, NULL, "model", "user", "metadata", "store", "safety_identifier", "service_tier",
+           "prompt_cache_key"),
+    FIELDS(BOTH | RESP, IS_READ, NULL, "stream", "temperature", "top_p", "top_k", "min_p", "typical_p",
+           "repetition_penalty", "presence_penalty", "frequency_penalty", "seed", "stop",
+           "parallel_tool_calls", "reasoning_effort", "speculate", "verbosity"),
+    FIELDS(BOTH, IS_READ, NULL, "stream_options", "stop_token_ids", "include_stop_str_in_output",
+           "logit_bias", "logprobs", "n", "num_beams", "length_penalty", "early_stopping", "max_tokens",
+           "n_predict", "ignore_eos", "response_format", "grammar", "json_schema", "guided_json",
+           "guided_json_object", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),
+    /* stream_options has include_obfuscation: padding of events. max_tool_calls counts tools that a server
+     * runs itself; tutti runs none. */
+    FIELDS(RESP, "*", NULL, "stream_options", "max_tool_calls"),
+    FIELDS(CHAT | RESP, IS_READ, NULL, "top_logprobs", "tools", "tool_choice", "chat_template_kwargs"),
+    FIELDS(TEXT, IS_READ, NULL, "best_of", "echo", "suffix", "prompt"),
+    FIELDS(CHAT, "1", "it is a field of /v1/completions", "best_of"),
+    FIELDS(CHAT, IS_READ, NULL, "max_completion_tokens", "messages", "functions", "add_generation_prompt",
+           "continue_final_message", "documents", "modalities"),
+    FIELDS(RESP, IS_READ, NULL, "max_output_tokens", "instructions", "include", "text", "background",
+           "truncation", "previous_response_id", "conversation", "prompt", "reasoning"),
+    FIELDS(CHAT, "false", "it is a field of /v1/completions", "echo"),
+    FIELDS(TEXT | EMBED, IS_READ, NULL, "parse_special"),
+    FIELDS(EMBED | RESP, IS_READ, NULL, "input"),
+    FIELDS(CHAT, "\"none\"|\"auto\"", "use tool_choice", "function_call"),
+    FIELDS(BOTH | EMBED | RESP, IS_READ, NULL, "priority", "max_queue_time"),
+    FIELDS(EMBED, IS_READ, NULL, "encoding_format", "dimensions", "pooling"),
+    FIELDS(ALL, "*", NULL, "prompt_cache_retention"),
+    /* OpenAI's predicted output: only affects speed */
+    FIELDS(CHAT, "*", NULL, "prediction"),
+    FIELDS(CHAT, "", "answers are text", "audio"),
+    FIELDS(CHAT, "", "answers come from the model only", "web_search_options"),
+    FIELDS(ALL, "", NULL, "moderation"),
     /* vLLM */
-    { "min_tokens", BOTH, "0", "ignore_eos goes on to max_tokens" },
-    { "skip_special_tokens", BOTH, "true", "special tokens are never a part of the text" },
-    { "spaces_between_special_tokens", BOTH, "*", NULL }, /* special tokens are not shown */
-    { "truncate_prompt_tokens", BOTH | EMBED, "", "cut the prompt before it is sent" },
-    { "truncation_side", BOTH | EMBED, "*", NULL }, /* of truncate_prompt_tokens */
-    { "prompt_logprobs", BOTH, "", "echo with logprobs gives them for /v1/completions" },
-    { "allowed_token_ids", BOTH, "[]", "use grammar or logit_bias" },
-    { "bad_words", BOTH, "[]", "use logit_bias" },
-    { "logits_processors", BOTH, "[]", NULL },
-    { "use_beam_search", BOTH, "false", "use num_beams" },
-    { "logprob_token_ids", BOTH, "[]", NULL },
-    { "guided_decoding_backend", BOTH, "*", NULL },
-    { "guided_whitespace_pattern", BOTH, "", NULL },
-    { "structural_tag", BOTH, "", "use tools or a grammar" },
-    { "add_special_tokens", TEXT | EMBED, "true", "send the prompt as token ids" },
-    { "add_special_tokens", CHAT, "false", "the chat template writes them" },
-    { "chat_template", CHAT, "", "the server chooses it with --chat-format" },
-    { "include_reasoning", CHAT, "true", "reasoning is a part of the content" },
-    { "return_token_ids", BOTH, "false", "use /tokenize" },
-    { "return_tokens_as_token_ids", BOTH, "false", NULL },
-    { "mm_processor_kwargs", CHAT | EMBED, "{}", "this model reads text only" },
-    { "media_io_kwargs", CHAT, "{}", "this model reads text only" },
-    { "kv_transfer_params", BOTH, "{}", NULL },
-    { "vllm_xargs", BOTH, "{}", NULL },
-    { "repetition_detection", BOTH, "", NULL },
-    { "thinking_token_budget", BOTH, "", NULL },
-    { "cache_salt", ALL, "*", NULL }, /* the prefix cache never changes an answer */
-    { "request_id", ALL, "*", NULL },
-    { "stream_interval", BOTH, "*", NULL },
-    { "normalize", EMBED, "true", "vectors have the length 1" },
-    { "embed_dtype", EMBED, "\"float32\"|\"auto\"", NULL },
-    { "endianness", EMBED, "\"native\"|\"little\"", NULL },
-    { "activation", EMBED, "false", NULL },
+    FIELDS(BOTH, "0", "ignore_eos goes on to max_tokens", "min_tokens"),
+    FIELDS(BOTH, "true", "special tokens are never a part of the text", "skip_special_tokens"),
+    /* Special tokens are not shown. */
+    FIELDS(BOTH, "*", NULL, "spaces_between_special_tokens", "guided_decoding_backend", "stream_interval"),
+    FIELDS(BOTH | EMBED, "", "cut the prompt before it is sent", "truncate_prompt_tokens"),
+    /* Of truncate_prompt_tokens. */
+    FIELDS(BOTH | EMBED, "*", NULL, "truncation_side"),
+    FIELDS(BOTH, "", "echo with logprobs gives them for /v1/completions", "prompt_logprobs"),
+    FIELDS(BOTH, "[]", "use grammar or logit_bias", "allowed_token_ids"),
+    FIELDS(BOTH, "[]", "use logit_bias", "bad_words"),
+    FIELDS(BOTH, "[]", NULL, "logits_processors", "logprob_token_ids"),
+    FIELDS(BOTH, "false", "use num_beams", "use_beam_search"),
+    FIELDS(BOTH, "", NULL, "guided_whitespace_pattern", "repetition_detection", "thinking_token_budget"),
+    FIELDS(BOTH, "", "use tools or a grammar", "structural_tag"),
+    FIELDS(TEXT | EMBED, "true", "send the prompt as token ids", "add_special_tokens"),
+    FIELDS(CHAT, "false", "the chat template writes them", "add_special_tokens"),
+    FIELDS(CHAT, "", "the server chooses it with --chat-format", "chat_template"),
+    FIELDS(CHAT, "true", "reasoning is a part of the content", "include_reasoning"),
+    FIELDS(BOTH, "false", "use /tokenize", "return_token_ids"),
+    FIELDS(BOTH, "false", NULL, "return_tokens_as_token_ids"),
+    FIELDS(CHAT | EMBED, "{}", "this model reads text only", "mm_processor_kwargs"),
+    FIELDS(CHAT, "{}", "this model reads text only", "media_io_kwargs"),
+    FIELDS(BOTH, "{}", NULL, "kv_transfer_params", "vllm_xargs"),
+    /* The prefix cache never changes an answer. */
+    FIELDS(ALL, "*", NULL, "cache_salt", "request_id"),
+    FIELDS(EMBED, "true", "vectors have the length 1", "normalize"),
+    FIELDS(EMBED, "\"float32\"|\"auto\"", NULL, "embed_dtype"),
+    FIELDS(EMBED, "\"native\"|\"little\"", NULL, "endianness"),
+    FIELDS(EMBED, "false", NULL, "activation"),
     /* llama-server */
-    { "repeat_penalty", BOTH, "1", "use repetition_penalty, over prompt and answer" },
-    { "repeat_last_n", BOTH, "*", NULL }, /* of repeat_penalty; see check_window() */
-    { "penalize_nl", BOTH, "true|false", NULL },
-    { "tfs_z", BOTH, "1", NULL },
-    { "top_n_sigma", BOTH, "-1|0", NULL },
-    { "xtc_probability", BOTH, "0", NULL },
-    { "xtc_threshold", BOTH, "*", NULL },
-    { "dry_multiplier", BOTH, "0", NULL },
-    { "dry_base", BOTH, "*", NULL },
-    { "dry_allowed_length", BOTH, "*", NULL },
-    { "dry_penalty_last_n", BOTH, "*", NULL },
-    { "dry_sequence_breakers", BOTH, "*", NULL },
-    { "dynatemp_range", BOTH, "0", NULL },
-    { "dynatemp_exponent", BOTH, "*", NULL },
-    { "mirostat", BOTH, "0", NULL },
-    { "mirostat_tau", BOTH, "*", NULL },
-    { "mirostat_eta", BOTH, "*", NULL },
-    { "mirostat_mode", BOTH, "0", NULL },
-    { "typ_p", BOTH, "1", "use typical_p" },
-    { "top_a", BOTH, "0", NULL },
-    { "epsilon_cutoff", BOTH, "0", NULL },
-    { "eta_cutoff", BOTH, "0", NULL },
-    { "smoothing_factor", BOTH, "0", NULL },
-    { "smoothing_curve", BOTH, "*", NULL },
-    { "samplers", BOTH, "[]|\"\"", "their order is fixed" },
-    { "sampler_seed", BOTH, "", "use seed" },
-    { "min_keep", BOTH, "0|1", NULL },
-    { "n_probs", BOTH, "0", "use logprobs" },
-    { "post_sampling_probs", BOTH, "false", NULL },
-    { "n_keep", BOTH, "*", NULL }, /* contexts are never shifted */
-    { "n_discard", BOTH, "*", NULL },
-    { "n_indent", BOTH, "0", NULL },
-    { "t_max_predict_ms", BOTH, "0|-1", NULL },
-    { "t_max_prompt_ms", BOTH, "0|-1", NULL },
-    { "cache_prompt", BOTH, "*", NULL },
-    { "n_cache_reuse", BOTH, "*", NULL },
-    { "id_slot", BOTH, "*", NULL },
-    { "slot_id", BOTH, "*", NULL },
-    { "timings_per_token", BOTH, "*", NULL },
-    { "return_progress", BOTH, "*", NULL },
-    { "return_tokens", BOTH, "false", "use /tokenize" },
-    { "response_fields", BOTH, "[]", NULL },
-    { "grammar_lazy", BOTH, "false", NULL },
-    { "grammar_triggers", BOTH, "[]", NULL },
-    { "preserved_tokens", BOTH, "[]", NULL },
-    { "lora", BOTH, "[]", "name the adapter in model: ID:NAME" },
-    { "image_data", BOTH, "[]", "this model reads text only" },
-    { "multimodal_data", BOTH, "[]", "this model reads text only" },
-    { "input_prefix", BOTH, "\"\"", NULL },
-    { "input_suffix", BOTH, "\"\"", NULL },
-    { "input_extra", BOTH, "[]", NULL },
-    { "reasoning_format", CHAT, "\"none\"|\"auto\"", "reasoning is a part of the content" },
-    { "thinking_forced_open", CHAT, "false", NULL },
-    { "parse_tool_calls", CHAT, "true", NULL },
+    FIELDS(BOTH, "1", "use repetition_penalty, over prompt and answer", "repeat_penalty"),
+    /* repeat_last_n is of repeat_penalty; see check_window(). Contexts are never shifted. */
+    FIELDS(BOTH, "*", NULL, "repeat_last_n", "xtc_threshold", "dry_base", "dry_allowed_length",
+           "dry_penalty_last_n", "dry_sequence_breakers", "dynatemp_exponent", "mirostat_tau", "mirostat_eta",
+           "smoothing_curve", "n_keep", "n_discard", "cache_prompt", "n_cache_reuse", "id_slot", "slot_id",
+           "timings_per_token", "return_progress"),
+    FIELDS(BOTH, "true|false", NULL, "penalize_nl"),
+    FIELDS(BOTH, "1", NULL, "tfs_z"),
+    FIELDS(BOTH, "-1|0", NULL, "top_n_sigma"),
+    FIELDS(BOTH, "0", NULL, "xtc_probability", "dry_multiplier", "dynatemp_range", "mirostat",
+           "mirostat_mode", "top_a", "epsilon_cutoff", "eta_cutoff", "smoothing_factor", "n_indent"),
+    FIELDS(BOTH, "1", "use typical_p", "typ_p"),
+    FIELDS(BOTH, "[]|\"\"", "their order is fixed", "samplers"),
+    FIELDS(BOTH, "", "use seed", "sampler_seed"),
+    FIELDS(BOTH, "0|1", NULL, "min_keep"),
+    FIELDS(BOTH, "0", "use logprobs", "n_probs"),
+    FIELDS(BOTH, "false", NULL, "post_sampling_probs", "grammar_lazy"),
+    FIELDS(BOTH, "0|-1", NULL, "t_max_predict_ms", "t_max_prompt_ms"),
+    FIELDS(BOTH, "false", "use /tokenize", "return_tokens"),
+    FIELDS(BOTH, "[]", NULL, "response_fields", "grammar_triggers", "preserved_tokens", "input_extra"),
+    FIELDS(BOTH, "[]", "name the adapter in model: ID:NAME", "lora"),
+    FIELDS(BOTH, "[]", "this model reads text only", "image_data", "multimodal_data"),
+    FIELDS(BOTH, "\"\"", NULL, "input_prefix", "input_suffix"),
+    FIELDS(CHAT, "\"none\"|\"auto\"", "reasoning is a part of the content", "reasoning_format"),
+    FIELDS(CHAT, "false", NULL, "thinking_forced_open"),
+    FIELDS(CHAT, "true", NULL, "parse_tool_calls"),
     /* Ollama, Text Generation Inference, SGLang, TensorRT-LLM, OpenRouter */
-    { "options", BOTH | EMBED, "{}", "give its settings as fields of the request" },
-    { "keep_alive", ALL, "*", NULL },
-    { "format", BOTH, "\"\"", "use response_format" },
-    { "raw", TEXT, "true", NULL },
-    { "template", BOTH, "\"\"", "the server chooses it with --chat-format" },
-    { "system", BOTH, "\"\"", "send a message of the role system" },
-    { "context", BOTH, "[]", "send the chat history" },
-    { "images", BOTH, "[]", "this model reads text only" },
-    { "think", BOTH, "", "use chat_template_kwargs" },
-    { "guideline", BOTH, "", NULL },
-    { "tool_prompt", CHAT, "\"\"", NULL },
-    { "watermark", BOTH, "false", NULL },
-    { "do_sample", BOTH, "true", "use temperature: 0 is greedy" },
-    { "truncate", BOTH, "", "cut the prompt before it is sent" },
-    { "max_new_tokens", BOTH, "", "use max_tokens" },
-    { "regex", BOTH, "", "use guided_regex" },
-    { "ebnf", BOTH, "", "use grammar" },
-    { "no_stop_trim", BOTH, "false", "use include_stop_str_in_output" },
-    { "stop_regex", BOTH, "", NULL },
-    { "separate_reasoning", CHAT, "false", "reasoning is a part of the content" },
-    { "stream_reasoning", CHAT, "*", NULL },
-    { "enable_thinking", CHAT, "", "use chat_template_kwargs" },
-    { "thinking", CHAT, "", "use chat_template_kwargs" },
-    { "thinking_budget", CHAT, "", NULL },
-    { "session_params", BOTH, "", NULL },
-    { "lora_path", BOTH, "", "name the adapter in model: ID:NAME" },
-    { "lora_request", BOTH, "", "name the adapter in model: ID:NAME" },
-    { "beam_width", BOTH, "1", "use num_beams" },
-    { "models", BOTH, "[]", "one model is served" },
-    { "provider", BOTH, "*", NULL },
-    { "route", BOTH, "*", NULL },
-    { "transforms", BOTH, "[]", NULL },
-    { "plugins", BOTH, "[]", NULL },
-    { "safe_prompt", CHAT, "false", NULL },
-    { "prefix", CHAT, "", "use continue_final_message" },
-    { "random_seed", BOTH, "", "use seed" },
+    FIELDS(BOTH | EMBED, "{}", "give its settings as fields of the request", "options"),
+    FIELDS(ALL, "*", NULL, "keep_alive"),
+    FIELDS(BOTH, "\"\"", "use response_format", "format"),
+    FIELDS(TEXT, "true", NULL, "raw"),
+    FIELDS(BOTH, "\"\"", "the server chooses it with --chat-format", "template"),
+    FIELDS(BOTH, "\"\"", "send a message of the role system", "system"),
+    FIELDS(BOTH, "[]", "send the chat history", "context"),
+    FIELDS(BOTH, "[]", "this model reads text only", "images"),
+    FIELDS(BOTH, "", "use chat_template_kwargs", "think"),
+    FIELDS(BOTH, "", NULL, "guideline", "stop_regex", "session_params"),
+    FIELDS(CHAT, "\"\"", NULL, "tool_prompt"),
+    FIELDS(BOTH, "false", NULL, "watermark"),
+    FIELDS(BOTH, "true", "use temperature: 0 is greedy", "do_sample"),
+    FIELDS(BOTH, "", "cut the prompt before it is sent", "truncate"),
+    FIELDS(BOTH, "", "use max_tokens", "max_new_tokens"),
+    FIELDS(BOTH, "", "use guided_regex", "regex"),
+    FIELDS(BOTH, "", "use grammar", "ebnf"),
+    FIELDS(BOTH, "false", "use include_stop_str_in_output", "no_stop_trim"),
+    FIELDS(CHAT, "false", "reasoning is a part of the content", "separate_reasoning"),
+    FIELDS(CHAT, "*", NULL, "stream_reasoning"),
+    FIELDS(CHAT, "", "use chat_template_kwargs", "enable_thinking", "thinking"),
+    FIELDS(CHAT, "", NULL, "thinking_budget"),
+    FIELDS(BOTH, "", "name the adapter in model: ID:NAME", "lora_path", "lora_request"),
+    FIELDS(BOTH, "1", "use num_beams", "beam_width"),
+    FIELDS(BOTH, "[]", "one model is served", "models"),
+    FIELDS(BOTH, "*", NULL, "provider", "route"),
+    FIELDS(BOTH, "[]", NULL, "transforms", "plugins"),
+    FIELDS(CHAT, "false", NULL, "safe_prompt"),
+    FIELDS(CHAT, "", "use continue_final_message", "prefix"),
+    FIELDS(BOTH, "", "use seed", "random_seed"),
 };
 
 enum { N_RULES = sizeof RULES / sizeof *RULES };
 
 static const struct field_rule *rule_of(const char *name, unsigned api)
 {
-    for (size_t i = 0; i < N_RULES; i++) {
-        if ((RULES[i].apis & api) && !strcmp(RULES[i].name, name))
-            return &RULES[i];
-    }
+    for (size_t i = 0; i < N_RULES; i++)
+        for (const char *const *known = RULES[i].names; (RULES[i].apis & api) && *known; known++)
+            if (!strcmp(*known, name))
+                return &RULES[i];
     return NULL;
 }
 
@@ -280,15 +194,16 @@ static bool is_neutral(const char *neutral, const json_t *value)
     return is_found;
 }
 
-static enum tutti_status refuse_field(const struct field_rule *rule, struct tutti_error *err)
+static enum tutti_status refuse_field(const struct field_rule *rule, const char *name,
+                                      struct tutti_error *err)
 {
     const char *or_value = *rule->neutral ? ", only the value " : "";
     char values[64];
     snprintf(values, sizeof values, "%s", rule->neutral);
     for (char *bar = values; (bar = strchr(bar, '|'));)
         *bar = '/';
-    return error_set_param(err, TUTTI_E_ARGUMENT, rule->name, "%s is not supported%s%s%s%s", rule->name,
-                           or_value, values, rule->hint ? ": " : "", rule->hint ? rule->hint : "");
+    return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s is not supported%s%s%s%s", name, or_value, values,
+                           rule->hint ? ": " : "", rule->hint ? rule->hint : "");
 }
 
 /* ---- unknown names ---- */
@@ -323,13 +238,12 @@ static const char *meant_name(const char *name, unsigned api)
     enum { MIN_LETTERS = 4 }; /* shorter names are too similar to each other */
     char own[64], other[64];
     fold_name(own, sizeof own, name);
-    for (size_t i = 0; i < N_RULES; i++) {
-        if (!(RULES[i].apis & api))
-            continue;
-        fold_name(other, sizeof other, RULES[i].name);
-        if (!strcmp(own, other) || (strlen(other) >= MIN_LETTERS && is_one_letter_off(own, other)))
-            return RULES[i].name;
-    }
+    for (size_t i = 0; i < N_RULES; i++)
+        for (const char *const *known = RULES[i].names; (RULES[i].apis & api) && *known; known++) {
+            fold_name(other, sizeof other, *known);
+            if (!strcmp(own, other) || (strlen(other) >= MIN_LETTERS && is_one_letter_off(own, other)))
+                return *known;
+        }
     return NULL;
 }
 
@@ -420,7 +334,7 @@ enum tutti_status api_check_fields(const json_t *root, unsigned api, struct tutt
             log_unknown(name);
         } else if (rule && !is_neutral(rule->neutral, value) &&
                    !(!strcmp(name, "min_tokens") && has_enough_tokens(root))) {
-            return refuse_field(rule, err);
+            return refuse_field(rule, name, err);
         }
     }
     return check_window(root, err);
