@@ -1,17 +1,33 @@
 /* GET /metrics in Prometheus' text format, version 0.0.4. */
 #include "base/json/json_print.h"
+#include "base/text.h"
 #include "server/access/keys.h"
 #include "server/app.h"
 #include "server/http/tls.h"
 #include "server/intake.h"
 
-/* Adds one metric with its help. False: out of memory. */
-static bool add_figure(struct buf *out, const char *name, const char *type, const char *help, double value)
+/* A counter, if its name ends with "_total", or else a gauge. */
+struct figure {
+    const char *name, *help;
+    uint64_t value;
+};
+
+static const char *type_of(const char *name)
 {
-    char number[NUMBER_TEXT_BYTES];
-    number_shortest(number, value);
-    return buf_printf(out, "# HELP tutti_%s %s\n# TYPE tutti_%s %s\ntutti_%s %s\n", name, help, name, type,
-                      name, number);
+    return text_ends_with(name, "_total") ? "counter" : "gauge";
+}
+
+/* Adds metrics with their help. False: out of memory. */
+static bool add_figures(struct buf *out, const struct figure *figures, size_t n)
+{
+    bool ok = true;
+    for (const struct figure *f = figures; ok && f < figures + n; f++) {
+        char number[NUMBER_TEXT_BYTES];
+        number_shortest(number, (double)f->value);
+        ok = buf_printf(out, "# HELP tutti_%s %s\n# TYPE tutti_%s %s\ntutti_%s %s\n", f->name, f->help,
+                        f->name, type_of(f->name), f->name, number);
+    }
+    return ok;
 }
 
 static bool add_histogram(struct buf *out, const char *name, const char *help,
@@ -99,23 +115,22 @@ static size_t list_keys(const struct app *app, const char **names)
 static bool add_keys(struct buf *out, const struct app *app)
 {
     static const struct {
-        const char *name, *type, *help, *label;
+        const char *name, *help, *label; /* help NULL: as before */
     } FIGURES[] = {
-        { "key_tokens_total", "counter", "Tokens by key.", ",kind=\"prompt\"" },
-        { "key_tokens_total", NULL, NULL, ",kind=\"generated\"" },
-        { "key_requests_total", "counter", "Requests by key, including refused ones.", "" },
-        { "key_refused_total", "counter", "Requests refused at a limit of the key.",
-          ",reason=\"tokens_per_minute\"" },
-        { "key_refused_total", NULL, NULL, ",reason=\"concurrency\"" },
-        { "key_answers_running", "gauge", "Answers of the key that run or wait.", "" },
+        { "key_tokens_total", "Tokens by key.", ",kind=\"prompt\"" },
+        { "key_tokens_total", NULL, ",kind=\"generated\"" },
+        { "key_requests_total", "Requests by key, including refused ones.", "" },
+        { "key_refused_total", "Requests refused at a limit of the key.", ",reason=\"tokens_per_minute\"" },
+        { "key_refused_total", NULL, ",reason=\"concurrency\"" },
+        { "key_answers_running", "Answers of the key that run or wait.", "" },
     };
     bool ok = true;
     const char *names[MAX_SERIES + 1];
     size_t n_names = app->keys ? list_keys(app, names) : 0;
     for (size_t i = 0; ok && app->keys && i < sizeof FIGURES / sizeof *FIGURES; i++) {
-        if (FIGURES[i].type)
+        if (FIGURES[i].help)
             ok = buf_printf(out, "# HELP tutti_%s %s\n# TYPE tutti_%s %s\n", FIGURES[i].name, FIGURES[i].help,
-                            FIGURES[i].name, FIGURES[i].type);
+                            FIGURES[i].name, type_of(FIGURES[i].name));
         for (size_t k = 0; ok && k < n_names; k++) {
             const struct client *client = clients_find(app->clients, names[k]);
             struct client_counts counts = client ? client->counts : (struct client_counts){ 0 };
@@ -136,80 +151,65 @@ static bool add_engine(struct buf *out, const struct app *app)
 {
     struct tutti_stats s;
     tutti_engine_stats(app->engine, &s);
-    const struct {
-        const char *name, *type, *help;
-        uint64_t value;
-    } figures[] = {
-        { "requests_waiting", "gauge", "Requests in the queue.", s.n_waiting },
-        { "sequences_running", "gauge", "Sequences in the batch.", s.n_running },
-        { "kv_pages", "gauge", "Pages of the KV cache.", s.kv_pages_total },
-        { "kv_pages_used", "gauge", "Pages of the KV cache held by sequences.", s.kv_pages_used },
-        { "kv_pages_cached", "gauge", "Pages of the KV cache kept by the prefix cache.", s.kv_pages_cached },
-        { "kv_pages_free", "gauge", "Pages of the KV cache that are free.", s.kv_pages_free },
-        { "kv_page_tokens", "gauge", "Tokens per page.", s.kv_page_tokens },
-        { "engine_requests_total", "counter", "Requests submitted to the engine.", s.n_requests },
-        { "engine_requests_finished_total", "counter", "Requests that ended without an error.",
-          s.n_finished },
-        { "engine_requests_cancelled_total", "counter", "Requests cancelled.", s.n_cancelled },
-        { "engine_requests_failed_total", "counter", "Requests that ended in an error.", s.n_failed },
-        { "engine_requests_refused_total", "counter", "Requests that the engine refused.", s.n_refused },
-        { "prompt_tokens_total", "counter", "Prompt tokens.", s.n_prompt_tokens },
-        { "prefix_cache_hit_tokens_total", "counter", "Prompt tokens taken from the prefix cache.",
-          s.n_cached_tokens },
-        { "generated_tokens_total", "counter", "Generated tokens.", s.n_generated_tokens },
-        { "steps_total", "counter", "Steps of the engine.", s.n_steps },
-        { "speculation_accepted_tokens_total", "counter", "Draft tokens that were accepted.",
-          s.n_accepted_drafts },
-        { "speculation_rejected_tokens_total", "counter", "Draft tokens that were rejected.",
-          s.n_rejected_drafts },
-        { "draft_accepted_tokens_total", "counter", "Accepted draft tokens of the draft model.",
+    const struct figure figures[] = {
+        { "requests_waiting", "Requests in the queue.", s.n_waiting },
+        { "sequences_running", "Sequences in the batch.", s.n_running },
+        { "kv_pages", "Pages of the KV cache.", s.kv_pages_total },
+        { "kv_pages_used", "Pages of the KV cache held by sequences.", s.kv_pages_used },
+        { "kv_pages_cached", "Pages of the KV cache kept by the prefix cache.", s.kv_pages_cached },
+        { "kv_pages_free", "Pages of the KV cache that are free.", s.kv_pages_free },
+        { "kv_page_tokens", "Tokens per page.", s.kv_page_tokens },
+        { "engine_requests_total", "Requests submitted to the engine.", s.n_requests },
+        { "engine_requests_finished_total", "Requests that ended without an error.", s.n_finished },
+        { "engine_requests_cancelled_total", "Requests cancelled.", s.n_cancelled },
+        { "engine_requests_failed_total", "Requests that ended in an error.", s.n_failed },
+        { "engine_requests_refused_total", "Requests that the engine refused.", s.n_refused },
+        { "prompt_tokens_total", "Prompt tokens.", s.n_prompt_tokens },
+        { "prefix_cache_hit_tokens_total", "Prompt tokens taken from the prefix cache.", s.n_cached_tokens },
+        { "generated_tokens_total", "Generated tokens.", s.n_generated_tokens },
+        { "steps_total", "Steps of the engine.", s.n_steps },
+        { "speculation_accepted_tokens_total", "Draft tokens that were accepted.", s.n_accepted_drafts },
+        { "speculation_rejected_tokens_total", "Draft tokens that were rejected.", s.n_rejected_drafts },
+        { "draft_accepted_tokens_total", "Accepted draft tokens of the draft model.",
           s.n_accepted_model_drafts },
-        { "draft_rejected_tokens_total", "counter", "Rejected draft tokens of the draft model.",
+        { "draft_rejected_tokens_total", "Rejected draft tokens of the draft model.",
           s.n_rejected_model_drafts },
-        { "draft_passes_total", "counter", "Forward passes of the draft model.", s.n_draft_passes },
-        { "draft_rows_total", "counter", "Rows in these passes.", s.n_draft_rows },
-        { "draft_kv_pages_used", "gauge", "Pages of the draft model's KV cache held by sequences.",
+        { "draft_passes_total", "Forward passes of the draft model.", s.n_draft_passes },
+        { "draft_rows_total", "Rows in these passes.", s.n_draft_rows },
+        { "draft_kv_pages_used", "Pages of the draft model's KV cache held by sequences.",
           s.draft_pages_used },
-        { "draft_kv_pages_cached", "gauge", "Pages of the draft model's KV cache kept by its prefix cache.",
+        { "draft_kv_pages_cached", "Pages of the draft model's KV cache kept by its prefix cache.",
           s.draft_pages_cached },
-        { "preemptions_total", "counter", "Sequences preempted, to be recomputed.", s.n_preemptions },
-        { "evictions_total", "counter", "Pages evicted from the prefix cache.", s.n_evictions },
-        { "queue_tokens", "gauge",
-          "Work in the queue: prompt tokens, plus twice the expected generated tokens.",
+        { "preemptions_total", "Sequences preempted, to be recomputed.", s.n_preemptions },
+        { "evictions_total", "Pages evicted from the prefix cache.", s.n_evictions },
+        { "queue_tokens", "Work in the queue: prompt tokens, plus twice the expected generated tokens.",
           (uint64_t)s.waiting_tokens },
-        { "queue_tokens_per_second", "gauge",
+        { "queue_tokens_per_second",
           "Rate at which work from the queue starts, measured when requests last waited; 0: not known.",
           (uint64_t)s.waiting_tokens_per_s },
-        { "kv_spill_slots", "gauge", "Capacity of the KV spill file in pages; 0: no spill file.",
-          s.kv_spill_slots },
-        { "kv_spill_pages", "gauge", "Pages in the KV spill file.", s.kv_spill_pages },
-        { "kv_spill_written_pages_total", "counter", "Pages written to the KV spill file.",
-          s.n_spilled_pages },
-        { "kv_spill_written_bytes_total", "counter", "Bytes of these.", s.n_spilled_bytes },
-        { "kv_spill_restored_pages_total", "counter", "Pages restored from the KV spill file.",
-          s.n_restored_pages },
-        { "kv_spill_restored_bytes_total", "counter", "Bytes of these.", s.n_restored_bytes },
-        { "kv_spill_looked_up_pages_total", "counter",
+        { "kv_spill_slots", "Capacity of the KV spill file in pages; 0: no spill file.", s.kv_spill_slots },
+        { "kv_spill_pages", "Pages in the KV spill file.", s.kv_spill_pages },
+        { "kv_spill_written_pages_total", "Pages written to the KV spill file.", s.n_spilled_pages },
+        { "kv_spill_written_bytes_total", "Bytes of these.", s.n_spilled_bytes },
+        { "kv_spill_restored_pages_total", "Pages restored from the KV spill file.", s.n_restored_pages },
+        { "kv_spill_restored_bytes_total", "Bytes of these.", s.n_restored_bytes },
+        { "kv_spill_looked_up_pages_total",
           "Prompt pages that missed the prefix cache and were looked up in the KV spill file.",
           s.n_spill_looked_up_pages },
-        { "kv_spill_found_pages_total", "counter", "Of these, found in the KV spill file.",
-          s.n_spill_found_pages },
-        { "kv_spill_evictions_total", "counter", "Pages evicted from the KV spill file.",
-          s.n_spill_evictions },
-        { "kv_spill_lost_pages_total", "counter",
-          "Cached pages evicted before they were written to the file.", s.n_spill_lost_pages },
-        { "kv_spill_write_errors_total", "counter", "Pages that could not be written to the KV spill file.",
+        { "kv_spill_found_pages_total", "Of these, found in the KV spill file.", s.n_spill_found_pages },
+        { "kv_spill_evictions_total", "Pages evicted from the KV spill file.", s.n_spill_evictions },
+        { "kv_spill_lost_pages_total", "Cached pages evicted before they were written to the file.",
+          s.n_spill_lost_pages },
+        { "kv_spill_write_errors_total", "Pages that could not be written to the KV spill file.",
           s.n_spill_write_errors },
-        { "kv_spill_read_errors_total", "counter", "Pages that could not be restored, or were damaged.",
+        { "kv_spill_read_errors_total", "Pages that could not be restored, or were damaged.",
           s.n_spill_read_errors },
-        { "text_waits_total", "counter", "Steps that waited for the text thread.", s.n_text_waits },
-        { "max_context_tokens", "gauge", "Largest number of tokens of one sequence.",
+        { "text_waits_total", "Steps that waited for the text thread.", s.n_text_waits },
+        { "max_context_tokens", "Largest number of tokens of one sequence.",
           s.max_context > 0 ? (uint64_t)s.max_context : 0 },
     };
-    bool ok = true;
-    for (size_t i = 0; ok && i < sizeof figures / sizeof *figures; i++)
-        ok = add_figure(out, figures[i].name, figures[i].type, figures[i].help, (double)figures[i].value);
-    return ok && add_waiting(out, &s) && add_refusals(out, app, &s) &&
+    return add_figures(out, figures, sizeof figures / sizeof *figures) && add_waiting(out, &s) &&
+           add_refusals(out, app, &s) &&
            add_histogram(out, "time_to_first_token_seconds", "Time to first token, from submission.",
                          &s.ttft) &&
            add_histogram(out, "inter_token_seconds", "Inter-token latency.", &s.inter_token) &&
@@ -224,47 +224,39 @@ static bool add_server(struct buf *out, const struct app *app)
     http_counts(app->http, &h);
     struct intake_counts in;
     intake_counts(app->intake, &in);
+    const struct figure figures[] = {
+        { "http_connections", "Connections open now.", h.n_open },
+        { "http_connections_total", "Connections accepted.", h.n_accepted },
+        { "http_disconnects_total", "Clients that disconnected before their reply was complete.",
+          h.n_disconnects },
+        { "http_slow_readers_total", "Clients dropped because they read too slowly.", h.n_slow_readers },
+        { "http_timeouts_total", "Requests that did not arrive in time.", h.n_timeouts },
+        { "http_evicted_requests_total", "Unfinished requests dropped to free memory for others.",
+          h.n_evicted },
+        { "http_request_bytes", "Memory of requests that are unfinished or not yet parsed.", h.n_body_bytes },
+        { "intake_waiting", "Tasks that wait for an intake thread.", in.n_waiting },
+        { "intake_running", "Tasks on the intake threads.", in.n_running },
+        { "intake_requests_total", "Requests whose body was parsed.", in.n_read },
+        { "intake_bytes_total", "Bytes of these.", in.n_bytes },
+        { "intake_refused_total", "Of those, refused as invalid or by a limit of their client.",
+          in.n_refused },
+        { "http_connections_closed_for_room_total", "Idle connections closed for new ones.",
+          h.n_closed_for_room },
+        { "http_connections_refused_total",
+          "Connections refused because all others of their address, or of all, were busy.", h.n_refused },
+        { "tls_handshake_failures_total", "TLS handshakes that failed or timed out.", h.n_tls_failures },
+        { "answers_total", "Requests answered completely.", app->n_answered },
+        { "good_answers_total", "Of those, within --ttft-target and --itl-target.", app->n_good },
+        { "reloads_total", "Reloads of keys and certificates, at SIGHUP.", app->n_reloads },
+        { "reload_failures_total", "Failed reloads, which changed nothing.", app->n_failed_reloads },
+        { "start_time_seconds", "Start of the server, Unix time.", (uint64_t)app->start_time },
+    };
+    const struct figure certificate = { "tls_certificate_end_seconds",
+                                        "End of the server's certificate, Unix time.",
+                                        app->tls ? (uint64_t)tls_end_time(app->tls) : 0 };
     bool ok =
-        add_figure(out, "http_connections", "gauge", "Connections open now.", (double)h.n_open) &&
-        add_figure(out, "http_connections_total", "counter", "Connections accepted.", (double)h.n_accepted) &&
-        add_figure(out, "http_disconnects_total", "counter",
-                   "Clients that disconnected before their reply was complete.", (double)h.n_disconnects) &&
-        add_figure(out, "http_slow_readers_total", "counter", "Clients dropped because they read too slowly.",
-                   (double)h.n_slow_readers) &&
-        add_figure(out, "http_timeouts_total", "counter", "Requests that did not arrive in time.",
-                   (double)h.n_timeouts) &&
-        add_figure(out, "http_evicted_requests_total", "counter",
-                   "Unfinished requests dropped to free memory for others.", (double)h.n_evicted) &&
-        add_figure(out, "http_request_bytes", "gauge",
-                   "Memory of requests that are unfinished or not yet parsed.", (double)h.n_body_bytes) &&
-        add_figure(out, "intake_waiting", "gauge", "Tasks that wait for an intake thread.",
-                   (double)in.n_waiting) &&
-        add_figure(out, "intake_running", "gauge", "Tasks on the intake threads.", (double)in.n_running) &&
-        add_figure(out, "intake_requests_total", "counter", "Requests whose body was parsed.",
-                   (double)in.n_read) &&
-        add_figure(out, "intake_bytes_total", "counter", "Bytes of these.", (double)in.n_bytes) &&
-        add_figure(out, "intake_refused_total", "counter",
-                   "Of those, refused as invalid or by a limit of their client.", (double)in.n_refused) &&
-        add_figure(out, "http_connections_closed_for_room_total", "counter",
-                   "Idle connections closed for new ones.", (double)h.n_closed_for_room) &&
-        add_figure(out, "http_connections_refused_total", "counter",
-                   "Connections refused because all others of their address, or of all, were busy.",
-                   (double)h.n_refused) &&
-        add_figure(out, "tls_handshake_failures_total", "counter", "TLS handshakes that failed or timed out.",
-                   (double)h.n_tls_failures) &&
-        (!app->tls ||
-         add_figure(out, "tls_certificate_end_seconds", "gauge",
-                    "End of the server's certificate, Unix time.", (double)tls_end_time(app->tls))) &&
-        add_figure(out, "answers_total", "counter", "Requests answered completely.",
-                   (double)app->n_answered) &&
-        add_figure(out, "good_answers_total", "counter", "Of those, within --ttft-target and --itl-target.",
-                   (double)app->n_good) &&
-        add_figure(out, "reloads_total", "counter", "Reloads of keys and certificates, at SIGHUP.",
-                   (double)app->n_reloads) &&
-        add_figure(out, "reload_failures_total", "counter", "Failed reloads, which changed nothing.",
-                   (double)app->n_failed_reloads) &&
-        add_figure(out, "start_time_seconds", "gauge", "Start of the server, Unix time.",
-                   (double)app->start_time) &&
+        add_figures(out, figures, sizeof figures / sizeof *figures) &&
+        (!app->tls || add_figures(out, &certificate, 1)) &&
         buf_add_string(
             out,
             "# HELP tutti_http_requests_total Requests by path and status; 499: the client disconnected.\n"
