@@ -4,10 +4,11 @@
 
 #include "server/http/clients.h"
 #include "server/http/http.h"
-#include "server/http/inbox.h"
+#include "server/inbox.h"
 #include "server/json.h"
 #include "server/server.h"
 
+#include <sys/queue.h>
 #include <time.h>
 
 struct job;
@@ -32,15 +33,15 @@ struct app {
     const char *model_id;
     struct event_base *base;
     struct http *http;
-    struct inbox *inbox;
+    struct mailbox inbox; /* events of the engine */
     struct intake *intake;
     struct keys *keys;         /* NULL: no API key is needed */
     struct keys *metrics_keys; /* NULL: none */
     struct guard *guard;
     struct clients *clients;
-    struct tls *tls;     /* NULL: plain HTTP */
-    struct job *jobs;    /* running jobs */
-    struct steps *steps; /* NULL: that API is off */
+    struct tls *tls;       /* NULL: plain HTTP */
+    LIST_HEAD(, job) jobs; /* running jobs */
+    struct steps *steps;   /* NULL: that API is off */
     struct app_counts counts;
     uint64_t n_reloads, n_failed_reloads;
     uint64_t n_answered, n_good; /* requests answered completely; of those, within the latency targets */
@@ -78,13 +79,8 @@ int app_max_context(struct app *app);       /* tokens of one sequence */
 
 /* Writes an API's error reply; job may be NULL. */
 typedef void fail_fn(struct app *app, struct job *job, struct http_conn *conn, const struct tutti_error *err);
-fail_fn openai_fail, tgi_fail, llm_serving_fail;
 
 /* The routes. */
-void chat_request(struct app *app, struct http_conn *conn);
-void responses_request(struct app *app, struct http_conn *conn);
-void completion_request(struct app *app, struct http_conn *conn);
-void embedding_request(struct app *app, struct http_conn *conn);
 void models_request(struct app *app, struct http_conn *conn);
 void tokenizer_info_request(struct app *app, struct http_conn *conn);
 void tokenize_request(struct app *app, struct http_conn *conn);
@@ -92,13 +88,7 @@ void detokenize_request(struct app *app, struct http_conn *conn);
 void metrics_request(struct app *app, struct http_conn *conn);
 void page_request(struct app *app, struct http_conn *conn);
 bool page_has(const char *path);
-void tgi_request(struct app *app, struct http_conn *conn);
-void tgi_stream_request(struct app *app, struct http_conn *conn);
-void tgi_compat_request(struct app *app, struct http_conn *conn);
 void tgi_info_request(struct app *app, struct http_conn *conn);
-void llm_serving_request(struct app *app, struct http_conn *conn);
-void llm_serving_whole_request(struct app *app, struct http_conn *conn);
-void llm_serving_stream_request(struct app *app, struct http_conn *conn);
 void llm_serving_batch_request(struct app *app, struct http_conn *conn);
 void llm_serving_queue_request(struct app *app, struct http_conn *conn);
 void llm_serving_info_request(struct app *app, struct http_conn *conn);

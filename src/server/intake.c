@@ -3,11 +3,8 @@
 #include "base/system/clock.h"
 #include "server/job.h"
 
-#include <event2/event.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 enum {
     INTAKE_THREADS = 2,
@@ -19,10 +16,8 @@ enum {
 
 struct intake {
     struct workers *workers;
-    _Atomic(struct intake_task *) top; /* the task completed last */
+    struct mailbox completed;
     atomic_bool is_closing;
-    int wake_fd;
-    struct event *wake;
     struct intake_counts counts; /* the part that the loop counts */
 };
 
@@ -42,18 +37,6 @@ static void task_free(struct intake_task *task)
 
 /* ---- intake threads ---- */
 
-static void task_push(struct intake *intake, struct intake_task *task)
-{
-    struct intake_task *top = atomic_load_explicit(&intake->top, memory_order_relaxed);
-    do
-        task->next = top;
-    while (!atomic_compare_exchange_weak_explicit(&intake->top, &top, task, memory_order_release,
-                                                  memory_order_relaxed));
-    uint64_t one = 1;
-    if (!top && write(intake->wake_fd, &one, sizeof one) < 0)
-        return; /* fails only if the counter is full: then the loop is awake */
-}
-
 static void work(void *user, struct work_item *item)
 {
     struct intake *intake = user;
@@ -67,7 +50,7 @@ static void work(void *user, struct work_item *item)
         task->route->read(task);
     if (task->status != TUTTI_OK)
         api_request_clear(&task->req); /* on the worker, because a large tree takes long to free */
-    task_push(intake, task);
+    mailbox_send(&intake->completed, &task->mail);
 }
 
 /* ---- server thread ---- */
@@ -93,8 +76,10 @@ static void task_charge(struct intake *intake, const struct intake_task *task)
     tutti_engine_charge(app->engine, task->owner, n_tokens);
 }
 
-static void intake_finish(struct intake *intake, struct intake_task *task)
+static void intake_finish(void *user, struct mail *mail)
 {
+    struct intake *intake = user;
+    struct intake_task *task = (struct intake_task *)(void *)mail;
     struct http_conn *conn = task->conn;
     if (task->user) {
         task->route->done(task, NULL);
@@ -155,28 +140,6 @@ struct http_body *intake_take_memory(struct intake_task *task)
     return memory;
 }
 
-static void intake_on_wake(evutil_socket_t fd, short what, void *arg)
-{
-    struct intake *intake = arg;
-    uint64_t count;
-    (void)what;
-    if (read(fd, &count, sizeof count) < 0)
-        return;
-    struct intake_task *newest = atomic_exchange_explicit(&intake->top, NULL, memory_order_acquire),
-                       *oldest = NULL;
-    while (newest) {
-        struct intake_task *next = newest->next;
-        newest->next = oldest;
-        oldest = newest;
-        newest = next;
-    }
-    while (oldest) {
-        struct intake_task *task = oldest;
-        oldest = task->next;
-        intake_finish(intake, task);
-    }
-}
-
 /* Copies path and agent, because the connection may be gone while the body is parsed. */
 static bool copy_head(struct intake_task *task, const struct http_head *head)
 {
@@ -198,16 +161,18 @@ void intake_start(struct app *app, struct http_conn *conn, const struct intake_r
     struct tutti_error err;
     const struct client *client = app_client(app, conn);
     struct intake_task *task = calloc(1, sizeof *task);
-    if (task && copy_head(task, http_request_head(conn))) {
+    if (task && copy_head(task, &http_request(conn)->head)) {
         task->app = app;
         task->conn = conn;
         task->owner = client ? client->id : 0;
         snprintf(task->client, sizeof task->client, "%s", client ? client->name : "");
         task->route = route;
         task->api = api;
-        task->body.text = http_request_body(conn, &task->body.n_bytes);
-        task->item.cost = task->body.n_bytes + LEAST_COST;
         task->memory = http_take_body(conn);
+        const struct buf *bytes = task->memory ? &task->memory->bytes : NULL;
+        task->body.text = bytes && bytes->bytes ? bytes->bytes : "";
+        task->body.n_bytes = bytes ? bytes->n_bytes : 0;
+        task->item.cost = task->body.n_bytes + LEAST_COST;
         http_on_abort(conn, intake_on_abort, task);
         if (workers_add(app->intake->workers, task->owner, &task->item))
             return;
@@ -254,13 +219,7 @@ enum tutti_status intake_new(struct intake **out, struct event_base *base, struc
     struct intake *intake = calloc(1, sizeof *intake);
     if (!intake)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the server");
-    intake->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    intake->wake = intake->wake_fd < 0
-                       ? NULL
-                       : event_new(base, intake->wake_fd, EV_READ | EV_PERSIST, intake_on_wake, intake);
-    enum tutti_status st = TUTTI_OK;
-    if (!intake->wake || event_add(intake->wake, NULL))
-        st = error_set(err, TUTTI_E_MEMORY, "out of event descriptors");
+    enum tutti_status st = mailbox_open(&intake->completed, base, intake_finish, intake, err);
     const struct workers_options options = {
         .name = "tutti-intake", .n_threads = INTAKE_THREADS, .work = work, .user = intake
     };
@@ -280,14 +239,10 @@ void intake_free(struct intake *intake)
         return;
     atomic_store(&intake->is_closing, true);
     workers_free(intake->workers);
-    struct intake_task *next;
-    for (struct intake_task *task = atomic_load(&intake->top); task; task = next) {
-        next = task->next;
-        task_free(task);
+    for (struct mail *mail = mailbox_take(&intake->completed), *next; mail; mail = next) {
+        next = mail->next;
+        task_free((struct intake_task *)(void *)mail);
     }
-    if (intake->wake)
-        event_free(intake->wake);
-    if (intake->wake_fd >= 0)
-        close(intake->wake_fd);
+    mailbox_close(&intake->completed);
     free(intake);
 }

@@ -36,8 +36,8 @@ struct intake_body {
 };
 
 struct intake_task {
+    struct mail mail; /* to the loop, when it is completed */
     struct work_item item;
-    struct intake_task *next; /* in the list of completed tasks */
     struct app *app;
     struct http_conn *conn;           /* loop; NULL: the client has disconnected */
     atomic_bool is_unwanted;          /* the client has disconnected: skip the work */

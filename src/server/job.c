@@ -37,11 +37,8 @@ static void drop_values(struct job *job)
 
 static void job_free(struct job *job)
 {
-    if (job->link) {
-        *job->link = job->next;
-        if (job->next)
-            job->next->link = job->link;
-    }
+    if (job->link.le_prev)
+        LIST_REMOVE(job, link);
     for (size_t i = job->n_submitted; job->client && job->subs && i < job->req.n_prompts; i++)
         client_charge(job->client, -job->subs[i].n_charged); /* refunds prompts that were never submitted */
     uint64_t owner = owner_of(job);
@@ -441,9 +438,10 @@ static void read_letters(struct job *job)
     job_free(job);
 }
 
-void job_take_event(void *user, struct inbox_event *item)
+void job_take_event(void *user, struct mail *mail)
 {
     (void)user;
+    struct inbox_event *item = (struct inbox_event *)(void *)mail;
     struct job *job = item->submission->job;
     item->next = NULL;
     if (job->first_event)
@@ -476,7 +474,7 @@ static struct job *job_new(struct app *app, const char *name, const struct job_a
     job->choices = calloc(job->n_choices, sizeof *job->choices);
     bool ok = job->subs && job->choices;
     for (size_t i = 0; ok && i < job->req.n_prompts; i++) {
-        job->subs[i] = (struct submission){ .job = job, .inbox = app->inbox, .index = i };
+        job->subs[i] = (struct submission){ .job = job, .inbox = &app->inbox, .index = i };
         job->subs[i].copies_tokens = job->req.logprobs || job->req.scores;
         job->subs[i].spare = calloc(1, sizeof(struct inbox_event));
         ok = job->subs[i].spare;
@@ -515,7 +513,7 @@ static struct job *job_begin(struct job *job, const struct http_conn *conn, stru
 {
     struct app *app = job->app;
     if (conn && !app->options->shares_cache)
-        job->tenant = http_tenant(conn);
+        job->tenant = http_request(conn)->tenant;
     enum tutti_status st = conn ? enter(job, conn, err) : TUTTI_OK;
     if (st == TUTTI_OK)
         st = submit_some(job, err);
@@ -523,11 +521,7 @@ static struct job *job_begin(struct job *job, const struct http_conn *conn, stru
         job_free(job);
         return NULL;
     }
-    job->next = app->jobs;
-    job->link = &app->jobs;
-    if (job->next)
-        job->next->link = &job->next;
-    app->jobs = job;
+    LIST_INSERT_HEAD(&app->jobs, job, link);
     if (st == TUTTI_OK)
         return job;
     job_drop(job); /* it is freed when the prompts have ended that were submitted before one was refused */
@@ -539,7 +533,7 @@ struct job *job_open(struct app *app, const struct http_conn *conn, const struct
 {
     if (app_find_model(app, req->model, &req->adapter, err) != TUTTI_OK)
         return NULL;
-    struct job *job = job_new(app, http_request_id(conn) + strlen("req_"), api, req, user, err);
+    struct job *job = job_new(app, http_request(conn)->id + strlen("req_"), api, req, user, err);
     return job ? job_begin(job, conn, err) : NULL;
 }
 
@@ -599,7 +593,8 @@ void job_start(struct app *app, struct http_conn *conn, const struct job_api *ap
 
 void job_stop_all(struct app *app)
 {
-    for (struct job *job = app->jobs; job; job = job->next)
+    struct job *job;
+    LIST_FOREACH (job, &app->jobs, link)
         cancel_all(job);
 }
 

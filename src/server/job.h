@@ -69,7 +69,7 @@ struct job_sink {
 
 struct job {
     struct app *app;
-    struct job *next, **link;
+    LIST_ENTRY(job) link;   /* in app->jobs, once it has submitted a prompt */
     struct http_conn *conn; /* NULL: the reply is complete, or the client has disconnected */
     const struct job_api *api;
     void *user; /* for the API */
@@ -113,8 +113,8 @@ void job_drop(struct job *job);
 /* Cancels every job; clients get the error that the server stops. */
 void job_stop_all(struct app *app);
 
-/* The callback of the inbox; user: struct app. */
-void job_take_event(void *app, struct inbox_event *item);
+/* Reads app->inbox; user: struct app. */
+void job_take_event(void *app, struct mail *mail);
 
 /* Tokens and times for the access log; "" if there are none. */
 void job_describe(const struct job *job, char *out, size_t n_bytes);

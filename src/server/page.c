@@ -21,8 +21,8 @@ bool page_has(const char *path)
 void page_request(struct app *app, struct http_conn *conn)
 {
     (void)app;
-    const struct page_file *file = page_find(http_request_head(conn)->path);
-    const char *known = http_head_find(http_request_head(conn), "If-None-Match");
+    const struct page_file *file = page_find(http_request(conn)->head.path);
+    const char *known = http_head_find(&http_request(conn)->head, "If-None-Match");
     http_header(conn, "ETag", file->etag);
     http_header(conn, "Cache-Control", "no-cache");
     /* Only files of this server: model output can neither run a script nor contact another host. */

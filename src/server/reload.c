@@ -3,19 +3,16 @@
 #include "base/system/thread.h"
 #include "server/app.h"
 
-#include <event2/event.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 struct reload {
     const struct server_options *options;
     void (*done)(void *user, enum tutti_status st, struct key_files *files, const struct tutti_error *err);
     void *user;
-    int wake_fd;
-    struct event *wake;
+    struct mailbox inbox; /* of the thread's message that it has read the files */
+    struct mail mail;
     pthread_t thread;
     bool is_reading, again; /* again: reload once more, because a reload was requested meanwhile */
     /* Owned by the thread until the loop has joined it. */
@@ -49,20 +46,15 @@ void key_files_close(struct key_files *files)
 static void *read_main(void *arg)
 {
     struct reload *reload = arg;
-    uint64_t one = 1;
     reload->status = key_files_read(&reload->files, reload->options, &reload->error);
-    ssize_t written = write(reload->wake_fd, &one, sizeof one);
-    (void)written; /* fails only if the counter is full */
+    mailbox_send(&reload->inbox, &reload->mail);
     return NULL;
 }
 
-static void reload_on_wake(evutil_socket_t fd, short what, void *arg)
+static void reload_on_mail(void *user, struct mail *mail)
 {
-    struct reload *reload = arg;
-    uint64_t count;
-    (void)what;
-    if (read(fd, &count, sizeof count) < 0)
-        return;
+    struct reload *reload = user;
+    (void)mail;
     pthread_join(reload->thread, NULL);
     reload->is_reading = false;
     if (reload->again) {
@@ -100,13 +92,10 @@ enum tutti_status reload_new(struct reload **out, struct event_base *base,
     reload->options = options;
     reload->done = done;
     reload->user = user;
-    reload->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    reload->wake = reload->wake_fd < 0
-                       ? NULL
-                       : event_new(base, reload->wake_fd, EV_READ | EV_PERSIST, reload_on_wake, reload);
-    if (!reload->wake || event_add(reload->wake, NULL)) {
-        reload_free(reload);
-        return error_set(err, TUTTI_E_MEMORY, "out of event descriptors");
+    enum tutti_status st = mailbox_open(&reload->inbox, base, reload_on_mail, reload, err);
+    if (st != TUTTI_OK) {
+        free(reload);
+        return st;
     }
     *out = reload;
     return TUTTI_OK;
@@ -119,9 +108,6 @@ void reload_free(struct reload *reload)
     if (reload->is_reading)
         pthread_join(reload->thread, NULL);
     key_files_close(&reload->files);
-    if (reload->wake)
-        event_free(reload->wake);
-    if (reload->wake_fd >= 0)
-        close(reload->wake_fd);
+    mailbox_close(&reload->inbox);
     free(reload);
 }

@@ -4,7 +4,8 @@
 #include "server/access/guard.h"
 #include "server/access/keys.h"
 #include "server/access/trace.h"
-#include "server/job.h"
+#include "server/openai/openai_reply.h"
+#include "server/other_apis/inputs_request.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -19,45 +20,48 @@ static void health_request(struct app *app, struct http_conn *conn)
         app_reply_json(conn, 200, json_pack("{s:s}", "status", "ok"));
 }
 
-/* A key protects routes that compute or describe the model, as in vLLM. /health and /metrics are
- * for monitoring, and the page prompts for a key itself. */
+enum {
+    /* A key protects routes that compute or describe the model, as in vLLM. /health and /metrics are for
+     * monitoring, and the page prompts for a key itself. */
+    NEEDS_KEY = 1,
+    WORKS = 2, /* uses the engine, so it is refused while draining */
+    JOB = NEEDS_KEY | WORKS,
+};
+
 static const struct route {
     const char *path, *method; /* "{...}" in a path matches one or more bytes */
-    void (*request)(struct app *app, struct http_conn *conn);
-    bool needs_key, works; /* works: uses the engine, so it is refused while draining */
-    unsigned api;          /* enum server_api: only if that API is on; 0: always */
-    /* If the engine's queue is full, refuses the request before its body is read; NULL: the body is
-     * read first. */
-    fail_fn *refuse;
+    void (*request)(struct app *app, struct http_conn *conn); /* NULL: starts a job */
+    /* Of a job. If the engine's queue is full, it is refused before its body is read. */
+    const struct job_api *job;
+    unsigned flags;
+    unsigned api; /* enum server_api: only if that API is on; 0: always */
 } ROUTES[] = {
-    { "/v1/chat/completions", "POST", chat_request, true, true, 0, openai_fail },
-    { "/v1/completions", "POST", completion_request, true, true, 0, openai_fail },
-    { "/v1/responses", "POST", responses_request, true, true, 0, openai_fail },
-    { "/v1/embeddings", "POST", embedding_request, true, true, 0, openai_fail },
-    { "/v1/models", "GET", models_request, true, false, 0, NULL },
-    { "/v1/models/{id}", "GET", models_request, true, false, 0, NULL },
-    { "/tokenize", "POST", tokenize_request, true, true, 0, NULL },
-    { "/tokenizer_info", "GET", tokenizer_info_request, true, false, 0, NULL },
-    { "/detokenize", "POST", detokenize_request, true, true, 0, NULL },
-    { "/health", "GET", health_request, false, false, 0, NULL },
-    { "/metrics", "GET", metrics_request, false, false, 0, NULL },
-    { "/generate", "POST", tgi_request, true, true, SERVER_API_TGI, tgi_fail },
-    { "/generate_stream", "POST", tgi_stream_request, true, true, SERVER_API_TGI, tgi_fail },
-    { "/info", "GET", tgi_info_request, true, false, SERVER_API_TGI, NULL },
-    { "/", "POST", tgi_compat_request, true, true, SERVER_API_TGI, tgi_fail },
-    { "/models/{name}/generate", "POST", llm_serving_whole_request, true, true, SERVER_API_LLM_SERVING,
-      llm_serving_fail },
-    { "/models/{name}/generate_stream", "POST", llm_serving_stream_request, true, true,
-      SERVER_API_LLM_SERVING, llm_serving_fail },
-    { "/models/{name}", "POST", llm_serving_request, true, true, SERVER_API_LLM_SERVING, llm_serving_fail },
-    { "/serving/get_bs", "GET", llm_serving_batch_request, true, false, SERVER_API_LLM_SERVING, NULL },
-    { "/serving/get_request_numbers", "GET", llm_serving_queue_request, true, false, SERVER_API_LLM_SERVING,
-      NULL },
-    { "/serving/get_serverd_model_info", "GET", llm_serving_info_request, true, false, SERVER_API_LLM_SERVING,
-      NULL },
-    { "/llm/generate", "POST", step_request, true, false, SERVER_API_STEP,
-      NULL },                                            /* refuses new chats itself */
-    { "/", "GET", page_request, false, false, 0, NULL }, /* and every other file of the page */
+    { "/v1/chat/completions", "POST", NULL, &OPENAI_CHAT.job, JOB, 0 },
+    { "/v1/completions", "POST", NULL, &OPENAI_COMPLETIONS.job, JOB, 0 },
+    { "/v1/responses", "POST", NULL, &OPENAI_RESPONSES, JOB, 0 },
+    { "/v1/embeddings", "POST", NULL, &OPENAI_EMBEDDINGS, JOB, 0 },
+    { "/v1/models", "GET", models_request, NULL, NEEDS_KEY, 0 },
+    { "/v1/models/{id}", "GET", models_request, NULL, NEEDS_KEY, 0 },
+    { "/tokenize", "POST", tokenize_request, NULL, NEEDS_KEY | WORKS, 0 },
+    { "/tokenizer_info", "GET", tokenizer_info_request, NULL, NEEDS_KEY, 0 },
+    { "/detokenize", "POST", detokenize_request, NULL, NEEDS_KEY | WORKS, 0 },
+    { "/health", "GET", health_request, NULL, 0, 0 },
+    { "/metrics", "GET", metrics_request, NULL, 0, 0 },
+    { "/generate", "POST", NULL, &TGI, JOB, SERVER_API_TGI },
+    { "/generate_stream", "POST", NULL, &TGI, JOB, SERVER_API_TGI },
+    { "/info", "GET", tgi_info_request, NULL, NEEDS_KEY, SERVER_API_TGI },
+    { "/", "POST", NULL, &TGI, JOB, SERVER_API_TGI },
+    { "/models/{name}/generate", "POST", NULL, &LLM_SERVING, JOB, SERVER_API_LLM_SERVING },
+    { "/models/{name}/generate_stream", "POST", NULL, &LLM_SERVING, JOB, SERVER_API_LLM_SERVING },
+    { "/models/{name}", "POST", NULL, &LLM_SERVING, JOB, SERVER_API_LLM_SERVING },
+    { "/serving/get_bs", "GET", llm_serving_batch_request, NULL, NEEDS_KEY, SERVER_API_LLM_SERVING },
+    { "/serving/get_request_numbers", "GET", llm_serving_queue_request, NULL, NEEDS_KEY,
+      SERVER_API_LLM_SERVING },
+    { "/serving/get_serverd_model_info", "GET", llm_serving_info_request, NULL, NEEDS_KEY,
+      SERVER_API_LLM_SERVING },
+    { "/llm/generate", "POST", step_request, NULL, NEEDS_KEY,
+      SERVER_API_STEP },                      /* refuses new chats itself */
+    { "/", "GET", page_request, NULL, 0, 0 }, /* and every other file of the page */
 };
 
 enum { N_ROUTES = sizeof ROUTES / sizeof *ROUTES, PAGE_ROUTE = N_ROUTES - 1 };
@@ -128,20 +132,22 @@ struct client *app_client(struct app *app, const struct http_conn *conn)
     uint64_t now_us = clock_now_us();
     char address[80];
     if (app->keys)
-        return *http_caller(conn) ? clients_get(app->clients, http_caller(conn),
-                                                keys_limits(app->keys, http_caller(conn)), now_us)
-                                  : NULL;
-    client_name_address(address, sizeof address, http_request_peer(conn));
+        return *http_request(conn)->caller
+                   ? clients_get(app->clients, http_request(conn)->caller,
+                                 keys_limits(app->keys, http_request(conn)->caller), now_us)
+                   : NULL;
+    client_name_address(address, sizeof address, http_request(conn)->peer);
     return clients_get(app->clients, address, &defaults, now_us);
 }
 
 static void write_limits(struct app *app, struct http_conn *conn)
 {
-    const struct http_head *head = http_request_head(conn);
+    const struct http_head *head = &http_request(conn)->head;
     int index = route_find(app, head->path, head->method);
     bool has_limits = app->keys || app->options->tokens_per_minute > 0;
-    struct client *client = has_limits && index < N_ROUTES && ROUTES[index].needs_key ? app_client(app, conn)
-                                                                                      : NULL;
+    struct client *client = has_limits && index < N_ROUTES && (ROUTES[index].flags & NEEDS_KEY)
+                                ? app_client(app, conn)
+                                : NULL;
     if (client)
         client_write_headers(client, conn, clock_now_us());
 }
@@ -223,7 +229,7 @@ bool app_check_model(struct app *app, struct http_conn *conn, const char *model,
 
 static void reply_preflight(struct app *app, struct http_conn *conn, const struct route *route)
 {
-    const struct http_head *head = http_request_head(conn);
+    const struct http_head *head = &http_request(conn)->head;
     const char *headers = http_head_find(head, "Access-Control-Request-Headers");
     char methods[64];
     snprintf(methods, sizeof methods, "%s, OPTIONS", route ? route->method : "GET, POST");
@@ -238,7 +244,7 @@ static void reply_preflight(struct app *app, struct http_conn *conn, const struc
 
 static bool has_key(const struct app *app, struct http_conn *conn)
 {
-    const char *name = keys_find(app->keys, http_head_find(http_request_head(conn), "Authorization"));
+    const char *name = keys_find(app->keys, http_head_find(&http_request(conn)->head, "Authorization"));
     if (name)
         http_set_caller(conn, name, keys_tenant(app->keys, name));
     return name != NULL;
@@ -250,7 +256,7 @@ static enum tutti_status check_room(struct app *app, struct http_conn *conn, str
 {
     enum { BYTES_PER_TOKEN = 4 }; /* of the body; only for Retry-After */
     struct client *client = app_client(app, conn);
-    int64_t n_tokens = (int64_t)(http_request_head(conn)->n_body_bytes / BYTES_PER_TOKEN) + 1;
+    int64_t n_tokens = (int64_t)(http_request(conn)->head.n_body_bytes / BYTES_PER_TOKEN) + 1;
     if (!client)
         return TUTTI_OK;
     enum tutti_status st = client_check(client, n_tokens, clock_now_us(), err);
@@ -270,10 +276,10 @@ static bool has_needless_body(const struct http_head *head)
  * this client may; else the reason. */
 static const char *refuse_metrics(const struct app *app, const struct http_conn *conn)
 {
-    const char *authorization = http_head_find(http_request_head(conn), "Authorization");
+    const char *authorization = http_head_find(&http_request(conn)->head, "Authorization");
     if (app->metrics_keys)
         return keys_find(app->metrics_keys, authorization) ? NULL : "metrics need a key of --metrics-key";
-    if (app->keys && http_request_service(conn) != HTTP_SERVICE_METRICS)
+    if (app->keys && http_request(conn)->service != HTTP_SERVICE_METRICS)
         return "with API keys, metrics need a key of their own: start the server with --metrics-key FILE, or "
                "with --metrics-listen ADDRESS";
     return NULL;
@@ -283,21 +289,22 @@ static const char *refuse_metrics(const struct app *app, const struct http_conn 
 static bool serves_route(const struct app *app, const struct http_conn *conn, const struct route *route)
 {
     bool is_figures = route->request == metrics_request;
-    return http_request_service(conn) == HTTP_SERVICE_METRICS ? is_figures || route->request == health_request
-                                                              : !is_figures || !app->options->metrics_listen;
+    return http_request(conn)->service == HTTP_SERVICE_METRICS
+               ? is_figures || route->request == health_request
+               : !is_figures || !app->options->metrics_listen;
 }
 
 void route_head(void *user, struct http_conn *conn)
 {
     struct app *app = user;
-    const struct http_head *head = http_request_head(conn);
+    const struct http_head *head = &http_request(conn)->head;
     struct tutti_error err;
     int index = route_find(app, head->path, head->method);
     const struct route *route = index < N_ROUTES ? &ROUTES[index] : NULL;
     const char *refusal = NULL;
     if (route && !serves_route(app, conn, route))
         route = NULL;
-    if (has_needless_body(head) || (route && !route->needs_key))
+    if (has_needless_body(head) || (route && !(route->flags & NEEDS_KEY)))
         http_close_after_body(conn);
     if (guard_check(app->guard, conn, app->keys != NULL, &err) != TUTTI_OK) {
         app_reply_error(conn, 403, "forbidden", &err);
@@ -325,26 +332,30 @@ void route_head(void *user, struct http_conn *conn)
         error_set(&err, TUTTI_E_ARGUMENT, "%s", refusal);
         http_header(conn, "WWW-Authenticate", "Bearer");
         app_reply_error(conn, 401, "invalid_api_key", &err);
-    } else if (route->needs_key && app->keys && !has_key(app, conn)) {
+    } else if ((route->flags & NEEDS_KEY) && app->keys && !has_key(app, conn)) {
         error_set(&err, TUTTI_E_ARGUMENT,
                   http_head_find(head, "Authorization")
                       ? "Incorrect API key provided"
                       : "You did not provide an API key: expected the header Authorization: Bearer KEY");
         http_header(conn, "WWW-Authenticate", "Bearer");
         app_reply_error(conn, 401, "invalid_api_key", &err);
-    } else if (route->works && app->is_draining) {
+    } else if ((route->flags & WORKS) && app->is_draining) {
         error_set(&err, TUTTI_E_CLOSED, "the server is shutting down");
         app_reply_error(conn, 503, NULL, &err);
-    } else if (route->refuse && check_room(app, conn, &err) != TUTTI_OK) {
-        route->refuse(app, NULL, conn, &err);
+    } else if (route->job && check_room(app, conn, &err) != TUTTI_OK) {
+        route->job->fail(app, NULL, conn, &err);
     }
 }
 
 void route_request(void *user, struct http_conn *conn)
 {
     struct app *app = user;
-    const struct http_head *head = http_request_head(conn);
-    ROUTES[route_find(app, head->path, head->method)].request(app, conn);
+    const struct http_head *head = &http_request(conn)->head;
+    const struct route *route = &ROUTES[route_find(app, head->path, head->method)];
+    if (route->job)
+        job_start(app, conn, route->job);
+    else
+        route->request(app, conn);
 }
 
 /* ---- headers, log and counts of every reply ---- */
@@ -383,7 +394,7 @@ static int series_of(int route)
 void route_done(void *user, struct http_conn *conn, int status, bool is_complete)
 {
     struct app *app = user;
-    const struct http_head *head = http_request_head(conn);
+    const struct http_head *head = &http_request(conn)->head;
     if (!is_complete)
         status = STATUS_CLIENT_GONE;
     int column = 0;

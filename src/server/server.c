@@ -110,7 +110,7 @@ static void on_drain(evutil_socket_t fd, short what, void *arg)
     (void)fd, (void)what;
     bool late = clock_now_us() >= server->drain_end_us;
     bool is_idle = !http_is_busy(server->app.http) && steps_n_awaited(server->app.steps, clock_now_us()) == 0;
-    if (!server->app.jobs && (late || is_idle)) {
+    if (LIST_EMPTY(&server->app.jobs) && (late || is_idle)) {
         event_base_loopbreak(server->app.base);
         return;
     }
@@ -359,7 +359,7 @@ static enum tutti_status open_all(struct server *server, struct tutti_error *err
     if (st == TUTTI_OK)
         st = open_files(app, err);
     if (st == TUTTI_OK)
-        st = inbox_new(&app->inbox, app->base, job_take_event, app, err);
+        st = mailbox_open(&app->inbox, app->base, job_take_event, app, err);
     if (st == TUTTI_OK)
         st = intake_new(&app->intake, app->base, err);
     if (st == TUTTI_OK)
@@ -432,7 +432,7 @@ void server_close(struct server *server)
     intake_free(server->app.intake);
     http_free(server->app.http);
     steps_free(server->app.steps);
-    inbox_free(server->app.inbox);
+    mailbox_close(&server->app.inbox);
     clients_free(server->app.clients);
     guard_free(server->app.guard);
     if (server->sigterm)

@@ -227,7 +227,7 @@ static void start(void)
     app.engine = (tutti_engine *)(void *)&app; /* never looked at: the functions above take its place */
     app.base = event_base_new();
     if (!app.base || clients_new(&app.clients, &err) != TUTTI_OK ||
-        inbox_new(&app.inbox, app.base, job_take_event, &app, &err) != TUTTI_OK ||
+        mailbox_open(&app.inbox, app.base, job_take_event, &app, &err) != TUTTI_OK ||
         guard_new(&app.guard, &options, true, &err) != TUTTI_OK ||
         intake_new(&app.intake, app.base, &err) != TUTTI_OK ||
         http_new(&app.http, app.base, &http_options, &err) != TUTTI_OK)
@@ -357,7 +357,7 @@ int served_send(const uint8_t *bytes, size_t n_bytes, size_t n_part)
     settle(-1, &replies);
     struct http_counts counts;
     http_counts(app.http, &counts);
-    assert(!app.jobs && counts.n_open == 0);
+    assert(LIST_EMPTY(&app.jobs) && counts.n_open == 0);
     steps_free(app.steps);
     app.steps = NULL;
     for (size_t at = 0; at < replies.n_bytes;)

@@ -48,20 +48,20 @@ static void add_job(struct fields *fields, const struct job *job)
 static void log_for_machines(const struct http_conn *conn, int status, const struct trace *trace,
                              uint64_t took_us)
 {
-    const struct http_head *head = http_request_head(conn);
+    const struct http_head *head = &http_request(conn)->head;
     char method[METHOD_CHARS + 1], path[PATH_CHARS + 1];
     struct fields fields = { .n = 0 };
     snprintf(method, sizeof method, "%s", head->method ? head->method : "");
     snprintf(path, sizeof path, "%s", head->path ? head->path : "");
-    fields_add_text(&fields, "request_id", http_request_id(conn));
-    fields_add_text(&fields, "client", http_request_peer(conn));
-    fields_add_text(&fields, "key", http_caller(conn));
+    fields_add_text(&fields, "request_id", http_request(conn)->id);
+    fields_add_text(&fields, "client", http_request(conn)->peer);
+    fields_add_text(&fields, "key", http_request(conn)->caller);
     fields_add_text(&fields, "method", method);
     fields_add_text(&fields, "path", path);
     fields_add_number(&fields, "status", status);
     fields_add_number(&fields, "duration_ms", milliseconds(took_us));
-    if (http_data(conn))
-        add_job(&fields, http_data(conn));
+    if (http_request(conn)->data)
+        add_job(&fields, http_request(conn)->data);
     if (trace) {
         fields_add_text(&fields, "trace_id", trace->trace_id);
         fields_add_text(&fields, "span_id", trace->span_id);
@@ -72,8 +72,8 @@ static void log_for_machines(const struct http_conn *conn, int status, const str
 
 void access_log(const struct http_conn *conn, int status, bool is_complete)
 {
-    const struct http_head *head = http_request_head(conn);
-    uint64_t took_us = clock_now_us() - http_request_start_us(conn);
+    const struct http_head *head = &http_request(conn)->head;
+    uint64_t took_us = clock_now_us() - http_request(conn)->start_us;
     struct trace found;
     const struct trace *trace = trace_find(&found, conn) ? &found : NULL;
     char tokens[256] = "";
@@ -81,11 +81,11 @@ void access_log(const struct http_conn *conn, int status, bool is_complete)
         log_for_machines(conn, status, trace, took_us);
         return;
     }
-    if (http_data(conn))
-        job_describe(http_data(conn), tokens, sizeof tokens);
-    log_info("%s %s \"%.*s %.*s\" %d %s%.1f ms%s%s%s%s%s", http_request_peer(conn), http_request_id(conn),
+    if (http_request(conn)->data)
+        job_describe(http_request(conn)->data, tokens, sizeof tokens);
+    log_info("%s %s \"%.*s %.*s\" %d %s%.1f ms%s%s%s%s%s", http_request(conn)->peer, http_request(conn)->id,
              METHOD_CHARS, head->method ? head->method : "-", PATH_CHARS, head->path ? head->path : "-",
              status, is_complete ? "" : "client gone after ", (double)took_us / 1e3, tokens,
-             *http_caller(conn) ? " key=" : "", http_caller(conn), trace ? " trace=" : "",
+             *http_request(conn)->caller ? " key=" : "", http_request(conn)->caller, trace ? " trace=" : "",
              trace ? trace->trace_id : "");
 }

@@ -120,11 +120,11 @@ static bool is_host_allowed(const struct guard *guard, const struct authority *h
 static enum tutti_status check_host(const struct guard *guard, const struct http_conn *conn,
                                     struct tutti_error *err)
 {
-    const char *text = http_request_head(conn)->host;
+    const char *text = http_request(conn)->head.host;
     struct authority host;
     /* Browsers always send Host, so a request without it is from another program. Pages cannot
      * reach a Unix socket. */
-    if (!text || !*text || http_request_is_unix(conn))
+    if (!text || !*text || !strcmp(http_request(conn)->peer, "unix"))
         return TUTTI_OK;
     if (authority_read(&host, text) && is_host_allowed(guard, &host))
         return TUTTI_OK;
@@ -187,7 +187,7 @@ enum tutti_status guard_check(const struct guard *guard, const struct http_conn 
     if (!has_keys || guard->options->n_allow_hosts > 0)
         st = check_host(guard, conn, err);
     if (st == TUTTI_OK && !has_keys)
-        st = check_page(guard, http_request_head(conn), err);
+        st = check_page(guard, &http_request(conn)->head, err);
     return st;
 }
 

@@ -32,7 +32,7 @@ bool trace_parse(struct trace *out, const char *value)
 
 bool trace_find(struct trace *out, const struct http_conn *conn)
 {
-    const struct http_head *head = http_request_head(conn);
+    const struct http_head *head = &http_request(conn)->head;
     const char *value = NULL;
     for (int i = 0; i < head->n_headers; i++) {
         if (strcasecmp(head->headers[i].name, "traceparent"))
@@ -43,7 +43,7 @@ bool trace_find(struct trace *out, const struct http_conn *conn)
     }
     if (!value || !trace_parse(out, value))
         return false;
-    snprintf(out->span_id, sizeof out->span_id, "%.16s", http_request_id(conn) + strlen("req_"));
+    snprintf(out->span_id, sizeof out->span_id, "%.16s", http_request(conn)->id + strlen("req_"));
     return true;
 }
 

@@ -14,8 +14,8 @@
 enum { N_BUCKETS = 4096, N_REMEMBERED = 8192 };
 
 struct clients {
-    struct client *buckets[N_BUCKETS];
-    struct client *oldest, *newest; /* clients without running answers */
+    LIST_HEAD(, client) buckets[N_BUCKETS];
+    TAILQ_HEAD(, client) idle; /* without running answers, the oldest first */
     int n_idle;
     uint64_t n_made;
     struct client_counts forgotten; /* totals of forgotten clients */
@@ -31,6 +31,7 @@ enum tutti_status clients_new(struct clients **out, struct tutti_error *err)
         free(clients);
         return error_set(err, TUTTI_E_IO, "the system provides no random numbers");
     }
+    TAILQ_INIT(&clients->idle);
     *out = clients;
     return TUTTI_OK;
 }
@@ -38,8 +39,8 @@ enum tutti_status clients_new(struct clients **out, struct tutti_error *err)
 void clients_free(struct clients *clients)
 {
     for (size_t i = 0; clients && i < N_BUCKETS; i++)
-        for (struct client *client = clients->buckets[i], *next; client; client = next) {
-            next = client->next;
+        for (struct client *client = LIST_FIRST(&clients->buckets[i]), *next; client; client = next) {
+            next = LIST_NEXT(client, link);
             free(client);
         }
     free(clients);
@@ -63,46 +64,41 @@ static void add_counts(struct client_counts *to, const struct client_counts *fro
 
 void clients_count(const struct clients *clients, struct client_counts *out)
 {
+    const struct client *client;
     *out = clients->forgotten;
     for (size_t i = 0; i < N_BUCKETS; i++)
-        for (const struct client *client = clients->buckets[i]; client; client = client->next)
+        LIST_FOREACH (client, &clients->buckets[i], link)
             add_counts(out, &client->counts);
 }
 
 static void leave_idle(struct clients *clients, struct client *client)
 {
-    *(client->older ? &client->older->newer : &clients->oldest) = client->newer;
-    *(client->newer ? &client->newer->older : &clients->newest) = client->older;
-    client->older = client->newer = NULL;
+    TAILQ_REMOVE(&clients->idle, client, idle);
     clients->n_idle--;
 }
 
 static void enter_idle(struct clients *clients, struct client *client)
 {
-    client->older = clients->newest;
-    client->newer = NULL;
-    *(clients->newest ? &clients->newest->newer : &clients->oldest) = client;
-    clients->newest = client;
+    TAILQ_INSERT_TAIL(&clients->idle, client, idle);
     clients->n_idle++;
 }
 
 static void forget_oldest(struct clients *clients)
 {
-    struct client *client = clients->oldest, **at = &clients->buckets[name_bucket(clients, client->name)];
+    struct client *client = TAILQ_FIRST(&clients->idle);
     leave_idle(clients, client);
-    while (*at != client)
-        at = &(*at)->next;
-    *at = client->next;
+    LIST_REMOVE(client, link);
     add_counts(&clients->forgotten, &client->counts);
     free(client);
 }
 
 static struct client *client_find(const struct clients *clients, const char *name)
 {
-    struct client *client = clients->buckets[name_bucket(clients, name)];
-    while (client && strcmp(client->name, name))
-        client = client->next;
-    return client;
+    struct client *client;
+    LIST_FOREACH (client, &clients->buckets[name_bucket(clients, name)], link)
+        if (!strcmp(client->name, name))
+            return client;
+    return NULL;
 }
 
 const struct client *clients_find(const struct clients *clients, const char *name)
@@ -112,10 +108,12 @@ const struct client *clients_find(const struct clients *clients, const char *nam
 
 size_t clients_seen(const struct clients *clients, const char **names, size_t max)
 {
+    const struct client *client;
     size_t n = 0;
     for (size_t i = 0; i < N_BUCKETS; i++)
-        for (const struct client *client = clients->buckets[i]; client && n < max; client = client->next)
-            names[n++] = client->name;
+        LIST_FOREACH (client, &clients->buckets[i], link)
+            if (n < max)
+                names[n++] = client->name;
     return n;
 }
 
@@ -140,9 +138,7 @@ struct client *clients_get(struct clients *clients, const char *name, const stru
             return NULL;
         snprintf(client->name, sizeof client->name, "%s", name);
         client->id = ++clients->n_made;
-        struct client **bucket = &clients->buckets[name_bucket(clients, client->name)];
-        client->next = *bucket;
-        *bucket = client;
+        LIST_INSERT_HEAD(&clients->buckets[name_bucket(clients, client->name)], client, link);
         enter_idle(clients, client);
     } else if (client->n_running == 0) {
         leave_idle(clients, client);

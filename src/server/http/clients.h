@@ -12,6 +12,8 @@
 
 #include "base/error.h"
 
+#include <sys/queue.h>
+
 struct http_conn;
 
 /* Limits of a client. */
@@ -30,8 +32,8 @@ struct client_counts {
 };
 
 struct client {
-    struct client *next;          /* in its bucket */
-    struct client *older, *newer; /* in the list of clients without running answers */
+    LIST_ENTRY(client) link;  /* in its bucket */
+    TAILQ_ENTRY(client) idle; /* in the list of clients without running answers */
     char name[80];
     uint64_t id; /* from 1 on: the owner of its requests */
     struct client_limits limits;
@@ -61,7 +63,7 @@ void clients_count(const struct clients *clients, struct client_counts *out);
 
 /* The name of a client without a key: "192.0.2.1"; of IPv6 its /64 network, "2001:db8:1:2::/64",
  * because one owner usually has all of it. If peer is not an address, the name is peer. peer: as
- * http_request_peer() returns it. */
+ * in struct http_request. */
 void client_name_address(char *name, size_t n_bytes, const char *peer);
 
 /* Admits and charges a request of n_answers with a prompt of about n_prompt tokens. TUTTI_E_BUSY:

@@ -79,16 +79,14 @@ enum tutti_status http_new(struct http **out, struct event_base *base, const str
 static void conn_free(struct http_conn *conn)
 {
     struct http *http = conn->http;
-    *conn->link = conn->next;
-    if (conn->next)
-        conn->next->link = conn->link;
+    LIST_REMOVE(conn, link);
     http->counts.n_open--;
     http_seat_leave(&conn->seat);
     http->n_handshakes -= conn->is_handshaking;
     event_free(conn->timer);
     tls_say_end(conn->bev);
     bufferevent_free(conn->bev);
-    http_head_clear(&conn->head);
+    http_head_clear(&conn->request.head);
     http_body_free(conn->body);
     buf_clear(&conn->extra);
     free(conn);
@@ -98,11 +96,8 @@ void http_free(struct http *http)
 {
     if (!http)
         return;
-    struct http_conn *next;
-    for (struct http_conn *conn = http->conns; conn; conn = next) {
-        next = conn->next;
-        conn_free(conn);
-    }
+    while (!LIST_EMPTY(&http->conns))
+        conn_free(LIST_FIRST(&http->conns));
     if (http->reap)
         event_free(http->reap);
     http_pool_free(http->pool);
@@ -144,8 +139,8 @@ void conn_reap_all(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd, (void)what;
     struct http *http = arg;
-    for (struct http_conn *conn = http->conns, *next; conn; conn = next) {
-        next = conn->next; /* an abort callback cancels requests, but closes no other connection */
+    for (struct http_conn *conn = LIST_FIRST(&http->conns), *next; conn; conn = next) {
+        next = LIST_NEXT(conn, link); /* an abort callback cancels requests, but closes no other connection */
         if (conn->is_doomed)
             conn_close(conn);
     }
@@ -168,7 +163,8 @@ static void set_timer(struct http_conn *conn, int seconds)
 static void probe(struct http_conn *conn)
 {
     conn->probe_us = clock_now_us();
-    if (conn->head.minor >= 1 && !conn->has_begun && !evbuffer_get_length(bufferevent_get_output(conn->bev)))
+    if (conn->request.head.minor >= 1 && !conn->has_begun &&
+        !evbuffer_get_length(bufferevent_get_output(conn->bev)))
         bufferevent_write(conn->bev, "HTTP/1.1 100 Continue\r\n\r\n", 25);
 }
 
@@ -220,17 +216,17 @@ static void rest(struct http_conn *conn)
 /* The reply is complete: goes on to the next request, or ends. */
 void conn_next(struct http_conn *conn)
 {
-    http_head_clear(&conn->head);
-    http_release_body(conn);
+    http_head_clear(&conn->request.head);
+    http_body_free(http_take_body(conn));
     http_seat_rest(&conn->seat, false);
     buf_clear(&conn->extra);
     conn->chunks = (struct http_chunks){ 0 };
     conn->n_scanned = 0;
     conn->aborted = NULL;
-    conn->data = NULL;
+    conn->request.data = NULL;
     conn->status = 0;
-    conn->caller[0] = '\0';
-    conn->tenant = 0;
+    conn->request.caller[0] = '\0';
+    conn->request.tenant = 0;
     conn->has_begun = false;
     rest(conn);
 }
@@ -275,8 +271,8 @@ static bool conn_charge(struct http_conn *conn, size_t n_extra)
     struct http *http = conn->http;
     char name[96];
     if (!conn->body) {
-        snprintf(name, sizeof name, "%s%s", conn->caller[0] ? "key " : "",
-                 conn->caller[0] ? conn->caller : conn->seat.source->name);
+        snprintf(name, sizeof name, "%s%s", conn->request.caller[0] ? "key " : "",
+                 conn->request.caller[0] ? conn->request.caller : conn->seat.source->name);
         conn->body = http_body_new(http->pool, name, conn);
     }
     if (!conn->body) {
@@ -306,8 +302,8 @@ static bool conn_read_head(struct http_conn *conn)
         if (n_two <= 0 || (n_two == 1 && two[0] == '\r'))
             return false;
         conn->state = CONN_HEAD;
-        conn->start_us = clock_now_us();
-        request_id_make(conn->id, sizeof conn->id);
+        conn->request.start_us = clock_now_us();
+        request_id_make(conn->request.id, sizeof conn->request.id);
         set_timer(conn, conn->http->options.header_timeout_s);
     }
     size_t n = evbuffer_get_length(in);
@@ -326,16 +322,17 @@ static bool conn_read_head(struct http_conn *conn)
             conn_charge(conn, n * CHAIN_FACTOR);
         return false;
     }
-    http_release_body(conn); /* the head is complete; its body is charged to the key that the head names */
+    http_body_free(
+        http_take_body(conn)); /* the head is complete; its body is charged to the key that the head names */
     const char *why = "";
     size_t n_head = (size_t)(end - bytes) + 4;
-    int status = http_head_parse(&conn->head, bytes, n_head, &why);
+    int status = http_head_parse(&conn->request.head, bytes, n_head, &why);
     evbuffer_drain(in, n_head);
     if (status) {
         conn_refuse(conn, status, why);
         return false;
     }
-    conn->closes = conn->closes || !conn->head.keep_alive || conn->http->is_leaving;
+    conn->closes = conn->closes || !conn->request.head.keep_alive || conn->http->is_leaving;
     return true;
 }
 
@@ -343,13 +340,13 @@ static bool conn_read_head(struct http_conn *conn)
 static void begin_body(struct http_conn *conn)
 {
     struct http *http = conn->http;
-    bool has_body = conn->head.chunked || conn->head.n_body_bytes > 0;
-    if (conn->head.n_body_bytes > http->options.max_body_bytes) {
+    bool has_body = conn->request.head.chunked || conn->request.head.n_body_bytes > 0;
+    if (conn->request.head.n_body_bytes > http->options.max_body_bytes) {
         char why[160];
         snprintf(
             why, sizeof why,
             "the request's body of %llu bytes is larger than the limit of %zu bytes, which --max-body sets",
-            (unsigned long long)conn->head.n_body_bytes, http->options.max_body_bytes);
+            (unsigned long long)conn->request.head.n_body_bytes, http->options.max_body_bytes);
         conn_refuse(conn, 413, why);
         return;
     }
@@ -358,10 +355,11 @@ static void begin_body(struct http_conn *conn)
         /* A reply now leaves the body unread. A short one is on its way or here, and is skipped, so
          * a refused client keeps its connection. A client that waits for "100 Continue" may send
          * the body or not, so the start of its next request is not known. */
-        bool closes = conn->closes, is_short = !conn->head.chunked && conn->head.n_body_bytes <= SKIP_BYTES &&
-                                               !conn->head.expects_continue;
+        bool closes = conn->closes, is_short = !conn->request.head.chunked &&
+                                               conn->request.head.n_body_bytes <= SKIP_BYTES &&
+                                               !conn->request.head.expects_continue;
         conn_begin_answer(conn);
-        conn->n_unread = is_short ? (size_t)conn->head.n_body_bytes : 0;
+        conn->n_unread = is_short ? (size_t)conn->request.head.n_body_bytes : 0;
         conn->closes = closes || (has_body && !is_short);
         http->options.head(http->options.user, conn);
         if (conn->state != CONN_ANSWER || conn->has_begun)
@@ -376,7 +374,7 @@ static void begin_body(struct http_conn *conn)
     bufferevent_setwatermark(conn->bev, EV_READ, 0, READ_BYTES);
     conn->n_window = 0;
     set_timer(conn, http->options.header_timeout_s);
-    if (conn->head.expects_continue && !evbuffer_get_length(bufferevent_get_input(conn->bev)))
+    if (conn->request.head.expects_continue && !evbuffer_get_length(bufferevent_get_input(conn->bev)))
         bufferevent_write(conn->bev, "HTTP/1.1 100 Continue\r\n\r\n", 25);
 }
 
@@ -398,7 +396,7 @@ static bool read_body(struct http_conn *conn)
     if (!conn->body && !conn_charge(conn, 0))
         return false;
     struct buf *body = &conn->body->bytes;
-    if (conn->head.chunked) {
+    if (conn->request.head.chunked) {
         const char *why = "", *bytes = (const char *)evbuffer_pullup(in, -1);
         size_t n_used = 0;
         int status = 0;
@@ -411,9 +409,9 @@ static bool read_body(struct http_conn *conn)
             return false;
         }
     } else {
-        if (n > conn->head.n_body_bytes - body->n_bytes)
-            n = (size_t)(conn->head.n_body_bytes - body->n_bytes);
-        if (!body_reserve(body, n, conn->head.n_body_bytes)) {
+        if (n > conn->request.head.n_body_bytes - body->n_bytes)
+            n = (size_t)(conn->request.head.n_body_bytes - body->n_bytes);
+        if (!body_reserve(body, n, conn->request.head.n_body_bytes)) {
             conn_refuse(conn, 503, "out of memory");
             return false;
         }
@@ -421,7 +419,8 @@ static bool read_body(struct http_conn *conn)
         body->n_bytes += n;
         body->bytes[body->n_bytes] = '\0';
     }
-    if (conn->head.chunked ? conn->chunks.state == CHUNK_DONE : body->n_bytes == conn->head.n_body_bytes) {
+    if (conn->request.head.chunked ? conn->chunks.state == CHUNK_DONE
+                                   : body->n_bytes == conn->request.head.n_body_bytes) {
         http_body_complete(conn->body);
         return true;
     }
@@ -457,7 +456,7 @@ static void conn_process(struct http_conn *conn)
             else if (conn->state == CONN_IDLE || conn->state == CONN_HEAD)
                 break;
         } else if (conn->state == CONN_BODY) {
-            if ((conn->head.chunked || conn->head.n_body_bytes) && !read_body(conn)) {
+            if ((conn->request.head.chunked || conn->request.head.n_body_bytes) && !read_body(conn)) {
                 if (conn->state == CONN_BODY)
                     break;
                 continue;
@@ -509,7 +508,7 @@ static void on_write(struct bufferevent *bev, void *arg)
 static void drop_handshake(struct http_conn *conn, const char *why)
 {
     conn->http->counts.n_tls_failures++;
-    log_debug("%s: TLS handshake: %s", conn->peer, why);
+    log_debug("%s: TLS handshake: %s", conn->request.peer, why);
     conn_close(conn);
 }
 
@@ -574,9 +573,9 @@ static struct bufferevent *open_socket(struct http *http, int fd)
 /* Handshakes that do not proceed must not block new clients: drops the oldest one. */
 static void drop_oldest_handshake(struct http *http)
 {
-    struct http_conn *oldest = NULL;
-    for (struct http_conn *conn = http->conns; conn; conn = conn->next)
-        oldest = conn->is_handshaking ? conn : oldest; /* new ones are at the front */
+    struct http_conn *oldest = NULL, *conn;
+    LIST_FOREACH (conn, &http->conns, link)
+        oldest = conn->is_handshaking ? conn : oldest;
     if (oldest)
         drop_handshake(oldest, "too many at once");
 }
@@ -682,16 +681,12 @@ void http_accept(struct http *http, int fd, const char *peer, enum http_service 
     conn->http = http;
     conn->bev = bev;
     conn->timer = timer;
-    conn->service = service;
+    conn->request.service = service;
     conn->closes = http->is_leaving;
     conn->is_handshaking = http->options.tls != NULL;
     http->n_handshakes += conn->is_handshaking;
-    snprintf(conn->peer, sizeof conn->peer, "%s", peer);
-    conn->next = http->conns;
-    conn->link = &http->conns;
-    if (conn->next)
-        conn->next->link = &conn->next;
-    http->conns = conn;
+    snprintf(conn->request.peer, sizeof conn->request.peer, "%s", peer);
+    LIST_INSERT_HEAD(&http->conns, conn, link);
     http->counts.n_open++;
     http->counts.n_accepted++;
     struct timeval write_timeout = { .tv_sec = http->options.idle_timeout_s };
@@ -709,8 +704,9 @@ void http_leave(struct http *http)
 
 void http_drain(struct http *http)
 {
+    struct http_conn *conn;
     http_leave(http);
-    for (struct http_conn *conn = http->conns; conn; conn = conn->next) {
+    LIST_FOREACH (conn, &http->conns, link) {
         conn->closes = true;
         if (conn->state == CONN_IDLE && !evbuffer_get_length(bufferevent_get_output(conn->bev)))
             conn_doom(conn);
@@ -719,7 +715,8 @@ void http_drain(struct http *http)
 
 bool http_is_busy(const struct http *http)
 {
-    for (const struct http_conn *conn = http->conns; conn; conn = conn->next)
+    const struct http_conn *conn;
+    LIST_FOREACH (conn, &http->conns, link)
         if (conn->state == CONN_ANSWER || evbuffer_get_length(bufferevent_get_output(conn->bev)) > 0)
             return true;
     return false;

@@ -64,8 +64,7 @@ void http_free(struct http *http); /* closes every connection without further ca
 /* Sets the limit of a body from now on; the memory for all bodies is scaled with it. */
 void http_set_max_body(struct http *http, size_t n_bytes);
 
-/* Takes ownership of an accepted socket. peer is copied: "192.0.2.1:80", "[2001:db8::1]:80", or
- * "unix". */
+/* Takes ownership of an accepted socket. peer is copied: as in struct http_request. */
 void http_accept(struct http *http, int fd, const char *peer, enum http_service service);
 
 /* For a process out of file descriptors: closes the best idle connection. False: all are busy. */
@@ -80,31 +79,32 @@ bool http_is_busy(const struct http *http);
 void http_counts(const struct http *http, struct http_counts *out);
 
 /* ---- the request, valid until the reply is complete ---- */
-const struct http_head *http_request_head(const struct http_conn *conn);
-/* Never NULL. Valid until the body is taken or released, or the reply is complete. */
-const char *http_request_body(const struct http_conn *conn, size_t *n_bytes);
-/* Frees the parsed body; until then it counts against its client's memory. */
-void http_release_body(struct http_conn *conn);
-/* Takes ownership of a body, which may outlive the connection: call http_body_free() on the loop's
- * thread as soon as it is parsed. Its bytes may be read on any thread. NULL: the request has no
- * body. */
-struct http_body *http_take_body(struct http_conn *conn);
-const char *http_request_peer(const struct http_conn *conn);
-enum http_service http_request_service(const struct http_conn *conn);
-bool http_request_is_unix(const struct http_conn *conn);   /* came through a Unix socket */
-const char *http_request_id(const struct http_conn *conn); /* "req_" and 24 hexadecimal digits */
-uint64_t http_request_start_us(const struct http_conn *conn);
 
-/* Sets the client of the request after its key was checked. The name is for logs and limits: cut
- * after 63 bytes; "" until it is set. The tenant owns what the server keeps for the request
- * (keys.h); 0 until it is set. */
+struct http_request {
+    struct http_head head;
+    char id[32];   /* "req_" and 24 hexadecimal digits */
+    char peer[64]; /* of the connection: "192.0.2.1:80", "[2001:db8::1]:80", or "unix" for a Unix socket */
+    enum http_service service;
+    uint64_t start_us;
+    /* Its client, see http_set_caller(). The name is for logs and limits. The tenant owns what the server
+     * keeps for the request (keys.h). */
+    char caller[64];
+    uint64_t tenant;
+    void *data; /* see http_set_data() */
+};
+const struct http_request *http_request(const struct http_conn *conn);
+
+/* Takes ownership of the body, which may outlive the connection: call http_body_free() on the loop's
+ * thread as soon as it is parsed; until then it counts against its client's memory. Its bytes may be
+ * read on any thread. NULL: the request has no body. */
+struct http_body *http_take_body(struct http_conn *conn);
+
+/* Sets the client of the request after its key was checked; the name is cut after 63 bytes. "" and 0
+ * until it is set. */
 void http_set_caller(struct http_conn *conn, const char *name, uint64_t tenant);
-const char *http_caller(const struct http_conn *conn);
-uint64_t http_tenant(const struct http_conn *conn);
 
 /* Data of the handler, for the callback done. */
 void http_set_data(struct http_conn *conn, void *data);
-void *http_data(const struct http_conn *conn);
 
 /* abort is called at most once, if the client disconnects (or is dropped) before the reply is
  * complete; never from within a call below. The connection must not be used after it. NULL: none. */

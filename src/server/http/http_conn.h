@@ -6,6 +6,7 @@
 #include "server/http/http_source.h"
 
 #include <event2/util.h>
+#include <sys/queue.h>
 #include <time.h>
 
 struct bufferevent;
@@ -14,8 +15,8 @@ struct event;
 struct http {
     struct event_base *base;
     struct http_options options;
-    struct http_conn *conns;
-    struct event *reap; /* closes doomed connections when no handler is on the stack */
+    LIST_HEAD(, http_conn) conns; /* the newest is first */
+    struct event *reap;           /* closes doomed connections when no handler is on the stack */
     struct http_counts counts;
     struct http_pool *pool;       /* memory of bodies and unfinished heads */
     struct http_sources *sources; /* of the connections */
@@ -27,7 +28,7 @@ struct http {
 
 struct http_conn {
     struct http *http;
-    struct http_conn *next, **link;
+    LIST_ENTRY(http_conn) link; /* in http->conns */
     struct bufferevent *bev;
     struct event *timer;
     enum {
@@ -44,14 +45,8 @@ struct http_conn {
     bool is_doomed;     /* to be closed by the reaper */
     bool saw_end;       /* the client has shut down its side; it may still read */
     bool is_handshaking;
-    enum http_service service;
     struct http_seat seat;
-    char peer[64];
-
-    char id[32], caller[64];
-    uint64_t tenant;
-    uint64_t start_us;
-    struct http_head head;
+    struct http_request request;
     struct http_body *body; /* or the memory charged for the unfinished head; NULL: none */
     size_t n_window;        /* size of the body at the start of the current timeout */
     uint64_t probe_us;      /* when the server last wrote to a client that has shut down its side */
@@ -62,7 +57,6 @@ struct http_conn {
     struct buf extra; /* added header lines of the reply */
     int status;       /* of the reply; 0: not begun */
     bool has_begun, is_chunked;
-    void *data;
     void (*aborted)(void *user);
     void *aborted_user;
 };

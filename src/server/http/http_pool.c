@@ -12,14 +12,16 @@ enum { N_BUCKETS = 1024, NAME_BYTES = 96, OVERHEAD_BYTES = 512, /* of an empty b
 /* The bodies of one client. It exists while the client has a body. */
 struct http_share {
     struct http_pool *pool;
-    struct http_share *next, **link; /* in its bucket */
-    struct http_body *bodies;
+    LIST_ENTRY(http_share) link; /* in its bucket */
+    LIST_HEAD(, http_body) bodies;
     size_t n_bytes;
     char name[NAME_BYTES];
 };
 
+LIST_HEAD(share_list, http_share);
+
 struct http_pool {
-    struct http_share *buckets[N_BUCKETS];
+    struct share_list buckets[N_BUCKETS];
     size_t n_bytes, max_bytes, max_client_bytes;
     size_t n_bodies;
     uint64_t seed;  /* secret, so that no one can choose names that share a bucket */
@@ -51,7 +53,7 @@ void http_pool_free(struct http_pool *pool)
         free(pool);
 }
 
-static struct http_share **share_bucket(struct http_pool *pool, const char *name)
+static struct share_list *share_bucket(struct http_pool *pool, const char *name)
 {
     return &pool->buckets[hash64_string(pool->seed, name) % N_BUCKETS];
 }
@@ -60,21 +62,17 @@ static struct http_share *share_of(struct http_pool *pool, const char *client)
 {
     char name[NAME_BYTES];
     snprintf(name, sizeof name, "%s", client);
-    struct http_share **bucket = share_bucket(pool, name), *share = *bucket;
-    while (share && strcmp(share->name, name))
-        share = share->next;
-    if (share)
-        return share;
+    struct share_list *bucket = share_bucket(pool, name);
+    struct http_share *share;
+    LIST_FOREACH (share, bucket, link)
+        if (!strcmp(share->name, name))
+            return share;
     share = calloc(1, sizeof *share);
     if (!share)
         return NULL;
     memcpy(share->name, name, sizeof name);
     share->pool = pool;
-    share->next = *bucket;
-    share->link = bucket;
-    if (share->next)
-        share->next->link = &share->next;
-    *bucket = share;
+    LIST_INSERT_HEAD(bucket, share, link);
     return share;
 }
 
@@ -96,11 +94,7 @@ struct http_body *http_body_new(struct http_pool *pool, const char *client, void
     }
     body->share = share;
     body->user = user;
-    body->next = share->bodies;
-    body->link = &share->bodies;
-    if (body->next)
-        body->next->link = &body->next;
-    share->bodies = body;
+    LIST_INSERT_HEAD(&share->bodies, body, link);
     pool->n_bodies++;
     pool_charge(body, OVERHEAD_BYTES);
     return body;
@@ -113,15 +107,11 @@ void http_body_free(struct http_body *body)
     struct http_share *share = body->share;
     struct http_pool *pool = share->pool;
     pool_charge(body, 0);
-    *body->link = body->next;
-    if (body->next)
-        body->next->link = body->link;
+    LIST_REMOVE(body, link);
     buf_clear(&body->bytes);
     free(body);
-    if (!share->bodies) {
-        *share->link = share->next;
-        if (share->next)
-            share->next->link = share->link;
+    if (LIST_EMPTY(&share->bodies)) {
+        LIST_REMOVE(share, link);
         free(share);
     }
     if (--pool->n_bodies == 0 && pool->is_closed)
@@ -171,8 +161,8 @@ static bool goes_before(const struct http_body *a, const struct http_body *b, ui
 /* A client's unfinished body to evict first; NULL: all are complete. */
 static struct http_body *first_of(const struct http_share *share, uint64_t now_us)
 {
-    struct http_body *found = NULL;
-    for (struct http_body *body = share->bodies; body; body = body->next)
+    struct http_body *found = NULL, *body;
+    LIST_FOREACH (body, &share->bodies, link)
         if (body->user && (!found || goes_before(body, found, now_us)))
             found = body;
     return found;
@@ -184,8 +174,9 @@ static struct http_body *first_of(const struct http_share *share, uint64_t now_u
 static struct http_body *first_of_all(struct http_pool *pool, uint64_t now_us)
 {
     struct http_body *found = NULL;
+    const struct http_share *share;
     for (size_t i = 0; i < N_BUCKETS; i++)
-        for (const struct http_share *share = pool->buckets[i]; share; share = share->next) {
+        LIST_FOREACH (share, &pool->buckets[i], link) {
             struct http_body *body = first_of(share, now_us);
             if (!body)
                 continue;

@@ -12,14 +12,16 @@
 #include "base/buf.h"
 #include "base/error.h"
 
+#include <sys/queue.h>
+
 struct http_pool;
 
 /* The bytes of one request. It counts against its client's share until http_body_free(). */
 struct http_body {
     struct buf bytes;
-    struct http_share *share;       /* of its client */
-    struct http_body *next, **link; /* in the list of that client's bodies */
-    void *user;                     /* its receiver; NULL: it is complete and cannot be evicted */
+    struct http_share *share;   /* of its client */
+    LIST_ENTRY(http_body) link; /* in the list of that client's bodies */
+    void *user;                 /* its receiver; NULL: it is complete and cannot be evicted */
     size_t n_charged;
     uint64_t start_us, last_us; /* its first byte, its latest */
 };

@@ -60,16 +60,9 @@ void request_id_make(char *out, size_t n_bytes)
     snprintf(out, n_bytes, "req_%016llx%08x", (unsigned long long)random[0], (unsigned)random[1]);
 }
 
-const struct http_head *http_request_head(const struct http_conn *conn)
+const struct http_request *http_request(const struct http_conn *conn)
 {
-    return &conn->head;
-}
-
-const char *http_request_body(const struct http_conn *conn, size_t *n_bytes)
-{
-    const struct buf *bytes = conn->body ? &conn->body->bytes : NULL;
-    *n_bytes = bytes ? bytes->n_bytes : 0;
-    return bytes && bytes->bytes ? bytes->bytes : "";
+    return &conn->request;
 }
 
 struct http_body *http_take_body(struct http_conn *conn)
@@ -79,60 +72,15 @@ struct http_body *http_take_body(struct http_conn *conn)
     return body;
 }
 
-void http_release_body(struct http_conn *conn)
-{
-    http_body_free(http_take_body(conn));
-}
-
-const char *http_request_peer(const struct http_conn *conn)
-{
-    return conn->peer;
-}
-
-enum http_service http_request_service(const struct http_conn *conn)
-{
-    return conn->service;
-}
-
-bool http_request_is_unix(const struct http_conn *conn)
-{
-    return !strcmp(conn->peer, "unix");
-}
-
-const char *http_request_id(const struct http_conn *conn)
-{
-    return conn->id;
-}
-
-uint64_t http_request_start_us(const struct http_conn *conn)
-{
-    return conn->start_us;
-}
-
 void http_set_caller(struct http_conn *conn, const char *name, uint64_t tenant)
 {
-    snprintf(conn->caller, sizeof conn->caller, "%s", name);
-    conn->tenant = tenant;
-}
-
-uint64_t http_tenant(const struct http_conn *conn)
-{
-    return conn->tenant;
-}
-
-const char *http_caller(const struct http_conn *conn)
-{
-    return conn->caller;
+    snprintf(conn->request.caller, sizeof conn->request.caller, "%s", name);
+    conn->request.tenant = tenant;
 }
 
 void http_set_data(struct http_conn *conn, void *data)
 {
-    conn->data = data;
-}
-
-void *http_data(const struct http_conn *conn)
-{
-    return conn->data;
+    conn->request.data = data;
 }
 
 void http_on_abort(struct http_conn *conn, void (*aborted)(void *user), void *user)
@@ -143,7 +91,7 @@ void http_on_abort(struct http_conn *conn, void (*aborted)(void *user), void *us
 
 void http_close_after_body(struct http_conn *conn)
 {
-    conn->closes = conn->closes || conn->head.chunked || conn->head.n_body_bytes > 0;
+    conn->closes = conn->closes || conn->request.head.chunked || conn->request.head.n_body_bytes > 0;
     conn->n_unread = 0;
 }
 
@@ -222,7 +170,7 @@ static bool make_head(struct http_conn *conn, int status, const char *type, cons
               add_line(head, "Date", date_of(http)) && add_line(head, "Server", "tutti") &&
               (!type || add_line(head, "Content-Type", type)) && buf_add_string(head, length_line) &&
               add_line(head, "Connection", conn->closes ? "close" : "keep-alive") &&
-              (!conn->id[0] || add_line(head, "x-request-id", conn->id)) &&
+              (!conn->request.id[0] || add_line(head, "x-request-id", conn->request.id)) &&
               (!conn->extra.n_bytes || buf_add(head, conn->extra.bytes, conn->extra.n_bytes)) &&
               buf_add_string(head, "\r\n");
     if (!ok)
@@ -244,7 +192,8 @@ void http_reply(struct http_conn *conn, int status, const char *type, const void
     char length_line[64] = "";
     if (status != 204 && status != 304)
         snprintf(length_line, sizeof length_line, "Content-Length: %zu\r\n", type ? n_bytes : 0);
-    bool has_body = type && n_bytes > 0 && !(conn->head.method && !strcmp(conn->head.method, "HEAD"));
+    bool has_body = type && n_bytes > 0 &&
+                    !(conn->request.head.method && !strcmp(conn->request.head.method, "HEAD"));
     struct buf head = { 0 };
     if (make_head(conn, status, type, length_line, &head))
         conn_put(conn, (struct iovec[]){ iovec_of(head.bytes, head.n_bytes), iovec_of(body, n_bytes) },
@@ -269,7 +218,7 @@ void conn_reply_error(struct http_conn *conn, int status, const char *why)
 
 void http_stream_begin(struct http_conn *conn, int status, const char *type)
 {
-    conn->is_chunked = conn->head.minor >= 1;
+    conn->is_chunked = conn->request.head.minor >= 1;
     if (!conn->is_chunked)
         conn->closes = true; /* in HTTP/1.0 closing marks the end */
     struct buf head = { 0 };

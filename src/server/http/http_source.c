@@ -9,10 +9,12 @@
 
 enum { N_BUCKETS = 4096, N_RANKS = 32 };
 
+LIST_HEAD(source_list, http_source);
+
 struct http_sources {
-    struct http_source *buckets[N_BUCKETS];
-    struct http_source *ranks[N_RANKS]; /* [r]: addresses with 2^r to 2^(r+1)-1 connections */
-    uint64_t seed;                      /* secret, so that no one can choose addresses that share a bucket */
+    struct source_list buckets[N_BUCKETS];
+    struct source_list ranks[N_RANKS]; /* [r]: addresses with 2^r to 2^(r+1)-1 connections */
+    uint64_t seed;                     /* secret, so that no one can choose addresses that share a bucket */
 };
 
 enum tutti_status http_sources_new(struct http_sources **out, struct tutti_error *err)
@@ -38,29 +40,18 @@ static size_t address_bucket(const struct http_sources *sources, const char *nam
     return hash64_string(sources->seed, name) % N_BUCKETS;
 }
 
-static void leave_rank(struct http_source *source)
-{
-    *source->rank_link = source->rank_next;
-    if (source->rank_next)
-        source->rank_next->rank_link = source->rank_link;
-}
-
 static void enter_rank(struct http_source *source)
 {
-    struct http_source **rank = &source->sources->ranks[31 - __builtin_clz(source->n_open)];
-    source->rank_next = *rank;
-    source->rank_link = rank;
-    if (source->rank_next)
-        source->rank_next->rank_link = &source->rank_next;
-    *rank = source;
+    LIST_INSERT_HEAD(&source->sources->ranks[31 - __builtin_clz(source->n_open)], source, rank_link);
 }
 
 static struct http_source *source_find(const struct http_sources *sources, const char *name)
 {
-    struct http_source *source = sources->buckets[address_bucket(sources, name)];
-    while (source && strcmp(source->name, name))
-        source = source->next;
-    return source;
+    struct http_source *source;
+    LIST_FOREACH (source, &sources->buckets[address_bucket(sources, name)], link)
+        if (!strcmp(source->name, name))
+            return source;
+    return NULL;
 }
 
 const struct http_source *http_sources_find(const struct http_sources *sources, const char *name)
@@ -72,18 +63,15 @@ bool http_seat_enter(struct http_sources *sources, struct http_seat *seat, const
 {
     struct http_source *source = source_find(sources, name);
     if (source) {
-        leave_rank(source);
+        LIST_REMOVE(source, rank_link);
     } else {
         source = calloc(1, sizeof *source);
         if (!source)
             return false;
         source->sources = sources;
         snprintf(source->name, sizeof source->name, "%s", name);
-        source->link = &sources->buckets[address_bucket(sources, source->name)];
-        source->next = *source->link;
-        if (source->next)
-            source->next->link = &source->next;
-        *source->link = source;
+        TAILQ_INIT(&source->idle);
+        LIST_INSERT_HEAD(&sources->buckets[address_bucket(sources, source->name)], source, link);
     }
     source->n_open++;
     enter_rank(source);
@@ -96,14 +84,12 @@ void http_seat_leave(struct http_seat *seat)
 {
     struct http_source *source = seat->source;
     http_seat_work(seat);
-    leave_rank(source);
+    LIST_REMOVE(source, rank_link);
     if (--source->n_open > 0) {
         enter_rank(source);
         return;
     }
-    *source->link = source->next;
-    if (source->next)
-        source->next->link = source->link;
+    LIST_REMOVE(source, link);
     free(source);
 }
 
@@ -112,33 +98,30 @@ void http_seat_rest(struct http_seat *seat, bool first)
     struct http_source *source = seat->source;
     http_seat_work(seat);
     seat->is_idle = true;
-    seat->older = first ? NULL : source->newest;
-    seat->newer = first ? source->oldest : NULL;
-    *(seat->older ? &seat->older->newer : &source->oldest) = seat;
-    *(seat->newer ? &seat->newer->older : &source->newest) = seat;
+    if (first)
+        TAILQ_INSERT_HEAD(&source->idle, seat, link);
+    else
+        TAILQ_INSERT_TAIL(&source->idle, seat, link);
 }
 
 void http_seat_work(struct http_seat *seat)
 {
-    struct http_source *source = seat->source;
-    if (!seat->is_idle)
-        return;
+    if (seat->is_idle)
+        TAILQ_REMOVE(&seat->source->idle, seat, link);
     seat->is_idle = false;
-    *(seat->older ? &seat->older->newer : &source->oldest) = seat->newer;
-    *(seat->newer ? &seat->newer->older : &source->newest) = seat->older;
-    seat->older = seat->newer = NULL;
 }
 
 void *http_source_victim(const struct http_source *source)
 {
-    return source->oldest ? source->oldest->user : NULL;
+    return TAILQ_EMPTY(&source->idle) ? NULL : TAILQ_FIRST(&source->idle)->user;
 }
 
 void *http_sources_victim(const struct http_sources *sources)
 {
+    const struct http_source *source;
     for (int r = N_RANKS - 1; r >= 0; r--)
-        for (const struct http_source *source = sources->ranks[r]; source; source = source->rank_next)
-            if (source->oldest)
-                return source->oldest->user;
+        LIST_FOREACH (source, &sources->ranks[r], rank_link)
+            if (!TAILQ_EMPTY(&source->idle))
+                return http_source_victim(source);
     return NULL;
 }

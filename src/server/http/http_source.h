@@ -7,6 +7,8 @@
 
 #include "base/error.h"
 
+#include <sys/queue.h>
+
 struct http_sources;
 
 enum { HTTP_SOURCE_NAME_BYTES = 80 };
@@ -14,7 +16,7 @@ enum { HTTP_SOURCE_NAME_BYTES = 80 };
 /* A connection's entry in the lists of its address. Zero-initialise. */
 struct http_seat {
     struct http_source *source;
-    struct http_seat *older, *newer; /* in the list of idle connections */
+    TAILQ_ENTRY(http_seat) link; /* in the list of idle connections */
     void *user;
     bool is_idle; /* in that list */
 };
@@ -22,9 +24,9 @@ struct http_seat {
 /* An address with at least one connection. */
 struct http_source {
     struct http_sources *sources;
-    struct http_source *next, **link;           /* in its bucket */
-    struct http_source *rank_next, **rank_link; /* in the list of addresses with about as many connections */
-    struct http_seat *oldest, *newest;          /* idle connections, ordered by their last complete request */
+    LIST_ENTRY(http_source) link;      /* in its bucket */
+    LIST_ENTRY(http_source) rank_link; /* in the list of addresses with about as many connections */
+    TAILQ_HEAD(, http_seat) idle;      /* connections, ordered by their last complete request */
     uint32_t n_open;
     char name[HTTP_SOURCE_NAME_BYTES];
 };

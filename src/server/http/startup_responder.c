@@ -2,26 +2,25 @@
 
 #include "base/log.h"
 #include "base/system/thread.h"
+#include "server/http/mailbox.h"
 
 #include <event2/event.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 struct startup_responder {
     struct event_base *base;
-    struct event *stop;
-    int stop_fd;
+    struct mailbox inbox; /* of the message that the loop must stop */
+    struct mail stop;
     pthread_t thread;
     bool has_thread;
 };
 
-static void on_stop(evutil_socket_t fd, short what, void *arg)
+static void on_stop(void *user, struct mail *mail)
 {
-    struct startup_responder *responder = arg;
-    (void)fd, (void)what;
+    struct startup_responder *responder = user;
+    (void)mail;
     event_base_loopbreak(responder->base);
 }
 
@@ -40,12 +39,7 @@ enum tutti_status startup_responder_start(struct startup_responder **out, struct
     if (!responder)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the server");
     responder->base = base;
-    responder->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (responder->stop_fd >= 0)
-        responder->stop = event_new(base, responder->stop_fd, EV_READ, on_stop, responder);
-    enum tutti_status st = TUTTI_OK;
-    if (!responder->stop || event_add(responder->stop, NULL))
-        st = error_set(err, TUTTI_E_MEMORY, "out of event descriptors");
+    enum tutti_status st = mailbox_open(&responder->inbox, base, on_stop, responder, err);
     if (st == TUTTI_OK) {
         int failed = thread_start(&responder->thread, loop_main, responder);
         responder->has_thread = !failed;
@@ -65,14 +59,9 @@ void startup_responder_stop(struct startup_responder *responder)
     if (!responder)
         return;
     if (responder->has_thread) {
-        uint64_t one = 1;
-        ssize_t written = write(responder->stop_fd, &one, sizeof one);
-        (void)written; /* fails only if the counter is full */
+        mailbox_send(&responder->inbox, &responder->stop);
         pthread_join(responder->thread, NULL);
     }
-    if (responder->stop)
-        event_free(responder->stop);
-    if (responder->stop_fd >= 0)
-        close(responder->stop_fd);
+    mailbox_close(&responder->inbox);
     free(responder);
 }

@@ -179,9 +179,9 @@ static enum tutti_status work(struct batch_run *run, struct tutti_error *err)
         start_some(run);
         if (run->has_failed)
             job_stop_all(&run->app);
-        if (!run->app.jobs && (run->has_failed || (run->is_read && !run->waiting)))
+        if (LIST_EMPTY(&run->app.jobs) && (run->has_failed || (run->is_read && !run->waiting)))
             break;
-        if (run->app.jobs && event_base_loop(run->app.base, EVLOOP_ONCE) < 0)
+        if (!LIST_EMPTY(&run->app.jobs) && event_base_loop(run->app.base, EVLOOP_ONCE) < 0)
             return error_set(err, TUTTI_E_IO, "the event loop failed");
     }
     item_free(run->waiting);
@@ -209,10 +209,10 @@ enum tutti_status server_batch_run(struct server_batch *batch, tutti_engine *eng
     app->base = event_base_new();
     if (!app->base)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the event loop");
-    enum tutti_status st = inbox_new(&app->inbox, app->base, job_take_event, app, err);
+    enum tutti_status st = mailbox_open(&app->inbox, app->base, job_take_event, app, err);
     if (st == TUTTI_OK)
         st = work(&run, err);
-    inbox_free(app->inbox);
+    mailbox_close(&app->inbox);
     event_base_free(app->base);
     return st;
 }

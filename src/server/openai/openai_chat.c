@@ -154,8 +154,3 @@ const struct openai_api OPENAI_CHAT = {
     .stream = stream,
     .logprobs = logprobs,
 };
-
-void chat_request(struct app *app, struct http_conn *conn)
-{
-    job_start(app, conn, &OPENAI_CHAT.job);
-}

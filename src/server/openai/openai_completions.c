@@ -243,8 +243,3 @@ const struct openai_api OPENAI_COMPLETIONS = {
     .chunk_object = "text_completion",
     .whole = whole,
 };
-
-void completion_request(struct app *app, struct http_conn *conn)
-{
-    job_start(app, conn, &OPENAI_COMPLETIONS.job);
-}

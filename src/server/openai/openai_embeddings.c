@@ -157,8 +157,3 @@ const struct job_api OPENAI_EMBEDDINGS = { .id_prefix = "embd",
                                            .event = embeddings_take_event,
                                            .finish = embeddings_finish,
                                            .fail = openai_fail };
-
-void embedding_request(struct app *app, struct http_conn *conn)
-{
-    job_start(app, conn, &OPENAI_EMBEDDINGS);
-}

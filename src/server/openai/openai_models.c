@@ -35,7 +35,7 @@ static json_t *model_list(struct app *app)
 
 void models_request(struct app *app, struct http_conn *conn)
 {
-    const char *name = http_request_head(conn)->path + strlen("/v1/models");
+    const char *name = http_request(conn)->head.path + strlen("/v1/models");
     const char *adapter;
     if (!*name)
         app_reply_json(conn, 200, model_list(app));

@@ -21,6 +21,7 @@ struct openai_api {
 void openai_event(struct job *job, size_t index, struct reply_choice *choice,
                   const struct tutti_event *event);
 void openai_finish(struct job *job);
+fail_fn openai_fail;
 
 /* The APIs, also for batch files. */
 extern const struct openai_api OPENAI_CHAT, OPENAI_COMPLETIONS;

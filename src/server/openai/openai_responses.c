@@ -391,8 +391,3 @@ const struct job_api OPENAI_RESPONSES = { .id_prefix = "resp",
                                           .event = responses_take_event,
                                           .finish = responses_finish,
                                           .fail = responses_fail };
-
-void responses_request(struct app *app, struct http_conn *conn)
-{
-    job_start(app, conn, &OPENAI_RESPONSES);
-}

@@ -341,6 +341,8 @@ enum tutti_status inputs_request_read(struct api_request *out, const struct inpu
         return json_wrong_type("parameters", "an object", parameters, err);
     if (stream)
         st = read_bool("stream", stream, rules->is_lenient, &out->stream, err);
+    if (rules->stream != INPUTS_STREAM_BY_BODY)
+        out->stream = rules->stream == INPUTS_STREAM;
     if (st == TUTTI_OK)
         st = read_parameters(out, parameters, rules->is_lenient, &p, err);
     if (st != TUTTI_OK)

@@ -3,7 +3,10 @@
 #ifndef TUTTI_SERVER_OTHER_APIS_INPUTS_REQUEST_H
 #define TUTTI_SERVER_OTHER_APIS_INPUTS_REQUEST_H
 
-#include "server/requests/openai_request.h"
+#include "server/job.h"
+
+/* The APIs. */
+extern const struct job_api TGI, LLM_SERVING;
 
 struct inputs_rules {
     /* Booleans and numbers may be strings, and settings out of range are clamped or replaced by
@@ -11,10 +14,15 @@ struct inputs_rules {
     bool is_lenient;
     int max_new_tokens; /* default; 0: as many as the context holds */
     int top_k;          /* default */
+    enum {
+        INPUTS_STREAM_BY_BODY,
+        INPUTS_STREAM,
+        INPUTS_WHOLE
+    } stream; /* the body's "stream", or always, or never */
 };
 
 /* Parses text into a zeroed out; unknown fields are ignored. TUTTI_E_ARGUMENT with err->param. Call
- * api_request_clear() in any case. The body's "stream" is read too. */
+ * api_request_clear() in any case. */
 MUST_CHECK enum tutti_status inputs_request_read(struct api_request *out, const struct inputs_rules *rules,
                                                  const tutti_model *model, const char *text, size_t n_bytes,
                                                  struct tutti_error *err);

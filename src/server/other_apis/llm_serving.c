@@ -5,6 +5,7 @@
  * The project's own Python client requests "sse" but understands only lines with "data:", so it
  * gets those. The name in the path may be an adapter's; any other name means the model, because its
  * clients use the name of a model family there. */
+#include "base/text.h"
 #include "server/openai/generated.h"
 #include "server/other_apis/inputs_request.h"
 
@@ -14,7 +15,8 @@ enum { DEFAULT_NEW_TOKENS = 300, DEFAULT_TOP_K = 3 }; /* as in llm-serving */
 
 /* ---- errors ---- */
 
-void llm_serving_fail(struct app *app, struct job *job, struct http_conn *conn, const struct tutti_error *err)
+static void llm_serving_fail(struct app *app, struct job *job, struct http_conn *conn,
+                             const struct tutti_error *err)
 {
     (void)app, (void)job;
     int status = json_error_status(err->status);
@@ -115,19 +117,9 @@ static void llm_serving_finish(struct job *job)
 /* ---- requests ---- */
 
 /* The adapter named in the path, if there is one of that name. */
-static enum tutti_status read_name(struct api_request *req, struct app *app, const struct intake_body *body,
-                                   struct tutti_error *err)
+static enum tutti_status read_name(struct api_request *req, const struct app *app, const char *name,
+                                   size_t n_name, struct tutti_error *err)
 {
-    const char *name = body->path + strlen("/models/");
-    size_t n_name = strlen(name);
-    static const char *const ENDS[] = { "/generate", "/generate_stream" };
-    for (size_t i = 0; i < 2; i++) {
-        size_t n_end = strlen(ENDS[i]);
-        if (n_name > n_end && !strcmp(name + n_name - n_end, ENDS[i])) {
-            n_name -= n_end;
-            break;
-        }
-    }
     size_t n_id = strlen(app->model_id);
     if (n_name <= n_id || strncmp(name, app->model_id, n_id) || name[n_id] != ':')
         return TUTTI_OK;
@@ -138,64 +130,34 @@ static enum tutti_status read_name(struct api_request *req, struct app *app, con
     return TUTTI_OK;
 }
 
-static enum tutti_status read_any(struct api_request *req, struct app *app, const struct intake_body *body,
-                                  struct tutti_error *err)
+/* POST /models/NAME/generate answers as a whole, /models/NAME/generate_stream with a stream, and
+ * /models/NAME as the body wishes. */
+static enum tutti_status llm_serving_read(struct api_request *req, struct app *app,
+                                          const struct intake_body *body, struct tutti_error *err)
 {
-    static const struct inputs_rules RULES = { true, DEFAULT_NEW_TOKENS, DEFAULT_TOP_K };
-    enum tutti_status st = inputs_request_read(req, &RULES, app->model, body->text, body->n_bytes, err);
-    req->n = 1;                                            /* best_of does not exist in this API */
+    static const char WHOLE[] = "/generate", STREAM[] = "/generate_stream", PREFIX[] = "/models/";
     static const char OWN_CLIENT[] = "mindspoer_serving/"; /* its own spelling */
+    const char *name = body->path + sizeof PREFIX - 1;
+    bool is_whole = text_ends_with(name, WHOLE), is_stream = text_ends_with(name, STREAM);
+    size_t n_name = strlen(name) - (is_whole ? sizeof WHOLE - 1 : is_stream ? sizeof STREAM - 1 : 0);
+    const struct inputs_rules rules = { .is_lenient = true,
+                                        .max_new_tokens = DEFAULT_NEW_TOKENS,
+                                        .top_k = DEFAULT_TOP_K,
+                                        .stream = is_whole    ? INPUTS_WHOLE
+                                                  : is_stream ? INPUTS_STREAM
+                                                              : INPUTS_STREAM_BY_BODY };
+    enum tutti_status st = inputs_request_read(req, &rules, app->model, body->text, body->n_bytes, err);
+    req->n = 1; /* best_of does not exist in this API */
     if (!strncmp(body->agent, OWN_CLIENT, sizeof OWN_CLIENT - 1))
         req->inputs.has_other_protocol = true;
-    return st == TUTTI_OK ? read_name(req, app, body, err) : st;
+    return st == TUTTI_OK ? read_name(req, app, name, n_name, err) : st;
 }
 
-static enum tutti_status read_whole(struct api_request *req, struct app *app, const struct intake_body *body,
-                                    struct tutti_error *err)
-{
-    enum tutti_status st = read_any(req, app, body, err);
-    req->stream = false;
-    return st;
-}
-
-static enum tutti_status read_stream(struct api_request *req, struct app *app, const struct intake_body *body,
-                                     struct tutti_error *err)
-{
-    enum tutti_status st = read_any(req, app, body, err);
-    req->stream = true;
-    return st;
-}
-
-static const struct job_api ANY = { .id_prefix = "llms",
-                                    .read = read_any,
-                                    .event = llm_serving_take_event,
-                                    .finish = llm_serving_finish,
-                                    .fail = llm_serving_fail };
-static const struct job_api WHOLE = { .id_prefix = "llms",
-                                      .read = read_whole,
-                                      .event = llm_serving_take_event,
-                                      .finish = llm_serving_finish,
-                                      .fail = llm_serving_fail };
-static const struct job_api STREAM = { .id_prefix = "llms",
-                                       .read = read_stream,
-                                       .event = llm_serving_take_event,
-                                       .finish = llm_serving_finish,
-                                       .fail = llm_serving_fail };
-
-void llm_serving_request(struct app *app, struct http_conn *conn)
-{
-    job_start(app, conn, &ANY);
-}
-
-void llm_serving_whole_request(struct app *app, struct http_conn *conn)
-{
-    job_start(app, conn, &WHOLE);
-}
-
-void llm_serving_stream_request(struct app *app, struct http_conn *conn)
-{
-    job_start(app, conn, &STREAM);
-}
+const struct job_api LLM_SERVING = { .id_prefix = "llms",
+                                     .read = llm_serving_read,
+                                     .event = llm_serving_take_event,
+                                     .finish = llm_serving_finish,
+                                     .fail = llm_serving_fail };
 
 /* ---- statistics ---- */
 
@@ -203,8 +165,8 @@ void llm_serving_stream_request(struct app *app, struct http_conn *conn)
  * no-cache. */
 static bool reads_events(const struct http_conn *conn)
 {
-    const char *accept = http_head_find(http_request_head(conn), "Accept");
-    const char *cache = http_head_find(http_request_head(conn), "Cache-Control");
+    const char *accept = http_head_find(&http_request(conn)->head, "Accept");
+    const char *cache = http_head_find(&http_request(conn)->head, "Cache-Control");
     return (accept && strstr(accept, "text/event-stream")) || (cache && strstr(cache, "no-cache"));
 }
 

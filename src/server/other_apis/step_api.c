@@ -24,7 +24,7 @@ enum {
 
 struct step_chat {
     struct app *app;
-    struct step_chat *next, **link;
+    LIST_ENTRY(step_chat) link; /* in app->steps */
     uint64_t tenant, client_id;
     char cache_id[MAX_CACHE_ID_BYTES + 1]; /* unique within the tenant */
     struct job *job;                       /* NULL: the answer is complete */
@@ -40,7 +40,7 @@ struct step_chat {
 };
 
 struct steps {
-    struct step_chat *first;
+    LIST_HEAD(, step_chat) chats;
     int n;
 };
 
@@ -53,7 +53,10 @@ enum tutti_status steps_new(struct steps **out, struct tutti_error *err)
 int steps_n_awaited(const struct steps *steps, uint64_t now_us)
 {
     int n = 0;
-    for (const struct step_chat *step = steps ? steps->first : NULL; step; step = step->next)
+    const struct step_chat *step;
+    if (!steps)
+        return 0;
+    LIST_FOREACH (step, &steps->chats, link)
         n += step->job || step->waiting || now_us < step->quiet_us + AWAITED_US;
     return n;
 }
@@ -62,10 +65,8 @@ static void step_free(struct step_chat *step)
 {
     if (!step)
         return;
-    if (step->link) {
-        *step->link = step->next;
-        if (step->next)
-            step->next->link = step->link;
+    if (step->link.le_prev) {
+        LIST_REMOVE(step, link);
         step->app->steps->n--;
     }
     if (step->job)
@@ -78,16 +79,18 @@ static void step_free(struct step_chat *step)
 
 void steps_free(struct steps *steps)
 {
-    while (steps && steps->first) {
-        steps->first->job = NULL; /* jobs are freed before the server ends */
-        step_free(steps->first);
+    while (steps && !LIST_EMPTY(&steps->chats)) {
+        struct step_chat *step = LIST_FIRST(&steps->chats);
+        step->job = NULL; /* jobs are freed before the server ends */
+        step_free(step);
     }
     free(steps);
 }
 
 static struct step_chat *step_find(const struct steps *steps, uint64_t tenant, const char *cache_id)
 {
-    for (struct step_chat *step = steps->first; step; step = step->next)
+    struct step_chat *step;
+    LIST_FOREACH (step, &steps->chats, link)
         if (step->tenant == tenant && !strcmp(step->cache_id, cache_id))
             return step;
     return NULL;
@@ -346,10 +349,11 @@ static enum tutti_status read_chat(struct api_request *req, struct app *app, jso
  * for others, because a chat keeps its place until its end was reported, or for --step-timeout. */
 static enum tutti_status check_place(const struct app *app, uint64_t client_id, struct tutti_error *err)
 {
+    const struct step_chat *step;
     int n_own = 0;
     if (app->is_draining)
         return error_set(err, TUTTI_E_CLOSED, "the server is shutting down");
-    for (const struct step_chat *step = app->steps->first; step; step = step->next)
+    LIST_FOREACH (step, &app->steps->chats, link)
         n_own += step->client_id == client_id;
     if (n_own < MAX_STEPS - app->steps->n)
         return TUTTI_OK;
@@ -383,7 +387,7 @@ static struct step_chat *step_begin(struct intake_task *task, struct http_conn *
     struct step_chat *step = calloc(1, sizeof *step);
     if (step) {
         step->app = app;
-        step->tenant = http_tenant(conn);
+        step->tenant = http_request(conn)->tenant;
         step->client_id = client_id;
         step->timer = evtimer_new(app->base, on_timeout, step);
         snprintf(step->cache_id, sizeof step->cache_id, "%s", cache_id);
@@ -400,11 +404,7 @@ static struct step_chat *step_begin(struct intake_task *task, struct http_conn *
     }
     task->has_begun = true;
     step->job->memory = intake_take_memory(task);
-    step->next = app->steps->first;
-    step->link = &app->steps->first;
-    if (step->next)
-        step->next->link = &step->next;
-    app->steps->first = step;
+    LIST_INSERT_HEAD(&app->steps->chats, step, link);
     app->steps->n++;
     return step;
 }
@@ -439,7 +439,7 @@ static void go_on(struct intake_task *task, struct http_conn *conn)
     const char *cache_id = task->reply.bytes;
     struct step_chat *step = NULL;
     if (task->status == TUTTI_OK) {
-        step = step_find(task->app->steps, http_tenant(conn), cache_id);
+        step = step_find(task->app->steps, http_request(conn)->tenant, cache_id);
         step = step ? step : step_begin(task, conn, cache_id, &err);
     }
     if (!step) {

@@ -33,7 +33,7 @@ static int status_of(enum tutti_status status, const char **type)
     }
 }
 
-void tgi_fail(struct app *app, struct job *job, struct http_conn *conn, const struct tutti_error *err)
+static void tgi_fail(struct app *app, struct job *job, struct http_conn *conn, const struct tutti_error *err)
 {
     (void)app, (void)job;
     const char *type;
@@ -135,10 +135,10 @@ static void add_number_header(struct http_conn *conn, const char *name, size_t n
     http_header(conn, name, text);
 }
 
-static void finish_whole(struct job *job, bool is_list)
+static void finish_whole(struct job *job)
 {
     json_t *value = reply_value(job);
-    if (value && is_list)
+    if (value && job->req.inputs.is_list)
         value = json_pack("[o]", value);
     if (!value) {
         job_fail_memory(job);
@@ -146,7 +146,7 @@ static void finish_whole(struct job *job, bool is_list)
     }
     struct http_conn *conn = job->conn;
     http_header(conn, "x-compute-type", "cpu");
-    add_number_header(conn, "x-total-time", (size_t)((clock_now_us() - http_request_start_us(conn)) / 1000));
+    add_number_header(conn, "x-total-time", (size_t)((clock_now_us() - http_request(conn)->start_us) / 1000));
     add_number_header(conn, "x-prompt-tokens", job_n_prompt_tokens(job, NULL));
     add_number_header(conn, "x-generated-tokens", json_array_size(job->choices[best_choice(job)].tokens));
     job_reply_json(job, value, "");
@@ -210,27 +210,26 @@ static void tgi_finish(struct job *job)
     if (job->req.stream)
         http_stream_end(job_take_conn(job));
     else
-        finish_whole(job, false);
-}
-
-static void finish_compat(struct job *job)
-{
-    if (job->req.stream)
-        http_stream_end(job_take_conn(job));
-    else
-        finish_whole(job, true);
+        finish_whole(job);
 }
 
 /* ---- requests ---- */
 
-static enum tutti_status read_body(struct api_request *req, struct app *app, const struct intake_body *body,
-                                   struct tutti_error *err)
+/* POST /generate answers as a whole, /generate_stream with a stream, and / as the body wishes. */
+static enum tutti_status tgi_read(struct api_request *req, struct app *app, const struct intake_body *body,
+                                  struct tutti_error *err)
 {
-    static const struct inputs_rules RULES = { .max_new_tokens = 0 };
+    bool is_compat = !strcmp(body->path, "/"), is_stream = !strcmp(body->path, "/generate_stream");
+    const struct inputs_rules rules = { .stream = is_compat   ? INPUTS_STREAM_BY_BODY
+                                                  : is_stream ? INPUTS_STREAM
+                                                              : INPUTS_WHOLE };
     const char *adapter;
-    enum tutti_status st = inputs_request_read(req, &RULES, app->model, body->text, body->n_bytes, err);
+    enum tutti_status st = inputs_request_read(req, &rules, app->model, body->text, body->n_bytes, err);
     req->reports_prompt = req->inputs.input_details;
     req->prompt_logprobs = req->inputs.input_details && !app->info.has_bidirectional_prompt;
+    req->inputs.is_list = is_compat;
+    if (is_compat && !req->inputs.has_full_text) /* default of the original for models that generate text */
+        req->inputs.full_text = true;
     const json_t *id = json_object_get(json_object_get(req->root, "parameters"), "adapter_id");
     if (st != TUTTI_OK || !json_is_string(id))
         return st;
@@ -243,68 +242,12 @@ static enum tutti_status read_body(struct api_request *req, struct app *app, con
                            json_string_value(id));
 }
 
-static enum tutti_status read_whole(struct api_request *req, struct app *app, const struct intake_body *body,
-                                    struct tutti_error *err)
-{
-    enum tutti_status st = read_body(req, app, body, err);
-    req->stream = false;
-    return st;
-}
-
-static enum tutti_status read_compat(struct api_request *req, struct app *app, const struct intake_body *body,
-                                     struct tutti_error *err)
-{
-    enum tutti_status st = read_body(req, app, body, err);
-    if (!req->inputs.has_full_text) /* default of the original for models that generate text */
-        req->inputs.full_text = true;
-    return st;
-}
-
-/* Refuses what cannot be streamed with an HTTP status, not within a stream. */
-static enum tutti_status read_stream(struct api_request *req, struct app *app, const struct intake_body *body,
-                                     struct tutti_error *err)
-{
-    enum tutti_status st = read_body(req, app, body, err);
-    req->stream = true;
-    if (st == TUTTI_OK && req->n > 1)
-        st = error_set_param(err, TUTTI_E_ARGUMENT, "best_of",
-                             "`best_of` != 1 is not supported when streaming tokens");
-    if (st == TUTTI_OK && req->inputs.input_details)
-        st = error_set_param(err, TUTTI_E_ARGUMENT, "decoder_input_details",
-                             "`decoder_input_details` == true is not supported when streaming tokens");
-    return st;
-}
-
-static const struct job_api WHOLE = { .id_prefix = "tgi",
-                                      .read = read_whole,
-                                      .read_prompt = tgi_read_prompt,
-                                      .event = tgi_take_event,
-                                      .finish = tgi_finish,
-                                      .fail = tgi_fail };
-static const struct job_api STREAM = {
-    .id_prefix = "tgi", .read = read_stream, .event = tgi_take_event, .finish = tgi_finish, .fail = tgi_fail
-};
-static const struct job_api COMPAT = { .id_prefix = "tgi",
-                                       .read = read_compat,
-                                       .read_prompt = tgi_read_prompt,
-                                       .event = tgi_take_event,
-                                       .finish = finish_compat,
-                                       .fail = tgi_fail };
-
-void tgi_request(struct app *app, struct http_conn *conn)
-{
-    job_start(app, conn, &WHOLE);
-}
-
-void tgi_stream_request(struct app *app, struct http_conn *conn)
-{
-    job_start(app, conn, &STREAM);
-}
-
-void tgi_compat_request(struct app *app, struct http_conn *conn)
-{
-    job_start(app, conn, &COMPAT);
-}
+const struct job_api TGI = { .id_prefix = "tgi",
+                             .read = tgi_read,
+                             .read_prompt = tgi_read_prompt,
+                             .event = tgi_take_event,
+                             .finish = tgi_finish,
+                             .fail = tgi_fail };
 
 void tgi_info_request(struct app *app, struct http_conn *conn)
 {

@@ -28,6 +28,7 @@ struct api_prompt {
 struct inputs_wants {
     bool details, input_details, full_text;
     bool has_full_text; /* return_full_text was given */
+    bool is_list;       /* a whole reply is a list with one element */
     bool is_sampled;
     bool has_other_protocol; /* return_protocol is given, and is not "sse" */
     int truncate;            /* keep this many tokens of the prompt; 0: all */

@@ -1,57 +1,7 @@
-#include "server/http/inbox.h"
+#include "server/inbox.h"
 
-#include <event2/event.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
-
-struct inbox {
-    _Atomic(struct inbox_event *) top; /* the newest */
-    int wake_fd;
-    struct event *wake;
-    void (*read)(void *user, struct inbox_event *item);
-    void *user;
-};
-
-static void event_push(struct inbox *inbox, struct inbox_event *item)
-{
-    struct inbox_event *top = atomic_load_explicit(&inbox->top, memory_order_relaxed);
-    do
-        item->next = top;
-    while (!atomic_compare_exchange_weak_explicit(&inbox->top, &top, item, memory_order_release,
-                                                  memory_order_relaxed));
-    if (!top) {
-        uint64_t one = 1;
-        ssize_t written = write(inbox->wake_fd, &one, sizeof one);
-        (void)written; /* fails only if the counter is full: then the loop is awake */
-    }
-}
-
-static void inbox_on_wake(evutil_socket_t fd, short what, void *arg)
-{
-    (void)what;
-    struct inbox *inbox = arg;
-    uint64_t count;
-    if (read(fd, &count, sizeof count) < 0)
-        return;
-    struct inbox_event *newest = atomic_exchange_explicit(&inbox->top, NULL, memory_order_acquire),
-                       *oldest = NULL;
-    while (newest) {
-        struct inbox_event *next = newest->next;
-        newest->next = oldest;
-        oldest = newest;
-        newest = next;
-    }
-    while (oldest) {
-        struct inbox_event *item = oldest;
-        oldest = item->next;
-        inbox->read(inbox->user, item);
-    }
-}
-
-/* ---- copying ---- */
 
 /* First pass, block NULL: counts bytes. Second pass: copies. */
 static size_t block_place(char *block, size_t *at, const void *bytes, size_t n_bytes, size_t align)
@@ -141,39 +91,5 @@ void inbox_callback(void *user, const struct tutti_event *event)
         error_set(&item->event.error, TUTTI_E_MEMORY, "out of memory: a part of the answer was lost");
     }
     item->submission = submission;
-    event_push(submission->inbox, item);
-}
-
-/* ---- creating and freeing ---- */
-
-enum tutti_status inbox_new(struct inbox **out, struct event_base *base,
-                            void (*read)(void *user, struct inbox_event *item), void *user,
-                            struct tutti_error *err)
-{
-    struct inbox *inbox = calloc(1, sizeof *inbox);
-    if (!inbox)
-        return error_set(err, TUTTI_E_MEMORY, "out of memory for the server");
-    inbox->read = read;
-    inbox->user = user;
-    inbox->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    inbox->wake = inbox->wake_fd < 0
-                      ? NULL
-                      : event_new(base, inbox->wake_fd, EV_READ | EV_PERSIST, inbox_on_wake, inbox);
-    if (!inbox->wake || event_add(inbox->wake, NULL)) {
-        inbox_free(inbox);
-        return error_set(err, TUTTI_E_MEMORY, "out of event descriptors");
-    }
-    *out = inbox;
-    return TUTTI_OK;
-}
-
-void inbox_free(struct inbox *inbox)
-{
-    if (!inbox)
-        return;
-    if (inbox->wake)
-        event_free(inbox->wake);
-    if (inbox->wake_fd >= 0)
-        close(inbox->wake_fd);
-    free(inbox);
+    mailbox_send(submission->inbox, &item->mail);
 }

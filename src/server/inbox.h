@@ -1,24 +1,19 @@
-/* Carries engine events from the engine's text thread to the thread of the event loop.
- *
- * The callback copies what the reply needs into one block of memory and pushes it on a lock-free
- * stack. The first push on an empty stack wakes the loop, which takes the whole stack and reverses
- * it. So the text thread never waits, and many events cost one wakeup. */
-#ifndef TUTTI_SERVER_HTTP_INBOX_H
-#define TUTTI_SERVER_HTTP_INBOX_H
+/* Carries engine events from the engine's text thread to the thread of the event loop: the callback
+ * copies what the reply needs into one block of memory and sends it. */
+#ifndef TUTTI_SERVER_INBOX_H
+#define TUTTI_SERVER_INBOX_H
 
 #include "base/buf.h"
-#include "base/error.h"
+#include "server/http/mailbox.h"
 
 #include <jansson.h>
 
-struct inbox;
-struct event_base;
 struct job;
 
 /* One tutti_engine_submit() of a job. The job owns it until its last event was handled. */
 struct submission {
     struct job *job;
-    struct inbox *inbox;
+    struct mailbox *inbox;
     size_t index;       /* of the prompt */
     uint64_t engine_id; /* of the request */
     bool is_open;       /* its last event has not arrived */
@@ -36,18 +31,13 @@ struct submission {
 
 /* A copied event. Its pointers point into its own block. */
 struct inbox_event {
-    struct inbox_event *next;
+    struct mail mail;
+    struct inbox_event *next; /* of those that wait in their job */
     struct submission *submission;
     struct tutti_event event;
 };
 
-/* read: called on the loop's thread for every event, in order; it owns the event and must free() it. */
-MUST_CHECK enum tutti_status inbox_new(struct inbox **out, struct event_base *base,
-                                       void (*read)(void *user, struct inbox_event *item), void *user,
-                                       struct tutti_error *err);
-void inbox_free(struct inbox *inbox); /* no submission may be open; NULL is allowed */
-
-/* A tutti_callback; user: struct submission. */
+/* A tutti_callback; user: struct submission. Sends an inbox_event, which the reader must free(). */
 void inbox_callback(void *user, const struct tutti_event *event);
 
 #endif
