@@ -42,14 +42,8 @@ struct checkpoint {
 
 static char *join(const char *folder, const char *file)
 {
-    size_t n = strlen(folder) + strlen(file) + 2;
-    char *path = malloc(n);
-    if (path) {
-        strcpy(path, folder);
-        strcat(path, "/");
-        strcat(path, file);
-    }
-    return path;
+    char *path = NULL;
+    return asprintf(&path, "%s/%s", folder, file) < 0 ? NULL : path;
 }
 
 static bool file_exists(const char *folder, const char *file)
@@ -320,9 +314,7 @@ static enum tutti_status find_only_file(const struct checkpoint *ck, const struc
     if (!folder)
         return error_set(err, TUTTI_E_IO, "%s: %s", ck->folder, strerror(errno));
     for (const struct dirent *entry; st == TUTTI_OK && (entry = readdir(folder));) {
-        /* MindSpore's strategy files have the ending of its checkpoints. */
-        if (entry->d_name[0] == '.' || !checkpoint_format_has_ending(format, entry->d_name) ||
-            strstr(entry->d_name, "ckpt_strategy"))
+        if (!checkpoint_format_has_file(format, entry->d_name))
             continue;
         if (name[0])
             st = error_set(err, TUTTI_E_FORMAT,
@@ -341,7 +333,7 @@ static enum tutti_status open_sharded(struct checkpoint *ck, int rank, struct tu
     char name[32];
     enum tutti_status st = grow_sets(ck, err);
     if (st == TUTTI_OK)
-        st = rank < 0 ? SHARDS_FORMAT.open(&ck->sets[0], ck->path, err)
+        st = rank < 0 ? tensor_set_open(&ck->sets[0], ck->path, err)
                       : shards_open_rank(&ck->sets[0], ck->path, rank, err);
     if (st != TUTTI_OK)
         return st;

@@ -11,19 +11,7 @@ enum { MAX_HEADER_BYTES = 100000000 }; /* the format's own limit */
 
 struct safetensors {
     struct tensor_set set;
-    struct mapping map;
-    const char *name; /* the mapping's: for messages, and every tensor's file */
-    json_t *header;   /* holds the tensors' names */
-};
-
-static const struct {
-    const char *name;
-    enum dtype dtype;
-} DTYPES[] = {
-    { "F32", DTYPE_F32 },   { "F16", DTYPE_F16 }, { "BF16", DTYPE_BF16 }, { "F64", DTYPE_F64 },
-    { "I8", DTYPE_I8 },     { "I16", DTYPE_I16 }, { "I32", DTYPE_I32 },   { "I64", DTYPE_I64 },
-    { "U8", DTYPE_U8 },     { "U16", DTYPE_U16 }, { "U32", DTYPE_U32 },   { "U64", DTYPE_U64 },
-    { "BOOL", DTYPE_BOOL },
+    json_t *header; /* holds the tensors' names */
 };
 
 static const char *const KNOWN_BUT_NOT_RUN[] = { "F8_E4M3", "F8_E5M2", "F8_E8M0", "F4",
@@ -34,43 +22,40 @@ static enum tutti_status read_dtype(const struct safetensors *file, const char *
 {
     const char *text = json_string_value(value);
     if (!text)
-        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: dtype is missing or no string", file->name,
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: dtype is missing or no string", file->set.name,
                          tensor);
-    for (size_t i = 0; i < sizeof DTYPES / sizeof *DTYPES; i++) {
-        if (strcmp(text, DTYPES[i].name) == 0) {
-            *out = DTYPES[i].dtype;
-            return TUTTI_OK;
-        }
-    }
+    if (tensor_type_find(TENSOR_FORMAT_SAFETENSORS, text, strlen(text), out))
+        return TUTTI_OK;
     for (size_t i = 0; i < sizeof KNOWN_BUT_NOT_RUN / sizeof *KNOWN_BUT_NOT_RUN; i++) {
         if (strcmp(text, KNOWN_BUT_NOT_RUN[i]) == 0)
-            return error_set(err, TUTTI_E_UNSUPPORTED, "%s: tensor %s: type %s is not supported", file->name,
-                             tensor, text);
+            return error_set(err, TUTTI_E_UNSUPPORTED, "%s: tensor %s: type %s is not supported",
+                             file->set.name, tensor, text);
     }
-    return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: unknown dtype \"%.32s\"", file->name, tensor, text);
+    return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: unknown dtype \"%.32s\"", file->set.name, tensor,
+                     text);
 }
 
 static enum tutti_status read_shape(const struct safetensors *file, const json_t *value, struct tensor *t,
                                     int64_t *n_elems, struct tutti_error *err)
 {
     if (!json_is_array(value))
-        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: shape is missing or no array", file->name,
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: shape is missing or no array", file->set.name,
                          t->name);
     size_t n_dims = json_array_size(value);
     if (n_dims > LIMIT_TENSOR_DIMS)
         return error_set(err, TUTTI_E_UNSUPPORTED, "%s: tensor %s: %zu dimensions, expected at most %d",
-                         file->name, t->name, n_dims, LIMIT_TENSOR_DIMS);
+                         file->set.name, t->name, n_dims, LIMIT_TENSOR_DIMS);
     t->n_dims = (int)n_dims;
     *n_elems = 1;
     for (size_t i = 0; i < n_dims; i++) {
         const json_t *dim = json_array_get(value, i);
         if (!json_is_integer(dim) || json_integer_value(dim) < 0)
             return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: shape[%zu] is no number of elements",
-                             file->name, t->name, i);
+                             file->set.name, t->name, i);
         t->shape[i] = json_integer_value(dim);
         if (__builtin_mul_overflow(*n_elems, t->shape[i], n_elems))
-            return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: the shape's product overflows", file->name,
-                             t->name);
+            return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: the shape's product overflows",
+                             file->set.name, t->name);
     }
     return TUTTI_OK;
 }
@@ -79,12 +64,12 @@ static enum tutti_status read_header_entry(struct safetensors *file, const char 
                                            const uint8_t *data, size_t data_bytes, struct tutti_error *err)
 {
     struct tensor *t = &file->set.tensors[file->set.n];
-    *t = (struct tensor){ .name = name, .file = file->name, .map = &file->map };
+    *t = (struct tensor){ .name = name, .file = file->set.name, .map = &file->set.map };
     if (strlen(name) > LIMIT_TENSOR_NAME_BYTES)
         return error_set(err, TUTTI_E_FORMAT, "%s: a tensor's name has %zu bytes, expected at most %d",
-                         file->name, strlen(name), LIMIT_TENSOR_NAME_BYTES);
+                         file->set.name, strlen(name), LIMIT_TENSOR_NAME_BYTES);
     if (!json_is_object(entry))
-        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: its header entry is no object", file->name,
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: its header entry is no object", file->set.name,
                          name);
     int64_t n_elems = 0;
     enum tutti_status st = read_dtype(file, name, json_object_get(entry, "dtype"), &t->dtype, err);
@@ -95,20 +80,20 @@ static enum tutti_status read_header_entry(struct safetensors *file, const char 
     const json_t *offsets = json_object_get(entry, "data_offsets");
     const json_t *begin_value = json_array_get(offsets, 0), *end_value = json_array_get(offsets, 1);
     if (json_array_size(offsets) != 2 || !json_is_integer(begin_value) || !json_is_integer(end_value))
-        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: data_offsets is not [begin, end]", file->name,
-                         name);
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: data_offsets is not [begin, end]",
+                         file->set.name, name);
     int64_t begin = json_integer_value(begin_value), end = json_integer_value(end_value);
     if (begin < 0 || end < begin || (uint64_t)end > data_bytes)
         return error_set(err, TUTTI_E_FORMAT,
                          "%s: tensor %s: data_offsets [%" PRId64 ", %" PRId64
                          "] do not lie within %zu bytes of data",
-                         file->name, name, begin, end, data_bytes);
+                         file->set.name, name, begin, end, data_bytes);
     size_t want;
     if (!dtype_bytes(t->dtype, n_elems, &want) || want != (size_t)(end - begin))
         return error_set(err, TUTTI_E_FORMAT,
                          "%s: tensor %s: %" PRId64 " bytes of data, but its shape holds %" PRId64
                          " elements of %s",
-                         file->name, name, end - begin, n_elems, dtype_name(t->dtype));
+                         file->set.name, name, end - begin, n_elems, dtype_name(t->dtype));
     t->data = data + begin;
     t->n_bytes = want;
     file->set.n++;
@@ -134,47 +119,48 @@ static enum tutti_status check_cover(const struct safetensors *file, const uint8
         size_t begin = (size_t)((const uint8_t *)t->data - data);
         if (begin != at)
             return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: its data begin at %zu, expected %zu (%s)",
-                             file->name, t->name, begin, at,
+                             file->set.name, t->name, begin, at,
                              begin < at ? "they overlap another tensor's" : "a hole lies before");
         at += t->n_bytes;
     }
     if (at != data_bytes)
-        return error_set(err, TUTTI_E_FORMAT, "%s: %zu bytes of data, but its tensors hold %zu", file->name,
-                         data_bytes, at);
+        return error_set(err, TUTTI_E_FORMAT, "%s: %zu bytes of data, but its tensors hold %zu",
+                         file->set.name, data_bytes, at);
     return TUTTI_OK;
 }
 
-static enum tutti_status read_header(struct safetensors *file, struct tutti_error *err)
+static enum tutti_status safetensors_read(struct tensor_set **set, struct tutti_error *err)
 {
-    size_t n_bytes = file->map.n_bytes;
+    struct safetensors *file = (struct safetensors *)*set;
+    size_t n_bytes = file->set.map.n_bytes;
     if (n_bytes < 8)
-        return error_set(err, TUTTI_E_FORMAT, "%s: file of %zu bytes, expected at least 8", file->name,
+        return error_set(err, TUTTI_E_FORMAT, "%s: file of %zu bytes, expected at least 8", file->set.name,
                          n_bytes);
-    uint64_t header_bytes = bytes_load_le(file->map.bytes, 8);
+    uint64_t header_bytes = bytes_load_le(file->set.map.bytes, 8);
     if (header_bytes > n_bytes - 8) /* 8 + header_bytes could wrap */
         return error_set(err, TUTTI_E_FORMAT, "%s: file of %zu bytes, expected 8 and a header of %" PRIu64,
-                         file->name, n_bytes, header_bytes);
+                         file->set.name, n_bytes, header_bytes);
     if (header_bytes > MAX_HEADER_BYTES)
         return error_set(err, TUTTI_E_FORMAT, "%s: header of %" PRIu64 " bytes, expected at most %d",
-                         file->name, header_bytes, MAX_HEADER_BYTES);
-    const char *text = (const char *)file->map.bytes + 8;
+                         file->set.name, header_bytes, MAX_HEADER_BYTES);
+    const char *text = (const char *)file->set.map.bytes + 8;
     if (header_bytes == 0 || text[0] != '{')
-        return error_set(err, TUTTI_E_FORMAT, "%s: the header does not begin with '{'", file->name);
+        return error_set(err, TUTTI_E_FORMAT, "%s: the header does not begin with '{'", file->set.name);
     json_error_t json_err;
     file->header = json_loadb(text, (size_t)header_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &json_err);
     if (!file->header && json_err.text[0] == '\0') /* jansson sets a text for all other errors */
-        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", file->name);
+        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", file->set.name);
     if (!json_is_object(file->header))
-        return error_set(err, TUTTI_E_FORMAT, "%s: header: %s at byte %d", file->name, json_err.text,
+        return error_set(err, TUTTI_E_FORMAT, "%s: header: %s at byte %d", file->set.name, json_err.text,
                          json_err.position);
     size_t n = json_object_size(file->header);
     if (n > LIMIT_TENSORS)
-        return error_set(err, TUTTI_E_FORMAT, "%s: %zu tensors, expected at most %d", file->name, n,
+        return error_set(err, TUTTI_E_FORMAT, "%s: %zu tensors, expected at most %d", file->set.name, n,
                          LIMIT_TENSORS);
     file->set.tensors = calloc(n ? n : 1, sizeof *file->set.tensors);
     if (!file->set.tensors)
-        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", file->name);
-    const uint8_t *data = file->map.bytes + 8 + header_bytes;
+        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", file->set.name);
+    const uint8_t *data = file->set.map.bytes + 8 + header_bytes;
     size_t data_bytes = n_bytes - 8 - (size_t)header_bytes;
     const char *name;
     json_t *entry;
@@ -190,36 +176,15 @@ static enum tutti_status read_header(struct safetensors *file, struct tutti_erro
     return check_cover(file, data, data_bytes, err);
 }
 
-static void safetensors_close(struct tensor_set *set)
+static void safetensors_clear(struct tensor_set *set)
 {
-    struct safetensors *file = (struct safetensors *)set;
-    json_decref(file->header);
-    free(set->tensors);
-    mapping_close(&file->map);
-    free(file);
-}
-
-static enum tutti_status safetensors_read(struct tensor_set **out, struct mapping map,
-                                          struct tutti_error *err)
-{
-    struct safetensors *file = mapping_alloc_reader(&map, sizeof *file, err);
-    if (!file)
-        return TUTTI_E_MEMORY;
-    file->set.close = safetensors_close;
-    file->map = map;
-    file->name = map.name;
-    enum tutti_status st = read_header(file, err);
-    if (st == TUTTI_OK)
-        *out = &file->set;
-    else
-        safetensors_close(&file->set);
-    return st;
+    json_decref(((struct safetensors *)set)->header);
 }
 
 const json_t *safetensors_metadata(const struct tensor_set *set)
 {
     const struct safetensors *file = (const struct safetensors *)set;
-    return set->close == safetensors_close ? json_object_get(file->header, "__metadata__") : NULL;
+    return set->format == &SAFETENSORS_FORMAT ? json_object_get(file->header, "__metadata__") : NULL;
 }
 
 /* The length of the header, below 2^56, and its first byte. */
@@ -235,7 +200,9 @@ const struct checkpoint_format SAFETENSORS_FORMAT = {
     .name = "safetensors",
     .endings = ENDINGS,
     .is = safetensors_is,
+    .set_bytes = sizeof(struct safetensors),
     .read = safetensors_read,
+    .clear = safetensors_clear,
     .file = "model.safetensors",
     .index = "model.safetensors.index.json",
 };

@@ -103,22 +103,61 @@ void tensor_shape_text(char *text, size_t size, const int64_t *shape, int n_dims
         snprintf(text + n, size - n, "]");
 }
 
-int tensors_by_name(const void *a, const void *b)
+static const char *const TYPE_NAMES[DTYPE_COUNT][N_TENSOR_FORMATS] = {
+    [DTYPE_F32] = { "F32", "Float32" },    [DTYPE_F16] = { "F16", "Float16" },
+    [DTYPE_BF16] = { "BF16", "BFloat16" }, [DTYPE_F64] = { "F64", "Float64" },
+    [DTYPE_I8] = { "I8", "Int8" },         [DTYPE_I16] = { "I16", "Int16" },
+    [DTYPE_I32] = { "I32", "Int32" },      [DTYPE_I64] = { "I64", "Int64" },
+    [DTYPE_U8] = { "U8", "UInt8" },        [DTYPE_U16] = { "U16", "UInt16" },
+    [DTYPE_U32] = { "U32", "UInt32" },     [DTYPE_U64] = { "U64", "UInt64" },
+    [DTYPE_BOOL] = { "BOOL", "Bool" },
+};
+
+const char *tensor_type_name(enum tensor_format format, enum dtype dtype)
+{
+    return TYPE_NAMES[dtype][format];
+}
+
+bool tensor_type_find(enum tensor_format format, const char *name, size_t n_bytes, enum dtype *out)
+{
+    for (int i = 0; i < DTYPE_COUNT; i++) {
+        const char *known = TYPE_NAMES[i][format];
+        if (known && strlen(known) == n_bytes && memcmp(known, name, n_bytes) == 0) {
+            *out = (enum dtype)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+static int by_name(const void *a, const void *b)
 {
     return strcmp((*(const struct tensor *const *)a)->name, (*(const struct tensor *const *)b)->name);
+}
+
+const struct tensor **tensors_sorted(const struct tensor *tensors, size_t n)
+{
+    const struct tensor **sorted = malloc((n + 1) * sizeof *sorted);
+    for (size_t i = 0; sorted && i < n; i++)
+        sorted[i] = &tensors[i];
+    if (sorted)
+        qsort((void *)sorted, n, sizeof *sorted, by_name);
+    return sorted;
+}
+
+const struct tensor *tensors_find(const struct tensor *const *sorted, size_t n, const char *name)
+{
+    const struct tensor key = { .name = name }, *like = &key;
+    const struct tensor *const *found = bsearch(&like, (const void *)sorted, n, sizeof *sorted, by_name);
+    return found ? *found : NULL;
 }
 
 enum tutti_status tensors_check_names(const struct tensor *tensors, size_t n, struct tutti_error *err)
 {
     enum tutti_status st = TUTTI_OK;
-    if (n < 2)
-        return st;
-    const struct tensor **sorted = malloc(n * sizeof *sorted);
+    const struct tensor **sorted = tensors_sorted(tensors, n);
     if (!sorted)
-        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", tensors->file);
-    for (size_t i = 0; i < n; i++)
-        sorted[i] = &tensors[i];
-    qsort(sorted, n, sizeof *sorted, tensors_by_name);
+        return error_set(err, TUTTI_E_MEMORY, "the names of %zu tensors: out of memory", n);
     for (size_t i = 1; i < n && st == TUTTI_OK; i++) {
         if (strcmp(sorted[i]->name, sorted[i - 1]->name) == 0)
             st = error_set(err, TUTTI_E_FORMAT, "%s: duplicate tensor %s", sorted[i]->file, sorted[i]->name);

@@ -67,12 +67,20 @@ void tensor_forget(const struct tensor *tensor);
 /* Sets n_bytes from dtype and shape. False: a dimension is negative, or the size overflows. */
 MUST_CHECK bool tensor_measure(struct tensor *tensor);
 
-/* Order of two const struct tensor *, for qsort() and bsearch(). */
-int tensors_by_name(const void *a, const void *b);
+/* Pointers to n tensors, sorted by name, for free(); NULL: out of memory. */
+const struct tensor **tensors_sorted(const struct tensor *tensors, size_t n);
+const struct tensor *tensors_find(const struct tensor *const *sorted, size_t n,
+                                  const char *name); /* NULL: none */
 
 /* TUTTI_E_FORMAT: duplicate tensor name. */
 MUST_CHECK enum tutti_status tensors_check_names(const struct tensor *tensors, size_t n,
                                                  struct tutti_error *err);
+
+/* What a format of files calls a type. NULL: the format has no such type. */
+enum tensor_format { TENSOR_FORMAT_SAFETENSORS, TENSOR_FORMAT_MINDSPORE, N_TENSOR_FORMATS };
+const char *tensor_type_name(enum tensor_format format, enum dtype dtype);
+/* The type of a name of n_bytes; false: none. */
+bool tensor_type_find(enum tensor_format format, const char *name, size_t n_bytes, enum dtype *out);
 
 /* Writes a shape as "[2, 3]". */
 void tensor_shape_text(char *text, size_t size, const int64_t *shape, int n_dims);

@@ -7,9 +7,11 @@
 
 /* Named tensors. A format's reader embeds this as the first member of its own struct. */
 struct tensor_set {
-    struct tensor *tensors; /* [n], in the file's order; not changed once the set is open */
+    struct tensor *tensors; /* [n], in the file's order; not changed once the set is open. For free() */
     size_t n;
-    void (*close)(struct tensor_set *set);
+    const struct checkpoint_format *format;
+    struct mapping map; /* the file; of a folder only its name */
+    const char *name;   /* the mapping's: for messages, and every tensor's file */
 };
 
 /* A format: how it is recognized, and how it is opened. */
@@ -19,16 +21,18 @@ struct checkpoint_format {
     const char *const *endings; /* of names, NULL after the last one */
     bool (*is)(const void *bytes, size_t n_bytes);
     bool is_vague; /* first bytes like these are not rare, so the file's name goes first */
-    /* Reads and checks a whole file, which may name others next to it. Takes map over, on failure
-     * too. On success *out is the caller's. */
-    enum tutti_status (*read)(struct tensor_set **out, struct mapping map, struct tutti_error *err);
     /* Weights in a model's folder: one file, or an index of several, as transformers names them; or
      * the only file with one of the endings. */
     const char *file, *index;
     bool is_only_file;
     /* Of a format of folders. */
     bool (*is_folder)(const char *path);
-    enum tutti_status (*open)(struct tensor_set **out, const char *path, struct tutti_error *err);
+    /* Of both. */
+    size_t set_bytes; /* of the reader's struct, which is zeroed */
+    /* Reads and checks the whole file, which may name others next to it, or the folder. *set may become
+     * another one that closes the given one. */
+    enum tutti_status (*read)(struct tensor_set **set, struct tutti_error *err);
+    void (*clear)(struct tensor_set *set); /* frees what read() has added, on failure too; NULL: nothing */
 };
 
 /* All formats, by priority within a model's folder; NULL after the last one. */
@@ -51,9 +55,26 @@ MUST_CHECK enum tutti_status tensor_set_open_memory(struct tensor_set **out,
                                                     size_t n_bytes, const char *name,
                                                     struct tutti_error *err);
 
-void tensor_set_close(struct tensor_set *set); /* NULL is allowed */
+/* NULL is allowed. A set may own further sets: at most three levels, ranks of files of parts. */
+void tensor_set_close(struct tensor_set *set);
+
+/* ---- for readers ---- */
+
+/* A set of the format, not read yet, with map taken over on failure too. NULL: out of memory. */
+MUST_CHECK struct tensor_set *tensor_set_new(const struct checkpoint_format *format, struct mapping map,
+                                             struct tutti_error *err);
+
+/* Reads a new set. On failure, also if set is NULL because memory was out, it is closed. */
+MUST_CHECK enum tutti_status tensor_set_read(struct tensor_set **out, struct tensor_set *set,
+                                             struct tutti_error *err);
 
 /* Whether a file's name ends as the format's. */
 bool checkpoint_format_has_ending(const struct checkpoint_format *format, const char *path);
+/* The same for the name of an entry of a folder, which may also be hidden, or a strategy file of MindSpore with the
+ * ending of its checkpoints: those are none. */
+bool checkpoint_format_has_file(const struct checkpoint_format *format, const char *name);
+
+/* The largest N of the folder's entries rank_N; 0: none. */
+MUST_CHECK enum tutti_status rank_folders_last(const char *folder, long *last, struct tutti_error *err);
 
 #endif

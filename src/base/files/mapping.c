@@ -77,16 +77,6 @@ enum tutti_status mapping_borrow(struct mapping *out, const void *bytes, size_t 
     return out->name ? TUTTI_OK : error_out_of_memory(name, err);
 }
 
-void *mapping_alloc_reader(struct mapping *map, size_t n_bytes, struct tutti_error *err)
-{
-    void *reader = calloc(1, n_bytes);
-    if (!reader) {
-        (void)error_out_of_memory(map->name, err);
-        mapping_close(map);
-    }
-    return reader;
-}
-
 void mapping_forget(const struct mapping *map, const void *data, size_t n_bytes)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);

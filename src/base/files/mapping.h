@@ -21,10 +21,6 @@ void mapping_close(struct mapping *map); /* a zeroed one is allowed */
 MUST_CHECK enum tutti_status mapping_borrow(struct mapping *out, const void *bytes, size_t n_bytes,
                                             const char *name, struct tutti_error *err);
 
-/* Allocates n_bytes of zeroed memory for the mapping's reader. NULL: out of memory, and the
- * mapping was closed. */
-MUST_CHECK void *mapping_alloc_reader(struct mapping *map, size_t n_bytes, struct tutti_error *err);
-
 /* Removes the pages wholly within [data, data + n_bytes) from the process's resident memory.
  * Reading them loads them again. */
 void mapping_forget(const struct mapping *map, const void *data, size_t n_bytes);

@@ -1,8 +1,10 @@
 #include "base/files/protobuf.h"
 
+#include "base/bytes.h"
+
 #include <string.h>
 
-static uint64_t read_varint(struct protobuf *m)
+uint64_t protobuf_varint(struct protobuf *m)
 {
     uint64_t value = 0;
     for (int shift = 0; shift < 70; shift += 7) {
@@ -21,22 +23,18 @@ static uint64_t read_varint(struct protobuf *m)
 
 static uint64_t read_fixed(struct protobuf *m, int n_bytes)
 {
-    uint64_t value = 0;
-    if (m->end - m->at < n_bytes) {
-        m->is_bad = true;
+    m->is_bad |= m->end - m->at < n_bytes;
+    if (m->is_bad)
         return 0;
-    }
-    for (int i = 0; i < n_bytes; i++)
-        value |= (uint64_t)m->at[i] << (8 * i);
     m->at += n_bytes;
-    return value;
+    return bytes_load_le(m->at - n_bytes, n_bytes);
 }
 
 bool protobuf_next(struct protobuf *m, struct protobuf_field *field)
 {
     if (m->is_bad || m->at == m->end)
         return false;
-    uint64_t tag = read_varint(m);
+    uint64_t tag = protobuf_varint(m);
     *field = (struct protobuf_field){ .number = (uint32_t)(tag >> 3), .wire = (enum protobuf_wire)(tag & 7) };
     if (tag >> 3 == 0 || tag >> 3 > 0x1FFFFFFF)
         m->is_bad = true;
@@ -44,7 +42,7 @@ bool protobuf_next(struct protobuf *m, struct protobuf_field *field)
         return false;
     switch (field->wire) {
     case PROTOBUF_VARINT:
-        field->value = read_varint(m);
+        field->value = protobuf_varint(m);
         break;
     case PROTOBUF_FIXED64:
         field->value = read_fixed(m, 8);
@@ -53,7 +51,7 @@ bool protobuf_next(struct protobuf *m, struct protobuf_field *field)
         field->value = read_fixed(m, 4);
         break;
     case PROTOBUF_BYTES: {
-        uint64_t n = read_varint(m);
+        uint64_t n = protobuf_varint(m);
         if (m->is_bad || n > (uint64_t)(m->end - m->at)) {
             m->is_bad = true;
             break;

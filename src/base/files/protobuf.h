@@ -27,6 +27,9 @@ static inline struct protobuf protobuf_open(const void *bytes, size_t n_bytes)
     return (struct protobuf){ .at = bytes, .end = (const uint8_t *)bytes + n_bytes };
 }
 
+/* Reads a number; 0 if is_bad is set. */
+uint64_t protobuf_varint(struct protobuf *message);
+
 /* Reads the next field. False: end of the message, or is_bad. */
 bool protobuf_next(struct protobuf *message, struct protobuf_field *field);
 

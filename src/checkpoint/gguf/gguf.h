@@ -68,6 +68,9 @@ void gguf_array_string(const struct gguf_array *array, size_t index, const char 
 int64_t gguf_array_int(const struct gguf_array *array, size_t index);
 double gguf_array_float(const struct gguf_array *array, size_t index);
 
+/* ggml's number of a type of weights. */
+int gguf_type_number(enum dtype dtype);
+
 /* ---- writing: first all metadata and tensor declarations, then the data of each tensor in that order ---- */
 
 struct gguf_writer;

@@ -29,8 +29,6 @@ struct gguf_array {
 
 struct gguf {
     struct tensor_set set;
-    struct mapping map;
-    const char *name; /* the mapping's */
     json_t *scalars;
     struct gguf_array *arrays; /* sorted by key once all are read */
     size_t n_arrays;
@@ -39,7 +37,8 @@ struct gguf {
         int no, count;     /* part no of count; count 0 or 1: a whole file */
         int64_t n_tensors; /* of all parts */
     } split;
-    struct gguf **parts; /* [n_parts]: the others, whose tensors this first part also lists */
+    struct gguf *
+        *parts; /* [n_parts]: the others, whose tensors this first part also lists; NULL: not open yet */
     int n_parts;
 };
 
@@ -144,8 +143,8 @@ static double float_value(const uint8_t *p, enum gguf_type type)
 
 static enum tutti_status ends_early(const struct gguf *file, const char *where, struct tutti_error *err)
 {
-    return error_set(err, TUTTI_E_FORMAT, "%s: the file of %zu bytes ends inside %s", file->name,
-                     file->map.n_bytes, where);
+    return error_set(err, TUTTI_E_FORMAT, "%s: the file of %zu bytes ends inside %s", file->set.name,
+                     file->set.map.n_bytes, where);
 }
 
 static enum tutti_status read_scalar(struct gguf *file, struct cursor *c, const char *key,
@@ -166,10 +165,10 @@ static enum tutti_status read_scalar(struct gguf *file, struct cursor *c, const 
         else if (type == GGUF_F32 || type == GGUF_F64) {
             double x = float_value(p, type);
             if (x != x || x - x != 0)
-                return error_set(err, TUTTI_E_FORMAT, "%s: key %s: not a finite number", file->name, key);
+                return error_set(err, TUTTI_E_FORMAT, "%s: key %s: not a finite number", file->set.name, key);
             value = json_real(x);
         } else if (type == GGUF_U64 && int_value(p, type) < 0)
-            return error_set(err, TUTTI_E_FORMAT, "%s: key %s: %" PRIu64 " is too large", file->name, key,
+            return error_set(err, TUTTI_E_FORMAT, "%s: key %s: %" PRIu64 " is too large", file->set.name, key,
                              (uint64_t)int_value(p, type));
         else
             value = json_integer(int_value(p, type));
@@ -177,7 +176,7 @@ static enum tutti_status read_scalar(struct gguf *file, struct cursor *c, const 
     if (c->is_short)
         return ends_early(file, key, err);
     if (!value || json_object_set_new_nocheck(file->scalars, key, value) != 0)
-        return error_out_of_memory(file->name, err);
+        return error_out_of_memory(file->set.name, err);
     return TUTTI_OK;
 }
 
@@ -189,19 +188,19 @@ static enum tutti_status read_array(struct gguf *file, struct cursor *c, const c
         return ends_early(file, key, err);
     if (type >= N_VALUE_TYPES || type == GGUF_ARRAY)
         return error_set(err, TUTTI_E_FORMAT,
-                         "%s: key %s: array of element type %" PRIu64 ", expected 0 to 12 but 9", file->name,
-                         key, type);
+                         "%s: key %s: array of element type %" PRIu64 ", expected 0 to 12 but 9",
+                         file->set.name, key, type);
     uint64_t smallest = type == GGUF_STRING ? 8 : (uint64_t)VALUE_TYPES[type].n_bytes;
     if (n > (uint64_t)(c->end - c->at) / smallest)
         return error_set(err, TUTTI_E_FORMAT,
-                         "%s: key %s: array of %" PRIu64 " elements, but %td bytes are left", file->name, key,
-                         n, c->end - c->at);
+                         "%s: key %s: array of %" PRIu64 " elements, but %td bytes are left", file->set.name,
+                         key, n, c->end - c->at);
     struct gguf_array *array = &file->arrays[file->n_arrays];
     *array = (struct gguf_array){
         .key = strdup(key), .type = (enum gguf_type)type, .n = (size_t)n, .data = c->at
     };
     if (!array->key)
-        return error_out_of_memory(file->name, err);
+        return error_out_of_memory(file->set.name, err);
     file->n_arrays++;
     if (type != GGUF_STRING) {
         cursor_take(c, n * smallest);
@@ -209,7 +208,7 @@ static enum tutti_status read_array(struct gguf *file, struct cursor *c, const c
     }
     array->offsets = malloc((size_t)(n ? n : 1) * sizeof *array->offsets);
     if (!array->offsets)
-        return error_out_of_memory(file->name, err);
+        return error_out_of_memory(file->set.name, err);
     for (uint64_t i = 0; i < n; i++) {
         uint64_t n_bytes;
         array->offsets[i] = (uint64_t)(c->at - array->data);
@@ -230,7 +229,7 @@ static enum tutti_status read_metadata(struct gguf *file, struct cursor *c, uint
     file->scalars = json_object();
     file->arrays = calloc((size_t)n_kv + 1, sizeof *file->arrays);
     if (!file->scalars || !file->arrays)
-        return error_out_of_memory(file->name, err);
+        return error_out_of_memory(file->set.name, err);
     for (uint64_t i = 0; i < n_kv; i++) {
         uint64_t n_bytes;
         const char *bytes = take_string(c, &n_bytes);
@@ -241,16 +240,16 @@ static enum tutti_status read_metadata(struct gguf *file, struct cursor *c, uint
             return error_set(err, TUTTI_E_FORMAT,
                              "%s: metadata entry %" PRIu64 ": a key of %" PRIu64
                              " bytes, expected 1 to %d of printable UTF-8",
-                             file->name, i, n_bytes, MAX_KEY_BYTES);
+                             file->set.name, i, n_bytes, MAX_KEY_BYTES);
         char *key = strndup(bytes, (size_t)n_bytes);
         if (!key)
-            return error_out_of_memory(file->name, err);
+            return error_out_of_memory(file->set.name, err);
         enum tutti_status st;
         if (json_object_get(file->scalars, key))
-            st = error_set(err, TUTTI_E_FORMAT, "%s: duplicate key %s", file->name, key);
+            st = error_set(err, TUTTI_E_FORMAT, "%s: duplicate key %s", file->set.name, key);
         else if (type >= N_VALUE_TYPES)
             st = error_set(err, TUTTI_E_FORMAT, "%s: key %s: value type %" PRIu64 ", expected 0 to 12",
-                           file->name, key, type);
+                           file->set.name, key, type);
         else if (type == GGUF_ARRAY)
             st = read_array(file, c, key, err);
         else
@@ -263,7 +262,7 @@ static enum tutti_status read_metadata(struct gguf *file, struct cursor *c, uint
     for (size_t i = 0; i < file->n_arrays; i++) {
         const char *key = file->arrays[i].key;
         if (json_object_get(file->scalars, key) || (i > 0 && strcmp(key, file->arrays[i - 1].key) == 0))
-            return error_set(err, TUTTI_E_FORMAT, "%s: duplicate key %s", file->name, key);
+            return error_set(err, TUTTI_E_FORMAT, "%s: duplicate key %s", file->set.name, key);
     }
     return TUTTI_OK;
 }
@@ -278,7 +277,7 @@ static enum tutti_status read_shape(const struct gguf *file, struct cursor *c, s
         return ends_early(file, "the list of tensors", err);
     if (n_dims < 1 || n_dims > LIMIT_TENSOR_DIMS)
         return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: %" PRIu64 " dimensions, expected 1 to %d",
-                         file->name, t->name, n_dims, LIMIT_TENSOR_DIMS);
+                         file->set.name, t->name, n_dims, LIMIT_TENSOR_DIMS);
     t->n_dims = (int)n_dims;
     *n_elems = 1;
     for (int i = t->n_dims - 1; i >= 0; i--) {
@@ -287,11 +286,11 @@ static enum tutti_status read_shape(const struct gguf *file, struct cursor *c, s
             return ends_early(file, "the list of tensors", err);
         if (t->shape[i] < 0)
             return error_set(err, TUTTI_E_FORMAT,
-                             "%s: tensor %s: dimension %d of %" PRId64 " is out of range", file->name,
+                             "%s: tensor %s: dimension %d of %" PRId64 " is out of range", file->set.name,
                              t->name, i, t->shape[i]);
         if (__builtin_mul_overflow(*n_elems, t->shape[i], n_elems))
-            return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: the shape's product overflows", file->name,
-                             t->name);
+            return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: the shape's product overflows",
+                             file->set.name, t->name);
     }
     return TUTTI_OK;
 }
@@ -308,10 +307,10 @@ static enum tutti_status read_gguf_tensor(struct gguf *file, struct cursor *c, c
     if (n_bytes == 0 || n_bytes > MAX_TENSOR_NAME || !utf8_is_printable(bytes, (size_t)n_bytes))
         return error_set(err, TUTTI_E_FORMAT,
                          "%s: tensor %zu: a name of %" PRIu64 " bytes, expected 1 to %d of printable UTF-8",
-                         file->name, file->set.n, n_bytes, MAX_TENSOR_NAME);
+                         file->set.name, file->set.n, n_bytes, MAX_TENSOR_NAME);
     memcpy(name, bytes, (size_t)n_bytes);
     name[n_bytes] = '\0';
-    *t = (struct tensor){ .name = name, .file = file->name, .map = &file->map };
+    *t = (struct tensor){ .name = name, .file = file->set.name, .map = &file->set.map };
     int64_t n_elems = 0;
     enum tutti_status st = read_shape(file, c, t, &n_elems, err);
     if (st != TUTTI_OK)
@@ -321,16 +320,17 @@ static enum tutti_status read_gguf_tensor(struct gguf *file, struct cursor *c, c
     if (c->is_short)
         return ends_early(file, "the list of tensors", err);
     if (type >= N_TENSOR_TYPES || !TENSOR_TYPES[type].name)
-        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: unknown type %" PRIu64, file->name, name, type);
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: unknown type %" PRIu64, file->set.name, name,
+                         type);
     if (TENSOR_TYPES[type].dtype < 0)
-        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: tensor %s: type %s is not supported", file->name,
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: tensor %s: type %s is not supported", file->set.name,
                          name, TENSOR_TYPES[type].name);
     t->dtype = (enum dtype)TENSOR_TYPES[type].dtype;
     if (t->shape[t->n_dims - 1] % dtype_block_elems(t->dtype) != 0 ||
         !dtype_bytes(t->dtype, n_elems, &t->n_bytes))
         return error_set(err, TUTTI_E_FORMAT,
                          "%s: tensor %s: rows of %" PRId64 " elements, expected a multiple of %d for type %s",
-                         file->name, name, t->shape[t->n_dims - 1], dtype_block_elems(t->dtype),
+                         file->set.name, name, t->shape[t->n_dims - 1], dtype_block_elems(t->dtype),
                          TENSOR_TYPES[type].name);
     file->set.n++;
     return TUTTI_OK;
@@ -350,14 +350,14 @@ static enum tutti_status check_tensors(const struct gguf *file, struct tutti_err
     enum tutti_status st = TUTTI_OK;
     const struct tensor **sorted = malloc((file->set.n + 1) * sizeof *sorted);
     if (!sorted)
-        return error_out_of_memory(file->name, err);
+        return error_out_of_memory(file->set.name, err);
     for (size_t i = 0; i < file->set.n; i++)
         sorted[i] = &file->set.tensors[i];
     qsort(sorted, file->set.n, sizeof *sorted, by_data);
     for (size_t i = 1; i < file->set.n && st == TUTTI_OK; i++) {
         const struct tensor *a = sorted[i - 1], *b = sorted[i];
         if ((const uint8_t *)a->data + a->n_bytes > (const uint8_t *)b->data)
-            st = error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: its data overlap those of %s", file->name,
+            st = error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: its data overlap those of %s", file->set.name,
                            b->name, a->name);
     }
     free((void *)sorted);
@@ -373,7 +373,7 @@ static enum tutti_status read_alignment(const struct gguf *file, size_t *out, st
     json_int_t n = json_integer_value(value);
     if (n < 1 || n > MAX_ALIGNMENT || (n & (n - 1)) != 0)
         return error_set(err, TUTTI_E_FORMAT, "%s: key general.alignment: expected a power of two up to %d",
-                         file->name, MAX_ALIGNMENT);
+                         file->set.name, MAX_ALIGNMENT);
     *out = (size_t)n;
     return TUTTI_OK;
 }
@@ -389,7 +389,7 @@ static enum tutti_status read_gguf_tensors(struct gguf *file, struct cursor *c, 
     file->set.tensors = calloc((size_t)n_tensors + 1, sizeof *file->set.tensors);
     file->tensor_names = malloc(((size_t)n_tensors + 1) * (MAX_TENSOR_NAME + 1));
     if (!offsets || !file->set.tensors || !file->tensor_names) {
-        st = error_out_of_memory(file->name, err);
+        st = error_out_of_memory(file->set.name, err);
         goto done;
     }
     for (size_t i = 0; i < n_tensors; i++) {
@@ -397,23 +397,23 @@ static enum tutti_status read_gguf_tensors(struct gguf *file, struct cursor *c, 
         if (st != TUTTI_OK)
             goto done;
     }
-    size_t data_at = ((size_t)(c->at - file->map.bytes) + alignment - 1) / alignment * alignment;
-    size_t data_bytes = data_at <= file->map.n_bytes ? file->map.n_bytes - data_at : 0;
+    size_t data_at = ((size_t)(c->at - file->set.map.bytes) + alignment - 1) / alignment * alignment;
+    size_t data_bytes = data_at <= file->set.map.n_bytes ? file->set.map.n_bytes - data_at : 0;
     for (size_t i = 0; i < n_tensors; i++) {
         struct tensor *t = &file->set.tensors[i];
         if (offsets[i] % alignment != 0) {
             st = error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: offset %" PRIu64 " is no multiple of %zu",
-                           file->name, t->name, offsets[i], alignment);
+                           file->set.name, t->name, offsets[i], alignment);
             goto done;
         }
         if (offsets[i] > data_bytes || t->n_bytes > data_bytes - offsets[i]) {
             st = error_set(err, TUTTI_E_FORMAT,
                            "%s: tensor %s: %zu bytes at offset %" PRIu64
                            " do not lie within %zu bytes of data",
-                           file->name, t->name, t->n_bytes, offsets[i], data_bytes);
+                           file->set.name, t->name, t->n_bytes, offsets[i], data_bytes);
             goto done;
         }
-        t->data = file->map.bytes + data_at + offsets[i];
+        t->data = file->set.map.bytes + data_at + offsets[i];
     }
     st = check_tensors(file, err);
 done:
@@ -429,11 +429,11 @@ static enum tutti_status read_split(struct gguf *file, struct tutti_error *err)
         return error_set(err, TUTTI_E_FORMAT,
                          "%s: split.no %" JSON_INTEGER_FORMAT " of split.count %" JSON_INTEGER_FORMAT
                          ", expected at most %d parts, counted from 0",
-                         file->name, no, count, LIMIT_SHARDS);
+                         file->set.name, no, count, LIMIT_SHARDS);
     file->split = (struct split){ .no = (int)no, .count = (int)count };
     file->split.n_tensors = json_integer_value(json_object_get(file->scalars, "split.tensors.count"));
-    if (count > 1 && file->map.is_borrowed)
-        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: a part of a split file in memory", file->name);
+    if (count > 1 && file->set.map.is_borrowed)
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: a part of a split file in memory", file->set.name);
     return TUTTI_OK;
 }
 
@@ -444,24 +444,24 @@ static bool gguf_is(const void *bytes, size_t n_bytes)
 
 static enum tutti_status read_gguf(struct gguf *file, struct tutti_error *err)
 {
-    struct cursor c = { .at = file->map.bytes, .end = file->map.bytes + file->map.n_bytes };
+    struct cursor c = { .at = file->set.map.bytes, .end = file->set.map.bytes + file->set.map.n_bytes };
     const uint8_t *magic = cursor_take(&c, 4);
     if (!magic || !gguf_is(magic, 4))
-        return error_set(err, TUTTI_E_FORMAT, "%s: the file does not begin with \"GGUF\"", file->name);
+        return error_set(err, TUTTI_E_FORMAT, "%s: the file does not begin with \"GGUF\"", file->set.name);
     uint64_t version = take_int(&c, 4), n_tensors = take_int(&c, 8), n_kv = take_int(&c, 8);
     if (c.is_short)
         return ends_early(file, "the header", err);
     if (version == 0x03000000 || version == 0x02000000)
-        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: a big-endian file", file->name);
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: a big-endian file", file->set.name);
     if (version != 2 && version != 3)
         return error_set(err, TUTTI_E_UNSUPPORTED, "%s: GGUF version %" PRIu64 ", expected 2 or 3",
-                         file->name, version);
+                         file->set.name, version);
     uint64_t left = (uint64_t)(c.end - c.at);
     if (n_kv > left / MIN_KV_BYTES || n_tensors > left / MIN_TENSOR_BYTES || n_tensors > LIMIT_TENSORS)
         return error_set(err, TUTTI_E_FORMAT,
                          "%s: %" PRIu64 " metadata entries and %" PRIu64 " tensors do not fit in %" PRIu64
                          " bytes",
-                         file->name, n_kv, n_tensors, left);
+                         file->set.name, n_kv, n_tensors, left);
     enum tutti_status st = read_metadata(file, &c, n_kv, err);
     if (st != TUTTI_OK)
         return st;
@@ -471,12 +471,11 @@ static enum tutti_status read_gguf(struct gguf *file, struct tutti_error *err)
     return read_gguf_tensors(file, &c, n_tensors, err);
 }
 
-static void gguf_close(struct gguf *file)
+static void gguf_clear(struct tensor_set *set)
 {
-    if (!file)
-        return;
+    struct gguf *file = (struct gguf *)set;
     for (int i = 0; i < file->n_parts; i++)
-        gguf_close(file->parts[i]);
+        tensor_set_close(file->parts[i] ? &file->parts[i]->set : NULL);
     free(file->parts);
     for (size_t i = 0; i < file->n_arrays; i++) {
         free(file->arrays[i].key);
@@ -484,39 +483,7 @@ static void gguf_close(struct gguf *file)
     }
     free(file->arrays);
     json_decref(file->scalars);
-    free(file->set.tensors);
     free(file->tensor_names);
-    mapping_close(&file->map);
-    free(file);
-}
-
-static void gguf_close_set(struct tensor_set *set)
-{
-    gguf_close((struct gguf *)set);
-}
-
-/* Takes map over, on failure too. */
-static enum tutti_status open_mapping(struct gguf **out, struct mapping map, struct tutti_error *err)
-{
-    struct gguf *file = mapping_alloc_reader(&map, sizeof *file, err);
-    if (!file)
-        return TUTTI_E_MEMORY;
-    file->set.close = gguf_close_set;
-    file->map = map;
-    file->name = map.name;
-    enum tutti_status st = read_gguf(file, err);
-    if (st == TUTTI_OK)
-        *out = file;
-    else
-        gguf_close(file);
-    return st;
-}
-
-static enum tutti_status open_part(struct gguf **out, const char *path, struct tutti_error *err)
-{
-    struct mapping map;
-    enum tutti_status st = mapping_open(&map, path, err);
-    return st != TUTTI_OK ? st : open_mapping(out, map, err);
 }
 
 /* ---- files in parts: NAME-00001-of-00003.gguf, ... ---- */
@@ -536,9 +503,12 @@ static enum tutti_status open_sibling(struct gguf **out, const struct gguf *firs
     struct tutti_error inner;
     part_name(end, &first->split, no);
     if (asprintf(&path, "%.*s%s", n_begin, path_begin, end) < 0)
-        return error_out_of_memory(first->name, err);
-    struct gguf *part = NULL;
-    enum tutti_status st = open_part(&part, path, &inner);
+        return error_out_of_memory(first->set.name, err);
+    struct mapping map;
+    enum tutti_status st = mapping_open(&map, path, &inner);
+    struct gguf *part = st == TUTTI_OK ? (struct gguf *)tensor_set_new(&GGUF_FORMAT, map, &inner) : NULL;
+    if (st == TUTTI_OK)
+        st = part ? read_gguf(part, &inner) : TUTTI_E_MEMORY;
     if (st == TUTTI_E_NOT_FOUND)
         st = error_set(err, st, "%s: part %d of %d is missing", path, no + 1, first->split.count);
     else if (st != TUTTI_OK)
@@ -549,12 +519,12 @@ static enum tutti_status open_sibling(struct gguf **out, const struct gguf *firs
                        "%s: part %d of %d of a model of %" PRId64
                        " tensors, expected part %d of %d of one of %" PRId64 ", as in %s",
                        path, part->split.no + 1, part->split.count, part->split.n_tensors, no + 1,
-                       first->split.count, first->split.n_tensors, first->name);
+                       first->split.count, first->split.n_tensors, first->set.name);
     free(path);
     if (st == TUTTI_OK)
         *out = part;
-    else
-        gguf_close(part);
+    else if (part)
+        tensor_set_close(&part->set);
     return st;
 }
 
@@ -567,10 +537,10 @@ static enum tutti_status join_tensors(struct gguf *first, struct tutti_error *er
     if ((int64_t)n != first->split.n_tensors || n > LIMIT_TENSORS)
         return error_set(err, TUTTI_E_FORMAT,
                          "%s: all parts together hold %zu tensors, but split.tensors.count is %" PRId64,
-                         first->name, n, first->split.n_tensors);
+                         first->set.name, n, first->split.n_tensors);
     struct tensor *all = realloc(first->set.tensors, (n + 1) * sizeof *all);
     if (!all)
-        return error_out_of_memory(first->name, err);
+        return error_out_of_memory(first->set.name, err);
     first->set.tensors = all;
     for (int i = 0; i < first->n_parts; i++) {
         const struct gguf *part = first->parts[i];
@@ -581,63 +551,42 @@ static enum tutti_status join_tensors(struct gguf *first, struct tutti_error *er
     return tensors_check_names(all, n, err);
 }
 
-/* Opens the other parts of given's split; *out: the first part, with the tensors of all. */
-static enum tutti_status open_parts(struct gguf **out, struct gguf *given, const char *path,
-                                    struct tutti_error *err)
+/* Opens the other parts of given's split; *set: the first part, with the tensors of all. */
+static enum tutti_status open_parts(struct tensor_set **set, struct gguf *given, struct tutti_error *err)
 {
     char end[MAX_PATH_END];
-    part_name(end, &given->split, given->split.no);
+    const char *path = given->set.name;
+    int count = given->split.count, given_no = given->split.no;
+    part_name(end, &given->split, given_no);
     size_t n_end = strlen(end), n_path = strlen(path);
     int n_begin = n_path > n_end ? (int)(n_path - n_end) : 0;
-    struct gguf *first = NULL;
-    enum tutti_status st = TUTTI_OK;
-    if (n_path <= n_end || strcmp(path + n_begin, end) != 0) {
-        st = error_set(err, TUTTI_E_FORMAT, "%s: it is part %d of %d, so its name must end with %s", path,
-                       given->split.no + 1, given->split.count, end);
-        goto done;
+    if (n_path <= n_end || strcmp(path + n_begin, end) != 0)
+        return error_set(err, TUTTI_E_FORMAT, "%s: it is part %d of %d, so its name must end with %s", path,
+                         given_no + 1, count, end);
+    struct gguf *first = given, **parts = calloc((size_t)count - 1, sizeof(struct gguf *));
+    if (!parts)
+        return error_out_of_memory(path, err);
+    enum tutti_status st = given_no == 0 ? TUTTI_OK : open_sibling(&first, given, path, n_begin, 0, err);
+    if (st != TUTTI_OK) {
+        free(parts);
+        return st;
     }
-    if (given->split.no == 0) {
-        first = given;
-        given = NULL;
-    } else {
-        st = open_sibling(&first, given, path, n_begin, 0, err);
-    }
-    if (st != TUTTI_OK)
-        goto done;
-    first->parts = calloc((size_t)first->split.count, sizeof(struct gguf *));
-    if (!first->parts)
-        st = error_out_of_memory(first->name, err);
-    for (int no = 1; no < first->split.count && st == TUTTI_OK; no++) {
-        struct gguf **part = &first->parts[first->n_parts];
-        if (given && no == given->split.no) {
-            *part = given;
-            given = NULL;
-        } else {
-            st = open_sibling(part, first, path, n_begin, no, err);
-        }
-        first->n_parts += st == TUTTI_OK;
-    }
-    if (st == TUTTI_OK)
-        st = join_tensors(first, err);
-    if (st == TUTTI_OK) {
-        *out = first;
-        first = NULL;
-    }
-done:
-    gguf_close(given);
-    gguf_close(first);
-    return st;
+    first->parts = parts;
+    first->n_parts = count - 1;
+    if (given_no > 0)
+        parts[given_no - 1] = given;
+    *set = &first->set;
+    for (int no = 1; no < count && st == TUTTI_OK; no++)
+        if (no != given_no)
+            st = open_sibling(&parts[no - 1], first, path, n_begin, no, err);
+    return st == TUTTI_OK ? join_tensors(first, err) : st;
 }
 
-static enum tutti_status gguf_read(struct tensor_set **out, struct mapping map, struct tutti_error *err)
+static enum tutti_status gguf_read(struct tensor_set **set, struct tutti_error *err)
 {
-    struct gguf *file = NULL;
-    enum tutti_status st = open_mapping(&file, map, err);
-    if (st == TUTTI_OK && file->split.count > 1)
-        st = open_parts(&file, file, file->name, err);
-    if (st == TUTTI_OK)
-        *out = &file->set;
-    return st;
+    struct gguf *file = (struct gguf *)*set;
+    enum tutti_status st = read_gguf(file, err);
+    return st == TUTTI_OK && file->split.count > 1 ? open_parts(set, file, err) : st;
 }
 
 static const char *const ENDINGS[] = { ".gguf", NULL };
@@ -646,12 +595,22 @@ const struct checkpoint_format GGUF_FORMAT = {
     .name = "GGUF",
     .endings = ENDINGS,
     .is = gguf_is,
+    .set_bytes = sizeof(struct gguf),
     .read = gguf_read,
+    .clear = gguf_clear,
 };
+
+int gguf_type_number(enum dtype dtype)
+{
+    int number = 0;
+    while (TENSOR_TYPES[number].dtype != (int)dtype || !TENSOR_TYPES[number].name)
+        number++;
+    return number;
+}
 
 const struct gguf *gguf_of(const struct tensor_set *set)
 {
-    return set->close == gguf_close_set ? (const struct gguf *)set : NULL;
+    return set->format == &GGUF_FORMAT ? (const struct gguf *)set : NULL;
 }
 
 const json_t *gguf_scalars(const struct gguf *file)

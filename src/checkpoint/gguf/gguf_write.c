@@ -1,4 +1,5 @@
 /* Writes GGUF version 3. */
+#include "base/array.h"
 #include "base/buf.h"
 #include "base/files/new_file.h"
 #include "checkpoint/gguf/gguf.h"
@@ -8,16 +9,13 @@
 
 enum { ALIGNMENT = 32, VERSION = 3 };
 
-struct planned_tensor {
-    size_t n_bytes;
-};
-
 struct gguf_writer {
     struct new_file *file;
     char *path;
     struct buf metadata, infos;
     uint64_t n_kv, n_tensors;
-    struct planned_tensor *tensors;
+    size_t capacity;     /* of tensors */
+    size_t *tensors;     /* [n_tensors] bytes of each */
     uint64_t data_bytes; /* of all tensors so far, with padding: the next one's offset */
     size_t current;      /* index of the tensor being written */
     size_t written;      /* bytes of it */
@@ -141,53 +139,16 @@ void gguf_writer_u8s(struct gguf_writer *w, const char *key, const uint8_t *valu
     stick(w, add_array(w, key, GGUF_U8, n) && buf_add(&w->metadata, values, n));
 }
 
-/* ggml's numbers. */
-static uint32_t type_number(enum dtype dtype)
-{
-    switch (dtype) {
-    case DTYPE_F32:
-        return 0;
-    case DTYPE_F16:
-        return 1;
-    case DTYPE_Q4_0:
-        return 2;
-    case DTYPE_Q4_1:
-        return 3;
-    case DTYPE_Q5_0:
-        return 6;
-    case DTYPE_Q5_1:
-        return 7;
-    case DTYPE_Q8_0:
-        return 8;
-    case DTYPE_Q2_K:
-        return 10;
-    case DTYPE_Q3_K:
-        return 11;
-    case DTYPE_Q4_K:
-        return 12;
-    case DTYPE_Q5_K:
-        return 13;
-    case DTYPE_Q6_K:
-        return 14;
-    case DTYPE_BF16:
-        return 30;
-    default:
-        return UINT32_MAX;
-    }
-}
-
 static bool gguf_add_tensor(struct gguf_writer *w, const char *name, enum dtype dtype, int n_dims,
                             const int64_t *shape, size_t n_bytes)
 {
-    struct planned_tensor *more = realloc(w->tensors, ((size_t)w->n_tensors + 1) * sizeof *more);
-    if (!more)
+    if (!array_grow(&w->tensors, (size_t)w->n_tensors, &w->capacity, sizeof *w->tensors))
         return false;
-    w->tensors = more;
-    w->tensors[w->n_tensors++] = (struct planned_tensor){ .n_bytes = n_bytes };
+    w->tensors[w->n_tensors++] = n_bytes;
     bool ok = add_string(&w->infos, name, strlen(name)) && add_le(&w->infos, (uint64_t)n_dims, 4);
     for (int i = n_dims - 1; ok && i >= 0; i--)
         ok = add_le(&w->infos, (uint64_t)shape[i], 8);
-    ok = ok && add_le(&w->infos, type_number(dtype), 4) && add_le(&w->infos, w->data_bytes, 8);
+    ok = ok && add_le(&w->infos, (uint64_t)gguf_type_number(dtype), 4) && add_le(&w->infos, w->data_bytes, 8);
     w->data_bytes += (n_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     return ok;
 }
@@ -195,21 +156,18 @@ static bool gguf_add_tensor(struct gguf_writer *w, const char *name, enum dtype 
 void gguf_writer_tensor(struct gguf_writer *w, const char *name, enum dtype dtype, int n_dims,
                         const int64_t *shape)
 {
-    int64_t n_elems = 1;
-    size_t n_bytes = 0;
-    bool fits = n_dims >= 1 && n_dims <= LIMIT_TENSOR_DIMS && type_number(dtype) != UINT32_MAX &&
-                strlen(name) < 64;
-    for (int i = 0; fits && i < n_dims; i++)
-        fits = shape[i] >= 0 && !__builtin_mul_overflow(n_elems, shape[i], &n_elems);
-    fits = fits && shape[n_dims - 1] % dtype_block_elems(dtype) == 0 && dtype_bytes(dtype, n_elems, &n_bytes);
-    if (!fits) {
+    struct tensor tensor = { .dtype = dtype, .n_dims = n_dims };
+    bool fits = n_dims >= 1 && n_dims <= LIMIT_TENSOR_DIMS && dtype_is_weight(dtype) && strlen(name) < 64;
+    if (fits)
+        memcpy(tensor.shape, shape, (size_t)n_dims * sizeof *shape);
+    if (!fits || shape[n_dims - 1] % dtype_block_elems(dtype) != 0 || !tensor_measure(&tensor)) {
         if (w->first_error.status == TUTTI_OK)
             error_set(&w->first_error, TUTTI_E_FORMAT,
                       "%s: tensor %s: its name, shape or type %s is not supported by GGUF", w->path, name,
                       dtype_name(dtype));
         return;
     }
-    stick(w, gguf_add_tensor(w, name, dtype, n_dims, shape, n_bytes));
+    stick(w, gguf_add_tensor(w, name, dtype, n_dims, shape, tensor.n_bytes));
 }
 
 static enum tutti_status pad_file(struct gguf_writer *w, uint64_t n_bytes, struct tutti_error *err)
@@ -222,7 +180,7 @@ static enum tutti_status pad_file(struct gguf_writer *w, uint64_t n_bytes, struc
 /* Tensors without data need no write of their own. */
 static void skip_empty(struct gguf_writer *w)
 {
-    while (w->current < w->n_tensors && w->tensors[w->current].n_bytes == 0)
+    while (w->current < w->n_tensors && w->tensors[w->current] == 0)
         w->current++;
 }
 
@@ -254,13 +212,13 @@ enum tutti_status gguf_writer_data(struct gguf_writer *w, const void *bytes, siz
 {
     if (n_bytes == 0)
         return TUTTI_OK;
-    if (w->current >= w->n_tensors || n_bytes > w->tensors[w->current].n_bytes - w->written)
+    if (w->current >= w->n_tensors || n_bytes > w->tensors[w->current] - w->written)
         return error_set(err, TUTTI_E_INTERNAL, "%s: more data than the tensors were declared with", w->path);
     enum tutti_status st = new_file_write(w->file, bytes, n_bytes, err);
     if (st != TUTTI_OK)
         return st;
     w->written += n_bytes;
-    if (w->written < w->tensors[w->current].n_bytes)
+    if (w->written < w->tensors[w->current])
         return TUTTI_OK;
     st = pad_file(w, w->written, err);
     w->written = 0;

@@ -10,16 +10,6 @@
 
 enum { CRC_BYTES = 17 }; /* optional trailer after the last value: "crc_num" and ten bytes */
 
-static const struct {
-    const char *name;
-    enum dtype dtype;
-} TYPES[] = {
-    { "Float16", DTYPE_F16 }, { "BFloat16", DTYPE_BF16 }, { "Float32", DTYPE_F32 }, { "Float64", DTYPE_F64 },
-    { "Int8", DTYPE_I8 },     { "Int16", DTYPE_I16 },     { "Int32", DTYPE_I32 },   { "Int64", DTYPE_I64 },
-    { "UInt8", DTYPE_U8 },    { "UInt16", DTYPE_U16 },    { "UInt32", DTYPE_U32 },  { "UInt64", DTYPE_U64 },
-    { "Bool", DTYPE_BOOL },
-};
-
 /* Training state: prefixes of tags, and names of scalars. */
 static const char *const TRAINING_PREFIXES[] = { "adam_m.",  "adam_v.",  "moment1.",
                                                  "moment2.", "moments.", "accu_grads." };
@@ -37,9 +27,7 @@ static const char *const WRAPPERS[] = { "network.", "_backbone." };
 
 struct mindspore {
     struct tensor_set set;
-    struct mapping map;
-    const char *name; /* the mapping's */
-    char *names;      /* of all tensors */
+    char *names; /* of all tensors */
     struct tensor_join *joins;
     struct tensor *slices; /* of all joined tensors */
     size_t n_slices;
@@ -90,23 +78,13 @@ static void add_dim(struct ckpt_value *v, uint64_t dim)
         v->has_too_many_dims = true;
 }
 
-/* Consecutive varints. A varint of more than nine bytes is negative, so not a dimension. */
+/* Consecutive varints. */
 static bool read_packed_dims(struct ckpt_value *v, const uint8_t *bytes, size_t n_bytes)
 {
-    uint64_t dim = 0;
-    int shift = 0;
-    for (size_t i = 0; i < n_bytes; i++) {
-        if (shift > 56)
-            return false;
-        dim |= (uint64_t)(bytes[i] & 0x7F) << shift;
-        shift += 7;
-        if (bytes[i] < 0x80) {
-            add_dim(v, dim);
-            dim = 0;
-            shift = 0;
-        }
-    }
-    return shift == 0;
+    struct protobuf m = protobuf_open(bytes, n_bytes);
+    while (m.at < m.end && !m.is_bad)
+        add_dim(v, protobuf_varint(&m));
+    return !m.is_bad;
 }
 
 static bool read_tensor_proto(struct ckpt_value *v, const struct protobuf_field *tensor)
@@ -177,7 +155,7 @@ static enum tutti_status broken(const struct ckpt_reader *r, struct tutti_error 
         err, TUTTI_E_FORMAT,
         "%s: value %zu of the checkpoint is broken, before byte %td; the file is cut off, or it is "
         "no MindSpore checkpoint",
-        file->name, r->n_values, r->message.at - file->map.bytes);
+        file->set.name, r->n_values, r->message.at - file->set.map.bytes);
 }
 
 /* Reads the next value; *is_there: false at the end. */
@@ -190,7 +168,7 @@ static enum tutti_status next(struct ckpt_reader *r, struct ckpt_value *v, bool 
         return r->message.is_bad ? broken(r, err) : TUTTI_OK;
     if (field.number != 1 || field.wire != PROTOBUF_BYTES || !read_ckpt_value(v, &field))
         return broken(r, err);
-    const char *file = r->file->name;
+    const char *file = r->file->set.name;
     if (r->n_values++ >= LIMIT_TENSORS)
         return error_set(err, TUTTI_E_FORMAT, "%s: more than %d values", file, LIMIT_TENSORS);
     if (v->tag.n == 0 || v->tag.n > LIMIT_TENSOR_NAME_BYTES || !utf8_is_printable(v->tag.bytes, v->tag.n))
@@ -205,11 +183,11 @@ static enum tutti_status next(struct ckpt_reader *r, struct ckpt_value *v, bool 
 
 static struct ckpt_reader reader_start(struct mindspore *file)
 {
-    size_t n = file->map.n_bytes;
-    if (n >= CRC_BYTES && memcmp(file->map.bytes + n - CRC_BYTES, "crc_num", 7) == 0)
+    size_t n = file->set.map.n_bytes;
+    if (n >= CRC_BYTES && memcmp(file->set.map.bytes + n - CRC_BYTES, "crc_num", 7) == 0)
         n -= CRC_BYTES;
     return (struct ckpt_reader){ .file = file,
-                                 .message = protobuf_open(file->map.bytes, n),
+                                 .message = protobuf_open(file->set.map.bytes, n),
                                  .name = file->names };
 }
 
@@ -252,21 +230,17 @@ static enum tutti_status check_complete(const struct ckpt_reader *r, struct tutt
     char shape[96];
     tensor_shape_text(shape, sizeof shape, t->shape, t->n_dims);
     return error_set(err, TUTTI_E_FORMAT,
-                     "%s: tensor %s: %zu bytes of content, but its shape %s holds %zu of %s", r->file->name,
-                     t->name, r->n_read, shape, t->n_bytes, dtype_name(t->dtype));
+                     "%s: tensor %s: %zu bytes of content, but its shape %s holds %zu of %s",
+                     r->file->set.name, t->name, r->n_read, shape, t->n_bytes, dtype_name(t->dtype));
 }
 
 static enum tutti_status read_type(const struct mindspore *file, const struct ckpt_value *v, struct tensor *t,
                                    struct tutti_error *err)
 {
-    for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++) {
-        if (text_is(v->type, TYPES[i].name)) {
-            t->dtype = TYPES[i].dtype;
-            return TUTTI_OK;
-        }
-    }
-    return error_set(err, TUTTI_E_UNSUPPORTED, "%s: tensor %s: type \"%.*s\" is not supported", file->name,
-                     t->name, v->type.n < 32 ? (int)v->type.n : 32, v->type.bytes);
+    if (tensor_type_find(TENSOR_FORMAT_MINDSPORE, v->type.bytes, v->type.n, &t->dtype))
+        return TUTTI_OK;
+    return error_set(err, TUTTI_E_UNSUPPORTED, "%s: tensor %s: type \"%.*s\" is not supported",
+                     file->set.name, t->name, v->type.n < 32 ? (int)v->type.n : 32, v->type.bytes);
 }
 
 /* Starts a tensor from its first value, without its bytes. */
@@ -283,16 +257,18 @@ static enum tutti_status begin_tensor(struct ckpt_reader *r, const struct ckpt_v
     char *key = strstr(r->name, KEY);
     if (key)
         *key = '\0';
-    *t = (struct tensor){ .name = r->name, .file = file->name, .map = &file->map, .n_dims = v->n_dims };
+    *t = (struct tensor){
+        .name = r->name, .file = file->set.name, .map = &file->set.map, .n_dims = v->n_dims
+    };
     r->name += n_name + 1;
     enum tutti_status st = read_type(file, v, t, err);
     if (st != TUTTI_OK)
         return st;
     if (t->name[0] == '\0')
-        return error_set(err, TUTTI_E_FORMAT, "%s: value %zu: no name is left of tag %.*s", file->name,
+        return error_set(err, TUTTI_E_FORMAT, "%s: value %zu: no name is left of tag %.*s", file->set.name,
                          r->n_values - 1, (int)v->tag.n, v->tag.bytes);
     if (v->has_too_many_dims)
-        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: tensor %s: more than %d dimensions", file->name,
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: tensor %s: more than %d dimensions", file->set.name,
                          t->name, LIMIT_TENSOR_DIMS);
     memcpy(t->shape, v->dims, sizeof t->shape);
     /* Older versions wrote a scalar as a vector with zero elements. */
@@ -300,7 +276,7 @@ static enum tutti_status begin_tensor(struct ckpt_reader *r, const struct ckpt_v
         t->n_dims = 0;
     if (!tensor_measure(t))
         return error_set(err, TUTTI_E_FORMAT,
-                         "%s: tensor %s: a dimension or the shape's product is out of range", file->name,
+                         "%s: tensor %s: a dimension or the shape's product is out of range", file->set.name,
                          t->name);
     t->data = v->content;
     file->set.n++;
@@ -321,8 +297,8 @@ static bool add_slice(struct mindspore *file, struct tensor_join *join, const vo
                               .shape = { n },
                               .data = data,
                               .n_bytes = n_bytes,
-                              .file = file->name,
-                              .map = &file->map };
+                              .file = file->set.name,
+                              .map = &file->set.map };
     return tensor_join_add(join, 1, slice, &none, &begin, &n);
 }
 
@@ -333,14 +309,14 @@ static enum tutti_status add_value(struct ckpt_reader *r, const struct ckpt_valu
     struct tensor *t = &file->set.tensors[file->set.n - 1];
     struct tensor other = *t;
     if (r->n_read == t->n_bytes)
-        return error_set(err, TUTTI_E_FORMAT, "%s: duplicate tensor %s", file->name, t->name);
+        return error_set(err, TUTTI_E_FORMAT, "%s: duplicate tensor %s", file->set.name, t->name);
     enum tutti_status st = read_type(file, v, &other, err);
     if (st != TUTTI_OK)
         return st;
     if (other.dtype != t->dtype || v->n_dims != t->n_dims || v->has_too_many_dims ||
         memcmp(v->dims, t->shape, (size_t)t->n_dims * sizeof *v->dims) != 0)
-        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: its slices differ in shape or type", file->name,
-                         t->name);
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: its slices differ in shape or type",
+                         file->set.name, t->name);
     if (v->n_bytes > t->n_bytes - r->n_read) {
         r->n_read += v->n_bytes;
         return check_complete(r, err);
@@ -353,30 +329,31 @@ static enum tutti_status add_value(struct ckpt_reader *r, const struct ckpt_valu
         ok = join && add_slice(file, join, first, r->n_read, 0);
     }
     if (!ok || !add_slice(file, join, v->content, v->n_bytes, r->n_read))
-        return error_out_of_memory(file->name, err);
+        return error_out_of_memory(file->set.name, err);
     r->n_read += v->n_bytes;
     return TUTTI_OK;
 }
 
-static enum tutti_status read_ckpt(struct mindspore *file, struct tutti_error *err)
+static enum tutti_status mindspore_read(struct tensor_set **set, struct tutti_error *err)
 {
-    if (file->map.n_bytes == 0 || !mindspore_is(file->map.bytes, file->map.n_bytes))
-        return error_set(err, TUTTI_E_FORMAT, "%s: not a MindSpore checkpoint", file->name);
-    if (file->map.bytes[0] != 0x0A)
+    struct mindspore *file = (struct mindspore *)*set;
+    if (file->set.map.n_bytes == 0 || !mindspore_is(file->set.map.bytes, file->set.map.n_bytes))
+        return error_set(err, TUTTI_E_FORMAT, "%s: not a MindSpore checkpoint", file->set.name);
+    if (file->set.map.bytes[0] != 0x0A)
         return error_set(err, TUTTI_E_UNSUPPORTED,
-                         "%s: an encrypted checkpoint; save it again without enc_key", file->name);
+                         "%s: an encrypted checkpoint; save it again without enc_key", file->set.name);
     size_t n, n_name_bytes;
     int wrapper;
     enum tutti_status st = count_values(file, &n, &n_name_bytes, &wrapper, err);
     if (st != TUTTI_OK)
         return st;
     if (n == 0)
-        return error_set(err, TUTTI_E_FORMAT, "%s: there is no weight in it", file->name);
+        return error_set(err, TUTTI_E_FORMAT, "%s: there is no weight in it", file->set.name);
     file->names = malloc(n_name_bytes);
     file->set.tensors = calloc(n, sizeof *file->set.tensors);
     file->slices = calloc(2 * n, sizeof *file->slices); /* each value, and the first of each tensor */
     if (!file->names || !file->set.tensors || !file->slices)
-        return error_out_of_memory(file->name, err);
+        return error_out_of_memory(file->set.name, err);
     struct ckpt_reader r = reader_start(file);
     for (;;) {
         struct ckpt_value v;
@@ -403,31 +380,12 @@ static enum tutti_status read_ckpt(struct mindspore *file, struct tutti_error *e
 
 /* ---- opening ---- */
 
-static void mindspore_close(struct tensor_set *set)
+static void mindspore_clear(struct tensor_set *set)
 {
     struct mindspore *file = (struct mindspore *)set;
     tensor_joins_free(file->joins);
     free(file->slices);
-    free(set->tensors);
     free(file->names);
-    mapping_close(&file->map);
-    free(file);
-}
-
-static enum tutti_status mindspore_read(struct tensor_set **out, struct mapping map, struct tutti_error *err)
-{
-    struct mindspore *file = mapping_alloc_reader(&map, sizeof *file, err);
-    if (!file)
-        return TUTTI_E_MEMORY;
-    file->set.close = mindspore_close;
-    file->map = map;
-    file->name = map.name;
-    enum tutti_status st = read_ckpt(file, err);
-    if (st == TUTTI_OK)
-        *out = &file->set;
-    else
-        mindspore_close(&file->set);
-    return st;
 }
 
 static const char *const ENDINGS[] = { ".ckpt", NULL };
@@ -437,6 +395,8 @@ const struct checkpoint_format MINDSPORE_FORMAT = {
     .endings = ENDINGS,
     .is = mindspore_is,
     .is_vague = true,
+    .set_bytes = sizeof(struct mindspore),
     .read = mindspore_read,
+    .clear = mindspore_clear,
     .is_only_file = true,
 };

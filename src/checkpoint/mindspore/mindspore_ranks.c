@@ -4,7 +4,6 @@
 #include "checkpoint/mindspore/mindspore_strategy.h"
 #include "checkpoint/tensor_join.h"
 
-#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -18,7 +17,7 @@ enum { MAX_RANKS = 4096 };
 
 struct mindspore_ranks {
     struct tensor_set set;
-    char *folder;
+    const char *folder;             /* the set's name */
     struct tensor_set **files;      /* [n_ranks] */
     const struct tensor ***by_name; /* [n_ranks]: a file's tensors, sorted */
     int n_ranks;
@@ -42,19 +41,6 @@ static bool mindspore_ranks_is(const char *folder)
 
 /* ---- one rank ---- */
 
-static enum tutti_status sort_tensors(struct mindspore_ranks *r, int rank, struct tutti_error *err)
-{
-    size_t n = r->files[rank]->n;
-    const struct tensor **sorted = malloc(n * sizeof *sorted);
-    if (!sorted)
-        return error_out_of_memory(r->folder, err);
-    for (size_t i = 0; i < n; i++)
-        sorted[i] = &r->files[rank]->tensors[i];
-    qsort((void *)sorted, n, sizeof *sorted, tensors_by_name);
-    r->by_name[rank] = sorted;
-    return TUTTI_OK;
-}
-
 /* The last checkpoint of a folder by name; "": none. */
 static enum tutti_status find_last(char *name, size_t size, const char *folder, struct tutti_error *err)
 {
@@ -63,10 +49,7 @@ static enum tutti_status find_last(char *name, size_t size, const char *folder, 
     if (!dir)
         return error_set(err, TUTTI_E_IO, "%s: %s", folder, strerror(errno));
     for (const struct dirent *entry; (entry = readdir(dir));) {
-        size_t n = strlen(entry->d_name);
-        bool is_checkpoint = n > 5 && strcmp(entry->d_name + n - 5, ".ckpt") == 0 &&
-                             entry->d_name[0] != '.' && !strstr(entry->d_name, "ckpt_strategy");
-        if (is_checkpoint && strcmp(entry->d_name, name) > 0)
+        if (checkpoint_format_has_file(&MINDSPORE_FORMAT, entry->d_name) && strcmp(entry->d_name, name) > 0)
             snprintf(name, size, "%s", entry->d_name);
     }
     closedir(dir);
@@ -86,24 +69,19 @@ static enum tutti_status open_rank(struct mindspore_ranks *r, int rank, struct t
     if (n < 0 || (size_t)n >= sizeof path)
         return error_set(err, TUTTI_E_ARGUMENT, "%s: the path is too long", folder);
     st = tensor_set_open_as(&r->files[rank], &MINDSPORE_FORMAT, path, err);
-    return st == TUTTI_OK ? sort_tensors(r, rank, err) : st;
+    if (st != TUTTI_OK)
+        return st;
+    r->by_name[rank] = tensors_sorted(r->files[rank]->tensors, r->files[rank]->n);
+    return r->by_name[rank] ? TUTTI_OK : error_out_of_memory(r->folder, err);
 }
 
 /* Ranks are counted from 0 without a gap. */
 static enum tutti_status open_files(struct mindspore_ranks *r, struct tutti_error *err)
 {
-    long last = 0;
-    DIR *dir = opendir(r->folder);
-    if (!dir)
-        return error_set(err, TUTTI_E_IO, "%s: %s", r->folder, strerror(errno));
-    for (const struct dirent *entry; (entry = readdir(dir));) {
-        char *end = NULL;
-        bool is_rank = strncmp(entry->d_name, "rank_", 5) == 0 && isdigit((unsigned char)entry->d_name[5]);
-        long rank = is_rank ? strtol(entry->d_name + 5, &end, 10) : 0;
-        if (is_rank && *end == '\0' && rank > last)
-            last = rank;
-    }
-    closedir(dir);
+    long last;
+    enum tutti_status st = rank_folders_last(r->folder, &last, err);
+    if (st != TUTTI_OK)
+        return st;
     if (last >= MAX_RANKS)
         return error_set(err, TUTTI_E_FORMAT, "%s: rank_%ld, expected less than %d ranks", r->folder, last,
                          MAX_RANKS);
@@ -112,7 +90,6 @@ static enum tutti_status open_files(struct mindspore_ranks *r, struct tutti_erro
     if (!r->files || !r->by_name)
         return error_out_of_memory(r->folder, err);
     r->n_ranks = (int)last + 1;
-    enum tutti_status st = TUTTI_OK;
     for (int rank = 0; rank <= last && st == TUTTI_OK; rank++) {
         char name[32];
         snprintf(name, sizeof name, "rank_%d", rank);
@@ -147,13 +124,6 @@ static enum tutti_status read_strategy(struct mindspore_ranks *r, struct tutti_e
 
 /* ---- tensors ---- */
 
-static const struct tensor *find_in_rank(const struct mindspore_ranks *r, int rank, const struct tensor *like)
-{
-    const struct tensor **found = bsearch(&like, (void *)r->by_name[rank], r->files[rank]->n, sizeof like,
-                                          tensors_by_name);
-    return found ? *found : NULL;
-}
-
 /* Adds the parts of t, a tensor of rank first, over the devices from first on. n_parts: of each
  * dimension. has_part: [product of n_parts] */
 static enum tutti_status collect_parts(const struct mindspore_ranks *r, struct tensor_join *join,
@@ -172,10 +142,11 @@ static enum tutti_status collect_parts(const struct mindspore_ranks *r, struct t
         }
         if (has_part[slot])
             continue; /* another device has the same part */
-        const struct tensor *found = find_in_rank(r, first + device, t);
+        int rank = first + device;
+        const struct tensor *found = tensors_find(r->by_name[rank], r->files[rank]->n, t->name);
         if (!found)
             return error_set(err, TUTTI_E_FORMAT, "%s/rank_%d: tensor %s is missing, but rank_%d has it",
-                             r->folder, first + device, t->name, first);
+                             r->folder, rank, t->name, first);
         if (found->dtype != t->dtype || found->n_dims != t->n_dims ||
             memcmp(found->shape, t->shape, (size_t)t->n_dims * sizeof *t->shape) != 0)
             return error_set(err, TUTTI_E_FORMAT,
@@ -268,7 +239,7 @@ static enum tutti_status join_all(struct mindspore_ranks *r, struct tutti_error 
     return st;
 }
 
-static void mindspore_ranks_close(struct tensor_set *set)
+static void mindspore_ranks_clear(struct tensor_set *set)
 {
     struct mindspore_ranks *r = (struct mindspore_ranks *)set;
     tensor_joins_free(r->joins);
@@ -279,34 +250,22 @@ static void mindspore_ranks_close(struct tensor_set *set)
     free(r->files);
     free(r->by_name);
     strategy_clear(&r->strategy);
-    free(set->tensors);
-    free(r->folder);
-    free(r);
 }
 
-static enum tutti_status mindspore_ranks_open(struct tensor_set **out, const char *folder,
-                                              struct tutti_error *err)
+static enum tutti_status mindspore_ranks_read(struct tensor_set **set, struct tutti_error *err)
 {
-    struct mindspore_ranks *r = calloc(1, sizeof *r);
-    if (!r || !(r->folder = strdup(folder))) {
-        free(r);
-        return error_out_of_memory(folder, err);
-    }
-    r->set.close = mindspore_ranks_close;
+    struct mindspore_ranks *r = (struct mindspore_ranks *)*set;
+    r->folder = r->set.name;
     enum tutti_status st = open_files(r, err);
     if (st == TUTTI_OK)
         st = read_strategy(r, err);
-    if (st == TUTTI_OK)
-        st = join_all(r, err);
-    if (st == TUTTI_OK)
-        *out = &r->set;
-    else
-        mindspore_ranks_close(&r->set);
-    return st;
+    return st == TUTTI_OK ? join_all(r, err) : st;
 }
 
 const struct checkpoint_format MINDSPORE_RANKS_FORMAT = {
     .name = "MindSpore's ranks",
     .is_folder = mindspore_ranks_is,
-    .open = mindspore_ranks_open,
+    .set_bytes = sizeof(struct mindspore_ranks),
+    .read = mindspore_ranks_read,
+    .clear = mindspore_ranks_clear,
 };

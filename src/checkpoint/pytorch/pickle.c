@@ -1,6 +1,9 @@
 #include "checkpoint/pytorch/pickle.h"
 
-#include <stddef.h>
+#include "base/arena.h"
+#include "base/array.h"
+#include "base/bytes.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +11,6 @@
 enum {
     MAX_STACK = 1 << 16, /* picklers emit the items of a container in batches of 1000 */
     MAX_MEMORY = 512 << 20,
-    CHUNK_BYTES = 64 << 10,
     MAX_GLOBAL_BYTES = 256,
 };
 
@@ -58,48 +60,18 @@ enum opcode {
     OP_FRAME = 0x95,
 };
 
-/* A block of the arena. */
-struct pickle_chunk {
-    struct pickle_chunk *before;
-    max_align_t bytes[];
-};
-
 struct pickle {
     const uint8_t *bytes, *at, *end;
     const struct pickle_global *globals;
     size_t n_globals;
     const char *file; /* while reading */
-    struct pickle_chunk *chunks;
-    size_t chunk_used, chunk_size, n_taken;
+    struct arena arena;
     struct pickle_value *stack; /* while reading */
     size_t n_stack, stack_size;
     struct pickle_items memo, persistents;
     struct pickle_value result;
     bool is_memory_short;
 };
-
-static void *pickle_take(struct pickle *p, size_t n_bytes)
-{
-    n_bytes = (n_bytes + sizeof(max_align_t) - 1) / sizeof(max_align_t) * sizeof(max_align_t);
-    if (n_bytes > p->chunk_size - p->chunk_used) {
-        size_t size = n_bytes > CHUNK_BYTES ? n_bytes : CHUNK_BYTES;
-        struct pickle_chunk *chunk = NULL;
-        if (size <= MAX_MEMORY - p->n_taken)
-            chunk = malloc(sizeof *chunk + size);
-        if (!chunk) {
-            p->is_memory_short = true;
-            return NULL;
-        }
-        p->n_taken += size;
-        chunk->before = p->chunks;
-        p->chunks = chunk;
-        p->chunk_size = size;
-        p->chunk_used = 0;
-    }
-    void *memory = (char *)p->chunks->bytes + p->chunk_used;
-    p->chunk_used += n_bytes;
-    return memory;
-}
 
 static bool items_add(struct pickle *p, struct pickle_items *items, const struct pickle_value *values,
                       size_t n)
@@ -108,7 +80,8 @@ static bool items_add(struct pickle *p, struct pickle_items *items, const struct
         size_t capacity = items->n + n;
         if (items->capacity > 0 && capacity < 2 * items->capacity)
             capacity = 2 * items->capacity;
-        struct pickle_value *more = pickle_take(p, capacity * sizeof *more);
+        struct pickle_value *more = arena_take_raw(&p->arena, capacity * sizeof *more);
+        p->is_memory_short = !more;
         if (!more)
             return false;
         if (items->n > 0)
@@ -136,15 +109,11 @@ static enum tutti_status broken(const struct pickle *p, const char *what, struct
 
 static bool stack_push(struct pickle *p, struct pickle_value value)
 {
-    if (p->n_stack == p->stack_size) {
-        size_t size = p->stack_size ? 2 * p->stack_size : 256;
-        struct pickle_value *more = size <= MAX_STACK ? realloc(p->stack, size * sizeof *more) : NULL;
-        p->is_memory_short = !more && size <= MAX_STACK;
-        if (!more)
-            return false;
-        p->stack = more;
-        p->stack_size = size;
-    }
+    if (p->n_stack == MAX_STACK)
+        return false;
+    p->is_memory_short = !array_grow(&p->stack, p->n_stack, &p->stack_size, sizeof *p->stack);
+    if (p->is_memory_short)
+        return false;
     p->stack[p->n_stack++] = value;
     return true;
 }
@@ -156,11 +125,9 @@ static bool push_int(struct pickle *p, int64_t value)
 
 static bool push_items(struct pickle *p, enum pickle_kind kind, const struct pickle_value *values, size_t n)
 {
-    struct pickle_items *items = pickle_take(p, sizeof *items);
-    if (!items)
-        return false;
-    *items = (struct pickle_items){ 0 };
-    return items_add(p, items, values, n) &&
+    struct pickle_items *items = arena_take(&p->arena, sizeof *items);
+    p->is_memory_short = !items;
+    return items && items_add(p, items, values, n) &&
            stack_push(p, (struct pickle_value){ .kind = kind, .items = items });
 }
 
@@ -206,9 +173,7 @@ static const uint8_t *read(struct pickle *p, uint64_t n_bytes)
 static bool read_uint(struct pickle *p, int n_bytes, uint64_t *out)
 {
     const uint8_t *bytes = read(p, (uint64_t)n_bytes);
-    *out = 0;
-    for (int i = n_bytes - 1; bytes && i >= 0; i--)
-        *out = *out << 8 | bytes[i];
+    *out = bytes ? bytes_load_le(bytes, n_bytes) : 0;
     return bytes;
 }
 
@@ -241,21 +206,17 @@ static bool push_float(struct pickle *p)
     return bytes && stack_push(p, (struct pickle_value){ .kind = PICKLE_FLOAT, .number = number });
 }
 
-static bool push_number(struct pickle *p, int op)
+/* An unsigned number. */
+static bool push_uint(struct pickle *p, int n_bytes)
 {
     uint64_t value;
-    switch (op) {
-    case OP_BININT:
-        return read_uint(p, 4, &value) && push_int(p, (int32_t)value);
-    case OP_BININT1:
-        return read_uint(p, 1, &value) && push_int(p, (int64_t)value);
-    case OP_BININT2:
-        return read_uint(p, 2, &value) && push_int(p, (int64_t)value);
-    case OP_LONG1:
-        return push_long(p);
-    default:
-        return push_float(p);
-    }
+    return read_uint(p, n_bytes, &value) && push_int(p, (int64_t)value);
+}
+
+static bool push_int32(struct pickle *p)
+{
+    uint64_t value;
+    return read_uint(p, 4, &value) && push_int(p, (int32_t)value);
 }
 
 static bool make_tuple(struct pickle *p, size_t first)
@@ -389,35 +350,13 @@ static enum tutti_status take_global(struct pickle *p, struct tutti_error *err)
     return push_global(p, v[0].text, v[0].n, v[1].text, v[1].n, err);
 }
 
-static bool run_container(struct pickle *p, int op)
+/* The top n values become a tuple. */
+static bool make_short_tuple(struct pickle *p, size_t n)
 {
-    switch (op) {
-    case OP_EMPTY_TUPLE:
-        return push_items(p, PICKLE_TUPLE, NULL, 0);
-    case OP_EMPTY_LIST:
-        return push_items(p, PICKLE_LIST, NULL, 0);
-    case OP_EMPTY_DICT:
-        return push_items(p, PICKLE_DICT, NULL, 0);
-    case OP_TUPLE1:
-    case OP_TUPLE2:
-    case OP_TUPLE3: {
-        size_t n = (size_t)op - OP_TUPLE1 + 1;
-        if (!has(p, n))
-            return false;
-        p->n_stack -= n;
-        return push_items(p, PICKLE_TUPLE, p->stack + p->n_stack, n);
-    }
-    case OP_TUPLE:
-        return make_tuple(p, find_mark(p));
-    case OP_APPEND:
-        return has(p, 2) && fill_container(p, p->n_stack - 1, PICKLE_LIST);
-    case OP_APPENDS:
-        return fill_container(p, find_mark(p), PICKLE_LIST);
-    case OP_SETITEM:
-        return has(p, 3) && fill_container(p, p->n_stack - 2, PICKLE_DICT);
-    default:
-        return fill_container(p, find_mark(p), PICKLE_DICT);
-    }
+    if (!has(p, n))
+        return false;
+    p->n_stack -= n;
+    return push_items(p, PICKLE_TUPLE, p->stack + p->n_stack, n);
 }
 
 /* Opcodes that are neither PROTO, a global nor STOP. *is_known: false for those that no tensor needs. */
@@ -434,11 +373,15 @@ static bool run(struct pickle *p, int op, bool *is_known)
     case OP_NEWFALSE:
         return stack_push(p, (struct pickle_value){ .kind = PICKLE_BOOL, .integer = op == OP_NEWTRUE });
     case OP_BININT:
+        return push_int32(p);
     case OP_BININT1:
+        return push_uint(p, 1);
     case OP_BININT2:
+        return push_uint(p, 2);
     case OP_LONG1:
+        return push_long(p);
     case OP_BINFLOAT:
-        return push_number(p, op);
+        return push_float(p);
     case OP_SHORT_BINSTRING:
     case OP_SHORT_BINBYTES:
     case OP_SHORT_BINUNICODE:
@@ -470,17 +413,25 @@ static bool run(struct pickle *p, int op, bool *is_known)
     case OP_BINPERSID:
         return name_persistent(p);
     case OP_EMPTY_TUPLE:
+        return push_items(p, PICKLE_TUPLE, NULL, 0);
     case OP_EMPTY_LIST:
+        return push_items(p, PICKLE_LIST, NULL, 0);
     case OP_EMPTY_DICT:
-    case OP_TUPLE:
+        return push_items(p, PICKLE_DICT, NULL, 0);
     case OP_TUPLE1:
     case OP_TUPLE2:
     case OP_TUPLE3:
+        return make_short_tuple(p, (size_t)op - OP_TUPLE1 + 1);
+    case OP_TUPLE:
+        return make_tuple(p, find_mark(p));
     case OP_APPEND:
+        return has(p, 2) && fill_container(p, p->n_stack - 1, PICKLE_LIST);
     case OP_APPENDS:
+        return fill_container(p, find_mark(p), PICKLE_LIST);
     case OP_SETITEM:
+        return has(p, 3) && fill_container(p, p->n_stack - 2, PICKLE_DICT);
     case OP_SETITEMS:
-        return run_container(p, op);
+        return fill_container(p, find_mark(p), PICKLE_DICT);
     default:
         *is_known = false;
         return false;
@@ -532,6 +483,7 @@ enum tutti_status pickle_open(struct pickle **out, const void *bytes, size_t n_b
     p->globals = globals;
     p->n_globals = n_globals;
     p->file = file;
+    p->arena.limit = MAX_MEMORY;
     enum tutti_status st = run_opcodes(p, err);
     free(p->stack);
     p->stack = NULL;
@@ -546,11 +498,7 @@ void pickle_close(struct pickle *p)
 {
     if (!p)
         return;
-    while (p->chunks) {
-        struct pickle_chunk *before = p->chunks->before;
-        free(p->chunks);
-        p->chunks = before;
-    }
+    arena_clear(&p->arena);
     free(p->stack);
     free(p);
 }

@@ -87,8 +87,6 @@ struct view {
 
 struct pytorch {
     struct tensor_set set;
-    struct mapping map;
-    const char *name; /* the mapping's */
     struct zip *zip;  /* NULL: the old file format */
     const char *root; /* of the archive's names, with a slash at the end */
     size_t n_root;
@@ -167,7 +165,7 @@ static enum tutti_status find_storage(const struct pytorch *file, const struct s
                                             : NULL;
         if (!entry)
             return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: its storage data/%.*s is missing",
-                             file->name, tensor, n_key, id->key);
+                             file->set.name, tensor, n_key, id->key);
         const void *content;
         enum tutti_status st = zip_data(file->zip, entry, &content, err);
         if (st != TUTTI_OK)
@@ -180,15 +178,15 @@ static enum tutti_status find_storage(const struct pytorch *file, const struct s
                                                                  sizeof want, by_key)
                                                        : NULL;
         if (!found)
-            return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: its storage %.*s is missing", file->name,
-                             tensor, n_key, id->key);
+            return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: its storage %.*s is missing",
+                             file->set.name, tensor, n_key, id->key);
         *data = found->data;
         n_bytes = found->n_bytes;
     }
     if (n_bytes != id->n_bytes)
         return error_set(err, TUTTI_E_FORMAT,
                          "%s: tensor %s: its storage %.*s has %" PRIu64 " bytes, expected %" PRIu64,
-                         file->name, tensor, n_key, id->key, n_bytes, id->n_bytes);
+                         file->set.name, tensor, n_key, id->key, n_bytes, id->n_bytes);
     return TUTTI_OK;
 }
 
@@ -278,11 +276,11 @@ static enum tutti_status add_view(struct pytorch *file, struct tensor *t, const 
 {
     struct view *view = calloc(1, sizeof *view);
     if (!view)
-        return error_out_of_memory(file->name, err);
+        return error_out_of_memory(file->set.name, err);
     view->before = file->views;
     file->views = view;
     view->storage = (struct tensor){
-        .name = t->name, .data = data, .n_bytes = n_bytes, .file = t->file, .map = &file->map
+        .name = t->name, .data = data, .n_bytes = n_bytes, .file = t->file, .map = &file->set.map
     };
     view->from[0] = &view->storage;
     view->source = (struct tensor_source){ .make = gather, .from = view->from, .n_from = 1 };
@@ -301,7 +299,7 @@ static enum tutti_status place_tensor(struct pytorch *file, struct tensor *t, co
 {
     uint64_t size = (uint64_t)dtype_block_bytes(t->dtype), n_elems = t->n_bytes / size;
     int64_t span = 0;
-    t->map = &file->map;
+    t->map = &file->set.map;
     if (n_elems == 0) {
         t->data = data;
         return TUTTI_OK;
@@ -315,7 +313,7 @@ static enum tutti_status place_tensor(struct pytorch *file, struct tensor *t, co
         return error_set(err, TUTTI_E_FORMAT,
                          "%s: tensor %s: shape %s with strides %s from element %" PRId64
                          " does not lie within a storage of %" PRIu64 " elements",
-                         file->name, t->name, shape, strides, offset, storage_elems);
+                         file->set.name, t->name, shape, strides, offset, storage_elems);
     data += (uint64_t)offset * size;
     if (is_contiguous(t, stride)) {
         t->data = data;
@@ -323,8 +321,8 @@ static enum tutti_status place_tensor(struct pytorch *file, struct tensor *t, co
     }
     if (n_elems > (uint64_t)span)
         return error_set(err, TUTTI_E_UNSUPPORTED,
-                         "%s: tensor %s: shape %s with strides %s shows elements more than once", file->name,
-                         t->name, shape, strides);
+                         "%s: tensor %s: shape %s with strides %s shows elements more than once",
+                         file->set.name, t->name, shape, strides);
     return add_view(file, t, stride, data, (size_t)((uint64_t)span * size), err);
 }
 
@@ -336,7 +334,8 @@ static enum tutti_status check_flags(const struct pytorch *file, const struct te
     if (flags->kind == PICKLE_NONE)
         return TUTTI_OK;
     if (flags->kind != PICKLE_DICT)
-        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: its flags are no dict", file->name, t->name);
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: its flags are no dict", file->set.name,
+                         t->name);
     for (size_t i = 0; i < flags->items->n; i += 2) {
         const struct pickle_value *key = &flags->items->at[i], *value = key + 1;
         if (value->kind == PICKLE_BOOL && !value->integer)
@@ -346,7 +345,8 @@ static enum tutti_status check_flags(const struct pytorch *file, const struct te
             err, TUTTI_E_UNSUPPORTED,
             "%s: tensor %s: PyTorch's flag \"%.*s\" is set, so its values are not those that are "
             "stored; expected none. Save it with tensor.resolve_neg().resolve_conj()",
-            file->name, t->name, has_text ? (int)(key->n < 64 ? key->n : 64) : 1, has_text ? key->text : "?");
+            file->set.name, t->name, has_text ? (int)(key->n < 64 ? key->n : 64) : 1,
+            has_text ? key->text : "?");
     }
     return TUTTI_OK;
 }
@@ -362,29 +362,29 @@ static enum tutti_status read_torch_tensor(struct pytorch *file, struct tensor *
     bool is_v3 = value->n == G_TENSOR_V3;
     if (value->items->n < (is_v3 ? 7u : value->n == G_TENSOR_V2 ? 6u : 4u) || !read_storage_id(&id, &at[0]))
         return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: its storage is not described as PyTorch does",
-                         file->name, t->name);
+                         file->set.name, t->name);
     if (at[2].kind == PICKLE_TUPLE && at[2].items->n > LIMIT_TENSOR_DIMS)
         return error_set(err, TUTTI_E_UNSUPPORTED, "%s: tensor %s: %zu dimensions, expected at most %d",
-                         file->name, t->name, at[2].items->n, LIMIT_TENSOR_DIMS);
+                         file->set.name, t->name, at[2].items->n, LIMIT_TENSOR_DIMS);
     if (at[1].kind != PICKLE_INT || at[1].integer < 0 || !read_sizes(&at[2], t->shape, &t->n_dims) ||
         !read_sizes(&at[3], stride, &n_strides) || n_strides != t->n_dims)
         return error_set(err, TUTTI_E_FORMAT,
                          "%s: tensor %s: its offset, shape or strides are not as PyTorch writes them",
-                         file->name, t->name);
+                         file->set.name, t->name);
     t->dtype = id.dtype;
     if (is_v3 ? at[6].kind != PICKLE_GLOBAL || at[6].n < G_DTYPES : !id.is_typed)
-        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: its type is missing", file->name, t->name);
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: its type is missing", file->set.name, t->name);
     if (is_v3)
         t->dtype = STORED[at[6].n - G_DTYPES];
     if (!tensor_measure(t))
-        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: the shape's product overflows", file->name,
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: the shape's product overflows", file->set.name,
                          t->name);
     const uint8_t *data = NULL;
     size_t n_plain = is_v3 ? 7 : value->n == G_TENSOR_V2 ? 6 : 4;
     enum tutti_status st = value->items->n > n_plain ? check_flags(file, t, &at[n_plain], err) : TUTTI_OK;
     if (st == TUTTI_OK && value->items->n > n_plain + 1)
         st = error_set(err, TUTTI_E_UNSUPPORTED, "%s: tensor %s: %zu arguments, expected at most %zu",
-                       file->name, t->name, value->items->n, n_plain + 1);
+                       file->set.name, t->name, value->items->n, n_plain + 1);
     if (st == TUTTI_OK)
         st = find_storage(file, &id, t->name, &data, err);
     return st == TUTTI_OK ? place_tensor(file, t, stride, at[1].integer, data, id.n_bytes, err) : st;
@@ -441,14 +441,15 @@ static enum tutti_status read_state_dict(struct pytorch *file, struct tutti_erro
     const struct pickle_value *dict = find_dict(pickle_result(file->pickle));
     size_t n_name_bytes, n = count_tensors(dict, &n_name_bytes);
     if (n == 0)
-        return error_set(err, TUTTI_E_FORMAT, "%s: the saved object is no dict of named tensors", file->name);
+        return error_set(err, TUTTI_E_FORMAT, "%s: the saved object is no dict of named tensors",
+                         file->set.name);
     if (n > LIMIT_TENSORS)
-        return error_set(err, TUTTI_E_FORMAT, "%s: %zu tensors, expected at most %d", file->name, n,
+        return error_set(err, TUTTI_E_FORMAT, "%s: %zu tensors, expected at most %d", file->set.name, n,
                          LIMIT_TENSORS);
     file->set.tensors = calloc(n, sizeof *file->set.tensors);
     file->names = malloc(n_name_bytes);
     if (!file->set.tensors || !file->names)
-        return error_out_of_memory(file->name, err);
+        return error_out_of_memory(file->set.name, err);
     char *name = file->names;
     for (size_t i = 0; i < dict->items->n; i += 2) {
         const struct pickle_value *key = &dict->items->at[i], *call = find_call(key + 1);
@@ -457,11 +458,11 @@ static enum tutti_status read_state_dict(struct pytorch *file, struct tutti_erro
         if (key->n == 0 || key->n > LIMIT_TENSOR_NAME_BYTES || !utf8_is_printable(key->text, key->n))
             return error_set(err, TUTTI_E_FORMAT,
                              "%s: tensor %zu: a name of %u bytes, expected 1 to %d of printable UTF-8",
-                             file->name, file->set.n, key->n, LIMIT_TENSOR_NAME_BYTES);
+                             file->set.name, file->set.n, key->n, LIMIT_TENSOR_NAME_BYTES);
         memcpy(name, key->text, key->n);
         name[key->n] = '\0';
         struct tensor *t = &file->set.tensors[file->set.n];
-        *t = (struct tensor){ .name = name, .file = file->name };
+        *t = (struct tensor){ .name = name, .file = file->set.name };
         enum tutti_status st = read_torch_tensor(file, t, call, err);
         if (st != TUTTI_OK)
             return st;
@@ -476,7 +477,7 @@ static enum tutti_status read_state_dict(struct pytorch *file, struct tutti_erro
 static enum tutti_status read_pickle(struct pytorch *file, const void *bytes, size_t n_bytes,
                                      struct tutti_error *err)
 {
-    return pickle_open(&file->pickle, bytes, n_bytes, GLOBALS, N_GLOBALS, file->name, err);
+    return pickle_open(&file->pickle, bytes, n_bytes, GLOBALS, N_GLOBALS, file->set.name, err);
 }
 
 /* "NAME/data.pkl" in the archive's one folder. */
@@ -511,24 +512,25 @@ static enum tutti_status check_byte_order(const struct pytorch *file, struct tut
     if (st != TUTTI_OK)
         return st;
     if (entry->n_bytes != 6 || memcmp(text, "little", 6) != 0)
-        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: byte order \"%.*s\", expected \"little\"", file->name,
-                         entry->n_bytes < 16 ? (int)entry->n_bytes : 16, (const char *)text);
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: byte order \"%.*s\", expected \"little\"",
+                         file->set.name, entry->n_bytes < 16 ? (int)entry->n_bytes : 16, (const char *)text);
     return TUTTI_OK;
 }
 
 static enum tutti_status read_archive(struct pytorch *file, struct tutti_error *err)
 {
-    enum tutti_status st = zip_open(&file->zip, file->map.bytes, file->map.n_bytes, file->name, err);
+    enum tutti_status st = zip_open(&file->zip, file->set.map.bytes, file->set.map.n_bytes, file->set.name,
+                                    err);
     if (st != TUTTI_OK)
         return st;
     const struct zip_entry *entry = find_pickle(file->zip);
     if (!entry)
         return error_set(err, TUTTI_E_FORMAT,
                          "%s: archive: expected one folder with data.pkl, as torch.save() writes it",
-                         file->name);
+                         file->set.name);
     if (entry->n_bytes > MAX_PICKLE_BYTES)
         return error_set(err, TUTTI_E_FORMAT, "%s: a pickle of %" PRIu64 " bytes, expected at most %d",
-                         file->name, entry->n_bytes, MAX_PICKLE_BYTES);
+                         file->set.name, entry->n_bytes, MAX_PICKLE_BYTES);
     file->root = entry->name;
     file->n_root = entry->n_name - (sizeof "data.pkl" - 1);
     st = check_byte_order(file, err);
@@ -549,12 +551,12 @@ static enum tutti_status list_storages(struct pytorch *file, struct tutti_error 
     const struct pickle_value *ids = pickle_persistents(file->pickle, &n);
     file->storages = calloc(n + 1, sizeof *file->storages);
     if (!file->storages)
-        return error_out_of_memory(file->name, err);
+        return error_out_of_memory(file->set.name, err);
     for (size_t i = 0; i < n; i++) {
         struct storage_id id;
         if (!read_storage_id(&id, &ids[i]))
             return error_set(err, TUTTI_E_FORMAT, "%s: storage %zu is not described as PyTorch does",
-                             file->name, i);
+                             file->set.name, i);
         file->storages[i] = (struct storage){ .key = id.key, .n_key = id.n_key, .n_bytes = id.n_bytes };
     }
     qsort(file->storages, n, sizeof *file->storages, by_key);
@@ -564,7 +566,7 @@ static enum tutti_status list_storages(struct pytorch *file, struct tutti_error 
         if (!last || by_key(last, s) != 0)
             file->storages[file->n_storages++] = *s;
         else if (last->n_bytes != s->n_bytes)
-            return error_set(err, TUTTI_E_FORMAT, "%s: storage %.*s is given two sizes", file->name,
+            return error_set(err, TUTTI_E_FORMAT, "%s: storage %.*s is given two sizes", file->set.name,
                              (int)s->n_key, s->key);
     }
     return TUTTI_OK;
@@ -576,22 +578,23 @@ static enum tutti_status place_storages(struct pytorch *file, const struct pickl
 {
     if (keys->kind != PICKLE_LIST || keys->items->n != file->n_storages)
         return error_set(err, TUTTI_E_FORMAT, "%s: expected the list of %zu storages after the object",
-                         file->name, file->n_storages);
+                         file->set.name, file->n_storages);
     for (size_t i = 0; i < file->n_storages; i++) {
         const struct pickle_value *key = &keys->items->at[i];
         struct storage want = { .key = key->text, .n_key = key->n };
         struct storage *s = key->kind != PICKLE_STRING
                                 ? NULL
                                 : bsearch(&want, file->storages, file->n_storages, sizeof want, by_key);
-        size_t left = file->map.n_bytes - at;
+        size_t left = file->set.map.n_bytes - at;
         if (!s || s->data)
             return error_set(err, TUTTI_E_FORMAT, "%s: storage %zu: no tensor names it, or it comes twice",
-                             file->name, i);
+                             file->set.name, i);
         if (left < 8 || s->n_bytes > left - 8)
             return error_set(err, TUTTI_E_FORMAT,
-                             "%s: storage %.*s: %" PRIu64 " bytes at byte %zu of a file of %zu", file->name,
-                             (int)s->n_key, s->key, s->n_bytes, at, file->map.n_bytes);
-        s->data = file->map.bytes + at + 8; /* after its number of elements, which is also in the pickle */
+                             "%s: storage %.*s: %" PRIu64 " bytes at byte %zu of a file of %zu",
+                             file->set.name, (int)s->n_key, s->key, s->n_bytes, at, file->set.map.n_bytes);
+        s->data = file->set.map.bytes + at +
+                  8; /* after its number of elements, which is also in the pickle */
         at += 8 + (size_t)s->n_bytes;
     }
     return TUTTI_OK;
@@ -599,30 +602,31 @@ static enum tutti_status place_storages(struct pytorch *file, const struct pickl
 
 static enum tutti_status read_old(struct pytorch *file, struct tutti_error *err)
 {
-    size_t n_bytes = file->map.n_bytes, at = sizeof OLD_MAGIC;
-    if (n_bytes < at || memcmp(file->map.bytes, OLD_MAGIC, at) != 0)
+    size_t n_bytes = file->set.map.n_bytes, at = sizeof OLD_MAGIC;
+    if (n_bytes < at || memcmp(file->set.map.bytes, OLD_MAGIC, at) != 0)
         return error_set(err, TUTTI_E_UNSUPPORTED, "%s: expected version 1001 of PyTorch's old format",
-                         file->name);
+                         file->set.name);
     struct pickle *keys = NULL;
     enum tutti_status st = TUTTI_OK;
     for (int part = 0; part < 2 && st == TUTTI_OK; part++) { /* the system that wrote it, the object */
         size_t left = n_bytes - at;
         pickle_close(file->pickle);
         file->pickle = NULL;
-        st = read_pickle(file, file->map.bytes + at, left < MAX_PICKLE_BYTES ? left : MAX_PICKLE_BYTES, err);
+        st = read_pickle(file, file->set.map.bytes + at, left < MAX_PICKLE_BYTES ? left : MAX_PICKLE_BYTES,
+                         err);
         at += st == TUTTI_OK ? pickle_n_bytes(file->pickle) : 0;
         const struct pickle_value *system = st == TUTTI_OK ? pickle_result(file->pickle) : NULL;
         for (size_t i = 0; part == 0 && system && system->kind == PICKLE_DICT && i < system->items->n;
              i += 2) {
             const struct pickle_value *key = &system->items->at[i];
             if (value_is_string(key, "little_endian") && key[1].kind == PICKLE_BOOL && !key[1].integer)
-                st = error_set(err, TUTTI_E_UNSUPPORTED, "%s: a big-endian file", file->name);
+                st = error_set(err, TUTTI_E_UNSUPPORTED, "%s: a big-endian file", file->set.name);
         }
     }
     if (st == TUTTI_OK)
         st = list_storages(file, err);
     if (st == TUTTI_OK)
-        st = pickle_open(&keys, file->map.bytes + at, n_bytes - at, NULL, 0, file->name, err);
+        st = pickle_open(&keys, file->set.map.bytes + at, n_bytes - at, NULL, 0, file->set.name, err);
     if (st == TUTTI_OK)
         st = place_storages(file, pickle_result(keys), at + pickle_n_bytes(keys), err);
     if (st == TUTTI_OK)
@@ -633,12 +637,13 @@ static enum tutti_status read_old(struct pytorch *file, struct tutti_error *err)
 
 /* ---- opening ---- */
 
-static enum tutti_status read_torch_file(struct pytorch *file, struct tutti_error *err)
+static enum tutti_status pytorch_read(struct tensor_set **set, struct tutti_error *err)
 {
+    struct pytorch *file = (struct pytorch *)*set;
     enum tutti_status st;
-    if (!pytorch_is(file->map.bytes, file->map.n_bytes))
-        st = error_set(err, TUTTI_E_FORMAT, "%s: not a file of torch.save()", file->name);
-    else if (zip_is(file->map.bytes, file->map.n_bytes))
+    if (!pytorch_is(file->set.map.bytes, file->set.map.n_bytes))
+        st = error_set(err, TUTTI_E_FORMAT, "%s: not a file of torch.save()", file->set.name);
+    else if (zip_is(file->set.map.bytes, file->set.map.n_bytes))
         st = read_archive(file, err);
     else
         st = read_old(file, err);
@@ -647,7 +652,7 @@ static enum tutti_status read_torch_file(struct pytorch *file, struct tutti_erro
     return st;
 }
 
-static void pytorch_close(struct tensor_set *set)
+static void pytorch_clear(struct tensor_set *set)
 {
     struct pytorch *file = (struct pytorch *)set;
     while (file->views) {
@@ -655,29 +660,9 @@ static void pytorch_close(struct tensor_set *set)
         free(file->views);
         file->views = before;
     }
-    pickle_close(file->pickle);
     zip_close(file->zip);
     free(file->storages);
-    free(set->tensors);
     free(file->names);
-    mapping_close(&file->map);
-    free(file);
-}
-
-static enum tutti_status pytorch_read(struct tensor_set **out, struct mapping map, struct tutti_error *err)
-{
-    struct pytorch *file = mapping_alloc_reader(&map, sizeof *file, err);
-    if (!file)
-        return TUTTI_E_MEMORY;
-    file->set.close = pytorch_close;
-    file->map = map;
-    file->name = map.name;
-    enum tutti_status st = read_torch_file(file, err);
-    if (st == TUTTI_OK)
-        *out = &file->set;
-    else
-        pytorch_close(&file->set);
-    return st;
 }
 
 static const char *const ENDINGS[] = { ".bin", ".pt", ".pth", NULL };
@@ -686,7 +671,9 @@ const struct checkpoint_format PYTORCH_FORMAT = {
     .name = "PyTorch",
     .endings = ENDINGS,
     .is = pytorch_is,
+    .set_bytes = sizeof(struct pytorch),
     .read = pytorch_read,
+    .clear = pytorch_clear,
     .file = "pytorch_model.bin",
     .index = "pytorch_model.bin.index.json",
 };

@@ -5,8 +5,6 @@
 #include "checkpoint/tensor_join.h"
 
 #include <assert.h>
-#include <ctype.h>
-#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -30,10 +28,10 @@ struct rank {
 
 struct shards {
     struct tensor_set set;
-    char *folder;
+    const char *folder; /* the set's name */
     struct rank *ranks; /* [n_ranks] */
     int n_ranks, first; /* first: the number of ranks[0] */
-    bool is_whole;      /* all ranks are open */
+    bool is_one;        /* only the rank first is open */
     struct tensor_join *joins;
 };
 
@@ -117,17 +115,11 @@ static enum tutti_status find_parts(struct rank *r, struct tutti_error *err)
     if (n != m->n_tensors)
         return error_set(err, TUTTI_E_FORMAT, "%s: %zu tensors, but %s holds %zu", m->path, m->n_tensors,
                          m->files[0].name, n);
-    const struct tensor **sorted = malloc((n + 1) * sizeof *sorted);
+    const struct tensor **sorted = tensors_sorted(r->file->tensors, n);
     r->parts = calloc(n + 1, sizeof *r->parts);
     enum tutti_status st = sorted && r->parts ? TUTTI_OK : error_out_of_memory(m->path, err);
-    for (size_t i = 0; i < n && st == TUTTI_OK; i++)
-        sorted[i] = &r->file->tensors[i];
-    if (st == TUTTI_OK)
-        qsort((void *)sorted, n, sizeof *sorted, tensors_by_name);
     for (size_t i = 0; i < n && st == TUTTI_OK; i++) {
-        const struct tensor key = { .name = m->tensors[i].name }, *like = &key;
-        const struct tensor **found = bsearch(&like, (void *)sorted, n, sizeof *sorted, tensors_by_name);
-        r->parts[i] = found ? *found : NULL;
+        r->parts[i] = tensors_find(sorted, n, m->tensors[i].name);
         st = check_part(m, &m->tensors[i], r->parts[i], err);
     }
     free((void *)sorted);
@@ -263,19 +255,11 @@ static enum tutti_status join_all(struct shards *s, struct tutti_error *err)
 /* An unexpected rank folder may be left over from another sharding, so it is an error. */
 static enum tutti_status check_no_more(const struct shards *s, int n_ranks, struct tutti_error *err)
 {
-    enum tutti_status st = TUTTI_OK;
-    DIR *dir = opendir(s->folder);
-    if (!dir)
-        return error_set(err, TUTTI_E_IO, "%s: %s", s->folder, strerror(errno));
-    for (const struct dirent *entry; st == TUTTI_OK && (entry = readdir(dir));) {
-        char *end = NULL;
-        bool is_rank = strncmp(entry->d_name, "rank_", 5) == 0 && isdigit((unsigned char)entry->d_name[5]);
-        long rank = is_rank ? strtol(entry->d_name + 5, &end, 10) : 0;
-        if (is_rank && *end == '\0' && rank >= n_ranks)
-            st = error_set(err, TUTTI_E_FORMAT, "%s: %s is here, but rank_0 is one of %d ranks", s->folder,
-                           entry->d_name, n_ranks);
-    }
-    closedir(dir);
+    long last;
+    enum tutti_status st = rank_folders_last(s->folder, &last, err);
+    if (st == TUTTI_OK && last >= n_ranks)
+        st = error_set(err, TUTTI_E_FORMAT, "%s: rank_%ld is here, but rank_0 is one of %d ranks", s->folder,
+                       last, n_ranks);
     return st;
 }
 
@@ -302,17 +286,16 @@ static enum tutti_status open_all(struct shards *s, struct tutti_error *err)
     return st;
 }
 
-static enum tutti_status open_one(struct shards *s, int rank, struct tutti_error *err)
+static enum tutti_status open_one(struct shards *s, struct tutti_error *err)
 {
     s->ranks = calloc(1, sizeof *s->ranks);
     if (!s->ranks)
         return error_out_of_memory(s->folder, err);
     s->n_ranks = 1;
-    s->first = rank;
     return open_rank(s, 0, err);
 }
 
-static void shards_close(struct tensor_set *set)
+static void shards_clear(struct tensor_set *set)
 {
     struct shards *s = (struct shards *)set;
     tensor_joins_free(s->joins);
@@ -322,69 +305,56 @@ static void shards_close(struct tensor_set *set)
         free((void *)s->ranks[i].parts);
     }
     free(s->ranks);
-    free(set->tensors);
-    free(s->folder);
-    free(s);
 }
 
-/* rank -1: all. */
-static enum tutti_status open_shards(struct tensor_set **out, const char *folder, int rank,
-                                     struct tutti_error *err)
+static enum tutti_status shards_read(struct tensor_set **set, struct tutti_error *err)
 {
-    struct shards *s = calloc(1, sizeof *s);
-    if (!s || !(s->folder = strdup(folder))) {
-        free(s);
-        return error_out_of_memory(folder, err);
-    }
-    s->set.close = shards_close;
-    s->is_whole = rank < 0;
-    enum tutti_status st = s->is_whole ? open_all(s, err) : open_one(s, rank, err);
+    struct shards *s = (struct shards *)*set;
+    s->folder = s->set.name;
+    enum tutti_status st = s->is_one ? open_one(s, err) : open_all(s, err);
     if (st != TUTTI_OK)
-        goto done;
+        return st;
     assert(s->n_ranks > 0 && s->ranks[0].manifest); /* a manifest counts one rank at least */
     size_t n = s->ranks[0].manifest->n_tensors;
     s->set.tensors = calloc(n + 1, sizeof *s->set.tensors);
-    if (!s->set.tensors) {
-        st = error_out_of_memory(folder, err);
-        goto done;
-    }
+    if (!s->set.tensors)
+        return error_out_of_memory(s->folder, err);
     for (; s->set.n < n; s->set.n++)
         s->set.tensors[s->set.n] = *s->ranks[0].parts[s->set.n];
-    if (s->is_whole)
-        st = join_all(s, err);
-done:
-    if (st == TUTTI_OK)
-        *out = &s->set;
-    else
-        shards_close(&s->set);
-    return st;
-}
-
-static enum tutti_status shards_open(struct tensor_set **out, const char *folder, struct tutti_error *err)
-{
-    return open_shards(out, folder, -1, err);
+    return s->is_one ? TUTTI_OK : join_all(s, err);
 }
 
 enum tutti_status shards_open_rank(struct tensor_set **out, const char *folder, int rank,
                                    struct tutti_error *err)
 {
-    return open_shards(out, folder, rank, err);
+    struct mapping map;
+    enum tutti_status st = mapping_borrow(&map, NULL, 0, folder, err);
+    if (st != TUTTI_OK)
+        return st;
+    struct tensor_set *set = tensor_set_new(&SHARDS_FORMAT, map, err);
+    if (set) {
+        ((struct shards *)set)->is_one = true;
+        ((struct shards *)set)->first = rank;
+    }
+    return tensor_set_read(out, set, err);
 }
 
 const struct checkpoint_format SHARDS_FORMAT = {
     .name = "a sharded checkpoint",
     .is_folder = shards_is,
-    .open = shards_open,
+    .set_bytes = sizeof(struct shards),
+    .read = shards_read,
+    .clear = shards_clear,
 };
 
 const struct shards *shards_of(const struct tensor_set *set)
 {
-    return set->close == shards_close ? (const struct shards *)set : NULL;
+    return set->format == &SHARDS_FORMAT ? (const struct shards *)set : NULL;
 }
 
 bool shards_is_whole(const struct shards *s)
 {
-    return s->is_whole;
+    return !s->is_one;
 }
 
 const struct shard_manifest *shards_manifest(const struct shards *s, int rank)

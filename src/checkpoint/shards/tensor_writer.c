@@ -32,17 +32,6 @@ struct tensor_writer {
     size_t n_put; /* bytes of it so far */
 };
 
-/* Type names of the two formats; NULL: not supported. */
-static const char *const NAMES[DTYPE_COUNT][2] = {
-    [DTYPE_F32] = { "F32", "Float32" },    [DTYPE_F16] = { "F16", "Float16" },
-    [DTYPE_BF16] = { "BF16", "BFloat16" }, [DTYPE_F64] = { "F64", "Float64" },
-    [DTYPE_I8] = { "I8", "Int8" },         [DTYPE_I16] = { "I16", "Int16" },
-    [DTYPE_I32] = { "I32", "Int32" },      [DTYPE_I64] = { "I64", "Int64" },
-    [DTYPE_U8] = { "U8", "UInt8" },        [DTYPE_U16] = { "U16", "UInt16" },
-    [DTYPE_U32] = { "U32", "UInt32" },     [DTYPE_U64] = { "U64", "UInt64" },
-    [DTYPE_BOOL] = { "BOOL", "Bool" },
-};
-
 enum tutti_status tensor_writer_new(struct tensor_writer **out, enum tensor_format format, const char *name,
                                     tensor_sink_fn *sink, void *user, struct tutti_error *err)
 {
@@ -85,7 +74,7 @@ enum tutti_status tensor_writer_declare(struct tensor_writer *w, const struct te
                                         struct tutti_error *err)
 {
     struct tensor measured = *tensor;
-    if (!NAMES[tensor->dtype][w->format])
+    if (!tensor_type_name(w->format, tensor->dtype))
         return error_set(err, TUTTI_E_UNSUPPORTED, "%s: tensor %s: the format has no type for %s", w->name,
                          tensor->name, dtype_name(tensor->dtype));
     if (!tensor_measure(&measured))
@@ -114,8 +103,8 @@ static enum tutti_status put_header(struct tensor_writer *w, struct tutti_error 
     json_int_t end = 0;
     for (size_t i = 0; i < w->n_tensors && ok; i++) {
         const struct declared *d = &w->tensors[i];
-        json_t *about = json_pack("{s:s, s:o, s:[I, I]}", "dtype", NAMES[d->dtype][0], "shape",
-                                  json_integers(d->shape, (size_t)d->n_dims), "data_offsets", end,
+        json_t *about = json_pack("{s:s, s:o, s:[I, I]}", "dtype", tensor_type_name(w->format, d->dtype),
+                                  "shape", json_integers(d->shape, (size_t)d->n_dims), "data_offsets", end,
                                   end + (json_int_t)d->n_bytes);
         ok = json_object_set_new(root, d->name, about) == 0;
         end += (json_int_t)d->n_bytes;
@@ -168,11 +157,12 @@ static enum tutti_status put_value_head(struct tensor_writer *w, const struct de
                                         struct tutti_error *err)
 {
     struct buf tag = { 0 }, tensor = { 0 }, head = { 0 };
+    const char *type = tensor_type_name(w->format, d->dtype);
     bool ok = put_bytes(&tag, 1, d->name, strlen(d->name));
     for (int i = 0; i < d->n_dims; i++)
         ok = ok && put_varint(&tensor, 1 << 3 | 0) && put_varint(&tensor, (uint64_t)d->shape[i]);
-    ok = ok && put_bytes(&tensor, 2, NAMES[d->dtype][1], strlen(NAMES[d->dtype][1])) &&
-         put_varint(&tensor, 3 << 3 | 2) && put_varint(&tensor, n_bytes);
+    ok = ok && put_bytes(&tensor, 2, type, strlen(type)) && put_varint(&tensor, 3 << 3 | 2) &&
+         put_varint(&tensor, n_bytes);
     size_t n_tensor = tensor.n_bytes + n_bytes;
     ok = ok && put_varint(&head, 1 << 3 | 2) &&
          put_varint(&head, tag.n_bytes + 1 + varint_bytes(n_tensor) + n_tensor) &&

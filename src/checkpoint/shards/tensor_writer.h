@@ -6,8 +6,6 @@
 
 #include "checkpoint/tensor.h"
 
-enum tensor_format { TENSOR_FORMAT_SAFETENSORS, TENSOR_FORMAT_MINDSPORE };
-
 struct tensor_writer;
 
 /* Receives the bytes of the file. */

@@ -2,8 +2,8 @@
 #ifndef TUTTI_TEMPLATE_VALUES_VALUE_H
 #define TUTTI_TEMPLATE_VALUES_VALUE_H
 
+#include "base/arena.h"
 #include "template/template.h"
-#include "template/values/arena.h"
 
 #include <stdint.h>
 

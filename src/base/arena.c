@@ -1,4 +1,4 @@
-#include "template/values/arena.h"
+#include "base/arena.h"
 
 #include <stdint.h>
 #include <stdlib.h>

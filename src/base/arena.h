@@ -1,7 +1,6 @@
-/* An arena allocator: memory that is freed all at once, for the tree of a template and the values
- * of one rendering. */
-#ifndef TUTTI_TEMPLATE_VALUES_ARENA_H
-#define TUTTI_TEMPLATE_VALUES_ARENA_H
+/* An arena allocator: memory that is freed all at once. */
+#ifndef TUTTI_BASE_ARENA_H
+#define TUTTI_BASE_ARENA_H
 
 #include <stdbool.h>
 #include <stddef.h>
