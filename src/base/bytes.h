@@ -16,7 +16,7 @@ static inline uint64_t bytes_load_le(const uint8_t *bytes, int n_bytes)
     return value;
 }
 
-/* As strcmp(), for bytes without an end: a prefix comes first. */
+/* As strcmp(), for bytes that are not terminated: a prefix is smaller. */
 static inline int bytes_compare(const char *a, size_t n_a, const char *b, size_t n_b)
 {
     int order = memcmp(a, b, n_a < n_b ? n_a : n_b);

@@ -11,23 +11,29 @@ enum dtype {
     DTYPE_F32,
     DTYPE_F16,
     DTYPE_BF16,
-    DTYPE_Q8_0, /* 32 elements: f16 d; i8 q[32]; value q * d */
-    DTYPE_Q4_0, /* 32 elements: f16 d; u8 q[16]; element j is the low nibble of q[j], j + 16 the high one;
+    /* Blocks of 32 elements: */
+    DTYPE_Q8_0, /* f16 d; i8 q[32]; value q * d */
+    DTYPE_Q4_0, /* f16 d; u8 q[16]: element j is the low nibble of q[j], j + 16 the high one;
                    value (q - 8) * d */
-    DTYPE_Q4_1, /* 32: f16 d, m; u8 q[16] as in Q4_0; value q * d + m */
-    DTYPE_Q5_0, /* 32: f16 d; u32 high; u8 q[16] as in Q4_0, bit j of high is the fifth of element j; (q - 16) * d */
-    DTYPE_Q5_1, /* 32: f16 d, m; u32 high; u8 q[16]; value q * d + m */
-    /* 256 elements, in eight runs of 32 (or sixteen of 16) with a scale each, which are multiplied by d: */
-    DTYPE_Q2_K, /* u8 scale and min nibbles[16]; u8 q[64]; f16 d, dmin; element 128 i + 32 j + l: bits 2j of q[32 i + l];
-                   value d * scale * q - dmin * min */
-    DTYPE_Q3_K, /* u8 high[32]; u8 q[64] as in Q2_K; u8 scales[12]; f16 d; element 32 r + l has bit r of high[l] above
-                   the two of q; value d * (scale - 32) * (q - 4) */
-    DTYPE_Q4_K, /* f16 d, dmin; u8 scales and mins[12], six bits each; u8 q[128]: runs 2i and 2i + 1 are the low and the
-                   high nibbles of q[32 i..]; value d * scale * q - dmin * min */
-    DTYPE_Q5_K, /* as Q4_K, with u8 high[32] before q: bit r of high[l] is the fifth of element l of run r */
-    DTYPE_Q6_K, /* u8 q[128]; u8 high[64]; i8 scales[16]; f16 d; value d * scale * (q - 32). Of each 128 elements, runs
-                   0, 1 and 2, 3 are the low and high nibbles of 64 bytes of q; run r has bits 2r of 32 bytes of high */
-    DTYPE_F64, /* the types from here on occur in checkpoints, but not as weights that tutti runs */
+    DTYPE_Q4_1, /* f16 d, m; u8 q[16] as in Q4_0; value q * d + m */
+    DTYPE_Q5_0, /* f16 d; u32 high; u8 q[16] as in Q4_0, bit j of high is the fifth bit of element j;
+                   value (q - 16) * d */
+    DTYPE_Q5_1, /* f16 d, m; u32 high; u8 q[16] as in Q5_0; value q * d + m */
+    /* Blocks of 256 elements, in eight runs of 32 (or sixteen of 16), each with a scale that is
+     * multiplied by d: */
+    DTYPE_Q2_K, /* u8 scale and min nibbles[16]; u8 q[64]; f16 d, dmin; element 128 i + 32 j + l is
+                   bits 2j and 2j + 1 of q[32 i + l]; value d * scale * q - dmin * min */
+    DTYPE_Q3_K, /* u8 high[32]; u8 q[64] as in Q2_K; u8 scales[12]; f16 d; element 32 r + l has bit r
+                   of high[l] above its two bits of q; value d * (scale - 32) * (q - 4) */
+    DTYPE_Q4_K, /* f16 d, dmin; u8 scales and mins[12], six bits each; u8 q[128]: runs 2i and 2i + 1
+                   are the low and the high nibbles of q[32 i..]; value d * scale * q - dmin * min */
+    DTYPE_Q5_K, /* as Q4_K, with u8 high[32] before q: bit r of high[l] is the fifth bit of element l
+                   of run r */
+    DTYPE_Q6_K, /* u8 q[128]; u8 high[64]; i8 scales[16]; f16 d; value d * scale * (q - 32). Of each
+                   128 elements, runs 0, 1 and 2, 3 are the low and high nibbles of 64 bytes of q;
+                   run r has bits 2r and 2r + 1 of 32 bytes of high */
+    /* Types of tensors in checkpoints that are not weights which tutti runs: */
+    DTYPE_F64,
     DTYPE_I8,
     DTYPE_I16,
     DTYPE_I32,
@@ -52,7 +58,8 @@ int dtype_block_bytes(enum dtype dtype);
 /* True for the types of weight matrices: F32, F16, BF16 and all that start with Q. */
 bool dtype_is_weight(enum dtype dtype);
 
-/* Bytes of n_elems elements. False: n_elems is negative, no multiple of the block, or the product overflows. */
+/* Bytes of n_elems elements. False: n_elems is negative or no multiple of the block, or the product
+ * overflows. */
 bool dtype_bytes(enum dtype dtype, int64_t n_elems, size_t *out);
 
 #endif

@@ -1,7 +1,7 @@
 /* Hashes of bytes: XXH3 of libxxhash, for tables and checksums that detect damage.
  *
- * XXH3 is not cryptographic: whoever knows the seed can forge equal hashes. A table of what clients
- * send therefore has a secret seed, and compares whole keys. */
+ * XXH3 is not cryptographic: a client that knows the seed can forge equal hashes. So a table whose
+ * keys come from clients has a secret seed and compares whole keys. */
 #ifndef TUTTI_BASE_HASH_H
 #define TUTTI_BASE_HASH_H
 

@@ -19,8 +19,7 @@ enum {
     LIMIT_STOPS = 16,
     LIMIT_TOP_LOGPROBS = 20,
     LIMIT_ANSWER_LINE_BYTES = 16 * 1024 * 1024, /* of one line of an HTTP response */
-    LIMIT_JSON_TREE_BYTES = 64 * 1024 *
-                            1024, /* of the parsed values of one body, without the bytes of strings */
+    LIMIT_JSON_TREE_BYTES = 64 << 20, /* of the parsed values of one body, without the bytes of strings */
 };
 
 #endif

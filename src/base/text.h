@@ -1,4 +1,4 @@
-/* Comparisons of strings and characters. */
+/* Tests for digits and for the end of a string. */
 #ifndef TUTTI_BASE_TEXT_H
 #define TUTTI_BASE_TEXT_H
 

@@ -39,7 +39,8 @@ size_t checkpoint_n_tensors(const struct checkpoint *ck);
 const struct tensor *checkpoint_tensor(const struct checkpoint *ck, size_t index);   /* in the files' order */
 const struct tensor *checkpoint_find(const struct checkpoint *ck, const char *name); /* NULL: not found */
 
-/* The same, and marks the tensor as used, so that unused tensors can be reported. For one thread at a time. */
+/* The same, and marks the tensor as used, so that unused tensors can be reported. One thread at a
+ * time. */
 const struct tensor *checkpoint_take(const struct checkpoint *ck, const char *name);
 bool checkpoint_is_taken(const struct checkpoint *ck, size_t index);
 

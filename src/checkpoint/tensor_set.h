@@ -18,9 +18,9 @@ struct tensor_set {
 struct checkpoint_format {
     const char *name; /* for messages */
     /* Of a format of files. */
-    const char *const *endings; /* of names, NULL after the last one */
-    bool (*is)(const void *bytes, size_t n_bytes);
-    bool is_vague; /* first bytes like these are not rare, so the file's name goes first */
+    const char *const *endings;                    /* of names, NULL after the last one */
+    bool (*is)(const void *bytes, size_t n_bytes); /* whether a file that begins so has the format */
+    bool is_vague; /* other files may begin so too: is() is tried after the endings of all formats */
     /* Weights in a model's folder: one file, or an index of several, as transformers names them; or
      * the only file with one of the endings. */
     const char *file, *index;

@@ -11,8 +11,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* ---- bell: any number of ringers, one sleeper ---- The sleeper takes a ticket, checks for work,
- * and waits with that ticket if there is none: a ring in between is not lost. */
+/* ---- bell ---- */
+
+/* Any number of threads ring, one thread sleeps. The sleeper takes a ticket, checks for work, and
+ * waits with that ticket if there is none: a ring in between is not lost. */
 struct bell {
     atomic_uint n_rings;
     atomic_bool is_asleep;

@@ -1,8 +1,10 @@
-/* Fork and join by one generation counter. A waiting thread polls, first without giving up its core, then it yields the
- * core between polls (there may be more threads than cores, or other programs), and a worker finally sleeps.
+/* Fork and join by one generation counter. A waiting thread first polls on its core, then yields the
+ * core between polls (there may be more threads than cores, or other programs). A worker finally
+ * sleeps.
  *
- * Each thread's share of a generation is claimed before it runs, by its own thread or, when the caller has finished its
- * own share, by the caller. A worker that wakes up late finds its share claimed, and waits for the next generation. */
+ * Each thread's share of a generation is claimed before it runs: by its own thread or, after the
+ * caller has finished its own share, by the caller. A worker that wakes up late finds its share
+ * claimed and waits for the next generation. */
 #include "base/system/team.h"
 
 #include "base/system/cgroup.h"
@@ -24,10 +26,11 @@ enum {
     YIELDS = 300,       /* about 0.2 ms on an idle core: covers the time between two steps */
 };
 
-/* One worker's share of the work, and its sleep. On its own cache line: a worker that begins must not slow down the others. */
+/* One worker's share of the work, and its sleep. It has its own cache line, so that a worker that
+ * begins does not slow down the others. */
 struct worker {
     _Alignas(64) atomic_uint claimed; /* the last generation in which a thread took the share */
-    atomic_bool is_asleep;            /* it waits for wake; whoever clears this posts it */
+    atomic_bool is_asleep;            /* it waits for wake; the thread that clears this posts wake */
     sem_t wake;
     bool has_wake;
 };
@@ -102,7 +105,8 @@ static void wait_for_generation(struct team *team, int thread, unsigned last)
     atomic_fetch_sub(&team->n_sleeping, 1);
 }
 
-/* Unless another thread has taken the share. fn and arg stay as they are as long as a claimed share is not finished. */
+/* Runs the share unless another thread has claimed it. fn and arg do not change while a claimed
+ * share is unfinished. */
 static void run_share(struct team *team, int thread, unsigned generation)
 {
     unsigned before = generation - 1;
@@ -130,7 +134,8 @@ static void *worker_main(void *arg)
     }
 }
 
-/* Never waits for a worker, also not for one that was woken and has no core yet (as a condition variable might). */
+/* Never waits for a worker, not even for one that was woken and has no core yet, as a condition
+ * variable might. */
 static unsigned start_generation(struct team *team)
 {
     unsigned generation = atomic_fetch_add(&team->generation, 1) + 1;

@@ -1,11 +1,12 @@
 /* A fork-join pool of compute threads. The caller is thread 0 of the team.
  *
- * Idle threads spin for a while, since the next work usually comes within microseconds, and then sleep. The team takes
- * no lock while it is busy. Where a thread does not get a core (other programs run, too), the caller executes that
- * thread's share, so that the work never waits for a thread that has not begun.
+ * Idle threads spin for a while, since the next work usually comes within microseconds, and then
+ * sleep. The team takes no lock while it is busy. If a thread gets no core, because other programs
+ * run too, the caller executes that thread's share: work never waits for a thread that has not begun.
  *
- * Work must be divided so that results do not depend on n_threads: whole output rows for each thread, never parts of
- * one sum. Shares must not wait for one another: what needs all results of an earlier phase is a further team_run(). */
+ * Divide work so that results do not depend on n_threads: give each thread whole output rows, never
+ * parts of one sum. Shares must not wait for one another. A phase that needs all results of an
+ * earlier phase is a team_run() of its own. */
 #ifndef TUTTI_BASE_SYSTEM_TEAM_H
 #define TUTTI_BASE_SYSTEM_TEAM_H
 
@@ -23,11 +24,11 @@ void team_free(struct team *team); /* NULL is allowed */
 
 int team_n_threads(const struct team *team);
 
-/* Calls fn once for each thread number and returns when all calls have. The calls run in parallel on the threads of that
- * number, or one after another on the caller. One caller at a time. */
+/* Calls fn once for each thread number, and returns when all calls have returned. A call runs on the
+ * thread of that number or, if that thread has no core, on the caller. One caller at a time. */
 void team_run(struct team *team, team_fn *fn, void *arg);
 
-/* The items [*begin, *end) of thread, when n items are divided among n_threads at multiples of step. */
+/* Divides n items among n_threads at multiples of step; thread gets the items [*begin, *end). */
 void team_range(int64_t n, int64_t step, int thread, int n_threads, int64_t *begin, int64_t *end);
 
 /* Cores that this process may run on, from its affinity mask and the cgroup's quota; at least 1. */

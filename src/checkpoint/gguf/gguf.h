@@ -71,7 +71,10 @@ double gguf_array_float(const struct gguf_array *array, size_t index);
 /* ggml's number of a type of weights. */
 int gguf_type_number(enum dtype dtype);
 
-/* ---- writing: first all metadata and tensor declarations, then the data of each tensor in that order ---- */
+/* ---- writing ---- */
+
+/* Call the functions in this order: all metadata and tensor declarations, gguf_writer_begin_data(),
+ * the data of each tensor in the order of the declarations, gguf_writer_finish(). */
 
 struct gguf_writer;
 
@@ -79,8 +82,8 @@ struct gguf_writer;
  * renames. On success *out is the caller's, for gguf_writer_free(). */
 MUST_CHECK enum tutti_status gguf_writer_open(struct gguf_writer **out, const char *path,
                                               struct tutti_error *err);
-void gguf_writer_free(
-    struct gguf_writer *w); /* removes the temporary file unless finished; NULL is allowed */
+/* Removes the temporary file unless it was finished. NULL is allowed. */
+void gguf_writer_free(struct gguf_writer *w);
 
 /* Everything is copied. The first error sticks and is returned by gguf_writer_begin_data(). */
 void gguf_writer_u32(struct gguf_writer *w, const char *key, uint32_t value);

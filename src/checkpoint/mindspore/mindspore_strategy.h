@@ -21,7 +21,9 @@ struct strategy_layout {
     struct strategy_cut {
         int n, axes[STRATEGY_AXES]; /* indices into axes, the last varying fastest; none: not split */
     } cuts[LIMIT_TENSOR_DIMS];
-    int n_row_shards; /* further split of each part along dimension 0, over devices with equal parts; 1: none */
+    /* Each part is split further along dimension 0, over the devices that would have equal parts;
+     * 1: it is not. */
+    int n_row_shards;
 };
 
 struct strategy {

@@ -1,18 +1,22 @@
 /* Reads shard.json, the manifest of one rank's folder in a sharded checkpoint.
  *
- *     { "format": "tutti shard", "version": 2, "fingerprint": "…", "n_ranks": 4, "rank": 1, "family": "llama",
- *       "strategy": { "heads": [8, 16], "kv_heads": [2, 4], "ffn": [2752, 5504], "vocab": [8000, 16000] },
+ *     { "format": "tutti shard", "version": 3, "fingerprint": "…", "n_ranks": 4, "rank": 1,
+ *       "family": "llama",
+ *       "strategy": { "kinds": [ { "heads": [8, 16], "kv_heads": [2, 4], "ffn": [2752, 5504] } ],
+ *                     "vocab": [8000, 16000] },
  *       "files": [ { "name": "model.safetensors", "bytes": 123, "sha256": "…" }, … ],
  *       "tensors": [ { "name": "…", "dtype": "bf16", "shape": [4096, 4096],
  *                      "dim": 0, "runs": [[1024, 2048]] }, … ] }
  *
- * shape is that of the whole tensor. The rank holds the given runs of dimension dim, concatenated,
- * or the whole tensor if there is no dim. The first file has the tensors, the others are
- * configuration and tokenizer. All ranks list the same tensors in the same order. The checksum of
- * each file detects damage. The fingerprint identifies the model: it is the SHA-256 of all whole
- * tensors, sorted by name, each as the line "NAME DTYPE SHAPE\n" followed by its bytes.
+ * strategy has the ranges that this rank owns: for each kind of layers, and of the vocabulary. shape
+ * is that of the whole tensor. The rank holds the given runs of dimension dim, concatenated, or the
+ * whole tensor if there is no dim. The first file has the tensors, the others are configuration and
+ * tokenizer. All ranks list the same tensors in the same order. The checksum of each file detects
+ * damage. The fingerprint identifies the model: it is the SHA-256 of all whole tensors, sorted by
+ * name, each as the line "NAME DTYPE SHAPE\n" followed by its bytes.
  *
- * Version 1 had checksums of tensors too, which are ignored, and a fingerprint made of those. */
+ * Older versions are read. Versions 1 and 2 have the members of the only kind directly in strategy.
+ * Version 1 also has checksums of tensors, which are ignored, and a fingerprint made of those. */
 #ifndef TUTTI_CHECKPOINT_SHARDS_SHARD_MANIFEST_H
 #define TUTTI_CHECKPOINT_SHARDS_SHARD_MANIFEST_H
 
@@ -22,12 +26,10 @@
 
 #define SHARD_MANIFEST_FILE   "shard.json"
 #define SHARD_MANIFEST_FORMAT "tutti shard"
-/* Version 1 had another fingerprint, and checksums of tensors. Before version 3 the strategy was that of
- * one kind of layers, without a list. */
 enum {
     SHARD_MANIFEST_VERSION = 3,
-    SHARD_FINGERPRINT_VERSION = 2,
-    SHARD_KINDS_VERSION = 3,
+    SHARD_FINGERPRINT_VERSION = 2, /* the first version with the fingerprint above */
+    SHARD_KINDS_VERSION = 3,       /* the first version whose strategy lists kinds of layers */
     SHARD_MAX_RUNS = 8,
     SHARD_DIGEST_CHARS = 64
 };
