@@ -1,4 +1,4 @@
-/* The interface of a compute backend: memory, and about a dozen operations on the rows of a step.
+/* The interface of a compute backend: memory, and operations on the rows of a step.
  *
  * Memory from a backend (struct floats, struct matrix, struct kv_memory) may be on another device.
  * Only the backend's own operations access it: outside of the backend it is a handle and an offset,
@@ -99,8 +99,9 @@ enum activation {
     ACT_GELU_SIGMOID, /* without a gate: x * sigmoid(1.702 x) */
 };
 
-/* The shape of one kind of attention; layers may be of several kinds. A qkv row is q [n_heads][head_dim], then k, then v
- * [n_kv_heads][head_dim]. Query head h uses KV head h / (n_heads / n_kv_heads). */
+/* The shape of one kind of attention; layers may be of several kinds. A qkv row is
+ * q [n_heads][head_dim], then k, then v [n_kv_heads][head_dim]. Query head h uses KV head
+ * h / (n_heads / n_kv_heads). */
 struct attention_shape {
     int n_heads, n_kv_heads, head_dim;
     int rotary_dim; /* even (ROPE_2D: a multiple of 4), <= head_dim: dimensions 0..rotary_dim-1 of a head rotate */
@@ -157,7 +158,7 @@ struct backend_ops {
     const char *name;
     void (*free)(struct backend *be);
 
-    /* Zeroed, at offset 0. buffer NULL: no memory. */
+    /* Allocates zeroed floats, at offset 0. buffer NULL: out of memory. */
     struct floats (*alloc)(struct backend *be, size_t n_floats);
     void (*dealloc)(struct backend *be, struct floats floats); /* as allocated; none is allowed */
     /* Memory for the buffers of reduce(), reduce_rows() and all_gather_rows(): all ranks call these
@@ -191,8 +192,9 @@ struct backend_ops {
     void (*lora_free)(struct backend *be, struct lora *lora); /* NULL is allowed */
     size_t (*lora_bytes)(const struct lora *lora);
 
-    /* n_pages pages for every layer without a window, n_window_pages for every layer with one; dtype as
-     * in kv_type.h. Address space is reserved here; the system backs it soon. */
+    /* Allocates n_pages pages for every layer without a window, n_window_pages for every layer with
+     * one; dtype as in kv_type.h. May return before the memory has physical pages
+     * (backend/cpu/memory.h). */
     enum tutti_status (*kv_new)(struct backend *be, struct kv_memory **out, int n_pages, int n_window_pages,
                                 enum dtype dtype, struct tutti_error *err);
     void (*kv_free)(struct backend *be, struct kv_memory *kv);           /* NULL is allowed */
@@ -261,8 +263,8 @@ struct backend_ops {
     void (*gather)(struct backend *be, struct floats y, struct floats x, struct floats add, int n);
     /* host [n_floats] = src, complete when step_wait() returns; between steps, at once */
     void (*download)(struct backend *be, float *host, struct floats src, size_t n_floats);
-    /* ---- collectives of the ranks of options.cluster, if there is one. False: a rank was lost, so the results of this step
-     * are invalid ---- */
+    /* ---- collectives of the ranks of options.cluster, if there is one. False: a rank was lost, so
+     * the results of this step are invalid ---- */
     /* All-reduce: x [n] = the sum of all ranks' x, in the order of the ranks. */
     bool (*reduce)(struct backend *be, struct floats x, size_t n);
     /* Reduce-scatter by rows: each rank's own rows of x [n_rows][n] become the sum. Then
@@ -284,7 +286,7 @@ struct backend_ops {
     /* ---- sampling, between steps ---- */
     /* Allocates what sample() needs for n_vocab usable ids. */
     enum tutti_status (*reserve_sampling)(struct backend *be, int n_vocab, struct tutti_error *err);
-    /* Does what each of the n inputs says with its rows of logits [rows][n_vocab], and sets its
+    /* Processes the n inputs (sample.h), each with its rows of logits [rows][n_vocab], and sets their
      * results. Logits stay in the backend's memory: only results are copied to the host. */
     void (*sample)(struct backend *be, struct floats logits, int n_vocab, struct sample_input *inputs, int n);
 
@@ -292,10 +294,10 @@ struct backend_ops {
      * threads for that. */
     void (*run)(struct backend *be, team_fn *fn, void *arg);
 
-    /* Between steps: from now on be computes on the threads of another backend, which must outlive
-     * this; NULL: on its own again. For two backends that work alternately: otherwise the waiting
-     * threads of one would take cores from the other. False: their threads differ in kind or
-     * number, and each keeps its own. The operation may be NULL. */
+    /* Between steps: from now on the backend computes on the threads of other, which must outlive it;
+     * NULL: on its own threads again. For two backends that compute alternately: otherwise the
+     * waiting threads of one would take cores from the other. False: their threads differ in kind or
+     * number, and each backend keeps its own. The operation may be NULL. */
     bool (*share_threads)(struct backend *be, struct backend *other);
 };
 

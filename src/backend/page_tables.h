@@ -1,5 +1,5 @@
-/* Page tables of sequences as another memory has them, a rank's or a device's. Between two steps most
- * entries stay the same, so only the changed ones are sent. */
+/* Copies of page tables in another memory, a rank's or a device's. Between two steps most entries stay
+ * the same, so only the changed ones are sent. */
 #ifndef TUTTI_BACKEND_PAGE_TABLES_H
 #define TUTTI_BACKEND_PAGE_TABLES_H
 
@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Both sides have one, and make the same changes. All zero: empty. */
+/* Sender and receiver each have one, and make the same changes to it. All zero: empty. */
 struct page_tables {
     int n_slots, max_pages;
     int32_t *lengths; /* [n_slots]: entries that are known */
@@ -24,12 +24,12 @@ static inline bool page_tables_has_room(const struct page_tables *tables, int n_
     return n_slots <= tables->n_slots && max_pages <= tables->max_pages;
 }
 
-/* On the side that sends: the slot's table is now table [n]. Returns how many entries, from *first
- * on, the other side must be sent. */
+/* Sender: the slot's table is now table [n]. Returns how many entries, from *first on, must be sent
+ * to the receiver. */
 int page_tables_change(struct page_tables *tables, int slot, const int32_t *table, int n, int *first);
 
-/* On the side that receives: entries first..first + n - 1 of the slot's table. False: they do not
- * fit, or would leave a gap. */
+/* Receiver: sets entries first..first + n - 1 of the slot's table. False: they do not fit, or would
+ * leave a gap. */
 MUST_CHECK bool page_tables_set(struct page_tables *tables, int slot, int first, const int32_t *entries,
                                 int n);
 /* Valid until page_tables_reserve(). */

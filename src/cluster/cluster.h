@@ -32,8 +32,8 @@ enum { CLUSTER_MAX_RANKS = LIMIT_RANKS }; /* of all groups together */
 
 struct cluster_options {
     int n_ranks; /* ranks of a group, which run one model together */
-    /* Groups (replicas); 0: one. The ranks of all groups watch each other, because distributed work is lost with any of
-     * them. */
+    /* Groups (replicas); 0: one. The ranks of all groups monitor each other, because a batch that is
+     * distributed over the groups cannot be completed without one of them. */
     int n_groups;
     /* All-reduce of up to this size: every rank computes the whole sum; above, each rank its part.
      * 0: the faster of both. */
@@ -66,7 +66,9 @@ int cluster_n_local(const struct cluster *c); /* ranks on this machine, of all g
 /* Compute threads of each rank on this machine, so that no core has two. */
 int cluster_n_threads(const struct cluster *c);
 
-/* ---- collectives: false means that a rank was lost, or the transport failed; cluster_check() says which ---- */
+/* ---- collectives ---- */
+
+/* All return false if a rank was lost or the transport failed; cluster_check() says which. */
 
 /* All-reduce: x [n] = the sum of all ranks' x. team: threads that help to add; NULL: none. */
 bool cluster_reduce(struct cluster *c, struct team *team, float *x, size_t n);

@@ -1,5 +1,5 @@
-/* Detects lost ranks over connections of its own: an MPI library waits for ever for a rank that was
- * killed, stopped or cut off.
+/* Detects lost ranks over its own TCP connections: an MPI library waits for ever for a rank that was
+ * killed, stopped or disconnected.
  *
  * Each rank has a TCP connection to rank 0, and a thread that sends a byte every half second. A
  * connection that closes without a goodbye, or 3 s of silence, means that the rank is lost. Rank 0

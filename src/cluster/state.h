@@ -31,7 +31,7 @@ struct cluster {
     struct message sends[TRANSPORT_MESSAGES], receives[TRANSPORT_MESSAGES];
     atomic_bool is_broken; /* the transport failed */
     bool is_ended;         /* by all ranks together */
-    pthread_mutex_t lock;  /* of what follows */
+    pthread_mutex_t lock;  /* protects the callback on_loss */
     void (*on_loss)(void *user);
     void *on_loss_user;
     struct cluster_cost cost;

@@ -1,7 +1,7 @@
 /* The transport between the ranks of a cluster: a message-passing library behind four functions.
  *
- * Open MPI is one (mpi_transport.c), in a module of its own that is loaded only for several ranks.
- * Memory of one process is another, for tests.
+ * mpi_transport.c implements it over Open MPI, in a module that is loaded only for several ranks.
+ * Tests implement it in the memory of one process.
  *
  * One thread at a time calls these functions. None waits for a peer: the caller polls, and checks
  * in between whether the peer is alive. */

@@ -1,8 +1,11 @@
 /* Reads RANK_TABLE_FILE, which maps ranks to the devices of servers on sites with Ascend devices.
  * Format: "rank table file" of the HCCL and MindSpore documentation, versions 1.0 and 1.2:
  *
- *     { "version": "1.0", "status": "completed", "server_count": "2", "server_list": [
- *         { "server_id": "10.0.0.1", "device": [ { "device_id": "0", "device_ip": "192.168.1.8", "rank_id": "0" }, … ] }, … ] }
+ *     { "version": "1.0", "status": "completed", "server_count": "2",
+ *       "server_list": [ { "server_id": "10.0.0.1",
+ *                          "device": [ { "device_id": "0", "device_ip": "192.168.1.8", "rank_id": "0" },
+ *                                      … ] },
+ *                        … ] }
  *
  * Numbers are written as strings; plain numbers are accepted too. Other keys are ignored. */
 #ifndef TUTTI_FLEET_RANK_TABLE_H

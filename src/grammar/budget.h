@@ -44,8 +44,8 @@ static inline bool budget_spend(struct budget *b, int64_t n_steps)
     return b->until_look >= 0 || budget_look(b);
 }
 
-/* Spends n_steps in advance of the work. False: not enough are left; none is counted, and the
- * budget is spent. */
+/* Spends n_steps before the work. False: fewer are left; they are not counted, but the budget is
+ * over. */
 bool budget_prepay(struct budget *b, int64_t n_steps);
 
 static inline bool budget_is_over(const struct budget *b)

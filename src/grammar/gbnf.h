@@ -1,4 +1,5 @@
-/* Reads GBNF, the notation of llama.cpp: https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md
+/* Reads GBNF, the grammar notation of llama.cpp:
+ * https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md
  *
  *   root  ::= item ("," item)*      # the first rule of every text is root
  *   item  ::= [a-z]+ | "\"" [^"\n]{1,20} "\"" | .
@@ -9,7 +10,8 @@
 
 #include "grammar/syntax.h"
 
-/* Fills *out, which was zeroed; the caller clears it in either case. TUTTI_E_ARGUMENT: with line and column. */
+/* Fills *out, which was zeroed; the caller clears it in either case. TUTTI_E_ARGUMENT: the text has
+ * an error; the message names line and column. */
 MUST_CHECK enum tutti_status gbnf_read(struct syntax *out, const char *text, size_t n_bytes,
                                        struct tutti_error *err);
 

@@ -127,9 +127,10 @@ int32_t syntax_seq(struct syntax *s, const int32_t *nodes, size_t n)
     return n == 0 ? syntax_empty(s) : add_list(s, NODE_SEQ, nodes, n);
 }
 
-/* ---- alternatives that begin alike ----
- * "a" x | "a" y becomes "a" (x | y): otherwise each level of "(" expr "+" expr ")" | "(" expr "-" expr ")" would double the ways
- * in which a text can be read. */
+/* ---- common prefixes of alternatives ---- */
+
+/* "a" x | "a" y becomes "a" (x | y). Otherwise each level of
+ * "(" expr "+" expr ")" | "(" expr "-" expr ")" would double the number of ways to match a text. */
 
 /* factor() recurses to MAX_FACTOR_DEPTH, with 5 KB of each call on the stack. */
 enum { MAX_FACTORED = 256, FACTOR_SLOTS = 2 * MAX_FACTORED, MAX_FACTOR_DEPTH = 64 };

@@ -19,7 +19,8 @@
 /* Bytes of one panel. False: n_in does not fit the type's block, or the product overflows. */
 bool panel_bytes(enum dtype dtype, int n_in, size_t *out);
 
-/* Packs 32 rows of n_in elements of the type; a row that is NULL is packed as zeros. panel: 64-byte aligned. */
+/* Packs 32 rows of n_in elements of the type; a row that is NULL is packed as zeros. panel: 64-byte
+ * aligned. */
 void pack_panel(uint8_t *panel, const uint8_t *const rows[PANEL_ROWS], enum dtype dtype, int n_in);
 
 /* Row 0..31 of a panel as float32. */

@@ -190,8 +190,8 @@ struct trusted_range {
 MUST_CHECK bool tokenizer_encode_ranges(const struct tokenizer *tok, const char *text, size_t n_bytes,
                                         const struct trusted_range *ranges, size_t n_ranges, struct ids *out);
 
-/* Adds the text of all ids together, equal to SentencePiece's DecodeIds(). Ids must lie within the vocabulary.
- * False: out of memory. */
+/* Appends the text of all ids together, equal to SentencePiece's DecodeIds(). Ids must be within the
+ * vocabulary. False: out of memory. */
 MUST_CHECK bool tokenizer_decode(const struct tokenizer *tok, const int32_t *ids, size_t n_ids,
                                  struct buf *out);
 

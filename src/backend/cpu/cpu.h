@@ -151,9 +151,8 @@ struct cpu_backend {
     int lora_rank;                  /* largest rank of a lora */
     float *lora_sums;               /* [max_rows][lora_rank]: inputs times a */
     struct lora_group *lora_groups; /* [max_rows] */
-    int *
-        lora_tiles; /* [max_rows + 1]: of the running operation: first group of each tile, then their number */
-    int max_rows;   /* as reserved */
+    int *lora_tiles; /* [max_rows + 1], of the running operation: first group of each tile, then the end */
+    int max_rows;    /* as reserved */
     size_t activation_bytes;
     uint8_t *activations;                        /* packed tiles of input rows */
     struct cpu_scratch *scratch;                 /* [n_threads] */
@@ -251,8 +250,8 @@ void cpu_lora_down(const struct cpu_lora_work *work, int thread, int n_threads);
 /* Adds columns begin to end - 1 of the updates to the tile's rows. */
 void cpu_lora_up(const struct cpu_lora_work *work, int tile, const struct cpu_lora_target *to, int begin,
                  int end);
-/* Prefetches what cpu_lora_up() will read, for all tiles. */
-void cpu_lora_ask(const struct cpu_lora_work *work, int begin, int end);
+/* Prefetches the factors that cpu_lora_up() reads for these columns, for all tiles. */
+void cpu_lora_prefetch(const struct cpu_lora_work *work, int begin, int end);
 
 void cpu_rmsnorm(struct backend *be, struct floats y, struct floats x, struct floats add, struct floats w,
                  int n_rows, int n, float eps);

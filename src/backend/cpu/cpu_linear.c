@@ -53,7 +53,8 @@ static void pack_some(void *arg, int thread, int n_threads)
     }
 }
 
-/* The packed tiles. Each thread packs a single row for itself: that takes less time than a second team_run(). */
+/* The packed tiles. If there is a single row, each thread packs it for itself: that takes less time
+ * than a second team_run(). */
 static const uint8_t *input_of(const struct linear_job *job, int thread)
 {
     const struct cpu_backend *cpu = job->cpu;
@@ -216,11 +217,11 @@ static void prefetch_factors(const struct linear_job *job, int begin, int end)
 {
     int n_ff = job->m->n_out / 2;
     if (!job->glu) {
-        cpu_lora_ask(job->lora, begin * PANEL_ROWS, end * PANEL_ROWS);
+        cpu_lora_prefetch(job->lora, begin * PANEL_ROWS, end * PANEL_ROWS);
         return;
     }
-    cpu_lora_ask(job->lora, begin * LANES, end * LANES < n_ff ? end * LANES : n_ff);
-    cpu_lora_ask(job->lora, n_ff + begin * LANES, n_ff + end * LANES);
+    cpu_lora_prefetch(job->lora, begin * LANES, end * LANES < n_ff ? end * LANES : n_ff);
+    cpu_lora_prefetch(job->lora, n_ff + begin * LANES, n_ff + end * LANES);
 }
 
 /* Takes panels from a thread's share: pieces become smaller towards its end, so that all threads

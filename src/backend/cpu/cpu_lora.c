@@ -1,8 +1,9 @@
-/* Low-rank updates: first all products of a row's input with a, then those results times b.
+/* LoRA updates: the input of a row is multiplied by A, then the result by B.
  *
- * They are computed within the linear layer that they change (cpu_linear.c): the first products while its input is packed,
- * the second ones piece by piece, while the outputs that they are added to are in the cache. Rows of all adapters are
- * computed together, the rows of one adapter and tile as a group; a row without an adapter costs one comparison. */
+ * Both products are computed within the linear layer that they change (cpu_linear.c): A while the
+ * input is packed, B piece by piece, while the outputs that it is added to are in the cache. A step
+ * may have rows of several adapters; the rows of one adapter in a tile form a group. A row without an
+ * adapter costs one comparison. */
 #include "backend/cpu/cpu.h"
 
 #include "base/half.h"
@@ -286,7 +287,7 @@ void cpu_lora_up(const struct cpu_lora_work *work, int tile, const struct cpu_lo
     }
 }
 
-void cpu_lora_ask(const struct cpu_lora_work *work, int begin, int end)
+void cpu_lora_prefetch(const struct cpu_lora_work *work, int begin, int end)
 {
     enum { LINE = 64 };
     for (int i = 0; i < work->n_groups; i++) {

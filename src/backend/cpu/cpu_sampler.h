@@ -13,7 +13,7 @@ MUST_CHECK enum tutti_status sampler_new(struct sampler **out, const struct kern
                                          struct tutti_error *err);
 void sampler_free(struct sampler *sampler); /* NULL is allowed */
 
-/* Does what in says with its rows of logits [rows][n_vocab]: one of the functions below. */
+/* Processes in with its rows of logits [rows][n_vocab], by the function below for in->kind. */
 void sampler_run(struct sampler *sampler, float *logits, int n_vocab, struct sample_input *in);
 
 /* Of one row. False: a logit is NaN or infinite; out->token is then its id. */

@@ -130,7 +130,8 @@ void scheduler_free(struct scheduler *s); /* NULL is allowed */
 /* Adds a request whose prompt is tokenized to the queue. */
 void scheduler_add(struct scheduler *s, struct request *request);
 
-/* Plans a step (plan.c): starts requests, then fills step, entries and copies. False: there is nothing to do. */
+/* Plans a step (plan.c): starts requests, then fills step, entries and copies. False: there is
+ * nothing to do. */
 bool scheduler_plan(struct scheduler *s, uint64_t now_us);
 
 /* Removes a request with choices that have not started from the queue. */

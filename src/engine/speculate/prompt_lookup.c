@@ -24,8 +24,9 @@ void prompt_lookup_reset(struct prompt_lookup *lookup)
         lookup->acceptance[kind] = FIRST_ACCEPTANCE;
 }
 
-/* Updates the acceptance rate by the proposal for position at, where the tokens are known now. Draft tokens may repeat the
- * proposal itself; while they are right, ids has them. */
+/* Updates the acceptance rate: compares the proposal for position at with the tokens that are known
+ * there now. The proposal may overlap with the tokens that it is compared with: as long as it was
+ * right, ids has the same tokens. */
 static void note_acceptance(struct prompt_lookup *lookup, const int32_t *ids, int n_ids)
 {
     float *acceptance = &lookup->acceptance[lookup->kind];

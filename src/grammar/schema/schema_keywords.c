@@ -1,6 +1,6 @@
-/* The keywords of JSON Schema: one table says which are supported, how two values of a keyword are merged, and which are refused.
- * Ignoring an unsupported keyword would give invalid answers, so it is refused by name. Keywords that are not in the table are
- * annotations, as JSON Schema defines. */
+/* The keywords of JSON Schema: one table says which are supported, how two values of a keyword are
+ * merged, and which are refused. Ignoring an unsupported keyword would give invalid answers, so it
+ * is refused by name. Keywords that are not in the table are annotations, as JSON Schema defines. */
 #include "grammar/schema/schema_reader.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Shared by the files that compile JSON schemas. */
+/* The compiler of JSON schemas: state and functions that its files share. */
 #ifndef TUTTI_GRAMMAR_SCHEMA_SCHEMA_READER_H
 #define TUTTI_GRAMMAR_SCHEMA_SCHEMA_READER_H
 

@@ -1,4 +1,5 @@
-/* The constants of GELU's two approximations. 0.5 (1 + tanh(u)) = 1 / (1 + exp(-2u)), so the slope is 2 sqrt(2 / pi). */
+/* The constants of GELU's two approximations. 0.5 (1 + tanh(u)) = 1 / (1 + exp(-2u)), so the slope
+ * is 2 sqrt(2 / pi). */
 #ifndef TUTTI_KERNELS_REF_GELU_H
 #define TUTTI_KERNELS_REF_GELU_H
 

@@ -37,7 +37,8 @@ lora_up_fn lora_up_ref;
 lora_down_half_fn lora_down_half_ref;
 lora_up_half_fn lora_up_half_ref;
 
-/* Largest |q| of a query of n dimensions over int8 keys: no sum of n products overflows, and q fits 16 bits. */
+/* Largest |q| of a query of n dimensions over int8 keys: no sum of n products overflows, and q fits
+ * 16 bits. */
 #define ATTENTION_LIMIT(n) (INT32_MAX / 127 / (n) < 32767 ? INT32_MAX / 127 / (n) : 32767)
 
 /* The sum of the 16 partial sums of a row: lanes i and i + 8, then 4, 2, 1. */

@@ -1,5 +1,6 @@
-/* A rendered prompt to ids. A special token is recognized only if the format's own text contains all of it. The text between two of them
- * is tokenized as one text, so that words which a message shares with the format are cut as its authors cut them. */
+/* Converts a rendered prompt to ids. A special token is recognized only where all of its text is the
+ * format's own. The text between two special tokens is tokenized as one text, so that a word that
+ * begins in the format and ends in a message is split as in transformers. */
 #include "model/chat/chat.h"
 #include "tokenizer/json/byte_files.h"
 

@@ -23,7 +23,8 @@ struct chat_template {
     bool takes_tools;
     /* Arguments of tool calls stay JSON text: the template does not print them as JSON itself. */
     bool takes_text;
-    /* What the content of an assistant's message becomes that is null or absent, without calls of tools and with them. */
+    /* [has tool calls][content_kind]: the form in which the template gets an assistant's content that
+     * is null or absent. */
     enum tutti_content empty[2][TUTTI_CONTENT_ABSENT + 1];
 };
 
@@ -183,8 +184,8 @@ static enum tutti_status make_variables(json_t **out, const struct chat_call *ca
 
 /* ---- continuing the last message ---- */
 
-/* Where the last occurrence of needle in text begins, in time linear in both (Knuth, Morris and Pratt); SIZE_MAX: nowhere, or out of
- * memory. */
+/* The offset of the last occurrence of needle in text, in time linear in both (Knuth, Morris and
+ * Pratt). SIZE_MAX: not found, or out of memory. */
 static size_t find_last(const char *text, size_t n_text, const char *needle, size_t n)
 {
     uint32_t *border = calloc(n + 1, sizeof *border);
@@ -206,8 +207,8 @@ static size_t find_last(const char *text, size_t n_text, const char *needle, siz
     return last;
 }
 
-/* The prompt ends where the last message's content does: as in transformers, with the blanks at its end where the template keeps
- * them. */
+/* Cuts the prompt after the content of the last message, as transformers does. Blanks at the end of
+ * the content stay if the template keeps them. */
 static enum tutti_status cut_after_message(struct template_output *out, const struct chat_call *call,
                                            struct tutti_error *err)
 {
@@ -291,13 +292,13 @@ enum tutti_status chat_render_template(const struct chat_call *call, struct ids 
     return st;
 }
 
-/* ---- making: what a template takes is found by trial ---- */
+/* ---- building: trial renderings find which inputs a template accepts ---- */
 
 static const char CALLS[] = "[{\"id\": \"call00000\", \"type\": \"function\", \"function\": {\"name\": "
                             "\"f\", \"arguments\": {\"a\": 1}}}]";
 
-/* Some templates add the arguments of a tool call to a string, others print them as JSON; some look at them only where the content
- * is none. */
+/* Whether rendering a tool call fails if its arguments are an object. Some templates concatenate the
+ * arguments with a string, others print them as JSON; some use them only if the content is none. */
 static bool fails_with_objects(struct chat_template *tpl, const struct tokenizer *tok,
                                enum tutti_content content)
 {
@@ -344,7 +345,8 @@ static bool shows_tools(const struct chat_template *tpl, const struct tokenizer 
     return shows || (fails && template_mentions(tpl->plain, "tools"));
 }
 
-/* How often the word "None" occurs in a prompt whose assistant message has this content; -1: rendering fails. */
+/* How often the word "None" occurs in a prompt whose assistant message has this content; -1:
+ * rendering fails. */
 static int count_nones(struct chat_template *tpl, const struct tokenizer *tok, bool has_calls,
                        enum tutti_content content)
 {
@@ -370,8 +372,9 @@ static int count_nones(struct chat_template *tpl, const struct tokenizer *tok, b
     return n;
 }
 
-/* Null and absent content reach the template as such, as in transformers, unless it fails over them or prints the word "None":
- * then the other one of them, then an empty text. */
+/* Null and absent content are passed to the template unchanged, as in transformers. If the template
+ * then fails or prints the word "None", it gets the other of the two instead; if that fails too, an
+ * empty text. */
 static void choose_empty(struct chat_template *tpl, const struct tokenizer *tok, bool has_calls)
 {
     static const enum tutti_content OTHERS[] = { TUTTI_CONTENT_NULL, TUTTI_CONTENT_ABSENT };

@@ -178,7 +178,8 @@ static int32_t *put(int32_t *at, const int32_t *values, int n)
     return at + n;
 }
 
-/* The used length of each page table, of pages of page_tokens: pages up to the last row. Rows of a sequence are in order. */
+/* The used length of each page table: pages of page_tokens positions, up to that of the sequence's
+ * last row. Rows of a sequence are in order. */
 static size_t measure_tables(int32_t *lengths, const struct step *step, int page_tokens)
 {
     size_t n = 0;

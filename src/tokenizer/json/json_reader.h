@@ -1,4 +1,4 @@
-/* Shared by the files that read tokenizer.json. */
+/* The reader of tokenizer.json: state and functions that its files share. */
 #ifndef TUTTI_TOKENIZER_JSON_JSON_READER_H
 #define TUTTI_TOKENIZER_JSON_JSON_READER_H
 

@@ -10,7 +10,8 @@
 /* The score of an unknown character, relative to that of the worst piece. */
 static const float UNKNOWN_PENALTY = 10;
 
-/* The score of a USER_DEFINED piece. Logarithms of probabilities are negative, so such a piece always wins. */
+/* The score of a USER_DEFINED piece. Logarithms of probabilities are negative, so such a piece always
+ * wins. */
 static float user_defined_score(size_t n_bytes)
 {
     return (float)(0.1 * (double)(n_bytes - 1));
