@@ -16,6 +16,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/system/team.h"
+#include "kernels/route.h"
 
 /* What a backend can do, and how it lays out memory. */
 struct backend_caps {
@@ -68,7 +69,10 @@ struct matrix_source {
     int n_parts;
     int n_in;
     enum dtype type; /* type to pack as; n_in must be a multiple of its block */
-    bool is_gate_up; /* two halves of n_out / 2 rows, gate then up; only for linear_glu() */
+    bool is_gate_up; /* two halves of n_out / 2 rows, gate then up; only for linear_glu() and experts() */
+    /* Of a matrix for experts(): as many matrices of equal shape, one after the other in parts, each
+     * of n_parts / n_experts; and the most experts that a row uses. 0: a single matrix. */
+    int n_experts, n_chosen;
     /* Host; NULL: none; else [n_parts], each [n_rows of the part] or NULL for zeros. */
     const float *const *biases;
 };
@@ -150,6 +154,16 @@ struct step {
 /* A page that is copied; in the layers with a window other numbers. */
 struct page_copy {
     int32_t dst, src, window_dst, window_src;
+};
+
+/* The experts of a layer. */
+struct expert_layer {
+    const struct matrix *gate_up, *down; /* of all experts */
+    const struct routing *routing;
+    struct floats bias; /* [n_experts]: of route_row(); none: NULL */
+    enum activation activation;
+    bool has_base;   /* y has values to which the experts' outputs are added: the shared expert's */
+    bool gates_base; /* these are first multiplied by the sigmoid of the row's last score */
 };
 
 struct backend;
@@ -251,6 +265,15 @@ struct backend_ops {
     void (*linear_glu_adapted)(struct backend *be, struct floats y, const struct matrix *m, struct floats x,
                                int n_rows, enum activation act, const struct lora *const *loras,
                                const int32_t *adapters);
+    /* y [n_rows][n_out of down] = the sum over the experts that row r uses (route_row()) of weight *
+     * (act(gate) * up) . down^T, with gate and up of the expert; the sum is in the order of the
+     * experts' ids. scores [n_rows][n_experts, and one more with gates_base]: the router's logits,
+     * overwritten. Each expert's weights are read once for all rows that use it, those of other
+     * experts not at all. */
+    void (*experts)(struct backend *be, struct floats y, const struct expert_layer *layer, struct floats x,
+                    struct floats scores, int n_rows);
+    /* Bytes of experts' weights that experts() has read since the backend was opened. */
+    uint64_t (*expert_bytes)(const struct backend *be);
     /* Rotates q and k of each row of qkv in place, and stores k and v in the row's page. q_norm,
      * k_norm: [head_dim] weights of an RMSNorm applied to each head of q, or k, before; NULL: none. */
     void (*rope_store)(struct backend *be, struct floats qkv, struct floats q_norm, struct floats k_norm,

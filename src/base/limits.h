@@ -10,6 +10,7 @@ enum {
     LIMIT_TENSOR_DIMS = 4,
     LIMIT_LAYERS = 4096,
     LIMIT_DIMENSION = 1 << 24, /* d_model, d_ff, heads * head_dim */
+    LIMIT_EXPERTS = 1024,      /* of a layer */
     LIMIT_VOCAB = 1 << 24,
     LIMIT_CONTEXT = 1 << 24,
     LIMIT_SHARDS = 10000,

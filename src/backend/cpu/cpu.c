@@ -16,6 +16,7 @@ static void free_scratch(struct cpu_backend *cpu)
     memory_free(cpu->activations, cpu->activation_bytes);
     cpu_attention_release(cpu);
     cpu_lora_release(cpu);
+    cpu_experts_release(&cpu->experts);
     cpu->scratch = NULL;
     cpu->activations = NULL;
     cpu->max_rows = 0;
@@ -56,7 +57,7 @@ static enum tutti_status cpu_reserve(struct backend *be, int max_rows, struct tu
     cpu->activations = fits ? memory_new(cpu->activation_bytes) : NULL;
     cpu->scratch = calloc((size_t)n_threads, sizeof *cpu->scratch);
     bool has_all = cpu->activations && cpu->scratch && cpu_attention_reserve(cpu, max_rows) &&
-                   cpu_lora_reserve(cpu, max_rows);
+                   cpu_lora_reserve(cpu, max_rows) && cpu_experts_reserve(&cpu->experts, max_rows);
     for (int t = 0; has_all && t < n_threads; t++) {
         struct cpu_scratch *scratch = &cpu->scratch[t];
         scratch->out = cpu_memory_new(out + updates + cpu->row_bytes / sizeof(float));
@@ -180,6 +181,8 @@ static const struct backend_ops CPU_OPS = {
     .linear_glu = cpu_linear_glu,
     .linear_adapted = cpu_linear_adapted,
     .linear_glu_adapted = cpu_linear_glu_adapted,
+    .experts = cpu_experts,
+    .expert_bytes = cpu_expert_bytes,
     .rope_store = cpu_rope_store,
     .attention = cpu_attention,
     .gather = cpu_gather,

@@ -37,11 +37,12 @@ static inline float *cpu_rows(struct floats floats, int n_rows, int n)
  * one half and of up in the other, so that the activation has both. */
 struct matrix {
     enum dtype dtype;
-    int n_in, n_out, n_panels;
+    int n_in, n_out, n_panels; /* of one expert's matrix */
+    int n_experts;             /* 1: a plain matrix */
     bool is_gate_up;
     size_t panel_bytes, n_bytes;
     uint8_t *panels;
-    float *bias; /* [n_panels][32], in the order of the panels; NULL: none */
+    float *bias; /* [n_experts][n_panels][32], in the order of the panels; NULL: none */
 };
 
 enum { CPU_LORA_COLUMNS = 64 }; /* columns of a block of b, which the kernel computes together */
@@ -125,6 +126,28 @@ struct cpu_share {
     uint8_t apart[56];
 };
 
+/* Scratch memory of experts(). An entry is one row's use of one expert; entries are in the order of
+ * the experts, then of the rows. */
+struct cpu_experts {
+    int n_experts, n_chosen; /* the most of any matrix */
+    int n_ff, n_wide;        /* widest gate; widest input or output */
+    size_t row_bytes;        /* packed tile of one row, for the matrix that needs most */
+
+    int32_t *ids;              /* [max_rows][n_chosen] */
+    float *weights;            /* [max_rows][n_chosen] */
+    int32_t *places;           /* [max_rows][n_chosen]: entry of each choice */
+    int32_t *rows;             /* [entries] */
+    int32_t *n_rows_of;        /* [n_experts]: entries */
+    int32_t *used;             /* [n_experts]: the experts that have entries */
+    int32_t *first_tile;       /* [n_experts + 1]: of used */
+    struct expert_tile *tiles; /* [entries] */
+    float *hidden;             /* [entries][n_ff] */
+    float *wide;               /* [entries][n_wide]: inputs, later outputs */
+    uint8_t *packed;           /* packed tiles of inputs, later of hidden */
+    size_t packed_bytes;
+    uint64_t n_read; /* bytes of weights, so far */
+};
+
 /* One kind of attention, and how the rows of the running step are cut for it. */
 struct cpu_kind {
     struct attention_shape shape;
@@ -164,6 +187,8 @@ struct cpu_backend {
 
     struct sampler **samplers; /* [n_threads]; NULL before reserve_sampling() */
     int n_sampled_vocab;       /* of the samplers */
+
+    struct cpu_experts experts;
 
     const struct step *step;
 };
@@ -223,6 +248,37 @@ void cpu_lora_free(struct backend *be, struct lora *lora);
 size_t cpu_lora_bytes(const struct lora *lora);
 bool cpu_lora_reserve(struct cpu_backend *cpu, int max_rows); /* false: no memory */
 void cpu_lora_release(struct cpu_backend *cpu);
+
+/* The most rows of a tile. */
+int cpu_most_rows(const struct matrix *m);
+/* The most panels that a thread takes at a time. */
+int cpu_most_panels(const struct matrix *m);
+/* Divides n units of work over the threads' shares. */
+void cpu_share_out(struct cpu_backend *cpu, int n);
+/* Takes units from a share, at most piece. False: none are left. */
+bool cpu_share_take(struct cpu_share *share, int piece, int *begin, int *end);
+
+/* The product of a tile with panels of one matrix, without adapters. */
+struct cpu_product {
+    const struct cpu_backend *cpu;
+    const struct matrix *m;
+    int expert;
+    glu_fn *glu;          /* joins gate and up; NULL: the matrix has no gate */
+    const uint8_t *input; /* packed tile */
+    int n;                /* its rows */
+    float *y;             /* its first row: [n][n_columns] */
+    int n_columns;
+};
+/* Panels begin to end - 1, at most LINEAR_PIECE. out: struct cpu_scratch. */
+void cpu_product_run(const struct cpu_product *product, float *out, int begin, int end);
+
+void cpu_experts(struct backend *be, struct floats y, const struct expert_layer *layer, struct floats x,
+                 struct floats scores, int n_rows);
+uint64_t cpu_expert_bytes(const struct backend *be);
+/* Makes room for a matrix of experts, at the next reserve(). */
+void cpu_experts_widen(struct cpu_experts *experts, const struct matrix *m, int n_chosen);
+bool cpu_experts_reserve(struct cpu_experts *experts, int max_rows); /* false: no memory */
+void cpu_experts_release(struct cpu_experts *experts);
 
 /* The LoRA updates of one linear layer in one step. */
 struct cpu_lora_work {

@@ -49,11 +49,11 @@ uint64_t cpu_checksum(struct backend *be, struct floats floats, size_t n_floats)
 
 uint64_t cpu_matrix_checksum(struct backend *be, const struct matrix *m)
 {
-    const int32_t shape[] = { (int32_t)m->dtype, m->n_in, m->n_out, m->is_gate_up };
+    const int32_t shape[] = { (int32_t)m->dtype, m->n_in, m->n_out, m->is_gate_up, m->n_experts };
+    size_t n_panels = (size_t)m->n_experts * (size_t)m->n_panels;
     uint64_t sum = hash64(0, shape, sizeof shape);
-    sum = sum_bytes(cpu_of(be), sum, m->panels, (size_t)m->n_panels * m->panel_bytes);
-    return m->bias ? sum_bytes(cpu_of(be), sum, m->bias, (size_t)m->n_panels * PANEL_ROWS * sizeof *m->bias)
-                   : sum;
+    sum = sum_bytes(cpu_of(be), sum, m->panels, n_panels * m->panel_bytes);
+    return m->bias ? sum_bytes(cpu_of(be), sum, m->bias, n_panels * PANEL_ROWS * sizeof *m->bias) : sum;
 }
 
 uint64_t cpu_lora_checksum(struct backend *be, const struct lora *lora)

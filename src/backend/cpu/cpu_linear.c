@@ -176,37 +176,75 @@ static void store(const struct output *o, const float *out, int n_panels)
     }
 }
 
+/* One panel for n rows: [2][n][16]. */
+static void run_panel(const struct cpu_product *p, float *out, int panel)
+{
+    const struct matrix *m = p->m;
+    size_t at = (size_t)p->expert * (size_t)m->n_panels + (size_t)panel;
+    p->cpu->kernels.linear[m->dtype](out, m->panels + at * m->panel_bytes, p->input, p->n, m->n_in);
+    if (m->bias)
+        add_bias(out, m->bias + at * PANEL_ROWS, p->n);
+}
+
+static void store_panels(const struct cpu_product *p, const float *out, int begin, int end)
+{
+    int n_halves = p->glu ? 1 : 2;
+    store(&(struct output){ .y = p->y,
+                            .n_columns = p->n_columns,
+                            .column = begin * n_halves * LANES,
+                            .n = p->n,
+                            .n_halves = n_halves },
+          out, end - begin);
+}
+
+void cpu_product_run(const struct cpu_product *p, float *out, int begin, int end)
+{
+    float *next = out;
+    for (int panel = begin; panel < end; panel++, next += p->n * PANEL_ROWS) {
+        run_panel(p, next, panel);
+        if (p->glu)
+            p->glu(next, next, next + p->n * LANES, (int64_t)p->n * LANES);
+    }
+    store_panels(p, out, begin, end);
+}
+
+/* The same with updates to gate and up, which the activation needs. row: the tile's first. */
+static void run_updated_glu(const struct linear_job *job, const struct cpu_product *p,
+                            const struct cpu_scratch *scratch, int tile, int row, int begin, int end)
+{
+    float *out = scratch->out;
+    make_updates(job, scratch->updates, tile, row, begin, end);
+    for (int panel = begin; panel < end; panel++, out += p->n * PANEL_ROWS) {
+        run_panel(p, out, panel);
+        add_updates(job, out, scratch->updates, tile, row, p->n, (panel - begin) * LANES);
+        p->glu(out, out, out + p->n * LANES, (int64_t)p->n * LANES);
+    }
+    store_panels(p, scratch->out, begin, end);
+}
+
 /* Computes panels begin..end-1 for one tile. */
 static void run_piece(const struct linear_job *job, const struct cpu_scratch *scratch, const uint8_t *input,
                       int tile, int begin, int end)
 {
     const struct matrix *m = job->m;
-    float *out = scratch->out;
-    const struct kernels *k = &job->cpu->kernels;
     int row, n;
     tile_rows(job, tile, &row, &n);
     int n_columns = job->glu ? m->n_out / 2 : m->n_out;
-    struct output o = { .y = job->y + (size_t)row * (size_t)n_columns,
-                        .n_columns = n_columns,
-                        .column = begin * (job->glu ? 1 : 2) * LANES,
-                        .n = n,
-                        .n_halves = job->glu ? 1 : 2 };
+    struct cpu_product p = { .cpu = job->cpu,
+                             .m = m,
+                             .glu = job->glu,
+                             .input = input + (size_t)tile * job->tile_stride,
+                             .n = n,
+                             .y = job->y + (size_t)row * (size_t)n_columns,
+                             .n_columns = n_columns };
     bool is_updated = job->lora && cpu_lora_has(job->lora, tile);
-    if (is_updated && job->glu)
-        make_updates(job, scratch->updates, tile, row, begin, end);
-    for (int panel = begin; panel < end; panel++, out += n * PANEL_ROWS) {
-        k->linear[m->dtype](out, m->panels + (size_t)panel * m->panel_bytes,
-                            input + (size_t)tile * job->tile_stride, n, m->n_in);
-        if (m->bias)
-            add_bias(out, m->bias + (size_t)panel * PANEL_ROWS, n);
-        if (is_updated && job->glu)
-            add_updates(job, out, scratch->updates, tile, row, n, (panel - begin) * LANES);
-        if (job->glu)
-            job->glu(out, out, out + n * LANES, (int64_t)n * LANES);
+    if (is_updated && job->glu) {
+        run_updated_glu(job, &p, scratch, tile, row, begin, end);
+        return;
     }
-    store(&o, scratch->out, end - begin);
-    if (is_updated && !job->glu) {
-        struct cpu_lora_target to = { .y = o.y, .stride = (size_t)n_columns, .row = row };
+    cpu_product_run(&p, scratch->out, begin, end);
+    if (is_updated) {
+        struct cpu_lora_target to = { .y = p.y, .stride = (size_t)n_columns, .row = row };
         int last = end * PANEL_ROWS < m->n_out ? end * PANEL_ROWS : m->n_out;
         cpu_lora_up(job->lora, tile, &to, begin * PANEL_ROWS, last);
     }
@@ -224,13 +262,12 @@ static void prefetch_factors(const struct linear_job *job, int begin, int end)
     cpu_lora_prefetch(job->lora, n_ff + begin * LANES, n_ff + end * LANES);
 }
 
-/* Takes panels from a thread's share: pieces become smaller towards its end, so that all threads
- * end together. */
-static bool take(const struct linear_job *job, struct cpu_share *share, int *begin, int *end)
+/* Pieces become smaller towards the end of a share, so that all threads end together. */
+bool cpu_share_take(struct cpu_share *share, int most, int *begin, int *end)
 {
     int left = share->end - atomic_load_explicit(&share->next, memory_order_relaxed);
     int piece = left / 4;
-    piece = piece < 1 ? 1 : piece > job->piece ? job->piece : piece;
+    piece = piece < 1 ? 1 : piece > most ? most : piece;
     if (left <= 0)
         return false;
     *begin = atomic_fetch_add_explicit(&share->next, piece, memory_order_relaxed);
@@ -245,7 +282,7 @@ static void linear_some(void *arg, int thread, int n_threads)
     for (int i = 0; i < n_threads; i++) {
         struct cpu_share *share = &job->cpu->shares[(thread + i) % n_threads];
         int begin, end;
-        while (take(job, share, &begin, &end)) {
+        while (cpu_share_take(share, job->piece, &begin, &end)) {
             if (!input)
                 input = input_of(job, thread);
             if (job->lora)
@@ -259,12 +296,29 @@ static void linear_some(void *arg, int thread, int n_threads)
 /* Most rows of a tile. With quantized weights, tiles are read sequentially and prefetched, so they
  * may be in the L3 cache, and larger tiles spend less time on anything but multiplying. With float
  * weights, a tile is read again for every few rows. */
-static int most_rows(const struct matrix *m)
+int cpu_most_rows(const struct matrix *m)
 {
     if (dtype_block_elems(m->dtype) > 1)
         return TILE_ROWS;
     int most = (int)(FLOAT_TILE_BYTES / tile_bytes(m->dtype, 1, m->n_in));
     return most < LEAST_TILE_ROWS ? LEAST_TILE_ROWS : most > TILE_ROWS ? TILE_ROWS : most;
+}
+
+int cpu_most_panels(const struct matrix *m)
+{
+    int piece = (int)(PIECE_BYTES / m->panel_bytes);
+    return piece < 1 ? 1 : piece > LINEAR_PIECE ? LINEAR_PIECE : piece;
+}
+
+void cpu_share_out(struct cpu_backend *cpu, int n)
+{
+    int n_threads = team_n_threads(cpu->team);
+    for (int t = 0; t < n_threads; t++) {
+        int64_t begin, end;
+        team_range(n, 1, t, n_threads, &begin, &end);
+        atomic_store_explicit(&cpu->shares[t].next, (int)begin, memory_order_relaxed);
+        cpu->shares[t].end = (int)end;
+    }
 }
 
 /* loras NULL: no adapters. */
@@ -274,11 +328,9 @@ static void run(struct linear_job *job, const struct lora *const *loras, const i
     if (job->n_rows == 0)
         return;
     assert(job->n_rows <= job->cpu->max_rows);
-    int n_threads = team_n_threads(job->cpu->team);
     const struct matrix *m = job->m;
-    int piece = (int)(PIECE_BYTES / m->panel_bytes);
-    job->piece = piece < 1 ? 1 : piece > LINEAR_PIECE ? LINEAR_PIECE : piece;
-    int most = most_rows(m);
+    job->piece = cpu_most_panels(m);
+    int most = cpu_most_rows(m);
     job->n_tiles = (job->n_rows + most - 1) / most;
     job->tile_stride = tile_bytes(m->dtype, (job->n_rows + job->n_tiles - 1) / job->n_tiles, m->n_in);
     assert((size_t)job->n_tiles * job->tile_stride <=
@@ -287,12 +339,7 @@ static void run(struct linear_job *job, const struct lora *const *loras, const i
         cpu_lora_plan(&updates, job->cpu, loras, adapters, job->x, job->n_rows, job->n_tiles);
         job->lora = updates.n_groups > 0 ? &updates : NULL;
     }
-    for (int t = 0; t < n_threads; t++) {
-        int64_t begin, end;
-        team_range(m->n_panels, 1, t, n_threads, &begin, &end);
-        atomic_store_explicit(&job->cpu->shares[t].next, (int)begin, memory_order_relaxed);
-        job->cpu->shares[t].end = (int)end;
-    }
+    cpu_share_out(job->cpu, m->n_panels);
     if (job->n_rows > 1 || job->lora)
         team_run(job->cpu->team, pack_some, job);
     team_run(job->cpu->team, linear_some, job);

@@ -41,19 +41,20 @@ static void place_of(const struct matrix *m, int row, int *panel, int *i)
     *panel = row / rows;
 }
 
-/* The part with this row; *row becomes the row's index in it. */
-static int part_of(const struct matrix_source *source, int *row)
+/* The part with this row of an expert's matrix; *row becomes the row's index in it. */
+static int part_of(const struct matrix_source *source, const struct matrix *m, int expert, int *row)
 {
-    int p = 0;
+    int p = expert * (source->n_parts / m->n_experts);
     while (*row >= source->parts[p].n_rows)
         *row -= source->parts[p++].n_rows;
     return p;
 }
 
 /* The row in the packed type: in place if it is stored in that type, else converted into converted. */
-static const uint8_t *row_as(const struct packing *job, int row, uint8_t *converted, float *floats)
+static const uint8_t *row_as(const struct packing *job, int expert, int row, uint8_t *converted,
+                             float *floats)
 {
-    const struct matrix_part *part = &job->source->parts[part_of(job->source, &row)];
+    const struct matrix_part *part = &job->source->parts[part_of(job->source, job->m, expert, &row)];
     int n_in = job->source->n_in;
     size_t row_bytes = 0;
     bool fits = dtype_bytes(part->dtype, n_in, &row_bytes);
@@ -77,15 +78,17 @@ static void pack_some(void *arg, int thread, int n_threads)
     float *floats = (float *)(converted + job->scratch_bytes - (size_t)m->n_in * sizeof(float));
     for (;;) {
         int begin = atomic_fetch_add(&job->next, PACK_PIECE);
-        int end = begin + PACK_PIECE < m->n_panels ? begin + PACK_PIECE : m->n_panels;
+        int n_panels = m->n_experts * m->n_panels;
+        int end = begin + PACK_PIECE < n_panels ? begin + PACK_PIECE : n_panels;
         if (begin >= end)
             return;
         for (int panel = begin; panel < end; panel++) {
             const uint8_t *rows[PANEL_ROWS];
             for (int i = 0; i < PANEL_ROWS; i++) {
-                int row = row_of(m, panel, i);
+                int row = row_of(m, panel % m->n_panels, i);
                 rows[i] = row < 0 ? NULL
-                                  : row_as(job, row, converted + (size_t)i * job->stored_row_bytes, floats);
+                                  : row_as(job, panel / m->n_panels, row,
+                                           converted + (size_t)i * job->stored_row_bytes, floats);
             }
             pack_panel(m->panels + (size_t)panel * m->panel_bytes, rows, m->dtype, m->n_in);
         }
@@ -95,11 +98,11 @@ static void pack_some(void *arg, int thread, int n_threads)
 static void pack_bias(struct matrix *m, const struct matrix_source *source)
 {
     const float *const *biases = source->biases;
-    for (int row = 0; biases && row < m->n_out; row++) {
-        int in_part = row, panel, i;
-        const float *bias = biases[part_of(source, &in_part)];
+    for (int k = 0; biases && k < m->n_experts * m->n_out; k++) {
+        int expert = k / m->n_out, row = k % m->n_out, in_part = row, panel, i;
+        const float *bias = biases[part_of(source, m, expert, &in_part)];
         place_of(m, row, &panel, &i);
-        m->bias[panel * PANEL_ROWS + i] = bias ? bias[in_part] : 0.0f;
+        m->bias[(expert * m->n_panels + panel) * PANEL_ROWS + i] = bias ? bias[in_part] : 0.0f;
     }
 }
 
@@ -115,11 +118,28 @@ uint64_t cpu_packed_bytes(enum dtype type, int n_in, int64_t n_out, bool is_gate
     return panel_bytes(type, n_in, &panel) ? (uint64_t)panel * (uint64_t)count_panels(n_out, is_gate_up) : 0;
 }
 
+/* The rows of one expert's matrix; 0: those of another expert are more or fewer. */
+static int64_t count_rows(const struct matrix_source *source, int n_experts)
+{
+    int n_parts = source->n_parts / n_experts;
+    int64_t n_out = 0;
+    for (int e = 0; e < n_experts; e++) {
+        int64_t n = 0;
+        for (int p = 0; p < n_parts; p++)
+            n += source->parts[e * n_parts + p].n_rows;
+        if (e > 0 && n != n_out)
+            return 0;
+        n_out = n;
+    }
+    return n_parts * n_experts == source->n_parts ? n_out : 0;
+}
+
 /* Sets the fields that need no memory. */
 static enum tutti_status describe(struct matrix *m, const struct matrix_source *source,
                                   struct tutti_error *err)
 {
-    int64_t n_out = 0;
+    int n_experts = source->n_experts > 0 ? source->n_experts : 1;
+    int64_t n_out = count_rows(source, n_experts);
     for (int p = 0; p < source->n_parts; p++) {
         if (source->parts[p].n_rows <= 0)
             return error_set(err, TUTTI_E_UNSUPPORTED, "%s: part of %d rows, expected at least 1",
@@ -132,11 +152,13 @@ static enum tutti_status describe(struct matrix *m, const struct matrix_source *
                              "%s: rows of %d elements stored as %s, expected a multiple of %d", source->name,
                              source->n_in, dtype_name(source->parts[p].dtype),
                              dtype_block_elems(source->parts[p].dtype));
-        n_out += source->parts[p].n_rows;
     }
-    if (n_out == 0 || n_out > INT32_MAX - 2 * PANEL_ROWS || (source->is_gate_up && n_out % 2 != 0))
-        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: %lld rows, expected %s", source->name,
-                         (long long)n_out, source->is_gate_up ? "two equal halves" : "1 to 2147483615");
+    /* rows and panels of all experts are numbered by int */
+    if (n_out == 0 || n_out > (INT32_MAX - 2 * PANEL_ROWS) / n_experts ||
+        (source->is_gate_up && n_out % 2 != 0))
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: %lld rows%s, expected %s", source->name,
+                         (long long)n_out, n_experts > 1 ? " of each expert" : "",
+                         source->is_gate_up ? "two equal halves" : "1 to 2147483583");
     if (!(CPU_CAPS.weight_types >> source->type & 1))
         return error_set(err, TUTTI_E_UNSUPPORTED, "%s: the CPU has no weights of type %s", source->name,
                          dtype_name(source->type));
@@ -147,11 +169,12 @@ static enum tutti_status describe(struct matrix *m, const struct matrix_source *
     m->dtype = source->type;
     m->n_in = source->n_in;
     m->n_out = (int)n_out;
+    m->n_experts = n_experts;
     m->is_gate_up = source->is_gate_up;
     m->n_panels = (int)count_panels(n_out, m->is_gate_up);
-    if (__builtin_mul_overflow(m->panel_bytes, (size_t)m->n_panels, &m->n_bytes))
-        return error_set(err, TUTTI_E_LIMIT, "%s: %d x %d elements overflow memory", source->name, m->n_out,
-                         m->n_in);
+    if (__builtin_mul_overflow(m->panel_bytes, (size_t)m->n_panels * (size_t)n_experts, &m->n_bytes))
+        return error_set(err, TUTTI_E_LIMIT, "%s: %d x %d x %d elements overflow memory", source->name,
+                         n_experts, m->n_out, m->n_in);
     return TUTTI_OK;
 }
 
@@ -174,7 +197,7 @@ enum tutti_status cpu_matrix_new(struct backend *be, struct matrix **out, const 
     job.scratch = memory_new((size_t)n_threads * job.scratch_bytes);
     m->panels = memory_new(m->n_bytes);
     if (source->biases)
-        m->bias = calloc((size_t)m->n_panels * PANEL_ROWS, sizeof *m->bias);
+        m->bias = calloc((size_t)m->n_experts * (size_t)m->n_panels * PANEL_ROWS, sizeof *m->bias);
     if (!job.scratch || !m->panels || (source->biases && !m->bias)) {
         st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory for %zu bytes of packed weights", source->name,
                        m->n_bytes);
@@ -185,6 +208,8 @@ enum tutti_status cpu_matrix_new(struct backend *be, struct matrix **out, const 
         pack_bias(m, source);
     size_t row = tile_bytes(m->dtype, 1, m->n_in);
     cpu->row_bytes = row > cpu->row_bytes ? row : cpu->row_bytes;
+    if (source->n_experts > 0)
+        cpu_experts_widen(&cpu->experts, m, source->n_chosen);
     *out = m;
     m = NULL;
 done:
@@ -207,7 +232,8 @@ void cpu_matrix_free(struct backend *be, struct matrix *m)
 
 size_t cpu_matrix_bytes(const struct matrix *m)
 {
-    return m->n_bytes + (m->bias ? (size_t)m->n_panels * PANEL_ROWS * sizeof(float) : 0);
+    size_t n_panels = (size_t)m->n_experts * (size_t)m->n_panels;
+    return m->n_bytes + (m->bias ? n_panels * PANEL_ROWS * sizeof(float) : 0);
 }
 
 struct embed_job {

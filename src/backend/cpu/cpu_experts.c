@@ -1,0 +1,308 @@
+/* A mixture of experts: each row uses a few of many matrices. Rows that use the same expert run
+ * together, so its weights are read once. Work is divided over the threads by expert and panel:
+ * many small experts then give every thread as much to do as one large matrix.
+ *
+ * A row's result is summed in the order of its experts' ids, and the bits of each product depend on
+ * the row alone (kernels.h): so they do not depend on the rows that it runs with. */
+#include "backend/cpu/cpu.h"
+
+#include "backend/cpu/memory.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PACK_COLUMNS = 512 }; /* columns of a tile that a thread packs at a time */
+
+/* Consecutive entries of one expert, which are multiplied together. */
+struct expert_tile {
+    int expert, begin, n;
+    size_t offset; /* of the packed tile, bytes */
+};
+
+struct experts_job {
+    struct cpu_backend *cpu;
+    const struct expert_layer *layer;
+    const float *bias, *x;
+    float *scores, *y;
+    int n_rows, n_scores; /* scores of a row */
+    int n_used, n_tiles;
+};
+
+void cpu_experts_widen(struct cpu_experts *e, const struct matrix *m, int n_chosen)
+{
+    int n_columns = m->is_gate_up ? m->n_out / 2 : m->n_out;
+    int *width = m->is_gate_up ? &e->n_ff : &e->n_wide;
+    size_t row = tile_bytes(m->dtype, 1, m->n_in);
+    assert(n_chosen >= 1 && n_chosen <= m->n_experts);
+    *width = n_columns > *width ? n_columns : *width;
+    if (m->is_gate_up)
+        e->n_wide = m->n_in > e->n_wide ? m->n_in : e->n_wide;
+    e->n_experts = m->n_experts > e->n_experts ? m->n_experts : e->n_experts;
+    e->n_chosen = n_chosen > e->n_chosen ? n_chosen : e->n_chosen;
+    e->row_bytes = row > e->row_bytes ? row : e->row_bytes;
+}
+
+bool cpu_experts_reserve(struct cpu_experts *e, int max_rows)
+{
+    size_t n_entries, n_experts = (size_t)e->n_experts;
+    if (e->n_experts == 0)
+        return true;
+    if (__builtin_mul_overflow((size_t)max_rows, (size_t)e->n_chosen, &n_entries) ||
+        __builtin_mul_overflow(n_entries, e->row_bytes, &e->packed_bytes))
+        return false;
+    e->ids = calloc(n_entries, sizeof *e->ids);
+    e->weights = calloc(n_entries, sizeof *e->weights);
+    e->places = calloc(n_entries, sizeof *e->places);
+    e->rows = calloc(n_entries, sizeof *e->rows);
+    e->n_rows_of = calloc(n_experts, sizeof *e->n_rows_of);
+    e->used = calloc(n_experts, sizeof *e->used);
+    e->first_tile = calloc(n_experts + 1, sizeof *e->first_tile);
+    e->tiles = calloc(n_entries, sizeof *e->tiles);
+    e->hidden = cpu_memory_new(n_entries * (size_t)e->n_ff);
+    e->wide = cpu_memory_new(n_entries * (size_t)e->n_wide);
+    e->packed = memory_new(e->packed_bytes);
+    return e->ids && e->weights && e->places && e->rows && e->n_rows_of && e->used && e->first_tile &&
+           e->tiles && e->hidden && e->wide && e->packed;
+}
+
+void cpu_experts_release(struct cpu_experts *e)
+{
+    free(e->ids);
+    free(e->weights);
+    free(e->places);
+    free(e->rows);
+    free(e->n_rows_of);
+    free(e->used);
+    free(e->first_tile);
+    free(e->tiles);
+    free(e->hidden);
+    free(e->wide);
+    memory_free(e->packed, e->packed_bytes);
+    *e = (struct cpu_experts){ .n_experts = e->n_experts,
+                               .n_chosen = e->n_chosen,
+                               .n_ff = e->n_ff,
+                               .n_wide = e->n_wide,
+                               .row_bytes = e->row_bytes,
+                               .n_read = e->n_read };
+}
+
+uint64_t cpu_expert_bytes(const struct backend *be)
+{
+    return ((const struct cpu_backend *)be)->experts.n_read;
+}
+
+static void route_some(void *arg, int thread, int n_threads)
+{
+    const struct experts_job *job = arg;
+    const struct cpu_experts *e = &job->cpu->experts;
+    const struct routing *routing = job->layer->routing;
+    int64_t begin, end;
+    team_range(job->n_rows, 1, thread, n_threads, &begin, &end);
+    for (int64_t r = begin; r < end; r++)
+        route_row(&job->cpu->kernels, routing, job->bias, job->scores + r * job->n_scores,
+                  e->ids + r * routing->n_chosen, e->weights + r * routing->n_chosen);
+}
+
+/* Orders the choices of all rows by expert, and cuts those of each expert into tiles of equal
+ * size. */
+static void group_rows(struct experts_job *job)
+{
+    struct cpu_experts *e = &job->cpu->experts;
+    const struct matrix *up = job->layer->gate_up, *down = job->layer->down;
+    int n_chosen = job->layer->routing->n_chosen, n_choices = job->n_rows * n_chosen, n_entries = 0;
+    int most = cpu_most_rows(up) < cpu_most_rows(down) ? cpu_most_rows(up) : cpu_most_rows(down);
+    size_t row_bytes = tile_bytes(up->dtype, 1, up->n_in),
+           down_bytes = tile_bytes(down->dtype, 1, down->n_in);
+    row_bytes = row_bytes > down_bytes ? row_bytes : down_bytes;
+    memset(e->n_rows_of, 0, (size_t)up->n_experts * sizeof *e->n_rows_of);
+    for (int i = 0; i < n_choices; i++)
+        e->n_rows_of[e->ids[i]]++;
+    job->n_used = job->n_tiles = 0;
+    for (int expert = 0; expert < up->n_experts; expert++) {
+        int n = e->n_rows_of[expert], n_tiles = (n + most - 1) / most;
+        if (n == 0)
+            continue;
+        e->used[job->n_used] = expert;
+        e->first_tile[job->n_used++] = job->n_tiles;
+        for (int i = 0; i < n_tiles; i++) {
+            int64_t begin, end;
+            team_range(n, 1, i, n_tiles, &begin, &end);
+            e->tiles[job->n_tiles++] = (struct expert_tile){ .expert = expert,
+                                                             .begin = n_entries + (int)begin,
+                                                             .n = (int)(end - begin),
+                                                             .offset = (size_t)(n_entries + begin) *
+                                                                       row_bytes };
+        }
+        e->n_rows_of[expert] = n_entries; /* from here on: its next entry */
+        n_entries += n;
+    }
+    e->first_tile[job->n_used] = job->n_tiles;
+    for (int i = 0; i < n_choices; i++) {
+        e->places[i] = e->n_rows_of[e->ids[i]]++;
+        e->rows[e->places[i]] = i / n_chosen;
+    }
+}
+
+/* ---- products ---- */
+
+/* One of the two products of all entries. */
+struct phase {
+    struct experts_job *job;
+    const struct matrix *m;
+    glu_fn *glu; /* NULL: of down */
+    float *x;    /* [entries][n_in] */
+    float *y;    /* [entries][n_columns] */
+    int n_columns, piece;
+    bool gathers; /* x is filled with the entries' rows first */
+};
+
+/* Packs a piece of the columns of each tile; with gathers it first copies them. */
+static void pack_some(void *arg, int thread, int n_threads)
+{
+    const struct phase *p = arg;
+    const struct experts_job *job = p->job;
+    const struct cpu_experts *e = &job->cpu->experts;
+    size_t n_in = (size_t)p->m->n_in;
+    int n_pieces = (p->m->n_in + PACK_COLUMNS - 1) / PACK_COLUMNS;
+    int64_t first, last;
+    team_range((int64_t)job->n_tiles * n_pieces, 1, thread, n_threads, &first, &last);
+    for (int64_t i = first; i < last; i++) {
+        const struct expert_tile *tile = &e->tiles[i / n_pieces];
+        int begin = (int)(i % n_pieces) * PACK_COLUMNS;
+        int end = begin + PACK_COLUMNS < p->m->n_in ? begin + PACK_COLUMNS : p->m->n_in;
+        float *x = p->x + (size_t)tile->begin * n_in;
+        for (int r = 0; p->gathers && r < tile->n; r++)
+            memcpy(x + (size_t)r * n_in + begin, job->x + (size_t)e->rows[tile->begin + r] * n_in + begin,
+                   (size_t)(end - begin) * sizeof *x);
+        job->cpu->kernels.tile[p->m->dtype](e->packed + tile->offset, x, n_in, tile->n, begin, end);
+    }
+}
+
+/* Of a single row each thread packs the input for itself: that takes less time than another
+ * team_run(). packed: the row that is in the thread's scratch memory; NULL: none. */
+static const uint8_t *input_of(const struct phase *p, const struct expert_tile *tile, int thread,
+                               const float **packed)
+{
+    const struct cpu_backend *cpu = p->job->cpu;
+    if (p->job->n_rows > 1)
+        return cpu->experts.packed + tile->offset;
+    const float *row = p->gathers ? p->job->x : p->x + (size_t)tile->begin * (size_t)p->m->n_in;
+    if (*packed != row)
+        cpu->kernels.tile[p->m->dtype](cpu->scratch[thread].row, row, (size_t)p->m->n_in, 1, 0, p->m->n_in);
+    *packed = row;
+    return cpu->scratch[thread].row;
+}
+
+/* Panels begin to end - 1 of an expert, for all of its tiles. used: its index in used. */
+static void run_piece(const struct phase *p, int used, int begin, int end, int thread, const float **packed)
+{
+    const struct cpu_experts *e = &p->job->cpu->experts;
+    for (int t = e->first_tile[used]; t < e->first_tile[used + 1]; t++) {
+        const struct expert_tile *tile = &e->tiles[t];
+        struct cpu_product product = { .cpu = p->job->cpu,
+                                       .m = p->m,
+                                       .expert = tile->expert,
+                                       .glu = p->glu,
+                                       .input = input_of(p, tile, thread, packed),
+                                       .n = tile->n,
+                                       .y = p->y + (size_t)tile->begin * (size_t)p->n_columns,
+                                       .n_columns = p->n_columns };
+        cpu_product_run(&product, p->job->cpu->scratch[thread].out, begin, end);
+    }
+}
+
+static void multiply_some(void *arg, int thread, int n_threads)
+{
+    const struct phase *p = arg;
+    const float *packed = NULL;
+    for (int i = 0; i < n_threads; i++) {
+        struct cpu_share *share = &p->job->cpu->shares[(thread + i) % n_threads];
+        int begin, end;
+        while (cpu_share_take(share, p->piece, &begin, &end)) {
+            for (int n; begin < end; begin += n) { /* a piece may begin in one expert and end in the next */
+                int panel = begin % p->m->n_panels, left = p->m->n_panels - panel;
+                n = end - begin < left ? end - begin : left;
+                run_piece(p, begin / p->m->n_panels, panel, panel + n, thread, &packed);
+            }
+        }
+    }
+}
+
+static void run_phase(struct phase *p)
+{
+    struct cpu_backend *cpu = p->job->cpu;
+    p->piece = cpu_most_panels(p->m);
+    cpu_share_out(cpu, p->job->n_used * p->m->n_panels);
+    if (p->job->n_rows > 1)
+        team_run(cpu->team, pack_some, p);
+    team_run(cpu->team, multiply_some, p);
+    cpu->experts.n_read += (uint64_t)p->job->n_used * (uint64_t)p->m->n_panels * p->m->panel_bytes;
+}
+
+/* ---- sums ---- */
+
+static void sum_some(void *arg, int thread, int n_threads)
+{
+    const struct experts_job *job = arg;
+    const struct cpu_experts *e = &job->cpu->experts;
+    const struct expert_layer *layer = job->layer;
+    int n = layer->down->n_out, n_chosen = layer->routing->n_chosen;
+    int64_t begin, end;
+    team_range(job->n_rows, 1, thread, n_threads, &begin, &end);
+    for (int64_t r = begin; r < end; r++) {
+        float *y = job->y + r * n;
+        if (!layer->has_base)
+            memset(y, 0, (size_t)n * sizeof *y);
+        if (layer->gates_base) {
+            float gate = route_sigmoid(job->scores[r * job->n_scores + layer->routing->n_experts]);
+            for (int i = 0; i < n; i++)
+                y[i] *= gate;
+        }
+        for (int64_t c = r * n_chosen; c < (r + 1) * n_chosen; c++)
+            job->cpu->kernels.scale_add(y, e->wide + (size_t)e->places[c] * (size_t)n, e->weights[c], y, n);
+    }
+}
+
+static void run_rows(struct experts_job *job, team_fn *fn)
+{
+    if (job->n_rows == 1)
+        fn(job, 0, 1);
+    else
+        team_run(job->cpu->team, fn, job);
+}
+
+void cpu_experts(struct backend *be, struct floats y, const struct expert_layer *layer, struct floats x,
+                 struct floats scores, int n_rows)
+{
+    struct cpu_backend *cpu = cpu_of(be);
+    struct cpu_experts *e = &cpu->experts;
+    const struct matrix *up = layer->gate_up, *down = layer->down;
+    int n_scores = layer->routing->n_experts + (layer->gates_base ? 1 : 0);
+    struct experts_job job = { .cpu = cpu,
+                               .layer = layer,
+                               .bias = cpu_floats(layer->bias, (size_t)layer->routing->n_experts),
+                               .x = cpu_rows(x, n_rows, up->n_in),
+                               .scores = cpu_rows(scores, n_rows, n_scores),
+                               .y = cpu_rows(y, n_rows, down->n_out),
+                               .n_rows = n_rows,
+                               .n_scores = n_scores };
+    if (n_rows == 0)
+        return;
+    assert(n_rows <= cpu->max_rows && up->is_gate_up && up->n_experts == layer->routing->n_experts &&
+           down->n_experts == up->n_experts && down->n_in == up->n_out / 2);
+    run_rows(&job, route_some);
+    group_rows(&job);
+    struct phase first = { .job = &job,
+                           .m = up,
+                           .glu = layer->activation == ACT_SILU ? cpu->kernels.silu_mul
+                                                                : cpu->kernels.gelu_tanh_mul,
+                           .x = e->wide,
+                           .y = e->hidden,
+                           .n_columns = down->n_in,
+                           .gathers = true };
+    struct phase second = { .job = &job, .m = down, .x = e->hidden, .y = e->wide, .n_columns = down->n_out };
+    run_phase(&first);
+    run_phase(&second);
+    run_rows(&job, sum_some);
+}
