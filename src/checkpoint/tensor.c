@@ -1,5 +1,6 @@
 #include "checkpoint/tensor.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,6 +75,40 @@ bool tensor_view_copy(const struct tensor_view *view, const struct tensor_part *
     for (int64_t r = 0; r < part->n_rows; r++, from += stride, to += n)
         memcpy(to, from, n);
     return true;
+}
+
+static bool make_slice(const struct tensor *tensor, void *bytes)
+{
+    const struct tensor_slice *slice = (const struct tensor_slice *)tensor;
+    struct tensor_view view;
+    bool ok = tensor_view_init(&view, slice->whole);
+    struct tensor_part part = { .n_rows = view.n_rows, .n_columns = view.n_columns };
+    if (slice->whole->n_dims > 1) {
+        part.row = slice->index;
+        part.n_rows = 1;
+    }
+    ok = ok && tensor_view_copy(&view, &part, bytes);
+    tensor_view_clear(&view);
+    return ok;
+}
+
+void tensor_slice_init(struct tensor_slice *slice, const struct tensor *whole, int64_t index)
+{
+    bool is_vector = whole->n_dims == 1;
+    size_t n_bytes = is_vector ? whole->n_bytes : whole->n_bytes / (size_t)whole->shape[0];
+    assert(is_vector ? index == 0 : whole->n_dims == 3 && index >= 0 && index < whole->shape[0]);
+    slice->whole = whole;
+    slice->index = index;
+    slice->source = (struct tensor_source){ .make = make_slice, .from = &slice->whole, .n_from = 1 };
+    slice->tensor = *whole;
+    slice->tensor.n_dims = 2;
+    slice->tensor.shape[0] = is_vector ? 1 : whole->shape[1];
+    slice->tensor.shape[1] = is_vector ? whole->shape[0] : whole->shape[2];
+    slice->tensor.n_bytes = n_bytes;
+    if (whole->source)
+        slice->tensor.source = &slice->source;
+    else
+        slice->tensor.data = (const uint8_t *)whole->data + (size_t)index * n_bytes;
 }
 
 void tensor_forget(const struct tensor *tensor)

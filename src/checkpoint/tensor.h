@@ -60,6 +60,18 @@ MUST_CHECK bool tensor_view_copy(const struct tensor_view *view, const struct te
 /* Bytes of n_columns columns. */
 size_t tensor_columns_bytes(const struct tensor *tensor, int64_t n_columns);
 
+/* One matrix of a tensor of several, as a tensor of its own; or a vector as a matrix of one row. It
+ * points into itself, so it must not be copied. */
+struct tensor_slice {
+    struct tensor tensor;
+    struct tensor_source source;
+    const struct tensor *whole;
+    int64_t index;
+};
+
+/* index: of the first of three dimensions; 0 for a vector. */
+void tensor_slice_init(struct tensor_slice *slice, const struct tensor *whole, int64_t index);
+
 /* Removes a tensor's data from resident memory. It can still be read, but the file is then read
  * again. */
 void tensor_forget(const struct tensor *tensor);

@@ -10,7 +10,7 @@ static enum tutti_status sum_weights(struct plan_model *m, const struct checkpoi
                                      const struct tensor_names *names, const struct weight_type *type,
                                      struct tutti_error *err)
 {
-    for (struct slot_at at = SLOT_BEGIN; slot_next(&m->desc, &at);) {
+    for (struct slot_at at = SLOT_BEGIN; slot_next_expert(&m->desc, &at);) {
         struct weight w;
         enum tutti_status st = weights_find(&w, &m->desc, names, ck, &at, err);
         if (st != TUTTI_OK)
@@ -19,8 +19,8 @@ static enum tutti_status sum_weights(struct plan_model *m, const struct checkpoi
         if (split_kind(w.slot) != SPLIT_COLUMNS)
             continue;
         /* Splits by columns must respect the blocks of every layer. */
-        enum dtype want = type ? weight_type_choose(type, &w.place) : weights_common_type(&w);
-        split_widen(&m->blocks, w.slot, dtype_block_elems(weights_fit_type(want, w.n_in)));
+        split_widen(&m->blocks, w.slot,
+                    dtype_block_elems(weights_fit_type(weights_run_type(&w, type), w.n_in)));
     }
     return TUTTI_OK;
 }
@@ -51,18 +51,22 @@ static void fill_shape(struct plan_model *m, const struct model_desc *d, enum dt
     m->blocks = split_blocks_of(d, dtype_block_elems(type));
     for (struct slot_at at = SLOT_BEGIN; slot_next(d, &at);) {
         struct slot_shape shape = slot_shape(d, at.slot, at.layer);
+        const struct slot_info *info = slot_info(at.slot);
         uint64_t n_floats = (uint64_t)shape.n_in * (uint64_t)shape.n_out * (shape.has_bias ? 2 : 1);
-        m->bytes[d->kind_of[at.layer]][at.slot] += (double)(slot_info(at.slot)->kind == SLOT_MATRIX
-                                                                ? weights_packed_bytes(&shape, type,
-                                                                                       backend_caps_of(NULL))
-                                                                : n_floats * sizeof(float));
+        enum dtype runs_as = info->role == WEIGHT_ROUTER ? DTYPE_F32 : type;
+        uint64_t n_bytes = info->kind == SLOT_MATRIX
+                               ? weights_packed_bytes(&shape, runs_as, backend_caps_of(NULL))
+                               : n_floats * sizeof(float);
+        m->bytes[d->kind_of[at.layer]][at.slot] += (double)n_bytes * shape.n_experts;
     }
 }
 
 enum tutti_status plan_model_read(struct plan_model *out, enum dtype *runs_as, const char *path,
                                   const struct weight_type *type, enum dtype kv_type, struct tutti_error *err)
 {
-    struct plan_model m = { .kv_type = kv_type, .blocks = { 1, 1 } };
+    struct plan_model m = {
+        .kv_type = kv_type,
+    };
     struct stat info;
     const struct model_desc *shape = model_shape(path);
     enum tutti_status st = TUTTI_OK;

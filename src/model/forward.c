@@ -27,6 +27,7 @@ struct workspace {
     struct floats attended; /* [max_rows][n_heads head_dim], of the widest layer */
     struct floats kv;       /* [max_rows][2 n_kv_heads head_dim]; empty without a top query */
     struct floats hidden;   /* [max_rows][d_ff], of the widest layer */
+    struct floats scores;   /* [max_rows][n_experts + 1]: of the router; empty without experts */
     struct floats gathered; /* [max_rows][d_model]: the stream of the output rows */
     struct floats logits;   /* [max_outputs][n_vocab], of this rank's part of the vocabulary */
     struct floats whole;    /* with several ranks, on rank 0: [max_outputs][n_vocab] of all ranks */
@@ -55,7 +56,8 @@ void workspace_free(struct workspace *w, struct backend *be)
     if (!w)
         return;
     free_shared(w, be);
-    const struct floats all[] = { w->qkv, w->attended, w->kv, w->hidden, w->gathered, w->logits, w->whole };
+    const struct floats all[] = { w->qkv,    w->attended, w->kv,     w->hidden,
+                                  w->scores, w->gathered, w->logits, w->whole };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         be->ops->dealloc(be, all[i]);
     free(w->row_adapters);
@@ -65,7 +67,7 @@ void workspace_free(struct workspace *w, struct backend *be)
 
 /* The widest rows of any layer. */
 struct widths {
-    int q, kv, qkv, ffn;
+    int q, kv, qkv, ffn, scores;
 };
 
 static int larger(int a, int b)
@@ -81,7 +83,9 @@ static struct widths find_widths(const struct model_desc *d)
         w.q = larger(w.q, a->n_heads * a->head_dim);
         w.kv = larger(w.kv, 2 * a->n_kv_heads * a->head_dim);
         w.qkv = larger(w.qkv, (a->n_heads + 2 * a->n_kv_heads) * a->head_dim);
-        w.ffn = larger(w.ffn, d->kinds[i].ffn.d_ff);
+        const struct expert_desc *e = &d->kinds[i].ffn.experts;
+        w.ffn = larger(w.ffn, larger(d->kinds[i].ffn.d_ff, e->d_shared));
+        w.scores = larger(w.scores, e->routing.n_experts + e->gates_shared);
     }
     return w;
 }
@@ -120,6 +124,7 @@ static enum tutti_status reserve(struct model *model, int max_rows, int max_outp
         { &w->attended, max_rows, widest.q },
         { &w->kv, max_rows, d->has_top_query ? widest.kv : 0 },
         { &w->hidden, max_rows, widest.ffn },
+        { &w->scores, max_rows, widest.scores },
         { &w->gathered, max_rows, d->d_model },
         { &w->logits, max_outputs, d->n_vocab },
         { &w->whole, max_outputs, model->group && model_rank(model) == 0 ? model->desc.n_vocab : 0 },
@@ -203,12 +208,13 @@ static void linear(struct pass *p, enum weight_slot slot, int layer, struct floa
         p->op->linear(p->be, y, m, x, p->n_rows);
 }
 
-static void linear_glu(struct pass *p, int layer)
+/* slot: gate and up of the layer, or of its shared expert. */
+static void linear_glu(struct pass *p, enum weight_slot slot, int layer)
 {
-    const struct matrix *m = weight(p, SLOT_GATE_UP, layer)->matrix;
+    const struct matrix *m = weight(p, slot, layer)->matrix;
     struct workspace *w = &p->w;
     enum activation act = model_layer(&p->model->desc, layer)->ffn.activation;
-    const struct lora *const *loras = p->adapters ? model_loras(p->model, SLOT_GATE_UP, layer) : NULL;
+    const struct lora *const *loras = p->adapters ? model_loras(p->model, slot, layer) : NULL;
     if (loras)
         p->op->linear_glu_adapted(p->be, w->hidden, m, w->normed, p->n_rows, act, loras, p->adapters);
     else
@@ -285,10 +291,42 @@ static void query_by_position(struct pass *p, int layer)
     p->op->concat(p->be, w->qkv, w->attended, q, w->kv, kv, p->n_rows);
 }
 
+/* delta = the feed-forward block of normed; of experts the sum of those that each row uses. */
+static void run_ffn(struct pass *p, int i)
+{
+    const struct ffn_desc *ffn = &model_layer(&p->model->local, i)->ffn;
+    struct workspace *w = &p->w;
+    if (ffn->has_gate) {
+        linear_glu(p, SLOT_GATE_UP, i);
+    } else {
+        linear(p, SLOT_GATE_UP, i, w->hidden, w->normed);
+        p->op->activate(p->be, w->hidden, p->n_rows, ffn->d_ff, ffn->activation);
+    }
+    linear(p, SLOT_DOWN, i, w->delta, w->hidden);
+}
+
+static void run_experts(struct pass *p, int i)
+{
+    const struct ffn_desc *ffn = &model_layer(&p->model->local, i)->ffn;
+    struct workspace *w = &p->w;
+    const struct expert_layer layer = { .gate_up = weight(p, SLOT_EXPERT_GATE_UP, i)->matrix,
+                                        .down = weight(p, SLOT_EXPERT_DOWN, i)->matrix,
+                                        .routing = &ffn->experts.routing,
+                                        .bias = weight(p, SLOT_ROUTER_BIAS, i)->values,
+                                        .activation = ffn->activation,
+                                        .has_base = ffn->experts.d_shared > 0,
+                                        .gates_base = ffn->experts.gates_shared };
+    linear(p, SLOT_ROUTER, i, w->scores, w->normed);
+    if (layer.has_base) {
+        linear_glu(p, SLOT_SHARED_GATE_UP, i);
+        linear(p, SLOT_SHARED_DOWN, i, w->delta, w->hidden);
+    }
+    p->op->experts(p->be, w->delta, &layer, w->normed, w->scores, p->n_rows);
+}
+
 static void run_layer(struct pass *p, int i)
 {
     const struct model_desc *d = &p->model->local;
-    const struct ffn_desc *ffn = &model_layer(d, i)->ffn;
     const struct backend_ops *op = p->op;
     struct workspace *w = &p->w;
     bool is_top = d->has_top_query && i == d->n_layers - 1;
@@ -308,13 +346,10 @@ static void run_layer(struct pass *p, int i)
     all_reduce(p, w->delta);
     join(p, SLOT_ATTN_POST_NORM, i);
     normalize_all(p, SLOT_FFN_NORM, i);
-    if (ffn->has_gate) {
-        linear_glu(p, i);
-    } else {
-        linear(p, SLOT_GATE_UP, i, w->hidden, w->normed);
-        op->activate(p->be, w->hidden, p->n_rows, ffn->d_ff, ffn->activation);
-    }
-    linear(p, SLOT_DOWN, i, w->delta, w->hidden);
+    if (ffn_has_experts(&model_layer(d, i)->ffn))
+        run_experts(p, i);
+    else
+        run_ffn(p, i);
     all_reduce(p, w->delta);
     join(p, SLOT_FFN_POST_NORM, i);
 }

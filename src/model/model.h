@@ -53,13 +53,28 @@ struct attn_desc {
     bool has_out_bias; /* on the output projection */
 };
 
+/* The experts of a layer: feed-forward blocks, of which each row uses a few. */
+struct expert_desc {
+    struct routing routing; /* n_experts 0: the layer has one feed-forward block for all rows */
+    int d_ff;               /* of each */
+    int d_shared;           /* width of the shared expert, which all rows use; 0: none */
+    bool gates_shared;      /* the shared expert's output is multiplied by the sigmoid of a logit */
+    bool has_choice_bias;   /* added to the scores for choosing */
+};
+
 /* The feed-forward block of the layers of one kind. */
 struct ffn_desc {
-    int d_ff;
+    int d_ff;      /* 0: of a layer with experts */
     bool has_gate; /* act(gate) * up, else act(up) */
     bool has_bias; /* on gate, up and down */
     enum activation activation;
+    struct expert_desc experts;
 };
+
+static inline bool ffn_has_experts(const struct ffn_desc *f)
+{
+    return f->experts.routing.n_experts > 0;
+}
 
 struct layer_desc {
     struct attn_desc attn;
@@ -113,6 +128,9 @@ static inline const struct layer_desc *model_layer(const struct model_desc *d, i
 {
     return &d->kinds[d->kind_of[layer]];
 }
+
+/* Whether any layer has experts. */
+bool model_has_experts(const struct model_desc *desc);
 
 /* The widest window of any layer; 0: no layer has one. */
 int model_window(const struct model_desc *desc);

@@ -65,6 +65,26 @@ static bool attn_out_has_bias(const struct model_desc *d, int layer)
     return model_layer(d, layer)->attn.has_out_bias;
 }
 
+static bool is_dense(const struct model_desc *d, int layer)
+{
+    return !ffn_has_experts(&model_layer(d, layer)->ffn);
+}
+
+static bool has_experts(const struct model_desc *d, int layer)
+{
+    return !is_dense(d, layer);
+}
+
+static bool has_choice_bias(const struct model_desc *d, int layer)
+{
+    return has_experts(d, layer) && model_layer(d, layer)->ffn.experts.has_choice_bias;
+}
+
+static bool has_shared(const struct model_desc *d, int layer)
+{
+    return has_experts(d, layer) && model_layer(d, layer)->ffn.experts.d_shared > 0;
+}
+
 static bool mlp_has_bias(const struct model_desc *d, int layer)
 {
     return model_layer(d, layer)->ffn.has_bias;
@@ -97,10 +117,24 @@ static const struct slot_info SLOTS[SLOT_COUNT] = {
     [SLOT_ATTN_POST_NORM] = { "attn_post_norm", LAYER, NORM(DIM_MODEL), .is_in = has_post_norms,
                               .has_bias = norm_has_bias },
     [SLOT_FFN_NORM] = { "ffn_norm", LAYER, NORM(DIM_MODEL), .has_bias = norm_has_bias },
-    [SLOT_GATE_UP] = { "gate_up", LAYER, .has_bias = mlp_has_bias, .rows = { DIM_FF, DIM_FF },
-                       .columns = DIM_MODEL, .can_adapt = true },
-    [SLOT_DOWN] = { "down", LAYER, .has_bias = mlp_has_bias, .rows = { DIM_MODEL }, .columns = DIM_FF,
-                    .role = WEIGHT_DOWN, .can_adapt = true },
+    [SLOT_GATE_UP] = { "gate_up", LAYER, .is_in = is_dense, .has_bias = mlp_has_bias,
+                       .rows = { DIM_FF, DIM_FF }, .columns = DIM_MODEL, .can_adapt = true },
+    [SLOT_DOWN] = { "down", LAYER, .is_in = is_dense, .has_bias = mlp_has_bias, .rows = { DIM_MODEL },
+                    .columns = DIM_FF, .role = WEIGHT_DOWN, .can_adapt = true },
+    [SLOT_ROUTER] = { "router", LAYER, .is_in = has_experts, .rows = { DIM_EXPERTS, DIM_SHARED_GATE },
+                      .columns = DIM_MODEL, .role = WEIGHT_ROUTER },
+    [SLOT_ROUTER_BIAS] = { "router_bias", LAYER, .kind = SLOT_VECTOR, .is_in = has_choice_bias,
+                           .columns = DIM_EXPERTS },
+    [SLOT_EXPERT_GATE_UP] = { "expert_gate_up", LAYER, .is_in = has_experts,
+                              .rows = { DIM_EXPERT_FF, DIM_EXPERT_FF }, .columns = DIM_MODEL,
+                              .is_of_experts = true },
+    [SLOT_EXPERT_DOWN] = { "expert_down", LAYER, .is_in = has_experts, .rows = { DIM_MODEL },
+                           .columns = DIM_EXPERT_FF, .role = WEIGHT_DOWN, .is_of_experts = true },
+    [SLOT_SHARED_GATE_UP] = { "shared_gate_up", LAYER, .is_in = has_shared,
+                              .rows = { DIM_SHARED_FF, DIM_SHARED_FF }, .columns = DIM_MODEL,
+                              .can_adapt = true },
+    [SLOT_SHARED_DOWN] = { "shared_down", LAYER, .is_in = has_shared, .rows = { DIM_MODEL },
+                           .columns = DIM_SHARED_FF, .role = WEIGHT_DOWN, .can_adapt = true },
     [SLOT_FFN_POST_NORM] = { "ffn_post_norm", LAYER, NORM(DIM_MODEL), .is_in = has_post_norms,
                              .has_bias = norm_has_bias },
 
@@ -124,6 +158,7 @@ bool slot_is_in(const struct model_desc *d, enum weight_slot slot, int layer)
 int slot_dim(const struct model_desc *d, enum dim dim, int layer)
 {
     const struct attn_desc *a = &model_layer(d, layer)->attn;
+    const struct ffn_desc *f = &model_layer(d, layer)->ffn;
     switch (dim) {
     case DIM_MODEL:
         return d->d_model;
@@ -134,7 +169,15 @@ int slot_dim(const struct model_desc *d, enum dim dim, int layer)
     case DIM_KV:
         return a->n_kv_heads * a->head_dim;
     case DIM_FF:
-        return model_layer(d, layer)->ffn.d_ff;
+        return f->d_ff;
+    case DIM_EXPERTS:
+        return f->experts.routing.n_experts;
+    case DIM_EXPERT_FF:
+        return f->experts.d_ff;
+    case DIM_SHARED_FF:
+        return f->experts.d_shared;
+    case DIM_SHARED_GATE:
+        return f->experts.gates_shared;
     case DIM_VOCAB:
         return d->n_vocab;
     case DIM_CONTEXT:
@@ -145,17 +188,23 @@ int slot_dim(const struct model_desc *d, enum dim dim, int layer)
     return 1;
 }
 
+static bool is_gate_up(enum weight_slot slot)
+{
+    return slot == SLOT_GATE_UP || slot == SLOT_EXPERT_GATE_UP || slot == SLOT_SHARED_GATE_UP;
+}
+
 struct slot_shape slot_shape(const struct model_desc *d, enum weight_slot slot, int layer)
 {
     const struct slot_info *info = slot_info(slot);
     bool has_gate = model_layer(d, layer)->ffn.has_gate;
     struct slot_shape shape = { .n_in = slot_dim(d, info->columns, layer),
                                 .has_bias = info->has_bias && info->has_bias(d, layer),
-                                .is_gate_up = slot == SLOT_GATE_UP && has_gate };
+                                .is_gate_up = is_gate_up(slot) && has_gate,
+                                .n_experts = info->is_of_experts ? slot_dim(d, DIM_EXPERTS, layer) : 1 };
     do
         shape.n_out += shape.rows[shape.n_parts] = slot_dim(d, info->rows[shape.n_parts], layer);
     while (++shape.n_parts < MAX_PARTS && info->rows[shape.n_parts] != DIM_NONE &&
-           (slot != SLOT_GATE_UP || has_gate));
+           slot_dim(d, info->rows[shape.n_parts], layer) > 0 && (!is_gate_up(slot) || has_gate));
     return shape;
 }
 
@@ -172,4 +221,15 @@ bool slot_next(const struct model_desc *d, struct slot_at *at)
         }
     } while (at->slot < SLOT_COUNT && !slot_is_in(d, at->slot, at->layer));
     return at->slot < SLOT_COUNT;
+}
+
+bool slot_next_expert(const struct model_desc *d, struct slot_at *at)
+{
+    bool is_of_experts = at->slot >= 0 && at->slot < SLOT_COUNT && SLOTS[at->slot].is_of_experts;
+    if (is_of_experts && at->expert + 1 < slot_dim(d, DIM_EXPERTS, at->layer)) {
+        at->expert++;
+        return true;
+    }
+    at->expert = 0;
+    return slot_next(d, at);
 }

@@ -29,6 +29,12 @@ enum weight_slot {
     SLOT_FFN_NORM,
     SLOT_GATE_UP, /* only up without has_gate */
     SLOT_DOWN,
+    SLOT_ROUTER,      /* of layers with experts: these six replace the two above */
+    SLOT_ROUTER_BIAS, /* added to the router's scores for choosing */
+    SLOT_EXPERT_GATE_UP,
+    SLOT_EXPERT_DOWN,
+    SLOT_SHARED_GATE_UP,
+    SLOT_SHARED_DOWN,
     SLOT_FFN_POST_NORM,
 
     SLOT_OUTPUT_NORM,
@@ -47,13 +53,18 @@ enum dim {
     DIM_QUERIES, /* n_heads * head_dim */
     DIM_KV,      /* n_kv_heads * head_dim */
     DIM_FF,      /* d_ff */
-    DIM_VOCAB,   /* n_vocab */
-    DIM_CONTEXT, /* n_ctx; a stored tensor may have more rows */
+    DIM_EXPERTS, /* their number */
+    DIM_EXPERT_FF,
+    DIM_SHARED_FF,
+    DIM_SHARED_GATE, /* 1 if the shared expert has one, else 0 */
+    DIM_VOCAB,       /* n_vocab */
+    DIM_CONTEXT,     /* n_ctx; a stored tensor may have more rows */
 };
 
 enum slot_kind {
     SLOT_MATRIX, /* packed; its input has as many elements as a row */
     SLOT_NORM,   /* one row of float32 */
+    SLOT_VECTOR, /* one row of float32 that is no norm */
     SLOT_TABLE,  /* float32, a row for each position */
 };
 
@@ -64,7 +75,8 @@ enum weight_role {
     WEIGHT_OUTPUT, /* also a tied embedding */
     WEIGHT_VALUES, /* or fused queries, keys and values */
     WEIGHT_ATTN_OUT,
-    WEIGHT_DOWN
+    WEIGHT_DOWN,
+    WEIGHT_ROUTER /* always float32: which experts a row uses must not depend on rounding */
 };
 
 struct slot_info {
@@ -73,12 +85,14 @@ struct slot_info {
     bool is_of_layer;
     bool (*is_in)(const struct model_desc *desc, int layer);    /* NULL: in every model */
     bool (*has_bias)(const struct model_desc *desc, int layer); /* NULL: never */
-    enum dim rows[MAX_PARTS]; /* of the parts; DIM_NONE: one row, or no more parts */
+    enum dim
+        rows[MAX_PARTS]; /* of the parts; DIM_NONE: one row, or no more parts. A dimension of 0: no part */
     enum dim columns;
     /* Of the matrix, and of its last part where each part is a matrix of its own; the others are
      * then WEIGHT_OTHER. */
     enum weight_role role;
-    bool can_adapt; /* a linear layer that LoRA adapters may change */
+    bool can_adapt;     /* a linear layer that LoRA adapters may change */
+    bool is_of_experts; /* one such matrix for each expert of the layer */
 };
 
 /* slot: 0 to SLOT_COUNT - 1. */
@@ -97,8 +111,9 @@ static inline enum weight_slot slot_named_as(enum weight_slot slot)
 /* layer: 0 outside of layers. */
 int slot_dim(const struct model_desc *desc, enum dim dim, int layer);
 
-/* The parts of a weight. Without a gate, gate_up is only up. */
+/* The parts of a weight; of experts those of each. Without a gate, gate_up is only up. */
 struct slot_shape {
+    int n_experts; /* 1: a single matrix */
     int n_parts, rows[MAX_PARTS];
     int n_out; /* rows of all parts */
     int n_in;
@@ -110,8 +125,11 @@ struct slot_shape slot_shape(const struct model_desc *desc, enum weight_slot slo
 struct slot_at {
     enum weight_slot slot;
     int layer;
+    int expert; /* 0 for weights that are not of experts */
 };
-#define SLOT_BEGIN ((struct slot_at){ SLOT_NONE, 0 })
+#define SLOT_BEGIN ((struct slot_at){ SLOT_NONE, 0, 0 })
 bool slot_next(const struct model_desc *desc, struct slot_at *at);
+/* The same, but with each expert of a layer's experts. */
+bool slot_next_expert(const struct model_desc *desc, struct slot_at *at);
 
 #endif

@@ -25,39 +25,59 @@ struct converter {
     float *rope_factors; /* [rotary_dim / 2]; NULL: none */
 };
 
-/* Adds a tensor to the plan, without its parts. shape[0] 0: a vector, of shape[1]. place: of a
- * matrix; NULL: f32. */
-static struct planned *plan_next(struct converter *c, const char *pattern, int layer, int64_t n_rows,
-                                 int64_t n_cols, const struct weight_place *place)
+/* The shape of a tensor of the converted file. */
+struct plan_shape {
+    int n_dims;
+    int64_t dims[3]; /* the last one is that of the columns */
+};
+
+/* Adds a tensor to the plan, without its parts. place: of a matrix; NULL: f32. */
+static struct planned *plan_next(struct converter *c, const char *pattern, int layer,
+                                 const struct plan_shape *shape, const struct weight_place *place)
 {
     if (!array_grow(&c->plan, c->n_plan, &c->capacity, sizeof *c->plan))
         return NULL;
     struct planned *p = &c->plan[c->n_plan++];
-    *p = (struct planned){ .wanted = DTYPE_F32, .type = DTYPE_F32, .n_dims = n_rows > 0 ? 2 : 1 };
-    p->shape[0] = n_rows > 0 ? n_rows : n_cols;
-    p->shape[1] = n_rows > 0 ? n_cols : 0;
+    int64_t n_cols = shape->dims[shape->n_dims - 1], n_elems = 1;
+    *p = (struct planned){ .wanted = DTYPE_F32, .type = DTYPE_F32, .n_dims = shape->n_dims };
+    for (int i = 0; i < shape->n_dims; i++)
+        n_elems *= p->shape[i] = shape->dims[i];
     weights_layer_name(p->name, sizeof p->name, pattern, layer);
     if (place) {
         const struct weight_type *type = c->options->type;
-        p->wanted = c->options->is_pure ? type->dtype : weight_type_choose(type, place);
+        bool is_pure = c->options->is_pure && place->role != WEIGHT_ROUTER;
+        p->wanted = is_pure ? type->dtype : weight_type_choose(type, place);
         p->type = weights_fit_type(p->wanted, (int)n_cols);
     }
     size_t n_bytes;
-    if (dtype_bytes(p->type, n_cols * (n_rows > 0 ? n_rows : 1), &n_bytes))
+    if (dtype_bytes(p->type, n_elems, &n_bytes))
         c->stream.total += n_bytes;
     return p;
+}
+
+static struct plan_shape vector_shape(int64_t n)
+{
+    return (struct plan_shape){ .n_dims = 1, .dims = { n } };
+}
+
+/* NULL: out of memory. */
+static struct planned_part *add_part(struct planned *p)
+{
+    if (!array_grow(&p->parts, p->n_parts, &p->capacity, sizeof *p->parts))
+        return NULL;
+    return &p->parts[p->n_parts++];
 }
 
 /* Plans a tensor that is only converted to float32. */
 static enum tutti_status plan_tensor(struct converter *c, const char *pattern, int layer,
                                      const struct tensor *t, struct tutti_error *err)
 {
-    bool is_table = t->n_dims == 2;
-    struct planned *p = plan_next(c, pattern, layer, is_table ? t->shape[0] : 0, t->shape[t->n_dims - 1],
-                                  NULL);
-    if (!p)
+    struct plan_shape shape = { .n_dims = t->n_dims, .dims = { t->shape[0], t->shape[1] } };
+    struct planned *p = plan_next(c, pattern, layer, &shape, NULL);
+    struct planned_part *part = p ? add_part(p) : NULL;
+    if (!part)
         return error_out_of_memory(checkpoint_path(c->ck), err);
-    p->parts[p->n_parts++] = (struct planned_part){ .tensor = t, .n_rows = t->shape[0] };
+    *part = (struct planned_part){ .tensor = t, .n_rows = t->shape[0] };
     return TUTTI_OK;
 }
 
@@ -69,27 +89,54 @@ struct convert_run {
     bool is_bias;
 };
 
-static void plan_run(struct converter *c, struct planned *p, const struct weight *w,
+/* False: out of memory. */
+static bool plan_run(struct converter *c, struct planned *p, const struct weight *w,
                      const struct convert_run *run)
 {
     int part_begin = 0;
     for (int i = 0; i < w->n_parts; i++) {
+        const struct tensor_slice *slice = &w->slices[i];
+        bool is_slice = w->parts[i] == &slice->tensor;
         int part_end = part_begin + (int)w->parts[i]->shape[w->is_transposed ? 1 : 0];
         int begin = run->begin > part_begin ? run->begin : part_begin;
         int end = run->end < part_end ? run->end : part_end;
         if (begin < end) {
-            struct planned_part *part = &p->parts[p->n_parts++];
+            struct planned_part *part = add_part(p);
+            if (!part)
+                return false;
             *part = (struct planned_part){ .tensor = run->is_bias ? w->biases[i] : w->parts[i],
                                            .first_row = begin - part_begin,
                                            .n_rows = end - begin,
                                            .change = { .n_permuted_heads = run->n_permuted_heads,
                                                        .by_head_dim = w->by_head_dim,
                                                        .is_transposed = w->is_transposed && !run->is_bias } };
+            if (is_slice && !run->is_bias) {
+                part->tensor = slice->whole;
+                part->first_row += slice->index * slice->tensor.shape[0];
+                part->n_rows = slice->whole->n_dims == 1 ? slice->whole->shape[0] : part->n_rows;
+            }
             if (!run->is_bias)
                 part->merge = merge_find(&c->merge, w->slot, w->layer, begin);
         }
         part_begin = part_end;
     }
+    return true;
+}
+
+/* Plans the rows of a run in the matrices of all experts, or in a single one. */
+static enum tutti_status plan_experts(struct converter *c, struct planned *p, const struct weight *w,
+                                      int n_experts, const struct convert_run *run, struct tutti_error *err)
+{
+    struct slot_at at = { w->slot, w->layer, 0 };
+    struct weight other;
+    enum tutti_status st = TUTTI_OK;
+    for (; at.expert < n_experts && st == TUTTI_OK; at.expert++) {
+        if (at.expert > 0)
+            st = weights_find(&other, &c->desc, c->from, c->ck, &at, err);
+        if (st == TUTTI_OK && !plan_run(c, p, at.expert > 0 ? &other : w, run))
+            st = error_out_of_memory(checkpoint_path(c->ck), err);
+    }
+    return st;
 }
 
 /* The heads of a part whose rows change from half-split to interleaved order; 0: none. */
@@ -110,29 +157,35 @@ static enum tutti_status plan_matrix(struct converter *c, const struct weight *w
     bool is_fused = shape.n_parts > 1 && !patterns[1];
     int n_parts = is_fused ? 1 : shape.n_parts;
     struct convert_run run = { 0 };
-    for (int i = 0; i < n_parts; i++, run.begin = run.end) {
+    enum tutti_status st = TUTTI_OK;
+    for (int i = 0; i < n_parts && st == TUTTI_OK; i++, run.begin = run.end) {
         struct weight_place place = w->place;
         bool is_last = i == n_parts - 1;
-        if (!is_last)
+        if (!is_last && place.role != WEIGHT_ROUTER)
             place.role = WEIGHT_OTHER;
         run.end = is_fused ? shape.n_out : run.begin + shape.rows[i];
         run.n_permuted_heads = is_fused ? 0 : n_permuted(c, w->layer, info->rows[i], is_last);
         run.is_bias = false;
-        struct planned *p = plan_next(c, patterns[i], w->layer, run.end - run.begin, w->n_in, &place);
+        struct plan_shape wanted = { .n_dims = 2, .dims = { run.end - run.begin, w->n_in } };
+        if (info->is_of_experts)
+            wanted = (struct plan_shape){ 3, { shape.n_experts, run.end - run.begin, w->n_in } };
+        else if (info->rows[i] == DIM_SHARED_GATE)
+            wanted = vector_shape(w->n_in);
+        struct planned *p = plan_next(c, patterns[i], w->layer, &wanted, &place);
         if (!p)
             return error_out_of_memory(checkpoint_path(c->ck), err);
-        plan_run(c, p, w, &run);
-        if (!w->biases[0])
+        st = plan_experts(c, p, w, shape.n_experts, &run, err);
+        if (st != TUTTI_OK || !w->biases[0])
             continue;
         char bias[64];
         weights_bias_name(bias, sizeof bias, patterns[i]);
         run.is_bias = true;
-        p = plan_next(c, bias, w->layer, 0, run.end - run.begin, NULL);
-        if (!p)
+        wanted = vector_shape(run.end - run.begin);
+        p = plan_next(c, bias, w->layer, &wanted, NULL);
+        if (!p || !plan_run(c, p, w, &run))
             return error_out_of_memory(checkpoint_path(c->ck), err);
-        plan_run(c, p, w, &run);
     }
-    return TUTTI_OK;
+    return st;
 }
 
 static enum tutti_status plan_weight(struct converter *c, const struct weight *w, struct tutti_error *err)
@@ -152,7 +205,8 @@ static enum tutti_status plan_weight(struct converter *c, const struct weight *w
 static enum tutti_status plan_values(struct converter *c, const char *name, const float *values, int n,
                                      struct tutti_error *err)
 {
-    struct planned *p = plan_next(c, name, 0, 0, n, NULL);
+    struct plan_shape shape = vector_shape(n);
+    struct planned *p = plan_next(c, name, 0, &shape, NULL);
     if (!p)
         return error_out_of_memory(checkpoint_path(c->ck), err);
     p->values = values;
@@ -206,8 +260,8 @@ static void note_fallbacks(const struct converter *c)
     }
     if (first)
         log_info("%s: its rows of %lld do not fit the blocks of %s, so it becomes %s%s", first->name,
-                 (long long)first->shape[1], dtype_name(first->wanted), dtype_name(first->type),
-                 n > 1 ? "; others like it too" : "");
+                 (long long)first->shape[first->n_dims - 1], dtype_name(first->wanted),
+                 dtype_name(first->type), n > 1 ? "; others like it too" : "");
 }
 
 static enum tutti_status make_plan(struct converter *c, struct tutti_error *err)
@@ -317,15 +371,32 @@ static uint32_t file_type(const struct convert_options *options)
     return type->file_type;
 }
 
+/* A setting that GGUF's architecture cannot express; NULL: it can express all. */
+static const char *find_gguf_fault(const struct converter *c)
+{
+    const struct model_desc *d = &c->desc;
+    bool is_mixed = false;
+    for (int i = 1; i < d->n_kinds; i++) {
+        if (d->kinds[i].attn.window != d->kinds[0].attn.window)
+            return "layer_types: some layers have a window of attention";
+        is_mixed = is_mixed || ffn_has_experts(&d->kinds[i].ffn) != ffn_has_experts(&d->kinds[0].ffn);
+    }
+    if (c->family->has_experts && !model_has_experts(d))
+        return "no layer has experts";
+    if (is_mixed && !c->family->has_first_dense)
+        return "some layers have no experts";
+    return c->family->find_gguf_fault ? c->family->find_gguf_fault(d) : NULL;
+}
+
 static enum tutti_status convert(struct converter *c, const char *dst, struct tutti_error *err)
 {
     enum tutti_status st = model_desc_read(&c->desc, &c->family, c->ck, err);
-    if (st == TUTTI_OK && c->desc.n_kinds > 1)
-        st = error_set(
-            err, TUTTI_E_UNSUPPORTED,
-            "%s: layer_types: some layers have a window of attention, which GGUF's architecture %s "
-            "cannot express; the folder runs as it is, quantized by --type while it loads",
-            checkpoint_config_path(c->ck), c->family->gguf_architecture);
+    const char *fault = st == TUTTI_OK ? find_gguf_fault(c) : NULL;
+    if (fault)
+        st = error_set(err, TUTTI_E_UNSUPPORTED,
+                       "%s: %s, which GGUF's architecture %s cannot express; the folder runs as it is, "
+                       "quantized by --type while it loads",
+                       checkpoint_config_path(c->ck), fault, c->family->gguf_architecture);
     if (st == TUTTI_OK)
         st = check_target(c->ck, dst, err);
     if (st != TUTTI_OK)
@@ -365,6 +436,8 @@ enum tutti_status convert_to_gguf(const char *src, const char *dst, const struct
         st = convert(&c, dst, err);
     gguf_writer_free(c.stream.writer);
     team_free(c.stream.team);
+    for (size_t i = 0; i < c.n_plan; i++)
+        free(c.plan[i].parts);
     free(c.plan);
     merge_clear(&c.merge);
     free(c.rope_factors);

@@ -68,7 +68,8 @@ void convert_describe(struct gguf_writer *w, const struct family *family, const 
     put_u32(w, arch, "context_length", d->n_ctx);
     put_u32(w, arch, "embedding_length", d->d_model);
     put_u32(w, arch, "block_count", d->n_layers);
-    put_u32(w, arch, "feed_forward_length", d->kinds[0].ffn.d_ff);
+    const struct ffn_desc *f = &d->kinds[0].ffn;
+    put_u32(w, arch, "feed_forward_length", f->d_ff > 0 ? f->d_ff : f->experts.d_ff);
     put_u32(w, arch, "vocab_size", d->n_vocab);
     put_u32(w, arch, "attention.head_count", a->n_heads);
     put_u32(w, arch, "attention.head_count_kv", a->n_kv_heads);

@@ -117,9 +117,9 @@ static enum tutti_status measure_rows(struct chunk *k, struct tutti_error *err)
     bool is_column = p->change.n_permuted_heads > 0 || p->change.by_head_dim > 0 || p->n_rows != t->shape[0];
     k->n_total_rows = p->n_rows;
     k->base = p->first_row;
-    if (t->n_dims == 2) {
-        k->n_stored_rows = t->shape[p->change.is_transposed ? 1 : 0];
-        k->n_cols = t->shape[p->change.is_transposed ? 0 : 1];
+    if (t->n_dims > 1) {
+        k->n_stored_rows = t->n_dims > 2 ? t->shape[0] * t->shape[1] : t->shape[p->change.is_transposed];
+        k->n_cols = t->shape[p->change.is_transposed ? 0 : t->n_dims - 1];
     } else {
         k->n_total_rows = is_column ? p->n_rows : 1;
         k->n_stored_rows = is_column ? t->shape[0] : 1;
@@ -233,7 +233,7 @@ enum tutti_status convert_stream_tensor(struct convert_stream *s, const struct p
 {
     struct convert_result result = { 0 };
     enum tutti_status st = TUTTI_OK;
-    for (int i = 0; i < plan->n_parts && st == TUTTI_OK; i++)
+    for (size_t i = 0; i < plan->n_parts && st == TUTTI_OK; i++)
         st = stream_part(s, &plan->parts[i], plan->type, &result, err);
     if (st == TUTTI_OK)
         report_tensor(s, plan, &result);

@@ -8,7 +8,7 @@
 #include "model/weights/weights.h"
 #include "offline/convert.h"
 
-/* A range of rows of one stored tensor. Rows are numbered in the order of the loaded model. */
+/* A range of rows of one stored tensor; of several matrices all their rows. Rows are numbered in the order of the loaded model. */
 struct planned_part {
     const struct tensor *tensor;
     int64_t first_row, n_rows; /* of a vector: elements */
@@ -23,11 +23,11 @@ struct planned_part {
 /* A tensor of the converted file: parts whose rows are concatenated. */
 struct planned {
     char name[64];
-    struct planned_part parts[MAX_PARTS];
-    int n_parts;         /* 0: of values */
-    const float *values; /* [shape[0]]: a tensor that the source does not store */
+    struct planned_part *parts; /* [n_parts], freed by the planner */
+    size_t n_parts, capacity;   /* n_parts 0: of values */
+    const float *values;        /* [shape[0]]: a tensor that the source does not store */
     int n_dims;
-    int64_t shape[2];
+    int64_t shape[3];
     enum dtype wanted, type; /* type: fitted to the rows */
 };
 

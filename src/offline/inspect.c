@@ -18,20 +18,24 @@ struct inspect_report {
     struct model_desc desc;
     const struct inspect_options *options;
     enum dtype type;
-    uint64_t n_params, stored_bytes, weight_bytes, kv_token_bytes, memory_bytes, users;
+    uint64_t n_params, n_active; /* n_active: without the experts that a token does not use */
+    uint64_t stored_bytes, weight_bytes, kv_token_bytes, memory_bytes, users;
     int context;
 };
 
 static enum tutti_status sum_weights(struct inspect_report *r, struct tutti_error *err)
 {
     enum tutti_status st = TUTTI_OK;
-    for (struct slot_at at = SLOT_BEGIN; st == TUTTI_OK && slot_next(&r->desc, &at);) {
+    for (struct slot_at at = SLOT_BEGIN; st == TUTTI_OK && slot_next_expert(&r->desc, &at);) {
         struct weight w;
         st = weights_find(&w, &r->desc, r->names, r->ck, &at, err);
         if (st != TUTTI_OK)
             break;
         r->weight_bytes += weights_bytes(&w, r->options->type, backend_caps_of(NULL));
         r->n_params += weights_n_params(&w);
+        if (!slot_info(at.slot)->is_of_experts ||
+            at.expert < model_layer(&r->desc, at.layer)->ffn.experts.routing.n_chosen)
+            r->n_active += weights_n_params(&w);
     }
     if (r->options->type)
         r->type = r->options->type->dtype;
@@ -78,15 +82,29 @@ static const char *positions_name(const struct attn_desc *a)
     return a->rope != ROPE_NONE ? "rotary" : a->has_alibi ? "alibi" : "learned";
 }
 
+static json_t *experts_json(const struct expert_desc *e)
+{
+    const struct routing *r = &e->routing;
+    return json_pack(
+        "{s:i, s:i, s:i, s:i, s:s, s:i, s:i}", "count", r->n_experts, "used", r->n_chosen, "d_ff", e->d_ff,
+        "shared_d_ff", e->d_shared, "router", r->kind == ROUTE_SOFTMAX ? "softmax" : "sigmoid", "groups",
+        r->n_groups > 1 ? r->n_groups : 1, "groups_used", r->n_groups > 1 ? r->n_chosen_groups : 1);
+}
+
 static json_t *layer_json(const struct layer_desc *l)
 {
     const struct attn_desc *a = &l->attn;
-    return json_pack("{s:i, s:i, s:i, s:i, s:s, s:i, s:f, s:s, s:b, s:s, s:s, s:b, s:i, s:b}", "heads",
-                     a->n_heads, "kv_heads", a->n_kv_heads, "head_dim", a->head_dim, "d_ff", l->ffn.d_ff,
-                     "rope", rope_name(a), "rotary_dim", a->rotary_dim, "rope_theta", a->rope_theta,
-                     "rope_scaling", scaling_name(a), "qkv_bias", a->has_qkv_bias, "positions",
-                     positions_name(a), "activation", activation_name(&l->ffn), "gate", l->ffn.has_gate,
-                     "window", a->window, "qk_norm", a->has_qk_norm);
+    json_t *layer = json_pack("{s:i, s:i, s:i, s:i, s:s, s:i, s:f, s:s, s:b, s:s, s:s, s:b, s:i, s:b}",
+                              "heads", a->n_heads, "kv_heads", a->n_kv_heads, "head_dim", a->head_dim, "d_ff",
+                              l->ffn.d_ff, "rope", rope_name(a), "rotary_dim", a->rotary_dim, "rope_theta",
+                              a->rope_theta, "rope_scaling", scaling_name(a), "qkv_bias", a->has_qkv_bias,
+                              "positions", positions_name(a), "activation", activation_name(&l->ffn), "gate",
+                              l->ffn.has_gate, "window", a->window, "qk_norm", a->has_qk_norm);
+    if (!layer || !ffn_has_experts(&l->ffn) ||
+        json_object_set_new(layer, "experts", experts_json(&l->ffn.experts)) == 0)
+        return layer;
+    json_decref(layer);
+    return NULL;
 }
 
 static json_t *kind_json(const void *user, size_t index)
@@ -120,10 +138,11 @@ static enum tutti_status write_json(const struct inspect_report *r, FILE *out, s
                              "embedding_norm", d->has_embedding_norm, "bidirectional_prefix", d->has_prefix,
                              "top_query", d->has_top_query, "residual_scale", (double)d->residual_scale);
     json_t *kind = layer_json(&d->kinds[0]);
-    json_t *cost = json_pack("{s:s, s:I, s:I, s:I, s:s, s:I, s:I, s:i, s:I}", "weight_type",
-                             dtype_name(r->type), "params", (json_int_t)r->n_params, "stored_bytes",
-                             (json_int_t)r->stored_bytes, "weight_bytes", (json_int_t)r->weight_bytes,
-                             "kv_type", kv_type_name(r->options->kv_type), "kv_bytes_per_token",
+    json_t *cost = json_pack("{s:s, s:I, s:I, s:I, s:I, s:s, s:I, s:I, s:i, s:I}", "weight_type",
+                             dtype_name(r->type), "params", (json_int_t)r->n_params, "active_params",
+                             (json_int_t)r->n_active, "stored_bytes", (json_int_t)r->stored_bytes,
+                             "weight_bytes", (json_int_t)r->weight_bytes, "kv_type",
+                             kv_type_name(r->options->kv_type), "kv_bytes_per_token",
                              (json_int_t)r->kv_token_bytes, "memory_bytes", (json_int_t)r->memory_bytes,
                              "user_context", r->context, "users", (json_int_t)r->users);
     bool ok = root && kind && cost && json_object_update(root, kind) == 0 &&
@@ -182,6 +201,16 @@ static void write_numbers(const struct model_desc *d, int kind, FILE *out)
     }
 }
 
+static void write_experts(const struct expert_desc *e, FILE *out)
+{
+    const struct routing *r = &e->routing;
+    fprintf(out, "%d of %d experts of %d", r->n_chosen, r->n_experts, e->d_ff);
+    if (r->n_groups > 1)
+        fprintf(out, " in %d of %d groups", r->n_chosen_groups, r->n_groups);
+    if (e->d_shared > 0)
+        fprintf(out, ", a shared one of %d", e->d_shared);
+}
+
 static void write_kind(const struct model_desc *d, int kind, FILE *out)
 {
     const struct attn_desc *a = &d->kinds[kind].attn;
@@ -189,8 +218,12 @@ static void write_kind(const struct model_desc *d, int kind, FILE *out)
     int n_layers = 0;
     for (int i = 0; i < d->n_layers; i++)
         n_layers += d->kind_of[i] == kind;
-    fprintf(out, "%-16s %d x (%d wide, feed-forward %d, %s%s)", "layers", n_layers, d->d_model, f->d_ff,
-            activation_name(f), f->has_gate ? " with a gate" : "");
+    fprintf(out, "%-16s %d x (%d wide, ", "layers", n_layers, d->d_model);
+    if (ffn_has_experts(f))
+        write_experts(&f->experts, out);
+    else
+        fprintf(out, "feed-forward %d", f->d_ff);
+    fprintf(out, ", %s%s)", activation_name(f), f->has_gate ? " with a gate" : "");
     if (d->n_kinds > 1)
         write_numbers(d, kind, out);
     fprintf(out, "\n%-16s %d heads of %d, %d KV heads%s%s%s%s\n", "attention", a->n_heads, a->head_dim,
@@ -223,7 +256,10 @@ static void write_text(const struct inspect_report *r, FILE *out)
     const struct model_desc *d = &r->desc;
     fprintf(out, "%-16s %s\n", "checkpoint", checkpoint_path(r->ck));
     fprintf(out, "%-16s %s\n", "family", d->family);
-    fprintf(out, "%-16s %.2f million\n", "parameters", (double)r->n_params / 1e6);
+    fprintf(out, "%-16s %.2f million", "parameters", (double)r->n_params / 1e6);
+    if (r->n_active < r->n_params)
+        fprintf(out, ", %.2f million active for each token", (double)r->n_active / 1e6);
+    fputc('\n', out);
     write_layers(d, out);
     fprintf(out, "%-16s %d%s\n", "vocabulary", d->n_vocab,
             d->tied_output ? " (output tied to the embedding)" : "");

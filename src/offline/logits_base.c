@@ -28,6 +28,11 @@ static uint64_t shape_fingerprint(const struct model *model)
         const int32_t shape[] = { d->n_layers, d->d_model,           a->n_heads, a->n_kv_heads,
                                   a->head_dim, d->kinds[i].ffn.d_ff, d->n_vocab };
         sum = hash64(sum, shape, sizeof shape);
+        if (ffn_has_experts(&d->kinds[i].ffn)) {
+            const struct expert_desc *e = &d->kinds[i].ffn.experts;
+            const int32_t experts[] = { e->routing.n_experts, e->routing.n_chosen, e->d_ff, e->d_shared };
+            sum = hash64(sum, experts, sizeof experts);
+        }
     }
     return sum;
 }

@@ -166,7 +166,7 @@ static void a_broken_configuration_is_told_what_is_wrong(void **state)
         { "qwen3-tiny", "head_dim", "32", "q_proj.weight: shape [96, 64], expected [128, 64]",
           TUTTI_E_FORMAT },
         { "glm4-tiny", "attention_bias", "true", "q_proj.bias is missing", TUTTI_E_FORMAT },
-        { "glm4-tiny", "model_type", "\"glm4_moe\"", "\"glm4_moe\" is not supported", TUTTI_E_UNSUPPORTED },
+        { "glm4-tiny", "model_type", "\"glm4v_moe\"", "\"glm4v_moe\" is not supported", TUTTI_E_UNSUPPORTED },
         { "gpt2-tiny", "n_positions", "257", "256 rows, expected one for each of 257", TUTTI_E_FORMAT },
         { "gpt2-tiny", "n_embd", "62", "multiple of the heads", TUTTI_E_UNSUPPORTED },
         { "gpt2-tiny", "activation_function", "\"relu\"", "relu is not supported", TUTTI_E_UNSUPPORTED },

@@ -44,6 +44,12 @@ static const struct fixture {
     { "llama-tiny-tied", "llama" },
     { "llama-linear-tiny", "llama" },
     { "granite-tiny", "granite" },
+    { "mixtral-tiny", "mixtral" },
+    { "qwen2-moe-tiny", "qwen2_moe" },
+    { "qwen3-moe-tiny", "qwen3_moe" },
+    { "qwen3-moe-tiny-mixed", "qwen3_moe" },
+    { "glm4-moe-tiny", "glm4_moe" },
+    { "glm4-moe-tiny-air", "glm4_moe" },
     { "glm-tiny", "glm" },
     { "glm4-tiny", "glm4" },
     { "gpt2-tiny", "gpt2" },
@@ -82,12 +88,21 @@ static void logits_agree_with_the_reference(void **state)
         assert_true(compare(&FIXTURES[i], "f32").max_relative <= 1e-4);
 }
 
+/* Of a model with experts twice the small bounds: a row that was rounded may use another expert. */
+static double bound_of(const struct fixture *f, double tiny)
+{
+    struct model *model = load_fixture(f, NULL, 1, NULL);
+    bool has_experts = model_has_experts(&model->desc);
+    model_free(model);
+    return has_experts && tiny < 0.1 ? 2 * tiny : tiny;
+}
+
 static void other_types_cost_no_more_than_they_must(void **state)
 {
     (void)state;
     for (int i = 0; i < N_FIXTURES; i++) {
         for (int t = 0; t < N_TYPES; t++)
-            assert_true(compare(&FIXTURES[i], BOUNDS[t].type).rms <= BOUNDS[t].tiny);
+            assert_true(compare(&FIXTURES[i], BOUNDS[t].type).rms <= bound_of(&FIXTURES[i], BOUNDS[t].tiny));
     }
     for (int t = 0; t < N_TYPES; t++) {
         struct model *model = util_load(TEST_DEMO_MODEL, BOUNDS[t].type, "f32", 2, NULL);

@@ -451,7 +451,7 @@ static void settings_of_gguf_are_honoured_or_refused(void **state)
         { { "llama.residual_scale", 'f', 0.5, NULL }, "residual_scale" },
         { { "llama.embedding_scale", 'f', 12, NULL }, "embedding_scale" },
         { { "llama.final_logit_softcapping", 'f', 30, NULL }, "final_logit_softcapping" },
-        { { "llama.expert_count", 'u', 8, NULL }, "a mixture of experts" },
+        { { "llama.expert_count", 'u', 8, NULL }, "expert_used_count: missing" },
         { { "llama.expert_count", 'u', 0, NULL }, NULL },
         { { "llama.expert_used_count", 'u', 0, NULL }, NULL },
         { { "llama.expert_used_count", 'u', 2, NULL }, "expert_used_count" },

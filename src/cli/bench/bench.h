@@ -57,6 +57,7 @@ struct bench_result {
     struct bench_time time;
     struct bench_limits limits;
     struct bench_work work;
+    double expert_bytes; /* of a repetition: weights of the experts that its rows used */
     double tok_s, limit_tok_s;
     bool has_adapters;
     /* has_adapters: the relative slowdown of a step by the adapters: median over pairs of

@@ -125,14 +125,14 @@ static void fill_cache(struct bench *b, int context)
 /* ---- limits of a step ---- */
 
 /* Bytes that every step must read: the packed matrices, without the embedding, of which it reads
- * only one row per token. */
+ * only one row per token, and without the experts, of which it reads those that its rows use. */
 static double bytes_of_weights(const struct model *model)
 {
     const struct backend_ops *ops = model->backend->ops;
     size_t n_bytes = ops->matrix_bytes(model_output(model));
     for (struct slot_at at = SLOT_BEGIN; slot_next(&model->desc, &at);) {
         const struct matrix *m = model_weight(model, at.slot, at.layer)->matrix;
-        if (m && slot_info(at.slot)->is_of_layer)
+        if (m && slot_info(at.slot)->is_of_layer && !slot_info(at.slot)->is_of_experts)
             n_bytes += ops->matrix_bytes(m);
     }
     return (double)n_bytes;
@@ -146,7 +146,10 @@ static double layer_ops_of_row(const struct model_desc *d)
         const struct layer_desc *l = model_layer(d, i);
         double heads = (double)l->attn.n_heads * l->attn.head_dim;
         double kv_heads = (double)l->attn.n_kv_heads * l->attn.head_dim;
-        ops += 2.0 * d->d_model * (2 * heads + 2 * kv_heads + (l->ffn.has_gate ? 3.0 : 2.0) * l->ffn.d_ff);
+        const struct expert_desc *e = &l->ffn.experts;
+        double width = l->ffn.d_ff + e->d_shared + (double)e->routing.n_chosen * e->d_ff;
+        ops += 2.0 * d->d_model *
+               (2 * heads + 2 * kv_heads + (l->ffn.has_gate ? 3.0 : 2.0) * width + e->routing.n_experts);
     }
     return ops;
 }
@@ -173,7 +176,7 @@ static void find_limit(const struct model *model, struct bench_result *result)
     double kv_bytes = (double)model_kv_bytes(d, model->kv_type) * stored;
     double linear_ops = rows * layer_ops_of_row(d) + outputs * 2 * d->d_model * (double)d->n_vocab;
     double attention_ops = attention_ops_of_position(d) * seen;
-    double matrix_bytes = bytes_of_weights(model);
+    double matrix_bytes = bytes_of_weights(model) + result->expert_bytes;
     bool is_integer = dtype_block_elems(model->weight_type) > 1 && limits->peak_int8_gops > 0;
     double peak = is_integer ? limits->peak_int8_gops : limits->peak_f32_gflops;
     double read_s = (matrix_bytes + kv_bytes) / (limits->read_gbps * 1e9);
@@ -256,10 +259,16 @@ static double seconds_of_decode(struct bench *b, const struct bench_result *resu
     return (double)(clock_now_ns() - begin) / 1e9;
 }
 
+static uint64_t expert_bytes(const struct model *model)
+{
+    return model->backend->ops->expert_bytes(model->backend);
+}
+
 /* Times one step, or prompt. */
 static double seconds_of_step(struct bench *b, struct bench_result *result)
 {
     struct cluster_cost before = cost_now(b), after;
+    uint64_t read_before = expert_bytes(b->model);
     uint64_t begin = clock_now_ns();
     if (result->phase == BENCH_PREFILL)
         run_prompt(b, 0, result->n_tokens);
@@ -267,6 +276,7 @@ static double seconds_of_step(struct bench *b, struct bench_result *result)
         run_decode(b, result->n_users, result->context, true);
     double seconds = (double)(clock_now_ns() - begin) / 1e9;
     after = cost_now(b);
+    result->expert_bytes = (double)(expert_bytes(b->model) - read_before); /* the same in each */
     add_cost(&result->ranks, &before, &after);
     return seconds;
 }

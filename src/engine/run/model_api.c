@@ -97,7 +97,8 @@ void tutti_model_info(const tutti_model *handle, struct tutti_model_info *out)
                                       .n_heads = d->kinds[0].attn.n_heads,
                                       .n_kv_heads = d->kinds[0].attn.n_kv_heads,
                                       .head_dim = d->kinds[0].attn.head_dim,
-                                      .d_ff = d->kinds[0].ffn.d_ff,
+                                      .d_ff = d->kinds[0].ffn.d_ff > 0 ? d->kinds[0].ffn.d_ff
+                                                                       : d->kinds[0].ffn.experts.d_ff,
                                       .n_vocab = d->n_vocab,
                                       .n_ctx = d->n_ctx,
                                       .n_params = model->n_params,

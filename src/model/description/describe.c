@@ -316,7 +316,7 @@ void describe_gguf(struct model_desc *d, struct config *c)
 {
     struct attn_desc *a = &d->kinds[0].attn;
     struct ffn_desc *f = &d->kinds[0].ffn;
-    if (config_int_or(c, "expert_count", 0, INT32_MAX, 0) != 0)
+    if (!ffn_has_experts(f) && config_int_or(c, "expert_count", 0, INT32_MAX, 0) != 0)
         config_unsupported(c, "expert_count", "a mixture of experts");
     d->n_layers = config_int(c, "block_count", 1, LIMIT_LAYERS);
     d->d_model = config_int(c, "embedding_length", 1, LIMIT_DIMENSION);

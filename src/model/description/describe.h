@@ -24,6 +24,18 @@ void describe_transformers(struct model_desc *desc, struct config *c,
  * sets none. first: the first sliding layer if layer_types is absent. */
 void describe_layer_types(struct model_desc *desc, struct config *c, int window, int first);
 
+/* Gives experts to all layers but those of is_dense [n_layers], which keep the width d_ff of kinds[0].
+ * Everything else must already be set, also the kinds of layers with and without a window. */
+void describe_expert_layers(struct model_desc *desc, const struct expert_desc *experts,
+                            const uint8_t *is_dense);
+
+/* Reads the keys of GGUF that name the number of experts and of those that a row uses. To be called
+ * before describe_gguf(), which refuses experts otherwise. */
+void describe_gguf_experts(struct model_desc *desc, struct config *c);
+
+/* The kind of the first layer without experts, or else with them; NULL: there is none. */
+const struct layer_desc *describe_find_kind(const struct model_desc *desc, bool has_experts);
+
 /* Which of two names of one setting the file has. It may have both if their values are equal. */
 const char *describe_either(struct config *c, const char *key, const char *alias);
 

@@ -48,6 +48,8 @@ struct family {
     /* GGUF rotates interleaved pairs, the configuration half-split ones: rows of q and k change
      * their order. */
     bool is_permuted_in_gguf;
+    bool has_experts;     /* of two families of one GGUF architecture, that whose files have experts */
+    bool has_first_dense; /* GGUF can express that the first layers have no experts */
     bool (*is_mine)(const json_t *config); /* of a Hugging Face config.json */
     /* Keys that describe() does not read, in addition to those of config_keys.h: of config.json,
      * and of GGUF's metadata under the architecture's prefix. NULL: none. */
@@ -55,8 +57,13 @@ struct family {
     const char *code; /* prefix of class names in the authors' own code (auto_map); NULL: none published */
     /* Fills desc; errors go into c. */
     void (*describe)(struct model_desc *desc, struct config *c, bool is_gguf);
+    /* Completes the description by the tensors of a GGUF file, where no key says it. NULL: nothing. */
+    void (*find_parts)(struct model_desc *desc, const struct checkpoint *ck);
     /* Adds the GGUF metadata that describe() reads in addition to the shared keys. NULL: nothing. */
     void (*put_metadata)(struct gguf_writer *w, const struct model_desc *desc);
+    /* The setting that GGUF's architecture cannot express; NULL: it can express all. The function may
+     * be NULL. */
+    const char *(*find_gguf_fault)(const struct model_desc *desc);
     const struct tensor_names *layouts; /* family_layout() chooses; at least one is_gguf */
     int n_layouts;
     const char *const *ignored; /* [n_ignored] suffixes of tensor names that hold no weights to run */
@@ -77,8 +84,8 @@ struct family {
 
 /* Every family; the first whose is_mine() accepts the configuration is used. */
 #define FOR_EACH_FAMILY(f)                                                                                   \
-    f(CHATGLM_6B) f(CHATGLM) f(GLM) f(GLM4) f(LLAMA) f(GRANITE) f(PHI3) f(QWEN2) f(QWEN3) f(GPT2) f(BLOOM_POST)      \
-        f(BLOOM) f(PANGU)
+    f(CHATGLM_6B) f(CHATGLM) f(GLM) f(GLM4) f(LLAMA) f(GRANITE) f(PHI3) f(QWEN2) f(QWEN3) f(QWEN2_MOE)       \
+        f(QWEN3_MOE) f(GLM4_MOE) f(MIXTRAL) f(GPT2) f(BLOOM_POST) f(BLOOM) f(PANGU)
 
 #define DECLARE_FAMILY(name) extern const struct family FAMILY_##name;
 FOR_EACH_FAMILY(DECLARE_FAMILY)

@@ -47,18 +47,39 @@
     .of[SLOT_DOWN] = { prefix "output.projection.weight" },                                                  \
     .transposed = TRANSPOSED_ATTN_OUT | TRANSPOSED_MLP
 
+/* Experts: a tensor for each, as published; or one for all of a layer, as transformers 5 has them in
+ * memory. path: of the block within the layer. */
+#define NAMES_EXPERTS(path, gate, up, down)                                                                  \
+    .of[SLOT_EXPERT_GATE_UP] = { "model.layers.%d." path ".experts.%d." gate ".weight",                      \
+                                 "model.layers.%d." path ".experts.%d." up ".weight" },                      \
+    .of[SLOT_EXPERT_DOWN] = { "model.layers.%d." path ".experts.%d." down ".weight" }
+#define NAMES_EXPERTS_MERGED                                                                                 \
+    .of[SLOT_EXPERT_GATE_UP] = { "model.layers.%d.mlp.experts.gate_up_proj" },                               \
+    .of[SLOT_EXPERT_DOWN] = { "model.layers.%d.mlp.experts.down_proj" }
+#define NAMES_SHARED(name)                                                                                   \
+    .of[SLOT_SHARED_GATE_UP] = { "model.layers.%d.mlp." name ".gate_proj.weight",                            \
+                                 "model.layers.%d.mlp." name ".up_proj.weight" },                            \
+    .of[SLOT_SHARED_DOWN] = { "model.layers.%d.mlp." name ".down_proj.weight" }
+
 /* GGUF: names of all architectures, then the split and fused variants of q, k, v, and of gate and
  * up. */
-#define NAMES_GGUF                                                                                           \
+#define NAMES_GGUF NAMES_GGUF_BUT_FFN_NORM, .of[SLOT_FFN_NORM] = { "blk.%d.ffn_norm.weight" }
+#define NAMES_GGUF_BUT_FFN_NORM                                                                              \
     .of[SLOT_EMBEDDING] = { "token_embd.weight" }, .of[SLOT_OUTPUT] = { "output.weight" },                   \
     .of[SLOT_OUTPUT_NORM] = { "output_norm.weight" }, .of[SLOT_ATTN_NORM] = { "blk.%d.attn_norm.weight" },   \
-    .of[SLOT_FFN_NORM] = { "blk.%d.ffn_norm.weight" }, .of[SLOT_ATTN_OUT] = { "blk.%d.attn_output.weight" }, \
-    .of[SLOT_DOWN] = { "blk.%d.ffn_down.weight" }, .is_gguf = true
+    .of[SLOT_ATTN_OUT] = { "blk.%d.attn_output.weight" }, .of[SLOT_DOWN] = { "blk.%d.ffn_down.weight" },     \
+    .is_gguf = true
 
 #define NAMES_GGUF_SPLIT_QKV                                                                                 \
     .of[SLOT_QKV] = { "blk.%d.attn_q.weight", "blk.%d.attn_k.weight", "blk.%d.attn_v.weight" }
 #define NAMES_GGUF_FUSED_QKV .of[SLOT_QKV] = { "blk.%d.attn_qkv.weight" }
 #define NAMES_GGUF_GATE_UP   .of[SLOT_GATE_UP] = { "blk.%d.ffn_gate.weight", "blk.%d.ffn_up.weight" }
-#define NAMES_GGUF_UP        .of[SLOT_GATE_UP] = { "blk.%d.ffn_up.weight" }
+#define NAMES_GGUF_EXPERTS                                                                                   \
+    .of[SLOT_EXPERT_GATE_UP] = { "blk.%d.ffn_gate_exps.weight", "blk.%d.ffn_up_exps.weight" },               \
+    .of[SLOT_EXPERT_DOWN] = { "blk.%d.ffn_down_exps.weight" }
+#define NAMES_GGUF_SHARED                                                                                    \
+    .of[SLOT_SHARED_GATE_UP] = { "blk.%d.ffn_gate_shexp.weight", "blk.%d.ffn_up_shexp.weight" },             \
+    .of[SLOT_SHARED_DOWN] = { "blk.%d.ffn_down_shexp.weight" }
+#define NAMES_GGUF_UP .of[SLOT_GATE_UP] = { "blk.%d.ffn_up.weight" }
 
 #endif

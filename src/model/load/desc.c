@@ -48,11 +48,25 @@ void family_glm_defaults(struct tutti_sampling *sampling, const char *chat_forma
     sampling->top_p = 0.8f;
 }
 
+/* A GGUF architecture may belong to two families, one of them with experts. */
+static bool has_experts(const json_t *config, const char *architecture)
+{
+    char key[128];
+    snprintf(key, sizeof key, "%s.expert_count", architecture);
+    return json_integer_value(json_object_get(config, key)) > 0;
+}
+
 static bool is_of(const struct family *family, const json_t *config, const char *type, bool is_gguf)
 {
     if (!is_gguf)
         return family->is_mine(config);
-    return strcmp(type, family->gguf_architecture) == 0;
+    if (strcmp(type, family->gguf_architecture) != 0)
+        return false;
+    bool is_shared = false;
+    for (int i = 0; FAMILIES[i]; i++)
+        is_shared = is_shared || (FAMILIES[i]->has_experts != family->has_experts &&
+                                  strcmp(type, FAMILIES[i]->gguf_architecture) == 0);
+    return !is_shared || has_experts(config, type) == family->has_experts;
 }
 
 static enum tutti_status find_family(const struct family **out, const struct checkpoint *ck,
@@ -80,6 +94,29 @@ static enum tutti_status find_family(const struct family **out, const struct che
                      checkpoint_config_path(ck), key, type, known);
 }
 
+static const char *find_expert_fault(const struct ffn_desc *f)
+{
+    const struct expert_desc *e = &f->experts;
+    const struct routing *r = &e->routing;
+    if (!ffn_has_experts(f))
+        return f->d_ff < 1 ? "the feed-forward width is not positive" : NULL;
+    if (!f->has_gate || f->has_bias || f->d_ff != 0)
+        return "experts need a gate and no biases";
+    if (r->n_experts > LIMIT_EXPERTS || r->n_chosen < 1 || r->n_chosen > r->n_experts)
+        return "the number of experts of a row is above the number of experts";
+    if (e->d_ff < 1 || e->d_shared < 0 || 2 * (int64_t)e->d_ff > LIMIT_DIMENSION ||
+        2 * (int64_t)e->d_shared > LIMIT_DIMENSION || (e->gates_shared && e->d_shared == 0))
+        return "the width of the experts is not positive, or too large";
+    if (r->n_groups <= 1)
+        return NULL;
+    if (r->n_experts % r->n_groups != 0)
+        return "the number of experts is no multiple of the number of groups";
+    if (r->n_chosen_groups < 1 || r->n_chosen_groups > r->n_groups ||
+        r->n_chosen > r->n_chosen_groups * (r->n_experts / r->n_groups))
+        return "the chosen groups of experts have fewer experts than a row uses";
+    return r->group_best > r->n_experts / r->n_groups ? "a group of experts has only one" : NULL;
+}
+
 static const char *find_layer_fault(const struct layer_desc *l)
 {
     const struct attn_desc *a = &l->attn;
@@ -95,7 +132,8 @@ static const char *find_layer_fault(const struct layer_desc *l)
         return "the rotary dimension is no multiple of 4, as two streams of positions need";
     if ((int64_t)(a->n_heads + 2 * (int64_t)a->n_kv_heads) * a->head_dim > LIMIT_DIMENSION)
         return "heads times head dimension is too large";
-    return 2 * (int64_t)l->ffn.d_ff > LIMIT_DIMENSION ? "the feed-forward width is too large" : NULL;
+    return 2 * (int64_t)l->ffn.d_ff > LIMIT_DIMENSION ? "the feed-forward width is too large"
+                                                      : find_expert_fault(&l->ffn);
 }
 
 enum tutti_status model_desc_check(const struct model_desc *d, const char *file, struct tutti_error *err)
@@ -129,6 +167,22 @@ static bool has_tensor(const struct checkpoint *ck, const char *pattern)
     return checkpoint_find(ck, name) != NULL;
 }
 
+/* Whether the checkpoint's feed-forward blocks are named like this. A layout with experts is known by
+ * theirs, in any layer: the first layers may have none. */
+static bool has_ffn(const struct checkpoint *ck, const struct tensor_names *names)
+{
+    const char *pattern = names->of[SLOT_EXPERT_GATE_UP][0];
+    char name[LIMIT_TENSOR_NAME_BYTES];
+    if (!pattern)
+        return has_tensor(ck, names->of[SLOT_GATE_UP][0]);
+    for (int layer = 0; layer < LIMIT_LAYERS; layer++) {
+        weights_layer_name(name, sizeof name, pattern, layer);
+        if (checkpoint_find(ck, name))
+            return true;
+    }
+    return false;
+}
+
 /* Layouts may differ in only a few names. If none fits completely, one that fits partly gives
  * better errors. */
 const struct tensor_names *family_layout(const struct family *family, const struct checkpoint *ck)
@@ -138,7 +192,7 @@ const struct tensor_names *family_layout(const struct family *family, const stru
         const struct tensor_names *names = &family->layouts[i];
         if (!has_tensor(ck, names->of[SLOT_QKV][0]))
             continue;
-        if (has_tensor(ck, names->of[SLOT_EMBEDDING][0]) && has_tensor(ck, names->of[SLOT_GATE_UP][0]))
+        if (has_tensor(ck, names->of[SLOT_EMBEDDING][0]) && has_ffn(ck, names))
             return names;
         nearest = nearest ? nearest : names;
     }
@@ -341,6 +395,8 @@ enum tutti_status model_desc_read(struct model_desc *desc, const struct family *
         desc->tied_output = !checkpoint_find(ck, names->of[SLOT_OUTPUT][0]);
         for (int i = 0; i < desc->n_kinds; i++)
             find_biases(&desc->kinds[i], names, ck);
+        if ((*family)->find_parts)
+            (*family)->find_parts(desc, ck);
     }
     st = check_tie(desc, *family, names, ck, err);
     if (st != TUTTI_OK)
@@ -444,6 +500,14 @@ void model_alibi_slopes(const struct attn_desc *a, float *slopes)
         n *= 2;
     for (int h = 0; h < a->n_heads; h++)
         slopes[h] = (float)(h < n ? exp2(-8.0 * (h + 1) / n) : exp2(-4.0 * (2 * (h - n) + 1) / n));
+}
+
+bool model_has_experts(const struct model_desc *d)
+{
+    bool has_any = false;
+    for (int i = 0; i < d->n_kinds; i++)
+        has_any = has_any || ffn_has_experts(&d->kinds[i].ffn);
+    return has_any;
 }
 
 int model_window(const struct model_desc *d)

@@ -135,11 +135,13 @@ static void cut_columns(struct sources *s, const struct split_part *part, int n_
     }
 }
 
-/* The type in which a matrix runs. It depends on the whole matrix, so that the number of ranks
- * makes no difference. */
-static enum dtype type_of(const struct loader *l, const struct weight *w, enum dtype *want)
+/* The type in which a matrix runs. It depends on the whole matrix, of all n_experts, so that the
+ * number of ranks makes no difference. */
+static enum dtype type_of(const struct loader *l, const struct weight *w, int n_experts, enum dtype *want)
 {
-    *want = l->type ? weight_type_choose(l->type, &w->place) : weights_common_type(w);
+    *want = weights_run_type(w, l->type);
+    for (int e = 1; e < n_experts; e++)
+        *want = weights_finer_type(*want, weights_run_type(&w[e], l->type));
     return weights_fit_type(*want, w->n_in);
 }
 
@@ -166,54 +168,125 @@ static bool cut(const struct loader *l, struct sources *s, const struct weight *
     return true;
 }
 
+/* Joins the parts of n matrices, which have equally many. False: out of memory. */
+static bool join(struct sources *out, const struct sources *s, int n)
+{
+    *out = (struct sources){ .parts = calloc((size_t)(n * s->n_parts), sizeof *out->parts) };
+    if (s->biases)
+        out->biases = calloc((size_t)(n * s->n_parts), sizeof *out->biases);
+    if (!out->parts || (s->biases && !out->biases))
+        return false;
+    for (int e = 0; e < n; e++) {
+        for (int i = 0; i < s[e].n_parts; i++, out->n_parts++) {
+            out->parts[out->n_parts] = s[e].parts[i];
+            if (out->biases)
+                out->biases[out->n_parts] = s[e].biases[i];
+        }
+    }
+    return true;
+}
+
+/* A matrix that is loaded: of experts all of theirs. */
+struct packing {
+    struct weight *weights;  /* [n] */
+    struct sources *sources; /* [n] */
+    struct sources all;
+    int n;
+};
+
+static void packing_clear(struct packing *p)
+{
+    for (int e = 0; p->sources && e < p->n; e++)
+        sources_clear(&p->sources[e]);
+    sources_clear(&p->all);
+    free(p->sources);
+    free(p->weights);
+}
+
+static enum tutti_status find_all(struct loader *l, struct packing *p, const struct slot_at *at,
+                                  struct tutti_error *err)
+{
+    const struct attn_desc *a = &model_layer(&l->model->desc, at->layer)->attn;
+    enum tutti_status st = TUTTI_OK;
+    p->n = slot_shape(stored_desc(l), at->slot, at->layer).n_experts;
+    p->weights = calloc((size_t)p->n, sizeof *p->weights);
+    p->sources = calloc((size_t)p->n, sizeof *p->sources);
+    if (!p->weights || !p->sources)
+        return load_out_of_memory(l, err);
+    for (int e = 0; e < p->n && st == TUTTI_OK; e++) {
+        const struct slot_at of_expert = { at->slot, at->layer, e };
+        st = weights_find(&p->weights[e], stored_desc(l), l->names, l->ck, &of_expert, err);
+        /* A type depends on the query heads per KV head of the whole model, so that the number of
+         * ranks makes no difference. */
+        p->weights[e].place.n_sharing = a->n_heads / a->n_kv_heads;
+    }
+    return st;
+}
+
+static void count(struct loader *l, const struct packing *p, const struct split_part *part, int n_whole)
+{
+    for (int e = 0; e < p->n; e++) {
+        const struct weight *w = &p->weights[e];
+        uint64_t n_params = (uint64_t)w->n_in * (uint64_t)w->n_out; /* of the whole model, on every rank */
+        l->model->n_params += l->is_cut ? n_params / (uint64_t)part->n * (uint64_t)n_whole : n_params;
+        for (int i = 0; i < w->n_parts; i++) {
+            tensor_forget(w->parts[i]);
+            progress(l, w->parts[i]);
+        }
+    }
+}
+
 /* part: this rank's part of it, of n_whole rows or columns. */
-static enum tutti_status pack_part(struct loader *l, struct matrix **out, const struct weight *w,
+static enum tutti_status pack_part(struct loader *l, struct matrix **out, struct packing *p,
                                    const struct split_part *part, int n_whole, struct tutti_error *err)
 {
     struct backend *be = l->model->backend;
-    struct sources s;
-    enum tutti_status st = TUTTI_OK;
-    if (!sources_fill(&s, w) || !cut(l, &s, w, part)) {
-        st = load_out_of_memory(l, err);
-        goto done;
-    }
-    enum dtype want, type = type_of(l, w, &want);
+    const struct weight *w = p->weights;
+    bool is_of_experts = slot_info(w->slot)->is_of_experts;
+    for (int e = 0; e < p->n; e++)
+        if (!sources_fill(&p->sources[e], &w[e]) || !cut(l, &p->sources[e], &w[e], part))
+            return load_out_of_memory(l, err);
+    if (!join(&p->all, p->sources, p->n))
+        return load_out_of_memory(l, err);
+    enum dtype want, type = type_of(l, w, p->n, &want);
     struct matrix_source source = { .name = w->name,
-                                    .parts = s.parts,
-                                    .n_parts = s.n_parts,
+                                    .parts = p->all.parts,
+                                    .n_parts = p->all.n_parts,
                                     .n_in = part->kind == SPLIT_COLUMNS ? part->n : w->n_in,
                                     .type = type,
                                     .is_gate_up = w->is_gate_up,
-                                    .biases = s.biases };
+                                    .biases = p->all.biases };
+    if (is_of_experts) {
+        source.n_experts = p->n;
+        source.n_chosen = model_layer(&l->model->desc, w->layer)->ffn.experts.routing.n_chosen;
+    }
     if (type != want && !l->said_fallback) {
         l->said_fallback = true;
         log_info("%s: %d columns are no multiple of %d, so it and its like run as %s", w->name, w->n_in,
                  dtype_block_elems(want), dtype_name(type));
     }
-    st = be->ops->matrix_new(be, out, &source, err);
+    enum tutti_status st = be->ops->matrix_new(be, out, &source, err);
     if (st != TUTTI_OK)
-        goto done;
+        return st;
     l->model->weight_bytes += be->ops->matrix_bytes(*out);
-    uint64_t n_params = (uint64_t)w->n_in * (uint64_t)w->n_out; /* of the whole model, on every rank */
-    l->model->n_params += l->is_cut ? n_params / (uint64_t)part->n * (uint64_t)n_whole : n_params;
-    for (int i = 0; i < w->n_parts; i++) {
-        tensor_forget(w->parts[i]);
-        progress(l, w->parts[i]);
-    }
-done:
-    sources_clear(&s);
-    return st;
+    count(l, p, part, n_whole);
+    return TUTTI_OK;
 }
 
 /* Packs a matrix: this rank's part of it. */
-static enum tutti_status pack(struct loader *l, struct matrix **out, const struct weight *w,
+static enum tutti_status pack(struct loader *l, struct matrix **out, const struct slot_at *at,
                               struct tutti_error *err)
 {
-    const struct split_target target = { .slot = w->slot, .layer = w->layer, .part = SPLIT_ALL_PARTS };
+    const struct split_target target = { .slot = at->slot, .layer = at->layer, .part = SPLIT_ALL_PARTS };
     struct split_part part = { .kind = SPLIT_WHOLE };
+    struct packing p = { 0 };
     if (l->model->group)
         part = split_part(&l->model->group->split, &l->model->desc, &target);
-    return pack_part(l, out, w, &part, split_n_whole(&l->model->desc, &target), err);
+    enum tutti_status st = find_all(l, &p, at, err);
+    if (st == TUTTI_OK)
+        st = pack_part(l, out, &p, &part, split_n_whole(&l->model->desc, &target), err);
+    packing_clear(&p);
+    return st;
 }
 
 /* tensor NULL: none, *out stays none. */
@@ -238,19 +311,13 @@ static enum tutti_status upload(struct loader *l, struct floats *out, const stru
 
 static enum tutti_status load_weight(struct loader *l, const struct slot_at *at, struct tutti_error *err)
 {
-    const struct model_desc *d = &l->model->desc;
     struct model_weight *out = model_weight(l->model, at->slot, at->layer);
     struct weight w;
+    if (slot_info(at->slot)->kind == SLOT_MATRIX)
+        return pack(l, &out->matrix, at, err);
     enum tutti_status st = weights_find(&w, stored_desc(l), l->names, l->ck, at, err);
-    if (st != TUTTI_OK)
-        return st;
-    /* A type depends on the query heads per KV head of the whole model, so that the number of
-     * ranks makes no difference. */
-    const struct attn_desc *a = &model_layer(d, at->layer)->attn;
-    w.place.n_sharing = a->n_heads / a->n_kv_heads;
-    if (slot_info(w.slot)->kind == SLOT_MATRIX)
-        return pack(l, &out->matrix, &w, err);
-    st = upload(l, &out->values, w.parts[0], w.n_out, err);
+    if (st == TUTTI_OK)
+        st = upload(l, &out->values, w.parts[0], w.n_out, err);
     return st == TUTTI_OK ? upload(l, &out->bias, w.biases[0], 1, err) : st;
 }
 
@@ -258,7 +325,7 @@ static enum tutti_status load_weight(struct loader *l, const struct slot_at *at,
 static int block_of(const struct loader *l, const struct weight *w)
 {
     enum dtype want;
-    int n = dtype_block_elems(type_of(l, w, &want)), n_stored = dtype_block_elems(weights_common_type(w));
+    int n = dtype_block_elems(type_of(l, w, 1, &want)), n_stored = dtype_block_elems(weights_common_type(w));
     return n > n_stored ? n : n_stored;
 }
 
@@ -280,7 +347,7 @@ static enum tutti_status check_cut(const struct loader *l, struct tutti_error *e
 enum tutti_status load_cut(struct loader *l, struct tutti_error *err)
 {
     const struct model_desc *d = &l->model->desc;
-    struct split_blocks blocks = { 1, 1 };
+    struct split_blocks blocks = { 0 };
     if (l->is_cut) { /* sharded checkpoints have plain types */
         enum tutti_status st = group_cut(l->model, &blocks, err);
         return st == TUTTI_OK ? check_cut(l, err) : st;

@@ -16,11 +16,14 @@
 #define GELU                                                                                                 \
     .norm = NORM_LAYER, FFN.activation = ACT_GELU_TANH, .norm_eps = 1e-5f, ATTN.rope_theta = 10000,          \
     ATTN.has_qkv_bias = true, ATTN.has_out_bias = true, FFN.has_bias = true, .tied_output = true
-#define SIZES(layers, model, heads, kv_heads, head, ff, vocab, ctx)                                          \
-    .n_kinds = 1, .n_layers = (layers), .d_model = (model), ATTN.n_heads = (heads),                          \
-    ATTN.n_kv_heads = (kv_heads), ATTN.head_dim = (head), FFN.d_ff = (ff), .n_vocab = (vocab),               \
-    .n_ctx = (ctx)
+#define SIZES(...) .n_kinds = 1, SIZES_OF(__VA_ARGS__)
+#define SIZES_OF(layers, model, heads, kv_heads, head, ff, vocab, ctx)                                       \
+    .n_layers = (layers), .d_model = (model), ATTN.n_heads = (heads), ATTN.n_kv_heads = (kv_heads),          \
+    ATTN.head_dim = (head), FFN.d_ff = (ff), .n_vocab = (vocab), .n_ctx = (ctx)
 #define ROPE(kind, dim) ATTN.rope = (kind), ATTN.rotary_dim = (dim)
+
+#define EXPERTS(n, chosen, ff)                                                                               \
+    FFN.experts.routing.n_experts = (n), FFN.experts.routing.n_chosen = (chosen), FFN.experts.d_ff = (ff)
 
 static const struct shape {
     const char *name;
@@ -56,6 +59,31 @@ static const struct shape {
     { "pangu-2.6b",
       { GELU, SIZES(32, 2560, 32, 32, 80, 10240, 40000, 1024), .has_learned_positions = true,
         .has_top_query = true } },
+    /* Qwen3-30B-A3B */
+    { "qwen3-30b-a3b",
+      { SWIGLU, SIZES(48, 2048, 32, 4, 128, 0, 151936, 40960), ROPE(ROPE_HALF, 128), ATTN.has_qk_norm = true,
+        EXPERTS(128, 8, 768), .kinds[0].ffn.experts.routing.is_normed = true } },
+    /* GLM-4.5-Air: the first layer has one feed-forward block. */
+    { "glm-4.5-air",
+      { SWIGLU, SIZES_OF(46, 4096, 96, 8, 128, 10944, 151552, 131072), ROPE(ROPE_HALF, 64),
+        ATTN.has_qkv_bias = true, .n_kinds = 2,
+        .kinds[1] = { .attn = { .n_heads = 96,
+                                .n_kv_heads = 8,
+                                .head_dim = 128,
+                                .rope = ROPE_HALF,
+                                .rotary_dim = 64,
+                                .rope_theta = 10000,
+                                .has_qkv_bias = true },
+                      .ffn = { .has_gate = true,
+                               .activation = ACT_SILU,
+                               .experts = { .routing = { .n_experts = 128,
+                                                         .n_chosen = 8,
+                                                         .kind = ROUTE_SIGMOID,
+                                                         .is_normed = true },
+                                            .d_ff = 1408,
+                                            .d_shared = 1408,
+                                            .has_choice_bias = true } } },
+        .kind_of = { [1 ... 45] = 1 } } },
     { "tiny", { SWIGLU, SIZES(4, 256, 8, 2, 32, 704, 4096, 2048), ROPE(ROPE_HALF, 32) } },
 };
 enum { N_SHAPES = sizeof SHAPES / sizeof *SHAPES };
@@ -89,27 +117,29 @@ static enum tutti_status make_matrix(struct maker *m, struct matrix **out, const
     struct backend *be = m->model->backend;
     struct slot_shape shape = slot_shape(&m->model->local, at->slot, at->layer);
     int n_in = shape.n_in, n_out = shape.n_out;
-    bool has_bias = shape.has_bias;
-    enum dtype type = n_in % dtype_block_elems(m->type) == 0 ? m->type : DTYPE_F16;
-    int n_parts = (n_out + SOURCE_ROWS - 1) / SOURCE_ROWS;
-    float *values = random_floats(m, (int64_t)SOURCE_ROWS * n_in, 1.7f / __builtin_sqrtf((float)n_in));
-    float *bias = has_bias ? random_floats(m, SOURCE_ROWS, 0.1f) : NULL;
+    bool has_bias = shape.has_bias, is_router = slot_info(at->slot)->role == WEIGHT_ROUTER;
+    enum dtype type = is_router ? DTYPE_F32 : n_in % dtype_block_elems(m->type) == 0 ? m->type : DTYPE_F16;
+    /* Equal rows of a router would choose experts in pairs. */
+    int n_rows = is_router ? n_out : SOURCE_ROWS, n_each = (n_out + n_rows - 1) / n_rows;
+    int n_parts = shape.n_experts * n_each;
+    float *values = random_floats(m, (int64_t)n_rows * n_in, 1.7f / __builtin_sqrtf((float)n_in));
+    float *bias = has_bias ? random_floats(m, n_rows, 0.1f) : NULL;
     struct matrix_part *parts = calloc((size_t)n_parts, sizeof *parts);
     const float **biases = calloc((size_t)n_parts, sizeof *biases);
     size_t n_bytes = 0;
     enum tutti_status st = TUTTI_OK;
-    bool fits = dtype_bytes(type, (int64_t)SOURCE_ROWS * n_in, &n_bytes);
+    bool fits = dtype_bytes(type, (int64_t)n_rows * n_in, &n_bytes);
     uint8_t *source = fits ? malloc(n_bytes) : NULL;
     if (!values || (has_bias && !bias) || !parts || !biases || !source) {
         st = out_of_memory(err);
         goto done;
     }
-    quantize(source, values, type, (int64_t)SOURCE_ROWS * n_in);
+    quantize(source, values, type, (int64_t)n_rows * n_in);
     for (int i = 0; i < n_parts; i++) {
-        int left = n_out - i * SOURCE_ROWS;
+        int left = n_out - i % n_each * n_rows;
         parts[i] = (struct matrix_part){ .data = source,
                                          .dtype = type,
-                                         .n_rows = left < SOURCE_ROWS ? left : SOURCE_ROWS };
+                                         .n_rows = left < n_rows ? left : n_rows };
         biases[i] = bias;
     }
     struct matrix_source description = { .name = slot_info(at->slot)->name,
@@ -119,6 +149,10 @@ static enum tutti_status make_matrix(struct maker *m, struct matrix **out, const
                                          .type = type,
                                          .is_gate_up = shape.is_gate_up,
                                          .biases = has_bias ? biases : NULL };
+    if (slot_info(at->slot)->is_of_experts) {
+        description.n_experts = shape.n_experts;
+        description.n_chosen = model_layer(&m->model->desc, at->layer)->ffn.experts.routing.n_chosen;
+    }
     st = be->ops->matrix_new(be, out, &description, err);
     if (st == TUTTI_OK)
         m->model->weight_bytes += be->ops->matrix_bytes(*out);
@@ -169,7 +203,7 @@ static uint64_t count_matrices(const struct model_desc *d)
     for (struct slot_at at = SLOT_BEGIN; slot_next(d, &at);) {
         struct slot_shape shape = slot_shape(d, at.slot, at.layer);
         if (slot_info(at.slot)->kind == SLOT_MATRIX)
-            n += (uint64_t)shape.n_in * (uint64_t)shape.n_out;
+            n += (uint64_t)shape.n_in * (uint64_t)shape.n_out * (uint64_t)shape.n_experts;
     }
     return n;
 }

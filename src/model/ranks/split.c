@@ -24,15 +24,32 @@ static bool heads_divide(const struct attn_desc *a, int n_ranks)
     return a->n_heads % n_ranks == 0 && kv_divide;
 }
 
-/* The unit for splitting d_ff. Plain types may be split anywhere, but units of 32 suit vector
+/* The unit for splitting a width. Plain types may be split anywhere, but units of 32 suit vector
  * registers and a later quantization. Smaller units are used if otherwise a rank had an eighth
  * more than another. */
-static int ffn_unit(const struct ffn_desc *f, int block, int n_ranks)
+static int width_unit(int width, int block, int n_ranks)
 {
     int unit = block > 1 ? block : 32;
-    while (block == 1 && unit > 1 && (f->d_ff % unit != 0 || f->d_ff / unit < 8 * n_ranks))
+    while (block <= 1 && unit > 1 && (width % unit != 0 || width / unit < 8 * n_ranks))
         unit /= 2;
     return unit;
+}
+
+/* The widths of a feed-forward block that are dealt out, each with the range of a rank. */
+enum { FFN_DENSE, FFN_EXPERT, FFN_SHARED, N_FFN_WIDTHS };
+
+struct ffn_width {
+    const char *name; /* for messages */
+    int width, block; /* width 0: the layer has none */
+};
+
+static struct ffn_width ffn_width(const struct ffn_desc *f, const struct split_blocks *blocks, int which)
+{
+    if (which == FFN_DENSE)
+        return (struct ffn_width){ "feed-forward layer's", f->d_ff, blocks->down };
+    if (which == FFN_EXPERT)
+        return (struct ffn_width){ "experts'", f->experts.d_ff, blocks->expert_down };
+    return (struct ffn_width){ "shared expert's", f->experts.d_shared, blocks->shared_down };
 }
 
 /* The output's rows are packed 16 by 16. */
@@ -49,13 +66,23 @@ static int attn_columns(const struct attn_desc *a, int n_ranks)
 /* Whether splits by columns fall between blocks. */
 static bool attn_divides(const struct attn_desc *a, const struct split_blocks *blocks, int n_ranks)
 {
-    return n_ranks == 1 || attn_columns(a, n_ranks) % blocks->attn_out == 0;
+    return n_ranks == 1 || blocks->attn_out <= 1 || attn_columns(a, n_ranks) % blocks->attn_out == 0;
+}
+
+static bool width_divides(const struct ffn_width *w, int n_ranks)
+{
+    int unit = width_unit(w->width, w->block, n_ranks);
+    return n_ranks == 1 || w->width == 0 || (w->width / unit >= n_ranks && w->width % unit == 0);
 }
 
 static bool ffn_divides(const struct ffn_desc *f, const struct split_blocks *blocks, int n_ranks)
 {
-    int unit = ffn_unit(f, blocks->down, n_ranks);
-    return n_ranks == 1 || (f->d_ff / unit >= n_ranks && f->d_ff % unit == 0);
+    bool divides = true;
+    for (int i = 0; i < N_FFN_WIDTHS; i++) {
+        struct ffn_width w = ffn_width(f, blocks, i);
+        divides = divides && width_divides(&w, n_ranks);
+    }
+    return divides;
 }
 
 static bool layers_divide(const struct model_desc *d, const struct split_blocks *blocks, int n_ranks)
@@ -97,12 +124,14 @@ static enum tutti_status check_layer(const struct layer_desc *l, const struct sp
                                "of its blocks of %d weights, expected tp %s, or weights of another type",
                                n_ranks, attn_columns(a, n_ranks), a->n_heads / n_ranks, a->head_dim,
                                blocks->attn_out, possible);
-    if (!ffn_divides(&l->ffn, blocks, n_ranks))
-        return error_set_param(err, TUTTI_E_ARGUMENT, "tp",
-                               "tp %d: the %d columns of the feed-forward layer's down matrix are not as "
-                               "many blocks of %d as there "
-                               "are ranks, expected tp %s, or weights of another type",
-                               n_ranks, l->ffn.d_ff, ffn_unit(&l->ffn, blocks->down, n_ranks), possible);
+    for (int i = 0; i < N_FFN_WIDTHS; i++) {
+        struct ffn_width w = ffn_width(&l->ffn, blocks, i);
+        if (!width_divides(&w, n_ranks))
+            return error_set_param(err, TUTTI_E_ARGUMENT, "tp",
+                                   "tp %d: the %d columns of the %s down matrix are not as many blocks of %d "
+                                   "as there are ranks, expected tp %s, or weights of another type",
+                                   n_ranks, w.width, w.name, width_unit(w.width, w.block, n_ranks), possible);
+    }
     return TUTTI_OK;
 }
 
@@ -135,7 +164,11 @@ static struct split_layer deal_layer(const struct layer_desc *l, const struct sp
         s.kv_heads.begin = rank / s.n_kv_copies;
         s.kv_heads.end = s.kv_heads.begin + 1;
     }
-    s.ffn = share(l->ffn.d_ff, ffn_unit(&l->ffn, blocks->down, n_ranks), n_ranks, rank);
+    struct split_range *const ranges[N_FFN_WIDTHS] = { &s.ffn, &s.expert_ffn, &s.shared_ffn };
+    for (int i = 0; i < N_FFN_WIDTHS; i++) {
+        struct ffn_width w = ffn_width(&l->ffn, blocks, i);
+        *ranges[i] = share(w.width, width_unit(w.width, w.block, n_ranks), n_ranks, rank);
+    }
     return s;
 }
 
@@ -162,18 +195,22 @@ enum tutti_status split_make(struct split *out, const struct model_desc *d, cons
 
 struct split split_whole(const struct model_desc *d)
 {
-    return deal(d, &(struct split_blocks){ 1, 1 }, 1, 0);
+    return deal(d, &(struct split_blocks){ 0 }, 1, 0);
 }
 
 void split_widen(struct split_blocks *blocks, enum weight_slot slot, int n)
 {
-    int *block = slot_info(slot)->columns == DIM_QUERIES ? &blocks->attn_out : &blocks->down;
+    enum dim columns = slot_info(slot)->columns;
+    int *block = columns == DIM_QUERIES     ? &blocks->attn_out
+                 : columns == DIM_EXPERT_FF ? &blocks->expert_down
+                 : columns == DIM_SHARED_FF ? &blocks->shared_down
+                                            : &blocks->down;
     *block = *block > n ? *block : n;
 }
 
 struct split_blocks split_blocks_of(const struct model_desc *d, int n)
 {
-    struct split_blocks blocks = { 1, 1 };
+    struct split_blocks blocks = { 0 };
     for (struct slot_at at = SLOT_BEGIN; slot_next(d, &at);)
         if (split_kind(at.slot) == SPLIT_COLUMNS && slot_shape(d, at.slot, at.layer).n_in % n == 0)
             split_widen(&blocks, at.slot, n);
@@ -198,6 +235,12 @@ static bool owned(struct split_range *out, int *unit, const struct split *s, con
     case DIM_FF:
         *out = own->ffn;
         return true;
+    case DIM_EXPERT_FF:
+        *out = own->expert_ffn;
+        return true;
+    case DIM_SHARED_FF:
+        *out = own->shared_ffn;
+        return true;
     case DIM_VOCAB:
         *out = s->vocab;
         return true;
@@ -208,7 +251,8 @@ static bool owned(struct split_range *out, int *unit, const struct split *s, con
 
 static bool is_dealt_out(enum dim dim)
 {
-    return dim == DIM_QUERIES || dim == DIM_KV || dim == DIM_FF || dim == DIM_VOCAB;
+    return dim == DIM_QUERIES || dim == DIM_KV || dim == DIM_FF || dim == DIM_EXPERT_FF ||
+           dim == DIM_SHARED_FF || dim == DIM_VOCAB;
 }
 
 enum split_kind split_kind(enum weight_slot slot)
@@ -270,6 +314,8 @@ struct model_desc split_desc(const struct split *s, const struct model_desc *d)
         local.kinds[i].attn.n_heads = range_n(s->kinds[i].heads);
         local.kinds[i].attn.n_kv_heads = range_n(s->kinds[i].kv_heads);
         local.kinds[i].ffn.d_ff = range_n(s->kinds[i].ffn);
+        local.kinds[i].ffn.experts.d_ff = range_n(s->kinds[i].expert_ffn);
+        local.kinds[i].ffn.experts.d_shared = range_n(s->kinds[i].shared_ffn);
     }
     local.n_vocab = range_n(s->vocab);
     return local;

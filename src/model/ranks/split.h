@@ -1,8 +1,8 @@
 /* How one model is split over tensor-parallel ranks. Only index arithmetic, shared by the code
  * that writes sharded checkpoints and the code that runs them.
  *
- * A rank owns whole heads, a range of the feed-forward layer's columns and a range of the
- * vocabulary. Matrices whose outputs these are (q, k, v, gate, up, output) are split by rows: a
+ * A rank owns whole heads, a range of the feed-forward layer's columns (of every expert's) and a
+ * range of the vocabulary. Matrices whose outputs these are (q, k, v, gate, up, output) are split by rows: a
  * rank computes only its own elements. Matrices whose inputs these are (attn_out, down) are split
  * by columns: each rank computes a partial sum of every element. So a layer needs two
  * all-reduces, one after attention and one after the feed-forward layer. Small tensors are
@@ -30,7 +30,8 @@ struct split_range {
  * ranks have the same one. */
 struct split_layer {
     struct split_range heads, kv_heads, ffn;
-    int n_kv_copies; /* 1: no KV head is on two ranks */
+    struct split_range expert_ffn, shared_ffn; /* of the experts' columns, each in the same way */
+    int n_kv_copies;                           /* 1: no KV head is on two ranks */
 };
 
 /* What one rank owns. */
@@ -40,10 +41,10 @@ struct split {
     struct split_layer kinds[MAX_LAYER_KINDS]; /* of desc.kinds; the rest is zero */
 };
 
-/* Elements in a quantization block of these two matrices: a split by columns must not cut a
- * block. 1: any column is possible. */
+/* Elements in a quantization block of these matrices: a split by columns must not cut a block. 0 or
+ * 1: any column is possible. */
 struct split_blocks {
-    int attn_out, down;
+    int attn_out, down, expert_down, shared_down;
 };
 
 /* Respects blocks of n elements in the matrix of a slot that is split by columns. */

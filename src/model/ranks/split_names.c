@@ -8,22 +8,40 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Whether name is pattern with a layer's number for "%d", or pattern itself; *layer is that
- * number, or unchanged. */
-static bool fits(const char *pattern, const char *name, int *layer)
+/* Reads a number at the beginning of *name, below limit, and moves behind it. */
+static bool read_number(const char **name, long limit, int *out)
 {
-    const char *mark = strstr(pattern, "%d");
-    if (!mark)
-        return strcmp(pattern, name) == 0;
-    size_t n = (size_t)(mark - pattern);
-    if (strncmp(pattern, name, n) != 0 || name[n] < '0' || name[n] > '9' || strlen(name + n) > 256)
+    if (**name < '0' || **name > '9')
         return false;
     char *end;
-    long number = strtol(name + n, &end, 10);
-    if (number >= LIMIT_LAYERS || strcmp(mark + 2, end) != 0)
+    long number = strtol(*name, &end, 10);
+    *name = end;
+    *out = (int)(number < limit ? number : 0);
+    return number < limit;
+}
+
+/* Whether name is pattern with a layer's number for "%d", and an expert's for a second one, or
+ * pattern itself; *layer is the layer's number, or unchanged. */
+static bool fits(const char *pattern, const char *name, int *layer)
+{
+    int numbers[2] = { 0 };
+    if (strlen(name) > LIMIT_TENSOR_NAME_BYTES)
         return false;
-    *layer = (int)number;
-    return true;
+    for (int i = 0; i < 2; i++) {
+        const char *mark = strstr(pattern, "%d");
+        if (!mark)
+            break;
+        size_t n = (size_t)(mark - pattern);
+        if (strncmp(pattern, name, n) != 0)
+            return false;
+        name += n;
+        pattern = mark + 2;
+        if (!read_number(&name, i == 0 ? LIMIT_LAYERS : LIMIT_EXPERTS, &numbers[i]))
+            return false;
+        if (i == 0)
+            *layer = numbers[0];
+    }
+    return strcmp(pattern, name) == 0;
 }
 
 /* pattern NULL: no such tensor. */
@@ -93,17 +111,27 @@ int split_dim(const struct split_tensor *t)
 
 /* ---- manifests ---- */
 
+/* An empty range is left out. */
+static bool put_range(json_t *object, const char *key, struct split_range range)
+{
+    return range.begin == range.end ||
+           json_object_set_new(object, key, json_pack("[i, i]", range.begin, range.end)) == 0;
+}
+
 json_t *split_to_json(const struct split *s, const struct model_desc *d)
 {
     json_t *kinds = json_array();
     for (int i = 0; i < d->n_kinds; i++) {
         const struct split_layer *l = &s->kinds[i];
-        if (json_array_append_new(kinds, json_pack("{s:[i, i], s:[i, i], s:[i, i]}", "heads", l->heads.begin,
-                                                   l->heads.end, "kv_heads", l->kv_heads.begin,
-                                                   l->kv_heads.end, "ffn", l->ffn.begin, l->ffn.end)) != 0) {
+        json_t *kind = json_pack("{s:[i, i], s:[i, i]}", "heads", l->heads.begin, l->heads.end, "kv_heads",
+                                 l->kv_heads.begin, l->kv_heads.end);
+        if (!put_range(kind, "ffn", l->ffn) || !put_range(kind, "expert_ffn", l->expert_ffn) ||
+            !put_range(kind, "shared_ffn", l->shared_ffn) || json_array_append(kinds, kind) != 0) {
+            json_decref(kind);
             json_decref(kinds);
             return NULL;
         }
+        json_decref(kind);
     }
     return json_pack("{s:o, s:[i, i]}", "kinds", kinds, "vocab", s->vocab.begin, s->vocab.end);
 }
@@ -118,6 +146,14 @@ static bool read_range(struct split_range *out, const json_t *object, const char
         return false;
     *out = (struct split_range){ (int)json_integer_value(begin), (int)json_integer_value(end) };
     return true;
+}
+
+/* The same of a width, which a layer may not have: then there is no such range. */
+static bool read_width(struct split_range *out, const json_t *object, const char *key, int n)
+{
+    if (n == 0)
+        return !json_object_get(object, key);
+    return read_range(out, object, key, n);
 }
 
 /* Every query head must be on the same rank as its KV head. */
@@ -138,8 +174,12 @@ static const char *read_layer(struct split_layer *out, const struct layer_desc *
         return "heads";
     if (!read_range(&s.kv_heads, object, "kv_heads", l->attn.n_kv_heads) || !heads_meet(&s, &l->attn))
         return "kv_heads";
-    if (!read_range(&s.ffn, object, "ffn", l->ffn.d_ff))
+    if (!read_width(&s.ffn, object, "ffn", l->ffn.d_ff))
         return "ffn";
+    if (!read_width(&s.expert_ffn, object, "expert_ffn", l->ffn.experts.d_ff))
+        return "expert_ffn";
+    if (!read_width(&s.shared_ffn, object, "shared_ffn", l->ffn.experts.d_shared))
+        return "shared_ffn";
     if (l->attn.n_kv_heads < n_ranks)
         s.n_kv_copies = n_ranks / l->attn.n_kv_heads;
     *out = s;

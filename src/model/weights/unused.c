@@ -200,7 +200,7 @@ enum tutti_status weights_check_all(const struct model_desc *desc, const struct 
 {
     struct weight w;
     enum tutti_status st = TUTTI_OK;
-    for (struct slot_at at = SLOT_BEGIN; st == TUTTI_OK && slot_next(desc, &at);)
+    for (struct slot_at at = SLOT_BEGIN; st == TUTTI_OK && slot_next_expert(desc, &at);)
         st = weights_find(&w, desc, names, ck, &at, err);
     return st == TUTTI_OK ? check_unused(desc, family, names, ck, err) : st;
 }

@@ -115,6 +115,8 @@ static enum dtype attn_out_type(const struct weight_type *type)
 
 enum dtype weight_type_choose(const struct weight_type *type, const struct weight_place *place)
 {
+    if (place->role == WEIGHT_ROUTER)
+        return DTYPE_F32;
     if (dtype_block_elems(type->dtype) == 1)
         return type->dtype;
     switch (place->role) {

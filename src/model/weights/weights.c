@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* n_rows -1: any number of rows. */
+/* wanted [n_dims]: -1: any number. */
 static enum tutti_status find_tensor(const struct tensor **out, const struct checkpoint *ck, const char *name,
-                                     int n_dims, int64_t n_rows, int64_t n_cols, struct tutti_error *err)
+                                     int n_dims, const int64_t *wanted, struct tutti_error *err)
 {
     const struct tensor *t = checkpoint_take(ck, name);
     const char *method = t ? NULL : quantized_find(ck, name);
@@ -20,8 +20,6 @@ static enum tutti_status find_tensor(const struct tensor **out, const struct che
                          checkpoint_path(ck), name, method, QUANTIZED_ADVICE);
     if (!t)
         return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s is missing", checkpoint_path(ck), name);
-    int64_t want[2] = { n_rows, n_cols };
-    const int64_t *wanted = n_dims == 2 ? want : want + 1;
     bool fits = t->n_dims == n_dims;
     for (int i = 0; i < n_dims && fits; i++)
         fits = wanted[i] == -1 ? t->shape[i] >= 1 : t->shape[i] == wanted[i];
@@ -40,13 +38,33 @@ static enum tutti_status find_tensor(const struct tensor **out, const struct che
     return TUTTI_OK;
 }
 
-void weights_layer_name(char *out, size_t size, const char *pattern, int layer)
+static enum tutti_status find_vector(const struct tensor **out, const struct checkpoint *ck, const char *name,
+                                     int64_t n, struct tutti_error *err)
 {
-    const char *mark = strstr(pattern, "%d");
-    if (mark)
+    return find_tensor(out, ck, name, 1, &n, err);
+}
+
+void weights_expert_name(char *out, size_t size, const char *pattern, int layer, int expert)
+{
+    const char *mark = strstr(pattern, "%d"), *second = mark ? strstr(mark + 2, "%d") : NULL;
+    if (second)
+        snprintf(out, size, "%.*s%d%.*s%d%s", (int)(mark - pattern), pattern, layer, (int)(second - mark - 2),
+                 mark + 2, expert, second + 2);
+    else if (mark)
         snprintf(out, size, "%.*s%d%s", (int)(mark - pattern), pattern, layer, mark + 2);
     else
         snprintf(out, size, "%s", pattern);
+}
+
+void weights_layer_name(char *out, size_t size, const char *pattern, int layer)
+{
+    weights_expert_name(out, size, pattern, layer, 0);
+}
+
+bool weights_is_by_expert(const char *pattern)
+{
+    const char *mark = strstr(pattern, "%d");
+    return mark && strstr(mark + 2, "%d");
 }
 
 void weights_bias_name(char *out, size_t size, const char *weight_name)
@@ -63,7 +81,38 @@ static enum tutti_status find_bias(const struct tensor **out, const struct check
 {
     char name[LIMIT_TENSOR_NAME_BYTES];
     weights_bias_name(name, sizeof name, weight_name);
-    return find_tensor(out, ck, name, 1, 0, n, err);
+    return find_vector(out, ck, name, n, err);
+}
+
+/* Finds part i of a matrix, which has so many rows: a tensor [rows][n_in]; of experts in one tensor
+ * one of its matrices; a single row may also be a vector. */
+static enum tutti_status find_part(struct weight *w, int i, const struct slot_shape *shape, int rows,
+                                   const struct checkpoint *ck, const char *pattern, struct tutti_error *err)
+{
+    char name[LIMIT_TENSOR_NAME_BYTES];
+    int64_t wanted[3] = { shape->n_experts, rows, w->n_in }; /* of a matrix the last two */
+    bool is_merged = slot_info(w->slot)->is_of_experts && !weights_is_by_expert(pattern);
+    weights_expert_name(name, sizeof name, pattern, w->layer, w->expert);
+    const struct tensor *t = checkpoint_find(ck, name);
+    bool is_row = rows == 1 && t && t->n_dims == 1;
+    int n_dims = is_merged ? 3 : is_row ? 1 : 2;
+    if (w->is_transposed) {
+        wanted[1] = w->n_in;
+        wanted[2] = rows;
+    }
+    enum tutti_status st = find_tensor(&t, ck, name, n_dims, wanted + 3 - n_dims, err);
+    if (st == TUTTI_OK && w->is_transposed && dtype_block_elems(t->dtype) != 1)
+        st = error_set(err, TUTTI_E_UNSUPPORTED,
+                       "%s: tensor %s: type %s stored as [in, out], expected f32, f16 or bf16", t->file, name,
+                       dtype_name(t->dtype));
+    if (st == TUTTI_OK && shape->has_bias)
+        st = find_bias(&w->biases[i], ck, name, rows, err);
+    if (st != TUTTI_OK)
+        return st;
+    if (n_dims != 2)
+        tensor_slice_init(&w->slices[i], t, is_merged ? w->expert : 0);
+    w->parts[i] = n_dims != 2 ? &w->slices[i].tensor : t;
+    return TUTTI_OK;
 }
 
 /* Finds the tensors of a matrix. */
@@ -72,37 +121,26 @@ static enum tutti_status find_matrix(struct weight *w, const struct slot_shape *
                                      struct tutti_error *err)
 {
     bool is_fused = shape->n_parts > 1 && !patterns[1];
+    enum tutti_status st = TUTTI_OK;
     w->n_parts = is_fused ? 1 : shape->n_parts;
     w->is_gate_up = shape->is_gate_up;
-    for (int i = 0; i < w->n_parts; i++) {
-        char name[LIMIT_TENSOR_NAME_BYTES];
-        int rows = is_fused ? shape->n_out : shape->rows[i];
-        weights_layer_name(name, sizeof name, patterns[i], w->layer);
-        enum tutti_status st = w->is_transposed ? find_tensor(&w->parts[i], ck, name, 2, w->n_in, rows, err)
-                                                : find_tensor(&w->parts[i], ck, name, 2, rows, w->n_in, err);
-        if (st == TUTTI_OK && w->is_transposed && dtype_block_elems(w->parts[i]->dtype) != 1)
-            st = error_set(err, TUTTI_E_UNSUPPORTED,
-                           "%s: tensor %s: type %s stored as [in, out], expected f32, f16 or bf16",
-                           w->parts[i]->file, name, dtype_name(w->parts[i]->dtype));
-        if (st == TUTTI_OK && shape->has_bias)
-            st = find_bias(&w->biases[i], ck, name, rows, err);
-        if (st != TUTTI_OK)
-            return st;
-    }
-    return TUTTI_OK;
+    for (int i = 0; i < w->n_parts && st == TUTTI_OK; i++)
+        st = find_part(w, i, shape, is_fused ? shape->n_out : shape->rows[i], ck, patterns[i], err);
+    return st;
 }
 
 static enum tutti_status find_norm(struct weight *w, const struct slot_shape *shape,
                                    const struct checkpoint *ck, struct tutti_error *err)
 {
-    enum tutti_status st = find_tensor(&w->parts[0], ck, w->name, 1, 0, w->n_in, err);
+    enum tutti_status st = find_vector(&w->parts[0], ck, w->name, w->n_in, err);
     return st == TUTTI_OK && shape->has_bias ? find_bias(&w->biases[0], ck, w->name, w->n_in, err) : st;
 }
 
 /* A table by position may have more rows than the context. */
 static enum tutti_status find_table(struct weight *w, const struct checkpoint *ck, struct tutti_error *err)
 {
-    enum tutti_status st = find_tensor(&w->parts[0], ck, w->name, 2, -1, w->n_in, err);
+    const int64_t wanted[] = { -1, w->n_in };
+    enum tutti_status st = find_tensor(&w->parts[0], ck, w->name, 2, wanted, err);
     if (st == TUTTI_OK && w->parts[0]->shape[0] < w->n_out)
         st = error_set(err, TUTTI_E_FORMAT,
                        "%s: tensor %s: %" PRId64 " rows, expected one for each of %d positions",
@@ -123,6 +161,7 @@ enum tutti_status weights_find(struct weight *out, const struct model_desc *d,
     const char *const *patterns = tensor_names_of(names, slot);
     *out = (struct weight){ .slot = slot,
                             .layer = at->layer,
+                            .expert = at->expert,
                             .n_parts = 1,
                             .n_in = shape.n_in,
                             .n_out = shape.n_out,
@@ -130,7 +169,7 @@ enum tutti_status weights_find(struct weight *out, const struct model_desc *d,
     if (!patterns[0])
         return error_set(err, TUTTI_E_FORMAT, "%s: no name is known for the tensor of %s",
                          checkpoint_path(ck), info->name);
-    weights_layer_name(out->name, sizeof out->name, patterns[0], at->layer);
+    weights_expert_name(out->name, sizeof out->name, patterns[0], at->layer, at->expert);
     if (slot == SLOT_QKV && !patterns[1] && names->is_by_head)
         out->by_head_dim = a->head_dim;
     out->place.role = slot == SLOT_EMBEDDING && d->tied_output ? WEIGHT_OUTPUT : info->role;
@@ -141,7 +180,7 @@ enum tutti_status weights_find(struct weight *out, const struct model_desc *d,
     }
     if (info->kind == SLOT_MATRIX)
         return find_matrix(out, &shape, ck, patterns, err);
-    return info->kind == SLOT_NORM ? find_norm(out, &shape, ck, err) : find_table(out, ck, err);
+    return info->kind == SLOT_TABLE ? find_table(out, ck, err) : find_norm(out, &shape, ck, err);
 }
 
 int64_t weights_by_head_row(int64_t n_rows, int head_dim, int64_t row)
@@ -182,8 +221,7 @@ enum dtype weights_fit_type(enum dtype want, int n_in)
     return dtype_block_elems(want) == 256 && n_in % 32 == 0 ? SMALLER[want] : DTYPE_F16;
 }
 
-/* The more precise type of the two. */
-static enum dtype finer(enum dtype a, enum dtype b)
+enum dtype weights_finer_type(enum dtype a, enum dtype b)
 {
     bool a_is_plain = dtype_block_elems(a) == 1, b_is_plain = dtype_block_elems(b) == 1;
     if (a == b)
@@ -199,8 +237,15 @@ enum dtype weights_common_type(const struct weight *w)
 {
     enum dtype type = w->parts[0]->dtype;
     for (int p = 1; p < w->n_parts; p++)
-        type = finer(type, w->parts[p]->dtype);
+        type = weights_finer_type(type, w->parts[p]->dtype);
     return type;
+}
+
+enum dtype weights_run_type(const struct weight *w, const struct weight_type *type)
+{
+    if (w->place.role == WEIGHT_ROUTER)
+        return DTYPE_F32;
+    return type ? weight_type_choose(type, &w->place) : weights_common_type(w);
 }
 
 uint64_t weights_packed_bytes(const struct slot_shape *shape, enum dtype type,
@@ -222,8 +267,7 @@ uint64_t weights_bytes(const struct weight *w, const struct weight_type *type,
     if (slot_info(w->slot)->kind != SLOT_MATRIX)
         return weights_n_params(w) * sizeof(float);
     const struct slot_shape shape = { .n_in = w->n_in, .n_out = w->n_out, .is_gate_up = w->is_gate_up };
-    return weights_packed_bytes(&shape, type ? weight_type_choose(type, &w->place) : weights_common_type(w),
-                                caps);
+    return weights_packed_bytes(&shape, weights_run_type(w, type), caps);
 }
 
 enum tutti_status weights_stored_type(enum dtype *out, const struct model_desc *d,
@@ -240,7 +284,8 @@ enum tutti_status weights_stored_type(enum dtype *out, const struct model_desc *
         if (st != TUTTI_OK)
             return st;
         for (int p = 0; p < w.n_parts; p++)
-            elems[w.parts[p]->dtype] += w.parts[p]->shape[0] * w.parts[p]->shape[1];
+            elems[w.parts[p]->dtype] += w.parts[p]->shape[0] * w.parts[p]->shape[1] *
+                                        slot_shape(d, at.slot, 0).n_experts;
     }
     *out = DTYPE_F32;
     for (int i = 0; i < DTYPE_COUNT; i++) {

@@ -6,13 +6,14 @@
 #include "model/weights/weight_type.h"
 
 /* One weight of the model, as a checkpoint stores it: one tensor, or several whose rows are
- * concatenated. */
+ * concatenated. Of experts one of their matrices. It may point into itself, so it is not copied. */
 struct weight {
     enum weight_slot slot;
-    int layer;
+    int layer, expert;
     char name[LIMIT_TENSOR_NAME_BYTES]; /* of the first tensor */
     const struct tensor *parts[MAX_PARTS];
     const struct tensor *biases[MAX_PARTS]; /* NULL: none */
+    struct tensor_slice slices[MAX_PARTS];  /* what parts point to where one tensor has all experts */
     int n_parts;
     int n_in, n_out; /* n_out: rows that the model uses */
     struct weight_place place;
@@ -41,8 +42,12 @@ bool weights_is_ignored(const struct family *family, const char *name);
 MUST_CHECK enum tutti_status weights_are_equal(bool *out, const struct tensor *a, const struct tensor *b,
                                                struct tutti_error *err);
 
-/* The name of a layer's tensor: pattern with "%d" replaced by layer. */
-void weights_layer_name(char *out, size_t size, const char *pattern, int layer);
+/* The name of a layer's tensor: pattern with "%d" replaced by layer, and a second one by expert. */
+void weights_expert_name(char *out, size_t size, const char *pattern, int layer, int expert);
+void weights_layer_name(char *out, size_t size, const char *pattern, int layer); /* expert 0 */
+
+/* Whether pattern names one tensor for each expert; else one has the matrices of all. */
+bool weights_is_by_expert(const char *pattern);
 
 /* The name of the bias that belongs to a weight. */
 void weights_bias_name(char *out, size_t size, const char *weight_name);
@@ -64,6 +69,12 @@ enum dtype weights_fit_type(enum dtype want, int n_in);
  * if all are quantized (K-quant files give values more bits than queries and keys), F32 if F16
  * meets BF16. */
 enum dtype weights_common_type(const struct weight *w);
+
+/* The more precise type of the two, by the same rule. */
+enum dtype weights_finer_type(enum dtype a, enum dtype b);
+
+/* The type in which a matrix is to run, not yet fitted to its columns. type NULL: as stored. */
+enum dtype weights_run_type(const struct weight *w, const struct weight_type *type);
 
 /* Memory that a weight takes on a device: a matrix packed as type (NULL: as stored), all others as
  * float32. */

@@ -1,0 +1,40 @@
+/* Reads the settings of mixtures of experts that families share. */
+#include "model/description/describe.h"
+
+#include <string.h>
+
+void describe_expert_layers(struct model_desc *d, const struct expert_desc *experts, const uint8_t *is_dense)
+{
+    struct layer_desc kinds[MAX_LAYER_KINDS];
+    int found[MAX_LAYER_KINDS][2], n = 0; /* 1 + the new kind of an old one, with and without experts */
+    memset(found, 0, sizeof found);
+    for (int i = 0; i < d->n_layers; i++) {
+        int *kind = &found[d->kind_of[i]][is_dense[i] != 0];
+        if (*kind == 0 && n < MAX_LAYER_KINDS) {
+            kinds[n] = d->kinds[d->kind_of[i]];
+            if (!is_dense[i]) {
+                kinds[n].ffn.d_ff = 0;
+                kinds[n].ffn.experts = *experts;
+            }
+            *kind = ++n;
+        }
+        d->kind_of[i] = (uint8_t)(*kind - 1);
+    }
+    d->n_kinds = n;
+    memcpy(d->kinds, kinds, (size_t)n * sizeof *kinds);
+}
+
+void describe_gguf_experts(struct model_desc *d, struct config *c)
+{
+    struct expert_desc *e = &d->kinds[0].ffn.experts;
+    e->routing.n_experts = config_int(c, "expert_count", 1, LIMIT_EXPERTS);
+    e->routing.n_chosen = config_int(c, "expert_used_count", 1, LIMIT_EXPERTS);
+}
+
+const struct layer_desc *describe_find_kind(const struct model_desc *d, bool has_experts)
+{
+    for (int i = 0; i < d->n_kinds; i++)
+        if (ffn_has_experts(&d->kinds[i].ffn) == has_experts)
+            return &d->kinds[i];
+    return NULL;
+}

@@ -1,0 +1,159 @@
+/* GLM-4.5, 4.5-Air, 4.6 and 4.7: half-split rotary positions on a part of each head, and after the first
+ * layers experts: chosen by sigmoid scores with a correction bias, within the best groups, next to a
+ * shared expert. A layer for multi-token prediction follows the others; it does not run. */
+#include "model/description/describe.h"
+#include "model/families/names.h"
+
+#include <stdio.h>
+
+#define ROUTER                                                                                               \
+    .of[SLOT_ROUTER] = { "model.layers.%d.mlp.gate.weight" },                                                \
+    .of[SLOT_ROUTER_BIAS] = { "model.layers.%d.mlp.gate.e_score_correction_bias" }
+#define HEAD_NORMS                                                                                           \
+    .of[SLOT_Q_NORM] = { "model.layers.%d.self_attn.q_norm.weight" },                                        \
+    .of[SLOT_K_NORM] = { "model.layers.%d.self_attn.k_norm.weight" }
+
+static const struct tensor_names LAYOUTS[] = {
+    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER, HEAD_NORMS,
+      NAMES_EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"), NAMES_SHARED("shared_experts") },
+    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER, HEAD_NORMS, NAMES_EXPERTS_MERGED,
+      NAMES_SHARED("shared_experts") },
+    { NAMES_GGUF_BUT_FFN_NORM, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_GATE_UP, NAMES_GGUF_EXPERTS,
+      NAMES_GGUF_SHARED, .of[SLOT_FFN_NORM] = { "blk.%d.post_attention_norm.weight" },
+      .of[SLOT_ROUTER] = { "blk.%d.ffn_gate_inp.weight" },
+      .of[SLOT_ROUTER_BIAS] = { "blk.%d.exp_probs_b.bias" },
+      .of[SLOT_Q_NORM] = { "blk.%d.attn_q_norm.weight" },
+      .of[SLOT_K_NORM] = { "blk.%d.attn_k_norm.weight" } },
+};
+
+static const struct config_key KEYS[] = {
+    { "output_router_logits", NULL },
+    { "num_nextn_predict_layers", NULL }, /* layers after num_hidden_layers */
+    { "num_mtp_layers", NULL },           /* the same */
+    { NULL, NULL },
+};
+
+static const char *const IGNORED[] = { "rotary_emb.inv_freq" };
+
+static bool is_mine(const json_t *config)
+{
+    return describe_has_type(config, "glm4_moe");
+}
+
+/* The first layers have no experts. */
+static void describe_layers(struct model_desc *d, const struct expert_desc *e, int n_dense)
+{
+    uint8_t is_dense[LIMIT_LAYERS] = { 0 };
+    for (int i = 0; i < d->n_layers && i < n_dense; i++)
+        is_dense[i] = 1;
+    describe_expert_layers(d, e, is_dense);
+}
+
+static void read_gguf(struct model_desc *d, struct config *c)
+{
+    struct expert_desc *e = &d->kinds[0].ffn.experts;
+    describe_gguf_experts(d, c);
+    describe_gguf(d, c);
+    d->n_layers -= config_int_or(c, "nextn_predict_layers", 0, d->n_layers - 1, 0);
+    e->d_ff = config_int(c, "expert_feed_forward_length", 1, LIMIT_DIMENSION);
+    int64_t d_shared = (int64_t)config_int_or(c, "expert_shared_count", 0, LIMIT_EXPERTS, 0) * e->d_ff;
+    e->d_shared = d_shared < LIMIT_DIMENSION ? (int)d_shared : LIMIT_DIMENSION;
+    e->routing.scale = (float)config_float_or(c, "expert_weights_scale", 0, 1e6, 1);
+    e->routing.is_normed = config_bool_or(c, "expert_weights_norm", false);
+    enum { GATING_SIGMOID = 2 };
+    if (config_int_or(c, "expert_gating_func", 0, INT32_MAX, GATING_SIGMOID) != GATING_SIGMOID)
+        config_unsupported(c, "expert_gating_func", "another function than sigmoid (2)");
+    e->routing.n_groups = config_int_or(c, "expert_group_count", 0, LIMIT_EXPERTS, 1);
+    e->routing.n_chosen_groups = config_int_or(c, "expert_group_used_count", 0, LIMIT_EXPERTS, 1);
+}
+
+static void read_transformers(struct model_desc *d, struct config *c)
+{
+    static const struct transformers_defaults DEFAULTS = { 8, 0, 131072, 1e-5, 0.5 };
+    struct expert_desc *e = &d->kinds[0].ffn.experts;
+    struct attn_desc *a = &d->kinds[0].attn;
+    describe_transformers(d, c, &DEFAULTS);
+    describe_layer_types(d, c, 0, 0);
+    a->has_qkv_bias = config_bool_or(c, "attention_bias", false);
+    a->has_qk_norm = config_bool_or(c, "use_qk_norm", false);
+    const char *n = describe_either(c, "n_routed_experts", "num_local_experts");
+    e->routing.n_experts = config_int_or(c, n, 1, LIMIT_EXPERTS, 128);
+    e->routing.n_chosen = config_int_or(c, "num_experts_per_tok", 1, LIMIT_EXPERTS, 8);
+    e->routing.is_normed = config_bool_or(c, "norm_topk_prob", true);
+    e->routing.scale = (float)config_float_or(c, "routed_scaling_factor", 0, 1e6, 1);
+    e->routing.n_groups = config_int_or(c, "n_group", 1, LIMIT_EXPERTS, 1);
+    e->routing.n_chosen_groups = config_int_or(c, "topk_group", 1, LIMIT_EXPERTS, 1);
+    e->d_ff = config_int_or(c, "moe_intermediate_size", 1, LIMIT_DIMENSION, 1408);
+    int64_t d_shared = (int64_t)config_int_or(c, "n_shared_experts", 0, LIMIT_EXPERTS, 1) * e->d_ff;
+    e->d_shared = d_shared < LIMIT_DIMENSION ? (int)d_shared : LIMIT_DIMENSION;
+    e->has_choice_bias = true;
+}
+
+static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    if (is_gguf)
+        read_gguf(d, c);
+    else
+        read_transformers(d, c);
+    struct expert_desc e = d->kinds[0].ffn.experts;
+    e.routing.kind = ROUTE_SIGMOID;
+    e.routing.group_best = 2;
+    d->kinds[0].ffn.experts = (struct expert_desc){ 0 };
+    d->kinds[0].attn.rope = ROPE_HALF;
+    int n_dense = is_gguf ? config_int_or(c, "leading_dense_block_count", 0, LIMIT_LAYERS, 0)
+                          : config_int_or(c, "first_k_dense_replace", 0, LIMIT_LAYERS, 1);
+    describe_layers(d, &e, n_dense);
+}
+
+/* GGUF has no keys for these: they follow from the tensors. */
+static void find_parts(struct model_desc *d, const struct checkpoint *ck)
+{
+    char name[LIMIT_TENSOR_NAME_BYTES];
+    bool has_norms = checkpoint_find(ck, "blk.0.attn_q_norm.weight");
+    for (int i = 0; i < d->n_layers; i++) {
+        struct layer_desc *l = &d->kinds[d->kind_of[i]];
+        snprintf(name, sizeof name, "blk.%d.exp_probs_b.bias", i);
+        l->attn.has_qk_norm = has_norms;
+        if (ffn_has_experts(&l->ffn) && checkpoint_find(ck, name))
+            l->ffn.experts.has_choice_bias = true;
+    }
+}
+
+static void put_metadata(struct gguf_writer *w, const struct model_desc *d)
+{
+    const struct expert_desc *e = &describe_find_kind(d, true)->ffn.experts;
+    const struct routing *r = &e->routing;
+    int n_dense = 0;
+    while (!ffn_has_experts(&model_layer(d, n_dense)->ffn))
+        n_dense++;
+    gguf_writer_u32(w, "glm4moe.expert_count", (uint32_t)r->n_experts);
+    gguf_writer_u32(w, "glm4moe.expert_used_count", (uint32_t)r->n_chosen);
+    gguf_writer_u32(w, "glm4moe.expert_feed_forward_length", (uint32_t)e->d_ff);
+    gguf_writer_u32(w, "glm4moe.expert_shared_count", (uint32_t)(e->d_shared / e->d_ff));
+    gguf_writer_u32(w, "glm4moe.expert_gating_func", 2);
+    gguf_writer_u32(w, "glm4moe.leading_dense_block_count", (uint32_t)n_dense);
+    gguf_writer_f32(w, "glm4moe.expert_weights_scale", r->scale);
+    gguf_writer_bool(w, "glm4moe.expert_weights_norm", r->is_normed);
+    if (r->n_groups > 1) {
+        gguf_writer_u32(w, "glm4moe.expert_group_count", (uint32_t)r->n_groups);
+        gguf_writer_u32(w, "glm4moe.expert_group_used_count", (uint32_t)r->n_chosen_groups);
+    }
+}
+
+const struct family FAMILY_GLM4_MOE = {
+    .name = "glm4_moe",
+    .gguf_architecture = "glm4moe",
+    .has_experts = true,
+    .has_first_dense = true,
+    .is_mine = is_mine,
+    .keys = KEYS,
+    .describe = describe,
+    .find_parts = find_parts,
+    .put_metadata = put_metadata,
+    .layouts = LAYOUTS,
+    .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
+    .ignored = IGNORED,
+    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
+    .choose_chat = family_no_chat,
+    .text_prefix = family_glm_prefix,
+};

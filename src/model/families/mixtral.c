@@ -1,0 +1,86 @@
+/* Mixtral: Mistral's attention, and in every layer experts with the weights of a softmax over the chosen
+ * ones. GGUF: architecture "llama" with experts, whose rows of q and k are permuted. */
+#include "model/description/config_keys.h"
+#include "model/description/describe.h"
+#include "model/families/names.h"
+
+#define ROUTER(path) .of[SLOT_ROUTER] = { "model.layers.%d." path ".gate.weight" }
+
+static const struct tensor_names LAYOUTS[] = {
+    { NAMES_TRANSFORMERS, ROUTER("block_sparse_moe"), NAMES_EXPERTS("block_sparse_moe", "w1", "w3", "w2") },
+    { NAMES_TRANSFORMERS, ROUTER("mlp"), NAMES_EXPERTS_MERGED },
+    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, .of[SLOT_ROUTER] = { "blk.%d.ffn_gate_inp.weight" },
+      NAMES_GGUF_EXPERTS },
+    /* files of the first months */
+    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, .of[SLOT_ROUTER] = { "blk.%d.ffn_gate_inp.weight" },
+      .of[SLOT_EXPERT_GATE_UP] = { "blk.%d.ffn_gate.%d.weight", "blk.%d.ffn_up.%d.weight" },
+      .of[SLOT_EXPERT_DOWN] = { "blk.%d.ffn_down.%d.weight" } },
+};
+
+static const struct config_key KEYS[] = {
+    { "output_router_logits", NULL },
+    { "router_aux_loss_coef", NULL }, /* of training */
+    { "router_jitter_noise", NULL },  /* of training */
+    { "partial_rotary_factor", "1.0" },
+    { "rope_parameters.partial_rotary_factor", "1.0" },
+    { "rope_scaling.partial_rotary_factor", "1.0" },
+    { NULL, NULL },
+};
+
+static const char *const IGNORED[] = { "rotary_emb.inv_freq", "rope_freqs.weight" };
+
+static bool is_mine(const json_t *config)
+{
+    return describe_has_type(config, "mixtral");
+}
+
+static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    static const struct transformers_defaults DEFAULTS = { 8, 0, 131072, 1e-5, 1 };
+    static const uint8_t NONE_DENSE[LIMIT_LAYERS] = { 0 };
+    struct attn_desc *a = &d->kinds[0].attn;
+    if (is_gguf) {
+        describe_gguf_experts(d, c);
+        describe_gguf(d, c);
+        a->rope = ROPE_INTERLEAVED;
+        a->window = config_int_or(c, "attention.sliding_window", 0, INT32_MAX, 0);
+    } else {
+        describe_transformers(d, c, &DEFAULTS);
+        if (!config_has(c, "rope_theta") && !config_has(c, "rope_parameters") &&
+            !config_has(c, "rope_scaling"))
+            a->rope_theta = 1e6;
+        describe_layer_types(d, c, config_int_or(c, "sliding_window", 1, INT32_MAX, 0), 0);
+        const char *n = describe_either(c, "num_local_experts", "num_experts");
+        d->kinds[0].ffn.experts.routing.n_experts = config_int_or(c, n, 1, LIMIT_EXPERTS, 8);
+        d->kinds[0].ffn.experts.routing.n_chosen = config_int_or(c, "num_experts_per_tok", 1, LIMIT_EXPERTS,
+                                                                 2);
+    }
+    struct expert_desc experts = d->kinds[0].ffn.experts;
+    experts.d_ff = d->kinds[0].ffn.d_ff;
+    experts.routing.is_normed = true;
+    describe_expert_layers(d, &experts, NONE_DENSE);
+}
+
+static void put_metadata(struct gguf_writer *w, const struct model_desc *d)
+{
+    const struct routing *r = &d->kinds[0].ffn.experts.routing;
+    gguf_writer_u32(w, "llama.expert_count", (uint32_t)r->n_experts);
+    gguf_writer_u32(w, "llama.expert_used_count", (uint32_t)r->n_chosen);
+}
+
+const struct family FAMILY_MIXTRAL = {
+    .name = "mixtral",
+    .gguf_architecture = "llama",
+    .is_permuted_in_gguf = true,
+    .has_experts = true,
+    .is_mine = is_mine,
+    .keys = KEYS,
+    .describe = describe,
+    .put_metadata = put_metadata,
+    .layouts = LAYOUTS,
+    .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
+    .ignored = IGNORED,
+    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
+    .choose_chat = family_no_chat,
+    .text_prefix = family_no_prefix,
+};
