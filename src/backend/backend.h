@@ -108,6 +108,10 @@ enum activation {
  * h / (n_heads / n_kv_heads). */
 struct attention_shape {
     int n_heads, n_kv_heads, head_dim;
+    /* > 0: latent attention. n_kv_heads is 1, and head_dim is n_latent + rotary_dim. A key is the latent
+     * of a position and its rotary part, a value is the latent: a page holds only one row of head_dim
+     * elements for each position. See latent_store(). A multiple of 8. */
+    int n_latent;
     int rotary_dim; /* even (ROPE_2D: a multiple of 4), <= head_dim: dimensions 0..rotary_dim-1 of a head rotate */
     enum rope_kind rope;
     /* Host, [rotary_dim / 2], ROPE_2D: [rotary_dim / 4]: angle = (float)position * freq, in float32. */
@@ -118,7 +122,7 @@ struct attention_shape {
     /* Host, [n_heads]: slope * (key's position - row's position) is added to a score. NULL: none.
      * Press et al., 2021 (ALiBi). */
     const float *alibi_slopes;
-    float qk_norm_eps; /* of the norms given to rope_store() */
+    float qk_norm_eps; /* of the norms given to rope_store() and latent_store() */
 };
 
 /* The rows of one step, in host memory. Row r is token token_ids[r] at position positions[r] of
@@ -149,6 +153,12 @@ struct step {
      * as changes (page_tables.h); NULL: its index in this step. */
     const int32_t *slots;
     const int32_t *adapters; /* [n_seqs]: index of the adapter, -1: none; NULL: none for all */
+};
+
+/* The rows of linear_heads(): element i of head h of row r is at r * row + h * head + i. */
+struct head_rows {
+    int n_heads;
+    int x_row, x_head, y_row, y_head; /* in floats */
 };
 
 /* A page that is copied; in the layers with a window other numbers. */
@@ -278,8 +288,20 @@ struct backend_ops {
      * k_norm: [head_dim] weights of an RMSNorm applied to each head of q, or k, before; NULL: none. */
     void (*rope_store)(struct backend *be, struct floats qkv, struct floats q_norm, struct floats k_norm,
                        struct kv_memory *kv, int layer);
+    /* For each head y [n_out / n_heads] = x [n_in] . W^T of its n_out / n_heads rows of m, which has no
+     * bias. y and x must not overlap. */
+    void (*linear_heads)(struct backend *be, struct floats y, const struct matrix *m, struct floats x,
+                         int n_rows, const struct head_rows *heads);
+    /* Of layers with latent attention, instead of rope_store(). queries [n_rows][n_heads][head_dim] have
+     * their first n_latent elements already: the others become the last rotary_dim elements of the heads
+     * of q [n_rows][n_heads][q_dim], rotated. kv [n_rows][head_dim]: an RMSNorm with the weights norm
+     * [n_latent] is applied to its first n_latent elements, the others are rotated, and the row is stored
+     * in its page. */
+    void (*latent_store)(struct backend *be, struct floats queries, struct floats q, int q_dim,
+                         struct floats kv, struct floats norm, struct kv_memory *memory, int layer);
     /* y [n_rows][n_heads * head_dim] = attention of each row over the positions of its sequence
-     * that it may attend to */
+     * that it may attend to. With latent attention qkv are the queries only, and y is
+     * [n_rows][n_heads * n_latent]. */
     void (*attention)(struct backend *be, struct floats y, struct floats qkv, const struct kv_memory *kv,
                       int layer);
     /* y [n_outputs][n] = x[output_rows[i]] + add[output_rows[i]] (add may be none) */

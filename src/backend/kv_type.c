@@ -31,3 +31,8 @@ size_t kv_type_bytes(enum dtype type, int head_dim)
             return (size_t)head_dim * (size_t)dtype_block_bytes(type) + scale;
     return 0;
 }
+
+size_t kv_type_latent_bytes(enum dtype type, int n)
+{
+    return kv_type_bytes(type, n) + (type == DTYPE_I8 ? sizeof(float) : 0);
+}

@@ -15,4 +15,8 @@ const char *kv_type_name(enum dtype type); /* of one of those three */
 /* Bytes of one token's keys, or values, of one head. type: any; 0: not a type of the KV cache. */
 size_t kv_type_bytes(enum dtype type, int head_dim);
 
+/* The same of a layer with latent attention: one row of n elements, the latent and the rotary part. I8
+ * has a scale for each of the two. */
+size_t kv_type_latent_bytes(enum dtype type, int n);
+
 #endif

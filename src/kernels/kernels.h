@@ -25,7 +25,7 @@ enum {
     LINEAR_RUN = 512,             /* columns of a partial float sum before it is added to the total */
     ATTENTION_KEYS = 16,          /* positions of a KV page */
     ATTENTION_QUERIES = 16,       /* queries of one attention call, at most */
-    ATTENTION_MAX_DIM = 512,      /* of a head */
+    ATTENTION_MAX_DIM = 576,      /* of a head; of a latent with its rotary part */
     ATTENTION_BLOCK = 256,        /* positions of a partial result, which are then merged */
     ATTENTION_PREFETCH_PAGES = 4, /* pages to prefetch */
 };
@@ -136,6 +136,11 @@ typedef void to_half_fn(uint16_t *y, const float *x, int n);
  * [head_dim / 2][16][2] and float scales [16]; values [8][head_dim][2] (pairs of positions) and
  * float scales [16]. An element is int8 * the scale of its position.
  *
+ * Latent pages (multi-head latent attention, DeepSeek-AI, 2024, section 2.1): one row for each
+ * position, [16][head_dim], which is the key; its first n_latent elements are the value too. int8:
+ * rows, then float scales [16] of the first n_latent elements and [16] of the others, whose range
+ * differs.
+ *
  * Rows of keys and values are quantized by to_int8_fn. */
 
 /* The positions that one query attends to: begin..end-1, at least one. */
@@ -150,33 +155,42 @@ struct attention_work {
     const float *q;                     /* [n_queries][head_dim], multiplied by the scale */
     const struct attention_view *views; /* [n_queries] */
     int n_queries, head_dim;            /* head_dim: a multiple of 8 up to ATTENTION_MAX_DIM */
+    int n_latent;                       /* > 0: latent pages; a multiple of 8, less than head_dim */
     const uint8_t *base;                /* of the keys of this layer and head in page 0 */
     size_t page_bytes;                  /* from one page to the next */
-    size_t values_offset;               /* from keys to values */
+    size_t values_offset;               /* from keys to values; of latent pages 0 */
     const int32_t *page_table;          /* page_table[p / 16] holds position p */
     /* [ATTENTION_PREFETCH_PAGES] keys of the pages to read after this block, for prefetch; NULL: unknown */
     const uint8_t *const *next;
 };
 
+static inline int attention_value_dim(const struct attention_work *work)
+{
+    return work->n_latent > 0 ? work->n_latent : work->head_dim;
+}
+
 /* The online-softmax state of queries after some blocks. total 0: no block yet, the rest is
  * undefined. */
 struct attention_sums {
     float *max, *total; /* [n_queries]: the largest score; the sum of exp(score - max) */
-    float *o;           /* [n_queries][head_dim]: the sum of exp(score - max) * value */
+    float *o;           /* [n_queries][attention_value_dim()]: the sum of exp(score - max) * value */
 };
 
 /* Attention over positions 256 block .. 256 block + 255 only, into sums. A query that attends to
  * none of them gets total 0. Positions outside a query's view do not influence it, whatever the
  * page contains there.
  *
- * A score is a chain of fma over the dimensions; with a slope, fma(slope, (float)(key's position
- * - pos), score). p = exp(score - max). total: position i goes into sum i % 16, reduced as in
+ * A score is a chain of fma over the dimensions; of a latent page, whose rows are contiguous, dimension
+ * d goes into sum d % 16 by fma, and the sums are reduced as in rmsnorm_fn. With a slope: fma(slope,
+ * (float)(key's position - pos), score). p = exp(score - max). total: position i goes into sum i % 16, reduced as in
  * rmsnorm_fn. o: fma(p, value, o) from 0, position by position.
  *
  * int8: q is quantized like a row of keys, but to +-limit, the largest number up to 32767 for
  * which no sum overflows: score = (float)(integer sum) * (key's scale * q's scale). Let w = p *
  * value's scale, and top the largest w; then o = (float)(integer sum of values with w rounded to
- * 32767ths of top) * (top / 32767), or 0 where top < 2^-100. */
+ * 32767ths of top) * (top / 32767), or 0 where top < 2^-100. Latent pages: q's first n_latent dimensions
+ * and the others are quantized separately, and score = fma((float)(sum of the others), scale * q's
+ * scale of them, product of the first). */
 typedef void attention_fn(const struct attention_sums *sums, const struct attention_work *work, int block);
 
 /* Merges the blocks of from into those of into, which all come before: scale a = exp(into's max -
@@ -184,7 +198,7 @@ typedef void attention_fn(const struct attention_sums *sums, const struct attent
  * Gimelshein, 2018, and Dao et al., 2022; splitting a long context at fixed positions and merging
  * in order makes the bits independent of which thread computes which block. */
 typedef void attention_merge_fn(const struct attention_sums *into, const struct attention_sums *from,
-                                int n_queries, int head_dim);
+                                int n_queries, int value_dim);
 
 /* q = x * (127 / max|x|) rounded to nearest even; returns the scale max|x| / 127. Where max|x| <
  * 2^-100, q and scale are 0; if an x is not finite, q = 0 and the scale is NaN. */

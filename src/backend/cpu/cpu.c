@@ -53,6 +53,7 @@ static enum tutti_status cpu_reserve(struct backend *be, int max_rows, struct tu
     size_t n = (size_t)max_rows;
     size_t out = LINEAR_PIECE * TILE_ROWS * PANEL_ROWS,
            updates = cpu->lora_rank > 0 ? TILE_ROWS * 2 * LINEAR_COLUMNS : 0;
+    size_t heads = cpu_heads_scratch_bytes(cpu);
     bool fits = !__builtin_mul_overflow(n + n / LEAST_TILE_ROWS + 1, cpu->row_bytes, &cpu->activation_bytes);
     cpu->activations = fits ? memory_new(cpu->activation_bytes) : NULL;
     cpu->scratch = calloc((size_t)n_threads, sizeof *cpu->scratch);
@@ -60,10 +61,12 @@ static enum tutti_status cpu_reserve(struct backend *be, int max_rows, struct tu
                    cpu_lora_reserve(cpu, max_rows) && cpu_experts_reserve(&cpu->experts, max_rows);
     for (int t = 0; has_all && t < n_threads; t++) {
         struct cpu_scratch *scratch = &cpu->scratch[t];
-        scratch->out = cpu_memory_new(out + updates + cpu->row_bytes / sizeof(float));
+        scratch->out = cpu_memory_new(out + updates + (heads + cpu->row_bytes) / sizeof(float));
         has_all = scratch->out != NULL;
+        if (has_all && heads > 0)
+            scratch->heads = (uint8_t *)(scratch->out + out + updates);
         if (has_all)
-            scratch->row = (uint8_t *)(scratch->out + out + updates);
+            scratch->row = (uint8_t *)(scratch->out + out + updates) + heads;
         if (has_all && updates > 0)
             scratch->updates = scratch->out + out;
     }
@@ -183,6 +186,8 @@ static const struct backend_ops CPU_OPS = {
     .linear_glu_adapted = cpu_linear_glu_adapted,
     .experts = cpu_experts,
     .expert_bytes = cpu_expert_bytes,
+    .linear_heads = cpu_linear_heads,
+    .latent_store = cpu_latent_store,
     .rope_store = cpu_rope_store,
     .attention = cpu_attention,
     .gather = cpu_gather,
@@ -217,6 +222,15 @@ static enum tutti_status check_shape(const struct attention_shape *a, struct tut
         return error_set(err, TUTTI_E_UNSUPPORTED,
                          "attention: %d rotary dimensions for two positions, expected a multiple of 4",
                          a->rotary_dim);
+    bool is_latent = a->n_latent != 0;
+    if (is_latent && (a->n_latent < 8 || a->n_latent % 8 != 0 || a->n_kv_heads != 1 ||
+                      a->head_dim != a->n_latent + a->rotary_dim || a->rotary_dim == 0 ||
+                      (a->rope != ROPE_INTERLEAVED && a->rope != ROPE_HALF)))
+        return error_set(
+            err, TUTTI_E_UNSUPPORTED,
+            "latent attention: latents of %d and %d rotary dimensions, %d KV heads of %d, expected "
+            "latents of a multiple of 8, and one KV head of both parts",
+            a->n_latent, a->rotary_dim, a->n_kv_heads, a->head_dim);
     if (a->window < 0)
         return error_set(err, TUTTI_E_UNSUPPORTED, "attention: a window of %d positions", a->window);
     return TUTTI_OK;

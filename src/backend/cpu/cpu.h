@@ -67,7 +67,7 @@ struct lora_group {
 };
 
 /* Per layer, page and KV head: keys, then values, in the layout of kernels.h. The heads of a page
- * are contiguous. */
+ * are contiguous. With latent attention a page of a layer is one row for each position. */
 struct kv_memory {
     enum dtype dtype;
     int n_layers;
@@ -75,9 +75,10 @@ struct kv_memory {
     uint8_t *base;
     struct memory_backing *backing;
     struct kv_layer {
-        uint8_t *base;     /* of page 0 */
-        size_t head_bytes; /* keys of one page and head; values have the same size */
-        size_t page_bytes; /* keys and values of all heads */
+        uint8_t *base;        /* of page 0 */
+        size_t head_bytes;    /* keys of one page and KV head */
+        size_t values_offset; /* from keys to values, which have the same size; 0: latent attention */
+        size_t page_bytes;    /* keys and values of all heads */
         bool has_window;
     } layers[];
 };
@@ -103,8 +104,9 @@ struct row_tile {
 
 /* Scratch memory of one thread, for linear layers. */
 struct cpu_scratch {
-    float *out;   /* [LINEAR_PIECE][2][TILE_ROWS][16] */
-    uint8_t *row; /* one packed input row */
+    float *out;     /* [LINEAR_PIECE][2][TILE_ROWS][16] */
+    uint8_t *row;   /* one packed input row */
+    uint8_t *heads; /* packed input rows of linear_heads(); NULL: no layer has latent attention */
     /* [TILE_ROWS][2][LINEAR_COLUMNS]: LoRA updates of gate and up; NULL: no adapters */
     float *updates;
 };
@@ -337,10 +339,24 @@ void cpu_kv_read_page(struct backend *be, const struct kv_memory *kv, int32_t pa
 void cpu_kv_write_page(struct backend *be, struct kv_memory *kv, int32_t page_id, const void *host);
 void cpu_kv_store(struct cpu_backend *cpu, const struct kv_memory *kv, int layer, int row, const float *k,
                   const float *v, uint8_t *scratch);
+void cpu_kv_store_latent(struct cpu_backend *cpu, const struct kv_memory *kv, int layer, int row,
+                         const float *latent);
 bool cpu_attention_reserve(struct cpu_backend *cpu, int max_rows); /* false: no memory */
 void cpu_attention_release(struct cpu_backend *cpu);
 bool cpu_attention_reserve_cuts(struct cpu_backend *cpu, int n_pages); /* false: no memory */
 void cpu_attention_begin(struct cpu_backend *cpu); /* cuts the step's rows into tiles, fills cos_sin */
+/* Elements of a value. */
+static inline int cpu_value_dim(const struct attention_shape *shape)
+{
+    return shape->n_latent > 0 ? shape->n_latent : shape->head_dim;
+}
+
+/* Of struct cpu_scratch.heads; 0: no layer has latent attention. */
+size_t cpu_heads_scratch_bytes(const struct cpu_backend *cpu);
+void cpu_linear_heads(struct backend *be, struct floats y, const struct matrix *m, struct floats x,
+                      int n_rows, const struct head_rows *heads);
+void cpu_latent_store(struct backend *be, struct floats queries, struct floats q, int q_dim, struct floats kv,
+                      struct floats norm, struct kv_memory *memory, int layer);
 void cpu_rope_store(struct backend *be, struct floats qkv, struct floats q_norm, struct floats k_norm,
                     struct kv_memory *kv, int layer);
 void cpu_attention(struct backend *be, struct floats y, struct floats qkv, const struct kv_memory *kv,

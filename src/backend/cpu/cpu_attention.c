@@ -74,7 +74,7 @@ bool cpu_attention_reserve_cuts(struct cpu_backend *cpu, int n_pages)
     size_t block = 0, n_sums, n_bytes;
     for (int i = 0; i < cpu->n_kinds; i++) {
         const struct attention_shape *shape = &cpu->kinds[i].shape;
-        size_t own = (size_t)shape->n_heads * ((size_t)shape->head_dim + 2);
+        size_t own = (size_t)shape->n_heads * ((size_t)cpu_value_dim(shape) + 2);
         block = own > block ? own : block;
     }
     if (__builtin_mul_overflow(n_blocks, block, &n_sums) ||
@@ -185,7 +185,7 @@ static int64_t make_tiles(struct cpu_kind *kind, const struct step *step, int mo
 /* Number of floats in cut_sums for one block and head group. */
 static size_t slot_floats(const struct attention_shape *shape, const struct row_tile *tile)
 {
-    return (size_t)tile->n_rows * (size_t)group_heads(shape) * ((size_t)shape->head_dim + 2);
+    return (size_t)tile->n_rows * (size_t)group_heads(shape) * ((size_t)cpu_value_dim(shape) + 2);
 }
 
 /* Numbers the units, and cuts tiles that would keep one thread busy while others wait. */
@@ -282,8 +282,11 @@ static void rope_store_some(void *arg, int thread, int n_threads)
     }
 }
 
+/* Floats of a row of the input of attention. */
 static int qkv_floats(const struct attention_shape *shape)
 {
+    if (shape->n_latent > 0)
+        return shape->n_heads * shape->head_dim;
     return (shape->n_heads + 2 * shape->n_kv_heads) * shape->head_dim;
 }
 
@@ -305,6 +308,68 @@ void cpu_rope_store(struct backend *be, struct floats qkv, struct floats q_norm,
         team_run(job.cpu->team, rope_store_some, &job);
 }
 
+struct latent_job {
+    struct cpu_backend *cpu;
+    const struct cpu_kind *kind;
+    float *queries, *kv;
+    const float *q, *norm;
+    int q_dim;
+    const struct kv_memory *memory;
+    int layer;
+};
+
+static void rotate_latent(const struct cpu_backend *cpu, const struct attention_shape *shape, float *heads,
+                          const float *cos_sin, int n_heads)
+{
+    rope_fn *rope = shape->rope == ROPE_HALF ? cpu->kernels.rope_half : cpu->kernels.rope_interleaved;
+    rope(heads + shape->n_latent, cos_sin, n_heads, shape->head_dim, shape->rotary_dim);
+}
+
+static void latent_store_some(void *arg, int thread, int n_threads)
+{
+    const struct latent_job *job = arg;
+    const struct cpu_backend *cpu = job->cpu;
+    const struct attention_shape *shape = &job->kind->shape;
+    int head_dim = shape->head_dim, n_rotary = shape->rotary_dim;
+    int64_t begin, end;
+    team_range(cpu->step->n_rows, 1, thread, n_threads, &begin, &end);
+    for (int64_t r = begin; r < end; r++) {
+        const float *cos_sin = job->kind->cos_sin + r * n_rotary;
+        const float *q = job->q + r * shape->n_heads * job->q_dim + job->q_dim - n_rotary;
+        float *queries = job->queries + r * shape->n_heads * head_dim, *kv = job->kv + r * head_dim;
+        for (int h = 0; h < shape->n_heads; h++)
+            memcpy(queries + h * head_dim + shape->n_latent, q + h * job->q_dim,
+                   (size_t)n_rotary * sizeof *q);
+        rotate_latent(cpu, shape, queries, cos_sin, shape->n_heads);
+        cpu->kernels.rmsnorm(kv, kv, job->norm, 1, shape->n_latent, shape->qk_norm_eps);
+        rotate_latent(cpu, shape, kv, cos_sin, 1);
+        cpu_kv_store_latent(job->cpu, job->memory, job->layer, (int)r, kv);
+    }
+}
+
+void cpu_latent_store(struct backend *be, struct floats queries, struct floats q, int q_dim, struct floats kv,
+                      struct floats norm, struct kv_memory *memory, int layer)
+{
+    struct cpu_backend *cpu = cpu_of(be);
+    const struct cpu_kind *kind = cpu_kind_of(cpu, layer);
+    const struct attention_shape *shape = &kind->shape;
+    int n_rows = cpu->step->n_rows;
+    assert(shape->n_latent > 0 && q_dim >= shape->rotary_dim);
+    struct latent_job job = { .cpu = cpu,
+                              .kind = kind,
+                              .queries = cpu_rows(queries, n_rows, shape->n_heads * shape->head_dim),
+                              .kv = cpu_rows(kv, n_rows, shape->head_dim),
+                              .q = cpu_rows(q, n_rows, shape->n_heads * q_dim),
+                              .norm = cpu_rows(norm, 1, shape->n_latent),
+                              .q_dim = q_dim,
+                              .memory = memory,
+                              .layer = layer };
+    if (n_rows == 1)
+        latent_store_some(&job, 0, 1);
+    else
+        team_run(cpu->team, latent_store_some, &job);
+}
+
 /* ---- attention ---- */
 
 /* The query heads of a unit: heads begin..begin + n - 1, which use kv_head. */
@@ -323,7 +388,7 @@ static struct heads heads_of_group(const struct attention_shape *shape, int grou
 static const uint8_t *keys_of(const struct attention_job *job, int kv_head)
 {
     const struct kv_layer *layer = &job->kv->layers[job->layer];
-    return layer->base + (size_t)kv_head * 2 * layer->head_bytes;
+    return layer->base + (size_t)kv_head * 2 * layer->head_bytes; /* latent attention has one KV head */
 }
 
 /* Fills work for the rows of a tile from begin on: a query for each row and head. */
@@ -333,7 +398,7 @@ static void load_queries(const struct attention_job *job, const struct attention
     const struct attention_shape *shape = &job->kind->shape;
     const struct step *step = job->cpu->step;
     int head_dim = shape->head_dim, n_queries = 0;
-    size_t q_row = (size_t)(shape->n_heads + 2 * shape->n_kv_heads) * (size_t)head_dim;
+    size_t q_row = (size_t)qkv_floats(shape);
     for (int r = tile->begin; r < tile->begin + tile->n_rows; r++) {
         const float *q = job->qkv + (size_t)r * q_row + (size_t)(heads->begin * head_dim);
         float *to = scratch->q + n_queries * head_dim;
@@ -350,9 +415,10 @@ static void load_queries(const struct attention_job *job, const struct attention
         .views = scratch->views,
         .n_queries = n_queries,
         .head_dim = head_dim,
+        .n_latent = shape->n_latent,
         .base = keys_of(job, heads->kv_head),
         .page_bytes = job->kv->layers[job->layer].page_bytes,
-        .values_offset = job->kv->layers[job->layer].head_bytes,
+        .values_offset = job->kv->layers[job->layer].values_offset,
         .page_table = cpu_page_table(step, shape, step->seqs[tile->begin]),
     };
 }
@@ -369,12 +435,12 @@ static attention_fn *kernel_of(const struct attention_job *job)
 static void store_outputs(const struct attention_job *job, const struct row_tile *tile,
                           const struct heads *heads, const struct attention_sums *sums)
 {
-    int head_dim = job->kind->shape.head_dim, query = 0;
+    const struct attention_shape *shape = &job->kind->shape;
+    int value_dim = cpu_value_dim(shape), query = 0;
     for (int r = tile->begin; r < tile->begin + tile->n_rows; r++) {
-        float *y = job->y +
-                   ((size_t)r * (size_t)job->kind->shape.n_heads + (size_t)heads->begin) * (size_t)head_dim;
-        for (int h = 0; h < heads->n; h++, query++, y += head_dim)
-            job->cpu->kernels.divide(y, sums->o + query * head_dim, sums->total[query], head_dim);
+        float *y = job->y + ((size_t)r * (size_t)shape->n_heads + (size_t)heads->begin) * (size_t)value_dim;
+        for (int h = 0; h < heads->n; h++, query++, y += value_dim)
+            job->cpu->kernels.divide(y, sums->o + query * value_dim, sums->total[query], value_dim);
     }
 }
 
@@ -402,6 +468,10 @@ static struct unit unit_of(const struct cpu_kind *kind, int index)
 {
     const struct row_tile *tile = tile_of_unit(kind, index);
     int part = index - tile->first_unit, n = tile->is_cut ? tile->n_blocks : 1;
+    if (kind->shape.n_latent > 0) { /* all groups read the same rows: a block's are computed together */
+        int n_groups = n_head_groups(&kind->shape);
+        return (struct unit){ tile, part % n_groups, part / n_groups };
+    }
     return (struct unit){ tile, part / n, part % n };
 }
 
@@ -451,6 +521,7 @@ static void attend_whole(const struct attention_job *job, const struct attention
     struct ahead ahead;
     load_queries(job, scratch, &all, tile, heads);
     int most = ATTENTION_QUERIES / heads->n * heads->n, end = tile->first_block + tile->n_blocks;
+    int value_dim = attention_value_dim(&all);
     for (int block = tile->first_block; block < end; block++) {
         bool is_known = true;
         if (block + 1 < end)
@@ -458,7 +529,7 @@ static void attend_whole(const struct attention_job *job, const struct attention
         else
             is_known = find_ahead_of_unit(job, &ahead, unit);
         for (int i = 0; i < all.n_queries; i += most) {
-            struct attention_sums sums = { max + i, total + i, scratch->o + i * all.head_dim };
+            struct attention_sums sums = { max + i, total + i, scratch->o + i * value_dim };
             some = all;
             some.q += i * all.head_dim;
             some.views += i;
@@ -467,7 +538,7 @@ static void attend_whole(const struct attention_job *job, const struct attention
                 some.next = ahead.pages;
             kernel_of(job)(block == tile->first_block ? &sums : &one, &some, block);
             if (block > tile->first_block)
-                job->cpu->kernels.attention_merge(&sums, &one, some.n_queries, all.head_dim);
+                job->cpu->kernels.attention_merge(&sums, &one, some.n_queries, value_dim);
         }
     }
     struct attention_sums sums = { max, total, scratch->o };
@@ -504,7 +575,7 @@ static void attend_block(const struct attention_job *job, const struct attention
     sums = slot_of(job, tile, group, 0);
     for (int i = 1; i < tile->n_blocks; i++) {
         struct attention_sums more = slot_of(job, tile, group, i);
-        job->cpu->kernels.attention_merge(&sums, &more, work.n_queries, work.head_dim);
+        job->cpu->kernels.attention_merge(&sums, &more, work.n_queries, attention_value_dim(&work));
     }
     store_outputs(job, tile, heads, &sums);
 }
@@ -540,7 +611,7 @@ void cpu_attention(struct backend *be, struct floats y, struct floats qkv, const
     struct attention_job job = { .cpu = cpu,
                                  .kind = kind,
                                  .qkv = cpu_rows(qkv, n_rows, qkv_floats(shape)),
-                                 .y = cpu_rows(y, n_rows, shape->n_heads * shape->head_dim),
+                                 .y = cpu_rows(y, n_rows, shape->n_heads * cpu_value_dim(shape)),
                                  .kv = kv,
                                  .layer = layer };
     team_run(job.cpu->team, attention_some, &job);

@@ -13,6 +13,8 @@ static size_t one_head_bytes(const struct attention_shape *shape, enum dtype dty
 
 static size_t layer_page_bytes(const struct attention_shape *shape, enum dtype dtype)
 {
+    if (shape->n_latent > 0)
+        return CPU_PAGE_TOKENS * kv_type_latent_bytes(dtype, shape->head_dim);
     return (size_t)shape->n_kv_heads * 2 * one_head_bytes(shape, dtype);
 }
 
@@ -70,6 +72,9 @@ enum tutti_status cpu_kv_new(struct backend *be, struct kv_memory **out, int n_p
         const struct attention_shape *shape = &cpu_kind_of(cpu, i)->shape;
         kv->layers[i] = (struct kv_layer){ .base = base,
                                            .head_bytes = one_head_bytes(shape, dtype),
+                                           .values_offset = shape->n_latent > 0
+                                                                ? 0
+                                                                : one_head_bytes(shape, dtype),
                                            .page_bytes = layer_page_bytes(shape, dtype),
                                            .has_window = has_window(cpu, i) };
         base += (size_t)(has_window(cpu, i) ? n_window_pages : n_pages) * kv->layers[i].page_bytes;
@@ -185,5 +190,27 @@ void cpu_kv_store(struct cpu_backend *cpu, const struct kv_memory *kv, int layer
             place_32bit(keys, values, at, k + h, v + h, n);
         else
             place_int8(&cpu->kernels, keys, values, at, k + h, v + h, (int8_t *)scratch, n);
+    }
+}
+
+/* latent: [head_dim], the latent and the rotary part. */
+void cpu_kv_store_latent(struct cpu_backend *cpu, const struct kv_memory *kv, int layer, int row,
+                         const float *latent)
+{
+    const struct step *step = cpu->step;
+    const struct attention_shape *shape = &cpu_kind_of(cpu, layer)->shape;
+    int pos = step->positions[row], at = pos % CPU_PAGE_TOKENS, n = shape->head_dim;
+    const int32_t *table = cpu_page_table(step, shape, step->seqs[row]);
+    uint8_t *page = page_of(&kv->layers[layer], table[pos / CPU_PAGE_TOKENS]);
+    if (kv->dtype == DTYPE_F16) {
+        cpu->kernels.to_half((uint16_t *)page + at * n, latent, n);
+    } else if (kv->dtype == DTYPE_F32) {
+        memcpy((float *)page + at * n, latent, (size_t)n * sizeof *latent);
+    } else {
+        int8_t *to = (int8_t *)page + at * n;
+        float *scales = (float *)(page + CPU_PAGE_TOKENS * n) + at;
+        scales[0] = cpu->kernels.to_int8(to, latent, shape->n_latent);
+        scales[CPU_PAGE_TOKENS] = cpu->kernels.to_int8(to + shape->n_latent, latent + shape->n_latent,
+                                                       n - shape->n_latent);
     }
 }

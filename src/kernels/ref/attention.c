@@ -10,7 +10,8 @@ struct query {
     const struct attention_view *view;
     const int16_t *q_int;
     float q_scale;
-    int begin, end; /* positions */
+    float q_rotary_scale; /* of latent pages: of the dimensions from n_latent on */
+    int begin, end;       /* positions */
 };
 
 static const uint8_t *keys_of(const struct attention_work *work, int pos)
@@ -28,12 +29,44 @@ static float scale_of(const uint8_t *base, int head_dim, int pos)
     return ((const float *)(base + (size_t)ATTENTION_KEYS * (size_t)head_dim))[pos % ATTENTION_KEYS];
 }
 
+/* The sum of int8 elements begin to end - 1 of a latent row times q. */
+static float int8_sum(const struct query *x, const int8_t *row, int begin, int end, float q_scale)
+{
+    int sum = 0;
+    for (int d = begin; d < end && !isnan(q_scale); d++)
+        sum += x->q_int[d] * row[d];
+    return (float)sum;
+}
+
+/* The score of a position of a latent page. */
+static float latent_score_of(const struct query *x, enum kv_kind kind, int pos)
+{
+    const uint8_t *page = keys_of(x->work, pos);
+    int head_dim = x->work->head_dim, n_latent = x->work->n_latent, key = pos % ATTENTION_KEYS;
+    if (kind == KV_INT8) {
+        const int8_t *row = (const int8_t *)page + key * head_dim;
+        const float *scales = (const float *)(page + ATTENTION_KEYS * head_dim) + key;
+        float latent = int8_sum(x, row, 0, n_latent, x->q_scale) * (scales[0] * x->q_scale);
+        float rotary = int8_sum(x, row, n_latent, head_dim, x->q_rotary_scale);
+        return fmaf(rotary, scales[ATTENTION_KEYS] * x->q_rotary_scale, latent);
+    }
+    float sum[16] = { 0 };
+    for (int d = 0; d < (head_dim + 15) / 16 * 16; d++) {
+        bool is_padding = d >= head_dim;
+        float k = is_padding ? 0 : element(page, kind, (size_t)(key * head_dim + d));
+        sum[d % 16] = fmaf(is_padding ? 0 : x->q[d], k, sum[d % 16]);
+    }
+    return fold16(sum);
+}
+
 static float score_of(const struct query *x, enum kv_kind kind, int pos)
 {
     const uint8_t *keys = keys_of(x->work, pos);
     int head_dim = x->work->head_dim, key = pos % ATTENTION_KEYS;
     float score = 0;
-    if (kind == KV_INT8) {
+    if (x->work->n_latent > 0) {
+        score = latent_score_of(x, kind, pos);
+    } else if (kind == KV_INT8) {
         int sum = 0;
         for (int d = 0; d < head_dim && !isnan(x->q_scale); d++)
             sum += x->q_int[d] * ((const int8_t *)keys)[(d / 2 * ATTENTION_KEYS + key) * 2 + d % 2];
@@ -48,19 +81,19 @@ static float score_of(const struct query *x, enum kv_kind kind, int pos)
 /* o = sum of p[pos % 256] * value, over the positions. */
 static void add_floats(float *o, const struct query *x, enum kv_kind kind, const float *p)
 {
-    int head_dim = x->work->head_dim;
+    int value_dim = attention_value_dim(x->work), stride = x->work->head_dim;
     for (int pos = x->begin; pos < x->end; pos++) {
         const uint8_t *values = keys_of(x->work, pos) + x->work->values_offset;
-        for (int d = 0; d < head_dim; d++)
+        for (int d = 0; d < value_dim; d++)
             o[d] = fmaf(p[pos % ATTENTION_BLOCK],
-                        element(values, kind, (size_t)(pos % ATTENTION_KEYS) * (size_t)head_dim + (size_t)d),
+                        element(values, kind, (size_t)(pos % ATTENTION_KEYS) * (size_t)stride + (size_t)d),
                         o[d]);
     }
 }
 
 static void add_integers(float *o, const struct query *x, const float *p)
 {
-    int head_dim = x->work->head_dim;
+    int head_dim = x->work->head_dim, value_dim = attention_value_dim(x->work);
     float weights[ATTENTION_BLOCK], top = 0;
     bool is_nan = false;
     for (int pos = x->begin; pos < x->end; pos++) {
@@ -72,13 +105,14 @@ static void add_integers(float *o, const struct query *x, const float *p)
     if (top < 0x1p-100f && !is_nan)
         return;
     float inverse = 32767.0f / top, step = is_nan ? (float)NAN : top / 32767.0f;
-    for (int d = 0; d < head_dim; d++) {
+    for (int d = 0; d < value_dim; d++) {
         int sum = 0;
         for (int pos = x->begin; pos < x->end && !is_nan; pos++) {
             const uint8_t *values = keys_of(x->work, pos) + x->work->values_offset;
             int key = pos % ATTENTION_KEYS;
             int w = (int)rintf(weights[pos % ATTENTION_BLOCK] * inverse);
-            sum += w * ((const int8_t *)values)[(key / 2 * head_dim + d) * 2 + key % 2];
+            int at = x->work->n_latent > 0 ? key * head_dim + d : (key / 2 * head_dim + d) * 2 + key % 2;
+            sum += w * ((const int8_t *)values)[at];
         }
         o[d] = (float)sum * step;
     }
@@ -107,7 +141,7 @@ static float quantize_query(int16_t *q, const float *x, int n)
 static void see_block(float *o, float *max, float *total, const struct query *x, enum kv_kind kind)
 {
     float p[ATTENTION_BLOCK], top[16], sum[16] = { 0 };
-    for (int d = 0; d < x->work->head_dim; d++)
+    for (int d = 0; d < attention_value_dim(x->work); d++)
         o[d] = 0;
     for (int i = 0; i < 16; i++)
         top[i] = -(float)INFINITY;
@@ -142,10 +176,13 @@ static void attention(const struct attention_sums *sums, const struct attention_
         if (x.begin >= x.end)
             continue;
         if (kind == KV_INT8) {
-            x.q_scale = quantize_query(q_int, x.q, work->head_dim);
+            int n = attention_value_dim(work);
+            x.q_scale = quantize_query(q_int, x.q, n);
+            if (n < work->head_dim)
+                x.q_rotary_scale = quantize_query(q_int + n, x.q + n, work->head_dim - n);
             x.q_int = q_int;
         }
-        see_block(sums->o + i * work->head_dim, &sums->max[i], &sums->total[i], &x, kind);
+        see_block(sums->o + i * attention_value_dim(work), &sums->max[i], &sums->total[i], &x, kind);
     }
 }
 
@@ -165,11 +202,11 @@ void attention_int8_ref(const struct attention_sums *sums, const struct attentio
 }
 
 void attention_merge_ref(const struct attention_sums *into, const struct attention_sums *from, int n_queries,
-                         int head_dim)
+                         int value_dim)
 {
     for (int i = 0; i < n_queries; i++) {
-        float *o = into->o + i * head_dim;
-        const float *more = from->o + i * head_dim;
+        float *o = into->o + i * value_dim;
+        const float *more = from->o + i * value_dim;
         if (from->total[i] == 0)
             continue;
         bool is_first = into->total[i] == 0;
@@ -177,7 +214,7 @@ void attention_merge_ref(const struct attention_sums *into, const struct attenti
         float a = exp_ref(into->max[i] - top), b = exp_ref(from->max[i] - top);
         into->max[i] = top;
         into->total[i] = is_first ? from->total[i] : fmaf(from->total[i], b, into->total[i] * a);
-        for (int d = 0; d < head_dim; d++)
+        for (int d = 0; d < value_dim; d++)
             o[d] = is_first ? more[d] : fmaf(more[d], b, o[d] * a);
     }
 }

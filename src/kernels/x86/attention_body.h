@@ -18,7 +18,7 @@ enum {
     GROUP_KEYS = PAGE_GROUP * ATTENTION_KEYS,
     BLOCK_PAGES = ATTENTION_BLOCK / ATTENTION_KEYS,
     Q_STRIDE = ATTENTION_MAX_DIM +
-               32, /* a compile-time constant: one base address for all queries of a tile */
+               64, /* a compile-time constant: one base address for all queries of a tile */
 };
 enum kv_kind { KV_F32, KV_F16, KV_INT8 };
 
@@ -30,12 +30,14 @@ struct score_block {
     int begin[ATTENTION_QUERIES]; /* positions relative to first; begin = end: none */
     int end[ATTENTION_QUERIES];
     int common_begin, common_end; /* intersection of the queries' views */
+    int value_dim, value_stride;  /* elements of a value; from the value of one position to the next */
     /* Keys. Padded with the first and last page: tiles may read, but not use, pages outside the
      * view. */
     const uint8_t *pages[BLOCK_PAGES];
-    const uint8_t *next[PAGE_GROUP];  /* the next group, to prefetch: keys or values of a page each */
-    float q_scale[ATTENTION_QUERIES]; /* int8 */
-    int16_t *q_int;                   /* int8: [n_queries][Q_STRIDE] */
+    const uint8_t *next[PAGE_GROUP];         /* the next group, to prefetch: keys or values of a page each */
+    float q_scale[ATTENTION_QUERIES];        /* int8 */
+    float q_rotary_scale[ATTENTION_QUERIES]; /* int8, latent pages */
+    int16_t *q_int;                          /* int8: [n_queries][Q_STRIDE] */
     float *o;
     float *p;       /* [n_queries][ATTENTION_BLOCK]: scores, then exp(score - max) */
     int16_t *p_int; /* int8: [n_queries][ATTENTION_BLOCK] */
@@ -200,9 +202,15 @@ INLINE void score_group(const struct score_block *b, int query, const int n, int
     }
 }
 
+#include "kernels/x86/latent_body.h"
+
 INLINE void score_block(struct score_block *b, const enum kv_kind kind)
 {
     int n_queries = b->work->n_queries;
+    if (b->work->n_latent > 0) {
+        score_latent_block(b, kind);
+        return;
+    }
     for (int page = b->begin_page / PAGE_GROUP * PAGE_GROUP; page < b->end_page; page += PAGE_GROUP) {
         int i = 0;
         set_next_group(b, page, false);
@@ -277,21 +285,21 @@ INLINE void prefetch_rest(const struct score_block *b, int query, const enum kv_
 INLINE void value_tile(const struct score_block *b, int query, const int n, int from, int to, int column,
                        const int n_vecs, const enum kv_kind kind)
 {
-    int head_dim = b->work->head_dim;
-    float *o = b->o + query * head_dim + column;
+    int value_dim = b->value_dim;
+    float *o = b->o + query * value_dim + column;
     const float *p = b->p + query * ATTENTION_BLOCK;
     vec16 sum[16];
     UNROLL
     for (int i = 0; i < n; i++)
         UNROLL
     for (int v = 0; v < n_vecs; v++)
-        sum[i * n_vecs + v] = v_load(o + i * head_dim + 16 * v);
+        sum[i * n_vecs + v] = v_load(o + i * value_dim + 16 * v);
     while (from < to) {
         int page = from / ATTENTION_KEYS, last = (page + 1) * ATTENTION_KEYS;
         const uint8_t *values = b->pages[page] + b->work->values_offset, *next = b->next[page % PAGE_GROUP];
         last = last < to ? last : to;
         for (; from < last; from++) {
-            int first = from % ATTENTION_KEYS * head_dim + column;
+            int first = from % ATTENTION_KEYS * b->value_stride + column;
             for (int line = 0; line < bytes_of(kind, 16 * n_vecs) && query == 0; line += 64)
                 prefetch(next + bytes_of(kind, first) + line);
             vec16 value[8];
@@ -311,19 +319,19 @@ INLINE void value_tile(const struct score_block *b, int query, const int n, int 
     for (int i = 0; i < n; i++)
         UNROLL
     for (int v = 0; v < n_vecs; v++)
-        v_store(o + i * head_dim + 16 * v, sum[i * n_vecs + v]);
+        v_store(o + i * value_dim + 16 * v, sum[i * n_vecs + v]);
 }
 
-/* The last eight columns, if head_dim is an odd multiple of 8. */
+/* The last eight columns, if value_dim is an odd multiple of 8. */
 INLINE void value_tail(const struct score_block *b, int query, int from, int to, const enum kv_kind kind)
 {
-    int head_dim = b->work->head_dim, column = head_dim - 8;
-    float *o = b->o + query * head_dim + column;
+    int column = b->value_dim - 8;
+    float *o = b->o + query * b->value_dim + column;
     vec16 sum = v_load_n(o, 8);
     for (; from < to; from++) {
         const uint8_t *values = b->pages[from / ATTENTION_KEYS] + b->work->values_offset;
         sum = v_fma(v_set(b->p[query * ATTENTION_BLOCK + from]),
-                    load_8(values, kind, from % ATTENTION_KEYS * head_dim + column), sum);
+                    load_8(values, kind, from % ATTENTION_KEYS * b->value_stride + column), sum);
     }
     v_store_n(o, sum, 8);
 }
@@ -333,14 +341,14 @@ INLINE void value_rows(const struct score_block *b, int query, const int n, int 
                        const enum kv_kind kind)
 {
     const int most = VEC_TOTALS / n < 8 ? VEC_TOTALS / n : 8;
-    int head_dim = b->work->head_dim, column = 0;
-    for (; column + 16 * most <= head_dim; column += 16 * most)
+    int value_dim = b->value_dim, column = 0;
+    for (; column + 16 * most <= value_dim; column += 16 * most)
         value_tile(b, query, n, from, to, column, most, kind);
-    for (; most > 2 && column + 32 <= head_dim; column += 32)
+    for (; most > 2 && column + 32 <= value_dim; column += 32)
         value_tile(b, query, n, from, to, column, 2, kind);
-    for (; column + 16 <= head_dim; column += 16)
+    for (; column + 16 <= value_dim; column += 16)
         value_tile(b, query, n, from, to, column, 1, kind);
-    for (int i = 0; i < n && column < head_dim; i++)
+    for (int i = 0; i < n && column < value_dim; i++)
         value_tail(b, query + i, from, to, kind);
 }
 
@@ -402,7 +410,7 @@ INLINE float quantize_weights(const struct score_block *b, int query)
     int16_t *p_int = b->p_int + query * ATTENTION_BLOCK;
     int begin = b->begin[query] / ATTENTION_KEYS;
     int end = (b->end[query] + ATTENTION_KEYS - 1) / ATTENTION_KEYS;
-    size_t scales = b->work->values_offset + (size_t)b->work->head_dim * ATTENTION_KEYS;
+    size_t scales = b->work->values_offset + (size_t)b->value_stride * ATTENTION_KEYS;
     vec16 top = v_set(0);
     for (int page = begin; page < end; page++) {
         vec16 w = v_mul(v_load(p + page * ATTENTION_KEYS), v_load((const float *)(b->pages[page] + scales)));
@@ -424,27 +432,30 @@ INLINE float quantize_weights(const struct score_block *b, int query)
 /* Adds the pages of a group to columns of n queries' sums: lanes of each of n_vecs vectors. The
  * integer sums are kept in o until the block is done. */
 INLINE void value_tile_int8(const struct score_block *b, int query, const int n, int page, int column,
-                            const int n_vecs, const int lanes)
+                            const int n_vecs, const int lanes, const bool is_latent)
 {
-    int head_dim = b->work->head_dim, end = page + PAGE_GROUP < b->end_page ? page + PAGE_GROUP : b->end_page;
+    int value_dim = b->value_dim, stride = is_latent ? b->value_stride : value_dim,
+        end = page + PAGE_GROUP < b->end_page ? page + PAGE_GROUP : b->end_page;
     const int16_t *p = b->p_int + query * ATTENTION_BLOCK;
-    float *o = b->o + query * head_dim + column;
+    float *o = b->o + query * value_dim + column;
     ivec16 sum[16];
     UNROLL
     for (int i = 0; i < n; i++)
         UNROLL
     for (int v = 0; v < n_vecs; v++)
-        sum[i * n_vecs + v] = iv_cast(load_lanes(o + i * head_dim + 16 * v, lanes));
+        sum[i * n_vecs + v] = iv_cast(load_lanes(o + i * value_dim + 16 * v, lanes));
     for (page = page < b->begin_page ? b->begin_page : page; page < end; page++) {
-        const int8_t *values = (const int8_t *)b->pages[page] + b->work->values_offset + 2 * column;
-        const uint8_t *next = b->next[page % PAGE_GROUP] + 2 * column;
-        for (int key = 0; key < ATTENTION_KEYS; key += 2, values += 2 * head_dim, next += 2 * head_dim) {
+        int first = is_latent ? column : 2 * column;
+        const int8_t *values = (const int8_t *)b->pages[page] + b->work->values_offset + first;
+        const uint8_t *next = b->next[page % PAGE_GROUP] + first;
+        for (int key = 0; key < ATTENTION_KEYS; key += 2, values += 2 * stride, next += 2 * stride) {
             ivec16 value[8];
             for (int line = 0; line < 32 * n_vecs && query == 0; line += 64)
                 prefetch(next + line);
             UNROLL
-            for (int v = 0; v < n_vecs; v++)
-                value[v] = iv_load_bytes(values + 32 * v); /* of 8 lanes, the rest may be scales */
+            for (int v = 0; v < n_vecs; v++) /* of 8 lanes, the rest may be scales */
+                value[v] = is_latent ? iv_load_two_rows(values + 16 * v, values + stride + 16 * v)
+                                     : iv_load_bytes(values + 32 * v);
             UNROLL
             for (int i = 0; i < n; i++) {
                 ivec16 x = iv_set_pair(p + i * ATTENTION_BLOCK + page * ATTENTION_KEYS + key);
@@ -458,26 +469,27 @@ INLINE void value_tile_int8(const struct score_block *b, int query, const int n,
     for (int i = 0; i < n; i++)
         UNROLL
     for (int v = 0; v < n_vecs; v++)
-        store_lanes(o + i * head_dim + 16 * v, v_cast(sum[i * n_vecs + v]), lanes);
+        store_lanes(o + i * value_dim + 16 * v, v_cast(sum[i * n_vecs + v]), lanes);
 }
 
-INLINE void value_rows_int8(const struct score_block *b, int query, const int n, int page)
+INLINE void value_rows_int8(const struct score_block *b, int query, const int n, int page,
+                            const bool is_latent)
 {
     const int most = VEC_TOTALS / n < 8 ? VEC_TOTALS / n : 8;
-    int head_dim = b->work->head_dim, column = 0;
-    for (; column + 16 * most <= head_dim; column += 16 * most)
-        value_tile_int8(b, query, n, page, column, most, 16);
-    for (; most > 2 && column + 32 <= head_dim; column += 32)
-        value_tile_int8(b, query, n, page, column, 2, 16);
-    for (; column + 16 <= head_dim; column += 16)
-        value_tile_int8(b, query, n, page, column, 1, 16);
-    if (column < head_dim)
-        value_tile_int8(b, query, n, page, column, 1, 8);
+    int value_dim = b->value_dim, column = 0;
+    for (; column + 16 * most <= value_dim; column += 16 * most)
+        value_tile_int8(b, query, n, page, column, most, 16, is_latent);
+    for (; most > 2 && column + 32 <= value_dim; column += 32)
+        value_tile_int8(b, query, n, page, column, 2, 16, is_latent);
+    for (; column + 16 <= value_dim; column += 16)
+        value_tile_int8(b, query, n, page, column, 1, 16, is_latent);
+    if (column < value_dim)
+        value_tile_int8(b, query, n, page, column, 1, 8, is_latent);
 }
 
-INLINE void value_block_int8(struct score_block *b)
+INLINE void value_block_int8(struct score_block *b, const bool is_latent)
 {
-    int n_queries = b->work->n_queries, head_dim = b->work->head_dim;
+    int n_queries = b->work->n_queries, value_dim = b->value_dim;
     float step[ATTENTION_QUERIES];
     for (int i = 0; i < n_queries; i++)
         step[i] = quantize_weights(b, i);
@@ -485,18 +497,18 @@ INLINE void value_block_int8(struct score_block *b)
         int i = 0;
         set_next_group(b, page, true);
         for (; VEC_TOTALS >= 16 && i + 8 <= n_queries; i += 8)
-            value_rows_int8(b, i, 8, page);
+            value_rows_int8(b, i, 8, page, is_latent);
         for (; VEC_TOTALS >= 16 && i + 4 <= n_queries; i += 4)
-            value_rows_int8(b, i, 4, page);
+            value_rows_int8(b, i, 4, page, is_latent);
         for (; i + 2 <= n_queries; i += 2)
-            value_rows_int8(b, i, 2, page);
+            value_rows_int8(b, i, 2, page, is_latent);
         for (; i < n_queries; i++)
-            value_rows_int8(b, i, 1, page);
+            value_rows_int8(b, i, 1, page, is_latent);
     }
     for (int i = 0; i < n_queries; i++)
-        for (int d = 0; d < head_dim; d += 16) {
-            float *o = b->o + i * head_dim + d;
-            const int lanes = head_dim - d < 16 ? 8 : 16;
+        for (int d = 0; d < value_dim; d += 16) {
+            float *o = b->o + i * value_dim + d;
+            const int lanes = value_dim - d < 16 ? 8 : 16;
             store_lanes(o, v_mul(v_from_int(iv_cast(load_lanes(o, lanes))), v_set(step[i])), lanes);
         }
 }
@@ -527,6 +539,8 @@ INLINE bool find_views(struct score_block *b, const struct attention_work *work,
 {
     int begin = ATTENTION_BLOCK, end = 0;
     b->work = work;
+    b->value_dim = attention_value_dim(work);
+    b->value_stride = work->head_dim;
     b->first = block * ATTENTION_BLOCK;
     b->common_begin = 0;
     b->common_end = ATTENTION_BLOCK;
@@ -557,6 +571,18 @@ INLINE bool find_views(struct score_block *b, const struct attention_work *work,
     return begin < end;
 }
 
+/* Quantizes a query of latent pages: its latent and its rotary part, each followed by zeros. */
+INLINE void quantize_latent_query(struct score_block *b, int query)
+{
+    const struct attention_work *work = b->work;
+    const float *q = work->q + query * work->head_dim;
+    int16_t *to = b->q_int + query * Q_STRIDE;
+    memset(to, 0, Q_STRIDE * sizeof *to);
+    b->q_scale[query] = quantize_query(to, q, work->n_latent);
+    b->q_rotary_scale[query] = quantize_query(to + rotary_at(work), q + work->n_latent,
+                                              work->head_dim - work->n_latent);
+}
+
 INLINE void attention(const struct attention_sums *sums, const struct attention_work *work, int block,
                       const enum kv_kind kind)
 {
@@ -572,7 +598,9 @@ INLINE void attention(const struct attention_sums *sums, const struct attention_
     for (int i = 0; i < work->n_queries; i++) {
         sums->max[i] = -__builtin_inff();
         sums->total[i] = 0;
-        if (kind == KV_INT8 && sees_some)
+        if (kind == KV_INT8 && sees_some && work->n_latent > 0)
+            quantize_latent_query(&b, i);
+        else if (kind == KV_INT8 && sees_some)
             b.q_scale[i] = quantize_query(q_int + i * Q_STRIDE, work->q + i * work->head_dim, work->head_dim);
     }
     if (!sees_some)
@@ -583,9 +611,11 @@ INLINE void attention(const struct attention_sums *sums, const struct attention_
         if (b.begin[i] < b.end[i])
             softmax_scores(&b, i, &sums->max[i], &sums->total[i]);
     }
-    memset(sums->o, 0, sizeof(float) * (size_t)(work->n_queries * work->head_dim));
-    if (kind == KV_INT8)
-        value_block_int8(&b);
+    memset(sums->o, 0, sizeof(float) * (size_t)(work->n_queries * b.value_dim));
+    if (kind == KV_INT8 && work->n_latent > 0)
+        value_block_int8(&b, true);
+    else if (kind == KV_INT8)
+        value_block_int8(&b, false);
     else
         value_block(&b, kind);
 }
@@ -608,17 +638,17 @@ void VARIANT(attention_int8)(const struct attention_sums *sums, const struct att
 /* ---- merging and storing ---- */
 
 void VARIANT(attention_merge)(const struct attention_sums *into, const struct attention_sums *from,
-                              int n_queries, int head_dim)
+                              int n_queries, int value_dim)
 {
     for (int i = 0; i < n_queries; i++) {
-        float *o = into->o + i * head_dim;
-        const float *more = from->o + i * head_dim;
+        float *o = into->o + i * value_dim;
+        const float *more = from->o + i * value_dim;
         if (from->total[i] == 0)
             continue;
         if (into->total[i] == 0) {
             into->max[i] = from->max[i];
             into->total[i] = from->total[i];
-            memcpy(o, more, (size_t)head_dim * sizeof *o);
+            memcpy(o, more, (size_t)value_dim * sizeof *o);
             continue;
         }
         float top = into->max[i] > from->max[i] ? into->max[i] : from->max[i];
@@ -626,9 +656,9 @@ void VARIANT(attention_merge)(const struct attention_sums *into, const struct at
         into->max[i] = top;
         into->total[i] = fmaf(from->total[i], b, into->total[i] * a);
         int d = 0;
-        for (; d + 16 <= head_dim; d += 16)
+        for (; d + 16 <= value_dim; d += 16)
             v_store(o + d, v_fma(v_load(more + d), v_set(b), v_mul(v_load(o + d), v_set(a))));
-        if (d < head_dim)
+        if (d < value_dim)
             v_store_n(o + d, v_fma(v_load_n(more + d, 8), v_set(b), v_mul(v_load_n(o + d, 8), v_set(a))), 8);
     }
 }

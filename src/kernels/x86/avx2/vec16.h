@@ -214,6 +214,20 @@ INLINE ivec16 iv_load_bytes(const int8_t *p)
                      _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(p + 16))) };
 }
 
+/* Sixteen int8 of each of two rows, as pairs of int16. */
+INLINE ivec16 iv_load_two_rows(const int8_t *p, const int8_t *q)
+{
+    __m128i x = _mm_loadu_si128((const __m128i *)p), y = _mm_loadu_si128((const __m128i *)q);
+    return (ivec16){ _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(x, y)),
+                     _mm256_cvtepi8_epi16(_mm_unpackhi_epi8(x, y)) };
+}
+
+/* Thirty-two int16. */
+INLINE ivec16 iv_load_words(const int16_t *p)
+{
+    return (ivec16){ _mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)(p + 16)) };
+}
+
 /* p[0] and p[1] in each lane. */
 INLINE ivec16 iv_set_pair(const int16_t *p)
 {
@@ -227,6 +241,15 @@ INLINE ivec16 iv_dot(ivec16 a, ivec16 b, ivec16 sum)
 {
     return (ivec16){ _mm256_add_epi32(sum.a, _mm256_madd_epi16(a.a, b.a)),
                      _mm256_add_epi32(sum.b, _mm256_madd_epi16(a.b, b.b)) };
+}
+
+/* The sum of the lanes. */
+INLINE int iv_fold(ivec16 x)
+{
+    __m256i a = _mm256_add_epi32(x.a, x.b);
+    __m128i b = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    b = _mm_add_epi32(b, _mm_shuffle_epi32(b, 0x4E));
+    return _mm_cvtsi128_si32(_mm_add_epi32(b, _mm_shuffle_epi32(b, 0xB1)));
 }
 
 INLINE vec16 v_from_int(ivec16 x)
@@ -323,6 +346,21 @@ INLINE float v_fold(vec16 x)
     __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     b = _mm_add_ps(b, _mm_movehl_ps(b, b));
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+
+INLINE __m128 fold_to_four(vec16 x)
+{
+    __m256 a = _mm256_add_ps(x.a, x.b);
+    return _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+}
+
+/* Stores v_fold() of each of four vectors. */
+INLINE void v_fold_four(float *p, vec16 w, vec16 x, vec16 y, vec16 z)
+{
+    __m128 a = fold_to_four(w), b = fold_to_four(x), c = fold_to_four(y), d = fold_to_four(z);
+    __m128 ab = _mm_add_ps(_mm_movelh_ps(a, b), _mm_movehl_ps(b, a)); /* a0 + a2, a1 + a3, b0 + b2, ... */
+    __m128 cd = _mm_add_ps(_mm_movelh_ps(c, d), _mm_movehl_ps(d, c));
+    _mm_storeu_ps(p, _mm_add_ps(_mm_shuffle_ps(ab, cd, 0x88), _mm_shuffle_ps(ab, cd, 0xDD)));
 }
 
 INLINE float v_fold_max(vec16 x)

@@ -177,6 +177,19 @@ INLINE ivec16 iv_load_bytes(const int8_t *p)
     return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)p));
 }
 
+/* Sixteen int8 of each of two rows, as pairs of int16. */
+INLINE ivec16 iv_load_two_rows(const int8_t *p, const int8_t *q)
+{
+    __m128i x = _mm_loadu_si128((const __m128i *)p), y = _mm_loadu_si128((const __m128i *)q);
+    return _mm512_cvtepi8_epi16(_mm256_set_m128i(_mm_unpackhi_epi8(x, y), _mm_unpacklo_epi8(x, y)));
+}
+
+/* Thirty-two int16. */
+INLINE ivec16 iv_load_words(const int16_t *p)
+{
+    return _mm512_loadu_si512(p);
+}
+
 /* p[0] and p[1] in each lane. */
 INLINE ivec16 iv_set_pair(const int16_t *p)
 {
@@ -191,6 +204,12 @@ INLINE ivec16 iv_dot(ivec16 a, ivec16 b, ivec16 sum)
     /* In assembly, because gcc copies the sums of a loop between registers around the intrinsic. */
     __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
     return sum;
+}
+
+/* The sum of the lanes. */
+INLINE int iv_fold(ivec16 x)
+{
+    return _mm512_reduce_add_epi32(x);
 }
 
 INLINE vec16 v_from_int(ivec16 x)
@@ -270,6 +289,19 @@ INLINE float v_fold(vec16 x)
     __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     b = _mm_add_ps(b, _mm_movehl_ps(b, b));
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+
+/* Stores v_fold() of each of four vectors. */
+INLINE void v_fold_four(float *p, vec16 w, vec16 x, vec16 y, vec16 z)
+{
+    __m512 wx = _mm512_add_ps(_mm512_shuffle_f32x4(w, x, 0x44), _mm512_shuffle_f32x4(w, x, 0xEE));
+    __m512 yz = _mm512_add_ps(_mm512_shuffle_f32x4(y, z, 0x44), _mm512_shuffle_f32x4(y, z, 0xEE));
+    /* One vector in each 128 bits. */
+    __m512 all = _mm512_add_ps(_mm512_shuffle_f32x4(wx, yz, 0x88), _mm512_shuffle_f32x4(wx, yz, 0xDD));
+    all = _mm512_add_ps(all, _mm512_permute_ps(all, 0x4E));
+    all = _mm512_add_ps(all, _mm512_permute_ps(all, 0xB1));
+    __m512i first = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    _mm_storeu_ps(p, _mm512_castps512_ps128(_mm512_permutexvar_ps(first, all)));
 }
 
 INLINE float v_fold_max(vec16 x)
