@@ -24,7 +24,7 @@ struct convert_values {
 
 #define VALUES struct convert_values
 static const struct option OPTIONS[] = {
-    CHOICE_OPTION(VALUES, type, "type", "TYPE", WEIGHT_TYPE_NAMES, "of the matrices",
+    CHOICE_OPTION(VALUES, type, "type", "TYPE", WEIGHT_TYPE_NAMES, "type of the matrices",
                   .aliases = WEIGHT_TYPE_ALIASES, .initial = "f16"),
     FLAG_OPTION(
         VALUES, pure, "pure",
@@ -197,8 +197,7 @@ static enum tutti_status run_convert(const void *v, const char *const *operands,
         free(paths[i]);
     progress_end(&report.progress);
     if (st == TUTTI_OK && !report.ok)
-        st = error_set(err, TUTTI_E_MEMORY, "%s is written, but there was no memory for the report",
-                       operands[1]);
+        st = error_set(err, TUTTI_E_MEMORY, "%s is written; out of memory for the report", operands[1]);
     if (st == TUTTI_OK && values->report)
         print_report(&report);
     if (st == TUTTI_OK && values->report_file)

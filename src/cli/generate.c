@@ -654,8 +654,9 @@ static enum tutti_status answer_requests(const struct generate_values *values, c
     if (write_error.status != TUTTI_OK)
         *err = write_error;
     if (st == TUTTI_OK && batch.n_failed > 0)
-        st = error_set(err, TUTTI_E_INTERNAL, "%zu of %zu requests failed; their answers say why",
-                       batch.n_failed, batch.n_failed + batch.n_ok);
+        st = error_set(err, TUTTI_E_INTERNAL,
+                       "%zu of %zu requests failed; their response lines have the errors", batch.n_failed,
+                       batch.n_failed + batch.n_ok);
     tutti_engine_close(engine);
     tutti_model_close(engine_flags.draft);
     tutti_model_close(model);

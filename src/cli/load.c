@@ -164,7 +164,7 @@ static enum tutti_status read_keys(struct key_list *list, const char *path, stru
         list->keys[list->n++] = key;
     }
     if (st == TUTTI_OK && list->n == 0)
-        st = error_set(err, TUTTI_E_FORMAT, "%s: holds no key, expected one a line", input_name(path));
+        st = error_set(err, TUTTI_E_FORMAT, "%s: no key found, expected one per line", input_name(path));
     return st;
 }
 

@@ -51,7 +51,7 @@ static int unknown_command(const char *name)
     const char *meant = options_nearest(name, words);
     char text[200];
     snprintf(text, sizeof text, "unknown %s '%.64s'%s%s%s", name[0] == '-' ? "option" : "command", name,
-             meant ? "; did you mean '" : "; 'tutti help' lists what there is", meant ? meant : "",
+             meant ? "; did you mean '" : "; 'tutti help' lists the commands", meant ? meant : "",
              meant ? "'?" : "");
     return usage_error(text);
 }

@@ -116,7 +116,7 @@ static enum tutti_status check_call(const struct perplexity_job *job, bool base_
         return error_set(err, TUTTI_E_ARGUMENT,
                          "--kl: with --tp expected a file of --save-logits, found the model %s", v->base);
     if (v->base && !base_is_model && (v->context > 0 || v->stride > 0 || v->text_prefix))
-        return error_set(err, TUTTI_E_ARGUMENT, "--kl: the base says which windows are read; expected no %s",
+        return error_set(err, TUTTI_E_ARGUMENT, "--kl: the windows are those of the base; remove %s",
                          v->context > 0  ? "--context"
                          : v->stride > 0 ? "--stride"
                                          : "--text-prefix");
@@ -260,9 +260,10 @@ static enum tutti_status reserve_base_model(struct perplexity_job *job, struct t
     b->rows = calloc(b->capacity, sizeof *b->rows);
     if (!__builtin_mul_overflow(b->capacity, n_vocab, &n_codes))
         b->codes = calloc(n_codes, sizeof *b->codes);
-    return b->rows && b->codes ? TUTTI_OK
-                               : error_set(err, TUTTI_E_MEMORY,
-                                           "out of memory for the base's opinion of %zu ids", b->capacity);
+    return b->rows && b->codes
+               ? TUTTI_OK
+               : error_set(err, TUTTI_E_MEMORY, "out of memory for the base's log-probabilities of %zu ids",
+                           b->capacity);
 }
 
 static enum tutti_status keep_rows(void *user, int window, int row, int n_rows, const float *logits,

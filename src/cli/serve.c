@@ -49,13 +49,14 @@ static const struct option OPTIONS[] = {
                  "additional APIs besides OpenAI's: llm-serving, step or tgi, separated by commas"),
     TEXT_OPTION(
         VALUES, config, "config", "FILE",
-        "read settings from the YAML file of an llm-serving, and enable its API; flags take precedence"),
+        "read the settings of MindSpore's llm-serving from its YAML file, and enable its API; flags take "
+        "precedence"),
     CHOICE_OPTION(
         VALUES, embedding_pooling, "embedding-pooling", "KIND", POOLINGS,
         "default pooling of embeddings: the mean of all tokens' hidden states, or that of the last token",
         .initial = "mean"),
     INT_OPTION(VALUES, step_timeout, "step-timeout", "SECONDS",
-               "a chat of the API step is cancelled if its client does not poll it for so long", .min = 1,
+               "with --api step: cancel a chat if its client does not poll it for this long", .min = 1,
                .max = 86400, .initial = "60"),
     TEXT_OPTION(VALUES, api_key_file, "api-key-file", "FILE",
                 "require an API key: FILE has one key per line, optionally followed by a name for the log "
@@ -82,17 +83,20 @@ static const struct option OPTIONS[] = {
                 "other origins are refused"),
     TEXTS_OPTION(
         VALUES, allow_hosts, "allow-host", "NAME",
-        "additional name that the Host header of requests may contain: NAME, *.NAME or * for any; may be "
-        "repeated. Without keys, only localhost, addresses, --host and, if other machines can connect, this "
-        "machine's name are allowed: this keeps web pages out (docs/threat-model.md)"),
+        "additional name that the Host header of requests may contain: NAME, *.NAME or * for any. Without "
+        "keys, only localhost, addresses, --host and, if other machines can connect, this machine's name "
+        "are allowed: this keeps web pages out (docs/threat-model.md)"),
     SIZE_OPTION(VALUES, max_body, "max-body", "SIZE",
                 "maximum size of a request (default: 4M, and 32 bytes for each token of the context)",
                 .min = 1024, .max = 1 << 30),
     SIZE_OPTION(VALUES, max_output, "max-output", "SIZE",
                 "text buffered for a client that does not read; beyond that its connection is closed",
                 .min = 4096, .max = INFINITY, .initial = "1M"),
-    INT_OPTION(VALUES, header_timeout, "header-timeout", "SECONDS", "time for a whole request to arrive",
-               .min = 1, .max = MAX_SECONDS, .initial = "30"),
+    INT_OPTION(
+        VALUES, header_timeout, "header-timeout", "SECONDS",
+        "time for a TLS handshake and for the head of a request to arrive; a body must bring 16 KiB per "
+        "second in each period of this length",
+        .min = 1, .max = MAX_SECONDS, .initial = "30"),
     INT_OPTION(VALUES, idle_timeout, "idle-timeout", "SECONDS", "time that a connection may be idle",
                .min = 1, .max = MAX_SECONDS, .initial = "120"),
     INT_OPTION(VALUES, drain_delay, "drain-delay", "SECONDS",
@@ -136,7 +140,8 @@ static const struct option LIMIT_OPTIONS[] = {
         "goodput in the metrics: count answers with a time to first token of at most MS milliseconds",
         .max = 86400000, .above_min = true),
     FLOAT_OPTION(VALUES, itl_target, "itl-target", "MS",
-                 "goodput in the metrics: and with a mean time per output token of at most MS milliseconds",
+                 "goodput in the metrics: count answers with a mean time per output token of at most MS "
+                 "milliseconds",
                  .max = 86400000, .above_min = true),
     { .name = NULL },
 };

@@ -25,7 +25,7 @@ static bool add_head(struct buf *out, const struct load_report *report)
                          o->style.model ? ", model " : "", o->style.model ? o->style.model : "", o->seed);
     if (o->rate > 0)
         return ok && buf_printf(out, "open loop: %g requests/s, %s\n", o->rate,
-                                o->process == ARRIVALS_POISSON ? "Poisson arrivals" : "at equal distances");
+                                o->process == ARRIVALS_POISSON ? "Poisson arrivals" : "equal intervals");
     return ok &&
            buf_printf(out, "closed loop: %d %s\n", o->concurrency, o->concurrency == 1 ? "user" : "users");
 }
@@ -68,14 +68,13 @@ static bool add_tokens(struct buf *out, const struct load_result *r)
     else
         ok = buf_printf(out, "prompt tokens          %10s   not reported by the server\n", "-");
     if (ok && r->cached_tokens > 0)
-        ok = buf_printf(out, "  of these not read    %10" PRIu64 "   %.1f %%\n", r->cached_tokens,
+        ok = buf_printf(out, "  of these cached      %10" PRIu64 "   %.1f %%\n", r->cached_tokens,
                         100 * (double)r->cached_tokens / (double)r->prompt_tokens);
-    const char *how =
-        r->counted == LOAD_COUNTED_SERVER   ? "as reported by the server"
-        : r->counted == LOAD_COUNTED_DELTAS ? "counted by the pieces of the streams"
-        : r->counted == LOAD_COUNTED_BOTH
-            ? "as reported by the server in some answers, in others counted by the pieces of the streams"
-            : "";
+    const char *how = r->counted == LOAD_COUNTED_SERVER   ? "as reported by the server"
+                      : r->counted == LOAD_COUNTED_DELTAS ? "counted as streamed pieces"
+                      : r->counted == LOAD_COUNTED_BOTH
+                          ? "reported by the server in some answers, counted as streamed pieces in others"
+                          : "";
     return ok && buf_printf(out, "output tokens          %10" PRIu64 "   %.1f/s%s%s\n", r->output_tokens,
                             per_second(r, (double)r->output_tokens), *how ? ", " : "", how);
 }
@@ -107,12 +106,14 @@ static bool add_tool(struct buf *out, const struct load_report *report)
     const struct load_result *r = report->result;
     bool ok = buf_printf(out, "\nthis tool: %.0f %% of a core", 100 * report->run->busy);
     if (report->options->rate > 0 && r->late_ms.n > 0)
-        ok = ok && buf_printf(out, "; requests left late by %.2f ms (p50), %.2f ms (p99), %.2f ms (max)",
+        ok = ok && buf_printf(out, "; requests were sent late by %.2f ms (p50), %.2f ms (p99), %.2f ms (max)",
                               r->late_ms.p50, r->late_ms.p99, r->late_ms.max);
     ok = ok && buf_add_string(out, "\n");
     if (report->run->n_resent > 0)
-        ok = ok && buf_printf(out, "sent again, as the server had closed a kept connection: %" PRIu64 "\n",
-                              report->run->n_resent);
+        ok = ok &&
+             buf_printf(out,
+                        "sent again, because the server had closed a kept-alive connection: %" PRIu64 "\n",
+                        report->run->n_resent);
     if (report->run->busy > 0.8)
         ok = ok && buf_add_string(out, "This tool was near the limit of its one thread: the server may be "
                                        "faster than these figures.\n");

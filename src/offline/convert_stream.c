@@ -144,7 +144,7 @@ static enum tutti_status add_errors(const struct chunk *k, struct convert_result
                 (long long)source_row(k, k->first_row + i),
                 e->state == ROW_TOO_LARGE
                     ? "weights beyond the range of f16, which ends at 65504; bf16 and f32 hold them"
-                    : "infinities or what is no number, expected finite weights");
+                    : "infinite or NaN weights, expected finite ones");
         result->squares += e->squares;
         result->squared_error += e->squared_error;
         result->max_error = e->max_error > result->max_error ? e->max_error : result->max_error;

@@ -44,12 +44,14 @@ struct server_options {
      * below 0: the default of server_options_init(), and no limit for loopback addresses. */
     int max_connections, max_connections_per_address;
     size_t max_output_bytes; /* unsent reply bytes; a client that reads too slowly is dropped above */
-    int header_timeout_s;    /* from the first byte of a request to its last */
-    int idle_timeout_s;      /* of a connection between requests, and of a client that reads nothing */
-    int drain_delay_s;       /* after SIGTERM /health says 503 for this long before requests are refused */
-    int drain_timeout_s;     /* then running requests have this long to end */
-    bool access_log;         /* one line for each request */
-    unsigned apis;           /* enum server_api, combined with | */
+    /* Of a TLS handshake, and from the first byte of a request to the end of its head. A body must
+     * bring 16 KiB per second in each period of this length. */
+    int header_timeout_s;
+    int idle_timeout_s;  /* of a connection between requests, and of a client that reads nothing */
+    int drain_delay_s;   /* after SIGTERM /health says 503 for this long before requests are refused */
+    int drain_timeout_s; /* then running requests have this long to end */
+    bool access_log;     /* one line for each request */
+    unsigned apis;       /* enum server_api, combined with | */
     enum tutti_embedding embedding; /* pooling of embeddings, if the request does not say */
     int step_timeout_s; /* SERVER_API_STEP: a chat that is not polled for this long is cancelled */
     /* Limits of a client: a key without limits of its own or, without keys, an address. */

@@ -99,7 +99,7 @@ def test_the_reference_page_is_what_help_prints():
 
 @pytest.mark.parametrize("args, said", [
     (["sevre"], "unknown command 'sevre'; did you mean 'serve'?"),
-    (["xyzzy"], "unknown command 'xyzzy'; 'tutti help' lists what there is"),
+    (["xyzzy"], "unknown command 'xyzzy'; 'tutti help' lists the commands"),
     (["--serve"], "unknown option '--serve'; did you mean 'serve'?"),
     (["help", "genrate"], "unknown command 'genrate'; did you mean 'generate'?"),
     (["generate", "m", "-p", "x", "--temprature", "1"], "unknown option --temprature; did you mean --temperature?"),

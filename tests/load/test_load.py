@@ -133,7 +133,7 @@ def test_tokens_are_counted_where_the_server_does_not_report_them(mock):
     d = figures(server.url, "-N", 4, "-n", 7)
     assert d["tokens"]["output"] == 28 and d["tokens"]["counted_by"] == "deltas" and d["tokens"]["prompt"] is None
     text = load(server.url, "-N", 4, "-n", 7).stdout
-    assert "counted by the pieces of the streams" in text and "not reported by the server" in text
+    assert "counted as streamed pieces" in text and "not reported by the server" in text
 
 
 # ---- interfaces -------------------------------------------------------------------------------------------------
@@ -418,7 +418,7 @@ def test_files_that_cannot_be_used_end_it_before_it_begins(mock, tmp_path):
     empty.write_text("# none\n")
     for args, said in ((["--json", tmp_path / "no" / "such"], "No such file"),
                        (["-f", tmp_path / "none"], "No such file"),
-                       (["--api-key-file", empty], "holds no key"),
+                       (["--api-key-file", empty], "no key found"),
                        (["-f", lines(tmp_path, {"prompt": "x", "max_tokens": -1})], "max_tokens: -1")):
         done = load(server.url, *args, check=1)
         assert done.stdout == "" and said in done.stderr

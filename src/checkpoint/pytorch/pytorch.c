@@ -587,8 +587,9 @@ static enum tutti_status place_storages(struct pytorch *file, const struct pickl
                                 : bsearch(&want, file->storages, file->n_storages, sizeof want, by_key);
         size_t left = file->set.map.n_bytes - at;
         if (!s || s->data)
-            return error_set(err, TUTTI_E_FORMAT, "%s: storage %zu: no tensor names it, or it comes twice",
-                             file->set.name, i);
+            return error_set(err, TUTTI_E_FORMAT,
+                             "%s: storage %zu: no tensor refers to it, or it is a duplicate", file->set.name,
+                             i);
         if (left < 8 || s->n_bytes > left - 8)
             return error_set(err, TUTTI_E_FORMAT,
                              "%s: storage %.*s: %" PRIu64 " bytes at byte %zu of a file of %zu",

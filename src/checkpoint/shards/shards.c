@@ -141,7 +141,8 @@ static enum tutti_status open_rank(struct shards *s, int index, struct tutti_err
                          "%s: there is no %s, so it is no rank of a sharded checkpoint", folder,
                          SHARD_MANIFEST_FILE);
     if (st == TUTTI_OK && r->manifest->rank != rank)
-        return error_set(err, TUTTI_E_FORMAT, "%s: it holds rank %d of %d; is it in the place of another?",
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: it holds rank %d of %d: the folders of two ranks may have been swapped",
                          folder, r->manifest->rank, r->manifest->n_ranks);
     if (st == TUTTI_OK)
         st = open_file(r, folder, err);

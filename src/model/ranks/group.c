@@ -351,7 +351,7 @@ enum tutti_status model_reserve_tables(struct model *model, int max_rows, int ma
     if (send_room(g, n) && send_table_room(g, 2 * max_seqs, max_pages))
         return TUTTI_OK;
     enum tutti_status st = cluster_check(g->cluster, err);
-    return st != TUTTI_OK ? st : error_set(err, TUTTI_E_MEMORY, "no memory for the plan of a step");
+    return st != TUTTI_OK ? st : error_set(err, TUTTI_E_MEMORY, "out of memory for the plan of a step");
 }
 
 /* Ranks on one machine divide its free memory. */
@@ -504,11 +504,11 @@ static enum tutti_status follow_one(struct model *model, struct kv_memory **kv, 
     case MSG_TABLES:
         return page_tables_reserve(&g->page_tables, g->plan[1], g->plan[2])
                    ? TUTTI_OK
-                   : error_set(err, TUTTI_E_MEMORY, "no memory for the page tables of a step");
+                   : error_set(err, TUTTI_E_MEMORY, "out of memory for the page tables of a step");
     case MSG_ROOM:
         return make_room(g, (size_t)g->plan[1])
                    ? TUTTI_OK
-                   : error_set(err, TUTTI_E_MEMORY, "no memory for the plan of a step");
+                   : error_set(err, TUTTI_E_MEMORY, "out of memory for the plan of a step");
     default:
         return error_set(err, TUTTI_E_INTERNAL, "rank 0 said %d, which has no meaning", g->plan[0]);
     }
