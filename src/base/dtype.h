@@ -43,6 +43,8 @@ enum dtype {
     DTYPE_U32,
     DTYPE_U64,
     DTYPE_BOOL,
+    DTYPE_F8_E4M3, /* checkpoint/quantized/fp8.h */
+    DTYPE_F8_E8M0, /* a power of two: 2^(u8 - 127) */
     DTYPE_COUNT
 };
 

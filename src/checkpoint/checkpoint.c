@@ -8,7 +8,7 @@
 #include "checkpoint/gguf/row_ints.h"
 #include "checkpoint/json_file.h"
 #include "checkpoint/mindspore/mindformers.h"
-#include "checkpoint/quantized.h"
+#include "checkpoint/quantized/quantized.h"
 #include "checkpoint/shards/shards.h"
 #include "checkpoint/tensor_set.h"
 
@@ -38,6 +38,7 @@ struct checkpoint {
     size_t n_slots;
     struct row_ints *row_ints; /* matrices that replace their integers in tensors */
     size_t n_row_ints;
+    struct quantized *quantized; /* the same for other methods; NULL: none */
 };
 
 static char *join(const char *folder, const char *file)
@@ -153,6 +154,18 @@ static enum tutti_status index_tensor(struct checkpoint *ck, const struct tensor
     return TUTTI_OK;
 }
 
+/* Makes an empty index for n tensors. */
+static enum tutti_status index_begin(struct checkpoint *ck, size_t n, struct tutti_error *err)
+{
+    ck->n_slots = 16;
+    while (ck->n_slots < 2 * n + 2)
+        ck->n_slots *= 2;
+    ck->slots = calloc(ck->n_slots, sizeof *ck->slots);
+    ck->tensors = calloc(n + 1, sizeof *ck->tensors);
+    ck->taken = calloc(n + 1, sizeof *ck->taken);
+    return ck->slots && ck->tensors && ck->taken ? TUTTI_OK : error_out_of_memory(ck->path, err);
+}
+
 static enum tutti_status index_tensors(struct checkpoint *ck, struct tutti_error *err)
 {
     size_t n = 0;
@@ -161,16 +174,8 @@ static enum tutti_status index_tensors(struct checkpoint *ck, struct tutti_error
     if (n > LIMIT_TENSORS)
         return error_set(err, TUTTI_E_FORMAT, "%s: %zu tensors, expected at most %d", ck->path, n,
                          LIMIT_TENSORS);
-    ck->n_slots = 16;
-    while (ck->n_slots < 2 * n + 2)
-        ck->n_slots *= 2;
-    ck->slots = calloc(ck->n_slots, sizeof *ck->slots);
-    ck->tensors = calloc(n + 1, sizeof *ck->tensors);
-    ck->taken = calloc(n + 1, sizeof *ck->taken);
-    if (!ck->slots || !ck->tensors || !ck->taken)
-        return error_out_of_memory(ck->path, err);
-    enum tutti_status st = TUTTI_OK;
-    for (int k = 0; k < ck->n_sets; k++) {
+    enum tutti_status st = index_begin(ck, n, err);
+    for (int k = 0; k < ck->n_sets && st == TUTTI_OK; k++) {
         for (size_t i = 0; i < ck->sets[k]->n && st == TUTTI_OK; i++)
             st = index_tensor(ck, &ck->sets[k]->tensors[i], err);
     }
@@ -209,6 +214,43 @@ static enum tutti_status wrap_row_ints(struct checkpoint *ck, struct tutti_error
         if (st == TUTTI_OK)
             ck->tensors[i] = &r->tensor; /* same name, so the index stays valid */
     }
+    return st;
+}
+
+/* Indexes again: each replaced tensor in its place, without the tensors that it is made of, which
+ * are marked as used. replaced: [n_tensors], NULL for a tensor that stays. */
+static enum tutti_status index_replaced(struct checkpoint *ck, const struct tensor *const *replaced,
+                                        struct tutti_error *err)
+{
+    const struct tensor **before = ck->tensors;
+    uint8_t *is_used = ck->taken;
+    size_t n = ck->n_tensors;
+    free(ck->slots);
+    ck->n_tensors = 0;
+    enum tutti_status st = index_begin(ck, n, err);
+    for (size_t i = 0; i < n && st == TUTTI_OK; i++) {
+        const struct tensor *t = replaced[i] ? replaced[i] : is_used[i] ? NULL : before[i];
+        if (t)
+            st = index_tensor(ck, t, err);
+    }
+    free((void *)before);
+    free(is_used);
+    return st;
+}
+
+static enum tutti_status wrap_quantized(struct checkpoint *ck, struct tutti_error *err)
+{
+    enum tutti_status st = TUTTI_OK;
+    if (!ck->quantized)
+        return st;
+    const struct tensor **replaced = calloc(ck->n_tensors + 1, sizeof *replaced);
+    if (!replaced)
+        return error_out_of_memory(ck->path, err);
+    for (size_t i = 0; i < ck->n_tensors && st == TUTTI_OK; i++)
+        st = quantized_wrap(ck->quantized, ck, ck->tensors[i], &replaced[i], err);
+    if (st == TUTTI_OK)
+        st = index_replaced(ck, replaced, err);
+    free((void *)replaced);
     return st;
 }
 
@@ -278,7 +320,7 @@ static enum tutti_status read_config(struct checkpoint *ck, struct tutti_error *
     enum tutti_status st = path ? json_file_load(path, &ck->config, err) : error_out_of_memory(ck->path, err);
     if (st == TUTTI_OK && ck->config) {
         ck->config_path = path;
-        st = quantized_check_config(ck->config, path, err);
+        st = quantized_open(&ck->quantized, ck->config, path, err);
         return st == TUTTI_OK ? mindformers_translate(ck->config, path, err) : st;
     }
     free(path);
@@ -486,6 +528,8 @@ static enum tutti_status open_path(struct checkpoint **out, const char *path, in
         st = index_tensors(ck, err);
     if (st == TUTTI_OK)
         st = wrap_row_ints(ck, err);
+    if (st == TUTTI_OK)
+        st = wrap_quantized(ck, err);
     if (st != TUTTI_OK)
         goto done;
     *out = ck;
@@ -528,6 +572,7 @@ void checkpoint_close(struct checkpoint *ck)
     free((void *)ck->tensors);
     free(ck->taken);
     free(ck->row_ints);
+    quantized_close(ck->quantized);
     json_decref(ck->config);
     for (int i = 0; i < ck->n_sets; i++)
         tensor_set_close(ck->sets[i]);

@@ -14,8 +14,7 @@ struct safetensors {
     json_t *header; /* holds the tensors' names */
 };
 
-static const char *const KNOWN_BUT_NOT_RUN[] = { "F8_E4M3", "F8_E5M2", "F8_E8M0", "F4",
-                                                 "F6_E2M3", "F6_E3M2", "C64" };
+static const char *const KNOWN_BUT_NOT_RUN[] = { "F8_E5M2", "F4", "F6_E2M3", "F6_E3M2", "C64" };
 
 static enum tutti_status read_dtype(const struct safetensors *file, const char *tensor, const json_t *value,
                                     enum dtype *out, struct tutti_error *err)

@@ -145,7 +145,8 @@ static const char *const TYPE_NAMES[DTYPE_COUNT][N_TENSOR_FORMATS] = {
     [DTYPE_I32] = { "I32", "Int32" },      [DTYPE_I64] = { "I64", "Int64" },
     [DTYPE_U8] = { "U8", "UInt8" },        [DTYPE_U16] = { "U16", "UInt16" },
     [DTYPE_U32] = { "U32", "UInt32" },     [DTYPE_U64] = { "U64", "UInt64" },
-    [DTYPE_BOOL] = { "BOOL", "Bool" },
+    [DTYPE_BOOL] = { "BOOL", "Bool" },     [DTYPE_F8_E4M3] = { "F8_E4M3" },
+    [DTYPE_F8_E8M0] = { "F8_E8M0" },
 };
 
 const char *tensor_type_name(enum tensor_format format, enum dtype dtype)

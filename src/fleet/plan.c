@@ -16,6 +16,8 @@ static double weight_bytes(const struct plan_model *m, const struct split *s)
             continue;
         n_seen++;
         for (enum weight_slot slot = 0; slot < SLOT_COUNT; slot++) {
+            if (m->bytes[kind][slot] == 0) /* the layer has no such weight */
+                continue;
             const struct split_target all = { .slot = slot, .layer = layer, .part = SPLIT_ALL_PARTS };
             struct split_part part = split_part(s, &m->desc, &all);
             double share = part.kind == SPLIT_WHOLE ? 1 : (double)part.n / split_n_whole(&m->desc, &all);

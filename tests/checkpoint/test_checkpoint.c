@@ -202,8 +202,8 @@ static void a_broken_safetensors_file_is_told_what_is_wrong(void **state)
         { "{\"a\":{}}", 0, "dtype is missing", TUTTI_E_FORMAT },
         { "{\"a\":{\"dtype\":\"F99\",\"shape\":[],\"data_offsets\":[0,4]}}", 4, "unknown dtype \"F99\"",
           TUTTI_E_FORMAT },
-        { "{\"a\":{\"dtype\":\"F8_E4M3\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4,
-          "F8_E4M3 is not supported", TUTTI_E_UNSUPPORTED },
+        { "{\"a\":{\"dtype\":\"F8_E5M2\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4,
+          "F8_E5M2 is not supported", TUTTI_E_UNSUPPORTED },
         { "{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 4, "shape is missing", TUTTI_E_FORMAT },
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", 4, "shape[0]",
           TUTTI_E_FORMAT },
@@ -594,12 +594,33 @@ static void a_quantized_upload_is_named(void **state)
     static const struct {
         const char *config, *words;
     } CASES[] = {
-        { "{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4}}", "quant_method gptq" },
-        { "{\"quantization_config\": {\"quant_method\": \"awq\"}}", "quant_method awq" },
-        { "{\"quantization_config\": {\"quant_method\": \"fp8\"}}", "quant_method fp8" },
-        { "{\"quantization_config\": {\"quant_method\": \"mxfp4\"}}", "quant_method mxfp4" },
-        { "{\"quantization_config\": {\"quant_method\": \"compressed-tensors\"}}",
-          "quant_method compressed-tensors" },
+        { "{\"quantization_config\": {\"quant_method\": \"hqq\"}}", "quant_method hqq" },
+        { "{\"quantization_config\": {\"quant_method\": \"aqlm\"}}",
+          "expected f32, f16 or bf16, or quant_method fp8" },
+        { "{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 3, \"group_size\": 128}}",
+          "(gptq): bits: 3, expected 2, 4 or 8: take the upload that is not quantized" },
+        { "{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 0}}",
+          "group_size: 0, expected the columns of a group, or -1" },
+        { "{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4, \"checkpoint_format\": "
+          "\"marlin\"}}",
+          "checkpoint_format: \"marlin\", expected \"gptq\" or \"gptq_v2\"" },
+        { "{\"quantization_config\": {\"quant_method\": \"awq\", \"bits\": 4, \"version\": \"gemv\"}}",
+          "version: \"gemv\", expected \"gemm\"" },
+        { "{\"quantization_config\": {\"quant_method\": \"fp8\", \"fmt\": \"e5m2\"}}",
+          "fmt: \"e5m2\", expected \"e4m3\"" },
+        { "{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128]}}",
+          "weight_block_size: [128], expected [rows, columns]" },
+        { "{\"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"format\": \"marlin-24\"}}",
+          "format: \"marlin-24\", expected pack-quantized" },
+        { "{\"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"format\": "
+          "\"pack-quantized\", "
+          "\"config_groups\": {\"group_0\": {\"weights\": {\"num_bits\": 3, \"type\": \"int\"}}}}}",
+          "num_bits: 3, expected 4 or 8 of type int" },
+        { "{\"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"format\": "
+          "\"pack-quantized\", "
+          "\"config_groups\": {\"group_0\": {\"weights\": {\"num_bits\": 4}}, \"group_1\": {\"weights\": "
+          "{\"num_bits\": 8}}}}}",
+          "the same bits and group_size in all groups" },
         { "{\"quantization_config\": {\"quant_method\": \"bitsandbytes\"}}", "quant_method bitsandbytes" },
         { "{\"quantization_config\": {\"_load_in_4bit\": true}}", "quant_method bitsandbytes" },
         { "{\"quantization_config\": {\"load_in_8bit\": true}}", "quant_method bitsandbytes" },

@@ -25,6 +25,18 @@ static void files_of_every_format_give_the_golden_logits(void **state)
         { "chatglm-ints/chatglm3-tiny-int4", "chatglm-ints/chatglm3-tiny-int4/golden", 3 },
         { "chatglm-ints/chatglm-6b-tiny-int4", "chatglm-ints/chatglm-6b-tiny-int4/golden", 3 },
         { "chatglm-ints/chatglm-6b-tiny-int8", "chatglm-ints/chatglm-6b-tiny-int8/golden", 3 },
+        { "quantized/qwen3-fp8", "quantized/qwen3-fp8/golden", 2 },
+        { "quantized/llama-fp8-f32", "quantized/llama-fp8-f32/golden", 2 },
+        { "quantized/llama-fp8-rows", "quantized/llama-fp8-rows/golden", 2 },
+        { "quantized/llama-fp8-tensor", "quantized/llama-fp8-tensor/golden", 2 },
+        { "quantized/llama-gptq", "quantized/llama-gptq/golden", 2 },
+        { "quantized/llama-gptq-order", "quantized/llama-gptq-order/golden", 2 },
+        { "quantized/llama-gptq-v2", "quantized/llama-gptq-v2/golden", 2 },
+        { "quantized/llama-gptq-int8", "quantized/llama-gptq-int8/golden", 2 },
+        { "quantized/llama-awq", "quantized/llama-awq/golden", 2 },
+        { "quantized/llama-w4a16", "quantized/llama-w4a16/golden", 2 },
+        { "quantized/llama-w4a16-asym", "quantized/llama-w4a16-asym/golden", 2 },
+        { "quantized/llama-w8a8", "quantized/llama-w8a8/golden", 2 },
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         char path[512];

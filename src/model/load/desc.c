@@ -4,7 +4,7 @@
 #include "base/half.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "checkpoint/quantized.h"
+#include "checkpoint/quantized/quantized.h"
 #include "model/description/config_keys.h"
 #include "model/description/describe.h"
 #include "model/weights/weights.h"

@@ -1,6 +1,6 @@
 #include "model/weights/weights.h"
 
-#include "checkpoint/quantized.h"
+#include "checkpoint/quantized/quantized.h"
 #include "kernels/quantize.h"
 
 #include <inttypes.h>

@@ -1,0 +1,18 @@
+/* Reads weights of 8-bit floats (e4m3: 4 bits of exponent, 3 of mantissa; no infinities) that
+ * share scales: Micikevicius et al., "FP8 formats for deep learning", 2022.
+ *
+ * A weight is value * scale, in float32, rounded once to bfloat16 (float16 where scales are
+ * float16): the bits that transformers computes for a model of that type. */
+#ifndef TUTTI_CHECKPOINT_QUANTIZED_FP8_H
+#define TUTTI_CHECKPOINT_QUANTIZED_FP8_H
+
+#include "checkpoint/quantized/wrapping.h"
+
+/* t: a matrix of f8_e4m3 whose name ends in "weight". The scales are in "weight" followed by
+ * scale_end: one of all, one of each row, or one of each block of q->block rows and columns, the
+ * last of which may be smaller. */
+MUST_CHECK enum tutti_status fp8_wrap(struct quantized *q, const struct checkpoint *ck,
+                                      const struct tensor *t, const char *scale_end,
+                                      const struct tensor **made, struct tutti_error *err);
+
+#endif

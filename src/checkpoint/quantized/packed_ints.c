@@ -1,0 +1,485 @@
+#include "checkpoint/quantized/packed_ints.h"
+
+#include "base/half.h"
+#include "base/text.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+enum { BLOCK = 32, ROWS = 16 }; /* columns and rows that are unpacked together */
+
+/* Where the numbers are: words of columns (GPTQ: [n_in / n][n_out]), of outputs in an order of
+ * their own (AWQ: [n_in][n_out / 8]), or of columns of a row (compressed-tensors: [n_out][n_in /
+ * n]); or signed bytes ([n_out][n_in]). */
+enum layout { LAYOUT_GPTQ, LAYOUT_AWQ, LAYOUT_ROWS, LAYOUT_BYTES };
+
+struct packed_ints {
+    struct quantized_tensor base; /* from: words, scales, then zeros and g_idx if there are any */
+    enum layout layout;
+    int n_bits;
+    int64_t group, n_groups;     /* columns of a group */
+    bool adds_one;               /* to a zero point */
+    const struct tensor *zeros;  /* NULL: half of the range */
+    const struct tensor *groups; /* group of each column; NULL: runs of columns */
+};
+
+/* The bytes of all tensors while a part is made. */
+struct packed_bytes {
+    const uint8_t *words, *scales, *zeros, *groups;
+    void *owned[QUANTIZED_MAX_FROM];
+};
+
+static uint32_t word_at(const uint8_t *words, int64_t i)
+{
+    uint32_t word;
+    memcpy(&word, words + 4 * i, sizeof word);
+    return word;
+}
+
+static bool packed_bytes_open(struct packed_bytes *b, const struct packed_ints *p)
+{
+    *b = (struct packed_bytes){ 0 };
+    b->words = tensor_bytes(p->base.from[0], &b->owned[0]);
+    b->scales = tensor_bytes(p->base.from[1], &b->owned[1]);
+    b->zeros = p->zeros ? tensor_bytes(p->zeros, &b->owned[2]) : NULL;
+    b->groups = p->groups ? tensor_bytes(p->groups, &b->owned[3]) : NULL;
+    return b->words && b->scales && (b->zeros || !p->zeros) && (b->groups || !p->groups);
+}
+
+static void packed_bytes_close(struct packed_bytes *b)
+{
+    for (int i = 0; i < QUANTIZED_MAX_FROM; i++)
+        free(b->owned[i]);
+}
+
+/* AWQ's order: the bits of output 8k + i of a word of outputs begin at 4 * AWQ_PLACE[i]. */
+static const int AWQ_PLACE[8] = { 0, 4, 1, 5, 2, 6, 3, 7 };
+
+/* The zero point of a row's group. */
+static int zero_at(const struct packed_ints *p, const struct packed_bytes *b, int64_t row, int64_t group)
+{
+    int64_t per_word = 32 / p->n_bits, n_out = p->base.tensor.shape[0];
+    int mask = (1 << p->n_bits) - 1, shift = (int)(row % per_word) * p->n_bits;
+    if (!p->zeros)
+        return 1 << (p->n_bits - 1);
+    if (p->layout == LAYOUT_ROWS)
+        return (int)(word_at(b->zeros, row / per_word * p->n_groups + group) >> shift) & mask;
+    if (p->layout == LAYOUT_AWQ)
+        shift = 4 * AWQ_PLACE[row % 8];
+    int zero = (int)(word_at(b->zeros, group * (n_out / per_word) + row / per_word) >> shift) & mask;
+    return (zero + p->adds_one) & mask;
+}
+
+static int64_t scale_index(const struct packed_ints *p, int64_t row, int64_t group)
+{
+    return p->layout == LAYOUT_ROWS || p->layout == LAYOUT_BYTES ? row * p->n_groups + group
+                                                                 : group * p->base.tensor.shape[0] + row;
+}
+
+static int64_t group_at(const struct packed_ints *p, const struct packed_bytes *b, int64_t column)
+{
+    return p->groups ? (int64_t)word_at(b->groups, column) : column / p->group;
+}
+
+/* The numbers of n_rows rows (at most ROWS) from row on, of n columns (at most BLOCK) from column
+ * on, which is a multiple of BLOCK. */
+static void unpack(uint8_t out[ROWS][BLOCK], const struct packed_ints *p, const struct packed_bytes *b,
+                   int64_t row, int n_rows, int64_t column, int n)
+{
+    int n_bits = p->n_bits, per_word = 32 / n_bits;
+    uint32_t mask = (1u << n_bits) - 1;
+    int64_t n_out = p->base.tensor.shape[0], n_in = p->base.tensor.shape[1];
+    if (p->layout == LAYOUT_AWQ) {
+        for (int c = 0; c < n; c++)
+            for (int r = 0; r < n_rows; r++) {
+                uint32_t word = word_at(b->words, (column + c) * (n_out / 8) + (row + r) / 8);
+                out[r][c] = (uint8_t)(word >> (4 * AWQ_PLACE[(row + r) % 8]) & 15);
+            }
+        return;
+    }
+    if (p->layout == LAYOUT_BYTES) {
+        for (int r = 0; r < n_rows; r++)
+            for (int c = 0; c < n; c++)
+                out[r][c] = b->words[(row + r) * n_in + column + c] ^ 0x80;
+        return;
+    }
+    int64_t n_words = (n_in + per_word - 1) / per_word;
+    for (int c = 0; c < n; c += per_word)
+        for (int r = 0; r < n_rows; r++) {
+            int64_t at = (column + c) / per_word;
+            uint32_t word = word_at(b->words, p->layout == LAYOUT_GPTQ ? at * n_out + row + r
+                                                                       : (row + r) * n_words + at);
+            for (int i = 0; i < per_word; i++, word >>= n_bits)
+                out[r][c + i] = (uint8_t)(word & mask);
+        }
+}
+
+/* One block of 32 numbers with one scale (a float16) and zero point: base/dtype.h. */
+static void put_block(uint8_t *to, enum dtype dtype, uint16_t scale, int zero, const uint8_t numbers[BLOCK])
+{
+    memcpy(to, &scale, 2);
+    to += 2;
+    if (dtype == DTYPE_Q8_0) {
+        for (int i = 0; i < BLOCK; i++)
+            to[i] = (uint8_t)(numbers[i] - zero);
+        return;
+    }
+    int add = (dtype == DTYPE_Q4_0 ? 8 : 16) - zero;
+    uint32_t high = 0;
+    uint8_t *low = to + (dtype == DTYPE_Q5_0 ? 4 : 0);
+    for (int i = 0; i < BLOCK; i++)
+        high |= (uint32_t)((numbers[i] + add) >> 4 & 1) << i;
+    if (dtype == DTYPE_Q5_0)
+        memcpy(to, &high, sizeof high);
+    for (int i = 0; i < BLOCK / 2; i++)
+        low[i] = (uint8_t)(((numbers[i] + add) & 15) | ((numbers[i + BLOCK / 2] + add) & 15) << 4);
+}
+
+/* Columns begin..end of one block of 32 of a row. to: column begin. */
+static void put_row(uint8_t *to, const struct packed_ints *p, const struct packed_bytes *b, int64_t row,
+                    int64_t begin, int64_t end, const uint8_t numbers[BLOCK])
+{
+    enum dtype type = p->base.tensor.dtype, scale_type = p->base.from[1]->dtype;
+    int64_t group = group_at(p, b, begin);
+    int zero = zero_at(p, b, row, group);
+    float scale = quantized_float(b->scales, scale_type, scale_index(p, row, group));
+    if (dtype_block_elems(type) == BLOCK) {
+        put_block(to, type, float_to_half(scale), zero, numbers);
+        return;
+    }
+    for (int64_t c = begin; c < end; c++, to += 2) {
+        int64_t next = group_at(p, b, c);
+        if (next != group) {
+            group = next;
+            zero = zero_at(p, b, row, group);
+            scale = quantized_float(b->scales, scale_type, scale_index(p, row, group));
+        }
+        float x = scale * (float)(numbers[c % BLOCK] - zero);
+        uint16_t half = type == DTYPE_F16 ? float_to_half(x) : float_to_bf16(x);
+        memcpy(to, &half, 2);
+    }
+}
+
+static bool packed_ints_make_part(const struct tensor *t, const struct tensor_part *part, void *bytes)
+{
+    const struct packed_ints *p = (const struct packed_ints *)t->source;
+    struct packed_bytes b;
+    uint8_t numbers[ROWS][BLOCK];
+    bool ok = packed_bytes_open(&b, p);
+    int64_t row_end = part->row + part->n_rows, column_end = part->column + part->n_columns;
+    size_t stride = tensor_columns_bytes(t, part->n_columns);
+    for (int64_t row = part->row; ok && row < row_end; row += ROWS) {
+        int n_rows = row_end - row < ROWS ? (int)(row_end - row) : ROWS;
+        for (int64_t block = part->column / BLOCK * BLOCK; block < column_end; block += BLOCK) {
+            int64_t begin = block > part->column ? block : part->column;
+            int64_t end = block + BLOCK < column_end ? block + BLOCK : column_end;
+            unpack(numbers, p, &b, row, n_rows, block, (int)(end - block));
+            uint8_t *to = (uint8_t *)bytes + (size_t)(row - part->row) * stride +
+                          tensor_columns_bytes(t, begin - part->column);
+            for (int r = 0; r < n_rows; r++, to += stride)
+                put_row(to, p, &b, row + r, begin, end, numbers[r]);
+        }
+    }
+    packed_bytes_close(&b);
+    return ok;
+}
+
+static bool packed_ints_make(const struct tensor *t, void *bytes)
+{
+    const struct tensor_part all = { 0, t->shape[0], 0, t->shape[1] };
+    return packed_ints_make_part(t, &all, bytes);
+}
+
+/* ---- checks ---- */
+
+/* Whether every zero point is the middle of the range. */
+static enum tutti_status is_symmetric(bool *out, const struct packed_ints *p, struct tutti_error *err)
+{
+    struct packed_bytes b = { 0 };
+    *out = true;
+    if (!p->zeros)
+        return TUTTI_OK;
+    b.zeros = tensor_bytes(p->zeros, &b.owned[2]);
+    for (int64_t g = 0; b.zeros && *out && g < p->n_groups; g++)
+        for (int64_t r = 0; *out && r < p->base.tensor.shape[0]; r++)
+            *out = zero_at(p, &b, r, g) == 1 << (p->n_bits - 1);
+    packed_bytes_close(&b);
+    tensor_forget(p->zeros);
+    return b.zeros ? TUTTI_OK : error_out_of_memory(p->zeros->file, err);
+}
+
+/* Checks the group of each column. *is_plain: they are runs of p->group columns. */
+static enum tutti_status check_groups(bool *is_plain, const struct packed_ints *p, struct tutti_error *err)
+{
+    void *owned;
+    const uint8_t *groups = tensor_bytes(p->groups, &owned);
+    enum tutti_status st = groups ? TUTTI_OK : error_out_of_memory(p->groups->file, err);
+    *is_plain = true;
+    for (int64_t c = 0; st == TUTTI_OK && c < p->base.tensor.shape[1]; c++) {
+        int32_t group = (int32_t)word_at(groups, c);
+        if (group < 0 || group >= p->n_groups)
+            st = error_set(err, TUTTI_E_FORMAT,
+                           "%s: tensor %s: column %" PRId64 " is in group %" PRId32 ", expected 0 to %" PRId64
+                           "",
+                           p->groups->file, p->groups->name, c, group, p->n_groups - 1);
+        *is_plain = *is_plain && group == c / p->group;
+    }
+    free(owned);
+    return st;
+}
+
+/* Chooses the type once all fields are set. */
+static enum tutti_status finish(struct packed_ints *p, struct tutti_error *err)
+{
+    struct tensor *t = &p->base.tensor;
+    enum dtype scale = p->base.from[1]->dtype;
+    bool is_plain = true, is_middle = true;
+    enum tutti_status st = p->groups ? check_groups(&is_plain, p, err) : TUTTI_OK;
+    if (st == TUTTI_OK && is_plain)
+        p->groups = NULL;
+    if (st == TUTTI_OK)
+        st = is_symmetric(&is_middle, p, err);
+    if (st != TUTTI_OK)
+        return st;
+    bool fits = is_plain && (p->group % BLOCK == 0 || p->n_groups == 1) && t->shape[1] % BLOCK == 0 &&
+                scale != DTYPE_F32 && (is_middle || p->n_bits < 8);
+    t->dtype = !fits            ? scale == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16
+               : p->n_bits == 8 ? DTYPE_Q8_0
+               : is_middle      ? DTYPE_Q4_0
+                                : DTYPE_Q5_0;
+    p->base.source.make = packed_ints_make;
+    p->base.source.make_part = packed_ints_make_part;
+    if (!tensor_measure(t))
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: the shape's product overflows", t->file,
+                         t->name);
+    return TUTTI_OK;
+}
+
+/* Adds what every layout has. */
+static void add_inputs(struct packed_ints *p, const struct tensor *words, const struct tensor *scales)
+{
+    quantized_add_from(&p->base, words);
+    quantized_add_from(&p->base, scales);
+    if (p->zeros)
+        quantized_add_from(&p->base, p->zeros);
+    if (p->groups)
+        quantized_add_from(&p->base, p->groups);
+}
+
+static enum tutti_status wrong_dims(const struct tensor *t, const char *expected, struct tutti_error *err)
+{
+    char found[128];
+    tensor_shape_text(found, sizeof found, t->shape, t->n_dims);
+    return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: %s of shape %s, expected %s", t->file, t->name,
+                     dtype_name(t->dtype), found, expected);
+}
+
+/* Sets the shape and the groups. */
+static enum tutti_status set_shape(struct packed_ints *p, const struct quantized *q, const struct tensor *t,
+                                   int64_t n_out, int64_t n_in, struct tutti_error *err)
+{
+    struct tensor *made = &p->base.tensor;
+    if (n_out < 1 || n_in < 1 || n_out > INT32_MAX || n_in > INT32_MAX)
+        return wrong_dims(t, "a matrix with rows and columns", err);
+    made->n_dims = 2;
+    made->shape[0] = n_out;
+    made->shape[1] = n_in;
+    p->group = q->group > 0 && q->group < n_in ? q->group : n_in;
+    p->n_groups = (n_in + p->group - 1) / p->group;
+    return TUTTI_OK;
+}
+
+/* ---- GPTQ and AWQ ---- */
+
+static enum tutti_status wrap_columns(struct quantized *q, const struct checkpoint *ck,
+                                      const struct tensor *t, const struct tensor **made,
+                                      struct tutti_error *err)
+{
+    static const char END[] = "qweight";
+    const struct tensor *scales = NULL;
+    int64_t per_word = 32 / q->n_bits;
+    bool is_awq = q->method == &AWQ_METHOD;
+    if (!text_ends_with(t->name, ".qweight"))
+        return TUTTI_OK;
+    if (t->n_dims != 2 || t->dtype != DTYPE_I32 || t->shape[0] > INT32_MAX || t->shape[1] > INT32_MAX)
+        return wrong_dims(t, "a matrix of i32", err);
+    struct packed_ints *p = quantized_add(q, sizeof *p, t, END, err);
+    if (!p)
+        return TUTTI_E_MEMORY;
+    p->layout = is_awq ? LAYOUT_AWQ : LAYOUT_GPTQ;
+    p->n_bits = (int)q->n_bits;
+    p->adds_one = q->adds_one;
+    int64_t n_out = is_awq ? t->shape[1] * per_word : t->shape[1];
+    int64_t n_in = is_awq ? t->shape[0] : t->shape[0] * per_word;
+    enum tutti_status st = set_shape(p, q, t, n_out, n_in, err);
+    if (st == TUTTI_OK && n_out % per_word != 0)
+        st = wrong_dims(t, "columns in whole words of zero points", err);
+    if (st == TUTTI_OK)
+        st = quantized_require(&scales, ck, t, END, "scales", err);
+    if (st == TUTTI_OK)
+        st = quantized_require(&p->zeros, ck, t, END, "qzeros", err);
+    if (st == TUTTI_OK)
+        st = quantized_check_float(scales, err);
+    if (st == TUTTI_OK)
+        st = quantized_check(scales, scales->dtype, 2, p->n_groups, n_out, err);
+    if (st == TUTTI_OK)
+        st = quantized_check(p->zeros, DTYPE_I32, 2, p->n_groups, n_out / per_word, err);
+    p->groups = is_awq ? NULL : quantized_sibling(ck, t, END, "g_idx");
+    if (st == TUTTI_OK && p->groups)
+        st = quantized_check(p->groups, DTYPE_I32, 1, 0, n_in, err);
+    if (st != TUTTI_OK)
+        return st;
+    add_inputs(p, t, scales);
+    checkpoint_take(ck, t->name);
+    *made = &p->base.tensor;
+    return finish(p, err);
+}
+
+/* bits and group_size, which both methods have. */
+static enum tutti_status read_sizes(struct quantized *q, struct tutti_error *err)
+{
+    const json_t *bits = json_object_get(q->config, "bits"),
+                 *group = json_object_get(q->config, "group_size");
+    bool is_awq = q->method == &AWQ_METHOD;
+    q->n_bits = json_integer_value(bits);
+    q->group = json_integer_value(group);
+    if (q->n_bits != 4 && (is_awq || (q->n_bits != 8 && q->n_bits != 2)))
+        return quantized_refuse(q, "bits", bits, is_awq ? "4" : "2, 4 or 8", err);
+    if (q->group != -1 && q->group < 1)
+        return quantized_refuse(q, "group_size", group, "the columns of a group, or -1", err);
+    return TUTTI_OK;
+}
+
+static enum tutti_status gptq_configure(struct quantized *q, struct tutti_error *err)
+{
+    const json_t *format = json_object_get(q->config, "checkpoint_format");
+    const char *name = json_is_string(format) ? json_string_value(format) : "gptq";
+    if (strcmp(name, "gptq") != 0 && strcmp(name, "gptq_v2") != 0)
+        return quantized_refuse(q, "checkpoint_format", format, "\"gptq\" or \"gptq_v2\"", err);
+    const json_t *marlin = json_object_get(q->config, "is_marlin_format");
+    if (json_is_true(marlin))
+        return quantized_refuse(q, "is_marlin_format", marlin, "false", err);
+    q->adds_one = strcmp(name, "gptq") == 0;
+    return read_sizes(q, err);
+}
+
+static enum tutti_status awq_configure(struct quantized *q, struct tutti_error *err)
+{
+    const json_t *version = json_object_get(q->config, "version");
+    if (version && (!json_is_string(version) || strcasecmp(json_string_value(version), "gemm") != 0))
+        return quantized_refuse(q, "version", version, "\"gemm\"", err);
+    return read_sizes(q, err);
+}
+
+static const char *const IGNORED[] = { NULL };
+
+const struct quantized_method GPTQ_METHOD = {
+    .name = "gptq", .configure = gptq_configure, .wrap = wrap_columns, .ignored = IGNORED
+};
+const struct quantized_method AWQ_METHOD = {
+    .name = "awq", .configure = awq_configure, .wrap = wrap_columns, .ignored = IGNORED
+};
+
+/* ---- compressed-tensors ---- */
+
+/* weight_shape: two integers, rows and columns. */
+static enum tutti_status read_weight_shape(int64_t out[2], const struct tensor *t, struct tutti_error *err)
+{
+    if ((t->dtype != DTYPE_I64 && t->dtype != DTYPE_I32) || t->n_dims != 1 || t->shape[0] != 2)
+        return wrong_dims(t, "two integers: rows and columns", err);
+    void *owned;
+    const uint8_t *bytes = tensor_bytes(t, &owned);
+    for (int i = 0; bytes && i < 2; i++) {
+        int32_t small;
+        memcpy(&out[i], bytes + (t->dtype == DTYPE_I64 ? 8 * i : 0), t->dtype == DTYPE_I64 ? 8 : 4);
+        memcpy(&small, bytes + 4 * i, 4);
+        if (t->dtype == DTYPE_I32)
+            out[i] = small;
+    }
+    free(owned);
+    return bytes ? TUTTI_OK : error_out_of_memory(t->file, err);
+}
+
+/* Zero points are packed along the rows. */
+static enum tutti_status check_zeros(const struct packed_ints *p, struct tutti_error *err)
+{
+    int64_t per_word = 32 / p->n_bits, n_words = (p->base.tensor.shape[0] + per_word - 1) / per_word;
+    return p->zeros ? quantized_check(p->zeros, DTYPE_I32, 2, n_words, p->n_groups, err) : TUTTI_OK;
+}
+
+enum tutti_status packed_ints_wrap_rows(struct quantized *q, const struct checkpoint *ck,
+                                        const struct tensor *t, const struct tensor **made,
+                                        struct tutti_error *err)
+{
+    static const char END[] = "weight_packed";
+    const struct tensor *scales = NULL, *shape = NULL;
+    int64_t dims[2] = { 0 }, per_word = 32 / q->n_bits;
+    if (t->n_dims != 2 || t->dtype != DTYPE_I32)
+        return wrong_dims(t, "a matrix of i32", err);
+    enum tutti_status st = quantized_require(&scales, ck, t, END, "weight_scale", err);
+    if (st == TUTTI_OK)
+        st = quantized_require(&shape, ck, t, END, "weight_shape", err);
+    if (st == TUTTI_OK)
+        st = read_weight_shape(dims, shape, err);
+    if (st != TUTTI_OK)
+        return st;
+    struct packed_ints *p = quantized_add(q, sizeof *p, t, END, err);
+    if (!p)
+        return TUTTI_E_MEMORY;
+    p->layout = LAYOUT_ROWS;
+    p->n_bits = (int)q->n_bits;
+    st = set_shape(p, q, shape, dims[0], dims[1], err);
+    if (st == TUTTI_OK)
+        st = quantized_check(t, DTYPE_I32, 2, dims[0], (dims[1] + per_word - 1) / per_word, err);
+    if (st == TUTTI_OK)
+        st = quantized_check_float(scales, err);
+    if (st == TUTTI_OK)
+        st = quantized_check(scales, scales->dtype, 2, dims[0], p->n_groups, err);
+    if (st != TUTTI_OK)
+        return st;
+    p->zeros = quantized_sibling(ck, t, END, "weight_zero_point");
+    p->groups = quantized_sibling(ck, t, END, "weight_g_idx");
+    st = check_zeros(p, err);
+    if (st == TUTTI_OK && p->groups)
+        st = quantized_check(p->groups, DTYPE_I32, 1, 0, dims[1], err);
+    if (st != TUTTI_OK)
+        return st;
+    add_inputs(p, t, scales);
+    checkpoint_take(ck, t->name);
+    *made = &p->base.tensor;
+    return finish(p, err);
+}
+
+enum tutti_status packed_ints_wrap_int8(struct quantized *q, const struct checkpoint *ck,
+                                        const struct tensor *t, const struct tensor **made,
+                                        struct tutti_error *err)
+{
+    const struct tensor *scales = NULL;
+    if (t->n_dims != 2)
+        return wrong_dims(t, "a matrix of i8", err);
+    struct packed_ints *p = quantized_add(q, sizeof *p, t, "weight", err);
+    if (!p)
+        return TUTTI_E_MEMORY;
+    p->layout = LAYOUT_BYTES;
+    p->n_bits = 8;
+    enum tutti_status st = set_shape(p, q, t, t->shape[0], t->shape[1], err);
+    if (st == TUTTI_OK)
+        st = quantized_require(&scales, ck, t, "weight", "weight_scale", err);
+    if (st == TUTTI_OK)
+        st = quantized_check_float(scales, err);
+    if (st == TUTTI_OK)
+        st = quantized_check(scales, scales->dtype, 2, t->shape[0], p->n_groups, err);
+    const struct tensor *zeros = quantized_sibling(ck, t, "weight", "weight_zero_point");
+    if (st == TUTTI_OK && zeros)
+        st = error_set(err, TUTTI_E_UNSUPPORTED,
+                       "%s: tensor %s: zero points of bytes are not supported, expected symmetric weights",
+                       zeros->file, zeros->name);
+    if (st != TUTTI_OK)
+        return st;
+    add_inputs(p, t, scales);
+    checkpoint_take(ck, t->name);
+    *made = &p->base.tensor;
+    return finish(p, err);
+}

@@ -1,0 +1,270 @@
+/* Quantized uploads (tools/fixtures/quantized_fixtures.py): the weights that torch computes from their tensors, bit for
+ * bit, and errors for tensors that do not fit together. */
+#include "parts.h"
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/tensor_set.h"
+#include "kernels/quantize.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define QUANTIZED TEST_FIXTURES "/quantized/"
+
+static const struct fixture {
+    const char *name;
+    enum dtype dtype; /* of a matrix of 64 columns */
+    enum dtype down;  /* of one of 96 or 200 columns */
+} FIXTURES[] = {
+    { "qwen3-fp8", DTYPE_BF16, DTYPE_BF16 },        { "llama-fp8-f32", DTYPE_BF16, DTYPE_BF16 },
+    { "llama-fp8-rows", DTYPE_BF16, DTYPE_BF16 },   { "llama-fp8-tensor", DTYPE_BF16, DTYPE_BF16 },
+    { "llama-gptq", DTYPE_Q4_0, DTYPE_Q4_0 },       { "llama-gptq-order", DTYPE_F16, DTYPE_F16 },
+    { "llama-gptq-v2", DTYPE_Q5_0, DTYPE_Q5_0 },    { "llama-gptq-int8", DTYPE_Q8_0, DTYPE_Q8_0 },
+    { "llama-awq", DTYPE_Q5_0, DTYPE_Q5_0 },        { "llama-w4a16", DTYPE_Q4_0, DTYPE_Q4_0 },
+    { "llama-w4a16-asym", DTYPE_BF16, DTYPE_BF16 }, { "llama-w8a8", DTYPE_Q8_0, DTYPE_Q8_0 },
+};
+enum { N_FIXTURES = sizeof FIXTURES / sizeof *FIXTURES, N_CHECKED = 3 };
+
+/* Compares the weight with the golden one. */
+static void check_weight(const struct tensor *t, const struct tensor *want)
+{
+    void *owned;
+    const void *bytes = tensor_bytes(t, &owned);
+    float *values = malloc(want->n_bytes);
+    assert_true(bytes && values);
+    assert_int_equal(t->n_dims, 2);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(t->shape[i], want->shape[i]);
+    int64_t n = t->shape[0] * t->shape[1];
+    dequantize(values, bytes, t->dtype, n);
+    for (int64_t i = 0; i < n; i++) {
+        float x;
+        memcpy(&x, (const uint8_t *)want->data + 4 * i, 4);
+        if (values[i] != x) /* -0 of a float8 is 0 as an integer's weight is */
+            fail_msg("%s: %s: element %lld is %.9g, expected %.9g", t->file, t->name, (long long)i,
+                     (double)values[i], (double)x);
+    }
+    free(values);
+    free(owned);
+    assert_parts_are_cut_out(t);
+    tensor_forget(t);
+}
+
+static void weights_are_those_that_torch_computes(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_FIXTURES; i++) {
+        struct checkpoint *ck = NULL;
+        struct tensor_set *golden = NULL;
+        struct tutti_error err;
+        char path[512];
+        int n_checked = 0;
+        snprintf(path, sizeof path, QUANTIZED "%s/golden.safetensors", FIXTURES[i].name);
+        assert_int_equal(tensor_set_open_as(&golden, &SAFETENSORS_FORMAT, path, NULL), TUTTI_OK);
+        snprintf(path, sizeof path, QUANTIZED "%s", FIXTURES[i].name);
+        if (checkpoint_open(&ck, path, &err) != TUTTI_OK)
+            fail_msg("%s", err.text);
+        for (size_t k = 0; k < golden->n; k++) {
+            const struct tensor *want = &golden->tensors[k];
+            if (strncmp(want->name, "weights.", 8) != 0)
+                continue;
+            const struct tensor *t = checkpoint_find(ck, want->name + 8);
+            assert_non_null(t);
+            assert_int_equal(t->dtype, strstr(t->name, "down_proj") ? FIXTURES[i].down : FIXTURES[i].dtype);
+            check_weight(t, want);
+            n_checked++;
+        }
+        assert_int_equal(n_checked, N_CHECKED);
+        /* The tensors that they are made of are not found any more. */
+        for (size_t k = 0; k < checkpoint_n_tensors(ck); k++) {
+            const char *name = checkpoint_tensor(ck, k)->name;
+            if (!strstr(name, ".weight") && !strstr(name, ".bias"))
+                fail_msg("%s: tensor %s is left", path, name);
+            assert_ptr_equal(checkpoint_find(ck, name), checkpoint_tensor(ck, k));
+            assert_false(checkpoint_is_taken(ck, k));
+        }
+        assert_null(checkpoint_find(ck, "model.layers.0.mlp.down_proj.weight_scale"));
+        checkpoint_close(ck);
+        tensor_set_close(golden);
+    }
+}
+
+/* ---- changed uploads ---- */
+
+static char folder[64];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    strcpy(folder, "/tmp/tutti-test-XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    char path[128];
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    unlink(path);
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    unlink(path);
+    return rmdir(folder);
+}
+
+static uint8_t *read_whole(const char *fixture, const char *name, size_t *n)
+{
+    char path[512];
+    snprintf(path, sizeof path, QUANTIZED "%s/%s", fixture, name);
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    uint8_t *bytes = malloc(1 << 20);
+    assert_non_null(bytes);
+    *n = fread(bytes, 1, 1 << 20, file);
+    assert_in_range(*n, 1, (1 << 20) - 1);
+    fclose(file);
+    return bytes;
+}
+
+static void write_whole(const char *name, const uint8_t *bytes, size_t n)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, n, file), n);
+    fclose(file);
+}
+
+/* A change of the header: text replaced by another of the same length, after the name of a tensor. */
+static const struct change {
+    const char *fixture, *after, *from, *to, *words;
+} CHANGES[] = {
+    { "llama-gptq", "", "q_proj.scales", "q_proj.scalex", "q_proj.scales is missing; " },
+    { "llama-gptq", "", "q_proj.qzeros", "q_proj.qzerox", "q_proj.qzeros is missing; " },
+    { "llama-gptq", "q_proj.scales", "[2,64]", "[64,2]",
+      "f16 of shape [64, 2], expected f16 of shape [2, 64]" },
+    { "llama-gptq", "q_proj.qzeros", "[2,8]", "[8,2]", "i32 of shape [8, 2], expected i32 of shape [2, 8]" },
+    { "llama-gptq", "q_proj.g_idx", "[64]", "[8,8]", "i32 of shape [8, 8], expected i32 of shape [64]" },
+    { "llama-gptq", "q_proj.qweight", "I32", "F32",
+      "q_proj.qweight: f32 of shape [8, 64], expected a matrix of i32" },
+    { "llama-gptq", "q_proj.scales", "\"F16", "\"I16", "q_proj.scales: type i16, expected f16, bf16 or f32" },
+    { "llama-awq", "", "q_proj.scales", "q_proj.scalex", "q_proj.scales is missing; " },
+    { "llama-awq", "q_proj.qzeros", "[2,8]", "[8,2]", "i32 of shape [8, 2], expected i32 of shape [2, 8]" },
+    { "llama-fp8-rows", "", "q_proj.weight_scale", "q_proj.weight_scalx",
+      "q_proj.weight_scale is missing; " },
+    { "llama-fp8-rows", "q_proj.weight_scale", "[64,1]", "[1,64]",
+      "expected a scale for all of a weight of shape [64, 64]" },
+    { "llama-fp8-f32", "", "k_proj.weight_scale_inv", "k_proj.weight_scale_inx",
+      "k_proj.weight_scale_inv is missing; " },
+    { "llama-w4a16", "", "q_proj.weight_shape", "q_proj.weight_shapx", "q_proj.weight_shape is missing; " },
+    { "llama-w4a16", "q_proj.weight_scale", "[64,2]", "[2,64]",
+      "bf16 of shape [2, 64], expected bf16 of shape [64, 2]" },
+    { "llama-w4a16", "q_proj.weight_packed", "[64,8]", "[8,64]",
+      "i32 of shape [8, 64], expected i32 of shape [64, 8]" },
+    { "llama-w4a16", "q_proj.weight_shape", "I64", "U64",
+      "weight_shape: u64 of shape [2], expected two integers" },
+    { "llama-w4a16-asym", "q_proj.weight_zero_point", "[8,2]", "[2,8]", "expected i32 of shape [8, 2]" },
+    { "llama-w8a8", "", "q_proj.weight_scale", "q_proj.weight_scalx", "q_proj.weight_scale is missing; " },
+};
+
+/* Replaces a text in a buffer that does not grow, except that a shape may take a blank of padding. */
+static void change_text(uint8_t *bytes, size_t *n, const struct change *c)
+{
+    uint8_t *after = memmem(bytes, *n, c->after, strlen(c->after));
+    assert_non_null(after);
+    uint8_t *at = memmem(after, *n - (size_t)(after - bytes), c->from, strlen(c->from));
+    assert_non_null(at);
+    size_t n_from = strlen(c->from), n_to = strlen(c->to);
+    uint64_t header;
+    memmove(at + n_to, at + n_from, *n - (size_t)(at - bytes) - n_from);
+    memcpy(at, c->to, n_to);
+    memcpy(&header, bytes, 8);
+    header += n_to - n_from;
+    memcpy(bytes, &header, 8);
+    *n += n_to - n_from;
+}
+
+static void expect_refusal(const char *words)
+{
+    struct checkpoint *ck = NULL;
+    struct tutti_error err = { 0 };
+    enum tutti_status st = checkpoint_open(&ck, folder, &err);
+    if (st != TUTTI_E_FORMAT || !strstr(err.text, words))
+        fail_msg("status %d, \"%s\", expected \"%s\"", st, err.text, words);
+    assert_null(ck);
+}
+
+static void what_does_not_fit_together_is_named(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof CHANGES / sizeof *CHANGES; i++) {
+        size_t n, n_config;
+        uint8_t *bytes = read_whole(CHANGES[i].fixture, "model.safetensors", &n);
+        uint8_t *config = read_whole(CHANGES[i].fixture, "config.json", &n_config);
+        change_text(bytes, &n, &CHANGES[i]);
+        write_whole("model.safetensors", bytes, n);
+        write_whole("config.json", config, n_config);
+        expect_refusal(CHANGES[i].words);
+        free(bytes);
+        free(config);
+    }
+}
+
+/* Sets the first element of a tensor of 32-bit integers. */
+static void change_value(const char *fixture, const char *tensor, int32_t value)
+{
+    size_t n, n_config;
+    uint8_t *bytes = read_whole(fixture, "model.safetensors", &n);
+    uint8_t *config = read_whole(fixture, "config.json", &n_config);
+    struct tensor_set *file = NULL;
+    assert_int_equal(tensor_set_open_memory(&file, &SAFETENSORS_FORMAT, bytes, n, "x", NULL), TUTTI_OK);
+    for (size_t i = 0; i < file->n; i++) {
+        if (strstr(file->tensors[i].name, tensor))
+            memcpy(bytes + ((const uint8_t *)file->tensors[i].data - bytes), &value, sizeof value);
+    }
+    tensor_set_close(file);
+    write_whole("model.safetensors", bytes, n);
+    write_whole("config.json", config, n_config);
+    free(bytes);
+    free(config);
+}
+
+static void groups_and_shapes_are_checked_by_value(void **state)
+{
+    (void)state;
+    change_value("llama-gptq-order", "down_proj.g_idx", 3);
+    expect_refusal("down_proj.g_idx: column 0 is in group 3, expected 0 to 2");
+    change_value("llama-gptq-order", "down_proj.g_idx", -1);
+    expect_refusal("column 0 is in group -1");
+    change_value("llama-w4a16-asym", "down_proj.weight_g_idx", 3);
+    expect_refusal("down_proj.weight_g_idx: column 0 is in group 3, expected 0 to 2");
+    change_value("llama-w4a16", "down_proj.weight_shape", 63);
+    expect_refusal("expected i32 of shape [63, 12]");
+    change_value("llama-w4a16", "down_proj.weight_shape", 0);
+    expect_refusal("expected a matrix with rows and columns");
+}
+
+/* A zero point other than the middle needs a type with a bit more. */
+static void one_zero_point_changes_the_type(void **state)
+{
+    (void)state;
+    struct checkpoint *ck = NULL;
+    change_value("llama-gptq", "down_proj.qzeros", 0x77777770);
+    assert_int_equal(checkpoint_open(&ck, folder, NULL), TUTTI_OK);
+    assert_int_equal(checkpoint_find(ck, "model.layers.0.mlp.down_proj.weight")->dtype, DTYPE_Q5_0);
+    assert_int_equal(checkpoint_find(ck, "model.layers.0.mlp.up_proj.weight")->dtype, DTYPE_Q4_0);
+    checkpoint_close(ck);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(weights_are_those_that_torch_computes),
+        cmocka_unit_test_setup_teardown(what_does_not_fit_together_is_named, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(groups_and_shapes_are_checked_by_value, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(one_zero_point_changes_the_type, make_folder, remove_folder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
