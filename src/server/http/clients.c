@@ -1,6 +1,6 @@
 #include "server/http/clients.h"
 
-#include "base/hash.h"
+#include "server/http/by_name.h"
 #include "server/http/http.h"
 
 #include <arpa/inet.h>
@@ -9,17 +9,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
-enum { N_BUCKETS = 4096, N_REMEMBERED = 8192 };
+enum { N_REMEMBERED = 8192 };
 
 struct clients {
-    LIST_HEAD(, client) buckets[N_BUCKETS];
+    LIST_HEAD(, client) all;
+    void *tree;                /* of all of them */
     TAILQ_HEAD(, client) idle; /* without running answers, the oldest first */
     int n_idle;
     uint64_t n_made;
     struct client_counts forgotten; /* totals of forgotten clients */
-    uint64_t seed;                  /* secret, so that no one can choose addresses that share a bucket */
 };
 
 enum tutti_status clients_new(struct clients **out, struct tutti_error *err)
@@ -27,10 +26,6 @@ enum tutti_status clients_new(struct clients **out, struct tutti_error *err)
     struct clients *clients = calloc(1, sizeof *clients);
     if (!clients)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the server");
-    if (getrandom(&clients->seed, sizeof clients->seed, 0) != sizeof clients->seed) {
-        free(clients);
-        return error_set(err, TUTTI_E_IO, "the system provides no random numbers");
-    }
     TAILQ_INIT(&clients->idle);
     *out = clients;
     return TUTTI_OK;
@@ -38,20 +33,12 @@ enum tutti_status clients_new(struct clients **out, struct tutti_error *err)
 
 void clients_free(struct clients *clients)
 {
-    for (size_t i = 0; clients && i < N_BUCKETS; i++)
-        for (struct client *client = LIST_FIRST(&clients->buckets[i]), *next; client; client = next) {
-            next = LIST_NEXT(client, link);
-            free(client);
-        }
+    if (clients)
+        tdestroy(clients->tree, free);
     free(clients);
 }
 
 /* ---- identity ---- */
-
-static size_t name_bucket(const struct clients *clients, const char *name)
-{
-    return hash64_string(clients->seed, name) % N_BUCKETS;
-}
 
 static void add_counts(struct client_counts *to, const struct client_counts *from)
 {
@@ -66,9 +53,8 @@ void clients_count(const struct clients *clients, struct client_counts *out)
 {
     const struct client *client;
     *out = clients->forgotten;
-    for (size_t i = 0; i < N_BUCKETS; i++)
-        LIST_FOREACH (client, &clients->buckets[i], link)
-            add_counts(out, &client->counts);
+    LIST_FOREACH (client, &clients->all, link)
+        add_counts(out, &client->counts);
 }
 
 static void leave_idle(struct clients *clients, struct client *client)
@@ -88,32 +74,23 @@ static void forget_oldest(struct clients *clients)
     struct client *client = TAILQ_FIRST(&clients->idle);
     leave_idle(clients, client);
     LIST_REMOVE(client, link);
+    tdelete(client, &clients->tree, by_name);
     add_counts(&clients->forgotten, &client->counts);
     free(client);
 }
 
-static struct client *client_find(const struct clients *clients, const char *name)
-{
-    struct client *client;
-    LIST_FOREACH (client, &clients->buckets[name_bucket(clients, name)], link)
-        if (!strcmp(client->name, name))
-            return client;
-    return NULL;
-}
-
 const struct client *clients_find(const struct clients *clients, const char *name)
 {
-    return client_find(clients, name);
+    return by_name_find(&clients->tree, name);
 }
 
 size_t clients_seen(const struct clients *clients, const char **names, size_t max)
 {
     const struct client *client;
     size_t n = 0;
-    for (size_t i = 0; i < N_BUCKETS; i++)
-        LIST_FOREACH (client, &clients->buckets[i], link)
-            if (n < max)
-                names[n++] = client->name;
+    LIST_FOREACH (client, &clients->all, link)
+        if (n < max)
+            names[n++] = client->name;
     return n;
 }
 
@@ -128,7 +105,7 @@ static void refill_tokens(struct client *client, uint64_t now_us)
 struct client *clients_get(struct clients *clients, const char *name, const struct client_limits *limits,
                            uint64_t now_us)
 {
-    struct client *client = client_find(clients, name);
+    struct client *client = by_name_find(&clients->tree, name);
     bool is_new = !client;
     if (is_new) {
         if (clients->n_idle >= N_REMEMBERED)
@@ -138,7 +115,11 @@ struct client *clients_get(struct clients *clients, const char *name, const stru
             return NULL;
         snprintf(client->name, sizeof client->name, "%s", name);
         client->id = ++clients->n_made;
-        LIST_INSERT_HEAD(&clients->buckets[name_bucket(clients, client->name)], client, link);
+        if (!tsearch(client, &clients->tree, by_name)) {
+            free(client);
+            return NULL;
+        }
+        LIST_INSERT_HEAD(&clients->all, client, link);
         enter_idle(clients, client);
     } else if (client->n_running == 0) {
         leave_idle(clients, client);
@@ -261,7 +242,7 @@ void client_charge(struct client *client, int64_t n_tokens)
 
 void clients_charge(struct clients *clients, const char *name, int64_t n_tokens)
 {
-    struct client *client = client_find(clients, name);
+    struct client *client = by_name_find(&clients->tree, name);
     if (client)
         client_charge(client, n_tokens);
 }

@@ -32,10 +32,10 @@ struct client_counts {
 };
 
 struct client {
-    LIST_ENTRY(client) link;  /* in its bucket */
+    char name[80];            /* the first member: by_name.h */
+    LIST_ENTRY(client) link;  /* in the list of all clients */
     TAILQ_ENTRY(client) idle; /* in the list of clients without running answers */
-    char name[80];
-    uint64_t id; /* from 1 on: the owner of its requests */
+    uint64_t id;              /* from 1 on: the owner of its requests */
     struct client_limits limits;
     int64_t n_running; /* answers that run or wait */
     double level;      /* of the bucket */

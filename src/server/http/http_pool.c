@@ -1,30 +1,27 @@
 #include "server/http/http_pool.h"
 
-#include "base/hash.h"
+#include "server/http/by_name.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
-enum { N_BUCKETS = 1024, NAME_BYTES = 96, OVERHEAD_BYTES = 512, /* of an empty body */ STALL_US = 1000000 };
+enum { NAME_BYTES = 96, OVERHEAD_BYTES = 512, /* of an empty body */ STALL_US = 1000000 };
 
 /* The bodies of one client. It exists while the client has a body. */
 struct http_share {
+    char name[NAME_BYTES]; /* the first member: by_name.h */
     struct http_pool *pool;
-    LIST_ENTRY(http_share) link; /* in its bucket */
+    LIST_ENTRY(http_share) link; /* in the pool */
     LIST_HEAD(, http_body) bodies;
     size_t n_bytes;
-    char name[NAME_BYTES];
 };
 
-LIST_HEAD(share_list, http_share);
-
 struct http_pool {
-    struct share_list buckets[N_BUCKETS];
+    LIST_HEAD(, http_share) shares;
+    void *tree; /* of the shares */
     size_t n_bytes, max_bytes, max_client_bytes;
     size_t n_bodies;
-    uint64_t seed;  /* secret, so that no one can choose names that share a bucket */
     bool is_closed; /* the last body frees the pool */
 };
 
@@ -34,10 +31,6 @@ enum tutti_status http_pool_new(struct http_pool **out, size_t max_bytes, size_t
     struct http_pool *pool = calloc(1, sizeof *pool);
     if (!pool)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the HTTP server");
-    if (getrandom(&pool->seed, sizeof pool->seed, 0) != sizeof pool->seed) {
-        free(pool);
-        return error_set(err, TUTTI_E_IO, "the system provides no random numbers");
-    }
     pool->max_bytes = max_bytes;
     pool->max_client_bytes = max_client_bytes;
     *out = pool;
@@ -53,26 +46,23 @@ void http_pool_free(struct http_pool *pool)
         free(pool);
 }
 
-static struct share_list *share_bucket(struct http_pool *pool, const char *name)
-{
-    return &pool->buckets[hash64_string(pool->seed, name) % N_BUCKETS];
-}
-
 static struct http_share *share_of(struct http_pool *pool, const char *client)
 {
     char name[NAME_BYTES];
     snprintf(name, sizeof name, "%s", client);
-    struct share_list *bucket = share_bucket(pool, name);
-    struct http_share *share;
-    LIST_FOREACH (share, bucket, link)
-        if (!strcmp(share->name, name))
-            return share;
+    struct http_share *share = by_name_find(&pool->tree, name);
+    if (share)
+        return share;
     share = calloc(1, sizeof *share);
     if (!share)
         return NULL;
     memcpy(share->name, name, sizeof name);
     share->pool = pool;
-    LIST_INSERT_HEAD(bucket, share, link);
+    if (!tsearch(share, &pool->tree, by_name)) {
+        free(share);
+        return NULL;
+    }
+    LIST_INSERT_HEAD(&pool->shares, share, link);
     return share;
 }
 
@@ -112,6 +102,7 @@ void http_body_free(struct http_body *body)
     free(body);
     if (LIST_EMPTY(&share->bodies)) {
         LIST_REMOVE(share, link);
+        tdelete(share, &pool->tree, by_name);
         free(share);
     }
     if (--pool->n_bodies == 0 && pool->is_closed)
@@ -175,16 +166,15 @@ static struct http_body *first_of_all(struct http_pool *pool, uint64_t now_us)
 {
     struct http_body *found = NULL;
     const struct http_share *share;
-    for (size_t i = 0; i < N_BUCKETS; i++)
-        LIST_FOREACH (share, &pool->buckets[i], link) {
-            struct http_body *body = first_of(share, now_us);
-            if (!body)
-                continue;
-            bool stalled = http_body_has_stalled(body, now_us);
-            bool found_stalled = found && http_body_has_stalled(found, now_us);
-            if (!found || (stalled != found_stalled ? stalled : share->n_bytes > found->share->n_bytes))
-                found = body;
-        }
+    LIST_FOREACH (share, &pool->shares, link) {
+        struct http_body *body = first_of(share, now_us);
+        if (!body)
+            continue;
+        bool stalled = http_body_has_stalled(body, now_us);
+        bool found_stalled = found && http_body_has_stalled(found, now_us);
+        if (!found || (stalled != found_stalled ? stalled : share->n_bytes > found->share->n_bytes))
+            found = body;
+    }
     return found;
 }
 

@@ -1,33 +1,22 @@
 #include "server/http/http_source.h"
 
-#include "base/hash.h"
+#include "server/http/by_name.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
-enum { N_BUCKETS = 4096, N_RANKS = 32 };
-
-LIST_HEAD(source_list, http_source);
+enum { N_RANKS = 32 };
 
 struct http_sources {
-    struct source_list buckets[N_BUCKETS];
-    struct source_list ranks[N_RANKS]; /* [r]: addresses with 2^r to 2^(r+1)-1 connections */
-    uint64_t seed;                     /* secret, so that no one can choose addresses that share a bucket */
+    void *tree;                              /* of the addresses */
+    LIST_HEAD(, http_source) ranks[N_RANKS]; /* [r]: addresses with 2^r to 2^(r+1)-1 connections */
 };
 
 enum tutti_status http_sources_new(struct http_sources **out, struct tutti_error *err)
 {
-    struct http_sources *sources = calloc(1, sizeof *sources);
-    if (!sources)
-        return error_set(err, TUTTI_E_MEMORY, "out of memory for the HTTP server");
-    if (getrandom(&sources->seed, sizeof sources->seed, 0) != sizeof sources->seed) {
-        free(sources);
-        return error_set(err, TUTTI_E_IO, "the system provides no random numbers");
-    }
-    *out = sources;
-    return TUTTI_OK;
+    *out = calloc(1, sizeof **out);
+    return *out ? TUTTI_OK : error_set(err, TUTTI_E_MEMORY, "out of memory for the HTTP server");
 }
 
 void http_sources_free(struct http_sources *sources)
@@ -35,33 +24,19 @@ void http_sources_free(struct http_sources *sources)
     free(sources);
 }
 
-static size_t address_bucket(const struct http_sources *sources, const char *name)
-{
-    return hash64_string(sources->seed, name) % N_BUCKETS;
-}
-
 static void enter_rank(struct http_source *source)
 {
     LIST_INSERT_HEAD(&source->sources->ranks[31 - __builtin_clz(source->n_open)], source, rank_link);
 }
 
-static struct http_source *source_find(const struct http_sources *sources, const char *name)
-{
-    struct http_source *source;
-    LIST_FOREACH (source, &sources->buckets[address_bucket(sources, name)], link)
-        if (!strcmp(source->name, name))
-            return source;
-    return NULL;
-}
-
 const struct http_source *http_sources_find(const struct http_sources *sources, const char *name)
 {
-    return source_find(sources, name);
+    return by_name_find(&sources->tree, name);
 }
 
 bool http_seat_enter(struct http_sources *sources, struct http_seat *seat, const char *name, void *user)
 {
-    struct http_source *source = source_find(sources, name);
+    struct http_source *source = by_name_find(&sources->tree, name);
     if (source) {
         LIST_REMOVE(source, rank_link);
     } else {
@@ -71,7 +46,10 @@ bool http_seat_enter(struct http_sources *sources, struct http_seat *seat, const
         source->sources = sources;
         snprintf(source->name, sizeof source->name, "%s", name);
         TAILQ_INIT(&source->idle);
-        LIST_INSERT_HEAD(&sources->buckets[address_bucket(sources, source->name)], source, link);
+        if (!tsearch(source, &sources->tree, by_name)) {
+            free(source);
+            return false;
+        }
     }
     source->n_open++;
     enter_rank(source);
@@ -89,7 +67,7 @@ void http_seat_leave(struct http_seat *seat)
         enter_rank(source);
         return;
     }
-    LIST_REMOVE(source, link);
+    tdelete(source, &source->sources->tree, by_name);
     free(source);
 }
 

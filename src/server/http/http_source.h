@@ -23,12 +23,11 @@ struct http_seat {
 
 /* An address with at least one connection. */
 struct http_source {
+    char name[HTTP_SOURCE_NAME_BYTES]; /* the first member: by_name.h */
     struct http_sources *sources;
-    LIST_ENTRY(http_source) link;      /* in its bucket */
     LIST_ENTRY(http_source) rank_link; /* in the list of addresses with about as many connections */
     TAILQ_HEAD(, http_seat) idle;      /* connections, ordered by their last complete request */
     uint32_t n_open;
-    char name[HTTP_SOURCE_NAME_BYTES];
 };
 
 MUST_CHECK enum tutti_status http_sources_new(struct http_sources **out, struct tutti_error *err);
