@@ -14,13 +14,9 @@
 #include <unistd.h>
 
 struct chat_values {
-    const char *system;
+    const char *system, *adapter;
     struct sampling_flags sampling;
-    struct model_flags model;
-    struct adapter_flags adapters;
-    const char *adapter;
-    struct engine_flags engine;
-    struct draft_flags draft;
+    struct session_flags session;
 };
 
 static const struct option OPTIONS[] = {
@@ -33,10 +29,7 @@ static const struct option OPTIONS[] = {
 static const struct option_group GROUPS[] = {
     { "Options", OPTIONS, 0 },
     { "Answer", SAMPLING_OPTIONS, offsetof(struct chat_values, sampling) },
-    { "Model", MODEL_OPTIONS, offsetof(struct chat_values, model) },
-    { "Adapters", ADAPTER_OPTIONS, offsetof(struct chat_values, adapters) },
-    { "Engine", ENGINE_OPTIONS, offsetof(struct chat_values, engine) },
-    { "Draft model", DRAFT_OPTIONS, offsetof(struct chat_values, draft) },
+    SESSION_GROUPS(struct chat_values, session),
     { .title = NULL },
 };
 
@@ -299,27 +292,22 @@ static enum tutti_status converse(struct chat *chat, struct tutti_error *err)
     return st;
 }
 
-static enum tutti_status run_chat(const void *v, const char *const *operands, int n_operands,
-                                  struct tutti_error *err)
+static enum tutti_status run_chat(const void *v, const char *const *operands, struct tutti_error *err)
 {
-    (void)n_operands;
     const struct chat_values *values = v;
     struct chat chat = { .mutex = PTHREAD_MUTEX_INITIALIZER };
     struct tutti_model_info info;
-    tutti_model *model = NULL;
+    struct session session = { 0 };
     tutti_ranks *ranks = NULL;
-    tutti_model *draft = NULL;
     bool is_done;
-    struct model_flags model_flags = values->model;
-    model_flags.context = values->engine.context;
-    enum tutti_status st = model_flags_join(&model_flags, &values->adapters, operands[0], &ranks, &is_done,
-                                            err);
+    enum tutti_status st = model_flags_join(&values->session.model, &values->session.adapters, operands[0],
+                                            &ranks, &is_done, err);
     if (st != TUTTI_OK || is_done)
         return st;
-    st = model_flags_open(&model_flags, ranks, operands[0], &model, err);
+    st = session_open_model(&session, &values->session, ranks, operands[0], err);
     if (st != TUTTI_OK)
         goto done;
-    tutti_model_info(model, &info);
+    tutti_model_info(session.model, &info);
     if (info.chat_format[0] == '\0') {
         st = error_set(
             err, TUTTI_E_UNSUPPORTED,
@@ -327,21 +315,13 @@ static enum tutti_status run_chat(const void *v, const char *const *operands, in
             operands[0]);
         goto done;
     }
-    st = adapter_flags_load(&values->adapters, model, err);
+    st = adapter_flags_choose(values->adapter, session.model, &chat.request.adapter, err);
     if (st == TUTTI_OK)
-        st = adapter_flags_choose(values->adapter, model, &chat.request.adapter, err);
+        st = session_open_engine(&session, &values->session, 1, err);
     if (st != TUTTI_OK)
         goto done;
-    st = draft_flags_open(&values->draft, &model_flags, &draft, err);
-    if (st != TUTTI_OK)
-        goto done;
-    struct engine_flags engine = values->engine;
-    engine.draft = draft;
-    engine.draft_tokens = values->draft.tokens;
-    st = engine_flags_open(&engine, 1, model, &chat.engine, err);
-    if (st != TUTTI_OK)
-        goto done;
-    sampling_flags_apply(&values->sampling, model, chat.stops, &chat.request);
+    chat.engine = session.engine;
+    sampling_flags_apply(&values->sampling, session.model, chat.stops, &chat.request);
     st = interrupt_catch(err);
     if (st == TUTTI_OK)
         st = chat_line_new(&chat.reader, err);
@@ -356,13 +336,11 @@ static enum tutti_status run_chat(const void *v, const char *const *operands, in
 done:
     chat_line_free(chat.reader);
     interrupt_restore();
-    tutti_engine_close(chat.engine);
-    tutti_model_close(draft);
+    session_close(&session);
     while (chat.n_messages > 0)
         remove_message(&chat, chat.n_messages - 1);
     free(chat.messages);
     buf_clear(&chat.text);
-    tutti_model_close(model);
     tutti_ranks_close(ranks);
     return st;
 }

@@ -17,7 +17,7 @@
 
 struct convert_values {
     const char *type, *report_file;
-    int64_t threads;
+    int threads;
     bool pure, report;
     struct option_texts merge_lora;
 };
@@ -166,17 +166,15 @@ static bool is_same_file(const char *a, const char *b)
            (stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino);
 }
 
-static enum tutti_status run_convert(const void *v, const char *const *operands, int n_operands,
-                                     struct tutti_error *err)
+static enum tutti_status run_convert(const void *v, const char *const *operands, struct tutti_error *err)
 {
-    (void)n_operands;
     const struct convert_values *values = v;
     bool wants_report = values->report || values->report_file;
     struct convert_report report = { .type = values->type, .is_table = values->report, .ok = true };
     struct convert_options options = {
         .type = weight_type_find(values->type),
         .is_pure = values->pure,
-        .n_threads = values->threads > 0 ? (int)values->threads : 0,
+        .n_threads = values->threads,
         .progress = on_progress,
         .report = wants_report ? on_tensor : NULL,
         .user = &report,

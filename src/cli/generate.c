@@ -1,13 +1,12 @@
 /* tutti generate: prints the answer to one prompt as it is generated, or to a file of prompts as
  * one batch. */
-#include "base/buf.h"
+#include "base/files/prompt_file.h"
 #include "cli/options/command.h"
 #include "cli/options/flags.h"
 #include "cli/terminal/input.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/output.h"
 #include "cli/terminal/progress.h"
-#include "cli/terminal/prompts.h"
 #include "server/openai/batch.h"
 
 #include <assert.h>
@@ -26,17 +25,14 @@ static const char *const EMBEDDINGS[] = { "none", "mean", "last", NULL };
 
 struct generate_values {
     struct option_texts prompt;
-    const char *file, *system, *early_stopping;
-    const char *grammar, *json_schema, *batch, *embedding;
+    const char *file, *system, *grammar, *json_schema, *batch, *adapter;
+    enum tutti_early_stopping early_stopping;
+    enum tutti_embedding embedding;
     bool chat, parse_special, json, no_kv_cache;
-    int64_t beams, best, dp;
+    int beams, best, dp;
     double length_penalty;
     struct sampling_flags sampling;
-    struct model_flags model;
-    struct adapter_flags adapters;
-    const char *adapter;
-    struct engine_flags engine;
-    struct draft_flags draft;
+    struct session_flags session;
 };
 
 #define VALUES struct generate_values
@@ -46,7 +42,7 @@ static const struct option OPTIONS[] = {
                  .letter = 'p'),
     TEXT_OPTION(VALUES, file, "file", "FILE",
                 "answer all prompts of the file as one batch: one per line, or JSON Lines with {\"prompt\": "
-                "TEXT} or {\"messages\": [...]}; - is standard input",
+                "TEXT} or {\"messages\": [...]} and optionally \"max_tokens\"; - is standard input",
                 .letter = 'f'),
     TEXT_OPTION(VALUES, batch, "batch", "FILE",
                 "answer all requests of the file, in the format of OpenAI's Batch API: one per line, "
@@ -54,10 +50,10 @@ static const struct option OPTIONS[] = {
                 "/v1/completions, /v1/embeddings and /v1/responses; - is standard input. A line with the "
                 "response is printed for each as it ends. Settings of an answer are fields of its request: "
                 "flags for them, such as --temperature or --grammar, are refused"),
-    CHOICE_OPTION(VALUES, embedding, "embedding", "KIND", EMBEDDINGS,
-                  "print an embedding of each prompt instead of an answer, as a JSON list: the mean of its "
-                  "tokens' hidden states or that of the last token, normalized to length 1",
-                  .initial = "none"),
+    ENUM_OPTION(VALUES, embedding, "embedding", "KIND", EMBEDDINGS,
+                "print an embedding of each prompt instead of an answer, as a JSON list: the mean of its "
+                "tokens' hidden states or that of the last token, normalized to length 1",
+                .initial = "none"),
     FLAG_OPTION(VALUES, parse_special, "parse-special",
                 "parse special tokens in prompts, for prompts written with the markers of a chat format; "
                 "without it, and in messages, they are plain text"),
@@ -77,10 +73,10 @@ static const struct option OPTIONS[] = {
                  "with --beams: length penalty: answers are scored by the sum of log-probabilities / "
                  "length^X, so a larger X favours long ones",
                  .min = -100, .max = 100, .initial = "1"),
-    CHOICE_OPTION(VALUES, early_stopping, "early-stopping", "WHEN", EARLY_STOPPING,
-                  "with --beams: when N answers have ended, true ends the search, false ends it when no beam "
-                  "is likely to become better, never when none can",
-                  .initial = "false"),
+    ENUM_OPTION(VALUES, early_stopping, "early-stopping", "WHEN", EARLY_STOPPING,
+                "with --beams: when N answers have ended, true ends the search, false ends it when no beam "
+                "is likely to become better, never when none can",
+                .initial = "false"),
     FLAG_OPTION(VALUES, no_kv_cache, "no-kv-cache",
                 "recompute every token from the beginning, for checking: the answer is the same"),
     FLAG_OPTION(VALUES, json, "json",
@@ -98,10 +94,7 @@ static const struct option OPTIONS[] = {
 static const struct option_group GROUPS[] = {
     { "Options", OPTIONS, 0 },
     { "Answer", SAMPLING_OPTIONS, offsetof(VALUES, sampling) },
-    { "Model", MODEL_OPTIONS, offsetof(VALUES, model) },
-    { "Adapters", ADAPTER_OPTIONS, offsetof(VALUES, adapters) },
-    { "Engine", ENGINE_OPTIONS, offsetof(VALUES, engine) },
-    { "Draft model", DRAFT_OPTIONS, offsetof(VALUES, draft) },
+    SESSION_GROUPS(VALUES, session),
     { .title = NULL },
 };
 
@@ -112,14 +105,13 @@ struct prompt_answer {
     bool is_running, is_done, lost_text;
     enum tutti_finish finish;
     struct tutti_error error;
-    size_t n_prompt_tokens, n_cached_tokens, n_generated_tokens, n_accepted, n_rejected;
-    float beam_score;
+    struct tutti_event last; /* for its counts; its pointers are not valid */
 };
 
 struct batch {
     const struct generate_values *values;
     tutti_engine *engine;
-    struct prompts prompts;        /* of all replicas */
+    struct prompt_file prompts;    /* of all replicas */
     size_t first, n;               /* range of this replica */
     bool is_ordered;               /* JSON too is printed in the order of the prompts */
     size_t n_choices;              /* answers to each prompt */
@@ -172,12 +164,7 @@ static void generate_on_event(void *user, const struct tutti_event *event)
         answer->finish = event->finish;
         answer->error = event->error;
     }
-    answer->n_prompt_tokens = event->n_prompt_tokens;
-    answer->n_cached_tokens = event->n_cached_tokens;
-    answer->n_generated_tokens = event->n_generated_tokens;
-    answer->n_accepted = event->n_accepted_drafts;
-    answer->n_rejected = event->n_rejected_drafts;
-    answer->beam_score = event->beam_score;
+    answer->last = *event;
     if (event->finish != TUTTI_FINISH_NONE)
         end_answer(answer);
     pthread_mutex_unlock(&batch->mutex);
@@ -186,29 +173,45 @@ static void generate_on_event(void *user, const struct tutti_event *event)
 
 /* ---- submitting ---- */
 
+static struct tutti_message message_of(const json_t *value)
+{
+    const json_t *content = json_object_get(value, "content");
+    return (struct tutti_message){ .role = json_string_value(json_object_get(value, "role")),
+                                   .content = json_string_value(content),
+                                   .n_bytes = json_string_length(content),
+                                   .name = json_string_value(json_object_get(value, "name")) };
+}
+
 static enum tutti_status submit(struct batch *batch, size_t index, struct tutti_error *err)
 {
-    const struct prompt *prompt = &batch->prompts.prompts[batch->first + index];
-    struct tutti_message messages[2];
-    size_t n_messages = 0;
+    const struct file_prompt *prompt = &batch->prompts.list[batch->first + index];
+    size_t n_messages = 0, n_own = json_array_size(prompt->messages);
+    struct tutti_message *messages = calloc(n_own + 2, sizeof *messages);
     struct tutti_request request = batch->request;
     const char *system = batch->values->system;
-    if (!prompt->text) {
-        request.messages = prompt->messages;
-        request.n_messages = prompt->n_messages;
-    } else if (batch->values->chat) {
+    if (!messages)
+        return error_out_of_memory("the prompt", err);
+    for (; n_messages < n_own; n_messages++)
+        messages[n_messages] = message_of(json_array_get(prompt->messages, n_messages));
+    if (prompt->text && batch->values->chat) {
         if (system)
             messages[n_messages++] = (struct tutti_message){ "system", system, strlen(system), NULL };
         messages[n_messages++] = (struct tutti_message){ "user", prompt->text, prompt->n_bytes, NULL };
-        request.messages = messages;
-        request.n_messages = n_messages;
-    } else {
+    } else if (prompt->text) {
         request.text = prompt->text;
         request.parse_special = batch->values->parse_special;
         request.n_text_bytes = prompt->n_bytes;
     }
+    if (n_messages > 0)
+        request.messages = messages;
+    request.n_messages = n_messages;
+    if (prompt->max_tokens > 0)
+        request.max_tokens = prompt->max_tokens;
     struct prompt_answer *first = &batch->answers[index * batch->n_choices];
-    return tutti_engine_submit(batch->engine, &request, generate_on_event, first, &first->request_id, err);
+    enum tutti_status st = tutti_engine_submit(batch->engine, &request, generate_on_event, first,
+                                               &first->request_id, err);
+    free(messages);
+    return st;
 }
 
 /* Submits until all are submitted or the queue is full; then the caller waits for an answer to
@@ -259,35 +262,23 @@ static void stop_all(struct batch *batch)
 
 /* ---- printing ---- */
 
-static const char *finish_name(enum tutti_finish finish)
-{
-    switch (finish) {
-    case TUTTI_FINISH_STOP:
-        return "stop";
-    case TUTTI_FINISH_LENGTH:
-        return "length";
-    case TUTTI_FINISH_CANCELLED:
-        return "cancelled";
-    case TUTTI_FINISH_ERROR:
-        return "error";
-    case TUTTI_FINISH_NONE:
-        break;
-    }
-    return "none";
-}
+static const char *const FINISH_NAMES[] = {
+    [TUTTI_FINISH_NONE] = "none",           [TUTTI_FINISH_STOP] = "stop",   [TUTTI_FINISH_LENGTH] = "length",
+    [TUTTI_FINISH_CANCELLED] = "cancelled", [TUTTI_FINISH_ERROR] = "error",
+};
 
 static void print_answers_json(const struct prompt_answer *answer, size_t index, size_t choice)
 {
-    size_t n_prompt = answer->n_prompt_tokens, n_generated = answer->n_generated_tokens;
-    size_t n_total = n_prompt + n_generated;
+    const struct tutti_event *last = &answer->last;
+    size_t n_prompt = last->n_prompt_tokens, n_generated = last->n_generated_tokens;
     json_t *object = json_pack(
         "{s:I, s:s%, s:s, s:{s:I, s:I, s:I, s:{s:I}, s:{s:I, s:I}}}", "index", (json_int_t)index, "text",
         answer->text.bytes ? answer->text.bytes : "", answer->text.n_bytes, "finish_reason",
-        finish_name(answer->finish), "usage", "prompt_tokens", (json_int_t)n_prompt, "completion_tokens",
-        (json_int_t)n_generated, "total_tokens", (json_int_t)n_total, "prompt_tokens_details",
-        "cached_tokens", (json_int_t)answer->n_cached_tokens, "completion_tokens_details",
-        "accepted_prediction_tokens", (json_int_t)answer->n_accepted, "rejected_prediction_tokens",
-        (json_int_t)answer->n_rejected);
+        FINISH_NAMES[answer->finish], "usage", "prompt_tokens", (json_int_t)n_prompt, "completion_tokens",
+        (json_int_t)n_generated, "total_tokens", (json_int_t)(n_prompt + n_generated),
+        "prompt_tokens_details", "cached_tokens", (json_int_t)last->n_cached_tokens,
+        "completion_tokens_details", "accepted_prediction_tokens", (json_int_t)last->n_accepted_drafts,
+        "rejected_prediction_tokens", (json_int_t)last->n_rejected_drafts);
     if (object && answer->batch->request.embedding != TUTTI_EMBEDDING_NONE &&
         answer->finish == TUTTI_FINISH_LENGTH) { /* nothing generated, nothing truncated */
         json_object_del(object, "text");
@@ -297,7 +288,7 @@ static void print_answers_json(const struct prompt_answer *answer, size_t index,
     }
     if (object && answer->batch->values->beams > 1 &&
         (json_object_set_new(object, "choice", json_integer((json_int_t)choice)) != 0 ||
-         json_object_set_new(object, "score", json_real((double)answer->beam_score)) != 0)) {
+         json_object_set_new(object, "score", json_real((double)last->beam_score)) != 0)) {
         json_decref(object);
         object = NULL;
     }
@@ -451,14 +442,20 @@ static enum tutti_status take_share(struct batch *batch, const tutti_ranks *rank
     return TUTTI_OK;
 }
 
-static enum tutti_status read_prompts(const struct generate_values *values, struct prompts *out,
+static enum tutti_status read_file(struct prompt_file *out, const char *path, struct tutti_error *err)
+{
+    enum tutti_status st = input_read(&out->bytes, path, err);
+    return st == TUTTI_OK ? prompt_file_read(out, input_name(path), PROMPTS_TO_RUN, err) : st;
+}
+
+static enum tutti_status read_prompts(const struct generate_values *values, struct prompt_file *out,
                                       struct tutti_error *err)
 {
     if ((values->prompt.n > 0) + !!values->file != 1)
         return error_set(err, TUTTI_E_ARGUMENT, "expected either --prompt TEXT, --file FILE or --batch FILE");
     if (values->best > values->beams)
-        return error_set(err, TUTTI_E_ARGUMENT, "--best %d: --beams %d has no more answers",
-                         (int)values->best, (int)values->beams);
+        return error_set(err, TUTTI_E_ARGUMENT, "--best %d: --beams %d has no more answers", values->best,
+                         values->beams);
     if (values->parse_special && values->chat)
         return error_set(err, TUTTI_E_ARGUMENT,
                          "--parse-special: with --chat a prompt is a message, which stays text");
@@ -469,40 +466,34 @@ static enum tutti_status read_prompts(const struct generate_values *values, stru
             err, TUTTI_E_ARGUMENT, "dp",
             "--dp %d: every replica reads the prompts, but standard input goes to only one of them: "
             "expected a file",
-            (int)values->dp);
+            values->dp);
     if (values->file)
-        return prompts_read(out, values->file, err);
-    struct buf text = { 0 };
+        return read_file(out, values->file, err);
     enum tutti_status st = TUTTI_OK;
     bool has_input = false;
     for (int i = 0; i < values->prompt.n && st == TUTTI_OK; i++) {
         const char *prompt = values->prompt.texts[i];
         if (strcmp(prompt, "-") != 0) {
-            st = prompts_borrow(out, prompt, strlen(prompt), err);
+            st = prompt_file_add(out, prompt, strlen(prompt), err);
             continue;
         }
         st = has_input ? error_set(err, TUTTI_E_ARGUMENT, "--prompt -: standard input can be read once")
-                       : input_read(&text, "-", err);
+                       : input_read(&out->bytes, "-", err);
         if (st == TUTTI_OK)
-            st = prompts_single(out, text.bytes, text.n_bytes, err);
+            st = prompt_file_add(out, out->bytes.bytes, out->bytes.n_bytes, err);
         has_input = true;
     }
-    buf_clear(&text);
     return st;
 }
 
 static void apply_search(const struct generate_values *values, struct tutti_request *request)
 {
-    for (int i = 0; EMBEDDINGS[i]; i++)
-        if (strcmp(values->embedding, EMBEDDINGS[i]) == 0)
-            request->embedding = (enum tutti_embedding)i;
+    request->embedding = values->embedding;
     request->no_kv_cache = values->no_kv_cache;
-    request->n_beams = (int)values->beams;
-    request->n_choices = (int)values->best;
+    request->n_beams = values->beams;
+    request->n_choices = values->best;
     request->length_penalty = values->length_penalty;
-    for (int i = 0; EARLY_STOPPING[i]; i++)
-        if (strcmp(values->early_stopping, EARLY_STOPPING[i]) == 0)
-            request->early_stopping = (enum tutti_early_stopping)i;
+    request->early_stopping = values->early_stopping;
 }
 
 /* text: storage that the request points to. */
@@ -556,10 +547,8 @@ static enum tutti_status answer_all(struct batch *batch, const char *path, tutti
 {
     const struct generate_values *values = batch->values;
     size_t n = batch->n * batch->n_choices, n_seqs = batch->n * (size_t)values->beams;
-    tutti_model *model = NULL;
-    struct engine_flags engine = values->engine;
+    struct session session = { 0 };
     struct buf part = { 0 };
-    engine.draft_tokens = values->draft.tokens;
     enum tutti_status none = TUTTI_OK;
     assert(n > 0); /* at least one answer to at least one prompt */
     batch->answers = calloc(n, sizeof *batch->answers);
@@ -570,33 +559,27 @@ static enum tutti_status answer_all(struct batch *batch, const char *path, tutti
     }
     for (size_t i = 0; i < n; i++)
         batch->answers[i].batch = batch;
-    struct model_flags model_flags = values->model;
-    model_flags.context = engine.context;
-    enum tutti_status st = model_flags_open(&model_flags, ranks, path, &model, err);
+    enum tutti_status st = session_open_model(&session, &values->session, ranks, path, err);
     if (st == TUTTI_OK)
-        st = adapter_flags_load(&values->adapters, model, err);
+        st = adapter_flags_choose(values->adapter, session.model, &batch->request.adapter, err);
     if (st == TUTTI_OK)
-        st = adapter_flags_choose(values->adapter, model, &batch->request.adapter, err);
-    if (st == TUTTI_OK)
-        st = draft_flags_open(&values->draft, &model_flags, &engine.draft, err);
-    if (st == TUTTI_OK)
-        st = engine_flags_open(&engine, n_seqs < INT32_MAX ? (int)n_seqs : INT32_MAX, model, &batch->engine,
-                               err);
+        st = session_open_engine(&session, &values->session, n_seqs < INT32_MAX ? (int)n_seqs : INT32_MAX,
+                                 err);
     if (st != TUTTI_OK)
         goto done;
-    sampling_flags_apply(&values->sampling, model, batch->stops, &batch->request);
+    batch->engine = session.engine;
+    sampling_flags_apply(&values->sampling, session.model, batch->stops, &batch->request);
     apply_search(values, &batch->request);
     if (tutti_ranks_group(ranks) > 0)
         output_keep(&part);
     st = run_batch(batch, err);
-    tutti_engine_close(batch->engine);
-    batch->engine = NULL;
+    tutti_engine_close(session.engine);
+    session.engine = NULL;
     if (values->dp > 1)
         st = bring_together(ranks, st, &part, err);
 done:
     output_keep(NULL);
-    tutti_model_close(engine.draft);
-    tutti_model_close(model);
+    session_close(&session);
     buf_clear(&part);
     return st;
 }
@@ -628,49 +611,36 @@ static enum tutti_status check_batch(const struct generate_values *values, struc
 static enum tutti_status answer_requests(const struct generate_values *values, const char *path,
                                          tutti_ranks *ranks, struct tutti_error *err)
 {
-    tutti_model *model = NULL;
-    tutti_engine *engine = NULL;
+    struct session session = { 0 };
     struct buf lines = { 0 };
     struct tutti_error write_error = { 0 };
     struct server_batch batch = { .write = write_line, .user = &write_error };
-    struct engine_flags engine_flags = values->engine;
-    struct model_flags model_flags = values->model;
-    model_flags.context = engine_flags.context;
     enum tutti_status st = input_read(&lines, values->batch, err);
     if (st == TUTTI_OK)
-        st = model_flags_open(&model_flags, ranks, path, &model, err);
+        st = session_open_model(&session, &values->session, ranks, path, err);
     if (st == TUTTI_OK)
-        st = adapter_flags_load(&values->adapters, model, err);
-    if (st == TUTTI_OK)
-        st = draft_flags_open(&values->draft, &model_flags, &engine_flags.draft, err);
-    engine_flags.draft_tokens = values->draft.tokens;
-    if (st == TUTTI_OK)
-        st = engine_flags_open(&engine_flags, 0, model, &engine, err);
+        st = session_open_engine(&session, &values->session, 0, err);
     batch.lines = lines.bytes ? lines.bytes : "";
     batch.n_bytes = lines.n_bytes;
-    batch.embedding = strcmp(values->embedding, "last") == 0 ? TUTTI_EMBEDDING_LAST : TUTTI_EMBEDDING_MEAN;
+    batch.embedding = values->embedding == TUTTI_EMBEDDING_NONE ? TUTTI_EMBEDDING_MEAN : values->embedding;
     if (st == TUTTI_OK)
-        st = server_batch_run(&batch, engine, model, err);
+        st = server_batch_run(&batch, session.engine, session.model, err);
     if (write_error.status != TUTTI_OK)
         *err = write_error;
     if (st == TUTTI_OK && batch.n_failed > 0)
         st = error_set(err, TUTTI_E_INTERNAL,
                        "%zu of %zu requests failed; their response lines have the errors", batch.n_failed,
                        batch.n_failed + batch.n_ok);
-    tutti_engine_close(engine);
-    tutti_model_close(engine_flags.draft);
-    tutti_model_close(model);
+    session_close(&session);
     buf_clear(&lines);
     return st;
 }
 
-static enum tutti_status run_generate(const void *v, const char *const *operands, int n_operands,
-                                      struct tutti_error *err)
+static enum tutti_status run_generate(const void *v, const char *const *operands, struct tutti_error *err)
 {
-    (void)n_operands;
     const struct generate_values *values = v;
     struct batch batch = { .values = values, .mutex = PTHREAD_MUTEX_INITIALIZER };
-    struct model_flags model = values->model;
+    struct model_flags model = values->session.model;
     tutti_ranks *ranks = NULL;
     bool is_done;
     struct buf grammar = { 0 };
@@ -678,7 +648,7 @@ static enum tutti_status run_generate(const void *v, const char *const *operands
     enum tutti_status st = values->batch ? check_batch(values, err) : TUTTI_OK;
     if (st != TUTTI_OK)
         return st;
-    st = model_flags_join(&model, &values->adapters, operands[0], &ranks, &is_done, err);
+    st = model_flags_join(&model, &values->session.adapters, operands[0], &ranks, &is_done, err);
     if (st != TUTTI_OK || is_done)
         return st;
     if (values->batch) {
@@ -701,7 +671,7 @@ static enum tutti_status run_generate(const void *v, const char *const *operands
         buf_clear(&batch.answers[i].text);
     free(batch.ended);
     free(batch.answers);
-    prompts_clear(&batch.prompts);
+    prompt_file_clear(&batch.prompts);
     buf_clear(&grammar);
     return st;
 }

@@ -26,10 +26,8 @@ static const struct option_group GROUPS[] = {
     { .title = NULL },
 };
 
-static enum tutti_status run_inspect(const void *v, const char *const *operands, int n_operands,
-                                     struct tutti_error *err)
+static enum tutti_status run_inspect(const void *v, const char *const *operands, struct tutti_error *err)
 {
-    (void)n_operands;
     const struct inspect_values *values = v;
     struct fit_values fit;
     enum tutti_status st = fit_flags_values(&values->fit, &fit, err);

@@ -20,42 +20,39 @@ static const char *const PROCESSES[] = { "poisson", "even", NULL };
 enum { DEFAULT_REQUESTS = 100, MAX_KEYS = 4096 };
 
 struct load_values {
-    double rate, duration, drain, timeout;
-    int64_t requests, concurrency, seed;
-    const char *arrivals;
-    const char *prompts;
-    int64_t prompt_tokens, shared_tokens, max_tokens;
-    double spread, temperature;
-    bool in_order, chat, ignore_eos, no_reuse, details;
-    const char *body;
-    const char *api, *model, *api_key_file, *ca_file;
-    double ttft_target, itl_target;
-    const char *json;
+    struct load_options options; /* except for what comes from the members below */
+    int requests;
+    int64_t seed;
+    const char *prompts; /* NULL: made */
+    struct made_prompts made;
+    const char *body, *api_key_file, *json;
+    double ttft_target, itl_target; /* 0: none */
+    bool details;
 };
 
 #define VALUES struct load_values
 static const struct option LOAD_OPTIONS[] = {
     FLOAT_OPTION(
-        VALUES, rate, "rate", "X",
+        VALUES, options.rate, "rate", "X",
         "open loop: X requests arrive per second, independent of the server; without it, closed loop",
         .letter = 'r', .max = 100000, .above_min = true),
-    CHOICE_OPTION(VALUES, arrivals, "arrivals", "HOW", PROCESSES,
-                  "with --rate: at random times, or at equal intervals", .initial = "poisson"),
-    INT_OPTION(VALUES, concurrency, "concurrency", "C",
+    ENUM_OPTION(VALUES, options.process, "arrivals", "HOW", PROCESSES,
+                "with --rate: at random times, or at equal intervals", .initial = "poisson"),
+    INT_OPTION(VALUES, options.concurrency, "concurrency", "C",
                "closed loop: C users (1 without it), each of which sends its next request when its answer "
                "has ended; with --rate: at most C requests are open at once, and the others wait",
                .letter = 'c', .min = 1, .max = LOAD_MAX_OPEN),
-    FLOAT_OPTION(VALUES, duration, "duration", "SECONDS", "time in which new requests arrive", .letter = 'd',
-                 .max = 604800, .above_min = true),
+    FLOAT_OPTION(VALUES, options.duration_s, "duration", "SECONDS", "time in which new requests arrive",
+                 .letter = 'd', .max = 604800, .above_min = true),
     INT_OPTION(VALUES, requests, "requests", "N",
                "number of requests; without it and --duration, each prompt of the file once, or 100",
                .letter = 'N', .min = 1, .max = LOAD_MAX_REQUESTS),
-    INT_OPTION(VALUES, seed, "seed", "S",
-               "seed of arrivals, order and synthetic prompts: the same seed gives the same load",
-               .initial = "0"),
-    FLOAT_OPTION(VALUES, timeout, "timeout", "SECONDS", "timeout of one request", .max = 604800,
+    INT64_OPTION(VALUES, seed, "seed", "S",
+                 "seed of arrivals, order and synthetic prompts: the same seed gives the same load",
+                 .initial = "0"),
+    FLOAT_OPTION(VALUES, options.timeout_s, "timeout", "SECONDS", "timeout of one request", .max = 604800,
                  .above_min = true, .initial = "600"),
-    FLOAT_OPTION(VALUES, drain, "drain", "SECONDS",
+    FLOAT_OPTION(VALUES, options.drain_s, "drain", "SECONDS",
                  "time for requests that still run or wait after the last arrival; without it, as --timeout",
                  .max = 604800),
     { .name = NULL },
@@ -66,25 +63,25 @@ static const struct option REQUEST_OPTIONS[] = {
                 "file of prompts: one per line, or JSON Lines with {\"prompt\": TEXT} or {\"messages\": "
                 "[...]} and optionally \"max_tokens\" (or \"output_len\"); - is standard input",
                 .letter = 'f'),
-    FLAG_OPTION(VALUES, in_order, "in-order",
+    FLAG_OPTION(VALUES, options.in_order, "in-order",
                 "use the prompts in the order of the file, instead of a random one"),
-    INT_OPTION(VALUES, prompt_tokens, "prompt-tokens", "N",
+    INT_OPTION(VALUES, made.n_words, "prompt-tokens", "N",
                "without a file: words of the synthetic prompts, about one token each", .min = 1,
                .max = 1000000, .initial = "64"),
-    INT_OPTION(VALUES, shared_tokens, "shared-tokens", "N",
+    INT_OPTION(VALUES, made.n_shared, "shared-tokens", "N",
                "without a file: the first N words are the same in all prompts, like a system message",
                .min = 0, .max = 1000000, .initial = "0"),
-    INT_OPTION(VALUES, max_tokens, "max-tokens", "N",
+    INT_OPTION(VALUES, options.style.max_tokens, "max-tokens", "N",
                "maximum tokens of an answer, unless the file has its own", .letter = 'n', .min = 1,
                .max = LIMIT_CONTEXT, .initial = "128"),
-    FLOAT_OPTION(VALUES, spread, "spread", "P",
+    FLOAT_OPTION(VALUES, made.spread, "spread", "P",
                  "without a file: vary the lengths of prompts and answers uniformly by up to the fraction P",
                  .max = 1, .initial = "0"),
-    FLAG_OPTION(VALUES, chat, "chat",
+    FLAG_OPTION(VALUES, options.style.as_chat, "chat",
                 "send texts as a user message to the chat endpoint; messages go there anyway"),
-    FLOAT_OPTION(VALUES, temperature, "temperature", "T",
+    FLOAT_OPTION(VALUES, options.style.temperature, "temperature", "T",
                  "sampling temperature; without it, the server's default", .max = 100),
-    FLAG_OPTION(VALUES, ignore_eos, "ignore-eos",
+    FLAG_OPTION(VALUES, options.style.ignore_eos, "ignore-eos",
                 "request answers of exactly that number of tokens, as tutti, vLLM and llama-server support"),
     TEXT_OPTION(VALUES, body, "body", "JSON",
                 "an object whose members are added to each request, such as '{\"top_p\": 0.9}'"),
@@ -92,17 +89,18 @@ static const struct option REQUEST_OPTIONS[] = {
 };
 
 static const struct option SERVER_OPTIONS[] = {
-    CHOICE_OPTION(VALUES, api, "api", "NAME", LOAD_API_NAMES, "HTTP API of the server", .initial = "openai"),
-    TEXT_OPTION(VALUES, model, "model", "NAME",
+    ENUM_OPTION(VALUES, options.style.api, "api", "NAME", LOAD_API_NAMES, "HTTP API of the server",
+                .initial = "openai"),
+    TEXT_OPTION(VALUES, options.style.model, "model", "NAME",
                 "model to request; without it, the first one that the server lists, and llama2 with --api "
                 "llm-serving",
                 .letter = 'm'),
     TEXT_OPTION(VALUES, api_key_file, "api-key-file", "FILE",
                 "API keys to send, one per line, used in rotation; without it, the environment variable "
                 "TUTTI_API_KEY if set"),
-    TEXT_OPTION(VALUES, ca_file, "ca-file", "FILE",
+    TEXT_OPTION(VALUES, options.ca_file, "ca-file", "FILE",
                 "trust servers with certificates signed by those in FILE, instead of the system's"),
-    FLAG_OPTION(VALUES, no_reuse, "no-reuse", "open a new connection for each request"),
+    FLAG_OPTION(VALUES, options.no_reuse, "no-reuse", "open a new connection for each request"),
     { .name = NULL },
 };
 
@@ -243,12 +241,8 @@ static enum tutti_status prepare_work(const struct load_values *values, struct w
                                       struct tutti_error *err)
 {
     struct buf bytes = { 0 };
-    struct made_prompts made = {
-        .n_words = (int)values->prompt_tokens,
-        .n_shared = (int)values->shared_tokens,
-        .spread = values->spread,
-        .seed = (uint64_t)values->seed,
-    };
+    struct made_prompts made = values->made;
+    made.seed = (uint64_t)values->seed;
     if (!values->prompts) {
         work_make(out, &made);
         return TUTTI_OK;
@@ -273,64 +267,38 @@ static enum tutti_status prepare_body(const char *text, json_t **out, struct tut
     return TUTTI_OK;
 }
 
-static enum load_api api_of(const char *name)
-{
-    int api = 0;
-    while (strcmp(name, LOAD_API_NAMES[api]) != 0) /* the choices of --api */
-        api++;
-    return (enum load_api)api;
-}
-
-/* llm-serving has the name of a model family in its path; this is the default of its clients. */
-static const char *model_of(const struct load_values *values)
-{
-    if (values->model || api_of(values->api) != LOAD_API_LLM_SERVING)
-        return values->model;
-    return "llama2";
-}
-
 static struct load_options options_of(const struct load_values *values, const char *url,
                                       const struct work *work)
 {
-    struct load_options options = {
-        .url = url,
-        .ca_file = values->ca_file,
-        .work = work,
-        .style = { .api = api_of(values->api),
-                   .model = model_of(values),
-                   .as_chat = values->chat,
-                   .max_tokens = (int)values->max_tokens,
-                   .temperature = values->temperature,
-                   .ignore_eos = values->ignore_eos },
-        .rate = isnan(values->rate) ? 0 : values->rate,
-        .process = strcmp(values->arrivals, "even") == 0 ? ARRIVALS_EVEN : ARRIVALS_POISSON,
-        .concurrency = values->concurrency > 0 ? (int)values->concurrency
-                       : isnan(values->rate)   ? 1
-                                               : 0,
-        .duration_s = isnan(values->duration) ? 0 : values->duration,
-        .n_requests = values->requests > 0 ? (uint64_t)values->requests : 0,
-        .timeout_s = values->timeout,
-        .drain_s = isnan(values->drain) ? values->timeout : values->drain,
-        .seed = (uint64_t)values->seed,
-        .in_order = values->in_order,
-        .no_reuse = values->no_reuse,
-        .progress = wants_progress() ? draw : NULL,
-    };
-    if (options.n_requests == 0 && options.duration_s == 0)
-        options.n_requests = work->items ? work->n : DEFAULT_REQUESTS;
+    struct load_options options = values->options;
+    options.url = url;
+    options.work = work;
+    options.seed = (uint64_t)values->seed;
+    options.n_requests = (uint64_t)values->requests;
+    options.progress = wants_progress() ? draw : NULL;
+    if (isnan(options.drain_s))
+        options.drain_s = options.timeout_s;
+    if (options.concurrency == 0 && options.rate <= 0)
+        options.concurrency = 1;
+    /* llm-serving has the name of a model family in its path; this is the default of its clients. */
+    if (!options.style.model && options.style.api == LOAD_API_LLM_SERVING)
+        options.style.model = "llama2";
+    if (options.n_requests == 0 && options.duration_s <= 0)
+        options.n_requests = work->prompts.list ? work->prompts.n : DEFAULT_REQUESTS;
     return options;
 }
 
 static enum tutti_status check_values(const struct load_values *values, const char *url,
                                       struct tutti_error *err)
 {
+    const char *model = values->options.style.model;
     if (!utf8_is_printable(url, strlen(url)))
         return error_set(err, TUTTI_E_ARGUMENT, "expected a URL such as http://127.0.0.1:8080");
-    if (values->model && !utf8_is_printable(values->model, strlen(values->model)))
+    if (model && !utf8_is_printable(model, strlen(model)))
         return error_set(err, TUTTI_E_ARGUMENT, "--model: expected a name of printable characters");
     if (values->details && !values->json)
         return error_set(err, TUTTI_E_ARGUMENT, "--details needs --json");
-    if (values->in_order && !values->prompts)
+    if (values->options.in_order && !values->prompts)
         return error_set(err, TUTTI_E_ARGUMENT, "--in-order needs --prompts");
     return check_writable(values->json, err);
 }
@@ -341,7 +309,8 @@ static enum tutti_status run_and_report(const struct load_values *values, const 
 {
     struct load_run loaded = { 0 };
     struct load_result result = { 0 };
-    struct load_targets targets = { values->ttft_target, values->itl_target };
+    struct load_targets targets = { values->ttft_target > 0 ? values->ttft_target : NAN,
+                                    values->itl_target > 0 ? values->itl_target : NAN };
     enum tutti_status st = load_run(&loaded, options, err);
     if (options->progress)
         fputs("\r\033[K", stderr);
@@ -361,10 +330,8 @@ static enum tutti_status run_and_report(const struct load_values *values, const 
     return st;
 }
 
-static enum tutti_status run_load(const void *v, const char *const *operands, int n_operands,
-                                  struct tutti_error *err)
+static enum tutti_status run_load(const void *v, const char *const *operands, struct tutti_error *err)
 {
-    (void)n_operands;
     const struct load_values *values = v;
     struct work work = { 0 };
     struct buf model = { 0 };

@@ -3,10 +3,9 @@
 
 static const struct option_group GROUPS[] = { { .title = NULL } };
 
-static enum tutti_status run_load(const void *values, const char *const *operands, int n_operands,
-                                  struct tutti_error *err)
+static enum tutti_status run_load(const void *values, const char *const *operands, struct tutti_error *err)
 {
-    (void)values, (void)operands, (void)n_operands;
+    (void)values, (void)operands;
     return error_set(
         err, TUTTI_E_UNSUPPORTED,
         "this tutti was built without libcurl, which \"tutti load\" needs; install libcurl4-openssl-dev "

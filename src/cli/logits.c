@@ -87,10 +87,8 @@ done:
     return st;
 }
 
-static enum tutti_status run_logits(const void *v, const char *const *operands, int n_operands,
-                                    struct tutti_error *err)
+static enum tutti_status run_logits(const void *v, const char *const *operands, struct tutti_error *err)
 {
-    (void)n_operands;
     const struct logits_values *values = v;
     struct ids ids = { 0 };
     tutti_model *model = NULL;
@@ -105,7 +103,7 @@ static enum tutti_status run_logits(const void *v, const char *const *operands, 
     if (st == TUTTI_OK && ids.n == 0)
         st = error_set(err, TUTTI_E_ARGUMENT, "--ids: expected at least one token id");
     struct model_flags flags = values->model;
-    flags.context = (int64_t)ids.n;
+    flags.options.max_context = (int)ids.n;
     if (st == TUTTI_OK)
         st = model_flags_open(&flags, ranks, operands[0], &model, err);
     if (st == TUTTI_OK)

@@ -250,7 +250,7 @@ static int run_command(const struct command *command, int argc, char **argv)
         goto done;
     }
     if (st == TUTTI_OK)
-        st = command->run(values, operands, n_operands, &err);
+        st = command->run(values, operands, &err);
     if (st == TUTTI_OK)
         st = output_flush(&err);
     exit_status = report_status(command, st, &err);

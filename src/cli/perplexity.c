@@ -20,7 +20,7 @@
 
 struct perplexity_values {
     const char *ids, *save, *base;
-    int64_t context, chunks, stride;
+    int context, chunks, stride;
     bool text_prefix, json;
     struct model_flags model;
 };
@@ -239,8 +239,8 @@ static enum tutti_status take_windows(struct perplexity_job *job, struct tutti_e
 static enum tutti_status open_base_model(struct perplexity_job *job, struct tutti_error *err)
 {
     struct model_flags flags = job->values->model;
-    flags.context = window_context(job);
-    flags.type = flags.kv_type = flags.chat_format = NULL;
+    flags.options.max_context = (int)window_context(job);
+    flags.options.weight_type = flags.options.kv_type = flags.options.chat_format = NULL;
     enum tutti_status st = model_flags_open(&flags, NULL, job->values->base, &job->base_model.handle, err);
     if (st != TUTTI_OK)
         return st;
@@ -416,7 +416,7 @@ static enum tutti_status run_job(struct perplexity_job *job, const char *path, s
         !base_is_model) /* before the model: it is quick, and fails more often */
         st = logits_base_open(&job->base, job->values->base, err);
     struct model_flags flags = job->values->model;
-    flags.context = window_context(job);
+    flags.options.max_context = (int)window_context(job);
     if (st == TUTTI_OK)
         st = model_flags_open(&flags, job->ranks, path, &job->handle, err);
     if (st != TUTTI_OK)
@@ -437,10 +437,9 @@ static enum tutti_status run_job(struct perplexity_job *job, const char *path, s
     return st;
 }
 
-static enum tutti_status run_perplexity(const void *v, const char *const *operands, int n_operands,
-                                        struct tutti_error *err)
+static enum tutti_status run_perplexity(const void *v, const char *const *operands, struct tutti_error *err)
 {
-    struct perplexity_job job = { .values = v, .file = n_operands > 1 ? operands[1] : NULL };
+    struct perplexity_job job = { .values = v, .file = operands[1] };
     bool is_done;
     enum tutti_status st = model_flags_join(&job.values->model, NULL, operands[0], &job.ranks, &is_done, err);
     if (st != TUTTI_OK || is_done)

@@ -17,7 +17,7 @@
 enum { MAX_USERS = 1 << 20 };
 
 struct plan_values {
-    int64_t hosts;
+    int hosts;
     struct option_ints users;
     struct fit_flags fit;
     bool json;
@@ -113,10 +113,8 @@ static void print_plan_json(const struct plan *p)
     json_decref(root);
 }
 
-static enum tutti_status run_plan(const void *v, const char *const *operands, int n_operands,
-                                  struct tutti_error *err)
+static enum tutti_status run_plan(const void *v, const char *const *operands, struct tutti_error *err)
 {
-    (void)n_operands;
     const struct plan_values *values = v;
     struct plan p = { .name = operands[0], .values = values };
     struct fit_values fit;

@@ -8,7 +8,7 @@
 
 struct ranks_values {
     const char *hostfile, *rankfile;
-    int64_t cores;
+    int cores;
 };
 
 #define VALUES struct ranks_values
@@ -35,14 +35,12 @@ static enum tutti_status write_or_print(const char *path, const char *title, con
     return new_file_put(path, text->bytes, text->n_bytes, err);
 }
 
-static enum tutti_status run_ranks(const void *v, const char *const *operands, int n_operands,
-                                   struct tutti_error *err)
+static enum tutti_status run_ranks(const void *v, const char *const *operands, struct tutti_error *err)
 {
-    (void)n_operands;
     const struct ranks_values *values = v;
     struct rank_table *table = NULL;
     struct buf hosts = { 0 }, ranks = { 0 };
-    int n_cores = values->cores > 0 ? (int)values->cores : team_n_cores();
+    int n_cores = values->cores > 0 ? values->cores : team_n_cores();
     enum tutti_status st = rank_table_read(&table, operands[0], err);
     if (st == TUTTI_OK && !rank_table_hostfile(table, &hosts))
         st = error_set(err, TUTTI_E_MEMORY, "out of memory for the hostfile");

@@ -7,7 +7,7 @@
 #include "cli/terminal/progress.h"
 
 struct shard_values {
-    int64_t tp;
+    int tp;
     bool check;
 };
 
@@ -21,19 +21,18 @@ static const struct option OPTIONS[] = {
 
 static const struct option_group GROUPS[] = { { "Options", OPTIONS, 0 }, { .title = NULL } };
 
-static enum tutti_status run_shard(const void *v, const char *const *operands, int n_operands,
-                                   struct tutti_error *err)
+static enum tutti_status run_shard(const void *v, const char *const *operands, struct tutti_error *err)
 {
     const struct shard_values *values = v;
     struct progress progress;
     struct shard_report report;
     char size[NUMBER_SIZE_BYTES], least[NUMBER_SIZE_BYTES], most[NUMBER_SIZE_BYTES];
-    struct shard_options options = { .n_ranks = values->tp > 0 ? (int)values->tp : 1,
+    struct shard_options options = { .n_ranks = values->tp > 0 ? values->tp : 1,
                                      .progress = progress_update,
                                      .user = &progress };
-    if (values->check && (n_operands != 1 || values->tp > 0))
+    if (values->check && (operands[1] || values->tp > 0))
         return error_set(err, TUTTI_E_ARGUMENT, "--check takes only SRC, without DST and --tp");
-    if (!values->check && (n_operands != 2 || values->tp < 1))
+    if (!values->check && (!operands[1] || values->tp < 1))
         return error_set(err, TUTTI_E_ARGUMENT, "expected SRC, DST and --tp N (or SRC and --check)");
     progress_begin(&progress, values->check ? "checking" : "cutting", PROGRESS_BYTES);
     enum tutti_status st = values->check ? shard_check(&report, operands[0], &options, err)

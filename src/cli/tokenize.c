@@ -165,13 +165,12 @@ done:
     return st;
 }
 
-static enum tutti_status run_tokenize(const void *v, const char *const *operands, int n_operands,
-                                      struct tutti_error *err)
+static enum tutti_status run_tokenize(const void *v, const char *const *operands, struct tutti_error *err)
 {
     const struct tokenize_values *values = v;
     struct tokenize_vocabulary vocabulary = { 0 };
     struct buf text = { 0 };
-    const char *operand = n_operands > 1 ? operands[1] : "-";
+    const char *operand = operands[1] ? operands[1] : "-";
     if (values->ids && values->json)
         return error_set(err, TUTTI_E_ARGUMENT, "--ids and --json exclude each other");
     enum tutti_status st = vocabulary_load(&vocabulary, operands[0], err);

@@ -90,7 +90,7 @@ static bool add_record(struct load_client *c, int64_t scheduled_us)
         client_fail(c, TUTTI_E_MEMORY, "out of memory for the records");
         return false;
     }
-    uint32_t prompt = c->options->work->items ? rounds_next(&c->rounds) : (uint32_t)run->n_records;
+    uint32_t prompt = c->options->work->prompts.list ? rounds_next(&c->rounds) : (uint32_t)run->n_records;
     run->records[run->n_records++] = (struct load_record){
         .scheduled_us = scheduled_us,
         .started_us = -1,
@@ -496,8 +496,9 @@ enum tutti_status load_run(struct load_run *out, const struct load_options *opti
         st = endpoints_init(&c.endpoints, options, err);
     if (st == TUTTI_OK)
         st = allow_files(&c.max_open, err);
-    if (st == TUTTI_OK && options->work->items)
-        st = rounds_init(&c.rounds, (uint32_t)options->work->n, options->in_order, options->seed, err);
+    if (st == TUTTI_OK && options->work->prompts.list)
+        st = rounds_init(&c.rounds, (uint32_t)options->work->prompts.n, options->in_order, options->seed,
+                         err);
     if (st != TUTTI_OK)
         goto done;
     c.slots = calloc((size_t)c.max_open, sizeof(struct load_slot *));

@@ -1,12 +1,8 @@
-/* The workload: prompts from a file or synthetic ones, and the request bodies that contain them.
- *
- * A file has one prompt per line, or JSON Lines (if the first line that is not blank begins with
- * '{') with either "prompt": TEXT or "messages": [{"role", "content"}, ...], and optionally
- * "max_tokens" (or "output_len") for this prompt's answer. Blank lines are skipped. */
+/* The workload: prompts from a file or synthetic ones, and the request bodies that contain them. */
 #ifndef TUTTI_LOAD_WORK_H
 #define TUTTI_LOAD_WORK_H
 
-#include "base/buf.h"
+#include "base/files/prompt_file.h"
 
 #include <jansson.h>
 
@@ -18,13 +14,6 @@ enum load_api {
 };
 extern const char *const LOAD_API_NAMES[]; /* by enum load_api, NULL at the end */
 
-struct load_item {
-    const char *text; /* NULL: messages */
-    size_t n_bytes;
-    json_t *messages;
-    int max_tokens; /* 0: not given */
-};
-
 /* Synthetic prompts. They differ from each other, so that no server has one in its prefix cache. */
 struct made_prompts {
     int n_words;  /* above 0. A common word is about one token of most vocabularies */
@@ -35,11 +24,8 @@ struct made_prompts {
 };
 
 struct work {
-    struct load_item *items; /* NULL: synthetic */
-    size_t n, capacity;
+    struct prompt_file prompts; /* none: synthetic */
     struct made_prompts made;
-    json_t *values; /* array that owns the JSON of the items */
-    struct buf bytes;
 };
 
 /* Takes over the content of bytes, which is then empty. Fills *out, for work_clear(), also after
@@ -54,14 +40,14 @@ struct work_style {
     enum load_api api;
     const char *model;  /* NULL: not named; LOAD_API_LLM_SERVING needs one, for its path */
     bool as_chat;       /* send a text as a user message */
-    int max_tokens;     /* if the item has none */
+    int max_tokens;     /* if the prompt has none */
     double temperature; /* NaN: the server's own */
     bool ignore_eos;
     /* An object whose members are merged into each body and override it; NULL: none. */
     const json_t *more;
 };
 
-/* Checks that every item can be sent in this form. The error names the first that cannot. */
+/* Checks that every prompt can be sent in this form. The error names the first that cannot. */
 MUST_CHECK enum tutti_status work_check(const struct work *work, const struct work_style *style,
                                         struct tutti_error *err);
 

@@ -401,6 +401,6 @@ void route_done(void *user, struct http_conn *conn, int status, bool is_complete
     while (column < APP_MAX_STATUSES - 1 && STATUSES[column] != status)
         column++;
     app->counts.n[series_of(route_find(app, head->path, head->method))][column]++;
-    if (app->options->access_log)
+    if (!app->options->no_access_log)
         access_log(conn, status, is_complete);
 }

@@ -37,70 +37,6 @@ struct server {
     bool is_stopping;  /* every job is cancelled; waiting for their last events */
 };
 
-void server_options_init(struct server_options *options)
-{
-    *options = (struct server_options){
-        .host = "127.0.0.1",
-        .port = 8080,
-        .max_output_bytes = 1024 * 1024,
-        .max_connections = 10000,
-        .max_connections_per_address = -1,
-        .embedding = TUTTI_EMBEDDING_MEAN,
-        .header_timeout_s = 30,
-        .idle_timeout_s = 120,
-        .drain_timeout_s = 30,
-        .access_log = true,
-        .step_timeout_s = 60,
-    };
-}
-
-enum { MAX_TIMEOUT_S = 7 * 24 * 3600 };
-
-static enum tutti_status check_options(const struct server_options *options, struct tutti_error *err)
-{
-    if (!options->unix_path && (!options->host || !*options->host))
-        return error_set(err, TUTTI_E_ARGUMENT, "host is empty");
-    if (!options->tls_cert_file != !options->tls_key_file)
-        return error_set(err, TUTTI_E_ARGUMENT, "TLS needs both a certificate and its key, found only the %s",
-                         options->tls_cert_file ? "certificate" : "key");
-    if (options->tls_client_ca_file && !options->tls_cert_file)
-        return error_set(err, TUTTI_E_ARGUMENT,
-                         "client certificates need TLS: a certificate and key of the "
-                         "server are missing");
-    if (options->port < 0 || options->port > 65535)
-        return error_set(err, TUTTI_E_ARGUMENT, "port must lie between 0 and 65535, found %d", options->port);
-    if (options->max_body_bytes > (size_t)1 << 30)
-        return error_set(err, TUTTI_E_ARGUMENT, "the body limit must not be above 2^30 bytes, found %zu",
-                         options->max_body_bytes);
-    if (options->max_connections < 0)
-        return error_set(err, TUTTI_E_ARGUMENT, "the number of connections must not be negative, found %d",
-                         options->max_connections);
-    if (options->max_output_bytes < 1)
-        return error_set(err, TUTTI_E_ARGUMENT, "the output limit must not be 0");
-    const struct {
-        const char *name;
-        int value;
-    } seconds[] = { { "header", options->header_timeout_s },
-                    { "idle", options->idle_timeout_s },
-                    { "drain", options->drain_timeout_s },
-                    { "step", options->step_timeout_s } };
-    if (options->drain_delay_s < 0 || options->drain_delay_s > 86400)
-        return error_set(err, TUTTI_E_ARGUMENT,
-                         "the drain delay must lie between 0 and 86400 seconds, found %d",
-                         options->drain_delay_s);
-    for (size_t i = 0; i < sizeof seconds / sizeof *seconds; i++)
-        if (seconds[i].value < 1 || seconds[i].value > MAX_TIMEOUT_S)
-            return error_set(err, TUTTI_E_ARGUMENT,
-                             "the %s timeout must lie between 1 and %d seconds, found %d", seconds[i].name,
-                             MAX_TIMEOUT_S, seconds[i].value);
-    if (options->tokens_per_minute < 0 || options->max_concurrent < 0)
-        return error_set(err, TUTTI_E_ARGUMENT, "a limit of a client is below 0");
-    for (const char *p = options->cors_origin; p && *p; p++)
-        if ((unsigned char)*p <= ' ' || (unsigned char)*p >= 0x7f)
-            return error_set(err, TUTTI_E_ARGUMENT, "the CORS origin has a blank or control character");
-    return TUTTI_OK;
-}
-
 /* ---- shutdown ---- */
 
 /* Ends the loop once all requests have ended; after drain_timeout_s, cancels running ones. */
@@ -402,9 +338,6 @@ static void ignore_signals(void)
 enum tutti_status server_open(struct server **out, const struct server_options *options,
                               struct tutti_error *err)
 {
-    enum tutti_status st = check_options(options, err);
-    if (st != TUTTI_OK)
-        return st;
     struct server *server = calloc(1, sizeof *server);
     if (!server)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the server");
@@ -413,7 +346,7 @@ enum tutti_status server_open(struct server **out, const struct server_options *
     raise_open_files();
     ignore_signals();
     server->has_terminal = isatty(STDIN_FILENO);
-    st = open_all(server, err);
+    enum tutti_status st = open_all(server, err);
     if (st != TUTTI_OK) {
         server_close(server);
         return st;

@@ -18,7 +18,8 @@ enum server_api {
     SERVER_API_TGI = 4,         /* Hugging Face's Text Generation Inference */
 };
 
-/* Zero-initialise, then server_options_init(). Strings are borrowed while server_run() runs. */
+/* Strings are borrowed while server_run() runs. Numbers are those of the options of `tutti serve`, which
+ * checks their ranges. */
 struct server_options {
     const char *host;         /* name or address to listen on; ignored with unix_path */
     int port;                 /* 0: any free one */
@@ -38,19 +39,19 @@ struct server_options {
     const char *const *allow_hosts;
     size_t n_allow_hosts;
     const char *model_id; /* what requests call the model; NULL: tutti_model_info's name */
-    size_t
-        max_body_bytes; /* of one request; larger: 413. 0: 4 MiB and 32 bytes for each token of the context */
+    /* Of one request; larger: 413. 0: 4 MiB and 32 bytes for each token of the context. */
+    uint64_t max_body_bytes;
     /* Connections in total, 0: no limit; and from one address (IPv6: one /64 network), 0: no limit,
-     * below 0: the default of server_options_init(), and no limit for loopback addresses. */
+     * below 0: 512, and no limit for loopback addresses. */
     int max_connections, max_connections_per_address;
-    size_t max_output_bytes; /* unsent reply bytes; a client that reads too slowly is dropped above */
+    uint64_t max_output_bytes; /* unsent reply bytes; a client that reads too slowly is dropped above */
     /* Of a TLS handshake, and from the first byte of a request to the end of its head. A body must
      * bring 16 KiB per second in each period of this length. */
     int header_timeout_s;
     int idle_timeout_s;  /* of a connection between requests, and of a client that reads nothing */
     int drain_delay_s;   /* after SIGTERM /health says 503 for this long before requests are refused */
     int drain_timeout_s; /* then running requests have this long to end */
-    bool access_log;     /* one line for each request */
+    bool no_access_log;  /* else one line for each request */
     unsigned apis;       /* enum server_api, combined with | */
     enum tutti_embedding embedding; /* pooling of embeddings, if the request does not say */
     int step_timeout_s; /* SERVER_API_STEP: a chat that is not polled for this long is cancelled */
@@ -64,15 +65,11 @@ struct server_options {
     int max_requests;  /* that may run and wait, as configured in the engine; for /info */
 };
 
-/* The defaults: 127.0.0.1:8080, 1 MiB output, 30 s header, 120 s idle, drain at once and for 30 s,
- * access log on, no other API, 60 s step_timeout_s. */
-void server_options_init(struct server_options *options);
-
 struct server;
 
 /* Starts to listen. From now on a thread of the server answers 503; on sockets from systemd clients
  * wait instead. options is borrowed until server_close(). *out is the caller's, for server_close().
- * TUTTI_E_ARGUMENT: an option is out of range. TUTTI_E_IO, TUTTI_E_FORMAT: cannot listen, or a file
+ * TUTTI_E_ARGUMENT: an address or the limits of a key. TUTTI_E_IO, TUTTI_E_FORMAT: cannot listen, or a file
  * is unusable. */
 MUST_CHECK enum tutti_status server_open(struct server **out, const struct server_options *options,
                                          struct tutti_error *err);

@@ -325,11 +325,19 @@ def test_a_small_queue_holds_back_a_large_batch(tmp_path):
     assert [answers[i] for i in range(len(SINGLE) * 4)] == [case["answer"].strip() for case in SINGLE * 4]
 
 
+def test_a_line_of_a_batch_may_limit_its_answer(tmp_path):
+    batch = tmp_path / "batch.jsonl"
+    batch.write_text('{"prompt": "one", "max_tokens": 3}\n{"prompt": "one"}\n')
+    lines = tutti("generate", DEMO, "-f", batch, "--json", "--ignore-eos", "-n", 7, *GREEDY).stdout.splitlines()
+    assert {a["index"]: a["usage"]["completion_tokens"] for a in map(json.loads, lines)} == {0: 3, 1: 7}
+
+
 @pytest.mark.parametrize("line, said", [
     ('{"prompt": 5}', "prompt: an integer, expected a string"),
     ('{"prompt": "x", "messages": []}', 'expected either "prompt" or "messages"'),
     ('{}', 'expected either "prompt" or "messages"'),
-    ('{"promt": "x"}', 'found the key "promt", expected "prompt" or "messages"'),
+    ('{"promt": "x"}', 'found the key "promt", expected "prompt", "messages", "max_tokens" or "output_len"'),
+    ('{"prompt": "x", "max_tokens": 0}', "max_tokens: 0, expected an integer from 1 to"),
     ('{"messages": []}', "messages: an empty list, expected a list of messages"),
     ('{"messages": {}}', "messages: an object, expected a list of messages"),
     ('{"messages": ["x"]}', "messages[0]: a string, expected an object"),

@@ -13,7 +13,7 @@ static void the_missing_library_is_named(void **state)
     struct tutti_error err = { 0 };
     (void)state;
     assert_string_equal(COMMAND_LOAD.name, "load");
-    assert_int_equal(COMMAND_LOAD.run(NULL, NULL, 0, &err), TUTTI_E_UNSUPPORTED);
+    assert_int_equal(COMMAND_LOAD.run(NULL, NULL, &err), TUTTI_E_UNSUPPORTED);
     assert_non_null(strstr(err.text, "libcurl4-openssl-dev"));
 }
 

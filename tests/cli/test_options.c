@@ -162,7 +162,10 @@ struct inner {
 
 struct values {
     const char *name, *mode;
-    int64_t count, port, size;
+    enum pace { EARLY, LATE } pace;
+    int count;
+    int64_t port;
+    uint64_t size;
     double share;
     bool json;
     struct option_texts stops;
@@ -171,12 +174,14 @@ struct values {
 };
 
 static const char *const MODES[] = { "slow", "quick", NULL };
+static const char *const PACES[] = { "early", "late", NULL };
 
 static const struct option OPTIONS[] = {
     TEXT_OPTION(struct values, name, "name", "TEXT", "a name", .letter = 'm'),
     CHOICE_OPTION(struct values, mode, "mode", "MODE", MODES, "how", .initial = "slow"),
     INT_OPTION(struct values, count, "count", "N", "how many", .letter = 'n'),
-    INT_OPTION(struct values, port, "port", "N", "where", .max = 65535, .initial = "8080"),
+    ENUM_OPTION(struct values, pace, "pace", "PACE", PACES, "when", .initial = "late"),
+    INT64_OPTION(struct values, port, "port", "N", "where", .max = 65535, .initial = "8080"),
     SIZE_OPTION(struct values, size, "size", "SIZE", "how large", .min = 1024, .max = INFINITY),
     FLOAT_OPTION(struct values, share, "share", "X", "which part", .max = 1, .above_min = true),
     FLAG_OPTION(struct values, json, "json", "as JSON"),
@@ -243,8 +248,10 @@ static void fills_what_was_not_given(void **state)
     assert_string_equal(p.values.mode, "slow");
     assert_int_equal(p.values.count, -1);
     assert_int_equal(p.values.port, 8080);
-    assert_int_equal(p.values.size, -1);
-    assert_true(isnan(p.values.share));
+    assert_int_equal(p.values.pace, LATE);
+    /* 0 cannot be given. */
+    assert_int_equal(p.values.size, 0);
+    assert_true(p.values.share == 0);
     assert_true(isnan(p.values.inner.rate));
     assert_false(p.values.json);
     assert_int_equal(p.values.stops.n, 0);
@@ -260,7 +267,7 @@ static void reads_every_spelling(void **state)
     struct parsed p;
     assert_int_equal(parse(&p,
                            "--name=a -n5 model --port 0 --size=2K --share 1 --json --stop x --stop=y --users "
-                           "1,8,17 --mode quick --fast --rate -1.5 text"),
+                           "1,8,17 --mode quick --pace EARLY --fast --rate -1.5 text"),
                      TUTTI_OK);
     assert_string_equal(p.values.name, "a");
     assert_int_equal(p.values.count, 5);
@@ -273,6 +280,7 @@ static void reads_every_spelling(void **state)
     assert_int_equal(p.values.users.n, 3);
     assert_int_equal(p.values.users.ints[2], 17);
     assert_string_equal(p.values.mode, "quick");
+    assert_int_equal(p.values.pace, EARLY);
     assert_true(p.values.inner.fast);
     assert_true(p.values.inner.rate == -1.5);
     assert_int_equal(p.n_operands, 2);
@@ -320,7 +328,9 @@ static void names_option_found_and_expected(void **state)
         { "m --port", "--port: needs a value N" },
         { "m --port --json", "--port: needs a value N, found the option --json" },
         { "m -n -m x", "-n: needs a value N, found the option -m" },
-        { "m -n 1.5", "-n: found '1.5', expected a whole number, 0 or more" },
+        { "m -n 1.5", "-n: found '1.5', expected a whole number from 0 to 2147483647" },
+        { "m -n 2147483648", "-n: found '2147483648', expected a whole number from 0 to 2147483647" },
+        { "m --pace soon", "--pace: found 'soon', expected early or late" },
         { "m --size 12", "--size: found '12', expected a size such as 512M or 4G of at least 1.0 KiB" },
         { "m --size 9Q", "--size: found '9Q', expected a size such as 512M or 4G of at least 1.0 KiB" },
         { "m --share 0", "--share: found '0', expected a number above 0, up to 1" },

@@ -40,7 +40,7 @@ static void read_prompts(const char *text, size_t n)
     if (!buf_add(&bytes, text, n))
         abort();
     if (work_read(&work, "file", &bytes, NULL) == TUTTI_OK) {
-        for (size_t i = 0; i < work.n && i < 100; i++) {
+        for (size_t i = 0; i < work.prompts.n && i < 100; i++) {
             if (work_body(&work, &style, i, &body, NULL) != TUTTI_OK)
                 abort();
             json_t *value = json_loadb(body.bytes, body.n_bytes, JSON_ALLOW_NUL, NULL);

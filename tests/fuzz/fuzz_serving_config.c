@@ -14,9 +14,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
         assert(err.text[0] != '\0');
     } else {
         assert(config.port >= -1 && config.port <= 65535);
-        assert(config.n_kv_tokens == -1 || config.n_kv_tokens > 0);
-        assert(config.max_context == -1 || config.max_context > 0);
-        assert(config.max_seqs == -1 || config.max_seqs > 0);
+        assert(config.n_kv_tokens >= 0);
+        assert(config.max_context >= 0);
+        assert(config.max_seqs >= 0);
     }
     serving_config_clear(&config);
     return 0;

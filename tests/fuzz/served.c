@@ -201,7 +201,13 @@ static bool engine_step(void)
 
 static void start(void)
 {
-    static struct server_options options;
+    static struct server_options options = { .embedding = TUTTI_EMBEDDING_MEAN,
+                                             .step_timeout_s = 60,
+                                             .no_access_log = true,
+                                             .apis = SERVER_API_LLM_SERVING | SERVER_API_STEP |
+                                                     SERVER_API_TGI,
+                                             .max_body_bytes = 64 * 1024,
+                                             .cors_origin = "https://chat.example" };
     static const struct http_options http_options = { .max_body_bytes = 64 * 1024,
                                                       .max_output_bytes = 1024 * 1024,
                                                       .header_timeout_s = 60,
@@ -212,11 +218,6 @@ static void start(void)
                                                       .reply = route_reply,
                                                       .done = route_done };
     struct tutti_error err;
-    server_options_init(&options);
-    options.apis = SERVER_API_LLM_SERVING | SERVER_API_STEP | SERVER_API_TGI;
-    options.access_log = false;
-    options.max_body_bytes = http_options.max_body_bytes;
-    options.cors_origin = "https://chat.example";
     signal(SIGPIPE, SIG_IGN);
     if (tutti_model_open(&app.model, FUZZ_DEMO_MODEL, &(struct tutti_model_options){ .n_threads = 1 },
                          &err) != TUTTI_OK)

@@ -28,15 +28,15 @@ static void reads_json_lines(void **state)
                                "{\"prompt\": \"\", \"output_len\": 16777216}";
     struct work work;
     assert_int_equal(read_text(&work, TEXT, sizeof TEXT - 1, NULL), TUTTI_OK);
-    assert_int_equal(work.n, 3);
-    assert_int_equal(work.items[0].n_bytes, 7);
-    assert_memory_equal(work.items[0].text, "one\0two", 7);
-    assert_int_equal(work.items[0].max_tokens, 0);
-    assert_null(work.items[1].text);
-    assert_int_equal(json_array_size(work.items[1].messages), 1);
-    assert_int_equal(work.items[1].max_tokens, 7);
-    assert_int_equal(work.items[2].n_bytes, 0);
-    assert_int_equal(work.items[2].max_tokens, 16777216);
+    assert_int_equal(work.prompts.n, 3);
+    assert_int_equal(work.prompts.list[0].n_bytes, 7);
+    assert_memory_equal(work.prompts.list[0].text, "one\0two", 7);
+    assert_int_equal(work.prompts.list[0].max_tokens, 0);
+    assert_null(work.prompts.list[1].text);
+    assert_int_equal(json_array_size(work.prompts.list[1].messages), 1);
+    assert_int_equal(work.prompts.list[1].max_tokens, 7);
+    assert_int_equal(work.prompts.list[2].n_bytes, 0);
+    assert_int_equal(work.prompts.list[2].max_tokens, 16777216);
     work_clear(&work);
 }
 
@@ -46,9 +46,9 @@ static void reads_a_prompt_a_line(void **state)
     static const char TEXT[] = "first\r\n\nsecond {\"prompt\": 1}\n";
     struct work work;
     assert_int_equal(read_text(&work, TEXT, sizeof TEXT - 1, NULL), TUTTI_OK);
-    assert_int_equal(work.n, 2);
-    assert_int_equal(work.items[0].n_bytes, 5);
-    assert_memory_equal(work.items[1].text, "second {", 8);
+    assert_int_equal(work.prompts.n, 2);
+    assert_int_equal(work.prompts.list[0].n_bytes, 5);
+    assert_memory_equal(work.prompts.list[1].text, "second {", 8);
     work_clear(&work);
 }
 

@@ -9,12 +9,20 @@
 
 int main(int argc, char **argv)
 {
-    struct server_options options;
+    struct server_options options = {
+        .host = "127.0.0.1",
+        .max_output_bytes = 1024 * 1024,
+        .max_connections = 10000,
+        .max_connections_per_address = -1,
+        .embedding = TUTTI_EMBEDDING_MEAN,
+        .header_timeout_s = 30,
+        .idle_timeout_s = 120,
+        .drain_timeout_s = 30,
+        .step_timeout_s = 60,
+    };
     struct tutti_engine_options engine_options = { 0 };
     const char *loading_path = NULL, *allow_host = NULL;
     int apis = 0;
-    server_options_init(&options);
-    options.port = 0;
     for (int i = 1; i + 1 < argc; i += 2) {
         const char *value = argv[i + 1];
         const struct {

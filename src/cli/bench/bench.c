@@ -26,12 +26,11 @@ static const size_t MAX_ATTENTION_BYTES = (size_t)8 << 30; /* keys and values of
 struct bench_values {
     const char *shape, *json_schema;
     struct option_ints users, attention;
-    int64_t context, prefill, repetitions, speculate;
+    int context, prefill, repetitions, speculate, made_lora;
     bool json, engine;
     struct model_flags model;
     struct adapter_flags adapters;
     struct draft_flags draft;
-    int64_t made_lora;
 };
 
 #define VALUES struct bench_values
@@ -98,14 +97,14 @@ static enum tutti_status open_limits(const struct model_flags *flags, struct ben
                                      struct team **team, struct measure **limits, struct tutti_error *err)
 {
     unsigned cpu;
-    enum tutti_status st = cpu_find(&cpu, flags->cpu, err);
+    enum tutti_status st = cpu_find(&cpu, flags->options.cpu, err);
     if (st == TUTTI_OK)
-        st = team_new(team, flags->threads > 0 ? (int)flags->threads : 0, flags->pin, err);
+        st = team_new(team, flags->options.n_threads, flags->options.pin_threads, err);
     if (st != TUTTI_OK)
         return st;
     report->cpu = cpu_name(cpu);
     report->n_threads = team_n_threads(*team);
-    report->n_ranks = (int)flags->tp;
+    report->n_ranks = flags->tp;
     *limits = measure_new(*team, cpu);
     return *limits ? TUTTI_OK
                    : error_set(err, TUTTI_E_MEMORY, "no memory to measure the machine's read bandwidth in");
@@ -319,12 +318,13 @@ static void print_report_json(const struct bench_report *report, const struct mo
 static enum tutti_status load_model(const struct bench_values *values, tutti_ranks *ranks, const char *path,
                                     struct model **out, struct tutti_error *err)
 {
-    struct tutti_model_options options = model_flags_options(&values->model, ranks);
+    struct tutti_model_options options = values->model.options;
     struct progress progress;
     /* Of a shape, where none is given. */
-    enum dtype type = values->model.type ? weight_type_find(values->model.type)->dtype : DTYPE_Q4_0;
+    enum dtype type = options.weight_type ? weight_type_find(options.weight_type)->dtype : DTYPE_Q4_0;
     enum tutti_status st;
     progress_begin(&progress, path ? "loading" : "making weights", PROGRESS_BYTES);
+    options.ranks = ranks;
     options.progress = progress_update;
     options.user = &progress;
     st = path ? model_load(out, path, &options, err) : model_make(out, values->shape, type, &options, err);
@@ -340,7 +340,7 @@ static enum tutti_status open_model(const struct bench_values *values, tutti_ran
     if (st == TUTTI_OK)
         st = adapter_flags_load(&values->adapters, model_handle(*out), err);
     if (st == TUTTI_OK && values->made_lora > 0)
-        st = model_make_adapter(*out, "made", (int)values->made_lora, err);
+        st = model_make_adapter(*out, "made", values->made_lora, err);
     return st;
 }
 
@@ -351,12 +351,12 @@ static enum tutti_status measure_model(const struct bench_values *values, struct
 {
     struct bench_plan plan = {
         .users = values->users,
-        .context = (int)values->context,
-        .n_prefill = (int)values->prefill,
-        .n_repetitions = values->repetitions > 0 ? (int)values->repetitions : 0,
-        .max_lookup_drafts = (int)values->speculate,
+        .context = values->context,
+        .n_prefill = values->prefill,
+        .n_repetitions = values->repetitions,
+        .max_lookup_drafts = values->speculate,
         .draft = draft,
-        .max_draft_tokens = (int)values->draft.tokens,
+        .max_draft_tokens = values->draft.tokens,
         .schema = values->json_schema ? schema->bytes : NULL,
         .n_schema_bytes = schema->n_bytes,
     };
@@ -390,13 +390,11 @@ static enum tutti_status check_context(const struct bench_values *values, const 
                                        struct tutti_error *err)
 {
     if (values->context + 1 > model->desc.n_ctx)
-        return error_set(err, TUTTI_E_ARGUMENT,
-                         "--context: found %" PRId64 ", expected at most %d for this model", values->context,
-                         model->desc.n_ctx - 1);
+        return error_set(err, TUTTI_E_ARGUMENT, "--context: found %d, expected at most %d for this model",
+                         values->context, model->desc.n_ctx - 1);
     if (values->prefill > model->desc.n_ctx)
-        return error_set(err, TUTTI_E_ARGUMENT,
-                         "--prefill: found %" PRId64 ", expected at most %d for this model", values->prefill,
-                         model->desc.n_ctx);
+        return error_set(err, TUTTI_E_ARGUMENT, "--prefill: found %d, expected at most %d for this model",
+                         values->prefill, model->desc.n_ctx);
     for (int i = 0; i < values->attention.n; i++) {
         size_t n_pages = (size_t)model_pages_of(model, values->attention.ints[i]);
         size_t n_bytes = n_pages * model->backend->ops->kv_page_bytes(model->backend, DTYPE_F16);
@@ -420,8 +418,7 @@ static enum tutti_status read_schema(const struct bench_values *values, struct b
     return st;
 }
 
-static enum tutti_status run_bench(const void *v, const char *const *operands, int n_operands,
-                                   struct tutti_error *err)
+static enum tutti_status run_bench(const void *v, const char *const *operands, struct tutti_error *err)
 {
     const struct bench_values *values = v;
     struct bench_report report = { 0 };
@@ -431,7 +428,7 @@ static enum tutti_status run_bench(const void *v, const char *const *operands, i
     tutti_ranks *ranks = NULL;
     tutti_model *draft = NULL;
     struct buf schema = { 0 };
-    const char *path = n_operands > 0 ? operands[0] : NULL;
+    const char *path = operands[0];
     if (!path == !values->shape)
         return error_set(err, TUTTI_E_ARGUMENT, "expected either MODEL or --shape NAME");
     size_t n_users = (size_t)values->users.n;

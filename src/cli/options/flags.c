@@ -21,16 +21,16 @@ static const char *const CPU_LEVELS[] = { "ref", "avx2", "avx512", NULL };
 
 #define MODEL struct model_flags
 const struct option MODEL_OPTIONS[] = {
-    CHOICE_OPTION(MODEL, type, "type", "TYPE", WEIGHT_TYPE_NAMES,
+    CHOICE_OPTION(MODEL, options.weight_type, "type", "TYPE", WEIGHT_TYPE_NAMES,
                   "convert the weights while loading, instead of running them as stored",
                   .aliases = WEIGHT_TYPE_ALIASES),
-    CHOICE_OPTION(MODEL, kv_type, "kv-type", "TYPE", KV_TYPE_NAMES, "type of keys and values in the KV cache",
-                  .initial = "f16"),
-    TEXT_OPTION(MODEL, chat_format, "chat-format", "NAME",
+    CHOICE_OPTION(MODEL, options.kv_type, "kv-type", "TYPE", KV_TYPE_NAMES,
+                  "type of keys and values in the KV cache", .initial = "f16"),
+    TEXT_OPTION(MODEL, options.chat_format, "chat-format", "NAME",
                 "chat format, instead of the checkpoint's own: chatglm, chatglm2, chatglm3, glm4, llama2, "
                 "llama3, llama3.1, chatml, qwen2, qwen2.5, qwen3, mistral-v1 or mistral-v3; template for the "
                 "checkpoint's template, template:NAME for one of several; or a file with a Jinja template"),
-    INT_OPTION(MODEL, threads, "threads", "N",
+    INT_OPTION(MODEL, options.n_threads, "threads", "N",
                "number of compute threads; without it, one for each core that this process may use",
                .letter = 't', .min = 1, .max = 256),
     INT_OPTION(MODEL, tp, "tp", "N",
@@ -39,37 +39,22 @@ const struct option MODEL_OPTIONS[] = {
                .min = 1, .max = LIMIT_RANKS, .initial = "1"),
     TEXT_OPTION(MODEL, rank_table, "rank-table", "TABLE",
                 "a RANK_TABLE_FILE (tutti ranks) that has as many ranks, and assigns each rank to a machine"),
-    FLAG_OPTION(MODEL, pin, "pin", "bind each compute thread to its own core"),
-    CHOICE_OPTION(MODEL, device, "device", "NAME", DEVICE_NAMES, "the device that computes"),
-    CHOICE_OPTION(MODEL, cpu, "cpu", "LEVEL", CPU_LEVELS,
+    FLAG_OPTION(MODEL, options.pin_threads, "pin", "bind each compute thread to its own core"),
+    CHOICE_OPTION(MODEL, options.device, "device", "NAME", DEVICE_NAMES, "the device that computes"),
+    CHOICE_OPTION(MODEL, options.cpu, "cpu", "LEVEL", CPU_LEVELS,
                   "use at most this instruction set, for comparisons"),
     { .name = NULL },
 };
-
-struct tutti_model_options model_flags_options(const struct model_flags *flags, tutti_ranks *ranks)
-{
-    return (struct tutti_model_options){
-        .n_threads = flags->threads > 0 ? (int)flags->threads : 0,
-        .pin_threads = flags->pin,
-        .weight_type = flags->type,
-        .kv_type = flags->kv_type,
-        .chat_format = flags->chat_format,
-        .device = flags->device,
-        .cpu = flags->cpu,
-        .ranks = ranks,
-        .max_context = flags->context > 0 ? (int)flags->context : 0,
-    };
-}
 
 /* Every rank checks itself; if one is on the wrong machine, its whole group ends. */
 static enum tutti_status check_rank_table(const struct model_flags *flags, int n_replicas, tutti_ranks *ranks,
                                           struct tutti_error *err)
 {
     struct rank_table *table = NULL;
-    int rank = tutti_ranks_group(ranks) * (int)flags->tp + tutti_ranks_rank(ranks);
+    int rank = tutti_ranks_group(ranks) * flags->tp + tutti_ranks_rank(ranks);
     enum tutti_status st = rank_table_read(&table, flags->rank_table, err);
     if (st == TUTTI_OK)
-        st = rank_table_check(table, rank, (int)flags->tp * n_replicas, err);
+        st = rank_table_check(table, rank, flags->tp * n_replicas, err);
     rank_table_free(table);
     return ranks ? cluster_agree(cluster_of(ranks), st, err) : st;
 }
@@ -95,8 +80,9 @@ static enum tutti_status compare_flags(const struct model_flags *flags, const st
                                        struct cluster *cluster, struct tutti_error *err)
 {
     struct rank_flags own = { .program = TUTTI_VERSION }, first;
-    snprintf(own.type, sizeof own.type, "%s", flags->type ? flags->type : "as stored");
-    snprintf(own.kv_type, sizeof own.kv_type, "%s", flags->kv_type);
+    snprintf(own.type, sizeof own.type, "%s",
+             flags->options.weight_type ? flags->options.weight_type : "as stored");
+    snprintf(own.kv_type, sizeof own.kv_type, "%s", flags->options.kv_type);
     describe_adapters(adapters, own.adapters, sizeof own.adapters);
     first = own;
     enum tutti_status st = TUTTI_OK;
@@ -123,9 +109,9 @@ static enum tutti_status join_ranks(const struct model_flags *flags, const struc
 {
     tutti_ranks *ranks = NULL;
     enum tutti_status st = TUTTI_OK;
-    int n_replicas = flags->n_replicas > 1 ? (int)flags->n_replicas : 1;
+    int n_replicas = flags->n_replicas > 1 ? flags->n_replicas : 1;
     if (flags->tp > 1 || n_replicas > 1)
-        st = tutti_ranks_open(&ranks, (int)flags->tp, n_replicas, err);
+        st = tutti_ranks_open(&ranks, flags->tp, n_replicas, err);
     if (st == TUTTI_OK && flags->rank_table)
         st = check_rank_table(flags, n_replicas, ranks, err);
     if (st == TUTTI_OK && ranks && cluster_n_ranks(cluster_of(ranks)) > 1)
@@ -174,9 +160,10 @@ enum tutti_status model_flags_join(const struct model_flags *flags, const struct
 enum tutti_status model_flags_open(const struct model_flags *flags, tutti_ranks *ranks, const char *path,
                                    tutti_model **out, struct tutti_error *err)
 {
-    struct tutti_model_options options = model_flags_options(flags, ranks);
+    struct tutti_model_options options = flags->options;
     struct progress progress;
     progress_begin(&progress, "loading", PROGRESS_BYTES);
+    options.ranks = ranks;
     options.progress = progress_update;
     options.user = &progress;
     enum tutti_status st = tutti_model_open(out, path, &options, err);
@@ -208,8 +195,8 @@ enum tutti_status fit_flags_values(const struct fit_flags *flags, struct fit_val
 {
     *out = (struct fit_values){
         .type = flags->type ? weight_type_find(flags->type) : NULL,
-        .memory_bytes = flags->memory > 0 ? (uint64_t)flags->memory : memory_left(""),
-        .context = flags->context > 0 ? (int)flags->context : 0,
+        .memory_bytes = flags->memory > 0 ? flags->memory : memory_left(""),
+        .context = flags->context,
     };
     if (!kv_type_find(flags->kv_type, &out->kv_type))
         return error_set(err, TUTTI_E_ARGUMENT, "--kv-type: unknown type '%s'", flags->kv_type);
@@ -282,25 +269,21 @@ const struct option DRAFT_OPTIONS[] = {
 enum tutti_status draft_flags_open(const struct draft_flags *flags, const struct model_flags *model,
                                    tutti_model **out, struct tutti_error *err)
 {
-    struct model_flags draft = { .type = flags->type,
-                                 .kv_type = model->kv_type,
-                                 .device = model->device,
-                                 .cpu = model->cpu,
-                                 .threads = model->threads,
-                                 .pin = model->pin,
-                                 .context = model->context };
+    struct model_flags draft = *model;
+    draft.options.weight_type = flags->type;
+    draft.options.chat_format = NULL;
     *out = NULL;
     return flags->draft ? model_flags_open(&draft, NULL, flags->draft, out, err) : TUTTI_OK;
 }
 
 /* ---- the engine ---- */
 
-#define ENGINE struct engine_flags
+#define ENGINE struct tutti_engine_options
 const struct option ENGINE_OPTIONS[] = {
-    SIZE_OPTION(ENGINE, kv_memory, "kv-memory", "SIZE",
+    SIZE_OPTION(ENGINE, kv_bytes, "kv-memory", "SIZE",
                 "memory for the KV cache of all sequences, such as 4G; without it, taken from free memory",
                 .min = 1, .max = INFINITY),
-    INT_OPTION(ENGINE, context, "context", "N",
+    INT_OPTION(ENGINE, max_context, "context", "N",
                "maximum tokens of one sequence; without it, the model's context", .letter = 'c', .min = 1,
                .max = LIMIT_CONTEXT),
     INT_OPTION(ENGINE, max_batch_tokens, "max-batch-tokens", "N", "maximum rows (tokens) of one step",
@@ -314,47 +297,54 @@ const struct option ENGINE_OPTIONS[] = {
                  "larger X means a shorter time to first token, a smaller one steadier inter-token latency",
                  .min = 1.01, .max = 1000, .initial = "2"),
     INT_OPTION(
-        ENGINE, speculate, "speculate", "N",
+        ENGINE, max_lookup_tokens, "speculate", "N",
         "speculative decoding by prompt lookup: draft up to N tokens of a text that repeats itself or its "
         "prompt, and verify them in one step if that is faster; the answers stay the same. 0: none",
         .max = 32, .initial = "0"),
     FLAG_OPTION(ENGINE, no_prefix_cache, "no-prefix-cache",
                 "disable the prefix cache: do not reuse keys and values of earlier prompts"),
-    TEXT_OPTION(ENGINE, kv_spill, "kv-spill", "DIR",
+    TEXT_OPTION(ENGINE, kv_spill_dir, "kv-spill", "DIR",
                 "spill the KV cache of idle conversations to a file in this folder when memory is short, and "
                 "at exit; the next process can use it, but only one at a time"),
-    SIZE_OPTION(ENGINE, kv_spill_size, "kv-spill-size", "SIZE",
+    SIZE_OPTION(ENGINE, kv_spill_bytes, "kv-spill-size", "SIZE",
                 "maximum size of that file, such as 100G; without it, 8G", .min = 1, .max = INFINITY),
     { .name = NULL },
 };
 
-int engine_flags_max_seqs(const struct engine_flags *flags)
+/* ---- sessions ---- */
+
+enum tutti_status session_open_model(struct session *session, const struct session_flags *flags,
+                                     tutti_ranks *ranks, const char *path, struct tutti_error *err)
 {
-    return flags->max_seqs < 0 ? 256 : (int)flags->max_seqs;
+    struct model_flags model = flags->model;
+    model.options.max_context = flags->engine.max_context;
+    enum tutti_status st = model_flags_open(&model, ranks, path, &session->model, err);
+    return st == TUTTI_OK ? adapter_flags_load(&flags->adapters, session->model, err) : st;
 }
 
-enum tutti_status engine_flags_open(const struct engine_flags *flags, int n_seqs, tutti_model *model,
-                                    tutti_engine **out, struct tutti_error *err)
+enum tutti_status session_open_engine(struct session *session, const struct session_flags *flags, int n_seqs,
+                                      struct tutti_error *err)
 {
-    int max_seqs = engine_flags_max_seqs(flags);
-    struct tutti_engine_options options = {
-        .kv_bytes = flags->kv_memory > 0 ? (uint64_t)flags->kv_memory : 0,
-        .max_context = flags->context > 0 ? (int)flags->context : 0,
-        .max_batch_tokens = (int)flags->max_batch_tokens,
-        .max_seqs = n_seqs > 0 && n_seqs < max_seqs ? n_seqs : max_seqs,
-        .max_queue = (int)flags->max_queue,
-        .max_queue_ms = (int)ceil(flags->max_queue_time * 1e3),
-        .no_prefix_cache = flags->no_prefix_cache,
-        .max_slowdown = flags->max_slowdown,
-        .max_lookup_tokens = (int)flags->speculate,
-        .kv_spill_dir = flags->kv_spill,
-        .kv_spill_bytes = flags->kv_spill_size > 0 ? (uint64_t)flags->kv_spill_size : 0,
-        .draft = flags->draft,
-        .max_draft_tokens = (int)flags->draft_tokens,
-        .failed = flags->failed,
-        .user = flags->user,
-    };
-    return tutti_engine_open(out, model, &options, err);
+    struct tutti_engine_options options = flags->engine;
+    struct model_flags model = flags->model;
+    model.options.max_context = options.max_context;
+    enum tutti_status st = draft_flags_open(&flags->draft, &model, &session->draft, err);
+    if (st != TUTTI_OK)
+        return st;
+    options.draft = session->draft;
+    options.max_draft_tokens = flags->draft.tokens;
+    options.max_seqs = options.max_seqs > 0 ? options.max_seqs : DEFAULT_MAX_SEQS;
+    if (n_seqs > 0 && n_seqs < options.max_seqs)
+        options.max_seqs = n_seqs;
+    return tutti_engine_open(&session->engine, session->model, &options, err);
+}
+
+void session_close(struct session *session)
+{
+    tutti_engine_close(session->engine);
+    tutti_model_close(session->draft);
+    tutti_model_close(session->model);
+    *session = (struct session){ 0 };
 }
 
 /* ---- sampling ---- */
@@ -382,7 +372,7 @@ const struct option SAMPLING_OPTIONS[] = {
                  "subtract this from the logits of tokens that the answer contains", .min = -2, .max = 2),
     FLOAT_OPTION(SAMPLING, frequency_penalty, "frequency-penalty", "R",
                  "subtract this for each occurrence of the token in the answer", .min = -2, .max = 2),
-    INT_OPTION(SAMPLING, seed, "seed", "N", "random seed: the same seed gives the same answer"),
+    INT64_OPTION(SAMPLING, seed, "seed", "N", "random seed: the same seed gives the same answer"),
     TEXTS_OPTION(SAMPLING, stop, "stop", "TEXT", "stop string: end the answer before this text"),
     FLAG_OPTION(SAMPLING, ignore_eos, "ignore-eos", "continue where the model would end the answer"),
     { .name = NULL },
@@ -400,18 +390,20 @@ void sampling_flags_apply(const struct sampling_flags *flags, const tutti_model 
     struct tutti_sampling *sampling = &request->sampling;
     tutti_sampling_init(sampling, model);
     override(&sampling->temperature, flags->temperature);
-    override(&sampling->top_p, flags->top_p);
     override(&sampling->min_p, flags->min_p);
-    override(&sampling->repetition_penalty, flags->repetition_penalty);
     override(&sampling->presence_penalty, flags->presence_penalty);
     override(&sampling->frequency_penalty, flags->frequency_penalty);
+    if (flags->top_p > 0)
+        sampling->top_p = (float)flags->top_p;
+    if (flags->repetition_penalty > 0)
+        sampling->repetition_penalty = (float)flags->repetition_penalty;
     if (flags->top_k >= 0)
-        sampling->top_k = (int)flags->top_k;
+        sampling->top_k = flags->top_k;
     if (flags->seed >= 0) {
         sampling->has_seed = true;
         sampling->seed = (uint64_t)flags->seed;
     }
-    request->max_tokens = flags->max_tokens > 0 ? (int)flags->max_tokens : 0;
+    request->max_tokens = flags->max_tokens;
     request->ignore_eos = flags->ignore_eos;
     request->n_stop = 0;
     request->stop = stops;

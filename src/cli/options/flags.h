@@ -8,16 +8,13 @@
 
 /* ---- the model ---- */
 struct model_flags {
-    const char *type, *kv_type, *device, *cpu, *chat_format, *rank_table;
-    int64_t threads, tp;
-    bool pin;
-    int64_t n_replicas; /* not a flag of this group; 0: one */
-    int64_t context;    /* not a flag of this group: that of the engine; 0 or less: not given */
+    /* Not from flags: ranks and progress, which model_flags_open() sets, and max_context. */
+    struct tutti_model_options options;
+    const char *rank_table;
+    int tp;
+    int n_replicas; /* not a flag of this group; 0: one */
 };
 extern const struct option MODEL_OPTIONS[];
-
-/* The options without the callback for progress. */
-struct tutti_model_options model_flags_options(const struct model_flags *flags, tutti_ranks *ranks);
 
 /* Opens the model, with a progress bar while it is being loaded. ranks: NULL: none. */
 MUST_CHECK enum tutti_status model_flags_open(const struct model_flags *flags, tutti_ranks *ranks,
@@ -41,7 +38,8 @@ MUST_CHECK enum tutti_status model_flags_ranks(const struct model_flags *flags, 
 /* ---- memory estimate ---- */
 struct fit_flags {
     const char *type, *kv_type;
-    int64_t memory, context;
+    uint64_t memory;
+    int context;
 };
 extern const struct option FIT_OPTIONS[];
 
@@ -72,43 +70,59 @@ MUST_CHECK enum tutti_status adapter_flags_choose(const char *named, const tutti
 /* ---- the draft model ---- */
 struct draft_flags {
     const char *draft, *type;
-    int64_t tokens;
+    int tokens;
 };
 extern const struct option DRAFT_OPTIONS[];
 
-/* Opens the draft model, with the threads and KV type of the main model. *out is NULL if none was
+/* Opens the draft model, with the threads, KV type and context of the main model. *out is NULL if none was
  * named. */
 MUST_CHECK enum tutti_status draft_flags_open(const struct draft_flags *flags,
                                               const struct model_flags *model, tutti_model **out,
                                               struct tutti_error *err);
 
-/* ---- the engine ---- */
-struct engine_flags {
-    int64_t kv_memory, context, max_batch_tokens, max_seqs, max_queue, speculate, kv_spill_size;
-    const char *kv_spill;
-    double max_slowdown,
-        max_queue_time; /* max_queue_time: not an option of this group; seconds, 0: no limit */
-    bool no_prefix_cache;
-    /* Not from flags; NULL, 0: as in struct tutti_engine_options. */
-    tutti_model *draft;
-    int64_t draft_tokens;
-    void (*failed)(void *user, const struct tutti_error *why);
-    void *user;
-};
+/* ---- a model, its adapters, and an engine with a draft model ---- */
+
+/* Members of struct tutti_engine_options; the others stay 0. */
 extern const struct option ENGINE_OPTIONS[];
 
-int engine_flags_max_seqs(const struct engine_flags *flags); /* also if the flag was not given */
+enum { DEFAULT_MAX_SEQS = 256 };
 
-/* n_seqs: sequences that can run at the same time, so that no more memory is reserved than they
- * can use; 0: unknown. */
-MUST_CHECK enum tutti_status engine_flags_open(const struct engine_flags *flags, int n_seqs,
-                                               tutti_model *model, tutti_engine **out,
-                                               struct tutti_error *err);
+struct session_flags {
+    struct model_flags model;
+    struct adapter_flags adapters;
+    struct tutti_engine_options engine; /* not from flags: draft, max_draft_tokens, failed, user */
+    struct draft_flags draft;
+};
+/* The groups of a command whose struct has this as a member. */
+#define SESSION_GROUPS(type, member)                                                                         \
+    { "Model", MODEL_OPTIONS, offsetof(type, member.model) },                                                \
+        { "Adapters", ADAPTER_OPTIONS, offsetof(type, member.adapters) },                                    \
+        { "Engine", ENGINE_OPTIONS, offsetof(type, member.engine) },                                         \
+    {                                                                                                        \
+        "Draft model", DRAFT_OPTIONS, offsetof(type, member.draft)                                           \
+    }
+
+/* Zero-initialise. */
+struct session {
+    tutti_model *model, *draft; /* draft: NULL: none */
+    tutti_engine *engine;
+};
+
+/* Opens the model for the engine's context, and its adapters. */
+MUST_CHECK enum tutti_status session_open_model(struct session *session, const struct session_flags *flags,
+                                                tutti_ranks *ranks, const char *path,
+                                                struct tutti_error *err);
+/* Opens the draft model and the engine. n_seqs: sequences
+ * that can run at the same time, so that no more memory is reserved than they can use; 0: unknown. */
+MUST_CHECK enum tutti_status session_open_engine(struct session *session, const struct session_flags *flags,
+                                                 int n_seqs, struct tutti_error *err);
+void session_close(struct session *session); /* also after a failure */
 
 /* ---- sampling ---- */
 struct sampling_flags {
     double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
-    int64_t top_k, seed, max_tokens;
+    int top_k, max_tokens;
+    int64_t seed;
     struct option_texts stop;
     bool ignore_eos;
 };

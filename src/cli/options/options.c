@@ -3,6 +3,8 @@
 
 #include "cli/terminal/numbers.h"
 
+#include <assert.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -111,7 +113,9 @@ static void describe_expected(const struct option *o, char *text, size_t size)
         snprintf(from, sizeof from, "%.15g", o->min);
         snprintf(to, sizeof to, "%.15g", o->max);
     }
-    if (!has_bounds(o))
+    if (!has_bounds(o) && o->kind == OPTION_INT && o->n_bytes == sizeof(int))
+        snprintf(text, size, "%s from 0 to %d", what, INT_MAX);
+    else if (!has_bounds(o))
         snprintf(text, size, "%s, 0 or more", what);
     else if (isinf(o->max))
         snprintf(text, size, "%s %s %s", what, o->above_min ? "above" : "of at least", from);
@@ -145,7 +149,15 @@ static enum tutti_status wrong_value(const struct option *o, const char *shown, 
 static bool read_int(const struct option *o, const char *text, int64_t *out)
 {
     return (o->kind == OPTION_SIZE ? number_read_size(text, out) : number_read_int(text, out)) &&
-           in_range(o, (double)*out);
+           in_range(o, (double)*out) && (o->n_bytes != sizeof(int) || *out <= INT_MAX);
+}
+
+static void store_int(const struct option *o, char *member, int64_t value)
+{
+    if (o->n_bytes == sizeof(int))
+        *(int *)(void *)member = (int)value;
+    else
+        *(int64_t *)(void *)member = value;
 }
 
 static bool read_ints(const struct option *o, const char *text, struct option_ints *out)
@@ -169,10 +181,9 @@ static bool read_ints(const struct option *o, const char *text, struct option_in
 }
 
 /* shown: the option as written, for messages. */
-static enum tutti_status set_value(const struct option *o, void *values, size_t base, const char *shown,
-                                   const char *text, struct tutti_error *err)
+static enum tutti_status set_value(const struct option *o, char *member, const char *shown, const char *text,
+                                   struct tutti_error *err)
 {
-    char *member = (char *)values + base + o->field;
     switch (o->kind) {
     case OPTION_FLAG:
         *(bool *)(void *)member = true;
@@ -182,7 +193,7 @@ static enum tutti_status set_value(const struct option *o, void *values, size_t 
         int64_t value;
         if (!read_int(o, text, &value))
             return wrong_value(o, shown, text, err);
-        *(int64_t *)(void *)member = value;
+        store_int(o, member, value);
         return TUTTI_OK;
     }
     case OPTION_FLOAT: {
@@ -198,7 +209,10 @@ static enum tutti_status set_value(const struct option *o, void *values, size_t 
                 text = alias[1];
         for (const char *const *choice = o->choices; *choice; choice++)
             if (strcasecmp(*choice, text) == 0) {
-                *(const char **)(void *)member = *choice;
+                if (o->is_index)
+                    *(unsigned *)(void *)member = (unsigned)(choice - o->choices);
+                else
+                    *(const char **)(void *)member = *choice;
                 return TUTTI_OK;
             }
         return wrong_value(o, shown, text, err);
@@ -220,72 +234,27 @@ static enum tutti_status set_value(const struct option *o, void *values, size_t 
     return TUTTI_OK;
 }
 
-static void set_unset(const struct option *o, void *values, size_t base)
+/* Zeroed memory is what the other kinds have if they are not given. */
+static void set_initial(const struct option *o, char *member)
 {
-    char *member = (char *)values + base + o->field;
-    switch (o->kind) {
-    case OPTION_INT:
-    case OPTION_SIZE:
-        *(int64_t *)(void *)member = -1;
-        break;
-    case OPTION_FLOAT:
+    memset(member, 0, o->n_bytes);
+    if (o->initial) {
+        enum tutti_status st = set_value(o, member, o->name, o->initial, NULL);
+        assert(st == TUTTI_OK);
+        (void)st;
+    } else if ((o->kind == OPTION_INT || o->kind == OPTION_SIZE) && in_range(o, 0)) {
+        store_int(o, member, -1);
+    } else if (o->kind == OPTION_FLOAT && in_range(o, 0)) {
         *(double *)(void *)member = NAN;
-        break;
-    case OPTION_FLAG:
-        *(bool *)(void *)member = false;
-        break;
-    case OPTION_TEXT:
-    case OPTION_CHOICE:
-        *(const char **)(void *)member = NULL;
-        break;
-    case OPTION_TEXTS:
-        ((struct option_texts *)(void *)member)->n = 0;
-        break;
-    case OPTION_INTS:
-        ((struct option_ints *)(void *)member)->n = 0;
-        break;
     }
 }
 
-static enum tutti_status set_initial(const struct option_set *set, void *values, struct tutti_error *err)
+static bool is_given(const struct option *o, const char *member)
 {
-    for (const struct option_group *group = set->groups; group->title; group++)
-        for (const struct option *o = group->options; o->name; o++) {
-            set_unset(o, values, group->base);
-            if (!o->initial)
-                continue;
-            enum tutti_status st = set_value(o, values, group->base, o->name, o->initial, err);
-            if (st != TUTTI_OK)
-                return st;
-        }
-    return TUTTI_OK;
-}
-
-static bool is_given(const struct option *o, const void *values, size_t base)
-{
-    const char *member = (const char *)values + base + o->field;
-    int64_t n = -1;
-    double x = NAN;
-    switch (o->kind) {
-    case OPTION_FLAG:
-        return *(const bool *)(const void *)member;
-    case OPTION_INT:
-    case OPTION_SIZE:
-        return (o->initial && !read_int(o, o->initial, &n)) || *(const int64_t *)(const void *)member != n;
-    case OPTION_FLOAT:
-        if (!o->initial)
-            return !isnan(*(const double *)(const void *)member);
-        return !number_read_float(o->initial, &x) || fabs(*(const double *)(const void *)member - x) > 0;
-    case OPTION_TEXTS:
-        return ((const struct option_texts *)(const void *)member)->n > 0;
-    case OPTION_INTS:
-        return ((const struct option_ints *)(const void *)member)->n > 0;
-    case OPTION_TEXT:
-    case OPTION_CHOICE:
-        break;
-    }
-    const char *text = *(const char *const *)(const void *)member;
-    return text && !(o->initial && strcmp(text, o->initial) == 0);
+    _Alignas(max_align_t) char initial[sizeof(struct option_ints)];
+    _Static_assert(sizeof(struct option_ints) >= sizeof(struct option_texts), "the largest kind");
+    set_initial(o, initial);
+    return memcmp(member, initial, o->n_bytes) != 0;
 }
 
 const struct option *options_first_given(const struct option *options, const void *values, size_t base,
@@ -295,7 +264,7 @@ const struct option *options_first_given(const struct option *options, const voi
         const char *const *name = allowed;
         while (*name && strcmp(*name, o->name) != 0)
             name++;
-        if (!*name && is_given(o, values, base))
+        if (!*name && is_given(o, (const char *)values + base + o->field))
             return o;
     }
     return NULL;
@@ -359,7 +328,7 @@ static enum tutti_status take_option(struct option_parser *p, const struct optio
     if (o->kind == OPTION_TEXT && *given == '\0')
         return error_set_param(p->err, TUTTI_E_ARGUMENT, o->name, "%s: found an empty text, expected %s",
                                shown, o->value);
-    return set_value(o, p->values, base, shown, given, p->err);
+    return set_value(o, (char *)p->values + base + o->field, shown, given, p->err);
 }
 
 static enum tutti_status take_long(struct option_parser *p, const char *word)
@@ -408,7 +377,10 @@ enum tutti_status options_parse(const struct option_set *set, int argc, char *co
     *wants_help = asks_for_help(argc, argv);
     if (*wants_help)
         return TUTTI_OK;
-    enum tutti_status st = set_initial(set, values, err);
+    for (const struct option_group *group = set->groups; group->title; group++)
+        for (const struct option *o = group->options; o->name; o++)
+            set_initial(o, (char *)values + group->base + o->field);
+    enum tutti_status st = TUTTI_OK;
     while (st == TUTTI_OK && p.next < argc) {
         const char *word = argv[p.next++];
         if (options_over || word[0] != '-' || word[1] == '\0') {

@@ -3,7 +3,8 @@
  * A command keeps its values in its own struct; each option names the member that it fills.
  * Options that several commands share form a group, which a command includes as a member of its
  * struct. A command gets only values that were checked for kind and range. An option that was not
- * given has the table's initial value, or else false, -1, NaN, NULL or no elements. */
+ * given has the table's initial value, or else false, NULL, no elements, or a number that cannot be
+ * given: 0 if that is out of range, or else -1, or NaN. */
 #ifndef TUTTI_CLI_OPTIONS_OPTIONS_H
 #define TUTTI_CLI_OPTIONS_OPTIONS_H
 
@@ -37,6 +38,7 @@ enum option_kind {
 struct option {
     const char *name;           /* without the dashes */
     size_t field;               /* offset of the member it fills */
+    size_t n_bytes;             /* size of that member */
     const char *value;          /* name of the value in help, "N"; NULL for flags */
     double min, max;            /* of numbers; both 0: not negative, no other bounds but the type's */
     const char *const *choices; /* ends with NULL; upper case is accepted */
@@ -46,6 +48,7 @@ struct option {
     enum option_kind kind;
     char letter;    /* '\0': none */
     bool above_min; /* min itself is not allowed */
+    bool is_index;  /* of a choice: the member is an enum with the choices in their order */
 };
 
 /* A row of a table: the command's struct and the member that the option fills, its name, the name of its
@@ -55,25 +58,24 @@ struct option {
 #define OPTION_ROW(kind_, C_TYPE, type, member, name_, value_, ...)                                          \
     {                                                                                                        \
         .kind = (kind_), .field = offsetof(type, member) + _Generic(((type *)0)->member, C_TYPE : 0),        \
-        .name = (name_), .value = (value_), .help = __VA_ARGS__                                              \
+        .n_bytes = sizeof(((type *)0)->member), .name = (name_), .value = (value_), .help = __VA_ARGS__      \
     }
 /* NOLINTEND(bugprone-macro-parentheses) */
 #define FLAG_OPTION(type, member, name, ...)                                                                 \
     OPTION_ROW(OPTION_FLAG, bool, type, member, name, NULL, __VA_ARGS__)
-#define INT_OPTION(type, member, name, value, ...)                                                           \
-    OPTION_ROW(OPTION_INT, int64_t, type, member, name, value, __VA_ARGS__)
-#define SIZE_OPTION(type, member, name, value, ...)                                                          \
-    OPTION_ROW(OPTION_SIZE, int64_t, type, member, name, value, __VA_ARGS__)
-#define FLOAT_OPTION(type, member, name, value, ...)                                                         \
-    OPTION_ROW(OPTION_FLOAT, double, type, member, name, value, __VA_ARGS__)
-#define TEXT_OPTION(type, member, name, value, ...)                                                          \
-    OPTION_ROW(OPTION_TEXT, const char *, type, member, name, value, __VA_ARGS__)
+#define INT_OPTION(...)   OPTION_ROW(OPTION_INT, int, __VA_ARGS__)
+#define INT64_OPTION(...) OPTION_ROW(OPTION_INT, int64_t, __VA_ARGS__)
+#define SIZE_OPTION(...)  OPTION_ROW(OPTION_SIZE, uint64_t, __VA_ARGS__)
+#define FLOAT_OPTION(...) OPTION_ROW(OPTION_FLOAT, double, __VA_ARGS__)
+#define TEXT_OPTION(...)  OPTION_ROW(OPTION_TEXT, const char *, __VA_ARGS__)
+#define TEXTS_OPTION(...) OPTION_ROW(OPTION_TEXTS, struct option_texts, __VA_ARGS__)
+#define INTS_OPTION(...)  OPTION_ROW(OPTION_INTS, struct option_ints, __VA_ARGS__)
 #define CHOICE_OPTION(type, member, name, value, choices_, ...)                                              \
     OPTION_ROW(OPTION_CHOICE, const char *, type, member, name, value, __VA_ARGS__, .choices = (choices_))
-#define TEXTS_OPTION(type, member, name, value, ...)                                                         \
-    OPTION_ROW(OPTION_TEXTS, struct option_texts, type, member, name, value, __VA_ARGS__)
-#define INTS_OPTION(type, member, name, value, ...)                                                          \
-    OPTION_ROW(OPTION_INTS, struct option_ints, type, member, name, value, __VA_ARGS__)
+/* The choices are in the order of the enum. */
+#define ENUM_OPTION(type, member, name, value, choices_, ...)                                                \
+    OPTION_ROW(OPTION_CHOICE, unsigned, type, member, name, value, __VA_ARGS__, .choices = (choices_),       \
+               .is_index = true)
 
 struct option_group {
     const char *title;            /* in help */

@@ -75,7 +75,7 @@ static enum tutti_status read_context(struct config_reader *r, const char *name,
 {
     int64_t number = 0;
     enum tutti_status st = read_yaml_number(r, name, text, INT_MAX, &number);
-    if (st == TUTTI_OK && (r->out->max_context < 0 || number < r->out->max_context))
+    if (st == TUTTI_OK && (r->out->max_context == 0 || number < r->out->max_context))
         r->out->max_context = (int)number;
     return st;
 }
@@ -163,7 +163,7 @@ static enum tutti_status load_yaml(struct config_reader *r, FILE *file)
 
 enum tutti_status serving_config_read(struct serving_config *out, const char *path, struct tutti_error *err)
 {
-    *out = (struct serving_config){ .port = -1, .n_kv_tokens = -1, .max_context = -1, .max_seqs = -1 };
+    *out = (struct serving_config){ .port = -1 };
     struct config_reader r = { .out = out, .path = path, .err = err };
     FILE *file = fopen(path, "rb");
     if (!file)

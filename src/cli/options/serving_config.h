@@ -9,8 +9,8 @@
 struct serving_config {
     char host[256];       /* serving_config.server_ip; "": not set */
     char model_name[256]; /* model_config.model_name */
-    int port;             /* serving_config.server_port; -1: not set, as below */
-    int64_t n_kv_tokens;  /* pa_config.num_blocks * block_size */
+    int port;             /* serving_config.server_port; -1: not set */
+    int64_t n_kv_tokens;  /* pa_config.num_blocks * block_size; 0: not set, as below */
     /* The minimum of pa_config.decode_seq_length, the last model_config.seq_length and
      * max_generate_length. */
     int max_context;

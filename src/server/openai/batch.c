@@ -196,7 +196,6 @@ enum tutti_status server_batch_run(struct server_batch *batch, tutti_engine *eng
     struct batch_run run = { .batch = batch };
     struct app *app = &run.app;
     batch->n_ok = batch->n_failed = 0;
-    server_options_init(&run.options);
     run.options.embedding = batch->embedding;
     run.lines = (struct prompt_lines){ .bytes = batch->lines, .n_bytes = batch->n_bytes };
     app->options = &run.options;
