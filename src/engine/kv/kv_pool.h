@@ -12,6 +12,9 @@
  * So a parent is never evicted before its children, and a page id identifies a whole prefix as long
  * as the page is published.
  *
+ * A holder has passed a page when none of its further rows attends to the page in the layers with a
+ * window: it then needs the page's keys and values in the other layers only (window_slots.h).
+ *
  * Only the engine thread calls these functions, so there is no lock. Nothing allocates after
  * kv_pool_new(). After Kwon et al., "Efficient Memory Management for LLM Serving with
  * PagedAttention", 2023, section 4, and Zheng et al., "SGLang", 2024, section 3 (prefix reuse, LRU
@@ -69,26 +72,26 @@ struct kv_counts kv_pool_counts(const struct kv_pool *pool);
  * page then has one holder. */
 MUST_CHECK bool kv_pool_take(struct kv_pool *pool, int n_pages, int32_t *page_ids);
 
-/* Adds one holder to each page; each must have one already. The holder is past the first n_passed. */
+/* Adds one holder to each page; each must have one already. The new holder has passed the first
+ * n_passed pages. */
 void kv_pool_share(struct kv_pool *pool, const int32_t *page_ids, int n_pages, int n_passed);
 
 /* Drops one holder of each page, the last page first. A page without holders is cached if
- * published, else free. The holder was past the first n_passed pages. */
+ * published, else free. The holder had passed the first n_passed pages. */
 void kv_pool_drop(struct kv_pool *pool, const int32_t *page_ids, int n_pages, int n_passed);
 
 /* ---- the layers with a window ---- */
 
-/* The number of pages before position n that a holder can be past: no row from n on sees them
- * through these layers. */
+/* The number of pages that a sequence has passed when its next row is at position n. */
 int kv_pool_passable(const struct kv_pool *pool, int n);
 
-/* A holder is past these pages. */
+/* Records that a holder has passed these pages. */
 void kv_pool_pass(struct kv_pool *pool, const int32_t *page_ids, int n_pages);
 
 /* The page's slot; -1: none, so its keys and values in these layers are unknown. */
 int32_t kv_pool_slot(const struct kv_pool *pool, int32_t page_id);
 
-/* Gives a page of a single holder, which has no slot, one. False: wait or preempt. */
+/* Assigns a slot to a page that has one holder and no slot. False: wait or preempt. */
 MUST_CHECK bool kv_pool_take_slot(struct kv_pool *pool, int32_t page_id);
 
 /* Slots that can be taken; INT_MAX: every page has its own. */
@@ -98,9 +101,9 @@ int kv_pool_slots_left(const struct kv_pool *pool);
 bool kv_pool_is_shared(const struct kv_pool *pool, int32_t page_id);
 
 /* Prefix cache lookup: takes the longest run of published pages of this chain that matches the
- * beginning of ids, and whose last pages have the slots that the next position sees. Returns its
- * length, at most n_ids / page_tokens. page_ids: room for that many. The caller becomes a holder of
- * each, past the first *n_passed. */
+ * beginning of ids. The pages that the row after them attends to in the layers with a window must have
+ * slots. Returns its length, at most n_ids / page_tokens. page_ids: room for that many. The caller
+ * becomes a holder of each, and has passed the first *n_passed. */
 int kv_pool_match(struct kv_pool *pool, struct kv_chain chain, const int32_t *ids, int n_ids,
                   int32_t *page_ids, int *n_passed);
 
@@ -129,7 +132,7 @@ int32_t kv_pool_next_cached(const struct kv_pool *pool, int32_t page_id);
 bool kv_pool_is_cached(const struct kv_pool *pool, int32_t page_id);
 
 /* For the audit: checks all invariants against n_holders and n_viewers [n_pages], which the caller
- * counted in its page tables; viewers are holders that are not past the page, if it has a slot.
+ * counted in its page tables; viewers are holders that have not passed the page, if it has a slot.
  * NULL: all hold; else what is wrong, in a static buffer of the thread. */
 const char *kv_pool_audit(const struct kv_pool *pool, const int32_t *n_holders, const int32_t *n_viewers);
 

@@ -1,12 +1,12 @@
-/* Where the layers with a window of attention keep the keys and values of pages: slots, fewer than there
- * are pages, because a sequence sees only the last positions through these layers.
+/* Window slots: memory for the keys and values of pages in the layers with sliding-window attention.
+ * There are fewer slots than pages, because in these layers a row attends only to the last positions.
  *
- * A page has a slot from when its first row is computed. Sequences that still see the page are its
- * viewers. A slot without viewers keeps its content for the prefix cache until another page needs it,
- * least recently seen first.
+ * A page gets a slot before its first row is computed. Its viewers are the sequences with further rows
+ * that attend to it. A slot without viewers keeps its content for the prefix cache until another page
+ * needs the slot; the least recently seen slot is reused first.
  *
- * Without such layers, or if every page has a slot of its own, slot and page are the same number and
- * nothing is given back. */
+ * Without such layers, or if there are as many slots as pages, each page always has the slot of its
+ * number. */
 #ifndef TUTTI_WINDOW_SLOTS_H
 #define TUTTI_WINDOW_SLOTS_H
 
@@ -35,19 +35,21 @@ void window_slots_close(struct window_slots *w);
 /* The slot of a page; -1: none. */
 int32_t window_slots_of(const struct window_slots *w, int32_t page_id);
 
-/* Gives a page without a slot one, and one viewer. False: all slots have viewers. */
+/* Assigns a slot to a page that has none; the page then has one viewer. False: all slots have
+ * viewers. */
 MUST_CHECK bool window_slots_take(struct window_slots *w, int32_t page_id);
 
-/* One viewer more, of a page that has a slot. */
+/* Adds a viewer to a page that has a slot. */
 void window_slots_see(struct window_slots *w, int32_t page_id);
 
-/* One viewer less. keeps: the content may be of use to others. */
+/* Removes a viewer. keeps: if it was the last one, the content stays for the prefix cache. */
 void window_slots_pass(struct window_slots *w, int32_t page_id, bool keeps);
 
-/* The page is no more: its slot is free. It has no viewers. */
+/* Frees the slot of a page that is evicted. The page has no viewers. */
 void window_slots_forget(struct window_slots *w, int32_t page_id);
 
-/* Moves a page's slot and its viewer to another, which has none: their contents are the same. */
+/* Moves the slot and the only viewer of a page to another page without a slot, which has the same
+ * content. */
 void window_slots_move(struct window_slots *w, int32_t from, int32_t to);
 
 #endif

@@ -75,8 +75,8 @@ struct request {
 struct request_limits {
     int max_context; /* tokens of a sequence */
     int max_seqs, n_pages, page_tokens;
-    /* Of the layers with a window, if they have fewer slots than pages: what a sequence may need for its
-     * window, and all of them for the rows of a step. n_slots 0: each page has its own. */
+    /* Window slots, if there are fewer than pages: in total, those that a sequence may need for its
+     * window, and those that the rows of a step may need. n_slots 0: each page has its own. */
     int n_slots, window_slots, step_slots;
     int max_queue_ms; /* 0: no limit */
 };

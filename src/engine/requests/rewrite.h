@@ -2,7 +2,8 @@
  * parts: "[[训练时间]]" (the time of training) becomes "2023年"; with widens_marks, each of , ! : ; ?
  * directly after or before a character of U+4E00 to U+9FFF becomes full-width.
  *
- * Only the beginning of that mark, or one such sign, is held back. */
+ * Text is held back only while it may be the beginning of "[[训练时间]]", or is one of those
+ * punctuation marks. */
 #ifndef TUTTI_REWRITE_H
 #define TUTTI_REWRITE_H
 
@@ -11,7 +12,7 @@
 /* Zero-initialised: the start of a text. Free it with rewrite_clear(). */
 struct rewrite {
     struct buf held;
-    bool is_behind_han; /* the text given out so far ends with such a character */
+    bool is_behind_han; /* the output so far ends with a character of U+4E00 to U+9FFF */
 };
 
 void rewrite_clear(struct rewrite *r);

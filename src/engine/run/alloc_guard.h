@@ -1,6 +1,5 @@
-/* Tells at any moment whether a thread is inside a decode step, and in which phase. A program that
- * interposes malloc uses this to abort on an allocation there. The engine marks its threads;
- * marking costs one store.
+/* Tracks which threads are inside a decode step, and in which phase. A program that interposes malloc
+ * uses this to abort on an allocation there. The engine marks its threads; marking costs one store.
  *
  * A phase belongs to an engine. The engine thread and its compute threads point to it; the text
  * thread and the callers' threads do not. */

@@ -49,10 +49,10 @@ struct kv_page_size {
     int tokens;
 };
 
-/* Slots of the layers with a window for each page (window_slots.h): 1 if there are no such layers, or the
- * window is too long. A sequence needs slots for the window and the rows of a step; most sequences are
- * expected to have four windows, and at least 4096 tokens. With fewer than n_least_pages that would
- * not be enough for one sequence: then each page needs a slot. */
+/* The number of window slots (window_slots.h) per page; 1: no layer has a window, or the window is too
+ * long to save memory. A sequence needs slots for its window and for the rows of a step. The number is
+ * right for sequences of four windows, at least 4096 tokens. A pool of fewer than n_least_pages would
+ * have too few slots for one sequence: there, use one slot per page. */
 struct window_room {
     double slots_per_page;
     int n_least_pages;
@@ -65,9 +65,9 @@ MUST_CHECK enum tutti_status engine_kv_pages(int *n_pages, struct kv_page_size p
                                              uint64_t bytes_left, int n_seqs, int n_ctx,
                                              struct tutti_error *err);
 
-/* Sets the error that n_pages pages do not hold a context of n_ctx tokens, and what would: returns
- * TUTTI_E_LIMIT. kv_bytes: memory for the pages; is_given: the caller set it, else it follows from
- * free memory. */
+/* Sets the error that n_pages pages do not hold a context of n_ctx tokens, with the settings that
+ * would; returns TUTTI_E_LIMIT. kv_bytes: memory for the pages; is_given: the caller set it, else it
+ * follows from free memory. */
 enum tutti_status engine_kv_too_small(struct kv_page_size page, uint64_t kv_bytes, bool is_given, int n_pages,
                                       int n_ctx, struct tutti_error *err);
 

@@ -136,7 +136,7 @@ void *step_main(void *engine);
 /* Before scheduler_advance(): removes rows whose token mask is late from the step, which took
  * step_us; their sequences wait. */
 void draws_drop_late(struct tutti_engine *e, uint64_t step_us);
-/* Lets sequences run again whose mask has arrived. True: one still waits. */
+/* Lets sequences run again whose mask has arrived. True: a sequence still waits for its mask. */
 bool draws_wake(struct tutti_engine *e);
 /* Fills draws: for each sequence with logits, and for each choice that starts from the same logits. */
 void draws_collect(struct tutti_engine *e);

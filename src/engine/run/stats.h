@@ -13,7 +13,7 @@ struct stats {
     pthread_mutex_t lock;
     bool has_lock;
     struct tutti_stats shared;
-    /* Requests that no longer wait: their first row was planned, or they ended. */
+    /* Requests that have left the queue: their first row was planned, or they ended. */
     uint64_t n_begun, shared_n_begun;
     /* Counted by callers and the text thread: */
     atomic_uint_fast64_t n_requests, n_refused, n_refused_full, n_refused_early;

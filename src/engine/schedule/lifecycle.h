@@ -43,7 +43,7 @@ void scheduler_advance(struct scheduler *s);
  * request returns to the queue), or seq is past its prompt. Call until it returns NULL. */
 struct sequence *scheduler_fork(struct scheduler *s, const struct sequence *seq);
 
-/* Makes to continue the tokens of from, a sibling, whose pages it shares from now on. */
+/* Replaces the tokens of to by those of from, its sibling, and shares the pages of from. */
 void scheduler_copy(struct scheduler *s, struct sequence *to, const struct sequence *from);
 
 /* Appends the n tokens drawn for seq, which is COMPUTED. Those at the beginning that equal its draft
@@ -76,9 +76,9 @@ void lifecycle_preempt_last(struct scheduler *s);
 
 /* ---- for the spiller: seq is RESTORING ---- */
 
-/* The content of its next full page was restored: it need not be computed. */
+/* The content of the sequence's next full page was restored, so it is not computed. */
 void lifecycle_restored_page(struct scheduler *s, struct sequence *seq);
-/* It waits for no further page. */
+/* The sequence waits for no further page. */
 void lifecycle_restored(struct scheduler *s, struct sequence *seq);
 
 #endif

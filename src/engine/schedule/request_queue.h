@@ -3,14 +3,13 @@
  *
  * Order: first by priority. Within a priority, the owner that has had the least service relative to
  * its weight: start-time fair queueing (Goyal et al., 1996) over tokens, as in VTC (Sheng et al.,
- * 2024, "Fairness in Serving Large Language Models"). An owner that returns after a pause starts
- * level with the others and has saved nothing up. Within an owner and priority, first come, first
- * served.
+ * 2024, "Fairness in Serving Large Language Models"). An owner that returns after a pause has no
+ * credit from that time. Within an owner and priority, first come, first served.
  *
- * The requests of one owner and priority form a lane. A lane that waits behind better priorities
- * ages: it gains one priority for each AGEING_US since it was served last, up to the best priority
- * in the queue. At that priority owners share again, so an owner that floods the queue gains
- * nothing by waiting long.
+ * The requests of one owner and priority form a lane. A lane ages while better priorities are served
+ * first: it gains one priority for each QUEUE_AGEING_US since it was last served, up to the best
+ * priority in the queue. At that priority the owners' service decides again, so an owner that floods
+ * the queue gains nothing by waiting long.
  *
  * Engine thread only. Nothing here allocates after request_queue_init(). */
 #ifndef TUTTI_REQUEST_QUEUE_H
@@ -56,8 +55,8 @@ void request_queue_clear(struct request_queue *queue); /* a zeroed one is allowe
 
 /* Adds a request at the end of its lane, or at its front if some of its choices have started. */
 void request_queue_add(struct request_queue *queue, struct request *r);
-void request_queue_remove(struct request_queue *queue,
-                          struct request *r); /* does nothing if it is not in the queue */
+/* Does nothing if the request is not in the queue. */
+void request_queue_remove(struct request_queue *queue, struct request *r);
 
 /* The next request; NULL: the queue is empty. */
 struct request *request_queue_best(const struct request_queue *queue, uint64_t now_us);

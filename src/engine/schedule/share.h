@@ -1,4 +1,4 @@
-/* Owners of requests, and how much service each has had: the accounts of fair queueing.
+/* The owners of requests and how much service each has had, for fair queueing.
  *
  * An owner is created with its first request, and kept for some time after its last one: otherwise
  * an owner that has used more than its share would return as a new one. Callers' threads create and

@@ -1,9 +1,10 @@
-/* Prompt lookup: proposes as draft tokens those that followed the same few tokens the last time.
- * Quotations, edited code and answers from a given text consist mostly of such repetitions. Saxena,
- * 2023, "Prompt Lookup Decoding"; Yang et al., 2023, "Inference with Reference".
+/* Prompt lookup: proposes draft tokens by finding the last tokens earlier in the same text, and copying
+ * the tokens that followed them there. Quotations, edited code and answers from a given text consist
+ * mostly of such repetitions. Saxena, 2023, "Prompt Lookup Decoding"; Yang et al., 2023, "Inference with
+ * Reference".
  *
- * Every proposal is compared with the tokens that come, even if it was not verified in a step. So
- * the acceptance rate is known at no cost. Engine thread only; nothing here allocates. */
+ * Every proposal is compared with the tokens that are generated, even if it was not verified in a step.
+ * So the acceptance rate is known at no cost. Engine thread only; nothing here allocates. */
 #ifndef TUTTI_PROMPT_LOOKUP_H
 #define TUTTI_PROMPT_LOOKUP_H
 
