@@ -3,6 +3,7 @@
 
 #include "base/buf.h"
 #include "base/hash.h"
+#include "base/key_map.h"
 #include "base/text.h"
 #include "checkpoint/gguf/gguf.h"
 #include "checkpoint/gguf/row_ints.h"
@@ -34,8 +35,7 @@ struct checkpoint {
     size_t n_tensors;
     uint8_t *taken; /* [n_tensors]: set by checkpoint_take() */
     bool is_quiet;
-    uint32_t *slots; /* [n_slots]: open-addressed index by name; tensor index + 1, 0: free */
-    size_t n_slots;
+    struct key_map by_name;    /* indices of tensors, by the hash of their name */
     struct row_ints *row_ints; /* matrices that replace their integers in tensors */
     size_t n_row_ints;
     struct quantized *quantized; /* the same for other methods; NULL: none */
@@ -133,37 +133,35 @@ done:
     return st;
 }
 
-/* Finds the slot of name, or the free slot for it. n_slots is a power of two and never full. */
-static size_t find_name_slot(const struct checkpoint *ck, const char *name)
+/* The index of a tensor; -1: none. */
+static int32_t find_by_name(const struct checkpoint *ck, const char *name)
 {
-    size_t slot = (size_t)hash64_string(0, name) & (ck->n_slots - 1);
-    while (ck->slots[slot] && strcmp(ck->tensors[ck->slots[slot] - 1]->name, name) != 0)
-        slot = (slot + 1) & (ck->n_slots - 1);
-    return slot;
+    uint64_t key = hash64_string(0, name), at = key;
+    int32_t i;
+    while ((i = key_map_next(&ck->by_name, key, &at)) >= 0 && strcmp(ck->tensors[i]->name, name) != 0)
+        ;
+    return i;
 }
 
 static enum tutti_status index_tensor(struct checkpoint *ck, const struct tensor *tensor,
                                       struct tutti_error *err)
 {
-    size_t slot = find_name_slot(ck, tensor->name);
-    if (ck->slots[slot])
+    int32_t other = find_by_name(ck, tensor->name);
+    if (other >= 0)
         return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: duplicate, it is also in %s", tensor->file,
-                         tensor->name, ck->tensors[ck->slots[slot] - 1]->file);
-    ck->tensors[ck->n_tensors] = tensor;
-    ck->slots[slot] = (uint32_t)++ck->n_tensors;
+                         tensor->name, ck->tensors[other]->file);
+    if (!key_map_add(&ck->by_name, hash64_string(0, tensor->name), (int32_t)ck->n_tensors))
+        return error_out_of_memory(ck->path, err);
+    ck->tensors[ck->n_tensors++] = tensor;
     return TUTTI_OK;
 }
 
 /* Makes an empty index for n tensors. */
 static enum tutti_status index_begin(struct checkpoint *ck, size_t n, struct tutti_error *err)
 {
-    ck->n_slots = 16;
-    while (ck->n_slots < 2 * n + 2)
-        ck->n_slots *= 2;
-    ck->slots = calloc(ck->n_slots, sizeof *ck->slots);
     ck->tensors = calloc(n + 1, sizeof *ck->tensors);
     ck->taken = calloc(n + 1, sizeof *ck->taken);
-    return ck->slots && ck->tensors && ck->taken ? TUTTI_OK : error_out_of_memory(ck->path, err);
+    return ck->tensors && ck->taken ? TUTTI_OK : error_out_of_memory(ck->path, err);
 }
 
 static enum tutti_status index_tensors(struct checkpoint *ck, struct tutti_error *err)
@@ -225,7 +223,7 @@ static enum tutti_status index_replaced(struct checkpoint *ck, const struct tens
     const struct tensor **before = ck->tensors;
     uint8_t *is_used = ck->taken;
     size_t n = ck->n_tensors;
-    free(ck->slots);
+    key_map_clear(&ck->by_name);
     ck->n_tensors = 0;
     enum tutti_status st = index_begin(ck, n, err);
     for (size_t i = 0; i < n && st == TUTTI_OK; i++) {
@@ -524,7 +522,7 @@ static enum tutti_status open_path(struct checkpoint **out, const char *path, in
     for (size_t n = strlen(ck->path); n > 1 && ck->path[n - 1] == '/'; n--)
         ck->path[n - 1] = '\0';
     st = open_any(ck, rank, err);
-    if (st == TUTTI_OK && !ck->slots)
+    if (st == TUTTI_OK && !ck->tensors)
         st = index_tensors(ck, err);
     if (st == TUTTI_OK)
         st = wrap_row_ints(ck, err);
@@ -568,7 +566,7 @@ void checkpoint_close(struct checkpoint *ck)
 {
     if (!ck)
         return;
-    free(ck->slots);
+    key_map_clear(&ck->by_name);
     free((void *)ck->tensors);
     free(ck->taken);
     free(ck->row_ints);
@@ -605,16 +603,16 @@ const struct tensor *checkpoint_tensor(const struct checkpoint *ck, size_t index
 
 const struct tensor *checkpoint_find(const struct checkpoint *ck, const char *name)
 {
-    uint32_t index = ck->slots[find_name_slot(ck, name)];
-    return index ? ck->tensors[index - 1] : NULL;
+    int32_t i = find_by_name(ck, name);
+    return i >= 0 ? ck->tensors[i] : NULL;
 }
 
 const struct tensor *checkpoint_take(const struct checkpoint *ck, const char *name)
 {
-    uint32_t index = ck->slots[find_name_slot(ck, name)];
-    if (index)
-        ck->taken[index - 1] = 1;
-    return index ? ck->tensors[index - 1] : NULL;
+    int32_t i = find_by_name(ck, name);
+    if (i >= 0)
+        ck->taken[i] = 1;
+    return i >= 0 ? ck->tensors[i] : NULL;
 }
 
 bool checkpoint_is_taken(const struct checkpoint *ck, size_t index)

@@ -43,19 +43,10 @@ static bool take_bytes(struct automaton_draft *d, size_t n_bytes)
 /* Grows an array for one more item. */
 static bool grow_draft(struct automaton_draft *d, void *array, size_t *room, size_t n, size_t item_bytes)
 {
-    if (n < *room)
-        return true;
-    size_t more = *room ? *room * 2 : 256;
-    if (!take_bytes(d, (more - *room) * item_bytes))
-        return false;
-    void *grown = realloc(*(void **)array, more * item_bytes);
-    if (!grown) {
-        d->is_full = d->has_no_memory = true;
-        return false;
-    }
-    *(void **)array = grown;
-    *room = more;
-    return true;
+    enum tutti_status st = budget_grow(d->budget, array, room, n + 1, item_bytes, &d->bytes_taken);
+    d->is_full |= st != TUTTI_OK;
+    d->has_no_memory |= st == TUTTI_E_MEMORY;
+    return st == TUTTI_OK;
 }
 
 static int32_t add_state(struct automaton_draft *d)
@@ -150,16 +141,15 @@ static void build_chars(struct automaton_draft *d, const struct char_range *rang
     static const struct char_range PARTS[] = {
         { 0, 0x7F }, { 0x80, 0x7FF }, { 0x800, 0xD7FF }, { 0xE000, 0xFFFF }, { 0x10000, MAX_CODE_POINT }
     };
+    enum { N_PARTS = sizeof PARTS / sizeof *PARTS };
     struct tails tails = { { to, -1, -1, -1 } };
     for (int32_t i = 0; i < n; i++) {
-        for (size_t p = 0; p < sizeof PARTS / sizeof *PARTS; p++) {
-            uint32_t low = ranges[i].low > PARTS[p].low ? ranges[i].low : PARTS[p].low;
-            uint32_t high = ranges[i].high < PARTS[p].high ? ranges[i].high : PARTS[p].high;
+        struct char_range same_length[N_PARTS];
+        size_t n_lengths = ranges_intersect(&ranges[i], 1, PARTS, N_PARTS, same_length);
+        for (size_t k = 0; k < n_lengths; k++) {
             char first[4], last[4];
-            if (low > high)
-                continue;
-            int n_bytes = utf8_encode(low, first);
-            utf8_encode(high, last);
+            int n_bytes = utf8_encode(same_length[k].low, first);
+            utf8_encode(same_length[k].high, last);
             add_sequences(d, from, &tails, (const uint8_t *)first, (const uint8_t *)last, n_bytes);
         }
     }

@@ -1,5 +1,8 @@
 #include "grammar/budget.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 static void plan_look(struct budget *b)
 {
     int64_t left = b->limits.n_steps - b->n_spent;
@@ -55,6 +58,27 @@ bool budget_take_bytes(struct budget *b, size_t n_bytes)
 void budget_return_bytes(struct budget *b, size_t n_bytes)
 {
     b->n_bytes -= (int64_t)n_bytes;
+}
+
+enum tutti_status budget_grow(struct budget *b, void *array, size_t *room, size_t n, size_t item_bytes,
+                              size_t *n_taken)
+{
+    void *items;
+    size_t more = *room ? 2 * *room : 64;
+    if (n <= *room)
+        return TUTTI_OK;
+    while (more < n)
+        more *= 2;
+    *n_taken += (more - *room) * item_bytes;
+    if (!budget_take_bytes(b, (more - *room) * item_bytes))
+        return TUTTI_E_LIMIT;
+    memcpy(&items, array, sizeof items); /* the pointer may have any type */
+    items = reallocarray(items, more, item_bytes);
+    if (!items)
+        return TUTTI_E_MEMORY;
+    memcpy(array, &items, sizeof items);
+    *room = more;
+    return TUTTI_OK;
 }
 
 int64_t budget_steps(const struct budget *b)

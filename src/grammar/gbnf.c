@@ -1,8 +1,10 @@
 #include "grammar/gbnf.h"
 
+#include "base/array.h"
 #include "base/hash.h"
 #include "base/hex.h"
 #include "base/ids.h"
+#include "base/key_map.h"
 #include "base/utf8.h"
 
 #include <stdlib.h>
@@ -17,9 +19,7 @@ struct gbnf_reader {
     int line, column;
     struct tutti_error *err;
     enum tutti_status status;
-    /* Rules by name: open addressing, the rule + 1; 0: free. */
-    int32_t *slots;
-    size_t n_slots;
+    struct key_map rules; /* by the hash of their name */
 };
 
 static void find_line(struct gbnf_reader *r, const char *at, int *line, int *column)
@@ -76,46 +76,23 @@ static void skip(struct gbnf_reader *r, bool over_lines)
 
 /* ---- rules by name ---- */
 
-static bool grow_slots(struct gbnf_reader *r)
-{
-    size_t n = r->n_slots ? r->n_slots * 2 : 64;
-    int32_t *slots = calloc(n, sizeof *slots);
-    if (!slots)
-        return false;
-    for (size_t i = 0; i < r->out->n_rules; i++) {
-        const char *name = r->out->rules[i].name;
-        size_t k = hash64_string(0, name) & (n - 1);
-        while (slots[k])
-            k = (k + 1) & (n - 1);
-        slots[k] = (int32_t)i + 1;
-    }
-    free(r->slots);
-    r->slots = slots;
-    r->n_slots = n;
-    return true;
-}
-
 /* The rule of a name, created if unknown. -1: no room. */
 static int32_t find_rule(struct gbnf_reader *r, const char *name, size_t n)
 {
     struct syntax *s = r->out;
-    if (s->n_rules * 2 >= r->n_slots && !grow_slots(r)) {
-        s->is_full = s->has_no_memory = true;
-        return -1;
-    }
-    size_t k = hash64(0, name, n) & (r->n_slots - 1);
-    for (; r->slots[k]; k = (k + 1) & (r->n_slots - 1)) {
-        const char *known = s->rules[r->slots[k] - 1].name;
+    uint64_t key = hash64(0, name, n), at = key;
+    int32_t rule;
+    while ((rule = key_map_next(&r->rules, key, &at)) >= 0) {
+        const char *known = s->rules[rule].name;
         syntax_spend(s, 1 + n / 64);
         if (strncmp(known, name, n) == 0 && known[n] == '\0')
-            return r->slots[k] - 1;
+            return rule;
     }
-    int32_t rule = syntax_add_rule(s, name, n);
-    if (rule >= 0) {
-        r->slots[k] = rule + 1;
-        find_line(r, name, &s->rules[rule].line, &s->rules[rule].column);
-    }
-    return rule;
+    rule = syntax_add_rule(s, name, n);
+    if (rule < 0)
+        return -1;
+    find_line(r, name, &s->rules[rule].line, &s->rules[rule].column);
+    return key_map_add(&r->rules, key, rule) ? rule : syntax_no_memory(s);
 }
 
 /* ---- characters ---- */
@@ -191,7 +168,7 @@ static int32_t read_literal(struct gbnf_reader *r)
         if (!read_char(r, &code))
             goto done;
         if (!buf_add(&bytes, c, (size_t)utf8_encode(code, c))) {
-            r->out->is_full = r->out->has_no_memory = true;
+            syntax_no_memory(r->out);
             goto done;
         }
     }
@@ -204,23 +181,6 @@ static int32_t read_literal(struct gbnf_reader *r)
 done:
     buf_clear(&bytes);
     return node;
-}
-
-static bool add_range(struct gbnf_reader *r, struct char_range **ranges, size_t *n, size_t *room,
-                      struct char_range range)
-{
-    if (*n == *room) {
-        size_t more = *room ? *room * 2 : 16;
-        struct char_range *grown = realloc(*ranges, (more + 1) * sizeof *grown);
-        if (!grown) {
-            r->out->is_full = r->out->has_no_memory = true;
-            return false;
-        }
-        *ranges = grown;
-        *room = more;
-    }
-    (*ranges)[(*n)++] = range;
-    return true;
 }
 
 /* "[a-z_]" or "[^a-z_]". */
@@ -247,8 +207,11 @@ static int32_t read_class(struct gbnf_reader *r)
             gbnf_fail(r, first, "the range ends before it begins");
             goto done;
         }
-        if (!add_range(r, &ranges, &n, &room, range))
+        if (!array_grow(&ranges, n, &room, sizeof *ranges)) {
+            syntax_no_memory(r->out);
             goto done;
+        }
+        ranges[n++] = range;
     }
     if (r->at == r->end) {
         gbnf_fail(r, begin, "this class has no closing ]");
@@ -258,7 +221,7 @@ static int32_t read_class(struct gbnf_reader *r)
     n = ranges_normalize(ranges, n);
     inverse = is_negated ? malloc((n + 1) * sizeof *inverse) : NULL;
     if (is_negated && !inverse) {
-        r->out->is_full = r->out->has_no_memory = true;
+        syntax_no_memory(r->out);
         goto done;
     }
     if (is_negated)
@@ -414,7 +377,7 @@ static int32_t read_sequence(struct gbnf_reader *r)
         if (r->status != TUTTI_OK || r->out->is_full)
             goto done;
         if (!ids_add(&parts, part)) {
-            r->out->is_full = r->out->has_no_memory = true;
+            syntax_no_memory(r->out);
             goto done;
         }
     }
@@ -433,7 +396,7 @@ static int32_t gbnf_read_choice(struct gbnf_reader *r)
         if (r->status != TUTTI_OK || r->out->is_full)
             goto done;
         if (!ids_add(&ways, way)) {
-            r->out->is_full = r->out->has_no_memory = true;
+            syntax_no_memory(r->out);
             goto done;
         }
         if (!is_next(r, '|'))
@@ -516,6 +479,6 @@ enum tutti_status gbnf_read(struct syntax *out, const char *text, size_t n_bytes
         check_rules(&r);
     if (r.status == TUTTI_OK)
         r.status = syntax_check(out, err);
-    free(r.slots);
+    key_map_clear(&r.rules);
     return r.status;
 }

@@ -28,43 +28,29 @@ static bool grow_or_give_up(struct sets *s, void *array, size_t *capacity, size_
     return ok;
 }
 
-/* ---- stacks ---- */
-
-static bool grow_frame_slots(struct sets *s)
+static bool add_key(struct sets *s, struct key_map *map, uint64_t key, size_t number)
 {
-    size_t n = s->n_frame_slots ? s->n_frame_slots * 2 : 256;
-    int32_t *slots = calloc(n, sizeof *slots);
-    if (!slots) {
+    bool ok = key_map_add(map, key, (int32_t)number);
+    if (!ok)
         give_up(s, TUTTI_E_MEMORY);
-        return false;
-    }
-    for (size_t i = 2; i < s->n_frames; i++) {
-        size_t k = hash_pair(s->frames[i].below, s->frames[i].state) & (n - 1);
-        while (slots[k])
-            k = (k + 1) & (n - 1);
-        slots[k] = (int32_t)i + 1;
-    }
-    free(s->frame_slots);
-    s->frame_slots = slots;
-    s->n_frame_slots = n;
-    return true;
+    return ok;
 }
+
+/* ---- stacks ---- */
 
 int32_t sets_push(struct sets *s, int32_t below, int32_t state)
 {
     int32_t depth = s->frames[below].depth + 1;
-    if (depth > MAX_STACK_DEPTH || (s->n_frames * 2 >= s->n_frame_slots && !grow_frame_slots(s)))
+    if (depth > MAX_STACK_DEPTH)
         return -1;
-    size_t k = hash_pair(below, state) & (s->n_frame_slots - 1);
-    for (; s->frame_slots[k]; k = (k + 1) & (s->n_frame_slots - 1)) {
-        const struct grammar_frame *f = &s->frames[s->frame_slots[k] - 1];
-        if (f->below == below && f->state == state)
-            return s->frame_slots[k] - 1;
-    }
-    if (!grow_or_give_up(s, &s->frames, &s->frames_room, s->n_frames, sizeof *s->frames))
+    uint64_t key = hash_pair(below, state); /* of no other pair */
+    int32_t known = key_map_find(&s->frames_by_pair, key);
+    if (known >= 0)
+        return known;
+    if (!grow_or_give_up(s, &s->frames, &s->frames_room, s->n_frames, sizeof *s->frames) ||
+        !add_key(s, &s->frames_by_pair, key, s->n_frames))
         return -1;
     s->frames[s->n_frames] = (struct grammar_frame){ state, below, depth };
-    s->frame_slots[k] = (int32_t)s->n_frames + 1;
     return (int32_t)s->n_frames++;
 }
 
@@ -73,27 +59,6 @@ int32_t sets_push(struct sets *s, int32_t below, int32_t state)
 static uint64_t hash_set(const struct grammar_position *places, size_t n, bool can_end, bool escapes)
 {
     return hash64(can_end * 2u + escapes, places, n * sizeof *places);
-}
-
-static bool grow_set_slots(struct sets *s)
-{
-    size_t n = s->n_set_slots ? s->n_set_slots * 2 : 256;
-    int32_t *slots = calloc(n, sizeof *slots);
-    if (!slots) {
-        give_up(s, TUTTI_E_MEMORY);
-        return false;
-    }
-    for (size_t i = 1; i < s->n_sets; i++) {
-        const struct set *set = &s->sets[i];
-        size_t k = hash_set(s->places + set->first, (size_t)set->n, set->can_end, set->escapes) & (n - 1);
-        while (slots[k])
-            k = (k + 1) & (n - 1);
-        slots[k] = (int32_t)i + 1;
-    }
-    free(s->set_slots);
-    s->set_slots = slots;
-    s->n_set_slots = n;
-    return true;
 }
 
 static int compare_places(const void *a, const void *b)
@@ -148,18 +113,19 @@ static bool make_room_for_places(struct sets *s, size_t n)
 
 int32_t sets_intern(struct sets *s, struct grammar_position *places, size_t n, bool can_end, bool escapes)
 {
-    if (s->status != TUTTI_OK || (s->n_sets * 2 >= s->n_set_slots && !grow_set_slots(s)))
+    if (s->status != TUTTI_OK)
         return SET_DEAD;
     sort_places(places, n);
-    size_t k = hash_set(places, n, can_end, escapes) & (s->n_set_slots - 1);
-    for (; s->set_slots[k]; k = (k + 1) & (s->n_set_slots - 1)) {
-        const struct set *set = &s->sets[s->set_slots[k] - 1];
+    uint64_t key = hash_set(places, n, can_end, escapes), at = key;
+    int32_t known;
+    while ((known = key_map_next(&s->sets_by_places, key, &at)) >= 0) {
+        const struct set *set = &s->sets[known];
         if ((size_t)set->n == n && set->can_end == can_end && set->escapes == escapes &&
             (n == 0 || memcmp(s->places + set->first, places, n * sizeof *places) == 0))
-            return s->set_slots[k] - 1;
+            return known;
     }
     budget_spend(s->budget, 1 + s->a->n_classes / 16);
-    if (!grow_sets(s) || !make_room_for_places(s, n))
+    if (!grow_sets(s) || !make_room_for_places(s, n) || !add_key(s, &s->sets_by_places, key, s->n_sets))
         return SET_DEAD;
     if (n > 0)
         memcpy(s->places + s->n_places, places, n * sizeof *places);
@@ -167,7 +133,6 @@ int32_t sets_intern(struct sets *s, struct grammar_position *places, size_t n, b
         .first = (int32_t)s->n_places, .n = (int32_t)n, .can_end = can_end, .escapes = escapes
     };
     s->n_places += n;
-    s->set_slots[k] = (int32_t)s->n_sets + 1;
     return (int32_t)s->n_sets++;
 }
 
@@ -292,7 +257,7 @@ enum tutti_status sets_init(struct sets *s, const struct automaton *a, struct bu
     s->seen_mark = calloc(SEEN_SLOTS, sizeof *s->seen_mark);
     bool ok = s->work && s->found && s->seen && s->seen_mark &&
               grow_or_give_up(s, &s->frames, &s->frames_room, 0, sizeof *s->frames) && grow_sets(s) &&
-              grow_set_slots(s) && make_room_for_places(s, 1);
+              make_room_for_places(s, 1);
     if (!ok) {
         sets_clear(s);
         return error_set(err, TUTTI_E_MEMORY, "grammar: out of memory");
@@ -314,8 +279,8 @@ void sets_clear(struct sets *s)
     free(s->places);
     free(s->sets);
     free(s->next);
-    free(s->frame_slots);
-    free(s->set_slots);
+    key_map_clear(&s->frames_by_pair);
+    key_map_clear(&s->sets_by_places);
     free(s->work);
     free(s->found);
     free(s->seen);
@@ -327,7 +292,7 @@ size_t sets_bytes(const struct sets *s)
 {
     return s->frames_room * sizeof *s->frames + s->places_room * sizeof *s->places +
            s->sets_room * (sizeof *s->sets + (size_t)s->a->n_classes * sizeof *s->next) +
-           (s->n_frame_slots + s->n_set_slots) * sizeof(int32_t) +
+           (s->frames_by_pair.n_slots + s->sets_by_places.n_slots) * sizeof(struct key_slot) +
            MAX_PLACES * 2 * sizeof(struct grammar_position) +
            SEEN_SLOTS * (sizeof *s->seen + sizeof *s->seen_mark);
 }

@@ -10,6 +10,7 @@
 #ifndef TUTTI_GRAMMAR_SETS_H
 #define TUTTI_GRAMMAR_SETS_H
 
+#include "base/key_map.h"
 #include "grammar/automaton.h"
 
 enum {
@@ -43,8 +44,7 @@ struct sets {
     struct set *sets;
     int32_t *next; /* [sets_room][n_classes] transitions; SET_NOT_KNOWN: not computed yet */
     size_t n_frames, frames_room, n_places, places_room, n_sets, sets_room;
-    int32_t *frame_slots, *set_slots; /* open addressing, number + 1; 0: free */
-    size_t n_frame_slots, n_set_slots;
+    struct key_map frames_by_pair, sets_by_places; /* by the hash of (below, state), of the set's content */
     /* Scratch of one closure */
     struct grammar_position *work, *found; /* [MAX_PLACES] */
     uint64_t *seen;                        /* [4 * MAX_PLACES] */

@@ -26,6 +26,12 @@ bool syntax_spend(struct syntax *s, size_t n_steps)
     return !s->is_full;
 }
 
+int32_t syntax_no_memory(struct syntax *s)
+{
+    s->is_full = s->has_no_memory = true;
+    return -1;
+}
+
 static bool take_bytes(struct syntax *s, size_t n_bytes)
 {
     s->bytes_taken += n_bytes;
@@ -44,19 +50,15 @@ static bool syntax_grow(struct syntax *s, void *array, size_t *room, size_t n_us
     }
     if (n_used + n <= *room)
         return true;
-    size_t more = *room ? *room * 2 : 64;
-    while (more < n_used + n)
-        more *= 2;
-    if (!take_bytes(s, (more - *room) * item_bytes))
-        return false;
-    void *grown = realloc(*(void **)array, more * item_bytes);
-    if (!grown) {
-        s->is_full = s->has_no_memory = true;
+    switch (budget_grow(s->budget, array, room, n_used + n, item_bytes, &s->bytes_taken)) {
+    case TUTTI_OK:
+        return true;
+    case TUTTI_E_MEMORY:
+        return syntax_no_memory(s) >= 0;
+    default:
+        s->is_full = true;
         return false;
     }
-    *(void **)array = grown;
-    *room = more;
-    return true;
 }
 
 static int32_t add_node(struct syntax *s, struct node node)
@@ -83,10 +85,8 @@ int32_t syntax_bytes(struct syntax *s, const char *bytes, size_t n_bytes)
     }
     if (!syntax_spend(s, n_bytes / 8) || !take_bytes(s, n_bytes))
         return -1;
-    if (!buf_add(&s->bytes, bytes, n_bytes)) {
-        s->is_full = s->has_no_memory = true;
-        return -1;
-    }
+    if (!buf_add(&s->bytes, bytes, n_bytes))
+        return syntax_no_memory(s);
     return add_node(s, (struct node){ .kind = NODE_BYTES, .first = (int32_t)first, .n = (int32_t)n_bytes });
 }
 
@@ -303,10 +303,8 @@ int32_t syntax_add_rule(struct syntax *s, const char *name, size_t n_bytes)
     if (!take_bytes(s, n_bytes))
         return -1;
     char *copy = name ? strndup(name, n_bytes) : NULL;
-    if (name && !copy) {
-        s->is_full = s->has_no_memory = true;
-        return -1;
-    }
+    if (name && !copy)
+        return syntax_no_memory(s);
     s->rules[s->n_rules] = (struct rule){ .node = -1, .name = copy };
     return (int32_t)s->n_rules++;
 }
@@ -365,4 +363,19 @@ size_t ranges_invert(const struct char_range *ranges, size_t n, struct char_rang
     if (next <= MAX_CODE_POINT)
         out[n_out++] = (struct char_range){ next, MAX_CODE_POINT };
     return n_out;
+}
+
+size_t ranges_intersect(const struct char_range *a, size_t n_a, const struct char_range *b, size_t n_b,
+                        struct char_range *out)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < n_a; i++) {
+        for (size_t k = 0; k < n_b; k++) {
+            uint32_t low = a[i].low > b[k].low ? a[i].low : b[k].low;
+            uint32_t high = a[i].high < b[k].high ? a[i].high : b[k].high;
+            if (low <= high)
+                out[n++] = (struct char_range){ low, high };
+        }
+    }
+    return n;
 }

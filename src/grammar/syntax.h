@@ -93,9 +93,15 @@ void syntax_define(struct syntax *s, int32_t rule, int32_t node);
 /* TUTTI_E_LIMIT: the grammar is too large, or its budget is spent; TUTTI_E_CANCELLED; TUTTI_E_MEMORY. */
 MUST_CHECK enum tutti_status syntax_check(const struct syntax *s, struct tutti_error *err);
 
+/* Out of memory: the syntax is full. Returns -1. */
+int32_t syntax_no_memory(struct syntax *s);
+
 /* Sorts the ranges and merges overlaps, in place; returns their number. */
 size_t ranges_normalize(struct char_range *ranges, size_t n);
 /* The complement. out: room for n + 1. ranges must be normalized. */
 size_t ranges_invert(const struct char_range *ranges, size_t n, struct char_range *out);
+/* What is in a range of a and in one of b. out: room for n_a * n_b. */
+size_t ranges_intersect(const struct char_range *a, size_t n_a, const struct char_range *b, size_t n_b,
+                        struct char_range *out);
 
 #endif

@@ -1,6 +1,7 @@
 /* Growable arrays, JSON arrays, and the ends of strings. */
 #include "base/array.h"
 #include "base/json/json_list.h"
+#include "base/key_map.h"
 #include "base/text.h"
 
 #include <setjmp.h>
@@ -25,6 +26,27 @@ static void an_array_grows_and_keeps_its_items(void **state)
     for (size_t i = 0; i < 1000; i++)
         assert_int_equal(items[i], i * 7);
     free(items);
+}
+
+static void a_map_finds_all_numbers_of_a_key_and_no_others(void **state)
+{
+    (void)state;
+    struct key_map map = { 0 };
+    assert_int_equal(key_map_find(&map, 7), -1);
+    for (int32_t i = 0; i < 3000; i++) /* keys with the same slot, and each key three times */
+        assert_true(key_map_add(&map, (uint64_t)(i / 3) << 32, i));
+    for (int32_t key = 0; key < 1000; key++) {
+        uint64_t at = (uint64_t)key << 32;
+        int sum = 0;
+        for (int n = 0; n < 3; n++)
+            sum += key_map_next(&map, (uint64_t)key << 32, &at);
+        assert_int_equal(sum, 3 * 3 * key + 3);
+        assert_int_equal(key_map_next(&map, (uint64_t)key << 32, &at), -1);
+    }
+    assert_int_equal(key_map_find(&map, (uint64_t)1000 << 32), -1);
+    assert_int_equal(key_map_find(&map, 1), -1);
+    key_map_clear(&map);
+    assert_int_equal(key_map_find(&map, 0), -1);
 }
 
 static void an_array_that_cannot_grow_is_unchanged(void **state)
@@ -88,6 +110,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_array_grows_and_keeps_its_items),
+        cmocka_unit_test(a_map_finds_all_numbers_of_a_key_and_no_others),
         cmocka_unit_test(an_array_that_cannot_grow_is_unchanged),
         cmocka_unit_test(a_list_has_its_items_or_is_none),
         cmocka_unit_test(ends_are_compared),

@@ -1,6 +1,7 @@
 /* Compiles a schema: values, references, alternatives, and listed values. */
 #include "grammar/schema/schema_reader.h"
 
+#include "base/array.h"
 #include "base/json/json_print.h"
 #include "base/limits.h"
 #include "base/utf8.h"
@@ -79,13 +80,9 @@ int32_t schema_share(struct schema_reader *r, int32_t node)
 
 int32_t schema_blanks(struct schema_reader *r)
 {
-    struct syntax *s = r->out;
-    if (r->blanks < 0) {
-        const struct char_range BLANKS[] = { { ' ', ' ' }, { '\t', '\t' } };
-        int32_t indent = syntax_repeat(s, syntax_chars(s, BLANKS, 2), 0, 40);
-        r->blanks = schema_share(r, SYNTAX_CHOICE(s, syntax_empty(s), syntax_text(s, " "),
-                                                  SYNTAX_SEQ(s, syntax_text(s, "\n"), indent)));
-    }
+    int32_t node = -1;
+    if (r->blanks < 0)
+        r->blanks = schema_share(r, schema_raw(r, "| |\n[ \t]{0,40}", &node));
     return r->blanks;
 }
 
@@ -116,14 +113,8 @@ static void make_any(struct schema_reader *r)
     if (value < 0)
         return;
     r->any_value = syntax_rule(s, value);
-    json_t *none = json_object();
-    if (!none) {
-        schema_no_memory(r);
-        return;
-    }
-    r->any_number = schema_share(r, schema_number(r, none, false));
-    r->any_integer = schema_share(r, schema_number(r, none, true));
-    json_decref(none);
+    r->any_number = schema_share(r, schema_number(r, NULL, false)); /* no keywords */
+    r->any_integer = schema_share(r, schema_number(r, NULL, true));
     int32_t colon = SYNTAX_SEQ(s, syntax_text(s, ":"), syntax_repeat(s, syntax_text(s, " "), 0, 1));
     int32_t member = schema_share(r, SYNTAX_SEQ(s, schema_any_string(r), colon, r->any_value));
     r->any_object = schema_share(r, any_list(r, "{", member, "}"));
@@ -158,7 +149,7 @@ static int32_t of_ref(struct schema_reader *r, const json_t *ref)
     const json_t *target = schema_resolve(r, ref);
     if (!target)
         return -1;
-    int32_t rule = schema_map_find(&r->refs, target);
+    int32_t rule = key_map_find(&r->refs, schema_key(target));
     if (rule >= 0)
         return syntax_rule(r->out, rule);
     if (r->refs.n == MAX_SCHEMA_REFS)
@@ -166,15 +157,9 @@ static int32_t of_ref(struct schema_reader *r, const json_t *ref)
     rule = syntax_add_rule(r->out, NULL, 0);
     if (rule < 0)
         return -1;
-    if (r->n_pending == r->pending_room) {
-        size_t room = r->pending_room ? 2 * r->pending_room : 16; /* at most MAX_SCHEMA_REFS */
-        struct schema_ref *grown = realloc(r->pending, room * sizeof *grown);
-        if (!grown)
-            return schema_no_memory(r);
-        r->pending = grown;
-        r->pending_room = room;
-    }
-    if (!schema_map_add(&r->refs, target, rule))
+    /* At most MAX_SCHEMA_REFS. */
+    if (!array_grow(&r->pending, r->n_pending, &r->pending_room, sizeof *r->pending) ||
+        !key_map_add(&r->refs, schema_key(target), rule))
         return schema_no_memory(r);
     r->pending[r->n_pending++] = (struct schema_ref){ target, json_string_value(ref), rule };
     return syntax_rule(r->out, rule);
@@ -362,7 +347,7 @@ static enum tutti_status schema_finish(struct schema_reader *r, int32_t node)
         st = syntax_check(r->out, r->err);
     json_decref(r->made);
     json_decref(r->root);
-    schema_map_clear(&r->refs);
+    key_map_clear(&r->refs);
     free(r->pending);
     budget_return_bytes(r->out->budget, r->bytes_taken);
     free(r);

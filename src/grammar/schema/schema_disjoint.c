@@ -2,7 +2,6 @@
  * oneOf are disjoint. */
 #include "grammar/schema/schema_reader.h"
 
-#include <math.h>
 #include <string.h>
 
 enum { MAX_LOOK_DEPTH = 8, STEPS_OF_LOOK = 16 }; /* a look-up checks some keywords, by hash */
@@ -103,14 +102,6 @@ static bool have_disjoint_properties(struct schema_reader *r, const json_t *a, c
     return false;
 }
 
-static double bound(const json_t *schema, const char *name, const char *exclusive, double fallback)
-{
-    const json_t *a = json_object_get(schema, name), *b = json_object_get(schema, exclusive);
-    double x = json_is_number(a) ? json_number_value(a) : fallback;
-    double y = json_is_number(b) ? json_number_value(b) : fallback;
-    return fallback < 0 ? fmax(x, y) : fmin(x, y);
-}
-
 static bool are_disjoint(struct schema_reader *r, const json_t *a, const json_t *b, int depth)
 {
     a = follow_refs(r, a);
@@ -128,11 +119,8 @@ static bool are_disjoint(struct schema_reader *r, const json_t *a, const json_t 
         return have_disjoint_properties(r, a, b, depth) || have_disjoint_properties(r, b, a, depth);
     if ((shared & ~(unsigned)(TYPE_NUMBER | TYPE_INTEGER)) != 0)
         return false;
-    double low_a = bound(a, "minimum", "exclusiveMinimum", -INFINITY);
-    double low_b = bound(b, "minimum", "exclusiveMinimum", -INFINITY);
-    double high_a = bound(a, "maximum", "exclusiveMaximum", INFINITY);
-    double high_b = bound(b, "maximum", "exclusiveMaximum", INFINITY);
-    return high_a < low_b || high_b < low_a;
+    struct schema_bounds x = schema_bounds(r, a), y = schema_bounds(r, b);
+    return r->status == TUTTI_OK && (x.high < y.low || y.high < x.low);
 }
 
 bool schema_check_one_of(struct schema_reader *r, const json_t *list)

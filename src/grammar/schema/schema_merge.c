@@ -378,8 +378,8 @@ struct conjunction {
         int32_t parent; /* the entry that refers to it; -1: none */
     } * entries;
     size_t n, room;
-    struct schema_map known;
-    json_t *merged; /* the merged flat parts */
+    struct key_map known; /* by schema_key() */
+    json_t *merged;       /* the merged flat parts */
     bool is_impossible;
     struct alternatives { /* anyOf and oneOf of them */
         const json_t *list;
@@ -402,7 +402,7 @@ static bool is_open(const struct conjunction *c, int32_t entry, const json_t *sc
 static bool merge_is_known(const struct conjunction *c, const json_t *schema)
 {
     for (; c; c = c->outer)
-        if (schema_map_find(&c->known, schema) >= 0)
+        if (key_map_find(&c->known, schema_key(schema)) >= 0)
             return true;
     return false;
 }
@@ -410,19 +410,12 @@ static bool merge_is_known(const struct conjunction *c, const json_t *schema)
 /* Grows an array for one more item. */
 static bool merge_grow(struct schema_reader *r, void *array, size_t *room, size_t n, size_t item_bytes)
 {
-    if (n < *room)
-        return true;
-    size_t more = *room ? 2 * *room : 8;
-    void *grown = schema_take_bytes(r, (more - *room) * item_bytes)
-                      ? realloc(*(void **)array, more * item_bytes)
-                      : NULL;
-    if (!grown) {
+    enum tutti_status st = budget_grow(r->out->budget, array, room, n + 1, item_bytes, &r->bytes_taken);
+    if (st == TUTTI_E_LIMIT)
+        schema_take_bytes(r, 0); /* sets the error */
+    else if (st != TUTTI_OK)
         schema_no_memory(r);
-        return false;
-    }
-    *(void **)array = grown;
-    *room = more;
-    return true;
+    return st == TUTTI_OK;
 }
 
 /* Adds a schema to the conjunction. False: error. */
@@ -447,7 +440,7 @@ static bool gather(struct schema_reader *r, struct conjunction *c, const json_t 
     if (!schema_check_keywords(r, schema) || !merge_grow(r, &c->entries, &c->room, c->n, sizeof *c->entries))
         return false;
     c->entries[c->n++] = (struct conjunct){ schema, parent };
-    if (!schema_map_add(&c->known, schema, entry))
+    if (!key_map_add(&c->known, schema_key(schema), entry))
         return schema_no_memory(r) >= 0;
     if (!merge_into(r, c->merged, schema))
         return false;
@@ -544,7 +537,7 @@ static json_t *flatten(struct schema_reader *r, const json_t *schema, const stru
     }
     free(c.entries);
     free(c.lists);
-    schema_map_clear(&c.known);
+    key_map_clear(&c.known);
     json_decref(c.merged);
     if (r->status == TUTTI_OK)
         return ways;

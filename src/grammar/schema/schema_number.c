@@ -110,12 +110,6 @@ static int32_t integers(struct schema_reader *r, int64_t low, int64_t high)
 
 /* ---- bounds ---- */
 
-struct bounds {
-    double low, high;
-    bool low_is_out, high_is_out; /* the bound itself is excluded */
-    bool has_any;
-};
-
 static bool read_bound(struct schema_reader *r, const json_t *schema, const char *name, double *out)
 {
     const json_t *value = json_object_get(schema, name);
@@ -129,9 +123,9 @@ static bool read_bound(struct schema_reader *r, const json_t *schema, const char
     return true;
 }
 
-static struct bounds read_bounds(struct schema_reader *r, const json_t *schema)
+struct schema_bounds schema_bounds(struct schema_reader *r, const json_t *schema)
 {
-    struct bounds b = { -INFINITY, INFINITY, false, false, false };
+    struct schema_bounds b = { -INFINITY, INFINITY, false, false, false };
     double x;
     if (read_bound(r, schema, "minimum", &x) && (b.has_any = true) && x > b.low)
         b.low = x;
@@ -144,13 +138,13 @@ static struct bounds read_bounds(struct schema_reader *r, const json_t *schema)
     return b;
 }
 
-static bool is_within(const struct bounds *b, double x)
+bool schema_is_within(const struct schema_bounds *b, double x)
 {
     return (b->low_is_out ? x > b->low : x >= b->low) && (b->high_is_out ? x < b->high : x <= b->high);
 }
 
 /* The integers within the bounds that are written. False: none. */
-static bool integer_range(const struct bounds *b, int64_t *low, int64_t *high)
+static bool integer_range(const struct schema_bounds *b, int64_t *low, int64_t *high)
 {
     double first = ceil(b->low), last = floor(b->high);
     if (b->low_is_out && first == b->low)
@@ -207,7 +201,7 @@ static double value_of_scaled(int64_t x)
 
 /* Decimals within bounds near 0: the smallest and the largest one that parse back to numbers
  * within the bounds. */
-static int32_t decimals(struct schema_reader *r, const struct bounds *b)
+static int32_t decimals(struct schema_reader *r, const struct schema_bounds *b)
 {
     double limit = (double)LARGEST_WITH_FRACTION, low = fmax(b->low, -limit), high = fmin(b->high, limit);
     int32_t ways[2];
@@ -215,11 +209,12 @@ static int32_t decimals(struct schema_reader *r, const struct bounds *b)
     if (low > high)
         return syntax_choice(r->out, NULL, 0);
     int64_t first = (int64_t)ceil(low * 1e6) - 2, last = (int64_t)floor(high * 1e6) + 2;
-    while (first <= last && !is_within(b, value_of_scaled(first)) && value_of_scaled(first) <= low)
+    while (first <= last && !schema_is_within(b, value_of_scaled(first)) && value_of_scaled(first) <= low)
         first++;
-    while (first <= last && !is_within(b, value_of_scaled(last)) && value_of_scaled(last) >= high)
+    while (first <= last && !schema_is_within(b, value_of_scaled(last)) && value_of_scaled(last) >= high)
         last--;
-    if (first > last || !is_within(b, value_of_scaled(first)) || !is_within(b, value_of_scaled(last)))
+    if (first > last || !schema_is_within(b, value_of_scaled(first)) ||
+        !schema_is_within(b, value_of_scaled(last)))
         return syntax_choice(r->out, NULL, 0);
     if (last >= 0)
         ways[n++] = scaled(r, first > 0 ? first : 0, last);
@@ -230,34 +225,18 @@ static int32_t decimals(struct schema_reader *r, const struct bounds *b)
 
 /* ---- all together ---- */
 
-static int32_t free_number(struct schema_reader *r, bool is_integer)
-{
-    struct syntax *s = r->out;
-    int32_t minus = syntax_repeat(s, syntax_text(s, "-"), 0, 1);
-    int32_t whole = SYNTAX_CHOICE(s, syntax_text(s, "0"),
-                                  SYNTAX_SEQ(s, digits(r, '1', '9'), any_digits(r, 0, MAX_DIGITS - 1)));
-    if (is_integer)
-        return SYNTAX_SEQ(s, minus, whole);
-    static const struct char_range E[] = { { 'E', 'E' }, { 'e', 'e' } },
-                                   SIGNS[] = { { '+', '+' }, { '-', '-' } };
-    int32_t fraction = syntax_repeat(s, SYNTAX_SEQ(s, syntax_text(s, "."), any_digits(r, 1, MAX_DIGITS)), 0,
-                                     1);
-    int32_t exponent = SYNTAX_SEQ(s, syntax_chars(s, E, 2), syntax_repeat(s, syntax_chars(s, SIGNS, 2), 0, 1),
-                                  any_digits(r, 1, 2));
-    return SYNTAX_SEQ(s, minus, whole, fraction, syntax_repeat(s, exponent, 0, 1));
-}
-
 int32_t schema_number(struct schema_reader *r, const json_t *schema, bool is_integer)
 {
-    struct bounds b = read_bounds(r, schema);
+    struct schema_bounds b = schema_bounds(r, schema);
     int32_t ways[2];
     size_t n = 0;
     int64_t low, high;
     if (r->status != TUTTI_OK)
         return -1;
     if (!b.has_any) {
-        int32_t *any = is_integer ? &r->any_integer : &r->any_number;
-        return *any >= 0 ? *any : free_number(r, is_integer);
+#define WHOLE "-?(0|[1-9][0-9]{0,15})" /* MAX_DIGITS */
+        return is_integer ? schema_raw(r, WHOLE, &r->any_integer)
+                          : schema_raw(r, WHOLE "(\\.[0-9]{1,16})?([Ee][+-]?[0-9]{1,2})?", &r->any_number);
     }
     if (integer_range(&b, &low, &high))
         ways[n++] = integers(r, low, high);

@@ -119,16 +119,8 @@ static int32_t other_keys(struct schema_reader *r, const char *const *keys, size
                                     other_keys(r, keys + first, i - first, depth + 1));
     }
     if (depth < MAX_FREE_KEY) {
-        size_t n_free = ranges_invert(taken, n_taken, free_chars), n_usable = 0;
-        for (i = 0; i < n_free; i++) {
-            for (size_t k = 0; k < 3; k++) {
-                uint32_t low = free_chars[i].low > KEY_CHARS[k].low ? free_chars[i].low : KEY_CHARS[k].low;
-                uint32_t high = free_chars[i].high < KEY_CHARS[k].high ? free_chars[i].high
-                                                                       : KEY_CHARS[k].high;
-                if (low <= high)
-                    usable[n_usable++] = (struct char_range){ low, high };
-            }
-        }
+        size_t n_free = ranges_invert(taken, n_taken, free_chars);
+        size_t n_usable = ranges_intersect(free_chars, n_free, KEY_CHARS, 3, usable);
         ways[n_ways++] = SYNTAX_SEQ(s, syntax_chars(s, usable, n_usable),
                                     key_tail(r, MAX_FREE_KEY - 1 - depth));
     }
@@ -149,11 +141,6 @@ struct properties {
     const json_t *further; /* a schema; NULL: no others allowed */
 };
 
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 static const char **sorted_names(const json_t *list, size_t *n)
 {
     size_t i;
@@ -166,7 +153,7 @@ static const char **sorted_names(const json_t *list, size_t *n)
             names[(*n)++] = json_string_value(entry);
     }
     if (names)
-        qsort(names, *n, sizeof *names, compare_names);
+        qsort(names, *n, sizeof *names, compare_keys);
     return names;
 }
 
@@ -192,7 +179,7 @@ static bool read_properties(struct schema_reader *r, const json_t *schema, struc
     }
     json_object_foreach((json_t *)(uintptr_t)own, name, value)
     {
-        bool is_required = bsearch(&name, names, n_required, sizeof *names, compare_names);
+        bool is_required = bsearch(&name, names, n_required, sizeof *names, compare_keys);
         if (!json_is_false(value) || is_required)
             p->list[p->n++] = (struct property){ name, value, is_required };
     }

@@ -457,3 +457,14 @@ int32_t schema_pattern(struct schema_reader *r, const char *text, size_t n_bytes
     *max = all.max;
     return r->status == TUTTI_OK ? all.node : -1;
 }
+
+int32_t schema_raw(struct schema_reader *r, const char *pattern, int32_t *node)
+{
+    int32_t min, max;
+    bool was_raw = r->is_raw;
+    r->is_raw = true;
+    if (*node < 0)
+        *node = schema_pattern(r, pattern, strlen(pattern), false, &min, &max);
+    r->is_raw = was_raw;
+    return *node;
+}

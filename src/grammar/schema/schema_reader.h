@@ -2,8 +2,11 @@
 #ifndef TUTTI_GRAMMAR_SCHEMA_SCHEMA_READER_H
 #define TUTTI_GRAMMAR_SCHEMA_SCHEMA_READER_H
 
+#include "base/key_map.h"
+#include "base/rng.h"
 #include "grammar/schema/schema.h"
-#include "grammar/schema/schema_map.h"
+
+#include <jansson.h>
 
 /* Recursion and its bounds: schema_value() up to MAX_SCHEMA_DEPTH schemas, with about 3 KB of
  * stack each. Inside it: schema_flatten() up to MAX_COMBINED_DEPTH, schema_are_disjoint() up to 8
@@ -36,8 +39,8 @@ struct schema_reader {
     char path[200];           /* of the current schema, for messages: "$.properties.a" */
     size_t n_path;
     int depth;
-    bool is_raw;            /* plain text instead of JSON: characters without JSON escapes */
-    struct schema_map refs; /* the rules of the targets of references */
+    bool is_raw;         /* plain text instead of JSON: characters without JSON escapes */
+    struct key_map refs; /* the rules of the targets of references, by schema_key() */
     struct schema_ref {
         const json_t *target;
         const char *name; /* as in the reference */
@@ -50,6 +53,12 @@ struct schema_reader {
         plain_char;
     int32_t key_tails[65]; /* rules: index = maximum number of further characters of a key */
 };
+
+/* Identifies a schema by its address. */
+static inline uint64_t schema_key(const json_t *schema)
+{
+    return mix64((uintptr_t)schema);
+}
 
 /* Sets the error of response_format, with the path, unless one is set. Returns -1. */
 int32_t schema_fail(struct schema_reader *r, const char *format, ...) PRINTF_LIKE(2, 3);
@@ -89,9 +98,24 @@ int32_t schema_object(struct schema_reader *r, const json_t *schema);
 int32_t schema_pattern(struct schema_reader *r, const char *pattern, size_t n_bytes, bool fills, int32_t *min,
                        int32_t *max);
 
+/* A regular expression for plain text, whatever is_raw. *node keeps the result; -1: none yet. */
+int32_t schema_raw(struct schema_reader *r, const char *pattern, int32_t *node);
+
 /* A count such as minItems: 0 or more; fallback if it is absent. Values are clamped to
  * LIMIT_GRAMMAR_REPEAT. */
 int32_t schema_count(struct schema_reader *r, const json_t *schema, const char *name, int32_t fallback);
+
+/* ---- schema_number.c ---- */
+
+/* minimum, maximum and their exclusive forms; without a bound it is infinite. */
+struct schema_bounds {
+    double low, high;
+    bool low_is_out, high_is_out; /* the bound itself is excluded */
+    bool has_any;
+};
+/* If one of them is not a number, the error is set. */
+struct schema_bounds schema_bounds(struct schema_reader *r, const json_t *schema);
+bool schema_is_within(const struct schema_bounds *b, double x);
 
 /* ---- schema_keywords.c ---- */
 

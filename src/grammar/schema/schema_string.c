@@ -40,51 +40,18 @@ static int32_t quoted(struct schema_reader *r, int32_t inside)
 /* ---- characters ---- */
 
 /* Literal characters and the two-character escapes. */
+#define PLAIN_CHAR "[ !#-\\[\\]-\\u{10FFFF}]|\\\\[\"\\\\/bfnrt]"
+/* Also \uXXXX: no U+0000, and surrogates in pairs. */
+#define HEX_DIGIT  "[0-9a-fA-F]"
+#define NOT_ZERO   "[1-9a-fA-F]"
+#define SURROGATES "[dD][89abAB]" HEX_DIGIT "{2}\\\\u[dD][c-fC-F]" HEX_DIGIT "{2}"
+#define FREE_CHAR                                                                                            \
+    PLAIN_CHAR "|\\\\u([1-9a-cA-CeEfF]" HEX_DIGIT "{3}|0" NOT_ZERO HEX_DIGIT "{2}|00" NOT_ZERO HEX_DIGIT     \
+               "|000" NOT_ZERO "|[dD][0-7]" HEX_DIGIT "{2}|" SURROGATES ")"
+
 static int32_t plain_char(struct schema_reader *r)
 {
-    struct syntax *s = r->out;
-    static const struct char_range RAW[] = { { ' ', '!' }, { '#', '[' }, { ']', MAX_CODE_POINT } };
-    static const struct char_range LETTERS[] = { { '"', '"' }, { '\\', '\\' }, { '/', '/' }, { 'b', 'b' },
-                                                 { 'f', 'f' }, { 'n', 'n' },   { 'r', 'r' }, { 't', 't' } };
-    if (r->plain_char < 0)
-        r->plain_char = SYNTAX_CHOICE(s, syntax_chars(s, RAW, 3),
-                                      SYNTAX_SEQ(s, syntax_text(s, "\\"), syntax_chars(s, LETTERS, 8)));
-    return r->plain_char;
-}
-
-static int32_t hex_digits(struct schema_reader *r, const struct char_range *first, size_t n_first, int n_more)
-{
-    static const struct char_range HEX[] = { { '0', '9' }, { 'a', 'f' }, { 'A', 'F' } };
-    struct syntax *s = r->out;
-    return SYNTAX_SEQ(s, syntax_chars(s, first, n_first),
-                      syntax_repeat(s, syntax_chars(s, HEX, 3), n_more, n_more));
-}
-
-/* Also \uXXXX: no U+0000, and surrogates in pairs. */
-static int32_t free_char(struct schema_reader *r)
-{
-    static const struct char_range ZERO[] = { { '0', '0' } }, D[] = { { 'd', 'd' }, { 'D', 'D' } };
-    static const struct char_range OTHERS[] = {
-        { '1', '9' }, { 'a', 'c' }, { 'A', 'C' }, { 'e', 'f' }, { 'E', 'F' }
-    };
-    static const struct char_range NOT_ZERO[] = { { '1', '9' }, { 'a', 'f' }, { 'A', 'F' } };
-    static const struct char_range LOW[] = { { '0', '7' } };
-    static const struct char_range FIRST[] = { { '8', '9' }, { 'a', 'b' }, { 'A', 'B' } };
-    static const struct char_range SECOND[] = { { 'c', 'f' }, { 'C', 'F' } };
-    struct syntax *s = r->out;
-    if (r->free_char >= 0)
-        return r->free_char;
-    int32_t zero = syntax_chars(s, ZERO, 1), d = syntax_chars(s, D, 2);
-    int32_t basic = SYNTAX_CHOICE(s, hex_digits(r, OTHERS, 5, 3),
-                                  SYNTAX_SEQ(s, zero, hex_digits(r, NOT_ZERO, 3, 2)),
-                                  SYNTAX_SEQ(s, zero, zero, hex_digits(r, NOT_ZERO, 3, 1)),
-                                  SYNTAX_SEQ(s, zero, zero, zero, syntax_chars(s, NOT_ZERO, 3)),
-                                  SYNTAX_SEQ(s, d, hex_digits(r, LOW, 1, 2)));
-    int32_t pair = SYNTAX_SEQ(s, d, hex_digits(r, FIRST, 3, 2), syntax_text(s, "\\u"), d,
-                              hex_digits(r, SECOND, 2, 2));
-    r->free_char = SYNTAX_CHOICE(s, plain_char(r), SYNTAX_SEQ(s, syntax_text(s, "\\u"), basic),
-                                 SYNTAX_SEQ(s, syntax_text(s, "\\u"), pair));
-    return r->free_char;
+    return schema_raw(r, PLAIN_CHAR, &r->plain_char);
 }
 
 int32_t schema_chars(struct schema_reader *r, const struct char_range *ranges, size_t n)
@@ -97,19 +64,14 @@ int32_t schema_chars(struct schema_reader *r, const struct char_range *ranges, s
     struct syntax *s = r->out;
     int32_t ways[40];
     size_t n_ways = 0, n_raw = 0;
+    static const struct char_range RAW[] = { { ' ', '!' }, { '#', '[' }, { ']', MAX_CODE_POINT } };
     struct char_range raw[512];
     if (n > 128)
         return schema_fail(r, "pattern: a class of more than 128 ranges");
     if (r->is_raw)
         return syntax_chars(s, ranges, n);
+    n_raw = ranges_intersect(ranges, n, RAW, 3, raw);
     for (size_t i = 0; i < n; i++) {
-        static const struct char_range RAW[] = { { ' ', '!' }, { '#', '[' }, { ']', MAX_CODE_POINT } };
-        for (size_t k = 0; k < 3; k++) {
-            uint32_t low = ranges[i].low > RAW[k].low ? ranges[i].low : RAW[k].low;
-            uint32_t high = ranges[i].high < RAW[k].high ? ranges[i].high : RAW[k].high;
-            if (low <= high)
-                raw[n_raw++] = (struct char_range){ low, high };
-        }
         for (size_t k = 0; k < sizeof ESCAPES / sizeof *ESCAPES; k++)
             if (ESCAPES[k].code >= ranges[i].low && ESCAPES[k].code <= ranges[i].high && n_ways < 30)
                 ways[n_ways++] = syntax_text(s, ESCAPES[k].text);
@@ -124,7 +86,8 @@ int32_t schema_chars(struct schema_reader *r, const struct char_range *ranges, s
 int32_t schema_any_string(struct schema_reader *r)
 {
     if (r->any_string < 0)
-        r->any_string = schema_share(r, quoted(r, syntax_repeat(r->out, free_char(r), 0, REPEAT_FOREVER)));
+        r->any_string = schema_share(
+            r, quoted(r, syntax_repeat(r->out, schema_raw(r, FREE_CHAR, &r->free_char), 0, REPEAT_FOREVER)));
     return r->any_string;
 }
 

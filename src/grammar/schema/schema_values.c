@@ -109,43 +109,35 @@ static uint64_t hash_value(struct schema_reader *r, const json_t *value)
     return h;
 }
 
+/* Whether the list has an equal value. values: its entries by their hash. */
+static bool has_value(struct schema_reader *r, const json_t *list, const struct key_map *values,
+                      const json_t *value)
+{
+    uint64_t key = hash_value(r, value), at = key;
+    int32_t i;
+    while ((i = key_map_next(values, key, &at)) >= 0 && schema_spend(r, 1)) {
+        if (schema_equal(r, json_array_get(list, (size_t)i), value))
+            return true;
+    }
+    return false;
+}
+
 json_t *schema_shared_values(struct schema_reader *r, const json_t *a, const json_t *b)
 {
-    size_t n = json_array_size(b), n_slots = 16, i;
+    struct key_map values = { 0 };
+    size_t i;
     const json_t *x;
     json_t *out = json_array();
-    while (n_slots < 2 * n)
-        n_slots *= 2;
-    struct slot {
-        uint64_t hash;
-        const json_t *value; /* NULL: free */
-    } *slots = calloc(n_slots, sizeof *slots);
-    json_array_foreach(b, i, x)
-    {
-        uint64_t hash = slots ? hash_value(r, x) : 0;
-        size_t k = hash & (n_slots - 1);
-        while (slots && slots[k].value && schema_spend(r, 1) &&
-               !(slots[k].hash == hash && schema_equal(r, slots[k].value, x)))
-            k = (k + 1) & (n_slots - 1);
-        if (slots)
-            slots[k] = (struct slot){ hash, x };
-    }
+    bool ok = out;
+    json_array_foreach(b, i, x) ok = ok && key_map_add(&values, hash_value(r, x), (int32_t)i);
     json_array_foreach(a, i, x)
     {
-        uint64_t hash = slots && r->status == TUTTI_OK ? hash_value(r, x) : 0;
-        bool is_shared = false;
-        for (size_t k = hash & (n_slots - 1); slots && slots[k].value && !is_shared;
-             k = (k + 1) & (n_slots - 1)) {
-            if (!schema_spend(r, 1))
-                break;
-            is_shared = slots[k].hash == hash && schema_equal(r, slots[k].value, x);
-        }
-        if (is_shared)
-            json_array_append(out, (json_t *)(uintptr_t)x);
+        if (ok && r->status == TUTTI_OK && has_value(r, b, &values, x))
+            ok = json_array_append(out, (json_t *)(uintptr_t)x) == 0;
     }
-    if (!slots || !out)
+    if (!ok)
         schema_no_memory(r);
-    free(slots);
+    key_map_clear(&values);
     if (r->status == TUTTI_OK && schema_take_bytes(r, 16 * json_array_size(out)))
         return out;
     json_decref(out);
@@ -153,17 +145,6 @@ json_t *schema_shared_values(struct schema_reader *r, const json_t *a, const jso
 }
 
 /* ---- values that are listed ---- */
-
-static bool allows_number(const json_t *schema, double x)
-{
-    const json_t *min = json_object_get(schema, "minimum"), *max = json_object_get(schema, "maximum");
-    const json_t *above = json_object_get(schema, "exclusiveMinimum"),
-                 *below = json_object_get(schema, "exclusiveMaximum");
-    return !(json_is_number(min) && x < json_number_value(min)) &&
-           !(json_is_number(max) && x > json_number_value(max)) &&
-           !(json_is_number(above) && x <= json_number_value(above)) &&
-           !(json_is_number(below) && x >= json_number_value(below));
-}
 
 static bool allows_count(struct schema_reader *r, const json_t *schema, const char *min, const char *max,
                          size_t n)
@@ -195,8 +176,10 @@ bool schema_allows(struct schema_reader *r, const json_t *schema, json_t *value)
         return false;
     if (only && !schema_equal(r, only, value))
         return false;
-    if (json_is_number(value))
-        return allows_number(schema, json_number_value(value));
+    if (json_is_number(value)) {
+        struct schema_bounds bounds = schema_bounds(r, schema);
+        return r->status == TUTTI_OK && schema_is_within(&bounds, json_number_value(value));
+    }
     if (json_is_string(value))
         return !has_deep_keyword(r, schema, STRINGS) &&
                allows_count(r, schema, "minLength", "maxLength",
