@@ -2,9 +2,9 @@
 
 #include "base/array.h"
 #include "base/hash.h"
-#include "base/hex.h"
 #include "base/ids.h"
 #include "base/key_map.h"
+#include "base/text.h"
 #include "base/utf8.h"
 
 #include <stdlib.h>

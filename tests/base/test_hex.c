@@ -1,5 +1,5 @@
-/* Tests of src/base/hex: against strtoul(), for every byte. */
-#include "base/hex.h"
+/* Tests of hex_digit() and hex_read(): against strtoul(), for every byte. */
+#include "base/text.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

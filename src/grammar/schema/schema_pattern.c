@@ -3,8 +3,8 @@
  * that all dialects agree. */
 #include "grammar/schema/schema_reader.h"
 
-#include "base/hex.h"
 #include "base/ids.h"
+#include "base/text.h"
 #include "base/utf8.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 #include "server/http/http_parse.h"
 
-#include "base/hex.h"
+#include "base/text.h"
 
 #include <stdlib.h>
 #include <string.h>

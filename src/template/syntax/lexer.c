@@ -3,7 +3,7 @@
  * (lstrip_blocks); `-` strips all, `+` keeps all. */
 #include "template/syntax/syntax.h"
 
-#include "base/hex.h"
+#include "base/text.h"
 #include "base/utf8.h"
 
 #include <errno.h>

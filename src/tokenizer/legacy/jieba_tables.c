@@ -3,7 +3,6 @@
 #include "tokenizer/legacy/jieba_tables.h"
 
 #include "base/files/mapping.h"
-#include "base/hex.h"
 #include "base/text.h"
 
 #include <math.h>
