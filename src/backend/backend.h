@@ -101,6 +101,8 @@ enum activation {
     ACT_SILU,         /* with a gate */
     ACT_GELU_TANH,    /* with or without a gate: GELU's approximation by tanh */
     ACT_GELU_SIGMOID, /* without a gate: x * sigmoid(1.702 x) */
+    ACT_GELU_ERF,     /* without a gate: GELU itself */
+    ACT_RELU,         /* without a gate */
 };
 
 /* The shape of one kind of attention; layers may be of several kinds. A qkv row is
@@ -118,6 +120,7 @@ struct attention_shape {
     const float *rope_freqs;
     float rope_scale; /* factor of cos and sin; mostly 1 */
     float scale;      /* factor of q . k; mostly 1 / sqrt(head_dim) */
+    float softcap;    /* a score s becomes softcap tanh(s / softcap); 0: it stays. Not with alibi_slopes */
     int window; /* sliding window: a row attends to the last window positions, its own included; 0: to all */
     /* Host, [n_heads]: slope * (key's position - row's position) is added to a score. NULL: none.
      * Press et al., 2021 (ALiBi). */
@@ -253,6 +256,8 @@ struct backend_ops {
                       int n_rows, int n);
     /* x = scale * x, [n_rows][n] */
     void (*scale)(struct backend *be, struct floats x, float scale, int n_rows, int n);
+    /* x = cap tanh(x / cap), [n_rows][n] */
+    void (*softcap)(struct backend *be, struct floats x, float cap, int n_rows, int n);
     /* x = act(x), [n_rows][n], in place */
     void (*activate)(struct backend *be, struct floats x, int n_rows, int n, enum activation act);
     /* x [end - begin][n], rows begin to end - 1 of the step. adds: x[r] += table[positions[r]];

@@ -12,6 +12,7 @@
 #include "checkpoint/quantized/quantized.h"
 #include "checkpoint/shards/shards.h"
 #include "checkpoint/tensor_set.h"
+#include "checkpoint/text_part.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -36,9 +37,17 @@ struct checkpoint {
     uint8_t *taken; /* [n_tensors]: set by checkpoint_take() */
     bool is_quiet;
     struct key_map by_name;    /* indices of tensors, by the hash of their name */
+    bool has_vision;           /* only the language part is there */
+    struct text_tensor *text;  /* [n_tensors]: its tensors with their names; NULL: others */
     struct row_ints *row_ints; /* matrices that replace their integers in tensors */
     size_t n_row_ints;
     struct quantized *quantized; /* the same for other methods; NULL: none */
+};
+
+/* A tensor under another name. */
+struct text_tensor {
+    struct tensor tensor;
+    char name[LIMIT_TENSOR_NAME_BYTES];
 };
 
 static char *join(const char *folder, const char *file)
@@ -252,6 +261,31 @@ static enum tutti_status wrap_quantized(struct checkpoint *ck, struct tutti_erro
     return st;
 }
 
+/* Keeps the tensors of the language part, under the names that they have without a vision part. */
+static enum tutti_status take_text_part(struct checkpoint *ck, struct tutti_error *err)
+{
+    size_t n = ck->n_tensors, n_text = 0;
+    enum tutti_status st = TUTTI_OK;
+    if (!ck->has_vision)
+        return TUTTI_OK;
+    ck->text = calloc(n + 1, sizeof *ck->text);
+    if (!ck->text)
+        return error_out_of_memory(ck->path, err);
+    key_map_clear(&ck->by_name);
+    ck->n_tensors = 0;
+    for (size_t i = 0; i < n && st == TUTTI_OK; i++) {
+        struct text_tensor *t = &ck->text[n_text];
+        const char *name = text_part_name(ck->tensors[i]->name, t->name, sizeof t->name);
+        if (!name)
+            continue;
+        t->tensor = *ck->tensors[i];
+        t->tensor.name = name;
+        n_text++;
+        st = index_tensor(ck, &t->tensor, err);
+    }
+    return st;
+}
+
 static enum tutti_status check_mapped_tensors(const struct checkpoint *ck, const char *index_path,
                                               const json_t *map, struct tutti_error *err)
 {
@@ -318,6 +352,8 @@ static enum tutti_status read_config(struct checkpoint *ck, struct tutti_error *
     enum tutti_status st = path ? json_file_load(path, &ck->config, err) : error_out_of_memory(ck->path, err);
     if (st == TUTTI_OK && ck->config) {
         ck->config_path = path;
+        if (!text_part_unwrap(ck->config, &ck->has_vision))
+            return error_out_of_memory(path, err);
         st = quantized_open(&ck->quantized, ck->config, path, err);
         return st == TUTTI_OK ? mindformers_translate(ck->config, path, err) : st;
     }
@@ -528,6 +564,8 @@ static enum tutti_status open_path(struct checkpoint **out, const char *path, in
         st = wrap_row_ints(ck, err);
     if (st == TUTTI_OK)
         st = wrap_quantized(ck, err);
+    if (st == TUTTI_OK)
+        st = take_text_part(ck, err);
     if (st != TUTTI_OK)
         goto done;
     *out = ck;
@@ -571,6 +609,7 @@ void checkpoint_close(struct checkpoint *ck)
     free(ck->taken);
     free(ck->row_ints);
     quantized_close(ck->quantized);
+    free(ck->text);
     json_decref(ck->config);
     for (int i = 0; i < ck->n_sets; i++)
         tensor_set_close(ck->sets[i]);

@@ -100,6 +100,8 @@ static void init_ref(struct kernels *k)
     k->gelu_tanh_mul = gelu_tanh_mul_ref;
     k->gelu_tanh = gelu_tanh_ref;
     k->gelu_sigmoid = gelu_sigmoid_ref;
+    k->gelu_erf = gelu_erf_ref;
+    k->softcap = softcap_ref;
     k->softmax = softmax_ref;
     k->rope_interleaved = rope_interleaved_ref;
     k->rope_half = rope_half_ref;
@@ -139,6 +141,8 @@ static void init_avx2(struct kernels *k)
     k->gelu_tanh_mul = gelu_tanh_mul_avx2;
     k->gelu_tanh = gelu_tanh_avx2;
     k->gelu_sigmoid = gelu_sigmoid_avx2;
+    k->gelu_erf = gelu_erf_avx2;
+    k->softcap = softcap_avx2;
     k->softmax = softmax_avx2;
     k->rope_interleaved = rope_interleaved_avx2;
     k->rope_half = rope_half_avx2;
@@ -177,6 +181,8 @@ static void init_avx512(struct kernels *k)
     k->gelu_tanh_mul = gelu_tanh_mul_avx512;
     k->gelu_tanh = gelu_tanh_avx512;
     k->gelu_sigmoid = gelu_sigmoid_avx512;
+    k->gelu_erf = gelu_erf_avx512;
+    k->softcap = softcap_avx512;
     k->softmax = softmax_avx512;
     k->rope_interleaved = rope_interleaved_avx512;
     k->rope_half = rope_half_avx512;

@@ -98,8 +98,12 @@ typedef void scale_add_fn(float *x, const float *base, float scale, const float 
 typedef void glu_fn(float *y, const float *gate, const float *up, int64_t n);
 
 /* x = x / (1 + exp(-z)), n elements in place; Hendrycks and Gimpel, 2016. gelu_tanh: z = 2 sqrt(2
- * / pi) x (1 + 0.044715 x^2), the tanh approximation; gelu_sigmoid: z = 1.702 x. */
+ * / pi) x (1 + 0.044715 x^2), the tanh approximation; gelu_sigmoid: z = 1.702 x. gelu_erf: x times
+ * the normal distribution's integral up to x. */
 typedef void gelu_fn(float *x, int64_t n);
+
+/* x = cap tanh(x / cap), n elements in place: bounds values softly. cap > 0. */
+typedef void softcap_fn(float *x, float cap, int64_t n);
 
 /* y = exp(x - max(x)) / sum. Element i goes into sum i % 16, reduced as in rmsnorm_fn. y may be
  * x. n >= 1. */
@@ -156,6 +160,7 @@ struct attention_work {
     const struct attention_view *views; /* [n_queries] */
     int n_queries, head_dim;            /* head_dim: a multiple of 8 up to ATTENTION_MAX_DIM */
     int n_latent;                       /* > 0: latent pages; a multiple of 8, less than head_dim */
+    float softcap;                      /* of scores, as softcap_fn; 0: none. Not together with a slope */
     const uint8_t *base;                /* of the keys of this layer and head in page 0 */
     size_t page_bytes;                  /* from one page to the next */
     size_t values_offset;               /* from keys to values; of latent pages 0 */
@@ -181,8 +186,8 @@ struct attention_sums {
  * page contains there.
  *
  * A score is a chain of fma over the dimensions; of a latent page, whose rows are contiguous, dimension
- * d goes into sum d % 16 by fma, and the sums are reduced as in rmsnorm_fn. With a slope: fma(slope,
- * (float)(key's position - pos), score). p = exp(score - max). total: position i goes into sum i % 16, reduced as in
+ * d goes into sum d % 16 by fma, and the sums are reduced as in rmsnorm_fn. Then the softcap. With a slope:
+ * fma(slope, (float)(key's position - pos), score). p = exp(score - max). total: position i goes into sum i % 16, reduced as in
  * rmsnorm_fn. o: fma(p, value, o) from 0, position by position.
  *
  * int8: q is quantized like a row of keys, but to +-limit, the largest number up to 32767 for
@@ -248,7 +253,8 @@ struct kernels {
     add_fn *add;
     scale_add_fn *scale_add;
     glu_fn *silu_mul, *gelu_tanh_mul;
-    gelu_fn *gelu_tanh, *gelu_sigmoid;
+    gelu_fn *gelu_tanh, *gelu_sigmoid, *gelu_erf;
+    softcap_fn *softcap;
     softmax_fn *softmax;
     rope_fn *rope_interleaved, *rope_half;
     attention_fn *attention_f16, *attention_f32, *attention_int8;

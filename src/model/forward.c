@@ -385,6 +385,8 @@ static void make_outputs(struct pass *p, const struct step *step)
     linear(p, SLOT_OUTPUT, 0, w->logits, w->normed);
     if (d->logit_scale != 0)
         p->op->scale(p->be, w->logits, d->logit_scale, n_logits, p->model->local.n_vocab);
+    if (d->logit_softcap != 0)
+        p->op->softcap(p->be, w->logits, d->logit_softcap, n_logits, p->model->local.n_vocab);
 }
 
 /* The adapter of each row; NULL if no row has one. */

@@ -19,8 +19,9 @@ enum { MAX_STOP_IDS = 64, MAX_ROPE_FACTORS = 128 };
 /* How the layers of one kind attend. */
 struct attn_desc {
     int n_heads, n_kv_heads, head_dim;
-    float scale; /* factor of q . k; 0: 1 / sqrt(head_dim) */
-    int window;  /* a position attends to this many, itself included; 0: to all before it */
+    float scale;   /* factor of q . k; 0: 1 / sqrt(head_dim) */
+    float softcap; /* a score s becomes softcap tanh(s / softcap); 0: none */
+    int window;    /* a position attends to this many, itself included; 0: to all before it */
     enum rope_kind rope;
     int rotary_dim;
     double rope_theta;
@@ -104,6 +105,7 @@ struct model_desc {
     float block_scale;          /* factor of a block's output; 0: none */
     float embedding_scale;      /* factor of the embedding; 0: none */
     float logit_scale;          /* factor of the logits; 0: none */
+    float logit_softcap;        /* then a logit x becomes logit_softcap tanh(x / logit_softcap); 0: none */
     bool has_learned_positions; /* a table of n_ctx rows is added to the embedding */
     /* The last layer's queries come from a table of n_ctx rows, by position. The output norm is
      * before that layer, and no norm after it. */

@@ -68,16 +68,16 @@ static struct planned_part *add_part(struct planned *p)
     return &p->parts[p->n_parts++];
 }
 
-/* Plans a tensor that is only converted to float32. */
+/* Plans a tensor that is only converted to float32. is_less_one: and to which 1 is added. */
 static enum tutti_status plan_tensor(struct converter *c, const char *pattern, int layer,
-                                     const struct tensor *t, struct tutti_error *err)
+                                     const struct tensor *t, bool is_less_one, struct tutti_error *err)
 {
     struct plan_shape shape = { .n_dims = t->n_dims, .dims = { t->shape[0], t->shape[1] } };
     struct planned *p = plan_next(c, pattern, layer, &shape, NULL);
     struct planned_part *part = p ? add_part(p) : NULL;
     if (!part)
         return error_out_of_memory(checkpoint_path(c->ck), err);
-    *part = (struct planned_part){ .tensor = t, .n_rows = t->shape[0] };
+    *part = (struct planned_part){ .tensor = t, .n_rows = t->shape[0], .change.is_less_one = is_less_one };
     return TUTTI_OK;
 }
 
@@ -193,12 +193,12 @@ static enum tutti_status plan_weight(struct converter *c, const struct weight *w
     const char *pattern = c->to->of[w->slot][0];
     if (slot_info(w->slot)->kind == SLOT_MATRIX)
         return plan_matrix(c, w, err);
-    enum tutti_status st = plan_tensor(c, pattern, w->layer, w->parts[0], err);
+    enum tutti_status st = plan_tensor(c, pattern, w->layer, w->parts[0], w->is_less_one, err);
     if (st != TUTTI_OK || !w->biases[0])
         return st;
     char bias[64];
     weights_bias_name(bias, sizeof bias, pattern);
-    return plan_tensor(c, bias, w->layer, w->biases[0], err);
+    return plan_tensor(c, bias, w->layer, w->biases[0], false, err);
 }
 
 /* Plans a vector that is not a tensor of the source. values: borrowed until it is written. */
@@ -218,7 +218,7 @@ static enum tutti_status plan_rope_factors(struct converter *c, struct tutti_err
 {
     const struct tensor *stored = checkpoint_find(c->ck, "rope_freqs.weight");
     if (stored)
-        return plan_tensor(c, "rope_freqs.weight", 0, stored, err);
+        return plan_tensor(c, "rope_freqs.weight", 0, stored, false, err);
     const struct attn_desc *a = &c->desc.kinds[0].attn;
     const struct rope_scaling *s = &a->rope_scaling;
     if (s->kind == ROPE_SCALING_LONGROPE) {
@@ -377,7 +377,7 @@ static const char *find_gguf_fault(const struct converter *c)
     const struct model_desc *d = &c->desc;
     bool is_mixed = false;
     for (int i = 1; i < d->n_kinds; i++) {
-        if (d->kinds[i].attn.window != d->kinds[0].attn.window)
+        if (d->kinds[i].attn.window != d->kinds[0].attn.window && !c->family->has_window_layers)
             return "layer_types: some layers have a window of attention";
         is_mixed = is_mixed || ffn_has_experts(&d->kinds[i].ffn) != ffn_has_experts(&d->kinds[0].ffn);
     }

@@ -55,11 +55,22 @@ static void describe_rope(struct gguf_writer *w, const char *arch, const struct 
     }
 }
 
+/* The first kind of layers with or without a window; -1: none. */
+static int find_kind(const struct model_desc *d, bool has_window)
+{
+    for (int i = 0; i < d->n_kinds; i++)
+        if ((d->kinds[i].attn.window > 0) == has_window)
+            return i;
+    return -1;
+}
+
 void convert_describe(struct gguf_writer *w, const struct family *family, const struct model_desc *d,
                       const char *name, uint32_t file_type)
 {
     const char *arch = family->gguf_architecture;
-    const struct attn_desc *a = &d->kinds[0].attn;
+    /* The keys are those of the layers without a window; the others' have names of their own. */
+    int whole = find_kind(d, false), local = find_kind(d, true);
+    const struct attn_desc *a = &d->kinds[whole >= 0 ? whole : 0].attn;
     put_string(w, "general.architecture", arch);
     put_string(w, "general.type", "model");
     put_string(w, "general.name", name);
@@ -80,8 +91,10 @@ void convert_describe(struct gguf_writer *w, const struct family *family, const 
         put_u32(w, arch, "attention.key_length", a->head_dim);
         put_u32(w, arch, "attention.value_length", a->head_dim);
     }
-    if (a->window > 0)
-        put_u32(w, arch, "attention.sliding_window", a->window);
+    if (local >= 0)
+        put_u32(w, arch, "attention.sliding_window", d->kinds[local].attn.window);
+    if (local >= 0 && d->kinds[local].attn.rope_theta != a->rope_theta)
+        put_f32(w, arch, "rope.freq_base_swa", (float)d->kinds[local].attn.rope_theta);
     if (a->rope != ROPE_NONE)
         describe_rope(w, arch, a);
     if (family->put_metadata)

@@ -75,13 +75,16 @@ static void convert_row(const struct chunk *k, int64_t row, uint8_t *out, const 
                         struct row_error *e)
 {
     enum dtype from = k->part->tensor->dtype, to = k->type;
-    bool is_copied = from == to && k->part->merge.n == 0;
+    bool is_less_one = k->part->change.is_less_one;
+    bool is_copied = from == to && k->part->merge.n == 0 && !is_less_one;
     *e = (struct row_error){ 0 };
     if (is_copied)
         memcpy(out, in, k->in_bytes);
     if (is_copied && !k->is_measured)
         return;
     dequantize(floats, in, from, k->n_cols);
+    for (int64_t i = 0; is_less_one && i < k->n_cols; i++)
+        floats[i] += 1;
     merge_add(&k->part->merge, ordered_row(k, row), floats);
     if (!is_copied) {
         e->state = state_of_row(floats, k->n_cols, to);

@@ -16,6 +16,7 @@ struct planned_part {
         int n_permuted_heads;  /* > 0: rows of each head change from half-split to interleaved order */
         int by_head_dim;       /* > 0: rows are stored as [heads][q, k, v][by_head_dim] */
         bool is_transposed;
+        bool is_less_one; /* 1 is added to every element */
     } change;
     struct merge_rows merge; /* updates that adapters add to its rows */
 };

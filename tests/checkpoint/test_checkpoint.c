@@ -2,6 +2,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf/gguf.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/text_part.h"
 #include "kernels/quantize.h"
 
 #include "base/files/mapping.h"
@@ -667,6 +668,43 @@ static void what_is_not_there_is_said_with_what_to_do(void **state)
     }
 }
 
+/* The names of tensors as Gemma 3, Mistral Small 3.1 and newer releases of transformers save them. */
+static void the_language_part_has_its_own_names(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *within; /* NULL: of the vision part */
+    } CASES[] = {
+        { "language_model.model.layers.3.mlp.up_proj.weight", "model.layers.3.mlp.up_proj.weight" },
+        { "model.language_model.layers.3.mlp.up_proj.weight", "model.layers.3.mlp.up_proj.weight" },
+        { "language_model.lm_head.weight", "lm_head.weight" },
+        { "lm_head.weight", "lm_head.weight" },
+        { "model.norm.weight", "model.norm.weight" },
+        { "vision_tower.vision_model.post_layernorm.weight", NULL },
+        { "model.vision_tower.ln_pre.weight", NULL },
+        { "multi_modal_projector.norm.weight", NULL },
+        { "model.visual.blocks.0.attn.qkv.weight", NULL },
+    };
+    char text[64];
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        const char *got = text_part_name(CASES[i].name, text, sizeof text);
+        if (CASES[i].within)
+            assert_string_equal(got, CASES[i].within);
+        else
+            assert_null(got);
+    }
+    json_t *config = json_pack("{s:s, s:i, s:{s:s, s:i}, s:{s:i}}", "model_type", "gemma3", "hidden_size", 1,
+                               "text_config", "model_type", "gemma3_text", "hidden_size", 72, "vision_config",
+                               "hidden_size", 16);
+    bool has_vision = false;
+    assert_true(text_part_unwrap(config, &has_vision) && has_vision);
+    assert_int_equal(json_integer_value(json_object_get(config, "hidden_size")), 72);
+    assert_string_equal(json_string_value(json_object_get(config, "model_type")), "gemma3_text");
+    assert_null(json_object_get(config, "vision_config"));
+    assert_true(text_part_unwrap(config, &has_vision) && !has_vision);
+    json_decref(config);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -684,6 +722,7 @@ int main(void)
         cmocka_unit_test(a_broken_gguf_tensor_is_told_what_is_wrong),
         cmocka_unit_test(cut_and_changed_files_are_errors_or_correct_reads),
         cmocka_unit_test_setup_teardown(a_broken_folder_is_told_what_is_wrong, make_folder, remove_folder),
+        cmocka_unit_test(the_language_part_has_its_own_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

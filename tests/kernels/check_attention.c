@@ -13,6 +13,7 @@ struct shape {
     int n_queries, head_dim, first_length, step, window;
     bool has_slopes;
     int n_latent; /* 0: keys and values apart */
+    float softcap;
 };
 
 /* The pages of one head, and what reads them. */
@@ -150,9 +151,9 @@ static void check_shape(struct check *c, const struct shape *s, enum kind kind)
     static attention_fn *const REF[] = { attention_f16_ref, attention_f32_ref, attention_int8_ref };
     static const char *const NAMES[] = { "f16", "f32", "int8" };
     attention_fn *variant = variant_of(c->k, kind);
-    if (!check_next(c, (any_fn *)variant, "attention_%s_%dx%d_%d+%d_w%d%s_l%d_%d", NAMES[kind], s->n_queries,
-                    s->head_dim, s->first_length, s->step, s->window, s->has_slopes ? "_alibi" : "",
-                    s->n_latent, (int)c->fill))
+    if (!check_next(c, (any_fn *)variant, "attention_%s_%dx%d_%d+%d_w%d%s%s_l%d_%d", NAMES[kind],
+                    s->n_queries, s->head_dim, s->first_length, s->step, s->window,
+                    s->has_slopes ? "_alibi" : "", s->softcap > 0 ? "_cap" : "", s->n_latent, (int)c->fill))
         return;
     struct pages pages = { .kind = kind,
                            .head_dim = s->head_dim,
@@ -185,6 +186,7 @@ static void check_shape(struct check *c, const struct shape *s, enum kind kind)
                                    .n_queries = s->n_queries,
                                    .head_dim = s->head_dim,
                                    .n_latent = s->n_latent,
+                                   .softcap = s->softcap,
                                    .base = pages.bytes,
                                    .page_bytes = page_bytes,
                                    .values_offset = s->n_latent > 0 ? 0 : pages.head_bytes,
@@ -264,6 +266,32 @@ void check_attention(struct check *c)
         { 6, 56, 30, 1, 0, true, 48 },
         { 2, 24, 17, 250, 0, false, 16 },
         { 12, 104, 64, 2, 5, false, 64 },
+        { 1, 8, 1, 0, 0, false },
+        { 1, 128, 1, 0, 0, false },
+        { 1, 128, 600, 0, 0, false },
+        { 16, 128, 277, 0, 0, false },
+        { 16, 32, 250, 1, 0, false },
+        { 5, 80, 240, 30, 0, false },
+        { 9, 64, 16, 1, 0, false },
+        { 2, 256, 531, 1, 0, false },
+        { 3, 24, 15, 1, 0, false },
+        { 8, 16, 256, 0, 0, false },
+        { 7, 40, 1, 90, 0, false },
+        { 16, 96, 513, 0, 0, false },
+        { 4, 8, 17, 160, 0, false },
+        { 12, 128, 64, 2, 0, false },
+        { 1, 64, 90, 0, 1, false },
+        { 16, 128, 250, 1, 33, false },
+        { 16, 64, 60, 1, 5, false },
+        { 5, 80, 10, 99, 20, false },
+        { 9, 24, 500, 1, 300, false },
+        { 16, 128, 281, 1, 0, true },
+        { 3, 80, 33, 90, 0, true },
+        { 16, 64, 50, 0, 0, true },
+        { 11, 40, 270, 2, 218, true },
+        { 3, 512, 40, 0, 0, false },
+        { 9, 24, 500, 1, 300, false, 0, 2 },
+        { 16, 128, 281, 1, 0, false, 0, 50 },
     };
     for (int fill = 0; fill < FILL_COUNT; fill++) {
         c->fill = (enum fill)fill;

@@ -48,35 +48,68 @@ static void check_layernorm(struct check *c, int n)
     }
 }
 
-/* The definition in double precision; exp is within 2 ulp, the rest rounds a few times. */
-static void check_gelu_values(struct check *c, bool is_tanh, const float *x, const float *got, int n)
+/* The definitions in double precision; exp is within 2 ulp, the rest rounds a few times. */
+static double exact_tanh(double x)
 {
-    for (int i = 0; i < n; i++) {
-        double v = (double)x[i], u = sqrt(2 / M_PI) * (v + 0.044715 * v * v * v);
-        double want = is_tanh ? 0.5 * v * (1 + tanh(u)) : v / (1 + exp(-1.702 * v));
-        check_true(c, fabs((double)got[i] - want) <= 1e-6 * fabs(want) + 1e-6, "inexact");
-    }
+    return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+static double exact_sigmoid(double x)
+{
+    return x / (1 + exp(-1.702 * x));
+}
+
+static double exact_erf(double x)
+{
+    return 0.5 * x * (1 + erf(x * M_SQRT1_2));
 }
 
 static void check_gelu(struct check *c, int n)
 {
-    for (int is_tanh = 0; is_tanh < 2; is_tanh++) {
-        gelu_fn *variant = is_tanh ? c->k->gelu_tanh : c->k->gelu_sigmoid;
-        if (check_next(c, (any_fn *)variant, "gelu_%d_%d_%d", is_tanh, n, (int)c->fill)) {
-            float *x = check_floats(c, (size_t)n), *want = check_floats(c, (size_t)n),
-                  *got = check_floats(c, (size_t)n);
-            check_fill(c, x, (size_t)n);
-            for (int i = 0; i < n; i++) /* where exp has something to say */
-                x[i] *= c->fill == FILL_RANDOM ? 10.0f : 1.0f;
-            memcpy(want, x, (size_t)n * sizeof *x);
-            memcpy(got, x, (size_t)n * sizeof *x);
-            (is_tanh ? gelu_tanh_ref : gelu_sigmoid_ref)(want, n);
-            variant(got, n);
-            check_bits(c, want, got, (size_t)n);
-            if (c->fill == FILL_RANDOM)
-                check_gelu_values(c, is_tanh, x, got, n);
-            check_done(c);
+    const struct {
+        const char *name;
+        gelu_fn *variant, *ref;
+        double (*exact)(double x);
+    } kinds[] = { { "tanh", c->k->gelu_tanh, gelu_tanh_ref, exact_tanh },
+                  { "sigmoid", c->k->gelu_sigmoid, gelu_sigmoid_ref, exact_sigmoid },
+                  { "erf", c->k->gelu_erf, gelu_erf_ref, exact_erf } };
+    for (int k = 0; k < 3; k++) {
+        if (!check_next(c, (any_fn *)kinds[k].variant, "gelu_%s_%d_%d", kinds[k].name, n, (int)c->fill))
+            continue;
+        float *x = check_floats(c, (size_t)n), *want = check_floats(c, (size_t)n),
+              *got = check_floats(c, (size_t)n);
+        check_fill(c, x, (size_t)n);
+        for (int i = 0; i < n; i++) /* where exp has something to say */
+            x[i] *= c->fill == FILL_RANDOM ? 10.0f : 1.0f;
+        memcpy(want, x, (size_t)n * sizeof *x);
+        memcpy(got, x, (size_t)n * sizeof *x);
+        kinds[k].ref(want, n);
+        kinds[k].variant(got, n);
+        check_bits(c, want, got, (size_t)n);
+        for (int i = 0; c->fill == FILL_RANDOM && i < n; i++) {
+            double exact = kinds[k].exact((double)x[i]);
+            check_true(c, fabs((double)got[i] - exact) <= 1e-6 * fabs(exact) + 1e-6, "inexact");
         }
+        check_done(c);
+    }
+}
+
+static void check_softcap(struct check *c, int n)
+{
+    if (check_next(c, (any_fn *)c->k->softcap, "softcap_%d_%d", n, (int)c->fill)) {
+        float *x = check_floats(c, (size_t)n), *want = check_floats(c, (size_t)n),
+              *got = check_floats(c, (size_t)n);
+        check_fill(c, x, (size_t)n);
+        for (int i = 0; i < n; i++)
+            x[i] *= c->fill == FILL_RANDOM ? 100.0f : 1.0f;
+        memcpy(want, x, (size_t)n * sizeof *x);
+        memcpy(got, x, (size_t)n * sizeof *x);
+        softcap_ref(want, 30, n);
+        c->k->softcap(got, 30, n);
+        check_bits(c, want, got, (size_t)n);
+        for (int i = 0; c->fill == FILL_RANDOM && i < n; i++)
+            check_true(c, fabs((double)got[i] - 30 * tanh((double)x[i] / 30)) <= 1e-5, "inexact");
+        check_done(c);
     }
 }
 
@@ -182,6 +215,7 @@ void check_rows(struct check *c)
             check_rmsnorm(c, LENGTHS[i]);
             check_layernorm(c, LENGTHS[i]);
             check_gelu(c, LENGTHS[i]);
+            check_softcap(c, LENGTHS[i]);
             check_scale_add(c, LENGTHS[i]);
             check_elements(c, LENGTHS[i]);
         }

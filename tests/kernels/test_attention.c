@@ -39,6 +39,7 @@ struct attention_case {
     enum dtype kv_type;
     int window, prefix_len;
     bool has_slopes, has_qk_norm;
+    float softcap;
 };
 
 /* What cases share. */
@@ -77,6 +78,7 @@ static struct attention_shape shape_of(const struct attention_case *c)
                                      .rope_freqs = f->freqs,
                                      .rope_scale = 1,
                                      .scale = 1 / sqrtf((float)c->head_dim),
+                                     .softcap = c->softcap,
                                      .window = c->window,
                                      .alibi_slopes = c->has_slopes ? f->slopes : NULL,
                                      .qk_norm_eps = 1e-6f };
@@ -270,6 +272,8 @@ static void attend_float64(const struct attention_case *c, const float *qkv, dou
                 score[t] = c->has_slopes ? (double)f->slopes[h] * t : 0; /* as transformers writes it */
                 for (int d = 0; d < hd; d++)
                     score[t] += q[d] * k[t * hd + d] / sqrt(hd);
+                if (c->softcap > 0)
+                    score[t] = (double)c->softcap * tanh(score[t] / (double)c->softcap);
                 max = fmax(max, score[t]);
             }
             for (int t = begin; t < end; t++)
@@ -337,7 +341,9 @@ static void attention_is_near_float64_and_the_same_in_any_chunks(void **state)
         { 12, 12, 64, ROPE_NONE, DTYPE_F32, 0, 0, true, false }, /* BLOOM */
         { 12, 12, 64, ROPE_NONE, DTYPE_I8, 0, 0, true, false },
         { 6, 3, 40, ROPE_NONE, DTYPE_F16, 20, 0, true, false },
-        { 4, 2, 128, ROPE_HALF, DTYPE_F32, 0, 0, false, true }, /* Qwen3 */
+        { 4, 2, 128, ROPE_HALF, DTYPE_F32, 0, 0, false, true },        /* Qwen3 */
+        { 4, 2, 24, ROPE_HALF, DTYPE_F32, 33, 0, false, false, 0.5f }, /* Gemma 2 */
+        { 4, 2, 64, ROPE_HALF, DTYPE_I8, 0, 0, false, false, 0.5f },
         { 4, 4, 128, ROPE_2D, DTYPE_F32, 0, 50, false, false }, /* ChatGLM */
         { 4, 4, 128, ROPE_2D, DTYPE_I8, 0, 50, false, false },
         { 3, 3, 64, ROPE_2D, DTYPE_F16, 0, 7, false, false },

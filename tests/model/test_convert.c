@@ -199,7 +199,9 @@ static void every_family_that_gguf_knows_converts(void **state)
         { "glm-4-9b-tiny", "chatglm", true }, { "glm-tiny", "chatglm", true },
         { "glm4-tiny", "glm4", true },        { "gpt2-tiny", "gpt2", true },
         { "bloom-tiny", "bloom", true },      { "granite-tiny", "granite", false },
-        { "phi3-tiny", "phi3", true },        { "phi4-mini-tiny", "phi3", true },
+        { "gemma2-tiny", "gemma2", true },    { "gemma3-tiny", "gemma3", true },
+        { "gemma3-vl-tiny", "gemma3", true }, { "phi3-tiny", "phi3", true },
+        { "phi4-mini-tiny", "phi3", true },
     };
     char path[128], source[512];
     make_path(path, sizeof path);

@@ -177,6 +177,7 @@ static const struct backend_ops CPU_OPS = {
     .layernorm = cpu_layernorm,
     .scale_add = cpu_scale_add,
     .scale = cpu_scale,
+    .softcap = cpu_softcap,
     .activate = cpu_activate,
     .positions = cpu_positions,
     .concat = cpu_concat,

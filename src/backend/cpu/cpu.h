@@ -318,6 +318,7 @@ void cpu_layernorm(struct backend *be, struct floats y, struct floats x, struct 
 void cpu_scale_add(struct backend *be, struct floats x, struct floats base, float scale, struct floats add,
                    int n_rows, int n);
 void cpu_scale(struct backend *be, struct floats x, float scale, int n_rows, int n);
+void cpu_softcap(struct backend *be, struct floats x, float cap, int n_rows, int n);
 void cpu_activate(struct backend *be, struct floats x, int n_rows, int n, enum activation act);
 void cpu_positions(struct backend *be, struct floats x, struct floats table, int begin, int end, int n,
                    bool adds);

@@ -416,6 +416,7 @@ static void load_queries(const struct attention_job *job, const struct attention
         .n_queries = n_queries,
         .head_dim = head_dim,
         .n_latent = shape->n_latent,
+        .softcap = shape->softcap,
         .base = keys_of(job, heads->kv_head),
         .page_bytes = job->kv->layers[job->layer].page_bytes,
         .values_offset = job->kv->layers[job->layer].values_offset,

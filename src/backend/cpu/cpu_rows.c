@@ -112,13 +112,43 @@ void cpu_scale(struct backend *be, struct floats x, float scale, int n_rows, int
     run_rows(cpu, scale_some, &job, n_rows);
 }
 
+static void softcap_some(void *arg, int thread, int n_threads)
+{
+    const struct rows_job *job = arg;
+    int64_t begin, end;
+    team_range(job->n_rows, 1, thread, n_threads, &begin, &end);
+    job->kernels->softcap(job->x + begin * job->n, job->scale, (end - begin) * job->n);
+}
+
+void cpu_softcap(struct backend *be, struct floats x, float cap, int n_rows, int n)
+{
+    struct cpu_backend *cpu = cpu_of(be);
+    struct rows_job job = {
+        .kernels = &cpu->kernels, .x = cpu_rows(x, n_rows, n), .scale = cap, .n_rows = n_rows, .n = n
+    };
+    run_rows(cpu, softcap_some, &job, n_rows);
+}
+
+static void relu(float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = x[i] < 0 ? 0 : x[i];
+}
+
+static gelu_fn *activation_of(const struct kernels *k, enum activation act)
+{
+    return act == ACT_GELU_TANH      ? k->gelu_tanh
+           : act == ACT_GELU_SIGMOID ? k->gelu_sigmoid
+           : act == ACT_GELU_ERF     ? k->gelu_erf
+                                     : relu;
+}
+
 static void activate_some(void *arg, int thread, int n_threads)
 {
     const struct rows_job *job = arg;
-    gelu_fn *gelu = job->act == ACT_GELU_TANH ? job->kernels->gelu_tanh : job->kernels->gelu_sigmoid;
     int64_t begin, end;
     team_range(job->n_rows, 1, thread, n_threads, &begin, &end);
-    gelu(job->x + begin * job->n, (end - begin) * job->n);
+    activation_of(job->kernels, job->act)(job->x + begin * job->n, (end - begin) * job->n);
 }
 
 void cpu_activate(struct backend *be, struct floats x, int n_rows, int n, enum activation act)

@@ -1,5 +1,6 @@
 /* Attention over a block of positions, and merging blocks. */
 #include "kernels/ref/ref.h"
+#include "kernels/ref/softcap.h"
 
 enum kv_kind { KV_F32, KV_F16, KV_INT8 };
 
@@ -75,6 +76,8 @@ static float score_of(const struct query *x, enum kv_kind kind, int pos)
         for (int d = 0; d < head_dim; d++)
             score = fmaf(x->q[d], element(keys, kind, (size_t)d * ATTENTION_KEYS + (size_t)key), score);
     }
+    if (x->work->softcap > 0)
+        score = softcap_one(score, x->work->softcap);
     return x->view->slope != 0 ? fmaf(x->view->slope, (float)(pos - x->view->pos), score) : score;
 }
 

@@ -8,8 +8,7 @@
  * Pages are at random addresses and too short for the hardware prefetcher. So while the first
  * tile of queries reads a group, it prefetches the same offsets in the pages of the next group. */
 #include "kernels/ref/ref.h"
-#include "kernels/x86/exp_body.h"
-#include "kernels/x86/x86.h"
+#include "kernels/x86/softcap_body.h"
 
 #include <string.h>
 
@@ -249,6 +248,8 @@ INLINE void softmax_scores(const struct score_block *b, int query, float *max, f
     vec16 top = v_set(-(float)INFINITY), sum = v_set(0);
     for (int page = begin; page < end; page++) {
         vec16 s = v_load(p + page * ATTENTION_KEYS);
+        if (b->work->softcap > 0)
+            s = v_softcap(s, b->work->softcap);
         if (view->slope != 0) {
             float distance = (float)(b->first + page * ATTENTION_KEYS - view->pos); /* sums below are exact */
             s = v_fma(v_set(view->slope), v_add(v_set(distance), v_load(STEPS)), s);

@@ -49,3 +49,25 @@ void VARIANT(gelu_sigmoid)(float *x, int64_t n)
     if (rest > 0)
         v_store_n(x + i, gelu_sigmoid_one(v_load_n(x + i, rest)), rest);
 }
+
+INLINE vec16 gelu_erf_one(vec16 x)
+{
+    vec16 z = v_mul(v_abs(x), v_set(GELU_ERF_SCALE)), one = v_set(1.0f);
+    vec16 t = v_div(one, v_fma(v_set(GELU_ERF_P), z, one));
+    vec16 p = v_fma(t, v_set(GELU_ERF_A5), v_set(GELU_ERF_A4));
+    p = v_fma(t, p, v_set(GELU_ERF_A3));
+    p = v_fma(t, p, v_set(GELU_ERF_A2));
+    p = v_fma(t, p, v_set(GELU_ERF_A1));
+    vec16 half = v_mul(v_set(0.5f), v_mul(v_mul(t, p), v_exp(v_negate(v_mul(z, z)))));
+    return v_mul(x, v_select(v_less(x, v_set(0)), half, v_sub(one, half)));
+}
+
+void VARIANT(gelu_erf)(float *x, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        v_store(x + i, gelu_erf_one(v_load(x + i)));
+    int rest = (int)(n - i);
+    if (rest > 0)
+        v_store_n(x + i, gelu_erf_one(v_load_n(x + i, rest)), rest);
+}

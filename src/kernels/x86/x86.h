@@ -27,6 +27,8 @@ add_fn add_avx2, add_avx512;
 scale_add_fn scale_add_avx2, scale_add_avx512;
 glu_fn silu_mul_avx2, silu_mul_avx512, gelu_tanh_mul_avx2, gelu_tanh_mul_avx512;
 gelu_fn gelu_tanh_avx2, gelu_sigmoid_avx2, gelu_tanh_avx512, gelu_sigmoid_avx512;
+gelu_fn gelu_erf_avx2, gelu_erf_avx512;
+softcap_fn softcap_avx2, softcap_avx512;
 softmax_fn softmax_avx2, softmax_avx512;
 rope_fn rope_interleaved_avx2, rope_half_avx2, rope_interleaved_avx512, rope_half_avx512;
 attention_fn attention_f16_avx2, attention_f32_avx2, attention_int8_avx2;

@@ -10,12 +10,27 @@ bool describe_has_type(const json_t *config, const char *model_type)
     return type && strcmp(type, model_type) == 0;
 }
 
-/* Refuses an activation that is not silu. */
-static void expect_silu(struct config *c, const char *key)
+enum activation describe_activation(struct config *c, const char *key, const char *fallback, unsigned allowed)
 {
-    const char *act = config_string_or(c, key, "silu");
-    if (strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
-        config_unsupported(c, key, act);
+    static const struct {
+        const char *name;
+        enum activation activation;
+    } NAMES[] = { { "silu", ACT_SILU },
+                  { "swish", ACT_SILU },
+                  { "gelu_pytorch_tanh", ACT_GELU_TANH },
+                  { "gelu_new", ACT_GELU_TANH },
+                  { "gelu_fast", ACT_GELU_TANH },
+                  { "gelu", ACT_GELU_ERF },
+                  { "gelu_python", ACT_GELU_ERF },
+                  { "quick_gelu", ACT_GELU_SIGMOID },
+                  { "relu", ACT_RELU } };
+    const char *name = config_string_or(c, key, fallback);
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        if (strcmp(name, NAMES[i].name) == 0 && (allowed >> NAMES[i].activation & 1))
+            return NAMES[i].activation;
+    }
+    config_unsupported(c, key, name);
+    return ACT_SILU;
 }
 
 /* YaRN extends the trained context by its factor. */
@@ -138,6 +153,16 @@ static void read_rope_scaling(struct model_desc *d, struct config *c, const char
 #undef KEY
 }
 
+void describe_rope(struct model_desc *d, struct config *c, const char *object,
+                   const struct transformers_defaults *defaults)
+{
+    struct attn_desc *a = &d->kinds[0].attn;
+    char theta[64];
+    snprintf(theta, sizeof theta, "%s.rope_theta", object);
+    a->rope_theta = config_float_or(c, theta, 1e-6, 1e12, a->rope_theta);
+    read_rope_scaling(d, c, object, defaults);
+}
+
 /* Newer files have all rotary settings in rope_parameters, older ones at top level and in
  * rope_scaling. If a file has both objects, transformers uses rope_scaling only. */
 static void read_rope(struct model_desc *d, struct config *c, const struct transformers_defaults *defaults)
@@ -180,28 +205,49 @@ static bool read_layer_type(struct config *c, const json_t *types, int i)
     return false;
 }
 
-void describe_layer_types(struct model_desc *d, struct config *c, int window, int first)
+struct layer_split describe_split(struct model_desc *d, const bool *marks)
+{
+    int n_marked = 0;
+    for (int i = 0; i < d->n_layers; i++)
+        n_marked += marks[i];
+    bool is_mixed = n_marked > 0 && n_marked < d->n_layers;
+    d->n_kinds = is_mixed ? 2 : 1;
+    for (int i = 0; i < d->n_layers; i++)
+        d->kind_of[i] = is_mixed && marks[i] != marks[0];
+    if (!is_mixed)
+        return n_marked > 0 ? (struct layer_split){ -1, 0 } : (struct layer_split){ 0, -1 };
+    d->kinds[1] = d->kinds[0];
+    return marks[0] ? (struct layer_split){ 1, 0 } : (struct layer_split){ 0, 1 };
+}
+
+/* period 0: without layer_types the layers from first on have the window. */
+static void read_layers(struct model_desc *d, struct config *c, int window, int first, int period)
 {
     const json_t *types = config_find(c, "layer_types");
-    int n_sliding = 0;
+    bool slides[LIMIT_LAYERS];
     if (types && (int)json_array_size(types) != d->n_layers) {
         config_unsupported(c, "layer_types", "a list of another length than the number of layers");
         return;
     }
     for (int i = 0; i < d->n_layers; i++) {
-        bool slides = types ? read_layer_type(c, types, i) : window > 0 && i >= first;
-        n_sliding += slides;
-        d->kind_of[i] = slides; /* 1: with the window, until the first layer is known */
+        bool is_usual = period > 0 ? (i + 1) % period != 0 : i >= first;
+        slides[i] = types ? read_layer_type(c, types, i) : window > 0 && is_usual;
     }
-    if (n_sliding > 0 && window == 0)
+    struct layer_split split = describe_split(d, slides);
+    if (split.marked >= 0 && window == 0)
         config_unsupported(c, "layer_types", "\"sliding_attention\" without a sliding_window");
-    bool is_mixed = n_sliding > 0 && n_sliding < d->n_layers, begins_sliding = d->kind_of[0];
-    d->n_kinds = is_mixed ? 2 : 1;
-    for (int i = 0; i < d->n_layers; i++)
-        d->kind_of[i] = is_mixed && d->kind_of[i] != begins_sliding;
-    d->kinds[1] = is_mixed ? d->kinds[0] : d->kinds[1];
-    d->kinds[0].attn.window = begins_sliding ? window : 0;
-    d->kinds[1].attn.window = is_mixed && !begins_sliding ? window : 0;
+    if (split.marked >= 0)
+        d->kinds[split.marked].attn.window = window;
+}
+
+void describe_layer_types(struct model_desc *d, struct config *c, int window, int first)
+{
+    read_layers(d, c, window, first, 0);
+}
+
+void describe_layer_periods(struct model_desc *d, struct config *c, int window, int period)
+{
+    read_layers(d, c, window, 0, period);
 }
 
 const char *describe_either(struct config *c, const char *key, const char *alias)
@@ -239,6 +285,12 @@ void describe_code(struct config *c, const char *family, const char *prefix)
     }
 }
 
+/* fallback 0: the key must be there. */
+static int read_int(struct config *c, const char *key, int most, int fallback)
+{
+    return fallback > 0 ? config_int_or(c, key, 1, most, fallback) : config_int(c, key, 1, most);
+}
+
 void describe_transformers(struct model_desc *d, struct config *c,
                            const struct transformers_defaults *defaults)
 {
@@ -246,19 +298,20 @@ void describe_transformers(struct model_desc *d, struct config *c,
     struct ffn_desc *f = &d->kinds[0].ffn;
     d->n_layers = config_int(c, "num_hidden_layers", 1, LIMIT_LAYERS);
     d->d_model = config_int(c, "hidden_size", 1, LIMIT_DIMENSION);
-    a->n_heads = config_int(c, "num_attention_heads", 1, LIMIT_DIMENSION);
+    a->n_heads = read_int(c, "num_attention_heads", LIMIT_DIMENSION, defaults->n_heads);
     bool is_silent = !config_has(c, "num_key_value_heads") && defaults->n_kv_heads > 0;
     a->n_kv_heads = config_int_or(c, "num_key_value_heads", 1, LIMIT_DIMENSION,
                                   is_silent ? defaults->n_kv_heads : a->n_heads);
     a->head_dim = config_int_or(c, "head_dim", 1, LIMIT_DIMENSION,
                                 defaults->head_dim > 0 ? defaults->head_dim : d->d_model / a->n_heads);
     f->d_ff = config_int(c, "intermediate_size", 1, LIMIT_DIMENSION);
-    d->n_vocab = config_int(c, "vocab_size", 1, LIMIT_VOCAB);
+    d->n_vocab = read_int(c, "vocab_size", LIMIT_VOCAB, defaults->n_vocab);
     d->n_ctx = config_int_or(c, "max_position_embeddings", 1, LIMIT_CONTEXT, defaults->n_ctx);
     d->norm_eps = (float)config_float_or(c, "rms_norm_eps", 0, 1, defaults->norm_eps);
-    d->tied_output = config_bool_or(c, "tie_word_embeddings", false);
-    f->activation = ACT_SILU;
-    expect_silu(c, "hidden_act");
+    d->tied_output = config_bool_or(c, "tie_word_embeddings", defaults->is_tied);
+    f->activation = describe_activation(c, defaults->activation_key ? defaults->activation_key : "hidden_act",
+                                        defaults->activation == ACT_SILU ? "silu" : "gelu_pytorch_tanh",
+                                        1U << defaults->activation);
     read_rope(d, c, defaults);
 }
 

@@ -10,8 +10,13 @@ struct transformers_defaults {
     int head_dim;   /* 0: d_model / n_heads */
     int n_ctx;
     double norm_eps;
-    double rotary_part;      /* rotated part of each head; 0: the class always rotates whole heads */
-    bool has_older_longrope; /* the class takes "su" and "yarn" for "longrope" */
+    double rotary_part; /* rotated part of each head; 0: the class always rotates whole heads */
+    /* 0: the file must say it. */
+    int n_heads, n_vocab;
+    bool is_tied;               /* where the file does not say it */
+    const char *activation_key; /* NULL: "hidden_act" */
+    enum activation activation; /* the only one */
+    bool has_older_longrope;    /* the class takes "su" and "yarn" for "longrope" */
 };
 
 /* The keys of transformers' decoder classes since LLaMA: RMSNorm, grouped attention, rotary positions over
@@ -35,6 +40,26 @@ void describe_gguf_experts(struct model_desc *desc, struct config *c);
 
 /* The kind of the first layer without experts, or else with them; NULL: there is none. */
 const struct layer_desc *describe_find_kind(const struct model_desc *desc, bool has_experts);
+
+/* The same where every period-th layer is the first without the window if layer_types is absent. */
+void describe_layer_periods(struct model_desc *desc, struct config *c, int window, int period);
+
+/* The indexes of two kinds of layers; -1: no layer is of it. */
+struct layer_split {
+    int plain, marked;
+};
+
+/* Makes two kinds, copies of kinds[0], of layers that are marked and others. marks: [n_layers] */
+struct layer_split describe_split(struct model_desc *desc, const bool *marks);
+
+/* Reads rope_theta and the scaling from an object of rotary settings into kinds[0]. object: its path. */
+void describe_rope(struct model_desc *desc, struct config *c, const char *object,
+                   const struct transformers_defaults *defaults);
+
+/* An activation by the names of transformers. Others than those of the bits 1 << activation are an
+ * error. */
+enum activation describe_activation(struct config *c, const char *key, const char *fallback,
+                                    unsigned allowed);
 
 /* Which of two names of one setting the file has. It may have both if their values are equal. */
 const char *describe_either(struct config *c, const char *key, const char *alias);

@@ -26,6 +26,7 @@ struct tensor_names {
     const struct tensor_names *top; /* of the last layer, with has_top_query */
     unsigned transposed;            /* TRANSPOSED_... */
     bool is_by_head;                /* a fused qkv is stored as [n_heads][q, k, v][head_dim] */
+    bool has_norms_less_one;        /* norms are stored minus 1 */
     bool is_gguf;
 };
 
@@ -64,6 +65,7 @@ struct family {
     /* The setting that GGUF's architecture cannot express; NULL: it can express all. The function may
      * be NULL. */
     const char *(*find_gguf_fault)(const struct model_desc *desc);
+    bool has_window_layers;             /* its architecture has layers with and layers without a window */
     const struct tensor_names *layouts; /* family_layout() chooses; at least one is_gguf */
     int n_layouts;
     const char *const *ignored; /* [n_ignored] suffixes of tensor names that hold no weights to run */
@@ -84,8 +86,8 @@ struct family {
 
 /* Every family; the first whose is_mine() accepts the configuration is used. */
 #define FOR_EACH_FAMILY(f)                                                                                   \
-    f(CHATGLM_6B) f(CHATGLM) f(GLM) f(GLM4) f(LLAMA) f(GRANITE) f(PHI3) f(QWEN2) f(QWEN3) f(QWEN2_MOE)       \
-        f(QWEN3_MOE) f(GLM4_MOE) f(MIXTRAL) f(GPT2) f(BLOOM_POST) f(BLOOM) f(PANGU)
+    f(CHATGLM_6B) f(CHATGLM) f(GLM) f(GLM4) f(LLAMA) f(GRANITE) f(PHI3) f(GEMMA2) f(GEMMA3) f(QWEN2)         \
+        f(QWEN3) f(QWEN2_MOE) f(QWEN3_MOE) f(GLM4_MOE) f(MIXTRAL) f(GPT2) f(BLOOM_POST) f(BLOOM) f(PANGU)
 
 #define DECLARE_FAMILY(name) extern const struct family FAMILY_##name;
 FOR_EACH_FAMILY(DECLARE_FAMILY)
@@ -97,6 +99,9 @@ extern const struct family *const FAMILIES[]; /* ends with NULL */
 const char *family_no_chat(const struct model_desc *desc, const struct tokenizer *tok, const json_t *config,
                            const json_t *tokenizer_config, const char *template);
 enum tutti_status family_no_prefix(const struct tokenizer *tok, struct ids *out, struct tutti_error *err);
+
+/* bos before a text, unless the tokenizer's files say no. */
+enum tutti_status family_bos_prefix(const struct tokenizer *tok, struct ids *out, struct tutti_error *err);
 
 /* Shared by the GLM families: [gMASK] sop before a text; temperature and top_p of 0.8. */
 enum tutti_status family_glm_prefix(const struct tokenizer *tok, struct ids *out, struct tutti_error *err);

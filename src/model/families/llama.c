@@ -5,7 +5,6 @@
 #include "model/description/config_keys.h"
 #include "model/description/describe.h"
 #include "model/families/names.h"
-#include "tokenizer/json/byte_files.h"
 
 #include <string.h>
 
@@ -63,12 +62,6 @@ static const char *choose_chat(const struct model_desc *desc, const struct token
     return template && has_ids && strstr(template, "[INST]") && strstr(template, "<<SYS>>") ? "llama2" : "";
 }
 
-static enum tutti_status text_prefix(const struct tokenizer *tok, struct ids *out, struct tutti_error *err)
-{
-    int32_t bos = tokenizer_bos(tok);
-    return bos < 0 || tokenizer_adds_bos(tok) == 0 || ids_add(out, bos) ? TUTTI_OK : chat_out_of_memory(err);
-}
-
 static void defaults(struct tutti_sampling *sampling, const char *chat_format)
 {
     if (strcmp(chat_format, "llama2") == 0) {
@@ -90,5 +83,5 @@ const struct family FAMILY_LLAMA = {
     .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .choose_chat = choose_chat,
     .defaults = defaults,
-    .text_prefix = text_prefix,
+    .text_prefix = family_bos_prefix,
 };

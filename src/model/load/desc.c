@@ -8,6 +8,7 @@
 #include "model/description/config_keys.h"
 #include "model/description/describe.h"
 #include "model/weights/weights.h"
+#include "tokenizer/json/byte_files.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -28,6 +29,12 @@ enum tutti_status family_no_prefix(const struct tokenizer *tok, struct ids *out,
 {
     (void)tok, (void)out, (void)err;
     return TUTTI_OK;
+}
+
+enum tutti_status family_bos_prefix(const struct tokenizer *tok, struct ids *out, struct tutti_error *err)
+{
+    int32_t bos = tokenizer_bos(tok);
+    return bos < 0 || tokenizer_adds_bos(tok) == 0 || ids_add(out, bos) ? TUTTI_OK : chat_out_of_memory(err);
 }
 
 enum tutti_status family_glm_prefix(const struct tokenizer *tok, struct ids *out, struct tutti_error *err)
@@ -351,13 +358,16 @@ static enum tutti_status read_longrope_tensors(struct model_desc *d, const struc
         return error_set(err, TUTTI_E_FORMAT,
                          "%s: rope.scaling.type: longrope without a tensor rope_factors_short.weight",
                          checkpoint_path(ck));
-    if (!has_other && s->attention_factor != 1)
+    if (!has_other && s->attention_factor != 0 && s->attention_factor != 1)
         return error_set(
             err, TUTTI_E_UNSUPPORTED,
             "%s: rope.scaling.attn_factor: a factor of attention without YaRN or LongRoPE is not "
             "supported",
             checkpoint_path(ck));
-    if (s->kind != ROPE_SCALING_YARN) {
+    for (int i = 0; i < d->n_kinds; i++) {
+        s = &d->kinds[i].attn.rope_scaling;
+        if (s->kind == ROPE_SCALING_YARN)
+            continue;
         s->attention_factor = 0;
         s->original_n_ctx = 0;
     }

@@ -65,9 +65,9 @@ static uint64_t layer_fingerprint(const struct layer_desc *l, const float *rope_
         r->n_groups,       r->n_chosen_groups,
         r->group_best,
     };
-    const double reals[] = { (double)a->scale,   a->rope_theta,       s->factor,
-                             s->low_freq_factor, s->high_freq_factor, s->beta_fast,
-                             s->beta_slow,       s->attention_factor, (double)r->scale };
+    const double reals[] = { (double)a->scale,    (double)a->softcap,  a->rope_theta, s->factor,
+                             s->low_freq_factor,  s->high_freq_factor, s->beta_fast,  s->beta_slow,
+                             s->attention_factor, (double)r->scale };
     uint64_t sum = 0;
     add(&sum, hash64(0, numbers, sizeof numbers));
     add(&sum, hash64(0, reals, sizeof reals));
@@ -96,8 +96,10 @@ uint64_t model_shape_fingerprint(const struct model *model)
         d->has_prefix ? d->mask_ids[1] : 0,
         (int64_t)model->weight_type,
     };
-    const double reals[] = { (double)d->norm_eps, (double)d->residual_scale, (double)d->block_scale,
-                             (double)d->embedding_scale, (double)d->logit_scale };
+    const double reals[] = {
+        (double)d->norm_eps,        (double)d->residual_scale, (double)d->block_scale,
+        (double)d->embedding_scale, (double)d->logit_scale,    (double)d->logit_softcap
+    };
     uint64_t sum = 0;
     add(&sum, hash64(0, d->family, strnlen(d->family, sizeof d->family)));
     add(&sum, hash64(0, numbers, sizeof numbers));

@@ -228,6 +228,7 @@ enum tutti_status model_start_backend(struct model *model, const struct tutti_mo
             .rope_freqs = model->rope_freqs[i],
             .rope_scale = model_rope_scale(a),
             .scale = a->scale > 0 ? a->scale : 1.0f / __builtin_sqrtf((float)a->head_dim),
+            .softcap = a->softcap,
             .window = a->window,
             .qk_norm_eps = d->norm_eps,
         };

@@ -289,15 +289,17 @@ static enum tutti_status pack(struct loader *l, struct matrix **out, const struc
     return st;
 }
 
-/* tensor NULL: none, *out stays none. */
+/* tensor NULL: none, *out stays none. added: to every element. */
 static enum tutti_status upload(struct loader *l, struct floats *out, const struct tensor *tensor,
-                                int64_t n_rows, struct tutti_error *err)
+                                int64_t n_rows, float added, struct tutti_error *err)
 {
     if (!tensor)
         return TUTTI_OK;
     struct backend *be = l->model->backend;
     size_t n = (size_t)(n_rows * tensor->shape[tensor->n_dims - 1]);
     float *values = weights_to_floats(tensor, n_rows);
+    for (size_t i = 0; values && added != 0 && i < n; i++)
+        values[i] += added;
     *out = be->ops->alloc(be, n);
     if (values && out->buffer)
         be->ops->upload(be, *out, values, n);
@@ -317,8 +319,8 @@ static enum tutti_status load_weight(struct loader *l, const struct slot_at *at,
         return pack(l, &out->matrix, at, err);
     enum tutti_status st = weights_find(&w, stored_desc(l), l->names, l->ck, at, err);
     if (st == TUTTI_OK)
-        st = upload(l, &out->values, w.parts[0], w.n_out, err);
-    return st == TUTTI_OK ? upload(l, &out->bias, w.biases[0], 1, err) : st;
+        st = upload(l, &out->values, w.parts[0], w.n_out, w.is_less_one ? 1 : 0, err);
+    return st == TUTTI_OK ? upload(l, &out->bias, w.biases[0], 1, 0, err) : st;
 }
 
 /* The larger of the block sizes of the stored type and the type to run: all are 1, 32 or 256. */

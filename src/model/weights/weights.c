@@ -165,6 +165,7 @@ enum tutti_status weights_find(struct weight *out, const struct model_desc *d,
                             .n_parts = 1,
                             .n_in = shape.n_in,
                             .n_out = shape.n_out,
+                            .is_less_one = names->has_norms_less_one && info->kind == SLOT_NORM,
                             .is_transposed = tensor_names_transposes(names, slot) };
     if (!patterns[0])
         return error_set(err, TUTTI_E_FORMAT, "%s: no name is known for the tensor of %s",

@@ -18,6 +18,7 @@ struct weight {
     int n_in, n_out; /* n_out: rows that the model uses */
     struct weight_place place;
     bool is_gate_up;
+    bool is_less_one;   /* a norm that is stored minus 1 */
     bool is_transposed; /* stored as [n_in][n_out]; only plain (not quantized) types */
     int by_head_dim;    /* > 0: rows are stored as [heads][q, k, v][by_head_dim], see weights_by_head_row() */
 };

@@ -1,0 +1,18 @@
+/* The language part of a checkpoint with a vision part: its configuration and its tensors, as if they
+ * were a checkpoint of their own. */
+#ifndef TUTTI_CHECKPOINT_TEXT_PART_H
+#define TUTTI_CHECKPOINT_TEXT_PART_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Replaces text_config by its settings, which have priority, and removes those of the vision part.
+ * *has_vision: whether it had a text_config. False: out of memory. */
+bool text_part_unwrap(json_t *config, bool *has_vision);
+
+/* The name of a tensor of such a checkpoint within its language part: an end of name, or a text in out
+ * (size bytes). NULL: it belongs to the vision part. */
+const char *text_part_name(const char *name, char *out, size_t size);
+
+#endif
