@@ -1,0 +1,470 @@
+/* Mixtures of experts on the CPU: the routers of transformers, the products of the experts that rows use against float64,
+ * and the contract that a row's bits depend on that row alone. */
+#include "backend/backend.h"
+#include "backend/cpu/cpu.h"
+#include "device.h"
+#include "kernels/quantize.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* ---- routers ---- */
+
+static void fill(float *out, const json_t *numbers)
+{
+    for (size_t i = 0; i < json_array_size(numbers); i++)
+        out[i] = (float)json_number_value(json_array_get(numbers, i));
+}
+
+static int number(const json_t *object, const char *key)
+{
+    return (int)json_integer_value(json_object_get(object, key));
+}
+
+static struct routing routing_of(const json_t *c)
+{
+    return (struct routing){
+        .n_experts = number(c, "n_experts"),
+        .n_chosen = number(c, "n_chosen"),
+        .kind = strcmp(json_string_value(json_object_get(c, "kind")), "sigmoid") == 0 ? ROUTE_SIGMOID
+                                                                                      : ROUTE_SOFTMAX,
+        .is_normed = json_is_true(json_object_get(c, "is_normed")),
+        .scale = (float)json_number_value(json_object_get(c, "scale")),
+        .n_groups = number(c, "n_groups"),
+        .n_chosen_groups = number(c, "n_chosen_groups"),
+        .group_best = number(c, "group_best"),
+    };
+}
+
+static void check_rows(const struct kernels *k, const json_t *c, int n_rows)
+{
+    struct routing r = routing_of(c);
+    const json_t *want_ids = json_object_get(c, "ids"), *want = json_object_get(c, "weights");
+    float logits[LIMIT_EXPERTS * 8], bias[LIMIT_EXPERTS], weights[LIMIT_EXPERTS];
+    int32_t ids[LIMIT_EXPERTS];
+    assert_true(n_rows <= 8);
+    fill(logits, json_object_get(c, "logits"));
+    fill(bias, json_object_get(c, "bias"));
+    for (int row = 0; row < n_rows; row++) {
+        route_row(k, &r, json_object_get(c, "bias") ? bias : NULL, logits + row * r.n_experts, ids, weights);
+        for (int i = 0; i < r.n_chosen; i++) {
+            size_t at = (size_t)(row * r.n_chosen + i);
+            double w = json_number_value(json_array_get(want, at));
+            assert_int_equal(ids[i], json_integer_value(json_array_get(want_ids, at)));
+            assert_true(fabs((double)weights[i] - w) <= 1e-6 * w + 1e-9);
+        }
+    }
+}
+
+static void routers_choose_what_those_of_transformers_choose(void **state)
+{
+    (void)state;
+    json_t *root = json_load_file(TEST_FIXTURES "/route.json", 0, NULL);
+    const json_t *cases = json_object_get(root, "cases");
+    assert_int_equal(json_array_size(cases), 12);
+    for (unsigned cpu = 0; cpu <= 2; cpu++) {
+        struct kernels k;
+        kernels_init(&k, cpu_detect() & (cpu == 0 ? CPU_REF : cpu == 1 ? CPU_AVX2 : ~0u));
+        for (size_t i = 0; i < json_array_size(cases); i++)
+            check_rows(&k, json_array_get(cases, i), number(root, "n_rows"));
+    }
+    json_decref(root);
+}
+
+/* Ties go to the lower id, and what is no number to some experts, each once. */
+static void ties_and_what_is_no_number_have_an_answer(void **state)
+{
+    (void)state;
+    struct kernels k;
+    kernels_init(&k, cpu_detect());
+    struct routing r = { .n_experts = 12,
+                         .n_chosen = 4,
+                         .is_normed = true,
+                         .n_groups = 4,
+                         .n_chosen_groups = 2,
+                         .group_best = 2 };
+    for (int kind = 0; kind < 2; kind++) {
+        float equal[12], broken[12], weights[4];
+        int32_t ids[4];
+        r.kind = kind == 0 ? ROUTE_SOFTMAX : ROUTE_SIGMOID;
+        for (int i = 0; i < 12; i++) {
+            equal[i] = 1;
+            broken[i] = (float)NAN;
+        }
+        route_row(&k, &r, NULL, equal, ids, weights);
+        for (int i = 0; i < 4; i++) {
+            assert_int_equal(ids[i], i);
+            assert_true(weights[i] == 0.25f);
+        }
+        route_row(&k, &r, NULL, broken, ids, weights);
+        for (int i = 0; i < 4; i++)
+            assert_true(ids[i] >= 0 && ids[i] < 12 && (i == 0 || ids[i] > ids[i - 1]));
+    }
+}
+
+/* ---- products ---- */
+
+/* Sizes that are no multiple of a panel, nor the plain types' widths of a block. */
+enum { N_EXPERTS = 9, N_CHOSEN = 3, N_ROWS = 150 };
+
+struct sizes {
+    int d_model, d_ff;
+};
+
+static uint64_t random_state = 88172645463325252u;
+
+static float *random_floats(size_t n)
+{
+    float *x = malloc(n * sizeof *x);
+    assert_non_null(x);
+    for (size_t i = 0; i < n; i++) {
+        random_state ^= random_state << 13;
+        random_state ^= random_state >> 7;
+        random_state ^= random_state << 17;
+        x[i] = (float)(int32_t)(random_state >> 32) * 0x1p-31f;
+    }
+    return x;
+}
+
+/* The experts of a layer, stored as type, and what their bytes mean. */
+struct mixture {
+    struct sizes sizes;
+    enum dtype type;
+    float *gate_up, *down; /* [N_EXPERTS][2 d_ff][d_model], [N_EXPERTS][d_model][d_ff] */
+    uint8_t *stored_gate_up, *stored_down;
+    float *x, *scores, *base; /* [N_ROWS][d_model], [N_ROWS][N_EXPERTS + 1], [N_ROWS][d_model] */
+};
+
+static uint8_t *store(float *values, enum dtype type, int64_t n)
+{
+    size_t n_bytes;
+    assert_true(dtype_bytes(type, n, &n_bytes));
+    uint8_t *stored = malloc(n_bytes);
+    assert_non_null(stored);
+    quantize(stored, values, type, n);
+    dequantize(values, stored, type, n);
+    return stored;
+}
+
+static struct mixture mixture_make(enum dtype type, struct sizes s)
+{
+    size_t n = (size_t)N_EXPERTS * (size_t)s.d_model * (size_t)s.d_ff;
+    struct mixture m = {
+        .sizes = s, .type = type, .gate_up = random_floats(2 * n), .down = random_floats(n)
+    };
+    m.stored_gate_up = store(m.gate_up, type, (int64_t)(2 * n));
+    m.stored_down = store(m.down, type, (int64_t)n);
+    m.x = random_floats((size_t)N_ROWS * (size_t)s.d_model);
+    m.base = random_floats((size_t)N_ROWS * (size_t)s.d_model);
+    m.scores = random_floats((size_t)N_ROWS * (N_EXPERTS + 1));
+    for (int r = 0; r < N_ROWS; r++) { /* few rows use the later experts, and none the last but one */
+        for (int e = 0; e < N_EXPERTS; e++)
+            m.scores[r * (N_EXPERTS + 1) + e] += (float)(N_EXPERTS - e) * 0.2f;
+        m.scores[r * (N_EXPERTS + 1) + N_EXPERTS - 2] = -9;
+    }
+    m.scores[7 * (N_EXPERTS + 1) + N_EXPERTS - 1] = 9; /* one uses the last */
+    return m;
+}
+
+static void mixture_clear(struct mixture *m)
+{
+    free(m->gate_up);
+    free(m->down);
+    free(m->stored_gate_up);
+    free(m->stored_down);
+    free(m->x);
+    free(m->base);
+    free(m->scores);
+}
+
+static const struct routing ROUTING = { .n_experts = N_EXPERTS, .n_chosen = N_CHOSEN, .is_normed = true };
+
+static struct matrix *pack(struct backend *be, enum dtype type, const uint8_t *stored, int n_out, int n_in,
+                           bool is_gate_up)
+{
+    struct matrix_part parts[2 * N_EXPERTS];
+    size_t n_bytes;
+    int n_parts = is_gate_up ? 2 : 1; /* gate and up are stored one after the other */
+    assert_true(dtype_bytes(type, (int64_t)n_out / n_parts * n_in, &n_bytes));
+    for (int i = 0; i < n_parts * N_EXPERTS; i++)
+        parts[i] = (struct matrix_part){ stored + (size_t)i * n_bytes, type, n_out / n_parts };
+    struct matrix_source source = { .name = "experts",
+                                    .parts = parts,
+                                    .n_parts = n_parts * N_EXPERTS,
+                                    .n_in = n_in,
+                                    .type = type,
+                                    .is_gate_up = is_gate_up,
+                                    .n_experts = N_EXPERTS,
+                                    .n_chosen = N_CHOSEN };
+    struct matrix *m = NULL;
+    struct tutti_error err;
+    if (be->ops->matrix_new(be, &m, &source, &err) != TUTTI_OK)
+        fail_msg("%s", err.text);
+    return m;
+}
+
+static struct backend *backend_make(int n_threads, const char *cpu)
+{
+    static const struct attention_shape SHAPE = { .n_heads = 1, .n_kv_heads = 1, .head_dim = 8, .scale = 1 };
+    struct backend_options options = {
+        .n_threads = n_threads, .cpu = cpu, .n_layers = 1, .n_kinds = 1, .attention = &SHAPE
+    };
+    struct backend *be = NULL;
+    struct tutti_error err;
+    if (backend_open(&be, NULL, &options, &err) != TUTTI_OK)
+        fail_msg("%s", err.text);
+    return be;
+}
+
+/* Rows first to first + n - 1, in steps of at most n_step rows; y: [n][d_model]. Returns the bytes of weights that
+ * were read. */
+static uint64_t run(const struct mixture *m, int n_threads, const char *cpu, int first, int n, int n_step,
+                    float *y)
+{
+    struct sizes s = m->sizes;
+    struct backend *be = backend_make(n_threads, cpu);
+    struct matrix *gate_up = pack(be, m->type, m->stored_gate_up, 2 * s.d_ff, s.d_model, true);
+    struct matrix *down = pack(be, m->type, m->stored_down, s.d_model, s.d_ff, false);
+    const struct expert_layer layer = { .gate_up = gate_up,
+                                        .down = down,
+                                        .routing = &ROUTING,
+                                        .activation = ACT_SILU,
+                                        .has_base = true,
+                                        .gates_base = true };
+    assert_int_equal(be->ops->reserve(be, n_step, NULL), TUTTI_OK);
+    for (int begin = 0; begin < n; begin += n_step) {
+        int k = n - begin < n_step ? n - begin : n_step, row = first + begin;
+        struct floats x = device_new(be, m->x + row * s.d_model, (size_t)(k * s.d_model));
+        struct floats scores = device_new(be, m->scores + row * (N_EXPERTS + 1),
+                                          (size_t)(k * (N_EXPERTS + 1)));
+        struct floats out = device_new(be, m->base + row * s.d_model, (size_t)(k * s.d_model));
+        be->ops->experts(be, out, &layer, x, scores, k);
+        device_get(be, y + begin * s.d_model, out, (size_t)(k * s.d_model));
+        be->ops->dealloc(be, x);
+        be->ops->dealloc(be, scores);
+        be->ops->dealloc(be, out);
+    }
+    uint64_t n_read = be->ops->expert_bytes(be);
+    be->ops->matrix_free(be, gate_up);
+    be->ops->matrix_free(be, down);
+    be->ops->free(be);
+    return n_read;
+}
+
+static double dot(const float *w, const double *x, int n)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += (double)w[i] * x[i];
+    return sum;
+}
+
+/* A row in float64. */
+static void compute(const struct mixture *m, int row, double *y)
+{
+    int d = m->sizes.d_model, f = m->sizes.d_ff;
+    struct kernels k;
+    float scores[N_EXPERTS + 1], weights[N_CHOSEN];
+    int32_t ids[N_CHOSEN];
+    double x[512], hidden[512];
+    memcpy(scores, m->scores + row * (N_EXPERTS + 1), sizeof scores);
+    kernels_init(&k, CPU_REF);
+    route_row(&k, &ROUTING, NULL, scores, ids, weights);
+    for (int i = 0; i < d; i++) {
+        x[i] = (double)m->x[row * d + i];
+        y[i] = (double)m->base[row * d + i] /
+               (1 + exp(-(double)m->scores[row * (N_EXPERTS + 1) + N_EXPERTS]));
+    }
+    for (int c = 0; c < N_CHOSEN; c++) {
+        const float *gate = m->gate_up + (size_t)ids[c] * 2 * (size_t)(f * d), *up = gate + f * d;
+        for (int j = 0; j < f; j++) {
+            double g = dot(gate + j * d, x, d);
+            hidden[j] = g / (1 + exp(-g)) * dot(up + j * d, x, d);
+        }
+        for (int i = 0; i < d; i++)
+            y[i] += (double)weights[c] * dot(m->down + (size_t)ids[c] * (size_t)(f * d) + i * f, hidden, f);
+    }
+}
+
+static const struct {
+    enum dtype type;
+    struct sizes sizes;
+    double bound; /* of the root mean square error, relative to that of the outputs */
+} CASES[] = {
+    { DTYPE_F32, { 72, 40 }, 1e-6 },    { DTYPE_F32, { 100, 7 }, 1e-6 },  { DTYPE_F16, { 33, 17 }, 1e-6 },
+    { DTYPE_BF16, { 72, 41 }, 1e-2 },   { DTYPE_Q8_0, { 96, 64 }, 2e-2 }, { DTYPE_Q4_0, { 160, 32 }, 2e-2 },
+    { DTYPE_Q4_K, { 256, 256 }, 2e-2 },
+};
+enum { N_CASES = sizeof CASES / sizeof *CASES };
+
+static void outputs_are_near_float64(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_CASES; i++) {
+        struct mixture m = mixture_make(CASES[i].type, CASES[i].sizes);
+        int d = m.sizes.d_model;
+        float *y = random_floats((size_t)(N_ROWS * d));
+        double want[512], squares = 0, errors = 0;
+        run(&m, 2, NULL, 0, N_ROWS, N_ROWS, y);
+        for (int r = 0; r < N_ROWS; r++) {
+            compute(&m, r, want);
+            for (int c = 0; c < d; c++) {
+                squares += want[c] * want[c];
+                errors += (want[c] - (double)y[r * d + c]) * (want[c] - (double)y[r * d + c]);
+            }
+        }
+        print_message("# %s %d x %d: %.2e\n", dtype_name(m.type), d, m.sizes.d_ff, sqrt(errors / squares));
+        assert_true(sqrt(errors / squares) <= CASES[i].bound);
+        free(y);
+        mixture_clear(&m);
+    }
+}
+
+/* Alone, in steps of any size, on any number of threads and every processor level. */
+static void a_row_has_the_same_bits_whatever_it_runs_with(void **state)
+{
+    (void)state;
+    static const struct {
+        int n_threads, n_step;
+        const char *cpu;
+    } WAYS[] = { { 1, N_ROWS, NULL }, { 3, N_ROWS, NULL }, { 2, 1, NULL },  { 1, 1, NULL },
+                 { 2, 7, NULL },      { 4, 64, NULL },     { 2, 33, "ref" } };
+    for (int i = 0; i < N_CASES; i++) {
+        struct mixture m = mixture_make(CASES[i].type, CASES[i].sizes);
+        int d = m.sizes.d_model;
+        float *want = random_floats((size_t)(N_ROWS * d)), *got = random_floats((size_t)(N_ROWS * d));
+        run(&m, 2, NULL, 0, N_ROWS, N_ROWS, want);
+        for (size_t w = 0; w < sizeof WAYS / sizeof *WAYS; w++) {
+            run(&m, WAYS[w].n_threads, WAYS[w].cpu, 0, N_ROWS, WAYS[w].n_step, got);
+            if (memcmp(want, got, (size_t)(N_ROWS * d) * sizeof *want) != 0)
+                fail_msg("%s, %d threads, steps of %d: other bits", dtype_name(m.type), WAYS[w].n_threads,
+                         WAYS[w].n_step);
+        }
+        for (int r = 0; r < N_ROWS; r += 50) {
+            run(&m, 2, NULL, r, 1, 1, got);
+            assert_memory_equal(got, want + r * d, (size_t)d * sizeof *want);
+        }
+        free(want);
+        free(got);
+        mixture_clear(&m);
+    }
+}
+
+/* ---- what is read ---- */
+
+enum { MOST_PANELS = 256 };
+
+/* Panels that the multiplying kernel was given, with the number of its calls. Several threads count. */
+static struct {
+    linear_fn *real;
+    const uint8_t *panels[MOST_PANELS];
+    atomic_int n_calls[MOST_PANELS], n_rows[MOST_PANELS];
+} counted;
+
+static void count_panel(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in)
+{
+    for (int i = 0; i < MOST_PANELS; i++) {
+        if (counted.panels[i] == panel) {
+            atomic_fetch_add(&counted.n_calls[i], 1);
+            atomic_fetch_add(&counted.n_rows[i], n_rows);
+        }
+    }
+    counted.real(out, panel, x, n_rows, n_in);
+}
+
+/* Every panel of an expert that rows use is multiplied once with all of its rows, as they fit one tile; those of other
+ * experts never. */
+static void each_used_expert_is_read_once_and_no_other(void **state)
+{
+    (void)state;
+    struct mixture m = mixture_make(DTYPE_Q8_0, (struct sizes){ 96, 64 });
+    int d = m.sizes.d_model, n_rows_of[N_EXPERTS] = { 0 }, n_used = 0;
+    struct backend *be = backend_make(3, NULL);
+    struct matrix *gate_up = pack(be, m.type, m.stored_gate_up, 2 * m.sizes.d_ff, d, true);
+    struct matrix *down = pack(be, m.type, m.stored_down, d, m.sizes.d_ff, false);
+    struct expert_layer layer = {
+        .gate_up = gate_up, .down = down, .routing = &ROUTING, .activation = ACT_SILU
+    };
+    enum { N = 40 };
+    float scores[N * N_EXPERTS], row[N_EXPERTS], weights[N_CHOSEN];
+    int32_t ids[N_CHOSEN];
+    struct cpu_backend *cpu = cpu_of(be);
+    for (int r = 0; r < N; r++) {
+        memcpy(scores + r * N_EXPERTS, m.scores + r * (N_EXPERTS + 1), N_EXPERTS * sizeof *scores);
+        memcpy(row, scores + r * N_EXPERTS, sizeof row);
+        route_row(&cpu->kernels, &ROUTING, NULL, row, ids, weights);
+        for (int c = 0; c < N_CHOSEN; c++)
+            n_used += n_rows_of[ids[c]]++ == 0;
+    }
+    assert_true(n_used > 1 && n_used < N_EXPERTS);
+    counted.real = cpu->kernels.linear[m.type];
+    cpu->kernels.linear[m.type] = count_panel;
+    const struct matrix *const both[] = { gate_up, down };
+    int n = 0;
+    for (int k = 0; k < 2; k++)
+        for (int p = 0; p < N_EXPERTS * both[k]->n_panels; p++)
+            counted.panels[n++] = both[k]->panels + (size_t)p * both[k]->panel_bytes;
+    assert_true(n <= MOST_PANELS);
+    assert_int_equal(be->ops->reserve(be, N, NULL), TUTTI_OK);
+    struct floats x = device_new(be, m.x, (size_t)(N * d)), y = device_new(be, NULL, (size_t)(N * d));
+    struct floats s = device_new(be, scores, N * N_EXPERTS);
+    be->ops->experts(be, y, &layer, x, s, N);
+    uint64_t n_bytes = 0;
+    for (int k = 0, i = 0; k < 2; k++) {
+        for (int p = 0; p < N_EXPERTS * both[k]->n_panels; p++, i++) {
+            int used = n_rows_of[p / both[k]->n_panels];
+            assert_int_equal(counted.n_calls[i], used > 0);
+            assert_int_equal(counted.n_rows[i], used);
+            n_bytes += used > 0 ? both[k]->panel_bytes : 0;
+        }
+    }
+    assert_int_equal(be->ops->expert_bytes(be), n_bytes);
+    be->ops->dealloc(be, x);
+    be->ops->dealloc(be, y);
+    be->ops->dealloc(be, s);
+    be->ops->matrix_free(be, gate_up);
+    be->ops->matrix_free(be, down);
+    be->ops->free(be);
+    mixture_clear(&m);
+}
+
+static void experts_of_unequal_size_are_refused(void **state)
+{
+    (void)state;
+    struct backend *be = backend_make(1, NULL);
+    float values[3 * 8] = { 0 };
+    struct matrix_part parts[] = { { values, DTYPE_F32, 2 },
+                                   { values, DTYPE_F32, 1 },
+                                   { values, DTYPE_F32, 2 } };
+    struct matrix_source source = {
+        .name = "m", .parts = parts, .n_in = 8, .type = DTYPE_F32, .n_chosen = 1
+    };
+    struct matrix *m = NULL;
+    struct tutti_error err;
+    for (int n = 2; n <= 3; n++) { /* of unequal size; two parts for three experts */
+        source.n_parts = 2;
+        source.n_experts = n;
+        assert_int_equal(be->ops->matrix_new(be, &m, &source, &err), TUTTI_E_UNSUPPORTED);
+        assert_non_null(strstr(err.text, "of each expert"));
+    }
+    be->ops->free(be);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(routers_choose_what_those_of_transformers_choose),
+        cmocka_unit_test(ties_and_what_is_no_number_have_an_answer),
+        cmocka_unit_test(outputs_are_near_float64),
+        cmocka_unit_test(a_row_has_the_same_bits_whatever_it_runs_with),
+        cmocka_unit_test(each_used_expert_is_read_once_and_no_other),
+        cmocka_unit_test(experts_of_unequal_size_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
