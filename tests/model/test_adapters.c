@@ -26,6 +26,10 @@ static const struct fixture {
     { "qwen3", "qwen3-tiny" },
     { "glm", "glm-tiny" },
     { "glm4", "glm4-tiny" },
+    { "mixtral", "mixtral-tiny" },
+    { "qwen2-moe", "qwen2-moe-tiny" },
+    { "qwen3-moe", "qwen3-moe-tiny" },
+    { "glm4-moe", "glm4-moe-tiny" },
     { "gpt2", "gpt2-tiny" },
     { "bloom", "bloom-tiny" },
     { "chatglm3", "chatglm3-tiny" },
@@ -427,6 +431,44 @@ static void broken_folders_are_refused_by_name(void **state)
     model_free(model);
 }
 
+/* Attention and the shared expert can be adapted (FIXTURES), the other experts and the router not. */
+static void adapters_of_experts_are_refused_by_name(void **state)
+{
+    (void)state;
+    static const struct broken CASES[] = {
+        { CONFIG "}",
+          "model.layers.0.mlp.experts.3.gate_proj.lora_A.weight:4,64 "
+          "model.layers.0.mlp.experts.3.gate_proj.lora_B.weight:32,4",
+          TUTTI_E_FORMAT,
+          { "a qwen3_moe model has no linear layer model.layers.0.mlp.experts.3.gate_proj" } },
+        { CONFIG "}",
+          "model.layers.0.mlp.gate.lora_A.weight:4,64 model.layers.0.mlp.gate.lora_B.weight:7,4",
+          TUTTI_E_FORMAT,
+          { "no linear layer model.layers.0.mlp.gate " } },
+        { CONFIG ", \"target_parameters\": [\"mlp.experts.gate_up_proj\"]}",
+          PAIR,
+          TUTTI_E_UNSUPPORTED,
+          { "target_parameters" } },
+    };
+    char folder[] = "/tmp/tutti-adapter-XXXXXX", config[64], tensors[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(config, sizeof config, "%s/adapter_config.json", folder);
+    snprintf(tensors, sizeof tensors, "%s/adapter_model.safetensors", folder);
+    struct model *model = load_base("qwen3-moe-tiny", "f32", 1);
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct tutti_error err = { 0 };
+        write_file(config, "", 0, CASES[i].config, strlen(CASES[i].config), 0);
+        write_tensors(tensors, CASES[i].tensors);
+        assert_int_equal(model_add_adapter(model, "x", folder, &err), CASES[i].status);
+        if (!strstr(err.text, CASES[i].words[0]))
+            fail_msg("\"%s\" is not in: %s", CASES[i].words[0], err.text);
+    }
+    unlink(config);
+    unlink(tensors);
+    rmdir(folder);
+    model_free(model);
+}
+
 static char *read_file(const char *name, size_t *n)
 {
     char path[512];
@@ -557,6 +599,7 @@ int main(void)
         cmocka_unit_test(a_sequence_without_an_adapter_is_answered_as_if_there_were_none),
         cmocka_unit_test(adapters_in_one_batch_change_no_bit_of_each_other),
         cmocka_unit_test(broken_folders_are_refused_by_name),
+        cmocka_unit_test(adapters_of_experts_are_refused_by_name),
         cmocka_unit_test(mutated_files_are_read_or_refused),
         cmocka_unit_test(names_are_checked_and_found),
     };

@@ -17,6 +17,8 @@ enum { N_MUTATIONS = 200, MAX_FILES = 32, MAX_PATH = 300, HEAD_BYTES = 4096, TAI
 static const char *const CASES[] = { "qwen2-tiny",
                                      "llama-tiny",
                                      "gguf/llama-tiny-q4_0.gguf",
+                                     "experts/mixtral-tiny.gguf",
+                                     "experts/qwen3-moe-tiny-merged",
                                      "gguf-split",
                                      "pytorch/sharded",
                                      "pytorch/old",
