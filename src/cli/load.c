@@ -5,6 +5,7 @@
 #include "cli/options/command.h"
 #include "cli/terminal/input.h"
 #include "cli/terminal/output.h"
+#include "cli/terminal/progress.h"
 #include "load/result.h"
 
 #include <inttypes.h>
@@ -12,8 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 static const char *const PROCESSES[] = { "poisson", "even", NULL };
 
@@ -183,23 +182,13 @@ static enum tutti_status find_keys(struct key_list *list, const char *path, stru
 
 static void draw(void *user, const struct load_progress *now)
 {
-    struct winsize size;
     char line[200];
-    int columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-    (void)user;
     snprintf(line, sizeof line,
              "%.1f s: %" PRIu64 " arrived, %" PRIu64 " running, %" PRIu64 " complete, %" PRIu64
              " failed, %.0f pieces/s",
              now->elapsed_s, now->n_arrived, now->n_running, now->n_complete, now->n_failed,
              now->elapsed_s > 0 ? (double)now->n_pieces / now->elapsed_s : 0);
-    fprintf(stderr, "\r\033[K%.*s", columns - 1, line);
-    fflush(stderr);
-}
-
-static bool wants_progress(void)
-{
-    const char *term = getenv("TERM");
-    return isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
+    progress_draw(user, line);
 }
 
 /* ---- reports ---- */
@@ -275,7 +264,7 @@ static struct load_options options_of(const struct load_values *values, const ch
     options.work = work;
     options.seed = (uint64_t)values->seed;
     options.n_requests = (uint64_t)values->requests;
-    options.progress = wants_progress() ? draw : NULL;
+    options.progress = draw;
     if (isnan(options.drain_s))
         options.drain_s = options.timeout_s;
     if (options.concurrency == 0 && options.rate <= 0)
@@ -312,8 +301,7 @@ static enum tutti_status run_and_report(const struct load_values *values, const 
     struct load_targets targets = { values->ttft_target > 0 ? values->ttft_target : NAN,
                                     values->itl_target > 0 ? values->itl_target : NAN };
     enum tutti_status st = load_run(&loaded, options, err);
-    if (options->progress)
-        fputs("\r\033[K", stderr);
+    progress_end(options->user);
     if (st == TUTTI_OK)
         st = load_result_compute(&result, &loaded, &targets, err);
     if (st == TUTTI_OK)
@@ -348,6 +336,9 @@ static enum tutti_status run_load(const void *v, const char *const *operands, st
     if (st != TUTTI_OK)
         goto done;
     struct load_options options = options_of(values, operands[0], &work);
+    struct progress progress;
+    progress_begin(&progress, "", PROGRESS_STEPS);
+    options.user = &progress;
     options.keys = keys->keys;
     options.n_keys = keys->n;
     options.style.more = more;

@@ -155,11 +155,6 @@ int cluster_group(const struct cluster *c)
     return c->group;
 }
 
-int cluster_n_groups(const struct cluster *c)
-{
-    return c->n_groups;
-}
-
 int cluster_n_local(const struct cluster *c)
 {
     return c->transport->n_local;

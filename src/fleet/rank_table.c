@@ -10,6 +10,7 @@
 #include <limits.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,58 +36,39 @@ struct rank_table {
     int n_servers, n_ranks;
 };
 
-/* Where an error is: "server_list[1].device[0].rank_id". */
-struct device_place {
-    const struct rank_table *table;
-    struct tutti_error *err;
-    int server, device; /* -1: not in one */
-};
-
-static struct json_place json_place_at(const struct device_place *at)
+/* Where an error is: "server_list[1].device[0]."; device -1: in the server itself. */
+static struct json_place place_of(const struct rank_table *t, int server, int device, struct tutti_error *err)
 {
-    struct json_place place = { .file = at->table->path, .err = at->err };
-    if (at->device >= 0)
-        snprintf(place.prefix, sizeof place.prefix, "server_list[%d].device[%d].", at->server, at->device);
-    else if (at->server >= 0)
-        snprintf(place.prefix, sizeof place.prefix, "server_list[%d].", at->server);
-    return place;
-}
-
-PRINTF_LIKE(3, 4)
-static enum tutti_status wrong(const struct device_place *at, const char *key, const char *format, ...)
-{
-    struct json_place place = json_place_at(at);
-    va_list args;
-    va_start(args, format);
-    enum tutti_status st = json_invalid_args(&place, key, format, args);
-    va_end(args);
-    return st;
+    struct json_place at = { .file = t->path, .err = err };
+    int n = snprintf(at.prefix, sizeof at.prefix, "server_list[%d].", server);
+    if (device >= 0)
+        snprintf(at.prefix + n, sizeof at.prefix - (size_t)n, "device[%d].", device);
+    return at;
 }
 
 /* ---- values ---- */
 
-static enum tutti_status get_text(const struct device_place *at, const json_t *object, const char *key,
+static enum tutti_status get_text(const struct json_place *at, const json_t *object, const char *key,
                                   const char **out)
 {
-    struct json_place place = json_place_at(at);
-    enum tutti_status st = json_get_string(&place, object, key, out);
-    return st == TUTTI_OK && !**out ? wrong(at, key, "an empty string") : st;
+    enum tutti_status st = json_get_string(at, object, key, out);
+    return st == TUTTI_OK && !**out ? json_invalid(at, key, "an empty string") : st;
 }
 
 /* A number as a string or as a number. */
-static enum tutti_status get_number(const struct device_place *at, const json_t *object, const char *key,
+static enum tutti_status get_number(const struct json_place *at, const json_t *object, const char *key,
                                     int64_t max, int64_t *out)
 {
     const json_t *value = json_object_get(object, key);
     const char *text = json_string_value(value);
     if (!json_is_integer(value) && !text)
-        return wrong(at, key, "%s, expected a number as a string", json_type_name(value));
+        return json_invalid(at, key, "%s, expected a number as a string", json_type_name(value));
     size_t n = text ? strlen(text) : 0;
     if (text && (n < 1 || n > 9 || strspn(text, "0123456789") != n))
-        return wrong(at, key, "\"%.32s\", expected a number from 0 to %" PRId64, text, max);
+        return json_invalid(at, key, "\"%.32s\", expected a number from 0 to %" PRId64, text, max);
     *out = text ? strtoll(text, NULL, 10) : json_integer_value(value);
     if (*out < 0 || *out > max)
-        return wrong(at, key, "%" PRId64 ", expected a number from 0 to %" PRId64, *out, max);
+        return json_invalid(at, key, "%" PRId64 ", expected a number from 0 to %" PRId64, *out, max);
     return TUTTI_OK;
 }
 
@@ -97,7 +79,7 @@ static bool is_address(const char *text)
 }
 
 /* *out stays NULL if there is none. */
-static enum tutti_status get_address(const struct device_place *at, const json_t *object, const char *key,
+static enum tutti_status get_address(const struct json_place *at, const json_t *object, const char *key,
                                      const char **out)
 {
     const json_t *value = json_object_get(object, key);
@@ -106,7 +88,7 @@ static enum tutti_status get_address(const struct device_place *at, const json_t
         return TUTTI_OK;
     enum tutti_status st = get_text(at, object, key, out);
     if (st == TUTTI_OK && !is_address(*out))
-        st = wrong(at, key, "\"%.64s\", expected an IP address", *out);
+        st = json_invalid(at, key, "\"%.64s\", expected an IP address", *out);
     return st;
 }
 
@@ -121,203 +103,163 @@ static bool is_host(const char *text)
 
 /* ---- the table ---- */
 
-static enum tutti_status read_device(struct rank_table *t, struct device_place *at, const json_t *object,
-                                     struct device *d)
+static enum tutti_status read_device(struct rank_table *t, int server, const json_t *object,
+                                     struct tutti_error *err)
 {
-    int64_t rank = 0, device_id = 0;
+    const struct table_server *s = &t->servers[server];
+    const struct json_place at = place_of(t, server, t->n_ranks - s->first, err);
+    struct device *d = &t->devices[t->n_ranks];
+    *d = (struct device){ .server = server };
     if (!json_is_object(object))
-        return wrong(at, "device_id", "%s in the place of a device, expected an object",
-                     json_type_name(object));
-    enum tutti_status st = get_number(at, object, "device_id", RANK_TABLE_MAX_DEVICE, &device_id);
+        return json_invalid(&at, "device_id", "%s in the place of a device, expected an object",
+                            json_type_name(object));
+    enum tutti_status st = get_number(&at, object, "device_id", RANK_TABLE_MAX_DEVICE, &d->device_id);
     if (st == TUTTI_OK)
-        st = get_address(at, object, "device_ip", &d->ip);
+        st = get_address(&at, object, "device_ip", &d->ip);
     if (st == TUTTI_OK)
-        st = get_number(at, object, "rank_id", RANK_TABLE_MAX_RANKS - 1, &rank);
-    if (st != TUTTI_OK)
-        return st;
-    d->server = at->server;
-    d->device_id = device_id;
-    d->rank = rank;
-    for (int i = t->servers[at->server].first; i < t->n_ranks; i++) {
-        if (t->devices[i].device_id == device_id)
-            return wrong(at, "device_id", "%" PRId64 " is device[%d]'s too", device_id,
-                         i - t->servers[at->server].first);
+        st = get_number(&at, object, "rank_id", RANK_TABLE_MAX_RANKS - 1, &d->rank);
+    for (int i = s->first; st == TUTTI_OK && i < t->n_ranks; i++) {
+        struct device *other = &t->devices[i];
+        if (other->device_id == d->device_id)
+            st = json_invalid(&at, "device_id", "%" PRId64 " is device[%d]'s too", d->device_id,
+                              i - s->first);
+        else
+            (other->device_id < d->device_id ? d : other)->index++;
     }
-    return TUTTI_OK;
-}
-
-static enum tutti_status read_server(struct rank_table *t, struct device_place *at, const json_t *object)
-{
-    struct table_server *s = &t->servers[at->server];
-    const json_t *devices = json_object_get(object, "device");
-    const char *server_ip = NULL;
-    if (!json_is_object(object))
-        return wrong(at, "server_id", "%s in the place of a server, expected an object",
-                     json_type_name(object));
-    enum tutti_status st = get_text(at, object, "server_id", &s->id);
-    if (st == TUTTI_OK && !is_host(s->id))
-        st = wrong(at, "server_id", "\"%.64s\", expected the name or address of a host", s->id);
-    for (int i = 0; st == TUTTI_OK && i < at->server; i++) {
-        if (strcmp(t->servers[i].id, s->id) == 0)
-            st = wrong(at, "server_id", "\"%.64s\" is server_list[%d]'s too", s->id, i);
-    }
-    if (st == TUTTI_OK)
-        st = get_address(at, object, "host_ip", &s->ip);
-    if (st == TUTTI_OK)
-        st = get_address(at, object, "server_ip", &server_ip);
-    s->ip = s->ip ? s->ip : server_ip;
-    if (st == TUTTI_OK && (!json_is_array(devices) || json_array_size(devices) < 1))
-        st = wrong(at, "device", "%s, expected a list of at least one device",
-                   json_is_array(devices) ? "an empty list" : json_type_name(devices));
-    if (st != TUTTI_OK)
-        return st;
-    size_t n = json_array_size(devices);
-    if (n > (size_t)(RANK_TABLE_MAX_RANKS - t->n_ranks))
-        return wrong(at, "device", "more than %d ranks", RANK_TABLE_MAX_RANKS);
-    struct device *more = realloc(t->devices, ((size_t)t->n_ranks + n) * sizeof *more);
-    if (!more)
-        return error_out_of_memory(t->path, at->err);
-    t->devices = more;
-    s->first = t->n_ranks;
-    for (; at->device + 1 < (int)n && st == TUTTI_OK;) {
-        at->device++;
-        st = read_device(t, at, json_array_get(devices, (size_t)at->device), &t->devices[t->n_ranks]);
-        t->n_ranks += st == TUTTI_OK;
-    }
-    s->n_devices = (int)n;
-    at->device = -1;
+    t->n_ranks += st == TUTTI_OK;
     return st;
 }
 
-static struct device_place device_place(const struct rank_table *t, int device, struct tutti_error *err)
+static enum tutti_status read_server(struct rank_table *t, int server, const json_t *object,
+                                     struct tutti_error *err)
 {
-    int server = t->devices[device].server;
-    return (struct device_place){ t, err, server, device - t->servers[server].first };
+    const struct json_place at = place_of(t, server, -1, err);
+    struct table_server *s = &t->servers[server];
+    const json_t *devices = json_object_get(object, "device"), *device;
+    const char *server_ip = NULL;
+    size_t n = json_array_size(devices), i;
+    if (!json_is_object(object))
+        return json_invalid(&at, "server_id", "%s in the place of a server, expected an object",
+                            json_type_name(object));
+    enum tutti_status st = get_text(&at, object, "server_id", &s->id);
+    if (st == TUTTI_OK && !is_host(s->id))
+        st = json_invalid(&at, "server_id", "\"%.64s\", expected the name or address of a host", s->id);
+    for (int other = 0; st == TUTTI_OK && other < server; other++)
+        if (strcmp(t->servers[other].id, s->id) == 0)
+            st = json_invalid(&at, "server_id", "\"%.64s\" is server_list[%d]'s too", s->id, other);
+    if (st == TUTTI_OK)
+        st = get_address(&at, object, "host_ip", &s->ip);
+    if (st == TUTTI_OK)
+        st = get_address(&at, object, "server_ip", &server_ip);
+    s->ip = s->ip ? s->ip : server_ip;
+    if (st == TUTTI_OK && n < 1)
+        st = json_invalid(&at, "device", "%s, expected a list of at least one device",
+                          json_is_array(devices) ? "an empty list" : json_type_name(devices));
+    if (st == TUTTI_OK && n > (size_t)(RANK_TABLE_MAX_RANKS - t->n_ranks))
+        st = json_invalid(&at, "device", "more than %d ranks", RANK_TABLE_MAX_RANKS);
+    if (st != TUTTI_OK)
+        return st;
+    struct device *more = realloc(t->devices, ((size_t)t->n_ranks + n) * sizeof *more);
+    if (!more)
+        return error_out_of_memory(t->path, err);
+    t->devices = more;
+    s->first = t->n_ranks;
+    s->n_devices = (int)n;
+    json_array_foreach(devices, i, device) if (st == TUTTI_OK) st = read_device(t, server, device, err);
+    return st;
+}
+
+static struct json_place device_place(const struct rank_table *t, const struct device *d,
+                                      struct tutti_error *err)
+{
+    return place_of(t, d->server, (int)(d - t->devices) - t->servers[d->server].first, err);
+}
+
+/* Refuses a value that another device has too. */
+static enum tutti_status wrong_same(const struct rank_table *t, const struct device *d,
+                                    const struct device *other, const char *key, const char *value,
+                                    struct tutti_error *err)
+{
+    struct json_place at = device_place(t, d, err), second = device_place(t, other, err);
+    return json_invalid(&at, key, "%.64s is %.*s's too", value, (int)strlen(second.prefix) - 1,
+                        second.prefix);
 }
 
 static enum tutti_status sort_ranks(struct rank_table *t, struct tutti_error *err)
 {
-    size_t n = (size_t)t->n_ranks;
-    t->by_rank = malloc(n * sizeof *t->by_rank);
+    t->by_rank = malloc((size_t)t->n_ranks * sizeof *t->by_rank);
     if (!t->by_rank)
         return error_out_of_memory(t->path, err);
     for (int i = 0; i < t->n_ranks; i++)
         t->by_rank[i] = -1;
     for (int i = 0; i < t->n_ranks; i++) {
-        int64_t rank = t->devices[i].rank;
-        struct device_place at = device_place(t, i, err);
-        if (rank >= t->n_ranks)
-            return wrong(&at, "rank_id", "%" PRId64 ", but there are %d devices, so ranks are 0 to %d", rank,
-                         t->n_ranks, t->n_ranks - 1);
-        if (t->by_rank[rank] >= 0) {
-            struct device_place other = device_place(t, t->by_rank[rank], err);
-            return wrong(&at, "rank_id", "%" PRId64 " is server_list[%d].device[%d]'s too", rank,
-                         other.server, other.device);
-        }
-        t->by_rank[rank] = i;
+        const struct device *d = &t->devices[i];
+        struct json_place at = device_place(t, d, err);
+        char rank[24];
+        snprintf(rank, sizeof rank, "%" PRId64, d->rank);
+        if (d->rank >= t->n_ranks)
+            return json_invalid(&at, "rank_id", "%s, but there are %d devices, so ranks are 0 to %d", rank,
+                                t->n_ranks, t->n_ranks - 1);
+        if (t->by_rank[d->rank] >= 0)
+            return wrong_same(t, d, &t->devices[t->by_rank[d->rank]], "rank_id", rank, err);
+        t->by_rank[d->rank] = i;
     }
     return TUTTI_OK;
 }
 
 static int by_address(const void *a, const void *b)
 {
-    const struct device *x = *(const struct device *const *)a, *y = *(const struct device *const *)b;
-    int order = strcmp(x->ip, y->ip);
-    return order ? order : (x > y) - (x < y);
+    return strcmp(((const struct device *)a)->ip, ((const struct device *)b)->ip);
+}
+
+static void forget(void *item)
+{
+    (void)item; /* it is the table's */
 }
 
 /* Device addresses must be unique, since devices communicate by them. */
 static enum tutti_status check_addresses(const struct rank_table *t, struct tutti_error *err)
 {
-    const struct device **sorted = malloc((size_t)t->n_ranks * sizeof *sorted);
+    void *tree = NULL;
     enum tutti_status st = TUTTI_OK;
-    size_t n = 0;
-    if (!sorted)
-        return error_out_of_memory(t->path, err);
-    for (int i = 0; i < t->n_ranks; i++) {
-        if (t->devices[i].ip)
-            sorted[n++] = &t->devices[i];
+    for (int i = 0; i < t->n_ranks && st == TUTTI_OK; i++) {
+        const struct device *d = &t->devices[i], *const *first = NULL;
+        if (d->ip && !(first = tsearch(d, &tree, by_address)))
+            st = error_out_of_memory(t->path, err);
+        else if (first && *first != d)
+            st = wrong_same(t, d, *first, "device_ip", d->ip, err);
     }
-    qsort((void *)sorted, n, sizeof *sorted, by_address);
-    for (size_t i = 1; i < n && st == TUTTI_OK; i++) {
-        if (strcmp(sorted[i]->ip, sorted[i - 1]->ip) != 0)
-            continue;
-        struct device_place at = device_place(t, (int)(sorted[i] - t->devices), err);
-        struct device_place other = device_place(t, (int)(sorted[i - 1] - t->devices), err);
-        st = wrong(&at, "device_ip", "%.64s is server_list[%d].device[%d]'s too", sorted[i]->ip, other.server,
-                   other.device);
-    }
-    free((void *)sorted);
-    return st;
-}
-
-static int by_device(const void *a, const void *b)
-{
-    const struct device *x = *(struct device *const *)a, *y = *(struct device *const *)b;
-    return x->device_id < y->device_id ? -1 : x->device_id > y->device_id;
-}
-
-static enum tutti_status number_devices(struct rank_table *t, struct tutti_error *err)
-{
-    struct device **sorted = malloc((size_t)t->n_ranks * sizeof *sorted);
-    if (!sorted)
-        return error_out_of_memory(t->path, err);
-    for (int i = 0; i < t->n_ranks; i++)
-        sorted[i] = &t->devices[i];
-    for (int s = 0; s < t->n_servers; s++) {
-        struct device **of_server = sorted + t->servers[s].first;
-        qsort(of_server, (size_t)t->servers[s].n_devices, sizeof *sorted, by_device);
-        for (int i = 0; i < t->servers[s].n_devices; i++)
-            of_server[i]->index = i;
-    }
-    free(sorted);
-    return TUTTI_OK;
-}
-
-static enum tutti_status read_table_head(const struct rank_table *t, const struct device_place *at,
-                                         size_t *n_servers)
-{
-    const char *version = NULL, *status = NULL;
-    const json_t *list = json_object_get(t->root, "server_list");
-    int64_t count = 0;
-    enum tutti_status st = get_text(at, t->root, "version", &version);
-    if (st == TUTTI_OK && version && strcmp(version, "1.0") != 0 && strcmp(version, "1.2") != 0)
-        st = wrong(at, "version", "\"%.32s\", expected \"1.0\" or \"1.2\"", version);
-    if (st == TUTTI_OK)
-        st = get_text(at, t->root, "status", &status);
-    if (st == TUTTI_OK && status && strcmp(status, "completed") != 0)
-        st = wrong(at, "status", "\"%.32s\", expected \"completed\"", status);
-    if (st == TUTTI_OK)
-        st = get_number(at, t->root, "server_count", RANK_TABLE_MAX_RANKS, &count);
-    if (st == TUTTI_OK && !json_is_array(list))
-        st = wrong(at, "server_list", "%s, expected a list", json_type_name(list));
-    if (st == TUTTI_OK && (json_array_size(list) < 1 || json_array_size(list) != (size_t)count))
-        st = wrong(at, "server_count", "%" PRId64 ", but server_list has %zu servers", count,
-                   json_array_size(list));
-    *n_servers = json_array_size(list);
+    tdestroy(tree, forget);
     return st;
 }
 
 static enum tutti_status read_table(struct rank_table *t, struct tutti_error *err)
 {
-    struct device_place at = { t, err, -1, -1 };
-    size_t n = 0;
-    enum tutti_status st = read_table_head(t, &at, &n);
-    if (st != TUTTI_OK)
-        return st;
-    t->servers = calloc(n, sizeof *t->servers);
-    if (!t->servers)
-        return error_out_of_memory(t->path, err);
-    for (; at.server + 1 < (int)n && st == TUTTI_OK;) {
-        at.server++;
-        st = read_server(t, &at, json_array_get(json_object_get(t->root, "server_list"), (size_t)at.server));
-    }
+    const struct json_place root = { .file = t->path, .err = err }, *at = &root;
+    const char *version = NULL, *status = NULL;
+    const json_t *list = json_object_get(t->root, "server_list"), *server;
+    size_t n = json_array_size(list), i;
+    int64_t count = 0;
+    enum tutti_status st = get_text(at, t->root, "version", &version);
+    if (st == TUTTI_OK && version && strcmp(version, "1.0") != 0 && strcmp(version, "1.2") != 0)
+        st = json_invalid(at, "version", "\"%.32s\", expected \"1.0\" or \"1.2\"", version);
+    if (st == TUTTI_OK)
+        st = get_text(at, t->root, "status", &status);
+    if (st == TUTTI_OK && status && strcmp(status, "completed") != 0)
+        st = json_invalid(at, "status", "\"%.32s\", expected \"completed\"", status);
+    if (st == TUTTI_OK)
+        st = get_number(at, t->root, "server_count", RANK_TABLE_MAX_RANKS, &count);
+    if (st == TUTTI_OK && !json_is_array(list))
+        st = json_invalid(at, "server_list", "%s, expected a list", json_type_name(list));
+    if (st == TUTTI_OK && (n < 1 || n != (size_t)count))
+        st = json_invalid(at, "server_count", "%" PRId64 ", but server_list has %zu servers", count, n);
+    if (st == TUTTI_OK && !(t->servers = calloc(n, sizeof *t->servers)))
+        st = error_out_of_memory(t->path, err);
+    json_array_foreach(list, i, server) if (st == TUTTI_OK) st = read_server(t, (int)i, server, err);
     t->n_servers = (int)n;
     if (st == TUTTI_OK)
         st = sort_ranks(t, err);
-    if (st == TUTTI_OK)
-        st = check_addresses(t, err);
-    return st == TUTTI_OK ? number_devices(t, err) : st;
+    return st == TUTTI_OK ? check_addresses(t, err) : st;
 }
 
 enum tutti_status rank_table_read(struct rank_table **out, const char *path, struct tutti_error *err)

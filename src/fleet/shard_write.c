@@ -1,6 +1,5 @@
 /* Writes the folders of all ranks simultaneously: each tensor is read once, and every rank gets
  * its part. */
-#include "base/array.h"
 #include "base/files/new_folder.h"
 #include "base/json/json_list.h"
 #include "base/text.h"
@@ -237,6 +236,21 @@ static enum tutti_status write_tensors(struct shard_output *o, struct tutti_erro
     return st;
 }
 
+/* Writes a whole file into a rank's folder. */
+static enum tutti_status target_put_file(struct target *t, const char *name, const void *bytes,
+                                         size_t n_bytes, struct tutti_error *err)
+{
+    char path[PATH_MAX];
+    int fd;
+    snprintf(path, sizeof path, "%s%s", t->prefix, name);
+    enum tutti_status st = new_folder_create(t->folder, path, &fd, err);
+    if (st != TUTTI_OK)
+        return st;
+    st = new_folder_write(t->folder, fd, bytes, n_bytes, err);
+    enum tutti_status closed = new_folder_close_file(t->folder, fd, st == TUTTI_OK ? err : NULL);
+    return st == TUTTI_OK ? closed : st;
+}
+
 static bool add_manifest_file(struct target *t, const char *name, int64_t n_bytes, const char *sha256)
 {
     return json_array_append_new(t->files, json_pack("{s:s, s:I, s:s}", "name", name, "bytes",
@@ -262,16 +276,17 @@ static enum tutti_status finish_tensors(struct shard_output *o, struct target *t
 /* ---- configuration files ---- */
 
 /* Configuration, tokenizer, chat templates, licences; no weights, indices and manifests. */
-static bool is_config_file(const char *name)
+static int is_config_file(const struct dirent *entry)
 {
+    const char *name = entry->d_name;
     static const char *const ENDS[] = { ".json",  ".model", ".txt",  ".tiktoken",
                                         ".jinja", ".vocab", ".yaml", ".yml" };
     if (name[0] == '.' || strcmp(name, SHARD_MANIFEST_FILE) == 0 || strstr(name, ".index.json") ||
         strstr(name, "ckpt_strategy"))
-        return false;
+        return 0;
     for (size_t i = 0; i < sizeof ENDS / sizeof *ENDS; i++) {
         if (text_ends_with(name, ENDS[i]))
-            return true;
+            return 1;
     }
     return strncmp(name, "LICENSE", 7) == 0 || strncmp(name, "NOTICE", 6) == 0;
 }
@@ -279,7 +294,7 @@ static bool is_config_file(const char *name)
 /* Copies a file to every rank. name: relative to the source's folder. */
 static enum tutti_status copy_file(struct shard_output *o, const char *name, struct tutti_error *err)
 {
-    char path[PATH_MAX], target[PATH_MAX], sha256[DIGEST_TEXT_BYTES];
+    char path[PATH_MAX], sha256[DIGEST_TEXT_BYTES];
     struct mapping map;
     int n = snprintf(path, sizeof path, "%s/%s", checkpoint_folder(o->plan->ck), name);
     if (n < 0 || (size_t)n >= sizeof path)
@@ -293,15 +308,7 @@ static enum tutti_status copy_file(struct shard_output *o, const char *name, str
         st = error_set(err, TUTTI_E_INTERNAL, "%s: no checksum could be made", path);
     for (int rank = 0; rank < o->plan->n_ranks && st == TUTTI_OK; rank++) {
         struct target *t = &o->targets[rank];
-        int fd;
-        snprintf(target, sizeof target, "%s%s", t->prefix, name);
-        st = new_folder_create(o->folder, target, &fd, err);
-        if (st != TUTTI_OK)
-            break;
-        st = new_folder_write(o->folder, fd, map.bytes, map.n_bytes, err);
-        struct tutti_error *close_err = st == TUTTI_OK ? err : NULL;
-        enum tutti_status closed = new_folder_close_file(o->folder, fd, close_err);
-        st = st == TUTTI_OK ? closed : st;
+        st = target_put_file(t, name, map.bytes, map.n_bytes, err);
         if (st == TUTTI_OK && !add_manifest_file(t, name, (int64_t)map.n_bytes, sha256))
             st = error_out_of_memory(checkpoint_path(o->plan->ck), err);
     }
@@ -309,40 +316,29 @@ static enum tutti_status copy_file(struct shard_output *o, const char *name, str
     return st;
 }
 
-static int by_text(const void *a, const void *b)
+static int by_bytes(const struct dirent **a, const struct dirent **b)
 {
-    return strcmp(*(char *const *)a, *(char *const *)b);
+    return strcmp((*a)->d_name, (*b)->d_name);
 }
 
 /* Copies the other files, in order of name. */
 static enum tutti_status copy_config_files(struct shard_output *o, struct tutti_error *err)
 {
     const char *folder = checkpoint_folder(o->plan->ck);
-    DIR *dir = opendir(folder);
-    if (!dir)
-        return error_set(err, TUTTI_E_IO, "%s: %s", folder, strerror(errno));
-    char **names = NULL;
-    size_t n = 0, capacity = 0;
+    struct dirent **entries = NULL;
     enum tutti_status st = TUTTI_OK;
-    for (const struct dirent *entry; st == TUTTI_OK && (entry = readdir(dir));) {
+    int n = scandir(folder, &entries, is_config_file, by_bytes);
+    if (n < 0)
+        return error_set(err, TUTTI_E_IO, "%s: %s", folder, strerror(errno));
+    for (int i = 0; i < n; i++) {
+        char path[PATH_MAX];
         struct stat info;
-        if (!is_config_file(entry->d_name) || fstatat(dirfd(dir), entry->d_name, &info, 0) != 0 ||
-            !S_ISREG(info.st_mode))
-            continue;
-        if (array_grow(&names, n, &capacity, sizeof *names) && (names[n] = strdup(entry->d_name)))
-            n++;
-        else
-            st = error_out_of_memory(checkpoint_path(o->plan->ck), err);
+        snprintf(path, sizeof path, "%s/%s", folder, entries[i]->d_name);
+        if (st == TUTTI_OK && stat(path, &info) == 0 && S_ISREG(info.st_mode))
+            st = copy_file(o, entries[i]->d_name, err);
+        free(entries[i]);
     }
-    closedir(dir);
-    if (n > 0)
-        qsort(names, n, sizeof *names, by_text);
-    for (size_t i = 0; i < n; i++) {
-        if (st == TUTTI_OK)
-            st = copy_file(o, names[i], err);
-        free(names[i]);
-    }
-    free(names);
+    free(entries);
     return st;
 }
 
@@ -376,8 +372,6 @@ static enum tutti_status copy_words(struct shard_output *o, struct tutti_error *
 
 static enum tutti_status write_manifest(struct shard_output *o, struct target *t, struct tutti_error *err)
 {
-    char path[64];
-    int fd;
     const struct shard_plan *p = o->plan;
     json_t *root = json_pack("{s:s, s:i, s:s, s:i, s:i, s:s, s:o, s:O, s:O}", "format", SHARD_MANIFEST_FORMAT,
                              "version", SHARD_MANIFEST_VERSION, "fingerprint", p->fingerprint, "n_ranks",
@@ -388,15 +382,7 @@ static enum tutti_status write_manifest(struct shard_output *o, struct target *t
     json_decref(root);
     if (!text)
         return error_out_of_memory(checkpoint_path(o->plan->ck), err);
-    snprintf(path, sizeof path, "%s%s", t->prefix, SHARD_MANIFEST_FILE);
-    enum tutti_status st = new_folder_create(o->folder, path, &fd, err);
-    if (st == TUTTI_OK) {
-        st = new_folder_write(o->folder, fd, text, strlen(text), err);
-        if (st == TUTTI_OK)
-            st = new_folder_close_file(o->folder, fd, err);
-        else
-            close(fd);
-    }
+    enum tutti_status st = target_put_file(t, SHARD_MANIFEST_FILE, text, strlen(text), err);
     free(text);
     return st;
 }

@@ -139,8 +139,7 @@ static void start_arrived(struct load_client *c)
 
 static void on_arrival(evutil_socket_t fd, short what, void *user)
 {
-    (void)fd;
-    (void)what;
+    (void)fd, (void)what;
     struct load_client *c = user;
     double limit_s = c->options->duration_s > 0 ? c->options->duration_s : INFINITY;
     while (!c->arrivals_over && c->next_arrival_us <= client_now_us(c)) {
@@ -173,8 +172,7 @@ static void ask(struct load_slot *slot)
 
 static void on_wake(evutil_socket_t fd, short what, void *user)
 {
-    (void)fd;
-    (void)what;
+    (void)fd, (void)what;
     struct load_slot *slot = user;
     slot->client->n_waiting--;
     ask(slot);
@@ -246,8 +244,7 @@ static void on_socket(evutil_socket_t fd, short what, void *user)
 
 static void on_curl_timer(evutil_socket_t fd, short what, void *user)
 {
-    (void)fd;
-    (void)what;
+    (void)fd, (void)what;
     act(user, CURL_SOCKET_TIMEOUT, 0);
 }
 
@@ -294,8 +291,7 @@ static int watch_time(CURLM *multi, long timeout_ms, void *user)
 
 static void on_closing(evutil_socket_t fd, short what, void *user)
 {
-    (void)fd;
-    (void)what;
+    (void)fd, (void)what;
     struct load_client *c = user;
     for (int i = 0; i < c->n_slots; i++) /* waiting users send no more requests */
         if (c->slots[i]->wake && event_pending(c->slots[i]->wake, EV_TIMEOUT, NULL)) {
@@ -307,15 +303,13 @@ static void on_closing(evutil_socket_t fd, short what, void *user)
 
 static void on_draining(evutil_socket_t fd, short what, void *user)
 {
-    (void)fd;
-    (void)what;
+    (void)fd, (void)what;
     stop(user);
 }
 
 static void on_stop_signal(evutil_socket_t number, short what, void *user)
 {
-    (void)number;
-    (void)what;
+    (void)number, (void)what;
     struct load_client *c = user;
     c->run->was_interrupted = true;
     stop(c);
@@ -323,8 +317,7 @@ static void on_stop_signal(evutil_socket_t number, short what, void *user)
 
 static void on_progress(evutil_socket_t fd, short what, void *user)
 {
-    (void)fd;
-    (void)what;
+    (void)fd, (void)what;
     struct load_client *c = user;
     struct load_progress now = {
         .elapsed_s = (double)client_now_us(c) / 1e6,

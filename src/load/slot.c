@@ -90,10 +90,7 @@ static size_t on_body(char *bytes, size_t size, size_t n_items, void *user)
 /* Called whenever the request is about to be sent on a connection. */
 static int on_send(void *user, char *their_address, char *our_address, int their_port, int our_port)
 {
-    (void)their_address;
-    (void)our_address;
-    (void)their_port;
-    (void)our_port;
+    (void)their_address, (void)our_address, (void)their_port, (void)our_port;
     ((struct load_slot *)user)->n_sends++;
     return CURL_PREREQFUNC_OK;
 }

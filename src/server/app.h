@@ -56,12 +56,17 @@ struct app {
 struct client *app_client(struct app *app, const struct http_conn *conn);
 /* Limits of a client without an entry of its own. */
 struct client_limits app_default_limits(const struct server_options *options);
-/* Adds Retry-After to a refusal with status 429 or 503. */
-void app_header_retry(struct http_conn *conn, int status, const struct tutti_error *err);
+/* Replies with an error, whose value is released. If the reply is a stream that has begun, the value is
+ * its last event, between prefix and end: clients look for an error there, as the status was sent. */
+void app_fail(struct http_conn *conn, int status, const char *prefix, json_t *value, const char *end,
+              const struct tutti_error *err);
 /* Replies with an error in OpenAI's format; code NULL: the usual one. */
 void app_reply_error(struct http_conn *conn, int status, const char *code, const struct tutti_error *err);
 /* Replies with a JSON value and releases it. */
 void app_reply_json(struct http_conn *conn, int status, json_t *value);
+/* The same with another Content-Type, between prefix and end. */
+void app_reply_value(struct http_conn *conn, int status, const char *type, const char *prefix, json_t *value,
+                     const char *end);
 /* model: "ID", or "ID:NAME" for one of its adapters; NULL or "" means ID. *adapter (adapter may be
  * NULL): the adapter's name, or NULL; borrowed from the model. TUTTI_E_NOT_FOUND: this server does
  * not serve that model. */
@@ -89,8 +94,7 @@ void metrics_request(struct app *app, struct http_conn *conn);
 void page_request(struct app *app, struct http_conn *conn);
 bool page_has(const char *path);
 void tgi_info_request(struct app *app, struct http_conn *conn);
-void llm_serving_batch_request(struct app *app, struct http_conn *conn);
-void llm_serving_queue_request(struct app *app, struct http_conn *conn);
+void llm_serving_count_request(struct app *app, struct http_conn *conn);
 void llm_serving_info_request(struct app *app, struct http_conn *conn);
 void step_request(struct app *app, struct http_conn *conn);
 

@@ -11,7 +11,9 @@ enum {
     SMALL_BYTES = 128 * 1024, /* of memory: smaller requests are limited by their number */
     LEAST_COST = 1024,        /* bytes: cost of a request on a worker in addition to its body */
     DROPPED_PER_READ = 64,    /* bytes of memory freed in the time that parsing a byte of a body takes */
-    BYTES_PER_TOKEN = 256,    /* parsed bytes that cost as much as a token of the limits */
+    /* Parsed bytes that cost as much as a token of the client's limits: a small part of what the engine
+     * takes for as much text. */
+    BYTES_PER_TOKEN = 256,
 };
 
 struct intake {
@@ -20,11 +22,6 @@ struct intake {
     atomic_bool is_closing;
     struct intake_counts counts; /* the part that the loop counts */
 };
-
-int64_t intake_cost(uint64_t n_bytes)
-{
-    return (int64_t)(n_bytes / BYTES_PER_TOKEN);
-}
 
 static void task_free(struct intake_task *task)
 {
@@ -66,7 +63,7 @@ static void intake_on_abort(void *user)
 static void task_charge(struct intake *intake, const struct intake_task *task)
 {
     struct app *app = task->app;
-    int64_t n_tokens = intake_cost(task->body.n_bytes + task->reply.n_bytes);
+    int64_t n_tokens = (int64_t)((task->body.n_bytes + task->reply.n_bytes) / BYTES_PER_TOKEN);
     intake->counts.n_read++;
     intake->counts.n_bytes += task->body.n_bytes;
     intake->counts.n_refused += task->status != TUTTI_OK;

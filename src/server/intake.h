@@ -86,10 +86,6 @@ void intake_drop(struct app *app, uint64_t owner, struct api_request *req);
 MUST_CHECK bool intake_run(struct app *app, uint64_t owner, uint64_t n_bytes,
                            const struct intake_route *route, void *user);
 
-/* Cost of parsing in tokens of the client's limits: a small part of what the engine takes for as
- * much text. */
-int64_t intake_cost(uint64_t n_bytes);
-
 struct intake_counts {
     uint64_t n_waiting, n_running; /* requests */
     uint64_t n_read, n_bytes;      /* since the start: requests parsed, and bytes of their bodies */

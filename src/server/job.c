@@ -108,7 +108,8 @@ static void reply_error(const struct job_sink *sink, const struct tutti_error *e
     buf_clear(&body);
 }
 
-void job_fail(struct job *job, const struct tutti_error *err)
+/* Ends the job with an error. */
+static void job_fail(struct job *job, const struct tutti_error *err)
 {
     cancel_all(job);
     if (!is_listened_to(job))

@@ -130,8 +130,7 @@ void job_reply(struct job *job, const char *body, size_t n_bytes);
 /* The same with a JSON value, followed by end, such as "\n"; releases value. A large value is
  * written on a worker. Lists in the job's choices and prompts may be released too. */
 void job_reply_json(struct job *job, json_t *value, const char *end);
-/* Ends the job with an error. */
-void job_fail(struct job *job, const struct tutti_error *err);
+/* Ends the job with an error: out of memory. */
 void job_fail_memory(struct job *job);
 /* Writes prefix, the value and end (such as "\n\n") to the stream, and releases the value. False:
  * out of memory. */

@@ -204,17 +204,20 @@ static const char *code_of(int http_status, const struct tutti_error *err)
     }
 }
 
-bool json_error_body(struct buf *out, int http_status, const char *code, const struct tutti_error *err)
+json_t *json_error_value(int http_status, const char *code, const struct tutti_error *err)
 {
     const char *type = http_status == 429   ? "rate_limit_error"
                        : http_status >= 500 ? "server_error"
                                             : "invalid_request_error";
-    if (!code)
-        code = code_of(http_status, err);
     /* Texts may quote the request; a truncated UTF-8 character must not make the whole error fail. */
-    json_t *error = json_pack("{s:{s:o, s:s, s:s?, s:s?}}", "error", "message",
-                              json_text(err->text, strlen(err->text)), "type", type, "param",
-                              err->param[0] ? err->param : NULL, "code", code);
+    return json_pack("{s:{s:o, s:s, s:s?, s:s?}}", "error", "message",
+                     json_text(err->text, strlen(err->text)), "type", type, "param",
+                     err->param[0] ? err->param : NULL, "code", code ? code : code_of(http_status, err));
+}
+
+bool json_error_body(struct buf *out, int http_status, const char *code, const struct tutti_error *err)
+{
+    json_t *error = json_error_value(http_status, code, err);
     bool ok = json_write(out, error);
     json_decref(error);
     return ok;

@@ -54,8 +54,8 @@ static const struct route {
     { "/models/{name}/generate", "POST", NULL, &LLM_SERVING, JOB, SERVER_API_LLM_SERVING },
     { "/models/{name}/generate_stream", "POST", NULL, &LLM_SERVING, JOB, SERVER_API_LLM_SERVING },
     { "/models/{name}", "POST", NULL, &LLM_SERVING, JOB, SERVER_API_LLM_SERVING },
-    { "/serving/get_bs", "GET", llm_serving_batch_request, NULL, NEEDS_KEY, SERVER_API_LLM_SERVING },
-    { "/serving/get_request_numbers", "GET", llm_serving_queue_request, NULL, NEEDS_KEY,
+    { "/serving/get_bs", "GET", llm_serving_count_request, NULL, NEEDS_KEY, SERVER_API_LLM_SERVING },
+    { "/serving/get_request_numbers", "GET", llm_serving_count_request, NULL, NEEDS_KEY,
       SERVER_API_LLM_SERVING },
     { "/serving/get_serverd_model_info", "GET", llm_serving_info_request, NULL, NEEDS_KEY,
       SERVER_API_LLM_SERVING },
@@ -154,7 +154,8 @@ static void write_limits(struct app *app, struct http_conn *conn)
 
 /* ---- replies ---- */
 
-void app_header_retry(struct http_conn *conn, int status, const struct tutti_error *err)
+/* Adds Retry-After to a refusal with status 429 or 503. */
+static void add_retry_after(struct http_conn *conn, int status, const struct tutti_error *err)
 {
     enum { LEAST_MS = 1000, MOST_S = 3600 };
     if (status != 429 && status != 503)
@@ -165,29 +166,48 @@ void app_header_retry(struct http_conn *conn, int status, const struct tutti_err
     http_header(conn, "Retry-After", text);
 }
 
-void app_reply_error(struct http_conn *conn, int status, const char *code, const struct tutti_error *err)
+void app_fail(struct http_conn *conn, int status, const char *prefix, json_t *value, const char *end,
+              const struct tutti_error *err)
 {
-    struct buf body = { 0 };
-    app_header_retry(conn, status, err);
-    if (json_error_body(&body, status, code, err))
-        http_reply(conn, status, "application/json", body.bytes, body.n_bytes);
-    else
-        http_reply(conn, status, NULL, NULL, 0);
-    buf_clear(&body);
+    struct buf text = { 0 };
+    bool has_begun = http_stream_has_begun(conn);
+    bool ok = buf_add_string(&text, has_begun ? prefix : "") && json_write(&text, value) &&
+              buf_add_string(&text, has_begun ? end : "");
+    json_decref(value);
+    if (has_begun) {
+        if (ok)
+            http_stream_write(conn, text.bytes, text.n_bytes);
+        http_stream_end(conn);
+    } else {
+        add_retry_after(conn, status, err);
+        http_reply(conn, status, ok ? "application/json" : NULL, text.bytes, ok ? text.n_bytes : 0);
+    }
+    buf_clear(&text);
 }
 
-void app_reply_json(struct http_conn *conn, int status, json_t *value)
+void app_reply_error(struct http_conn *conn, int status, const char *code, const struct tutti_error *err)
+{
+    app_fail(conn, status, "", json_error_value(status, code, err), "", err);
+}
+
+void app_reply_value(struct http_conn *conn, int status, const char *type, const char *prefix, json_t *value,
+                     const char *end)
 {
     struct buf body = { 0 };
     struct tutti_error err;
-    if (json_write(&body, value)) {
-        http_reply(conn, status, "application/json", body.bytes, body.n_bytes);
+    if (buf_add_string(&body, prefix) && json_write(&body, value) && buf_add_string(&body, end)) {
+        http_reply(conn, status, type, body.bytes, body.n_bytes);
     } else {
         error_set(&err, TUTTI_E_MEMORY, "out of memory for the reply");
         app_reply_error(conn, 503, NULL, &err);
     }
     buf_clear(&body);
     json_decref(value);
+}
+
+void app_reply_json(struct http_conn *conn, int status, json_t *value)
+{
+    app_reply_value(conn, status, "application/json", "", value, "");
 }
 
 /* The model name that clients of Text Generation Inference send in chats by default; its servers

@@ -4,10 +4,10 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/system/clock.h"
+#include "base/system/thread.h"
 #include "server/access/guard.h"
 #include "server/access/keys.h"
 #include "server/http/listen.h"
-#include "server/http/startup_responder.h"
 #include "server/http/supervisor.h"
 #include "server/http/tls.h"
 #include "server/intake.h"
@@ -16,6 +16,7 @@
 #include "server/reload.h"
 
 #include <event2/event.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +28,11 @@ enum { DRAIN_LOOK_MS = 20 };
 struct server {
     struct app app;
     struct listeners *listeners;
-    struct startup_responder *responder; /* startup responder; NULL: the loop is the caller's */
+    /* The startup responder: runs the loop while the model is loading, so that requests are answered (with
+     * 503). While it runs, the loop and everything on it belong to its thread. */
+    pthread_t responder;
+    struct mailbox responder_inbox; /* of the message that it must stop; closed: it does not run */
+    struct mail responder_stop;
     struct supervisor *supervisor;
     struct reload *reload;
     struct event *sigterm, *sigint, *sighup, *delay, *drain;
@@ -280,6 +285,40 @@ static void warn_of_strangers(const struct server *server)
                  "origin of the page that may");
 }
 
+static void on_responder_stop(void *user, struct mail *mail)
+{
+    (void)mail;
+    event_base_loopbreak(((struct server *)user)->app.base);
+}
+
+static void *responder_main(void *arg)
+{
+    struct server *server = arg;
+    if (event_base_dispatch(server->app.base) < 0)
+        log_error("the event loop failed while the model was loaded");
+    return NULL;
+}
+
+static enum tutti_status start_responder(struct server *server, struct tutti_error *err)
+{
+    struct mailbox *inbox = &server->responder_inbox;
+    enum tutti_status st = mailbox_open(inbox, server->app.base, on_responder_stop, server, err);
+    int failed = st == TUTTI_OK ? thread_start(&server->responder, responder_main, server) : 0;
+    if (!failed)
+        return st;
+    mailbox_close(inbox);
+    return error_set(err, TUTTI_E_MEMORY, "cannot start the server's thread: %s", strerror(failed));
+}
+
+static void stop_responder(struct server *server)
+{
+    if (!server->responder_inbox.wake)
+        return;
+    mailbox_send(&server->responder_inbox, &server->responder_stop);
+    pthread_join(server->responder, NULL);
+    mailbox_close(&server->responder_inbox);
+}
+
 static enum tutti_status open_all(struct server *server, struct tutti_error *err)
 {
     struct app *app = &server->app;
@@ -316,7 +355,7 @@ static enum tutti_status open_all(struct server *server, struct tutti_error *err
     warn_of_strangers(server);
     if (listeners_are_inherited(server->listeners))
         return st;
-    st = startup_responder_start(&server->responder, app->base, err);
+    st = start_responder(server, err);
     if (st == TUTTI_OK)
         log_info("%s: 503 until the model is loaded", listeners_address(server->listeners));
     return st;
@@ -359,7 +398,7 @@ void server_close(struct server *server)
 {
     if (!server)
         return;
-    startup_responder_stop(server->responder);
+    stop_responder(server);
     listeners_close(server->listeners);
     /* Before the connections, and before the memory of bodies that it reads. */
     intake_free(server->app.intake);
@@ -392,8 +431,7 @@ enum tutti_status server_run(struct server *server, tutti_engine *engine, tutti_
                              struct tutti_error *err)
 {
     struct app *app = &server->app;
-    startup_responder_stop(server->responder);
-    server->responder = NULL;
+    stop_responder(server);
     app->engine = engine;
     app->model = model;
     tutti_model_info(model, &app->info);

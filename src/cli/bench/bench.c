@@ -24,9 +24,10 @@ enum { MAX_USERS = 4096, MAX_TOKENS = 1 << 17, MAX_REPETITIONS = 10000 };
 static const size_t MAX_ATTENTION_BYTES = (size_t)8 << 30; /* keys and values of --attention */
 
 struct bench_values {
+    struct bench_plan plan; /* without the draft model and the schema */
     const char *shape, *json_schema;
-    struct option_ints users, attention;
-    int context, prefill, repetitions, speculate, made_lora;
+    struct option_ints attention;
+    int made_lora;
     bool json, engine;
     struct model_flags model;
     struct adapter_flags adapters;
@@ -38,22 +39,22 @@ static const struct option OPTIONS[] = {
     TEXT_OPTION(
         VALUES, shape, "shape", "NAME",
         "instead of MODEL: a known shape with random weights, such as chatglm3-6b; list prints their names"),
-    INTS_OPTION(VALUES, users, "users", "LIST", "numbers of sequences that decode together", .letter = 'u',
-                .min = 1, .max = MAX_USERS, .initial = "1,8,17,32"),
-    INT_OPTION(VALUES, context, "context", "N", "tokens of context of each sequence while decoding",
+    INTS_OPTION(VALUES, plan.users, "users", "LIST", "numbers of sequences that decode together",
+                .letter = 'u', .min = 1, .max = MAX_USERS, .initial = "1,8,17,32"),
+    INT_OPTION(VALUES, plan.context, "context", "N", "tokens of context of each sequence while decoding",
                .letter = 'c', .max = MAX_TOKENS, .initial = "64"),
-    INT_OPTION(VALUES, prefill, "prefill", "N", "tokens of the prompt to prefill in one step; 0: none",
+    INT_OPTION(VALUES, plan.n_prefill, "prefill", "N", "tokens of the prompt to prefill in one step; 0: none",
                .max = MAX_TOKENS, .initial = "256"),
     INTS_OPTION(VALUES, attention, "attention", "LIST",
                 "time only attention at these contexts, with f16 and with int8 keys and values", .min = 1,
                 .max = MAX_TOKENS),
     INT_OPTION(
-        VALUES, repetitions, "repetitions", "N",
+        VALUES, plan.n_repetitions, "repetitions", "N",
         "repetitions of each point, after a warm-up; without it, as many as fit in a few seconds, at least 3",
         .letter = 'r', .min = 1, .max = MAX_REPETITIONS),
     FLAG_OPTION(VALUES, engine, "engine",
                 "also measure the whole engine, with scheduler, sampling and text thread"),
-    INT_OPTION(VALUES, speculate, "speculate", "N",
+    INT_OPTION(VALUES, plan.max_lookup_drafts, "speculate", "N",
                "with --engine: speculate up to N draft tokens per step (prompt lookup), for random answers, "
                "the model's own ones, and ones that repeat one token; each alternates with the same run "
                "without speculation",
@@ -349,52 +350,30 @@ static enum tutti_status measure_model(const struct bench_values *values, struct
                                        struct bench_report *report, const struct buf *schema,
                                        struct tutti_error *err)
 {
-    struct bench_plan plan = {
-        .users = values->users,
-        .context = values->context,
-        .n_prefill = values->prefill,
-        .n_repetitions = values->repetitions,
-        .max_lookup_drafts = values->speculate,
-        .draft = draft,
-        .max_draft_tokens = values->draft.tokens,
-        .schema = values->json_schema ? schema->bytes : NULL,
-        .n_schema_bytes = schema->n_bytes,
-    };
-    struct progress progress;
-    progress_begin(&progress, "measuring", PROGRESS_STEPS);
+    struct bench_plan plan = values->plan;
+    plan.draft = draft;
+    plan.max_draft_tokens = values->draft.tokens;
+    plan.schema = values->json_schema ? schema->bytes : NULL;
+    plan.n_schema_bytes = schema->n_bytes;
     enum tutti_status st = bench_steps(model, &plan, limits, report->results, &report->n_results,
-                                       &report->memory, progress_update, &progress, err);
-    progress_end(&progress);
-    if (st != TUTTI_OK || !values->engine)
-        return st;
-    progress_begin(&progress, "measuring the engine", PROGRESS_STEPS);
-    st = bench_engine(model, &plan, report->engine_results, &report->n_engine_results, progress_update,
-                      &progress, err);
-    progress_end(&progress);
-    return st;
-}
-
-static enum tutti_status measure_attention(const struct bench_values *values, struct model *model,
-                                           struct measure *limits, struct bench_report *report,
-                                           struct tutti_error *err)
-{
-    struct progress progress;
-    progress_begin(&progress, "measuring attention", PROGRESS_STEPS);
-    enum tutti_status st = bench_attention(model, &values->attention, limits, report->attention_results,
-                                           &report->n_attention_results, progress_update, &progress, err);
-    progress_end(&progress);
+                                       &report->memory, err);
+    if (st == TUTTI_OK && values->engine)
+        st = bench_engine(model, &plan, report->engine_results, &report->n_engine_results, err);
+    if (st == TUTTI_OK && values->attention.n > 0)
+        st = bench_attention(model, &values->attention, limits, report->attention_results,
+                             &report->n_attention_results, err);
     return st;
 }
 
 static enum tutti_status check_context(const struct bench_values *values, const struct model *model,
                                        struct tutti_error *err)
 {
-    if (values->context + 1 > model->desc.n_ctx)
+    if (values->plan.context + 1 > model->desc.n_ctx)
         return error_set(err, TUTTI_E_ARGUMENT, "--context: found %d, expected at most %d for this model",
-                         values->context, model->desc.n_ctx - 1);
-    if (values->prefill > model->desc.n_ctx)
+                         values->plan.context, model->desc.n_ctx - 1);
+    if (values->plan.n_prefill > model->desc.n_ctx)
         return error_set(err, TUTTI_E_ARGUMENT, "--prefill: found %d, expected at most %d for this model",
-                         values->prefill, model->desc.n_ctx);
+                         values->plan.n_prefill, model->desc.n_ctx);
     for (int i = 0; i < values->attention.n; i++) {
         size_t n_pages = (size_t)model_pages_of(model, values->attention.ints[i]);
         size_t n_bytes = n_pages * model->backend->ops->kv_page_bytes(model->backend, DTYPE_F16);
@@ -431,7 +410,7 @@ static enum tutti_status run_bench(const void *v, const char *const *operands, s
     const char *path = operands[0];
     if (!path == !values->shape)
         return error_set(err, TUTTI_E_ARGUMENT, "expected either MODEL or --shape NAME");
-    size_t n_users = (size_t)values->users.n;
+    size_t n_users = (size_t)values->plan.users.n;
     report.results = calloc(n_users + 1, sizeof *report.results);
     report.engine_results = calloc(BENCH_ENGINE_POINTS * n_users, sizeof *report.engine_results);
     report.attention_results = calloc(BENCH_ATTENTION_POINTS * (size_t)values->attention.n + 1,
@@ -458,8 +437,6 @@ static enum tutti_status run_bench(const void *v, const char *const *operands, s
         st = open_limits(&values->model, &report, &team, &limits, err);
     if (st == TUTTI_OK)
         st = measure_model(values, model, model_of(draft), limits, &report, &schema, err);
-    if (st == TUTTI_OK && values->attention.n > 0)
-        st = measure_attention(values, model, limits, &report, err);
     if (st == TUTTI_OK) {
         report.name = path ? model->name : values->shape;
         sum_up_limits(&report);

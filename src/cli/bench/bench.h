@@ -69,16 +69,13 @@ struct bench_result {
 /* Sorts seconds. n: at least 1. */
 struct bench_time bench_time_of(double *seconds, int n);
 
-typedef void bench_progress_fn(void *user, uint64_t done, uint64_t total);
-
 /* ---- model steps only: no scheduler, no sampling, no text ---- */
 
 /* results: [plan->users.n + 1]. limits: measured around each repetition. memory: NULL: not
  * wanted. */
 MUST_CHECK enum tutti_status bench_steps(struct model *model, const struct bench_plan *plan,
                                          struct measure *limits, struct bench_result *results, int *n_results,
-                                         struct bench_memory *memory, bench_progress_fn *progress, void *user,
-                                         struct tutti_error *err);
+                                         struct bench_memory *memory, struct tutti_error *err);
 
 /* ---- attention only, for f16 and int8 keys and values ---- */
 
@@ -97,8 +94,7 @@ struct bench_attention_result {
  * seconds with the limits. limits: measured before each repetition, which also evicts the caches. */
 MUST_CHECK enum tutti_status bench_attention(struct model *model, const struct option_ints *contexts,
                                              struct measure *limits, struct bench_attention_result *results,
-                                             int *n_results, bench_progress_fn *progress, void *user,
-                                             struct tutti_error *err);
+                                             int *n_results, struct tutti_error *err);
 
 /* ---- the whole engine: scheduler, sampling and text thread included ---- */
 
@@ -133,7 +129,7 @@ enum { BENCH_ENGINE_PAIRS = 8, BENCH_ENGINE_POINTS = 2 * BENCH_ENGINE_PAIRS };
 /* results: [BENCH_ENGINE_POINTS * plan->users.n]. */
 MUST_CHECK enum tutti_status bench_engine(struct model *model, const struct bench_plan *plan,
                                           struct bench_engine_result *results, int *n_results,
-                                          bench_progress_fn *progress, void *user, struct tutti_error *err);
+                                          struct tutti_error *err);
 
 /* Fills ids with pseudo-random token ids, determined by seed. */
 void bench_fill_ids(int32_t *ids, int n, int n_vocab, uint64_t seed);

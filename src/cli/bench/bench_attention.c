@@ -2,6 +2,7 @@
 #include "backend/kv_type.h"
 #include "base/system/clock.h"
 #include "cli/bench/bench.h"
+#include "cli/terminal/progress.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -141,17 +142,19 @@ static void count_work(const struct model_desc *d, struct bench_attention_result
 
 enum tutti_status bench_attention(struct model *model, const struct option_ints *contexts,
                                   struct measure *limits, struct bench_attention_result *results,
-                                  int *n_results, bench_progress_fn *progress, void *user,
-                                  struct tutti_error *err)
+                                  int *n_results, struct tutti_error *err)
 {
     static const enum dtype TYPES[] = { DTYPE_F16, DTYPE_I8 };
     static const int ROWS[] = { 1, PROMPT_ROWS };
+    struct progress progress;
+    enum tutti_status st = TUTTI_OK;
     int n = 0, total = contexts->n * BENCH_ATTENTION_POINTS;
+    progress_begin(&progress, "measuring attention", PROGRESS_STEPS);
     for (int i = 0; i < contexts->n; i++)
-        for (int t = 0; t < 2; t++) {
+        for (int t = 0; t < 2 && st == TUTTI_OK; t++) {
             struct attention_bench b;
             int context = (int)contexts->ints[i];
-            enum tutti_status st = init(&b, model, limits, TYPES[t], context, err);
+            st = init(&b, model, limits, TYPES[t], context, err);
             if (st == TUTTI_OK)
                 fill_context(&b);
             for (int k = 0; k < 2 && st == TUTTI_OK && ROWS[k] <= context; k++) {
@@ -161,12 +164,11 @@ enum tutti_status bench_attention(struct model *model, const struct option_ints 
                                                       .n_rows = ROWS[k] };
                 time_attention(&b, r);
                 count_work(&model->desc, r);
-                progress(user, (uint64_t)n, (uint64_t)total);
+                progress_update(&progress, (uint64_t)n, (uint64_t)total);
             }
             clear(&b);
-            if (st != TUTTI_OK)
-                return st;
         }
+    progress_end(&progress);
     *n_results = n;
-    return TUTTI_OK;
+    return st;
 }

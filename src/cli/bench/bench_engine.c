@@ -3,6 +3,7 @@
 #include "base/rng.h"
 #include "base/system/clock.h"
 #include "cli/bench/bench.h"
+#include "cli/terminal/progress.h"
 #include "engine/run/engine.h"
 #include "model/adapters/adapter.h"
 
@@ -348,7 +349,7 @@ static struct bench_engine_result result_of(const struct kind *kind, const struc
 /* Every pair for each number of users. draft: NULL: the pairs without one. */
 static enum tutti_status run_pairs(struct model *model, struct model *draft, const struct bench_plan *plan,
                                    struct bench_engine_result *results, int *n_results,
-                                   struct bench_rounds *rounds, bench_progress_fn *progress, void *user,
+                                   struct bench_rounds *rounds, struct progress *progress,
                                    struct tutti_error *err)
 {
     tutti_engine *engine = NULL;
@@ -364,7 +365,7 @@ static enum tutti_status run_pairs(struct model *model, struct model *draft, con
             results[*n_results] = result_of(&pair->base, plan, n_users);
             if (n > 1)
                 results[*n_results + 1] = result_of(&pair->other, plan, n_users);
-            progress(user, (uint64_t)*n_results / 2, (uint64_t)plan->users.n * BENCH_ENGINE_PAIRS);
+            progress_update(progress, (uint64_t)*n_results / 2, (uint64_t)plan->users.n * BENCH_ENGINE_PAIRS);
             st = run_in_turn(engine, model, plan, &results[*n_results], n, rounds, err);
             *n_results += n;
         }
@@ -373,16 +374,18 @@ static enum tutti_status run_pairs(struct model *model, struct model *draft, con
 }
 
 enum tutti_status bench_engine(struct model *model, const struct bench_plan *plan,
-                               struct bench_engine_result *results, int *n_results,
-                               bench_progress_fn *progress, void *user, struct tutti_error *err)
+                               struct bench_engine_result *results, int *n_results, struct tutti_error *err)
 {
+    struct progress progress;
     *n_results = 0;
     struct bench_rounds *rounds = calloc(1, sizeof *rounds);
     if (!rounds)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for %d rounds", MAX_ROUNDS);
-    enum tutti_status st = run_pairs(model, NULL, plan, results, n_results, rounds, progress, user, err);
+    progress_begin(&progress, "measuring the engine", PROGRESS_STEPS);
+    enum tutti_status st = run_pairs(model, NULL, plan, results, n_results, rounds, &progress, err);
     if (st == TUTTI_OK && plan->draft)
-        st = run_pairs(model, plan->draft, plan, results, n_results, rounds, progress, user, err);
+        st = run_pairs(model, plan->draft, plan, results, n_results, rounds, &progress, err);
+    progress_end(&progress);
     free(rounds);
     return st;
 }

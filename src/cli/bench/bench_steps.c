@@ -2,6 +2,7 @@
 #include "backend/kv_type.h"
 #include "base/system/clock.h"
 #include "cli/bench/bench.h"
+#include "cli/terminal/progress.h"
 #include "model/adapters/adapter.h"
 #include "model/ranks/group.h"
 
@@ -22,8 +23,7 @@ static const double MIN_S = 1.5, MAX_S = 20, MAX_WITH_LIMITS_S = 4;
 
 struct bench {
     struct model *model;
-    bench_progress_fn *progress;
-    void *user;
+    struct progress progress;
     uint64_t n_done, n_points; /* that are measured */
     struct measure *measure;
     struct kv_memory *kv;
@@ -315,7 +315,7 @@ static void measure_point(struct bench *b, const struct bench_plan *plan, struct
     result->has_adapters = result->phase == BENCH_DECODE && model_n_adapters(b->model) > 0;
     for (int i = -1; i < 0 || needs_more(n, spent, seconds_since(begin_ns), plan->n_repetitions);
          i++) { /* -1: to warm up */
-        b->progress(b->user, b->n_done, b->n_points);
+        progress_update(&b->progress, b->n_done, b->n_points);
         if (b->model->group) /* wakes the other ranks, which were idle */
             run_decode(b, 1, result->context, false);
         s->seconds[n] = result->has_adapters ? compare_adapters(b, result, i % 2 != 0, &s->ratios[n])
@@ -400,7 +400,7 @@ static void look_at_memory(struct model *model, struct bench_memory *memory)
 
 enum tutti_status bench_steps(struct model *model, const struct bench_plan *plan, struct measure *limits,
                               struct bench_result *results, int *n_results, struct bench_memory *memory,
-                              bench_progress_fn *progress, void *user, struct tutti_error *err)
+                              struct tutti_error *err)
 {
     struct bench b;
     int n = 0, n_repetitions = plan->n_repetitions > 0 ? plan->n_repetitions : MAX_REPETITIONS;
@@ -415,10 +415,8 @@ enum tutti_status bench_steps(struct model *model, const struct bench_plan *plan
     struct step_samples s = { numbers, numbers + n_most, numbers + 2 * n_most, numbers + 3 * n_most,
                               numbers + 4 * n_most };
     b.measure = limits;
-    b.progress = progress;
-    b.user = user;
     b.n_points = total;
-    progress(user, 0, total);
+    progress_begin(&b.progress, "measuring", PROGRESS_STEPS);
     fill_cache(&b, plan->context);
     for (int i = 0; i < plan->users.n; i++) {
         int n_users = (int)plan->users.ints[i];
@@ -434,7 +432,7 @@ enum tutti_status bench_steps(struct model *model, const struct bench_plan *plan
                                             .n_tokens = plan->n_prefill };
         measure_point(&b, plan, &s, &results[n++]);
     }
-    progress(user, total, total);
+    progress_end(&b.progress);
     *n_results = n;
     if (memory)
         look_at_memory(model, memory);

@@ -55,33 +55,35 @@ static int distance(const char *word, const char *candidate)
     return d <= allowed ? d : -1;
 }
 
+/* The nearest word so far. */
+struct nearest {
+    const char *word; /* NULL: none is near */
+    int distance;
+};
+
+static void consider(struct nearest *nearest, const char *word, const char *candidate)
+{
+    int d = distance(word, candidate);
+    if (d >= 0 && (!nearest->word || d < nearest->distance))
+        *nearest = (struct nearest){ candidate, d };
+}
+
 const char *options_nearest(const char *word, const char *const *words)
 {
-    const char *nearest = NULL;
-    int least = 0;
-    for (; *words; words++) {
-        int d = distance(word, *words);
-        if (d >= 0 && (!nearest || d < least)) {
-            nearest = *words;
-            least = d;
-        }
-    }
-    return nearest;
+    struct nearest nearest = { NULL };
+    for (; *words; words++)
+        consider(&nearest, word, *words);
+    return nearest.word;
 }
 
 static const char *nearest_option(const struct option_set *set, const char *name)
 {
-    const char *nearest = distance(name, "help") >= 0 ? "help" : NULL;
-    int least = nearest ? distance(name, "help") : 0;
+    struct nearest nearest = { NULL };
+    consider(&nearest, name, "help");
     for (const struct option_group *group = set->groups; group->title; group++)
-        for (const struct option *o = group->options; o->name; o++) {
-            int d = distance(name, o->name);
-            if (d >= 0 && (!nearest || d < least)) {
-                nearest = o->name;
-                least = d;
-            }
-        }
-    return nearest;
+        for (const struct option *o = group->options; o->name; o++)
+            consider(&nearest, name, o->name);
+    return nearest.word;
 }
 
 /* ---- values ---- */
@@ -331,17 +333,22 @@ static enum tutti_status take_option(struct option_parser *p, const struct optio
     return set_value(o, (char *)p->values + base + o->field, shown, given, p->err);
 }
 
+/* name: NULL: too long to be compared with others. */
+static enum tutti_status unknown_option(const struct option_parser *p, const char *shown, const char *name)
+{
+    const char *meant = name ? nearest_option(p->set, name) : NULL;
+    return error_set(p->err, TUTTI_E_ARGUMENT, "unknown option %.*s%s%s%s", MAX_WORD + 2, shown,
+                     meant ? "; did you mean --" : "", meant ? meant : "", meant ? "?" : "");
+}
+
 static enum tutti_status take_long(struct option_parser *p, const char *word)
 {
     size_t n = strcspn(word + 2, "="), base;
     const struct option *o = find_option(p->set, word + 2, n, '\0', &base);
     char shown[MAX_WORD + 8];
     snprintf(shown, sizeof shown, "--%.*s", (int)(n > MAX_WORD ? MAX_WORD : n), word + 2);
-    if (!o) {
-        const char *meant = n <= MAX_WORD ? nearest_option(p->set, shown + 2) : NULL;
-        return error_set(p->err, TUTTI_E_ARGUMENT, "unknown option %s%s%s%s", shown,
-                         meant ? "; did you mean --" : "", meant ? meant : "", meant ? "?" : "");
-    }
+    if (!o)
+        return unknown_option(p, shown, n <= MAX_WORD ? shown + 2 : NULL);
     return take_option(p, o, base, shown, word[2 + n] == '=' ? word + 2 + n + 1 : NULL);
 }
 
@@ -350,11 +357,8 @@ static enum tutti_status take_short(struct option_parser *p, const char *word)
     size_t base;
     const struct option *o = find_option(p->set, NULL, 0, word[1], &base);
     char shown[3] = { '-', word[1], '\0' };
-    if (!o) { /* maybe one dash is missing */
-        const char *meant = word[2] != '\0' ? nearest_option(p->set, word + 1) : NULL;
-        return error_set(p->err, TUTTI_E_ARGUMENT, "unknown option %.*s%s%s%s", MAX_WORD, word,
-                         meant ? "; did you mean --" : "", meant ? meant : "", meant ? "?" : "");
-    }
+    if (!o) /* maybe one dash is missing */
+        return unknown_option(p, word, word[2] != '\0' ? word + 1 : NULL);
     return take_option(p, o, base, shown, word[2] != '\0' ? word + 2 : NULL);
 }
 

@@ -15,7 +15,7 @@ struct config_reader {
     struct serving_config *out;
     yaml_document_t document;
     const char *path;
-    int64_t n_blocks, block_size;
+    int64_t port, n_blocks, block_size, max_context, max_seqs; /* port: -1, others: 0: not set */
     int n_settings;
     struct tutti_error *err;
 };
@@ -71,40 +71,35 @@ static enum tutti_status add_unused(struct config_reader *r, const char *name)
     return TUTTI_OK;
 }
 
-static enum tutti_status read_context(struct config_reader *r, const char *name, const char *text)
-{
-    int64_t number = 0;
-    enum tutti_status st = read_yaml_number(r, name, text, INT_MAX, &number);
-    if (st == TUTTI_OK && (r->out->max_context == 0 || number < r->out->max_context))
-        r->out->max_context = (int)number;
-    return st;
-}
-
 /* name: "section.setting". */
 static enum tutti_status read_setting(struct config_reader *r, const char *name, const yaml_node_t *node)
 {
+    static const struct {
+        const char *name;
+        size_t offset; /* in struct config_reader; an int64_t */
+        int64_t max;
+        bool is_least; /* of several settings, the smallest counts */
+    } NUMBERS[] = {
+        { "serving_config.server_port", offsetof(struct config_reader, port), 65535, false },
+        { "pa_config.num_blocks", offsetof(struct config_reader, n_blocks), INT_MAX, false },
+        { "pa_config.block_size", offsetof(struct config_reader, block_size), INT_MAX, false },
+        { "pa_config.decode_seq_length", offsetof(struct config_reader, max_context), INT_MAX, true },
+        { "model_config.seq_length", offsetof(struct config_reader, max_context), INT_MAX, true },
+        { "model_config.max_generate_length", offsetof(struct config_reader, max_context), INT_MAX, true },
+        { "model_config.decode_batch_size", offsetof(struct config_reader, max_seqs), 1 << 16, false },
+    };
     const char *text = last_text(r, node);
-    int64_t number = 0;
-    enum tutti_status st;
     if (!strcmp(name, "serving_config.server_ip"))
         return read_text(r, name, text, r->out->host, sizeof r->out->host);
     if (!strcmp(name, "model_config.model_name"))
         return read_text(r, name, text, r->out->model_name, sizeof r->out->model_name);
-    if (!strcmp(name, "serving_config.server_port")) {
-        st = read_yaml_number(r, name, text, 65535, &number);
-        r->out->port = (int)number;
-        return st;
-    }
-    if (!strcmp(name, "pa_config.num_blocks"))
-        return read_yaml_number(r, name, text, INT_MAX, &r->n_blocks);
-    if (!strcmp(name, "pa_config.block_size"))
-        return read_yaml_number(r, name, text, INT_MAX, &r->block_size);
-    if (!strcmp(name, "pa_config.decode_seq_length") || !strcmp(name, "model_config.seq_length") ||
-        !strcmp(name, "model_config.max_generate_length"))
-        return read_context(r, name, text);
-    if (!strcmp(name, "model_config.decode_batch_size")) {
-        st = read_yaml_number(r, name, text, 1 << 16, &number);
-        r->out->max_seqs = (int)number;
+    for (size_t i = 0; i < sizeof NUMBERS / sizeof *NUMBERS; i++) {
+        int64_t *out = (int64_t *)(void *)((char *)r + NUMBERS[i].offset), number = 0;
+        if (strcmp(name, NUMBERS[i].name) != 0)
+            continue;
+        enum tutti_status st = read_yaml_number(r, name, text, NUMBERS[i].max, &number);
+        if (st == TUTTI_OK && (!NUMBERS[i].is_least || *out == 0 || number < *out))
+            *out = number;
         return st;
     }
     /* Both values describe what tutti always does. */
@@ -163,8 +158,8 @@ static enum tutti_status load_yaml(struct config_reader *r, FILE *file)
 
 enum tutti_status serving_config_read(struct serving_config *out, const char *path, struct tutti_error *err)
 {
-    *out = (struct serving_config){ .port = -1 };
-    struct config_reader r = { .out = out, .path = path, .err = err };
+    *out = (struct serving_config){ 0 };
+    struct config_reader r = { .out = out, .path = path, .port = -1, .err = err };
     FILE *file = fopen(path, "rb");
     if (!file)
         return error_from_errno(path, err);
@@ -174,6 +169,9 @@ enum tutti_status serving_config_read(struct serving_config *out, const char *pa
     if (st == TUTTI_OK)
         st = load_yaml(&r, file);
     fclose(file);
+    out->port = (int)r.port;
+    out->max_context = (int)r.max_context;
+    out->max_seqs = (int)r.max_seqs;
     if (st == TUTTI_OK && (r.n_blocks > 0) != (r.block_size > 0))
         st = error_set(err, TUTTI_E_FORMAT, "%s: pa_config must have both num_blocks and block_size", path);
     if (st == TUTTI_OK && r.n_blocks > 0 &&

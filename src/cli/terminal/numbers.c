@@ -2,6 +2,8 @@
 
 #include "base/text.h"
 
+#include <ctype.h>
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,52 +11,30 @@
 
 bool number_read_int(const char *text, int64_t *out)
 {
-    bool negative = *text == '-';
-    const char *c = text + negative;
-    int64_t value = 0;
-    if (*c == '\0')
+    char *end;
+    if (!text_is_digit(text[*text == '-'])) /* strtoll() would take blanks and a plus sign */
         return false;
-    for (; *c != '\0'; c++) { /* accumulated as a negative number, whose range is larger by one */
-        if (!text_is_digit(*c) || __builtin_mul_overflow(value, 10, &value) ||
-            __builtin_sub_overflow(value, *c - '0', &value))
-            return false;
-    }
-    if (!negative && __builtin_sub_overflow(0, value, &value))
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (*end != '\0' || errno != 0)
         return false;
     *out = value;
     return true;
 }
 
-/* Digits with at most one point and at least one digit; returns what follows them, NULL: not a
- * number. */
-static const char *skip_decimal(const char *c)
+/* True: a digit comes first, possibly after a point. strtod() would also take blanks, signs and words. */
+static bool is_decimal(const char *text)
 {
-    int n_digits = 0;
-    for (; text_is_digit(*c); c++)
-        n_digits++;
-    if (*c == '.')
-        for (c++; text_is_digit(*c); c++)
-            n_digits++;
-    return n_digits > 0 ? c : NULL;
+    return text_is_digit(text[*text == '.']);
 }
 
 bool number_read_float(const char *text, double *out)
 {
-    const char *c = skip_decimal(text + (*text == '-'));
-    if (!c)
+    char *end;
+    if (!is_decimal(text + (*text == '-')) || text[strspn(text, "-+.0123456789eE")] != '\0')
         return false;
-    if (*c == 'e' || *c == 'E') {
-        c++;
-        c += *c == '-' || *c == '+';
-        if (!text_is_digit(*c))
-            return false;
-        while (text_is_digit(*c))
-            c++;
-    }
-    if (*c != '\0')
-        return false;
-    double value = strtod(text, NULL); /* LC_NUMERIC is never set, so this is the C locale's */
-    if (!isfinite(value))
+    double value = strtod(text, &end); /* LC_NUMERIC is never set, so this is the C locale's */
+    if (*end != '\0' || !isfinite(value))
         return false;
     *out = value;
     return true;
@@ -63,33 +43,28 @@ bool number_read_float(const char *text, double *out)
 bool number_read_size(const char *text, int64_t *out)
 {
     static const char SUFFIXES[] = "KMGT";
-    const char *end = skip_decimal(text);
-    if (!end)
-        return false;
+    const char *unit = text + strspn(text, ".0123456789"), *c = unit;
     int shift = 0;
-    const char *c = end;
-    char upper = *c >= 'a' && *c <= 'z' ? (char)(*c - 'a' + 'A') : *c;
-    const char *suffix = upper == '\0' ? NULL : strchr(SUFFIXES, upper);
+    const char *suffix = *c == '\0' ? NULL : strchr(SUFFIXES, toupper((unsigned char)*c));
     if (suffix) {
         shift = 10 * (int)(suffix - SUFFIXES + 1);
         c++;
         c += *c == 'i';
     }
     c += *c == 'B';
-    if (*c != '\0')
+    if (!is_decimal(text) || *c != '\0')
         return false;
-    if (!memchr(text, '.', (size_t)(end - text))) { /* whole numbers stay exact */
-        int64_t value = 0;
-        for (const char *d = text; d < end; d++)
-            if (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, *d - '0', &value))
-                return false;
-        if (__builtin_mul_overflow(value, (int64_t)1 << shift, &value))
+    char *end;
+    errno = 0;
+    int64_t whole = strtoll(text, &end, 10);
+    if (end == unit) { /* stays exact */
+        if (errno != 0 || __builtin_mul_overflow(whole, (int64_t)1 << shift, &whole))
             return false;
-        *out = value;
+        *out = whole;
         return true;
     }
-    double value = ldexp(strtod(text, NULL), shift);
-    if (!(value < 0x1p63))
+    double value = ldexp(strtod(text, &end), shift);
+    if (end != unit || !(value < 0x1p63))
         return false;
     *out = (int64_t)value;
     return true;

@@ -58,10 +58,17 @@ void progress_update(void *user, uint64_t done, uint64_t total)
     memset(bar + filled, '.', (size_t)(BAR_COLUMNS - filled));
     bar[BAR_COLUMNS] = '\0';
     snprintf(line, sizeof line, "%s [%s] %3.0f%%  %s%s", p->label, bar, 100 * part, amounts, left);
+    progress_draw(p, line);
+    p->drawn_us = now;
+}
+
+void progress_draw(struct progress *p, const char *line)
+{
+    if (!p->is_terminal)
+        return;
     fprintf(stderr, "\r\033[K%.*s", terminal_columns() - 1, line);
     fflush(stderr);
     p->is_drawn = true;
-    p->drawn_us = now;
 }
 
 void progress_end(struct progress *p)

@@ -1,4 +1,4 @@
-/* A progress bar on standard error. Nothing is drawn if that is not a terminal, or for short
+/* A progress bar, or a line, on standard error. Nothing is drawn if that is not a terminal, or for short
  * work. */
 #ifndef TUTTI_CLI_TERMINAL_PROGRESS_H
 #define TUTTI_CLI_TERMINAL_PROGRESS_H
@@ -21,7 +21,10 @@ void progress_begin(struct progress *p, const char *label, enum progress_unit un
 /* Redraws at most ten times a second. user: a struct progress, so that this can serve as a callback. */
 void progress_update(void *user, uint64_t done, uint64_t total);
 
-/* Erases the bar. May be called again. */
+/* Draws a line instead of the bar. */
+void progress_draw(struct progress *p, const char *line);
+
+/* Erases the bar or line. May be called again. */
 void progress_end(struct progress *p);
 
 #endif

@@ -1,13 +1,12 @@
 #include "server/access/keys.h"
 
 #include "base/array.h"
-#include "base/hash.h"
 #include "base/utf8.h"
+#include "server/http/by_name.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
-#include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +20,7 @@ static const char BLANKS[] = " \t\r\n";
 
 /* All keys with the same name. */
 struct key_owner {
-    char name[NAME_BYTES];
+    char name[NAME_BYTES]; /* the first member: by_name.h */
     uint64_t tenant;
     struct client_limits limits;
     int line; /* the line with its limits; 0: none */
@@ -29,22 +28,15 @@ struct key_owner {
 
 /* A key; only its digest is stored. */
 struct key {
-    unsigned char digest[DIGEST_BYTES]; /* of the salt and the key */
-    uint32_t owner;                     /* index of its name */
+    unsigned char digest[DIGEST_BYTES]; /* of the salt and the key; the first member: compare_digests() */
+    const struct key_owner *owner;
     int line;
 };
 
-/* Hash table over a list: open addressing, slots have indices. */
-struct key_index {
-    uint32_t *slots; /* [n_slots]: index + 1; 0: empty */
-    size_t n_slots;  /* a power of two, at least twice the number of elements; 0: none */
-};
-
 struct keys {
-    size_t n, capacity, n_owners, owner_capacity;
-    struct key *list;         /* [n] */
-    struct key_owner *owners; /* [n_owners] */
-    struct key_index by_digest, by_name;
+    size_t n, n_owners, owner_capacity;
+    void *by_digest, *by_name; /* search trees of struct key and struct key_owner, which they own */
+    struct key_owner **owners; /* [n_owners]: in the order of the file */
     struct client_limits defaults;
     /* Random, so that neither the duration of a lookup nor the contents of memory reveal a key. */
     unsigned char salt[DIGEST_BYTES];
@@ -147,7 +139,7 @@ static enum tutti_status read_limits(struct key_owner *owner, const char *text, 
     return TUTTI_OK;
 }
 
-/* ---- digests and indices ---- */
+/* ---- digests ---- */
 
 /* Digest of the salt, a prefix and bytes. False: OpenSSL is out of memory. */
 static bool digest(const struct keys *keys, unsigned char *out, const void *first, size_t n_first,
@@ -159,71 +151,30 @@ static bool digest(const struct keys *keys, unsigned char *out, const void *firs
            EVP_DigestFinal_ex(keys->context, out, NULL) == 1;
 }
 
-static size_t hash_digest(const unsigned char *bytes)
+static int compare_digests(const void *a, const void *b)
 {
-    uint64_t hash;
-    memcpy(&hash, bytes, sizeof hash);
-    return (size_t)hash;
+    return memcmp(a, b, DIGEST_BYTES);
 }
 
-static size_t hash_key_at(const struct keys *keys, size_t i)
+/* NULL: there is none. */
+static const struct key *find_key(const struct keys *keys, const unsigned char *bytes)
 {
-    return hash_digest(keys->list[i].digest);
+    struct key *const *node = tfind(bytes, &keys->by_digest, compare_digests);
+    return node ? *node : NULL;
 }
 
-static size_t hash_owner_at(const struct keys *keys, size_t i)
+/* Adds a copy of an item to a tree. NULL: out of memory. */
+static void *add_to(void **tree, const void *item, size_t n_bytes,
+                    int (*compare)(const void *a, const void *b))
 {
-    return hash64_string(0, keys->owners[i].name);
-}
-
-static void index_put(struct key_index *index, size_t hash, size_t i)
-{
-    size_t at = hash & (index->n_slots - 1);
-    while (index->slots[at])
-        at = (at + 1) & (index->n_slots - 1);
-    index->slots[at] = (uint32_t)i + 1;
-}
-
-/* Adds element n, the last of the list, to the index. False: out of memory. */
-static bool index_add(struct key_index *index, const struct keys *keys, size_t n,
-                      size_t (*hash_at)(const struct keys *keys, size_t i))
-{
-    if (2 * (n + 1) > index->n_slots) {
-        struct key_index larger = { .n_slots = index->n_slots ? 2 * index->n_slots : 16 };
-        larger.slots = calloc(larger.n_slots, sizeof *larger.slots);
-        if (!larger.slots)
-            return false;
-        for (size_t i = 0; i < n; i++)
-            index_put(&larger, hash_at(keys, i), i);
-        free(index->slots);
-        *index = larger;
-    }
-    index_put(index, hash_at(keys, n), n);
-    return true;
-}
-
-/* Returns n_owners if the name is not found. */
-static size_t find_owner(const struct keys *keys, const char *name)
-{
-    const struct key_index *index = &keys->by_name;
-    if (!index->n_slots)
-        return keys->n_owners;
-    size_t at = hash64_string(0, name) & (index->n_slots - 1);
-    while (index->slots[at] && strcmp(keys->owners[index->slots[at] - 1].name, name))
-        at = (at + 1) & (index->n_slots - 1);
-    return index->slots[at] ? index->slots[at] - 1 : keys->n_owners;
-}
-
-/* Returns n if the digest is not found. */
-static size_t find_key(const struct keys *keys, const unsigned char *bytes)
-{
-    const struct key_index *index = &keys->by_digest;
-    if (!index->n_slots)
-        return keys->n;
-    size_t at = hash_digest(bytes) & (index->n_slots - 1);
-    while (index->slots[at] && CRYPTO_memcmp(keys->list[index->slots[at] - 1].digest, bytes, DIGEST_BYTES))
-        at = (at + 1) & (index->n_slots - 1);
-    return index->slots[at] ? index->slots[at] - 1 : keys->n;
+    void *copy = malloc(n_bytes);
+    if (!copy)
+        return NULL;
+    memcpy(copy, item, n_bytes);
+    if (tsearch(copy, tree, compare))
+        return copy;
+    free(copy);
+    return NULL;
 }
 
 /* ---- lines ---- */
@@ -242,13 +193,11 @@ static enum tutti_status make_tenant(const struct keys *keys, uint64_t *out, con
 }
 
 /* text: key [n_key] and the rest of its line. */
-static enum tutti_status read_owner(struct keys *keys, size_t *out, const char *text, size_t n_key,
-                                    const struct key_line *at, struct tutti_error *err)
+static enum tutti_status read_owner(struct keys *keys, const struct key_owner **out, const char *text,
+                                    size_t n_key, const struct key_line *at, struct tutti_error *err)
 {
-    char name[NAME_BYTES];
-    const char *key = text;
-    text += n_key;
-    const char *word = text + strspn(text, BLANKS);
+    struct key_owner one = { .limits = keys->defaults };
+    const char *word = text + n_key + strspn(text + n_key, BLANKS);
     size_t n = strcspn(word, BLANKS);
     if (limit_of(word, n) < N_LIMITS)
         n = 0;
@@ -256,26 +205,22 @@ static enum tutti_status read_owner(struct keys *keys, size_t *out, const char *
         return error_set(err, TUTTI_E_FORMAT, "%s: line %d: a name must have at most %d bytes, all printable",
                          at->path, at->line, NAME_BYTES - 1);
     if (n > 0)
-        snprintf(name, sizeof name, "%.*s", (int)n, word);
+        snprintf(one.name, sizeof one.name, "%.*s", (int)n, word);
     else
-        snprintf(name, sizeof name, "line-%d", at->line);
-    size_t i = find_owner(keys, name);
-    if (i == keys->n_owners) {
-        if (!array_grow(&keys->owners, i, &keys->owner_capacity, sizeof *keys->owners))
-            return error_out_of_memory(at->path, err);
-        struct key_owner *owners = keys->owners;
-        owners[i] = (struct key_owner){ .limits = keys->defaults };
-        memcpy(owners[i].name, name, sizeof name);
-        enum tutti_status st = n > 0 ? make_tenant(keys, &owners[i].tenant, "name", name, strlen(name), err)
-                                     : make_tenant(keys, &owners[i].tenant, "key", key, n_key, err);
-        if (st == TUTTI_OK && !index_add(&keys->by_name, keys, i, hash_owner_at))
-            st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", at->path);
+        snprintf(one.name, sizeof one.name, "line-%d", at->line);
+    struct key_owner *owner = by_name_find(&keys->by_name, one.name);
+    if (!owner) {
+        enum tutti_status st = n > 0 ? make_tenant(keys, &one.tenant, "name", word, n, err)
+                                     : make_tenant(keys, &one.tenant, "key", text, n_key, err);
         if (st != TUTTI_OK)
             return st;
-        keys->n_owners++;
+        if (!array_grow(&keys->owners, keys->n_owners, &keys->owner_capacity, sizeof *keys->owners) ||
+            !(owner = add_to(&keys->by_name, &one, sizeof one, by_name)))
+            return error_out_of_memory(at->path, err);
+        keys->owners[keys->n_owners++] = owner;
     }
-    *out = i;
-    return read_limits(&keys->owners[i], word + n, at, err);
+    *out = owner;
+    return read_limits(owner, word + n, at, err);
 }
 
 static enum tutti_status add_key(struct keys *keys, const char *key, size_t n, const struct key_line *at,
@@ -290,21 +235,15 @@ static enum tutti_status add_key(struct keys *keys, const char *key, size_t n, c
                          MAX_KEYS);
     if (!digest(keys, one.digest, keys->salt, sizeof keys->salt, key, n))
         return error_set(err, TUTTI_E_MEMORY, "%s: computing the digest of a key failed", at->path);
-    size_t found = find_key(keys, one.digest), owner = 0;
-    if (found < keys->n)
+    const struct key *found = find_key(keys, one.digest);
+    if (found)
         return error_set(err, TUTTI_E_FORMAT, "%s: line %d: duplicate key, the same as in line %d", at->path,
-                         at->line, keys->list[found].line);
-    enum tutti_status st = read_owner(keys, &owner, key, n, at, err);
-    if (st != TUTTI_OK)
-        return st;
-    one.owner = (uint32_t)owner;
-    if (!array_grow(&keys->list, keys->n, &keys->capacity, sizeof *keys->list))
-        return error_out_of_memory(at->path, err);
-    keys->list[keys->n] = one;
-    if (!index_add(&keys->by_digest, keys, keys->n, hash_key_at))
-        return error_out_of_memory(at->path, err);
-    keys->n++;
-    return TUTTI_OK;
+                         at->line, found->line);
+    enum tutti_status st = read_owner(keys, &one.owner, key, n, at, err);
+    if (st == TUTTI_OK && !add_to(&keys->by_digest, &one, sizeof one, compare_digests))
+        st = error_out_of_memory(at->path, err);
+    keys->n += st == TUTTI_OK;
+    return st;
 }
 
 static enum tutti_status open_digest(struct keys *keys, struct tutti_error *err)
@@ -363,10 +302,9 @@ void keys_close(struct keys *keys)
 {
     if (!keys)
         return;
-    free(keys->list);
+    tdestroy(keys->by_digest, free);
+    tdestroy(keys->by_name, free);
     free(keys->owners);
-    free(keys->by_digest.slots);
-    free(keys->by_name.slots);
     EVP_MD_CTX_free(keys->context);
     EVP_MD_free(keys->md);
     free(keys);
@@ -381,26 +319,26 @@ const char *keys_find(const struct keys *keys, const char *authorization)
     size_t n = strlen(given);
     if (n == 0 || n >= KEY_BYTES || !digest(keys, bytes, keys->salt, sizeof keys->salt, given, n))
         return NULL;
-    size_t found = find_key(keys, bytes);
-    return found < keys->n ? keys->owners[keys->list[found].owner].name : NULL;
+    const struct key *found = find_key(keys, bytes);
+    return found ? found->owner->name : NULL;
 }
 
 uint64_t keys_tenant(const struct keys *keys, const char *name)
 {
-    size_t i = find_owner(keys, name);
-    assert(i < keys->n_owners); /* the name is from keys_find() */
-    return keys->owners[i].tenant;
+    const struct key_owner *owner = by_name_find(&keys->by_name, name);
+    assert(owner); /* the name is from keys_find() */
+    return owner->tenant;
 }
 
 const struct client_limits *keys_limits(const struct keys *keys, const char *name)
 {
-    size_t i = find_owner(keys, name);
-    return i < keys->n_owners ? &keys->owners[i].limits : &keys->defaults;
+    const struct key_owner *owner = by_name_find(&keys->by_name, name);
+    return owner ? &owner->limits : &keys->defaults;
 }
 
 const char *keys_name(const struct keys *keys, size_t index)
 {
-    return index < keys->n_owners ? keys->owners[index].name : NULL;
+    return index < keys->n_owners ? keys->owners[index]->name : NULL;
 }
 
 size_t keys_count(const struct keys *keys)

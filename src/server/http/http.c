@@ -37,6 +37,8 @@ enum {
 };
 
 static void conn_process(struct http_conn *conn);
+static void conn_begin_answer(struct http_conn *conn);
+static void conn_reap_all(evutil_socket_t fd, short what, void *http);
 
 /* ---- creating and closing ---- */
 
@@ -135,7 +137,7 @@ void conn_doom(struct http_conn *conn)
     event_active(conn->http->reap, EV_TIMEOUT, 0);
 }
 
-void conn_reap_all(evutil_socket_t fd, short what, void *arg)
+static void conn_reap_all(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd, (void)what;
     struct http *http = arg;
@@ -183,7 +185,8 @@ static bool is_gone(struct http_conn *conn)
 
 /* ---- between requests ---- */
 
-void conn_linger(struct http_conn *conn)
+/* After the last reply. */
+static void conn_linger(struct http_conn *conn)
 {
     /* Closing with unread input would reset the connection, and the client could lose the reply. */
     conn->state = CONN_LINGER;
@@ -240,7 +243,7 @@ static void conn_refuse(struct http_conn *conn, int status, const char *why)
     conn_reply_error(conn, status, why);
 }
 
-void conn_begin_answer(struct http_conn *conn)
+static void conn_begin_answer(struct http_conn *conn)
 {
     conn->state = CONN_ANSWER;
     http_seat_work(&conn->seat);

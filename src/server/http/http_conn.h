@@ -61,11 +61,8 @@ struct http_conn {
     void *aborted_user;
 };
 
-void conn_begin_answer(struct http_conn *conn);
-void conn_next(struct http_conn *conn);   /* after a complete reply */
-void conn_linger(struct http_conn *conn); /* after the last one */
-void conn_doom(struct http_conn *conn);   /* closes it soon, from the loop */
-void conn_reap_all(evutil_socket_t fd, short what, void *http);
+void conn_next(struct http_conn *conn); /* after a complete reply */
+void conn_doom(struct http_conn *conn); /* closes it soon, from the loop */
 void conn_reply_error(struct http_conn *conn, int status, const char *why);
 void request_id_make(char *out, size_t n_bytes);
 

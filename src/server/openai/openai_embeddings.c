@@ -6,6 +6,7 @@
 #include "server/openai/openai_reply.h"
 
 #include <math.h>
+#include <openssl/evp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,27 +26,12 @@ static void normalize(float *x, size_t n)
 /* Appends x as little-endian float32 in base64 (RFC 4648, section 4). */
 static bool add_base64(struct buf *out, const float *x, size_t n)
 {
-    static const char DIGITS[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    size_t n_bytes = n * 4;
-    bool ok = buf_reserve(out, (n_bytes + 2) / 3 * 4 + 2) && buf_add_string(out, "\"");
-    for (size_t i = 0; ok && i < n_bytes; i += 3) {
-        uint32_t group = 0;
-        char text[4];
-        for (size_t k = i; k < i + 3; k++) {
-            uint32_t bits = 0;
-            if (k < n_bytes)
-                memcpy(&bits, &x[k / 4], sizeof bits);
-            group = group << 8 | (bits >> (8 * (k % 4)) & 255);
-        }
-        for (int d = 0; d < 4; d++)
-            text[d] = DIGITS[group >> (18 - 6 * d) & 63];
-        if (i + 1 >= n_bytes)
-            text[2] = '=';
-        if (i + 2 >= n_bytes)
-            text[3] = '=';
-        ok = buf_add(out, text, 4);
-    }
-    return ok && buf_add_string(out, "\"");
+    size_t n_bytes = n * sizeof *x;
+    if (!buf_add_string(out, "\"") || !buf_reserve(out, (n_bytes + 2) / 3 * 4 + 1))
+        return false;
+    out->n_bytes += (size_t)EVP_EncodeBlock((unsigned char *)out->bytes + out->n_bytes,
+                                            (const unsigned char *)(const void *)x, (int)n_bytes);
+    return buf_add_string(out, "\"");
 }
 
 /* Nine digits represent a float32 exactly. */

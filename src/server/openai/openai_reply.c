@@ -52,7 +52,7 @@ json_t *openai_finish_reason(enum tutti_finish finish)
     }
 }
 
-json_t *openai_usage(const struct job *job)
+static json_t *usage_value(const struct job *job)
 {
     size_t n_cached, n_prompt = job_n_prompt_tokens(job, &n_cached), n_generated = job_n_generated(job);
     size_t n_total = n_prompt + n_generated;
@@ -88,7 +88,7 @@ static void end_stream(struct job *job)
     if (job->req.include_usage) {
         json_t *chunk = openai_frame(job, api_of(job)->chunk_object);
         json_object_set_new(chunk, "choices", json_array());
-        json_object_set_new(chunk, "usage", openai_usage(job));
+        json_object_set_new(chunk, "usage", usage_value(job));
         if (!job_stream_json(job, "data: ", chunk, "\n\n")) {
             job_fail_memory(job);
             return;
@@ -133,7 +133,7 @@ static void reply_whole(struct job *job)
             json_object_set_new(json_array_get(choices, place), "index", json_integer((json_int_t)place));
     }
     failed |= json_object_set_new(reply, "choices", choices);
-    failed |= json_object_set_new(reply, "usage", openai_usage(job));
+    failed |= json_object_set_new(reply, "usage", usage_value(job));
     if (failed) {
         json_decref(reply);
         job_fail_memory(job);
@@ -181,18 +181,8 @@ void openai_fail(struct app *app, struct job *job, struct http_conn *conn, const
     struct tutti_error named = *err;
     if (job)
         api_name_format(&job->req, &named);
-    err = &named;
-    int status = json_error_status(err->status);
-    if (!http_stream_has_begun(conn)) {
-        bool is_model = err->status == TUTTI_E_NOT_FOUND && !strcmp(err->param, "model");
-        app_reply_error(conn, status, is_model ? "model_not_found" : NULL, err);
-        return;
-    }
-    /* The status line was sent already: clients look for an error among the chunks. */
-    struct buf text = { 0 };
-    if (buf_add_string(&text, "data: ") && json_error_body(&text, status, NULL, err) &&
-        buf_add_string(&text, "\n\ndata: [DONE]\n\n"))
-        http_stream_write(conn, text.bytes, text.n_bytes);
-    buf_clear(&text);
-    http_stream_end(conn);
+    int status = json_error_status(named.status);
+    bool is_model = named.status == TUTTI_E_NOT_FOUND && !strcmp(named.param, "model");
+    json_t *value = json_error_value(status, is_model ? "model_not_found" : NULL, &named);
+    app_fail(conn, status, "data: ", value, "\n\ndata: [DONE]\n\n", &named);
 }

@@ -31,7 +31,6 @@ extern const struct job_api OPENAI_EMBEDDINGS, OPENAI_RESPONSES;
 json_t *openai_frame(const struct job *job, const char *object);
 /* "ID", or "ID:NAME" with an adapter. */
 json_t *openai_model_name(const struct job *job);
-json_t *openai_usage(const struct job *job);
 /* Writes one chunk with this choice and releases it. */
 void openai_stream_choice(struct job *job, json_t *choice);
 /* Appends {"token", "logprob", "bytes", "top_logprobs": [{"token", "logprob", "bytes"}, ...]} for

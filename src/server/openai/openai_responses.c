@@ -368,22 +368,15 @@ static void responses_fail(struct app *app, struct job *job, struct http_conn *c
 {
     struct tutti_error named = *err;
     responses_name_field(&named);
-    err = &named;
     if (!http_stream_has_begun(conn)) {
-        openai_fail(app, job, conn, err);
+        openai_fail(app, job, conn, &named);
         return;
     }
-    struct buf text = { 0 };
     json_t *value = json_pack(
-        "{s:s, s:s, s:o, s:s?, s:I}", "type", "error", "code", tutti_status_name(err->status), "message",
-        json_text(err->text, strlen(err->text)), "param", err->param[0] ? err->param : NULL,
+        "{s:s, s:s, s:o, s:s?, s:I}", "type", "error", "code", tutti_status_name(named.status), "message",
+        json_text(named.text, strlen(named.text)), "param", named.param[0] ? named.param : NULL,
         "sequence_number", (json_int_t)(job ? job->choices[0].n_events : 0));
-    if (buf_add_string(&text, "event: error\ndata: ") && json_write(&text, value) &&
-        buf_add_string(&text, "\n\n"))
-        http_stream_write(conn, text.bytes, text.n_bytes);
-    json_decref(value);
-    buf_clear(&text);
-    http_stream_end(conn);
+    app_fail(conn, json_error_status(named.status), "event: error\ndata: ", value, "\n\n", &named);
 }
 
 const struct job_api OPENAI_RESPONSES = { .id_prefix = "resp",

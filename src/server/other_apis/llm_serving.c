@@ -20,21 +20,9 @@ static void llm_serving_fail(struct app *app, struct job *job, struct http_conn 
 {
     (void)app, (void)job;
     int status = json_error_status(err->status);
-    struct buf text = { 0 };
     json_t *value = json_pack("{s:o, s:s?}", "error", json_text(err->text, strlen(err->text)), "param",
                               err->param[0] ? err->param : NULL);
-    bool ok = json_write(&text, value) && buf_add_string(&text, "\n");
-    json_decref(value);
-    if (http_stream_has_begun(conn)) {
-        if (ok)
-            http_stream_write(conn, text.bytes, text.n_bytes);
-        http_stream_end(conn);
-    } else {
-        status = status == 400 ? 422 : status; /* as in FastAPI */
-        app_header_retry(conn, status, err);
-        http_reply(conn, status, ok ? "application/json" : NULL, text.bytes, ok ? text.n_bytes : 0);
-    }
-    buf_clear(&text);
+    app_fail(conn, status == 400 ? 422 : status, "", value, "\n", err); /* 422: as in FastAPI */
 }
 
 /* ---- values ---- */
@@ -173,40 +161,20 @@ static bool reads_events(const struct http_conn *conn)
 /* Replies with JSON; clients that accept text/event-stream get it as a server-sent event. */
 static void reply_figure(struct http_conn *conn, json_t *value)
 {
-    struct buf text = { 0 };
-    struct tutti_error err;
-    bool is_event = reads_events(conn);
-    bool ok = (!is_event || buf_add_string(&text, "data: ")) && json_write(&text, value) &&
-              buf_add_string(&text, is_event ? "\r\n\r\n" : "\n");
-    json_decref(value);
-    if (ok) {
-        http_reply(conn, 200, is_event ? "text/event-stream; charset=utf-8" : "application/json", text.bytes,
-                   text.n_bytes);
-    } else {
-        error_set(&err, TUTTI_E_MEMORY, "out of memory for the reply");
-        app_reply_error(conn, 503, NULL, &err);
-    }
-    buf_clear(&text);
+    if (reads_events(conn))
+        app_reply_value(conn, 200, "text/event-stream; charset=utf-8", "data: ", value, "\r\n\r\n");
+    else
+        app_reply_value(conn, 200, "application/json", "", value, "\n");
 }
 
-static void reply_count(struct http_conn *conn, uint64_t n)
-{
-    reply_figure(conn,
-                 json_pack("{s:s, s:i, s:I}", "event", "message", "retry", 30000, "data", (json_int_t)n));
-}
-
-void llm_serving_batch_request(struct app *app, struct http_conn *conn)
+/* GET /serving/get_bs: the sequences in the batch; /serving/get_request_numbers: the queue. */
+void llm_serving_count_request(struct app *app, struct http_conn *conn)
 {
     struct tutti_stats stats;
     tutti_engine_stats(app->engine, &stats);
-    reply_count(conn, stats.n_running);
-}
-
-void llm_serving_queue_request(struct app *app, struct http_conn *conn)
-{
-    struct tutti_stats stats;
-    tutti_engine_stats(app->engine, &stats);
-    reply_count(conn, stats.n_waiting);
+    bool is_batch = text_ends_with(http_request(conn)->head.path, "/get_bs");
+    json_int_t n = (json_int_t)(is_batch ? stats.n_running : stats.n_waiting);
+    reply_figure(conn, json_pack("{s:s, s:i, s:I}", "event", "message", "retry", 30000, "data", n));
 }
 
 void llm_serving_info_request(struct app *app, struct http_conn *conn)

@@ -8,7 +8,6 @@
 #include "server/job.h"
 
 #include <event2/event.h>
-#include <float.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -227,20 +226,6 @@ static enum tutti_status read_id(const json_t *root, char *out, struct tutti_err
     return TUTTI_OK;
 }
 
-static enum tutti_status read_sampling_number(const json_t *root, const char *name, double min, double max,
-                                              float *out, struct tutti_error *err)
-{
-    const json_t *value = json_field(root, name);
-    if (!value)
-        return TUTTI_OK;
-    enum tutti_status st = json_require(value, JSON_KIND_NUMBER, name, err);
-    if (st == TUTTI_OK)
-        st = json_check_range(json_number_value(value), min, max, name, err);
-    if (st == TUTTI_OK)
-        *out = (float)json_number_value(value);
-    return st;
-}
-
 static int history_add(json_t *messages, const char *role, const json_t *content)
 {
     json_t *message = json_pack("{s:s, s:O}", "role", role, "content", content);
@@ -333,15 +318,11 @@ static enum tutti_status read_chat(struct api_request *req, struct app *app, jso
     if (st == TUTTI_OK)
         st = api_read_messages(req, err);
     if (st == TUTTI_OK)
-        st = read_sampling_number(root, "temperature", 0, 100, &req->sampling.temperature, err);
-    if (st == TUTTI_OK)
-        st = read_sampling_number(root, "top_p", 0, 1, &req->sampling.top_p, err);
+        st = api_read_fields(req, err);
     if (st != TUTTI_OK)
         return st;
     if (json_is_false(sample))
         req->sampling.temperature = 0;
-    if (req->sampling.top_p <= 0.0f)
-        req->sampling.top_p = FLT_MIN;
     return read_max_length(req, app, err);
 }
 

@@ -38,22 +38,9 @@ static void tgi_fail(struct app *app, struct job *job, struct http_conn *conn, c
     (void)app, (void)job;
     const char *type;
     int status = status_of(err->status, &type);
-    struct buf text = { 0 };
     json_t *value = json_pack("{s:o, s:s}", "error", json_text(err->text, strlen(err->text)), "error_type",
                               type);
-    bool has_begun = http_stream_has_begun(conn);
-    bool ok = (!has_begun || buf_add_string(&text, "data: ")) && json_write(&text, value) &&
-              (!has_begun || buf_add_string(&text, "\n\n"));
-    json_decref(value);
-    if (has_begun) {
-        if (ok)
-            http_stream_write(conn, text.bytes, text.n_bytes);
-        http_stream_end(conn);
-    } else {
-        app_header_retry(conn, status, err);
-        http_reply(conn, status, ok ? "application/json" : NULL, text.bytes, ok ? text.n_bytes : 0);
-    }
-    buf_clear(&text);
+    app_fail(conn, status, "data: ", value, "\n\n", err);
 }
 
 /* ---- values ---- */

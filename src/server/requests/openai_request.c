@@ -31,6 +31,7 @@ static const struct field FIELDS[] = {
     { "parse_special", FIELD_BOOL, API_COMPLETION | API_EMBEDDING, REQUEST(parse_special), 0, 0 },
     { "logprobs", FIELD_BOOL, API_CHAT, REQUEST(logprobs), 0, 0 },
     { "top_logprobs", FIELD_INT, API_CHAT, REQUEST(top_logprobs), 0, LIMIT_TOP_LOGPROBS },
+    { "logprobs", FIELD_INT, API_COMPLETION, REQUEST(top_logprobs), 0, LIMIT_TOP_LOGPROBS },
     { "n", FIELD_INT, API_CHAT | API_COMPLETION, REQUEST(n), 1, LIMIT_CHOICES },
     { "best_of", FIELD_INT, API_COMPLETION, REQUEST(best_of), 1, LIMIT_CHOICES },
     { "num_beams", FIELD_INT, API_CHAT | API_COMPLETION, REQUEST(n_beams), 1, LIMIT_BEAMS },
@@ -45,7 +46,8 @@ static const struct field FIELDS[] = {
     { "dimensions", FIELD_INT, API_EMBEDDING, REQUEST(dimensions), 1, INT_MAX },
     { "speculate", FIELD_INT, API_CHAT | API_COMPLETION, REQUEST(speculate), 0, 32 },
     { "temperature", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(temperature), 0, 2 },
-    { "top_p", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(top_p), 0, 1 },
+    { "temperature", FIELD_FLOAT, API_STEP, SAMPLING(temperature), 0, 100 },
+    { "top_p", FIELD_FLOAT, API_CHAT | API_COMPLETION | API_STEP, SAMPLING(top_p), 0, 1 },
     { "top_k", FIELD_INT, API_CHAT | API_COMPLETION, SAMPLING(top_k), -1, INT_MAX },
     { "min_p", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(min_p), 0, 1 },
     { "typical_p", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(typical_p), 0, 1 },
@@ -78,6 +80,19 @@ static enum tutti_status read_field(struct api_request *req, const struct field 
     else
         *(float *)(void *)place = (float)number;
     return TUTTI_OK;
+}
+
+enum tutti_status api_read_fields(struct api_request *req, struct tutti_error *err)
+{
+    enum tutti_status st = TUTTI_OK;
+    for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS && st == TUTTI_OK; i++)
+        if (FIELDS[i].apis & req->kind)
+            st = read_field(req, &FIELDS[i], err);
+    if (req->sampling.top_k < 0)
+        req->sampling.top_k = 0; /* -1 commonly means off */
+    if (req->sampling.top_p <= 0.0f)
+        req->sampling.top_p = FLT_MIN; /* only the most probable token */
+    return st;
 }
 
 static enum tutti_status add_stop(struct api_request *req, const json_t *value, struct tutti_error *err)
@@ -207,22 +222,11 @@ static enum tutti_status read_stream_options(struct api_request *req, struct tut
 /* The two APIs request log-probabilities differently. */
 static enum tutti_status read_logprobs(struct api_request *req, struct tutti_error *err)
 {
-    if (req->kind == API_CHAT) {
-        if (req->top_logprobs > 0 && !req->logprobs)
-            return error_set_param(err, TUTTI_E_ARGUMENT, "top_logprobs",
-                                   "top_logprobs is only allowed where logprobs is true");
-        return TUTTI_OK;
-    }
-    const json_t *value = json_field(req->root, "logprobs");
-    if (!value)
-        return TUTTI_OK;
-    if (!json_is_integer(value))
-        return json_wrong_type("logprobs", "an integer", value, err);
-    enum tutti_status st = json_check_range(json_number_value(value), 0, LIMIT_TOP_LOGPROBS, "logprobs", err);
-    if (st != TUTTI_OK)
-        return st;
-    req->logprobs = true;
-    req->top_logprobs = (int)json_integer_value(value);
+    if (req->kind == API_COMPLETION)
+        req->logprobs = json_field(req->root, "logprobs") != NULL;
+    if (req->top_logprobs > 0 && !req->logprobs)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "top_logprobs",
+                               "top_logprobs is only allowed where logprobs is true");
     return TUTTI_OK;
 }
 
@@ -315,16 +319,10 @@ static enum tutti_status read_settings(struct api_request *req, int n_vocab, str
         st = json_check(parallel, JSON_KIND_BOOL, "parallel_tool_calls", err);
     if (st != TUTTI_OK)
         return st;
-    for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
-        st = FIELDS[i].apis & req->kind ? read_field(req, &FIELDS[i], err) : TUTTI_OK;
-        if (st != TUTTI_OK)
-            return st;
-    }
+    st = api_read_fields(req, err);
+    if (st != TUTTI_OK)
+        return st;
     req->has_priority = json_field(req->root, "priority");
-    if (req->sampling.top_k < 0)
-        req->sampling.top_k = 0; /* -1 commonly means off */
-    if (req->sampling.top_p <= 0.0f)
-        req->sampling.top_p = FLT_MIN; /* only the most probable token */
     if (req->kind == API_EMBEDDING)
         return TUTTI_OK;
     st = read_n_predict(req, err);
@@ -483,7 +481,7 @@ int64_t api_request_read_cost(const struct api_request *req, size_t i)
 {
     enum {
         PARSING_DISCOUNT = 64
-    }; /* parsing a token's text costs this much less than computing it: intake_cost() */
+    }; /* parsing a token's text costs this much less than computing it (intake.c) */
     return api_request_estimate(req, i) / PARSING_DISCOUNT;
 }
 

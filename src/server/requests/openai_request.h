@@ -111,7 +111,7 @@ MUST_CHECK enum tutti_status api_render_messages(const struct api_request *req, 
 /* Tokens of prompt number i, estimated from its length. */
 int64_t api_request_estimate(const struct api_request *req, size_t i);
 
-/* Cost of parsing prompt number i if nothing comes of it: intake_cost() of its bytes. */
+/* Cost of parsing prompt number i if nothing comes of it, as of other bytes (intake.c). */
 int64_t api_request_read_cost(const struct api_request *req, size_t i);
 
 /* Frees the parts of root that nothing borrows (lists of ids and other values without
@@ -119,6 +119,8 @@ int64_t api_request_read_cost(const struct api_request *req, size_t i);
 void api_request_trim(struct api_request *req);
 
 /* For other routes: */
+/* Reads the settings that are a number or a boolean, of the API req->kind. */
+MUST_CHECK enum tutti_status api_read_fields(struct api_request *req, struct tutti_error *err);
 /* Reads only the prompts. name: the field. */
 MUST_CHECK enum tutti_status api_read_prompts(struct api_request *req, const char *name, int n_vocab,
                                               struct tutti_error *err);
