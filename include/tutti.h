@@ -49,8 +49,8 @@ enum tutti_status {
     TUTTI_E_TIMEOUT,     /* a request had not started when its time in the queue ran out; HTTP 503 */
 };
 
-/* What went wrong, for a person: which file, tensor or field, what was found, what was expected.
- * Plain memory that may be copied freely. Functions that take one accept NULL. */
+/* An error. Its text names the file, tensor or field, what was found and what was expected. Plain
+ * memory that may be copied freely. Functions that take one accept NULL. */
 struct tutti_error {
     enum tutti_status status;
     char param[64]; /* the request field at fault, for example "temperature"; "" where there is none */
@@ -111,7 +111,7 @@ struct tutti_model_options {
     /* NULL: from the checkpoint. Else a built-in format such as "chatglm3" or "llama2", "template"
      * (the checkpoint's own template), or the path of a file with a Jinja template. */
     const char *chat_format;
-    const char *device; /* what computes; NULL or "cpu" */
+    const char *device; /* the device that computes; NULL or "cpu" */
     const char *cpu; /* NULL: the best this processor has; "ref", "avx2", "avx512": at most that, for tests */
     /* NULL: this process only. Else the ranks that run the model together. Borrowed while the model
      * is open. */
@@ -173,8 +173,9 @@ TUTTI_API const char *tutti_model_adapter_name(const tutti_model *model, int ind
 
 /* Encodes text as token ids. add_special: with the special tokens that the model's format puts
  * around a prompt. Returns the number of ids of the whole text, which may exceed max_ids; ids then
- * has the first max_ids. -1: the model has no tokenizer, or out of memory. Special tokens that are
- * spelled out in text are encoded as ordinary text. */
+ * has the first max_ids. -1: the model has no tokenizer, the text exceeds one of its limits
+ * (docs/tokenizers.md), or out of memory. Special tokens that are spelled out in text are encoded as
+ * ordinary text. */
 TUTTI_API int64_t tutti_tokenize(const tutti_model *model, const char *text, size_t n_bytes, bool add_special,
                                  int32_t *ids, size_t max_ids);
 
@@ -293,7 +294,7 @@ struct tutti_message {
     /* Each may be NULL. */
     const char *tool_calls;   /* of the assistant: a JSON list as in OpenAI's API */
     const char *tool_call_id; /* of a tool's answer */
-    const char *reasoning;    /* of the assistant: what it thought before the content */
+    const char *reasoning;    /* of the assistant: its reasoning before the content */
     enum tutti_content content_kind;
 };
 
@@ -425,7 +426,8 @@ struct tutti_request {
      * tenant. */
     uint64_t tenant;
 
-    int max_draft_tokens; /* draft tokens per step, from any source: at most this many; -1: none; 0: the engine's limits */
+    /* Maximum draft tokens per step, from any source; -1: none; 0: the engine's limits. */
+    int max_draft_tokens;
     bool keeps_stop;   /* include the stop string that ends the answer */
     bool reports_held; /* send an event for each token, even while its text is held back */
     bool ignore_eos;   /* go on to max_tokens; for benchmarks */
@@ -608,27 +610,25 @@ struct tutti_stats {
     uint64_t kv_spill_slots, kv_spill_pages;     /* capacity of the file, and pages in it */
     uint64_t n_spilled_pages, n_spilled_bytes;   /* written to the file */
     uint64_t n_restored_pages, n_restored_bytes; /* restored from the file */
-    uint64_t
-        n_spill_looked_up_pages; /* full pages of prompts that missed the pool and were looked up in the file */
-    uint64_t n_spill_found_pages; /* of those, found in the file */
-    uint64_t n_spill_evictions;   /* pages evicted from the file */
-    uint64_t n_spill_lost_pages;  /* pages evicted from the pool before they could be written */
+    uint64_t n_spill_looked_up_pages;            /* full pages of prompts that were not in the pool */
+    uint64_t n_spill_found_pages;                /* of those, found in the file */
+    uint64_t n_spill_evictions;                  /* pages evicted from the file */
+    uint64_t n_spill_lost_pages; /* pages evicted from the pool before they could be written */
     uint64_t n_spill_write_errors, n_spill_read_errors; /* each loses a page */
     /* Of the draft model: its draft tokens, also counted in n_accepted_drafts and
      * n_rejected_drafts; its forward passes and their rows; and its KV cache, which has as many
      * pages as the target's. */
     uint64_t n_accepted_model_drafts, n_rejected_model_drafts, n_draft_passes, n_draft_rows;
     uint64_t draft_pages_used, draft_pages_cached;
-    uint64_t
-        n_late_masks; /* rows that were computed in vain because the grammar's token mask came too late */
+    uint64_t n_late_masks; /* rows whose results were dropped because the token mask was late */
     uint64_t n_text_waits; /* steps that waited for the text thread */
     /* Refused requests: the queue was full; the predicted wait was too long; the time in the queue
      * ran out. */
     uint64_t n_refused_full, n_refused_early, n_timed_out;
     struct tutti_waiting waiting[TUTTI_PRIORITIES]; /* index 0: TUTTI_PRIORITY_FIRST */
-    double waiting_tokens,
-        waiting_tokens_per_s; /* work in the queue, and the rate at which it starts; 0: not known */
-    int max_context;          /* largest number of tokens of one sequence */
+    /* Work in the queue, and the rate at which it starts; 0: not known. */
+    double waiting_tokens, waiting_tokens_per_s;
+    int max_context; /* largest number of tokens of one sequence */
     struct tutti_histogram ttft, inter_token, step, queue;
 };
 TUTTI_API void tutti_engine_stats(tutti_engine *engine, struct tutti_stats *out);

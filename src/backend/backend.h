@@ -70,8 +70,8 @@ struct matrix_source {
     int n_in;
     enum dtype type; /* type to pack as; n_in must be a multiple of its block */
     bool is_gate_up; /* two halves of n_out / 2 rows, gate then up; only for linear_glu() and experts() */
-    /* Of a matrix for experts(): as many matrices of equal shape, one after the other in parts, each
-     * of n_parts / n_experts; and the most experts that a row uses. 0: a single matrix. */
+    /* For experts(): the source has n_experts matrices of equal shape, one after the other, each of
+     * n_parts / n_experts parts. n_chosen: the most experts that a row uses. 0: a single matrix. */
     int n_experts, n_chosen;
     /* Host; NULL: none; else [n_parts], each [n_rows of the part] or NULL for zeros. */
     const float *const *biases;
@@ -110,11 +110,12 @@ enum activation {
  * h / (n_heads / n_kv_heads). */
 struct attention_shape {
     int n_heads, n_kv_heads, head_dim;
-    /* > 0: latent attention. n_kv_heads is 1, and head_dim is n_latent + rotary_dim. A key is the latent
-     * of a position and its rotary part, a value is the latent: a page holds only one row of head_dim
-     * elements for each position. See latent_store(). A multiple of 8. */
+    /* > 0: latent attention (MLA). n_latent is a multiple of 8, n_kv_heads is 1, and head_dim is n_latent
+     * + rotary_dim. The key of a position is its latent followed by its rotary part; the value is the
+     * latent. So a page holds one row of head_dim elements for each position. See latent_store(). */
     int n_latent;
-    int rotary_dim; /* even (ROPE_2D: a multiple of 4), <= head_dim: dimensions 0..rotary_dim-1 of a head rotate */
+    /* Dimensions 0..rotary_dim-1 of a head are rotated. Even (ROPE_2D: a multiple of 4), <= head_dim. */
+    int rotary_dim;
     enum rope_kind rope;
     /* Host, [rotary_dim / 2], ROPE_2D: [rotary_dim / 4]: angle = (float)position * freq, in float32. */
     const float *rope_freqs;
@@ -144,8 +145,8 @@ struct step {
     const int32_t *positions; /* [n_rows] */
     const int32_t *seqs;      /* [n_rows], 0..n_seqs-1 */
     const int32_t *const *page_tables; /* [n_seqs]: page_tables[s][p / page_tokens] holds position p */
-    /* [n_seqs]: the same for the layers with a window, whose pages are others; NULL: page_tables. Entries
-     * of pages that no row sees through these layers may be any page. */
+    /* [n_seqs]: the same for the layers with a window, whose entries are window slots; NULL: page_tables.
+     * Entries for positions that no row of the step attends to may be any slot. */
     const int32_t *const *window_tables;
     const int32_t *output_rows;     /* [n_outputs]: rows that need logits, then the n_hidden rows */
     float *hidden;                  /* host, [n_hidden][d_model]: output; NULL if n_hidden is 0 */
@@ -164,7 +165,7 @@ struct head_rows {
     int x_row, x_head, y_row, y_head; /* in floats */
 };
 
-/* A page that is copied; in the layers with a window other numbers. */
+/* A page to copy, by page numbers, and by window slots for the layers with a window. */
 struct page_copy {
     int32_t dst, src, window_dst, window_src;
 };
@@ -283,8 +284,8 @@ struct backend_ops {
     /* y [n_rows][n_out of down] = the sum over the experts that row r uses (route_row()) of weight *
      * (act(gate) * up) . down^T, with gate and up of the expert; the sum is in the order of the
      * experts' ids. scores [n_rows][n_experts, and one more with gates_base]: the router's logits,
-     * overwritten. Each expert's weights are read once for all rows that use it, those of other
-     * experts not at all. */
+     * overwritten. The weights of an expert are read once for all rows that use it. Weights of unused
+     * experts are not read. */
     void (*experts)(struct backend *be, struct floats y, const struct expert_layer *layer, struct floats x,
                     struct floats scores, int n_rows);
     /* Bytes of experts' weights that experts() has read since the backend was opened. */

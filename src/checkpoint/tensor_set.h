@@ -60,21 +60,23 @@ void tensor_set_close(struct tensor_set *set);
 
 /* ---- for readers ---- */
 
-/* A set of the format, not read yet, with map taken over on failure too. NULL: out of memory. */
+/* Creates a set of the format, for tensor_set_read(). It takes over map, on failure too. NULL: out of
+ * memory. */
 MUST_CHECK struct tensor_set *tensor_set_new(const struct checkpoint_format *format, struct mapping map,
                                              struct tutti_error *err);
 
-/* Reads a new set. On failure, also if set is NULL because memory was out, it is closed. */
+/* Reads a set of tensor_set_new(), and takes it over: on failure it is closed. set NULL:
+ * TUTTI_E_MEMORY. */
 MUST_CHECK enum tutti_status tensor_set_read(struct tensor_set **out, struct tensor_set *set,
                                              struct tutti_error *err);
 
-/* Whether a file's name ends as the format's. */
+/* Whether a file's name has one of the format's endings. */
 bool checkpoint_format_has_ending(const struct checkpoint_format *format, const char *path);
-/* The same for the name of an entry of a folder, which may also be hidden, or a strategy file of MindSpore with the
- * ending of its checkpoints: those are none. */
+/* The same for an entry of a folder. False for hidden files, and for MindSpore's strategy files, which
+ * have the same ending as its checkpoints. */
 bool checkpoint_format_has_file(const struct checkpoint_format *format, const char *name);
 
-/* The largest N of the folder's entries rank_N; 0: none. */
+/* *last: the largest N of the folder's entries rank_N; 0: there is none above 0. */
 MUST_CHECK enum tutti_status rank_folders_last(const char *folder, long *last, struct tutti_error *err);
 
 #endif

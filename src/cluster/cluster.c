@@ -344,7 +344,7 @@ enum tutti_status cluster_collect(struct cluster *c, const void *bytes, size_t n
             return cluster_check(c, err);
         void *theirs = size < SIZE_MAX ? malloc((size_t)size + 1) : NULL;
         if (!theirs) {
-            c->is_broken = true; /* the others have sent what is not received: wait for none of them */
+            c->is_broken = true; /* messages of other ranks were not received: do not wait for any rank */
             return error_set(err, TUTTI_E_MEMORY, "out of memory for %llu bytes of replica %d",
                              (unsigned long long)size, group);
         }

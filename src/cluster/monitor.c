@@ -355,9 +355,9 @@ static void say(struct monitor *m, uint8_t byte)
             (void)send(m->peers[r].fd, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* What mpirun sent to the silent machine, if only that a rank exited, is never acknowledged, and while
- * data is unacknowledged TCP sends no keepalives: it would notice the loss after a quarter of an hour.
- * It has had MONITOR_CUT_OFF_MS, and nothing but its end lets a process manager start the group again. */
+/* Kills mpirun, which had MONITOR_CUT_OFF_MS to notice the loss. It would take a quarter of an hour: its
+ * messages to the silent machine are never acknowledged, and TCP sends no keepalives while data is
+ * unacknowledged. A process manager can restart the group only after mpirun has ended. */
 static void end_launcher(void)
 {
     static const char *const LAUNCHERS[] = { "mpirun\n",  "mpiexec\n", "orterun\n", "orted\n",

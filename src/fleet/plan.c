@@ -6,7 +6,7 @@
 
 static const double MAX_USERS = 1e9; /* keeps the products with the number of replicas exact */
 
-/* What a rank holds: its part of what is split, and all else. */
+/* Bytes that a rank holds: its part of the split weights, and all other weights. */
 static double weight_bytes(const struct plan_model *m, const struct split *s)
 {
     double n_bytes = 0;

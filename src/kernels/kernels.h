@@ -186,9 +186,9 @@ struct attention_sums {
  * page contains there.
  *
  * A score is a chain of fma over the dimensions; of a latent page, whose rows are contiguous, dimension
- * d goes into sum d % 16 by fma, and the sums are reduced as in rmsnorm_fn. Then the softcap. With a slope:
- * fma(slope, (float)(key's position - pos), score). p = exp(score - max). total: position i goes into sum i % 16, reduced as in
- * rmsnorm_fn. o: fma(p, value, o) from 0, position by position.
+ * d goes into sum d % 16 by fma, and the sums are reduced as in rmsnorm_fn. Then the softcap is applied.
+ * With a slope: fma(slope, (float)(key's position - pos), score). p = exp(score - max). total: position i
+ * goes into sum i % 16, reduced as in rmsnorm_fn. o: fma(p, value, o) from 0, position by position.
  *
  * int8: q is quantized like a row of keys, but to +-limit, the largest number up to 32767 for
  * which no sum overflows: score = (float)(integer sum) * (key's scale * q's scale). Let w = p *

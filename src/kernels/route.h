@@ -16,9 +16,9 @@ struct routing {
     } kind;
     bool is_normed; /* the weights of a row are divided by their sum */
     float scale;    /* factor of the weights; 0: none */
-    /* Experts are in n_groups groups of equal size, and a row uses those of the n_chosen_groups
-     * best. A group is as good as the sum of its group_best (1 or 2) best experts. 0 or 1: no
-     * groups. */
+    /* Experts are in n_groups groups of equal size; a row uses only experts of the n_chosen_groups
+     * best groups. A group is rated by the sum of its group_best (1 or 2) highest scores. n_groups 0
+     * or 1: no groups. */
     int n_groups, n_chosen_groups, group_best;
 };
 
@@ -28,8 +28,8 @@ float route_sigmoid(float x); /* 1 / (1 + exp(-x)) */
  * ascending order, and their weights. scores [n_experts]: the logits, overwritten. bias
  * [n_experts]: added to the scores for choosing only; NULL: none.
  *
- * The sum for is_normed begins with 1e-20, which keeps a row of zeros finite, and goes on in the
- * order of ids. */
+ * The sum for is_normed adds the weights to 1e-20 in the order of ids; 1e-20 keeps a row of zeros
+ * finite. */
 void route_row(const struct kernels *k, const struct routing *routing, const float *bias, float *scores,
                int32_t *ids, float *weights);
 

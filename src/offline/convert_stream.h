@@ -8,7 +8,8 @@
 #include "model/weights/weights.h"
 #include "offline/convert.h"
 
-/* A range of rows of one stored tensor; of several matrices all their rows. Rows are numbered in the order of the loaded model. */
+/* A range of rows of one stored tensor; of several matrices all their rows. Rows are numbered in the
+ * order of the loaded model. */
 struct planned_part {
     const struct tensor *tensor;
     int64_t first_row, n_rows; /* of a vector: elements */

@@ -13,8 +13,9 @@ struct command {
     struct option_set options;
     size_t values_bytes; /* size of the struct that the options fill */
 
-    /* Runs with checked values; operands ends with NULL. TUTTI_E_ARGUMENT: wrong usage. A failure with an empty text was
-     * already reported, or needs no report (the reader of standard output has closed it). */
+    /* Runs with checked values; operands ends with NULL. TUTTI_E_ARGUMENT: wrong usage. A failure with
+     * an empty text was already reported, or needs no report (the reader of standard output has closed
+     * it). */
     enum tutti_status (*run)(const void *values, const char *const *operands, struct tutti_error *err);
 };
 

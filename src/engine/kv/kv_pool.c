@@ -202,7 +202,7 @@ bool kv_pool_take(struct kv_pool *pool, int n_pages, int32_t *page_ids)
     return true;
 }
 
-/* The holder that comes sees the page if it has a slot: then it is computed. */
+/* Makes a new holder a viewer of the page. A page without a slot was passed or is not computed yet. */
 static void add_viewer(struct kv_pool *pool, int32_t page_id)
 {
     if (window_slots_of(&pool->windows, page_id) != NONE)

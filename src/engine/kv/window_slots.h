@@ -32,7 +32,7 @@ MUST_CHECK enum tutti_status window_slots_open(struct window_slots *w, int n_pag
                                                struct tutti_error *err);
 void window_slots_close(struct window_slots *w);
 
-/* The slot of a page; -1: none. */
+/* The slot of a page. -1: none, so its keys and values in these layers are unknown. */
 int32_t window_slots_of(const struct window_slots *w, int32_t page_id);
 
 /* Assigns a slot to a page that has none; the page then has one viewer. False: all slots have

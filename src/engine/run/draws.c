@@ -29,7 +29,7 @@ static int n_rows_of(const struct draw *first)
     return n;
 }
 
-/* What the backend is to do with the first n_rows rows of a sequence, from draw on. False: nothing,
+/* Fills the sampling input for the first n_rows rows of a sequence, from draw on. False: nothing to do,
  * because no token can be drawn. */
 static bool fill_input(struct tutti_engine *e, struct sample_input *in, struct draw *draw, int n_rows)
 {

@@ -62,7 +62,7 @@ static void publish_pages(struct scheduler *s, struct sequence *seq)
     }
 }
 
-/* Gives back what no row sees any more through layers with a window. */
+/* Releases the window slots of pages that none of the sequence's further rows attends to. */
 static void pass_pages(struct scheduler *s, struct sequence *seq)
 {
     int n = kv_pool_passable(s->pool, seq->n_computed);
@@ -198,7 +198,7 @@ struct sequence *lifecycle_start(struct scheduler *s, struct request *r)
 
 /* ---- sharing ---- */
 
-/* Gives to the tokens, pages and times of from. */
+/* Copies the tokens, page table and times of from into to. */
 static void continue_from(struct scheduler *s, struct sequence *to, const struct sequence *from)
 {
     drop_pages(s, to);

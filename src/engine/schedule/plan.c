@@ -40,8 +40,9 @@ static bool begin_request(struct scheduler *s, struct request *r)
     return true;
 }
 
-/* Prefill rows of a sequence that come before those of a request that starts now. A prompt whose
- * turn ends before its own end delays no other, nor does a sequence that is in prefill for ever. */
+/* Prefill rows of a sequence that come before those of a request that starts now. Not counted are a
+ * prompt that does not end within its turn, because the others' turns come in between, and a request
+ * that recomputes all tokens for each new one. */
 static int64_t rows_before_others(const struct sequence *seq)
 {
     const struct tutti_request *spec = &seq->request->spec;
@@ -296,7 +297,7 @@ static bool drop_all_drafts(struct scheduler *s)
     return is_any;
 }
 
-/* A page with a slot, or only the slot if that is what the sequence lacks. False: the pool is empty. */
+/* Takes a page with a slot, or only a slot if the sequence's page has none. False: the pool is empty. */
 static bool take_page(struct scheduler *s, const struct sequence *seq, int page, int32_t *page_id)
 {
     bool has_page = page < seq->n_pages && !kv_pool_is_shared(s->pool, seq->page_table[page]);

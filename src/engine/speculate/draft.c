@@ -215,8 +215,8 @@ static struct kv_chain chain_of(const struct sequence *seq)
     return (struct kv_chain){ .tenant = seq->request->spec.tenant, .adapter = -1 };
 }
 
-/* Takes what the prefix cache has. At least one token remains to be computed, because its logits
- * are needed. */
+/* Takes the cached pages of the sequence's prefix. At least one token remains to be computed, because
+ * its logits are needed. */
 static void follower_begin(struct draft *d, struct follower *f, const struct sequence *seq, float acceptance)
 {
     int n = 0, n_passed; /* every page has a slot */
@@ -327,7 +327,7 @@ static uint64_t pass_run(struct draft *d, struct speculation *sp)
     return us;
 }
 
-/* What the target would draw from the row of a runner. */
+/* The sampling input for a runner's row, as for the target: same settings, same random numbers. */
 static struct sample_input input_of(const struct draft *d, const struct runner *runner, struct sample *out)
 {
     const struct sequence *seq = runner->seq;

@@ -394,7 +394,7 @@ static void choose_empty(struct chat_template *tpl, const struct tokenizer *tok,
                                              : TUTTI_CONTENT_TEXT;
 }
 
-/* How replies become text is the model's, whichever template makes the prompts. */
+/* The rules that convert replies to text depend on the model, not on the template. */
 static struct chat_format make_format(const struct chat_format *builtin)
 {
     struct chat_format format = { .name = "template", .render = chat_render_template };

@@ -202,7 +202,7 @@ static const int32_t *table_of(const struct step *step, int i)
     return i < step->n_seqs ? step->page_tables[i] : step->window_tables[i - step->n_seqs];
 }
 
-/* Where all ranks remember the table. */
+/* The slot of struct page_tables in which all ranks store the table. */
 static int slot_of(const struct step *step, int i)
 {
     int s = i % step->n_seqs;

@@ -217,7 +217,7 @@ struct split_blocks split_blocks_of(const struct model_desc *d, int n)
     return blocks;
 }
 
-/* What of a dimension a rank owns, as a range of units of *unit elements. False: all ranks hold the
+/* The part of a dimension that a rank owns, as a range of units of *unit elements. False: all ranks hold the
  * whole dimension. */
 static bool owned(struct split_range *out, int *unit, const struct split *s, const struct model_desc *d,
                   enum dim dim, int layer)

@@ -63,7 +63,7 @@ MUST_CHECK enum tutti_status split_make(struct split *out, const struct model_de
 struct split split_whole(const struct model_desc *desc);
 
 /* Follows from the dimensions of the slot's table: heads, feed-forward columns and vocabulary are
- * dealt out, in the rows if they are there. */
+ * divided among the ranks. A matrix that has one of these dimensions in its rows is split by rows. */
 enum split_kind split_kind(enum weight_slot slot);
 
 /* What of a weight is split: one of its parts, or all. */

@@ -1,5 +1,5 @@
-/* Search trees (tsearch(3)) of structs whose first member is their name, an array of characters. A
- * balanced tree has no worst case that a client could choose names for. */
+/* Search trees (tsearch(3)) of structs whose first member is their name, an array of characters. The
+ * trees are balanced, so no names that clients choose make them slow. */
 #ifndef TUTTI_SERVER_HTTP_BY_NAME_H
 #define TUTTI_SERVER_HTTP_BY_NAME_H
 

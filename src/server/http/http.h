@@ -67,7 +67,8 @@ void http_set_max_body(struct http *http, size_t n_bytes);
 /* Takes ownership of an accepted socket. peer is copied: as in struct http_request. */
 void http_accept(struct http *http, int fd, const char *peer, enum http_service service);
 
-/* For a process out of file descriptors: closes the best idle connection. False: all are busy. */
+/* For a process out of file descriptors: closes the idle connection of http_sources_victim(). False: all
+ * are busy. */
 bool http_make_room(struct http *http);
 
 /* Ends keep-alive: from now on the next reply on each connection is its last. */

@@ -40,8 +40,8 @@ MUST_CHECK bool http_seat_enter(struct http_sources *sources, struct http_seat *
                                 void *user);
 void http_seat_leave(struct http_seat *seat);
 
-/* Marks the connection as idle: it may be closed after the other idle ones of its address; first:
- * before them. */
+/* Marks the connection as idle. Idle connections of an address are closed in the order in which they
+ * became idle; first: this one is closed before all others. */
 void http_seat_rest(struct http_seat *seat, bool first);
 /* Marks the connection as busy: it must not be closed for a new one. */
 void http_seat_work(struct http_seat *seat);

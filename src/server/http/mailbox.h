@@ -12,7 +12,7 @@
 struct event;
 struct event_base;
 
-/* The first member of what is sent. */
+/* The first member of every item. */
 struct mail {
     struct mail *next; /* private to mailbox.c until it is read */
 };

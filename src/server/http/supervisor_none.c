@@ -1,4 +1,5 @@
-/* supervisor.h for builds without libsystemd. Requests of systemd in environment variables are refused or logged. */
+/* supervisor.h for builds without libsystemd. If systemd's environment variables request a function,
+ * an error or a log line says that this build lacks it. */
 #include "base/log.h"
 #include "server/http/supervisor.h"
 

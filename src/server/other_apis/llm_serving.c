@@ -118,8 +118,8 @@ static enum tutti_status read_name(struct api_request *req, const struct app *ap
     return TUTTI_OK;
 }
 
-/* POST /models/NAME/generate answers as a whole, /models/NAME/generate_stream with a stream, and
- * /models/NAME as the body wishes. */
+/* POST /models/NAME/generate replies with the whole answer, /models/NAME/generate_stream with a stream;
+ * for /models/NAME the field "stream" decides. */
 static enum tutti_status llm_serving_read(struct api_request *req, struct app *app,
                                           const struct intake_body *body, struct tutti_error *err)
 {

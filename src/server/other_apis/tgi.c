@@ -202,7 +202,8 @@ static void tgi_finish(struct job *job)
 
 /* ---- requests ---- */
 
-/* POST /generate answers as a whole, /generate_stream with a stream, and / as the body wishes. */
+/* POST /generate replies with the whole answer, /generate_stream with a stream; for / the field
+ * "stream" decides. */
 static enum tutti_status tgi_read(struct api_request *req, struct app *app, const struct intake_body *body,
                                   struct tutti_error *err)
 {

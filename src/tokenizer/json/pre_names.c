@@ -45,8 +45,10 @@ const char PATTERN_GPT2[] = GPT2, PATTERN_DIGITS[] = DIGITS, PATTERN_PUNCTUATION
 #define QWEN2(contractions, digits) contractions "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits AFTER_WORDS
 #define CJK                         "[\u4E00-\u9FA5\u3040-\u309F\u30A0-\u30FF]+"
 #define MARK                        "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~]"
-#define MARKED_WORDS                MARK "[A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+"
-#define BLOOM                       " ?[^(\\s|[.,!?\u2026\u3002\uFF0C\u3001\u0964\u06D4\u060C])]+"
+#define MARKED_WORDS                                                                                         \
+    MARK "[A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?"                                                            \
+         "[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+"
+#define BLOOM " ?[^(\\s|[.,!?\u2026\u3002\uFF0C\u3001\u0964\u06D4\u060C])]+"
 /* Chinese has no upper and lower case. */
 #define NO_HAN(classes) "[" classes "&&[^\\p{Han}]]"
 #define KIMI_UPPER      NO_HAN("\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}")
