@@ -21,7 +21,7 @@
 /* What a backend can do, and how it lays out memory. */
 struct backend_caps {
     int page_tokens;                 /* positions of a KV page */
-    uint32_t kv_types, weight_types; /* bit 1 << dtype: kv_new() and matrix_new() take it */
+    uint64_t kv_types, weight_types; /* bit 1 << dtype: kv_new() and matrix_new() take it */
     /* Memory of a matrix [n_out][n_in] that matrix_new() packs as type, without its bias; is_gate_up:
      * as in struct matrix_source. 0: rows of n_in elements cannot have the type. */
     uint64_t (*packed_bytes)(enum dtype type, int n_in, int64_t n_out, bool is_gate_up);

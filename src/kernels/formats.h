@@ -1,10 +1,13 @@
 /* Quantized weights as the kernels see them: one scheme for every type, with the type's
  * properties as parameters.
  *
- * A stored number u is an unsigned integer of low_bits + high_bits bits. Its weight is
+ * A stored number u is an unsigned integer of low_bits + high_bits bits, or, with a table, the
+ * number at that place of the table. Its weight is
  *     scale * (u - zero)      or, with has_min,      scale * u - min,
  * with one scale (and min) for each output row and run of `sub` columns. Scales and mins are
- * float16; with is_super they are signed bytes, multiplied by one float16 per 256 columns.
+ * float16; with is_super they are signed bytes, multiplied by one float16 per 256 columns. The
+ * types of grids (IQ1 to IQ3) are expanded to places of four bits when they are packed, which
+ * loses nothing.
  *
  * Layouts on disk: base/dtype.h. Packed layout: pack.h. Dettmers et al., 2022 (blockwise
  * quantization). */
@@ -24,7 +27,30 @@
     M(q3_k, DTYPE_Q3_K)                                                                                      \
     M(q4_k, DTYPE_Q4_K)                                                                                      \
     M(q5_k, DTYPE_Q5_K)                                                                                      \
-    M(q6_k, DTYPE_Q6_K)
+    M(q6_k, DTYPE_Q6_K)                                                                                      \
+    M(mxfp4, DTYPE_MXFP4)                                                                                    \
+    M(iq4_nl, DTYPE_IQ4_NL)                                                                                  \
+    M(iq4_xs, DTYPE_IQ4_XS)                                                                                  \
+    M(iq2_xxs, DTYPE_IQ2_XXS)                                                                                \
+    M(iq2_xs, DTYPE_IQ2_XS)                                                                                  \
+    M(iq2_s, DTYPE_IQ2_S)                                                                                    \
+    M(iq3_xxs, DTYPE_IQ3_XXS)                                                                                \
+    M(iq3_s, DTYPE_IQ3_S)                                                                                    \
+    M(iq1_s, DTYPE_IQ1_S)                                                                                    \
+    M(iq1_m, DTYPE_IQ1_M)
+
+/* Tables of 16 numbers, for types whose stored numbers are places in a table: format_largest(). */
+enum number_table {
+    NUMBERS_PLAIN, /* none: a number is itself */
+    NUMBERS_E2M1,
+    NUMBERS_IQ4,
+    NUMBERS_IQ2, /* bit 2 of the place is the sign; of IQ3 bit 3 */
+    NUMBERS_IQ3_XXS,
+    NUMBERS_IQ3_S,
+    NUMBERS_IQ1, /* in eighths; bit 2: the offset is negative */
+    NUMBERS_COUNT
+};
+extern const uint8_t number_tables[NUMBERS_COUNT][16]; /* grids.c */
 
 struct quant_format {
     int low_bits, high_bits; /* planes of a stored number: 2, 4 or 8, and 0, 1 or 2 */
@@ -32,7 +58,18 @@ struct quant_format {
     int sub;                 /* columns under one scale: 32 or 16 */
     bool has_min, is_super;
     bool is_joint; /* scale and min share a byte: low and high nibble */
+    enum number_table table;
+    bool is_exponent; /* a scale is 2^(byte - 128), and a unit has two blocks */
+    bool is_eighth;   /* scales are multiplied by 1 / 8 */
 };
+
+#define GRID_FORMAT(zero_, sub_, table_, is_eighth_)                                                         \
+    ((struct quant_format){ .low_bits = 4,                                                                   \
+                            .zero = (zero_),                                                                 \
+                            .sub = (sub_),                                                                   \
+                            .is_super = true,                                                                \
+                            .table = (table_),                                                               \
+                            .is_eighth = (is_eighth_) })
 
 /* dtype: a quantized type. If it is a compile-time constant, so is the result. */
 static inline __attribute__((always_inline)) struct quant_format quant_format(enum dtype dtype)
@@ -61,6 +98,29 @@ static inline __attribute__((always_inline)) struct quant_format quant_format(en
     case DTYPE_Q6_K:
         return (
             struct quant_format){ .low_bits = 4, .high_bits = 2, .zero = 32, .sub = 16, .is_super = true };
+    case DTYPE_MXFP4:
+        return (struct quant_format){
+            .low_bits = 4, .zero = 16, .sub = 32, .table = NUMBERS_E2M1, .is_exponent = true
+        };
+    case DTYPE_IQ4_NL:
+        return (struct quant_format){ .low_bits = 4, .zero = 128, .sub = 32, .table = NUMBERS_IQ4 };
+    case DTYPE_IQ4_XS:
+        return (struct quant_format){
+            .low_bits = 4, .zero = 128, .sub = 32, .is_super = true, .table = NUMBERS_IQ4
+        };
+    case DTYPE_IQ2_XXS:
+        return GRID_FORMAT(64, 32, NUMBERS_IQ2, true);
+    case DTYPE_IQ2_XS:
+    case DTYPE_IQ2_S:
+        return GRID_FORMAT(64, 16, NUMBERS_IQ2, true);
+    case DTYPE_IQ3_XXS:
+        return GRID_FORMAT(64, 32, NUMBERS_IQ3_XXS, true);
+    case DTYPE_IQ3_S:
+        return GRID_FORMAT(16, 32, NUMBERS_IQ3_S, false);
+    case DTYPE_IQ1_S:
+        return GRID_FORMAT(16, 32, NUMBERS_IQ1, true);
+    case DTYPE_IQ1_M:
+        return GRID_FORMAT(16, 16, NUMBERS_IQ1, true);
     default: /* Q8_0 */
         return (struct quant_format){ .low_bits = 8, .zero = 128, .sub = 32 };
     }
@@ -68,7 +128,13 @@ static inline __attribute__((always_inline)) struct quant_format quant_format(en
 
 static inline __attribute__((always_inline)) int format_unit_columns(struct quant_format f)
 {
-    return f.is_super ? 256 : BLOCK;
+    return f.is_super ? 256 : f.is_exponent ? 2 * BLOCK : BLOCK;
+}
+
+/* A bound of the numbers u. */
+static inline __attribute__((always_inline)) int format_largest(struct quant_format f)
+{
+    return f.table == NUMBERS_PLAIN ? (1 << (f.low_bits + f.high_bits)) - 1 : f.zero == 16 ? 31 : 255;
 }
 
 /* Bytes of a plane of one block and 16 rows: 512 numbers. */
@@ -91,6 +157,8 @@ static inline __attribute__((always_inline)) size_t format_subs_bytes(struct qua
 static inline __attribute__((always_inline)) size_t format_param_bytes(struct quant_format f)
 {
     size_t halves = 2 * PANEL_ROWS, subs = format_subs_bytes(f);
+    if (f.is_exponent)
+        return 2 * PANEL_ROWS;
     return f.has_min ? 2 * halves + (f.is_joint ? subs : 2 * subs) : halves + subs;
 }
 

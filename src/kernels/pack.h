@@ -2,8 +2,8 @@
  *
  * F32, F16: [n_in][32] elements. BF16: [n_in / 2, rounded up][32][2 columns]; an odd last column
  * is paired with zero. Quantized types (formats.h): units of 32 columns, or of 256 if the type
- * is_super, one after the other. A unit:
- *     half scale[32]; half min[32] if has_min;
+ * is_super, or 64 if it is_exponent (the last may be half empty), one after the other. A unit:
+ *     half scale[32]; half min[32] if has_min; or, if is_exponent, u8 scale[2 blocks][32];
  *     if is_super: int8 sub_scale[256 / sub][32], and int8 sub_min of that shape unless is_joint;
  *     for each block of 32 columns and each half of the rows: the low plane, then the high plane.
  * In a plane the columns 4g..4g+3 of the 16 rows lie together, as [16][4]: the group g of eight.

@@ -8,11 +8,12 @@
 
 #define PACK_INLINE static inline __attribute__((always_inline))
 
-/* Fills a missing row with numbers of weight zero. */
+/* Fills missing rows and blocks with numbers of weight zero; of a table by the scale, or by the
+ * first place. */
 PACK_INLINE void empty_unit(struct stored_unit *u, struct quant_format f)
 {
     memset(u, 0, sizeof *u);
-    memset(u->words, f.zero, sizeof u->words);
+    memset(u->words, f.table == NUMBERS_PLAIN ? f.zero : 0, sizeof u->words);
 }
 
 PACK_INLINE void put_word(uint8_t *plane, int vector, int row, uint32_t word)
@@ -43,9 +44,14 @@ PACK_INLINE void put_block(uint8_t *half, struct quant_format f, const uint32_t 
     }
 }
 
-PACK_INLINE void put_unit(uint8_t *unit, struct quant_format f, const struct stored_unit *u, int row)
+/* block: of the unit, the first that the stored one fills. */
+PACK_INLINE void put_unit(uint8_t *unit, struct quant_format f, const struct stored_unit *u, int row,
+                          int block)
 {
-    memcpy(unit + 2 * row, &u->scale, 2);
+    if (f.is_exponent)
+        unit[block * PANEL_ROWS + row] = (uint8_t)u->scale;
+    else
+        memcpy(unit + 2 * row, &u->scale, 2);
     if (f.has_min)
         memcpy(unit + 2 * PANEL_ROWS + 2 * row, &u->min, 2);
     uint8_t *subs = unit + (f.has_min ? 4 : 2) * PANEL_ROWS;
@@ -55,7 +61,8 @@ PACK_INLINE void put_unit(uint8_t *unit, struct quant_format f, const struct sto
             subs[format_subs_bytes(f) + (size_t)(s * PANEL_ROWS + row)] = (uint8_t)u->sub_mins[s];
     }
     uint8_t *half = unit + format_param_bytes(f) + (size_t)(row / 16) * format_half_bytes(f);
-    for (int b = 0; b < format_unit_columns(f) / BLOCK; b++, half += 2 * format_half_bytes(f))
+    half += (size_t)block * 2 * format_half_bytes(f);
+    for (int b = 0; b < (f.is_super ? 256 : BLOCK) / BLOCK; b++, half += 2 * format_half_bytes(f))
         put_block(half, f, u->words[b], row % 16);
 }
 
@@ -63,17 +70,18 @@ PACK_INLINE void pack_as(uint8_t *panel, const uint8_t *const rows[PANEL_ROWS], 
                          int n_in)
 {
     const struct quant_format f = quant_format(dtype);
-    const int columns = format_unit_columns(f);
+    const int columns = format_unit_columns(f), elems = f.is_super ? 256 : BLOCK;
     const size_t stored_bytes = (size_t)dtype_block_bytes(dtype);
     struct stored_unit unit = { 0 };
-    for (int i = 0; i < n_in / columns; i++, panel += format_unit_bytes(f))
-        for (int row = 0; row < PANEL_ROWS; row++) {
-            if (rows[row])
-                stored_read(&unit, rows[row] + (size_t)i * stored_bytes, dtype);
-            else
-                empty_unit(&unit, f);
-            put_unit(panel, f, &unit, row);
-        }
+    for (int begin = 0; begin < n_in; begin += columns, panel += format_unit_bytes(f))
+        for (int row = 0; row < PANEL_ROWS; row++)
+            for (int c = begin; c < begin + columns; c += elems) {
+                if (rows[row] && c < n_in)
+                    stored_read(&unit, rows[row] + (size_t)(c / elems) * stored_bytes, dtype);
+                else
+                    empty_unit(&unit, f);
+                put_unit(panel, f, &unit, row, (c - begin) / BLOCK);
+            }
 }
 
 void pack_blocks(uint8_t *panel, const uint8_t *const rows[PANEL_ROWS], enum dtype dtype, int n_in)
@@ -92,12 +100,22 @@ void pack_blocks(uint8_t *panel, const uint8_t *const rows[PANEL_ROWS], enum dty
         PACK(DTYPE_Q4_K)
         PACK(DTYPE_Q5_K)
         PACK(DTYPE_Q6_K)
+        PACK(DTYPE_MXFP4)
+        PACK(DTYPE_IQ4_NL)
+        PACK(DTYPE_IQ4_XS)
+        PACK(DTYPE_IQ2_XXS)
+        PACK(DTYPE_IQ2_XS)
+        PACK(DTYPE_IQ2_S)
+        PACK(DTYPE_IQ3_XXS)
+        PACK(DTYPE_IQ3_S)
+        PACK(DTYPE_IQ1_S)
+        PACK(DTYPE_IQ1_M)
     default:
         pack_as(panel, rows, DTYPE_Q8_0, n_in);
     }
 }
 
-/* The stored number of a block's column. */
+/* The number of a block's column. */
 int packed_number(const uint8_t *half, struct quant_format f, int row, int column)
 {
     int g = column / 4, at = row * 4 + column % 4;
@@ -108,12 +126,14 @@ int packed_number(const uint8_t *half, struct quant_format f, int row, int colum
         int high = (half[format_low_bytes(f) + (size_t)(64 * v + at)] >> shift) & ((1 << f.high_bits) - 1);
         number |= high << f.low_bits;
     }
-    return number;
+    return f.table == NUMBERS_PLAIN ? number : number_tables[f.table][number];
 }
 
 float packed_scale(const uint8_t *unit, struct quant_format f, int row, int sub)
 {
-    float scale = half_to_float(half_at(unit + 2 * row));
+    if (f.is_exponent)
+        return exponent_scale(unit[sub * PANEL_ROWS + row]);
+    float scale = half_to_float(half_at(unit + 2 * row)) * (f.is_eighth ? 0.125f : 1);
     if (!f.is_super)
         return scale;
     int8_t byte = (int8_t)unit[(f.has_min ? 4 : 2) * PANEL_ROWS + sub * PANEL_ROWS + row];
@@ -135,7 +155,7 @@ void unpack_blocks(float *dst, const uint8_t *panel, int row, enum dtype dtype, 
     const struct quant_format f = quant_format(dtype);
     const int columns = format_unit_columns(f);
     for (int begin = 0; begin < n_in; begin += columns, panel += format_unit_bytes(f))
-        for (int c = 0; c < columns; c++) {
+        for (int c = 0; c < columns && begin + c < n_in; c++) {
             const uint8_t *half = panel + format_param_bytes(f) +
                                   (size_t)(c / BLOCK * 2 + row / 16) * format_half_bytes(f);
             float number = (float)(packed_number(half, f, row % 16, c % BLOCK) - f.zero);

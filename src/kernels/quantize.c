@@ -4,6 +4,7 @@
 
 #include "base/half.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -37,8 +38,19 @@ static void quantize_q8_0(uint8_t *dst, const float *x, int64_t n_blocks)
     }
 }
 
+bool quantize_can(enum dtype dtype)
+{
+    return dtype < DTYPE_MXFP4;
+}
+
 void quantize(void *dst, const float *src, enum dtype dtype, int64_t n)
 {
+    quantize_weighted(dst, src, dtype, n, NULL);
+}
+
+void quantize_weighted(void *dst, const float *src, enum dtype dtype, int64_t n, const float *weights)
+{
+    assert(quantize_can(dtype));
     uint8_t *to = dst;
     switch (dtype) {
     case DTYPE_Q8_0:
@@ -59,11 +71,11 @@ void quantize(void *dst, const float *src, enum dtype dtype, int64_t n)
     case DTYPE_Q5_0:
     case DTYPE_Q5_1:
         for (int64_t i = 0; i < n; i += BLOCK_ELEMS, to += dtype_block_bytes(dtype))
-            quantize_small(to, src + i, dtype);
+            quantize_small(to, src + i, dtype, weights ? weights + i : NULL);
         break;
     default:
         for (int64_t i = 0; i < n; i += SUPER_ELEMS, to += dtype_block_bytes(dtype))
-            quantize_k(to, src + i, dtype);
+            quantize_k(to, src + i, dtype, weights ? weights + i : NULL);
     }
 }
 
@@ -78,8 +90,10 @@ static void dequantize_blocks(float *dst, const uint8_t *src, enum dtype dtype, 
             float scale = stored_scale(&unit, f, begin / f.sub);
             float min = f.has_min ? stored_min(&unit, f, begin / f.sub) : 0;
             for (int i = begin; i < begin + f.sub; i++) {
-                int number = (int)(unit.words[i / BLOCK][i % BLOCK / 4] >> (i % 4 * 8) & 255) - f.zero;
-                float value = scale * (float)number;
+                int number = (int)(unit.words[i / BLOCK][i % BLOCK / 4] >> (i % 4 * 8) & 255);
+                if (f.table != NUMBERS_PLAIN)
+                    number = number_tables[f.table][number];
+                float value = scale * (float)(number - f.zero);
                 *dst++ = f.has_min ? value - min : value;
             }
         }

@@ -1,5 +1,7 @@
 /* Quantizes and dequantizes rows of weights: float32 to and from the stored types.
  *
+ * MXFP4 and the IQ types are only dequantized.
+ *
  * Q8_0 is quantized in the usual way: the largest magnitude becomes 127. For the other block
  * types the scales (and mins) of least squared error are searched, see quantize_fit.h. The bytes
  * depend only on the row. */
@@ -12,5 +14,12 @@
  * In a block of a quantized type with a NaN or an infinity the other weights are lost too. */
 void dequantize(float *dst, const void *src, enum dtype dtype, int64_t n);
 void quantize(void *dst, const float *src, enum dtype dtype, int64_t n);
+
+/* The same with a weight for the squared error of each element: [n], finite and not negative. Block
+ * types other than Q8_0 then make the weighted errors small. NULL: all the same. */
+void quantize_weighted(void *dst, const float *src, enum dtype dtype, int64_t n, const float *weights);
+
+/* Whether rows can be quantized to the type; false for those that are only read. */
+bool quantize_can(enum dtype dtype);
 
 #endif

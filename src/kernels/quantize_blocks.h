@@ -23,10 +23,14 @@ static inline uint16_t finite_half(float x)
  * Returns the exponent of the power of two that undoes the scaling. */
 int quantize_normalize(float *dst, const float *src, int n);
 
-/* Q4_0, Q4_1, Q5_0, Q5_1. */
-void quantize_small(uint8_t *dst, const float *x, enum dtype dtype);
+/* Copies the weights of a block's squared errors, relative to their mean and at least 2^-20 of it.
+ * src NULL, or all 0: all 1. */
+void quantize_weights(float *dst, const float *src, int n);
+
+/* Q4_0, Q4_1, Q5_0, Q5_1. weights: of the squared errors, as for quantize_weighted(). */
+void quantize_small(uint8_t *dst, const float *x, enum dtype dtype, const float *weights);
 
 /* Q2_K to Q6_K. */
-void quantize_k(uint8_t *dst, const float *x, enum dtype dtype);
+void quantize_k(uint8_t *dst, const float *x, enum dtype dtype, const float *weights);
 
 #endif

@@ -18,16 +18,17 @@ float fit_fold(float *lanes)
     return lanes[0];
 }
 
-void fit_assign(struct fit_sums *out, const float *x, int n, float inverse, float min, struct fit_range range,
-                float *numbers)
+void fit_assign(struct fit_sums *out, const float *x, const float *w, int n, float inverse, float min,
+                struct fit_range range, float *numbers)
 {
     float sum_q[FIT_LANES] = { 0 }, sum_qq[FIT_LANES] = { 0 }, sum_xq[FIT_LANES] = { 0 };
     for (int i = 0; i < n; i += FIT_LANES) {
         for (int j = 0; j < FIT_LANES; j++) {
             float q = fit_nearest(fit_clamp((x[i + j] + min) * inverse, range.low, range.high));
-            sum_q[j] += q;
-            sum_qq[j] += q * q;
-            sum_xq[j] += x[i + j] * q;
+            float weighted = w[i + j] * q;
+            sum_q[j] += weighted;
+            sum_qq[j] += weighted * q;
+            sum_xq[j] += x[i + j] * weighted;
             if (numbers)
                 numbers[i + j] = q;
         }
@@ -35,14 +36,14 @@ void fit_assign(struct fit_sums *out, const float *x, int n, float inverse, floa
     *out = (struct fit_sums){ fit_fold(sum_q), fit_fold(sum_qq), fit_fold(sum_xq) };
 }
 
-float fit_error(const float *x, int n, struct fit fit, struct fit_range range)
+float fit_error(const float *x, const float *w, int n, struct fit fit, struct fit_range range)
 {
     float sum[FIT_LANES] = { 0 }, inverse = fit.scale != 0 ? 1 / fit.scale : 0;
     for (int i = 0; i < n; i += FIT_LANES) {
         for (int j = 0; j < FIT_LANES; j++) {
             float q = fit_nearest(fit_clamp((x[i + j] + fit.min) * inverse, range.low, range.high));
             float error = x[i + j] - (fit.scale * q - fit.min);
-            sum[j] += error * error;
+            sum[j] += w[i + j] * (error * error);
         }
     }
     return fit_fold(sum);
@@ -57,7 +58,7 @@ static const float REACH[] = { 0.72f, 0.80f, 0.86f, 0.91f, 0.95f, 0.98f, 1.01f, 
                                1.08f, 1.12f, 1.17f, 1.23f, 1.30f, 1.40f, 1.55f };
 enum { N_REACH = sizeof REACH / sizeof *REACH, MOST_STEPS = 4 };
 
-float fit_scale(const float *x, int n, struct fit_range range)
+float fit_scale(const float *x, const float *w, int n, struct fit_range range)
 {
     float max = 0;
     for (int i = 0; i < n; i++)
@@ -68,7 +69,7 @@ float fit_scale(const float *x, int n, struct fit_range range)
     for (int i = 0; i < 2 * N_REACH; i++) {
         float inverse = bound * REACH[i / 2] / max;
         struct fit_sums s;
-        fit_assign(&s, x, n, i % 2 ? -inverse : inverse, 0, range, 0);
+        fit_assign(&s, x, w, n, i % 2 ? -inverse : inverse, 0, range, 0);
         if (s.qq > 0 && s.xq * s.xq > best * s.qq) {
             best = s.xq * s.xq / s.qq; /* reduction of the error compared with all zeros */
             scale = s.xq / s.qq;
@@ -76,7 +77,7 @@ float fit_scale(const float *x, int n, struct fit_range range)
     }
     for (int step = 0; step < MOST_STEPS && scale != 0; step++) {
         struct fit_sums s;
-        fit_assign(&s, x, n, 1 / scale, 0, range, 0);
+        fit_assign(&s, x, w, n, 1 / scale, 0, range, 0);
         if (!(s.qq > 0 && s.xq * s.xq > best * s.qq))
             break;
         best = s.xq * s.xq / s.qq;
@@ -90,7 +91,9 @@ float fit_scale(const float *x, int n, struct fit_range range)
 /* A run shifted so that its smallest weight is 0. */
 struct moved {
     float z[32];
+    const float *w;
     int n;
+    float weight;        /* the sum of w */
     float lowest, range; /* of the weights; lowest is at most 0 if the min must be positive */
     float sum, squares;
     float high;
@@ -100,7 +103,7 @@ struct moved {
 /* Least squares for given numbers. Returns the error. fit->min: of z. */
 static float solve(const struct moved *m, const struct fit_sums *s, struct fit *fit)
 {
-    float n = (float)m->n, det = n * s->qq - s->q * s->q;
+    float n = m->weight, det = n * s->qq - s->q * s->q;
     float scale = det > 0 ? (n * s->xq - m->sum * s->q) / det : 0;
     float offset = (m->sum - scale * s->q) / n;
     if (m->is_min_positive && offset + m->lowest > 0) {
@@ -121,7 +124,7 @@ static float search_from(const struct moved *m, float inverse, float min, int n_
     for (int step = 0; step < n_steps; step++) {
         struct fit_sums s;
         struct fit next;
-        fit_assign(&s, m->z, m->n, inverse, min, range, 0);
+        fit_assign(&s, m->z, m->w, m->n, inverse, min, range, 0);
         float error = solve(m, &s, &next);
         if (!(error < best))
             break;
@@ -135,9 +138,10 @@ static float search_from(const struct moved *m, float inverse, float min, int n_
     return best;
 }
 
-static void move(struct moved *m, const float *x, int n, float high, bool is_min_positive)
+static void move(struct moved *m, const float *x, const float *w, int n, float high, bool is_min_positive)
 {
-    float lowest = x[0], highest = x[0], sum[FIT_LANES] = { 0 }, squares[FIT_LANES] = { 0 };
+    float lowest = x[0], highest = x[0], sum[FIT_LANES] = { 0 }, squares[FIT_LANES] = { 0 },
+          weight[FIT_LANES] = { 0 };
     for (int i = 1; i < n; i++) {
         lowest = x[i] < lowest ? x[i] : lowest;
         highest = x[i] > highest ? x[i] : highest;
@@ -146,10 +150,13 @@ static void move(struct moved *m, const float *x, int n, float high, bool is_min
         lowest = 0;
     for (int i = 0; i < n; i++) {
         m->z[i] = x[i] - lowest;
-        sum[i % FIT_LANES] += m->z[i];
-        squares[i % FIT_LANES] += m->z[i] * m->z[i];
+        sum[i % FIT_LANES] += w[i] * m->z[i];
+        squares[i % FIT_LANES] += w[i] * (m->z[i] * m->z[i]);
+        weight[i % FIT_LANES] += w[i];
     }
+    m->w = w;
     m->n = n;
+    m->weight = fit_fold(weight);
     m->lowest = lowest;
     m->range = highest - lowest;
     m->sum = fit_fold(sum);
@@ -158,13 +165,13 @@ static void move(struct moved *m, const float *x, int n, float high, bool is_min
     m->is_min_positive = is_min_positive;
 }
 
-struct fit fit_affine(const float *x, int n, float high, bool is_min_positive)
+struct fit fit_affine(const float *x, const float *w, int n, float high, bool is_min_positive)
 {
     /* The fractions of the range below and above all numbers. */
     static const float OUTSIDE[] = { -0.02f, 0.05f, 0.13f };
     enum { N_OUTSIDE = sizeof OUTSIDE / sizeof *OUTSIDE };
     struct moved m;
-    move(&m, x, n, high, is_min_positive);
+    move(&m, x, w, n, high, is_min_positive);
     struct fit best = { 0, -m.lowest };
     if (!(m.range > 0))
         return best;

@@ -5,7 +5,10 @@
  * vanish. A number q in [low, high] represents scale * q, or, in an affine run, scale * q - min.
  * For given numbers the best scale (and min) follow from least squares; for a given scale the
  * best numbers are the nearest ones. The search starts from a grid of scales and alternates these
- * two steps, as in Lloyd, "Least squares quantization in PCM", 1982. */
+ * two steps, as in Lloyd, "Least squares quantization in PCM", 1982.
+ *
+ * Each squared error is multiplied by a weight w, and so is each term of the sums; all of them are
+ * above 0. With weights of 1 the results are those without weights, bit for bit. */
 #ifndef TUTTI_KERNELS_QUANTIZE_FIT_H
 #define TUTTI_KERNELS_QUANTIZE_FIT_H
 
@@ -48,17 +51,17 @@ static inline float fit_clamp(float x, float low, float high)
 float fit_fold(float *lanes);
 
 /* The numbers nearest to (x + min) * inverse, and their sums. numbers: [n], or NULL. */
-void fit_assign(struct fit_sums *out, const float *x, int n, float inverse, float min, struct fit_range range,
-                float *numbers);
+void fit_assign(struct fit_sums *out, const float *x, const float *w, int n, float inverse, float min,
+                struct fit_range range, float *numbers);
 
 /* The squared error of the nearest numbers under a scale and min. scale 0: every number
  * represents -min. */
-float fit_error(const float *x, int n, struct fit fit, struct fit_range range);
+float fit_error(const float *x, const float *w, int n, struct fit fit, struct fit_range range);
 
 /* The best scale, of either sign. */
-float fit_scale(const float *x, int n, struct fit_range range);
+float fit_scale(const float *x, const float *w, int n, struct fit_range range);
 
 /* The best scale and min, for numbers from 0 to high. is_min_positive: -min must not be above 0. */
-struct fit fit_affine(const float *x, int n, float high, bool is_min_positive);
+struct fit fit_affine(const float *x, const float *w, int n, float high, bool is_min_positive);
 
 #endif

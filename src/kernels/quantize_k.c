@@ -39,7 +39,7 @@ static struct form form_of(enum dtype dtype)
 struct k_block {
     struct form form;
     int n_runs, exponent;
-    float x[ELEMS];
+    float x[ELEMS], w[ELEMS];  /* w: of the squared errors */
     struct fit want[MAX_RUNS]; /* the fit of each run, separately */
     float weight[MAX_RUNS];    /* cost of an error of the scale: the sum of squared numbers */
 };
@@ -61,14 +61,14 @@ static void fit_runs(struct k_block *b)
 {
     const struct form *f = &b->form;
     for (int r = 0; r < b->n_runs; r++) {
-        const float *x = b->x + r * f->run;
+        const float *x = b->x + r * f->run, *w = b->w + r * f->run;
         struct fit *want = &b->want[r];
         if (f->high_min > 0)
-            *want = fit_affine(x, f->run, f->numbers.high, true);
+            *want = fit_affine(x, w, f->run, f->numbers.high, true);
         else
-            *want = (struct fit){ .scale = fit_scale(x, f->run, f->numbers) };
+            *want = (struct fit){ .scale = fit_scale(x, w, f->run, f->numbers) };
         struct fit_sums s;
-        fit_assign(&s, x, f->run, want->scale != 0 ? 1 / want->scale : 0, want->min, f->numbers, 0);
+        fit_assign(&s, x, w, f->run, want->scale != 0 ? 1 / want->scale : 0, want->min, f->numbers, 0);
         b->weight[r] = s.qq;
     }
 }
@@ -141,7 +141,7 @@ static uint16_t choose_half(const struct k_block *b, const struct targets *w, fl
 static float choose_multiples(const struct k_block *b, struct k_choice *c, int r)
 {
     const struct form *f = &b->form;
-    const float *x = b->x + r * f->run;
+    const float *x = b->x + r * f->run, *w = b->w + r * f->run;
     const struct fit *want = &b->want[r];
     float least = INFINITY;
     int middle = c->scale != 0 ? nearest_in(want->scale / c->scale, f->low_scale, f->high_scale) : 0;
@@ -151,7 +151,7 @@ static float choose_multiples(const struct k_block *b, struct k_choice *c, int r
             if (k < f->low_scale || k > f->high_scale || m < 0 || m > f->high_min)
                 continue;
             struct fit fit = { c->scale * (float)k, c->min * (float)m };
-            float error = fit_error(x, f->run, fit, f->numbers);
+            float error = fit_error(x, w, f->run, fit, f->numbers);
             if (error < least) {
                 least = error;
                 c->scales[r] = k;
@@ -175,7 +175,8 @@ static void assign_run(const struct k_block *b, const struct k_choice *c, int r,
 {
     const struct form *f = &b->form;
     float scale = c->scale * (float)c->scales[r], min = c->min * (float)c->mins[r];
-    fit_assign(sums, b->x + r * f->run, f->run, scale != 0 ? 1 / scale : 0, min, f->numbers, numbers);
+    fit_assign(sums, b->x + r * f->run, b->w + r * f->run, f->run, scale != 0 ? 1 / scale : 0, min,
+               f->numbers, numbers);
 }
 
 /* The least-squares scale and min for the numbers and multiples of a choice: x = d u - dmin v.
@@ -184,15 +185,17 @@ static bool refit(const struct k_block *b, const struct k_choice *c, struct k_ch
 {
     double uu = 0, uv = 0, vv = 0, xu = 0, xv = 0;
     for (int r = 0; r < b->n_runs; r++) {
-        const float *x = b->x + r * b->form.run;
+        const float *x = b->x + r * b->form.run, *w = b->w + r * b->form.run;
         struct fit_sums s;
-        double k = c->scales[r], m = c->mins[r], sum = 0;
+        double k = c->scales[r], m = c->mins[r], sum = 0, weight = 0;
         assign_run(b, c, r, &s, NULL);
         for (int i = 0; i < b->form.run; i++)
-            sum += (double)x[i];
+            sum += (double)w[i] * (double)x[i];
+        for (int i = 0; i < b->form.run; i++)
+            weight += (double)w[i];
         uu += k * k * (double)s.qq;
         uv += k * m * (double)s.q;
-        vv += m * m * b->form.run;
+        vv += m * m * weight;
         xu += k * (double)s.xq;
         xv += m * sum;
     }
@@ -219,7 +222,10 @@ static void choose(const struct k_block *b, struct k_choice *best)
         scales.values[r] = b->want[r].scale;
         scales.weights[r] = b->weight[r];
         mins.values[r] = b->want[r].min;
-        mins.weights[r] = 1;
+        mins.weights[r] = 0;
+        for (int i = 0; i < b->form.run; i++)
+            mins.weights[r] += b->w[r * b->form.run + i];
+        mins.weights[r] /= (float)b->form.run;
     }
     *best = (struct k_choice){ 0 };
     best->d = choose_half(b, &scales, &best->scale);
@@ -312,7 +318,7 @@ static void store_q6_k(uint8_t *dst, const struct k_choice *c, const uint8_t *nu
     store_half(dst + 208, c->d);
 }
 
-void quantize_k(uint8_t *dst, const float *x, enum dtype dtype)
+void quantize_k(uint8_t *dst, const float *x, enum dtype dtype, const float *weights)
 {
     struct k_block b = { .form = form_of(dtype) };
     struct k_choice c;
@@ -321,6 +327,7 @@ void quantize_k(uint8_t *dst, const float *x, enum dtype dtype)
     struct fit_sums sums;
     b.n_runs = ELEMS / b.form.run;
     b.exponent = quantize_normalize(b.x, x, ELEMS);
+    quantize_weights(b.w, weights, ELEMS);
     fit_runs(&b);
     choose(&b, &c);
     for (int r = 0; r < b.n_runs; r++)

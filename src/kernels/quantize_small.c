@@ -22,6 +22,17 @@ int quantize_normalize(float *dst, const float *src, int n)
     return exponent;
 }
 
+void quantize_weights(float *dst, const float *src, int n)
+{
+    double sum = 0;
+    for (int i = 0; src && i < n; i++)
+        sum += (double)src[i];
+    for (int i = 0; i < n; i++) {
+        float w = sum > 0 ? (float)((double)src[i] * n / sum) : 1;
+        dst[i] = w > 0x1p-20f ? w : 0x1p-20f;
+    }
+}
+
 /* { half d; [half m]; [u32 fifth bits]; u8 nibbles[16] }: number j in the low nibble of byte j, j
  * + 16 in the high one. */
 static void store(uint8_t *dst, const uint8_t *numbers, bool has_high)
@@ -39,7 +50,7 @@ static void store(uint8_t *dst, const uint8_t *numbers, bool has_high)
 
 /* A block while it is being fitted. */
 struct small_block {
-    float z[ELEMS];
+    float z[ELEMS], w[ELEMS]; /* w: of the squared errors */
     int exponent;
     struct fit_range range;
 };
@@ -55,7 +66,7 @@ static void consider(const struct small_block *b, uint16_t d, uint16_t m, struct
     struct small_choice c = { .d = d, .m = m };
     c.stored.scale = ldexpf(half_to_float(d), -b->exponent);
     c.stored.min = ldexpf(-half_to_float(m), -b->exponent);
-    c.error = fit_error(b->z, ELEMS, c.stored, b->range);
+    c.error = fit_error(b->z, b->w, ELEMS, c.stored, b->range);
     if (c.error < best->error)
         *best = c;
 }
@@ -69,7 +80,7 @@ static struct small_choice choose_scale(const struct small_block *b)
     for (int i = 0; i < ELEMS; i++)
         largest = fabsf(b->z[i]) > fabsf(largest) ? b->z[i] : largest;
     consider(b, finite_half(ldexpf(largest / b->range.low, b->exponent)), 0, &best);
-    uint16_t d = finite_half(ldexpf(fit_scale(b->z, ELEMS, b->range), b->exponent)), size = d & 0x7FFF;
+    uint16_t d = finite_half(ldexpf(fit_scale(b->z, b->w, ELEMS, b->range), b->exponent)), size = d & 0x7FFF;
     consider(b, d, 0, &best);
     if (size > 0)
         consider(b, (uint16_t)(d - 1), 0, &best);
@@ -81,7 +92,7 @@ static struct small_choice choose_scale(const struct small_block *b)
 static struct small_choice choose_both(const struct small_block *b)
 {
     struct small_choice best = { .error = INFINITY };
-    struct fit fit = fit_affine(b->z, ELEMS, b->range.high, false);
+    struct fit fit = fit_affine(b->z, b->w, ELEMS, b->range.high, false);
     uint16_t d = finite_half(ldexpf(fit.scale, b->exponent)), m = finite_half(ldexpf(-fit.min, b->exponent));
     consider(b, d, m, &best);
     if (d > 0)
@@ -91,18 +102,19 @@ static struct small_choice choose_both(const struct small_block *b)
     return best;
 }
 
-void quantize_small(uint8_t *dst, const float *x, enum dtype dtype)
+void quantize_small(uint8_t *dst, const float *x, enum dtype dtype, const float *weights)
 {
     bool has_min = dtype == DTYPE_Q4_1 || dtype == DTYPE_Q5_1;
     bool has_high = dtype == DTYPE_Q5_0 || dtype == DTYPE_Q5_1;
     float zero = has_min ? 0 : has_high ? 16 : 8, last = has_high ? 31 : 15;
     struct small_block b = { .range = { -zero, last - zero } };
     b.exponent = quantize_normalize(b.z, x, ELEMS);
+    quantize_weights(b.w, weights, ELEMS);
     struct small_choice c = has_min ? choose_both(&b) : choose_scale(&b);
     float numbers[ELEMS], scale = c.stored.scale;
     uint8_t stored[ELEMS];
     struct fit_sums sums;
-    fit_assign(&sums, b.z, ELEMS, scale != 0 ? 1 / scale : 0, c.stored.min, b.range, numbers);
+    fit_assign(&sums, b.z, b.w, ELEMS, scale != 0 ? 1 / scale : 0, c.stored.min, b.range, numbers);
     for (int i = 0; i < ELEMS; i++)
         stored[i] = (uint8_t)(numbers[i] + zero);
     store_half(dst, c.d);

@@ -406,7 +406,7 @@ static void a_broken_gguf_tensor_is_told_what_is_wrong(void **state)
         { "t", 1, { UINT64_MAX }, 0, 0, "out of range", TUTTI_E_FORMAT },
         { "t", 2, { 1ull << 62, 4 }, 0, 0, "product overflows", TUTTI_E_FORMAT },
         { "t", 1, { 8 }, 77, 0, "unknown type 77", TUTTI_E_FORMAT },
-        { "t", 1, { 256 }, 16, 0, "type IQ2_XXS is not supported", TUTTI_E_UNSUPPORTED },
+        { "t", 1, { 256 }, 34, 0, "type TQ1_0 is not supported", TUTTI_E_UNSUPPORTED },
         { "t", 1, { 16 }, 8, 0, "expected a multiple of 32", TUTTI_E_FORMAT },
         { "t", 1, { 8 }, 0, 4, "no multiple of 32", TUTTI_E_FORMAT },
         { "t", 1, { 8 }, 0, 1ull << 60, "do not lie within", TUTTI_E_FORMAT },

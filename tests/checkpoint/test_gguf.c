@@ -207,6 +207,7 @@ static void tensors_of_every_type_stand_in_order_with_their_values(void **state)
     for (int i = 0; i < N_NAMES; i++)
         check_tensors(NAMES[i], 18);
     check_tensors("tiny-quants", 8);
+    check_tensors("tiny-tables", 10);
 }
 
 /* ---- changed at random ---- */

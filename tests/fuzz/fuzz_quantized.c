@@ -23,6 +23,7 @@ static const char *const CONFIGS[] = {
     CONFIG("\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 32"),
     CONFIG(WEIGHTS("\"num_bits\": 4, \"group_size\": 32")),
     CONFIG(WEIGHTS("\"num_bits\": 8, \"group_size\": 5")),
+    CONFIG("\"quant_method\": \"mxfp4\""),
 };
 enum { N_CONFIGS = sizeof CONFIGS / sizeof *CONFIGS };
 

@@ -10,9 +10,10 @@
 
 static const int ROWS[] = { 1, 2, 4, 8, 16, 17, 32, 256 };
 static const int SHAPES[][2] = { { 4096, 4096 }, { 4096, 13696 }, { 13696, 4096 } }; /* n_out, n_in */
-static const enum dtype TYPES[] = { DTYPE_Q4_0, DTYPE_Q8_0, DTYPE_F16,  DTYPE_BF16, DTYPE_F32,
-                                    DTYPE_Q4_K, DTYPE_Q6_K, DTYPE_Q5_K, DTYPE_Q4_1, DTYPE_Q5_0,
-                                    DTYPE_Q5_1, DTYPE_Q2_K, DTYPE_Q3_K };
+static const enum dtype TYPES[] = { DTYPE_Q4_0,   DTYPE_Q8_0,    DTYPE_F16,  DTYPE_BF16,  DTYPE_F32,
+                                    DTYPE_Q4_K,   DTYPE_Q6_K,    DTYPE_Q5_K, DTYPE_Q4_1,  DTYPE_Q5_0,
+                                    DTYPE_Q5_1,   DTYPE_Q2_K,    DTYPE_Q3_K, DTYPE_MXFP4, DTYPE_IQ4_NL,
+                                    DTYPE_IQ4_XS, DTYPE_IQ2_XXS, DTYPE_IQ3_S };
 
 static void *big(size_t n_bytes)
 {

@@ -4,9 +4,11 @@
 
 #include <string.h>
 
-static const enum dtype TYPES[] = { DTYPE_F32,  DTYPE_F16,  DTYPE_BF16, DTYPE_Q8_0, DTYPE_Q4_0,
-                                    DTYPE_Q4_1, DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q2_K, DTYPE_Q3_K,
-                                    DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K };
+static const enum dtype TYPES[] = { DTYPE_F32,    DTYPE_F16,     DTYPE_BF16,   DTYPE_Q8_0,  DTYPE_Q4_0,
+                                    DTYPE_Q4_1,   DTYPE_Q5_0,    DTYPE_Q5_1,   DTYPE_Q2_K,  DTYPE_Q3_K,
+                                    DTYPE_Q4_K,   DTYPE_Q5_K,    DTYPE_Q6_K,   DTYPE_MXFP4, DTYPE_IQ4_NL,
+                                    DTYPE_IQ4_XS, DTYPE_IQ2_XXS, DTYPE_IQ2_XS, DTYPE_IQ2_S, DTYPE_IQ3_XXS,
+                                    DTYPE_IQ3_S,  DTYPE_IQ1_S,   DTYPE_IQ1_M };
 enum { N_TYPES = sizeof TYPES / sizeof *TYPES };
 
 /* Where the upper bytes of a block's floats or halves stand. */
@@ -15,11 +17,13 @@ static int high_bytes(enum dtype dtype, size_t high[2])
     static const size_t SECOND[DTYPE_COUNT] = {
         [DTYPE_Q4_1] = 3, [DTYPE_Q5_1] = 3, [DTYPE_Q4_K] = 3, [DTYPE_Q5_K] = 3, [DTYPE_Q2_K] = 83
     };
-    high[0] = dtype == DTYPE_F32    ? 3
-              : dtype == DTYPE_Q2_K ? 81
-              : dtype == DTYPE_Q3_K ? 109
-              : dtype == DTYPE_Q6_K ? 209
-                                    : 1;
+    high[0] = dtype == DTYPE_F32     ? 3
+              : dtype == DTYPE_Q2_K  ? 81
+              : dtype == DTYPE_Q3_K  ? 109
+              : dtype == DTYPE_Q6_K  ? 209
+              : dtype == DTYPE_MXFP4 ? 0
+              : dtype == DTYPE_IQ1_M ? 55
+                                     : 1;
     high[1] = SECOND[dtype];
     return high[1] > 0 ? 2 : 1;
 }
@@ -36,7 +40,9 @@ static void fill_stored(struct check *c, uint8_t *bytes, enum dtype dtype, size_
     int n = high_bytes(dtype, high);
     for (size_t i = 0; i + step <= n_bytes; i += step)
         for (int h = 0; h < n; h++)
-            bytes[i + high[h]] = (uint8_t)((bytes[i + high[h]] & 0x83) | 0x34); /* of the order of one */
+            bytes[i + high[h]] = dtype == DTYPE_MXFP4 /* of the order of one */
+                                     ? (uint8_t)(124 + bytes[i] % 8)
+                                     : (uint8_t)((bytes[i + high[h]] & 0x83) | 0x34);
 }
 
 static uint8_t *packed_panel(struct check *c, enum dtype dtype, int n_in, bool is_tame)

@@ -80,10 +80,12 @@ static void a_panel_gives_back_the_rows_it_was_packed_from(void **state)
         enum dtype dtype;
         int n_in;
     } CASES[] = {
-        { DTYPE_F32, 37 },   { DTYPE_F16, 37 },   { DTYPE_BF16, 71 },  { DTYPE_Q8_0, 96 },
-        { DTYPE_Q4_0, 160 }, { DTYPE_Q4_1, 160 }, { DTYPE_Q5_0, 64 },  { DTYPE_Q5_1, 64 },
-        { DTYPE_Q2_K, 512 }, { DTYPE_Q3_K, 512 }, { DTYPE_Q4_K, 512 }, { DTYPE_Q5_K, 256 },
-        { DTYPE_Q6_K, 512 },
+        { DTYPE_F32, 37 },      { DTYPE_F16, 37 },      { DTYPE_BF16, 71 },    { DTYPE_Q8_0, 96 },
+        { DTYPE_Q4_0, 160 },    { DTYPE_Q4_1, 160 },    { DTYPE_Q5_0, 64 },    { DTYPE_Q5_1, 64 },
+        { DTYPE_Q2_K, 512 },    { DTYPE_Q3_K, 512 },    { DTYPE_Q4_K, 512 },   { DTYPE_Q5_K, 256 },
+        { DTYPE_Q6_K, 512 },    { DTYPE_MXFP4, 96 },    { DTYPE_MXFP4, 128 },  { DTYPE_IQ4_NL, 96 },
+        { DTYPE_IQ4_XS, 512 },  { DTYPE_IQ2_XXS, 512 }, { DTYPE_IQ2_XS, 512 }, { DTYPE_IQ2_S, 512 },
+        { DTYPE_IQ3_XXS, 512 }, { DTYPE_IQ3_S, 512 },   { DTYPE_IQ1_S, 512 },  { DTYPE_IQ1_M, 512 },
     };
     for (size_t c = 0; c < sizeof CASES / sizeof *CASES; c++) {
         enum dtype dtype = CASES[c].dtype;

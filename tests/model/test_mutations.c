@@ -40,7 +40,7 @@ static int add_file(const char *path, const struct stat *st, int kind, struct FT
     (void)st;
     const char *name = path + ftw->base;
     bool is_other = strncmp(name, "golden", 6) == 0 || strcmp(name, "text.json") == 0 ||
-                    strncmp(name, "tiny-quants", 11) == 0;
+                    strncmp(name, "tiny-quants", 11) == 0 || strncmp(name, "tiny-tables", 11) == 0;
     if (kind == FTW_F && !is_other && n_files < MAX_FILES)
         snprintf(files[n_files++], MAX_PATH, "%s", path);
     return 0;

@@ -136,7 +136,7 @@ static bool cpu_share_threads(struct backend *be, struct backend *other)
     return true;
 }
 
-#define TYPE(dtype) (UINT32_C(1) << (dtype))
+#define TYPE(dtype) (UINT64_C(1) << (dtype))
 const struct backend_caps CPU_CAPS = {
     .page_tokens = CPU_PAGE_TOKENS,
     .kv_types = TYPE(DTYPE_F16) | TYPE(DTYPE_F32) | TYPE(DTYPE_I8),

@@ -162,6 +162,11 @@ static enum tutti_status describe(struct matrix *m, const struct matrix_source *
     if (!(CPU_CAPS.weight_types >> source->type & 1))
         return error_set(err, TUTTI_E_UNSUPPORTED, "%s: the CPU has no weights of type %s", source->name,
                          dtype_name(source->type));
+    for (int p = 0; p < source->n_parts; p++)
+        if (source->parts[p].dtype != source->type && !quantize_can(source->type))
+            return error_set(err, TUTTI_E_UNSUPPORTED,
+                             "%s: rows stored as %s cannot become %s, which is only read", source->name,
+                             dtype_name(source->parts[p].dtype), dtype_name(source->type));
     if (!panel_bytes(source->type, source->n_in, &m->panel_bytes))
         return error_set(err, TUTTI_E_UNSUPPORTED, "%s: %d input columns, but type %s needs a multiple of %d",
                          source->name, source->n_in, dtype_name(source->type),

@@ -10,7 +10,7 @@
 #include <string.h>
 
 static const struct quantized_method *const METHODS[] = {
-    &FP8_METHOD, &FBGEMM_FP8_METHOD, &GPTQ_METHOD, &AWQ_METHOD, &COMPRESSED_TENSORS_METHOD,
+    &FP8_METHOD, &FBGEMM_FP8_METHOD, &GPTQ_METHOD, &AWQ_METHOD, &COMPRESSED_TENSORS_METHOD, &MXFP4_METHOD,
 };
 enum { N_METHODS = sizeof METHODS / sizeof *METHODS };
 

@@ -75,5 +75,6 @@ enum tutti_status quantized_refuse(const struct quantized *q, const char *key, c
 extern const struct quantized_method FP8_METHOD, FBGEMM_FP8_METHOD; /* fp8.c */
 extern const struct quantized_method GPTQ_METHOD, AWQ_METHOD;       /* packed_ints.c */
 extern const struct quantized_method COMPRESSED_TENSORS_METHOD;     /* compressed_tensors.c */
+extern const struct quantized_method MXFP4_METHOD;                  /* mxfp4.c */
 
 #endif

@@ -29,6 +29,12 @@ struct input {
     int n_rows;
 };
 
+/* Whether numbers are split into nibbles: their products would not fit 16 bits. */
+INLINE bool is_split(const struct quant_format f)
+{
+    return format_largest(f) > 127;
+}
+
 INLINE __m256i load(const uint8_t *p)
 {
     return _mm256_load_si256((const __m256i *)p);
@@ -53,6 +59,17 @@ INLINE void unpack(struct weights *w, const uint8_t *half, int strip, const stru
     UNROLL
     for (int g = 0; g < 8; g++)
         w->w[g] = _mm256_and_si256(_mm256_srli_epi16(load(at + 64 * (g % n)), g / n * n), mask);
+    if (f.table != NUMBERS_PLAIN) {
+        const __m256i table = _mm256_broadcastsi128_si256(
+            _mm_load_si128((const __m128i *)number_tables[f.table]));
+        UNROLL
+        for (int g = 0; g < 8; g++) {
+            __m256i numbers = _mm256_shuffle_epi8(table, w->w[g]);
+            w->w[g] = is_split(f) ? _mm256_and_si256(numbers, nibble) : numbers;
+            if (is_split(f))
+                w->high[g] = _mm256_and_si256(_mm256_srli_epi16(numbers, 4), nibble);
+        }
+    }
     if (m == 0)
         return;
     const __m256i above = _mm256_set1_epi8((char)(((1 << m) - 1) << n));
@@ -76,13 +93,26 @@ INLINE __m256 load_bytes(const uint8_t *p)
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
 }
 
+/* 2^(byte - 128) of eight bytes: stored.h. */
+INLINE __m256 load_exponents(const uint8_t *p)
+{
+    __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+    __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(bytes, _mm256_set1_epi32(1)), 23);
+    __m256i small = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), bytes);
+    return _mm256_castsi256_ps(
+        _mm256_blendv_epi8(normal, small, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), bytes)));
+}
+
 /* row: the first of the strip in its panel. */
 INLINE void load_scales(struct weights *w, const uint8_t *unit, int row, int block,
                         const struct quant_format f)
 {
     const int n = BLOCK / f.sub;
     const uint8_t *subs = unit + (f.has_min ? 4 : 2) * PANEL_ROWS + (size_t)(block * n) * PANEL_ROWS + row;
-    __m256 scale = load_halves(unit + 2 * row);
+    __m256 scale = f.is_exponent ? load_exponents(unit + block * PANEL_ROWS + row)
+                                 : load_halves(unit + 2 * row);
+    if (f.is_eighth)
+        scale = _mm256_mul_ps(scale, _mm256_set1_ps(0.125f));
     __m256 min = f.has_min ? load_halves(unit + 2 * PANEL_ROWS + 2 * row) : _mm256_setzero_ps();
     UNROLL
     for (int i = 0; i < n; i++, subs += PANEL_ROWS) {
@@ -104,7 +134,7 @@ INLINE __m256i dot_groups(__m256i sum, const struct weights *w, const int32_t *q
                           const int n, const struct quant_format f)
 {
     const __m256i ones = _mm256_set1_epi16(1);
-    if (f.low_bits == 8) {
+    if (is_split(f)) {
         __m256i low = _mm256_setzero_si256(), high = low;
         UNROLL
         for (int g = begin; g < begin + n; g++) {
@@ -115,7 +145,7 @@ INLINE __m256i dot_groups(__m256i sum, const struct weights *w, const int32_t *q
         sum = _mm256_add_epi32(sum, _mm256_madd_epi16(low, ones));
         return _mm256_add_epi32(sum, _mm256_madd_epi16(high, _mm256_set1_epi16(16)));
     }
-    const int most = (1 << (f.low_bits + f.high_bits)) - 1; /* the maximum number */
+    const int most = format_largest(f);
     const int fit = 32767 / (2 * 127 * most) >= 8 ? 8 : 32767 / (2 * 127 * most) >= 4 ? 4 : 2;
     const int step = fit < n ? fit : n;
     UNROLL

@@ -66,6 +66,15 @@ INLINE void unpack_low(__m512i w[8], const uint8_t *plane, const struct quant_fo
     }
 }
 
+/* From places in the table to the numbers there. */
+INLINE void look_up(__m512i w[8], const struct quant_format f)
+{
+    const __m512i table = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i *)number_tables[f.table]));
+    UNROLL
+    for (int g = 0; g < 8; g++)
+        w[g] = _mm512_shuffle_epi8(table, w[g]);
+}
+
 /* Puts the bits of the high plane above those of the low one. */
 INLINE void unpack_high(__m512i w[8], const uint8_t *plane, const struct quant_format f)
 {
@@ -94,6 +103,16 @@ INLINE __m512 load_bytes(const uint8_t *p)
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_load_si128((const __m128i *)p)));
 }
 
+/* 2^(byte - 128) of 16 bytes: stored.h. */
+INLINE __m512 load_exponents(const uint8_t *p)
+{
+    __m512i bytes = _mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)p));
+    __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(bytes, _mm512_set1_epi32(1)), 23);
+    __m512i small = _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), bytes);
+    return _mm512_castsi512_ps(
+        _mm512_mask_blend_epi32(_mm512_cmplt_epi32_mask(bytes, _mm512_set1_epi32(2)), normal, small));
+}
+
 /* Scales and mins of block `block` of the unit. */
 INLINE void load_scales(struct weights *w, const uint8_t *unit, int block, const struct quant_format f)
 {
@@ -101,7 +120,10 @@ INLINE void load_scales(struct weights *w, const uint8_t *unit, int block, const
     const uint8_t *subs = unit + (f.has_min ? 4 : 2) * PANEL_ROWS + (size_t)(block * n) * PANEL_ROWS;
     UNROLL
     for (int h = 0; h < 2; h++) {
-        __m512 scale = load_halves(unit + 32 * h);
+        __m512 scale = f.is_exponent ? load_exponents(unit + block * PANEL_ROWS + 16 * h)
+                                     : load_halves(unit + 32 * h);
+        if (f.is_eighth)
+            scale = _mm512_mul_ps(scale, _mm512_set1_ps(0.125f));
         __m512 min = f.has_min ? load_halves(unit + 2 * PANEL_ROWS + 32 * h) : _mm512_setzero_ps();
         UNROLL
         for (int i = 0; i < n; i++) {
@@ -273,6 +295,8 @@ INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant
             unpack_low(w.w[h], half, f);
             if (f.high_bits > 0)
                 unpack_high(w.w[h], half + format_low_bytes(f), f);
+            if (f.table != NUMBERS_PLAIN)
+                look_up(w.w[h], f);
         }
         load_scales(&w, unit, b % per_unit, f);
         for (size_t line = 0; line < unit_bytes / (size_t)per_unit; line += 64)
