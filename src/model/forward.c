@@ -25,7 +25,8 @@ struct workspace {
     struct floats delta;    /* [max_rows][d_model]: a block's output */
     struct floats qkv;      /* [max_rows][(n_heads + 2 n_kv_heads) head_dim], of the widest layer */
     struct floats attended; /* [max_rows][n_heads head_dim], of the widest layer */
-    struct floats kv;       /* [max_rows][2 n_kv_heads head_dim]; empty without a top query */
+    struct floats kv;       /* [max_rows][2 n_kv_heads head_dim]; with a top query or latent attention */
+    struct floats latent_q; /* [max_rows][n_heads head_dim], or results of heads; with latent attention */
     struct floats hidden;   /* [max_rows][d_ff], of the widest layer */
     struct floats scores;   /* [max_rows][n_experts + 1]: of the router; empty without experts */
     struct floats gathered; /* [max_rows][d_model]: the stream of the output rows */
@@ -56,7 +57,7 @@ void workspace_free(struct workspace *w, struct backend *be)
     if (!w)
         return;
     free_shared(w, be);
-    const struct floats all[] = { w->qkv,    w->attended, w->kv,     w->hidden,
+    const struct floats all[] = { w->qkv,    w->attended, w->kv,     w->latent_q, w->hidden,
                                   w->scores, w->gathered, w->logits, w->whole };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         be->ops->dealloc(be, all[i]);
@@ -67,7 +68,7 @@ void workspace_free(struct workspace *w, struct backend *be)
 
 /* The widest rows of any layer. */
 struct widths {
-    int q, kv, qkv, ffn, scores;
+    int q, kv, qkv, latent_q, ffn, scores;
 };
 
 static int larger(int a, int b)
@@ -80,9 +81,17 @@ static struct widths find_widths(const struct model_desc *d)
     struct widths w = { 0 };
     for (int i = 0; i < d->n_kinds; i++) {
         const struct attn_desc *a = &d->kinds[i].attn;
-        w.q = larger(w.q, a->n_heads * a->head_dim);
-        w.kv = larger(w.kv, 2 * a->n_kv_heads * a->head_dim);
-        w.qkv = larger(w.qkv, (a->n_heads + 2 * a->n_kv_heads) * a->head_dim);
+        if (a->n_latent > 0) {
+            int q = a->n_heads * a->head_dim, results = a->n_heads * a->value_dim;
+            w.q = larger(w.q, larger(a->n_heads * a->n_latent, a->q_rank));
+            w.kv = larger(w.kv, attn_latent_row(a));
+            w.qkv = larger(w.qkv, larger(a->n_heads * attn_latent_row(a), a->q_rank));
+            w.latent_q = larger(w.latent_q, larger(q, results));
+        } else {
+            w.q = larger(w.q, a->n_heads * a->head_dim);
+            w.kv = larger(w.kv, d->has_top_query ? 2 * a->n_kv_heads * a->head_dim : 0);
+            w.qkv = larger(w.qkv, (a->n_heads + 2 * a->n_kv_heads) * a->head_dim);
+        }
         const struct expert_desc *e = &d->kinds[i].ffn.experts;
         w.ffn = larger(w.ffn, larger(d->kinds[i].ffn.d_ff, e->d_shared));
         w.scores = larger(w.scores, e->routing.n_experts + e->gates_shared);
@@ -122,7 +131,8 @@ static enum tutti_status reserve(struct model *model, int max_rows, int max_outp
     } wanted[] = {
         { &w->qkv, max_rows, widest.qkv },
         { &w->attended, max_rows, widest.q },
-        { &w->kv, max_rows, d->has_top_query ? widest.kv : 0 },
+        { &w->kv, max_rows, widest.kv },
+        { &w->latent_q, max_rows, widest.latent_q },
         { &w->hidden, max_rows, widest.ffn },
         { &w->scores, max_rows, widest.scores },
         { &w->gathered, max_rows, d->d_model },
@@ -291,6 +301,49 @@ static void query_by_position(struct pass *p, int layer)
     p->op->concat(p->be, w->qkv, w->attended, q, w->kv, kv, p->n_rows);
 }
 
+/* delta = latent attention of normed. The up-projections of keys and values are absorbed: queries are
+ * multiplied by that of keys, compared with latents, and the weighted sums of latents are multiplied by
+ * that of values. Every row is computed in this form, so that its bits do not depend on the chunk of a
+ * prompt that it is in. */
+static void attend_to_latents(struct pass *p, int i)
+{
+    const struct attn_desc *a = &model_layer(&p->model->local, i)->attn;
+    struct workspace *w = &p->w;
+    int n = a->n_heads, row = attn_latent_row(a);
+    const struct head_rows keys = { n, n * a->head_dim, a->head_dim, n * row, row };
+    const struct head_rows values = { n, n * a->n_latent, a->n_latent, n * a->value_dim, a->value_dim };
+    if (a->q_rank > 0) {
+        linear(p, SLOT_Q_A, i, w->qkv, w->normed);
+        p->op->rmsnorm(p->be, w->attended, w->qkv, NO_FLOATS, weight(p, SLOT_Q_A_NORM, i)->values, p->n_rows,
+                       a->q_rank, a->latent_norm_eps);
+        linear(p, SLOT_Q_B, i, w->latent_q, w->attended);
+    } else {
+        linear(p, SLOT_LATENT_Q, i, w->latent_q, w->normed);
+    }
+    linear(p, SLOT_KV_A, i, w->kv, w->normed);
+    p->op->linear_heads(p->be, w->qkv, weight(p, SLOT_K_UP, i)->matrix, w->latent_q, p->n_rows, &keys);
+    p->op->latent_store(p->be, w->qkv, w->latent_q, a->head_dim, w->kv, weight(p, SLOT_KV_A_NORM, i)->values,
+                        p->kv, i);
+    p->op->attention(p->be, w->attended, w->qkv, p->kv, i);
+    p->op->linear_heads(p->be, w->latent_q, weight(p, SLOT_V_UP, i)->matrix, w->attended, p->n_rows, &values);
+    linear(p, SLOT_ATTN_OUT, i, w->delta, w->latent_q);
+}
+
+/* delta = attention of normed. */
+static void attend(struct pass *p, int i)
+{
+    struct workspace *w = &p->w;
+    const struct model_desc *d = &p->model->local;
+    if (d->has_top_query && i == d->n_layers - 1)
+        query_by_position(p, i);
+    else
+        linear(p, SLOT_QKV, i, w->qkv, w->normed);
+    p->op->rope_store(p->be, w->qkv, weight(p, SLOT_Q_NORM, i)->values, weight(p, SLOT_K_NORM, i)->values,
+                      p->kv, i);
+    p->op->attention(p->be, w->attended, w->qkv, p->kv, i);
+    linear(p, SLOT_ATTN_OUT, i, w->delta, w->attended);
+}
+
 /* delta = the feed-forward block of normed; of experts the sum of those that each row uses. */
 static void run_ffn(struct pass *p, int i)
 {
@@ -327,7 +380,6 @@ static void run_experts(struct pass *p, int i)
 static void run_layer(struct pass *p, int i)
 {
     const struct model_desc *d = &p->model->local;
-    const struct backend_ops *op = p->op;
     struct workspace *w = &p->w;
     bool is_top = d->has_top_query && i == d->n_layers - 1;
     if (is_top) { /* its input is normed by what is the final norm of other models */
@@ -335,14 +387,10 @@ static void run_layer(struct pass *p, int i)
         swap_stream(p);
     }
     normalize_all(p, SLOT_ATTN_NORM, i);
-    if (is_top)
-        query_by_position(p, i);
+    if (model_layer(d, i)->attn.n_latent > 0)
+        attend_to_latents(p, i);
     else
-        linear(p, SLOT_QKV, i, w->qkv, w->normed);
-    op->rope_store(p->be, w->qkv, weight(p, SLOT_Q_NORM, i)->values, weight(p, SLOT_K_NORM, i)->values, p->kv,
-                   i);
-    op->attention(p->be, w->attended, w->qkv, p->kv, i);
-    linear(p, SLOT_ATTN_OUT, i, w->delta, w->attended);
+        attend(p, i);
     all_reduce(p, w->delta);
     join(p, SLOT_ATTN_POST_NORM, i);
     normalize_all(p, SLOT_FFN_NORM, i);

@@ -19,9 +19,17 @@ enum { MAX_STOP_IDS = 64, MAX_ROPE_FACTORS = 128 };
 /* How the layers of one kind attend. */
 struct attn_desc {
     int n_heads, n_kv_heads, head_dim;
-    float scale;   /* factor of q . k; 0: 1 / sqrt(head_dim) */
-    float softcap; /* a score s becomes softcap tanh(s / softcap); 0: none */
-    int window;    /* a position attends to this many, itself included; 0: to all before it */
+    /* > 0: latent attention (MLA; DeepSeek-AI, 2024, section 2.1). A position stores a latent of so many
+     * elements and one rotary part for all heads, from which keys and values follow by up-projections;
+     * these are absorbed into queries and results, so that n_kv_heads is 1. Queries have head_dim
+     * elements, of which the last rotary_dim rotate. */
+    int n_latent;
+    int q_rank;            /* latent attention: queries go through so many elements; 0: they do not */
+    int value_dim;         /* latent attention: of a head's result; see attn_value_dim() */
+    float latent_norm_eps; /* of the norms of latents and of those q_rank elements */
+    float scale;           /* factor of q . k; 0: 1 / sqrt(head_dim) */
+    float softcap;         /* a score s becomes softcap tanh(s / softcap); 0: none */
+    int window;            /* a position attends to this many, itself included; 0: to all before it */
     enum rope_kind rope;
     int rotary_dim;
     double rope_theta;
@@ -53,6 +61,18 @@ struct attn_desc {
     bool has_qkv_bias; /* on q, k, v */
     bool has_out_bias; /* on the output projection */
 };
+
+/* Elements of a head's result. */
+static inline int attn_value_dim(const struct attn_desc *a)
+{
+    return a->n_latent > 0 ? a->value_dim : a->head_dim;
+}
+
+/* Elements that latent attention stores of a position. */
+static inline int attn_latent_row(const struct attn_desc *a)
+{
+    return a->n_latent + a->rotary_dim;
+}
 
 /* The experts of a layer: feed-forward blocks, of which each row uses a few. */
 struct expert_desc {

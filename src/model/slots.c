@@ -27,9 +27,24 @@ static bool is_top(const struct model_desc *d, int layer)
     return d->has_top_query && layer == d->n_layers - 1;
 }
 
-static bool is_not_top(const struct model_desc *d, int layer)
+static bool is_latent(const struct model_desc *d, int layer)
 {
-    return !is_top(d, layer);
+    return model_layer(d, layer)->attn.n_latent > 0;
+}
+
+static bool has_q_rank(const struct model_desc *d, int layer)
+{
+    return is_latent(d, layer) && model_layer(d, layer)->attn.q_rank > 0;
+}
+
+static bool has_latent_q(const struct model_desc *d, int layer)
+{
+    return is_latent(d, layer) && !has_q_rank(d, layer);
+}
+
+static bool has_qkv(const struct model_desc *d, int layer)
+{
+    return !is_top(d, layer) && !is_latent(d, layer);
 }
 
 static bool has_head_norms(const struct model_desc *d, int layer)
@@ -103,7 +118,7 @@ static const struct slot_info SLOTS[SLOT_COUNT] = {
                          .columns = DIM_MODEL },
 
     [SLOT_ATTN_NORM] = { "attn_norm", LAYER, NORM(DIM_MODEL), .has_bias = norm_has_bias },
-    [SLOT_QKV] = { "qkv", LAYER, .is_in = is_not_top, .has_bias = qkv_has_bias,
+    [SLOT_QKV] = { "qkv", LAYER, .is_in = has_qkv, .has_bias = qkv_has_bias,
                    .rows = { DIM_QUERIES, DIM_KV, DIM_KV }, .columns = DIM_MODEL, .role = WEIGHT_VALUES,
                    .can_adapt = true },
     [SLOT_TOP_QUERY] = { "top_query", LAYER, .is_in = is_top, .has_bias = qkv_has_bias,
@@ -112,8 +127,22 @@ static const struct slot_info SLOTS[SLOT_COUNT] = {
                       .columns = DIM_MODEL, .role = WEIGHT_VALUES, .can_adapt = true },
     [SLOT_Q_NORM] = { "q_norm", LAYER, NORM(DIM_HEAD), .is_in = has_head_norms },
     [SLOT_K_NORM] = { "k_norm", LAYER, NORM(DIM_HEAD), .is_in = has_head_norms },
+    [SLOT_LATENT_Q] = { "latent_q", LAYER, .is_in = has_latent_q, .rows = { DIM_QUERIES },
+                        .columns = DIM_MODEL, .can_adapt = true },
+    [SLOT_Q_A] = { "q_a", LAYER, .is_in = has_q_rank, .has_bias = qkv_has_bias, .rows = { DIM_Q_RANK },
+                   .columns = DIM_MODEL, .can_adapt = true },
+    [SLOT_Q_A_NORM] = { "q_a_norm", LAYER, NORM(DIM_Q_RANK), .is_in = has_q_rank },
+    [SLOT_Q_B] = { "q_b", LAYER, .is_in = has_q_rank, .rows = { DIM_QUERIES }, .columns = DIM_Q_RANK,
+                   .can_adapt = true },
+    [SLOT_KV_A] = { "kv_a", LAYER, .is_in = is_latent, .has_bias = qkv_has_bias, .rows = { DIM_LATENT_ROW },
+                    .columns = DIM_MODEL, .can_adapt = true },
+    [SLOT_KV_A_NORM] = { "kv_a_norm", LAYER, NORM(DIM_LATENT), .is_in = is_latent },
+    [SLOT_K_UP] = { "k_up", LAYER, .is_in = is_latent, .rows = { DIM_LATENT_HEADS }, .columns = DIM_UNROTATED,
+                    .is_by_head = true },
+    [SLOT_V_UP] = { "v_up", LAYER, .is_in = is_latent, .rows = { DIM_ATTENDED }, .columns = DIM_LATENT,
+                    .role = WEIGHT_VALUES, .is_by_head = true },
     [SLOT_ATTN_OUT] = { "attn_out", LAYER, .has_bias = attn_out_has_bias, .rows = { DIM_MODEL },
-                        .columns = DIM_QUERIES, .role = WEIGHT_ATTN_OUT, .can_adapt = true },
+                        .columns = DIM_ATTENDED, .role = WEIGHT_ATTN_OUT, .can_adapt = true },
     [SLOT_ATTN_POST_NORM] = { "attn_post_norm", LAYER, NORM(DIM_MODEL), .is_in = has_post_norms,
                               .has_bias = norm_has_bias },
     [SLOT_FFN_NORM] = { "ffn_norm", LAYER, NORM(DIM_MODEL), .has_bias = norm_has_bias },
@@ -166,6 +195,18 @@ int slot_dim(const struct model_desc *d, enum dim dim, int layer)
         return a->head_dim;
     case DIM_QUERIES:
         return a->n_heads * a->head_dim;
+    case DIM_ATTENDED:
+        return a->n_heads * attn_value_dim(a);
+    case DIM_Q_RANK:
+        return a->q_rank;
+    case DIM_LATENT:
+        return a->n_latent;
+    case DIM_LATENT_ROW:
+        return attn_latent_row(a);
+    case DIM_LATENT_HEADS:
+        return a->n_heads * a->n_latent;
+    case DIM_UNROTATED:
+        return a->head_dim - a->rotary_dim;
     case DIM_KV:
         return a->n_kv_heads * a->head_dim;
     case DIM_FF:

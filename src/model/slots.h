@@ -24,6 +24,14 @@ enum weight_slot {
     SLOT_TOP_KV,
     SLOT_Q_NORM, /* of each head */
     SLOT_K_NORM,
+    SLOT_LATENT_Q, /* of latent attention these replace SLOT_QKV: queries from the stream, */
+    SLOT_Q_A,      /* or by way of q_rank elements, */
+    SLOT_Q_A_NORM,
+    SLOT_Q_B,
+    SLOT_KV_A,      /* the latent, and the rotary part of the key */
+    SLOT_KV_A_NORM, /* of the latent */
+    SLOT_K_UP,      /* by head: multiplies queries, so that they can be compared with latents */
+    SLOT_V_UP,      /* by head: from latents to values */
     SLOT_ATTN_OUT,
     SLOT_ATTN_POST_NORM,
     SLOT_FFN_NORM,
@@ -48,12 +56,18 @@ enum { MAX_PARTS = 3 };
 /* A dimension, in terms of the description: the model's, or that of the layer. */
 enum dim {
     DIM_NONE,
-    DIM_MODEL,   /* d_model */
-    DIM_HEAD,    /* head_dim */
-    DIM_QUERIES, /* n_heads * head_dim */
-    DIM_KV,      /* n_kv_heads * head_dim */
-    DIM_FF,      /* d_ff */
-    DIM_EXPERTS, /* their number */
+    DIM_MODEL,        /* d_model */
+    DIM_HEAD,         /* head_dim */
+    DIM_QUERIES,      /* n_heads * head_dim */
+    DIM_ATTENDED,     /* n_heads * attn_value_dim() */
+    DIM_Q_RANK,       /* q_rank */
+    DIM_LATENT,       /* n_latent */
+    DIM_LATENT_ROW,   /* attn_latent_row() */
+    DIM_LATENT_HEADS, /* n_heads * n_latent */
+    DIM_UNROTATED,    /* head_dim - rotary_dim */
+    DIM_KV,           /* n_kv_heads * head_dim */
+    DIM_FF,           /* d_ff */
+    DIM_EXPERTS,      /* their number */
     DIM_EXPERT_FF,
     DIM_SHARED_FF,
     DIM_SHARED_GATE, /* 1 if the shared expert has one, else 0 */
@@ -93,6 +107,7 @@ struct slot_info {
     enum weight_role role;
     bool can_adapt;     /* a linear layer that LoRA adapters may change */
     bool is_of_experts; /* one such matrix for each expert of the layer */
+    bool is_by_head;    /* n_heads matrices, one after the other */
 };
 
 /* slot: 0 to SLOT_COUNT - 1. */

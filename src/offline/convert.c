@@ -22,7 +22,9 @@ struct converter {
     struct merge merge;
     struct planned *plan;
     size_t n_plan, capacity;
-    float *rope_factors; /* [rotary_dim / 2]; NULL: none */
+    float *rope_factors;        /* [rotary_dim / 2]; NULL: none */
+    struct head_tensor **heads; /* [n_heads]: tensors of the plan that are not the checkpoint's */
+    size_t n_heads, heads_capacity;
 };
 
 /* The shape of a tensor of the converted file. */
@@ -89,6 +91,19 @@ struct convert_run {
     bool is_bias;
 };
 
+/* Keeps a tensor until it is written. NULL: out of memory. */
+static const struct tensor *keep_heads(struct converter *c, const struct head_tensor *heads)
+{
+    struct head_tensor *kept = array_grow(&c->heads, c->n_heads, &c->heads_capacity, sizeof *c->heads)
+                                   ? malloc(sizeof *kept)
+                                   : NULL;
+    if (!kept)
+        return NULL;
+    head_tensor_copy(kept, heads);
+    c->heads[c->n_heads++] = kept;
+    return &kept->tensor;
+}
+
 /* False: out of memory. */
 static bool plan_run(struct converter *c, struct planned *p, const struct weight *w,
                      const struct convert_run *run)
@@ -115,6 +130,8 @@ static bool plan_run(struct converter *c, struct planned *p, const struct weight
                 part->first_row += slice->index * slice->tensor.shape[0];
                 part->n_rows = slice->whole->n_dims == 1 ? slice->whole->shape[0] : part->n_rows;
             }
+            if (w->parts[i] == &w->heads.tensor && !(part->tensor = keep_heads(c, &w->heads)))
+                return false;
             if (!run->is_bias)
                 part->merge = merge_find(&c->merge, w->slot, w->layer, begin);
         }
@@ -171,6 +188,8 @@ static enum tutti_status plan_matrix(struct converter *c, const struct weight *w
             wanted = (struct plan_shape){ 3, { shape.n_experts, run.end - run.begin, w->n_in } };
         else if (info->rows[i] == DIM_SHARED_GATE)
             wanted = vector_shape(w->n_in);
+        else if (info->is_by_head)
+            wanted = (struct plan_shape){ 3, { w->heads.n_heads, shape.n_out / w->heads.n_heads, w->n_in } };
         struct planned *p = plan_next(c, patterns[i], w->layer, &wanted, &place);
         if (!p)
             return error_out_of_memory(checkpoint_path(c->ck), err);
@@ -439,6 +458,9 @@ enum tutti_status convert_to_gguf(const char *src, const char *dst, const struct
     for (size_t i = 0; i < c.n_plan; i++)
         free(c.plan[i].parts);
     free(c.plan);
+    for (size_t i = 0; i < c.n_heads; i++)
+        free(c.heads[i]);
+    free(c.heads);
     merge_clear(&c.merge);
     free(c.rope_factors);
     checkpoint_close(c.ck);

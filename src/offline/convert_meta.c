@@ -49,7 +49,8 @@ static void describe_rope(struct gguf_writer *w, const char *arch, const struct 
         put_u32(w, arch, "rope.scaling.original_context_length", s->original_n_ctx);
         put_f32(w, arch, "rope.scaling.yarn_beta_fast", (float)s->beta_fast);
         put_f32(w, arch, "rope.scaling.yarn_beta_slow", (float)s->beta_slow);
-        if (s->attention_factor > 0) /* GGUF's factor multiplies the usual one */
+        /* GGUF's factor multiplies the usual one; families with latent attention write their own. */
+        if (s->attention_factor > 0 && a->n_latent == 0)
             put_f32(w, arch, "rope.scaling.attn_factor",
                     (float)(s->attention_factor / model_yarn_scale(s->factor)));
     }
@@ -87,7 +88,7 @@ void convert_describe(struct gguf_writer *w, const struct family *family, const 
     put_f32(w, arch,
             d->norm == NORM_RMS ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon",
             d->norm_eps);
-    if ((int64_t)a->head_dim * a->n_heads != d->d_model) {
+    if (a->n_latent == 0 && (int64_t)a->head_dim * a->n_heads != d->d_model) {
         put_u32(w, arch, "attention.key_length", a->head_dim);
         put_u32(w, arch, "attention.value_length", a->head_dim);
     }

@@ -91,6 +91,12 @@ static json_t *experts_json(const struct expert_desc *e)
         r->n_groups > 1 ? r->n_groups : 1, "groups_used", r->n_groups > 1 ? r->n_chosen_groups : 1);
 }
 
+static json_t *latent_json(const struct attn_desc *a)
+{
+    return json_pack("{s:i, s:i, s:i, s:i}", "rank", a->n_latent, "rotary", a->rotary_dim, "q_rank",
+                     a->q_rank, "value_dim", a->value_dim);
+}
+
 static json_t *layer_json(const struct layer_desc *l)
 {
     const struct attn_desc *a = &l->attn;
@@ -100,6 +106,10 @@ static json_t *layer_json(const struct layer_desc *l)
                               a->rope_theta, "rope_scaling", scaling_name(a), "qkv_bias", a->has_qkv_bias,
                               "positions", positions_name(a), "activation", activation_name(&l->ffn), "gate",
                               l->ffn.has_gate, "window", a->window, "qk_norm", a->has_qk_norm);
+    if (layer && a->n_latent > 0 && json_object_set_new(layer, "latent", latent_json(a)) != 0) {
+        json_decref(layer);
+        return NULL;
+    }
     if (!layer || !ffn_has_experts(&l->ffn) ||
         json_object_set_new(layer, "experts", experts_json(&l->ffn.experts)) == 0)
         return layer;
@@ -231,6 +241,9 @@ static void write_kind(const struct model_desc *d, int kind, FILE *out)
             a->has_qk_norm ? ", norms of the heads of q and k" : "",
             d->has_prefix ? ", the prompt in both directions" : "",
             d->has_top_query ? ", queries by position in the last layer" : "");
+    if (a->n_latent > 0)
+        fprintf(out, "%-16s %d elements and %d rotary ones of each position, values of %d\n", "latents",
+                a->n_latent, a->rotary_dim, a->value_dim);
     if (a->window > 0)
         fprintf(out, "%-16s %d positions\n", "window", a->window);
     if (a->rope != ROPE_NONE)

@@ -16,13 +16,14 @@
 #include <cmocka.h>
 
 static const char *const NAMES[] = {
-    "llama-tiny",      "llama-tiny-tied",    "mistral-tiny",    "qwen2-tiny",
-    "qwen2-tiny-yarn", "qwen3-tiny-windows", "granite-tiny",    "qwen3-tiny",
-    "glm-tiny",        "glm4-tiny",          "glm-4-9b-tiny",   "chatglm3-tiny",
-    "gpt2-tiny",       "bloom-tiny",         "bloom-tiny-post", "chatglm-6b-tiny",
-    "pangu-tiny",      "phi4-mini-tiny",     "gemma2-tiny",     "gemma3-tiny",
-    "mixtral-tiny",    "qwen2-moe-tiny",     "qwen3-moe-tiny",  "qwen3-moe-tiny-mixed",
-    "glm4-moe-tiny",   "glm4-moe-tiny-air",
+    "llama-tiny",       "llama-tiny-tied",    "mistral-tiny",          "qwen2-tiny",
+    "qwen2-tiny-yarn",  "qwen3-tiny-windows", "granite-tiny",          "qwen3-tiny",
+    "glm-tiny",         "glm4-tiny",          "glm-4-9b-tiny",         "chatglm3-tiny",
+    "gpt2-tiny",        "bloom-tiny",         "bloom-tiny-post",       "chatglm-6b-tiny",
+    "pangu-tiny",       "phi4-mini-tiny",     "gemma2-tiny",           "gemma3-tiny",
+    "mixtral-tiny",     "qwen2-moe-tiny",     "qwen3-moe-tiny",        "qwen3-moe-tiny-mixed",
+    "glm4-moe-tiny",    "glm4-moe-tiny-air",  "deepseek-v2-lite-tiny", "deepseek-v2-tiny",
+    "deepseek-v3-tiny",
 };
 enum { N_NAMES = sizeof NAMES / sizeof *NAMES, N_IDS = 70 };
 

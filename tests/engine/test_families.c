@@ -12,15 +12,37 @@
 
 #include <cmocka.h>
 
-static const char *const NAMES[] = { "qwen2-tiny",         "qwen2-tiny-yarn",  "qwen3-tiny",
-                                     "qwen3-tiny-windows", "granite-tiny",     "mistral-tiny",
-                                     "glm-4-9b-tiny",      "glm-tiny",         "glm4-tiny",
-                                     "gpt2-tiny",          "bloom-tiny",       "bloom-tiny-post",
-                                     "pangu-tiny",         "chatglm-6b-tiny",  "chatglm3-tiny",
-                                     "llama-tiny",         "phi3-tiny",        "phi4-mini-tiny",
-                                     "gemma2-tiny",        "gemma3-tiny",      "mixtral-tiny",
-                                     "qwen2-moe-tiny",     "qwen3-moe-tiny",   "qwen3-moe-tiny-mixed",
-                                     "glm4-moe-tiny",      "glm4-moe-tiny-air" };
+static const char *const NAMES[] = { "qwen2-tiny",
+                                     "qwen2-tiny-yarn",
+                                     "qwen3-tiny",
+                                     "qwen3-tiny-windows",
+                                     "granite-tiny",
+                                     "mistral-tiny",
+                                     "glm-4-9b-tiny",
+                                     "glm-tiny",
+                                     "glm4-tiny",
+                                     "gpt2-tiny",
+                                     "bloom-tiny",
+                                     "bloom-tiny-post",
+                                     "pangu-tiny",
+                                     "chatglm-6b-tiny",
+                                     "chatglm3-tiny",
+                                     "llama-tiny",
+                                     "phi3-tiny",
+                                     "phi4-mini-tiny",
+                                     "gemma2-tiny",
+                                     "gemma3-tiny",
+                                     "mixtral-tiny",
+                                     "qwen2-moe-tiny",
+                                     "qwen3-moe-tiny",
+                                     "qwen3-moe-tiny-mixed",
+                                     "glm4-moe-tiny",
+                                     "glm4-moe-tiny-air",
+                                     "deepseek-v2-lite-tiny",
+                                     "deepseek-v2-tiny",
+                                     "deepseek-v3-tiny",
+                                     "glm4-moe-lite-tiny",
+                                     "glm4-moe-lite-tiny-dense" };
 enum { N_NAMES = sizeof NAMES / sizeof *NAMES, N_REQUESTS = 10, MAX_PROMPT = 120, N_ANSWER = 24, N_TOP = 3 };
 
 /* Of chatglm-6b-tiny's configuration: what a prompt of its ends in. */

@@ -194,14 +194,26 @@ static void every_family_that_gguf_knows_converts(void **state)
         const char *name, *architecture;
         bool bits;
     } CASES[] = {
-        { "qwen2-tiny", "qwen2", true },      { "qwen2-tiny-yarn", "qwen2", true },
-        { "qwen3-tiny", "qwen3", true },      { "mistral-tiny", "llama", false },
-        { "glm-4-9b-tiny", "chatglm", true }, { "glm-tiny", "chatglm", true },
-        { "glm4-tiny", "glm4", true },        { "gpt2-tiny", "gpt2", true },
-        { "bloom-tiny", "bloom", true },      { "granite-tiny", "granite", false },
-        { "gemma2-tiny", "gemma2", true },    { "gemma3-tiny", "gemma3", true },
-        { "gemma3-vl-tiny", "gemma3", true }, { "phi3-tiny", "phi3", true },
+        { "qwen2-tiny", "qwen2", true },
+        { "qwen2-tiny-yarn", "qwen2", true },
+        { "qwen3-tiny", "qwen3", true },
+        { "mistral-tiny", "llama", false },
+        { "glm-4-9b-tiny", "chatglm", true },
+        { "glm-tiny", "chatglm", true },
+        { "glm4-tiny", "glm4", true },
+        { "gpt2-tiny", "gpt2", true },
+        { "bloom-tiny", "bloom", true },
+        { "granite-tiny", "granite", false },
+        { "gemma2-tiny", "gemma2", true },
+        { "gemma3-tiny", "gemma3", true },
+        { "gemma3-vl-tiny", "gemma3", true },
+        { "phi3-tiny", "phi3", true },
         { "phi4-mini-tiny", "phi3", true },
+        { "deepseek-v2-lite-tiny", "deepseek2", true },
+        { "deepseek-v2-tiny", "deepseek2", true },
+        { "deepseek-v3-tiny", "deepseek2", true },
+        { "glm4-moe-lite-tiny", "deepseek2", true },
+        { "glm4-moe-lite-tiny-dense", "deepseek2", true },
     };
     char path[128], source[512];
     make_path(path, sizeof path);

@@ -66,6 +66,9 @@ struct bench_result {
     struct bench_ranks ranks;
 };
 
+/* q . k, and weights . v, of a row with one position, in a layer. */
+double bench_position_ops(const struct attn_desc *attn);
+
 /* Sorts seconds. n: at least 1. */
 struct bench_time bench_time_of(double *seconds, int n);
 

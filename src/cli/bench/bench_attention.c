@@ -22,6 +22,7 @@ struct attention_bench {
     struct measure *limits;
     int context;
     struct floats qkv, y; /* the backend's: [PROMPT_ROWS][...] */
+    struct floats latent; /* of latent attention: the row that is stored */
     float *host;          /* the source of qkv */
     int32_t positions[PROMPT_ROWS], seqs[PROMPT_ROWS];
     int32_t *pages; /* [pages of the context] */
@@ -35,6 +36,7 @@ static void clear(struct attention_bench *b)
         be->ops->kv_free(be, b->kv);
     be->ops->dealloc(be, b->qkv);
     be->ops->dealloc(be, b->y);
+    be->ops->dealloc(be, b->latent);
     free(b->host);
     free(b->pages);
 }
@@ -46,12 +48,16 @@ static enum tutti_status init(struct attention_bench *b, struct model *model, st
     struct backend *be = model->backend;
     int n_pages = model_pages_of(model, context);
     *b = (struct attention_bench){ .model = model, .limits = limits, .context = context };
-    b->n_qkv = PROMPT_ROWS * (size_t)(a->n_heads + 2 * a->n_kv_heads) * (size_t)a->head_dim;
+    bool is_latent = a->n_latent > 0;
+    int row = is_latent ? a->n_heads * attn_latent_row(a) : (a->n_heads + 2 * a->n_kv_heads) * a->head_dim;
+    int result = a->n_latent > a->head_dim ? a->n_latent : a->head_dim; /* also room for unrotated queries */
+    b->n_qkv = PROMPT_ROWS * (size_t)row;
     b->qkv = be->ops->alloc(be, b->n_qkv);
-    b->y = be->ops->alloc(be, PROMPT_ROWS * (size_t)a->n_heads * (size_t)a->head_dim);
+    b->y = be->ops->alloc(be, PROMPT_ROWS * (size_t)a->n_heads * (size_t)result);
+    b->latent = is_latent ? be->ops->alloc(be, PROMPT_ROWS * (size_t)attn_latent_row(a)) : NO_FLOATS;
     b->host = malloc(b->n_qkv * sizeof *b->host);
     b->pages = calloc((size_t)n_pages, sizeof *b->pages);
-    if (!b->qkv.buffer || !b->y.buffer || !b->host || !b->pages)
+    if (!b->qkv.buffer || !b->y.buffer || (is_latent && !b->latent.buffer) || !b->host || !b->pages)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for attention over %d tokens", context);
     for (int i = 0; i < n_pages; i++)
         b->pages[i] = i;
@@ -76,7 +82,11 @@ static void run_layers(struct attention_bench *b, int first, int n_rows, bool is
     };
     be->ops->step_begin(be, &step);
     for (int layer = 0; layer < b->model->desc.n_layers; layer++) {
-        if (is_store)
+        const struct attn_desc *a = &model_layer(&b->model->desc, layer)->attn;
+        if (is_store && a->n_latent > 0)
+            be->ops->latent_store(be, b->qkv, b->y, a->head_dim, b->latent,
+                                  model_weight(b->model, SLOT_KV_A_NORM, layer)->values, b->kv, layer);
+        else if (is_store)
             be->ops->rope_store(be, b->qkv, NO_FLOATS, NO_FLOATS, b->kv, layer);
         else
             be->ops->attention(be, b->y, b->qkv, b->kv, layer);
@@ -91,6 +101,9 @@ static void fill_context(struct attention_bench *b)
     for (int first = 0; first < b->context; first += PROMPT_ROWS) {
         int n_rows = b->context - first < PROMPT_ROWS ? b->context - first : PROMPT_ROWS;
         be->ops->upload(be, b->qkv, b->host, b->n_qkv); /* storing rotates qkv in place */
+        if (b->latent.buffer)
+            be->ops->upload(be, b->latent, b->host,
+                            PROMPT_ROWS * (size_t)attn_latent_row(&b->model->desc.kinds[0].attn));
         run_layers(b, first, n_rows, true);
     }
 }
@@ -133,11 +146,10 @@ static double seen_positions(int window, const struct bench_attention_result *r)
  * window. */
 static void count_work(const struct model_desc *d, struct bench_attention_result *r)
 {
-    const struct attn_desc *a = &d->kinds[0].attn; /* the known shapes have one kind of layers */
+    const struct attn_desc *a = &d->kinds[0].attn; /* the known shapes have one kind of attention */
     int n_read = a->window > 0 && r->context > a->window + r->n_rows ? a->window + r->n_rows : r->context;
     r->read_bytes = (double)model_kv_bytes(d, r->kv_type) * n_read;
-    /* q . k, and weights . v */
-    r->ops = 4.0 * d->n_layers * a->n_heads * a->head_dim * seen_positions(a->window, r);
+    r->ops = d->n_layers * bench_position_ops(a) * seen_positions(a->window, r);
 }
 
 enum tutti_status bench_attention(struct model *model, const struct option_ints *contexts,

@@ -138,28 +138,44 @@ static double bytes_of_weights(const struct model *model)
     return (double)n_bytes;
 }
 
+/* The weights of attention's matrices in a layer. */
+static double attention_weights(const struct model_desc *d, const struct attn_desc *a)
+{
+    double width = d->d_model, heads = a->n_heads, q = heads * a->head_dim;
+    if (a->n_latent == 0)
+        return width * (2 * q + 2.0 * a->n_kv_heads * a->head_dim);
+    double up = heads * a->n_latent * (a->head_dim - a->rotary_dim + a->value_dim);
+    double queries = a->q_rank > 0 ? a->q_rank * (width + q) : width * q;
+    return queries + width * attn_latent_row(a) + up + width * heads * a->value_dim;
+}
+
 /* The linear operations of a row in all layers; a multiply-add is two. */
 static double layer_ops_of_row(const struct model_desc *d)
 {
     double ops = 0;
     for (int i = 0; i < d->n_layers; i++) {
         const struct layer_desc *l = model_layer(d, i);
-        double heads = (double)l->attn.n_heads * l->attn.head_dim;
-        double kv_heads = (double)l->attn.n_kv_heads * l->attn.head_dim;
         const struct expert_desc *e = &l->ffn.experts;
         double width = l->ffn.d_ff + e->d_shared + (double)e->routing.n_chosen * e->d_ff;
-        ops += 2.0 * d->d_model *
-               (2 * heads + 2 * kv_heads + (l->ffn.has_gate ? 3.0 : 2.0) * width + e->routing.n_experts);
+        ops += 2.0 * d->d_model * ((l->ffn.has_gate ? 3.0 : 2.0) * width + e->routing.n_experts) +
+               2.0 * attention_weights(d, &l->attn);
     }
     return ops;
 }
 
-/* q . k, and weights . v, of a row with one position, in all layers. */
+double bench_position_ops(const struct attn_desc *a)
+{
+    int key = a->n_latent > 0 ? attn_latent_row(a) : a->head_dim,
+        value = a->n_latent > 0 ? a->n_latent : a->head_dim;
+    return 2.0 * a->n_heads * (key + value);
+}
+
+/* The same in all layers. */
 static double attention_ops_of_position(const struct model_desc *d)
 {
     double ops = 0;
     for (int i = 0; i < d->n_layers; i++)
-        ops += 4.0 * model_layer(d, i)->attn.n_heads * model_layer(d, i)->attn.head_dim;
+        ops += bench_position_ops(&model_layer(d, i)->attn);
     return ops;
 }
 

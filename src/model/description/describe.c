@@ -376,7 +376,8 @@ void describe_gguf(struct model_desc *d, struct config *c)
     a->n_heads = config_int(c, "attention.head_count", 1, LIMIT_DIMENSION);
     a->n_kv_heads = config_int_or(c, "attention.head_count_kv", 1, LIMIT_DIMENSION, a->n_heads);
     a->head_dim = config_int_or(c, "attention.key_length", 1, LIMIT_DIMENSION, d->d_model / a->n_heads);
-    if (config_int_or(c, "attention.value_length", 1, LIMIT_DIMENSION, a->head_dim) != a->head_dim)
+    if (config_int_or(c, "attention.value_length", 1, LIMIT_DIMENSION, a->head_dim) != a->head_dim &&
+        a->n_latent == 0)
         config_unsupported(c, "attention.value_length", "a head of values unlike the head of keys");
     f->d_ff = config_int(c, "feed_forward_length", 1, LIMIT_DIMENSION);
     d->n_vocab = config_int_or(c, "vocab_size", 1, LIMIT_VOCAB, 0);

@@ -24,11 +24,20 @@ struct tensor_names {
      * the names of SLOT_QKV. */
     const char *of[SLOT_COUNT][MAX_PARTS];
     const struct tensor_names *top; /* of the last layer, with has_top_query */
-    unsigned transposed;            /* TRANSPOSED_... */
+    uint64_t transposed;            /* TRANSPOSED_... */
     bool is_by_head;                /* a fused qkv is stored as [n_heads][q, k, v][head_dim] */
     bool has_norms_less_one;        /* norms are stored minus 1 */
+    /* The up-projections of latent attention are one tensor [n_heads][keys, values][n_latent], in which
+     * that of keys is not transposed; else each is one of three dimensions. */
+    bool has_fused_up;
     bool is_gguf;
 };
+
+/* The name of a tensor that every layer has, which no other layout names so. */
+static inline const char *tensor_names_of_attention(const struct tensor_names *names)
+{
+    return names->of[SLOT_K_UP][0] ? names->of[SLOT_K_UP][0] : names->of[SLOT_QKV][0];
+}
 
 /* The names of a slot's parts; those that are missing are NULL. */
 static inline const char *const *tensor_names_of(const struct tensor_names *names, enum weight_slot slot)
@@ -87,7 +96,8 @@ struct family {
 /* Every family; the first whose is_mine() accepts the configuration is used. */
 #define FOR_EACH_FAMILY(f)                                                                                   \
     f(CHATGLM_6B) f(CHATGLM) f(GLM) f(GLM4) f(LLAMA) f(GRANITE) f(PHI3) f(GEMMA2) f(GEMMA3) f(QWEN2)         \
-        f(QWEN3) f(QWEN2_MOE) f(QWEN3_MOE) f(GLM4_MOE) f(MIXTRAL) f(GPT2) f(BLOOM_POST) f(BLOOM) f(PANGU)
+        f(QWEN3) f(QWEN2_MOE) f(QWEN3_MOE) f(GLM4_MOE) f(DEEPSEEK_V2) f(DEEPSEEK_V3) f(GLM4_MOE_LITE)        \
+            f(MIXTRAL) f(GPT2) f(BLOOM_POST) f(BLOOM) f(PANGU)
 
 #define DECLARE_FAMILY(name) extern const struct family FAMILY_##name;
 FOR_EACH_FAMILY(DECLARE_FAMILY)

@@ -124,11 +124,28 @@ static const char *find_expert_fault(const struct ffn_desc *f)
     return r->group_best > r->n_experts / r->n_groups ? "a group of experts has only one" : NULL;
 }
 
-static const char *find_layer_fault(const struct layer_desc *l)
+static const char *find_latent_fault(const struct attn_desc *a)
 {
-    const struct attn_desc *a = &l->attn;
+    if (a->n_latent < 8 || a->n_latent % 8 != 0)
+        return "the rank of the latents (kv_lora_rank) is no positive multiple of 8";
+    if (a->rotary_dim < 8 || a->rotary_dim % 8 != 0)
+        return "the rotary part of the latents (qk_rope_head_dim) is no positive multiple of 8";
+    if (a->head_dim <= a->rotary_dim || a->value_dim < 1 || a->q_rank < 0)
+        return "a head of latent attention has no elements";
+    if (a->n_kv_heads != 1 || (a->rope != ROPE_INTERLEAVED && a->rope != ROPE_HALF) || a->has_qk_norm ||
+        a->has_alibi)
+        return "latent attention is combined with another kind";
+    int64_t widest = a->head_dim > a->value_dim ? a->head_dim : a->value_dim;
+    widest = widest > attn_latent_row(a) ? widest : attn_latent_row(a);
+    return widest * a->n_heads > LIMIT_DIMENSION ? "heads times head dimension is too large" : NULL;
+}
+
+static const char *find_attention_fault(const struct attn_desc *a)
+{
     if (a->n_heads % a->n_kv_heads != 0)
         return "the number of heads is no multiple of the number of KV heads";
+    if (a->n_latent > 0)
+        return find_latent_fault(a);
     if (a->head_dim < 8 || a->head_dim % 8 != 0)
         return "the head dimension is no positive multiple of 8";
     if (a->head_dim > 1024)
@@ -139,6 +156,14 @@ static const char *find_layer_fault(const struct layer_desc *l)
         return "the rotary dimension is no multiple of 4, as two streams of positions need";
     if ((int64_t)(a->n_heads + 2 * (int64_t)a->n_kv_heads) * a->head_dim > LIMIT_DIMENSION)
         return "heads times head dimension is too large";
+    return NULL;
+}
+
+static const char *find_layer_fault(const struct layer_desc *l)
+{
+    const char *fault = find_attention_fault(&l->attn);
+    if (fault)
+        return fault;
     return 2 * (int64_t)l->ffn.d_ff > LIMIT_DIMENSION ? "the feed-forward width is too large"
                                                       : find_expert_fault(&l->ffn);
 }
@@ -197,7 +222,7 @@ const struct tensor_names *family_layout(const struct family *family, const stru
     const struct tensor_names *nearest = NULL;
     for (int i = 0; i < family->n_layouts; i++) {
         const struct tensor_names *names = &family->layouts[i];
-        if (!has_tensor(ck, names->of[SLOT_QKV][0]))
+        if (!has_tensor(ck, tensor_names_of_attention(names)))
             continue;
         if (has_tensor(ck, names->of[SLOT_EMBEDDING][0]) && has_ffn(ck, names))
             return names;
@@ -211,7 +236,7 @@ enum tutti_status family_no_layout(const struct family *family, const struct che
 {
     for (int i = 0; i < family->n_layouts; i++) {
         char name[LIMIT_TENSOR_NAME_BYTES];
-        weights_layer_name(name, sizeof name, family->layouts[i].of[SLOT_QKV][0], 0);
+        weights_layer_name(name, sizeof name, tensor_names_of_attention(&family->layouts[i]), 0);
         const char *method = quantized_find(ck, name);
         if (method)
             return error_set(err, TUTTI_E_UNSUPPORTED,
@@ -248,7 +273,8 @@ static bool has_bias(const struct checkpoint *ck, const char *pattern)
 
 static void find_biases(struct layer_desc *l, const struct tensor_names *names, const struct checkpoint *ck)
 {
-    l->attn.has_qkv_bias = l->attn.has_qkv_bias || has_bias(ck, names->of[SLOT_QKV][0]);
+    const char *latent = names->of[SLOT_KV_A][0];
+    l->attn.has_qkv_bias = l->attn.has_qkv_bias || has_bias(ck, latent ? latent : names->of[SLOT_QKV][0]);
     l->attn.has_out_bias = l->attn.has_out_bias || has_bias(ck, names->of[SLOT_ATTN_OUT][0]);
     l->ffn.has_bias = l->ffn.has_bias || has_bias(ck, names->of[SLOT_DOWN][0]);
 }
@@ -531,6 +557,8 @@ int model_window(const struct model_desc *d)
 /* Keys and values of one position. */
 static uint64_t layer_kv_bytes(const struct attn_desc *a, enum dtype kv_type)
 {
+    if (a->n_latent > 0)
+        return kv_type_latent_bytes(kv_type, attn_latent_row(a));
     return 2 * (uint64_t)a->n_kv_heads * (uint64_t)kv_type_bytes(kv_type, a->head_dim);
 }
 

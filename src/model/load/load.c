@@ -222,7 +222,8 @@ enum tutti_status model_start_backend(struct model *model, const struct tutti_mo
         kinds[i] = (struct attention_shape){
             .n_heads = own->n_heads,
             .n_kv_heads = own->n_kv_heads,
-            .head_dim = a->head_dim,
+            .head_dim = a->n_latent > 0 ? attn_latent_row(a) : a->head_dim,
+            .n_latent = a->n_latent,
             .rotary_dim = a->rope == ROPE_NONE ? 0 : a->rotary_dim,
             .rope = a->rope,
             .rope_freqs = model->rope_freqs[i],
@@ -230,7 +231,7 @@ enum tutti_status model_start_backend(struct model *model, const struct tutti_mo
             .scale = a->scale > 0 ? a->scale : 1.0f / __builtin_sqrtf((float)a->head_dim),
             .softcap = a->softcap,
             .window = a->window,
-            .qk_norm_eps = d->norm_eps,
+            .qk_norm_eps = a->n_latent > 0 ? a->latent_norm_eps : d->norm_eps,
         };
         if (!a->has_alibi)
             continue;

@@ -25,6 +25,17 @@
 #define EXPERTS(n, chosen, ff)                                                                               \
     FFN.experts.routing.n_experts = (n), FFN.experts.routing.n_chosen = (chosen), FFN.experts.d_ff = (ff)
 
+#define LATENT_ATTN(heads, rank, q, unrotated, rotary, values)                                               \
+    {                                                                                                        \
+        .n_heads = (heads), .n_kv_heads = 1, .head_dim = (unrotated) + (rotary), .n_latent = (rank),         \
+        .q_rank = (q), .value_dim = (values), .latent_norm_eps = 1e-6f, .rope = ROPE_INTERLEAVED,            \
+        .rotary_dim = (rotary), .rope_theta = 10000                                                          \
+    }
+#define DENSE_FFN(width)                                                                                     \
+    {                                                                                                        \
+        .d_ff = (width), .has_gate = true, .activation = ACT_SILU                                            \
+    }
+
 static const struct shape {
     const char *name;
     struct model_desc desc;
@@ -84,6 +95,45 @@ static const struct shape {
                                             .d_shared = 1408,
                                             .has_choice_bias = true } } },
         .kind_of = { [1 ... 45] = 1 } } },
+    /* DeepSeek-V2-Lite and GLM-4.7-Flash: latent attention, and one dense layer before the experts. */
+    { "deepseek-v2-lite",
+      { .n_layers = 27,
+        .d_model = 2048,
+        .n_vocab = 102400,
+        .n_ctx = 163840,
+        .norm_eps = 1e-6f,
+        .n_kinds = 2,
+        .kinds = { { LATENT_ATTN(16, 512, 0, 128, 64, 128), DENSE_FFN(10944) },
+                   { LATENT_ATTN(16, 512, 0, 128, 64, 128),
+                     { .has_gate = true,
+                       .activation = ACT_SILU,
+                       .experts = { .routing = { .n_experts = 64,
+                                                 .n_chosen = 6,
+                                                 .kind = ROUTE_SOFTMAX,
+                                                 .scale = 1 },
+                                    .d_ff = 1408,
+                                    .d_shared = 2816 } } } },
+        .kind_of = { [1 ... 26] = 1 } } },
+    { "glm-4.7-flash",
+      { .n_layers = 47,
+        .d_model = 2048,
+        .n_vocab = 154880,
+        .n_ctx = 202752,
+        .norm_eps = 1e-5f,
+        .n_kinds = 2,
+        .kinds = { { LATENT_ATTN(20, 512, 768, 192, 64, 256), DENSE_FFN(10240) },
+                   { LATENT_ATTN(20, 512, 768, 192, 64, 256),
+                     { .has_gate = true,
+                       .activation = ACT_SILU,
+                       .experts = { .routing = { .n_experts = 64,
+                                                 .n_chosen = 4,
+                                                 .kind = ROUTE_SIGMOID,
+                                                 .scale = 1.8f,
+                                                 .is_normed = true },
+                                    .d_ff = 1536,
+                                    .d_shared = 1536,
+                                    .has_choice_bias = true } } } },
+        .kind_of = { [1 ... 46] = 1 } } },
     { "tiny", { SWIGLU, SIZES(4, 256, 8, 2, 32, 704, 4096, 2048), ROPE(ROPE_HALF, 32) } },
 };
 enum { N_SHAPES = sizeof SHAPES / sizeof *SHAPES };

@@ -60,7 +60,7 @@ static int vocab_unit(const struct model_desc *d, int n_ranks)
 
 static int attn_columns(const struct attn_desc *a, int n_ranks)
 {
-    return a->n_heads / n_ranks * a->head_dim;
+    return a->n_heads / n_ranks * attn_value_dim(a);
 }
 
 /* Whether splits by columns fall between blocks. */
@@ -122,7 +122,7 @@ static enum tutti_status check_layer(const struct layer_desc *l, const struct sp
                                "tp %d: of attention's output matrix each rank would have %d columns (%d "
                                "heads of %d), no multiple "
                                "of its blocks of %d weights, expected tp %s, or weights of another type",
-                               n_ranks, attn_columns(a, n_ranks), a->n_heads / n_ranks, a->head_dim,
+                               n_ranks, attn_columns(a, n_ranks), a->n_heads / n_ranks, attn_value_dim(a),
                                blocks->attn_out, possible);
     for (int i = 0; i < N_FFN_WIDTHS; i++) {
         struct ffn_width w = ffn_width(&l->ffn, blocks, i);
@@ -201,7 +201,7 @@ struct split split_whole(const struct model_desc *d)
 void split_widen(struct split_blocks *blocks, enum weight_slot slot, int n)
 {
     enum dim columns = slot_info(slot)->columns;
-    int *block = columns == DIM_QUERIES     ? &blocks->attn_out
+    int *block = columns == DIM_ATTENDED    ? &blocks->attn_out
                  : columns == DIM_EXPERT_FF ? &blocks->expert_down
                  : columns == DIM_SHARED_FF ? &blocks->shared_down
                                             : &blocks->down;
@@ -223,10 +223,16 @@ static bool owned(struct split_range *out, int *unit, const struct split *s, con
                   enum dim dim, int layer)
 {
     const struct split_layer *own = &s->kinds[d->kind_of[layer]];
+    const struct attn_desc *a = &model_layer(d, layer)->attn;
     bool is_of_heads = dim == DIM_QUERIES || dim == DIM_KV;
-    *unit = is_of_heads ? model_layer(d, layer)->attn.head_dim : 1;
+    *unit = is_of_heads               ? a->head_dim
+            : dim == DIM_ATTENDED     ? attn_value_dim(a)
+            : dim == DIM_LATENT_HEADS ? a->n_latent
+                                      : 1;
     switch (dim) {
     case DIM_QUERIES:
+    case DIM_ATTENDED:
+    case DIM_LATENT_HEADS:
         *out = own->heads;
         return true;
     case DIM_KV:
@@ -251,8 +257,8 @@ static bool owned(struct split_range *out, int *unit, const struct split *s, con
 
 static bool is_dealt_out(enum dim dim)
 {
-    return dim == DIM_QUERIES || dim == DIM_KV || dim == DIM_FF || dim == DIM_EXPERT_FF ||
-           dim == DIM_SHARED_FF || dim == DIM_VOCAB;
+    return dim == DIM_QUERIES || dim == DIM_ATTENDED || dim == DIM_LATENT_HEADS || dim == DIM_KV ||
+           dim == DIM_FF || dim == DIM_EXPERT_FF || dim == DIM_SHARED_FF || dim == DIM_VOCAB;
 }
 
 enum split_kind split_kind(enum weight_slot slot)
@@ -286,8 +292,9 @@ struct split_part split_part(const struct split *s, const struct model_desc *d,
         return part;
     }
     if (target->by_head) {
-        add_run(&part, s->kinds[d->kind_of[target->layer]].heads,
-                3 * model_layer(d, target->layer)->attn.head_dim, 0);
+        const struct attn_desc *a = &model_layer(d, target->layer)->attn;
+        int n_rows = info->is_by_head ? a->head_dim - a->rotary_dim + a->value_dim : 3 * a->head_dim;
+        add_run(&part, s->kinds[d->kind_of[target->layer]].heads, n_rows, 0);
         return part;
     }
     struct slot_shape shape = slot_shape(d, target->slot, target->layer);

@@ -71,7 +71,7 @@ struct split_target {
     enum weight_slot slot; /* SLOT_COUNT: not a weight of the model, so it stays whole */
     int layer;             /* 0 outside of layers */
     int part;              /* SPLIT_ALL_PARTS: all, one after the other */
-    bool by_head;          /* all parts, stored as [n_heads][q, k, v][head_dim] */
+    bool by_head;          /* all parts, stored as [n_heads][q, k, v][head_dim]; or both up-projections */
 };
 enum { SPLIT_ALL_PARTS = -1 };
 

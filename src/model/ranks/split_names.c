@@ -76,7 +76,8 @@ static bool find_in_slot(struct split_tensor *out, const struct model_desc *d,
         t.target = (struct split_target){ .slot = slot,
                                           .layer = layer,
                                           .part = is_fused ? SPLIT_ALL_PARTS : i,
-                                          .by_head = is_fused && slot == SLOT_QKV && names->is_by_head };
+                                          .by_head = (is_fused && slot == SLOT_QKV && names->is_by_head) ||
+                                                     (slot == SLOT_K_UP && names->has_fused_up) };
         *out = t;
         return i < n_parts;
     }

@@ -115,6 +115,31 @@ static enum tutti_status find_part(struct weight *w, int i, const struct slot_sh
     return TUTTI_OK;
 }
 
+/* Finds an up-projection of latent attention: one tensor with those of keys and values, or its own. */
+static enum tutti_status find_by_head(struct weight *w, const struct attn_desc *a,
+                                      const struct tensor_names *names, const struct checkpoint *ck,
+                                      struct tutti_error *err)
+{
+    bool is_keys = w->slot == SLOT_K_UP, is_fused = names->has_fused_up;
+    int n_keys = a->head_dim - a->rotary_dim, n_rows = w->n_out / a->n_heads;
+    const int64_t both[] = { (int64_t)a->n_heads * (n_keys + a->value_dim), a->n_latent };
+    const int64_t own[] = { a->n_heads, n_rows, w->n_in };
+    struct head_tensor *t = &w->heads;
+    *t = (struct head_tensor){ .n_heads = a->n_heads, .n_rows = n_rows, .n = n_rows };
+    if (is_fused) {
+        t->n_rows = n_keys + a->value_dim;
+        t->first = is_keys ? 0 : n_keys;
+        t->n = is_keys ? n_keys : a->value_dim;
+        t->is_transposed = is_keys;
+    }
+    enum tutti_status st = find_tensor(&t->whole, ck, w->name, is_fused ? 2 : 3, is_fused ? both : own, err);
+    if (st != TUTTI_OK)
+        return st;
+    head_tensor_init(t);
+    w->parts[0] = &t->tensor;
+    return TUTTI_OK;
+}
+
 /* Finds the tensors of a matrix. */
 static enum tutti_status find_matrix(struct weight *w, const struct slot_shape *shape,
                                      const struct checkpoint *ck, const char *const *patterns,
@@ -179,6 +204,8 @@ enum tutti_status weights_find(struct weight *out, const struct model_desc *d,
         out->place.n_layers = d->n_layers;
         out->place.n_sharing = a->n_heads / a->n_kv_heads;
     }
+    if (info->is_by_head)
+        return find_by_head(out, a, names, ck, err);
     if (info->kind == SLOT_MATRIX)
         return find_matrix(out, &shape, ck, patterns, err);
     return info->kind == SLOT_TABLE ? find_table(out, ck, err) : find_norm(out, &shape, ck, err);

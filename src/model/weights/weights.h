@@ -3,6 +3,7 @@
 #define TUTTI_MODEL_WEIGHTS_WEIGHTS_H
 
 #include "model/description/family.h"
+#include "model/weights/head_tensor.h"
 #include "model/weights/weight_type.h"
 
 /* One weight of the model, as a checkpoint stores it: one tensor, or several whose rows are
@@ -14,6 +15,7 @@ struct weight {
     const struct tensor *parts[MAX_PARTS];
     const struct tensor *biases[MAX_PARTS]; /* NULL: none */
     struct tensor_slice slices[MAX_PARTS];  /* what parts point to where one tensor has all experts */
+    struct head_tensor heads;               /* what part 0 points to where a slot is_by_head */
     int n_parts;
     int n_in, n_out; /* n_out: rows that the model uses */
     struct weight_place place;
