@@ -1,6 +1,5 @@
 /* Reads "normalizer" of tokenizer.json. */
 #include "tokenizer/json/json_reader.h"
-#include "tokenizer/unicode/unicode_case.h"
 #include "tokenizer/vocab/base64.h"
 
 #include <stdio.h>
@@ -87,11 +86,6 @@ static enum tutti_status read_charsmap(struct json_reader *r, const json_t *part
                          r->err);
 }
 
-static struct normalizer remove_set(const uint32_t *toggles, size_t n)
-{
-    return (struct normalizer){ .kind = NORMALIZE_REMOVE, .toggles = toggles, .n_toggles = n };
-}
-
 /* strip_accents null means the value of lowercase. */
 static enum tutti_status read_bert(struct json_reader *r, const json_t *part)
 {
@@ -124,6 +118,7 @@ static enum tutti_status normalizer_read_part(struct json_reader *r, const json_
                    { "NFKC", { .kind = NORMALIZE_FORM, .form = UNICODE_NFKC } },
                    { "NFKD", { .kind = NORMALIZE_FORM, .form = UNICODE_NFKD } },
                    { "Lowercase", { .kind = NORMALIZE_LOWERCASE } },
+                   { "StripAccents", { .kind = NORMALIZE_REMOVE, .removed = &CASE_TABLES.accents } },
                    { "Nmt", { .kind = NORMALIZE_NMT } },
                    { "ByteLevel", { .kind = NORMALIZE_BYTES } } };
     static const struct {
@@ -145,8 +140,6 @@ static enum tutti_status normalizer_read_part(struct json_reader *r, const json_
         if (strcmp(type, READERS[i].type) == 0)
             return READERS[i].read(r, part);
     }
-    if (strcmp(type, "StripAccents") == 0)
-        return add_simple(r, remove_set(CASE_TABLES.accents, CASE_TABLES.n_accents));
     if (strcmp(type, "Sequence") != 0 || depth > MAX_JSON_STEP_DEPTH)
         return json_reader_unsupported(
             r, FIELD, part,

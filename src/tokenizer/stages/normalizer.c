@@ -3,7 +3,6 @@
 #include "base/utf8.h"
 #include "tokenizer/unicode/byte_map.h"
 #include "tokenizer/unicode/substitutes.h"
-#include "tokenizer/unicode/unicode_case.h"
 
 #include <string.h>
 #include <utf8proc.h>
@@ -23,20 +22,21 @@ static bool add_code(uint32_t code, struct buf *out)
 
 static uint32_t lower_of(uint32_t c)
 {
-    size_t lo = 0, hi = CASE_TABLES.n_lower;
     if (c < 0x80)
         return c >= 'A' && c <= 'Z' ? c + 32 : c;
-    while (lo < hi) {
-        size_t mid = lo + (hi - lo) / 2;
-        const struct case_run *run = &CASE_TABLES.lower[mid];
-        if (c > run->last)
-            lo = mid + 1;
-        else if (c < run->first)
-            hi = mid;
-        else
-            return (c - run->first) % (uint32_t)run->step == 0 ? (uint32_t)((int32_t)c + run->delta) : c;
+    for (size_t i = 0; i < CASE_TABLES.n_newer_capitals; i++) {
+        const struct case_run *run = &CASE_TABLES.newer_capitals[i];
+        if (c >= run->first && c <= run->last && (c - run->first) % (uint32_t)run->step == 0)
+            return (uint32_t)((int32_t)c + run->delta);
     }
-    return c;
+    return (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
+}
+
+static bool is_in_set(const struct character_set *set, uint32_t c)
+{
+    return (set->categories >> utf8proc_category((utf8proc_int32_t)c) & 1 &&
+            !unicode_set_has(set->without, set->n_without, c)) ||
+           (c >= set->first_other && c <= set->last_other);
 }
 
 /* As in the library: BertNormalizer's ranges omit a part of extension E. */
@@ -68,7 +68,7 @@ static bool add_rewritten(const struct normalizer *n, uint32_t c, const char *by
             return buf_add(out, "i\xCC\x87", 3);
         return lower_of(c) == c ? buf_add(out, bytes, n_bytes) : add_code(lower_of(c), out);
     case NORMALIZE_REMOVE:
-        return unicode_set_has(n->toggles, n->n_toggles, c) || buf_add(out, bytes, n_bytes);
+        return is_in_set(n->removed, c) || buf_add(out, bytes, n_bytes);
     case NORMALIZE_SPACES:
         return unicode_blanks_at_start(bytes, n_bytes) > 0 ? buf_add(out, " ", 1)
                                                            : buf_add(out, bytes, n_bytes);
@@ -259,17 +259,12 @@ bool normalizers_add_bert(struct normalizers *normalizers, const struct bert_opt
     const struct {
         bool is_on;
         struct normalizer step;
-    } STEPS[] = { { options->cleans,
-                    { .kind = NORMALIZE_REMOVE,
-                      .toggles = CASE_TABLES.bert_removed,
-                      .n_toggles = CASE_TABLES.n_bert_removed } },
+    } STEPS[] = { { options->cleans, { .kind = NORMALIZE_REMOVE, .removed = &CASE_TABLES.bert_removed } },
                   { options->cleans, { .kind = NORMALIZE_SPACES } },
                   { options->parts_chinese, { .kind = NORMALIZE_CHINESE } },
                   { options->strips_accents, { .kind = NORMALIZE_FORM, .form = UNICODE_NFD } },
                   { options->strips_accents,
-                    { .kind = NORMALIZE_REMOVE,
-                      .toggles = CASE_TABLES.bert_accents,
-                      .n_toggles = CASE_TABLES.n_bert_accents } },
+                    { .kind = NORMALIZE_REMOVE, .removed = &CASE_TABLES.bert_accents } },
                   { options->lowers, { .kind = NORMALIZE_LOWERCASE } } };
     for (size_t i = 0; i < sizeof STEPS / sizeof *STEPS; i++) {
         if (!STEPS[i].is_on)

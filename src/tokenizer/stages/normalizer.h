@@ -5,6 +5,7 @@
 
 #include "tokenizer/stages/pattern.h"
 #include "tokenizer/unicode/unicode.h"
+#include "tokenizer/unicode/unicode_case.h"
 #include "tokenizer/vocab/vocab.h"
 
 enum { MAX_NORMALIZERS = 16 };
@@ -26,10 +27,9 @@ struct normalizer {
     enum unicode_form form;
     bool strips_left, strips_right;
     struct buf from, to;
-    struct pattern *pattern; /* REPLACE by a regular expression; NULL: by text */
-    const uint32_t *toggles; /* REMOVE: [n_toggles], see unicode_set_has() */
-    size_t n_toggles;
-    struct buf map_bytes; /* CHARSMAP */
+    struct pattern *pattern;             /* REPLACE by a regular expression; NULL: by text */
+    const struct character_set *removed; /* REMOVE */
+    struct buf map_bytes;                /* CHARSMAP */
     struct charsmap map;
 };
 

@@ -1,6 +1,5 @@
-/* Tables of lowercase letters, accents and control characters of the tokenizers library's
- * normalizers, obtained by querying every code point. Its Unicode versions are older than the
- * system's. */
+/* Lowercase letters, accents and control characters of the tokenizers library's normalizers, obtained by
+ * querying every code point: what utf8proc says, and the differences to it. */
 #ifndef TUTTI_TOKENIZER_UNICODE_UNICODE_CASE_H
 #define TUTTI_TOKENIZER_UNICODE_UNICODE_CASE_H
 
@@ -13,13 +12,21 @@ struct case_run {
     int32_t step, delta;
 };
 
-/* Sets: [n] ascending; characters from the first on are in the set, from the second on are not, and so on. */
+/* The characters of some categories of utf8proc without a set (unicode_set_has()) of those that are newer
+ * than the normalizer's Unicode, and those of another category today. */
+struct character_set {
+    uint32_t categories; /* bits 1 << UTF8PROC_CATEGORY_... */
+    const uint32_t *without;
+    size_t n_without;
+    uint32_t first_other, last_other;
+};
+
 struct case_tables {
-    const struct case_run *lower; /* ascending; without U+0130, which becomes two characters */
-    const uint32_t *accents;      /* removed by StripAccents */
-    const uint32_t *bert_accents; /* removed by BertNormalizer's strip_accents, after NFD */
-    const uint32_t *bert_removed; /* removed by BertNormalizer's clean_text */
-    size_t n_lower, n_accents, n_bert_accents, n_bert_removed;
+    const struct case_run *newer_capitals; /* ascending; those that utf8proc does not know */
+    size_t n_newer_capitals;
+    struct character_set accents;      /* removed by StripAccents */
+    struct character_set bert_accents; /* removed by BertNormalizer's strip_accents, after NFD */
+    struct character_set bert_removed; /* removed by BertNormalizer's clean_text */
 };
 
 extern const struct case_tables CASE_TABLES;
