@@ -2,9 +2,12 @@
  * Python syntax. */
 #include "tokenizer/legacy/jieba_tables.h"
 
+#include "base/array.h"
 #include "base/files/mapping.h"
 #include "base/text.h"
+#include "base/utf8.h"
 
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +18,7 @@ static const double NEVER = -3.14e100;
 
 const char *const WORD_FILES[N_WORD_FILES] = { "dict.txt", "finalseg/prob_start.py", "finalseg/prob_trans.py",
                                                "finalseg/prob_emit.py" };
+enum { START_FILE = 1, NEXT_FILE, EMIT_FILE };
 
 enum { LIMIT_WORDS = 1 << 24, LIMIT_COUNT = 1 << 30 };
 
@@ -24,24 +28,15 @@ struct dictionary {
     const char *path;
     struct spelling *words; /* ids descend, so that the last of equal words has the lowest id */
     int32_t *counts;        /* [n], in the file's order */
-    size_t n, capacity;
+    size_t n, capacity, count_capacity;
     double total;
 };
 
 static bool table_add_word(struct dictionary *d, const char *word, size_t n_bytes, int32_t count)
 {
-    if (d->n == d->capacity) {
-        size_t capacity = 2 * d->capacity + 4096;
-        struct spelling *words = realloc(d->words, capacity * sizeof *words);
-        if (!words)
-            return false;
-        d->words = words;
-        int32_t *counts = realloc(d->counts, capacity * sizeof *counts);
-        if (!counts)
-            return false;
-        d->counts = counts;
-        d->capacity = capacity;
-    }
+    if (!array_grow(&d->words, d->n, &d->capacity, sizeof *d->words) ||
+        !array_grow(&d->counts, d->n, &d->count_capacity, sizeof *d->counts))
+        return false;
     d->words[d->n] = (struct spelling){ .bytes = word,
                                         .n_bytes = n_bytes,
                                         .id = LIMIT_WORDS - (int32_t)d->n };
@@ -109,139 +104,81 @@ static enum tutti_status read_dictionary(struct jieba *j, const struct word_file
 
 /* ---- tables ---- */
 
-/* Parses a Python dictionary of strings and numbers, or of such dictionaries. */
-struct scanner {
-    const char *path, *at, *end;
-    const char *start;
-};
-
-static void scanner_skip_blanks(struct scanner *s)
+static int tag_of(const char *key)
 {
-    while (s->at < s->end && (*s->at == ' ' || *s->at == '\n' || *s->at == '\r' || *s->at == '\t'))
-        s->at++;
-}
-
-static bool scanner_take(struct scanner *s, char c)
-{
-    scanner_skip_blanks(s);
-    if (s->at == s->end || *s->at != c)
-        return false;
-    s->at++;
-    return true;
-}
-
-/* A string of one letter, or of one character as \uXXXX; -1: anything else. */
-static int take_key(struct scanner *s)
-{
-    uint32_t code = 0;
-    if (!scanner_take(s, '\'') || s->end - s->at < 2)
-        return -1;
-    if (*s->at != '\\') {
-        code = (unsigned char)*s->at++;
-    } else {
-        if (s->end - s->at < 7 || s->at[1] != 'u' || !hex_read(s->at + 2, 4, 4, &code))
-            return -1;
-        s->at += 6;
-    }
-    return scanner_take(s, '\'') && scanner_take(s, ':') ? (int)code : -1;
-}
-
-static bool take_number(struct scanner *s, double *value)
-{
-    char digits[64];
-    size_t n = 0;
-    scanner_skip_blanks(s);
-    while (s->at + n < s->end && n + 1 < sizeof digits && s->at[n] && strchr("0123456789+-.eE", s->at[n]))
-        n++;
-    memcpy(digits, s->at, n);
-    digits[n] = '\0';
-    char *end = digits;
-    *value = strtod(digits, &end);
-    s->at += n;
-    return n > 0 && *end == '\0' && isfinite(*value);
-}
-
-static int tag_of(int letter)
-{
-    const char *place = letter > 0 ? strchr("BEMS", letter) : NULL;
+    const char *place = key[0] && !key[1] ? strchr("BEMS", key[0]) : NULL;
     return place ? (int)(place - "BEMS") : -1;
 }
 
-static enum tutti_status bad_table(const struct scanner *s, struct tutti_error *err)
+/* {"B": number, ...} into row, by tag. */
+static bool read_tags(const json_t *table, double *row)
 {
-    return error_set(err, TUTTI_E_FORMAT, "%s: byte %zu: expected a table of numbers by B, E, M and S",
-                     s->path, (size_t)(s->at - s->start));
-}
-
-/* {'B': number, ...} into row, by tag. */
-static bool take_tags(struct scanner *s, double *row)
-{
-    if (!scanner_take(s, '{'))
-        return false;
-    do {
-        int tag = tag_of(take_key(s));
-        if (tag < 0 || !take_number(s, &row[tag]))
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)table, key, value)
+    {
+        if (tag_of(key) < 0 || !json_is_number(value))
             return false;
-    } while (scanner_take(s, ','));
-    return scanner_take(s, '}');
+        row[tag_of(key)] = json_number_value(value);
+    }
+    return json_object_size(table) > 0;
 }
 
-/* {'\u4e00': number, ...} into a column. Characters that are never looked up are skipped. */
-static bool take_characters(struct scanner *s, double (*emit)[N_TAGS], int tag)
+/* {"\u4e00": number, ...} into a column. Characters that are never looked up are skipped. */
+static bool read_characters(const json_t *table, double (*emit)[N_TAGS], int tag)
 {
-    double value;
-    if (!scanner_take(s, '{'))
-        return false;
-    do {
-        int code = take_key(s);
-        if (code < 0 || !take_number(s, &value))
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)table, key, value)
+    {
+        size_t n_bytes;
+        int32_t code = key[0] ? utf8_code_at(key, strlen(key), &n_bytes) : -1;
+        if (code < 0 || key[n_bytes] || !json_is_number(value))
             return false;
         if (code >= HAN_FIRST && code <= HAN_LAST)
-            emit[code - HAN_FIRST][tag] = value;
-    } while (scanner_take(s, ','));
-    return scanner_take(s, '}');
+            emit[code - HAN_FIRST][tag] = json_number_value(value);
+    }
+    return json_object_size(table) > 0;
 }
 
-static bool take_start(struct scanner *s, struct jieba *j)
+static bool fill_table(struct jieba *j, int file, const json_t *table)
 {
-    return take_tags(s, j->start);
-}
-
-static bool take_next(struct scanner *s, struct jieba *j)
-{
-    if (!scanner_take(s, '{'))
-        return false;
-    do {
-        int tag = tag_of(take_key(s));
-        if (tag < 0 || !take_tags(s, j->next[tag]))
+    const char *key;
+    json_t *value;
+    if (file == START_FILE)
+        return read_tags(table, j->start);
+    json_object_foreach((json_t *)(uintptr_t)table, key, value)
+    {
+        int tag = tag_of(key);
+        if (tag < 0 ||
+            !(file == NEXT_FILE ? read_tags(value, j->next[tag]) : read_characters(value, j->emit, tag)))
             return false;
-    } while (scanner_take(s, ','));
-    return scanner_take(s, '}');
+    }
+    return json_object_size(table) > 0;
 }
 
-static bool take_emit(struct scanner *s, struct jieba *j)
+/* A table follows "P=": a Python dictionary of strings and numbers, or of such dictionaries. With
+ * other quotes it is JSON. */
+static enum tutti_status read_table(struct jieba *j, int which, const struct word_file *file,
+                                    const char *path, struct tutti_error *err)
 {
-    if (!scanner_take(s, '{'))
-        return false;
-    do {
-        int tag = tag_of(take_key(s));
-        if (tag < 0 || !take_characters(s, j->emit, tag))
-            return false;
-    } while (scanner_take(s, ','));
-    return scanner_take(s, '}');
-}
-
-/* The table follows "P=". */
-static enum tutti_status read_table(struct jieba *j, const struct word_file *file, const char *path,
-                                    bool (*take_all)(struct scanner *, struct jieba *),
-                                    struct tutti_error *err)
-{
-    const char *text = file->n_bytes > 0 ? (const char *)file->bytes : "";
-    const char *table = memmem(text, file->n_bytes, "P=", 2);
-    struct scanner s = { .path = path, .start = text, .at = text, .end = text + file->n_bytes };
-    if (table)
-        s.at = table + 2;
-    return table && take_all(&s, j) ? TUTTI_OK : bad_table(&s, err);
+    const char *bytes = file->bytes,
+               *start = file->n_bytes > 0 ? memmem(bytes, file->n_bytes, "P=", 2) : NULL;
+    size_t begin = start ? (size_t)(start - bytes) + 2 : 0, n_bytes = start ? file->n_bytes - begin : 0;
+    char *text = malloc(n_bytes + 1);
+    if (!text)
+        return error_out_of_memory(path, err);
+    for (size_t i = 0; i < n_bytes; i++)
+        text[i] = bytes[begin + i] == '\'' ? '"' : bytes[begin + i];
+    json_error_t at = { .position = 0 };
+    json_t *table = json_loadb(text, n_bytes, JSON_DISABLE_EOF_CHECK, &at);
+    free(text);
+    enum tutti_status st = TUTTI_OK;
+    if (!table || !fill_table(j, which, table))
+        st = error_set(err, TUTTI_E_FORMAT, "%s: byte %zu: expected a table of numbers by B, E, M and S",
+                       path, table ? begin : begin + (size_t)at.position);
+    json_decref(table);
+    return st;
 }
 
 static void forget_all(struct jieba *j)
@@ -260,8 +197,6 @@ static void forget_all(struct jieba *j)
 enum tutti_status jieba_read(struct jieba **out, const struct word_files *files, const char *name,
                              struct tutti_error *err)
 {
-    static bool (*const TABLES[])(struct scanner * s, struct jieba * j) = { take_start, take_next,
-                                                                            take_emit };
     char path[4096];
     struct jieba *j = calloc(1, sizeof *j);
     if (j)
@@ -275,7 +210,7 @@ enum tutti_status jieba_read(struct jieba **out, const struct word_files *files,
     enum tutti_status st = read_dictionary(j, &files->file[0], path, err);
     for (int i = 1; st == TUTTI_OK && i < N_WORD_FILES; i++) {
         snprintf(path, sizeof path, "%s/%s", name, WORD_FILES[i]);
-        st = read_table(j, &files->file[i], path, TABLES[i - 1], err);
+        st = read_table(j, i, &files->file[i], path, err);
     }
     if (st != TUTTI_OK) {
         jieba_free(j);
