@@ -78,7 +78,8 @@ static void add_steps(struct pretokenizer *pre, const json_t *steps)
             source = PATTERN_DIGITS;
         if (strcmp(source, "Punctuation") == 0)
             source = PATTERN_PUNCTUATION;
-        if (pretokenizer_add(pre, source, strlen(source), SPLIT_ISOLATED, false, "test", &err) != TUTTI_OK)
+        if (pretokenizer_add(pre, (struct pre_step){ .kind = PRE_PATTERN }, source, strlen(source), "test",
+                             &err) != TUTTI_OK)
             fail_msg("%s", err.text);
     }
 }

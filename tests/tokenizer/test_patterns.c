@@ -17,7 +17,8 @@ static struct pretokenizer split_by(const char *source)
 {
     struct pretokenizer pre = { .n_steps = 0 };
     struct tutti_error err = { 0 };
-    if (pretokenizer_add(&pre, source, strlen(source), SPLIT_ISOLATED, false, "test", &err) != TUTTI_OK)
+    if (pretokenizer_add(&pre, (struct pre_step){ .kind = PRE_PATTERN }, source, strlen(source), "test",
+                         &err) != TUTTI_OK)
         fail_msg("%s", err.text);
     return pre;
 }

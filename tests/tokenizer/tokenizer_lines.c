@@ -272,7 +272,8 @@ static void cut(const char *source)
     struct record line = { 0 };
     struct ids lengths = { 0 };
     struct tutti_error err;
-    if (pretokenizer_add(&pre, source, strlen(source), SPLIT_ISOLATED, false, "pattern", &err) != TUTTI_OK)
+    if (pretokenizer_add(&pre, (struct pre_step){ .kind = PRE_PATTERN }, source, strlen(source), "pattern",
+                         &err) != TUTTI_OK)
         fail(err.text);
     while (read_record(&line, 1)) {
         struct pattern_matcher *m = pattern_matcher_new(line.n_bytes);

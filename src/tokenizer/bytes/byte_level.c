@@ -403,8 +403,7 @@ static enum tutti_status use_characters(struct tokenizer *tok, const struct pre_
     struct decode_step *blanks = &level->decoder.steps[0];
     level->decoder.falls_back = true;
     if (named->drops_blanks)
-        return pretokenizer_add(&level->pre, named->patterns[0], strlen(named->patterns[0]), SPLIT_REMOVED,
-                                false, name, err);
+        return pretokenizer_add_named(&level->pre, named, name, err);
     level->takes_feeds_whole = true;
     level->normalizers.n = level->decoder.n_steps = 1;
     *marks = (struct normalizer){ .kind = NORMALIZE_REPLACE };

@@ -33,8 +33,10 @@ static enum tutti_status add_steps(struct tokenizer *tok, const struct bert_voca
     const struct bert_options options = {
         .cleans = true, .parts_chinese = true, .strips_accents = v->strips_accents, .lowers = v->lowers
     };
-    struct metaspace mark = { .prepends = METASPACE_ALWAYS, .n_mark = strlen(BLANK_MARK) };
-    memcpy(mark.mark, BLANK_MARK, mark.n_mark);
+    const struct pre_step mark = {
+        .kind = PRE_METASPACE,
+        .metaspace = { .prepends = METASPACE_ALWAYS, .mark = BLANK_MARK, .n_mark = strlen(BLANK_MARK) }
+    };
     struct decode_step *blanks = &level->decoder.steps[0];
     *blanks = (struct decode_step){ .kind = DECODE_METASPACE, .drops_first = true };
     level->decoder.n_steps = 1;
@@ -42,14 +44,14 @@ static enum tutti_status add_steps(struct tokenizer *tok, const struct bert_voca
     level->words.kind = WORDS_WORDPIECE;
     level->words.max_chars = SIZE_MAX;
     if (!normalizers_add_bert(&level->normalizers, &options) ||
-        !buf_add(&blanks->mark, mark.mark, mark.n_mark))
+        !buf_add(&blanks->mark, BLANK_MARK, strlen(BLANK_MARK)))
         return error_out_of_memory(name, err);
-    enum tutti_status st = pretokenizer_add(&level->pre, PATTERN_BLANK, strlen(PATTERN_BLANK), SPLIT_REMOVED,
-                                            false, name, err);
+    enum tutti_status st = pretokenizer_add(&level->pre, (struct pre_step){ .behavior = SPLIT_REMOVED },
+                                            PATTERN_BLANK, strlen(PATTERN_BLANK), name, err);
     if (st == TUTTI_OK)
-        st = pretokenizer_add(&level->pre, PATTERN_PUNCTUATION, strlen(PATTERN_PUNCTUATION), SPLIT_ISOLATED,
-                              false, name, err);
-    return st == TUTTI_OK ? pretokenizer_add_metaspace(&level->pre, &mark, name, err) : st;
+        st = pretokenizer_add(&level->pre, (struct pre_step){ .behavior = SPLIT_ISOLATED },
+                              PATTERN_PUNCTUATION, strlen(PATTERN_PUNCTUATION), name, err);
+    return st == TUTTI_OK ? pretokenizer_add(&level->pre, mark, NULL, 0, name, err) : st;
 }
 
 static bool is_id(const struct bert_vocab *v, int32_t id)

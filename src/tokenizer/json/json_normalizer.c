@@ -108,7 +108,8 @@ static enum tutti_status read_strip(struct json_reader *r, const json_t *part)
                                 .strips_right = !json_is_false(json_object_get(part, "strip_right")) });
 }
 
-static enum tutti_status normalizer_read_part(struct json_reader *r, const json_t *part, int depth)
+/* The types without parameters. */
+static enum tutti_status read_simple(struct json_reader *r, const json_t *part)
 {
     static const struct {
         const char *type;
@@ -121,38 +122,23 @@ static enum tutti_status normalizer_read_part(struct json_reader *r, const json_
                    { "StripAccents", { .kind = NORMALIZE_REMOVE, .removed = &CASE_TABLES.accents } },
                    { "Nmt", { .kind = NORMALIZE_NMT } },
                    { "ByteLevel", { .kind = NORMALIZE_BYTES } } };
-    static const struct {
-        const char *type;
-        enum tutti_status (*read)(struct json_reader *r, const json_t *part);
-    } READERS[] = { { "Replace", read_replace },
-                    { "Prepend", read_prepend },
-                    { "Precompiled", read_charsmap },
-                    { "BertNormalizer", read_bert },
-                    { "Strip", read_strip } };
-    const char *type = json_reader_type(part);
-    if (!part || json_is_null(part))
-        return TUTTI_OK;
-    for (size_t i = 0; i < sizeof SIMPLE / sizeof *SIMPLE; i++) {
-        if (strcmp(type, SIMPLE[i].type) == 0)
-            return add_simple(r, SIMPLE[i].step);
-    }
-    for (size_t i = 0; i < sizeof READERS / sizeof *READERS; i++) {
-        if (strcmp(type, READERS[i].type) == 0)
-            return READERS[i].read(r, part);
-    }
-    if (strcmp(type, "Sequence") != 0 || depth > MAX_JSON_STEP_DEPTH)
-        return json_reader_unsupported(
-            r, FIELD, part,
-            "NFC, NFD, NFKC, NFKD, Replace, Prepend, Lowercase, Strip, "
-            "StripAccents, BertNormalizer, Precompiled, Nmt, ByteLevel or Sequence");
-    const json_t *list = json_object_get(part, "normalizers");
-    enum tutti_status st = TUTTI_OK;
-    for (size_t i = 0; st == TUTTI_OK && i < json_array_size(list); i++)
-        st = normalizer_read_part(r, json_array_get(list, i), depth + 1);
-    return st;
+    size_t i = 0;
+    while (strcmp(json_reader_type(part), SIMPLE[i].type) != 0)
+        i++;
+    return add_simple(r, SIMPLE[i].step);
 }
 
 enum tutti_status json_read_normalizer(struct json_reader *r, const json_t *part)
 {
-    return normalizer_read_part(r, part, 0);
+    static const struct json_step STEPS[] = {
+        { "NFC", read_simple },           { "NFD", read_simple },
+        { "NFKC", read_simple },          { "NFKD", read_simple },
+        { "Replace", read_replace },      { "Prepend", read_prepend },
+        { "Lowercase", read_simple },     { "Strip", read_strip },
+        { "StripAccents", read_simple },  { "BertNormalizer", read_bert },
+        { "Precompiled", read_charsmap }, { "Nmt", read_simple },
+        { "ByteLevel", read_simple },     { NULL, NULL }
+    };
+    static const struct json_steps KINDS = { FIELD, "normalizers", STEPS };
+    return json_read_steps(r, &KINDS, part);
 }

@@ -12,10 +12,15 @@ static struct pretokenizer *steps_of(struct json_reader *r)
     return &r->tok->level->pre;
 }
 
-static enum tutti_status add_pattern(struct json_reader *r, const char *source, enum split_behavior behavior,
-                                     bool is_inverted)
+static enum tutti_status add_step(struct json_reader *r, struct pre_step step, const char *source,
+                                  size_t n_bytes)
 {
-    return pretokenizer_add(steps_of(r), source, strlen(source), behavior, is_inverted, r->name, r->err);
+    return pretokenizer_add(steps_of(r), step, source, n_bytes, r->name, r->err);
+}
+
+static enum tutti_status add_pattern(struct json_reader *r, const char *source, enum split_behavior behavior)
+{
+    return add_step(r, (struct pre_step){ .behavior = behavior }, source, strlen(source));
 }
 
 static enum tutti_status read_behavior(const struct json_reader *r, const json_t *part,
@@ -41,16 +46,14 @@ static enum tutti_status read_split(struct json_reader *r, const json_t *part)
 {
     const json_t *pattern = json_object_get(part, "pattern"), *regex = json_object_get(pattern, "Regex"),
                  *text = json_object_get(pattern, "String");
-    enum split_behavior behavior = SPLIT_REMOVED;
-    enum tutti_status st = read_behavior(r, part, &behavior);
+    struct pre_step step = { .is_inverted = json_is_on(part, "invert"),
+                             .is_literal = !json_is_string(regex) };
+    const json_t *source = step.is_literal ? text : regex;
+    enum tutti_status st = read_behavior(r, part, &step.behavior);
     if (st != TUTTI_OK)
         return st;
-    if (json_is_string(regex))
-        return pretokenizer_add(steps_of(r), json_string_value(regex), json_string_length(regex), behavior,
-                                json_is_on(part, "invert"), r->name, r->err);
-    if (json_is_string(text) && json_string_length(text) > 0)
-        return pretokenizer_add_literal(steps_of(r), json_string_value(text), json_string_length(text),
-                                        behavior, json_is_on(part, "invert"), r->name, r->err);
+    if (json_is_string(regex) || json_string_length(text) > 0)
+        return add_step(r, step, json_string_value(source), json_string_length(source));
     return error_set(r->err, TUTTI_E_FORMAT,
                      "%s: pre_tokenizer: Split: expected pattern.Regex or pattern.String", r->name);
 }
@@ -71,41 +74,42 @@ static enum tutti_status read_byte_level(struct json_reader *r, const json_t *pa
         return error_set(r->err, TUTTI_E_UNSUPPORTED, "%s: pre_tokenizer: ByteLevel after ByteLevel",
                          r->name);
     if (json_is_on(part, "add_prefix_space"))
-        st = pretokenizer_add_prefix(steps_of(r), r->name, r->err);
+        st = add_step(r, (struct pre_step){ .kind = PRE_PREFIX }, NULL, 0);
     if (st == TUTTI_OK && !json_is_false(json_object_get(part, "use_regex")))
-        st = add_pattern(r, PATTERN_GPT2, SPLIT_ISOLATED, false);
-    return st == TUTTI_OK ? pretokenizer_add_bytes(steps_of(r), r->name, r->err) : st;
+        st = add_pattern(r, PATTERN_GPT2, SPLIT_ISOLATED);
+    return st == TUTTI_OK ? add_step(r, (struct pre_step){ .kind = PRE_BYTES }, NULL, 0) : st;
 }
 
 static enum tutti_status read_digits(struct json_reader *r, const json_t *part)
 {
     return add_pattern(r, PATTERN_DIGITS,
-                       json_is_on(part, "individual_digits") ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS, false);
+                       json_is_on(part, "individual_digits") ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS);
 }
 
 static enum tutti_status read_punctuation(struct json_reader *r, const json_t *part)
 {
     enum split_behavior behavior = SPLIT_ISOLATED;
     enum tutti_status st = json_object_get(part, "behavior") ? read_behavior(r, part, &behavior) : TUTTI_OK;
-    return st == TUTTI_OK ? add_pattern(r, PATTERN_PUNCTUATION, behavior, false) : st;
+    return st == TUTTI_OK ? add_pattern(r, PATTERN_PUNCTUATION, behavior) : st;
 }
 
 static enum tutti_status read_whitespace(struct json_reader *r, const json_t *part)
 {
     (void)part;
-    return add_pattern(r, PATTERN_WORDS, SPLIT_REMOVED, true);
+    return add_step(r, (struct pre_step){ .behavior = SPLIT_REMOVED, .is_inverted = true }, PATTERN_WORDS,
+                    strlen(PATTERN_WORDS));
 }
 
 static enum tutti_status read_whitespace_split(struct json_reader *r, const json_t *part)
 {
     (void)part;
-    return add_pattern(r, PATTERN_BLANK, SPLIT_REMOVED, false);
+    return add_pattern(r, PATTERN_BLANK, SPLIT_REMOVED);
 }
 
 static enum tutti_status read_bert(struct json_reader *r, const json_t *part)
 {
     enum tutti_status st = read_whitespace_split(r, part);
-    return st == TUTTI_OK ? add_pattern(r, PATTERN_PUNCTUATION, SPLIT_ISOLATED, false) : st;
+    return st == TUTTI_OK ? add_pattern(r, PATTERN_PUNCTUATION, SPLIT_ISOLATED) : st;
 }
 
 static enum tutti_status read_delimiter(struct json_reader *r, const json_t *part)
@@ -116,8 +120,8 @@ static enum tutti_status read_delimiter(struct json_reader *r, const json_t *par
         st = error_set(r->err, TUTTI_E_FORMAT, "%s: pre_tokenizer: CharDelimiterSplit: delimiter is empty",
                        r->name);
     if (st == TUTTI_OK)
-        st = pretokenizer_add_literal(steps_of(r), text.bytes, text.n_bytes, SPLIT_REMOVED, false, r->name,
-                                      r->err);
+        st = add_step(r, (struct pre_step){ .behavior = SPLIT_REMOVED, .is_literal = true }, text.bytes,
+                      text.n_bytes);
     buf_clear(&text);
     return st;
 }
@@ -157,42 +161,23 @@ enum tutti_status json_read_metaspace(const struct json_reader *r, const char *f
 
 static enum tutti_status read_metaspace(struct json_reader *r, const json_t *part)
 {
-    struct metaspace metaspace;
-    enum tutti_status st = json_read_metaspace(r, FIELD, part, &metaspace);
-    return st == TUTTI_OK ? pretokenizer_add_metaspace(steps_of(r), &metaspace, r->name, r->err) : st;
-}
-
-static enum tutti_status pre_read_part(struct json_reader *r, const json_t *part, int depth)
-{
-    static const struct {
-        const char *type;
-        enum tutti_status (*read)(struct json_reader *r, const json_t *part);
-    } READERS[] = { { "ByteLevel", read_byte_level },
-                    { "Split", read_split },
-                    { "Digits", read_digits },
-                    { "Punctuation", read_punctuation },
-                    { "Metaspace", read_metaspace },
-                    { "Whitespace", read_whitespace },
-                    { "WhitespaceSplit", read_whitespace_split },
-                    { "BertPreTokenizer", read_bert },
-                    { "CharDelimiterSplit", read_delimiter } };
-    const char *type = json_reader_type(part);
-    for (size_t i = 0; i < sizeof READERS / sizeof *READERS; i++) {
-        if (strcmp(type, READERS[i].type) == 0)
-            return READERS[i].read(r, part);
-    }
-    if (strcmp(type, "Sequence") != 0 || depth > MAX_JSON_STEP_DEPTH)
-        return json_reader_unsupported(r, FIELD, part,
-                                       "ByteLevel, Split, Digits, Punctuation, Metaspace, Whitespace, "
-                                       "WhitespaceSplit, BertPreTokenizer, CharDelimiterSplit or Sequence");
-    const json_t *list = json_object_get(part, "pretokenizers");
-    enum tutti_status st = TUTTI_OK;
-    for (size_t i = 0; st == TUTTI_OK && i < json_array_size(list); i++)
-        st = pre_read_part(r, json_array_get(list, i), depth + 1);
-    return st;
+    struct pre_step step = { .kind = PRE_METASPACE };
+    enum tutti_status st = json_read_metaspace(r, FIELD, part, &step.metaspace);
+    return st == TUTTI_OK ? add_step(r, step, NULL, 0) : st;
 }
 
 enum tutti_status json_read_pre_tokenizer(struct json_reader *r, const json_t *part)
 {
-    return !part || json_is_null(part) ? TUTTI_OK : pre_read_part(r, part, 0);
+    static const struct json_step STEPS[] = { { "ByteLevel", read_byte_level },
+                                              { "Split", read_split },
+                                              { "Digits", read_digits },
+                                              { "Punctuation", read_punctuation },
+                                              { "Metaspace", read_metaspace },
+                                              { "Whitespace", read_whitespace },
+                                              { "WhitespaceSplit", read_whitespace_split },
+                                              { "BertPreTokenizer", read_bert },
+                                              { "CharDelimiterSplit", read_delimiter },
+                                              { NULL, NULL } };
+    static const struct json_steps KINDS = { FIELD, "pretokenizers", STEPS };
+    return json_read_steps(r, &KINDS, part);
 }

@@ -7,14 +7,31 @@
 
 #include <jansson.h>
 
-/* Nesting of "Sequence" steps. */
-enum { MAX_JSON_STEP_DEPTH = 8 };
+enum { MAX_JSON_STEP_DEPTH = 8 }; /* nesting of Sequence */
 
 struct json_reader {
     struct tokenizer *tok;
     const char *name; /* of the file, for messages */
     struct tutti_error *err;
+    /* The output of the decoder's steps so far: single tokens, tokens and runs of bytes, or one text. */
+    enum { OF_TOKENS, OF_BYTES, OF_TEXT } decoded;
 };
+
+/* A type of step, and what reads one. */
+struct json_step {
+    const char *type;
+    enum tutti_status (*read)(struct json_reader *r, const json_t *part);
+};
+
+/* The steps of a field. list: the key of those in a Sequence. The last one has no type. */
+struct json_steps {
+    const char *field, *list;
+    const struct json_step *steps;
+};
+
+/* Reads a step, or a Sequence of steps. None: null. */
+MUST_CHECK enum tutti_status json_read_steps(struct json_reader *r, const struct json_steps *kinds,
+                                             const json_t *part);
 
 enum tutti_status json_reader_out_of_memory(const struct json_reader *r);
 /* The field "type" of a part; "": none. */

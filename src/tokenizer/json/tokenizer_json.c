@@ -3,6 +3,7 @@
 #include "tokenizer/json/byte_files.h"
 #include "tokenizer/json/json_reader.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum tutti_status json_reader_out_of_memory(const struct json_reader *r)
@@ -36,6 +37,40 @@ enum tutti_status json_reader_text(const struct json_reader *r, const char *fiel
                    buf_add(out, json_string_value(text), json_string_length(text))
                ? TUTTI_OK
                : json_reader_out_of_memory(r);
+}
+
+static enum tutti_status step_unsupported(const struct json_reader *r, const struct json_steps *kinds,
+                                          const json_t *part)
+{
+    char expected[256];
+    size_t n = 0;
+    for (const struct json_step *s = kinds->steps; s->type && n < sizeof expected; s++)
+        n += (size_t)snprintf(expected + n, sizeof expected - n, "%s%s", n > 0 ? ", " : "", s->type);
+    if (n < sizeof expected)
+        snprintf(expected + n, sizeof expected - n, " or Sequence");
+    return json_reader_unsupported(r, kinds->field, part, expected);
+}
+
+static enum tutti_status read_steps(struct json_reader *r, const struct json_steps *kinds, const json_t *part,
+                                    int depth)
+{
+    const char *type = json_reader_type(part);
+    for (const struct json_step *s = kinds->steps; s->type; s++) {
+        if (strcmp(type, s->type) == 0)
+            return s->read(r, part);
+    }
+    if (strcmp(type, "Sequence") != 0 || depth > MAX_JSON_STEP_DEPTH)
+        return step_unsupported(r, kinds, part);
+    const json_t *list = json_object_get(part, kinds->list);
+    enum tutti_status st = TUTTI_OK;
+    for (size_t i = 0; st == TUTTI_OK && i < json_array_size(list); i++)
+        st = read_steps(r, kinds, json_array_get(list, i), depth + 1);
+    return st;
+}
+
+enum tutti_status json_read_steps(struct json_reader *r, const struct json_steps *kinds, const json_t *part)
+{
+    return !part || json_is_null(part) ? TUTTI_OK : read_steps(r, kinds, part, 0);
 }
 
 static enum tutti_status read_added(struct json_reader *r, const json_t *list)

@@ -9,79 +9,32 @@
 
 /* ---- building ---- */
 
-static enum tutti_status new_step(struct pretokenizer *pre, struct pre_step **out, enum pre_kind kind,
-                                  const char *name, struct tutti_error *err)
+enum tutti_status pretokenizer_add(struct pretokenizer *pre, struct pre_step step, const char *source,
+                                   size_t n_bytes, const char *name, struct tutti_error *err)
 {
     if (pre->n_steps >= MAX_PRE_STEPS)
         return error_set(err, TUTTI_E_UNSUPPORTED, "%s: pre_tokenizer: more than %d steps", name,
                          MAX_PRE_STEPS);
-    *out = &pre->steps[pre->n_steps++];
-    **out = (struct pre_step){ .kind = kind };
-    return TUTTI_OK;
-}
-
-enum tutti_status pretokenizer_add(struct pretokenizer *pre, const char *source, size_t n_bytes,
-                                   enum split_behavior behavior, bool is_inverted, const char *name,
-                                   struct tutti_error *err)
-{
-    struct pre_step *step = NULL;
-    char *own = strndup(source, n_bytes);
-    if (!own)
-        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
-    enum tutti_status st = new_step(pre, &step, PRE_PATTERN, name, err);
-    if (st != TUTTI_OK) {
-        free(own);
-        return st;
-    }
-    step->source = own;
-    step->behavior = behavior;
-    step->is_inverted = is_inverted;
-    enum pattern_kind kind = strlen(own) == n_bytes ? pre_pattern_kind(own) : PATTERN_UNKNOWN;
-    return pattern_new(&step->pattern, source, n_bytes, kind, name, err);
-}
-
-enum tutti_status pretokenizer_add_literal(struct pretokenizer *pre, const char *text, size_t n_bytes,
-                                           enum split_behavior behavior, bool is_inverted, const char *name,
-                                           struct tutti_error *err)
-{
-    struct pre_step *step = NULL;
-    enum tutti_status st = new_step(pre, &step, PRE_PATTERN, name, err);
-    if (st != TUTTI_OK)
-        return st;
-    step->behavior = behavior;
-    step->is_inverted = is_inverted;
-    return pattern_new_literal(&step->pattern, text, n_bytes, name, err);
-}
-
-enum tutti_status pretokenizer_add_prefix(struct pretokenizer *pre, const char *name, struct tutti_error *err)
-{
-    struct pre_step *step = NULL;
-    return new_step(pre, &step, PRE_PREFIX, name, err);
-}
-
-enum tutti_status pretokenizer_add_bytes(struct pretokenizer *pre, const char *name, struct tutti_error *err)
-{
-    struct pre_step *step = NULL;
-    return new_step(pre, &step, PRE_BYTES, name, err);
-}
-
-enum tutti_status pretokenizer_add_metaspace(struct pretokenizer *pre, const struct metaspace *metaspace,
-                                             const char *name, struct tutti_error *err)
-{
-    struct pre_step *step = NULL;
-    enum tutti_status st = new_step(pre, &step, PRE_METASPACE, name, err);
-    if (st == TUTTI_OK)
-        step->metaspace = *metaspace;
-    return st;
+    struct pre_step *own = &pre->steps[pre->n_steps++];
+    *own = step;
+    if (step.kind != PRE_PATTERN)
+        return TUTTI_OK;
+    if (step.is_literal)
+        return pattern_new_literal(&own->pattern, source, n_bytes, name, err);
+    own->source = strndup(source, n_bytes);
+    if (!own->source)
+        return error_out_of_memory(name, err);
+    enum pattern_kind kind = strlen(own->source) == n_bytes ? pre_pattern_kind(own->source) : PATTERN_UNKNOWN;
+    return pattern_new(&own->pattern, source, n_bytes, kind, name, err);
 }
 
 enum tutti_status pretokenizer_add_named(struct pretokenizer *pre, const struct pre_name *named,
                                          const char *name, struct tutti_error *err)
 {
     enum tutti_status st = TUTTI_OK;
+    struct pre_step step = { .behavior = named->drops_blanks ? SPLIT_REMOVED : SPLIT_ISOLATED };
     for (int i = 0; st == TUTTI_OK && named->patterns[i]; i++)
-        st = pretokenizer_add(pre, named->patterns[i], strlen(named->patterns[i]), SPLIT_ISOLATED, false,
-                              name, err);
+        st = pretokenizer_add(pre, step, named->patterns[i], strlen(named->patterns[i]), name, err);
     return st;
 }
 

@@ -31,6 +31,7 @@ struct pre_step {
     char *source; /* of the pattern; NULL: not part of any name */
     enum split_behavior behavior;
     bool is_inverted; /* the text between matches counts as match */
+    bool is_literal;  /* the pattern is the text itself */
 };
 
 struct pretokenizer {
@@ -63,21 +64,10 @@ extern const char PATTERN_GPT2[];
 /* Patterns of steps of the Hugging Face library that have no regular expressions there. */
 extern const char PATTERN_DIGITS[], PATTERN_PUNCTUATION[], PATTERN_BLANK[], PATTERN_WORDS[];
 
-/* Each adds a step. Errors name the file. */
-MUST_CHECK enum tutti_status pretokenizer_add(struct pretokenizer *pre, const char *source, size_t n_bytes,
-                                              enum split_behavior behavior, bool is_inverted,
-                                              const char *name, struct tutti_error *err);
-MUST_CHECK enum tutti_status pretokenizer_add_literal(struct pretokenizer *pre, const char *text,
-                                                      size_t n_bytes, enum split_behavior behavior,
-                                                      bool is_inverted, const char *name,
-                                                      struct tutti_error *err);
-MUST_CHECK enum tutti_status pretokenizer_add_prefix(struct pretokenizer *pre, const char *name,
-                                                     struct tutti_error *err);
-MUST_CHECK enum tutti_status pretokenizer_add_bytes(struct pretokenizer *pre, const char *name,
-                                                    struct tutti_error *err);
-MUST_CHECK enum tutti_status pretokenizer_add_metaspace(struct pretokenizer *pre,
-                                                        const struct metaspace *metaspace, const char *name,
-                                                        struct tutti_error *err);
+/* Adds a step. source: of its pattern, [n_bytes]; NULL where it has none. Errors name the file. */
+MUST_CHECK enum tutti_status pretokenizer_add(struct pretokenizer *pre, struct pre_step step,
+                                              const char *source, size_t n_bytes, const char *name,
+                                              struct tutti_error *err);
 MUST_CHECK enum tutti_status pretokenizer_add_named(struct pretokenizer *pre, const struct pre_name *named,
                                                     const char *name, struct tutti_error *err);
 void pretokenizer_clear(struct pretokenizer *pre);
