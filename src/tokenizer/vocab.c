@@ -1,6 +1,7 @@
 /* The vocabulary: pieces by id and by spelling. */
 #include "tokenizer/vocab/vocab.h"
 
+#include "base/array.h"
 #include "base/hash.h"
 #include "base/limits.h"
 #include "tokenizer/bytes/byte_level.h"
@@ -12,14 +13,8 @@
 
 bool vocab_add(struct tokenizer *tok, const char *bytes, size_t n_bytes, float score, enum piece_type type)
 {
-    if (tok->n_pieces == tok->capacity) {
-        int32_t capacity = tok->capacity + tok->capacity / 2 + 256;
-        struct piece_entry *more = realloc(tok->pieces, (size_t)capacity * sizeof *more);
-        if (!more)
-            return false;
-        tok->pieces = more;
-        tok->capacity = capacity;
-    }
+    if (!array_grow(&tok->pieces, (size_t)tok->n_pieces, &tok->capacity, sizeof *tok->pieces))
+        return false;
     size_t offset = tok->bytes.n_bytes;
     if (offset > UINT32_MAX - n_bytes || !buf_add(&tok->bytes, bytes, n_bytes))
         return false;
@@ -134,67 +129,42 @@ static bool index_joints(struct tokenizer *tok)
     return ok;
 }
 
-static int by_bytes(const void *a, const void *b)
-{
-    const struct spelling *x = a, *y = b;
-    int order = memcmp(x->bytes, y->bytes, x->n_bytes < y->n_bytes ? x->n_bytes : y->n_bytes);
-    return order != 0 ? order : (x->n_bytes > y->n_bytes) - (x->n_bytes < y->n_bytes);
-}
-
 static bool collect_user_defined(struct tokenizer *tok)
 {
-    int32_t n = 0;
+    size_t n = 0;
     for (int32_t id = 0; id < tok->n_pieces; id++)
         n += tok->pieces[id].type == PIECE_USER_DEFINED;
     if (n == 0)
         return true;
-    struct spelling *list = malloc((size_t)n * sizeof *list);
-    tok->user_defined = malloc((size_t)n * sizeof *tok->user_defined);
-    bool ok = list && tok->user_defined;
-    for (int32_t id = 0; ok && id < tok->n_pieces; id++) {
+    struct spelling *list = malloc(n * sizeof *list);
+    if (!list)
+        return false;
+    n = 0;
+    for (int32_t id = 0; id < tok->n_pieces; id++) {
         if (tok->pieces[id].type == PIECE_USER_DEFINED)
-            list[tok->n_user_defined++] = (struct spelling){ .bytes = vocab_bytes(tok, id),
-                                                             .n_bytes = tok->pieces[id].n_bytes,
-                                                             .id = id };
+            list[n++] = (struct spelling){ vocab_bytes(tok, id), tok->pieces[id].n_bytes, id };
     }
-    if (ok)
-        qsort(list, (size_t)n, sizeof *list, by_bytes);
-    for (int32_t i = 0; ok && i < n; i++)
-        tok->user_defined[i] = list[i].id;
+    bool ok = trie_build(&tok->user_defined, list, n);
     free(list);
     return ok;
-}
-
-/* In user_defined[lo, hi), whose spellings agree before position at: the first whose byte there
- * is >= byte (or, for 256, hi). Spellings that end before it come first. */
-static int32_t first_with(const struct tokenizer *tok, int32_t lo, int32_t hi, size_t at, int byte)
-{
-    while (lo < hi) {
-        int32_t mid = lo + (hi - lo) / 2, id = tok->user_defined[mid];
-        if (tok->pieces[id].n_bytes <= at || (uint8_t)vocab_bytes(tok, id)[at] < byte)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
 }
 
 size_t vocab_match_user_defined(const struct tokenizer *tok, const char *text, size_t n_bytes,
                                 bool takes_marks)
 {
     enum { LIBRARY_MATCHES = 64 };
+    const struct trie *trie = &tok->user_defined;
     size_t longest = 0;
     int n_matches = 0;
-    int32_t lo = 0, hi = tok->n_user_defined;
-    for (size_t at = 0; lo < hi && at < n_bytes && n_matches < LIBRARY_MATCHES; at++) {
-        uint8_t byte = (uint8_t)text[at];
-        lo = first_with(tok, lo, hi, at, byte);
-        hi = first_with(tok, lo, hi, at, byte + 1);
-        if (lo < hi && tok->pieces[tok->user_defined[lo]].n_bytes == at + 1) {
-            if (takes_marks || tok->pieces[tok->user_defined[lo]].type == PIECE_USER_DEFINED)
-                longest = at + 1;
-            n_matches++;
-        }
+    uint32_t node = 0;
+    for (size_t at = 0; at < n_bytes && n_matches < LIBRARY_MATCHES; at++) {
+        node = trie_child(trie, node, (uint8_t)text[at]);
+        if (node == 0)
+            break;
+        int32_t id = trie->nodes[node].id;
+        n_matches += id >= 0;
+        if (id >= 0 && (takes_marks || tok->pieces[id].type == PIECE_USER_DEFINED))
+            longest = at + 1;
     }
     return longest;
 }
@@ -202,9 +172,8 @@ size_t vocab_match_user_defined(const struct tokenizer *tok, const char *text, s
 static void find_plain_bytes(struct tokenizer *tok)
 {
     for (int byte = 0; byte < 256; byte++)
-        tok->is_plain[byte] = byte != ' ' && !charsmap_has_lead(&tok->map, (uint8_t)byte);
-    for (int32_t i = 0; i < tok->n_user_defined; i++)
-        tok->is_plain[(uint8_t)vocab_bytes(tok, tok->user_defined[i])[0]] = false;
+        tok->is_plain[byte] = byte != ' ' && !charsmap_has_lead(&tok->map, (uint8_t)byte) &&
+                              tok->user_defined.roots[byte] == 0;
 }
 
 enum tutti_status vocab_finish(struct tokenizer *tok, const char *name, struct tutti_error *err)
@@ -260,13 +229,22 @@ void tokenizer_free(struct tokenizer *tok)
     free(tok->pieces);
     free(tok->slots);
     free(tok->joints);
-    free(tok->user_defined);
+    trie_clear(&tok->user_defined);
     free(tok->map_storage);
     trie_clear(&tok->trie);
     added_tokens_clear(&tok->added);
     jieba_free(tok->jieba);
     byte_level_free(tok->level);
     free(tok);
+}
+
+enum tutti_status tokenizer_give(struct tokenizer **out, struct tokenizer *tok, enum tutti_status st)
+{
+    if (st == TUTTI_OK)
+        *out = tok;
+    else
+        tokenizer_free(tok);
+    return st;
 }
 
 int32_t tokenizer_n_pieces(const struct tokenizer *tok)
@@ -324,11 +302,6 @@ int32_t tokenizer_find_control(const struct tokenizer *tok, const char *spelling
 const struct token_affixes *tokenizer_affixes(const struct tokenizer *tok)
 {
     return &tok->affixes;
-}
-
-bool tokenizer_adds_dummy_prefix(const struct tokenizer *tok)
-{
-    return tok->add_dummy_prefix;
 }
 
 void tokenizer_describe(const struct tokenizer *tok, struct piece_vocab *out)

@@ -56,7 +56,7 @@ static void check_arrays(const struct tokenizer *tok, const char *text, size_t n
     tokenizer_describe(tok, &own);
     struct piece_vocab vocab = { .pieces = pieces,
                                  .n_pieces = n,
-                                 .add_dummy_prefix = tokenizer_adds_dummy_prefix(tok),
+                                 .add_dummy_prefix = own.add_dummy_prefix,
                                  .remove_extra_whitespaces = own.remove_extra_whitespaces,
                                  .map = own.map,
                                  .n_map_bytes = own.n_map_bytes,

@@ -158,7 +158,7 @@ static void a_unigram_vocabulary_from_arrays_encodes_as_the_file(void **state)
     tokenizer_describe(file, &own);
     struct piece_vocab vocab = { .pieces = pieces,
                                  .n_pieces = (size_t)tokenizer_n_pieces(file),
-                                 .add_dummy_prefix = tokenizer_adds_dummy_prefix(file),
+                                 .add_dummy_prefix = own.add_dummy_prefix,
                                  .remove_extra_whitespaces = own.remove_extra_whitespaces,
                                  .byte_fallback = true,
                                  .is_unigram = true,

@@ -86,13 +86,5 @@ enum tutti_status tokenizer_from_bert_vocab(struct tokenizer **out, const struct
                                             const char *name, struct tutti_error *err)
 {
     struct tokenizer *tok = byte_level_new();
-    if (!tok)
-        return error_out_of_memory(name, err);
-    enum tutti_status st = bert_fill(tok, vocab, name, err);
-    if (st == TUTTI_OK) {
-        *out = tok;
-        tok = NULL;
-    }
-    tokenizer_free(tok);
-    return st;
+    return tok ? tokenizer_give(out, tok, bert_fill(tok, vocab, name, err)) : error_out_of_memory(name, err);
 }

@@ -113,15 +113,8 @@ enum tutti_status tokenizer_from_byte_vocab(struct tokenizer **out, const struct
                                             const char *name, struct tutti_error *err)
 {
     struct tokenizer *tok = byte_level_new();
-    if (!tok)
-        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
-    enum tutti_status st = byte_tokens_fill(tok, vocab, name, err);
-    if (st == TUTTI_OK) {
-        *out = tok;
-        tok = NULL;
-    }
-    tokenizer_free(tok);
-    return st;
+    return tok ? tokenizer_give(out, tok, byte_tokens_fill(tok, vocab, name, err))
+               : error_out_of_memory(name, err);
 }
 
 /* ---- for GGUF ---- */

@@ -112,10 +112,5 @@ enum tutti_status tokenizer_from_tiktoken(struct tokenizer **out, const struct b
         st = byte_level_finish(tok, true, file->name, err);
     if (st == TUTTI_OK)
         st = byte_config_specials(tok, config, file->name, err);
-    if (st == TUTTI_OK) {
-        *out = tok;
-        tok = NULL;
-    }
-    tokenizer_free(tok);
-    return st;
+    return tokenizer_give(out, tok, st);
 }

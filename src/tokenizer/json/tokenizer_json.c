@@ -144,11 +144,6 @@ enum tutti_status tokenizer_from_json(struct tokenizer **out, const struct byte_
     enum tutti_status st = byte_config_parse(&root, file->bytes, file->n_bytes, file->name, err);
     if (st == TUTTI_OK)
         st = read_all_parts(&r, root, config);
-    if (st == TUTTI_OK) {
-        *out = r.tok;
-        r.tok = NULL;
-    }
     json_decref(root);
-    tokenizer_free(r.tok);
-    return st;
+    return tokenizer_give(out, r.tok, st);
 }

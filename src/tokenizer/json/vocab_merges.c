@@ -62,11 +62,6 @@ enum tutti_status tokenizer_from_vocab_merges(struct tokenizer **out, const stru
         st = byte_level_finish(tok, false, merges->name, err);
     if (st == TUTTI_OK)
         st = byte_config_specials(tok, config, vocab->name, err);
-    if (st == TUTTI_OK) {
-        *out = tok;
-        tok = NULL;
-    }
     json_decref(root);
-    tokenizer_free(tok);
-    return st;
+    return tokenizer_give(out, tok, st);
 }

@@ -320,7 +320,8 @@ static bool encode_normalized(struct bpe_encoder *e, size_t n_bytes)
     bool is_closed = true; /* nothing can merge with the text to the left */
     for (size_t at = 0, n; at < n_bytes; at += n) {
         const char *text = e->text + at;
-        n = tok->n_user_defined > 0 ? vocab_match_user_defined(tok, text, n_bytes - at, e->takes_marks) : 0;
+        n = tok->user_defined.n_nodes > 0 ? vocab_match_user_defined(tok, text, n_bytes - at, e->takes_marks)
+                                          : 0;
         bool is_frozen = n > 0;
         uint32_t code = 0;
         if (!is_frozen) {

@@ -116,11 +116,9 @@ void tokenizer_set_ends(struct tokenizer *tok, int32_t bos_id, int32_t eos_id)
 
 bool tokenizer_is_mark_of_model(const struct tokenizer *tok, int32_t id)
 {
-    for (int32_t i = 0; i < tok->n_user_defined; i++) {
-        if (tok->user_defined[i] == id)
-            return tok->pieces[id].type == PIECE_CONTROL;
-    }
-    return false;
+    size_t n_match;
+    return tok->pieces[id].type == PIECE_CONTROL &&
+           trie_match(&tok->user_defined, vocab_bytes(tok, id), tok->pieces[id].n_bytes, &n_match) == id;
 }
 
 void tokenizer_set_affixes(struct tokenizer *tok, bool adds_bos, bool adds_eos)
@@ -161,7 +159,6 @@ static int limit_ids(int32_t *ids, int n, int32_t n_rows)
 /* False: some byte would have no token. */
 static bool limit_pieces(struct tokenizer *tok, int32_t n_rows)
 {
-    int32_t n_user_defined = 0;
     size_t n_added = 0;
     for (int i = 0; i < 256; i++) {
         if (tok->byte_fallback && tok->byte_ids[i] >= n_rows)
@@ -173,11 +170,10 @@ static bool limit_pieces(struct tokenizer *tok, int32_t n_rows)
         if (i < 128 && !tok->level && tok->ascii_ids[i] >= n_rows)
             tok->ascii_ids[i] = -1;
     }
-    for (int32_t i = 0; i < tok->n_user_defined; i++) {
-        if (tok->user_defined[i] < n_rows)
-            tok->user_defined[n_user_defined++] = tok->user_defined[i];
+    for (uint32_t node = 0; node < tok->user_defined.n_nodes; node++) {
+        if (tok->user_defined.nodes[node].id >= n_rows)
+            tok->user_defined.nodes[node].id = -1;
     }
-    tok->n_user_defined = n_user_defined;
     for (size_t i = 0; i < tok->added.n; i++) {
         if (tok->added.list[i].id < n_rows || tok->added.list[i].is_special)
             tok->added.list[n_added++] = tok->added.list[i];

@@ -84,6 +84,13 @@ static enum tutti_status read_piece(struct model_reader *r, const struct protobu
                : error_out_of_memory(r->name, r->err);
 }
 
+static enum tutti_status set_unk_surface(struct tokenizer *tok, const void *text, size_t n_bytes,
+                                         const char *name, struct tutti_error *err)
+{
+    buf_truncate(&tok->unk_surface, 0);
+    return buf_add(&tok->unk_surface, text, n_bytes) ? TUTTI_OK : error_out_of_memory(name, err);
+}
+
 static enum tutti_status read_trainer(struct model_reader *r, const struct protobuf_field *message)
 {
     struct protobuf m = protobuf_open(message->bytes, message->n_bytes);
@@ -102,9 +109,9 @@ static enum tutti_status read_trainer(struct model_reader *r, const struct proto
             r->eos = f.bytes;
             r->n_eos = f.n_bytes;
         } else if (f.wire == PROTOBUF_BYTES && f.number == TRAINER_UNK_SURFACE) {
-            buf_truncate(&r->tok->unk_surface, 0);
-            if (!buf_add(&r->tok->unk_surface, f.bytes, f.n_bytes))
-                return error_out_of_memory(r->name, r->err);
+            enum tutti_status st = set_unk_surface(r->tok, f.bytes, f.n_bytes, r->name, r->err);
+            if (st != TUTTI_OK)
+                return st;
         }
     }
     return m.is_bad ? bad(r, "trainer_spec") : TUTTI_OK;
@@ -256,15 +263,21 @@ static struct tokenizer *new_tokenizer(void)
     return tok;
 }
 
-/* n_images: image tokens before the file's pieces; -1: not an icetext file. */
-static enum tutti_status read_model_file(struct tokenizer **out, const void *bytes, size_t n_bytes,
-                                         int32_t n_images, const char *name, struct tutti_error *err)
+/* What follows the pieces, whatever they were read from. */
+static enum tutti_status finish(struct tokenizer *tok, const char *name, struct tutti_error *err)
+{
+    enum tutti_status st = tok->kind == TOKENIZER_UNIGRAM ? unigram_finish(tok, name, err) : TUTTI_OK;
+    if (st == TUTTI_OK)
+        st = tokenizer_add_own_tokens(tok, false, name, err);
+    return st == TUTTI_OK ? tokenizer_finish_added(tok, name, err) : st;
+}
+
+/* The pieces, the checks and the tokens that a text may hold; n_images as below. */
+static enum tutti_status fill_from_file(struct tokenizer *tok, const void *bytes, size_t n_bytes,
+                                        int32_t n_images, const char *name, struct tutti_error *err)
 {
     bool is_icetext = n_images >= 0;
     enum tutti_status st = TUTTI_OK;
-    struct tokenizer *tok = new_tokenizer();
-    if (!tok)
-        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
     struct model_reader r = {
         .tok = tok, .name = name, .err = err, .model_type = MODEL_UNIGRAM, .null_piece = -1
     };
@@ -284,25 +297,23 @@ static enum tutti_status read_model_file(struct tokenizer **out, const void *byt
         st = vocab_check_bytes(tok, false, name, err);
     if (st == TUTTI_OK)
         st = check_pieces(&r);
-    if (st == TUTTI_OK && tok->kind == TOKENIZER_UNIGRAM)
-        st = unigram_finish(tok, name, err);
     if (st == TUTTI_OK && is_icetext)
         st = icetext_finish(tok, name, err);
     if (st != TUTTI_OK)
-        goto done;
+        return st;
     tok->bos_id = is_icetext ? find_special(tok, NULL, 0, "<sop>") : find_special(tok, r.bos, r.n_bos, "<s>");
     tok->eos_id = is_icetext ? find_special(tok, NULL, 0, "<eop>")
                              : find_special(tok, r.eos, r.n_eos, "</s>");
-    st = tokenizer_add_own_tokens(tok, false, name, err);
-    if (st == TUTTI_OK)
-        st = tokenizer_finish_added(tok, name, err);
-    if (st != TUTTI_OK)
-        goto done;
-    *out = tok;
-    tok = NULL;
-done:
-    tokenizer_free(tok);
-    return st;
+    return finish(tok, name, err);
+}
+
+/* n_images: image tokens before the file's pieces; -1: not an icetext file. */
+static enum tutti_status read_model_file(struct tokenizer **out, const void *bytes, size_t n_bytes,
+                                         int32_t n_images, const char *name, struct tutti_error *err)
+{
+    struct tokenizer *tok = new_tokenizer();
+    return tok ? tokenizer_give(out, tok, fill_from_file(tok, bytes, n_bytes, n_images, name, err))
+               : error_out_of_memory(name, err);
 }
 
 enum tutti_status tokenizer_from_sentencepiece(struct tokenizer **out, const void *bytes, size_t n_bytes,
@@ -327,15 +338,12 @@ enum tutti_status tokenizer_from_pangu(struct tokenizer **out, const void *bytes
     enum tutti_status st = read_model_file(&tok, bytes, n_bytes, -1, name, err);
     if (st == TUTTI_OK && jieba_folder)
         st = jieba_open(&tok->jieba, jieba_folder, err);
-    if (st != TUTTI_OK) {
-        tokenizer_free(tok);
-        return st;
+    if (st == TUTTI_OK) {
+        tok->is_pangu = true;
+        int32_t end_id = tokenizer_find(tok, "<eod>", 5);
+        tok->eos_id = end_id >= 0 ? end_id : tok->eos_id;
     }
-    tok->is_pangu = true;
-    int32_t end_id = tokenizer_find(tok, "<eod>", 5);
-    tok->eos_id = end_id >= 0 ? end_id : tok->eos_id;
-    *out = tok;
-    return TUTTI_OK;
+    return tokenizer_give(out, tok, st);
 }
 
 static enum tutti_status add_vocab_piece(struct tokenizer *tok, const struct piece *p, const char *name,
@@ -379,24 +387,18 @@ static enum tutti_status set_rules(struct tokenizer *tok, const struct piece_voc
     return vocab->words ? jieba_read(&tok->jieba, vocab->words, name, err) : TUTTI_OK;
 }
 
-enum tutti_status tokenizer_from_pieces(struct tokenizer **out, const struct piece_vocab *vocab,
-                                        const char *name, struct tutti_error *err)
+static enum tutti_status fill_from_pieces(struct tokenizer *tok, const struct piece_vocab *vocab,
+                                          const char *name, struct tutti_error *err)
 {
     enum tutti_status st = TUTTI_OK;
-    struct tokenizer *tok = new_tokenizer();
-    if (!tok)
-        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
     tok->add_dummy_prefix = vocab->add_dummy_prefix;
     tok->remove_extra_whitespaces = vocab->remove_extra_whitespaces;
     tok->byte_fallback = vocab->byte_fallback;
     tok->kind = vocab->is_unigram ? TOKENIZER_UNIGRAM : TOKENIZER_BPE;
     tok->escape_whitespaces = !vocab->keeps_blanks;
     tok->blank_is_suffix = vocab->blank_is_suffix;
-    if (vocab->unk_surface) {
-        buf_truncate(&tok->unk_surface, 0);
-        if (!buf_add(&tok->unk_surface, vocab->unk_surface, vocab->n_unk_surface))
-            st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
-    }
+    if (vocab->unk_surface)
+        st = set_unk_surface(tok, vocab->unk_surface, vocab->n_unk_surface, name, err);
     if (st == TUTTI_OK && vocab->n_map_bytes > 0) {
         char what[512];
         snprintf(what, sizeof what, "%s: the normalization table", name);
@@ -418,23 +420,20 @@ enum tutti_status tokenizer_from_pieces(struct tokenizer **out, const struct pie
         st = check_special(tok, "end", vocab->eos_id, name, err);
     if (st == TUTTI_OK && vocab->unk_id < 0 && !vocab->byte_fallback)
         st = error_set(err, TUTTI_E_FORMAT, "%s: there are neither BYTE tokens nor an unknown token", name);
-    if (st == TUTTI_OK && vocab->is_unigram)
-        st = unigram_finish(tok, name, err);
     if (st == TUTTI_OK)
         st = set_rules(tok, vocab, name, err);
     if (st != TUTTI_OK)
-        goto done;
+        return st;
     tok->unk_id = vocab->unk_id;
     tok->bos_id = vocab->bos_id;
     tok->eos_id = vocab->eos_id;
-    st = tokenizer_add_own_tokens(tok, false, name, err);
-    if (st == TUTTI_OK)
-        st = tokenizer_finish_added(tok, name, err);
-    if (st != TUTTI_OK)
-        goto done;
-    *out = tok;
-    tok = NULL;
-done:
-    tokenizer_free(tok);
-    return st;
+    return finish(tok, name, err);
+}
+
+enum tutti_status tokenizer_from_pieces(struct tokenizer **out, const struct piece_vocab *vocab,
+                                        const char *name, struct tutti_error *err)
+{
+    struct tokenizer *tok = new_tokenizer();
+    return tok ? tokenizer_give(out, tok, fill_from_pieces(tok, vocab, name, err))
+               : error_out_of_memory(name, err);
 }

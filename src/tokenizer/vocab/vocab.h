@@ -39,7 +39,8 @@ struct tokenizer {
     struct byte_level *level; /* only of TOKENIZER_BYTE_LEVEL */
     struct buf bytes;         /* of all pieces */
     struct piece_entry *pieces;
-    int32_t n_pieces, capacity;
+    int32_t n_pieces;
+    size_t capacity; /* of pieces */
     /* The original pieces, which are in the index; the others were appended. */
     int32_t n_library_pieces;
     struct piece_slot *slots; /* [slot_mask + 1] */
@@ -64,8 +65,7 @@ struct tokenizer {
     int joint_shift;        /* a 64-bit hash >> joint_shift is the number of a bit */
     uint32_t n_merge_bytes; /* of the longest mergeable piece */
 
-    int32_t *user_defined; /* [n_user_defined] ids of the USER_DEFINED pieces, sorted by their bytes */
-    int32_t n_user_defined;
+    struct trie user_defined; /* the USER_DEFINED pieces, also those that became special; empty: none */
     struct charsmap map;
     uint8_t *map_storage; /* [n_map_bytes] the map as the file has it */
     size_t n_map_bytes;
@@ -168,6 +168,10 @@ struct part_rules {
     bool continues;   /* not the start of the text: no dummy prefix, and a leading blank is text */
     bool takes_marks; /* user-defined pieces that were declared special are matched, as in the library */
 };
+
+/* Ends the building of a tokenizer: st, with the tokenizer in *out, or freed if st is an error. */
+MUST_CHECK enum tutti_status tokenizer_give(struct tokenizer **out, struct tokenizer *tok,
+                                            enum tutti_status st);
 
 /* Length of the longest USER_DEFINED piece that text begins with; 0: none. Like the library, it
  * considers only the 64 shortest. */
