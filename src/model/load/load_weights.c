@@ -228,7 +228,8 @@ static void count(struct loader *l, const struct packing *p, const struct split_
     for (int e = 0; e < p->n; e++) {
         const struct weight *w = &p->weights[e];
         uint64_t n_params = (uint64_t)w->n_in * (uint64_t)w->n_out; /* of the whole model, on every rank */
-        l->model->n_params += l->is_cut ? n_params / (uint64_t)part->n * (uint64_t)n_whole : n_params;
+        bool is_part = l->is_cut && part->kind != SPLIT_WHOLE;
+        l->model->n_params += is_part ? n_params / (uint64_t)part->n * (uint64_t)n_whole : n_params;
         for (int i = 0; i < w->n_parts; i++) {
             tensor_forget(w->parts[i]);
             progress(l, w->parts[i]);
