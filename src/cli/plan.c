@@ -61,6 +61,11 @@ static void print_table(const struct plan *p)
     int n_hosts = (int)p->values->hosts;
     output_printf("%s: %s weights, %s keys and values; %d tokens of context per user\n", p->name,
                   dtype_name(p->type), kv_type_name(p->model.kv_type), p->context);
+    struct slot_params params = slot_params(&p->model.desc);
+    output_printf("%.2f billion parameters", (double)params.all / 1e9);
+    if (params.active < params.all)
+        output_printf(", %.2f billion active for each token", (double)params.active / 1e9);
+    output_printf("\n");
     output_printf("%d machine%s%s %s for weights, keys and values\n\n", n_hosts, n_hosts == 1 ? "" : "s",
                   n_hosts == 1 ? " with" : ", each with",
                   number_write_size(memory, (uint64_t)p->memory_bytes));
@@ -104,11 +109,14 @@ static json_t *users_json(const void *user, size_t index)
 
 static void print_plan_json(const struct plan *p)
 {
-    json_t *root = json_pack(
-        "{s:s, s:s, s:s, s:i, s:I, s:I, s:o, s:o}", "model", p->name, "type", dtype_name(p->type), "kv_type",
-        kv_type_name(p->model.kv_type), "context", p->context, "memory_bytes", (json_int_t)p->memory_bytes,
-        "hosts", (json_int_t)p->values->hosts, "layouts", json_list((size_t)p->n_layouts, layout_json, p),
-        "fewest_hosts", json_list((size_t)p->values->users.n, users_json, p));
+    struct slot_params params = slot_params(&p->model.desc);
+    json_t *root = json_pack("{s:s, s:I, s:I, s:s, s:s, s:i, s:I, s:I, s:o, s:o}", "model", p->name, "params",
+                             (json_int_t)params.all, "active_params", (json_int_t)params.active, "type",
+                             dtype_name(p->type), "kv_type", kv_type_name(p->model.kv_type), "context",
+                             p->context, "memory_bytes", (json_int_t)p->memory_bytes, "hosts",
+                             (json_int_t)p->values->hosts, "layouts",
+                             json_list((size_t)p->n_layouts, layout_json, p), "fewest_hosts",
+                             json_list((size_t)p->values->users.n, users_json, p));
     output_json(root, true); /* NULL: fails, which output_flush() reports */
     json_decref(root);
 }

@@ -274,3 +274,18 @@ bool slot_next_expert(const struct model_desc *d, struct slot_at *at)
     at->expert = 0;
     return slot_next(d, at);
 }
+
+struct slot_params slot_params(const struct model_desc *d)
+{
+    struct slot_params params = { 0 };
+    for (struct slot_at at = SLOT_BEGIN; slot_next(d, &at);) {
+        struct slot_shape shape = slot_shape(d, at.slot, at.layer);
+        int n_active = shape.n_experts > 1 ? model_layer(d, at.layer)->ffn.experts.routing.n_chosen : 1;
+        bool is_matrix = SLOTS[at.slot].kind == SLOT_MATRIX;
+        uint64_t n_bias = shape.has_bias ? (uint64_t)(is_matrix ? shape.n_out : shape.n_in) : 0;
+        uint64_t n = (uint64_t)shape.n_in * (uint64_t)shape.n_out + n_bias;
+        params.all += n * (uint64_t)shape.n_experts;
+        params.active += n * (uint64_t)n_active;
+    }
+    return params;
+}

@@ -6,6 +6,7 @@
 #define TUTTI_MODEL_SLOTS_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 struct model_desc; /* model/model.h */
 
@@ -135,6 +136,13 @@ struct slot_shape {
     bool has_bias, is_gate_up;
 };
 struct slot_shape slot_shape(const struct model_desc *desc, enum weight_slot slot, int layer);
+
+/* Elements of all weights and biases of a model; active: without the experts that a row does not
+ * use. */
+struct slot_params {
+    uint64_t all, active;
+};
+struct slot_params slot_params(const struct model_desc *desc);
 
 /* All weights of a model, in order. Begin with SLOT_BEGIN; false: there are no more. */
 struct slot_at {

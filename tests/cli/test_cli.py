@@ -505,6 +505,21 @@ def test_bench_prints_every_figure():
         assert r["attention_ops"] == 4 * r["kv_bytes"] * (1 if r["phase"] == "decode" else 33 / 2)
 
 
+def test_the_limit_of_a_bench_counts_the_experts_that_rows_use():
+    report = json.loads(tutti("bench", "--shape", "tiny-experts", "--type", "q4_0", "--json", "--users", "1,4",
+                              "--prefill", "64", "--context", "20", "--repetitions", "3", "--threads", "2").stdout)
+    expert = 3 * 256 * 64 * 18 / 32                                        # bytes of gate, up and down of one
+    others = (4 * (256 * 384 + 256 * 256) + 256 * 4096) * 18 / 32 + 4 * 32 * 256 * 4   # a panel of the router is 32 rows of f32
+    assert report["weight_bytes"] >= others + 4 * 16 * expert
+    one, four, prompt = [(r["matrix_bytes"] - others) / expert for r in report["results"]]
+    assert one == 4 * 3                                                    # three in each of four layers
+    assert 4 * 3 < four <= 4 * 3 * 4 and four % 1 == 0
+    assert four < prompt <= 4 * 16 and prompt % 1 == 0
+    for r in report["results"]:
+        outputs = r["tokens"] if r["phase"] == "decode" else 1
+        assert r["linear_ops"] == 2 * (r["tokens"] * 4 * 256 * (384 + 256 + 3 * 3 * 64 + 16) + outputs * 256 * 4096)
+
+
 def test_bench_of_a_model_through_the_engine():
     args = ["bench", DEMO, "--users", "2", "--prefill", "0", "--repetitions", "2", "--engine"]
     report = json.loads(tutti(*args, "--json").stdout)

@@ -49,7 +49,7 @@ def test_the_table_shows_the_same_figures():
     assert " 1000000  more than 64" in table
 
 
-@pytest.mark.parametrize("model", ["llama-tiny", "qwen3-tiny", "glm4-tiny", "pangu-tiny", "gguf/llama-tiny-q4_0.gguf"])
+@pytest.mark.parametrize("model", ["llama-tiny", "qwen3-tiny", "glm4-tiny", "pangu-tiny", "gguf/llama-tiny-q4_0.gguf", "glm4-moe-tiny"])
 def test_checkpoints_are_planned_from_their_headers(model, tmp_path):
     """The memory is the same as that of inspect, and that of a sharded checkpoint the same as of the whole."""
     path = os.path.join(FIXTURES, model)
@@ -71,6 +71,29 @@ def test_the_type_of_the_weights_decides_their_size(weight_type):
     said = plan(DEMO, "--type", weight_type, "--kv-type", "int8", "--context", 16)
     assert said["layouts"][0]["weight_bytes"] == want["weight_bytes"] and said["type"] == want["weight_type"]
     assert said["layouts"][0]["user_bytes"] == 16 * want["kv_bytes_per_token"] and said["kv_type"] == "int8"
+
+
+def test_parameters_that_a_token_uses_are_told_from_all():
+    """The figures that the publishers give; those of GLM are without embedding and output matrix, 1.2 billion."""
+    for name, everything, active in (("qwen3-30b-a3b", 30.5, 3.3), ("glm-4.5-air", 105.7 + 1.2, 12.1 + 1.2)):
+        said = plan(name)
+        assert abs(said["params"] / 1e9 - everything) < 0.1 and abs(said["active_params"] / 1e9 - active) < 0.3
+        assert f"{said['params'] / 1e9:.2f} billion parameters, {said['active_params'] / 1e9:.2f} billion active for each" \
+            in tutti("plan", name).stdout
+    said = plan("tiny")
+    assert said["params"] == said["active_params"] == 4 * (256 * 384 + 256 * 256 + 3 * 256 * 704) + 2 * 256 * 4096 + 9 * 256
+    assert "active" not in tutti("plan", "tiny").stdout
+
+
+@pytest.mark.parametrize("name", ["mixtral-tiny", "qwen2-moe-tiny", "qwen3-moe-tiny-mixed", "glm4-moe-tiny",
+                                  "experts/mixtral-tiny.gguf", "experts/qwen2-moe-tiny-merged"])
+def test_experts_are_planned_and_reported_from_their_headers(name):
+    path = os.path.join(FIXTURES, name)
+    said, info = plan(path, "--type", "q8_0"), json.loads(tutti("inspect", path, "--type", "q8_0", "--json").stdout)
+    assert said["layouts"][0]["weight_bytes"] == info["weight_bytes"]
+    assert said["active_params"] < said["params"]
+    assert info["params"] - info["active_params"] == said["params"] - said["active_params"]
+    assert " experts of " in tutti("inspect", path, "--no-tensors").stdout
 
 
 def test_heads_decide_which_layouts_there_are():

@@ -134,6 +134,9 @@ static const struct shape {
                                     .d_shared = 1536,
                                     .has_choice_bias = true } } } },
         .kind_of = { [1 ... 46] = 1 } } },
+    { "tiny-experts",
+      { SWIGLU, SIZES(4, 256, 8, 2, 32, 0, 4096, 2048), ROPE(ROPE_HALF, 32), EXPERTS(16, 3, 64),
+        .kinds[0].ffn.experts.routing.is_normed = true } },
     { "tiny", { SWIGLU, SIZES(4, 256, 8, 2, 32, 704, 4096, 2048), ROPE(ROPE_HALF, 32) } },
 };
 enum { N_SHAPES = sizeof SHAPES / sizeof *SHAPES };
