@@ -1,6 +1,8 @@
-/* A hash table from 64-bit keys to numbers. A key is a hash of what is looked up: where two of these may have the same
- * hash, the caller compares each number that key_map_next() finds; where the hash is a bijection (mix64() of base/rng.h),
- * the first number is the right one. */
+/* A hash table from 64-bit keys to numbers.
+ *
+ * A key is the hash of an item. If two items may have the same hash, the caller iterates with
+ * key_map_next() and compares the item of each number. If the hash is a bijection (mix64() of
+ * base/rng.h), the first number is the right one. */
 #ifndef TUTTI_BASE_KEY_MAP_H
 #define TUTTI_BASE_KEY_MAP_H
 
@@ -15,7 +17,7 @@ struct key_map {
     size_t n, n_slots; /* n_slots: a power of two, or 0 */
 };
 
-/* The next number of the key; -1: no more. at: the key at first, then as this function leaves it. */
+/* The next number of the key; -1: no more. *at: set it to the key before the first call. */
 static inline int32_t key_map_next(const struct key_map *map, uint64_t key, uint64_t *at)
 {
     while (map->n_slots > 0) {

@@ -22,8 +22,8 @@ static inline int hex_digit(char c)
     return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* Reads n_digits (at most 8) hexadecimal digits at text. False: text is shorter, or has another character among
- * them. */
+/* Reads n_digits (at most 8) hexadecimal digits at text. False: text is shorter, or has another
+ * character among them. */
 static inline bool hex_read(const char *text, size_t n_bytes, int n_digits, uint32_t *value)
 {
     uint32_t read = 0;

@@ -57,8 +57,8 @@ static inline bool budget_is_over(const struct budget *b)
 bool budget_take_bytes(struct budget *b, size_t n_bytes);
 void budget_return_bytes(struct budget *b, size_t n_bytes);
 
-/* Makes room for n items in an array of *room items, which may move, and adds the bytes taken from the budget to
- * *n_taken. TUTTI_E_LIMIT: the budget is spent; TUTTI_E_MEMORY. */
+/* Makes room for n items in an array of *room items, which may move, and adds the bytes taken from the
+ * budget to *n_taken. TUTTI_E_LIMIT: the budget is spent; TUTTI_E_MEMORY. */
 MUST_CHECK enum tutti_status budget_grow(struct budget *b, void *array, size_t *room, size_t n,
                                          size_t item_bytes, size_t *n_taken);
 

@@ -99,7 +99,7 @@ def test_the_architecture_names_folders_and_files_that_exist():
         rooms.add(room)
         faults += [room + name for name in re.findall(r"`([^`]+)`", files) if not os.path.exists(os.path.join(ROOT, room, name))]
     faults += [f"{name}: not in the table" for name in os.listdir(src) if os.path.isdir(os.path.join(src, name)) and f"src/{name}/" not in rooms]
-    for room, parts in rows(text, "only `tutti.h` and base"):
+    for room, parts in rows(text, "A room includes only headers"):
         folder = os.path.join(src, room.strip("`"))
         named = {name.rstrip("/") for name in re.findall(r"`([\w/]+/)`", parts)}
         found = {name for name in os.listdir(folder) if os.path.isdir(os.path.join(folder, name))}
