@@ -126,7 +126,8 @@ struct attention_shape {
     /* Host, [n_heads]: slope * (key's position - row's position) is added to a score. NULL: none.
      * Press et al., 2021 (ALiBi). */
     const float *alibi_slopes;
-    float qk_norm_eps; /* of the norms given to rope_store() and latent_store() */
+    float qk_norm_eps;    /* of the norms given to rope_store() and latent_store() */
+    bool norms_all_heads; /* those of rope_store() are over all heads of q, or of k, together */
 };
 
 /* The rows of one step, in host memory. Row r is token token_ids[r] at position positions[r] of
@@ -291,7 +292,8 @@ struct backend_ops {
     /* Bytes of experts' weights that experts() has read since the backend was opened. */
     uint64_t (*expert_bytes)(const struct backend *be);
     /* Rotates q and k of each row of qkv in place, and stores k and v in the row's page. q_norm,
-     * k_norm: [head_dim] weights of an RMSNorm applied to each head of q, or k, before; NULL: none. */
+     * k_norm: [head_dim] weights of an RMSNorm applied to each head of q, or k, before, or with
+     * norms_all_heads to all heads as one row; NULL: none. */
     void (*rope_store)(struct backend *be, struct floats qkv, struct floats q_norm, struct floats k_norm,
                        struct kv_memory *kv, int layer);
     /* For each head y [n_out / n_heads] = x [n_in] . W^T of its n_out / n_heads rows of m, which has no

@@ -29,6 +29,7 @@ struct workspace {
     struct floats latent_q; /* [max_rows][n_heads head_dim], or results of heads; with latent attention */
     struct floats hidden;   /* [max_rows][d_ff], of the widest layer */
     struct floats scores;   /* [max_rows][n_experts + 1]: of the router; empty without experts */
+    struct floats beside; /* [max_rows][d_model]: attention's output, where the next block does not see it */
     struct floats gathered; /* [max_rows][d_model]: the stream of the output rows */
     struct floats logits;   /* [max_outputs][n_vocab], of this rank's part of the vocabulary */
     struct floats whole;    /* with several ranks, on rank 0: [max_outputs][n_vocab] of all ranks */
@@ -57,8 +58,8 @@ void workspace_free(struct workspace *w, struct backend *be)
     if (!w)
         return;
     free_shared(w, be);
-    const struct floats all[] = { w->qkv,    w->attended, w->kv,     w->latent_q, w->hidden,
-                                  w->scores, w->gathered, w->logits, w->whole };
+    const struct floats all[] = { w->qkv,    w->attended, w->kv,       w->latent_q, w->hidden,
+                                  w->scores, w->beside,   w->gathered, w->logits,   w->whole };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         be->ops->dealloc(be, all[i]);
     free(w->row_adapters);
@@ -135,6 +136,7 @@ static enum tutti_status reserve(struct model *model, int max_rows, int max_outp
         { &w->latent_q, max_rows, widest.latent_q },
         { &w->hidden, max_rows, widest.ffn },
         { &w->scores, max_rows, widest.scores },
+        { &w->beside, max_rows, d->ffn_place != FFN_FOLLOWS ? d->d_model : 0 },
         { &w->gathered, max_rows, d->d_model },
         { &w->logits, max_outputs, d->n_vocab },
         { &w->whole, max_outputs, model->group && model_rank(model) == 0 ? model->desc.n_vocab : 0 },
@@ -176,6 +178,7 @@ struct pass {
     const struct backend_ops *op;
     struct workspace w; /* a copy: x and normed may be swapped */
     struct kv_memory *kv;
+    struct floats input;   /* of the current block, [n_rows][d_model] */
     struct floats pending; /* still to be added to x, [n_rows][d_model]; none: nothing */
     int n_rows;
     /* Each rank has only its own rows of x, normed and pending: begin to end - 1. */
@@ -226,9 +229,9 @@ static void linear_glu(struct pass *p, enum weight_slot slot, int layer)
     enum activation act = model_layer(&p->model->desc, layer)->ffn.activation;
     const struct lora *const *loras = p->adapters ? model_loras(p->model, slot, layer) : NULL;
     if (loras)
-        p->op->linear_glu_adapted(p->be, w->hidden, m, w->normed, p->n_rows, act, loras, p->adapters);
+        p->op->linear_glu_adapted(p->be, w->hidden, m, p->input, p->n_rows, act, loras, p->adapters);
     else
-        p->op->linear_glu(p->be, w->hidden, m, w->normed, p->n_rows, act);
+        p->op->linear_glu(p->be, w->hidden, m, p->input, p->n_rows, act);
 }
 
 /* normed = norm(x), after adding pending to x: one pass for both. For a rank's own rows. */
@@ -247,11 +250,21 @@ static void normalize(struct pass *p, enum weight_slot slot, int layer)
     p->pending = NO_FLOATS;
 }
 
-/* The same for all rows, as input of a matrix. */
-static void normalize_all(struct pass *p, enum weight_slot slot, int layer)
+/* Makes the input of a block, of all rows: normed, or the stream itself. norm: before the block. */
+static void enter_block(struct pass *p, enum weight_slot norm, int layer)
 {
-    normalize(p, slot, layer);
-    all_gather(p, p->w.normed);
+    const struct model_desc *d = &p->model->desc;
+    size_t at = (size_t)p->begin * (size_t)d->d_model;
+    bool is_normed = slot_is_in(d, norm, layer);
+    if (is_normed) {
+        normalize(p, norm, layer);
+    } else if (p->pending.buffer) {
+        struct floats x = floats_at(p->w.x, at);
+        p->op->scale_add(p->be, x, floats_at(p->pending, at), 1, x, p->end - p->begin, d->d_model);
+        p->pending = NO_FLOATS;
+    }
+    p->input = is_normed ? p->w.normed : p->w.x;
+    all_gather(p, p->input);
 }
 
 static void swap_stream(struct pass *p)
@@ -301,11 +314,11 @@ static void query_by_position(struct pass *p, int layer)
     p->op->concat(p->be, w->qkv, w->attended, q, w->kv, kv, p->n_rows);
 }
 
-/* delta = latent attention of normed. The up-projections of keys and values are absorbed: queries are
+/* y = latent attention of the input. The up-projections of keys and values are absorbed: queries are
  * multiplied by that of keys, compared with latents, and the weighted sums of latents are multiplied by
  * that of values. Every row is computed in this form, so that its bits do not depend on the chunk of a
  * prompt that it is in. */
-static void attend_to_latents(struct pass *p, int i)
+static void attend_to_latents(struct pass *p, int i, struct floats y)
 {
     const struct attn_desc *a = &model_layer(&p->model->local, i)->attn;
     struct workspace *w = &p->w;
@@ -313,38 +326,38 @@ static void attend_to_latents(struct pass *p, int i)
     const struct head_rows keys = { n, n * a->head_dim, a->head_dim, n * row, row };
     const struct head_rows values = { n, n * a->n_latent, a->n_latent, n * a->value_dim, a->value_dim };
     if (a->q_rank > 0) {
-        linear(p, SLOT_Q_A, i, w->qkv, w->normed);
+        linear(p, SLOT_Q_A, i, w->qkv, p->input);
         p->op->rmsnorm(p->be, w->attended, w->qkv, NO_FLOATS, weight(p, SLOT_Q_A_NORM, i)->values, p->n_rows,
                        a->q_rank, a->latent_norm_eps);
         linear(p, SLOT_Q_B, i, w->latent_q, w->attended);
     } else {
-        linear(p, SLOT_LATENT_Q, i, w->latent_q, w->normed);
+        linear(p, SLOT_LATENT_Q, i, w->latent_q, p->input);
     }
-    linear(p, SLOT_KV_A, i, w->kv, w->normed);
+    linear(p, SLOT_KV_A, i, w->kv, p->input);
     p->op->linear_heads(p->be, w->qkv, weight(p, SLOT_K_UP, i)->matrix, w->latent_q, p->n_rows, &keys);
     p->op->latent_store(p->be, w->qkv, w->latent_q, a->head_dim, w->kv, weight(p, SLOT_KV_A_NORM, i)->values,
                         p->kv, i);
     p->op->attention(p->be, w->attended, w->qkv, p->kv, i);
     p->op->linear_heads(p->be, w->latent_q, weight(p, SLOT_V_UP, i)->matrix, w->attended, p->n_rows, &values);
-    linear(p, SLOT_ATTN_OUT, i, w->delta, w->latent_q);
+    linear(p, SLOT_ATTN_OUT, i, y, w->latent_q);
 }
 
-/* delta = attention of normed. */
-static void attend(struct pass *p, int i)
+/* y = attention of the input. */
+static void attend(struct pass *p, int i, struct floats y)
 {
     struct workspace *w = &p->w;
     const struct model_desc *d = &p->model->local;
     if (d->has_top_query && i == d->n_layers - 1)
         query_by_position(p, i);
     else
-        linear(p, SLOT_QKV, i, w->qkv, w->normed);
+        linear(p, SLOT_QKV, i, w->qkv, p->input);
     p->op->rope_store(p->be, w->qkv, weight(p, SLOT_Q_NORM, i)->values, weight(p, SLOT_K_NORM, i)->values,
                       p->kv, i);
     p->op->attention(p->be, w->attended, w->qkv, p->kv, i);
-    linear(p, SLOT_ATTN_OUT, i, w->delta, w->attended);
+    linear(p, SLOT_ATTN_OUT, i, y, w->attended);
 }
 
-/* delta = the feed-forward block of normed; of experts the sum of those that each row uses. */
+/* delta = the feed-forward block of the input; of experts the sum of those that each row uses. */
 static void run_ffn(struct pass *p, int i)
 {
     const struct ffn_desc *ffn = &model_layer(&p->model->local, i)->ffn;
@@ -352,7 +365,7 @@ static void run_ffn(struct pass *p, int i)
     if (ffn->has_gate) {
         linear_glu(p, SLOT_GATE_UP, i);
     } else {
-        linear(p, SLOT_GATE_UP, i, w->hidden, w->normed);
+        linear(p, SLOT_GATE_UP, i, w->hidden, p->input);
         p->op->activate(p->be, w->hidden, p->n_rows, ffn->d_ff, ffn->activation);
     }
     linear(p, SLOT_DOWN, i, w->delta, w->hidden);
@@ -369,35 +382,41 @@ static void run_experts(struct pass *p, int i)
                                         .activation = ffn->activation,
                                         .has_base = ffn->experts.d_shared > 0,
                                         .gates_base = ffn->experts.gates_shared };
-    linear(p, SLOT_ROUTER, i, w->scores, w->normed);
+    linear(p, SLOT_ROUTER, i, w->scores, p->input);
     if (layer.has_base) {
         linear_glu(p, SLOT_SHARED_GATE_UP, i);
         linear(p, SLOT_SHARED_DOWN, i, w->delta, w->hidden);
     }
-    p->op->experts(p->be, w->delta, &layer, w->normed, w->scores, p->n_rows);
+    p->op->experts(p->be, w->delta, &layer, p->input, w->scores, p->n_rows);
 }
 
 static void run_layer(struct pass *p, int i)
 {
     const struct model_desc *d = &p->model->local;
     struct workspace *w = &p->w;
-    bool is_top = d->has_top_query && i == d->n_layers - 1;
+    bool is_top = d->has_top_query && i == d->n_layers - 1, is_beside = d->ffn_place != FFN_FOLLOWS;
     if (is_top) { /* its input is normed by what is the final norm of other models */
         normalize(p, SLOT_OUTPUT_NORM, 0);
         swap_stream(p);
     }
-    normalize_all(p, SLOT_ATTN_NORM, i);
+    enter_block(p, SLOT_ATTN_NORM, i);
+    struct floats attended = is_beside ? w->beside : w->delta;
     if (model_layer(d, i)->attn.n_latent > 0)
-        attend_to_latents(p, i);
+        attend_to_latents(p, i, attended);
     else
-        attend(p, i);
-    all_reduce(p, w->delta);
-    join(p, SLOT_ATTN_POST_NORM, i);
-    normalize_all(p, SLOT_FFN_NORM, i);
+        attend(p, i, attended);
+    if (!is_beside) {
+        all_reduce(p, w->delta);
+        join(p, SLOT_ATTN_POST_NORM, i);
+    }
+    if (d->ffn_place != FFN_SHARES_NORM)
+        enter_block(p, SLOT_FFN_NORM, i);
     if (ffn_has_experts(&model_layer(d, i)->ffn))
         run_experts(p, i);
     else
         run_ffn(p, i);
+    if (is_beside)
+        p->op->scale_add(p->be, w->delta, w->beside, 1, w->delta, p->n_rows, d->d_model);
     all_reduce(p, w->delta);
     join(p, SLOT_FFN_POST_NORM, i);
 }

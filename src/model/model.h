@@ -56,10 +56,11 @@ struct attn_desc {
         bool is_short; /* longrope: the context is at most original_n_ctx */
         float short_factors[MAX_ROPE_FACTORS], long_factors[MAX_ROPE_FACTORS];
     } rope_scaling;
-    bool has_qk_norm;  /* RMSNorm of each head of q and k, with norm_eps, before rotary embedding */
-    bool has_alibi;    /* ALiBi (scores fall with the distance) instead of rotary embedding */
-    bool has_qkv_bias; /* on q, k, v */
-    bool has_out_bias; /* on the output projection */
+    bool has_qk_norm;     /* RMSNorm of each head of q and k, with norm_eps, before rotary embedding */
+    bool norms_all_heads; /* has_qk_norm: one norm over all heads together */
+    bool has_alibi;       /* ALiBi (scores fall with the distance) instead of rotary embedding */
+    bool has_qkv_bias;    /* on q, k, v */
+    bool has_out_bias;    /* on the output projection */
 };
 
 /* Elements of a head's result. */
@@ -119,6 +120,11 @@ struct model_desc {
     bool has_embedding_norm; /* on the embedding, before the first layer */
     /* Norms of the outputs of attention and feed-forward layer, before they join the residual. */
     bool has_post_norms;
+    bool has_no_pre_norms; /* the inputs of attention and feed-forward layer are not normed */
+    /* The feed-forward layer's input: the stream after attention; the stream before it, normed on its
+     * own; or attention's normed input. In the last two cases both outputs are added together. */
+    enum { FFN_FOLLOWS, FFN_BESIDE, FFN_SHARES_NORM } ffn_place;
+    bool has_output_bias;
     /* 0: a block's output is added to the residual stream; else to the block's normed input times
      * this factor. */
     float residual_scale;

@@ -64,6 +64,24 @@ static bool has_output(const struct model_desc *d, int layer)
     return !d->tied_output;
 }
 
+static bool has_pre_norms(const struct model_desc *d, int layer)
+{
+    (void)layer;
+    return !d->has_no_pre_norms;
+}
+
+static bool has_ffn_norm(const struct model_desc *d, int layer)
+{
+    (void)layer;
+    return !d->has_no_pre_norms && d->ffn_place != FFN_SHARES_NORM;
+}
+
+static bool output_has_bias(const struct model_desc *d, int layer)
+{
+    (void)layer;
+    return d->has_output_bias;
+}
+
 static bool norm_has_bias(const struct model_desc *d, int layer)
 {
     (void)layer;
@@ -117,7 +135,8 @@ static const struct slot_info SLOTS[SLOT_COUNT] = {
     [SLOT_TOP_TABLE] = { "top_table", .kind = SLOT_TABLE, .is_in = has_top_table, .rows = { DIM_CONTEXT },
                          .columns = DIM_MODEL },
 
-    [SLOT_ATTN_NORM] = { "attn_norm", LAYER, NORM(DIM_MODEL), .has_bias = norm_has_bias },
+    [SLOT_ATTN_NORM] = { "attn_norm", LAYER, NORM(DIM_MODEL), .is_in = has_pre_norms,
+                         .has_bias = norm_has_bias },
     [SLOT_QKV] = { "qkv", LAYER, .is_in = has_qkv, .has_bias = qkv_has_bias,
                    .rows = { DIM_QUERIES, DIM_KV, DIM_KV }, .columns = DIM_MODEL, .role = WEIGHT_VALUES,
                    .can_adapt = true },
@@ -125,8 +144,8 @@ static const struct slot_info SLOTS[SLOT_COUNT] = {
                          .rows = { DIM_QUERIES }, .columns = DIM_MODEL, .can_adapt = true },
     [SLOT_TOP_KV] = { "top_kv", LAYER, .is_in = is_top, .has_bias = qkv_has_bias, .rows = { DIM_KV, DIM_KV },
                       .columns = DIM_MODEL, .role = WEIGHT_VALUES, .can_adapt = true },
-    [SLOT_Q_NORM] = { "q_norm", LAYER, NORM(DIM_HEAD), .is_in = has_head_norms },
-    [SLOT_K_NORM] = { "k_norm", LAYER, NORM(DIM_HEAD), .is_in = has_head_norms },
+    [SLOT_Q_NORM] = { "q_norm", LAYER, NORM(DIM_Q_NORM), .is_in = has_head_norms },
+    [SLOT_K_NORM] = { "k_norm", LAYER, NORM(DIM_K_NORM), .is_in = has_head_norms },
     [SLOT_LATENT_Q] = { "latent_q", LAYER, .is_in = has_latent_q, .rows = { DIM_QUERIES },
                         .columns = DIM_MODEL, .can_adapt = true },
     [SLOT_Q_A] = { "q_a", LAYER, .is_in = has_q_rank, .has_bias = qkv_has_bias, .rows = { DIM_Q_RANK },
@@ -145,7 +164,8 @@ static const struct slot_info SLOTS[SLOT_COUNT] = {
                         .columns = DIM_ATTENDED, .role = WEIGHT_ATTN_OUT, .can_adapt = true },
     [SLOT_ATTN_POST_NORM] = { "attn_post_norm", LAYER, NORM(DIM_MODEL), .is_in = has_post_norms,
                               .has_bias = norm_has_bias },
-    [SLOT_FFN_NORM] = { "ffn_norm", LAYER, NORM(DIM_MODEL), .has_bias = norm_has_bias },
+    [SLOT_FFN_NORM] = { "ffn_norm", LAYER, NORM(DIM_MODEL), .is_in = has_ffn_norm,
+                        .has_bias = norm_has_bias },
     [SLOT_GATE_UP] = { "gate_up", LAYER, .is_in = is_dense, .has_bias = mlp_has_bias,
                        .rows = { DIM_FF, DIM_FF }, .columns = DIM_MODEL, .can_adapt = true },
     [SLOT_DOWN] = { "down", LAYER, .is_in = is_dense, .has_bias = mlp_has_bias, .rows = { DIM_MODEL },
@@ -168,8 +188,8 @@ static const struct slot_info SLOTS[SLOT_COUNT] = {
                              .has_bias = norm_has_bias },
 
     [SLOT_OUTPUT_NORM] = { "output_norm", NORM(DIM_MODEL), .has_bias = norm_has_bias },
-    [SLOT_OUTPUT] = { "output", .is_in = has_output, .rows = { DIM_VOCAB }, .columns = DIM_MODEL,
-                      .role = WEIGHT_OUTPUT, .can_adapt = true },
+    [SLOT_OUTPUT] = { "output", .is_in = has_output, .has_bias = output_has_bias, .rows = { DIM_VOCAB },
+                      .columns = DIM_MODEL, .role = WEIGHT_OUTPUT, .can_adapt = true },
 };
 
 const struct slot_info *slot_info(enum weight_slot slot)
@@ -191,8 +211,10 @@ int slot_dim(const struct model_desc *d, enum dim dim, int layer)
     switch (dim) {
     case DIM_MODEL:
         return d->d_model;
-    case DIM_HEAD:
-        return a->head_dim;
+    case DIM_Q_NORM:
+        return a->norms_all_heads ? a->n_heads * a->head_dim : a->head_dim;
+    case DIM_K_NORM:
+        return a->norms_all_heads ? a->n_kv_heads * a->head_dim : a->head_dim;
     case DIM_QUERIES:
         return a->n_heads * a->head_dim;
     case DIM_ATTENDED:

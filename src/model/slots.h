@@ -23,7 +23,7 @@ enum weight_slot {
     SLOT_QKV,
     SLOT_TOP_QUERY, /* of has_top_query: in the last layer these two replace SLOT_QKV */
     SLOT_TOP_KV,
-    SLOT_Q_NORM, /* of each head */
+    SLOT_Q_NORM, /* of each head, or of all together */
     SLOT_K_NORM,
     SLOT_LATENT_Q, /* of latent attention these replace SLOT_QKV: queries from the stream, */
     SLOT_Q_A,      /* or by way of q_rank elements, */
@@ -57,8 +57,9 @@ enum { MAX_PARTS = 3 };
 /* A dimension, in terms of the description: the model's, or that of the layer. */
 enum dim {
     DIM_NONE,
-    DIM_MODEL,        /* d_model */
-    DIM_HEAD,         /* head_dim */
+    DIM_MODEL,  /* d_model */
+    DIM_Q_NORM, /* head_dim, or that of all query heads */
+    DIM_K_NORM,
     DIM_QUERIES,      /* n_heads * head_dim */
     DIM_ATTENDED,     /* n_heads * attn_value_dim() */
     DIM_Q_RANK,       /* q_rank */

@@ -94,10 +94,11 @@ void convert_describe(struct gguf_writer *w, const struct family *family, const 
     }
     if (local >= 0)
         put_u32(w, arch, "attention.sliding_window", d->kinds[local].attn.window);
-    if (local >= 0 && d->kinds[local].attn.rope_theta != a->rope_theta)
+    if (local >= 0 && a->rope != ROPE_NONE && d->kinds[local].attn.rope_theta != a->rope_theta)
         put_f32(w, arch, "rope.freq_base_swa", (float)d->kinds[local].attn.rope_theta);
-    if (a->rope != ROPE_NONE)
-        describe_rope(w, arch, a);
+    const struct attn_desc *rotated = a->rope == ROPE_NONE && local >= 0 ? &d->kinds[local].attn : a;
+    if (rotated->rope != ROPE_NONE)
+        describe_rope(w, arch, rotated);
     if (family->put_metadata)
         family->put_metadata(w, d);
 }

@@ -31,6 +31,14 @@ static const char *const NAMES[] = { "qwen2-tiny",
                                      "phi3-tiny",
                                      "phi4-mini-tiny",
                                      "gemma2-tiny",
+                                     "smollm3-tiny",
+                                     "starcoder2-tiny",
+                                     "olmo2-tiny",
+                                     "exaone4-tiny",
+                                     "exaone4-tiny-hybrid",
+                                     "phi2-tiny",
+                                     "gpt-neox-tiny",
+                                     "gpt-neox-tiny-serial",
                                      "gemma3-tiny",
                                      "mixtral-tiny",
                                      "qwen2-moe-tiny",
@@ -115,10 +123,8 @@ static void check_pages(const char *name, const struct tutti_stats *stats)
     static const struct {
         const char *name;
         unsigned n_layers, n_with_window;
-    } WINDOWS[] = { { "mistral-tiny", 2, 2 },
-                    { "phi3-tiny", 2, 2 },
-                    { "qwen3-tiny-windows", 3, 1 },
-                    { "gemma2-tiny", 3, 2 },
+    } WINDOWS[] = { { "mistral-tiny", 2, 2 }, { "phi3-tiny", 2, 2 },       { "qwen3-tiny-windows", 3, 1 },
+                    { "gemma2-tiny", 3, 2 },  { "starcoder2-tiny", 2, 2 }, { "exaone4-tiny-hybrid", 4, 3 },
                     { "gemma3-tiny", 4, 3 } };
     uint64_t n = 200;
     for (size_t i = 0; i < sizeof WINDOWS / sizeof *WINDOWS; i++) {

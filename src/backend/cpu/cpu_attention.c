@@ -267,15 +267,17 @@ static void rope_store_some(void *arg, int thread, int n_threads)
     const struct attention_shape *shape = &job->kind->shape;
     const struct kernels *k = &job->cpu->kernels;
     int n_q = shape->n_heads * shape->head_dim, n_kv = shape->n_kv_heads * shape->head_dim;
+    bool all = shape->norms_all_heads;
     int64_t begin, end;
     team_range(job->cpu->step->n_rows, 1, thread, n_threads, &begin, &end);
     for (int64_t r = begin; r < end; r++) {
         float *row = job->qkv + r * (n_q + 2 * n_kv);
         if (job->q_norm)
-            k->rmsnorm(row, row, job->q_norm, shape->n_heads, shape->head_dim, shape->qk_norm_eps);
-        if (job->k_norm)
-            k->rmsnorm(row + n_q, row + n_q, job->k_norm, shape->n_kv_heads, shape->head_dim,
+            k->rmsnorm(row, row, job->q_norm, all ? 1 : shape->n_heads, all ? n_q : shape->head_dim,
                        shape->qk_norm_eps);
+        if (job->k_norm)
+            k->rmsnorm(row + n_q, row + n_q, job->k_norm, all ? 1 : shape->n_kv_heads,
+                       all ? n_kv : shape->head_dim, shape->qk_norm_eps);
         turn_row(job->cpu, shape, row, job->kind->cos_sin + r * shape->rotary_dim);
         cpu_kv_store(job->cpu, job->kv, job->layer, (int)r, row + n_q, row + n_q + n_kv,
                      job->cpu->attention_scratch[thread].kv);
@@ -295,11 +297,13 @@ void cpu_rope_store(struct backend *be, struct floats qkv, struct floats q_norm,
 {
     struct cpu_backend *cpu = cpu_of(be);
     const struct cpu_kind *kind = cpu_kind_of(cpu, layer);
+    bool all = kind->shape.norms_all_heads;
+    int q_factor = all ? kind->shape.n_heads : 1, k_factor = all ? kind->shape.n_kv_heads : 1;
     struct attention_job job = { .cpu = cpu,
                                  .kind = kind,
                                  .qkv = cpu_rows(qkv, cpu->step->n_rows, qkv_floats(&kind->shape)),
-                                 .q_norm = cpu_rows(q_norm, 1, kind->shape.head_dim),
-                                 .k_norm = cpu_rows(k_norm, 1, kind->shape.head_dim),
+                                 .q_norm = cpu_rows(q_norm, q_factor, kind->shape.head_dim),
+                                 .k_norm = cpu_rows(k_norm, k_factor, kind->shape.head_dim),
                                  .kv = kv,
                                  .layer = layer };
     if (job.cpu->step->n_rows == 1)

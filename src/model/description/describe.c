@@ -173,7 +173,8 @@ static void read_rope(struct model_desc *d, struct config *c, const struct trans
     char theta[64], part[64];
     snprintf(theta, sizeof theta, "%s.rope_theta", object);
     snprintf(part, sizeof part, "%s.partial_rotary_factor", object);
-    a->rope_theta = config_float_or(c, "rope_theta", 1e-6, 1e12, 10000);
+    a->rope_theta = config_float_or(c, "rope_theta", 1e-6, 1e12,
+                                    defaults->rope_theta > 0 ? defaults->rope_theta : 10000);
     a->rope_theta = config_float_or(c, theta, 1e-6, 1e12, a->rope_theta);
     if (has_old && has_new) {
         double other = config_float_or(c, "rope_parameters.rope_theta", 1e-6, 1e12, a->rope_theta);
@@ -307,11 +308,14 @@ void describe_transformers(struct model_desc *d, struct config *c,
     f->d_ff = config_int(c, "intermediate_size", 1, LIMIT_DIMENSION);
     d->n_vocab = read_int(c, "vocab_size", LIMIT_VOCAB, defaults->n_vocab);
     d->n_ctx = config_int_or(c, "max_position_embeddings", 1, LIMIT_CONTEXT, defaults->n_ctx);
-    d->norm_eps = (float)config_float_or(c, "rms_norm_eps", 0, 1, defaults->norm_eps);
+    d->norm_eps = (float)config_float_or(c, defaults->norm_key ? defaults->norm_key : "rms_norm_eps", 0, 1,
+                                         defaults->norm_eps);
     d->tied_output = config_bool_or(c, "tie_word_embeddings", defaults->is_tied);
     f->activation = describe_activation(c, defaults->activation_key ? defaults->activation_key : "hidden_act",
-                                        defaults->activation == ACT_SILU ? "silu" : "gelu_pytorch_tanh",
-                                        1U << defaults->activation);
+                                        defaults->activation == ACT_SILU       ? "silu"
+                                        : defaults->activation == ACT_GELU_ERF ? "gelu"
+                                                                               : "gelu_pytorch_tanh",
+                                        f->has_gate ? 1U << defaults->activation : ACTIVATIONS_WITHOUT_GATE);
     read_rope(d, c, defaults);
 }
 

@@ -15,7 +15,9 @@ struct transformers_defaults {
     int n_heads, n_vocab;
     bool is_tied;               /* where the file does not say it */
     const char *activation_key; /* NULL: "hidden_act" */
-    enum activation activation; /* the only one */
+    enum activation activation; /* where the file does not say it; the only one with a gate */
+    const char *norm_key;       /* NULL: "rms_norm_eps" */
+    double rope_theta;          /* 0: 10000 */
     bool has_older_longrope;    /* the class takes "su" and "yarn" for "longrope" */
 };
 
@@ -55,6 +57,10 @@ struct layer_split describe_split(struct model_desc *desc, const bool *marks);
 /* Reads rope_theta and the scaling from an object of rotary settings into kinds[0]. object: its path. */
 void describe_rope(struct model_desc *desc, struct config *c, const char *object,
                    const struct transformers_defaults *defaults);
+
+enum {
+    ACTIVATIONS_WITHOUT_GATE = 1 << ACT_GELU_TANH | 1 << ACT_GELU_SIGMOID | 1 << ACT_GELU_ERF | 1 << ACT_RELU
+};
 
 /* An activation by the names of transformers. Others than those of the bits 1 << activation are an
  * error. */

@@ -83,7 +83,7 @@ static enum tutti_status find_family(const struct family **out, const struct che
     bool is_gguf = checkpoint_gguf(ck) != NULL;
     const char *key = is_gguf ? "general.architecture" : "model_type";
     const char *type = json_string_value(json_object_get(config, key));
-    char known[256] = "";
+    char known[512] = "";
     for (int i = 0; FAMILIES[i]; i++) {
         if (type && is_of(FAMILIES[i], config, type, is_gguf)) {
             *out = FAMILIES[i];
@@ -219,16 +219,19 @@ static bool has_ffn(const struct checkpoint *ck, const struct tensor_names *name
  * better errors. */
 const struct tensor_names *family_layout(const struct family *family, const struct checkpoint *ck)
 {
-    const struct tensor_names *nearest = NULL;
+    const struct tensor_names *nearest = NULL, *fit = NULL;
     for (int i = 0; i < family->n_layouts; i++) {
         const struct tensor_names *names = &family->layouts[i];
         if (!has_tensor(ck, tensor_names_of_attention(names)))
             continue;
-        if (has_tensor(ck, names->of[SLOT_EMBEDDING][0]) && has_ffn(ck, names))
-            return names;
+        if (has_tensor(ck, names->of[SLOT_EMBEDDING][0]) && has_ffn(ck, names)) {
+            if (!names->of[SLOT_OUTPUT][0] || has_tensor(ck, names->of[SLOT_OUTPUT][0]))
+                return names;
+            fit = fit ? fit : names; /* tied, or another layout names the output otherwise */
+        }
         nearest = nearest ? nearest : names;
     }
-    return nearest;
+    return fit ? fit : nearest;
 }
 
 enum tutti_status family_no_layout(const struct family *family, const struct checkpoint *ck,
@@ -431,6 +434,8 @@ enum tutti_status model_desc_read(struct model_desc *desc, const struct family *
         desc->tied_output = !checkpoint_find(ck, names->of[SLOT_OUTPUT][0]);
         for (int i = 0; i < desc->n_kinds; i++)
             find_biases(&desc->kinds[i], names, ck);
+        desc->has_output_bias = desc->has_output_bias ||
+                                (names->of[SLOT_OUTPUT][0] && has_bias(ck, names->of[SLOT_OUTPUT][0]));
         if ((*family)->find_parts)
             (*family)->find_parts(desc, ck);
     }

@@ -40,7 +40,7 @@ uint64_t model_weights_fingerprint(const struct model *model)
 
 /* A new field of these that affects keys and values must be added here. */
 _Static_assert(sizeof(void *) != 8 || sizeof(struct layer_desc) == 1224, "see layer_fingerprint()");
-_Static_assert(sizeof(void *) != 8 || sizeof(struct model_desc) == 14304, "see model_shape_fingerprint()");
+_Static_assert(sizeof(void *) != 8 || sizeof(struct model_desc) == 14312, "see model_shape_fingerprint()");
 
 static uint64_t layer_fingerprint(const struct layer_desc *l, const float *rope_freqs)
 {
@@ -49,37 +49,22 @@ static uint64_t layer_fingerprint(const struct layer_desc *l, const float *rope_
     const struct expert_desc *e = &l->ffn.experts;
     const struct routing *r = &e->routing;
     const int64_t numbers[] = {
-        a->n_heads,
-        a->n_kv_heads,
-        a->n_latent,
-        a->q_rank,
-        a->value_dim,
-        a->head_dim,
-        a->window,
-        (int64_t)a->rope,
-        a->rotary_dim,
-        a->has_half_freqs,
-        (int64_t)s->kind,
-        s->original_n_ctx,
-        s->is_short,
-        a->has_qk_norm,
-        a->has_alibi,
-        a->has_qkv_bias,
-        a->has_out_bias,
-        l->ffn.d_ff,
-        l->ffn.has_gate,
-        l->ffn.has_bias,
-        (int64_t)l->ffn.activation,
-        e->d_ff,
-        e->d_shared,
-        e->gates_shared,
-        e->has_choice_bias,
-        r->n_experts,
-        r->n_chosen,
-        (int64_t)r->kind,
-        r->is_normed,
-        r->n_groups,
-        r->n_chosen_groups,
+        a->n_heads,       a->n_kv_heads,
+        a->n_latent,      a->q_rank,
+        a->value_dim,     a->head_dim,
+        a->window,        (int64_t)a->rope,
+        a->rotary_dim,    a->has_half_freqs,
+        (int64_t)s->kind, s->original_n_ctx,
+        s->is_short,      a->norms_all_heads,
+        a->has_qk_norm,   a->has_alibi,
+        a->has_qkv_bias,  a->has_out_bias,
+        l->ffn.d_ff,      l->ffn.has_gate,
+        l->ffn.has_bias,  (int64_t)l->ffn.activation,
+        e->d_ff,          e->d_shared,
+        e->gates_shared,  e->has_choice_bias,
+        r->n_experts,     r->n_chosen,
+        (int64_t)r->kind, r->is_normed,
+        r->n_groups,      r->n_chosen_groups,
         r->group_best,
     };
     const double reals[] = {
@@ -106,6 +91,9 @@ uint64_t model_shape_fingerprint(const struct model *model)
         (int64_t)d->norm,
         d->has_embedding_norm,
         d->has_post_norms,
+        d->has_no_pre_norms,
+        (int64_t)d->ffn_place,
+        d->has_output_bias,
         d->has_learned_positions,
         d->has_top_query,
         d->tied_output,

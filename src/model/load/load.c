@@ -231,6 +231,7 @@ enum tutti_status model_start_backend(struct model *model, const struct tutti_mo
             .scale = a->scale > 0 ? a->scale : 1.0f / __builtin_sqrtf((float)a->head_dim),
             .softcap = a->softcap,
             .window = a->window,
+            .norms_all_heads = a->norms_all_heads,
             .qk_norm_eps = a->n_latent > 0 ? a->latent_norm_eps : d->norm_eps,
         };
         if (!a->has_alibi)

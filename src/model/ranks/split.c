@@ -21,7 +21,7 @@ static struct split_range share(int n, int unit, int n_ranks, int rank)
 static bool heads_divide(const struct attn_desc *a, int n_ranks)
 {
     bool kv_divide = a->n_kv_heads >= n_ranks ? a->n_kv_heads % n_ranks == 0 : n_ranks % a->n_kv_heads == 0;
-    return a->n_heads % n_ranks == 0 && kv_divide;
+    return a->n_heads % n_ranks == 0 && kv_divide && (n_ranks == 1 || !a->norms_all_heads);
 }
 
 /* The unit for splitting a width. Plain types may be split anywhere, but units of 32 suit vector
@@ -112,6 +112,11 @@ static enum tutti_status check_layer(const struct layer_desc *l, const struct sp
                                      int n_ranks, const char *possible, struct tutti_error *err)
 {
     const struct attn_desc *a = &l->attn;
+    if (n_ranks > 1 && a->norms_all_heads)
+        return error_set_param(
+            err, TUTTI_E_ARGUMENT, "tp",
+            "tp %d: the norms of q and k are over all heads together, which no rank has, expected tp %s",
+            n_ranks, possible);
     if (!heads_divide(a, n_ranks))
         return error_set_param(
             err, TUTTI_E_ARGUMENT, "tp",

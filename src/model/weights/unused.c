@@ -143,7 +143,7 @@ static bool has_same_parent(const char *a, const char *b)
 static const char *find_reason(const struct model_desc *d, const struct tensor_names *names,
                                const struct checkpoint *ck, const char *name)
 {
-    int layer = layer_of(names->of[SLOT_ATTN_NORM][0], name);
+    int layer = layer_of(names->of[SLOT_ATTN_OUT][0], name);
     if ((layer >= 0 && layer < d->n_layers) || is_of_top(names->top, name))
         return "it belongs to a layer that runs";
     if (find_sibling(ck, names, name))

@@ -1,0 +1,101 @@
+/* GPT-NeoX and Pythia: attention and feed-forward layer side by side, each with a norm of its own, or
+ * one after the other; LayerNorm, biases, partial rotary positions, q, k and v stored by head. GGUF
+ * stores them one after the other. */
+#include "model/description/describe.h"
+#include "model/families/names.h"
+
+#include <string.h>
+
+#define LAYER "gpt_neox.layers.%d."
+#define HF_NAMES(output)                                                                                     \
+    {                                                                                                        \
+        .of[SLOT_EMBEDDING] = { "gpt_neox.embed_in.weight" }, .of[SLOT_OUTPUT] = { output },                 \
+        .of[SLOT_OUTPUT_NORM] = { "gpt_neox.final_layer_norm.weight" },                                      \
+        .of[SLOT_ATTN_NORM] = { LAYER "input_layernorm.weight" },                                            \
+        .of[SLOT_FFN_NORM] = { LAYER "post_attention_layernorm.weight" },                                    \
+        .of[SLOT_QKV] = { LAYER "attention.query_key_value.weight" },                                        \
+        .of[SLOT_ATTN_OUT] = { LAYER "attention.dense.weight" },                                             \
+        .of[SLOT_GATE_UP] = { LAYER "mlp.dense_h_to_4h.weight" },                                            \
+        .of[SLOT_DOWN] = { LAYER "mlp.dense_4h_to_h.weight" }, .is_by_head = true                            \
+    }
+
+static const struct tensor_names LAYOUTS[] = {
+    HF_NAMES("embed_out.weight"),
+    HF_NAMES("lm_head.weight"),
+    { NAMES_GGUF, NAMES_GGUF_FUSED_QKV, NAMES_GGUF_UP },
+};
+
+static const char *const IGNORED[] = { ".attention.bias" }; /* the causal mask */
+
+#define OWN_ACTIVATION_KEY "hidden_act" /* tutti's own in GGUF, where llama.cpp computes GELU by tanh */
+
+static bool is_mine(const json_t *config)
+{
+    return describe_has_type(config, "gpt_neox");
+}
+
+static const struct config_key KEYS[] = {
+    { "num_key_value_heads", "null" },
+    { NULL, NULL },
+};
+
+static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    struct attn_desc *a = &d->kinds[0].attn;
+    struct ffn_desc *f = &d->kinds[0].ffn;
+    static const struct transformers_defaults DEFAULTS = { .n_ctx = 2048,
+                                                           .norm_eps = 1e-5,
+                                                           .norm_key = "layer_norm_eps",
+                                                           .rotary_part = 0.25,
+                                                           .activation = ACT_GELU_ERF };
+    d->norm = NORM_LAYER;
+    f->has_gate = false;
+    a->has_qkv_bias = a->has_out_bias = f->has_bias = true;
+    if (is_gguf) {
+        describe_gguf(d, c);
+        a->rope = ROPE_HALF;
+        f->activation = describe_activation(c, OWN_ACTIVATION_KEY, "gelu_new", ACTIVATIONS_WITHOUT_GATE);
+    } else {
+        describe_transformers(d, c, &DEFAULTS);
+        a->has_qkv_bias = a->has_out_bias = config_bool_or(c, "attention_bias", true);
+        a->rope_theta = config_float_or(c, "rotary_emb_base", 1e-6, 1e12, a->rope_theta);
+        if (config_find(c, "rotary_pct"))
+            a->rotary_dim = (int)(a->head_dim * config_float(c, "rotary_pct", 0, 1));
+    }
+    d->ffn_place = config_bool_or(c, "use_parallel_residual", true) ? FFN_BESIDE : FFN_FOLLOWS;
+}
+
+static const char *find_gguf_fault(const struct model_desc *d)
+{
+    if (!d->kinds[0].attn.has_qkv_bias)
+        return "attention_bias: false";
+    return d->tied_output ? "tie_word_embeddings: true" : NULL;
+}
+
+static void put_metadata(struct gguf_writer *w, const struct model_desc *d)
+{
+    static const char *const NAMES[] = { [ACT_GELU_TANH] = "gelu_new",
+                                         [ACT_GELU_SIGMOID] = "quick_gelu",
+                                         [ACT_GELU_ERF] = "gelu",
+                                         [ACT_RELU] = "relu" };
+    const char *name = NAMES[d->kinds[0].ffn.activation];
+    gguf_writer_bool(w, "gptneox.use_parallel_residual", d->ffn_place == FFN_BESIDE);
+    if (d->kinds[0].ffn.activation != ACT_GELU_TANH)
+        gguf_writer_string(w, "gptneox." OWN_ACTIVATION_KEY, name, strlen(name));
+}
+
+const struct family FAMILY_GPT_NEOX = {
+    .name = "gpt_neox",
+    .gguf_architecture = "gptneox",
+    .is_mine = is_mine,
+    .keys = KEYS,
+    .put_metadata = put_metadata,
+    .find_gguf_fault = find_gguf_fault,
+    .ignored = IGNORED,
+    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
+    .describe = describe,
+    .layouts = LAYOUTS,
+    .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
+    .choose_chat = family_no_chat,
+    .text_prefix = family_no_prefix,
+};
