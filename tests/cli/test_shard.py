@@ -90,6 +90,7 @@ SOURCES = [
     ("pytorch/sharded", "glm-4-9b-tiny", (1, 2, 4)), ("pytorch/old", "gpt2-tiny", (1, 2, 4)),
     ("mindspore/glm", None, (1, 2, 4)), ("mindspore/pangu", None, (1, 2, 4)),
     ("mindspore/ranks", "mindspore/glm", (1, 2, 4)),
+    ("deepseek-v2-lite-tiny", None, (1, 3)), ("deepseek-v3-tiny", None, (1, 2, 4)),
 ]
 
 

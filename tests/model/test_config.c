@@ -178,6 +178,28 @@ static void a_broken_configuration_is_told_what_is_wrong(void **state)
         { "llama-tiny-tied", "vocab_size", "301", "expected [301, 64]", TUTTI_E_FORMAT },
         { "llama-tiny-tied", "attention_bias", "true", "q_proj.bias is missing", TUTTI_E_FORMAT },
         { "llama-tiny-tied", "num_attention_heads", "0", "num_attention_heads: 0", TUTTI_E_FORMAT },
+        { "deepseek-v3-tiny", "rope_interleave", "false", "rope_interleave", TUTTI_E_UNSUPPORTED },
+        { "deepseek-v3-tiny", "num_key_value_heads", "2", "num_key_value_heads", TUTTI_E_UNSUPPORTED },
+        { "deepseek-v3-tiny", "topk_method", "\"greedy\"", "topk_method", TUTTI_E_UNSUPPORTED },
+        { "deepseek-v3-tiny", "scoring_func", "\"softmax\"", "scoring_func", TUTTI_E_UNSUPPORTED },
+        { "deepseek-v3-tiny", "moe_layer_freq", "2", "moe_layer_freq", TUTTI_E_UNSUPPORTED },
+        { "deepseek-v3-tiny", "qk_head_dim", "41", "qk_head_dim", TUTTI_E_UNSUPPORTED },
+        { "deepseek-v3-tiny", "kv_lora_rank", "36", "kv_lora_rank) is no positive multiple of 8",
+          TUTTI_E_FORMAT },
+        { "deepseek-v3-tiny", "qk_rope_head_dim", "20", "qk_rope_head_dim) is no positive multiple",
+          TUTTI_E_FORMAT },
+        { "deepseek-v3-tiny", "kv_lora_rank", "40", "kv_a_proj_with_mqa.weight: shape [56, 72]",
+          TUTTI_E_FORMAT },
+        { "deepseek-v3-tiny", "v_head_dim", "24", "kv_b_proj.weight: shape [128, 32], expected [160, 32]",
+          TUTTI_E_FORMAT },
+        { "deepseek-v3-tiny", "q_lora_rank", "null", "q_proj.weight is missing", TUTTI_E_FORMAT },
+        { "deepseek-v3-tiny", "attention_bias", "true", "q_a_proj.bias is missing", TUTTI_E_FORMAT },
+        { "deepseek-v2-tiny", "topk_method", "\"best\"", "best is not supported", TUTTI_E_UNSUPPORTED },
+        { "deepseek-v2-tiny", "norm_topk_prob", "true", "norm_topk_prob", TUTTI_E_UNSUPPORTED },
+        { "deepseek-v2-tiny", "num_experts_per_tok", NULL, "num_experts_per_tok: missing", TUTTI_E_FORMAT },
+        { "glm4-moe-lite-tiny", "mlp_layer_types", "[\"dense\"]", "mlp_layer_types", TUTTI_E_UNSUPPORTED },
+        { "glm4-moe-lite-tiny", "mlp_layer_types", "[\"dense\",\"other\"]", "mlp_layer_types",
+          TUTTI_E_UNSUPPORTED },
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         write_tensors(CASES[i].fixture, NULL, NULL);
@@ -240,6 +262,43 @@ static const struct published {
       "\"max_position_embeddings\":40960,\"rms_norm_eps\":1e-06,\"rope_theta\":1000000,"
       "\"tie_word_embeddings\":true,\"vocab_size\":151936}",
       "qwen3", 28, 1024, 16, 8, 128, 3072, 151936, 40960, 128, 1e6, false, true },
+    { "{\"model_type\":\"deepseek_v2\",\"first_k_dense_replace\":1,\"hidden_size\":2048,"
+      "\"intermediate_size\":10944,\"kv_lora_rank\":512,\"max_position_embeddings\":163840,"
+      "\"moe_intermediate_size\":1408,\"n_group\":1,\"n_routed_experts\":64,\"n_shared_experts\":2,"
+      "\"norm_topk_prob\":false,\"num_attention_heads\":16,\"num_experts_per_tok\":6,"
+      "\"num_hidden_layers\":27,\"num_key_value_heads\":16,\"q_lora_rank\":null,\"qk_nope_head_dim\":128,"
+      "\"qk_rope_head_dim\":64,\"rope_scaling\":{\"beta_fast\":32,\"beta_slow\":1,\"factor\":40,"
+      "\"mscale\":0.707,\"mscale_all_dim\":0.707,\"original_max_position_embeddings\":4096,"
+      "\"type\":\"yarn\"},\"topk_group\":1,\"topk_method\":\"greedy\",\"v_head_dim\":128,"
+      "\"vocab_size\":102400}",
+      "deepseek_v2", 27, 2048, 16, 1, 192, 10944, 102400, 163840, 64, 10000, false, false },
+    { "{\"model_type\":\"deepseek_v3\",\"first_k_dense_replace\":3,\"hidden_size\":7168,"
+      "\"intermediate_size\":18432,\"kv_lora_rank\":512,\"max_position_embeddings\":163840,"
+      "\"moe_intermediate_size\":2048,\"n_group\":8,\"n_routed_experts\":256,\"n_shared_experts\":1,"
+      "\"num_attention_heads\":128,\"num_experts_per_tok\":8,\"num_hidden_layers\":61,"
+      "\"num_key_value_heads\":128,\"q_lora_rank\":1536,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,"
+      "\"rope_scaling\":{\"beta_fast\":32,\"beta_slow\":1,\"factor\":40,\"mscale\":1.0,"
+      "\"mscale_all_dim\":1.0,\"original_max_position_embeddings\":4096,\"type\":\"yarn\"},"
+      "\"routed_scaling_factor\":2.5,\"topk_group\":4,\"v_head_dim\":128,\"vocab_size\":129280}",
+      "deepseek_v3", 61, 7168, 128, 1, 192, 18432, 129280, 163840, 64, 10000, false, false },
+    { "{\"model_type\":\"kimi_k2\",\"first_k_dense_replace\":1,\"hidden_size\":7168,"
+      "\"intermediate_size\":18432,\"kv_lora_rank\":512,\"max_position_embeddings\":131072,"
+      "\"moe_intermediate_size\":2048,\"n_group\":1,\"n_routed_experts\":384,\"n_shared_experts\":1,"
+      "\"num_attention_heads\":64,\"num_experts_per_tok\":8,\"num_hidden_layers\":61,"
+      "\"num_key_value_heads\":64,\"q_lora_rank\":1536,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,"
+      "\"rope_scaling\":{\"beta_fast\":1.0,\"beta_slow\":1.0,\"factor\":32.0,\"mscale\":1.0,"
+      "\"mscale_all_dim\":1.0,\"original_max_position_embeddings\":4096,\"type\":\"yarn\"},"
+      "\"rope_theta\":50000.0,\"routed_scaling_factor\":2.827,\"topk_group\":1,\"v_head_dim\":128,"
+      "\"vocab_size\":163840}",
+      "deepseek_v3", 61, 7168, 64, 1, 192, 18432, 163840, 131072, 64, 50000, false, false },
+    { "{\"model_type\":\"glm4_moe_lite\",\"first_k_dense_replace\":1,\"hidden_size\":2048,"
+      "\"intermediate_size\":10240,\"kv_lora_rank\":512,\"max_position_embeddings\":202752,"
+      "\"moe_intermediate_size\":1536,\"n_group\":1,\"n_routed_experts\":64,\"n_shared_experts\":1,"
+      "\"num_attention_heads\":20,\"num_experts_per_tok\":4,\"num_hidden_layers\":47,"
+      "\"num_key_value_heads\":20,\"q_lora_rank\":768,\"qk_nope_head_dim\":192,\"qk_rope_head_dim\":64,"
+      "\"rms_norm_eps\":1e-05,\"rope_theta\":1000000,\"routed_scaling_factor\":1.8,\"topk_group\":1,"
+      "\"v_head_dim\":256,\"vocab_size\":154880}",
+      "glm4_moe_lite", 47, 2048, 20, 1, 256, 10240, 154880, 202752, 64, 1e6, false, false },
     { "{\"model_type\":\"gpt2\",\"activation_function\":\"gelu_new\",\"layer_norm_epsilon\":1e-05,"
       "\"n_ctx\":1024,\"n_embd\":768,\"n_head\":12,\"n_layer\":12,\"n_positions\":1024,"
       "\"vocab_size\":50257}",

@@ -104,6 +104,48 @@ static void logits_agree_with_the_reference(void **state)
         assert_true(compare(&FIXTURES[i], "f32").max_relative <= 1e-4);
 }
 
+/* As the gguf package names them, with up-projections of three dimensions; and in one quantized tensor, as
+ * in older files. */
+static void gguf_files_with_latent_attention_give_the_golden_logits(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *file, *golden;
+        double bound;
+    } CASES[] = {
+        { "gguf/deepseek-v2-lite-tiny.gguf", "deepseek-v2-lite-tiny", 1e-4 },
+        { "gguf/deepseek-v3-tiny-fused.gguf", "deepseek-v3-tiny", 0.05 }, /* kv_b in Q8_0 */
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        char path[512], golden[512];
+        snprintf(path, sizeof path, TEST_FIXTURES "/%s", CASES[i].file);
+        snprintf(golden, sizeof golden, TEST_FIXTURES "/%s/golden.safetensors", CASES[i].golden);
+        struct model *model = util_load(path, "f32", "f32", 2, NULL);
+        struct util_errors e = util_compare_file(model, golden, "logits", 3);
+        print_message("# %s: relative %.2e at most, rms %.2e\n", CASES[i].file, e.max_relative, e.rms);
+        assert_true(i == 0 ? e.max_relative <= CASES[i].bound : e.rms <= CASES[i].bound && e.rms > 1e-4);
+        model_free(model);
+    }
+}
+
+/* One row of latent and rotary part for each position and layer; int8: and a scale of each. */
+static void a_token_takes_as_much_as_its_latents(void **state)
+{
+    (void)state;
+    struct model *model = util_load(TEST_FIXTURES "/deepseek-v2-lite-tiny", NULL, "f32", 1, NULL);
+    static const struct {
+        enum dtype type;
+        uint64_t n_bytes;
+    } CASES[] = { { DTYPE_F32, (40 + 16) * 4 }, { DTYPE_F16, (40 + 16) * 2 }, { DTYPE_I8, 40 + 16 + 8 } };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        const struct backend *be = model->backend;
+        assert_int_equal(model_kv_bytes(&model->desc, CASES[i].type), 2 * CASES[i].n_bytes);
+        assert_int_equal(be->ops->kv_page_bytes(be, CASES[i].type),
+                         2 * CASES[i].n_bytes * (uint64_t)be->caps->page_tokens);
+    }
+    model_free(model);
+}
+
 /* Of a model with experts twice the small bounds: a row that was rounded may use another expert. */
 static double bound_of(const struct fixture *f, double tiny)
 {
@@ -241,6 +283,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_agree_with_the_reference),
+        cmocka_unit_test(gguf_files_with_latent_attention_give_the_golden_logits),
+        cmocka_unit_test(a_token_takes_as_much_as_its_latents),
         cmocka_unit_test(other_types_cost_no_more_than_they_must),
         cmocka_unit_test(greedy_answers_are_the_same),
         cmocka_unit_test(longrope_follows_the_context),
