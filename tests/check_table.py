@@ -14,10 +14,11 @@ FAMILIES = {
     "GLM-4 of transformers": "glm4-tiny", "LLaMA": "llama-tiny-tied", "Mistral": "mistral-tiny", "Qwen2, Qwen2.5": "qwen2-tiny",
     "Qwen3": "qwen3-tiny", "GPT-2": "gpt2-tiny", "BLOOM": "bloom-tiny", "PanGu-Alpha": "pangu-tiny",
     "Mixtral": "mixtral-tiny", "Qwen2-MoE": "qwen2-moe-tiny", "Qwen3-MoE": "qwen3-moe-tiny", "GLM-4.5, 4.6, 4.7": "glm4-moe-tiny",
+    "DeepSeek-V2": "deepseek-v2-lite-tiny", "DeepSeek-V3, R1": "deepseek-v3-tiny", "GLM-4.7-Flash": "glm4-moe-lite-tiny",
 }
 
 # No test compares their beam searches with transformers'.
-WITHOUT_BEAMS = ("Mixtral", "Qwen2-MoE", "Qwen3-MoE", "GLM-4.5, 4.6, 4.7")
+WITHOUT_BEAMS = ("Mixtral", "Qwen2-MoE", "Qwen3-MoE", "GLM-4.5, 4.6, 4.7", "DeepSeek-V2", "DeepSeek-V3, R1", "GLM-4.7-Flash")
 
 FORMATS = "tests/cli/test_every_format.py"
 SAME_BITS = "test_the_same_tensors_in_another_format_give_the_same_bits"

@@ -202,11 +202,11 @@ static void ask_users(struct collect *answers, tutti_engine *engine, bool one_af
 static void sixty_four_users_of_experts_have_the_bits_of_one(void **state)
 {
     (void)state;
-    static const char *const MODELS[][2] = { { "mixtral-tiny", "f32" },
-                                             { "qwen2-moe-tiny", "q8_0" },
-                                             { "qwen3-moe-tiny", "q4_0" },
-                                             { "glm4-moe-tiny", "f32" },
-                                             { "glm4-moe-tiny", "bf16" } };
+    static const char *const MODELS[][2] = {
+        { "mixtral-tiny", "f32" },    { "qwen2-moe-tiny", "q8_0" }, { "qwen3-moe-tiny", "q4_0" },
+        { "glm4-moe-tiny", "f32" },   { "glm4-moe-tiny", "bf16" },  { "deepseek-v2-lite-tiny", "q8_0" },
+        { "deepseek-v3-tiny", "f32" }
+    };
     for (size_t m = 0; m < sizeof MODELS / sizeof *MODELS; m++) {
         static struct collect alone[N_USERS], together[N_USERS];
         const char *name = MODELS[m][0];

@@ -606,7 +606,9 @@ static void tokens_and_logits_have_the_same_bits(void **state)
                   { "chatglm3-tiny", "int8", { NULL } },
                   { "qwen3-tiny", "f32", { NULL } },
                   { "bloom-tiny", "f16", { NULL } },
-                  { "pangu-tiny", "f16", { NULL } } };
+                  { "pangu-tiny", "f16", { NULL } },
+                  { "deepseek-v2-lite-tiny", "int8", { NULL } },
+                  { "glm4-moe-lite-tiny", "f16", { NULL } } };
     for (size_t k = 0; k < sizeof CASES / sizeof *CASES; k++) {
         struct collect want[3][N_PROMPTS] = { 0 }, got[3][N_PROMPTS] = { 0 };
         const char *adapters[2] = { CASES[k].adapters[0], CASES[k].adapters[1] };
