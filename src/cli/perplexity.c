@@ -116,7 +116,7 @@ static enum tutti_status check_call(const struct perplexity_job *job, bool base_
         return error_set(err, TUTTI_E_ARGUMENT,
                          "--kl: with --tp expected a file of --save-logits, found the model %s", v->base);
     if (v->base && !base_is_model && (v->context > 0 || v->stride > 0 || v->text_prefix))
-        return error_set(err, TUTTI_E_ARGUMENT, "--kl: the windows are those of the base; remove %s",
+        return error_set(err, TUTTI_E_ARGUMENT, "--kl: the base defines the windows; expected no %s",
                          v->context > 0  ? "--context"
                          : v->stride > 0 ? "--stride"
                                          : "--text-prefix");

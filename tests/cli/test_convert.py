@@ -145,7 +145,7 @@ def test_broken_weights_are_refused(tmp_path):
     whole = bytearray(path.read_bytes())
     n, = struct.unpack("<Q", whole[:8])
     begin = json.loads(whole[8:8 + n])["model.layers.0.self_attn.k_proj.weight"]["data_offsets"][0]
-    for value, words, dtype in ((float("nan"), "what is no number", "q4_0"), (float("-inf"), "infinities", "bf16"),
+    for value, words, dtype in ((float("nan"), "infinite or NaN weights", "q4_0"), (float("-inf"), "infinite or NaN weights", "bf16"),
                                 (1e6, "beyond the range of f16", "f16")):
         struct.pack_into("<f", whole, 8 + n + begin + 4 * (512 * 7 + 5), value)
         path.write_bytes(whole)
