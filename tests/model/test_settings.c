@@ -102,6 +102,9 @@ static const struct {
     { "llama-tiny-tied", "sliding_window" },
     { "glm-tiny", "sliding_window" },
     { "glm4-tiny", "sliding_window" },
+    { "glm4-moe-tiny", "sliding_window" },
+    { "qwen2-moe-tiny", "intermediate_size" }, /* missing; the class has a default, and may not use it */
+    { "qwen3-moe-tiny", "intermediate_size" },
     { "gpt2-tiny", "" }, /* settings of other families */
     { "bloom-tiny", "" },
     { "", "mlp_bias" },

@@ -1,6 +1,7 @@
 /* Reads the settings of mixtures of experts that families share. */
 #include "model/description/describe.h"
 
+#include <assert.h>
 #include <string.h>
 
 void describe_expert_layers(struct model_desc *d, const struct expert_desc *experts, const uint8_t *is_dense)
@@ -10,7 +11,8 @@ void describe_expert_layers(struct model_desc *d, const struct expert_desc *expe
     memset(found, 0, sizeof found);
     for (int i = 0; i < d->n_layers; i++) {
         int *kind = &found[d->kind_of[i]][is_dense[i] != 0];
-        if (*kind == 0 && n < MAX_LAYER_KINDS) {
+        if (*kind == 0) {
+            assert(n < MAX_LAYER_KINDS); /* twice the kinds that attention has */
             kinds[n] = d->kinds[d->kind_of[i]];
             if (!is_dense[i]) {
                 kinds[n].ffn.d_ff = 0;

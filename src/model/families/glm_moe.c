@@ -83,6 +83,11 @@ static void read_transformers(struct model_desc *d, struct config *c)
     e->routing.scale = (float)config_float_or(c, "routed_scaling_factor", 0, 1e6, 1);
     e->routing.n_groups = config_int_or(c, "n_group", 1, LIMIT_EXPERTS, 1);
     e->routing.n_chosen_groups = config_int_or(c, "topk_group", 1, LIMIT_EXPERTS, 1);
+    const struct routing *r = &e->routing;
+    if (r->n_chosen_groups > r->n_groups)
+        config_unsupported(c, "topk_group", "a number of groups above n_group");
+    else if (r->n_chosen > r->n_chosen_groups * (r->n_experts / r->n_groups))
+        config_unsupported(c, "num_experts_per_tok", "a number of experts above that of topk_group groups");
     e->d_ff = config_int_or(c, "moe_intermediate_size", 1, LIMIT_DIMENSION, 1408);
     int64_t d_shared = (int64_t)config_int_or(c, "n_shared_experts", 0, LIMIT_EXPERTS, 1) * e->d_ff;
     e->d_shared = d_shared < LIMIT_DIMENSION ? (int)d_shared : LIMIT_DIMENSION;

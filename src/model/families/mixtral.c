@@ -36,7 +36,7 @@ static bool is_mine(const json_t *config)
 
 static void describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
-    static const struct transformers_defaults DEFAULTS = { 8, 0, 131072, 1e-5, 1 };
+    static const struct transformers_defaults DEFAULTS = { 8, 0, 131072, 1e-5, 0 };
     static const uint8_t NONE_DENSE[LIMIT_LAYERS] = { 0 };
     struct attn_desc *a = &d->kinds[0].attn;
     if (is_gguf) {
@@ -46,8 +46,8 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
         a->window = config_int_or(c, "attention.sliding_window", 0, INT32_MAX, 0);
     } else {
         describe_transformers(d, c, &DEFAULTS);
-        if (!config_has(c, "rope_theta") && !config_has(c, "rope_parameters") &&
-            !config_has(c, "rope_scaling"))
+        if (!config_find(c, "rope_theta") && !config_find(c, "rope_parameters.rope_theta") &&
+            !config_find(c, "rope_scaling.rope_theta"))
             a->rope_theta = 1e6;
         describe_layer_types(d, c, config_int_or(c, "sliding_window", 1, INT32_MAX, 0), 0);
         const char *n = describe_either(c, "num_local_experts", "num_experts");

@@ -58,8 +58,8 @@ static void refuse_window(struct model_desc *d, struct config *c)
 {
     if (config_bool_or(c, "use_sliding_window", false))
         config_unsupported(c, "use_sliding_window", "a window of attention");
-    config_skip(c, "sliding_window");
-    config_skip(c, "max_window_layers");
+    (void)config_int_or(c, "sliding_window", 0, INT32_MAX, 0);
+    (void)config_int_or(c, "max_window_layers", 0, INT32_MAX, 0);
     describe_layer_types(d, c, 0, 0);
 }
 
@@ -106,7 +106,7 @@ static void describe_gguf_qwen(struct model_desc *d, struct config *c)
 
 static void describe_qwen2(struct model_desc *d, struct config *c, bool is_gguf)
 {
-    static const struct transformers_defaults DEFAULTS = { 16, 0, 32768, 1e-6, 1 };
+    static const struct transformers_defaults DEFAULTS = { 16, 0, 32768, 1e-6, 0 };
     static const uint8_t NONE_DENSE[LIMIT_LAYERS] = { 0 };
     struct expert_desc e = { .gates_shared = true };
     if (is_gguf) {
@@ -128,7 +128,7 @@ static void describe_qwen2(struct model_desc *d, struct config *c, bool is_gguf)
 
 static void describe_qwen3(struct model_desc *d, struct config *c, bool is_gguf)
 {
-    static const struct transformers_defaults DEFAULTS = { 4, 0, 32768, 1e-6, 1 };
+    static const struct transformers_defaults DEFAULTS = { 4, 0, 32768, 1e-6, 0 };
     static const uint8_t NONE_DENSE[LIMIT_LAYERS] = { 0 };
     struct attn_desc *a = &d->kinds[0].attn;
     struct expert_desc e = { 0 };

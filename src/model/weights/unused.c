@@ -126,6 +126,16 @@ static bool is_bias(const char *name)
     return text_ends_with(name, ".bias") || text_ends_with(name, ".beta");
 }
 
+/* The settings that may be the cause of an unused tensor. */
+static const char *setting_hint(const char *name)
+{
+    if (is_bias(name))
+        return " (such as attention_bias, qkv_bias, mlp_bias)";
+    return text_ends_with(name, "q_norm.weight") || text_ends_with(name, "k_norm.weight")
+               ? " (such as use_qk_norm)"
+               : "";
+}
+
 /* Whether two names are the same but for their last two words: model.norm.weight, model.embed_norm.bias. */
 static bool has_same_parent(const char *a, const char *b)
 {
@@ -179,8 +189,7 @@ static enum tutti_status check_unused(const struct model_desc *d, const struct f
                 err, TUTTI_E_UNSUPPORTED,
                 "%s: tensor %s: no %s model of this configuration uses it, but %s, so the model may be "
                 "another one than %s says; correct the configuration%s, or remove the tensor",
-                t->file, t->name, family->name, reason, checkpoint_config_path(ck),
-                is_bias(t->name) ? " (such as attention_bias, mlp_bias)" : "");
+                t->file, t->name, family->name, reason, checkpoint_config_path(ck), setting_hint(t->name));
         if (reason || st != TUTTI_OK)
             continue;
         if (n_unused++ < N_SHOWN && !buf_printf(&shown, "%s%s", n_unused > 1 ? ", " : "", t->name))
