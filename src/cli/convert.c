@@ -1,8 +1,9 @@
 /* tutti convert: converts any checkpoint to one GGUF file. */
 #include "offline/convert.h"
-#include "base/json/json_list.h"
 
 #include "base/files/new_file.h"
+#include "base/json/json_list.h"
+#include "base/json/json_print.h"
 #include "cli/options/command.h"
 #include "cli/terminal/numbers.h"
 #include "cli/terminal/output.h"
@@ -118,22 +119,15 @@ static void print_report(const struct convert_report *r)
 static enum tutti_status write_report(const struct convert_report *r, const char *path,
                                       struct tutti_error *err)
 {
-    struct new_file *file = NULL;
+    struct buf text = { 0 };
     json_t *object = json_pack("{s:s, s:I, s:I, s:f, s:f, s:O}", "type", r->type, "weights",
                                (json_int_t)r->n_elems, "bytes", (json_int_t)r->n_bytes, "relative_rms_error",
                                relative(r->squared_error, r->squares), "max_error", (double)r->max_error,
                                "tensors", r->tensors);
-    char *text = object ? json_dumps(object, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
-    enum tutti_status st = text ? new_file_open(&file, path, err)
-                                : error_set(err, TUTTI_E_MEMORY, "out of memory for the report");
-    if (st == TUTTI_OK)
-        st = new_file_write(file, text, strlen(text), err);
-    if (st == TUTTI_OK)
-        st = new_file_write(file, "\n", 1, err);
-    if (st == TUTTI_OK)
-        st = new_file_finish(file, err);
-    new_file_free(file);
-    free(text);
+    bool ok = json_print_to(&text, object, JSON_INDENT(1)) && buf_add_string(&text, "\n");
+    enum tutti_status st = ok ? new_file_put(path, text.bytes, text.n_bytes, err)
+                              : error_set(err, TUTTI_E_MEMORY, "out of memory for the report");
+    buf_clear(&text);
     json_decref(object);
     return st;
 }

@@ -7,6 +7,7 @@
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/output.h"
 #include "cli/terminal/progress.h"
+#include "server/json.h"
 #include "server/openai/batch.h"
 
 #include <assert.h>
@@ -271,33 +272,27 @@ static void print_answers_json(const struct prompt_answer *answer, size_t index,
 {
     const struct tutti_event *last = &answer->last;
     size_t n_prompt = last->n_prompt_tokens, n_generated = last->n_generated_tokens;
+    bool is_beam = answer->batch->values->beams > 1;
+    json_t *error = NULL;
+    if (answer->finish == TUTTI_FINISH_ERROR)
+        error = json_pack("{s:s, s:o}", "type", tutti_status_name(answer->error.status), "message",
+                          json_text(answer->error.text, strlen(answer->error.text)));
     json_t *object = json_pack(
-        "{s:I, s:s%, s:s, s:{s:I, s:I, s:I, s:{s:I}, s:{s:I, s:I}}}", "index", (json_int_t)index, "text",
-        answer->text.bytes ? answer->text.bytes : "", answer->text.n_bytes, "finish_reason",
-        FINISH_NAMES[answer->finish], "usage", "prompt_tokens", (json_int_t)n_prompt, "completion_tokens",
-        (json_int_t)n_generated, "total_tokens", (json_int_t)(n_prompt + n_generated),
+        "{s:I, s:s%, s:s, s:{s:I, s:I, s:I, s:{s:I}, s:{s:I, s:I}}, s:o*, s:o*, s:o*}", "index",
+        (json_int_t)index, "text", answer->text.bytes ? answer->text.bytes : "", answer->text.n_bytes,
+        "finish_reason", FINISH_NAMES[answer->finish], "usage", "prompt_tokens", (json_int_t)n_prompt,
+        "completion_tokens", (json_int_t)n_generated, "total_tokens", (json_int_t)(n_prompt + n_generated),
         "prompt_tokens_details", "cached_tokens", (json_int_t)last->n_cached_tokens,
         "completion_tokens_details", "accepted_prediction_tokens", (json_int_t)last->n_accepted_drafts,
-        "rejected_prediction_tokens", (json_int_t)last->n_rejected_drafts);
+        "rejected_prediction_tokens", (json_int_t)last->n_rejected_drafts, "choice",
+        is_beam ? json_integer((json_int_t)choice) : NULL, "score",
+        is_beam ? json_real((double)last->beam_score) : NULL, "error", error);
     if (object && answer->batch->request.embedding != TUTTI_EMBEDDING_NONE &&
         answer->finish == TUTTI_FINISH_LENGTH) { /* nothing generated, nothing truncated */
         json_object_del(object, "text");
         json_object_del(object, "finish_reason");
         json_object_set_new(object, "embedding",
                             json_loadb(answer->text.bytes, answer->text.n_bytes, 0, NULL));
-    }
-    if (object && answer->batch->values->beams > 1 &&
-        (json_object_set_new(object, "choice", json_integer((json_int_t)choice)) != 0 ||
-         json_object_set_new(object, "score", json_real((double)last->beam_score)) != 0)) {
-        json_decref(object);
-        object = NULL;
-    }
-    if (object && answer->finish == TUTTI_FINISH_ERROR &&
-        json_object_set_new(object, "error",
-                            json_pack("{s:s, s:s}", "type", tutti_status_name(answer->error.status),
-                                      "message", answer->error.text)) != 0) {
-        json_decref(object);
-        object = NULL;
     }
     output_json(object, false);
     json_decref(object);

@@ -229,18 +229,13 @@ static enum tutti_status write_reports(const struct load_values *values, const s
 static enum tutti_status prepare_work(const struct load_values *values, struct work *out,
                                       struct tutti_error *err)
 {
-    struct buf bytes = { 0 };
-    struct made_prompts made = values->made;
-    made.seed = (uint64_t)values->seed;
-    if (!values->prompts) {
-        work_make(out, &made);
+    out->made = values->made;
+    out->made.seed = (uint64_t)values->seed;
+    if (!values->prompts)
         return TUTTI_OK;
-    }
-    enum tutti_status st = input_read(&bytes, values->prompts, err);
-    if (st == TUTTI_OK)
-        st = work_read(out, input_name(values->prompts), &bytes, err);
-    buf_clear(&bytes);
-    return st;
+    enum tutti_status st = input_read(&out->prompts.bytes, values->prompts, err);
+    return st == TUTTI_OK ? prompt_file_read(&out->prompts, input_name(values->prompts), PROMPTS_TO_SEND, err)
+                          : st;
 }
 
 static enum tutti_status prepare_body(const char *text, json_t **out, struct tutti_error *err)
@@ -355,7 +350,7 @@ done:
     free(keys);
     json_decref(more);
     buf_clear(&model);
-    work_clear(&work);
+    prompt_file_clear(&work.prompts);
     return st;
 }
 

@@ -233,7 +233,6 @@ static int run_command(const struct command *command, int argc, char **argv)
 {
     struct tutti_error err = { 0 };
     struct buf text = { 0 };
-    int n_operands;
     bool wants_help;
     void *values = calloc(1, command->values_bytes);
     const char **operands = calloc((size_t)argc + 1, sizeof *operands);
@@ -244,7 +243,7 @@ static int run_command(const struct command *command, int argc, char **argv)
         exit_status = report_status(command, st, &err);
         goto done;
     }
-    st = options_parse(&command->options, argc, argv, values, operands, &n_operands, &wants_help, &err);
+    st = options_parse(&command->options, argc, argv, values, operands, &wants_help, &err);
     if (st == TUTTI_OK && wants_help) {
         exit_status = print(&text, add_help(command, &text));
         goto done;

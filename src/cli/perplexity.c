@@ -2,6 +2,7 @@
  * model. */
 #include "offline/perplexity.h"
 
+#include "base/json/json_list.h"
 #include "base/log.h"
 #include "base/system/clock.h"
 #include "checkpoint/gguf/gguf.h"
@@ -168,12 +169,9 @@ static enum tutti_status plan_windows(struct perplexity_job *job, struct tutti_e
     enum tutti_status st = find_head(job, v->text_prefix, err);
     if (st == TUTTI_OK)
         st = read_text_ids(job, &text, err);
-    for (size_t i = 0; i < job->head.n && st == TUTTI_OK && !v->ids; i++)
-        if (!ids_add(&job->ids, job->head.ids[i]))
-            st = error_set(err, TUTTI_E_MEMORY, "out of memory for the ids");
-    for (size_t i = 0; i < text.n && st == TUTTI_OK; i++)
-        if (!ids_add(&job->ids, text.ids[i]))
-            st = error_set(err, TUTTI_E_MEMORY, "out of memory for the ids");
+    if (st == TUTTI_OK && (!ids_add_all(&job->ids, job->head.ids, v->ids ? 0 : job->head.n) ||
+                           !ids_add_all(&job->ids, text.ids, text.n)))
+        st = error_set(err, TUTTI_E_MEMORY, "out of memory for the ids");
     ids_clear(&text);
     if (st != TUTTI_OK)
         return st;
@@ -397,11 +395,7 @@ static void print_json(struct perplexity_job *job)
             perplexity_kl_quantile(s, 0.99), "kl_max", perplexity_kl_quantile(s, 1), "same_top", top.value,
             "same_top_error", top.error, "probability_rms", change.value, "probability_rms_error",
             change.error);
-        if (!more || !object || json_object_update(object, more) != 0) {
-            json_decref(object);
-            object = NULL;
-        }
-        json_decref(more);
+        object = json_merge(object, more);
     }
     output_json(object, true); /* NULL: fails, which output_flush() reports */
     json_decref(object);

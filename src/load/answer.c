@@ -42,14 +42,18 @@ static bool has_text(const json_t *value)
     return json_string_length(value) > 0;
 }
 
-/* {"error": {"message": TEXT}} or {"error": TEXT}. */
+const char *answer_error_message(const json_t *value)
+{
+    const json_t *error = json_object_get(value, "error");
+    return json_string_value(json_is_object(error) ? json_object_get(error, "message") : error);
+}
+
 static bool take_error(struct answer *a, const json_t *event)
 {
     const json_t *error = json_object_get(event, "error");
     if (!error || json_is_null(error))
         return false;
-    const json_t *message = json_is_object(error) ? json_object_get(error, "message") : error;
-    const char *text = json_string_value(message);
+    const char *text = answer_error_message(event);
     end_badly(a, ANSWER_ERROR, "%s", text ? text : "an error without a message");
     return true;
 }
@@ -80,10 +84,8 @@ static void read_openai(struct answer *a, const json_t *event)
         a->is_finished = true;
     if (!json_is_object(usage))
         return;
-    if (take_count(json_object_get(usage, "completion_tokens"), &a->output_tokens))
-        a->has_usage = true;
-    if (take_count(json_object_get(usage, "prompt_tokens"), &a->prompt_tokens))
-        a->has_prompt_tokens = true;
+    a->has_usage |= take_count(json_object_get(usage, "completion_tokens"), &a->output_tokens);
+    a->has_prompt_tokens |= take_count(json_object_get(usage, "prompt_tokens"), &a->prompt_tokens);
     take_count(json_object_get(json_object_get(usage, "prompt_tokens_details"), "cached_tokens"),
                &a->cached_tokens);
 }
@@ -98,10 +100,8 @@ static void read_tgi(struct answer *a, const json_t *event)
     a->n_tokens++;
     if (has_text(json_object_get(token, "text")) && !json_is_true(json_object_get(token, "special")))
         a->n_pieces++;
-    if (take_count(json_object_get(details, "generated_tokens"), &a->output_tokens))
-        a->has_usage = true;
-    if (take_count(json_object_get(details, "input_length"), &a->prompt_tokens))
-        a->has_prompt_tokens = true;
+    a->has_usage |= take_count(json_object_get(details, "generated_tokens"), &a->output_tokens);
+    a->has_prompt_tokens |= take_count(json_object_get(details, "input_length"), &a->prompt_tokens);
     if (json_is_string(json_object_get(event, "generated_text")))
         a->state = ANSWER_COMPLETE;
 }
@@ -114,8 +114,7 @@ static void read_llm_serving(struct answer *a, const json_t *event)
         return;
     }
     if (json_is_string(json_object_get(data, "finish_reason"))) { /* the whole text once more */
-        if (take_count(json_object_get(data, "generated_tokens"), &a->output_tokens))
-            a->has_usage = true;
+        a->has_usage |= take_count(json_object_get(data, "generated_tokens"), &a->output_tokens);
         a->state = ANSWER_COMPLETE;
         return;
     }

@@ -34,6 +34,9 @@ struct answer {
     bool has_data, after_cr, is_finished;
 };
 
+/* The text in {"error": {"message": TEXT}} or {"error": TEXT}. NULL: none. */
+const char *answer_error_message(const json_t *value);
+
 /* Parses further bytes. n_pieces grows by the completed pieces. */
 void answer_feed(struct answer *a, const char *bytes, size_t n_bytes);
 

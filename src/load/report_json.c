@@ -6,26 +6,6 @@
 #include <math.h>
 #include <time.h>
 
-struct member {
-    const char *name;
-    json_t *value;
-};
-
-/* Takes over every value, also on failure. NULL: out of memory, here or when a value was created. */
-static json_t *object(const struct member *members, size_t n)
-{
-    json_t *made = json_object();
-    bool ok = made != NULL;
-    for (size_t i = 0; i < n; i++)
-        ok = json_object_set_new(made, members[i].name, members[i].value) == 0 && ok;
-    if (ok)
-        return made;
-    json_decref(made);
-    return NULL;
-}
-
-#define OBJECT(members) object((members), sizeof(members) / sizeof *(members))
-
 static json_t *number_or_null(double value)
 {
     return isfinite(value) ? json_real(value) : json_null();
@@ -43,7 +23,7 @@ static json_t *text(const char *value)
 
 static json_t *summary(const struct sample_summary *s)
 {
-    const struct member members[] = {
+    const struct json_member members[] = {
         { "count", count(s->n) },
         { "mean", number_or_null(s->mean) },
         { "deviation", number_or_null(s->deviation) },
@@ -53,23 +33,23 @@ static json_t *summary(const struct sample_summary *s)
         { "p99", number_or_null(s->p99) },
         { "max", number_or_null(s->max) },
     };
-    return OBJECT(members);
+    return JSON_MEMBERS(members);
 }
 
 static json_t *made_prompts(const struct work *work)
 {
-    const struct member members[] = {
+    const struct json_member members[] = {
         { "prompt_tokens", count((uint64_t)work->made.n_words) },
         { "shared_tokens", count((uint64_t)work->made.n_shared) },
         { "spread", number_or_null(work->made.spread) },
     };
-    return OBJECT(members);
+    return JSON_MEMBERS(members);
 }
 
 static json_t *settings(const struct load_options *o)
 {
     const char *arrivals = o->rate <= 0 ? "closed loop" : o->process == ARRIVALS_POISSON ? "poisson" : "even";
-    const struct member members[] = {
+    const struct json_member members[] = {
         { "url", text(o->url) },
         { "api", text(LOAD_API_NAMES[o->style.api]) },
         { "model", text(o->style.model) },
@@ -89,27 +69,27 @@ static json_t *settings(const struct load_options *o)
         { "chat", json_boolean(o->style.as_chat) },
         { "body", o->style.more ? json_deep_copy(o->style.more) : json_null() },
     };
-    return OBJECT(members);
+    return JSON_MEMBERS(members);
 }
 
 static json_t *failures(const struct load_report *report)
 {
-    struct member kinds[LOAD_OUTCOMES - 1];
+    struct json_member kinds[LOAD_OUTCOMES - 1];
     for (int i = LOAD_COMPLETE + 1; i < LOAD_OUTCOMES; i++) {
-        const struct member members[] = {
+        const struct json_member members[] = {
             { "count", count(report->result->n_outcomes[i]) },
             { "first", text(report->run->first_words[i]) },
         };
-        kinds[i - 1] = (struct member){ load_outcome_name((enum load_outcome)i), OBJECT(members) };
+        kinds[i - 1] = (struct json_member){ load_outcome_name((enum load_outcome)i), JSON_MEMBERS(members) };
     }
-    return OBJECT(kinds);
+    return JSON_MEMBERS(kinds);
 }
 
 static json_t *tokens(const struct load_result *r)
 {
     double s = r->total_s > 0 ? r->total_s : NAN;
     bool is_known = r->has_prompt_tokens;
-    const struct member members[] = {
+    const struct json_member members[] = {
         { "prompt", is_known ? count(r->prompt_tokens) : json_null() },
         { "prompt_per_s", is_known ? number_or_null((double)r->prompt_tokens / s) : json_null() },
         { "prompt_cached", is_known ? count(r->cached_tokens) : json_null() },
@@ -117,7 +97,7 @@ static json_t *tokens(const struct load_result *r)
         { "output_per_s", number_or_null((double)r->output_tokens / s) },
         { "counted_by", text(load_counted_name(r->counted)) },
     };
-    return OBJECT(members);
+    return JSON_MEMBERS(members);
 }
 
 static json_t *goodput(const struct load_report *report)
@@ -126,7 +106,7 @@ static json_t *goodput(const struct load_report *report)
     bool has_gaps = !isnan(report->targets.itl_ms) && r->gap_ms.n > 0;
     if (!r->has_targets)
         return json_null();
-    const struct member members[] = {
+    const struct json_member members[] = {
         { "ttft_target_ms", number_or_null(report->targets.ttft_ms) },
         { "itl_target_ms", number_or_null(report->targets.itl_ms) },
         { "requests", count(r->n_good) },
@@ -135,28 +115,28 @@ static json_t *goodput(const struct load_report *report)
         { "gaps_within_part",
           number_or_null(has_gaps ? (double)r->n_gaps_within / (double)r->gap_ms.n : NAN) },
     };
-    return OBJECT(members);
+    return JSON_MEMBERS(members);
 }
 
 static json_t *tool(const struct load_report *report)
 {
-    const struct member members[] = {
+    const struct json_member members[] = {
         { "version", text(TUTTI_VERSION) },
         { "busy", number_or_null(report->run->busy) },
         { "late_ms", summary(&report->result->late_ms) },
         { "sent_again", count(report->run->n_resent) },
     };
-    return OBJECT(members);
+    return JSON_MEMBERS(members);
 }
 
 static json_t *retry_after(const struct load_run *run)
 {
-    const struct member members[] = {
+    const struct json_member members[] = {
         { "count", count(run->n_retry_after) },
         { "mean_s", number_or_null(
                         run->n_retry_after ? (double)run->retry_after_s / (double)run->n_retry_after : NAN) },
     };
-    return OBJECT(members);
+    return JSON_MEMBERS(members);
 }
 
 static json_t *ms_between(int64_t from_us, int64_t to_us)
@@ -170,7 +150,7 @@ static json_t *record(const void *user, size_t index)
     const struct load_report *report = user;
     const struct load_record *r = &report->run->records[index];
     size_t n_keys = report->options->n_keys;
-    const struct member members[] = {
+    const struct json_member members[] = {
         { "outcome", text(load_outcome_name((enum load_outcome)r->outcome)) },
         { "http_status", count(r->status) },
         { "prompt", count(r->prompt) },
@@ -185,7 +165,7 @@ static json_t *record(const void *user, size_t index)
         { "output_tokens", count(r->output_tokens) },
         { "pieces", count(r->n_pieces) },
     };
-    return OBJECT(members);
+    return JSON_MEMBERS(members);
 }
 
 static json_t *percentile(const void *samples, size_t index)
@@ -202,13 +182,13 @@ static json_t *percentiles(const struct load_samples *s)
 static json_t *all_percentiles(const struct load_report *report)
 {
     struct load_result *r = report->result;
-    const struct member members[] = {
+    const struct json_member members[] = {
         { "ttft", percentiles(&r->ttft) },
         { "itl", percentiles(&report->run->gaps) },
         { "time_per_token", percentiles(&r->token_time) },
         { "latency", percentiles(&r->latency) },
     };
-    return OBJECT(members);
+    return JSON_MEMBERS(members);
 }
 
 static json_t *tick(const void *user, size_t index)
@@ -218,11 +198,11 @@ static json_t *tick(const void *user, size_t index)
 
 static json_t *pieces(const struct load_run *run)
 {
-    const struct member members[] = {
+    const struct json_member members[] = {
         { "tick_s", number_or_null(LOAD_TICK_US / 1e6) },
         { "counts", json_list(run->n_ticks, tick, run->ticks) },
     };
-    return OBJECT(members);
+    return JSON_MEMBERS(members);
 }
 
 static bool add_details(json_t *whole, const struct load_report *report)
@@ -251,7 +231,7 @@ enum tutti_status load_report_json(struct buf *out, const struct load_report *re
                                    struct tutti_error *err)
 {
     const struct load_result *r = report->result;
-    const struct member members[] = {
+    const struct json_member members[] = {
         { "started", started_at(report->run) },
         { "settings", settings(report->options) },
         { "interrupted", json_boolean(report->run->was_interrupted) },
@@ -270,7 +250,7 @@ enum tutti_status load_report_json(struct buf *out, const struct load_report *re
         { "goodput", goodput(report) },
         { "tool", tool(report) },
     };
-    json_t *whole = OBJECT(members);
+    json_t *whole = JSON_MEMBERS(members);
     bool ok = whole && (!details || add_details(whole, report));
     ok = ok && json_dump_callback(whole, add_chunk, out, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) == 0 &&
          buf_add_string(out, "\n");

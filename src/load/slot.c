@@ -247,9 +247,7 @@ static void describe_refusal(const struct load_slot *slot, struct tutti_error *t
 {
     const struct buf *body = &slot->error_body;
     json_t *value = body->n_bytes ? json_loadb(body->bytes, body->n_bytes, 0, NULL) : NULL;
-    const json_t *error = json_object_get(value, "error");
-    const char *message = json_string_value(json_is_object(error) ? json_object_get(error, "message")
-                                                                  : error);
+    const char *message = answer_error_message(value);
     if (message)
         error_set(text, TUTTI_E_IO, "HTTP %ld: %s", slot->status, message);
     else

@@ -32,28 +32,6 @@ enum { N_WORDS = sizeof WORDS / sizeof *WORDS };
 
 enum { STREAM_SHARED = 3, STREAM_LENGTHS = 4, STREAM_WORDS = 5 }; /* in addition to those of arrivals.c */
 
-enum tutti_status work_read(struct work *out, const char *name, struct buf *bytes, struct tutti_error *err)
-{
-    *out = (struct work){ .prompts.bytes = *bytes };
-    *bytes = (struct buf){ 0 };
-    enum tutti_status st = prompt_file_read(&out->prompts, name, PROMPTS_TO_SEND, err);
-    if (st == TUTTI_OK && out->prompts.n > UINT32_MAX)
-        st = error_set(err, TUTTI_E_LIMIT, "%s: found %zu prompts, expected %u at most", name, out->prompts.n,
-                       UINT32_MAX);
-    return st;
-}
-
-void work_make(struct work *out, const struct made_prompts *made)
-{
-    *out = (struct work){ .made = *made };
-}
-
-void work_clear(struct work *work)
-{
-    prompt_file_clear(&work->prompts);
-    *work = (struct work){ 0 };
-}
-
 /* ---- synthetic prompts ---- */
 
 /* A random integer from n (1 - spread) to n (1 + spread), at least 1. */
@@ -86,6 +64,9 @@ bool work_is_chat(const struct work *work, const struct work_style *style, uint6
 
 enum tutti_status work_check(const struct work *work, const struct work_style *style, struct tutti_error *err)
 {
+    if (work->prompts.n > UINT32_MAX)
+        return error_set(err, TUTTI_E_LIMIT, "found %zu prompts, expected %u at most", work->prompts.n,
+                         UINT32_MAX);
     if (style->api == LOAD_API_OPENAI)
         return TUTTI_OK;
     if (style->as_chat)
@@ -103,20 +84,11 @@ enum tutti_status work_check(const struct work *work, const struct work_style *s
 /* Each builder takes over prompt, a string or (of chats) a list; NULL: out of memory. */
 static json_t *openai_body(const struct work_style *style, json_t *prompt, int max_tokens)
 {
-    json_t *body = json_pack("{s:o, s:i, s:b, s:{s:b}}", json_is_array(prompt) ? "messages" : "prompt",
-                             prompt, "max_tokens", max_tokens, "stream", 1, "stream_options", "include_usage",
-                             1);
-    bool ok = body != NULL;
-    if (ok && style->model)
-        ok = json_object_set_new(body, "model", json_string(style->model)) == 0;
-    if (ok && !isnan(style->temperature))
-        ok = json_object_set_new(body, "temperature", json_real(style->temperature)) == 0;
-    if (ok && style->ignore_eos)
-        ok = json_object_set_new(body, "ignore_eos", json_true()) == 0;
-    if (ok)
-        return body;
-    json_decref(body);
-    return NULL;
+    json_t *temperature = isnan(style->temperature) ? NULL : json_real(style->temperature);
+    return json_pack("{s:o, s:i, s:b, s:{s:b}, s:s*, s:o*, s:o*}",
+                     json_is_array(prompt) ? "messages" : "prompt", prompt, "max_tokens", max_tokens,
+                     "stream", 1, "stream_options", "include_usage", 1, "model", style->model, "temperature",
+                     temperature, "ignore_eos", style->ignore_eos ? json_true() : NULL);
 }
 
 /* llm-serving and TGI. Without a temperature, greedy decoding is requested, which is their
@@ -124,21 +96,12 @@ static json_t *openai_body(const struct work_style *style, json_t *prompt, int m
 static json_t *inputs_body(const struct work_style *style, json_t *prompt, int max_tokens)
 {
     bool samples = style->temperature > 0; /* false of NaN */
-    json_t *parameters = json_pack("{s:i, s:b}", "max_new_tokens", max_tokens, "do_sample", (int)samples);
-    bool ok = parameters != NULL;
-    if (ok && samples)
-        ok = json_object_set_new(parameters, "temperature", json_real(style->temperature)) == 0;
     /* The last line of llm-serving's stream, with the number of tokens, is only sent if the full
      * text is requested. */
-    if (ok)
-        ok = json_object_set_new(parameters, style->api == LOAD_API_TGI ? "details" : "return_full_text",
-                                 json_true()) == 0;
-    if (!ok) {
-        json_decref(parameters);
-        json_decref(prompt);
-        return NULL;
-    }
-    return json_pack("{s:o, s:o, s:b}", "inputs", prompt, "parameters", parameters, "stream", 1);
+    const char *wanted = style->api == LOAD_API_TGI ? "details" : "return_full_text";
+    return json_pack("{s:o, s:{s:i, s:b, s:o*, s:b}, s:b}", "inputs", prompt, "parameters", "max_new_tokens",
+                     max_tokens, "do_sample", (int)samples, "temperature",
+                     samples ? json_real(style->temperature) : NULL, wanted, 1, "stream", 1);
 }
 
 /* The prompt as a value of the body. */

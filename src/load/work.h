@@ -24,16 +24,9 @@ struct made_prompts {
 };
 
 struct work {
-    struct prompt_file prompts; /* none: synthetic */
+    struct prompt_file prompts; /* read as PROMPTS_TO_SEND; none: synthetic */
     struct made_prompts made;
 };
-
-/* Takes over the content of bytes, which is then empty. Fills *out, for work_clear(), also after
- * a failure. The error names the file and line. */
-MUST_CHECK enum tutti_status work_read(struct work *out, const char *name, struct buf *bytes,
-                                       struct tutti_error *err);
-void work_make(struct work *out, const struct made_prompts *made);
-void work_clear(struct work *work);
 
 /* The form of the requests. Pointers are borrowed. */
 struct work_style {

@@ -60,8 +60,8 @@ struct client_limits app_default_limits(const struct server_options *options);
  * its last event, between prefix and end: clients look for an error there, as the status was sent. */
 void app_fail(struct http_conn *conn, int status, const char *prefix, json_t *value, const char *end,
               const struct tutti_error *err);
-/* Replies with an error in OpenAI's format; code NULL: the usual one. */
-void app_reply_error(struct http_conn *conn, int status, const char *code, const struct tutti_error *err);
+/* Replies with an error in OpenAI's format. */
+void app_reply_error(struct http_conn *conn, int status, const struct tutti_error *err);
 /* Replies with a JSON value and releases it. */
 void app_reply_json(struct http_conn *conn, int status, json_t *value);
 /* The same with another Content-Type, between prefix and end. */
@@ -79,8 +79,9 @@ bool app_check_model(struct app *app, struct http_conn *conn, const char *model,
 /* Sets out to the bytes of a token inside a text; empty where there are none. False: out of memory. */
 MUST_CHECK bool app_token_bytes(const struct app *app, int32_t id, struct buf *out);
 
-void app_make_fingerprint(struct app *app); /* from app->info */
-int app_max_context(struct app *app);       /* tokens of one sequence */
+void app_make_fingerprint(struct app *app);                         /* from app->info */
+int app_max_context(struct app *app);                               /* tokens of one sequence */
+json_t *app_model_name(const struct app *app, const char *adapter); /* "ID", or "ID:NAME" with an adapter */
 
 /* Writes an API's error reply; job may be NULL. */
 typedef void fail_fn(struct app *app, struct job *job, struct http_conn *conn, const struct tutti_error *err);

@@ -181,7 +181,7 @@ void intake_start(struct app *app, struct http_conn *conn, const struct intake_r
     if (api)
         api->fail(app, NULL, conn, &err);
     else
-        app_reply_error(conn, 503, NULL, &err);
+        app_reply_error(conn, 503, &err);
 }
 
 bool intake_run(struct app *app, uint64_t owner, uint64_t n_bytes, const struct intake_route *route,

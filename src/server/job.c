@@ -103,7 +103,7 @@ static void reply_error(const struct job_sink *sink, const struct tutti_error *e
 {
     struct buf body = { 0 };
     int status = json_error_status(err->status);
-    bool ok = json_error_body(&body, status, NULL, err);
+    bool ok = json_error_body(&body, status, err);
     sink->reply(sink->user, status, ok ? body.bytes : "null", ok ? body.n_bytes : 4);
     buf_clear(&body);
 }

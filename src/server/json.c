@@ -185,26 +185,36 @@ int json_error_status(enum tutti_status status)
 
 static const char *code_of(int http_status, const struct tutti_error *err)
 {
+    static const struct {
+        int http_status;
+        const char *code;
+    } USUAL[] = {
+        { 401, "invalid_api_key" },
+        { 403, "forbidden" },
+        { 404, "not_found" },
+        { 405, "method_not_allowed" },
+        { 409, "conflict" },
+        { 413, "request_too_large" },
+        { 415, "unsupported_media_type" },
+        { 429, "rate_limit_exceeded" },
+        { 503, "unavailable" },
+    };
     enum tutti_status status = err->status;
-    switch (http_status) {
-    case 400:
-        return status == TUTTI_E_LIMIT && err->context_tokens > 0 ? "context_length_exceeded" : NULL;
-    case 404:
-        return "not_found";
-    case 405:
-        return "method_not_allowed";
-    case 413:
-        return "request_too_large";
-    case 429:
-        return "rate_limit_exceeded";
-    case 503:
-        return status == TUTTI_E_TIMEOUT ? "queue_timeout" : "unavailable";
-    default:
-        return status == TUTTI_E_NUMERIC ? "model_error" : NULL;
-    }
+    if (http_status == 400 && status == TUTTI_E_LIMIT && err->context_tokens > 0)
+        return "context_length_exceeded";
+    if (http_status == 404 && status == TUTTI_E_NOT_FOUND && !strcmp(err->param, "model"))
+        return "model_not_found";
+    if (http_status == 503 && status == TUTTI_E_TIMEOUT)
+        return "queue_timeout";
+    if (http_status == 500 && status == TUTTI_E_NUMERIC)
+        return "model_error";
+    for (size_t i = 0; i < sizeof USUAL / sizeof *USUAL; i++)
+        if (USUAL[i].http_status == http_status)
+            return USUAL[i].code;
+    return NULL;
 }
 
-json_t *json_error_value(int http_status, const char *code, const struct tutti_error *err)
+json_t *json_error_value(int http_status, const struct tutti_error *err)
 {
     const char *type = http_status == 429   ? "rate_limit_error"
                        : http_status >= 500 ? "server_error"
@@ -212,12 +222,12 @@ json_t *json_error_value(int http_status, const char *code, const struct tutti_e
     /* Texts may quote the request; a truncated UTF-8 character must not make the whole error fail. */
     return json_pack("{s:{s:o, s:s, s:s?, s:s?}}", "error", "message",
                      json_text(err->text, strlen(err->text)), "type", type, "param",
-                     err->param[0] ? err->param : NULL, "code", code ? code : code_of(http_status, err));
+                     err->param[0] ? err->param : NULL, "code", code_of(http_status, err));
 }
 
-bool json_error_body(struct buf *out, int http_status, const char *code, const struct tutti_error *err)
+bool json_error_body(struct buf *out, int http_status, const struct tutti_error *err)
 {
-    json_t *error = json_error_value(http_status, code, err);
+    json_t *error = json_error_value(http_status, err);
     bool ok = json_write(out, error);
     json_decref(error);
     return ok;

@@ -34,9 +34,8 @@ json_t *json_logprob(float logprob);
 /* HTTP status for an error. */
 int json_error_status(enum tutti_status status);
 
-/* {"error": {"message", "type", "param", "code"}}; code NULL: from err->status and the HTTP status. */
-json_t *json_error_value(int http_status, const char *code, const struct tutti_error *err);
-MUST_CHECK bool json_error_body(struct buf *out, int http_status, const char *code,
-                                const struct tutti_error *err);
+/* {"error": {"message", "type", "param", "code"}} */
+json_t *json_error_value(int http_status, const struct tutti_error *err);
+MUST_CHECK bool json_error_body(struct buf *out, int http_status, const struct tutti_error *err);
 
 #endif

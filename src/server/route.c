@@ -185,9 +185,9 @@ void app_fail(struct http_conn *conn, int status, const char *prefix, json_t *va
     buf_clear(&text);
 }
 
-void app_reply_error(struct http_conn *conn, int status, const char *code, const struct tutti_error *err)
+void app_reply_error(struct http_conn *conn, int status, const struct tutti_error *err)
 {
-    app_fail(conn, status, "", json_error_value(status, code, err), "", err);
+    app_fail(conn, status, "", json_error_value(status, err), "", err);
 }
 
 void app_reply_value(struct http_conn *conn, int status, const char *type, const char *prefix, json_t *value,
@@ -199,7 +199,7 @@ void app_reply_value(struct http_conn *conn, int status, const char *type, const
         http_reply(conn, status, type, body.bytes, body.n_bytes);
     } else {
         error_set(&err, TUTTI_E_MEMORY, "out of memory for the reply");
-        app_reply_error(conn, 503, NULL, &err);
+        app_reply_error(conn, 503, &err);
     }
     buf_clear(&body);
     json_decref(value);
@@ -241,7 +241,7 @@ bool app_check_model(struct app *app, struct http_conn *conn, const char *model,
     struct tutti_error err;
     if (app_find_model(app, model, adapter, &err) == TUTTI_OK)
         return true;
-    app_reply_error(conn, 404, "model_not_found", &err);
+    app_reply_error(conn, 404, &err);
     return false;
 }
 
@@ -327,41 +327,41 @@ void route_head(void *user, struct http_conn *conn)
     if (has_needless_body(head) || (route && !(route->flags & NEEDS_KEY)))
         http_close_after_body(conn);
     if (guard_check(app->guard, conn, app->keys != NULL, &err) != TUTTI_OK) {
-        app_reply_error(conn, 403, "forbidden", &err);
+        app_reply_error(conn, 403, &err);
     } else if (route && has_needless_body(head)) {
         error_set(&err, TUTTI_E_ARGUMENT, "%s %.200s takes no body", head->method, head->path);
-        app_reply_error(conn, 400, NULL, &err);
+        app_reply_error(conn, 400, &err);
     } else if (!strcmp(head->method, "OPTIONS") && (route || !strcmp(head->path, "*"))) {
         reply_preflight(app, conn, route);
     } else if (!route) {
         error_set(&err, TUTTI_E_NOT_FOUND, "there is nothing at %.200s", head->path);
-        app_reply_error(conn, 404, NULL, &err);
+        app_reply_error(conn, 404, &err);
     } else if (!method_is(route->method, head->method)) {
         error_set(&err, TUTTI_E_ARGUMENT, "%.200s takes %s, not %.32s", head->path, route->method,
                   head->method);
         http_header(conn, "Allow", !strcmp(route->method, "GET") ? "GET, HEAD, OPTIONS" : "POST, OPTIONS");
-        app_reply_error(conn, 405, NULL, &err);
+        app_reply_error(conn, 405, &err);
     } else if (!strcmp(route->method, "POST") && guard_check_body(head, &err) != TUTTI_OK) {
         if (http_head_find(head, "Content-Encoding"))
             http_header(conn, "Accept-Encoding", "identity");
-        app_reply_error(conn, 415, "unsupported_media_type", &err);
+        app_reply_error(conn, 415, &err);
     } else if (!app->engine && route->request != health_request) {
         error_set(&err, TUTTI_E_CLOSED, "the model is still being loaded");
-        app_reply_error(conn, 503, NULL, &err);
+        app_reply_error(conn, 503, &err);
     } else if (route->request == metrics_request && (refusal = refuse_metrics(app, conn))) {
         error_set(&err, TUTTI_E_ARGUMENT, "%s", refusal);
         http_header(conn, "WWW-Authenticate", "Bearer");
-        app_reply_error(conn, 401, "invalid_api_key", &err);
+        app_reply_error(conn, 401, &err);
     } else if ((route->flags & NEEDS_KEY) && app->keys && !has_key(app, conn)) {
         error_set(&err, TUTTI_E_ARGUMENT,
                   http_head_find(head, "Authorization")
                       ? "Incorrect API key provided"
                       : "You did not provide an API key: expected the header Authorization: Bearer KEY");
         http_header(conn, "WWW-Authenticate", "Bearer");
-        app_reply_error(conn, 401, "invalid_api_key", &err);
+        app_reply_error(conn, 401, &err);
     } else if ((route->flags & WORKS) && app->is_draining) {
         error_set(&err, TUTTI_E_CLOSED, "the server is shutting down");
-        app_reply_error(conn, 503, NULL, &err);
+        app_reply_error(conn, 503, &err);
     } else if (route->job && check_room(app, conn, &err) != TUTTI_OK) {
         route->job->fail(app, NULL, conn, &err);
     }

@@ -398,6 +398,8 @@ void server_close(struct server *server)
 {
     if (!server)
         return;
+    struct event *const events[] = { server->sigterm, server->sigint, server->sighup, server->delay,
+                                     server->drain };
     stop_responder(server);
     listeners_close(server->listeners);
     /* Before the connections, and before the memory of bodies that it reads. */
@@ -407,16 +409,9 @@ void server_close(struct server *server)
     mailbox_close(&server->app.inbox);
     clients_free(server->app.clients);
     guard_free(server->app.guard);
-    if (server->sigterm)
-        event_free(server->sigterm);
-    if (server->sigint)
-        event_free(server->sigint);
-    if (server->sighup)
-        event_free(server->sighup);
-    if (server->delay)
-        event_free(server->delay);
-    if (server->drain)
-        event_free(server->drain);
+    for (size_t i = 0; i < sizeof events / sizeof *events; i++)
+        if (events[i])
+            event_free(events[i]);
     supervisor_free(server->supervisor);
     reload_free(server->reload);
     if (server->app.base)

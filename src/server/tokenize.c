@@ -208,12 +208,10 @@ static void read_detokenize(struct intake_task *task)
 
 static void send_reply(struct intake_task *task, struct http_conn *conn)
 {
-    bool is_model = task->status == TUTTI_E_NOT_FOUND && !strcmp(task->err.param, "model");
     if (task->status == TUTTI_OK)
         http_reply(conn, 200, "application/json", task->reply.bytes, task->reply.n_bytes);
     else
-        app_reply_error(conn, json_error_status(task->status), is_model ? "model_not_found" : NULL,
-                        &task->err);
+        app_reply_error(conn, json_error_status(task->status), &task->err);
 }
 
 void tokenize_request(struct app *app, struct http_conn *conn)
@@ -241,7 +239,7 @@ void tokenizer_info_request(struct app *app, struct http_conn *conn)
     struct tutti_error err;
     if (!info->has_tokenizer) {
         error_set(&err, TUTTI_E_NOT_FOUND, "the model has no tokenizer");
-        app_reply_error(conn, 404, NULL, &err);
+        app_reply_error(conn, 404, &err);
         return;
     }
     app_reply_json(conn, 200,

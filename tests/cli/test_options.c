@@ -216,7 +216,6 @@ enum { MAX_WORDS = 64 };
 struct parsed {
     struct values values;
     const char *operands[MAX_WORDS];
-    int n_operands;
     bool wants_help;
     struct tutti_error err;
 };
@@ -235,8 +234,8 @@ static enum tutti_status parse(struct parsed *parsed, const char *line)
         words[n++] = strcmp(word, "_") == 0 ? empty : word;
     }
     memset(parsed, 0, sizeof *parsed);
-    return options_parse(&SET, n, words, &parsed->values, parsed->operands, &parsed->n_operands,
-                         &parsed->wants_help, &parsed->err);
+    return options_parse(&SET, n, words, &parsed->values, parsed->operands, &parsed->wants_help,
+                         &parsed->err);
 }
 
 static void fills_what_was_not_given(void **state)
@@ -257,8 +256,8 @@ static void fills_what_was_not_given(void **state)
     assert_int_equal(p.values.stops.n, 0);
     assert_int_equal(p.values.users.n, 2);
     assert_int_equal(p.values.users.ints[1], 8);
-    assert_int_equal(p.n_operands, 1);
     assert_string_equal(p.operands[0], "model");
+    assert_null(p.operands[1]);
 }
 
 static void reads_every_spelling(void **state)
@@ -283,8 +282,8 @@ static void reads_every_spelling(void **state)
     assert_int_equal(p.values.pace, EARLY);
     assert_true(p.values.inner.fast);
     assert_true(p.values.inner.rate == -1.5);
-    assert_int_equal(p.n_operands, 2);
     assert_string_equal(p.operands[1], "text");
+    assert_null(p.operands[2]);
 }
 
 static void takes_options_literally_after_two_dashes(void **state)

@@ -34,12 +34,12 @@ static void read_stream(enum load_api api, const char *text, size_t n)
 
 static void read_prompts(const char *text, size_t n)
 {
-    struct buf bytes = { 0 }, body = { 0 };
-    struct work work;
+    struct buf body = { 0 };
+    struct work work = { .made = { 0 } };
     struct work_style style = { .api = LOAD_API_OPENAI, .max_tokens = 1, .temperature = NAN };
-    if (!buf_add(&bytes, text, n))
+    if (!buf_add(&work.prompts.bytes, text, n))
         abort();
-    if (work_read(&work, "file", &bytes, NULL) == TUTTI_OK) {
+    if (prompt_file_read(&work.prompts, "file", PROMPTS_TO_SEND, NULL) == TUTTI_OK) {
         for (size_t i = 0; i < work.prompts.n && i < 100; i++) {
             if (work_body(&work, &style, i, &body, NULL) != TUTTI_OK)
                 abort();
@@ -49,7 +49,7 @@ static void read_prompts(const char *text, size_t n)
         }
     }
     buf_clear(&body);
-    work_clear(&work);
+    prompt_file_clear(&work.prompts);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)

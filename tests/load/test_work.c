@@ -12,11 +12,9 @@
 static enum tutti_status read_text(struct work *out, const char *text, size_t n_bytes,
                                    struct tutti_error *err)
 {
-    struct buf bytes = { 0 };
-    assert_true(buf_add(&bytes, text, n_bytes));
-    enum tutti_status st = work_read(out, "prompts.jsonl", &bytes, err);
-    assert_null(bytes.bytes);
-    return st;
+    *out = (struct work){ .made = { 0 } };
+    assert_true(buf_add(&out->prompts.bytes, text, n_bytes));
+    return prompt_file_read(&out->prompts, "prompts.jsonl", PROMPTS_TO_SEND, err);
 }
 
 static void reads_json_lines(void **state)
@@ -37,7 +35,7 @@ static void reads_json_lines(void **state)
     assert_int_equal(work.prompts.list[1].max_tokens, 7);
     assert_int_equal(work.prompts.list[2].n_bytes, 0);
     assert_int_equal(work.prompts.list[2].max_tokens, 16777216);
-    work_clear(&work);
+    prompt_file_clear(&work.prompts);
 }
 
 static void reads_a_prompt_a_line(void **state)
@@ -49,7 +47,7 @@ static void reads_a_prompt_a_line(void **state)
     assert_int_equal(work.prompts.n, 2);
     assert_int_equal(work.prompts.list[0].n_bytes, 5);
     assert_memory_equal(work.prompts.list[1].text, "second {", 8);
-    work_clear(&work);
+    prompt_file_clear(&work.prompts);
 }
 
 static void broken_files_are_refused_with_their_line(void **state)
@@ -87,7 +85,7 @@ static void broken_files_are_refused_with_their_line(void **state)
         assert_int_not_equal(read_text(&work, CASES[i].text, strlen(CASES[i].text), &err), TUTTI_OK);
         if (!strstr(err.text, CASES[i].said) || strncmp(err.text, "prompts.jsonl", 13) != 0)
             fail_msg("%s: found '%s'", CASES[i].text, err.text);
-        work_clear(&work);
+        prompt_file_clear(&work.prompts);
     }
 }
 
@@ -159,7 +157,7 @@ static void bodies_are_those_of_their_interface(void **state)
                 "\"temperature\": 0.5, \"return_full_text\": true}, \"stream\": true}");
     json_decref(more);
     json_decref(parameters);
-    work_clear(&work);
+    prompt_file_clear(&work.prompts);
 }
 
 static void what_an_interface_cannot_ask_is_refused(void **state)
@@ -183,7 +181,7 @@ static void what_an_interface_cannot_ask_is_refused(void **state)
         assert_non_null(strstr(err.text, CASES[i].said));
     }
     assert_int_equal(work_check(&work, &(struct work_style){ .api = LOAD_API_OPENAI }, NULL), TUTTI_OK);
-    work_clear(&work);
+    prompt_file_clear(&work.prompts);
 }
 
 /* ---- made-up prompts ---- */
@@ -199,9 +197,8 @@ static int count_words(const char *text)
 static void made_up_prompts_follow_from_seed_and_index(void **state)
 {
     (void)state;
-    struct work work;
+    struct work work = { .made = { .n_words = 50, .n_shared = 10, .seed = 3 } };
     struct work_style style = { .api = LOAD_API_OPENAI, .max_tokens = 100, .temperature = NAN };
-    work_make(&work, &(struct made_prompts){ .n_words = 50, .n_shared = 10, .seed = 3 });
     json_t *first = body_of(&work, &style, 0), *again = body_of(&work, &style, 0),
            *second = body_of(&work, &style, 1);
     const char *a = json_string_value(json_object_get(first, "prompt"));
@@ -217,16 +214,15 @@ static void made_up_prompts_follow_from_seed_and_index(void **state)
     json_decref(first);
     json_decref(again);
     json_decref(second);
-    work_clear(&work);
+    prompt_file_clear(&work.prompts);
 }
 
 static void made_up_lengths_fill_their_spread(void **state)
 {
     (void)state;
     enum { N = 2000 };
-    struct work work;
+    struct work work = { .made = { .n_words = 40, .spread = 0.5, .seed = 9 } };
     struct work_style style = { .api = LOAD_API_OPENAI, .max_tokens = 100, .temperature = NAN };
-    work_make(&work, &(struct made_prompts){ .n_words = 40, .spread = 0.5, .seed = 9 });
     double words = 0, tokens = 0;
     int least = 1000, most = 0;
     for (uint64_t i = 0; i < N; i++) {
@@ -244,7 +240,7 @@ static void made_up_lengths_fill_their_spread(void **state)
     assert_true(fabs(words / N - 40) < 5 * 11.7 / sqrt(N)); /* standard deviation of a uniform distribution */
     assert_true(fabs(tokens / N - 100) < 5 * 29 / sqrt(N));
     assert_true(least < 53 && most > 147);
-    work_clear(&work);
+    prompt_file_clear(&work.prompts);
 }
 
 int main(void)

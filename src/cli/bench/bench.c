@@ -252,12 +252,7 @@ static json_t *result_json(const void *user, size_t index)
                                                    (json_int_t)(ranks->n_reduces + 0.5), "reduce_bytes",
                                                    (json_int_t)(ranks->reduce_bytes + 0.5))
                                        : json_object();
-    if (!more || !object || json_object_update(object, more) != 0) {
-        json_decref(object);
-        object = NULL;
-    }
-    json_decref(more);
-    return object;
+    return json_merge(object, more);
 }
 
 static json_t *attention_json(const void *user, size_t index)

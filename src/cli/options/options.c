@@ -371,13 +371,11 @@ static bool asks_for_help(int argc, char *const *argv)
 }
 
 enum tutti_status options_parse(const struct option_set *set, int argc, char *const *argv, void *values,
-                                const char **operands, int *n_operands, bool *wants_help,
-                                struct tutti_error *err)
+                                const char **operands, bool *wants_help, struct tutti_error *err)
 {
     struct option_parser p = { set, argc, argv, 0, values, err };
     bool options_over = false;
     int n = 0;
-    *n_operands = 0;
     *wants_help = asks_for_help(argc, argv);
     if (*wants_help)
         return TUTTI_OK;
@@ -404,6 +402,5 @@ enum tutti_status options_parse(const struct option_set *set, int argc, char *co
         return st;
     if (n < set->min_operands)
         return error_set(err, TUTTI_E_ARGUMENT, "%s", set->missing);
-    *n_operands = n;
     return TUTTI_OK;
 }

@@ -91,13 +91,13 @@ struct option_set {
 };
 
 /* Fills values (all of the command's struct) from argv[0..argc-1], the arguments after the
- * command. operands: room for argc pointers. Options and operands may be mixed; "--" ends the
- * options. *wants_help: --help or -h was given; nothing else was then checked. TUTTI_E_ARGUMENT:
- * the text names the option, what was found and what was expected, or suggests the nearest
- * option. */
+ * command. operands: argc + 1 pointers, all NULL before. Options and operands may be mixed; "--"
+ * ends the options. *wants_help: --help or -h was given; nothing else was then checked.
+ * TUTTI_E_ARGUMENT: the text names the option, what was found and what was expected, or suggests
+ * the nearest option. */
 MUST_CHECK enum tutti_status options_parse(const struct option_set *set, int argc, char *const *argv,
-                                           void *values, const char **operands, int *n_operands,
-                                           bool *wants_help, struct tutti_error *err);
+                                           void *values, const char **operands, bool *wants_help,
+                                           struct tutti_error *err);
 
 /* Whether there is an option of this name. */
 bool options_has(const struct option_set *set, const char *name);

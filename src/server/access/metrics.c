@@ -278,7 +278,7 @@ void metrics_request(struct app *app, struct http_conn *conn)
         http_reply(conn, 200, "text/plain; version=0.0.4; charset=utf-8", text.bytes, text.n_bytes);
     } else {
         error_set(&err, TUTTI_E_MEMORY, "out of memory for the metrics");
-        app_reply_error(conn, 503, NULL, &err);
+        app_reply_error(conn, 503, &err);
     }
     buf_clear(&text);
 }

@@ -209,7 +209,7 @@ void conn_reply_error(struct http_conn *conn, int status, const char *why)
     error_set(&err, TUTTI_E_ARGUMENT, "%s", why);
     if (status == 503)
         http_header(conn, "Retry-After", "1");
-    if (json_error_body(&body, status, NULL, &err))
+    if (json_error_body(&body, status, &err))
         http_reply(conn, status, "application/json", body.bytes, body.n_bytes);
     else
         http_reply(conn, status, NULL, NULL, 0);

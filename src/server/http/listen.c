@@ -46,21 +46,24 @@ struct listeners {
     } services[N_SERVICES];
 };
 
+/* "host:port", or "unix". */
+static void write_address(const struct sockaddr *sa, socklen_t n_sa, char *out, size_t n_bytes)
+{
+    char host[NI_MAXHOST], port[8];
+    if (sa->sa_family == AF_UNIX ||
+        getnameinfo(sa, n_sa, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+        snprintf(out, n_bytes, "unix");
+    else
+        snprintf(out, n_bytes, sa->sa_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
+}
+
 static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *sa, int n_sa,
                       void *arg)
 {
     struct listener *own = arg;
-    char peer[64] = "unix", host[INET6_ADDRSTRLEN] = "";
-    (void)listener, (void)n_sa;
-    if (sa->sa_family == AF_INET) {
-        const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)sa;
-        inet_ntop(AF_INET, &in->sin_addr, host, sizeof host);
-        snprintf(peer, sizeof peer, "%s:%d", host, ntohs(in->sin_port));
-    } else if (sa->sa_family == AF_INET6) {
-        const struct sockaddr_in6 *in = (const struct sockaddr_in6 *)(const void *)sa;
-        inet_ntop(AF_INET6, &in->sin6_addr, host, sizeof host);
-        snprintf(peer, sizeof peer, "[%s]:%d", host, ntohs(in->sin6_port));
-    }
+    char peer[64];
+    (void)listener;
+    write_address(sa, (socklen_t)n_sa, peer, sizeof peer);
     http_accept(own->all->http, fd, peer, own->service);
 }
 
@@ -230,19 +233,17 @@ static enum tutti_status listen_unix(struct listeners *listeners, enum http_serv
 static void describe_address(struct listeners *listeners, int fd)
 {
     union address address = address_of(fd);
-    char host[INET6_ADDRSTRLEN] = "", *out = listeners->services[HTTP_SERVICE_API].address;
+    char name[64], *out = listeners->services[HTTP_SERVICE_API].address;
     size_t n_bytes = sizeof listeners->services[HTTP_SERVICE_API].address;
     if (address.any.sa_family == AF_UNIX) /* a name that begins with a zero byte is abstract */
         snprintf(out, n_bytes, "unix:%s%.*s", address.un.sun_path[0] ? "" : "@",
                  (int)sizeof address.un.sun_path - 1, address.un.sun_path + !address.un.sun_path[0]);
-    else if (address.any.sa_family == AF_INET6)
-        snprintf(out, n_bytes, "%s://[%s]:%d", listeners->scheme,
-                 inet_ntop(AF_INET6, &address.in6.sin6_addr, host, sizeof host), port_of(fd));
-    else if (address.any.sa_family == AF_INET)
-        snprintf(out, n_bytes, "%s://%s:%d", listeners->scheme,
-                 inet_ntop(AF_INET, &address.in.sin_addr, host, sizeof host), port_of(fd));
-    else
+    else if (address.any.sa_family == AF_UNSPEC)
         snprintf(out, n_bytes, "descriptor %d", fd);
+    else {
+        write_address(&address.any, sizeof address, name, sizeof name);
+        snprintf(out, n_bytes, "%s://%s", listeners->scheme, name);
+    }
 }
 
 static enum tutti_status listen_inherited(struct listeners *listeners, const int *fds, int n,

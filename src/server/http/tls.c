@@ -36,16 +36,14 @@ static enum tutti_status tls_fail(const char *path, const char *what, struct tut
 static enum tutti_status check_readable(const char *path, struct tutti_error *err)
 {
     FILE *file = fopen(path, "re");
-    if (!file || getc(file) == EOF) {
-        int error = errno;
-        bool is_open = file != NULL, failed = is_open && ferror(file);
-        if (file)
-            fclose(file);
-        return is_open && !failed ? error_set(err, TUTTI_E_FORMAT, "%s: the file is empty", path)
-                                  : error_set(err, TUTTI_E_IO, "%s: %s", path, strerror(error));
-    }
+    if (!file)
+        return error_from_errno(path, err);
+    enum tutti_status st = TUTTI_OK;
+    if (getc(file) == EOF)
+        st = ferror(file) ? error_from_errno(path, err)
+                          : error_set(err, TUTTI_E_FORMAT, "%s: the file is empty", path);
     fclose(file);
-    return TUTTI_OK;
+    return st;
 }
 
 /* A server cannot prompt for a passphrase; without this callback OpenSSL would do so on the terminal. */

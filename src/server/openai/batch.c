@@ -52,8 +52,7 @@ static void write_error(struct batch_run *run, const struct item *item, const st
 {
     struct buf body = { 0 };
     int status = json_error_status(err->status);
-    bool is_model = err->status == TUTTI_E_NOT_FOUND && !strcmp(err->param, "model");
-    if (json_error_body(&body, status, is_model ? "model_not_found" : NULL, err))
+    if (json_error_body(&body, status, err))
         write_answer(run, item, status, body.bytes, body.n_bytes);
     else
         run->has_failed = true;

@@ -62,9 +62,8 @@ static json_t *whole(struct job *job, size_t index, struct reply_choice *choice)
     json_t *lp = job->req.logprobs && choice->logprobs ? json_incref(choice->logprobs) : json_null();
     json_t *calls = calls_find(job, choice, choice->finish, &n_content);
     json_t *content = calls && n_content == 0 ? json_null() : json_text(choice->text.bytes, n_content);
-    json_t *message = json_pack("{s:s, s:o, s:n}", "role", "assistant", "content", content, "refusal");
-    if (message && calls)
-        json_object_set_new(message, "tool_calls", tool_calls(job, index, calls));
+    json_t *message = json_pack("{s:s, s:o, s:n, s:o*}", "role", "assistant", "content", content, "refusal",
+                                "tool_calls", calls ? tool_calls(job, index, calls) : NULL);
     json_t *reason = calls ? reason_of_calls(job) : openai_finish_reason(choice->finish);
     json_decref(calls);
     return json_pack("{s:I, s:o, s:o, s:o}", "index", (json_int_t)index, "message", message, "logprobs", lp,

@@ -72,7 +72,7 @@ static void embeddings_take_event(struct job *job, size_t index, struct reply_ch
 static bool write_reply(const struct job *job, struct buf *out)
 {
     json_int_t n_tokens = (json_int_t)job_n_prompt_tokens(job, NULL);
-    json_t *model = openai_model_name(job);
+    json_t *model = app_model_name(job->app, job->req.adapter);
     bool ok = buf_add_string(out, "{\"object\":\"list\",\"data\":[");
     for (size_t i = 0; i < job->n_choices && ok; i++)
         ok = buf_printf(out, "%s{\"object\":\"embedding\",\"index\":%zu,\"embedding\":", i > 0 ? "," : "",

@@ -10,18 +10,17 @@ int app_max_context(struct app *app)
     return stats.max_context;
 }
 
+json_t *app_model_name(const struct app *app, const char *adapter)
+{
+    return json_sprintf("%s%s%s", app->model_id, adapter ? ":" : "", adapter ? adapter : "");
+}
+
 /* adapter NULL: the model itself. root and parent are vLLM's fields of adapters. */
 static json_t *model_value(struct app *app, const char *adapter)
 {
-    json_t *value = json_pack("{s:s, s:s, s:I, s:s, s:i}", "id", app->model_id, "object", "model", "created",
-                              (json_int_t)app->start_time, "owned_by", "tutti", "max_model_len",
-                              app_max_context(app));
-    if (value && adapter) {
-        json_object_set_new(value, "id", json_sprintf("%s:%s", app->model_id, adapter));
-        json_object_set_new(value, "root", json_string(adapter));
-        json_object_set_new(value, "parent", json_string(app->model_id));
-    }
-    return value;
+    return json_pack("{s:o, s:s, s:I, s:s, s:i, s:s*, s:s*}", "id", app_model_name(app, adapter), "object",
+                     "model", "created", (json_int_t)app->start_time, "owned_by", "tutti", "max_model_len",
+                     app_max_context(app), "root", adapter, "parent", adapter ? app->model_id : NULL);
 }
 
 static json_t *model_list(struct app *app)

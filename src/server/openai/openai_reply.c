@@ -8,17 +8,12 @@ static const struct openai_api *api_of(const struct job *job)
     return (const struct openai_api *)(const void *)job->api; /* its first member */
 }
 
-json_t *openai_model_name(const struct job *job)
-{
-    const char *adapter = job->req.adapter;
-    return json_sprintf("%s%s%s", job->app->model_id, adapter ? ":" : "", adapter ? adapter : "");
-}
-
-json_t *openai_frame(const struct job *job, const char *object)
+/* {"id", "object", "created", "model", "system_fingerprint"}; the caller adds the rest. */
+static json_t *openai_frame(const struct job *job, const char *object)
 {
     return json_pack("{s:s, s:s, s:I, s:o, s:s}", "id", job->id, "object", object, "created",
-                     (json_int_t)job->created, "model", openai_model_name(job), "system_fingerprint",
-                     job->app->fingerprint);
+                     (json_int_t)job->created, "model", app_model_name(job->app, job->req.adapter),
+                     "system_fingerprint", job->app->fingerprint);
 }
 
 static json_t *token_entry(const char *bytes, size_t n_bytes, float logprob)
@@ -182,7 +177,5 @@ void openai_fail(struct app *app, struct job *job, struct http_conn *conn, const
     if (job)
         api_name_format(&job->req, &named);
     int status = json_error_status(named.status);
-    bool is_model = named.status == TUTTI_E_NOT_FOUND && !strcmp(named.param, "model");
-    json_t *value = json_error_value(status, is_model ? "model_not_found" : NULL, &named);
-    app_fail(conn, status, "data: ", value, "\n\ndata: [DONE]\n\n", &named);
+    app_fail(conn, status, "data: ", json_error_value(status, &named), "\n\ndata: [DONE]\n\n", &named);
 }

@@ -27,10 +27,6 @@ fail_fn openai_fail;
 extern const struct openai_api OPENAI_CHAT, OPENAI_COMPLETIONS;
 extern const struct job_api OPENAI_EMBEDDINGS, OPENAI_RESPONSES;
 
-/* {"id", "object", "created", "model", "system_fingerprint"}; the caller adds the rest. */
-json_t *openai_frame(const struct job *job, const char *object);
-/* "ID", or "ID:NAME" with an adapter. */
-json_t *openai_model_name(const struct job *job);
 /* Writes one chunk with this choice and releases it. */
 void openai_stream_choice(struct job *job, json_t *choice);
 /* Appends {"token", "logprob", "bytes", "top_logprobs": [{"token", "logprob", "bytes"}, ...]} for

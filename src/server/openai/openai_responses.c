@@ -1,6 +1,7 @@
 /* Replies of the responses API: an answer is a list of items, a message and function calls. */
 #include "server/openai/openai_responses.h"
 
+#include "base/json/json_list.h"
 #include "server/openai/openai_calls.h"
 
 #include <string.h>
@@ -67,39 +68,35 @@ static json_t *usage_value(const struct job *job)
 static json_t *response_value(const struct job *job, const struct reply_choice *choice)
 {
     const char *status = !choice ? "in_progress" : is_cut(choice) ? "incomplete" : "completed";
-    json_t *value = openai_frame(job, "response");
-    if (!value)
-        return NULL;
-    json_object_del(value, "created");
     json_t *reason = choice && is_cut(choice) ? json_pack("{s:s}", "reason", "max_output_tokens")
                                               : json_null();
-    int failed = json_object_set_new(value, "created_at", json_integer((json_int_t)job->created));
-    failed |= json_object_set_new(value, "status", json_string(status));
-    failed |= json_object_set_new(value, "error", json_null());
-    failed |= json_object_set_new(value, "incomplete_details", reason);
-    failed |= json_object_set_new(value, "instructions", repeated(job, "instructions", json_null()));
-    failed |= json_object_set_new(value, "max_output_tokens",
-                                  repeated(job, "max_output_tokens", json_null()));
-    failed |= json_object_set_new(value, "metadata", repeated(job, "metadata", json_object()));
-    failed |= json_object_set_new(value, "output", choice ? json_incref(choice->items) : json_array());
-    failed |= json_object_set_new(value, "parallel_tool_calls",
-                                  repeated(job, "parallel_tool_calls", json_true()));
-    failed |= json_object_set_new(value, "previous_response_id", json_null());
-    failed |= json_object_set_new(value, "store", json_false());
-    failed |= json_object_set_new(value, "temperature", json_real((double)job->req.sampling.temperature));
-    failed |= json_object_set_new(value, "top_p", json_real((double)job->req.sampling.top_p));
-    failed |= json_object_set_new(value, "text",
-                                  repeated(job, "text", json_pack("{s:{s:s}}", "format", "type", "text")));
-    failed |= json_object_set_new(value, "tool_choice", repeated(job, "tool_choice", json_string("auto")));
-    failed |= json_object_set_new(value, "tools", repeated(job, "tools", json_array()));
-    failed |= json_object_set_new(value, "top_logprobs", json_integer(job->req.top_logprobs));
-    failed |= json_object_set_new(value, "truncation", json_string("disabled"));
-    failed |= json_object_set_new(value, "user", repeated(job, "user", json_null()));
-    failed |= json_object_set_new(value, "usage", choice ? usage_value(job) : json_null());
-    if (!failed)
-        return value;
-    json_decref(value);
-    return NULL;
+    const struct json_member members[] = {
+        { "id", json_string(job->id) },
+        { "object", json_string("response") },
+        { "created_at", json_integer((json_int_t)job->created) },
+        { "model", app_model_name(job->app, job->req.adapter) },
+        { "system_fingerprint", json_string(job->app->fingerprint) },
+        { "status", json_string(status) },
+        { "error", json_null() },
+        { "incomplete_details", reason },
+        { "instructions", repeated(job, "instructions", json_null()) },
+        { "max_output_tokens", repeated(job, "max_output_tokens", json_null()) },
+        { "metadata", repeated(job, "metadata", json_object()) },
+        { "output", choice ? json_incref(choice->items) : json_array() },
+        { "parallel_tool_calls", repeated(job, "parallel_tool_calls", json_true()) },
+        { "previous_response_id", json_null() },
+        { "store", json_false() },
+        { "temperature", json_real((double)job->req.sampling.temperature) },
+        { "top_p", json_real((double)job->req.sampling.top_p) },
+        { "text", repeated(job, "text", json_pack("{s:{s:s}}", "format", "type", "text")) },
+        { "tool_choice", repeated(job, "tool_choice", json_string("auto")) },
+        { "tools", repeated(job, "tools", json_array()) },
+        { "top_logprobs", json_integer(job->req.top_logprobs) },
+        { "truncation", json_string("disabled") },
+        { "user", repeated(job, "user", json_null()) },
+        { "usage", choice ? usage_value(job) : json_null() },
+    };
+    return JSON_MEMBERS(members);
 }
 
 /* ---- streams ---- */
@@ -114,14 +111,8 @@ static void emit(struct job *job, struct reply_choice *choice, const char *type,
     }
     snprintf(prefix, sizeof prefix, "event: %s\ndata: ", type);
     json_t *value = json_pack("{s:s, s:I}", "type", type, "sequence_number", (json_int_t)choice->n_events++);
-    int failed = !fields || !value || json_object_update(value, fields) != 0;
-    json_decref(fields);
-    if (failed) {
-        json_decref(value);
+    if (!job_stream_json(job, prefix, json_merge(value, fields), "\n\n"))
         job_fail_memory(job);
-    } else if (!job_stream_json(job, prefix, value, "\n\n")) {
-        job_fail_memory(job);
-    }
 }
 
 static json_int_t n_items(const struct reply_choice *choice)
@@ -135,23 +126,13 @@ static json_t *item_event(const struct reply_choice *choice, json_t *item)
     return json_pack("{s:I, s:o}", "output_index", n_items(choice), "item", item);
 }
 
-/* {"item_id", "output_index", "content_index"} of the message's text, and one more field. */
+/* {"item_id", "output_index", "content_index"} of the message's text, one more field, and logprobs
+ * unless NULL. */
 static json_t *text_event(const struct job *job, const struct reply_choice *choice, const char *name,
-                          json_t *value)
+                          json_t *value, json_t *logprobs)
 {
-    return json_pack("{s:o, s:I, s:i, s:o}", "item_id", message_id(job), "output_index", n_items(choice),
-                     "content_index", 0, name, value);
-}
-
-/* The same with log-probabilities, which are released; NULL: none. */
-static json_t *piece_event(const struct job *job, const struct reply_choice *choice, const char *name,
-                           const char *text, size_t n_bytes, json_t *logprobs)
-{
-    json_t *value = text_event(job, choice, name, json_text(text, n_bytes));
-    if (json_object_set_new(value, "logprobs", logprobs ? logprobs : json_array()) == 0)
-        return value;
-    json_decref(value);
-    return NULL;
+    return json_pack("{s:o, s:I, s:i, s:o, s:o*}", "item_id", message_id(job), "output_index",
+                     n_items(choice), "content_index", 0, name, value, "logprobs", logprobs);
 }
 
 static void begin_stream(struct job *job, struct reply_choice *choice)
@@ -171,7 +152,8 @@ static void begin_message(struct job *job, struct reply_choice *choice)
     choice->has_begun = true;
     emit(job, choice, "response.output_item.added",
          item_event(choice, message_value(job, "in_progress", json_array())));
-    emit(job, choice, "response.content_part.added", text_event(job, choice, "part", part_value(choice, 0)));
+    emit(job, choice, "response.content_part.added",
+         text_event(job, choice, "part", part_value(choice, 0), NULL));
 }
 
 static void output_add_item(struct job *job, struct reply_choice *choice, json_t *item)
@@ -189,10 +171,10 @@ static void end_message(struct job *job, struct reply_choice *choice, size_t n_c
     begin_message(job, choice);
     if (job->req.stream) {
         emit(job, choice, "response.output_text.done",
-             piece_event(job, choice, "text", choice->text.bytes, n_content,
-                         choice->logprobs ? json_incref(choice->logprobs) : NULL));
+             text_event(job, choice, "text", json_text(choice->text.bytes, n_content),
+                        choice->logprobs ? json_incref(choice->logprobs) : json_array()));
         emit(job, choice, "response.content_part.done",
-             text_event(job, choice, "part", part_value(choice, n_content)));
+             text_event(job, choice, "part", part_value(choice, n_content), NULL));
     }
     output_add_item(job, choice, message_value(job, status, json_pack("[o]", part_value(choice, n_content))));
 }
@@ -273,7 +255,8 @@ static void stream_text(struct job *job, struct reply_choice *choice, size_t n_s
     }
     begin_message(job, choice);
     emit(job, choice, "response.output_text.delta",
-         piece_event(job, choice, "delta", choice->text.bytes + choice->n_sent, n_new, logprobs));
+         text_event(job, choice, "delta", json_text(choice->text.bytes + choice->n_sent, n_new),
+                    logprobs ? logprobs : json_array()));
     choice->n_sent += n_new;
 }
 

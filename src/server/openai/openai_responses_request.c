@@ -26,6 +26,12 @@ void responses_name_field(struct tutti_error *err)
     }
 }
 
+/* failed: not 0 if memory ran out. */
+static enum tutti_status check_memory(int failed, struct tutti_error *err)
+{
+    return failed ? error_out_of_memory("request", err) : TUTTI_OK;
+}
+
 /* ---- items ---- */
 
 /* The texts of an item's content or output, concatenated. */
@@ -37,9 +43,7 @@ static enum tutti_status read_content(const json_t *content, size_t item, const 
     char param[64];
     snprintf(param, sizeof param, "input[%zu].%s", item, field);
     if (json_is_string(content))
-        return buf_add(out, json_string_value(content), json_string_length(content))
-                   ? TUTTI_OK
-                   : error_out_of_memory("request", err);
+        return check_memory(!buf_add(out, json_string_value(content), json_string_length(content)), err);
     if (!json_is_array(content))
         return json_wrong_type(param, "a string or a list of parts", content, err);
     json_array_foreach(content, i, part)
@@ -62,7 +66,7 @@ static enum tutti_status input_add_message(json_t *messages, const char *role, c
                                            size_t n_bytes, struct tutti_error *err)
 {
     json_t *message = json_pack("{s:s, s:o}", "role", role, "content", json_text(text, n_bytes));
-    return json_array_append_new(messages, message) == 0 ? TUTTI_OK : error_out_of_memory("request", err);
+    return check_memory(json_array_append_new(messages, message), err);
 }
 
 static const char *string_field(const json_t *item, const char *name)
@@ -91,13 +95,8 @@ static enum tutti_status add_call(json_t *messages, const json_t *item, const ch
     json_t *call = json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", json_object_get(item, "call_id"), "type",
                              "function", "function", "name", json_object_get(item, "name"), "arguments",
                              json_object_get(item, "arguments"));
-    if (failed) {
-        json_decref(call);
-        return error_out_of_memory("request", err);
-    }
-    return json_array_append_new(json_object_get(last, "tool_calls"), call) == 0
-               ? TUTTI_OK
-               : error_out_of_memory("request", err);
+    failed |= json_array_append_new(json_object_get(last, "tool_calls"), call);
+    return check_memory(failed, err);
 }
 
 /* {"type": "function_call_output", "call_id", "output"} */
@@ -114,9 +113,7 @@ static enum tutti_status add_output(json_t *messages, const json_t *item, size_t
     if (st != TUTTI_OK)
         return st;
     json_t *message = json_array_get(messages, json_array_size(messages) - 1);
-    return json_object_set(message, "tool_call_id", json_object_get(item, "call_id")) == 0
-               ? TUTTI_OK
-               : error_out_of_memory("request", err);
+    return check_memory(json_object_set(message, "tool_call_id", json_object_get(item, "call_id")), err);
 }
 
 static enum tutti_status input_add_item(json_t *messages, const json_t *item, size_t i,
@@ -168,7 +165,7 @@ static enum tutti_status read_input(const json_t *root, json_t *messages, struct
 /* ---- tools ---- */
 
 /* In this API a tool is the function itself; in the chat API the tool has a field "function". */
-static enum tutti_status copy_tools(json_t *chat, const json_t *root, struct tutti_error *err)
+static enum tutti_status copy_tools(json_t *chat, json_t *root, struct tutti_error *err)
 {
     const json_t *tools = json_field(root, "tools"), *tool;
     size_t i;
@@ -194,7 +191,7 @@ static enum tutti_status copy_tools(json_t *chat, const json_t *root, struct tut
         failed |= json_array_append_new(out,
                                         json_pack("{s:s, s:o}", "type", "function", "function", function));
     }
-    return failed ? error_out_of_memory("request", err) : TUTTI_OK;
+    return check_memory(failed, err);
 }
 
 /* {"type": "allowed_tools", "mode", "tools": [{"type": "function", "name"}]} */
@@ -214,20 +211,17 @@ static enum tutti_status copy_allowed(json_t *chat, const json_t *choice, struct
                              : json_pack("{s:s, s:{s:O*, s:O}}", "type", "allowed_tools", "allowed_tools",
                                          "mode", mode, "tools", names);
     json_decref(names);
-    return json_object_set_new(chat, "tool_choice", allowed) == 0 ? TUTTI_OK
-                                                                  : error_out_of_memory("request", err);
+    return check_memory(json_object_set_new(chat, "tool_choice", allowed), err);
 }
 
-static enum tutti_status copy_choice(json_t *chat, const json_t *root, struct tutti_error *err)
+static enum tutti_status copy_choice(json_t *chat, json_t *root, struct tutti_error *err)
 {
     const json_t *choice = json_field(root, "tool_choice");
     const char *type = string_field(choice, "type"), *name = string_field(choice, "name");
     if (!choice)
         return TUTTI_OK;
     if (json_is_string(choice))
-        return json_object_set(chat, "tool_choice", json_object_get(root, "tool_choice")) == 0
-                   ? TUTTI_OK
-                   : error_out_of_memory("request", err);
+        return check_memory(json_object_set(chat, "tool_choice", json_object_get(root, "tool_choice")), err);
     if (type && !strcmp(type, "allowed_tools"))
         return copy_allowed(chat, choice, err);
     if (!type || strcmp(type, "function") || !name)
@@ -235,8 +229,7 @@ static enum tutti_status copy_choice(json_t *chat, const json_t *root, struct tu
                                "tool_choice must be \"auto\", \"none\", \"required\", {\"type\": "
                                "\"function\", \"name\": ...} or {\"type\": \"allowed_tools\", ...}");
     json_t *named = json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", name);
-    return json_object_set_new(chat, "tool_choice", named) == 0 ? TUTTI_OK
-                                                                : error_out_of_memory("request", err);
+    return check_memory(json_object_set_new(chat, "tool_choice", named), err);
 }
 
 /* ---- settings ---- */
@@ -260,7 +253,7 @@ static enum tutti_status refuse_unsupported(const json_t *root, struct tutti_err
 }
 
 /* Translates text.format to the chat API. */
-static enum tutti_status copy_format(json_t *chat, const json_t *root, struct tutti_error *err)
+static enum tutti_status copy_format(json_t *chat, json_t *root, struct tutti_error *err)
 {
     const json_t *text = json_field(root, "text");
     if (text && !json_is_object(text))
@@ -273,11 +266,11 @@ static enum tutti_status copy_format(json_t *chat, const json_t *root, struct tu
                                      json_pack("{s:s, s:O}", "type", "json_schema", "json_schema", format));
     else if (format && !json_is_null(format))
         failed = json_object_set(chat, "response_format", format);
-    return failed ? error_out_of_memory("request", err) : TUTTI_OK;
+    return check_memory(failed, err);
 }
 
 /* "include" requests log-probabilities by name. */
-static enum tutti_status copy_logprobs(json_t *chat, const json_t *root, struct tutti_error *err)
+static enum tutti_status copy_logprobs(json_t *chat, json_t *root, struct tutti_error *err)
 {
     const json_t *include = json_field(root, "include"), *top = json_field(root, "top_logprobs"), *entry;
     bool is_wanted = false;
@@ -300,7 +293,7 @@ static enum tutti_status copy_logprobs(json_t *chat, const json_t *root, struct 
     /* top_logprobs requests them too. */
     if (is_wanted || json_integer_value(top) > 0)
         failed |= json_object_set_new(chat, "logprobs", json_true());
-    return failed ? error_out_of_memory("request", err) : TUTTI_OK;
+    return check_memory(failed, err);
 }
 
 static enum tutti_status copy_settings(json_t *chat, json_t *root, struct tutti_error *err)
@@ -348,30 +341,23 @@ static enum tutti_status copy_settings(json_t *chat, json_t *root, struct tutti_
     if (max)
         failed |= json_object_set(chat, "max_completion_tokens", json_object_get(root, "max_output_tokens"));
     failed |= json_object_set(chat, ORIGINAL, root); /* for the reply, which repeats it */
-    return failed ? error_out_of_memory("request", err) : TUTTI_OK;
+    return check_memory(failed, err);
 }
 
 /* Builds the chat request, with the original in ORIGINAL. */
 static enum tutti_status make_chat(json_t *root, json_t **out, struct tutti_error *err)
 {
+    static enum tutti_status (*const COPIES[])(json_t * chat, json_t * root, struct tutti_error * err) = {
+        copy_settings, copy_format, copy_logprobs, copy_tools, copy_choice
+    };
     json_t *chat = json_object(), *messages = json_array();
-    enum tutti_status st = json_object_set_new(chat, "messages", messages) == 0
-                               ? TUTTI_OK
-                               : error_out_of_memory("request", err);
+    enum tutti_status st = check_memory(json_object_set_new(chat, "messages", messages), err);
     if (st == TUTTI_OK)
         st = refuse_unsupported(root, err);
     if (st == TUTTI_OK)
         st = read_input(root, messages, err);
-    if (st == TUTTI_OK)
-        st = copy_settings(chat, root, err);
-    if (st == TUTTI_OK)
-        st = copy_format(chat, root, err);
-    if (st == TUTTI_OK)
-        st = copy_logprobs(chat, root, err);
-    if (st == TUTTI_OK)
-        st = copy_tools(chat, root, err);
-    if (st == TUTTI_OK)
-        st = copy_choice(chat, root, err);
+    for (size_t i = 0; st == TUTTI_OK && i < sizeof COPIES / sizeof *COPIES; i++)
+        st = COPIES[i](chat, root, err);
     if (st == TUTTI_OK)
         *out = chat;
     else

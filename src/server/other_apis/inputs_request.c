@@ -62,16 +62,15 @@ static enum tutti_status read_bool(const char *name, const json_t *value, bool i
         return TUTTI_OK;
     }
     if (is_lenient && word) {
-        static const char *const YES[] = { "true", "1", "yes", "on" }, *const NO[] = { "false", "0",    "no",
-                                                                                       "off",   "none", "" };
-        for (size_t i = 0; i < sizeof YES / sizeof *YES; i++)
-            if (!strcasecmp(word, YES[i])) {
-                *out = true;
-                return TUTTI_OK;
-            }
-        for (size_t i = 0; i < sizeof NO / sizeof *NO; i++)
-            if (!strcasecmp(word, NO[i])) {
-                *out = false;
+        static const struct {
+            const char *word;
+            bool value;
+        } WORDS[] = { { "true", true },   { "1", true },  { "yes", true }, { "on", true },
+                      { "false", false }, { "0", false }, { "no", false }, { "off", false },
+                      { "none", false },  { "", false } };
+        for (size_t i = 0; i < sizeof WORDS / sizeof *WORDS; i++)
+            if (!strcasecmp(word, WORDS[i].word)) {
+                *out = WORDS[i].value;
                 return TUTTI_OK;
             }
     }

@@ -122,11 +122,9 @@ static void step_on_abort(void *user)
 
 static json_t *answer_value(const struct step_chat *step, const char *flag)
 {
-    json_t *value = json_pack("{s:s, s:o}", "flag", flag, "delta_text",
-                              json_text(step->text.bytes, step->text.n_bytes));
-    if (value && !strcmp(flag, "hang"))
-        json_object_set_new(value, "held_bytes", json_byte_list(step->held, step->n_held));
-    return value;
+    return json_pack("{s:s, s:o, s:o*}", "flag", flag, "delta_text",
+                     json_text(step->text.bytes, step->text.n_bytes), "held_bytes",
+                     strcmp(flag, "hang") ? NULL : json_byte_list(step->held, step->n_held));
 }
 
 /* Replies to the waiting call, if there is something to report. May free the chat. */
@@ -140,7 +138,7 @@ static void answer(struct step_chat *step)
     step->waiting = NULL;
     http_on_abort(conn, NULL, NULL);
     if (step->err.status != TUTTI_OK)
-        app_reply_error(conn, json_error_status(step->err.status), NULL, &step->err);
+        app_reply_error(conn, json_error_status(step->err.status), &step->err);
     else
         app_reply_json(conn, 200,
                        answer_value(step, step->is_ended           ? "end"
@@ -424,13 +422,13 @@ static void go_on(struct intake_task *task, struct http_conn *conn)
         step = step ? step : step_begin(task, conn, cache_id, &err);
     }
     if (!step) {
-        app_reply_error(conn, json_error_status(err.status), NULL, &err);
+        app_reply_error(conn, json_error_status(err.status), &err);
         return;
     }
     if (step->waiting) {
         error_set_param(&err, TUTTI_E_ARGUMENT, "cache_id", "another call waits for the answer of %.128s",
                         cache_id);
-        app_reply_error(conn, 409, "conflict", &err);
+        app_reply_error(conn, 409, &err);
         return;
     }
     wait_for_answer(step, conn);

@@ -64,14 +64,11 @@ static json_t *answer_text(const struct job *job, const struct reply_choice *cho
 static json_t *details_of(const struct job *job, const struct reply_choice *choice, bool has_text)
 {
     json_t *prefill = job->subs[0].prompt ? json_incref(job->subs[0].prompt) : json_array();
-    json_t *value = json_pack("{s:s, s:I, s:o, s:o, s:O}", "finish_reason", generated_finish(choice),
-                              "generated_tokens", (json_int_t)json_array_size(choice->tokens), "seed",
-                              seed_of(job), "prefill", prefill, "tokens", choice->tokens);
-    if (value && has_text)
-        json_object_set_new(value, "generated_text", answer_text(job, choice));
-    if (value && job->req.top_logprobs > 0)
-        json_object_set(value, "top_tokens", choice->tops);
-    return value;
+    return json_pack("{s:s, s:I, s:o, s:o, s:O, s:o*, s:O*}", "finish_reason", generated_finish(choice),
+                     "generated_tokens", (json_int_t)json_array_size(choice->tokens), "seed", seed_of(job),
+                     "prefill", prefill, "tokens", choice->tokens, "generated_text",
+                     has_text ? answer_text(job, choice) : NULL, "top_tokens",
+                     job->req.top_logprobs > 0 ? choice->tops : NULL);
 }
 
 /* The choice with the highest mean log-probability. */
@@ -149,10 +146,9 @@ static bool stream_token(struct job *job, struct reply_choice *choice, size_t i,
                                 "generated_tokens", (json_int_t)json_array_size(choice->tokens), "seed",
                                 seed_of(job), "input_length", (json_int_t)job_n_prompt_tokens(job, NULL));
     }
-    json_t *value = json_pack("{s:I, s:O, s:o, s:o}", "index", (json_int_t)i + 1, "token", token,
-                              "generated_text", text, "details", details);
-    if (value && job->req.top_logprobs > 0)
-        json_object_set(value, "top_tokens", json_array_get(choice->tops, i));
+    json_t *tops = job->req.top_logprobs > 0 ? json_array_get(choice->tops, i) : NULL;
+    json_t *value = json_pack("{s:I, s:O, s:o, s:o, s:O*}", "index", (json_int_t)i + 1, "token", token,
+                              "generated_text", text, "details", details, "top_tokens", tops);
     return value && job_stream_json(job, "data: ", value, "\n\n");
 }
 
