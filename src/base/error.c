@@ -32,36 +32,35 @@ static void format_text(char *text, size_t size, const char *format, va_list arg
     utf8_make_printable(text, strlen(text)); /* it quotes names from files and requests */
 }
 
+static void set_text(struct tutti_error *err, enum tutti_status status, const char *param, const char *format,
+                     va_list args)
+{
+    char text[sizeof err->text]; /* the arguments may point into *err */
+    format_text(text, sizeof text, format, args);
+    err->status = status;
+    err->retry_after_ms = err->context_tokens = 0;
+    snprintf(err->param, sizeof err->param, "%s", param);
+    memcpy(err->text, text, sizeof text);
+}
+
 enum tutti_status(error_set)(struct tutti_error *err, enum tutti_status status, const char *format, ...)
 {
-    if (err) {
-        va_list args;
-        va_start(args, format);
-        char text[sizeof err->text]; /* the arguments may point into *err */
-        format_text(text, sizeof text, format, args);
-        va_end(args);
-        err->status = status;
-        err->retry_after_ms = err->context_tokens = 0;
-        err->param[0] = '\0';
-        memcpy(err->text, text, sizeof text);
-    }
+    va_list args;
+    va_start(args, format);
+    if (err)
+        set_text(err, status, "", format, args);
+    va_end(args);
     return status;
 }
 
 enum tutti_status error_set_param(struct tutti_error *err, enum tutti_status status, const char *param,
                                   const char *format, ...)
 {
-    if (err) {
-        va_list args;
-        va_start(args, format);
-        char text[sizeof err->text];
-        format_text(text, sizeof text, format, args);
-        va_end(args);
-        err->status = status;
-        err->retry_after_ms = err->context_tokens = 0;
-        snprintf(err->param, sizeof err->param, "%s", param);
-        memcpy(err->text, text, sizeof text);
-    }
+    va_list args;
+    va_start(args, format);
+    if (err)
+        set_text(err, status, param, format, args);
+    va_end(args);
     return status;
 }
 
@@ -90,35 +89,21 @@ void error_prefix(struct tutti_error *err, const char *format, ...)
 
 const char *tutti_status_name(enum tutti_status status)
 {
-    switch (status) {
-    case TUTTI_OK:
-        return "ok";
-    case TUTTI_E_ARGUMENT:
-        return "argument";
-    case TUTTI_E_FORMAT:
-        return "format";
-    case TUTTI_E_UNSUPPORTED:
-        return "unsupported";
-    case TUTTI_E_IO:
-        return "io";
-    case TUTTI_E_NOT_FOUND:
-        return "not_found";
-    case TUTTI_E_MEMORY:
-        return "memory";
-    case TUTTI_E_LIMIT:
-        return "limit";
-    case TUTTI_E_BUSY:
-        return "busy";
-    case TUTTI_E_CLOSED:
-        return "closed";
-    case TUTTI_E_CANCELLED:
-        return "cancelled";
-    case TUTTI_E_NUMERIC:
-        return "numeric";
-    case TUTTI_E_INTERNAL:
-        return "internal";
-    case TUTTI_E_TIMEOUT:
-        return "timeout";
-    }
-    return "unknown";
+    static const char *const NAMES[] = {
+        [TUTTI_OK] = "ok",
+        [TUTTI_E_ARGUMENT] = "argument",
+        [TUTTI_E_FORMAT] = "format",
+        [TUTTI_E_UNSUPPORTED] = "unsupported",
+        [TUTTI_E_IO] = "io",
+        [TUTTI_E_NOT_FOUND] = "not_found",
+        [TUTTI_E_MEMORY] = "memory",
+        [TUTTI_E_LIMIT] = "limit",
+        [TUTTI_E_BUSY] = "busy",
+        [TUTTI_E_CLOSED] = "closed",
+        [TUTTI_E_CANCELLED] = "cancelled",
+        [TUTTI_E_NUMERIC] = "numeric",
+        [TUTTI_E_INTERNAL] = "internal",
+        [TUTTI_E_TIMEOUT] = "timeout",
+    };
+    return (size_t)status < sizeof NAMES / sizeof *NAMES && NAMES[status] ? NAMES[status] : "unknown";
 }

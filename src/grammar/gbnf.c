@@ -126,35 +126,18 @@ static bool read_char(struct gbnf_reader *r, uint32_t *code)
         r->at += n;
         return true;
     }
+    static const char ESCAPED[] = "trn\\\"[]", MEANT[] = "\t\r\n\\\"[]";
     char c = r->end - begin > 1 ? begin[1] : '\0';
-    r->at += 2;
-    switch (c) {
-    case 'x':
-        return read_hex(r, begin, 2, code);
-    case 'u':
-        return read_hex(r, begin, 4, code);
-    case 'U':
-        return read_hex(r, begin, 8, code);
-    case 't':
-        *code = '\t';
-        return true;
-    case 'r':
-        *code = '\r';
-        return true;
-    case 'n':
-        *code = '\n';
-        return true;
-    case '\\':
-    case '"':
-    case '[':
-    case ']':
-        *code = (uint32_t)c;
-        return true;
-    default:
-        r->at = begin;
+    const char *at = c ? strchr(ESCAPED, c) : NULL;
+    if (!at && c != 'x' && c != 'u' && c != 'U') {
         gbnf_fail(r, begin, "unknown escape; known are \\x \\u \\U \\t \\r \\n \\\\ \\\" \\[ \\]");
         return false;
     }
+    r->at += 2;
+    if (!at)
+        return read_hex(r, begin, c == 'x' ? 2 : c == 'u' ? 4 : 8, code);
+    *code = (uint32_t)MEANT[at - ESCAPED];
+    return true;
 }
 
 static int32_t read_literal(struct gbnf_reader *r)
@@ -336,26 +319,13 @@ static bool read_counts(struct gbnf_reader *r, int32_t *min, int32_t *max)
 static int32_t read_postfix(struct gbnf_reader *r, int32_t node)
 {
     while (r->at < r->end && r->status == TUTTI_OK) {
-        int32_t min = 0, max = REPEAT_FOREVER;
-        switch (*r->at) {
-        case '*':
+        int32_t min, max;
+        if (syntax_repeat_sign(*r->at, &min, &max))
             r->at++;
-            break;
-        case '+':
-            min = 1;
-            r->at++;
-            break;
-        case '?':
-            max = 1;
-            r->at++;
-            break;
-        case '{':
-            if (!read_counts(r, &min, &max))
-                return -1;
-            break;
-        default:
+        else if (*r->at != '{')
             return node;
-        }
+        else if (!read_counts(r, &min, &max))
+            return -1;
         node = syntax_repeat(r->out, node, min, max);
         skip(r, r->depth > 0);
     }

@@ -271,6 +271,13 @@ int32_t syntax_choice(struct syntax *s, const int32_t *nodes, size_t n)
                                                     : factor(s, nodes, n, 0, 0);
 }
 
+bool syntax_repeat_sign(char sign, int32_t *min, int32_t *max)
+{
+    *min = sign == '+';
+    *max = sign == '?' ? 1 : REPEAT_FOREVER;
+    return sign == '*' || sign == '+' || sign == '?';
+}
+
 int32_t syntax_repeat(struct syntax *s, int32_t node, int32_t min, int32_t max)
 {
     if (max == 0)

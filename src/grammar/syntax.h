@@ -75,6 +75,8 @@ int32_t syntax_chars(struct syntax *s, const struct char_range *ranges, size_t n
 int32_t syntax_seq(struct syntax *s, const int32_t *nodes, size_t n);
 int32_t syntax_choice(struct syntax *s, const int32_t *nodes, size_t n);
 int32_t syntax_repeat(struct syntax *s, int32_t node, int32_t min, int32_t max);
+/* How often * + and ? repeat. False: another character. */
+bool syntax_repeat_sign(char sign, int32_t *min, int32_t *max);
 int32_t syntax_rule(struct syntax *s, int32_t rule);
 
 /* syntax_seq(s, (int32_t[]){ ... }, count) */

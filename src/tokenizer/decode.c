@@ -43,16 +43,21 @@ void detokenizer_init(struct detokenizer *d, const struct tokenizer *tok, bool k
                                .n_stripped = keep_first_blank ? UINT8_MAX : 0 };
 }
 
-/* Releases characters from the held bytes. Each byte that cannot be part of a character becomes
- * U+FFFD; an incomplete character is kept, unless all is set. */
-static bool release_held(struct detokenizer *d, bool all, struct buf *out)
+/* Whole characters of any tokenizer whose tokens are text. */
+static bool add_whole(struct detokenizer *d, const char *text, size_t n_bytes, struct buf *out)
+{
+    return d->tok->level ? text_decoder_add(&d->tok->level->decoder, d, text, n_bytes, out)
+                         : decode_add_text(d->tok, text, n_bytes, out);
+}
+
+bool detokenizer_release(struct detokenizer *d, bool all, struct buf *out)
 {
     while (d->n_held > 0) {
         const char *held = (const char *)d->held;
         int n = utf8_char(held, (size_t)d->n_held);
         if (n == 0 && !all && utf8_is_start(held, (size_t)d->n_held))
             return true;
-        if (!(n > 0 ? decode_add_text(d->tok, held, (size_t)n, out) : buf_add(out, REPLACEMENT, 3)))
+        if (!(n > 0 ? add_whole(d, held, (size_t)n, out) : add_whole(d, REPLACEMENT, 3, out)))
             return false;
         d->at_start = false;
         n = n > 0 ? n : 1;
@@ -150,19 +155,19 @@ bool detokenizer_push(struct detokenizer *d, int32_t id, struct buf *out)
     if (tok->level)
         return text_decoder_push(&tok->level->decoder, d, id, out);
     if (tok->pieces[id].type != PIECE_BYTE)
-        return release_held(d, true, out) && push_text(d, id, out);
+        return detokenizer_release(d, true, out) && push_text(d, id, out);
     int value = vocab_byte_value(vocab_bytes(tok, id), tok->pieces[id].n_bytes);
     d->held[d->n_held++] = (uint8_t)value;
-    return release_held(d, false, out);
+    return detokenizer_release(d, false, out);
 }
 
 bool detokenizer_finish(struct detokenizer *d, struct buf *out)
 {
-    if (byte_level_is_of_bytes(d->tok) && d->n_held > 0) {
-        d->n_held = 0;
-        return buf_add(out, REPLACEMENT, 3);
-    }
-    return d->tok->level ? text_decoder_end(&d->tok->level->decoder, d, out) : release_held(d, true, out);
+    bool has_bytes = byte_level_is_of_bytes(d->tok) || (d->tok->level && d->tok->level->decoder.has_bytes);
+    if (!has_bytes || d->n_held == 0)
+        return detokenizer_release(d, true, out);
+    d->n_held = 0;
+    return buf_add(out, REPLACEMENT, 3);
 }
 
 bool tokenizer_decode(const struct tokenizer *tok, const int32_t *ids, size_t n_ids, struct buf *out)

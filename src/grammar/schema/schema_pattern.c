@@ -27,9 +27,14 @@ struct char_class {
     size_t n;
 };
 
-static const struct char_range DIGITS[] = { { '0', '9' } };
-static const struct char_range WORD[] = { { '0', '9' }, { 'A', 'Z' }, { '_', '_' }, { 'a', 'z' } };
-static const struct char_range SPACE[] = { { '\t', '\r' }, { ' ', ' ' } };
+/* \d, \w and \s. The capital letters mean the other characters. */
+static const struct named_class {
+    char letter;
+    size_t n;
+    struct char_range ranges[4];
+} NAMED_CLASSES[] = { { 'd', 1, { { '0', '9' } } },
+                      { 'w', 4, { { '0', '9' }, { 'A', 'Z' }, { '_', '_' }, { 'a', 'z' } } },
+                      { 's', 2, { { '\t', '\r' }, { ' ', ' ' } } } };
 
 static int32_t add_lengths(int32_t a, int32_t b)
 {
@@ -82,28 +87,17 @@ static void add_others(struct schema_pattern *p, struct char_class *to, const st
 /* \d and its like. False: the letter is none of them. */
 static bool add_named_class(struct schema_pattern *p, char letter, struct char_class *to)
 {
-    switch (letter) {
-    case 'd':
-        add_ranges(p, to, DIGITS, 1);
+    for (size_t i = 0; i < sizeof NAMED_CLASSES / sizeof *NAMED_CLASSES; i++) {
+        const struct named_class *named = &NAMED_CLASSES[i];
+        if (letter != named->letter && letter != named->letter - 'a' + 'A')
+            continue;
+        if (letter == named->letter)
+            add_ranges(p, to, named->ranges, named->n);
+        else
+            add_others(p, to, named->ranges, named->n);
         return true;
-    case 'w':
-        add_ranges(p, to, WORD, 4);
-        return true;
-    case 's':
-        add_ranges(p, to, SPACE, 2);
-        return true;
-    case 'D':
-        add_others(p, to, DIGITS, 1);
-        return true;
-    case 'W':
-        add_others(p, to, WORD, 4);
-        return true;
-    case 'S':
-        add_others(p, to, SPACE, 2);
-        return true;
-    default:
-        return false;
     }
+    return false;
 }
 
 static uint32_t read_hex(struct schema_pattern *p, int n_digits)
@@ -139,27 +133,15 @@ static uint32_t read_unicode_escape(struct schema_pattern *p)
 /* The character of an escape, after the backslash. */
 static uint32_t read_escape(struct schema_pattern *p)
 {
+    static const char ESCAPED[] = "tnrfv0", MEANT[] = "\t\n\r\f\v";
     char c = *p->at++;
-    switch (c) {
-    case 't':
-        return '\t';
-    case 'n':
-        return '\n';
-    case 'r':
-        return '\r';
-    case 'f':
-        return '\f';
-    case 'v':
-        return '\v';
-    case '0':
-        return 0;
-    case 'x':
+    const char *at = c ? strchr(ESCAPED, c) : NULL;
+    if (at)
+        return (uint8_t)MEANT[at - ESCAPED];
+    if (c == 'x')
         return read_hex(p, 2);
-    case 'u':
+    if (c == 'u')
         return read_unicode_escape(p);
-    default:
-        break;
-    }
     bool is_letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '1' && c <= '9') || (c & 0x80);
     if (is_letter)
         schema_fail(p->r, "pattern: \\%c is not supported", (c & 0x80) ? '?' : c);
@@ -335,22 +317,10 @@ static struct part repeat(struct schema_pattern *p, struct part part, int32_t mi
 
 static struct part read_postfix(struct schema_pattern *p, struct part part)
 {
-    int32_t min = 0, max = REPEAT_FOREVER;
+    int32_t min, max;
     if (p->r->status != TUTTI_OK || p->at == p->end)
         return part;
-    switch (*p->at) {
-    case '*':
-        p->at++;
-        break;
-    case '+':
-        min = 1;
-        p->at++;
-        break;
-    case '?':
-        max = 1;
-        p->at++;
-        break;
-    case '{':
+    if (*p->at == '{') {
         p->at++;
         min = max = pattern_read_number(p);
         if (is_next(p, ',')) {
@@ -361,11 +331,10 @@ static struct part read_postfix(struct schema_pattern *p, struct part part)
             schema_fail(p->r, "pattern: {m,n} is not well-formed");
             return part;
         }
-        p->at++;
-        break;
-    default:
+    } else if (!syntax_repeat_sign(*p->at, &min, &max)) {
         return part;
     }
+    p->at++;
     if (is_next(p, '?')) /* lazy: matches the same texts */
         p->at++;
     return repeat(p, part, min, max);

@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char REPLACEMENT[] = "\xEF\xBF\xBD"; /* U+FFFD */
-
 /* ---- the text of each token ---- */
 
 static bool replace_all(const char *text, size_t n_bytes, const char *from, const char *to, struct buf *out)
@@ -193,10 +191,8 @@ static bool release_marks(const struct text_decoder *decoder, struct detokenizer
     return true;
 }
 
-/* Emits whole characters. The first ones may be dropped, and the last ones are held until the
- * text's end. */
-static bool emit(const struct text_decoder *decoder, struct detokenizer *d, const char *text, size_t n_bytes,
-                 struct buf *out)
+bool text_decoder_add(const struct text_decoder *decoder, struct detokenizer *d, const char *text,
+                      size_t n_bytes, struct buf *out)
 {
     size_t n_mark = decoder->mark.n_bytes;
     while (n_bytes > 0 && d->n_stripped < decoder->start) {
@@ -226,24 +222,6 @@ static bool emit(const struct text_decoder *decoder, struct detokenizer *d, cons
     return true;
 }
 
-/* Releases characters from the held bytes. Each byte that cannot be part of a character becomes
- * U+FFFD; an incomplete character is kept, unless all is set. */
-static bool release_held(const struct text_decoder *decoder, struct detokenizer *d, bool all, struct buf *out)
-{
-    while (d->n_held > 0) {
-        const char *held = (const char *)d->held;
-        int n = utf8_char(held, (size_t)d->n_held);
-        if (n == 0 && !all && utf8_is_start(held, (size_t)d->n_held))
-            return true;
-        if (!(n > 0 ? emit(decoder, d, held, (size_t)n, out) : emit(decoder, d, REPLACEMENT, 3, out)))
-            return false;
-        n = n > 0 ? n : 1;
-        memmove(d->held, d->held + n, (size_t)(d->n_held - n));
-        d->n_held -= n;
-    }
-    return true;
-}
-
 bool text_decoder_push(const struct text_decoder *decoder, struct detokenizer *d, int32_t id, struct buf *out)
 {
     const struct piece_entry *p = &d->tok->pieces[id];
@@ -253,24 +231,15 @@ bool text_decoder_push(const struct text_decoder *decoder, struct detokenizer *d
     d->at_start = false;
     if (decoder->falls_back && p->type == PIECE_BYTE) {
         d->held[d->n_held++] = (uint8_t)vocab_byte_value(vocab_bytes(d->tok, id), p->n_bytes);
-        return release_held(decoder, d, false, out);
+        return detokenizer_release(d, false, out);
     }
     size_t n_bytes;
     const char *text = shown_as(decoder, id, is_first, &n_bytes);
     if (!decoder->has_bytes)
-        return release_held(decoder, d, true, out) && emit(decoder, d, text, n_bytes, out);
+        return detokenizer_release(d, true, out) && text_decoder_add(decoder, d, text, n_bytes, out);
     for (size_t i = 0; ok && i < n_bytes; i++)
         ok = detokenizer_push_byte(d, (uint8_t)text[i], out);
     return ok;
-}
-
-bool text_decoder_end(const struct text_decoder *decoder, struct detokenizer *d, struct buf *out)
-{
-    if (decoder->has_bytes && d->n_held > 0) {
-        d->n_held = 0;
-        return buf_add(out, REPLACEMENT, 3);
-    }
-    return release_held(decoder, d, true, out);
 }
 
 bool text_decoder_token(const struct text_decoder *decoder, const struct tokenizer *tok, int32_t id,

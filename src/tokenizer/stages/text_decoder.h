@@ -47,11 +47,14 @@ MUST_CHECK enum tutti_status text_decoder_finish(struct text_decoder *decoder, c
                                                  const char *name, struct tutti_error *err);
 void text_decoder_clear(struct text_decoder *decoder);
 
-/* Implement detokenizer_push(), detokenizer_finish() and tokenizer_token_bytes(). */
+/* Implement detokenizer_push() and tokenizer_token_bytes(). */
 MUST_CHECK bool text_decoder_push(const struct text_decoder *decoder, struct detokenizer *d, int32_t id,
                                   struct buf *out);
-MUST_CHECK bool text_decoder_end(const struct text_decoder *decoder, struct detokenizer *d, struct buf *out);
 MUST_CHECK bool text_decoder_token(const struct text_decoder *decoder, const struct tokenizer *tok,
                                    int32_t id, struct buf *out);
+
+/* Emits whole characters. The first ones may be dropped, and the last ones are held until the text's end. */
+MUST_CHECK bool text_decoder_add(const struct text_decoder *decoder, struct detokenizer *d, const char *text,
+                                 size_t n_bytes, struct buf *out);
 
 #endif

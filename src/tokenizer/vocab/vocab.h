@@ -191,6 +191,9 @@ bool charsmap_has_lead(const struct charsmap *map, uint8_t byte);
 /* Appends the characters that become complete with one more byte. An incomplete character becomes
  * one U+FFFD. False: out of memory. */
 MUST_CHECK bool detokenizer_push_byte(struct detokenizer *d, uint8_t byte, struct buf *out);
+/* Releases characters from the held bytes. Each byte that cannot be part of a character becomes
+ * U+FFFD; an incomplete character is kept, unless all is set. False: out of memory. */
+MUST_CHECK bool detokenizer_release(struct detokenizer *d, bool all, struct buf *out);
 
 /* Normalizes text as SentencePiece does. False: out of memory. */
 MUST_CHECK bool tokenizer_normalize(const struct tokenizer *tok, const char *text, size_t n_bytes,
