@@ -25,7 +25,6 @@ BOUNDED = {
     "value_from_json": "template_limits.depth",
     "value_equals": "template_limits.depth",
     "value_compare": "template_limits.depth",
-    "add_repr": "template_limits.depth",
     "write_value": "template_limits.depth",
     "assign": "MAX_DEPTH",
     "is_literal": "MAX_TREE_DEPTH",

@@ -45,14 +45,13 @@ static void print_number(struct render *r, struct text *out, struct value value,
     text_add_cstring(r, out, number);
 }
 
-/* ---- Python ---- */
-
-static void add_repr(struct render *r, struct text *out, struct value value);
+/* ---- strings ---- */
 
 static void add_string_repr(struct render *r, struct text *out, struct value s)
 {
     bool has_single = memchr(s.bytes, '\'', s.n_bytes), has_double = memchr(s.bytes, '"', s.n_bytes);
     char quote = has_single && !has_double ? '"' : '\'';
+    text_add_cstring(r, out, s.is_markup ? "Markup(" : "");
     text_add(r, out, &quote, 1, ORIGIN_TRUSTED);
     for (size_t i = 0; i < s.n_bytes && !failed(r);) {
         uint32_t c;
@@ -71,142 +70,18 @@ static void add_string_repr(struct render *r, struct text *out, struct value s)
         i += n;
     }
     text_add(r, out, &quote, 1, ORIGIN_TRUSTED);
+    text_add_cstring(r, out, s.is_markup ? ")" : "");
 }
 
-static void add_items_repr(struct render *r, struct text *out, const struct list *list)
-{
-    for (size_t i = 0; i < list->n && !failed(r); i++) {
-        if (i > 0)
-            text_add_cstring(r, out, ", ");
-        add_repr(r, out, list->items[i]);
-    }
-}
-
-static void add_list_repr(struct render *r, struct text *out, const struct list *list)
-{
-    static const struct {
-        const char *open, *close;
-    } BRACKETS[] = {
-        [LIST_LIST] = { "[", "]" },
-        [LIST_TUPLE] = { "(", ")" },
-        [LIST_GENERATOR] = { "<generator", ">" },
-        [LIST_RANGE] = { "range(", ")" },
-        [LIST_KEYS] = { "dict_keys([", "])" },
-        [LIST_VALUES] = { "dict_values([", "])" },
-        [LIST_ITEMS] = { "dict_items([", "])" },
-    };
-    text_add_cstring(r, out, BRACKETS[list->kind].open);
-    if (list->kind == LIST_RANGE) {
-        struct value first = list->n > 0 ? list->items[0] : value_int(0);
-        struct value second = value_int(list->n > 1 ? list->items[1].i - first.i : 1);
-        struct value end = value_int(list->n > 0 ? list->items[list->n - 1].i + (second.i < 0 ? -1 : 1) : 0);
-        add_repr(r, out, first);
-        text_add_cstring(r, out, ", ");
-        add_repr(r, out, end);
-        if (second.i != 1) {
-            text_add_cstring(r, out, ", ");
-            add_repr(r, out, second);
-        }
-    } else if (list->kind != LIST_GENERATOR) {
-        add_items_repr(r, out, list);
-        if (list->kind == LIST_TUPLE && list->n == 1)
-            text_add_cstring(r, out, ",");
-    }
-    text_add_cstring(r, out, BRACKETS[list->kind].close);
-}
-
-static void add_dict_repr(struct render *r, struct text *out, const struct dict *dict)
-{
-    text_add_cstring(r, out, "{");
-    for (size_t i = 0; i < dict->n && !failed(r); i++) {
-        if (i > 0)
-            text_add_cstring(r, out, ", ");
-        add_repr(r, out, dict->pairs[i].key);
-        text_add_cstring(r, out, ": ");
-        add_repr(r, out, dict->pairs[i].value);
-    }
-    text_add_cstring(r, out, "}");
-}
-
-static void add_repr(struct render *r, struct text *out, struct value value)
-{
-    if (enter(r) && spend(r, 0)) {
-        switch (value.kind) {
-        case VALUE_UNDEFINED:
-        case VALUE_ABSENT:
-            text_add_cstring(r, out, "Undefined");
-            break;
-        case VALUE_NONE:
-            text_add_cstring(r, out, "None");
-            break;
-        case VALUE_BOOL:
-            text_add_cstring(r, out, value.is_true ? "True" : "False");
-            break;
-        case VALUE_INT:
-        case VALUE_FLOAT:
-            print_number(r, out, value, false);
-            break;
-        case VALUE_STRING:
-            text_add_cstring(r, out, value.is_markup ? "Markup(" : "");
-            add_string_repr(r, out, value);
-            text_add_cstring(r, out, value.is_markup ? ")" : "");
-            break;
-        case VALUE_LIST:
-            add_list_repr(r, out, value.list);
-            break;
-        case VALUE_DICT:
-            add_dict_repr(r, out, value.dict);
-            break;
-        case VALUE_NAMESPACE:
-            text_add_cstring(r, out, "<Namespace ");
-            add_dict_repr(r, out, value.dict);
-            text_add_cstring(r, out, ">");
-            break;
-        default:
-            text_add_cstring(r, out, "<");
-            text_add_cstring(r, out, value_type_name(value));
-            text_add_cstring(r, out, ">");
-            break;
-        }
-    }
-    leave(r);
-}
-
-void text_add_value(struct render *r, struct text *text, struct value value)
-{
-    if (value.kind == VALUE_STRING)
-        text_add_string(r, text, value);
-    else if (value.kind != VALUE_UNDEFINED && value.kind != VALUE_ABSENT)
-        add_repr(r, text, value);
-}
-
-struct value value_to_string(struct render *r, struct value value)
-{
-    if (value.kind == VALUE_STRING)
-        return value;
-    struct text text = { 0 };
-    text_add_value(r, &text, value);
-    return text_value(&text);
-}
-
-struct value value_repr(struct render *r, struct value value)
-{
-    struct text text = { 0 };
-    add_repr(r, &text, value);
-    return text_value(&text);
-}
-
-/* ---- JSON ---- */
-
-struct json_writer {
+struct writer {
     struct render *r;
     struct text *out;
-    const struct json_style *style;
+    const struct json_style *style; /* NULL: Python's repr() */
     struct value item, colon;
     int level;
 };
 
-static void write_escape(struct json_writer *w, uint32_t c)
+static void write_escape(struct writer *w, uint32_t c)
 {
     static const char SHORT[] = "\"\\\b\f\n\r\t", LETTER[] = "\"\\bfnrt";
     char escape[16];
@@ -221,7 +96,7 @@ static void write_escape(struct json_writer *w, uint32_t c)
     text_add_cstring(w->r, w->out, escape);
 }
 
-static void write_string(struct json_writer *w, struct value s)
+static void write_json_string(struct writer *w, struct value s)
 {
     size_t done = 0;
     text_add_cstring(w->r, w->out, "\"");
@@ -239,9 +114,11 @@ static void write_string(struct json_writer *w, struct value s)
     text_add_cstring(w->r, w->out, "\"");
 }
 
-static void write_line(struct json_writer *w)
+/* ---- all kinds ---- */
+
+static void write_line(struct writer *w)
 {
-    if (w->style->indent.kind == VALUE_NONE)
+    if (!w->style || w->style->indent.kind == VALUE_NONE)
         return;
     text_add_cstring(w->r, w->out, "\n");
     for (int i = 0; i < w->level && !failed(w->r); i++) {
@@ -252,35 +129,71 @@ static void write_line(struct json_writer *w)
     }
 }
 
-static void write_value(struct json_writer *w, struct value value);
+static void write_value(struct writer *w, struct value value);
 
-static void write_list(struct json_writer *w, const struct list *list)
+static void write_word(const struct writer *w, const char *json, const char *python)
 {
-    if (list->kind != LIST_LIST && list->kind != LIST_TUPLE) {
-        fail_type(
-            w->r, "Object of type %s is not JSON serializable",
-            value_type_name((struct value){ .kind = VALUE_LIST, .list = (struct list *)(uintptr_t)list }));
-        return;
-    }
-    text_add_cstring(w->r, w->out, "[");
+    text_add_cstring(w->r, w->out, w->style ? json : python);
+}
+
+static void write_items(struct writer *w, const struct value *items, size_t n)
+{
     w->level++;
-    for (size_t i = 0; i < list->n && !failed(w->r); i++) {
+    for (size_t i = 0; i < n && !failed(w->r); i++) {
         if (i > 0)
             text_add_string(w->r, w->out, w->item);
         write_line(w);
-        write_value(w, list->items[i]);
+        write_value(w, items[i]);
     }
     w->level--;
-    if (list->n > 0)
+    if (n > 0)
         write_line(w);
-    text_add_cstring(w->r, w->out, "]");
 }
 
-static void write_key(struct json_writer *w, struct value key)
+static void write_range(struct writer *w, const struct list *list)
+{
+    int64_t first = list->n > 0 ? list->items[0].i : 0, step = list->n > 1 ? list->items[1].i - first : 1;
+    int64_t end = list->n > 0 ? list->items[list->n - 1].i + (step < 0 ? -1 : 1) : 0;
+    write_items(w, (struct value[]){ value_int(first), value_int(end), value_int(step) }, step != 1 ? 3 : 2);
+}
+
+static void write_list(struct writer *w, struct value value)
+{
+    static const struct {
+        const char *open, *close;
+    } BRACKETS[] = {
+        [LIST_LIST] = { "[", "]" },
+        [LIST_TUPLE] = { "(", ")" },
+        [LIST_GENERATOR] = { "<generator", ">" },
+        [LIST_RANGE] = { "range(", ")" },
+        [LIST_KEYS] = { "dict_keys([", "])" },
+        [LIST_VALUES] = { "dict_values([", "])" },
+        [LIST_ITEMS] = { "dict_items([", "])" },
+    };
+    const struct list *list = value.list;
+    if (w->style && list->kind != LIST_LIST && list->kind != LIST_TUPLE) {
+        fail_type(w->r, "Object of type %s is not JSON serializable", value_type_name(value));
+        return;
+    }
+    write_word(w, "[", BRACKETS[list->kind].open);
+    if (list->kind == LIST_RANGE)
+        write_range(w, list);
+    else if (list->kind != LIST_GENERATOR)
+        write_items(w, list->items, list->n);
+    if (list->kind == LIST_TUPLE && list->n == 1)
+        write_word(w, "", ",");
+    write_word(w, "]", BRACKETS[list->kind].close);
+}
+
+static void write_key(struct writer *w, struct value key)
 {
     struct text text = { 0 };
+    if (!w->style) {
+        write_value(w, key);
+        return;
+    }
     if (key.kind == VALUE_STRING) {
-        write_string(w, key);
+        write_json_string(w, key);
         return;
     }
     if (key.kind == VALUE_BOOL)
@@ -291,13 +204,13 @@ static void write_key(struct json_writer *w, struct value key)
         print_number(w->r, &text, key, true);
     else
         fail_type(w->r, "keys must be str, int, float, bool or None, not %s", value_type_name(key));
-    write_string(w, text_value(&text));
+    write_json_string(w, text_value(&text));
 }
 
-static void write_dict(struct json_writer *w, const struct dict *dict)
+static void write_dict(struct writer *w, const struct dict *dict)
 {
     struct pair *pairs = dict->pairs;
-    if (w->style->sort_keys && dict->n > 0) {
+    if (w->style && w->style->sort_keys && dict->n > 0) {
         pairs = take(w->r, dict->n, sizeof *pairs);
         if (!pairs)
             return;
@@ -320,42 +233,96 @@ static void write_dict(struct json_writer *w, const struct dict *dict)
     text_add_cstring(w->r, w->out, "}");
 }
 
-static void write_value(struct json_writer *w, struct value value)
+/* The kinds that JSON lacks. */
+static void write_other(struct writer *w, struct value value)
+{
+    if (w->style) {
+        fail_type(w->r, "Object of type %s is not JSON serializable", value_type_name(value));
+    } else if (value.kind == VALUE_UNDEFINED || value.kind == VALUE_ABSENT) {
+        text_add_cstring(w->r, w->out, "Undefined");
+    } else {
+        text_add_cstring(w->r, w->out, "<");
+        if (value.kind == VALUE_NAMESPACE) {
+            text_add_cstring(w->r, w->out, "Namespace ");
+            write_dict(w, value.dict);
+        } else {
+            text_add_cstring(w->r, w->out, value_type_name(value));
+        }
+        text_add_cstring(w->r, w->out, ">");
+    }
+}
+
+static void write_value(struct writer *w, struct value value)
 {
     if (enter(w->r) && spend(w->r, 0)) {
         switch (value.kind) {
         case VALUE_NONE:
-            text_add_cstring(w->r, w->out, "null");
+            write_word(w, "null", "None");
             break;
         case VALUE_BOOL:
-            text_add_cstring(w->r, w->out, value.is_true ? "true" : "false");
+            write_word(w, value.is_true ? "true" : "false", value.is_true ? "True" : "False");
             break;
         case VALUE_INT:
         case VALUE_FLOAT:
-            print_number(w->r, w->out, value, true);
+            print_number(w->r, w->out, value, w->style != NULL);
             break;
         case VALUE_STRING:
-            write_string(w, value);
+            if (w->style)
+                write_json_string(w, value);
+            else
+                add_string_repr(w->r, w->out, value);
             break;
         case VALUE_LIST:
-            write_list(w, value.list);
+            write_list(w, value);
             break;
         case VALUE_DICT:
             write_dict(w, value.dict);
             break;
         default:
-            fail_type(w->r, "Object of type %s is not JSON serializable", value_type_name(value));
+            write_other(w, value);
             break;
         }
     }
     leave(w->r);
 }
 
+static void add_repr(struct render *r, struct text *out, struct value value)
+{
+    struct writer w = { .r = r, .out = out, .item = value_cstring(", "), .colon = value_cstring(": ") };
+    write_value(&w, value);
+}
+
+/* ---- str(), repr() and json.dumps() ---- */
+
+struct value value_repr(struct render *r, struct value value)
+{
+    struct text text = { 0 };
+    add_repr(r, &text, value);
+    return text_value(&text);
+}
+
+void text_add_value(struct render *r, struct text *text, struct value value)
+{
+    if (value.kind == VALUE_STRING)
+        text_add_string(r, text, value);
+    else if (value.kind != VALUE_UNDEFINED && value.kind != VALUE_ABSENT)
+        add_repr(r, text, value);
+}
+
+struct value value_to_string(struct render *r, struct value value)
+{
+    if (value.kind == VALUE_STRING)
+        return value;
+    struct text text = { 0 };
+    text_add_value(r, &text, value);
+    return text_value(&text);
+}
+
 struct value value_to_json(struct render *r, struct value value, const struct json_style *style)
 {
     struct text text = { 0 };
     bool is_flat = style->indent.kind == VALUE_NONE;
-    struct json_writer writer = {
+    struct writer writer = {
         .r = r, .out = &text, .style = style, .item = style->item, .colon = style->colon
     };
     if (writer.item.kind != VALUE_STRING)
