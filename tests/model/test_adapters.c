@@ -473,6 +473,29 @@ static void adapters_of_experts_are_refused_by_name(void **state)
     model_free(model);
 }
 
+/* The up-projections of latent attention are absorbed: kv_b_proj is no matrix that an update could be added to. */
+static void adapters_of_absorbed_matrices_are_refused_by_name(void **state)
+{
+    (void)state;
+    static const char TENSORS[] = "model.layers.0.self_attn.kv_b_proj.lora_A.weight:4,32 "
+                                  "model.layers.0.self_attn.kv_b_proj.lora_B.weight:128,4";
+    char folder[] = "/tmp/tutti-adapter-XXXXXX", config[64], tensors[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(config, sizeof config, "%s/adapter_config.json", folder);
+    snprintf(tensors, sizeof tensors, "%s/adapter_model.safetensors", folder);
+    write_file(config, "", 0, CONFIG "}", strlen(CONFIG "}"), 0);
+    write_tensors(tensors, TENSORS);
+    struct model *model = load_base("deepseek-v3-tiny", "f32", 1);
+    struct tutti_error err = { 0 };
+    assert_int_equal(model_add_adapter(model, "x", folder, &err), TUTTI_E_FORMAT);
+    assert_non_null(strstr(err.text, "no linear layer model.layers.0.self_attn.kv_b_proj"));
+    assert_int_equal(model_n_adapters(model), 0);
+    unlink(config);
+    unlink(tensors);
+    rmdir(folder);
+    model_free(model);
+}
+
 static char *read_file(const char *name, size_t *n)
 {
     char path[512];
@@ -604,6 +627,7 @@ int main(void)
         cmocka_unit_test(adapters_in_one_batch_change_no_bit_of_each_other),
         cmocka_unit_test(broken_folders_are_refused_by_name),
         cmocka_unit_test(adapters_of_experts_are_refused_by_name),
+        cmocka_unit_test(adapters_of_absorbed_matrices_are_refused_by_name),
         cmocka_unit_test(mutated_files_are_read_or_refused),
         cmocka_unit_test(names_are_checked_and_found),
     };
