@@ -514,7 +514,9 @@ struct floats model_submit(struct model *model, struct kv_memory *kv, const stru
                     p.end - p.begin, d->d_model);
     if (d->has_learned_positions)
         p.op->positions(p.be, floats_at(p.w.x, (size_t)p.begin * (size_t)d->d_model),
-                        model_weight(model, SLOT_POSITIONS, 0)->values, p.begin, p.end, d->d_model, true);
+                        floats_at(model_weight(model, SLOT_POSITIONS, 0)->values,
+                                  (size_t)d->first_position_row * (size_t)d->d_model),
+                        p.begin, p.end, d->d_model, true);
     if (d->has_embedding_norm) {
         normalize(&p, SLOT_EMBEDDING_NORM, 0);
         swap_stream(&p);

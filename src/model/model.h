@@ -133,6 +133,7 @@ struct model_desc {
     float logit_scale;          /* factor of the logits; 0: none */
     float logit_softcap;        /* then a logit x becomes logit_softcap tanh(x / logit_softcap); 0: none */
     bool has_learned_positions; /* a table of n_ctx rows is added to the embedding */
+    int first_position_row;     /* rows of the stored table before that of position 0 */
     /* The last layer's queries come from a table of n_ctx rows, by position. The output norm is
      * before that layer, and no norm after it. */
     bool has_top_query;

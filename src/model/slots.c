@@ -130,7 +130,7 @@ static const struct slot_info SLOTS[SLOT_COUNT] = {
     [SLOT_EMBEDDING] = { "embedding", .rows = { DIM_VOCAB }, .columns = DIM_MODEL, .role = WEIGHT_EMBEDDING },
     [SLOT_EMBEDDING_NORM] = { "embedding_norm", NORM(DIM_MODEL), .is_in = has_embedding_norm,
                               .has_bias = norm_has_bias },
-    [SLOT_POSITIONS] = { "positions", .kind = SLOT_TABLE, .is_in = has_positions, .rows = { DIM_CONTEXT },
+    [SLOT_POSITIONS] = { "positions", .kind = SLOT_TABLE, .is_in = has_positions, .rows = { DIM_POSITIONS },
                          .columns = DIM_MODEL },
     [SLOT_TOP_TABLE] = { "top_table", .kind = SLOT_TABLE, .is_in = has_top_table, .rows = { DIM_CONTEXT },
                          .columns = DIM_MODEL },
@@ -243,6 +243,8 @@ int slot_dim(const struct model_desc *d, enum dim dim, int layer)
         return f->experts.gates_shared;
     case DIM_VOCAB:
         return d->n_vocab;
+    case DIM_POSITIONS:
+        return d->n_ctx + d->first_position_row;
     case DIM_CONTEXT:
         return d->n_ctx;
     case DIM_NONE:

@@ -74,6 +74,7 @@ enum dim {
     DIM_SHARED_FF,
     DIM_SHARED_GATE, /* 1 if the shared expert has one, else 0 */
     DIM_VOCAB,       /* n_vocab */
+    DIM_POSITIONS,   /* n_ctx and the rows before position 0 */
     DIM_CONTEXT,     /* n_ctx; a stored tensor may have more rows */
 };
 

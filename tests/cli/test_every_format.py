@@ -14,7 +14,7 @@ import pytest
 
 from test_cli import FIXTURES, read_safetensors, tutti
 
-FAMILIES = ["bloom-tiny", "bloom-tiny-post", "chatglm-6b-tiny", "chatglm3-tiny", "exaone4-tiny", "gemma2-tiny", "gemma3-tiny", "gpt-neox-tiny", "gpt-neox-tiny-serial", "olmo2-tiny", "phi2-tiny", "smollm3-tiny", "starcoder2-tiny",
+FAMILIES = ["bloom-tiny", "bloom-tiny-post", "chatglm-6b-tiny", "chatglm3-tiny", "exaone4-tiny", "gemma2-tiny", "gemma3-tiny", "falcon-tiny", "gpt-neox-tiny", "gptj-tiny", "opt-tiny", "gpt-neox-tiny-serial", "olmo2-tiny", "phi2-tiny", "smollm3-tiny", "starcoder2-tiny",
              "glm-4-9b-tiny", "glm-tiny", "glm4-tiny", "gpt2-tiny", "granite-tiny",
             "llama-linear-tiny", "llama-tiny-tied", "mistral-tiny", "pangu-tiny", "phi3-tiny", "phi4-mini-tiny", "qwen2-tiny", "qwen2-tiny-yarn", "qwen3-tiny",
             "mixtral-tiny", "qwen2-moe-tiny", "qwen3-moe-tiny", "glm4-moe-tiny", "glm4-moe-tiny-air",

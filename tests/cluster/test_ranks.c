@@ -35,6 +35,7 @@ static const char *const NAMES[] = {
     "pangu-tiny",
     "phi4-mini-tiny",
     "gemma2-tiny",
+    "gptj-tiny",
     "smollm3-tiny",
     "exaone4-tiny",
     "exaone4-tiny-hybrid",

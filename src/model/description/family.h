@@ -96,9 +96,9 @@ struct family {
 /* Every family; the first whose is_mine() accepts the configuration is used. */
 #define FOR_EACH_FAMILY(f)                                                                                   \
     f(CHATGLM_6B) f(CHATGLM) f(GLM) f(GLM4) f(LLAMA) f(GRANITE) f(PHI3) f(GEMMA2) f(GEMMA3) f(SMOLLM3)       \
-        f(STARCODER2) f(OLMO2) f(EXAONE4) f(PHI2) f(GPT_NEOX) f(QWEN2) f(QWEN3) f(QWEN2_MOE) f(QWEN3_MOE)    \
-            f(GLM4_MOE) f(DEEPSEEK_V2) f(DEEPSEEK_V3) f(GLM4_MOE_LITE) f(MIXTRAL) f(GPT2) f(BLOOM_POST)      \
-                f(BLOOM) f(PANGU)
+        f(STARCODER2) f(OLMO2) f(EXAONE4) f(PHI2) f(GPT_NEOX) f(GPTJ) f(FALCON) f(OPT) f(QWEN2) f(QWEN3)     \
+            f(QWEN2_MOE) f(QWEN3_MOE) f(GLM4_MOE) f(DEEPSEEK_V2) f(DEEPSEEK_V3) f(GLM4_MOE_LITE) f(MIXTRAL)  \
+                f(GPT2) f(BLOOM_POST) f(BLOOM) f(PANGU)
 
 #define DECLARE_FAMILY(name) extern const struct family FAMILY_##name;
 FOR_EACH_FAMILY(DECLARE_FAMILY)
