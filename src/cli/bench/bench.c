@@ -27,7 +27,7 @@ struct bench_values {
     struct bench_plan plan; /* without the draft model and the schema */
     const char *shape, *json_schema;
     struct option_ints attention;
-    int made_lora;
+    int random_lora;
     bool json, engine;
     struct model_flags model;
     struct adapter_flags adapters;
@@ -62,7 +62,7 @@ static const struct option OPTIONS[] = {
     TEXT_OPTION(VALUES, json_schema, "json-schema", "FILE",
                 "with --engine: answers constrained by the JSON Schema of the file, alternating with "
                 "unconstrained ones, instead of those with much text work"),
-    INT_OPTION(VALUES, made_lora, "made-lora", "RANK",
+    INT_OPTION(VALUES, random_lora, "random-lora", "RANK",
                "add a LoRA adapter of this rank with random weights for every linear layer. The first user "
                "has no adapter, the next ones one of the given adapters in rotation; each step is also timed "
                "without adapters",
@@ -335,8 +335,8 @@ static enum tutti_status open_model(const struct bench_values *values, tutti_ran
     enum tutti_status st = load_model(values, ranks, path, out, err);
     if (st == TUTTI_OK)
         st = adapter_flags_load(&values->adapters, model_handle(*out), err);
-    if (st == TUTTI_OK && values->made_lora > 0)
-        st = model_make_adapter(*out, "made", values->made_lora, err);
+    if (st == TUTTI_OK && values->random_lora > 0)
+        st = model_make_adapter(*out, "made", values->random_lora, err);
     return st;
 }
 
