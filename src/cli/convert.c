@@ -1,5 +1,6 @@
 /* tutti convert: converts any checkpoint to one GGUF file. */
 #include "offline/convert.h"
+#include "offline/imatrix.h"
 
 #include "base/files/new_file.h"
 #include "base/json/json_list.h"
@@ -20,7 +21,8 @@ struct convert_values {
     const char *type, *report_file;
     int threads;
     bool pure, report;
-    struct option_texts merge_lora;
+    struct option_texts merge_lora, tensor_type;
+    const char *imatrix;
 };
 
 #define VALUES struct convert_values
@@ -30,6 +32,12 @@ static const struct option OPTIONS[] = {
     FLAG_OPTION(
         VALUES, pure, "pure",
         "convert every matrix to the same type; without it, quantized types keep some matrices at more bits"),
+    TEXTS_OPTION(VALUES, tensor_type, "tensor-type", "PATTERN=TYPE",
+                 "type of the matrices whose names in FILE match the regular expression PATTERN, such as "
+                 "ffn_down=q6_k; the first match counts"),
+    TEXT_OPTION(VALUES, imatrix, "imatrix", "FILE",
+                "importance matrix of llama-imatrix (.dat or GGUF): the weights of the errors that "
+                "quantizing makes small"),
     TEXTS_OPTION(VALUES, merge_lora, "merge-lora", "PATH[:SCALE]",
                  "merge the adapter in the folder PATH (LoRA, as PEFT saves it) into the weights, its "
                  "updates times SCALE"),
@@ -153,6 +161,26 @@ static enum tutti_status read_merge_options(const struct option_texts *texts, st
     return TUTTI_OK;
 }
 
+/* "PATTERN=TYPE". patterns: [OPTION_MAX_TEXTS] copies, freed by the caller. */
+static enum tutti_status read_tensor_types(const struct option_texts *texts, struct convert_tensor_type *out,
+                                           char **patterns, struct tutti_error *err)
+{
+    for (int i = 0; i < texts->n; i++) {
+        const char *text = texts->texts[i], *equals = strrchr(text, '=');
+        const struct weight_type *type = equals ? weight_type_find(equals + 1) : NULL;
+        char known[256];
+        weight_type_list(known, sizeof known);
+        if (!type || equals == text)
+            return error_set_param(err, TUTTI_E_ARGUMENT, "tensor-type",
+                                   "--tensor-type %s: expected PATTERN=TYPE, where TYPE is %s", text, known);
+        patterns[i] = strndup(text, (size_t)(equals - text));
+        if (!patterns[i])
+            return error_set(err, TUTTI_E_MEMORY, "out of memory for the options");
+        out[i] = (struct convert_tensor_type){ patterns[i], type->dtype };
+    }
+    return TUTTI_OK;
+}
+
 static bool is_same_file(const char *a, const char *b)
 {
     struct stat x, y;
@@ -175,6 +203,11 @@ static enum tutti_status run_convert(const void *v, const char *const *operands,
     };
     struct merge_source merges[OPTION_MAX_TEXTS];
     char *paths[OPTION_MAX_TEXTS] = { NULL };
+    struct convert_tensor_type types[OPTION_MAX_TEXTS];
+    char *patterns[OPTION_MAX_TEXTS] = { NULL };
+    struct imatrix *imatrix = NULL;
+    options.tensor_types = types;
+    options.n_tensor_types = values->tensor_type.n;
     options.merges = merges;
     options.n_merges = values->merge_lora.n;
     if (values->report_file && is_same_file(values->report_file, operands[1]))
@@ -184,9 +217,17 @@ static enum tutti_status run_convert(const void *v, const char *const *operands,
     progress_begin(&report.progress, "converting", PROGRESS_BYTES);
     enum tutti_status st = read_merge_options(&values->merge_lora, merges, paths, err);
     if (st == TUTTI_OK)
+        st = read_tensor_types(&values->tensor_type, types, patterns, err);
+    if (st == TUTTI_OK && values->imatrix)
+        st = imatrix_open(&imatrix, values->imatrix, err);
+    options.imatrix = imatrix;
+    if (st == TUTTI_OK)
         st = convert_to_gguf(operands[0], operands[1], &options, err);
-    for (int i = 0; i < OPTION_MAX_TEXTS; i++)
+    imatrix_close(imatrix);
+    for (int i = 0; i < OPTION_MAX_TEXTS; i++) {
         free(paths[i]);
+        free(patterns[i]);
+    }
     progress_end(&report.progress);
     if (st == TUTTI_OK && !report.ok)
         st = error_set(err, TUTTI_E_MEMORY, "%s is written; out of memory for the report", operands[1]);
@@ -202,15 +243,18 @@ static enum tutti_status run_convert(const void *v, const char *const *operands,
 const struct command COMMAND_CONVERT = {
     .name = "convert",
     .summary = "write a checkpoint as a GGUF file",
-    .about = "Reads the checkpoint at MODEL and writes FILE with the weights in the given type, the "
-             "tokenizer and the metadata. The model is streamed: at most one matrix is in memory. "
-             "FILE appears under its name when it is complete, and its bytes do not depend on the "
-             "number of threads.\n\nVectors stay f32. As in llama.cpp, quantized types keep the "
-             "output in q6_k (q8_0 in q8_0), and the types on _m and _l, q4_k_s and q2_k also some of "
-             "the most sensitive matrices; q4_k means q4_k_m. --pure converts all of them to the same "
-             "type. A matrix whose rows are no multiple of 256 becomes q4_0 instead of q2_k and q3_k, "
-             "q5_0 instead of q4_k, q5_1 instead of q5_k, q8_0 instead of q6_k; if they are no "
-             "multiple of 32 either, f16.",
+    .about =
+        "Reads the checkpoint at MODEL and writes FILE with the weights in the given type, the "
+        "tokenizer and the metadata. The model is streamed: at most one matrix is in memory. "
+        "FILE appears under its name when it is complete, and its bytes do not depend on the "
+        "number of threads.\n\nVectors stay f32. As in llama.cpp, quantized types keep the "
+        "output in q6_k (q8_0 in q8_0), and the types on _m and _l, q4_k_s and q2_k also some of "
+        "the most sensitive matrices; q4_k means q4_k_m. --pure converts all of them to the same "
+        "type. A matrix whose rows are no multiple of 256 becomes q4_0 instead of q2_k and q3_k, "
+        "q5_0 instead of q4_k, q5_1 instead of q5_k, q8_0 instead of q6_k; if they are no "
+        "multiple of 32 either, f16.\n\n--tensor-type gives matrices another type than --type and --pure, by "
+        "their names in FILE (blk.0.attn_q.weight); routers and vectors keep theirs. Of a TYPE such "
+        "as q4_k_m that is a mix, it is that of most matrices.",
     .example = "tutti convert models/demo demo.gguf --type q4_k_m --report",
     .options = OPTION_SET(GROUPS, "MODEL FILE", 2, 2, "expected MODEL and FILE, the GGUF file to write"),
     .values_bytes = sizeof(struct convert_values),

@@ -6,11 +6,21 @@
 #include "base/log.h"
 #include "offline/convert_meta.h"
 #include "offline/convert_stream.h"
+#include "offline/imatrix.h"
 
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+
+enum { PATTERN_STEPS = 100000 }; /* of a match, at most */
+
+struct type_pattern {
+    pcre2_code *code;
+    bool has_matched;
+};
 
 struct converter {
     struct convert_stream stream;
@@ -25,7 +35,113 @@ struct converter {
     float *rope_factors;        /* [rotary_dim / 2]; NULL: none */
     struct head_tensor **heads; /* [n_heads]: tensors of the plan that are not the checkpoint's */
     size_t n_heads, heads_capacity;
+    struct type_pattern *patterns; /* [n_patterns] of options->tensor_types */
+    int n_patterns;
+    pcre2_match_data *match;
+    pcre2_match_context *limits;
 };
+
+/* ---- types by pattern, importance ---- */
+
+static enum tutti_status open_patterns(struct converter *c, struct tutti_error *err)
+{
+    int n = c->options->n_tensor_types;
+    c->patterns = calloc((size_t)n + 1, sizeof *c->patterns);
+    c->match = pcre2_match_data_create(1, NULL);
+    c->limits = pcre2_match_context_create(NULL);
+    if (!c->patterns || !c->match || !c->limits)
+        return error_out_of_memory(checkpoint_path(c->ck), err);
+    pcre2_set_match_limit(c->limits, PATTERN_STEPS);
+    pcre2_set_depth_limit(c->limits, PATTERN_STEPS);
+    for (int i = 0; i < n; i++) {
+        const char *pattern = c->options->tensor_types[i].pattern;
+        char why[128] = "";
+        int code;
+        PCRE2_SIZE at;
+        c->patterns[i].code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_CASELESS, &code,
+                                            &at, NULL);
+        if (!c->patterns[i].code) {
+            pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
+            return error_set_param(err, TUTTI_E_ARGUMENT, "tensor-type",
+                                   "--tensor-type %s: no regular expression: %s at character %zu", pattern,
+                                   why, at + 1);
+        }
+        c->n_patterns++;
+    }
+    return TUTTI_OK;
+}
+
+static void close_patterns(struct converter *c)
+{
+    for (int i = 0; i < c->n_patterns; i++)
+        pcre2_code_free(c->patterns[i].code);
+    free(c->patterns);
+    pcre2_match_data_free(c->match);
+    pcre2_match_context_free(c->limits);
+}
+
+/* The type that a pattern gives to the matrix; type: none does. A pattern that exceeds the limits
+ * does not match. */
+static enum dtype type_by_pattern(const struct converter *c, const char *name, enum dtype type)
+{
+    for (int i = 0; i < c->n_patterns; i++) {
+        if (pcre2_match(c->patterns[i].code, (PCRE2_SPTR)name, strlen(name), 0, 0, c->match, c->limits) < 0)
+            continue;
+        c->patterns[i].has_matched = true;
+        return c->options->tensor_types[i].type;
+    }
+    return type;
+}
+
+/* A pattern without a match is likely misspelt. */
+static enum tutti_status check_patterns(const struct converter *c, struct tutti_error *err)
+{
+    for (int i = 0; i < c->n_patterns; i++) {
+        if (!c->patterns[i].has_matched)
+            return error_set_param(err, TUTTI_E_ARGUMENT, "tensor-type",
+                                   "--tensor-type %s: it is the first match of no matrix; names are those of "
+                                   "the new file, such as %s",
+                                   c->options->tensor_types[i].pattern, c->n_plan > 0 ? c->plan[0].name : "");
+    }
+    return TUTTI_OK;
+}
+
+/* Finds the weights of the errors of each matrix whose quantizer uses them. */
+static enum tutti_status plan_importance(struct converter *c, struct tutti_error *err)
+{
+    const struct imatrix *m = c->options->imatrix;
+    const struct planned *missing = NULL;
+    size_t n_found = 0, n_missing = 0;
+    for (size_t i = 0; m && i < c->n_plan; i++) {
+        struct planned *p = &c->plan[i];
+        if (p->n_dims < 2 || dtype_block_elems(p->type) == 1 || p->type == DTYPE_Q8_0)
+            continue;
+        const struct imatrix_entry *e = imatrix_find(m, p->name);
+        int64_t n_cols = p->shape[p->n_dims - 1], n_runs = p->n_dims == 3 ? p->shape[0] : 1;
+        if (!e) {
+            missing = missing ? missing : p;
+            n_missing++;
+            continue;
+        }
+        if (e->n != n_cols && e->n != n_cols * n_runs)
+            return error_set(
+                err, TUTTI_E_FORMAT,
+                "%s: %s: %lld values, but the matrix has %lld columns: it belongs to another model",
+                imatrix_name(m), e->name, (long long)e->n, (long long)n_cols);
+        p->importance = e->values;
+        p->n_importance = e->n;
+        n_found++;
+    }
+    if (missing && n_found == 0)
+        return error_set(err, TUTTI_E_FORMAT, "%s: it has no entry for %s, nor for another quantized matrix",
+                         imatrix_name(m), missing->name);
+    if (missing)
+        log_info("%s: it has no entry for %zu of %zu quantized matrices, such as %s", imatrix_name(m),
+                 n_missing, n_found + n_missing, missing->name);
+    return TUTTI_OK;
+}
+
+/* ---- the plan ---- */
 
 /* The shape of a tensor of the converted file. */
 struct plan_shape {
@@ -49,6 +165,8 @@ static struct planned *plan_next(struct converter *c, const char *pattern, int l
         const struct weight_type *type = c->options->type;
         bool is_pure = c->options->is_pure && place->role != WEIGHT_ROUTER;
         p->wanted = is_pure ? type->dtype : weight_type_choose(type, place);
+        if (place->role != WEIGHT_ROUTER && shape->n_dims > 1)
+            p->wanted = type_by_pattern(c, p->name, p->wanted);
         p->type = weights_fit_type(p->wanted, (int)n_cols);
     }
     size_t n_bytes;
@@ -431,8 +549,15 @@ static enum tutti_status convert(struct converter *c, const char *dst, struct tu
     st = merge_open(&c->merge, c->options->merges, c->options->n_merges, &c->desc, c->family,
                     c->from->is_gguf, err);
     if (st == TUTTI_OK)
+        st = open_patterns(c, err);
+    if (st == TUTTI_OK)
         st = make_plan(c, err);
-    note_fallbacks(c);
+    if (st == TUTTI_OK)
+        st = check_patterns(c, err);
+    if (st == TUTTI_OK)
+        st = plan_importance(c, err);
+    if (st == TUTTI_OK)
+        note_fallbacks(c);
     if (st == TUTTI_OK)
         st = team_new(&c->stream.team, c->options->n_threads, false, err);
     if (st == TUTTI_OK)
@@ -463,6 +588,7 @@ enum tutti_status convert_to_gguf(const char *src, const char *dst, const struct
     free(c.heads);
     merge_clear(&c.merge);
     free(c.rope_factors);
+    close_patterns(&c);
     checkpoint_close(c.ck);
     return st;
 }

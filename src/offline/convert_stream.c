@@ -24,7 +24,9 @@ struct chunk {
     int64_t first_row, n_rows, n_cols, n_total_rows; /* of the part */
     int64_t base, n_stored_rows;                     /* of the tensor: first row of the part; all rows */
     size_t in_bytes, out_bytes;                      /* of a row */
-    const uint8_t *in;                               /* the stored rows, or a reordered copy */
+    const struct planned *plan;
+    int64_t n_rows_before; /* of the plan's other parts */
+    const uint8_t *in;     /* the stored rows, or a reordered copy */
     uint8_t *out;
     float *floats;            /* [n_threads][2][n_cols] */
     struct row_error *errors; /* [n_rows] */
@@ -71,6 +73,18 @@ static void measure_row(struct row_error *e, const float *before, const float *a
     }
 }
 
+/* The weights of the errors of a row of the part; NULL: all the same. */
+static const float *importance_of(const struct chunk *k, int64_t row)
+{
+    const struct planned *p = k->plan;
+    if (!p->importance)
+        return NULL;
+    int64_t n_all = 1, n_runs = p->n_importance / k->n_cols;
+    for (int i = 0; i < p->n_dims - 1; i++)
+        n_all *= p->shape[i];
+    return p->importance + (k->n_rows_before + row) / (n_all / n_runs) * k->n_cols;
+}
+
 static void convert_row(const struct chunk *k, int64_t row, uint8_t *out, const uint8_t *in, float *floats,
                         struct row_error *e)
 {
@@ -90,7 +104,7 @@ static void convert_row(const struct chunk *k, int64_t row, uint8_t *out, const 
         e->state = state_of_row(floats, k->n_cols, to);
         if (e->state != ROW_FINE)
             return;
-        quantize(out, floats, to, k->n_cols);
+        quantize_weighted(out, floats, to, k->n_cols, importance_of(k, row));
     }
     if (!k->is_measured)
         return;
@@ -199,11 +213,18 @@ static void report_tensor(const struct convert_stream *s, const struct planned *
     s->options->report(s->options->user, result);
 }
 
-static enum tutti_status stream_part(struct convert_stream *s, const struct planned_part *part,
-                                     enum dtype type, struct convert_result *result, struct tutti_error *err)
+/* n_rows_before: of the parts before it; its own are added. */
+static enum tutti_status stream_part(struct convert_stream *s, const struct planned *plan, size_t i_part,
+                                     int64_t *n_rows_before, struct convert_result *result,
+                                     struct tutti_error *err)
 {
+    const struct planned_part *part = &plan->parts[i_part];
     const struct tensor *t = part->tensor;
-    struct chunk k = { .part = part, .type = type, .is_measured = s->options->report };
+    struct chunk k = { .part = part,
+                       .type = plan->type,
+                       .plan = plan,
+                       .n_rows_before = *n_rows_before,
+                       .is_measured = s->options->report };
     enum tutti_status st = measure_rows(&k, err);
     if (st != TUTTI_OK)
         return st;
@@ -221,6 +242,7 @@ static enum tutti_status stream_part(struct convert_stream *s, const struct plan
         st = error_out_of_memory(checkpoint_path(s->ck), err);
     if (st == TUTTI_OK)
         st = write_rows(s, &k, rows_at_once, result, err);
+    *n_rows_before += k.n_total_rows;
     result->n_elems += (uint64_t)(k.n_total_rows * k.n_cols);
     result->n_bytes += (uint64_t)k.n_total_rows * k.out_bytes;
     free(made);
@@ -235,9 +257,10 @@ enum tutti_status convert_stream_tensor(struct convert_stream *s, const struct p
                                         struct tutti_error *err)
 {
     struct convert_result result = { 0 };
+    int64_t n_rows_before = 0;
     enum tutti_status st = TUTTI_OK;
     for (size_t i = 0; i < plan->n_parts && st == TUTTI_OK; i++)
-        st = stream_part(s, &plan->parts[i], plan->type, &result, err);
+        st = stream_part(s, plan, i, &n_rows_before, &result, err);
     if (st == TUTTI_OK)
         report_tensor(s, plan, &result);
     return st;

@@ -31,6 +31,10 @@ struct planned {
     int n_dims;
     int64_t shape[3];
     enum dtype wanted, type; /* type: fitted to the rows */
+    /* [n_importance]: weights of the squared errors, a row of them for each of one or more equal
+     * runs of rows; NULL: all the same. */
+    const float *importance;
+    int64_t n_importance;
 };
 
 struct convert_stream {

@@ -199,6 +199,47 @@ static void stored_values_are_nearly_kept(void **state)
     }
 }
 
+static double weighted_error(const float *x, const uint8_t *stored, enum dtype type, const float *weights,
+                             int n)
+{
+    float back[1024];
+    double sum = 0;
+    dequantize(back, stored, type, n);
+    for (int i = 0; i < n; i++)
+        sum += (double)weights[i] * ((double)x[i] - (double)back[i]) * ((double)x[i] - (double)back[i]);
+    return sum;
+}
+
+/* Weights that differ by orders of magnitude: their sum of errors becomes smaller. Equal weights of any size, and weights of 0,
+ * change nothing. */
+static void errors_that_count_more_become_smaller(void **state)
+{
+    (void)state;
+    float x[1024], weights[1024], same[1024], zeros[1024] = { 0 };
+    uint8_t plain[4096], weighted[4096];
+    for (int i = 0; i < 1024; i++) {
+        x[i] = sinf((float)i * 12.9898f) * (1 + (float)(i % 29)) * 0.01f;
+        weights[i] = i % 7 == 0 ? 300 : 0.02f * (float)(1 + i % 5);
+        same[i] = 0.375f;
+    }
+    for (int t = 0; t < N_BLOCK_TYPES; t++) {
+        enum dtype type = BLOCK_TYPES[t];
+        size_t n_bytes;
+        assert_true(dtype_bytes(type, 1024, &n_bytes));
+        quantize(plain, x, type, 1024);
+        quantize_weighted(weighted, x, type, 1024, weights);
+        double before = weighted_error(x, plain, type, weights, 1024);
+        double after = weighted_error(x, weighted, type, weights, 1024);
+        print_message("# %s: weighted error %.3f of that without weights\n", dtype_name(type),
+                      after / before);
+        assert_true(type == DTYPE_Q8_0 ? after == before : after < 0.75 * before);
+        quantize_weighted(weighted, x, type, 1024, same);
+        assert_memory_equal(weighted, plain, n_bytes);
+        quantize_weighted(weighted, x, type, 1024, zeros);
+        assert_memory_equal(weighted, plain, n_bytes);
+    }
+}
+
 /* Zeros come back as zeros, a block's bytes do not depend on its neighbours, nothing behind the block is written. */
 static void blocks_stand_alone(void **state)
 {
@@ -306,6 +347,7 @@ int main(void)
         cmocka_unit_test(no_row_is_worse_than_by_the_plain_rule),
         cmocka_unit_test(errors_are_no_larger_than_those_of_ggml),
         cmocka_unit_test(stored_values_are_nearly_kept),
+        cmocka_unit_test(errors_that_count_more_become_smaller),
         cmocka_unit_test(blocks_stand_alone),
         cmocka_unit_test(halves_are_rounded_to_even),
         cmocka_unit_test(blocks_stand_for_quant_times_scale),
