@@ -73,9 +73,9 @@ static json_t *response_value(const struct job *job, const struct reply_choice *
     const struct json_member members[] = {
         { "id", json_string(job->id) },
         { "object", json_string("response") },
-        { "created_at", json_integer((json_int_t)job->created) },
         { "model", app_model_name(job->app, job->req.adapter) },
         { "system_fingerprint", json_string(job->app->fingerprint) },
+        { "created_at", json_integer((json_int_t)job->created) },
         { "status", json_string(status) },
         { "error", json_null() },
         { "incomplete_details", reason },
