@@ -13,12 +13,19 @@ FAMILIES = {
     "ChatGLM-6B": "chatglm-6b-tiny", "ChatGLM2-6B, ChatGLM3-6B": "chatglm3-tiny", "GLM-4-9B": "glm-4-9b-tiny",
     "GLM-4 of transformers": "glm4-tiny", "LLaMA": "llama-tiny-tied", "Mistral": "mistral-tiny", "Qwen2, Qwen2.5": "qwen2-tiny",
     "Qwen3": "qwen3-tiny", "GPT-2": "gpt2-tiny", "BLOOM": "bloom-tiny", "PanGu-Alpha": "pangu-tiny",
+    "Granite 3": "granite-tiny", "Phi-3, Phi-4": "phi3-tiny", "Gemma 2": "gemma2-tiny", "Gemma 3": "gemma3-tiny",
+    "SmolLM3": "smollm3-tiny", "StarCoder2": "starcoder2-tiny", "OLMo 2": "olmo2-tiny", "EXAONE 4": "exaone4-tiny",
+    "Phi-2": "phi2-tiny", "GPT-NeoX": "gpt-neox-tiny", "GPT-J": "gptj-tiny", "Falcon 7B": "falcon-tiny",
+    "OPT": "opt-tiny",
     "Mixtral": "mixtral-tiny", "Qwen2-MoE": "qwen2-moe-tiny", "Qwen3-MoE": "qwen3-moe-tiny", "GLM-4.5, 4.6, 4.7": "glm4-moe-tiny",
     "DeepSeek-V2": "deepseek-v2-lite-tiny", "DeepSeek-V3, R1": "deepseek-v3-tiny", "GLM-4.7-Flash": "glm4-moe-lite-tiny",
 }
 
+# No test compares them with PEFT, nor their beam searches with transformers'.
+WITHOUT_ADAPTERS = ("Granite 3", "Phi-3, Phi-4", "Gemma 2", "Gemma 3", "SmolLM3", "StarCoder2",
+                    "OLMo 2", "EXAONE 4", "Phi-2", "GPT-NeoX", "GPT-J", "Falcon 7B", "OPT")
 # No test compares their beam searches with transformers'.
-WITHOUT_BEAMS = ("Mixtral", "Qwen2-MoE", "Qwen3-MoE", "GLM-4.5, 4.6, 4.7", "DeepSeek-V2", "DeepSeek-V3, R1", "GLM-4.7-Flash")
+WITHOUT_BEAMS = (*WITHOUT_ADAPTERS, "Mixtral", "Qwen2-MoE", "Qwen3-MoE", "GLM-4.5, 4.6, 4.7", "DeepSeek-V2", "DeepSeek-V3, R1", "GLM-4.7-Flash")
 
 FORMATS = "tests/cli/test_every_format.py"
 SAME_BITS = "test_the_same_tensors_in_another_format_give_the_same_bits"
@@ -99,6 +106,8 @@ def is_run(root, path, test):
 
 
 def proof_of(family, column):
+    if column in ("LoRA", "merged") and family in WITHOUT_ADAPTERS:
+        return None
     if column in ALL:
         return (*ALL[column], FAMILIES[family])
     return SOME.get(column, {}).get(family)

@@ -252,6 +252,35 @@ static const struct published {
       "\"max_position_embeddings\":131072,\"rms_norm_eps\":1e-05,\"rope_theta\":1000000.0,"
       "\"sliding_window\":null,\"vocab_size\":131072}",
       "llama", 40, 5120, 32, 8, 128, 14336, 131072, 131072, 128, 1e6, false, false },
+    { "{\"model_type\":\"mistral\",\"hidden_size\":5120,\"intermediate_size\":32768,\"num_hidden_layers\":40,"
+      "\"num_attention_heads\":32,\"num_key_value_heads\":8,\"head_dim\":128,\"hidden_act\":\"silu\","
+      "\"max_position_embeddings\":32768,\"rms_norm_eps\":1e-05,\"rope_theta\":100000000.0,"
+      "\"sliding_window\":null,\"vocab_size\":131072}", /* Mistral Small 3 */
+      "llama", 40, 5120, 32, 8, 128, 32768, 131072, 32768, 128, 1e8, false, false },
+    { "{\"model_type\":\"llama\",\"hidden_size\":4096,\"intermediate_size\":11008,\"num_hidden_layers\":32,"
+      "\"num_attention_heads\":32,\"num_key_value_heads\":4,\"max_position_embeddings\":4096,"
+      "\"pretraining_tp\":1,\"rms_norm_eps\":1e-05,\"rope_scaling\":null,\"rope_theta\":5000000.0,"
+      "\"vocab_size\":64000}", /* Yi */
+      "llama", 32, 4096, 32, 4, 128, 11008, 64000, 4096, 128, 5e6, false, false },
+    { "{\"model_type\":\"llama\",\"hidden_size\":4096,\"intermediate_size\":11008,\"num_hidden_layers\":30,"
+      "\"num_attention_heads\":32,\"num_key_value_heads\":32,\"max_position_embeddings\":4096,"
+      "\"rms_norm_eps\":1e-06,\"rope_scaling\":null,\"rope_theta\":10000.0,\"attention_bias\":false,"
+      "\"vocab_size\":102400}", /* DeepSeek-LLM */
+      "llama", 30, 4096, 32, 32, 128, 11008, 102400, 4096, 128, 10000, false, false },
+    { "{\"model_type\":\"llama\",\"hidden_size\":576,\"intermediate_size\":1536,\"num_hidden_layers\":30,"
+      "\"num_attention_heads\":9,\"num_key_value_heads\":3,\"max_position_embeddings\":2048,"
+      "\"rms_norm_eps\":1e-05,\"rope_theta\":10000.0,\"tie_word_embeddings\":true,\"vocab_size\":49152}", /* SmolLM */
+      "llama", 30, 576, 9, 3, 64, 1536, 49152, 2048, 64, 10000, false, true },
+    { "{\"model_type\":\"phi3\",\"hidden_size\":5120,\"intermediate_size\":17920,\"num_hidden_layers\":40,"
+      "\"num_attention_heads\":40,\"num_key_value_heads\":10,\"max_position_embeddings\":16384,"
+      "\"original_max_position_embeddings\":16384,\"rms_norm_eps\":1e-05,\"rope_scaling\":null,"
+      "\"rope_theta\":250000,\"sliding_window\":null,\"tie_word_embeddings\":false,\"vocab_size\":100352}",
+      "phi3", 40, 5120, 40, 10, 128, 17920, 100352, 16384, 128, 250000, false, false },
+    /* The text_config of a model with a vision part has few settings of its own; the first layer has the window. */
+    { "{\"model_type\":\"gemma3_text\",\"hidden_size\":2560,\"intermediate_size\":10240,\"num_hidden_"
+      "layers\":34,"
+      "\"rope_scaling\":{\"factor\":8.0,\"rope_type\":\"linear\"},\"sliding_window\":1024}",
+      "gemma3", 34, 2560, 8, 4, 256, 10240, 262208, 131072, 256, 10000, false, true },
     { "{\"model_type\":\"qwen2\",\"hidden_size\":896,\"intermediate_size\":4864,\"num_hidden_layers\":24,"
       "\"num_attention_heads\":14,\"num_key_value_heads\":2,\"max_position_embeddings\":32768,"
       "\"max_window_layers\":21,\"rms_norm_eps\":1e-06,\"rope_theta\":1000000.0,\"sliding_window\":32768,"
