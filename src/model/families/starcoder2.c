@@ -25,10 +25,8 @@ static bool is_mine(const json_t *config)
 
 static const struct config_key KEYS[] = {
     { "layer_norm_epsilon", NULL }, /* norm_epsilon is used */
-    { "mlp_type", "\"default\"" },
-    { "norm_type", "\"layer_norm\"" },
-    { "partial_rotary_factor", "1.0" },
-    { NULL, NULL },
+    { "mlp_type", "\"default\"" },      { "norm_type", "\"layer_norm\"" },
+    { "partial_rotary_factor", "1.0" }, { NULL, NULL },
 };
 
 static void describe(struct model_desc *d, struct config *c, bool is_gguf)
