@@ -189,6 +189,26 @@ def test_a_tokenizer_json_that_cannot_be_read_gives_way(content, words, tmp_path
     assert words in tutti("tokenize", folder, TEXTS[at], check=1).stderr
 
 
+@pytest.mark.parametrize("normalized", [True, False])
+def test_a_tokenizer_json_that_hides_its_marks_comes_second(normalized, tmp_path):
+    """Early conversions of LLaMA look for "</s>" in normalized text, where it is spelled "\u2581</s>"."""
+    folder = tmp_path / "model"
+    case = make_folder(folder, "eos")
+    text = next(text for text in TEXTS if "</s>" in text)
+    marks = [{"id": i, "content": content, "single_word": False, "lstrip": False, "rstrip": False,
+              "normalized": normalized, "special": True} for i, content in enumerate(["<unk>", "<s>", "</s>"])]
+    normalizer = [{"type": "Prepend", "prepend": "\u2581"},
+                  {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]
+    (folder / "tokenizer.json").write_text(json.dumps({
+        "version": "1.0", "added_tokens": marks, "normalizer": {"type": "Sequence", "normalizers": normalizer},
+        "pre_tokenizer": None, "post_processor": None, "decoder": None,
+        "model": {"type": "BPE", "unk_token": "<unk>", "merges": [],
+                  "vocab": {"<unk>": 0, "<s>": 1, "</s>": 2, "\u2581": 3}}}), encoding="utf-8")
+    ids = json.loads(tutti("tokenize", folder, text, "--json", "--parse-special").stdout)["ids"]
+    assert (ids == case["parsed"][TEXTS.index(text)]) == normalized
+    assert 2 in ids
+
+
 def test_a_folder_without_a_tokenizer_lists_what_was_looked_for(tmp_path):
     make_folder(tmp_path / "model", "chatml")
     (tmp_path / "model" / "tokenizer.model").unlink()

@@ -37,6 +37,10 @@ MUST_CHECK enum tutti_status tokenizer_read_tiktoken(struct tokenizer **out, con
 MUST_CHECK enum tutti_status tokenizer_read_gguf_json(struct tokenizer **out, const struct gguf *gguf,
                                                       const char *path, struct tutti_error *err);
 
+/* Whether tokenizer.json matches its special tokens in the normalized text, in which its own
+ * normalizer lets them never occur: as of early conversions of LLaMA. */
+bool tokenizer_json_hides_marks(const struct tokenizer_source *s);
+
 /* tokenizer.model of SentencePiece, with the added tokens that other files of the folder list. */
 MUST_CHECK enum tutti_status tokenizer_read_sentencepiece(struct tokenizer **out,
                                                           const struct tokenizer_source *s,

@@ -109,7 +109,8 @@ static enum tutti_status read_first_file(struct tokenizer **out, struct tokenize
 {
     struct tutti_error first;
     enum tutti_status st = TUTTI_E_NOT_FOUND;
-    bool starts_with_model = has_only_slow_class(s) && has_file(s, FILES[1].name);
+    bool starts_with_model = has_file(s, FILES[1].name) &&
+                             (has_only_slow_class(s) || tokenizer_json_hides_marks(s));
     for (size_t k = 0; k < N_FILES; k++) {
         struct tutti_error inner;
         size_t i = starts_with_model && k < 2 ? 1 - k : k;

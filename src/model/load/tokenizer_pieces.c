@@ -150,6 +150,23 @@ static bool has_prepend(const json_t *normalizer, int depth)
     return has;
 }
 
+bool tokenizer_json_hides_marks(const struct tokenizer_source *s)
+{
+    json_t *root = NULL;
+    struct tutti_error unused; /* reading the file as a tokenizer reports its errors */
+    if (checkpoint_json(s->ck, "tokenizer.json", &root, &unused) != TUTTI_OK)
+        return false;
+    const json_t *list = json_object_get(root, "added_tokens");
+    bool prepends = has_prepend(json_object_get(root, "normalizer"), 0), hides = false;
+    for (size_t i = 0; prepends && !hides && i < json_array_size(list); i++) {
+        const json_t *token = json_array_get(list, i);
+        hides = json_is_true(json_object_get(token, "special")) &&
+                json_is_true(json_object_get(token, "normalized"));
+    }
+    json_decref(root);
+    return hides;
+}
+
 /* A tokenizer.json that tutti could not use still lists the added tokens. *prepends: its
  * normalizer prepends a blank to every part of a text. */
 static enum tutti_status add_of_json(const struct adding *a, const struct tokenizer_source *s, bool *prepends)
