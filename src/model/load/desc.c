@@ -1,7 +1,6 @@
 /* Reads a model description from a configuration: finds the family, and does the checks that all
  * families share. */
 #include "backend/kv_type.h"
-#include "base/half.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/quantized/quantized.h"
@@ -10,7 +9,6 @@
 #include "model/weights/weights.h"
 #include "tokenizer/json/byte_files.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,97 +97,6 @@ static enum tutti_status find_family(const struct family **out, const struct che
                          class ? class : "", known);
     return error_set(err, TUTTI_E_UNSUPPORTED, "%s: %s \"%.64s\" is not supported, expected one of %s",
                      checkpoint_config_path(ck), key, type, known);
-}
-
-static const char *find_expert_fault(const struct ffn_desc *f)
-{
-    const struct expert_desc *e = &f->experts;
-    const struct routing *r = &e->routing;
-    if (!ffn_has_experts(f))
-        return f->d_ff < 1 ? "the feed-forward width is not positive" : NULL;
-    if (!f->has_gate || f->has_bias || f->d_ff != 0)
-        return "experts need a gate and no biases";
-    if (r->n_experts > LIMIT_EXPERTS || r->n_chosen < 1 || r->n_chosen > r->n_experts)
-        return "the number of experts of a row is above the number of experts";
-    if (e->d_ff < 1 || e->d_shared < 0 || 2 * (int64_t)e->d_ff > LIMIT_DIMENSION ||
-        2 * (int64_t)e->d_shared > LIMIT_DIMENSION || (e->gates_shared && e->d_shared == 0))
-        return "the width of the experts is not positive, or too large";
-    if (r->n_groups <= 1)
-        return NULL;
-    if (r->n_experts % r->n_groups != 0)
-        return "the number of experts is no multiple of the number of groups";
-    if (r->n_chosen_groups < 1 || r->n_chosen_groups > r->n_groups ||
-        r->n_chosen > r->n_chosen_groups * (r->n_experts / r->n_groups))
-        return "the chosen groups of experts have fewer experts than a row uses";
-    return r->group_best > r->n_experts / r->n_groups ? "a group of experts has only one" : NULL;
-}
-
-static const char *find_latent_fault(const struct attn_desc *a)
-{
-    if (a->n_latent < 8 || a->n_latent % 8 != 0)
-        return "the rank of the latents (kv_lora_rank) is no positive multiple of 8";
-    if (a->rotary_dim < 8 || a->rotary_dim % 8 != 0)
-        return "the rotary part of the latents (qk_rope_head_dim) is no positive multiple of 8";
-    if (a->head_dim <= a->rotary_dim || a->value_dim < 1 || a->q_rank < 0)
-        return "a head of latent attention has no elements";
-    if (a->n_kv_heads != 1 || (a->rope != ROPE_INTERLEAVED && a->rope != ROPE_HALF) || a->has_qk_norm ||
-        a->has_alibi)
-        return "latent attention is combined with another kind";
-    int64_t widest = a->head_dim > a->value_dim ? a->head_dim : a->value_dim;
-    widest = widest > attn_latent_row(a) ? widest : attn_latent_row(a);
-    return widest * a->n_heads > LIMIT_DIMENSION ? "heads times head dimension is too large" : NULL;
-}
-
-static const char *find_attention_fault(const struct attn_desc *a)
-{
-    if (a->n_heads % a->n_kv_heads != 0)
-        return "the number of heads is no multiple of the number of KV heads";
-    if (a->n_latent > 0)
-        return find_latent_fault(a);
-    if (a->head_dim < 8 || a->head_dim % 8 != 0)
-        return "the head dimension is no positive multiple of 8";
-    if (a->head_dim > 1024)
-        return "the head dimension is above 1024";
-    if (a->rotary_dim < 0 || a->rotary_dim % 2 != 0 || a->rotary_dim > a->head_dim)
-        return "the rotary dimension is odd or larger than the head";
-    if (a->rope == ROPE_2D && a->rotary_dim % 4 != 0)
-        return "the rotary dimension is no multiple of 4, as two streams of positions need";
-    if ((int64_t)(a->n_heads + 2 * (int64_t)a->n_kv_heads) * a->head_dim > LIMIT_DIMENSION)
-        return "heads times head dimension is too large";
-    return NULL;
-}
-
-static const char *find_layer_fault(const struct layer_desc *l)
-{
-    const char *fault = find_attention_fault(&l->attn);
-    if (fault)
-        return fault;
-    return 2 * (int64_t)l->ffn.d_ff > LIMIT_DIMENSION ? "the feed-forward width is too large"
-                                                      : find_expert_fault(&l->ffn);
-}
-
-enum tutti_status model_desc_check(const struct model_desc *d, const char *file, struct tutti_error *err)
-{
-    const char *fault = NULL;
-    const struct attn_desc *a = &d->kinds[0].attn; /* of the fault */
-    for (int i = 0; i < d->n_kinds && !fault; i++) {
-        a = &d->kinds[i].attn;
-        fault = find_layer_fault(&d->kinds[i]);
-    }
-    if (!fault && !(d->norm_eps > 0))
-        fault = "the epsilon of the norms is not positive";
-    if (!fault && (d->n_usable_vocab < 1 || d->n_usable_vocab > d->n_vocab))
-        fault = "the tokenizer's vocabulary does not fit the model's";
-    for (int i = 0; i < model_desc_n_stops(d, true) && !fault; i++) {
-        if (d->stop_ids[i] < 0 || d->stop_ids[i] >= d->n_vocab)
-            fault = "a stop id lies outside the vocabulary";
-    }
-    return fault ? error_set(err, TUTTI_E_FORMAT,
-                             "%s: %s (heads %d, KV heads %d, head dimension %d, rotary dimension %d, "
-                             "vocabulary %d of %d)",
-                             file, fault, a->n_heads, a->n_kv_heads, a->head_dim, a->rotary_dim,
-                             d->n_usable_vocab, d->n_vocab)
-                 : TUTTI_OK;
 }
 
 static bool has_tensor(const struct checkpoint *ck, const char *pattern)
@@ -450,97 +357,6 @@ enum tutti_status model_desc_read(struct model_desc *desc, const struct family *
     desc->n_usable_vocab = desc->n_vocab;
     model_limit_context(desc, 0);
     return model_desc_check(desc, checkpoint_config_path(ck), err);
-}
-
-static double llama3_scaled(const struct attn_desc *a, double freq)
-{
-    double wavelength = 2 * M_PI / freq, original = a->rope_scaling.original_n_ctx;
-    double low = a->rope_scaling.low_freq_factor, high = a->rope_scaling.high_freq_factor;
-    double factor = a->rope_scaling.factor;
-    if (wavelength < original / high)
-        return freq;
-    if (wavelength >= original / low) /* with equal factors there is no range between them */
-        return freq / factor;
-    double smooth = (original / wavelength - low) / (high - low);
-    return (1 - smooth) * freq / factor + smooth * freq;
-}
-
-/* Peng et al., 2023 (YaRN): high frequencies are kept, low ones divided, with a ramp between
- * them. */
-struct yarn {
-    double low, high; /* of the ramp, in pairs */
-};
-
-/* The pair that completes n periods within the original context. */
-static double yarn_pair(const struct attn_desc *a, double n)
-{
-    return a->rotary_dim * log(a->rope_scaling.original_n_ctx / (2 * M_PI * n)) / (2 * log(a->rope_theta));
-}
-
-static struct yarn yarn_range(const struct attn_desc *a)
-{
-    struct yarn y = { floor(yarn_pair(a, a->rope_scaling.beta_fast)),
-                      ceil(yarn_pair(a, a->rope_scaling.beta_slow)) };
-    y.low = y.low > 0 ? y.low : 0;
-    y.high = y.high < a->rotary_dim - 1 ? y.high : a->rotary_dim - 1;
-    return y;
-}
-
-static double yarn_scaled(const struct attn_desc *a, const struct yarn *y, int pair, double freq)
-{
-    double width = y->high - y->low > 0.001 ? y->high - y->low : 0.001;
-    double ramp = (pair - y->low) / width;
-    ramp = ramp > 1 ? 1 : ramp > 0 ? ramp : 0;
-    return freq * (1 - ramp) + freq / a->rope_scaling.factor * ramp;
-}
-
-double model_yarn_scale(double factor)
-{
-    return 0.1 * log(factor) + 1;
-}
-
-float model_rope_scale(const struct attn_desc *a)
-{
-    double given = a->rope_scaling.attention_factor;
-    if (a->rope_scaling.kind == ROPE_SCALING_LONGROPE)
-        return (float)given;
-    if (a->rope_scaling.kind != ROPE_SCALING_YARN)
-        return 1;
-    return (float)(given > 0 ? given : model_yarn_scale(a->rope_scaling.factor));
-}
-
-void model_rope_freqs(const struct attn_desc *a, float *freqs)
-{
-    struct yarn yarn = yarn_range(a);
-    const struct rope_scaling *s = &a->rope_scaling;
-    const float *factors = s->is_short ? s->short_factors : s->long_factors;
-    int n = a->rope == ROPE_2D ? a->rotary_dim / 2
-                               : a->rotary_dim; /* each of the two positions rotates one half */
-    for (int j = 0; j < n / 2; j++) {
-        /* The reference computes exponent, power and inverse in float32, each rounded. */
-        float exponent = (float)(2 * j) / (float)n, power = (float)pow(a->rope_theta, (double)exponent);
-        float freq = 1.0f / power;
-        if (a->rope_scaling.kind == ROPE_SCALING_LONGROPE)
-            freq = 1.0f / (factors[j] * power);
-        else if (a->rope_scaling.kind == ROPE_SCALING_LINEAR)
-            freq = (float)((double)freq / a->rope_scaling.factor);
-        else if (a->rope_scaling.kind == ROPE_SCALING_LLAMA3)
-            freq = (float)llama3_scaled(a, (double)freq);
-        else if (a->rope_scaling.kind == ROPE_SCALING_YARN)
-            freq = (float)yarn_scaled(a, &yarn, j, (double)freq);
-        freqs[j] = a->has_half_freqs ? half_to_float(float_to_half(freq)) : freq;
-    }
-}
-
-/* Press et al., 2021: a geometric sequence for a power of two heads; others take every other one
- * of twice as many. */
-void model_alibi_slopes(const struct attn_desc *a, float *slopes)
-{
-    int n = 1;
-    while (2 * n <= a->n_heads)
-        n *= 2;
-    for (int h = 0; h < a->n_heads; h++)
-        slopes[h] = (float)(h < n ? exp2(-8.0 * (h + 1) / n) : exp2(-4.0 * (2 * (h - n) + 1) / n));
 }
 
 bool model_has_experts(const struct model_desc *d)
