@@ -50,7 +50,7 @@ struct text_tensor {
     char name[LIMIT_TENSOR_NAME_BYTES];
 };
 
-static char *join(const char *folder, const char *file)
+static char *checkpoint_join(const char *folder, const char *file)
 {
     char *path = NULL;
     return asprintf(&path, "%s/%s", folder, file) < 0 ? NULL : path;
@@ -84,7 +84,7 @@ static enum tutti_status open_set(struct checkpoint *ck, const char *path, struc
 
 static enum tutti_status open_in_folder(struct checkpoint *ck, const char *file, struct tutti_error *err)
 {
-    char *path = join(ck->folder, file);
+    char *path = checkpoint_join(ck->folder, file);
     enum tutti_status st = path ? open_set(ck, path, err) : error_out_of_memory(ck->path, err);
     free(path);
     return st;
@@ -306,7 +306,7 @@ static enum tutti_status read_yaml(struct checkpoint *ck, const char *name, char
                                    struct tutti_error *err)
 {
     json_t *config = NULL;
-    char *path = join(ck->folder, name);
+    char *path = checkpoint_join(ck->folder, name);
     enum tutti_status st = path ? mindformers_read(&config, path, err) : error_out_of_memory(ck->path, err);
     if (config && ck->config && !json_equal(config, ck->config))
         st = error_set(err, TUTTI_E_FORMAT, "%s: %s and %s describe different models", ck->folder,
@@ -348,7 +348,7 @@ static enum tutti_status read_yamls(struct checkpoint *ck, struct tutti_error *e
 /* ck->config stays NULL if the folder has none. */
 static enum tutti_status read_config(struct checkpoint *ck, struct tutti_error *err)
 {
-    char *path = join(ck->folder, "config.json");
+    char *path = checkpoint_join(ck->folder, "config.json");
     enum tutti_status st = path ? json_file_load(path, &ck->config, err) : error_out_of_memory(ck->path, err);
     if (st == TUTTI_OK && ck->config) {
         ck->config_path = path;
@@ -364,7 +364,7 @@ static enum tutti_status read_config(struct checkpoint *ck, struct tutti_error *
 static enum tutti_status open_indexed(struct checkpoint *ck, const char *file, struct tutti_error *err)
 {
     json_t *index = NULL;
-    char *path = join(ck->folder, file);
+    char *path = checkpoint_join(ck->folder, file);
     enum tutti_status st = path ? json_file_load(path, &index, err) : error_out_of_memory(ck->path, err);
     if (st == TUTTI_OK && !index) /* it existed a moment ago */
         st = error_set(err, TUTTI_E_NOT_FOUND, "%s: it is gone", path);
@@ -417,7 +417,7 @@ static enum tutti_status open_sharded(struct checkpoint *ck, int rank, struct tu
     ck->rank = rank;
     snprintf(name, sizeof name, "rank_%d", rank < 0 ? 0 : rank);
     free(ck->folder);
-    ck->folder = join(ck->path, name);
+    ck->folder = checkpoint_join(ck->path, name);
     st = ck->folder ? read_config(ck, err) : error_out_of_memory(ck->path, err);
     if (st == TUTTI_OK && !ck->config)
         st = error_set(err, TUTTI_E_NOT_FOUND, "%s: there is no config.json", ck->folder);
@@ -697,7 +697,7 @@ enum tutti_status checkpoint_json(const struct checkpoint *ck, const char *file,
     *out = NULL;
     if (!ck->folder)
         return TUTTI_OK;
-    char *path = join(ck->folder, file);
+    char *path = checkpoint_join(ck->folder, file);
     if (!path)
         return error_out_of_memory(ck->path, err);
     enum tutti_status st = json_file_load(path, out, err);

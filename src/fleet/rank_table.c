@@ -37,7 +37,8 @@ struct rank_table {
 };
 
 /* Where an error is: "server_list[1].device[0]."; device -1: in the server itself. */
-static struct json_place place_of(const struct rank_table *t, int server, int device, struct tutti_error *err)
+static struct json_place rank_table_place_of(const struct rank_table *t, int server, int device,
+                                             struct tutti_error *err)
 {
     struct json_place at = { .file = t->path, .err = err };
     int n = snprintf(at.prefix, sizeof at.prefix, "server_list[%d].", server);
@@ -107,7 +108,7 @@ static enum tutti_status read_device(struct rank_table *t, int server, const jso
                                      struct tutti_error *err)
 {
     const struct table_server *s = &t->servers[server];
-    const struct json_place at = place_of(t, server, t->n_ranks - s->first, err);
+    const struct json_place at = rank_table_place_of(t, server, t->n_ranks - s->first, err);
     struct device *d = &t->devices[t->n_ranks];
     *d = (struct device){ .server = server };
     if (!json_is_object(object))
@@ -133,7 +134,7 @@ static enum tutti_status read_device(struct rank_table *t, int server, const jso
 static enum tutti_status read_server(struct rank_table *t, int server, const json_t *object,
                                      struct tutti_error *err)
 {
-    const struct json_place at = place_of(t, server, -1, err);
+    const struct json_place at = rank_table_place_of(t, server, -1, err);
     struct table_server *s = &t->servers[server];
     const json_t *devices = json_object_get(object, "device"), *device;
     const char *server_ip = NULL;
@@ -172,7 +173,7 @@ static enum tutti_status read_server(struct rank_table *t, int server, const jso
 static struct json_place device_place(const struct rank_table *t, const struct device *d,
                                       struct tutti_error *err)
 {
-    return place_of(t, d->server, (int)(d - t->devices) - t->servers[d->server].first, err);
+    return rank_table_place_of(t, d->server, (int)(d - t->devices) - t->servers[d->server].first, err);
 }
 
 /* Refuses a value that another device has too. */

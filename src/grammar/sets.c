@@ -28,7 +28,7 @@ static bool grow_or_give_up(struct sets *s, void *array, size_t *capacity, size_
     return ok;
 }
 
-static bool add_key(struct sets *s, struct key_map *map, uint64_t key, size_t number)
+static bool sets_add_key(struct sets *s, struct key_map *map, uint64_t key, size_t number)
 {
     bool ok = key_map_add(map, key, (int32_t)number);
     if (!ok)
@@ -48,7 +48,7 @@ int32_t sets_push(struct sets *s, int32_t below, int32_t state)
     if (known >= 0)
         return known;
     if (!grow_or_give_up(s, &s->frames, &s->frames_room, s->n_frames, sizeof *s->frames) ||
-        !add_key(s, &s->frames_by_pair, key, s->n_frames))
+        !sets_add_key(s, &s->frames_by_pair, key, s->n_frames))
         return -1;
     s->frames[s->n_frames] = (struct grammar_frame){ state, below, depth };
     return (int32_t)s->n_frames++;
@@ -125,7 +125,7 @@ int32_t sets_intern(struct sets *s, struct grammar_position *places, size_t n, b
             return known;
     }
     budget_spend(s->budget, 1 + s->a->n_classes / 16);
-    if (!grow_sets(s) || !make_room_for_places(s, n) || !add_key(s, &s->sets_by_places, key, s->n_sets))
+    if (!grow_sets(s) || !make_room_for_places(s, n) || !sets_add_key(s, &s->sets_by_places, key, s->n_sets))
         return SET_DEAD;
     if (n > 0)
         memcpy(s->places + s->n_places, places, n * sizeof *places);

@@ -61,7 +61,7 @@ struct small_choice {
     float error;
 };
 
-static void consider(const struct small_block *b, uint16_t d, uint16_t m, struct small_choice *best)
+static void quantize_consider(const struct small_block *b, uint16_t d, uint16_t m, struct small_choice *best)
 {
     struct small_choice c = { .d = d, .m = m };
     c.stored.scale = ldexpf(half_to_float(d), -b->exponent);
@@ -79,13 +79,13 @@ static struct small_choice choose_scale(const struct small_block *b)
     float largest = 0;
     for (int i = 0; i < ELEMS; i++)
         largest = fabsf(b->z[i]) > fabsf(largest) ? b->z[i] : largest;
-    consider(b, finite_half(ldexpf(largest / b->range.low, b->exponent)), 0, &best);
+    quantize_consider(b, finite_half(ldexpf(largest / b->range.low, b->exponent)), 0, &best);
     uint16_t d = finite_half(ldexpf(fit_scale(b->z, b->w, ELEMS, b->range), b->exponent)), size = d & 0x7FFF;
-    consider(b, d, 0, &best);
+    quantize_consider(b, d, 0, &best);
     if (size > 0)
-        consider(b, (uint16_t)(d - 1), 0, &best);
+        quantize_consider(b, (uint16_t)(d - 1), 0, &best);
     if (size < 0x7BFF) /* the largest finite one */
-        consider(b, (uint16_t)(d + 1), 0, &best);
+        quantize_consider(b, (uint16_t)(d + 1), 0, &best);
     return best;
 }
 
@@ -94,11 +94,11 @@ static struct small_choice choose_both(const struct small_block *b)
     struct small_choice best = { .error = INFINITY };
     struct fit fit = fit_affine(b->z, b->w, ELEMS, b->range.high, false);
     uint16_t d = finite_half(ldexpf(fit.scale, b->exponent)), m = finite_half(ldexpf(-fit.min, b->exponent));
-    consider(b, d, m, &best);
+    quantize_consider(b, d, m, &best);
     if (d > 0)
-        consider(b, (uint16_t)(d - 1), m, &best);
+        quantize_consider(b, (uint16_t)(d - 1), m, &best);
     if (d < 0x7BFF)
-        consider(b, (uint16_t)(d + 1), m, &best);
+        quantize_consider(b, (uint16_t)(d + 1), m, &best);
     return best;
 }
 

@@ -11,7 +11,7 @@ static json_t *number_or_null(double value)
     return isfinite(value) ? json_real(value) : json_null();
 }
 
-static json_t *count(uint64_t n)
+static json_t *report_json_count(uint64_t n)
 {
     return json_integer((json_int_t)n);
 }
@@ -24,7 +24,7 @@ static json_t *text(const char *value)
 static json_t *summary(const struct sample_summary *s)
 {
     const struct json_member members[] = {
-        { "count", count(s->n) },
+        { "count", report_json_count(s->n) },
         { "mean", number_or_null(s->mean) },
         { "deviation", number_or_null(s->deviation) },
         { "min", number_or_null(s->min) },
@@ -39,8 +39,8 @@ static json_t *summary(const struct sample_summary *s)
 static json_t *made_prompts(const struct work *work)
 {
     const struct json_member members[] = {
-        { "prompt_tokens", count((uint64_t)work->made.n_words) },
-        { "shared_tokens", count((uint64_t)work->made.n_shared) },
+        { "prompt_tokens", report_json_count((uint64_t)work->made.n_words) },
+        { "shared_tokens", report_json_count((uint64_t)work->made.n_shared) },
         { "spread", number_or_null(work->made.spread) },
     };
     return JSON_MEMBERS(members);
@@ -55,15 +55,15 @@ static json_t *settings(const struct load_options *o)
         { "model", text(o->style.model) },
         { "rate", o->rate > 0 ? number_or_null(o->rate) : json_null() },
         { "arrivals", text(arrivals) },
-        { "concurrency", o->concurrency > 0 ? count((uint64_t)o->concurrency) : json_null() },
+        { "concurrency", o->concurrency > 0 ? report_json_count((uint64_t)o->concurrency) : json_null() },
         { "duration", o->duration_s > 0 ? number_or_null(o->duration_s) : json_null() },
-        { "requests", o->n_requests > 0 ? count(o->n_requests) : json_null() },
+        { "requests", o->n_requests > 0 ? report_json_count(o->n_requests) : json_null() },
         { "timeout", number_or_null(o->timeout_s) },
         { "drain", number_or_null(o->drain_s) },
-        { "seed", count(o->seed) },
+        { "seed", report_json_count(o->seed) },
         { "prompts", text(o->work->prompts.list ? "file" : "made") },
         { "made", o->work->prompts.list ? json_null() : made_prompts(o->work) },
-        { "max_tokens", count((uint64_t)o->style.max_tokens) },
+        { "max_tokens", report_json_count((uint64_t)o->style.max_tokens) },
         { "temperature", number_or_null(o->style.temperature) },
         { "ignore_eos", json_boolean(o->style.ignore_eos) },
         { "chat", json_boolean(o->style.as_chat) },
@@ -77,7 +77,7 @@ static json_t *failures(const struct load_report *report)
     struct json_member kinds[LOAD_OUTCOMES - 1];
     for (int i = LOAD_COMPLETE + 1; i < LOAD_OUTCOMES; i++) {
         const struct json_member members[] = {
-            { "count", count(report->result->n_outcomes[i]) },
+            { "count", report_json_count(report->result->n_outcomes[i]) },
             { "first", text(report->run->first_words[i]) },
         };
         kinds[i - 1] = (struct json_member){ load_outcome_name((enum load_outcome)i), JSON_MEMBERS(members) };
@@ -90,10 +90,10 @@ static json_t *tokens(const struct load_result *r)
     double s = r->total_s > 0 ? r->total_s : NAN;
     bool is_known = r->has_prompt_tokens;
     const struct json_member members[] = {
-        { "prompt", is_known ? count(r->prompt_tokens) : json_null() },
+        { "prompt", is_known ? report_json_count(r->prompt_tokens) : json_null() },
         { "prompt_per_s", is_known ? number_or_null((double)r->prompt_tokens / s) : json_null() },
-        { "prompt_cached", is_known ? count(r->cached_tokens) : json_null() },
-        { "output", count(r->output_tokens) },
+        { "prompt_cached", is_known ? report_json_count(r->cached_tokens) : json_null() },
+        { "output", report_json_count(r->output_tokens) },
         { "output_per_s", number_or_null((double)r->output_tokens / s) },
         { "counted_by", text(load_counted_name(r->counted)) },
     };
@@ -109,7 +109,7 @@ static json_t *goodput(const struct load_report *report)
     const struct json_member members[] = {
         { "ttft_target_ms", number_or_null(report->targets.ttft_ms) },
         { "itl_target_ms", number_or_null(report->targets.itl_ms) },
-        { "requests", count(r->n_good) },
+        { "requests", report_json_count(r->n_good) },
         { "requests_per_s", number_or_null(r->total_s > 0 ? (double)r->n_good / r->total_s : NAN) },
         { "part", number_or_null(r->n_requests ? (double)r->n_good / (double)r->n_requests : NAN) },
         { "gaps_within_part",
@@ -124,7 +124,7 @@ static json_t *tool(const struct load_report *report)
         { "version", text(TUTTI_VERSION) },
         { "busy", number_or_null(report->run->busy) },
         { "late_ms", summary(&report->result->late_ms) },
-        { "sent_again", count(report->run->n_resent) },
+        { "sent_again", report_json_count(report->run->n_resent) },
     };
     return JSON_MEMBERS(members);
 }
@@ -132,7 +132,7 @@ static json_t *tool(const struct load_report *report)
 static json_t *retry_after(const struct load_run *run)
 {
     const struct json_member members[] = {
-        { "count", count(run->n_retry_after) },
+        { "count", report_json_count(run->n_retry_after) },
         { "mean_s", number_or_null(
                         run->n_retry_after ? (double)run->retry_after_s / (double)run->n_retry_after : NAN) },
     };
@@ -152,18 +152,18 @@ static json_t *record(const void *user, size_t index)
     size_t n_keys = report->options->n_keys;
     const struct json_member members[] = {
         { "outcome", text(load_outcome_name((enum load_outcome)r->outcome)) },
-        { "http_status", count(r->status) },
-        { "prompt", count(r->prompt) },
-        { "key", n_keys ? count(index % n_keys) : json_null() },
+        { "http_status", report_json_count(r->status) },
+        { "prompt", report_json_count(r->prompt) },
+        { "key", n_keys ? report_json_count(index % n_keys) : json_null() },
         { "arrival", number_or_null((double)r->scheduled_us / 1e6) },
         { "late_ms", ms_between(r->scheduled_us, r->started_us) },
         { "ttft_ms", ms_between(r->scheduled_us, r->first_us) },
         { "last_token_ms", ms_between(r->scheduled_us, r->last_us) },
         { "longest_gap_ms", number_or_null(r->n_pieces > 1 ? r->longest_gap_us / 1e3 : NAN) },
         { "latency_ms", ms_between(r->scheduled_us, r->ended_us) },
-        { "prompt_tokens", r->has_prompt_tokens ? count(r->prompt_tokens) : json_null() },
-        { "output_tokens", count(r->output_tokens) },
-        { "pieces", count(r->n_pieces) },
+        { "prompt_tokens", r->has_prompt_tokens ? report_json_count(r->prompt_tokens) : json_null() },
+        { "output_tokens", report_json_count(r->output_tokens) },
+        { "pieces", report_json_count(r->n_pieces) },
     };
     return JSON_MEMBERS(members);
 }
@@ -193,7 +193,7 @@ static json_t *all_percentiles(const struct load_report *report)
 
 static json_t *tick(const void *user, size_t index)
 {
-    return count(((const uint32_t *)user)[index]);
+    return report_json_count(((const uint32_t *)user)[index]);
 }
 
 static json_t *pieces(const struct load_run *run)
@@ -236,10 +236,10 @@ enum tutti_status load_report_json(struct buf *out, const struct load_report *re
         { "settings", settings(report->options) },
         { "interrupted", json_boolean(report->run->was_interrupted) },
         { "total_s", number_or_null(r->total_s) },
-        { "requests", count(r->n_requests) },
-        { "complete", count(r->n_outcomes[LOAD_COMPLETE]) },
+        { "requests", report_json_count(r->n_requests) },
+        { "complete", report_json_count(r->n_outcomes[LOAD_COMPLETE]) },
         { "requests_per_s", number_or_null(r->requests_per_s) },
-        { "silent", count(r->n_silent) },
+        { "silent", report_json_count(r->n_silent) },
         { "failures", failures(report) },
         { "retry_after", retry_after(report->run) },
         { "tokens", tokens(r) },

@@ -100,7 +100,8 @@ static struct widths find_widths(const struct model_desc *d)
     return w;
 }
 
-static enum tutti_status reserve(struct model *model, int max_rows, int max_outputs, struct tutti_error *err)
+static enum tutti_status forward_reserve(struct model *model, int max_rows, int max_outputs,
+                                         struct tutti_error *err)
 {
     const struct model_desc *d = &model->local;
     struct backend *be = model->backend;
@@ -167,7 +168,7 @@ enum tutti_status model_reserve(struct model *model, int max_rows, int max_outpu
         return TUTTI_OK;
     if (group && leads && !group_lead_reserve(group, max_rows, max_outputs))
         return model_check(model, err);
-    enum tutti_status st = reserve(model, max_rows, max_outputs, err);
+    enum tutti_status st = forward_reserve(model, max_rows, max_outputs, err);
     return group ? cluster_agree(group->cluster, st, err) : st;
 }
 
@@ -276,7 +277,7 @@ static void swap_stream(struct pass *p)
 
 /* Adds a block's output, in delta, to the stream: at the next norm, or immediately if one of the two
  * is scaled. post_norm: its norm, if the model has_post_norms. */
-static void join(struct pass *p, enum weight_slot post_norm, int layer)
+static void forward_join(struct pass *p, enum weight_slot post_norm, int layer)
 {
     const struct model_desc *d = &p->model->desc;
     struct workspace *w = &p->w;
@@ -407,7 +408,7 @@ static void run_layer(struct pass *p, int i)
         attend(p, i, attended);
     if (!is_beside) {
         all_reduce(p, w->delta);
-        join(p, SLOT_ATTN_POST_NORM, i);
+        forward_join(p, SLOT_ATTN_POST_NORM, i);
     }
     if (d->ffn_place != FFN_SHARES_NORM)
         enter_block(p, SLOT_FFN_NORM, i);
@@ -418,7 +419,7 @@ static void run_layer(struct pass *p, int i)
     if (is_beside)
         p->op->scale_add(p->be, w->delta, w->beside, 1, w->delta, p->n_rows, d->d_model);
     all_reduce(p, w->delta);
-    join(p, SLOT_FFN_POST_NORM, i);
+    forward_join(p, SLOT_FFN_POST_NORM, i);
 }
 
 /* Computes logits only for the rows that need them. */

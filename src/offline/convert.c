@@ -509,7 +509,7 @@ static uint32_t file_type(const struct convert_options *options)
 }
 
 /* A setting that GGUF's architecture cannot express; NULL: it can express all. */
-static const char *find_gguf_fault(const struct converter *c)
+static const char *convert_find_gguf_fault(const struct converter *c)
 {
     const struct model_desc *d = &c->desc;
     bool is_mixed = false;
@@ -528,7 +528,7 @@ static const char *find_gguf_fault(const struct converter *c)
 static enum tutti_status convert(struct converter *c, const char *dst, struct tutti_error *err)
 {
     enum tutti_status st = model_desc_read(&c->desc, &c->family, c->ck, err);
-    const char *fault = st == TUTTI_OK ? find_gguf_fault(c) : NULL;
+    const char *fault = st == TUTTI_OK ? convert_find_gguf_fault(c) : NULL;
     if (fault)
         st = error_set(err, TUTTI_E_UNSUPPORTED,
                        "%s: %s, which GGUF's architecture %s cannot express; the folder runs as it is, "

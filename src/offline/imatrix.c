@@ -146,7 +146,8 @@ static enum tutti_status read_sums(struct imatrix *m, const struct tensor *const
     return add_entry(m, sums->name, n_stem, values, n, err);
 }
 
-static enum tutti_status read_gguf(struct imatrix *m, const struct tensor_set *file, struct tutti_error *err)
+static enum tutti_status imatrix_read_gguf(struct imatrix *m, const struct tensor_set *file,
+                                           struct tutti_error *err)
 {
     const struct tensor **sorted = tensors_sorted(file->tensors, file->n);
     enum tutti_status st = TUTTI_OK;
@@ -174,7 +175,7 @@ static enum tutti_status read_any(struct imatrix *m, const void *bytes, size_t n
     if (n_bytes >= 4 && memcmp(bytes, "GGUF", 4) == 0) {
         st = tensor_set_open_memory(&file, &GGUF_FORMAT, bytes, n_bytes, m->name, err);
         if (st == TUTTI_OK)
-            st = read_gguf(m, file, err);
+            st = imatrix_read_gguf(m, file, err);
         tensor_set_close(file);
     } else {
         st = read_dat(m, bytes, (const uint8_t *)bytes + n_bytes, err);

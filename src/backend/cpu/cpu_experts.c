@@ -158,7 +158,7 @@ struct phase {
 };
 
 /* Packs a piece of the columns of each tile; with gathers it first copies them. */
-static void pack_some(void *arg, int thread, int n_threads)
+static void cpu_experts_pack_some(void *arg, int thread, int n_threads)
 {
     const struct phase *p = arg;
     const struct experts_job *job = p->job;
@@ -181,8 +181,8 @@ static void pack_some(void *arg, int thread, int n_threads)
 
 /* Of a single row each thread packs the input for itself: that takes less time than another
  * team_run(). packed: the row that is in the thread's scratch memory; NULL: none. */
-static const uint8_t *input_of(const struct phase *p, const struct expert_tile *tile, int thread,
-                               const float **packed)
+static const uint8_t *cpu_experts_input_of(const struct phase *p, const struct expert_tile *tile, int thread,
+                                           const float **packed)
 {
     const struct cpu_backend *cpu = p->job->cpu;
     if (p->job->n_rows > 1)
@@ -204,7 +204,7 @@ static void run_piece(const struct phase *p, int used, int begin, int end, int t
                                        .m = p->m,
                                        .expert = tile->expert,
                                        .glu = p->glu,
-                                       .input = input_of(p, tile, thread, packed),
+                                       .input = cpu_experts_input_of(p, tile, thread, packed),
                                        .n = tile->n,
                                        .y = p->y + (size_t)tile->begin * (size_t)p->n_columns,
                                        .n_columns = p->n_columns };
@@ -235,7 +235,7 @@ static void run_phase(struct phase *p)
     p->piece = cpu_most_panels(p->m);
     cpu_share_out(cpu, p->job->n_used * p->m->n_panels);
     if (p->job->n_rows > 1)
-        team_run(cpu->team, pack_some, p);
+        team_run(cpu->team, cpu_experts_pack_some, p);
     team_run(cpu->team, multiply_some, p);
     cpu->experts.n_read += (uint64_t)p->job->n_used * (uint64_t)p->m->n_panels * p->m->panel_bytes;
 }

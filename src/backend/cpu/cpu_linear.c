@@ -33,7 +33,7 @@ static void tile_rows(const struct linear_job *job, int tile, int *begin, int *n
 }
 
 /* Packs a thread's columns of all input rows into tiles; the sums of adapters are made meanwhile. */
-static void pack_some(void *arg, int thread, int n_threads)
+static void cpu_linear_pack_some(void *arg, int thread, int n_threads)
 {
     const struct linear_job *job = arg;
     const struct cpu_backend *cpu = job->cpu;
@@ -55,7 +55,7 @@ static void pack_some(void *arg, int thread, int n_threads)
 
 /* The packed tiles. If there is a single row, each thread packs it for itself: that takes less time
  * than a second team_run(). */
-static const uint8_t *input_of(const struct linear_job *job, int thread)
+static const uint8_t *cpu_linear_input_of(const struct linear_job *job, int thread)
 {
     const struct cpu_backend *cpu = job->cpu;
     int n_in = job->m->n_in;
@@ -284,7 +284,7 @@ static void linear_some(void *arg, int thread, int n_threads)
         int begin, end;
         while (cpu_share_take(share, job->piece, &begin, &end)) {
             if (!input)
-                input = input_of(job, thread);
+                input = cpu_linear_input_of(job, thread);
             if (job->lora)
                 prefetch_factors(job, begin, end);
             for (int tile = 0; tile < job->n_tiles; tile++)
@@ -341,7 +341,7 @@ static void run(struct linear_job *job, const struct lora *const *loras, const i
     }
     cpu_share_out(job->cpu, m->n_panels);
     if (job->n_rows > 1 || job->lora)
-        team_run(job->cpu->team, pack_some, job);
+        team_run(job->cpu->team, cpu_linear_pack_some, job);
     team_run(job->cpu->team, linear_some, job);
 }
 

@@ -31,7 +31,7 @@ static int row_of(const struct matrix *m, int panel, int i)
     return row < half ? i / LANES * half + row : -1;
 }
 
-static void place_of(const struct matrix *m, int row, int *panel, int *i)
+static void cpu_matrix_place_of(const struct matrix *m, int row, int *panel, int *i)
 {
     int half = m->n_out / 2, is_up = m->is_gate_up && row >= half;
     int rows = m->is_gate_up ? LANES : PANEL_ROWS;
@@ -69,7 +69,7 @@ static const uint8_t *row_as(const struct packing *job, int expert, int row, uin
     return converted;
 }
 
-static void pack_some(void *arg, int thread, int n_threads)
+static void cpu_matrix_pack_some(void *arg, int thread, int n_threads)
 {
     (void)n_threads;
     struct packing *job = arg;
@@ -101,7 +101,7 @@ static void pack_bias(struct matrix *m, const struct matrix_source *source)
     for (int k = 0; biases && k < m->n_experts * m->n_out; k++) {
         int expert = k / m->n_out, row = k % m->n_out, in_part = row, panel, i;
         const float *bias = biases[part_of(source, m, expert, &in_part)];
-        place_of(m, row, &panel, &i);
+        cpu_matrix_place_of(m, row, &panel, &i);
         m->bias[(expert * m->n_panels + panel) * PANEL_ROWS + i] = bias ? bias[in_part] : 0.0f;
     }
 }
@@ -135,8 +135,8 @@ static int64_t count_rows(const struct matrix_source *source, int n_experts)
 }
 
 /* Sets the fields that need no memory. */
-static enum tutti_status describe(struct matrix *m, const struct matrix_source *source,
-                                  struct tutti_error *err)
+static enum tutti_status matrix_describe(struct matrix *m, const struct matrix_source *source,
+                                         struct tutti_error *err)
 {
     int n_experts = source->n_experts > 0 ? source->n_experts : 1;
     int64_t n_out = count_rows(source, n_experts);
@@ -192,7 +192,7 @@ enum tutti_status cpu_matrix_new(struct backend *be, struct matrix **out, const 
     int n_threads = team_n_threads(cpu->team);
     enum tutti_status st = TUTTI_OK;
     if (m)
-        st = describe(m, source, err);
+        st = matrix_describe(m, source, err);
     if (!m || st != TUTTI_OK)
         goto done;
     bool fits = dtype_bytes(m->dtype, m->n_in, &job.stored_row_bytes);
@@ -208,7 +208,7 @@ enum tutti_status cpu_matrix_new(struct backend *be, struct matrix **out, const 
                        m->n_bytes);
         goto done;
     }
-    team_run(cpu->team, pack_some, &job);
+    team_run(cpu->team, cpu_matrix_pack_some, &job);
     if (m->bias)
         pack_bias(m, source);
     size_t row = tile_bytes(m->dtype, 1, m->n_in);
@@ -260,7 +260,7 @@ static void embed_some(void *arg, int thread, int n_threads)
             memset(x, 0, (size_t)job->table->n_in * sizeof *x);
             continue;
         }
-        place_of(job->table, id, &panel, &i);
+        cpu_matrix_place_of(job->table, id, &panel, &i);
         unpack_row(x, job->table->panels + (size_t)panel * job->table->panel_bytes, i, job->table->dtype,
                    job->table->n_in);
     }

@@ -464,7 +464,7 @@ static bool gguf_is(const void *bytes, size_t n_bytes)
     return n_bytes >= 4 && memcmp(bytes, "GGUF", 4) == 0;
 }
 
-static enum tutti_status read_gguf(struct gguf *file, struct tutti_error *err)
+static enum tutti_status gguf_read_file(struct gguf *file, struct tutti_error *err)
 {
     struct cursor c = { .at = file->set.map.bytes, .end = file->set.map.bytes + file->set.map.n_bytes };
     const uint8_t *magic = cursor_take(&c, 4);
@@ -530,7 +530,7 @@ static enum tutti_status open_sibling(struct gguf **out, const struct gguf *firs
     enum tutti_status st = mapping_open(&map, path, &inner);
     struct gguf *part = st == TUTTI_OK ? (struct gguf *)tensor_set_new(&GGUF_FORMAT, map, &inner) : NULL;
     if (st == TUTTI_OK)
-        st = part ? read_gguf(part, &inner) : TUTTI_E_MEMORY;
+        st = part ? gguf_read_file(part, &inner) : TUTTI_E_MEMORY;
     if (st == TUTTI_E_NOT_FOUND)
         st = error_set(err, st, "%s: part %d of %d is missing", path, no + 1, first->split.count);
     else if (st != TUTTI_OK)
@@ -607,7 +607,7 @@ static enum tutti_status open_parts(struct tensor_set **set, struct gguf *given,
 static enum tutti_status gguf_read(struct tensor_set **set, struct tutti_error *err)
 {
     struct gguf *file = (struct gguf *)*set;
-    enum tutti_status st = read_gguf(file, err);
+    enum tutti_status st = gguf_read_file(file, err);
     return st == TUTTI_OK && file->split.count > 1 ? open_parts(set, file, err) : st;
 }
 

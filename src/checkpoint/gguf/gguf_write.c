@@ -41,7 +41,7 @@ static bool add_string(struct buf *buf, const char *bytes, size_t n_bytes)
     return add_le(buf, n_bytes, 8) && buf_add(buf, bytes, n_bytes);
 }
 
-static bool add_key(struct gguf_writer *w, const char *key, enum gguf_type type)
+static bool gguf_write_key(struct gguf_writer *w, const char *key, enum gguf_type type)
 {
     w->n_kv++;
     return add_string(&w->metadata, key, strlen(key)) && add_le(&w->metadata, type, 4);
@@ -86,27 +86,27 @@ void gguf_writer_free(struct gguf_writer *w)
 
 void gguf_writer_u32(struct gguf_writer *w, const char *key, uint32_t value)
 {
-    stick(w, add_key(w, key, GGUF_U32) && add_le(&w->metadata, value, 4));
+    stick(w, gguf_write_key(w, key, GGUF_U32) && add_le(&w->metadata, value, 4));
 }
 
 void gguf_writer_f32(struct gguf_writer *w, const char *key, float value)
 {
-    stick(w, add_key(w, key, GGUF_F32) && add_float(&w->metadata, value));
+    stick(w, gguf_write_key(w, key, GGUF_F32) && add_float(&w->metadata, value));
 }
 
 void gguf_writer_bool(struct gguf_writer *w, const char *key, bool value)
 {
-    stick(w, add_key(w, key, GGUF_BOOL) && add_le(&w->metadata, value, 1));
+    stick(w, gguf_write_key(w, key, GGUF_BOOL) && add_le(&w->metadata, value, 1));
 }
 
 void gguf_writer_string(struct gguf_writer *w, const char *key, const char *bytes, size_t n_bytes)
 {
-    stick(w, add_key(w, key, GGUF_STRING) && add_string(&w->metadata, bytes, n_bytes));
+    stick(w, gguf_write_key(w, key, GGUF_STRING) && add_string(&w->metadata, bytes, n_bytes));
 }
 
 static bool add_array(struct gguf_writer *w, const char *key, enum gguf_type type, size_t n)
 {
-    return add_key(w, key, GGUF_ARRAY) && add_le(&w->metadata, type, 4) && add_le(&w->metadata, n, 8);
+    return gguf_write_key(w, key, GGUF_ARRAY) && add_le(&w->metadata, type, 4) && add_le(&w->metadata, n, 8);
 }
 
 void gguf_writer_strings(struct gguf_writer *w, const char *key, const char *const *strings,

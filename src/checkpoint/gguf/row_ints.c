@@ -30,7 +30,7 @@ static float load_scale(const uint8_t *scales, enum dtype dtype, int64_t row)
 
 /* Writes block b of a row after its scale. In Q4_0 byte j has elements j and j + 16, with 8 added
  * to each. */
-static void put_block(uint8_t *to, const int8_t *row, int n_bits, int64_t b)
+static void row_ints_put_block(uint8_t *to, const int8_t *row, int n_bits, int64_t b)
 {
     if (n_bits == 8) {
         memcpy(to, row + b * BLOCK, BLOCK);
@@ -60,7 +60,7 @@ static bool make_row_ints(const struct tensor *t, void *bytes)
         if (t->dtype != DTYPE_F32) {
             for (int64_t b = 0; b < n_in / BLOCK; b++, to += block_bytes) {
                 memcpy(to, scales + i * 2, 2);
-                put_block(to + 2, row, r->n_bits, b);
+                row_ints_put_block(to + 2, row, r->n_bits, b);
             }
             continue;
         }

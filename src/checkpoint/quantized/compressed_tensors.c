@@ -74,8 +74,9 @@ static enum tutti_status configure(struct quantized *q, struct tutti_error *err)
     return st;
 }
 
-static enum tutti_status wrap(struct quantized *q, const struct checkpoint *ck, const struct tensor *t,
-                              const struct tensor **made, struct tutti_error *err)
+static enum tutti_status compressed_tensors_wrap(struct quantized *q, const struct checkpoint *ck,
+                                                 const struct tensor *t, const struct tensor **made,
+                                                 struct tutti_error *err)
 {
     if (text_ends_with(t->name, ".weight_packed") && q->n_bits > 0)
         return packed_ints_wrap_rows(q, ck, t, made, err);
@@ -92,5 +93,5 @@ static const char *const IGNORED[] = { ".input_scale",  ".input_zero_point", ".o
                                        ".k_zero_point", ".v_zero_point",     NULL };
 
 const struct quantized_method COMPRESSED_TENSORS_METHOD = {
-    .name = "compressed-tensors", .configure = configure, .wrap = wrap, .ignored = IGNORED
+    .name = "compressed-tensors", .configure = configure, .wrap = compressed_tensors_wrap, .ignored = IGNORED
 };

@@ -12,7 +12,7 @@
 enum { BLOCK = 32, HALF = BLOCK / 2 };
 
 /* A stored byte j has the numbers 2j and 2j + 1; in the type MXFP4 it has j and j + 16. */
-static void put_block(uint8_t *to, uint8_t exponent, const uint8_t *from)
+static void mxfp4_put_block(uint8_t *to, uint8_t exponent, const uint8_t *from)
 {
     to[0] = exponent;
     for (int k = 0; k < HALF / 2; k++) {
@@ -34,7 +34,7 @@ static bool mxfp4_make_part(const struct tensor *t, const struct tensor_part *pa
     for (int64_t r = 0; ok && r < part->n_rows; r++) {
         size_t begin = (size_t)(part->row + r) * per_row + (size_t)(part->column / BLOCK);
         for (size_t b = begin; b < begin + (size_t)(part->n_columns / BLOCK); b++, to += 1 + HALF)
-            put_block(to, scales[b], blocks + b * HALF);
+            mxfp4_put_block(to, scales[b], blocks + b * HALF);
     }
     free(owned_blocks);
     free(owned_scales);

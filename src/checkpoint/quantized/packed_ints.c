@@ -117,7 +117,8 @@ static void unpack(uint8_t out[ROWS][BLOCK], const struct packed_ints *p, const 
 }
 
 /* One block of 32 numbers with one scale (a float16) and zero point: base/dtype.h. */
-static void put_block(uint8_t *to, enum dtype dtype, uint16_t scale, int zero, const uint8_t numbers[BLOCK])
+static void packed_ints_put_block(uint8_t *to, enum dtype dtype, uint16_t scale, int zero,
+                                  const uint8_t numbers[BLOCK])
 {
     memcpy(to, &scale, 2);
     to += 2;
@@ -146,7 +147,7 @@ static void put_row(uint8_t *to, const struct packed_ints *p, const struct packe
     int zero = zero_at(p, b, row, group);
     float scale = quantized_float(b->scales, scale_type, scale_index(p, row, group));
     if (dtype_block_elems(type) == BLOCK) {
-        put_block(to, type, float_to_half(scale), zero, numbers);
+        packed_ints_put_block(to, type, float_to_half(scale), zero, numbers);
         return;
     }
     for (int64_t c = begin; c < end; c++, to += 2) {

@@ -108,7 +108,7 @@ static enum tutti_status check_part(const struct shard_manifest *m, const struct
 }
 
 /* The file's tensors in the manifest's order. */
-static enum tutti_status find_parts(struct rank *r, struct tutti_error *err)
+static enum tutti_status shards_find_parts(struct rank *r, struct tutti_error *err)
 {
     const struct shard_manifest *m = r->manifest;
     size_t n = r->file->n;
@@ -142,11 +142,11 @@ static enum tutti_status open_rank(struct shards *s, int index, struct tutti_err
                          SHARD_MANIFEST_FILE);
     if (st == TUTTI_OK && r->manifest->rank != rank)
         return error_set(err, TUTTI_E_FORMAT,
-                         "%s: it holds rank %d of %d: the folders of two ranks may have been swapped",
-                         folder, r->manifest->rank, r->manifest->n_ranks);
+                         "%s: it holds rank %d of %d: the folders of two ranks may have been swapped", folder,
+                         r->manifest->rank, r->manifest->n_ranks);
     if (st == TUTTI_OK)
         st = open_file(r, folder, err);
-    return st == TUTTI_OK ? find_parts(r, err) : st;
+    return st == TUTTI_OK ? shards_find_parts(r, err) : st;
 }
 
 /* ---- the whole ---- */

@@ -61,7 +61,7 @@ struct nearest {
     int distance;
 };
 
-static void consider(struct nearest *nearest, const char *word, const char *candidate)
+static void options_consider(struct nearest *nearest, const char *word, const char *candidate)
 {
     int d = distance(word, candidate);
     if (d >= 0 && (!nearest->word || d < nearest->distance))
@@ -72,17 +72,17 @@ const char *options_nearest(const char *word, const char *const *words)
 {
     struct nearest nearest = { NULL };
     for (; *words; words++)
-        consider(&nearest, word, *words);
+        options_consider(&nearest, word, *words);
     return nearest.word;
 }
 
 static const char *nearest_option(const struct option_set *set, const char *name)
 {
     struct nearest nearest = { NULL };
-    consider(&nearest, name, "help");
+    options_consider(&nearest, name, "help");
     for (const struct option_group *group = set->groups; group->title; group++)
         for (const struct option *o = group->options; o->name; o++)
-            consider(&nearest, name, o->name);
+            options_consider(&nearest, name, o->name);
     return nearest.word;
 }
 

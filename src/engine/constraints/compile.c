@@ -164,7 +164,7 @@ static bool evict_unused(struct compiler *c)
 }
 
 /* How much memory a client has left, after evicting unused grammars if that helps. Under the lock. */
-static enum memory_room make_room(struct compiler *c, const struct client *client)
+static enum memory_room compile_make_room(struct compiler *c, const struct client *client)
 {
     enum memory_room room;
     do
@@ -177,7 +177,7 @@ static enum memory_room make_room(struct compiler *c, const struct client *clien
  * already. Under the lock. */
 static bool has_room(struct compiler *c, const struct client *client, const struct grammar *grammar)
 {
-    enum memory_room room = make_room(c, client);
+    enum memory_room room = compile_make_room(c, client);
     return room == ROOM_FOR_ANY || (room == ROOM_FOR_SMALL && grammar_bytes(grammar) <= CLIENT_MEMORY_LEAST);
 }
 
@@ -277,7 +277,7 @@ static struct client *begin_compiling(struct compiler *c, struct request *r, enu
     struct client *client = client_get(c, r->spec.owner);
     if (!client) {
         error_set(&r->grammar_error, TUTTI_E_MEMORY, "compiling a grammar: out of memory");
-    } else if ((*room = make_room(c, client)) == ROOM_FOR_NONE) {
+    } else if ((*room = compile_make_room(c, client)) == ROOM_FOR_NONE) {
         (void)refuse_for_memory(c, client, r);
         client_put(client);
         client = NULL;

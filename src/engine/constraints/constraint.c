@@ -276,7 +276,7 @@ void constraint_explain(enum tutti_status status, struct tutti_error *err)
 
 /* ---- all together ---- */
 
-static enum tutti_status reserve(struct constraints *c, struct tutti_error *err)
+static enum tutti_status constraint_reserve(struct constraints *c, struct tutti_error *err)
 {
     size_t n_seqs = (size_t)c->options.max_seqs;
     c->n_words = grammar_mask_words(c->options.n_vocab);
@@ -297,7 +297,7 @@ enum tutti_status constraints_new(struct constraints **out, const struct constra
     if (!c)
         return error_set(err, TUTTI_E_MEMORY, "token masks: out of memory");
     c->options = *options;
-    enum tutti_status st = reserve(c, err);
+    enum tutti_status st = constraint_reserve(c, err);
     if (st == TUTTI_OK)
         st = bell_init(&c->mask_bell, err);
     if (st == TUTTI_OK) {

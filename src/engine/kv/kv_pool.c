@@ -37,7 +37,7 @@ struct kv_pool {
 };
 
 /* Bytes of the ids of a page. */
-static size_t ids_bytes(const struct kv_pool *pool)
+static size_t kv_pool_ids_bytes(const struct kv_pool *pool)
 {
     return (size_t)pool->page_tokens * sizeof *pool->ids;
 }
@@ -58,7 +58,7 @@ enum tutti_status kv_pool_new(struct kv_pool **out, const struct kv_pool_options
     assert(n_pages >= 1 && options->page_tokens >= 1 && options->n_slots >= 1);
     if (pool) {
         pool->page_tokens = options->page_tokens;
-        pool->ids = calloc((size_t)n_pages, ids_bytes(pool));
+        pool->ids = calloc((size_t)n_pages, kv_pool_ids_bytes(pool));
         pool->pages = calloc((size_t)n_pages, sizeof *pool->pages);
         pool->slots = malloc(n_slots * sizeof *pool->slots);
     }
@@ -134,7 +134,7 @@ static uint64_t chain_hash(const struct kv_pool *pool, struct kv_chain chain, in
     uint64_t seed = parent != NONE
                         ? pool->pages[parent].hash
                         : mix64(pool->hash_seed ^ mix64((uint32_t)chain.adapter)) ^ mix64(chain.tenant);
-    return hash64(seed, ids, ids_bytes(pool));
+    return hash64(seed, ids, kv_pool_ids_bytes(pool));
 }
 
 static int32_t find_published(const struct kv_pool *pool, uint64_t hash, struct kv_chain chain,
@@ -144,7 +144,7 @@ static int32_t find_published(const struct kv_pool *pool, uint64_t hash, struct 
     while (page_id != NONE) {
         const struct page *page = &pool->pages[page_id];
         if (page->hash == hash && page->parent == parent && kv_chain_equal(page->chain, chain) &&
-            memcmp(ids_of(pool, page_id), ids, ids_bytes(pool)) == 0)
+            memcmp(ids_of(pool, page_id), ids, kv_pool_ids_bytes(pool)) == 0)
             return page_id;
         page_id = page->next_in_slot;
     }
@@ -173,7 +173,7 @@ static void add_holder(struct kv_pool *pool, int32_t page_id)
     }
 }
 
-static void put_free(struct kv_pool *pool, int32_t page_id)
+static void kv_pool_put_free(struct kv_pool *pool, int32_t page_id)
 {
     pool->pages[page_id].next = pool->free_head;
     pool->free_head = page_id;
@@ -190,7 +190,7 @@ bool kv_pool_take(struct kv_pool *pool, int n_pages, int32_t *page_ids)
             use_list_remove(pool, victim);
             unpublish(pool, victim);
             window_slots_forget(&pool->windows, victim);
-            put_free(pool, victim);
+            kv_pool_put_free(pool, victim);
             pool->counts.n_evictions++;
             pool->counts.n_lost += pool->pages[victim].copy.id == 0;
         }
@@ -238,7 +238,7 @@ void kv_pool_drop(struct kv_pool *pool, const int32_t *page_ids, int n_pages, in
         if (page->is_published)
             use_list_add(pool, page_ids[i]);
         else
-            put_free(pool, page_ids[i]);
+            kv_pool_put_free(pool, page_ids[i]);
     }
 }
 
@@ -332,7 +332,7 @@ int32_t kv_pool_publish(struct kv_pool *pool, int32_t page_id, struct kv_chain c
     page->chain = chain;
     page->parent = parent;
     page->copy = (struct kv_copy){ 0 };
-    memcpy(ids_of(pool, page_id), ids, ids_bytes(pool));
+    memcpy(ids_of(pool, page_id), ids, kv_pool_ids_bytes(pool));
     page->next_in_slot = pool->slots[hash & pool->slot_mask];
     pool->slots[hash & pool->slot_mask] = page_id;
     page->is_published = true;

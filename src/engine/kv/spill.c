@@ -193,7 +193,7 @@ void spill_touch(struct spill *s, const struct kv_copy *copy)
 
 /* ---- the index ---- */
 
-static size_t ids_bytes(const struct spill *s)
+static size_t spill_ids_bytes(const struct spill *s)
 {
     return (size_t)s->options.identity.page_tokens * sizeof *s->ids;
 }
@@ -206,7 +206,7 @@ static int32_t *ids_of(const struct spill *s, int32_t slot)
 static int32_t *bucket_of(const struct spill *s, uint64_t parent, const int32_t *ids)
 {
     uint64_t seed = s->options.hash_seed ^ mix64(parent);
-    uint64_t hash = hash64(seed, ids, ids_bytes(s));
+    uint64_t hash = hash64(seed, ids, spill_ids_bytes(s));
     return &s->buckets[hash & s->bucket_mask];
 }
 
@@ -215,13 +215,13 @@ static int32_t find_entry(const struct spill *s, uint64_t parent, const int32_t 
     int32_t slot = *bucket_of(s, parent, ids) - 1;
     for (; slot != NONE; slot = s->entries[slot].next_in_bucket) {
         const struct spill_record *r = &s->entries[slot].record;
-        if (r->parent == parent && memcmp(r->ids, ids, ids_bytes(s)) == 0)
+        if (r->parent == parent && memcmp(r->ids, ids, spill_ids_bytes(s)) == 0)
             return slot;
     }
     return NONE;
 }
 
-static void put_free(struct spill *s, int32_t slot)
+static void spill_put_free(struct spill *s, int32_t slot)
 {
     s->entries[slot] = (struct entry){ .next = s->free_head };
     s->free_head = slot;
@@ -255,7 +255,7 @@ static void drop_entry(struct spill *s, int32_t slot)
         s->entries[at].next_in_bucket = e->next_in_bucket;
     }
     use_list_remove(s, slot);
-    put_free(s, slot);
+    spill_put_free(s, slot);
     if (s->last_added == slot)
         s->last_added = NONE;
     s->counts.n_copies--;
@@ -295,7 +295,7 @@ static bool reserve_index(struct spill *s)
     while (n_buckets < 2 * n_slots)
         n_buckets *= 2;
     s->entries = calloc(n_slots, sizeof *s->entries);
-    s->ids = calloc(n_slots, ids_bytes(s));
+    s->ids = calloc(n_slots, spill_ids_bytes(s));
     s->buckets = calloc(n_buckets, sizeof *s->buckets);
     s->bucket_mask = n_buckets - 1;
     s->counts.n_slots = n_slots;
@@ -353,7 +353,7 @@ static void link_loaded(struct spill *s, const struct place *places, size_t n)
     s->next_id = n > 0 ? places[n - 1].id + 1 : 1;
 }
 
-static enum tutti_status load(struct spill *s, struct tutti_error *err)
+static enum tutti_status spill_load(struct spill *s, struct tutti_error *err)
 {
     int32_t n_slots = spill_file_n_slots(s->file);
     struct place *places = NULL;
@@ -385,7 +385,7 @@ static enum tutti_status load(struct spill *s, struct tutti_error *err)
         link_loaded(s, places, n);
         for (int32_t slot = n_slots; slot-- > 0;)
             if (s->entries[slot].record.id == 0)
-                put_free(s, slot);
+                spill_put_free(s, slot);
     }
     free(places);
     return st;
@@ -402,7 +402,7 @@ static void *open_main(void *arg)
         o->status = error_set(&o->error, TUTTI_E_MEMORY, "index of %d spilled pages: out of memory",
                               spill_file_n_slots(s->file));
     if (o->status == TUTTI_OK)
-        o->status = load(s, &o->error);
+        o->status = spill_load(s, &o->error);
     return NULL;
 }
 
@@ -523,7 +523,7 @@ void *spill_begin_write(struct spill *s, const struct kv_copy *parent, const int
     if (slot == NONE)
         return NULL;
     struct spill_record record = { .id = s->next_id++, .parent = parent->id, .ids = ids_of(s, slot) };
-    memcpy(ids_of(s, slot), ids, ids_bytes(s));
+    memcpy(ids_of(s, slot), ids, spill_ids_bytes(s));
     add_entry(s, slot, &record, parent->slot);
     int32_t buffer = s->free_buffers[--s->n_free_buffers];
     s->n_writing++;

@@ -51,7 +51,7 @@ struct spill_file {
     bool was_open;       /* other users could write to it */
 };
 
-static size_t ids_bytes(const struct spill_file *file)
+static size_t spill_file_ids_bytes(const struct spill_file *file)
 {
     return (size_t)file->page_tokens * sizeof(int32_t);
 }
@@ -282,7 +282,7 @@ enum tutti_status spill_file_open(struct spill_file **out, const char *dir, uint
         goto done;
     }
     file->page_tokens = (int)identity->page_tokens;
-    file->record_bytes = sizeof(struct stored_record) + ids_bytes(file) + sizeof(uint64_t);
+    file->record_bytes = sizeof(struct stored_record) + spill_file_ids_bytes(file) + sizeof(uint64_t);
     file->record_bytes = (file->record_bytes + MIN_RECORD_BYTES - 1) / MIN_RECORD_BYTES * MIN_RECORD_BYTES;
     file->records = malloc(records_bytes(file));
     if (!file->records) {
@@ -358,7 +358,7 @@ enum tutti_status spill_file_load(struct spill_file *file, int32_t first, int n,
             continue;
         records[i].id = r.id;
         records[i].parent = r.parent;
-        memcpy(ids, record + sizeof r, ids_bytes(file));
+        memcpy(ids, record + sizeof r, spill_file_ids_bytes(file));
     }
     return TUTTI_OK;
 }
@@ -382,7 +382,7 @@ enum tutti_status spill_file_write(struct spill_file *file, int32_t slot, const 
     uint8_t *bytes = file->records;
     memset(bytes, 0, file->record_bytes);
     memcpy(bytes, &r, sizeof r);
-    memcpy(bytes + sizeof r, record->ids, ids_bytes(file));
+    memcpy(bytes + sizeof r, record->ids, spill_file_ids_bytes(file));
     uint64_t checksum = checksum_of(file, bytes);
     memcpy(bytes + file->record_bytes - sizeof checksum, &checksum, sizeof checksum);
     return write_at(file, bytes, file->record_bytes, record_at(file, slot), err);
@@ -404,7 +404,7 @@ enum tutti_status spill_file_read(struct spill_file *file, int32_t slot, const s
         what = "the file is truncated";
     else if (!unpack_record(file, file->records, slot, &r) || r.id != record->id ||
              r.parent != record->parent ||
-             memcmp(file->records + sizeof r, record->ids, ids_bytes(file)) != 0)
+             memcmp(file->records + sizeof r, record->ids, spill_file_ids_bytes(file)) != 0)
         what = "its record is damaged";
     else if (r.page_checksum != hash64(file->salt ^ record->id, page, file->page_bytes))
         what = "its page is damaged";

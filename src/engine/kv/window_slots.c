@@ -55,7 +55,7 @@ static void list_add(struct window_slots *w, int32_t page_id)
     w->n_unseen++;
 }
 
-static void put_free(struct window_slots *w, int32_t page_id)
+static void window_slots_put_free(struct window_slots *w, int32_t page_id)
 {
     w->free[w->n_free++] = w->pages[page_id].slot;
     w->pages[page_id].slot = NONE;
@@ -97,7 +97,7 @@ void window_slots_pass(struct window_slots *w, int32_t page_id, bool keeps)
     if (keeps)
         list_add(w, page_id);
     else
-        put_free(w, page_id);
+        window_slots_put_free(w, page_id);
 }
 
 void window_slots_forget(struct window_slots *w, int32_t page_id)
@@ -106,7 +106,7 @@ void window_slots_forget(struct window_slots *w, int32_t page_id)
         return;
     assert(w->pages[page_id].n_viewers == 0);
     list_remove(w, page_id);
-    put_free(w, page_id);
+    window_slots_put_free(w, page_id);
 }
 
 void window_slots_move(struct window_slots *w, int32_t from, int32_t to)

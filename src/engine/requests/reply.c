@@ -137,7 +137,7 @@ static bool scan_and_show(struct reply *reply, bool is_end, bool *is_stopped)
     return true;
 }
 
-static struct reply_token *add_token(struct reply *reply)
+static struct reply_token *reply_add_token(struct reply *reply)
 {
     if (reply->n_tokens == reply->capacity) {
         size_t capacity = reply->capacity ? reply->capacity * 2 : 4;
@@ -152,7 +152,7 @@ static struct reply_token *add_token(struct reply *reply)
 
 bool reply_push(struct reply *reply, const struct sample *sample, bool *is_stopped)
 {
-    struct reply_token *token = add_token(reply);
+    struct reply_token *token = reply_add_token(reply);
     if (!token)
         return false;
     token->sample = *sample;

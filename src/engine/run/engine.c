@@ -210,7 +210,7 @@ static enum tutti_status reserve_draft(struct tutti_engine *e, int n_pages, uint
     return o->draft ? draft_new(&e->draft, &options, err) : TUTTI_OK;
 }
 
-static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err)
+static enum tutti_status engine_reserve(struct tutti_engine *e, struct tutti_error *err)
 {
     uint64_t hash_seed;
     if (getrandom(&hash_seed, sizeof hash_seed, 0) != sizeof hash_seed)
@@ -371,7 +371,7 @@ enum tutti_status engine_open(tutti_engine **out, struct model *model,
     if (st == TUTTI_OK)
         st = open_locks(e, err);
     if (st == TUTTI_OK)
-        st = reserve(e, err);
+        st = engine_reserve(e, err);
     if (st == TUTTI_OK)
         st = open_constraints(e, err);
     model_on_loss(model, wake_engine, e);

@@ -9,7 +9,7 @@
 
 /* ---- events ---- */
 
-static bool make_room(struct token_scratch *scratch, size_t n_tokens, size_t n_tops)
+static bool text_make_room(struct token_scratch *scratch, size_t n_tokens, size_t n_tops)
 {
     if (n_tokens > scratch->n_tokens) {
         struct tutti_token *tokens = realloc(scratch->tokens, n_tokens * sizeof *tokens);
@@ -48,7 +48,7 @@ static bool describe_tokens(struct tutti_engine *e, const struct event_tokens *l
     size_t n_tops = 0, top = 0, n_tokens = list->n_scores + list->reply->n_visible;
     for (size_t i = 0; i < n_tokens; i++)
         n_tops += (size_t)token_at(list, i)->n_top;
-    if (!make_room(scratch, n_tokens, n_tops))
+    if (!text_make_room(scratch, n_tokens, n_tops))
         return false;
     buf_truncate(&scratch->bytes, 0);
     /* First all bytes, because appending may move them; then the pointers, in the same order. */

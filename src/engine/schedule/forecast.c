@@ -34,7 +34,7 @@ void forecast_leave(struct forecast *f, struct request *r)
 
 /* One thread may add a request that the other has not counted yet, so a sum may be negative for a
  * moment. */
-static double load(const atomic_int_fast64_t *work)
+static double forecast_load(const atomic_int_fast64_t *work)
 {
     int64_t value = atomic_load_explicit(work, memory_order_relaxed);
     return value > 0 ? (double)value : 0;
@@ -47,10 +47,10 @@ uint64_t forecast_wait_us(const struct forecast *f, const struct share *share, d
     if (rate <= 0)
         return 0;
     for (int i = 0; i < priority - TUTTI_PRIORITY_FIRST; i++)
-        before += load(&f->waiting[i]);
+        before += forecast_load(&f->waiting[i]);
     /* Owners of the same priority come first only up to their shares. */
-    double equals = load(&f->waiting[priority - TUTTI_PRIORITY_FIRST]);
-    double shared = load(&share->waiting) * (weights > weight ? weights / weight : 1);
+    double equals = forecast_load(&f->waiting[priority - TUTTI_PRIORITY_FIRST]);
+    double shared = forecast_load(&share->waiting) * (weights > weight ? weights / weight : 1);
     before += (shared < equals ? shared : equals) - atomic_load_explicit(&f->room, memory_order_relaxed);
     return before > 0 ? (uint64_t)(before / rate * 1e6) : 0;
 }
@@ -59,7 +59,7 @@ double forecast_waiting(const struct forecast *f)
 {
     double waiting = 0;
     for (int i = 0; i < TUTTI_PRIORITIES; i++)
-        waiting += load(&f->waiting[i]);
+        waiting += forecast_load(&f->waiting[i]);
     return waiting;
 }
 

@@ -21,7 +21,7 @@ static bool reserve_lookups(struct scheduler *s)
     return s->lookup_memory;
 }
 
-static bool reserve(struct scheduler *s)
+static bool scheduler_reserve(struct scheduler *s)
 {
     size_t n_seqs = (size_t)s->options.max_seqs, n_rows = (size_t)s->options.max_batch_tokens;
     size_t n_ids = (size_t)s->options.max_context,
@@ -74,7 +74,7 @@ enum tutti_status scheduler_new(struct scheduler **out, const struct scheduler_o
         speculation_init(&s->speculation, options->draft_share, options->forces_drafts);
     }
     enum tutti_status st = TUTTI_OK;
-    if (!s || !reserve(s))
+    if (!s || !scheduler_reserve(s))
         st = error_set(err, TUTTI_E_MEMORY, "%d sequences of %d tokens: out of memory", options->max_seqs,
                        options->max_context);
     if (st == TUTTI_OK)

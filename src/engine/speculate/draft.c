@@ -328,7 +328,8 @@ static uint64_t pass_run(struct draft *d, struct speculation *sp)
 }
 
 /* The sampling input for a runner's row, as for the target: same settings, same random numbers. */
-static struct sample_input input_of(const struct draft *d, const struct runner *runner, struct sample *out)
+static struct sample_input draft_input_of(const struct draft *d, const struct runner *runner,
+                                          struct sample *out)
 {
     const struct sequence *seq = runner->seq;
     const struct request *r = seq->request;
@@ -351,7 +352,7 @@ static void draw_tokens(struct draft *d)
     int n = 0;
     for (int i = 0; i < d->n_runners; i++)
         if (d->runners[i].output >= 0) {
-            d->inputs[n] = input_of(d, &d->runners[i], &d->samples[n]);
+            d->inputs[n] = draft_input_of(d, &d->runners[i], &d->samples[n]);
             n++;
         }
     if (n > 0)

@@ -37,7 +37,7 @@ static void note_acceptance(struct prompt_lookup *lookup, const int32_t *ids, in
     }
 }
 
-static int32_t *place_of(const struct prompt_lookup *lookup, int kind, const int32_t *tokens)
+static int32_t *lookup_place_of(const struct prompt_lookup *lookup, int kind, const int32_t *tokens)
 {
     uint64_t hash = hash64(0, tokens, (size_t)LENGTHS[kind] * sizeof *tokens);
     return &lookup->places[kind][hash & lookup->mask];
@@ -57,7 +57,7 @@ int prompt_lookup_update(struct prompt_lookup *lookup, const int32_t *ids, int n
             int n = LENGTHS[kind];
             if (pos < n)
                 continue;
-            int32_t *place = place_of(lookup, kind, ids + pos - n);
+            int32_t *place = lookup_place_of(lookup, kind, ids + pos - n);
             int last = *place;
             *place = pos;
             if (pos == n_ids && lookup->from < 0 && last >= n && last < pos &&

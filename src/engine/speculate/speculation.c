@@ -207,7 +207,7 @@ static double risk_us(const struct cost *cost)
 
 /* Adds a draft token to a proposal. Rows by which the draft model lags far are paid for when it
  * catches up. */
-static void add_token(struct cost *cost, struct draft_proposal *proposal)
+static void speculation_add_token(struct cost *cost, struct draft_proposal *proposal)
 {
     int pass = ++proposal->n;
     cost->n_rows++;
@@ -238,7 +238,7 @@ static double plan_proposals(struct cost *cost, int max_rows, struct draft_propo
     }
     for (int i; cost->n_rows < max_rows && (i = most_promising(proposals, n_proposals)) >= 0;) {
         chosen[cost->n_rows] = i;
-        add_token(cost, &proposals[i]);
+        speculation_add_token(cost, &proposals[i]);
         tokens += proposals[i].next;
         proposals[i].next *= (double)proposals[i].acceptance;
         double rate = tokens / step_us(cost);
@@ -305,7 +305,7 @@ static void choose_probe(const struct speculation *sp, const struct cost *empty,
     cost.n_rows = n;
     double before_us = risk_us(&cost);
     while (proposals[best].n < PROBE_TOKENS && proposals[best].n < proposals[best].most)
-        add_token(&cost, &proposals[best]);
+        speculation_add_token(&cost, &proposals[best]);
     if (risk_us(&cost) - before_us > sp->budget_us)
         proposals[best].n = 0;
 }

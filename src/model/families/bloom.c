@@ -65,7 +65,7 @@ static const struct config_key GGUF_KEYS[] = {
     { NULL, NULL },
 };
 
-static void describe_hf(struct model_desc *d, struct config *c)
+static void bloom_describe_hf(struct model_desc *d, struct config *c)
 {
     struct attn_desc *a = &d->kinds[0].attn;
     config_bool_or(c, "apply_residual_connection_post_layernorm", false); /* chose the family */
@@ -83,7 +83,7 @@ static void describe_hf(struct model_desc *d, struct config *c)
         config_unsupported(c, "num_attention_heads", "a width that is no multiple of the heads");
 }
 
-static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+static void bloom_describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
     struct attn_desc *a = &d->kinds[0].attn;
     struct ffn_desc *f = &d->kinds[0].ffn;
@@ -91,7 +91,7 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
     if (is_gguf)
         describe_gguf(d, c);
     else
-        describe_hf(d, c);
+        bloom_describe_hf(d, c);
     d->has_embedding_norm = true;
     a->has_alibi = true;
     a->rope = ROPE_NONE;
@@ -103,7 +103,7 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
 
 static void describe_post(struct model_desc *d, struct config *c, bool is_gguf)
 {
-    describe(d, c, is_gguf);
+    bloom_describe(d, c, is_gguf);
     d->residual_scale = 1;
 }
 
@@ -113,7 +113,7 @@ const struct family FAMILY_BLOOM = {
     .is_mine = is_bloom,
     .keys = KEYS,
     .gguf_keys = GGUF_KEYS,
-    .describe = describe,
+    .describe = bloom_describe,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
     .choose_chat = family_no_chat,

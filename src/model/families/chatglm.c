@@ -36,7 +36,7 @@ static const struct tensor_names LAYOUTS[] = {
 
 static const char *const IGNORED[] = { ".weight_scale", "rotary_pos_emb.inv_freq", "rope_freqs.weight" };
 
-static bool is_mine(const json_t *config)
+static bool chatglm_is_mine(const json_t *config)
 {
     return describe_has_type(config, "chatglm");
 }
@@ -60,7 +60,7 @@ static const struct config_key KEYS[] = {
     { NULL, NULL },
 };
 
-static void describe_hf(struct model_desc *d, struct config *c)
+static void chatglm_describe_hf(struct model_desc *d, struct config *c)
 {
     struct attn_desc *a = &d->kinds[0].attn;
     int n_bits = config_int_or(c, "quantization_bit", 0, 32,
@@ -84,7 +84,7 @@ static void describe_hf(struct model_desc *d, struct config *c)
     a->rotary_dim = a->head_dim / 2;
 }
 
-static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+static void chatglm_describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
     struct attn_desc *a = &d->kinds[0].attn;
     if (is_gguf) {
@@ -92,7 +92,7 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
         a->rotary_dim = config_int_or(c, "rope.dimension_count", 0, LIMIT_DIMENSION, a->head_dim / 2);
         a->has_qkv_bias = true;
     } else {
-        describe_hf(d, c);
+        chatglm_describe_hf(d, c);
     }
     a->rope = ROPE_INTERLEAVED;
     d->kinds[0].ffn.activation = ACT_SILU;
@@ -128,8 +128,9 @@ static bool mentions(const json_t *object, const char *key, const char *what)
     return text && strstr(text, what);
 }
 
-static const char *choose_chat(const struct model_desc *desc, const struct tokenizer *tok,
-                               const json_t *config, const json_t *tokenizer_config, const char *template)
+static const char *chatglm_choose_chat(const struct model_desc *desc, const struct tokenizer *tok,
+                                       const json_t *config, const json_t *tokenizer_config,
+                                       const char *template)
 {
     (void)desc;
     if (tokenizer_find_control(tok, "[gMASK]") < 0)
@@ -147,16 +148,16 @@ static const char *choose_chat(const struct model_desc *desc, const struct token
 const struct family FAMILY_CHATGLM = {
     .name = "chatglm",
     .gguf_architecture = "chatglm",
-    .is_mine = is_mine,
+    .is_mine = chatglm_is_mine,
     .keys = KEYS,
     .code = "ChatGLM",
-    .describe = describe,
+    .describe = chatglm_describe,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
     .ignored = IGNORED,
     .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .extend_tokenizer = extend_tokenizer,
-    .choose_chat = choose_chat,
+    .choose_chat = chatglm_choose_chat,
     .defaults = family_glm_defaults,
     .text_prefix = family_glm_prefix,
 };

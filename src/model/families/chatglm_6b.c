@@ -31,7 +31,7 @@ static const struct tensor_names LAYOUTS[] = {
 
 static const char *const IGNORED[] = { ".weight_scale", "rotary_emb.inv_freq", "key_past", "value_past" };
 
-static bool is_mine(const json_t *config)
+static bool chatglm_6b_is_mine(const json_t *config)
 {
     return describe_has_type(config, "chatglm") &&
            (json_object_get(config, "inner_hidden_size") || json_object_get(config, "position_encoding_2d"));
@@ -66,7 +66,7 @@ static void read_specials(struct model_desc *d, struct config *c)
     d->prefix_end_id = config_int(c, "bos_token_id", 0, last);
 }
 
-static void describe_hf(struct model_desc *d, struct config *c)
+static void chatglm_6b_describe_hf(struct model_desc *d, struct config *c)
 {
     struct attn_desc *a = &d->kinds[0].attn;
     int n_bits = config_int_or(c, "quantization_bit", 0, 32,
@@ -108,7 +108,7 @@ static void read_metadata(struct model_desc *d, struct config *c)
 }
 
 #define KEY(name) "chatglm-6b." name
-static void put_metadata(struct gguf_writer *w, const struct model_desc *d)
+static void chatglm_6b_put_metadata(struct gguf_writer *w, const struct model_desc *d)
 {
     gguf_writer_f32(w, KEY("residual_scale"), d->residual_scale);
     gguf_writer_u32(w, KEY("gmask_token_id"), (uint32_t)d->mask_ids[0]);
@@ -116,7 +116,7 @@ static void put_metadata(struct gguf_writer *w, const struct model_desc *d)
     gguf_writer_u32(w, KEY("prefix_end_token_id"), (uint32_t)d->prefix_end_id);
 }
 
-static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+static void chatglm_6b_describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
     struct attn_desc *a = &d->kinds[0].attn;
     struct ffn_desc *f = &d->kinds[0].ffn;
@@ -124,7 +124,7 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
     if (is_gguf)
         read_metadata(d, c);
     else
-        describe_hf(d, c);
+        chatglm_6b_describe_hf(d, c);
     a->rope = ROPE_2D;
     a->has_half_freqs = true;
     f->has_gate = false;
@@ -139,8 +139,9 @@ static enum tutti_status text_suffix(const struct model_desc *d, struct ids *out
                                                                           : chat_out_of_memory(err);
 }
 
-static const char *choose_chat(const struct model_desc *desc, const struct tokenizer *tok,
-                               const json_t *config, const json_t *tokenizer_config, const char *template)
+static const char *chatglm_6b_choose_chat(const struct model_desc *desc, const struct tokenizer *tok,
+                                          const json_t *config, const json_t *tokenizer_config,
+                                          const char *template)
 {
     (void)desc, (void)tok, (void)config, (void)tokenizer_config, (void)template;
     return "chatglm";
@@ -156,16 +157,16 @@ static void defaults(struct tutti_sampling *sampling, const char *chat_format)
 const struct family FAMILY_CHATGLM_6B = {
     .name = "chatglm-6b",
     .gguf_architecture = "chatglm-6b",
-    .is_mine = is_mine,
+    .is_mine = chatglm_6b_is_mine,
     .keys = KEYS,
     .code = "ChatGLM",
-    .describe = describe,
-    .put_metadata = put_metadata,
+    .describe = chatglm_6b_describe,
+    .put_metadata = chatglm_6b_put_metadata,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
     .ignored = IGNORED,
     .n_ignored = sizeof IGNORED / sizeof *IGNORED,
-    .choose_chat = choose_chat,
+    .choose_chat = chatglm_6b_choose_chat,
     .defaults = defaults,
     .text_prefix = family_no_prefix,
     .text_suffix = text_suffix,

@@ -257,7 +257,7 @@ static void read_gguf_attention(struct model_desc *d, struct config *c)
     read_gguf_yarn(a, c);
 }
 
-static void read_gguf(struct model_desc *d, struct config *c)
+static void deepseek_read_gguf(struct model_desc *d, struct config *c)
 {
     enum { GATING_SOFTMAX = 1, GATING_SIGMOID = 2 };
     struct expert_desc *own = &d->kinds[0].ffn.experts, e = { 0 };
@@ -289,7 +289,7 @@ static void read_gguf(struct model_desc *d, struct config *c)
 }
 
 /* GGUF has no key for the bias of the choice: it follows from the tensors. */
-static void find_parts(struct model_desc *d, const struct checkpoint *ck)
+static void deepseek_find_parts(struct model_desc *d, const struct checkpoint *ck)
 {
     char name[LIMIT_TENSOR_NAME_BYTES];
     for (int i = 0; i < d->n_layers; i++) {
@@ -303,7 +303,7 @@ static void find_parts(struct model_desc *d, const struct checkpoint *ck)
 static void describe_v2(struct model_desc *d, struct config *c, bool is_gguf)
 {
     if (is_gguf) /* of all three families */
-        read_gguf(d, c);
+        deepseek_read_gguf(d, c);
     else
         read_v2(d, c);
 }
@@ -334,7 +334,7 @@ static double yarn_log_factor(const struct attn_desc *a)
     return (m / (double)model_rope_scale(a) - 1) / log(s->factor);
 }
 
-static const char *find_gguf_fault(const struct model_desc *d)
+static const char *deepseek_find_gguf_fault(const struct model_desc *d)
 {
     const struct attn_desc *a = &d->kinds[0].attn;
     bool is_yarn = a->rope_scaling.kind == ROPE_SCALING_YARN && a->rope_scaling.factor > 1;
@@ -367,7 +367,7 @@ static void put_experts(struct gguf_writer *w, const struct model_desc *d)
     }
 }
 
-static void put_metadata(struct gguf_writer *w, const struct model_desc *d)
+static void deepseek_put_metadata(struct gguf_writer *w, const struct model_desc *d)
 {
     const struct attn_desc *a = &d->kinds[0].attn;
     gguf_writer_u32(w, KEY("attention.key_length"), (uint32_t)attn_latent_row(a));
@@ -393,8 +393,8 @@ static enum tutti_status text_prefix(const struct tokenizer *tok, struct ids *ou
 }
 
 #define FAMILY                                                                                               \
-    .gguf_architecture = "deepseek2", .has_first_dense = true, .find_parts = find_parts,                     \
-    .put_metadata = put_metadata, .find_gguf_fault = find_gguf_fault, .layouts = LAYOUTS,                    \
+    .gguf_architecture = "deepseek2", .has_first_dense = true, .find_parts = deepseek_find_parts,            \
+    .put_metadata = deepseek_put_metadata, .find_gguf_fault = deepseek_find_gguf_fault, .layouts = LAYOUTS,  \
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS, .ignored = IGNORED,                                       \
     .n_ignored = sizeof IGNORED / sizeof *IGNORED, .choose_chat = family_no_chat
 

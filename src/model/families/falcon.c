@@ -20,7 +20,7 @@ static const struct tensor_names LAYOUTS[] = {
 
 #define OWN_ACTIVATION_KEY "hidden_act" /* tutti's own in GGUF, where llama.cpp computes GELU by tanh */
 
-static bool is_mine(const json_t *config)
+static bool falcon_is_mine(const json_t *config)
 {
     return describe_has_type(config, "falcon");
 }
@@ -36,7 +36,7 @@ static const struct config_key KEYS[] = {
     { NULL, NULL },
 };
 
-static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+static void falcon_describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
     struct attn_desc *a = &d->kinds[0].attn;
     struct ffn_desc *f = &d->kinds[0].ffn;
@@ -70,12 +70,12 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
         config_unsupported(c, "num_attention_heads", "a width that is no multiple of the heads");
 }
 
-static const char *find_gguf_fault(const struct model_desc *d)
+static const char *falcon_find_gguf_fault(const struct model_desc *d)
 {
     return d->kinds[0].ffn.has_bias ? "bias: true" : NULL;
 }
 
-static void put_metadata(struct gguf_writer *w, const struct model_desc *d)
+static void falcon_put_metadata(struct gguf_writer *w, const struct model_desc *d)
 {
     static const char *const NAMES[] = {
         [ACT_GELU_SIGMOID] = "quick_gelu", [ACT_GELU_ERF] = "gelu", [ACT_RELU] = "relu"
@@ -89,12 +89,12 @@ static void put_metadata(struct gguf_writer *w, const struct model_desc *d)
 const struct family FAMILY_FALCON = {
     .name = "falcon",
     .gguf_architecture = "falcon",
-    .is_mine = is_mine,
+    .is_mine = falcon_is_mine,
     .keys = KEYS,
     .code = "Falcon",
-    .put_metadata = put_metadata,
-    .find_gguf_fault = find_gguf_fault,
-    .describe = describe,
+    .put_metadata = falcon_put_metadata,
+    .find_gguf_fault = falcon_find_gguf_fault,
+    .describe = falcon_describe,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
     .choose_chat = family_no_chat,

@@ -55,8 +55,8 @@ static bool has_turns(const struct tokenizer *tok)
     return tokenizer_find_control(tok, "[gMASK]") >= 0 && tokenizer_find_control(tok, "<|user|>") >= 0;
 }
 
-static const char *choose_chat(const struct model_desc *desc, const struct tokenizer *tok,
-                               const json_t *config, const json_t *tokenizer_config, const char *template)
+static const char *glm_choose_chat(const struct model_desc *desc, const struct tokenizer *tok,
+                                   const json_t *config, const json_t *tokenizer_config, const char *template)
 {
     (void)desc, (void)config, (void)tokenizer_config, (void)template;
     return has_turns(tok) ? "glm4" : "";
@@ -72,7 +72,7 @@ const struct family FAMILY_GLM = {
     .n_layouts = sizeof GLM_LAYOUTS / sizeof *GLM_LAYOUTS,
     .ignored = IGNORED,
     .n_ignored = sizeof IGNORED / sizeof *IGNORED,
-    .choose_chat = choose_chat,
+    .choose_chat = glm_choose_chat,
     .defaults = family_glm_defaults,
     .text_prefix = family_glm_prefix,
 };
@@ -86,7 +86,7 @@ const struct family FAMILY_GLM4 = {
     .n_layouts = sizeof GLM4_LAYOUTS / sizeof *GLM4_LAYOUTS,
     .ignored = IGNORED,
     .n_ignored = sizeof IGNORED / sizeof *IGNORED,
-    .choose_chat = choose_chat,
+    .choose_chat = glm_choose_chat,
     .defaults = family_glm_defaults,
     .text_prefix = family_glm_prefix,
 };

@@ -35,7 +35,7 @@ static const struct config_key KEYS[] = {
 
 static const char *const IGNORED[] = { "rotary_emb.inv_freq" };
 
-static bool is_mine(const json_t *config)
+static bool glm_moe_is_mine(const json_t *config)
 {
     return describe_has_type(config, "glm4_moe");
 }
@@ -49,7 +49,7 @@ static void describe_layers(struct model_desc *d, const struct expert_desc *e, i
     describe_expert_layers(d, e, is_dense);
 }
 
-static void read_gguf(struct model_desc *d, struct config *c)
+static void glm_moe_read_gguf(struct model_desc *d, struct config *c)
 {
     struct expert_desc *e = &d->kinds[0].ffn.experts;
     describe_gguf_experts(d, c);
@@ -94,10 +94,10 @@ static void read_transformers(struct model_desc *d, struct config *c)
     e->has_choice_bias = true;
 }
 
-static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+static void glm_moe_describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
     if (is_gguf)
-        read_gguf(d, c);
+        glm_moe_read_gguf(d, c);
     else
         read_transformers(d, c);
     struct expert_desc e = d->kinds[0].ffn.experts;
@@ -111,7 +111,7 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
 }
 
 /* GGUF has no keys for these: they follow from the tensors. */
-static void find_parts(struct model_desc *d, const struct checkpoint *ck)
+static void glm_moe_find_parts(struct model_desc *d, const struct checkpoint *ck)
 {
     char name[LIMIT_TENSOR_NAME_BYTES];
     bool has_norms = checkpoint_find(ck, "blk.0.attn_q_norm.weight");
@@ -124,7 +124,7 @@ static void find_parts(struct model_desc *d, const struct checkpoint *ck)
     }
 }
 
-static void put_metadata(struct gguf_writer *w, const struct model_desc *d)
+static void glm_moe_put_metadata(struct gguf_writer *w, const struct model_desc *d)
 {
     const struct expert_desc *e = &describe_find_kind(d, true)->ffn.experts;
     const struct routing *r = &e->routing;
@@ -150,11 +150,11 @@ const struct family FAMILY_GLM4_MOE = {
     .gguf_architecture = "glm4moe",
     .has_experts = true,
     .has_first_dense = true,
-    .is_mine = is_mine,
+    .is_mine = glm_moe_is_mine,
     .keys = KEYS,
-    .describe = describe,
-    .find_parts = find_parts,
-    .put_metadata = put_metadata,
+    .describe = glm_moe_describe,
+    .find_parts = glm_moe_find_parts,
+    .put_metadata = glm_moe_put_metadata,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
     .ignored = IGNORED,

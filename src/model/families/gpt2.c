@@ -31,7 +31,7 @@ static const struct tensor_names LAYOUTS[] = {
 static const char *const IGNORED[] = { ".attn.bias", "attn.masked_bias", "attention.beta",
                                        "attention.masked_beta" };
 
-static bool is_mine(const json_t *config)
+static bool gpt2_is_mine(const json_t *config)
 {
     return describe_has_type(config, "gpt2");
 }
@@ -47,7 +47,7 @@ static const struct config_key KEYS[] = {
     { NULL, NULL },
 };
 
-static void describe_hf(struct model_desc *d, struct config *c)
+static void gpt2_describe_hf(struct model_desc *d, struct config *c)
 {
     struct attn_desc *a = &d->kinds[0].attn;
     static const char *const TANH[] = { "gelu_new", "gelu_pytorch_tanh", "gelu_fast" };
@@ -72,7 +72,7 @@ static void describe_hf(struct model_desc *d, struct config *c)
         config_unsupported(c, "activation_function", act);
 }
 
-static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+static void gpt2_describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
     struct attn_desc *a = &d->kinds[0].attn;
     struct ffn_desc *f = &d->kinds[0].ffn;
@@ -80,7 +80,7 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
     if (is_gguf)
         describe_gguf(d, c);
     else
-        describe_hf(d, c);
+        gpt2_describe_hf(d, c);
     d->has_learned_positions = true;
     a->rope = ROPE_NONE;
     a->rotary_dim = 0;
@@ -92,9 +92,9 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
 const struct family FAMILY_GPT2 = {
     .name = "gpt2",
     .gguf_architecture = "gpt2",
-    .is_mine = is_mine,
+    .is_mine = gpt2_is_mine,
     .keys = KEYS,
-    .describe = describe,
+    .describe = gpt2_describe,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
     .ignored = IGNORED,

@@ -29,7 +29,7 @@ static const char *const IGNORED[] = { ".attention.bias" }; /* the causal mask *
 
 #define OWN_ACTIVATION_KEY "hidden_act" /* tutti's own in GGUF, where llama.cpp computes GELU by tanh */
 
-static bool is_mine(const json_t *config)
+static bool gpt_neox_is_mine(const json_t *config)
 {
     return describe_has_type(config, "gpt_neox");
 }
@@ -39,7 +39,7 @@ static const struct config_key KEYS[] = {
     { NULL, NULL },
 };
 
-static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+static void gpt_neox_describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
     struct attn_desc *a = &d->kinds[0].attn;
     struct ffn_desc *f = &d->kinds[0].ffn;
@@ -65,14 +65,14 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
     d->ffn_place = config_bool_or(c, "use_parallel_residual", true) ? FFN_BESIDE : FFN_FOLLOWS;
 }
 
-static const char *find_gguf_fault(const struct model_desc *d)
+static const char *gpt_neox_find_gguf_fault(const struct model_desc *d)
 {
     if (!d->kinds[0].attn.has_qkv_bias)
         return "attention_bias: false";
     return d->tied_output ? "tie_word_embeddings: true" : NULL;
 }
 
-static void put_metadata(struct gguf_writer *w, const struct model_desc *d)
+static void gpt_neox_put_metadata(struct gguf_writer *w, const struct model_desc *d)
 {
     static const char *const NAMES[] = { [ACT_GELU_TANH] = "gelu_new",
                                          [ACT_GELU_SIGMOID] = "quick_gelu",
@@ -87,13 +87,13 @@ static void put_metadata(struct gguf_writer *w, const struct model_desc *d)
 const struct family FAMILY_GPT_NEOX = {
     .name = "gpt_neox",
     .gguf_architecture = "gptneox",
-    .is_mine = is_mine,
+    .is_mine = gpt_neox_is_mine,
     .keys = KEYS,
-    .put_metadata = put_metadata,
-    .find_gguf_fault = find_gguf_fault,
+    .put_metadata = gpt_neox_put_metadata,
+    .find_gguf_fault = gpt_neox_find_gguf_fault,
     .ignored = IGNORED,
     .n_ignored = sizeof IGNORED / sizeof *IGNORED,
-    .describe = describe,
+    .describe = gpt_neox_describe,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
     .choose_chat = family_no_chat,

@@ -19,7 +19,7 @@ static const struct tensor_names LAYOUTS[] = {
 /* The causal mask and the table of angles. */
 static const char *const IGNORED[] = { ".attn.bias", ".attn.masked_bias", ".attn.embed_positions" };
 
-static bool is_mine(const json_t *config)
+static bool gptj_is_mine(const json_t *config)
 {
     return describe_has_type(config, "gptj");
 }
@@ -31,7 +31,7 @@ static const struct config_key KEYS[] = {
     { NULL, NULL },
 };
 
-static void describe_hf(struct model_desc *d, struct config *c)
+static void gptj_describe_hf(struct model_desc *d, struct config *c)
 {
     struct attn_desc *a = &d->kinds[0].attn;
     struct ffn_desc *f = &d->kinds[0].ffn;
@@ -53,7 +53,7 @@ static void describe_hf(struct model_desc *d, struct config *c)
         config_unsupported(c, "n_head", "a width that is no multiple of the heads");
 }
 
-static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+static void gptj_describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
     struct ffn_desc *f = &d->kinds[0].ffn;
     d->norm = NORM_LAYER;
@@ -63,13 +63,13 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
         describe_gguf(d, c);
         f->activation = ACT_GELU_TANH;
     } else {
-        describe_hf(d, c);
+        gptj_describe_hf(d, c);
     }
     d->kinds[0].attn.rope = ROPE_INTERLEAVED;
     f->has_bias = d->has_output_bias = true;
 }
 
-static const char *find_gguf_fault(const struct model_desc *d)
+static const char *gptj_find_gguf_fault(const struct model_desc *d)
 {
     if (d->tied_output)
         return "tie_word_embeddings: true";
@@ -80,12 +80,12 @@ static const char *find_gguf_fault(const struct model_desc *d)
 const struct family FAMILY_GPTJ = {
     .name = "gptj",
     .gguf_architecture = "gpt-j",
-    .is_mine = is_mine,
+    .is_mine = gptj_is_mine,
     .keys = KEYS,
-    .find_gguf_fault = find_gguf_fault,
+    .find_gguf_fault = gptj_find_gguf_fault,
     .ignored = IGNORED,
     .n_ignored = sizeof IGNORED / sizeof *IGNORED,
-    .describe = describe,
+    .describe = gptj_describe,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
     .choose_chat = family_no_chat,

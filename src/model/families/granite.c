@@ -11,7 +11,7 @@ static const struct tensor_names LAYOUTS[] = {
 
 static const char *const IGNORED[] = { "rotary_emb.inv_freq" };
 
-static bool is_mine(const json_t *config)
+static bool granite_is_mine(const json_t *config)
 {
     return describe_has_type(config, "granite");
 }
@@ -22,7 +22,7 @@ static float factor(struct config *c, const char *key)
     return (float)config_float_or(c, key, 1e-6, 1e6, 1);
 }
 
-static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+static void granite_describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
     struct attn_desc *a = &d->kinds[0].attn;
     static const struct transformers_defaults DEFAULTS = { 0, 0, 2048, 1e-6, 0 };
@@ -41,7 +41,7 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
     d->logit_scale = 1 / factor(c, is_gguf ? "logit_scale" : "logits_scaling");
 }
 
-static void put_metadata(struct gguf_writer *w, const struct model_desc *d)
+static void granite_put_metadata(struct gguf_writer *w, const struct model_desc *d)
 {
     gguf_writer_f32(w, "granite.embedding_scale", d->embedding_scale);
     gguf_writer_f32(w, "granite.residual_scale", d->block_scale);
@@ -53,10 +53,10 @@ const struct family FAMILY_GRANITE = {
     .name = "granite",
     .gguf_architecture = "granite",
     .is_permuted_in_gguf = true,
-    .is_mine = is_mine,
+    .is_mine = granite_is_mine,
     .keys = CONFIG_KEYS_ROTARY,
-    .describe = describe,
-    .put_metadata = put_metadata,
+    .describe = granite_describe,
+    .put_metadata = granite_put_metadata,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
     .ignored = IGNORED,

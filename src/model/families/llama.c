@@ -18,12 +18,12 @@ static const struct tensor_names LAYOUTS[] = {
 static const char *const IGNORED[] = { "rotary_emb.inv_freq", "rope_freqs.weight" };
 
 /* Mistral has LLaMA's layout with sliding-window attention (v0.1). */
-static bool is_mine(const json_t *config)
+static bool llama_is_mine(const json_t *config)
 {
     return describe_has_type(config, "llama") || describe_has_type(config, "mistral");
 }
 
-static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+static void llama_describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
     struct attn_desc *a = &d->kinds[0].attn;
     if (is_gguf) {
@@ -54,8 +54,9 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
 /* ---- chat ---- */
 
 /* Only the template distinguishes a chat model of LLaMA 2 from the base model. */
-static const char *choose_chat(const struct model_desc *desc, const struct tokenizer *tok,
-                               const json_t *config, const json_t *tokenizer_config, const char *template)
+static const char *llama_choose_chat(const struct model_desc *desc, const struct tokenizer *tok,
+                                     const json_t *config, const json_t *tokenizer_config,
+                                     const char *template)
 {
     (void)desc, (void)config, (void)tokenizer_config;
     bool has_ids = tokenizer_bos(tok) >= 0 && tokenizer_eos(tok) >= 0;
@@ -74,14 +75,14 @@ const struct family FAMILY_LLAMA = {
     .name = "llama",
     .gguf_architecture = "llama",
     .is_permuted_in_gguf = true,
-    .is_mine = is_mine,
+    .is_mine = llama_is_mine,
     .keys = CONFIG_KEYS_ROTARY,
-    .describe = describe,
+    .describe = llama_describe,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
     .ignored = IGNORED,
     .n_ignored = sizeof IGNORED / sizeof *IGNORED,
-    .choose_chat = choose_chat,
+    .choose_chat = llama_choose_chat,
     .defaults = defaults,
     .text_prefix = family_bos_prefix,
 };

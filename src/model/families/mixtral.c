@@ -29,12 +29,12 @@ static const struct config_key KEYS[] = {
 
 static const char *const IGNORED[] = { "rotary_emb.inv_freq", "rope_freqs.weight" };
 
-static bool is_mine(const json_t *config)
+static bool mixtral_is_mine(const json_t *config)
 {
     return describe_has_type(config, "mixtral");
 }
 
-static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+static void mixtral_describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
     static const struct transformers_defaults DEFAULTS = { 8, 0, 131072, 1e-5, 0 };
     static const uint8_t NONE_DENSE[LIMIT_LAYERS] = { 0 };
@@ -61,7 +61,7 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
     describe_expert_layers(d, &experts, NONE_DENSE);
 }
 
-static void put_metadata(struct gguf_writer *w, const struct model_desc *d)
+static void mixtral_put_metadata(struct gguf_writer *w, const struct model_desc *d)
 {
     const struct routing *r = &d->kinds[0].ffn.experts.routing;
     gguf_writer_u32(w, "llama.expert_count", (uint32_t)r->n_experts);
@@ -73,10 +73,10 @@ const struct family FAMILY_MIXTRAL = {
     .gguf_architecture = "llama",
     .is_permuted_in_gguf = true,
     .has_experts = true,
-    .is_mine = is_mine,
+    .is_mine = mixtral_is_mine,
     .keys = KEYS,
-    .describe = describe,
-    .put_metadata = put_metadata,
+    .describe = mixtral_describe,
+    .put_metadata = mixtral_put_metadata,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
     .ignored = IGNORED,

@@ -27,7 +27,7 @@ static const struct tensor_names LAYOUTS[] = {
 
 enum { N_EMPTY_POSITIONS = 2 };
 
-static bool is_mine(const json_t *config)
+static bool opt_is_mine(const json_t *config)
 {
     return describe_has_type(config, "opt");
 }
@@ -41,7 +41,7 @@ static const struct config_key KEYS[] = {
     { NULL, NULL },
 };
 
-static void describe_hf(struct model_desc *d, struct config *c)
+static void opt_describe_hf(struct model_desc *d, struct config *c)
 {
     struct attn_desc *a = &d->kinds[0].attn;
     struct ffn_desc *f = &d->kinds[0].ffn;
@@ -62,7 +62,7 @@ static void describe_hf(struct model_desc *d, struct config *c)
         config_unsupported(c, "num_attention_heads", "a width that is no multiple of the heads");
 }
 
-static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+static void opt_describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
     d->norm = NORM_LAYER;
     d->kinds[0].ffn.has_gate = false;
@@ -70,7 +70,7 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
         describe_gguf(d, c);
         d->kinds[0].ffn.activation = ACT_RELU;
     } else {
-        describe_hf(d, c);
+        opt_describe_hf(d, c);
     }
     d->has_learned_positions = true;
     d->first_position_row = N_EMPTY_POSITIONS;
@@ -78,7 +78,7 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
     d->kinds[0].attn.rotary_dim = 0;
 }
 
-static const char *find_gguf_fault(const struct model_desc *d)
+static const char *opt_find_gguf_fault(const struct model_desc *d)
 {
     return d->kinds[0].ffn.activation == ACT_RELU ? NULL : "activation_function: another than relu";
 }
@@ -87,10 +87,10 @@ static const char *find_gguf_fault(const struct model_desc *d)
 const struct family FAMILY_OPT = {
     .name = "opt",
     .gguf_architecture = "opt-decoder",
-    .is_mine = is_mine,
+    .is_mine = opt_is_mine,
     .keys = KEYS,
-    .find_gguf_fault = find_gguf_fault,
-    .describe = describe,
+    .find_gguf_fault = opt_find_gguf_fault,
+    .describe = opt_describe,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
     .choose_chat = family_no_chat,

@@ -26,7 +26,7 @@ static const struct tensor_names LAYOUTS[] = {
     },
 };
 
-static bool is_mine(const json_t *config)
+static bool pangu_is_mine(const json_t *config)
 {
     return describe_has_type(config, "pangualpha") || describe_has_type(config, "pangu_alpha");
 }
@@ -52,7 +52,7 @@ static void describe_mindformers(struct model_desc *d, struct config *c)
         config_unsupported(c, "post_layernorm_residual", "a residual taken after the norm");
 }
 
-static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+static void pangu_describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
     struct attn_desc *a = &d->kinds[0].attn;
     struct ffn_desc *f = &d->kinds[0].ffn;
@@ -76,9 +76,9 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
 const struct family FAMILY_PANGU = {
     .name = "pangualpha",
     .gguf_architecture = "pangu-alpha",
-    .is_mine = is_mine,
+    .is_mine = pangu_is_mine,
     .keys = CONFIG_KEYS_MINDFORMERS,
-    .describe = describe,
+    .describe = pangu_describe,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
     .choose_chat = family_no_chat,

@@ -18,12 +18,12 @@ static const struct tensor_names LAYOUTS[] = {
     { NAMES_GGUF, NAMES_GGUF_FUSED_QKV, NAMES_GGUF_UP },
 };
 
-static bool is_mine(const json_t *config)
+static bool phi2_is_mine(const json_t *config)
 {
     return describe_has_type(config, "phi");
 }
 
-static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+static void phi2_describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
     struct attn_desc *a = &d->kinds[0].attn;
     struct ffn_desc *f = &d->kinds[0].ffn;
@@ -45,7 +45,7 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
     a->has_qkv_bias = a->has_out_bias = f->has_bias = d->has_output_bias = true;
 }
 
-static const char *find_gguf_fault(const struct model_desc *d)
+static const char *phi2_find_gguf_fault(const struct model_desc *d)
 {
     if (d->tied_output)
         return "tie_word_embeddings: true";
@@ -55,10 +55,10 @@ static const char *find_gguf_fault(const struct model_desc *d)
 const struct family FAMILY_PHI2 = {
     .name = "phi",
     .gguf_architecture = "phi2",
-    .is_mine = is_mine,
+    .is_mine = phi2_is_mine,
     .code = "Phi",
-    .find_gguf_fault = find_gguf_fault,
-    .describe = describe,
+    .find_gguf_fault = phi2_find_gguf_fault,
+    .describe = phi2_describe,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
     .choose_chat = family_no_chat,

@@ -10,7 +10,7 @@ static const struct tensor_names LAYOUTS[] = {
     { NAMES_GGUF, NAMES_GGUF_FUSED_QKV, NAMES_GGUF_UP },
 };
 
-static bool is_mine(const json_t *config)
+static bool phi3_is_mine(const json_t *config)
 {
     return describe_has_type(config, "phi3");
 }
@@ -22,7 +22,7 @@ static const struct config_key KEYS[] = {
     { NULL, NULL },
 };
 
-static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+static void phi3_describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
     struct attn_desc *a = &d->kinds[0].attn;
     static const struct transformers_defaults DEFAULTS = { 0, 0, 4096, 1e-5, 1, true };
@@ -39,10 +39,10 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
 const struct family FAMILY_PHI3 = {
     .name = "phi3",
     .gguf_architecture = "phi3",
-    .is_mine = is_mine,
+    .is_mine = phi3_is_mine,
     .keys = KEYS,
     .code = "Phi3",
-    .describe = describe,
+    .describe = phi3_describe,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
     .choose_chat = family_no_chat,

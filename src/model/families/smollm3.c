@@ -10,7 +10,7 @@ static const struct tensor_names LAYOUTS[] = {
     { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_GATE_UP },
 };
 
-static bool is_mine(const json_t *config)
+static bool smollm3_is_mine(const json_t *config)
 {
     return describe_has_type(config, "smollm3");
 }
@@ -32,7 +32,7 @@ static void read_rotating(struct model_desc *d, struct config *c, bool *marks)
         marks[i] = list ? json_integer_value(json_array_get(list, (size_t)i)) == 0 : (i + 1) % period == 0;
 }
 
-static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+static void smollm3_describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
     struct attn_desc *a = &d->kinds[0].attn;
     static const struct transformers_defaults DEFAULTS = {
@@ -56,7 +56,7 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
         d->kinds[split.marked].attn.rope = ROPE_NONE;
 }
 
-static const char *find_gguf_fault(const struct model_desc *d)
+static const char *smollm3_find_gguf_fault(const struct model_desc *d)
 {
     for (int i = 0; i < d->n_layers; i++)
         if ((model_layer(d, i)->attn.rope == ROPE_NONE) != ((i + 1) % PERIOD == 0))
@@ -67,11 +67,11 @@ static const char *find_gguf_fault(const struct model_desc *d)
 const struct family FAMILY_SMOLLM3 = {
     .name = "smollm3",
     .gguf_architecture = "smollm3",
-    .is_mine = is_mine,
+    .is_mine = smollm3_is_mine,
     .is_permuted_in_gguf = true,
     .keys = KEYS,
-    .find_gguf_fault = find_gguf_fault,
-    .describe = describe,
+    .find_gguf_fault = smollm3_find_gguf_fault,
+    .describe = smollm3_describe,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
     .choose_chat = family_no_chat,

@@ -18,7 +18,7 @@ static const struct tensor_names LAYOUTS[] = {
     { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_UP },
 };
 
-static bool is_mine(const json_t *config)
+static bool starcoder2_is_mine(const json_t *config)
 {
     return describe_has_type(config, "starcoder2");
 }
@@ -29,7 +29,7 @@ static const struct config_key KEYS[] = {
     { "partial_rotary_factor", "1.0" }, { NULL, NULL },
 };
 
-static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+static void starcoder2_describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
     struct attn_desc *a = &d->kinds[0].attn;
     struct ffn_desc *f = &d->kinds[0].ffn;
@@ -54,7 +54,7 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
     a->window = config_int_or(c, "sliding_window", 1, INT32_MAX, 0);
 }
 
-static const char *find_gguf_fault(const struct model_desc *d)
+static const char *starcoder2_find_gguf_fault(const struct model_desc *d)
 {
     if (!d->kinds[0].ffn.has_bias)
         return "use_bias: false";
@@ -64,10 +64,10 @@ static const char *find_gguf_fault(const struct model_desc *d)
 const struct family FAMILY_STARCODER2 = {
     .name = "starcoder2",
     .gguf_architecture = "starcoder2",
-    .is_mine = is_mine,
+    .is_mine = starcoder2_is_mine,
     .keys = KEYS,
-    .find_gguf_fault = find_gguf_fault,
-    .describe = describe,
+    .find_gguf_fault = starcoder2_find_gguf_fault,
+    .describe = starcoder2_describe,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
     .choose_chat = family_no_chat,

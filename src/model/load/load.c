@@ -123,8 +123,8 @@ static void read_defaults(struct loader *l, const json_t *generation)
         s->temperature = 0;
 }
 
-static enum tutti_status choose_chat(struct loader *l, const json_t *tokenizer_config,
-                                     struct tutti_error *err)
+static enum tutti_status model_choose_chat(struct loader *l, const json_t *tokenizer_config,
+                                           struct tutti_error *err)
 {
     struct model *model = l->model;
     const json_t *config = checkpoint_config(l->ck);
@@ -165,7 +165,7 @@ static enum tutti_status load_text(struct loader *l, struct tutti_error *err)
     model->desc.n_usable_vocab = usable_vocab(model);
     st = model_find_stops(&model->desc, l->ck, generation, model->tokenizer, model_rank(model) == 0, err);
     if (st == TUTTI_OK)
-        st = choose_chat(l, tokenizer_config, err);
+        st = model_choose_chat(l, tokenizer_config, err);
     if (st == TUTTI_OK)
         read_defaults(l, generation);
 done:
@@ -260,7 +260,7 @@ enum tutti_status model_start_backend(struct model *model, const struct tutti_mo
     return st;
 }
 
-static enum tutti_status load(struct loader *l, struct tutti_error *err)
+static enum tutti_status load_checkpoint(struct loader *l, struct tutti_error *err)
 {
     struct model *model = l->model;
     enum tutti_status st = model_desc_read(&model->desc, &l->family, l->ck, err);
@@ -331,7 +331,7 @@ enum tutti_status model_load(struct model **out, const char *path, const struct 
         given.progress = NULL; /* only rank 0 shows progress */
     st = l.model->group ? open_part(&l, path, &given.max_context, err) : checkpoint_open(&l.ck, path, err);
     if (st == TUTTI_OK)
-        st = load(&l, err);
+        st = load_checkpoint(&l, err);
     checkpoint_close(l.ck);
     st = group_join(l.model, st, err);
     if (st == TUTTI_OK)

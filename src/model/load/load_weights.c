@@ -169,7 +169,7 @@ static bool cut(const struct loader *l, struct sources *s, const struct weight *
 }
 
 /* Joins the parts of n matrices, which have equally many. False: out of memory. */
-static bool join(struct sources *out, const struct sources *s, int n)
+static bool weights_join_parts(struct sources *out, const struct sources *s, int n)
 {
     *out = (struct sources){ .parts = calloc((size_t)(n * s->n_parts), sizeof *out->parts) };
     if (s->biases)
@@ -223,7 +223,8 @@ static enum tutti_status find_all(struct loader *l, struct packing *p, const str
     return st;
 }
 
-static void count(struct loader *l, const struct packing *p, const struct split_part *part, int n_whole)
+static void weights_count(struct loader *l, const struct packing *p, const struct split_part *part,
+                          int n_whole)
 {
     for (int e = 0; e < p->n; e++) {
         const struct weight *w = &p->weights[e];
@@ -247,7 +248,7 @@ static enum tutti_status pack_part(struct loader *l, struct matrix **out, struct
     for (int e = 0; e < p->n; e++)
         if (!sources_fill(&p->sources[e], &w[e]) || !cut(l, &p->sources[e], &w[e], part))
             return load_out_of_memory(l, err);
-    if (!join(&p->all, p->sources, p->n))
+    if (!weights_join_parts(&p->all, p->sources, p->n))
         return load_out_of_memory(l, err);
     enum dtype want, type = type_of(l, w, p->n, &want);
     struct matrix_source source = { .name = w->name,
@@ -270,7 +271,7 @@ static enum tutti_status pack_part(struct loader *l, struct matrix **out, struct
     if (st != TUTTI_OK)
         return st;
     l->model->weight_bytes += be->ops->matrix_bytes(*out);
-    count(l, p, part, n_whole);
+    weights_count(l, p, part, n_whole);
     return TUTTI_OK;
 }
 

@@ -18,7 +18,7 @@ struct adding {
     struct tutti_error *err;
 };
 
-static enum tutti_status add_token(const struct adding *a, const json_t *token, long long id)
+static enum tutti_status pieces_add_token(const struct adding *a, const json_t *token, long long id)
 {
     const json_t *content = json_object_get(token, "content");
     if (!json_is_string(content))
@@ -82,7 +82,7 @@ static enum tutti_status add_decoder(const struct adding *a, const json_t *decod
     }
     qsort(list, n, sizeof *list, by_id);
     for (size_t i = 0; st == TUTTI_OK && i < n; i++)
-        st = add_token(a, list[i].token, list[i].id);
+        st = pieces_add_token(a, list[i].token, list[i].id);
     free(list);
     return st;
 }
@@ -185,7 +185,7 @@ static enum tutti_status add_of_json(const struct adding *a, const struct tokeni
         const json_t *token = json_array_get(list, i), *id = json_object_get(token, "id");
         const char *text = tokenizer_settings_text(token);
         if (text && json_is_integer(id) && find_added(a->tok, text) < 0)
-            st = add_token(a, token, json_integer_value(id));
+            st = pieces_add_token(a, token, json_integer_value(id));
     }
     json_decref(root);
     return st;
@@ -265,7 +265,7 @@ enum tutti_status tokenizer_add_listed(struct tokenizer *tok, const json_t *list
     tokenizer_clear_added(tok);
     for (size_t i = 0; st == TUTTI_OK && i < json_array_size(list); i++) {
         const json_t *token = json_array_get(list, i), *id = json_object_get(token, "id");
-        st = json_is_integer(id) ? add_token(&a, token, json_integer_value(id))
+        st = json_is_integer(id) ? pieces_add_token(&a, token, json_integer_value(id))
                                  : error_set(err, TUTTI_E_FORMAT,
                                              "%s: " TOKENIZER_ADDED_KEY "[%zu].id is no number", name, i);
     }

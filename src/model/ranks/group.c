@@ -37,7 +37,7 @@ enum {
 
 /* ---- opening ---- */
 
-static bool make_room(struct group *g, size_t n_room)
+static bool group_make_room(struct group *g, size_t n_room)
 {
     int32_t *plan = realloc(g->plan, n_room * sizeof *plan);
     if (plan)
@@ -60,7 +60,7 @@ enum tutti_status group_open(struct model *model, const struct tutti_model_optio
         g->cluster = cluster_of(options->ranks);
         g->copies = calloc(COPY_INTS * (size_t)MAX_COPIES, sizeof *g->copies);
     }
-    return g && g->copies && make_room(g, FIRST_ROOM)
+    return g && g->copies && group_make_room(g, FIRST_ROOM)
                ? TUTTI_OK
                : error_set(err, TUTTI_E_MEMORY, "ranks: out of memory");
 }
@@ -153,7 +153,7 @@ static bool send_room(struct group *g, size_t n_ints)
         n_room *= 2;
     if (n_room == g->n_room)
         return true;
-    return n_room <= INT32_MAX && send_short(g, MSG_ROOM, (int32_t)n_room, 0) && make_room(g, n_room);
+    return n_room <= INT32_MAX && send_short(g, MSG_ROOM, (int32_t)n_room, 0) && group_make_room(g, n_room);
 }
 
 /* Makes room for page tables on every rank; if there was too little, all entries are sent again. */
@@ -506,7 +506,7 @@ static enum tutti_status follow_one(struct model *model, struct kv_memory **kv, 
                    ? TUTTI_OK
                    : error_set(err, TUTTI_E_MEMORY, "out of memory for the page tables of a step");
     case MSG_ROOM:
-        return make_room(g, (size_t)g->plan[1])
+        return group_make_room(g, (size_t)g->plan[1])
                    ? TUTTI_OK
                    : error_set(err, TUTTI_E_MEMORY, "out of memory for the plan of a step");
     default:

@@ -223,8 +223,8 @@ static enum tutti_status read_owner(struct keys *keys, const struct key_owner **
     return read_limits(owner, word + n, at, err);
 }
 
-static enum tutti_status add_key(struct keys *keys, const char *key, size_t n, const struct key_line *at,
-                                 struct tutti_error *err)
+static enum tutti_status keys_add_line(struct keys *keys, const char *key, size_t n,
+                                       const struct key_line *at, struct tutti_error *err)
 {
     struct key one = { .line = at->line };
     if (n >= KEY_BYTES)
@@ -278,7 +278,7 @@ enum tutti_status keys_open(struct keys **out, const char *path, const struct cl
         const char *key = line + strspn(line, BLANKS);
         size_t length = strcspn(key, BLANKS);
         if (length > 0 && *key != '#')
-            st = add_key(keys, key, length, &at, err);
+            st = keys_add_line(keys, key, length, &at, err);
     }
     if (st == TUTTI_OK && ferror(file))
         st = error_set(err, TUTTI_E_IO, "%s: cannot be read: %s", path, strerror(errno));

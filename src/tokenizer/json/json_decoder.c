@@ -17,7 +17,7 @@ static enum tutti_status misplaced(const struct json_reader *r, const json_t *pa
                      json_reader_type(part), r->decoded == OF_BYTES ? "ByteFallback" : "Fuse or ByteLevel");
 }
 
-static enum tutti_status add_step(struct json_reader *r, const json_t *part, struct decode_step **out)
+static enum tutti_status decoder_add_step(struct json_reader *r, const json_t *part, struct decode_step **out)
 {
     if (r->decoded != OF_TOKENS)
         return misplaced(r, part);
@@ -32,7 +32,7 @@ static enum tutti_status add_step(struct json_reader *r, const json_t *part, str
 static enum tutti_status read_replace(struct json_reader *r, const json_t *part)
 {
     struct decode_step *step = NULL;
-    enum tutti_status st = add_step(r, part, &step);
+    enum tutti_status st = decoder_add_step(r, part, &step);
     if (st != TUTTI_OK)
         return st;
     step->replace.n = 1;
@@ -45,7 +45,7 @@ static enum tutti_status read_metaspace(struct json_reader *r, const json_t *par
     struct metaspace metaspace;
     enum tutti_status st = json_read_metaspace(r, FIELD, part, &metaspace);
     if (st == TUTTI_OK)
-        st = add_step(r, part, &step);
+        st = decoder_add_step(r, part, &step);
     if (st != TUTTI_OK)
         return st;
     step->kind = DECODE_METASPACE;
@@ -56,7 +56,7 @@ static enum tutti_status read_metaspace(struct json_reader *r, const json_t *par
 static enum tutti_status read_wordpiece(struct json_reader *r, const json_t *part)
 {
     struct decode_step *step = NULL;
-    enum tutti_status st = add_step(r, part, &step);
+    enum tutti_status st = decoder_add_step(r, part, &step);
     if (st != TUTTI_OK)
         return st;
     step->kind = DECODE_WORDPIECE;
@@ -68,7 +68,7 @@ static enum tutti_status read_wordpiece(struct json_reader *r, const json_t *par
 static enum tutti_status read_suffix(struct json_reader *r, const json_t *part)
 {
     struct decode_step *step = NULL;
-    enum tutti_status st = add_step(r, part, &step);
+    enum tutti_status st = decoder_add_step(r, part, &step);
     if (st != TUTTI_OK)
         return st;
     step->kind = DECODE_SUFFIX;
@@ -99,7 +99,7 @@ static enum tutti_status read_strip(struct json_reader *r, const json_t *part)
             st = json_reader_out_of_memory(r);
         decoder_of(r)->start = (int)start;
         decoder_of(r)->stop = (int)stop;
-    } else if (st == TUTTI_OK && (st = add_step(r, part, &step)) == TUTTI_OK) {
+    } else if (st == TUTTI_OK && (st = decoder_add_step(r, part, &step)) == TUTTI_OK) {
         step->kind = DECODE_STRIP;
         step->start = (int)start;
         step->stop = (int)stop;
@@ -113,7 +113,7 @@ static enum tutti_status read_strip(struct json_reader *r, const json_t *part)
 static enum tutti_status read_byte_decoder(struct json_reader *r, const json_t *part)
 {
     struct decode_step *step = NULL;
-    enum tutti_status st = add_step(r, part, &step);
+    enum tutti_status st = decoder_add_step(r, part, &step);
     if (st != TUTTI_OK)
         return st;
     step->kind = DECODE_BYTES;
@@ -153,7 +153,7 @@ enum tutti_status json_read_decoder(struct json_reader *r, const json_t *part)
     struct decode_step *step = NULL;
     if (part && !json_is_null(part))
         return json_read_steps(r, &KINDS, part);
-    enum tutti_status st = add_step(r, part, &step); /* tokens with blanks between */
+    enum tutti_status st = decoder_add_step(r, part, &step); /* tokens with blanks between */
     if (st == TUTTI_OK)
         step->kind = DECODE_BLANKS;
     return st;

@@ -7,7 +7,7 @@
 
 static const char FIELD[] = "normalizer";
 
-static enum tutti_status add_step(struct json_reader *r, struct normalizer **out)
+static enum tutti_status normalizer_add_step(struct json_reader *r, struct normalizer **out)
 {
     struct normalizers *n = &r->tok->level->normalizers;
     if (n->n >= MAX_NORMALIZERS)
@@ -21,7 +21,7 @@ static enum tutti_status add_step(struct json_reader *r, struct normalizer **out
 static enum tutti_status add_simple(struct json_reader *r, struct normalizer step)
 {
     struct normalizer *own = NULL;
-    enum tutti_status st = add_step(r, &own);
+    enum tutti_status st = normalizer_add_step(r, &own);
     if (st == TUTTI_OK)
         *own = step;
     return st;
@@ -50,14 +50,14 @@ enum tutti_status json_read_replace(const struct json_reader *r, const char *fie
 static enum tutti_status read_replace(struct json_reader *r, const json_t *part)
 {
     struct normalizer *step = NULL;
-    enum tutti_status st = add_step(r, &step);
+    enum tutti_status st = normalizer_add_step(r, &step);
     return st == TUTTI_OK ? json_read_replace(r, FIELD, part, step) : st;
 }
 
 static enum tutti_status read_prepend(struct json_reader *r, const json_t *part)
 {
     struct normalizer *step = NULL;
-    enum tutti_status st = add_step(r, &step);
+    enum tutti_status st = normalizer_add_step(r, &step);
     if (st != TUTTI_OK)
         return st;
     step->kind = NORMALIZE_PREPEND;
@@ -73,7 +73,7 @@ static enum tutti_status read_charsmap(struct json_reader *r, const json_t *part
     char what[4200];
     if (!text || json_is_null(text) || (json_is_string(text) && json_string_length(text) == 0))
         return TUTTI_OK;
-    enum tutti_status st = add_step(r, &step);
+    enum tutti_status st = normalizer_add_step(r, &step);
     if (st != TUTTI_OK)
         return st;
     step->kind = NORMALIZE_CHARSMAP;

@@ -24,8 +24,8 @@ static enum tutti_status add_id(const struct json_reader *r, struct affix *to, c
 }
 
 /* Tokens of an earlier step stay next to the text. */
-static enum tutti_status wrap(const struct json_reader *r, const char *type, const struct affix *before,
-                              const struct affix *after)
+static enum tutti_status post_processor_wrap(const struct json_reader *r, const char *type,
+                                             const struct affix *before, const struct affix *after)
 {
     struct token_affixes *a = &r->tok->affixes;
     if (before->n + a->n_before > MAX_AFFIX_IDS || after->n + a->n_after > MAX_AFFIX_IDS)
@@ -76,7 +76,7 @@ static enum tutti_status read_template(struct json_reader *r, const json_t *part
             r->err, TUTTI_E_UNSUPPORTED,
             "%s: post_processor: TemplateProcessing: single holds the text %d times, expected once", r->name,
             n_texts);
-    return st == TUTTI_OK ? wrap(r, "TemplateProcessing", &before, &after) : st;
+    return st == TUTTI_OK ? post_processor_wrap(r, "TemplateProcessing", &before, &after) : st;
 }
 
 /* BertProcessing, RobertaProcessing: "cls": [text, id] before the text, "sep" after it. */
@@ -87,7 +87,7 @@ static enum tutti_status read_cls_sep(struct json_reader *r, const json_t *part)
     enum tutti_status st = add_id(r, &before, type, json_array_get(json_object_get(part, "cls"), 1));
     if (st == TUTTI_OK)
         st = add_id(r, &after, type, json_array_get(json_object_get(part, "sep"), 1));
-    return st == TUTTI_OK ? wrap(r, type, &before, &after) : st;
+    return st == TUTTI_OK ? post_processor_wrap(r, type, &before, &after) : st;
 }
 
 /* ByteLevel changes offsets only. */

@@ -12,15 +12,15 @@ static struct pretokenizer *steps_of(struct json_reader *r)
     return &r->tok->level->pre;
 }
 
-static enum tutti_status add_step(struct json_reader *r, struct pre_step step, const char *source,
-                                  size_t n_bytes)
+static enum tutti_status pre_tokenizer_add_step(struct json_reader *r, struct pre_step step,
+                                                const char *source, size_t n_bytes)
 {
     return pretokenizer_add(steps_of(r), step, source, n_bytes, r->name, r->err);
 }
 
 static enum tutti_status add_pattern(struct json_reader *r, const char *source, enum split_behavior behavior)
 {
-    return add_step(r, (struct pre_step){ .behavior = behavior }, source, strlen(source));
+    return pre_tokenizer_add_step(r, (struct pre_step){ .behavior = behavior }, source, strlen(source));
 }
 
 static enum tutti_status read_behavior(const struct json_reader *r, const json_t *part,
@@ -53,7 +53,7 @@ static enum tutti_status read_split(struct json_reader *r, const json_t *part)
     if (st != TUTTI_OK)
         return st;
     if (json_is_string(regex) || json_string_length(text) > 0)
-        return add_step(r, step, json_string_value(source), json_string_length(source));
+        return pre_tokenizer_add_step(r, step, json_string_value(source), json_string_length(source));
     return error_set(r->err, TUTTI_E_FORMAT,
                      "%s: pre_tokenizer: Split: expected pattern.Regex or pattern.String", r->name);
 }
@@ -74,10 +74,10 @@ static enum tutti_status read_byte_level(struct json_reader *r, const json_t *pa
         return error_set(r->err, TUTTI_E_UNSUPPORTED, "%s: pre_tokenizer: ByteLevel after ByteLevel",
                          r->name);
     if (json_is_on(part, "add_prefix_space"))
-        st = add_step(r, (struct pre_step){ .kind = PRE_PREFIX }, NULL, 0);
+        st = pre_tokenizer_add_step(r, (struct pre_step){ .kind = PRE_PREFIX }, NULL, 0);
     if (st == TUTTI_OK && !json_is_false(json_object_get(part, "use_regex")))
         st = add_pattern(r, PATTERN_GPT2, SPLIT_ISOLATED);
-    return st == TUTTI_OK ? add_step(r, (struct pre_step){ .kind = PRE_BYTES }, NULL, 0) : st;
+    return st == TUTTI_OK ? pre_tokenizer_add_step(r, (struct pre_step){ .kind = PRE_BYTES }, NULL, 0) : st;
 }
 
 static enum tutti_status read_digits(struct json_reader *r, const json_t *part)
@@ -96,8 +96,8 @@ static enum tutti_status read_punctuation(struct json_reader *r, const json_t *p
 static enum tutti_status read_whitespace(struct json_reader *r, const json_t *part)
 {
     (void)part;
-    return add_step(r, (struct pre_step){ .behavior = SPLIT_REMOVED, .is_inverted = true }, PATTERN_WORDS,
-                    strlen(PATTERN_WORDS));
+    return pre_tokenizer_add_step(r, (struct pre_step){ .behavior = SPLIT_REMOVED, .is_inverted = true },
+                                  PATTERN_WORDS, strlen(PATTERN_WORDS));
 }
 
 static enum tutti_status read_whitespace_split(struct json_reader *r, const json_t *part)
@@ -120,8 +120,8 @@ static enum tutti_status read_delimiter(struct json_reader *r, const json_t *par
         st = error_set(r->err, TUTTI_E_FORMAT, "%s: pre_tokenizer: CharDelimiterSplit: delimiter is empty",
                        r->name);
     if (st == TUTTI_OK)
-        st = add_step(r, (struct pre_step){ .behavior = SPLIT_REMOVED, .is_literal = true }, text.bytes,
-                      text.n_bytes);
+        st = pre_tokenizer_add_step(r, (struct pre_step){ .behavior = SPLIT_REMOVED, .is_literal = true },
+                                    text.bytes, text.n_bytes);
     buf_clear(&text);
     return st;
 }
@@ -163,7 +163,7 @@ static enum tutti_status read_metaspace(struct json_reader *r, const json_t *par
 {
     struct pre_step step = { .kind = PRE_METASPACE };
     enum tutti_status st = json_read_metaspace(r, FIELD, part, &step.metaspace);
-    return st == TUTTI_OK ? add_step(r, step, NULL, 0) : st;
+    return st == TUTTI_OK ? pre_tokenizer_add_step(r, step, NULL, 0) : st;
 }
 
 enum tutti_status json_read_pre_tokenizer(struct json_reader *r, const json_t *part)

@@ -105,7 +105,7 @@ static int32_t find_union(struct bpe_encoder *e, const struct bpe_symbol *left,
 
 /* ---- many symbols: a heap of pairs, over a linked list ---- */
 
-static void consider(struct bpe_encoder *e, int32_t left)
+static void bpe_consider(struct bpe_encoder *e, int32_t left)
 {
     struct bpe_symbol *l = left < 0 ? NULL : &e->symbols[left];
     if (!l || l->next < 0)
@@ -126,7 +126,7 @@ static void merge_by_heap(struct bpe_encoder *e)
         e->symbols[i].next = i + 1 < e->n_symbols ? i + 1 : -1;
     }
     for (int32_t i = 0; i < e->n_symbols; i++)
-        consider(e, i);
+        bpe_consider(e, i);
     while (e->n_heap > 0) {
         struct bpe_pair p = heap_pop(e);
         struct bpe_symbol *left = &e->symbols[p.left];
@@ -139,8 +139,8 @@ static void merge_by_heap(struct bpe_encoder *e)
         if (right->next >= 0)
             e->symbols[right->next].prev = p.left;
         right->n_bytes = 0;
-        consider(e, left->prev);
-        consider(e, p.left);
+        bpe_consider(e, left->prev);
+        bpe_consider(e, p.left);
     }
 }
 
