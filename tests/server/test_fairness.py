@@ -250,7 +250,7 @@ def test_better_priorities_are_answered_first(start):
 
 def test_a_flood_does_not_delay_another_key(start, write_keys):
     server = start("--api-key-file", write_keys("sk-a alice\nsk-b bob\nsk-h hold priority=-10\n"), "--max-seqs", "1",
-                   "--max-queue", "100")
+                   "--max-queue", "100", "--max-queue-time", "0", *SLOW)
     ended, threads = [], []
 
     def ask_as(key):
@@ -267,7 +267,8 @@ def test_a_flood_does_not_delay_another_key(start, write_keys):
         # It fills its part of the queue and is refused beyond; there is room for the other one.
         server.wait_until(lambda m: m["tutti_requests_waiting"] >= 50 and m['tutti_requests_refused_total{reason="queue_full"}'] > 0)
         begin("sk-b")
-        server.wait_until(lambda m: m['tutti_key_answers_running{key="bob"}'] == 1)
+        held = server.wait_until(lambda m: m['tutti_key_answers_running{key="bob"}'] == 1)
+        assert held['tutti_key_answers_running{key="hold"}'] >= 1  # else the flood was answered before bob came
     for thread in threads:
         thread.join(PATIENCE)
     served = [key for key, status in ended if status == 200]
