@@ -101,7 +101,7 @@ enum activation {
     ACT_SILU,         /* with a gate */
     ACT_GELU_TANH,    /* with or without a gate: GELU's approximation by tanh */
     ACT_GELU_SIGMOID, /* without a gate: x * sigmoid(1.702 x) */
-    ACT_GELU_ERF,     /* without a gate: GELU itself */
+    ACT_GELU_ERF,     /* without a gate: exact GELU */
     ACT_RELU,         /* without a gate */
 };
 

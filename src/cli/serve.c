@@ -130,7 +130,7 @@ static const struct option LIMIT_OPTIONS[] = {
                .max = 1000000, .initial = "10000"),
     INT_OPTION(VALUES, server.max_connections_per_address, "max-connections-per-address", "N",
                "maximum open connections of one IPv4 address or IPv6 network of 64 bits (default 512; no "
-               "limit for loopback addresses and Unix sockets); 0: no limit. Clients behind a reverse proxy "
+               "limit for loopback addresses and Unix sockets); 0: no limit. Clients of a reverse proxy "
                "share the proxy's address: X-Forwarded-For is not read",
                .max = 1000000),
     FLOAT_OPTION(

@@ -29,7 +29,7 @@ struct workspace {
     struct floats latent_q; /* [max_rows][n_heads head_dim], or results of heads; with latent attention */
     struct floats hidden;   /* [max_rows][d_ff], of the widest layer */
     struct floats scores;   /* [max_rows][n_experts + 1]: of the router; empty without experts */
-    struct floats beside; /* [max_rows][d_model]: attention's output, where the next block does not see it */
+    struct floats attn_out; /* [max_rows][d_model]: with parallel blocks, until the other is computed */
     struct floats gathered; /* [max_rows][d_model]: the stream of the output rows */
     struct floats logits;   /* [max_outputs][n_vocab], of this rank's part of the vocabulary */
     struct floats whole;    /* with several ranks, on rank 0: [max_outputs][n_vocab] of all ranks */
@@ -59,7 +59,7 @@ void workspace_free(struct workspace *w, struct backend *be)
         return;
     free_shared(w, be);
     const struct floats all[] = { w->qkv,    w->attended, w->kv,       w->latent_q, w->hidden,
-                                  w->scores, w->beside,   w->gathered, w->logits,   w->whole };
+                                  w->scores, w->attn_out, w->gathered, w->logits,   w->whole };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         be->ops->dealloc(be, all[i]);
     free(w->row_adapters);
@@ -137,7 +137,7 @@ static enum tutti_status forward_reserve(struct model *model, int max_rows, int 
         { &w->latent_q, max_rows, widest.latent_q },
         { &w->hidden, max_rows, widest.ffn },
         { &w->scores, max_rows, widest.scores },
-        { &w->beside, max_rows, d->ffn_place != FFN_FOLLOWS ? d->d_model : 0 },
+        { &w->attn_out, max_rows, d->ffn_place != FFN_SEQUENTIAL ? d->d_model : 0 },
         { &w->gathered, max_rows, d->d_model },
         { &w->logits, max_outputs, d->n_vocab },
         { &w->whole, max_outputs, model->group && model_rank(model) == 0 ? model->desc.n_vocab : 0 },
@@ -395,29 +395,29 @@ static void run_layer(struct pass *p, int i)
 {
     const struct model_desc *d = &p->model->local;
     struct workspace *w = &p->w;
-    bool is_top = d->has_top_query && i == d->n_layers - 1, is_beside = d->ffn_place != FFN_FOLLOWS;
+    bool is_top = d->has_top_query && i == d->n_layers - 1, is_parallel = d->ffn_place != FFN_SEQUENTIAL;
     if (is_top) { /* its input is normed by what is the final norm of other models */
         normalize(p, SLOT_OUTPUT_NORM, 0);
         swap_stream(p);
     }
     enter_block(p, SLOT_ATTN_NORM, i);
-    struct floats attended = is_beside ? w->beside : w->delta;
+    struct floats attended = is_parallel ? w->attn_out : w->delta;
     if (model_layer(d, i)->attn.n_latent > 0)
         attend_to_latents(p, i, attended);
     else
         attend(p, i, attended);
-    if (!is_beside) {
+    if (!is_parallel) {
         all_reduce(p, w->delta);
         forward_join(p, SLOT_ATTN_POST_NORM, i);
     }
-    if (d->ffn_place != FFN_SHARES_NORM)
+    if (d->ffn_place != FFN_PARALLEL_ONE_NORM)
         enter_block(p, SLOT_FFN_NORM, i);
     if (ffn_has_experts(&model_layer(d, i)->ffn))
         run_experts(p, i);
     else
         run_ffn(p, i);
-    if (is_beside)
-        p->op->scale_add(p->be, w->delta, w->beside, 1, w->delta, p->n_rows, d->d_model);
+    if (is_parallel)
+        p->op->scale_add(p->be, w->delta, w->attn_out, 1, w->delta, p->n_rows, d->d_model);
     all_reduce(p, w->delta);
     forward_join(p, SLOT_FFN_POST_NORM, i);
 }

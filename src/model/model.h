@@ -121,9 +121,10 @@ struct model_desc {
     /* Norms of the outputs of attention and feed-forward layer, before they join the residual. */
     bool has_post_norms;
     bool has_no_pre_norms; /* the inputs of attention and feed-forward layer are not normed */
-    /* The feed-forward layer's input: the stream after attention; the stream before it, normed on its
-     * own; or attention's normed input. In the last two cases both outputs are added together. */
-    enum { FFN_FOLLOWS, FFN_BESIDE, FFN_SHARES_NORM } ffn_place;
+    /* The feed-forward layer's input: the stream after attention; or, in parallel with attention, the
+     * stream before it, with a norm of its own or with attention's. Parallel outputs are added to the
+     * stream together. */
+    enum { FFN_SEQUENTIAL, FFN_PARALLEL, FFN_PARALLEL_ONE_NORM } ffn_place;
     bool has_output_bias;
     /* 0: a block's output is added to the residual stream; else to the block's normed input times
      * this factor. */

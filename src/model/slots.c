@@ -73,7 +73,7 @@ static bool has_pre_norms(const struct model_desc *d, int layer)
 static bool has_ffn_norm(const struct model_desc *d, int layer)
 {
     (void)layer;
-    return !d->has_no_pre_norms && d->ffn_place != FFN_SHARES_NORM;
+    return !d->has_no_pre_norms && d->ffn_place != FFN_PARALLEL_ONE_NORM;
 }
 
 static bool output_has_bias(const struct model_desc *d, int layer)

@@ -2,8 +2,8 @@
  * together, so its weights are read once. Work is divided over the threads by expert and panel:
  * many small experts then give every thread as much to do as one large matrix.
  *
- * A row's result is summed in the order of its experts' ids, and the bits of each product depend on
- * the row alone (kernels.h): so they do not depend on the rows that it runs with. */
+ * A row's result is summed in the order of its experts' ids, and the bits of each product depend
+ * only on the row (kernels.h). So the batch does not change them. */
 #include "backend/cpu/cpu.h"
 
 #include "backend/cpu/memory.h"

@@ -49,8 +49,8 @@ INLINE void latent_tile(const struct score_block *b, int query, const int n, int
         memcpy(p + i * ATTENTION_BLOCK, scores + i * n_keys, (size_t)n_keys * sizeof *p);
 }
 
-/* One part of the rows, the latent or the rotary part: dimensions from first on, in steps of 32. Behind
- * them q is zero, and a row has other elements or the scales after it. scores: [n][stride]. */
+/* One part of the rows, the latent or the rotary part: n_dims dimensions, in steps of 32. After
+ * them q is zero, and the row goes on with other elements or with the scales. scores: [n][stride]. */
 INLINE void latent_part_int8(const struct score_block *b, const int16_t *q, const int n, const int8_t *rows,
                              const uint8_t *next, const int n_keys, int n_dims, float *scores, int stride)
 {

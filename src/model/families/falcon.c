@@ -1,4 +1,4 @@
-/* Falcon with one head of keys and values (7B): attention and feed-forward layer side by side on one
+/* Falcon with one head of keys and values (7B): attention and feed-forward layer in parallel on one
  * normed input, LayerNorm, no biases, GELU; q, k, v in one tensor. */
 #include "model/description/describe.h"
 #include "model/families/names.h"
@@ -41,7 +41,7 @@ static void falcon_describe(struct model_desc *d, struct config *c, bool is_gguf
     struct attn_desc *a = &d->kinds[0].attn;
     struct ffn_desc *f = &d->kinds[0].ffn;
     d->norm = NORM_LAYER;
-    d->ffn_place = FFN_SHARES_NORM;
+    d->ffn_place = FFN_PARALLEL_ONE_NORM;
     f->has_gate = false;
     if (is_gguf) {
         describe_gguf(d, c);

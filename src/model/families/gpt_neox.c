@@ -1,5 +1,5 @@
-/* GPT-NeoX and Pythia: attention and feed-forward layer side by side, each with a norm of its own, or
- * one after the other; LayerNorm, biases, partial rotary positions, q, k and v stored by head. GGUF
+/* GPT-NeoX and Pythia: attention and feed-forward layer in parallel, each with a norm of its own, or
+ * sequential; LayerNorm, biases, partial rotary positions, q, k and v stored by head. GGUF
  * stores them one after the other. */
 #include "model/description/describe.h"
 #include "model/families/names.h"
@@ -62,7 +62,7 @@ static void gpt_neox_describe(struct model_desc *d, struct config *c, bool is_gg
         if (config_find(c, "rotary_pct"))
             a->rotary_dim = (int)(a->head_dim * config_float(c, "rotary_pct", 0, 1));
     }
-    d->ffn_place = config_bool_or(c, "use_parallel_residual", true) ? FFN_BESIDE : FFN_FOLLOWS;
+    d->ffn_place = config_bool_or(c, "use_parallel_residual", true) ? FFN_PARALLEL : FFN_SEQUENTIAL;
 }
 
 static const char *gpt_neox_find_gguf_fault(const struct model_desc *d)
@@ -79,7 +79,7 @@ static void gpt_neox_put_metadata(struct gguf_writer *w, const struct model_desc
                                          [ACT_GELU_ERF] = "gelu",
                                          [ACT_RELU] = "relu" };
     const char *name = NAMES[d->kinds[0].ffn.activation];
-    gguf_writer_bool(w, "gptneox.use_parallel_residual", d->ffn_place == FFN_BESIDE);
+    gguf_writer_bool(w, "gptneox.use_parallel_residual", d->ffn_place == FFN_PARALLEL);
     if (d->kinds[0].ffn.activation != ACT_GELU_TANH)
         gguf_writer_string(w, "gptneox." OWN_ACTIVATION_KEY, name, strlen(name));
 }

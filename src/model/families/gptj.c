@@ -1,4 +1,4 @@
-/* GPT-J: attention and feed-forward layer side by side on one normed input, LayerNorm, interleaved
+/* GPT-J: attention and feed-forward layer in parallel on one normed input, LayerNorm, interleaved
  * rotary positions on a part of each head, biases in the feed-forward layer and on the output only. */
 #include "model/description/describe.h"
 #include "model/families/names.h"
@@ -57,7 +57,7 @@ static void gptj_describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
     struct ffn_desc *f = &d->kinds[0].ffn;
     d->norm = NORM_LAYER;
-    d->ffn_place = FFN_SHARES_NORM;
+    d->ffn_place = FFN_PARALLEL_ONE_NORM;
     f->has_gate = false;
     if (is_gguf) {
         describe_gguf(d, c);

@@ -1,4 +1,4 @@
-/* Phi-1.5 and Phi-2: attention and feed-forward layer side by side on one normed input, LayerNorm,
+/* Phi-1.5 and Phi-2: attention and feed-forward layer in parallel on one normed input, LayerNorm,
  * biases everywhere, also on the output matrix, partial rotary positions. */
 #include "model/description/describe.h"
 #include "model/families/names.h"
@@ -33,7 +33,7 @@ static void phi2_describe(struct model_desc *d, struct config *c, bool is_gguf)
                                                            .rotary_part = 0.5,
                                                            .activation = ACT_GELU_TANH };
     d->norm = NORM_LAYER;
-    d->ffn_place = FFN_SHARES_NORM;
+    d->ffn_place = FFN_PARALLEL_ONE_NORM;
     f->has_gate = false;
     if (is_gguf) {
         describe_gguf(d, c);

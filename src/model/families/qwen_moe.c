@@ -1,4 +1,4 @@
-/* Qwen2-MoE (also Qwen1.5-MoE): Qwen2's attention, experts, and a shared expert behind a gate. Qwen3-MoE:
+/* Qwen2-MoE (also Qwen1.5-MoE): Qwen2's attention, experts, and a shared expert with a gate. Qwen3-MoE:
  * Qwen3's attention, and experts only. Some layers may have no experts. */
 #include "model/description/config_keys.h"
 #include "model/description/describe.h"

@@ -286,10 +286,10 @@ static enum tutti_status read_longrope_tensors(struct model_desc *d, const struc
     }
     const struct tensor *any = shorter ? shorter : longer;
     if (any)
-        return error_set(err, TUTTI_E_UNSUPPORTED,
-                         "%s: tensor %s: it changes the rotation, %s, which is not supported", any->file,
-                         any->name,
-                         shorter && longer ? "in addition to another scaling" : "alone of the two lists");
+        return error_set(
+            err, TUTTI_E_UNSUPPORTED, "%s: tensor %s: it changes the rotation, %s, which is not supported",
+            any->file, any->name,
+            shorter && longer ? "in addition to another scaling" : "with only one of the two lists");
     if (s->kind == ROPE_SCALING_LONGROPE)
         return error_set(err, TUTTI_E_FORMAT,
                          "%s: rope.scaling.type: longrope without a tensor rope_factors_short.weight",

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Reads a number at the beginning of *name, below limit, and moves behind it. */
+/* Reads a number at the beginning of *name, below limit, and advances *name past it. */
 static bool read_number(const char **name, long limit, int *out)
 {
     if (**name < '0' || **name > '9')
