@@ -2,8 +2,8 @@
 #include "checkpoint/checkpoint.h"
 
 #include "base/buf.h"
+#include "base/containers/key_map.h"
 #include "base/hash.h"
-#include "base/key_map.h"
 #include "base/text.h"
 #include "checkpoint/gguf/gguf.h"
 #include "checkpoint/gguf/row_ints.h"

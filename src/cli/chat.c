@@ -1,5 +1,5 @@
 /* tutti chat: one conversation at the terminal. Ctrl-C stops the answer, not the program. */
-#include "base/array.h"
+#include "base/containers/array.h"
 #include "cli/options/command.h"
 #include "cli/options/flags.h"
 #include "cli/terminal/chat_line.h"

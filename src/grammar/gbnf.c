@@ -1,9 +1,9 @@
 #include "grammar/gbnf.h"
 
-#include "base/array.h"
+#include "base/containers/array.h"
+#include "base/containers/key_map.h"
 #include "base/hash.h"
 #include "base/ids.h"
-#include "base/key_map.h"
 #include "base/text.h"
 #include "base/utf8.h"
 

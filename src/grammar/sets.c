@@ -1,6 +1,6 @@
 #include "grammar/sets.h"
 
-#include "base/array.h"
+#include "base/containers/array.h"
 #include "base/hash.h"
 #include "base/rng.h"
 

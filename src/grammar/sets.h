@@ -10,7 +10,7 @@
 #ifndef TUTTI_GRAMMAR_SETS_H
 #define TUTTI_GRAMMAR_SETS_H
 
-#include "base/key_map.h"
+#include "base/containers/key_map.h"
 #include "grammar/automaton.h"
 
 enum {

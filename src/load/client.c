@@ -2,7 +2,7 @@
  * sockets of libcurl's multi interface, so thousands of idle streams cost nothing. */
 #include "load/client.h"
 
-#include "base/array.h"
+#include "base/containers/array.h"
 
 #include <math.h>
 #include <signal.h>

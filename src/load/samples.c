@@ -1,6 +1,6 @@
 #include "load/samples.h"
 
-#include "base/array.h"
+#include "base/containers/array.h"
 
 #include <math.h>
 #include <stdlib.h>

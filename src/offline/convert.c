@@ -2,7 +2,7 @@
  * (convert_stream.c). */
 #include "offline/convert.h"
 
-#include "base/array.h"
+#include "base/containers/array.h"
 #include "base/log.h"
 #include "offline/convert_meta.h"
 #include "offline/convert_stream.h"

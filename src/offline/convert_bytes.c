@@ -1,6 +1,6 @@
 /* Writes a byte-level vocabulary for GGUF: spelled in the alphabet of byte_map.h, with its
  * merges. */
-#include "base/array.h"
+#include "base/containers/array.h"
 #include "offline/convert_meta.h"
 #include "tokenizer/json/byte_files.h"
 

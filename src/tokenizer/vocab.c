@@ -1,7 +1,7 @@
 /* The vocabulary: pieces by id and by spelling. */
 #include "tokenizer/vocab/vocab.h"
 
-#include "base/array.h"
+#include "base/containers/array.h"
 #include "base/hash.h"
 #include "base/limits.h"
 #include "tokenizer/bytes/byte_level.h"

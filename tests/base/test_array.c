@@ -1,7 +1,7 @@
 /* Growable arrays, JSON arrays, and the ends of strings. */
-#include "base/array.h"
+#include "base/containers/array.h"
+#include "base/containers/key_map.h"
 #include "base/json/json_list.h"
-#include "base/key_map.h"
 #include "base/text.h"
 
 #include <setjmp.h>

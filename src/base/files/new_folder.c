@@ -1,6 +1,6 @@
 #include "base/files/new_folder.h"
 
-#include "base/array.h"
+#include "base/containers/array.h"
 #include "base/files/unfinished.h"
 #include "base/log.h"
 

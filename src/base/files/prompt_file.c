@@ -1,6 +1,6 @@
 #include "base/files/prompt_file.h"
 
-#include "base/array.h"
+#include "base/containers/array.h"
 #include "base/files/prompt_lines.h"
 #include "base/json/json_field.h"
 #include "base/json/json_type.h"

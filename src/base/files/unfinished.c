@@ -1,6 +1,6 @@
 #include "base/files/unfinished.h"
 
-#include "base/array.h"
+#include "base/containers/array.h"
 
 #include <errno.h>
 #include <signal.h>

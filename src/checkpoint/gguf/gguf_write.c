@@ -1,6 +1,6 @@
 /* Writes GGUF version 3. */
-#include "base/array.h"
 #include "base/buf.h"
+#include "base/containers/array.h"
 #include "base/files/new_file.h"
 #include "checkpoint/gguf/gguf.h"
 

@@ -1,8 +1,8 @@
 #include "checkpoint/pytorch/pickle.h"
 
-#include "base/arena.h"
-#include "base/array.h"
 #include "base/bytes.h"
+#include "base/containers/arena.h"
+#include "base/containers/array.h"
 
 #include <stdio.h>
 #include <stdlib.h>

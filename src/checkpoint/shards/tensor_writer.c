@@ -1,7 +1,7 @@
 #include "checkpoint/shards/tensor_writer.h"
 
-#include "base/array.h"
 #include "base/buf.h"
+#include "base/containers/array.h"
 #include "base/json/json_list.h"
 
 #include <jansson.h>

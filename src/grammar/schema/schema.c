@@ -1,7 +1,7 @@
 /* Compiles a schema: values, references, alternatives, and listed values. */
 #include "grammar/schema/schema_reader.h"
 
-#include "base/array.h"
+#include "base/containers/array.h"
 #include "base/json/json_print.h"
 #include "base/limits.h"
 #include "base/utf8.h"

@@ -2,7 +2,7 @@
 #ifndef TUTTI_GRAMMAR_SCHEMA_SCHEMA_READER_H
 #define TUTTI_GRAMMAR_SCHEMA_SCHEMA_READER_H
 
-#include "base/key_map.h"
+#include "base/containers/key_map.h"
 #include "base/rng.h"
 #include "grammar/schema/schema.h"
 

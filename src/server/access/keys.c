@@ -1,6 +1,6 @@
 #include "server/access/keys.h"
 
-#include "base/array.h"
+#include "base/containers/array.h"
 #include "base/utf8.h"
 #include "server/http/by_name.h"
 

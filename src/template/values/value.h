@@ -2,7 +2,7 @@
 #ifndef TUTTI_TEMPLATE_VALUES_VALUE_H
 #define TUTTI_TEMPLATE_VALUES_VALUE_H
 
-#include "base/arena.h"
+#include "base/containers/arena.h"
 #include "template/template.h"
 
 #include <stdint.h>

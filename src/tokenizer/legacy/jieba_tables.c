@@ -2,7 +2,7 @@
  * Python syntax. */
 #include "tokenizer/legacy/jieba_tables.h"
 
-#include "base/array.h"
+#include "base/containers/array.h"
 #include "base/files/mapping.h"
 #include "base/text.h"
 #include "base/utf8.h"

@@ -17,7 +17,7 @@ struct arena {
 void *arena_take(struct arena *arena, size_t n_bytes);
 /* The same, not zeroed. */
 void *arena_take_raw(struct arena *arena, size_t n_bytes);
-/* Makes room for one more item, as array_grow() (base/array.h); the new memory is zeroed. The array
+/* Makes room for one more item, as array_grow() (base/containers/array.h); the new memory is zeroed. The array
  * grows in place if it is the last allocation. False: as NULL of arena_take(). */
 bool arena_grow(struct arena *arena, void *array, size_t n, size_t *capacity, size_t item_bytes);
 void arena_clear(struct arena *arena); /* a zeroed one is allowed */

@@ -1,4 +1,4 @@
-#include "base/key_map.h"
+#include "base/containers/key_map.h"
 
 #include <stdlib.h>
 

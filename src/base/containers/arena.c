@@ -1,4 +1,4 @@
-#include "base/arena.h"
+#include "base/containers/arena.h"
 
 #include <stdint.h>
 #include <stdlib.h>
