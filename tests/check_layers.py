@@ -65,9 +65,9 @@ def source_includes(root):
                 continue
             path = os.path.join(folder, name)
             for number, target in includes(path):
-                # A compiler looks beside the file first, then along the include path.
-                beside = os.path.normpath(os.path.join(folder, target))
-                found = beside if os.path.exists(beside) else os.path.join(source, target)
+                # A compiler looks in the folder of the file first, then along the include path.
+                relative = os.path.normpath(os.path.join(folder, target))
+                found = relative if os.path.exists(relative) else os.path.join(source, target)
                 other = room_of(found, source) if os.path.exists(found) else None
                 yield os.path.relpath(path, root), number, target, room_of(path, source), other, found if other else None
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""README's table of families and features: every cell that says yes has a test below, which is there, is run, and speaks of that
-family; every other cell has none. That those tests ran, passed and checked the family is for summary.py to see. Prints TAP.
+"""README's table of families and features: every cell that says yes has a test below that exists, runs, and names that
+family; every other cell has none. summary.py checks that those tests ran, passed and checked the family. Prints TAP.
 
   check_table.py [ROOT]
 """

@@ -25,7 +25,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 COUNTS = os.path.join(ROOT, "tests", "counts.json")
 
 # file: a test program of meson, or the path of a pytest file; said: why it was skipped, or what a program printed for this test
-Result = namedtuple("Result", "file test verdict said")
+Result = namedtuple("Result", "file test outcome said")
 
 
 def is_root(_folder):
@@ -80,14 +80,14 @@ def meson_results(path):
                 if not point:
                     said.append(text)
                     continue
-                verdict = "failed" if point[1] != "ok" else "skipped" if "# SKIP" in point[2].upper() else "passed"
-                any_point_failed |= verdict == "failed"
+                outcome = "failed" if point[1] != "ok" else "skipped" if "# SKIP" in point[2].upper() else "passed"
+                any_point_failed |= outcome == "failed"
                 n_points += 1
-                yield Result(name, point[2], verdict, "\n".join(said))
+                yield Result(name, point[2], outcome, "\n".join(said))
                 said = []
             if n_points == 0:
-                verdict = {"OK": "passed", "EXPECTEDFAIL": "passed", "SKIP": "skipped"}.get(test["result"], "failed")
-                yield Result(name, "", verdict, "\n".join(said))
+                outcome = {"OK": "passed", "EXPECTEDFAIL": "passed", "SKIP": "skipped"}.get(test["result"], "failed")
+                yield Result(name, "", outcome, "\n".join(said))
             elif test["result"] not in ("OK", "SKIP", "EXPECTEDFAIL") and not any_point_failed:
                 # a crash, a time-out or a sanitizer's finding after the points
                 yield Result(name, test["result"].lower(), "failed", "\n".join(said))
@@ -96,9 +96,9 @@ def meson_results(path):
 def pytest_results(path):
     for case in xml.etree.ElementTree.parse(path).iter("testcase"):
         kinds = {child.tag for child in case}
-        verdict = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
+        outcome = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
         said = " ".join([child.get("message") or "" for child in case] + [p.get("value") or "" for p in case.iter("property")])
-        yield Result(case.get("classname").replace(".", "/") + ".py", case.get("name"), verdict, said)
+        yield Result(case.get("classname").replace(".", "/") + ".py", case.get("name"), outcome, said)
 
 
 def fuzz_results(path):
@@ -137,7 +137,7 @@ def missing_tests(results):
 
 def unproved_cells(results):
     """Cells of the table whose test is not among the passed ones, or said nothing of that family."""
-    passed = [result for result in results if result.verdict == "passed"]
+    passed = [result for result in results if result.outcome == "passed"]
     for cell, path, test, word in check_table.proofs():
         program = f"{os.path.basename(os.path.dirname(path))}-{os.path.basename(path).removeprefix('test_').removesuffix('.c')}"
         name = path if path.endswith(".py") else program
@@ -159,12 +159,12 @@ def main(arguments):
     count = Counter()
     for folder in folders:
         for result in results[folder]:
-            verdict, label = result.verdict, f"{folder}: {result.file}: {result.test} {result.said if result.verdict == 'skipped' else ''}".rstrip(" :")
-            if verdict == "skipped" and not is_expected_skip(folder, result):
-                verdict, label = "failed", f"{label} (a skip that is not expected here)"
-            count[verdict] += 1
-            if verdict != "passed":
-                print(f"{verdict}: {label}")
+            outcome, label = result.outcome, f"{folder}: {result.file}: {result.test} {result.said if result.outcome == 'skipped' else ''}".rstrip(" :")
+            if outcome == "skipped" and not is_expected_skip(folder, result):
+                outcome, label = "failed", f"{label} (a skip that is not expected here)"
+            count[outcome] += 1
+            if outcome != "passed":
+                print(f"{outcome}: {label}")
         # Parts of a run were asked for (TEST_ARGS), or another kind of build: then what is not there says nothing.
         if os.path.basename(folder.rstrip("/")) == "build-test" and not os.environ.get("TEST_ARGS"):
             for fault in [*missing_tests(results[folder]), *unproved_cells(results[folder])]:

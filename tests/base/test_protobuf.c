@@ -55,7 +55,7 @@ static void a_broken_message_is_bad_and_stays_so(void **state)
         BROKEN("\x80\x80\x80\x80\x10\x01"),                         /* a field number of 30 bits */
         BROKEN("\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02"),     /* a varint of 65 bits */
         BROKEN("\x08\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x00"), /* a varint of 11 bytes */
-        BROKEN("\x0a\x02z"),                                        /* bytes behind the end */
+        BROKEN("\x0a\x02z"),                                        /* bytes after the end */
         BROKEN("\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01z"),    /* a length that would wrap */
         BROKEN("\x0a\xff\xff\xff\xff\x0fz"),
         BROKEN("\x0d\x01\x02\x03"),                 /* half a fixed32 */

@@ -426,7 +426,7 @@ static void a_broken_gguf_tensor_is_told_what_is_wrong(void **state)
     static const char LONG[] = "a.tensor.with.a.name.of.32.bytes";
     put_head(&b, 3, 1, 0);
     put_tensor(&b, LONG, 1, EIGHT, 0, 0);
-    for (size_t n = b.n - 1; n >= 24 + 8 + strlen(LONG); n--) { /* cut in every field behind the name */
+    for (size_t n = b.n - 1; n >= 24 + 8 + strlen(LONG); n--) { /* cut in every field after the name */
         b.n = n;
         expect_gguf(&b, TUTTI_E_FORMAT, "ends inside the list of tensors");
     }

@@ -130,7 +130,7 @@ static void a_broken_pickle_is_told_what_is_wrong(void **state)
 static void a_pickle_says_what_was_saved(void **state)
 {
     (void)state;
-    /* OrderedDict([("a", (1, -2, 70000)), ("b", [True, None, 0.5])]) with attributes, and what stands behind STOP. */
+    /* OrderedDict([("a", (1, -2, 70000)), ("b", [True, None, 0.5])]) with attributes, and bytes after STOP. */
     static const char BYTES[] = "\x80\x02"
                                 "ccollections\nOrderedDict\nq\x00)Rq\x01(U\x01"
                                 "aK\x01J\xFE\xFF\xFF\xFF"

@@ -1,4 +1,4 @@
-"""Folders with a SentencePiece model and the small files of a fine-tune beside it: which tokens were added, which of them are special,
+"""Folders with a SentencePiece model and the small files of a fine-tune next to it: which tokens were added, which of them are special,
 and what stands around a text. Expected ids are transformers' (tools/fixtures/sentencepiece_folders.py)."""
 import contextlib
 import json

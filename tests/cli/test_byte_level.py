@@ -190,7 +190,7 @@ with open(os.path.join(BYTES, "affixes.json"), encoding="utf-8") as affixes:
 
 @pytest.mark.parametrize("at", range(0, len(AFFIXES), 3))
 def test_settings_say_what_stands_around_a_text(at, tmp_path):
-    """add_bos_token and add_eos_token beside a tokenizer.json. Expected ids are transformers' (tools/fixtures/make_affix_cases.py)."""
+    """add_bos_token and add_eos_token next to a tokenizer.json. Expected ids are transformers' (tools/fixtures/make_affix_cases.py)."""
     cases, folder = AFFIXES[at:at + 3], tmp_path / "model"
     folder.mkdir()
     widen(os.path.join(FIXTURES, "llama-tiny-tied"), folder)

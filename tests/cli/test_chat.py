@@ -43,7 +43,7 @@ class Terminal:
         return CONTROLS.sub("", text)
 
     def wait_for(self, text):
-        """Waits until text comes behind what was waited for before; returns what came, text included."""
+        """Waits until text comes after what was last waited for; returns what came, text included."""
         end = time.monotonic() + PATIENCE
         while True:
             screen = self.screen()
@@ -53,7 +53,7 @@ class Terminal:
                 self.seen = at + len(text)
                 return found
             left = end - time.monotonic()
-            assert left > 0, f"{text!r} did not come; behind it: {screen[self.seen:]!r}"
+            assert left > 0, f"{text!r} did not come; after the last: {screen[self.seen:]!r}"
             if select.select([self.master], [], [], min(left, 1))[0]:
                 try:
                     self.raw += os.read(self.master, 65536)

@@ -1,4 +1,4 @@
-"""tutti convert: its report, and what is left behind when it cannot finish."""
+"""tutti convert: its report, and that a failed conversion leaves no file."""
 import array
 import json
 import math
@@ -17,7 +17,7 @@ from test_cli import BIN, DEMO, PATIENCE, SANITIZED, tutti, wrong
 
 
 def write_llama(folder, n_layers, d_model=512, d_ff=1536, n_vocab=512):
-    """A LLaMA of random float32 weights, large beside what a conversion may hold. Returns its bytes."""
+    """A LLaMA of random float32 weights, large compared with what a conversion may hold. Returns its bytes."""
     rng = random.Random(3)
     normal = array.array("f", (rng.gauss(0, 0.02) for _ in range(99991)))
     shapes = {"model.embed_tokens.weight": (n_vocab, d_model), "lm_head.weight": (n_vocab, d_model),

@@ -83,7 +83,7 @@ def test_zsh_completes(tmp_path):
         assert all(any(line.startswith(f"{c}:") for line in specs) for c in [*COMMANDS, "help", "version"])
         named = set(re.findall(r"^(?:\([^)]*\)|\*)?(--[\w-]+)=?\[", done.stdout, re.M))
         assert named == options_of(command), command
-        for line in specs:  # [help] is closed, and what stands behind it has two signs
+        for line in specs:  # [help] is closed, and the word after it has two signs
             found = re.match(r"^(?:\([^)]*\)|\*)?-[\w-]+[=+]?\[((?:[^\\\]]|\\.)*)\](.*)$", line)
             assert not line.startswith("--") or found, line
             if found and found.group(2):

@@ -93,15 +93,15 @@ def test_a_model_is_a_base_as_its_saved_opinions_are(text, tmp_path):
     for context in ("64", "300"):
         tutti("perplexity", DEMO, text, "--context", context, "--save-logits", base)
         saved = {**figures(converted, "--kl", base), "ids_per_second": 0}
-        beside = {**figures(converted, text, "--context", context, "--kl", DEMO), "ids_per_second": 0}
-        assert beside == saved
+        with_kl = {**figures(converted, text, "--context", context, "--kl", DEMO), "ids_per_second": 0}
+        assert with_kl == saved
         assert {**figures(DEMO, text, "--context", context, "--type", "q4_0", "--kl", DEMO), "ids_per_second": 0} == saved
     strided = figures(converted, text, "--context", "64", "--stride", "16", "--text-prefix", "--kl", DEMO)
     assert strided["scored"] == 16 * strided["windows"] and 0 < strided["kl"] < 1
     same = figures(converted, text, "--context", "64", "--kl", converted)
     assert same["kl"] < 1e-6 and same["same_top"] == 1
     kv = figures(converted, text, "--context", "64", "--kv-type", "int8", "--kl", converted)
-    assert 0 < kv["kl"] < beside["kl"]
+    assert 0 < kv["kl"] < with_kl["kl"]
 
 
 def test_bases_of_others_are_refused(text, tmp_path):

@@ -201,7 +201,7 @@ def test_ranks_of_fused_matrices(tmp_path):
 
 
 def test_ranks_of_turned_matrices(tmp_path):
-    """GPT-2: [in, out]; 4 heads of 16, feed-forward 256. Biases behind the sums are whole on every rank."""
+    """GPT-2: [in, out]; 4 heads of 16, feed-forward 256. Biases that are added after the all-reduce are whole on every rank."""
     whole, ranks = cut("gpt2-tiny", 4, tmp_path)
     for r, rank in enumerate(ranks):
         runs = [(64 * k + 16 * r, 64 * k + 16 * r + 16) for k in range(3)]

@@ -128,7 +128,7 @@ def test_text_becomes_special_tokens_where_the_caller_asks_for_it(tmp_path):
                  for prompt, flag in ((text, "--parse-special"), (case["messages"][0]["content"], "--chat")))
     assert raw["text"].strip() == chat["text"].strip() and raw["usage"] == chat["usage"]
     assert "a message, which stays text" in wrong("generate", DEMO, "-p", "x", "--chat", "--parse-special")
-    # ChatGLM-6B's mask and <sop> stand behind a text, or where it says.
+    # ChatGLM-6B's mask and <sop> follow a text, or are where the text has [gMASK].
     model = os.path.join(FIXTURES, "chatglm-6b-text")
     plain, spelled, going_on = (tutti("tokenize", model, words, "--ids", "--special", "--parse-special").stdout.split(",")
                                 for words in ("你好", "你好[gMASK]<sop>", "你好[gMASK]<sop>你"))

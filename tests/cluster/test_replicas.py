@@ -1,4 +1,4 @@
-"""Replicas of the demo model behind HAProxy: they die and are restarted while they are asked."""
+"""Replicas of the demo model with HAProxy in front: they die and are restarted while requests run."""
 import json
 import os
 import shutil

@@ -156,7 +156,7 @@ class Connection(http.client.HTTPConnection):
 
 
 class Group:
-    """A server on ranks, behind a Unix socket, which is the same one in every network namespace."""
+    """A server on ranks, listening on a Unix socket, which is the same one in every network namespace."""
 
     def __init__(self, folder, n_ranks, launch=(), wrap=lambda words: words):
         self.socket = os.path.join(folder, "socket")

@@ -190,7 +190,7 @@ static void ends_where_nothing_may_follow_without_a_stop_token(void **state)
     struct collect *c = ask(engine, &r);
     collect_wait(c);
     assert_int_equal(c->choices[0].finish, TUTTI_FINISH_STOP);
-    assert_string_equal(c->choices[0].text.bytes, "abcd"); /* the end was no choice behind abc */
+    assert_string_equal(c->choices[0].text.bytes, "abcd"); /* the end was not allowed after abc */
     forget(c);
     tutti_engine_close(engine);
 }

@@ -211,7 +211,7 @@ static void the_audit_sees_a_lost_and_an_invented_share(void **state)
 }
 
 /* A tiny token alphabet and few slots: prefixes meet, pages are evicted and found again all the time. Whatever a match
- * returns must hold the ids asked for, by a record kept beside the pool. */
+ * returns must hold the requested ids, by a record that the test keeps. */
 static void random_use_never_hands_out_a_wrong_page(void **state)
 {
     (void)state;

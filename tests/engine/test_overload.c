@@ -45,7 +45,7 @@ static struct request *request_of(struct asked *a)
 
 struct tally {
     int n_asked, n_good, n_complete, n_early, n_full, n_late;
-    uint64_t most_late_us; /* how far behind its deadline a request was told */
+    uint64_t most_late_us; /* how long after its deadline a request was refused */
     uint64_t retry_us;     /* sum over the early ones */
     uint64_t reading_us;   /* from its begin to the first token, sum over the complete ones */
     uint64_t most_wait_us; /* in the queue, of those that began */
@@ -294,7 +294,7 @@ static void a_flood_takes_nothing_from_an_owner_within_its_share(void **state)
     machine_free(m);
 }
 
-/* While prompts are what there is most to do for: nobody waits behind prompts that began together with his. */
+/* While prompts are most of the work, no request waits for prompts that began together with its own. */
 static void who_has_begun_is_read_at_once(void **state)
 {
     (void)state;

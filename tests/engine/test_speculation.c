@@ -456,7 +456,7 @@ static struct tutti_stats ask(struct tutti_engine_options options, int n, int n_
     return asked_all(&options, NULL, n, n_choices);
 }
 
-/* How many there are depends on who is answered beside whom. */
+/* Their number depends on which requests run together. */
 static void check_speculated(const struct tutti_stats *stats)
 {
     assert_true(stats->n_accepted_drafts > 10);

@@ -461,7 +461,7 @@ static void killed_at_any_moment_it_holds_whole_pages_alone(void **state)
             id = found >= id ? found + 1 : id;
             n_empty += found == 0;
         }
-        assert_int_equal(n_refused, 0); /* its records were written behind their pages */
+        assert_int_equal(n_refused, 0); /* its records were written after their pages */
         if (id > N_SLOTS)
             assert_in_range(n_empty, 0, 1); /* the one that it was about to write */
         spill_file_close(file);

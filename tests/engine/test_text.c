@@ -156,7 +156,7 @@ static void hold_first(void *user, const struct tutti_event *event)
     collect_event(user, event);
 }
 
-/* A text thread that is behind by the whole ring makes the engine wait, which is counted, and loses nothing. */
+/* When the text thread is late by the whole ring, the engine waits, counts that, and loses nothing. */
 static void a_full_ring_is_waited_for_and_counted(void **state)
 {
     (void)state;

@@ -78,7 +78,7 @@ static void files_for_mpirun_follow_the_table(void **state)
     rank_table_free(t);
 }
 
-/* Version 1.2 has the host's address beside its name; numbers need not be strings. */
+/* Version 1.2 has the host's address next to its name; numbers need not be strings. */
 static void the_hosts_address_comes_before_its_name(void **state)
 {
     (void)state;

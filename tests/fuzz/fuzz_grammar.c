@@ -1,4 +1,4 @@
-/* Any bytes as a grammar: the first byte chooses the notation, what stands behind the last "\n\n" is fed as text. A mask must allow
+/* Any bytes as a grammar: the first byte chooses the notation, the bytes after the last "\n\n" are fed as text. A mask must allow
  * exactly the tokens that can be taken, or lead to too many places. */
 #include "grammar/grammar.h"
 

@@ -1,4 +1,4 @@
-/* Any bytes as a request's head, and behind it as a chunked body: refused with a reason, or read within bounds; and a body
+/* Any bytes as a request's head, and after it as a chunked body: refused with a reason, or read within bounds; and a body
  * that arrives in parts is what it is at once.
  * Input: the size of the parts (a byte), the head up to its empty line, the body. */
 #include "server/http/http_parse.h"

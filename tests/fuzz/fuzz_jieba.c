@@ -47,7 +47,7 @@ static const char *folder(void)
     return path;
 }
 
-/* The bytes up to the next 0xFF; moves behind it. */
+/* The bytes up to the next 0xFF; advances past it. */
 static size_t take_part(const uint8_t **at, size_t *left)
 {
     const uint8_t *end = *left > 0 ? memchr(*at, 0xFF, *left) : NULL;

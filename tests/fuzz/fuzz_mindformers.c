@@ -1,4 +1,4 @@
-/* Any bytes as MindFormers' configuration, YAML or (behind a first byte of 128 and more) config.json: an error, or a configuration
+/* Any bytes as MindFormers' configuration, YAML or (after a first byte of 128 and more) config.json: an error, or a configuration
  * that families can read. */
 #include "checkpoint/mindspore/mindformers.h"
 #include "model/description/config_keys.h"

@@ -79,7 +79,7 @@ def test_ways_that_begin_alike_are_one(probe):
 
 
 def test_too_many_ways_are_an_end_and_no_hang(probe):
-    # 2 ^ n stacks behind n letters.
+    # 2 ^ n stacks after n letters.
     grammar = 'root ::= s\ns ::= a s "b" | b s "c" | "x"\na ::= [aq]\nb ::= [ar]'
     reply = probe.ask(kind="gbnf", text=grammar, texts=["a" * 5 + "xbcbcb", "q" * 200, "a" * 200])
     assert reply["accepts"] == ["all", "begin", "limit"]

@@ -202,7 +202,7 @@ static void check_shape(struct check *c, const struct shape *s, enum kind kind)
     pages.bytes = check_bytes(c, n_bytes);
     work.base = pages.bytes;
     for (int i = s->n_queries - 1; i >= 0;
-         i -= 5) { /* alone, beside what only others may see: the same bits */
+         i -= 5) { /* one row in a batch whose other rows see more: the same bits */
         memcpy(pages.bytes, unspoiled, n_bytes);
         spoil_pages(&pages, &views[i]);
         work.q = q + i * s->head_dim;

@@ -1,4 +1,4 @@
-/* The speed of linear layers and attention at each processor level, beside what this machine can do at most. */
+/* The speed of linear layers and attention at each processor level, compared with this machine's limits. */
 #include "backend/backend.h"
 #include "base/system/clock.h"
 #include "check.h"
@@ -26,7 +26,7 @@ static void *big(size_t n_bytes)
     return p;
 }
 
-/* Medians of repetitions, each beside a look at what the machine can do at that moment. */
+/* Medians of repetitions; the machine's limits are measured with each of them. */
 struct timing {
     double seconds, read_gbps, peak; /* peak: Gop/s of the arithmetic that the type uses */
 };

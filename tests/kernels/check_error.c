@@ -1,4 +1,4 @@
-/* What the arithmetic of each weight type costs: its linear layer beside the same weights in float64. */
+/* The error of each weight type's arithmetic: its linear layer compared with the same weights in float64. */
 #include "check.h"
 #include "kernels/pack.h"
 

@@ -1,5 +1,5 @@
 /* checkkernels [NAME]               each kernel variant (of that group) against plain C, as TAP
- * checkkernels --bench [NAME] [-t N] the speed of each variant beside the machine's limits
+ * checkkernels --bench [NAME] [-t N] the speed of each variant compared with the machine's limits
  * checkkernels --error              the error of each weight type's arithmetic */
 #include "check.h"
 

@@ -240,7 +240,7 @@ static void errors_that_count_more_become_smaller(void **state)
     }
 }
 
-/* Zeros come back as zeros, a block's bytes do not depend on its neighbours, nothing behind the block is written. */
+/* Zeros come back as zeros, a block's bytes do not depend on its neighbours, nothing after the block is written. */
 static void blocks_stand_alone(void **state)
 {
     (void)state;

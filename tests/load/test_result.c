@@ -51,7 +51,7 @@ static void times_count_from_the_scheduled_arrival(void **state)
     assert_near(r.ttft_ms.p50, 100);
     assert_near(r.latency_ms.p50, 600);
     assert_near(r.late_ms.p50, 5);
-    assert_near(r.token_time_ms.p50, 100); /* 400 ms for the four tokens behind the first */
+    assert_near(r.token_time_ms.p50, 100); /* 400 ms for the four tokens after the first */
     assert_near(r.requests_per_s, 0.5);
     assert_int_equal(r.prompt_tokens, 20);
     assert_int_equal(r.cached_tokens, 16);

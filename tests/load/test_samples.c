@@ -98,7 +98,7 @@ static void counts_the_samples_within_a_limit(void **state)
     assert_int_equal(samples_within(&s, 3), 3);
     assert_int_equal(samples_within(&s, 3.001), 4);
     assert_int_equal(samples_within(&s, 1e9), 5);
-    assert_true(samples_add(&s, 2000)); /* behind a sort */
+    assert_true(samples_add(&s, 2000)); /* after a sort */
     assert_int_equal(samples_within(&s, 2.5), 2);
     samples_clear(&s);
 }

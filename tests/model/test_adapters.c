@@ -1,4 +1,4 @@
-/* Low-rank adapters: PEFT's figures on every family, the bits of a row whoever stands beside it, and broken folders. */
+/* Low-rank adapters: PEFT's figures on every family, the bits of a row in any batch, and broken folders. */
 #include "model/adapters/adapter.h"
 #include "offline/convert.h"
 #include "util.h"
@@ -88,7 +88,7 @@ static void logits_and_greedy_answers_are_those_of_peft(void **state)
     }
 }
 
-/* Beside f16 weights the factors are f16 too: no more is lost than what the weights lose without an adapter. */
+/* With f16 weights the factors are f16 too: the adapter adds no larger error than the weights' own. */
 static void adapters_beside_rounded_weights_are_exact_enough(void **state)
 {
     (void)state;

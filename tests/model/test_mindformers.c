@@ -23,7 +23,7 @@ enum change {
 };
 
 struct rename {
-    const char *from, *to; /* "%d": each layer; what has the name of the line before goes behind it */
+    const char *from, *to; /* "%d": each layer; tensors of the same name are joined in this order */
     enum change change;
     int begin, end;
 };

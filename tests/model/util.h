@@ -15,7 +15,7 @@ extern int32_t util_adapter;
 /* Logits of every position, [n][n_vocab], freed by the caller; chunk rows a step, but a prefix in one. */
 float *util_logits(struct model *model, const int32_t *ids, int n, int chunk);
 
-/* n greedy tokens behind the prompt, one row a step. */
+/* n greedy tokens after the prompt, one row a step. */
 void util_greedy(struct model *model, const int32_t *prompt, int n_prompt, int32_t *answer, int n);
 
 /* Tensor "k.name" of a golden file; the test fails where it is missing. */

@@ -48,7 +48,7 @@ class Server:
             return file.read()
 
     def wait_for_log(self, text, n=1):
-        """The log, once it has the text n times: a line may come behind the answer that it is about."""
+        """The log, once it has the text n times: a line may come after the answer that it is about."""
         end = time.monotonic() + PATIENCE
         while self.log().count(text) < n:
             assert time.monotonic() < end, self.log()[-2000:]

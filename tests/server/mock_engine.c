@@ -1,4 +1,4 @@
-/* An engine without a model, behind include/tutti.h, for tests of the server: slow, failing and full on demand.
+/* An engine without a model, with the interface of include/tutti.h, for tests of the server: slow, failing and full on demand.
  *
  * The answer is the prompt's words, one "token" each, sent from one thread as the real one does. Words of the prompt
  * command it: "slow=MS" a pause before each word; "words=N" N words of "w0 w1 ..." instead; "fail=N" a numeric error

@@ -118,7 +118,7 @@ def test_each_route_charges_for_what_it_reads(start, tmp_path, name):
 
 
 def test_many_clients_at_once_are_all_answered(metered):
-    """Bodies are read beside one another, whatever order they end in; each client gets its own answer."""
+    """Bodies arrive at the same time and end in any order; each client gets its own answer."""
     answers = {}
 
     def ask(i):

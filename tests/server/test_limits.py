@@ -124,7 +124,7 @@ def test_connections_beyond_the_descriptors_wait_their_turn(start):
     server = start("--idle-timeout", "1")
     resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (60, 60))
     socks = [connect(server) for _ in range(150)]
-    with connect(server) as last:  # behind all of them; those before it are closed since they rest
+    with connect(server) as last:  # after all of them; the earlier ones are closed since they are idle
         last.settimeout(PATIENCE)
         last.sendall(raw_request({"prompt": "x"}, "/tokenize"))
         assert read_response(last.makefile("rb"))[0] == 200

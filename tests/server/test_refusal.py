@@ -98,7 +98,7 @@ def test_the_refusal_comes_before_a_small_body_and_the_connection_goes_on(full):
             talk.sock.sendall(body[7:])
         talk.sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert talk.read()[0] == 200
-        # All at once, and more requests behind it.
+        # All at once, followed by more requests.
         talk.send_head(len(body))
         talk.sock.sendall(body + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert [talk.read()[0], talk.read()[0]] == [429, 200]

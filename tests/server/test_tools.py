@@ -109,7 +109,7 @@ def test_calls_are_numbered(mock):
     assert [call["index"] for call in two if "id" in call] == [0, 1] and len({call["id"] for call in two if "id" in call}) == 2
     for index, city in enumerate(("Paris", "Rome")):
         assert json.loads("".join(call["function"]["arguments"] for call in two if call["index"] == index)) == {"city": city}
-    # One that is written in another way comes in one piece behind the others.
+    # A call of another form comes in one piece after the others.
     odd = CALL.replace("{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}", "{\"arguments\": {\"x\": 1}, \"name\": \"weather\"}")
     *_, last = deltas(chunks(mock, CALL + " " + odd))
     assert last["index"] == 1 and last["function"] == {"name": "weather", "arguments": "{\"x\":1}"}

@@ -64,7 +64,7 @@ static const char *note(struct collect *c, const struct tutti_event *event)
     for (size_t i = 0; i < event->n_tokens; i++)
         ok = ok && add_token(&choice->ids, &choice->logprob_bits, &event->tokens[i]);
     if (event->prompt_tokens && c->n_events > 0)
-        return "log-probabilities of the prompt behind the first event";
+        return "log-probabilities of the prompt after the first event";
     for (size_t i = 0; event->prompt_tokens && i < event->n_prompt_tokens; i++)
         ok = ok && add_token(&c->prompt_ids, &c->prompt_bits, &event->prompt_tokens[i]);
     for (size_t i = 0; i < event->n_embedding; i++)

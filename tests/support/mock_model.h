@@ -51,7 +51,7 @@ tutti_engine *mock_engine(struct mock_model *mock, const struct tutti_engine_opt
 enum tutti_status mock_engine_try(struct mock_model *mock, const struct tutti_engine_options *options,
                                   struct tutti_error *err);
 
-/* What the engine must say of the ids [n] of a prompt: the hidden state of the last one, [MOCK_WIDTH], and the logits behind it,
+/* What the engine must say of the ids [n] of a prompt: the hidden state of the last one, [MOCK_WIDTH], and the logits after it,
  * [MOCK_VOCAB]. */
 void mock_outputs(const int32_t *ids, int n, float *hidden, float *logits);
 

@@ -4,7 +4,7 @@
 
 #include "engine/run/engine.h"
 
-/* path may be a name beside the other fixtures. Types as in struct tutti_model_options. */
+/* path may be a name in the folder of fixtures. Types as in struct tutti_model_options. */
 tutti_model *opened_model(const char *path, const char *weight_type, const char *kv_type, int n_threads);
 
 /* hooks: NULL is allowed. */

@@ -1,4 +1,4 @@
-/* Questions that the demo model knows to answer, each its own, some behind a long system message. */
+/* Different questions that the demo model can answer, some after a long system message. */
 #ifndef TEST_QUESTIONS_H
 #define TEST_QUESTIONS_H
 

@@ -70,7 +70,7 @@ static int memory_test(struct transport *t)
         }
         n_done += m->is_done[i];
         if (!m->is_done[i])
-            break; /* those behind it keep their order */
+            break; /* the later ones keep their order */
     }
     pthread_mutex_unlock(&world->lock);
     return n_done == m->n_receives;

@@ -7,7 +7,7 @@
 
 #define BYTE_FIXTURES TEST_FIXTURES "/tokenizer/bytes/"
 
-extern const char *const BYTE_FIXTURE_NAMES[]; /* NULL behind the last */
+extern const char *const BYTE_FIXTURE_NAMES[]; /* NULL after the last */
 
 struct mapping byte_fixture_open(const char *file); /* below the folder */
 struct tokenizer *byte_fixture_load(const char *name);

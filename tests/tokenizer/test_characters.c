@@ -1,4 +1,4 @@
-/* Every character, beside what the reference libraries make of it (tools/fixtures/make_character_fixtures.py). */
+/* Every character, compared with what the reference libraries make of it (tools/fixtures/make_character_fixtures.py). */
 #include "tokenizer/stages/pretokenize.h"
 #include "tokenizer/unicode/unicode.h"
 

@@ -82,7 +82,7 @@ static void check_decode(const struct tokenizer *tok, const char *name, int numb
     buf_clear(&pieces);
 }
 
-/* Checks one case and returns what stands behind it. */
+/* Checks one case and returns the address after it. */
 static const uint8_t *check_case(const struct tokenizer *tok, const char *name, int number, const uint8_t *at)
 {
     uint32_t n_text = take_u32(&at);

@@ -10,7 +10,7 @@
  *
  * SPEC: sentencepiece:FILE, icetext:NUMBER OF IMAGE TOKENS:FILE, pangu:FOLDER OF JIEBA:FILE,
  * json:FILE, tiktoken:PRE:FILE, vocab:PRE:FOLDER of
- * vocab.json and merges.txt; PRE as GGUF names what cuts a text. tokenizer_config.json beside a file counts for the last
+ * vocab.json and merges.txt; PRE as GGUF names what cuts a text. tokenizer_config.json next to a file counts for the last
  * three. checkpoint:PATH is the tokenizer of a whole checkpoint, a folder or a GGUF file;
  * gguf:FILE a byte-level one of a GGUF file that may hold nothing else.
  * A line is a u32 with its number of bytes, then the bytes; ids are a u32 with their number, then an i32 each; all
