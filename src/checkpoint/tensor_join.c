@@ -123,14 +123,53 @@ static bool make_part_of_bytes(const struct tensor *t, const struct tensor_part 
     return ok;
 }
 
-/* Of a vector or a matrix. */
+/* The largest box of at most n elements that follow one another in row, from column on. first: the
+ * dimension of rows. Returns how many elements it has. */
+static int64_t box_of_columns(struct box *box, const int64_t shape[N], int first, int64_t row, int64_t column,
+                              int64_t n)
+{
+    int64_t n_elems = 1;
+    int i = N - 1;
+    for (int k = N - 1; k > first; column /= shape[k--]) {
+        box->at[k] = column % shape[k];
+        box->n[k] = 1;
+    }
+    box->at[first] = row;
+    box->n[first] = 1;
+    for (; i > first + 1 && box->at[i] == 0 && n >= n_elems * shape[i]; i--)
+        n_elems *= box->n[i] = shape[i];
+    box->n[i] = shape[i] - box->at[i];
+    if (box->n[i] > n / n_elems)
+        box->n[i] = n / n_elems;
+    return n_elems * box->n[i];
+}
+
 static bool make_part(const struct tensor *t, const struct tensor_part *part, void *bytes)
 {
-    const int64_t at[2] = { part->row, part->column }, n[2] = { part->n_rows, part->n_columns };
-    struct box box = { .to = bytes, .size = (size_t)dtype_block_bytes(t->dtype) };
-    pad_shape(box.at, at, t->n_dims, 0);
-    pad_shape(box.n, n, t->n_dims, 1);
-    return copy_box((const struct tensor_join *)t->source, &box);
+    const struct tensor_join *join = (const struct tensor_join *)t->source;
+    struct box box = { .n = { 1, 1, 1, 1 }, .to = bytes, .size = (size_t)dtype_block_bytes(t->dtype) };
+    int64_t shape[N], n_columns = 1;
+    int first = N - (t->n_dims > 0 ? t->n_dims : 1);
+    pad_shape(shape, t->shape, t->n_dims, 1);
+    for (int i = first + 1; i < N; i++)
+        n_columns *= box.n[i] = shape[i];
+    if (part->n_columns == n_columns || t->n_dims <= 2) {
+        box.at[first] = part->row;
+        box.n[first] = part->n_rows;
+        if (t->n_dims > 1 && part->n_columns != n_columns) {
+            box.at[N - 1] = part->column;
+            box.n[N - 1] = part->n_columns;
+        }
+        return copy_box(join, &box);
+    }
+    bool ok = true;
+    for (int64_t r = 0; r < part->n_rows; r++)
+        for (int64_t c = 0, n; c < part->n_columns && ok; c += n) {
+            n = box_of_columns(&box, shape, first, part->row + r, part->column + c, part->n_columns - c);
+            ok = copy_box(join, &box);
+            box.to += (size_t)n * box.size;
+        }
+    return ok;
 }
 
 struct tensor_join *tensor_join_new(struct tensor_join **list, struct tensor *tensor, bool is_bytes)
@@ -142,10 +181,7 @@ struct tensor_join *tensor_join_new(struct tensor_join **list, struct tensor *te
     *list = join;
     join->is_bytes = is_bytes;
     join->source.make = make_joined;
-    if (is_bytes)
-        join->source.make_part = make_part_of_bytes;
-    else if (tensor->n_dims <= 2)
-        join->source.make_part = make_part;
+    join->source.make_part = is_bytes ? make_part_of_bytes : make_part;
     tensor->data = NULL;
     tensor->map = NULL;
     tensor->source = &join->source;

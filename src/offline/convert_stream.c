@@ -26,7 +26,10 @@ struct chunk {
     size_t in_bytes, out_bytes;                      /* of a row */
     const struct planned *plan;
     int64_t n_rows_before; /* of the plan's other parts */
-    const uint8_t *in;     /* the stored rows, or a reordered copy */
+    const uint8_t *in;     /* the stored rows from in_row on, or a transposed copy */
+    int64_t in_row;
+    const struct tensor_view *view; /* of a tensor that is assembled chunk by chunk; NULL: another one */
+    uint8_t *assembled;             /* what in points to then */
     uint8_t *out;
     float *floats;            /* [n_threads][2][n_cols] */
     struct row_error *errors; /* [n_rows] */
@@ -119,7 +122,7 @@ static void convert_rows(void *arg, int thread, int n_threads)
     int64_t begin, end;
     team_range(k->n_rows, 1, thread, n_threads, &begin, &end);
     for (int64_t i = begin; i < end; i++) {
-        const uint8_t *in = k->in + (size_t)source_row(k, k->first_row + i) * k->in_bytes;
+        const uint8_t *in = k->in + (size_t)(source_row(k, k->first_row + i) - k->in_row) * k->in_bytes;
         convert_row(k, k->first_row + i, k->out + (size_t)i * k->out_bytes, in,
                     k->floats + (int64_t)thread * 2 * k->n_cols, &k->errors[i]);
     }
@@ -169,15 +172,60 @@ static enum tutti_status add_errors(const struct chunk *k, struct convert_result
     return TUTTI_OK;
 }
 
+/* Whether the rows of the part are stored in the order in which they are written. */
+static bool is_in_order(const struct chunk *k)
+{
+    return k->part->change.n_permuted_heads == 0 && k->part->change.by_head_dim == 0;
+}
+
 /* Drops the rows that were read from resident memory, if they are in the order of the chunks;
  * else the whole tensor is dropped at its end. */
 static void forget_rows(const struct chunk *k)
 {
     const struct tensor *t = k->part->tensor;
-    if (t->map && k->in == t->data && k->part->change.n_permuted_heads == 0 &&
-        k->part->change.by_head_dim == 0)
+    if (t->map && k->in == t->data && is_in_order(k))
         mapping_forget(t->map, k->in + (size_t)(k->base + k->first_row) * k->in_bytes,
                        (size_t)k->n_rows * k->in_bytes);
+}
+
+/* Assembles n stored rows, from row on. False: out of memory. */
+static bool assemble_rows(struct chunk *k, int64_t row, int64_t n)
+{
+    int64_t n_columns = k->view->n_columns, begin = row * k->n_cols, end = (row + n) * k->n_cols;
+    uint8_t *to = k->assembled;
+    k->in = to;
+    k->in_row = row;
+    while (begin < end) { /* a row of a tensor of several matrices is a whole matrix */
+        int64_t column = begin % n_columns, left = end - begin;
+        struct tensor_part part = { begin / n_columns, 1, column, n_columns - column };
+        if (column == 0 && left >= n_columns)
+            part.n_rows = left / n_columns;
+        else if (left < part.n_columns)
+            part.n_columns = left;
+        if (!tensor_view_copy(k->view, &part, to))
+            return false;
+        to += (size_t)part.n_rows * tensor_columns_bytes(k->view->tensor, part.n_columns);
+        begin += part.n_rows * part.n_columns;
+    }
+    return true;
+}
+
+/* Sets k->in, except for rows in order that write_rows() assembles. False: out of memory. */
+static bool open_rows(struct chunk *k, const struct tensor_view *view, int64_t rows_at_once)
+{
+    if (k->part->change.is_transposed) {
+        k->in = k->assembled = weights_transposed(k->part->tensor);
+        return k->in;
+    }
+    if (view->bytes) {
+        k->in = view->bytes;
+        return true;
+    }
+    bool is_by_head = k->part->change.by_head_dim > 0, is_by_chunk = is_in_order(k);
+    int64_t n = is_by_chunk ? rows_at_once : is_by_head ? k->n_stored_rows : k->n_total_rows;
+    k->view = view;
+    k->assembled = malloc((size_t)n * k->in_bytes);
+    return k->assembled && (is_by_chunk || assemble_rows(k, is_by_head ? 0 : k->base, n));
 }
 
 static enum tutti_status write_rows(struct convert_stream *s, struct chunk *k, int64_t rows_at_once,
@@ -187,6 +235,8 @@ static enum tutti_status write_rows(struct convert_stream *s, struct chunk *k, i
     for (; st == TUTTI_OK && k->first_row < k->n_total_rows; k->first_row += k->n_rows) {
         int64_t left = k->n_total_rows - k->first_row;
         k->n_rows = left < rows_at_once ? left : rows_at_once;
+        if (k->view && is_in_order(k) && !assemble_rows(k, k->base + k->first_row, k->n_rows))
+            return error_out_of_memory(checkpoint_path(s->ck), err);
         team_run(s->team, convert_rows, k);
         forget_rows(k);
         st = add_errors(k, result, err);
@@ -213,13 +263,12 @@ static void report_tensor(const struct convert_stream *s, const struct planned *
     s->options->report(s->options->user, result);
 }
 
-/* n_rows_before: of the parts before it; its own are added. */
-static enum tutti_status stream_part(struct convert_stream *s, const struct planned *plan, size_t i_part,
+/* view: of the part's tensor. n_rows_before: of the parts before it; its own are added. */
+static enum tutti_status stream_part(struct convert_stream *s, const struct planned *plan,
+                                     const struct planned_part *part, const struct tensor_view *view,
                                      int64_t *n_rows_before, struct convert_result *result,
                                      struct tutti_error *err)
 {
-    const struct planned_part *part = &plan->parts[i_part];
-    const struct tensor *t = part->tensor;
     struct chunk k = { .part = part,
                        .type = plan->type,
                        .plan = plan,
@@ -233,23 +282,22 @@ static enum tutti_status stream_part(struct convert_stream *s, const struct plan
         rows_at_once = 1;
     if (rows_at_once > k.n_total_rows)
         rows_at_once = k.n_total_rows;
-    void *made = NULL;
-    k.in = part->change.is_transposed ? (made = weights_transposed(t)) : tensor_bytes(t, &made);
+    bool is_open = open_rows(&k, view, rows_at_once);
     k.out = malloc((size_t)rows_at_once * k.out_bytes);
     k.floats = malloc((size_t)team_n_threads(s->team) * 2 * (size_t)k.n_cols * sizeof *k.floats);
     k.errors = malloc((size_t)rows_at_once * sizeof *k.errors);
-    if (!k.in || !k.out || !k.floats || !k.errors)
+    if (!is_open || !k.out || !k.floats || !k.errors)
         st = error_out_of_memory(checkpoint_path(s->ck), err);
     if (st == TUTTI_OK)
         st = write_rows(s, &k, rows_at_once, result, err);
     *n_rows_before += k.n_total_rows;
     result->n_elems += (uint64_t)(k.n_total_rows * k.n_cols);
     result->n_bytes += (uint64_t)k.n_total_rows * k.out_bytes;
-    free(made);
+    free(k.assembled);
     free(k.out);
     free(k.floats);
     free(k.errors);
-    tensor_forget(t);
+    tensor_forget(part->tensor);
     return st;
 }
 
@@ -257,10 +305,20 @@ enum tutti_status convert_stream_tensor(struct convert_stream *s, const struct p
                                         struct tutti_error *err)
 {
     struct convert_result result = { 0 };
+    struct tensor_view view = { 0 }; /* experts of one tensor share it */
     int64_t n_rows_before = 0;
     enum tutti_status st = TUTTI_OK;
-    for (size_t i = 0; i < plan->n_parts && st == TUTTI_OK; i++)
-        st = stream_part(s, plan, i, &n_rows_before, &result, err);
+    for (size_t i = 0; i < plan->n_parts && st == TUTTI_OK; i++) {
+        const struct planned_part *part = &plan->parts[i];
+        if (part->tensor != view.tensor && !part->change.is_transposed) {
+            tensor_view_clear(&view);
+            if (!tensor_view_init(&view, part->tensor))
+                st = error_out_of_memory(checkpoint_path(s->ck), err);
+        }
+        if (st == TUTTI_OK)
+            st = stream_part(s, plan, part, &view, &n_rows_before, &result, err);
+    }
+    tensor_view_clear(&view);
     if (st == TUTTI_OK)
         report_tensor(s, plan, &result);
     return st;

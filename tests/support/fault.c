@@ -12,12 +12,14 @@
 #include <unistd.h>
 
 static atomic_long n_calls, fails_at;
+static atomic_size_t n_bytes;
 static _Atomic(const char *) failed_function = "";
 
 void fault_arm(long n)
 {
     atomic_store(&fails_at, 0);
     atomic_store(&n_calls, 0);
+    atomic_store(&n_bytes, 0);
     atomic_store(&failed_function, "");
     atomic_store(&fails_at, n);
 }
@@ -25,6 +27,11 @@ void fault_arm(long n)
 long fault_n_calls(void)
 {
     return atomic_load(&n_calls);
+}
+
+size_t fault_n_bytes(void)
+{
+    return atomic_load(&n_bytes);
 }
 
 const char *fault_function(void)
@@ -57,9 +64,10 @@ static void guard(const char *function)
     abort();
 }
 
-static bool shall_fail(const char *function)
+static bool shall_fail(const char *function, size_t n_allocated)
 {
     guard(function);
+    atomic_fetch_add(&n_bytes, n_allocated);
     long n = atomic_fetch_add(&n_calls, 1) + 1;
     if (n != atomic_load(&fails_at))
         return false;
@@ -99,27 +107,27 @@ static void *no_memory(void)
 
 void *__wrap_malloc(size_t n)
 {
-    return shall_fail("malloc") ? no_memory() : __real_malloc(n);
+    return shall_fail("malloc", n) ? no_memory() : __real_malloc(n);
 }
 
 void *__wrap_calloc(size_t n, size_t size)
 {
-    return shall_fail("calloc") ? no_memory() : __real_calloc(n, size);
+    return shall_fail("calloc", n * size) ? no_memory() : __real_calloc(n, size);
 }
 
 void *__wrap_realloc(void *old, size_t n)
 {
-    return shall_fail("realloc") ? no_memory() : __real_realloc(old, n);
+    return shall_fail("realloc", n) ? no_memory() : __real_realloc(old, n);
 }
 
 void *__wrap_aligned_alloc(size_t alignment, size_t n)
 {
-    return shall_fail("aligned_alloc") ? no_memory() : __real_aligned_alloc(alignment, n);
+    return shall_fail("aligned_alloc", n) ? no_memory() : __real_aligned_alloc(alignment, n);
 }
 
 int __wrap_posix_memalign(void **out, size_t alignment, size_t n)
 {
-    return shall_fail("posix_memalign") ? ENOMEM : __real_posix_memalign(out, alignment, n);
+    return shall_fail("posix_memalign", n) ? ENOMEM : __real_posix_memalign(out, alignment, n);
 }
 
 void __wrap_free(void *memory)
@@ -131,7 +139,7 @@ void __wrap_free(void *memory)
 
 void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
 {
-    if (!shall_fail("mmap"))
+    if (!shall_fail("mmap", 0))
         return __real_mmap(at, n, protection, flags, fd, offset);
     errno = ENOMEM;
     return MAP_FAILED;
@@ -140,22 +148,22 @@ void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t o
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*entry)(void *),
                           void *arg)
 {
-    return shall_fail("pthread_create") ? EAGAIN : __real_pthread_create(thread, attributes, entry, arg);
+    return shall_fail("pthread_create", 0) ? EAGAIN : __real_pthread_create(thread, attributes, entry, arg);
 }
 
 int __wrap_pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attributes)
 {
-    return shall_fail("pthread_mutex_init") ? ENOMEM : __real_pthread_mutex_init(mutex, attributes);
+    return shall_fail("pthread_mutex_init", 0) ? ENOMEM : __real_pthread_mutex_init(mutex, attributes);
 }
 
 int __wrap_pthread_cond_init(pthread_cond_t *cond, const pthread_condattr_t *attributes)
 {
-    return shall_fail("pthread_cond_init") ? ENOMEM : __real_pthread_cond_init(cond, attributes);
+    return shall_fail("pthread_cond_init", 0) ? ENOMEM : __real_pthread_cond_init(cond, attributes);
 }
 
 static void *jansson_malloc(size_t n)
 {
-    return shall_fail("jansson") ? no_memory() : __real_malloc(n);
+    return shall_fail("jansson", 0) ? no_memory() : __real_malloc(n);
 }
 
 __attribute__((constructor)) static void wrap_jansson(void)

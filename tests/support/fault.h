@@ -6,9 +6,13 @@
 #define TEST_FAULT_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 /* The n-th call from now on fails, in whatever thread; 0: none does. Forgets what was counted. */
 void fault_arm(long n);
+
+/* Bytes that were allocated since fault_arm(), without those that the C library and jansson ask for. */
+size_t fault_n_bytes(void);
 
 /* Calls since fault_arm(), and whether one of them was made to fail. */
 long fault_n_calls(void);
