@@ -103,6 +103,7 @@ enum activation {
     ACT_GELU_SIGMOID, /* without a gate: x * sigmoid(1.702 x) */
     ACT_GELU_ERF,     /* without a gate: exact GELU */
     ACT_RELU,         /* without a gate */
+    ACT_SILU_CLAMPED, /* with a gate: silu_clamped_mul of kernels.h */
 };
 
 /* The shape of one kind of attention; layers may be of several kinds. A qkv row is
@@ -309,9 +310,10 @@ struct backend_ops {
                          struct floats kv, struct floats norm, struct kv_memory *memory, int layer);
     /* y [n_rows][n_heads * head_dim] = attention of each row over the positions of its sequence
      * that it may attend to. With latent attention qkv are the queries only, and y is
-     * [n_rows][n_heads * n_latent]. */
-    void (*attention)(struct backend *be, struct floats y, struct floats qkv, const struct kv_memory *kv,
-                      int layer);
+     * [n_rows][n_heads * n_latent]. sinks [n_heads]: a score of no position, whose exponential is
+     * added to the softmax's denominator (Xiao et al., 2023; OpenAI, 2025); NULL: none. */
+    void (*attention)(struct backend *be, struct floats y, struct floats qkv, struct floats sinks,
+                      const struct kv_memory *kv, int layer);
     /* y [n_outputs][n] = x[output_rows[i]] + add[output_rows[i]] (add may be none) */
     void (*gather)(struct backend *be, struct floats y, struct floats x, struct floats add, int n);
     /* host [n_floats] = src, complete when step_wait() returns; between steps, at once */

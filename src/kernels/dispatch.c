@@ -97,6 +97,7 @@ static void init_ref(struct kernels *k)
     k->add = add_ref;
     k->scale_add = scale_add_ref;
     k->silu_mul = silu_mul_ref;
+    k->silu_clamped_mul = silu_clamped_mul_ref;
     k->gelu_tanh_mul = gelu_tanh_mul_ref;
     k->gelu_tanh = gelu_tanh_ref;
     k->gelu_sigmoid = gelu_sigmoid_ref;
@@ -138,6 +139,7 @@ static void init_avx2(struct kernels *k)
     k->add = add_avx2;
     k->scale_add = scale_add_avx2;
     k->silu_mul = silu_mul_avx2;
+    k->silu_clamped_mul = silu_clamped_mul_avx2;
     k->gelu_tanh_mul = gelu_tanh_mul_avx2;
     k->gelu_tanh = gelu_tanh_avx2;
     k->gelu_sigmoid = gelu_sigmoid_avx2;
@@ -178,6 +180,7 @@ static void init_avx512(struct kernels *k)
     k->add = add_avx512;
     k->scale_add = scale_add_avx512;
     k->silu_mul = silu_mul_avx512;
+    k->silu_clamped_mul = silu_clamped_mul_avx512;
     k->gelu_tanh_mul = gelu_tanh_mul_avx512;
     k->gelu_tanh = gelu_tanh_avx512;
     k->gelu_sigmoid = gelu_sigmoid_avx512;

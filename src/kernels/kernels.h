@@ -94,7 +94,8 @@ typedef void add_fn(float *x, const float *y, int64_t n);
 typedef void scale_add_fn(float *x, const float *base, float scale, const float *add, int64_t n);
 
 /* y[i] = gate[i] / (1 + exp(-z)) * up[i]. y may be gate or up. silu_mul: z = gate[i]; gelu_tanh_mul: z
- * as in gelu_fn. Shazeer, 2020 (SwiGLU, GEGLU). */
+ * as in gelu_fn. Shazeer, 2020 (SwiGLU, GEGLU). silu_clamped_mul: gate is at most 7, up within +-7, z =
+ * 1.702 gate, and the second factor is up + 1; OpenAI, 2025 (gpt-oss). NaN is not clamped. */
 typedef void glu_fn(float *y, const float *gate, const float *up, int64_t n);
 
 /* x = x / (1 + exp(-z)), n elements in place; Hendrycks and Gimpel, 2016. gelu_tanh: z = 2 sqrt(2
@@ -252,7 +253,7 @@ struct kernels {
     layernorm_fn *layernorm;
     add_fn *add;
     scale_add_fn *scale_add;
-    glu_fn *silu_mul, *gelu_tanh_mul;
+    glu_fn *silu_mul, *silu_clamped_mul, *gelu_tanh_mul;
     gelu_fn *gelu_tanh, *gelu_sigmoid, *gelu_erf;
     softcap_fn *softcap;
     softmax_fn *softmax;

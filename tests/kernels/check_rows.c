@@ -136,8 +136,10 @@ static void check_glu(struct check *c, const char *name, glu_fn *variant, glu_fn
               *want = check_floats(c, (size_t)n);
         check_fill(c, gate, (size_t)n);
         check_fill(c, up, (size_t)n);
-        for (int i = 0; i < n; i++) /* where exp has something to say */
+        for (int i = 0; i < n; i++) { /* where exp and limits have something to say */
             gate[i] *= c->fill == FILL_RANDOM ? 100.0f : 1.0f;
+            up[i] *= c->fill == FILL_RANDOM ? 20.0f : 1.0f;
+        }
         ref(want, gate, up, n);
         variant(gate, gate, up, n);
         check_bits(c, want, gate, (size_t)n);
@@ -159,6 +161,7 @@ static void check_elements(struct check *c, int n)
         check_done(c);
     }
     check_glu(c, "silu_mul", c->k->silu_mul, silu_mul_ref, n);
+    check_glu(c, "silu_clamped_mul", c->k->silu_clamped_mul, silu_clamped_mul_ref, n);
     check_glu(c, "gelu_tanh_mul", c->k->gelu_tanh_mul, gelu_tanh_mul_ref, n);
     if (check_next(c, (any_fn *)c->k->softmax, "softmax_%d_%d", n, (int)c->fill)) {
         float *x = check_floats(c, (size_t)n), *want = check_floats(c, (size_t)n),

@@ -40,11 +40,12 @@ struct attention_case {
     int window, prefix_len;
     bool has_slopes, has_qk_norm;
     float softcap;
+    bool has_sinks;
 };
 
 /* What cases share. */
 struct fixture {
-    float freqs[64], slopes[40], q_norm[256], k_norm[256];
+    float freqs[64], slopes[40], sinks[40], q_norm[256], k_norm[256];
     int32_t rope_positions[LONG],
         block_positions[LONG]; /* of ROPE_2D: from row 50 on what ChatGLM generates */
 };
@@ -56,6 +57,9 @@ static const struct fixture *fixture_get(void)
         f.freqs[j] = powf(10000, -(float)j / 16);
     for (int h = 0; h < 40; h++)
         f.slopes[h] = powf(2, -(float)(h + 1) / 5);
+    for (int h = 0; h < 40;
+         h++) /* of some heads so large that nothing is left, or so small that nothing changes */
+        f.sinks[h] = h % 6 == 4 ? 300 : h % 6 == 5 ? -300 : (float)(h % 6) * 2 - 1;
     for (int d = 0; d < 256; d++) {
         f.q_norm[d] = 1 + 0.5f * sinf((float)d);
         f.k_norm[d] = 1 + 0.5f * cosf((float)d);
@@ -139,7 +143,9 @@ static void attend(struct backend *be, const struct attention_case *c, const flo
     const int32_t *tables[] = { other_table, table };
     struct floats rows = device_new(be, NULL, (size_t)((n + 1) * n_row));
     struct floats out = device_new(be, NULL, (size_t)((n + 1) * n_q));
-    struct floats q_norm = NO_FLOATS, k_norm = NO_FLOATS;
+    struct floats q_norm = NO_FLOATS, k_norm = NO_FLOATS, sinks = NO_FLOATS;
+    if (c->has_sinks)
+        sinks = device_new(be, f->sinks, (size_t)c->n_heads);
     if (c->has_qk_norm) {
         q_norm = device_new(be, f->q_norm, (size_t)c->head_dim);
         k_norm = device_new(be, f->k_norm, (size_t)c->head_dim);
@@ -180,7 +186,7 @@ static void attend(struct backend *be, const struct attention_case *c, const flo
                 struct floats others = device_new(be, host, n_floats),
                               unused = device_new(be, NULL, n_floats);
                 be->ops->rope_store(be, others, NO_FLOATS, NO_FLOATS, kv, layer);
-                be->ops->attention(be, unused, others, kv, layer);
+                be->ops->attention(be, unused, others, NO_FLOATS, kv, layer);
                 be->ops->dealloc(be, others);
                 be->ops->dealloc(be, unused);
                 free(host);
@@ -191,12 +197,12 @@ static void attend(struct backend *be, const struct attention_case *c, const flo
                 be->ops->upload(be, rows, host, (size_t)n_row);
             be->ops->upload(be, floats_at(rows, (size_t)(extra * n_row)), host, (size_t)(n_here * n_row));
             be->ops->rope_store(be, rows, q_norm, k_norm, kv, layer);
-            be->ops->attention(be, out, rows, kv, layer);
+            be->ops->attention(be, out, rows, sinks, kv, layer);
         }
         device_end(be, floats_at(out, (size_t)(extra * n_q)), y + (size_t)begin * (size_t)n_q,
                    (size_t)(n_here * n_q));
     }
-    const struct floats all[] = { rows, out, q_norm, k_norm };
+    const struct floats all[] = { rows, out, q_norm, k_norm, sinks };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         be->ops->dealloc(be, all[i]);
     be->ops->kv_free(be, kv);
@@ -265,7 +271,7 @@ static void attend_float64(const struct attention_case *c, const float *qkv, dou
             int r = i / group, h = kv_head * group + i % group;
             int begin = c->window > 0 && r >= c->window ? r - c->window + 1 : 0;
             int end = r < c->prefix_len ? c->prefix_len : r + 1;
-            double max = -INFINITY, sum = 0,
+            double max = c->has_sinks ? (double)f->sinks[h] : -INFINITY, sum = 0,
                    *to = y + ((size_t)r * (size_t)c->n_heads + (size_t)h) * (size_t)hd;
             prepare(q, qkv + (size_t)r * (size_t)n_row + h * hd, r, c, f->q_norm);
             for (int t = begin; t < end; t++) {
@@ -276,6 +282,8 @@ static void attend_float64(const struct attention_case *c, const float *qkv, dou
                     score[t] = (double)c->softcap * tanh(score[t] / (double)c->softcap);
                 max = fmax(max, score[t]);
             }
+            if (c->has_sinks)
+                sum = exp((double)f->sinks[h] - max);
             for (int t = begin; t < end; t++)
                 sum += score[t] = exp(score[t] - max);
             for (int d = 0; d < hd; d++)
@@ -344,6 +352,9 @@ static void attention_is_near_float64_and_the_same_in_any_chunks(void **state)
         { 4, 2, 128, ROPE_HALF, DTYPE_F32, 0, 0, false, true },        /* Qwen3 */
         { 4, 2, 24, ROPE_HALF, DTYPE_F32, 33, 0, false, false, 0.5f }, /* Gemma 2 */
         { 4, 2, 64, ROPE_HALF, DTYPE_I8, 0, 0, false, false, 0.5f },
+        { 16, 2, 64, ROPE_HALF, DTYPE_F32, 20, 0, false, false, 0, true }, /* gpt-oss */
+        { 16, 2, 64, ROPE_HALF, DTYPE_F16, 0, 0, false, false, 0, true },
+        { 40, 2, 64, ROPE_HALF, DTYPE_I8, 33, 0, false, false, 0, true },
         { 4, 4, 128, ROPE_2D, DTYPE_F32, 0, 50, false, false }, /* ChatGLM */
         { 4, 4, 128, ROPE_2D, DTYPE_I8, 0, 50, false, false },
         { 3, 3, 64, ROPE_2D, DTYPE_F16, 0, 7, false, false },
@@ -368,6 +379,9 @@ static void a_long_context_has_the_same_bits_on_any_number_of_threads(void **sta
         { 4, 4, 32, ROPE_HALF, DTYPE_F32, 300, 0, false, false },
         { 20, 1, 16, ROPE_NONE, DTYPE_F16, 0, 0, true, false },
         { 2, 1, 64, ROPE_2D, DTYPE_F32, 0, 1000, false, false },
+        { 16, 2, 16, ROPE_HALF, DTYPE_F32, 0, 0, false, false, 0, true },
+        { 16, 2, 16, ROPE_HALF, DTYPE_F16, 0, 0, false, false, 0, true },
+        { 16, 2, 16, ROPE_HALF, DTYPE_I8, 300, 0, false, false, 0, true },
     };
     static const struct run RUNS[] = { { LONG, LONG, false, NULL },
                                        { 1040, 1, true, NULL },
@@ -442,7 +456,7 @@ static void what_a_page_held_before_has_no_influence(void **state)
                 be->ops->upload(be, row, bad, (size_t)(16 * n_row));
                 be->ops->step_begin(be, &step);
                 be->ops->rope_store(be, row, NO_FLOATS, NO_FLOATS, kv, 0);
-                be->ops->attention(be, out, row, kv, 0);
+                be->ops->attention(be, out, row, NO_FLOATS, kv, 0);
                 device_end(be, out, junk, 16 * 128);
                 assert_true(isnan(junk[0]));
             }
@@ -450,7 +464,7 @@ static void what_a_page_held_before_has_no_influence(void **state)
             be->ops->upload(be, row, good, (size_t)(5 * n_row));
             be->ops->step_begin(be, &step);
             be->ops->rope_store(be, row, NO_FLOATS, NO_FLOATS, kv, 0);
-            be->ops->attention(be, out, row, kv, 0);
+            be->ops->attention(be, out, row, NO_FLOATS, kv, 0);
             device_end(be, out, y[run], 5 * 128);
         }
         assert_memory_equal(y[0], y[1], sizeof y[0]);
@@ -480,7 +494,7 @@ static void run_page(struct backend *be, struct kv_memory *kv, int32_t page_id, 
     be->ops->step_begin(be, &step);
     for (size_t layer = 0; layer < 2; layer++) {
         be->ops->rope_store(be, row, NO_FLOATS, NO_FLOATS, kv, (int)layer);
-        be->ops->attention(be, floats_at(out, layer * 16 * 128), row, kv, (int)layer);
+        be->ops->attention(be, floats_at(out, layer * 16 * 128), row, NO_FLOATS, kv, (int)layer);
     }
     device_end(be, out, y, 2 * 16 * 128);
     be->ops->dealloc(be, row);

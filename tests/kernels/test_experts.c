@@ -136,7 +136,9 @@ static float *random_floats(size_t n)
 struct mixture {
     struct sizes sizes;
     enum dtype type;
-    float *gate_up, *down; /* [N_EXPERTS][2 d_ff][d_model], [N_EXPERTS][d_model][d_ff] */
+    enum activation activation;
+    float *gate_up, *down;           /* [N_EXPERTS][2 d_ff][d_model], [N_EXPERTS][d_model][d_ff] */
+    float *gate_up_bias, *down_bias; /* [N_EXPERTS][2 d_ff], [N_EXPERTS][d_model]; NULL: none */
     uint8_t *stored_gate_up, *stored_down;
     float *x, *scores, *base; /* [N_ROWS][d_model], [N_ROWS][N_EXPERTS + 1], [N_ROWS][d_model] */
 };
@@ -152,12 +154,22 @@ static uint8_t *store(float *values, enum dtype type, int64_t n)
     return stored;
 }
 
-static struct mixture mixture_make(enum dtype type, struct sizes s)
+static struct mixture mixture_make(enum dtype type, struct sizes s, enum activation activation)
 {
     size_t n = (size_t)N_EXPERTS * (size_t)s.d_model * (size_t)s.d_ff;
     struct mixture m = {
-        .sizes = s, .type = type, .gate_up = random_floats(2 * n), .down = random_floats(n)
+        .sizes = s,
+        .type = type,
+        .activation = activation,
+        .gate_up = random_floats(2 * n),
+        .down = random_floats(n),
     };
+    if (activation == ACT_SILU_CLAMPED) { /* gpt-oss */
+        m.gate_up_bias = random_floats((size_t)N_EXPERTS * 2 * (size_t)s.d_ff);
+        m.down_bias = random_floats((size_t)N_EXPERTS * (size_t)s.d_model);
+        for (int i = 0; i < N_EXPERTS * 2 * s.d_ff; i++) /* beyond both limits */
+            m.gate_up_bias[i] *= 12;
+    }
     m.stored_gate_up = store(m.gate_up, type, (int64_t)(2 * n));
     m.stored_down = store(m.down, type, (int64_t)n);
     m.x = random_floats((size_t)N_ROWS * (size_t)s.d_model);
@@ -176,6 +188,8 @@ static void mixture_clear(struct mixture *m)
 {
     free(m->gate_up);
     free(m->down);
+    free(m->gate_up_bias);
+    free(m->down_bias);
     free(m->stored_gate_up);
     free(m->stored_down);
     free(m->x);
@@ -185,15 +199,19 @@ static void mixture_clear(struct mixture *m)
 
 static const struct routing ROUTING = { .n_experts = N_EXPERTS, .n_chosen = N_CHOSEN, .is_normed = true };
 
-static struct matrix *pack(struct backend *be, enum dtype type, const uint8_t *stored, int n_out, int n_in,
-                           bool is_gate_up)
+/* bias: [N_EXPERTS][n_out]; NULL: none. */
+static struct matrix *pack(struct backend *be, enum dtype type, const uint8_t *stored, const float *bias,
+                           int n_out, int n_in, bool is_gate_up)
 {
     struct matrix_part parts[2 * N_EXPERTS];
+    const float *biases[2 * N_EXPERTS];
     size_t n_bytes;
     int n_parts = is_gate_up ? 2 : 1; /* gate and up are stored one after the other */
     assert_true(dtype_bytes(type, (int64_t)n_out / n_parts * n_in, &n_bytes));
-    for (int i = 0; i < n_parts * N_EXPERTS; i++)
+    for (int i = 0; i < n_parts * N_EXPERTS; i++) {
         parts[i] = (struct matrix_part){ stored + (size_t)i * n_bytes, type, n_out / n_parts };
+        biases[i] = bias ? bias + i * (n_out / n_parts) : NULL;
+    }
     struct matrix_source source = { .name = "experts",
                                     .parts = parts,
                                     .n_parts = n_parts * N_EXPERTS,
@@ -201,7 +219,8 @@ static struct matrix *pack(struct backend *be, enum dtype type, const uint8_t *s
                                     .type = type,
                                     .is_gate_up = is_gate_up,
                                     .n_experts = N_EXPERTS,
-                                    .n_chosen = N_CHOSEN };
+                                    .n_chosen = N_CHOSEN,
+                                    .biases = bias ? biases : NULL };
     struct matrix *m = NULL;
     struct tutti_error err;
     if (be->ops->matrix_new(be, &m, &source, &err) != TUTTI_OK)
@@ -229,12 +248,13 @@ static uint64_t run(const struct mixture *m, int n_threads, const char *cpu, int
 {
     struct sizes s = m->sizes;
     struct backend *be = backend_make(n_threads, cpu);
-    struct matrix *gate_up = pack(be, m->type, m->stored_gate_up, 2 * s.d_ff, s.d_model, true);
-    struct matrix *down = pack(be, m->type, m->stored_down, s.d_model, s.d_ff, false);
+    struct matrix *gate_up = pack(be, m->type, m->stored_gate_up, m->gate_up_bias, 2 * s.d_ff, s.d_model,
+                                  true);
+    struct matrix *down = pack(be, m->type, m->stored_down, m->down_bias, s.d_model, s.d_ff, false);
     const struct expert_layer layer = { .gate_up = gate_up,
                                         .down = down,
                                         .routing = &ROUTING,
-                                        .activation = ACT_SILU,
+                                        .activation = m->activation,
                                         .has_base = true,
                                         .gates_base = true };
     assert_int_equal(be->ops->reserve(be, n_step, NULL), TUTTI_OK);
@@ -265,6 +285,14 @@ static double dot(const float *w, const double *x, int n)
     return sum;
 }
 
+static double join(enum activation activation, double gate, double up)
+{
+    if (activation == ACT_SILU)
+        return gate / (1 + exp(-gate)) * up;
+    gate = fmin(gate, 7);
+    return gate / (1 + exp(-1.702 * gate)) * (fmin(fmax(up, -7), 7) + 1);
+}
+
 /* A row in float64. */
 static void compute(const struct mixture *m, int row, double *y)
 {
@@ -283,23 +311,31 @@ static void compute(const struct mixture *m, int row, double *y)
     }
     for (int c = 0; c < N_CHOSEN; c++) {
         const float *gate = m->gate_up + (size_t)ids[c] * 2 * (size_t)(f * d), *up = gate + f * d;
-        for (int j = 0; j < f; j++) {
-            double g = dot(gate + j * d, x, d);
-            hidden[j] = g / (1 + exp(-g)) * dot(up + j * d, x, d);
-        }
+        const float *bias = m->gate_up_bias ? m->gate_up_bias + ids[c] * 2 * f : NULL;
+        for (int j = 0; j < f; j++)
+            hidden[j] = join(m->activation, dot(gate + j * d, x, d) + (bias ? (double)bias[j] : 0),
+                             dot(up + j * d, x, d) + (bias ? (double)bias[f + j] : 0));
         for (int i = 0; i < d; i++)
-            y[i] += (double)weights[c] * dot(m->down + (size_t)ids[c] * (size_t)(f * d) + i * f, hidden, f);
+            y[i] += (double)weights[c] * (dot(m->down + (size_t)ids[c] * (size_t)(f * d) + i * f, hidden, f) +
+                                          (m->down_bias ? (double)m->down_bias[ids[c] * d + i] : 0));
     }
 }
 
 static const struct {
     enum dtype type;
     struct sizes sizes;
-    double bound; /* of the root mean square error, relative to that of the outputs */
+    double bound;               /* of the root mean square error, relative to that of the outputs */
+    enum activation activation; /* clamped: with biases */
 } CASES[] = {
-    { DTYPE_F32, { 72, 40 }, 1e-6 },    { DTYPE_F32, { 100, 7 }, 1e-6 },  { DTYPE_F16, { 33, 17 }, 1e-6 },
-    { DTYPE_BF16, { 72, 41 }, 1e-2 },   { DTYPE_Q8_0, { 96, 64 }, 2e-2 }, { DTYPE_Q4_0, { 160, 32 }, 2e-2 },
+    { DTYPE_F32, { 72, 40 }, 1e-6 },
+    { DTYPE_F32, { 100, 7 }, 1e-6 },
+    { DTYPE_F16, { 33, 17 }, 1e-6 },
+    { DTYPE_BF16, { 72, 41 }, 1e-2 },
+    { DTYPE_Q8_0, { 96, 64 }, 2e-2 },
+    { DTYPE_Q4_0, { 160, 32 }, 2e-2 },
     { DTYPE_Q4_K, { 256, 256 }, 2e-2 },
+    { DTYPE_F32, { 72, 41 }, 1e-6, ACT_SILU_CLAMPED },
+    { DTYPE_Q4_0, { 160, 96 }, 2e-2, ACT_SILU_CLAMPED },
 };
 enum { N_CASES = sizeof CASES / sizeof *CASES };
 
@@ -307,7 +343,7 @@ static void outputs_are_near_float64(void **state)
 {
     (void)state;
     for (int i = 0; i < N_CASES; i++) {
-        struct mixture m = mixture_make(CASES[i].type, CASES[i].sizes);
+        struct mixture m = mixture_make(CASES[i].type, CASES[i].sizes, CASES[i].activation);
         int d = m.sizes.d_model;
         float *y = random_floats((size_t)(N_ROWS * d));
         double want[512], squares = 0, errors = 0;
@@ -336,7 +372,7 @@ static void a_row_has_the_same_bits_whatever_it_runs_with(void **state)
     } WAYS[] = { { 1, N_ROWS, NULL }, { 3, N_ROWS, NULL }, { 2, 1, NULL },  { 1, 1, NULL },
                  { 2, 7, NULL },      { 4, 64, NULL },     { 2, 33, "ref" } };
     for (int i = 0; i < N_CASES; i++) {
-        struct mixture m = mixture_make(CASES[i].type, CASES[i].sizes);
+        struct mixture m = mixture_make(CASES[i].type, CASES[i].sizes, CASES[i].activation);
         int d = m.sizes.d_model;
         float *want = random_floats((size_t)(N_ROWS * d)), *got = random_floats((size_t)(N_ROWS * d));
         run(&m, 2, NULL, 0, N_ROWS, N_ROWS, want);
@@ -383,11 +419,11 @@ static void count_panel(float *out, const uint8_t *panel, const void *x, int n_r
 static void each_used_expert_is_read_once_and_no_other(void **state)
 {
     (void)state;
-    struct mixture m = mixture_make(DTYPE_Q8_0, (struct sizes){ 96, 64 });
+    struct mixture m = mixture_make(DTYPE_Q8_0, (struct sizes){ 96, 64 }, ACT_SILU);
     int d = m.sizes.d_model, n_rows_of[N_EXPERTS] = { 0 }, n_used = 0;
     struct backend *be = backend_make(3, NULL);
-    struct matrix *gate_up = pack(be, m.type, m.stored_gate_up, 2 * m.sizes.d_ff, d, true);
-    struct matrix *down = pack(be, m.type, m.stored_down, d, m.sizes.d_ff, false);
+    struct matrix *gate_up = pack(be, m.type, m.stored_gate_up, NULL, 2 * m.sizes.d_ff, d, true);
+    struct matrix *down = pack(be, m.type, m.stored_down, NULL, d, m.sizes.d_ff, false);
     struct expert_layer layer = {
         .gate_up = gate_up, .down = down, .routing = &ROUTING, .activation = ACT_SILU
     };

@@ -62,6 +62,14 @@ static void softmax_and_gates_are_near_float64(void **state)
         double want = (double)x[i] / (1 + exp(-(double)x[i])) * (double)up[i];
         assert_true(fabs((double)y[i] - want) <= 1e-6 * fabs(want) + 1e-37);
     }
+    for (int i = 0; i < N; i++)
+        up[i] = cosf((float)i) * 15;
+    silu_clamped_mul_ref(y, x, up, N);
+    for (int i = 0; i < N; i++) {
+        double gate = fmin((double)x[i], 7), rest = fmin(fmax((double)up[i], -7), 7) + 1;
+        double want = gate / (1 + exp(-1.702 * gate)) * rest;
+        assert_true(fabs((double)y[i] - want) <= 3e-6 * fabs(want) + 1e-37);
+    }
     gelu_tanh_mul_ref(y, x, up, N);
     for (int i = 0; i < N; i++) {
         double v = (double)x[i], u = sqrt(2 / M_PI) * (v + 0.044715 * v * v * v);

@@ -139,7 +139,7 @@ static void attend(struct backend *be, const struct latent_case *c, const struct
                             (size_t)head_dim);
         }
         be->ops->latent_store(be, queries, q, c->q_dim, latent, norm, kv, LAYER);
-        be->ops->attention(be, out, queries, kv, LAYER);
+        be->ops->attention(be, out, queries, NO_FLOATS, kv, LAYER);
         device_end(be, floats_at(out, (size_t)(extra * n_y)), y + (size_t)begin * (size_t)n_y,
                    (size_t)(n_here * n_y));
     }

@@ -251,6 +251,8 @@ size_t cpu_lora_bytes(const struct lora *lora);
 bool cpu_lora_reserve(struct cpu_backend *cpu, int max_rows); /* false: no memory */
 void cpu_lora_release(struct cpu_backend *cpu);
 
+/* The function that joins gate and up; act: one with a gate. */
+glu_fn *cpu_glu(const struct kernels *k, enum activation act);
 /* The most rows of a tile. */
 int cpu_most_rows(const struct matrix *m);
 /* The most panels that a thread takes at a time. */
@@ -360,7 +362,7 @@ void cpu_latent_store(struct backend *be, struct floats queries, struct floats q
                       struct floats norm, struct kv_memory *memory, int layer);
 void cpu_rope_store(struct backend *be, struct floats qkv, struct floats q_norm, struct floats k_norm,
                     struct kv_memory *kv, int layer);
-void cpu_attention(struct backend *be, struct floats y, struct floats qkv, const struct kv_memory *kv,
-                   int layer);
+void cpu_attention(struct backend *be, struct floats y, struct floats qkv, struct floats sinks,
+                   const struct kv_memory *kv, int layer);
 
 #endif

@@ -6,6 +6,7 @@
  * has the same bits as with one thread. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/memory.h"
+#include "kernels/ref/exp.h"
 
 #include <assert.h>
 #include <math.h>
@@ -235,6 +236,7 @@ struct attention_job {
     const struct cpu_kind *kind; /* of the layer */
     float *qkv, *y;
     const float *q_norm, *k_norm;
+    const float *sinks; /* [n_heads]; NULL: none */
     const struct kv_memory *kv;
     int layer;
     _Alignas(64) atomic_int next; /* unit */
@@ -436,6 +438,13 @@ static attention_fn *kernel_of(const struct attention_job *job)
                                         : k->attention_f32;
 }
 
+/* The softmax denominator of a query, in units of exp(max). A sink far above max makes it infinite,
+ * and the result 0. */
+static float find_denominator(const struct attention_sums *sums, int query, const float *sinks, int head)
+{
+    return sinks ? sums->total[query] + exp_ref(sinks[head] - sums->max[query]) : sums->total[query];
+}
+
 /* Divides the sums of all queries of a tile by their softmax denominators. */
 static void store_outputs(const struct attention_job *job, const struct row_tile *tile,
                           const struct heads *heads, const struct attention_sums *sums)
@@ -445,7 +454,8 @@ static void store_outputs(const struct attention_job *job, const struct row_tile
     for (int r = tile->begin; r < tile->begin + tile->n_rows; r++) {
         float *y = job->y + ((size_t)r * (size_t)shape->n_heads + (size_t)heads->begin) * (size_t)value_dim;
         for (int h = 0; h < heads->n; h++, query++, y += value_dim)
-            job->cpu->kernels.divide(y, sums->o + query * value_dim, sums->total[query], value_dim);
+            job->cpu->kernels.divide(y, sums->o + query * value_dim,
+                                     find_denominator(sums, query, job->sinks, heads->begin + h), value_dim);
     }
 }
 
@@ -606,8 +616,8 @@ static void attention_some(void *arg, int thread, int n_threads)
     }
 }
 
-void cpu_attention(struct backend *be, struct floats y, struct floats qkv, const struct kv_memory *kv,
-                   int layer)
+void cpu_attention(struct backend *be, struct floats y, struct floats qkv, struct floats sinks,
+                   const struct kv_memory *kv, int layer)
 {
     struct cpu_backend *cpu = cpu_of(be);
     const struct cpu_kind *kind = cpu_kind_of(cpu, layer);
@@ -617,6 +627,7 @@ void cpu_attention(struct backend *be, struct floats y, struct floats qkv, const
                                  .kind = kind,
                                  .qkv = cpu_rows(qkv, n_rows, qkv_floats(shape)),
                                  .y = cpu_rows(y, n_rows, shape->n_heads * cpu_value_dim(shape)),
+                                 .sinks = cpu_floats(sinks, (size_t)shape->n_heads),
                                  .kv = kv,
                                  .layer = layer };
     team_run(job.cpu->team, attention_some, &job);

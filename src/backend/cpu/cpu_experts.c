@@ -295,8 +295,7 @@ void cpu_experts(struct backend *be, struct floats y, const struct expert_layer 
     group_rows(&job);
     struct phase first = { .job = &job,
                            .m = up,
-                           .glu = layer->activation == ACT_SILU ? cpu->kernels.silu_mul
-                                                                : cpu->kernels.gelu_tanh_mul,
+                           .glu = cpu_glu(&cpu->kernels, layer->activation),
                            .x = e->wide,
                            .y = e->hidden,
                            .n_columns = down->n_in,

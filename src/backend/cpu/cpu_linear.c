@@ -362,6 +362,12 @@ void cpu_linear_adapted(struct backend *be, struct floats y, const struct matrix
         loras, adapters);
 }
 
+glu_fn *cpu_glu(const struct kernels *k, enum activation act)
+{
+    assert(act == ACT_SILU || act == ACT_SILU_CLAMPED || act == ACT_GELU_TANH);
+    return act == ACT_SILU ? k->silu_mul : act == ACT_SILU_CLAMPED ? k->silu_clamped_mul : k->gelu_tanh_mul;
+}
+
 void cpu_linear_glu(struct backend *be, struct floats y, const struct matrix *m, struct floats x, int n_rows,
                     enum activation act)
 {
@@ -372,13 +378,12 @@ void cpu_linear_glu_adapted(struct backend *be, struct floats y, const struct ma
                             int n_rows, enum activation act, const struct lora *const *loras,
                             const int32_t *adapters)
 {
-    const struct kernels *k = &cpu_of(be)->kernels;
-    assert(m->is_gate_up && act != ACT_GELU_SIGMOID);
+    assert(m->is_gate_up);
     run(&(struct linear_job){ .cpu = cpu_of(be),
                               .m = m,
                               .x = cpu_rows(x, n_rows, m->n_in),
                               .y = cpu_rows(y, n_rows, m->n_out / 2),
                               .n_rows = n_rows,
-                              .glu = act == ACT_SILU ? k->silu_mul : k->gelu_tanh_mul },
+                              .glu = cpu_glu(&cpu_of(be)->kernels, act) },
         loras, adapters);
 }

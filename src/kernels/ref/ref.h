@@ -19,7 +19,7 @@ rmsnorm_fn rmsnorm_ref;
 layernorm_fn layernorm_ref;
 add_fn add_ref;
 scale_add_fn scale_add_ref;
-glu_fn silu_mul_ref, gelu_tanh_mul_ref;
+glu_fn silu_mul_ref, silu_clamped_mul_ref, gelu_tanh_mul_ref;
 gelu_fn gelu_tanh_ref, gelu_sigmoid_ref, gelu_erf_ref;
 softcap_fn softcap_ref;
 softmax_fn softmax_ref;

@@ -26,6 +26,7 @@ layernorm_fn layernorm_avx2, layernorm_avx512;
 add_fn add_avx2, add_avx512;
 scale_add_fn scale_add_avx2, scale_add_avx512;
 glu_fn silu_mul_avx2, silu_mul_avx512, gelu_tanh_mul_avx2, gelu_tanh_mul_avx512;
+glu_fn silu_clamped_mul_avx2, silu_clamped_mul_avx512;
 gelu_fn gelu_tanh_avx2, gelu_sigmoid_avx2, gelu_tanh_avx512, gelu_sigmoid_avx512;
 gelu_fn gelu_erf_avx2, gelu_erf_avx512;
 softcap_fn softcap_avx2, softcap_avx512;
