@@ -47,7 +47,7 @@ static enum tutti_status check_weights(const struct shard_plan *p, const struct 
 static int find_dim(const struct shard_plan *p, const struct shard_item *item)
 {
     int dim = p->n_ranks > 1 ? split_dim(&item->split) : -1;
-    bool fits = dim >= 0 && item->tensor->n_dims == (item->split.is_bias ? 1 : 2) &&
+    bool fits = dim >= 0 && item->tensor->n_dims == (item->split.is_bias ? 1 : 2) + item->split.is_merged &&
                 item->tensor->shape[dim] == split_n_whole(&p->desc, &item->split.target);
     return fits ? dim : -1;
 }
@@ -69,11 +69,6 @@ static enum tutti_status list_items(struct shard_plan *p, const struct tensor_na
                              "several ranks as they are, by --tp",
                              t->file, t->name, dtype_name(t->dtype));
         item->split = split_find(&p->desc, names, t->name);
-        if (p->n_ranks > 1 && t->n_dims == 3 && item->split.target.slot < SLOT_COUNT)
-            return error_set(err, TUTTI_E_UNSUPPORTED,
-                             "%s: tensor %s: one tensor with the matrices of all experts is not cut into "
-                             "shards; it runs on several ranks as it is, by --tp",
-                             t->file, t->name);
         item->dim = find_dim(p, item);
         size_t row = t->n_dims > 0 && t->shape[0] > 0 ? t->n_bytes / (size_t)t->shape[0] : t->n_bytes;
         widest = row > widest ? row : widest;

@@ -152,29 +152,59 @@ static enum tutti_status put_rows(struct shard_output *o, struct target *t, cons
     return st;
 }
 
-/* Writes the columns of all runs of every row. */
-static enum tutti_status put_columns(struct shard_output *o, struct target *t, const struct tensor_view *view,
-                                     const struct split_part *columns, struct tutti_error *err)
+/* The runs of one dimension, as columns of the view. A row of the view has n_lines lines: with a
+ * tensor of three dimensions, whose rows are whole matrices, one for each dimension in between. */
+struct line_part {
+    int64_t n_lines, n_columns; /* of a line */
+    int64_t n_inner;            /* columns of an element of the dimension */
+    const struct split_part *runs;
+};
+
+static struct line_part line_part(const struct tensor *t, int dim, const struct split_part *runs)
 {
-    const struct tensor *tensor = view->tensor;
-    size_t row_bytes = tensor_columns_bytes(tensor, columns->n);
+    struct line_part line = { .n_lines = 1, .n_inner = 1, .runs = runs };
+    for (int i = 1; i < dim; i++)
+        line.n_lines *= t->shape[i];
+    for (int i = dim + 1; i < t->n_dims; i++)
+        line.n_inner *= t->shape[i];
+    line.n_columns = t->shape[dim] * line.n_inner;
+    return line;
+}
+
+/* Copies the columns of all runs of each line of a row. */
+static bool copy_lines(const struct tensor_view *view, const struct line_part *line, int64_t row, uint8_t *to)
+{
+    for (int64_t k = 0; k < line->n_lines; k++) {
+        for (int i = 0; i < line->runs->n_runs; i++) {
+            const struct split_range *run = &line->runs->runs[i];
+            const struct tensor_part part = { row, 1, k * line->n_columns + run->begin * line->n_inner,
+                                              (run->end - run->begin) * line->n_inner };
+            if (!tensor_view_copy(view, &part, to))
+                return false;
+            to += tensor_columns_bytes(view->tensor, part.n_columns);
+        }
+    }
+    return true;
+}
+
+/* Writes the runs of a dimension after the first. */
+static enum tutti_status put_columns(struct shard_output *o, struct target *t, const struct tensor_view *view,
+                                     int dim, const struct split_part *runs, struct tutti_error *err)
+{
+    const struct line_part line = line_part(view->tensor, dim, runs);
+    size_t row_bytes = tensor_columns_bytes(view->tensor, line.n_lines * runs->n * line.n_inner);
     int64_t n_most = shard_chunk_rows(o->plan, row_bytes);
     enum tutti_status st = TUTTI_OK;
     for (int64_t row = 0; row < view->n_rows && st == TUTTI_OK; row += n_most) {
         int64_t n = view->n_rows - row < n_most ? view->n_rows - row : n_most;
         bool ok = true;
-        if (columns->n_runs == 1) {
-            const struct tensor_part part = { row, n, columns->runs[0].begin, columns->n };
+        if (line.n_lines == 1 && runs->n_runs == 1) {
+            const struct tensor_part part = { row, n, runs->runs[0].begin * line.n_inner,
+                                              runs->n * line.n_inner };
             ok = tensor_view_copy(view, &part, o->plan->chunk);
-        }
-        uint8_t *to = o->plan->chunk;
-        for (int64_t r = 0; columns->n_runs > 1 && ok && r < n; r++) {
-            for (int i = 0; i < columns->n_runs && ok; i++) {
-                const struct split_range *run = &columns->runs[i];
-                const struct tensor_part part = { row + r, 1, run->begin, run->end - run->begin };
-                ok = tensor_view_copy(view, &part, to);
-                to += tensor_columns_bytes(tensor, part.n_columns);
-            }
+        } else {
+            for (int64_t r = 0; ok && r < n; r++)
+                ok = copy_lines(view, &line, row + r, o->plan->chunk + (size_t)r * row_bytes);
         }
         st = ok ? target_put(t, o->plan->chunk, (size_t)n * row_bytes, err)
                 : error_out_of_memory(checkpoint_path(o->plan->ck), err);
@@ -210,8 +240,8 @@ static enum tutti_status write_part(struct shard_output *o, struct target *t, co
         part = shard_part(o->plan, item, t->rank);
     if (item->dim < 0)
         st = put_rows(o, t, view, 0, view->n_rows, err);
-    else if (item->dim == 1)
-        st = put_columns(o, t, view, &part, err);
+    else if (item->dim > 0)
+        st = put_columns(o, t, view, item->dim, &part, err);
     for (int i = 0; item->dim == 0 && i < part.n_runs && st == TUTTI_OK; i++)
         st = put_rows(o, t, view, part.runs[i].begin, part.runs[i].end, err);
     if (st == TUTTI_OK && json_array_append_new(t->tensors, describe_part(item, &part)) != 0)

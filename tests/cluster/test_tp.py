@@ -64,7 +64,8 @@ def logits(path, folder, n_ranks):
 
 @pytest.mark.parametrize("name, n_ranks", [
     ("llama-tiny", 2), ("llama-tiny", 4), ("chatglm3-tiny", 4), ("chatglm-6b-tiny", 2), ("glm4-tiny", 2), ("qwen3-tiny", 2),
-    ("gguf/llama-tiny-q4_0.gguf", 2), ("gpt2-tiny", 2), ("bloom-tiny", 2), ("pangu-tiny", 2)])
+    ("gguf/llama-tiny-q4_0.gguf", 2), ("gpt2-tiny", 2), ("bloom-tiny", 2), ("pangu-tiny", 2),
+    ("experts/qwen3-moe-tiny.gguf", 2), ("experts/glm4-moe-tiny-air.gguf", 2), ("gguf/deepseek-v3-tiny-fused.gguf", 2)])
 def test_logits_are_those_of_one_rank(name, n_ranks, tmp_path):
     path = os.path.join(FIXTURES, name)
     _, alone = logits(path, tmp_path, 1)

@@ -95,6 +95,7 @@ struct split_tensor {
     struct split_target target;
     bool is_bias;       /* of such a matrix */
     bool is_transposed; /* stored as [n_in][n_out] */
+    bool is_merged;     /* of all experts, whose number is the first dimension */
 };
 struct split_tensor split_find(const struct model_desc *desc, const struct tensor_names *names,
                                const char *name);

@@ -67,7 +67,9 @@ static bool find_in_slot(struct split_tensor *out, const struct model_desc *d,
     const char *const *patterns = tensor_names_of(names, slot);
     for (int i = 0; i < MAX_PARTS && patterns[i]; i++) {
         int layer = first;
-        struct split_tensor t = { .is_transposed = tensor_names_transposes(names, slot) };
+        struct split_tensor t = { .is_transposed = tensor_names_transposes(names, slot),
+                                  .is_merged = slot_info(slot)->is_of_experts &&
+                                               !weights_is_by_expert(patterns[i]) };
         if (!find(&t, patterns[i], name, &layer) || layer < first || layer > last ||
             !slot_is_in(d, slot, layer))
             continue;
@@ -105,9 +107,7 @@ int split_dim(const struct split_tensor *t)
     enum split_kind kind = split_kind(t->target.slot);
     if (kind == SPLIT_WHOLE || (t->is_bias && kind == SPLIT_COLUMNS))
         return -1;
-    if (t->is_bias)
-        return 0;
-    return (kind == SPLIT_COLUMNS) != t->is_transposed;
+    return t->is_merged + (!t->is_bias && (kind == SPLIT_COLUMNS) != t->is_transposed);
 }
 
 /* ---- manifests ---- */
