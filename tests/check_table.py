@@ -18,12 +18,12 @@ FAMILIES = {
     "Phi-2": "phi2-tiny", "GPT-NeoX": "gpt-neox-tiny", "GPT-J": "gptj-tiny", "Falcon 7B": "falcon-tiny",
     "OPT": "opt-tiny",
     "Mixtral": "mixtral-tiny", "Qwen2-MoE": "qwen2-moe-tiny", "Qwen3-MoE": "qwen3-moe-tiny", "GLM-4.5, 4.6, 4.7": "glm4-moe-tiny",
-    "DeepSeek-V2": "deepseek-v2-lite-tiny", "DeepSeek-V3, R1": "deepseek-v3-tiny", "GLM-4.7-Flash": "glm4-moe-lite-tiny",
+    "gpt-oss": "gpt-oss-tiny", "DeepSeek-V2": "deepseek-v2-lite-tiny", "DeepSeek-V3, R1": "deepseek-v3-tiny", "GLM-4.7-Flash": "glm4-moe-lite-tiny",
 }
 
 # No test compares them with PEFT, nor their beam searches with transformers'.
 WITHOUT_ADAPTERS = ("Granite 3", "Phi-3, Phi-4", "Gemma 2", "Gemma 3", "SmolLM3", "StarCoder2",
-                    "OLMo 2", "EXAONE 4", "Phi-2", "GPT-NeoX", "GPT-J", "Falcon 7B", "OPT")
+                    "OLMo 2", "EXAONE 4", "Phi-2", "GPT-NeoX", "GPT-J", "Falcon 7B", "OPT", "gpt-oss")
 # No test compares their beam searches with transformers'.
 WITHOUT_BEAMS = (*WITHOUT_ADAPTERS, "Mixtral", "Qwen2-MoE", "Qwen3-MoE", "GLM-4.5, 4.6, 4.7", "DeepSeek-V2", "DeepSeek-V3, R1", "GLM-4.7-Flash")
 

@@ -77,6 +77,44 @@ bool tensor_view_copy(const struct tensor_view *view, const struct tensor_part *
     return true;
 }
 
+/* Copies the used rows of the matrix, or elements of the vector, one by one. */
+static bool slice_copy_rows(const struct tensor_slice *slice, const struct tensor_view *view, uint8_t *to)
+{
+    const struct slice_rows *rows = &slice->rows;
+    int64_t n_columns = slice->whole->n_dims > 2 ? slice->whole->shape[2] : 1;
+    struct tensor_part part = {
+        .row = rows->index, .n_rows = 1, .column = rows->first * n_columns, .n_columns = n_columns
+    };
+    bool ok = true;
+    for (int64_t r = 0; r < slice->tensor.shape[0] && ok; r++) {
+        ok = tensor_view_copy(view, &part, to);
+        part.column += rows->step * n_columns;
+        to += tensor_columns_bytes(slice->whole, n_columns);
+    }
+    return ok;
+}
+
+static bool slice_transpose(const struct tensor_slice *slice, const struct tensor_view *view, uint8_t *to)
+{
+    enum { SQUARE = 32 }; /* in elements: the rows that are read and written stay in the L1 cache */
+    const struct tensor *t = &slice->tensor;
+    int64_t n_rows = t->shape[0], n_columns = t->shape[1], n_stored = slice->whole->shape[2];
+    int64_t step = slice->rows.step > 0 ? slice->rows.step : 1;
+    size_t size = (size_t)dtype_block_bytes(t->dtype);
+    const struct tensor_part part = { .row = slice->rows.index, .n_rows = 1, .n_columns = view->n_columns };
+    uint8_t *from = malloc((size_t)view->n_columns * size);
+    bool ok = from && tensor_view_copy(view, &part, from);
+    for (int64_t r0 = 0; ok && r0 < n_rows; r0 += SQUARE) {
+        for (int64_t c = 0; c < n_columns; c++) {
+            const uint8_t *row = from + (size_t)(c * n_stored + slice->rows.first) * size;
+            for (int64_t r = r0; r < n_rows && r < r0 + SQUARE; r++)
+                memcpy(to + (size_t)(r * n_columns + c) * size, row + (size_t)(r * step) * size, size);
+        }
+    }
+    free(from);
+    return ok;
+}
+
 static bool make_slice(const struct tensor *tensor, void *bytes)
 {
     const struct tensor_slice *slice = (const struct tensor_slice *)tensor;
@@ -84,31 +122,53 @@ static bool make_slice(const struct tensor *tensor, void *bytes)
     bool ok = tensor_view_init(&view, slice->whole);
     struct tensor_part part = { .n_rows = view.n_rows, .n_columns = view.n_columns };
     if (slice->whole->n_dims > 1) {
-        part.row = slice->index;
+        part.row = slice->rows.index;
         part.n_rows = 1;
     }
-    ok = ok && tensor_view_copy(&view, &part, bytes);
+    if (ok && slice->rows.is_transposed)
+        ok = slice_transpose(slice, &view, bytes);
+    else if (ok && slice->rows.step > 0)
+        ok = slice_copy_rows(slice, &view, bytes);
+    else
+        ok = ok && tensor_view_copy(&view, &part, bytes);
     tensor_view_clear(&view);
     return ok;
 }
 
-void tensor_slice_init(struct tensor_slice *slice, const struct tensor *whole, int64_t index)
+bool tensor_slice_is_run(const struct tensor_slice *slice)
 {
-    bool is_vector = whole->n_dims == 1;
-    size_t n_bytes = is_vector ? whole->n_bytes : whole->n_bytes / (size_t)whole->shape[0];
-    assert(is_vector ? index == 0 : whole->n_dims == 3 && index >= 0 && index < whole->shape[0]);
+    return slice->rows.step == 0 && !slice->rows.is_transposed;
+}
+
+void tensor_slice_init(struct tensor_slice *slice, const struct tensor *whole, const struct slice_rows *rows)
+{
+    struct tensor *t = &slice->tensor;
+    bool is_transposed = rows->is_transposed, is_vector = whole->n_dims == 1;
+    assert(is_vector ? rows->index == 0 && rows->step == 0
+                     : whole->n_dims <= 3 && rows->index >= 0 && rows->index < whole->shape[0]);
+    assert(!is_transposed || (whole->n_dims == 3 && dtype_block_elems(whole->dtype) == 1));
     slice->whole = whole;
-    slice->index = index;
+    slice->rows = *rows;
     slice->source = (struct tensor_source){ .make = make_slice, .from = &slice->whole, .n_from = 1 };
-    slice->tensor = *whole;
-    slice->tensor.n_dims = 2;
-    slice->tensor.shape[0] = is_vector ? 1 : whole->shape[1];
-    slice->tensor.shape[1] = is_vector ? whole->shape[0] : whole->shape[2];
-    slice->tensor.n_bytes = n_bytes;
-    if (whole->source)
-        slice->tensor.source = &slice->source;
-    else
-        slice->tensor.data = (const uint8_t *)whole->data + (size_t)index * n_bytes;
+    *t = *whole;
+    t->n_dims = is_vector ? 2 : whole->n_dims - 1;
+    t->shape[0] = is_vector ? 1 : whole->shape[is_transposed ? 2 : 1];
+    t->shape[1] = is_vector ? whole->shape[0] : whole->shape[is_transposed ? 1 : 2];
+    if (rows->step > 0)
+        t->shape[0] = (t->shape[0] - rows->first + rows->step - 1) / rows->step;
+    t->n_bytes = tensor_columns_bytes(t, t->n_dims == 1 ? t->shape[0] : t->shape[0] * t->shape[1]);
+    if (!whole->source && tensor_slice_is_run(slice)) {
+        t->data = (const uint8_t *)whole->data + (size_t)rows->index * t->n_bytes;
+        return;
+    }
+    t->data = NULL;
+    t->map = NULL;
+    t->source = &slice->source;
+}
+
+void tensor_slice_copy(struct tensor_slice *to, const struct tensor_slice *from)
+{
+    tensor_slice_init(to, from->whole, &from->rows);
 }
 
 void tensor_forget(const struct tensor *tensor)

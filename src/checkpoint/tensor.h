@@ -60,17 +60,29 @@ MUST_CHECK bool tensor_view_copy(const struct tensor_view *view, const struct te
 /* Bytes of n_columns columns. */
 size_t tensor_columns_bytes(const struct tensor *tensor, int64_t n_columns);
 
-/* One matrix of a tensor of several, as a tensor of its own; or a vector as a matrix of one row. It
- * points into itself, so it must not be copied. */
+/* What a slice has of a tensor: of one of several matrices [rows][columns] some rows, or of one of
+ * several vectors some elements. */
+struct slice_rows {
+    int64_t index;       /* of the matrix or vector */
+    int64_t first, step; /* its rows first, first + step, ...; step 0: all */
+    bool is_transposed;  /* the matrix is stored as [columns][rows]; only plain types */
+};
+
+/* A part of a tensor as a tensor of its own: a matrix of a tensor of three dimensions, a vector of one
+ * of two, or a vector as a matrix of one row. It points into itself: tensor_slice_copy() copies it. */
 struct tensor_slice {
     struct tensor tensor;
     struct tensor_source source;
     const struct tensor *whole;
-    int64_t index;
+    struct slice_rows rows;
 };
 
-/* index: of the first of three dimensions; 0 for a vector. */
-void tensor_slice_init(struct tensor_slice *slice, const struct tensor *whole, int64_t index);
+/* rows: zero of a tensor of one dimension. */
+void tensor_slice_init(struct tensor_slice *slice, const struct tensor *whole, const struct slice_rows *rows);
+void tensor_slice_copy(struct tensor_slice *to, const struct tensor_slice *from);
+
+/* Whether its rows lie one after the other in whole. */
+bool tensor_slice_is_run(const struct tensor_slice *slice);
 
 /* Removes a tensor's data from resident memory. It can still be read, but the file is then read
  * again. */

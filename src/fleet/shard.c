@@ -47,7 +47,8 @@ static enum tutti_status check_weights(const struct shard_plan *p, const struct 
 static int find_dim(const struct shard_plan *p, const struct shard_item *item)
 {
     int dim = p->n_ranks > 1 ? split_dim(&item->split) : -1;
-    bool fits = dim >= 0 && item->tensor->n_dims == (item->split.is_bias ? 1 : 2) + item->split.is_merged &&
+    bool is_vector = item->split.is_bias || split_kind(item->split.target.slot) == SPLIT_ELEMENTS;
+    bool fits = dim >= 0 && item->tensor->n_dims == (is_vector ? 1 : 2) + item->split.is_merged &&
                 item->tensor->shape[dim] == split_n_whole(&p->desc, &item->split.target);
     return fits ? dim : -1;
 }

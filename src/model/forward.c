@@ -338,7 +338,7 @@ static void attend_to_latents(struct pass *p, int i, struct floats y)
     p->op->linear_heads(p->be, w->qkv, weight(p, SLOT_K_UP, i)->matrix, w->latent_q, p->n_rows, &keys);
     p->op->latent_store(p->be, w->qkv, w->latent_q, a->head_dim, w->kv, weight(p, SLOT_KV_A_NORM, i)->values,
                         p->kv, i);
-    p->op->attention(p->be, w->attended, w->qkv, NO_FLOATS, p->kv, i);
+    p->op->attention(p->be, w->attended, w->qkv, weight(p, SLOT_SINKS, i)->values, p->kv, i);
     p->op->linear_heads(p->be, w->latent_q, weight(p, SLOT_V_UP, i)->matrix, w->attended, p->n_rows, &values);
     linear(p, SLOT_ATTN_OUT, i, y, w->latent_q);
 }
@@ -354,7 +354,7 @@ static void attend(struct pass *p, int i, struct floats y)
         linear(p, SLOT_QKV, i, w->qkv, p->input);
     p->op->rope_store(p->be, w->qkv, weight(p, SLOT_Q_NORM, i)->values, weight(p, SLOT_K_NORM, i)->values,
                       p->kv, i);
-    p->op->attention(p->be, w->attended, w->qkv, NO_FLOATS, p->kv, i);
+    p->op->attention(p->be, w->attended, w->qkv, weight(p, SLOT_SINKS, i)->values, p->kv, i);
     linear(p, SLOT_ATTN_OUT, i, y, w->attended);
 }
 

@@ -51,6 +51,7 @@ struct attn_desc {
         /* yarn, longrope: the factor of cos and sin; yarn 0: 0.1 ln(factor) + 1 */
         double attention_factor;
         double beta_fast, beta_slow; /* yarn */
+        bool is_exact; /* yarn: the ramp may begin and end between two pairs; else it is rounded */
         int original_n_ctx;
         int n_factors; /* longrope: rotary_dim / 2 of each list */
         bool is_short; /* longrope: the context is at most original_n_ctx */
@@ -61,6 +62,7 @@ struct attn_desc {
     bool has_alibi;       /* ALiBi (scores fall with the distance) instead of rotary embedding */
     bool has_qkv_bias;    /* on q, k, v */
     bool has_out_bias;    /* on the output projection */
+    bool has_sinks;       /* each head has a score of no position, in the softmax's denominator */
 };
 
 /* Elements of a head's result. */
@@ -82,6 +84,8 @@ struct expert_desc {
     int d_shared;           /* width of the shared expert, which all rows use; 0: none */
     bool gates_shared;      /* the shared expert's output is multiplied by the sigmoid of a logit */
     bool has_choice_bias;   /* added to the scores for choosing */
+    bool has_router_bias;   /* added to the router's logits */
+    bool has_bias;          /* on gate, up and down of each expert */
 };
 
 /* The feed-forward block of the layers of one kind. */

@@ -98,6 +98,11 @@ static bool attn_out_has_bias(const struct model_desc *d, int layer)
     return model_layer(d, layer)->attn.has_out_bias;
 }
 
+static bool has_sinks(const struct model_desc *d, int layer)
+{
+    return model_layer(d, layer)->attn.has_sinks;
+}
+
 static bool is_dense(const struct model_desc *d, int layer)
 {
     return !ffn_has_experts(&model_layer(d, layer)->ffn);
@@ -116,6 +121,16 @@ static bool has_choice_bias(const struct model_desc *d, int layer)
 static bool has_shared(const struct model_desc *d, int layer)
 {
     return has_experts(d, layer) && model_layer(d, layer)->ffn.experts.d_shared > 0;
+}
+
+static bool router_has_bias(const struct model_desc *d, int layer)
+{
+    return model_layer(d, layer)->ffn.experts.has_router_bias;
+}
+
+static bool experts_have_bias(const struct model_desc *d, int layer)
+{
+    return model_layer(d, layer)->ffn.experts.has_bias;
 }
 
 static bool mlp_has_bias(const struct model_desc *d, int layer)
@@ -160,6 +175,7 @@ static const struct slot_info SLOTS[SLOT_COUNT] = {
                     .is_by_head = true },
     [SLOT_V_UP] = { "v_up", LAYER, .is_in = is_latent, .rows = { DIM_ATTENDED }, .columns = DIM_LATENT,
                     .role = WEIGHT_VALUES, .is_by_head = true },
+    [SLOT_SINKS] = { "sinks", LAYER, .kind = SLOT_VECTOR, .is_in = has_sinks, .columns = DIM_HEADS },
     [SLOT_ATTN_OUT] = { "attn_out", LAYER, .has_bias = attn_out_has_bias, .rows = { DIM_MODEL },
                         .columns = DIM_ATTENDED, .role = WEIGHT_ATTN_OUT, .can_adapt = true },
     [SLOT_ATTN_POST_NORM] = { "attn_post_norm", LAYER, NORM(DIM_MODEL), .is_in = has_post_norms,
@@ -170,15 +186,16 @@ static const struct slot_info SLOTS[SLOT_COUNT] = {
                        .rows = { DIM_FF, DIM_FF }, .columns = DIM_MODEL, .can_adapt = true },
     [SLOT_DOWN] = { "down", LAYER, .is_in = is_dense, .has_bias = mlp_has_bias, .rows = { DIM_MODEL },
                     .columns = DIM_FF, .role = WEIGHT_DOWN, .can_adapt = true },
-    [SLOT_ROUTER] = { "router", LAYER, .is_in = has_experts, .rows = { DIM_EXPERTS, DIM_SHARED_GATE },
-                      .columns = DIM_MODEL, .role = WEIGHT_ROUTER },
+    [SLOT_ROUTER] = { "router", LAYER, .is_in = has_experts, .has_bias = router_has_bias,
+                      .rows = { DIM_EXPERTS, DIM_SHARED_GATE }, .columns = DIM_MODEL, .role = WEIGHT_ROUTER },
     [SLOT_ROUTER_BIAS] = { "router_bias", LAYER, .kind = SLOT_VECTOR, .is_in = has_choice_bias,
                            .columns = DIM_EXPERTS },
-    [SLOT_EXPERT_GATE_UP] = { "expert_gate_up", LAYER, .is_in = has_experts,
+    [SLOT_EXPERT_GATE_UP] = { "expert_gate_up", LAYER, .is_in = has_experts, .has_bias = experts_have_bias,
                               .rows = { DIM_EXPERT_FF, DIM_EXPERT_FF }, .columns = DIM_MODEL,
                               .is_of_experts = true },
-    [SLOT_EXPERT_DOWN] = { "expert_down", LAYER, .is_in = has_experts, .rows = { DIM_MODEL },
-                           .columns = DIM_EXPERT_FF, .role = WEIGHT_DOWN, .is_of_experts = true },
+    [SLOT_EXPERT_DOWN] = { "expert_down", LAYER, .is_in = has_experts, .has_bias = experts_have_bias,
+                           .rows = { DIM_MODEL }, .columns = DIM_EXPERT_FF, .role = WEIGHT_DOWN,
+                           .is_of_experts = true },
     [SLOT_SHARED_GATE_UP] = { "shared_gate_up", LAYER, .is_in = has_shared,
                               .rows = { DIM_SHARED_FF, DIM_SHARED_FF }, .columns = DIM_MODEL,
                               .can_adapt = true },
@@ -231,6 +248,8 @@ int slot_dim(const struct model_desc *d, enum dim dim, int layer)
         return a->head_dim - a->rotary_dim;
     case DIM_KV:
         return a->n_kv_heads * a->head_dim;
+    case DIM_HEADS:
+        return a->n_heads;
     case DIM_FF:
         return f->d_ff;
     case DIM_EXPERTS:

@@ -33,6 +33,7 @@ enum weight_slot {
     SLOT_KV_A_NORM, /* of the latent */
     SLOT_K_UP,      /* by head: multiplies queries, so that they can be compared with latents */
     SLOT_V_UP,      /* by head: from latents to values */
+    SLOT_SINKS,     /* of has_sinks */
     SLOT_ATTN_OUT,
     SLOT_ATTN_POST_NORM,
     SLOT_FFN_NORM,
@@ -68,6 +69,7 @@ enum dim {
     DIM_LATENT_HEADS, /* n_heads * n_latent */
     DIM_UNROTATED,    /* head_dim - rotary_dim */
     DIM_KV,           /* n_kv_heads * head_dim */
+    DIM_HEADS,        /* n_heads */
     DIM_FF,           /* d_ff */
     DIM_EXPERTS,      /* their number */
     DIM_EXPERT_FF,

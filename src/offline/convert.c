@@ -32,9 +32,11 @@ struct converter {
     struct merge merge;
     struct planned *plan;
     size_t n_plan, capacity;
-    float *rope_factors;        /* [rotary_dim / 2]; NULL: none */
-    struct head_tensor **heads; /* [n_heads]: tensors of the plan that are not the checkpoint's */
-    size_t n_heads, heads_capacity;
+    float *rope_factors; /* [rotary_dim / 2]; NULL: none */
+    /* [n_heads], [n_slices]: tensors of the plan that are not the checkpoint's */
+    struct head_tensor **heads;
+    struct tensor_slice **slices;
+    size_t n_heads, heads_capacity, n_slices, slices_capacity;
     struct type_pattern *patterns; /* [n_patterns] of options->tensor_types */
     int n_patterns;
     pcre2_match_data *match;
@@ -222,14 +224,27 @@ static const struct tensor *keep_heads(struct converter *c, const struct head_te
     return &kept->tensor;
 }
 
+/* The same of a slice. */
+static const struct tensor *keep_slice(struct converter *c, const struct tensor_slice *slice)
+{
+    struct tensor_slice *kept = array_grow(&c->slices, c->n_slices, &c->slices_capacity, sizeof *c->slices)
+                                    ? malloc(sizeof *kept)
+                                    : NULL;
+    if (!kept)
+        return NULL;
+    tensor_slice_copy(kept, slice);
+    c->slices[c->n_slices++] = kept;
+    return &kept->tensor;
+}
+
 /* False: out of memory. */
 static bool plan_run(struct converter *c, struct planned *p, const struct weight *w,
                      const struct convert_run *run)
 {
     int part_begin = 0;
     for (int i = 0; i < w->n_parts; i++) {
-        const struct tensor_slice *slice = &w->slices[i];
-        bool is_slice = w->parts[i] == &slice->tensor;
+        const struct tensor_slice *slice = run->is_bias ? &w->bias_slices[i] : &w->slices[i];
+        const struct tensor *t = run->is_bias ? w->biases[i] : w->parts[i];
         int part_end = part_begin + (int)w->parts[i]->shape[w->is_transposed ? 1 : 0];
         int begin = run->begin > part_begin ? run->begin : part_begin;
         int end = run->end < part_end ? run->end : part_end;
@@ -237,16 +252,18 @@ static bool plan_run(struct converter *c, struct planned *p, const struct weight
             struct planned_part *part = add_part(p);
             if (!part)
                 return false;
-            *part = (struct planned_part){ .tensor = run->is_bias ? w->biases[i] : w->parts[i],
+            *part = (struct planned_part){ .tensor = t,
                                            .first_row = begin - part_begin,
                                            .n_rows = end - begin,
                                            .change = { .n_permuted_heads = run->n_permuted_heads,
                                                        .by_head_dim = w->by_head_dim,
                                                        .is_transposed = w->is_transposed && !run->is_bias } };
-            if (is_slice && !run->is_bias) {
+            if (t == &slice->tensor && !run->is_bias && tensor_slice_is_run(slice)) {
                 part->tensor = slice->whole;
-                part->first_row += slice->index * slice->tensor.shape[0];
+                part->first_row += slice->rows.index * slice->tensor.shape[0];
                 part->n_rows = slice->whole->n_dims == 1 ? slice->whole->shape[0] : part->n_rows;
+            } else if (t == &slice->tensor && !(part->tensor = keep_slice(c, slice))) {
+                return false;
             }
             if (w->parts[i] == &w->heads.tensor && !(part->tensor = keep_heads(c, &w->heads)))
                 return false;
@@ -318,9 +335,12 @@ static enum tutti_status plan_matrix(struct converter *c, const struct weight *w
         weights_bias_name(bias, sizeof bias, patterns[i]);
         run.is_bias = true;
         wanted = vector_shape(run.end - run.begin);
+        if (info->is_of_experts)
+            wanted = (struct plan_shape){ 2, { shape.n_experts, run.end - run.begin } };
         p = plan_next(c, bias, w->layer, &wanted, NULL);
-        if (!p || !plan_run(c, p, w, &run))
+        if (!p)
             return error_out_of_memory(checkpoint_path(c->ck), err);
+        st = plan_experts(c, p, w, shape.n_experts, &run, err);
     }
     return st;
 }
@@ -518,6 +538,11 @@ static const char *convert_find_gguf_fault(const struct converter *c)
             return "layer_types: some layers have a window of attention";
         is_mixed = is_mixed || ffn_has_experts(&d->kinds[i].ffn) != ffn_has_experts(&d->kinds[0].ffn);
     }
+    for (int i = 0; i < d->n_kinds; i++) {
+        const struct rope_scaling *s = &d->kinds[i].attn.rope_scaling;
+        if (s->kind == ROPE_SCALING_YARN && s->is_exact != c->family->has_exact_yarn)
+            return s->is_exact ? "truncate: false of YaRN" : "truncate: true of YaRN";
+    }
     if (c->family->has_experts && !model_has_experts(d))
         return "no layer has experts";
     if (is_mixed && !c->family->has_first_dense)
@@ -586,6 +611,9 @@ enum tutti_status convert_to_gguf(const char *src, const char *dst, const struct
     for (size_t i = 0; i < c.n_heads; i++)
         free(c.heads[i]);
     free(c.heads);
+    for (size_t i = 0; i < c.n_slices; i++)
+        free(c.slices[i]);
+    free(c.slices);
     merge_clear(&c.merge);
     free(c.rope_factors);
     close_patterns(&c);

@@ -60,7 +60,7 @@ static void count_users(struct inspect_report *r)
 
 static const char *scaling_name(const struct attn_desc *a)
 {
-    static const char *const NAMES[] = { "none", "linear", "llama3", "yarn", "dynamic" };
+    static const char *const NAMES[] = { "none", "linear", "llama3", "yarn", "dynamic", "longrope" };
     return NAMES[a->rope_scaling.kind];
 }
 
@@ -72,7 +72,9 @@ static const char *rope_name(const struct attn_desc *a)
 
 static const char *activation_name(const struct ffn_desc *f)
 {
-    static const char *const NAMES[] = { "silu", "gelu-tanh", "gelu-sigmoid" };
+    static const char *const NAMES[] = {
+        "silu", "gelu-tanh", "gelu-sigmoid", "gelu", "relu", "silu-clamped"
+    };
     return NAMES[f->activation];
 }
 
@@ -100,12 +102,12 @@ static json_t *latent_json(const struct attn_desc *a)
 static json_t *layer_json(const struct layer_desc *l)
 {
     const struct attn_desc *a = &l->attn;
-    json_t *layer = json_pack("{s:i, s:i, s:i, s:i, s:s, s:i, s:f, s:s, s:b, s:s, s:s, s:b, s:i, s:b}",
-                              "heads", a->n_heads, "kv_heads", a->n_kv_heads, "head_dim", a->head_dim, "d_ff",
-                              l->ffn.d_ff, "rope", rope_name(a), "rotary_dim", a->rotary_dim, "rope_theta",
-                              a->rope_theta, "rope_scaling", scaling_name(a), "qkv_bias", a->has_qkv_bias,
-                              "positions", positions_name(a), "activation", activation_name(&l->ffn), "gate",
-                              l->ffn.has_gate, "window", a->window, "qk_norm", a->has_qk_norm);
+    json_t *layer = json_pack(
+        "{s:i, s:i, s:i, s:i, s:s, s:i, s:f, s:s, s:b, s:s, s:s, s:b, s:i, s:b, s:b}", "heads", a->n_heads,
+        "kv_heads", a->n_kv_heads, "head_dim", a->head_dim, "d_ff", l->ffn.d_ff, "rope", rope_name(a),
+        "rotary_dim", a->rotary_dim, "rope_theta", a->rope_theta, "rope_scaling", scaling_name(a), "qkv_bias",
+        a->has_qkv_bias, "positions", positions_name(a), "activation", activation_name(&l->ffn), "gate",
+        l->ffn.has_gate, "window", a->window, "qk_norm", a->has_qk_norm, "sinks", a->has_sinks);
     if (layer && a->n_latent > 0 && json_object_set_new(layer, "latent", latent_json(a)) != 0) {
         json_decref(layer);
         return NULL;
@@ -236,8 +238,8 @@ static void write_kind(const struct model_desc *d, int kind, FILE *out)
     fprintf(out, ", %s%s)", activation_name(f), f->has_gate ? " with a gate" : "");
     if (d->n_kinds > 1)
         write_numbers(d, kind, out);
-    fprintf(out, "\n%-16s %d heads of %d, %d KV heads%s%s%s%s\n", "attention", a->n_heads, a->head_dim,
-            a->n_kv_heads, a->has_qkv_bias ? ", biases on q, k, v" : "",
+    fprintf(out, "\n%-16s %d heads of %d, %d KV heads%s%s%s%s%s\n", "attention", a->n_heads, a->head_dim,
+            a->n_kv_heads, a->has_qkv_bias ? ", biases on q, k, v" : "", a->has_sinks ? ", sinks" : "",
             a->has_qk_norm ? ", norms of the heads of q and k" : "",
             d->has_prefix ? ", the prompt in both directions" : "",
             d->has_top_query ? ", queries by position in the last layer" : "");

@@ -17,7 +17,7 @@ from test_cli import FIXTURES, read_safetensors, tutti
 FAMILIES = ["bloom-tiny", "bloom-tiny-post", "chatglm-6b-tiny", "chatglm3-tiny", "exaone4-tiny", "gemma2-tiny", "gemma3-tiny", "falcon-tiny", "gpt-neox-tiny", "gptj-tiny", "opt-tiny", "gpt-neox-tiny-serial", "olmo2-tiny", "phi2-tiny", "smollm3-tiny", "starcoder2-tiny",
              "glm-4-9b-tiny", "glm-tiny", "glm4-tiny", "gpt2-tiny", "granite-tiny",
             "llama-linear-tiny", "llama-tiny-tied", "mistral-tiny", "pangu-tiny", "phi3-tiny", "phi4-mini-tiny", "qwen2-tiny", "qwen2-tiny-yarn", "qwen3-tiny",
-            "mixtral-tiny", "qwen2-moe-tiny", "qwen3-moe-tiny", "glm4-moe-tiny", "glm4-moe-tiny-air",
+            "mixtral-tiny", "gpt-oss-tiny", "gpt-oss-tiny-mxfp4", "qwen2-moe-tiny", "qwen3-moe-tiny", "glm4-moe-tiny", "glm4-moe-tiny-air",
             "deepseek-v2-lite-tiny", "deepseek-v2-tiny", "deepseek-v3-tiny", "glm4-moe-lite-tiny", "glm4-moe-lite-tiny-dense"]
 PERMUTED = ["granite-tiny", "llama-linear-tiny", "llama-tiny-tied", "mistral-tiny", "mixtral-tiny", "smollm3-tiny"]   # GGUF's rows of q and k: scores are summed in another order
 IDS = "5,17,3,105,9,11,42,100,7,8,1,2,3,4,5,6,7,60"
@@ -66,7 +66,7 @@ def write_pytorch(folder, tensors, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch._utils", utils)
     named(utils, "_rebuild_tensor_v2")
     storages = {"F32": (named(torch, "FloatStorage"), 4), "F16": (named(torch, "HalfStorage"), 2),
-                "BF16": (named(torch, "BFloat16Storage"), 2)}
+                "BF16": (named(torch, "BFloat16Storage"), 2), "U8": (named(torch, "ByteStorage"), 1)}
 
     class Pickler(pickle.Pickler):
         def persistent_id(self, obj):
@@ -99,7 +99,7 @@ def field(number, data):
 
 
 def write_mindspore(folder, tensors, _):
-    names = {"F32": b"Float32", "F16": b"Float16", "BF16": b"BFloat16"}
+    names = {"F32": b"Float32", "F16": b"Float16", "BF16": b"BFloat16", "U8": b"UInt8"}
     with open(folder / "model.ckpt", "wb") as file:
         for name, (dtype, shape, data) in tensors.items():
             dims = b"".join(b"\x08" + varint(size) for size in shape)

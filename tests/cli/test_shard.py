@@ -91,7 +91,7 @@ SOURCES = [
     ("mindspore/glm", None, (1, 2, 4)), ("mindspore/pangu", None, (1, 2, 4)),
     ("mindspore/ranks", "mindspore/glm", (1, 2, 4)),
     ("deepseek-v2-lite-tiny", None, (1, 3)), ("deepseek-v3-tiny", None, (1, 2, 4)),
-    ("experts/mixtral-tiny-merged", None, (1, 3)), ("experts/qwen2-moe-tiny-merged", None, (1, 2, 4)),
+    ("experts/mixtral-tiny-merged", None, (1, 3)), ("gpt-oss-tiny", None, (1, 2, 4)), ("experts/qwen2-moe-tiny-merged", None, (1, 2, 4)),
     ("experts/qwen3-moe-tiny-merged", None, (1, 2, 4)), ("experts/glm4-moe-tiny-air-merged", None, (1, 2, 4)),
 ]
 

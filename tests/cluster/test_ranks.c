@@ -43,6 +43,8 @@ static const char *const NAMES[] = {
     "gpt-neox-tiny-serial",
     "gemma3-tiny",
     "mixtral-tiny",
+    "gpt-oss-tiny",
+    "gpt-oss-tiny-mxfp4",
     "qwen2-moe-tiny",
     "qwen3-moe-tiny",
     "qwen3-moe-tiny-mixed",

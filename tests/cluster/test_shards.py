@@ -48,7 +48,7 @@ def test_ranks_of_different_models_do_not_start(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["gpt2-tiny", "bloom-tiny", "pangu-tiny", "glm-4-9b-tiny", "llama-tiny", "mindspore/glm", "qwen2-moe-tiny", "glm4-moe-tiny",
-                                  "experts/qwen3-moe-tiny-merged"])
+                                  "experts/qwen3-moe-tiny-merged", "gpt-oss-tiny"])
 def test_parts_compute_what_slices_of_the_whole_do(name, tmp_path):
     """Fused, transposed and interleaved matrices, biases after all-reduces; two ranks of two folders, bit for bit."""
     source, out = os.path.join(FIXTURES, name), [tmp_path / "whole", tmp_path / "parts"]

@@ -44,6 +44,8 @@ static const char *const NAMES[] = { "qwen2-tiny",
                                      "gpt-neox-tiny-serial",
                                      "gemma3-tiny",
                                      "mixtral-tiny",
+                                     "gpt-oss-tiny",
+                                     "gpt-oss-tiny-mxfp4",
                                      "qwen2-moe-tiny",
                                      "qwen3-moe-tiny",
                                      "qwen3-moe-tiny-mixed",
@@ -128,7 +130,7 @@ static void check_pages(const char *name, const struct tutti_stats *stats)
         unsigned n_layers, n_with_window;
     } WINDOWS[] = { { "mistral-tiny", 2, 2 }, { "phi3-tiny", 2, 2 },       { "qwen3-tiny-windows", 3, 1 },
                     { "gemma2-tiny", 3, 2 },  { "starcoder2-tiny", 2, 2 }, { "exaone4-tiny-hybrid", 4, 3 },
-                    { "gemma3-tiny", 4, 3 } };
+                    { "gemma3-tiny", 4, 3 },  { "gpt-oss-tiny", 4, 2 },    { "gpt-oss-tiny-mxfp4", 4, 2 } };
     uint64_t n = 200;
     for (size_t i = 0; i < sizeof WINDOWS / sizeof *WINDOWS; i++) {
         unsigned n_layers = WINDOWS[i].n_layers, n_with = WINDOWS[i].n_with_window;
@@ -206,9 +208,9 @@ static void sixty_four_users_of_experts_have_the_bits_of_one(void **state)
 {
     (void)state;
     static const char *const MODELS[][2] = {
-        { "mixtral-tiny", "f32" },    { "qwen2-moe-tiny", "q8_0" }, { "qwen3-moe-tiny", "q4_0" },
-        { "glm4-moe-tiny", "f32" },   { "glm4-moe-tiny", "bf16" },  { "deepseek-v2-lite-tiny", "q8_0" },
-        { "deepseek-v3-tiny", "f32" }
+        { "mixtral-tiny", "f32" },     { "qwen2-moe-tiny", "q8_0" }, { "qwen3-moe-tiny", "q4_0" },
+        { "glm4-moe-tiny", "f32" },    { "glm4-moe-tiny", "bf16" },  { "deepseek-v2-lite-tiny", "q8_0" },
+        { "deepseek-v3-tiny", "f32" }, { "gpt-oss-tiny", "q8_0" },   { "gpt-oss-tiny-mxfp4", NULL }
     };
     for (size_t m = 0; m < sizeof MODELS / sizeof *MODELS; m++) {
         static struct collect alone[N_USERS], together[N_USERS];

@@ -218,6 +218,8 @@ static void every_family_that_gguf_knows_converts(void **state)
         { "phi3-tiny", "phi3", true },
         { "phi4-mini-tiny", "phi3", true },
         { "deepseek-v2-lite-tiny", "deepseek2", true },
+        { "gpt-oss-tiny", "gpt-oss", true },
+        { "gpt-oss-tiny-mxfp4", "gpt-oss", true },
         { "deepseek-v2-tiny", "deepseek2", true },
         { "deepseek-v3-tiny", "deepseek2", true },
         { "glm4-moe-lite-tiny", "deepseek2", true },

@@ -19,6 +19,9 @@ static const struct {
     { "mixtral-tiny.gguf", "mixtral-tiny", "mixtral" },
     { "mixtral-tiny-older.gguf", "mixtral-tiny", "mixtral" },
     { "mixtral-tiny-merged", "mixtral-tiny", "mixtral" },
+    { "gpt-oss-tiny.gguf", "gpt-oss-tiny", "gpt_oss" },
+    { "gpt-oss-tiny-fused.gguf", "gpt-oss-tiny", "gpt_oss" },
+    { "gpt-oss-tiny-mxfp4.gguf", "gpt-oss-tiny-mxfp4", "gpt_oss" },
     { "qwen2-moe-tiny.gguf", "qwen2-moe-tiny", "qwen2_moe" },
     { "qwen2-moe-tiny-merged", "qwen2-moe-tiny", "qwen2_moe" },
     { "qwen3-moe-tiny.gguf", "qwen3-moe-tiny", "qwen3_moe" },
@@ -81,8 +84,8 @@ static void every_layout_converts_to_gguf_and_again(void **state)
 static void converted_files_have_the_names_and_shapes_of_the_gguf_package(void **state)
 {
     (void)state;
-    static const char *const NAMES[] = { "mixtral-tiny", "qwen2-moe-tiny", "qwen3-moe-tiny",
-                                         "glm4-moe-tiny-air" };
+    static const char *const NAMES[] = { "mixtral-tiny", "qwen2-moe-tiny",     "qwen3-moe-tiny",
+                                         "gpt-oss-tiny", "gpt-oss-tiny-mxfp4", "glm4-moe-tiny-air" };
     for (size_t k = 0; k < sizeof NAMES / sizeof *NAMES; k++) {
         char path[512];
         struct tensor_set *theirs, *ours;
@@ -105,17 +108,6 @@ static void converted_files_have_the_names_and_shapes_of_the_gguf_package(void *
         tensor_set_close(ours);
         tensor_set_close(theirs);
     }
-}
-
-static void settings_that_gguf_cannot_express_are_named(void **state)
-{
-    (void)state;
-    struct convert_options options = { .type = weight_type_find("f32"), .n_threads = 1 };
-    struct tutti_error err;
-    assert_int_equal(convert_to_gguf(TEST_FIXTURES "/qwen3-moe-tiny-mixed", file, &options, &err),
-                     TUTTI_E_UNSUPPORTED);
-    assert_non_null(
-        strstr(err.text, "some layers have no experts, which GGUF's architecture qwen3moe cannot"));
 }
 
 /* ---- configurations and shapes that do not fit ---- */
@@ -164,6 +156,17 @@ static void configurations_that_do_not_fit_are_refused_by_name(void **state)
           "block_sparse_moe.gate.weight: shape [3, 72], expected [2, 72]" },
         { "mixtral-tiny", "num_experts", "4", "num_experts: another value than its other name's" },
         { "mixtral-tiny", "hidden_act", "\"relu\"", "hidden_act: relu is not supported" },
+        { "gpt-oss-tiny", "num_local_experts", "4", "router.weight: shape [5, 72], expected [4, 72]" },
+        { "gpt-oss-tiny", "intermediate_size", "48",
+          "experts.gate_up_proj: shape [5, 72, 80], expected [5, 72, 96]" },
+        { "gpt-oss-tiny", "num_experts", "3", "num_experts: another value than its other name's" },
+        { "gpt-oss-tiny", "swiglu_limit", "6.0", "swiglu_limit: 6.0 is not supported" },
+        { "gpt-oss-tiny", "swiglu_alpha", "1.0", "swiglu_alpha: 1.0 is not supported" },
+        { "gpt-oss-tiny", "attention_bias", "false", "bias: no gpt_oss model of this configuration uses it" },
+        { "gpt-oss-tiny", "num_attention_heads", "2", "self_attn.q_proj.weight: shape [96, 72]" },
+        { "gpt-oss-tiny", "sliding_window", "null", "sliding_window: null" },
+        { "gpt-oss-tiny", "layer_types", "[\"sliding_attention\"]", "layer_types: a list of another length" },
+        { "gpt-oss-tiny", "router_scale", "2", "router_scale: 2: tutti does not know this setting" },
         { "qwen2-moe-tiny", "moe_intermediate_size", "48",
           "experts.0.gate_proj.weight: shape [40, 64], expected [48, 64]" },
         { "qwen2-moe-tiny", "shared_expert_intermediate_size", "80",
@@ -197,6 +200,35 @@ static void configurations_that_do_not_fit_are_refused_by_name(void **state)
     }
 }
 
+static void settings_that_gguf_cannot_express_are_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *fixture, *key, *value, *words;
+    } CASES[] = {
+        { "qwen3-moe-tiny-mixed", "use_cache", "true",
+          "some layers have no experts, which GGUF's architecture qwen3moe cannot" },
+        { "gpt-oss-tiny", "layer_types",
+          "[\"full_attention\",\"sliding_attention\",\"full_attention\",\"sliding_attention\"]",
+          "layer_types: not every other layer has a window, from the first on, which GGUF's" },
+        { "gpt-oss-tiny", "attention_bias", "false", "attention_bias: false, which GGUF's" },
+        { "gpt-oss-tiny", "rope_scaling",
+          "{\"rope_type\":\"yarn\",\"factor\":8.0,\"original_max_position_embeddings\":64}",
+          "truncate: true of YaRN, which GGUF's architecture gpt-oss cannot" },
+        { "qwen3-moe-tiny", "rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":8.0,\"truncate\":false}",
+          "truncate: false of YaRN, which GGUF's architecture qwen3moe cannot" },
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct convert_options options = { .type = weight_type_find("f32"), .n_threads = 1 };
+        struct tutti_error err;
+        copy(CASES[i].fixture, "model.safetensors");
+        write_config(CASES[i].fixture, CASES[i].key, CASES[i].value);
+        assert_int_equal(convert_to_gguf(folder, file, &options, &err), TUTTI_E_UNSUPPORTED);
+        if (!strstr(err.text, CASES[i].words))
+            fail_msg("found \"%s\", expected \"%s\"", err.text, CASES[i].words);
+    }
+}
+
 /* Another key gives the same model: transformers ignores what the layers after the last one hold. */
 static void settings_without_effect_are_accepted(void **state)
 {
@@ -204,6 +236,10 @@ static void settings_without_effect_are_accepted(void **state)
     static const char *const CASES[][3] = {
         { "mixtral-tiny", "router_jitter_noise", "0.01" },
         { "mixtral-tiny", "num_experts", "3" },
+        { "gpt-oss-tiny", "initial_context_length", "7" },
+        { "gpt-oss-tiny", "swiglu_alpha", "1.702" },
+        { "gpt-oss-tiny", "layer_types", "null" },
+        { "gpt-oss-tiny", "num_experts", "5" },
         { "qwen2-moe-tiny", "router_aux_loss_coef", "0.5" },
         { "qwen3-moe-tiny", "mlp_only_layers", "null" },
         { "qwen3-moe-tiny", "output_router_logits", "true" },

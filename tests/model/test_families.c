@@ -59,6 +59,8 @@ static const struct fixture {
     { "llama-linear-tiny", "llama" },
     { "granite-tiny", "granite" },
     { "mixtral-tiny", "mixtral" },
+    { "gpt-oss-tiny", "gpt_oss" },
+    { "gpt-oss-tiny-mxfp4", "gpt_oss" },
     { "qwen2-moe-tiny", "qwen2_moe" },
     { "qwen3-moe-tiny", "qwen3_moe" },
     { "qwen3-moe-tiny-mixed", "qwen3_moe" },

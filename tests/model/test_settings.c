@@ -115,8 +115,9 @@ static const struct {
     { "", "rope_scaling" },
     { "", "rope_parameters" },
     { "", "is_encoder_decoder" },
-    { "bloom-tiny", "n_head" },  /* another name of num_attention_heads */
-    { "bloom-tiny", "n_layer" }, /* missing; the class has a default */
+    { "gpt-oss-tiny", "hidden_act" }, /* the class has an activation of its own */
+    { "bloom-tiny", "n_head" },       /* another name of num_attention_heads */
+    { "bloom-tiny", "n_layer" },      /* missing; the class has a default */
 };
 
 static bool may_refuse(const char *fixture, const char *key)

@@ -89,7 +89,8 @@ static void run_layers(struct attention_bench *b, int first, int n_rows, bool is
         else if (is_store)
             be->ops->rope_store(be, b->qkv, NO_FLOATS, NO_FLOATS, b->kv, layer);
         else
-            be->ops->attention(be, b->y, b->qkv, NO_FLOATS, b->kv, layer);
+            be->ops->attention(be, b->y, b->qkv, model_weight(b->model, SLOT_SINKS, layer)->values, b->kv,
+                               layer);
     }
     be->ops->step_submit(be);
     be->ops->step_wait(be);

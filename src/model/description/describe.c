@@ -63,8 +63,7 @@ static void read_yarn(struct model_desc *d, struct config *c, const char *object
     double mscale_all = config_float_or(c, KEY("mscale_all_dim"), 0, 1e3, 0);
     if (s->attention_factor == 0 && mscale > 0 && mscale_all > 0)
         s->attention_factor = yarn_mscale(s->factor, mscale) / yarn_mscale(s->factor, mscale_all);
-    if (!config_bool_or(c, KEY("truncate"), true))
-        config_unsupported(c, KEY("truncate"), "YaRN with a ramp that begins between two pairs");
+    s->is_exact = !config_bool_or(c, KEY("truncate"), true);
     stretch_context(d);
 #undef KEY
 }

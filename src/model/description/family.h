@@ -13,6 +13,7 @@ enum {
     TRANSPOSED_QKV = 1 << SLOT_QKV,
     TRANSPOSED_ATTN_OUT = 1 << SLOT_ATTN_OUT,
     TRANSPOSED_MLP = 1 << SLOT_GATE_UP | 1 << SLOT_DOWN,
+    TRANSPOSED_EXPERTS = 1 << SLOT_EXPERT_GATE_UP | 1 << SLOT_EXPERT_DOWN, /* except tensors of blocks */
     TRANSPOSED_ALL = TRANSPOSED_QKV | TRANSPOSED_ATTN_OUT | TRANSPOSED_MLP
 };
 
@@ -27,6 +28,7 @@ struct tensor_names {
     uint64_t transposed;            /* TRANSPOSED_... */
     bool is_by_head;                /* a fused qkv is stored as [n_heads][q, k, v][head_dim] */
     bool has_norms_less_one;        /* norms are stored minus 1 */
+    bool alternates;                /* rows of the experts' gate and up alternate in one tensor */
     /* The up-projections of latent attention are one tensor [n_heads][keys, values][n_latent], in which
      * that of keys is not transposed; else each is one of three dimensions. */
     bool has_fused_up;
@@ -75,6 +77,7 @@ struct family {
      * be NULL. */
     const char *(*find_gguf_fault)(const struct model_desc *desc);
     bool has_window_layers;             /* its architecture has layers with and layers without a window */
+    bool has_exact_yarn;                /* its architecture means YaRN with an exact ramp */
     const struct tensor_names *layouts; /* family_layout() chooses; at least one is_gguf */
     int n_layouts;
     const char *const *ignored; /* [n_ignored] suffixes of tensor names that hold no weights to run */
@@ -98,7 +101,7 @@ struct family {
     f(CHATGLM_6B) f(CHATGLM) f(GLM) f(GLM4) f(LLAMA) f(GRANITE) f(PHI3) f(GEMMA2) f(GEMMA3) f(SMOLLM3)       \
         f(STARCODER2) f(OLMO2) f(EXAONE4) f(PHI2) f(GPT_NEOX) f(GPTJ) f(FALCON) f(OPT) f(QWEN2) f(QWEN3)     \
             f(QWEN2_MOE) f(QWEN3_MOE) f(GLM4_MOE) f(DEEPSEEK_V2) f(DEEPSEEK_V3) f(GLM4_MOE_LITE) f(MIXTRAL)  \
-                f(GPT2) f(BLOOM_POST) f(BLOOM) f(PANGU)
+                f(GPT_OSS) f(GPT2) f(BLOOM_POST) f(BLOOM) f(PANGU)
 
 #define DECLARE_FAMILY(name) extern const struct family FAMILY_##name;
 FOR_EACH_FAMILY(DECLARE_FAMILY)

@@ -31,8 +31,9 @@ static double yarn_pair(const struct attn_desc *a, double n)
 
 static struct yarn yarn_range(const struct attn_desc *a)
 {
-    struct yarn y = { floor(yarn_pair(a, a->rope_scaling.beta_fast)),
-                      ceil(yarn_pair(a, a->rope_scaling.beta_slow)) };
+    struct yarn y = { yarn_pair(a, a->rope_scaling.beta_fast), yarn_pair(a, a->rope_scaling.beta_slow) };
+    if (!a->rope_scaling.is_exact)
+        y = (struct yarn){ floor(y.low), ceil(y.high) };
     y.low = y.low > 0 ? y.low : 0;
     y.high = y.high < a->rotary_dim - 1 ? y.high : a->rotary_dim - 1;
     return y;

@@ -329,6 +329,8 @@ enum tutti_status model_desc_read(struct model_desc *desc, const struct family *
     *desc = (struct model_desc){ .n_kinds = 1, .kinds[0].ffn.has_gate = true, .bos_id = -1, .pad_id = -1 };
     snprintf(desc->family, sizeof desc->family, "%s", (*family)->name);
     (*family)->describe(desc, &c, is_gguf);
+    for (int i = 0; is_gguf && i < desc->n_kinds; i++) /* no key says it */
+        desc->kinds[i].attn.rope_scaling.is_exact = (*family)->has_exact_yarn;
     st = end_config(&c, *family, ck);
     if (st != TUTTI_OK)
         return st;

@@ -65,7 +65,9 @@ static uint64_t layer_fingerprint(const struct layer_desc *l, const float *rope_
         r->n_experts,     r->n_chosen,
         (int64_t)r->kind, r->is_normed,
         r->n_groups,      r->n_chosen_groups,
-        r->group_best,
+        r->group_best,    a->has_sinks,
+        s->is_exact,      e->has_router_bias,
+        e->has_bias,
     };
     const double reals[] = {
         (double)a->scale,          (double)a->softcap, a->rope_theta, s->factor,           s->low_freq_factor,

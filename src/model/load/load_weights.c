@@ -291,24 +291,27 @@ static enum tutti_status pack(struct loader *l, struct matrix **out, const struc
     return st;
 }
 
-/* tensor NULL: none, *out stays none. added: to every element. */
+/* tensor NULL: none, *out stays none. added: to every element. own: the elements that this rank has;
+ * NULL: all. */
 static enum tutti_status upload(struct loader *l, struct floats *out, const struct tensor *tensor,
-                                int64_t n_rows, float added, struct tutti_error *err)
+                                int64_t n_rows, float added, const struct split_range *own,
+                                struct tutti_error *err)
 {
     if (!tensor)
         return TUTTI_OK;
     struct backend *be = l->model->backend;
     size_t n = (size_t)(n_rows * tensor->shape[tensor->n_dims - 1]);
+    size_t first = own ? (size_t)own->begin : 0, n_own = own ? (size_t)(own->end - own->begin) : n;
     float *values = weights_to_floats(tensor, n_rows);
     for (size_t i = 0; values && added != 0 && i < n; i++)
         values[i] += added;
-    *out = be->ops->alloc(be, n);
+    *out = be->ops->alloc(be, n_own);
     if (values && out->buffer)
-        be->ops->upload(be, *out, values, n);
+        be->ops->upload(be, *out, values + first, n_own);
     bool ok = values && out->buffer;
     free(values);
     l->model->n_params += n;
-    l->model->weight_bytes += n * sizeof(float);
+    l->model->weight_bytes += n_own * sizeof(float);
     progress(l, tensor);
     return ok ? TUTTI_OK : load_out_of_memory(l, err);
 }
@@ -317,12 +320,17 @@ static enum tutti_status load_weight(struct loader *l, const struct slot_at *at,
 {
     struct model_weight *out = model_weight(l->model, at->slot, at->layer);
     struct weight w;
+    const struct split_target target = { .slot = at->slot, .layer = at->layer, .part = SPLIT_ALL_PARTS };
+    struct split_part part = { .kind = SPLIT_WHOLE };
     if (slot_info(at->slot)->kind == SLOT_MATRIX)
         return pack(l, &out->matrix, at, err);
+    if (l->model->group && !l->is_cut)
+        part = split_part(&l->model->group->split, &l->model->desc, &target);
     enum tutti_status st = weights_find(&w, stored_desc(l), l->names, l->ck, at, err);
     if (st == TUTTI_OK)
-        st = upload(l, &out->values, w.parts[0], w.n_out, w.is_less_one ? 1 : 0, err);
-    return st == TUTTI_OK ? upload(l, &out->bias, w.biases[0], 1, 0, err) : st;
+        st = upload(l, &out->values, w.parts[0], w.n_out, w.is_less_one ? 1 : 0,
+                    part.kind == SPLIT_ELEMENTS ? &part.runs[0] : NULL, err);
+    return st == TUTTI_OK ? upload(l, &out->bias, w.biases[0], 1, 0, NULL, err) : st;
 }
 
 /* The larger of the block sizes of the stored type and the type to run: all are 1, 32 or 256. */

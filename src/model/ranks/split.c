@@ -243,6 +243,9 @@ static bool owned(struct split_range *out, int *unit, const struct split *s, con
     case DIM_KV:
         *out = own->kv_heads;
         return true;
+    case DIM_HEADS:
+        *out = own->heads;
+        return true;
     case DIM_FF:
         *out = own->ffn;
         return true;
@@ -263,11 +266,14 @@ static bool owned(struct split_range *out, int *unit, const struct split *s, con
 static bool is_dealt_out(enum dim dim)
 {
     return dim == DIM_QUERIES || dim == DIM_ATTENDED || dim == DIM_LATENT_HEADS || dim == DIM_KV ||
-           dim == DIM_FF || dim == DIM_EXPERT_FF || dim == DIM_SHARED_FF || dim == DIM_VOCAB;
+           dim == DIM_HEADS || dim == DIM_FF || dim == DIM_EXPERT_FF || dim == DIM_SHARED_FF ||
+           dim == DIM_VOCAB;
 }
 
 enum split_kind split_kind(enum weight_slot slot)
 {
+    if (slot < SLOT_COUNT && slot_info(slot)->kind == SLOT_VECTOR && is_dealt_out(slot_info(slot)->columns))
+        return SPLIT_ELEMENTS;
     if (slot == SLOT_COUNT || slot_info(slot)->kind != SLOT_MATRIX)
         return SPLIT_WHOLE;
     if (is_dealt_out(slot_info(slot)->rows[0]))
@@ -291,7 +297,7 @@ struct split_part split_part(const struct split *s, const struct model_desc *d,
     if (part.kind == SPLIT_WHOLE)
         return part;
     const struct slot_info *info = slot_info(target->slot);
-    if (part.kind == SPLIT_COLUMNS) {
+    if (part.kind == SPLIT_COLUMNS || part.kind == SPLIT_ELEMENTS) {
         if (owned(&range, &unit, s, d, info->columns, target->layer))
             add_run(&part, range, unit, 0);
         return part;
@@ -303,6 +309,11 @@ struct split_part split_part(const struct split *s, const struct model_desc *d,
         return part;
     }
     struct slot_shape shape = slot_shape(d, target->slot, target->layer);
+    if (target->alternates) {
+        if (owned(&range, &unit, s, d, info->rows[0], target->layer))
+            add_run(&part, range, shape.n_parts * unit, 0);
+        return part;
+    }
     for (int i = 0, offset = 0; i < shape.n_parts; i++) {
         if (target->part != SPLIT_ALL_PARTS && target->part != i)
             continue;

@@ -16,9 +16,10 @@ struct tensor_names; /* model/description/family.h */
 
 /* How a matrix [n_out][n_in] is split, even if it is stored transposed: rows are outputs. */
 enum split_kind {
-    SPLIT_WHOLE,  /* every rank holds all */
-    SPLIT_ROWS,   /* its bias is split in the same way */
-    SPLIT_COLUMNS /* its bias is whole; only rank 0 adds it, as outputs are all-reduced */
+    SPLIT_WHOLE,   /* every rank holds all */
+    SPLIT_ROWS,    /* its bias is split in the same way */
+    SPLIT_COLUMNS, /* its bias is whole; only rank 0 adds it, as outputs are all-reduced */
+    SPLIT_ELEMENTS /* of a vector with an element for each head */
 };
 
 struct split_range {
@@ -72,6 +73,7 @@ struct split_target {
     int layer;             /* 0 outside of layers */
     int part;              /* SPLIT_ALL_PARTS: all, one after the other */
     bool by_head;          /* all parts, stored as [n_heads][q, k, v][head_dim]; or both up-projections */
+    bool alternates;       /* all parts, stored as a row of each in turn */
 };
 enum { SPLIT_ALL_PARTS = -1 };
 

@@ -79,7 +79,9 @@ static bool find_in_slot(struct split_tensor *out, const struct model_desc *d,
                                           .layer = layer,
                                           .part = is_fused ? SPLIT_ALL_PARTS : i,
                                           .by_head = (is_fused && slot == SLOT_QKV && names->is_by_head) ||
-                                                     (slot == SLOT_K_UP && names->has_fused_up) };
+                                                     (slot == SLOT_K_UP && names->has_fused_up),
+                                          .alternates = is_fused && slot == SLOT_EXPERT_GATE_UP &&
+                                                        names->alternates };
         *out = t;
         return i < n_parts;
     }
@@ -92,7 +94,7 @@ struct split_tensor split_find(const struct model_desc *d, const struct tensor_n
     int last = d->n_layers - 1, last_plain = d->has_top_query ? last - 1 : last;
     for (enum weight_slot slot = 0; slot < SLOT_COUNT; slot++) {
         const struct slot_info *info = slot_info(slot);
-        if (info->kind != SLOT_MATRIX)
+        if (info->kind != SLOT_MATRIX && split_kind(slot) != SPLIT_ELEMENTS)
             continue;
         if (find_in_slot(&t, d, names, name, slot, 0, last_plain))
             return t;
@@ -107,6 +109,8 @@ int split_dim(const struct split_tensor *t)
     enum split_kind kind = split_kind(t->target.slot);
     if (kind == SPLIT_WHOLE || (t->is_bias && kind == SPLIT_COLUMNS))
         return -1;
+    if (kind == SPLIT_ELEMENTS)
+        return 0;
     return t->is_merged + (!t->is_bias && (kind == SPLIT_COLUMNS) != t->is_transposed);
 }
 

@@ -1,5 +1,6 @@
 #include "model/weights/weights.h"
 
+#include "base/text.h"
 #include "checkpoint/quantized/quantized.h"
 #include "kernels/quantize.h"
 
@@ -70,10 +71,12 @@ bool weights_is_by_expert(const char *pattern)
 void weights_bias_name(char *out, size_t size, const char *weight_name)
 {
     size_t n = strlen(weight_name), gamma = sizeof "gamma" - 1, weight = sizeof "weight" - 1;
-    if (n > gamma && strcmp(weight_name + n - gamma, "gamma") == 0)
+    if (text_ends_with(weight_name, "gamma"))
         snprintf(out, size, "%.*sbeta", (int)(n - gamma), weight_name);
-    else
+    else if (text_ends_with(weight_name, "weight"))
         snprintf(out, size, "%.*sbias", (int)(n - weight), weight_name);
+    else
+        snprintf(out, size, "%s_bias", weight_name);
 }
 
 static enum tutti_status find_bias(const struct tensor **out, const struct checkpoint *ck,
@@ -84,23 +87,61 @@ static enum tutti_status find_bias(const struct tensor **out, const struct check
     return find_vector(out, ck, name, n, err);
 }
 
-/* Finds part i of a matrix, which has so many rows: a tensor [rows][n_in]; of experts in one tensor
- * one of its matrices; a single row may also be a vector. */
+/* Finds part i of the matrix of an expert in tensors with those of all: [experts][rows][n_in], or
+ * [experts][n_in][rows]. Blocks of weights lie along a row, so tensors of blocks are not transposed. */
+static enum tutti_status find_merged_part(struct weight *w, int i, const struct slot_shape *shape, int rows,
+                                          const struct checkpoint *ck, const char *name,
+                                          struct tutti_error *err)
+{
+    const struct tensor *t = checkpoint_find(ck, name), *bias;
+    struct slice_rows part = { .index = w->expert, .is_transposed = w->is_transposed };
+    if (t && dtype_block_elems(t->dtype) != 1)
+        part.is_transposed = false;
+    if (w->alternates) {
+        rows = shape->n_out;
+        part.first = i;
+        part.step = shape->n_parts;
+    }
+    int64_t wanted[3] = { shape->n_experts, rows, w->n_in };
+    if (part.is_transposed) {
+        wanted[1] = w->n_in;
+        wanted[2] = rows;
+    }
+    enum tutti_status st = find_tensor(&t, ck, name, 3, wanted, err);
+    if (st != TUTTI_OK)
+        return st;
+    tensor_slice_init(&w->slices[i], t, &part);
+    w->parts[i] = &w->slices[i].tensor;
+    if (!shape->has_bias)
+        return TUTTI_OK;
+    char bias_name[LIMIT_TENSOR_NAME_BYTES];
+    const int64_t bias_wanted[2] = { shape->n_experts, rows };
+    weights_bias_name(bias_name, sizeof bias_name, name);
+    st = find_tensor(&bias, ck, bias_name, 2, bias_wanted, err);
+    if (st != TUTTI_OK)
+        return st;
+    if (dtype_block_elems(bias->dtype) != 1)
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: type %s, expected f32, f16 or bf16", bias->file,
+                         bias->name, dtype_name(bias->dtype));
+    part.is_transposed = false;
+    tensor_slice_init(&w->bias_slices[i], bias, &part);
+    w->biases[i] = &w->bias_slices[i].tensor;
+    return TUTTI_OK;
+}
+
+/* Finds part i of a matrix, which has so many rows: a tensor [rows][n_in]; a single row may also be a
+ * vector. */
 static enum tutti_status find_part(struct weight *w, int i, const struct slot_shape *shape, int rows,
                                    const struct checkpoint *ck, const char *pattern, struct tutti_error *err)
 {
     char name[LIMIT_TENSOR_NAME_BYTES];
-    int64_t wanted[3] = { shape->n_experts, rows, w->n_in }; /* of a matrix the last two */
-    bool is_merged = slot_info(w->slot)->is_of_experts && !weights_is_by_expert(pattern);
+    const int64_t wanted[2] = { w->is_transposed ? w->n_in : rows, w->is_transposed ? rows : w->n_in };
     weights_expert_name(name, sizeof name, pattern, w->layer, w->expert);
+    if (slot_info(w->slot)->is_of_experts && !weights_is_by_expert(pattern))
+        return find_merged_part(w, i, shape, rows, ck, name, err);
     const struct tensor *t = checkpoint_find(ck, name);
     bool is_row = rows == 1 && t && t->n_dims == 1;
-    int n_dims = is_merged ? 3 : is_row ? 1 : 2;
-    if (w->is_transposed) {
-        wanted[1] = w->n_in;
-        wanted[2] = rows;
-    }
-    enum tutti_status st = find_tensor(&t, ck, name, n_dims, wanted + 3 - n_dims, err);
+    enum tutti_status st = find_tensor(&t, ck, name, is_row ? 1 : 2, is_row ? wanted + 1 : wanted, err);
     if (st == TUTTI_OK && w->is_transposed && dtype_block_elems(t->dtype) != 1)
         st = error_set(err, TUTTI_E_UNSUPPORTED,
                        "%s: tensor %s: type %s stored as [in, out], expected f32, f16 or bf16", t->file, name,
@@ -109,9 +150,9 @@ static enum tutti_status find_part(struct weight *w, int i, const struct slot_sh
         st = find_bias(&w->biases[i], ck, name, rows, err);
     if (st != TUTTI_OK)
         return st;
-    if (n_dims != 2)
-        tensor_slice_init(&w->slices[i], t, is_merged ? w->expert : 0);
-    w->parts[i] = n_dims != 2 ? &w->slices[i].tensor : t;
+    if (is_row)
+        tensor_slice_init(&w->slices[i], t, &(struct slice_rows){ 0 });
+    w->parts[i] = is_row ? &w->slices[i].tensor : t;
     return TUTTI_OK;
 }
 
@@ -147,10 +188,13 @@ static enum tutti_status find_matrix(struct weight *w, const struct slot_shape *
 {
     bool is_fused = shape->n_parts > 1 && !patterns[1];
     enum tutti_status st = TUTTI_OK;
-    w->n_parts = is_fused ? 1 : shape->n_parts;
+    w->n_parts = is_fused && !w->alternates ? 1 : shape->n_parts;
     w->is_gate_up = shape->is_gate_up;
     for (int i = 0; i < w->n_parts && st == TUTTI_OK; i++)
-        st = find_part(w, i, shape, is_fused ? shape->n_out : shape->rows[i], ck, patterns[i], err);
+        st = find_part(w, i, shape, is_fused ? shape->n_out : shape->rows[i], ck,
+                       patterns[w->alternates ? 0 : i], err);
+    if (slot_info(w->slot)->is_of_experts && !weights_is_by_expert(patterns[0]))
+        w->is_transposed = false;
     return st;
 }
 
@@ -191,7 +235,8 @@ enum tutti_status weights_find(struct weight *out, const struct model_desc *d,
                             .n_in = shape.n_in,
                             .n_out = shape.n_out,
                             .is_less_one = names->has_norms_less_one && info->kind == SLOT_NORM,
-                            .is_transposed = tensor_names_transposes(names, slot) };
+                            .is_transposed = tensor_names_transposes(names, slot),
+                            .alternates = names->alternates && slot == SLOT_EXPERT_GATE_UP };
     if (!patterns[0])
         return error_set(err, TUTTI_E_FORMAT, "%s: no name is known for the tensor of %s",
                          checkpoint_path(ck), info->name);

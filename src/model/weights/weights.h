@@ -13,15 +13,17 @@ struct weight {
     int layer, expert;
     char name[LIMIT_TENSOR_NAME_BYTES]; /* of the first tensor */
     const struct tensor *parts[MAX_PARTS];
-    const struct tensor *biases[MAX_PARTS]; /* NULL: none */
-    struct tensor_slice slices[MAX_PARTS];  /* what parts point to where one tensor has all experts */
-    struct head_tensor heads;               /* what part 0 points to where a slot is_by_head */
+    const struct tensor *biases[MAX_PARTS];     /* NULL: none */
+    struct tensor_slice slices[MAX_PARTS];      /* what parts point to where one tensor has all experts */
+    struct tensor_slice bias_slices[MAX_PARTS]; /* the same of biases */
+    struct head_tensor heads;                   /* what part 0 points to where a slot is_by_head */
     int n_parts;
     int n_in, n_out; /* n_out: rows that the model uses */
     struct weight_place place;
     bool is_gate_up;
     bool is_less_one;   /* a norm that is stored minus 1 */
-    bool is_transposed; /* stored as [n_in][n_out]; only plain (not quantized) types */
+    bool is_transposed; /* stored as [n_in][n_out]; only plain (not quantized) types; slices never are */
+    bool alternates;    /* gate and up: one tensor has a row of each in turn */
     int by_head_dim;    /* > 0: rows are stored as [heads][q, k, v][by_head_dim], see weights_by_head_row() */
 };
 
