@@ -24,6 +24,8 @@ static const char *const CONFIGS[] = {
     CONFIG(WEIGHTS("\"num_bits\": 4, \"group_size\": 32")),
     CONFIG(WEIGHTS("\"num_bits\": 8, \"group_size\": 5")),
     CONFIG("\"quant_method\": \"mxfp4\""),
+    CONFIG(WEIGHTS("\"num_bits\": 8, \"type\": \"float\", \"block_structure\": [3, 2]")),
+    CONFIG("\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]"),
 };
 enum { N_CONFIGS = sizeof CONFIGS / sizeof *CONFIGS };
 

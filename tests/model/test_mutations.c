@@ -1,5 +1,6 @@
 /* Checkpoints of every format with bytes changed, left out, put in and cut off: an error with words, or a model that runs. */
 #include "base/log.h"
+#include "support/made_model.h"
 #include "util.h"
 
 #include <ftw.h>
@@ -32,7 +33,15 @@ static const char *const CASES[] = { "qwen2-tiny",
                                      "chatglm-ints/glm-4-9b-tiny-int4",
                                      "chatglm-ints/chatglm-6b-tiny-int4",
                                      "chatglm-6b-text",
-                                     "pangu-text" };
+                                     "pangu-text",
+                                     "quantized/qwen3-fp8",
+                                     "quantized/llama-fp8-rows",
+                                     "quantized/llama-gptq",
+                                     "quantized/llama-gptq-order",
+                                     "quantized/llama-gptq-int8",
+                                     "quantized/llama-awq",
+                                     "quantized/llama-w4a16-asym",
+                                     "quantized/llama-w8a8" };
 
 /* ---- a copy of the checkpoint ---- */
 
@@ -61,6 +70,13 @@ static int by_name(const void *a, const void *b)
     return strcmp(a, b);
 }
 
+static void list_files(const char *folder)
+{
+    n_files = 0;
+    assert_int_equal(nftw(folder, add_file, 8, FTW_PHYS), 0);
+    qsort(files, (size_t)n_files, MAX_PATH, by_name);
+}
+
 /* Fills files[], without those that are no part of the checkpoint. Returns what is to be loaded: the folder, or its first GGUF file. */
 static const char *copy_case(const char *folder, const char *name)
 {
@@ -69,9 +85,7 @@ static const char *copy_case(const char *folder, const char *name)
     if (strstr(name, ".gguf"))
         snprintf(command, sizeof command, "cp %s/%s %s/model.gguf", TEST_FIXTURES, name, folder);
     assert_int_equal(system(command), 0);
-    n_files = 0;
-    assert_int_equal(nftw(folder, add_file, 8, FTW_PHYS), 0);
-    qsort(files, (size_t)n_files, MAX_PATH, by_name);
+    list_files(folder);
     static char model[MAX_PATH];
     snprintf(model, sizeof model, "%s/model", folder);
     return strstr(files[0], ".gguf") ? files[0] : model;
@@ -93,6 +107,7 @@ static char *read_file(const char *path, size_t *n)
 
 static void write_file(const char *path, const char *bytes, size_t n)
 {
+    unlink(path); /* a file that is cut off and closed is written to the disk at once by some file systems */
     FILE *file = fopen(path, "wb");
     assert_non_null(file);
     assert_int_equal(fwrite(bytes, 1, n, file), n);
@@ -176,38 +191,71 @@ static bool loads_and_runs(const char *path)
     return true;
 }
 
+/* Changes files[] in turn, and loads path each time; then removes the folder. */
+static void check_mutations(const char *name, const char *folder, const char *path)
+{
+    int n_read = 0;
+    if (!loads_and_runs(path))
+        fail_msg("%s: it is not read before it is changed", name);
+    for (int k = 0; k < N_MUTATIONS; k++) {
+        const char *file = files[draw((size_t)n_files)];
+        size_t n;
+        char *bytes = read_file(file, &n), *changed = malloc(n + 64);
+        assert_non_null(changed);
+        memcpy(changed, bytes, n);
+        write_file(file, changed, mutate(changed, n));
+        n_read += loads_and_runs(path);
+        write_file(file, bytes, n);
+        free(changed);
+        free(bytes);
+    }
+    print_message("# %s: %d of %d mutations read\n", name, n_read, N_MUTATIONS);
+    assert_true(n_read > 0 && n_read < N_MUTATIONS);
+    nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
 static void mutated_checkpoints_are_read_or_refused(void **state)
 {
     (void)state;
     log_set_level(LOG_ERROR);
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         char folder[] = "/tmp/tutti-mutated-XXXXXX";
-        int n_read = 0;
         assert_non_null(mkdtemp(folder));
-        const char *path = copy_case(folder, CASES[i]);
-        assert_true(loads_and_runs(path));
-        for (int k = 0; k < N_MUTATIONS; k++) {
-            const char *file = files[draw((size_t)n_files)];
-            size_t n;
-            char *bytes = read_file(file, &n), *changed = malloc(n + 64);
-            assert_non_null(changed);
-            memcpy(changed, bytes, n);
-            write_file(file, changed, mutate(changed, n));
-            n_read += loads_and_runs(path);
-            write_file(file, bytes, n);
-            free(changed);
-            free(bytes);
-        }
-        print_message("# %s: %d of %d mutations read\n", CASES[i], n_read, N_MUTATIONS);
-        assert_true(n_read > 0 && n_read < N_MUTATIONS);
-        nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+        check_mutations(CASES[i], folder, copy_case(folder, CASES[i]));
     }
+}
+
+static void mutated_experts_of_every_format_are_read_or_refused(void **state)
+{
+    (void)state;
+    log_set_level(LOG_ERROR);
+    for (enum made_kind kind = 0; kind < MADE_KINDS; kind++) {
+        char folder[] = "/tmp/tutti-mutated-XXXXXX";
+        assert_non_null(mkdtemp(folder));
+        made_experts(folder, kind, 3);
+        list_files(folder);
+        check_mutations(MADE_NAMES[kind], folder, folder);
+    }
+}
+
+static void mutated_types_of_tables_are_read_or_refused(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/tutti-mutated-XXXXXX", path[64];
+    log_set_level(LOG_ERROR);
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/tables.gguf", folder);
+    made_tables(path);
+    list_files(folder);
+    check_mutations("types of tables", folder, path);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mutated_checkpoints_are_read_or_refused),
+        cmocka_unit_test(mutated_experts_of_every_format_are_read_or_refused),
+        cmocka_unit_test(mutated_types_of_tables_are_read_or_refused),
     };
     return cmocka_run_group_tests_name("model: mutations", tests, NULL, NULL);
 }

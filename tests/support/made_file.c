@@ -11,6 +11,12 @@
 
 #include <cmocka.h>
 
+struct made_values {
+    struct made_values *before;
+    size_t at, n_bytes;
+    uint8_t bytes[];
+};
+
 void made_add(struct made_file *file, const char *name, enum dtype dtype, int n_dims, const int64_t *shape)
 {
     struct tensor t = { .dtype = dtype, .n_dims = n_dims };
@@ -26,6 +32,19 @@ void made_add(struct made_file *file, const char *name, enum dtype dtype, int n_
         "data_offsets", (json_int_t)file->n_bytes, (json_int_t)(file->n_bytes + t.n_bytes));
     assert_int_equal(json_object_set_new(file->header, name, entry), 0);
     file->n_bytes += t.n_bytes;
+}
+
+void made_add_values(struct made_file *file, const char *name, enum dtype dtype, int n_dims,
+                     const int64_t *shape, const void *bytes)
+{
+    size_t at = file->n_bytes;
+    made_add(file, name, dtype, n_dims, shape);
+    size_t n = file->n_bytes - at;
+    struct made_values *v = malloc(sizeof *v + n);
+    assert_non_null(v);
+    *v = (struct made_values){ file->values, at, n };
+    memcpy(v->bytes, bytes, n);
+    file->values = v;
 }
 
 /* A byte that is half of a small bf16, a small float8, an exponent near that of 1, or two numbers of four bits: it has no NaN in
@@ -49,6 +68,12 @@ void made_write(struct made_file *file, const char *folder, const char *name, bo
     for (size_t i = 0; !is_sparse && i < file->n_bytes; i++)
         assert_int_not_equal(fputc(byte_at(i), out), EOF);
     assert_int_equal(fflush(out), 0);
+    for (struct made_values *v = file->values, *before; v; v = before) {
+        off_t at = (off_t)(sizeof n_header + n_header + v->at);
+        assert_int_equal(pwrite(fileno(out), v->bytes, v->n_bytes, at), v->n_bytes);
+        before = v->before;
+        free(v);
+    }
     assert_int_equal(ftruncate(fileno(out), (off_t)(sizeof n_header + n_header + file->n_bytes)), 0);
     assert_int_equal(fclose(out), 0);
     free(text);

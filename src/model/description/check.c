@@ -10,7 +10,9 @@ static const char *find_expert_fault(const struct ffn_desc *f)
     if (!f->has_gate || f->has_bias || f->d_ff != 0)
         return "experts need a gate and no biases";
     if (r->n_experts > LIMIT_EXPERTS || r->n_chosen < 1 || r->n_chosen > r->n_experts)
-        return "the number of experts of a row is above the number of experts";
+        return "num_experts_per_tok (expert_used_count): the number of experts of a row is above the number "
+               "of "
+               "experts";
     if (e->d_ff < 1 || e->d_shared < 0 || 2 * (int64_t)e->d_ff > LIMIT_DIMENSION ||
         2 * (int64_t)e->d_shared > LIMIT_DIMENSION || (e->gates_shared && e->d_shared == 0))
         return "the width of the experts is not positive, or too large";
