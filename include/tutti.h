@@ -123,6 +123,9 @@ struct tutti_model_options {
      * Phi-4-mini) use it: up to their original context they rotate by their short factors. Ranks
      * above 0 get it from rank 0. */
     int max_context;
+    /* Memory of this machine for weights, keys and values of all its ranks; 0: what the machine, or this
+     * process's control group, has left. A model whose weights need more is refused before they are read. */
+    uint64_t memory_bytes;
 };
 
 /* Loads the checkpoint at path: a Hugging Face folder, a GGUF file, or another that

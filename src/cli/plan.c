@@ -48,7 +48,18 @@ struct plan {
     double memory_bytes;
     int context, n_layouts;
     struct plan_layout layouts[LIMIT_RANKS];
+    /* What fits on one machine, if not even one user does. */
+    struct fit_room rooms[FIT_MAX_ROOMS];
+    int n_rooms;
 };
+
+static bool has_user(const struct plan *p)
+{
+    for (int i = 0; i < p->n_layouts; i++)
+        if (p->layouts[i].n_users_fit > 0)
+            return true;
+    return false;
+}
 
 static bool fewest_hosts(const struct plan *p, int64_t n_users, struct plan_layout *layout)
 {
@@ -77,6 +88,11 @@ static void print_table(const struct plan *p)
                       number_write_size(weights, (uint64_t)l->weight_bytes),
                       number_write_size(user, (uint64_t)l->user_bytes), l->n_users_fit);
     }
+    if (!has_user(p)) {
+        char advice[FIT_TEXT_BYTES];
+        output_printf("\nNot one user fits. On one machine, %s\n",
+                      fit_text(advice, p->rooms, p->n_rooms, &p->model.sizes));
+    }
     output_printf("\n%8s  %s\n", "users", "fewest machines");
     for (int i = 0; i < p->values->users.n; i++) {
         struct plan_layout l;
@@ -96,6 +112,15 @@ static json_t *layout_json(const void *user, size_t index)
                      "users_fit", (json_int_t)l->n_users_fit);
 }
 
+static json_t *room_json(const void *user, size_t index)
+{
+    const struct plan *p = user;
+    const struct fit_room *r = &p->rooms[index];
+    return json_pack("{s:s, s:I, s:i, s:I}", "type", r->type ? r->type->name : dtype_name(p->type),
+                     "weight_bytes", (json_int_t)r->weight_bytes, "context", r->n_ctx, "users",
+                     (json_int_t)r->n_users);
+}
+
 static json_t *users_json(const void *user, size_t index)
 {
     const struct plan *p = user;
@@ -110,13 +135,13 @@ static json_t *users_json(const void *user, size_t index)
 static void print_plan_json(const struct plan *p)
 {
     struct slot_params params = slot_params(&p->model.desc);
-    json_t *root = json_pack("{s:s, s:I, s:I, s:s, s:s, s:i, s:I, s:I, s:o, s:o}", "model", p->name, "params",
-                             (json_int_t)params.all, "active_params", (json_int_t)params.active, "type",
-                             dtype_name(p->type), "kv_type", kv_type_name(p->model.kv_type), "context",
-                             p->context, "memory_bytes", (json_int_t)p->memory_bytes, "hosts",
-                             (json_int_t)p->values->hosts, "layouts",
-                             json_list((size_t)p->n_layouts, layout_json, p), "fewest_hosts",
-                             json_list((size_t)p->values->users.n, users_json, p));
+    json_t *root = json_pack(
+        "{s:s, s:I, s:I, s:s, s:s, s:i, s:I, s:I, s:o, s:o, s:o}", "model", p->name, "params",
+        (json_int_t)params.all, "active_params", (json_int_t)params.active, "type", dtype_name(p->type),
+        "kv_type", kv_type_name(p->model.kv_type), "context", p->context, "memory_bytes",
+        (json_int_t)p->memory_bytes, "hosts", (json_int_t)p->values->hosts, "layouts",
+        json_list((size_t)p->n_layouts, layout_json, p), "fits", json_list((size_t)p->n_rooms, room_json, p),
+        "fewest_hosts", json_list((size_t)p->values->users.n, users_json, p));
     output_json(root, true); /* NULL: fails, which output_flush() reports */
     json_decref(root);
 }
@@ -139,6 +164,13 @@ static enum tutti_status run_plan(const void *v, const char *const *operands, st
     p.context = fit.context > 0 ? fit.context : n_ctx;
     p.memory_bytes = (double)fit.memory_bytes;
     p.n_layouts = plan_layouts(p.layouts, &p.model, (int)values->hosts, p.memory_bytes, p.context);
+    const struct fit_request request = { .desc = &p.model.desc,
+                                         .kv_type = p.model.kv_type,
+                                         .page_tokens = backend_caps_of(NULL)->page_tokens,
+                                         .n_ctx = p.context,
+                                         .memory_bytes = fit.memory_bytes };
+    if (!has_user(&p))
+        p.n_rooms = fit_find(p.rooms, &p.model.sizes, &request);
     values->json ? print_plan_json(&p) : print_table(&p);
     return TUTTI_OK;
 }

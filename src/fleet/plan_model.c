@@ -15,6 +15,7 @@ static enum tutti_status sum_weights(struct plan_model *m, const struct checkpoi
         enum tutti_status st = weights_find(&w, &m->desc, names, ck, &at, err);
         if (st != TUTTI_OK)
             return st;
+        fit_add(&m->sizes, &w, type, 1, backend_caps_of(NULL));
         m->bytes[m->desc.kind_of[at.layer]][w.slot] += (double)weights_bytes(&w, type, backend_caps_of(NULL));
         if (split_kind(w.slot) != SPLIT_COLUMNS)
             continue;
@@ -51,13 +52,10 @@ static void fill_shape(struct plan_model *m, const struct model_desc *d, enum dt
     m->blocks = split_blocks_of(d, dtype_block_elems(type));
     for (struct slot_at at = SLOT_BEGIN; slot_next(d, &at);) {
         struct slot_shape shape = slot_shape(d, at.slot, at.layer);
-        const struct slot_info *info = slot_info(at.slot);
-        uint64_t n_floats = (uint64_t)shape.n_in * (uint64_t)shape.n_out * (shape.has_bias ? 2 : 1);
-        enum dtype runs_as = info->role == WEIGHT_ROUTER ? DTYPE_F32 : type;
-        uint64_t n_bytes = info->kind == SLOT_MATRIX
-                               ? weights_packed_bytes(&shape, runs_as, backend_caps_of(NULL))
-                               : n_floats * sizeof(float);
-        m->bytes[d->kind_of[at.layer]][at.slot] += (double)n_bytes * shape.n_experts;
+        struct fit_sizes one = { 0 };
+        fit_add_shape(&one, &shape, at.slot, type, backend_caps_of(NULL));
+        fit_add_shape(&m->sizes, &shape, at.slot, type, backend_caps_of(NULL));
+        m->bytes[d->kind_of[at.layer]][at.slot] += (double)one.current;
     }
 }
 

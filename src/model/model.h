@@ -245,6 +245,7 @@ struct model {
     struct chat_template *chat_template; /* of a format that is a template */
     struct tutti_sampling sampling;      /* defaults */
     uint64_t n_params, weight_bytes;
+    uint64_t memory_bytes;              /* as in struct tutti_model_options */
     float *rope_freqs[MAX_LAYER_KINDS]; /* host, [rotary_dim / 2] of each kind of layers */
     struct workspace *workspace;        /* activations for max_rows rows, by model_reserve() */
     bool in_use;                        /* an engine is open on it */
@@ -356,6 +357,9 @@ void model_kv_copy_page(struct model *model, struct kv_memory *kv, const struct 
 /* Bytes that this process may still allocate for pages: with several ranks, the minimum over
  * them. */
 uint64_t model_memory_left(struct model *model);
+
+/* The same of this rank only. */
+uint64_t model_own_memory_left(const struct model *model);
 
 /* Resident memory of each rank (memory_resident()). n_bytes: [LIMIT_RANKS]. Returns the number of
  * ranks filled in; 0: a rank was lost. */

@@ -1,6 +1,7 @@
 """tutti plan: what a machine holds, how many users fit, and how many machines a number of users needs."""
 import json
 import os
+import re
 
 import pytest
 
@@ -99,6 +100,35 @@ def test_experts_are_planned_and_reported_from_their_headers(name):
 def test_heads_decide_which_layouts_there_are():
     said = plan("gpt2", "--type", "f16", "--hosts", 8, "--context", 100)
     assert [(layout["tp"], layout["dp"]) for layout in said["layouts"]] == [(1, 8), (2, 4), (3, 2), (4, 2), (6, 1)]
+
+
+def test_where_no_user_fits_the_plan_says_what_would():
+    """The type that it names fits as it says, and the next larger one does not."""
+    said = plan("qwen3-30b-a3b", "--memory", "16G")
+    assert [layout["users_fit"] for layout in said["layouts"]] == [0]
+    part, whole = said["fits"]
+    assert part["context"] < whole["context"] == said["context"] and part["weight_bytes"] > whole["weight_bytes"]
+    for fits in (part, whole):
+        fit = plan("qwen3-30b-a3b", "--memory", "16G", "--type", fits["type"], "--context", fits["context"])["layouts"][0]
+        assert fit["weight_bytes"] == pytest.approx(fits["weight_bytes"], rel=1e-8) and fit["users_fit"] == fits["users"] >= 1
+    more = plan("qwen3-30b-a3b", "--memory", "16G", "--type", part["type"], "--context", part["context"] + 16)
+    assert more["layouts"][0]["users_fit"] == 0
+    table = tutti("plan", "qwen3-30b-a3b", "--memory", "16G").stdout
+    assert f"Not one user fits. On one machine, --type {part['type']} needs " in table
+    assert f"{part['users']} user of {part['context']} tokens (--context {part['context']}); --type {whole['type']} needs " in table
+    assert plan("qwen3-30b-a3b", "--memory", "64G")["fits"] == []
+    assert "even --type q2_k needs 9600M, without keys and values" in tutti("plan", "qwen3-30b-a3b", "--memory", "8G").stdout
+
+
+def test_a_model_that_does_not_fit_is_refused_as_the_plan_says():
+    sizes = json.loads(tutti("inspect", DEMO, "--json").stdout)
+    memory = sizes["weight_bytes"] * 2 // 3
+    said = tutti("generate", DEMO, "-p", "x", "--memory", memory, check=1).stderr
+    fits = plan(DEMO, "--memory", memory)["fits"]
+    assert re.search(rf"the weights need \d+[KM] as {sizes['weight_type']}, but \d+[KM] of memory are given: "
+                     rf"--type {fits[0]['type']} needs ", said) and "tutti convert --type writes a file of that type" in said
+    assert "--kv-memory of 1024T, but " in tutti("generate", DEMO, "-p", "x", "--kv-memory", "1024T", check=1).stderr
+    assert tutti("generate", DEMO, "-p", "x", "-n", 1, "--memory", memory, "--type", fits[0]["type"]).returncode == 0
 
 
 def test_without_memory_it_is_what_is_left():

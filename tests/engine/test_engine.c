@@ -165,10 +165,43 @@ static void a_given_size_of_the_pool_is_kept(void **state)
         err.text, "without --kv-memory, the share of free memory of 3G holds 49152 tokens (1M for each "
                   "page of 16 tokens); the context of 131072 tokens needs 8G: give --kv-memory 8G, or at "
                   "most --context 49152");
+    assert_int_equal(
+        engine_kv_too_small((struct kv_page_size){ 98304, 16, 49152 + 512 }, 8 << 20, true, 85, 4096, &err),
+        TUTTI_E_LIMIT);
+    assert_non_null(
+        strstr(err.text, "or at most --context 1360, or --kv-type int8, with which it needs 12416K"));
     struct tutti_stats stats = run_many(
         &(struct tutti_engine_options){ .kv_bytes = page_bytes(700), .max_seqs = 3 }, 40, 1, true);
     assert_int_equal(stats.kv_pages_total, 700);
     assert_int_equal(stats.max_context, N_CTX);
+}
+
+/* 4 GiB are left: 512 MiB and an eighth of them are not for keys and values. */
+static void a_pool_larger_than_free_memory_is_refused_with_what_fits(void **state)
+{
+    (void)state;
+    struct tutti_error err;
+    struct mock_model *mock = mock_model_new(N_CTX, false);
+    assert_int_equal(engine_kv_too_large((struct kv_page_size){ 1 << 20, 16 }, UINT64_C(8) << 30,
+                                         UINT64_C(4) << 30, 8192, &err),
+                     TUTTI_E_LIMIT);
+    assert_string_equal(
+        err.text,
+        "--kv-memory of 8G, but 4G of memory are available: give at most --kv-memory 3G, which holds "
+        "49152 tokens, 6 users of 8192 tokens");
+    assert_int_equal(
+        mock_engine_try(mock, &(struct tutti_engine_options){ .kv_bytes = UINT64_C(1) << 50 }, &err),
+        TUTTI_E_LIMIT);
+    assert_non_null(strstr(err.text, "--kv-memory of 1024T, but "));
+    /* Given memory replaces what is measured; the model's weights are part of it. */
+    mock->model.memory_bytes = 4 << 20;
+    mock->model.weight_bytes = 3 << 20;
+    assert_int_equal(mock_engine_try(mock, &(struct tutti_engine_options){ .kv_bytes = (1 << 20) + 1 }, &err),
+                     TUTTI_E_LIMIT);
+    assert_non_null(strstr(err.text, "but 1M of memory are available"));
+    assert_int_equal(mock_engine_try(mock, &(struct tutti_engine_options){ .kv_bytes = 1 << 20 }, &err),
+                     TUTTI_OK);
+    mock_model_free(mock);
 }
 
 static void a_pool_smaller_than_the_context_limits_the_context(void **state)
@@ -729,6 +762,7 @@ int main(void)
         cmocka_unit_test(chunks_of_any_size_give_the_same_answers),
         cmocka_unit_test(a_full_pool_preempts_and_loses_nothing),
         cmocka_unit_test(a_given_size_of_the_pool_is_kept),
+        cmocka_unit_test(a_pool_larger_than_free_memory_is_refused_with_what_fits),
         cmocka_unit_test(a_pool_smaller_than_the_context_limits_the_context),
         cmocka_unit_test(pages_of_any_size_give_the_same_answers),
         cmocka_unit_test(choices_share_the_prompt_and_differ_after_it),

@@ -39,6 +39,12 @@ const struct option MODEL_OPTIONS[] = {
                .min = 1, .max = LIMIT_RANKS, .initial = "1"),
     TEXT_OPTION(MODEL, rank_table, "rank-table", "TABLE",
                 "a RANK_TABLE_FILE (tutti ranks) that has as many ranks, and assigns each rank to a machine"),
+    SIZE_OPTION(
+        MODEL, options.memory_bytes, "memory", "SIZE",
+        "memory of this machine for weights, keys and values: a model whose weights need more is refused "
+        "before they are read; without it, what this machine, or the control group (container) that tutti "
+        "runs in, has left",
+        .min = 1, .max = INFINITY),
     FLAG_OPTION(MODEL, options.pin_threads, "pin", "bind each compute thread to its own core"),
     CHOICE_OPTION(MODEL, options.device, "device", "NAME", DEVICE_NAMES, "the device that computes"),
     CHOICE_OPTION(MODEL, options.cpu, "cpu", "LEVEL", CPU_LEVELS,
@@ -328,6 +334,12 @@ enum tutti_status session_open_engine(struct session *session, const struct sess
     struct tutti_engine_options options = flags->engine;
     struct model_flags model = flags->model;
     model.options.max_context = options.max_context;
+    struct tutti_model_info info;
+    tutti_model_info(session->model, &info);
+    if (model.options.memory_bytes > 0) /* the draft model gets what the model leaves, or nothing: 1 byte */
+        model.options.memory_bytes = info.weight_bytes < model.options.memory_bytes
+                                         ? model.options.memory_bytes - info.weight_bytes
+                                         : 1;
     enum tutti_status st = draft_flags_open(&flags->draft, &model, &session->draft, err);
     if (st != TUTTI_OK)
         return st;

@@ -96,14 +96,23 @@ static size_t draft_page_bytes(const struct tutti_engine *e)
 }
 
 /* slots_per_page: of the layers with a window. */
-static struct kv_page_size page_size(const struct tutti_engine *e, double slots_per_page)
+static size_t page_bytes(const struct tutti_engine *e, enum dtype kv_type, double slots_per_page)
 {
     struct backend *be = e->model->backend;
-    size_t all = be->ops->kv_page_bytes(be, e->model->kv_type);
-    size_t windowed = be->ops->kv_window_bytes(be, e->model->kv_type);
-    size_t slot = (size_t)((double)windowed * slots_per_page);
-    return (struct kv_page_size){ .bytes = all - windowed + slot + draft_page_bytes(e),
-                                  .tokens = model_page_tokens(e->model) };
+    size_t all = be->ops->kv_page_bytes(be, kv_type), windowed = be->ops->kv_window_bytes(be, kv_type);
+    return all - windowed + (size_t)((double)windowed * slots_per_page);
+}
+
+static struct kv_page_size page_size(const struct tutti_engine *e, double slots_per_page)
+{
+    const struct model *model = e->model;
+    size_t drafts = draft_page_bytes(e);
+    bool can_shrink = model->kv_type != DTYPE_I8 && model->backend->caps->kv_types >> DTYPE_I8 & 1;
+    return (struct kv_page_size){
+        .bytes = page_bytes(e, model->kv_type, slots_per_page) + drafts,
+        .tokens = model_page_tokens(model),
+        .int8_bytes = can_shrink && drafts == 0 ? page_bytes(e, DTYPE_I8, slots_per_page) : 0,
+    };
 }
 
 /* The numbers that reserve_kv() chose. */
@@ -121,7 +130,12 @@ static enum tutti_status reserve_kv(struct tutti_engine *e, struct kv_room *room
         windows = engine_window_room(model_page_tokens(e->model), model_window(&e->model->desc),
                                      o->max_batch_tokens, n_ctx);
     uint64_t bytes_left = model_memory_left(e->model);
+    const struct model *draft = model_of(o->draft);
+    if (draft && e->model->memory_bytes > 0) /* measured memory is already without it */
+        bytes_left -= draft->weight_bytes < bytes_left ? draft->weight_bytes : bytes_left;
     struct kv_page_size page = page_size(e, windows.slots_per_page);
+    if (o->kv_bytes > bytes_left)
+        return engine_kv_too_large(page, o->kv_bytes, bytes_left, n_ctx, err);
     enum tutti_status st = engine_kv_pages(n_pages, page, o->kv_bytes, bytes_left, o->max_seqs, n_ctx, err);
     if (windows.slots_per_page < 1 && (st != TUTTI_OK || *n_pages < windows.n_least_pages)) {
         windows.slots_per_page = 1;

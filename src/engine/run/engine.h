@@ -47,6 +47,7 @@ bool engine_is_settled(const tutti_engine *engine);
 struct kv_page_size {
     size_t bytes;
     int tokens;
+    size_t int8_bytes; /* with keys and values as int8; 0: they are, or the device has none */
 };
 
 /* The number of window slots (window_slots.h) per page; 1: no layer has a window, or the window is too
@@ -69,6 +70,11 @@ MUST_CHECK enum tutti_status engine_kv_pages(int *n_pages, struct kv_page_size p
  * would; returns TUTTI_E_LIMIT. kv_bytes: memory for the pages; is_given: the caller set it, else it
  * follows from free memory. */
 enum tutti_status engine_kv_too_small(struct kv_page_size page, uint64_t kv_bytes, bool is_given, int n_pages,
+                                      int n_ctx, struct tutti_error *err);
+
+/* Sets the error that kv_bytes exceed bytes_left, with the size that fits, and how many users of n_ctx
+ * tokens it holds; returns TUTTI_E_LIMIT. */
+enum tutti_status engine_kv_too_large(struct kv_page_size page, uint64_t kv_bytes, uint64_t bytes_left,
                                       int n_ctx, struct tutti_error *err);
 
 #endif

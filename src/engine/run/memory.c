@@ -1,42 +1,43 @@
 /* Chooses the size of the KV cache. */
 #include "engine/run/engine.h"
-
-#include <inttypes.h>
+#include "model/load/fit.h"
 
 #include <stdio.h>
-
-enum { MIB = 1 << 20, HEADROOM_MIB = 512, SIZE_TEXT_BYTES = 32 };
-
-/* A size in the format of flags ("512M"), rounded up by less than 1%. Returns text. */
-static const char *size_text(char *text, uint64_t n_bytes)
-{
-    static const char UNITS[] = " KMGT";
-    uint64_t n = n_bytes;
-    int unit = 0;
-    while (unit < 4 && (n % 1024 == 0 || n > 100 * 1024) && n >= 1024) {
-        n = n / 1024 + (n % 1024 != 0);
-        unit++;
-    }
-    snprintf(text, SIZE_TEXT_BYTES, "%" PRIu64 "%.*s", n, unit > 0, &UNITS[unit]);
-    return text;
-}
 
 enum tutti_status engine_kv_too_small(struct kv_page_size page, uint64_t kv_bytes, bool is_given, int n_pages,
                                       int n_ctx, struct tutti_error *err)
 {
-    char budget[SIZE_TEXT_BYTES], size[SIZE_TEXT_BYTES], whole[SIZE_TEXT_BYTES], shorter[64] = "";
+    char budget[FIT_SIZE_BYTES], size[FIT_SIZE_BYTES], whole[FIT_SIZE_BYTES], shorter[64] = "",
+                                                                              smaller[64] = "";
     uint64_t n_needed = (uint64_t)kv_pages_of(n_ctx, page.tokens);
     if (n_pages > 0)
         snprintf(shorter, sizeof shorter, ", or at most --context %d", n_pages * page.tokens);
-    size_text(budget, kv_bytes);
-    size_text(size, page.bytes);
-    size_text(whole, n_needed * page.bytes);
+    if (page.int8_bytes > 0)
+        snprintf(smaller, sizeof smaller, ", or --kv-type int8, with which it needs %s",
+                 fit_size_text(size, n_needed * page.int8_bytes));
+    fit_size_text(budget, kv_bytes);
+    fit_size_text(size, page.bytes);
+    fit_size_text(whole, n_needed * page.bytes);
     return error_set_param(
         err, TUTTI_E_LIMIT, n_pages > 0 ? "max_context" : "kv_bytes",
         "%s of %s holds %lld tokens (%s for each page of %d tokens); the context of %d tokens "
-        "needs %s: give --kv-memory %s%s",
+        "needs %s: give --kv-memory %s%s%s",
         is_given ? "--kv-memory" : "without --kv-memory, the share of free memory", budget,
-        (long long)n_pages * page.tokens, size, page.tokens, n_ctx, whole, whole, shorter);
+        (long long)n_pages * page.tokens, size, page.tokens, n_ctx, whole, whole, shorter, smaller);
+}
+
+enum tutti_status engine_kv_too_large(struct kv_page_size page, uint64_t kv_bytes, uint64_t bytes_left,
+                                      int n_ctx, struct tutti_error *err)
+{
+    char budget[FIT_SIZE_BYTES], left[FIT_SIZE_BYTES], most[FIT_SIZE_BYTES];
+    int64_t n_tokens = (int64_t)(fit_kv_bytes(bytes_left) / page.bytes) * page.tokens;
+    uint64_t mib = fit_kv_bytes(bytes_left) >> 20;
+    return error_set_param(
+        err, TUTTI_E_LIMIT, "kv_bytes",
+        "--kv-memory of %s, but %s of memory are available: give at most --kv-memory %s, which "
+        "holds %lld tokens, %lld user%s of %d tokens",
+        fit_size_text(budget, kv_bytes), fit_size_text(left, bytes_left), fit_size_text(most, mib << 20),
+        (long long)n_tokens, (long long)(n_tokens / n_ctx), n_tokens / n_ctx == 1 ? "" : "s", n_ctx);
 }
 
 struct window_room engine_window_room(int page_tokens, int window, int max_batch_tokens, int n_ctx)
@@ -55,8 +56,7 @@ enum tutti_status engine_kv_pages(int *n_pages, struct kv_page_size page, uint64
 {
     uint64_t budget = kv_bytes, most = UINT64_MAX; /* no limit: the prefix cache uses any number of pages */
     if (budget == 0) {
-        uint64_t headroom = (uint64_t)HEADROOM_MIB * MIB + bytes_left / 8;
-        budget = bytes_left > headroom ? bytes_left - headroom : bytes_left / 2;
+        budget = fit_kv_bytes(bytes_left);
         /* a beam needs one more, to copy the page that it shares */
         most = ((uint64_t)kv_pages_of(n_ctx, page.tokens) + 1) * (uint64_t)n_seqs;
     }

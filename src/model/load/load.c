@@ -295,6 +295,8 @@ static enum tutti_status load_checkpoint(struct loader *l, struct tutti_error *e
     if (st == TUTTI_OK)
         st = model_start_backend(model, l->options, err);
     if (st == TUTTI_OK)
+        st = load_check_memory(l, err);
+    if (st == TUTTI_OK)
         st = load_weights(l, err);
     return st;
 }
@@ -329,7 +331,13 @@ enum tutti_status model_load(struct model **out, const char *path, const struct 
     }
     if (model_rank(l.model) > 0)
         given.progress = NULL; /* only rank 0 shows progress */
-    st = l.model->group ? open_part(&l, path, &given.max_context, err) : checkpoint_open(&l.ck, path, err);
+    l.model->memory_bytes = given.memory_bytes;
+    l.memory_bytes = model_own_memory_left(l.model);
+    if (l.model->group)
+        st = cluster_agree(l.model->group->cluster, st, err); /* all have measured */
+    if (st == TUTTI_OK)
+        st = l.model->group ? open_part(&l, path, &given.max_context, err)
+                            : checkpoint_open(&l.ck, path, err);
     if (st == TUTTI_OK)
         st = load_checkpoint(&l, err);
     checkpoint_close(l.ck);

@@ -14,7 +14,13 @@ struct loader {
     bool said_fallback;
     bool is_cut;          /* the checkpoint holds only this rank's part: tensors have model->local's shapes */
     uint64_t done, total; /* bytes, for progress */
+    /* Free memory before any rank of this machine loads its weights. */
+    uint64_t memory_bytes;
 };
+
+/* Sets model->weight_type. TUTTI_E_MEMORY: the weights do not fit in the free memory; the error says
+ * what would. model->backend must be set. */
+MUST_CHECK enum tutti_status load_check_memory(struct loader *l, struct tutti_error *err);
 
 /* Packs and uploads every weight of model->desc. model->backend must be set. */
 MUST_CHECK enum tutti_status load_weights(struct loader *l, struct tutti_error *err);

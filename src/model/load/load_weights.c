@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "checkpoint/shards/shard_manifest.h"
+#include "model/load/fit.h"
 #include "model/ranks/group.h"
 
 #include <stdlib.h>
@@ -376,6 +377,45 @@ enum tutti_status load_cut(struct loader *l, struct tutti_error *err)
     return group_cut(l->model, &blocks, err);
 }
 
+/* The part of a weight that this rank packs. */
+static double share_of(const struct loader *l, const struct slot_at *at)
+{
+    const struct model_desc *d = &l->model->desc;
+    if (!l->model->group || l->is_cut)
+        return 1;
+    const struct split_target all = { .slot = at->slot, .layer = at->layer, .part = SPLIT_ALL_PARTS };
+    struct split_part part = split_part(&l->model->group->split, d, &all);
+    return part.kind == SPLIT_WHOLE ? 1 : (double)part.n / split_n_whole(d, &all);
+}
+
+enum tutti_status load_check_memory(struct loader *l, struct tutti_error *err)
+{
+    struct model *model = l->model;
+    struct fit_sizes sizes = { 0 };
+    enum tutti_status st = TUTTI_OK;
+    if (l->type)
+        model->weight_type = l->type->dtype;
+    else
+        st = weights_stored_type(&model->weight_type, stored_desc(l), l->names, l->ck, err);
+    for (struct slot_at at = SLOT_BEGIN; st == TUTTI_OK && slot_next_expert(stored_desc(l), &at);) {
+        struct weight w;
+        st = weights_find(&w, stored_desc(l), l->names, l->ck, &at, err);
+        if (st == TUTTI_OK)
+            fit_add(&sizes, &w, l->type, share_of(l, &at), model->backend->caps);
+    }
+    if (st != TUTTI_OK)
+        return st;
+    const struct fit_request request = { .desc = &model->local,
+                                         .kv_type = model->kv_type,
+                                         .page_tokens = model_page_tokens(model),
+                                         .n_ctx = l->options->max_context > 0 ? l->options->max_context
+                                                                              : model->desc.n_ctx,
+                                         .memory_bytes = l->memory_bytes,
+                                         .has_headroom = true };
+    return fit_check(checkpoint_path(l->ck), l->type ? l->type->name : dtype_name(model->weight_type), &sizes,
+                     &request, model->memory_bytes > 0, err);
+}
+
 enum tutti_status load_weights(struct loader *l, struct tutti_error *err)
 {
     struct model *model = l->model;
@@ -383,10 +423,6 @@ enum tutti_status load_weights(struct loader *l, struct tutti_error *err)
     model->weights = calloc((size_t)model->desc.n_layers * SLOT_COUNT, sizeof *model->weights);
     if (!model->weights)
         return load_out_of_memory(l, err);
-    if (l->type)
-        model->weight_type = l->type->dtype;
-    else
-        st = weights_stored_type(&model->weight_type, stored_desc(l), l->names, l->ck, err);
     for (struct slot_at at = SLOT_BEGIN; st == TUTTI_OK && slot_next(&model->desc, &at);)
         st = load_weight(l, &at, err);
     return st;

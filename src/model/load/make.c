@@ -3,6 +3,7 @@
 #include "kernels/quantize.h"
 #include "model/description/family.h"
 #include "model/forward.h"
+#include "model/load/fit.h"
 #include "model/ranks/group.h"
 
 #include <stdio.h>
@@ -149,6 +150,7 @@ struct maker {
     struct model *model;
     enum dtype type;
     uint64_t state;
+    uint64_t memory_bytes; /* free before any rank of this machine makes its weights */
 };
 
 static float *random_floats(struct maker *m, int64_t n, float spread)
@@ -268,6 +270,27 @@ static enum tutti_status cut(const struct maker *m, struct tutti_error *err)
     return group_cut(m->model, &blocks, err);
 }
 
+/* TUTTI_E_MEMORY: the weights do not fit in free memory. */
+static enum tutti_status make_check_memory(const struct maker *m, const struct tutti_model_options *options,
+                                           struct tutti_error *err)
+{
+    struct model *model = m->model;
+    struct fit_sizes sizes = { 0 };
+    const struct fit_request request = {
+        .desc = &model->local,
+        .kv_type = model->kv_type,
+        .page_tokens = model_page_tokens(model),
+        .n_ctx = options->max_context > 0 ? options->max_context : model->desc.n_ctx,
+        .memory_bytes = m->memory_bytes,
+        .has_headroom = true,
+    };
+    for (struct slot_at at = SLOT_BEGIN; slot_next(&model->local, &at);) {
+        const struct slot_shape shape = slot_shape(&model->local, at.slot, at.layer);
+        fit_add_shape(&sizes, &shape, at.slot, m->type, model->backend->caps);
+    }
+    return fit_check(model->name, dtype_name(m->type), &sizes, &request, options->memory_bytes > 0, err);
+}
+
 static enum tutti_status make(struct maker *m, const struct tutti_model_options *options,
                               struct tutti_error *err)
 {
@@ -284,6 +307,8 @@ static enum tutti_status make(struct maker *m, const struct tutti_model_options 
     if (!model->weights || !model_alloc_rope_freqs(model))
         return out_of_memory(err);
     st = model_start_backend(model, options, err);
+    if (st == TUTTI_OK)
+        st = make_check_memory(m, options, err);
     for (struct slot_at at = SLOT_BEGIN; st == TUTTI_OK && slot_next(d, &at);)
         st = make_weight(m, &at, err);
     return st;
@@ -331,6 +356,10 @@ enum tutti_status model_make(struct model **out, const char *name, enum dtype ty
     model->desc.n_usable_vocab = desc->n_vocab;
     tutti_sampling_init(&model->sampling, NULL);
     enum tutti_status st = group_open(model, options ? options : &DEFAULTS, err);
+    model->memory_bytes = options ? options->memory_bytes : 0;
+    m.memory_bytes = st == TUTTI_OK ? model_own_memory_left(model) : 0;
+    if (st == TUTTI_OK && model->group)
+        st = cluster_agree(model->group->cluster, st, err); /* all have measured */
     if (st == TUTTI_OK)
         st = group_join(model, make(&m, options ? options : &DEFAULTS, err), err);
     if (st == TUTTI_OK)

@@ -355,15 +355,19 @@ enum tutti_status model_reserve_tables(struct model *model, int max_rows, int ma
 }
 
 /* Ranks on one machine divide its free memory. */
-static uint64_t memory_of_rank(const struct group *g)
+uint64_t model_own_memory_left(const struct model *model)
 {
-    return memory_left("") / (uint64_t)cluster_n_local(g->cluster);
+    uint64_t n_ranks = model->group ? (uint64_t)cluster_n_local(model->group->cluster) : 1;
+    if (model->memory_bytes == 0)
+        return memory_left("") / n_ranks;
+    uint64_t own = model->memory_bytes / n_ranks;
+    return own > model->weight_bytes ? own - model->weight_bytes : 0;
 }
 
 uint64_t model_memory_left(struct model *model)
 {
     struct group *g = model->group;
-    uint64_t n_bytes = g ? memory_of_rank(g) : memory_left("");
+    uint64_t n_bytes = model_own_memory_left(model);
     if (g && send_short(g, MSG_MEMORY, 0, 0))
         (void)cluster_min(g->cluster, &n_bytes);
     return n_bytes;
@@ -495,7 +499,7 @@ static enum tutti_status follow_one(struct model *model, struct kv_memory **kv, 
         *kv = NULL;
         return TUTTI_OK;
     case MSG_MEMORY:
-        n_bytes = memory_of_rank(g);
+        n_bytes = model_own_memory_left(model);
         (void)cluster_min(g->cluster, &n_bytes);
         return TUTTI_OK;
     case MSG_TAKEN:

@@ -48,6 +48,11 @@ const struct weight_type *weight_type_find(const char *name)
     return NULL;
 }
 
+const struct weight_type *weight_type_at(int index)
+{
+    return index < N_TYPES ? &TYPES[index] : NULL;
+}
+
 void weight_type_list(char *text, size_t size)
 {
     size_t n = 0;

@@ -24,6 +24,9 @@ extern const char *const WEIGHT_TYPE_ALIASES[];
 /* By name or alias, in lower or upper case. NULL: not found. */
 const struct weight_type *weight_type_find(const char *name);
 
+/* By the index of its name; NULL: there are fewer. */
+const struct weight_type *weight_type_at(int index);
+
 /* Writes the names, separated by commas. */
 void weight_type_list(char *text, size_t size);
 
