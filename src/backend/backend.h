@@ -77,9 +77,10 @@ struct matrix_source {
     const float *const *biases;
 };
 
-/* The LoRA updates of one adapter to one matrix. Each range of rows has its own: W += scale * B . A.
- * Hu et al., 2021 (LoRA). */
+/* What one adapter changes of one matrix. Hu et al., 2021 (LoRA); Liu et al., 2024 (DoRA). */
 struct lora;
+
+/* A low-rank update of a range of rows: W += scale * B . A. */
 
 struct lora_part {
     int out_begin, n_out; /* rows of the matrix, for linear_glu() gate rows first; parts do not overlap */
@@ -89,6 +90,49 @@ struct lora_part {
     const float *b; /* host, [n_out][rank] */
 };
 enum { LORA_MAX_RANK = 4096 };
+
+struct lora_source {
+    int n_in, n_out; /* of the matrix */
+    const struct lora_part *parts;
+    int n_parts;
+    /* Of the factors of the parts: F32, or F16, which halves the bytes that a step reads; each part is
+     * then scaled by powers of two to stay in F16's range. */
+    enum dtype type;
+    /* Host, [n_out]; NULL: ones, zeros. An output, with its bias, is multiplied by its factor; then its
+     * shift and the updates are added. */
+    const float *factors, *shifts;
+    struct matrix *matrix; /* used instead of the matrix and its bias; NULL: none */
+};
+
+/* What one adapter changes of the embedding. */
+struct embedding_update;
+
+/* The row of an id is taken from rows if the id is one of ids, else from table if there is one, else
+ * from the model's table. Then scale * B . A[:, id] is added to the row. The first n_virtual positions of
+ * a sequence have the rows of virtual_rows instead. All arrays are host memory. */
+struct embedding_source {
+    int n_vocab, n_columns;
+    struct matrix *table;      /* [n_vocab][n_columns]; NULL: none */
+    const int32_t *ids;        /* [n_ids], ascending */
+    const float *rows;         /* [n_ids][n_columns] */
+    const float *a;            /* [rank][n_vocab] */
+    const float *b;            /* [n_columns][rank] */
+    const float *virtual_rows; /* [n_virtual][n_columns] */
+    int n_ids, rank, n_virtual;
+    float scale;
+};
+
+/* The weights of a norm that an adapter replaces; b: of layernorm(). */
+struct norm_update {
+    struct floats w, b;
+};
+
+/* Keys and values of the first positions of all sequences of an adapter. Li and Liang, 2021 (prefix
+ * tuning); Liu et al., 2022 (P-Tuning v2). */
+struct kv_prefix {
+    int n;              /* positions */
+    struct floats rows; /* [layers][n][keys, values][n_kv_heads * head_dim], keys as they are stored */
+};
 
 enum rope_kind {
     ROPE_NONE,        /* no rotary embedding: learned positions, or ALiBi */
@@ -204,6 +248,14 @@ struct backend_ops {
                                     const struct matrix_source *source, struct tutti_error *err);
     void (*matrix_free)(struct backend *be, struct matrix *m); /* NULL is allowed */
     size_t (*matrix_bytes)(const struct matrix *m);
+    enum dtype (*matrix_type)(const struct matrix *m);
+    /* Between steps: copies a row of a matrix without experts to host [n_in] as float32, if host is not
+     * NULL; of gate and up, rows of gate come first. Returns its bias, or 0. */
+    float (*matrix_read)(struct backend *be, float *host, const struct matrix *m, int row);
+    /* Between steps: the Euclidean lengths of the part's rows of W + scale * B . A, [n_out of the part].
+     * False: out of memory. */
+    bool (*matrix_lengths)(struct backend *be, float *host, const struct matrix *m,
+                           const struct lora_part *part);
 
     /* Checksums (base/hash.h) of n_floats of alloc()ed memory, of a matrix with its bias, and
      * of a lora: equal sums mean bit-identical results. They depend on what was uploaded, not on
@@ -215,12 +267,17 @@ struct backend_ops {
      * library, page size. */
     uint64_t (*arithmetic_checksum)(struct backend *be);
 
-    /* Copies the parts. n_in, n_out: of the matrix. type: F32, or F16, which halves the bytes that
-     * a step reads; each part's factors are then scaled by powers of two to stay in F16's range. */
-    enum tutti_status (*lora_new)(struct backend *be, struct lora **out, const struct lora_part *parts,
-                                  int n_parts, int n_in, int n_out, enum dtype type, struct tutti_error *err);
+    /* Copies the source, but takes its matrix, even if it fails. */
+    enum tutti_status (*lora_new)(struct backend *be, struct lora **out, const struct lora_source *source,
+                                  struct tutti_error *err);
     void (*lora_free)(struct backend *be, struct lora *lora); /* NULL is allowed */
     size_t (*lora_bytes)(const struct lora *lora);
+    /* Likewise for the embedding and source->table. */
+    enum tutti_status (*embedding_new)(struct backend *be, struct embedding_update **out,
+                                       const struct embedding_source *source, struct tutti_error *err);
+    void (*embedding_free)(struct backend *be, struct embedding_update *update); /* NULL is allowed */
+    size_t (*embedding_bytes)(const struct embedding_update *update);
+    uint64_t (*embedding_checksum)(struct backend *be, const struct embedding_update *update);
 
     /* Allocates n_pages pages for every layer without a window, n_window_pages for every layer with
      * one; dtype as in kv_type.h. May return before the memory has physical pages
@@ -246,6 +303,9 @@ struct backend_ops {
     /* x [n_rows][n_in of table] = rows token_ids of table, as float32. Row 0 of the table is id
      * first_id; rows of x whose id is not in the table become 0. */
     void (*embed)(struct backend *be, struct floats x, const struct matrix *table, int first_id);
+    /* The same for a table of all ids, with updates[adapters[r]] for row r; -1 or NULL: none. */
+    void (*embed_adapted)(struct backend *be, struct floats x, const struct matrix *table,
+                          const struct embedding_update *const *updates, const int32_t *adapters);
     /* If add: first x += add. Then y[r] = x[r] * w / sqrt(mean(x[r]^2) + eps). [n_rows][n]; y must
      * not be x, but may be add. */
     void (*rmsnorm)(struct backend *be, struct floats y, struct floats x, struct floats add, struct floats w,
@@ -254,6 +314,11 @@ struct backend_ops {
      * Shapes as rmsnorm. */
     void (*layernorm)(struct backend *be, struct floats y, struct floats x, struct floats add,
                       struct floats w, struct floats b, int n_rows, int n, float eps);
+    /* As rmsnorm (b none) or layernorm, but row r has the weights updates[adapters[r]] instead of w and
+     * b; -1 or NULL: w and b. */
+    void (*norm_adapted)(struct backend *be, struct floats y, struct floats x, struct floats add,
+                         struct floats w, struct floats b, int n_rows, int n, float eps,
+                         const struct norm_update *const *updates, const int32_t *adapters);
     /* x = scale * base + add, all [n_rows][n] */
     void (*scale_add)(struct backend *be, struct floats x, struct floats base, float scale, struct floats add,
                       int n_rows, int n);
@@ -275,9 +340,9 @@ struct backend_ops {
     /* y [n_rows][n_out / 2] = act(gate) * up, of a matrix made with is_gate_up */
     void (*linear_glu)(struct backend *be, struct floats y, const struct matrix *m, struct floats x,
                        int n_rows, enum activation act);
-    /* As linear() and linear_glu(), plus the update of loras[adapters[r]] to row r, for linear_glu
-     * before the activation. Rows with adapter -1, or whose lora is NULL, have no update. loras:
-     * host, [adapters]; adapters: host, [n_rows]. */
+    /* As linear() and linear_glu(), with the changes of loras[adapters[r]] for row r, for linear_glu
+     * before the activation. Rows with adapter -1, or whose lora is NULL, have none. loras: host,
+     * [adapters]; adapters: host, [n_rows]. A matrix that no row uses is not read. */
     void (*linear_adapted)(struct backend *be, struct floats y, const struct matrix *m, struct floats x,
                            int n_rows, const struct lora *const *loras, const int32_t *adapters);
     void (*linear_glu_adapted)(struct backend *be, struct floats y, const struct matrix *m, struct floats x,
@@ -297,6 +362,10 @@ struct backend_ops {
      * norms_all_heads to all heads as one row; NULL: none. */
     void (*rope_store)(struct backend *be, struct floats qkv, struct floats q_norm, struct floats k_norm,
                        struct kv_memory *kv, int layer);
+    /* After rope_store(): in the pages of rows at positions before prefixes[adapters[r]]->n, stores that
+     * prefix's keys and values of the layer instead. -1 or NULL: no prefix. */
+    void (*prefix_store)(struct backend *be, struct kv_memory *kv, int layer,
+                         const struct kv_prefix *const *prefixes, const int32_t *adapters);
     /* For each head y [n_out / n_heads] = x [n_in] . W^T of its n_out / n_heads rows of m, which has no
      * bias. y and x must not overlap. */
     void (*linear_heads)(struct backend *be, struct floats y, const struct matrix *m, struct floats x,

@@ -244,7 +244,11 @@ static void normalize(struct pass *p, enum weight_slot slot, int layer)
     struct floats normed = floats_at(p->w.normed, at), x = floats_at(p->w.x, at);
     struct floats pending = p->pending.buffer ? floats_at(p->pending, at) : NO_FLOATS;
     int n = p->end - p->begin;
-    if (d->norm == NORM_LAYER)
+    const struct norm_update *const *norms = p->adapters ? model_norms(p->model, slot, layer) : NULL;
+    if (norms)
+        p->op->norm_adapted(p->be, normed, x, pending, norm->values, norm->bias, n, d->d_model, d->norm_eps,
+                            norms, p->adapters + p->begin);
+    else if (d->norm == NORM_LAYER)
         p->op->layernorm(p->be, normed, x, pending, norm->values, norm->bias, n, d->d_model, d->norm_eps);
     else
         p->op->rmsnorm(p->be, normed, x, pending, norm->values, n, d->d_model, d->norm_eps);
@@ -354,6 +358,8 @@ static void attend(struct pass *p, int i, struct floats y)
         linear(p, SLOT_QKV, i, w->qkv, p->input);
     p->op->rope_store(p->be, w->qkv, weight(p, SLOT_Q_NORM, i)->values, weight(p, SLOT_K_NORM, i)->values,
                       p->kv, i);
+    if (p->adapters && model_prefixes(p->model))
+        p->op->prefix_store(p->be, p->kv, i, model_prefixes(p->model), p->adapters);
     p->op->attention(p->be, w->attended, w->qkv, weight(p, SLOT_SINKS, i)->values, p->kv, i);
     linear(p, SLOT_ATTN_OUT, i, y, w->attended);
 }
@@ -438,6 +444,7 @@ static void make_outputs(struct pass *p, const struct step *step)
     w->x = w->gathered;
     p->begin = 0;
     p->end = n_outputs;
+    p->adapters = p->adapters ? w->output_adapters : NULL;
     if (d->has_top_query)
         w->normed = w->gathered;
     else
@@ -449,7 +456,6 @@ static void make_outputs(struct pass *p, const struct step *step)
     if (n_logits == 0)
         return;
     p->n_rows = n_logits;
-    p->adapters = p->adapters ? w->output_adapters : NULL;
     linear(p, SLOT_OUTPUT, 0, w->logits, w->normed);
     if (d->logit_scale != 0)
         p->op->scale(p->be, w->logits, d->logit_scale, n_logits, p->model->local.n_vocab);
@@ -507,8 +513,12 @@ struct floats model_submit(struct model *model, struct kv_memory *kv, const stru
         p.splits_rows = group_own_rows(group, step->n_rows, d->d_model, &p.begin, &p.end);
     p.adapters = spread_adapters(model->workspace, step);
     p.op->step_begin(p.be, step);
-    p.op->embed(p.be, p.w.x, model_weight(model, SLOT_EMBEDDING, 0)->matrix,
-                group ? group->split.vocab.begin : 0);
+    if (p.adapters && model_embeddings(model))
+        p.op->embed_adapted(p.be, p.w.x, model_weight(model, SLOT_EMBEDDING, 0)->matrix,
+                            model_embeddings(model), p.adapters);
+    else
+        p.op->embed(p.be, p.w.x, model_weight(model, SLOT_EMBEDDING, 0)->matrix,
+                    group ? group->split.vocab.begin : 0);
     all_reduce(&p, p.w.x);
     if (d->embedding_scale != 0)
         p.op->scale(p.be, floats_at(p.w.x, (size_t)p.begin * (size_t)d->d_model), d->embedding_scale,

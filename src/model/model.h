@@ -280,15 +280,19 @@ void model_free(struct model *model); /* NULL is allowed */
 MUST_CHECK enum tutti_status model_text_prefix(const struct model *model, struct ids *out,
                                                struct tutti_error *err);
 
-/* The bidirectional prefix of a sequence (desc.has_prefix); its ids must all be rows of one step.
- * All zero for other models. */
+/* The bidirectional prefix of a sequence (desc.has_prefix); its ids must all be rows of one step. */
 struct prefix {
     int n, mask_position;
-    bool has_no_end; /* of a model with prefixes: prefix_end_id is missing */
+    bool has_no_end;   /* prefix_end_id is missing, or the model has no prefixes: attention is causal */
+    int n_before_zero; /* the first positions have no rotary positions: these begin at 0 after them */
 };
 struct prefix model_find_prefix(const struct model_desc *desc, const int32_t *ids, int n_ids);
 
-/* The rope_positions and block_positions of a step's row, for models with prefixes. */
+/* Counts the virtual tokens of an adapter, whose rotary positions do not count, before the prefix. */
+void model_prefix_shift(struct prefix *prefix, int n_virtual);
+
+/* The rope_positions and block_positions of a step's row, for models with prefixes and for sequences
+ * with positions before zero. */
 void model_prefix_positions(const struct prefix *prefix, int position, int32_t *rope, int32_t *block);
 
 /* Adds the ids after such a text. */

@@ -267,8 +267,7 @@ static bool plan_run(struct converter *c, struct planned *p, const struct weight
             }
             if (w->parts[i] == &w->heads.tensor && !(part->tensor = keep_heads(c, &w->heads)))
                 return false;
-            if (!run->is_bias)
-                part->merge = merge_find(&c->merge, w->slot, w->layer, begin);
+            part->merge = merge_find(&c->merge, w->slot, w->layer, begin, run->is_bias);
         }
         part_begin = part_end;
     }
@@ -351,11 +350,16 @@ static enum tutti_status plan_weight(struct converter *c, const struct weight *w
     if (slot_info(w->slot)->kind == SLOT_MATRIX)
         return plan_matrix(c, w, err);
     enum tutti_status st = plan_tensor(c, pattern, w->layer, w->parts[0], w->is_less_one, err);
+    if (st == TUTTI_OK)
+        c->plan[c->n_plan - 1].parts->merge = merge_find(&c->merge, w->slot, w->layer, 0, false);
     if (st != TUTTI_OK || !w->biases[0])
         return st;
     char bias[64];
     weights_bias_name(bias, sizeof bias, pattern);
-    return plan_tensor(c, bias, w->layer, w->biases[0], false, err);
+    st = plan_tensor(c, bias, w->layer, w->biases[0], false, err);
+    if (st == TUTTI_OK)
+        c->plan[c->n_plan - 1].parts->merge = merge_find(&c->merge, w->slot, w->layer, 0, true);
+    return st;
 }
 
 /* Plans a vector that is not a tensor of the source. values: borrowed until it is written. */

@@ -93,7 +93,7 @@ static void convert_row(const struct chunk *k, int64_t row, uint8_t *out, const 
 {
     enum dtype from = k->part->tensor->dtype, to = k->type;
     bool is_less_one = k->part->change.is_less_one;
-    bool is_copied = from == to && k->part->merge.n == 0 && !is_less_one;
+    bool is_copied = from == to && !k->part->merge.merge && !is_less_one;
     *e = (struct row_error){ 0 };
     if (is_copied)
         memcpy(out, in, k->in_bytes);
@@ -102,7 +102,7 @@ static void convert_row(const struct chunk *k, int64_t row, uint8_t *out, const 
     dequantize(floats, in, from, k->n_cols);
     for (int64_t i = 0; is_less_one && i < k->n_cols; i++)
         floats[i] += 1;
-    merge_add(&k->part->merge, ordered_row(k, row), floats);
+    merge_change(&k->part->merge, ordered_row(k, row), floats, k->n_cols);
     if (!is_copied) {
         e->state = state_of_row(floats, k->n_cols, to);
         if (e->state != ROW_FINE)

@@ -19,7 +19,7 @@ struct planned_part {
         bool is_transposed;
         bool is_less_one; /* 1 is added to every element */
     } change;
-    struct merge_rows merge; /* updates that adapters add to its rows */
+    struct merge_rows merge; /* what adapters change of its rows */
 };
 
 /* A tensor of the converted file: parts whose rows are concatenated. */

@@ -1,4 +1,5 @@
-/* Tests of the CPU backend's low-rank updates: against float64, and a row's bits depend on that row alone. */
+/* Tests of what adapters change of the CPU backend's linear layers: against float64, and a row's bits
+ * depend on that row alone. */
 #include "backend/backend.h"
 #include "device.h"
 #include "kernels/quantize.h"
@@ -13,7 +14,8 @@
 
 enum { ROWS = 21, N_IN = 96, N_OUT = 203, N_FF = 91, N_ADAPTERS = 3, MAX_PARTS = 2 };
 
-/* Adapter 1 leaves columns 100..149 alone; adapter 2 has no update. */
+/* Adapter 1 leaves columns 100..149 alone, and has factors and shifts of all. Adapter 2 has no update,
+ * but a matrix of its own, and shifts. */
 static const struct lora_part SHAPES[N_ADAPTERS][MAX_PARTS] = {
     { { .out_begin = 0, .n_out = N_OUT, .rank = 8, .scale = 2 } },
     { { .out_begin = 0, .n_out = 100, .rank = 5, .scale = 0.5f },
@@ -46,7 +48,8 @@ static float *random_floats(size_t n)
 struct setup {
     struct lora_part parts[N_ADAPTERS][MAX_PARTS];
     int n_parts[N_ADAPTERS], n_out;
-    float *x, *w, *bias; /* [ROWS][N_IN], [n_out][N_IN], [n_out] */
+    float *x, *w, *bias;             /* [ROWS][N_IN], [n_out][N_IN], [n_out] */
+    float *other, *factors, *shifts; /* [n_out][N_IN], [n_out], [n_out] */
     int32_t adapters[ROWS];
 };
 
@@ -55,6 +58,9 @@ static struct setup setup_make(bool is_gate_up)
     struct setup s = { .n_out = is_gate_up ? 2 * N_FF : N_OUT, .x = random_floats(ROWS * N_IN) };
     s.w = random_floats((size_t)s.n_out * N_IN);
     s.bias = random_floats((size_t)s.n_out);
+    s.other = random_floats((size_t)s.n_out * N_IN);
+    s.factors = random_floats((size_t)s.n_out);
+    s.shifts = random_floats((size_t)s.n_out);
     memcpy(s.parts, is_gate_up ? GATE_UP_SHAPES : SHAPES, sizeof SHAPES);
     memcpy(s.n_parts, is_gate_up ? N_GATE_UP_PARTS : N_PARTS, sizeof N_PARTS);
     for (int a = 0; a < N_ADAPTERS; a++) {
@@ -80,6 +86,26 @@ static void setup_clear(struct setup *s)
     free(s->x);
     free(s->w);
     free(s->bias);
+    free(s->other);
+    free(s->factors);
+    free(s->shifts);
+}
+
+static struct matrix *pack(struct backend *be, const struct setup *s, const float *w, const float *bias)
+{
+    struct matrix *m = NULL;
+    struct tutti_error err;
+    struct matrix_part part = { .data = w, .dtype = DTYPE_F32, .n_rows = s->n_out };
+    struct matrix_source source = { .name = "m",
+                                    .parts = &part,
+                                    .n_parts = 1,
+                                    .n_in = N_IN,
+                                    .type = DTYPE_F32,
+                                    .is_gate_up = s->n_out == 2 * N_FF,
+                                    .biases = &bias };
+    if (be->ops->matrix_new(be, &m, &source, &err) != TUTTI_OK)
+        fail_msg("%s", err.text);
+    return m;
 }
 
 static struct backend *backend_make(int n_threads, const struct setup *s, enum dtype type,
@@ -98,9 +124,15 @@ static struct backend *backend_make(int n_threads, const struct setup *s, enum d
     if (backend_open(&be, NULL, &options, &err) != TUTTI_OK)
         fail_msg("%s", err.text);
     for (int a = 0; a < N_ADAPTERS; a++) {
-        loras[a] = NULL;
-        if (s->n_parts[a] > 0 &&
-            be->ops->lora_new(be, &loras[a], s->parts[a], s->n_parts[a], N_IN, s->n_out, type, &err))
+        struct lora_source source = { .n_in = N_IN,
+                                      .n_out = s->n_out,
+                                      .parts = s->parts[a],
+                                      .n_parts = s->n_parts[a],
+                                      .type = type,
+                                      .factors = a == 1 ? s->factors : NULL,
+                                      .shifts = a >= 1 ? s->shifts : NULL,
+                                      .matrix = a == 2 ? pack(be, s, s->other, s->bias) : NULL };
+        if (be->ops->lora_new(be, &loras[a], &source, &err))
             fail_msg("%s", err.text);
     }
     return be;
@@ -109,18 +141,9 @@ static struct backend *backend_make(int n_threads, const struct setup *s, enum d
 /* Sizes the backend's scratch memory, too. */
 static struct matrix *matrix_make(struct backend *be, const struct setup *s, const float *bias)
 {
-    struct matrix *m = NULL;
+    struct matrix *m = pack(be, s, s->w, bias);
     struct tutti_error err;
-    struct matrix_part part = { .data = s->w, .dtype = DTYPE_F32, .n_rows = s->n_out };
-    struct matrix_source source = { .name = "m",
-                                    .parts = &part,
-                                    .n_parts = 1,
-                                    .n_in = N_IN,
-                                    .type = DTYPE_F32,
-                                    .is_gate_up = s->n_out == 2 * N_FF,
-                                    .biases = &bias };
-    if (be->ops->matrix_new(be, &m, &source, &err) != TUTTI_OK ||
-        be->ops->reserve(be, ROWS, &err) != TUTTI_OK)
+    if (be->ops->reserve(be, ROWS, &err) != TUTTI_OK)
         fail_msg("%s", err.text);
     return m;
 }
@@ -168,6 +191,25 @@ static void run_some(struct backend *be, const struct setup *s, const struct mat
     be->ops->dealloc(be, out);
 }
 
+/* The matrix and bias that give a row what its adapter makes of it. */
+static struct matrix *changed_matrix(struct backend *be, const struct setup *s, int row)
+{
+    int adapter = s->adapters[row];
+    float *w = malloc((size_t)s->n_out * N_IN * sizeof *w), *bias = malloc((size_t)s->n_out * sizeof *bias);
+    assert_non_null(w);
+    assert_non_null(bias);
+    for (int j = 0; j < s->n_out; j++) {
+        float factor = adapter == 1 ? s->factors[j] : 1, shift = adapter >= 1 ? s->shifts[j] : 0;
+        for (int k = 0; k < N_IN; k++)
+            w[j * N_IN + k] = adapter == 2 ? s->other[j * N_IN + k] : factor * s->w[j * N_IN + k];
+        bias[j] = factor * s->bias[j] + shift + (float)update_of(s, row, j);
+    }
+    struct matrix *m = pack(be, s, w, bias);
+    free(w);
+    free(bias);
+    return m;
+}
+
 static void each_row_gets_the_update_of_its_adapter(void **state)
 {
     (void)state;
@@ -185,14 +227,19 @@ static void each_row_gets_the_update_of_its_adapter(void **state)
         be->ops->dealloc(be, out);
         run_some(be, &s, m, loras, 0, ROWS, got);
         for (int r = 0; r < ROWS; r++) {
-            bool has_update = s.adapters[r] == 0 || s.adapters[r] == 1;
-            for (int j = 0; j < N_OUT; j++) {
-                float before = plain[r * N_OUT + j], now = got[r * N_OUT + j];
-                if (!has_update)
-                    assert_memory_equal(&now, &before, sizeof now);
-                else
-                    assert_true(fabs((double)now - update_of(&s, r, j) - (double)before) <= bound);
-            }
+            float want[N_OUT];
+            struct matrix *changed = changed_matrix(be, &s, r);
+            in = device_new(be, s.x + r * N_IN, N_IN);
+            out = device_new(be, NULL, N_OUT);
+            be->ops->linear(be, out, changed, in, 1);
+            device_get(be, want, out, N_OUT);
+            be->ops->dealloc(be, in);
+            be->ops->dealloc(be, out);
+            be->ops->matrix_free(be, changed);
+            if (s.adapters[r] < 0)
+                assert_memory_equal(got + r * N_OUT, plain + r * N_OUT, sizeof want);
+            for (int j = 0; j < N_OUT; j++)
+                assert_true(fabs((double)got[r * N_OUT + j] - (double)want[j]) <= bound);
         }
         be->ops->matrix_free(be, m);
         backend_clear(be, loras);
@@ -235,22 +282,20 @@ static void updates_of_gate_and_up_come_before_the_activation(void **state)
     struct lora *loras[N_ADAPTERS];
     struct backend *be = backend_make(3, &s, DTYPE_F32, loras);
     struct matrix *m = matrix_make(be, &s, s.bias);
-    float plain[ROWS * N_FF], got[ROWS * N_FF], want[N_FF], shifted[2 * N_FF];
+    float plain[ROWS * N_FF], got[ROWS * N_FF], want[N_FF];
     struct floats in = device_new(be, s.x, ROWS * N_IN), out = device_new(be, NULL, ROWS * N_FF);
     be->ops->linear_glu(be, out, m, in, ROWS, ACT_SILU);
     device_get(be, plain, out, ROWS * N_FF);
     run_some(be, &s, m, loras, 0, ROWS, got);
     for (int r = 0; r < ROWS; r++) {
-        for (int j = 0; j < 2 * N_FF; j++)
-            shifted[j] = s.bias[j] + (float)update_of(&s, r, j);
-        struct matrix *other = matrix_make(be, &s, shifted); /* the same through its bias */
+        struct matrix *other = changed_matrix(be, &s, r);
         be->ops->linear_glu(be, out, other, floats_at(in, (size_t)(r * N_IN)), 1, ACT_SILU);
         device_get(be, want, out, N_FF);
         be->ops->matrix_free(be, other);
         for (int j = 0; j < N_FF; j++)
             assert_true(fabs((double)got[r * N_FF + j] - (double)want[j]) <=
                         1e-5 * (1 + fabs((double)want[j])) * 10);
-        if (s.adapters[r] != 0 && s.adapters[r] != 1)
+        if (s.adapters[r] < 0)
             assert_memory_equal(got + r * N_FF, plain + r * N_FF, sizeof want);
     }
     be->ops->dealloc(be, in);

@@ -15,6 +15,7 @@
 
 static const struct fixture {
     const char *name, *base;
+    enum { PLAIN, ALONE, NEVER } merge; /* ALONE: only by itself and with scale 1 */
 } FIXTURES[] = {
     /* clang-format off */
     { "llama-qv", "llama-tiny" },
@@ -40,6 +41,38 @@ static const struct fixture {
     { "glm-4-9b", "glm-4-9b-tiny" },
     { "chatglm-6b", "chatglm-6b-tiny" },
     { "pangu", "pangu-tiny" },
+    { "llama-dora", "llama-tiny", ALONE },
+    { "qwen2-dora", "qwen2-tiny", ALONE },
+    { "gpt2-dora", "gpt2-tiny", ALONE },
+    { "glm4-dora", "glm4-tiny", ALONE },
+    { "deepseek-v3-dora", "deepseek-v3-tiny", ALONE },
+    { "qwen2-bias", "qwen2-tiny", ALONE },
+    { "gpt2-bias", "gpt2-tiny", ALONE },
+    { "bloom-bias", "bloom-tiny", ALONE },
+    { "llama-lora-bias", "llama-tiny", NEVER },
+    { "llama-saved", "llama-tiny", ALONE },
+    { "llama-saved-layers", "llama-tiny", ALONE },
+    { "llama-tied-saved", "llama-tiny-tied", NEVER },
+    { "llama-tied-both", "llama-tiny-tied", ALONE },
+    { "llama-embedding", "llama-tiny", ALONE },
+    { "llama-tied-embedding", "llama-tiny-tied", NEVER },
+    { "gemma2-embedding", "gemma2-tiny", NEVER },
+    { "llama-tokens", "llama-tiny", ALONE },
+    { "llama-tied-tokens", "llama-tiny-tied", ALONE },
+    { "llama-tied-tokens", "gguf/llama-tiny-tied-bf16.gguf", ALONE },
+    { "llama-only-tokens", "llama-tiny", ALONE },
+    { "llama-pissa", "llama-tiny" },
+    { "llama-olora", "llama-tiny" },
+    { "qwen3-all-linear", "qwen3-tiny" },
+    { "llama-layers", "llama-tiny" },
+    { "llama-expression", "llama-tiny" },
+    { "llama-prefix", "llama-tiny", NEVER },
+    { "llama-prefix-mlp", "llama-tiny", NEVER },
+    { "qwen3-prefix", "qwen3-tiny", NEVER },
+    { "gpt2-prefix", "gpt2-tiny", NEVER },
+    { "llama-prompt", "llama-tiny", NEVER },
+    { "gpt2-prompt", "gpt2-tiny", NEVER },
+    { "llama-p-tuning", "llama-tiny", NEVER },
     /* clang-format on */
 };
 enum { N_FIXTURES = sizeof FIXTURES / sizeof *FIXTURES };
@@ -151,11 +184,17 @@ static void merged_weights_give_what_the_adapter_gives(void **state)
         const struct fixture *f = &FIXTURES[i];
         snprintf(path, sizeof path, TEST_FIXTURES "/adapters/%s", f->name);
         snprintf(base, sizeof base, TEST_FIXTURES "/%s", f->base);
-        const struct merge_source merges[] = { { path, i % 2 ? 1 : 0.5 }, { path, 0.5 } };
+        bool is_once = i % 2 || f->merge != PLAIN;
+        const struct merge_source merges[] = { { path, is_once ? 1 : 0.5 }, { path, 0.5 } };
         struct convert_options options = {
-            .type = weight_type_find("f32"), .n_threads = 2, .merges = merges, .n_merges = i % 2 ? 1 : 2
+            .type = weight_type_find("f32"), .n_threads = 2, .merges = merges, .n_merges = is_once ? 1 : 2
         };
         struct tutti_error err;
+        if (f->merge == NEVER) {
+            assert_int_equal(convert_to_gguf(base, file, &options, &err), TUTTI_E_UNSUPPORTED);
+            assert_non_null(strstr(err.text, f->name));
+            continue;
+        }
         if (convert_to_gguf(base, file, &options, &err) != TUTTI_OK)
             fail_msg("%s: %s", f->name, err.text);
         struct model *model = util_load(file, "f32", "f32", 2, NULL);
@@ -177,6 +216,17 @@ static void what_cannot_be_merged_is_refused(void **state)
         convert_to_gguf(TEST_FIXTURES "/llama-tiny-tied", "/tmp/tutti-not-written.gguf", &options, &err),
         TUTTI_E_FORMAT);
     assert_non_null(strstr(err.text, "adapter_model.safetensors: tensor"));
+    const struct merge_source twice[] = { { TEST_FIXTURES "/adapters/llama-dora", 1 },
+                                          { TEST_FIXTURES "/adapters/llama-qv", 1 } };
+    const struct merge_source half = { TEST_FIXTURES "/adapters/llama-dora", 0.5 };
+    for (int i = 0; i < 2; i++) {
+        options.merges = i ? &half : twice;
+        options.n_merges = i ? 1 : 2;
+        assert_int_equal(
+            convert_to_gguf(TEST_FIXTURES "/llama-tiny", "/tmp/tutti-not-written.gguf", &options, &err),
+            TUTTI_E_UNSUPPORTED);
+        assert_non_null(strstr(err.text, "merged alone"));
+    }
     assert_int_equal(access("/tmp/tutti-not-written.gguf", F_OK), -1);
 }
 
@@ -292,6 +342,7 @@ static void adapters_in_one_batch_change_no_bit_of_each_other(void **state)
 
 #define CONFIG "{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 8, \"bias\": \"none\""
 #define Q      "base_model.model.model.layers.0.self_attn.q_proj"
+#define EMBED  "base_model.model.model.embed_tokens"
 #define PAIR   Q ".lora_A.weight:4,128 " Q ".lora_B.weight:128,4"
 
 /* tensors: NAME:SHAPE, all zeros in float32. NULL: no such file. For llama-tiny. */
@@ -305,17 +356,100 @@ static const struct broken {
     { "[]", PAIR, TUTTI_E_FORMAT, { "adapter_config.json", "expected an object" } },
     { "{\"peft_type\": \"LORA\"", PAIR, TUTTI_E_FORMAT, { "adapter_config.json", "line 1" } },
     { "{\"peft_type\": \"IA3\"}", PAIR, TUTTI_E_UNSUPPORTED, { "peft_type is \"IA3\"", "LORA" } },
+    { "{\"peft_type\": \"LOHA\"}", PAIR, TUTTI_E_UNSUPPORTED, { "peft_type is \"LOHA\"" } },
+    { "{\"peft_type\": \"LOKR\"}", PAIR, TUTTI_E_UNSUPPORTED, { "peft_type is \"LOKR\"" } },
+    { "{\"peft_type\": \"VERA\"}", PAIR, TUTTI_E_UNSUPPORTED, { "peft_type is \"VERA\"" } },
     { "{\"r\": 0}", PAIR, TUTTI_E_FORMAT, { "r", "0" } },
     { "{\"r\": 8}", PAIR, TUTTI_E_FORMAT, { Q ".lora_A.weight", "[4, 128], expected [8, 128]" } },
     { "{\"r\": \"four\"}", PAIR, TUTTI_E_FORMAT, { "r" } },
-    { CONFIG ", \"use_dora\": true}", PAIR, TUTTI_E_UNSUPPORTED, { "use_dora" } },
-    { CONFIG ", \"modules_to_save\": [\"lm_head\"]}", PAIR, TUTTI_E_UNSUPPORTED, { "modules_to_save" } },
+    { CONFIG ", \"use_dora\": true}", PAIR, TUTTI_E_FORMAT, { "use_dora", "lora_magnitude_vector" } },
+    { CONFIG ", \"use_dora\": true}",
+      PAIR " " Q ".lora_magnitude_vector:127",
+      TUTTI_E_FORMAT,
+      { "[127], expected [128]" } },
+    { CONFIG ", \"use_dora\": true}",
+      PAIR " " Q ".lora_magnitude_vector:128 " Q ".lora_B.bias:128",
+      TUTTI_E_UNSUPPORTED,
+      { "lora_bias" } },
+    { CONFIG ", \"use_dora\": true}",
+      PAIR " " Q ".lora_magnitude_vector:128 " EMBED ".lora_embedding_A:4,317 " EMBED
+           ".lora_embedding_B:128,4",
+      TUTTI_E_UNSUPPORTED,
+      { "DoRA of the embedding" } },
+    { CONFIG ", \"modules_to_save\": [\"lm_head\"]}",
+      PAIR,
+      TUTTI_E_FORMAT,
+      { "modules_to_save names lm_head" } },
+    { CONFIG ", \"modules_to_save\": [\"score\"]}",
+      PAIR " base_model.model.score.weight:2,128",
+      TUTTI_E_FORMAT,
+      { "a llama model has no weight score" } },
+    { CONFIG ", \"modules_to_save\": [\"q_proj\"]}",
+      PAIR " " Q ".weight:128,128",
+      TUTTI_E_UNSUPPORTED,
+      { "a part of qkv" } },
+    { CONFIG ", \"target_parameters\": [\"mlp.experts.gate_up_proj\"]}",
+      PAIR,
+      TUTTI_E_UNSUPPORTED,
+      { "target_parameters", "experts" } },
+    { CONFIG ", \"alora_invocation_tokens\": [1, 2]}",
+      PAIR,
+      TUTTI_E_UNSUPPORTED,
+      { "alora_invocation_tokens" } },
+    { CONFIG ", \"layer_replication\": [[0, 2], [1, 3]]}",
+      PAIR,
+      TUTTI_E_UNSUPPORTED,
+      { "layer_replication" } },
+    { CONFIG ", \"trainable_token_indices\": [1, 1]}",
+      PAIR " " EMBED ".token_adapter.trainable_tokens_delta:2,128",
+      TUTTI_E_FORMAT,
+      { "trained token 1 is listed twice" } },
+    { CONFIG ", \"trainable_token_indices\": [1, 317]}",
+      PAIR " " EMBED ".token_adapter.trainable_tokens_delta:2,128",
+      TUTTI_E_FORMAT,
+      { "expected an id of 0 to 316" } },
+    { CONFIG ", \"trainable_token_indices\": {\"lm_head\": [1, 2]}}",
+      PAIR " " EMBED ".token_adapter.trainable_tokens_delta:2,128",
+      TUTTI_E_FORMAT,
+      { "lists no ids" } },
+    { CONFIG ", \"trainable_token_indices\": {\"lm_head\": [1, 2]}}",
+      "lm_head.token_adapter.trainable_tokens_delta:2,128 lm_head.lora_A.weight:4,128 "
+      "lm_head.lora_B.weight:317,4",
+      TUTTI_E_UNSUPPORTED,
+      { "trained tokens of the output together" } },
+    { "{\"peft_type\": \"PREFIX_TUNING\", \"num_virtual_tokens\": 4}",
+      "prompt_embeddings:4,191",
+      TUTTI_E_FORMAT,
+      { "prompt_embeddings", "[4, 191], expected [4, 192]" } },
+    { "{\"peft_type\": \"PROMPT_TUNING\", \"num_virtual_tokens\": 4}",
+      "prompt_embeddings:5,128",
+      TUTTI_E_FORMAT,
+      { "[5, 128], expected [4, 128]" } },
+    { "{\"peft_type\": \"PROMPT_TUNING\", \"num_virtual_tokens\": 4}",
+      PAIR,
+      TUTTI_E_FORMAT,
+      { "expected the tensor prompt_embeddings alone" } },
+    { "{\"peft_type\": \"PROMPT_TUNING\"}",
+      "prompt_embeddings:4,128",
+      TUTTI_E_FORMAT,
+      { "num_virtual_tokens" } },
+    { "{\"peft_type\": \"P_TUNING\", \"num_virtual_tokens\": 4, \"num_transformer_submodules\": 2}",
+      "prompt_embeddings:4,128",
+      TUTTI_E_UNSUPPORTED,
+      { "num_transformer_submodules" } },
     { CONFIG ", \"use_something\": true}",
       PAIR,
       TUTTI_E_UNSUPPORTED,
       { "use_something: true: tutti does not know" } },
     { CONFIG ", \"lora_magnitude\": [1]}", PAIR, TUTTI_E_UNSUPPORTED, { "lora_magnitude" } },
-    { "{\"r\": 4, \"bias\": \"all\"}", PAIR, TUTTI_E_UNSUPPORTED, { "bias is \"all\"" } },
+    { "{\"r\": 4, \"bias\": \"some\"}", PAIR, TUTTI_E_FORMAT, { "bias is \"some\"" } },
+    { CONFIG "}", PAIR " " Q ".base_layer.bias:127", TUTTI_E_FORMAT, { "[127], expected [128]" } },
+    { CONFIG "}",
+      PAIR " model.layers.0.input_layernorm.bias:128",
+      TUTTI_E_FORMAT,
+      { "input_layernorm.bias", "no bias" } },
+    { CONFIG "}", PAIR " model.norm.weight:127", TUTTI_E_FORMAT, { "model.norm.weight", "[127]" } },
+    { CONFIG "}", PAIR " something:4", TUTTI_E_UNSUPPORTED, { "something" } },
     { CONFIG ", \"target_modules\": [\"q_proj\", \"v_proj\"]}", PAIR, TUTTI_E_FORMAT, { "v_proj" } },
     { CONFIG ", \"target_modules\": [7]}", PAIR, TUTTI_E_FORMAT, { "target_modules[0]" } },
     { CONFIG ", \"alpha_pattern\": {\"q_proj\": \"x\"}}",
@@ -327,7 +461,7 @@ static const struct broken {
     { CONFIG "}", "", TUTTI_E_FORMAT, { "no tensors" } },
     { CONFIG "}", Q ".lora_A.weight:4,128", TUTTI_E_FORMAT, { "not one of a pair" } },
     { CONFIG "}", Q ".lora_B.weight:128,4", TUTTI_E_FORMAT, { "not one of a pair" } },
-    { CONFIG "}", PAIR " " Q ".lora_b:128,4", TUTTI_E_FORMAT, { "not one of a pair" } },
+    { CONFIG "}", PAIR " " Q ".lora_b:128,4", TUTTI_E_FORMAT, { "the same part" } },
     { CONFIG "}",
       Q ".lora_A.weight:4,64 " Q ".lora_B.weight:128,4",
       TUTTI_E_FORMAT,
@@ -338,13 +472,19 @@ static const struct broken {
       { "[64, 4]", "[128, 4]" } },
     { CONFIG "}", Q ".lora_A.weight:4,128 " Q ".lora_B.weight:128,3", TUTTI_E_FORMAT, { "[128, 3]" } },
     { CONFIG "}", Q ".lora_A.weight:512 " Q ".lora_B.weight:128,4", TUTTI_E_FORMAT, { "1 dimensions" } },
-    { CONFIG "}", PAIR " model.embed_tokens.lora_embedding_A:4,317", TUTTI_E_UNSUPPORTED, { "embedding" } },
-    { CONFIG "}", PAIR " " Q ".lora_magnitude_vector.weight:128", TUTTI_E_UNSUPPORTED, { "DoRA" } },
-    { CONFIG "}", PAIR " lm_head.base_layer.weight:318,128", TUTTI_E_FORMAT, { "lm_head", "not as large" } },
+    { CONFIG "}", PAIR " " EMBED ".lora_embedding_A:4,317", TUTTI_E_FORMAT, { "not one of a pair" } },
     { CONFIG "}",
-      PAIR " base_model.model.lm_head.weight:317,128",
-      TUTTI_E_UNSUPPORTED,
-      { "lm_head", "whole" } },
+      EMBED ".lora_embedding_A:4,316 " EMBED ".lora_embedding_B:128,4",
+      TUTTI_E_FORMAT,
+      { "[4, 316], expected [4, 317]" } },
+    { CONFIG "}",
+      PAIR " " Q ".lora_magnitude_vector.weight:128",
+      TUTTI_E_FORMAT,
+      { "DoRA", "does not set use_dora" } },
+    { CONFIG "}",
+      PAIR " lm_head.base_layer.weight:318,128",
+      TUTTI_E_FORMAT,
+      { "lm_head", "[318, 128], expected [317, 128]", "a model of this size" } },
     { CONFIG "}",
       "model.layers.3.self_attn.q_proj.lora_A.weight:4,128 "
       "model.layers.3.self_attn.q_proj.lora_B.weight:128,4",

@@ -24,19 +24,27 @@ struct model *util_load(const char *path, const char *weight_type, const char *k
     return model;
 }
 
-/* A sequence with pages of its own, fed in chunks. */
+/* A sequence with pages of its own, fed in chunks. Its first rows are the adapter's virtual tokens. */
 struct run {
     struct model *model;
     struct kv_memory *kv;
     int32_t *pages;
     struct prefix prefix;
+    bool has_shifts;
     int n_done;
 };
+
+static void feed(struct run *run, const int32_t *ids, int n, bool all_outputs, float *logits);
 
 static struct run start(struct model *model, const int32_t *prompt, int n_prompt, int n_tokens, int max_rows)
 {
     struct run run = { .model = model, .prefix = model_find_prefix(&model->desc, prompt, n_prompt) };
-    int n_pages = model_pages_of(model, n_tokens);
+    struct adapter_virtual virtual = model_adapter_virtual(model, util_adapter);
+    int n_pages = model_pages_of(model, n_tokens + virtual.n);
+    run.has_shifts = virtual.is_before_zero;
+    if (run.has_shifts)
+        model_prefix_shift(&run.prefix, virtual.n);
+    max_rows = max_rows < virtual.n ? virtual.n : max_rows;
     assert_int_equal(model_reserve(model, max_rows, max_rows, NULL), TUTTI_OK);
     assert_int_equal(
         model->backend->ops->kv_new(model->backend, &run.kv, n_pages, n_pages, model->kv_type, NULL),
@@ -45,6 +53,14 @@ static struct run start(struct model *model, const int32_t *prompt, int n_prompt
     assert_non_null(run.pages);
     for (int i = 0; i < n_pages; i++)
         run.pages[i] = n_pages - 1 - i; /* not in order: positions go through the table */
+    if (virtual.n > 0 && !model->desc.has_prefix) {
+        int32_t *ids = calloc((size_t) virtual.n, sizeof *ids);
+        float *logits = malloc((size_t)model->desc.n_vocab * sizeof *logits);
+        assert_true(ids && logits);
+        feed(&run, ids, virtual.n, false, logits);
+        free(logits);
+        free(ids);
+    }
     return run;
 }
 
@@ -71,7 +87,7 @@ static void feed(struct run *run, const int32_t *ids, int n, bool all_outputs, f
                          .page_tables = tables,
                          .output_rows = outputs,
                          .prefix_lens = has_prefix ? &run->prefix.n : NULL,
-                         .rope_positions = has_prefix ? ropes : NULL,
+                         .rope_positions = has_prefix || run->has_shifts ? ropes : NULL,
                          .block_positions = has_prefix ? blocks : NULL,
                          .adapters = &util_adapter };
     model_read_logits(run->model, model_forward(run->model, run->kv, &step), step.n_outputs - step.n_hidden,

@@ -4,6 +4,7 @@
 
 #include "checkpoint/safetensors.h"
 #include "engine/run/engine.h"
+#include "model/adapters/adapter.h"
 
 /* NULL fields of options: the test fails with the error's text where loading fails. */
 struct model *util_load(const char *path, const char *weight_type, const char *kv_type, int n_threads,

@@ -9,6 +9,11 @@
 #include <assert.h>
 #include <stdatomic.h>
 
+enum {
+    LINEAR_PIECE = 8,                      /* panels that a thread takes at a time, at most */
+    LINEAR_COLUMNS = LINEAR_PIECE * LANES, /* of gate, and as many of up */
+};
+
 enum { CPU_PAGE_TOKENS = ATTENTION_KEYS }; /* one vector register of scores per page and head */
 
 extern const struct backend_caps CPU_CAPS;
@@ -45,7 +50,10 @@ struct matrix {
     float *bias; /* [n_experts][n_panels][32], in the order of the panels; NULL: none */
 };
 
-enum { CPU_LORA_COLUMNS = 64 }; /* columns of a block of b, which the kernel computes together */
+enum {
+    CPU_LORA_COLUMNS = 64, /* columns of a block of b, which the kernel computes together */
+    CPU_LORA_PADDING = LINEAR_COLUMNS,
+};
 
 /* The a factors of all parts are contiguous, so a row of the input is read once for all of them. */
 struct lora {
@@ -53,6 +61,9 @@ struct lora {
     size_t n_bytes;
     bool is_half; /* a and b are float16, else float32 */
     float *a;     /* [rank][n_in] */
+    /* [n_out, and CPU_LORA_PADDING for the last panel]; NULL: none */
+    float *factors, *shifts;
+    struct matrix *matrix; /* instead of the model's; NULL: none */
     struct lora_piece {
         int out_begin, n_out, rank_begin, rank;
         float scale;
@@ -172,10 +183,15 @@ struct cpu_backend {
     struct cpu_kind *kinds; /* [n_kinds] */
     uint8_t *layer_kinds;   /* [n_layers] */
 
-    size_t row_bytes;               /* packed tile of one row, for the matrix that needs most */
-    int lora_rank;                  /* largest rank of a lora */
-    float *lora_sums;               /* [max_rows][lora_rank]: inputs times a */
-    struct lora_group *lora_groups; /* [max_rows] */
+    size_t row_bytes; /* packed tile of one row, for the matrix that needs most */
+    bool has_loras;
+    int lora_rank;                      /* largest rank of a lora */
+    int lora_n_in;                      /* of the widest lora with a matrix; 0: none has one */
+    float *lora_x;                      /* [max_rows][lora_n_in]: the inputs of rows with one matrix */
+    int32_t *lora_rows, *lora_adapters; /* [max_rows]: those rows, and their adapters */
+    bool *lora_done;                    /* [max_rows]: rows that are computed */
+    float *lora_sums;                   /* [max_rows][lora_rank]: inputs times a */
+    struct lora_group *lora_groups;     /* [max_rows] */
     int *lora_tiles; /* [max_rows + 1], of the running operation: first group of each tile, then the end */
     int max_rows;    /* as reserved */
     size_t activation_bytes;
@@ -206,9 +222,7 @@ static inline const struct cpu_kind *cpu_kind_of(const struct cpu_backend *cpu, 
 }
 
 enum {
-    LINEAR_PIECE = 8,                      /* panels that a thread takes at a time, at most */
-    LINEAR_COLUMNS = LINEAR_PIECE * LANES, /* of gate, and as many of up */
-    LEAST_TILE_ROWS = 8,                   /* smallest tile, unless there are fewer rows */
+    LEAST_TILE_ROWS = 8, /* smallest tile, unless there are fewer rows */
     ATTENTION_ROWS = 64, /* most queries of a unit of attention; a block is in the cache for all of them */
     CUT_UNITS = 4,       /* a unit with more than 1 / (CUT_UNITS * n_threads) of the work is cut */
 };
@@ -233,8 +247,21 @@ uint64_t cpu_packed_bytes(enum dtype type, int n_in, int64_t n_out, bool is_gate
 uint64_t cpu_checksum(struct backend *be, struct floats floats, size_t n_floats);
 uint64_t cpu_matrix_checksum(struct backend *be, const struct matrix *m);
 uint64_t cpu_lora_checksum(struct backend *be, const struct lora *lora);
+uint64_t cpu_embedding_checksum(struct backend *be, const struct embedding_update *update);
 uint64_t cpu_arithmetic_checksum(struct backend *be);
 void cpu_embed(struct backend *be, struct floats x, const struct matrix *table, int first_id);
+enum tutti_status cpu_embedding_new(struct backend *be, struct embedding_update **out,
+                                    const struct embedding_source *source, struct tutti_error *err);
+void cpu_embedding_free(struct backend *be, struct embedding_update *update);
+size_t cpu_embedding_bytes(const struct embedding_update *update);
+void cpu_embed_adapted(struct backend *be, struct floats x, const struct matrix *table,
+                       const struct embedding_update *const *updates, const int32_t *adapters);
+/* Row row of a matrix without experts as float32. */
+void cpu_matrix_row(float *out, const struct matrix *m, int row);
+bool cpu_matrix_lengths(struct backend *be, float *host, const struct matrix *m,
+                        const struct lora_part *part);
+float cpu_matrix_read(struct backend *be, float *host, const struct matrix *m, int row);
+enum dtype cpu_matrix_type(const struct matrix *m);
 void cpu_linear(struct backend *be, struct floats y, const struct matrix *m, struct floats x, int n_rows);
 void cpu_linear_glu(struct backend *be, struct floats y, const struct matrix *m, struct floats x, int n_rows,
                     enum activation act);
@@ -244,8 +271,8 @@ void cpu_linear_adapted(struct backend *be, struct floats y, const struct matrix
 void cpu_linear_glu_adapted(struct backend *be, struct floats y, const struct matrix *m, struct floats x,
                             int n_rows, enum activation act, const struct lora *const *loras,
                             const int32_t *adapters);
-enum tutti_status cpu_lora_new(struct backend *be, struct lora **out, const struct lora_part *parts,
-                               int n_parts, int n_in, int n_out, enum dtype type, struct tutti_error *err);
+enum tutti_status cpu_lora_new(struct backend *be, struct lora **out, const struct lora_source *source,
+                               struct tutti_error *err);
 void cpu_lora_free(struct backend *be, struct lora *lora);
 size_t cpu_lora_bytes(const struct lora *lora);
 bool cpu_lora_reserve(struct cpu_backend *cpu, int max_rows); /* false: no memory */
@@ -271,6 +298,7 @@ struct cpu_product {
     const uint8_t *input; /* packed tile */
     int n;                /* its rows */
     float *y;             /* its first row: [n][n_columns] */
+    const int32_t *rows;  /* of y, for each row of the tile; NULL: consecutive rows */
     int n_columns;
 };
 /* Panels begin to end - 1, at most LINEAR_PIECE. out: struct cpu_scratch. */
@@ -284,7 +312,7 @@ void cpu_experts_widen(struct cpu_experts *experts, const struct matrix *m, int 
 bool cpu_experts_reserve(struct cpu_experts *experts, int max_rows); /* false: no memory */
 void cpu_experts_release(struct cpu_experts *experts);
 
-/* The LoRA updates of one linear layer in one step. */
+/* What adapters change of one linear layer in one step. */
 struct cpu_lora_work {
     struct cpu_backend *cpu;
     const float *x;     /* its input */
@@ -294,6 +322,7 @@ struct cpu_lora_work {
 /* Where an update is added: y [rows][stride], from element (row, column) on. */
 struct cpu_lora_target {
     float *y;
+    const int32_t *rows; /* of y, for row and those after it; NULL: consecutive rows */
     size_t stride;
     int row, column;
 };
@@ -307,6 +336,9 @@ static inline bool cpu_lora_has(const struct cpu_lora_work *work, int tile)
 }
 /* A thread's part of the products of inputs with a. All parts must be finished before cpu_lora_up(). */
 void cpu_lora_down(const struct cpu_lora_work *work, int thread, int n_threads);
+/* Multiplies columns begin to end - 1 of the tile's rows by their factors, and adds their shifts. */
+void cpu_lora_shift(const struct cpu_lora_work *work, int tile, const struct cpu_lora_target *to, int begin,
+                    int end);
 /* Adds columns begin to end - 1 of the updates to the tile's rows. */
 void cpu_lora_up(const struct cpu_lora_work *work, int tile, const struct cpu_lora_target *to, int begin,
                  int end);
@@ -317,6 +349,9 @@ void cpu_rmsnorm(struct backend *be, struct floats y, struct floats x, struct fl
                  int n_rows, int n, float eps);
 void cpu_layernorm(struct backend *be, struct floats y, struct floats x, struct floats add, struct floats w,
                    struct floats b, int n_rows, int n, float eps);
+void cpu_norm_adapted(struct backend *be, struct floats y, struct floats x, struct floats add,
+                      struct floats w, struct floats b, int n_rows, int n, float eps,
+                      const struct norm_update *const *updates, const int32_t *adapters);
 void cpu_scale_add(struct backend *be, struct floats x, struct floats base, float scale, struct floats add,
                    int n_rows, int n);
 void cpu_scale(struct backend *be, struct floats x, float scale, int n_rows, int n);
@@ -360,6 +395,8 @@ void cpu_linear_heads(struct backend *be, struct floats y, const struct matrix *
                       int n_rows, const struct head_rows *heads);
 void cpu_latent_store(struct backend *be, struct floats queries, struct floats q, int q_dim, struct floats kv,
                       struct floats norm, struct kv_memory *memory, int layer);
+void cpu_prefix_store(struct backend *be, struct kv_memory *kv, int layer,
+                      const struct kv_prefix *const *prefixes, const int32_t *adapters);
 void cpu_rope_store(struct backend *be, struct floats qkv, struct floats q_norm, struct floats k_norm,
                     struct kv_memory *kv, int layer);
 void cpu_attention(struct backend *be, struct floats y, struct floats qkv, struct floats sinks,

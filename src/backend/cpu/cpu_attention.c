@@ -314,6 +314,47 @@ void cpu_rope_store(struct backend *be, struct floats qkv, struct floats q_norm,
         team_run(job.cpu->team, rope_store_some, &job);
 }
 
+struct prefix_job {
+    struct cpu_backend *cpu;
+    struct kv_memory *kv;
+    int layer;
+    const struct kv_prefix *const *prefixes;
+    const int32_t *adapters;
+};
+
+static void prefix_store_some(void *arg, int thread, int n_threads)
+{
+    const struct prefix_job *job = arg;
+    const struct step *step = job->cpu->step;
+    const struct attention_shape *shape = &cpu_kind_of(job->cpu, job->layer)->shape;
+    size_t n_kv = (size_t)(shape->n_kv_heads * shape->head_dim);
+    int64_t begin, end;
+    team_range(step->n_rows, 1, thread, n_threads, &begin, &end);
+    for (int64_t r = begin; r < end; r++) {
+        const struct kv_prefix *prefix = job->adapters[r] >= 0 ? job->prefixes[job->adapters[r]] : NULL;
+        int position = step->positions[r];
+        if (!prefix || position >= prefix->n)
+            continue;
+        size_t at = ((size_t)job->layer * (size_t)prefix->n + (size_t)position) * 2 * n_kv;
+        const float *keys = cpu_floats(floats_at(prefix->rows, at), 2 * n_kv);
+        cpu_kv_store(job->cpu, job->kv, job->layer, (int)r, keys, keys + n_kv,
+                     job->cpu->attention_scratch[thread].kv);
+    }
+}
+
+void cpu_prefix_store(struct backend *be, struct kv_memory *kv, int layer,
+                      const struct kv_prefix *const *prefixes, const int32_t *adapters)
+{
+    struct cpu_backend *cpu = cpu_of(be);
+    struct prefix_job job = {
+        .cpu = cpu, .kv = kv, .layer = layer, .prefixes = prefixes, .adapters = adapters
+    };
+    if (cpu->step->n_rows == 1)
+        prefix_store_some(&job, 0, 1);
+    else
+        team_run(cpu->team, prefix_store_some, &job);
+}
+
 struct latent_job {
     struct cpu_backend *cpu;
     const struct cpu_kind *kind;

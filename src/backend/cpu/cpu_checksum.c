@@ -60,7 +60,10 @@ uint64_t cpu_lora_checksum(struct backend *be, const struct lora *lora)
 {
     size_t factor_bytes = lora->is_half ? sizeof(uint16_t) : sizeof(float);
     const int32_t shape[] = { lora->n_in, lora->n_out, lora->n_parts, lora->rank, lora->is_half };
-    uint64_t sum = hash64(0, shape, sizeof shape);
+    size_t output_bytes = (size_t)lora->n_out * sizeof(float);
+    uint64_t sum = hash64(lora->matrix ? cpu_matrix_checksum(be, lora->matrix) : 0, shape, sizeof shape);
+    sum = lora->factors ? mix64(hash64(sum, lora->factors, output_bytes)) : sum;
+    sum = lora->shifts ? hash64(sum, lora->shifts, output_bytes) : sum;
     sum = sum_bytes(cpu_of(be), sum, lora->a, (size_t)lora->rank * (size_t)lora->n_in * factor_bytes);
     for (int i = 0; i < lora->n_parts; i++) {
         const struct lora_piece *part = &lora->parts[i];

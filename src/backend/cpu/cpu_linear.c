@@ -17,6 +17,7 @@ struct linear_job {
     const struct matrix *m;
     const float *x;
     float *y;
+    const int32_t *rows; /* [n_rows]: of y; NULL: 0 to n_rows - 1 */
     int n_rows, n_tiles, piece;
     size_t tile_stride;               /* bytes */
     glu_fn *glu;                      /* joins gate and up; NULL: the matrix has no gate */
@@ -77,6 +78,7 @@ static void add_bias(float *out, const float *bias, int n)
  * of 16 columns. */
 struct output {
     float *y; /* first row of the tile */
+    const int32_t *rows;
     int n_columns, column, n, n_halves;
 };
 
@@ -98,20 +100,27 @@ static const struct lora_group *groups_of(const struct linear_job *job, int tile
     return job->cpu->lora_groups + first[0];
 }
 
-static void clear_updates(const struct linear_job *job, float *updates, int tile, int row)
+/* The updates begin with the shifts of the columns from column on. */
+static void clear_updates(const struct linear_job *job, float *updates, int tile, int row, int column)
 {
-    int n;
-    for (const struct lora_group *g = groups_of(job, tile, &n); n > 0; n--, g++)
-        for (int r = 0; r < g->n; r++)
-            memset(updates + (g->rows[r] - row) * 2 * LINEAR_COLUMNS, 0,
-                   2 * LINEAR_COLUMNS * sizeof *updates);
+    int n, n_ff = job->m->n_out / 2;
+    for (const struct lora_group *g = groups_of(job, tile, &n); n > 0; n--, g++) {
+        const float *shifts = g->lora->shifts;
+        for (int r = 0; r < g->n; r++) {
+            float *update = updates + (g->rows[r] - row) * 2 * LINEAR_COLUMNS;
+            memset(update, 0, 2 * LINEAR_COLUMNS * sizeof *updates);
+            for (int h = 0; shifts && h < 2; h++)
+                memcpy(update + h * LINEAR_COLUMNS, shifts + h * n_ff + column,
+                       LINEAR_COLUMNS * sizeof *shifts);
+        }
+    }
 }
 
 /* Computes the LoRA updates to gate and up of a tile, panels begin..end-1; row: the tile's first. */
 static void make_updates(const struct linear_job *job, float *updates, int tile, int row, int begin, int end)
 {
     int n_ff = job->m->n_out / 2, last = end * LANES < n_ff ? end * LANES : n_ff;
-    clear_updates(job, updates, tile, row);
+    clear_updates(job, updates, tile, row, begin * LANES);
     for (int h = 0; h < 2; h++) {
         struct cpu_lora_target to = { .y = updates + h * LINEAR_COLUMNS,
                                       .stride = 2 * LINEAR_COLUMNS,
@@ -121,21 +130,33 @@ static void make_updates(const struct linear_job *job, float *updates, int tile,
     }
 }
 
+static inline void multiply_lanes(float *to, const float *factors)
+{
+    for (int i = 0; i < LANES; i += 4)
+        *(four_floats *)(to + i) *= *(const four_floats *)(factors + i);
+}
+
 static inline void add_lanes(float *to, const float *from)
 {
     for (int i = 0; i < LANES; i += 4)
         *(four_floats *)(to + i) += *(const four_floats *)(from + i);
 }
 
-/* Adds the updates to the halves of a panel of n rows. column: of the updates. */
+/* Multiplies the halves of a panel of n rows, from column on, by their factors, and adds the updates,
+ * which begin at column begin. */
 static void add_updates(const struct linear_job *job, float *out, const float *updates, int tile, int row,
-                        int n, int column)
+                        int n, int begin, int column)
 {
-    int n_groups;
+    int n_groups, n_ff = job->m->n_out / 2;
     for (const struct lora_group *g = groups_of(job, tile, &n_groups); n_groups > 0; n_groups--, g++) {
         for (int i = 0; i < g->n; i++) {
             int r = g->rows[i] - row;
-            const float *update = updates + r * 2 * LINEAR_COLUMNS + column;
+            const float *update = updates + r * 2 * LINEAR_COLUMNS + column - begin,
+                        *factors = g->lora->factors;
+            if (factors) {
+                multiply_lanes(out + r * LANES, factors + column);
+                multiply_lanes(out + (n + r) * LANES, factors + n_ff + column);
+            }
             add_lanes(out + r * LANES, update);
             add_lanes(out + (n + r) * LANES, update + LINEAR_COLUMNS);
         }
@@ -153,6 +174,11 @@ static inline void prefetch_for_write(float *line)
 #endif
 }
 
+static inline float *row_of(const struct output *o, int r)
+{
+    return o->y + (size_t)(o->rows ? o->rows[r] : r) * (size_t)o->n_columns + (size_t)o->column;
+}
+
 /* Stores row by row. out: [n_panels][2][n][16]. The lines that one panel writes in consecutive rows
  * are a row of y apart, so they map to few sets of the L1 cache; another core may own them too. So
  * they are prefetched some rows ahead. */
@@ -162,9 +188,9 @@ static void store(const struct output *o, const float *out, int n_panels)
         ahead = n_halves * LANES <= left ? PREFETCH_ROWS : o->n;
     size_t panel = (size_t)o->n * PANEL_ROWS;
     for (int r = 0; r < o->n; r++) {
-        float *y = o->y + (size_t)r * (size_t)o->n_columns + (size_t)o->column;
+        float *y = row_of(o, r);
         for (int i = 0; i < n_halves && r + ahead < o->n; i++)
-            prefetch_for_write(y + (size_t)ahead * (size_t)o->n_columns + i * LANES);
+            prefetch_for_write(row_of(o, r + ahead) + i * LANES);
         for (int i = 0; i < n_halves && i * LANES < left; i++) {
             const float *from = out + (size_t)(i / o->n_halves) * panel +
                                 (size_t)(i % o->n_halves * o->n + r) * LANES;
@@ -190,6 +216,7 @@ static void store_panels(const struct cpu_product *p, const float *out, int begi
 {
     int n_halves = p->glu ? 1 : 2;
     store(&(struct output){ .y = p->y,
+                            .rows = p->rows,
                             .n_columns = p->n_columns,
                             .column = begin * n_halves * LANES,
                             .n = p->n,
@@ -216,7 +243,7 @@ static void run_updated_glu(const struct linear_job *job, const struct cpu_produ
     make_updates(job, scratch->updates, tile, row, begin, end);
     for (int panel = begin; panel < end; panel++, out += p->n * PANEL_ROWS) {
         run_panel(p, out, panel);
-        add_updates(job, out, scratch->updates, tile, row, p->n, (panel - begin) * LANES);
+        add_updates(job, out, scratch->updates, tile, row, p->n, begin * LANES, panel * LANES);
         p->glu(out, out, out + p->n * LANES, (int64_t)p->n * LANES);
     }
     store_panels(p, scratch->out, begin, end);
@@ -235,7 +262,8 @@ static void run_piece(const struct linear_job *job, const struct cpu_scratch *sc
                              .glu = job->glu,
                              .input = input + (size_t)tile * job->tile_stride,
                              .n = n,
-                             .y = job->y + (size_t)row * (size_t)n_columns,
+                             .y = job->y + (job->rows ? 0 : (size_t)row * (size_t)n_columns),
+                             .rows = job->rows ? job->rows + row : NULL,
                              .n_columns = n_columns };
     bool is_updated = job->lora && cpu_lora_has(job->lora, tile);
     if (is_updated && job->glu) {
@@ -244,8 +272,9 @@ static void run_piece(const struct linear_job *job, const struct cpu_scratch *sc
     }
     cpu_product_run(&p, scratch->out, begin, end);
     if (is_updated) {
-        struct cpu_lora_target to = { .y = p.y, .stride = (size_t)n_columns, .row = row };
+        struct cpu_lora_target to = { .y = p.y, .rows = p.rows, .stride = (size_t)n_columns, .row = row };
         int last = end * PANEL_ROWS < m->n_out ? end * PANEL_ROWS : m->n_out;
+        cpu_lora_shift(job->lora, tile, &to, begin * PANEL_ROWS, last);
         cpu_lora_up(job->lora, tile, &to, begin * PANEL_ROWS, last);
     }
 }
@@ -345,6 +374,51 @@ static void run(struct linear_job *job, const struct lora *const *loras, const i
     team_run(job->cpu->team, linear_some, job);
 }
 
+/* The matrix that a row uses. */
+static const struct matrix *matrix_for(const struct linear_job *job, const struct lora *const *loras,
+                                       int adapter)
+{
+    const struct lora *lora = adapter >= 0 ? loras[adapter] : NULL;
+    return lora && lora->matrix ? lora->matrix : job->m;
+}
+
+/* Runs the rows of each matrix that rows use: their inputs are gathered, their outputs scattered. */
+static void run_by_matrix(struct linear_job *job, const struct lora *const *loras, const int32_t *adapters)
+{
+    struct cpu_backend *cpu = job->cpu;
+    const struct matrix *first = job->n_rows > 0 ? matrix_for(job, loras, adapters[0]) : job->m;
+    bool has_one = true;
+    for (int r = 1; r < job->n_rows && has_one; r++)
+        has_one = matrix_for(job, loras, adapters[r]) == first;
+    if (has_one) {
+        job->m = first;
+        run(job, loras, adapters);
+        return;
+    }
+    assert(cpu->lora_x && job->n_rows <= cpu->max_rows);
+    size_t n_in = (size_t)job->m->n_in;
+    memset(cpu->lora_done, 0, (size_t)job->n_rows * sizeof *cpu->lora_done);
+    for (int begin = 0; begin < job->n_rows; begin++) {
+        struct linear_job part = *job;
+        if (cpu->lora_done[begin])
+            continue;
+        part.m = matrix_for(job, loras, adapters[begin]);
+        part.x = cpu->lora_x;
+        part.rows = cpu->lora_rows;
+        part.n_rows = 0;
+        for (int r = begin; r < job->n_rows; r++) {
+            if (cpu->lora_done[r] || matrix_for(job, loras, adapters[r]) != part.m)
+                continue;
+            memcpy(cpu->lora_x + (size_t)part.n_rows * n_in, job->x + (size_t)r * n_in,
+                   n_in * sizeof *job->x);
+            cpu->lora_rows[part.n_rows] = r;
+            cpu->lora_adapters[part.n_rows++] = adapters[r];
+            cpu->lora_done[r] = true;
+        }
+        run(&part, loras, cpu->lora_adapters);
+    }
+}
+
 void cpu_linear(struct backend *be, struct floats y, const struct matrix *m, struct floats x, int n_rows)
 {
     cpu_linear_adapted(be, y, m, x, n_rows, NULL, NULL);
@@ -354,12 +428,15 @@ void cpu_linear_adapted(struct backend *be, struct floats y, const struct matrix
                         int n_rows, const struct lora *const *loras, const int32_t *adapters)
 {
     assert(!m->is_gate_up);
-    run(&(struct linear_job){ .cpu = cpu_of(be),
+    struct linear_job job = { .cpu = cpu_of(be),
                               .m = m,
                               .x = cpu_rows(x, n_rows, m->n_in),
                               .y = cpu_rows(y, n_rows, m->n_out),
-                              .n_rows = n_rows },
-        loras, adapters);
+                              .n_rows = n_rows };
+    if (loras)
+        run_by_matrix(&job, loras, adapters);
+    else
+        run(&job, NULL, NULL);
 }
 
 glu_fn *cpu_glu(const struct kernels *k, enum activation act)
@@ -379,11 +456,14 @@ void cpu_linear_glu_adapted(struct backend *be, struct floats y, const struct ma
                             const int32_t *adapters)
 {
     assert(m->is_gate_up);
-    run(&(struct linear_job){ .cpu = cpu_of(be),
+    struct linear_job job = { .cpu = cpu_of(be),
                               .m = m,
                               .x = cpu_rows(x, n_rows, m->n_in),
                               .y = cpu_rows(y, n_rows, m->n_out / 2),
                               .n_rows = n_rows,
-                              .glu = cpu_glu(&cpu_of(be)->kernels, act) },
-        loras, adapters);
+                              .glu = cpu_glu(&cpu_of(be)->kernels, act) };
+    if (loras)
+        run_by_matrix(&job, loras, adapters);
+    else
+        run(&job, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* LoRA updates: the input of a row is multiplied by A, then the result by B.
+/* What adapters change of linear layers. LoRA updates: the input of a row is multiplied by A, then the
+ * result by B. DoRA and trained biases: outputs are multiplied by factors and shifted.
  *
  * Both products are computed within the linear layer that they change (cpu_linear.c): A while the
  * input is packed, B piece by piece, while the outputs that it is added to are in the cache. A step
@@ -77,31 +78,61 @@ static bool copy_part(struct lora *lora, const struct lora_part *part, int rank_
     return true;
 }
 
-enum tutti_status cpu_lora_new(struct backend *be, struct lora **out, const struct lora_part *parts,
-                               int n_parts, int n_in, int n_out, enum dtype type, struct tutti_error *err)
+/* Copies one number for each output. False: out of memory. */
+static bool copy_outputs(struct lora *lora, float **to, const float *from)
 {
-    assert(type == DTYPE_F32 || type == DTYPE_F16);
+    size_t n = (size_t)lora->n_out;
+    if (!from)
+        return true;
+    *to = cpu_memory_new(n + CPU_LORA_PADDING);
+    if (!*to)
+        return false;
+    memcpy(*to, from, n * sizeof **to);
+    lora->n_bytes += n * sizeof **to;
+    return true;
+}
+
+static bool copy_source(struct lora *lora, const struct lora_source *source)
+{
+    for (int i = 0; i < source->n_parts; i++) {
+        const struct lora_part *part = &source->parts[i];
+        assert(part->rank >= 1 && part->rank <= LORA_MAX_RANK && part->out_begin >= 0 &&
+               part->out_begin + part->n_out <= source->n_out);
+        lora->rank += part->rank;
+    }
+    lora->a = alloc_factors(lora, (size_t)lora->rank * (size_t)lora->n_in);
+    bool has_all = lora->a && copy_outputs(lora, &lora->factors, source->factors) &&
+                   copy_outputs(lora, &lora->shifts, source->shifts);
+    for (int i = 0, rank = 0; has_all && i < source->n_parts; i++) {
+        has_all = copy_part(lora, &source->parts[i], rank);
+        rank += source->parts[i].rank;
+    }
+    return has_all;
+}
+
+enum tutti_status cpu_lora_new(struct backend *be, struct lora **out, const struct lora_source *source,
+                               struct tutti_error *err)
+{
+    assert(source->type == DTYPE_F32 || source->type == DTYPE_F16);
     struct cpu_backend *cpu = cpu_of(be);
-    struct lora *lora = calloc(1, sizeof *lora + (size_t)n_parts * sizeof *lora->parts);
-    if (!lora)
+    struct lora *lora = calloc(1, sizeof *lora + (size_t)source->n_parts * sizeof *lora->parts);
+    if (!lora) {
+        cpu_matrix_free(be, source->matrix);
         return error_set(err, TUTTI_E_MEMORY, "adapter: out of memory");
-    lora->n_in = n_in;
-    lora->n_out = n_out;
-    lora->is_half = type == DTYPE_F16;
-    for (int i = 0; i < n_parts; i++) {
-        assert(parts[i].rank >= 1 && parts[i].rank <= LORA_MAX_RANK && parts[i].out_begin >= 0 &&
-               parts[i].out_begin + parts[i].n_out <= n_out);
-        lora->rank += parts[i].rank;
     }
-    lora->a = alloc_factors(lora, (size_t)lora->rank * (size_t)n_in);
-    bool has_all = lora->a != NULL;
-    for (int i = 0, rank = 0; has_all && i < n_parts; i++) {
-        has_all = copy_part(lora, &parts[i], rank);
-        rank += parts[i].rank;
-    }
-    if (!has_all) {
+    lora->n_in = source->n_in;
+    lora->n_out = source->n_out;
+    lora->is_half = source->type == DTYPE_F16;
+    lora->matrix = source->matrix;
+    if (!copy_source(lora, source)) {
         cpu_lora_free(be, lora);
         return error_set(err, TUTTI_E_MEMORY, "adapter: out of memory");
+    }
+    cpu->has_loras = true;
+    if (lora->matrix) {
+        assert(lora->matrix->n_in == lora->n_in && lora->matrix->n_out == lora->n_out);
+        lora->n_bytes += cpu_matrix_bytes(lora->matrix);
+        cpu->lora_n_in = lora->n_in > cpu->lora_n_in ? lora->n_in : cpu->lora_n_in;
     }
     if (lora->rank > cpu->lora_rank)
         cpu->lora_rank = lora->rank;
@@ -111,11 +142,13 @@ enum tutti_status cpu_lora_new(struct backend *be, struct lora **out, const stru
 
 void cpu_lora_free(struct backend *be, struct lora *lora)
 {
-    (void)be;
     if (!lora)
         return;
     for (int i = 0; i < lora->n_parts; i++)
         free(lora->parts[i].b);
+    cpu_matrix_free(be, lora->matrix);
+    free(lora->factors);
+    free(lora->shifts);
     free(lora->a);
     free(lora);
 }
@@ -125,17 +158,105 @@ size_t cpu_lora_bytes(const struct lora *lora)
     return lora->n_bytes;
 }
 
+/* ---- lengths of rows, of DoRA ---- */
+
+struct lengths_job {
+    const struct kernels *kernels;
+    const struct matrix *m;
+    const struct lora_part *part;
+    const double *products; /* [rank][rank]: A . A^T */
+    float *scratch;         /* [n_threads][n_in + rank + RANKS] */
+    float *lengths;
+};
+
+/* sums [n] = a [n][n_in] . x */
+static void multiply(const struct kernels *k, float *sums, const float *a, const float *x, int n, int n_in)
+{
+    for (int first = 0; first < n; first += RANKS) {
+        float *to = sums + first;
+        k->lora_down(&to, a + (size_t)first * (size_t)n_in, &x, 1, n - first < RANKS ? n - first : RANKS,
+                     n_in);
+    }
+}
+
+/* |w + s b A|^2 = |w|^2 + 2 s b . (A w) + s^2 b (A A^T) b. */
+static float length_of(const struct lengths_job *job, int row, float *scratch)
+{
+    const struct lora_part *part = job->part;
+    int n_in = job->m->n_in, rank = part->rank;
+    float *w = scratch, *sums = scratch + n_in, square;
+    const float *b = part->b + (size_t)row * (size_t)rank;
+    double s = (double)part->scale, cross = 0, update = 0;
+    cpu_matrix_row(w, job->m, part->out_begin + row);
+    multiply(job->kernels, &square, w, w, 1, n_in);
+    multiply(job->kernels, sums, part->a, w, rank, n_in);
+    for (int i = 0; i < rank; i++) {
+        double sum = 0;
+        cross += (double)b[i] * (double)sums[i];
+        for (int j = 0; j < rank; j++)
+            sum += job->products[(size_t)i * (size_t)rank + (size_t)j] * (double)b[j];
+        update += sum * (double)b[i];
+    }
+    double total = (double)square + 2 * s * cross + s * s * update;
+    return (float)sqrt(total > 0 ? total : 0);
+}
+
+static void lengths_some(void *arg, int thread, int n_threads)
+{
+    const struct lengths_job *job = arg;
+    int64_t begin, end;
+    team_range(job->part->n_out, 1, thread, n_threads, &begin, &end);
+    float *scratch = job->scratch + (size_t)thread * (size_t)(job->m->n_in + job->part->rank + RANKS);
+    for (int64_t row = begin; row < end; row++)
+        job->lengths[row] = length_of(job, (int)row, scratch);
+}
+
+bool cpu_matrix_lengths(struct backend *be, float *host, const struct matrix *m, const struct lora_part *part)
+{
+    struct cpu_backend *cpu = cpu_of(be);
+    size_t rank = (size_t)part->rank, n_in = (size_t)m->n_in;
+    double *products = malloc(rank * rank * sizeof *products);
+    float *scratch = malloc((size_t)team_n_threads(cpu->team) * (n_in + rank + RANKS) * sizeof *scratch);
+    for (size_t i = 0; products && i < rank; i++) {
+        for (size_t j = 0; j < rank; j++) {
+            double sum = 0;
+            for (size_t k = 0; k < n_in; k++)
+                sum += (double)part->a[i * n_in + k] * (double)part->a[j * n_in + k];
+            products[i * rank + j] = sum;
+        }
+    }
+    if (products && scratch)
+        team_run(cpu->team, lengths_some,
+                 &(struct lengths_job){ .kernels = &cpu->kernels,
+                                        .m = m,
+                                        .part = part,
+                                        .products = products,
+                                        .scratch = scratch,
+                                        .lengths = host });
+    bool has_all = products && scratch;
+    free(products);
+    free(scratch);
+    return has_all;
+}
+
 /* ---- scratch memory ---- */
 
 bool cpu_lora_reserve(struct cpu_backend *cpu, int max_rows)
 {
-    if (cpu->lora_rank == 0)
+    if (!cpu->has_loras)
         return true;
     size_t n_rows = (size_t)max_rows;
-    cpu->lora_sums = cpu_memory_new(n_rows * (size_t)cpu->lora_rank);
+    cpu->lora_sums = cpu_memory_new(n_rows * (size_t)(cpu->lora_rank + 1));
     cpu->lora_groups = calloc(n_rows, sizeof *cpu->lora_groups);
     cpu->lora_tiles = calloc(n_rows + 1, sizeof *cpu->lora_tiles);
-    return cpu->lora_sums && cpu->lora_groups && cpu->lora_tiles;
+    bool has_all = cpu->lora_sums && cpu->lora_groups && cpu->lora_tiles;
+    if (cpu->lora_n_in == 0)
+        return has_all;
+    cpu->lora_x = cpu_memory_new(n_rows * (size_t)cpu->lora_n_in);
+    cpu->lora_rows = calloc(n_rows, sizeof *cpu->lora_rows);
+    cpu->lora_adapters = calloc(n_rows, sizeof *cpu->lora_adapters);
+    cpu->lora_done = calloc(n_rows, sizeof *cpu->lora_done);
+    return has_all && cpu->lora_x && cpu->lora_rows && cpu->lora_adapters && cpu->lora_done;
 }
 
 void cpu_lora_release(struct cpu_backend *cpu)
@@ -143,6 +264,13 @@ void cpu_lora_release(struct cpu_backend *cpu)
     free(cpu->lora_sums);
     free(cpu->lora_groups);
     free(cpu->lora_tiles);
+    free(cpu->lora_x);
+    free(cpu->lora_rows);
+    free(cpu->lora_adapters);
+    free(cpu->lora_done);
+    cpu->lora_x = NULL;
+    cpu->lora_rows = cpu->lora_adapters = NULL;
+    cpu->lora_done = NULL;
     cpu->lora_sums = NULL;
     cpu->lora_groups = NULL;
     cpu->lora_tiles = NULL;
@@ -233,7 +361,8 @@ static void scale_sums(const struct cpu_lora_work *work, const struct lora_group
 
 static float *target_at(const struct cpu_lora_target *to, int row, int column)
 {
-    return to->y + (size_t)(row - to->row) * to->stride + (column - to->column);
+    int i = row - to->row;
+    return to->y + (size_t)(to->rows ? to->rows[i] : i) * to->stride + (column - to->column);
 }
 
 /* Columns first..last-1, all of one part, for one group's rows. */
@@ -271,6 +400,23 @@ static bool cut_to_part(const struct lora_piece *part, int *begin, int *end)
     if (*end > part->out_begin + part->n_out)
         *end = part->out_begin + part->n_out;
     return *begin < *end;
+}
+
+void cpu_lora_shift(const struct cpu_lora_work *work, int tile, const struct cpu_lora_target *to, int begin,
+                    int end)
+{
+    const struct cpu_backend *cpu = work->cpu;
+    for (int i = cpu->lora_tiles[tile]; i < cpu->lora_tiles[tile + 1]; i++) {
+        const struct lora_group *group = &cpu->lora_groups[i];
+        const float *factors = group->lora->factors, *shifts = group->lora->shifts;
+        for (int r = 0; r < group->n; r++) {
+            float *y = target_at(to, group->rows[r], begin);
+            for (int k = 0; factors && k < end - begin; k++)
+                y[k] *= factors[begin + k];
+            for (int k = 0; shifts && k < end - begin; k++)
+                y[k] += shifts[begin + k];
+        }
+    }
 }
 
 void cpu_lora_up(const struct cpu_lora_work *work, int tile, const struct cpu_lora_target *to, int begin,

@@ -241,38 +241,25 @@ size_t cpu_matrix_bytes(const struct matrix *m)
     return m->n_bytes + (m->bias ? n_panels * PANEL_ROWS * sizeof(float) : 0);
 }
 
-struct embed_job {
-    const struct matrix *table;
-    const int32_t *ids;
-    float *x;
-    int n_rows, first_id;
-};
-
-static void embed_some(void *arg, int thread, int n_threads)
+void cpu_matrix_row(float *out, const struct matrix *m, int row)
 {
-    const struct embed_job *job = arg;
-    int64_t begin, end;
-    team_range(job->n_rows, 1, thread, n_threads, &begin, &end);
-    for (int64_t r = begin; r < end; r++) {
-        int panel, i, id = job->ids[r] - job->first_id;
-        float *x = job->x + (size_t)r * (size_t)job->table->n_in;
-        if (id < 0 || id >= job->table->n_out) {
-            memset(x, 0, (size_t)job->table->n_in * sizeof *x);
-            continue;
-        }
-        cpu_matrix_place_of(job->table, id, &panel, &i);
-        unpack_row(x, job->table->panels + (size_t)panel * job->table->panel_bytes, i, job->table->dtype,
-                   job->table->n_in);
-    }
+    int panel, i;
+    assert(m->n_experts == 1 && row >= 0 && row < m->n_out);
+    cpu_matrix_place_of(m, row, &panel, &i);
+    unpack_row(out, m->panels + (size_t)panel * m->panel_bytes, i, m->dtype, m->n_in);
 }
 
-void cpu_embed(struct backend *be, struct floats x, const struct matrix *table, int first_id)
+float cpu_matrix_read(struct backend *be, float *host, const struct matrix *m, int row)
 {
-    struct cpu_backend *cpu = cpu_of(be);
-    int n_rows = cpu->step->n_rows;
-    struct embed_job job = { table, cpu->step->token_ids, cpu_rows(x, n_rows, table->n_in), n_rows,
-                             first_id };
-    for (int r = 0; r < job.n_rows; r++) /* other ranks have the rest of the vocabulary */
-        assert(job.ids[r] >= 0 && (cpu->cluster || job.ids[r] < table->n_out));
-    team_run(cpu->team, embed_some, &job);
+    int panel, i;
+    (void)be;
+    if (host)
+        cpu_matrix_row(host, m, row);
+    cpu_matrix_place_of(m, row, &panel, &i);
+    return m->bias ? m->bias[panel * PANEL_ROWS + i] : 0;
+}
+
+enum dtype cpu_matrix_type(const struct matrix *m)
+{
+    return m->dtype;
 }

@@ -16,7 +16,9 @@ static void run_rows(struct cpu_backend *cpu, team_fn *fn, void *job, int n_rows
 struct norm_job {
     const struct kernels *kernels;
     float *y, *x;
-    const float *add, *w, *b; /* b NULL: RMSNorm */
+    const float *add, *w, *b;                 /* b NULL: RMSNorm */
+    const struct norm_update *const *updates; /* NULL: none */
+    const int32_t *adapters;
     int n_rows, n;
     float eps;
 };
@@ -30,15 +32,27 @@ static void norm_some(void *arg, int thread, int n_threads)
         float *x = job->x + r * job->n, *y = job->y + r * job->n;
         if (job->add)
             job->kernels->add(x, job->add + r * job->n, job->n);
-        if (job->b)
-            job->kernels->layernorm(y, x, job->w, job->b, 1, job->n, job->eps);
+        const struct norm_update *update = job->updates && job->adapters[r] >= 0
+                                               ? job->updates[job->adapters[r]]
+                                               : NULL;
+        const float *w = update ? cpu_rows(update->w, 1, job->n) : job->w,
+                    *b = update ? cpu_rows(update->b, 1, job->n) : job->b;
+        if (b)
+            job->kernels->layernorm(y, x, w, b, 1, job->n, job->eps);
         else
-            job->kernels->rmsnorm(y, x, job->w, 1, job->n, job->eps);
+            job->kernels->rmsnorm(y, x, w, 1, job->n, job->eps);
     }
 }
 
 void cpu_layernorm(struct backend *be, struct floats y, struct floats x, struct floats add, struct floats w,
                    struct floats b, int n_rows, int n, float eps)
+{
+    cpu_norm_adapted(be, y, x, add, w, b, n_rows, n, eps, NULL, NULL);
+}
+
+void cpu_norm_adapted(struct backend *be, struct floats y, struct floats x, struct floats add,
+                      struct floats w, struct floats b, int n_rows, int n, float eps,
+                      const struct norm_update *const *updates, const int32_t *adapters)
 {
     struct cpu_backend *cpu = cpu_of(be);
     struct norm_job job = { .kernels = &cpu->kernels,
@@ -47,6 +61,8 @@ void cpu_layernorm(struct backend *be, struct floats y, struct floats x, struct 
                             .add = cpu_rows(add, n_rows, n),
                             .w = cpu_rows(w, 1, n),
                             .b = cpu_rows(b, 1, n),
+                            .updates = updates,
+                            .adapters = adapters,
                             .n_rows = n_rows,
                             .n = n,
                             .eps = eps };

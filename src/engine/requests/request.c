@@ -277,8 +277,14 @@ static enum tutti_status check_spec(const struct tutti_request *spec, const stru
         { "max_tokens", spec->max_tokens, INT32_MAX },
         { "top_logprobs", spec->top_logprobs, LIMIT_TOP_LOGPROBS },
     };
-    enum tutti_status st = check_prompt(spec, model, limits->max_context, err);
-    if (st == TUTTI_OK && spec->adapter && model_find_adapter(model, spec->adapter) < 0)
+    int adapter = spec->adapter ? model_find_adapter(model, spec->adapter) : -1;
+    int n_virtual = model_adapter_virtual(model, adapter).n;
+    if (n_virtual >= limits->max_context)
+        return error_set_param(err, TUTTI_E_LIMIT, "model",
+                               "adapter %s has %d virtual tokens, but the context ends at %d tokens",
+                               spec->adapter, n_virtual, limits->max_context);
+    enum tutti_status st = check_prompt(spec, model, limits->max_context - n_virtual, err);
+    if (st == TUTTI_OK && spec->adapter && adapter < 0)
         st = error_set_param(err, TUTTI_E_NOT_FOUND, "model", "model %s has no adapter %s", model->name,
                              spec->adapter);
     if (st == TUTTI_OK)
@@ -429,6 +435,8 @@ enum tutti_status request_new(struct request **out, const struct tutti_request *
     struct carver copy = { .out = (uint8_t *)r, .n_bytes = head_bytes };
     copy_spec(&copy, spec, &r->spec, &r->stop_borders);
     r->adapter = spec->adapter ? model_find_adapter(model, spec->adapter) : -1;
+    r->virtual = model_adapter_virtual(model, r->adapter);
+    r->n_seen = r->virtual.n;
     r->spec.adapter = NULL; /* r->adapter replaces it */
     r->n_unreported = r->n_unfinished = r->spec.n_choices;
     r->submit_us = clock_now_us();
@@ -527,13 +535,34 @@ static enum tutti_status prepare_rest(struct request *r, const struct model *mod
     return st;
 }
 
+/* Sets the prompt: the virtual tokens, whose ids have no meaning, then own [n], which may be those of
+ * rendered. */
+static enum tutti_status set_prompt(struct request *r, const int32_t *own, size_t n, struct tutti_error *err)
+{
+    size_t n_virtual = (size_t)r->virtual.n;
+    r->n_prompt = (int)(n + n_virtual);
+    r->prompt = own;
+    if (n_virtual == 0)
+        return TUTTI_OK;
+    struct ids whole = { 0 };
+    bool fits = true;
+    for (size_t i = 0; fits && i < n_virtual; i++)
+        fits = ids_add(&whole, 0);
+    fits = fits && ids_add_all(&whole, own, n);
+    ids_clear(&r->rendered);
+    r->rendered = whole;
+    r->prompt = whole.ids;
+    return fits ? TUTTI_OK : error_set(err, TUTTI_E_MEMORY, "prompt: out of memory");
+}
+
 enum tutti_status request_prepare(struct request *r, const struct model *model,
                                   const struct request_limits *limits, struct tutti_error *err)
 {
+    int max_context = limits->max_context - r->virtual.n;
+    enum tutti_status st;
     if (r->spec.n_ids > 0) { /* validated at submission */
-        r->prompt = r->spec.ids;
-        r->n_prompt = (int)r->spec.n_ids;
-        return prepare_rest(r, model, limits, err);
+        st = set_prompt(r, r->spec.ids, r->spec.n_ids, err);
+        return st == TUTTI_OK ? prepare_rest(r, model, limits, err) : st;
     }
     bool is_chat = r->spec.n_messages > 0;
     struct model_text text = { .bytes = r->spec.text,
@@ -541,23 +570,22 @@ enum tutti_status request_prepare(struct request *r, const struct model *model,
                                .add_special = true,
                                .parse_special = r->spec.parse_special };
     const char *param = is_chat ? "messages" : "prompt";
-    r->rendered.max = (size_t)limits->max_context + SPARE_TOKENS; /* tokens beyond this are not counted */
-    enum tutti_status st = is_chat ? chat_render(model, &r->spec, &r->rendered, err)
-                                   : model_encode_text(model, &text, &r->rendered, err);
+    r->rendered.max = (size_t)max_context + SPARE_TOKENS; /* tokens beyond this are not counted */
+    st = is_chat ? chat_render(model, &r->spec, &r->rendered, err)
+                 : model_encode_text(model, &text, &r->rendered, err);
     if (st != TUTTI_OK && r->rendered.is_full)
-        return check_length(param, &r->spec, (size_t)limits->max_context, true, limits->max_context, err);
+        return check_length(param, &r->spec, (size_t)max_context, true, max_context, err);
     if (st != TUTTI_OK)
         return st;
     if (r->rendered.n == 0)
         return error_set_param(err, TUTTI_E_ARGUMENT, param, "the prompt is empty");
-    st = check_length(param, &r->spec, r->rendered.n, false, limits->max_context, err);
+    st = check_length(param, &r->spec, r->rendered.n, false, max_context, err);
     if (st == TUTTI_OK)
         st = model_check_rows(model, &r->rendered, param, err);
     if (st != TUTTI_OK)
         return st;
-    r->prompt = r->rendered.ids;
-    r->n_prompt = (int)r->rendered.n;
-    return prepare_rest(r, model, limits, err);
+    st = set_prompt(r, r->rendered.ids, r->rendered.n, err);
+    return st == TUTTI_OK ? prepare_rest(r, model, limits, err) : st;
 }
 
 bool request_is_stop_id(const struct request *r, const struct model_desc *desc, int32_t id)

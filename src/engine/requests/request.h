@@ -12,7 +12,7 @@
 #include "engine/requests/reply.h"
 #include "engine/sample/beam.h"
 #include "grammar/grammar.h"
-#include "model/model.h"
+#include "model/adapters/adapter.h"
 
 #include <stdatomic.h>
 
@@ -30,8 +30,9 @@ struct request {
     uint64_t id, serial; /* serial: counts submissions */
     tutti_callback callback;
     void *user;
-    struct tutti_request spec; /* every pointer points into this allocation; n_choices is 1 or more */
-    int adapter;               /* of the model; -1: none */
+    struct tutti_request spec;      /* every pointer points into this allocation; n_choices is 1 or more */
+    int adapter;                    /* of the model; -1: none */
+    struct adapter_virtual virtual; /* its tokens, with which the prompt begins */
     uint64_t seed;
     uint64_t submit_us;
     atomic_bool is_cancelled;
@@ -43,9 +44,9 @@ struct request {
 
     /* Written by the prompt thread before the hand-over, then only read: */
     struct tutti_error refusal; /* status other than TUTTI_OK: the prompt cannot be used */
-    const int32_t *prompt;      /* [n_prompt] */
+    const int32_t *prompt;      /* [n_prompt]: virtual tokens, then those of the prompt */
     int n_prompt;
-    struct ids rendered;       /* where the prompt was text or messages */
+    struct ids rendered;       /* where the prompt was text or messages, or has virtual tokens */
     struct beam_search *beams; /* NULL: none. Used by the engine thread after the hand-over */
     /* With spec.prompt_logprobs or spec.embedding. Used by the engine thread until all results are
      * there. */
@@ -103,6 +104,12 @@ int64_t request_prompt_bytes(const struct request *request);
 
 /* Tokens of the prompt; until it is prepared, an estimate from its length. */
 int64_t request_estimate_prompt(const struct request *request);
+
+/* Tokens of the prompt without virtual ones. */
+static inline int request_n_own(const struct request *r)
+{
+    return r->n_prompt - r->virtual.n;
+}
 
 /* True: results of every prompt row are needed, not only of the last one. */
 static inline bool request_wants_rows(const struct request *r)

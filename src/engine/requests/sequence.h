@@ -41,8 +41,8 @@ struct sequence {
     int n_prompt;
     struct prefix prefix; /* of the prompt, where the model has bidirectional prefixes */
     bool uses_cache;      /* takes pages from the prefix cache and publishes its own */
-    int n_cached;         /* tokens of the prompt that came from the prefix cache when it started */
-    int max_ids;          /* prompt and answer end at this length */
+    int n_cached; /* tokens of the prompt, virtual ones too, that came from the prefix cache when it started */
+    int max_ids;  /* prompt and answer end at this length */
 
     /* Restoring (spiller.h): the full pages [n_computed / page_tokens, n_restorable) are read from
      * the spill file, in this order; reads up to page n_requested were requested. */
@@ -68,6 +68,13 @@ static inline bool sequence_is_running(const struct sequence *seq)
 static inline struct kv_chain sequence_chain(const struct sequence *seq)
 {
     return (struct kv_chain){ .tenant = seq->request->spec.tenant, .adapter = seq->request->adapter };
+}
+
+/* Tokens of the request's own prompt that came from the prefix cache. */
+static inline int sequence_n_cached(const struct sequence *seq)
+{
+    int n = seq->n_cached - seq->request->virtual.n;
+    return n > 0 ? n : 0;
 }
 
 /* Tokens whose keys and values are not computed yet. */

@@ -43,7 +43,7 @@ struct record answers_record(const struct sequence *seq)
 {
     return (struct record){ .request = seq->request,
                             .choice = seq->choice,
-                            .n_cached = (size_t)seq->n_cached,
+                            .n_cached = (size_t)sequence_n_cached(seq),
                             .queue_us = seq->queue_us,
                             .ttft_us = seq->ttft_us,
                             .n_accepted = seq->n_accepted,
@@ -87,8 +87,8 @@ void answers_note_times(struct tutti_engine *e, struct sequence *seq, uint64_t n
         histogram_add(&e->stats.now.ttft, seq->ttft_us);
         histogram_add(&e->stats.now.queue, seq->queue_us);
         if (seq->choice == 0) {
-            e->stats.now.n_prompt_tokens += (uint64_t)seq->n_prompt;
-            e->stats.now.n_cached_tokens += (uint64_t)seq->n_cached;
+            e->stats.now.n_prompt_tokens += (uint64_t)request_n_own(r);
+            e->stats.now.n_cached_tokens += (uint64_t)sequence_n_cached(seq);
         }
     } else {
         histogram_add(&e->stats.now.inter_token, now_us - seq->last_token_us);

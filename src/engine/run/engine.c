@@ -269,6 +269,7 @@ static enum tutti_status engine_reserve(struct tutti_engine *e, struct tutti_err
                                          .page_tokens = model_page_tokens(e->model),
                                          .no_prefix_cache = o->no_prefix_cache,
                                          .hash_seed = hash_seed,
+                                         .has_shifts = model_shifts_positions(e->model),
                                          .desc = e->model->desc.has_prefix ? &e->model->desc : NULL };
     if (has_windows) {
         limits.n_slots = room.n_slots;

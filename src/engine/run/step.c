@@ -117,10 +117,10 @@ static void end_prefills(struct tutti_engine *e)
         struct request *r = seq->request;
         bool is_mean = r->spec.embedding == TUTTI_EMBEDDING_MEAN, is_finite = true;
         if (r->spec.embedding != TUTTI_EMBEDDING_NONE)
-            is_finite = prompt_results_finish(r->results, is_mean ? r->n_prompt : 1);
+            is_finite = prompt_results_finish(r->results, is_mean ? request_n_own(r) : 1);
         histogram_add(&e->stats.now.queue, seq->queue_us);
-        e->stats.now.n_prompt_tokens += (uint64_t)seq->n_prompt;
-        e->stats.now.n_cached_tokens += (uint64_t)seq->n_cached;
+        e->stats.now.n_prompt_tokens += (uint64_t)request_n_own(r);
+        e->stats.now.n_cached_tokens += (uint64_t)sequence_n_cached(seq);
         answers_end(e, seq, is_finite ? TUTTI_FINISH_LENGTH : TUTTI_FINISH_ERROR,
                     is_finite ? TUTTI_OK : TUTTI_E_NUMERIC, NULL);
     }

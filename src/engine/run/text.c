@@ -135,8 +135,8 @@ static void report(struct tutti_engine *e, const struct record *record, enum tut
         return;
     struct event_tokens list = { .reply = reply };
     if (r->spec.prompt_logprobs && !r->has_sent_results && finish <= TUTTI_FINISH_LENGTH) {
-        list.scores = r->results->scores;
-        list.n_scores = (size_t)r->results->n_scores;
+        list.scores = r->results->scores + r->virtual.n;
+        list.n_scores = (size_t)(r->results->n_scores - r->virtual.n);
         r->has_sent_results = true;
     }
     struct tutti_event event = { .request_id = r->id,
@@ -149,7 +149,7 @@ static void report(struct tutti_engine *e, const struct record *record, enum tut
                                  .has_stop_token = record->has_stop_token,
                                  .stop_token = record->sample.token,
                                  .stop_logprob = record->sample.logprob,
-                                 .n_prompt_tokens = (size_t)r->n_prompt,
+                                 .n_prompt_tokens = (size_t)request_n_own(r),
                                  .n_cached_tokens = record->n_cached,
                                  .n_generated_tokens = reply->n_generated,
                                  .n_accepted_drafts = record->n_accepted,

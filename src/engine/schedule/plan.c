@@ -420,9 +420,10 @@ static void fill_rows(struct scheduler *s)
                            .adapters = s->adapters };
     if (s->options.desc) {
         step->prefix_lens = s->prefix_lens;
-        step->rope_positions = s->rope_positions;
         step->block_positions = s->block_positions;
     }
+    if (s->options.desc || s->options.has_shifts)
+        step->rope_positions = s->rope_positions;
     s->n_entries = 0;
     s->prefill_distance = 0;
     for (int i = 0; i < s->options.max_seqs; i++) {

@@ -63,6 +63,7 @@ struct scheduler_options {
     int max_draft_tokens;          /* draft tokens of a sequence, by the draft model */
     double draft_share;            /* struct speculation */
     bool forces_drafts;            /* for tests */
+    bool has_shifts;               /* sequences may have positions before zero */
     const struct model_desc *desc; /* of a model with bidirectional prefixes; else NULL */
 };
 

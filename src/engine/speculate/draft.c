@@ -337,9 +337,9 @@ static struct sample_input draft_input_of(const struct draft *d, const struct ru
                                   .row = runner->output,
                                   .n_usable = d->options.target->n_usable_vocab,
                                   .sampling = &r->spec.sampling,
-                                  .ids = seq->ids,
-                                  .n_prompt = seq->n_prompt,
-                                  .n_ids = seq->n_ids + runner->n_done,
+                                  .ids = seq->ids + r->virtual.n,
+                                  .n_prompt = request_n_own(r),
+                                  .n_ids = seq->n_ids + runner->n_done - r->virtual.n,
                                   .seed = r->seed,
                                   .choice = seq->choice,
                                   .out = out };

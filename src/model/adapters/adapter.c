@@ -1,5 +1,5 @@
-/* The adapters of a loaded model: a table of updates by matrix and adapter. */
-#include "model/adapters/adapter.h"
+/* The adapters of a loaded model: tables of changes by weight and adapter. */
+#include "model/adapters/adapter_upload.h"
 
 #include "model/forward.h"
 #include "model/ranks/group.h"
@@ -9,10 +9,15 @@
 
 struct adapters {
     int n;
-    char (*names)[LIMIT_ADAPTER_NAME]; /* [n] */
-    struct lora **loras;               /* [n_sites][n] */
-    bool *is_used;                     /* [n_sites] */
-    int n_sites;                       /* of all layers */
+    char (*names)[LIMIT_ADAPTER_NAME];    /* [n] */
+    struct lora **loras;                  /* [n_sites][n] */
+    struct adapter_norm **norms;          /* [n_sites][n] */
+    struct embedding_update **embeddings; /* [n] */
+    struct kv_prefix **prefixes;          /* [n] */
+    struct adapter_virtual *virtuals;     /* [n] */
+    bool *is_used, *has_norms;            /* [n_sites] */
+    bool has_embeddings, has_prefixes;
+    int n_sites; /* of all layers */
 };
 
 static size_t site_of(enum weight_slot slot, int layer)
@@ -20,16 +25,38 @@ static size_t site_of(enum weight_slot slot, int layer)
     return (size_t)layer * SLOT_COUNT + (size_t)slot;
 }
 
+/* Frees the tables only. */
+static void free_tables(struct adapters *all)
+{
+    free((void *)all->loras);
+    free((void *)all->norms);
+    free((void *)all->embeddings);
+    free((void *)all->prefixes);
+    free(all->virtuals);
+    free(all->is_used);
+    free(all->has_norms);
+    free(all->names);
+    free(all);
+}
+
+/* Frees what an adapter has in the tables. */
+static void free_column(struct adapters *all, int adapter, struct backend *be)
+{
+    for (int site = 0; site < all->n_sites; site++) {
+        be->ops->lora_free(be, all->loras[site * all->n + adapter]);
+        adapter_norm_free(all->norms[site * all->n + adapter], be);
+    }
+    be->ops->embedding_free(be, all->embeddings[adapter]);
+    adapter_prefix_free(all->prefixes[adapter], be);
+}
+
 void adapters_free(struct adapters *all, struct backend *be)
 {
     if (!all)
         return;
-    for (size_t i = 0; all->loras && i < (size_t)all->n_sites * (size_t)all->n; i++)
-        be->ops->lora_free(be, all->loras[i]);
-    free((void *)all->loras);
-    free(all->is_used);
-    free(all->names);
-    free(all);
+    for (int i = 0; i < all->n; i++)
+        free_column(all, i, be);
+    free_tables(all);
 }
 
 int model_n_adapters(const struct model *model)
@@ -57,6 +84,39 @@ const struct lora *const *model_loras(const struct model *model, enum weight_slo
     return all && all->is_used[at] ? (const struct lora *const *)all->loras + at * (size_t)all->n : NULL;
 }
 
+const struct norm_update *const *model_norms(const struct model *model, enum weight_slot slot, int layer)
+{
+    const struct adapters *all = model->adapters;
+    size_t at = site_of(slot, layer);
+    return all && all->has_norms[at] ? (const struct norm_update *const *)all->norms + at * (size_t)all->n
+                                     : NULL;
+}
+
+const struct embedding_update *const *model_embeddings(const struct model *model)
+{
+    const struct adapters *all = model->adapters;
+    return all && all->has_embeddings ? (const struct embedding_update *const *)all->embeddings : NULL;
+}
+
+const struct kv_prefix *const *model_prefixes(const struct model *model)
+{
+    const struct adapters *all = model->adapters;
+    return all && all->has_prefixes ? (const struct kv_prefix *const *)all->prefixes : NULL;
+}
+
+struct adapter_virtual model_adapter_virtual(const struct model *model, int adapter)
+{
+    return adapter >= 0 ? model->adapters->virtuals[adapter] : (struct adapter_virtual){ 0 };
+}
+
+bool model_shifts_positions(const struct model *model)
+{
+    bool shifts = false;
+    for (int i = 0; i < model_n_adapters(model); i++)
+        shifts = shifts || model->adapters->virtuals[i].is_before_zero;
+    return shifts;
+}
+
 static enum tutti_status check_name(const struct model *model, const char *name, struct tutti_error *err)
 {
     size_t n = strlen(name);
@@ -75,31 +135,6 @@ static enum tutti_status check_name(const struct model *model, const char *name,
     return TUTTI_OK;
 }
 
-/* Uploads the updates of one matrix, updates[0..n-1], to the backend. */
-static enum tutti_status upload(struct model *model, struct lora **out, const struct adapter_update *updates,
-                                int n, struct tutti_error *err)
-{
-    struct backend *be = model->backend;
-    struct lora_part *parts = calloc((size_t)n, sizeof *parts);
-    if (!parts)
-        return error_set(err, TUTTI_E_MEMORY, "adapter: out of memory");
-    struct slot_shape shape = slot_shape(&model->local, updates[0].slot, updates[0].layer);
-    for (int i = 0; i < n; i++)
-        parts[i] = (struct lora_part){ .out_begin = updates[i].out_begin,
-                                       .n_out = updates[i].n_out,
-                                       .rank = updates[i].rank,
-                                       .scale = updates[i].scale,
-                                       .a = updates[i].a,
-                                       .b = updates[i].b };
-    /* Compared with the rounding of the weights, float16 factors are precise enough. */
-    enum dtype type = model->weight_type == DTYPE_F32 ? DTYPE_F32 : DTYPE_F16;
-    enum tutti_status st = be->ops->lora_new(be, out, parts, n, shape.n_in, shape.n_out, type, err);
-    if (st == TUTTI_OK)
-        model->weight_bytes += be->ops->lora_bytes(*out);
-    free(parts);
-    return st;
-}
-
 /* Copies the table with room for one more adapter, whose column is empty. NULL: out of memory. */
 static struct adapters *grow(const struct model *model, const char *name)
 {
@@ -111,36 +146,34 @@ static struct adapters *grow(const struct model *model, const char *name)
     all->n = (int)n;
     all->n_sites = (int)n_sites;
     all->names = calloc(n, sizeof *all->names);
-    all->loras = calloc(n_sites * n, sizeof(struct lora *));
+    all->loras = calloc(n_sites * n, sizeof *all->loras);
+    all->norms = calloc(n_sites * n, sizeof *all->norms);
+    all->embeddings = calloc(n, sizeof *all->embeddings);
+    all->prefixes = calloc(n, sizeof *all->prefixes);
+    all->virtuals = calloc(n, sizeof *all->virtuals);
     all->is_used = calloc(n_sites, sizeof *all->is_used);
-    if (!all->names || !all->loras || !all->is_used) {
-        free((void *)all->loras);
-        all->loras = NULL;
-        adapters_free(all, model->backend);
+    all->has_norms = calloc(n_sites, sizeof *all->has_norms);
+    if (!all->names || !all->loras || !all->norms || !all->embeddings || !all->prefixes || !all->virtuals ||
+        !all->is_used || !all->has_norms) {
+        free_tables(all);
         return NULL;
     }
-    for (size_t i = 0; i < n_old; i++)
-        strcpy(all->names[i], old->names[i]);
     strcpy(all->names[n_old], name);
-    for (size_t site = 0; site < n_sites && old; site++) {
-        all->is_used[site] = old->is_used[site];
-        for (size_t i = 0; i < n_old; i++)
-            all->loras[site * n + i] = old->loras[site * n_old + i];
+    if (!old)
+        return all;
+    all->has_embeddings = old->has_embeddings;
+    all->has_prefixes = old->has_prefixes;
+    memcpy(all->names, old->names, n_old * sizeof *all->names);
+    memcpy((void *)all->embeddings, (void *)old->embeddings, n_old * sizeof *all->embeddings);
+    memcpy((void *)all->prefixes, (void *)old->prefixes, n_old * sizeof *all->prefixes);
+    memcpy(all->virtuals, old->virtuals, n_old * sizeof *all->virtuals);
+    memcpy(all->is_used, old->is_used, n_sites * sizeof *all->is_used);
+    memcpy(all->has_norms, old->has_norms, n_sites * sizeof *all->has_norms);
+    for (size_t site = 0; site < n_sites; site++) {
+        memcpy((void *)&all->loras[site * n], (void *)&old->loras[site * n_old], n_old * sizeof *all->loras);
+        memcpy((void *)&all->norms[site * n], (void *)&old->norms[site * n_old], n_old * sizeof *all->norms);
     }
     return all;
-}
-
-/* Frees a table whose updates are also in another table; with has_last also the updates of the
- * last adapter. */
-static void discard(struct model *model, struct adapters *all, bool has_last)
-{
-    if (!all)
-        return;
-    for (int site = 0; site < all->n_sites && has_last; site++)
-        model->backend->ops->lora_free(model->backend, all->loras[(site + 1) * all->n - 1]);
-    free((void *)all->loras);
-    all->loras = NULL;
-    adapters_free(all, model->backend);
 }
 
 /* ---- a rank's part of an adapter ---- */
@@ -193,47 +226,119 @@ static int cut_updates(const struct model *model, struct adapter_update *cut,
     return n_cut;
 }
 
-/* Adds an adapter from sorted updates. */
-static enum tutti_status add_whole(struct model *model, const char *name,
-                                   const struct adapter_update *updates, int n_updates,
-                                   struct tutti_error *err)
+/* The changes of the next weight that the adapter changes, after those of before. False: there is none.
+ * The arrays of file are sorted by layer and slot. */
+static bool next_changes(struct adapter_changes *c, const struct adapter_file *file)
+{
+    const struct adapter_update *u = c->updates + c->n, *u_end = file->updates + file->n;
+    const struct adapter_bias *b = c->biases + c->n_biases, *b_end = file->biases + file->n_biases;
+    const struct adapter_module *m = c->modules + c->n_modules, *m_end = file->modules + file->n_modules;
+    size_t at = SIZE_MAX;
+    if (u < u_end)
+        at = site_of(u->slot, u->layer);
+    if (b < b_end && site_of(b->slot, b->layer) < at)
+        at = site_of(b->slot, b->layer);
+    if (m < m_end && site_of(m->slot, m->layer) < at)
+        at = site_of(m->slot, m->layer);
+    *c = (struct adapter_changes){ .slot = (enum weight_slot)(at % SLOT_COUNT),
+                                   .layer = (int)(at / SLOT_COUNT),
+                                   .updates = u,
+                                   .biases = b,
+                                   .modules = m };
+    while (u + c->n < u_end && site_of(u[c->n].slot, u[c->n].layer) == at)
+        c->n++;
+    while (b + c->n_biases < b_end && site_of(b[c->n_biases].slot, b[c->n_biases].layer) == at)
+        c->n_biases++;
+    while (m + c->n_modules < m_end && site_of(m[c->n_modules].slot, m[c->n_modules].layer) == at)
+        c->n_modules++;
+    return at != SIZE_MAX;
+}
+
+/* Uploads the changes of one weight to the last column of the tables. */
+static enum tutti_status upload_changes(struct model *model, struct adapters *all,
+                                        const struct adapter_changes *c, const char *path,
+                                        struct tutti_error *err)
+{
+    size_t at = site_of(c->slot, c->layer), last = at * (size_t)all->n + (size_t)all->n - 1;
+    if (c->slot == SLOT_EMBEDDING)
+        return TUTTI_OK; /* adapter_upload_embedding() */
+    if (slot_info(c->slot)->kind == SLOT_NORM) {
+        all->has_norms[at] = true;
+        return adapter_upload_norm(model, &all->norms[last], c->modules, path, err);
+    }
+    enum tutti_status st = adapter_upload_matrix(model, &all->loras[last], c, path, err);
+    all->is_used[at] = all->is_used[at] || all->loras[last];
+    return st;
+}
+
+/* Uploads a file to the last column. */
+static enum tutti_status upload_file(struct model *model, struct adapters *all,
+                                     const struct adapter_file *file, const char *path,
+                                     struct tutti_error *err)
+{
+    size_t last = (size_t)all->n - 1;
+    struct adapter_changes c = { .updates = file->updates, .biases = file->biases, .modules = file->modules };
+    bool has_tokens = file->output_tokens.n > 0;
+    enum tutti_status st = TUTTI_OK;
+    while (st == TUTTI_OK && next_changes(&c, file)) {
+        if (c.slot == SLOT_OUTPUT && has_tokens)
+            c.tokens = &file->output_tokens;
+        has_tokens = has_tokens && c.slot != SLOT_OUTPUT;
+        st = upload_changes(model, all, &c, path, err);
+    }
+    if (st == TUTTI_OK && has_tokens)
+        st = upload_changes(model, all,
+                            &(struct adapter_changes){ .slot = SLOT_OUTPUT, .tokens = &file->output_tokens },
+                            path, err);
+    if (st == TUTTI_OK)
+        st = adapter_upload_embedding(model, &all->embeddings[last], file, path, err);
+    if (st == TUTTI_OK)
+        st = adapter_upload_prefix(model, &all->prefixes[last], file, path, err);
+    all->has_embeddings = all->has_embeddings || all->embeddings[last];
+    all->has_prefixes = all->has_prefixes || all->prefixes[last];
+    all->virtuals[last] = (struct adapter_virtual){ .n = file->virtual.n,
+                                                    .is_before_zero = file->virtual.is_before_zero };
+    return st;
+}
+
+static enum tutti_status add_whole(struct model *model, const char *name, const struct adapter_file *file,
+                                   const char *path, struct tutti_error *err)
 {
     uint64_t weight_bytes = model->weight_bytes;
     struct adapters *all = grow(model, name);
-    enum tutti_status st = TUTTI_OK;
     if (!all)
         return error_set(err, TUTTI_E_MEMORY, "adapter %s: out of memory", name);
-    for (int i = 0, n; i < n_updates && st == TUTTI_OK; i += n) {
-        const struct adapter_update *first = &updates[i];
-        for (n = 1; i + n < n_updates && first[n].slot == first->slot && first[n].layer == first->layer;)
-            n++;
-        size_t at = site_of(first->slot, first->layer);
-        st = upload(model, &all->loras[at * (size_t)all->n + (size_t)all->n - 1], first, n, err);
-        all->is_used[at] = true;
-    }
+    enum tutti_status st = upload_file(model, all, file, path, err);
     if (st != TUTTI_OK) {
-        discard(model, all, true);
+        free_column(all, all->n - 1, model->backend);
+        free_tables(all);
         model->weight_bytes = weight_bytes;
         return st;
     }
-    discard(model, model->adapters, false);
+    if (model->adapters)
+        free_tables(model->adapters);
     model->adapters = all;
     workspace_free(model->workspace, model->backend); /* too small for the updates' scratch memory */
     model->workspace = NULL;
     return TUTTI_OK;
 }
 
-static enum tutti_status add_updates(struct model *model, const char *name,
-                                     const struct adapter_update *updates, int n_updates,
-                                     struct tutti_error *err)
+static enum tutti_status add_file(struct model *model, const char *name, const struct adapter_file *file,
+                                  const char *path, struct tutti_error *err)
 {
     if (!model->group)
-        return add_whole(model, name, updates, n_updates, err);
-    struct adapter_update *cut = calloc(SPLIT_MAX_RUNS * (size_t)n_updates + 1, sizeof *cut);
-    int n = cut ? cut_updates(model, cut, updates, n_updates) : -1;
+        return add_whole(model, name, file, path, err);
+    if (!adapter_file_is_plain(file))
+        return error_set(err, TUTTI_E_UNSUPPORTED,
+                         "%s: with several ranks only low-rank updates of linear layers are supported, no "
+                         "DoRA, biases, whole weights, trained tokens or virtual tokens",
+                         path);
+    struct adapter_update *cut = calloc(SPLIT_MAX_RUNS * (size_t)file->n + 1, sizeof *cut);
+    int n = cut ? cut_updates(model, cut, file->updates, file->n) : -1;
     enum tutti_status st = n < 0 ? error_set(err, TUTTI_E_MEMORY, "adapter %s: out of memory", name)
-                                 : add_whole(model, name, cut, n, err);
-    for (int i = 0; cut && i < (int)SPLIT_MAX_RUNS * n_updates; i++)
+                                 : add_whole(model, name, &(struct adapter_file){ .updates = cut, .n = n },
+                                             path, err);
+    for (int i = 0; cut && i < (int)SPLIT_MAX_RUNS * file->n; i++)
         if (split_kind(cut[i].slot) == SPLIT_COLUMNS)
             free(cut[i].a);
     free(cut);
@@ -251,7 +356,7 @@ enum tutti_status model_add_adapter(struct model *model, const char *name, const
     if (st == TUTTI_OK)
         st = adapter_file_open(&file, path, &model->desc, model->family, model->is_gguf, err);
     if (st == TUTTI_OK)
-        st = add_updates(model, name, file.updates, file.n, err);
+        st = add_file(model, name, &file, path, err);
     adapter_file_clear(&file);
     return model->group ? cluster_agree(model->group->cluster, st, err) : st;
 }
@@ -285,7 +390,7 @@ enum tutti_status model_make_adapter(struct model *model, const char *name, int 
     for (int i = 0; i < n; i++)
         updates[i].a = updates[i].b = values;
     if (st == TUTTI_OK)
-        st = add_updates(model, name, updates, n, err);
+        st = add_file(model, name, &(struct adapter_file){ .updates = updates, .n = n }, name, err);
     free(values);
     free(updates);
     return model->group ? cluster_agree(model->group->cluster, st, err) : st;

@@ -1,9 +1,7 @@
-/* Reads an adapter's folder: checks its configuration and tensors against the model. */
-#include "model/adapters/adapter_names.h"
+/* Opens an adapter's folder and checks its configuration. */
+#include "model/adapters/adapter_reader.h"
 
 #include "checkpoint/json_file.h"
-#include "checkpoint/tensor_set.h"
-#include "model/weights/weights.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <errno.h>
@@ -21,17 +19,6 @@ enum {
     PATTERN_STEPS = 100000, /* limit for matching one pattern with one path */
     PATTERN_DEPTH = 1000,
     LIMIT_PATTERNS = 4096,
-};
-
-struct adapter_reader {
-    const struct model_desc *desc;
-    const struct family *family;
-    bool is_gguf;
-    char config_path[PATH_MAX], tensors_path[PATH_MAX];
-    json_t *config;
-    double rank, alpha;
-    bool is_rslora;
-    struct adapter_file *out;
 };
 
 /* ---- configuration ---- */
@@ -96,7 +83,10 @@ static const struct config_key KEYS[] = {
     { "corda_config", NULL },
     { "lora_ga_config", NULL },
     { "loftq_config", NULL },
-    { "ensure_weight_tying", NULL }, /* of modules_to_save */
+    { "modules_to_save", NULL }, /* adapter_read_tensors() */
+    { "trainable_token_indices", NULL },
+    { "lora_bias", NULL },           /* follows from the tensors */
+    { "ensure_weight_tying", NULL }, /* the tied weights have tensors of their own */
     { "freeze_*", NULL },            /* MindFormers, of training */
     { "*_init_type", NULL },
     { "*_compute_type", NULL },
@@ -127,50 +117,127 @@ static void check_init(struct config *c)
     config_unsupported(c, "init_lora_weights", what);
 }
 
-static enum tutti_status read_config(struct adapter_reader *r, struct tutti_error *err)
+/* Settings of adapters that are computed in another way, with what to say about them. */
+static const struct {
+    const char *key, *what;
+} UNSUPPORTED[] = {
+    { "layer_replication", "layers that run twice are not supported; merge the adapter with PEFT" },
+    { "target_parameters", "updates of experts are not supported; merge the adapter with PEFT" },
+    { "alora_invocation_tokens", "aLoRA, which begins within a prompt, is not supported" },
+    { "enable_lora", "updates of parts of a fused matrix are not supported" },
+    { "use_qalora", "QALoRA is not supported" },
+    { "use_bdlora", "block-diagonal factors are not supported" },
+    { "kasa_config", "KaSA is not supported" },
+    { "velora_config", "VeLoRA is not supported" },
+    { "monteclora_config", "MonteCLoRA is not supported" },
+    { "arrow_config", "Arrow, which mixes several adapters, is not supported" },
+};
+
+/* Settings of training and of the base model in configurations of prompts and prefixes. */
+static const struct config_key PROMPT_KEYS[] = {
+    { "task_type", NULL },
+    { "inference_mode", NULL },
+    { "auto_mapping", NULL },
+    { "base_model_name_or_path", NULL },
+    { "revision", NULL },
+    { "peft_version", NULL },
+    { "modules_to_save", NULL }, /* only unset: read_virtual_config() */
+    { "token_dim", NULL },       /* the tensor's shape is checked */
+    { "num_attention_heads", NULL },
+    { "num_layers", NULL },
+    { "encoder_*", NULL },         /* of the network that computed the saved rows */
+    { "prefix_projection", NULL }, /* likewise */
+    { "prompt_tuning_init*", NULL },
+    { "init_weights", NULL },
+    { "tokenizer_*", NULL },
+    { "random_state", NULL },
+    { NULL, NULL },
+};
+
+static void check_unsupported(const struct adapter_reader *r, struct config *c)
+{
+    for (size_t i = 0; i < sizeof UNSUPPORTED / sizeof *UNSUPPORTED; i++)
+        if (c->status == TUTTI_OK && !is_unset(json_object_get(r->config, UNSUPPORTED[i].key)))
+            c->status = error_set(c->err, TUTTI_E_UNSUPPORTED, "%s: %s is set: %s", r->config_path,
+                                  UNSUPPORTED[i].key, UNSUPPORTED[i].what);
+}
+
+static void read_lora_config(struct adapter_reader *r, struct config *c)
+{
+    const char *bias = config_string_or(c, "bias", "none");
+    r->rank = config_int_or(c, config_find(c, "r") ? "r" : "lora_rank", 1, LORA_MAX_RANK, 8);
+    r->alpha = config_float_or(c, "lora_alpha", -1e6, 1e6, 8);
+    r->is_rslora = config_bool_or(c, "use_rslora", false);
+    r->is_dora = config_bool_or(c, "use_dora", false);
+    check_init(c);
+    if (c->status == TUTTI_OK && strcmp(bias, "none") != 0 && strcmp(bias, "all") != 0 &&
+        strcmp(bias, "lora_only") != 0)
+        c->status = error_set(c->err, TUTTI_E_FORMAT,
+                              "%s: bias is \"%s\", expected \"none\", \"all\" or \"lora_only\"",
+                              r->config_path, bias);
+    check_unsupported(r, c);
+}
+
+static void read_virtual_config(struct adapter_reader *r, struct config *c)
+{
+    r->n_virtual = config_int(c, "num_virtual_tokens", 1, LIMIT_CONTEXT);
+    if (c->status == TUTTI_OK && config_int_or(c, "num_transformer_submodules", 1, 2, 1) != 1)
+        config_unsupported(c, "num_transformer_submodules", "prompts of an encoder");
+    if (c->status == TUTTI_OK && !is_unset(json_object_get(r->config, "modules_to_save")))
+        config_unsupported(c, "modules_to_save", "saved modules together with virtual tokens");
+}
+
+/* P-Tuning has a model's configuration, of which only the settings of the prefix matter. */
+static enum tutti_status read_chatglm_config(struct adapter_reader *r, struct tutti_error *err)
 {
     struct config c = { .root = r->config, .file = r->config_path, .prefix = "", .err = err };
+    static const struct config_key ANY[] = { { "*", NULL }, { NULL, NULL } };
+    static const struct config_key *const LISTS[] = { ANY, NULL };
+    r->n_virtual = config_int(&c, "pre_seq_len", 1, LIMIT_CONTEXT);
+    r->has_projection = config_bool_or(&c, "prefix_projection", false);
+    bool is_mine = r->family == &FAMILY_CHATGLM || r->family == &FAMILY_CHATGLM_6B;
+    if (c.status == TUTTI_OK && !is_mine)
+        c.status = error_set(err, TUTTI_E_FORMAT, "%s: P-Tuning of ChatGLM, but the model's family is %s",
+                             r->config_path, r->family->name);
+    return config_end(&c, LISTS, "adapters");
+}
+
+static enum tutti_status read_peft_config(struct adapter_reader *r, struct tutti_error *err)
+{
+    struct config c = { .root = r->config, .file = r->config_path, .prefix = "", .err = err };
+    static const char *const TYPES[] = { "LORA", "TRAINABLE_TOKENS", "PROMPT_TUNING", "P_TUNING",
+                                         "PREFIX_TUNING" };
+    static const int KINDS[] = { ADAPTER_LORA, ADAPTER_TOKENS, ADAPTER_PROMPT, ADAPTER_PROMPT,
+                                 ADAPTER_PREFIX };
+    static const struct config_key TOKEN_KEYS[] = { { "token_indices", NULL },
+                                                    { "init_weights", NULL },
+                                                    { NULL, NULL } };
+    enum { N_TYPES = sizeof TYPES / sizeof *TYPES };
     const char *type = config_string_or(
         &c, json_object_get(r->config, "peft_type") ? "peft_type" : "pet_type", "LORA");
-    const char *bias = config_string_or(&c, "bias", "none");
-    static const char *const UNSUPPORTED[] = { "use_dora",
-                                               "modules_to_save",
-                                               "lora_bias",
-                                               "layer_replication",
-                                               "trainable_token_indices",
-                                               "target_parameters",
-                                               "enable_lora",
-                                               "use_qalora",
-                                               "alora_invocation_tokens",
-                                               "use_bdlora",
-                                               "kasa_config",
-                                               "velora_config",
-                                               "monteclora_config",
-                                               "arrow_config" };
-    r->rank = config_int_or(&c, config_find(&c, "r") ? "r" : "lora_rank", 1, LORA_MAX_RANK, 8);
-    r->alpha = config_float_or(&c, "lora_alpha", -1e6, 1e6, 8);
-    r->is_rslora = config_bool_or(&c, "use_rslora", false);
-    check_init(&c);
-    if (c.status == TUTTI_OK && strcmp(type, "LORA") != 0 && strcmp(type, "lora") != 0)
-        c.status = error_set(err, TUTTI_E_UNSUPPORTED, "%s: peft_type is \"%s\", expected \"LORA\"",
+    int k = 0;
+    while (k < N_TYPES && strcasecmp(type, TYPES[k]) != 0)
+        k++;
+    if (c.status == TUTTI_OK && k == N_TYPES)
+        c.status = error_set(err, TUTTI_E_UNSUPPORTED,
+                             "%s: peft_type is \"%.40s\", expected LORA, TRAINABLE_TOKENS, PROMPT_TUNING, "
+                             "P_TUNING or PREFIX_TUNING; merge other adapters with PEFT",
                              r->config_path, type);
-    if (c.status == TUTTI_OK && strcmp(bias, "none") != 0)
-        c.status = error_set(err, TUTTI_E_UNSUPPORTED, "%s: bias is \"%s\", expected \"none\"",
-                             r->config_path, bias);
-    for (size_t i = 0; i < sizeof UNSUPPORTED / sizeof *UNSUPPORTED; i++)
-        if (c.status == TUTTI_OK && !is_unset(json_object_get(r->config, UNSUPPORTED[i])))
-            c.status = error_set(err, TUTTI_E_UNSUPPORTED,
-                                 "%s: %s is set: only plain low-rank updates of linear layers are run",
-                                 r->config_path, UNSUPPORTED[i]);
-    static const struct config_key *const LISTS[] = { KEYS, NULL };
-    enum tutti_status st = config_end(&c, LISTS, "adapters");
+    r->kind = k < N_TYPES ? KINDS[k] : ADAPTER_LORA;
+    bool is_virtual = r->kind == ADAPTER_PROMPT || r->kind == ADAPTER_PREFIX;
+    if (c.status == TUTTI_OK && is_virtual)
+        read_virtual_config(r, &c);
+    if (c.status == TUTTI_OK && r->kind == ADAPTER_LORA)
+        read_lora_config(r, &c);
+    const struct config_key *const lists[] = { is_virtual ? PROMPT_KEYS : KEYS,
+                                               r->kind == ADAPTER_TOKENS ? TOKEN_KEYS : NULL, NULL };
+    enum tutti_status st = config_end(&c, lists, "adapters");
     if (st == TUTTI_OK)
         st = check_patterns(r, "rank_pattern", err);
     return st == TUTTI_OK ? check_patterns(r, "alpha_pattern", err) : st;
 }
 
-/* As in PEFT: the expression must match the whole path, or its end after a dot. */
-static bool pattern_matches(const char *pattern, const char *path)
+bool adapter_pattern_matches(const char *pattern, const char *path)
 {
     char text[1024];
     int n = snprintf(text, sizeof text, "^(?:(.*\\.)?(%s)$)", pattern), code;
@@ -192,244 +259,31 @@ static bool pattern_matches(const char *pattern, const char *path)
     return is_match;
 }
 
-static double number_for(const struct adapter_reader *r, const char *key, const char *path, double fallback)
+double adapter_number_for(const struct adapter_reader *r, const char *key, const char *path, double fallback)
 {
     json_t *patterns = json_object_get(r->config, key), *value;
     const char *pattern;
     json_object_foreach(patterns, pattern, value)
     {
-        if (pattern_matches(pattern, path))
+        if (adapter_pattern_matches(pattern, path))
             return json_number_value(value);
     }
     return fallback;
 }
 
-/* ---- tensors ---- */
+/* ---- the folder ---- */
 
-/* A tensor and the path of its linear layer. */
-struct adapter_entry {
-    char *path;
-    enum factor factor;
-    const struct tensor *tensor;
-};
-
-static int compare_entries(const void *a, const void *b)
-{
-    const struct adapter_entry *x = a, *y = b;
-    int order = strcmp(x->path, y->path);
-    return order != 0 ? order : (x->factor > y->factor) - (x->factor < y->factor);
-}
-
-static enum tutti_status no_factor(const struct tensor *t, struct tutti_error *err)
-{
-    const char *what = strstr(t->name, "lora_embedding_") ? "an update of the embedding"
-                       : strstr(t->name, "lora_magnitude_vector")
-                           ? "DoRA"
-                           : "a whole tensor in addition to the low-rank updates";
-    return error_set(err, TUTTI_E_UNSUPPORTED, "%s: tensor %s: %s, expected only pairs of lora_A and lora_B",
-                     t->file, t->name, what);
-}
-
-/* A copy of a base weight has no effect if its shape fits; otherwise the adapter is for another
- * model. */
-static enum tutti_status check_base(const struct adapter_reader *r, const struct tensor *t, const char *path,
-                                    struct tutti_error *err)
-{
-    struct adapter_place place;
-    if (adapter_find_place(&place, path, r->desc, r->family, r->is_gguf) && t->n_dims == 2 &&
-        t->shape[0] == place.n_out && t->shape[1] == place.n_in)
-        return TUTTI_OK;
-    return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: it is not as large as the model's own", t->file,
-                     t->name);
-}
-
-/* *n_entries: only the factors. */
-static enum tutti_status list_entries(struct adapter_reader *r, const struct tensor_set *file,
-                                      struct adapter_entry *entries, size_t *n_entries,
-                                      struct tutti_error *err)
-{
-    char path[LIMIT_TENSOR_NAME_BYTES];
-    size_t n = file->n;
-    for (size_t i = 0; i < n; i++) {
-        const struct tensor *t = &file->tensors[i];
-        struct adapter_entry *entry = &entries[*n_entries];
-        *entry = (struct adapter_entry){ .tensor = t, .factor = adapter_split_name(path, t->name) };
-        if (entry->factor == FACTOR_NONE)
-            return no_factor(t, err);
-        if (entry->factor == FACTOR_BASE) {
-            enum tutti_status st = check_base(r, t, path, err);
-            if (st != TUTTI_OK)
-                return st;
-            continue;
-        }
-        entry->path = strdup(path);
-        if (!entry->path)
-            return error_out_of_memory(r->tensors_path, err);
-        ++*n_entries;
-    }
-    qsort(entries, *n_entries, sizeof *entries, compare_entries);
-    return TUTTI_OK;
-}
-
-/* Checks one pair of factors against its place in the model. */
-static enum tutti_status check_pair(const struct adapter_reader *r, const struct adapter_place *place,
-                                    const char *path, const struct tensor *a, const struct tensor *b,
-                                    struct tutti_error *err)
-{
-    const struct tensor *both[] = { a, b };
-    if (place->layer >= r->desc->n_layers)
-        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: layer %d, but the model has %d", a->file,
-                         a->name, place->layer, r->desc->n_layers);
-    for (int i = 0; i < 2; i++) {
-        const struct tensor *t = both[i];
-        if (t->n_dims != 2)
-            return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: %d dimensions, expected 2", t->file,
-                             t->name, t->n_dims);
-        if (t->dtype != DTYPE_F32 && t->dtype != DTYPE_F16 && t->dtype != DTYPE_BF16)
-            return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: type %s, expected f32, f16 or bf16",
-                             t->file, t->name, dtype_name(t->dtype));
-    }
-    double rank = number_for(r, "rank_pattern", path, r->rank);
-    if (a->shape[0] < 1 || a->shape[0] > LORA_MAX_RANK || (double)a->shape[0] != rank ||
-        a->shape[1] != place->n_in)
-        return error_set(err, TUTTI_E_FORMAT,
-                         "%s: tensor %s: shape [%" PRId64 ", %" PRId64
-                         "], expected [%g, %d] (the configuration's rank, the model's input)",
-                         a->file, a->name, a->shape[0], a->shape[1], rank, place->n_in);
-    if (b->shape[0] != place->n_out || b->shape[1] != a->shape[0])
-        return error_set(err, TUTTI_E_FORMAT,
-                         "%s: tensor %s: shape [%" PRId64 ", %" PRId64 "], expected [%d, %" PRId64
-                         "] (the model's output, the rank)",
-                         b->file, b->name, b->shape[0], b->shape[1], place->n_out, a->shape[0]);
-    return TUTTI_OK;
-}
-
-/* Copies B's rows in the order of the loaded model. */
-static void order_rows(float *to, const float *from, const struct adapter_place *place, int rank)
-{
-    int head_dim = place->head_dim;
-    for (int row = 0; row < place->n_out; row++) {
-        int64_t source = row;
-        if (row < place->n_permuted) {
-            int j = row % head_dim;
-            source = row - j + j / 2 + j % 2 * (head_dim / 2);
-        }
-        if (place->is_by_head)
-            source = weights_by_head_row(place->n_out, head_dim, source);
-        memcpy(to + (size_t)row * (size_t)rank, from + (size_t)source * (size_t)rank,
-               (size_t)rank * sizeof *to);
-    }
-}
-
-static enum tutti_status read_pair(struct adapter_reader *r, const char *path, const struct tensor *a,
-                                   const struct tensor *b, struct tutti_error *err)
-{
-    struct adapter_place place;
-    if (!adapter_find_place(&place, path, r->desc, r->family, r->is_gguf))
-        return error_set(err, TUTTI_E_FORMAT,
-                         "%s: tensor %s: a %s model has no linear layer %s that can be adapted", a->file,
-                         a->name, r->family->name, path);
-    enum tutti_status st = check_pair(r, &place, path, a, b, err);
-    if (st != TUTTI_OK)
-        return st;
-    int rank = (int)a->shape[0];
-    double alpha = number_for(r, "alpha_pattern", path, r->alpha);
-    float scale = (float)(alpha / (r->is_rslora ? sqrt(rank) : rank));
-    struct adapter_update *u = &r->out->updates[r->out->n++];
-    *u = (struct adapter_update){ .slot = place.slot,
-                                  .layer = place.layer,
-                                  .out_begin = place.out_begin,
-                                  .n_out = place.n_out,
-                                  .n_in = place.n_in,
-                                  .rank = rank,
-                                  .scale = scale,
-                                  .a = weights_to_floats(a, rank),
-                                  .b = malloc((size_t)place.n_out * (size_t)rank * sizeof(float)) };
-    float *stored = weights_to_floats(b, place.n_out);
-    if (u->a && u->b && stored)
-        order_rows(u->b, stored, &place, rank);
-    else
-        st = error_out_of_memory(r->tensors_path, err);
-    free(stored);
-    return st;
-}
-
-static enum tutti_status read_pairs(struct adapter_reader *r, const struct adapter_entry *entries, size_t n,
-                                    struct tutti_error *err)
-{
-    r->out->updates = calloc(n / 2 + 1, sizeof *r->out->updates);
-    if (!r->out->updates)
-        return error_out_of_memory(r->tensors_path, err);
-    for (size_t i = 0; i < n; i += 2) {
-        const struct adapter_entry *a = &entries[i], *b = i + 1 < n ? &entries[i + 1] : NULL;
-        if (!b || strcmp(a->path, b->path) != 0 || a->factor != FACTOR_A || b->factor != FACTOR_B)
-            return error_set(err, TUTTI_E_FORMAT,
-                             "%s: tensor %s: it is not one of a pair of lora_A and lora_B", a->tensor->file,
-                             a->tensor->name);
-        enum tutti_status st = read_pair(r, a->path, a->tensor, b->tensor, err);
-        if (st != TUTTI_OK)
-            return st;
-    }
-    return TUTTI_OK;
-}
-
-static int compare_updates(const void *a, const void *b)
-{
-    const struct adapter_update *x = a, *y = b;
-    return x->layer != y->layer ? (x->layer > y->layer) - (x->layer < y->layer)
-           : x->slot != y->slot ? (x->slot > y->slot) - (x->slot < y->slot)
-                                : (x->out_begin > y->out_begin) - (x->out_begin < y->out_begin);
-}
-
-/* Names of several layouts could update a matrix twice. */
-static enum tutti_status check_overlaps(const struct adapter_reader *r, struct tutti_error *err)
-{
-    qsort(r->out->updates, (size_t)r->out->n, sizeof *r->out->updates, compare_updates);
-    for (int i = 1; i < r->out->n; i++) {
-        const struct adapter_update *u = &r->out->updates[i], *before = u - 1;
-        if (u->layer == before->layer && u->slot == before->slot &&
-            u->out_begin < before->out_begin + before->n_out)
-            return error_set(
-                err, TUTTI_E_FORMAT,
-                "%s: layer %d: two pairs of lora_A and lora_B change the same rows of one matrix",
-                r->tensors_path, u->layer);
-    }
-    return TUTTI_OK;
-}
-
-/* Each target of a list must have tensors: otherwise the file is incomplete. */
-static enum tutti_status check_targets(const struct adapter_reader *r, const struct adapter_entry *entries,
-                                       size_t n, struct tutti_error *err)
-{
-    const json_t *targets = json_object_get(r->config, "target_modules");
-    for (size_t i = 0; i < json_array_size(targets); i++) {
-        const char *target = json_string_value(json_array_get(targets, i));
-        if (!target)
-            return error_set(err, TUTTI_E_FORMAT, "%s: target_modules[%zu]: expected a string",
-                             r->config_path, i);
-        size_t n_target = strlen(target), k = 0;
-        for (; k < n; k++) {
-            size_t n_path = strlen(entries[k].path);
-            if (n_path >= n_target && strcmp(entries[k].path + n_path - n_target, target) == 0 &&
-                (n_path == n_target || entries[k].path[n_path - n_target - 1] == '.'))
-                break;
-        }
-        if (k == n)
-            return error_set(err, TUTTI_E_FORMAT, "%s: target_modules names %s, but %s has no tensor for it",
-                             r->config_path, target, r->tensors_path);
-    }
-    return TUTTI_OK;
-}
-
-/* Finds the file under the first existing name of PEFT or MindFormers; if none exists, the first
- * name, for the error. False: the path is too long. */
+/* Finds the file under the first existing name of PEFT or MindFormers, or of ChatGLM's P-Tuning; if none
+ * exists, the first name, for the error. False: the path is too long. */
 static bool find_tensors(struct adapter_reader *r, const char *folder)
 {
-    static const char *const NAMES[] = { "safetensors", "bin", "ckpt" };
+    static const char *const NAMES[] = { "adapter_model.safetensors", "adapter_model.bin",
+                                         "adapter_model.ckpt" };
+    static const char *const CHATGLM[] = { "pytorch_model.bin", "model.safetensors", "pytorch_model.bin" };
     enum { N_NAMES = sizeof NAMES / sizeof *NAMES };
     for (int i = 0; i <= N_NAMES; i++) {
-        int n = snprintf(r->tensors_path, sizeof r->tensors_path, "%s/adapter_model.%s", folder,
-                         NAMES[i % N_NAMES]);
+        int n = snprintf(r->tensors_path, sizeof r->tensors_path, "%s/%s", folder,
+                         (r->kind == ADAPTER_CHATGLM ? CHATGLM : NAMES)[i % N_NAMES]);
         if (n < 0 || (size_t)n >= sizeof r->tensors_path)
             return false;
         if (access(r->tensors_path, F_OK) == 0)
@@ -438,27 +292,39 @@ static bool find_tensors(struct adapter_reader *r, const char *folder)
     return true;
 }
 
+/* Loads adapter_config.json, or, without one, a config.json of P-Tuning. */
+static enum tutti_status find_config(struct adapter_reader *r, const char *folder, struct tutti_error *err)
+{
+    int n = snprintf(r->config_path, sizeof r->config_path, "%s/adapter_config.json", folder);
+    if (n < 0 || (size_t)n >= sizeof r->config_path)
+        return error_set(err, TUTTI_E_ARGUMENT, "adapter: a path of more than %zu bytes",
+                         sizeof r->config_path);
+    if (access(r->config_path, F_OK) == 0)
+        return load_config(r, err);
+    char path[PATH_MAX];
+    memcpy(path, r->config_path, sizeof path);
+    if (snprintf(r->config_path, sizeof r->config_path, "%s/config.json", folder) > 0 &&
+        access(r->config_path, F_OK) == 0) {
+        enum tutti_status st = load_config(r, err);
+        if (st != TUTTI_OK || !is_unset(json_object_get(r->config, "pre_seq_len"))) {
+            r->kind = ADAPTER_CHATGLM;
+            return st;
+        }
+        json_decref(r->config);
+        r->config = NULL;
+    }
+    memcpy(r->config_path, path, sizeof path);
+    return load_config(r, err);
+}
+
 static enum tutti_status read_tensors(struct adapter_reader *r, struct tutti_error *err)
 {
     struct tensor_set *file;
     enum tutti_status st = tensor_set_open(&file, r->tensors_path, err);
     if (st != TUTTI_OK)
         return st;
-    size_t n = 0;
-    struct adapter_entry *entries = calloc(file->n + 1, sizeof *entries);
-    st = entries ? list_entries(r, file, entries, &n, err) : error_out_of_memory(r->tensors_path, err);
-    if (st == TUTTI_OK && n == 0)
-        st = error_set(err, TUTTI_E_FORMAT, "%s: no tensors, expected pairs of lora_A and lora_B",
-                       r->tensors_path);
-    if (st == TUTTI_OK)
-        st = read_pairs(r, entries, n, err);
-    if (st == TUTTI_OK)
-        st = check_overlaps(r, err);
-    if (st == TUTTI_OK)
-        st = check_targets(r, entries, n, err);
-    for (size_t i = 0; entries && i < n; i++)
-        free(entries[i].path);
-    free(entries);
+    st = r->kind == ADAPTER_LORA || r->kind == ADAPTER_TOKENS ? adapter_read_tensors(r, file, err)
+                                                              : adapter_read_virtual(r, file, err);
     tensor_set_close(file);
     return st;
 }
@@ -474,16 +340,12 @@ enum tutti_status adapter_file_open(struct adapter_file *out, const char *path, 
     r->family = family;
     r->is_gguf = is_gguf;
     r->out = &file;
-    int n = snprintf(r->config_path, sizeof r->config_path, "%s/adapter_config.json", path);
-
-    enum tutti_status st = TUTTI_OK;
-    if (n < 0 || (size_t)n >= sizeof r->config_path || !find_tensors(r, path))
+    enum tutti_status st = find_config(r, path, err);
+    if (st == TUTTI_OK && !find_tensors(r, path))
         st = error_set(err, TUTTI_E_ARGUMENT, "adapter: a path of more than %zu bytes",
-                       sizeof r->config_path);
+                       sizeof r->tensors_path);
     if (st == TUTTI_OK)
-        st = load_config(r, err);
-    if (st == TUTTI_OK)
-        st = read_config(r, err);
+        st = r->kind == ADAPTER_CHATGLM ? read_chatglm_config(r, err) : read_peft_config(r, err);
     if (st == TUTTI_OK)
         st = read_tensors(r, err);
     json_decref(r->config);
@@ -495,12 +357,42 @@ enum tutti_status adapter_file_open(struct adapter_file *out, const char *path, 
     return st;
 }
 
+bool adapter_file_is_plain(const struct adapter_file *file)
+{
+    bool is_plain = file->n_biases == 0 && file->n_modules == 0 && file->tokens.n == 0 &&
+                    file->output_tokens.n == 0 && file->embedding.rank == 0 && file->virtual.n == 0;
+    for (int i = 0; i < file->n; i++)
+        is_plain = is_plain && !file->updates[i].magnitudes;
+    return is_plain;
+}
+
+static void clear_tokens(struct adapter_tokens *tokens)
+{
+    free(tokens->ids);
+    free(tokens->rows);
+}
+
 void adapter_file_clear(struct adapter_file *file)
 {
     for (int i = 0; i < file->n; i++) {
         free(file->updates[i].a);
         free(file->updates[i].b);
+        free(file->updates[i].magnitudes);
     }
+    for (int i = 0; i < file->n_biases; i++)
+        free(file->biases[i].values);
+    for (int i = 0; i < file->n_modules; i++) {
+        free(file->modules[i].rows);
+        free(file->modules[i].bias);
+    }
+    clear_tokens(&file->tokens);
+    clear_tokens(&file->output_tokens);
+    free(file->embedding.a);
+    free(file->embedding.b);
+    free(file->virtual.rows);
+    free(file->virtual.keys);
     free(file->updates);
+    free(file->biases);
+    free(file->modules);
     *file = (struct adapter_file){ 0 };
 }

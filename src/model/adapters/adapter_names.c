@@ -4,7 +4,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* Suffixes of names, compared case-insensitively: PEFT's, which may contain the adapter's name;
+/* Suffixes of names, compared case-insensitively; the longest that fits counts. PEFT's, which may contain the adapter's name;
  * MindFormers', old and new. */
 static const struct {
     const char *end;
@@ -12,15 +12,36 @@ static const struct {
 } ENDS[] = {
     { ".lora_a.weight", FACTOR_A },
     { ".lora_b.weight", FACTOR_B },
+    { ".lora_b.bias", FACTOR_B_BIAS },
     { ".lora_a.default.weight", FACTOR_A },
     { ".lora_b.default.weight", FACTOR_B },
+    { ".lora_b.default.bias", FACTOR_B_BIAS },
+    { ".lora_magnitude_vector", FACTOR_MAGNITUDE },
+    { ".lora_magnitude_vector.weight", FACTOR_MAGNITUDE },
+    { ".lora_magnitude_vector.default", FACTOR_MAGNITUDE },
+    { ".lora_magnitude_vector.default.weight", FACTOR_MAGNITUDE },
+    { ".lora_embedding_a", FACTOR_EMBEDDING_A },
+    { ".lora_embedding_b", FACTOR_EMBEDDING_B },
+    { ".lora_embedding_a.default", FACTOR_EMBEDDING_A },
+    { ".lora_embedding_b.default", FACTOR_EMBEDDING_B },
+    { ".token_adapter.trainable_tokens_delta", FACTOR_TOKENS },
+    { ".token_adapter.trainable_tokens_delta.default", FACTOR_TOKENS },
+    { ".trainable_tokens_delta", FACTOR_TOKENS },
     { ".mindpet_delta_lora_a", FACTOR_A },
     { ".mindpet_delta_lora_b", FACTOR_B },
     { ".tk_delta_lora_a", FACTOR_A },
     { ".tk_delta_lora_b", FACTOR_B },
-    { ".base_layer.weight", FACTOR_BASE },
     { ".lora_a", FACTOR_A },
     { ".lora_b", FACTOR_B },
+    { ".base_layer.weight", FACTOR_WEIGHT },
+    { ".base_layer.bias", FACTOR_BIAS },
+    { ".token_adapter.base_layer.weight", FACTOR_WEIGHT },
+    { ".modules_to_save.weight", FACTOR_WEIGHT },
+    { ".modules_to_save.bias", FACTOR_BIAS },
+    { ".modules_to_save.default.weight", FACTOR_WEIGHT },
+    { ".modules_to_save.default.bias", FACTOR_BIAS },
+    { ".weight", FACTOR_WEIGHT },
+    { ".bias", FACTOR_BIAS },
 };
 
 enum factor adapter_split_name(char *path, const char *name)
@@ -29,16 +50,21 @@ enum factor adapter_split_name(char *path, const char *name)
     if (strncmp(name, WRAPPER, sizeof WRAPPER - 1) == 0)
         name += sizeof WRAPPER - 1;
     size_t n = strlen(name);
+    size_t n_longest = 0;
+    enum factor factor = FACTOR_COUNT;
     for (size_t i = 0; i < sizeof ENDS / sizeof *ENDS; i++) {
         size_t n_end = strlen(ENDS[i].end);
-        if (n <= n_end || n - n_end >= LIMIT_TENSOR_NAME_BYTES ||
+        if (n <= n_end || n_end <= n_longest || n - n_end >= LIMIT_TENSOR_NAME_BYTES ||
             strcasecmp(name + n - n_end, ENDS[i].end) != 0)
             continue;
-        memcpy(path, name, n - n_end);
-        path[n - n_end] = '\0';
-        return ENDS[i].factor;
+        n_longest = n_end;
+        factor = ENDS[i].factor;
     }
-    return FACTOR_NONE;
+    if (factor == FACTOR_COUNT)
+        return factor;
+    memcpy(path, name, n - n_longest);
+    path[n - n_longest] = '\0';
+    return factor;
 }
 
 /* Whether the texts are equal, or one is the end of the other after a dot: prefixes of wrapper
@@ -93,16 +119,24 @@ static void place_rows(struct adapter_place *out, const struct attn_desc *a, con
     }
 }
 
+static bool allows(enum place_kind kind, enum weight_slot slot)
+{
+    if (kind == PLACE_LINEAR || slot_info(slot)->can_adapt)
+        return slot_info(slot)->can_adapt;
+    return slot == SLOT_EMBEDDING || slot == SLOT_ROUTER || slot == SLOT_ATTN_NORM || slot == SLOT_FFN_NORM ||
+           slot == SLOT_OUTPUT_NORM;
+}
+
 /* Searches one layout. names: with is_top those of the top layer. permutes: rows of q and k are
  * stored in another order than they run, where they rotate as interleaved pairs. */
-static bool find_in(struct adapter_place *out, const char *path, const struct model_desc *d,
-                    const struct tensor_names *names, bool is_top, bool permutes)
+static bool find_in(struct adapter_place *out, const char *path, enum place_kind kind,
+                    const struct model_desc *d, const struct tensor_names *names, bool is_top, bool permutes)
 {
     for (enum weight_slot slot = 0; slot < SLOT_COUNT; slot++) {
         const struct slot_info *info = slot_info(slot);
         const char *const *patterns = tensor_names_of(names, slot);
         int last = d->n_layers - 1;
-        if (!info->can_adapt || (is_top && !info->is_of_layer))
+        if (!allows(kind, slot) || (is_top && !info->is_of_layer))
             continue;
         for (int i = 0; i < MAX_PARTS && patterns[i]; i++) {
             int layer;
@@ -116,7 +150,11 @@ static bool find_in(struct adapter_place *out, const char *path, const struct mo
             struct slot_shape shape = slot_shape(d, slot, known);
             if ((info->is_of_layer && !slot_is_in(d, slot, known)) || i >= shape.n_parts)
                 continue;
-            *out = (struct adapter_place){ .slot = slot, .layer = layer < 0 ? 0 : layer };
+            *out = (struct adapter_place){ .slot = slot,
+                                           .layer = layer < 0 ? 0 : layer,
+                                           .is_transposed = tensor_names_transposes(names, slot),
+                                           .is_less_one = info->kind == SLOT_NORM &&
+                                                          names->has_norms_less_one };
             place_rows(out, &model_layer(d, known)->attn, names, &shape, i, shape.n_parts > 1 && !patterns[1],
                        permutes);
             return true;
@@ -125,14 +163,14 @@ static bool find_in(struct adapter_place *out, const char *path, const struct mo
     return false;
 }
 
-bool adapter_find_place(struct adapter_place *out, const char *path, const struct model_desc *d,
-                        const struct family *family, bool is_gguf)
+bool adapter_find_place(struct adapter_place *out, const char *path, enum place_kind kind,
+                        const struct model_desc *d, const struct family *family, bool is_gguf)
 {
     for (int i = 0; i < family->n_layouts; i++) {
         const struct tensor_names *names = &family->layouts[i];
         bool permutes = is_gguf && !names->is_gguf && family->is_permuted_in_gguf;
-        if (find_in(out, path, d, names, false, permutes) ||
-            (names->top && find_in(out, path, d, names->top, true, permutes)))
+        if (find_in(out, path, kind, d, names, false, permutes) ||
+            (names->top && find_in(out, path, kind, d, names->top, true, permutes)))
             return true;
     }
     return false;

@@ -74,7 +74,8 @@ static void chatglm_6b_describe_hf(struct model_desc *d, struct config *c)
     if (n_bits != 0 && n_bits != 4 && n_bits != 8)
         config_unsupported(c, "quantization_bit", "a checkpoint of integers of other than 4 or 8 bits");
     if (config_int_or(c, "pre_seq_len", 0, LIMIT_CONTEXT, 0) != 0)
-        config_unsupported(c, "pre_seq_len", "P-Tuning");
+        config_unsupported(c, "pre_seq_len",
+                           "P-Tuning (give the folder of the prefix to --lora, with the base model)");
     d->n_layers = config_int(c, "num_layers", 1, LIMIT_LAYERS);
     d->d_model = config_int(c, "hidden_size", 1, LIMIT_DIMENSION / 4);
     a->n_heads = config_int(c, "num_attention_heads", 1, LIMIT_DIMENSION);

@@ -439,7 +439,7 @@ void model_limit_context(struct model_desc *d, int n)
 
 struct prefix model_find_prefix(const struct model_desc *d, const int32_t *ids, int n_ids)
 {
-    struct prefix prefix = { 0 };
+    struct prefix prefix = { .has_no_end = !d->has_prefix };
     if (!d->has_prefix)
         return prefix;
     while (prefix.n < n_ids && ids[prefix.n] != d->prefix_end_id)
@@ -460,8 +460,16 @@ struct prefix model_find_prefix(const struct model_desc *d, const int32_t *ids, 
 void model_prefix_positions(const struct prefix *prefix, int position, int32_t *rope, int32_t *block)
 {
     bool is_after = !prefix->has_no_end && position >= prefix->n;
-    *rope = is_after ? prefix->mask_position : position;
+    int own = position > prefix->n_before_zero ? position - prefix->n_before_zero : 0;
+    *rope = is_after ? prefix->mask_position : own;
     *block = is_after ? position - prefix->n + 1 : 0;
+}
+
+void model_prefix_shift(struct prefix *prefix, int n_virtual)
+{
+    prefix->n_before_zero = n_virtual;
+    if (!prefix->has_no_end)
+        prefix->n += n_virtual;
 }
 
 enum tutti_status chat_out_of_memory(struct tutti_error *err)

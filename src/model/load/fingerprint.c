@@ -129,5 +129,24 @@ uint64_t model_adapter_fingerprint(const struct model *model, int adapter)
         const struct lora *lora = loras ? loras[adapter] : NULL;
         add(&sum, lora ? model->backend->ops->lora_checksum(model->backend, lora) : 0);
     }
+    for (int i = 0; i < model->desc.n_layers * SLOT_COUNT; i++) {
+        const struct norm_update *const *norms = model_norms(model, (enum weight_slot)(i % SLOT_COUNT),
+                                                             i / SLOT_COUNT);
+        if (norms && norms[adapter]) {
+            add(&sum, (uint64_t)i);
+            add_floats(&sum, model, norms[adapter]->w, (size_t)model->desc.d_model);
+            add_floats(&sum, model, norms[adapter]->b, (size_t)model->desc.d_model);
+        }
+    }
+    const struct embedding_update *const *embeddings = model_embeddings(model);
+    const struct kv_prefix *const *prefixes = model_prefixes(model);
+    if (embeddings && embeddings[adapter])
+        add(&sum, model->backend->ops->embedding_checksum(model->backend, embeddings[adapter]));
+    if (prefixes && prefixes[adapter]) {
+        const struct attn_desc *a = &model->desc.kinds[0].attn;
+        size_t n = (size_t)model->desc.n_layers * (size_t)prefixes[adapter]->n * 2;
+        add_floats(&sum, model, prefixes[adapter]->rows, n * (size_t)(a->n_kv_heads * a->head_dim));
+        add(&sum, model_adapter_virtual(model, adapter).is_before_zero);
+    }
     return sum;
 }

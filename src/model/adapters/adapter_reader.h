@@ -1,0 +1,49 @@
+/* What the readers of an adapter's folder share. */
+#ifndef TUTTI_MODEL_ADAPTERS_ADAPTER_READER_H
+#define TUTTI_MODEL_ADAPTERS_ADAPTER_READER_H
+
+#include "checkpoint/tensor_set.h"
+#include "model/adapters/adapter_names.h"
+
+#include <jansson.h>
+#include <limits.h>
+
+struct adapter_reader {
+    const struct model_desc *desc;
+    const struct family *family;
+    bool is_gguf;
+    char config_path[PATH_MAX], tensors_path[PATH_MAX];
+    json_t *config;
+    double rank, alpha;
+    bool is_rslora, is_dora;
+    enum {
+        ADAPTER_LORA,
+        ADAPTER_TOKENS, /* trained tokens only */
+        ADAPTER_PROMPT, /* soft prompt */
+        ADAPTER_PREFIX, /* PEFT's keys and values */
+        ADAPTER_CHATGLM /* the same of ChatGLM's P-Tuning */
+    } kind;
+    bool has_projection; /* ADAPTER_CHATGLM: the prefix is computed by a network of two layers */
+    int n_virtual;       /* by the configuration */
+    struct adapter_file *out;
+};
+
+/* As in PEFT: the expression must match the whole path, or its end after a dot. */
+bool adapter_pattern_matches(const char *pattern, const char *path);
+
+/* rank_pattern or alpha_pattern of the configuration, for a path. */
+double adapter_number_for(const struct adapter_reader *r, const char *key, const char *path, double fallback);
+
+/* Reads the tensors of LoRA adapters and of trained tokens into r->out. */
+MUST_CHECK enum tutti_status adapter_read_tensors(struct adapter_reader *r, const struct tensor_set *file,
+                                                  struct tutti_error *err);
+
+/* Reads virtual tokens into r->out. */
+MUST_CHECK enum tutti_status adapter_read_virtual(struct adapter_reader *r, const struct tensor_set *file,
+                                                  struct tutti_error *err);
+
+/* Checks type and shape; n_columns 0: a vector of n_rows. */
+MUST_CHECK enum tutti_status adapter_check_tensor(const struct tensor *t, int64_t n_rows, int64_t n_columns,
+                                                  const char *what, struct tutti_error *err);
+
+#endif

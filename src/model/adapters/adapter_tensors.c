@@ -1,0 +1,640 @@
+/* Reads the tensors of an adapter: which weights of the model they change, and in which order of rows. */
+#include "model/adapters/adapter_reader.h"
+
+#include "model/weights/weights.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The tensors that belong to one module. */
+struct adapter_entry {
+    char *path;
+    const struct tensor *of[FACTOR_COUNT];
+};
+
+static int compare_entries(const void *a, const void *b)
+{
+    const struct adapter_entry *x = a, *y = b;
+    return strcmp(x->path, y->path);
+}
+
+enum tutti_status adapter_check_tensor(const struct tensor *t, int64_t n_rows, int64_t n_columns,
+                                       const char *what, struct tutti_error *err)
+{
+    int n_dims = n_columns > 0 ? 2 : 1;
+    if (t->n_dims != n_dims)
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: %d dimensions, expected %d", t->file, t->name,
+                         t->n_dims, n_dims);
+    if (t->dtype != DTYPE_F32 && t->dtype != DTYPE_F16 && t->dtype != DTYPE_BF16)
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: type %s, expected f32, f16 or bf16", t->file,
+                         t->name, dtype_name(t->dtype));
+    if (n_dims == 1 && t->shape[0] != n_rows)
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: tensor %s: shape [%" PRId64 "], expected [%" PRId64 "] (%s)", t->file, t->name,
+                         t->shape[0], n_rows, what);
+    if (n_dims == 2 && (t->shape[0] != n_rows || t->shape[1] != n_columns))
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: tensor %s: shape [%" PRId64 ", %" PRId64 "], expected [%" PRId64 ", %" PRId64
+                         "] (%s)",
+                         t->file, t->name, t->shape[0], t->shape[1], n_rows, n_columns, what);
+    return TUTTI_OK;
+}
+
+/* Copies rows of row_bytes in the order of the loaded model. */
+static void order_rows(void *to, const void *from, const struct adapter_place *place, size_t row_bytes)
+{
+    int head_dim = place->head_dim;
+    for (int row = 0; row < place->n_out; row++) {
+        int64_t source = row;
+        if (row < place->n_permuted) {
+            int j = row % head_dim;
+            source = row - j + j / 2 + j % 2 * (head_dim / 2);
+        }
+        if (place->is_by_head)
+            source = weights_by_head_row(place->n_out, head_dim, source);
+        memcpy((uint8_t *)to + (size_t)row * row_bytes, (const uint8_t *)from + (size_t)source * row_bytes,
+               row_bytes);
+    }
+}
+
+/* The rows of a tensor as float32 in the order of the loaded model, freed by the caller. NULL: out of
+ * memory. */
+static float *ordered_floats(const struct tensor *t, const struct adapter_place *place, int n_columns)
+{
+    float *stored = weights_to_floats(t, t->n_dims == 1 ? 1 : place->n_out);
+    size_t row_bytes = (size_t)n_columns * sizeof(float);
+    float *rows = malloc((size_t)place->n_out * row_bytes);
+    if (stored && rows)
+        order_rows(rows, stored, place, row_bytes);
+    free(stored);
+    return rows;
+}
+
+/* ---- low-rank updates ---- */
+
+static enum tutti_status check_pair(const struct adapter_reader *r, const struct adapter_place *place,
+                                    const struct adapter_entry *e, struct tutti_error *err)
+{
+    const struct tensor *a = e->of[FACTOR_A], *b = e->of[FACTOR_B];
+    double rank = adapter_number_for(r, "rank_pattern", e->path, r->rank);
+    bool has_rank = rank >= 1 && rank <= LORA_MAX_RANK && rank == floor(rank);
+    if (!has_rank)
+        return error_set(err, TUTTI_E_FORMAT, "%s: rank_pattern: %g for %s, expected 1 to %d", r->config_path,
+                         rank, e->path, LORA_MAX_RANK);
+    enum tutti_status st = adapter_check_tensor(a, (int64_t)rank, place->n_in,
+                                                "the configuration's rank, the model's input", err);
+    if (st == TUTTI_OK)
+        st = adapter_check_tensor(b, place->n_out, (int64_t)rank, "the model's output, the rank", err);
+    if (st == TUTTI_OK && r->is_dora && !e->of[FACTOR_MAGNITUDE])
+        return error_set(err, TUTTI_E_FORMAT, "%s: use_dora is set, but %s has no %s.lora_magnitude_vector",
+                         r->config_path, r->tensors_path, e->path);
+    if (st == TUTTI_OK && e->of[FACTOR_MAGNITUDE]) {
+        const struct tensor *m = e->of[FACTOR_MAGNITUDE];
+        if (!r->is_dora)
+            return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: DoRA, but %s does not set use_dora",
+                             m->file, m->name, r->config_path);
+        st = adapter_check_tensor(m, place->n_out, 0, "the model's output", err);
+    }
+    if (st == TUTTI_OK && e->of[FACTOR_B_BIAS]) {
+        if (r->is_dora)
+            return error_set(err, TUTTI_E_UNSUPPORTED, "%s: lora_bias is set together with use_dora",
+                             r->config_path);
+        st = adapter_check_tensor(e->of[FACTOR_B_BIAS], place->n_out, 0, "the model's output", err);
+    }
+    return st;
+}
+
+static enum tutti_status find_place(const struct adapter_reader *r, struct adapter_place *place,
+                                    const struct adapter_entry *e, enum place_kind kind,
+                                    const struct tensor *t, struct tutti_error *err)
+{
+    if (!adapter_find_place(place, e->path, kind, r->desc, r->family, r->is_gguf))
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: a %s model has no %s %s that can be %s",
+                         t->file, t->name, r->family->name, kind == PLACE_LINEAR ? "linear layer" : "weight",
+                         e->path, kind == PLACE_LINEAR ? "adapted" : "replaced");
+    if (place->layer >= r->desc->n_layers)
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: layer %d, but the model has %d", t->file,
+                         t->name, place->layer, r->desc->n_layers);
+    return TUTTI_OK;
+}
+
+static float scale_of(const struct adapter_reader *r, const char *path, int rank)
+{
+    double alpha = adapter_number_for(r, "alpha_pattern", path, r->alpha);
+    return (float)(alpha / (r->is_rslora ? sqrt(rank) : rank));
+}
+
+static enum tutti_status read_pair(struct adapter_reader *r, const struct adapter_entry *e,
+                                   struct tutti_error *err)
+{
+    const struct tensor *a = e->of[FACTOR_A], *b = e->of[FACTOR_B];
+    const struct tensor *magnitudes = e->of[FACTOR_MAGNITUDE], *bias = e->of[FACTOR_B_BIAS];
+    struct adapter_place place;
+    if (!a || !b) {
+        const struct tensor *t = a ? a : b ? b : magnitudes ? magnitudes : bias;
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: it is not one of a pair of lora_A and lora_B",
+                         t->file, t->name);
+    }
+    enum tutti_status st = find_place(r, &place, e, PLACE_LINEAR, a, err);
+    if (st == TUTTI_OK)
+        st = check_pair(r, &place, e, err);
+    if (st != TUTTI_OK)
+        return st;
+    int rank = (int)a->shape[0];
+    struct adapter_update *u = &r->out->updates[r->out->n++];
+    *u = (struct adapter_update){ .slot = place.slot,
+                                  .layer = place.layer,
+                                  .out_begin = place.out_begin,
+                                  .n_out = place.n_out,
+                                  .n_in = place.n_in,
+                                  .rank = rank,
+                                  .scale = scale_of(r, e->path, rank),
+                                  .a = weights_to_floats(a, rank),
+                                  .b = ordered_floats(b, &place, rank),
+                                  .magnitudes = magnitudes ? ordered_floats(magnitudes, &place, 1) : NULL };
+    bool has_all = u->a && u->b && (u->magnitudes || !magnitudes);
+    if (has_all && bias) {
+        struct adapter_bias *to = &r->out->biases[r->out->n_biases++];
+        *to = (struct adapter_bias){ .slot = place.slot,
+                                     .layer = place.layer,
+                                     .out_begin = place.out_begin,
+                                     .n_out = place.n_out,
+                                     .values = ordered_floats(bias, &place, 1),
+                                     .is_added = true };
+        for (int i = 0; to->values && i < to->n_out; i++)
+            to->values[i] *= u->scale;
+        has_all = to->values != NULL;
+    }
+    return has_all ? TUTTI_OK : error_out_of_memory(r->tensors_path, err);
+}
+
+/* ---- the embedding ---- */
+
+static enum tutti_status read_embedding(struct adapter_reader *r, const struct adapter_entry *e,
+                                        struct tutti_error *err)
+{
+    const struct tensor *a = e->of[FACTOR_EMBEDDING_A], *b = e->of[FACTOR_EMBEDDING_B];
+    struct adapter_place place;
+    if (!a || !b) {
+        const struct tensor *t = a ? a : b;
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: tensor %s: it is not one of a pair of lora_embedding_A and lora_embedding_B",
+                         t->file, t->name);
+    }
+    if (r->is_dora)
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: tensor %s: DoRA of the embedding is not supported",
+                         a->file, a->name);
+    enum tutti_status st = find_place(r, &place, e, PLACE_MODULE, a, err);
+    if (st == TUTTI_OK && place.slot != SLOT_EMBEDDING)
+        st = error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: %s is not the embedding", a->file, a->name,
+                       e->path);
+    double rank = adapter_number_for(r, "rank_pattern", e->path, r->rank);
+    if (st == TUTTI_OK && !(rank >= 1 && rank <= LORA_MAX_RANK && rank == floor(rank)))
+        st = error_set(err, TUTTI_E_FORMAT, "%s: rank_pattern: %g for %s, expected 1 to %d", r->config_path,
+                       rank, e->path, LORA_MAX_RANK);
+    if (st == TUTTI_OK)
+        st = adapter_check_tensor(a, (int64_t)rank, place.n_out, "the configuration's rank, the vocabulary",
+                                  err);
+    if (st == TUTTI_OK)
+        st = adapter_check_tensor(b, place.n_in, (int64_t)rank, "the model's width, the rank", err);
+    if (st == TUTTI_OK && r->out->embedding.rank > 0)
+        st = error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: the embedding is updated twice", a->file,
+                       a->name);
+    if (st != TUTTI_OK)
+        return st;
+    r->out->embedding.rank = (int)rank;
+    r->out->embedding.n_vocab = place.n_out;
+    r->out->embedding.scale = scale_of(r, e->path, (int)rank);
+    r->out->embedding.a = weights_to_floats(a, (int)rank);
+    r->out->embedding.b = weights_to_floats(b, place.n_in);
+    return r->out->embedding.a && r->out->embedding.b ? TUTTI_OK : error_out_of_memory(r->tensors_path, err);
+}
+
+/* The ids that the configuration lists for a path: a list for the embedding, or an object of lists. */
+static const json_t *find_token_ids(const struct adapter_reader *r, const char *path, bool is_embedding)
+{
+    const char *key = r->kind == ADAPTER_TOKENS ? "token_indices" : "trainable_token_indices";
+    json_t *all = json_object_get(r->config, key), *list;
+    const char *name;
+    if (json_is_array(all))
+        return is_embedding ? all : NULL;
+    size_t n_path = strlen(path);
+    json_object_foreach(all, name, list)
+    {
+        size_t n = strlen(name);
+        if (n <= n_path && strcmp(path + n_path - n, name) == 0 &&
+            (n == n_path || path[n_path - n - 1] == '.'))
+            return list;
+    }
+    return NULL;
+}
+
+struct token_order {
+    int32_t id;
+    size_t row;
+};
+
+static int compare_tokens(const void *a, const void *b)
+{
+    const struct token_order *x = a, *y = b;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+/* Fills order [n] from the list; out of range, twice: an error. */
+static enum tutti_status order_tokens(const struct adapter_reader *r, struct token_order *order,
+                                      const json_t *list, size_t n, struct tutti_error *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        const json_t *id = json_array_get(list, i);
+        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= r->desc->n_vocab)
+            return error_set(err, TUTTI_E_FORMAT, "%s: trained token %zu: expected an id of 0 to %d",
+                             r->config_path, i, r->desc->n_vocab - 1);
+        order[i] = (struct token_order){ (int32_t)json_integer_value(id), i };
+    }
+    qsort(order, n, sizeof *order, compare_tokens);
+    for (size_t i = 1; i < n; i++)
+        if (order[i].id == order[i - 1].id)
+            return error_set(err, TUTTI_E_FORMAT, "%s: trained token %d is listed twice", r->config_path,
+                             order[i].id);
+    return TUTTI_OK;
+}
+
+static enum tutti_status copy_tokens(const struct adapter_reader *r, struct adapter_tokens *to,
+                                     const struct tensor *t, const struct token_order *order, size_t n,
+                                     struct tutti_error *err)
+{
+    size_t width = (size_t)r->desc->d_model;
+    float *rows = weights_to_floats(t, (int64_t)n);
+    to->ids = malloc((n + 1) * sizeof *to->ids);
+    to->rows = malloc((n + 1) * width * sizeof *to->rows);
+    for (size_t i = 0; rows && to->ids && to->rows && i < n; i++) {
+        to->ids[i] = order[i].id;
+        memcpy(to->rows + i * width, rows + order[i].row * width, width * sizeof *rows);
+    }
+    to->n = (int)n;
+    bool has_all = rows && to->ids && to->rows;
+    free(rows);
+    return has_all ? TUTTI_OK : error_out_of_memory(r->tensors_path, err);
+}
+
+static enum tutti_status read_tokens(struct adapter_reader *r, const struct adapter_entry *e,
+                                     struct tutti_error *err)
+{
+    const struct tensor *t = e->of[FACTOR_TOKENS];
+    struct adapter_place place;
+    enum tutti_status st = find_place(r, &place, e, PLACE_MODULE, t, err);
+    if (st == TUTTI_OK && place.slot != SLOT_EMBEDDING && place.slot != SLOT_OUTPUT)
+        st = error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: %s is neither the embedding nor the output",
+                       t->file, t->name, e->path);
+    if (st != TUTTI_OK)
+        return st;
+    bool is_embedding = place.slot == SLOT_EMBEDDING;
+    struct adapter_tokens *to = is_embedding ? &r->out->tokens : &r->out->output_tokens;
+    const json_t *list = find_token_ids(r, e->path, is_embedding);
+    size_t n = json_array_size(list);
+    if (n == 0 || n > (size_t)r->desc->n_vocab || to->n > 0)
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: %s lists no ids for it, or too many", t->file,
+                         t->name, r->config_path);
+    st = adapter_check_tensor(t, (int64_t)n, r->desc->d_model, "the listed ids, the model's width", err);
+    struct token_order *order = st == TUTTI_OK ? calloc(n, sizeof *order) : NULL;
+    if (st == TUTTI_OK && !order)
+        st = error_out_of_memory(r->tensors_path, err);
+    if (st == TUTTI_OK)
+        st = order_tokens(r, order, list, n, err);
+    if (st == TUTTI_OK)
+        st = copy_tokens(r, to, t, order, n, err);
+    free(order);
+    return st;
+}
+
+/* PEFT ties the trained tokens of a tied output to those of the embedding. */
+static enum tutti_status tie_tokens(struct adapter_reader *r, struct tutti_error *err)
+{
+    const struct adapter_tokens *from = &r->out->tokens;
+    struct adapter_tokens *to = &r->out->output_tokens;
+    size_t n = (size_t)from->n, width = (size_t)r->desc->d_model;
+    if (n == 0 || !r->desc->tied_output || to->n > 0)
+        return TUTTI_OK;
+    to->ids = malloc(n * sizeof *to->ids);
+    to->rows = malloc(n * width * sizeof *to->rows);
+    if (!to->ids || !to->rows)
+        return error_out_of_memory(r->tensors_path, err);
+    memcpy(to->ids, from->ids, n * sizeof *to->ids);
+    memcpy(to->rows, from->rows, n * width * sizeof *to->rows);
+    to->n = from->n;
+    return TUTTI_OK;
+}
+
+/* ---- whole weights and biases ---- */
+
+static enum tutti_status read_norm(struct adapter_reader *r, const struct adapter_entry *e,
+                                   const struct adapter_place *place, struct tutti_error *err)
+{
+    const struct tensor *weight = e->of[FACTOR_WEIGHT], *bias = e->of[FACTOR_BIAS];
+    enum tutti_status st = TUTTI_OK;
+    if (bias && r->desc->norm != NORM_LAYER)
+        st = error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: the model's norm has no bias", bias->file,
+                       bias->name);
+    if (st == TUTTI_OK && weight)
+        st = adapter_check_tensor(weight, place->n_in, 0, "the model's width", err);
+    if (st == TUTTI_OK && bias)
+        st = adapter_check_tensor(bias, place->n_in, 0, "the model's width", err);
+    if (st != TUTTI_OK)
+        return st;
+    float *rows = weight ? weights_to_floats(weight, 1) : NULL;
+    for (int i = 0; rows && place->is_less_one && i < place->n_in; i++)
+        rows[i] += 1;
+    struct adapter_module *to = &r->out->modules[r->out->n_modules++];
+    *to = (struct adapter_module){ .slot = place->slot,
+                                   .layer = place->layer,
+                                   .n_out = 1,
+                                   .n_in = place->n_in,
+                                   .dtype = DTYPE_F32,
+                                   .rows = (uint8_t *)rows,
+                                   .bias = bias ? weights_to_floats(bias, 1) : NULL };
+    return (to->rows || !weight) && (to->bias || !bias) ? TUTTI_OK
+                                                        : error_out_of_memory(r->tensors_path, err);
+}
+
+static enum tutti_status read_matrix(struct adapter_reader *r, const struct tensor *t,
+                                     const struct adapter_place *place, struct tutti_error *err)
+{
+    int64_t n_rows = place->is_transposed ? place->n_in : place->n_out,
+            n_columns = place->is_transposed ? place->n_out : place->n_in;
+    const char *what = place->slot == SLOT_EMBEDDING || place->slot == SLOT_OUTPUT
+                           ? "the model's vocabulary, its width: PEFT must be given a model of this size, too"
+                           : "the model's weight";
+    enum tutti_status st = adapter_check_tensor(t, n_rows, n_columns, what, err);
+    size_t row_bytes = 0;
+    if (st != TUTTI_OK)
+        return st;
+    void *made = NULL;
+    const void *stored = place->is_transposed ? (made = weights_transposed(t)) : tensor_bytes(t, &made);
+    struct adapter_module *to = &r->out->modules[r->out->n_modules++];
+    *to = (struct adapter_module){ .slot = place->slot,
+                                   .layer = place->layer,
+                                   .out_begin = place->out_begin,
+                                   .n_out = place->n_out,
+                                   .n_in = place->n_in,
+                                   .dtype = t->dtype };
+    if (dtype_bytes(t->dtype, place->n_in, &row_bytes))
+        to->rows = malloc((size_t)place->n_out * row_bytes);
+    if (stored && to->rows)
+        order_rows(to->rows, stored, place, row_bytes);
+    else
+        st = error_out_of_memory(r->tensors_path, err);
+    free(made);
+    return st;
+}
+
+static enum tutti_status read_module(struct adapter_reader *r, const struct adapter_entry *e,
+                                     struct tutti_error *err)
+{
+    const struct tensor *weight = e->of[FACTOR_WEIGHT], *bias = e->of[FACTOR_BIAS];
+    struct adapter_place place;
+    enum tutti_status st = find_place(r, &place, e, PLACE_MODULE, weight ? weight : bias, err);
+    if (st != TUTTI_OK)
+        return st;
+    if (slot_info(place.slot)->kind == SLOT_NORM)
+        return read_norm(r, e, &place, err);
+    if (weight)
+        st = read_matrix(r, weight, &place, err);
+    if (st != TUTTI_OK || !bias)
+        return st;
+    st = adapter_check_tensor(bias, place.n_out, 0, "the model's output", err);
+    if (st == TUTTI_OK && place.slot == SLOT_EMBEDDING)
+        st = error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: an embedding has no bias", bias->file,
+                       bias->name);
+    if (st != TUTTI_OK)
+        return st;
+    struct adapter_bias *to = &r->out->biases[r->out->n_biases++];
+    *to = (struct adapter_bias){ .slot = place.slot,
+                                 .layer = place.layer,
+                                 .out_begin = place.out_begin,
+                                 .n_out = place.n_out,
+                                 .values = ordered_floats(bias, &place, 1) };
+    return to->values ? TUTTI_OK : error_out_of_memory(r->tensors_path, err);
+}
+
+/* ---- the whole file ---- */
+
+static enum tutti_status read_entry(struct adapter_reader *r, const struct adapter_entry *e,
+                                    struct tutti_error *err)
+{
+    enum tutti_status st = TUTTI_OK;
+    if (e->of[FACTOR_A] || e->of[FACTOR_B] || e->of[FACTOR_B_BIAS] ||
+        (e->of[FACTOR_MAGNITUDE] && !e->of[FACTOR_EMBEDDING_A]))
+        st = read_pair(r, e, err);
+    if (st == TUTTI_OK && (e->of[FACTOR_EMBEDDING_A] || e->of[FACTOR_EMBEDDING_B]))
+        st = read_embedding(r, e, err);
+    if (st == TUTTI_OK && e->of[FACTOR_TOKENS])
+        st = read_tokens(r, e, err);
+    if (st == TUTTI_OK && (e->of[FACTOR_WEIGHT] || e->of[FACTOR_BIAS]))
+        st = read_module(r, e, err);
+    return st;
+}
+
+/* Lists the modules by path, with their tensors. */
+static enum tutti_status list_entries(struct adapter_reader *r, const struct tensor_set *file,
+                                      struct adapter_entry *entries, size_t *n_entries,
+                                      struct tutti_error *err)
+{
+    char path[LIMIT_TENSOR_NAME_BYTES];
+    for (size_t i = 0; i < file->n; i++) {
+        const struct tensor *t = &file->tensors[i];
+        enum factor factor = adapter_split_name(path, t->name);
+        if (factor == FACTOR_COUNT)
+            return error_set(err, TUTTI_E_UNSUPPORTED,
+                             "%s: tensor %s: expected lora_A and lora_B, or another part of an adapter that "
+                             "docs/adapters.md lists",
+                             t->file, t->name);
+        entries[*n_entries] = (struct adapter_entry){ .path = strdup(path) };
+        entries[*n_entries].of[factor] = t;
+        if (!entries[*n_entries].path)
+            return error_out_of_memory(r->tensors_path, err);
+        ++*n_entries;
+    }
+    qsort(entries, *n_entries, sizeof *entries, compare_entries);
+    return TUTTI_OK;
+}
+
+/* Joins the entries of one path. *n: their number. */
+static enum tutti_status join_entries(struct adapter_entry *entries, size_t *n, struct tutti_error *err)
+{
+    enum tutti_status st = TUTTI_OK;
+    size_t n_joined = 0;
+    for (size_t i = 0; i < *n; i++) {
+        struct adapter_entry *last = n_joined > 0 ? &entries[n_joined - 1] : NULL;
+        if (!last || strcmp(last->path, entries[i].path) != 0) {
+            entries[n_joined++] = entries[i];
+            continue;
+        }
+        for (int k = 0; k < FACTOR_COUNT; k++) {
+            const struct tensor *t = entries[i].of[k];
+            if (t && last->of[k] && st == TUTTI_OK)
+                st = error_set(err, TUTTI_E_FORMAT, "%s: tensors %s and %s are the same part of the adapter",
+                               t->file, last->of[k]->name, t->name);
+            last->of[k] = t ? t : last->of[k];
+        }
+        free(entries[i].path);
+    }
+    *n = n_joined;
+    return st;
+}
+
+static int compare_places(int layer_a, enum weight_slot slot_a, int begin_a, int layer_b,
+                          enum weight_slot slot_b, int begin_b)
+{
+    return layer_a != layer_b ? (layer_a > layer_b) - (layer_a < layer_b)
+           : slot_a != slot_b ? (slot_a > slot_b) - (slot_a < slot_b)
+                              : (begin_a > begin_b) - (begin_a < begin_b);
+}
+
+static int compare_updates(const void *a, const void *b)
+{
+    const struct adapter_update *x = a, *y = b;
+    return compare_places(x->layer, x->slot, x->out_begin, y->layer, y->slot, y->out_begin);
+}
+
+static int compare_biases(const void *a, const void *b)
+{
+    const struct adapter_bias *x = a, *y = b;
+    int order = compare_places(x->layer, x->slot, x->out_begin, y->layer, y->slot, y->out_begin);
+    return order != 0 ? order : x->is_added - y->is_added;
+}
+
+static int compare_modules(const void *a, const void *b)
+{
+    const struct adapter_module *x = a, *y = b;
+    return compare_places(x->layer, x->slot, x->out_begin, y->layer, y->slot, y->out_begin);
+}
+
+static enum tutti_status overlap(const struct adapter_reader *r, enum weight_slot slot, int layer,
+                                 const char *what, struct tutti_error *err)
+{
+    return error_set(err, TUTTI_E_FORMAT, "%s: layer %d: two %s change the same rows of %s", r->tensors_path,
+                     layer, what, slot_info(slot)->name);
+}
+
+/* Sorts; names of several layouts could change a weight twice. */
+static enum tutti_status check_overlaps(const struct adapter_reader *r, struct tutti_error *err)
+{
+    struct adapter_file *f = r->out;
+    qsort(f->updates, (size_t)f->n, sizeof *f->updates, compare_updates);
+    qsort(f->biases, (size_t)f->n_biases, sizeof *f->biases, compare_biases);
+    qsort(f->modules, (size_t)f->n_modules, sizeof *f->modules, compare_modules);
+    for (int i = 1; i < f->n; i++) {
+        const struct adapter_update *u = &f->updates[i], *before = u - 1;
+        if (u->layer == before->layer && u->slot == before->slot &&
+            u->out_begin < before->out_begin + before->n_out)
+            return overlap(r, u->slot, u->layer, "pairs of lora_A and lora_B", err);
+    }
+    for (int i = 1; i < f->n_biases; i++) {
+        const struct adapter_bias *b = &f->biases[i], *before = b - 1;
+        if (b->layer == before->layer && b->slot == before->slot && b->is_added == before->is_added &&
+            b->out_begin < before->out_begin + before->n_out)
+            return overlap(r, b->slot, b->layer, "biases", err);
+    }
+    for (int i = 1; i < f->n_modules; i++) {
+        const struct adapter_module *m = &f->modules[i], *before = m - 1;
+        if (m->layer == before->layer && m->slot == before->slot &&
+            m->out_begin < before->out_begin + before->n_out)
+            return overlap(r, m->slot, m->layer, "weights", err);
+    }
+    return TUTTI_OK;
+}
+
+static bool ends_with(const char *path, const char *target)
+{
+    size_t n_path = strlen(path), n = strlen(target);
+    return n <= n_path && strcmp(path + n_path - n, target) == 0;
+}
+
+/* Whether target is name, or ends with it after a dot. */
+static bool is_part_of(const char *target, const char *name)
+{
+    size_t n_target = strlen(target), n = strlen(name);
+    return ends_with(target, name) && (n == n_target || target[n_target - n - 1] == '.');
+}
+
+/* Whether a target of the configuration may have no tensors: PEFT leaves out exclude_modules, and layers
+ * that layers_to_transform does not list. */
+static bool is_left_out(const struct adapter_reader *r, const char *target)
+{
+    const json_t *excluded = json_object_get(r->config, "exclude_modules"),
+                 *layers = json_object_get(r->config, "layers_to_transform");
+    if (json_is_string(excluded) && adapter_pattern_matches(json_string_value(excluded), target))
+        return true;
+    for (size_t i = 0; json_is_array(excluded) && i < json_array_size(excluded); i++) {
+        const char *name = json_string_value(json_array_get(excluded, i));
+        if (name && is_part_of(target, name))
+            return true;
+    }
+    return (json_is_array(layers) || json_is_integer(layers)) &&
+           adapter_pattern_matches(".*\\.[0-9]+\\..*", target);
+}
+
+/* Each name of a list must have tensors: otherwise the file is incomplete. is_saved: of modules_to_save,
+ * which PEFT matches by the end of a path; else by whole parts of it. */
+static enum tutti_status check_names(const struct adapter_reader *r, const char *key, bool is_saved,
+                                     const struct adapter_entry *entries, size_t n, struct tutti_error *err)
+{
+    const json_t *targets = json_object_get(r->config, key);
+    for (size_t i = 0; json_is_array(targets) && i < json_array_size(targets); i++) {
+        const char *target = json_string_value(json_array_get(targets, i));
+        size_t k = 0;
+        if (!target)
+            return error_set(err, TUTTI_E_FORMAT, "%s: %s[%zu]: expected a string", r->config_path, key, i);
+        while (k < n &&
+               !(is_saved ? ends_with(entries[k].path, target) : is_part_of(entries[k].path, target)))
+            k++;
+        if (k == n && (is_saved || !is_left_out(r, target)))
+            return error_set(err, TUTTI_E_FORMAT, "%s: %s names %s, but %s has no tensor for it",
+                             r->config_path, key, target, r->tensors_path);
+    }
+    return TUTTI_OK;
+}
+
+static enum tutti_status read_entries(struct adapter_reader *r, struct adapter_entry *entries, size_t n,
+                                      struct tutti_error *err)
+{
+    r->out->updates = calloc(n + 1, sizeof *r->out->updates);
+    r->out->biases = calloc(2 * n + 1, sizeof *r->out->biases);
+    r->out->modules = calloc(n + 1, sizeof *r->out->modules);
+    if (!r->out->updates || !r->out->biases || !r->out->modules)
+        return error_out_of_memory(r->tensors_path, err);
+    enum tutti_status st = TUTTI_OK;
+    for (size_t i = 0; i < n && st == TUTTI_OK; i++)
+        st = read_entry(r, &entries[i], err);
+    if (st == TUTTI_OK)
+        st = tie_tokens(r, err);
+    if (st == TUTTI_OK)
+        st = check_overlaps(r, err);
+    return st;
+}
+
+enum tutti_status adapter_read_tensors(struct adapter_reader *r, const struct tensor_set *file,
+                                       struct tutti_error *err)
+{
+    size_t n = 0;
+    struct adapter_entry *entries = calloc(file->n + 1, sizeof *entries);
+    enum tutti_status st = entries ? list_entries(r, file, entries, &n, err)
+                                   : error_out_of_memory(r->tensors_path, err);
+    if (st == TUTTI_OK && n == 0)
+        st = error_set(err, TUTTI_E_FORMAT, "%s: no tensors, expected pairs of lora_A and lora_B",
+                       r->tensors_path);
+    if (st == TUTTI_OK)
+        st = join_entries(entries, &n, err);
+    if (st == TUTTI_OK)
+        st = read_entries(r, entries, n, err);
+    if (st == TUTTI_OK && r->kind == ADAPTER_LORA)
+        st = check_names(r, "target_modules", false, entries, n, err);
+    if (st == TUTTI_OK)
+        st = check_names(r, "modules_to_save", true, entries, n, err);
+    for (size_t i = 0; entries && i < n; i++)
+        free(entries[i].path);
+    free(entries);
+    return st;
+}
