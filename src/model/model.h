@@ -169,6 +169,9 @@ bool model_has_experts(const struct model_desc *desc);
 /* The widest window of any layer; 0: no layer has one. */
 int model_window(const struct model_desc *desc);
 
+/* Keys and values of one position in a layer. */
+uint64_t model_layer_kv_bytes(const struct attn_desc *attn, enum dtype kv_type);
+
 /* Keys and values of one position in all layers. */
 uint64_t model_kv_bytes(const struct model_desc *desc, enum dtype kv_type);
 
@@ -267,8 +270,8 @@ MUST_CHECK enum tutti_status model_load(struct model **out, const char *path,
                                         const struct tutti_model_options *options, struct tutti_error *err);
 
 /* Makes a model of a known shape ("chatglm3-6b", ...) with random weights and no tokenizer, for
- * benchmarks. */
-MUST_CHECK enum tutti_status model_make(struct model **out, const char *shape, enum dtype type,
+ * benchmarks. n_layers: of its first layers only; 0: of all. */
+MUST_CHECK enum tutti_status model_make(struct model **out, const char *shape, int n_layers, enum dtype type,
                                         const struct tutti_model_options *options, struct tutti_error *err);
 
 /* The description of a known shape; NULL: not found. */

@@ -520,6 +520,36 @@ def test_the_limit_of_a_bench_counts_the_experts_that_rows_use():
         assert r["linear_ops"] == 2 * (r["tokens"] * 4 * 256 * (384 + 256 + 3 * 3 * 64 + 16) + outputs * 256 * 4096)
 
 
+def test_rows_of_a_bench_choose_different_experts():
+    """About as many as independent choices would: 16 experts, 3 of them for each row and layer."""
+    report = json.loads(tutti("bench", "--shape", "tiny-experts", "--type", "q4_0", "--json", "--users", "2,8,32",
+                              "--prefill", "0", "--context", "20", "--repetitions", "1", "--threads", "2").stdout)
+    for r in report["results"]:
+        expected = 4 * 16 * (1 - (1 - 3 / 16) ** r["users"])
+        assert r["expert_bytes"] / (3 * 256 * 64 * 18 / 32) == pytest.approx(expected, rel=0.2)
+
+
+def test_the_limit_of_a_bench_counts_what_windows_leave():
+    report = json.loads(tutti("bench", "--shape", "tiny-windows", "--type", "q4_0", "--json", "--users", "2", "--prefill",
+                              "64", "--context", "40", "--repetitions", "1", "--threads", "1").stdout)
+    assert report["layers"] == 4
+    decode, prompt = report["results"]
+    position = 2 * 2 * 32 * 2                                              # bytes of f16 keys and values in a layer
+    assert decode["kv_bytes"] == 2 * (3 * 16 + 41) * position and prompt["kv_bytes"] == 4 * 64 * position
+    assert decode["attention_ops"] == 2 * (3 * 16 + 41) * 4 * 8 * 32
+    assert prompt["attention_ops"] == (3 * (16 * 17 / 2 + 48 * 16) + 64 * 65 / 2) * 4 * 8 * 32
+
+
+def test_bench_of_the_first_layers_of_a_shape():
+    args = ["bench", "--shape", "tiny", "--users", "1", "--prefill", "0", "--repetitions", "1", "--json", "--layers"]
+    whole, half = [json.loads(tutti(*args, str(n)).stdout) for n in (4, 2)]
+    assert whole["layers"] == 4 and half["layers"] == 2
+    layer = (256 * 384 + 256 * 256 + 3 * 256 * 704) * 18 / 32
+    assert whole["results"][0]["matrix_bytes"] - half["results"][0]["matrix_bytes"] == 2 * layer
+    assert "5 layers, expected at most 4 of tiny" in wrong(*args, "5")
+    assert "--layers needs --shape" in wrong("bench", DEMO, "--layers", "2")
+
+
 def test_bench_of_a_model_through_the_engine():
     args = ["bench", DEMO, "--users", "2", "--prefill", "0", "--repetitions", "2", "--engine"]
     report = json.loads(tutti(*args, "--json").stdout)
@@ -563,7 +593,7 @@ def test_a_bench_ratio_of_one_round_is_that_of_its_speeds():
 def test_bench_names_a_wrong_shape():
     said = wrong("bench", "--shape", "chatglm9")
     for shape in ("chatglm-6b", "chatglm2-6b", "chatglm3-6b", "glm-4-9b", "llama-7b", "llama-3-8b", "qwen2.5-7b", "gpt2",
-                  "tiny"):
+                  "qwen3-30b-a3b", "glm-4.5-air", "deepseek-v2-lite", "glm-4.7-flash", "phi-4-mini", "gemma-3-4b", "tiny"):
         assert shape in said
     assert "--context: found 600, expected at most 511" in wrong("bench", DEMO, "--context", "600")
 

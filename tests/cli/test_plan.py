@@ -76,14 +76,22 @@ def test_the_type_of_the_weights_decides_their_size(weight_type):
 
 def test_parameters_that_a_token_uses_are_told_from_all():
     """The figures that the publishers give; those of GLM are without embedding and output matrix, 1.2 billion."""
-    for name, everything, active in (("qwen3-30b-a3b", 30.5, 3.3), ("glm-4.5-air", 105.7 + 1.2, 12.1 + 1.2)):
+    for name, everything, active in (("qwen3-30b-a3b", 30.5, 3.3), ("glm-4.5-air", 105.7 + 1.2, 12.1 + 1.2),
+                                     ("deepseek-v2-lite", 15.7, 2.4), ("phi-4-mini", 3.84, 3.84), ("gemma-3-4b", 3.88, 3.88)):
         said = plan(name)
         assert abs(said["params"] / 1e9 - everything) < 0.1 and abs(said["active_params"] / 1e9 - active) < 0.3
-        assert f"{said['params'] / 1e9:.2f} billion parameters, {said['active_params'] / 1e9:.2f} billion active for each" \
-            in tutti("plan", name).stdout
+        active = f", {said['active_params'] / 1e9:.2f} billion active for each" if said["active_params"] < said["params"] else ""
+        assert f"{said['params'] / 1e9:.2f} billion parameters{active}" in tutti("plan", name).stdout
     said = plan("tiny")
     assert said["params"] == said["active_params"] == 4 * (256 * 384 + 256 * 256 + 3 * 256 * 704) + 2 * 256 * 4096 + 9 * 256
     assert "active" not in tutti("plan", "tiny").stdout
+
+
+@pytest.mark.parametrize("name,layers", [("deepseek-v2-lite", 27), ("glm-4.7-flash", 47)])
+def test_latent_attention_stores_latents_and_rotary_parts_only(name, layers):
+    """512 and 64 elements of a position in each layer, whatever the number of heads; int8 has a scale for each of the two."""
+    for kv_type, row in (("f16", 2 * (512 + 64)), ("f32", 4 * (512 + 64)), ("int8", 512 + 4 + 64 + 4)):
+        assert plan(name, "--context", 16, "--kv-type", kv_type)["layouts"][0]["user_bytes"] == 16 * layers * row
 
 
 @pytest.mark.parametrize("name", ["mixtral-tiny", "qwen2-moe-tiny", "qwen3-moe-tiny-mixed", "glm4-moe-tiny",

@@ -489,6 +489,7 @@ static void inspect_counts_what_is_loaded(void **state)
         { "qwen2-tiny-yarn", "rope_scaling", "\"yarn\"" },
         { "qwen3-tiny", "qk_norm", "true" },
         { "qwen3-tiny-windows", "kv_bytes_per_token", "576" },
+        { "deepseek-v2-lite-tiny", "kv_bytes_per_token", "224" }, /* 2 layers of 40 + 16 elements in f16 */
         { "mistral-tiny", "window", "23" },
         { "glm4-tiny", "post_norms", "true" },
         { "gpt2-tiny", "positions", "\"learned\"" },

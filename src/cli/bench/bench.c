@@ -27,7 +27,7 @@ struct bench_values {
     struct bench_plan plan; /* without the draft model and the schema */
     const char *shape, *json_schema;
     struct option_ints attention;
-    int random_lora;
+    int random_lora, n_layers;
     bool json, engine;
     struct model_flags model;
     struct adapter_flags adapters;
@@ -39,6 +39,9 @@ static const struct option OPTIONS[] = {
     TEXT_OPTION(
         VALUES, shape, "shape", "NAME",
         "instead of MODEL: a known shape with random weights, such as chatglm3-6b; list prints their names"),
+    INT_OPTION(VALUES, n_layers, "layers", "N",
+               "with --shape: only its first N layers, for a shape that memory has no room for", .min = 1,
+               .max = LIMIT_LAYERS),
     INTS_OPTION(VALUES, plan.users, "users", "LIST", "numbers of sequences that decode together",
                 .letter = 'u', .min = 1, .max = MAX_USERS, .initial = "1,8,17,32"),
     INT_OPTION(VALUES, plan.context, "context", "N", "tokens of context of each sequence while decoding",
@@ -240,12 +243,12 @@ static json_t *result_json(const void *user, size_t index)
     json_t *range = r->has_adapters ? json_pack("[f, f]", r->adapter_cost_low, r->adapter_cost_high) : NULL;
     const struct bench_ranks *ranks = &r->ranks;
     json_t *object = json_pack(
-        "{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:o*, s:o*}", "phase",
+        "{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:o*, s:o*}", "phase",
         phase_name(r->phase), "users", r->n_users, "context", r->context, "tokens", r->n_tokens, "tok_s",
         r->tok_s, "limit_tok_s", r->limit_tok_s, "of_limit", r->tok_s / r->limit_tok_s, "matrix_bytes",
-        r->work.matrix_bytes, "kv_bytes", r->work.kv_bytes, "linear_ops", r->work.linear_ops, "attention_ops",
-        r->work.attention_ops, "spread", r->time.spread, "repetitions", r->time.n, "adapter_cost", cost,
-        "adapter_cost_range", range);
+        r->work.matrix_bytes, "expert_bytes", r->expert_bytes, "kv_bytes", r->work.kv_bytes, "linear_ops",
+        r->work.linear_ops, "attention_ops", r->work.attention_ops, "spread", r->time.spread, "repetitions",
+        r->time.n, "adapter_cost", cost, "adapter_cost_range", range);
     json_t *more = report->n_ranks > 1 ? json_pack("{s:f, s:f, s:f, s:I, s:I}", "reduce_ms",
                                                    ranks->reduce_s * 1e3, "gather_ms", ranks->gather_s * 1e3,
                                                    "plan_ms", ranks->plan_broadcast_s * 1e3, "reduces",
@@ -296,12 +299,12 @@ static bool add_list(json_t *object, const char *name, int n, json_item_fn *item
 static void print_report_json(const struct bench_report *report, const struct model *model)
 {
     json_t *object = json_pack(
-        "{s:s, s:s, s:s, s:i, s:i, s:s, s:f, s:f, s:f, s:I, s:o, s:I, s:o}", "model", report->name, "type",
-        dtype_name(model->weight_type), "kv_type", kv_type_name(model->kv_type), "threads", report->n_threads,
-        "ranks", report->n_ranks, "cpu", report->cpu, "read_gbps", report->limits.read_gbps, "peak_int8_gops",
-        report->limits.peak_int8_gops, "peak_f32_gflops", report->limits.peak_f32_gflops, "weight_bytes",
-        (json_int_t)model->weight_bytes, "memory_bytes",
-        json_list((size_t)report->memory.n_ranks, memory_json, report), "n_params",
+        "{s:s, s:i, s:s, s:s, s:i, s:i, s:s, s:f, s:f, s:f, s:I, s:o, s:I, s:o}", "model", report->name,
+        "layers", model->desc.n_layers, "type", dtype_name(model->weight_type), "kv_type",
+        kv_type_name(model->kv_type), "threads", report->n_threads, "ranks", report->n_ranks, "cpu",
+        report->cpu, "read_gbps", report->limits.read_gbps, "peak_int8_gops", report->limits.peak_int8_gops,
+        "peak_f32_gflops", report->limits.peak_f32_gflops, "weight_bytes", (json_int_t)model->weight_bytes,
+        "memory_bytes", json_list((size_t)report->memory.n_ranks, memory_json, report), "n_params",
         (json_int_t)model->n_params, "results", json_list((size_t)report->n_results, result_json, report));
     bool ok = add_list(object, "engine", report->n_engine_results, engine_result_json, report) &&
               add_list(object, "attention", report->n_attention_results, attention_json, report);
@@ -323,7 +326,8 @@ static enum tutti_status load_model(const struct bench_values *values, tutti_ran
     options.ranks = ranks;
     options.progress = progress_update;
     options.user = &progress;
-    st = path ? model_load(out, path, &options, err) : model_make(out, values->shape, type, &options, err);
+    st = path ? model_load(out, path, &options, err)
+              : model_make(out, values->shape, values->n_layers, type, &options, err);
     progress_end(&progress);
     return st;
 }
@@ -405,6 +409,8 @@ static enum tutti_status run_bench(const void *v, const char *const *operands, s
     const char *path = operands[0];
     if (!path == !values->shape)
         return error_set(err, TUTTI_E_ARGUMENT, "expected either MODEL or --shape NAME");
+    if (path && values->n_layers > 0)
+        return error_set(err, TUTTI_E_ARGUMENT, "--layers needs --shape");
     size_t n_users = (size_t)values->plan.users.n;
     report.results = calloc(n_users + 1, sizeof *report.results);
     report.engine_results = calloc(BENCH_ENGINE_POINTS * n_users, sizeof *report.engine_results);

@@ -143,14 +143,18 @@ static double seen_positions(int window, const struct bench_attention_result *r)
     return seen;
 }
 
-/* The bytes and operations: the last row attends to all positions that must be read, within its
- * window. */
+/* The bytes and operations of all layers: the last row attends to all positions that must be read,
+ * within its window. */
 static void count_work(const struct model_desc *d, struct bench_attention_result *r)
 {
-    const struct attn_desc *a = &d->kinds[0].attn; /* the known shapes have one kind of attention */
-    int n_read = a->window > 0 && r->context > a->window + r->n_rows ? a->window + r->n_rows : r->context;
-    r->read_bytes = (double)model_kv_bytes(d, r->kv_type) * n_read;
-    r->ops = d->n_layers * bench_position_ops(a) * seen_positions(a->window, r);
+    r->read_bytes = r->ops = 0;
+    for (int i = 0; i < d->n_layers; i++) {
+        const struct attn_desc *a = &model_layer(d, i)->attn;
+        bool is_cut = a->window > 0 && r->context > a->window + r->n_rows;
+        int n_read = is_cut ? a->window + r->n_rows : r->context;
+        r->read_bytes += (double)model_layer_kv_bytes(a, r->kv_type) * n_read;
+        r->ops += bench_position_ops(a) * seen_positions(a->window, r);
+    }
 }
 
 enum tutti_status bench_attention(struct model *model, const struct option_ints *contexts,

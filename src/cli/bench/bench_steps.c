@@ -170,13 +170,35 @@ double bench_position_ops(const struct attn_desc *a)
     return 2.0 * a->n_heads * (key + value);
 }
 
-/* The same in all layers. */
-static double attention_ops_of_position(const struct model_desc *d)
+/* The positions that the rows of a step attend to in a layer, summed over the rows. A prompt's rows begin
+ * at 0; stored: those whose keys and values are read from memory, each once. */
+struct seen {
+    double attended, stored;
+};
+
+static struct seen positions_seen(const struct attn_desc *a, const struct bench_result *result)
 {
-    double ops = 0;
-    for (int i = 0; i < d->n_layers; i++)
-        ops += bench_position_ops(&model_layer(d, i)->attn);
-    return ops;
+    double rows = result->n_tokens, context = result->context + 1.0;
+    double window = a->window > 0 ? a->window : INFINITY;
+    if (result->phase == BENCH_DECODE) {
+        double seen = rows * fmin(context, window);
+        return (struct seen){ seen, seen };
+    }
+    double rising = fmin(rows, window); /* rows that attend to all before them */
+    return (struct seen){ rising * (rising + 1) / 2 + (rows - rising) * fmin(rows, window), rows };
+}
+
+/* Keys and values that a step reads, and the operations of attention. */
+static void count_attention(const struct model *model, const struct bench_result *result, double *kv_bytes,
+                            double *ops)
+{
+    *kv_bytes = *ops = 0;
+    for (int i = 0; i < model->local.n_layers; i++) {
+        const struct attn_desc *a = &model_layer(&model->local, i)->attn;
+        struct seen seen = positions_seen(a, result);
+        *kv_bytes += (double)model_layer_kv_bytes(a, model->kv_type) * seen.stored;
+        *ops += bench_position_ops(a) * seen.attended;
+    }
 }
 
 /* The limit: the longer of the times to read weights and KV once, and to compute. */
@@ -186,12 +208,9 @@ static void find_limit(const struct model *model, struct bench_result *result)
     const struct model_desc *d = &model->local; /* this rank's part */
     bool is_prefill = result->phase == BENCH_PREFILL;
     double rows = result->n_tokens, outputs = is_prefill ? 1 : rows;
-    /* positions that all rows attend to, summed; those whose keys and values are read from memory */
-    double seen = is_prefill ? rows * (rows + 1) / 2 : rows * (result->context + 1.0);
-    double stored = is_prefill ? rows : seen;
-    double kv_bytes = (double)model_kv_bytes(d, model->kv_type) * stored;
+    double kv_bytes, attention_ops;
+    count_attention(model, result, &kv_bytes, &attention_ops);
     double linear_ops = rows * layer_ops_of_row(d) + outputs * 2 * d->d_model * (double)d->n_vocab;
-    double attention_ops = attention_ops_of_position(d) * seen;
     double matrix_bytes = bytes_of_weights(model) + result->expert_bytes;
     bool is_integer = dtype_block_elems(model->weight_type) > 1 && limits->peak_int8_gops > 0;
     double peak = is_integer ? limits->peak_int8_gops : limits->peak_f32_gflops;

@@ -377,8 +377,7 @@ int model_window(const struct model_desc *d)
     return window;
 }
 
-/* Keys and values of one position. */
-static uint64_t layer_kv_bytes(const struct attn_desc *a, enum dtype kv_type)
+uint64_t model_layer_kv_bytes(const struct attn_desc *a, enum dtype kv_type)
 {
     if (a->n_latent > 0)
         return kv_type_latent_bytes(kv_type, attn_latent_row(a));
@@ -389,7 +388,7 @@ uint64_t model_kv_bytes(const struct model_desc *d, enum dtype kv_type)
 {
     uint64_t n_bytes = 0;
     for (int i = 0; i < d->n_layers; i++)
-        n_bytes += layer_kv_bytes(&model_layer(d, i)->attn, kv_type);
+        n_bytes += model_layer_kv_bytes(&model_layer(d, i)->attn, kv_type);
     return n_bytes;
 }
 
@@ -407,7 +406,7 @@ uint64_t model_context_kv_bytes(const struct model_desc *d, enum dtype kv_type, 
         int64_t n = n_pages, n_slots = model_window_slots(a->window, MODEL_STEP_TOKENS, page_tokens);
         if (a->window > 0 && n_slots < n)
             n = n_slots;
-        n_bytes += layer_kv_bytes(a, kv_type) * (uint64_t)(n * page_tokens);
+        n_bytes += model_layer_kv_bytes(a, kv_type) * (uint64_t)(n * page_tokens);
     }
     return n_bytes;
 }

@@ -37,6 +37,16 @@
         .d_ff = (width), .has_gate = true, .activation = ACT_SILU                                            \
     }
 
+#define GEMMA_ATTN(n_window, theta)                                                                          \
+    {                                                                                                        \
+        .n_heads = 8, .n_kv_heads = 4, .head_dim = 256, .window = (n_window), .rope = ROPE_HALF,             \
+        .rotary_dim = 256, .rope_theta = (theta), .has_qk_norm = true                                        \
+    }
+#define GEMMA_FFN                                                                                            \
+    {                                                                                                        \
+        .d_ff = 10240, .has_gate = true, .activation = ACT_GELU_TANH                                         \
+    }
+
 static const struct shape {
     const char *name;
     struct model_desc desc;
@@ -135,16 +145,43 @@ static const struct shape {
                                     .d_shared = 1536,
                                     .has_choice_bias = true } } } },
         .kind_of = { [1 ... 46] = 1 } } },
+    { "phi-4-mini",
+      { SWIGLU, SIZES(32, 3072, 24, 8, 128, 8192, 200064, 131072), ROPE(ROPE_HALF, 96),
+        .tied_output = true } },
+    /* Gemma 3 4B: five layers with a window before each one without. */
+    { "gemma-3-4b",
+      { .n_layers = 34,
+        .d_model = 2560,
+        .n_vocab = 262208,
+        .n_ctx = 131072,
+        .norm_eps = 1e-6f,
+        .has_post_norms = true,
+        .embedding_scale = 50.596443f,
+        .tied_output = true,
+        .n_kinds = 2,
+        .kinds = { { GEMMA_ATTN(1024, 10000), GEMMA_FFN }, { GEMMA_ATTN(0, 1000000), GEMMA_FFN } },
+        .kind_of = { [5] = 1, [11] = 1, [17] = 1, [23] = 1, [29] = 1 } } },
     { "tiny-experts",
       { SWIGLU, SIZES(4, 256, 8, 2, 32, 0, 4096, 2048), ROPE(ROPE_HALF, 32), EXPERTS(16, 3, 64),
         .kinds[0].ffn.experts.routing.is_normed = true } },
+    { "tiny-windows",
+      { SWIGLU, SIZES_OF(4, 256, 8, 2, 32, 704, 4096, 2048), ROPE(ROPE_HALF, 32), ATTN.window = 16,
+        .n_kinds = 2,
+        .kinds[1] = { .attn = { .n_heads = 8,
+                                .n_kv_heads = 2,
+                                .head_dim = 32,
+                                .rope = ROPE_HALF,
+                                .rotary_dim = 32,
+                                .rope_theta = 10000 },
+                      .ffn = DENSE_FFN(704) },
+        .kind_of = { [3] = 1 } } },
     { "tiny", { SWIGLU, SIZES(4, 256, 8, 2, 32, 704, 4096, 2048), ROPE(ROPE_HALF, 32) } },
 };
 enum { N_SHAPES = sizeof SHAPES / sizeof *SHAPES };
 
 /* Pseudo-random rows repeat after this many rows: the packed matrix is larger than any cache, and
- * the values do not affect speed. */
-enum { SOURCE_ROWS = 64 };
+ * the values do not affect speed. Rows of the embedding do: equal ones would choose the same experts. */
+enum { SOURCE_ROWS = 64, EMBEDDING_SOURCE_ROWS = 4096 };
 
 struct maker {
     struct model *model;
@@ -175,7 +212,10 @@ static enum tutti_status make_matrix(struct maker *m, struct matrix **out, const
     bool has_bias = shape.has_bias, is_router = slot_info(at->slot)->role == WEIGHT_ROUTER;
     enum dtype type = is_router ? DTYPE_F32 : n_in % dtype_block_elems(m->type) == 0 ? m->type : DTYPE_F16;
     /* Equal rows of a router would choose experts in pairs. */
-    int n_rows = is_router ? n_out : SOURCE_ROWS, n_each = (n_out + n_rows - 1) / n_rows;
+    int n_rows = is_router                    ? n_out
+                 : at->slot == SLOT_EMBEDDING ? EMBEDDING_SOURCE_ROWS
+                                              : SOURCE_ROWS,
+        n_each = (n_out + n_rows - 1) / n_rows;
     int n_parts = shape.n_experts * n_each;
     float *values = random_floats(m, (int64_t)n_rows * n_in, 1.7f / __builtin_sqrtf((float)n_in));
     float *bias = has_bias ? random_floats(m, n_rows, 0.1f) : NULL;
@@ -329,19 +369,22 @@ const struct model_desc *model_shape(const char *name)
     return s ? &s->desc : NULL;
 }
 
-enum tutti_status model_make(struct model **out, const char *name, enum dtype type,
+enum tutti_status model_make(struct model **out, const char *name, int n_layers, enum dtype type,
                              const struct tutti_model_options *options, struct tutti_error *err)
 {
     static const struct tutti_model_options DEFAULTS = { 0 };
     const struct model_desc *desc = model_shape(name);
     if (!desc) {
-        char known[256] = "";
+        char known[512] = "";
         for (int i = 0; i < N_SHAPES; i++)
             snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "",
                      SHAPES[i].name);
         return error_set_param(err, TUTTI_E_ARGUMENT, "shape", "shape \"%.32s\", expected one of %s", name,
                                known);
     }
+    if (n_layers > desc->n_layers)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "layers", "%d layers, expected at most %d of %s",
+                               n_layers, desc->n_layers, name);
     if (!dtype_is_weight(type))
         return error_set_param(err, TUTTI_E_ARGUMENT, "type", "type %s holds no weights", dtype_name(type));
     struct maker m = { .type = type, .state = 1 };
@@ -351,6 +394,7 @@ enum tutti_status model_make(struct model **out, const char *name, enum dtype ty
     snprintf(model->name, sizeof model->name, "%s", name);
     model->weight_type = type;
     model->desc = *desc;
+    model->desc.n_layers = n_layers > 0 ? n_layers : desc->n_layers;
     snprintf(model->desc.family, sizeof model->desc.family, "shape");
     model->desc.bos_id = model->desc.pad_id = -1;
     model->desc.n_usable_vocab = desc->n_vocab;
