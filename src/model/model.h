@@ -277,6 +277,12 @@ MUST_CHECK enum tutti_status model_make(struct model **out, const char *shape, i
 /* The description of a known shape; NULL: not found. */
 const struct model_desc *model_shape(const char *name);
 
+/* The type of a known shape's matrices where none is given. */
+enum dtype model_shape_type(const char *name);
+/* The type of one of them where type is given: that of routers is float32, and of MXFP4 other matrices
+ * than those of experts are Q8_0 (weight_type.h). */
+enum dtype model_shape_weight_type(enum weight_slot slot, enum dtype type);
+
 void model_free(struct model *model); /* NULL is allowed */
 
 /* Adds the ids before a text that the model is to continue (bos, or [gMASK] sop). */

@@ -319,8 +319,9 @@ static enum tutti_status load_model(const struct bench_values *values, tutti_ran
 {
     struct tutti_model_options options = values->model.options;
     struct progress progress;
-    /* Of a shape, where none is given. */
-    enum dtype type = options.weight_type ? weight_type_find(options.weight_type)->dtype : DTYPE_Q4_0;
+    enum dtype type = options.weight_type ? weight_type_find(options.weight_type)->dtype
+                      : path              ? DTYPE_Q4_0
+                                          : model_shape_type(values->shape);
     enum tutti_status st;
     progress_begin(&progress, path ? "loading" : "making weights", PROGRESS_BYTES);
     options.ranks = ranks;
