@@ -412,6 +412,11 @@ static enum tutti_status run_bench(const void *v, const char *const *operands, s
         return error_set(err, TUTTI_E_ARGUMENT, "expected either MODEL or --shape NAME");
     if (path && values->n_layers > 0)
         return error_set(err, TUTTI_E_ARGUMENT, "--layers needs --shape");
+    if (draft_flags_are_mtp(&values->draft))
+        return error_set_param(
+            err, TUTTI_E_UNSUPPORTED, "draft",
+            "--draft mtp: tutti bench measures draft models; compare tutti load on a server "
+            "with and without it");
     size_t n_users = (size_t)values->plan.users.n;
     report.results = calloc(n_users + 1, sizeof *report.results);
     report.engine_results = calloc(BENCH_ENGINE_POINTS * n_users, sizeof *report.engine_results);
