@@ -61,17 +61,10 @@ static bool add_row_token(struct strings *s, int32_t *type, const struct tokeniz
            end_string(s);
 }
 
-enum tutti_status convert_byte_vocab(struct gguf_writer *w, const struct tokenizer *tok, int n_vocab,
-                                     const char *name, struct tutti_error *err)
+enum tutti_status convert_byte_vocab(struct gguf_writer *w, const struct tokenizer *tok, const char *pre,
+                                     int n_vocab, const char *name, struct tutti_error *err)
 {
     struct strings tokens = { .n = 0 }, merges = { .n = 0 };
-    const char *pre = tokenizer_pre(tok);
-    if (!pre)
-        return error_set(
-            err, TUTTI_E_UNSUPPORTED,
-            "%s: GGUF has no name (tokenizer.ggml.pre) for how its tokenizer normalizes and cuts "
-            "text",
-            name);
     int32_t *types = calloc((size_t)n_vocab, sizeof *types);
     bool ok = types;
     for (int32_t id = 0; ok && id < n_vocab; id++)
@@ -87,5 +80,44 @@ enum tutti_status convert_byte_vocab(struct gguf_writer *w, const struct tokeniz
     strings_clear(&tokens);
     strings_clear(&merges);
     free(types);
+    return ok ? TUTTI_OK : error_out_of_memory(name, err);
+}
+
+/* Whether a blank is put in front of a text: the first token of a letter begins with its mark. */
+static bool adds_blank(bool *out, const struct tokenizer *tok)
+{
+    static const char MARK[] = "\u2581";
+    struct ids ids = { 0 };
+    bool ok = tokenizer_encode(tok, "a", 1, &ids);
+    if (ok && ids.n > 0) {
+        struct piece p = tokenizer_piece(tok, ids.ids[0]);
+        *out = p.n_bytes >= sizeof MARK - 1 && memcmp(p.bytes, MARK, sizeof MARK - 1) == 0;
+    }
+    ids_clear(&ids);
+    return ok;
+}
+
+enum tutti_status convert_text_vocab(struct gguf_writer *w, const struct tokenizer *tok, int n_vocab,
+                                     const char *name, struct tutti_error *err)
+{
+    struct strings tokens = { .n = 0 };
+    int n_pieces = tokenizer_n_pieces(tok), n = n_pieces > n_vocab ? n_pieces : n_vocab;
+    int32_t *types = calloc((size_t)n, sizeof *types);
+    float *scores = calloc((size_t)n, sizeof *scores);
+    bool has_blank = false, ok = types && scores && adds_blank(&has_blank, tok);
+    for (int32_t id = 0; ok && id < n_vocab; id++)
+        ok = add_row_token(&tokens, &types[id], tok, id);
+    if (ok) {
+        tokenizer_score_merges(tok, scores);
+        gguf_writer_string(w, "tokenizer.ggml.model", "llama", 5);
+        gguf_writer_string(w, "tokenizer.ggml.pre", "default", 7);
+        ok = put_strings(w, "tokenizer.ggml.tokens", &tokens);
+        gguf_writer_f32s(w, "tokenizer.ggml.scores", scores, (size_t)n_vocab);
+        gguf_writer_i32s(w, "tokenizer.ggml.token_type", types, (size_t)n_vocab);
+        gguf_writer_bool(w, "tokenizer.ggml.add_space_prefix", has_blank);
+    }
+    strings_clear(&tokens);
+    free(types);
+    free(scores);
     return ok ? TUTTI_OK : error_out_of_memory(name, err);
 }

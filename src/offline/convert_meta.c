@@ -88,7 +88,7 @@ void convert_describe(struct gguf_writer *w, const struct family *family, const 
     put_f32(w, arch,
             d->norm == NORM_RMS ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon",
             d->norm_eps);
-    if (a->n_latent == 0 && (int64_t)a->head_dim * a->n_heads != d->d_model) {
+    if (a->n_latent == 0) {
         put_u32(w, arch, "attention.key_length", a->head_dim);
         put_u32(w, arch, "attention.value_length", a->head_dim);
     }
@@ -335,14 +335,14 @@ static enum tutti_status put_pieces(struct gguf_writer *w, const struct model_de
     return kind ? TUTTI_OK : put_own_settings(w, &settings, ck, err);
 }
 
-/* Writes the text of a tokenizer.json whose rules have no standard name. */
+/* Writes the text of a tokenizer.json whose rules have no standard name. tutti prefers it to the
+ * vocabulary, which other programs use. */
 static enum tutti_status put_json(struct gguf_writer *w, const struct checkpoint *ck,
                                   const json_t *tokenizer_config, struct tutti_error *err)
 {
     const json_t *scalars = checkpoint_config(ck);
     const json_t *text = json_object_get(scalars, TOKENIZER_JSON_KEY),
                  *settings = json_object_get(scalars, TOKENIZER_JSON_CONFIG_KEY);
-    put_string(w, "tokenizer.ggml.model", TOKENIZER_KIND_JSON);
     if (checkpoint_gguf(ck)) {
         if (!json_is_string(text))
             return error_set(
@@ -353,6 +353,8 @@ static enum tutti_status put_json(struct gguf_writer *w, const struct checkpoint
         if (settings)
             gguf_writer_string(w, TOKENIZER_JSON_CONFIG_KEY, json_string_value(settings),
                                json_string_length(settings));
+        else
+            put_string(w, TOKENIZER_JSON_CONFIG_KEY, "{}");
         return TUTTI_OK;
     }
     struct mapping map;
@@ -366,9 +368,26 @@ static enum tutti_status put_json(struct gguf_writer *w, const struct checkpoint
     char *config = tokenizer_config ? json_print(tokenizer_config, JSON_COMPACT) : NULL;
     if (tokenizer_config && !config)
         return error_out_of_memory(path, err);
-    if (config)
-        put_string(w, TOKENIZER_JSON_CONFIG_KEY, config);
+    put_string(w, TOKENIZER_JSON_CONFIG_KEY, config ? config : "{}");
     free(config);
+    return TUTTI_OK;
+}
+
+/* Writes a tokenizer.json, and what other programs can make of it: its vocabulary as the nearest
+ * kind of tokenizer that GGUF knows. */
+static enum tutti_status put_json_and_vocab(struct gguf_writer *w, const struct tokenizer *tok, int n_vocab,
+                                            const struct checkpoint *ck, const json_t *tokenizer_config,
+                                            struct tutti_error *err)
+{
+    const char *pre = tokenizer_nearest_pre(tok);
+    enum tutti_status st = put_json(w, ck, tokenizer_config, err);
+    if (st != TUTTI_OK)
+        return st;
+    if (pre)
+        return convert_byte_vocab(w, tok, pre, n_vocab, checkpoint_path(ck), err);
+    if (tokenizer_merges_text(tok))
+        return convert_text_vocab(w, tok, n_vocab, checkpoint_path(ck), err);
+    put_string(w, "tokenizer.ggml.model", TOKENIZER_KIND_JSON);
     return TUTTI_OK;
 }
 
@@ -421,9 +440,9 @@ enum tutti_status convert_tokenizer(struct gguf_writer *w, const struct family *
     if (!is_byte_level)
         st = put_pieces(w, d, tok, chat, ck, err);
     else if (tokenizer_pre(tok) && has_usual_affixes(family, tok))
-        st = convert_byte_vocab(w, tok, d->n_vocab, checkpoint_path(ck), err);
+        st = convert_byte_vocab(w, tok, tokenizer_pre(tok), d->n_vocab, checkpoint_path(ck), err);
     else
-        st = put_json(w, ck, tokenizer_config, err);
+        st = put_json_and_vocab(w, tok, d->n_vocab, ck, tokenizer_config, err);
     if (st != TUTTI_OK)
         goto done;
     if (!is_byte_level || tokenizer_pre(tok))

@@ -20,8 +20,13 @@ MUST_CHECK enum tutti_status convert_tokenizer(struct gguf_writer *w, const stru
 MUST_CHECK enum tutti_status convert_added_tokens(struct gguf_writer *w, const struct tokenizer *tok,
                                                   const char *name, struct tutti_error *err);
 
-/* Writes a byte-level vocabulary. */
+/* Writes a byte-level vocabulary. pre: the name of its rules. */
 MUST_CHECK enum tutti_status convert_byte_vocab(struct gguf_writer *w, const struct tokenizer *tok,
+                                                const char *pre, int n_vocab, const char *name,
+                                                struct tutti_error *err);
+
+/* Writes a vocabulary that merges characters in the form of a SentencePiece model. */
+MUST_CHECK enum tutti_status convert_text_vocab(struct gguf_writer *w, const struct tokenizer *tok,
                                                 int n_vocab, const char *name, struct tutti_error *err);
 
 #endif

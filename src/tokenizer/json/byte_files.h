@@ -25,11 +25,6 @@ struct byte_file {
 MUST_CHECK enum tutti_status tokenizer_from_json(struct tokenizer **out, const struct byte_file *file,
                                                  const json_t *config, struct tutti_error *err);
 
-/* The same of a parsed file, which is borrowed for the call. */
-MUST_CHECK enum tutti_status tokenizer_from_json_root(struct tokenizer **out, const json_t *root,
-                                                      const char *name, const json_t *config,
-                                                      struct tutti_error *err);
-
 /* vocab.json and merges.txt, which do not define the pre-tokenization: pre is one of GGUF's names
  * ("gpt-2", "qwen2"). */
 MUST_CHECK enum tutti_status tokenizer_from_vocab_merges(struct tokenizer **out,
@@ -81,6 +76,13 @@ MUST_CHECK enum tutti_status tokenizer_from_bert_vocab(struct tokenizer **out, c
 bool tokenizer_is_byte_level(const struct tokenizer *tok);
 /* GGUF's name for its pre-tokenization; NULL: none. */
 const char *tokenizer_pre(const struct tokenizer *tok);
+/* The same for programs that do not normalize: the name of the rules that cut text alike. NULL: none. */
+const char *tokenizer_nearest_pre(const struct tokenizer *tok);
+/* Whether it merges characters and spells others as bytes, as SentencePiece does. */
+bool tokenizer_merges_text(const struct tokenizer *tok);
+/* Gives every token that a merge produces a score as SentencePiece's files have it: merges with a
+ * higher score come first. scores: [n_pieces]; 0 for all others. */
+void tokenizer_score_merges(const struct tokenizer *tok, float *scores);
 /* Whether it adds bos before a text. -1: its files do not say. */
 int tokenizer_adds_bos(const struct tokenizer *tok);
 bool tokenizer_adds_eos(const struct tokenizer *tok); /* eos after a text */

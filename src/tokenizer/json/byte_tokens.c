@@ -137,6 +137,36 @@ const char *tokenizer_pre(const struct tokenizer *tok)
     return named ? named->name : NULL;
 }
 
+const char *tokenizer_nearest_pre(const struct tokenizer *tok)
+{
+    const struct byte_level *level = tok->level;
+    const struct pre_name *named = NULL;
+    if (level->has_characters || level->spells_words)
+        return NULL;
+    for (int i = 0; !named && i < 4; i++)
+        named = pre_name_of(&level->pre, i & 1, i & 2);
+    return named ? named->name : NULL;
+}
+
+bool tokenizer_merges_text(const struct tokenizer *tok)
+{
+    const struct byte_level *level = tok->level;
+    return level->has_characters && tok->byte_fallback && level->n_pairs > 0 &&
+           level->inner_mark.n_bytes + level->end_mark.n_bytes == 0;
+}
+
+void tokenizer_score_merges(const struct tokenizer *tok, float *scores)
+{
+    const struct byte_level *level = tok->level;
+    memset(scores, 0, (size_t)tokenizer_n_pieces(tok) * sizeof *scores);
+    for (size_t i = level->n_pairs; i-- > 0;) {
+        struct merge_pair pair = level->pairs[i];
+        const struct merge_slot *merge = byte_level_find_merge(level, pair.left, pair.right);
+        if (merge) /* the first of several counts */
+            scores[merge->id] = -(float)(i + 1);
+    }
+}
+
 int tokenizer_adds_bos(const struct tokenizer *tok)
 {
     const struct token_affixes *affixes = &tok->affixes;

@@ -163,7 +163,7 @@ static const struct pre_name NAMES[] = {
                     "[\u4E00-\u9FA5\u0800-\u4E00\uAC00-\uD7FF]+", "\\p{N}+" } },
     { .name = "deepseek-coder",
       .same = " ",
-      .patterns = { "[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", "[\u4E00-\u9FA5\u0800-\u4E00\uAC00-\uD7FF]+",
+      .patterns = { "[\r\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", "[\u4E00-\u9FA5\u0800-\u4E00\uAC00-\uD7FF]+",
                     DIGITS } },
     { .name = "deepseek-v3",
       .same = " hunyuan-dense joyai-llm hy_v4 ",

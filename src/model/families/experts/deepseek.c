@@ -1,6 +1,6 @@
 /* DeepSeek-V2, V3 and R1, Kimi-K2 and GLM-4.7-Flash: latent attention, and after the first layers experts
  * next to a shared one. V2 chooses experts by softmax; the others by sigmoid scores with a correction
- * bias, within the best groups. A layer for multi-token prediction may follow the others. */
+ * bias, within the best groups. A layer for multi-token prediction follows the others; it does not run. */
 #include "model/description/describe.h"
 #include "model/families/names.h"
 #include "tokenizer/json/byte_files.h"
@@ -28,10 +28,10 @@
                                                                                    "bias" }
 
 static const struct tensor_names LAYOUTS[] = {
-    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, NAMES_LATENT, NAMES_ROUTER, NAMES_MTP,
+    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, NAMES_LATENT, NAMES_ROUTER,
       NAMES_EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"), NAMES_SHARED("shared_experts") },
-    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, NAMES_LATENT, NAMES_ROUTER, NAMES_MTP,
-      NAMES_EXPERTS_MERGED, NAMES_SHARED("shared_experts") },
+    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, NAMES_LATENT, NAMES_ROUTER, NAMES_EXPERTS_MERGED,
+      NAMES_SHARED("shared_experts") },
     { NAMES_GGUF, NAMES_GGUF_LATENT, NAMES_GGUF_GATE_UP, NAMES_GGUF_ROUTER, NAMES_GGUF_EXPERTS,
       NAMES_GGUF_SHARED, .of[SLOT_K_UP] = { "blk.%d.attn_k_b.weight" },
       .of[SLOT_V_UP] = { "blk.%d.attn_v_b.weight" } },
@@ -43,7 +43,8 @@ static const struct tensor_names LAYOUTS[] = {
 
 #define KEYS_ALL                                                                                             \
     { "output_router_logits", NULL }, { "aux_loss_alpha", NULL }, { "seq_aux", NULL }, { "ep_size", NULL },  \
-        { "moe_layer_freq", "1" }, { "rope_interleave", "true" }, { "partial_rotary_factor", "1.0" },        \
+        { "num_nextn_predict_layers", NULL }, { "num_mtp_layers", NULL }, { "moe_layer_freq", "1" },         \
+        { "rope_interleave", "true" }, { "partial_rotary_factor", "1.0" },                                   \
         { "rope_parameters.partial_rotary_factor", "1.0" },                                                  \
     {                                                                                                        \
         "rope_scaling.partial_rotary_factor", "1.0"                                                          \
@@ -109,7 +110,6 @@ static void read_attention(struct model_desc *d, struct config *c, const struct 
     struct attn_desc *a = &d->kinds[0].attn;
     describe_transformers(d, c, &defaults->decoder);
     describe_layer_types(d, c, 0, 0);
-    describe_mtp(d, c);
     if (a->n_kv_heads != a->n_heads)
         config_unsupported(c, "num_key_value_heads", "another number than that of heads");
     if (a->rope_scaling.kind == ROPE_SCALING_LONGROPE)
@@ -219,6 +219,10 @@ static void read_sigmoid(struct model_desc *d, struct config *c, const struct la
 
 /* ---- GGUF ---- */
 
+#define KEY(name)  "deepseek2." name
+#define KEY_GATING "expert_gating_func"
+enum { GATING_NONE, GATING_SOFTMAX, GATING_SIGMOID };
+
 /* As in llama.cpp: the scores have the factors of cos and sin, and one of YaRN's. */
 static void read_gguf_yarn(struct attn_desc *a, struct config *c)
 {
@@ -259,13 +263,13 @@ static void read_gguf_attention(struct model_desc *d, struct config *c)
 
 static void deepseek_read_gguf(struct model_desc *d, struct config *c)
 {
-    enum { GATING_SOFTMAX = 1, GATING_SIGMOID = 2 };
     struct expert_desc *own = &d->kinds[0].ffn.experts, e = { 0 };
     d->kinds[0].attn.n_latent = config_int(c, "attention.kv_lora_rank", 1, LIMIT_DIMENSION);
     bool has_experts = config_find(c, "expert_count") != NULL;
     if (has_experts)
         describe_gguf_experts(d, c);
     describe_gguf(d, c);
+    d->n_layers -= config_int_or(c, "nextn_predict_layers", 0, d->n_layers - 1, 0);
     read_gguf_attention(d, c);
     int n_dense = config_int_or(c, "leading_dense_block_count", 0, LIMIT_LAYERS, 0);
     if (!has_experts)
@@ -278,9 +282,9 @@ static void deepseek_read_gguf(struct model_desc *d, struct config *c)
     e.routing.is_normed = config_bool_or(c, "expert_weights_norm", false);
     e.routing.n_groups = config_int_or(c, "expert_group_count", 0, LIMIT_EXPERTS, 1);
     e.routing.n_chosen_groups = config_int_or(c, "expert_group_used_count", 0, LIMIT_EXPERTS, 1);
-    int gating = config_int_or(c, "expert_gating_func", 0, INT32_MAX, GATING_SOFTMAX);
-    if (gating != GATING_SOFTMAX && gating != GATING_SIGMOID)
-        config_unsupported(c, "expert_gating_func", "another function than softmax (1) and sigmoid (2)");
+    int gating = config_int_or(c, KEY_GATING, GATING_NONE, INT32_MAX, GATING_NONE);
+    if (gating > GATING_SIGMOID)
+        config_unsupported(c, KEY_GATING, "another function than softmax (1) and sigmoid (2)");
     if (gating == GATING_SIGMOID)
         by_sigmoid(&e);
     else
@@ -288,15 +292,20 @@ static void deepseek_read_gguf(struct model_desc *d, struct config *c)
     describe_layers(d, &e, n_dense);
 }
 
-/* GGUF has no key for the bias of the choice: it follows from the tensors. */
+/* GGUF has no key for the bias of the choice: it follows from the tensors. llama.cpp's converter writes
+ * no gating function for GLM-4.7-Flash. Only models that choose by sigmoid scores have the bias. */
 static void deepseek_find_parts(struct model_desc *d, const struct checkpoint *ck)
 {
     char name[LIMIT_TENSOR_NAME_BYTES];
+    bool has_gating = json_integer_value(json_object_get(checkpoint_config(ck), KEY(KEY_GATING))) > 0;
     for (int i = 0; i < d->n_layers; i++) {
         struct layer_desc *l = &d->kinds[d->kind_of[i]];
         snprintf(name, sizeof name, "blk.%d.exp_probs_b.bias", i);
-        if (ffn_has_experts(&l->ffn) && checkpoint_find(ck, name))
-            l->ffn.experts.has_choice_bias = true;
+        if (!ffn_has_experts(&l->ffn) || !checkpoint_find(ck, name))
+            continue;
+        l->ffn.experts.has_choice_bias = true;
+        if (!has_gating)
+            by_sigmoid(&l->ffn.experts);
     }
 }
 
@@ -341,8 +350,6 @@ static const char *deepseek_find_gguf_fault(const struct model_desc *d)
     return is_yarn && fabs(yarn_log_factor(a)) < 1e-6 ? "rope_scaling: YaRN without mscale_all_dim" : NULL;
 }
 
-#define KEY(name) "deepseek2." name
-
 static void put_experts(struct gguf_writer *w, const struct model_desc *d)
 {
     const struct layer_desc *l = describe_find_kind(d, true);
@@ -358,13 +365,11 @@ static void put_experts(struct gguf_writer *w, const struct model_desc *d)
     gguf_writer_u32(w, KEY("expert_used_count"), (uint32_t)r->n_chosen);
     gguf_writer_u32(w, KEY("expert_feed_forward_length"), (uint32_t)e->d_ff);
     gguf_writer_u32(w, KEY("expert_shared_count"), (uint32_t)(e->d_shared / e->d_ff));
-    gguf_writer_u32(w, KEY("expert_gating_func"), r->kind == ROUTE_SOFTMAX ? 1 : 2);
+    gguf_writer_u32(w, KEY(KEY_GATING), r->kind == ROUTE_SOFTMAX ? GATING_SOFTMAX : GATING_SIGMOID);
     gguf_writer_f32(w, KEY("expert_weights_scale"), r->scale);
     gguf_writer_bool(w, KEY("expert_weights_norm"), r->is_normed);
-    if (r->n_groups > 1) {
-        gguf_writer_u32(w, KEY("expert_group_count"), (uint32_t)r->n_groups);
-        gguf_writer_u32(w, KEY("expert_group_used_count"), (uint32_t)r->n_chosen_groups);
-    }
+    gguf_writer_u32(w, KEY("expert_group_count"), (uint32_t)r->n_groups);
+    gguf_writer_u32(w, KEY("expert_group_used_count"), (uint32_t)r->n_chosen_groups);
 }
 
 static void deepseek_put_metadata(struct gguf_writer *w, const struct model_desc *d)

@@ -1,6 +1,6 @@
 /* GLM-4.5, 4.5-Air, 4.6 and 4.7: half-split rotary positions on a part of each head, and after the first
  * layers experts: chosen by sigmoid scores with a correction bias, within the best groups, next to a
- * shared expert. A layer for multi-token prediction follows the others. */
+ * shared expert. A layer for multi-token prediction follows the others; it does not run. */
 #include "model/description/describe.h"
 #include "model/families/names.h"
 
@@ -14,12 +14,12 @@
     .of[SLOT_K_NORM] = { "model.layers.%d.self_attn.k_norm.weight" }
 
 static const struct tensor_names LAYOUTS[] = {
-    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER, HEAD_NORMS, NAMES_MTP,
+    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER, HEAD_NORMS,
       NAMES_EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"), NAMES_SHARED("shared_experts") },
-    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER, HEAD_NORMS, NAMES_MTP, NAMES_EXPERTS_MERGED,
+    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER, HEAD_NORMS, NAMES_EXPERTS_MERGED,
       NAMES_SHARED("shared_experts") },
     { NAMES_GGUF_BUT_FFN_NORM, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_GATE_UP, NAMES_GGUF_EXPERTS,
-      NAMES_GGUF_SHARED, NAMES_GGUF_MTP, .of[SLOT_FFN_NORM] = { "blk.%d.post_attention_norm.weight" },
+      NAMES_GGUF_SHARED, .of[SLOT_FFN_NORM] = { "blk.%d.post_attention_norm.weight" },
       .of[SLOT_ROUTER] = { "blk.%d.ffn_gate_inp.weight" },
       .of[SLOT_ROUTER_BIAS] = { "blk.%d.exp_probs_b.bias" },
       .of[SLOT_Q_NORM] = { "blk.%d.attn_q_norm.weight" },
@@ -28,6 +28,8 @@ static const struct tensor_names LAYOUTS[] = {
 
 static const struct config_key KEYS[] = {
     { "output_router_logits", NULL },
+    { "num_nextn_predict_layers", NULL }, /* layers after num_hidden_layers */
+    { "num_mtp_layers", NULL },           /* the same */
     { NULL, NULL },
 };
 
@@ -52,8 +54,7 @@ static void glm_moe_read_gguf(struct model_desc *d, struct config *c)
     struct expert_desc *e = &d->kinds[0].ffn.experts;
     describe_gguf_experts(d, c);
     describe_gguf(d, c);
-    d->n_mtp_layers = config_int_or(c, "nextn_predict_layers", 0, d->n_layers - 1, 0);
-    d->n_layers -= d->n_mtp_layers;
+    d->n_layers -= config_int_or(c, "nextn_predict_layers", 0, d->n_layers - 1, 0);
     e->d_ff = config_int(c, "expert_feed_forward_length", 1, LIMIT_DIMENSION);
     int64_t d_shared = (int64_t)config_int_or(c, "expert_shared_count", 0, LIMIT_EXPERTS, 0) * e->d_ff;
     e->d_shared = d_shared < LIMIT_DIMENSION ? (int)d_shared : LIMIT_DIMENSION;
@@ -73,7 +74,6 @@ static void read_transformers(struct model_desc *d, struct config *c)
     struct attn_desc *a = &d->kinds[0].attn;
     describe_transformers(d, c, &DEFAULTS);
     describe_layer_types(d, c, 0, 0);
-    describe_mtp(d, c);
     a->has_qkv_bias = config_bool_or(c, "attention_bias", false);
     a->has_qk_norm = config_bool_or(c, "use_qk_norm", false);
     const char *n = describe_either(c, "n_routed_experts", "num_local_experts");
@@ -139,10 +139,8 @@ static void glm_moe_put_metadata(struct gguf_writer *w, const struct model_desc 
     gguf_writer_u32(w, "glm4moe.leading_dense_block_count", (uint32_t)n_dense);
     gguf_writer_f32(w, "glm4moe.expert_weights_scale", r->scale);
     gguf_writer_bool(w, "glm4moe.expert_weights_norm", r->is_normed);
-    if (r->n_groups > 1) {
-        gguf_writer_u32(w, "glm4moe.expert_group_count", (uint32_t)r->n_groups);
-        gguf_writer_u32(w, "glm4moe.expert_group_used_count", (uint32_t)r->n_chosen_groups);
-    }
+    gguf_writer_u32(w, "glm4moe.expert_group_count", (uint32_t)r->n_groups);
+    gguf_writer_u32(w, "glm4moe.expert_group_used_count", (uint32_t)r->n_chosen_groups);
 }
 
 const struct family FAMILY_GLM4_MOE = {

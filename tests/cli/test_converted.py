@@ -1,0 +1,135 @@
+"""What `tutti convert` writes into GGUF compared with llama.cpp's own converter (tools/fixtures/converter_fixtures.py): every key
+that its files have, with the same value, and the same tensors in the same shapes."""
+import json
+import os
+import struct
+
+import pytest
+import test_byte_level
+from test_cli import FIXTURES, tutti
+
+with open(os.path.join(FIXTURES, "converted", "metadata.json"), encoding="utf-8") as metadata:
+    THEIRS = json.load(metadata)
+FORMATS = {0: "B", 1: "b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "?", 10: "<Q", 11: "<q", 12: "<d"}
+STRING, LIST = 8, 9
+
+
+def read_gguf(path):
+    """{key: value}, {tensor: shape}"""
+    with open(path, "rb") as file:
+        def take(code):
+            if code == STRING:
+                return file.read(take(10)).decode()
+            if code == LIST:
+                inner = take(4)
+                return [take(inner) for _ in range(take(10))]
+            size = struct.calcsize(FORMATS[code])
+            return struct.unpack(FORMATS[code], file.read(size))[0]
+
+        assert file.read(8) == b"GGUF\3\0\0\0"
+        n_tensors, n_keys = take(10), take(10)
+        keys = {take(STRING): take(take(4)) for _ in range(n_keys)}
+        tensors = {}
+        for _ in range(n_tensors):
+            name = take(STRING)
+            tensors[name] = [take(10) for _ in range(take(4))][::-1]
+            file.read(12)
+    return keys, tensors
+
+
+def is_same(a, b):
+    if isinstance(b, float):
+        return a == pytest.approx(b, rel=1e-6)
+    return a == b
+
+
+def is_different_by_design(key, ours, theirs):
+    if key.startswith("tokenizer."):     # these models have none
+        return True
+    # Layers for multi-token prediction, which these folders lack, are counted.
+    n_more = theirs.get("nextn_predict_layers", 0)
+    if key == "nextn_predict_layers" or (key == "block_count" and ours == theirs[key] - n_more):
+        return True
+    if key == "rope.scaling.original_context_length" and theirs[key] == theirs["context_length"]:
+        return True                      # what it is without this key
+    # Of a model without a dense layer this width means nothing; tutti has that of the experts.
+    return key == "feed_forward_length" and ours == theirs.get("expert_feed_forward_length")
+
+
+@pytest.mark.parametrize("name", sorted(THEIRS))
+def test_metadata_is_that_of_llama_cpps_converter(name, tmp_path):
+    out = tmp_path / "model.gguf"
+    tutti("convert", os.path.join(FIXTURES, name), out, "--type", "f16")
+    ours, tensors = read_gguf(out)
+    prefix = THEIRS[name]["architecture"] + "."
+    assert ours["general.architecture"] + "." == prefix
+    theirs = {key.removeprefix(prefix): value for key, value in THEIRS[name]["keys"].items()}
+    assert len(theirs) > 6
+    wrong = {key: (ours.get(prefix + key), value) for key, value in theirs.items()
+             if not is_same(ours.get(prefix + key), value) and not is_different_by_design(key, ours.get(prefix + key), theirs)}
+    assert not wrong
+    is_fused = any("gate_up_exps" in tensor for tensor in THEIRS[name]["tensors"])
+    shapes = {tensor: [n for n in shape if n > 1] for tensor, shape in tensors.items()}
+    if is_fused:
+        shapes = {tensor: shape for tensor, shape in shapes.items() if "_exps" not in tensor}
+    assert shapes == {tensor: [n for n in shape if n > 1] for tensor, shape in THEIRS[name]["tensors"].items()
+                      if not is_fused or "_exps" not in tensor}
+
+
+def sentencepiece_ids(keys, text):
+    """What a program makes of a text that knows GGUF's kind "llama" only: the pair with the highest score merges first."""
+    tokens, scores = keys["tokenizer.ggml.tokens"], keys["tokenizer.ggml.scores"]
+    ids = {token: i for i, token in reversed(list(enumerate(tokens)))}
+    if keys["tokenizer.ggml.add_space_prefix"]:
+        text = " " + text
+    parts = list(text.replace(" ", "\u2581"))
+    while True:
+        pairs = [(-scores[ids[a + b]], i) for i, (a, b) in enumerate(zip(parts, parts[1:])) if a + b in ids]
+        if not pairs:
+            break
+        i = min(pairs)[1]
+        parts[i:i + 2] = [parts[i] + parts[i + 1]]
+    return [i for part in parts for i in ([ids[part]] if part in ids else [ids[f"<0x{b:02X}>"] for b in part.encode()])]
+
+
+def plain_cases(name):
+    """(line, ids of it as plain text) of tests/fixtures/tokenizer/json (tools/fixtures/make_json_tokenizers.py)."""
+    folder = os.path.join(FIXTURES, "tokenizer", "json")
+    with open(os.path.join(folder, "lines.bin"), "rb") as lines, open(os.path.join(folder, name + ".cases"), "rb") as cases:
+        def ids():
+            n, = struct.unpack("<H", cases.read(2))
+            return list(struct.unpack(f"<{n}H", cases.read(2 * n)))
+        while size := lines.read(4):
+            line = lines.read(struct.unpack("<I", size)[0])
+            want = ids()
+            ids(), ids(), cases.read(struct.unpack("<I", cases.read(4))[0])
+            yield line, want
+
+
+def test_other_programs_get_a_vocabulary_of_sentencepieces_kind(tmp_path, monkeypatch):
+    """A tokenizer.json that merges characters, as of LLaMA 2, Mistral and Gemma: its text is for tutti, GGUF's keys for others."""
+    folder, out = tmp_path / "model", tmp_path / "model.gguf"
+    folder.mkdir()
+    monkeypatch.setattr(test_byte_level, "N_VOCAB", 704)
+    test_byte_level.widen(os.path.join(FIXTURES, "llama-tiny-tied"), folder)
+    with open(os.path.join(FIXTURES, "tokenizer", "json", "gemma.json"), encoding="utf-8") as file:
+        text = file.read()
+    (folder / "tokenizer.json").write_text(text, encoding="utf-8")
+    added = [token["content"] for token in json.loads(text)["added_tokens"]]
+    tutti("convert", folder, out, "--type", "f16")
+    keys, _ = read_gguf(out)
+    assert keys["tokenizer.ggml.model"] == "llama" and keys["tokenizer.huggingface.json"] == text
+    assert len(keys["tokenizer.ggml.tokens"]) == len(keys["tokenizer.ggml.scores"]) == 704
+    n = 0
+    for line, want in plain_cases("gemma"):
+        try:
+            line = line.decode()
+        except UnicodeDecodeError:
+            continue
+        if len(line) < 200 and "\0" not in line and not any(token in line for token in added):
+            assert sentencepiece_ids(keys, line) == want, line
+            n += 1
+    assert n > 50
+    # and tutti reads the other form
+    said = [tutti("tokenize", model, "Hello  world \u4f60").stdout for model in (folder, out)]
+    assert said[0] == said[1] and said[0]
