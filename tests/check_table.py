@@ -58,7 +58,7 @@ SOME = {
         "ChatGLM-6B": (*OWN_TEXT, "chatglm-6b-text"), "ChatGLM2-6B, ChatGLM3-6B": (*DEMO, "chatglm3"),
         "GLM-4-9B": (*TEXT, "glm-4-9b-tiny"), "GLM-4 of transformers": (*TEXT, "glm4-tiny"), "LLaMA": (*TEXT, "llama-tiny-tied"),
         "Mistral": (*TEXT, "mistral-tiny"), "Qwen2, Qwen2.5": (*TEXT, "qwen2-tiny"), "Qwen3": (*TEXT, "qwen3-tiny"),
-        "GPT-2": (*TEXT, "gpt2-tiny"), "BLOOM": (*TEXT, "bloom-tiny"), "PanGu-Alpha": (*OWN_TEXT, "pangu-text"),
+        "GPT-2": (*TEXT, "gpt2-tiny"), "gpt-oss": (*TEXT, "gpt-oss-tiny"), "BLOOM": (*TEXT, "bloom-tiny"), "PanGu-Alpha": (*OWN_TEXT, "pangu-text"),
     },
     "chat": {
         "ChatGLM-6B": ("tests/cli/test_text.py", "test_chat_talks_to_a_chatglm_6b", "chatglm-6b-text"),

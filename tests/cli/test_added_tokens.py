@@ -150,6 +150,38 @@ def test_plain_completions_end_at_listed_ids_only(tmp_path):
             assert chat == ["stop", "length"] + ["stop"] * 4
 
 
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_an_answer_of_gpt_oss_has_several_messages(is_listed, tmp_path):
+    """As its generation_config.json lists them, or known by their spellings, as in GGUF files of llama.cpp. Messages end at <|end|>."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    widen(os.path.join(FIXTURES, "gpt-oss-tiny"), folder)
+    shutil.copyfile(os.path.join(FIXTURES, "tokenizer", "bytes", "o200k.json"), folder / "tokenizer.json")
+    with open(os.path.join(FIXTURES, "template", "harmony.json"), encoding="utf-8") as file:
+        (folder / "chat_template.jinja").write_text(json.load(file)["templates"]["gpt-oss.jinja"], encoding="utf-8")
+    with open(folder / "tokenizer.json", encoding="utf-8") as file:
+        ids = {token["content"]: token["id"] for token in json.load(file)["added_tokens"]}
+    if is_listed:
+        (folder / "generation_config.json").write_text(json.dumps(
+            {"eos_token_id": [ids["<|return|>"], ids["<|endoftext|>"], ids["<|call|>"]]}), encoding="utf-8")
+    tutti("convert", folder, tmp_path / "model.gguf", "--type", "f32")
+    for model in folder, tmp_path / "model.gguf":
+        with serving(model) as post:
+            hello = [{"role": "user", "content": "Hello <|end|>"}]
+            prompt = post("/tokenize", messages=hello).json()["tokens"]
+            assert prompt[0] == ids["<|start|>"] and prompt.count(ids["<|message|>"]) == prompt.count(ids["<|end|>"]) == 2
+            assert post("/detokenize", tokens=prompt[prompt.index(ids["<|end|>"]) + 1:]).json()["prompt"].endswith("Hello <|end|>assistant")
+
+            def ending(name, path="/v1/chat/completions", **body):
+                body |= {"max_tokens": 3, "temperature": 0, "logit_bias": {str(ids[name]): 100}}
+                return post(path, **body).json()["choices"][0]["finish_reason"]
+
+            names = ["<|return|>", "<|call|>", "<|endoftext|>", "<|end|>", "<|message|>", "<|channel|>"]
+            assert [ending(name, messages=hello) for name in names] == ["stop"] * 3 + ["length"] * 3
+            plain = [ending(name, "/v1/completions", prompt="Hello") for name in names]
+            assert plain == (["stop"] * 3 if is_listed else ["length"] * 3) + ["length"] * 3
+
+
 # ---- GGUF files without byte pieces -------------------------------------------------------------------------
 
 

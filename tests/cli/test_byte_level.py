@@ -21,6 +21,7 @@ MODELS = {
     "qwen2": ("qwen2-tiny", ["qwen2.json"], []),
     "qwen3": ("qwen3-tiny", ["qwen2.json"], []),
     "llama": ("llama-tiny-tied", ["llama3.json"], ["<|endoftext|>"]),
+    "gpt-oss": ("gpt-oss-tiny", ["o200k.json"], []),
     "glm4": ("glm4-tiny", ["glm4/tokenizer.model", "glm4/tokenizer_config.json"], ["[gMASK]", "<sop>"]),
     "mistral": ("mistral-tiny", ["llama2.json"], ["<s>"]),
     "tinyllama": ("llama-tiny-tied", ["metaspace.json"], ["<s>"]),

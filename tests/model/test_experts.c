@@ -1,5 +1,6 @@
 /* Mixtures of experts as other programs store them (tests/fixtures/experts): the logits of the published folders, in
  * every conversion too; and what does not fit together, which is refused by name. */
+#include "kernels/quantize.h"
 #include "model/description/family.h"
 #include "offline/convert.h"
 #include "util.h"
@@ -108,6 +109,63 @@ static void converted_files_have_the_names_and_shapes_of_the_gguf_package(void *
         tensor_set_close(ours);
         tensor_set_close(theirs);
     }
+}
+
+/* The numbers of a tensor of MXFP4, for free(). */
+static float *read_numbers(const struct tensor *t, int64_t *n)
+{
+    *n = t->shape[0] * t->shape[1] * t->shape[2];
+    float *values = malloc((size_t)*n * sizeof *values);
+    assert_non_null(values);
+    assert_true(t->dtype == DTYPE_MXFP4 && t->n_dims == 3);
+    dequantize(values, t->data, DTYPE_MXFP4, *n);
+    return values;
+}
+
+/* The folder's blocks, and the gguf package's of the same numbers: as they are stored, both give the same bits; and the
+ * folder's converted blocks hold these numbers. */
+static void mxfp4_runs_and_converts_as_it_is_stored(void **state)
+{
+    (void)state;
+    enum { N_IDS = 40, N_VOCAB = 109 };
+    static const char *const PATHS[] = { TEST_FIXTURES "/gpt-oss-tiny-mxfp4",
+                                         TEST_FIXTURES "/experts/gpt-oss-tiny-mxfp4.gguf" };
+    float *logits[2];
+    int32_t ids[N_IDS];
+    for (int i = 0; i < N_IDS; i++)
+        ids[i] = i * 29 % N_VOCAB;
+    for (int i = 0; i < 2; i++) {
+        struct model *model = util_load(PATHS[i], NULL, "f32", 2, NULL);
+        assert_int_equal(model->weight_type, DTYPE_MXFP4);
+        logits[i] = util_logits(model, ids, N_IDS, 7);
+        model_free(model);
+    }
+    assert_memory_equal(logits[0], logits[1], N_IDS * N_VOCAB * sizeof(float));
+    free(logits[0]);
+    free(logits[1]);
+    struct tensor_set *ours, *theirs;
+    int n_blocks = 0;
+    convert(PATHS[0], file, "mxfp4");
+    assert_int_equal(tensor_set_open(&ours, file, NULL), TUTTI_OK);
+    assert_int_equal(tensor_set_open(&theirs, PATHS[1], NULL), TUTTI_OK);
+    for (size_t i = 0; i < ours->n; i++) {
+        const struct tensor *a = &ours->tensors[i], *b = theirs->tensors;
+        int64_t n, n_theirs;
+        if (a->n_dims != 3)
+            continue;
+        while (strcmp(a->name, b->name) != 0)
+            b++;
+        float *got = read_numbers(a, &n), *want = read_numbers(b, &n_theirs);
+        assert_int_equal(n, n_theirs);
+        for (int64_t k = 0; k < n; k++)
+            assert_true(got[k] == want[k]);
+        free(got);
+        free(want);
+        n_blocks++;
+    }
+    assert_int_equal(n_blocks, 4 * 3);
+    tensor_set_close(ours);
+    tensor_set_close(theirs);
 }
 
 /* ---- configurations and shapes that do not fit ---- */
@@ -335,6 +393,7 @@ int main(void)
         cmocka_unit_test(files_of_other_programs_give_the_golden_logits),
         cmocka_unit_test(every_layout_converts_to_gguf_and_again),
         cmocka_unit_test(converted_files_have_the_names_and_shapes_of_the_gguf_package),
+        cmocka_unit_test(mxfp4_runs_and_converts_as_it_is_stored),
         cmocka_unit_test(settings_that_gguf_cannot_express_are_named),
         cmocka_unit_test(configurations_that_do_not_fit_are_refused_by_name),
         cmocka_unit_test(settings_without_effect_are_accepted),

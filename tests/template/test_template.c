@@ -79,6 +79,7 @@ static void renders_published_templates_as_jinja(void **state)
 {
     (void)state;
     check_file(FOLDER "chats.json", 40);
+    check_file(FOLDER "harmony.json", 80);
 }
 
 /* ---- whose text it is ---- */

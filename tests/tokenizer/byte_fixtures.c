@@ -10,7 +10,7 @@
 
 const char *const BYTE_FIXTURE_NAMES[] = { "gpt2",      "qwen2",    "llama3", "bloom", "tekken",
                                            "starcoder", "deepseek", "odd",    "glm4",  "llama2",
-                                           "metaspace", "gemma",    "marks",  NULL };
+                                           "metaspace", "gemma",    "marks",  "o200k", NULL };
 
 struct mapping byte_fixture_open(const char *file)
 {

@@ -159,6 +159,7 @@ static void says_the_same_through_ggufs_arrays(void **state)
                                             { "llama3", "llama-bpe" },
                                             { "bloom", "bloom" },
                                             { "tekken", "tekken" },
+                                            { "o200k", "gpt-4o" },
                                             { "starcoder", "starcoder" },
                                             { "glm4", "glm4" },
                                             { "deepseek", "deepseek-coder" },
@@ -184,6 +185,13 @@ static void knows_its_special_tokens(void **state)
     (void)state;
     struct tokenizer *qwen = byte_fixture_load("qwen2"), *llama = byte_fixture_load("llama3"),
                      *gpt2 = byte_fixture_load("gpt2"), *glm = byte_fixture_load("glm4");
+    struct tokenizer *harmony = byte_fixture_load("o200k");
+    static const char *const HARMONY[] = { "<|startoftext|>", "<|endoftext|>",  "<|return|>", "<|constrain|>",
+                                           "<|channel|>",     "<|start|>",      "<|end|>",    "<|message|>",
+                                           "<|call|>",        "<|endofprompt|>" };
+    for (int32_t i = 0; i < 10; i++)
+        assert_int_equal(tokenizer_find_control(harmony, HARMONY[i]), i);
+    tokenizer_free(harmony);
     assert_int_equal(tokenizer_find_control(qwen, "<|im_start|>"), 1);
     assert_int_equal(tokenizer_find_control(qwen, "<think>"), -1); /* added, but not special */
     assert_int_equal(tokenizer_find_control(qwen, "the"), -1);

@@ -82,6 +82,19 @@ def variable_sets(few=False):
     for thinking in (False, True):
         user = {"messages": [{"role": "user", "content": "Hi"}], "add_generation_prompt": True, "enable_thinking": thinking}
         yield f"thinking {thinking}", tokens, user
+    if few:
+        return
+    # gpt-oss: reasoning of former answers, a developer's message, its own tools, settings of its system message.
+    developer = {"role": "developer", "content": "Answer in rhyme."}
+    asks = {"role": "assistant", "thinking": "a <tool>?", "tool_calls": [call({"city": "Paris"})]}
+    for more in ({"reasoning_effort": "high"}, {"builtin_tools": ["browser", "python"]}, {"model_identity": "You are X.", "tools": TOOLS}):
+        for name, messages in (("ask", [developer, {"role": "user", "content": "Hi"}]),
+                               ("thought", [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "thinking": "c"},
+                                            {"role": "user", "content": "d"}]),
+                               ("calls", [{"role": "user", "content": "a"}, asks,
+                                          {"role": "tool", "content": {"t": [21]}}, {"role": "assistant", "content": "21", "thinking": "e"}])):
+            user = {"messages": messages, "add_generation_prompt": name != "calls", **more}
+            yield f"harmony {name}, {', '.join(more)}", tokens, user
 
 
 def jinja_render(text, variables):

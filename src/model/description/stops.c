@@ -7,6 +7,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 struct stop_list {
     struct model_desc *desc;
@@ -82,9 +83,17 @@ static enum tutti_status add_of_gguf(const struct stop_list *l, const struct che
 }
 
 /* The tokens that end a turn in the known formats. docs/http-api.md lists them. */
-static const char *const END_OF_TURN_TOKENS[] = { "<|eot_id|>",    "<|im_end|>",    "<|end|>",
-                                                  "<end_of_turn>", "<|endoftext|>", "<|eom_id|>",
-                                                  "<EOT>",         "<|user|>",      "<|observation|>" };
+static const char *const END_OF_TURN_TOKENS[] = { "<|eot_id|>",      "<|im_end|>", "<|end|>", "<end_of_turn>",
+                                                  "<|endoftext|>",   "<|eom_id|>", "<EOT>",   "<|user|>",
+                                                  "<|observation|>", "<|return|>", "<|call|>" };
+
+/* In gpt-oss' format <|end|> ends a message of several that an answer has: its reasoning, then the
+ * text. */
+static bool ends_messages_only(const struct tokenizer *tok, const char *token)
+{
+    return strcmp(token, "<|end|>") == 0 && tokenizer_find_control(tok, "<|return|>") >= 0 &&
+           tokenizer_find_control(tok, "<|call|>") >= 0;
+}
 
 static enum tutti_status add_of_chats(const struct stop_list *l, const struct tokenizer *tok)
 {
@@ -92,7 +101,7 @@ static enum tutti_status add_of_chats(const struct stop_list *l, const struct to
     enum tutti_status st = TUTTI_OK;
     for (size_t i = 0; st == TUTTI_OK && i < sizeof END_OF_TURN_TOKENS / sizeof *END_OF_TURN_TOKENS; i++) {
         int32_t id = tokenizer_find_control(tok, END_OF_TURN_TOKENS[i]);
-        if (id >= 0 && id < l->desc->n_vocab)
+        if (id >= 0 && id < l->desc->n_vocab && !ends_messages_only(tok, END_OF_TURN_TOKENS[i]))
             st = add_stop(l, id, END_OF_TURN_TOKENS[i]);
     }
     l->desc->n_chat_stop_ids = l->desc->n_stop_ids - n_listed;
