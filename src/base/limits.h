@@ -7,7 +7,7 @@ enum {
     LIMIT_JSON_DEPTH = 64,
     LIMIT_TENSORS = 1 << 20,
     LIMIT_TENSOR_NAME_BYTES = 512,
-    LIMIT_TENSOR_DIMS = 4,
+    LIMIT_TENSOR_DIMS = 5, /* kernels of convolutions over images and time */
     LIMIT_LAYERS = 4096,
     LIMIT_DIMENSION = 1 << 24, /* d_model, d_ff, heads * head_dim */
     LIMIT_EXPERTS = 1024,      /* of a layer */

@@ -210,7 +210,7 @@ static void a_broken_safetensors_file_is_told_what_is_wrong(void **state)
           TUTTI_E_FORMAT },
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1.5],\"data_offsets\":[0,4]}}", 4, "shape[0]",
           TUTTI_E_FORMAT },
-        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1],\"data_offsets\":[0,4]}}", 4, "5 dimensions",
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1],\"data_offsets\":[0,4]}}", 4, "6 dimensions",
           TUTTI_E_UNSUPPORTED },
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4],\"data_offsets\":[0,4]}}", 4,
           "overflows", TUTTI_E_FORMAT },

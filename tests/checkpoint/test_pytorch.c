@@ -515,7 +515,7 @@ static void a_broken_tensor_of_pytorch_is_told_what_is_wrong(void **state)
         { GOOD, "does not lie within", TUTTI_E_FORMAT },
         { GOOD, "the shape's product overflows", TUTTI_E_FORMAT },
         { GOOD, "its offset, shape or strides", TUTTI_E_FORMAT },
-        { GOOD, "5 dimensions, expected at most 4", TUTTI_E_UNSUPPORTED },
+        { GOOD, "6 dimensions, expected at most 5", TUTTI_E_UNSUPPORTED },
         { GOOD, "shows elements more than once", TUTTI_E_UNSUPPORTED },
         { GOOD, "calls torch.QInt8Storage", TUTTI_E_UNSUPPORTED },
         { GOOD, "", TUTTI_OK },
@@ -535,8 +535,8 @@ static void a_broken_tensor_of_pytorch_is_told_what_is_wrong(void **state)
     cases[i].d.shape[0] = INT64_MAX / 2;
     cases[i++].d.shape[1] = 4;
     cases[i++].d.n_strides = 1;
-    cases[i].d.n_dims = 5;
-    cases[i++].d.n_strides = 5;
+    cases[i].d.n_dims = 6;
+    cases[i++].d.n_strides = 6;
     cases[i++].d.stride[0] = 0;
     cases[i++].d.type = "QInt8Storage";
     cases[i].d.shape[0] = 3; /* turned: it fits */

@@ -29,7 +29,8 @@ enum gguf_type {
 };
 
 struct gguf;
-struct gguf_array; /* one array value of the metadata */
+enum { GGUF_TENSOR_DIMS = 4 }; /* at most */
+struct gguf_array;             /* one array value of the metadata */
 
 /* Opening checks the whole file. If it is part of a split (NAME-00001-of-00003.gguf, as llama.cpp's
  * gguf-split names them), all parts are opened; the metadata are those of the first. Gaps between

@@ -297,9 +297,9 @@ static enum tutti_status read_shape(const struct gguf *file, struct cursor *c, s
     uint64_t n_dims = take_int(c, 4);
     if (c->is_short)
         return ends_early(file, "the list of tensors", err);
-    if (n_dims < 1 || n_dims > LIMIT_TENSOR_DIMS)
+    if (n_dims < 1 || n_dims > GGUF_TENSOR_DIMS)
         return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: %" PRIu64 " dimensions, expected 1 to %d",
-                         file->set.name, t->name, n_dims, LIMIT_TENSOR_DIMS);
+                         file->set.name, t->name, n_dims, GGUF_TENSOR_DIMS);
     t->n_dims = (int)n_dims;
     *n_elems = 1;
     for (int i = t->n_dims - 1; i >= 0; i--) {

@@ -157,7 +157,7 @@ void gguf_writer_tensor(struct gguf_writer *w, const char *name, enum dtype dtyp
                         const int64_t *shape)
 {
     struct tensor tensor = { .dtype = dtype, .n_dims = n_dims };
-    bool fits = n_dims >= 1 && n_dims <= LIMIT_TENSOR_DIMS && dtype_is_weight(dtype) && strlen(name) < 64;
+    bool fits = n_dims >= 1 && n_dims <= GGUF_TENSOR_DIMS && dtype_is_weight(dtype) && strlen(name) < 64;
     if (fits)
         memcpy(tensor.shape, shape, (size_t)n_dims * sizeof *shape);
     if (!fits || shape[n_dims - 1] % dtype_block_elems(dtype) != 0 || !tensor_measure(&tensor)) {

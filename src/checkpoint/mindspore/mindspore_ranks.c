@@ -164,7 +164,9 @@ static enum tutti_status join_tensor(struct mindspore_ranks *r, struct tensor *w
                                      const struct strategy_layout *layout, int first, const struct tensor *t,
                                      struct tutti_error *err)
 {
-    int64_t part[LIMIT_TENSOR_DIMS], n_parts[LIMIT_TENSOR_DIMS] = { 1, 1, 1, 1 };
+    int64_t part[LIMIT_TENSOR_DIMS], n_parts[LIMIT_TENSOR_DIMS];
+    for (int d = 0; d < LIMIT_TENSOR_DIMS; d++)
+        n_parts[d] = 1;
     if (layout->n_dims != t->n_dims)
         return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: %d dimensions, but the strategy has %d",
                          t->file, t->name, t->n_dims, layout->n_dims);

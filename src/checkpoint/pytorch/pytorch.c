@@ -217,14 +217,18 @@ static bool gather(const struct tensor *t, void *bytes)
         shape[i] = i < n_front ? 1 : t->shape[i - n_front];
         stride[i] = i < n_front ? 0 : view->stride[i - n_front];
     }
+    enum { N_OUTER = LIMIT_TENSOR_DIMS - 2 }; /* all but those of a matrix */
     uint8_t *to = bytes;
-    for (int64_t a = 0; a < shape[0]; a++) {
-        for (int64_t b = 0; b < shape[1]; b++) {
-            const uint8_t *from = (const uint8_t *)view->storage.data +
-                                  (size_t)(a * stride[0] + b * stride[1]) * size;
-            gather_matrix(to, from, shape + 2, stride + 2, size);
-            to += (size_t)(shape[2] * shape[3]) * size;
-        }
+    int64_t n_matrices = 1;
+    for (int i = 0; i < N_OUTER; i++)
+        n_matrices *= shape[i];
+    for (int64_t k = 0; k < n_matrices; k++) {
+        int64_t offset = 0, left = k;
+        for (int i = N_OUTER - 1; i >= 0; left /= shape[i--])
+            offset += left % shape[i] * stride[i];
+        gather_matrix(to, (const uint8_t *)view->storage.data + (size_t)offset * size, shape + N_OUTER,
+                      stride + N_OUTER, size);
+        to += (size_t)(shape[N_OUTER] * shape[N_OUTER + 1]) * size;
     }
     return true;
 }
