@@ -294,7 +294,7 @@ def test_health_is_open(server):
     ({"messages": [{"content": "x"}]}, "messages[0].role", "role"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "content"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
-     "messages[0].content", "text"),
+     "messages[0].content", "type \"image_url\": models read text only"),
 ])
 def test_a_wrong_field_is_named(server, change, param, words):
     response = server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], **change})

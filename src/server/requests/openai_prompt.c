@@ -24,8 +24,10 @@ static enum tutti_status join_parts(struct buf *out, const json_t *parts, size_t
                 err, TUTTI_E_ARGUMENT, param,
                 "%s must be an object with a type, such as {\"type\": \"text\", \"text\": ...}", param);
         if (strcmp(json_string_value(type), "text"))
-            return error_set_param(err, TUTTI_E_ARGUMENT, param,
-                                   "%s: this model supports only parts of type text", param);
+            return error_set_param(
+                err, TUTTI_E_ARGUMENT, param,
+                "%s: type \"%.32s\": models read text only here, expected parts of type text", param,
+                json_string_value(type));
         if (!json_is_string(text)) {
             char name[80];
             snprintf(name, sizeof name, "%s.text", param);
