@@ -16,14 +16,18 @@ FAMILIES = {
     "Granite 3": "granite-tiny", "Phi-3, Phi-4": "phi3-tiny", "Gemma 2": "gemma2-tiny", "Gemma 3": "gemma3-tiny",
     "SmolLM3": "smollm3-tiny", "StarCoder2": "starcoder2-tiny", "OLMo 2": "olmo2-tiny", "EXAONE 4": "exaone4-tiny",
     "Phi-2": "phi2-tiny", "GPT-NeoX": "gpt-neox-tiny", "GPT-J": "gptj-tiny", "Falcon 7B": "falcon-tiny",
-    "OPT": "opt-tiny",
+    "OPT": "opt-tiny", "Falcon 40B": "falcon-40b-tiny", "InternLM2": "internlm2-tiny", "Baichuan2": "baichuan2-tiny",
+    "openPangu-Embedded": "pangu-embedded-tiny", "Mistral Small 3.1": "mistral3-tiny", "Qwen2-VL, Qwen2.5-VL": "qwen2-vl-tiny",
+    "Qwen3-VL": "qwen3-vl-tiny", "Qwen3-VL with experts": "qwen3-vl-moe-tiny", "GLM-4.1V": "glm4v-tiny", "GLM-4.5V": "glm4v-moe-tiny",
     "Mixtral": "mixtral-tiny", "Qwen2-MoE": "qwen2-moe-tiny", "Qwen3-MoE": "qwen3-moe-tiny", "GLM-4.5, 4.6, 4.7": "glm4-moe-tiny",
     "gpt-oss": "gpt-oss-tiny", "DeepSeek-V2": "deepseek-v2-lite-tiny", "DeepSeek-V3, R1": "deepseek-v3-tiny", "GLM-4.7-Flash": "glm4-moe-lite-tiny",
 }
 
 # No test compares them with PEFT, nor their beam searches with transformers'.
 WITHOUT_ADAPTERS = ("Granite 3", "Phi-3, Phi-4", "Gemma 2", "Gemma 3", "SmolLM3", "StarCoder2",
-                    "OLMo 2", "EXAONE 4", "Phi-2", "GPT-NeoX", "GPT-J", "Falcon 7B", "OPT", "gpt-oss")
+                    "OLMo 2", "EXAONE 4", "Phi-2", "GPT-NeoX", "GPT-J", "Falcon 7B", "OPT", "Falcon 40B", "InternLM2",
+                    "Baichuan2", "openPangu-Embedded", "Mistral Small 3.1", "Qwen2-VL, Qwen2.5-VL", "Qwen3-VL", "Qwen3-VL with experts",
+                    "GLM-4.1V", "GLM-4.5V", "gpt-oss")
 # No test compares their beam searches with transformers'.
 WITHOUT_BEAMS = (*WITHOUT_ADAPTERS, "Mixtral", "Qwen2-MoE", "Qwen3-MoE", "GLM-4.5, 4.6, 4.7", "DeepSeek-V2", "DeepSeek-V3, R1", "GLM-4.7-Flash")
 

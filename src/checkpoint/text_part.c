@@ -3,6 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* True in either place means that the two are tied. */
+static const char TIED[] = "tie_word_embeddings";
+
 /* Settings of the part that turns images into rows of the embedding. */
 static const char *const VISION_SETTINGS[] = {
     "vision_config",
@@ -16,17 +19,28 @@ static const char *const VISION_SETTINGS[] = {
     "spatial_merge_size",
 };
 
+/* Whether the settings of the language part are at top level, next to those of the vision part. */
+static bool is_flat(const json_t *config)
+{
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    return type && (strcmp(type, "qwen2_vl") == 0 || strcmp(type, "qwen2_5_vl") == 0) &&
+           json_is_object(json_object_get(config, "vision_config"));
+}
+
 bool text_part_unwrap(json_t *config, bool *has_vision)
 {
     json_t *text = json_object_get(config, "text_config");
-    *has_vision = json_is_object(text);
+    bool has_text = json_is_object(text), is_tied = json_is_true(json_object_get(config, TIED));
+    *has_vision = has_text || is_flat(config);
     if (!*has_vision)
         return true;
     json_incref(text);
     json_object_del(config, "text_config");
     for (size_t i = 0; i < sizeof VISION_SETTINGS / sizeof *VISION_SETTINGS; i++)
         json_object_del(config, VISION_SETTINGS[i]);
-    bool ok = json_object_update(config, text) == 0;
+    bool ok = !has_text || json_object_update(config, text) == 0;
+    if (is_tied)
+        ok = json_object_set_new(config, TIED, json_true()) == 0 && ok;
     json_decref(text);
     return ok;
 }

@@ -142,8 +142,12 @@ struct model_desc {
     /* The last layer's queries come from a table of n_ctx rows, by position. The output norm is
      * before that layer, and no norm after it. */
     bool has_top_query;
-    bool tied_output; /* the embedding is also the output matrix */
-    bool is_untied;   /* the configuration says tied, but the file has another output matrix */
+    bool tied_output;     /* the embedding is also the output matrix */
+    bool is_untied;       /* the configuration says tied, but the file has another output matrix */
+    bool has_unit_output; /* rows of the stored output matrix are divided by their lengths */
+    /* Of a model with images: so many pairs of rotary dimensions rotate by time, height and width. The
+     * three are equal for text, so they change nothing; GGUF files have them. 0: none. */
+    int32_t image_sections[3];
     /* Prefix attention: tokens before the first prefix_end_id attend in both directions. After it
      * the rotary position stays at that of the first mask id found, and a second (block) position
      * counts up. */

@@ -256,7 +256,8 @@ static bool plan_run(struct converter *c, struct planned *p, const struct weight
                                            .first_row = begin - part_begin,
                                            .n_rows = end - begin,
                                            .change = { .n_permuted_heads = run->n_permuted_heads,
-                                                       .by_head_dim = w->by_head_dim,
+                                                       .order = w->order,
+                                                       .has_unit_rows = w->has_unit_rows,
                                                        .is_transposed = w->is_transposed && !run->is_bias } };
             if (t == &slice->tensor && !run->is_bias && tensor_slice_is_run(slice)) {
                 part->tensor = slice->whole;
@@ -462,19 +463,24 @@ static enum tutti_status write_all(struct converter *c, struct tutti_error *err)
 
 /* ---- conversion ---- */
 
-/* The family's GGUF layout that splits q, k, v and gate, up like the source, else its first. */
-static const struct tensor_names *choose_layout(const struct family *family, const struct tensor_names *from)
+/* The family's GGUF layout that names the model's norms, and splits q, k, v and gate, up like the source. The
+ * first one of those that fit best. */
+static const struct tensor_names *choose_layout(const struct converter *c)
 {
-    const struct tensor_names *first = NULL;
-    for (int i = 0; i < family->n_layouts; i++) {
-        const struct tensor_names *to = &family->layouts[i];
-        if (to->is_gguf && !to->of[SLOT_QKV][1] == !from->of[SLOT_QKV][1] &&
-            !to->of[SLOT_GATE_UP][1] == !from->of[SLOT_GATE_UP][1])
-            return to;
-        if (to->is_gguf && !first)
-            first = to;
+    const struct tensor_names *best = NULL;
+    bool has_ffn_norm = slot_is_in(&c->desc, SLOT_FFN_NORM, 0);
+    int best_fit = -1;
+    for (int i = 0; i < c->family->n_layouts; i++) {
+        const struct tensor_names *to = &c->family->layouts[i], *from = c->from;
+        bool is_split_alike = !to->of[SLOT_QKV][1] == !from->of[SLOT_QKV][1] &&
+                              !to->of[SLOT_GATE_UP][1] == !from->of[SLOT_GATE_UP][1];
+        int fit = 2 * ((to->of[SLOT_FFN_NORM][0] != NULL) == has_ffn_norm) + is_split_alike;
+        if (to->is_gguf && fit > best_fit) {
+            best = to;
+            best_fit = fit;
+        }
     }
-    return first;
+    return best;
 }
 
 static enum tutti_status check_target(const struct checkpoint *ck, const char *dst, struct tutti_error *err)
@@ -573,7 +579,7 @@ static enum tutti_status convert(struct converter *c, const char *dst, struct tu
     st = weights_check_all(&c->desc, c->family, c->from, c->ck, err);
     if (st != TUTTI_OK)
         return st;
-    c->to = choose_layout(c->family, c->from);
+    c->to = choose_layout(c);
     c->stream.ck = c->ck;
     st = merge_open(&c->merge, c->options->merges, c->options->n_merges, &c->desc, c->family,
                     c->from->is_gguf, err);

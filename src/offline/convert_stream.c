@@ -50,8 +50,8 @@ static int64_t ordered_row(const struct chunk *k, int64_t row)
 static int64_t source_row(const struct chunk *k, int64_t row)
 {
     int64_t ordered = k->base + ordered_row(k, row);
-    int by_head_dim = k->part->change.by_head_dim;
-    return by_head_dim > 0 ? weights_by_head_row(k->n_stored_rows, by_head_dim, ordered) : ordered;
+    const struct head_order *order = &k->part->change.order;
+    return order->head_dim > 0 ? weights_stored_row(order, k->n_stored_rows, ordered) : ordered;
 }
 
 /* Whether a row can be converted; of smaller floats only F16 has a smaller range. */
@@ -92,8 +92,8 @@ static void convert_row(const struct chunk *k, int64_t row, uint8_t *out, const 
                         struct row_error *e)
 {
     enum dtype from = k->part->tensor->dtype, to = k->type;
-    bool is_less_one = k->part->change.is_less_one;
-    bool is_copied = from == to && !k->part->merge.merge && !is_less_one;
+    bool is_less_one = k->part->change.is_less_one, has_unit_rows = k->part->change.has_unit_rows;
+    bool is_copied = from == to && !k->part->merge.merge && !is_less_one && !has_unit_rows;
     *e = (struct row_error){ 0 };
     if (is_copied)
         memcpy(out, in, k->in_bytes);
@@ -102,6 +102,8 @@ static void convert_row(const struct chunk *k, int64_t row, uint8_t *out, const 
     dequantize(floats, in, from, k->n_cols);
     for (int64_t i = 0; is_less_one && i < k->n_cols; i++)
         floats[i] += 1;
+    if (has_unit_rows)
+        weights_make_unit_rows(floats, 1, k->n_cols);
     merge_change(&k->part->merge, ordered_row(k, row), floats, k->n_cols);
     if (!is_copied) {
         e->state = state_of_row(floats, k->n_cols, to);
@@ -134,7 +136,8 @@ static enum tutti_status measure_rows(struct chunk *k, struct tutti_error *err)
 {
     const struct planned_part *p = k->part;
     const struct tensor *t = p->tensor;
-    bool is_column = p->change.n_permuted_heads > 0 || p->change.by_head_dim > 0 || p->n_rows != t->shape[0];
+    bool is_column = p->change.n_permuted_heads > 0 || p->change.order.head_dim > 0 ||
+                     p->n_rows != t->shape[0];
     k->n_total_rows = p->n_rows;
     k->base = p->first_row;
     if (t->n_dims > 1) {
@@ -175,7 +178,7 @@ static enum tutti_status add_errors(const struct chunk *k, struct convert_result
 /* Whether the rows of the part are stored in the order in which they are written. */
 static bool is_in_order(const struct chunk *k)
 {
-    return k->part->change.n_permuted_heads == 0 && k->part->change.by_head_dim == 0;
+    return k->part->change.n_permuted_heads == 0 && k->part->change.order.head_dim == 0;
 }
 
 /* Drops the rows that were read from resident memory, if they are in the order of the chunks;
@@ -221,7 +224,7 @@ static bool open_rows(struct chunk *k, const struct tensor_view *view, int64_t r
         k->in = view->bytes;
         return true;
     }
-    bool is_by_head = k->part->change.by_head_dim > 0, is_by_chunk = is_in_order(k);
+    bool is_by_head = k->part->change.order.head_dim > 0, is_by_chunk = is_in_order(k);
     int64_t n = is_by_chunk ? rows_at_once : is_by_head ? k->n_stored_rows : k->n_total_rows;
     k->view = view;
     k->assembled = malloc((size_t)n * k->in_bytes);

@@ -15,9 +15,10 @@ struct planned_part {
     int64_t first_row, n_rows; /* of a vector: elements */
     struct change {            /* compared with the stored order */
         int n_permuted_heads;  /* > 0: rows of each head change from half-split to interleaved order */
-        int by_head_dim;       /* > 0: rows are stored as [heads][q, k, v][by_head_dim] */
+        struct head_order order;
         bool is_transposed;
-        bool is_less_one; /* 1 is added to every element */
+        bool is_less_one;   /* 1 is added to every element */
+        bool has_unit_rows; /* each row is divided by its length */
     } change;
     struct merge_rows merge; /* what adapters change of its rows */
 };

@@ -668,6 +668,8 @@ static void what_is_not_there_is_said_with_what_to_do(void **state)
     }
 }
 
+#define TIED "tie_word_embeddings"
+
 /* The names of tensors as Gemma 3, Mistral Small 3.1 and newer releases of transformers save them. */
 static void the_language_part_has_its_own_names(void **state)
 {
@@ -684,6 +686,7 @@ static void the_language_part_has_its_own_names(void **state)
         { "model.vision_tower.ln_pre.weight", NULL },
         { "multi_modal_projector.norm.weight", NULL },
         { "model.visual.blocks.0.attn.qkv.weight", NULL },
+        { "visual.merger.mlp.0.bias", NULL },
     };
     char text[64];
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
@@ -703,6 +706,25 @@ static void the_language_part_has_its_own_names(void **state)
     assert_null(json_object_get(config, "vision_config"));
     assert_true(text_part_unwrap(config, &has_vision) && !has_vision);
     json_decref(config);
+    config = json_pack("{s:s, s:i, s:b, s:{s:i}}", "model_type", "qwen2_vl", "hidden_size", 72, TIED, true,
+                       "vision_config", "hidden_size", 16);
+    assert_true(text_part_unwrap(config, &has_vision) && has_vision);
+    assert_int_equal(json_integer_value(json_object_get(config, "hidden_size")), 72);
+    assert_null(json_object_get(config, "vision_config"));
+    json_decref(config);
+}
+
+/* Releases of transformers differ in which of the two places they save it. */
+static void an_output_is_tied_if_either_place_says_so(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        bool has_vision = false, outer = i & 1, inner = i & 2;
+        json_t *config = json_pack("{s:b, s:{s:b}}", TIED, outer, "text_config", TIED, inner);
+        assert_true(text_part_unwrap(config, &has_vision) && has_vision);
+        assert_int_equal(json_is_true(json_object_get(config, TIED)), outer || inner);
+        json_decref(config);
+    }
 }
 
 int main(void)
@@ -723,6 +745,7 @@ int main(void)
         cmocka_unit_test(cut_and_changed_files_are_errors_or_correct_reads),
         cmocka_unit_test_setup_teardown(a_broken_folder_is_told_what_is_wrong, make_folder, remove_folder),
         cmocka_unit_test(the_language_part_has_its_own_names),
+        cmocka_unit_test(an_output_is_tied_if_either_place_says_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

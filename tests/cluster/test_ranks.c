@@ -36,6 +36,23 @@ static const char *const NAMES[] = {
     "phi4-mini-tiny",
     "gemma2-tiny",
     "gptj-tiny",
+    "falcon-40b-tiny",
+    "falcon-11b-tiny",
+    "falcon-serial-tiny",
+    "ministral-tiny",
+    "mistral3-tiny",
+    "internlm3-tiny",
+    "internlm2-tiny",
+    "baichuan-7b-tiny",
+    "baichuan2-tiny",
+    "baichuan2-13b-tiny",
+    "pangu-embedded-tiny",
+    "qwen2-vl-tiny",
+    "qwen2.5-vl-tiny",
+    "qwen3-vl-tiny",
+    "qwen3-vl-moe-tiny",
+    "glm4v-tiny",
+    "glm4v-moe-tiny",
     "smollm3-tiny",
     "exaone4-tiny",
     "exaone4-tiny-hybrid",
@@ -416,6 +433,8 @@ static void answers_are_those_of_one_rank_in_any_company(void **state)
         { "glm-tiny", "glm", 2 },           { "glm4-tiny", "glm4", 2 },
         { "gpt2-tiny", "gpt2", 2 },         { "bloom-tiny", "bloom", 2 },
         { "pangu-tiny", "pangu", 2 },       { "chatglm-6b-tiny", "chatglm-6b", 2 },
+        { "internlm2-tiny", NULL, 2 },      { "falcon-40b-tiny", NULL, 2 },
+        { "falcon-11b-tiny", NULL, 2 }, /* queries of one group on both ranks */
     };
     uint64_t n_preemptions = 0, n_cached = 0, n_accepted = 0, n_rejected = 0;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {

@@ -33,6 +33,23 @@ static const char *const NAMES[] = { "qwen2-tiny",
                                      "gemma2-tiny",
                                      "gptj-tiny",
                                      "falcon-tiny",
+                                     "falcon-40b-tiny",
+                                     "falcon-11b-tiny",
+                                     "falcon-serial-tiny",
+                                     "ministral-tiny",
+                                     "mistral3-tiny",
+                                     "internlm3-tiny",
+                                     "internlm2-tiny",
+                                     "baichuan-7b-tiny",
+                                     "baichuan2-tiny",
+                                     "baichuan2-13b-tiny",
+                                     "pangu-embedded-tiny",
+                                     "qwen2-vl-tiny",
+                                     "qwen2.5-vl-tiny",
+                                     "qwen3-vl-tiny",
+                                     "qwen3-vl-moe-tiny",
+                                     "glm4v-tiny",
+                                     "glm4v-moe-tiny",
                                      "opt-tiny",
                                      "smollm3-tiny",
                                      "starcoder2-tiny",
@@ -128,9 +145,11 @@ static void check_pages(const char *name, const struct tutti_stats *stats)
     static const struct {
         const char *name;
         unsigned n_layers, n_with_window;
-    } WINDOWS[] = { { "mistral-tiny", 2, 2 }, { "phi3-tiny", 2, 2 },       { "qwen3-tiny-windows", 3, 1 },
-                    { "gemma2-tiny", 3, 2 },  { "starcoder2-tiny", 2, 2 }, { "exaone4-tiny-hybrid", 4, 3 },
-                    { "gemma3-tiny", 4, 3 },  { "gpt-oss-tiny", 4, 2 },    { "gpt-oss-tiny-mxfp4", 4, 2 } };
+    } WINDOWS[] = { { "mistral-tiny", 2, 2 },       { "phi3-tiny", 2, 2 },
+                    { "qwen3-tiny-windows", 3, 1 }, { "gemma2-tiny", 3, 2 },
+                    { "starcoder2-tiny", 2, 2 },    { "exaone4-tiny-hybrid", 4, 3 },
+                    { "gemma3-tiny", 4, 3 },        { "ministral-tiny", 2, 1 },
+                    { "gpt-oss-tiny", 4, 2 },       { "gpt-oss-tiny-mxfp4", 4, 2 } };
     uint64_t n = 200;
     for (size_t i = 0; i < sizeof WINDOWS / sizeof *WINDOWS; i++) {
         unsigned n_layers = WINDOWS[i].n_layers, n_with = WINDOWS[i].n_with_window;

@@ -13,6 +13,7 @@ import types
 import numpy as np
 import torch
 
+import rearranged
 from published import published_class
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -55,6 +56,23 @@ class ChatGLMReference(Reference):
                           use_cache=True, return_dict=True)
 
 
+class AlibiReference(Reference):
+    """transformers' LLaMA that does not rotate, with ALiBi."""
+
+    def logits(self, ids):
+        with torch.no_grad():
+            out = self.model(input_ids=torch.tensor([list(map(int, ids))]), use_cache=False, return_dict=True,
+                             attention_mask=self._mask(len(ids), len(ids)))
+        return out.logits[0].float().numpy()
+
+    def _step(self, ids, past, n_total):
+        return self.model(input_ids=torch.tensor([ids]), past_key_values=past, use_cache=True, return_dict=True,
+                          attention_mask=self._mask(len(ids), n_total))
+
+    def _mask(self, n_rows, n_total):
+        return rearranged.alibi_mask(self.model.config.num_attention_heads, n_rows, n_total)
+
+
 def chatglm_classes(modeling_dir):
     """Configuration and model class from the publisher's configuration_chatglm.py and modeling_chatglm.py, as they
     are. They import each other relatively, so they become a package, whatever the folder is called."""
@@ -89,10 +107,18 @@ def make_empty(config_json, modeling_dir=None):
         return published_class(config_json)(config_json)
     if config_json["model_type"] == "chatglm":
         return make_chatglm(config_json, modeling_dir)
-    from transformers import AutoConfig, AutoModelForCausalLM
+    if rearranged.is_rearranged(config_json):
+        return rearranged.Empty(config_json)
+    from transformers import AutoConfig
     fields = {k: v for k, v in config_json.items() if k not in ("architectures", "model_type", "torch_dtype")}
     config = AutoConfig.for_model(config_json["model_type"], **fields)
-    return AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+    return auto_class(config_json).from_config(config, dtype=torch.float32, attn_implementation="eager")
+
+
+def auto_class(config_json):
+    """The class of transformers that opens a model with or without a vision part."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+    return AutoModelForImageTextToText if "vision_config" in config_json else AutoModelForCausalLM
 
 
 def read_weights(model_dir):
@@ -126,8 +152,10 @@ def open_reference(model_dir, modeling_dir=None):
         if missing or unexpected:
             raise ValueError(f"{model_dir}: missing {missing}, unexpected {unexpected}")
         return ChatGLMReference(model)
-    from transformers import AutoModelForCausalLM
-    return Reference(AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32,
+    if rearranged.is_rearranged(config_json):
+        kind = AlibiReference if rearranged.has_alibi(config_json) else Reference
+        return kind(rearranged.load(config_json, read_weights(model_dir)))
+    return Reference(auto_class(config_json).from_pretrained(model_dir, dtype=torch.float32,
                                                           attn_implementation="eager", local_files_only=True))
 
 

@@ -111,7 +111,8 @@ static void place_rows(struct adapter_place *out, const struct attn_desc *a, con
     for (int i = 0; i < part; i++)
         out->out_begin += shape->rows[i];
     out->head_dim = a->head_dim;
-    out->is_by_head = is_qkv && is_fused && names->is_by_head;
+    if (is_qkv && is_fused && names->is_by_head)
+        out->order = (struct head_order){ .head_dim = a->head_dim, .n_queries = a->n_heads / a->n_kv_heads };
     if (is_qkv && permutes && a->rope == ROPE_INTERLEAVED) { /* all but the values, which come last */
         int n_values = a->n_kv_heads * a->head_dim;
         bool has_values = is_fused || (out->slot != SLOT_TOP_QUERY && part == shape->n_parts - 1);
@@ -136,7 +137,8 @@ static bool find_in(struct adapter_place *out, const char *path, enum place_kind
         const struct slot_info *info = slot_info(slot);
         const char *const *patterns = tensor_names_of(names, slot);
         int last = d->n_layers - 1;
-        if (!allows(kind, slot) || (is_top && !info->is_of_layer))
+        if (!allows(kind, slot) || (is_top && !info->is_of_layer) ||
+            (slot == SLOT_OUTPUT && d->has_unit_output))
             continue;
         for (int i = 0; i < MAX_PARTS && patterns[i]; i++) {
             int layer;

@@ -3,6 +3,7 @@
 #define TUTTI_MODEL_ADAPTERS_ADAPTER_NAMES_H
 
 #include "model/adapters/adapter.h"
+#include "model/weights/weights.h"
 
 /* What a tensor of an adapter is to the module that its name begins with. */
 enum factor {
@@ -27,11 +28,11 @@ enum factor adapter_split_name(char *path, const char *name);
 struct adapter_place {
     enum weight_slot slot;
     int layer, out_begin, n_out, n_in;
-    int head_dim;       /* of the layer */
-    bool is_by_head;    /* its rows are [heads][q, k, v][head_dim] */
-    int n_permuted;     /* of its first rows, whose heads change from half-split to interleaved order */
-    bool is_transposed; /* stored as [n_in][n_out] */
-    bool is_less_one;   /* a norm that is stored minus 1 */
+    int head_dim;            /* of the layer */
+    struct head_order order; /* of its rows */
+    int n_permuted;          /* of its first rows, whose heads change from half-split to interleaved order */
+    bool is_transposed;      /* stored as [n_in][n_out] */
+    bool is_less_one;        /* a norm that is stored minus 1 */
 };
 
 /* Which weights a path may name. */

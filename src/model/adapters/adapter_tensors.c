@@ -52,8 +52,8 @@ static void order_rows(void *to, const void *from, const struct adapter_place *p
             int j = row % head_dim;
             source = row - j + j / 2 + j % 2 * (head_dim / 2);
         }
-        if (place->is_by_head)
-            source = weights_by_head_row(place->n_out, head_dim, source);
+        if (place->order.head_dim > 0)
+            source = weights_stored_row(&place->order, place->n_out, source);
         memcpy((uint8_t *)to + (size_t)row * row_bytes, (const uint8_t *)from + (size_t)source * row_bytes,
                row_bytes);
     }

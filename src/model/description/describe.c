@@ -112,6 +112,62 @@ static bool names_longrope(const char *type)
     return strcmp(type, "su") == 0 || strcmp(type, "yarn") == 0;
 }
 
+/* The pairs of rotary dimensions that each section has. Text has the same position in all of them. */
+static void set_image_sections(struct model_desc *d, struct config *c, const char *key, const int64_t *pairs,
+                               size_t n)
+{
+    int n_pairs = d->kinds[0].attn.rotary_dim / 2;
+    int64_t sum = 0;
+    bool is_known = n == 3 || (n == 4 && pairs[3] == 0);
+    for (size_t i = 0; i < 3 && is_known; i++) {
+        is_known = pairs[i] >= 0 && pairs[i] <= n_pairs;
+        sum += pairs[i];
+        d->image_sections[i] = (int32_t)pairs[i];
+    }
+    if (!is_known || sum != n_pairs) {
+        char what[96];
+        snprintf(what, sizeof what, "other than three sections of together %d pairs of rotary dimensions",
+                 n_pairs);
+        config_unsupported(c, key, what);
+    }
+}
+
+static void read_image_sections(struct model_desc *d, struct config *c, const char *object)
+{
+    char key[128];
+    int64_t pairs[4] = { 0 };
+    snprintf(key, sizeof key, "%s.mrope_interleaved", object);
+    config_skip(c, key); /* which dimensions each section has */
+    snprintf(key, sizeof key, "%s.mrope_section", object);
+    const json_t *list = config_find(c, key);
+    size_t n = json_array_size(list);
+    for (size_t i = 0; i < n && i < 4; i++)
+        pairs[i] = json_integer_value(json_array_get(list, i));
+    if (list)
+        set_image_sections(d, c, key, pairs, n);
+}
+
+void describe_gguf_image_sections(struct model_desc *d, struct config *c)
+{
+    char key[128];
+    int64_t pairs[4] = { 0 };
+    snprintf(key, sizeof key, "%s" GGUF_IMAGE_SECTIONS, c->prefix);
+    const struct gguf_array *array = c->gguf ? gguf_find_array(c->gguf, key) : NULL;
+    size_t n = array ? gguf_array_n(array) : 0;
+    for (size_t i = 0; i < n && i < 4; i++)
+        pairs[i] = gguf_array_int(array, i);
+    if (array)
+        set_image_sections(d, c, GGUF_IMAGE_SECTIONS, pairs, n);
+}
+
+void describe_put_image_sections(struct gguf_writer *w, const char *architecture, const struct model_desc *d)
+{
+    char key[128];
+    const int32_t pairs[4] = { d->image_sections[0], d->image_sections[1], d->image_sections[2] };
+    snprintf(key, sizeof key, "%s." GGUF_IMAGE_SECTIONS, architecture);
+    gguf_writer_i32s(w, key, pairs, 4);
+}
+
 static void read_rope_scaling(struct model_desc *d, struct config *c, const char *object,
                               const struct transformers_defaults *defaults)
 {
@@ -120,13 +176,16 @@ static void read_rope_scaling(struct model_desc *d, struct config *c, const char
 #define KEY(name) (snprintf(key, sizeof key, "%s.%s", object, name), key)
     const char *older = config_string_or(c, KEY("type"), "default");
     const char *type = config_string_or(c, KEY("rope_type"), older);
-    if (config_find(c, KEY("type")) && strcmp(older, type) != 0)
+    bool is_mrope = defaults->has_image_sections && strcmp(older, "mrope") == 0;
+    if (config_find(c, KEY("type")) && strcmp(older, type) != 0 && !is_mrope)
         config_unsupported(c, KEY("type"), "another type than rope_type's");
     config_skip(c, KEY("finetuned")); /* a note of YaRN's authors */
     /* The top-level key has priority. */
     int original = config_int_or(c, KEY("original_max_position_embeddings"), 1, LIMIT_CONTEXT, d->n_ctx);
     original = config_int_or(c, "original_max_position_embeddings", 1, LIMIT_CONTEXT, original);
-    if (strcmp(type, "default") == 0)
+    if (defaults->has_image_sections)
+        read_image_sections(d, c, object);
+    if (strcmp(type, "default") == 0 || (defaults->has_image_sections && strcmp(type, "mrope") == 0))
         return;
     if (strcmp(type, "linear") == 0) {
         s->kind = ROPE_SCALING_LINEAR;
@@ -258,9 +317,16 @@ const char *describe_either(struct config *c, const char *key, const char *alias
     return value ? key : alias;
 }
 
-static bool has_prefix(const char *text, const char *prefix)
+/* prefixes: separated by "|"; NULL: none. */
+static bool has_prefix(const char *text, const char *prefixes)
 {
-    return prefix && strncmp(text, prefix, strlen(prefix)) == 0;
+    bool has_any = false;
+    while (prefixes && !has_any) {
+        size_t n = strcspn(prefixes, "|");
+        has_any = strncmp(text, prefixes, n) == 0;
+        prefixes = prefixes[n] ? prefixes + n + 1 : NULL;
+    }
+    return has_any;
 }
 
 void describe_code(struct config *c, const char *family, const char *prefix)

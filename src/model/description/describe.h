@@ -19,6 +19,7 @@ struct transformers_defaults {
     const char *norm_key;       /* NULL: "rms_norm_eps" */
     double rope_theta;          /* 0: 10000 */
     bool has_older_longrope;    /* the class takes "su" and "yarn" for "longrope" */
+    bool has_image_sections;    /* the rotary settings have mrope_section; "mrope" is "default" */
 };
 
 /* The keys of transformers' decoder classes since LLaMA: RMSNorm, grouped attention, rotary positions over
@@ -71,12 +72,20 @@ enum activation describe_activation(struct config *c, const char *key, const cha
 const char *describe_either(struct config *c, const char *key, const char *alias);
 
 /* Checks auto_map: code in the folder may implement another model under a known name. prefix: how
- * the class names of the authors' own code begin; NULL: they published none. */
+ * the class names of the authors' own code begin, several with "|" between them; NULL: they published none. */
 void describe_code(struct config *c, const char *family, const char *prefix);
 
 /* Reads the keys that GGUF's architectures share under their prefix. desc->norm must be set. The
  * family sets the kind of rotary embedding itself. */
 void describe_gguf(struct model_desc *desc, struct config *c);
+
+/* The key of GGUF for image_sections, to be listed in gguf_keys. */
+#define GGUF_IMAGE_SECTIONS "rope.dimension_sections"
+
+/* Reads and writes it. The pairs of rotary dimensions must be known. */
+void describe_gguf_image_sections(struct model_desc *desc, struct config *c);
+void describe_put_image_sections(struct gguf_writer *w, const char *architecture,
+                                 const struct model_desc *desc);
 
 /* Whether config.json's model_type is this one. */
 bool describe_has_type(const json_t *config, const char *model_type);

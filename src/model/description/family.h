@@ -26,7 +26,7 @@ struct tensor_names {
     const char *of[SLOT_COUNT][MAX_PARTS];
     const struct tensor_names *top; /* of the last layer, with has_top_query */
     uint64_t transposed;            /* TRANSPOSED_... */
-    bool is_by_head;                /* a fused qkv is stored as [n_heads][q, k, v][head_dim] */
+    bool is_by_head;                /* a fused qkv is stored as [n_kv_heads][its queries, k, v][head_dim] */
     bool has_norms_less_one;        /* norms are stored minus 1 */
     bool alternates;                /* rows of the experts' gate and up alternate in one tensor */
     /* The up-projections of latent attention are one tensor [n_heads][keys, values][n_latent], in which
@@ -66,7 +66,8 @@ struct family {
     /* Keys that describe() does not read, in addition to those of config_keys.h: of config.json,
      * and of GGUF's metadata under the architecture's prefix. NULL: none. */
     const struct config_key *keys, *gguf_keys;
-    const char *code; /* prefix of class names in the authors' own code (auto_map); NULL: none published */
+    const char *
+        code; /* prefixes of class names in the authors' own code (auto_map), with "|" between them; NULL: none published */
     /* Fills desc; errors go into c. */
     void (*describe)(struct model_desc *desc, struct config *c, bool is_gguf);
     /* Completes the description by the tensors of a GGUF file, where no key says it. NULL: nothing. */
@@ -98,10 +99,11 @@ struct family {
 
 /* Every family; the first whose is_mine() accepts the configuration is used. */
 #define FOR_EACH_FAMILY(f)                                                                                   \
-    f(CHATGLM_6B) f(CHATGLM) f(GLM) f(GLM4) f(LLAMA) f(GRANITE) f(PHI3) f(GEMMA2) f(GEMMA3) f(SMOLLM3)       \
-        f(STARCODER2) f(OLMO2) f(EXAONE4) f(PHI2) f(GPT_NEOX) f(GPTJ) f(FALCON) f(OPT) f(QWEN2) f(QWEN3)     \
-            f(QWEN2_MOE) f(QWEN3_MOE) f(GLM4_MOE) f(DEEPSEEK_V2) f(DEEPSEEK_V3) f(GLM4_MOE_LITE) f(MIXTRAL)  \
-                f(GPT_OSS) f(GPT2) f(BLOOM_POST) f(BLOOM) f(PANGU)
+    f(CHATGLM_6B) f(CHATGLM) f(GLM) f(GLM4) f(LLAMA) f(INTERNLM2) f(INTERNLM3) f(BAICHUAN) f(PANGU_EMBEDDED) \
+        f(GRANITE) f(PHI3) f(GEMMA2) f(GEMMA3) f(SMOLLM3) f(STARCODER2) f(OLMO2) f(EXAONE4) f(PHI2)          \
+            f(GPT_NEOX) f(GPTJ) f(FALCON) f(OPT) f(QWEN2) f(QWEN3) f(QWEN2_VL) f(QWEN3_VL) f(QWEN2_MOE)      \
+                f(QWEN3_MOE) f(QWEN3_VL_MOE) f(GLM4_MOE) f(DEEPSEEK_V2) f(DEEPSEEK_V3) f(GLM4_MOE_LITE)      \
+                    f(MIXTRAL) f(GPT_OSS) f(GPT2) f(BLOOM_POST) f(BLOOM) f(PANGU)
 
 #define DECLARE_FAMILY(name) extern const struct family FAMILY_##name;
 FOR_EACH_FAMILY(DECLARE_FAMILY)

@@ -17,10 +17,43 @@ static const struct tensor_names LAYOUTS[] = {
 
 static const char *const IGNORED[] = { "rotary_emb.inv_freq", "rope_freqs.weight" };
 
-/* Mistral has LLaMA's layout with sliding-window attention (v0.1). */
+/* Mistral has LLaMA's layout with sliding-window attention (v0.1), Ministral with a window in some layers. */
 static bool llama_is_mine(const json_t *config)
 {
-    return describe_has_type(config, "llama") || describe_has_type(config, "mistral");
+    static const char *const TYPES[] = { "llama", "mistral", "ministral" };
+    bool is_any = false;
+    for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++)
+        is_any = is_any || describe_has_type(config, TYPES[i]);
+    return is_any;
+}
+
+static bool is_internlm3(const json_t *config)
+{
+    return describe_has_type(config, "internlm3");
+}
+
+/* Names of its own for the biases, of which its code computes with one setting. GGUF has the model as
+ * "llama", which FAMILY_LLAMA reads. */
+static void describe_internlm3(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    (void)is_gguf;
+    static const struct transformers_defaults DEFAULTS = { 2, 128, 32768, 1e-5, 0 };
+    struct attn_desc *a = &d->kinds[0].attn;
+    describe_transformers(d, c, &DEFAULTS);
+    bool has_bias = config_bool_or(c, describe_either(c, "bias", "mlp_bias"), false);
+    a->has_qkv_bias = config_bool_or(c, describe_either(c, "qkv_bias", "attention_bias"), false);
+    a->has_out_bias = d->kinds[0].ffn.has_bias = has_bias;
+    if (a->has_qkv_bias != has_bias)
+        config_unsupported(c, "qkv_bias", "another value than that of bias");
+}
+
+static void describe_ministral(struct model_desc *d, struct config *c)
+{
+    static const struct transformers_defaults DEFAULTS = { 8, 0, 131072, 1e-6, 0 };
+    describe_transformers(d, c, &DEFAULTS);
+    describe_layer_types(
+        d, c, config_int_or(c, "sliding_window", 1, INT32_MAX, config_has(c, "sliding_window") ? 0 : 4096),
+        0);
 }
 
 static void llama_describe(struct model_desc *d, struct config *c, bool is_gguf)
@@ -30,6 +63,10 @@ static void llama_describe(struct model_desc *d, struct config *c, bool is_gguf)
         describe_gguf(d, c);
         a->rope = ROPE_INTERLEAVED;
         a->window = config_int_or(c, "attention.sliding_window", 0, INT32_MAX, 0);
+        return;
+    }
+    if (describe_has_type(c->root, "ministral")) {
+        describe_ministral(d, c);
         return;
     }
     static const struct transformers_defaults LLAMA = { 0, 0, 2048, 1e-6, 0 };
@@ -84,5 +121,21 @@ const struct family FAMILY_LLAMA = {
     .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .choose_chat = llama_choose_chat,
     .defaults = defaults,
+    .text_prefix = family_bos_prefix,
+};
+
+const struct family FAMILY_INTERNLM3 = {
+    .name = "internlm3",
+    .gguf_architecture = "llama",
+    .is_permuted_in_gguf = true,
+    .is_mine = is_internlm3,
+    .keys = CONFIG_KEYS_ROTARY,
+    .code = "InternLM3",
+    .describe = describe_internlm3,
+    .layouts = LAYOUTS,
+    .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
+    .ignored = IGNORED,
+    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
+    .choose_chat = family_no_chat,
     .text_prefix = family_bos_prefix,
 };

@@ -63,12 +63,12 @@
 
 /* GGUF: names of all architectures, then the split and fused variants of q, k, v, and of gate and
  * up. */
-#define NAMES_GGUF NAMES_GGUF_BUT_FFN_NORM, .of[SLOT_FFN_NORM] = { "blk.%d.ffn_norm.weight" }
-#define NAMES_GGUF_BUT_FFN_NORM                                                                              \
+#define NAMES_GGUF              NAMES_GGUF_BUT_FFN_NORM, .of[SLOT_FFN_NORM] = { "blk.%d.ffn_norm.weight" }
+#define NAMES_GGUF_BUT_FFN_NORM NAMES_GGUF_BUT_NORMS, .of[SLOT_ATTN_NORM] = { "blk.%d.attn_norm.weight" }
+#define NAMES_GGUF_BUT_NORMS                                                                                 \
     .of[SLOT_EMBEDDING] = { "token_embd.weight" }, .of[SLOT_OUTPUT] = { "output.weight" },                   \
-    .of[SLOT_OUTPUT_NORM] = { "output_norm.weight" }, .of[SLOT_ATTN_NORM] = { "blk.%d.attn_norm.weight" },   \
-    .of[SLOT_ATTN_OUT] = { "blk.%d.attn_output.weight" }, .of[SLOT_DOWN] = { "blk.%d.ffn_down.weight" },     \
-    .is_gguf = true
+    .of[SLOT_OUTPUT_NORM] = { "output_norm.weight" }, .of[SLOT_ATTN_OUT] = { "blk.%d.attn_output.weight" },  \
+    .of[SLOT_DOWN] = { "blk.%d.ffn_down.weight" }, .is_gguf = true
 
 #define NAMES_GGUF_SPLIT_QKV                                                                                 \
     .of[SLOT_QKV] = { "blk.%d.attn_q.weight", "blk.%d.attn_k.weight", "blk.%d.attn_v.weight" }

@@ -1,5 +1,6 @@
 /* Qwen2 and Qwen2.5: LLaMA's block with biases on q, k, v. Qwen3: without them, but with norms of
- * the heads of q and k. GGUF stores q and k for half-split rotary embedding. */
+ * the heads of q and k. GGUF stores q and k for half-split rotary embedding. The language parts of
+ * Qwen2-VL, Qwen2.5-VL and Qwen3-VL are the same models; in GGUF they have architectures of their own. */
 #include "model/description/config_keys.h"
 #include "model/description/describe.h"
 #include "model/families/names.h"
@@ -48,6 +49,24 @@ static bool is_qwen3(const json_t *config)
     return describe_has_type(config, "qwen3");
 }
 
+/* Older files have the settings of the language part at top level, with the type of the whole. */
+static bool is_qwen2_vl(const json_t *config)
+{
+    return describe_has_type(config, "qwen2_vl_text") || describe_has_type(config, "qwen2_5_vl_text") ||
+           describe_has_type(config, "qwen2_vl") || describe_has_type(config, "qwen2_5_vl");
+}
+
+static bool is_qwen3_vl(const json_t *config)
+{
+    return describe_has_type(config, "qwen3_vl_text");
+}
+
+static const struct config_key VL_GGUF_KEYS[] = {
+    { GGUF_IMAGE_SECTIONS, NULL },
+    { "n_deepstack_layers", NULL }, /* layers to which rows of images are added */
+    { NULL, NULL },
+};
+
 /* Files contain a window size even if it is not used. Without layer_types it applies to the
  * layers from max_window_layers on. */
 static void read_window(struct model_desc *d, struct config *c)
@@ -91,6 +110,55 @@ static void describe_qwen3(struct model_desc *d, struct config *c, bool is_gguf)
     read_window(d, c);
 }
 
+static void describe_qwen2_vl(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    static const struct transformers_defaults DEFAULTS = {
+        .n_kv_heads = 8, .n_ctx = 32768, .norm_eps = 1e-5, .rope_theta = 1e6, .has_image_sections = true
+    };
+    d->kinds[0].attn.has_qkv_bias = true;
+    if (is_gguf) {
+        describe_gguf_qwen(d, c);
+        describe_gguf_image_sections(d, c);
+        return;
+    }
+    describe_transformers(d, c, &DEFAULTS);
+    read_window(d, c);
+}
+
+static void describe_qwen3_vl(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    static const struct transformers_defaults DEFAULTS = { .n_kv_heads = 32,
+                                                           .head_dim = 128,
+                                                           .n_ctx = 128000,
+                                                           .norm_eps = 1e-6,
+                                                           .rope_theta = 5e5,
+                                                           .has_image_sections = true };
+    struct attn_desc *a = &d->kinds[0].attn;
+    a->has_qk_norm = true;
+    if (is_gguf) {
+        describe_gguf_qwen(d, c);
+        describe_gguf_image_sections(d, c);
+        return;
+    }
+    describe_transformers(d, c, &DEFAULTS);
+    a->has_qkv_bias = a->has_out_bias = config_bool_or(c, "attention_bias", false);
+}
+
+static void put_qwen2_vl(struct gguf_writer *w, const struct model_desc *d)
+{
+    describe_put_image_sections(w, "qwen2vl", d);
+}
+
+static void put_qwen3_vl(struct gguf_writer *w, const struct model_desc *d)
+{
+    describe_put_image_sections(w, "qwen3vl", d);
+}
+
+static const char *find_vl_fault(const struct model_desc *d)
+{
+    return d->image_sections[0] == 0 ? "no mrope_section" : NULL;
+}
+
 const struct family FAMILY_QWEN2 = {
     .name = "qwen2",
     .gguf_architecture = "qwen2",
@@ -111,6 +179,40 @@ const struct family FAMILY_QWEN3 = {
     .is_mine = is_qwen3,
     .keys = CONFIG_KEYS_ROTARY,
     .describe = describe_qwen3,
+    .layouts = QWEN3_LAYOUTS,
+    .n_layouts = sizeof QWEN3_LAYOUTS / sizeof *QWEN3_LAYOUTS,
+    .ignored = IGNORED,
+    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
+    .choose_chat = family_no_chat,
+    .text_prefix = family_no_prefix,
+};
+
+const struct family FAMILY_QWEN2_VL = {
+    .name = "qwen2_vl",
+    .gguf_architecture = "qwen2vl",
+    .is_mine = is_qwen2_vl,
+    .keys = CONFIG_KEYS_ROTARY,
+    .gguf_keys = VL_GGUF_KEYS,
+    .describe = describe_qwen2_vl,
+    .put_metadata = put_qwen2_vl,
+    .find_gguf_fault = find_vl_fault,
+    .layouts = QWEN2_LAYOUTS,
+    .n_layouts = sizeof QWEN2_LAYOUTS / sizeof *QWEN2_LAYOUTS,
+    .ignored = IGNORED,
+    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
+    .choose_chat = family_no_chat,
+    .text_prefix = family_no_prefix,
+};
+
+const struct family FAMILY_QWEN3_VL = {
+    .name = "qwen3_vl",
+    .gguf_architecture = "qwen3vl",
+    .is_mine = is_qwen3_vl,
+    .keys = CONFIG_KEYS_ROTARY,
+    .gguf_keys = VL_GGUF_KEYS,
+    .describe = describe_qwen3_vl,
+    .put_metadata = put_qwen3_vl,
+    .find_gguf_fault = find_vl_fault,
     .layouts = QWEN3_LAYOUTS,
     .n_layouts = sizeof QWEN3_LAYOUTS / sizeof *QWEN3_LAYOUTS,
     .ignored = IGNORED,

@@ -81,22 +81,21 @@ static enum tutti_status find_family(const struct family **out, const struct che
     bool is_gguf = checkpoint_gguf(ck) != NULL;
     const char *key = is_gguf ? "general.architecture" : "model_type";
     const char *type = json_string_value(json_object_get(config, key));
-    char known[512] = "";
     for (int i = 0; FAMILIES[i]; i++) {
         if (type && is_of(FAMILIES[i], config, type, is_gguf)) {
             *out = FAMILIES[i];
             return TUTTI_OK;
         }
-        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i > 0 ? ", " : "",
-                 FAMILIES[i]->name);
     }
     const char *class = json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
     if (!type)
-        return error_set(err, TUTTI_E_FORMAT, "%s: %s is missing or no string%s%.64s, expected one of %s",
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: %s is missing or no string%s%.64s; docs/models.md has the supported families",
                          checkpoint_config_path(ck), key, class ? ", architectures says " : "",
-                         class ? class : "", known);
-    return error_set(err, TUTTI_E_UNSUPPORTED, "%s: %s \"%.64s\" is not supported, expected one of %s",
-                     checkpoint_config_path(ck), key, type, known);
+                         class ? class : "");
+    return error_set(err, TUTTI_E_UNSUPPORTED,
+                     "%s: %s \"%.64s\" is not supported; docs/models.md has the supported families",
+                     checkpoint_config_path(ck), key, type);
 }
 
 static bool has_tensor(const struct checkpoint *ck, const char *pattern)
@@ -122,6 +121,13 @@ static bool has_ffn(const struct checkpoint *ck, const struct tensor_names *name
     return false;
 }
 
+/* Whether the checkpoint's norms are named like this, those that the layout names. */
+static bool has_norms(const struct checkpoint *ck, const struct tensor_names *names)
+{
+    const char *attn = names->of[SLOT_ATTN_NORM][0], *ffn = names->of[SLOT_FFN_NORM][0];
+    return (!attn || has_tensor(ck, attn)) && (!ffn || has_tensor(ck, ffn));
+}
+
 /* Layouts may differ in only a few names. If none fits completely, one that fits partly gives
  * better errors. */
 const struct tensor_names *family_layout(const struct family *family, const struct checkpoint *ck)
@@ -131,7 +137,7 @@ const struct tensor_names *family_layout(const struct family *family, const stru
         const struct tensor_names *names = &family->layouts[i];
         if (!has_tensor(ck, tensor_names_of_attention(names)))
             continue;
-        if (has_tensor(ck, names->of[SLOT_EMBEDDING][0]) && has_ffn(ck, names)) {
+        if (has_tensor(ck, names->of[SLOT_EMBEDDING][0]) && has_ffn(ck, names) && has_norms(ck, names)) {
             if (!names->of[SLOT_OUTPUT][0] || has_tensor(ck, names->of[SLOT_OUTPUT][0]))
                 return names;
             fit = fit ? fit : names; /* tied, or another layout names the output otherwise */

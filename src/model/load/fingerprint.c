@@ -40,7 +40,7 @@ uint64_t model_weights_fingerprint(const struct model *model)
 
 /* A new field of these that affects keys and values must be added here. */
 _Static_assert(sizeof(void *) != 8 || sizeof(struct layer_desc) == 1224, "see layer_fingerprint()");
-_Static_assert(sizeof(void *) != 8 || sizeof(struct model_desc) == 14320, "see model_shape_fingerprint()");
+_Static_assert(sizeof(void *) != 8 || sizeof(struct model_desc) == 14336, "see model_shape_fingerprint()");
 
 static uint64_t layer_fingerprint(const struct layer_desc *l, const float *rope_freqs)
 {

@@ -36,27 +36,38 @@ static void sources_clear(struct sources *s)
     free((void *)s->biases);
 }
 
-/* Splits the one tensor [heads][q, k, v] into runs of rows: q's heads first, then k's, then v's. */
+/* Splits the one tensor, whose heads are stored by KV head, into runs of rows in the model's order. */
 static void cut_by_head(struct sources *s, const struct weight *w)
 {
     const struct matrix_part whole = s->parts[0];
     const float *bias = s->biases ? s->biases[0] : NULL;
     size_t row_bytes = w->parts[0]->n_bytes / (size_t)w->n_out;
-    s->n_parts = w->n_out / w->by_head_dim;
+    int head_dim = w->order.head_dim;
+    s->n_parts = w->n_out / head_dim;
     for (int i = 0; i < s->n_parts; i++) {
-        size_t row = (size_t)weights_by_head_row(w->n_out, w->by_head_dim, (int64_t)i * w->by_head_dim);
+        size_t row = (size_t)weights_stored_row(&w->order, w->n_out, (int64_t)i * head_dim);
         s->parts[i] = whole;
         s->parts[i].data = (const uint8_t *)whole.data + row * row_bytes;
-        s->parts[i].n_rows = w->by_head_dim;
+        s->parts[i].n_rows = head_dim;
         if (bias)
             s->biases[i] = bias + row;
     }
 }
 
+/* NULL: out of memory. */
+static float *make_unit_rows(struct matrix_part *part, const struct tensor *t)
+{
+    float *rows = weights_to_floats(t, t->shape[0]);
+    if (rows)
+        weights_make_unit_rows(rows, t->shape[0], t->shape[1]);
+    part->dtype = DTYPE_F32;
+    return rows;
+}
+
 static bool sources_fill(struct sources *s, const struct weight *w)
 {
     bool has_bias = false;
-    size_t n_most = w->by_head_dim > 0 ? (size_t)(w->n_out / w->by_head_dim) : (size_t)w->n_parts;
+    size_t n_most = w->order.head_dim > 0 ? (size_t)(w->n_out / w->order.head_dim) : (size_t)w->n_parts;
     for (int i = 0; i < w->n_parts; i++)
         has_bias = has_bias || w->biases[i];
     *s = (struct sources){ .n_parts = w->n_parts, .parts = calloc(n_most, sizeof *s->parts) };
@@ -68,8 +79,11 @@ static bool sources_fill(struct sources *s, const struct weight *w)
         const struct tensor *t = w->parts[i];
         s->parts[i] = (struct matrix_part){ .dtype = t->dtype,
                                             .n_rows = (int)t->shape[w->is_transposed ? 1 : 0] };
-        s->parts[i].data = w->is_transposed ? (s->made[i] = weights_transposed(t))
-                                            : tensor_bytes(t, &s->made[i]);
+        if (w->has_unit_rows)
+            s->parts[i].data = s->made[i] = make_unit_rows(&s->parts[i], t);
+        else
+            s->parts[i].data = w->is_transposed ? (s->made[i] = weights_transposed(t))
+                                                : tensor_bytes(t, &s->made[i]);
         if (!s->parts[i].data)
             return false;
         if (w->biases[i]) {
@@ -78,7 +92,7 @@ static bool sources_fill(struct sources *s, const struct weight *w)
                 return false;
         }
     }
-    if (w->by_head_dim > 0)
+    if (w->order.head_dim > 0)
         cut_by_head(s, w);
     return true;
 }

@@ -288,6 +288,21 @@ static void add_run(struct split_part *part, struct split_range range, int facto
     part->n += range_n(range) * factor;
 }
 
+/* Heads of a tensor of q, k, v that is stored by KV head: whole groups, or some queries of one group with
+ * its key and value, of which other ranks have copies. */
+static void add_groups(struct split_part *part, struct split_range heads, const struct attn_desc *a)
+{
+    int n_queries = a->n_heads / a->n_kv_heads, group = heads.begin / n_queries;
+    int group_rows = (n_queries + 2) * a->head_dim, first = group * group_rows;
+    if (heads.begin % n_queries == 0 && heads.end % n_queries == 0) {
+        add_run(part, (struct split_range){ group, heads.end / n_queries }, group_rows, 0);
+        return;
+    }
+    struct split_range queries = { heads.begin - group * n_queries, heads.end - group * n_queries };
+    add_run(part, queries, a->head_dim, first);
+    add_run(part, (struct split_range){ n_queries, n_queries + 2 }, a->head_dim, first);
+}
+
 struct split_part split_part(const struct split *s, const struct model_desc *d,
                              const struct split_target *target)
 {
@@ -304,8 +319,11 @@ struct split_part split_part(const struct split *s, const struct model_desc *d,
     }
     if (target->by_head) {
         const struct attn_desc *a = &model_layer(d, target->layer)->attn;
-        int n_rows = info->is_by_head ? a->head_dim - a->rotary_dim + a->value_dim : 3 * a->head_dim;
-        add_run(&part, s->kinds[d->kind_of[target->layer]].heads, n_rows, 0);
+        struct split_range heads = s->kinds[d->kind_of[target->layer]].heads;
+        if (info->is_by_head)
+            add_run(&part, heads, a->head_dim - a->rotary_dim + a->value_dim, 0);
+        else
+            add_groups(&part, heads, a);
         return part;
     }
     struct slot_shape shape = slot_shape(d, target->slot, target->layer);

@@ -72,7 +72,7 @@ struct split_target {
     enum weight_slot slot; /* SLOT_COUNT: not a weight of the model, so it stays whole */
     int layer;             /* 0 outside of layers */
     int part;              /* SPLIT_ALL_PARTS: all, one after the other */
-    bool by_head;          /* all parts, stored as [n_heads][q, k, v][head_dim]; or both up-projections */
+    bool by_head;          /* all parts, stored by KV head (struct head_order); or both up-projections */
     bool alternates;       /* all parts, stored as a row of each in turn */
 };
 enum { SPLIT_ALL_PARTS = -1 };

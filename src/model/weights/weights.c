@@ -5,6 +5,7 @@
 #include "kernels/quantize.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -235,6 +236,7 @@ enum tutti_status weights_find(struct weight *out, const struct model_desc *d,
                             .n_in = shape.n_in,
                             .n_out = shape.n_out,
                             .is_less_one = names->has_norms_less_one && info->kind == SLOT_NORM,
+                            .has_unit_rows = slot == SLOT_OUTPUT && d->has_unit_output,
                             .is_transposed = tensor_names_transposes(names, slot),
                             .alternates = names->alternates && slot == SLOT_EXPERT_GATE_UP };
     if (!patterns[0])
@@ -242,7 +244,7 @@ enum tutti_status weights_find(struct weight *out, const struct model_desc *d,
                          checkpoint_path(ck), info->name);
     weights_expert_name(out->name, sizeof out->name, patterns[0], at->layer, at->expert);
     if (slot == SLOT_QKV && !patterns[1] && names->is_by_head)
-        out->by_head_dim = a->head_dim;
+        out->order = (struct head_order){ .head_dim = a->head_dim, .n_queries = a->n_heads / a->n_kv_heads };
     out->place.role = slot == SLOT_EMBEDDING && d->tied_output ? WEIGHT_OUTPUT : info->role;
     if (info->is_of_layer) {
         out->place.layer = at->layer;
@@ -256,11 +258,19 @@ enum tutti_status weights_find(struct weight *out, const struct model_desc *d,
     return info->kind == SLOT_TABLE ? find_table(out, ck, err) : find_norm(out, &shape, ck, err);
 }
 
-int64_t weights_by_head_row(int64_t n_rows, int head_dim, int64_t row)
+int64_t weights_stored_row(const struct head_order *order, int64_t n_rows, int64_t row)
 {
-    int64_t third = n_rows / 3, d = head_dim;
-    int64_t kind = row / third, head = row % third / d;
-    return (3 * head + kind) * d + row % d;
+    int64_t d = order->head_dim, n_queries = order->n_queries, n_heads = n_queries + 2; /* of a group */
+    int64_t n_groups = n_rows / (n_heads * d), head = row / d, first_key = n_groups * n_queries;
+    int64_t group, within;
+    if (head < first_key) {
+        group = head / n_queries;
+        within = head % n_queries;
+    } else { /* a key or a value */
+        group = (head - first_key) % n_groups;
+        within = n_queries + (head - first_key) / n_groups;
+    }
+    return (group * n_heads + within) * d + row % d;
 }
 
 void *weights_transposed(const struct tensor *part)
@@ -366,6 +376,18 @@ enum tutti_status weights_stored_type(enum dtype *out, const struct model_desc *
             *out = (enum dtype)i;
     }
     return TUTTI_OK;
+}
+
+void weights_make_unit_rows(float *rows, int64_t n_rows, int64_t n)
+{
+    for (int64_t r = 0; r < n_rows; r++, rows += n) {
+        double squares = 0;
+        for (int64_t i = 0; i < n; i++)
+            squares += (double)rows[i] * (double)rows[i];
+        double length = fmax(sqrt(squares), 1e-12); /* rows of padding may be zero */
+        for (int64_t i = 0; i < n; i++)
+            rows[i] = (float)((double)rows[i] / length);
+    }
 }
 
 float *weights_to_floats(const struct tensor *tensor, int64_t n_rows)

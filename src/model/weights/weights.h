@@ -6,6 +6,12 @@
 #include "model/weights/head_tensor.h"
 #include "model/weights/weight_type.h"
 
+/* The stored order of the rows of a fused tensor of q, k, v. head_dim 0: that of the model, q's heads
+ * first, then k's, then v's; else [KV heads][n_queries queries, k, v][head_dim]. */
+struct head_order {
+    int head_dim, n_queries;
+};
+
 /* One weight of the model, as a checkpoint stores it: one tensor, or several whose rows are
  * concatenated. Of experts one of their matrices. It may point into itself, so it is not copied. */
 struct weight {
@@ -22,9 +28,10 @@ struct weight {
     struct weight_place place;
     bool is_gate_up;
     bool is_less_one;   /* a norm that is stored minus 1 */
+    bool has_unit_rows; /* each row is divided by its length when it is loaded */
     bool is_transposed; /* stored as [n_in][n_out]; only plain (not quantized) types; slices never are */
     bool alternates;    /* gate and up: one tensor has a row of each in turn */
-    int by_head_dim;    /* > 0: rows are stored as [heads][q, k, v][by_head_dim], see weights_by_head_row() */
+    struct head_order order;
 };
 
 /* Finds the weight of a slot that the model has (slot_is_in()). Errors name the tensor, what was
@@ -57,9 +64,8 @@ bool weights_is_by_expert(const char *pattern);
 /* The name of the bias that belongs to a weight. */
 void weights_bias_name(char *out, size_t size, const char *weight_name);
 
-/* Where a row (q's heads first, then k's, then v's) is stored in a tensor of n_rows rows
- * [heads][q, k, v][head_dim]. */
-int64_t weights_by_head_row(int64_t n_rows, int head_dim, int64_t row);
+/* Where a row of the model is stored in a tensor of n_rows rows in that order, whose head_dim is not 0. */
+int64_t weights_stored_row(const struct head_order *order, int64_t n_rows, int64_t row);
 
 /* Transposes part of a transposed weight back to [out][in], of the same type. Freed by the
  * caller. NULL: out of memory. */
@@ -98,6 +104,9 @@ uint64_t weights_packed_bytes(const struct slot_shape *shape, enum dtype type,
 MUST_CHECK enum tutti_status weights_stored_type(enum dtype *out, const struct model_desc *desc,
                                                  const struct tensor_names *names,
                                                  const struct checkpoint *ck, struct tutti_error *err);
+
+/* Divides rows of n elements by their lengths. */
+void weights_make_unit_rows(float *rows, int64_t n_rows, int64_t n);
 
 /* The elements of a tensor's first n_rows rows (of a vector: n_rows 1) as float32, freed by the
  * caller. NULL: out of memory. */

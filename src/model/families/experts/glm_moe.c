@@ -1,6 +1,6 @@
-/* GLM-4.5, 4.5-Air, 4.6 and 4.7: half-split rotary positions on a part of each head, and after the first
- * layers experts: chosen by sigmoid scores with a correction bias, within the best groups, next to a
- * shared expert. A layer for multi-token prediction follows the others; it does not run. */
+/* GLM-4.5, 4.5-Air, 4.6, 4.7 and the language part of GLM-4.5V: half-split rotary positions on a part of
+ * each head, and after the first layers experts: chosen by sigmoid scores with a correction bias, within
+ * the best groups, next to a shared expert. A layer for multi-token prediction follows the others; it does not run. */
 #include "model/description/describe.h"
 #include "model/families/names.h"
 
@@ -35,10 +35,21 @@ static const struct config_key KEYS[] = {
 
 static const char *const IGNORED[] = { "rotary_emb.inv_freq" };
 
+/* The language part of GLM-4.5V. */
+static bool is_of_vision(const json_t *config)
+{
+    return describe_has_type(config, "glm4v_moe_text");
+}
+
 static bool glm_moe_is_mine(const json_t *config)
 {
-    return describe_has_type(config, "glm4_moe");
+    return describe_has_type(config, "glm4_moe") || is_of_vision(config);
 }
+
+static const struct config_key GGUF_KEYS[] = {
+    { GGUF_IMAGE_SECTIONS, NULL },
+    { NULL, NULL },
+};
 
 /* The first layers have no experts. */
 static void describe_layers(struct model_desc *d, const struct expert_desc *e, int n_dense)
@@ -54,6 +65,7 @@ static void glm_moe_read_gguf(struct model_desc *d, struct config *c)
     struct expert_desc *e = &d->kinds[0].ffn.experts;
     describe_gguf_experts(d, c);
     describe_gguf(d, c);
+    describe_gguf_image_sections(d, c);
     d->n_layers -= config_int_or(c, "nextn_predict_layers", 0, d->n_layers - 1, 0);
     e->d_ff = config_int(c, "expert_feed_forward_length", 1, LIMIT_DIMENSION);
     int64_t d_shared = (int64_t)config_int_or(c, "expert_shared_count", 0, LIMIT_EXPERTS, 0) * e->d_ff;
@@ -70,12 +82,18 @@ static void glm_moe_read_gguf(struct model_desc *d, struct config *c)
 static void read_transformers(struct model_desc *d, struct config *c)
 {
     static const struct transformers_defaults DEFAULTS = { 8, 0, 131072, 1e-5, 0.5 };
+    static const struct transformers_defaults VISION_DEFAULTS = {
+        .n_kv_heads = 8, .n_ctx = 65536, .norm_eps = 1e-5, .rotary_part = 0.5, .has_image_sections = true
+    };
     struct expert_desc *e = &d->kinds[0].ffn.experts;
     struct attn_desc *a = &d->kinds[0].attn;
-    describe_transformers(d, c, &DEFAULTS);
+    bool has_vision = is_of_vision(c->root);
+    describe_transformers(d, c, has_vision ? &VISION_DEFAULTS : &DEFAULTS);
     describe_layer_types(d, c, 0, 0);
-    a->has_qkv_bias = config_bool_or(c, "attention_bias", false);
+    a->has_qkv_bias = config_bool_or(c, "attention_bias", has_vision);
     a->has_qk_norm = config_bool_or(c, "use_qk_norm", false);
+    if (has_vision && a->has_qk_norm)
+        config_unsupported(c, "use_qk_norm", "norms of heads in a glm4v_moe model");
     const char *n = describe_either(c, "n_routed_experts", "num_local_experts");
     e->routing.n_experts = config_int_or(c, n, 1, LIMIT_EXPERTS, 128);
     e->routing.n_chosen = config_int_or(c, "num_experts_per_tok", 1, LIMIT_EXPERTS, 8);
@@ -150,6 +168,7 @@ const struct family FAMILY_GLM4_MOE = {
     .has_first_dense = true,
     .is_mine = glm_moe_is_mine,
     .keys = KEYS,
+    .gguf_keys = GGUF_KEYS,
     .describe = glm_moe_describe,
     .find_parts = glm_moe_find_parts,
     .put_metadata = glm_moe_put_metadata,

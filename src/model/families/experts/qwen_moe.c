@@ -1,5 +1,6 @@
 /* Qwen2-MoE (also Qwen1.5-MoE): Qwen2's attention, experts, and a shared expert with a gate. Qwen3-MoE:
- * Qwen3's attention, and experts only. Some layers may have no experts. */
+ * Qwen3's attention, and experts only; the language part of Qwen3-VL's models with experts is the same,
+ * with all experts of a layer in one tensor. Some layers may have no experts. */
 #include "model/description/config_keys.h"
 #include "model/description/describe.h"
 #include "model/families/names.h"
@@ -32,6 +33,21 @@ static const struct tensor_names QWEN3_LAYOUTS[] = {
       .of[SLOT_K_NORM] = { "blk.%d.attn_k_norm.weight" } },
 };
 
+/* Published files have the experts' matrices as [in][out]. */
+static const struct tensor_names QWEN3_VL_LAYOUTS[] = {
+    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER, HEAD_NORMS, NAMES_EXPERTS_MERGED,
+      .transposed = 1 << SLOT_EXPERT_GATE_UP | 1 << SLOT_EXPERT_DOWN },
+    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_GATE_UP, NAMES_GGUF_EXPERTS,
+      .of[SLOT_ROUTER] = { "blk.%d.ffn_gate_inp.weight" }, .of[SLOT_Q_NORM] = { "blk.%d.attn_q_norm.weight" },
+      .of[SLOT_K_NORM] = { "blk.%d.attn_k_norm.weight" } },
+};
+
+static const struct config_key VL_GGUF_KEYS[] = {
+    { GGUF_IMAGE_SECTIONS, NULL },
+    { "n_deepstack_layers", NULL }, /* layers to which rows of images are added */
+    { NULL, NULL },
+};
+
 static const struct config_key KEYS[] = {
     { "output_router_logits", NULL },
     { "router_aux_loss_coef", NULL }, /* of training */
@@ -51,6 +67,11 @@ static bool is_qwen2(const json_t *config)
 static bool is_qwen3(const json_t *config)
 {
     return describe_has_type(config, "qwen3_moe");
+}
+
+static bool is_qwen3_vl(const json_t *config)
+{
+    return describe_has_type(config, "qwen3_vl_moe_text");
 }
 
 /* Files contain a window although no published model uses it. */
@@ -126,25 +147,53 @@ static void describe_qwen2(struct model_desc *d, struct config *c, bool is_gguf)
     describe_experts(d, c, &e, 60, 4, 1408);
 }
 
+static void describe_gguf_qwen3(struct model_desc *d, struct config *c)
+{
+    static const uint8_t NONE_DENSE[LIMIT_LAYERS] = { 0 };
+    struct expert_desc e = { 0 };
+    describe_gguf_qwen(d, c);
+    e.routing = d->kinds[0].ffn.experts.routing;
+    e.routing.is_normed = true;
+    e.d_ff = config_int_or(c, "expert_feed_forward_length", 1, LIMIT_DIMENSION,
+                           d->kinds[0].ffn.d_ff / e.routing.n_chosen);
+    describe_expert_layers(d, &e, NONE_DENSE);
+}
+
 static void describe_qwen3(struct model_desc *d, struct config *c, bool is_gguf)
 {
     static const struct transformers_defaults DEFAULTS = { 4, 0, 32768, 1e-6, 0 };
-    static const uint8_t NONE_DENSE[LIMIT_LAYERS] = { 0 };
     struct attn_desc *a = &d->kinds[0].attn;
     struct expert_desc e = { 0 };
     a->has_qk_norm = true;
     if (is_gguf) {
-        describe_gguf_qwen(d, c);
-        e.routing = d->kinds[0].ffn.experts.routing;
-        e.routing.is_normed = true;
-        e.d_ff = config_int_or(c, "expert_feed_forward_length", 1, LIMIT_DIMENSION,
-                               d->kinds[0].ffn.d_ff / e.routing.n_chosen);
-        describe_expert_layers(d, &e, NONE_DENSE);
+        describe_gguf_qwen3(d, c);
         return;
     }
     describe_transformers(d, c, &DEFAULTS);
     a->has_qkv_bias = a->has_out_bias = config_bool_or(c, "attention_bias", false);
     describe_experts(d, c, &e, 128, 8, 768);
+}
+
+/* Its class always divides the weights of a row's experts by their sum. */
+static void describe_qwen3_vl(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    static const struct transformers_defaults DEFAULTS = {
+        .n_kv_heads = 16, .n_ctx = 128000, .norm_eps = 1e-6, .rope_theta = 5e5, .has_image_sections = true
+    };
+    struct attn_desc *a = &d->kinds[0].attn;
+    struct expert_desc e = { 0 };
+    a->has_qk_norm = true;
+    if (is_gguf) {
+        describe_gguf_qwen3(d, c);
+        describe_gguf_image_sections(d, c);
+        return;
+    }
+    describe_transformers(d, c, &DEFAULTS);
+    a->has_qkv_bias = a->has_out_bias = config_bool_or(c, "attention_bias", false);
+    describe_experts(d, c, &e, 60, 4, 1408);
+    for (int i = 0; i < d->n_kinds; i++)
+        if (ffn_has_experts(&d->kinds[i].ffn))
+            d->kinds[i].ffn.experts.routing.is_normed = true;
 }
 
 static void put_experts(struct gguf_writer *w, const struct model_desc *d, const char *arch)
@@ -169,6 +218,17 @@ static void put_qwen2(struct gguf_writer *w, const struct model_desc *d)
 static void put_qwen3(struct gguf_writer *w, const struct model_desc *d)
 {
     put_experts(w, d, "qwen3moe");
+}
+
+static void put_qwen3_vl(struct gguf_writer *w, const struct model_desc *d)
+{
+    put_experts(w, d, "qwen3vlmoe");
+    describe_put_image_sections(w, "qwen3vlmoe", d);
+}
+
+static const char *find_qwen3_vl_fault(const struct model_desc *d)
+{
+    return d->image_sections[0] == 0 ? "no mrope_section" : NULL;
 }
 
 /* llama.cpp's graphs of the two architectures differ in this, and no key says it. */
@@ -212,6 +272,24 @@ const struct family FAMILY_QWEN3_MOE = {
     .find_gguf_fault = find_qwen3_fault,
     .layouts = QWEN3_LAYOUTS,
     .n_layouts = sizeof QWEN3_LAYOUTS / sizeof *QWEN3_LAYOUTS,
+    .ignored = IGNORED,
+    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
+    .choose_chat = family_no_chat,
+    .text_prefix = family_no_prefix,
+};
+
+const struct family FAMILY_QWEN3_VL_MOE = {
+    .name = "qwen3_vl_moe",
+    .gguf_architecture = "qwen3vlmoe",
+    .has_experts = true,
+    .is_mine = is_qwen3_vl,
+    .keys = KEYS,
+    .gguf_keys = VL_GGUF_KEYS,
+    .describe = describe_qwen3_vl,
+    .put_metadata = put_qwen3_vl,
+    .find_gguf_fault = find_qwen3_vl_fault,
+    .layouts = QWEN3_VL_LAYOUTS,
+    .n_layouts = sizeof QWEN3_VL_LAYOUTS / sizeof *QWEN3_VL_LAYOUTS,
     .ignored = IGNORED,
     .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .choose_chat = family_no_chat,

@@ -1,0 +1,86 @@
+/* Baichuan and Baichuan2: LLaMA's layers with q, k and v in one tensor, one after the other. The models of
+ * 7B rotate; those of 13B have ALiBi. Baichuan2 divides the rows of its output matrix by their lengths.
+ * GGUF has q, k and v apart, q and k permuted for interleaved rotation, and no key for ALiBi: llama.cpp
+ * expects it of 40 layers. */
+#include "model/description/config_keys.h"
+#include "model/description/describe.h"
+#include "model/families/names.h"
+
+static const struct tensor_names LAYOUTS[] = {
+    { NAMES_TRANSFORMERS_BUT_QKV, NAMES_TRANSFORMERS_GATE_UP,
+      .of[SLOT_QKV] = { "model.layers.%d.self_attn.W_pack.weight" } },
+    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_GATE_UP },
+};
+
+static const char *const IGNORED[] = { "rotary_emb.inv_freq", "future_mask" };
+
+enum { ALIBI_LAYERS = 40, BAICHUAN2_VOCAB = 125696 };
+
+static bool baichuan_is_mine(const json_t *config)
+{
+    return describe_has_type(config, "baichuan");
+}
+
+static void set_alibi(struct attn_desc *a)
+{
+    a->has_alibi = true;
+    a->rope = ROPE_NONE;
+    a->rotary_dim = 0;
+}
+
+/* The class of the models with ALiBi names its context model_max_length only; the class of those that
+ * rotate also has max_position_embeddings. Only Baichuan2's class has z_loss_weight. */
+static void describe_folder(struct model_desc *d, struct config *c)
+{
+    static const struct transformers_defaults DEFAULTS = { 0, 0, 4096, 1e-6, 0 };
+    bool has_alibi = config_has(c, "model_max_length") && !config_has(c, "max_position_embeddings");
+    bool is_second = config_has(c, "z_loss_weight"); /* of training */
+    describe_transformers(d, c, &DEFAULTS);
+    int n_ctx = config_int_or(c, "model_max_length", 1, LIMIT_CONTEXT, d->n_ctx);
+    if (has_alibi) {
+        d->n_ctx = n_ctx;
+        set_alibi(&d->kinds[0].attn);
+    }
+    d->has_unit_output = is_second || d->n_vocab == BAICHUAN2_VOCAB;
+}
+
+static void baichuan_describe(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    struct attn_desc *a = &d->kinds[0].attn;
+    if (is_gguf) {
+        describe_gguf(d, c);
+        a->rope = ROPE_INTERLEAVED;
+        if (d->n_layers == ALIBI_LAYERS)
+            set_alibi(a);
+    } else {
+        describe_folder(d, c);
+    }
+    if (a->n_kv_heads != a->n_heads)
+        config_unsupported(c, is_gguf ? "attention.head_count_kv" : "num_key_value_heads",
+                           "another number than that of heads");
+}
+
+static const char *baichuan_find_gguf_fault(const struct model_desc *d)
+{
+    bool has_alibi = d->kinds[0].attn.has_alibi;
+    if (has_alibi && d->n_layers != ALIBI_LAYERS)
+        return "ALiBi with another number of layers than 40";
+    return !has_alibi && d->n_layers == ALIBI_LAYERS ? "40 layers with rotary embedding" : NULL;
+}
+
+const struct family FAMILY_BAICHUAN = {
+    .name = "baichuan",
+    .gguf_architecture = "baichuan",
+    .is_permuted_in_gguf = true,
+    .is_mine = baichuan_is_mine,
+    .keys = CONFIG_KEYS_ROTARY,
+    .code = "Baichuan|BaiChuan",
+    .describe = baichuan_describe,
+    .find_gguf_fault = baichuan_find_gguf_fault,
+    .layouts = LAYOUTS,
+    .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
+    .ignored = IGNORED,
+    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
+    .choose_chat = family_no_chat,
+    .text_prefix = family_no_prefix,
+};
