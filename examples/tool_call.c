@@ -54,7 +54,6 @@ static void take(void *user, const struct tutti_event *event)
 static enum tutti_status ask(tutti_engine *engine, const tutti_model *model, const char *question,
                              struct tutti_error *err)
 {
-    static const struct tutti_string NAMES[] = { { "get_weather", 11 } };
     struct answer answer = { 0 };
     struct tutti_message message = { .role = "user", .content = question, .n_bytes = strlen(question) };
     struct tutti_request request = { .messages = &message,
@@ -69,7 +68,7 @@ static enum tutti_status ask(tutti_engine *engine, const tutti_model *model, con
     enum tutti_status st = tutti_apply_chat_template(model, &request, NULL, 0, &n_prompt, err);
     if (st == TUTTI_OK) {
         printf("prompt of %zu tokens\n", n_prompt);
-        st = tutti_tool_parser_new(&answer.parser, NAMES, 1, false, err);
+        st = tutti_tool_parser_new(&answer.parser, NULL, TOOLS, false, err);
     }
     if (st != TUTTI_OK)
         return st;

@@ -147,6 +147,10 @@ struct tutti_model_info {
     const char *weight_type; /* converted to, or of most of the weights as stored: "f16", "q4_k" */
     const char *kv_type;     /* "f16", "f32" or "int8" */
     const char *device;      /* "cpu" */
+    /* How the model writes tool calls and marks its reasoning, for tutti_tool_parser_new() and
+     * tutti_reasoning_parser_new(), by its chat template: "hermes", "think". NULL: the template does
+     * not tell; there is no reasoning. */
+    const char *tool_form, *reasoning_form;
     int n_layers, d_model, n_heads, n_kv_heads, head_dim, d_ff, n_vocab;
     int n_ctx;                   /* tokens of context the model was made for */
     uint64_t n_params;           /* weights, counted once */
@@ -364,6 +368,8 @@ enum tutti_embedding {
     TUTTI_EMBEDDING_LAST, /* the last token's hidden state */
 };
 
+enum { TUTTI_NO_REASONING = -1 };
+
 struct tutti_request {
     /* Exactly one kind of prompt: ids, messages, or text. */
     const int32_t *ids; /* used as they are */
@@ -410,6 +416,14 @@ struct tutti_request {
     enum tutti_grammar_kind grammar_kind;
     const char *grammar;
     size_t n_grammar_bytes; /* up to 1 MiB */
+
+    /* With messages: special tokens that mark reasoning and tool calls are part of the text, for
+     * tutti_reasoning_parser_new() and tutti_tool_parser_new(), and a grammar applies to the answer
+     * after the reasoning. */
+    bool shows_marks;
+    /* With shows_marks: most tokens of the reasoning, after which the model is made to answer; 0: no
+     * limit; TUTTI_NO_REASONING: none. No effect on models without reasoning. */
+    int max_reasoning_tokens;
 
     /* Fair queueing: which requests start first while the engine is full. Among requests of equal
      * priority, owners share the machine by weight, measured in tokens, no matter how many requests
@@ -496,6 +510,8 @@ struct tutti_event {
     const float *embedding; /* [n_embedding], not normalized, in the only event; else NULL */
     size_t n_embedding;     /* the model's d_model */
 
+    bool begins_in_reasoning; /* the prompt ends with the mark that opens the answer's reasoning */
+
     char held[4]; /* bytes of a character that is not complete yet */
     size_t n_held;
 
@@ -541,18 +557,46 @@ TUTTI_API void tutti_engine_charge(tutti_engine *engine, uint64_t owner, int64_t
 /* Cancels a request: its KV pages are free within two steps. Unknown and ended ids are ignored. */
 TUTTI_API void tutti_engine_cancel(tutti_engine *engine, uint64_t request_id);
 
+/* ---- reasoning ---- */
+
+/* Splits one answer of a request with shows_marks into its reasoning and the rest, while it grows or
+ * when it is complete. The caller keeps the text. One thread at a time may use a parser. */
+typedef struct tutti_reasoning_parser tutti_reasoning_parser;
+
+/* form: tutti_model_info.reasoning_form. is_open: tutti_event.begins_in_reasoning. TUTTI_E_ARGUMENT:
+ * an unknown form; TUTTI_E_MEMORY. */
+TUTTI_API enum tutti_status tutti_reasoning_parser_new(tutti_reasoning_parser **out, const char *form,
+                                                       bool is_open, struct tutti_error *err);
+TUTTI_API void tutti_reasoning_parser_free(tutti_reasoning_parser *parser); /* NULL is allowed */
+
+/* A part of an answer; the parts of either kind, joined, are that kind's text without marks. text is
+ * valid until the answer moves or tutti_reasoning_parser_next() is called again. */
+struct tutti_reasoning_part {
+    const char *text;
+    size_t n_bytes;
+    bool is_reasoning;
+};
+
+/* Gets the next part of text, the whole answer so far, which must begin with the same bytes as
+ * before. is_end: nothing follows. False: no further part until the answer grows. */
+TUTTI_API bool tutti_reasoning_parser_next(tutti_reasoning_parser *parser, const char *text, size_t n_bytes,
+                                           bool is_end, struct tutti_reasoning_part *part);
+
+/* Whether the text so far ends within reasoning. */
+TUTTI_API bool tutti_reasoning_parser_is_inside(const tutti_reasoning_parser *parser);
+
 /* ---- tool calls ---- */
 
-/* Parses the tool calls of one answer, in every syntax that the built-in families write: as deltas
- * while the answer grows, or of the complete answer. The caller keeps the text. One thread at a
- * time may use a parser. */
+/* Parses the tool calls of one answer: as deltas while the answer grows, or of the complete answer.
+ * The caller keeps the text. One thread at a time may use a parser. */
 typedef struct tutti_tool_parser tutti_tool_parser;
 
-/* names: [n_names] tools that the answer may call, borrowed until tutti_tool_parser_free(). A call
- * of any other tool is content. any_arguments: arguments may be any JSON value; false: an object,
- * or a string that contains one. TUTTI_E_MEMORY: out of memory. */
-TUTTI_API enum tutti_status tutti_tool_parser_new(tutti_tool_parser **out, const struct tutti_string *names,
-                                                  size_t n_names, bool any_arguments,
+/* form: how the model writes calls, tutti_model_info.tool_form; NULL: any form that is known. tools:
+ * those that the answer may call, a JSON list as in OpenAI's API. A call of any other tool is
+ * content. any_arguments: arguments may be any JSON value; false: an object, or a string that
+ * contains one. TUTTI_E_ARGUMENT: an unknown form, or tools that are no list; TUTTI_E_MEMORY. */
+TUTTI_API enum tutti_status tutti_tool_parser_new(tutti_tool_parser **out, const char *form,
+                                                  const char *tools, bool any_arguments,
                                                   struct tutti_error *err);
 TUTTI_API void tutti_tool_parser_free(tutti_tool_parser *parser); /* NULL is allowed */
 
@@ -573,8 +617,11 @@ struct tutti_tool_call_delta {
 TUTTI_API bool tutti_tool_parser_next(tutti_tool_parser *parser, const char *text, size_t n_bytes,
                                       struct tutti_tool_call_delta *delta);
 
-/* How many bytes of the answer so far are content, whatever follows: the client can have them.
- * Only for answers without a delta yet. */
+/* The id that the model gave a call that has begun; NULL: none so far. */
+TUTTI_API const char *tutti_tool_parser_call_id(const tutti_tool_parser *parser, size_t index);
+
+/* How many bytes of the answer so far are content, whatever follows: the client can have them. Of
+ * an answer with calls, what is before the first one. */
 TUTTI_API size_t tutti_tool_parser_content(tutti_tool_parser *parser, const char *text, size_t n_bytes);
 
 /* For a complete answer, after tutti_tool_parser_next() returned false: whether the answer ends

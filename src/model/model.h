@@ -11,6 +11,7 @@
 #include "base/ids.h"
 #include "base/limits.h"
 #include "checkpoint/checkpoint.h"
+#include "model/marks.h"
 #include "model/slots.h"
 #include "tokenizer/tokenizer.h"
 
@@ -250,6 +251,7 @@ struct model {
     const struct family *family;         /* NULL: random weights */
     const struct chat_format *chat;      /* NULL: none */
     struct chat_template *chat_template; /* of a format that is a template */
+    struct chat_marks marks;             /* of reasoning and tool calls in its answers */
     struct tutti_sampling sampling;      /* defaults */
     uint64_t n_params, weight_bytes;
     uint64_t memory_bytes;              /* as in struct tutti_model_options */

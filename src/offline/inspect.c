@@ -3,6 +3,8 @@
 #include "backend/kv_type.h"
 #include "base/json/json_list.h"
 #include "base/system/memory_left.h"
+#include "model/chat/chat.h"
+#include "model/chat/reasoning.h"
 #include "model/weights/weights.h"
 
 #include <inttypes.h>
@@ -21,6 +23,8 @@ struct inspect_report {
     uint64_t n_params, n_active; /* n_active: without the experts that a token does not use */
     uint64_t stored_bytes, weight_bytes, kv_token_bytes, memory_bytes, users;
     int context;
+    const char *tool_form, *reasoning_form; /* by the chat template; NULL: it does not tell */
+    bool has_template;
 };
 
 static enum tutti_status sum_weights(struct inspect_report *r, struct tutti_error *err)
@@ -142,13 +146,14 @@ static json_t *tensor_json(const void *user, size_t index)
 static enum tutti_status write_json(const struct inspect_report *r, FILE *out, struct tutti_error *err)
 {
     const struct model_desc *d = &r->desc;
-    json_t *root = json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:f, s:b, s:s, s:b, s:b, s:b, s:b, s:f}", "path",
-                             checkpoint_path(r->ck), "family", d->family, "layers", d->n_layers, "d_model",
-                             d->d_model, "vocab", d->n_vocab, "context", d->n_ctx, "norm_eps",
-                             (double)d->norm_eps, "tied_output", d->tied_output, "norm",
-                             d->norm == NORM_RMS ? "rms" : "layer", "post_norms", d->has_post_norms,
-                             "embedding_norm", d->has_embedding_norm, "bidirectional_prefix", d->has_prefix,
-                             "top_query", d->has_top_query, "residual_scale", (double)d->residual_scale);
+    json_t *root = json_pack(
+        "{s:s?, s:s?, s:s, s:s, s:i, s:i, s:i, s:i, s:f, s:b, s:s, s:b, s:b, s:b, s:b, s:f}", "tool_form",
+        r->tool_form, "reasoning_form", r->reasoning_form, "path", checkpoint_path(r->ck), "family",
+        d->family, "layers", d->n_layers, "d_model", d->d_model, "vocab", d->n_vocab, "context", d->n_ctx,
+        "norm_eps", (double)d->norm_eps, "tied_output", d->tied_output, "norm",
+        d->norm == NORM_RMS ? "rms" : "layer", "post_norms", d->has_post_norms, "embedding_norm",
+        d->has_embedding_norm, "bidirectional_prefix", d->has_prefix, "top_query", d->has_top_query,
+        "residual_scale", (double)d->residual_scale);
     json_t *kind = layer_json(&d->kinds[0]);
     json_t *cost = json_pack("{s:s, s:I, s:I, s:I, s:I, s:s, s:I, s:I, s:i, s:I}", "weight_type",
                              dtype_name(r->type), "params", (json_int_t)r->n_params, "active_params",
@@ -279,6 +284,11 @@ static void write_text(const struct inspect_report *r, FILE *out)
     fprintf(out, "%-16s %d%s\n", "vocabulary", d->n_vocab,
             d->tied_output ? " (output tied to the embedding)" : "");
     fprintf(out, "%-16s %d tokens\n", "context", d->n_ctx);
+    fprintf(out, "%-16s %s\n", "tool calls",
+            r->tool_form      ? r->tool_form
+            : r->has_template ? "in any form that is known"
+                              : "as its built-in chat format");
+    fprintf(out, "%-16s %s\n", "reasoning", r->reasoning_form ? r->reasoning_form : "without marks");
     put_size(out, "stored", r->stored_bytes);
     fprintf(out, "%-16s %s\n", "runs as", dtype_name(r->type));
     put_size(out, "weights", r->weight_bytes);
@@ -290,6 +300,34 @@ static void write_text(const struct inspect_report *r, FILE *out)
         write_tensors(r, out);
 }
 
+/* The chat template decides, as when the model is loaded. A template that cannot be read decides
+ * nothing: loading says why. */
+static enum tutti_status find_answer_forms(struct inspect_report *r, struct tutti_error *err)
+{
+    json_t *tokenizer_config = NULL;
+    struct chat_texts texts = { 0 };
+    enum tutti_status st = checkpoint_json(r->ck, "tokenizer_config.json", &tokenizer_config, err);
+    struct chat_source source = { .family = r->family,
+                                  .desc = &r->desc,
+                                  .folder = checkpoint_folder(r->ck),
+                                  .config = checkpoint_config(r->ck),
+                                  .tokenizer_config = tokenizer_config };
+    if (st == TUTTI_OK && chat_read_templates(&texts, &source, NULL) == TUTTI_OK) {
+        const struct reasoning_form *reasoning;
+        r->has_template = texts.by_name;
+        chat_forms_of(
+            &(struct chat_template_source){
+                .text = json_string_value(json_object_get(texts.by_name, "default")),
+                .n_bytes = json_string_length(json_object_get(texts.by_name, "default")),
+                .tool_text = json_object_get(texts.by_name, "tool_use") },
+            &r->tool_form, &reasoning);
+        r->reasoning_form = reasoning ? reasoning->name : NULL;
+    }
+    chat_texts_clear(&texts);
+    json_decref(tokenizer_config);
+    return st;
+}
+
 static enum tutti_status inspect(struct inspect_report *r, FILE *out, struct tutti_error *err)
 {
     enum tutti_status st = model_desc_read(&r->desc, &r->family, r->ck, err);
@@ -299,6 +337,8 @@ static enum tutti_status inspect(struct inspect_report *r, FILE *out, struct tut
     if (!r->names)
         return family_no_layout(r->family, r->ck, err);
     st = sum_weights(r, err);
+    if (st == TUTTI_OK)
+        st = find_answer_forms(r, err);
     if (st == TUTTI_OK)
         st = weights_check_all(&r->desc, r->family, r->names, r->ck, err);
     if (st != TUTTI_OK)

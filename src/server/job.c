@@ -51,6 +51,9 @@ static void job_free(struct job *job)
     for (size_t i = 0; job->choices && i < job->n_choices; i++) {
         buf_clear(&job->choices[i].text);
         buf_clear(&job->choices[i].held);
+        buf_clear(&job->choices[i].raw);
+        buf_clear(&job->choices[i].reasoning);
+        tutti_reasoning_parser_free(job->choices[i].splitter);
         tutti_tool_parser_free(job->choices[i].calls.parser);
     }
     drop_values(job);

@@ -19,12 +19,17 @@ struct sent_calls {
 
 /* The reply of one choice so far. */
 struct reply_choice {
-    struct buf text;         /* the answer, or the part of it that was not sent */
+    struct buf text;                  /* the answer, or the part of it that was not sent */
+    struct buf raw;                   /* what the model wrote, if its reasoning is split off */
+    struct buf reasoning;             /* of raw; text has the rest */
+    tutti_reasoning_parser *splitter; /* NULL: nothing was split yet */
+    size_t n_reasoning_sent, n_reasoning_tokens;
     size_t n_sent;           /* streams: bytes of it that were sent */
     struct buf held;         /* text that waits for a token to carry it */
     json_t *logprobs;        /* whole replies: in the API's format */
     json_t *tokens, *tops;   /* for APIs that report tokens: all tokens, and the most probable ones of each */
     struct sent_calls calls; /* streams with tools */
+    const char *own_id;      /* responses API: of the call being streamed; NULL: the model wrote none */
     json_t *items;           /* responses API: complete output items */
     size_t n_events;         /* responses API: events sent */
     size_t n_chars;          /* of the tokens reported: text_offset of the next one */
@@ -34,7 +39,8 @@ struct reply_choice {
     size_t n_scored;
     enum tutti_finish finish;
     bool has_begun;
-    bool has_stop_token; /* ended with a stop token of the model */
+    bool reasoning_is_over, message_is_over; /* responses API: these items are complete */
+    bool has_stop_token;                     /* ended with a stop token of the model */
 };
 
 /* How an API parses its requests and writes its replies. */

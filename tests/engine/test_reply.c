@@ -263,6 +263,45 @@ static void a_token_becomes_visible_with_its_character(void **state)
     reply_clear(&reply);
 }
 
+/* Special tokens that mark reasoning or calls are text where the request wants them, in order with the characters
+ * around them; other special tokens never are. */
+static void marks_are_shown_where_they_are_wanted(void **state)
+{
+    (void)state;
+    int32_t controls[2], n = 0;
+    for (int32_t id = 0; id < tokenizer_n_pieces(tok) && n < 2; id++)
+        if (tokenizer_piece(tok, id).type == PIECE_CONTROL && tokenizer_piece(tok, id).n_bytes > 1)
+            controls[n++] = id;
+    assert_int_equal(n, 2);
+    struct chat_marks marks = { 0 };
+    assert_true(ids_add(&marks.shown, controls[1]));
+    struct piece piece = tokenizer_piece(tok, controls[1]);
+    struct reply_format shows = { .tok = tok, .marks = &marks, .continues_text = true };
+    struct reply_format hides = { .tok = tok, .continues_text = true };
+    struct ids ids = { 0 };
+    struct buf want = { 0 };
+    assert_true(tokenizer_encode(tok, "one", 3, &ids) && ids_add(&ids, controls[0]) &&
+                ids_add(&ids, controls[1]));
+    assert_true(ids_add(&ids, tokenizer_find(tok, "<0xE4>", 6))); /* begins a character */
+    assert_true(ids_add(&ids, controls[1]) && tokenizer_encode(tok, "two", 3, &ids));
+    for (int i = 0; i < 2; i++) {
+        struct shown shown;
+        int n_mark = i == 0 ? (int)piece.n_bytes : 0;
+        buf_truncate(&want, 0);
+        assert_true(
+            buf_printf(&want, " one%.*s\xEF\xBF\xBD%.*s two", n_mark, piece.bytes, n_mark, piece.bytes));
+        show_ids(i == 0 ? &shows : &hides, &ids, &shown);
+        if (shown.text.n_bytes != want.n_bytes || memcmp(shown.text.bytes, want.bytes, want.n_bytes) != 0)
+            fail_msg("found \"%.*s\", expected \"%s\"", (int)shown.text.n_bytes, shown.text.bytes,
+                     want.bytes);
+        assert_int_equal(shown.n_tokens, ids.n);
+        buf_clear(&shown.text);
+    }
+    buf_clear(&want);
+    ids_clear(&ids);
+    ids_clear(&marks.shown);
+}
+
 /* ---- any tokens, any stop strings: against the rule written down plainly ---- */
 
 static bool is_blank_char(char c)
@@ -370,6 +409,7 @@ int main(void)
         cmocka_unit_test(a_stop_string_does_not_end_in_hidden_text),
         cmocka_unit_test(tokens_of_hidden_text_are_not_visible),
         cmocka_unit_test(a_token_becomes_visible_with_its_character),
+        cmocka_unit_test(marks_are_shown_where_they_are_wanted),
         cmocka_unit_test(any_tokens_and_stops_follow_the_rule),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);

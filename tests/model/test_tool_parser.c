@@ -10,13 +10,19 @@
 
 #include <cmocka.h>
 
-static const struct tutti_string TOOLS[] = { { "f", 1 }, { "get_weather", 11 }, { "g", 1 } };
+static const char TOOLS[] =
+    "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}},"
+    " {\"type\": \"function\", \"function\": {\"name\": \"get_weather\", \"parameters\": {\"type\": "
+    "\"object\", "
+    "\"properties\": {\"city\": {\"type\": \"string\"}, \"days\": {\"type\": \"integer\"}, "
+    "\"note\": {\"type\": [\"string\", \"null\"]}, \"unit\": {\"enum\": [\"C\", \"F\"]}, "
+    "\"maybe\": {\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"null\"}]}}}}},"
+    " {\"name\": \"g\"}]";
 
 static tutti_tool_parser *parser_new(void)
 {
     tutti_tool_parser *parser = NULL;
-    assert_int_equal(tutti_tool_parser_new(&parser, TOOLS, sizeof TOOLS / sizeof *TOOLS, false, NULL),
-                     TUTTI_OK);
+    assert_int_equal(tutti_tool_parser_new(&parser, NULL, TOOLS, false, NULL), TUTTI_OK);
     return parser;
 }
 
@@ -274,6 +280,212 @@ static void finds_calls_as_each_family_writes_them(void **state)
     assert_int_equal(n_sure("get_wea"), 0); /* may become a name */
 }
 
+/* One call or more in each form, as published models write them. */
+static const struct {
+    const char *form, *text;
+    const char
+        *calls; /* as in CASES, but arguments without blanks; each with its id in brackets, if it has one */
+    size_t n_content;
+} FORMS[] = {
+    { "hermes", "I'll look.\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>",
+      "f({\"a\":1})", 10 },
+    { "qwen3-coder",
+      "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\nand "
+      "more\n</parameter>\n<parameter=days>\n3\n"
+      "</parameter>\n</function>\n</tool_call>",
+      "get_weather({\"city\":\"Paris\\nand more\",\"days\":3})", 0 },
+    { "qwen3-coder",
+      "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</"
+      "tool_call>\n<tool_call>\n<function=g>\n"
+      "<parameter=a>\n[1, 2]\n</parameter>\n<parameter=b>\nTrue\n</parameter>\n</function>\n</tool_call>",
+      "f({\"a\":1})g({\"a\":[1,2],\"b\":true})", 0 },
+    { "qwen3-coder", "Now:\n<function=f>\n</function>\n</tool_call>", "f({})", 4 },
+    { "qwen3-coder",
+      "<tool_call>\n<function=f>\n<parameter=code>\ndef g():\n    return "
+      "\"<b>\"\n\ng()\n</parameter>\n</function>\n</tool_call>",
+      "f({\"code\":\"def g():\\n    return \\\"<b>\\\"\\n\\ng()\"})", 0 },
+    { "qwen3-coder",
+      "<seed:tool_call>\n<function=f>\n<parameter=a>1</parameter>\n</function>\n</seed:tool_call>",
+      "f({\"a\":1})", 0 },
+    { "glm-4.5",
+      "Let me "
+      "see.\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>北京</arg_value>\n<arg_key>days</"
+      "arg_key>\n"
+      "<arg_value>2</arg_value>\n</tool_call>",
+      "get_weather({\"city\":\"北京\",\"days\":2})", 11 },
+    { "glm-4.5",
+      "<tool_call>f</tool_call><tool_call>g<arg_key>x</arg_key><arg_value>{\"y\": "
+      "[null]}</arg_value></tool_call>",
+      "f({})g({\"x\":{\"y\":[null]}})", 0 },
+    { "glm-4.5",
+      "<tool_call>get_weather<arg_key>city</arg_key><arg_value>12</arg_value><arg_key>note</"
+      "arg_key><arg_value>null</arg_value>"
+      "<arg_key>unit</arg_key><arg_value>C</arg_value><arg_key>maybe</arg_key><arg_value>null</arg_value></"
+      "tool_call>",
+      "get_weather({\"city\":\"12\",\"note\":null,\"unit\":\"C\",\"maybe\":null})", 0 },
+    { "glm-4", "get_weather\n{\"city\": \"Paris\"}", "get_weather({\"city\":\"Paris\"})", 0 },
+    { "llama-3", "{\"name\": \"f\", \"parameters\": {\"a\": 1}}", "f({\"a\":1})", 0 },
+    { "llama-3",
+      "<|python_tag|>{\"type\": \"function\", \"name\": \"f\", \"parameters\": {\"a\": 1}}; {\"name\": "
+      "\"g\", \"parameters\": {}}",
+      "f({\"a\":1})g({})", 0 },
+    { "llama-3", "[f(a=1), get_weather(city='Paris')]", "f({\"a\":1})get_weather({\"city\":\"Paris\"})", 0 },
+    { "pythonic", "[get_weather(city=\"Paris (1, 2]\", days=3), f()]",
+      "get_weather({\"city\":\"Paris (1, 2]\",\"days\":3})f({})", 0 },
+    { "pythonic", "<|python_start|>[f(a={'b': [1, None, True]})]<|python_end|>",
+      "f({\"a\":{\"b\":[1,null,true]}})", 0 },
+    { "lfm2", "Sure.<|tool_call_start|>[f(a=1), g()]<|tool_call_end|>", "f({\"a\":1})g({})", 5 },
+    { "mistral", "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"a\": 1}, \"id\": \"123456789\"}]",
+      "f({\"a\":1})<123456789>", 0 },
+    { "mistral",
+      "[TOOL_CALLS] [{\"id\": \"aB3456789\", \"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", "
+      "\"arguments\": {}}]",
+      "f({})<aB3456789>g({})", 0 },
+    { "mistral", "One moment.[TOOL_CALLS]f[ARGS]{\"a\": 1}[TOOL_CALLS]g[ARGS]{}", "f({\"a\":1})g({})", 11 },
+    { "mistral", "[TOOL_CALLS]f[CALL_ID]123456789[ARGS]{\"a\": 1}", "f({\"a\":1})<123456789>", 0 },
+    { "mistral", "[TOOL_CALLS]f{\"a\": 1}", "f({\"a\":1})", 0 },
+    { "deepseek",
+      "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": "
+      "1}\n```<｜tool▁call▁end｜>\n"
+      "<｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+      "f({\"a\":1})g({})", 0 },
+    { "deepseek",
+      "I see.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": "
+      "1}<｜tool▁call▁end｜><｜tool▁call▁begin｜>g<｜tool▁sep｜>"
+      "{\"b\": {}}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+      "f({\"a\":1})g({\"b\":{}})", 6 },
+    { "kimi-k2",
+      "OK.<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{"
+      "\"city\": \"Paris\"}"
+      "<|tool_call_end|><|tool_call_begin|>functions.f:1<|tool_call_argument_begin|>{}<|tool_call_end|><|"
+      "tool_calls_section_end|>",
+      "get_weather({\"city\":\"Paris\"})<functions.get_weather:0>f({})<functions.f:1>", 3 },
+    { "harmony", "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\": 1}<|call|>",
+      "f({\"a\":1})", 0 },
+    { "harmony", "Look.<|channel|>commentary to=functions.f<|message|>{\"a\": 1}", "f({\"a\":1})", 5 },
+    { "phi-4-mini",
+      "<|tool_call|>[{\"type\": \"function\", \"name\": \"f\", \"arguments\": {\"a\": 1}}]<|/tool_call|>",
+      "f({\"a\":1})", 0 },
+    { "phi-4-mini",
+      "<|tool_call|>[{\"arguments\": {\"a\": 1}, \"name\": \"f\"}, {\"name\": \"g\", \"arguments\": {}}]",
+      "f({\"a\":1})g({})", 0 },
+    { "phi-4-mini", "<|tool_call|>{\"name\": \"f\", \"arguments\": {}}", "f({})", 0 },
+    { "nemotron", "<TOOLCALL>[{\"name\": \"f\", \"arguments\": {}}]</TOOLCALL>", "f({})", 0 },
+    { "apriel", "Hm.\n<tool_calls>[{\"name\": \"f\", \"arguments\": {}, \"id\": \"1\"}]</tool_calls>",
+      "f({})<1>", 3 },
+    { "firefunction", " functools[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]", "f({\"a\":1})", 0 },
+    { "functionary-v3.1", "Hi.<function=f>{\"a\": 1}</function><function=g>{}</function>",
+      "f({\"a\":1})g({})", 3 },
+    { "functionary-v3.2", "f\n{\"a\": 1}>>>g\n{}", "f({\"a\":1})g({})", 0 },
+    { "gemma", "I will ask.\n```tool_code\nget_weather(city=\"Paris\")\n```",
+      "get_weather({\"city\":\"Paris\"})", 11 },
+    { "gemma", "```tool_code\nprint(f(a=1))\ng()\n```", "f({\"a\":1})g({})", 0 },
+    { "gemma", "```tool_code\n[f(a=1), g()]\n```", "f({\"a\":1})g({})", 0 },
+    { "gemma", "```tool_code\n{\"name\": \"f\", \"parameters\": {\"a\": 1}}\n```", "f({\"a\":1})", 0 },
+    /* No calls: the client gets all of it as text. */
+    { "hermes", "<tool_call>\n{\"name\": \"other\", \"arguments\": {}}\n</tool_call>", NULL, 0 },
+    { "hermes", "{\"name\": \"f\", \"arguments\": {}}", NULL, 0 }, /* another family's form */
+    { "qwen3-coder", "<tool_call>\n<function=other>\n</function>\n</tool_call>", NULL, 0 },
+    { "qwen3-coder", "<tool_call>\n<function=f>\n<parameter=a>\n1\n</function>", NULL, 0 },
+    { "glm-4.5", "<tool_call>f<arg_key>a</arg_key></tool_call>", NULL, 0 },
+    { "glm-4.5",
+      "<tool_call>f\n<arg_key>a</arg_key><arg_value>1</arg_value><arg_key>a</arg_key><arg_value>1</"
+      "arg_value></tool_call>",
+      NULL, 0 },
+    { "pythonic", "[f(1)]", NULL, 0 },
+    { "pythonic", "[a link](f(a=1))", NULL, 0 },
+    { "mistral", "[TOOL_CALLS]f[ARGS]{\"a\": 1", NULL, 0 },
+    { "mistral", "[TOOL_CALLS]f[ARGS]{\"a\": }", NULL, 0 },
+    { "deepseek", "<｜tool▁calls▁begin｜>f", NULL, 0 },
+    { "kimi-k2",
+      "<|tool_calls_section_begin|><|tool_call_begin|>functions.zork:0<|tool_call_argument_begin|>{}", NULL,
+      0 },
+    { "harmony", "<|channel|>commentary to=functions.zork<|message|>{}", NULL, 0 },
+    { "llama-3", "{\"city\": \"Paris\"}", NULL, 0 },
+    { "llama-3", "{\"name\": ]]", NULL, 0 },
+};
+
+/* Feeds the answer in pieces whose length is drawn from seed; 0: whole. */
+static char *calls_in_pieces(const char *form, const char *text, unsigned seed, size_t *n_content)
+{
+    tutti_tool_parser *r = NULL;
+    struct tutti_tool_call_delta delta;
+    struct buf arguments = { 0 }, out = { 0 };
+    size_t n_all = strlen(text), n = 0, n_calls = 0, n_sent = 0;
+    assert_int_equal(tutti_tool_parser_new(&r, form, TOOLS, false, NULL), TUTTI_OK);
+    assert_true(buf_add_string(&out, ""));
+    while (n < n_all) {
+        seed = seed * 1103515245 + 12345;
+        n += seed == 12345 ? n_all : 1 + (seed >> 16) % 9;
+        n = n < n_all ? n : n_all;
+        char *copy = strndup(text, n); /* another address each time */
+        size_t sure = tutti_tool_parser_content(r, copy, n);
+        assert_true(sure >= n_sent);
+        n_sent = sure;
+        while (tutti_tool_parser_next(r, copy, n, &delta)) {
+            assert_int_equal(delta.index, delta.name ? n_calls : n_calls - 1);
+            if (delta.name) {
+                assert_true(buf_printf(&out, "%.*s(", (int)delta.n_name, delta.name));
+                n_calls++;
+            }
+            assert_true(buf_add(&arguments, delta.arguments, delta.n_arguments));
+            if (!delta.is_last)
+                continue;
+            json_t *value = json_loadb(arguments.bytes, arguments.n_bytes, 0, NULL);
+            char *compact = value ? json_print(value, JSON_COMPACT) : strdup("?");
+            assert_true(buf_printf(&out, "%s)", compact));
+            if (tutti_tool_parser_call_id(r, delta.index))
+                assert_true(buf_printf(&out, "<%s>", tutti_tool_parser_call_id(r, delta.index)));
+            free(compact);
+            json_decref(value);
+            buf_truncate(&arguments, 0);
+        }
+        free(copy);
+    }
+    bool has_calls = tutti_tool_parser_is_complete(r, text, n_all, n_content);
+    /* An id that follows the arguments is known at the end. */
+    if (has_calls && !strchr(out.bytes, '<') && tutti_tool_parser_call_id(r, n_calls - 1))
+        assert_true(buf_printf(&out, "<%s>", tutti_tool_parser_call_id(r, n_calls - 1)));
+    assert_true(n_sent <= *n_content);
+    tutti_tool_parser_free(r);
+    buf_clear(&arguments);
+    char *calls = has_calls ? strdup(out.bytes) : NULL;
+    buf_clear(&out);
+    return calls;
+}
+
+/* Whole, byte by byte (as all cases above are), and in pieces, alone and among all other forms. */
+static void every_published_form_is_parsed(void **state)
+{
+    enum { N_SEEDS = 40 };
+    (void)state;
+    for (size_t i = 0; i < sizeof FORMS / sizeof *FORMS; i++) {
+        for (unsigned seed = 0; seed < N_SEEDS; seed++) {
+            bool is_alone = seed % 2 == 0;
+            if (!is_alone && !FORMS[i].calls) /* may be a call in another form */
+                continue;
+            size_t n_content, n = FORMS[i].calls ? FORMS[i].n_content : strlen(FORMS[i].text);
+            char *calls = calls_in_pieces(is_alone ? FORMS[i].form : NULL, FORMS[i].text, seed, &n_content);
+            if (!calls != !FORMS[i].calls || (calls && strcmp(calls, FORMS[i].calls) != 0) || n_content != n)
+                fail_msg("%s, seed %u: %s: found %s, %zu bytes of content, expected %s", FORMS[i].form, seed,
+                         FORMS[i].text, calls ? calls : "nothing", n_content,
+                         FORMS[i].calls ? FORMS[i].calls : "nothing");
+            free(calls);
+        }
+    }
+}
+
+static void unknown_forms_are_refused(void **state)
+{
+    struct tutti_error err = { 0 };
+    tutti_tool_parser *r = NULL;
+    (void)state;
+    assert_int_equal(tutti_tool_parser_new(&r, "zork", TOOLS, false, &err), TUTTI_E_ARGUMENT);
+    assert_non_null(strstr(err.text, "zork"));
+    assert_int_equal(tutti_tool_parser_new(&r, NULL, "{}", false, &err), TUTTI_E_ARGUMENT);
+    assert_null(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -281,6 +493,8 @@ int main(void)
         cmocka_unit_test(finds_calls_as_each_family_writes_them),
         cmocka_unit_test(arguments_come_before_they_are_complete),
         cmocka_unit_test(long_answers_are_read_once),
+        cmocka_unit_test(every_published_form_is_parsed),
+        cmocka_unit_test(unknown_forms_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,10 @@
  *
  * The answer is the prompt's words, one "token" each, sent from one thread as the real one does. Words of the prompt
  * command it: "slow=MS" a pause before each word; "words=N" N words of "w0 w1 ..." instead; "fail=N" a numeric error
- * after N words; "early" an error before any; "long" a prompt beyond the context. */
+ * after N words; "early" an error before any; "long" a prompt beyond the context.
+ *
+ * MOCK_TOOL_FORM and MOCK_REASONING_FORM in the environment are the forms of the model's calls and reasoning;
+ * MOCK_REASONING_OPEN: the prompt opens the reasoning. */
 #include "tutti.h"
 
 #include <pthread.h>
@@ -54,6 +57,8 @@ void tutti_model_info(const tutti_model *model, struct tutti_model_info *out)
     *out = (struct tutti_model_info){ .name = "mock",
                                       .family = "mock",
                                       .chat_format = "mock",
+                                      .tool_form = getenv("MOCK_TOOL_FORM"),
+                                      .reasoning_form = getenv("MOCK_REASONING_FORM"),
                                       .weight_type = "f32",
                                       .kv_type = "f16",
                                       .n_vocab = N_VOCAB,
@@ -273,7 +278,9 @@ void tutti_engine_cancel(tutti_engine *engine, uint64_t request_id)
 /* One word of each choice, or the end. Called without the lock; true: the request is over. */
 static bool step(struct mock_request *request, struct tutti_stats *stats)
 {
-    struct tutti_event event = { .request_id = request->id, .n_prompt_tokens = strlen(request->text) };
+    struct tutti_event event = { .request_id = request->id,
+                                 .n_prompt_tokens = strlen(request->text),
+                                 .begins_in_reasoning = getenv("MOCK_REASONING_OPEN") };
     char word[256] = "";
     bool over = true;
     if (request->cancelled) {

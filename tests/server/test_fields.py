@@ -70,14 +70,14 @@ REFUSED = [
     ("skip_special_tokens", True, False), ("use_beam_search", False, True), ("truncate_prompt_tokens", None, 5), ("prompt_logprobs", None, 0),
     ("repeat_penalty", 1.0, 1.1), ("tfs_z", 1, 0.5), ("top_n_sigma", -1, 1.5), ("xtc_probability", 0, 0.1), ("dry_multiplier", 0.0, 0.8),
     ("mirostat", 0, 2), ("dynatemp_range", 0, 0.5), ("samplers", [], ["top_k"]), ("options", {}, {"num_ctx": 4}), ("format", "", "json"),
-    ("chat_template", None, "{{ 1 }}"), ("include_reasoning", True, False), ("return_token_ids", False, True), ("best_of", 1, 2),
+    ("chat_template", None, "{{ 1 }}"), ("return_token_ids", False, True), ("best_of", 1, 2),
     ("mm_processor_kwargs", {}, {"a": 1}), ("echo", False, True), ("add_special_tokens", False, True), ("structural_tag", None, {}),
     ("do_sample", True, False), ("max_new_tokens", None, 5), ("regex", None, "a"), ("watermark", False, True), ("n_probs", 0, 3),
-    ("lora", [], [{"id": 0}]), ("enable_thinking", None, False), ("grammar_lazy", False, True), ("reasoning_format", "none", "deepseek"),
+    ("lora", [], [{"id": 0}]), ("grammar_lazy", False, True),
 ]
 HARMLESS = {"guided_decoding_backend": "xgrammar", "cache_prompt": True, "id_slot": 3, "spaces_between_special_tokens": False, "keep_alive": "5m",
             "cache_salt": "x", "request_id": "7", "repeat_last_n": 64, "penalize_nl": False, "xtc_threshold": 0.1, "mirostat_tau": 5.0,
-            "dry_base": 1.75, "prediction": {"type": "content", "content": "a"}, "reasoning_effort": "low", "made_up_by_a_client": [5]}
+            "dry_base": 1.75, "prediction": {"type": "content", "content": "a"}, "reasoning_effort": "low", "enable_thinking": False, "include_reasoning": False, "made_up_by_a_client": [5]}
 
 
 @pytest.mark.parametrize("name, nothing, something", REFUSED)

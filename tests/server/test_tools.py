@@ -1,6 +1,8 @@
 """Calls of tools in answers, whole and streamed, in front of the mock engine: it answers with the question's words."""
+import contextlib
 import json
 import os
+import re
 import subprocess
 
 import pytest
@@ -13,12 +15,18 @@ TOOLS = [{"type": "function", "function": {"name": "weather", "description": "d"
 CALL = "<tool_call> {\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}} </tool_call>"
 
 
-@pytest.fixture(scope="module")
-def mock():
-    with subprocess.Popen([MOCK], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+@contextlib.contextmanager
+def mock_model(**variables):
+    with subprocess.Popen([MOCK], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={**os.environ, **variables}) as process:
         line = process.stdout.readline().decode()
         yield line[len("listening on "):].strip() + "/v1/chat/completions"
         process.terminate()
+
+
+@pytest.fixture(scope="module")
+def mock():
+    with mock_model() as url:
+        yield url
 
 
 def ask(url, text, **more):
@@ -102,6 +110,61 @@ def test_a_call_is_streamed_as_it_is_written(mock, way):
     assert joined(pieces) == ("Let me see." if way == "Qwen" else "") and pieces[-1]["finish_reason"] == "tool_calls"
     call, = whole(mock, text)["message"]["tool_calls"]
     assert json.loads(call["function"]["arguments"]) == ARGUMENTS
+
+
+# A model's form, and an answer with one call of weather(city="Paris", days=2) in it.
+FORMS = {
+    "hermes": '<tool_call> {"name": "weather", "arguments": {"city": "Paris", "days": 2}} </tool_call>',
+    "qwen3-coder": "<tool_call> <function=weather> <parameter=city> Paris </parameter> <parameter=days> 2 </parameter> </function> </tool_call>",
+    "glm-4.5": "<tool_call>weather <arg_key>city</arg_key> <arg_value>Paris</arg_value> <arg_key>days</arg_key> <arg_value>2</arg_value> </tool_call>",
+    "glm-4": 'weather\n{"city": "Paris", "days": 2}',
+    "chatglm3": "weather\n ```python\ntool_call(city='Paris', days=2)\n```",
+    "llama-3": '{"name": "weather", "parameters": {"city": "Paris", "days": 2}}',
+    "pythonic": "[weather(city='Paris', days=2)]",
+    "lfm2": "<|tool_call_start|>[weather(city='Paris', days=2)]<|tool_call_end|>",
+    "mistral": '[TOOL_CALLS]weather[ARGS]{"city": "Paris", "days": 2}',
+    "deepseek": '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{"city": "Paris", "days": 2}\n'
+                "```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "kimi-k2": '<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{"city": "Paris", "days": 2}'
+               "<|tool_call_end|><|tool_calls_section_end|>",
+    "harmony": '<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "Paris", "days": 2}<|call|>',
+    "phi-4-mini": '<|tool_call|>[{"name": "weather", "arguments": {"city": "Paris", "days": 2}}]<|/tool_call|>',
+    "functionary-v3.1": '<function=weather>{"city": "Paris", "days": 2}</function>',
+    "functionary-v3.2": 'weather\n{"city": "Paris", "days": 2}',
+    "gemma": "```tool_code\nweather(city='Paris', days=2)\n```",
+    "firefunction": 'functools[{"name": "weather", "arguments": {"city": "Paris", "days": 2}}]',
+    "nemotron": '<TOOLCALL>[{"name": "weather", "arguments": {"city": "Paris", "days": 2}}]</TOOLCALL>',
+    "apriel": '<tool_calls>[{"name": "weather", "arguments": {"city": "Paris", "days": 2}}]</tool_calls>',
+}
+IDS = {"mistral": "[0-9A-Za-z]{9}", "kimi-k2": r"functions\.weather:0"}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_call_in_the_model_s_form(form):
+    """Whole, streamed, in a response, and as the published client reads it; without the tool it is text."""
+    openai = pytest.importorskip("openai", reason="the openai client is not installed")
+    text = FORMS[form]
+    with mock_model(MOCK_TOOL_FORM=form) as url:
+        call, = whole(url, text)["message"]["tool_calls"]
+        assert {key: str(value).strip() for key, value in json.loads(call["function"]["arguments"]).items()} == {"city": "Paris", "days": "2"}
+        assert call["function"]["name"] == "weather" and re.fullmatch(IDS.get(form, "call_.*"), call["id"])
+        pieces = chunks(url, text)
+        first, *others = deltas(pieces)
+        assert first["function"]["name"] == "weather" and re.fullmatch(IDS.get(form, "call_.*"), first["id"]) and joined(pieces) == ""
+        streamed = first["function"]["arguments"] + "".join(other["function"]["arguments"] for other in others)
+        assert json.loads(streamed) == json.loads(call["function"]["arguments"]) and pieces[-1]["finish_reason"] == "tool_calls"
+        item, = respond(url, text).json()["output"]
+        assert item["type"] == "function_call" and json.loads(item["arguments"]) == json.loads(streamed)
+        assert re.fullmatch(IDS.get(form, "call_.*"), item["call_id"])
+        assert [event["item"]["type"] for event in events_of(respond(url, text, stream=True)) if event["type"] == "response.output_item.done"] == ["function_call"]
+        client = openai.OpenAI(base_url=url.removesuffix("/chat/completions"), api_key="none", max_retries=0)
+        with client.chat.completions.stream(model="mock", messages=[{"role": "user", "content": text}], tools=TOOLS) as stream:
+            final = stream.get_final_completion().choices[0]
+        assert final.finish_reason == "tool_calls" and json.loads(final.message.tool_calls[0].function.arguments) == json.loads(streamed)
+        other = [{**TOOLS[0], "function": {"name": "zork"}}]
+        plain = whole(url, text, tools=other)
+        assert plain["message"]["content"].strip() == text.strip() and "tool_calls" not in plain["message"]
+        assert joined(chunks(url, text, tools=other)).strip() == text.strip()
 
 
 def test_calls_are_numbered(mock):

@@ -36,7 +36,9 @@ struct constraints {
     struct constraint_options options;
     struct token_trie *trie;
     size_t n_words;
-    uint32_t *masks; /* [max_seqs][n_words] */
+    uint32_t *masks;  /* [max_seqs][n_words] */
+    uint32_t *firsts; /* [max_seqs][n_words], engine thread: masks of constraint_first_or() */
+    uint32_t *any;    /* [n_words], all bits set */
     struct slot *slots;
     int n_waiting;         /* engine thread: slots with a waiting request */
     bool has_new_requests; /* engine thread: there are new requests since the bell was rung */
@@ -260,6 +262,24 @@ struct constraint_mask constraint_get(const struct constraints *c, int number, c
     return (struct constraint_mask){ slot->bits, slot->can_end, slot->is_empty, slot->status };
 }
 
+struct constraint_mask constraint_any(const struct constraints *c)
+{
+    return (struct constraint_mask){ .bits = c->any };
+}
+
+struct constraint_mask constraint_first_or(struct constraints *c, int number, const struct grammar *grammar,
+                                           int32_t token)
+{
+    struct constraint_mask mask = { 0 };
+    uint32_t *bits = c->firsts + (size_t)number * c->n_words;
+    memcpy(bits, grammar_first_mask(grammar, &mask.can_end), c->n_words * sizeof *bits);
+    if (token >= 0 && token < c->options.n_vocab)
+        bits[token / 32] |= UINT32_C(1) << token % 32;
+    mask.bits = bits;
+    mask.is_empty = is_zero(bits, c->n_words);
+    return mask;
+}
+
 void constraint_explain(enum tutti_status status, struct tutti_error *err)
 {
     if (status == TUTTI_E_UNSUPPORTED)
@@ -282,9 +302,12 @@ static enum tutti_status constraint_reserve(struct constraints *c, struct tutti_
     c->n_words = grammar_mask_words(c->options.n_vocab);
     c->slots = calloc(n_seqs, sizeof *c->slots);
     c->masks = calloc(n_seqs * c->n_words + 1, sizeof *c->masks);
-    if (!c->slots || !c->masks)
+    c->firsts = calloc(n_seqs * c->n_words + 1, sizeof *c->firsts);
+    c->any = malloc((c->n_words + 1) * sizeof *c->any);
+    if (!c->slots || !c->masks || !c->firsts || !c->any)
         return error_set(err, TUTTI_E_MEMORY, "token masks of %d sequences: out of memory",
                          c->options.max_seqs);
+    memset(c->any, 0xFF, (c->n_words + 1) * sizeof *c->any);
     for (size_t i = 0; i < n_seqs; i++)
         c->slots[i].bits = c->masks + i * c->n_words;
     return token_trie_new(&c->trie, c->options.tok, c->options.n_vocab, err);
@@ -334,6 +357,8 @@ void constraints_free(struct constraints *c)
     bell_clear(&c->mask_bell);
     token_trie_free(c->trie);
     free(c->masks);
+    free(c->firsts);
+    free(c->any);
     free(c->slots);
     free(c);
 }

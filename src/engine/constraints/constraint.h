@@ -72,6 +72,12 @@ static inline bool constraint_is_stuck(const struct constraint_mask *mask)
 struct constraint_mask constraint_get(const struct constraints *c, int slot, const struct grammar *grammar,
                                       int index);
 
+/* A mask that allows every token, but no end: before the grammar applies. */
+struct constraint_mask constraint_any(const struct constraints *c);
+/* The mask for the first token in a slot, which may also be this token. */
+struct constraint_mask constraint_first_or(struct constraints *c, int slot, const struct grammar *grammar,
+                                           int32_t token);
+
 /* Computes the next slice; the mask thread calls it in a loop. False: no mask is requested. */
 bool constraint_compute_slice(struct constraints *c);
 

@@ -150,6 +150,18 @@ static struct reply_token *reply_add_token(struct reply *reply)
     return &reply->tokens[reply->n_tokens++];
 }
 
+/* The text of a token: most special tokens have none. */
+static bool detokenize(struct reply *reply, int32_t token)
+{
+    const struct reply_format *format = reply->format;
+    buf_truncate(&reply->piece, 0);
+    if (!format->marks || !chat_marks_show(format->marks, token))
+        return detokenizer_push(&reply->detok, token, &reply->piece);
+    struct piece piece = tokenizer_piece(format->tok, token);
+    return detokenizer_finish(&reply->detok, &reply->piece) &&
+           buf_add(&reply->piece, piece.bytes, piece.n_bytes);
+}
+
 bool reply_push(struct reply *reply, const struct sample *sample, bool *is_stopped)
 {
     struct reply_token *token = reply_add_token(reply);
@@ -158,8 +170,7 @@ bool reply_push(struct reply *reply, const struct sample *sample, bool *is_stopp
     token->sample = *sample;
     token->begin = reply->n_certain + reply->pending.n_bytes;
     if (reply->format->tok) {
-        buf_truncate(&reply->piece, 0);
-        if (!detokenizer_push(&reply->detok, sample->token, &reply->piece) ||
+        if (!detokenize(reply, sample->token) ||
             !add_leading(reply, reply->piece.bytes, reply->piece.n_bytes))
             return false;
     }

@@ -10,12 +10,14 @@
 #include "backend/sample.h"
 #include "engine/requests/rewrite.h"
 #include "engine/sample/stops.h"
+#include "model/marks.h"
 #include "tokenizer/tokenizer.h"
 
 struct reply_format {
-    const struct tokenizer *tok; /* NULL: no text, only tokens */
-    struct stops stops;          /* borrowed for the reply's life */
-    bool continues_text;         /* the prompt was a text: keep a blank before the first word */
+    const struct tokenizer *tok;    /* NULL: no text, only tokens */
+    const struct chat_marks *marks; /* special tokens that are part of the text; NULL: none are */
+    struct stops stops;             /* borrowed for the reply's life */
+    bool continues_text;            /* the prompt was a text: keep a blank before the first word */
     bool hides_blank_first_line;
     bool keeps_stop;                  /* a stop string is shown before it ends the reply */
     bool trims;                       /* blanks at both ends are not shown */

@@ -6,6 +6,7 @@
 #include "base/system/clock.h"
 #include "model/adapters/adapter.h"
 #include "model/chat/chat.h"
+#include "model/chat/reasoning.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -298,6 +299,12 @@ static enum tutti_status check_spec(const struct tutti_request *spec, const stru
     if (st == TUTTI_OK)
         st = check_grammar(spec, model, err);
     if (st == TUTTI_OK)
+        st = check_range("max_reasoning_tokens", (double)spec->max_reasoning_tokens, TUTTI_NO_REASONING, true,
+                         INT32_MAX, err);
+    if (st == TUTTI_OK && spec->max_reasoning_tokens != 0 && spec->n_beams > 1)
+        st = error_set_param(err, TUTTI_E_ARGUMENT, "max_reasoning_tokens",
+                             "a budget of reasoning cannot be combined with beam search");
+    if (st == TUTTI_OK)
         st = check_results(spec, model, err);
     return st == TUTTI_OK ? check_beams(spec, model, limits->max_seqs, err) : st;
 }
@@ -520,11 +527,34 @@ static enum tutti_status prepare_beams(struct request *r, const struct model *mo
     return TUTTI_OK;
 }
 
+/* Where reasoning begins, and whether its tokens are tracked. */
+static enum tutti_status prepare_reasoning(struct request *r, const struct model *model,
+                                           struct tutti_error *err)
+{
+    const struct tutti_request *spec = &r->spec;
+    if (!spec->shows_marks || spec->n_messages == 0)
+        return TUTTI_OK;
+    const struct chat_marks *marks = &model->marks;
+    enum reasoning_start start = chat_marks_start(marks, r->prompt, (size_t)r->n_prompt);
+    r->begins_in_reasoning = start == REASONING_OPEN && marks->open.n > 0;
+    bool has_tokens = marks->open.n < 2; /* else it is not certain which tokens the model writes */
+    if (start != REASONING_NEVER && spec->max_reasoning_tokens != 0 && !has_tokens)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "max_reasoning_tokens",
+                               "a budget of reasoning needs a model whose vocabulary has the mark %s as "
+                               "one token",
+                               marks->reasoning->open);
+    if (has_tokens && (spec->max_reasoning_tokens != 0 || r->grammar))
+        r->reasoning = start;
+    return TUTTI_OK;
+}
+
 /* Allocates what the request needs in addition to its prompt. */
 static enum tutti_status prepare_rest(struct request *r, const struct model *model,
                                       const struct request_limits *limits, struct tutti_error *err)
 {
-    enum tutti_status st = prepare_beams(r, model, limits, err);
+    enum tutti_status st = prepare_reasoning(r, model, err);
+    if (st == TUTTI_OK)
+        st = prepare_beams(r, model, limits, err);
     int n_scores = r->spec.prompt_logprobs ? r->n_prompt : 0;
     int n_embedding = r->spec.embedding != TUTTI_EMBEDDING_NONE ? model->desc.d_model : 0;
     if (st != TUTTI_OK || n_scores + n_embedding == 0)

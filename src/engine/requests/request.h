@@ -46,7 +46,11 @@ struct request {
     struct tutti_error refusal; /* status other than TUTTI_OK: the prompt cannot be used */
     const int32_t *prompt;      /* [n_prompt]: virtual tokens, then those of the prompt */
     int n_prompt;
-    struct ids rendered;       /* where the prompt was text or messages, or has virtual tokens */
+    struct ids rendered;      /* where the prompt was text or messages, or has virtual tokens */
+    bool begins_in_reasoning; /* the prompt opens the reasoning of the answer */
+    /* Where the reasoning begins that its tokens are tracked for: a grammar waits for its end, or it
+     * has a budget. */
+    enum reasoning_start reasoning;
     struct beam_search *beams; /* NULL: none. Used by the engine thread after the hand-over */
     /* With spec.prompt_logprobs or spec.embedding. Used by the engine thread until all results are
      * there. */
@@ -130,10 +134,12 @@ static inline int request_n_slots(const struct request *r)
 }
 
 /* Draft tokens that one of its sequences may have in a step. 0 with a grammar or beams, which would
- * need a mask or a beam for each of them, and without kept keys and values. */
+ * need a mask or a beam for each of them, with a budget of reasoning, which may end within them, and
+ * without kept keys and values. */
 static inline int request_max_drafts(const struct request *r)
 {
-    if (r->beams || r->spec.grammar_kind != TUTTI_GRAMMAR_NONE || r->spec.no_kv_cache)
+    if (r->beams || r->spec.grammar_kind != TUTTI_GRAMMAR_NONE || r->spec.no_kv_cache ||
+        r->spec.max_reasoning_tokens != 0)
         return 0;
     if (r->spec.max_draft_tokens == 0)
         return INT32_MAX;

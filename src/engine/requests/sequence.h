@@ -44,6 +44,11 @@ struct sequence {
     int n_cached; /* tokens of the prompt, virtual ones too, that came from the prefix cache when it started */
     int max_ids;  /* prompt and answer end at this length */
 
+    /* Reasoning, if the request tracks it. A grammar applies from answer_begin on. */
+    enum reasoning_start reasoning; /* REASONING_NEVER: not within it */
+    int reasoning_begin, answer_begin;
+    int n_forced; /* tokens of the marks that end reasoning without budget, so far */
+
     /* Restoring (spiller.h): the full pages [n_computed / page_tokens, n_restorable) are read from
      * the spill file, in this order; reads up to page n_requested were requested. */
     int n_requested, n_restorable;

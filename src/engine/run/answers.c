@@ -1,6 +1,7 @@
 /* Commits the tokens drawn in a step: appends them to their sequences, ends sequences, and notifies
  * the text thread. */
 #include "base/system/clock.h"
+#include "engine/requests/reasoning.h"
 #include "engine/run/engine_state.h"
 
 /* ---- to the text thread ---- */
@@ -127,15 +128,16 @@ static void commit_last(struct tutti_engine *e, const struct draw *draw, const i
 {
     struct sequence *seq = draw->seq;
     answers_append(e, seq, tokens, n);
+    reasoning_take(seq, &e->model->marks);
     struct record record = answers_record(seq);
     record.has_token = true;
     record.sample = draw->sample;
     if (seq->n_ids == seq->max_ids) {
         record.finish = TUTTI_FINISH_LENGTH;
         release_slot(e, seq);
-    } else if (seq->request->grammar) {
+    } else if (seq->request->grammar && seq->reasoning == REASONING_NEVER && seq->n_ids > seq->answer_begin) {
         constraint_advance(e->constraints, slot_of(e, seq), seq->request, draw->sample.token,
-                           seq->n_ids == seq->n_prompt + 1);
+                           seq->n_ids == seq->answer_begin + 1);
     }
     answers_send(e, &record);
 }

@@ -1,5 +1,6 @@
 /* Draws the tokens of a step: which rows, and what happens if a token mask is late. */
 #include "base/system/clock.h"
+#include "engine/requests/reasoning.h"
 #include "engine/run/engine_state.h"
 
 #include <sched.h>
@@ -49,6 +50,12 @@ static bool fill_input(struct tutti_engine *e, struct sample_input *in, struct d
                                  .logprobs = r->spec.logprobs,
                                  .n_top = r->spec.top_logprobs,
                                  .out = &e->samples[draw - e->draws] };
+    int32_t forced = reasoning_forced_token(seq, &e->model->marks);
+    if (forced >= 0) {
+        in->kind = SAMPLE_SCORE;
+        in->token = forced;
+        return true;
+    }
     if (r->beams) {
         in->n_best = r->beams->n_candidates;
         in->best = beam_of(r->beams, seq)->candidates;
@@ -100,16 +107,21 @@ static void draw_hooked(struct tutti_engine *e, struct draw *draw)
 static struct constraint_mask mask_of(const struct tutti_engine *e, const struct sequence *seq)
 {
     const struct grammar *grammar = seq->request->grammar;
-    return grammar ? constraint_get(e->constraints, slot_of(e, seq), grammar, seq->n_ids - seq->n_prompt)
-                   : (struct constraint_mask){ 0 };
+    if (!grammar)
+        return (struct constraint_mask){ 0 };
+    if (seq->reasoning == REASONING_OPEN)
+        return constraint_any(e->constraints);
+    if (seq->reasoning == REASONING_AT_ONE)
+        return constraint_first_or(e->constraints, slot_of(e, seq), grammar, e->model->marks.open.ids[0]);
+    return constraint_get(e->constraints, slot_of(e, seq), grammar, seq->n_ids - seq->answer_begin);
 }
 
 /* True: the row's sequence needs a mask that is not ready. */
 static bool is_late(const struct tutti_engine *e, const struct plan_entry *entry)
 {
     const struct sequence *seq = entry->seq;
-    return entry->output >= 0 && seq->request->grammar && seq->n_ids > seq->n_prompt &&
-           !constraint_is_ready(e->constraints, slot_of(e, seq));
+    return entry->output >= 0 && seq->request->grammar && seq->reasoning == REASONING_NEVER &&
+           seq->n_ids > seq->answer_begin && !constraint_is_ready(e->constraints, slot_of(e, seq));
 }
 
 /* Masks are mostly ready when the step is. If only some are late, they are awaited for at most a

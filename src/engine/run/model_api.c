@@ -5,6 +5,7 @@
 #include "engine/run/engine.h"
 #include "model/adapters/adapter.h"
 #include "model/chat/chat.h"
+#include "model/chat/reasoning.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -86,31 +87,34 @@ void tutti_model_info(const tutti_model *handle, struct tutti_model_info *out)
     const struct model *model = model_of(handle);
     const struct model_desc *d = &model->desc;
     uint64_t kv_page = model->backend->ops->kv_page_bytes(model->backend, model->kv_type);
-    *out = (struct tutti_model_info){ .name = model->name,
-                                      .family = d->family,
-                                      .chat_format = d->chat_format,
-                                      .weight_type = dtype_name(model->weight_type),
-                                      .kv_type = kv_type_name(model->kv_type),
-                                      .device = model->backend->ops->name,
-                                      .n_layers = d->n_layers,
-                                      .d_model = d->d_model,
-                                      .n_heads = d->kinds[0].attn.n_heads,
-                                      .n_kv_heads = d->kinds[0].attn.n_kv_heads,
-                                      .head_dim = d->kinds[0].attn.head_dim,
-                                      .d_ff = d->kinds[0].ffn.d_ff > 0 ? d->kinds[0].ffn.d_ff
-                                                                       : d->kinds[0].ffn.experts.d_ff,
-                                      .n_vocab = d->n_vocab,
-                                      .n_ctx = d->n_ctx,
-                                      .n_params = model->n_params,
-                                      .weight_bytes = model->weight_bytes,
-                                      .kv_bytes_per_token = kv_page / (uint64_t)model_page_tokens(model),
-                                      .has_tokenizer = model->tokenizer != NULL,
-                                      .has_chat = model->chat && model->tokenizer,
-                                      .has_bidirectional_prompt = d->has_prefix,
-                                      .n_usable_vocab = d->n_usable_vocab,
-                                      .bos_id = model->tokenizer ? tokenizer_bos(model->tokenizer) : -1,
-                                      .eos_id = end_token(model),
-                                      .pad_id = d->pad_id };
+    *out = (struct tutti_model_info){
+        .name = model->name,
+        .family = d->family,
+        .chat_format = d->chat_format,
+        .tool_form = model->marks.tool_form,
+        .reasoning_form = model->marks.reasoning ? model->marks.reasoning->name : NULL,
+        .weight_type = dtype_name(model->weight_type),
+        .kv_type = kv_type_name(model->kv_type),
+        .device = model->backend->ops->name,
+        .n_layers = d->n_layers,
+        .d_model = d->d_model,
+        .n_heads = d->kinds[0].attn.n_heads,
+        .n_kv_heads = d->kinds[0].attn.n_kv_heads,
+        .head_dim = d->kinds[0].attn.head_dim,
+        .d_ff = d->kinds[0].ffn.d_ff > 0 ? d->kinds[0].ffn.d_ff : d->kinds[0].ffn.experts.d_ff,
+        .n_vocab = d->n_vocab,
+        .n_ctx = d->n_ctx,
+        .n_params = model->n_params,
+        .weight_bytes = model->weight_bytes,
+        .kv_bytes_per_token = kv_page / (uint64_t)model_page_tokens(model),
+        .has_tokenizer = model->tokenizer != NULL,
+        .has_chat = model->chat && model->tokenizer,
+        .has_bidirectional_prompt = d->has_prefix,
+        .n_usable_vocab = d->n_usable_vocab,
+        .bos_id = model->tokenizer ? tokenizer_bos(model->tokenizer) : -1,
+        .eos_id = end_token(model),
+        .pad_id = d->pad_id
+    };
 }
 
 enum tutti_status tutti_model_add_adapter(tutti_model *handle, const char *name, const char *path,

@@ -144,6 +144,7 @@ static void report(struct tutti_engine *e, const struct record *record, enum tut
                                  .text = reply->text.bytes ? reply->text.bytes : "",
                                  .n_text_bytes = reply->text.n_bytes,
                                  .n_tokens = reply->n_visible,
+                                 .begins_in_reasoning = r->begins_in_reasoning,
                                  .n_held = (size_t)reply->detok.n_held,
                                  .finish = finish,
                                  .has_stop_token = record->has_stop_token,
@@ -292,6 +293,7 @@ static void admit(struct tutti_engine *e, struct request *r)
     /* With a grammar the text is shown unchanged. */
     const struct chat_format *chat = r->spec.n_messages > 0 && !r->grammar ? e->model->chat : NULL;
     r->format = (struct reply_format){ .tok = e->model->tokenizer,
+                                       .marks = r->spec.shows_marks ? &e->model->marks : NULL,
                                        .stops = { r->spec.stop, r->spec.n_stop, r->stop_borders },
                                        .continues_text = r->spec.n_messages == 0 || r->grammar,
                                        .keeps_stop = r->spec.keeps_stop,

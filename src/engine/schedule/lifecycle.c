@@ -146,6 +146,9 @@ static void set_up(struct scheduler *s, struct sequence *seq, struct request *r)
     seq->choice = r->n_started;
     seq->order = order_of(r);
     seq->n_ids = seq->n_prompt = r->n_prompt;
+    seq->reasoning = r->reasoning;
+    seq->reasoning_begin = seq->answer_begin = r->n_prompt;
+    seq->n_forced = 0;
     seq->prefix = (struct prefix){ .has_no_end = true };
     if (s->options.desc)
         seq->prefix = model_find_prefix(s->options.desc, r->prompt + r->virtual.n, request_n_own(r));

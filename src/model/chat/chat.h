@@ -67,6 +67,9 @@ struct chat_texts {
  * the file. */
 MUST_CHECK enum tutti_status chat_read_texts(struct chat_texts *out, const struct chat_source *source,
                                              const struct tokenizer *tok, struct tutti_error *err);
+/* The same without the tokens. */
+MUST_CHECK enum tutti_status chat_read_templates(struct chat_texts *out, const struct chat_source *source,
+                                                 struct tutti_error *err);
 void chat_texts_clear(struct chat_texts *texts);
 
 /* The format that a checkpoint has without the user's choice: its template, else a built-in one. */
@@ -102,11 +105,18 @@ struct chat_template_source {
     const struct chat_format *builtin; /* as in struct chat_found */
 };
 
+/* How a model with this template writes calls and reasoning; NULL: it does not tell, or has none. */
+void chat_forms_of(const struct chat_template_source *source, const char **tool_form,
+                   const struct reasoning_form **reasoning);
+
 MUST_CHECK enum tutti_status chat_template_new(struct chat_template **out,
                                                const struct chat_template_source *source,
                                                const struct tokenizer *tok, struct tutti_error *err);
 void chat_template_free(struct chat_template *tpl);                              /* NULL is allowed */
 const struct chat_format *chat_template_format(const struct chat_template *tpl); /* lives as long as tpl */
+/* chat_forms_of() its source. */
+void chat_template_forms(const struct chat_template *tpl, const char **tool_form,
+                         const struct reasoning_form **reasoning);
 const struct chat_format *
 chat_template_builtin(const struct chat_template *tpl); /* as in its source; NULL: none */
 

@@ -250,6 +250,17 @@ enum tutti_status chat_read_texts(struct chat_texts *out, const struct chat_sour
     return st;
 }
 
+enum tutti_status chat_read_templates(struct chat_texts *out, const struct chat_source *source,
+                                      struct tutti_error *err)
+{
+    struct found f = { source, out, err };
+    *out = (struct chat_texts){ .by_name = NULL };
+    enum tutti_status st = read_texts(&f);
+    if (st != TUTTI_OK)
+        chat_texts_clear(out);
+    return st;
+}
+
 void chat_texts_clear(struct chat_texts *texts)
 {
     json_decref(texts->by_name);

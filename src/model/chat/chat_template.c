@@ -4,6 +4,8 @@
 #include "base/bytes.h"
 #include "base/json/json_print.h"
 #include "base/utf8.h"
+#include "model/chat/call_forms.h"
+#include "model/chat/reasoning.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,12 +17,19 @@ static const char *const ROLES[] = { "system",    "user",     "assistant", "tool
 
 static const char CONTINUES[] = "continue_final_message";
 
+/* Keys under which templates read the reasoning of a message. The first one is always set. */
+static const char *const REASONING_KEYS[] = { "reasoning_content", "thinking", "reasoning" };
+enum { N_REASONING_KEYS = 3, KEY_THINKING = 1 };
+
 struct chat_template {
     struct chat_format format;
     const struct chat_format *builtin; /* NULL: none */
     struct template *plain, *tools;    /* tools NULL: plain serves both */
     json_t *trusted;                   /* bos_token, ... */
     bool takes_tools;
+    const char *tool_form;
+    const struct reasoning_form *reasoning;
+    bool reads_key[N_REASONING_KEYS]; /* of a message */
     /* Arguments of tool calls stay JSON text: the template does not print them as JSON itself. */
     bool takes_text;
     /* [has tool calls][content_kind]: the form in which the template gets an assistant's content that
@@ -41,6 +50,13 @@ void chat_template_free(struct chat_template *tpl)
 const struct chat_format *chat_template_format(const struct chat_template *tpl)
 {
     return &tpl->format;
+}
+
+void chat_template_forms(const struct chat_template *tpl, const char **tool_form,
+                         const struct reasoning_form **reasoning)
+{
+    *tool_form = tpl->tool_form;
+    *reasoning = tpl->reasoning;
 }
 
 const struct chat_format *chat_template_builtin(const struct chat_template *tpl)
@@ -135,8 +151,13 @@ static enum tutti_status add_message(json_t *list, const struct tutti_message *m
     json_t *object = json_object();
     enum tutti_status st = TUTTI_OK;
     bool ok = object && set_text(object, "role", m->role) && set_content(object, m, tpl) &&
-              set_text(object, "name", m->name) && set_text(object, "tool_call_id", m->tool_call_id) &&
-              set_text(object, "reasoning_content", m->reasoning);
+              set_text(object, "name", m->name) && set_text(object, "tool_call_id", m->tool_call_id);
+    for (size_t k = 0; k < N_REASONING_KEYS; k++) {
+        /* gpt-oss: the text next to a call is its reasoning too, and it takes only one of the two. */
+        bool is_second = k == KEY_THINKING && m->tool_calls && m->n_bytes > 0;
+        if (tpl->reads_key[k] && !is_second)
+            ok = ok && set_text(object, REASONING_KEYS[k], m->reasoning);
+    }
     if (ok && m->tool_calls)
         st = add_calls(object, m, index, tpl->takes_text, err);
     if (st == TUTTI_OK && (!ok || json_array_append(list, object) != 0))
@@ -152,8 +173,34 @@ static bool argument_flag(const json_t *arguments, const char *name, bool fallba
     return json_is_boolean(value) ? json_is_true(value) : fallback;
 }
 
+/* Sets those of a template's variables for reasoning that the request gives under another name.
+ * reasoning_effort "none" and "minimal" turn it off, or make it "low" where it cannot be turned off. */
+static bool set_effort(json_t *variables, const struct template *tpl)
+{
+    static const char *const SWITCHES[] = { "enable_thinking", "thinking" };
+    enum { N_SWITCHES = 2 };
+    const char *effort = json_string_value(json_object_get(variables, "reasoning_effort"));
+    bool is_least = effort && (!strcmp(effort, "none") || !strcmp(effort, "minimal"));
+    const json_t *wanted = NULL;
+    bool ok = true, has_switch = false;
+    for (size_t i = 0; i < N_SWITCHES && !wanted; i++)
+        if (json_is_boolean(json_object_get(variables, SWITCHES[i])))
+            wanted = json_object_get(variables, SWITCHES[i]);
+    for (size_t i = 0; i < N_SWITCHES; i++) {
+        bool is_read = template_mentions(tpl, SWITCHES[i]);
+        has_switch |= is_read;
+        if (is_read && !json_object_get(variables, SWITCHES[i]) && (wanted || effort))
+            ok = ok && json_object_set_new(variables, SWITCHES[i],
+                                           json_boolean(wanted ? json_is_true(wanted) : !is_least)) == 0;
+    }
+    if (is_least && !has_switch)
+        ok = ok && json_object_set_new(variables, "reasoning_effort", json_string("low")) == 0;
+    return ok;
+}
+
 static enum tutti_status make_variables(json_t **out, const struct chat_call *call, struct tutti_error *err)
 {
+    const struct template *used = call->tools && call->tpl->tools ? call->tpl->tools : call->tpl->plain;
     json_t *variables = json_object(), *messages = json_array();
     enum tutti_status st = TUTTI_OK;
     const char *key;
@@ -170,6 +217,7 @@ static enum tutti_status make_variables(json_t **out, const struct chat_call *ca
          json_object_set_new(variables, "add_generation_prompt", json_boolean(adds_prompt)) == 0 &&
          json_object_set(variables, "tools", call->tools ? (json_t *)(uintptr_t)call->tools : json_null()) ==
              0;
+    ok = ok && set_effort(variables, used);
     if (ok && !json_object_get(variables, "documents"))
         ok = json_object_set_new(variables, "documents", json_null()) == 0;
     if (st == TUTTI_OK && !ok)
@@ -426,6 +474,37 @@ static json_t *make_tokens(const struct tokenizer *tok)
     return out;
 }
 
+/* Whether a template reads this key of some value: .key, 'key' or "key". */
+static bool reads_key(const char *text, size_t n_bytes, const char *key)
+{
+    size_t n = strlen(key);
+    for (const char *at = text, *end = text + n_bytes; (at = memmem(at, (size_t)(end - at), key, n));
+         at += n) {
+        char before = at > text ? at[-1] : ' ', after = at + n < end ? at[n] : ' ';
+        bool is_word = (after >= 'a' && after <= 'z') || (after >= 'A' && after <= 'Z') || after == '_';
+        if ((before == '.' && !is_word) || ((before == '\'' || before == '"') && after == before))
+            return true;
+    }
+    return false;
+}
+
+void chat_forms_of(const struct chat_template_source *source, const char **tool_form,
+                   const struct reasoning_form **reasoning)
+{
+    const char *tools = json_string_value(source->tool_text), *text = source->text ? source->text : "";
+    *tool_form = tools ? call_form_of_template(tools, json_string_length(source->tool_text)) : NULL;
+    if (!*tool_form)
+        *tool_form = call_form_of_template(text, source->n_bytes);
+    *reasoning = reasoning_form_of_template(text, source->n_bytes);
+}
+
+static void find_forms(struct chat_template *tpl, const struct chat_template_source *source)
+{
+    chat_forms_of(source, &tpl->tool_form, &tpl->reasoning);
+    for (size_t k = 0; k < N_REASONING_KEYS; k++)
+        tpl->reads_key[k] = k == 0 || reads_key(source->text, source->n_bytes, REASONING_KEYS[k]);
+}
+
 enum tutti_status chat_template_new(struct chat_template **out, const struct chat_template_source *source,
                                     const struct tokenizer *tok, struct tutti_error *err)
 {
@@ -434,6 +513,8 @@ enum tutti_status chat_template_new(struct chat_template **out, const struct cha
         return chat_out_of_memory(err);
     tpl->format = make_format(source->builtin);
     tpl->builtin = source->builtin;
+    if (source->text)
+        find_forms(tpl, source);
     enum tutti_status st = template_compile(&tpl->plain, source->text, source->n_bytes, source->name, err);
     if (st == TUTTI_OK && source->tool_text)
         st = template_compile(&tpl->tools, json_string_value(source->tool_text),

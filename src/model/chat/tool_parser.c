@@ -1,75 +1,116 @@
 /* Parses tool calls in an answer, piece by piece while the model writes it, or a complete answer at
- * once. Families write calls in four ways:
+ * once. call_forms.h has the forms as programs of steps, which this file interprets.
  *
- *   <tool_call>{"name": ..., "arguments": {...}}</tool_call>   Qwen and others, anywhere and several
- *   {"name": ..., "parameters": {...}}                          LLaMA-3, the whole answer
- *   [{"name": ..., "arguments": {...}}, ...]                    Mistral, the whole answer
- *   NAME, a line's end, JSON or ```python tool_call(a=1)```     GLM-4, ChatGLM3, the whole answer
+ * A form begins at one of its openings, or with the answer. Until a form has reported a call it can
+ * turn out not to apply: then the next one with this opening is tried from the same place, and after
+ * the last one the search for openings goes on. From the report on, a mismatch ends all parsing.
  *
- * JSON arguments that follow the name are passed on as the model writes them, and Python arguments
- * are converted to JSON one by one. A call written otherwise (arguments before the name, as a
- * string, or none) is passed on when its object is complete.
- *
- * Linear time: each byte of an answer is parsed a bounded number of times. A beginning that is
- * matched again with more text is at most 4 KB long; an object and a Python argument are parsed once,
- * when they are complete. Nothing here recurses. jansson parses JSON (up to 2048 levels);
- * src/template parses Python, and template.h lists what recurses there. */
+ * Linear time: each byte of an answer is parsed a bounded number of times. A form that fails is
+ * parsed again by at most as many forms as there are, and only if it failed within MAX_RETRY bytes
+ * after its opening; the forms that take the whole answer are tried once. A mark or a name that is
+ * matched again with more text has at most MAX_NAME bytes. Objects and values are scanned as they
+ * come, and parsed once, when they are complete. Nothing here recurses. jansson parses JSON (up to
+ * 2048 levels); src/template parses Python, and template.h lists what recurses there. */
 #include "base/buf.h"
 #include "base/error.h"
 #include "base/json/json_print.h"
+#include "model/chat/call_forms.h"
+#include "model/chat/call_values.h"
 #include "template/template.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static const char OPEN[] = "<tool_call>", CLOSE[] = "</tool_call>", PYTHON[] = "tool_call(";
+enum { MAX_NAME = 256, MAX_RETRY = 4096 };
 
-enum { MAX_LINE = 4096 }; /* bytes of an answer that may still be the beginning of a call */
+/* Where a scan of a JSON object is. */
+enum object_place { OBJECT_BEGIN, OBJECT_KEY, OBJECT_IN_KEY, OBJECT_COLON, OBJECT_VALUE, OBJECT_IN_VALUE };
 
 struct tutti_tool_parser {
-    enum {
-        CALL_AWAITED, /* the next call has not certainly begun */
-        CALL_HEAD,    /* its object is next */
-        CALL_NAMED,   /* after its name in a line: an object or Python is next */
-        CALL_FENCE,   /* the same: Python is next */
-        CALL_JSON,    /* inside JSON arguments */
-        CALL_PYTHON,  /* inside Python arguments */
-        CALL_OBJECT,  /* inside its object, but not in arguments that are passed on */
-        CALL_CLOSING, /* after its object */
-        CALL_TAIL,    /* no call can follow; the rest should be blank */
-        CALL_CODE,    /* the same after Python; the rest may be the end of a code block */
-        CALL_NONE,    /* no more calls will be found here: the text is not their syntax */
-    } state;
-    enum { SYNTAX_UNKNOWN, SYNTAX_TAGS, SYNTAX_OBJECT, SYNTAX_LIST, SYNTAX_NAME_LINE } syntax;
-    const struct tutti_string *names; /* [n_names] of the tools; borrowed */
-    size_t n_names;
+    json_t *tools;      /* as in OpenAI's API */
+    uint32_t forms;     /* the rows of the table that the answer may have, as bits */
     bool any_arguments; /* may be any JSON value */
-    bool is_reported;   /* the current call's name and arguments were passed on */
-    bool is_open;       /* more arguments of call number n_calls - 1 follow */
-    size_t at;          /* bytes of the answer that are parsed */
-    size_t n_calls;     /* that have begun */
-    size_t n_searched;  /* bytes where no tag begins, while another syntax is parsed */
-    size_t n_content;   /* bytes before the first call in tags */
-    size_t n_sure;      /* the last result of tutti_tool_parser_content() */
-    size_t begin;       /* offset of the current call's object, or of its name in a line */
-    size_t n_name;      /* of the name in a line */
-    int depth;          /* brackets open in the arguments or the object */
-    char quote;         /* of the string that is open in them; 0: none */
+    enum {
+        PARSER_SEARCH, /* for an opening */
+        PARSER_FORM,   /* within a form */
+        PARSER_TAIL,   /* no call can follow; the rest should be blank */
+        PARSER_NONE,   /* no more calls will be found: the text is not their syntax */
+    } state;
+    int form, step;          /* row of the table, and index of its step */
+    size_t n_seen;           /* bytes of the longest answer so far */
+    size_t at;               /* bytes of the answer that are parsed */
+    size_t mark;             /* where the current form begins */
+    bool is_first;           /* the form began with the answer, not at an opening */
+    size_t n_content;        /* bytes before the first call */
+    size_t scanned, n_solid; /* bytes of content seen, and without the blanks at their end */
+
+    /* The current call. */
+    size_t n_calls; /* that have begun */
+    bool is_open;   /* more arguments of call number n_calls - 1 follow */
+    bool has_begun; /* the form has reported a call */
+    struct buf name;
+    json_t *ids; /* of each call, a string or null */
+    json_t *id;  /* of the call that was not reported yet; NULL: none */
+
+    /* Within a step. */
+    bool is_entered; /* the step has begun */
+    size_t searched; /* offset where the search for the end of a key or value goes on */
+    enum object_place place;
+    int depth;  /* brackets open in a JSON value or in Python */
+    char quote; /* of the string that is open in them; 0: none */
     bool is_escaped;
-    size_t first;       /* offset of the arguments; of the current one in Python */
-    struct buf made;    /* the arguments before it, as JSON; or those of object */
+    bool is_streamed;    /* the value is passed on as arguments */
+    bool is_reported;    /* the object's call was reported */
+    size_t begin, first; /* offsets of the object; of a key, value or argument in it */
+    size_t n_key;
+    enum { KEY_OTHER, KEY_NAME, KEY_ARGUMENTS, KEY_ID } key;
+
+    /* Arguments that are not passed on as they are written. */
+    struct buf made;    /* as JSON */
     size_t n_given;     /* bytes of made that were returned */
     json_t *seen_names; /* of the arguments in made; NULL: none yet */
-    json_t *object;     /* the last one that was parsed */
+    json_t *pair_key;
+    json_t *object; /* the last one that was parsed */
+
+    bool is_pending; /* delta was found by tutti_tool_parser_content() */
+    struct tutti_tool_call_delta delta;
 };
 
-/* ---- matching ---- */
+/* The result of a step. */
+enum progress {
+    STEP_WAIT,  /* more text is needed */
+    STEP_GO,    /* something was parsed */
+    STEP_DELTA, /* the same, and p->delta is set */
+    STEP_FAIL,  /* the text is not of this form */
+};
 
-static bool has_tool(const struct tutti_tool_parser *p, const char *name, size_t n_bytes)
+/* ---- tools ---- */
+
+static const json_t *function_at(const struct tutti_tool_parser *p, size_t i)
 {
-    for (size_t i = 0; i < p->n_names; i++)
-        if (p->names[i].n_bytes == n_bytes && memcmp(p->names[i].text, name, n_bytes) == 0)
+    const json_t *tool = json_array_get(p->tools, i), *function = json_object_get(tool, "function");
+    return function ? function : tool;
+}
+
+static const json_t *find_tool(const struct tutti_tool_parser *p, const char *name, size_t n_bytes)
+{
+    for (size_t i = 0; i < json_array_size(p->tools); i++) {
+        const json_t *own = json_object_get(function_at(p, i), "name");
+        if (json_string_length(own) == n_bytes && n_bytes > 0 &&
+            memcmp(json_string_value(own), name, n_bytes) == 0)
+            return function_at(p, i);
+    }
+    return NULL;
+}
+
+/* Whether the text can still become the name of a tool. */
+static bool may_be_name(const struct tutti_tool_parser *p, const char *text, size_t n_bytes)
+{
+    for (size_t i = 0; i < json_array_size(p->tools); i++) {
+        const json_t *own = json_object_get(function_at(p, i), "name");
+        if (json_string_length(own) >= n_bytes && memcmp(json_string_value(own), text, n_bytes) == 0)
             return true;
+    }
     return false;
 }
 
@@ -85,225 +126,72 @@ static bool is_all_blank(const char *text, size_t n_bytes)
     return n_bytes == 0;
 }
 
-/* The result of matching: yes, no, or more text is needed. */
-enum match { MATCH_YES, MATCH_NO, MATCH_LATER };
-
-struct match_span {
-    const char *at, *end;
-};
-
-static enum match skip_blanks(struct match_span *s)
+static size_t n_without_blanks(const char *text, size_t n_bytes)
 {
-    while (s->at < s->end && is_blank(*s->at))
-        s->at++;
-    return s->at < s->end ? MATCH_YES : MATCH_LATER;
+    while (n_bytes > 0 && is_blank(text[n_bytes - 1]))
+        n_bytes--;
+    return n_bytes;
 }
 
-/* Matches words after optional blanks. */
-static enum match match_words(struct match_span *s, const char *words)
-{
-    if (skip_blanks(s) == MATCH_LATER)
-        return MATCH_LATER;
-    size_t n = strlen(words), n_left = (size_t)(s->end - s->at), n_same = n < n_left ? n : n_left;
-    if (memcmp(s->at, words, n_same) != 0)
-        return MATCH_NO;
-    if (n_same < n)
-        return MATCH_LATER;
-    s->at += n;
-    return MATCH_YES;
-}
+/* ---- calls ---- */
 
-static size_t n_without_blanks(const char *text, const char *end)
+static void scan_start(struct tutti_tool_parser *p)
 {
-    while (end > text && is_blank(end[-1]))
-        end--;
-    return (size_t)(end - text);
-}
-
-/* ---- the beginning of a call ---- */
-
-/* Matches {"name": "...", "arguments": and then an object; s then begins at the object. */
-static enum match match_head(struct match_span *s, const struct tutti_tool_parser *p,
-                             struct tutti_tool_call_delta *delta)
-{
-    static const char *const FIRST[] = { "{", "\"name\"", ":", "\"" };
-    for (size_t i = 0; i < sizeof FIRST / sizeof *FIRST; i++) {
-        enum match match = match_words(s, FIRST[i]);
-        if (match != MATCH_YES)
-            return match;
-    }
-    const char *quote = memchr(s->at, '"', (size_t)(s->end - s->at));
-    if (!quote)
-        return MATCH_LATER; /* read_head() ends it */
-    delta->name = s->at;
-    delta->n_name = (size_t)(quote - s->at);
-    s->at = quote + 1;
-    if (!has_tool(p, delta->name, delta->n_name))
-        return MATCH_NO;
-    enum match match = match_words(s, ",");
-    if (match != MATCH_YES)
-        return match;
-    struct match_span other = *s;
-    match = match_words(s, "\"arguments\"");
-    if (match == MATCH_NO) {
-        *s = other;
-        match = match_words(s, "\"parameters\"");
-    }
-    match = match == MATCH_YES ? match_words(s, ":") : match;
-    match = match == MATCH_YES ? skip_blanks(s) : match;
-    return match == MATCH_YES && *s->at != '{' ? MATCH_NO : match;
-}
-
-/* Ends the search for calls, or looks for tags only if the text only looked like another syntax. */
-static void break_off(struct tutti_tool_parser *p)
-{
-    bool can_have_tags = p->n_calls == 0 && p->syntax != SYNTAX_TAGS;
-    p->is_open = false;
-    p->state = can_have_tags ? CALL_AWAITED : CALL_NONE;
-    p->syntax = SYNTAX_TAGS;
-    if (can_have_tags)
-        p->at = 0;
-}
-
-/* Starts to count brackets at the current place. */
-static void start_scan(struct tutti_tool_parser *p, int depth)
-{
-    p->depth = depth;
+    p->depth = 0;
     p->quote = 0;
     p->is_escaped = false;
 }
 
-/* A call whose arguments begin at the current place. */
-static bool open_call(struct tutti_tool_parser *p, struct tutti_tool_call_delta *delta)
+/* Sets the name of the call that begins next. False: out of memory. */
+static bool set_name(struct tutti_tool_parser *p, const char *name, size_t n_bytes)
 {
-    start_scan(p, 0);
-    p->first = p->at;
-    p->is_reported = p->is_open = true;
+    buf_truncate(&p->name, 0);
+    return buf_add(&p->name, name, n_bytes);
+}
+
+static void set_id(struct tutti_tool_parser *p, const char *id, size_t n_bytes)
+{
+    json_decref(p->id);
+    p->id = json_stringn(id, n_bytes);
+}
+
+/* Reports the call whose name is known. */
+static enum progress begin_call(struct tutti_tool_parser *p)
+{
+    if (json_array_append_new(p->ids, p->id ? p->id : json_null()) != 0) {
+        p->id = NULL;
+        return STEP_FAIL;
+    }
+    p->id = NULL;
+    if (p->n_calls == 0)
+        p->n_content = p->mark;
     json_decref(p->seen_names);
     p->seen_names = NULL;
     buf_truncate(&p->made, 0);
     p->n_given = 0;
-    delta->index = p->n_calls++;
-    delta->arguments = "";
-    return true;
+    p->has_begun = p->is_open = true;
+    p->delta = (struct tutti_tool_call_delta){
+        .index = p->n_calls++, .name = p->name.bytes, .n_name = p->name.n_bytes, .arguments = ""
+    };
+    return STEP_DELTA;
 }
 
-static bool find_tag(struct tutti_tool_parser *p, const char *text, size_t begin, size_t n_bytes)
+/* Passes on what was added to made. */
+static enum progress give_made(struct tutti_tool_parser *p, bool is_last)
 {
-    const char *open = memmem(text + begin, n_bytes - begin, OPEN, sizeof OPEN - 1);
-    if (!open)
-        return false;
-    if (p->n_calls == 0)
-        p->n_content = (size_t)(open - text);
-    p->syntax = SYNTAX_TAGS;
-    p->at = (size_t)(open - text) + sizeof OPEN - 1;
-    p->state = CALL_HEAD;
-    return true;
+    p->delta = (struct tutti_tool_call_delta){ .index = p->n_calls - 1,
+                                               .arguments = p->made.bytes + p->n_given,
+                                               .n_arguments = p->made.n_bytes - p->n_given,
+                                               .is_last = is_last };
+    p->n_given = p->made.n_bytes;
+    p->is_open = !is_last;
+    return STEP_DELTA;
 }
 
-/* Finds the beginning of the next call, for the first one also its syntax. */
-static void find_call(struct tutti_tool_parser *p, const char *text, size_t n_bytes)
-{
-    size_t n_left = n_bytes - p->at, n_tail = sizeof OPEN - 2; /* may be the beginning of a tag */
-    if (find_tag(p, text, p->at, n_bytes))
-        return;
-    /* The other syntaxes take the whole answer, so they are recognized at its beginning or not at
-     * all. */
-    struct match_span first = { text + p->at, text + n_bytes };
-    if (p->syntax == SYNTAX_UNKNOWN && p->at == 0) {
-        if (skip_blanks(&first) == MATCH_LATER)
-            return;
-        size_t begin = (size_t)(first.at - text);
-        if (*first.at == '{' || *first.at == '[') {
-            p->syntax = *first.at == '{' ? SYNTAX_OBJECT : SYNTAX_LIST;
-            p->at = begin + (p->syntax == SYNTAX_LIST);
-            p->state = CALL_HEAD;
-            return;
-        }
-        const char *line_end = memchr(first.at, '\n', (size_t)(first.end - first.at));
-        size_t n_name = line_end ? n_without_blanks(first.at, line_end) : 0;
-        if (line_end && has_tool(p, first.at, n_name)) {
-            p->syntax = SYNTAX_NAME_LINE;
-            p->begin = begin;
-            p->n_name = n_name;
-            p->at = (size_t)(line_end + 1 - text);
-            p->state = CALL_NAMED;
-            return;
-        }
-        if (!line_end && n_left <= MAX_LINE)
-            return; /* it may become a name */
-    }
-    p->at += n_left > n_tail ? n_left - n_tail : 0;
-}
+/* ---- JSON ---- */
 
-/* A tag decides, as long as no call was reported: text before it that began like another syntax is
- * content. */
-static void find_late_tag(struct tutti_tool_parser *p, const char *text, size_t n_bytes)
-{
-    size_t n_tail = sizeof OPEN - 2, begin = p->n_searched > n_tail ? p->n_searched - n_tail : 0;
-    if (p->n_calls == 0 && p->syntax != SYNTAX_UNKNOWN && p->syntax != SYNTAX_TAGS)
-        (void)find_tag(p, text, begin, n_bytes);
-    p->n_searched = n_bytes;
-}
-
-/* Begins the object of a call. Arguments are reported as they come if they follow the name at once. */
-static bool parse_head(struct tutti_tool_parser *p, const char *text, size_t n_bytes,
-                       struct tutti_tool_call_delta *delta)
-{
-    struct match_span s = { text + p->at, text + n_bytes };
-    enum match match = skip_blanks(&s);
-    p->at = (size_t)(s.at - text);
-    if (match == MATCH_LATER)
-        return false;
-    if (*s.at != '{') {
-        break_off(p);
-        return false;
-    }
-    match = match_head(&s, p, delta);
-    if (match == MATCH_LATER && n_bytes - p->at <= MAX_LINE)
-        return false; /* it is matched again with more text */
-    p->begin = p->at;
-    if (match == MATCH_YES) {
-        p->at = (size_t)(s.at - text);
-        p->state = CALL_JSON;
-        return open_call(p, delta);
-    }
-    start_scan(p, 0);
-    p->is_reported = false;
-    p->state = CALL_OBJECT;
-    return false;
-}
-
-/* After NAME and a line break: an object, or "tool_call(" after anything else. */
-static bool parse_named(struct tutti_tool_parser *p, const char *text, size_t n_bytes,
-                        struct tutti_tool_call_delta *delta)
-{
-    struct match_span s = { text + p->at, text + n_bytes };
-    if (p->state == CALL_NAMED) {
-        if (skip_blanks(&s) == MATCH_LATER)
-            return false;
-        p->at = (size_t)(s.at - text);
-        p->state = *s.at == '{' ? CALL_JSON : CALL_FENCE;
-    }
-    if (p->state == CALL_FENCE) {
-        size_t n_left = n_bytes - p->at, n_tail = sizeof PYTHON - 2;
-        const char *python = memmem(text + p->at, n_left, PYTHON, sizeof PYTHON - 1);
-        if (!python) {
-            p->at += n_left > n_tail ? n_left - n_tail : 0;
-            return false;
-        }
-        p->at = (size_t)(python - text) + sizeof PYTHON - 1;
-        p->state = CALL_PYTHON;
-    }
-    delta->name = text + p->begin;
-    delta->n_name = p->n_name;
-    return open_call(p, delta);
-}
-
-/* ---- arguments ---- */
-
-/* Whether c is a bracket or comma outside of strings. */
-static bool is_structure(struct tutti_tool_parser *p, char c, const char *quotes)
+/* Counts brackets. True: c is outside of strings. */
+static bool scan_byte(struct tutti_tool_parser *p, char c, const char *quotes)
 {
     if (p->quote) {
         if (p->is_escaped)
@@ -314,94 +202,227 @@ static bool is_structure(struct tutti_tool_parser *p, char c, const char *quotes
             p->quote = 0;
         return false;
     }
-    if (strchr(quotes, c))
+    if (c && strchr(quotes, c))
         p->quote = c;
+    else
+        p->depth += (c == '{' || c == '[' || c == '(') - (c == '}' || c == ']' || c == ')');
     return !p->quote;
 }
 
-static bool is_json(const char *text, size_t n_bytes)
+static json_t *parse_value(const char *text, size_t n_bytes)
 {
-    json_t *value = json_loadb(text, n_bytes, JSON_ALLOW_NUL, NULL);
-    json_decref(value);
-    return value;
+    return json_loadb(text, n_bytes, JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
 }
 
-static bool parse_json(struct tutti_tool_parser *p, const char *text, size_t n_bytes,
-                       struct tutti_tool_call_delta *delta)
+/* Passes on the arguments as they are written, up to the end of their object. */
+static enum progress stream_json(struct tutti_tool_parser *p, const char *text, size_t n_bytes)
 {
     size_t first = p->at;
-    while (p->at < n_bytes && p->is_open) {
-        char c = text[p->at++];
-        if (!c || !is_structure(p, c, "\""))
-            continue;
-        p->depth += (c == '{' || c == '[') - (c == '}' || c == ']');
-        p->is_open = p->depth != 0;
+    bool is_over = false;
+    while (p->at < n_bytes && !is_over) {
+        scan_byte(p, text[p->at++], "\"");
+        is_over = p->depth == 0 && !p->quote;
     }
-    *delta = (struct tutti_tool_call_delta){ .index = p->n_calls - 1,
-                                             .arguments = text + first,
-                                             .n_arguments = p->at - first,
-                                             .is_last = !p->is_open };
-    if (!p->is_open && p->syntax != SYNTAX_NAME_LINE) {
-        p->state = CALL_OBJECT; /* which may have more members */
-        start_scan(p, 1);
-    } else if (!p->is_open) {
-        p->state = is_json(text + p->first, p->at - p->first) ? CALL_TAIL : CALL_NONE;
+    if (p->at == first)
+        return STEP_WAIT;
+    p->is_open = !is_over;
+    p->is_streamed = !is_over;
+    p->delta = (struct tutti_tool_call_delta){
+        .index = p->n_calls - 1, .arguments = text + first, .n_arguments = p->at - first, .is_last = is_over
+    };
+    return STEP_DELTA;
+}
+
+/* CALL_JSON */
+static enum progress parse_json(struct tutti_tool_parser *p, const char *text, size_t n_bytes)
+{
+    if (p->is_streamed)
+        return stream_json(p, text, n_bytes);
+    if (p->is_entered) { /* its end was passed on */
+        json_t *value = parse_value(text + p->first, p->at - p->first);
+        bool is_json = value;
+        json_decref(value);
+        p->step++;
+        return is_json ? STEP_GO : STEP_FAIL;
     }
-    return p->at > first;
+    while (p->at < n_bytes && is_blank(text[p->at]))
+        p->at++;
+    if (p->at == n_bytes)
+        return STEP_WAIT;
+    if (text[p->at] != '{')
+        return STEP_FAIL;
+    scan_start(p);
+    p->first = p->at;
+    p->is_entered = p->is_streamed = true;
+    return begin_call(p);
+}
+
+/* Notes a member of a call's object whose value is not the arguments. False: this is no call. */
+static bool take_member(struct tutti_tool_parser *p, const char *text, size_t n_bytes)
+{
+    n_bytes = n_without_blanks(text, n_bytes);
+    bool is_plain = n_bytes >= 2 && text[0] == '"' && !memchr(text, '\\', n_bytes);
+    if (p->key == KEY_ID && is_plain && !p->is_reported)
+        set_id(p, text + 1, n_bytes - 2);
+    if (p->key != KEY_NAME || !is_plain)
+        return true;
+    return find_tool(p, text + 1, n_bytes - 2) && set_name(p, text + 1, n_bytes - 2);
 }
 
 /* Reports a call whose object is complete. */
-static bool take_object(struct tutti_tool_parser *p, struct tutti_tool_call_delta *delta)
+static enum progress report_object(struct tutti_tool_parser *p)
 {
     const json_t *name = json_object_get(p->object, "name");
     const json_t *arguments = json_object_get(p->object, "arguments");
+    bool ok = json_is_string(name) && find_tool(p, json_string_value(name), json_string_length(name)) &&
+              set_name(p, json_string_value(name), json_string_length(name));
     if (!arguments)
         arguments = json_object_get(p->object, "parameters");
-    if (!json_is_string(name) || !has_tool(p, json_string_value(name), json_string_length(name)))
-        return false;
-    bool ok = true;
-    buf_truncate(&p->made, 0);
+    if (!ok || (arguments && !json_is_object(arguments) && !json_is_string(arguments) && !p->any_arguments))
+        return STEP_FAIL;
+    enum progress progress = begin_call(p);
+    if (progress == STEP_FAIL)
+        return progress;
     if (!arguments)
         ok = buf_add_string(&p->made, "{}");
-    else if (json_is_object(arguments) || p->any_arguments)
-        ok = json_print_to(&p->made, arguments, JSON_COMPACT | JSON_ENCODE_ANY);
-    else if (json_is_string(arguments)) /* JSON as text */
+    else if (json_is_string(arguments) && !p->any_arguments) /* JSON as text */
         ok = buf_add(&p->made, json_string_value(arguments), json_string_length(arguments));
     else
-        return false;
-    *delta = (struct tutti_tool_call_delta){ .index = p->n_calls,
-                                             .name = json_string_value(name),
-                                             .n_name = json_string_length(name),
-                                             .arguments = p->made.bytes ? p->made.bytes : "",
-                                             .n_arguments = p->made.n_bytes,
-                                             .is_last = true };
-    p->n_calls += ok;
-    return ok;
+        ok = json_print_to(&p->made, arguments, JSON_COMPACT | JSON_ENCODE_ANY);
+    p->delta.arguments = p->made.bytes ? p->made.bytes : "";
+    p->delta.n_arguments = p->n_given = p->made.n_bytes;
+    p->delta.is_last = true;
+    p->is_open = false;
+    return ok ? STEP_DELTA : STEP_FAIL;
 }
 
-/* Reads to the end of a call's object, which must be JSON. */
-static bool parse_object(struct tutti_tool_parser *p, const char *text, size_t n_bytes,
-                         struct tutti_tool_call_delta *delta)
+/* The object is complete: it must be JSON. */
+static enum progress end_object(struct tutti_tool_parser *p, const char *text)
 {
-    bool is_done = false;
-    while (p->at < n_bytes && !is_done) {
-        char c = text[p->at++];
-        if (!c || !is_structure(p, c, "\""))
-            continue;
-        p->depth += (c == '{' || c == '[') - (c == '}' || c == ']');
-        is_done = p->depth == 0;
-    }
-    if (!is_done)
-        return false;
+    p->step++;
     json_decref(p->object);
     p->object = json_loadb(text + p->begin, p->at - p->begin, JSON_ALLOW_NUL, NULL);
-    bool has_delta = p->object && !p->is_reported && take_object(p, delta);
-    if (has_delta || (p->object && p->is_reported))
-        p->state = CALL_CLOSING;
-    else
-        break_off(p);
-    return has_delta;
+    if (!p->object)
+        return STEP_FAIL;
+    const json_t *id = json_object_get(p->object, "id");
+    if (p->is_reported && json_is_string(id) && json_is_null(json_array_get(p->ids, p->n_calls - 1)))
+        json_array_set(p->ids, p->n_calls - 1, (json_t *)(uintptr_t)id);
+    return p->is_reported ? STEP_GO : report_object(p);
 }
+
+/* False: no member of a call has this name. An object that is the whole answer, or a list's, may be
+ * anything else, and the client waits for it. */
+static bool take_key(struct tutti_tool_parser *p, const char *key, size_t n_bytes)
+{
+    static const struct {
+        const char *name;
+        int key;
+    } KEYS[] = { { "name", KEY_NAME },
+                 { "arguments", KEY_ARGUMENTS },
+                 { "parameters", KEY_ARGUMENTS },
+                 { "id", KEY_ID },
+                 { "type", KEY_OTHER } };
+    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
+        p->key = KEYS[i].key;
+        if (strlen(KEYS[i].name) == n_bytes && memcmp(KEYS[i].name, key, n_bytes) == 0)
+            return true;
+    }
+    p->key = KEY_OTHER;
+    return p->is_reported || !p->is_first;
+}
+
+/* A value begins. Arguments are passed on as they come if the name is known. */
+static enum progress begin_value(struct tutti_tool_parser *p, char c)
+{
+    scan_start(p);
+    p->first = p->at;
+    p->place = OBJECT_IN_VALUE;
+    if (p->key != KEY_ARGUMENTS || c != '{' || p->is_reported || p->name.n_bytes == 0)
+        return STEP_GO;
+    p->is_reported = p->is_streamed = true;
+    return begin_call(p);
+}
+
+/* One byte of the object. */
+static enum progress object_byte(struct tutti_tool_parser *p, const char *text)
+{
+    char c = text[p->at];
+    switch (p->place) {
+    case OBJECT_BEGIN:
+        if (c != '{' && !is_blank(c))
+            return STEP_FAIL;
+        if (c == '{') {
+            p->begin = p->at;
+            p->place = OBJECT_KEY;
+        }
+        break;
+    case OBJECT_KEY:
+        if (c == '}') {
+            p->at++;
+            return end_object(p, text);
+        }
+        if (c == '"') {
+            p->first = p->at + 1;
+            p->place = OBJECT_IN_KEY;
+        } else if (c != ',' && !is_blank(c)) {
+            return STEP_FAIL;
+        }
+        break;
+    case OBJECT_IN_KEY:
+        if (c == '\\' && !p->is_escaped) {
+            p->is_escaped = true;
+            break;
+        }
+        if (c == '"' && !p->is_escaped) {
+            if (!take_key(p, text + p->first, p->at - p->first))
+                return STEP_FAIL;
+            p->place = OBJECT_COLON;
+        }
+        p->is_escaped = false;
+        break;
+    case OBJECT_COLON:
+        if (c != ':' && !is_blank(c))
+            return STEP_FAIL;
+        p->place = c == ':' ? OBJECT_VALUE : OBJECT_COLON;
+        break;
+    case OBJECT_VALUE:
+        if (!is_blank(c))
+            return begin_value(p, c);
+        break;
+    case OBJECT_IN_VALUE:
+        if (p->depth == 0 && !p->quote && (c == ',' || c == '}')) {
+            p->place = OBJECT_KEY;
+            p->is_escaped = false;
+            return take_member(p, text + p->first, p->at - p->first) ? STEP_GO : STEP_FAIL;
+        }
+        scan_byte(p, c, "\"");
+        if (p->depth < 0)
+            return STEP_FAIL;
+        break;
+    }
+    p->at++;
+    return STEP_GO;
+}
+
+/* CALL_OBJECT */
+static enum progress parse_object(struct tutti_tool_parser *p, const char *text, size_t n_bytes)
+{
+    enum progress progress = STEP_GO;
+    int step = p->step;
+    if (p->is_streamed)
+        return stream_json(p, text, n_bytes);
+    if (!p->is_entered) {
+        p->is_entered = true;
+        p->place = OBJECT_BEGIN;
+        p->is_reported = p->is_escaped = false;
+        buf_truncate(&p->name, 0);
+    }
+    while (p->at < n_bytes && p->step == step && progress == STEP_GO)
+        progress = object_byte(p, text);
+    return progress == STEP_GO && p->step == step ? STEP_WAIT : progress;
+}
+
+/* ---- Python ---- */
 
 /* Adds one argument, "a=1", as JSON. False: not a named literal, or a duplicate name. */
 static bool add_argument(struct tutti_tool_parser *p, const char *text, size_t n_bytes)
@@ -436,92 +457,338 @@ static bool end_argument(struct tutti_tool_parser *p, const char *text, size_t e
     return ok;
 }
 
-static bool parse_python(struct tutti_tool_parser *p, const char *text, size_t n_bytes,
-                         struct tutti_tool_call_delta *delta)
+/* CALL_PYTHON */
+static enum progress parse_python(struct tutti_tool_parser *p, const char *text, size_t n_bytes)
 {
-    while (p->at < n_bytes && p->state == CALL_PYTHON) {
+    if (!p->is_entered) {
+        p->is_entered = true;
+        scan_start(p);
+        p->first = p->at;
+        return begin_call(p);
+    }
+    while (p->at < n_bytes) {
         char c = text[p->at++];
-        if (!c || !is_structure(p, c, "\"'"))
+        if (!scan_byte(p, c, "\"'"))
             continue;
-        bool is_last = c == ')' && p->depth == 0;
-        p->depth += (c == '{' || c == '[' || c == '(') - (c == '}' || c == ']' || c == ')');
+        bool is_last = p->depth < 0;
         if (!is_last && !(c == ',' && p->depth == 0))
             continue;
-        if (!end_argument(p, text, p->at - 1, is_last)) {
-            break_off(p);
-        } else if (is_last) {
-            p->is_open = false;
-            p->state = CALL_CODE;
+        if ((is_last && c != ')') || !end_argument(p, text, p->at - 1, is_last))
+            return STEP_FAIL;
+        p->step += is_last;
+        return give_made(p, is_last);
+    }
+    return STEP_WAIT;
+}
+
+/* ---- pairs of names and values ---- */
+
+static bool add_pair(struct tutti_tool_parser *p, const char *text, size_t n_bytes)
+{
+    const char *name = json_string_value(p->pair_key);
+    if (!p->seen_names)
+        p->seen_names = json_object();
+    if (!name || json_object_get(p->seen_names, name) ||
+        json_object_set_new(p->seen_names, name, json_true()) != 0)
+        return false;
+    const json_t *tool = find_tool(p, p->name.bytes, p->name.n_bytes);
+    const json_t *properties = json_object_get(json_object_get(tool, "parameters"), "properties");
+    json_t *value = call_value_parse(json_object_get(properties, name), text, n_bytes);
+    bool ok = value && buf_add(&p->made, p->made.n_bytes > 0 ? "," : "{", 1) &&
+              json_print_to(&p->made, p->pair_key, JSON_COMPACT | JSON_ENCODE_ANY) &&
+              buf_add(&p->made, ":", 1) && json_print_to(&p->made, value, JSON_COMPACT | JSON_ENCODE_ANY);
+    json_decref(value);
+    return ok;
+}
+
+/* CALL_KEY, CALL_VALUE, CALL_LINES, CALL_SKIP: everything up to the step's text. */
+static enum progress parse_until(struct tutti_tool_parser *p, const struct call_step *step, const char *text,
+                                 size_t n_bytes)
+{
+    size_t n_end = strlen(step->text);
+    if (!p->is_entered) {
+        p->is_entered = true;
+        p->first = p->searched = p->at;
+    }
+    const char *end = memmem(text + p->searched, n_bytes - p->searched, step->text, n_end);
+    bool is_name = step->op == CALL_KEY || step->op == CALL_SKIP;
+    if (is_name && (end ? (size_t)(end - text) : n_bytes) - p->first > MAX_NAME)
+        return STEP_FAIL;
+    if (!end) {
+        if (n_bytes - p->searched >= n_end)
+            p->searched = n_bytes - n_end + 1;
+        return STEP_WAIT;
+    }
+    const char *from = text + p->first;
+    size_t n = (size_t)(end - from);
+    p->at = (size_t)(end - text) + n_end;
+    p->step++;
+    if (step->op == CALL_SKIP)
+        return STEP_GO;
+    if (step->op == CALL_KEY) {
+        while (n > 0 && is_blank(*from))
+            from++, n--;
+        json_decref(p->pair_key);
+        p->pair_key = json_stringn(from, n_without_blanks(from, n));
+        return p->pair_key ? STEP_GO : STEP_FAIL;
+    }
+    if (step->op == CALL_LINES) {
+        bool has_first = n > 0 && from[0] == '\n', has_last = n > 1 && from[n - 1] == '\n';
+        from += has_first;
+        n -= (size_t)has_first + has_last;
+    }
+    return add_pair(p, from, n) ? give_made(p, false) : STEP_FAIL;
+}
+
+/* ---- marks and names ---- */
+
+enum match { MATCH_YES, MATCH_NO, MATCH_LATER };
+
+static enum match match_mark(const char *mark, const char *text, size_t n_bytes)
+{
+    size_t n = strlen(mark), n_same = n < n_bytes ? n : n_bytes;
+    if (memcmp(text, mark, n_same) != 0)
+        return MATCH_NO;
+    return n_same < n ? MATCH_LATER : MATCH_YES;
+}
+
+static enum progress parse_mark(struct tutti_tool_parser *p, const struct call_step *step, const char *text,
+                                size_t n_bytes)
+{
+    if (!p->is_entered)
+        p->searched = p->at;
+    p->is_entered = true;
+    while (p->searched < n_bytes && is_blank(text[p->searched]))
+        p->searched++;
+    size_t at = p->searched;
+    if (at == n_bytes)
+        return STEP_WAIT;
+    enum match match = match_mark(step->text, text + at, n_bytes - at);
+    if (match == MATCH_LATER)
+        return STEP_WAIT;
+    if (match == MATCH_YES)
+        p->at = at + strlen(step->text);
+    else if (step->op == CALL_MARK || step->op == CALL_CLOSE)
+        return STEP_FAIL;
+    p->step = match == MATCH_YES && step->op == CALL_IF ? step->to : p->step + 1;
+    return STEP_GO;
+}
+
+/* A name, or an id, up to one of the bytes that end it. */
+static enum progress parse_name(struct tutti_tool_parser *p, const struct call_step *step, const char *text,
+                                size_t n_bytes)
+{
+    static const char PREFIX[] = "functions.";
+    while (p->at < n_bytes && is_blank(text[p->at]))
+        p->at++;
+    const char *name = text + p->at;
+    size_t n_left = n_bytes - p->at, n = 0;
+    while (n < n_left && n <= MAX_NAME && !(name[n] && strchr(step->text, name[n])))
+        n++;
+    if (n > MAX_NAME || (step->op == CALL_NAME && !may_be_name(p, name, n_without_blanks(name, n))))
+        return STEP_FAIL;
+    if (n == n_left)
+        return STEP_WAIT;
+    p->at += n;
+    p->step++;
+    n = n_without_blanks(name, n);
+    if (step->op == CALL_ID || step->op == CALL_NAME_ID)
+        set_id(p, name, n);
+    if (step->op == CALL_ID)
+        return n > 0 ? STEP_GO : STEP_FAIL;
+    if (step->op == CALL_NAME_ID) {
+        const char *colon = memrchr(name, ':', n);
+        n = colon ? (size_t)(colon - name) : n;
+        if (n >= sizeof PREFIX - 1 && memcmp(name, PREFIX, sizeof PREFIX - 1) == 0) {
+            name += sizeof PREFIX - 1;
+            n -= sizeof PREFIX - 1;
         }
     }
-    if (p->n_given == p->made.n_bytes)
-        return false;
-    *delta = (struct tutti_tool_call_delta){ .index = p->n_calls - 1,
-                                             .arguments = p->made.bytes + p->n_given,
-                                             .n_arguments = p->made.n_bytes - p->n_given,
-                                             .is_last = p->state == CALL_CODE };
-    p->n_given = p->made.n_bytes;
-    return true;
+    return find_tool(p, name, n) && set_name(p, name, n) ? STEP_GO : STEP_FAIL;
 }
 
-/* ---- after a call ---- */
+/* ---- forms ---- */
 
-/* Matches what ends a call, and decides whether another one can follow. */
-static void close_call(struct tutti_tool_parser *p, const char *text, size_t n_bytes)
+static bool is_allowed(const struct tutti_tool_parser *p, size_t form)
 {
-    struct match_span s = { text + p->at, text + n_bytes }, list = s;
-    enum match match = MATCH_YES;
-    if (p->syntax == SYNTAX_OBJECT)
-        p->state = CALL_TAIL;
-    else if ((match = match_words(&s, p->syntax == SYNTAX_LIST ? "," : CLOSE)) == MATCH_YES)
-        p->state = p->syntax == SYNTAX_LIST ? CALL_HEAD : CALL_AWAITED;
-    else if (match == MATCH_NO && p->syntax == SYNTAX_LIST && match_words(&list, "]") == MATCH_YES)
-        p->state = CALL_TAIL, s = list;
-    else if (match == MATCH_NO)
-        p->state = CALL_NONE;
-    if (match != MATCH_LATER)
-        p->at = (size_t)(s.at - text);
+    return p->forms >> form & 1;
 }
 
-/* One step. False: no delta; if the parser's place or state changed, another step can be made. */
-static bool take_step(struct tutti_tool_parser *p, const char *text, size_t n_bytes,
-                      struct tutti_tool_call_delta *delta)
+/* Whether the form may begin at this place. */
+static enum match match_opening(const struct call_form *form, const char *text, size_t n_bytes,
+                                size_t *n_mark)
 {
-    switch (p->state) {
-    case CALL_AWAITED:
-        find_call(p, text, n_bytes);
-        return false;
-    case CALL_HEAD:
-        return parse_head(p, text, n_bytes, delta);
-    case CALL_NAMED:
-    case CALL_FENCE:
-        return parse_named(p, text, n_bytes, delta);
-    case CALL_JSON:
-        return parse_json(p, text, n_bytes, delta);
-    case CALL_PYTHON:
-        return parse_python(p, text, n_bytes, delta);
-    case CALL_OBJECT:
-        return parse_object(p, text, n_bytes, delta);
-    case CALL_CLOSING:
-        close_call(p, text, n_bytes);
-        return false;
-    case CALL_TAIL:
-    case CALL_CODE:
-    case CALL_NONE:
-        break;
+    enum match found = MATCH_NO;
+    for (size_t i = 0; i < CALL_MAX_OPENINGS && form->openings[i]; i++) {
+        enum match match = match_mark(form->openings[i], text, n_bytes);
+        *n_mark = strlen(form->openings[i]);
+        if (match == MATCH_YES)
+            return match;
+        found = match == MATCH_LATER ? match : found;
     }
-    return false;
+    return found;
 }
 
-enum tutti_status tutti_tool_parser_new(tutti_tool_parser **out, const struct tutti_string *names,
-                                        size_t n_names, bool any_arguments, struct tutti_error *err)
+static void enter_form(struct tutti_tool_parser *p, size_t form, size_t at)
 {
-    if (!out || (!names && n_names > 0))
-        return error_set(err, TUTTI_E_ARGUMENT, "tutti_tool_parser_new: out and names must not be NULL");
+    p->state = PARSER_FORM;
+    p->form = (int)form;
+    p->step = 0;
+    p->at = at;
+    p->has_begun = p->is_entered = p->is_streamed = false;
+    json_decref(p->id);
+    p->id = NULL;
+}
+
+/* Begins the next form, from row first on, that may begin at p->mark. */
+static enum match find_form(struct tutti_tool_parser *p, size_t first, const char *text, size_t n_bytes)
+{
+    for (size_t i = first; i < call_forms_count(); i++) {
+        const struct call_form *form = call_form_at(i);
+        size_t n_mark = 0;
+        if (!is_allowed(p, i) || !form->openings[0] != p->is_first)
+            continue;
+        enum match match = p->is_first ? MATCH_YES
+                                       : match_opening(form, text + p->mark, n_bytes - p->mark, &n_mark);
+        if (match == MATCH_YES)
+            enter_form(p, i, p->mark + n_mark);
+        if (match != MATCH_NO)
+            return match;
+    }
+    return MATCH_NO;
+}
+
+/* Finds the next opening. */
+static enum progress search_opening(struct tutti_tool_parser *p, const char *text, size_t n_bytes)
+{
+    for (; p->at < n_bytes; p->at++) {
+        if (!strchr("<[f>`", text[p->at])) /* openings begin with these */
+            continue;
+        p->mark = p->at;
+        enum match match = find_form(p, 0, text, n_bytes);
+        if (match != MATCH_NO)
+            return match == MATCH_YES ? STEP_GO : STEP_WAIT;
+    }
+    return STEP_WAIT;
+}
+
+/* The text is not of the current form. */
+static void leave_form(struct tutti_tool_parser *p, const char *text, size_t n_bytes)
+{
+    size_t end = p->at;
+    p->is_open = false;
+    if (p->has_begun) {
+        p->state = PARSER_NONE;
+        return;
+    }
+    p->at = p->mark;
+    if ((p->is_first || end - p->mark <= MAX_RETRY) &&
+        find_form(p, (size_t)(p->form + 1), text, n_bytes) == MATCH_YES)
+        return;
+    p->state = PARSER_SEARCH;
+    p->at = p->is_first ? 0 : end - p->mark <= MAX_RETRY ? p->mark + 1 : end;
+    p->is_first = false;
+}
+
+static enum progress take_step(struct tutti_tool_parser *p, const char *text, size_t n_bytes)
+{
+    const struct call_step *step = &call_form_at((size_t)p->form)->steps[p->step];
+    switch (step->op) {
+    case CALL_MARK:
+    case CALL_CLOSE:
+    case CALL_OPTION:
+    case CALL_IF:
+        return parse_mark(p, step, text, n_bytes);
+    case CALL_GOTO:
+        p->step = step->to;
+        return STEP_GO;
+    case CALL_NAME:
+    case CALL_NAME_ID:
+    case CALL_ID:
+        return parse_name(p, step, text, n_bytes);
+    case CALL_OBJECT:
+        return parse_object(p, text, n_bytes);
+    case CALL_JSON:
+        return parse_json(p, text, n_bytes);
+    case CALL_PYTHON:
+        return parse_python(p, text, n_bytes);
+    case CALL_PAIRS:
+        p->step++;
+        return begin_call(p);
+    case CALL_SKIP:
+    case CALL_KEY:
+    case CALL_VALUE:
+    case CALL_LINES:
+        return parse_until(p, step, text, n_bytes);
+    case CALL_PAIRS_OVER:
+        p->step++;
+        return buf_add_string(&p->made, p->made.n_bytes > 0 ? "}" : "{}") ? give_made(p, true) : STEP_FAIL;
+    case CALL_DONE:
+        p->state = PARSER_SEARCH;
+        return STEP_GO;
+    case CALL_LAST:
+        p->state = PARSER_TAIL;
+        return STEP_GO;
+    }
+    return STEP_FAIL;
+}
+
+/* Parses up to the next delta. False: none until the answer grows. */
+static bool parser_advance(struct tutti_tool_parser *p, const char *text, size_t n_bytes)
+{
+    enum progress progress = STEP_GO;
+    if (n_bytes < p->n_seen)
+        return false;
+    p->n_seen = n_bytes;
+    while (progress == STEP_GO && p->state <= PARSER_FORM) {
+        int step = p->step;
+        if (p->is_first && p->state == PARSER_SEARCH) { /* the answer's beginning */
+            while (p->mark < n_bytes && is_blank(text[p->mark]))
+                p->mark++;
+            if (p->mark == n_bytes)
+                return false;
+            p->form = -1;
+            leave_form(p, text, n_bytes); /* finds the first form */
+            continue;
+        }
+        progress = p->state == PARSER_SEARCH ? search_opening(p, text, n_bytes) : take_step(p, text, n_bytes);
+        if (progress == STEP_FAIL) {
+            leave_form(p, text, n_bytes);
+            progress = STEP_GO;
+        } else if (p->step != step) {
+            p->is_entered = false;
+        }
+    }
+    return progress == STEP_DELTA;
+}
+
+/* ---- the interface ---- */
+
+enum tutti_status tutti_tool_parser_new(tutti_tool_parser **out, const char *form, const char *tools,
+                                        bool any_arguments, struct tutti_error *err)
+{
+    if (!out || !tools)
+        return error_set(err, TUTTI_E_ARGUMENT, "tutti_tool_parser_new: out and tools must not be NULL");
+    uint32_t forms = call_forms_find(form);
+    if (forms == 0)
+        return error_set(err, TUTTI_E_ARGUMENT, "tutti_tool_parser_new: no form of tool calls is named %.64s",
+                         form);
+    json_t *list = json_loads(tools, JSON_ALLOW_NUL, NULL);
+    if (!json_is_array(list)) {
+        json_decref(list);
+        return error_set(err, TUTTI_E_ARGUMENT, "tutti_tool_parser_new: tools must be a list in JSON");
+    }
     tutti_tool_parser *p = calloc(1, sizeof *p);
-    if (!p)
+    json_t *ids = json_array();
+    if (!p || !ids) {
+        free(p);
+        json_decref(ids);
+        json_decref(list);
         return error_set(err, TUTTI_E_MEMORY, "out of memory for a parser of tool calls");
-    *p = (tutti_tool_parser){ .names = names, .n_names = n_names, .any_arguments = any_arguments };
+    }
+    *p = (tutti_tool_parser){
+        .tools = list, .forms = forms, .any_arguments = any_arguments, .is_first = true, .ids = ids
+    };
     *out = p;
     return TUTTI_OK;
 }
@@ -531,7 +798,12 @@ void tutti_tool_parser_free(tutti_tool_parser *p)
     if (!p)
         return;
     buf_clear(&p->made);
+    buf_clear(&p->name);
+    json_decref(p->tools);
+    json_decref(p->ids);
+    json_decref(p->id);
     json_decref(p->seen_names);
+    json_decref(p->pair_key);
     json_decref(p->object);
     free(p);
 }
@@ -539,78 +811,54 @@ void tutti_tool_parser_free(tutti_tool_parser *p)
 bool tutti_tool_parser_next(tutti_tool_parser *p, const char *text, size_t n_bytes,
                             struct tutti_tool_call_delta *delta)
 {
-    if (n_bytes == 0)
-        return false;
-    find_late_tag(p, text, n_bytes);
-    for (;;) {
-        const struct tutti_tool_parser before = *p;
-        *delta = (struct tutti_tool_call_delta){ .index = 0 };
-        if (take_step(p, text, n_bytes, delta))
-            return true;
-        if (p->at == before.at && p->state == before.state && p->syntax == before.syntax)
-            return false;
-    }
+    bool has_delta = p->is_pending || parser_advance(p, text, n_bytes);
+    p->is_pending = false;
+    if (has_delta)
+        *delta = p->delta;
+    return has_delta;
 }
 
-/* ---- complete answers ---- */
+const char *tutti_tool_parser_call_id(const tutti_tool_parser *p, size_t index)
+{
+    return json_string_value(json_array_get(p->ids, index));
+}
 
-/* Whether the answer is nothing but calls, with any text before those in tags. */
+/* Whether the answer is nothing but calls, with any text before those with an opening. */
 static bool is_complete(const struct tutti_tool_parser *p, const char *text, size_t n_bytes)
 {
-    if (p->n_calls == 0)
+    if (p->n_calls == 0 || p->is_open)
         return false;
-    const char *rest = text + p->at;
-    size_t n_rest = n_bytes - p->at;
-    if (p->syntax == SYNTAX_TAGS) /* the last closing tag may be missing */
-        return p->state == CALL_AWAITED || (p->state == CALL_CLOSING && is_all_blank(rest, n_rest));
-    return p->state == CALL_CODE ? !memchr(rest, ')', n_rest)
-                                 : p->state == CALL_TAIL && is_all_blank(rest, n_rest);
+    bool is_rest_blank = is_all_blank(text + p->at, n_bytes - p->at);
+    if (p->state == PARSER_SEARCH)
+        return true;
+    if (p->state != PARSER_FORM)
+        return p->state == PARSER_TAIL && is_rest_blank;
+    /* Marks that only end a call may be missing at the end of an answer. */
+    const struct call_step *step = &call_form_at((size_t)p->form)->steps[p->step];
+    while (step->op == CALL_CLOSE || step->op == CALL_OPTION || step->op == CALL_IF)
+        step++;
+    return is_rest_blank && step->op >= CALL_DONE;
 }
 
 bool tutti_tool_parser_is_complete(const tutti_tool_parser *p, const char *text, size_t n_bytes,
                                    size_t *n_content)
 {
     bool ok = is_complete(p, text, n_bytes);
-    *n_content = !ok ? n_bytes : p->syntax == SYNTAX_TAGS ? n_without_blanks(text, text + p->n_content) : 0;
+    *n_content = ok ? n_without_blanks(text, p->n_content) : n_bytes;
     return ok;
-}
-
-/* ---- content ---- */
-
-/* Whether the text can still become the name of a tool and a line break. */
-static bool may_be_name(const struct tutti_tool_parser *p, const char *text, size_t n)
-{
-    n = n < MAX_LINE ? n : MAX_LINE;
-    const char *line_end = memchr(text, '\n', n);
-    size_t n_name = n_without_blanks(text, line_end ? line_end : text + n);
-    if (line_end)
-        return has_tool(p, text, n_name);
-    for (size_t i = 0; i < p->n_names; i++)
-        if (p->names[i].n_bytes >= n_name && memcmp(p->names[i].text, text, n_name) == 0)
-            return true;
-    return false;
 }
 
 size_t tutti_tool_parser_content(tutti_tool_parser *p, const char *text, size_t n_bytes)
 {
-    if (n_bytes <= p->n_sure) /* nothing new */
-        return p->n_sure;
-    const char *body = text, *open = memmem(text + p->n_sure, n_bytes - p->n_sure, OPEN, sizeof OPEN - 1);
-    size_t n = n_bytes, n_sure = n_bytes;
-    while (n > 0 && is_blank(*body))
-        body++, n--;
-    if (n == 0 || *body == '{' || *body == '[' || may_be_name(p, body, n))
-        return 0;
-    if (open)
-        n_sure = (size_t)(open - text);
-    /* The tail may be the beginning of a tag. */
-    for (size_t k = sizeof OPEN - 2; k > 0 && !open; k--) {
-        if (k <= n_bytes && memcmp(text + n_bytes - k, OPEN, k) == 0) {
-            n_sure = n_bytes - k;
-            break;
-        }
-    }
-    while (n_sure > 0 && is_blank(text[n_sure - 1])) /* blanks before a call are not shown */
-        n_sure--;
-    return p->n_sure = n_sure;
+    if (p->n_calls == 0 && !p->is_pending)
+        p->is_pending = parser_advance(p, text, n_bytes);
+    size_t n = p->n_calls > 0                              ? p->n_content
+               : p->state == PARSER_FORM                   ? p->mark
+               : p->state == PARSER_SEARCH && !p->is_first ? p->at
+                                                           : 0;
+    n = n < n_bytes ? n : n_bytes;
+    for (; p->scanned < n; p->scanned++)
+        if (!is_blank(text[p->scanned]))
+            p->n_solid = p->scanned + 1;
+    return p->n_solid < n ? p->n_solid : n;
 }

@@ -141,6 +141,8 @@ static enum tutti_status model_choose_chat(struct loader *l, const json_t *token
     enum tutti_status st = chat_choose(&model->chat, &model->chat_template, &source, model->tokenizer, err);
     if (st == TUTTI_OK && model->chat)
         snprintf(model->desc.chat_format, sizeof model->desc.chat_format, "%s", model->chat->name);
+    if (st == TUTTI_OK)
+        st = chat_marks_init(&model->marks, model->chat, model->chat_template, model->tokenizer, err);
     return st;
 }
 
@@ -394,6 +396,7 @@ void model_free(struct model *model)
     for (int i = 0; i < MAX_LAYER_KINDS; i++)
         free(model->rope_freqs[i]);
     chat_template_free(model->chat_template);
+    chat_marks_clear(&model->marks);
     tokenizer_free(model->tokenizer);
     free(model);
 }

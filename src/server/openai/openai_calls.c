@@ -1,5 +1,6 @@
 #include "server/openai/openai_calls.h"
 
+#include "base/hash.h"
 #include "base/json/json_print.h"
 
 #include <stdio.h>
@@ -14,15 +15,56 @@ bool calls_are_possible(const struct job *job)
     return job->req.tools && job->req.grammar_kind == TUTTI_GRAMMAR_NONE;
 }
 
-void calls_make_id(const struct job *job, size_t choice, size_t call, char *out, size_t n_bytes)
+static bool has_form(const struct job *job, const char *name)
 {
-    snprintf(out, n_bytes, "call_%s_%zu_%zu", job->id, choice, call);
+    return job->app->info.tool_form && strcmp(job->app->info.tool_form, name) == 0;
 }
 
+/* Nine letters and digits, as templates of Mistral require. */
+static void make_short_id(const struct job *job, size_t choice, size_t index, char *out)
+{
+    static const char DIGITS[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    enum { N_DIGITS = sizeof DIGITS - 1, ID_LENGTH = 9 };
+    uint64_t hash = hash64(choice * 1009 + index, job->id, strlen(job->id));
+    for (int i = 0; i < ID_LENGTH; i++, hash /= N_DIGITS)
+        out[i] = DIGITS[hash % N_DIGITS];
+    out[ID_LENGTH] = '\0';
+}
+
+static void make_id(const struct job *job, size_t choice, size_t index, const char *own, const char *name,
+                    size_t n_name, char *out)
+{
+    if (own && *own && strlen(own) < CALL_ID_BYTES)
+        snprintf(out, CALL_ID_BYTES, "%s", own);
+    else if (has_form(job, "mistral"))
+        make_short_id(job, choice, index, out);
+    else if (has_form(job, "kimi-k2") && n_name < CALL_ID_BYTES - 40)
+        snprintf(out, CALL_ID_BYTES, "functions.%.*s:%zu", (int)n_name, name, index);
+    else
+        snprintf(out, CALL_ID_BYTES, "call_%s_%zu_%zu", job->id, choice, index);
+}
+
+void calls_make_id(const struct job *job, size_t choice, size_t index, const json_t *call, char *out)
+{
+    const json_t *name = json_object_get(call, "name");
+    make_id(job, choice, index, json_string_value(json_object_get(call, "id")), json_string_value(name),
+            json_string_length(name), out);
+}
+
+void calls_delta_id(const struct job *job, size_t choice, const struct tutti_tool_call_delta *delta,
+                    char *out)
+{
+    const tutti_tool_parser *parser = job->choices[choice].calls.parser;
+    make_id(job, choice, delta->index, parser ? tutti_tool_parser_call_id(parser, delta->index) : NULL,
+            delta->name, delta->n_name, out);
+}
+
+/* A call that is required is written as a list by the request's grammar, whatever the model's form. */
 static bool parser_new(const struct job *job, tutti_tool_parser **out)
 {
-    return tutti_tool_parser_new(out, job->req.tool_names, job->req.n_tool_names,
-                                 job->req.forced == API_FORCED_ANY, NULL) == TUTTI_OK;
+    const char *form = job->req.forced == API_FORCED_ANY ? "list" : job->app->info.tool_form;
+    return tutti_tool_parser_new(out, form, job->req.tools, job->req.forced == API_FORCED_ANY, NULL) ==
+           TUTTI_OK;
 }
 
 /* ---- complete answers ---- */
@@ -55,6 +97,10 @@ static bool join_calls(tutti_tool_parser *parser, const char *text, size_t n_byt
         ok = name && buf_add(&arguments, delta.arguments, delta.n_arguments);
         if (ok && delta.is_last)
             ok = json_array_append_new(calls, call_value(name, &arguments)) == 0;
+    }
+    for (size_t i = 0; ok && i < json_array_size(calls); i++) {
+        const char *id = tutti_tool_parser_call_id(parser, i);
+        ok = !id || json_object_set_new(json_array_get(calls, i), "id", json_string(id)) == 0;
     }
     buf_clear(&arguments);
     json_decref(name);

@@ -7,7 +7,8 @@
 /* Whether the answer may contain tool calls; otherwise it is never parsed for them. */
 bool calls_are_possible(const struct job *job);
 
-/* Parses the calls of a complete answer: [{"name", "arguments": JSON as text}]; *n_content: bytes
+/* Parses the calls of a complete answer: [{"name", "arguments": JSON as text, "id" if the model wrote
+ * one}]; *n_content: bytes
  * of text before them. NULL: there are none, or out of memory. A truncated call counts as text. */
 json_t *calls_find(const struct job *job, const struct reply_choice *choice, enum tutti_finish finish,
                    size_t *n_content);
@@ -21,7 +22,13 @@ size_t calls_sure_content(const struct job *job, struct reply_choice *choice);
 bool calls_next_delta(const struct job *job, struct reply_choice *choice,
                       struct tutti_tool_call_delta *delta);
 
-/* The id of a call: "call_...". */
-void calls_make_id(const struct job *job, size_t choice, size_t call, char *out, size_t n_bytes);
+enum { CALL_ID_BYTES = 320 };
+
+/* The id of a call of calls_find(): the model's own, else one as the model's chat template wants it,
+ * "call_..." if it does not care. out: [CALL_ID_BYTES]. */
+void calls_make_id(const struct job *job, size_t choice, size_t index, const json_t *call, char *out);
+/* The same for the first delta of a call. */
+void calls_delta_id(const struct job *job, size_t choice, const struct tutti_tool_call_delta *delta,
+                    char *out);
 
 #endif

@@ -1,4 +1,6 @@
 /* POST /v1/chat/completions: https://platform.openai.com/docs/api-reference/chat */
+#include "base/json/json_list.h"
+#include "server/openai/openai_answer.h"
 #include "server/openai/openai_calls.h"
 #include "server/openai/openai_reply.h"
 
@@ -22,10 +24,11 @@ static json_t *tool_calls(const struct job *job, size_t choice, const json_t *ca
     const json_t *call;
     json_array_foreach(calls, i, call)
     {
-        char id[80];
-        calls_make_id(job, choice, i, id, sizeof id);
-        if (json_array_append_new(
-                out, json_pack("{s:s, s:s, s:O}", "id", id, "type", "function", "function", call)) != 0) {
+        char id[CALL_ID_BYTES];
+        const json_t *name = json_object_get(call, "name"), *arguments = json_object_get(call, "arguments");
+        calls_make_id(job, choice, i, call, id);
+        if (json_array_append_new(out, json_pack("{s:s, s:s, s:{s:O, s:O}}", "id", id, "type", "function",
+                                                 "function", "name", name, "arguments", arguments)) != 0) {
             json_decref(out);
             return NULL;
         }
@@ -37,12 +40,12 @@ static json_t *tool_calls(const struct job *job, size_t choice, const json_t *ca
 static json_t *tool_call_delta(const struct job *job, size_t choice,
                                const struct tutti_tool_call_delta *delta)
 {
-    char id[80];
+    char id[CALL_ID_BYTES];
     json_t *arguments = json_text(delta->arguments, delta->n_arguments);
-    calls_make_id(job, choice, delta->index, id, sizeof id);
     if (!delta->name)
         return json_pack("[{s:I, s:{s:o}}]", "index", (json_int_t)delta->index, "function", "arguments",
                          arguments);
+    calls_delta_id(job, choice, delta, id);
     return json_pack("[{s:I, s:s, s:s, s:{s:o, s:o}}]", "index", (json_int_t)delta->index, "id", id, "type",
                      "function", "function", "name", json_text(delta->name, delta->n_name), "arguments",
                      arguments);
@@ -56,6 +59,13 @@ static json_t *reason_of_calls(const struct job *job)
 
 /* ---- replies ---- */
 
+/* Clients read either name. */
+static json_t *reasoning_fields(const char *text, size_t n_bytes)
+{
+    json_t *value = json_text(text, n_bytes);
+    return json_pack("{s:O, s:o}", "reasoning_content", value, "reasoning", value);
+}
+
 static json_t *whole(struct job *job, size_t index, struct reply_choice *choice)
 {
     size_t n_content;
@@ -64,6 +74,9 @@ static json_t *whole(struct job *job, size_t index, struct reply_choice *choice)
     json_t *content = calls && n_content == 0 ? json_null() : json_text(choice->text.bytes, n_content);
     json_t *message = json_pack("{s:s, s:o, s:n, s:o*}", "role", "assistant", "content", content, "refusal",
                                 "tool_calls", calls ? tool_calls(job, index, calls) : NULL);
+    const struct buf *reasoning = answer_reasoning(job, choice);
+    if (reasoning)
+        message = json_merge(message, reasoning_fields(reasoning->bytes, reasoning->n_bytes));
     json_t *reason = calls ? reason_of_calls(job) : openai_finish_reason(choice->finish);
     json_decref(calls);
     return json_pack("{s:I, s:o, s:o, s:o}", "index", (json_int_t)index, "message", message, "logprobs", lp,
@@ -96,7 +109,7 @@ static json_t *stream_with_tools(struct job *job, size_t index, struct reply_cho
 {
     struct tutti_tool_call_delta delta;
     bool has_ended = event->finish != TUTTI_FINISH_NONE;
-    if (!buf_add(&choice->text, event->text, event->n_text_bytes) || !calls_prepare(job, choice)) {
+    if (!calls_prepare(job, choice)) {
         openai_stream_choice(job, NULL); /* out of memory: ends the job */
         json_decref(lp);
         return NULL;
@@ -113,6 +126,19 @@ static json_t *stream_with_tools(struct job *job, size_t index, struct reply_cho
     return choice->calls.n > 0 && event->finish == TUTTI_FINISH_STOP ? reason_of_calls(job) : NULL;
 }
 
+/* True: there is new reasoning, sent with these log-probabilities. */
+static bool stream_reasoning(struct job *job, size_t index, struct reply_choice *choice, json_t *lp)
+{
+    const struct buf *reasoning = answer_reasoning(job, choice);
+    if (!reasoning || reasoning->n_bytes == choice->n_reasoning_sent)
+        return false;
+    size_t n_sent = choice->n_reasoning_sent;
+    choice->n_reasoning_sent = reasoning->n_bytes;
+    json_t *delta = reasoning_fields(reasoning->bytes + n_sent, reasoning->n_bytes - n_sent);
+    openai_stream_choice(job, chunk_choice(index, delta, lp, json_null()));
+    return true;
+}
+
 static void stream(struct job *job, size_t index, struct reply_choice *choice,
                    const struct tutti_event *event)
 {
@@ -122,12 +148,21 @@ static void stream(struct job *job, size_t index, struct reply_choice *choice,
                              chunk_choice(index, json_pack("{s:s, s:s}", "role", "assistant", "content", ""),
                                           NULL, json_null()));
     }
+    if (!answer_add(job, choice, event)) {
+        openai_stream_choice(job, NULL); /* out of memory: ends the job */
+        return;
+    }
     bool has_tokens = job->req.logprobs && event->n_tokens > 0;
     json_t *lp = has_tokens ? logprobs(NULL, choice, event) : NULL, *reason = NULL;
-    if (calls_are_possible(job))
+    if (stream_reasoning(job, index, choice, lp))
+        lp = NULL;
+    if (calls_are_possible(job)) {
         reason = stream_with_tools(job, index, choice, event, lp);
-    else
-        stream_content(job, index, event->text, event->n_text_bytes, lp);
+    } else {
+        size_t n_new = choice->text.n_bytes - choice->n_sent;
+        stream_content(job, index, n_new > 0 ? choice->text.bytes + choice->n_sent : "", n_new, lp);
+        choice->n_sent = choice->text.n_bytes;
+    }
     if (event->finish != TUTTI_FINISH_NONE)
         openai_stream_choice(job, chunk_choice(index, json_object(), NULL,
                                                reason ? reason : openai_finish_reason(event->finish)));

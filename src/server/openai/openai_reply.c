@@ -1,6 +1,8 @@
 /* Builds OpenAI's chat and completion replies: whole, or in chunks. */
 #include "server/openai/openai_reply.h"
 
+#include "server/openai/openai_answer.h"
+
 #include <string.h>
 
 static const struct openai_api *api_of(const struct job *job)
@@ -56,11 +58,12 @@ static json_t *usage_value(const struct job *job)
         n_accepted += job->choices[i].n_accepted_drafts;
         n_rejected += job->choices[i].n_rejected_drafts;
     }
-    return json_pack("{s:I, s:I, s:I, s:{s:I}, s:{s:I, s:I}}", "prompt_tokens", (json_int_t)n_prompt,
+    return json_pack("{s:I, s:I, s:I, s:{s:I}, s:{s:I, s:I, s:I}}", "prompt_tokens", (json_int_t)n_prompt,
                      "completion_tokens", (json_int_t)n_generated, "total_tokens", (json_int_t)n_total,
                      "prompt_tokens_details", "cached_tokens", (json_int_t)n_cached,
-                     "completion_tokens_details", "accepted_prediction_tokens", (json_int_t)n_accepted,
-                     "rejected_prediction_tokens", (json_int_t)n_rejected);
+                     "completion_tokens_details", "reasoning_tokens",
+                     (json_int_t)answer_n_reasoning_tokens(job), "accepted_prediction_tokens",
+                     (json_int_t)n_accepted, "rejected_prediction_tokens", (json_int_t)n_rejected);
 }
 
 void openai_stream_choice(struct job *job, json_t *choice)
@@ -141,7 +144,7 @@ static void reply_whole(struct job *job)
 
 static void collect_logprobs(struct job *job, struct reply_choice *choice, const struct tutti_event *event)
 {
-    if (!buf_add(&choice->text, event->text, event->n_text_bytes)) {
+    if (!answer_add(job, choice, event)) {
         job_fail_memory(job);
         return;
     }

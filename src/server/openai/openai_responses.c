@@ -2,6 +2,7 @@
 #include "server/openai/openai_responses.h"
 
 #include "base/json/json_list.h"
+#include "server/openai/openai_answer.h"
 #include "server/openai/openai_calls.h"
 
 #include <string.h>
@@ -46,11 +47,14 @@ static json_t *message_value(const struct job *job, const char *status, json_t *
                      "role", "assistant", "content", content);
 }
 
+/* own: the id that the model wrote; NULL: none. */
 static json_t *call_value(const struct job *job, size_t call, const char *status, json_t *name,
-                          json_t *arguments)
+                          json_t *arguments, const char *own)
 {
-    char id[80];
-    calls_make_id(job, 0, call, id, sizeof id);
+    char id[CALL_ID_BYTES];
+    json_t *source = json_pack("{s:O, s:s*}", "name", name, "id", own);
+    calls_make_id(job, 0, call, source, id);
+    json_decref(source);
     return json_pack("{s:s, s:o, s:s, s:s, s:o, s:o}", "type", "function_call", "id", call_item_id(job, call),
                      "call_id", id, "status", status, "name", name, "arguments", arguments);
 }
@@ -58,9 +62,10 @@ static json_t *call_value(const struct job *job, size_t call, const char *status
 static json_t *usage_value(const struct job *job)
 {
     size_t n_cached, n_prompt = job_n_prompt_tokens(job, &n_cached), n = job_n_generated(job);
-    return json_pack("{s:I, s:{s:I}, s:I, s:{s:i}, s:I}", "input_tokens", (json_int_t)n_prompt,
+    return json_pack("{s:I, s:{s:I}, s:I, s:{s:I}, s:I}", "input_tokens", (json_int_t)n_prompt,
                      "input_tokens_details", "cached_tokens", (json_int_t)n_cached, "output_tokens",
-                     (json_int_t)n, "output_tokens_details", "reasoning_tokens", 0, "total_tokens",
+                     (json_int_t)n, "output_tokens_details", "reasoning_tokens",
+                     (json_int_t)answer_n_reasoning_tokens(job), "total_tokens",
                      (json_int_t)n_prompt + (json_int_t)n);
 }
 
@@ -168,6 +173,7 @@ static void output_add_item(struct job *job, struct reply_choice *choice, json_t
 static void end_message(struct job *job, struct reply_choice *choice, size_t n_content)
 {
     const char *status = choice->calls.n == 0 && is_cut(choice) ? "incomplete" : "completed";
+    choice->message_is_over = true;
     begin_message(job, choice);
     if (job->req.stream) {
         emit(job, choice, "response.output_text.done",
@@ -188,36 +194,93 @@ static void stream_arguments(struct job *job, struct reply_choice *choice, size_
                        "delta", json_text(text, n_bytes)));
 }
 
-static void begin_call(struct job *job, struct reply_choice *choice, size_t call, json_t *name)
+static void begin_call(struct job *job, struct reply_choice *choice, size_t call, json_t *name,
+                       const char *own)
 {
     if (job->req.stream)
         emit(job, choice, "response.output_item.added",
-             item_event(choice, call_value(job, call, "in_progress", name, json_string(""))));
+             item_event(choice, call_value(job, call, "in_progress", name, json_string(""), own)));
     else
         json_decref(name);
 }
 
 static void end_call(struct job *job, struct reply_choice *choice, size_t call, json_t *name,
-                     json_t *arguments, bool is_whole)
+                     json_t *arguments, bool is_whole, const char *own)
 {
     if (job->req.stream)
         emit(job, choice, "response.function_call_arguments.done",
              json_pack("{s:o, s:I, s:O, s:O}", "item_id", call_item_id(job, call), "output_index",
                        n_items(choice), "name", name, "arguments", arguments));
     output_add_item(job, choice,
-                    call_value(job, call, is_whole ? "completed" : "incomplete", name, arguments));
+                    call_value(job, call, is_whole ? "completed" : "incomplete", name, arguments, own));
 }
 
 /* Sends a call in one piece. */
 static void add_call(struct job *job, struct reply_choice *choice, size_t call, const json_t *value)
 {
     json_t *name = json_object_get(value, "name"), *arguments = json_object_get(value, "arguments");
-    begin_call(job, choice, call, json_incref(name));
+    const char *own = json_string_value(json_object_get(value, "id"));
+    begin_call(job, choice, call, json_incref(name), own);
     stream_arguments(job, choice, call, json_string_value(arguments), json_string_length(arguments));
-    end_call(job, choice, call, json_incref(name), json_incref(arguments), true);
+    end_call(job, choice, call, json_incref(name), json_incref(arguments), true, own);
+}
+
+/* ---- reasoning ---- */
+
+static json_t *reasoning_id(const struct job *job)
+{
+    return json_sprintf("rs_%s", job->id + strlen("resp-"));
+}
+
+static json_t *reasoning_value(const struct job *job, const struct buf *reasoning, const char *status)
+{
+    json_t *content = reasoning ? json_pack("[{s:s, s:o}]", "type", "reasoning_text", "text",
+                                            json_text(reasoning->bytes, reasoning->n_bytes))
+                                : json_array();
+    return json_pack("{s:s, s:o, s:s, s:[], s:o}", "type", "reasoning", "id", reasoning_id(job), "status",
+                     status, "summary", "content", content);
+}
+
+static void stream_reasoning(struct job *job, struct reply_choice *choice)
+{
+    const struct buf *reasoning = answer_reasoning(job, choice);
+    size_t n_sent = choice->n_reasoning_sent;
+    if (!reasoning || choice->reasoning_is_over || reasoning->n_bytes == n_sent)
+        return;
+    if (n_sent == 0)
+        emit(job, choice, "response.output_item.added",
+             item_event(choice, reasoning_value(job, NULL, "in_progress")));
+    emit(job, choice, "response.reasoning_text.delta",
+         json_pack("{s:o, s:I, s:i, s:o}", "item_id", reasoning_id(job), "output_index", n_items(choice),
+                   "content_index", 0, "delta",
+                   json_text(reasoning->bytes + n_sent, reasoning->n_bytes - n_sent)));
+    choice->n_reasoning_sent = reasoning->n_bytes;
+}
+
+/* The reasoning is complete: its item comes before all others. */
+static void end_reasoning(struct job *job, struct reply_choice *choice)
+{
+    const struct buf *reasoning = answer_reasoning(job, choice);
+    if (!reasoning || choice->reasoning_is_over)
+        return;
+    bool is_all_cut = choice->text.n_bytes == 0 && is_cut(choice);
+    if (job->req.stream) {
+        stream_reasoning(job, choice);
+        emit(job, choice, "response.reasoning_text.done",
+             json_pack("{s:o, s:I, s:i, s:o}", "item_id", reasoning_id(job), "output_index", n_items(choice),
+                       "content_index", 0, "text", json_text(reasoning->bytes, reasoning->n_bytes)));
+    }
+    choice->reasoning_is_over = true;
+    output_add_item(job, choice, reasoning_value(job, reasoning, is_all_cut ? "incomplete" : "completed"));
 }
 
 /* ---- events ---- */
+
+/* The id of a streamed call. */
+static const char *streamed_id(const struct reply_choice *choice, size_t call)
+{
+    return choice->calls.parser ? tutti_tool_parser_call_id(choice->calls.parser, call) : NULL;
+}
 
 /* The call being streamed is in choice->held: its name, a zero byte, its arguments. */
 static void end_streamed_call(struct job *job, struct reply_choice *choice, bool is_whole)
@@ -227,7 +290,7 @@ static void end_streamed_call(struct job *job, struct reply_choice *choice, bool
     const char *name = choice->held.bytes;
     size_t n_name = strlen(name), n_before = n_name + 1;
     end_call(job, choice, choice->calls.n - 1, json_text(name, n_name),
-             json_text(name + n_before, choice->held.n_bytes - n_before), is_whole);
+             json_text(name + n_before, choice->held.n_bytes - n_before), is_whole, choice->own_id);
     buf_truncate(&choice->held, 0);
 }
 
@@ -237,7 +300,8 @@ static void stream_call_delta(struct job *job, struct reply_choice *choice,
     bool ok = true;
     if (delta->name) {
         ok = buf_add(&choice->held, delta->name, delta->n_name) && buf_add(&choice->held, "", 1);
-        begin_call(job, choice, delta->index, json_text(delta->name, delta->n_name));
+        choice->own_id = streamed_id(choice, delta->index);
+        begin_call(job, choice, delta->index, json_text(delta->name, delta->n_name), choice->own_id);
     }
     stream_arguments(job, choice, delta->index, delta->arguments, delta->n_arguments);
     if (!ok || !buf_add(&choice->held, delta->arguments, delta->n_arguments))
@@ -269,6 +333,9 @@ static void stream_event(struct job *job, struct reply_choice *choice, const str
         openai_add_logprobs(logprobs, event);
     if (choice->n_events == 0)
         begin_stream(job, choice);
+    stream_reasoning(job, choice);
+    if (choice->text.n_bytes > 0)
+        end_reasoning(job, choice);
     if (!calls_are_possible(job)) {
         stream_text(job, choice, choice->text.n_bytes, logprobs);
         return;
@@ -284,7 +351,7 @@ static void stream_event(struct job *job, struct reply_choice *choice, const str
         stream_text(job, choice, n_sure, logprobs);
     else
         json_decref(logprobs); /* of text that may be a call; the whole message has them */
-    if (has_delta && choice->has_begun && json_array_size(choice->items) == 0)
+    if (has_delta && choice->has_begun && !choice->message_is_over)
         end_message(job, choice, choice->n_sent);
     for (; has_delta; has_delta = calls_next_delta(job, choice, &delta))
         stream_call_delta(job, choice, &delta);
@@ -296,7 +363,7 @@ static void responses_take_event(struct job *job, size_t index, struct reply_cho
     (void)index;
     if (!choice->items)
         choice->items = json_array();
-    bool ok = choice->items && buf_add(&choice->text, event->text, event->n_text_bytes);
+    bool ok = choice->items && answer_add(job, choice, event);
     if (ok && job->req.logprobs) {
         if (!choice->logprobs)
             choice->logprobs = json_array();
@@ -315,6 +382,7 @@ static void end_items(struct job *job, struct reply_choice *choice)
     size_t n_content = choice->text.n_bytes, i;
     json_t *calls = job->req.stream ? NULL : calls_find(job, choice, choice->finish, &n_content);
     const json_t *call;
+    end_reasoning(job, choice);
     if (choice->calls.n > 0)
         end_streamed_call(job, choice, false);
     else if (!calls || n_content > 0) {

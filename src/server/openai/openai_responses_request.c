@@ -116,6 +116,44 @@ static enum tutti_status add_output(json_t *messages, const json_t *item, size_t
     return check_memory(json_object_set(message, "tool_call_id", json_object_get(item, "call_id")), err);
 }
 
+/* {"type": "reasoning", "content": [{"type": "reasoning_text", "text"}], "summary": [...]}: what the
+ * assistant's next message or call follows. */
+static enum tutti_status add_reasoning(json_t *messages, const json_t *item, const char *param,
+                                       struct tutti_error *err)
+{
+    static const char *const LISTS[] = { "content", "summary" };
+    struct buf text = { 0 };
+    size_t i;
+    const json_t *part;
+    bool ok = true;
+    for (size_t k = 0; k < sizeof LISTS / sizeof *LISTS && text.n_bytes == 0; k++) {
+        const json_t *list = json_field(item, LISTS[k]);
+        if (list && !json_is_array(list))
+            return json_wrong_type(param, "an object with lists of parts", list, err);
+        json_array_foreach(list, i, part)
+        {
+            const json_t *words = json_object_get(part, "text");
+            ok = ok && buf_add(&text, json_string_value(words), json_string_length(words));
+        }
+    }
+    if (ok && text.n_bytes > 0)
+        ok = json_array_append_new(messages,
+                                   json_pack("{s:s, s:n, s:o}", "role", "assistant", "content",
+                                             "reasoning_content", json_text(text.bytes, text.n_bytes))) == 0;
+    buf_clear(&text);
+    return check_memory(!ok, err);
+}
+
+/* The message of the assistant that has nothing but reasoning so far; NULL: the last one is another. */
+static json_t *open_message(json_t *messages)
+{
+    size_t n = json_array_size(messages);
+    json_t *last = n > 0 ? json_array_get(messages, n - 1) : NULL;
+    bool is_open = json_object_get(last, "reasoning_content") && !json_object_get(last, "tool_calls") &&
+                   json_is_null(json_object_get(last, "content"));
+    return is_open ? last : NULL;
+}
+
 static enum tutti_status input_add_item(json_t *messages, const json_t *item, size_t i,
                                         struct tutti_error *err)
 {
@@ -127,7 +165,7 @@ static enum tutti_status input_add_item(json_t *messages, const json_t *item, si
     if (type && !strcmp(type, "function_call_output"))
         return add_output(messages, item, i, param, err);
     if (type && !strcmp(type, "reasoning"))
-        return TUTTI_OK; /* reasoning of an earlier answer is not part of the prompt */
+        return add_reasoning(messages, item, param, err);
     if (type && strcmp(type, "message"))
         return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s: items of type %.64s are not supported",
                                param, type);
@@ -136,7 +174,10 @@ static enum tutti_status input_add_item(json_t *messages, const json_t *item, si
                                param);
     struct buf text = { 0 };
     enum tutti_status st = read_content(json_object_get(item, "content"), i, "content", &text, err);
-    if (st == TUTTI_OK)
+    json_t *open = strcmp(role, "assistant") ? NULL : open_message(messages);
+    if (st == TUTTI_OK && open)
+        st = check_memory(json_object_set_new(open, "content", json_text(text.bytes, text.n_bytes)), err);
+    else if (st == TUTTI_OK)
         st = input_add_message(messages, role, text.bytes, text.n_bytes, err);
     buf_clear(&text);
     return st;
@@ -319,6 +360,10 @@ static enum tutti_status copy_settings(json_t *chat, json_t *root, struct tutti_
         "parallel_tool_calls",
         "chat_template_kwargs",
         "reasoning_effort",
+        "enable_thinking",
+        "thinking_budget",
+        "thinking_token_budget",
+        "thinking_budget_tokens",
         "speculate",
         "presence_penalty",
         "frequency_penalty",

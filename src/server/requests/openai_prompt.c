@@ -138,6 +138,8 @@ static enum tutti_status read_extras(struct api_request *req, struct tutti_messa
     if (st == TUTTI_OK)
         st = read_text(&message->tool_call_id, value, "tool_call_id", i, err);
     if (st == TUTTI_OK)
+        st = read_text(&message->reasoning, value, "reasoning", i, err);
+    if (st == TUTTI_OK)
         st = read_text(&message->reasoning, value, "reasoning_content", i, err);
     if (st != TUTTI_OK || !calls)
         return st;

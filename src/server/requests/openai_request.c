@@ -306,6 +306,52 @@ static enum tutti_status check_unused(const struct api_request *req, struct tutt
     return TUTTI_OK;
 }
 
+/* A budget of reasoning: OpenAI's API has none; vLLM, SGLang, Qwen's API and llama-server name it
+ * differently. 0 is no reasoning, -1 no limit. */
+static enum tutti_status read_reasoning_budget(struct api_request *req, struct tutti_error *err)
+{
+    static const char *const NAMES[] = { "thinking_budget", "thinking_token_budget", "reasoning_budget",
+                                         "thinking_budget_tokens" };
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        const json_t *value = json_field(req->root, NAMES[i]);
+        json_int_t n = json_integer_value(value);
+        if (!value)
+            continue;
+        enum tutti_status st = json_require(value, JSON_KIND_INT, NAMES[i], err);
+        if (st == TUTTI_OK)
+            st = json_check_range((double)n, -1, INT_MAX, NAMES[i], err);
+        if (st != TUTTI_OK)
+            return st;
+        if (n >= 0 && req->n_beams > 1)
+            return error_set_param(err, TUTTI_E_ARGUMENT, NAMES[i], "%s cannot be combined with num_beams",
+                                   NAMES[i]);
+        req->max_reasoning_tokens = n < 0 ? 0 : n == 0 ? TUTTI_NO_REASONING : (int)n;
+    }
+    return TUTTI_OK;
+}
+
+/* Whether reasoning is a field of its own, a part of the content, or dropped. */
+static enum tutti_status read_reasoning(struct api_request *req, struct tutti_error *err)
+{
+    const json_t *include = json_field(req->root, "include_reasoning");
+    const json_t *apart = json_field(req->root, "separate_reasoning");
+    const json_t *format = json_field(req->root, "reasoning_format");
+    const char *word = json_string_value(format);
+    enum tutti_status st = json_check(include, JSON_KIND_BOOL, "include_reasoning", err);
+    if (st == TUTTI_OK)
+        st = json_check(apart, JSON_KIND_BOOL, "separate_reasoning", err);
+    if (st != TUTTI_OK)
+        return st;
+    if (format && (!word || (strcmp(word, "none") && strcmp(word, "auto") && strcmp(word, "deepseek"))))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "reasoning_format",
+                               "reasoning_format must be \"auto\", \"deepseek\" or \"none\"");
+    if (json_is_false(apart) || (word && !strcmp(word, "none")))
+        req->reasoning = API_REASONING_IN_CONTENT;
+    if (json_is_false(include))
+        req->reasoning = API_REASONING_DROPPED;
+    return read_reasoning_budget(req, err);
+}
+
 static enum tutti_status read_settings(struct api_request *req, int n_vocab, struct tutti_error *err)
 {
     const json_t *model = json_field(req->root, "model");
@@ -340,6 +386,8 @@ static enum tutti_status read_settings(struct api_request *req, int n_vocab, str
         st = read_logprobs(req, err);
     if (st == TUTTI_OK)
         st = api_read_format(req, err);
+    if (st == TUTTI_OK && req->kind == API_CHAT)
+        st = read_reasoning(req, err);
     if (st == TUTTI_OK)
         st = refuse_unsupported(req, err);
     return st == TUTTI_OK && req->kind == API_COMPLETION ? read_echo(req, err) : st;
@@ -389,7 +437,6 @@ void api_request_clear(struct api_request *req)
     free(req->joined);
     free(req->messages);
     free(req->prompts);
-    free(req->tool_names);
     free(req->logit_bias);
     free(req->schema);
     ids_clear(&req->ids);
@@ -431,6 +478,8 @@ struct tutti_request api_request_make(const struct api_request *req, size_t i)
         .prompt_logprobs = req->prompt_logprobs,
         .no_answer = req->no_answer,
         .embedding = req->embedding,
+        .shows_marks = req->kind == API_CHAT,
+        .max_reasoning_tokens = req->max_reasoning_tokens,
     };
     if (req->prompts) {
         const struct api_prompt *prompt = &req->prompts[i];

@@ -37,6 +37,9 @@ struct inputs_wants {
 /* The value of tool_choice. */
 enum api_forced { API_FORCED_NONE, API_FORCED_ANY, API_FORCED_NAMED };
 
+/* What the client gets of the reasoning before an answer. */
+enum api_reasoning { API_REASONING_APART, API_REASONING_IN_CONTENT, API_REASONING_DROPPED };
+
 struct api_request {
     enum api_kind kind;
     json_t *root;   /* strings below are borrowed from here */
@@ -50,8 +53,6 @@ struct api_request {
     char **dumped; /* tool calls, tools and template arguments, as JSON texts */
     size_t n_dumped;
     const char *tools, *template_arguments;
-    struct tutti_string *tool_names; /* of the functions in "tools" */
-    size_t n_tool_names;
     enum tutti_grammar_kind grammar_kind;
     const char *grammar_field; /* the field that sets the grammar; NULL: none */
     const char *grammar;
@@ -74,6 +75,8 @@ struct api_request {
     int n_best;    /* how many of a prompt's n choices to return; 0: all */
     bool scores;   /* compute log-probabilities of the choices, even if the client does not want them */
     bool keeps_stop, reports_held;
+    enum api_reasoning reasoning;
+    int max_reasoning_tokens; /* as in struct tutti_request */
     enum api_forced forced;
     const char *forced_name; /* the function, of API_FORCED_NAMED */
     bool one_tool_call;      /* parallel_tool_calls is false: only the first call counts */

@@ -202,6 +202,7 @@ static const struct {
     { "add_generation_prompt", JSON_KIND_BOOL },
     { "continue_final_message", JSON_KIND_BOOL },
     { "documents", JSON_KIND_LIST },
+    { "enable_thinking", JSON_KIND_BOOL },
     { "reasoning_effort", JSON_KIND_STRING },
 };
 
@@ -225,22 +226,6 @@ static enum tutti_status read_template_fields(struct api_request *req, struct tu
     return st;
 }
 
-static enum tutti_status read_names(struct api_request *req, const json_t *tools, struct tutti_error *err)
-{
-    size_t i;
-    const json_t *tool;
-    req->tool_names = calloc(json_array_size(tools) + 1, sizeof *req->tool_names);
-    if (!req->tool_names)
-        return error_out_of_memory("tools", err);
-    json_array_foreach(tools, i, tool)
-    {
-        const json_t *name = json_object_get(json_object_get(tool, "function"), "name");
-        req->tool_names[req->n_tool_names++] = (struct tutti_string){ .text = json_string_value(name),
-                                                                      .n_bytes = json_string_length(name) };
-    }
-    return TUTTI_OK;
-}
-
 enum tutti_status api_read_tools(struct api_request *req, struct tutti_error *err)
 {
     const json_t *tools = json_object_get(req->root, "tools"), *choice;
@@ -254,8 +239,6 @@ enum tutti_status api_read_tools(struct api_request *req, struct tutti_error *er
     const char *word = json_string_value(choice);
     if (st == TUTTI_OK)
         st = read_tool_choice(req, choice, tools, err);
-    if (st == TUTTI_OK && json_array_size(tools) > 0)
-        st = read_names(req, tools, err);
     if (st == TUTTI_OK && json_array_size(tools) > 0 && !(word && !strcmp(word, "none")))
         st = api_dump(req, tools, &req->tools, err);
     return st == TUTTI_OK ? read_template_fields(req, err) : st;

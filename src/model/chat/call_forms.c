@@ -1,0 +1,285 @@
+#include "model/chat/call_forms.h"
+
+#include <string.h>
+
+/* Where a step is the target of another one, a comment has its index. */
+
+/* <tool_call>{"name": ..., "arguments": {...}}</tool_call> */
+static const struct call_step HERMES[] = { { .op = CALL_OBJECT },
+                                           { CALL_CLOSE, "</tool_call>", 0 },
+                                           { .op = CALL_DONE } };
+
+/* <function=NAME>{...}</function> */
+static const struct call_step FUNCTION_JSON[] = { { CALL_NAME, ">", 0 },
+                                                  { CALL_MARK, ">", 0 },
+                                                  { .op = CALL_JSON },
+                                                  { CALL_CLOSE, "</function>", 0 },
+                                                  { .op = CALL_DONE } };
+
+/* <tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>; some answers
+ * lack the outer pair. */
+static const struct call_step QWEN3_CODER[] = {
+    { CALL_OPTION, "<function=", 0 },
+    { CALL_NAME, ">", 0 },
+    { CALL_MARK, ">", 0 },
+    { CALL_IF, "</function>", 11 },
+    { CALL_MARK, "<parameter=", 0 },
+    { .op = CALL_PAIRS },
+    { CALL_KEY, ">", 0 }, /* 6 */
+    { CALL_LINES, "</parameter>", 0 },
+    { CALL_IF, "<parameter=", 6 },
+    { CALL_MARK, "</function>", 0 },
+    { CALL_GOTO, NULL, 12 },
+    { .op = CALL_PAIRS },      /* 11 */
+    { .op = CALL_PAIRS_OVER }, /* 12 */
+    { CALL_OPTION, "</tool_call>", 0 },
+    { CALL_OPTION, "</seed:tool_call>", 0 },
+    { .op = CALL_DONE },
+};
+
+/* <tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call> */
+static const struct call_step GLM_4_5[] = {
+    { CALL_NAME, "< \n", 0 },
+    { CALL_IF, "</tool_call>", 10 },
+    { CALL_MARK, "<arg_key>", 0 },
+    { .op = CALL_PAIRS },
+    { CALL_KEY, "</arg_key>", 0 }, /* 4 */
+    { CALL_MARK, "<arg_value>", 0 },
+    { CALL_VALUE, "</arg_value>", 0 },
+    { CALL_IF, "<arg_key>", 4 },
+    { CALL_MARK, "</tool_call>", 0 },
+    { CALL_GOTO, NULL, 11 },
+    { .op = CALL_PAIRS },      /* 10 */
+    { .op = CALL_PAIRS_OVER }, /* 11 */
+    { .op = CALL_DONE },
+};
+
+/* NAME, a line's end, {...} */
+static const struct call_step NAME_LINE[] = { { CALL_NAME, "\n", 0 },
+                                              { .op = CALL_JSON },
+                                              { .op = CALL_LAST } };
+
+/* NAME, a line's end, tool_call(KEY=VALUE, ...), mostly in a block of Python */
+static const struct call_step NAME_LINE_PYTHON[] = {
+    { CALL_NAME, "\n", 0 }, { CALL_OPTION, "```python", 0 }, { CALL_MARK, "tool_call", 0 },
+    { CALL_MARK, "(", 0 },  { .op = CALL_PYTHON },           { CALL_OPTION, "```", 0 },
+    { .op = CALL_LAST },
+};
+
+/* {"name": ..., "parameters": {...}}, several with semicolons between them */
+static const struct call_step OBJECTS[] = { { CALL_OPTION, "<|python_tag|>", 0 },
+                                            { .op = CALL_OBJECT }, /* 1 */
+                                            { CALL_IF, ";", 1 },
+                                            { .op = CALL_LAST } };
+
+/* [{"name": ..., "arguments": {...}}, ...] as the whole answer */
+static const struct call_step LIST[] = { { CALL_MARK, "[", 0 },
+                                         { .op = CALL_OBJECT }, /* 1 */
+                                         { CALL_IF, ",", 1 },
+                                         { CALL_MARK, "]", 0 },
+                                         { .op = CALL_LAST } };
+
+/* [NAME(KEY=VALUE, ...), ...] as the whole answer */
+static const struct call_step PYTHONIC[] = {
+    { CALL_OPTION, "<|python_start|>", 0 },
+    { CALL_MARK, "[", 0 },
+    { CALL_NAME, "(", 0 }, /* 2 */
+    { CALL_MARK, "(", 0 },
+    { .op = CALL_PYTHON },
+    { CALL_IF, ",", 2 },
+    { CALL_MARK, "]", 0 },
+    { CALL_OPTION, "<|python_end|>", 0 },
+    { .op = CALL_LAST },
+};
+
+/* <|tool_call_start|>[NAME(KEY=VALUE, ...), ...]<|tool_call_end|> */
+static const struct call_step LFM2[] = {
+    { CALL_MARK, "[", 0 },
+    { CALL_NAME, "(", 0 }, /* 1 */
+    { CALL_MARK, "(", 0 },
+    { .op = CALL_PYTHON },
+    { CALL_IF, ",", 1 },
+    { CALL_MARK, "]", 0 },
+    { CALL_CLOSE, "<|tool_call_end|>", 0 },
+    { .op = CALL_DONE },
+};
+
+/* [TOOL_CALLS][{"name": ..., "arguments": {...}, "id": ...}, ...], or
+ * [TOOL_CALLS]NAME[CALL_ID]ID[ARGS]{...} */
+static const struct call_step MISTRAL[] = {
+    { CALL_IF, "[", 8 },          { CALL_NAME, "[{ \n", 0 }, { CALL_IF, "[CALL_ID]", 6 },
+    { CALL_OPTION, "[ARGS]", 0 }, { .op = CALL_JSON },   /* 4 */
+    { .op = CALL_DONE },          { CALL_ID, "[", 0 },   /* 6 */
+    { CALL_IF, "[ARGS]", 4 },     { .op = CALL_OBJECT }, /* 8 */
+    { CALL_IF, ",", 8 },          { CALL_MARK, "]", 0 },     { .op = CALL_DONE },
+};
+
+/* A list, or a single object, after an opening; CLOSE ends it. */
+#define LIST_UNTIL(CLOSING)                                                                                  \
+    {                                                                                                        \
+        { CALL_IF, "[", 4 }, { .op = CALL_OBJECT }, { CALL_CLOSE, CLOSING, 0 }, { .op = CALL_DONE },         \
+            { .op = CALL_OBJECT }, /* 4 */                                                                   \
+            { CALL_IF, ",", 4 }, { CALL_MARK, "]", 0 }, { CALL_CLOSE, CLOSING, 0 },                          \
+        {                                                                                                    \
+            .op = CALL_DONE                                                                                  \
+        }                                                                                                    \
+    }
+static const struct call_step PHI_4[] = LIST_UNTIL("<|/tool_call|>");
+static const struct call_step NEMOTRON[] = LIST_UNTIL("</TOOLCALL>");
+static const struct call_step APRIEL[] = LIST_UNTIL("</tool_calls>");
+
+/* functools[{"name": ..., "arguments": {...}}, ...] */
+static const struct call_step FIREFUNCTION[] = { { .op = CALL_OBJECT }, /* 0 */
+                                                 { CALL_IF, ",", 0 },
+                                                 { CALL_MARK, "]", 0 },
+                                                 { .op = CALL_DONE } };
+
+/* Each call is between its own marks, and all of them between another pair. V3 and R1 write
+ * function<｜tool▁sep｜>NAME and a block of JSON, V3.1 NAME<｜tool▁sep｜>{...}. */
+static const struct call_step DEEPSEEK[] = {
+    { CALL_OPTION, "<｜tool▁call▁begin｜>", 0 },
+    { CALL_IF, "function<｜tool▁sep｜>", 9 }, /* 1 */
+    { CALL_NAME, "<", 0 },
+    { CALL_MARK, "<｜tool▁sep｜>", 0 },
+    { .op = CALL_JSON },
+    { CALL_CLOSE, "<｜tool▁call▁end｜>", 0 }, /* 5 */
+    { CALL_IF, "<｜tool▁call▁begin｜>", 1 },
+    { CALL_CLOSE, "<｜tool▁calls▁end｜>", 0 },
+    { .op = CALL_DONE },
+    { CALL_NAME, "\n`", 0 }, /* 9 */
+    { CALL_MARK, "```json", 0 },
+    { .op = CALL_JSON },
+    { CALL_MARK, "```", 0 },
+    { CALL_GOTO, NULL, 5 },
+};
+
+static const struct call_step KIMI_K2[] = {
+    { CALL_OPTION, "<|tool_call_begin|>", 0 },        { CALL_NAME_ID, "<", 0 }, /* 1 */
+    { CALL_MARK, "<|tool_call_argument_begin|>", 0 }, { .op = CALL_JSON },
+    { CALL_CLOSE, "<|tool_call_end|>", 0 },           { CALL_IF, "<|tool_call_begin|>", 1 },
+    { CALL_CLOSE, "<|tool_calls_section_end|>", 0 },  { .op = CALL_DONE },
+};
+
+/* <|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|> */
+#define HARMONY_CALL "<|channel|>commentary to=functions."
+static const struct call_step HARMONY[] = { { CALL_NAME, " <", 0 },
+                                            { CALL_SKIP, "<|message|>", 0 },
+                                            { .op = CALL_JSON },
+                                            { CALL_CLOSE, "<|call|>", 0 },
+                                            { .op = CALL_DONE } };
+
+/* NAME, a line's end, {...}; several with >>> between them. The prompt ends with >>>. */
+static const struct call_step FUNCTIONARY[] = { { CALL_NAME, "\n", 0 }, /* 0 */
+                                                { .op = CALL_JSON },
+                                                { CALL_IF, ">>>", 0 },
+                                                { .op = CALL_LAST } };
+
+/* The same after text: >>>all, a line's end, text, then >>>NAME and so on. */
+static const struct call_step FUNCTIONARY_LATER[] = { { CALL_NAME, "\n", 0 },
+                                                      { .op = CALL_JSON },
+                                                      { .op = CALL_DONE } };
+
+/* A block of Python with calls, one a line, in a list, or in print() */
+static const struct call_step GEMMA[] = {
+    { CALL_OPTION, "[", 0 }, { CALL_OPTION, "print(", 0 }, /* 1 */
+    { CALL_NAME, "(", 0 },   { CALL_MARK, "(", 0 },        { .op = CALL_PYTHON },
+    { CALL_OPTION, ")", 0 }, { CALL_OPTION, ",", 0 },      { CALL_OPTION, "]", 0 },
+    { CALL_IF, "```", 10 },  { CALL_GOTO, NULL, 1 },       { .op = CALL_DONE }, /* 10 */
+};
+
+/* A block with JSON */
+static const struct call_step GEMMA_JSON[] = { { CALL_OPTION, "[", 0 },  { .op = CALL_OBJECT }, /* 1 */
+                                               { CALL_IF, ",", 1 },      { CALL_OPTION, "]", 0 },
+                                               { CALL_CLOSE, "```", 0 }, { .op = CALL_DONE } };
+
+/* The first row whose traits are in a template is its form, so those with rarer marks come first. Rows
+ * with the same opening are tried in this order. */
+#define STEPS(LIST) LIST, sizeof(LIST) / sizeof *(LIST)
+static const struct call_form FORMS[] = {
+    { "qwen3-coder",
+      { "<tool_call>", "<function=", "<seed:tool_call>" },
+      { "<function=", "<parameter=" },
+      STEPS(QWEN3_CODER) },
+    { "functionary-v3.1", { "<function=" }, { "<function=" }, STEPS(FUNCTION_JSON) },
+    { "glm-4.5", { "<tool_call>" }, { "<tool_call>", "<arg_key>" }, STEPS(GLM_4_5) },
+    { "deepseek",
+      { "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>" },
+      { "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>" },
+      STEPS(DEEPSEEK) },
+    { "kimi-k2",
+      { "<|tool_calls_section_begin|>", "<|tool_call_begin|>" },
+      { "<|tool_call_begin|>", "<|tool_call_argument_begin|>" },
+      STEPS(KIMI_K2) },
+    { "harmony", { HARMONY_CALL }, { "<|channel|>", "<|message|>" }, STEPS(HARMONY) },
+    { "mistral", { "[TOOL_CALLS]" }, { "[TOOL_CALLS]" }, STEPS(MISTRAL) },
+    { "phi-4-mini", { "<|tool_call|>" }, { "<|tool_call|>" }, STEPS(PHI_4) },
+    { "lfm2", { "<|tool_call_start|>" }, { "<|tool_call_start|>" }, STEPS(LFM2) },
+    { "nemotron", { "<TOOLCALL>" }, { "<TOOLCALL>" }, STEPS(NEMOTRON) },
+    { "apriel", { "<tool_calls>" }, { "<tool_calls>" }, STEPS(APRIEL) },
+    { "hermes", { "<tool_call>" }, { "<tool_call>" }, STEPS(HERMES) },
+    { "firefunction", { "functools[" }, { " functools[" }, STEPS(FIREFUNCTION) },
+    { "functionary-v3.2", { NULL }, { ">>>all" }, STEPS(FUNCTIONARY) },
+    { "functionary-v3.2", { ">>>" }, { NULL }, STEPS(FUNCTIONARY_LATER) },
+    { "gemma", { "```tool_code" }, { "```tool_code" }, STEPS(GEMMA) },
+    { "gemma", { "```tool_code" }, { NULL }, STEPS(GEMMA_JSON) },
+    { "pythonic", { NULL }, { "[func_name1(" }, STEPS(PYTHONIC) },
+    { "llama-3", { NULL }, { "{\"name\": function name, \"parameters\":" }, STEPS(OBJECTS) },
+    { "llama-3", { NULL }, { NULL }, STEPS(PYTHONIC) },
+    { "list", { NULL }, { NULL }, STEPS(LIST) },
+    { "glm-4", { NULL }, { NULL }, STEPS(NAME_LINE) },
+    { "chatglm3", { NULL }, { NULL }, STEPS(NAME_LINE_PYTHON) },
+};
+
+enum { N_FORMS = sizeof FORMS / sizeof *FORMS };
+_Static_assert(N_FORMS <= 32, "rows are bits of a uint32_t");
+
+size_t call_forms_count(void)
+{
+    return N_FORMS;
+}
+
+const struct call_form *call_form_at(size_t i)
+{
+    return &FORMS[i];
+}
+
+uint32_t call_forms_find(const char *name)
+{
+    uint32_t rows = 0;
+    for (size_t i = 0; i < N_FORMS; i++)
+        if (!name || strcmp(FORMS[i].name, name) == 0)
+            rows |= UINT32_C(1) << i;
+    return rows;
+}
+
+const char *call_form_of_template(const char *text, size_t n_bytes)
+{
+    for (size_t i = 0; i < N_FORMS; i++) {
+        bool has_all = FORMS[i].traits[0];
+        for (size_t k = 0; k < CALL_MAX_TRAITS && FORMS[i].traits[k]; k++)
+            has_all = has_all && memmem(text, n_bytes, FORMS[i].traits[k], strlen(FORMS[i].traits[k]));
+        if (has_all)
+            return FORMS[i].name;
+    }
+    return NULL;
+}
+
+static bool mentions(const char *whole, const char *text, size_t n_bytes)
+{
+    return whole && memmem(whole, strlen(whole), text, n_bytes);
+}
+
+bool call_form_mentions(uint32_t rows, const char *text, size_t n_bytes)
+{
+    for (size_t i = 0; i < N_FORMS; i++) {
+        if (!(rows >> i & 1))
+            continue;
+        for (size_t k = 0; k < CALL_MAX_OPENINGS; k++)
+            if (mentions(FORMS[i].openings[k], text, n_bytes))
+                return true;
+        for (size_t k = 0; k < FORMS[i].n_steps; k++)
+            if (mentions(FORMS[i].steps[k].text, text, n_bytes))
+                return true;
+    }
+    return false;
+}

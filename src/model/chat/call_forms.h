@@ -1,0 +1,63 @@
+/* The forms in which models write tool calls, as a table: each form is a short program of marks and
+ * parts of a call, which tool_parser.c interprets while an answer grows. */
+#ifndef TUTTI_MODEL_CHAT_CALL_FORMS_H
+#define TUTTI_MODEL_CHAT_CALL_FORMS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum call_op {
+    CALL_MARK,   /* blanks, then text; anything else: the answer does not have this form */
+    CALL_CLOSE,  /* the same, or the end of the answer */
+    CALL_OPTION, /* blanks, then text if it is there */
+    CALL_IF,     /* blanks; if text follows, the step `to` is next */
+    CALL_GOTO,   /* the step `to` is next */
+    CALL_SKIP,   /* everything up to text, and text */
+    /* Parts of a call. text has the bytes that can follow a name. */
+    CALL_NAME,
+    CALL_NAME_ID, /* "functions.NAME:INDEX", which is also the call's id */
+    CALL_ID,
+    CALL_OBJECT,     /* a JSON object with name and arguments */
+    CALL_JSON,       /* the arguments as a JSON object */
+    CALL_PYTHON,     /* the arguments as in Python, up to a closing parenthesis */
+    CALL_PAIRS,      /* arguments in pairs follow */
+    CALL_KEY,        /* an argument's name, up to text */
+    CALL_VALUE,      /* its value, up to text */
+    CALL_LINES,      /* the same; a line break at either end does not belong to it */
+    CALL_PAIRS_OVER, /* no further pairs */
+    CALL_DONE,       /* the call or the list of calls is complete; the next one begins with a mark */
+    CALL_LAST,       /* the same, and only blanks may follow */
+};
+
+struct call_step {
+    enum call_op op;
+    const char *text;
+    int to;
+};
+
+enum { CALL_MAX_OPENINGS = 3, CALL_MAX_TRAITS = 2 };
+
+struct call_form {
+    const char *name; /* rows with one name are variants of one form */
+    /* Each of these begins a call, anywhere in the answer. None: the calls are the whole answer. */
+    const char *openings[CALL_MAX_OPENINGS];
+    /* A chat template that contains all of these texts is of this form. None: never by its text. */
+    const char *traits[CALL_MAX_TRAITS];
+    const struct call_step *steps;
+    size_t n_steps;
+};
+
+size_t call_forms_count(void); /* at most 32 */
+const struct call_form *call_form_at(size_t i);
+
+/* The rows of a form, as bits; name NULL: all rows. 0: there is no such form. */
+uint32_t call_forms_find(const char *name);
+
+/* The name of the form of a chat template; NULL: its text does not tell. */
+const char *call_form_of_template(const char *text, size_t n_bytes);
+
+/* Whether text, such as a special token, occurs in what the rows of a form match. */
+bool call_form_mentions(uint32_t rows, const char *text, size_t n_bytes);
+
+#endif

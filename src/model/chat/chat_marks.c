@@ -1,0 +1,113 @@
+/* The special tokens and texts that mark reasoning and tool calls, for one model. */
+#include "model/chat/call_forms.h"
+#include "model/chat/chat.h"
+#include "model/chat/reasoning.h"
+#include "model/marks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Formats that are code, and so have no text with marks. */
+static const char *tool_form_of_name(const char *name)
+{
+    static const char *const FORMS[][2] = { { "glm4", "glm-4" }, { "chatglm3", "chatglm3" } };
+    for (size_t i = 0; i < sizeof FORMS / sizeof *FORMS; i++)
+        if (strcmp(FORMS[i][0], name) == 0)
+            return FORMS[i][1];
+    return NULL;
+}
+
+/* Special tokens that occur in what the forms match. */
+static bool add_shown(struct chat_marks *marks, const struct tokenizer *tok)
+{
+    const struct reasoning_form *r = marks->reasoning;
+    const char *texts[] = { r ? r->open : NULL, r ? r->close : NULL, r ? r->forced : NULL,
+                            r ? r->answer_open : NULL, r ? r->answer_close : NULL,
+                            /* the marks of channels, of which the texts above have some */
+                            r && !r->open ? "<|constrain|><|call|><|return|>" : NULL };
+    uint32_t rows = call_forms_find(marks->tool_form);
+    for (int32_t id = 0; id < tokenizer_n_pieces(tok); id++) {
+        struct piece piece = tokenizer_piece(tok, id);
+        if (piece.type != PIECE_CONTROL || piece.n_bytes < 2)
+            continue;
+        bool is_shown = call_form_mentions(rows, piece.bytes, piece.n_bytes);
+        for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+            is_shown = is_shown ||
+                       (texts[i] && memmem(texts[i], strlen(texts[i]), piece.bytes, piece.n_bytes));
+        if (is_shown && !ids_add(&marks->shown, id))
+            return false;
+    }
+    return true;
+}
+
+static enum tutti_status encode_mark(struct ids *out, const struct tokenizer *tok, const char *text,
+                                     struct tutti_error *err)
+{
+    return text ? chat_encode_trusted(tok, text, strlen(text), out, err) : TUTTI_OK;
+}
+
+enum tutti_status chat_marks_init(struct chat_marks *out, const struct chat_format *format,
+                                  const struct chat_template *tpl, const struct tokenizer *tok,
+                                  struct tutti_error *err)
+{
+    *out = (struct chat_marks){ .tool_form = NULL };
+    if (!format || !tok)
+        return TUTTI_OK;
+    const struct chat_format *builtin = tpl ? chat_template_builtin(tpl) : format;
+    if (tpl)
+        chat_template_forms(tpl, &out->tool_form, &out->reasoning);
+    if (!out->tool_form && builtin)
+        out->tool_form = tool_form_of_name(builtin->name);
+    if (!add_shown(out, tok))
+        return chat_out_of_memory(err);
+    const struct reasoning_form *r = out->reasoning;
+    enum tutti_status st = r ? encode_mark(&out->open, tok, r->open, err) : TUTTI_OK;
+    if (st == TUTTI_OK && r)
+        st = encode_mark(&out->close, tok, r->close, err);
+    if (st == TUTTI_OK && r)
+        st = encode_mark(&out->forced, tok, r->forced, err);
+    return st;
+}
+
+void chat_marks_clear(struct chat_marks *marks)
+{
+    ids_clear(&marks->shown);
+    ids_clear(&marks->open);
+    ids_clear(&marks->close);
+    ids_clear(&marks->forced);
+}
+
+bool chat_marks_end(const struct ids *marks, const int32_t *ids, size_t n_ids)
+{
+    return marks->n > 0 && n_ids >= marks->n &&
+           memcmp(ids + n_ids - marks->n, marks->ids, marks->n * sizeof *ids) == 0;
+}
+
+enum reasoning_start chat_marks_start(const struct chat_marks *marks, const int32_t *prompt, size_t n_prompt)
+{
+    enum { MAX_AFTER = 8 }; /* tokens of the prompt after a mark, such as line breaks */
+    if (!marks->reasoning)
+        return REASONING_NEVER;
+    for (size_t n = n_prompt; n > 0 && n + MAX_AFTER > n_prompt; n--) {
+        if (chat_marks_end(&marks->close, prompt, n))
+            return REASONING_NEVER;
+        if (chat_marks_end(&marks->open, prompt, n))
+            return REASONING_OPEN;
+    }
+    return marks->reasoning->open ? REASONING_AT_ONE : REASONING_OPEN;
+}
+
+bool chat_marks_show(const struct chat_marks *marks, int32_t token)
+{
+    size_t low = 0, high = marks->shown.n;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (marks->shown.ids[middle] == token)
+            return true;
+        if (marks->shown.ids[middle] < token)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return false;
+}

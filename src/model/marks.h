@@ -1,0 +1,40 @@
+/* What marks the reasoning and the tool calls in a model's answers, as tokens. */
+#ifndef TUTTI_MODEL_MARKS_H
+#define TUTTI_MODEL_MARKS_H
+
+#include "base/ids.h"
+
+struct reasoning_form; /* model/chat/reasoning.h */
+struct tokenizer;
+struct chat_format;
+struct chat_template;
+
+/* What a model's answers consist of, besides text. */
+struct chat_marks {
+    const char *tool_form; /* call_forms.h; NULL: any */
+    const struct reasoning_form *reasoning;
+    struct ids shown; /* special tokens that belong to the text if the request wants marks; ascending */
+    struct ids open, close, forced; /* the texts of the form as tokens; open is empty where it is NULL */
+};
+
+/* Where the reasoning of an answer begins. */
+enum reasoning_start {
+    REASONING_NEVER,  /* the prompt ends it, or the model has none */
+    REASONING_OPEN,   /* it has begun with the prompt */
+    REASONING_AT_ONE, /* if the first token is the opening mark */
+};
+
+/* format NULL: no marks. TUTTI_E_MEMORY. chat_marks_clear() is for the caller in any case. */
+MUST_CHECK enum tutti_status chat_marks_init(struct chat_marks *out, const struct chat_format *format,
+                                             const struct chat_template *tpl, const struct tokenizer *tok,
+                                             struct tutti_error *err);
+void chat_marks_clear(struct chat_marks *marks); /* a zeroed one is allowed */
+
+enum reasoning_start chat_marks_start(const struct chat_marks *marks, const int32_t *prompt, size_t n_prompt);
+
+/* Whether ids end with these marks. */
+bool chat_marks_end(const struct ids *marks, const int32_t *ids, size_t n_ids);
+
+bool chat_marks_show(const struct chat_marks *marks, int32_t token);
+
+#endif

@@ -1,0 +1,238 @@
+/* Answers whose reasoning is marked, in every published form, that come in pieces. */
+#include "base/buf.h"
+#include "model/chat/call_forms.h"
+#include "model/chat/chat.h"
+#include "model/chat/reasoning.h"
+#include "model/marks.h"
+#include "tutti.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const struct {
+    const char *form;
+    bool is_open; /* the prompt opened the reasoning */
+    const char *text, *reasoning, *answer;
+} CASES[] = {
+    { "think", false, "<think>\nI'm\nthinking\n</think>\n\nHello, world!", "I'm\nthinking", "Hello, world!" },
+    { "think", true, "I'm\nthinking\n</think>\n\nHello, world!", "I'm\nthinking", "Hello, world!" },
+    { "think", true, "\n  I'm thinking", "I'm thinking", "" }, /* cut off */
+    { "think", false, "Hello <think>not first</think>", "", "Hello <think>not first</think>" },
+    { "think", false, "<think>\n\n</think>\n\nHello", "", "Hello" },
+    { "think", false, "<think>a </thin b </think></think> c", "a </thin b", "</think> c" },
+    { "think", false, "<thi", "", "<thi" },
+    { "think", false, "  ", "", "  " },
+    { "think", false, "", "", "" },
+    { "think", false, "<think>one</think>\n<tool_call>{}</tool_call>", "one", "<tool_call>{}</tool_call>" },
+    { "mistral", false, "[THINK]I'm\nthinking[/THINK]Hello, world!", "I'm\nthinking", "Hello, world!" },
+    { "mistral", false, "[THINK]about [TOOL_CALLS]f[ARGS]{}[/THINK][TOOL_CALLS]g[ARGS]{}",
+      "about [TOOL_CALLS]f[ARGS]{}", "[TOOL_CALLS]g[ARGS]{}" },
+    { "granite-3.2", false, "Here is my thought process: I see.\n\nHere is my response: Hello", "I see.",
+      "Hello" },
+    { "granite-3.3", false, "<think>I see.</think>\n\n<response>Hello\nworld</response>", "I see.",
+      "Hello\nworld" },
+    { "granite-3.3", false, "Hello", "", "Hello" },
+    { "cohere", false, "<|START_THINKING|>I see.<|END_THINKING|><|START_RESPONSE|>Hello<|END_RESPONSE|>",
+      "I see.", "Hello" },
+    { "seed", false, "<seed:think>I see.</seed:think>Hello", "I see.", "Hello" },
+    { "exaone-deep", true, "I see.\n</thought>\n\nHello", "I see.", "Hello" },
+    { "kimi-vl", false, "◁think▷I see.◁/think▷Hello", "I see.", "Hello" },
+    { "harmony", false,
+      "<|channel|>analysis<|message|>I see.<|end|><|start|>assistant<|channel|>final<|message|>Hello",
+      "I see.", "Hello" },
+    { "harmony", false, "<|channel|>final<|message|>Hello <|en", "", "Hello <|en" },
+    { "harmony", false, "Hello", "", "Hello" },
+    { "harmony", false, "<|channel|>ana", "", "" },
+    { "harmony", false,
+      "<|channel|>analysis<|message|>I see.<|end|><|start|>assistant<|channel|>commentary to=functions.f "
+      "<|constrain|>json"
+      "<|message|>{\"a\": 1}<|call|>",
+      "I see.", "<|channel|>commentary to=functions.f<|message|>{\"a\": 1}" },
+    { "harmony", false, " to=functions.f<|channel|>commentary json<|message|>{\"a\": 1}", "",
+      "<|channel|>commentary to=functions.f<|message|>{\"a\": 1}" },
+    { "harmony", false,
+      "<|channel|>commentary<|message|>I'll ask.<|end|><|start|>assistant "
+      "to=functions.f<|channel|>commentary <|constrain|>json"
+      "<|message|>{}",
+      "", "I'll ask.<|channel|>commentary to=functions.f<|message|>{}" },
+};
+
+/* Feeds the answer in pieces whose length is drawn from seed; 0: whole; 1: byte by byte. */
+static void split(size_t i, unsigned seed, struct buf *reasoning, struct buf *answer)
+{
+    tutti_reasoning_parser *parser = NULL;
+    struct tutti_reasoning_part part;
+    size_t n_all = strlen(CASES[i].text), n = 0;
+    unsigned draws = seed;
+    assert_int_equal(tutti_reasoning_parser_new(&parser, CASES[i].form, CASES[i].is_open, NULL), TUTTI_OK);
+    assert_true(buf_add(reasoning, "", 1) && buf_add(answer, "", 1));
+    buf_truncate(reasoning, 0);
+    buf_truncate(answer, 0);
+    while (n < n_all) {
+        draws = draws * 1103515245 + 12345;
+        n += seed == 0 ? n_all : seed == 1 ? 1 : 1 + (draws >> 16) % 9;
+        n = n < n_all ? n : n_all;
+        char *copy = strndup(CASES[i].text, n);
+        while (tutti_reasoning_parser_next(parser, copy, n, n == n_all && seed % 2 == 0, &part)) {
+            assert_true(part.n_bytes > 0);
+            assert_true(buf_add(part.is_reasoning ? reasoning : answer, part.text, part.n_bytes));
+        }
+        free(copy);
+    }
+    while (tutti_reasoning_parser_next(parser, CASES[i].text, n_all, true, &part))
+        assert_true(buf_add(part.is_reasoning ? reasoning : answer, part.text, part.n_bytes));
+    tutti_reasoning_parser_free(parser);
+    assert_true(buf_add(reasoning, "", 1) && buf_add(answer, "", 1));
+}
+
+static void reasoning_is_apart_from_the_answer(void **state)
+{
+    enum { N_SEEDS = 40 };
+    (void)state;
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        for (unsigned seed = 0; seed < N_SEEDS; seed++) {
+            struct buf reasoning = { 0 }, answer = { 0 };
+            split(i, seed, &reasoning, &answer);
+            if (strcmp(reasoning.bytes, CASES[i].reasoning) != 0 ||
+                strcmp(answer.bytes, CASES[i].answer) != 0)
+                fail_msg("%s, seed %u: %s: found reasoning \"%s\" and answer \"%s\"", CASES[i].form, seed,
+                         CASES[i].text, reasoning.bytes, answer.bytes);
+            buf_clear(&reasoning);
+            buf_clear(&answer);
+        }
+    }
+}
+
+static void long_reasoning_is_read_once(void **state)
+{
+    static const char *const PARTS[] = { "</thin", "     ", "\n" };
+    (void)state;
+    for (size_t i = 0; i < sizeof PARTS / sizeof *PARTS; i++) {
+        tutti_reasoning_parser *parser = NULL;
+        struct tutti_reasoning_part part;
+        struct buf text = { 0 };
+        assert_int_equal(tutti_reasoning_parser_new(&parser, "think", true, NULL), TUTTI_OK);
+        for (int k = 0; k < 20000; k++)
+            assert_true(buf_add_string(&text, PARTS[i]));
+        assert_true(buf_add_string(&text, "a</think>b"));
+        size_t n_reasoning = 0, n_answer = 0;
+        for (size_t n = 1; n <= text.n_bytes; n++)
+            while (tutti_reasoning_parser_next(parser, text.bytes, n, n == text.n_bytes, &part))
+                *(part.is_reasoning ? &n_reasoning : &n_answer) += part.n_bytes;
+        assert_int_equal(n_answer, 1);
+        assert_true(n_reasoning >= 1);
+        tutti_reasoning_parser_free(parser);
+        buf_clear(&text);
+    }
+}
+
+/* Texts that occur in published templates. */
+static void templates_tell_their_forms(void **state)
+{
+    static const struct {
+        const char *text, *tools, *reasoning;
+    } TEMPLATES[] = {
+        { "{{ '<tool_call>\\n{\"name\": \"' }} </tool_call> {% if '</think>' in content %}", "hermes",
+          "think" },
+        { "'\\n<tool_call>\\n<function=' + tool_call.name + '>\\n' '<parameter='", "qwen3-coder", NULL },
+        { "'<tool_call>' + tc.name <arg_key>{{ k }}</arg_key> <think></think>", "glm-4.5", "think" },
+        { "'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' '<｜tool▁sep｜>' split('</think>')", "deepseek",
+          "think" },
+        { "<|tool_calls_section_begin|> <|tool_call_begin|> <|tool_call_argument_begin|>", "kimi-k2", NULL },
+        { "<|start|>assistant<|channel|>analysis<|message|>", "harmony", "harmony" },
+        { "[TOOL_CALLS] [ARGS]", "mistral", NULL },
+        { "'[THINK]' + block['thinking'] + '[/THINK]' '[TOOL_CALLS]'", "mistral", "mistral" },
+        { "<|tool|>{{ tools }}<|/tool|> <|tool_call|>", "phi-4-mini", NULL },
+        { "'<function=' + tool_call['function']['name'] + '>' '</function>'", "functionary-v3.1", NULL },
+        { "'>>>all\\n' + message['content']", "functionary-v3.2", NULL },
+        { "Respond in the format {\"name\": function name, \"parameters\": dictionary of argument name",
+          "llama-3", NULL },
+        { "{{ message.content }}", NULL, NULL },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof TEMPLATES / sizeof *TEMPLATES; i++) {
+        const char *text = TEMPLATES[i].text, *tools = call_form_of_template(text, strlen(text));
+        const struct reasoning_form *reasoning = reasoning_form_of_template(text, strlen(text));
+        const char *name = reasoning ? reasoning->name : NULL;
+        if (strcmp(tools ? tools : "", TEMPLATES[i].tools ? TEMPLATES[i].tools : "") != 0 ||
+            strcmp(name ? name : "", TEMPLATES[i].reasoning ? TEMPLATES[i].reasoning : "") != 0)
+            fail_msg("%s: found %s and %s", text, tools, name);
+    }
+}
+
+static void unknown_forms_of_reasoning_are_refused(void **state)
+{
+    struct tutti_error err = { 0 };
+    tutti_reasoning_parser *parser = NULL;
+    (void)state;
+    assert_int_equal(tutti_reasoning_parser_new(&parser, "zork", false, &err), TUTTI_E_ARGUMENT);
+    assert_non_null(strstr(err.text, "zork"));
+    assert_null(parser);
+}
+
+/* A model whose vocabulary has the marks as special tokens. */
+static void marks_are_tokens_of_the_vocabulary(void **state)
+{
+    static const char TEXT[] = "{{ messages[0].content }}</think><tool_call><arg_key>";
+    static const char *const CONTROLS[] = { "<|user|>", "<think>", "</think>", "<tool_call>" };
+    static const struct piece PIECES[] = { { "<unk>", 5, 0, PIECE_UNKNOWN },
+                                           { "a", 1, -1, PIECE_NORMAL },
+                                           { "\xE2\x96\x81", 3, -1, PIECE_NORMAL },
+                                           { "\n", 1, -1, PIECE_NORMAL } };
+    struct piece_vocab vocab = {
+        .pieces = PIECES, .n_pieces = 4, .bos_id = -1, .eos_id = -1, .is_unigram = true
+    };
+    struct tokenizer *tok = NULL;
+    struct chat_template *tpl = NULL;
+    struct chat_marks marks;
+    int32_t ids[4];
+    (void)state;
+    assert_int_equal(tokenizer_from_pieces(&tok, &vocab, "test", NULL), TUTTI_OK);
+    for (size_t i = 0; i < 4; i++)
+        assert_int_equal(tokenizer_add_control(tok, CONTROLS[i], &ids[i], NULL), TUTTI_OK);
+    struct chat_template_source source = { .name = "test", .text = TEXT, .n_bytes = sizeof TEXT - 1 };
+    assert_int_equal(chat_template_new(&tpl, &source, tok, NULL), TUTTI_OK);
+    assert_int_equal(chat_marks_init(&marks, chat_template_format(tpl), tpl, tok, NULL), TUTTI_OK);
+    assert_string_equal(marks.tool_form, "glm-4.5");
+    assert_string_equal(marks.reasoning->name, "think");
+    assert_int_equal(marks.open.n, 1);
+    assert_int_equal(marks.open.ids[0], ids[1]);
+    assert_true(chat_marks_end(&marks.close, &ids[2], 1));
+    for (size_t i = 0; i < 4; i++)
+        assert_int_equal(chat_marks_show(&marks, ids[i]), i > 0);
+    assert_false(chat_marks_show(&marks, 1));
+    const struct {
+        int32_t prompt[12];
+        size_t n;
+        enum reasoning_start start;
+    } STARTS[] = {
+        { { 1, ids[1], 3 }, 3, REASONING_OPEN },                /* <think> and a line's end */
+        { { 1, ids[1], 3, 3, ids[2], 3 }, 6, REASONING_NEVER }, /* closed at once */
+        { { ids[1], 3, ids[2], 1, ids[0], 1, 1, 1, 1, 1, 1, 1 },
+          12,
+          REASONING_AT_ONE }, /* of an earlier answer */
+        { { 1 }, 1, REASONING_AT_ONE },
+        { { 0 }, 0, REASONING_AT_ONE },
+    };
+    for (size_t i = 0; i < sizeof STARTS / sizeof *STARTS; i++)
+        assert_int_equal(chat_marks_start(&marks, STARTS[i].prompt, STARTS[i].n), STARTS[i].start);
+    chat_marks_clear(&marks);
+    chat_template_free(tpl);
+    tokenizer_free(tok);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reasoning_is_apart_from_the_answer),
+        cmocka_unit_test(long_reasoning_is_read_once),
+        cmocka_unit_test(templates_tell_their_forms),
+        cmocka_unit_test(unknown_forms_of_reasoning_are_refused),
+        cmocka_unit_test(marks_are_tokens_of_the_vocabulary),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

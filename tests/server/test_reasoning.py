@@ -1,0 +1,185 @@
+"""Reasoning apart from the answer, in front of the mock engine, which answers with the question's words, and budgets of
+reasoning with the demo model, whose template says that it reasons."""
+import concurrent.futures
+import json
+
+import pytest
+import requests
+
+from conftest import PATIENCE, Server
+from test_tools import CALL, chunks, deltas, events_of, joined, mock_model, respond, whole
+
+FORMS = {  # form: an answer that reasons "two words" and answers "three four"
+    "think": "<think> two words </think> three four",
+    "mistral": "[THINK]two words[/THINK]three four",
+    "harmony": "<|channel|>analysis<|message|>two words<|end|><|start|>assistant<|channel|>final<|message|>three four",
+    "granite-3.2": "Here is my thought process: two words Here is my response: three four",
+    "granite-3.3": "<think>two words</think> <response>three four</response>",
+    "seed": "<seed:think>two words</seed:think>three four",
+}
+
+
+def reasoning_of(pieces):
+    assert all(piece["delta"].get("reasoning") == piece["delta"].get("reasoning_content") for piece in pieces)
+    return "".join(piece["delta"].get("reasoning_content") or "" for piece in pieces)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_reasoning_is_apart_from_the_answer(form):
+    text = FORMS[form]
+    with mock_model(MOCK_REASONING_FORM=form) as url:
+        message = whole(url, text)["message"]
+        assert message["content"] == "three four" and message["reasoning_content"] == message["reasoning"] == "two words"
+        pieces = chunks(url, text)
+        assert joined(pieces) == "three four" and reasoning_of(pieces) == "two words"
+        first = [bool(piece["delta"].get("reasoning")) for piece in pieces]
+        assert first.index(True) < [bool(piece["delta"].get("content")) for piece in pieces].index(True)
+        assert sum(first) >= (1 if form in ("mistral", "granite-3.3", "seed", "harmony") else 2)  # as it is written
+        plain = whole(url, "five six")["message"]
+        assert plain["content"] == "five six" and "reasoning_content" not in plain and "reasoning" not in plain
+
+
+def test_a_prompt_may_open_the_reasoning():
+    with mock_model(MOCK_REASONING_FORM="think", MOCK_REASONING_OPEN="1") as url:
+        message = whole(url, "two words </think> three four")["message"]
+        assert message["content"] == "three four" and message["reasoning"] == "two words"
+        cut = whole(url, "two words </think> three four", max_tokens=2)
+        assert cut["message"]["reasoning"] == "two words" and cut["message"]["content"] == "" and cut["finish_reason"] == "length"
+
+
+def test_a_client_chooses_what_it_gets():
+    text = FORMS["think"]
+    with mock_model(MOCK_REASONING_FORM="think") as url:
+        for change, content in (({"include_reasoning": False}, "three four"), ({"separate_reasoning": False}, text),
+                                ({"reasoning_format": "none"}, text)):
+            message = whole(url, text, **change)["message"]
+            assert message["content"] == content and "reasoning" not in message
+            pieces = chunks(url, text, **change)
+            assert joined(pieces) == content and reasoning_of(pieces) == ""
+        assert whole(url, text, reasoning_format="deepseek")["message"]["reasoning"] == "two words"
+        assert whole(url, text, logprobs=True)["logprobs"]["content"]
+
+
+def test_a_call_follows_reasoning():
+    text = "<think>I call " + CALL + "</think>" + CALL
+    with mock_model(MOCK_REASONING_FORM="think") as url:
+        message = whole(url, text)["message"]
+        assert message["reasoning"] == "I call " + CALL and len(message["tool_calls"]) == 1 and message["content"] is None
+        pieces = chunks(url, text)
+        assert reasoning_of(pieces) == "I call " + CALL and {call["index"] for call in deltas(pieces)} == {0}
+        harmony = ("<|channel|>analysis<|message|>I see.<|end|><|start|>assistant<|channel|>commentary to=functions.weather "
+                   '<|constrain|>json<|message|>{"city": "Paris"}')
+    with mock_model(MOCK_REASONING_FORM="harmony", MOCK_TOOL_FORM="harmony") as url:
+        message = whole(url, harmony)["message"]
+        assert message["reasoning"] == "I see." and json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"city": "Paris"}
+
+
+def test_reasoning_is_an_item_of_a_response():
+    text = "<think> two words </think> " + CALL
+    with mock_model(MOCK_REASONING_FORM="think") as url:
+        reasoning, call = respond(url, text).json()["output"]
+        assert reasoning["type"] == "reasoning" and reasoning["content"] == [{"type": "reasoning_text", "text": "two words"}]
+        assert call["type"] == "function_call" and reasoning["summary"] == []
+        for words, kinds in ((text, ["reasoning", "function_call"]), (FORMS["think"], ["reasoning", "message"]),
+                             ("<think> two words </think> a " + CALL, ["reasoning", "message", "function_call"])):
+            events = events_of(respond(url, words, stream=True))
+            assert [event["sequence_number"] for event in events] == list(range(len(events)))
+            done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+            assert [item["type"] for item in done] == kinds and done == events[-1]["response"]["output"]
+            assert "".join(event["delta"] for event in events if event["type"] == "response.reasoning_text.delta") == "two words"
+            assert [event["output_index"] for event in events if event["type"] == "response.output_item.added"] == list(range(len(kinds)))
+
+
+def test_the_published_client_reads_reasoning():
+    openai = pytest.importorskip("openai", reason="the openai client is not installed")
+    with mock_model(MOCK_REASONING_FORM="think") as url:
+        client = openai.OpenAI(base_url=url.removesuffix("/chat/completions"), api_key="none", max_retries=0)
+        question = [{"role": "user", "content": FORMS["think"]}]
+        message = client.chat.completions.create(model="mock", messages=question).choices[0].message
+        assert message.content == "three four" and message.reasoning_content == "two words"
+        stream = list(client.chat.completions.create(model="mock", messages=question, stream=True))
+        assert "".join(getattr(chunk.choices[0].delta, "reasoning_content", None) or "" for chunk in stream) == "two words"
+        response = client.responses.create(model="mock", input=FORMS["think"])
+        assert response.output[0].content[0].text == "two words" and response.output_text == "three four"
+        with client.responses.stream(model="mock", input=FORMS["think"]) as events:
+            kinds = [event.type for event in events]
+        assert "response.reasoning_text.delta" in kinds and kinds[-1] == "response.completed"
+
+
+@pytest.mark.parametrize("change, param", [({"thinking_budget": -2}, "thinking_budget"), ({"thinking_budget": "x"}, "thinking_budget"),
+                                           ({"thinking_token_budget": 1.5}, "thinking_token_budget"), ({"reasoning_format": "x"}, "reasoning_format"),
+                                           ({"include_reasoning": 1}, "include_reasoning"), ({"separate_reasoning": 1}, "separate_reasoning"),
+                                           ({"enable_thinking": 1}, "enable_thinking"), ({"thinking_budget": 4, "num_beams": 2}, "thinking_budget")])
+def test_wrong_fields_of_reasoning_are_named(change, param):
+    with mock_model() as url:
+        answer = requests.post(url, json={"messages": [{"role": "user", "content": "x"}], **change}, timeout=PATIENCE)
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == param, answer.text
+
+
+# ---- a model whose template has channels: it never ends its reasoning by itself ----
+
+TEMPLATE = ("{% for m in messages %}{% if m.thinking is defined %}({{ m.thinking }}){% endif %}{{ m.content or '' }}{% endfor %}"
+            "{% if enable_thinking is defined and not enable_thinking %} off{% endif %}{% if false %}<|channel|><|message|>{% endif %}")
+FINAL = "<|end|><|start|>assistant<|channel|>final<|message|>"
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["Paris", "Rome"]}}}
+
+
+@pytest.fixture(scope="module")
+def reasoning(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reasoning")
+    (folder / "chat.jinja").write_text(TEMPLATE)
+    server = Server("--chat-format", folder / "chat.jinja", log=folder / "log")
+    yield server
+    assert server.stop() == 0
+
+
+def ask(server, text="Tell me a story", **more):
+    reply = server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": text}], "max_tokens": 90, "temperature": 1, "seed": 4,
+                                                 "reasoning_format": "none", **more})
+    assert reply.status_code == 200, reply.text
+    return reply.json()["choices"][0]["message"]["content"]
+
+
+def test_reasoning_has_a_budget(reasoning):
+    free = ask(reasoning, ignore_eos=True)
+    assert FINAL not in free
+    lengths = []
+    for budget in 0, 1, 7, 20:
+        text = ask(reasoning, thinking_budget=budget, ignore_eos=True)
+        before, after = text.split(FINAL)
+        assert free.startswith(before.rstrip("\ufffd ")) and after
+        lengths.append(len(before.strip()))
+    assert lengths[0] == 0 and lengths == sorted(set(lengths))
+    assert ask(reasoning, thinking_budget=-1, ignore_eos=True) == free
+
+
+def test_a_budget_is_the_same_alone_and_together(reasoning):
+    alone = {budget: ask(reasoning, thinking_budget=budget, n=1) for budget in (3, 8, 13)}
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        together = list(pool.map(lambda budget: (budget, ask(reasoning, thinking_budget=budget)), [3, 8, 13] * 4))
+    assert all(alone[budget] == text for budget, text in together)
+
+
+def test_a_grammar_applies_after_the_reasoning(reasoning):
+    text = ask(reasoning, thinking_budget=6, response_format=SCHEMA)
+    before, after = text.split(FINAL)
+    assert before and json.loads(after) in ("Paris", "Rome")
+    assert ask(reasoning, thinking_budget=0, response_format=SCHEMA).strip().removeprefix(FINAL) in ('"Paris"', '"Rome"')
+    call = reasoning.post("/v1/chat/completions", {
+        "messages": [{"role": "user", "content": "Tell me"}], "max_tokens": 200, "thinking_budget": 6, "seed": 4, "tools": [{
+            "type": "function", "function": {"name": "f", "parameters": {"enum": [{"a": 1}]}}}],
+        "tool_choice": {"type": "function", "function": {"name": "f"}}, "reasoning_format": "auto"}).json()["choices"][0]["message"]
+    assert call["tool_calls"][0]["function"]["name"] == "f"
+
+
+def test_history_and_switches_reach_the_template(reasoning):
+    def prompt(messages, **more):
+        reply = reasoning.post("/v1/chat/completions", {"messages": messages, "max_tokens": 1, **more}).json()
+        return reply["usage"]["prompt_tokens"]
+    plain = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    for name in "reasoning_content", "reasoning":
+        assert prompt([plain[0], {**plain[1], name: "one two three"}]) > prompt(plain)
+    off = prompt(plain, enable_thinking=False)
+    assert off > prompt(plain) == prompt(plain, enable_thinking=True) == prompt(plain, reasoning_effort="high")
+    assert off == prompt(plain, reasoning_effort="none") == prompt(plain, reasoning_effort="minimal")
+    assert off == prompt(plain, chat_template_kwargs={"enable_thinking": False}) == prompt(plain, chat_template_kwargs={"thinking": False})
