@@ -179,7 +179,7 @@ struct seen {
 static struct seen positions_seen(const struct attn_desc *a, const struct bench_result *result)
 {
     double rows = result->n_tokens, context = result->context + 1.0;
-    double window = a->window > 0 ? a->window : INFINITY;
+    double window = a->window > 0 ? a->window : (double)INFINITY;
     if (result->phase == BENCH_DECODE) {
         double seen = rows * fmin(context, window);
         return (struct seen){ seen, seen };

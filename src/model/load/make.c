@@ -180,8 +180,18 @@ static const struct shape {
 enum { N_SHAPES = sizeof SHAPES / sizeof *SHAPES };
 
 /* Pseudo-random rows repeat after this many rows: the packed matrix is larger than any cache, and
- * the values do not affect speed. Rows of the embedding do: equal ones would choose the same experts. */
-enum { SOURCE_ROWS = 64, EMBEDDING_SOURCE_ROWS = 4096 };
+ * the values do not affect speed. What joins the stream does: if it has few different elements, all
+ * tokens choose similar experts. */
+enum { SOURCE_ROWS = 64, STREAM_SOURCE_ROWS = 512, EMBEDDING_SOURCE_ROWS = 4096 };
+
+static int source_rows(const struct model_desc *d, enum weight_slot slot, int n_out)
+{
+    if (slot_info(slot)->role == WEIGHT_ROUTER) /* equal rows would choose experts in pairs */
+        return n_out;
+    return slot == SLOT_EMBEDDING ? EMBEDDING_SOURCE_ROWS
+           : n_out == d->d_model  ? STREAM_SOURCE_ROWS
+                                  : SOURCE_ROWS;
+}
 
 struct maker {
     struct model *model;
@@ -211,11 +221,7 @@ static enum tutti_status make_matrix(struct maker *m, struct matrix **out, const
     int n_in = shape.n_in, n_out = shape.n_out;
     bool has_bias = shape.has_bias, is_router = slot_info(at->slot)->role == WEIGHT_ROUTER;
     enum dtype type = is_router ? DTYPE_F32 : n_in % dtype_block_elems(m->type) == 0 ? m->type : DTYPE_F16;
-    /* Equal rows of a router would choose experts in pairs. */
-    int n_rows = is_router                    ? n_out
-                 : at->slot == SLOT_EMBEDDING ? EMBEDDING_SOURCE_ROWS
-                                              : SOURCE_ROWS,
-        n_each = (n_out + n_rows - 1) / n_rows;
+    int n_rows = source_rows(&m->model->desc, at->slot, n_out), n_each = (n_out + n_rows - 1) / n_rows;
     int n_parts = shape.n_experts * n_each;
     float *values = random_floats(m, (int64_t)n_rows * n_in, 1.7f / __builtin_sqrtf((float)n_in));
     float *bias = has_bias ? random_floats(m, n_rows, 0.1f) : NULL;
