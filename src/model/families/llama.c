@@ -15,6 +15,15 @@ static const struct tensor_names LAYOUTS[] = {
     { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_GATE_UP },
 };
 
+static const struct config_key KEYS[] = {
+    { "partial_rotary_factor", "1.0" },
+    { "rope_parameters.partial_rotary_factor", "1.0" },
+    { "rope_scaling.partial_rotary_factor", "1.0" },
+    { "is_llama_config", "true" }, /* SmolLM2 */
+    { "rope_interleaved", "false" },
+    { NULL, NULL },
+};
+
 static const char *const IGNORED[] = { "rotary_emb.inv_freq", "rope_freqs.weight" };
 
 /* Mistral has LLaMA's layout with sliding-window attention (v0.1), Ministral with a window in some layers. */
@@ -113,7 +122,7 @@ const struct family FAMILY_LLAMA = {
     .gguf_architecture = "llama",
     .is_permuted_in_gguf = true,
     .is_mine = llama_is_mine,
-    .keys = CONFIG_KEYS_ROTARY,
+    .keys = KEYS,
     .describe = llama_describe,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,

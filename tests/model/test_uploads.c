@@ -1,0 +1,192 @@
+/* config.json of popular uploads, as published: every setting is understood, or the model is refused by name. */
+#include "checkpoint/text_part.h"
+#include "model/description/config_keys.h"
+#include "model/description/describe.h"
+#include "util.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define LLAMA(more)                                                                                          \
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"bos_token_id\":1,\"eos_token_id\":2,\"hidden_act\":"        \
+    "\"silu\",\"hidden_size\":4096,\"initializer_range\":0.02,\"intermediate_size\":11008,\"model_type\":"   \
+    "\"llama\",\"num_attention_heads\":32,\"num_hidden_layers\":32,\"pretraining_tp\":1,\"rms_norm_eps\":"   \
+    "1e-05,\"torch_dtype\":\"bfloat16\",\"use_cache\":true," more "}"
+#define BAICHUAN(more)                                                                                       \
+    "{\"architectures\":[\"BaichuanForCausalLM\"],\"auto_map\":{\"AutoConfig\":\"configuration_baichuan."    \
+    "BaichuanConfig\",\"AutoModelForCausalLM\":\"modeling_baichuan.BaichuanForCausalLM\"},"                  \
+    "\"_from_model_config\":true,\"bos_token_id\":1,\"eos_token_id\":2,\"gradient_checkpointing\":false,"    \
+    "\"hidden_act\":\"silu\",\"initializer_range\":0.02,\"model_max_length\":4096,\"model_type\":"           \
+    "\"baichuan\",\"pad_token_id\":0,\"rms_norm_eps\":1e-06,\"tie_word_embeddings\":false,\"torch_dtype\":"  \
+    "\"bfloat16\",\"use_cache\":true," more "}"
+
+static const struct upload {
+    const char *what, *config;
+    const char *family; /* NULL: none */
+    const char *words;  /* of the error; NULL: it is accepted */
+} UPLOADS[] = {
+    { "Yi-6B",
+      LLAMA("\"max_position_embeddings\":4096,\"num_key_value_heads\":4,\"rope_scaling\":null,"
+            "\"rope_theta\":5000000.0,\"attention_bias\":false,\"vocab_size\":64000"),
+      "llama", NULL },
+    { "SmolLM2",
+      LLAMA("\"head_dim\":64,\"is_llama_config\":true,\"max_position_embeddings\":8192,"
+            "\"rope_interleaved\":false,\"rope_theta\":100000,\"vocab_size\":49152,"
+            "\"transformers.js_config\":{\"kv_cache_dtype\":{\"q4f16\":\"float16\"}}"),
+      "llama", NULL },
+    { "Falcon3-7B",
+      LLAMA("\"attention_bias\":false,\"head_dim\":256,\"max_position_embeddings\":32768,"
+            "\"mlp_bias\":false,\"num_key_value_heads\":4,\"rope_theta\":1000042,"
+            "\"vocab_size\":131072"),
+      "llama", NULL },
+    { "Llama-3.2-3B",
+      LLAMA("\"max_position_embeddings\":131072,\"num_key_value_heads\":8,\"rope_theta\":"
+            "500000.0,\"vocab_size\":128256,\"rope_scaling\":{\"factor\":32.0,"
+            "\"high_freq_factor\":4.0,\"low_freq_factor\":1.0,"
+            "\"original_max_position_embeddings\":8192,\"rope_type\":\"llama3\"}"),
+      "llama", NULL },
+    { "InternLM2.5-7B",
+      "{\"architectures\":[\"InternLM2ForCausalLM\"],\"attn_implementation\":\"eager\",\"auto_map\":"
+      "{\"AutoConfig\":\"configuration_internlm2.InternLM2Config\",\"AutoModelForCausalLM\":"
+      "\"modeling_internlm2.InternLM2ForCausalLM\"},\"bias\":false,\"hidden_act\":\"silu\",\"hidden_size\":"
+      "4096,\"intermediate_size\":14336,\"max_position_embeddings\":32768,\"model_type\":\"internlm2\","
+      "\"num_attention_heads\":32,\"num_hidden_layers\":32,\"num_key_value_heads\":8,\"pad_token_id\":2,"
+      "\"pretraining_tp\":1,\"rms_norm_eps\":1e-05,\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2.0},"
+      "\"rope_theta\":1000000,\"tie_word_embeddings\":false,\"torch_dtype\":\"bfloat16\",\"use_cache\":true,"
+      "\"vocab_size\":92544}",
+      "internlm2", NULL },
+    { "InternLM, the first",
+      "{\"architectures\":[\"InternLMForCausalLM\"],\"model_type\":\"internlm\",\"bias\":true}", NULL, NULL },
+    { "InternLM3-8B",
+      "{\"architectures\":[\"InternLM3ForCausalLM\"],\"auto_map\":{\"AutoConfig\":\"configuration_internlm3."
+      "InternLM3Config\",\"AutoModelForCausalLM\":\"modeling_internlm3.InternLM3ForCausalLM\"},\"bias\":"
+      "false,\"head_dim\":128,\"hidden_act\":\"silu\",\"hidden_size\":4096,\"intermediate_size\":10240,"
+      "\"max_position_embeddings\":32768,\"model_type\":\"internlm3\",\"num_attention_heads\":32,"
+      "\"num_hidden_layers\":48,\"num_key_value_heads\":2,\"qkv_bias\":false,\"rms_norm_eps\":1e-05,"
+      "\"rope_scaling\":{\"factor\":6.0,\"rope_type\":\"dynamic\"},\"rope_theta\":50000000,"
+      "\"tie_word_embeddings\":false,\"vocab_size\":128512}",
+      "internlm3", NULL },
+    { "Baichuan2-7B",
+      BAICHUAN("\"hidden_size\":4096,\"intermediate_size\":11008,\"num_attention_heads\":32,"
+               "\"num_hidden_layers\":32,\"max_position_embeddings\":4096,\"vocab_size\":"
+               "125696,\"z_loss_weight\":0"),
+      "baichuan", NULL },
+    { "Baichuan2-13B",
+      BAICHUAN("\"hidden_size\":5120,\"intermediate_size\":13696,\"num_attention_heads\":40,"
+               "\"num_hidden_layers\":40,\"vocab_size\":125696,\"z_loss_weight\":0"),
+      "baichuan", NULL },
+    { "openPangu-Embedded-7B",
+      "{\"architectures\":[\"PanguEmbeddedForCausalLM\"],\"auto_map\":{\"AutoConfig\":"
+      "\"configuration_openpangu_dense.PanguEmbeddedConfig\",\"AutoModel\":\"modeling_openpangu_dense."
+      "PanguEmbeddedModel\",\"AutoModelForCausalLM\":\"modeling_openpangu_dense.PanguEmbeddedForCausalLM\"},"
+      "\"bias\":true,\"attention_dropout\":0.0,\"eos_token_id\":45892,\"hidden_act\":\"silu\","
+      "\"hidden_size\":4096,\"initializer_range\":0.02,\"intermediate_size\":12800,"
+      "\"max_position_embeddings\":32768,\"model_type\":\"PanguEmbedded\",\"num_attention_heads\":32,"
+      "\"num_hidden_layers\":34,\"num_key_value_heads\":8,\"rms_norm_eps\":1e-05,\"rope_theta\":16000000.0,"
+      "\"tie_word_embeddings\":false,\"torch_dtype\":\"bfloat16\",\"use_cache\":true,\"vocab_size\":153376}",
+      "pangu_embedded", NULL },
+    { "Falcon-40B, first release",
+      "{\"alibi\":false,\"apply_residual_connection_post_layernorm\":false,\"architectures\":"
+      "[\"RWForCausalLM\"],\"attention_dropout\":0.0,\"auto_map\":{\"AutoConfig\":\"configuration_RW."
+      "RWConfig\",\"AutoModelForCausalLM\":\"modelling_RW.RWForCausalLM\"},\"bias\":false,\"hidden_size\":"
+      "8192,\"layer_norm_epsilon\":1e-05,\"model_type\":\"RefinedWeb\",\"n_head\":128,\"n_head_kv\":8,"
+      "\"n_layer\":60,\"parallel_attn\":true,\"torch_dtype\":\"bfloat16\",\"use_cache\":true,\"vocab_size\":"
+      "65024}",
+      "falcon", NULL },
+    { "Falcon-RW-1B",
+      "{\"alibi\":true,\"architectures\":[\"FalconForCausalLM\"],\"bias\":true,\"hidden_size\":2048,"
+      "\"layer_norm_epsilon\":1e-05,\"model_type\":\"falcon\",\"multi_query\":false,"
+      "\"new_decoder_architecture\":false,\"num_attention_heads\":32,\"num_hidden_layers\":24,"
+      "\"parallel_attn\":false,\"vocab_size\":50304}",
+      "falcon", "alibi: true" },
+    { "Phi-3-small",
+      "{\"architectures\":[\"Phi3SmallForCausalLM\"],\"model_type\":\"phi3small\",\"hidden_size\":4096}",
+      NULL, NULL },
+    { "Qwen2.5-VL-7B",
+      "{\"architectures\":[\"Qwen2_5_VLForConditionalGeneration\"],\"attention_dropout\":0.0,\"hidden_act\":"
+      "\"silu\",\"hidden_size\":3584,\"image_token_id\":151655,\"intermediate_size\":18944,"
+      "\"max_position_embeddings\":128000,\"max_window_layers\":28,\"model_type\":\"qwen2_5_vl\","
+      "\"num_attention_heads\":28,\"num_hidden_layers\":28,\"num_key_value_heads\":4,\"rms_norm_eps\":1e-06,"
+      "\"rope_scaling\":{\"mrope_section\":[16,24,24],\"rope_type\":\"default\",\"type\":\"default\"},"
+      "\"rope_theta\":1000000.0,\"sliding_window\":32768,\"tie_word_embeddings\":false,\"use_cache\":false,"
+      "\"use_sliding_window\":false,\"video_token_id\":151656,\"vocab_size\":152064,\"vision_config\":"
+      "{\"hidden_size\":1280,\"model_type\":\"qwen2_5_vl\"},\"vision_start_token_id\":151652}",
+      "qwen2_vl", NULL },
+    { "Qwen3-VL-4B",
+      "{\"architectures\":[\"Qwen3VLForConditionalGeneration\"],\"image_token_id\":151655,\"model_type\":"
+      "\"qwen3_vl\",\"text_config\":{\"attention_bias\":false,\"attention_dropout\":0.0,\"dtype\":"
+      "\"bfloat16\",\"head_dim\":128,\"hidden_act\":\"silu\",\"hidden_size\":2560,\"intermediate_size\":9728,"
+      "\"max_position_embeddings\":262144,\"model_type\":\"qwen3_vl_text\",\"num_attention_heads\":32,"
+      "\"num_hidden_layers\":36,\"num_key_value_heads\":8,\"rms_norm_eps\":1e-06,\"rope_scaling\":"
+      "{\"mrope_interleaved\":true,\"mrope_section\":[24,20,20],\"rope_type\":\"default\"},\"rope_theta\":"
+      "5000000,\"tie_word_embeddings\":true,\"use_cache\":true,\"vocab_size\":151936},"
+      "\"tie_word_embeddings\":true,\"video_token_id\":151656,\"vision_config\":{\"depth\":24}}",
+      "qwen3_vl", NULL },
+    { "Mistral-Small-3.1",
+      "{\"architectures\":[\"Mistral3ForConditionalGeneration\"],\"image_token_index\":10,\"model_type\":"
+      "\"mistral3\",\"multimodal_projector_bias\":false,\"projector_hidden_act\":\"gelu\","
+      "\"spatial_merge_size\":2,\"text_config\":{\"attention_dropout\":0.0,\"head_dim\":128,\"hidden_act\":"
+      "\"silu\",\"hidden_size\":5120,\"intermediate_size\":32768,\"max_position_embeddings\":131072,"
+      "\"model_type\":\"mistral\",\"num_attention_heads\":32,\"num_hidden_layers\":40,"
+      "\"num_key_value_heads\":8,\"rms_norm_eps\":1e-05,\"rope_theta\":1000000000.0,\"sliding_window\":null,"
+      "\"use_cache\":true,\"vocab_size\":131072},\"vision_config\":{\"model_type\":\"pixtral\"},"
+      "\"vision_feature_layer\":-1}",
+      "llama", NULL },
+    { "Ministral 3",
+      "{\"model_type\":\"mistral3\",\"text_config\":{\"model_type\":\"ministral3\",\"hidden_size\":32}}",
+      NULL, NULL },
+};
+
+static const struct family *family_of(const json_t *config)
+{
+    for (int i = 0; FAMILIES[i]; i++) {
+        if (FAMILIES[i]->is_mine(config))
+            return FAMILIES[i];
+    }
+    return NULL;
+}
+
+static void check_upload(const struct upload *u)
+{
+    bool has_vision;
+    struct tutti_error err = { 0 };
+    json_t *root = json_loads(u->config, 0, NULL);
+    assert_non_null(root);
+    assert_true(text_part_unwrap(root, &has_vision));
+    const struct family *family = family_of(root);
+    if (!family != !u->family || (family && strcmp(family->name, u->family) != 0))
+        fail_msg("%s: family %s", u->what, family ? family->name : "none");
+    if (family) {
+        const struct config_key *lists[3] = { CONFIG_KEYS_COMMON, family->keys };
+        struct model_desc d = { .n_kinds = 1, .kinds[0].ffn.has_gate = true };
+        struct config c = { .root = root, .file = u->what, .prefix = "", .err = &err, .is_quiet = true };
+        family->describe(&d, &c, false);
+        describe_code(&c, family->name, family->code);
+        enum tutti_status st = config_end(&c, lists, family->name);
+        if (u->words ? st != TUTTI_E_UNSUPPORTED || !strstr(err.text, u->words) : st != TUTTI_OK)
+            fail_msg("%s: status %d, \"%s\", expected \"%s\"", u->what, st, err.text,
+                     u->words ? u->words : "");
+        d.n_usable_vocab = d.n_vocab;
+        if (st == TUTTI_OK && model_desc_check(&d, u->what, &err) != TUTTI_OK)
+            fail_msg("%s", err.text);
+    }
+    json_decref(root);
+}
+
+static void popular_uploads_are_accepted_or_refused_by_name(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof UPLOADS / sizeof *UPLOADS; i++)
+        check_upload(&UPLOADS[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(popular_uploads_are_accepted_or_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
