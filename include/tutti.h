@@ -126,6 +126,10 @@ struct tutti_model_options {
     /* Memory of this machine for weights, keys and values of all its ranks; 0: what the machine, or this
      * process's control group, has left. A model whose weights need more is refused before they are read. */
     uint64_t memory_bytes;
+    /* Also load the checkpoint's layer for multi-token prediction (MTP; GLM-4.5 and later, DeepSeek-V3):
+     * engines on the model then use it as they use a draft model, see max_draft_tokens. TUTTI_E_UNSUPPORTED
+     * with param draft: there is no such layer. Only in a single process. */
+    bool mtp;
 };
 
 /* Loads the checkpoint at path: a Hugging Face folder, a GGUF file, or another that
@@ -156,6 +160,7 @@ struct tutti_model_info {
     uint64_t n_params;           /* weights, counted once */
     uint64_t weight_bytes;       /* resident size of the packed weights */
     uint64_t kv_bytes_per_token; /* over all layers, keys and values */
+    bool uses_mtp;               /* its layer for multi-token prediction is loaded: it drafts tokens */
     bool has_tokenizer;
     bool has_chat; /* tutti_apply_chat_template() can render messages */
     /* Attention over the prompt is bidirectional (ChatGLM-6B): a prompt's tokens have no
@@ -258,7 +263,8 @@ struct tutti_engine_options {
      * It proposes up to max_draft_tokens (1 to 32; 0: 8) per sequence. Its KV cache is a part of
      * kv_bytes and holds as many tokens as the target model's. It must outlive the engine, and no
      * other engine may use it. Where prompt lookup and the draft model both have draft tokens,
-     * those with the higher acceptance rate are used. */
+     * those with the higher acceptance rate are used. A model that was opened with mtp drafts by its own
+     * layer: then draft must be NULL, and max_draft_tokens is the limit of that layer. */
     tutti_model *draft;
     int max_draft_tokens;
     /* Called once, on a thread of the engine, after another rank of the model was lost and nothing
@@ -665,7 +671,7 @@ struct tutti_stats {
     uint64_t n_spill_evictions;                  /* pages evicted from the file */
     uint64_t n_spill_lost_pages; /* pages evicted from the pool before they could be written */
     uint64_t n_spill_write_errors, n_spill_read_errors; /* each loses a page */
-    /* Of the draft model: its draft tokens, also counted in n_accepted_drafts and
+    /* Of the draft model, or the model's MTP layer: its draft tokens, also counted in n_accepted_drafts and
      * n_rejected_drafts; its forward passes and their rows; and its KV cache, which has as many
      * pages as the target's. */
     uint64_t n_accepted_model_drafts, n_rejected_model_drafts, n_draft_passes, n_draft_rows;

@@ -168,6 +168,7 @@ struct attention_shape {
     float scale;      /* factor of q . k; mostly 1 / sqrt(head_dim) */
     float softcap;    /* a score s becomes softcap tanh(s / softcap); 0: it stays. Not with alibi_slopes */
     int window; /* sliding window: a row attends to the last window positions, its own included; 0: to all */
+    int first;  /* rows from this position on attend to no position before it */
     /* Host, [n_heads]: slope * (key's position - row's position) is added to a score. NULL: none.
      * Press et al., 2021 (ALiBi). */
     const float *alibi_slopes;
@@ -285,7 +286,7 @@ struct backend_ops {
     enum tutti_status (*kv_new)(struct backend *be, struct kv_memory **out, int n_pages, int n_window_pages,
                                 enum dtype dtype, struct tutti_error *err);
     void (*kv_free)(struct backend *be, struct kv_memory *kv);           /* NULL is allowed */
-    size_t (*kv_page_bytes)(const struct backend *be, enum dtype dtype); /* all layers, keys and values */
+    size_t (*kv_page_bytes)(const struct backend *be, enum dtype dtype); /* all layers, and the row */
     size_t (*kv_window_bytes)(const struct backend *be,
                               enum dtype dtype); /* of those, layers with a window */
     void (*kv_copy_page)(struct backend *be, struct kv_memory *kv, const struct page_copy *copy);
@@ -293,6 +294,11 @@ struct backend_ops {
      * or from host. The page has the same number in all layers. */
     void (*kv_read_page)(struct backend *be, const struct kv_memory *kv, int32_t page_id, void *host);
     void (*kv_write_page)(struct backend *be, struct kv_memory *kv, int32_t page_id, const void *host);
+
+    /* Between steps: the row of page page_ids[i] becomes x[rows[i]], of page_floats floats (struct
+     * backend_options). rows, page_ids: host, [n] */
+    void (*kv_store_rows)(struct backend *be, struct kv_memory *kv, struct floats x, const int32_t *rows,
+                          const int32_t *page_ids, int n);
 
     /* Allocates scratch memory for steps of up to max_rows rows. Call it before the first step,
      * after the last matrix_new() and lora_new(). */
@@ -383,6 +389,10 @@ struct backend_ops {
      * added to the softmax's denominator (Xiao et al., 2023; OpenAI, 2025); NULL: none. */
     void (*attention)(struct backend *be, struct floats y, struct floats qkv, struct floats sinks,
                       const struct kv_memory *kv, int layer);
+    /* y[r] = x[rows[r]]; where rows[r] is -1, the row of the page of the position before that of r, or 0
+     * at position 0. [n_rows][n]; rows: host */
+    void (*previous_rows)(struct backend *be, struct floats y, struct floats x, const int32_t *rows,
+                          const struct kv_memory *kv, int n);
     /* y [n_outputs][n] = x[output_rows[i]] + add[output_rows[i]] (add may be none) */
     void (*gather)(struct backend *be, struct floats y, struct floats x, struct floats add, int n);
     /* host [n_floats] = src, complete when step_wait() returns; between steps, at once */
@@ -437,6 +447,7 @@ struct backend_options {
     int n_layers, n_kinds;
     const struct attention_shape *attention; /* [n_kinds], copied */
     const uint8_t *kinds;    /* [n_layers], copied: of each layer, an index of attention; NULL: 0 for all */
+    int page_floats;         /* each page also has a row of so many floats; 0: none */
     struct cluster *cluster; /* borrowed; NULL: a single process */
 };
 

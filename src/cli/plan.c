@@ -183,7 +183,8 @@ const struct command COMMAND_PLAN = {
              "KV heads, weights), the KV cache of one user, and how many users fit. For each number "
              "of users it prints the fewest machines that hold them, up to 64. MODEL is a checkpoint, "
              "of which only the headers are read, or the name of a known shape (tutti bench --shape "
-             "list), in q4_0 unless --type is given. Nothing is measured: tutti bench measures speed.",
+             "list), in q4_0 (gpt-oss-20b in mxfp4) unless --type is given. Nothing is measured: tutti bench "
+             "measures speed.",
     .example = "tutti plan models/demo --context 512\n"
                "tutti plan llama-7b --hosts 4 --memory 16G --users 16,64,512",
     .options = OPTION_SET(GROUPS, "MODEL", 1, 1, "expected MODEL, a checkpoint or the name of a shape"),

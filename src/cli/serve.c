@@ -247,6 +247,7 @@ static void describe_model(const tutti_model *model, const struct tutti_stats *s
 static void log_models(const struct session *session)
 {
     struct tutti_stats stats;
+    struct tutti_model_info info;
     char text[512];
     tutti_engine_stats(session->engine, &stats);
     describe_model(session->model, &stats, text, sizeof text);
@@ -254,6 +255,9 @@ static void log_models(const struct session *session)
     for (int i = 0; i < tutti_model_n_adapters(session->model); i++)
         log_info("adapter %s: requests use it by the model name MODEL:ADAPTER",
                  tutti_model_adapter_name(session->model, i));
+    tutti_model_info(session->model, &info);
+    if (info.uses_mtp)
+        log_info("draft tokens by the model's layer for multi-token prediction");
     if (!session->draft)
         return;
     describe_model(session->draft, &stats, text, sizeof text);

@@ -45,7 +45,7 @@ static enum tutti_status read_checkpoint(struct plan_model *m, enum dtype *runs_
     return st == TUTTI_OK ? weights_check_all(&m->desc, family, names, ck, err) : st;
 }
 
-/* As in model_make(), every matrix has the same type. */
+/* As in model_make(). */
 static void fill_shape(struct plan_model *m, const struct model_desc *d, enum dtype type)
 {
     m->desc = *d;
@@ -69,7 +69,7 @@ enum tutti_status plan_model_read(struct plan_model *out, enum dtype *runs_as, c
     const struct model_desc *shape = model_shape(path);
     enum tutti_status st = TUTTI_OK;
     if (shape && stat(path, &info) != 0) {
-        *runs_as = type ? type->dtype : DTYPE_Q4_0;
+        *runs_as = type ? type->dtype : model_shape_type(path);
         fill_shape(&m, shape, *runs_as);
     } else {
         struct checkpoint *ck = NULL;

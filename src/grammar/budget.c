@@ -1,7 +1,6 @@
 #include "grammar/budget.h"
 
-#include <stdlib.h>
-#include <string.h>
+#include "base/containers/array.h"
 
 static void plan_look(struct budget *b)
 {
@@ -63,7 +62,6 @@ void budget_return_bytes(struct budget *b, size_t n_bytes)
 enum tutti_status budget_grow(struct budget *b, void *array, size_t *room, size_t n, size_t item_bytes,
                               size_t *n_taken)
 {
-    void *items;
     size_t more = *room ? 2 * *room : 64;
     if (n <= *room)
         return TUTTI_OK;
@@ -72,11 +70,8 @@ enum tutti_status budget_grow(struct budget *b, void *array, size_t *room, size_
     *n_taken += (more - *room) * item_bytes;
     if (!budget_take_bytes(b, (more - *room) * item_bytes))
         return TUTTI_E_LIMIT;
-    memcpy(&items, array, sizeof items); /* the pointer may have any type */
-    items = reallocarray(items, more, item_bytes);
-    if (!items)
+    if (!array_resize(array, more, item_bytes))
         return TUTTI_E_MEMORY;
-    memcpy(array, &items, sizeof items);
     *room = more;
     return TUTTI_OK;
 }

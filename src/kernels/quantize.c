@@ -40,7 +40,7 @@ static void quantize_q8_0(uint8_t *dst, const float *x, int64_t n_blocks)
 
 bool quantize_can(enum dtype dtype)
 {
-    return dtype < DTYPE_MXFP4;
+    return dtype <= DTYPE_MXFP4;
 }
 
 void quantize(void *dst, const float *src, enum dtype dtype, int64_t n)
@@ -65,6 +65,10 @@ void quantize_weighted(void *dst, const float *src, enum dtype dtype, int64_t n,
             uint16_t half = dtype == DTYPE_F16 ? float_to_half(src[i]) : float_to_bf16(src[i]);
             memcpy(to + 2 * i, &half, 2);
         }
+        break;
+    case DTYPE_MXFP4:
+        for (int64_t i = 0; i < n; i += BLOCK_ELEMS, to += dtype_block_bytes(dtype))
+            quantize_mxfp4(to, src + i, weights ? weights + i : NULL);
         break;
     case DTYPE_Q4_0:
     case DTYPE_Q4_1:

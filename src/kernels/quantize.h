@@ -1,8 +1,9 @@
 /* Quantizes and dequantizes rows of weights: float32 to and from the stored types.
  *
- * MXFP4 and the IQ types are only dequantized.
+ * The IQ types are only dequantized.
  *
- * Q8_0 is quantized in the usual way: the largest magnitude becomes 127. For the other block
+ * Q8_0 is quantized in the usual way: the largest magnitude becomes 127. For MXFP4 the better of two
+ * exponents is taken: the usual one, and the next. For the other block
  * types the scales (and mins) of least squared error are searched, see quantize_fit.h. The bytes
  * depend only on the row. */
 #ifndef TUTTI_KERNELS_QUANTIZE_H

@@ -30,6 +30,8 @@ void quantize_weights(float *dst, const float *src, int n);
 /* Q4_0, Q4_1, Q5_0, Q5_1. weights: of the squared errors, as for quantize_weighted(). */
 void quantize_small(uint8_t *dst, const float *x, enum dtype dtype, const float *weights);
 
+void quantize_mxfp4(uint8_t *dst, const float *x, const float *weights);
+
 /* Q2_K to Q6_K. */
 void quantize_k(uint8_t *dst, const float *x, enum dtype dtype, const float *weights);
 

@@ -1,4 +1,4 @@
-/* Quantizes blocks of 32 with four or five bits. */
+/* Quantizes blocks of 32 with four or five bits, integers or the floats of MXFP4. */
 #include "kernels/quantize_blocks.h"
 #include "kernels/quantize_fit.h"
 
@@ -124,4 +124,49 @@ void quantize_small(uint8_t *dst, const float *x, enum dtype dtype, const float 
         dst += 2;
     }
     store(dst, stored, has_high);
+}
+
+/* ---- MXFP4 ---- */
+
+/* The magnitudes of e2m1, and where the next one is nearer. The one with the even number wins a tie. */
+static const float MAGNITUDES[] = { 0, 0.5f, 1, 1.5f, 2, 3, 4, 6 };
+static const float MIDDLES[] = { 0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5 };
+enum { N_MIDDLES = sizeof MIDDLES / sizeof *MIDDLES };
+
+/* The numbers of a block with an exponent, and their squared error. */
+static double assign_floats(const struct small_block *b, int exponent, uint8_t *numbers)
+{
+    double error = 0;
+    for (int i = 0; i < ELEMS; i++) {
+        float size = ldexpf(fabsf(b->z[i]), -exponent);
+        int number = 0;
+        while (number < N_MIDDLES && (size > MIDDLES[number] || (size == MIDDLES[number] && number % 2 == 1)))
+            number++;
+        double lost = ldexp((double)size - (double)MAGNITUDES[number], exponent);
+        error += (double)b->w[i] * lost * lost;
+        numbers[i] = (uint8_t)(number > 0 && b->z[i] < 0 ? number + 8 : number);
+    }
+    return error;
+}
+
+void quantize_mxfp4(uint8_t *dst, const float *x, const float *weights)
+{
+    enum {
+        BIAS = 127,
+        MOST = 252,
+        USUAL = -3
+    }; /* USUAL: 4 times its power is 0.5, the least that z's largest is */
+    struct small_block b = { 0 };
+    uint8_t numbers[ELEMS], larger[ELEMS];
+    b.exponent = quantize_normalize(b.z, x, ELEMS);
+    quantize_weights(b.w, weights, ELEMS);
+    int exponent = b.exponent + USUAL, undoes = b.exponent > -126 ? b.exponent : -126; /* fit_normalizer() */
+    exponent = exponent < -BIAS ? -BIAS : exponent < MOST - BIAS ? exponent : MOST - BIAS;
+    double error = assign_floats(&b, exponent - undoes, numbers);
+    if (exponent < MOST - BIAS && assign_floats(&b, exponent + 1 - undoes, larger) < error) {
+        memcpy(numbers, larger, sizeof numbers);
+        exponent++;
+    }
+    dst[0] = (uint8_t)(exponent + BIAS);
+    store(dst + 1, numbers, false);
 }

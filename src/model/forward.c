@@ -1,7 +1,8 @@
 /* The forward pass of any model description: residual blocks of grouped-query attention and a
  * feed-forward layer. Vaswani et al., 2017; Zhang and Sennrich, 2019 (RMSNorm); Su et al., 2021
  * (rotary positions); Shazeer, 2020 (SwiGLU); Radford et al., 2019 (GPT-2); Zeng et al., 2021
- * (PanGu-Alpha's query layer); Wang et al., 2022 (scaled residuals).
+ * (PanGu-Alpha's query layer); Wang et al., 2022 (scaled residuals); DeepSeek-AI, 2024 (DeepSeek-V3,
+ * section 2.2: multi-token prediction).
  *
  * Tensor parallelism: each rank computes a partial sum of a block's output (split.h). In a step
  * with many rows each rank keeps the residual stream of only its own rows: a reduce-scatter sums
@@ -33,6 +34,11 @@ struct workspace {
     struct floats gathered; /* [max_rows][d_model]: the stream of the output rows */
     struct floats logits;   /* [max_outputs][n_vocab], of this rank's part of the vocabulary */
     struct floats whole;    /* with several ranks, on rank 0: [max_outputs][n_vocab] of all ranks */
+    /* With multi-token prediction (MTP): */
+    struct floats last;     /* [max_rows][d_model]: normed hidden states of the last pass */
+    struct floats previous; /* [max_rows][d_model]: those of the positions before, normed again */
+    struct floats pair;     /* [max_rows][2 d_model]: normed embedding and hidden state */
+    int32_t *previous_rows; /* host, [max_rows] */
     /* With adapters: */
     int32_t *row_adapters, *output_adapters; /* host, [max_rows] */
 };
@@ -59,9 +65,11 @@ void workspace_free(struct workspace *w, struct backend *be)
         return;
     free_shared(w, be);
     const struct floats all[] = { w->qkv,    w->attended, w->kv,       w->latent_q, w->hidden,
-                                  w->scores, w->attn_out, w->gathered, w->logits,   w->whole };
+                                  w->scores, w->attn_out, w->gathered, w->logits,   w->whole,
+                                  w->last,   w->previous, w->pair };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         be->ops->dealloc(be, all[i]);
+    free(w->previous_rows);
     free(w->row_adapters);
     free(w->output_adapters);
     free(w);
@@ -123,7 +131,8 @@ static enum tutti_status forward_reserve(struct model *model, int max_rows, int 
     struct widths widest = find_widths(d);
     w->row_adapters = calloc((size_t)max_rows, sizeof *w->row_adapters);
     w->output_adapters = calloc((size_t)max_rows, sizeof *w->output_adapters);
-    if (!w->row_adapters || !w->output_adapters) {
+    w->previous_rows = calloc((size_t)max_rows, sizeof *w->previous_rows);
+    if (!w->row_adapters || !w->output_adapters || !w->previous_rows) {
         workspace_free(w, be);
         return error_set(err, TUTTI_E_MEMORY, "workspace: out of memory");
     }
@@ -140,6 +149,9 @@ static enum tutti_status forward_reserve(struct model *model, int max_rows, int 
         { &w->attn_out, max_rows, d->ffn_place != FFN_SEQUENTIAL ? d->d_model : 0 },
         { &w->gathered, max_rows, d->d_model },
         { &w->logits, max_outputs, d->n_vocab },
+        { &w->last, max_rows, d->uses_mtp ? d->d_model : 0 },
+        { &w->previous, max_rows, d->uses_mtp ? d->d_model : 0 },
+        { &w->pair, max_rows, d->uses_mtp ? 2 * d->d_model : 0 },
         { &w->whole, max_outputs, model->group && model_rank(model) == 0 ? model->desc.n_vocab : 0 },
     };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
@@ -235,13 +247,13 @@ static void linear_glu(struct pass *p, enum weight_slot slot, int layer)
         p->op->linear_glu(p->be, w->hidden, m, p->input, p->n_rows, act);
 }
 
-/* normed = norm(x), after adding pending to x: one pass for both. For a rank's own rows. */
-static void normalize(struct pass *p, enum weight_slot slot, int layer)
+/* y = norm(x), after adding pending to x: one pass for both. For a rank's own rows. */
+static void normalize_to(struct pass *p, struct floats y, enum weight_slot slot, int layer)
 {
     const struct model_weight *norm = weight(p, slot, layer);
     const struct model_desc *d = &p->model->desc;
     size_t at = (size_t)p->begin * (size_t)d->d_model;
-    struct floats normed = floats_at(p->w.normed, at), x = floats_at(p->w.x, at);
+    struct floats normed = floats_at(y, at), x = floats_at(p->w.x, at);
     struct floats pending = p->pending.buffer ? floats_at(p->pending, at) : NO_FLOATS;
     int n = p->end - p->begin;
     const struct norm_update *const *norms = p->adapters ? model_norms(p->model, slot, layer) : NULL;
@@ -253,6 +265,11 @@ static void normalize(struct pass *p, enum weight_slot slot, int layer)
     else
         p->op->rmsnorm(p->be, normed, x, pending, norm->values, n, d->d_model, d->norm_eps);
     p->pending = NO_FLOATS;
+}
+
+static void normalize(struct pass *p, enum weight_slot slot, int layer)
+{
+    normalize_to(p, p->w.normed, slot, layer);
 }
 
 /* Makes the input of a block, of all rows: normed, or the stream itself. norm: before the block. */
@@ -319,17 +336,16 @@ static void query_by_position(struct pass *p, int layer)
     p->op->concat(p->be, w->qkv, w->attended, q, w->kv, kv, p->n_rows);
 }
 
-/* y = latent attention of the input. The up-projections of keys and values are absorbed: queries are
- * multiplied by that of keys, compared with latents, and the weighted sums of latents are multiplied by
- * that of values. Every row is computed in this form, so that its bits do not depend on the chunk of a
- * prompt that it is in. */
-static void attend_to_latents(struct pass *p, int i, struct floats y)
+/* Makes queries of latent attention, and stores latents. The up-projections of keys and values are absorbed:
+ * queries are multiplied by that of keys, compared with latents, and the weighted sums of latents are
+ * multiplied by that of values. Every row is computed in this form, so that its bits do not depend on
+ * the chunk of a prompt that it is in. */
+static void store_latents(struct pass *p, int i)
 {
     const struct attn_desc *a = &model_layer(&p->model->local, i)->attn;
     struct workspace *w = &p->w;
     int n = a->n_heads, row = attn_latent_row(a);
     const struct head_rows keys = { n, n * a->head_dim, a->head_dim, n * row, row };
-    const struct head_rows values = { n, n * a->n_latent, a->n_latent, n * a->value_dim, a->value_dim };
     if (a->q_rank > 0) {
         linear(p, SLOT_Q_A, i, w->qkv, p->input);
         p->op->rmsnorm(p->be, w->attended, w->qkv, NO_FLOATS, weight(p, SLOT_Q_A_NORM, i)->values, p->n_rows,
@@ -342,16 +358,17 @@ static void attend_to_latents(struct pass *p, int i, struct floats y)
     p->op->linear_heads(p->be, w->qkv, weight(p, SLOT_K_UP, i)->matrix, w->latent_q, p->n_rows, &keys);
     p->op->latent_store(p->be, w->qkv, w->latent_q, a->head_dim, w->kv, weight(p, SLOT_KV_A_NORM, i)->values,
                         p->kv, i);
-    p->op->attention(p->be, w->attended, w->qkv, weight(p, SLOT_SINKS, i)->values, p->kv, i);
-    p->op->linear_heads(p->be, w->latent_q, weight(p, SLOT_V_UP, i)->matrix, w->attended, p->n_rows, &values);
-    linear(p, SLOT_ATTN_OUT, i, y, w->latent_q);
 }
 
-/* y = attention of the input. */
-static void attend(struct pass *p, int i, struct floats y)
+/* Makes queries, and stores keys and values of the input. */
+static void store_keys(struct pass *p, int i)
 {
     struct workspace *w = &p->w;
     const struct model_desc *d = &p->model->local;
+    if (model_layer(d, i)->attn.n_latent > 0) {
+        store_latents(p, i);
+        return;
+    }
     if (d->has_top_query && i == d->n_layers - 1)
         query_by_position(p, i);
     else
@@ -360,8 +377,23 @@ static void attend(struct pass *p, int i, struct floats y)
                       p->kv, i);
     if (p->adapters && model_prefixes(p->model))
         p->op->prefix_store(p->be, p->kv, i, model_prefixes(p->model), p->adapters);
+}
+
+/* y = attention of the input. */
+static void attend(struct pass *p, int i, struct floats y)
+{
+    struct workspace *w = &p->w;
+    const struct attn_desc *a = &model_layer(&p->model->local, i)->attn;
+    int n = a->n_heads;
+    const struct head_rows values = { n, n * a->n_latent, a->n_latent, n * a->value_dim, a->value_dim };
+    store_keys(p, i);
     p->op->attention(p->be, w->attended, w->qkv, weight(p, SLOT_SINKS, i)->values, p->kv, i);
-    linear(p, SLOT_ATTN_OUT, i, y, w->attended);
+    if (a->n_latent == 0) {
+        linear(p, SLOT_ATTN_OUT, i, y, w->attended);
+        return;
+    }
+    p->op->linear_heads(p->be, w->latent_q, weight(p, SLOT_V_UP, i)->matrix, w->attended, p->n_rows, &values);
+    linear(p, SLOT_ATTN_OUT, i, y, w->latent_q);
 }
 
 /* delta = the feed-forward block of the input; of experts the sum of those that each row uses. */
@@ -408,10 +440,7 @@ static void run_layer(struct pass *p, int i)
     }
     enter_block(p, SLOT_ATTN_NORM, i);
     struct floats attended = is_parallel ? w->attn_out : w->delta;
-    if (model_layer(d, i)->attn.n_latent > 0)
-        attend_to_latents(p, i, attended);
-    else
-        attend(p, i, attended);
+    attend(p, i, attended);
     if (!is_parallel) {
         all_reduce(p, w->delta);
         forward_join(p, SLOT_ATTN_POST_NORM, i);
@@ -426,6 +455,16 @@ static void run_layer(struct pass *p, int i)
         p->op->scale_add(p->be, w->delta, w->attn_out, 1, w->delta, p->n_rows, d->d_model);
     all_reduce(p, w->delta);
     forward_join(p, SLOT_FFN_POST_NORM, i);
+}
+
+/* Scales and caps logits. */
+static void finish_logits(struct pass *p, int n_logits)
+{
+    const struct model_desc *d = &p->model->desc;
+    if (d->logit_scale != 0)
+        p->op->scale(p->be, p->w.logits, d->logit_scale, n_logits, p->model->local.n_vocab);
+    if (d->logit_softcap != 0)
+        p->op->softcap(p->be, p->w.logits, d->logit_softcap, n_logits, p->model->local.n_vocab);
 }
 
 /* Computes logits only for the rows that need them. */
@@ -457,10 +496,79 @@ static void make_outputs(struct pass *p, const struct step *step)
         return;
     p->n_rows = n_logits;
     linear(p, SLOT_OUTPUT, 0, w->logits, w->normed);
-    if (d->logit_scale != 0)
-        p->op->scale(p->be, w->logits, d->logit_scale, n_logits, p->model->local.n_vocab);
-    if (d->logit_softcap != 0)
-        p->op->softcap(p->be, w->logits, d->logit_softcap, n_logits, p->model->local.n_vocab);
+    finish_logits(p, n_logits);
+}
+
+/* ---- multi-token prediction ---- */
+
+/* x = the input of the MTP layer: embeddings, and hidden states of the positions before, which are those
+ * of rows [n_rows] of last, or of pages. */
+static void enter_mtp(struct pass *p, const int32_t *rows)
+{
+    const struct model_desc *d = &p->model->desc;
+    struct workspace *w = &p->w;
+    int layer = d->n_layers, n = p->n_rows, width = d->d_model;
+    const struct model_weight *table = d->has_mtp_embedding ? weight(p, SLOT_MTP_EMBEDDING, layer)
+                                                            : weight(p, SLOT_EMBEDDING, 0);
+    p->op->embed(p->be, w->x, table->matrix, 0);
+    if (d->embedding_scale != 0)
+        p->op->scale(p->be, w->x, d->embedding_scale, n, width);
+    p->op->rmsnorm(p->be, w->normed, w->x, NO_FLOATS, weight(p, SLOT_MTP_EMBEDDING_NORM, layer)->values, n,
+                   width, d->norm_eps);
+    p->op->previous_rows(p->be, w->delta, w->last, rows, p->kv, width);
+    p->op->rmsnorm(p->be, w->previous, w->delta, NO_FLOATS, weight(p, SLOT_MTP_HIDDEN_NORM, layer)->values, n,
+                   width, d->norm_eps);
+    p->op->concat(p->be, w->pair, w->normed, width, w->previous, width, n);
+    linear(p, SLOT_MTP_JOIN, layer, w->x, w->pair);
+}
+
+/* Computes the MTP layer's keys and values of a step whose hidden states are in last. */
+static void follow_by_mtp(const struct pass *done, const struct step *step)
+{
+    struct pass p = { .model = done->model,
+                      .be = done->be,
+                      .op = done->op,
+                      .w = *done->model->workspace,
+                      .kv = done->kv,
+                      .n_rows = step->n_rows,
+                      .end = step->n_rows };
+    int layer = p.model->desc.n_layers;
+    for (int r = 0; r < step->n_rows; r++)
+        p.w.previous_rows[r] = r > 0 && step->seqs[r] == step->seqs[r - 1] ? r - 1 : -1;
+    enter_mtp(&p, p.w.previous_rows);
+    enter_block(&p, SLOT_ATTN_NORM, layer);
+    store_keys(&p, layer);
+}
+
+struct floats model_submit_mtp(struct model *model, struct kv_memory *kv, const struct step *step,
+                               const int32_t *previous)
+{
+    const struct model_desc *d = &model->desc;
+    struct pass p = { .model = model,
+                      .be = model->backend,
+                      .op = model->backend->ops,
+                      .w = *model->workspace,
+                      .kv = kv,
+                      .n_rows = step->n_rows,
+                      .end = step->n_rows };
+    int layer = d->n_layers;
+    assert(d->uses_mtp && step->n_rows <= p.w.max_outputs);
+    p.op->step_begin(p.be, step);
+    enter_mtp(&p, previous);
+    run_layer(&p, layer);
+    normalize_to(&p, p.w.last, SLOT_MTP_OUTPUT_NORM, layer);
+    p.op->linear(p.be, p.w.logits,
+                 d->has_mtp_output ? weight(&p, SLOT_MTP_OUTPUT, layer)->matrix : model_output(model),
+                 p.w.last, step->n_rows);
+    finish_logits(&p, step->n_rows);
+    p.op->step_submit(p.be);
+    return p.w.logits;
+}
+
+void model_store_hidden(const struct model *model, struct kv_memory *kv, const int32_t *rows,
+                        const int32_t *page_ids, int n)
+{
+    model->backend->ops->kv_store_rows(model->backend, kv, model->workspace->last, rows, page_ids, n);
 }
 
 /* The adapter of each row; NULL if no row has one. */
@@ -534,8 +642,12 @@ struct floats model_submit(struct model *model, struct kv_memory *kv, const stru
     }
     for (int i = 0; i < d->n_layers && !p.is_lost; i++)
         run_layer(&p, i);
+    if (d->uses_mtp)
+        normalize_to(&p, p.w.last, SLOT_OUTPUT_NORM, 0);
     if (step->n_outputs > 0 && !p.is_lost)
         make_outputs(&p, step);
+    if (d->uses_mtp)
+        follow_by_mtp(&p, step);
     return submit_step(&p, step->n_outputs - step->n_hidden);
 }
 

@@ -30,6 +30,7 @@ struct attn_desc {
     float latent_norm_eps; /* of the norms of latents and of those q_rank elements */
     float scale;           /* factor of q . k; 0: 1 / sqrt(head_dim) */
     float softcap;         /* a score s becomes softcap tanh(s / softcap); 0: none */
+    int first;             /* positions from this one on attend to none before it */
     int window;            /* a position attends to this many, itself included; 0: to all before it */
     enum rope_kind rope;
     int rotary_dim;
@@ -120,6 +121,11 @@ struct model_desc {
     int n_kinds;
     struct layer_desc kinds[MAX_LAYER_KINDS];
     uint8_t kind_of[LIMIT_LAYERS];
+    /* Layers for multi-token prediction (MTP) that the checkpoint has after the n_layers. With uses_mtp
+     * the first of them is loaded as layer n_layers, of the last kind: it drafts tokens. Its embedding
+     * and output matrix are those of the model, unless the checkpoint has others. */
+    int n_mtp_layers;
+    bool uses_mtp, has_mtp_embedding, has_mtp_output;
     enum { NORM_RMS, NORM_LAYER /* subtracts the mean, has biases */ } norm;
     float norm_eps;
     bool has_embedding_norm; /* on the embedding, before the first layer */
@@ -162,7 +168,13 @@ struct model_desc {
     int n_usable_vocab; /* ids from here on are padding rows, never sampled */
 };
 
-/* layer: 0 to n_layers - 1. */
+/* Layers that are loaded: those of a step, and that of multi-token prediction. */
+static inline int model_n_loaded(const struct model_desc *d)
+{
+    return d->n_layers + d->uses_mtp;
+}
+
+/* layer: 0 to model_n_loaded() - 1. */
 static inline const struct layer_desc *model_layer(const struct model_desc *d, int layer)
 {
     return &d->kinds[d->kind_of[layer]];
@@ -177,7 +189,7 @@ int model_window(const struct model_desc *desc);
 /* Keys and values of one position in a layer. */
 uint64_t model_layer_kv_bytes(const struct attn_desc *attn, enum dtype kv_type);
 
-/* Keys and values of one position in all layers. */
+/* Keys and values of one position in all layers that are loaded. */
 uint64_t model_kv_bytes(const struct model_desc *desc, enum dtype kv_type);
 
 /* Slots that a sequence needs at most in the layers with this window, during a step with step_tokens
@@ -244,7 +256,7 @@ struct model {
     struct group *group; /* the tensor-parallel ranks; NULL: a single process */
     enum dtype weight_type, kv_type;
     struct backend *backend;
-    struct model_weight *weights;        /* [n_layers][SLOT_COUNT]: model_weight() */
+    struct model_weight *weights;        /* [model_n_loaded()][SLOT_COUNT]: model_weight() */
     struct tokenizer *tokenizer;         /* NULL: none */
     struct adapters *adapters;           /* NULL: none */
     bool is_gguf;                        /* rows of q and k are in GGUF's order */
@@ -282,6 +294,12 @@ MUST_CHECK enum tutti_status model_make(struct model **out, const char *shape, i
 
 /* The description of a known shape; NULL: not found. */
 const struct model_desc *model_shape(const char *name);
+
+/* The type of a known shape's matrices where none is given. */
+enum dtype model_shape_type(const char *name);
+/* The type of one of them where type is given: that of routers is float32, and of MXFP4 other matrices
+ * than those of experts are Q8_0 (weight_type.h). */
+enum dtype model_shape_weight_type(enum weight_slot slot, enum dtype type);
 
 void model_free(struct model *model); /* NULL is allowed */
 
@@ -343,6 +361,22 @@ static inline struct floats model_forward(struct model *model, struct kv_memory 
     model_wait(model);
     return logits;
 }
+
+/* ---- multi-token prediction, of a model with desc.uses_mtp. A row of its layer is a token and the normed
+ * hidden state of the position before it, and gives the logits of the token after it. Its keys and
+ * values are computed by model_submit(), for every row of a step. The page of a position has a row for
+ * the hidden state of the last position that was computed in it ---- */
+
+/* Submits a pass of the MTP layer over the rows of step, which are all outputs; previous [n_rows]: the
+ * row of the preceding pass that has the hidden state of the position before, or -1: its page has it.
+ * Returns the logits [n_rows][n_vocab], as model_submit(). */
+struct floats model_submit_mtp(struct model *model, struct kv_memory *kv, const struct step *step,
+                               const int32_t *previous);
+
+/* After model_wait(), before the next pass: page page_ids[i] gets the hidden state of row rows[i] of the
+ * step. Both: [n]. */
+void model_store_hidden(const struct model *model, struct kv_memory *kv, const int32_t *rows,
+                        const int32_t *page_ids, int n);
 
 /* Copies the first n_rows rows of logits to host [n_rows][n_vocab]. */
 void model_read_logits(const struct model *model, struct floats logits, int n_rows, float *host);

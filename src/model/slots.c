@@ -133,6 +133,21 @@ static bool experts_have_bias(const struct model_desc *d, int layer)
     return model_layer(d, layer)->ffn.experts.has_bias;
 }
 
+static bool is_mtp(const struct model_desc *d, int layer)
+{
+    return layer >= d->n_layers;
+}
+
+static bool has_mtp_embedding(const struct model_desc *d, int layer)
+{
+    return is_mtp(d, layer) && d->has_mtp_embedding;
+}
+
+static bool has_mtp_output(const struct model_desc *d, int layer)
+{
+    return is_mtp(d, layer) && d->has_mtp_output;
+}
+
 static bool mlp_has_bias(const struct model_desc *d, int layer)
 {
     return model_layer(d, layer)->ffn.has_bias;
@@ -204,6 +219,15 @@ static const struct slot_info SLOTS[SLOT_COUNT] = {
     [SLOT_FFN_POST_NORM] = { "ffn_post_norm", LAYER, NORM(DIM_MODEL), .is_in = has_post_norms,
                              .has_bias = norm_has_bias },
 
+    [SLOT_MTP_EMBEDDING] = { "mtp_embedding", LAYER, .is_in = has_mtp_embedding, .rows = { DIM_VOCAB },
+                             .columns = DIM_MODEL, .role = WEIGHT_EMBEDDING },
+    [SLOT_MTP_EMBEDDING_NORM] = { "mtp_embedding_norm", LAYER, NORM(DIM_MODEL), .is_in = is_mtp },
+    [SLOT_MTP_HIDDEN_NORM] = { "mtp_hidden_norm", LAYER, NORM(DIM_MODEL), .is_in = is_mtp },
+    [SLOT_MTP_JOIN] = { "mtp_join", LAYER, .is_in = is_mtp, .rows = { DIM_MODEL }, .columns = DIM_PAIR },
+    [SLOT_MTP_OUTPUT_NORM] = { "mtp_output_norm", LAYER, NORM(DIM_MODEL), .is_in = is_mtp },
+    [SLOT_MTP_OUTPUT] = { "mtp_output", LAYER, .is_in = has_mtp_output, .rows = { DIM_VOCAB },
+                          .columns = DIM_MODEL, .role = WEIGHT_OUTPUT },
+
     [SLOT_OUTPUT_NORM] = { "output_norm", NORM(DIM_MODEL), .has_bias = norm_has_bias },
     [SLOT_OUTPUT] = { "output", .is_in = has_output, .has_bias = output_has_bias, .rows = { DIM_VOCAB },
                       .columns = DIM_MODEL, .role = WEIGHT_OUTPUT, .can_adapt = true },
@@ -228,6 +252,8 @@ int slot_dim(const struct model_desc *d, enum dim dim, int layer)
     switch (dim) {
     case DIM_MODEL:
         return d->d_model;
+    case DIM_PAIR:
+        return 2 * d->d_model;
     case DIM_Q_NORM:
         return a->norms_all_heads ? a->n_heads * a->head_dim : a->head_dim;
     case DIM_K_NORM:
@@ -296,7 +322,7 @@ bool slot_next(const struct model_desc *d, struct slot_at *at)
 {
     do {
         bool ends_layer = at->slot >= 0 && SLOTS[at->slot].is_of_layer && !SLOTS[at->slot + 1].is_of_layer;
-        if (ends_layer && at->layer < d->n_layers - 1) {
+        if (ends_layer && at->layer < model_n_loaded(d) - 1) {
             at->slot = SLOT_ATTN_NORM;
             at->layer++;
         } else {

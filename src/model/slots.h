@@ -47,6 +47,13 @@ enum weight_slot {
     SLOT_SHARED_DOWN,
     SLOT_FFN_POST_NORM,
 
+    SLOT_MTP_EMBEDDING, /* of the layer for multi-token prediction, in addition to those of a layer */
+    SLOT_MTP_EMBEDDING_NORM,
+    SLOT_MTP_HIDDEN_NORM,
+    SLOT_MTP_JOIN, /* of the normed embedding, then the normed hidden state */
+    SLOT_MTP_OUTPUT_NORM,
+    SLOT_MTP_OUTPUT,
+
     SLOT_OUTPUT_NORM,
     SLOT_OUTPUT, /* not in models with a tied output */
     SLOT_COUNT
@@ -59,6 +66,7 @@ enum { MAX_PARTS = 3 };
 enum dim {
     DIM_NONE,
     DIM_MODEL,  /* d_model */
+    DIM_PAIR,   /* 2 d_model */
     DIM_Q_NORM, /* head_dim, or that of all query heads */
     DIM_K_NORM,
     DIM_QUERIES,      /* n_heads * head_dim */

@@ -11,6 +11,7 @@
 #include "checkpoint/tensor_set.h"
 #include "kernels/quantize.h"
 
+#include "../support/folder.h"
 #include "base/half.h"
 
 #include <dirent.h>
@@ -192,29 +193,6 @@ static void parts_of_a_gguf_file_are_one(void **state)
     }
     expect_same_files(TEST_FIXTURES "/gguf-split/tiny-quants-00001-of-00005.gguf",
                       TEST_FIXTURES "/gguf/tiny-quants.gguf"); /* no tensor in the first */
-}
-
-static char folder[] = "/tmp/tutti-test-XXXXXX";
-
-static int make_folder(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/tutti-test-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    DIR *dir = opendir(folder);
-    for (const struct dirent *entry; dir && (entry = readdir(dir));) {
-        char path[512];
-        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        unlink(path);
-    }
-    if (dir)
-        closedir(dir);
-    return rmdir(folder);
 }
 
 static void ranks_of_mindspore_are_put_together(void **state)

@@ -2,6 +2,7 @@
  * bit, and errors for tensors that do not fit together. */
 #include "parts.h"
 
+#include "../support/folder.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/tensor_set.h"
@@ -95,26 +96,6 @@ static void weights_are_those_that_torch_computes(void **state)
 }
 
 /* ---- changed uploads ---- */
-
-static char folder[64];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/tutti-test-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    char path[128];
-    snprintf(path, sizeof path, "%s/config.json", folder);
-    unlink(path);
-    snprintf(path, sizeof path, "%s/model.safetensors", folder);
-    unlink(path);
-    return rmdir(folder);
-}
 
 static uint8_t *read_whole(const char *fixture, const char *name, size_t *n)
 {

@@ -119,7 +119,7 @@ def test_the_reference_page_is_what_help_prints():
     (["generate", "m", "more", "-p", "x"], "unexpected 'more'; expected MODEL"),
     (["generate", "m", "-p", "x", "--type", "q4"],
      "--type: found 'q4', expected f32, f16, bf16, q8_0, q6_k, q5_k_m, q5_k_s, q5_1, q5_0, q4_k_m, q4_k_s, q4_1, "
-     "q4_0, q3_k_l, q3_k_m, q3_k_s, q2_k or q2_k_s; did you mean q4_k_m?"),
+     "q4_0, mxfp4, q3_k_l, q3_k_m, q3_k_s, q2_k or q2_k_s; did you mean q4_k_m?"),
     (["generate", "m", "-p", "x", "--kv-memory", "4Q"],
      "--kv-memory: found '4Q', expected a size such as 512M or 4G of at least 1 B"),
     (["serve"], "expected MODEL, a Hugging Face folder or a GGUF file; './run serve' takes models/demo"),

@@ -120,3 +120,23 @@ def test_a_draft_model_that_does_not_fit_is_refused():
     other = os.path.join(ROOT, "tests", "fixtures", "glm-tiny")
     said = tutti("generate", DEMO, "-p", "x", "--draft", other, status=2).stderr
     assert "draft model glm-tiny" in said and "expected the same" in said
+
+
+@pytest.mark.parametrize("more", [("--temperature", 0), ("--temperature", 0.9, "--seed", 7)], ids=["greedy", "drawn"])
+def test_multi_token_prediction_changes_no_answer(more):
+    model = os.path.join(ROOT, "tests", "fixtures", "mtp", "deepseek-v3")
+    ask = ["generate", model, *[word for prompt in PROMPTS for word in ("-p", prompt)], "-n", 40, "--ignore-eos", *more]
+    assert tutti(*ask, "--draft", "mtp", "--draft-tokens", 3).stdout == tutti(*ask).stdout
+
+
+@pytest.mark.parametrize("command, model, more, words", [
+    ("generate", "llama-tiny", (), "has no layer for multi-token prediction"),
+    ("generate", "glm4-moe-tiny", (), "no tensors of layer 3"),
+    ("generate", "mtp/deepseek-v3", ("--draft-type", "q8_0"), "converted with its model, by --type"),
+    ("bench", "mtp/deepseek-v3", (), "tutti bench measures draft models"),
+])
+def test_multi_token_prediction_is_refused_by_name(command, model, more, words):
+    ask = () if command == "bench" else ("-p", "x", "-n", 2)
+    done = tutti(command, os.path.join(ROOT, "tests", "fixtures", model), "--draft", "mtp", *ask, *more,
+                 status=2 if more else 1)
+    assert words in done.stderr

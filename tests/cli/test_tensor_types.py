@@ -32,7 +32,7 @@ def test_patterns_that_are_wrong(tmp_path):
     out = tmp_path / "x.gguf"
     for text, words in (("ffn_dwon=q4_k", "--tensor-type ffn_dwon: it is the first match of no matrix"),
                         ("attn_norm=q8_0", "of no matrix"), ("(=q8_0", "no regular expression"), ("ffn", "expected PATTERN=TYPE"),
-                        ("=q8_0", "expected PATTERN=TYPE"), ("ffn=q9", "where TYPE is f32"), ("ffn=mxfp4", "where TYPE is f32")):
+                        ("=q8_0", "expected PATTERN=TYPE"), ("ffn=q9", "where TYPE is f32"), ("ffn=iq4_nl", "where TYPE is f32")):
         assert words in wrong("convert", DEMO, out, "--type", "q4_0", "--tensor-type", text)
         assert not out.exists()
 

@@ -4,6 +4,7 @@
 #include "support/collect.h"
 #include "support/opened.h"
 
+#include <jansson.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -141,6 +142,66 @@ static void answers_have_the_same_bits_alone_and_among_64_users(void **state)
     }
 }
 
+static void read_ids(const json_t *list, int32_t *ids, size_t *n)
+{
+    *n = json_array_size(list);
+    assert_true(*n > 0 && *n <= 128);
+    for (size_t i = 0; i < *n; i++)
+        ids[i] = (int32_t)json_integer_value(json_array_get(list, i));
+}
+
+/* Prompts in small chunks, and with draft tokens where the model allows them. */
+static void answers_are_those_of_peft_and_of_the_publishers(void **state)
+{
+    (void)state;
+    static const char *const KINDS[][2] = { { "llama-dora", "llama-tiny" },
+                                            { "llama-saved", "llama-tiny" },
+                                            { "llama-prefix", "llama-tiny" },
+                                            { "llama-prompt", "llama-tiny" },
+                                            { "llama-p-tuning", "llama-tiny" },
+                                            { "gpt2-prefix", "gpt2-tiny" },
+                                            { "gpt2-prompt", "gpt2-tiny" },
+                                            { "chatglm3-prefix", "chatglm3-tiny" },
+                                            { "chatglm3-prefix-mlp", "chatglm3-tiny" },
+                                            { "chatglm-6b-prefix", "chatglm-6b-tiny" },
+                                            { "chatglm-6b-prefix-mlp", "chatglm-6b-tiny" } };
+    for (size_t k = 0; k < sizeof KINDS / sizeof *KINDS; k++) {
+        char path[512];
+        int32_t prompt[128], want[128];
+        struct tutti_error err;
+        struct collect c;
+        size_t n_want;
+        bool has_prefix = strstr(KINDS[k][0], "6b") != NULL;
+        struct tutti_request r = { .ids = prompt, .ignore_eos = true, .adapter = "a" };
+        struct tutti_engine_options options = { .kv_bytes = 4 << 20,
+                                                .max_batch_tokens = has_prefix ? 0 : 9,
+                                                .max_lookup_tokens = has_prefix ? 0 : 4 };
+        tutti_model *model = opened_model(KINDS[k][1], "f32", "f32", 2);
+        snprintf(path, sizeof path, TEST_FIXTURES "/adapters/%s", KINDS[k][0]);
+        if (tutti_model_add_adapter(model, "a", path, &err) != TUTTI_OK)
+            fail_msg("%s", err.text);
+        strcat(path, "/golden.json");
+        json_t *golden = json_load_file(path, 0, NULL);
+        const json_t *greedy = json_object_get(golden, "greedy");
+        read_ids(json_object_get(greedy, "prompt_ids"), prompt, &r.n_ids);
+        read_ids(json_object_get(greedy, "answer_ids"), want, &n_want);
+        tutti_sampling_init(&r.sampling, NULL);
+        r.sampling.temperature = 0;
+        r.max_tokens = (int)n_want;
+        tutti_engine *engine = opened_engine(model, &options, NULL);
+        collect_init(&c);
+        collect_submit(&c, engine, &r);
+        collect_wait(&c);
+        if (c.choices[0].ids.n != n_want || memcmp(c.choices[0].ids.ids, want, n_want * sizeof *want) != 0)
+            fail_msg("%s: another answer than expected", KINDS[k][0]);
+        assert_int_equal(c.n_prompt_tokens, r.n_ids);
+        collect_clear(&c);
+        tutti_engine_close(engine);
+        tutti_model_close(model);
+        json_decref(golden);
+    }
+}
+
 static size_t cached_tokens(tutti_engine *engine, const char *adapter, size_t n_ids)
 {
     int32_t ids[MAX_CONTEXT];
@@ -222,6 +283,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_have_the_same_bits_alone_and_among_64_users),
+        cmocka_unit_test(answers_are_those_of_peft_and_of_the_publishers),
         cmocka_unit_test(prefixes_are_on_the_kv_account_and_cached_by_adapter),
         cmocka_unit_test(virtual_tokens_are_a_part_of_the_context),
     };

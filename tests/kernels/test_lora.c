@@ -305,12 +305,54 @@ static void updates_of_gate_and_up_come_before_the_activation(void **state)
     setup_clear(&s);
 }
 
+/* Those of DoRA, of the weights as they are packed. */
+static void lengths_of_rows_are_those_of_the_sum(void **state)
+{
+    (void)state;
+    static const enum dtype TYPES[] = { DTYPE_F32, DTYPE_Q8_0 };
+    for (int turn = 0; turn < 4; turn++) {
+        struct setup s = setup_make(turn >= 2);
+        struct lora *loras[N_ADAPTERS];
+        struct backend *be = backend_make(1 + turn, &s, DTYPE_F32, loras);
+        struct matrix_part rows = { .data = s.w, .dtype = DTYPE_F32, .n_rows = s.n_out };
+        struct matrix_source source = { .name = "m",
+                                        .parts = &rows,
+                                        .n_parts = 1,
+                                        .n_in = N_IN,
+                                        .type = TYPES[turn % 2],
+                                        .is_gate_up = turn >= 2 };
+        const struct lora_part *part = &s.parts[1][1];
+        struct matrix *m;
+        float lengths[N_OUT], row[N_IN];
+        assert_int_equal(be->ops->matrix_new(be, &m, &source, NULL), TUTTI_OK);
+        assert_true(be->ops->matrix_lengths(be, lengths, m, part));
+        for (int j = 0; j < part->n_out; j++) {
+            double square = 0, error = 0;
+            assert_true(be->ops->matrix_read(be, row, m, part->out_begin + j) == 0);
+            for (int k = 0; k < N_IN; k++) {
+                double x = (double)row[k];
+                error = fmax(error, fabs(x - (double)s.w[(part->out_begin + j) * N_IN + k]));
+                for (int i = 0; i < part->rank; i++)
+                    x += (double)part->scale * (double)part->b[j * part->rank + i] *
+                         (double)part->a[i * N_IN + k];
+                square += x * x;
+            }
+            assert_true(TYPES[turn % 2] == DTYPE_F32 ? error == 0 : error > 0 && error < 0.01);
+            assert_true(fabs((double)lengths[j] - sqrt(square)) <= 1e-5 * sqrt(square));
+        }
+        be->ops->matrix_free(be, m);
+        backend_clear(be, loras);
+        setup_clear(&s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_row_gets_the_update_of_its_adapter),
         cmocka_unit_test(the_bits_of_a_row_do_not_depend_on_the_others_or_on_threads),
         cmocka_unit_test(updates_of_gate_and_up_come_before_the_activation),
+        cmocka_unit_test(lengths_of_rows_are_those_of_the_sum),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -73,6 +73,10 @@ static const struct fixture {
     { "llama-prompt", "llama-tiny", NEVER },
     { "gpt2-prompt", "gpt2-tiny", NEVER },
     { "llama-p-tuning", "llama-tiny", NEVER },
+    { "chatglm3-prefix", "chatglm3-tiny", NEVER },
+    { "chatglm3-prefix-mlp", "chatglm3-tiny", NEVER },
+    { "chatglm-6b-prefix", "chatglm-6b-tiny", NEVER },
+    { "chatglm-6b-prefix-mlp", "chatglm-6b-tiny", NEVER },
     /* clang-format on */
 };
 enum { N_FIXTURES = sizeof FIXTURES / sizeof *FIXTURES };
@@ -201,6 +205,35 @@ static void merged_weights_give_what_the_adapter_gives(void **state)
         check_merged(model, f);
         model_free(model);
     }
+    unlink(file);
+}
+
+/* GGUF has q and k in another order, and adapters of the folder are read in that order. */
+static void adapters_fit_the_gguf_file_of_their_base(void **state)
+{
+    (void)state;
+    static const char *const NAMES[] = { "llama-dora",         "llama-lora-bias", "llama-saved",
+                                         "llama-saved-layers", "llama-prefix",    "llama-embedding",
+                                         "llama-tokens" };
+    char file[] = "/tmp/tutti-gguf-XXXXXX.gguf";
+    struct convert_options options = { .type = weight_type_find("f32"), .n_threads = 2 };
+    struct tutti_error err;
+    assert_true(mkstemps(file, 5) >= 0);
+    if (convert_to_gguf(TEST_FIXTURES "/llama-tiny", file, &options, &err) != TUTTI_OK)
+        fail_msg("%s", err.text);
+    struct model *model = util_load(file, "f32", "f32", 2, NULL);
+    assert_true(model->is_gguf);
+    for (int i = 0; i < (int)(sizeof NAMES / sizeof *NAMES); i++) {
+        char path[512];
+        add_fixture(model, NAMES[i], NAMES[i]);
+        util_adapter = i;
+        snprintf(path, sizeof path, TEST_FIXTURES "/adapters/%s/golden.safetensors", NAMES[i]);
+        struct util_errors e = util_compare_file(model, path, "logits", 3);
+        util_adapter = -1;
+        print_message("# %s on llama-tiny as GGUF: relative %.2e\n", NAMES[i], e.max_relative);
+        assert_true(e.max_relative <= 1e-4);
+    }
+    model_free(model);
     unlink(file);
 }
 
@@ -685,22 +718,37 @@ static void ways_to_begin_that_change_the_base_are_refused(void **state)
 static void mutated_files_are_read_or_refused(void **state)
 {
     (void)state;
-    static const char *const NAMES[][2] = { { "llama-qv", "safetensors" }, { "llama-qv-bin", "bin" } };
+    static const struct {
+        const char *name, *config, *tensors, *base;
+    } KINDS[] = {
+        { "llama-qv", "adapter_config.json", "adapter_model.safetensors", "llama-tiny" },
+        { "llama-qv-bin", "adapter_config.json", "adapter_model.bin", "llama-tiny" },
+        { "llama-dora", "adapter_config.json", "adapter_model.safetensors", "llama-tiny" },
+        { "llama-lora-bias", "adapter_config.json", "adapter_model.safetensors", "llama-tiny" },
+        { "llama-saved", "adapter_config.json", "adapter_model.safetensors", "llama-tiny" },
+        { "llama-tied-tokens", "adapter_config.json", "adapter_model.safetensors", "llama-tiny-tied" },
+        { "llama-tied-embedding", "adapter_config.json", "adapter_model.safetensors", "llama-tiny-tied" },
+        { "gpt2-bias", "adapter_config.json", "adapter_model.safetensors", "gpt2-tiny" },
+        { "llama-prefix", "adapter_config.json", "adapter_model.safetensors", "llama-tiny" },
+        { "chatglm3-prefix", "config.json", "pytorch_model.bin", "chatglm3-tiny" },
+        { "chatglm3-prefix-mlp", "config.json", "pytorch_model.bin", "chatglm3-tiny" },
+    };
+    enum { N_KINDS = sizeof KINDS / sizeof *KINDS };
     char folder[] = "/tmp/tutti-mutated-XXXXXX", paths[2][64], name[64];
     uint64_t random = 1;
     int n_read = 0, n_refused = 0;
     assert_non_null(mkdtemp(folder));
-    for (int kind = 0; kind < 2; kind++) {
+    for (int kind = 0; kind < N_KINDS; kind++) {
         char *files[2];
         size_t sizes[2];
-        snprintf(name, sizeof name, "%s/adapter_config.json", NAMES[kind][0]);
+        snprintf(name, sizeof name, "%s/%s", KINDS[kind].name, KINDS[kind].config);
         files[0] = read_file(name, &sizes[0]);
-        snprintf(name, sizeof name, "%s/adapter_model.%s", NAMES[kind][0], NAMES[kind][1]);
+        snprintf(name, sizeof name, "%s/%s", KINDS[kind].name, KINDS[kind].tensors);
         files[1] = read_file(name, &sizes[1]);
-        snprintf(paths[0], sizeof paths[0], "%s/adapter_config.json", folder);
-        snprintf(paths[1], sizeof paths[1], "%s/adapter_model.%s", folder, NAMES[kind][1]);
-        for (int i = 0; i < 200; i++) {
-            struct model *model = load_base("llama-tiny", "f32", 1);
+        snprintf(paths[0], sizeof paths[0], "%s/%s", folder, KINDS[kind].config);
+        snprintf(paths[1], sizeof paths[1], "%s/%s", folder, KINDS[kind].tensors);
+        for (int i = 0; i < (kind < 2 ? 200 : 80); i++) {
+            struct model *model = load_base(KINDS[kind].base, "f32", 1);
             for (int which = 0; which < 2; which++) {
                 char *copy = malloc(sizes[which]);
                 assert_non_null(copy);
@@ -762,6 +810,7 @@ int main(void)
         cmocka_unit_test(adapters_beside_rounded_weights_are_exact_enough),
         cmocka_unit_test(adapters_in_other_formats_give_the_same_bits),
         cmocka_unit_test(merged_weights_give_what_the_adapter_gives),
+        cmocka_unit_test(adapters_fit_the_gguf_file_of_their_base),
         cmocka_unit_test(what_cannot_be_merged_is_refused),
         cmocka_unit_test(a_sequence_without_an_adapter_is_answered_as_if_there_were_none),
         cmocka_unit_test(adapters_in_one_batch_change_no_bit_of_each_other),

@@ -1,5 +1,6 @@
 /* Weights that are assembled from several tensors (MXFP4, FP8, GPTQ): a conversion, and a load, assemble each element of each expert a
  * fixed number of times. Otherwise the memory that they allocate would grow as the square of the number of experts. */
+#include "../support/folder.h"
 #include "base/log.h"
 #include "model/load/load.h"
 #include "offline/convert.h"
@@ -16,8 +17,6 @@
 #include <cmocka.h>
 
 enum { FEW = 16, MANY = 128 };
-
-static char folder[] = "/tmp/tutti-assembled-XXXXXX";
 
 static size_t bytes_of_conversion(enum made_kind kind, int n_experts)
 {
@@ -64,24 +63,6 @@ static void the_cost_of_experts_is_linear(void **state)
         check("conversion", kind, bytes_of_conversion);
         check("load", kind, bytes_of_load);
     }
-}
-
-static int make_folder(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    static const char *const FILES[] = { "config.json", "model.safetensors" };
-    char path[64];
-    (void)state;
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, FILES[i]);
-        unlink(path);
-    }
-    return rmdir(folder);
 }
 
 int main(void)

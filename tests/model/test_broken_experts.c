@@ -1,4 +1,5 @@
 /* Experts whose tensors or settings do not fit together, in every format: an error that names the file, and the tensor or the key. */
+#include "../support/folder.h"
 #include "base/log.h"
 #include "model/load/load.h"
 #include "support/made_model.h"
@@ -14,8 +15,6 @@
 #include <cmocka.h>
 
 enum { N_EXPERTS = 3 };
-
-static char folder[] = "/tmp/tutti-broken-XXXXXX";
 
 /* Replaces each from in a file of the folder by to, which is as long. */
 static void change_file(const char *name, const char *from, const char *to)
@@ -163,25 +162,6 @@ static void impossible_numbers_of_experts_are_refused_at_once(void **state)
     }
 }
 
-static int make_folder(void **state)
-{
-    (void)state;
-    log_set_level(LOG_ERROR);
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    static const char *const FILES[] = { "config.json", "model.safetensors" };
-    char path[128];
-    (void)state;
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, FILES[i]);
-        unlink(path);
-    }
-    return rmdir(folder);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -189,5 +169,6 @@ int main(void)
         cmocka_unit_test(settings_that_do_not_fit_are_named),
         cmocka_unit_test(impossible_numbers_of_experts_are_refused_at_once),
     };
+    log_set_level(LOG_ERROR);
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

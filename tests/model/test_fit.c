@@ -1,4 +1,5 @@
 /* What fits in a memory: the advice is what a search by hand finds, and a model that does not fit is refused before it is read. */
+#include "../support/folder.h"
 #include "base/log.h"
 #include "model/load/fit.h"
 #include "model/load/load.h"
@@ -89,8 +90,6 @@ static void where_no_type_fits_the_least_need_is_told(void **state)
 
 /* ---- a model ---- */
 
-static char folder[] = "/tmp/tutti-fit-XXXXXX";
-
 static void count_progress(void *user, uint64_t done, uint64_t total)
 {
     (void)done, (void)total;
@@ -152,24 +151,6 @@ static void a_model_that_does_not_fit_is_refused_before_it_is_read(void **state)
             fail_msg("\"%s\": %llu bytes, but a type of %llu fits", advice.text, (unsigned long long)n_named,
                      (unsigned long long)most);
     }
-}
-
-static int make_folder(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    static const char *const FILES[] = { "config.json", "model.safetensors" };
-    char path[64];
-    (void)state;
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, FILES[i]);
-        unlink(path);
-    }
-    return rmdir(folder);
 }
 
 int main(void)

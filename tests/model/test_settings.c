@@ -2,6 +2,7 @@
  * for each. */
 #include "util.h"
 
+#include "../support/folder.h"
 #include "base/log.h"
 
 #include <math.h>
@@ -17,23 +18,6 @@
 #define CASES TEST_FIXTURES "/config/cases.json"
 
 enum { MAX_IDS = 64, N_POSITIONS = 2 };
-
-static char folder[] = "/tmp/tutti-test-XXXXXX";
-
-static int make_folder(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/tutti-test-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    char command[64];
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    return system(command);
-}
 
 /* A file of the fixture in the folder. */
 static void link_file(const char *fixture, const char *name)

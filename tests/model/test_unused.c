@@ -2,6 +2,7 @@
  * name, or warned of. */
 #include "util.h"
 
+#include "../support/folder.h"
 #include "base/log.h"
 #include "checkpoint/gguf/gguf.h"
 
@@ -17,23 +18,6 @@
 
 enum { N_IDS = 9 };
 static const int32_t IDS[N_IDS] = { 5, 17, 3, 105, 9, 11, 42, 100, 7 };
-
-static char folder[] = "/tmp/tutti-test-XXXXXX";
-
-static int make_folder(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/tutti-test-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    char command[64];
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    return system(command);
-}
 
 static void path_of(char *path, size_t size, const char *name)
 {

@@ -10,7 +10,7 @@
 
 static enum dtype choose(const char *type, enum weight_role role, int layer, int n_layers, int n_sharing)
 {
-    const struct weight_place place = { role, layer, n_layers, n_sharing };
+    const struct weight_place place = { role, layer, n_layers, n_sharing, false };
     const struct weight_type *found = weight_type_find(type);
     assert_non_null(found);
     return weight_type_choose(found, &place);
@@ -68,11 +68,28 @@ static void sensitive_matrices_get_finer_types(void **state)
     }
 }
 
+/* As llama.cpp's MXFP4_MOE: experts, and everything else in q8_0. */
+static void mxfp4_is_for_experts(void **state)
+{
+    (void)state;
+    const struct weight_type *type = weight_type_find("MXFP4");
+    assert_non_null(type);
+    assert_int_equal(type->file_type, 38);
+    for (enum weight_role role = WEIGHT_OTHER; role < WEIGHT_ROUTER; role++) {
+        struct weight_place place = { .role = role, .layer = 3, .n_layers = 24, .n_sharing = 8 };
+        assert_int_equal(weight_type_choose(type, &place), DTYPE_Q8_0);
+        place.is_of_experts = true;
+        assert_int_equal(weight_type_choose(type, &place), DTYPE_MXFP4);
+    }
+    assert_int_equal(choose("mxfp4", WEIGHT_ROUTER, 0, 24, 8), DTYPE_F32);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_are_found_in_any_case_and_by_other_words),
         cmocka_unit_test(sensitive_matrices_get_finer_types),
+        cmocka_unit_test(mxfp4_is_for_experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

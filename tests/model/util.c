@@ -24,43 +24,37 @@ struct model *util_load(const char *path, const char *weight_type, const char *k
     return model;
 }
 
-/* A sequence with pages of its own, fed in chunks. Its first rows are the adapter's virtual tokens. */
+/* A sequence with pages of its own, fed in chunks. It begins with the adapter's virtual tokens. */
 struct run {
     struct model *model;
     struct kv_memory *kv;
-    int32_t *pages;
+    int32_t *pages, *prompt; /* prompt: [n_prompt], with virtual tokens */
+    int n_prompt, n_virtual;
     struct prefix prefix;
-    bool has_shifts;
     int n_done;
 };
 
-static void feed(struct run *run, const int32_t *ids, int n, bool all_outputs, float *logits);
-
-static struct run start(struct model *model, const int32_t *prompt, int n_prompt, int n_tokens, int max_rows)
+static struct run start(struct model *model, const int32_t *prompt, int n_prompt, int n_more, int max_rows)
 {
-    struct run run = { .model = model, .prefix = model_find_prefix(&model->desc, prompt, n_prompt) };
     struct adapter_virtual virtual = model_adapter_virtual(model, util_adapter);
-    int n_pages = model_pages_of(model, n_tokens + virtual.n);
-    run.has_shifts = virtual.is_before_zero;
-    if (run.has_shifts)
+    struct run run = { .model = model,
+                       .prefix = model_find_prefix(&model->desc, prompt, n_prompt),
+                       .n_prompt = virtual.n + n_prompt,
+                       .n_virtual = virtual.n };
+    int n_pages = model_pages_of(model, run.n_prompt + n_more);
+    if (virtual.is_before_zero)
         model_prefix_shift(&run.prefix, virtual.n);
-    max_rows = max_rows < virtual.n ? virtual.n : max_rows;
+    max_rows = max_rows < run.prefix.n ? run.prefix.n : max_rows;
     assert_int_equal(model_reserve(model, max_rows, max_rows, NULL), TUTTI_OK);
     assert_int_equal(
         model->backend->ops->kv_new(model->backend, &run.kv, n_pages, n_pages, model->kv_type, NULL),
         TUTTI_OK);
     run.pages = malloc((size_t)n_pages * sizeof *run.pages);
-    assert_non_null(run.pages);
+    run.prompt = calloc((size_t)run.n_prompt, sizeof *run.prompt);
+    assert_true(run.pages && run.prompt);
+    memcpy(run.prompt + virtual.n, prompt, (size_t)n_prompt * sizeof *prompt);
     for (int i = 0; i < n_pages; i++)
         run.pages[i] = n_pages - 1 - i; /* not in order: positions go through the table */
-    if (virtual.n > 0 && !model->desc.has_prefix) {
-        int32_t *ids = calloc((size_t) virtual.n, sizeof *ids);
-        float *logits = malloc((size_t)model->desc.n_vocab * sizeof *logits);
-        assert_true(ids && logits);
-        feed(&run, ids, virtual.n, false, logits);
-        free(logits);
-        free(ids);
-    }
     return run;
 }
 
@@ -87,7 +81,7 @@ static void feed(struct run *run, const int32_t *ids, int n, bool all_outputs, f
                          .page_tables = tables,
                          .output_rows = outputs,
                          .prefix_lens = has_prefix ? &run->prefix.n : NULL,
-                         .rope_positions = has_prefix || run->has_shifts ? ropes : NULL,
+                         .rope_positions = has_prefix || run->prefix.n_before_zero > 0 ? ropes : NULL,
                          .block_positions = has_prefix ? blocks : NULL,
                          .adapters = &util_adapter };
     model_read_logits(run->model, model_forward(run->model, run->kv, &step), step.n_outputs - step.n_hidden,
@@ -100,22 +94,24 @@ static void stop(struct run *run)
 {
     run->model->backend->ops->kv_free(run->model->backend, run->kv);
     free(run->pages);
+    free(run->prompt);
 }
 
 float *util_logits(struct model *model, const int32_t *ids, int n, int chunk)
 {
     size_t n_vocab = (size_t)model->desc.n_vocab;
-    float *logits = malloc((size_t)n * n_vocab * sizeof *logits);
+    struct run run = start(model, ids, n, 0, chunk < n ? chunk : n);
+    int n_rows = run.n_prompt, n_virtual = run.n_virtual;
+    float *logits = malloc((size_t)n_rows * n_vocab * sizeof *logits);
     assert_non_null(logits);
-    struct prefix prefix = model_find_prefix(&model->desc, ids, n);
-    int most = chunk < prefix.n ? prefix.n : chunk < n ? chunk : n;
-    struct run run = start(model, ids, n, n, most);
-    for (int at = 0, take; at < n; at += take) {
-        take = at < prefix.n && chunk < prefix.n ? prefix.n : chunk;
-        take = n - at < take ? n - at : take;
-        feed(&run, ids + at, take, true, logits + (size_t)at * n_vocab);
+    chunk = chunk < n ? chunk : n;
+    for (int at = 0, take; at < n_rows; at += take) {
+        take = at < run.prefix.n && chunk < run.prefix.n ? run.prefix.n : chunk;
+        take = n_rows - at < take ? n_rows - at : take;
+        feed(&run, run.prompt + at, take, true, logits + (size_t)at * n_vocab);
     }
     stop(&run);
+    memmove(logits, logits + (size_t)n_virtual * n_vocab, (size_t)n * n_vocab * sizeof *logits);
     return logits;
 }
 
@@ -134,8 +130,9 @@ void util_greedy(struct model *model, const int32_t *prompt, int n_prompt, int32
     int n_vocab = model->desc.n_vocab;
     float *logits = malloc((size_t)n_vocab * sizeof *logits);
     assert_non_null(logits);
-    struct run run = start(model, prompt, n_prompt, n_prompt + n, n_prompt);
-    feed(&run, prompt, n_prompt, false, logits);
+    struct run run = start(model, prompt, n_prompt, n,
+                           n_prompt + model_adapter_virtual(model, util_adapter).n);
+    feed(&run, run.prompt, run.n_prompt, false, logits);
     for (int i = 0; i < n; i++) {
         answer[i] = largest(logits, n_vocab);
         feed(&run, &answer[i], 1, false, logits);

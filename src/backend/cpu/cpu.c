@@ -173,6 +173,7 @@ static const struct backend_ops CPU_OPS = {
     .kv_new = cpu_kv_new,
     .kv_free = cpu_kv_free,
     .kv_page_bytes = cpu_kv_page_bytes,
+    .kv_store_rows = cpu_kv_store_rows,
     .kv_window_bytes = cpu_kv_window_bytes,
     .kv_copy_page = cpu_kv_copy_page,
     .kv_read_page = cpu_kv_read_page,
@@ -201,6 +202,7 @@ static const struct backend_ops CPU_OPS = {
     .latent_store = cpu_latent_store,
     .rope_store = cpu_rope_store,
     .attention = cpu_attention,
+    .previous_rows = cpu_previous_rows,
     .gather = cpu_gather,
     .download = cpu_download,
     .reduce = cpu_reduce,
@@ -288,6 +290,7 @@ static enum tutti_status copy_kinds(struct cpu_backend *cpu, const struct backen
     bool ok = true;
     cpu->n_layers = options->n_layers;
     cpu->n_kinds = options->n_kinds;
+    cpu->page_floats = options->page_floats;
     cpu->kinds = calloc((size_t)options->n_kinds, sizeof *cpu->kinds);
     cpu->layer_kinds = calloc((size_t)options->n_layers, sizeof *cpu->layer_kinds);
     if (!cpu->kinds || !cpu->layer_kinds)

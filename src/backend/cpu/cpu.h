@@ -78,10 +78,11 @@ struct lora_group {
 };
 
 /* Per layer, page and KV head: keys, then values, in the layout of kernels.h. The heads of a page
- * are contiguous. With latent attention a page of a layer is one row for each position. */
+ * are contiguous. With latent attention a page of a layer is one row for each position. Where pages have
+ * a row of floats, that is one more layer. */
 struct kv_memory {
     enum dtype dtype;
-    int n_layers;
+    int n_layers; /* with that of the rows */
     size_t n_bytes;
     uint8_t *base;
     struct memory_backing *backing;
@@ -179,7 +180,7 @@ struct cpu_backend {
     struct kernels kernels;
     struct team *team, *own_team; /* team: the threads in use, own or another backend's */
     struct cluster *cluster;      /* NULL: a single process */
-    int n_layers, n_kinds;
+    int n_layers, n_kinds, page_floats;
     struct cpu_kind *kinds; /* [n_kinds] */
     uint8_t *layer_kinds;   /* [n_layers] */
 
@@ -371,6 +372,10 @@ enum tutti_status cpu_kv_new(struct backend *be, struct kv_memory **out, int n_p
                              enum dtype dtype, struct tutti_error *err);
 void cpu_kv_free(struct backend *be, struct kv_memory *kv);
 size_t cpu_kv_page_bytes(const struct backend *be, enum dtype dtype);
+void cpu_kv_store_rows(struct backend *be, struct kv_memory *kv, struct floats x, const int32_t *rows,
+                       const int32_t *page_ids, int n);
+void cpu_previous_rows(struct backend *be, struct floats y, struct floats x, const int32_t *rows,
+                       const struct kv_memory *kv, int n);
 size_t cpu_kv_window_bytes(const struct backend *be, enum dtype dtype);
 void cpu_kv_copy_page(struct backend *be, struct kv_memory *kv, const struct page_copy *copy);
 void cpu_kv_read_page(struct backend *be, const struct kv_memory *kv, int32_t page_id, void *host);

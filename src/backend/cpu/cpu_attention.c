@@ -137,8 +137,10 @@ static void fill_angles(void *arg, int thread, int n_threads)
 static struct attention_view view_of(const struct attention_shape *shape, const struct step *step, int row)
 {
     int pos = step->positions[row], prefix_len = step->prefix_lens ? step->prefix_lens[step->seqs[row]] : 0;
+    int first = pos < shape->first ? 0 : shape->first;
+    int begin = shape->window > 0 && pos >= shape->window ? pos - shape->window + 1 : 0;
     return (struct attention_view){
-        .begin = shape->window > 0 && pos >= shape->window ? pos - shape->window + 1 : 0,
+        .begin = begin > first ? begin : first,
         .end = pos < prefix_len ? prefix_len : pos + 1,
         .pos = pos,
     };

@@ -29,7 +29,7 @@ size_t cpu_kv_page_bytes(const struct backend *be, enum dtype dtype)
     size_t n_bytes = 0;
     for (int layer = 0; layer < cpu->n_layers; layer++)
         n_bytes += layer_page_bytes(&cpu_kind_of(cpu, layer)->shape, dtype);
-    return n_bytes;
+    return n_bytes + (size_t)cpu->page_floats * sizeof(float);
 }
 
 size_t cpu_kv_window_bytes(const struct backend *be, enum dtype dtype)
@@ -55,11 +55,12 @@ enum tutti_status cpu_kv_new(struct backend *be, struct kv_memory **out, int n_p
         __builtin_add_overflow(n_bytes, n_window_bytes, &n_bytes))
         return error_set(err, TUTTI_E_LIMIT, "KV cache: %d pages of %zu bytes exceed the address space",
                          n_pages, cpu_kv_page_bytes(be, dtype));
-    struct kv_memory *kv = calloc(1, sizeof *kv + (size_t)cpu->n_layers * sizeof *kv->layers);
+    int n_layers = cpu->n_layers + (cpu->page_floats > 0);
+    struct kv_memory *kv = calloc(1, sizeof *kv + (size_t)n_layers * sizeof *kv->layers);
     if (!kv)
         return error_set(err, TUTTI_E_MEMORY, "KV cache: out of memory");
     kv->dtype = dtype;
-    kv->n_layers = cpu->n_layers;
+    kv->n_layers = n_layers;
     kv->n_bytes = n_bytes;
     kv->base = memory_new(n_bytes);
     if (!kv->base || !cpu_attention_reserve_cuts(cpu_of(be), n_pages)) {
@@ -68,7 +69,7 @@ enum tutti_status cpu_kv_new(struct backend *be, struct kv_memory **out, int n_p
         return error_set(err, TUTTI_E_MEMORY, "KV cache: out of memory for %zu bytes", n_bytes);
     }
     uint8_t *base = kv->base;
-    for (int i = 0; i < kv->n_layers; i++) {
+    for (int i = 0; i < cpu->n_layers; i++) {
         const struct attention_shape *shape = &cpu_kind_of(cpu, i)->shape;
         kv->layers[i] = (struct kv_layer){ .base = base,
                                            .head_bytes = one_head_bytes(shape, dtype),
@@ -79,6 +80,10 @@ enum tutti_status cpu_kv_new(struct backend *be, struct kv_memory **out, int n_p
                                            .has_window = has_window(cpu, i) };
         base += (size_t)(has_window(cpu, i) ? n_window_pages : n_pages) * kv->layers[i].page_bytes;
     }
+    if (cpu->page_floats > 0)
+        kv->layers[cpu->n_layers] = (struct kv_layer){
+            .base = base, .page_bytes = (size_t)cpu->page_floats * sizeof(float)
+        };
     kv->backing = memory_back(kv->base, n_bytes);
     *out = kv;
     return TUTTI_OK;
@@ -127,6 +132,41 @@ void cpu_kv_write_page(struct backend *be, struct kv_memory *kv, int32_t page_id
     for (const struct kv_layer *layer = kv->layers; layer < kv->layers + kv->n_layers; layer++) {
         memcpy(page_of(layer, page_id), from, layer->page_bytes);
         from += layer->page_bytes;
+    }
+}
+
+/* ---- the rows of floats of pages ---- */
+
+void cpu_kv_store_rows(struct backend *be, struct kv_memory *kv, struct floats x, const int32_t *rows,
+                       const int32_t *page_ids, int n)
+{
+    const struct cpu_backend *cpu = cpu_of(be);
+    const struct kv_layer *layer = &kv->layers[cpu->n_layers];
+    for (int i = 0; i < n; i++) {
+        size_t at = (size_t)rows[i] * (size_t)cpu->page_floats;
+        memcpy(page_of(layer, page_ids[i]), cpu_rows(floats_at(x, at), 1, cpu->page_floats),
+               layer->page_bytes);
+    }
+}
+
+void cpu_previous_rows(struct backend *be, struct floats y, struct floats x, const int32_t *rows,
+                       const struct kv_memory *kv, int n)
+{
+    const struct cpu_backend *cpu = cpu_of(be);
+    const struct step *step = cpu->step;
+    size_t row_bytes = (size_t)n * sizeof(float);
+    float *to = cpu_rows(y, step->n_rows, n);
+    for (int r = 0; r < step->n_rows; r++, to += n) {
+        int before = step->positions[r] - 1;
+        if (rows[r] >= 0)
+            memcpy(to, cpu_rows(floats_at(x, (size_t)rows[r] * (size_t)n), 1, n), row_bytes);
+        else if (before >= 0)
+            memcpy(to,
+                   page_of(&kv->layers[cpu->n_layers],
+                           step->page_tables[step->seqs[r]][before / CPU_PAGE_TOKENS]),
+                   row_bytes);
+        else
+            memset(to, 0, row_bytes);
     }
 }
 

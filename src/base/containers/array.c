@@ -5,20 +5,27 @@
 
 enum { FIRST_ITEMS = 16 };
 
-bool array_grow(void *array, size_t n, size_t *capacity, size_t item_bytes)
+bool array_resize(void *array, size_t n, size_t item_bytes)
 {
     void *items;
+    memcpy(&items, array, sizeof items); /* the pointer may have any type */
+    items = reallocarray(items, n, item_bytes);
+    if (!items)
+        return false;
+    memcpy(array, &items, sizeof items);
+    return true;
+}
+
+bool array_grow(void *array, size_t n, size_t *capacity, size_t item_bytes)
+{
     size_t more;
     if (n < *capacity)
         return true;
     if (__builtin_mul_overflow(*capacity, 2, &more))
         return false;
     more = more ? more : FIRST_ITEMS;
-    memcpy(&items, array, sizeof items); /* the pointer may have any type */
-    items = reallocarray(items, more, item_bytes);
-    if (!items)
+    if (!array_resize(array, more, item_bytes))
         return false;
-    memcpy(array, &items, sizeof items);
     *capacity = more;
     return true;
 }

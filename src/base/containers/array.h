@@ -8,4 +8,7 @@
  * an empty one. n: its items, at most *capacity. False: out of memory, and nothing has changed. */
 MUST_CHECK bool array_grow(void *array, size_t n, size_t *capacity, size_t item_bytes);
 
+/* Changes the capacity to n items. The same array and result. */
+MUST_CHECK bool array_resize(void *array, size_t n, size_t item_bytes);
+
 #endif

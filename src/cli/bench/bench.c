@@ -319,8 +319,9 @@ static enum tutti_status load_model(const struct bench_values *values, tutti_ran
 {
     struct tutti_model_options options = values->model.options;
     struct progress progress;
-    /* Of a shape, where none is given. */
-    enum dtype type = options.weight_type ? weight_type_find(options.weight_type)->dtype : DTYPE_Q4_0;
+    enum dtype type = options.weight_type ? weight_type_find(options.weight_type)->dtype
+                      : path              ? DTYPE_Q4_0
+                                          : model_shape_type(values->shape);
     enum tutti_status st;
     progress_begin(&progress, path ? "loading" : "making weights", PROGRESS_BYTES);
     options.ranks = ranks;
@@ -411,6 +412,11 @@ static enum tutti_status run_bench(const void *v, const char *const *operands, s
         return error_set(err, TUTTI_E_ARGUMENT, "expected either MODEL or --shape NAME");
     if (path && values->n_layers > 0)
         return error_set(err, TUTTI_E_ARGUMENT, "--layers needs --shape");
+    if (draft_flags_are_mtp(&values->draft))
+        return error_set_param(
+            err, TUTTI_E_UNSUPPORTED, "draft",
+            "--draft mtp: tutti bench measures draft models; compare tutti load on a server "
+            "with and without it");
     size_t n_users = (size_t)values->plan.users.n;
     report.results = calloc(n_users + 1, sizeof *report.results);
     report.engine_results = calloc(BENCH_ENGINE_POINTS * n_users, sizeof *report.engine_results);

@@ -260,10 +260,12 @@ enum tutti_status adapter_flags_choose(const char *named, const tutti_model *mod
 
 #define DRAFT struct draft_flags
 const struct option DRAFT_OPTIONS[] = {
-    TEXT_OPTION(DRAFT, draft, "draft", "MODEL",
-                "draft model for speculative decoding: a smaller model with the same vocabulary, whose draft "
-                "tokens are verified several in one step, if that is faster; the answers stay the same. With "
-                "--speculate too, the more probable draft is used"),
+    TEXT_OPTION(
+        DRAFT, draft, "draft", "MODEL",
+        "draft model for speculative decoding: a smaller model with the same vocabulary, whose draft "
+        "tokens are verified several in one step, if that is faster; the answers stay the same. mtp: "
+        "the model's own layer for multi-token prediction, of GLM-4.5 and later and DeepSeek-V3. With "
+        "--speculate too, the more probable draft is used"),
     INT_OPTION(DRAFT, tokens, "draft-tokens", "N",
                "maximum draft tokens per sequence and step from the draft model", .min = 1, .max = 32,
                .initial = "8"),
@@ -272,13 +274,25 @@ const struct option DRAFT_OPTIONS[] = {
     { .name = NULL },
 };
 
+bool draft_flags_are_mtp(const struct draft_flags *flags)
+{
+    return flags->draft && strcmp(flags->draft, "mtp") == 0;
+}
+
 enum tutti_status draft_flags_open(const struct draft_flags *flags, const struct model_flags *model,
                                    tutti_model **out, struct tutti_error *err)
 {
     struct model_flags draft = *model;
+    *out = NULL;
+    if (draft_flags_are_mtp(flags) && flags->type)
+        return error_set_param(
+            err, TUTTI_E_ARGUMENT, "draft-type",
+            "--draft-type with --draft mtp: the layer is converted with its model, by --type");
+    if (draft_flags_are_mtp(flags))
+        return TUTTI_OK;
     draft.options.weight_type = flags->type;
     draft.options.chat_format = NULL;
-    *out = NULL;
+    draft.options.mtp = false;
     return flags->draft ? model_flags_open(&draft, NULL, flags->draft, out, err) : TUTTI_OK;
 }
 
@@ -324,6 +338,7 @@ enum tutti_status session_open_model(struct session *session, const struct sessi
 {
     struct model_flags model = flags->model;
     model.options.max_context = flags->engine.max_context;
+    model.options.mtp = draft_flags_are_mtp(&flags->draft);
     enum tutti_status st = model_flags_open(&model, ranks, path, &session->model, err);
     return st == TUTTI_OK ? adapter_flags_load(&flags->adapters, session->model, err) : st;
 }

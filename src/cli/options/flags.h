@@ -74,8 +74,11 @@ struct draft_flags {
 };
 extern const struct option DRAFT_OPTIONS[];
 
+/* The draft is the model's own layer for multi-token prediction: struct tutti_model_options, mtp. */
+bool draft_flags_are_mtp(const struct draft_flags *flags);
+
 /* Opens the draft model, with the threads, KV type and context of the main model. *out is NULL if none was
- * named. */
+ * named, or mtp. */
 MUST_CHECK enum tutti_status draft_flags_open(const struct draft_flags *flags,
                                               const struct model_flags *model, tutti_model **out,
                                               struct tutti_error *err);

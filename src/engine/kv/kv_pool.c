@@ -409,6 +409,11 @@ static const char *audit_lists(const struct kv_pool *pool)
     return NULL;
 }
 
+bool kv_pool_has_viewers(const struct kv_pool *pool)
+{
+    return !pool->windows.is_identity;
+}
+
 static const char *audit_slots(const struct kv_pool *pool, const int32_t *n_viewers)
 {
     const struct window_slots *w = &pool->windows;

@@ -131,8 +131,12 @@ struct kv_copy *kv_pool_copy(struct kv_pool *pool, int32_t page_id);
 int32_t kv_pool_next_cached(const struct kv_pool *pool, int32_t page_id);
 bool kv_pool_is_cached(const struct kv_pool *pool, int32_t page_id);
 
+/* Whether pages have viewers: some layers have a window, and fewer slots than there are pages. */
+bool kv_pool_has_viewers(const struct kv_pool *pool);
+
 /* For the audit: checks all invariants against n_holders and n_viewers [n_pages], which the caller
  * counted in its page tables; viewers are holders that have not passed the page, if it has a slot.
+ * n_viewers NULL: without kv_pool_has_viewers().
  * NULL: all hold; else what is wrong, in a static buffer of the thread. */
 const char *kv_pool_audit(const struct kv_pool *pool, const int32_t *n_holders, const int32_t *n_viewers);
 

@@ -40,6 +40,7 @@ struct sequence {
     int n_passed; /* the first pages: none of its rows sees them through layers with a window */
     int n_prompt;
     struct prefix prefix; /* of the prompt, where the model has bidirectional prefixes */
+    bool recomputes;      /* all of its tokens for each new one: no keys and values are kept */
     bool uses_cache;      /* takes pages from the prefix cache and publishes its own */
     int n_cached; /* tokens of the prompt, virtual ones too, that came from the prefix cache when it started */
     int max_ids;  /* prompt and answer end at this length */

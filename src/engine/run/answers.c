@@ -102,7 +102,7 @@ void answers_note_times(struct tutti_engine *e, struct sequence *seq, uint64_t n
 void answers_append(struct tutti_engine *e, struct sequence *seq, const int32_t *tokens, int n)
 {
     scheduler_commit(e->scheduler, seq, tokens, n);
-    if (seq->request->spec.no_kv_cache)
+    if (seq->recomputes)
         scheduler_recompute(e->scheduler, seq);
 }
 

@@ -58,8 +58,14 @@ static enum tutti_status set_options(struct tutti_engine *e, const struct tutti_
     if (st == TUTTI_OK)
         st = set_option("max_draft_tokens", o->max_draft_tokens, DEFAULT_DRAFT_TOKENS, MAX_DRAFT_TOKENS,
                         &o->max_draft_tokens, err);
-    if (!o->draft)
+    if (!o->draft && !e->model->desc.uses_mtp)
         o->max_draft_tokens = 0;
+    if (st == TUTTI_OK && o->draft && e->model->desc.uses_mtp)
+        st = error_set_param(
+            err, TUTTI_E_ARGUMENT, "draft",
+            "model %s was loaded with its layer for multi-token prediction, expected that or "
+            "a draft model, not both",
+            e->model->name);
     if (st == TUTTI_OK && o->max_slowdown != 0 && !(o->max_slowdown > 1 && o->max_slowdown <= 1000))
         st = error_set_param(err, TUTTI_E_ARGUMENT, "max_slowdown",
                              "max_slowdown is %g, expected above 1 to 1000", o->max_slowdown);
@@ -185,8 +191,10 @@ static enum tutti_status reserve_queues(struct tutti_engine *e, struct tutti_err
     if (e->hooks.logits)
         e->host_row = calloc((size_t)e->model->desc.n_vocab, sizeof *e->host_row);
     e->scores = calloc((size_t)max_outputs(e), sizeof *e->scores);
+    e->kept_rows = calloc((size_t)o->max_batch_tokens, 2 * sizeof *e->kept_rows);
     e->hidden = calloc((size_t)o->max_batch_tokens, (size_t)e->model->desc.d_model * sizeof *e->hidden);
-    if (!e->slots || !e->free_slots || !e->draws || !e->samples || !e->inputs || !e->scores || !e->hidden)
+    if (!e->slots || !e->free_slots || !e->draws || !e->samples || !e->inputs || !e->scores || !e->hidden ||
+        !e->kept_rows)
         return error_set(err, TUTTI_E_MEMORY,
                          "logits of %d sequences and a queue of %d requests: out of memory", max_outputs(e),
                          e->n_slots);
@@ -200,9 +208,12 @@ static enum tutti_status reserve_queues(struct tutti_engine *e, struct tutti_err
     return st;
 }
 
-/* Estimate until passes are measured, by bytes: each pass reads all weights once. */
+/* Estimate until passes are measured, by bytes: each pass reads all weights once. That of the MTP layer
+ * reads a layer and the output matrix, which counts as one. */
 static double draft_share(const struct tutti_engine *e)
 {
+    if (e->model->desc.uses_mtp)
+        return 2 / (1 + (double)model_n_loaded(&e->model->desc));
     const struct model *draft = model_of(e->options.draft);
     return draft && e->model->weight_bytes > 0 ? (double)draft->weight_bytes / (double)e->model->weight_bytes
                                                : 0;
@@ -212,8 +223,11 @@ static enum tutti_status reserve_draft(struct tutti_engine *e, int n_pages, uint
                                        struct tutti_error *err)
 {
     const struct tutti_engine_options *o = &e->options;
-    struct draft_options options = { .model = model_of(o->draft),
+    bool is_mtp = e->model->desc.uses_mtp;
+    struct draft_options options = { .model = is_mtp ? e->model : model_of(o->draft),
                                      .target = &e->model->desc,
+                                     .target_pool = is_mtp ? e->scheduler->pool : NULL,
+                                     .target_kv = is_mtp ? e->kv : NULL,
                                      .submit = e->hooks.submit,
                                      .wait = e->hooks.wait,
                                      .max_seqs = o->max_seqs,
@@ -221,7 +235,7 @@ static enum tutti_status reserve_draft(struct tutti_engine *e, int n_pages, uint
                                      .n_pages = o->draft ? draft_pages(e, n_pages) : 0,
                                      .no_prefix_cache = o->no_prefix_cache,
                                      .hash_seed = hash_seed };
-    return o->draft ? draft_new(&e->draft, &options, err) : TUTTI_OK;
+    return options.model ? draft_new(&e->draft, &options, err) : TUTTI_OK;
 }
 
 static enum tutti_status engine_reserve(struct tutti_engine *e, struct tutti_error *err)
@@ -241,8 +255,6 @@ static enum tutti_status engine_reserve(struct tutti_engine *e, struct tutti_err
         st = e->model->backend->ops->reserve_sampling(e->model->backend, e->model->desc.n_vocab, err);
     if (st == TUTTI_OK)
         st = reserve_kv(e, &room, err); /* last of the large allocations: it takes a part of the rest */
-    if (st == TUTTI_OK)
-        st = reserve_draft(e, room.n_pages, hash_seed, err);
     if (st != TUTTI_OK)
         return st;
     const struct tutti_engine_options *o = &e->options;
@@ -278,6 +290,8 @@ static enum tutti_status engine_reserve(struct tutti_engine *e, struct tutti_err
     }
     e->limits = limits;
     st = scheduler_new(&e->scheduler, &options, err);
+    if (st == TUTTI_OK)
+        st = reserve_draft(e, room.n_pages, hash_seed, err);
     if (st == TUTTI_OK)
         e->scheduler->draft = e->draft;
     return st == TUTTI_OK ? spill_start(e, mix64(hash_seed), err) : st;
@@ -461,8 +475,8 @@ void tutti_engine_close(tutti_engine *e)
     constraints_free(e->constraints);
     spiller_free(e->spiller);
     spill_close(e->spill);
-    scheduler_free(e->scheduler);
     draft_free(e->draft);
+    scheduler_free(e->scheduler);
     if (e->kv)
         model_kv_free(e->model, e->kv);
     queue_free(e->records);
@@ -470,6 +484,7 @@ void tutti_engine_close(tutti_engine *e)
     free(e->draws);
     free(e->scores);
     free(e->hidden);
+    free(e->kept_rows);
     free(e->host_row);
     free(e->inputs);
     free(e->samples);

@@ -107,6 +107,7 @@ struct tutti_engine {
     struct sample_input *inputs; /* [max outputs of a step, or draws] of the backend's sample() */
     struct sample *samples;      /* [max draws]: results, draw by draw */
     float *hidden;               /* [max_batch_tokens][d_model]: of rows whose hidden states are needed */
+    int32_t *kept_rows;          /* [2 max_batch_tokens] scratch of hidden_rows.c: rows, then their pages */
     struct score *scores;        /* [max outputs of a step] */
     int n_scores;
     struct constraints *constraints; /* NULL: the model has no tokenizer */
@@ -169,6 +170,10 @@ void beams_attach(struct sequence *first);
 void beams_commit(struct tutti_engine *e, struct sequence *seq, uint64_t now_us);
 /* prompt_rows.c: takes the results of prompt rows from a computed step, before scheduler_advance() */
 void prompt_rows_take(struct tutti_engine *e);
+/* hidden_rows.c, for multi-token prediction. Before scheduler_advance(): keeps the hidden states of the last rows
+ * of sequences and of pages. After the tokens are committed: those of the last accepted draft tokens. */
+void hidden_rows_keep(struct tutti_engine *e);
+void hidden_rows_settle(struct tutti_engine *e);
 /* A score of a running sequence that is NaN or infinite; NULL: none. */
 const struct score *prompt_rows_bad_score(const struct tutti_engine *e);
 /* spill_start.c */

@@ -107,6 +107,7 @@ void tutti_model_info(const tutti_model *handle, struct tutti_model_info *out)
         .n_params = model->n_params,
         .weight_bytes = model->weight_bytes,
         .kv_bytes_per_token = kv_page / (uint64_t)model_page_tokens(model),
+        .uses_mtp = d->uses_mtp,
         .has_tokenizer = model->tokenizer != NULL,
         .has_chat = model->chat && model->tokenizer,
         .has_bidirectional_prompt = d->has_prefix,

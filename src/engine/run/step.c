@@ -219,6 +219,7 @@ static bool do_step(struct tutti_engine *e)
     if (e->constraints)
         draws_drop_late(e, step_us);
     prompt_rows_take(e);
+    hidden_rows_keep(e);
     scheduler_advance(s);
     end_unscorable(e);
     draws_collect(e);
@@ -227,6 +228,7 @@ static bool do_step(struct tutti_engine *e)
     uint64_t now_us = clock_now_us();
     for (int i = 0; i < e->n_draws;)
         i += answers_commit(e, &e->draws[i], now_us, &completed);
+    hidden_rows_settle(e);
     end_prefills(e);
     e->stats.now.n_steps++;
     e->step_us = clock_now_us() - start_us;

@@ -47,7 +47,7 @@ static int64_t rows_before_others(const struct sequence *seq)
 {
     const struct tutti_request *spec = &seq->request->spec;
     int n = sequence_n_pending(seq);
-    bool ends = n <= PREFILL_TURN * spec->weight - seq->n_turn && !spec->no_kv_cache;
+    bool ends = n <= PREFILL_TURN * spec->weight - seq->n_turn && !seq->recomputes;
     return seq->state == SEQUENCE_PREFILL && (seq->is_fresh || ends) ? n : 0;
 }
 

@@ -43,14 +43,16 @@ static bool scheduler_reserve(struct scheduler *s)
     s->adapters = calloc(n_seqs, sizeof *s->adapters);
     s->prefix_lens = calloc(n_seqs, sizeof *s->prefix_lens);
     s->n_holders = calloc((size_t)s->options.n_pages, sizeof *s->n_holders);
-    s->n_viewers = calloc((size_t)s->options.n_pages, sizeof *s->n_viewers);
+    bool has_viewers = kv_pool_has_viewers(s->pool);
+    if (has_viewers)
+        s->n_viewers = calloc((size_t)s->options.n_pages, sizeof *s->n_viewers);
     s->ids_memory = calloc(n_seqs, n_ids * sizeof *s->ids_memory);
     s->page_table_memory = calloc(n_seqs, n_pages * sizeof *s->page_table_memory);
     s->window_table_memory = calloc(n_seqs, n_pages * sizeof *s->window_table_memory);
     if (!s->seqs || !s->lookups || !s->entries || !s->copies || !s->proposals || !s->page_tables ||
         !s->token_ids || !s->positions || !s->row_seqs || !s->output_rows || !s->rope_positions ||
         !s->block_positions || !s->prefix_lens || !s->slots || !s->adapters || !s->n_holders ||
-        !s->n_viewers || !s->ids_memory || !s->page_table_memory || !s->window_tables ||
+        (has_viewers && !s->n_viewers) || !s->ids_memory || !s->page_table_memory || !s->window_tables ||
         !s->window_table_memory)
         return false;
     for (size_t i = 0; i < n_seqs; i++) {
@@ -73,10 +75,7 @@ enum tutti_status scheduler_new(struct scheduler **out, const struct scheduler_o
         s->pace.max_slowdown = options->max_slowdown;
         speculation_init(&s->speculation, options->draft_share, options->forces_drafts);
     }
-    enum tutti_status st = TUTTI_OK;
-    if (!s || !scheduler_reserve(s))
-        st = error_set(err, TUTTI_E_MEMORY, "%d sequences of %d tokens: out of memory", options->max_seqs,
-                       options->max_context);
+    enum tutti_status st = s ? TUTTI_OK : TUTTI_E_MEMORY;
     if (st == TUTTI_OK)
         st = request_queue_init(&s->queue, options->max_requests, err);
     if (st == TUTTI_OK)
@@ -87,6 +86,9 @@ enum tutti_status scheduler_new(struct scheduler **out, const struct scheduler_o
                                                     .window = options->window,
                                                     .hash_seed = options->hash_seed },
                          err);
+    if (!s || (st == TUTTI_OK && !scheduler_reserve(s)))
+        st = error_set(err, TUTTI_E_MEMORY, "%d sequences of %d tokens: out of memory", options->max_seqs,
+                       options->max_context);
     if (st != TUTTI_OK) {
         scheduler_free(s);
         return st;
@@ -166,7 +168,8 @@ const char *scheduler_audit(struct scheduler *s)
     static _Thread_local char text[160];
     int n_running = 0, n_preempted = 0, n_queued = 0, n_restoring = 0;
     memset(s->n_holders, 0, (size_t)s->options.n_pages * sizeof *s->n_holders);
-    memset(s->n_viewers, 0, (size_t)s->options.n_pages * sizeof *s->n_viewers);
+    if (s->n_viewers)
+        memset(s->n_viewers, 0, (size_t)s->options.n_pages * sizeof *s->n_viewers);
     for (int i = 0; i < s->options.max_seqs; i++) {
         const struct sequence *seq = &s->seqs[i];
         n_running += sequence_is_running(seq);
@@ -184,7 +187,8 @@ const char *scheduler_audit(struct scheduler *s)
                 return text;
             }
             s->n_holders[page_id]++;
-            s->n_viewers[page_id] += k >= seq->n_passed && kv_pool_slot(s->pool, page_id) >= 0;
+            if (s->n_viewers)
+                s->n_viewers[page_id] += k >= seq->n_passed && kv_pool_slot(s->pool, page_id) >= 0;
         }
     }
     for (const struct request *r = request_queue_first(&s->queue); r; r = request_queue_next(r))

@@ -120,7 +120,7 @@ struct scheduler {
     const int32_t **page_tables, **window_tables;            /* [max_seqs] */
     int32_t *prefix_lens, *slots, *adapters;                 /* [max_seqs] */
     int32_t *ids_memory, *page_table_memory, *window_table_memory, *lookup_memory; /* of all sequences */
-    int32_t *n_holders, *n_viewers; /* [n_pages] scratch of the audit */
+    int32_t *n_holders, *n_viewers; /* [n_pages] scratch of the audit; NULL: no kv_pool_has_viewers() */
 };
 
 /* options.n_pages: at least those of max_context tokens. TUTTI_E_MEMORY. */

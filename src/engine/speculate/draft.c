@@ -27,12 +27,13 @@ struct runner {
     struct follower *follower;
     struct draft_proposal *proposal;
     int n_done; /* draft tokens so far */
-    int output; /* its output in the pass; -1: none */
+    int output; /* its output in the pass; -1: none. Of the MTP layer also its row */
     bool is_over;
 };
 
 struct draft {
     struct draft_options options;
+    bool is_mtp;
     int page_tokens; /* positions of a page of the draft model */
     int max_rows, max_outputs;
     struct kv_memory *kv;
@@ -50,6 +51,7 @@ struct draft {
     /* The pass */
     struct step step;
     int32_t *token_ids, *positions, *row_seqs, *output_rows; /* [max_rows] */
+    int32_t *previous;                                       /* [max_rows]: of model_submit_mtp() */
     const int32_t **page_tables;                             /* [max_seqs] */
 };
 
@@ -117,20 +119,21 @@ static bool reserve_memory(struct draft *d)
 {
     size_t n_seqs = (size_t)d->options.max_seqs, n_rows = (size_t)d->max_rows;
     size_t n_outputs = (size_t)d->max_outputs;
-    size_t n_pages = (size_t)kv_pages_of(d->options.max_context, d->page_tokens);
+    size_t n_pages = d->is_mtp ? 1 : (size_t)kv_pages_of(d->options.max_context, d->page_tokens);
     d->followers = calloc(n_seqs, sizeof *d->followers);
     d->page_table_memory = calloc(n_seqs, n_pages * sizeof *d->page_table_memory);
     d->inputs = calloc(n_outputs, sizeof *d->inputs);
     d->samples = calloc(n_outputs, sizeof *d->samples);
     d->runners = calloc(n_outputs, sizeof *d->runners);
-    d->n_holders = calloc((size_t)d->options.n_pages, sizeof *d->n_holders);
+    d->n_holders = calloc((size_t)d->options.n_pages + 1, sizeof *d->n_holders);
     d->token_ids = calloc(n_rows, sizeof *d->token_ids);
     d->positions = calloc(n_rows, sizeof *d->positions);
     d->row_seqs = calloc(n_rows, sizeof *d->row_seqs);
     d->output_rows = calloc(n_rows, sizeof *d->output_rows);
+    d->previous = calloc(n_rows, sizeof *d->previous);
     d->page_tables = calloc(n_seqs, sizeof *d->page_tables);
     if (!d->followers || !d->page_table_memory || !d->inputs || !d->samples || !d->runners || !d->n_holders ||
-        !d->token_ids || !d->positions || !d->row_seqs || !d->output_rows || !d->page_tables)
+        !d->token_ids || !d->positions || !d->row_seqs || !d->output_rows || !d->previous || !d->page_tables)
         return false;
     for (size_t i = 0; i < n_seqs; i++)
         d->followers[i].page_table = d->page_table_memory + i * n_pages;
@@ -142,9 +145,10 @@ enum tutti_status draft_new(struct draft **out, const struct draft_options *opti
     struct draft *d = calloc(1, sizeof *d);
     if (d) {
         d->options = *options;
+        d->is_mtp = options->target_pool != NULL;
         d->page_tokens = model_page_tokens(options->model);
-        d->max_rows = draft_max_rows(options->max_seqs);
         d->max_outputs = draft_max_outputs(options->max_seqs);
+        d->max_rows = d->is_mtp ? d->max_outputs : draft_max_rows(options->max_seqs);
     }
     enum tutti_status st = TUTTI_OK;
     if (!d || !reserve_memory(d))
@@ -153,14 +157,14 @@ enum tutti_status draft_new(struct draft **out, const struct draft_options *opti
     if (st == TUTTI_OK)
         st = options->model->backend->ops->reserve_sampling(options->model->backend,
                                                             options->target->n_usable_vocab, err);
-    if (st == TUTTI_OK)
+    if (st == TUTTI_OK && !d->is_mtp)
         st = kv_pool_new(&d->pool,
                          &(struct kv_pool_options){ .n_pages = options->n_pages,
                                                     .page_tokens = d->page_tokens,
                                                     .n_slots = options->n_pages,
                                                     .hash_seed = options->hash_seed },
                          err);
-    if (st == TUTTI_OK)
+    if (st == TUTTI_OK && !d->is_mtp)
         st = model_kv_new(options->model, &d->kv, options->n_pages, options->n_pages, err);
     if (st != TUTTI_OK) {
         draft_free(d);
@@ -178,6 +182,7 @@ void draft_free(struct draft *d)
         model_kv_free(d->options.model, d->kv);
     kv_pool_free(d->pool);
     free(d->page_tables);
+    free(d->previous);
     free(d->output_rows);
     free(d->row_seqs);
     free(d->positions);
@@ -195,7 +200,8 @@ void draft_free(struct draft *d)
 
 static void release_follower(struct draft *d, struct follower *f)
 {
-    kv_pool_drop(d->pool, f->page_table, f->n_pages, 0);
+    if (!d->is_mtp)
+        kv_pool_drop(d->pool, f->page_table, f->n_pages, 0);
     f->is_used = false;
     f->n_pages = 0;
 }
@@ -220,7 +226,7 @@ static struct kv_chain chain_of(const struct sequence *seq)
 static void follower_begin(struct draft *d, struct follower *f, const struct sequence *seq, float acceptance)
 {
     int n = 0, n_passed; /* every page has a slot */
-    if (!d->options.no_prefix_cache)
+    if (!d->options.no_prefix_cache && !d->is_mtp)
         n = kv_pool_match(d->pool, chain_of(seq), seq->ids, seq->n_ids - 1, f->page_table, &n_passed);
     f->is_used = true;
     f->order = seq->order;
@@ -239,22 +245,36 @@ static void settle_tail(struct follower *f, const struct sequence *seq)
     f->n_tail = 0;
 }
 
+/* Whether the target's page of the sequence's last token is the sequence's own: the MTP layer writes keys
+ * and values of draft tokens from there on. */
+static bool owns_last_page(const struct draft *d, const struct sequence *seq)
+{
+    int page = (seq->n_ids - 1) / d->page_tokens;
+    return page >= seq->n_pages || !kv_pool_is_shared(d->options.target_pool, seq->page_table[page]);
+}
+
+/* Rows to compute before the sequence's first draft token. */
+static int count_lag(struct follower *f, const struct sequence *seq)
+{
+    settle_tail(f, seq);
+    if (f->n_computed == seq->n_ids) /* no token was added: compute the last one again for its logits */
+        f->n_computed--;
+    return seq->n_ids - f->n_computed;
+}
+
 bool draft_propose(struct draft *d, const struct speculation *sp, const struct sequence *seq,
                    struct draft_proposal *proposal)
 {
     struct follower *f = &d->followers[proposal->seq];
     int room = d->options.model->desc.n_ctx - seq->n_ids;
-    if (room <= 0 || proposal->most <= 0)
+    if (room <= 0 || proposal->most <= 0 || (d->is_mtp && !owns_last_page(d, seq)))
         return false;
     if (!f->is_used)
         follower_begin(d, f, seq, sp->model_acceptance);
-    settle_tail(f, seq);
-    if (f->n_computed == seq->n_ids) /* no token was added: compute the last one again for its logits */
-        f->n_computed--;
     proposal->is_draft = true;
     proposal->acceptance = f->acceptance;
     proposal->most = proposal->most < room ? proposal->most : room;
-    proposal->n_lag = seq->n_ids - f->n_computed;
+    proposal->n_lag = d->is_mtp ? 1 : count_lag(f, seq);
     return true;
 }
 
@@ -265,16 +285,24 @@ void draft_note_acceptance(struct draft *d, struct speculation *sp, int slot, in
 
 /* ---- pages ---- */
 
-/* False: too few free pages; none was taken. */
-static bool take_pages(struct draft *d, struct follower *f, int n_tokens)
+/* Grows a page table to n_tokens. False: too few free pages; none was taken. */
+static bool take_pages(struct draft *d, struct kv_pool *pool, int32_t *page_table, int *n_pages, int n_tokens)
 {
-    int n = (int)kv_pages_of(n_tokens, d->page_tokens) - f->n_pages;
+    int n = (int)kv_pages_of(n_tokens, d->page_tokens) - *n_pages;
     if (n <= 0)
         return true;
-    if (!kv_pool_take(d->pool, n, f->page_table + f->n_pages))
+    if (!kv_pool_take(pool, n, page_table + *n_pages))
         return false;
-    f->n_pages += n;
+    *n_pages += n;
     return true;
+}
+
+/* Takes pages for the first n_tokens of a sequence. After the step the scheduler drops those of the target that
+ * are left. */
+static bool take_pages_for(struct draft *d, struct follower *f, struct sequence *seq, int n_tokens)
+{
+    return d->is_mtp ? take_pages(d, d->options.target_pool, seq->page_table, &seq->n_pages, n_tokens)
+                     : take_pages(d, d->pool, f->page_table, &f->n_pages, n_tokens);
 }
 
 static void publish_pages(struct draft *d, struct follower *f, const struct sequence *seq)
@@ -306,19 +334,23 @@ static void add_rows(struct draft *d, const struct follower *f, const struct seq
 {
     struct step *step = &d->step;
     for (int pos = begin; pos < begin + n; pos++) {
+        d->previous[step->n_rows] = -1;
         d->token_ids[step->n_rows] = seq->ids[pos];
         d->positions[step->n_rows] = pos;
         d->row_seqs[step->n_rows++] = step->n_seqs;
     }
     if (has_output)
         d->output_rows[step->n_outputs++] = step->n_rows - 1;
-    d->page_tables[step->n_seqs++] = f->page_table;
+    d->page_tables[step->n_seqs++] = d->is_mtp ? seq->page_table : f->page_table;
 }
 
 static uint64_t pass_run(struct draft *d, struct speculation *sp)
 {
     uint64_t start_us = clock_now_us();
-    d->logits = d->options.submit(d->options.model, d->kv, &d->step);
+    if (d->is_mtp)
+        d->logits = model_submit_mtp(d->options.model, d->options.target_kv, &d->step, d->previous);
+    else
+        d->logits = d->options.submit(d->options.model, d->kv, &d->step);
     d->options.wait(d->options.model);
     uint64_t us = clock_now_us() - start_us;
     speculation_note_pass(sp, d->step.n_rows, us);
@@ -394,8 +426,9 @@ static uint64_t run_first(struct draft *d, struct speculation *sp, struct sequen
         struct sequence *seq = &seqs[proposal->seq];
         bool drafts = proposal->n > 0 && d->n_runners < d->max_outputs;
         int n_rows = drafts ? proposal->n_lag : proposal->n_catch_up;
+        int first = d->is_mtp ? seq->n_ids - 1 : f->n_computed;
         if (n_rows == 0 || d->step.n_rows + n_rows > d->max_rows ||
-            !take_pages(d, f, f->n_computed + n_rows + proposal->n)) {
+            !take_pages_for(d, f, seq, first + n_rows + proposal->n)) {
             proposal->n = proposal->n_catch_up = 0;
             continue;
         }
@@ -403,8 +436,8 @@ static uint64_t run_first(struct draft *d, struct speculation *sp, struct sequen
             d->runners[d->n_runners++] = (struct runner){
                 .seq = seq, .follower = f, .proposal = proposal, .output = d->step.n_outputs
             };
-        add_rows(d, f, seq, f->n_computed, n_rows, drafts);
-        f->n_computed += n_rows;
+        add_rows(d, f, seq, first, n_rows, drafts);
+        f->n_computed = d->is_mtp ? 0 : first + n_rows;
         f->n_tail = 0;
     }
     return d->step.n_rows > 0 ? pass_and_draw(d, sp) : 0;
@@ -416,6 +449,7 @@ static bool add_drafts(struct draft *d)
     pass_begin(d);
     for (int i = 0; i < d->n_runners; i++) {
         struct runner *runner = &d->runners[i];
+        int before = runner->output;
         runner->output = -1;
         if (runner->is_over)
             continue;
@@ -424,6 +458,7 @@ static bool add_drafts(struct draft *d)
         runner->output = d->step.n_outputs;
         f->tail[f->n_tail++] = runner->seq->ids[pos];
         add_rows(d, f, runner->seq, pos, 1, true);
+        d->previous[runner->output] = d->is_mtp ? before : -1;
     }
     return d->step.n_rows > 0;
 }
@@ -436,7 +471,7 @@ uint64_t draft_run(struct draft *d, struct speculation *sp, struct sequence *seq
         us += pass_and_draw(d, sp);
     for (int i = 0; i < n_proposals; i++) {
         struct follower *f = &d->followers[proposals[i].seq];
-        if (proposals[i].is_draft && proposals[i].n + proposals[i].n_catch_up > 0)
+        if (!d->is_mtp && proposals[i].is_draft && proposals[i].n + proposals[i].n_catch_up > 0)
             publish_pages(d, f, &seqs[proposals[i].seq]);
     }
     for (int i = 0; i < d->n_runners; i++) {
@@ -451,7 +486,10 @@ uint64_t draft_run(struct draft *d, struct speculation *sp, struct sequence *seq
 
 struct draft_counts draft_counts(const struct draft *d)
 {
-    return (struct draft_counts){ d->n_passes, d->n_rows, kv_pool_counts(d->pool) };
+    struct draft_counts counts = { .n_passes = d->n_passes, .n_rows = d->n_rows };
+    if (!d->is_mtp)
+        counts.pages = kv_pool_counts(d->pool);
+    return counts;
 }
 
 const char *draft_audit(struct draft *d, const struct sequence *seqs)
@@ -469,5 +507,5 @@ const char *draft_audit(struct draft *d, const struct sequence *seqs)
         for (int k = 0; k < f->n_pages; k++)
             d->n_holders[f->page_table[k]]++;
     }
-    return kv_pool_audit(d->pool, d->n_holders, NULL);
+    return d->is_mtp ? NULL : kv_pool_audit(d->pool, d->n_holders, NULL);
 }

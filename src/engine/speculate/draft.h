@@ -1,5 +1,5 @@
 /* The draft model: a second, smaller model that proposes draft tokens, which the target model
- * verifies (speculation.h).
+ * verifies (speculation.h); or the target's own layer for multi-token prediction (MTP).
  *
  * For each slot of the scheduler it knows how many tokens of the sequence it has computed. Rejected
  * draft tokens are dropped by lowering that count: a page enters the prefix cache only after its
@@ -11,6 +11,12 @@
  * A draft token is drawn as the sampler would draw it from the draft model's logits, with the
  * request's settings and the random numbers of its position. So it equals the target's token unless
  * the two distributions differ enough (backend/sample.h).
+ *
+ * The MTP layer is a layer of the target, whose keys and values are in the target's pages and are
+ * computed by its steps. So it never lags, and has no pages of its own: it drafts where a sequence's last
+ * page is not shared, and takes the further pages that its drafts need from the target's pool. Its
+ * first pass begins from the hidden state that the page of the position before has; each further pass
+ * from that of the pass before.
  *
  * Engine thread only. Nothing here allocates after draft_new(). */
 #ifndef TUTTI_DRAFT_H
@@ -27,8 +33,10 @@ typedef struct floats draft_submit_fn(struct model *model, struct kv_memory *kv,
 typedef void draft_wait_fn(struct model *model);
 
 struct draft_options {
-    struct model *model;
+    struct model *model;             /* the target itself: its MTP layer drafts */
     const struct model_desc *target; /* its stop tokens and usable ids apply */
+    struct kv_pool *target_pool;     /* of the MTP layer; else NULL */
+    struct kv_memory *target_kv;     /* likewise */
     draft_submit_fn *submit;
     draft_wait_fn *wait;
     int max_seqs, max_context, n_pages;
@@ -36,7 +44,7 @@ struct draft_options {
     uint64_t hash_seed;
 };
 
-/* Rows and outputs of a step of the draft model, for model_reserve(). */
+/* Rows and outputs of a step of a draft model, for model_reserve(). */
 int draft_max_rows(int max_seqs);
 int draft_max_outputs(int max_seqs);
 
@@ -46,7 +54,7 @@ int draft_max_outputs(int max_seqs);
 MUST_CHECK enum tutti_status draft_check(const struct model *draft, const struct model *target,
                                          struct tutti_error *err);
 
-/* The model must be reserved for steps of draft_max_rows() rows; it is borrowed. TUTTI_E_MEMORY. */
+/* A draft model must be reserved for steps of draft_max_rows() rows; it is borrowed. TUTTI_E_MEMORY. */
 MUST_CHECK enum tutti_status draft_new(struct draft **out, const struct draft_options *options,
                                        struct tutti_error *err);
 void draft_free(struct draft *draft); /* NULL is allowed */

@@ -370,7 +370,7 @@ enum tutti_status model_make_adapter(struct model *model, const char *name, int 
     for (struct slot_at at = SLOT_BEGIN; updates && slot_next(d, &at);) {
         const struct slot_info *info = slot_info(at.slot);
         struct slot_shape shape = slot_shape(d, at.slot, at.layer);
-        if (!info->can_adapt || !info->is_of_layer)
+        if (!info->can_adapt || !info->is_of_layer || at.layer == d->n_layers)
             continue;
         updates[n++] = (struct adapter_update){ .slot = at.slot,
                                                 .layer = at.layer,

@@ -1,5 +1,6 @@
 #include "model/adapters/adapter_upload.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -106,22 +107,29 @@ static bool upload_alloc(struct upload *u, const struct adapter_changes *c, int 
 
 /* DoRA: rows of the base and the update get the lengths magnitudes together, so both are multiplied by
  * factors. */
-static bool set_factors(struct model *model, struct upload *u, const struct matrix *base,
-                        const struct adapter_update *update, int i)
+static enum tutti_status set_factors(struct model *model, struct upload *u, const struct matrix *base,
+                                     const struct adapter_update *update, int i, const char *path,
+                                     struct tutti_error *err)
 {
     struct lora_part *part = &u->parts[i];
     size_t n = (size_t)update->n_out, rank = (size_t)update->rank;
     float *factors = u->factors + update->out_begin, *b = malloc(n * rank * sizeof *b);
     u->made[i] = b;
     if (!b || !model->backend->ops->matrix_lengths(model->backend, factors, base, part))
-        return false;
+        return error_out_of_memory(path, err);
     for (size_t row = 0; row < n; row++) {
         factors[row] = update->magnitudes[row] / factors[row];
+        if (!isfinite(factors[row]))
+            return error_set(err, TUTTI_E_NUMERIC,
+                             "%s: layer %d: %s: DoRA scales row %zu to the length %g, but it has no finite "
+                             "length above 0",
+                             path, update->layer, slot_info(update->slot)->name,
+                             (size_t)update->out_begin + row, (double)update->magnitudes[row]);
         for (size_t k = 0; k < rank; k++)
             b[row * rank + k] = factors[row] * update->b[row * rank + k];
     }
     part->b = b;
-    return true;
+    return TUTTI_OK;
 }
 
 /* The trained tokens of the output as updates of rank 1: each adds what the row differs. */
@@ -181,8 +189,10 @@ static enum tutti_status fill_upload(struct model *model, struct upload *u, cons
                                           .scale = update->scale,
                                           .a = update->a,
                                           .b = update->b };
-        if (update->magnitudes && !set_factors(model, u, base, update, i))
-            return error_out_of_memory(path, err);
+        enum tutti_status st = update->magnitudes ? set_factors(model, u, base, update, i, path, err)
+                                                  : TUTTI_OK;
+        if (st != TUTTI_OK)
+            return st;
     }
     u->source.n_parts = c->n;
     if (c->n > 0 && c->tokens && c->tokens->n > 0)

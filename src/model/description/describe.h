@@ -37,6 +37,9 @@ void describe_layer_types(struct model_desc *desc, struct config *c, int window,
 void describe_expert_layers(struct model_desc *desc, const struct expert_desc *experts,
                             const uint8_t *is_dense);
 
+/* Reads how many layers for multi-token prediction follow the others. */
+void describe_mtp(struct model_desc *desc, struct config *c);
+
 /* Reads the keys of GGUF that name the number of experts and of those that a row uses. To be called
  * before describe_gguf(), which refuses experts otherwise. */
 void describe_gguf_experts(struct model_desc *desc, struct config *c);

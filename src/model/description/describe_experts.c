@@ -26,6 +26,12 @@ void describe_expert_layers(struct model_desc *d, const struct expert_desc *expe
     memcpy(d->kinds, kinds, (size_t)n * sizeof *kinds);
 }
 
+void describe_mtp(struct model_desc *d, struct config *c)
+{
+    const char *key = describe_either(c, "num_nextn_predict_layers", "num_mtp_layers");
+    d->n_mtp_layers = config_int_or(c, key, 0, LIMIT_LAYERS, 0);
+}
+
 void describe_gguf_experts(struct model_desc *d, struct config *c)
 {
     struct expert_desc *e = &d->kinds[0].ffn.experts;

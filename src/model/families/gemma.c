@@ -83,20 +83,17 @@ static void read_attention(struct model_desc *d, struct config *c)
     a->scale = (float)(1 / sqrt(config_float_or(c, "query_pre_attn_scalar", 1e-3, 1e6, 256)));
 }
 
+#define GEMMA_DEFAULTS(n_ctx_, n_vocab_)                                                                     \
+    {                                                                                                        \
+        .n_heads = 8, .n_kv_heads = 4, .head_dim = 256, .n_ctx = (n_ctx_), .n_vocab = (n_vocab_),            \
+        .norm_eps = 1e-6, .is_tied = true, .activation_key = "hidden_activation",                            \
+        .activation = ACT_GELU_TANH,                                                                         \
+    }
+
 static void describe_gemma2(struct model_desc *d, struct config *c, bool is_gguf)
 {
     struct attn_desc *a = &d->kinds[0].attn;
-    static const struct transformers_defaults DEFAULTS = {
-        .n_heads = 8,
-        .n_kv_heads = 4,
-        .head_dim = 256,
-        .n_ctx = 8192,
-        .n_vocab = 256000,
-        .norm_eps = 1e-6,
-        .is_tied = true,
-        .activation_key = "hidden_activation",
-        .activation = ACT_GELU_TANH,
-    };
+    static const struct transformers_defaults DEFAULTS = GEMMA_DEFAULTS(8192, 256000);
     if (is_gguf)
         describe_gguf(d, c);
     else
@@ -159,17 +156,7 @@ static double read_gemma3_rope(struct model_desc *d, struct config *c,
 
 static void describe_gemma3(struct model_desc *d, struct config *c, bool is_gguf)
 {
-    static const struct transformers_defaults DEFAULTS = {
-        .n_heads = 8,
-        .n_kv_heads = 4,
-        .head_dim = 256,
-        .n_ctx = 131072,
-        .n_vocab = 262208,
-        .norm_eps = 1e-6,
-        .is_tied = true,
-        .activation_key = "hidden_activation",
-        .activation = ACT_GELU_TANH,
-    };
+    static const struct transformers_defaults DEFAULTS = GEMMA_DEFAULTS(131072, 262208);
     d->kinds[0].attn.has_qk_norm = true;
     if (is_gguf) {
         describe_gguf_gemma3(d, c);

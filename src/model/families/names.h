@@ -61,6 +61,22 @@
                                  "model.layers.%d.mlp." name ".up_proj.weight" },                            \
     .of[SLOT_SHARED_DOWN] = { "model.layers.%d.mlp." name ".down_proj.weight" }
 
+/* The layer for multi-token prediction, in addition to the tensors of a layer. */
+#define NAMES_MTP                                                                                            \
+    .of[SLOT_MTP_EMBEDDING] = { "model.layers.%d.embed_tokens.weight" },                                     \
+    .of[SLOT_MTP_EMBEDDING_NORM] = { "model.layers.%d.enorm.weight" },                                       \
+    .of[SLOT_MTP_HIDDEN_NORM] = { "model.layers.%d.hnorm.weight" },                                          \
+    .of[SLOT_MTP_JOIN] = { "model.layers.%d.eh_proj.weight" },                                               \
+    .of[SLOT_MTP_OUTPUT_NORM] = { "model.layers.%d.shared_head.norm.weight" },                               \
+    .of[SLOT_MTP_OUTPUT] = { "model.layers.%d.shared_head.head.weight" }
+#define NAMES_GGUF_MTP                                                                                       \
+    .of[SLOT_MTP_EMBEDDING] = { "blk.%d.nextn.embed_tokens.weight" },                                        \
+    .of[SLOT_MTP_EMBEDDING_NORM] = { "blk.%d.nextn.enorm.weight" },                                          \
+    .of[SLOT_MTP_HIDDEN_NORM] = { "blk.%d.nextn.hnorm.weight" },                                             \
+    .of[SLOT_MTP_JOIN] = { "blk.%d.nextn.eh_proj.weight" },                                                  \
+    .of[SLOT_MTP_OUTPUT_NORM] = { "blk.%d.nextn.shared_head_norm.weight" },                                  \
+    .of[SLOT_MTP_OUTPUT] = { "blk.%d.nextn.shared_head_head.weight" }
+
 /* GGUF: names of all architectures, then the split and fused variants of q, k, v, and of gate and
  * up. */
 #define NAMES_GGUF              NAMES_GGUF_BUT_FFN_NORM, .of[SLOT_FFN_NORM] = { "blk.%d.ffn_norm.weight" }

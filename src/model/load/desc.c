@@ -393,7 +393,7 @@ uint64_t model_layer_kv_bytes(const struct attn_desc *a, enum dtype kv_type)
 uint64_t model_kv_bytes(const struct model_desc *d, enum dtype kv_type)
 {
     uint64_t n_bytes = 0;
-    for (int i = 0; i < d->n_layers; i++)
+    for (int i = 0; i < model_n_loaded(d); i++)
         n_bytes += model_layer_kv_bytes(&model_layer(d, i)->attn, kv_type);
     return n_bytes;
 }
@@ -406,8 +406,8 @@ int64_t model_window_slots(int window, int step_tokens, int page_tokens)
 uint64_t model_context_kv_bytes(const struct model_desc *d, enum dtype kv_type, int page_tokens, int n_tokens)
 {
     int64_t n_pages = kv_pages_of(n_tokens, page_tokens);
-    uint64_t n_bytes = 0;
-    for (int i = 0; i < d->n_layers; i++) {
+    uint64_t n_bytes = d->uses_mtp ? (uint64_t)n_pages * (uint64_t)d->d_model * sizeof(float) : 0;
+    for (int i = 0; i < model_n_loaded(d); i++) {
         const struct attn_desc *a = &model_layer(d, i)->attn;
         int64_t n = n_pages, n_slots = model_window_slots(a->window, MODEL_STEP_TOKENS, page_tokens);
         if (a->window > 0 && n_slots < n)

@@ -39,8 +39,8 @@ uint64_t model_weights_fingerprint(const struct model *model)
 }
 
 /* A new field of these that affects keys and values must be added here. */
-_Static_assert(sizeof(void *) != 8 || sizeof(struct layer_desc) == 1224, "see layer_fingerprint()");
-_Static_assert(sizeof(void *) != 8 || sizeof(struct model_desc) == 14336, "see model_shape_fingerprint()");
+_Static_assert(sizeof(void *) != 8 || sizeof(struct layer_desc) == 1232, "see layer_fingerprint()");
+_Static_assert(sizeof(void *) != 8 || sizeof(struct model_desc) == 14408, "see model_shape_fingerprint()");
 
 static uint64_t layer_fingerprint(const struct layer_desc *l, const float *rope_freqs)
 {
@@ -67,7 +67,7 @@ static uint64_t layer_fingerprint(const struct layer_desc *l, const float *rope_
         r->n_groups,      r->n_chosen_groups,
         r->group_best,    a->has_sinks,
         s->is_exact,      e->has_router_bias,
-        e->has_bias,
+        e->has_bias,      a->first,
     };
     const double reals[] = {
         (double)a->scale,          (double)a->softcap, a->rope_theta, s->factor,           s->low_freq_factor,
@@ -87,6 +87,7 @@ uint64_t model_shape_fingerprint(const struct model *model)
     const struct model_desc *d = &model->desc;
     const int64_t numbers[] = {
         d->n_layers,
+        d->uses_mtp,
         d->d_model,
         d->n_vocab,
         d->n_ctx,
@@ -116,7 +117,7 @@ uint64_t model_shape_fingerprint(const struct model *model)
     add(&sum, hash64(0, reals, sizeof reals));
     for (int i = 0; i < d->n_kinds; i++)
         add(&sum, layer_fingerprint(&d->kinds[i], model->rope_freqs[i]));
-    add(&sum, hash64(0, d->kind_of, (size_t)d->n_layers));
+    add(&sum, hash64(0, d->kind_of, (size_t)model_n_loaded(d)));
     return sum;
 }
 

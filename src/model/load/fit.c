@@ -17,7 +17,7 @@ void fit_add(struct fit_sizes *sizes, const struct weight *w, const struct weigh
         sizes->as[i] += (uint64_t)((double)weights_bytes(w, as, caps) * share);
 }
 
-/* As in model_make(): only the router has another type. */
+/* As in model_make(). */
 static uint64_t shape_bytes(const struct slot_shape *shape, enum weight_slot slot, enum dtype type,
                             const struct backend_caps *caps)
 {
@@ -25,7 +25,7 @@ static uint64_t shape_bytes(const struct slot_shape *shape, enum weight_slot slo
     uint64_t n_floats = (uint64_t)shape->n_in * (uint64_t)shape->n_out * (shape->has_bias ? 2 : 1);
     if (info->kind != SLOT_MATRIX)
         return n_floats * sizeof(float);
-    return weights_packed_bytes(shape, info->role == WEIGHT_ROUTER ? DTYPE_F32 : type, caps) *
+    return weights_packed_bytes(shape, model_shape_weight_type(slot, type), caps) *
            (uint64_t)shape->n_experts;
 }
 

@@ -16,7 +16,7 @@ struct fit_sizes {
 void fit_add(struct fit_sizes *sizes, const struct weight *w, const struct weight_type *type, double share,
              const struct backend_caps *caps);
 
-/* The same for all n_experts matrices of a slot of a known shape, whose matrices all have one type. */
+/* The same for all n_experts matrices of a slot of a known shape, whose matrices are to have a type. */
 void fit_add_shape(struct fit_sizes *sizes, const struct slot_shape *shape, enum weight_slot slot,
                    enum dtype type, const struct backend_caps *caps);
 

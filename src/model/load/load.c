@@ -10,6 +10,7 @@
 #include "model/forward.h"
 #include "model/load/tokenizer_settings.h"
 #include "model/ranks/group.h"
+#include "model/weights/mtp.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -233,6 +234,7 @@ enum tutti_status model_start_backend(struct model *model, const struct tutti_mo
             .scale = a->scale > 0 ? a->scale : 1.0f / __builtin_sqrtf((float)a->head_dim),
             .softcap = a->softcap,
             .window = a->window,
+            .first = a->first,
             .norms_all_heads = a->norms_all_heads,
             .qk_norm_eps = a->n_latent > 0 ? a->latent_norm_eps : d->norm_eps,
         };
@@ -248,10 +250,11 @@ enum tutti_status model_start_backend(struct model *model, const struct tutti_mo
                          : cluster_n_threads(cluster_of(options->ranks)),
         .pin_threads = options->pin_threads,
         .cpu = options->cpu,
-        .n_layers = d->n_layers,
+        .n_layers = model_n_loaded(d),
         .n_kinds = d->n_kinds,
         .attention = kinds,
         .kinds = d->kind_of,
+        .page_floats = d->uses_mtp ? d->d_model : 0,
         .cluster = group ? group->cluster : NULL,
     };
     enum tutti_status st = backend_open(&model->backend, options->device, &backend, err);
@@ -273,6 +276,17 @@ static enum tutti_status load_checkpoint(struct loader *l, struct tutti_error *e
     l->names = family_layout(l->family, l->ck);
     if (!l->names)
         return family_no_layout(l->family, l->ck, err);
+    if (l->options->mtp) {
+        if (model->group)
+            return error_set_param(
+                err, TUTTI_E_UNSUPPORTED, "draft",
+                "%s: multi-token prediction (MTP) drafts in a single process only, and the "
+                "model runs on several ranks; start one process, or give no draft",
+                checkpoint_path(l->ck));
+        st = mtp_describe(&model->desc, l->names, l->ck, err);
+        if (st != TUTTI_OK)
+            return st;
+    }
     model->is_gguf = l->names->is_gguf;
     if (l->options->weight_type) {
         st = read_weight_type(&l->type, l->options->weight_type, err);
@@ -281,7 +295,8 @@ static enum tutti_status load_checkpoint(struct loader *l, struct tutti_error *e
     }
     for (size_t i = 0; i < checkpoint_n_tensors(l->ck); i++) {
         const struct tensor *t = checkpoint_tensor(l->ck, i);
-        if (!weights_is_ignored(l->family, t->name))
+        bool is_left_out = !model->desc.uses_mtp && mtp_has_tensor(&model->desc, l->names, t->name, false);
+        if (!is_left_out && !weights_is_ignored(l->family, t->name))
             l->total += t->n_bytes;
     }
     if (!model_alloc_rope_freqs(model))
@@ -387,7 +402,7 @@ void model_free(struct model *model)
     if (be) {
         workspace_free(model->workspace, be);
         adapters_free(model->adapters, be);
-        for (size_t i = 0; model->weights && i < (size_t)model->desc.n_layers * SLOT_COUNT; i++)
+        for (size_t i = 0; model->weights && i < (size_t)model_n_loaded(&model->desc) * SLOT_COUNT; i++)
             free_weight(be, &model->weights[i]);
         be->ops->free(be);
     }

@@ -434,7 +434,7 @@ enum tutti_status load_weights(struct loader *l, struct tutti_error *err)
 {
     struct model *model = l->model;
     enum tutti_status st = TUTTI_OK;
-    model->weights = calloc((size_t)model->desc.n_layers * SLOT_COUNT, sizeof *model->weights);
+    model->weights = calloc((size_t)model_n_loaded(&model->desc) * SLOT_COUNT, sizeof *model->weights);
     if (!model->weights)
         return load_out_of_memory(l, err);
     for (struct slot_at at = SLOT_BEGIN; st == TUTTI_OK && slot_next(&model->desc, &at);)

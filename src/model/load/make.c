@@ -47,9 +47,38 @@
         .d_ff = 10240, .has_gate = true, .activation = ACT_GELU_TANH                                         \
     }
 
+#define GPT_OSS_LAYER(positions)                                                                             \
+    {                                                                                                        \
+        .attn = { .n_heads = 64,                                                                             \
+                  .n_kv_heads = 8,                                                                           \
+                  .head_dim = 64,                                                                            \
+                  .window = (positions),                                                                     \
+                  .rope = ROPE_HALF,                                                                         \
+                  .rotary_dim = 64,                                                                          \
+                  .rope_theta = 150000,                                                                      \
+                  .rope_scaling = { .kind = ROPE_SCALING_YARN,                                               \
+                                    .factor = 32,                                                            \
+                                    .beta_fast = 32,                                                         \
+                                    .beta_slow = 1,                                                          \
+                                    .original_n_ctx = 4096,                                                  \
+                                    .is_exact = true },                                                      \
+                  .has_qkv_bias = true,                                                                      \
+                  .has_out_bias = true,                                                                      \
+                  .has_sinks = true },                                                                       \
+        .ffn = {                                                                                             \
+            .has_gate = true,                                                                                \
+            .activation = ACT_SILU_CLAMPED,                                                                  \
+            .experts = { .routing = { .n_experts = 32, .n_chosen = 4, .is_normed = true },                   \
+                         .d_ff = 2880,                                                                       \
+                         .has_router_bias = true,                                                            \
+                         .has_bias = true }                                                                  \
+        }                                                                                                    \
+    }
+
 static const struct shape {
     const char *name;
     struct model_desc desc;
+    enum dtype type; /* of the matrices where none is given; DTYPE_F32: Q4_0 */
 } SHAPES[] = {
     { "chatglm-6b",
       { GELU, SIZES(28, 4096, 32, 32, 128, 16384, 130528, 2048), ROPE(ROPE_2D, 128),
@@ -161,6 +190,28 @@ static const struct shape {
         .n_kinds = 2,
         .kinds = { { GEMMA_ATTN(1024, 10000), GEMMA_FFN }, { GEMMA_ATTN(0, 1000000), GEMMA_FFN } },
         .kind_of = { [5] = 1, [11] = 1, [17] = 1, [23] = 1, [29] = 1 } } },
+    /* gpt-oss-20b, with the types of its GGUF file. */
+    { "gpt-oss-20b",
+      { .n_layers = 24,
+        .d_model = 2880,
+        .n_vocab = 201088,
+        .n_ctx = 131072,
+        .norm_eps = 1e-5f,
+        .n_kinds = 2,
+        .kinds = { GPT_OSS_LAYER(128), GPT_OSS_LAYER(0) },
+        .kind_of = { [1] = 1,
+                     [3] = 1,
+                     [5] = 1,
+                     [7] = 1,
+                     [9] = 1,
+                     [11] = 1,
+                     [13] = 1,
+                     [15] = 1,
+                     [17] = 1,
+                     [19] = 1,
+                     [21] = 1,
+                     [23] = 1 } },
+      DTYPE_MXFP4 },
     { "tiny-experts",
       { SWIGLU, SIZES(4, 256, 8, 2, 32, 0, 4096, 2048), ROPE(ROPE_HALF, 32), EXPERTS(16, 3, 64),
         .kinds[0].ffn.experts.routing.is_normed = true } },
@@ -219,8 +270,9 @@ static enum tutti_status make_matrix(struct maker *m, struct matrix **out, const
     struct backend *be = m->model->backend;
     struct slot_shape shape = slot_shape(&m->model->local, at->slot, at->layer);
     int n_in = shape.n_in, n_out = shape.n_out;
-    bool has_bias = shape.has_bias, is_router = slot_info(at->slot)->role == WEIGHT_ROUTER;
-    enum dtype type = is_router ? DTYPE_F32 : n_in % dtype_block_elems(m->type) == 0 ? m->type : DTYPE_F16;
+    bool has_bias = shape.has_bias;
+    enum dtype type = model_shape_weight_type(at->slot, m->type);
+    type = n_in % dtype_block_elems(type) == 0 ? type : DTYPE_F16;
     int n_rows = source_rows(&m->model->desc, at->slot, n_out), n_each = (n_out + n_rows - 1) / n_rows;
     int n_parts = shape.n_experts * n_each;
     float *values = random_floats(m, (int64_t)n_rows * n_in, 1.7f / __builtin_sqrtf((float)n_in));
@@ -373,6 +425,20 @@ const struct model_desc *model_shape(const char *name)
 {
     const struct shape *s = find_shape(name);
     return s ? &s->desc : NULL;
+}
+
+enum dtype model_shape_type(const char *name)
+{
+    const struct shape *s = find_shape(name);
+    return s && s->type != DTYPE_F32 ? s->type : DTYPE_Q4_0;
+}
+
+enum dtype model_shape_weight_type(enum weight_slot slot, enum dtype type)
+{
+    const struct slot_info *info = slot_info(slot);
+    if (info->role == WEIGHT_ROUTER)
+        return DTYPE_F32;
+    return type == DTYPE_MXFP4 && !info->is_of_experts ? DTYPE_Q8_0 : type;
 }
 
 enum tutti_status model_make(struct model **out, const char *name, int n_layers, enum dtype type,

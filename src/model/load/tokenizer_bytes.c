@@ -17,8 +17,10 @@ static struct byte_file file_of(const struct mapping *map, const char *name)
 enum tutti_status tokenizer_read_json(struct tokenizer **out, const struct tokenizer_source *s,
                                       const struct mapping *map, struct tutti_error *err)
 {
-    struct byte_file file = file_of(map, s->path);
-    return tokenizer_from_json(out, &file, s->tokenizer_config, err);
+    (void)map;
+    if (!s->json)
+        return error_set(err, s->json_error.status, "%s", s->json_error.text);
+    return tokenizer_from_json_root(out, s->json, s->path, s->tokenizer_config, err);
 }
 
 static bool is_family(const struct tokenizer_source *s, const char *name)

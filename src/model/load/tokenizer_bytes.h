@@ -14,7 +14,11 @@ struct tokenizer_source {
     const struct checkpoint *ck;
     const char *folder;
     json_t *tokenizer_config; /* merged with other files, see tokenizer_settings.h. NULL: none */
-    char path[4096];          /* of the tokenizer file */
+    /* tokenizer.json, parsed once for all that read it. NULL: the folder has none, or it is no JSON
+     * object, as json_error says. */
+    json_t *json;
+    struct tutti_error json_error;
+    char path[4096]; /* of the tokenizer file */
 };
 
 MUST_CHECK enum tutti_status tokenizer_read_json(struct tokenizer **out, const struct tokenizer_source *s,

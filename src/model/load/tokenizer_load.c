@@ -5,6 +5,7 @@
 #include "model/load/tokenizer_bytes.h"
 #include "model/load/tokenizer_settings.h"
 #include "model/load/word_list.h"
+#include "tokenizer/json/byte_config.h"
 #include "tokenizer/json/byte_files.h"
 
 #include <stdio.h>
@@ -102,13 +103,28 @@ static bool has_only_slow_class(const struct tokenizer_source *s)
     return json_is_string(json_array_get(classes, 0)) && json_is_null(json_array_get(classes, 1));
 }
 
+/* A file that is no JSON is only an error if no other file has the tokenizer. */
+static enum tutti_status parse_json(struct tokenizer_source *s, struct tutti_error *err)
+{
+    struct mapping map = { 0 };
+    enum tutti_status st = has_file(s, FILES[0].name) ? mapping_open(&map, s->path, &s->json_error)
+                                                      : TUTTI_E_NOT_FOUND;
+    if (st == TUTTI_OK)
+        st = byte_config_parse(&s->json, map.bytes, map.n_bytes, s->path, &s->json_error);
+    mapping_close(&map);
+    return st == TUTTI_E_MEMORY ? error_set(err, st, "%s", s->json_error.text) : TUTTI_OK;
+}
+
 /* Reads the first file that exists. If it cannot be read, the next one is used, with a warning:
  * they hold the same tokenizer in different formats. */
 static enum tutti_status read_first_file(struct tokenizer **out, struct tokenizer_source *s,
                                          struct tutti_error *err)
 {
     struct tutti_error first;
-    enum tutti_status st = TUTTI_E_NOT_FOUND;
+    enum tutti_status st = parse_json(s, err);
+    if (st != TUTTI_OK)
+        return st;
+    st = TUTTI_E_NOT_FOUND;
     bool starts_with_model = has_file(s, FILES[1].name) &&
                              (has_only_slow_class(s) || tokenizer_json_hides_marks(s));
     for (size_t k = 0; k < N_FILES; k++) {
@@ -412,6 +428,7 @@ enum tutti_status model_tokenizer_load(struct tokenizer **out, const struct fami
         if (st == TUTTI_OK)
             st = load_from_folder(out, &s, why, size, err);
         json_decref(s.tokenizer_config);
+        json_decref(s.json);
         return st;
     }
     st = load_from_gguf(out, gguf, checkpoint_path(ck), why, size, err);

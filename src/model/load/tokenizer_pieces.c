@@ -152,18 +152,13 @@ static bool has_prepend(const json_t *normalizer, int depth)
 
 bool tokenizer_json_hides_marks(const struct tokenizer_source *s)
 {
-    json_t *root = NULL;
-    struct tutti_error unused; /* reading the file as a tokenizer reports its errors */
-    if (checkpoint_json(s->ck, "tokenizer.json", &root, &unused) != TUTTI_OK)
-        return false;
-    const json_t *list = json_object_get(root, "added_tokens");
-    bool prepends = has_prepend(json_object_get(root, "normalizer"), 0), hides = false;
+    const json_t *list = json_object_get(s->json, "added_tokens");
+    bool prepends = has_prepend(json_object_get(s->json, "normalizer"), 0), hides = false;
     for (size_t i = 0; prepends && !hides && i < json_array_size(list); i++) {
         const json_t *token = json_array_get(list, i);
         hides = json_is_true(json_object_get(token, "special")) &&
                 json_is_true(json_object_get(token, "normalized"));
     }
-    json_decref(root);
     return hides;
 }
 
@@ -171,23 +166,15 @@ bool tokenizer_json_hides_marks(const struct tokenizer_source *s)
  * normalizer prepends a blank to every part of a text. */
 static enum tutti_status add_of_json(const struct adding *a, const struct tokenizer_source *s, bool *prepends)
 {
-    json_t *root = NULL;
-    *prepends = false;
-    struct tutti_error inner;
-    enum tutti_status st = checkpoint_json(s->ck, "tokenizer.json", &root, &inner);
-    if (st == TUTTI_E_MEMORY)
-        return error_set(a->err, st, "%s", inner.text);
-    if (st != TUTTI_OK || !root)
-        return TUTTI_OK; /* not JSON: no added tokens */
-    const json_t *list = json_object_get(root, "added_tokens");
-    *prepends = has_prepend(json_object_get(root, "normalizer"), 0);
+    const json_t *list = json_object_get(s->json, "added_tokens");
+    enum tutti_status st = TUTTI_OK;
+    *prepends = has_prepend(json_object_get(s->json, "normalizer"), 0);
     for (size_t i = 0; st == TUTTI_OK && i < json_array_size(list); i++) {
         const json_t *token = json_array_get(list, i), *id = json_object_get(token, "id");
         const char *text = tokenizer_settings_text(token);
         if (text && json_is_integer(id) && find_added(a->tok, text) < 0)
             st = pieces_add_token(a, token, json_integer_value(id));
     }
-    json_decref(root);
     return st;
 }
 

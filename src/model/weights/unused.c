@@ -4,6 +4,7 @@
 #include "base/buf.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "model/weights/mtp.h"
 #include "model/weights/weights.h"
 
 #include <stdio.h>
@@ -154,7 +155,8 @@ static const char *find_reason(const struct model_desc *d, const struct tensor_n
                                const struct checkpoint *ck, const char *name)
 {
     int layer = layer_of(names->of[SLOT_ATTN_OUT][0], name);
-    if ((layer >= 0 && layer < d->n_layers) || is_of_top(names->top, name))
+    if ((layer >= 0 && layer < d->n_layers) || is_of_top(names->top, name) ||
+        mtp_has_tensor(d, names, name, true))
         return "it belongs to a layer that runs";
     if (find_sibling(ck, names, name))
         return "it belongs to a tensor that is used";
@@ -181,6 +183,8 @@ static enum tutti_status check_unused(const struct model_desc *d, const struct f
         if (checkpoint_is_taken(ck, i) || is_tied_output || weights_is_ignored(family, t->name))
             continue;
         const char *reason = find_reason(d, names, ck, t->name);
+        if (!reason && mtp_has_tensor(d, names, t->name, false))
+            continue;
         bool has_no_effect = false;
         if (reason && is_bias(t->name))
             st = is_zero(&has_no_effect, t, err);

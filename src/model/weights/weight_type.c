@@ -19,6 +19,7 @@
     M("q4_k_s", DTYPE_Q4_K, 14)                                                                              \
     M("q4_1", DTYPE_Q4_1, 3)                                                                                 \
     M("q4_0", DTYPE_Q4_0, 2)                                                                                 \
+    M("mxfp4", DTYPE_MXFP4, 38)                                                                              \
     M("q3_k_l", DTYPE_Q3_K, 13)                                                                              \
     M("q3_k_m", DTYPE_Q3_K, 12)                                                                              \
     M("q3_k_s", DTYPE_Q3_K, 11)                                                                              \
@@ -124,6 +125,8 @@ enum dtype weight_type_choose(const struct weight_type *type, const struct weigh
         return DTYPE_F32;
     if (dtype_block_elems(type->dtype) == 1)
         return type->dtype;
+    if (type->dtype == DTYPE_MXFP4)
+        return place->is_of_experts ? DTYPE_MXFP4 : DTYPE_Q8_0;
     switch (place->role) {
     case WEIGHT_OUTPUT:
         return type->dtype == DTYPE_Q8_0 ? DTYPE_Q8_0 : DTYPE_Q6_K;

@@ -3,7 +3,8 @@
  *
  * A weight type names the type of most matrices. With quantized types some matrices get more
  * bits, depending on their role and layer, as in llama.cpp under the same names: matrices in
- * which many errors add up (output, values, down projection) gain most from them. */
+ * which many errors add up (output, values, down projection) gain most from them. With mxfp4 only
+ * the matrices of experts have that type, and all others are q8_0. */
 #ifndef TUTTI_MODEL_WEIGHTS_WEIGHT_TYPE_H
 #define TUTTI_MODEL_WEIGHTS_WEIGHT_TYPE_H
 
@@ -34,6 +35,7 @@ struct weight_place {
     enum weight_role role;
     int layer, n_layers;
     int n_sharing; /* query heads per KV head */
+    bool is_of_experts;
 };
 
 /* The type for a matrix, not yet fitted to its number of columns: see weights_fit_type(). */

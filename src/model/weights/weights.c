@@ -250,6 +250,7 @@ enum tutti_status weights_find(struct weight *out, const struct model_desc *d,
         out->place.layer = at->layer;
         out->place.n_layers = d->n_layers;
         out->place.n_sharing = a->n_heads / a->n_kv_heads;
+        out->place.is_of_experts = info->is_of_experts;
     }
     if (info->is_by_head)
         return find_by_head(out, a, names, ck, err);

@@ -16,6 +16,8 @@ enum tutti_status byte_config_parse(json_t **out, const void *bytes, size_t n_by
         return error_set(err, TUTTI_E_FORMAT, "%s: %zu bytes, expected at most %d", name, n_bytes,
                          LIMIT_JSON_FILE_BYTES);
     json_t *root = json_load_wide(bytes ? bytes : "", n_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    if (!root && why.text[0] == '\0') /* jansson sets a text for all other errors */
+        return error_out_of_memory(name, err);
     if (!root)
         return error_set(err, TUTTI_E_FORMAT, "%s: line %d: %s", name, why.line, why.text);
     if (!json_is_object(root)) {

@@ -25,6 +25,11 @@ struct byte_file {
 MUST_CHECK enum tutti_status tokenizer_from_json(struct tokenizer **out, const struct byte_file *file,
                                                  const json_t *config, struct tutti_error *err);
 
+/* The same of a parsed file, which is borrowed for the call. */
+MUST_CHECK enum tutti_status tokenizer_from_json_root(struct tokenizer **out, const json_t *root,
+                                                      const char *name, const json_t *config,
+                                                      struct tutti_error *err);
+
 /* vocab.json and merges.txt, which do not define the pre-tokenization: pre is one of GGUF's names
  * ("gpt-2", "qwen2"). */
 MUST_CHECK enum tutti_status tokenizer_from_vocab_merges(struct tokenizer **out,

@@ -134,16 +134,22 @@ static enum tutti_status read_all_parts(struct json_reader *r, const json_t *roo
     return st == TUTTI_OK ? byte_config_specials(r->tok, config, r->name, r->err) : st;
 }
 
+enum tutti_status tokenizer_from_json_root(struct tokenizer **out, const json_t *root, const char *name,
+                                           const json_t *config, struct tutti_error *err)
+{
+    struct json_reader r = { .tok = byte_level_new(), .name = name, .err = err };
+    if (!r.tok)
+        return error_out_of_memory(name, err);
+    return tokenizer_give(out, r.tok, read_all_parts(&r, root, config));
+}
+
 enum tutti_status tokenizer_from_json(struct tokenizer **out, const struct byte_file *file,
                                       const json_t *config, struct tutti_error *err)
 {
     json_t *root = NULL;
-    struct json_reader r = { .tok = byte_level_new(), .name = file->name, .err = err };
-    if (!r.tok)
-        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", file->name);
     enum tutti_status st = byte_config_parse(&root, file->bytes, file->n_bytes, file->name, err);
     if (st == TUTTI_OK)
-        st = read_all_parts(&r, root, config);
+        st = tokenizer_from_json_root(out, root, file->name, config, err);
     json_decref(root);
-    return tokenizer_give(out, r.tok, st);
+    return st;
 }

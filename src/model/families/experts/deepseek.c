@@ -1,6 +1,6 @@
 /* DeepSeek-V2, V3 and R1, Kimi-K2 and GLM-4.7-Flash: latent attention, and after the first layers experts
  * next to a shared one. V2 chooses experts by softmax; the others by sigmoid scores with a correction
- * bias, within the best groups. A layer for multi-token prediction follows the others; it does not run. */
+ * bias, within the best groups. A layer for multi-token prediction may follow the others. */
 #include "model/description/describe.h"
 #include "model/families/names.h"
 #include "tokenizer/json/byte_files.h"
@@ -28,10 +28,10 @@
                                                                                    "bias" }
 
 static const struct tensor_names LAYOUTS[] = {
-    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, NAMES_LATENT, NAMES_ROUTER,
+    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, NAMES_LATENT, NAMES_ROUTER, NAMES_MTP,
       NAMES_EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"), NAMES_SHARED("shared_experts") },
-    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, NAMES_LATENT, NAMES_ROUTER, NAMES_EXPERTS_MERGED,
-      NAMES_SHARED("shared_experts") },
+    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, NAMES_LATENT, NAMES_ROUTER, NAMES_MTP,
+      NAMES_EXPERTS_MERGED, NAMES_SHARED("shared_experts") },
     { NAMES_GGUF, NAMES_GGUF_LATENT, NAMES_GGUF_GATE_UP, NAMES_GGUF_ROUTER, NAMES_GGUF_EXPERTS,
       NAMES_GGUF_SHARED, .of[SLOT_K_UP] = { "blk.%d.attn_k_b.weight" },
       .of[SLOT_V_UP] = { "blk.%d.attn_v_b.weight" } },
@@ -43,8 +43,7 @@ static const struct tensor_names LAYOUTS[] = {
 
 #define KEYS_ALL                                                                                             \
     { "output_router_logits", NULL }, { "aux_loss_alpha", NULL }, { "seq_aux", NULL }, { "ep_size", NULL },  \
-        { "num_nextn_predict_layers", NULL }, { "num_mtp_layers", NULL }, { "moe_layer_freq", "1" },         \
-        { "rope_interleave", "true" }, { "partial_rotary_factor", "1.0" },                                   \
+        { "moe_layer_freq", "1" }, { "rope_interleave", "true" }, { "partial_rotary_factor", "1.0" },        \
         { "rope_parameters.partial_rotary_factor", "1.0" },                                                  \
     {                                                                                                        \
         "rope_scaling.partial_rotary_factor", "1.0"                                                          \
@@ -110,6 +109,7 @@ static void read_attention(struct model_desc *d, struct config *c, const struct 
     struct attn_desc *a = &d->kinds[0].attn;
     describe_transformers(d, c, &defaults->decoder);
     describe_layer_types(d, c, 0, 0);
+    describe_mtp(d, c);
     if (a->n_kv_heads != a->n_heads)
         config_unsupported(c, "num_key_value_heads", "another number than that of heads");
     if (a->rope_scaling.kind == ROPE_SCALING_LONGROPE)

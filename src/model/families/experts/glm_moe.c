@@ -1,6 +1,6 @@
 /* GLM-4.5, 4.5-Air, 4.6, 4.7 and the language part of GLM-4.5V: half-split rotary positions on a part of
  * each head, and after the first layers experts: chosen by sigmoid scores with a correction bias, within
- * the best groups, next to a shared expert. A layer for multi-token prediction follows the others; it does not run. */
+ * the best groups, next to a shared expert. A layer for multi-token prediction follows the others. */
 #include "model/description/describe.h"
 #include "model/families/names.h"
 
@@ -14,12 +14,12 @@
     .of[SLOT_K_NORM] = { "model.layers.%d.self_attn.k_norm.weight" }
 
 static const struct tensor_names LAYOUTS[] = {
-    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER, HEAD_NORMS,
+    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER, HEAD_NORMS, NAMES_MTP,
       NAMES_EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"), NAMES_SHARED("shared_experts") },
-    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER, HEAD_NORMS, NAMES_EXPERTS_MERGED,
+    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER, HEAD_NORMS, NAMES_MTP, NAMES_EXPERTS_MERGED,
       NAMES_SHARED("shared_experts") },
     { NAMES_GGUF_BUT_FFN_NORM, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_GATE_UP, NAMES_GGUF_EXPERTS,
-      NAMES_GGUF_SHARED, .of[SLOT_FFN_NORM] = { "blk.%d.post_attention_norm.weight" },
+      NAMES_GGUF_SHARED, NAMES_GGUF_MTP, .of[SLOT_FFN_NORM] = { "blk.%d.post_attention_norm.weight" },
       .of[SLOT_ROUTER] = { "blk.%d.ffn_gate_inp.weight" },
       .of[SLOT_ROUTER_BIAS] = { "blk.%d.exp_probs_b.bias" },
       .of[SLOT_Q_NORM] = { "blk.%d.attn_q_norm.weight" },
@@ -28,8 +28,6 @@ static const struct tensor_names LAYOUTS[] = {
 
 static const struct config_key KEYS[] = {
     { "output_router_logits", NULL },
-    { "num_nextn_predict_layers", NULL }, /* layers after num_hidden_layers */
-    { "num_mtp_layers", NULL },           /* the same */
     { NULL, NULL },
 };
 
@@ -66,7 +64,8 @@ static void glm_moe_read_gguf(struct model_desc *d, struct config *c)
     describe_gguf_experts(d, c);
     describe_gguf(d, c);
     describe_gguf_image_sections(d, c);
-    d->n_layers -= config_int_or(c, "nextn_predict_layers", 0, d->n_layers - 1, 0);
+    d->n_mtp_layers = config_int_or(c, "nextn_predict_layers", 0, d->n_layers - 1, 0);
+    d->n_layers -= d->n_mtp_layers;
     e->d_ff = config_int(c, "expert_feed_forward_length", 1, LIMIT_DIMENSION);
     int64_t d_shared = (int64_t)config_int_or(c, "expert_shared_count", 0, LIMIT_EXPERTS, 0) * e->d_ff;
     e->d_shared = d_shared < LIMIT_DIMENSION ? (int)d_shared : LIMIT_DIMENSION;
@@ -90,6 +89,7 @@ static void read_transformers(struct model_desc *d, struct config *c)
     bool has_vision = is_of_vision(c->root);
     describe_transformers(d, c, has_vision ? &VISION_DEFAULTS : &DEFAULTS);
     describe_layer_types(d, c, 0, 0);
+    describe_mtp(d, c);
     a->has_qkv_bias = config_bool_or(c, "attention_bias", has_vision);
     a->has_qk_norm = config_bool_or(c, "use_qk_norm", false);
     if (has_vision && a->has_qk_norm)

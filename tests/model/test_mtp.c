@@ -1,0 +1,240 @@
+/* The layer for multi-token prediction against transformers' decoder layers joined by the published formula
+ * (tools/fixtures/mtp_fixtures.py): its logits for each position of a text, and for further tokens that it predicts from
+ * its own. Its keys and values do not depend on how a prompt is cut. Checkpoints without it are refused. */
+#include "model/adapters/adapter.h"
+#include "util.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const char *const NAMES[] = { "glm4-moe", "deepseek-v3", "glm4-moe-lite" };
+enum { N_NAMES = 3, N_PROMPTS = 3, N_CHAIN = 3, MAX_TOKENS = 80, MAX_PAGES = 8 };
+
+static struct model *load(const char *path, bool mtp)
+{
+    const struct tutti_model_options options = {
+        .weight_type = "f32", .kv_type = "f32", .n_threads = 2, .mtp = mtp
+    };
+    struct tutti_error err;
+    struct model *model = NULL;
+    if (model_load(&model, path, &options, &err) != TUTTI_OK)
+        fail_msg("%s", err.text);
+    return model;
+}
+
+static struct model *load_fixture(const char *name, bool mtp)
+{
+    char path[512];
+    snprintf(path, sizeof path, TEST_FIXTURES "/mtp/%s", name);
+    return load(path, mtp);
+}
+
+/* A text in pages that are not in order. */
+struct text {
+    struct model *model;
+    struct kv_memory *kv;
+    int32_t pages[MAX_PAGES], ids[MAX_TOKENS];
+    const int32_t *table;
+    int32_t positions[MAX_TOKENS], seqs[MAX_TOKENS], outputs[MAX_TOKENS];
+    int n;
+};
+
+static void text_open(struct text *text, struct model *model, const int32_t *ids, int n)
+{
+    *text = (struct text){ .model = model, .n = n };
+    assert_int_equal(model_reserve(model, MAX_TOKENS, 8, NULL), TUTTI_OK);
+    assert_int_equal(model_kv_new(model, &text->kv, MAX_PAGES, MAX_PAGES, NULL), TUTTI_OK);
+    memcpy(text->ids, ids, (size_t)n * sizeof *ids);
+    for (int i = 0; i < MAX_PAGES; i++)
+        text->pages[i] = MAX_PAGES - 1 - i;
+    text->table = text->pages;
+}
+
+static struct step step_of(struct text *text, int begin, int n)
+{
+    for (int i = 0; i < n; i++) {
+        text->positions[i] = begin + i;
+        text->outputs[i] = n - 1;
+    }
+    return (struct step){ .n_rows = n,
+                          .n_seqs = 1,
+                          .n_outputs = 1,
+                          .token_ids = text->ids + begin,
+                          .positions = text->positions,
+                          .seqs = text->seqs,
+                          .page_tables = &text->table,
+                          .output_rows = text->outputs };
+}
+
+/* A step of the model, and what the engine keeps of it. */
+static void run_step(struct text *text, int begin, int n)
+{
+    struct step step = step_of(text, begin, n);
+    (void)model_forward(text->model, text->kv, &step);
+    for (int32_t r = 0; r < n; r++) {
+        int page = (begin + r) / model_page_tokens(text->model);
+        model_store_hidden(text->model, text->kv, &r, &text->pages[page], 1);
+    }
+}
+
+/* The MTP layer's logits after the token at a position. */
+static void predict(struct text *text, int position, int32_t previous, float *logits)
+{
+    struct step step = step_of(text, position, 1);
+    struct floats out = model_submit_mtp(text->model, text->kv, &step, &previous);
+    model_wait(text->model);
+    model_read_logits(text->model, out, 1, logits);
+}
+
+static double error_of(const float *got, const float *want, int n)
+{
+    double most = 0, scale = 0;
+    for (int i = 0; i < n; i++) {
+        most = fmax(most, fabs((double)got[i] - (double)want[i]));
+        scale = fmax(scale, fabs((double)want[i]));
+    }
+    return most / scale;
+}
+
+/* A copy of a golden tensor: in the file it is not aligned. */
+static void *copy_of(const struct tensor_set *golden, int k, const char *name)
+{
+    const struct tensor *t = util_golden(golden, k, name);
+    void *copy = malloc(t->n_bytes);
+    assert_non_null(copy);
+    return memcpy(copy, t->data, t->n_bytes);
+}
+
+/* Each position if chunk is 1; then the chain, whose logits are returned. */
+static double compare(struct model *model, const struct tensor_set *golden, int k, int chunk, float *chain)
+{
+    int32_t *ids = copy_of(golden, k, "ids"), *more_ids = copy_of(golden, k, "chain_ids");
+    float *logits = copy_of(golden, k, "logits"), *more = copy_of(golden, k, "chain_logits");
+    int n = (int)util_golden(golden, k, "ids")->shape[0], n_vocab = model->desc.n_vocab;
+    struct text text;
+    double worst = 0;
+    text_open(&text, model, ids, n);
+    for (int at = 0; at < n - 1; at += chunk) {
+        run_step(&text, at, n - 1 - at < chunk ? n - 1 - at : chunk);
+        if (chunk > 1)
+            continue;
+        predict(&text, at + 1, -1, chain);
+        worst = fmax(worst, error_of(chain, logits + (size_t)at * (size_t)n_vocab, n_vocab));
+    }
+    for (int i = 0; i < N_CHAIN; i++, chain += n_vocab) {
+        predict(&text, n - 1 + i, i == 0 ? -1 : 0, chain);
+        worst = fmax(worst, error_of(chain, more + (size_t)i * (size_t)n_vocab, n_vocab));
+        text.ids[n + i] = more_ids[i];
+    }
+    model_kv_free(model, text.kv);
+    free(ids);
+    free(more_ids);
+    free(logits);
+    free(more);
+    return worst;
+}
+
+static void its_logits_are_the_golden_ones(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_NAMES; i++) {
+        char path[512];
+        struct model *model = load_fixture(NAMES[i], true);
+        struct tensor_set *golden = NULL;
+        snprintf(path, sizeof path, TEST_FIXTURES "/mtp/%s/golden.safetensors", NAMES[i]);
+        assert_int_equal(tensor_set_open_as(&golden, &SAFETENSORS_FORMAT, path, NULL), TUTTI_OK);
+        size_t n_floats = (size_t)N_CHAIN * (size_t)model->desc.n_vocab;
+        float *one = calloc(n_floats, sizeof *one), *other = calloc(n_floats, sizeof *other);
+        for (int k = 0; k < N_PROMPTS; k++) {
+            double worst = compare(model, golden, k, 1, one);
+            print_message("# %s, prompt %d: relative %.2e\n", NAMES[i], k, worst);
+            assert_true(worst <= 1e-4);
+            static const int CHUNKS[] = { 5, 16, MAX_TOKENS };
+            for (int c = 0; c < 3; c++) {
+                assert_true(compare(model, golden, k, CHUNKS[c], other) <= 1e-4);
+                assert_memory_equal(one, other, n_floats * sizeof *one);
+            }
+        }
+        free(one);
+        free(other);
+        tensor_set_close(golden);
+        model_free(model);
+    }
+}
+
+/* It adds a layer to the model, not an embedding or output matrix that equals the model's. */
+static void it_is_loaded_where_it_is_used(void **state)
+{
+    (void)state;
+    static const bool HAS_OWN[N_NAMES] = { false, true, false };
+    for (int i = 0; i < N_NAMES; i++) {
+        struct model *plain = load_fixture(NAMES[i], false), *model = load_fixture(NAMES[i], true);
+        const struct model_desc *d = &model->desc;
+        assert_int_equal(plain->desc.n_mtp_layers, 1);
+        assert_false(plain->desc.uses_mtp);
+        assert_int_equal(model_n_loaded(d), plain->desc.n_layers + 1);
+        assert_int_equal(d->has_mtp_embedding, HAS_OWN[i]);
+        assert_int_equal(d->has_mtp_output, HAS_OWN[i]);
+        assert_true(model->weight_bytes > plain->weight_bytes);
+        assert_true(model_kv_bytes(d, DTYPE_F32) > model_kv_bytes(&plain->desc, DTYPE_F32));
+        size_t page = model->backend->ops->kv_page_bytes(model->backend, DTYPE_F32);
+        int n = model_page_tokens(model);
+        assert_int_equal(page, model_context_kv_bytes(d, DTYPE_F32, n, n));
+        assert_int_equal(page, (size_t)n * model_kv_bytes(d, DTYPE_F32) + (size_t)d->d_model * sizeof(float));
+        model_free(model);
+        model_free(plain);
+    }
+}
+
+static void its_presence_does_not_change_logits(void **state)
+{
+    (void)state;
+    int32_t ids[60];
+    for (int i = 0; i < 60; i++)
+        ids[i] = 5 + i * 37 % 100;
+    for (int i = 0; i < N_NAMES; i++) {
+        struct model *plain = load_fixture(NAMES[i], false), *model = load_fixture(NAMES[i], true);
+        float *a = util_logits(plain, ids, 60, 7), *b = util_logits(model, ids, 60, 60);
+        assert_memory_equal(a, b, (size_t)60 * (size_t)model->desc.n_vocab * sizeof *a);
+        free(a);
+        free(b);
+        model_free(model);
+        model_free(plain);
+    }
+}
+
+static void checkpoints_without_it_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path, *words;
+    } CASES[] = { { TEST_FIXTURES "/llama-tiny", "has no layer for multi-token prediction" },
+                  { TEST_FIXTURES "/glm4-moe-tiny", "the checkpoint has no tensors of layer 3" },
+                  { TEST_FIXTURES "/deepseek-v2-tiny", "has no layer for multi-token prediction" } };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        const struct tutti_model_options options = { .mtp = true };
+        struct tutti_error err;
+        struct model *model = NULL;
+        assert_int_equal(model_load(&model, CASES[i].path, &options, &err), TUTTI_E_UNSUPPORTED);
+        assert_string_equal(err.param, "draft");
+        if (!strstr(err.text, CASES[i].words))
+            fail_msg("%s", err.text);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(its_logits_are_the_golden_ones),
+        cmocka_unit_test(it_is_loaded_where_it_is_used),
+        cmocka_unit_test(its_presence_does_not_change_logits),
+        cmocka_unit_test(checkpoints_without_it_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
