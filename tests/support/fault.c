@@ -81,7 +81,7 @@ void *__real_realloc(void *old, size_t n);
 void *__real_aligned_alloc(size_t alignment, size_t n);
 int __real_posix_memalign(void **out, size_t alignment, size_t n);
 void __real_free(void *memory);
-void *__real_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset);
+void *__real_mmap64(void *at, size_t n, int protection, int flags, int fd, off_t offset);
 int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*entry)(void *),
                           void *arg);
 int __real_pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attributes);
@@ -93,7 +93,7 @@ void *__wrap_realloc(void *old, size_t n);
 void *__wrap_aligned_alloc(size_t alignment, size_t n);
 int __wrap_posix_memalign(void **out, size_t alignment, size_t n);
 void __wrap_free(void *memory);
-void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset);
+void *__wrap_mmap64(void *at, size_t n, int protection, int flags, int fd, off_t offset);
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*entry)(void *),
                           void *arg);
 int __wrap_pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attributes);
@@ -137,10 +137,10 @@ void __wrap_free(void *memory)
     __real_free(memory);
 }
 
-void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
+void *__wrap_mmap64(void *at, size_t n, int protection, int flags, int fd, off_t offset)
 {
     if (!shall_fail("mmap", 0))
-        return __real_mmap(at, n, protection, flags, fd, offset);
+        return __real_mmap64(at, n, protection, flags, fd, offset);
     errno = ENOMEM;
     return MAP_FAILED;
 }
