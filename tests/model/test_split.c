@@ -148,9 +148,9 @@ static void the_table_says_what_of_a_matrix_a_rank_holds(void **state)
           { { 16, 32 }, { 40, 48 }, { 56, 64 } } },
         { { .slot = SLOT_QKV, .part = SPLIT_ALL_PARTS, .by_head = true },
           SPLIT_ROWS,
-          96,
-          48,
-          { { 48, 96 } } },
+          64, /* by KV head: two queries, a key and a value each */
+          32,
+          { { 32, 64 } } },
         { { .slot = SLOT_ATTN_OUT, .part = SPLIT_ALL_PARTS }, SPLIT_COLUMNS, 32, 16, { { 16, 32 } } },
         { { .slot = SLOT_GATE_UP, .part = 0 }, SPLIT_ROWS, 64, 32, { { 32, 64 } } },
         { { .slot = SLOT_GATE_UP, .part = 1 }, SPLIT_ROWS, 64, 32, { { 32, 64 } } },
