@@ -2,7 +2,6 @@
  * Input: adapter_config.json, a zero byte, adapter_model.safetensors; or "!", the config.json of ChatGLM's
  * P-Tuning, a zero byte, model.safetensors. */
 #include "model/adapters/adapter.h"
-#include "model/description/config_keys.h"
 #include "scratch.h"
 
 #include <assert.h>
@@ -11,18 +10,13 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes);
 
-static void describe(struct model_desc *desc, const struct family *family, const char *path)
+static void describe(struct model_desc *desc, const struct family **family, const char *path)
 {
-    json_t *root = json_load_file(path, 0, NULL);
+    struct checkpoint *ck;
     struct tutti_error err = { 0 };
-    struct config c = { .root = root, .file = path, .prefix = "", .err = &err };
-    desc->bos_id = desc->pad_id = -1;
-    const struct config_key *const lists[] = { CONFIG_KEYS_COMMON, family->keys, NULL };
-    family->describe(desc, &c, false);
-    desc->n_usable_vocab = desc->n_vocab;
-    if (config_end(&c, lists, family->name) != TUTTI_OK || model_desc_check(desc, path, &err) != TUTTI_OK)
+    if (checkpoint_open(&ck, path, &err) != TUTTI_OK || model_desc_read(desc, family, ck, &err) != TUTTI_OK)
         abort();
-    json_decref(root);
+    checkpoint_close(ck);
 }
 
 /* The sanitizer watches. */
@@ -119,7 +113,7 @@ static void write_folder(bool is_chatglm, const uint8_t *bytes, size_t n_config,
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
 {
     static struct model_desc descs[2];
-    static const struct family *const BOTH[] = { &FAMILY_LLAMA, &FAMILY_CHATGLM };
+    static const struct family *families[2];
     struct adapter_file file = { 0 };
     struct tutti_error err = { 0 };
     bool is_chatglm = n_bytes > 0 && bytes[0] == '!';
@@ -129,12 +123,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
     if (!zero)
         return 0;
     if (descs[0].n_layers == 0) {
-        describe(&descs[0], BOTH[0], FUZZ_FIXTURES "/llama-tiny/config.json");
-        describe(&descs[1], BOTH[1], FUZZ_FIXTURES "/chatglm3-tiny/config.json");
+        describe(&descs[0], &families[0], FUZZ_FIXTURES "/llama-tiny");
+        describe(&descs[1], &families[1], FUZZ_FIXTURES "/chatglm3-tiny");
     }
     const struct model_desc *desc = &descs[is_chatglm];
     write_folder(is_chatglm, bytes, (size_t)(zero - bytes), n_bytes);
-    if (adapter_file_open(&file, scratch_folder(), desc, BOTH[is_chatglm], false, &err) != TUTTI_OK)
+    if (adapter_file_open(&file, scratch_folder(), desc, families[is_chatglm], false, &err) != TUTTI_OK)
         assert(err.text[0] != '\0');
     else
         check_file(desc, &file);
