@@ -54,6 +54,7 @@ static const struct fixture {
     { "llama-saved-layers", "llama-tiny", ALONE },
     { "llama-tied-saved", "llama-tiny-tied", NEVER },
     { "llama-tied-both", "llama-tiny-tied", ALONE },
+    { "qwen3-moe-router", "qwen3-moe-tiny", ALONE },
     { "llama-embedding", "llama-tiny", ALONE },
     { "llama-tied-embedding", "llama-tiny-tied", NEVER },
     { "gemma2-embedding", "gemma2-tiny", NEVER },
