@@ -207,8 +207,8 @@ static enum tutti_status read_peft_config(struct adapter_reader *r, struct tutti
     struct config c = { .root = r->config, .file = r->config_path, .prefix = "", .err = err };
     static const char *const TYPES[] = { "LORA", "TRAINABLE_TOKENS", "PROMPT_TUNING", "P_TUNING",
                                          "PREFIX_TUNING" };
-    static const int KINDS[] = { ADAPTER_LORA, ADAPTER_TOKENS, ADAPTER_PROMPT, ADAPTER_PROMPT,
-                                 ADAPTER_PREFIX };
+    static const enum adapter_kind KINDS[] = { ADAPTER_LORA, ADAPTER_TOKENS, ADAPTER_PROMPT, ADAPTER_PROMPT,
+                                               ADAPTER_PREFIX };
     static const struct config_key TOKEN_KEYS[] = { { "token_indices", NULL },
                                                     { "init_weights", NULL },
                                                     { NULL, NULL } };

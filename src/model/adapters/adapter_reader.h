@@ -8,6 +8,14 @@
 #include <jansson.h>
 #include <limits.h>
 
+enum adapter_kind {
+    ADAPTER_LORA,
+    ADAPTER_TOKENS, /* trained tokens only */
+    ADAPTER_PROMPT, /* soft prompt */
+    ADAPTER_PREFIX, /* PEFT's keys and values */
+    ADAPTER_CHATGLM /* the same of ChatGLM's P-Tuning */
+};
+
 struct adapter_reader {
     const struct model_desc *desc;
     const struct family *family;
@@ -16,13 +24,7 @@ struct adapter_reader {
     json_t *config;
     double rank, alpha;
     bool is_rslora, is_dora;
-    enum {
-        ADAPTER_LORA,
-        ADAPTER_TOKENS, /* trained tokens only */
-        ADAPTER_PROMPT, /* soft prompt */
-        ADAPTER_PREFIX, /* PEFT's keys and values */
-        ADAPTER_CHATGLM /* the same of ChatGLM's P-Tuning */
-    } kind;
+    enum adapter_kind kind;
     bool has_projection; /* ADAPTER_CHATGLM: the prefix is computed by a network of two layers */
     int n_virtual;       /* by the configuration */
     struct adapter_file *out;

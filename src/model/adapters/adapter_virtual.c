@@ -128,6 +128,9 @@ static enum tutti_status find_projection(const struct adapter_reader *r, struct 
         return error_set(err, TUTTI_E_FORMAT,
                          "%s: no tensor prefix_encoder.%s, which prefix_projection needs", r->tensors_path,
                          out->weight ? bias : weight);
+    if (out->weight->n_dims != 2 || out->weight->shape[0] < 1 || out->weight->shape[1] < 1)
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: expected a matrix", r->tensors_path,
+                         out->weight->name);
     out->n_out = out->n_out > 0 ? out->n_out : out->weight->shape[0];
     enum tutti_status st = adapter_check_tensor(out->weight, out->n_out, out->n_in,
                                                 "the next layer's width, the one before", err);
@@ -138,7 +141,7 @@ static enum tutti_status find_projection(const struct adapter_reader *r, struct 
 static float *project(const struct projection *p, const float *x, int n)
 {
     float *w = weights_to_floats(p->weight, p->n_out), *bias = weights_to_floats(p->bias, 1);
-    float *y = malloc((size_t)n * (size_t)p->n_out * sizeof *y);
+    float *y = calloc((size_t)n * (size_t)p->n_out, sizeof *y);
     for (int64_t r = 0; w && bias && y && r < n; r++) {
         for (int64_t j = 0; j < p->n_out; j++) {
             double sum = (double)bias[j];
@@ -195,7 +198,7 @@ static enum tutti_status read_chatglm(struct adapter_reader *r, const struct ten
     if (st != TUTTI_OK)
         return st;
     int64_t n_prefix = (int64_t)r->desc->n_layers * 2 * key_floats(r->desc);
-    int64_t n_columns = r->has_projection && t->n_dims == 2 ? t->shape[1] : n_prefix;
+    int64_t n_columns = r->has_projection && t->n_dims == 2 && t->shape[1] > 0 ? t->shape[1] : n_prefix;
     st = adapter_check_tensor(t, r->n_virtual, n_columns, "pre_seq_len, the keys and values of all layers",
                               err);
     if (st != TUTTI_OK)
