@@ -93,7 +93,11 @@ static bool copy_box(const struct tensor_join *join, const struct box *box)
 
 static bool copy_bytes(const struct tensor_join *join, size_t begin, size_t n, uint8_t *to)
 {
-    return copy_box(join, &(struct box){ { 0, 0, 0, (int64_t)begin }, { 1, 1, 1, (int64_t)n }, to, 1 });
+    const int64_t at = (int64_t)begin, n_elems = (int64_t)n;
+    struct box box = { .to = to, .size = 1 };
+    pad_shape(box.at, &at, 1, 0);
+    pad_shape(box.n, &n_elems, 1, 1);
+    return copy_box(join, &box);
 }
 
 static bool make_joined(const struct tensor *t, void *bytes)
@@ -147,10 +151,11 @@ static int64_t box_of_columns(struct box *box, const int64_t shape[N], int first
 static bool make_part(const struct tensor *t, const struct tensor_part *part, void *bytes)
 {
     const struct tensor_join *join = (const struct tensor_join *)t->source;
-    struct box box = { .n = { 1, 1, 1, 1 }, .to = bytes, .size = (size_t)dtype_block_bytes(t->dtype) };
+    struct box box = { .to = bytes, .size = (size_t)dtype_block_bytes(t->dtype) };
     int64_t shape[N], n_columns = 1;
     int first = N - (t->n_dims > 0 ? t->n_dims : 1);
     pad_shape(shape, t->shape, t->n_dims, 1);
+    pad_shape(box.n, NULL, 0, 1);
     for (int i = first + 1; i < N; i++)
         n_columns *= box.n[i] = shape[i];
     if (part->n_columns == n_columns || t->n_dims <= 2) {

@@ -24,7 +24,6 @@ SHAPES = {
     "deepseek-v2-lite": ("deepseek-v2-lite-tiny", {"num_hidden_layers": 27}),
     # Groups of experts are always chosen by the sum of their two best scores, not as DeepSeek-V2 does.
     "deepseek-v2": ("deepseek-v2-tiny", {"n_group": 1, "topk_group": 1, "topk_method": "greedy"}),
-    "glm4-moe-lite-dense-first": ("glm4-moe-lite-tiny", {"num_nextn_predict_layers": 0, "num_hidden_layers": 3, "first_k_dense_replace": 2}),
     # The output of attention is as wide as the model.
     "exaone4": ("exaone4-tiny", {"head_dim": 16}),
     "exaone4-32b": ("exaone4-tiny-hybrid", {"head_dim": 16, "num_hidden_layers": 64,
