@@ -440,7 +440,7 @@ static void expect_mindspore(const struct bytes *b, enum tutti_status status, co
 static void a_broken_mindspore_file_is_told_what_is_wrong(void **state)
 {
     (void)state;
-    static const uint8_t DIMS[] = { 2, 3 }, OTHER[] = { 3, 2 }, NONE[] = { 0 }, FIVE[] = { 1, 1, 1, 1, 1 };
+    static const uint8_t DIMS[] = { 2, 3 }, OTHER[] = { 3, 2 }, NONE[] = { 0 }, SIX[] = { 1, 1, 1, 1, 1, 1 };
     struct bytes b = { .n = 0 };
     expect_mindspore(&b, TUTTI_E_FORMAT, "not a MindSpore checkpoint");
     b = (struct bytes){ .bytes = "\x08\x01", .n = 2 };
@@ -468,8 +468,8 @@ static void a_broken_mindspore_file_is_told_what_is_wrong(void **state)
     expect_mindspore(&b, TUTTI_E_FORMAT, "printable");
     VALUES(put_value(&b, "w", "Float7", 2, DIMS, 6));
     expect_mindspore(&b, TUTTI_E_UNSUPPORTED, "tensor w: type \"Float7\" is not supported");
-    VALUES(put_value(&b, "w", "Int8", 5, FIVE, 1));
-    expect_mindspore(&b, TUTTI_E_UNSUPPORTED, "tensor w: more than 4 dimensions");
+    VALUES(put_value(&b, "w", "Int8", 6, SIX, 1));
+    expect_mindspore(&b, TUTTI_E_UNSUPPORTED, "tensor w: more than 5 dimensions");
     VALUES(put_value(&b, "w", "Int8", 2, DIMS, 5));
     expect_mindspore(&b, TUTTI_E_FORMAT, "tensor w: 5 bytes of content, but its shape [2, 3] holds 6 of i8");
     VALUES(put_value(&b, "w", "Int8", 2, DIMS, 7));
