@@ -4,6 +4,7 @@
 
 #include "base/containers/array.h"
 #include "base/log.h"
+#include "model/weights/mtp.h"
 #include "offline/convert_meta.h"
 #include "offline/convert_stream.h"
 #include "offline/imatrix.h"
@@ -483,6 +484,20 @@ static const struct tensor_names *choose_layout(const struct converter *c)
     return best;
 }
 
+/* The layer for multi-token prediction becomes a layer of the file, with copies of the embedding and output
+ * matrix, as in llama.cpp's files; where llama.cpp has no names for it, it is left out. */
+static enum tutti_status describe_mtp_layer(struct converter *c, struct tutti_error *err)
+{
+    if (!mtp_is_stored(&c->desc, c->from, c->ck))
+        return TUTTI_OK;
+    if (c->to->of[SLOT_MTP_JOIN][0] && c->desc.n_mtp_layers == 1)
+        return mtp_describe(&c->desc, c->from, c->ck, true, err);
+    log_warn("%s: the layer for multi-token prediction is left out, because %s of GGUF has %s",
+             checkpoint_path(c->ck), c->family->gguf_architecture,
+             c->to->of[SLOT_MTP_JOIN][0] ? "only one such layer" : "no such layer");
+    return TUTTI_OK;
+}
+
 static enum tutti_status check_target(const struct checkpoint *ck, const char *dst, struct tutti_error *err)
 {
     struct stat a, b;
@@ -576,10 +591,12 @@ static enum tutti_status convert(struct converter *c, const char *dst, struct tu
     c->from = family_layout(c->family, c->ck);
     if (!c->from)
         return family_no_layout(c->family, c->ck, err);
-    st = weights_check_all(&c->desc, c->family, c->from, c->ck, err);
+    c->to = choose_layout(c);
+    st = describe_mtp_layer(c, err);
+    if (st == TUTTI_OK)
+        st = weights_check_all(&c->desc, c->family, c->from, c->ck, err);
     if (st != TUTTI_OK)
         return st;
-    c->to = choose_layout(c);
     c->stream.ck = c->ck;
     st = merge_open(&c->merge, c->options->merges, c->options->n_merges, &c->desc, c->family,
                     c->from->is_gguf, err);

@@ -79,7 +79,9 @@ void convert_describe(struct gguf_writer *w, const struct family *family, const 
     gguf_writer_u32(w, "general.quantization_version", 2);
     put_u32(w, arch, "context_length", d->n_ctx);
     put_u32(w, arch, "embedding_length", d->d_model);
-    put_u32(w, arch, "block_count", d->n_layers);
+    put_u32(w, arch, "block_count", model_n_loaded(d));
+    if (d->uses_mtp)
+        put_u32(w, arch, "nextn_predict_layers", 1);
     const struct ffn_desc *f = &d->kinds[0].ffn;
     put_u32(w, arch, "feed_forward_length", f->d_ff > 0 ? f->d_ff : f->experts.d_ff);
     put_u32(w, arch, "vocab_size", d->n_vocab);

@@ -2,6 +2,7 @@
  * (tools/fixtures/mtp_fixtures.py): its logits for each position of a text, and for further tokens that it predicts from
  * its own. Its keys and values do not depend on how a prompt is cut. Checkpoints without it are refused. */
 #include "model/adapters/adapter.h"
+#include "offline/convert.h"
 #include "util.h"
 
 #include <math.h>
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -209,6 +211,57 @@ static void its_presence_does_not_change_logits(void **state)
     }
 }
 
+/* With the names of llama.cpp, as one of the file's layers. Its architecture of DeepSeek has none for it. */
+static void it_is_converted_where_gguf_names_it(void **state)
+{
+    (void)state;
+    const struct convert_options options = { .type = weight_type_find("f32"), .n_threads = 2 };
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/tutti-mtp-%d.gguf", (int)getpid());
+    for (int i = 0; i < N_NAMES; i++) {
+        char folder[512], golden_path[600];
+        struct tutti_error err;
+        snprintf(folder, sizeof folder, TEST_FIXTURES "/mtp/%s", NAMES[i]);
+        snprintf(golden_path, sizeof golden_path, "%s/golden.safetensors", folder);
+        if (convert_to_gguf(folder, path, &options, &err) != TUTTI_OK)
+            fail_msg("%s", err.text);
+        struct model *plain = load(path, false);
+        assert_int_equal(plain->desc.n_mtp_layers, i == 0);
+        assert_int_equal(plain->desc.n_layers, 2);
+        model_free(plain);
+        if (i > 0) {
+            const struct tutti_model_options with = { .mtp = true };
+            struct model *none = NULL;
+            assert_int_equal(model_load(&none, path, &with, &err), TUTTI_E_UNSUPPORTED);
+            unlink(path);
+            continue;
+        }
+        struct checkpoint *ck = NULL;
+        assert_int_equal(checkpoint_open(&ck, path, NULL), TUTTI_OK);
+        static const char *const TENSORS[] = { "eh_proj",          "enorm",       "hnorm", "shared_head_norm",
+                                               "shared_head_head", "embed_tokens" };
+        for (size_t k = 0; k < sizeof TENSORS / sizeof *TENSORS; k++) {
+            char name[64];
+            snprintf(name, sizeof name, "blk.2.nextn.%s.weight", TENSORS[k]);
+            if (!checkpoint_find(ck, name))
+                fail_msg("%s is missing", name);
+        }
+        checkpoint_close(ck);
+        struct model *model = load(path, true);
+        struct tensor_set *golden;
+        float *chain = calloc((size_t)N_CHAIN * (size_t)model->desc.n_vocab, sizeof *chain);
+        assert_non_null(chain);
+        assert_false(model->desc.has_mtp_embedding || model->desc.has_mtp_output);
+        assert_int_equal(tensor_set_open_as(&golden, &SAFETENSORS_FORMAT, golden_path, NULL), TUTTI_OK);
+        for (int k = 0; k < N_PROMPTS; k++)
+            assert_true(compare(model, golden, k, 1, chain) <= 1e-4);
+        tensor_set_close(golden);
+        free(chain);
+        model_free(model);
+        unlink(path);
+    }
+}
+
 static void checkpoints_without_it_are_refused(void **state)
 {
     (void)state;
@@ -234,6 +287,7 @@ int main(void)
         cmocka_unit_test(its_logits_are_the_golden_ones),
         cmocka_unit_test(it_is_loaded_where_it_is_used),
         cmocka_unit_test(its_presence_does_not_change_logits),
+        cmocka_unit_test(it_is_converted_where_gguf_names_it),
         cmocka_unit_test(checkpoints_without_it_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -283,7 +283,7 @@ static enum tutti_status load_checkpoint(struct loader *l, struct tutti_error *e
                 "%s: multi-token prediction (MTP) drafts in a single process only, and the "
                 "model runs on several ranks; start one process, or give no draft",
                 checkpoint_path(l->ck));
-        st = mtp_describe(&model->desc, l->names, l->ck, err);
+        st = mtp_describe(&model->desc, l->names, l->ck, false, err);
         if (st != TUTTI_OK)
             return st;
     }

@@ -23,9 +23,9 @@ bool mtp_is_stored(const struct model_desc *d, const struct tensor_names *names,
 }
 
 /* *out: whether the layer has an embedding, or output matrix, that differs from the model's. */
-static enum tutti_status has_other(bool *out, const struct model_desc *d, const struct tensor_names *names,
-                                   const struct checkpoint *ck, enum weight_slot slot, enum weight_slot own,
-                                   struct tutti_error *err)
+static enum tutti_status find_other(bool *out, const struct model_desc *d, const struct tensor_names *names,
+                                    const struct checkpoint *ck, enum weight_slot slot, enum weight_slot own,
+                                    struct tutti_error *err)
 {
     const struct tensor *a = find_tensor(d, names, ck, slot), *b = checkpoint_find(ck, names->of[own][0]);
     bool is_equal = true;
@@ -35,7 +35,7 @@ static enum tutti_status has_other(bool *out, const struct model_desc *d, const 
 }
 
 enum tutti_status mtp_describe(struct model_desc *d, const struct tensor_names *names,
-                               const struct checkpoint *ck, struct tutti_error *err)
+                               const struct checkpoint *ck, bool keeps_copies, struct tutti_error *err)
 {
     const char *path = checkpoint_path(ck);
     assert(!d->uses_mtp);
@@ -61,11 +61,14 @@ enum tutti_status mtp_describe(struct model_desc *d, const struct tensor_names *
         return error_set_param(err, TUTTI_E_LIMIT, "draft",
                                "%s: %d layers of %d kinds leave no room for that of multi-token prediction",
                                path, d->n_layers, d->n_kinds);
-    enum tutti_status st = has_other(&d->has_mtp_embedding, d, names, ck, SLOT_MTP_EMBEDDING, SLOT_EMBEDDING,
-                                     err);
-    if (st == TUTTI_OK)
-        st = has_other(&d->has_mtp_output, d, names, ck, SLOT_MTP_OUTPUT,
-                       d->tied_output ? SLOT_EMBEDDING : SLOT_OUTPUT, err);
+    d->has_mtp_embedding = find_tensor(d, names, ck, SLOT_MTP_EMBEDDING) != NULL;
+    d->has_mtp_output = find_tensor(d, names, ck, SLOT_MTP_OUTPUT) != NULL;
+    enum tutti_status st = TUTTI_OK;
+    if (!keeps_copies)
+        st = find_other(&d->has_mtp_embedding, d, names, ck, SLOT_MTP_EMBEDDING, SLOT_EMBEDDING, err);
+    if (st == TUTTI_OK && !keeps_copies)
+        st = find_other(&d->has_mtp_output, d, names, ck, SLOT_MTP_OUTPUT,
+                        d->tied_output ? SLOT_EMBEDDING : SLOT_OUTPUT, err);
     struct layer_desc *kind = &d->kinds[d->n_kinds];
     *kind = *model_layer(d, d->n_layers - 1);
     kind->attn.first = 1; /* its row of position 0 would need the hidden state of the position before */

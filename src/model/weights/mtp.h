@@ -9,10 +9,12 @@
 bool mtp_is_stored(const struct model_desc *desc, const struct tensor_names *names,
                    const struct checkpoint *ck);
 
-/* Adds the layer to a description without it: sets uses_mtp. TUTTI_E_UNSUPPORTED with param draft: the
+/* Adds the layer to a description without it: sets uses_mtp. Copies of the model's embedding and output
+ * matrix do not count as the layer's own, unless keeps_copies. TUTTI_E_UNSUPPORTED with param draft: the
  * checkpoint has none, or several. TUTTI_E_MEMORY. */
 MUST_CHECK enum tutti_status mtp_describe(struct model_desc *desc, const struct tensor_names *names,
-                                          const struct checkpoint *ck, struct tutti_error *err);
+                                          const struct checkpoint *ck, bool keeps_copies,
+                                          struct tutti_error *err);
 
 /* Whether a tensor belongs to such a layer; to_run: to one that runs, and is not a copy of the model's
  * embedding or output matrix. */
