@@ -40,6 +40,7 @@ static enum tutti_status run_inspect(const void *v, const char *const *operands,
         .kv_type = fit.kv_type,
         .memory_bytes = fit.memory_bytes,
         .context = fit.context,
+        .mtp = fit.mtp,
     };
     /* The report is printed when it is complete: after a failure standard output stays empty. */
     char *text = NULL;

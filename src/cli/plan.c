@@ -154,7 +154,7 @@ static enum tutti_status run_plan(const void *v, const char *const *operands, st
     enum tutti_status st = fit_flags_values(&values->fit, &fit, err);
     if (st != TUTTI_OK)
         return st;
-    st = plan_model_read(&p.model, &p.type, p.name, fit.type, fit.kv_type, err);
+    st = plan_model_read(&p.model, &p.type, p.name, fit.type, fit.kv_type, fit.mtp, err);
     if (st != TUTTI_OK)
         return st;
     int n_ctx = p.model.desc.n_ctx;

@@ -10,7 +10,7 @@ static const double MAX_USERS = 1e9; /* keeps the products with the number of re
 static double weight_bytes(const struct plan_model *m, const struct split *s)
 {
     double n_bytes = 0;
-    for (int layer = 0, n_seen = 0; layer < m->desc.n_layers && n_seen < m->desc.n_kinds; layer++) {
+    for (int layer = 0, n_seen = 0; layer < model_n_loaded(&m->desc) && n_seen < m->desc.n_kinds; layer++) {
         int kind = m->desc.kind_of[layer];
         if (kind < n_seen) /* kinds are numbered in the order of their first layers */
             continue;
@@ -32,6 +32,8 @@ static bool lay_out(struct plan_layout *out, const struct plan_model *m, int tp,
                     int context)
 {
     struct plan_layout l = { .tp = tp, .dp = 1 };
+    if (tp > 1 && m->desc.uses_mtp) /* it runs in a single process */
+        return false;
     int page_tokens = backend_caps_of(NULL)->page_tokens;
     for (int rank = 0; rank < tp; rank++) {
         struct split s;

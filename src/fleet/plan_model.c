@@ -1,5 +1,6 @@
 #include "fleet/plan_model.h"
 
+#include "model/weights/mtp.h"
 #include "model/weights/weights.h"
 
 #include <errno.h>
@@ -28,7 +29,7 @@ static enum tutti_status sum_weights(struct plan_model *m, const struct checkpoi
 
 static enum tutti_status read_checkpoint(struct plan_model *m, enum dtype *runs_as,
                                          const struct checkpoint *ck, const struct weight_type *type,
-                                         struct tutti_error *err)
+                                         bool mtp, struct tutti_error *err)
 {
     const struct family *family;
     enum tutti_status st = model_desc_read(&m->desc, &family, ck, err);
@@ -37,7 +38,10 @@ static enum tutti_status read_checkpoint(struct plan_model *m, enum dtype *runs_
     const struct tensor_names *names = family_layout(family, ck);
     if (!names)
         return family_no_layout(family, ck, err);
-    st = sum_weights(m, ck, names, type, err);
+    if (mtp)
+        st = mtp_describe(&m->desc, names, ck, false, err);
+    if (st == TUTTI_OK)
+        st = sum_weights(m, ck, names, type, err);
     if (type)
         *runs_as = type->dtype;
     else if (st == TUTTI_OK)
@@ -60,7 +64,8 @@ static void fill_shape(struct plan_model *m, const struct model_desc *d, enum dt
 }
 
 enum tutti_status plan_model_read(struct plan_model *out, enum dtype *runs_as, const char *path,
-                                  const struct weight_type *type, enum dtype kv_type, struct tutti_error *err)
+                                  const struct weight_type *type, enum dtype kv_type, bool mtp,
+                                  struct tutti_error *err)
 {
     struct plan_model m = {
         .kv_type = kv_type,
@@ -68,14 +73,18 @@ enum tutti_status plan_model_read(struct plan_model *out, enum dtype *runs_as, c
     struct stat info;
     const struct model_desc *shape = model_shape(path);
     enum tutti_status st = TUTTI_OK;
-    if (shape && stat(path, &info) != 0) {
+    bool is_shape = shape && stat(path, &info) != 0;
+    if (is_shape && mtp) {
+        st = error_set_param(err, TUTTI_E_UNSUPPORTED, "draft",
+                             "shape %s has no layer for multi-token prediction (MTP)", path);
+    } else if (is_shape) {
         *runs_as = type ? type->dtype : model_shape_type(path);
         fill_shape(&m, shape, *runs_as);
     } else {
         struct checkpoint *ck = NULL;
         st = checkpoint_open(&ck, path, err);
         if (st == TUTTI_OK)
-            st = read_checkpoint(&m, runs_as, ck, type, err);
+            st = read_checkpoint(&m, runs_as, ck, type, mtp, err);
         checkpoint_close(ck);
     }
     if (st == TUTTI_OK)

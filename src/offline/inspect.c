@@ -5,6 +5,7 @@
 #include "base/system/memory_left.h"
 #include "model/chat/chat.h"
 #include "model/chat/reasoning.h"
+#include "model/weights/mtp.h"
 #include "model/weights/weights.h"
 
 #include <inttypes.h>
@@ -127,7 +128,7 @@ static json_t *kind_json(const void *user, size_t index)
 {
     const struct model_desc *d = user;
     json_t *kind = layer_json(&d->kinds[index]), *layers = json_array();
-    for (int i = 0; i < d->n_layers; i++)
+    for (int i = 0; i < model_n_loaded(d); i++)
         if (d->kind_of[i] == index && json_array_append_new(layers, json_integer(i)) != 0)
             break;
     if (kind && json_object_set_new(kind, "layers", layers) == 0)
@@ -147,13 +148,13 @@ static enum tutti_status write_json(const struct inspect_report *r, FILE *out, s
 {
     const struct model_desc *d = &r->desc;
     json_t *root = json_pack(
-        "{s:s?, s:s?, s:s, s:s, s:i, s:i, s:i, s:i, s:f, s:b, s:s, s:b, s:b, s:b, s:b, s:f}", "tool_form",
-        r->tool_form, "reasoning_form", r->reasoning_form, "path", checkpoint_path(r->ck), "family",
-        d->family, "layers", d->n_layers, "d_model", d->d_model, "vocab", d->n_vocab, "context", d->n_ctx,
-        "norm_eps", (double)d->norm_eps, "tied_output", d->tied_output, "norm",
+        "{s:s?, s:s?, s:s, s:s, s:i, s:i, s:i, s:i, s:f, s:b, s:s, s:b, s:b, s:b, s:b, s:f, s:i, s:b}",
+        "tool_form", r->tool_form, "reasoning_form", r->reasoning_form, "path", checkpoint_path(r->ck),
+        "family", d->family, "layers", d->n_layers, "d_model", d->d_model, "vocab", d->n_vocab, "context",
+        d->n_ctx, "norm_eps", (double)d->norm_eps, "tied_output", d->tied_output, "norm",
         d->norm == NORM_RMS ? "rms" : "layer", "post_norms", d->has_post_norms, "embedding_norm",
         d->has_embedding_norm, "bidirectional_prefix", d->has_prefix, "top_query", d->has_top_query,
-        "residual_scale", (double)d->residual_scale);
+        "residual_scale", (double)d->residual_scale, "mtp_layers", d->n_mtp_layers, "uses_mtp", d->uses_mtp);
     json_t *kind = layer_json(&d->kinds[0]);
     json_t *cost = json_pack("{s:s, s:I, s:I, s:I, s:I, s:s, s:I, s:I, s:i, s:I}", "weight_type",
                              dtype_name(r->type), "params", (json_int_t)r->n_params, "active_params",
@@ -207,11 +208,11 @@ static void write_tensors(const struct inspect_report *r, FILE *out)
 static void write_numbers(const struct model_desc *d, int kind, FILE *out)
 {
     const char *comma = ":";
-    for (int i = 0; i < d->n_layers; i++) {
+    for (int i = 0; i < model_n_loaded(d); i++) {
         if (d->kind_of[i] != kind)
             continue;
         int begin = i;
-        while (i + 1 < d->n_layers && d->kind_of[i + 1] == kind)
+        while (i + 1 < model_n_loaded(d) && d->kind_of[i + 1] == kind)
             i++;
         fprintf(out, i > begin ? "%s %d-%d" : "%s %d", comma, begin, i);
         comma = ",";
@@ -233,7 +234,7 @@ static void write_kind(const struct model_desc *d, int kind, FILE *out)
     const struct attn_desc *a = &d->kinds[kind].attn;
     const struct ffn_desc *f = &d->kinds[kind].ffn;
     int n_layers = 0;
-    for (int i = 0; i < d->n_layers; i++)
+    for (int i = 0; i < model_n_loaded(d); i++)
         n_layers += d->kind_of[i] == kind;
     fprintf(out, "%-16s %d x (%d wide, ", "layers", n_layers, d->d_model);
     if (ffn_has_experts(f))
@@ -284,6 +285,9 @@ static void write_text(const struct inspect_report *r, FILE *out)
     fprintf(out, "%-16s %d%s\n", "vocabulary", d->n_vocab,
             d->tied_output ? " (output tied to the embedding)" : "");
     fprintf(out, "%-16s %d tokens\n", "context", d->n_ctx);
+    if (d->n_mtp_layers > 0)
+        fprintf(out, "%-16s %d for multi-token prediction%s\n", "further layers", d->n_mtp_layers,
+                d->uses_mtp ? ": counted" : "; count with --draft mtp");
     fprintf(out, "%-16s %s\n", "tool calls",
             r->tool_form      ? r->tool_form
             : r->has_template ? "in any form that is known"
@@ -336,7 +340,10 @@ static enum tutti_status inspect(struct inspect_report *r, FILE *out, struct tut
     r->names = family_layout(r->family, r->ck);
     if (!r->names)
         return family_no_layout(r->family, r->ck, err);
-    st = sum_weights(r, err);
+    if (r->options->mtp)
+        st = mtp_describe(&r->desc, r->names, r->ck, false, err);
+    if (st == TUTTI_OK)
+        st = sum_weights(r, err);
     if (st == TUTTI_OK)
         st = find_answer_forms(r, err);
     if (st == TUTTI_OK)

@@ -14,6 +14,7 @@ struct inspect_options {
     enum dtype kv_type;             /* as in backend/kv_type.h */
     uint64_t memory_bytes;          /* for weights and KV cache together; 0: memory_left() */
     int context;                    /* tokens of one user; 0: the model's context */
+    bool mtp;                       /* with the layer for multi-token prediction */
     const char *root;               /* of memory_left(); NULL: "" */
 };
 

@@ -167,3 +167,21 @@ def test_a_model_of_a_wrong_kind_is_refused(tmp_path):
                         ("org/name", "hf download org/name")):
         done = tutti("plan", model, check=1)
         assert said in done.stderr and done.stdout == ""
+
+
+def test_the_layer_for_multi_token_prediction_is_counted():
+    model = os.path.join(FIXTURES, "mtp", "deepseek-v3")
+    without, counted = (plan(model, "--hosts", 2, *more) for more in ((), ("--draft", "mtp")))
+    assert [layout["tp"] for layout in without["layouts"]] == [1, 2]
+    assert [layout["tp"] for layout in counted["layouts"]] == [1]  # it runs in a single process
+    assert counted["layouts"][0]["weight_bytes"] > without["layouts"][0]["weight_bytes"]
+    row = 72 * 4 / 16  # of a page of 16 tokens
+    token, more = (report["layouts"][0]["user_bytes"] / report["context"] for report in (without, counted))
+    assert more == token * 3 / 2 + row
+    said = [json.loads(tutti("inspect", model, "--no-tensors", "--json", *more).stdout) for more in ((), ("--draft", "mtp"))]
+    assert [(report["mtp_layers"], report["uses_mtp"]) for report in said] == [(1, False), (1, True)]
+    assert [report["weight_bytes"] for report in said] == [report["layouts"][0]["weight_bytes"] for report in (without, counted)]
+    assert "1 for multi-token prediction: counted" in tutti("inspect", model, "--draft", "mtp").stdout
+    for command in "plan", "inspect":
+        said = tutti(command, os.path.join(FIXTURES, "llama-tiny"), "--draft", "mtp", check=1).stderr
+        assert "has no layer for multi-token prediction" in said

@@ -180,6 +180,7 @@ enum tutti_status model_flags_open(const struct model_flags *flags, tutti_ranks 
 /* ---- memory estimate ---- */
 
 #define FIT struct fit_flags
+static const char *const DRAFT_LAYERS[] = { "mtp", NULL };
 const struct option FIT_OPTIONS[] = {
     SIZE_OPTION(FIT, memory, "memory", "SIZE",
                 "memory of one machine for weights, keys and values; without it, what this machine, or the "
@@ -193,6 +194,8 @@ const struct option FIT_OPTIONS[] = {
                   .aliases = WEIGHT_TYPE_ALIASES),
     CHOICE_OPTION(FIT, kv_type, "kv-type", "TYPE", KV_TYPE_NAMES,
                   "calculate with keys and values of this type", .initial = "f16"),
+    CHOICE_OPTION(FIT, draft, "draft", "mtp", DRAFT_LAYERS,
+                  "count the layer for multi-token prediction too, as tutti serve --draft mtp loads it"),
     { .name = NULL },
 };
 
@@ -203,6 +206,7 @@ enum tutti_status fit_flags_values(const struct fit_flags *flags, struct fit_val
         .type = flags->type ? weight_type_find(flags->type) : NULL,
         .memory_bytes = flags->memory > 0 ? flags->memory : memory_left(""),
         .context = flags->context,
+        .mtp = flags->draft != NULL,
     };
     if (!kv_type_find(flags->kv_type, &out->kv_type))
         return error_set(err, TUTTI_E_ARGUMENT, "--kv-type: unknown type '%s'", flags->kv_type);

@@ -37,7 +37,7 @@ MUST_CHECK enum tutti_status model_flags_ranks(const struct model_flags *flags, 
 
 /* ---- memory estimate ---- */
 struct fit_flags {
-    const char *type, *kv_type;
+    const char *type, *kv_type, *draft;
     uint64_t memory;
     int context;
 };
@@ -48,6 +48,7 @@ struct fit_values {
     enum dtype kv_type;
     uint64_t memory_bytes; /* without --memory: memory_left() */
     int context;           /* 0: not given */
+    bool mtp;              /* with the layer for multi-token prediction */
 };
 MUST_CHECK enum tutti_status fit_flags_values(const struct fit_flags *flags, struct fit_values *out,
                                               struct tutti_error *err);
