@@ -329,7 +329,7 @@ static void a_matrix_that_does_not_fit_its_type_is_refused(void **state)
         { 40, 3, DTYPE_F32, true, { "layers.7.down: 3 rows", "two equal halves" } },
         { 40, 3, DTYPE_I8, false, { "layers.7.down: the CPU has no weights", "type i8" } },
         { 40, 0, DTYPE_F32, false, { "layers.7.down: part of 0 rows", "at least 1" } },
-        { 32, 3, DTYPE_MXFP4, false, { "rows stored as f32 cannot become mxfp4", "only read" } },
+        { 256, 3, DTYPE_IQ4_XS, false, { "rows stored as f32 cannot become iq4_xs", "only read" } },
     };
     for (size_t c = 0; c < sizeof CASES / sizeof *CASES; c++) {
         struct matrix_part part = { w, DTYPE_F32, CASES[c].n_rows };
