@@ -226,6 +226,34 @@ static int cut_updates(const struct model *model, struct adapter_update *cut,
     return n_cut;
 }
 
+/* cut: receives the rank's rows of modules [n], with room for SPLIT_MAX_RUNS times as many; their rows are
+ * borrowed. Returns their number; -1: ranks cannot replace one of these weights. */
+static int cut_modules(const struct model *model, struct adapter_module *cut,
+                       const struct adapter_module *modules, int n)
+{
+    int n_cut = 0;
+    for (int i = 0; i < n; i++) {
+        const struct adapter_module *m = &modules[i];
+        const struct split_target target = { .slot = m->slot, .layer = m->layer, .part = SPLIT_ALL_PARTS };
+        struct split_part part = split_part(&model->group->split, &model->desc, &target);
+        size_t row_bytes;
+        if (m->slot == SLOT_EMBEDDING || part.kind != SPLIT_ROWS ||
+            !dtype_bytes(m->dtype, m->n_in, &row_bytes))
+            return -1;
+        for (int k = 0, row = 0; k < part.n_runs; row += part.runs[k].end - part.runs[k].begin, k++) {
+            int begin = m->out_begin > part.runs[k].begin ? m->out_begin : part.runs[k].begin;
+            int end = m->out_begin + m->n_out < part.runs[k].end ? m->out_begin + m->n_out : part.runs[k].end;
+            if (begin >= end)
+                continue;
+            cut[n_cut] = *m;
+            cut[n_cut].out_begin = row + begin - part.runs[k].begin;
+            cut[n_cut].n_out = end - begin;
+            cut[n_cut++].rows = m->rows + (size_t)(begin - m->out_begin) * row_bytes;
+        }
+    }
+    return n_cut;
+}
+
 /* The changes of the next weight that the adapter changes, after those of before. False: there is none.
  * The arrays of file are sorted by layer and slot. */
 static bool next_changes(struct adapter_changes *c, const struct adapter_file *file)
@@ -328,20 +356,31 @@ static enum tutti_status add_file(struct model *model, const char *name, const s
 {
     if (!model->group)
         return add_whole(model, name, file, path, err);
-    if (!adapter_file_is_plain(file))
-        return error_set(err, TUTTI_E_UNSUPPORTED,
-                         "%s: with several ranks only low-rank updates of linear layers are supported, no "
-                         "DoRA, biases, whole weights, trained tokens or virtual tokens",
-                         path);
+    struct adapter_file rest = *file;
+    rest.n_modules = 0;
     struct adapter_update *cut = calloc(SPLIT_MAX_RUNS * (size_t)file->n + 1, sizeof *cut);
+    struct adapter_module *modules = calloc(SPLIT_MAX_RUNS * (size_t)file->n_modules + 1, sizeof *modules);
+    int n_modules = modules ? cut_modules(model, modules, file->modules, file->n_modules) : 0;
     int n = cut ? cut_updates(model, cut, file->updates, file->n) : -1;
-    enum tutti_status st = n < 0 ? error_set(err, TUTTI_E_MEMORY, "adapter %s: out of memory", name)
-                                 : add_whole(model, name, &(struct adapter_file){ .updates = cut, .n = n },
-                                             path, err);
+    enum tutti_status st = TUTTI_OK;
+    if (!modules || n < 0)
+        st = error_set(err, TUTTI_E_MEMORY, "adapter %s: out of memory", name);
+    else if (n_modules < 0 || !adapter_file_is_plain(&rest))
+        st = error_set(err, TUTTI_E_UNSUPPORTED,
+                       "%s: with several ranks only low-rank updates of linear layers and matrices that are "
+                       "split by rows are supported, no DoRA, biases, other whole weights, trained tokens or "
+                       "virtual tokens",
+                       path);
+    if (st == TUTTI_OK)
+        st = add_whole(
+            model, name,
+            &(struct adapter_file){ .updates = cut, .n = n, .modules = modules, .n_modules = n_modules },
+            path, err);
     for (int i = 0; cut && i < (int)SPLIT_MAX_RUNS * file->n; i++)
         if (split_kind(cut[i].slot) == SPLIT_COLUMNS)
             free(cut[i].a);
     free(cut);
+    free(modules);
     return st;
 }
 
