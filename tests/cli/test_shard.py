@@ -458,7 +458,7 @@ def manifest_faults():
         (put(["tensors", 0, "name"], "x"), "tensor x is not in model.safetensors"),
         (put(["tensors", 0, "dtype"], "q4_0"), "tensors[0].dtype: expected a plain type"),
         (put(["tensors", 0, "dtype"], "f16"), "says f16 [80, 128]"),
-        (put(["tensors", 0, "shape"], [1, 2, 3, 4, 5]), "tensors[0].shape: a list of 5, expected a list of at most 4"),
+        (put(["tensors", 0, "shape"], [1, 2, 3, 4, 5, 6]), "tensors[0].shape: a list of 6, expected a list of at most 5"),
         (put(["tensors", 0, "shape"], [317, -128]), "tensors[0].shape: -128, expected numbers of elements"),
         (put(["tensors", 0, "dim"], 2), "tensors[0].dim: 2, expected an integer from 0 to 1"),
         (put(["tensors", 0, "dim"], 1), "says f32 [317, 80]"),

@@ -59,7 +59,7 @@ static enum tutti_status read_manifest_tensor(struct json_place *f, const json_t
     if (st == TUTTI_OK && (!dtype_find(type, &t->dtype) || dtype_block_elems(t->dtype) != 1))
         st = json_invalid(f, "dtype", "expected a plain type, such as f32, f16 or bf16");
     if (st == TUTTI_OK && (!json_is_array(shape) || json_array_size(shape) > LIMIT_TENSOR_DIMS))
-        st = json_unexpected(f, "shape", shape, "a list of at most 4 numbers");
+        st = json_unexpected(f, "shape", shape, "a list of at most 5 numbers"); /* LIMIT_TENSOR_DIMS */
     for (size_t i = 0; st == TUTTI_OK && i < json_array_size(shape); i++) {
         const json_t *n = json_array_get(shape, i);
         if (!json_is_integer(n))
