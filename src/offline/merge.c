@@ -71,7 +71,7 @@ static enum tutti_status check_file(const struct adapter_file *file, const struc
     if (!is_plain && (n_sources > 1 || source->scale != 1))
         return error_set(err, TUTTI_E_UNSUPPORTED,
                          "%s: an adapter that is more than low-rank updates (DoRA, biases, whole weights, "
-                         "tokens) can only be merged alone and with scale 1",
+                         "tokens) can only be merged without others and with scale 1",
                          source->path);
     if (desc->tied_output && !stays_tied(file, desc))
         return error_set(err, TUTTI_E_UNSUPPORTED,

@@ -259,7 +259,7 @@ static void what_cannot_be_merged_is_refused(void **state)
         assert_int_equal(
             convert_to_gguf(TEST_FIXTURES "/llama-tiny", "/tmp/tutti-not-written.gguf", &options, &err),
             TUTTI_E_UNSUPPORTED);
-        assert_non_null(strstr(err.text, "merged alone"));
+        assert_non_null(strstr(err.text, "merged without others"));
     }
     assert_int_equal(access("/tmp/tutti-not-written.gguf", F_OK), -1);
 }
@@ -462,7 +462,7 @@ static const struct broken {
     { "{\"peft_type\": \"PROMPT_TUNING\", \"num_virtual_tokens\": 4}",
       PAIR,
       TUTTI_E_FORMAT,
-      { "expected the tensor prompt_embeddings alone" } },
+      { "expected only the tensor prompt_embeddings" } },
     { "{\"peft_type\": \"PROMPT_TUNING\"}",
       "prompt_embeddings:4,128",
       TUTTI_E_FORMAT,

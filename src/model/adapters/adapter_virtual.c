@@ -72,7 +72,7 @@ static enum tutti_status read_peft(struct adapter_reader *r, const struct tensor
     const char *what = is_prefix ? "the configuration's tokens, the keys and values of all layers"
                                  : "the configuration's tokens, the model's width";
     if (file->n != 1 || strcmp(t->name, "prompt_embeddings") != 0)
-        return error_set(err, TUTTI_E_FORMAT, "%s: expected the tensor prompt_embeddings alone",
+        return error_set(err, TUTTI_E_FORMAT, "%s: expected only the tensor prompt_embeddings",
                          r->tensors_path);
     enum tutti_status st = is_prefix ? check_prefix(r, err) : TUTTI_OK;
     if (!is_prefix && r->desc->has_prefix)

@@ -26,7 +26,7 @@ struct fit_request {
     int page_tokens, n_ctx;
     uint64_t memory_bytes;
     bool
-        has_headroom; /* memory beside weights, keys and values comes from memory_bytes too: fit_kv_bytes() */
+        has_headroom; /* memory other than weights, keys and values comes from memory_bytes too: fit_kv_bytes() */
 };
 
 /* A type with which at least one user fits. */
