@@ -83,7 +83,7 @@ enum tutti_status convert_byte_vocab(struct gguf_writer *w, const struct tokeniz
     return ok ? TUTTI_OK : error_out_of_memory(name, err);
 }
 
-/* Whether a blank is put in front of a text: the first token of a letter begins with its mark. */
+/* Whether a blank is put in front of a text: then the first token of "a" begins with its mark. */
 static bool adds_blank(bool *out, const struct tokenizer *tok)
 {
     static const char MARK[] = "\u2581";

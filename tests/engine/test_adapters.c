@@ -1,4 +1,4 @@
-/* Adapters of all kinds in one engine: the same bits alone and together, the prefix cache, and virtual tokens
+/* Adapters of all kinds in one engine: the same bits for one request and for many, the prefix cache, and virtual tokens
  * in the context, in the KV cache and in what is reported. */
 #include "engine/run/engine.h"
 #include "support/collect.h"
@@ -123,16 +123,16 @@ static void answers_have_the_same_bits_alone_and_among_64_users(void **state)
     };
     for (int s = 0; s < 3; s++) {
         static struct collect want[N_REQUESTS], got[N_REQUESTS];
-        struct tutti_engine_options alone = { .kv_bytes = 4 << 20,
-                                              .max_context = MAX_CONTEXT,
-                                              .no_prefix_cache = true };
-        ask_all(want, &alone, SETTINGS[s].type, 1, false);
+        struct tutti_engine_options single = { .kv_bytes = 4 << 20,
+                                               .max_context = MAX_CONTEXT,
+                                               .no_prefix_cache = true };
+        ask_all(want, &single, SETTINGS[s].type, 1, false);
         ask_all(got, &SETTINGS[s].options, SETTINGS[s].type, SETTINGS[s].n_threads, true);
         for (int i = 0; i < N_REQUESTS; i++) {
             for (int c = 0; c < want[i].n_choices; c++)
                 if (!are_equal(&got[i].choices[c].ids, &want[i].choices[c].ids) ||
                     !are_equal(&got[i].choices[c].logprob_bits, &want[i].choices[c].logprob_bits))
-                    fail_msg("setting %d: request %d is answered otherwise than alone", s, i);
+                    fail_msg("setting %d: request %d has another answer than by itself", s, i);
             assert_true(are_equal(&got[i].prompt_bits, &want[i].prompt_bits));
             if (i % 5 == 2 && i % 11 != 5)
                 assert_int_equal(got[i].prompt_ids.n, got[i].n_prompt_tokens);

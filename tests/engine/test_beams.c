@@ -226,7 +226,7 @@ static void assert_same(const struct collected *got, const struct collected *wan
         (n_bits > 0 &&
          memcmp(got->logprob_bits.ids, want->logprob_bits.ids, n_bits * sizeof(int32_t)) != 0) ||
         memcmp(&got->beam_score, &want->beam_score, sizeof got->beam_score) != 0)
-        fail_msg("setting %d: request %d is answered otherwise than alone", setting, number);
+        fail_msg("setting %d: request %d has another answer than by itself", setting, number);
 }
 
 static void answers_have_the_same_bits_alone_and_in_any_company(void **state)

@@ -1,5 +1,5 @@
 /* Tests of what adapters change of the CPU backend's linear layers: against float64, and a row's bits
- * depend on that row alone. */
+ * depend only on that row. */
 #include "backend/backend.h"
 #include "device.h"
 #include "kernels/quantize.h"
@@ -14,7 +14,7 @@
 
 enum { ROWS = 21, N_IN = 96, N_OUT = 203, N_FF = 91, N_ADAPTERS = 3, MAX_PARTS = 2 };
 
-/* Adapter 1 leaves columns 100..149 alone, and has factors and shifts of all. Adapter 2 has no update,
+/* Adapter 1 does not change columns 100..149, and has factors and shifts of all. Adapter 2 has no update,
  * but a matrix of its own, and shifts. */
 static const struct lora_part SHAPES[N_ADAPTERS][MAX_PARTS] = {
     { { .out_begin = 0, .n_out = N_OUT, .rank = 8, .scale = 2 } },

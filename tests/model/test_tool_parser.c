@@ -454,7 +454,7 @@ static char *calls_in_pieces(const char *form, const char *text, unsigned seed, 
     return calls;
 }
 
-/* Whole, byte by byte (as all cases above are), and in pieces, alone and among all other forms. */
+/* Whole, byte by byte (as all cases above are), and in pieces, with only this form and among all forms. */
 static void every_published_form_is_parsed(void **state)
 {
     enum { N_SEEDS = 40 };

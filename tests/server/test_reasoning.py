@@ -153,11 +153,11 @@ def test_reasoning_has_a_budget(reasoning):
     assert ask(reasoning, thinking_budget=-1, ignore_eos=True) == free
 
 
-def test_a_budget_is_the_same_alone_and_together(reasoning):
-    alone = {budget: ask(reasoning, thinking_budget=budget, n=1) for budget in (3, 8, 13)}
+def test_a_budget_is_the_same_for_one_request_and_for_many(reasoning):
+    by_budget = {budget: ask(reasoning, thinking_budget=budget, n=1) for budget in (3, 8, 13)}
     with concurrent.futures.ThreadPoolExecutor(12) as pool:
         together = list(pool.map(lambda budget: (budget, ask(reasoning, thinking_budget=budget)), [3, 8, 13] * 4))
-    assert all(alone[budget] == text for budget, text in together)
+    assert all(by_budget[budget] == text for budget, text in together)
 
 
 def test_a_grammar_applies_after_the_reasoning(reasoning):

@@ -193,15 +193,15 @@ def differences(ours, theirs):
         if key.startswith(ORIGIN):
             continue
         if key not in our_fields:
-            yield f"{key}: theirs alone: {short(their_fields[key])}"
+            yield f"{key}: only theirs: {short(their_fields[key])}"
         elif key not in their_fields:
-            yield f"{key}: ours alone: {short(our_fields[key])}"
+            yield f"{key}: only ours: {short(our_fields[key])}"
         elif not is_same(our_fields[key], their_fields[key]):
             yield f"{key}: ours {short(our_fields[key])}, theirs {short(their_fields[key])}"
     for name in sorted({**our_tensors, **their_tensors}):
         a, b = our_tensors.get(name), their_tensors.get(name)
         if a is None or b is None:
-            yield f"tensor {name}: {'theirs' if a is None else 'ours'} alone, {list((b if a is None else a).shape)}"
+            yield f"tensor {name}: only {'theirs' if a is None else 'ours'}, {list((b if a is None else a).shape)}"
         elif a.shape != b.shape:
             yield f"tensor {name}: ours {list(a.shape)}, theirs {list(b.shape)}"
         elif not np.array_equal(a, b):
