@@ -1,6 +1,7 @@
 /* Every family through the engine: the greedy answers of the reference (tests/fixtures/README.md), and the same tokens and
  * log-probabilities, bit for bit, alone and in company, in small pieces, after preemptions, from the prefix cache. */
 #include "support/collect.h"
+#include "support/family_fixtures.h"
 #include "support/opened.h"
 
 #include <jansson.h>
@@ -12,68 +13,7 @@
 
 #include <cmocka.h>
 
-static const char *const NAMES[] = { "qwen2-tiny",
-                                     "qwen2-tiny-yarn",
-                                     "qwen3-tiny",
-                                     "qwen3-tiny-windows",
-                                     "granite-tiny",
-                                     "mistral-tiny",
-                                     "glm-4-9b-tiny",
-                                     "glm-tiny",
-                                     "glm4-tiny",
-                                     "gpt2-tiny",
-                                     "bloom-tiny",
-                                     "bloom-tiny-post",
-                                     "pangu-tiny",
-                                     "chatglm-6b-tiny",
-                                     "chatglm3-tiny",
-                                     "llama-tiny",
-                                     "phi3-tiny",
-                                     "phi4-mini-tiny",
-                                     "gemma2-tiny",
-                                     "gptj-tiny",
-                                     "falcon-tiny",
-                                     "falcon-40b-tiny",
-                                     "falcon-11b-tiny",
-                                     "falcon-serial-tiny",
-                                     "ministral-tiny",
-                                     "mistral3-tiny",
-                                     "internlm3-tiny",
-                                     "internlm2-tiny",
-                                     "baichuan-7b-tiny",
-                                     "baichuan2-tiny",
-                                     "baichuan2-13b-tiny",
-                                     "pangu-embedded-tiny",
-                                     "qwen2-vl-tiny",
-                                     "qwen2.5-vl-tiny",
-                                     "qwen3-vl-tiny",
-                                     "qwen3-vl-moe-tiny",
-                                     "glm4v-tiny",
-                                     "glm4v-moe-tiny",
-                                     "opt-tiny",
-                                     "smollm3-tiny",
-                                     "starcoder2-tiny",
-                                     "olmo2-tiny",
-                                     "exaone4-tiny",
-                                     "exaone4-tiny-hybrid",
-                                     "phi2-tiny",
-                                     "gpt-neox-tiny",
-                                     "gpt-neox-tiny-serial",
-                                     "gemma3-tiny",
-                                     "mixtral-tiny",
-                                     "gpt-oss-tiny",
-                                     "gpt-oss-tiny-mxfp4",
-                                     "qwen2-moe-tiny",
-                                     "qwen3-moe-tiny",
-                                     "qwen3-moe-tiny-mixed",
-                                     "glm4-moe-tiny",
-                                     "glm4-moe-tiny-air",
-                                     "deepseek-v2-lite-tiny",
-                                     "deepseek-v2-tiny",
-                                     "deepseek-v3-tiny",
-                                     "glm4-moe-lite-tiny",
-                                     "glm4-moe-lite-tiny-dense" };
-enum { N_NAMES = sizeof NAMES / sizeof *NAMES, N_REQUESTS = 10, MAX_PROMPT = 120, N_ANSWER = 24, N_TOP = 3 };
+enum { N_REQUESTS = 10, MAX_PROMPT = 120, N_ANSWER = 24, N_TOP = 3 };
 
 /* Of chatglm-6b-tiny's configuration: what a prompt of its ends in. */
 enum { GMASK = 101, SOP = 104 };
@@ -163,8 +103,8 @@ static void answers_are_the_same_in_any_company(void **state)
 {
     (void)state;
     uint64_t n_preemptions = 0; /* of one family alone it is chance: who arrives while who still runs */
-    for (int k = 0; k < N_NAMES; k++) {
-        const char *name = NAMES[k];
+    for (int k = 0; k < N_FAMILY_FIXTURES; k++) {
+        const char *name = FAMILY_FIXTURES[k].name;
         bool has_prefix = strcmp(name, "chatglm-6b-tiny") == 0;
         struct collect want[N_REQUESTS];
         struct tutti_stats stats;
@@ -262,10 +202,10 @@ static size_t read_ids(const json_t *array, int32_t *ids)
 static void greedy_answers_are_those_of_the_reference(void **state)
 {
     (void)state;
-    for (int k = 0; k < N_NAMES; k++) {
+    for (int k = 0; k < N_FAMILY_FIXTURES; k++) {
         char path[512];
         int32_t prompt[256], want[256];
-        snprintf(path, sizeof path, TEST_FIXTURES "/%s/golden.json", NAMES[k]);
+        snprintf(path, sizeof path, TEST_FIXTURES "/%s/golden.json", FAMILY_FIXTURES[k].name);
         json_t *golden = json_load_file(path, 0, NULL);
         const json_t *greedy = json_object_get(golden, "greedy");
         struct tutti_request request = { .ids = prompt, .ignore_eos = true };
@@ -275,7 +215,7 @@ static void greedy_answers_are_those_of_the_reference(void **state)
         request.max_tokens = (int)n;
         tutti_sampling_init(&request.sampling, NULL);
         request.sampling.temperature = 0;
-        tutti_model *model = opened_model(NAMES[k], "f32", "f32", 2);
+        tutti_model *model = opened_model(FAMILY_FIXTURES[k].name, "f32", "f32", 2);
         tutti_engine *engine = opened_engine(model, NULL, NULL);
         struct collect answer;
         collect_init(&answer);

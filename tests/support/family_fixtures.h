@@ -1,0 +1,76 @@
+/* The fixtures of families: a checkpoint for each, and for settings that change the forward pass. */
+#ifndef TESTS_SUPPORT_FAMILY_FIXTURES_H
+#define TESTS_SUPPORT_FAMILY_FIXTURES_H
+
+#include <stdbool.h>
+
+static const struct family_fixture {
+    const char *name;
+    bool lacks_ranks; /* its heads cannot be divided, or a norm spans all of them */
+} FAMILY_FIXTURES[] = {
+    { "qwen2-tiny", false },
+    { "qwen2-tiny-yarn", false },
+    { "qwen3-tiny", false },
+    { "qwen3-tiny-windows", false },
+    { "granite-tiny", false },
+    { "mistral-tiny", false },
+    { "glm-4-9b-tiny", false },
+    { "glm-tiny", false },
+    { "glm4-tiny", false },
+    { "gpt2-tiny", false },
+    { "bloom-tiny", false },
+    { "bloom-tiny-post", false },
+    { "pangu-tiny", false },
+    { "chatglm-6b-tiny", false },
+    { "chatglm3-tiny", false },
+    { "llama-tiny", false },
+    { "llama-tiny-tied", false },
+    { "phi3-tiny", false },
+    { "phi4-mini-tiny", false },
+    { "gemma2-tiny", false },
+    { "gptj-tiny", false },
+    { "falcon-tiny", false },
+    { "falcon-40b-tiny", false },
+    { "falcon-11b-tiny", false },
+    { "falcon-serial-tiny", false },
+    { "ministral-tiny", false },
+    { "mistral3-tiny", false },
+    { "internlm3-tiny", false },
+    { "internlm2-tiny", false },
+    { "baichuan-7b-tiny", false },
+    { "baichuan2-tiny", false },
+    { "baichuan2-13b-tiny", false },
+    { "pangu-embedded-tiny", false },
+    { "qwen2-vl-tiny", false },
+    { "qwen2.5-vl-tiny", false },
+    { "qwen3-vl-tiny", false },
+    { "qwen3-vl-moe-tiny", false },
+    { "glm4v-tiny", false },
+    { "glm4v-moe-tiny", false },
+    { "opt-tiny", false },
+    { "smollm3-tiny", false },
+    { "starcoder2-tiny", false },
+    { "olmo2-tiny", true },
+    { "exaone4-tiny", false },
+    { "exaone4-tiny-hybrid", false },
+    { "phi2-tiny", false },
+    { "gpt-neox-tiny", false },
+    { "gpt-neox-tiny-serial", false },
+    { "gemma3-tiny", false },
+    { "mixtral-tiny", false },
+    { "gpt-oss-tiny", false },
+    { "gpt-oss-tiny-mxfp4", false },
+    { "qwen2-moe-tiny", false },
+    { "qwen3-moe-tiny", false },
+    { "qwen3-moe-tiny-mixed", false },
+    { "glm4-moe-tiny", false },
+    { "glm4-moe-tiny-air", false },
+    { "deepseek-v2-lite-tiny", false },
+    { "deepseek-v2-tiny", false },
+    { "deepseek-v3-tiny", false },
+    { "glm4-moe-lite-tiny", true },
+    { "glm4-moe-lite-tiny-dense", true },
+};
+enum { N_FAMILY_FIXTURES = sizeof FAMILY_FIXTURES / sizeof *FAMILY_FIXTURES };
+
+#endif
