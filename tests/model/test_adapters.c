@@ -41,6 +41,30 @@ static const struct fixture {
     { "glm-4-9b", "glm-4-9b-tiny" },
     { "chatglm-6b", "chatglm-6b-tiny" },
     { "pangu", "pangu-tiny" },
+    { "granite", "granite-tiny" },
+    { "phi3", "phi3-tiny" },
+    { "gemma2", "gemma2-tiny" },
+    { "gemma3", "gemma3-tiny" },
+    { "smollm3", "smollm3-tiny" },
+    { "starcoder2", "starcoder2-tiny" },
+    { "olmo2", "olmo2-tiny" },
+    { "exaone4", "exaone4-tiny" },
+    { "phi2", "phi2-tiny" },
+    { "gpt-neox", "gpt-neox-tiny" },
+    { "gptj", "gptj-tiny" },
+    { "falcon", "falcon-tiny" },
+    { "falcon-40b", "falcon-40b-tiny" },
+    { "opt", "opt-tiny" },
+    { "internlm2", "internlm2-tiny" },
+    { "baichuan2", "baichuan2-tiny" },
+    { "pangu-embedded", "pangu-embedded-tiny" },
+    { "mistral3", "mistral3-tiny" },
+    { "qwen2-vl", "qwen2-vl-tiny" },
+    { "qwen3-vl", "qwen3-vl-tiny" },
+    { "qwen3-vl-moe", "qwen3-vl-moe-tiny" },
+    { "glm4v", "glm4v-tiny" },
+    { "glm4v-moe", "glm4v-moe-tiny" },
+    { "gpt-oss", "gpt-oss-tiny" },
     { "llama-dora", "llama-tiny", SINGLE },
     { "qwen2-dora", "qwen2-tiny", SINGLE },
     { "gpt2-dora", "gpt2-tiny", SINGLE },
@@ -126,7 +150,8 @@ static void logits_and_greedy_answers_are_those_of_peft(void **state)
     }
 }
 
-/* With f16 weights the factors are f16 too: the adapter adds no larger error than the weights' own. */
+/* With f16 weights the factors are f16 too: the adapter adds no larger error than the weights' own. It may be twice as large
+ * where a row that was rounded may use another expert. */
 static void adapters_beside_rounded_weights_are_exact_enough(void **state)
 {
     (void)state;
@@ -140,7 +165,7 @@ static void adapters_beside_rounded_weights_are_exact_enough(void **state)
         struct util_errors e = util_compare_file(model, path, "logits", 3);
         util_adapter = -1;
         print_message("# %s on %s as f16: rms %.2e\n", f->name, f->base, e.rms);
-        assert_true(e.rms <= 1e-2);
+        assert_true(e.rms <= (model_has_experts(&model->desc) ? 2e-2 : 1e-2));
         model_free(model);
     }
 }
@@ -209,32 +234,33 @@ static void merged_weights_give_what_the_adapter_gives(void **state)
     unlink(file);
 }
 
-/* GGUF has q and k in another order, and adapters of the folder are read in that order. */
+/* GGUF has q and k in another order, q, k and v one after the other, and other names; adapters of the folder are read in the
+ * order of the file. */
 static void adapters_fit_the_gguf_file_of_their_base(void **state)
 {
     (void)state;
-    static const char *const NAMES[] = { "llama-dora",         "llama-lora-bias", "llama-saved",
-                                         "llama-saved-layers", "llama-prefix",    "llama-embedding",
-                                         "llama-tokens" };
-    char file[] = "/tmp/tutti-gguf-XXXXXX.gguf";
+    char file[] = "/tmp/tutti-gguf-XXXXXX.gguf", path[512];
     struct convert_options options = { .type = weight_type_find("f32"), .n_threads = 2 };
     struct tutti_error err;
     assert_true(mkstemps(file, 5) >= 0);
-    if (convert_to_gguf(TEST_FIXTURES "/llama-tiny", file, &options, &err) != TUTTI_OK)
-        fail_msg("%s", err.text);
-    struct model *model = util_load(file, "f32", "f32", 2, NULL);
-    assert_true(model->is_gguf);
-    for (int i = 0; i < (int)(sizeof NAMES / sizeof *NAMES); i++) {
-        char path[512];
-        add_fixture(model, NAMES[i], NAMES[i]);
-        util_adapter = i;
-        snprintf(path, sizeof path, TEST_FIXTURES "/adapters/%s/golden.safetensors", NAMES[i]);
+    for (int i = 0; i < N_FIXTURES; i++) {
+        const struct fixture *f = &FIXTURES[i];
+        if (strstr(f->base, ".gguf"))
+            continue;
+        snprintf(path, sizeof path, TEST_FIXTURES "/%s", f->base);
+        if (convert_to_gguf(path, file, &options, &err) != TUTTI_OK)
+            fail_msg("%s: %s", f->base, err.text);
+        struct model *model = util_load(file, "f32", "f32", 2, NULL);
+        assert_true(model->is_gguf);
+        add_fixture(model, "a", f->name);
+        util_adapter = 0;
+        snprintf(path, sizeof path, TEST_FIXTURES "/adapters/%s/golden.safetensors", f->name);
         struct util_errors e = util_compare_file(model, path, "logits", 3);
         util_adapter = -1;
-        print_message("# %s on llama-tiny as GGUF: relative %.2e\n", NAMES[i], e.max_relative);
+        print_message("# %s on %s as GGUF: relative %.2e\n", f->name, f->base, e.max_relative);
         assert_true(e.max_relative <= 1e-4);
+        model_free(model);
     }
-    model_free(model);
     unlink(file);
 }
 
@@ -386,6 +412,11 @@ static const struct broken {
     const char *words[3];
 } BROKEN[] = {
     { NULL, PAIR, TUTTI_E_NOT_FOUND, { "adapter_config.json" } },
+    { CONFIG "}",
+      PAIR
+      " model.visual.blocks.0.attn.qkv.lora_A.weight:4,16 model.visual.blocks.0.attn.qkv.lora_B.weight:48,4",
+      TUTTI_E_UNSUPPORTED,
+      { "model.visual.blocks.0.attn.qkv.lora_A.weight: updates of the vision part are not supported" } },
     { CONFIG "}", NULL, TUTTI_E_NOT_FOUND, { "adapter_model.safetensors" } },
     { "[]", PAIR, TUTTI_E_FORMAT, { "adapter_config.json", "expected an object" } },
     { "{\"peft_type\": \"LORA\"", PAIR, TUTTI_E_FORMAT, { "adapter_config.json", "line 1" } },

@@ -1,5 +1,7 @@
 #include "model/adapters/adapter_names.h"
 
+#include "checkpoint/text_part.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -165,14 +167,29 @@ static bool find_in(struct adapter_place *out, const char *path, enum place_kind
     return false;
 }
 
-bool adapter_find_place(struct adapter_place *out, const char *path, enum place_kind kind,
-                        const struct model_desc *d, const struct family *family, bool is_gguf)
+static bool find_in_family(struct adapter_place *out, const char *path, enum place_kind kind,
+                           const struct model_desc *d, const struct family *family, bool is_gguf)
 {
     for (int i = 0; i < family->n_layouts; i++) {
         const struct tensor_names *names = &family->layouts[i];
         bool permutes = is_gguf && !names->is_gguf && family->is_permuted_in_gguf;
         if (find_in(out, path, kind, d, names, false, permutes) ||
             (names->top && find_in(out, path, kind, d, names->top, true, permutes)))
+            return true;
+    }
+    return false;
+}
+
+bool adapter_find_place(struct adapter_place *out, const char *path, enum place_kind kind,
+                        const struct model_desc *d, const struct family *family, bool is_gguf)
+{
+    char text[LIMIT_TENSOR_NAME_BYTES];
+    path = text_part_name(path, text, sizeof text);
+    if (path && find_in_family(out, path, kind, d, family, is_gguf))
+        return true;
+    for (int i = 0; path && is_gguf && FAMILIES[i]; i++) {
+        if (FAMILIES[i] != family && strcmp(FAMILIES[i]->gguf_architecture, family->gguf_architecture) == 0 &&
+            find_in_family(out, path, kind, d, FAMILIES[i], is_gguf))
             return true;
     }
     return false;

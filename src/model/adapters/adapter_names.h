@@ -41,8 +41,9 @@ enum place_kind {
     PLACE_MODULE, /* what an adapter may replace: also the embedding, the router and most norms */
 };
 
-/* Looks the path up in all of the family's layouts, so an adapter trained on one layout fits all
- * of them. False: the path names none of the family's weights of this kind. */
+/* Looks the path up in all of the family's layouts, so an adapter trained on one layout fits all of
+ * them, as does one that was trained with a vision part next to the language part. A GGUF file may be of
+ * any family of its architecture. False: the path names none of the weights of this kind. */
 bool adapter_find_place(struct adapter_place *out, const char *path, enum place_kind kind,
                         const struct model_desc *desc, const struct family *family, bool is_gguf);
 

@@ -1,6 +1,7 @@
 /* Reads the tensors of an adapter: which weights of the model they change, and in which order of rows. */
 #include "model/adapters/adapter_reader.h"
 
+#include "checkpoint/text_part.h"
 #include "model/weights/weights.h"
 
 #include <inttypes.h>
@@ -110,6 +111,12 @@ static enum tutti_status find_place(const struct adapter_reader *r, struct adapt
                                     const struct adapter_entry *e, enum place_kind kind,
                                     const struct tensor *t, struct tutti_error *err)
 {
+    char text[LIMIT_TENSOR_NAME_BYTES];
+    if (!text_part_name(e->path, text, sizeof text))
+        return error_set(err, TUTTI_E_UNSUPPORTED,
+                         "%s: tensor %s: updates of the vision part are not supported; train the adapter on "
+                         "the language part only",
+                         t->file, t->name);
     if (!adapter_find_place(place, e->path, kind, r->desc, r->family, r->is_gguf))
         return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: a %s model has no %s %s that can be %s",
                          t->file, t->name, r->family->name, kind == PLACE_LINEAR ? "linear layer" : "weight",
