@@ -23,14 +23,6 @@ FAMILIES = {
     "gpt-oss": "gpt-oss-tiny", "DeepSeek-V2": "deepseek-v2-lite-tiny", "DeepSeek-V3, R1": "deepseek-v3-tiny", "GLM-4.7-Flash": "glm4-moe-lite-tiny",
 }
 
-# No test compares them with PEFT, nor their beam searches with transformers'.
-WITHOUT_ADAPTERS = ("Granite 3", "Phi-3, Phi-4", "Gemma 2", "Gemma 3", "SmolLM3", "StarCoder2",
-                    "OLMo 2", "EXAONE 4", "Phi-2", "GPT-NeoX", "GPT-J", "Falcon 7B", "OPT", "Falcon 40B", "InternLM2",
-                    "Baichuan2", "openPangu-Embedded", "Mistral Small 3.1", "Qwen2-VL, Qwen2.5-VL", "Qwen3-VL", "Qwen3-VL with experts",
-                    "GLM-4.1V", "GLM-4.5V", "gpt-oss")
-# No test compares their beam searches with transformers'.
-WITHOUT_BEAMS = (*WITHOUT_ADAPTERS, "Mixtral", "Qwen2-MoE", "Qwen3-MoE", "GLM-4.5, 4.6, 4.7", "DeepSeek-V2", "DeepSeek-V3, R1", "GLM-4.7-Flash")
-
 FORMATS = "tests/cli/test_every_format.py"
 SAME_BITS = "test_the_same_tensors_in_another_format_give_the_same_bits"
 TEXT = "tests/cli/test_byte_level.py", "test_text_becomes_ids_and_text_again"
@@ -76,8 +68,7 @@ SOME = {
         "GLM-4 of transformers": (CHAT, "glm4_lists_tools_and_writes_calls_as_json", "glm4"),
         "LLaMA": (*AUTHORS, "llama3.1"), "Qwen2, Qwen2.5": (*AUTHORS, "qwen2.5"), "Qwen3": (*AUTHORS, "qwen3"),
     },
-    "beams": {family: (*BEAMS, fixture.removesuffix("-tied")) for family, fixture in FAMILIES.items()
-              if family not in WITHOUT_BEAMS},
+    "beams": {family: (*BEAMS, fixture.removesuffix("-tied")) for family, fixture in FAMILIES.items()},
 }
 
 
@@ -110,8 +101,6 @@ def is_run(root, path, test):
 
 
 def proof_of(family, column):
-    if column in ("LoRA", "merged") and family in WITHOUT_ADAPTERS:
-        return None
     if column in ALL:
         return (*ALL[column], FAMILIES[family])
     return SOME.get(column, {}).get(family)
