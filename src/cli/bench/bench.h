@@ -69,6 +69,9 @@ struct bench_result {
 /* q . k, and weights . v, of a row with one position, in a layer. */
 double bench_position_ops(const struct attn_desc *attn);
 
+/* Sets work and limit_tok_s, from what was run, the machine's limits and expert_bytes. */
+void bench_find_limit(const struct model *model, struct bench_result *result);
+
 /* Sorts seconds. n: at least 1. */
 struct bench_time bench_time_of(double *seconds, int n);
 

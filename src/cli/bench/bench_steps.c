@@ -1,5 +1,4 @@
 /* Times single model steps: rows at their positions, with real page tables. */
-#include "backend/kv_type.h"
 #include "base/system/clock.h"
 #include "cli/bench/bench.h"
 #include "cli/terminal/progress.h"
@@ -120,105 +119,6 @@ static void fill_cache(struct bench *b, int context)
             int32_t src = b->pages[n_pages > 0 ? page % n_pages : 0];
             model_kv_copy_page(b->model, b->kv, &(struct page_copy){ dst, src, dst, src });
         }
-}
-
-/* ---- limits of a step ---- */
-
-/* Bytes that every step must read: the packed matrices, without the embedding, of which it reads
- * only one row per token, and without the experts, of which it reads those that its rows use. */
-static double bytes_of_weights(const struct model *model)
-{
-    const struct backend_ops *ops = model->backend->ops;
-    size_t n_bytes = ops->matrix_bytes(model_output(model));
-    for (struct slot_at at = SLOT_BEGIN; slot_next(&model->desc, &at);) {
-        const struct matrix *m = model_weight(model, at.slot, at.layer)->matrix;
-        if (m && slot_info(at.slot)->is_of_layer && !slot_info(at.slot)->is_of_experts)
-            n_bytes += ops->matrix_bytes(m);
-    }
-    return (double)n_bytes;
-}
-
-/* The weights of attention's matrices in a layer. */
-static double attention_weights(const struct model_desc *d, const struct attn_desc *a)
-{
-    double width = d->d_model, heads = a->n_heads, q = heads * a->head_dim;
-    if (a->n_latent == 0)
-        return width * (2 * q + 2.0 * a->n_kv_heads * a->head_dim);
-    double up = heads * a->n_latent * (a->head_dim - a->rotary_dim + a->value_dim);
-    double queries = a->q_rank > 0 ? a->q_rank * (width + q) : width * q;
-    return queries + width * attn_latent_row(a) + up + width * heads * a->value_dim;
-}
-
-/* The linear operations of a row in all layers; a multiply-add is two. */
-static double layer_ops_of_row(const struct model_desc *d)
-{
-    double ops = 0;
-    for (int i = 0; i < d->n_layers; i++) {
-        const struct layer_desc *l = model_layer(d, i);
-        const struct expert_desc *e = &l->ffn.experts;
-        double width = l->ffn.d_ff + e->d_shared + (double)e->routing.n_chosen * e->d_ff;
-        ops += 2.0 * d->d_model * ((l->ffn.has_gate ? 3.0 : 2.0) * width + e->routing.n_experts) +
-               2.0 * attention_weights(d, &l->attn);
-    }
-    return ops;
-}
-
-double bench_position_ops(const struct attn_desc *a)
-{
-    int key = a->n_latent > 0 ? attn_latent_row(a) : a->head_dim,
-        value = a->n_latent > 0 ? a->n_latent : a->head_dim;
-    return 2.0 * a->n_heads * (key + value);
-}
-
-/* The positions that the rows of a step attend to in a layer, summed over the rows. A prompt's rows begin
- * at 0; stored: those whose keys and values are read from memory, each once. */
-struct seen {
-    double attended, stored;
-};
-
-static struct seen positions_seen(const struct attn_desc *a, const struct bench_result *result)
-{
-    double rows = result->n_tokens, context = result->context + 1.0;
-    double window = a->window > 0 ? a->window : (double)INFINITY;
-    if (result->phase == BENCH_DECODE) {
-        double seen = rows * fmin(context, window);
-        return (struct seen){ seen, seen };
-    }
-    double rising = fmin(rows, window); /* rows that attend to all before them */
-    return (struct seen){ rising * (rising + 1) / 2 + (rows - rising) * fmin(rows, window), rows };
-}
-
-/* Keys and values that a step reads, and the operations of attention. */
-static void count_attention(const struct model *model, const struct bench_result *result, double *kv_bytes,
-                            double *ops)
-{
-    *kv_bytes = *ops = 0;
-    for (int i = 0; i < model->local.n_layers; i++) {
-        const struct attn_desc *a = &model_layer(&model->local, i)->attn;
-        struct seen seen = positions_seen(a, result);
-        *kv_bytes += (double)model_layer_kv_bytes(a, model->kv_type) * seen.stored;
-        *ops += bench_position_ops(a) * seen.attended;
-    }
-}
-
-/* The limit: the longer of the times to read weights and KV once, and to compute. */
-static void find_limit(const struct model *model, struct bench_result *result)
-{
-    const struct bench_limits *limits = &result->limits;
-    const struct model_desc *d = &model->local; /* this rank's part */
-    bool is_prefill = result->phase == BENCH_PREFILL;
-    double rows = result->n_tokens, outputs = is_prefill ? 1 : rows;
-    double kv_bytes, attention_ops;
-    count_attention(model, result, &kv_bytes, &attention_ops);
-    double linear_ops = rows * layer_ops_of_row(d) + outputs * 2 * d->d_model * (double)d->n_vocab;
-    double matrix_bytes = bytes_of_weights(model) + result->expert_bytes;
-    bool is_integer = dtype_block_elems(model->weight_type) > 1 && limits->peak_int8_gops > 0;
-    double peak = is_integer ? limits->peak_int8_gops : limits->peak_f32_gflops;
-    double read_s = (matrix_bytes + kv_bytes) / (limits->read_gbps * 1e9);
-    double compute_s = peak > 0 ? linear_ops / (peak * 1e9) + attention_ops / (limits->peak_f32_gflops * 1e9)
-                                : 0;
-    result->work = (struct bench_work){ matrix_bytes, kv_bytes, linear_ops, attention_ops };
-    result->limit_tok_s = rows / (read_s > compute_s ? read_s : compute_s);
 }
 
 /* ---- measuring ---- */
@@ -374,7 +274,7 @@ static void measure_point(struct bench *b, const struct bench_plan *plan, struct
     result->limits = (struct bench_limits){ .read_gbps = limit_of(s->read, n),
                                             .peak_int8_gops = limit_of(s->int8, n),
                                             .peak_f32_gflops = limit_of(s->f32, n) };
-    find_limit(b->model, result);
+    bench_find_limit(b->model, result);
 }
 
 /* ---- memory ---- */

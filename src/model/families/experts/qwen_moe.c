@@ -118,27 +118,31 @@ static void describe_experts(struct model_desc *d, struct config *c, struct expe
     describe_expert_layers(d, e, is_dense);
 }
 
-static void describe_gguf_qwen(struct model_desc *d, struct config *c)
+/* e: what is known of the experts; the rest is read from the file. All layers have experts. */
+static void describe_gguf_qwen(struct model_desc *d, struct config *c, struct expert_desc *e)
 {
+    static const uint8_t NONE_DENSE[LIMIT_LAYERS] = { 0 };
+    bool is_normed = e->routing.is_normed;
     describe_gguf_experts(d, c);
     describe_gguf(d, c);
     d->kinds[0].attn.rope = ROPE_HALF;
+    e->routing = d->kinds[0].ffn.experts.routing;
+    e->routing.is_normed = is_normed;
+    e->d_ff = config_int_or(c, "expert_feed_forward_length", 1, LIMIT_DIMENSION,
+                            d->kinds[0].ffn.d_ff / e->routing.n_chosen);
+    if (e->gates_shared)
+        e->d_shared = config_int_or(c, "expert_shared_feed_forward_length", 1, LIMIT_DIMENSION,
+                                    d->kinds[0].ffn.d_ff);
+    describe_expert_layers(d, e, NONE_DENSE);
 }
 
 static void describe_qwen2(struct model_desc *d, struct config *c, bool is_gguf)
 {
     static const struct transformers_defaults DEFAULTS = { 16, 0, 32768, 1e-6, 0 };
-    static const uint8_t NONE_DENSE[LIMIT_LAYERS] = { 0 };
     struct expert_desc e = { .gates_shared = true };
     if (is_gguf) {
         d->kinds[0].attn.has_qkv_bias = true;
-        describe_gguf_qwen(d, c);
-        e.routing = d->kinds[0].ffn.experts.routing;
-        e.d_ff = config_int_or(c, "expert_feed_forward_length", 1, LIMIT_DIMENSION,
-                               d->kinds[0].ffn.d_ff / e.routing.n_chosen);
-        e.d_shared = config_int_or(c, "expert_shared_feed_forward_length", 1, LIMIT_DIMENSION,
-                                   d->kinds[0].ffn.d_ff);
-        describe_expert_layers(d, &e, NONE_DENSE);
+        describe_gguf_qwen(d, c, &e);
         return;
     }
     describe_transformers(d, c, &DEFAULTS);
@@ -147,26 +151,14 @@ static void describe_qwen2(struct model_desc *d, struct config *c, bool is_gguf)
     describe_experts(d, c, &e, 60, 4, 1408);
 }
 
-static void describe_gguf_qwen3(struct model_desc *d, struct config *c)
-{
-    static const uint8_t NONE_DENSE[LIMIT_LAYERS] = { 0 };
-    struct expert_desc e = { 0 };
-    describe_gguf_qwen(d, c);
-    e.routing = d->kinds[0].ffn.experts.routing;
-    e.routing.is_normed = true;
-    e.d_ff = config_int_or(c, "expert_feed_forward_length", 1, LIMIT_DIMENSION,
-                           d->kinds[0].ffn.d_ff / e.routing.n_chosen);
-    describe_expert_layers(d, &e, NONE_DENSE);
-}
-
 static void describe_qwen3(struct model_desc *d, struct config *c, bool is_gguf)
 {
     static const struct transformers_defaults DEFAULTS = { 4, 0, 32768, 1e-6, 0 };
     struct attn_desc *a = &d->kinds[0].attn;
-    struct expert_desc e = { 0 };
+    struct expert_desc e = { .routing.is_normed = true }; /* of GGUF files */
     a->has_qk_norm = true;
     if (is_gguf) {
-        describe_gguf_qwen3(d, c);
+        describe_gguf_qwen(d, c, &e);
         return;
     }
     describe_transformers(d, c, &DEFAULTS);
@@ -181,10 +173,10 @@ static void describe_qwen3_vl(struct model_desc *d, struct config *c, bool is_gg
         .n_kv_heads = 16, .n_ctx = 128000, .norm_eps = 1e-6, .rope_theta = 5e5, .has_image_sections = true
     };
     struct attn_desc *a = &d->kinds[0].attn;
-    struct expert_desc e = { 0 };
+    struct expert_desc e = { .routing.is_normed = true };
     a->has_qk_norm = true;
     if (is_gguf) {
-        describe_gguf_qwen3(d, c);
+        describe_gguf_qwen(d, c, &e);
         describe_gguf_image_sections(d, c);
         return;
     }
