@@ -468,9 +468,10 @@ const struct command COMMAND_BENCH = {
     .summary = "measure a model's speed, compared with the limit of this machine",
     .about = "Times single steps of the model: decode steps, with one token for each user, and "
              "prefill of a prompt. Results are medians; spread is the distance between the quartiles, "
-             "relative to the median. The limit is the longer of two times: to read all weights, keys "
-             "and values once at memory bandwidth, and to compute at the peak of the arithmetic "
-             "units. Both are measured just before and just after each repetition. Weights that fit "
+             "relative to the median. The limit is the sum over all matrices and each layer's attention, "
+             "which follow one another, of the longer of two times: to read the weights, or keys and "
+             "values, once at memory bandwidth, and to compute at the peak of the arithmetic units. "
+             "Both are measured just before and just after each repetition. Weights that fit "
              "into the processor's caches can be read faster than the limit. With --engine each user "
              "requests 32 tokens. Plain runs alternate with runs with much text work (20 "
              "log-probabilities per token, 16 stop strings). \"text waits\" counts the steps that "
