@@ -55,6 +55,8 @@ struct tutti_error {
     enum tutti_status status;
     char param[64]; /* the request field at fault, for example "temperature"; "" where there is none */
     char text[512];
+    /* Of TUTTI_E_BUSY: the engine's queue is full, which is no limit of the client. */
+    bool is_overloaded;
     /* Of TUTTI_E_BUSY and TUTTI_E_TIMEOUT: retry after this time; 0: not known. */
     uint32_t retry_after_ms;
     /* Of TUTTI_E_LIMIT: the context length that prompt and answer exceed; 0: another limit was
@@ -526,6 +528,8 @@ struct tutti_event {
     bool has_stop_token;
     int32_t stop_token;
     float stop_logprob;       /* with logprobs */
+    bool has_stop_string;     /* a stop string ended the choice */
+    size_t stop_string;       /* its index in tutti_request.stop; of several, the longest */
     bool is_last;             /* the request's last event: its id is forgotten */
     struct tutti_error error; /* where finish is TUTTI_FINISH_ERROR */
 

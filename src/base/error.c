@@ -38,6 +38,7 @@ static void set_text(struct tutti_error *err, enum tutti_status status, const ch
     char text[sizeof err->text]; /* the arguments may point into *err */
     format_text(text, sizeof text, format, args);
     err->status = status;
+    err->is_overloaded = false;
     err->retry_after_ms = err->context_tokens = 0;
     snprintf(err->param, sizeof err->param, "%s", param);
     memcpy(err->text, text, sizeof text);

@@ -51,6 +51,7 @@ struct shown {
     struct buf text;
     size_t n_pushed, n_tokens; /* tokens given, tokens visible */
     bool is_stopped;
+    const char *stop; /* the string that ended it; NULL: none */
 };
 
 /* Pushes ids until a stop string; sends after each, as the text thread does. */
@@ -71,6 +72,7 @@ static void show_ids(const struct reply_format *format, const struct ids *ids, s
         assert_true(buf_add(&shown->text, reply.text.bytes, reply.text.n_bytes));
     }
     shown->n_tokens = reply.n_generated;
+    shown->stop = reply.has_stop_string ? format->stops.strings[reply.stop_string].text : NULL;
     reply_clear(&reply);
 }
 
@@ -310,7 +312,7 @@ static bool is_blank_char(char c)
 }
 
 static void expect(const struct reply_format *format, const struct ids *ids, struct buf *want,
-                   bool *is_stopped)
+                   const char **stopped_by)
 {
     struct buf all = { 0 };
     struct detokenizer d;
@@ -332,14 +334,16 @@ static void expect(const struct reply_format *format, const struct ids *ids, str
         else if (all.bytes[line] == '\n')
             begin = line + 1;
     }
-    *is_stopped = false;
-    for (size_t at = begin + 1; at <= all.n_bytes && !*is_stopped; at++) {
+    *stopped_by = NULL;
+    for (size_t at = begin + 1; at <= all.n_bytes && !*stopped_by; at++) {
+        size_t n_longest = 0;
         for (size_t i = 0; i < format->stops.n; i++) {
             const struct tutti_string *stop = &format->stops.strings[i];
             if (at - begin >= stop->n_bytes &&
                 memcmp(all.bytes + at - stop->n_bytes, stop->text, stop->n_bytes) == 0) {
                 end = at - stop->n_bytes < end ? at - stop->n_bytes : end;
-                *is_stopped = true;
+                *stopped_by = stop->n_bytes > n_longest ? stop->text : *stopped_by;
+                n_longest = stop->n_bytes > n_longest ? stop->n_bytes : n_longest;
             }
         }
     }
@@ -378,11 +382,14 @@ static void any_tokens_and_stops_follow_the_rule(void **state)
                 assert_true(tokenizer_encode(tok, piece, strlen(piece), &ids));
         }
         struct buf want = { 0 };
-        bool is_stopped;
-        expect(&format, &ids, &want, &is_stopped);
+        const char *stopped_by;
+        expect(&format, &ids, &want, &stopped_by);
+        bool is_stopped = stopped_by;
         struct shown shown;
         show_ids(&format, &ids, &shown);
-        if (shown.is_stopped != is_stopped || shown.text.n_bytes != want.n_bytes ||
+        if (shown.is_stopped != is_stopped ||
+            strcmp(shown.stop ? shown.stop : "", stopped_by ? stopped_by : "") ||
+            shown.text.n_bytes != want.n_bytes ||
             (want.n_bytes > 0 && memcmp(shown.text.bytes, want.bytes, want.n_bytes) != 0))
             fail_msg("round %llu: \"%s\", expected \"%s\"", (unsigned long long)round, shown.text.bytes,
                      want.bytes);

@@ -60,9 +60,10 @@ static bool find_stop(struct reply *reply, size_t *place)
 {
     while (reply->n_scanned < reply->pending.n_bytes) {
         char byte = reply->pending.bytes[reply->n_scanned++];
-        size_t n_bytes = stops_feed(&reply->format->stops, &reply->stop_state, byte);
+        size_t n_bytes = stops_feed(&reply->format->stops, &reply->stop_state, byte, &reply->stop_string);
         if (n_bytes > 0) {
             *place = reply->n_scanned - (reply->format->keeps_stop ? 0 : n_bytes);
+            reply->has_stop_string = true;
             return true;
         }
     }

@@ -37,6 +37,8 @@ struct reply {
     struct buf pending; /* text after the first n_certain bytes */
     struct stop_state stop_state;
     size_t n_scanned; /* of pending, for stop strings */
+    bool has_stop_string;
+    size_t stop_string; /* the index of the one that ended the reply */
     size_t n_certain; /* bytes of the text that no stop string can hide any more */
     struct rewrite rewrite;
     struct buf rewritten; /* scratch */

@@ -513,8 +513,10 @@ void tutti_engine_close(tutti_engine *e)
 static enum tutti_status refuse_busy(uint64_t retry_after_ms, const char *why, struct tutti_error *err)
 {
     error_set(err, TUTTI_E_BUSY, "%s; try again later", why);
-    if (err)
+    if (err) {
+        err->is_overloaded = true;
         err->retry_after_ms = retry_after_ms < UINT32_MAX ? (uint32_t)retry_after_ms : UINT32_MAX;
+    }
     return TUTTI_E_BUSY;
 }
 

@@ -148,6 +148,8 @@ static void report(struct tutti_engine *e, const struct record *record, enum tut
                                  .n_held = (size_t)reply->detok.n_held,
                                  .finish = finish,
                                  .has_stop_token = record->has_stop_token,
+                                 .has_stop_string = reply->has_stop_string,
+                                 .stop_string = reply->stop_string,
                                  .stop_token = record->sample.token,
                                  .stop_logprob = record->sample.logprob,
                                  .n_prompt_tokens = (size_t)request_n_own(r),

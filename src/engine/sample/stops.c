@@ -17,13 +17,16 @@ void stops_find_borders(uint16_t *borders, const char *text, size_t n_bytes)
         borders[i] = (uint16_t)step(&stop, borders, borders[i - 1], text[i]);
 }
 
-size_t stops_feed(const struct stops *stops, struct stop_state *state, char byte)
+size_t stops_feed(const struct stops *stops, struct stop_state *state, char byte, size_t *index)
 {
     size_t longest = 0;
     for (size_t i = 0; i < stops->n; i++) {
         size_t matched = step(&stops->strings[i], stops->borders[i], state->matched[i], byte);
         if (matched == stops->strings[i].n_bytes) {
-            longest = matched > longest ? matched : longest;
+            if (matched > longest) {
+                longest = matched;
+                *index = i;
+            }
             matched = stops->borders[i][matched - 1];
         }
         state->matched[i] = (uint16_t)matched;

@@ -25,8 +25,9 @@ struct stop_state {
     uint16_t matched[LIMIT_STOPS];
 };
 
-/* Adds a byte. Returns the length of the longest stop string that it completes; 0: none. */
-size_t stops_feed(const struct stops *stops, struct stop_state *state, char byte);
+/* Adds a byte. Returns the length of the longest stop string that it completes, and sets *index to it;
+ * 0: none, *index is unchanged. */
+size_t stops_feed(const struct stops *stops, struct stop_state *state, char byte, size_t *index);
 
 /* The length of the longest suffix of the text that may be the beginning of a stop string. */
 size_t stops_held(const struct stops *stops, const struct stop_state *state);
