@@ -25,11 +25,11 @@ struct reply_choice {
     tutti_reasoning_parser *splitter; /* NULL: nothing was split yet */
     size_t n_reasoning_sent, n_reasoning_tokens;
     size_t n_sent;           /* streams: bytes of it that were sent */
-    struct buf held;         /* text that waits for a token to carry it */
+    struct buf held;         /* text that waits for a token to carry it; parts: the call being passed on */
     json_t *logprobs;        /* whole replies: in the API's format */
     json_t *tokens, *tops;   /* for APIs that report tokens: all tokens, and the most probable ones of each */
     struct sent_calls calls; /* streams with tools */
-    const char *own_id;      /* responses API: of the call being streamed; NULL: the model wrote none */
+    const char *own_id;      /* of the call being passed on; NULL: the model wrote none */
     json_t *items;           /* responses API: complete output items */
     size_t n_events;         /* responses API: events sent */
     size_t n_chars;          /* of the tokens reported: text_offset of the next one */
@@ -39,7 +39,7 @@ struct reply_choice {
     size_t n_scored;
     enum tutti_finish finish;
     bool has_begun;
-    bool reasoning_is_over, message_is_over; /* responses API: these items are complete */
+    bool reasoning_is_over, message_is_over; /* these parts were passed on (openai_answer.h) */
     bool has_stop_token;                     /* ended with a stop token of the model */
 };
 

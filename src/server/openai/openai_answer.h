@@ -1,4 +1,4 @@
-/* The text of an answer, with its reasoning apart, for the chat and the responses API. */
+/* The parts of an answer, for APIs of chats: its reasoning, its text, and its calls of tools. */
 #ifndef TUTTI_SERVER_OPENAI_OPENAI_ANSWER_H
 #define TUTTI_SERVER_OPENAI_OPENAI_ANSWER_H
 
@@ -12,5 +12,36 @@ const struct buf *answer_reasoning(const struct job *job, const struct reply_cho
 
 /* Tokens of reasoning, of all choices. */
 size_t answer_n_reasoning_tokens(const struct job *job);
+
+/* ---- parts, one after the other ---- */
+
+enum answer_part { ANSWER_REASONING, ANSWER_TEXT, ANSWER_CALL };
+enum answer_moment { ANSWER_BEGIN, ANSWER_DELTA, ANSWER_END };
+
+/* What happens to a part. A part ends before the next one begins: the reasoning, if any, then the text,
+ * then the calls. Pointers are valid during the call. */
+struct answer_event {
+    enum answer_part part;
+    enum answer_moment moment;
+    const char *text; /* a delta's; at the end the whole part's. A call's text is its arguments, as JSON */
+    size_t n_bytes;
+    /* Of a call: its index, the function's name except in deltas (not terminated), and the id that the model
+     * gave it; NULL: none. */
+    size_t call;
+    const char *name, *id;
+    size_t n_name;
+    bool is_cut;                    /* the end of a part that is not complete */
+    const struct tutti_event *from; /* of a delta of text: the event that brought it; NULL: several did */
+};
+typedef void answer_event_fn(struct job *job, struct reply_choice *choice, const struct answer_event *event);
+
+/* Streams: passes on what answer_add() added and what is certain. Text that may become a call waits. */
+void answer_pass_new(struct job *job, struct reply_choice *choice, const struct tutti_event *event,
+                     answer_event_fn *emit);
+/* Streams: passes on the rest of a complete answer. An answer without calls has a text, maybe an empty
+ * one. */
+void answer_pass_rest(struct job *job, struct reply_choice *choice, answer_event_fn *emit);
+/* Passes on a complete answer of which nothing was passed on before. A call that was cut is text. */
+void answer_pass_whole(struct job *job, struct reply_choice *choice, answer_event_fn *emit);
 
 #endif

@@ -31,32 +31,16 @@ static void make_short_id(const struct job *job, size_t choice, size_t index, ch
     out[ID_LENGTH] = '\0';
 }
 
-static void make_id(const struct job *job, size_t choice, size_t index, const char *own, const char *name,
-                    size_t n_name, char *out)
+void calls_make_id(const struct job *job, const struct call_name *call, const char *prefix, char *out)
 {
-    if (own && *own && strlen(own) < CALL_ID_BYTES)
-        snprintf(out, CALL_ID_BYTES, "%s", own);
+    if (call->own && *call->own && strlen(call->own) < CALL_ID_BYTES)
+        snprintf(out, CALL_ID_BYTES, "%s", call->own);
     else if (has_form(job, "mistral"))
-        make_short_id(job, choice, index, out);
-    else if (has_form(job, "kimi-k2") && n_name < CALL_ID_BYTES - 40)
-        snprintf(out, CALL_ID_BYTES, "functions.%.*s:%zu", (int)n_name, name, index);
+        make_short_id(job, call->choice, call->index, out);
+    else if (has_form(job, "kimi-k2") && call->n_name < CALL_ID_BYTES - 40)
+        snprintf(out, CALL_ID_BYTES, "functions.%.*s:%zu", (int)call->n_name, call->name, call->index);
     else
-        snprintf(out, CALL_ID_BYTES, "call_%s_%zu_%zu", job->id, choice, index);
-}
-
-void calls_make_id(const struct job *job, size_t choice, size_t index, const json_t *call, char *out)
-{
-    const json_t *name = json_object_get(call, "name");
-    make_id(job, choice, index, json_string_value(json_object_get(call, "id")), json_string_value(name),
-            json_string_length(name), out);
-}
-
-void calls_delta_id(const struct job *job, size_t choice, const struct tutti_tool_call_delta *delta,
-                    char *out)
-{
-    const tutti_tool_parser *parser = job->choices[choice].calls.parser;
-    make_id(job, choice, delta->index, parser ? tutti_tool_parser_call_id(parser, delta->index) : NULL,
-            delta->name, delta->n_name, out);
+        snprintf(out, CALL_ID_BYTES, "%s_%s_%zu_%zu", prefix, job->id, call->choice, call->index);
 }
 
 /* A call that is required is written as a list by the request's grammar, whatever the model's form. */

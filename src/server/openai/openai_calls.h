@@ -24,11 +24,15 @@ bool calls_next_delta(const struct job *job, struct reply_choice *choice,
 
 enum { CALL_ID_BYTES = 320 };
 
-/* The id of a call of calls_find(): the model's own, else one as the model's chat template wants it,
- * "call_..." if it does not care. out: [CALL_ID_BYTES]. */
-void calls_make_id(const struct job *job, size_t choice, size_t index, const json_t *call, char *out);
-/* The same for the first delta of a call. */
-void calls_delta_id(const struct job *job, size_t choice, const struct tutti_tool_call_delta *delta,
-                    char *out);
+/* A call, for its id. */
+struct call_name {
+    size_t choice, index;
+    const char *own; /* the id that the model gave it; NULL: none */
+    const char *name;
+    size_t n_name;
+};
+/* The id of a call: the model's own, else one as the model's chat template wants it, prefix and a number
+ * that is unique if it does not care. out: [CALL_ID_BYTES]. */
+void calls_make_id(const struct job *job, const struct call_name *call, const char *prefix, char *out);
 
 #endif

@@ -26,7 +26,9 @@ static json_t *tool_calls(const struct job *job, size_t choice, const json_t *ca
     {
         char id[CALL_ID_BYTES];
         const json_t *name = json_object_get(call, "name"), *arguments = json_object_get(call, "arguments");
-        calls_make_id(job, choice, i, call, id);
+        const struct call_name named = { choice, i, json_string_value(json_object_get(call, "id")),
+                                         json_string_value(name), json_string_length(name) };
+        calls_make_id(job, &named, "call", id);
         if (json_array_append_new(out, json_pack("{s:s, s:s, s:{s:O, s:O}}", "id", id, "type", "function",
                                                  "function", "name", name, "arguments", arguments)) != 0) {
             json_decref(out);
@@ -45,7 +47,11 @@ static json_t *tool_call_delta(const struct job *job, size_t choice,
     if (!delta->name)
         return json_pack("[{s:I, s:{s:o}}]", "index", (json_int_t)delta->index, "function", "arguments",
                          arguments);
-    calls_delta_id(job, choice, delta, id);
+    const tutti_tool_parser *parser = job->choices[choice].calls.parser;
+    const struct call_name named = { choice, delta->index,
+                                     parser ? tutti_tool_parser_call_id(parser, delta->index) : NULL,
+                                     delta->name, delta->n_name };
+    calls_make_id(job, &named, "call", id);
     return json_pack("[{s:I, s:s, s:s, s:{s:o, s:o}}]", "index", (json_int_t)delta->index, "id", id, "type",
                      "function", "function", "name", json_text(delta->name, delta->n_name), "arguments",
                      arguments);

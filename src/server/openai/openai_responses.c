@@ -47,16 +47,20 @@ static json_t *message_value(const struct job *job, const char *status, json_t *
                      "role", "assistant", "content", content);
 }
 
-/* own: the id that the model wrote; NULL: none. */
-static json_t *call_value(const struct job *job, size_t call, const char *status, json_t *name,
-                          json_t *arguments, const char *own)
+static const char *item_status(const struct answer_event *event)
+{
+    return event->moment != ANSWER_END ? "in_progress" : event->is_cut ? "incomplete" : "completed";
+}
+
+static json_t *call_value(const struct job *job, const struct answer_event *event)
 {
     char id[CALL_ID_BYTES];
-    json_t *source = json_pack("{s:O, s:s*}", "name", name, "id", own);
-    calls_make_id(job, 0, call, source, id);
-    json_decref(source);
-    return json_pack("{s:s, s:o, s:s, s:s, s:o, s:o}", "type", "function_call", "id", call_item_id(job, call),
-                     "call_id", id, "status", status, "name", name, "arguments", arguments);
+    const struct call_name named = { 0, event->call, event->id, event->name, event->n_name };
+    calls_make_id(job, &named, "call", id);
+    return json_pack("{s:s, s:o, s:s, s:s, s:o, s:o}", "type", "function_call", "id",
+                     call_item_id(job, event->call), "call_id", id, "status", item_status(event), "name",
+                     json_text(event->name, event->n_name), "arguments",
+                     json_text(event->text, event->n_bytes));
 }
 
 static json_t *usage_value(const struct job *job)
@@ -149,18 +153,6 @@ static void begin_stream(struct job *job, struct reply_choice *choice)
 
 /* ---- items ---- */
 
-/* Starts the message; n_content bytes of the answer are certain. */
-static void begin_message(struct job *job, struct reply_choice *choice)
-{
-    if (choice->has_begun || !job->req.stream)
-        return;
-    choice->has_begun = true;
-    emit(job, choice, "response.output_item.added",
-         item_event(choice, message_value(job, "in_progress", json_array())));
-    emit(job, choice, "response.content_part.added",
-         text_event(job, choice, "part", part_value(choice, 0), NULL));
-}
-
 static void output_add_item(struct job *job, struct reply_choice *choice, json_t *item)
 {
     if (job->req.stream)
@@ -169,193 +161,116 @@ static void output_add_item(struct job *job, struct reply_choice *choice, json_t
         job_fail_memory(job);
 }
 
-/* Its text is complete. */
-static void end_message(struct job *job, struct reply_choice *choice, size_t n_content)
+static json_t *new_logprobs(const struct answer_event *event)
 {
-    const char *status = choice->calls.n == 0 && is_cut(choice) ? "incomplete" : "completed";
-    choice->message_is_over = true;
-    begin_message(job, choice);
-    if (job->req.stream) {
-        emit(job, choice, "response.output_text.done",
-             text_event(job, choice, "text", json_text(choice->text.bytes, n_content),
-                        choice->logprobs ? json_incref(choice->logprobs) : json_array()));
-        emit(job, choice, "response.content_part.done",
-             text_event(job, choice, "part", part_value(choice, n_content), NULL));
-    }
-    output_add_item(job, choice, message_value(job, status, json_pack("[o]", part_value(choice, n_content))));
+    json_t *logprobs = json_array();
+    if (event->from)
+        openai_add_logprobs(logprobs, event->from);
+    return logprobs;
 }
 
-static void stream_arguments(struct job *job, struct reply_choice *choice, size_t call, const char *text,
-                             size_t n_bytes)
+static json_t *whole_logprobs(const struct reply_choice *choice)
 {
-    if (job->req.stream && n_bytes > 0)
-        emit(job, choice, "response.function_call_arguments.delta",
-             json_pack("{s:o, s:I, s:o}", "item_id", call_item_id(job, call), "output_index", n_items(choice),
-                       "delta", json_text(text, n_bytes)));
+    return choice->logprobs ? json_incref(choice->logprobs) : json_array();
 }
 
-static void begin_call(struct job *job, struct reply_choice *choice, size_t call, json_t *name,
-                       const char *own)
+static void emit_text(struct job *job, struct reply_choice *choice, const struct answer_event *event)
 {
-    if (job->req.stream)
+    switch (event->moment) {
+    case ANSWER_BEGIN:
         emit(job, choice, "response.output_item.added",
-             item_event(choice, call_value(job, call, "in_progress", name, json_string(""), own)));
-    else
-        json_decref(name);
+             item_event(choice, message_value(job, item_status(event), json_array())));
+        emit(job, choice, "response.content_part.added",
+             text_event(job, choice, "part", part_value(choice, 0), NULL));
+        break;
+    case ANSWER_DELTA:
+        emit(job, choice, "response.output_text.delta",
+             text_event(job, choice, "delta", json_text(event->text, event->n_bytes), new_logprobs(event)));
+        break;
+    case ANSWER_END:
+        emit(job, choice, "response.output_text.done",
+             text_event(job, choice, "text", json_text(event->text, event->n_bytes), whole_logprobs(choice)));
+        emit(job, choice, "response.content_part.done",
+             text_event(job, choice, "part", part_value(choice, event->n_bytes), NULL));
+        break;
+    }
 }
-
-static void end_call(struct job *job, struct reply_choice *choice, size_t call, json_t *name,
-                     json_t *arguments, bool is_whole, const char *own)
-{
-    if (job->req.stream)
-        emit(job, choice, "response.function_call_arguments.done",
-             json_pack("{s:o, s:I, s:O, s:O}", "item_id", call_item_id(job, call), "output_index",
-                       n_items(choice), "name", name, "arguments", arguments));
-    output_add_item(job, choice,
-                    call_value(job, call, is_whole ? "completed" : "incomplete", name, arguments, own));
-}
-
-/* Sends a call in one piece. */
-static void add_call(struct job *job, struct reply_choice *choice, size_t call, const json_t *value)
-{
-    json_t *name = json_object_get(value, "name"), *arguments = json_object_get(value, "arguments");
-    const char *own = json_string_value(json_object_get(value, "id"));
-    begin_call(job, choice, call, json_incref(name), own);
-    stream_arguments(job, choice, call, json_string_value(arguments), json_string_length(arguments));
-    end_call(job, choice, call, json_incref(name), json_incref(arguments), true, own);
-}
-
-/* ---- reasoning ---- */
 
 static json_t *reasoning_id(const struct job *job)
 {
     return json_sprintf("rs_%s", job->id + strlen("resp-"));
 }
 
-static json_t *reasoning_value(const struct job *job, const struct buf *reasoning, const char *status)
+static json_t *reasoning_value(const struct job *job, const struct answer_event *event)
 {
-    json_t *content = reasoning ? json_pack("[{s:s, s:o}]", "type", "reasoning_text", "text",
-                                            json_text(reasoning->bytes, reasoning->n_bytes))
-                                : json_array();
+    json_t *content = event->moment == ANSWER_END ? json_pack("[{s:s, s:o}]", "type", "reasoning_text",
+                                                              "text", json_text(event->text, event->n_bytes))
+                                                  : json_array();
     return json_pack("{s:s, s:o, s:s, s:[], s:o}", "type", "reasoning", "id", reasoning_id(job), "status",
-                     status, "summary", "content", content);
+                     item_status(event), "summary", "content", content);
 }
 
-static void stream_reasoning(struct job *job, struct reply_choice *choice)
+static void emit_reasoning(struct job *job, struct reply_choice *choice, const struct answer_event *event)
 {
-    const struct buf *reasoning = answer_reasoning(job, choice);
-    size_t n_sent = choice->n_reasoning_sent;
-    if (!reasoning || choice->reasoning_is_over || reasoning->n_bytes == n_sent)
+    if (event->moment == ANSWER_BEGIN) {
+        emit(job, choice, "response.output_item.added", item_event(choice, reasoning_value(job, event)));
         return;
-    if (n_sent == 0)
-        emit(job, choice, "response.output_item.added",
-             item_event(choice, reasoning_value(job, NULL, "in_progress")));
-    emit(job, choice, "response.reasoning_text.delta",
-         json_pack("{s:o, s:I, s:i, s:o}", "item_id", reasoning_id(job), "output_index", n_items(choice),
-                   "content_index", 0, "delta",
-                   json_text(reasoning->bytes + n_sent, reasoning->n_bytes - n_sent)));
-    choice->n_reasoning_sent = reasoning->n_bytes;
-}
-
-/* The reasoning is complete: its item comes before all others. */
-static void end_reasoning(struct job *job, struct reply_choice *choice)
-{
-    const struct buf *reasoning = answer_reasoning(job, choice);
-    if (!reasoning || choice->reasoning_is_over)
-        return;
-    bool is_all_cut = choice->text.n_bytes == 0 && is_cut(choice);
-    if (job->req.stream) {
-        stream_reasoning(job, choice);
-        emit(job, choice, "response.reasoning_text.done",
-             json_pack("{s:o, s:I, s:i, s:o}", "item_id", reasoning_id(job), "output_index", n_items(choice),
-                       "content_index", 0, "text", json_text(reasoning->bytes, reasoning->n_bytes)));
     }
-    choice->reasoning_is_over = true;
-    output_add_item(job, choice, reasoning_value(job, reasoning, is_all_cut ? "incomplete" : "completed"));
+    bool is_end = event->moment == ANSWER_END;
+    emit(job, choice, is_end ? "response.reasoning_text.done" : "response.reasoning_text.delta",
+         json_pack("{s:o, s:I, s:i, s:o}", "item_id", reasoning_id(job), "output_index", n_items(choice),
+                   "content_index", 0, is_end ? "text" : "delta", json_text(event->text, event->n_bytes)));
+}
+
+static void emit_call(struct job *job, struct reply_choice *choice, const struct answer_event *event)
+{
+    switch (event->moment) {
+    case ANSWER_BEGIN:
+        emit(job, choice, "response.output_item.added", item_event(choice, call_value(job, event)));
+        break;
+    case ANSWER_DELTA:
+        emit(job, choice, "response.function_call_arguments.delta",
+             json_pack("{s:o, s:I, s:o}", "item_id", call_item_id(job, event->call), "output_index",
+                       n_items(choice), "delta", json_text(event->text, event->n_bytes)));
+        break;
+    case ANSWER_END:
+        emit(job, choice, "response.function_call_arguments.done",
+             json_pack("{s:o, s:I, s:o, s:o}", "item_id", call_item_id(job, event->call), "output_index",
+                       n_items(choice), "name", json_text(event->name, event->n_name), "arguments",
+                       json_text(event->text, event->n_bytes)));
+        break;
+    }
+}
+
+/* A part of the answer is an item of the response. */
+static void take_part(struct job *job, struct reply_choice *choice, const struct answer_event *event)
+{
+    bool is_end = event->moment == ANSWER_END;
+    switch (event->part) {
+    case ANSWER_REASONING:
+        if (job->req.stream)
+            emit_reasoning(job, choice, event);
+        if (is_end)
+            output_add_item(job, choice, reasoning_value(job, event));
+        break;
+    case ANSWER_TEXT:
+        if (job->req.stream)
+            emit_text(job, choice, event);
+        if (is_end)
+            output_add_item(
+                job, choice,
+                message_value(job, item_status(event), json_pack("[o]", part_value(choice, event->n_bytes))));
+        break;
+    case ANSWER_CALL:
+        if (job->req.stream)
+            emit_call(job, choice, event);
+        if (is_end)
+            output_add_item(job, choice, call_value(job, event));
+        break;
+    }
 }
 
 /* ---- events ---- */
-
-/* The id of a streamed call. */
-static const char *streamed_id(const struct reply_choice *choice, size_t call)
-{
-    return choice->calls.parser ? tutti_tool_parser_call_id(choice->calls.parser, call) : NULL;
-}
-
-/* The call being streamed is in choice->held: its name, a zero byte, its arguments. */
-static void end_streamed_call(struct job *job, struct reply_choice *choice, bool is_whole)
-{
-    if (choice->held.n_bytes == 0)
-        return;
-    const char *name = choice->held.bytes;
-    size_t n_name = strlen(name), n_before = n_name + 1;
-    end_call(job, choice, choice->calls.n - 1, json_text(name, n_name),
-             json_text(name + n_before, choice->held.n_bytes - n_before), is_whole, choice->own_id);
-    buf_truncate(&choice->held, 0);
-}
-
-static void stream_call_delta(struct job *job, struct reply_choice *choice,
-                              const struct tutti_tool_call_delta *delta)
-{
-    bool ok = true;
-    if (delta->name) {
-        ok = buf_add(&choice->held, delta->name, delta->n_name) && buf_add(&choice->held, "", 1);
-        choice->own_id = streamed_id(choice, delta->index);
-        begin_call(job, choice, delta->index, json_text(delta->name, delta->n_name), choice->own_id);
-    }
-    stream_arguments(job, choice, delta->index, delta->arguments, delta->n_arguments);
-    if (!ok || !buf_add(&choice->held, delta->arguments, delta->n_arguments))
-        job_fail_memory(job);
-    else if (delta->is_last)
-        end_streamed_call(job, choice, true);
-}
-
-static void stream_text(struct job *job, struct reply_choice *choice, size_t n_sure, json_t *logprobs)
-{
-    size_t n_new = n_sure > choice->n_sent ? n_sure - choice->n_sent : 0;
-    if (n_new == 0 && json_array_size(logprobs) == 0) {
-        json_decref(logprobs);
-        return;
-    }
-    begin_message(job, choice);
-    emit(job, choice, "response.output_text.delta",
-         text_event(job, choice, "delta", json_text(choice->text.bytes + choice->n_sent, n_new),
-                    logprobs ? logprobs : json_array()));
-    choice->n_sent += n_new;
-}
-
-/* Sends text and calls as far as they are certain. */
-static void stream_event(struct job *job, struct reply_choice *choice, const struct tutti_event *event)
-{
-    struct tutti_tool_call_delta delta;
-    json_t *logprobs = job->req.logprobs ? json_array() : NULL;
-    if (logprobs)
-        openai_add_logprobs(logprobs, event);
-    if (choice->n_events == 0)
-        begin_stream(job, choice);
-    stream_reasoning(job, choice);
-    if (choice->text.n_bytes > 0)
-        end_reasoning(job, choice);
-    if (!calls_are_possible(job)) {
-        stream_text(job, choice, choice->text.n_bytes, logprobs);
-        return;
-    }
-    if (!calls_prepare(job, choice)) {
-        json_decref(logprobs);
-        job_fail_memory(job);
-        return;
-    }
-    size_t n_sure = calls_sure_content(job, choice);
-    bool has_delta = calls_next_delta(job, choice, &delta);
-    if (n_sure > choice->n_sent)
-        stream_text(job, choice, n_sure, logprobs);
-    else
-        json_decref(logprobs); /* of text that may be a call; the whole message has them */
-    if (has_delta && choice->has_begun && !choice->message_is_over)
-        end_message(job, choice, choice->n_sent);
-    for (; has_delta; has_delta = calls_next_delta(job, choice, &delta))
-        stream_call_delta(job, choice, &delta);
-}
 
 static void responses_take_event(struct job *job, size_t index, struct reply_choice *choice,
                                  const struct tutti_event *event)
@@ -370,34 +285,19 @@ static void responses_take_event(struct job *job, size_t index, struct reply_cho
         openai_add_logprobs(choice->logprobs, event);
         ok = choice->logprobs != NULL;
     }
-    if (!ok)
+    if (!ok) {
         job_fail_memory(job);
-    else if (job->req.stream)
-        stream_event(job, choice, event);
-}
-
-/* Sends the remaining items of the answer: a stream has sent its calls. */
-static void end_items(struct job *job, struct reply_choice *choice)
-{
-    size_t n_content = choice->text.n_bytes, i;
-    json_t *calls = job->req.stream ? NULL : calls_find(job, choice, choice->finish, &n_content);
-    const json_t *call;
-    end_reasoning(job, choice);
-    if (choice->calls.n > 0)
-        end_streamed_call(job, choice, false);
-    else if (!calls || n_content > 0) {
-        if (job->req.stream)
-            stream_text(job, choice, n_content, NULL);
-        end_message(job, choice, n_content);
+    } else if (job->req.stream) {
+        if (choice->n_events == 0)
+            begin_stream(job, choice);
+        answer_pass_new(job, choice, event, take_part);
     }
-    json_array_foreach(calls, i, call) add_call(job, choice, i, call);
-    json_decref(calls);
 }
 
 static void responses_finish(struct job *job)
 {
     struct reply_choice *choice = &job->choices[0];
-    end_items(job, choice);
+    (job->req.stream ? answer_pass_rest : answer_pass_whole)(job, choice, take_part);
     if (job->is_over)
         return; /* out of memory */
     if (!job->req.stream) {
