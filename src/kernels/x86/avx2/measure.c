@@ -34,7 +34,7 @@ uint64_t measure_int8_avx2(int64_t rounds)
         }
         for (int k = 1; k < PRODUCTS; k++)
             for (int i = 0; i < CHAINS; i++) {
-                __asm__("" : "+x"(a));
+                __asm__("" : "+x"(a), "+x"(narrow[i])); /* and the additions in this order */
                 narrow[i] = _mm256_add_epi16(narrow[i], _mm256_maddubs_epi16(a, b));
             }
         for (int i = 0; i < CHAINS; i++)
