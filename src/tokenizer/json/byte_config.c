@@ -98,6 +98,39 @@ enum tutti_status byte_config_add_all(struct tokenizer *tok, const json_t *confi
     return TUTTI_OK;
 }
 
+static enum tutti_status add_named(struct tokenizer *tok, const json_t *value, const char *name,
+                                   struct tutti_error *err)
+{
+    const char *text = json_string_value(json_is_object(value) ? json_object_get(value, "content") : value);
+    int32_t id = text ? byte_config_find(tok, text) : -1;
+    if (id < 0 || is_added(tok, id))
+        return TUTTI_OK;
+    struct added_token added = {
+        .id = id,
+        .is_special = true,
+        .takes_left_blanks = json_is_true(json_object_get(value, "lstrip")),
+        .takes_right_blanks = json_is_true(json_object_get(value, "rstrip")),
+        .is_single_word = json_is_true(json_object_get(value, "single_word")),
+    };
+    return byte_level_add(tok, text, strlen(text), added, name, err);
+}
+
+enum tutti_status byte_config_add_named(struct tokenizer *tok, const json_t *config, const char *name,
+                                        struct tutti_error *err)
+{
+    static const char *const KEYS[] = { "bos_token", "eos_token", "unk_token",  "sep_token",
+                                        "pad_token", "cls_token", "mask_token", "additional_special_tokens" };
+    enum tutti_status st = TUTTI_OK;
+    for (size_t i = 0; st == TUTTI_OK && i < sizeof KEYS / sizeof *KEYS; i++) {
+        const json_t *value = json_object_get(config, KEYS[i]);
+        if (!json_is_array(value))
+            st = add_named(tok, value, name, err);
+        for (size_t k = 0; st == TUTTI_OK && k < json_array_size(value); k++)
+            st = add_named(tok, json_array_get(value, k), name, err);
+    }
+    return st;
+}
+
 int32_t byte_config_find(const struct tokenizer *tok, const char *text)
 {
     const struct byte_level *level = tok->level;

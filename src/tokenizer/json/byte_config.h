@@ -22,6 +22,10 @@ MUST_CHECK enum tutti_status byte_config_vocab(struct tokenizer *tok, const json
 MUST_CHECK enum tutti_status byte_config_add_all(struct tokenizer *tok, const json_t *config,
                                                  const char *name, struct tutti_error *err);
 
+/* Makes special tokens of those of the vocabulary that the settings name: bos_token, eos_token, ... */
+MUST_CHECK enum tutti_status byte_config_add_named(struct tokenizer *tok, const json_t *config,
+                                                   const char *name, struct tutti_error *err);
+
 /* Reads bos_token, eos_token, unk_token, add_bos_token. Tokens that are not in the vocabulary are
  * ignored. */
 MUST_CHECK enum tutti_status byte_config_specials(struct tokenizer *tok, const json_t *config,

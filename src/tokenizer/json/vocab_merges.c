@@ -56,6 +56,8 @@ enum tutti_status tokenizer_from_vocab_merges(struct tokenizer **out, const stru
         st = read_merges_file(tok, merges, err);
     if (st == TUTTI_OK)
         st = byte_config_add_all(tok, config, vocab->name, err);
+    if (st == TUTTI_OK)
+        st = byte_config_add_named(tok, config, vocab->name, err);
     if (st == TUTTI_OK && tok->added.n == 0)
         st = add_end_of_text(tok, vocab->name, err);
     if (st == TUTTI_OK)

@@ -391,9 +391,12 @@ static void deepseek_put_metadata(struct gguf_writer *w, const struct model_desc
     put_experts(w, d);
 }
 
+/* GLM-4.7-Flash in a GGUF file is of DeepSeek's architecture; its vocabulary tells. */
 static enum tutti_status text_prefix(const struct tokenizer *tok, struct ids *out, struct tutti_error *err)
 {
     int32_t bos = tokenizer_bos(tok);
+    if (tokenizer_find_control(tok, "[gMASK]") >= 0)
+        return family_glm_prefix(tok, out, err);
     return bos < 0 || tokenizer_adds_bos(tok) == 0 || ids_add(out, bos) ? TUTTI_OK : chat_out_of_memory(err);
 }
 
