@@ -23,9 +23,14 @@ FAMILIES = {
     "gpt-oss": "gpt-oss-tiny", "DeepSeek-V2": "deepseek-v2-lite-tiny", "DeepSeek-V3, R1": "deepseek-v3-tiny", "GLM-4.7-Flash": "glm4-moe-lite-tiny",
 }
 
+# Their tokenizers have tests of their own.
+WITH_OTHER_TEXT = ("ChatGLM-6B", "ChatGLM2-6B, ChatGLM3-6B", "GLM-4-9B", "GLM-4 of transformers", "LLaMA", "Mistral", "Qwen2, Qwen2.5",
+                   "Qwen3", "GPT-2", "BLOOM", "PanGu-Alpha")
+
 FORMATS = "tests/cli/test_every_format.py"
 SAME_BITS = "test_the_same_tensors_in_another_format_give_the_same_bits"
 TEXT = "tests/cli/test_byte_level.py", "test_text_becomes_ids_and_text_again"
+FAMILY_TEXT = "tests/cli/test_family_text.py", "test_ids_and_greedy_text_are_those_of_transformers"
 OWN_TEXT = "tests/cli/test_text.py", "test_tokenize_gives_the_ids_of_a_prompt"
 CHAT, CHAT_IDS = "tests/model/test_chat.c", ("tests/model/test_chat_tokens.c", "own_formats_give_the_same_ids")
 BEAMS = "tests/engine/test_beams.c", "answers_are_those_of_transformers"
@@ -54,7 +59,8 @@ SOME = {
         "ChatGLM-6B": (*OWN_TEXT, "chatglm-6b-text"), "ChatGLM2-6B, ChatGLM3-6B": (*DEMO, "chatglm3"),
         "GLM-4-9B": (*TEXT, "glm-4-9b-tiny"), "GLM-4 of transformers": (*TEXT, "glm4-tiny"), "LLaMA": (*TEXT, "llama-tiny-tied"),
         "Mistral": (*TEXT, "mistral-tiny"), "Qwen2, Qwen2.5": (*TEXT, "qwen2-tiny"), "Qwen3": (*TEXT, "qwen3-tiny"),
-        "GPT-2": (*TEXT, "gpt2-tiny"), "gpt-oss": (*TEXT, "gpt-oss-tiny"), "BLOOM": (*TEXT, "bloom-tiny"), "PanGu-Alpha": (*OWN_TEXT, "pangu-text"),
+        "GPT-2": (*TEXT, "gpt2-tiny"), "BLOOM": (*TEXT, "bloom-tiny"), "PanGu-Alpha": (*OWN_TEXT, "pangu-text"),
+        **{family: (*FAMILY_TEXT, fixture) for family, fixture in FAMILIES.items() if family not in WITH_OTHER_TEXT},
     },
     "chat": {
         "ChatGLM-6B": ("tests/cli/test_text.py", "test_chat_talks_to_a_chatglm_6b", "chatglm-6b-text"),

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 import requests
-from test_byte_level import N_VOCAB, widen
+from widened import N_VOCAB, widen
 from test_cli import BIN, FIXTURES, PATIENCE, tutti
 
 FOLDERS = os.path.join(FIXTURES, "tokenizer", "folders")

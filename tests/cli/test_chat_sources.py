@@ -7,8 +7,9 @@ import subprocess
 
 import pytest
 import requests
-from test_byte_level import BYTES, widen
+from test_byte_level import BYTES
 from test_cli import BIN, FIXTURES, PATIENCE, tutti
+from widened import widen
 
 DEMO = os.path.join(os.path.dirname(FIXTURES), os.pardir, "models", "demo")
 HI = [{"role": "user", "content": "Hello"}]

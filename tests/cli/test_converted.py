@@ -5,8 +5,8 @@ import os
 import struct
 
 import pytest
-import test_byte_level
 from test_cli import FIXTURES, tutti
+from widened import widen
 
 with open(os.path.join(FIXTURES, "converted", "metadata.json"), encoding="utf-8") as metadata:
     THEIRS = json.load(metadata)
@@ -106,12 +106,11 @@ def plain_cases(name):
             yield line, want
 
 
-def test_other_programs_get_a_vocabulary_of_sentencepieces_kind(tmp_path, monkeypatch):
+def test_other_programs_get_a_vocabulary_of_sentencepieces_kind(tmp_path):
     """A tokenizer.json that merges characters, as of LLaMA 2, Mistral and Gemma: its text is for tutti, GGUF's keys for others."""
     folder, out = tmp_path / "model", tmp_path / "model.gguf"
     folder.mkdir()
-    monkeypatch.setattr(test_byte_level, "N_VOCAB", 704)
-    test_byte_level.widen(os.path.join(FIXTURES, "llama-tiny-tied"), folder)
+    widen(os.path.join(FIXTURES, "llama-tiny-tied"), folder, 704)
     with open(os.path.join(FIXTURES, "tokenizer", "json", "gemma.json"), encoding="utf-8") as file:
         text = file.read()
     (folder / "tokenizer.json").write_text(text, encoding="utf-8")
