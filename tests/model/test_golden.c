@@ -150,6 +150,30 @@ static void quantized_arithmetic_stays_near_exact_arithmetic(void **state)
     }
 }
 
+/* Files of llama-quantize (tools/fixtures/llama_quantize_fixtures.py), each with several types. In float32 only what is read of
+ * the blocks is on trial; as stored, activations are rounded to 8 bits too. */
+static void files_of_llama_quantize_agree_with_transformers(void **state)
+{
+    (void)state;
+    static const char *const NAMES[] = { "mxfp4_moe", "iq4_nl", "iq4_xs",  "iq3_s", "iq3_xxs",
+                                         "iq2_s",     "iq2_xs", "iq2_xxs", "iq1_m", "iq1_s" };
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        char path[512], golden[512];
+        snprintf(path, sizeof path, TEST_FIXTURES "/llama-quantize/%s.gguf", NAMES[i]);
+        snprintf(golden, sizeof golden, TEST_FIXTURES "/llama-quantize/%s.golden.safetensors", NAMES[i]);
+        struct util_errors e[2];
+        for (int is_stored = 0; is_stored < 2; is_stored++) {
+            struct model *model = util_load(path, is_stored ? NULL : "f32", "f32", 2, NULL);
+            e[is_stored] = util_compare_file(model, golden, "logits", 3);
+            model_free(model);
+        }
+        print_message("# %s: relative %.2e in float32; as stored rms %.2e\n", NAMES[i], e[0].max_relative,
+                      e[1].rms);
+        assert_true(e[0].max_relative <= 1e-4);
+        assert_true(e[1].rms > 1e-4 && e[1].rms <= 0.04);
+    }
+}
+
 /* Logits with keys and values of a type against those with f32, over 300 positions: the largest difference relative to
  * its position's largest logit, and the mean divergence of the next token's distribution. */
 static void measure_kv_type(const char *path, const char *type, double *max_relative, double *mean_kl)
@@ -217,6 +241,7 @@ int main(void)
         cmocka_unit_test(gguf_files_agree_with_their_dequantized_weights),
         cmocka_unit_test(bf16_arithmetic_stays_near_exact_arithmetic),
         cmocka_unit_test(quantized_arithmetic_stays_near_exact_arithmetic),
+        cmocka_unit_test(files_of_llama_quantize_agree_with_transformers),
         cmocka_unit_test(keys_and_values_of_half_the_size_change_little),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

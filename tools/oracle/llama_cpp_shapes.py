@@ -32,6 +32,12 @@ SHAPES = {
     "smollm3": ("smollm3-tiny", {}),
     # The window is that of Gemma's first sizes unless the file says otherwise; the pattern is fixed.
     "gemma3-6": ("gemma3-tiny", {"num_hidden_layers": 7, "sliding_window_pattern": 6}),
+    # Baichuan rotates if it has 32 layers, and has ALiBi if it has 40.
+    "baichuan-7b": ("baichuan-7b-tiny", {"num_hidden_layers": 32}),
+    "baichuan2-7b": ("baichuan2-tiny", {"num_hidden_layers": 32}),
+    # YaRN's ramp always begins and ends at whole dimensions, gpt-oss' does not (truncate).
+    "gpt-oss-truncated": ("gpt-oss-tiny", {"rope_scaling": {**families.GPT_OSS["rope_scaling"], "truncate": True}}),
+    "gpt-oss-no-yarn": ("gpt-oss-tiny", {"rope_scaling": {"rope_type": "default"}}),
     "falcon-one-kv": ("falcon-tiny", {"num_kv_heads": 1}),
     "gpt2": ("gpt2-tiny", {"n_inner": None}),
     "mistral-no-window": ("mistral-tiny", {"sliding_window": None}),
