@@ -27,12 +27,28 @@ FAMILIES = {
 WITH_OTHER_TEXT = ("ChatGLM-6B", "ChatGLM2-6B, ChatGLM3-6B", "GLM-4-9B", "GLM-4 of transformers", "LLaMA", "Mistral", "Qwen2, Qwen2.5",
                    "Qwen3", "GPT-2", "BLOOM", "PanGu-Alpha")
 
+# The published template of a family; and one that lists tools, whose calls are parsed.
+TEMPLATES = {
+    "Granite 3": "granite-3.3", "Phi-3, Phi-4": "phi-3.5", "Gemma 2": "gemma-2", "SmolLM3": "smollm3",
+    "InternLM2": "internlm2", "Mistral Small 3.1": "mistral-small-3.2", "Qwen2-VL, Qwen2.5-VL": "qwen2-vl",
+    "Qwen3-VL": "qwen3-vl", "Qwen3-VL with experts": "qwen3-vl", "Mixtral": "mistral-v1", "Qwen2-MoE": "qwen2",
+    "Qwen3-MoE": "qwen3", "GLM-4.5, 4.6, 4.7": "glm-4.6", "DeepSeek-V2": "deepseek-v2",
+    "DeepSeek-V3, R1": "deepseek-v3", "GLM-4.7-Flash": "glm-4.7-flash", "gpt-oss": "gpt-oss",
+}
+TEMPLATES_WITH_TOOLS = {
+    "Mistral": "mistral-nemo", "Granite 3": "granite-3.3", "Mistral Small 3.1": "mistral-small-3.2",
+    "Qwen3-VL": "qwen3-vl", "Qwen3-VL with experts": "qwen3-vl", "Qwen3-MoE": "qwen3-coder",
+    "GLM-4.5, 4.6, 4.7": "glm-4.6", "GLM-4.7-Flash": "glm-4.7-flash", "gpt-oss": "gpt-oss",
+}
+
 FORMATS = "tests/cli/test_every_format.py"
 SAME_BITS = "test_the_same_tensors_in_another_format_give_the_same_bits"
 TEXT = "tests/cli/test_byte_level.py", "test_text_becomes_ids_and_text_again"
 FAMILY_TEXT = "tests/cli/test_family_text.py", "test_ids_and_greedy_text_are_those_of_transformers"
 OWN_TEXT = "tests/cli/test_text.py", "test_tokenize_gives_the_ids_of_a_prompt"
 CHAT, CHAT_IDS = "tests/model/test_chat.c", ("tests/model/test_chat_tokens.c", "own_formats_give_the_same_ids")
+TEMPLATE_PROMPTS = "tests/model/test_family_chats.c", "prompts_are_those_of_jinja"
+TEMPLATE_CALLS = "tests/model/test_family_chats.c", "calls_that_a_template_writes_are_parsed"
 BEAMS = "tests/engine/test_beams.c", "answers_are_those_of_transformers"
 AUTHORS = CHAT, "own_templates_say_what_the_authors_say"
 DEMO = "tests/model/test_golden.c", "the_demo_model_renders_and_answers_as_the_golden_chats"
@@ -67,12 +83,14 @@ SOME = {
         "ChatGLM2-6B, ChatGLM3-6B": (*DEMO, "chatglm3"), "GLM-4-9B": (*CHAT_IDS, "glm-4-9b"),
         "GLM-4 of transformers": (*CHAT_IDS, "glm4"), "LLaMA": (*CHAT_IDS, "llama3.1"), "Mistral": (*AUTHORS, "mistral-v3"),
         "Qwen2, Qwen2.5": (*CHAT_IDS, "qwen2.5"), "Qwen3": (*CHAT_IDS, "qwen3"),
+        **{family: (*TEMPLATE_PROMPTS, name) for family, name in TEMPLATES.items()},
     },
     "tools": {
         "ChatGLM2-6B, ChatGLM3-6B": (CHAT, "chatglm3_lists_tools_and_writes_calls_as_python", "chatglm3"),
         "GLM-4-9B": (CHAT, "glm4_lists_tools_and_writes_calls_as_json", "glm4"),
         "GLM-4 of transformers": (CHAT, "glm4_lists_tools_and_writes_calls_as_json", "glm4"),
         "LLaMA": (*AUTHORS, "llama3.1"), "Qwen2, Qwen2.5": (*AUTHORS, "qwen2.5"), "Qwen3": (*AUTHORS, "qwen3"),
+        **{family: (*TEMPLATE_CALLS, name) for family, name in TEMPLATES_WITH_TOOLS.items()},
     },
     "beams": {family: (*BEAMS, fixture.removesuffix("-tied")) for family, fixture in FAMILIES.items()},
 }
