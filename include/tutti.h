@@ -688,7 +688,8 @@ struct tutti_stats {
     struct tutti_waiting waiting[TUTTI_PRIORITIES]; /* index 0: TUTTI_PRIORITY_FIRST */
     /* Work in the queue, and the rate at which it starts; 0: not known. */
     double waiting_tokens, waiting_tokens_per_s;
-    int max_context; /* largest number of tokens of one sequence */
+    int max_context;       /* largest number of tokens of one sequence */
+    bool has_prefix_cache; /* full pages of prompts are kept for prompts that begin with the same tokens */
     struct tutti_histogram ttft, inter_token, step, queue;
 };
 TUTTI_API void tutti_engine_stats(tutti_engine *engine, struct tutti_stats *out);

@@ -340,7 +340,7 @@ static enum tutti_status run_serve(const void *v, const char *const *operands, s
 
 const struct command COMMAND_SERVE = {
     .name = "serve",
-    .summary = "serve a model: the OpenAI API, metrics and a chat page",
+    .summary = "serve a model: the APIs of OpenAI and Anthropic, metrics and a chat page",
     .about = "Loads MODEL and answers HTTP requests until SIGTERM or Ctrl-C; then running requests "
              "complete, and a second signal stops at once. While MODEL is loading, requests get 503. "
              "When ready it prints \"listening on http://HOST:PORT\" on standard output.",

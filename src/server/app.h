@@ -18,7 +18,7 @@ struct tls;
 struct steps;
 struct intake;
 
-enum { APP_MAX_ROUTES = 40, APP_MAX_STATUSES = 22 };
+enum { APP_MAX_ROUTES = 40, APP_MAX_STATUSES = 23 };
 
 /* Requests by route and status code, for /metrics. */
 struct app_counts {
@@ -60,7 +60,7 @@ struct client_limits app_default_limits(const struct server_options *options);
  * its last event, between prefix and end: clients look for an error there, as the status was sent. */
 void app_fail(struct http_conn *conn, int status, const char *prefix, json_t *value, const char *end,
               const struct tutti_error *err);
-/* Replies with an error in OpenAI's format. */
+/* Replies with an error in OpenAI's format, or Anthropic's to a request of that API. */
 void app_reply_error(struct http_conn *conn, int status, const struct tutti_error *err);
 /* Replies with a JSON value and releases it. */
 void app_reply_json(struct http_conn *conn, int status, json_t *value);

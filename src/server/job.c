@@ -326,6 +326,8 @@ static void deliver(struct job *job, size_t index, const struct tutti_event *eve
         choice->logprob_sum += (double)event->stop_logprob;
         choice->n_scored++;
     }
+    if (event->has_stop_string && event->finish == TUTTI_FINISH_STOP)
+        choice->stop_string = &job->req.stop[event->stop_string];
     job->api->event(job, index, choice, event);
     if (is_listened_to(job) && job->n_unfinished == 0) {
         count_answer(job);

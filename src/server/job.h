@@ -41,6 +41,7 @@ struct reply_choice {
     bool has_begun;
     bool reasoning_is_over, message_is_over; /* these parts were passed on (openai_answer.h) */
     bool has_stop_token;                     /* ended with a stop token of the model */
+    const struct tutti_string *stop_string; /* ended with this stop string of the request; NULL: it did not */
 };
 
 /* How an API parses its requests and writes its replies. */

@@ -225,6 +225,36 @@ json_t *json_error_value(int http_status, const struct tutti_error *err)
                      err->param[0] ? err->param : NULL, "code", code_of(http_status, err));
 }
 
+int json_anthropic_status(const struct tutti_error *err)
+{
+    enum { OVERLOADED = 529 };
+    bool is_overloaded = (err->status == TUTTI_E_BUSY && err->is_overloaded) ||
+                         err->status == TUTTI_E_TIMEOUT;
+    return is_overloaded ? OVERLOADED : json_error_status(err->status);
+}
+
+json_t *json_anthropic_error(int http_status, const struct tutti_error *err, const char *request_id)
+{
+    static const struct {
+        int http_status;
+        const char *type;
+    } TYPES[] = {
+        { 401, "authentication_error" }, { 403, "permission_error" }, { 404, "not_found_error" },
+        { 413, "request_too_large" },    { 429, "rate_limit_error" }, { 529, "overloaded_error" },
+    };
+    const char *type = http_status >= 500 ? "api_error" : "invalid_request_error";
+    for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++)
+        if (TYPES[i].http_status == http_status)
+            type = TYPES[i].type;
+    /* By this code Anthropic's clients recognize a server that stores nothing, and send the whole
+     * conversation instead. */
+    json_t *details = !strcmp(err->param, "thread") ? json_pack("{s:s, s:[]}", "error_code",
+                                                                "thread_unsupported_request", "unsupported")
+                                                    : NULL;
+    return json_pack("{s:s, s:{s:s, s:o, s:o*}, s:s}", "type", "error", "error", "type", type, "message",
+                     json_text(err->text, strlen(err->text)), "details", details, "request_id", request_id);
+}
+
 bool json_error_body(struct buf *out, int http_status, const struct tutti_error *err)
 {
     json_t *error = json_error_value(http_status, err);

@@ -36,6 +36,10 @@ int json_error_status(enum tutti_status status);
 
 /* {"error": {"message", "type", "param", "code"}} */
 json_t *json_error_value(int http_status, const struct tutti_error *err);
+/* The same of Anthropic's API, which has a status of its own for a full queue: {"type": "error", "error":
+ * {"type", "message"}, "request_id"}. */
+int json_anthropic_status(const struct tutti_error *err);
+json_t *json_anthropic_error(int http_status, const struct tutti_error *err, const char *request_id);
 MUST_CHECK bool json_error_body(struct buf *out, int http_status, const struct tutti_error *err);
 
 #endif

@@ -4,6 +4,7 @@
 #include "server/access/guard.h"
 #include "server/access/keys.h"
 #include "server/access/trace.h"
+#include "server/anthropic/anthropic_messages.h"
 #include "server/openai/openai_reply.h"
 #include "server/other_apis/inputs_request.h"
 
@@ -39,6 +40,8 @@ static const struct route {
     { "/v1/chat/completions", "POST", NULL, &OPENAI_CHAT.job, JOB, 0 },
     { "/v1/completions", "POST", NULL, &OPENAI_COMPLETIONS.job, JOB, 0 },
     { "/v1/responses", "POST", NULL, &OPENAI_RESPONSES, JOB, 0 },
+    { "/v1/messages", "POST", NULL, &ANTHROPIC_MESSAGES, JOB, 0 },
+    { "/v1/messages/count_tokens", "POST", count_tokens_request, NULL, NEEDS_KEY | WORKS, 0 },
     { "/v1/embeddings", "POST", NULL, &OPENAI_EMBEDDINGS, JOB, 0 },
     { "/v1/models", "GET", models_request, NULL, NEEDS_KEY, 0 },
     { "/v1/models/{id}", "GET", models_request, NULL, NEEDS_KEY, 0 },
@@ -67,7 +70,7 @@ static const struct route {
 enum { N_ROUTES = sizeof ROUTES / sizeof *ROUTES, PAGE_ROUTE = N_ROUTES - 1 };
 
 static const int STATUSES[APP_MAX_STATUSES] = { 200, 204, 304, 400, 401, 403, 404, 405, 408, 409, 413,
-                                                415, 417, 422, 424, 429, 431, 499, 500, 501, 503 };
+                                                415, 417, 422, 424, 429, 431, 499, 500, 501, 529, 503 };
 
 _Static_assert((int)N_ROUTES < (int)APP_MAX_ROUTES, "one more is for requests without a route");
 
@@ -154,11 +157,11 @@ static void write_limits(struct app *app, struct http_conn *conn)
 
 /* ---- replies ---- */
 
-/* Adds Retry-After to a refusal with status 429 or 503. */
+/* Adds Retry-After to a refusal with status 429, 503 or 529. */
 static void add_retry_after(struct http_conn *conn, int status, const struct tutti_error *err)
 {
     enum { LEAST_MS = 1000, MOST_S = 3600 };
-    if (status != 429 && status != 503)
+    if (status != 429 && status != 503 && status != 529)
         return;
     uint32_t ms = err->retry_after_ms > 0 ? err->retry_after_ms : LEAST_MS, s = ms / 1000 + (ms % 1000 > 0);
     char text[16];
@@ -187,7 +190,7 @@ void app_fail(struct http_conn *conn, int status, const char *prefix, json_t *va
 
 void app_reply_error(struct http_conn *conn, int status, const struct tutti_error *err)
 {
-    app_fail(conn, status, "", json_error_value(status, err), "", err);
+    app_fail(conn, status, "", http_error_value(conn, status, err), "", err);
 }
 
 void app_reply_value(struct http_conn *conn, int status, const char *type, const char *prefix, json_t *value,
@@ -264,7 +267,10 @@ static void reply_preflight(struct app *app, struct http_conn *conn, const struc
 
 static bool has_key(const struct app *app, struct http_conn *conn)
 {
-    const char *name = keys_find(app->keys, http_head_find(&http_request(conn)->head, "Authorization"));
+    const struct http_head *head = &http_request(conn)->head;
+    const char *name = keys_find(app->keys, http_head_find(head, "Authorization"));
+    if (!name)
+        name = keys_find_key(app->keys, http_head_find(head, "x-api-key")); /* Anthropic's clients */
     if (name)
         http_set_caller(conn, name, keys_tenant(app->keys, name));
     return name != NULL;
@@ -354,9 +360,10 @@ void route_head(void *user, struct http_conn *conn)
         app_reply_error(conn, 401, &err);
     } else if ((route->flags & NEEDS_KEY) && app->keys && !has_key(app, conn)) {
         error_set(&err, TUTTI_E_ARGUMENT,
-                  http_head_find(head, "Authorization")
+                  http_head_find(head, "Authorization") || http_head_find(head, "x-api-key")
                       ? "Incorrect API key provided"
-                      : "You did not provide an API key: expected the header Authorization: Bearer KEY");
+                      : "You did not provide an API key: expected the header Authorization: Bearer KEY, or "
+                        "x-api-key: KEY");
         http_header(conn, "WWW-Authenticate", "Bearer");
         app_reply_error(conn, 401, &err);
     } else if ((route->flags & WORKS) && app->is_draining) {
@@ -396,7 +403,7 @@ void route_reply(void *user, struct http_conn *conn, int status)
         return;
     http_header(conn, "Access-Control-Allow-Origin", app->options->cors_origin);
     http_header(conn, "Access-Control-Expose-Headers",
-                "x-request-id, retry-after, traceparent, x-ratelimit-limit-tokens, "
+                "x-request-id, request-id, retry-after, traceparent, x-ratelimit-limit-tokens, "
                 "x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens");
     if (strcmp(app->options->cors_origin, "*"))
         http_header(conn, "Vary", "Origin");

@@ -1,4 +1,4 @@
-/* The HTTP server: OpenAI's API, metrics and the chat page for one engine.
+/* The HTTP server: the APIs of OpenAI and Anthropic, metrics and the chat page for one engine.
  *
  * The caller's thread runs the event loop: it submits requests and writes sockets. Events of the
  * engine reach it through a queue, with one wakeup for many events. Worker threads parse bodies

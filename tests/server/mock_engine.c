@@ -242,7 +242,7 @@ enum tutti_status tutti_engine_submit(tutti_engine *engine, const struct tutti_r
     }
     pthread_mutex_unlock(&engine->lock);
     if (st != TUTTI_OK && err) {
-        *err = (struct tutti_error){ .status = st };
+        *err = (struct tutti_error){ .status = st, .is_overloaded = st == TUTTI_E_BUSY };
         snprintf(err->text, sizeof err->text, "%s", st == TUTTI_E_BUSY ? "the queue is full" : "draining");
     }
     return st;
@@ -261,7 +261,7 @@ enum tutti_status tutti_engine_check_queue(tutti_engine *engine, uint64_t owner,
     pthread_mutex_unlock(&engine->lock);
     if (!is_full)
         return TUTTI_OK;
-    *err = (struct tutti_error){ .status = TUTTI_E_BUSY };
+    *err = (struct tutti_error){ .status = TUTTI_E_BUSY, .is_overloaded = true };
     snprintf(err->text, sizeof err->text, "the queue is full");
     return TUTTI_E_BUSY;
 }
@@ -420,5 +420,6 @@ void tutti_engine_stats(tutti_engine *engine, struct tutti_stats *out)
     out->kv_pages_used = n_used;
     out->kv_pages_free = N_PAGES - n_used;
     out->kv_page_tokens = PAGE_TOKENS;
+    out->has_prefix_cache = true;
     out->max_context = MAX_CONTEXT;
 }

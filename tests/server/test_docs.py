@@ -29,7 +29,7 @@ def examples():
 def normalized(text):
     """Without blanks, and with a fixed value for what differs from run to run."""
     text = re.sub(r"\s", "", text)
-    text = re.sub(r"(chatcmpl|cmpl|resp|msg)([-_])[0-9a-f]+…?", r"\1\2ID", text)
+    text = re.sub(r"(chatcmpl|cmpl|resp|msg|req)([-_])[0-9a-f]+…?", r"\1\2ID", text)
     text = re.sub(r'"(created|created_at)":\d+', r'"\1":0', text)
     return re.sub(r"fp_[0-9a-f]+", "fp_ID", text)
 
@@ -55,7 +55,7 @@ def test_an_example_gives_the_reply_that_follows_it(server, command, reply):
 
 def test_the_page_has_an_example_of_each_endpoint():
     shown = " ".join(command for command, _ in examples())
-    for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/models", "/tokenize",
+    for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages ", "/v1/messages/count_tokens", "/v1/embeddings", "/v1/models", "/tokenize",
                  "/detokenize", "/tokenizer_info", "/health", "/metrics", "/generate ", "/generate_stream", "/info",
                  "/models/demo/generate ", "/models/demo/generate_stream", "/serving/get_bs", "/llm/generate"):
         assert path in shown, path

@@ -16,11 +16,13 @@ CALL = "<tool_call> {\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}
 
 
 @contextlib.contextmanager
-def mock_model(**variables):
-    with subprocess.Popen([MOCK], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={**os.environ, **variables}) as process:
+def mock_model(*flags, **variables):
+    with subprocess.Popen([MOCK, *flags], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={**os.environ, **variables}) as process:
         line = process.stdout.readline().decode()
-        yield line[len("listening on "):].strip() + "/v1/chat/completions"
-        process.terminate()
+        try:
+            yield line[len("listening on "):].strip() + "/v1/chat/completions"
+        finally:
+            process.terminate()
 
 
 @pytest.fixture(scope="module")

@@ -344,6 +344,7 @@ static void init_stats(struct tutti_engine *e)
     now->kv_spill_slots = e->spill ? spill_counts(e->spill).n_slots : 0;
     now->kv_spill_pages = e->spill ? spill_counts(e->spill).n_copies : 0;
     now->max_context = e->options.max_context;
+    now->has_prefix_cache = !e->options.no_prefix_cache && !e->model->desc.has_prefix;
     stats_publish(&e->stats);
 }
 

@@ -312,12 +312,16 @@ void keys_close(struct keys *keys)
 
 const char *keys_find(const struct keys *keys, const char *authorization)
 {
-    unsigned char bytes[DIGEST_BYTES];
     if (!authorization || strncasecmp(authorization, "Bearer ", 7))
         return NULL;
-    const char *given = authorization + 7 + strspn(authorization + 7, " ");
-    size_t n = strlen(given);
-    if (n == 0 || n >= KEY_BYTES || !digest(keys, bytes, keys->salt, sizeof keys->salt, given, n))
+    return keys_find_key(keys, authorization + 7 + strspn(authorization + 7, " "));
+}
+
+const char *keys_find_key(const struct keys *keys, const char *key)
+{
+    unsigned char bytes[DIGEST_BYTES];
+    size_t n = key ? strlen(key) : 0;
+    if (n == 0 || n >= KEY_BYTES || !digest(keys, bytes, keys->salt, sizeof keys->salt, key, n))
         return NULL;
     const struct key *found = find_key(keys, bytes);
     return found ? found->owner->name : NULL;

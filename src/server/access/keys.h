@@ -23,6 +23,8 @@ size_t keys_count(const struct keys *keys);
 /* Looks up authorization, the value of that header, "Bearer KEY" (may be NULL). Returns the key's
  * name; NULL: no such key. */
 const char *keys_find(const struct keys *keys, const char *authorization);
+/* The same for the key itself. */
+const char *keys_find_key(const struct keys *keys, const char *key);
 
 /* The tenant of a name: it owns the chats and cached pages of requests with its keys. The number is
  * the same after a restart, and never 0. The tenant of a key without a name is derived from the

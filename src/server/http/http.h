@@ -13,6 +13,8 @@
 #include "server/http/http_parse.h"
 #include "server/http/http_pool.h"
 
+#include <jansson.h>
+
 struct event_base;
 struct tls;
 struct http;      /* all connections */
@@ -110,6 +112,12 @@ void http_set_data(struct http_conn *conn, void *data);
 /* abort is called at most once, if the client disconnects (or is dropped) before the reply is
  * complete; never from within a call below. The connection must not be used after it. NULL: none. */
 void http_on_abort(struct http_conn *conn, void (*abort)(void *user), void *user);
+
+/* True: a request of Anthropic's API, by its path or its header anthropic-version. Its errors have that
+ * API's format. */
+bool http_is_anthropic(const struct http_conn *conn);
+/* An error in the format of the request's API. */
+json_t *http_error_value(const struct http_conn *conn, int status, const struct tutti_error *err);
 
 /* ---- the reply ---- */
 

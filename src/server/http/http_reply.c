@@ -39,6 +39,7 @@ static const char *reason_of(int status)
         { 501, "Not Implemented" },
         { 503, "Service Unavailable" },
         { 505, "HTTP Version Not Supported" },
+        { 529, "Overloaded" },
     };
     for (size_t i = 0; i < sizeof REASONS / sizeof *REASONS; i++)
         if (REASONS[i].status == status)
@@ -171,6 +172,8 @@ static bool make_head(struct http_conn *conn, int status, const char *type, cons
               (!type || add_line(head, "Content-Type", type)) && buf_add_string(head, length_line) &&
               add_line(head, "Connection", conn->closes ? "close" : "keep-alive") &&
               (!conn->request.id[0] || add_line(head, "x-request-id", conn->request.id)) &&
+              (!conn->request.id[0] || !http_is_anthropic(conn) ||
+               add_line(head, "request-id", conn->request.id)) &&
               (!conn->extra.n_bytes || buf_add(head, conn->extra.bytes, conn->extra.n_bytes)) &&
               buf_add_string(head, "\r\n");
     if (!ok)
@@ -202,6 +205,22 @@ void http_reply(struct http_conn *conn, int status, const char *type, const void
     conn_finish_reply(conn);
 }
 
+bool http_is_anthropic(const struct http_conn *conn)
+{
+    static const char PATH[] = "/v1/messages";
+    enum { N_PATH = sizeof PATH - 1 };
+    const struct http_head *head = &conn->request.head;
+    bool is_path = head->path && !strncmp(head->path, PATH, N_PATH) &&
+                   (head->path[N_PATH] == '/' || head->path[N_PATH] == '\0');
+    return is_path || http_head_find(head, "anthropic-version");
+}
+
+json_t *http_error_value(const struct http_conn *conn, int status, const struct tutti_error *err)
+{
+    return http_is_anthropic(conn) ? json_anthropic_error(status, err, conn->request.id)
+                                   : json_error_value(status, err);
+}
+
 void conn_reply_error(struct http_conn *conn, int status, const char *why)
 {
     struct buf body = { 0 };
@@ -209,7 +228,10 @@ void conn_reply_error(struct http_conn *conn, int status, const char *why)
     error_set(&err, TUTTI_E_ARGUMENT, "%s", why);
     if (status == 503)
         http_header(conn, "Retry-After", "1");
-    if (json_error_body(&body, status, &err))
+    json_t *value = http_error_value(conn, status, &err);
+    bool ok = json_write(&body, value);
+    json_decref(value);
+    if (ok)
         http_reply(conn, status, "application/json", body.bytes, body.n_bytes);
     else
         http_reply(conn, status, NULL, NULL, 0);

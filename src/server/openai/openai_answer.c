@@ -192,7 +192,10 @@ void answer_pass_rest(struct job *job, struct reply_choice *choice, answer_event
 {
     pass_reasoning(job, choice, true, emit);
     if (choice->calls.n > 0) {
-        end_call(job, choice, true, emit);
+        /* The end of a forced call is known only from the end of the answer. */
+        bool is_whole = job->req.forced == API_FORCED_NAMED && choice->finish == TUTTI_FINISH_STOP;
+        choice->calls.is_open &= !is_whole;
+        end_call(job, choice, !is_whole, emit);
     } else {
         pass_text(job, choice, choice->text.n_bytes, NULL, emit);
         end_text(job, choice, choice->text.n_bytes, is_cut(choice), emit);
@@ -225,6 +228,7 @@ void answer_pass_whole(struct job *job, struct reply_choice *choice, answer_even
         emit(job, choice, &event);
         event.moment = ANSWER_END;
         emit(job, choice, &event);
+        choice->calls.n = i + 1;
     }
     json_decref(calls);
 }

@@ -1,7 +1,9 @@
-/* GET /v1/models and /v1/models/{id}: https://platform.openai.com/docs/api-reference/models */
+/* GET /v1/models and /v1/models/{id}, for the clients of both APIs:
+ * https://platform.openai.com/docs/api-reference/models, https://docs.anthropic.com/en/api/models-list */
 #include "server/app.h"
 
 #include <string.h>
+#include <time.h>
 
 int app_max_context(struct app *app)
 {
@@ -15,21 +17,33 @@ json_t *app_model_name(const struct app *app, const char *adapter)
     return json_sprintf("%s%s%s", app->model_id, adapter ? ":" : "", adapter ? adapter : "");
 }
 
-/* adapter NULL: the model itself. root and parent are vLLM's fields of adapters. */
+/* adapter NULL: the model itself. root and parent are vLLM's fields of adapters. From type on the fields
+ * are those of Anthropic's API. */
 static json_t *model_value(struct app *app, const char *adapter)
 {
-    return json_pack("{s:o, s:s, s:I, s:s, s:i, s:s*, s:s*}", "id", app_model_name(app, adapter), "object",
-                     "model", "created", (json_int_t)app->start_time, "owned_by", "tutti", "max_model_len",
-                     app_max_context(app), "root", adapter, "parent", adapter ? app->model_id : NULL);
+    char created_at[32];
+    struct tm time;
+    strftime(created_at, sizeof created_at, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&app->start_time, &time));
+    int max_context = app_max_context(app);
+    return json_pack("{s:o, s:s, s:I, s:s, s:i, s:s*, s:s*, s:s, s:o, s:s, s:s, s:i, s:i}", "id",
+                     app_model_name(app, adapter), "object", "model", "created", (json_int_t)app->start_time,
+                     "owned_by", "tutti", "max_model_len", max_context, "root", adapter, "parent",
+                     adapter ? app->model_id : NULL, "type", "model", "display_name",
+                     app_model_name(app, adapter), "created_at", created_at, "lifecycle", "active",
+                     "max_input_tokens", max_context, "max_tokens", max_context);
 }
 
+/* All models are one page of Anthropic's API. */
 static json_t *model_list(struct app *app)
 {
     json_t *list = json_array();
     json_array_append_new(list, model_value(app, NULL));
     for (int i = 0; i < tutti_model_n_adapters(app->model); i++)
         json_array_append_new(list, model_value(app, tutti_model_adapter_name(app->model, i)));
-    return json_pack("{s:s, s:o}", "object", "list", "data", list);
+    const json_t *last = json_array_get(list, json_array_size(list) - 1);
+    return json_pack("{s:s, s:O, s:O, s:b, s:o}", "object", "list", "first_id",
+                     json_object_get(json_array_get(list, 0), "id"), "last_id", json_object_get(last, "id"),
+                     "has_more", 0, "data", list);
 }
 
 void models_request(struct app *app, struct http_conn *conn)

@@ -16,7 +16,10 @@ enum {
     TEXT = API_COMPLETION,
     BOTH = CHAT | TEXT,
     EMBED = API_EMBEDDING,
-    RESP = API_RESPONSES
+    RESP = API_RESPONSES,
+    MSG = API_MESSAGES,
+    COUNT = API_MESSAGES_COUNT,
+    STRICT = MSG | COUNT, /* unknown names are refused, as in the original */
 };
 enum { ALL = BOTH | EMBED | RESP };
 
@@ -156,6 +159,22 @@ static const struct field_rule RULES[] = {
     FIELDS(CHAT, "false", NULL, "safe_prompt"),
     FIELDS(CHAT, "", "use continue_final_message", "prefix"),
     FIELDS(BOTH, "", "use seed", "random_seed"),
+    /* Anthropic's, and tutti's own */
+    FIELDS(MSG | COUNT, IS_READ, NULL, "model", "messages", "system", "tools", "tool_choice", "thinking",
+           "output_config", "output_format", "cache_control", "chat_template_kwargs"),
+    FIELDS(MSG, IS_READ, NULL, "max_tokens", "stream", "stop_sequences", "temperature", "top_p", "top_k",
+           "metadata", "service_tier", "seed", "min_p", "typical_p", "repetition_penalty", "presence_penalty",
+           "frequency_penalty", "priority", "max_queue_time", "speculate"),
+    FIELDS(MSG | COUNT, "\"standard\"", NULL, "speed"),
+    FIELDS(MSG | COUNT, "", "send the whole conversation: nothing is stored", "thread"),
+    FIELDS(MSG | COUNT, "[]", "this server connects to no other one", "mcp_servers"),
+    FIELDS(MSG | COUNT,
+           "{}|{\"edits\":[]}|{\"edits\":[{\"type\":\"clear_thinking_20251015\",\"keep\":\"all\"}]}",
+           "send the conversation as the model is to read it", "context_management"),
+    FIELDS(MSG, "", "this server runs no code", "container"),
+    FIELDS(MSG, "", NULL, "compaction", "diagnostics", "inference_geo", "billing_policy",
+           "fallback_credit_token"),
+    FIELDS(MSG, "[]", "one model is served", "fallbacks"),
 };
 
 enum { N_RULES = sizeof RULES / sizeof *RULES };
@@ -196,7 +215,7 @@ static enum tutti_status refuse_field(const struct field_rule *rule, const char 
                                       struct tutti_error *err)
 {
     const char *or_value = *rule->neutral ? ", only the value " : "";
-    char values[64];
+    char values[128];
     snprintf(values, sizeof values, "%s", rule->neutral);
     for (char *bar = values; (bar = strchr(bar, '|'));)
         *bar = '/';
@@ -321,14 +340,15 @@ enum tutti_status api_check_fields(const json_t *root, unsigned api, struct tutt
         const struct field_rule *rule = rule_of(name, api);
         if (json_is_null(value) || (rule && rule->neutral == IS_READ))
             continue;
-        if (!rule && rule_of(name, ALL) && !is_disabled(value))
+        bool is_strict = api & STRICT;
+        if (!rule && !is_strict && rule_of(name, ALL) && !is_disabled(value))
             return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s is not a field of this endpoint", name);
-        if (!rule && !rule_of(name, ALL)) {
+        if (!rule && (is_strict || !rule_of(name, ALL))) {
             const char *meant = meant_name(name, api);
-            if (meant)
+            if (meant || is_strict)
                 return error_set_param(err, TUTTI_E_ARGUMENT, name,
-                                       "Unrecognized request argument supplied: %.64s; did you mean %s?",
-                                       name, meant);
+                                       "Unrecognized request argument supplied: %.64s%s%s%s", name,
+                                       meant ? "; did you mean " : "", meant ? meant : "", meant ? "?" : "");
             log_unknown(name);
         } else if (rule && !is_neutral(rule->neutral, value) &&
                    !(!strcmp(name, "min_tokens") && has_enough_tokens(root))) {

@@ -6,7 +6,7 @@
 
 /* api: one of enum api_kind. TUTTI_E_ARGUMENT with err->param: a field that would change the answer
  * in a way that tutti does not support, or a likely misspelling of a field. Other unknown names are
- * logged. */
+ * logged, and refused by the messages API. */
 MUST_CHECK enum tutti_status api_check_fields(const json_t *root, unsigned api, struct tutti_error *err);
 
 #endif

@@ -12,7 +12,10 @@ enum api_kind {
     API_INPUTS = 4,
     API_STEP = 8,
     API_EMBEDDING = 16,
-    API_RESPONSES = 32, /* for field names; it is parsed as a chat */
+    /* For field names; these are parsed as chats: */
+    API_RESPONSES = 32,
+    API_MESSAGES = 64,
+    API_MESSAGES_COUNT = 128,
 };
 
 enum { API_MAX_PROMPTS = 2048, API_MAX_MESSAGES = 16384, API_DEFAULT_COMPLETION_TOKENS = 16 };
@@ -32,6 +35,12 @@ struct inputs_wants {
     bool is_sampled;
     bool has_other_protocol; /* return_protocol is given, and is not "sse" */
     int truncate;            /* keep this many tokens of the prompt; 0: all */
+};
+
+/* What the reply of API_MESSAGES must know. */
+struct messages_wants {
+    bool has_cache_control; /* of any block: the client counts what it adds to the prefix cache */
+    bool omits_thinking;    /* blocks of thinking have no text */
 };
 
 /* The value of tool_choice. */
@@ -89,6 +98,7 @@ struct api_request {
     bool prompt_logprobs, no_answer;
     bool reports_prompt; /* the reply contains the prompt's text or tokens */
     struct inputs_wants inputs;
+    struct messages_wants messages_api;
     bool stream, include_usage, logprobs, echo, ignore_eos, parse_special;
 };
 
