@@ -19,7 +19,9 @@ static const char *const PATHS[] = { "/v1/chat/completions",
                                      "/models/x/generate",
                                      "/models/x/generate_stream",
                                      "/llm/generate",
-                                     "/v1/embeddings" };
+                                     "/v1/embeddings",
+                                     "/v1/messages",
+                                     "/v1/messages/count_tokens" };
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
 {

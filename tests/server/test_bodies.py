@@ -21,6 +21,14 @@ BODIES = {
     "/v1/responses": {"model": "demo", "input": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}], "stream": False,
                       "instructions": "be brief", "max_output_tokens": 2, "temperature": 1, "metadata": {"a": "b"},
                       "text": {"format": {"type": "text"}}},
+    "/v1/messages": {"model": "demo", "max_tokens": 2, "system": [{"type": "text", "text": "s"}], "stop_sequences": ["x"], "temperature": 1, "top_k": 5,
+                     "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": [
+                         {"type": "thinking", "thinking": "t", "signature": "s"}, {"type": "tool_use", "id": "i", "name": "f", "input": {"a": 1}}]},
+                         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "i", "content": [{"type": "text", "text": "r"}]}]}],
+                     "thinking": {"type": "disabled"}, "output_config": {"effort": "low"}, "metadata": {"user_id": "u"}},
+    "/v1/messages/count_tokens": {"model": "demo", "messages": [{"role": "user", "content": [{"type": "document", "title": "t", "source": {
+        "type": "text", "media_type": "text/plain", "data": "d"}}]}], "tools": [{"name": "f", "input_schema": {"type": "object"}}],
+        "tool_choice": {"type": "auto"}},
     "/v1/completions": {"model": "demo", "prompt": ["a", "b"], "n": 2, "best_of": 3, "max_tokens": 2, "logprobs": 1, "echo": True, "stop": ["x"]},
     "/v1/embeddings": {"model": "demo", "input": ["a", [5, 6]], "encoding_format": "float", "dimensions": 8, "pooling": "last", "user": "u"},
     "/tokenize": {"prompt": "a", "add_special_tokens": True, "return_token_strs": True, "with_pieces": True},
