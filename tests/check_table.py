@@ -83,6 +83,7 @@ SOME = {
         "ChatGLM2-6B, ChatGLM3-6B": (*DEMO, "chatglm3"), "GLM-4-9B": (*CHAT_IDS, "glm-4-9b"),
         "GLM-4 of transformers": (*CHAT_IDS, "glm4"), "LLaMA": (*CHAT_IDS, "llama3.1"), "Mistral": (*AUTHORS, "mistral-v3"),
         "Qwen2, Qwen2.5": (*CHAT_IDS, "qwen2.5"), "Qwen3": (*CHAT_IDS, "qwen3"),
+        "Baichuan2": (CHAT, "baichuan_marks_messages_by_two_ids", "baichuan"),
         **{family: (*TEMPLATE_PROMPTS, name) for family, name in TEMPLATES.items()},
     },
     "tools": {

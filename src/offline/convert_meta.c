@@ -424,16 +424,19 @@ enum tutti_status convert_tokenizer(struct gguf_writer *w, const struct family *
                                     const struct model_desc *d, const struct tokenizer *tok,
                                     const struct checkpoint *ck, struct tutti_error *err)
 {
-    json_t *tokenizer_config = NULL;
+    json_t *tokenizer_config = NULL, *generation = NULL;
+    struct chat_found found = { .builtin = NULL };
     enum tutti_status st = tokenizer_settings_read(&tokenizer_config, ck, err);
+    if (st == TUTTI_OK)
+        st = checkpoint_json(ck, "generation_config.json", &generation, err);
     if (st != TUTTI_OK)
-        return st;
+        goto done;
     struct chat_source source = { .family = family,
                                   .desc = d,
                                   .folder = checkpoint_folder(ck),
                                   .config = checkpoint_config(ck),
-                                  .tokenizer_config = tokenizer_config };
-    struct chat_found found = { .builtin = NULL };
+                                  .tokenizer_config = tokenizer_config,
+                                  .generation = generation };
     st = chat_find(&found, &source, tok, err);
     if (st != TUTTI_OK)
         goto done;
@@ -463,5 +466,6 @@ enum tutti_status convert_tokenizer(struct gguf_writer *w, const struct family *
 done:
     chat_found_clear(&found);
     json_decref(tokenizer_config);
+    json_decref(generation);
     return st;
 }

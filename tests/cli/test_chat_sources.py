@@ -150,6 +150,22 @@ def test_a_glm4_template_comes_before_the_built_in_format(tmp_path):
             assert server.ids(HI) == server.ids_of_text("[gMASK]<sop><|user|>\nown Hello")
 
 
+def test_a_baichuan_chats_by_the_ids_of_its_generation_config(tmp_path):
+    folder, out = tmp_path / "model", tmp_path / "model.gguf"
+    folder.mkdir()
+    widen(os.path.join(FIXTURES, "baichuan2-tiny"), folder)
+    shutil.copytree(os.path.join(FIXTURES, "text", "baichuan2"), folder, dirs_exist_ok=True)
+    assert "has no chat format" in tutti("generate", folder, "--chat", "-p", "Hello", "-n", "1", check=1).stderr
+    put(folder, "generation_config.json", {"user_token_id": 195, "assistant_token_id": 196, "eos_token_id": 2})
+    tutti("convert", folder, out, "--type", "f32")
+    for path in folder, out:
+        with Served(path) as server:
+            hello = server.ids_of_text("Hello")
+            assert server.ids(HI) == [195, *hello, 196]
+            assert server.ids([{"role": "system", "content": "Hello"}, *HI]) == [*hello, 195, *hello, 196]
+            assert "tools" in server.error(HI, tools=TOOLS)["message"]
+
+
 def test_a_built_in_format_is_the_same_from_a_converted_model(tmp_path):
     out = tmp_path / "model.gguf"
     tutti("convert", DEMO, out, "--type", "f32")

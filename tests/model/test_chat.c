@@ -207,13 +207,46 @@ static void llama2_wraps_instructions_and_closes_rounds(void **state)
     ids_clear(&want);
 }
 
+/* Each text is tokenized by itself, after the id of its role; the system's has none. */
+static void baichuan_marks_messages_by_two_ids(void **state)
+{
+    (void)state;
+    static const struct {
+        int32_t id; /* -1: none */
+        const char *text;
+    } PARTS_OF[] = { { -1, "be kind" }, { 195, "q1" }, { 196, " a1" }, { 195, "q2\n" }, { 196, "" } };
+    struct ids want = { 0 }, got = { 0 };
+    struct tutti_error err;
+    for (size_t i = 0; i < sizeof PARTS_OF / sizeof *PARTS_OF; i++) {
+        assert_true(PARTS_OF[i].id < 0 || ids_add(&want, PARTS_OF[i].id));
+        assert_true(tokenizer_encode(demo->tokenizer, PARTS_OF[i].text, strlen(PARTS_OF[i].text), &want));
+    }
+    struct tutti_message messages[] = { say("system", "be kind"), say("user", "q1"), say("assistant", " a1"),
+                                        say("user", "q2\n") };
+    assert_int_equal(render("baichuan", CALL(messages), &got, &err), TUTTI_OK);
+    assert_int_equal(got.n, want.n);
+    assert_memory_equal(got.ids, want.ids, want.n * sizeof *want.ids);
+    ids_clear(&got);
+    struct tutti_message continued[] = { say("user", "q1"), say("assistant", " a1") };
+    assert_int_equal(render("baichuan", CALL(continued), &got, &err), TUTTI_OK);
+    assert_int_equal(got.ids[0], 195);
+    assert_int_not_equal(got.ids[got.n - 1], 196); /* the last answer is continued */
+    ids_clear(&got);
+    struct tutti_message late[] = { say("user", "q1"), say("system", "be kind") };
+    expect_error("baichuan", CALL(late), "messages[1].role", "user or assistant");
+    assert_int_equal(render("baichuan", &(struct chat_call){ 0 }, &got, &err), TUTTI_E_ARGUMENT);
+    ids_clear(&want);
+    ids_clear(&got);
+    print_message("# checked baichuan\n");
+}
+
 static void tools_are_refused_where_the_format_has_none(void **state)
 {
     (void)state;
     json_t *tools = json_loads(TOOL_LIST, 0, NULL);
     struct tutti_message messages[] = { say("user", "q"), say("assistant", ""), say("user", "q") };
-    static const char *const FORMATS[] = { "chatglm", "chatglm2", "llama2" };
-    for (size_t i = 0; i < 3; i++) {
+    static const char *const FORMATS[] = { "chatglm", "chatglm2", "llama2", "baichuan" };
+    for (size_t i = 0; i < 4; i++) {
         messages[1].tool_calls = NULL;
         expect_error(FORMATS[i], CALL(messages, .tools = tools), "tools", "knows no tools");
         messages[1].tool_calls = CALLS;
@@ -395,9 +428,10 @@ static void own_templates_say_what_the_authors_say(void **state)
 /* ---- choosing ---- */
 
 static const char *choose_chatglm3(const struct model_desc *desc, const struct tokenizer *tok,
-                                   const json_t *config, const json_t *tokenizer_config, const char *template)
+                                   const json_t *config, const json_t *tokenizer_config,
+                                   const json_t *generation, const char *template)
 {
-    (void)desc, (void)tok, (void)config, (void)tokenizer_config, (void)template;
+    (void)desc, (void)tok, (void)config, (void)tokenizer_config, (void)generation, (void)template;
     return "chatglm3";
 }
 
@@ -434,6 +468,8 @@ static void the_choice_is_the_users_then_the_checkpoints_then_the_familys(void *
     json_t *gguf = json_pack("{s:s}", "tokenizer.chat_template", "{{ messages }}");
     json_t *named = json_pack("{s:s, s:s}", "tokenizer.chat_template", "x", "tutti.chat_format", "chatglm2");
     json_t *unknown = json_pack("{s:s}", "tutti.chat_format", "zork");
+    json_t *chats = json_pack("{s:i, s:i}", "user_token_id", 195, "assistant_token_id", 196);
+    json_t *base = json_pack("{s:i}", "eos_token_id", 2);
     choose(&(struct chat_source){ .option = "llama2", .family = &CHATGLM3 }, "llama2", TUTTI_OK, NULL);
     choose(&(struct chat_source){ .option = "qwen3" }, "qwen3", TUTTI_OK, NULL);
     choose(&(struct chat_source){ .option = path, .family = &CHATGLM3 }, "template", TUTTI_OK, NULL);
@@ -460,6 +496,10 @@ static void the_choice_is_the_users_then_the_checkpoints_then_the_familys(void *
     choose(&(struct chat_source){ .tokenizer_config = broken }, "", TUTTI_OK, NULL);
     choose(&(struct chat_source){ .option = "template", .tokenizer_config = broken }, NULL, TUTTI_E_FORMAT,
            "line 1");
+    choose(&(struct chat_source){ .family = &FAMILY_BAICHUAN, .generation = chats }, "baichuan", TUTTI_OK,
+           NULL);
+    choose(&(struct chat_source){ .family = &FAMILY_BAICHUAN, .generation = base }, "", TUTTI_OK, NULL);
+    choose(&(struct chat_source){ .family = &FAMILY_BAICHUAN }, "", TUTTI_OK, NULL);
     choose(&(struct chat_source){ 0 }, "", TUTTI_OK, NULL);
     json_decref(config);
     json_decref(broken);
@@ -470,6 +510,8 @@ static void the_choice_is_the_users_then_the_checkpoints_then_the_familys(void *
     json_decref(gguf);
     json_decref(named);
     json_decref(unknown);
+    json_decref(chats);
+    json_decref(base);
     unlink(path);
 }
 
@@ -483,6 +525,7 @@ int main(void)
         cmocka_unit_test(chatglm3_lists_tools_and_writes_calls_as_python),
         cmocka_unit_test(glm4_lists_tools_and_writes_calls_as_json),
         cmocka_unit_test(llama2_wraps_instructions_and_closes_rounds),
+        cmocka_unit_test(baichuan_marks_messages_by_two_ids),
         cmocka_unit_test(tools_are_refused_where_the_format_has_none),
         cmocka_unit_test(a_template_spells_special_tokens),
         cmocka_unit_test(a_message_never_spells_one),

@@ -28,7 +28,8 @@ const struct option MODEL_OPTIONS[] = {
                   "type of keys and values in the KV cache", .initial = "f16"),
     TEXT_OPTION(MODEL, options.chat_format, "chat-format", "NAME",
                 "chat format, instead of the checkpoint's own: chatglm, chatglm2, chatglm3, glm4, llama2, "
-                "llama3, llama3.1, chatml, qwen2, qwen2.5, qwen3, mistral-v1 or mistral-v3; template for the "
+                "baichuan, llama3, llama3.1, chatml, qwen2, qwen2.5, qwen3, mistral-v1 or mistral-v3; "
+                "template for the "
                 "checkpoint's template, template:NAME for one of several; or a file with a Jinja template"),
     INT_OPTION(MODEL, options.n_threads, "threads", "N",
                "number of compute threads; without it, one for each core that this process may use",

@@ -34,7 +34,7 @@ static const struct own_template {
 const struct chat_format *chat_format_at(size_t i)
 {
     static const struct chat_format *const CODE[] = { &CHAT_CHATGLM, &CHAT_CHATGLM2, &CHAT_CHATGLM3,
-                                                      &CHAT_GLM4, &CHAT_LLAMA2 };
+                                                      &CHAT_GLM4, &CHAT_LLAMA2, &CHAT_BAICHUAN };
     size_t n_code = sizeof CODE / sizeof *CODE, n_own = sizeof OWN_TEMPLATES / sizeof *OWN_TEMPLATES;
     if (i < n_code)
         return CODE[i];

@@ -28,7 +28,7 @@ struct chat_call {
     const json_t *arguments; /* object of further variables for a template; NULL: none */
 };
 
-extern const struct chat_format CHAT_CHATGLM, CHAT_CHATGLM2, CHAT_CHATGLM3, CHAT_GLM4, CHAT_LLAMA2;
+extern const struct chat_format CHAT_CHATGLM, CHAT_CHATGLM2, CHAT_CHATGLM3, CHAT_GLM4, CHAT_LLAMA2, CHAT_BAICHUAN;
 
 /* Adds the text of a format that is_own_template. False: out of memory. */
 MUST_CHECK bool chat_add_own_template(const struct chat_format *format, struct buf *out);
@@ -54,6 +54,7 @@ struct chat_source {
     const struct model_desc *desc;
     const char *folder; /* of the checkpoint; NULL: a GGUF file */
     const json_t *config, *tokenizer_config;
+    const json_t *generation; /* generation_config.json; NULL: none */
 };
 
 /* The templates found in a checkpoint's files. */

@@ -28,8 +28,8 @@ static const struct chat_format *format_of_family(const struct chat_source *sour
 {
     if (!source->family)
         return NULL;
-    return chat_format_find(
-        source->family->choose_chat(source->desc, tok, source->config, source->tokenizer_config, text));
+    return chat_format_find(source->family->choose_chat(source->desc, tok, source->config,
+                                                        source->tokenizer_config, source->generation, text));
 }
 
 enum tutti_status chat_find(struct chat_found *out, const struct chat_source *source,

@@ -87,9 +87,11 @@ struct family {
     enum tutti_status (*extend_tokenizer)(struct tokenizer *tok, const struct model_desc *desc,
                                           struct tutti_error *err);
     /* The name of the built-in chat format of such a checkpoint; "": none. It renders the prompts
-     * if the checkpoint has no template. template: the checkpoint's; NULL: none. */
+     * if the checkpoint has no template. generation: generation_config.json; template: the checkpoint's;
+     * each NULL: none. */
     const char *(*choose_chat)(const struct model_desc *desc, const struct tokenizer *tok,
-                               const json_t *config, const json_t *tokenizer_config, const char *template);
+                               const json_t *config, const json_t *tokenizer_config, const json_t *generation,
+                               const char *template);
     void (*defaults)(struct tutti_sampling *sampling, const char *chat_format);
     /* Adds the ids before a text to be continued. */
     enum tutti_status (*text_prefix)(const struct tokenizer *tok, struct ids *out, struct tutti_error *err);
@@ -111,9 +113,12 @@ FOR_EACH_FAMILY(DECLARE_FAMILY)
 
 extern const struct family *const FAMILIES[]; /* ends with NULL */
 
+/* Reserved tokens before the messages of Baichuan's chats, in both of its vocabularies. */
+enum { BAICHUAN_USER_ID = 195, BAICHUAN_ASSISTANT_ID = 196 };
+
 /* choose_chat and text_prefix of families that have none. */
 const char *family_no_chat(const struct model_desc *desc, const struct tokenizer *tok, const json_t *config,
-                           const json_t *tokenizer_config, const char *template);
+                           const json_t *tokenizer_config, const json_t *generation, const char *template);
 enum tutti_status family_no_prefix(const struct tokenizer *tok, struct ids *out, struct tutti_error *err);
 
 /* bos before a text, unless the tokenizer's files say no. */

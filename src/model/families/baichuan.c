@@ -60,6 +60,19 @@ static void baichuan_describe(struct model_desc *d, struct config *c, bool is_gg
                            "another number than that of heads");
 }
 
+/* Base models have the same vocabularies; only the chat models' generation_config.json names the tokens of
+ * roles. */
+static const char *baichuan_choose_chat(const struct model_desc *desc, const struct tokenizer *tok,
+                                        const json_t *config, const json_t *tokenizer_config,
+                                        const json_t *generation, const char *template)
+{
+    (void)desc, (void)tok, (void)config, (void)tokenizer_config, (void)template;
+    bool is_chat = json_integer_value(json_object_get(generation, "user_token_id")) == BAICHUAN_USER_ID &&
+                   json_integer_value(json_object_get(generation, "assistant_token_id")) ==
+                       BAICHUAN_ASSISTANT_ID;
+    return is_chat ? "baichuan" : "";
+}
+
 static const char *baichuan_find_gguf_fault(const struct model_desc *d)
 {
     bool has_alibi = d->kinds[0].attn.has_alibi;
@@ -81,6 +94,6 @@ const struct family FAMILY_BAICHUAN = {
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
     .ignored = IGNORED,
     .n_ignored = sizeof IGNORED / sizeof *IGNORED,
-    .choose_chat = family_no_chat,
+    .choose_chat = baichuan_choose_chat,
     .text_prefix = family_no_prefix,
 };

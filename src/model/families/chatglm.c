@@ -131,9 +131,9 @@ static bool mentions(const json_t *object, const char *key, const char *what)
 
 static const char *chatglm_choose_chat(const struct model_desc *desc, const struct tokenizer *tok,
                                        const json_t *config, const json_t *tokenizer_config,
-                                       const char *template)
+                                       const json_t *generation, const char *template)
 {
-    (void)desc;
+    (void)desc, (void)generation;
     if (tokenizer_find_control(tok, "[gMASK]") < 0)
         return "";
     if (tokenizer_find_control(tok, "<|endoftext|>") >= 0)

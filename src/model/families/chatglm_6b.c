@@ -142,9 +142,9 @@ static enum tutti_status text_suffix(const struct model_desc *d, struct ids *out
 
 static const char *chatglm_6b_choose_chat(const struct model_desc *desc, const struct tokenizer *tok,
                                           const json_t *config, const json_t *tokenizer_config,
-                                          const char *template)
+                                          const json_t *generation, const char *template)
 {
-    (void)desc, (void)tok, (void)config, (void)tokenizer_config, (void)template;
+    (void)desc, (void)tok, (void)config, (void)tokenizer_config, (void)generation, (void)template;
     return "chatglm";
 }
 

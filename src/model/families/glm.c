@@ -85,9 +85,10 @@ static bool has_turns(const struct tokenizer *tok)
 }
 
 static const char *glm_choose_chat(const struct model_desc *desc, const struct tokenizer *tok,
-                                   const json_t *config, const json_t *tokenizer_config, const char *template)
+                                   const json_t *config, const json_t *tokenizer_config,
+                                   const json_t *generation, const char *template)
 {
-    (void)desc, (void)config, (void)tokenizer_config, (void)template;
+    (void)desc, (void)config, (void)tokenizer_config, (void)generation, (void)template;
     return has_turns(tok) ? "glm4" : "";
 }
 

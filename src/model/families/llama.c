@@ -102,9 +102,9 @@ static void llama_describe(struct model_desc *d, struct config *c, bool is_gguf)
 /* Only the template distinguishes a chat model of LLaMA 2 from the base model. */
 static const char *llama_choose_chat(const struct model_desc *desc, const struct tokenizer *tok,
                                      const json_t *config, const json_t *tokenizer_config,
-                                     const char *template)
+                                     const json_t *generation, const char *template)
 {
-    (void)desc, (void)config, (void)tokenizer_config;
+    (void)desc, (void)config, (void)tokenizer_config, (void)generation;
     bool has_ids = tokenizer_bos(tok) >= 0 && tokenizer_eos(tok) >= 0;
     return template && has_ids && strstr(template, "[INST]") && strstr(template, "<<SYS>>") ? "llama2" : "";
 }

@@ -17,9 +17,9 @@
 const struct family *const FAMILIES[] = { FOR_EACH_FAMILY(ADDRESS) NULL };
 
 const char *family_no_chat(const struct model_desc *desc, const struct tokenizer *tok, const json_t *config,
-                           const json_t *tokenizer_config, const char *template)
+                           const json_t *tokenizer_config, const json_t *generation, const char *template)
 {
-    (void)desc, (void)tok, (void)config, (void)tokenizer_config, (void)template;
+    (void)desc, (void)tok, (void)config, (void)tokenizer_config, (void)generation, (void)template;
     return "";
 }
 

@@ -125,7 +125,7 @@ static void read_defaults(struct loader *l, const json_t *generation)
 }
 
 static enum tutti_status model_choose_chat(struct loader *l, const json_t *tokenizer_config,
-                                           struct tutti_error *err)
+                                           const json_t *generation, struct tutti_error *err)
 {
     struct model *model = l->model;
     const json_t *config = checkpoint_config(l->ck);
@@ -138,6 +138,7 @@ static enum tutti_status model_choose_chat(struct loader *l, const json_t *token
         .folder = checkpoint_folder(l->ck),
         .config = config,
         .tokenizer_config = tokenizer_config,
+        .generation = generation,
     };
     enum tutti_status st = chat_choose(&model->chat, &model->chat_template, &source, model->tokenizer, err);
     if (st == TUTTI_OK && model->chat)
@@ -168,7 +169,7 @@ static enum tutti_status load_text(struct loader *l, struct tutti_error *err)
     model->desc.n_usable_vocab = usable_vocab(model);
     st = model_find_stops(&model->desc, l->ck, generation, model->tokenizer, model_rank(model) == 0, err);
     if (st == TUTTI_OK)
-        st = model_choose_chat(l, tokenizer_config, err);
+        st = model_choose_chat(l, tokenizer_config, generation, err);
     if (st == TUTTI_OK)
         read_defaults(l, generation);
 done:
