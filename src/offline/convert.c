@@ -476,7 +476,7 @@ static const struct tensor_names *choose_layout(const struct converter *c)
         bool is_split_alike = !to->of[SLOT_QKV][1] == !from->of[SLOT_QKV][1] &&
                               !to->of[SLOT_GATE_UP][1] == !from->of[SLOT_GATE_UP][1];
         int fit = 2 * ((to->of[SLOT_FFN_NORM][0] != NULL) == has_ffn_norm) + is_split_alike;
-        if (to->is_gguf && fit > best_fit) {
+        if (to->is_gguf && !to->is_only_read && fit > best_fit) {
             best = to;
             best_fit = fit;
         }

@@ -457,6 +457,7 @@ enum tutti_status convert_tokenizer(struct gguf_writer *w, const struct family *
     bool begins = tokenizer_adds_bos(tok) < 0 && is_chatglm ? false : adds_bos(family, tok);
     put_special(w, "tokenizer.ggml.bos_token_id", tokenizer_bos(tok));
     put_special(w, "tokenizer.ggml.unknown_token_id", tokenizer_unk(tok));
+    put_special(w, "tokenizer.ggml.padding_token_id", tokenizer_settings_pad(tokenizer_config, ck, tok));
     st = put_stops(w, d, tok, ck, is_chatglm || strcmp(chat, "glm4") == 0, err);
     if (st != TUTTI_OK)
         goto done;

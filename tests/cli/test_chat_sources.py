@@ -118,16 +118,21 @@ def test_a_named_template_can_be_chosen(tmp_path):
 
 
 def test_special_tokens_are_the_same_variables(tmp_path):
-    """bos_token of the configuration is another than the tokenizer's, pad_token stands in no GGUF file, unk_token is null."""
+    """bos_token of the configuration is another than the tokenizer's, unk_token is null."""
     folder, out = folder_of(tmp_path), tmp_path / "model.gguf"
     put(folder, "tokenizer_config.json", config(
         "{{ bos_token }}|{{ eos_token }}|{{ pad_token }}|{{ unk_token is defined }}|{{ messages[0].content }}",
         bos_token={"content": "<|im_start|>"}, eos_token="<|im_end|>", pad_token="<|endoftext|>", unk_token=None,
         added_tokens_decoder={}))
     tutti("convert", folder, out, "--type", "f32")
-    for path in folder, out:
+    other = tmp_path / "other.gguf"  # without tutti's own key, as other programs write it
+    data = out.read_bytes()
+    assert data.count(b"tutti.chat_tokens") == 1
+    other.write_bytes(data.replace(b"tutti.chat_tokens", b"other.chat_tokens"))
+    for path in folder, out, other:
         with Served(path) as server:
-            assert server.ids(HI) == server.ids_of_text("<|im_start|>|<|im_end|>|<|endoftext|>|False|Hello")
+            assert server.ids(HI) == server.ids_of_text("<|im_start|>|<|im_end|>|<|endoftext|>|False|Hello"), path
+            assert requests.get(server.url + "/tokenizer_info", timeout=PATIENCE).json()["pad_token"] == "<|endoftext|>"
 
 
 def test_a_llama2_template_comes_before_the_built_in_format(tmp_path):

@@ -5,6 +5,7 @@ import os
 import struct
 
 import pytest
+from test_chat_sources import folder_of, put
 from test_cli import FIXTURES, tutti
 from widened import widen
 
@@ -74,6 +75,42 @@ def test_metadata_is_that_of_llama_cpps_converter(name, tmp_path):
         shapes = {tensor: shape for tensor, shape in shapes.items() if "_exps" not in tensor}
     assert shapes == {tensor: [n for n in shape if n > 1] for tensor, shape in THEIRS[name]["tensors"].items()
                       if not is_fused or "_exps" not in tensor}
+
+
+def test_a_setting_of_ministral_3_is_refused(tmp_path):
+    """Of the same architecture as Mistral Small 3.1, whose file of llama.cpp's converter lacks it."""
+    path = os.path.join(FIXTURES, "converted", "mistral3-tiny-fused.gguf")
+    with open(path, "rb") as file:
+        data = file.read()
+    key, other = b"mistral3.attention.temperature_scale", b"general.something".ljust(31, b"_")
+    more = struct.pack("<Q", len(key)) + key + struct.pack("<If", 6, 0.1) + struct.pack("<Q", len(other)) + other + struct.pack("<I?", 7, True)
+    assert len(more) % 32 == 0  # tensors stay aligned
+    n_keys, = struct.unpack_from("<Q", data, 16)
+    changed = tmp_path / "ministral3.gguf"
+    changed.write_bytes(data[:16] + struct.pack("<Q", n_keys + 2) + more + data[24:])
+    assert "mistral3.attention.temperature_scale" in tutti("logits", changed, "--ids", "1", "--out", tmp_path / "x", check=1).stderr
+    tutti("logits", path, "--ids", "1", "--out", tmp_path / "x")
+
+
+PADDED = {"config": ({"pad_token": "<|im_start|>"}, {}, 1), "object": ({"pad_token": {"content": "<|im_start|>"}}, {}, 1),
+          "map": ({}, {"special_tokens_map.json": {"pad_token": "<|im_start|>"}}, 1), "id": ({}, {"config.json": 2}, 2),
+          "token before id": ({"pad_token": "<|im_start|>"}, {"config.json": 2}, 1), "none": ({}, {}, None),
+          "not a token": ({}, {"config.json": 10 ** 9}, None), "negative": ({}, {"config.json": -1}, None), "null": ({}, {"config.json": None}, None)}
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_the_token_that_pads_is_kept(name, tmp_path):
+    """pad_token of the tokenizer, else pad_token_id of the model; and as the file has it, in a file made of that one."""
+    tokenizer_config, files, want = PADDED[name]
+    folder = folder_of(tmp_path)
+    put(folder, "tokenizer_config.json", tokenizer_config)
+    for file, value in files.items():
+        if file == "config.json":
+            value = {**json.loads((folder / file).read_text(encoding="utf-8")), "pad_token_id": value}
+        put(folder, file, value)
+    for source, out in ((folder, tmp_path / "a.gguf"), (tmp_path / "a.gguf", tmp_path / "b.gguf")):
+        tutti("convert", source, out, "--type", "f16")
+        assert read_gguf(out)[0].get("tokenizer.ggml.padding_token_id") == want
 
 
 def sentencepiece_ids(keys, text):

@@ -27,7 +27,7 @@ class Gguf:
         for _ in range(n_keys):
             self.take(STRING)
             self.take(self.take(4))
-        self.tensors = {}
+        self.infos, self.tensors = self.at, {}
         for _ in range(n_tensors):
             name = self.take(STRING)
             shape = [self.take(10) for _ in range(self.take(4))][::-1]

@@ -202,7 +202,7 @@ def test_tokenize_as_clients_of_other_servers_ask(server):
     assert server.post("/tokenize", {"content": text, "add_special": True}).json()["tokens"] == server.post("/tokenize", {"prompt": text}).json()["tokens"]
     assert server.post("/detokenize", {"tokens": plain["tokens"]}).json() == {"prompt": text, "content": text}
     info = server.get("/tokenizer_info").json()
-    assert info["eos_token"] == "</s>" and info["vocab_size"] > 4000 and info["model_max_length"] > 0
+    assert info["eos_token"] == "</s>" and info["pad_token"] == "<unk>" and info["vocab_size"] > 4000 and info["model_max_length"] > 0
     for change, param in (({"content": 5}, "content"), ({"content": "a", "add_special": 1}, "add_special"),
                           ({"prompt": "a", "return_token_strs": "yes"}, "return_token_strs"), ({"content": "a", "with_pieces": 2}, "with_pieces")):
         answer = server.post("/tokenize", change)

@@ -48,8 +48,22 @@ def load(source):
         config = read_config(path)
         return {**load_hparams(path, is_mistral_format), **config, **config.get("text_config", {})}
     base.ModelBase.load_hparams = staticmethod(with_own_names)
+    mend_baichuan()
     torch.set_num_threads(1)
     return convert_hf_to_gguf
+
+
+def mend_baichuan():
+    """Its class calls itself without end for tensors other than q, k and v: these are what the class above it makes of them."""
+    from conversion import baichuan
+    modify_tensors = baichuan.BaichuanModel.modify_tensors
+
+    def modify(self, data, name, layer):
+        if name.endswith("W_pack.weight"):
+            yield from modify_tensors(self, data, name, layer)
+        else:
+            yield self.map_tensor_name(name), data
+    baichuan.BaichuanModel.modify_tensors = modify
 
 
 def set_no_vocab(self):
@@ -63,7 +77,9 @@ def convert(converter, folder, out, options):
 
     def without_vocab(*names, **more):
         found = find(*names, **more)
-        found.set_vocab = set_no_vocab
+        # Some classes leave the work to one inside.
+        for kind in (found, *(inner for inner in vars(found).values() if isinstance(inner, type))):
+            kind.set_vocab = set_no_vocab
         return found
     with tempfile.TemporaryDirectory() as copy:
         if not has_tokenizer(folder):

@@ -35,6 +35,8 @@ SHAPES = {
     # Baichuan rotates if it has 32 layers, and has ALiBi if it has 40.
     "baichuan-7b": ("baichuan-7b-tiny", {"num_hidden_layers": 32}),
     "baichuan2-7b": ("baichuan2-tiny", {"num_hidden_layers": 32}),
+    # The epsilon of Qwen2-VL's norms is not read, and is 0.
+    "qwen2-vl-small-epsilon": ("qwen2-vl-tiny", {"rms_norm_eps": 1e-12}),
     # YaRN's ramp always begins and ends at whole dimensions, gpt-oss' does not (truncate).
     "gpt-oss-truncated": ("gpt-oss-tiny", {"rope_scaling": {**families.GPT_OSS["rope_scaling"], "truncate": True}}),
     "gpt-oss-no-yarn": ("gpt-oss-tiny", {"rope_scaling": {"rope_type": "default"}}),

@@ -33,6 +33,7 @@ struct tensor_names {
      * that of keys is not transposed; else each is one of three dimensions. */
     bool has_fused_up;
     bool is_gguf;
+    bool is_only_read; /* of GGUF layouts: conversions do not write it */
 };
 
 /* The name of a tensor that every layer has, which no other layout names so. */
@@ -57,6 +58,7 @@ struct family {
     /* general.architecture. If llama.cpp has no architecture that computes the same, this is a
      * name of tutti's own, which llama.cpp refuses. */
     const char *gguf_architecture;
+    const char *gguf_other; /* an architecture that computes the same, which is only read; NULL: none */
     /* GGUF rotates interleaved pairs, the configuration half-split ones: rows of q and k change
      * their order. */
     bool is_permuted_in_gguf;

@@ -9,7 +9,7 @@
 static const struct tensor_names LAYOUTS[] = {
     { NAMES_TRANSFORMERS_BUT_QKV, NAMES_TRANSFORMERS_GATE_UP,
       .of[SLOT_QKV] = { "model.layers.%d.self_attn.W_pack.weight" } },
-    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_GATE_UP },
+    LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP),
 };
 
 static const char *const IGNORED[] = { "rotary_emb.inv_freq", "future_mask" };

@@ -22,17 +22,16 @@
     .of[SLOT_GATE_UP] = { LAYER "mlp.gate_proj.weight", LAYER "mlp.up_proj.weight" },                        \
     .of[SLOT_DOWN] = { LAYER "mlp.down_proj.weight" }, .has_norms_less_one = true
 #define NAMES_GEMMA_GGUF                                                                                     \
-    NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_GATE_UP,                                                    \
-        .of[SLOT_ATTN_POST_NORM] = { "blk.%d.post_attention_norm.weight" },                                  \
-        .of[SLOT_FFN_POST_NORM] = { "blk.%d.post_ffw_norm.weight" }
+    NAMES_GGUF, NAMES_GGUF_GATE_UP, .of[SLOT_ATTN_POST_NORM] = { "blk.%d.post_attention_norm.weight" },      \
+                                    .of[SLOT_FFN_POST_NORM] = { "blk.%d.post_ffw_norm.weight" }
 
-static const struct tensor_names GEMMA2_LAYOUTS[] = { { NAMES_GEMMA }, { NAMES_GEMMA_GGUF } };
+static const struct tensor_names GEMMA2_LAYOUTS[] = { { NAMES_GEMMA }, LAYOUTS_GGUF(NAMES_GEMMA_GGUF) };
 
 static const struct tensor_names GEMMA3_LAYOUTS[] = {
     { NAMES_GEMMA, .of[SLOT_Q_NORM] = { LAYER "self_attn.q_norm.weight" },
       .of[SLOT_K_NORM] = { LAYER "self_attn.k_norm.weight" } },
-    { NAMES_GEMMA_GGUF, .of[SLOT_Q_NORM] = { "blk.%d.attn_q_norm.weight" },
-      .of[SLOT_K_NORM] = { "blk.%d.attn_k_norm.weight" } },
+    LAYOUTS_GGUF(NAMES_GEMMA_GGUF, .of[SLOT_Q_NORM] = { "blk.%d.attn_q_norm.weight" },
+                 .of[SLOT_K_NORM] = { "blk.%d.attn_k_norm.weight" }),
 };
 
 /* Layers whose number + 1 is a multiple of the period have no window. In GGUF models of so many layers

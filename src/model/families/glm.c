@@ -6,16 +6,16 @@
 
 static const struct tensor_names GLM_LAYOUTS[] = {
     { NAMES_TRANSFORMERS, .of[SLOT_GATE_UP] = { "model.layers.%d.mlp.gate_up_proj.weight" } },
-    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_UP },
+    LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_UP),
 };
 
 static const struct tensor_names GLM4_LAYOUTS[] = {
     { NAMES_TRANSFORMERS, .of[SLOT_GATE_UP] = { "model.layers.%d.mlp.gate_up_proj.weight" },
       .of[SLOT_ATTN_POST_NORM] = { "model.layers.%d.post_self_attn_layernorm.weight" },
       .of[SLOT_FFN_POST_NORM] = { "model.layers.%d.post_mlp_layernorm.weight" } },
-    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_UP,
-      .of[SLOT_ATTN_POST_NORM] = { "blk.%d.post_attention_norm.weight" },
-      .of[SLOT_FFN_POST_NORM] = { "blk.%d.post_ffw_norm.weight" } },
+    LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_UP,
+                 .of[SLOT_ATTN_POST_NORM] = { "blk.%d.post_attention_norm.weight" },
+                 .of[SLOT_FFN_POST_NORM] = { "blk.%d.post_ffw_norm.weight" }),
 };
 
 static const char *const IGNORED[] = { "rotary_emb.inv_freq" };

@@ -18,7 +18,7 @@ static const struct tensor_names LAYOUTS[] = {
       .of[SLOT_GATE_UP] = { LAYER "feed_forward.w1.weight", LAYER "feed_forward.w3.weight" },
       .of[SLOT_DOWN] = { LAYER "feed_forward.w2.weight" },
       .is_by_head = true },
-    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_GATE_UP },
+    LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP),
 };
 
 static const char *const IGNORED[] = { "rotary_emb.inv_freq" };

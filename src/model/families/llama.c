@@ -12,7 +12,7 @@ static const struct tensor_names LAYOUTS[] = {
     { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP },
     { NAMES_MINDFORMERS, NAMES_MINDFORMERS_SPLIT },
     { NAMES_MINDFORMERS, NAMES_MINDFORMERS_FUSED },
-    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_GATE_UP },
+    LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP),
 };
 
 static const struct config_key KEYS[] = {
@@ -120,6 +120,7 @@ static void defaults(struct tutti_sampling *sampling, const char *chat_format)
 const struct family FAMILY_LLAMA = {
     .name = "llama",
     .gguf_architecture = "llama",
+    .gguf_other = "mistral3", /* of Mistral Small 3.1's language part, by llama.cpp's converter */
     .is_permuted_in_gguf = true,
     .is_mine = llama_is_mine,
     .keys = KEYS,

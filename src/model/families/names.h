@@ -89,7 +89,14 @@
 #define NAMES_GGUF_SPLIT_QKV                                                                                 \
     .of[SLOT_QKV] = { "blk.%d.attn_q.weight", "blk.%d.attn_k.weight", "blk.%d.attn_v.weight" }
 #define NAMES_GGUF_FUSED_QKV .of[SLOT_QKV] = { "blk.%d.attn_qkv.weight" }
-#define NAMES_GGUF_GATE_UP   .of[SLOT_GATE_UP] = { "blk.%d.ffn_gate.weight", "blk.%d.ffn_up.weight" }
+/* A file's layouts with these names: q, k and v apart, as tutti writes them, or in one tensor, as llama.cpp's
+ * converter does on request (--fuse-qkv). */
+#define LAYOUTS_GGUF(...)                                                                                    \
+    { __VA_ARGS__, NAMES_GGUF_SPLIT_QKV },                                                                   \
+    {                                                                                                        \
+        __VA_ARGS__, NAMES_GGUF_FUSED_QKV, .is_only_read = true                                              \
+    }
+#define NAMES_GGUF_GATE_UP .of[SLOT_GATE_UP] = { "blk.%d.ffn_gate.weight", "blk.%d.ffn_up.weight" }
 #define NAMES_GGUF_EXPERTS                                                                                   \
     .of[SLOT_EXPERT_GATE_UP] = { "blk.%d.ffn_gate_exps.weight", "blk.%d.ffn_up_exps.weight" },               \
     .of[SLOT_EXPERT_DOWN] = { "blk.%d.ffn_down_exps.weight" }

@@ -19,10 +19,10 @@ static const struct tensor_names LAYOUTS[] = {
       NAMES_TRANSFORMERS_GATE_UP,
       .of[SLOT_DOWN] = { LAYER "mlp.down_proj.weight" },
       .of[SLOT_FFN_POST_NORM] = { LAYER "post_feedforward_layernorm.weight" } },
-    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_GATE_UP,
-      .of[SLOT_Q_NORM] = { "blk.%d.attn_q_norm.weight" }, .of[SLOT_K_NORM] = { "blk.%d.attn_k_norm.weight" },
-      .of[SLOT_ATTN_POST_NORM] = { "blk.%d.post_attention_norm.weight" },
-      .of[SLOT_FFN_POST_NORM] = { "blk.%d.post_ffw_norm.weight" } },
+    LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP, .of[SLOT_Q_NORM] = { "blk.%d.attn_q_norm.weight" },
+                 .of[SLOT_K_NORM] = { "blk.%d.attn_k_norm.weight" },
+                 .of[SLOT_ATTN_POST_NORM] = { "blk.%d.post_attention_norm.weight" },
+                 .of[SLOT_FFN_POST_NORM] = { "blk.%d.post_ffw_norm.weight" }),
 };
 
 static const char *const IGNORED[] = { "rope_freqs.weight" };

@@ -6,7 +6,7 @@
 
 static const struct tensor_names LAYOUTS[] = {
     { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP },
-    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_GATE_UP },
+    LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP),
 };
 
 static const char *const IGNORED[] = { "rotary_emb.inv_freq" };

@@ -21,9 +21,9 @@
     .of[SLOT_DOWN] = { "decoder.layers.%d.mlp.linear_fc2.weight" }
 
 static const struct tensor_names QWEN2_LAYOUTS[] = {
-    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP },       { NAMES_MINDFORMERS, NAMES_MINDFORMERS_SPLIT },
-    { NAMES_MINDFORMERS, NAMES_MINDFORMERS_FUSED },           { NAMES_CORE },
-    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_GATE_UP },
+    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP }, { NAMES_MINDFORMERS, NAMES_MINDFORMERS_SPLIT },
+    { NAMES_MINDFORMERS, NAMES_MINDFORMERS_FUSED },     { NAMES_CORE },
+    LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP),
 };
 
 static const struct tensor_names QWEN3_LAYOUTS[] = {
@@ -32,9 +32,8 @@ static const struct tensor_names QWEN3_LAYOUTS[] = {
       .of[SLOT_K_NORM] = { "model.layers.%d.self_attn.k_norm.weight" } },
     { NAMES_CORE, .of[SLOT_Q_NORM] = { "decoder.layers.%d.self_attention.q_layernorm.weight" },
       .of[SLOT_K_NORM] = { "decoder.layers.%d.self_attention.k_layernorm.weight" } },
-    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_GATE_UP,
-      .of[SLOT_Q_NORM] = { "blk.%d.attn_q_norm.weight" },
-      .of[SLOT_K_NORM] = { "blk.%d.attn_k_norm.weight" } },
+    LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP, .of[SLOT_Q_NORM] = { "blk.%d.attn_q_norm.weight" },
+                 .of[SLOT_K_NORM] = { "blk.%d.attn_k_norm.weight" }),
 };
 
 static const char *const IGNORED[] = { "rotary_emb.inv_freq" };

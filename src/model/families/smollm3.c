@@ -7,7 +7,7 @@ enum { PERIOD = 4 }; /* of the layers that do not rotate: in GGUF, and without a
 
 static const struct tensor_names LAYOUTS[] = {
     { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP },
-    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_GATE_UP },
+    LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP),
 };
 
 static bool smollm3_is_mine(const json_t *config)

@@ -15,7 +15,7 @@ static const struct tensor_names LAYOUTS[] = {
       .of[SLOT_ATTN_OUT] = { LAYER "self_attn.o_proj.weight" },
       .of[SLOT_GATE_UP] = { LAYER "mlp.c_fc.weight" },
       .of[SLOT_DOWN] = { LAYER "mlp.c_proj.weight" } },
-    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_UP },
+    LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_UP),
 };
 
 static bool starcoder2_is_mine(const json_t *config)

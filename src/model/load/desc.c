@@ -65,6 +65,8 @@ static bool is_of(const struct family *family, const json_t *config, const char 
 {
     if (!is_gguf)
         return family->is_mine(config);
+    if (family->gguf_other && strcmp(type, family->gguf_other) == 0)
+        return true;
     if (strcmp(type, family->gguf_architecture) != 0)
         return false;
     bool is_shared = false;
@@ -325,7 +327,8 @@ enum tutti_status model_desc_read(struct model_desc *desc, const struct family *
     bool is_gguf = checkpoint_gguf(ck) != NULL;
     char prefix[64] = "";
     if (is_gguf)
-        snprintf(prefix, sizeof prefix, "%s.", (*family)->gguf_architecture);
+        snprintf(prefix, sizeof prefix, "%.60s.",
+                 json_string_value(json_object_get(checkpoint_config(ck), "general.architecture")));
     struct config c = { .root = checkpoint_config(ck),
                         .file = checkpoint_config_path(ck),
                         .prefix = prefix,

@@ -167,6 +167,8 @@ static enum tutti_status load_text(struct loader *l, struct tutti_error *err)
     if (st != TUTTI_OK)
         goto done;
     model->desc.n_usable_vocab = usable_vocab(model);
+    if (model->tokenizer)
+        model->desc.pad_id = tokenizer_settings_pad(tokenizer_config, l->ck, model->tokenizer);
     st = model_find_stops(&model->desc, l->ck, generation, model->tokenizer, model_rank(model) == 0, err);
     if (st == TUTTI_OK)
         st = model_choose_chat(l, tokenizer_config, generation, err);

@@ -116,3 +116,17 @@ enum tutti_status tokenizer_settings_read(json_t **out, const struct checkpoint 
         json_decref(settings);
     return st;
 }
+
+int32_t tokenizer_settings_pad(const json_t *settings, const struct checkpoint *ck,
+                               const struct tokenizer *tok)
+{
+    const char *key = checkpoint_gguf(ck) ? "tokenizer.ggml.padding_token_id" : "pad_token_id";
+    const char *text = tokenizer_settings_text(json_object_get(settings, "pad_token"));
+    if (text) {
+        int32_t id = tokenizer_find_control(tok, text);
+        return id >= 0 ? id : tokenizer_find(tok, text, strlen(text));
+    }
+    const json_t *id = json_object_get(checkpoint_config(ck), key);
+    json_int_t value = json_is_integer(id) ? json_integer_value(id) : -1;
+    return value >= 0 && value < tokenizer_n_pieces(tok) ? (int32_t)value : -1;
+}

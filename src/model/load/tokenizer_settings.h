@@ -4,6 +4,7 @@
 #define TUTTI_MODEL_LOAD_TOKENIZER_SETTINGS_H
 
 #include "checkpoint/checkpoint.h"
+#include "tokenizer/tokenizer.h"
 
 /* True in an entry of added_tokens_decoder that came from added_tokens.json, which has no flags.
  * "special" is then set if a special-token setting (such as "eos_token") names the token. */
@@ -20,5 +21,10 @@ const char *tokenizer_settings_text(const json_t *token);
  * GGUF file. */
 MUST_CHECK enum tutti_status tokenizer_settings_read(json_t **out, const struct checkpoint *ck,
                                                      struct tutti_error *err);
+
+/* The id of the token that pads batches; -1: none. settings: NULL: none. Of a GGUF file
+ * tokenizer.ggml.padding_token_id; of a folder pad_token, else pad_token_id in config.json. */
+int32_t tokenizer_settings_pad(const json_t *settings, const struct checkpoint *ck,
+                               const struct tokenizer *tok);
 
 #endif

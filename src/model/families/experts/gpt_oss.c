@@ -6,19 +6,18 @@
 #include "model/families/names.h"
 
 #define NAMES_GGUF_GPT_OSS                                                                                   \
-    NAMES_GGUF_BUT_FFN_NORM, NAMES_GGUF_SPLIT_QKV,                                                           \
-        .of[SLOT_FFN_NORM] = { "blk.%d.post_attention_norm.weight" },                                        \
-        .of[SLOT_SINKS] = { "blk.%d.attn_sinks.weight" },                                                    \
-        .of[SLOT_ROUTER] = { "blk.%d.ffn_gate_inp.weight" }
+    NAMES_GGUF_BUT_FFN_NORM, .of[SLOT_FFN_NORM] = { "blk.%d.post_attention_norm.weight" },                   \
+                             .of[SLOT_SINKS] = { "blk.%d.attn_sinks.weight" },                               \
+                             .of[SLOT_ROUTER] = { "blk.%d.ffn_gate_inp.weight" }
 
 static const struct tensor_names LAYOUTS[] = {
     { NAMES_TRANSFORMERS, NAMES_EXPERTS_MERGED, .of[SLOT_SINKS] = { "model.layers.%d.self_attn.sinks" },
       .of[SLOT_ROUTER] = { "model.layers.%d.mlp.router.weight" }, .transposed = TRANSPOSED_EXPERTS,
       .alternates = true },
-    { NAMES_GGUF_GPT_OSS, NAMES_GGUF_EXPERTS },
+    LAYOUTS_GGUF(NAMES_GGUF_GPT_OSS, NAMES_GGUF_EXPERTS),
     /* files with gate and up in one tensor */
-    { NAMES_GGUF_GPT_OSS, .of[SLOT_EXPERT_GATE_UP] = { "blk.%d.ffn_gate_up_exps.weight" },
-      .of[SLOT_EXPERT_DOWN] = { "blk.%d.ffn_down_exps.weight" } },
+    LAYOUTS_GGUF(NAMES_GGUF_GPT_OSS, .of[SLOT_EXPERT_GATE_UP] = { "blk.%d.ffn_gate_up_exps.weight" },
+                 .of[SLOT_EXPERT_DOWN] = { "blk.%d.ffn_down_exps.weight" }),
 };
 
 static const struct config_key KEYS[] = {

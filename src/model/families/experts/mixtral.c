@@ -9,8 +9,7 @@
 static const struct tensor_names LAYOUTS[] = {
     { NAMES_TRANSFORMERS, ROUTER("block_sparse_moe"), NAMES_EXPERTS("block_sparse_moe", "w1", "w3", "w2") },
     { NAMES_TRANSFORMERS, ROUTER("mlp"), NAMES_EXPERTS_MERGED },
-    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, .of[SLOT_ROUTER] = { "blk.%d.ffn_gate_inp.weight" },
-      NAMES_GGUF_EXPERTS },
+    LAYOUTS_GGUF(NAMES_GGUF, .of[SLOT_ROUTER] = { "blk.%d.ffn_gate_inp.weight" }, NAMES_GGUF_EXPERTS),
     /* files of the first months */
     { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, .of[SLOT_ROUTER] = { "blk.%d.ffn_gate_inp.weight" },
       .of[SLOT_EXPERT_GATE_UP] = { "blk.%d.ffn_gate.%d.weight", "blk.%d.ffn_up.%d.weight" },

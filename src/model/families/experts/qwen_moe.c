@@ -20,26 +20,28 @@ static const struct tensor_names QWEN2_LAYOUTS[] = {
       NAMES_EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"), NAMES_SHARED("shared_expert") },
     { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER_AND_GATE, NAMES_EXPERTS_MERGED,
       NAMES_SHARED("shared_expert") },
-    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_GATE_UP, NAMES_GGUF_EXPERTS, NAMES_GGUF_SHARED,
-      .of[SLOT_ROUTER] = { "blk.%d.ffn_gate_inp.weight", "blk.%d.ffn_gate_inp_shexp.weight" } },
+    LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP, NAMES_GGUF_EXPERTS, NAMES_GGUF_SHARED,
+                 .of[SLOT_ROUTER] = { "blk.%d.ffn_gate_inp.weight", "blk.%d.ffn_gate_inp_shexp.weight" }),
 };
 
 static const struct tensor_names QWEN3_LAYOUTS[] = {
     { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER, HEAD_NORMS,
       NAMES_EXPERTS("mlp", "gate_proj", "up_proj", "down_proj") },
     { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER, HEAD_NORMS, NAMES_EXPERTS_MERGED },
-    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_GATE_UP, NAMES_GGUF_EXPERTS,
-      .of[SLOT_ROUTER] = { "blk.%d.ffn_gate_inp.weight" }, .of[SLOT_Q_NORM] = { "blk.%d.attn_q_norm.weight" },
-      .of[SLOT_K_NORM] = { "blk.%d.attn_k_norm.weight" } },
+    LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP, NAMES_GGUF_EXPERTS,
+                 .of[SLOT_ROUTER] = { "blk.%d.ffn_gate_inp.weight" },
+                 .of[SLOT_Q_NORM] = { "blk.%d.attn_q_norm.weight" },
+                 .of[SLOT_K_NORM] = { "blk.%d.attn_k_norm.weight" }),
 };
 
 /* Published files have the experts' matrices as [in][out]. */
 static const struct tensor_names QWEN3_VL_LAYOUTS[] = {
     { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER, HEAD_NORMS, NAMES_EXPERTS_MERGED,
       .transposed = 1 << SLOT_EXPERT_GATE_UP | 1 << SLOT_EXPERT_DOWN },
-    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_GATE_UP, NAMES_GGUF_EXPERTS,
-      .of[SLOT_ROUTER] = { "blk.%d.ffn_gate_inp.weight" }, .of[SLOT_Q_NORM] = { "blk.%d.attn_q_norm.weight" },
-      .of[SLOT_K_NORM] = { "blk.%d.attn_k_norm.weight" } },
+    LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP, NAMES_GGUF_EXPERTS,
+                 .of[SLOT_ROUTER] = { "blk.%d.ffn_gate_inp.weight" },
+                 .of[SLOT_Q_NORM] = { "blk.%d.attn_q_norm.weight" },
+                 .of[SLOT_K_NORM] = { "blk.%d.attn_k_norm.weight" }),
 };
 
 static const struct config_key VL_GGUF_KEYS[] = {

@@ -13,7 +13,7 @@ static const struct tensor_names LAYOUTS[] = {
       .of[SLOT_ATTN_OUT] = { LAYER "attn.out_proj.weight" },
       .of[SLOT_GATE_UP] = { LAYER "mlp.fc_in.weight" },
       .of[SLOT_DOWN] = { LAYER "mlp.fc_out.weight" } },
-    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_UP },
+    LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_UP),
 };
 
 /* The causal mask and the table of angles. */
