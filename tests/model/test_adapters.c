@@ -640,6 +640,35 @@ static void broken_folders_are_refused_by_name(void **state)
     model_free(model);
 }
 
+/* Releases of transformers have put the language part of a model with images at different places. */
+static void names_of_every_release_fit_a_language_part(void **state)
+{
+    (void)state;
+    static const char *const HEADS[] = { "base_model.model.model.layers.",
+                                         "base_model.model.model.language_model.layers.",
+                                         "base_model.model.language_model.model.layers.",
+                                         "model.language_model.layers.", "layers." };
+    char folder[] = "/tmp/tutti-adapter-XXXXXX", config[64], tensors[64], text[512];
+    assert_non_null(mkdtemp(folder));
+    snprintf(config, sizeof config, "%s/adapter_config.json", folder);
+    snprintf(tensors, sizeof tensors, "%s/adapter_model.safetensors", folder);
+    write_file(config, "", 0, CONFIG "}", strlen(CONFIG "}"), 0);
+    for (size_t i = 0; i < sizeof HEADS / sizeof *HEADS; i++) {
+        struct tutti_error err = { 0 };
+        struct model *model = load_base("qwen2-vl-tiny", "f32", 1);
+        snprintf(text, sizeof text,
+                 "%s1.self_attn.q_proj.lora_A.weight:4,64 %s1.self_attn.q_proj.lora_B.weight:64,4", HEADS[i],
+                 HEADS[i]);
+        write_tensors(tensors, text);
+        if (model_add_adapter(model, "x", folder, &err) != TUTTI_OK)
+            fail_msg("%s: %s", HEADS[i], err.text);
+        model_free(model);
+    }
+    unlink(config);
+    unlink(tensors);
+    rmdir(folder);
+}
+
 /* Attention and the shared expert can be adapted (FIXTURES), the other experts and the router not. */
 static void adapters_of_experts_are_refused_by_name(void **state)
 {
@@ -847,6 +876,7 @@ int main(void)
         cmocka_unit_test(a_sequence_without_an_adapter_is_answered_as_if_there_were_none),
         cmocka_unit_test(adapters_in_one_batch_change_no_bit_of_each_other),
         cmocka_unit_test(broken_folders_are_refused_by_name),
+        cmocka_unit_test(names_of_every_release_fit_a_language_part),
         cmocka_unit_test(adapters_of_experts_are_refused_by_name),
         cmocka_unit_test(adapters_of_absorbed_matrices_are_refused_by_name),
         cmocka_unit_test(mutated_files_are_read_or_refused),
