@@ -29,6 +29,8 @@ static const struct {
     [DTYPE_IQ3_S] = { "iq3_s", 256, 110 },
     [DTYPE_IQ1_S] = { "iq1_s", 256, 50 },
     [DTYPE_IQ1_M] = { "iq1_m", 256, 56 },
+    [DTYPE_F8_BLOCK] = { "f8_block", 128, 132 },
+    [DTYPE_F8_ROW] = { "f8_row", 32, 36 },
     [DTYPE_F64] = { "f64", 1, 8 },
     [DTYPE_I8] = { "i8", 1, 1 },
     [DTYPE_I16] = { "i16", 1, 2 },
@@ -72,6 +74,16 @@ int dtype_block_bytes(enum dtype dtype)
 bool dtype_is_weight(enum dtype dtype)
 {
     return dtype < DTYPE_F64;
+}
+
+bool dtype_is_float8(enum dtype dtype)
+{
+    return dtype == DTYPE_F8_BLOCK || dtype == DTYPE_F8_ROW;
+}
+
+bool dtype_is_integers(enum dtype dtype)
+{
+    return DTYPES[dtype].block_elems > 1 && !dtype_is_float8(dtype);
 }
 
 bool dtype_bytes(enum dtype dtype, int64_t n_elems, size_t *out)

@@ -49,6 +49,9 @@ enum dtype {
                       the offset[8] */
     DTYPE_IQ1_M,   /* u8 lines[32]; u8 of twice 3 high bits and the offset's sign[16]; u16 of four
                       times 3 bits of scale of 16, and a nibble of f16 d[4] */
+    /* 8-bit floats (e4m3: base/half.h) with scales, in which checkpoint/quantized/fp8.h reads them. */
+    DTYPE_F8_BLOCK, /* 128: f32 d; u8 q[128]; value q * d */
+    DTYPE_F8_ROW,   /* 32: f32 d, the same in all blocks of a row; u8 q[32]; value q * d */
     /* Types of tensors in checkpoints that are not weights which tutti runs: */
     DTYPE_F64,
     DTYPE_I8,
@@ -71,11 +74,18 @@ const char *dtype_name(enum dtype dtype);
 /* By name, in lower or upper case; false: not found. */
 bool dtype_find(const char *name, enum dtype *out);
 
-int dtype_block_elems(enum dtype dtype); /* 1, 32 or 256 */
+int dtype_block_elems(enum dtype dtype); /* 1, 32, 128 or 256 */
 int dtype_block_bytes(enum dtype dtype);
 
 /* True for the types of weight matrices: those before F64. */
 bool dtype_is_weight(enum dtype dtype);
+
+/* Whether weights are 8-bit floats with scales. */
+bool dtype_is_float8(enum dtype dtype);
+
+/* Whether weights are integers with scales (or places in a table of such), which are multiplied by
+ * integers; else floats. */
+bool dtype_is_integers(enum dtype dtype);
 
 /* Bytes of n_elems elements. False: n_elems is negative or no multiple of the block, or the product
  * overflows. */

@@ -1,9 +1,10 @@
-/* Converts IEEE half and bfloat16 to and from float like the processors' instructions: round to
+/* Converts IEEE half and bfloat16 to and from float, and 8-bit floats to float, like the processors' instructions: round to
  * nearest, ties to even; a NaN stays a quiet NaN. Plain C, so every processor gives the same
  * bits. */
 #ifndef TUTTI_BASE_HALF_H
 #define TUTTI_BASE_HALF_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -52,6 +53,24 @@ static inline uint16_t float_to_half(float x)
 static inline float bf16_to_float(uint16_t b)
 {
     return bits_float((uint32_t)b << 16);
+}
+
+/* e4m3: 4 bits of exponent, 3 of mantissa, no infinities. Micikevicius et al., "FP8 formats for deep
+ * learning", 2022. */
+static inline bool float8_is_nan(uint8_t byte)
+{
+    return (byte & 0x7F) == 0x7F;
+}
+
+/* The half of 2^-8 times its value, exactly; of a NaN a number. */
+static inline uint16_t float8_half_bits(uint8_t byte)
+{
+    return (uint16_t)((byte & 0x80) << 8 | (byte & 0x7F) << 7);
+}
+
+static inline float float8_to_float(uint8_t byte)
+{
+    return float8_is_nan(byte) ? bits_float(0x7FC00000) : half_to_float(float8_half_bits(byte)) * 256;
 }
 
 static inline uint16_t float_to_bf16(float x)

@@ -89,6 +89,11 @@ static void init_ref(struct kernels *k)
     k->linear[dtype] = linear_##name##_ref;
     FOR_EACH_QUANTIZED(SET_LINEAR)
 #undef SET_LINEAR
+#define SET_LINEAR(name, dtype)                                                                              \
+    k->tile[dtype] = tile_float_ref;                                                                         \
+    k->linear[dtype] = linear_##name##_ref;
+    FOR_EACH_FLOAT8(SET_LINEAR)
+#undef SET_LINEAR
     k->linear[DTYPE_F32] = linear_f32_ref;
     k->linear[DTYPE_F16] = linear_f16_ref;
     k->linear[DTYPE_BF16] = linear_bf16_ref;
@@ -131,6 +136,9 @@ static void init_avx2(struct kernels *k)
     k->linear[dtype] = linear_##name##_avx2;
     FOR_EACH_QUANTIZED(SET_LINEAR)
 #undef SET_LINEAR
+#define SET_LINEAR(name, dtype) k->linear[dtype] = linear_##name##_avx2;
+    FOR_EACH_FLOAT8(SET_LINEAR)
+#undef SET_LINEAR
     k->linear[DTYPE_F32] = linear_f32_avx2;
     k->linear[DTYPE_F16] = linear_f16_avx2;
     k->linear[DTYPE_BF16] = linear_bf16_avx2;
@@ -171,6 +179,9 @@ static void init_avx512(struct kernels *k)
     k->tile[dtype] = tile_##name##_avx512;                                                                   \
     k->linear[dtype] = linear_##name##_avx512;
     FOR_EACH_QUANTIZED(SET_LINEAR)
+#undef SET_LINEAR
+#define SET_LINEAR(name, dtype) k->linear[dtype] = linear_##name##_avx512;
+    FOR_EACH_FLOAT8(SET_LINEAR)
 #undef SET_LINEAR
     k->linear[DTYPE_F32] = linear_f32_avx512;
     k->linear[DTYPE_F16] = linear_f16_avx512;

@@ -54,7 +54,7 @@ const char *cpu_name(unsigned cpu);
  * weights' type. x: row r at x + r * stride. begin: a multiple of 32; end too, or n_in. dst: the
  * whole tile, 64-byte aligned, tile_bytes() long.
  *
- * F32 and F16 weights: float [n_in][n_rows].
+ * F32, F16 and 8-bit float weights: float [n_in][n_rows].
  * BF16 weights: bf16 [n_in / 2, rounded up][n_rows][2 columns], rounded to nearest even.
  * Quantized weights: blocks of 32 columns of int8 with one scale each (input_block.h). A block
  * below 2^-100 becomes zero; a block with a NaN, an infinity or a number of 2^110 or more makes
@@ -67,7 +67,10 @@ typedef void tile_fn(void *dst, const float *x, size_t stride, int n_rows, int b
  *
  * F32 and F16 weights: fma over runs of 512 columns, from the first; each run starts at 0 and is
  * added to the total. BF16 weights: the same, but the odd column of each pair comes first, and
- * denormals are zero in inputs and in every sum, as vdpbf16ps does. Quantized weights
+ * denormals are zero in inputs and in every sum, as vdpbf16ps does. 8-bit floats (float8.h): fma of
+ * 2^-8 times the number over runs of 128 columns, each from 0; F8_BLOCK: total = fma(run, 2^8 times the
+ * run's scale, total); F8_ROW: total += run, and the last total is multiplied by 2^8 times the scale.
+ * Quantized weights
  * (formats.h): block by block of 32 columns, total = fma(number * d, scale, total) for each run
  * of sub columns, where number is the exact integer sum of (u - zero) * q, and d the activations'
  * scale. Then, with has_min, total = fma(-sum(q) * d, min, total) for each run. All factors are

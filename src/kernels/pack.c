@@ -2,6 +2,7 @@
 #include "kernels/input_block.h"
 
 #include "base/half.h"
+#include "kernels/float8.h"
 #include "kernels/formats.h"
 
 #include <string.h>
@@ -11,16 +12,16 @@ static size_t align64(size_t n)
     return (n + 63) & ~(size_t)63;
 }
 
-static bool is_quantized(enum dtype dtype)
-{
-    return dtype_block_elems(dtype) > 1;
-}
-
 bool panel_bytes(enum dtype dtype, int n_in, size_t *out)
 {
     if (n_in <= 0 || !dtype_is_weight(dtype) || n_in % dtype_block_elems(dtype) != 0)
         return false;
-    if (is_quantized(dtype)) {
+    if (dtype_is_float8(dtype)) {
+        size_t n_runs = ((size_t)n_in + FLOAT8_RUN - 1) / FLOAT8_RUN;
+        *out = float8_head_bytes(dtype) + n_runs * float8_run_scale_bytes(dtype) + (size_t)n_in * PANEL_ROWS;
+        return true;
+    }
+    if (dtype_is_integers(dtype)) {
         struct quant_format f = quant_format(dtype);
         size_t columns = (size_t)format_unit_columns(f), n = ((size_t)n_in + columns - 1) / columns;
         return !__builtin_mul_overflow(n, format_unit_bytes(f), out);
@@ -37,7 +38,7 @@ size_t tile_bytes(enum dtype dtype, int n_rows, int n_in)
     if (n_in % dtype_block_elems(dtype) != 0)
         return 0;
     size_t row = (size_t)n_in * sizeof(float);
-    if (is_quantized(dtype))
+    if (dtype_is_integers(dtype))
         row = (size_t)n_in / BLOCK * (BLOCK + sizeof(struct input_row));
     return align64((size_t)n_rows * row);
 }
@@ -84,20 +85,114 @@ static void pack_16bit(uint8_t *panel, const uint8_t *const rows[PANEL_ROWS], en
         dst[place16(dtype, n_in, r)] = 0;
 }
 
-void pack_panel(uint8_t *panel, const uint8_t *const rows[PANEL_ROWS], enum dtype dtype, int n_in)
+/* ---- 8-bit floats ---- */
+
+/* The scale of a row's block, multiplied for the halves that the kernels read. */
+static float float8_scale(const uint8_t *row, enum dtype dtype, int column)
 {
-    if (is_quantized(dtype))
+    float scale;
+    memcpy(&scale, row + float8_block_at(dtype, column), sizeof scale);
+    return scale * FLOAT8_SCALE;
+}
+
+static bool has_scales_of(const uint8_t *a, const uint8_t *b, enum dtype dtype, int n_in)
+{
+    for (int c = 0; c < n_in; c += FLOAT8_RUN)
+        if (memcmp(a + float8_block_at(dtype, c), b + float8_block_at(dtype, c), sizeof(float)) != 0)
+            return false;
+    return true;
+}
+
+/* Finds rows whose lists of scales are all that occur among the 16 rows of a half, and writes the place in
+ * found of each row. False: more than FLOAT8_SCALES. */
+static bool pick_scales(const uint8_t *found[FLOAT8_SCALES], uint8_t *places, const uint8_t *const *rows,
+                        enum dtype dtype, int n_in)
+{
+    int n = 0;
+    for (int r = 0; r < LANES; r++) {
+        int i = 0;
+        while (rows[r] && i < n && !has_scales_of(found[i], rows[r], dtype, n_in))
+            i++;
+        if (i == FLOAT8_SCALES)
+            return false;
+        if (rows[r] && i == n)
+            found[n++] = rows[r];
+        places[r] = (uint8_t)i;
+    }
+    return true;
+}
+
+static bool pack_float8_scales(uint8_t *panel, const uint8_t *const rows[PANEL_ROWS], enum dtype dtype,
+                               int n_in)
+{
+    float *scales = (float *)panel;
+    if (dtype == DTYPE_F8_ROW) {
+        for (int r = 0; r < PANEL_ROWS; r++)
+            scales[r] = rows[r] ? float8_scale(rows[r], dtype, 0) : 0;
+        return true;
+    }
+    memset(panel, 0, float8_head_bytes(dtype));
+    for (int h = 0; h < 2; h++) {
+        const uint8_t *found[FLOAT8_SCALES] = { NULL };
+        if (!pick_scales(found, panel + h * LANES, rows + h * LANES, dtype, n_in))
+            return false;
+        for (int c = 0; c < n_in; c += FLOAT8_RUN) {
+            scales = (float *)(panel + float8_run_at(dtype, c)) + h * FLOAT8_SCALES;
+            for (int i = 0; i < FLOAT8_SCALES; i++)
+                scales[i] = found[i] ? float8_scale(found[i], dtype, c) : 0;
+        }
+    }
+    return true;
+}
+
+static bool pack_float8(uint8_t *panel, const uint8_t *const rows[PANEL_ROWS], enum dtype dtype, int n_in)
+{
+    const int block = dtype_block_elems(dtype);
+    if (!pack_float8_scales(panel, rows, dtype, n_in))
+        return false;
+    for (int begin = 0; begin < n_in; begin += block) {
+        uint8_t *to = panel + float8_column_at(dtype, begin);
+        for (int r = 0; r < PANEL_ROWS; r++) {
+            const uint8_t *from = rows[r] ? rows[r] + float8_block_at(dtype, begin) + sizeof(float) : NULL;
+            for (int c = 0; c < block; c++)
+                to[float8_place(c, r)] = from ? from[c] : 0;
+        }
+    }
+    return true;
+}
+
+static void unpack_float8(float *dst, const uint8_t *panel, int row, enum dtype dtype, int n_in)
+{
+    for (int c = 0; c < n_in; c++) {
+        uint8_t byte =
+            panel[float8_column_at(dtype, c / FLOAT8_RUN * FLOAT8_RUN) + float8_place(c % FLOAT8_RUN, row)];
+        dst[c] = half_to_float(float8_half_bits(byte)) * float8_packed_scale(panel, dtype, c, row);
+    }
+}
+
+/* ---- all types ---- */
+
+bool pack_panel(uint8_t *panel, const uint8_t *const rows[PANEL_ROWS], enum dtype dtype, int n_in)
+{
+    if (dtype_is_float8(dtype))
+        return pack_float8(panel, rows, dtype, n_in);
+    if (dtype_is_integers(dtype))
         pack_blocks(panel, rows, dtype, n_in);
     else if (dtype == DTYPE_F32)
         pack_32bit(panel, rows, n_in);
     else
         pack_16bit(panel, rows, dtype, n_in);
+    return true;
 }
 
 void unpack_row(float *dst, const uint8_t *panel, int row, enum dtype dtype, int n_in)
 {
     const uint16_t *halves = (const uint16_t *)panel;
-    if (is_quantized(dtype)) {
+    if (dtype_is_float8(dtype)) {
+        unpack_float8(dst, panel, row, dtype, n_in);
+        return;
+    }
+    if (dtype_is_integers(dtype)) {
         unpack_blocks(dst, panel, row, dtype, n_in);
         return;
     }

@@ -10,6 +10,7 @@
  *     8 bits: [8 groups][16][4]. 4 bits: [4][16][4], group g in the low nibbles, g + 4 in the high ones.
  *     2 bits: [2][16][4], group g in byte row g % 2 at bit 2 (g / 2).
  *     1 bit (high plane): [16][4], group g at bit g.
+ * 8-bit floats: float8.h.
  * A panel's size is a multiple of 64 bytes, and so is every part of it: each load is aligned. */
 #ifndef TUTTI_KERNELS_PACK_H
 #define TUTTI_KERNELS_PACK_H
@@ -20,8 +21,8 @@
 bool panel_bytes(enum dtype dtype, int n_in, size_t *out);
 
 /* Packs 32 rows of n_in elements of the type; a row that is NULL is packed as zeros. panel: 64-byte
- * aligned. */
-void pack_panel(uint8_t *panel, const uint8_t *const rows[PANEL_ROWS], enum dtype dtype, int n_in);
+ * aligned. False: 16 rows of F8_BLOCK have more than FLOAT8_SCALES different lists of scales. */
+MUST_CHECK bool pack_panel(uint8_t *panel, const uint8_t *const rows[PANEL_ROWS], enum dtype dtype, int n_in);
 
 /* Row 0..31 of a panel as float32. */
 void unpack_row(float *dst, const uint8_t *panel, int row, enum dtype dtype, int n_in);

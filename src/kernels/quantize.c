@@ -104,6 +104,37 @@ static void dequantize_blocks(float *dst, const uint8_t *src, enum dtype dtype, 
     }
 }
 
+static void dequantize_float8(float *dst, const uint8_t *src, enum dtype dtype, int64_t n)
+{
+    int n_elems = dtype_block_elems(dtype);
+    for (; n > 0; n -= n_elems, src += dtype_block_bytes(dtype)) {
+        float scale;
+        memcpy(&scale, src, sizeof scale);
+        for (int i = 0; i < n_elems; i++)
+            *dst++ = float8_to_float(src[4 + i]) * scale;
+    }
+}
+
+int64_t dequantize_find_nan(const void *src, enum dtype dtype, int64_t n)
+{
+    int n_elems = dtype_block_elems(dtype);
+    const uint8_t *from = src;
+    for (int64_t begin = 0; begin < n; begin += n_elems, from += dtype_block_bytes(dtype)) {
+        int in_block = n - begin < n_elems ? (int)(n - begin) : n_elems;
+        uint8_t has_nan = 0;
+        float scale;
+        memcpy(&scale, from, sizeof scale);
+        if (!(fabsf(scale) < 0x1p100f))
+            return begin;
+        for (int i = 0; i < in_block; i++)
+            has_nan |= float8_is_nan(from[4 + i]);
+        for (int i = 0; has_nan && i < in_block; i++)
+            if (float8_is_nan(from[4 + i]))
+                return begin + i;
+    }
+    return -1;
+}
+
 void dequantize(float *dst, const void *src, enum dtype dtype, int64_t n)
 {
     const uint8_t *from = src;
@@ -121,6 +152,10 @@ void dequantize(float *dst, const void *src, enum dtype dtype, int64_t n)
             memcpy(&b, from, 2);
             dst[i] = bf16_to_float(b);
         }
+        break;
+    case DTYPE_F8_BLOCK:
+    case DTYPE_F8_ROW:
+        dequantize_float8(dst, from, dtype, n);
         break;
     default:
         dequantize_blocks(dst, from, dtype, n);

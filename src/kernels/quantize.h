@@ -1,6 +1,6 @@
 /* Quantizes and dequantizes rows of weights: float32 to and from the stored types.
  *
- * The IQ types are only dequantized.
+ * The IQ types and 8-bit floats are only dequantized.
  *
  * Q8_0 is quantized in the usual way: the largest magnitude becomes 127. For MXFP4 the better of two
  * exponents is taken: the usual one, and the next. For the other block
@@ -15,6 +15,10 @@
  * In a block of a quantized type with a NaN or an infinity the other weights are lost too. */
 void dequantize(float *dst, const void *src, enum dtype dtype, int64_t n);
 void quantize(void *dst, const float *src, enum dtype dtype, int64_t n);
+
+/* Index of the first of n 8-bit floats that is no number, or has a scale that is not finite or is 2^100
+ * or more; -1: none. Linear layers compute other results with those. */
+int64_t dequantize_find_nan(const void *src, enum dtype dtype, int64_t n);
 
 /* The same with a weight for the squared error of each element: [n], finite and not negative. Block
  * types other than Q8_0 then make the weighted errors small. NULL: all the same. */

@@ -16,15 +16,22 @@
 
 static const struct fixture {
     const char *name;
-    enum dtype dtype; /* of a matrix of 64 columns */
-    enum dtype down;  /* of one of 96 or 200 columns */
+    enum dtype dtype; /* of a matrix of 64 columns, of qwen3-fp8 160, of deepseek-v3-fp8 256 */
+    enum dtype down;  /* of one of 96, 200 or 128 columns */
 } FIXTURES[] = {
-    { "qwen3-fp8", DTYPE_BF16, DTYPE_BF16 },        { "llama-fp8-f32", DTYPE_BF16, DTYPE_BF16 },
-    { "llama-fp8-rows", DTYPE_BF16, DTYPE_BF16 },   { "llama-fp8-tensor", DTYPE_BF16, DTYPE_BF16 },
-    { "llama-gptq", DTYPE_Q4_0, DTYPE_Q4_0 },       { "llama-gptq-order", DTYPE_F16, DTYPE_F16 },
-    { "llama-gptq-v2", DTYPE_Q5_0, DTYPE_Q5_0 },    { "llama-gptq-int8", DTYPE_Q8_0, DTYPE_Q8_0 },
-    { "llama-awq", DTYPE_Q5_0, DTYPE_Q5_0 },        { "llama-w4a16", DTYPE_Q4_0, DTYPE_Q4_0 },
-    { "llama-w4a16-asym", DTYPE_BF16, DTYPE_BF16 }, { "llama-w8a8", DTYPE_Q8_0, DTYPE_Q8_0 },
+    { "qwen3-fp8", DTYPE_BF16, DTYPE_BF16 },
+    { "llama-fp8-f32", DTYPE_F8_ROW, DTYPE_F8_ROW },
+    { "llama-fp8-rows", DTYPE_F8_ROW, DTYPE_F8_ROW },
+    { "llama-fp8-tensor", DTYPE_F8_ROW, DTYPE_F8_ROW },
+    { "deepseek-v3-fp8", DTYPE_F8_BLOCK, DTYPE_F8_ROW },
+    { "llama-gptq", DTYPE_Q4_0, DTYPE_Q4_0 },
+    { "llama-gptq-order", DTYPE_F16, DTYPE_F16 },
+    { "llama-gptq-v2", DTYPE_Q5_0, DTYPE_Q5_0 },
+    { "llama-gptq-int8", DTYPE_Q8_0, DTYPE_Q8_0 },
+    { "llama-awq", DTYPE_Q5_0, DTYPE_Q5_0 },
+    { "llama-w4a16", DTYPE_Q4_0, DTYPE_Q4_0 },
+    { "llama-w4a16-asym", DTYPE_BF16, DTYPE_BF16 },
+    { "llama-w8a8", DTYPE_Q8_0, DTYPE_Q8_0 },
     { "gpt-oss-mxfp4", DTYPE_MXFP4, DTYPE_MXFP4 },
 };
 enum { N_FIXTURES = sizeof FIXTURES / sizeof *FIXTURES, N_CHECKED = 3 };
@@ -80,7 +87,8 @@ static void weights_are_those_that_torch_computes(void **state)
             check_weight(t, want);
             n_checked++;
         }
-        assert_int_equal(n_checked, FIXTURES[i].dtype == DTYPE_MXFP4 ? 2 : N_CHECKED);
+        bool has_experts = FIXTURES[i].dtype == DTYPE_MXFP4 || FIXTURES[i].dtype == DTYPE_F8_BLOCK;
+        assert_int_equal(n_checked, has_experts ? 2 : N_CHECKED);
         /* The tensors that they are made of are not found any more. */
         for (size_t k = 0; k < checkpoint_n_tensors(ck); k++) {
             const char *name = checkpoint_tensor(ck, k)->name;

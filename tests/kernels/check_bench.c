@@ -10,10 +10,10 @@
 
 static const int ROWS[] = { 1, 2, 4, 8, 16, 17, 32, 256 };
 static const int SHAPES[][2] = { { 4096, 4096 }, { 4096, 13696 }, { 13696, 4096 } }; /* n_out, n_in */
-static const enum dtype TYPES[] = { DTYPE_Q4_0,   DTYPE_Q8_0,    DTYPE_F16,  DTYPE_BF16,  DTYPE_F32,
-                                    DTYPE_Q4_K,   DTYPE_Q6_K,    DTYPE_Q5_K, DTYPE_Q4_1,  DTYPE_Q5_0,
-                                    DTYPE_Q5_1,   DTYPE_Q2_K,    DTYPE_Q3_K, DTYPE_MXFP4, DTYPE_IQ4_NL,
-                                    DTYPE_IQ4_XS, DTYPE_IQ2_XXS, DTYPE_IQ3_S };
+static const enum dtype TYPES[] = { DTYPE_Q4_0,   DTYPE_Q8_0,    DTYPE_F16,   DTYPE_BF16,     DTYPE_F32,
+                                    DTYPE_Q4_K,   DTYPE_Q6_K,    DTYPE_Q5_K,  DTYPE_Q4_1,     DTYPE_Q5_0,
+                                    DTYPE_Q5_1,   DTYPE_Q2_K,    DTYPE_Q3_K,  DTYPE_MXFP4,    DTYPE_IQ4_NL,
+                                    DTYPE_IQ4_XS, DTYPE_IQ2_XXS, DTYPE_IQ3_S, DTYPE_F8_BLOCK, DTYPE_F8_ROW };
 
 static void *big(size_t n_bytes)
 {
@@ -39,14 +39,15 @@ struct matrices {
     struct floats x, y;
 };
 
-static struct timing time_linear(struct measure *limits, const struct matrices *m, int n_rows, bool is_block)
+static struct timing time_linear(struct measure *limits, const struct matrices *m, int n_rows,
+                                 bool is_integers)
 {
     enum { MOST = 60, LEAST = 9 };
     double seconds[MOST], read[MOST], peak[MOST], total = 0;
     int n = 0;
     for (; n < MOST && (n < LEAST || total < 0.3); n++) {
         read[n] = n < LEAST ? measure_read_gbps(limits) : read[n - 1];
-        peak[n] = is_block ? measure_int8_gops(limits) : measure_f32_gflops(limits);
+        peak[n] = is_integers ? measure_int8_gops(limits) : measure_f32_gflops(limits);
         m->be->ops->linear(m->be, m->y, m->copy[n % m->n], m->x, 1); /* wakes the threads */
         uint64_t begin = clock_now_ns();
         m->be->ops->linear(m->be, m->y, m->copy[(n + 1) % m->n], m->x, n_rows);
@@ -75,6 +76,9 @@ static void make_matrices(struct matrices *m, enum dtype type, int n_out, int n_
     uint8_t *stored = big(row * (size_t)n_out);
     for (size_t i = 0; i < row * (size_t)n_out; i++)
         stored[i] = (uint8_t)((i * 2654435761u) >> 13) & 0x3B;
+    for (size_t i = 0; type == DTYPE_F8_BLOCK && i < row * (size_t)n_out;
+         i += (size_t)dtype_block_bytes(type))
+        memcpy(stored + i, "\0\0\x80\x3b", 4); /* one scale: rows of a panel share a few */
     struct matrix_part part = { stored, type, n_out };
     struct matrix_source source = {
         .name = "bench", .parts = &part, .n_parts = 1, .n_in = n_in, .type = type
@@ -109,10 +113,10 @@ static void bench_matrix(struct check *c, enum dtype type, int n_out, int n_in)
         must(error_set(&err, TUTTI_E_MEMORY, "no memory"), &err);
     m.be->ops->upload(m.be, m.x, x, n_x);
     munmap(x, n_x * sizeof *x);
-    bool is_block = dtype_block_elems(type) > 1;
+    bool is_integers = dtype_is_integers(type);
     size_t n_bytes = m.be->ops->matrix_bytes(m.copy[0]);
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS && (c->level != CPU_REF || i == 0); i++) {
-        struct timing t = time_linear(c->limits, &m, ROWS[i], is_block);
+        struct timing t = time_linear(c->limits, &m, ROWS[i], is_integers);
         double gbps = (double)n_bytes * 1e-9 / t.seconds,
                gops = 2.0 * n_out * n_in * ROWS[i] * 1e-9 / t.seconds;
         printf("%-6s %-5s %5d x %5d %4d rows %8.1f us %7.1f GB/s %3.0f%% %8.1f Gop/s %3.0f%%\n",
@@ -203,10 +207,14 @@ void bench_all(struct check *c)
 {
     static const unsigned LEVELS[] = { CPU_AVX2 | CPU_AVX512 | CPU_BF16, CPU_AVX2, CPU_REF };
     c->random = 88172645463325252u;
+    bool is_best = true; /* a type is measured at this processor's highest level only */
     for (size_t l = 0; l < sizeof LEVELS / sizeof *LEVELS; l++) {
         struct kernels k;
-        if ((LEVELS[l] & ~cpu_detect()) != 0 ||
-            (c->only && strcmp(c->only, cpu_name(LEVELS[l])) != 0 && l > 0))
+        if ((LEVELS[l] & ~cpu_detect()) != 0)
+            continue;
+        bool is_wanted = !c->only || is_best || strcmp(c->only, cpu_name(LEVELS[l])) == 0;
+        is_best = false;
+        if (!is_wanted)
             continue;
         kernels_init(&k, LEVELS[l]);
         c->k = &k;

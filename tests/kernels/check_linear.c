@@ -1,14 +1,15 @@
 /* Linear layers: packed input rows, register tiles of every number of rows, every weight type. */
 #include "check.h"
+#include "kernels/float8.h"
 #include "kernels/pack.h"
 
 #include <string.h>
 
-static const enum dtype TYPES[] = { DTYPE_F32,    DTYPE_F16,     DTYPE_BF16,   DTYPE_Q8_0,  DTYPE_Q4_0,
-                                    DTYPE_Q4_1,   DTYPE_Q5_0,    DTYPE_Q5_1,   DTYPE_Q2_K,  DTYPE_Q3_K,
-                                    DTYPE_Q4_K,   DTYPE_Q5_K,    DTYPE_Q6_K,   DTYPE_MXFP4, DTYPE_IQ4_NL,
-                                    DTYPE_IQ4_XS, DTYPE_IQ2_XXS, DTYPE_IQ2_XS, DTYPE_IQ2_S, DTYPE_IQ3_XXS,
-                                    DTYPE_IQ3_S,  DTYPE_IQ1_S,   DTYPE_IQ1_M };
+static const enum dtype TYPES[] = { DTYPE_F32,    DTYPE_F16,     DTYPE_BF16,   DTYPE_Q8_0,     DTYPE_Q4_0,
+                                    DTYPE_Q4_1,   DTYPE_Q5_0,    DTYPE_Q5_1,   DTYPE_Q2_K,     DTYPE_Q3_K,
+                                    DTYPE_Q4_K,   DTYPE_Q5_K,    DTYPE_Q6_K,   DTYPE_MXFP4,    DTYPE_IQ4_NL,
+                                    DTYPE_IQ4_XS, DTYPE_IQ2_XXS, DTYPE_IQ2_XS, DTYPE_IQ2_S,    DTYPE_IQ3_XXS,
+                                    DTYPE_IQ3_S,  DTYPE_IQ1_S,   DTYPE_IQ1_M,  DTYPE_F8_BLOCK, DTYPE_F8_ROW };
 enum { N_TYPES = sizeof TYPES / sizeof *TYPES };
 
 /* Where the upper bytes of a block's floats or halves stand. */
@@ -17,13 +18,13 @@ static int high_bytes(enum dtype dtype, size_t high[2])
     static const size_t SECOND[DTYPE_COUNT] = {
         [DTYPE_Q4_1] = 3, [DTYPE_Q5_1] = 3, [DTYPE_Q4_K] = 3, [DTYPE_Q5_K] = 3, [DTYPE_Q2_K] = 83
     };
-    high[0] = dtype == DTYPE_F32     ? 3
-              : dtype == DTYPE_Q2_K  ? 81
-              : dtype == DTYPE_Q3_K  ? 109
-              : dtype == DTYPE_Q6_K  ? 209
-              : dtype == DTYPE_MXFP4 ? 0
-              : dtype == DTYPE_IQ1_M ? 55
-                                     : 1;
+    high[0] = dtype == DTYPE_F32 || dtype_is_float8(dtype) ? 3
+              : dtype == DTYPE_Q2_K                        ? 81
+              : dtype == DTYPE_Q3_K                        ? 109
+              : dtype == DTYPE_Q6_K                        ? 209
+              : dtype == DTYPE_MXFP4                       ? 0
+              : dtype == DTYPE_IQ1_M                       ? 55
+                                                           : 1;
     high[1] = SECOND[dtype];
     return high[1] > 0 ? 2 : 1;
 }
@@ -45,6 +46,16 @@ static void fill_stored(struct check *c, uint8_t *bytes, enum dtype dtype, size_
                                      : (uint8_t)((bytes[i + high[h]] & 0x83) | 0x34);
 }
 
+/* Copies the scales of the first eight rows to the others: no more may differ. */
+static void share_scales(uint8_t *stored, enum dtype dtype, size_t row_bytes)
+{
+    size_t step = (size_t)dtype_block_bytes(dtype);
+    for (size_t row = FLOAT8_SCALES; row < PANEL_ROWS; row++)
+        for (size_t at = 0; at < row_bytes; at += step)
+            memcpy(stored + row * row_bytes + at, stored + row % FLOAT8_SCALES * row_bytes + at,
+                   sizeof(float));
+}
+
 static uint8_t *packed_panel(struct check *c, enum dtype dtype, int n_in, bool is_tame)
 {
     size_t row_bytes = 0, n_bytes = 0;
@@ -53,10 +64,11 @@ static uint8_t *packed_panel(struct check *c, enum dtype dtype, int n_in, bool i
     uint8_t *stored = check_bytes(c, PANEL_ROWS * row_bytes), *panel = check_bytes(c, n_bytes);
     const uint8_t *rows[PANEL_ROWS];
     fill_stored(c, stored, dtype, PANEL_ROWS * row_bytes, is_tame);
+    if (dtype_is_float8(dtype))
+        share_scales(stored, dtype, row_bytes);
     for (int i = 0; i < PANEL_ROWS; i++)
         rows[i] = i == 5 && !is_tame ? NULL : stored + (size_t)i * row_bytes;
-    pack_panel(panel, rows, dtype, n_in);
-    return panel;
+    return pack_panel(panel, rows, dtype, n_in) ? panel : NULL;
 }
 
 uint8_t *check_tame_panel(struct check *c, enum dtype dtype, int n_in)

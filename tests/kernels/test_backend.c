@@ -350,6 +350,30 @@ static void a_matrix_that_does_not_fit_its_type_is_refused(void **state)
     be->ops->free(be);
 }
 
+/* As blocks of one row would have them: the backend cannot keep them apart. */
+static void rows_of_too_many_scales_are_refused(void **state)
+{
+    (void)state;
+    struct backend *be = backend_make(1, NULL, shape_of(1, 1, 8, ROPE_NONE, NULL));
+    uint8_t rows[20][132] = { { 0 } };
+    for (int r = 0; r < 20; r++) {
+        float scale = (float)(1 + r);
+        memcpy(rows[r], &scale, sizeof scale);
+    }
+    struct matrix_part part = { rows, DTYPE_F8_BLOCK, 20 };
+    struct matrix_source source = {
+        .name = "layers.7.down", .parts = &part, .n_parts = 1, .n_in = 128, .type = DTYPE_F8_BLOCK
+    };
+    struct matrix *m = NULL;
+    struct tutti_error err;
+    assert_int_equal(be->ops->matrix_new(be, &m, &source, &err), TUTTI_E_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "layers.7.down: among 16 rows there are more than 8 different scales"));
+    source.type = DTYPE_BF16;
+    assert_int_equal(be->ops->matrix_new(be, &m, &source, &err), TUTTI_OK);
+    be->ops->matrix_free(be, m);
+    be->ops->free(be);
+}
+
 /* ---- the rest --------------------------------------------------------------------------------------------------- */
 
 static void rmsnorm_adds_first_and_gather_picks_rows(void **state)
@@ -560,8 +584,8 @@ static void a_device_knows_the_memory_of_a_matrix_before_it_is_packed(void **sta
         for (int is_gate_up = 0; is_gate_up < 2 && dtype_is_weight(type); is_gate_up++) {
             struct matrix *m;
             if (!quantize_can(type)) { /* only packed from its own blocks */
-                size_t row = 0;
-                assert_true(dtype_bytes(type, N_IN, &row));
+                size_t row = N_IN;     /* of 8-bit floats, which share scales; else as stored */
+                assert_true(dtype_is_float8(type) || dtype_bytes(type, N_IN, &row));
                 assert_true(caps->packed_bytes(type, N_IN, 128, is_gate_up) >= 128 * row);
                 continue;
             }
@@ -602,6 +626,7 @@ int main(void)
         cmocka_unit_test(an_embedding_is_the_stored_row),
         cmocka_unit_test(weights_are_converted_as_the_quantizers_do_it),
         cmocka_unit_test(a_matrix_that_does_not_fit_its_type_is_refused),
+        cmocka_unit_test(rows_of_too_many_scales_are_refused),
         cmocka_unit_test(rmsnorm_adds_first_and_gather_picks_rows),
         cmocka_unit_test(operations_on_rows_do_what_they_say),
         cmocka_unit_test(a_device_says_what_it_can_do_before_it_is_opened),

@@ -88,12 +88,13 @@ static void a_panel_gives_back_the_rows_it_was_packed_from(void **state)
         enum dtype dtype;
         int n_in;
     } CASES[] = {
-        { DTYPE_F32, 37 },      { DTYPE_F16, 37 },      { DTYPE_BF16, 71 },    { DTYPE_Q8_0, 96 },
-        { DTYPE_Q4_0, 160 },    { DTYPE_Q4_1, 160 },    { DTYPE_Q5_0, 64 },    { DTYPE_Q5_1, 64 },
-        { DTYPE_Q2_K, 512 },    { DTYPE_Q3_K, 512 },    { DTYPE_Q4_K, 512 },   { DTYPE_Q5_K, 256 },
-        { DTYPE_Q6_K, 512 },    { DTYPE_MXFP4, 96 },    { DTYPE_MXFP4, 128 },  { DTYPE_IQ4_NL, 96 },
-        { DTYPE_IQ4_XS, 512 },  { DTYPE_IQ2_XXS, 512 }, { DTYPE_IQ2_XS, 512 }, { DTYPE_IQ2_S, 512 },
-        { DTYPE_IQ3_XXS, 512 }, { DTYPE_IQ3_S, 512 },   { DTYPE_IQ1_S, 512 },  { DTYPE_IQ1_M, 512 },
+        { DTYPE_F32, 37 },       { DTYPE_F16, 37 },      { DTYPE_BF16, 71 },    { DTYPE_Q8_0, 96 },
+        { DTYPE_Q4_0, 160 },     { DTYPE_Q4_1, 160 },    { DTYPE_Q5_0, 64 },    { DTYPE_Q5_1, 64 },
+        { DTYPE_Q2_K, 512 },     { DTYPE_Q3_K, 512 },    { DTYPE_Q4_K, 512 },   { DTYPE_Q5_K, 256 },
+        { DTYPE_Q6_K, 512 },     { DTYPE_MXFP4, 96 },    { DTYPE_MXFP4, 128 },  { DTYPE_IQ4_NL, 96 },
+        { DTYPE_IQ4_XS, 512 },   { DTYPE_IQ2_XXS, 512 }, { DTYPE_IQ2_XS, 512 }, { DTYPE_IQ2_S, 512 },
+        { DTYPE_IQ3_XXS, 512 },  { DTYPE_IQ3_S, 512 },   { DTYPE_IQ1_S, 512 },  { DTYPE_IQ1_M, 512 },
+        { DTYPE_F8_BLOCK, 384 }, { DTYPE_F8_ROW, 160 },
     };
     for (size_t c = 0; c < sizeof CASES / sizeof *CASES; c++) {
         enum dtype dtype = CASES[c].dtype;
@@ -106,9 +107,15 @@ static void a_panel_gives_back_the_rows_it_was_packed_from(void **state)
         for (size_t i = 0; i < PANEL_ROWS * row_bytes; i++)
             stored[i] = (uint8_t)((i * 2654435761u) >> 9) &
                         0xBB; /* no NaN: their copies need not compare equal */
+        for (size_t r = 0; dtype_is_float8(dtype) && r < PANEL_ROWS; r++) {
+            size_t same = dtype == DTYPE_F8_ROW ? r : r % FLOAT8_SCALES; /* as the types demand */
+            for (size_t at = 0; at < row_bytes; at += (size_t)dtype_block_bytes(dtype))
+                memcpy(stored + r * row_bytes + at,
+                       stored + same * row_bytes + (dtype == DTYPE_F8_ROW ? 0 : at), sizeof(float));
+        }
         for (int r = 0; r < PANEL_ROWS; r++)
             rows[r] = r == 13 ? NULL : stored + (size_t)r * row_bytes;
-        pack_panel(panel, rows, dtype, n);
+        assert_true(pack_panel(panel, rows, dtype, n));
         for (int r = 0; r < PANEL_ROWS; r++) {
             unpack_row(got, panel, r, dtype, n);
             if (rows[r])
@@ -123,6 +130,68 @@ static void a_panel_gives_back_the_rows_it_was_packed_from(void **state)
         free(want);
         free(got);
     }
+}
+
+/* The value of every byte, by the definition of e4m3: sign, exponent less 7, mantissa of three bits. */
+static void every_float8_has_its_value(void **state)
+{
+    (void)state;
+    enum { N = 256 };
+    uint8_t row[2 * 132], *panel = aligned_alloc(64, 16384);
+    const uint8_t *rows[PANEL_ROWS] = { [3] = row };
+    float got[N], unpacked[N], scale = 0.375f;
+    for (int i = 0; i < N; i++) {
+        memcpy(row + i / 128 * 132, &scale, sizeof scale);
+        row[i / 128 * 132 + 4 + i % 128] = (uint8_t)i;
+    }
+    dequantize(got, row, DTYPE_F8_BLOCK, N);
+    assert_true(pack_panel(panel, rows, DTYPE_F8_BLOCK, N));
+    unpack_row(unpacked, panel, 3, DTYPE_F8_BLOCK, N);
+    for (int i = 0; i < N; i++) {
+        int exponent = i >> 3 & 15, mantissa = i & 7;
+        float size = exponent == 0 ? ldexpf((float)mantissa, -9)
+                                   : ldexpf((float)(8 + mantissa), exponent - 10);
+        float want = (i & 128 ? -size : size) * scale;
+        bool is_nan = (i & 127) == 127;
+        assert_true(is_nan ? isnan(got[i]) : got[i] == want);
+        assert_true(is_nan || unpacked[i] == want);
+        assert_int_equal(dequantize_find_nan(row, DTYPE_F8_BLOCK, i + 1), i < 127 ? -1 : 127);
+    }
+    free(panel);
+}
+
+static void a_scale_is_finite_and_less_than_2_100(void **state)
+{
+    (void)state;
+    static const struct {
+        float scale;
+        bool is_bad;
+    } CASES[] = { { 0, false },       { 0x1p-140f, false }, { -0x1.8p99f, false },
+                  { 0x1p100f, true }, { INFINITY, true },   { NAN, true } };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        uint8_t row[2 * 36] = { 0 };
+        memcpy(row + 36, &CASES[i].scale, sizeof CASES[i].scale);
+        assert_int_equal(dequantize_find_nan(row, DTYPE_F8_ROW, 64), CASES[i].is_bad ? 32 : -1);
+    }
+}
+
+/* Eight lists of scales are those of seven boundaries between blocks of rows among 16 rows. */
+static void a_panel_refuses_rows_of_too_many_scales(void **state)
+{
+    (void)state;
+    uint8_t stored[PANEL_ROWS][132] = { { 0 } }, *panel = aligned_alloc(64, 8192);
+    const uint8_t *rows[PANEL_ROWS];
+    for (int r = 0; r < PANEL_ROWS; r++)
+        rows[r] = stored[r];
+    for (int n = 1; n <= LANES; n++) {
+        for (int r = LANES; r < PANEL_ROWS; r++) {
+            float scale = (float)(1 + r % n);
+            memcpy(stored[r], &scale, sizeof scale);
+        }
+        assert_int_equal(pack_panel(panel, rows, DTYPE_F8_BLOCK, 128), n <= FLOAT8_SCALES);
+        assert_true(pack_panel(panel, rows, DTYPE_F8_ROW, 32));
+    }
+    free(panel);
 }
 
 static void sizes_that_do_not_fit_are_refused(void **state)
@@ -194,6 +263,9 @@ int main(void)
         cmocka_unit_test(exp_has_no_overflow_at_its_ends),
         cmocka_unit_test(softmax_and_gates_are_near_float64),
         cmocka_unit_test(a_panel_gives_back_the_rows_it_was_packed_from),
+        cmocka_unit_test(every_float8_has_its_value),
+        cmocka_unit_test(a_scale_is_finite_and_less_than_2_100),
+        cmocka_unit_test(a_panel_refuses_rows_of_too_many_scales),
         cmocka_unit_test(sizes_that_do_not_fit_are_refused),
         cmocka_unit_test(input_scales_are_the_smallest_of_few_bits),
         cmocka_unit_test(a_level_is_chosen_by_name_or_environment),

@@ -162,12 +162,91 @@ static void impossible_numbers_of_experts_are_refused_at_once(void **state)
     }
 }
 
+/* Writes bytes into the values of a tensor. */
+static void change_tensor(const char *name, long at, const uint8_t *bytes, size_t n_bytes)
+{
+    char path[128], header[1 << 16];
+    uint64_t n_header;
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    FILE *file = fopen(path, "rb+");
+    assert_non_null(file);
+    assert_int_equal(fread(&n_header, sizeof n_header, 1, file), 1);
+    assert_true(n_header < sizeof header);
+    assert_int_equal(fread(header, 1, n_header, file), n_header);
+    json_t *all = json_loadb(header, n_header, 0, NULL);
+    json_t *offsets = json_object_get(json_object_get(all, name), "data_offsets");
+    assert_non_null(offsets);
+    long begin = (long)(sizeof n_header + n_header +
+                        (uint64_t)json_integer_value(json_array_get(offsets, 0)));
+    assert_int_equal(fseek(file, begin + at, SEEK_SET), 0);
+    assert_int_equal(fwrite(bytes, 1, n_bytes, file), n_bytes);
+    assert_int_equal(fclose(file), 0);
+    json_decref(all);
+}
+
+/* In types that keep the 8 bits, and in those that are expanded: blocks of 32 columns of 64. */
+static void floats_of_8_bits_that_are_no_numbers_are_named(void **state)
+{
+    (void)state;
+    static const struct {
+        enum made_kind kind;
+        const char *tensor;
+        long at;
+        uint8_t bytes[2];
+        size_t n_bytes;
+        const char *words;
+    } CASES[] = {
+        { MADE_FP8_ROWS,
+          EXPERT "1.up_proj.weight",
+          2 * 64 + 5,
+          { 0x7F },
+          1,
+          EXPERT "1.up_proj.weight: the weight in row 2 and column 5 is no number" },
+        { MADE_FP8_ROWS,
+          EXPERT "2.down_proj.weight",
+          63 * 32 + 31,
+          { 0xFF },
+          1,
+          EXPERT "2.down_proj.weight: the weight in row 63 and column 31 is no number" },
+        { MADE_FP8_ROWS,
+          EXPERT "0.gate_proj.weight_scale",
+          2 * 31,
+          { 0x80, 0x7F },
+          2,
+          EXPERT "0.gate_proj.weight: the weight in row 31 and column 0 is no number, or its scale is not" },
+        { MADE_FP8_ROWS,
+          EXPERT "0.gate_proj.weight_scale",
+          2 * 3,
+          { 0x80, 0x71 },
+          2, /* 2^100 */
+          EXPERT "0.gate_proj.weight: the weight in row 3 and column 0" },
+        { MADE_FP8_BLOCKS,
+          EXPERT "1.up_proj.weight",
+          3 * 64 + 33,
+          { 0xFF },
+          1,
+          EXPERT "1.up_proj.weight: the weight in row 3 and column 33 is no number" },
+        { MADE_FP8_BLOCKS,
+          EXPERT "1.up_proj.weight_scale_inv",
+          2,
+          { 0xC0, 0x7F },
+          2,
+          EXPERT "1.up_proj.weight: the weight in row 0 and column 32 is no number" },
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        made_experts(folder, CASES[i].kind, N_EXPERTS);
+        change_tensor(CASES[i].tensor, CASES[i].at, CASES[i].bytes, CASES[i].n_bytes);
+        expect(CASES[i].tensor, CASES[i].words);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensors_that_do_not_fit_are_named),
         cmocka_unit_test(settings_that_do_not_fit_are_named),
         cmocka_unit_test(impossible_numbers_of_experts_are_refused_at_once),
+        cmocka_unit_test(floats_of_8_bits_that_are_no_numbers_are_named),
     };
     log_set_level(LOG_ERROR);
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

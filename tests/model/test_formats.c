@@ -26,6 +26,7 @@ static void files_of_every_format_give_the_golden_logits(void **state)
         { "chatglm-ints/chatglm-6b-tiny-int4", "chatglm-ints/chatglm-6b-tiny-int4/golden", 3 },
         { "chatglm-ints/chatglm-6b-tiny-int8", "chatglm-ints/chatglm-6b-tiny-int8/golden", 3 },
         { "quantized/qwen3-fp8", "quantized/qwen3-fp8/golden", 2 },
+        { "quantized/deepseek-v3-fp8", "quantized/deepseek-v3-fp8/golden", 2 },
         { "quantized/llama-fp8-f32", "quantized/llama-fp8-f32/golden", 2 },
         { "quantized/llama-fp8-rows", "quantized/llama-fp8-rows/golden", 2 },
         { "quantized/llama-fp8-tensor", "quantized/llama-fp8-tensor/golden", 2 },
@@ -75,11 +76,40 @@ static void integers_of_chatglm_run_as_they_are_stored(void **state)
     }
 }
 
+/* Weights of 8 bits are multiplied as they are, and no activation is rounded: as near as float32 to the
+ * logits that transformers computes from dequantized weights. */
+static void floats_of_8_bits_run_as_they_are_stored(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path;
+        enum dtype type;
+    } CASES[] = { { TEST_FIXTURES "/quantized/deepseek-v3-fp8", DTYPE_F8_BLOCK },
+                  { TEST_FIXTURES "/quantized/llama-fp8-f32", DTYPE_F8_ROW },
+                  { TEST_FIXTURES "/quantized/llama-fp8-rows", DTYPE_F8_ROW },
+                  { TEST_FIXTURES "/quantized/llama-fp8-tensor", DTYPE_F8_ROW } };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        char path[512];
+        struct model *model = util_load(CASES[i].path, NULL, "f32", 2, NULL);
+        assert_int_equal(model->weight_type, CASES[i].type);
+        snprintf(path, sizeof path, "%s/golden.safetensors", CASES[i].path);
+        struct util_errors e = util_compare_file(model, path, "logits", 2);
+        model_free(model);
+        model = util_load(CASES[i].path, "bf16", "f32", 2, NULL);
+        struct util_errors expanded = util_compare_file(model, path, "logits", 2);
+        print_message("# %s as stored: relative %.2e at most; as bf16 %.2e\n", CASES[i].path, e.max_relative,
+                      expanded.max_relative);
+        assert_true(e.max_relative <= 1e-4 && e.max_relative < expanded.max_relative / 100);
+        model_free(model);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(files_of_every_format_give_the_golden_logits),
         cmocka_unit_test(integers_of_chatglm_run_as_they_are_stored),
+        cmocka_unit_test(floats_of_8_bits_run_as_they_are_stored),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

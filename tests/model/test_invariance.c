@@ -18,10 +18,17 @@ static void fill_ids(int32_t *ids, int n, int n_vocab, uint32_t seed)
     }
 }
 
+#define FLOAT8 TEST_FIXTURES "/quantized/deepseek-v3-fp8" /* with both types of 8-bit floats */
+
 static const struct {
-    const char *weights, *kv;
-} TYPES[] = { { "f32", NULL },  { "f16", NULL },  { "bf16", NULL },
-              { "q8_0", NULL }, { "q4_0", NULL }, { "q8_0", "int8" } };
+    const char *path, *weights, *kv;
+} TYPES[] = { { TEST_DEMO_MODEL, "f32", NULL },
+              { TEST_DEMO_MODEL, "f16", NULL },
+              { TEST_DEMO_MODEL, "bf16", NULL },
+              { TEST_DEMO_MODEL, "q8_0", NULL },
+              { TEST_DEMO_MODEL, "q4_0", NULL },
+              { TEST_DEMO_MODEL, "q8_0", "int8" },
+              { FLOAT8, NULL, NULL } };
 enum { N_TYPES = sizeof TYPES / sizeof *TYPES };
 
 static void chunks_change_no_bit(void **state)
@@ -29,9 +36,9 @@ static void chunks_change_no_bit(void **state)
     (void)state;
     static const int CHUNKS[] = { 1, 7, 64 };
     for (int t = 0; t < N_TYPES; t++) {
-        struct model *model = util_load(TEST_DEMO_MODEL, TYPES[t].weights, TYPES[t].kv, 2, NULL);
+        struct model *model = util_load(TYPES[t].path, TYPES[t].weights, TYPES[t].kv, 2, NULL);
         int32_t ids[N_IDS];
-        fill_ids(ids, N_IDS, 4096, 1);
+        fill_ids(ids, N_IDS, model->desc.n_vocab, 1);
         float *whole = util_logits(model, ids, N_IDS, N_IDS);
         for (int c = 0; c < 3; c++) {
             float *cut = util_logits(model, ids, N_IDS, CHUNKS[c]);
@@ -49,9 +56,9 @@ static void threads_change_no_bit(void **state)
     for (int t = 0; t < N_TYPES; t++) {
         float *first = NULL;
         for (int n_threads = 1; n_threads <= 3; n_threads++) {
-            struct model *model = util_load(TEST_DEMO_MODEL, TYPES[t].weights, TYPES[t].kv, n_threads, NULL);
+            struct model *model = util_load(TYPES[t].path, TYPES[t].weights, TYPES[t].kv, n_threads, NULL);
             int32_t ids[N_IDS];
-            fill_ids(ids, N_IDS, 4096, 2);
+            fill_ids(ids, N_IDS, model->desc.n_vocab, 2);
             float *logits = util_logits(model, ids, N_IDS, N_IDS);
             if (!first)
                 first = logits;
@@ -76,12 +83,12 @@ static void processors_change_no_bit(void **state)
                                                    .kv_type = TYPES[t].kv,
                                                    .cpu = CPUS[c] };
             struct model *model = NULL;
-            enum tutti_status st = model_load(&model, TEST_DEMO_MODEL, &options, NULL);
+            enum tutti_status st = model_load(&model, TYPES[t].path, &options, NULL);
             if (st == TUTTI_E_UNSUPPORTED) /* this processor has no such instructions */
                 continue;
             assert_int_equal(st, TUTTI_OK);
             int32_t ids[40];
-            fill_ids(ids, 40, 4096, 3);
+            fill_ids(ids, 40, model->desc.n_vocab, 3);
             float *logits = util_logits(model, ids, 40, 40);
             if (!first)
                 first = logits;
@@ -102,14 +109,14 @@ static void neighbours_change_no_bit(void **state)
     enum { N_SEQS = 5, MAX_PAGES = 8 };
     static const int LENGTHS[N_SEQS] = { 1, 16, 17, 33, 100 };
     for (int t = 0; t < N_TYPES; t++) {
-        struct model *model = util_load(TEST_DEMO_MODEL, TYPES[t].weights, TYPES[t].kv, 2, NULL);
+        struct model *model = util_load(TYPES[t].path, TYPES[t].weights, TYPES[t].kv, 2, NULL);
         const struct backend_ops *op = model->backend->ops;
         size_t n_vocab = (size_t)model->desc.n_vocab;
         int32_t ids[N_SEQS][N_IDS], pages[N_SEQS][MAX_PAGES];
         const int32_t *tables[N_SEQS];
         float *alone[N_SEQS], *logits;
         for (int s = 0; s < N_SEQS; s++) {
-            fill_ids(ids[s], LENGTHS[s], 4096, 10 + (uint32_t)s);
+            fill_ids(ids[s], LENGTHS[s], model->desc.n_vocab, 10 + (uint32_t)s);
             alone[s] = util_logits(model, ids[s], LENGTHS[s], LENGTHS[s]);
             for (int p = 0; p < MAX_PAGES; p++)
                 pages[s][p] = p * N_SEQS + s;

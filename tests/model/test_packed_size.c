@@ -1,10 +1,12 @@
 /* The memory of experts' weights, compared with the bytes that a file has for them: by the formula of the backend for every type and
  * the shapes of published models, and by what a loaded model holds and this process has resident. */
+#include "../support/folder.h"
 #include "backend/backend.h"
 #include "base/log.h"
 #include "base/system/memory_left.h"
 #include "checkpoint/gguf/gguf.h"
 #include "model/load/load.h"
+#include "support/made_file.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -34,6 +36,19 @@ static const struct {
     { DTYPE_IQ1_M, 56, 146 },
 };
 
+/* Bytes of a matrix in a file. One of 8-bit floats has a scale for 128 rows and columns, or for a row. */
+static uint64_t stored_bytes(enum dtype dtype, int n_in, int n_out)
+{
+    uint64_t n = (uint64_t)n_in * (uint64_t)n_out;
+    size_t n_bytes = 0;
+    if (dtype == DTYPE_F8_BLOCK)
+        return n + n / (128 * 128) * sizeof(float);
+    if (dtype == DTYPE_F8_ROW)
+        return n + (uint64_t)n_out * sizeof(uint16_t);
+    assert_true(dtype_bytes(dtype, (int64_t)n, &n_bytes));
+    return n_bytes;
+}
+
 static double expected_ratio(enum dtype dtype)
 {
     for (size_t i = 0; i < sizeof LARGER / sizeof *LARGER; i++)
@@ -60,11 +75,9 @@ static void experts_take_the_bytes_of_the_file(void **state)
         n_types++;
         for (size_t i = 0; i < sizeof SHAPES / sizeof *SHAPES; i++) {
             int d = SHAPES[i].d_model, ff = SHAPES[i].d_ff;
-            size_t gate_up, down;
-            if (!dtype_bytes(dtype, (int64_t)2 * ff * d, &gate_up) || d % dtype_block_elems(dtype) != 0 ||
-                ff % dtype_block_elems(dtype) != 0)
+            if (d % dtype_block_elems(dtype) != 0 || ff % dtype_block_elems(dtype) != 0)
                 continue;
-            assert_true(dtype_bytes(dtype, (int64_t)ff * d, &down));
+            uint64_t gate_up = stored_bytes(dtype, d, 2 * ff), down = stored_bytes(dtype, ff, d);
             uint64_t packed = caps->packed_bytes(dtype, d, 2 * ff, true) +
                               caps->packed_bytes(dtype, ff, d, false);
             double ratio = (double)packed / (double)(gate_up + down);
@@ -146,46 +159,101 @@ static uint64_t write_gguf(const char *path, enum dtype dtype)
     return n_expert_bytes;
 }
 
+/* The same model in the folder with experts of 8-bit floats, in blocks of 128 x 128 or with a scale for each row. */
+static uint64_t write_float8(bool has_blocks)
+{
+    static const char *const METHODS[] = { "{\"quant_method\": \"fp8\", \"weight_block_size\": null}",
+                                           "{\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]}" };
+    static const struct {
+        const char *name;
+        int64_t rows, columns; /* columns 0: a vector */
+    } OTHERS[] = { { "embed_tokens", N_VOCAB, D_MODEL },
+                   { "norm", D_MODEL, 0 },
+                   { "layers.0.input_layernorm", D_MODEL, 0 },
+                   { "layers.0.post_attention_layernorm", D_MODEL, 0 },
+                   { "layers.0.self_attn.q_proj", N_HEADS * HEAD_DIM, D_MODEL },
+                   { "layers.0.self_attn.k_proj", N_KV_HEADS * HEAD_DIM, D_MODEL },
+                   { "layers.0.self_attn.v_proj", N_KV_HEADS * HEAD_DIM, D_MODEL },
+                   { "layers.0.self_attn.o_proj", D_MODEL, N_HEADS * HEAD_DIM },
+                   { "layers.0.self_attn.q_norm", HEAD_DIM, 0 },
+                   { "layers.0.self_attn.k_norm", HEAD_DIM, 0 },
+                   { "layers.0.mlp.gate", N_EXPERTS, D_MODEL } };
+    static const char *const PARTS[] = { "gate_proj", "up_proj", "down_proj" };
+    struct made_file f = { 0 };
+    char name[128], config[1024];
+    size_t n_before;
+    snprintf(
+        config, sizeof config,
+        "{\"model_type\": \"qwen3_moe\", \"architectures\": [\"Qwen3MoeForCausalLM\"], \"vocab_size\": %d, "
+        "\"hidden_size\": %d, \"moe_intermediate_size\": %d, \"num_hidden_layers\": 1, "
+        "\"intermediate_size\": %d, \"num_attention_heads\": %d, \"num_key_value_heads\": %d, "
+        "\"head_dim\": %d, \"num_experts\": %d, \"num_experts_per_tok\": 2, \"norm_topk_prob\": true, "
+        "\"tie_word_embeddings\": true, \"max_position_embeddings\": 64, \"quantization_config\": %s}",
+        N_VOCAB, D_MODEL, D_FF, D_FF, N_HEADS, N_KV_HEADS, HEAD_DIM, N_EXPERTS, METHODS[has_blocks]);
+    made_text(folder, "config.json", config);
+    for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++) {
+        snprintf(name, sizeof name, "model.%s.weight", OTHERS[i].name);
+        made_add(&f, name, DTYPE_F16, OTHERS[i].columns > 0 ? 2 : 1,
+                 MADE_SHAPE(OTHERS[i].rows, OTHERS[i].columns));
+    }
+    n_before = f.n_bytes;
+    for (int i = 0; i < 3 * N_EXPERTS; i++) {
+        int64_t rows = i % 3 == 2 ? D_MODEL : D_FF, columns = i % 3 == 2 ? D_FF : D_MODEL;
+        int n = snprintf(name, sizeof name, "model.layers.0.mlp.experts.%d.%s.weight", i / 3, PARTS[i % 3]);
+        made_add(&f, name, DTYPE_F8_E4M3, 2, MADE_SHAPE(rows, columns));
+        snprintf(name + n, sizeof name - (size_t)n, has_blocks ? "_scale_inv" : "_scale");
+        made_add(&f, name, has_blocks ? DTYPE_F32 : DTYPE_BF16, 2,
+                 has_blocks ? MADE_SHAPE(rows / 128, columns / 128) : MADE_SHAPE(rows, 1));
+    }
+    uint64_t n_expert_bytes = f.n_bytes - n_before;
+    made_write(&f, folder, "model.safetensors", true);
+    return n_expert_bytes;
+}
+
+static void check_loaded(const char *path, const char *type, uint64_t stored)
+{
+    uint64_t packed = 0, before = memory_resident();
+    struct tutti_model_options options = { .n_threads = 1 };
+    struct model *model = NULL;
+    struct tutti_error err;
+    if (model_load(&model, path, &options, &err) != TUTTI_OK)
+        fail_msg("%s", err.text);
+    for (enum weight_slot slot = 0; slot < SLOT_COUNT; slot++)
+        if (slot_info(slot)->is_of_experts)
+            packed += model->backend->ops->matrix_bytes(model_weight(model, slot, 0)->matrix);
+    uint64_t others = model->weight_bytes - packed, resident = memory_resident() - before;
+    print_message("# %s: file %llu, packed %llu (%.4f), resident %llu, other weights %llu\n", type,
+                  (unsigned long long)stored, (unsigned long long)packed, (double)packed / (double)stored,
+                  (unsigned long long)resident, (unsigned long long)others);
+    assert_true((double)packed <= MOST * (double)stored);
+#ifndef __SANITIZE_ADDRESS__ /* whose allocator keeps what was freed */
+    /* Threads, the vocabulary and the backend's buffers take less than 8 MiB. */
+    assert_true((double)resident <= MOST * (double)stored + (double)others + (8 << 20));
+    assert_true(resident >= packed);
+#endif
+    model_free(model);
+}
+
 static void loaded_experts_take_the_bytes_of_the_file(void **state)
 {
     (void)state;
     static const enum dtype TYPES[] = { DTYPE_Q4_0, DTYPE_Q8_0, DTYPE_MXFP4, DTYPE_Q4_K };
-    char folder[] = "/tmp/tutti-packed-XXXXXX", path[64];
-    assert_non_null(mkdtemp(folder));
+    char path[64];
     snprintf(path, sizeof path, "%s/model.gguf", folder);
     log_set_level(LOG_ERROR);
-    for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++) {
-        uint64_t stored = write_gguf(path, TYPES[i]), packed = 0, before = memory_resident();
-        struct tutti_model_options options = { .n_threads = 1 };
-        struct model *model = NULL;
-        struct tutti_error err;
-        if (model_load(&model, path, &options, &err) != TUTTI_OK)
-            fail_msg("%s", err.text);
-        for (enum weight_slot slot = 0; slot < SLOT_COUNT; slot++)
-            if (slot_info(slot)->is_of_experts)
-                packed += model->backend->ops->matrix_bytes(model_weight(model, slot, 0)->matrix);
-        uint64_t others = model->weight_bytes - packed, resident = memory_resident() - before;
-        print_message("# %s: file %llu, packed %llu (%.4f), resident %llu, other weights %llu\n",
-                      dtype_name(TYPES[i]), (unsigned long long)stored, (unsigned long long)packed,
-                      (double)packed / (double)stored, (unsigned long long)resident,
-                      (unsigned long long)others);
-        assert_true((double)packed <= MOST * (double)stored);
-#ifndef __SANITIZE_ADDRESS__ /* whose allocator keeps what was freed */
-        /* Threads, the vocabulary and the backend's buffers take less than 8 MiB. */
-        assert_true((double)resident <= MOST * (double)stored + (double)others + (8 << 20));
-        assert_true(resident >= packed);
-#endif
-        model_free(model);
-    }
+    for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++)
+        check_loaded(path, dtype_name(TYPES[i]), write_gguf(path, TYPES[i]));
     unlink(path);
-    rmdir(folder);
+    check_loaded(folder, dtype_name(DTYPE_F8_BLOCK), write_float8(true));
+    check_loaded(folder, dtype_name(DTYPE_F8_ROW), write_float8(false));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(experts_take_the_bytes_of_the_file),
-        cmocka_unit_test(loaded_experts_take_the_bytes_of_the_file),
+        cmocka_unit_test_setup_teardown(loaded_experts_take_the_bytes_of_the_file, make_folder,
+                                        remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

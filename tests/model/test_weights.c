@@ -31,6 +31,9 @@ static void the_finest_type_of_a_fused_matrix_wins(void **state)
         { DTYPE_Q4_0, DTYPE_BF16, DTYPE_Q4_0, DTYPE_BF16 },
         { DTYPE_Q4_0, DTYPE_Q6_K, DTYPE_F32, DTYPE_F32 },
         { DTYPE_BF16, DTYPE_F32, DTYPE_Q8_0, DTYPE_F32 },
+        { DTYPE_F8_ROW, DTYPE_F8_ROW, DTYPE_F8_ROW, DTYPE_F8_ROW },
+        { DTYPE_F8_ROW, DTYPE_F8_BLOCK, DTYPE_F8_ROW, DTYPE_BF16 },
+        { DTYPE_F8_BLOCK, DTYPE_F8_BLOCK, DTYPE_F16, DTYPE_F16 },
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         enum dtype a = CASES[i].a, b = CASES[i].b, c = CASES[i].c;

@@ -323,8 +323,9 @@ static void linear_some(void *arg, int thread, int n_threads)
 }
 
 /* Most rows of a tile. With quantized weights, tiles are read sequentially and prefetched, so they
- * may be in the L3 cache, and larger tiles spend less time on anything but multiplying. With float
- * weights, a tile is read again for every few rows. */
+ * may be in the L3 cache, and larger tiles spend less time on anything but multiplying. With 8-bit
+ * floats, which are expanded once for a tile, a run of columns is read at a time. With other floats, a
+ * tile is read again for every few rows. */
 int cpu_most_rows(const struct matrix *m)
 {
     if (dtype_block_elems(m->dtype) > 1)

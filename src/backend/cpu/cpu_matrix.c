@@ -1,6 +1,7 @@
 /* Weight matrices of the CPU backend: packs them at load, and looks up embedding rows. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/memory.h"
+#include "kernels/float8.h"
 #include "kernels/pack.h"
 #include "kernels/quantize.h"
 
@@ -16,6 +17,7 @@ struct packing {
     uint8_t *scratch;        /* [n_threads][16 rows in the packed type, then one row of floats] */
     size_t scratch_bytes;    /* of one thread */
     atomic_int next;
+    atomic_bool is_refused; /* by pack_panel() */
 };
 
 enum { PACK_PIECE = 4 }; /* panels that a thread packs at a time */
@@ -90,7 +92,8 @@ static void cpu_matrix_pack_some(void *arg, int thread, int n_threads)
                                   : row_as(job, panel / m->n_panels, row,
                                            converted + (size_t)i * job->stored_row_bytes, floats);
             }
-            pack_panel(m->panels + (size_t)panel * m->panel_bytes, rows, m->dtype, m->n_in);
+            if (!pack_panel(m->panels + (size_t)panel * m->panel_bytes, rows, m->dtype, m->n_in))
+                atomic_store(&job->is_refused, true);
         }
     }
 }
@@ -209,6 +212,13 @@ enum tutti_status cpu_matrix_new(struct backend *be, struct matrix **out, const 
         goto done;
     }
     team_run(cpu->team, cpu_matrix_pack_some, &job);
+    if (job.is_refused) {
+        st = error_set(err, TUTTI_E_UNSUPPORTED,
+                       "%s: among 16 rows there are more than %d different scales of 8-bit floats, expected "
+                       "blocks of more rows; a weight type such as bf16 expands them",
+                       source->name, FLOAT8_SCALES);
+        goto done;
+    }
     if (m->bias)
         pack_bias(m, source);
     size_t row = tile_bytes(m->dtype, 1, m->n_in);

@@ -9,20 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { LEAST_BLOCK_ROWS = 4 }; /* of F8_BLOCK: few enough scales among neighbouring rows (kernels/float8.h) */
+
 struct fp8_tensor {
     struct quantized_tensor base;      /* from: weight, scales */
     int64_t block_rows, block_columns; /* of a scale */
     int64_t n_columns;                 /* of the grid of scales */
 };
-
-static float e4m3_to_float(int byte)
-{
-    int exponent = (byte >> 3) & 15, mantissa = byte & 7;
-    float size = exponent == 15 && mantissa == 7 ? (float)NAN
-                 : exponent == 0                 ? ldexpf((float)mantissa, -9)
-                                                 : ldexpf((float)(8 + mantissa), exponent - 10);
-    return byte & 128 ? -size : size;
-}
 
 /* e8m0: 2^(byte - 127); 255 is no number. */
 static float scale_at(const void *bytes, enum dtype dtype, int64_t i)
@@ -37,7 +30,7 @@ static float scale_at(const void *bytes, enum dtype dtype, int64_t i)
 static void fill_products(uint16_t products[256], float scale, enum dtype dtype)
 {
     for (int i = 0; i < 256; i++) {
-        float x = e4m3_to_float(i) * scale;
+        float x = float8_to_float((uint8_t)i) * scale;
         products[i] = dtype == DTYPE_F16 ? float_to_half(x) : float_to_bf16(x);
     }
 }
@@ -47,17 +40,13 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Scale by scale, so that the products of its 256 values are computed once. */
-static bool fp8_make_part(const struct tensor *t, const struct tensor_part *part, void *bytes)
+/* As products with the scales. Scale by scale, so that those of its 256 values are computed once. */
+static void expand_blocks(uint8_t *out, const struct fp8_tensor *f, const uint8_t *values, const void *scales,
+                          const struct tensor_part *part)
 {
-    const struct fp8_tensor *f = (const struct fp8_tensor *)t->source;
-    void *owned_values, *owned_scales;
-    const uint8_t *values = tensor_bytes(f->base.from[0], &owned_values);
-    const void *scales = tensor_bytes(f->base.from[1], &owned_scales);
-    uint8_t *out = bytes;
+    const struct tensor *t = &f->base.tensor;
     int64_t row_end = part->row + part->n_rows, column_end = part->column + part->n_columns;
-    bool ok = values && scales;
-    for (int64_t r0 = part->row, r1; ok && r0 < row_end; r0 = r1) {
+    for (int64_t r0 = part->row, r1; r0 < row_end; r0 = r1) {
         r1 = least((r0 / f->block_rows + 1) * f->block_rows, row_end);
         for (int64_t c0 = part->column, c1; c0 < column_end; c0 = c1) {
             c1 = least((c0 / f->block_columns + 1) * f->block_columns, column_end);
@@ -72,6 +61,35 @@ static bool fp8_make_part(const struct tensor *t, const struct tensor_part *part
             }
         }
     }
+}
+
+/* As blocks of the type: a scale in float32, then the values as they are. */
+static void copy_blocks(uint8_t *out, const struct fp8_tensor *f, const uint8_t *values, const void *scales,
+                        const struct tensor_part *part)
+{
+    const struct tensor *t = &f->base.tensor;
+    int n = dtype_block_elems(t->dtype);
+    for (int64_t r = part->row; r < part->row + part->n_rows; r++)
+        for (int64_t c = part->column; c < part->column + part->n_columns; c += n) {
+            int64_t at = r / f->block_rows * f->n_columns + c / f->block_columns;
+            float scale = scale_at(scales, f->base.from[1]->dtype, at);
+            memcpy(out, &scale, sizeof scale);
+            memcpy(out + sizeof scale, values + r * t->shape[1] + c, (size_t)n);
+            out += dtype_block_bytes(t->dtype);
+        }
+}
+
+static bool fp8_make_part(const struct tensor *t, const struct tensor_part *part, void *bytes)
+{
+    const struct fp8_tensor *f = (const struct fp8_tensor *)t->source;
+    void *owned_values, *owned_scales;
+    const uint8_t *values = tensor_bytes(f->base.from[0], &owned_values);
+    const void *scales = tensor_bytes(f->base.from[1], &owned_scales);
+    bool ok = values && scales;
+    if (ok && dtype_is_float8(t->dtype))
+        copy_blocks(bytes, f, values, scales, part);
+    else if (ok)
+        expand_blocks(bytes, f, values, scales, part);
     free(owned_values);
     free(owned_scales);
     return ok;
@@ -117,6 +135,17 @@ static enum tutti_status read_grid(struct fp8_tensor *f, const struct quantized 
                      s->file, s->name, found, of, q->block[0], q->block[1], grid[0], grid[1]);
 }
 
+/* The type that keeps the 8 bits. A shape or blocks that do not fit one are expanded. */
+static enum dtype choose_type(const struct fp8_tensor *f)
+{
+    int64_t n_in = f->base.from[0]->shape[1];
+    if (f->block_columns >= n_in && n_in % 32 == 0)
+        return DTYPE_F8_ROW;
+    if (f->block_columns % 128 == 0 && n_in % 128 == 0 && f->block_rows >= LEAST_BLOCK_ROWS)
+        return DTYPE_F8_BLOCK;
+    return f->base.from[1]->dtype == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;
+}
+
 enum tutti_status fp8_wrap(struct quantized *q, const struct checkpoint *ck, const struct tensor *t,
                            const char *scale_end, const struct tensor **made, struct tutti_error *err)
 {
@@ -142,7 +171,7 @@ enum tutti_status fp8_wrap(struct quantized *q, const struct checkpoint *ck, con
         return st;
     f->base.source.make = fp8_make;
     f->base.source.make_part = fp8_make_part;
-    f->base.tensor.dtype = scale->dtype == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;
+    f->base.tensor.dtype = choose_type(f);
     f->base.tensor.n_dims = 2;
     memcpy(f->base.tensor.shape, t->shape, 2 * sizeof *t->shape);
     if (!tensor_measure(&f->base.tensor))

@@ -1,8 +1,11 @@
 /* Reads weights of 8-bit floats (e4m3: 4 bits of exponent, 3 of mantissa; no infinities) that
  * share scales: Micikevicius et al., "FP8 formats for deep learning", 2022.
  *
- * A weight is value * scale, in float32, rounded once to bfloat16 (float16 where scales are
- * float16): the bits that transformers computes for a model of that type. */
+ * A weight is value * scale in float32. A matrix becomes a type that keeps the 8 bits and the scales:
+ * F8_ROW if a row has one scale and is a multiple of 32 wide, F8_BLOCK if scales are those of multiples
+ * of 128 columns, as in DeepSeek's checkpoints, and a row is a multiple of 128 wide. Others become BF16
+ * (F16 if scales are float16), each weight rounded once: the bits that transformers computes for a model
+ * of that type. */
 #ifndef TUTTI_CHECKPOINT_QUANTIZED_FP8_H
 #define TUTTI_CHECKPOINT_QUANTIZED_FP8_H
 

@@ -41,7 +41,7 @@ static double seconds_of(const struct bench_limits *limits, double bytes, double
 
 static double peak_of(const struct bench_limits *limits, enum dtype type)
 {
-    bool is_integer = dtype_block_elems(type) > 1 && limits->peak_int8_gops > 0;
+    bool is_integer = dtype_is_integers(type) && limits->peak_int8_gops > 0;
     return is_integer ? limits->peak_int8_gops : limits->peak_f32_gflops;
 }
 

@@ -3,6 +3,7 @@
 #define TUTTI_KERNELS_REF_REF_H
 
 #include "base/half.h"
+#include "kernels/float8.h"
 #include "kernels/formats.h"
 #include "kernels/ref/exp.h"
 
@@ -14,6 +15,9 @@ linear_fn linear_f32_ref, linear_f16_ref, linear_bf16_ref;
     tile_fn tile_##name##_ref;                                                                               \
     linear_fn linear_##name##_ref;
 FOR_EACH_QUANTIZED(DECLARE_LINEAR)
+#undef DECLARE_LINEAR
+#define DECLARE_LINEAR(name, dtype) linear_fn linear_##name##_ref;
+FOR_EACH_FLOAT8(DECLARE_LINEAR)
 #undef DECLARE_LINEAR
 rmsnorm_fn rmsnorm_ref;
 layernorm_fn layernorm_ref;

@@ -3,6 +3,7 @@
 #ifndef TUTTI_KERNELS_X86_X86_H
 #define TUTTI_KERNELS_X86_X86_H
 
+#include "kernels/float8.h"
 #include "kernels/formats.h"
 
 #define INLINE static inline __attribute__((always_inline))
@@ -20,6 +21,9 @@ linear_fn linear_f32_avx512, linear_f16_avx512, linear_bf16_avx512, linear_bf16_
     tile_fn tile_##name##_avx2, tile_##name##_avx512;                                                        \
     linear_fn linear_##name##_avx2, linear_##name##_avx512;
 FOR_EACH_QUANTIZED(DECLARE_LINEAR)
+#undef DECLARE_LINEAR
+#define DECLARE_LINEAR(name, dtype) linear_fn linear_##name##_avx2, linear_##name##_avx512;
+FOR_EACH_FLOAT8(DECLARE_LINEAR)
 #undef DECLARE_LINEAR
 rmsnorm_fn rmsnorm_avx2, rmsnorm_avx512;
 layernorm_fn layernorm_avx2, layernorm_avx512;

@@ -4,9 +4,11 @@
 
 #include "base/log.h"
 #include "checkpoint/shards/shard_manifest.h"
+#include "kernels/quantize.h"
 #include "model/load/fit.h"
 #include "model/ranks/group.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,7 +66,49 @@ static float *make_unit_rows(struct matrix_part *part, const struct tensor *t)
     return rows;
 }
 
-static bool sources_fill(struct sources *s, const struct weight *w)
+/* Whether weights are stored as 8-bit floats. */
+static bool is_from_float8(const struct tensor *t)
+{
+    while (t->source && t->source->n_from > 0)
+        t = t->source->from[0];
+    return t->dtype == DTYPE_F8_E4M3;
+}
+
+/* Index of the first of n weights that is not finite; -1: none. */
+static int64_t find_nan(const uint8_t *bytes, enum dtype dtype, int64_t n)
+{
+    enum { PIECE = 256 };
+    float piece[PIECE];
+    if (dtype_is_float8(dtype))
+        return dequantize_find_nan(bytes, dtype, n);
+    for (int64_t at = 0; at < n; at += PIECE, bytes += PIECE * dtype_block_bytes(dtype)) {
+        int in_piece = n - at < PIECE ? (int)(n - at) : PIECE;
+        dequantize(piece, bytes, dtype, in_piece);
+        for (int i = 0; i < in_piece; i++)
+            if (!isfinite(piece[i]))
+                return at + i;
+    }
+    return -1;
+}
+
+/* 8-bit floats have a code for what is no number, which linear layers would take for one. TUTTI_E_FORMAT:
+ * there is such a weight. */
+static enum tutti_status check_float8(const void *bytes, const struct tensor *t, struct tutti_error *err)
+{
+    if (!is_from_float8(t))
+        return TUTTI_OK;
+    int64_t n_columns = t->shape[1], at = find_nan(bytes, t->dtype, t->shape[0] * n_columns);
+    if (at < 0)
+        return TUTTI_OK;
+    return error_set(
+        err, TUTTI_E_FORMAT,
+        "%s: tensor %s: the weight in row %lld and column %lld is no number, or its scale is "
+        "not or is 2^100 or more, expected finite weights: the file is damaged, or was quantized "
+        "from such weights",
+        t->file, t->name, (long long)(at / n_columns), (long long)(at % n_columns));
+}
+
+static enum tutti_status sources_fill(struct sources *s, const struct weight *w, struct tutti_error *err)
 {
     bool has_bias = false;
     size_t n_most = w->order.head_dim > 0 ? (size_t)(w->n_out / w->order.head_dim) : (size_t)w->n_parts;
@@ -74,7 +118,7 @@ static bool sources_fill(struct sources *s, const struct weight *w)
     if (has_bias)
         s->biases = calloc(n_most, sizeof *s->biases);
     if (!s->parts || (has_bias && !s->biases))
-        return false;
+        return error_out_of_memory(w->name, err);
     for (int i = 0; i < w->n_parts; i++) {
         const struct tensor *t = w->parts[i];
         s->parts[i] = (struct matrix_part){ .dtype = t->dtype,
@@ -85,16 +129,19 @@ static bool sources_fill(struct sources *s, const struct weight *w)
             s->parts[i].data = w->is_transposed ? (s->made[i] = weights_transposed(t))
                                                 : tensor_bytes(t, &s->made[i]);
         if (!s->parts[i].data)
-            return false;
+            return error_out_of_memory(t->file, err);
+        enum tutti_status st = w->has_unit_rows ? TUTTI_OK : check_float8(s->parts[i].data, t, err);
+        if (st != TUTTI_OK)
+            return st;
         if (w->biases[i]) {
             s->biases[i] = s->floats[i] = weights_to_floats(w->biases[i], 1);
             if (!s->floats[i])
-                return false;
+                return error_out_of_memory(t->file, err);
         }
     }
     if (w->order.head_dim > 0)
         cut_by_head(s, w);
-    return true;
+    return TUTTI_OK;
 }
 
 /* Keeps only the rows of the runs, in their order. False: out of memory. */
@@ -260,9 +307,13 @@ static enum tutti_status pack_part(struct loader *l, struct matrix **out, struct
     struct backend *be = l->model->backend;
     const struct weight *w = p->weights;
     bool is_of_experts = slot_info(w->slot)->is_of_experts;
-    for (int e = 0; e < p->n; e++)
-        if (!sources_fill(&p->sources[e], &w[e]) || !cut(l, &p->sources[e], &w[e], part))
+    for (int e = 0; e < p->n; e++) {
+        enum tutti_status st = sources_fill(&p->sources[e], &w[e], err);
+        if (st != TUTTI_OK)
+            return st;
+        if (!cut(l, &p->sources[e], &w[e], part))
             return load_out_of_memory(l, err);
+    }
     if (!weights_join_parts(&p->all, p->sources, p->n))
         return load_out_of_memory(l, err);
     enum dtype want, type = type_of(l, w, p->n, &want);
@@ -348,7 +399,7 @@ static enum tutti_status load_weight(struct loader *l, const struct slot_at *at,
     return st == TUTTI_OK ? upload(l, &out->bias, w.biases[0], 1, 0, NULL, err) : st;
 }
 
-/* The larger of the block sizes of the stored type and the type to run: all are 1, 32 or 256. */
+/* The larger of the block sizes of the stored type and the type to run: all are 1, 32, 128 or 256. */
 static int block_of(const struct loader *l, const struct weight *w)
 {
     enum dtype want;

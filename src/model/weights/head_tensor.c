@@ -1,6 +1,5 @@
 #include "model/weights/head_tensor.h"
 
-#include "base/half.h"
 #include "kernels/quantize.h"
 
 #include <stdlib.h>
@@ -20,14 +19,15 @@ static void transpose_plain(uint8_t *out, const uint8_t *in, int n, int64_t n_co
 }
 
 /* False: out of memory. */
-static bool transpose_quantized(uint16_t *out, const uint8_t *in, size_t row_bytes, enum dtype dtype, int n,
-                                int64_t n_columns)
+static bool transpose_quantized(uint8_t *out, enum dtype as, const uint8_t *in, size_t row_bytes,
+                                enum dtype dtype, int n, int64_t n_columns)
 {
+    size_t size = (size_t)dtype_block_bytes(as);
     float *row = malloc((size_t)n_columns * sizeof *row);
     for (int r = 0; row && r < n; r++) {
         dequantize(row, in + (size_t)r * row_bytes, dtype, n_columns);
         for (int64_t c = 0; c < n_columns; c++)
-            out[c * n + r] = float_to_half(row[c]);
+            quantize(out + (size_t)(c * n + r) * size, row + c, as, 1);
     }
     free(row);
     return row != NULL;
@@ -51,7 +51,7 @@ static bool make(const struct tensor *tensor, void *bytes)
         else if (dtype_block_elems(whole->dtype) == 1)
             transpose_plain(to, from, t->n, n_columns, (size_t)dtype_block_bytes(whole->dtype));
         else
-            ok = transpose_quantized((uint16_t *)to, from, row_bytes, whole->dtype, t->n, n_columns);
+            ok = transpose_quantized(to, tensor->dtype, from, row_bytes, whole->dtype, t->n, n_columns);
     }
     free(owned);
     return ok;
@@ -69,7 +69,7 @@ void head_tensor_init(struct head_tensor *t)
     if (is_whole && !t->whole->source)
         return;
     if (t->is_transposed && dtype_block_elems(t->whole->dtype) > 1)
-        t->tensor.dtype = DTYPE_F16;
+        t->tensor.dtype = dtype_is_float8(t->whole->dtype) ? DTYPE_F32 : DTYPE_F16;
     t->tensor.n_bytes = tensor_columns_bytes(&t->tensor, t->tensor.shape[1]) * (size_t)t->tensor.shape[0];
     t->tensor.data = NULL;
     t->tensor.map = NULL;

@@ -15,7 +15,7 @@ struct head_tensor {
 };
 
 /* whole, n_heads, n_rows, first, n and is_transposed are set. Quantized weights that are transposed
- * become F16: their blocks lie across the new rows. */
+ * become F16, and 8-bit floats F32: their blocks lie across the new rows. */
 void head_tensor_init(struct head_tensor *t);
 void head_tensor_copy(struct head_tensor *to, const struct head_tensor *from);
 

@@ -310,6 +310,8 @@ enum dtype weights_finer_type(enum dtype a, enum dtype b)
     bool a_is_plain = dtype_block_elems(a) == 1, b_is_plain = dtype_block_elems(b) == 1;
     if (a == b)
         return a;
+    if (dtype_is_float8(a) && dtype_is_float8(b)) /* scales by row and by block */
+        return DTYPE_BF16;
     if (!a_is_plain && !b_is_plain)
         return DTYPE_Q8_0;
     if (a_is_plain && b_is_plain) /* F32 and another, or F16 and BF16, which do not contain each other */

@@ -77,8 +77,8 @@ void *weights_transposed(const struct tensor *part);
 enum dtype weights_fit_type(enum dtype want, int n_in);
 
 /* The type in which a matrix runs: that of its parts. If they differ, the most precise one: Q8_0
- * if all are quantized (K-quant files give values more bits than queries and keys), F32 if F16
- * meets BF16. */
+ * if all are quantized (K-quant files give values more bits than queries and keys), BF16 if these are
+ * 8-bit floats, F32 if F16 meets BF16. */
 enum dtype weights_common_type(const struct weight *w);
 
 /* The more precise type of the two, by the same rule. */
