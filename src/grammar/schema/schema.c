@@ -52,6 +52,18 @@ bool schema_take_bytes(struct schema_reader *r, size_t n_bytes)
     return r->status == TUTTI_OK;
 }
 
+bool schema_grow(struct schema_reader *r, void *array, size_t *room, size_t n, size_t item_bytes)
+{
+    enum tutti_status st = r->status == TUTTI_OK
+                               ? budget_grow(r->out->budget, array, room, n, item_bytes, &r->bytes_taken)
+                               : r->status;
+    if (st == TUTTI_E_LIMIT)
+        schema_take_bytes(r, 0); /* sets the error */
+    else if (st != TUTTI_OK)
+        schema_no_memory(r);
+    return st == TUTTI_OK;
+}
+
 size_t schema_enter(struct schema_reader *r, const char *part, const char *name)
 {
     size_t before = r->n_path;
@@ -201,13 +213,6 @@ static int32_t of_list(struct schema_reader *r, const json_t *list, const char *
     return node;
 }
 
-static int32_t of_one_of(struct schema_reader *r, const json_t *list)
-{
-    if (!schema_check_one_of(r, list))
-        return -1;
-    return of_list(r, list, "oneOf");
-}
-
 static int32_t of_enum(struct schema_reader *r, const json_t *schema, const json_t *list)
 {
     size_t n_kept = 0, i;
@@ -217,7 +222,7 @@ static int32_t of_enum(struct schema_reader *r, const json_t *schema, const json
         return schema_no_memory(r);
     json_array_foreach((json_t *)(uintptr_t)list, i, value)
     {
-        if (schema_allows(r, schema, value))
+        if (schema_allows_listed(r, schema, value))
             nodes[n_kept++] = schema_literal(r, value);
         if (r->status != TUTTI_OK)
             break;
@@ -260,9 +265,9 @@ static int32_t of_flat(struct schema_reader *r, const json_t *schema)
     if (list)
         return of_enum(r, schema, list);
     if (value)
-        return schema_allows(r, schema, (json_t *)(uintptr_t)value) ? schema_literal(r, value)
-               : r->status == TUTTI_OK                              ? syntax_choice(r->out, NULL, 0)
-                                                                    : -1;
+        return schema_allows_listed(r, schema, (json_t *)(uintptr_t)value) ? schema_literal(r, value)
+               : r->status == TUTTI_OK                                     ? syntax_choice(r->out, NULL, 0)
+                                                                           : -1;
     return of_types(r, schema);
 }
 
@@ -287,11 +292,11 @@ static int32_t of_object(struct schema_reader *r, const json_t *schema)
         return of_ref(r, ref);
     if (any && !schema_says_more(schema, "anyOf"))
         return json_is_array(any) ? of_list(r, any, "anyOf") : schema_fail(r, "anyOf must be a list");
-    if (one && !schema_says_more(schema, "oneOf"))
-        return json_is_array(one) ? of_one_of(r, one) : schema_fail(r, "oneOf must be a list");
+    if (one && !schema_says_more(schema, "oneOf") && schema_is_disjoint_list(r, one))
+        return of_list(r, one, "oneOf");
     if (all && !schema_says_more(schema, "allOf") && json_array_size(all) == 1)
         return of_list(r, all, "allOf");
-    return ref || any || one || all ? of_mixture(r, schema) : of_flat(r, schema);
+    return schema_combines(schema) ? of_mixture(r, schema) : of_flat(r, schema);
 }
 
 int32_t schema_value(struct schema_reader *r, const json_t *schema)
@@ -327,7 +332,6 @@ static struct schema_reader *reader_new(struct syntax *out, struct tutti_error *
     r->blanks = r->any_value = r->any_object = r->any_array = r->any_string = r->any_number = r->any_integer =
         -1;
     r->free_char = r->plain_char = -1;
-    memset(r->key_tails, 0xFF, sizeof r->key_tails);
     if (!r->made) {
         free(r);
         return NULL;
@@ -349,6 +353,7 @@ static enum tutti_status schema_finish(struct schema_reader *r, int32_t node)
     json_decref(r->root);
     key_map_clear(&r->refs);
     free(r->pending);
+    regexes_clear(&r->regexes);
     budget_return_bytes(r->out->budget, r->bytes_taken);
     free(r);
     return st;
@@ -407,14 +412,13 @@ enum tutti_status schema_read(struct syntax *out, const char *text, size_t n_byt
 enum tutti_status schema_read_pattern(struct syntax *out, const char *text, size_t n_bytes,
                                       struct tutti_error *err)
 {
-    int32_t min, max;
     if (!utf8_is_valid(text, n_bytes))
         return error_set_param(err, TUTTI_E_ARGUMENT, "grammar", "the pattern is not valid UTF-8");
     struct schema_reader *r = reader_new(out, err);
     if (!r)
         return error_set(err, TUTTI_E_MEMORY, "the pattern: out of memory");
     r->is_raw = true;
-    return schema_finish(r, schema_pattern(r, text, n_bytes, false, &min, &max));
+    return schema_finish(r, regex_node(r, schema_pattern(r, text, n_bytes, true, false)));
 }
 
 enum tutti_status schema_any_object(struct syntax *out, struct tutti_error *err)

@@ -7,9 +7,8 @@
  * A schema with "properties" but without "additionalProperties" allows no other properties.
  * Without "type", the keywords decide the type.
  *
- * Unsupported keywords, which the error names: not, if, dependent..., patternProperties,
- * propertyNames, minProperties, maxProperties, uniqueItems, contains, multipleOf, unevaluated...,
- * $dynamicRef; oneOf whose alternatives are not disjoint; references to other documents. */
+ * The table of schema_keywords.c has the supported keywords. Errors name those that are not: unevaluated...,
+ * $dynamicRef, and references to other documents. */
 #ifndef TUTTI_GRAMMAR_SCHEMA_SCHEMA_H
 #define TUTTI_GRAMMAR_SCHEMA_SCHEMA_H
 

@@ -1,5 +1,5 @@
-/* Decides whether two schemas can be valid for the same value, to check that the alternatives of
- * oneOf are disjoint. */
+/* Decides whether two schemas can be valid for the same value: alternatives of oneOf that cannot are
+ * those of anyOf. */
 #include "grammar/schema/schema_reader.h"
 
 #include <string.h>
@@ -123,7 +123,12 @@ static bool are_disjoint(struct schema_reader *r, const json_t *a, const json_t 
     return r->status == TUTTI_OK && (x.high < y.low || y.high < x.low);
 }
 
-bool schema_check_one_of(struct schema_reader *r, const json_t *list)
+bool schema_are_disjoint(struct schema_reader *r, const json_t *a, const json_t *b)
+{
+    return are_disjoint(r, a, b, 0);
+}
+
+bool schema_is_disjoint_list(struct schema_reader *r, const json_t *list)
 {
     size_t n = json_array_size(list);
     if (n > MAX_SCHEMA_WAYS)
@@ -131,10 +136,6 @@ bool schema_check_one_of(struct schema_reader *r, const json_t *list)
     for (size_t i = 0; i < n && r->status == TUTTI_OK; i++)
         for (size_t k = 0; k < i && r->status == TUTTI_OK; k++)
             if (!are_disjoint(r, json_array_get(list, k), json_array_get(list, i), 0))
-                schema_fail(
-                    r,
-                    "the alternatives %zu and %zu of oneOf could both be valid for a value; use anyOf, "
-                    "or give them different types, or a required property with different consts",
-                    k, i);
+                return false;
     return r->status == TUTTI_OK;
 }

@@ -12,45 +12,45 @@ static const struct schema_keyword KEYWORDS[] = {
     { "allOf", KEYWORD_COMBINES, 0, MERGE_NEVER },
     { "anyOf", KEYWORD_COMBINES, 0, MERGE_NEVER },
     { "oneOf", KEYWORD_COMBINES, 0, MERGE_NEVER },
+    { "not", KEYWORD_COMBINES, 0, MERGE_LIST }, /* a list in flat schemas: strings that are not allowed */
+    { "if", KEYWORD_COMBINES, 0, MERGE_NEVER },
+    { "then", KEYWORD_WITH_IF, 0, MERGE_NEVER },
+    { "else", KEYWORD_WITH_IF, 0, MERGE_NEVER },
+    { "dependentSchemas", KEYWORD_COMBINES, 0, MERGE_NEVER },
+    { "dependentRequired", KEYWORD_COMBINES, 0, MERGE_NEVER },
+    { "dependencies", KEYWORD_COMBINES, 0, MERGE_NEVER },
 
     { "type", KEYWORD_RULES, 0, MERGE_TYPES },
     { "enum", KEYWORD_RULES, 0, MERGE_VALUES },
     { "const", KEYWORD_RULES, 0, MERGE_VALUES },
     { "properties", KEYWORD_RULES, TYPE_OBJECT, MERGE_MEMBERS },
+    { "patternProperties", KEYWORD_RULES, TYPE_OBJECT, MERGE_MEMBERS },
     { "additionalProperties", KEYWORD_RULES, TYPE_OBJECT, MERGE_MEMBERS },
+    { "propertyNames", KEYWORD_RULES, TYPE_OBJECT, MERGE_SCHEMAS },
     { "required", KEYWORD_RULES, TYPE_OBJECT, MERGE_REQUIRED },
+    { "minProperties", KEYWORD_RULES, TYPE_OBJECT, MERGE_LARGER },
+    { "maxProperties", KEYWORD_RULES, TYPE_OBJECT, MERGE_SMALLER },
     { "items", KEYWORD_RULES, TYPE_ARRAY, MERGE_ITEMS },
     { "prefixItems", KEYWORD_RULES, TYPE_ARRAY, MERGE_ITEMS },
+    { "additionalItems", KEYWORD_RULES, TYPE_ARRAY, MERGE_ITEMS },
     { "minItems", KEYWORD_RULES, TYPE_ARRAY, MERGE_LARGER },
     { "maxItems", KEYWORD_RULES, TYPE_ARRAY, MERGE_SMALLER },
-    { "pattern", KEYWORD_RULES, TYPE_STRING, MERGE_EQUAL },
-    { "format", KEYWORD_RULES, TYPE_STRING, MERGE_EQUAL },
+    { "contains", KEYWORD_RULES, TYPE_ARRAY, MERGE_EQUAL },
+    { "minContains", KEYWORD_RULES, TYPE_ARRAY, MERGE_EQUAL },
+    { "maxContains", KEYWORD_RULES, TYPE_ARRAY, MERGE_EQUAL },
+    { "uniqueItems", KEYWORD_RULES, TYPE_ARRAY, MERGE_EITHER },
+    { "pattern", KEYWORD_RULES, TYPE_STRING, MERGE_LIST },
+    { "format", KEYWORD_RULES, TYPE_STRING, MERGE_LIST },
     { "minLength", KEYWORD_RULES, TYPE_STRING, MERGE_LARGER },
     { "maxLength", KEYWORD_RULES, TYPE_STRING, MERGE_SMALLER },
     { "minimum", KEYWORD_RULES, NUMBERS, MERGE_LARGER },
     { "exclusiveMinimum", KEYWORD_RULES, NUMBERS, MERGE_LARGER },
     { "maximum", KEYWORD_RULES, NUMBERS, MERGE_SMALLER },
     { "exclusiveMaximum", KEYWORD_RULES, NUMBERS, MERGE_SMALLER },
+    { "multipleOf", KEYWORD_RULES, NUMBERS, MERGE_MULTIPLE },
 
-    { "not", KEYWORD_REFUSED, 0, MERGE_NEVER },
-    { "if", KEYWORD_REFUSED, 0, MERGE_NEVER },
-    { "then", KEYWORD_REFUSED, 0, MERGE_NEVER },
-    { "else", KEYWORD_REFUSED, 0, MERGE_NEVER },
-    { "dependentSchemas", KEYWORD_REFUSED, 0, MERGE_NEVER },
-    { "dependentRequired", KEYWORD_REFUSED, 0, MERGE_NEVER },
-    { "dependencies", KEYWORD_REFUSED, 0, MERGE_NEVER },
-    { "patternProperties", KEYWORD_REFUSED, 0, MERGE_NEVER },
-    { "propertyNames", KEYWORD_REFUSED, 0, MERGE_NEVER },
-    { "minProperties", KEYWORD_REFUSED, 0, MERGE_NEVER },
-    { "maxProperties", KEYWORD_REFUSED, 0, MERGE_NEVER },
-    { "contains", KEYWORD_REFUSED, 0, MERGE_NEVER },
-    { "minContains", KEYWORD_REFUSED, 0, MERGE_NEVER },
-    { "maxContains", KEYWORD_REFUSED, 0, MERGE_NEVER },
-    { "uniqueItems", KEYWORD_REFUSED, 0, MERGE_NEVER },
-    { "multipleOf", KEYWORD_REFUSED, 0, MERGE_NEVER },
     { "unevaluatedProperties", KEYWORD_REFUSED, 0, MERGE_NEVER },
     { "unevaluatedItems", KEYWORD_REFUSED, 0, MERGE_NEVER },
-    { "additionalItems", KEYWORD_REFUSED, 0, MERGE_NEVER },
     { "$dynamicRef", KEYWORD_REFUSED, 0, MERGE_NEVER },
     { "$recursiveRef", KEYWORD_REFUSED, 0, MERGE_NEVER },
     { "$id", KEYWORD_REFUSED, 0, MERGE_NEVER }, /* but of the whole schema: references would start from it */
@@ -68,9 +68,18 @@ const struct schema_keyword *schema_keyword(const char *name)
 static bool demands_nothing(const struct schema_reader *r, const json_t *schema, const char *key,
                             const json_t *value)
 {
-    return (!strcmp(key, "uniqueItems") && json_is_false(value)) ||
-           (!strcmp(key, "minProperties") && json_is_integer(value) && json_integer_value(value) <= 0) ||
+    return (!strncmp(key, "unevaluated", strlen("unevaluated")) && json_is_true(value)) ||
            (!strcmp(key, "$id") && schema == r->root);
+}
+
+/* The values of keywords that are lists in flat schemas, but never in a client's. */
+static bool check_value(struct schema_reader *r, const char *key, const json_t *value)
+{
+    if ((!strcmp(key, "pattern") || !strcmp(key, "format")) && !json_is_string(value))
+        schema_fail(r, "%s must be a string", key);
+    if (!strcmp(key, "not") && json_is_array(value))
+        schema_fail(r, "a schema must be an object, true or false");
+    return r->status == TUTTI_OK;
 }
 
 bool schema_check_keywords(struct schema_reader *r, const json_t *schema)
@@ -87,8 +96,18 @@ bool schema_check_keywords(struct schema_reader *r, const json_t *schema)
             schema_fail(r, "the keyword \"%s\" is not supported", key);
             return false;
         }
+        if (keyword && !check_value(r, key, value))
+            return false;
     }
     return true;
+}
+
+bool schema_combines(const json_t *schema)
+{
+    for (size_t i = 0; KEYWORDS[i].use == KEYWORD_COMBINES || KEYWORDS[i].use == KEYWORD_WITH_IF; i++)
+        if (KEYWORDS[i].use == KEYWORD_COMBINES && json_object_get(schema, KEYWORDS[i].name))
+            return true;
+    return false;
 }
 
 bool schema_says_more(const json_t *schema, const char *than)
@@ -98,7 +117,7 @@ bool schema_says_more(const json_t *schema, const char *than)
     json_object_foreach((json_t *)(uintptr_t)schema, key, value)
     {
         const struct schema_keyword *keyword = strcmp(key, than) ? schema_keyword(key) : NULL;
-        if (keyword && keyword->use != KEYWORD_REFUSED)
+        if (keyword && keyword->use != KEYWORD_REFUSED && keyword->use != KEYWORD_WITH_IF)
             return true;
     }
     return false;

@@ -1,5 +1,5 @@
-/* Merges keywords that apply together into flat schemas: allOf by intersection, anyOf and oneOf
- * by multiplying the alternatives. */
+/* Merges keywords that apply together into flat schemas: allOf by intersection, anyOf, oneOf, not, if
+ * and dependent... by multiplying the alternatives. */
 #include "grammar/schema/schema_reader.h"
 
 #include <stdlib.h>
@@ -194,6 +194,53 @@ const json_t *schema_of_property(const json_t *schema, const char *name)
     return own ? own : json_object_get(schema, "additionalProperties");
 }
 
+/* What a schema says of a property that it does not list, apart from its patternProperties: NULL:
+ * nothing. */
+static const json_t *schema_of_others(struct schema_reader *r, const json_t *schema, const char *name)
+{
+    const json_t *rest = json_object_get(schema, "additionalProperties");
+    return rest && !schema_matches_any(r, json_object_get(schema, "patternProperties"), name) ? rest : NULL;
+}
+
+/* The same patterns, or none on a side that describes the others too. */
+static bool check_patterns(struct schema_reader *r, const json_t *to, const json_t *from)
+{
+    const json_t *a = json_object_get(to, "patternProperties"),
+                 *b = json_object_get(from, "patternProperties");
+    const char *pattern;
+    json_t *value;
+    bool is_same = json_object_size(a) == json_object_size(b);
+    if (b && !json_is_object(b))
+        return schema_fail(r, "patternProperties must be an object") >= 0;
+    json_object_foreach((json_t *)(uintptr_t)b, pattern, value)
+        is_same = is_same && json_object_get(a, pattern);
+    if (is_same || ((!b || !json_object_get(to, "additionalProperties")) &&
+                    (!a || !json_object_get(from, "additionalProperties"))))
+        return true;
+    return schema_fail(r, "patternProperties cannot be merged with additionalProperties of another schema") >=
+           0;
+}
+
+static bool merge_patterns(struct schema_reader *r, json_t *to, const json_t *from)
+{
+    json_t *own = json_object_get(to, "patternProperties"), *value;
+    const json_t *more = json_object_get(from, "patternProperties");
+    const char *pattern;
+    if (more && !own) {
+        own = json_object();
+        if (!merge_put(r, to, "patternProperties", own))
+            return false;
+    } else if (more && (!(own = json_copy(own)) || !merge_put(r, to, "patternProperties", own))) {
+        return false;
+    }
+    json_object_foreach((json_t *)(uintptr_t)more, pattern, value)
+    {
+        if (!put_both(r, own, pattern, json_object_get(own, pattern), value))
+            return false;
+    }
+    return true;
+}
+
 /* properties with additionalProperties: what one side does not list is described by its
  * additionalProperties. */
 static bool merge_members(struct schema_reader *r, json_t *to, const json_t *from)
@@ -204,6 +251,8 @@ static bool merge_members(struct schema_reader *r, json_t *to, const json_t *fro
     const char *name;
     json_t *value;
     void *next;
+    if (!check_patterns(r, to, from))
+        return false;
     if (more && !own) {
         own = json_object();
         if (!merge_put(r, to, "properties", own))
@@ -212,23 +261,42 @@ static bool merge_members(struct schema_reader *r, json_t *to, const json_t *fro
     if (other) {
         json_object_foreach_safe(own, next, name, value)
         {
-            if (!json_object_get(more, name) && !put_both(r, own, name, value, other))
+            if (!json_object_get(more, name) &&
+                !put_both(r, own, name, value, schema_of_others(r, from, name)))
                 return false;
         }
     }
     json_object_foreach((json_t *)(uintptr_t)more, name, value)
     {
         json_t *known = json_object_get(own, name);
-        if (!put_both(r, own, name, known ? known : rest, value))
+        const json_t *others = known ? NULL : schema_of_others(r, to, name);
+        if (r->status != TUTTI_OK || !put_both(r, own, name, known ? known : borrow(others), value)) {
+            json_decref(known ? NULL : (json_t *)(uintptr_t)others);
             return false;
+        }
+        json_decref(known ? NULL : (json_t *)(uintptr_t)others);
     }
+    if (!merge_patterns(r, to, from))
+        return false;
     return !other || put_both(r, to, "additionalProperties", rest, other);
+}
+
+const json_t *schema_prefix_items(const json_t *schema)
+{
+    const json_t *items = json_object_get(schema, "items"), *prefix = json_object_get(schema, "prefixItems");
+    return prefix || !json_is_array(items) ? prefix : items;
+}
+
+const json_t *schema_further_items(const json_t *schema)
+{
+    const json_t *items = json_object_get(schema, "items");
+    return json_is_array(items) ? json_object_get(schema, "additionalItems") : items;
 }
 
 static bool merge_items(struct schema_reader *r, json_t *to, const json_t *from)
 {
     json_t *a = json_object_get(to, "prefixItems"), *rest_a = json_object_get(to, "items");
-    const json_t *b = json_object_get(from, "prefixItems"), *rest_b = json_object_get(from, "items");
+    const json_t *b = schema_prefix_items(from), *rest_b = schema_further_items(from);
     size_t n_a = json_array_size(a), n_b = json_array_size(b), n = n_a > n_b ? n_a : n_b;
     json_t *prefix = n > 0 ? json_array() : NULL;
     if (!schema_spend(r, n) || !schema_take_bytes(r, n * BYTES_OF_ENTRY)) {
@@ -292,11 +360,54 @@ static bool merge_bound(struct schema_reader *r, json_t *to, const char *key, js
     return !own || (is_lower ? b > a : b < a) ? merge_put(r, to, key, json_incref(value)) : true;
 }
 
+static bool merge_list(struct schema_reader *r, json_t *to, const char *key, json_t *value)
+{
+    json_t *own = json_object_get(to, key), *list = json_array(), *entry;
+    size_t i, k;
+    bool ok = list;
+    for (k = 0; k < 2 && ok; k++) {
+        json_t *side = k ? value : own, *single = NULL;
+        if (side && !json_is_array(side))
+            side = single = json_pack("[O]", side);
+        json_array_foreach(side, i, entry)
+        {
+            bool is_known = false;
+            for (size_t m = 0; m < json_array_size(list); m++)
+                is_known = is_known || schema_equal(r, json_array_get(list, m), entry);
+            ok = ok && r->status == TUTTI_OK && (is_known || json_array_append(list, entry) == 0) &&
+                 schema_take_bytes(r, BYTES_OF_ENTRY);
+        }
+        json_decref(single);
+    }
+    if (ok)
+        return merge_put(r, to, key, list);
+    json_decref(list);
+    return false;
+}
+
+/* The least common multiple of integers; other values must be equal. */
+static bool merge_multiple(struct schema_reader *r, json_t *to, const char *key, json_t *value)
+{
+    json_t *own = json_object_get(to, key);
+    if (!own || schema_equal(r, own, value))
+        return merge_put(r, to, key, json_incref(value));
+    json_int_t a = json_integer_value(own), b = json_integer_value(value), x = a, y = b, product;
+    while (y > 0) {
+        json_int_t rest = x % y;
+        x = y;
+        y = rest;
+    }
+    if (a <= 0 || b <= 0 || __builtin_mul_overflow(a / x, b, &product))
+        return schema_fail(r, "two different values of %s cannot be merged", key) >= 0;
+    return merge_put(r, to, key, json_integer(product));
+}
+
 static bool merge_key(struct schema_reader *r, json_t *to, const json_t *from, const char *key, json_t *value)
 {
     const struct schema_keyword *keyword = schema_keyword(key);
     json_t *own = json_object_get(to, key);
-    switch (keyword && keyword->use == KEYWORD_RULES ? keyword->merge : MERGE_NEVER) {
+    bool is_flat = keyword && (keyword->use == KEYWORD_RULES || json_is_array(value));
+    switch (is_flat ? keyword->merge : MERGE_NEVER) {
     case MERGE_TYPES:
         return merge_put(r, to, key, types_as_list(schema_named_types(r, to) & schema_named_types(r, from)));
     case MERGE_VALUES:
@@ -312,6 +423,14 @@ static bool merge_key(struct schema_reader *r, json_t *to, const json_t *from, c
             return own || merge_put(r, to, key, json_incref(value));
         schema_fail(r, "two different values of %s cannot be put together", key);
         return false;
+    case MERGE_EITHER:
+        return json_is_true(own) || merge_put(r, to, key, json_incref(value));
+    case MERGE_SCHEMAS:
+        return put_both(r, to, key, own, value);
+    case MERGE_LIST:
+        return merge_list(r, to, key, value);
+    case MERGE_MULTIPLE:
+        return merge_multiple(r, to, key, value);
     case MERGE_MEMBERS:
     case MERGE_ITEMS: /* as a whole, before */
     case MERGE_NEVER: /* annotations and combining keywords */
@@ -326,12 +445,9 @@ static bool merge_into(struct schema_reader *r, json_t *to, const json_t *from)
 {
     const char *key;
     json_t *value;
-    const json_t *properties = json_object_get(from, "properties"),
-                 *prefix = json_object_get(from, "prefixItems");
+    const json_t *properties = json_object_get(from, "properties"), *prefix = schema_prefix_items(from);
     if (properties && !json_is_object(properties))
         schema_fail(r, "properties must be an object, and required a list");
-    if (json_is_array(json_object_get(from, "items")))
-        schema_fail(r, "items must be a schema; a list of them is called prefixItems");
     if (prefix && !json_is_array(prefix))
         schema_fail(r, "prefixItems must be a list");
     if (r->status != TUTTI_OK || !merge_members(r, to, from) || !merge_items(r, to, from))
@@ -381,10 +497,11 @@ struct conjunction {
     struct key_map known; /* by schema_key() */
     json_t *merged;       /* the merged flat parts */
     bool is_impossible;
-    struct alternatives { /* anyOf and oneOf of them */
-        const json_t *list;
-        const char *name;
-        int32_t owner; /* an entry */
+    struct alternatives {
+        const json_t *value;
+        const char *name; /* of the keyword; or, with is_dependency, of the property */
+        int32_t owner;    /* an entry */
+        bool is_dependency;
     } * lists;
     size_t n_lists, lists_room;
 };
@@ -407,22 +524,48 @@ static bool merge_is_known(const struct conjunction *c, const json_t *schema)
     return false;
 }
 
-/* Grows an array for one more item. */
-static bool merge_grow(struct schema_reader *r, void *array, size_t *room, size_t n, size_t item_bytes)
+static bool add_alternatives(struct schema_reader *r, struct conjunction *c, struct alternatives list)
 {
-    enum tutti_status st = budget_grow(r->out->budget, array, room, n + 1, item_bytes, &r->bytes_taken);
-    if (st == TUTTI_E_LIMIT)
-        schema_take_bytes(r, 0); /* sets the error */
-    else if (st != TUTTI_OK)
-        schema_no_memory(r);
-    return st == TUTTI_OK;
+    if (!schema_grow(r, &c->lists, &c->lists_room, c->n_lists + 1, sizeof *c->lists))
+        return false;
+    c->lists[c->n_lists++] = list;
+    return true;
+}
+
+/* Adds what an entry says by anyOf, oneOf, not, if and dependent... */
+static bool gather_alternatives(struct schema_reader *r, struct conjunction *c, const json_t *schema,
+                                int32_t entry)
+{
+    static const char *const ALTERNATIVES[] = { "anyOf", "oneOf", "not" };
+    static const char *const DEPENDENCIES[] = { "dependentRequired", "dependentSchemas", "dependencies" };
+    const char *name;
+    json_t *value;
+    for (size_t i = 0; i < 3; i++) {
+        const json_t *list = json_object_get(schema, ALTERNATIVES[i]);
+        if (list && !add_alternatives(r, c, (struct alternatives){ list, ALTERNATIVES[i], entry, false }))
+            return false;
+    }
+    if (json_object_get(schema, "if") &&
+        (json_object_get(schema, "then") || json_object_get(schema, "else")) &&
+        !add_alternatives(r, c, (struct alternatives){ schema, "if", entry, false }))
+        return false;
+    for (size_t i = 0; i < 3; i++) {
+        json_t *members = json_object_get(schema, DEPENDENCIES[i]);
+        if (members && !json_is_object(members))
+            return schema_fail(r, "%s must be an object", DEPENDENCIES[i]) >= 0;
+        json_object_foreach(members, name, value)
+        {
+            if (!add_alternatives(r, c, (struct alternatives){ value, name, entry, true }))
+                return false;
+        }
+    }
+    return true;
 }
 
 /* Adds a schema to the conjunction. False: error. */
 static bool gather(struct schema_reader *r, struct conjunction *c, const json_t *schema, int32_t parent,
                    int depth)
 {
-    static const char *const ALTERNATIVES[] = { "anyOf", "oneOf" };
     if (json_is_true(schema))
         return true;
     if (json_is_false(schema)) {
@@ -437,7 +580,8 @@ static bool gather(struct schema_reader *r, struct conjunction *c, const json_t 
     if (!schema_spend(r, 1) || merge_is_known(c, schema))
         return r->status == TUTTI_OK;
     int32_t entry = (int32_t)c->n;
-    if (!schema_check_keywords(r, schema) || !merge_grow(r, &c->entries, &c->room, c->n, sizeof *c->entries))
+    if (!schema_check_keywords(r, schema) ||
+        !schema_grow(r, &c->entries, &c->room, c->n + 1, sizeof *c->entries))
         return false;
     c->entries[c->n++] = (struct conjunct){ schema, parent };
     if (!key_map_add(&c->known, schema_key(schema), entry))
@@ -456,66 +600,152 @@ static bool gather(struct schema_reader *r, struct conjunction *c, const json_t 
         if (!gather(r, c, part, entry, depth + 1))
             return false;
     }
-    for (i = 0; i < 2; i++) {
-        const json_t *list = json_object_get(schema, ALTERNATIVES[i]);
-        if (!list)
-            continue;
-        if (!merge_grow(r, &c->lists, &c->lists_room, c->n_lists, sizeof *c->lists))
-            return false;
-        c->lists[c->n_lists++] = (struct alternatives){ list, ALTERNATIVES[i], entry };
-    }
-    return true;
+    return gather_alternatives(r, c, schema, entry);
 }
 
 static json_t *flatten(struct schema_reader *r, const json_t *schema, const struct conjunction *outer,
                        int32_t outer_entry, int depth);
 
-/* Merges each of a with each of b. Takes over a. */
-static json_t *multiply(struct schema_reader *r, json_t *a, const json_t *b)
+/* Whether no value can be valid by the flat schema, as far as that is seen at once. */
+static bool is_impossible(struct schema_reader *r, const json_t *flat)
+{
+    const json_t *types = json_object_get(flat, "type"), *values = json_object_get(flat, "enum"), *name;
+    const json_t *required = json_object_get(flat, "required"), *low = json_object_get(flat, "minimum"),
+                 *high = json_object_get(flat, "maximum");
+    size_t i;
+    if ((json_is_array(types) && json_array_size(types) == 0) ||
+        (json_is_array(values) && json_array_size(values) == 0))
+        return true;
+    if (low && high && json_number_value(low) > json_number_value(high))
+        return types && !(schema_named_types(r, flat) & ~(unsigned)(TYPE_NUMBER | TYPE_INTEGER));
+    json_array_foreach(required, i, name)
+    {
+        const json_t *own = json_is_string(name) && schema_spend(r, 1)
+                                ? json_object_get(json_object_get(flat, "properties"),
+                                                  json_string_value(name))
+                                : NULL;
+        if (json_is_false(own) && types && schema_named_types(r, flat) == TYPE_OBJECT)
+            return true;
+    }
+    return false;
+}
+
+json_t *schema_multiply(struct schema_reader *r, json_t *a, const json_t *b)
 {
     json_t *out = json_array(), *x, *y;
     size_t i, k;
     if (!out)
         schema_no_memory(r);
-    if (json_array_size(a) * json_array_size(b) > MAX_SCHEMA_WAYS)
-        schema_fail(r, "anyOf and allOf together make more than %d alternatives", MAX_SCHEMA_WAYS);
     json_array_foreach(a, i, x)
     {
         json_array_foreach(b, k, y)
         {
             json_t *one = r->status == TUTTI_OK ? copy_merged(r, x) : NULL;
-            if (one && merge_into(r, one, y) && json_array_append(out, one) != 0)
-                schema_no_memory(r);
+            if (one && merge_into(r, one, y) && !is_impossible(r, one)) {
+                if (json_array_size(out) == MAX_SCHEMA_WAYS)
+                    schema_fail(r, "anyOf, oneOf, not, if and allOf together make more than %d alternatives",
+                                MAX_SCHEMA_WAYS);
+                else if (json_array_append(out, one) != 0)
+                    schema_no_memory(r);
+            }
             json_decref(one);
         }
     }
     json_decref(a);
-    return out;
+    if (r->status == TUTTI_OK)
+        return out;
+    json_decref(out);
+    return NULL;
 }
 
-/* The alternatives of a list, flat. */
-static json_t *flatten_list(struct schema_reader *r, const struct conjunction *c,
-                            const struct alternatives *list, int depth)
+/* Adds the entries of more, which is taken over. */
+static bool add_ways(struct schema_reader *r, json_t *out, json_t *more)
 {
-    json_t *out = json_array();
-    size_t i;
-    const json_t *entry;
-    if (!json_is_array(list->list) || json_array_size(list->list) == 0)
-        schema_fail(r, "%s must be a list of at least one schema", list->name);
-    if (r->status == TUTTI_OK && !strcmp(list->name, "oneOf"))
-        schema_check_one_of(r, list->list);
-    json_array_foreach(list->list, i, entry)
+    if (more && json_array_extend(out, more) != 0)
+        schema_no_memory(r);
+    if (json_array_size(out) > MAX_SCHEMA_WAYS)
+        schema_fail(r, "more than %d alternatives", MAX_SCHEMA_WAYS);
+    json_decref(more);
+    return r->status == TUTTI_OK;
+}
+
+/* The alternatives of anyOf or oneOf. Those of oneOf exclude each other. */
+static bool flatten_list(struct schema_reader *r, json_t *out, const struct conjunction *c,
+                         const struct alternatives *list, int depth)
+{
+    size_t i, k;
+    const json_t *entry, *other;
+    if (!json_is_array(list->value) || json_array_size(list->value) == 0)
+        return schema_fail(r, "%s must be a list of at least one schema", list->name) >= 0;
+    bool excludes = !strcmp(list->name, "oneOf") && !schema_is_disjoint_list(r, list->value);
+    json_array_foreach(list->value, i, entry)
     {
         json_t *ways = r->status == TUTTI_OK ? flatten(r, entry, c, list->owner, depth + 1) : NULL;
-        if (!ways)
-            break;
-        if (json_array_extend(out, ways) != 0)
-            schema_no_memory(r);
-        json_decref(ways);
-        if (json_array_size(out) > MAX_SCHEMA_WAYS)
-            schema_fail(r, "more than %d alternatives", MAX_SCHEMA_WAYS);
+        json_array_foreach(list->value, k, other)
+        {
+            if (!excludes || i == k || !ways || schema_are_disjoint(r, entry, other))
+                continue;
+            json_t *without = schema_negate(r, other, depth + 1);
+            ways = schema_multiply(r, ways, without);
+            json_decref(without);
+        }
+        if (!ways || !add_ways(r, out, ways))
+            return false;
     }
-    return out;
+    return r->status == TUTTI_OK;
+}
+
+/* if with then, or not if with else. */
+static bool flatten_if(struct schema_reader *r, json_t *out, const struct conjunction *c,
+                       const struct alternatives *list, int depth)
+{
+    const json_t *condition = json_object_get(list->value, "if");
+    for (int i = 0; i < 2; i++) {
+        const json_t *branch = json_object_get(list->value, i ? "else" : "then");
+        json_t *ways = i ? schema_negate(r, condition, depth + 1)
+                         : flatten(r, condition, c, list->owner, depth + 1);
+        json_t *more = branch && r->status == TUTTI_OK ? flatten(r, branch, c, list->owner, depth + 1) : NULL;
+        if (branch)
+            ways = schema_multiply(r, ways, more);
+        json_decref(more);
+        if (!ways || !add_ways(r, out, ways))
+            return false;
+    }
+    return true;
+}
+
+/* Without the property; or with it and what it demands. */
+static bool flatten_dependency(struct schema_reader *r, json_t *out, const struct conjunction *c,
+                               const struct alternatives *list, int depth)
+{
+    json_t *without = json_pack("{s:{s:b}}", "properties", list->name, 0);
+    json_t *ways = json_pack("[{s:[s]}]", "required", list->name), *more;
+    if (!without || !ways || json_array_append_new(out, without) != 0)
+        return schema_no_memory(r) >= 0;
+    if (json_is_array(list->value))
+        more = json_pack("[{s:O}]", "required", list->value);
+    else
+        more = flatten(r, list->value, c, list->owner, depth + 1);
+    ways = schema_multiply(r, ways, more);
+    json_decref(more);
+    return ways && schema_take_bytes(r, 4 * BYTES_OF_OBJECT) && add_ways(r, out, ways);
+}
+
+/* The alternatives of an entry of the conjunction, flat: a new list; NULL: error. */
+static json_t *flatten_alternatives(struct schema_reader *r, const struct conjunction *c,
+                                    const struct alternatives *list, int depth)
+{
+    if (!list->is_dependency && !strcmp(list->name, "not"))
+        return schema_negate(r, list->value, depth + 1);
+    json_t *out = json_array();
+    bool ok = !out                        ? schema_no_memory(r) >= 0
+              : list->is_dependency       ? flatten_dependency(r, out, c, list, depth)
+              : !strcmp(list->name, "if") ? flatten_if(r, out, c, list, depth)
+                                          : flatten_list(r, out, c, list, depth);
+    if (ok)
+        return out;
+    json_decref(out);
+    return NULL;
 }
 
 /* A new list; NULL: error. Recurses from alternatives to those within them, at most
@@ -531,8 +761,8 @@ static json_t *flatten(struct schema_reader *r, const json_t *schema, const stru
              !c.is_impossible && json_array_append(ways, c.merged) != 0)
         schema_no_memory(r);
     for (size_t i = 0; i < c.n_lists && r->status == TUTTI_OK && !c.is_impossible; i++) {
-        json_t *more = flatten_list(r, &c, &c.lists[i], depth);
-        ways = multiply(r, ways, more);
+        json_t *more = flatten_alternatives(r, &c, &c.lists[i], depth);
+        ways = schema_multiply(r, ways, more);
         json_decref(more);
     }
     free(c.entries);
@@ -543,6 +773,30 @@ static json_t *flatten(struct schema_reader *r, const json_t *schema, const stru
         return ways;
     json_decref(ways);
     return NULL;
+}
+
+json_t *schema_flatten_within(struct schema_reader *r, const json_t *schema, int depth)
+{
+    return flatten(r, schema, NULL, -1, depth);
+}
+
+/* Keeps a new schema for as long as the reader. */
+static const json_t *keep_made(struct schema_reader *r, json_t *made)
+{
+    bool ok = made && json_array_append_new(r->made, made) == 0;
+    if (!ok)
+        schema_no_memory(r);
+    return ok && schema_take_bytes(r, 2 * BYTES_OF_OBJECT) ? made : NULL;
+}
+
+const json_t *schema_both(struct schema_reader *r, const json_t *a, const json_t *b)
+{
+    return !a ? b : !b || a == b ? a : keep_made(r, json_pack("{s:[O,O]}", "allOf", a, b));
+}
+
+const json_t *schema_inverse(struct schema_reader *r, const json_t *schema)
+{
+    return keep_made(r, json_pack("{s:O}", "not", schema));
 }
 
 json_t *schema_flatten(struct schema_reader *r, const json_t *schema)

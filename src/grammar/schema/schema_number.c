@@ -123,10 +123,32 @@ static bool read_bound(struct schema_reader *r, const json_t *schema, const char
     return true;
 }
 
+/* The formats of numbers in OpenAPI; those of strings have no effect on numbers. */
+static void bound_by_format(const json_t *schema, struct schema_bounds *b)
+{
+    static const struct {
+        const char *name;
+        double low, high;
+    } RANGES[] = {
+        { "int8", -128, 127 },       { "int16", -32768, 32767 }, { "int32", -2147483648.0, 2147483647 },
+        { "uint8", 0, 255 },         { "uint16", 0, 65535 },     { "uint32", 0, 4294967295.0 },
+        { "uint", 0, 4294967295.0 }, { "uint64", 0, INFINITY }
+    };
+    const char *format = json_string_value(json_object_get(schema, "format"));
+    for (size_t i = 0; format && i < sizeof RANGES / sizeof *RANGES; i++) {
+        if (strcmp(format, RANGES[i].name))
+            continue;
+        b->has_any = true;
+        b->low = fmax(b->low, RANGES[i].low);
+        b->high = fmin(b->high, RANGES[i].high);
+    }
+}
+
 struct schema_bounds schema_bounds(struct schema_reader *r, const json_t *schema)
 {
     struct schema_bounds b = { -INFINITY, INFINITY, false, false, false };
     double x;
+    bound_by_format(schema, &b);
     if (read_bound(r, schema, "minimum", &x) && (b.has_any = true) && x > b.low)
         b.low = x;
     if (read_bound(r, schema, "exclusiveMinimum", &x) && (b.has_any = true) && x >= b.low)
@@ -143,8 +165,7 @@ bool schema_is_within(const struct schema_bounds *b, double x)
     return (b->low_is_out ? x > b->low : x >= b->low) && (b->high_is_out ? x < b->high : x <= b->high);
 }
 
-/* The integers within the bounds that are written. False: none. */
-static bool integer_range(const struct schema_bounds *b, int64_t *low, int64_t *high)
+bool schema_integer_range(const struct schema_bounds *b, int64_t *low, int64_t *high)
 {
     double first = ceil(b->low), last = floor(b->high);
     if (b->low_is_out && first == b->low)
@@ -228,22 +249,23 @@ static int32_t decimals(struct schema_reader *r, const struct schema_bounds *b)
 int32_t schema_number(struct schema_reader *r, const json_t *schema, bool is_integer)
 {
     struct schema_bounds b = schema_bounds(r, schema);
+    const json_t *multiple = json_object_get(schema, "multipleOf");
+    struct schema_decimal of;
     int32_t ways[2];
     size_t n = 0;
     int64_t low, high;
-    if (r->status != TUTTI_OK)
+    if (r->status != TUTTI_OK || (multiple && !schema_read_multiple(r, multiple, &of)))
         return -1;
+    if (multiple)
+        return schema_multiples(r, &b, &of, is_integer);
     if (!b.has_any) {
 #define WHOLE "-?(0|[1-9][0-9]{0,15})" /* MAX_DIGITS */
         return is_integer ? schema_raw(r, WHOLE, &r->any_integer)
                           : schema_raw(r, WHOLE "(\\.[0-9]{1,16})?([Ee][+-]?[0-9]{1,2})?", &r->any_number);
     }
-    if (integer_range(&b, &low, &high))
+    if (schema_integer_range(&b, &low, &high))
         ways[n++] = integers(r, low, high);
     if (!is_integer)
         ways[n++] = decimals(r, &b);
-    if (n == 0)
-        return schema_fail(r, "there is no integer between the bounds that has at most %d digits",
-                           MAX_DIGITS);
     return syntax_choice(r->out, ways, n);
 }

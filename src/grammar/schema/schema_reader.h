@@ -5,6 +5,7 @@
 #include "base/containers/key_map.h"
 #include "base/rng.h"
 #include "grammar/schema/schema.h"
+#include "grammar/schema/schema_regex.h"
 
 #include <jansson.h>
 
@@ -51,7 +52,7 @@ struct schema_reader {
     /* Nodes; -1: not created yet */
     int32_t blanks, any_value, any_object, any_array, any_string, any_number, any_integer, free_char,
         plain_char;
-    int32_t key_tails[65]; /* rules: index = maximum number of further characters of a key */
+    struct regexes regexes;
 };
 
 /* Identifies a schema by its address. */
@@ -67,6 +68,8 @@ int32_t schema_no_memory(struct schema_reader *r);
 /* Spend from out's budget. False: it is spent, which sets the error. */
 bool schema_spend(struct schema_reader *r, size_t n_steps);
 bool schema_take_bytes(struct schema_reader *r, size_t n_bytes);
+/* Makes room for n items in an array of *room items, from the budget. */
+bool schema_grow(struct schema_reader *r, void *array, size_t *room, size_t n, size_t item_bytes);
 
 /* Extends the path by a part. schema_leave() cuts it back to the returned length. */
 size_t schema_enter(struct schema_reader *r, const char *part, const char *name);
@@ -88,15 +91,18 @@ int32_t schema_chars(struct schema_reader *r, const struct char_range *ranges, s
 /* By type; the schema is flat: it has no $ref, allOf, anyOf, oneOf, enum or const. */
 int32_t schema_string(struct schema_reader *r, const json_t *schema);
 int32_t schema_any_string(struct schema_reader *r);
+int32_t schema_quoted(struct schema_reader *r, int32_t inside);
 int32_t schema_number(struct schema_reader *r, const json_t *schema, bool is_integer);
 int32_t schema_array(struct schema_reader *r, const json_t *schema);
 int32_t schema_object(struct schema_reader *r, const json_t *schema);
 
-/* A regular expression of ECMA-262, for the inside of a string. *min, *max: its length in
- * characters; REPEAT_FOREVER. fills: whether other text is allowed around it where it is not
- * anchored. */
-int32_t schema_pattern(struct schema_reader *r, const char *pattern, size_t n_bytes, bool fills, int32_t *min,
-                       int32_t *max);
+/* The term (schema_regex.h) of a regular expression of ECMA-262: texts that contain a match; whole:
+ * that are one. is_refused: for texts that must not match, so it has rather too many than too few. */
+int32_t schema_pattern(struct schema_reader *r, const char *pattern, size_t n_bytes, bool whole,
+                       bool is_refused);
+
+/* The term of the strings that a flat schema allows. */
+int32_t schema_string_term(struct schema_reader *r, const json_t *schema);
 
 /* A regular expression for plain text, whatever is_raw. *node keeps the result; -1: none yet. */
 int32_t schema_raw(struct schema_reader *r, const char *pattern, int32_t *node);
@@ -116,16 +122,35 @@ struct schema_bounds {
 /* If one of them is not a number, the error is set. */
 struct schema_bounds schema_bounds(struct schema_reader *r, const json_t *schema);
 bool schema_is_within(const struct schema_bounds *b, double x);
+/* The integers within the bounds that are written. False: none. */
+bool schema_integer_range(const struct schema_bounds *b, int64_t *low, int64_t *high);
+
+/* ---- schema_multiple.c ---- */
+
+/* A number m * 10^exponent, m not divisible by 10. False: not such a number, with the error set. */
+struct schema_decimal {
+    int64_t m;
+    int exponent;
+};
+bool schema_read_multiple(struct schema_reader *r, const json_t *value, struct schema_decimal *out);
+bool schema_is_multiple(const struct schema_decimal *of, double x);
+/* Multiples within the bounds. */
+int32_t schema_multiples(struct schema_reader *r, const struct schema_bounds *b,
+                         const struct schema_decimal *of, bool is_integer);
+/* Integers within the bounds whose absolute value leaves this remainder. */
+int32_t schema_remainders(struct schema_reader *r, const struct schema_bounds *b, int32_t modulus,
+                          int32_t remainder);
 
 /* ---- schema_keywords.c ---- */
 
 struct schema_keyword {
     const char *name;
     enum {
-        KEYWORD_COMBINES,
+        KEYWORD_COMBINES, /* combines other schemas */
+        KEYWORD_WITH_IF,  /* has no effect of its own */
         KEYWORD_RULES,
-        KEYWORD_REFUSED
-    } use;          /* combines other schemas; is implemented; is an error */
+        KEYWORD_REFUSED, /* is an error */
+    } use;
     unsigned types; /* of the values that it applies to; 0: to any */
     enum schema_merge {
         MERGE_NEVER,
@@ -136,7 +161,11 @@ struct schema_keyword {
         MERGE_ITEMS, /* items with prefixItems */
         MERGE_LARGER,
         MERGE_SMALLER,
-        MERGE_EQUAL, /* two different values cannot be merged */
+        MERGE_EQUAL,    /* two different values cannot be merged */
+        MERGE_EITHER,   /* true if one of them is */
+        MERGE_SCHEMAS,  /* allOf of both */
+        MERGE_LIST,     /* a list of both */
+        MERGE_MULTIPLE, /* the least common multiple */
     } merge;
 };
 
@@ -145,6 +174,8 @@ const struct schema_keyword *schema_keyword(const char *name);
 /* Called for each schema that is read. False, with the error set: the schema has an unsupported
  * keyword, or the budget is spent. */
 bool schema_check_keywords(struct schema_reader *r, const json_t *schema);
+/* Whether the schema has keywords that schema_flatten() replaces. */
+bool schema_combines(const json_t *schema);
 /* Whether the schema has other supported keywords than this one. */
 bool schema_says_more(const json_t *schema, const char *than);
 /* The types that the schema's keywords apply to; TYPE_ANY if no keyword is specific to a type. */
@@ -157,15 +188,40 @@ unsigned schema_type_of(const json_t *value);
 bool schema_equal(struct schema_reader *r, const json_t *a, const json_t *b);
 /* A new list of the values that are in both; NULL: error. */
 json_t *schema_shared_values(struct schema_reader *r, const json_t *a, const json_t *b);
-/* Whether the value is valid by the flat schema. If this cannot be decided, the error is set. */
+/* Whether the value is valid by the schema, flat or not. False after an error as well. */
 bool schema_allows(struct schema_reader *r, const json_t *schema, json_t *value);
+/* The same for a value of the schema's own enum or const. */
+bool schema_allows_listed(struct schema_reader *r, const json_t *schema, json_t *value);
+
+/* ---- schema_not.c ---- */
+
+/* A new list of flat schemas for values that are not valid by the schema: of all such values some, if
+ * not all of them can be described. NULL: error, also if none can be described. */
+json_t *schema_negate(struct schema_reader *r, const json_t *schema, int depth);
+/* Merges each of a with each of b. Takes over a; a new list, NULL: error. */
+json_t *schema_multiply(struct schema_reader *r, json_t *a, const json_t *b);
+/* A new list of flat schemas, within others that are merged. */
+json_t *schema_flatten_within(struct schema_reader *r, const json_t *schema, int depth);
+
+/* ---- schema_array.c ---- */
+
+int32_t schema_comma(struct schema_reader *r);
 
 /* ---- schema_merge.c ---- */
 
 /* The target of a reference; NULL: error. */
 const json_t *schema_resolve(struct schema_reader *r, const json_t *ref);
+/* {"allOf": [a, b]}, or the only one that is not NULL; owned by the reader. NULL: neither, or error. */
+const json_t *schema_both(struct schema_reader *r, const json_t *a, const json_t *b);
+/* {"not": schema}, owned by the reader; NULL: error. */
+const json_t *schema_inverse(struct schema_reader *r, const json_t *schema);
 /* A list of flat schemas whose union is equivalent to the schema; borrowed. NULL: error. */
 json_t *schema_flatten(struct schema_reader *r, const json_t *schema);
+/* Whether a property's name matches one of patternProperties, in any dialect of patterns. */
+bool schema_matches_any(struct schema_reader *r, const json_t *patterns, const char *name);
+/* prefixItems and items, which draft 7 calls items and additionalItems. */
+const json_t *schema_prefix_items(const json_t *schema);
+const json_t *schema_further_items(const json_t *schema);
 /* The types in the schema's "type"; TYPE_ANY if it has none. */
 unsigned schema_named_types(struct schema_reader *r, const json_t *schema);
 /* The schema of a property in an object schema; NULL: any value is allowed. */
@@ -173,7 +229,9 @@ const json_t *schema_of_property(const json_t *schema, const char *name);
 
 /* ---- schema_disjoint.c ---- */
 
-/* Whether no value can be valid by two schemas of the list. False: the error is set. */
-bool schema_check_one_of(struct schema_reader *r, const json_t *list);
+/* Whether no value can be valid by both schemas; false also if this cannot be decided. */
+bool schema_are_disjoint(struct schema_reader *r, const json_t *a, const json_t *b);
+/* The same for any two schemas of the list. */
+bool schema_is_disjoint_list(struct schema_reader *r, const json_t *list);
 
 #endif

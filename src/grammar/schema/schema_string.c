@@ -1,11 +1,16 @@
 /* Grammars of strings: RFC 8259, section 7. Lengths count characters, and an escape is one. */
 #include "grammar/schema/schema_reader.h"
 
-#include <stdio.h>
+#include "base/ids.h"
+
 #include <string.h>
 
 /* This many copies of a character make a grammar of about 400,000 edges. */
 enum { MAX_BOUNDED_LENGTH = 32768 };
+
+/* A pattern with a larger maxLength is written up to this length: each character needs states of its
+ * own. */
+enum { MAX_PATTERN_LENGTH = 1024 };
 
 /* Formats as patterns. Dates are valid by the calendar: February has 28 days. */
 static const struct {
@@ -15,24 +20,81 @@ static const struct {
 #define DATE                                                                                                 \
     YEAR "-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|"  \
          "2[0-8]))"
-#define TIME   "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
-#define OCTET  "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-#define LABEL  "[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?"
-#define ATOM   "[A-Za-z0-9_+-]{1,32}"
-#define HEX(n) "[0-9a-f]{" #n "}"
+#define TIME                   "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+#define OCTET                  "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+#define LABEL                  "[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?"
+#define ATOM                   "[A-Za-z0-9_+-]{1,32}"
+#define HOST                   LABEL "(\\." LABEL "){0,3}"
+#define PATH                   "(/[A-Za-z0-9_.~-]{1,64}){0,8}"
+#define EMAIL                  ATOM "(\\." ATOM "){0,3}@" LABEL "(\\." LABEL "){1,3}"
+#define HEX(n)                 "[0-9a-f]{" #n "}"
+#define UUID(VERSION, VARIANT) "^" HEX(8) "-" HEX(4) "-" VERSION HEX(3) "-" VARIANT HEX(3) "-" HEX(12) "$"
+#define IPV4                   OCTET "(\\." OCTET "){3}"
+#define IPV6                   HEX(4) "(:" HEX(4) "){7}"
+#define BASE64(CHARS, PAD)                                                                                   \
+    "^(" CHARS "{4})*(" CHARS "[AQgw]" PAD PAD "|" CHARS "{2}[AEIMQUYcgkosw048]" PAD ")?$"
+#define ANY_TEXT ""
     { "date", "^" DATE "$" },
     { "time", "^" TIME "$" },
     { "date-time", "^" DATE "T" TIME "$" },
     { "duration", "^P([0-9]{1,4}D(T([0-9]{1,4}H)?[0-9]{1,4}M)?|T[0-9]{1,4}[HMS])$" },
-    { "uuid", "^" HEX(8) "-" HEX(4) "-" HEX(4) "-" HEX(4) "-" HEX(12) "$" },
-    { "email", "^" ATOM "(\\." ATOM "){0,3}@" LABEL "(\\." LABEL "){1,3}$" },
-    { "hostname", "^" LABEL "(\\." LABEL "){0,3}$" },
-    { "ipv4", "^" OCTET "(\\." OCTET "){3}$" },
-    { "ipv6", "^" HEX(4) "(:" HEX(4) "){7}$" },
-    { "uri", "^https?://" LABEL "(\\." LABEL "){0,3}(:[1-9][0-9]{1,3})?(/[A-Za-z0-9_.~-]{1,64}){0,8}$" },
+    { "uuid", UUID(HEX(1), HEX(1)) },
+    { "uuid1", UUID("1", "[89ab]") },
+    { "uuid3", UUID("3", "[89ab]") },
+    { "uuid4", UUID("4", "[89ab]") },
+    { "uuid5", UUID("5", "[89ab]") },
+    { "uuid6", UUID("6", "[89ab]") },
+    { "uuid7", UUID("7", "[89ab]") },
+    { "uuid8", UUID("8", "[89ab]") },
+    { "email", "^" EMAIL "$" },
+    { "idn-email", "^" EMAIL "$" },
+    { "name-email", "^[A-Za-z]{1,32}( [A-Za-z]{1,32}){0,3} <" EMAIL ">$" },
+    { "hostname", "^" HOST "$" },
+    { "idn-hostname", "^" HOST "$" },
+    { "ipv4", "^" IPV4 "$" },
+    { "ipv6", "^" IPV6 "$" },
+    { "ipvanyaddress", "^(" IPV4 "|" IPV6 ")$" },
+    { "ipv4network", "^" IPV4 "/32$" },
+    { "ipv6network", "^" IPV6 "/128$" },
+    { "ipvanynetwork", "^(" IPV4 "/32|" IPV6 "/128)$" },
+    { "ipv4interface", "^" IPV4 "/([12]?[0-9]|3[0-2])$" },
+    { "ipv6interface", "^" IPV6 "/([1-9]?[0-9]|1[01][0-9]|12[0-8])$" },
+    { "ipvanyinterface", "^(" IPV4 "|" IPV6 ")$" },
+    { "cidrv4", "^" IPV4 "/([12]?[0-9]|3[0-2])$" },
+    { "cidrv6", "^" IPV6 "/([1-9]?[0-9]|1[01][0-9]|12[0-8])$" },
+    { "uri", "^https?://" HOST "(:[1-9][0-9]{1,3})?" PATH "$" },
+    { "iri", "^https?://" HOST "(:[1-9][0-9]{1,3})?" PATH "$" },
+    { "multi-host-uri", "^[a-z]{2,16}://" HOST "(:[1-9][0-9]{1,3})?" PATH "$" },
+    { "uri-reference", "^(https?://" HOST ")?" PATH "$" },
+    { "iri-reference", "^(https?://" HOST ")?" PATH "$" },
+    { "uri-template", "^(https?://" HOST ")?(/[A-Za-z0-9_.~-]{1,64}|/\\{[a-z]{1,32}\\}){0,8}$" },
+    { "json-pointer", "^" PATH "$" },
+    { "relative-json-pointer", "^(0|[1-9][0-9]{0,3})(#|(/[A-Za-z0-9_.-]{1,64}){0,8})$" },
+    { "regex", "^[A-Za-z0-9 _-]*$" },
+    { "path", "^[^\\u0000]+$" },
+    { "file-path", "^[^\\u0000]+$" },
+    { "directory-path", "^[^\\u0000]+$" },
+    { "base64", BASE64("[A-Za-z0-9+/]", "=") },
+    { "base64url", BASE64("[A-Za-z0-9_-]", "=") },
+    { "byte", BASE64("[A-Za-z0-9+/]", "=") },
+    { "decimal", "^-?(0|[1-9][0-9]{0,15})(\\.[0-9]{1,16})?$" },
+    { "color", "^#" HEX(6) "$" },
+    { "e164", "^\\+[1-9][0-9]{6,14}$" },
+    { "cuid", "^c[a-z0-9]{24}$" },
+    { "cuid2", "^[a-z][a-z0-9]{23}$" },
+    { "ulid", "^[0-7][0-9A-HJKMNP-TV-Z]{25}$" },
+    { "xid", "^[0-9a-v]{20}$" },
+    { "ksuid", "^[0-9A-Za-z]{27}$" },
+    { "nanoid", "^[A-Za-z0-9_-]{21}$" },
+    { "jwt", "^eyJ[A-Za-z0-9_-]{2,}\\.[A-Za-z0-9_-]{2,}\\.[A-Za-z0-9_-]{2,}$" },
+    { "json-string", "^(null|true|false|-?(0|[1-9][0-9]{0,15})|\"[A-Za-z0-9 _-]*\")$" },
+    { "lowercase", "^[a-z0-9 _.,-]*$" },
+    { "uppercase", "^[A-Z0-9 _.,-]*$" },
+    { "binary", ANY_TEXT },
+    { "password", ANY_TEXT },
 };
 
-static int32_t quoted(struct schema_reader *r, int32_t inside)
+int32_t schema_quoted(struct schema_reader *r, int32_t inside)
 {
     return SYNTAX_SEQ(r->out, syntax_text(r->out, "\""), inside, syntax_text(r->out, "\""));
 }
@@ -61,13 +123,14 @@ int32_t schema_chars(struct schema_reader *r, const struct char_range *ranges, s
         const char *text;
     } ESCAPES[] = { { '"', "\\\"" }, { '\\', "\\\\" }, { '\b', "\\b" }, { '\f', "\\f" },
                     { '\n', "\\n" }, { '\r', "\\r" },  { '\t', "\\t" } };
+    enum { MAX_RANGES = 400 };
     struct syntax *s = r->out;
     int32_t ways[40];
     size_t n_ways = 0, n_raw = 0;
     static const struct char_range RAW[] = { { ' ', '!' }, { '#', '[' }, { ']', MAX_CODE_POINT } };
-    struct char_range raw[512];
-    if (n > 128)
-        return schema_fail(r, "pattern: a class of more than 128 ranges");
+    struct char_range raw[3 * MAX_RANGES];
+    if (n > MAX_RANGES)
+        return schema_fail(r, "pattern: a class of more than %d ranges", MAX_RANGES);
     if (r->is_raw)
         return syntax_chars(s, ranges, n);
     n_raw = ranges_intersect(ranges, n, RAW, 3, raw);
@@ -87,52 +150,111 @@ int32_t schema_any_string(struct schema_reader *r)
 {
     if (r->any_string < 0)
         r->any_string = schema_share(
-            r, quoted(r, syntax_repeat(r->out, schema_raw(r, FREE_CHAR, &r->free_char), 0, REPEAT_FOREVER)));
+            r, schema_quoted(
+                   r, syntax_repeat(r->out, schema_raw(r, FREE_CHAR, &r->free_char), 0, REPEAT_FOREVER)));
     return r->any_string;
 }
 
+/* The pattern of a format; "": any text. NULL: error. */
 static const char *pattern_of_format(struct schema_reader *r, const json_t *format)
 {
     const char *name = json_string_value(format);
     for (size_t i = 0; name && i < sizeof FORMATS / sizeof *FORMATS; i++)
         if (!strcmp(name, FORMATS[i].name))
             return FORMATS[i].pattern;
-    schema_fail(r,
-                "the format %.64s is not supported; known are date, time, date-time, duration, uuid, email, "
-                "hostname, ipv4, ipv6 and uri",
+    schema_fail(r, "the format \"%.64s\" is not supported; say the form of the text with pattern",
                 name ? name : "(not a string)");
     return NULL;
 }
 
-static int32_t by_pattern(struct schema_reader *r, const json_t *schema, const char *pattern, size_t n_bytes)
+/* ---- terms ---- */
+
+static int32_t any_of_texts(struct schema_reader *r, const json_t *list)
 {
+    struct ids texts = { 0 };
+    size_t i;
+    const json_t *entry;
+    bool ok = true;
+    json_array_foreach(list, i, entry)
+    {
+        if (json_is_string(entry) && ok)
+            ok = ids_add(&texts, regex_text(r, json_string_value(entry), json_string_length(entry)));
+    }
+    int32_t term = ok ? regex_or(r, texts.ids, texts.n) : schema_no_memory(r);
+    ids_clear(&texts);
+    return term;
+}
+
+static int32_t pattern_term(struct schema_reader *r, const json_t *pattern, bool is_refused)
+{
+    if (!json_is_string(pattern))
+        return schema_fail(r, "pattern must be a string");
+    return schema_pattern(r, json_string_value(pattern), json_string_length(pattern), false, is_refused);
+}
+
+static int32_t format_term(struct schema_reader *r, const json_t *format)
+{
+    const char *pattern = pattern_of_format(r, format);
+    return pattern ? schema_pattern(r, pattern, strlen(pattern), false, false) : -1;
+}
+
+/* An entry of a flat schema's list "not": strings that are not allowed. */
+static int32_t refused_term(struct schema_reader *r, const json_t *entry)
+{
+    const json_t *pattern = json_object_get(entry, "pattern");
+    return regex_not(r, pattern ? pattern_term(r, pattern, true)
+                                : any_of_texts(r, json_object_get(entry, "enum")));
+}
+
+/* Adds the term of a keyword, whose value is one or in a flat schema a list of several. */
+static bool add_string_terms(struct schema_reader *r, struct ids *terms, const json_t *schema,
+                             const char *key)
+{
+    const json_t *value = json_object_get(schema, key);
+    size_t n = json_is_array(value) ? json_array_size(value) : value != NULL;
+    for (size_t i = 0; i < n && r->status == TUTTI_OK; i++) {
+        const json_t *entry = json_is_array(value) ? json_array_get(value, i) : value;
+        int32_t term = !strcmp(key, "pattern")  ? pattern_term(r, entry, false)
+                       : !strcmp(key, "format") ? format_term(r, entry)
+                                                : refused_term(r, entry);
+        if (!ids_add(terms, term))
+            schema_no_memory(r);
+    }
+    return r->status == TUTTI_OK;
+}
+
+int32_t schema_string_term(struct schema_reader *r, const json_t *schema)
+{
+    static const struct char_range ANY_CHAR = { 0, MAX_CODE_POINT };
+    const json_t *list = json_object_get(schema, "enum");
     int32_t min = schema_count(r, schema, "minLength", 0),
-            max = schema_count(r, schema, "maxLength", REPEAT_FOREVER);
-    bool is_bounded = json_object_get(schema, "maxLength");
-    int32_t shortest, longest, node = schema_pattern(r, pattern, n_bytes, !is_bounded, &shortest, &longest);
-    if (r->status != TUTTI_OK)
+            max = schema_count(r, schema, "maxLength", REPEAT_FOREVER), shortest, longest, term = -1;
+    struct ids terms = { 0 };
+    if (r->status == TUTTI_OK && add_string_terms(r, &terms, schema, "pattern") &&
+        add_string_terms(r, &terms, schema, "format") && add_string_terms(r, &terms, schema, "not")) {
+        term = regex_and(r, terms.ids, terms.n);
+        if (json_is_array(list))
+            term = regex_and(r, (int32_t[]){ term, any_of_texts(r, list) }, 2);
+    }
+    ids_clear(&terms);
+    if (term < 0)
         return -1;
-    if (shortest < min || (is_bounded && (longest == REPEAT_FOREVER || longest > max)))
-        return schema_fail(
-            r,
-            "a pattern or format for texts of %d to %s%.0d characters cannot be put together with "
-            "minLength or maxLength; say the length in the pattern",
-            shortest, longest == REPEAT_FOREVER ? "any number of" : "", longest < 0 ? 0 : longest);
-    return quoted(r, node);
+    regex_lengths(r, term, &shortest, &longest);
+    if (shortest >= min && (max == REPEAT_FOREVER || (longest != REPEAT_FOREVER && longest <= max)))
+        return term;
+    if (max != REPEAT_FOREVER && max < min)
+        return regex_none(r);
+    if (max > MAX_PATTERN_LENGTH)
+        max = min > MAX_PATTERN_LENGTH ? min : MAX_PATTERN_LENGTH;
+    return regex_and(r, (int32_t[]){ term, regex_repeat(r, regex_chars(r, &ANY_CHAR, 1), min, max) }, 2);
 }
 
 int32_t schema_string(struct schema_reader *r, const json_t *schema)
 {
-    const json_t *pattern = json_object_get(schema, "pattern"), *format = json_object_get(schema, "format");
-    if (pattern && format)
-        return schema_fail(r, "pattern together with format is not supported");
-    if (pattern && !json_is_string(pattern))
-        return schema_fail(r, "pattern must be a string");
-    if (pattern)
-        return by_pattern(r, schema, json_string_value(pattern), json_string_length(pattern));
-    if (format) {
-        const char *text = pattern_of_format(r, format);
-        return text ? by_pattern(r, schema, text, strlen(text)) : -1;
+    if (json_object_get(schema, "pattern") || json_object_get(schema, "format") ||
+        json_object_get(schema, "not")) {
+        int32_t term = schema_string_term(r, schema);
+        return term == regex_any(r) ? schema_any_string(r) : schema_quoted(r, regex_node(r, term));
     }
     int32_t min = schema_count(r, schema, "minLength", 0),
             max = schema_count(r, schema, "maxLength", REPEAT_FOREVER);
@@ -146,5 +268,5 @@ int32_t schema_string(struct schema_reader *r, const json_t *schema)
         return syntax_choice(r->out, NULL, 0);
     if (max > MAX_BOUNDED_LENGTH)
         max = MAX_BOUNDED_LENGTH;
-    return quoted(r, syntax_repeat(r->out, plain_char(r), min, max));
+    return schema_quoted(r, syntax_repeat(r->out, plain_char(r), min, max));
 }

@@ -129,7 +129,11 @@ json_t *schema_shared_values(struct schema_reader *r, const json_t *a, const jso
     const json_t *x;
     json_t *out = json_array();
     bool ok = out;
-    json_array_foreach(b, i, x) ok = ok && key_map_add(&values, hash_value(r, x), (int32_t)i);
+    json_array_foreach(b, i, x) /* equal values once: a map of equal keys is slow */
+    {
+        if (ok && r->status == TUTTI_OK && !has_value(r, b, &values, x))
+            ok = key_map_add(&values, hash_value(r, x), (int32_t)i);
+    }
     json_array_foreach(a, i, x)
     {
         if (ok && r->status == TUTTI_OK && has_value(r, b, &values, x))
@@ -146,6 +150,11 @@ json_t *schema_shared_values(struct schema_reader *r, const json_t *a, const jso
 
 /* ---- values that are listed ---- */
 
+/* Depths: of a value that is in the schema's own list; of any other value, at first. */
+enum { IS_LISTED = 0, FIRST_DEPTH = 1, MAX_CHECK_DEPTH = 64 };
+
+static bool is_valid(struct schema_reader *r, const json_t *schema, json_t *value, int depth);
+
 static bool allows_count(struct schema_reader *r, const json_t *schema, const char *min, const char *max,
                          size_t n)
 {
@@ -153,39 +162,204 @@ static bool allows_count(struct schema_reader *r, const json_t *schema, const ch
     return n >= (size_t)low && n <= (size_t)high;
 }
 
-/* Sets the error for keywords that would check the content of the value. */
-static bool has_deep_keyword(struct schema_reader *r, const json_t *schema, const char *const *keywords)
+static bool is_valid_number(struct schema_reader *r, const json_t *schema, const json_t *value)
 {
-    for (; *keywords; keywords++) {
-        if (json_object_get(schema, *keywords)) {
-            schema_fail(r, "enum or const together with %s is not supported", *keywords);
-            return true;
+    struct schema_bounds bounds = schema_bounds(r, schema);
+    const json_t *multiple = json_object_get(schema, "multipleOf");
+    struct schema_decimal of;
+    if (r->status != TUTTI_OK || !schema_is_within(&bounds, json_number_value(value)))
+        return false;
+    return !multiple ||
+           (schema_read_multiple(r, multiple, &of) && schema_is_multiple(&of, json_number_value(value)));
+}
+
+static bool is_valid_string(struct schema_reader *r, const json_t *schema, const json_t *value)
+{
+    const char *text = json_string_value(value);
+    size_t n_bytes = json_string_length(value);
+    if (!allows_count(r, schema, "minLength", "maxLength", utf8_count(text, n_bytes)))
+        return false;
+    if (!json_object_get(schema, "pattern") && !json_object_get(schema, "format") &&
+        !json_is_array(json_object_get(schema, "not")))
+        return true;
+    json_t *own = json_object();
+    static const char *const KEYS[] = { "pattern", "format", "not" };
+    for (size_t i = 0; i < 3; i++) {
+        json_t *keyword = json_object_get(schema, KEYS[i]);
+        if (keyword && (i < 2 || json_is_array(keyword)))
+            json_object_set(own, KEYS[i], keyword);
+    }
+    bool is_ok = own ? regex_accepts(r, schema_string_term(r, own), text, n_bytes) : schema_no_memory(r) >= 0;
+    json_decref(own);
+    return is_ok;
+}
+
+static bool is_valid_array(struct schema_reader *r, const json_t *schema, const json_t *value, int depth)
+{
+    const json_t *prefix = schema_prefix_items(schema), *rest = schema_further_items(schema),
+                 *contains = json_object_get(schema, "contains");
+    size_t i, k, n_found = 0;
+    json_t *entry, *other;
+    if (!allows_count(r, schema, "minItems", "maxItems", json_array_size(value)))
+        return false;
+    json_array_foreach(value, i, entry)
+    {
+        const json_t *own = i < json_array_size(prefix) ? json_array_get(prefix, i) : rest;
+        if (own && !is_valid(r, own, entry, depth + 1))
+            return false;
+        n_found += contains && is_valid(r, contains, entry, depth + 1);
+        for (k = 0; k < i && json_is_true(json_object_get(schema, "uniqueItems")); k++) {
+            other = json_array_get(value, k);
+            if (schema_equal(r, entry, other))
+                return false;
         }
     }
-    return false;
+    return !contains || (n_found >= (size_t)schema_count(r, schema, "minContains", 1) &&
+                         n_found <= (size_t)schema_count(r, schema, "maxContains", INT32_MAX));
+}
+
+/* The property's schemas in patternProperties; *is_found: there is one. */
+static bool is_valid_by_patterns(struct schema_reader *r, const json_t *schema, const char *name,
+                                 json_t *value, int depth, bool *is_found)
+{
+    const char *pattern;
+    json_t *own;
+    json_object_foreach(json_object_get(schema, "patternProperties"), pattern, own)
+    {
+        int32_t term = schema_pattern(r, pattern, strlen(pattern), false, true);
+        if (!regex_accepts(r, term, name, strlen(name)))
+            continue;
+        *is_found = true;
+        if (!is_valid(r, own, value, depth + 1))
+            return false;
+    }
+    return r->status == TUTTI_OK;
+}
+
+static bool is_valid_name(struct schema_reader *r, const json_t *names, const char *name, int depth)
+{
+    json_t *text = names ? json_string(name) : NULL;
+    bool is_ok = !names || (text ? is_valid(r, names, text, depth + 1) : schema_no_memory(r) >= 0);
+    json_decref(text);
+    return is_ok;
+}
+
+static bool is_valid_object(struct schema_reader *r, const json_t *schema, json_t *value, int depth)
+{
+    const json_t *own = json_object_get(schema, "properties"),
+                 *further = json_object_get(schema, "additionalProperties"), *name;
+    const char *key;
+    json_t *member;
+    size_t i;
+    if (!allows_count(r, schema, "minProperties", "maxProperties", json_object_size(value)))
+        return false;
+    json_array_foreach(json_object_get(schema, "required"), i, name)
+    {
+        if (json_is_string(name) && !json_object_get(value, json_string_value(name)))
+            return false;
+    }
+    json_object_foreach(value, key, member)
+    {
+        const json_t *described = json_object_get(own, key);
+        bool is_found = described;
+        if (!is_valid_name(r, json_object_get(schema, "propertyNames"), key, depth) ||
+            (described && !is_valid(r, described, member, depth + 1)) ||
+            !is_valid_by_patterns(r, schema, key, member, depth, &is_found) ||
+            (!is_found && further && !is_valid(r, further, member, depth + 1)))
+            return false;
+    }
+    return true;
+}
+
+static bool is_valid_dependency(struct schema_reader *r, const json_t *demand, json_t *value, int depth)
+{
+    const json_t *name;
+    size_t i;
+    if (!json_is_array(demand))
+        return is_valid(r, demand, value, depth + 1);
+    json_array_foreach(demand, i, name)
+    {
+        if (json_is_string(name) && !json_object_get(value, json_string_value(name)))
+            return false;
+    }
+    return true;
+}
+
+/* The keywords that combine schemas. */
+static bool is_valid_combined(struct schema_reader *r, const json_t *schema, json_t *value, int depth)
+{
+    static const char *const DEPENDENCIES[] = { "dependentRequired", "dependentSchemas", "dependencies" };
+    const json_t *ref = json_object_get(schema, "$ref"), *one = json_object_get(schema, "oneOf"),
+                 *any = json_object_get(schema, "anyOf"), *no = json_object_get(schema, "not"),
+                 *condition = json_object_get(schema, "if"), *part;
+    const json_t *target = ref ? schema_resolve(r, ref) : NULL;
+    const char *key;
+    json_t *demand;
+    size_t i, n_valid = 0;
+    if (ref && (!target || !is_valid(r, target, value, depth + 1)))
+        return false;
+    json_array_foreach(json_object_get(schema, "allOf"), i, part)
+    {
+        if (!is_valid(r, part, value, depth + 1))
+            return false;
+    }
+    json_array_foreach(any, i, part) n_valid += n_valid == 0 && is_valid(r, part, value, depth + 1);
+    if (any && n_valid == 0)
+        return false;
+    n_valid = 0;
+    json_array_foreach(one, i, part) n_valid += is_valid(r, part, value, depth + 1);
+    if ((one && n_valid != 1) || (no && !json_is_array(no) && is_valid(r, no, value, depth + 1)))
+        return false;
+    if (condition) {
+        const json_t *branch = json_object_get(schema,
+                                               is_valid(r, condition, value, depth + 1) ? "then" : "else");
+        if (branch && !is_valid(r, branch, value, depth + 1))
+            return false;
+    }
+    for (i = 0; i < 3 && json_is_object(value); i++) {
+        json_object_foreach(json_object_get(schema, DEPENDENCIES[i]), key, demand)
+        {
+            if (json_object_get(value, key) && !is_valid_dependency(r, demand, value, depth))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* Recurses to MAX_CHECK_DEPTH. */
+static bool is_valid(struct schema_reader *r, const json_t *schema, json_t *value, int depth)
+{
+    const json_t *only = json_object_get(schema, "const"), *list = json_object_get(schema, "enum");
+    bool is_listed = !json_is_array(list) || depth == IS_LISTED;
+    size_t i;
+    if (depth > MAX_CHECK_DEPTH)
+        schema_fail(r, "a value of enum or const is checked through more than %d schemas", MAX_CHECK_DEPTH);
+    if (r->status != TUTTI_OK || !schema_spend(r, 1) || json_is_false(schema))
+        return false;
+    if (json_is_true(schema))
+        return true;
+    if (!json_is_object(schema))
+        return schema_fail(r, "a schema must be an object, true or false") >= 0;
+    if (depth > 0 && !schema_check_keywords(r, schema))
+        return false;
+    if (!(schema_named_types(r, schema) & schema_type_of(value)) || (only && !schema_equal(r, only, value)))
+        return false;
+    for (i = 0; i < json_array_size(list) && !is_listed && r->status == TUTTI_OK; i++)
+        is_listed = schema_equal(r, json_array_get(list, i), value);
+    if (!is_listed || !is_valid_combined(r, schema, value, depth))
+        return false;
+    return json_is_number(value)   ? is_valid_number(r, schema, value)
+           : json_is_string(value) ? is_valid_string(r, schema, value)
+           : json_is_array(value)  ? is_valid_array(r, schema, value, depth)
+                                   : !json_is_object(value) || is_valid_object(r, schema, value, depth);
 }
 
 bool schema_allows(struct schema_reader *r, const json_t *schema, json_t *value)
 {
-    static const char *const STRINGS[] = { "pattern", "format", NULL };
-    static const char *const ARRAYS[] = { "items", "prefixItems", NULL };
-    static const char *const OBJECTS[] = { "properties", "required", "additionalProperties", NULL };
-    json_t *only = json_object_get(schema, "const");
-    unsigned type = schema_type_of(value);
-    if (!(schema_named_types(r, schema) & type))
-        return false;
-    if (only && !schema_equal(r, only, value))
-        return false;
-    if (json_is_number(value)) {
-        struct schema_bounds bounds = schema_bounds(r, schema);
-        return r->status == TUTTI_OK && schema_is_within(&bounds, json_number_value(value));
-    }
-    if (json_is_string(value))
-        return !has_deep_keyword(r, schema, STRINGS) &&
-               allows_count(r, schema, "minLength", "maxLength",
-                            utf8_count(json_string_value(value), json_string_length(value)));
-    if (json_is_array(value))
-        return !has_deep_keyword(r, schema, ARRAYS) &&
-               allows_count(r, schema, "minItems", "maxItems", json_array_size(value));
-    return !json_is_object(value) || !has_deep_keyword(r, schema, OBJECTS);
+    return is_valid(r, schema, value, FIRST_DEPTH) && r->status == TUTTI_OK;
+}
+
+bool schema_allows_listed(struct schema_reader *r, const json_t *schema, json_t *value)
+{
+    return is_valid(r, schema, value, IS_LISTED) && r->status == TUTTI_OK;
 }
