@@ -4,8 +4,10 @@
 #include "base/utf8.h"
 #include "cli/options/command.h"
 #include "cli/options/flags.h"
+#include "cli/options/model_places.h"
 #include "cli/options/serving_config.h"
 #include "cli/terminal/numbers.h"
+#include "server/models/spawner.h"
 #include "server/server.h"
 
 #include <inttypes.h>
@@ -23,6 +25,8 @@ struct serve_values {
     enum log_level log_level;
     enum log_format log_format;
     double max_queue_time;
+    uint64_t models_memory;
+    int idle_unload_s;
     struct session_flags session;
 };
 
@@ -33,6 +37,7 @@ static const char *const POOLINGS[] = { "mean", "last", NULL };
 static const char *const LOG_FORMATS[] = { "text", "json", NULL }; /* as in enum log_format */
 
 enum { MAX_SECONDS = 7 * 24 * 3600, DEFAULT_PORT = 8080 };
+enum { DEFAULT_KV_BYTES = 1 << 30 }; /* of each of several models */
 
 #define VALUES struct serve_values
 static const struct option OPTIONS[] = {
@@ -112,6 +117,17 @@ static const struct option OPTIONS[] = {
     { .name = NULL },
 };
 
+static const struct option SEVERAL_OPTIONS[] = {
+    SIZE_OPTION(VALUES, models_memory, "models-memory", "SIZE",
+                "memory for the weights and KV caches of all loaded models: models whose last request is "
+                "longest ago are unloaded to make room; without it, no limit",
+                .min = 1024 * 1024, .max = INFINITY),
+    INT_OPTION(VALUES, idle_unload_s, "idle-unload", "SECONDS",
+               "unload a model that has had no request for this long; 0: never", .max = MAX_SECONDS,
+               .initial = "0"),
+    { .name = NULL },
+};
+
 static const struct option LIMIT_OPTIONS[] = {
     FLOAT_OPTION(VALUES, max_queue_time, "max-queue-time", "SECONDS",
                  "maximum time in the queue: a request that would wait longer gets 429 at once, and one that "
@@ -147,6 +163,7 @@ static const struct option LIMIT_OPTIONS[] = {
 static const struct option_group GROUPS[] = {
     { "Server", OPTIONS, 0 },
     { "Limits", LIMIT_OPTIONS, 0 },
+    { "Several models", SEVERAL_OPTIONS, 0 },
     SESSION_GROUPS(VALUES, session),
     { .title = NULL },
 };
@@ -278,43 +295,68 @@ static void on_failure(void *user, const struct tutti_error *why)
     kill(getpid(), SIGTERM);
 }
 
-static enum tutti_status run_serve(const void *v, const char *const *operands, struct tutti_error *err)
+/* What a process of several models tells the server when it serves. */
+struct child_report {
+    const struct spawner_child *child;
+    const struct session *session;
+};
+
+static void on_ready(void *user)
 {
-    const struct serve_values *values = v;
-    struct server_options options = values->server;
+    const struct child_report *report = user;
+    struct tutti_model_info info;
+    struct tutti_stats stats;
+    tutti_model_info(report->session->model, &info);
+    tutti_engine_stats(report->session->engine, &stats);
+    spawner_child_ready(report->child, info.weight_bytes + stats.kv_pages_total * stats.kv_page_tokens *
+                                                               info.kv_bytes_per_token);
+}
+
+/* Checks the flags. options: the server's. */
+static enum tutti_status read_server(const struct serve_values *values, struct server_options *options,
+                                     struct tutti_error *err)
+{
+    const struct tutti_engine_options *engine = &values->session.engine;
+    *options = values->server;
+    enum tutti_status st = check_flags(options, err);
+    if (st == TUTTI_OK)
+        st = read_apis(&values->apis, &options->apis, err);
+    options->allow_hosts = values->allow_hosts.texts;
+    options->n_allow_hosts = (size_t)values->allow_hosts.n;
+    options->embedding = (enum tutti_embedding)(values->pooling + TUTTI_EMBEDDING_MEAN);
+    options->max_requests = engine->max_queue + (engine->max_seqs > 0 ? engine->max_seqs : DEFAULT_MAX_SEQS);
+    return st;
+}
+
+static void set_address(struct server_options *options)
+{
+    options->host = options->host ? options->host : "127.0.0.1";
+    options->port = options->port >= 0 ? options->port : DEFAULT_PORT;
+}
+
+/* Serves one model. child: this is a process of several models; NULL: it is not. */
+static enum tutti_status serve_one(const struct serve_values *values, const char *path,
+                                   const struct serving_config *config, tutti_ranks *ranks,
+                                   struct server_options *options, const struct spawner_child *child,
+                                   struct tutti_error *err)
+{
     struct session_flags flags = values->session;
-    struct serving_config config = { 0 };
     struct session session = { 0 };
     struct server *server = NULL;
-    tutti_ranks *ranks = NULL;
     struct failure failure = { 0 };
-    bool is_done;
-    log_set_level(values->log_level);
-    log_set_format(values->log_format);
-    enum tutti_status st = model_flags_join(&flags.model, &flags.adapters, operands[0], &ranks, &is_done,
-                                            err);
-    if (st != TUTTI_OK || is_done)
-        return st;
-    st = check_flags(&options, err);
+    struct child_report report = { child, &session };
+    if (values->config)
+        apply_config(config, values->config, options, &flags.engine);
+    set_address(options);
+    if (child) {
+        options->ready = on_ready;
+        options->ready_user = &report;
+    }
+    enum tutti_status st = server_open(&server, options, err);
     if (st == TUTTI_OK)
-        st = read_apis(&values->apis, &options.apis, err);
+        st = session_open_model(&session, &flags, ranks, path, err);
     if (st == TUTTI_OK && values->config)
-        st = serving_config_read(&config, values->config, err);
-    if (st == TUTTI_OK && values->config)
-        apply_config(&config, values->config, &options, &flags.engine);
-    options.host = options.host ? options.host : "127.0.0.1";
-    options.port = options.port >= 0 ? options.port : DEFAULT_PORT;
-    options.allow_hosts = values->allow_hosts.texts;
-    options.n_allow_hosts = (size_t)values->allow_hosts.n;
-    options.embedding = (enum tutti_embedding)(values->pooling + TUTTI_EMBEDDING_MEAN);
-    options.max_requests = flags.engine.max_queue +
-                           (flags.engine.max_seqs > 0 ? flags.engine.max_seqs : DEFAULT_MAX_SEQS);
-    if (st == TUTTI_OK)
-        st = server_open(&server, &options, err);
-    if (st == TUTTI_OK)
-        st = session_open_model(&session, &flags, ranks, operands[0], err);
-    if (st == TUTTI_OK && values->config)
-        fit_config(&config, session.model, &flags.engine);
+        fit_config(config, session.model, &flags.engine);
     flags.engine.max_queue_ms = (int)ceil(values->max_queue_time * 1e3);
     flags.engine.failed = on_failure;
     flags.engine.user = &failure;
@@ -333,8 +375,147 @@ static enum tutti_status run_serve(const void *v, const char *const *operands, s
             *err = failure.error;
     }
     session_close(&session);
+    return st;
+}
+
+/* ---- several models ---- */
+
+struct several {
+    const struct serve_values *values;
+    const struct model_places *places;
+};
+
+/* In a process of its own: the server has the address, the certificate, the log of requests and the limits of
+ * connections; this process has the model and the limits of its clients. */
+static enum tutti_status serve_child(void *user, const struct spawner_child *child, struct tutti_error *err)
+{
+    const struct several *several = user;
+    struct serve_values values = *several->values;
+    const struct model_place *place = &several->places->list[child->order.model];
+    struct server_options options;
+    values.server.host = NULL;
+    values.server.port = -1;
+    values.server.unix_path = child->order.socket;
+    values.server.model_id = place->name;
+    values.server.metrics_key_file = values.server.metrics_listen = NULL;
+    values.server.tls_cert_file = values.server.tls_key_file = values.server.tls_client_ca_file = NULL;
+    values.server.cors_origin = NULL;
+    values.server.max_connections = values.server.max_connections_per_address = 0;
+    values.server.drain_delay_s = 0;
+    values.server.drain_timeout_s = MAX_SECONDS;
+    values.server.no_access_log = true;
+    values.server.is_behind = true;
+    if (values.session.engine.kv_bytes == 0)
+        values.session.engine.kv_bytes = DEFAULT_KV_BYTES;
+    enum tutti_status st = read_server(&values, &options, err);
+    return st == TUTTI_OK ? serve_one(&values, place->path, NULL, NULL, &options, child, err) : st;
+}
+
+static enum tutti_status refuse_option(const char *name, const char *why, struct tutti_error *err)
+{
+    return error_set_param(err, TUTTI_E_ARGUMENT, name, "--%s: %s", name, why);
+}
+
+/* Options that are about one model. */
+static enum tutti_status check_several(const struct serve_values *values, struct tutti_error *err)
+{
+    static const char *const NONE[] = { NULL };
+    static const char WHY[] = "is for one model; found several";
+    const struct option *given = options_first_given(ADAPTER_OPTIONS, values,
+                                                     offsetof(struct serve_values, session.adapters), NONE);
+    if (!given)
+        given = options_first_given(DRAFT_OPTIONS, values, offsetof(struct serve_values, session.draft),
+                                    NONE);
+    if (given)
+        return refuse_option(given->name, WHY, err);
+    if (values->server.model_id)
+        return refuse_option("name", "is for one model; expected NAME=PATH for each of several", err);
+    if (values->config)
+        return refuse_option("config", WHY, err);
+    if (values->session.model.tp > 1 || values->session.model.rank_table)
+        return refuse_option("tp", WHY, err);
+    if (values->session.engine.kv_spill_dir)
+        return refuse_option("kv-spill", WHY, err);
+    if (values->apis.n > 0) { /* chats by polling have their state in one process */
+        unsigned apis = 0;
+        enum tutti_status st = read_apis(&values->apis, &apis, err);
+        if (st == TUTTI_OK && (apis & SERVER_API_STEP))
+            return refuse_option("api", "step is for one model; found several", err);
+        return st;
+    }
+    return TUTTI_OK;
+}
+
+static enum tutti_status serve_several(const struct serve_values *values, const struct model_places *places,
+                                       struct tutti_error *err)
+{
+    struct several several = { values, places };
+    struct server_model list[MODEL_PLACES_MOST];
+    struct server_models models = {
+        .list = list,
+        .n = places->n,
+        .memory_bytes = values->models_memory,
+        .kv_bytes = values->session.engine.kv_bytes > 0 ? values->session.engine.kv_bytes : DEFAULT_KV_BYTES,
+        .idle_s = values->idle_unload_s,
+    };
+    struct server_options options;
+    struct server *server = NULL;
+    for (int i = 0; i < places->n; i++)
+        list[i] = (struct server_model){ places->list[i].name, places->list[i].path };
+    enum tutti_status st = check_several(values, err);
+    if (st == TUTTI_OK)
+        st = read_server(values, &options, err);
+    if (st != TUTTI_OK)
+        return st;
+    set_address(&options);
+    st = spawner_open(&models.spawner, serve_child, &several, err);
+    if (st == TUTTI_OK)
+        st = server_open(&server, &options, err);
+    if (st == TUTTI_OK) {
+        for (int i = 0; i < places->n; i++)
+            log_info("model %s: %s", list[i].name, list[i].path);
+        st = server_run_models(server, &models, err);
+    }
+    server_close(server);
+    spawner_close(models.spawner);
+    return st;
+}
+
+static enum tutti_status serve_single(const struct serve_values *values, const char *path,
+                                      struct tutti_error *err)
+{
+    struct server_options options;
+    struct serving_config config = { 0 };
+    tutti_ranks *ranks = NULL;
+    bool is_done;
+    if (values->models_memory > 0)
+        return refuse_option("models-memory", "is for several models; found one", err);
+    if (values->idle_unload_s > 0)
+        return refuse_option("idle-unload", "is for several models; found one", err);
+    enum tutti_status st = model_flags_join(&values->session.model, &values->session.adapters, path, &ranks,
+                                            &is_done, err);
+    if (st != TUTTI_OK || is_done)
+        return st;
+    st = read_server(values, &options, err);
+    if (st == TUTTI_OK && values->config)
+        st = serving_config_read(&config, values->config, err);
+    if (st == TUTTI_OK)
+        st = serve_one(values, path, &config, ranks, &options, NULL, err);
     tutti_ranks_close(ranks);
     serving_config_clear(&config);
+    return st;
+}
+
+static enum tutti_status run_serve(const void *v, const char *const *operands, struct tutti_error *err)
+{
+    const struct serve_values *values = v;
+    struct model_places places;
+    log_set_level(values->log_level);
+    log_set_format(values->log_format);
+    enum tutti_status st = model_places_read(&places, operands, err);
+    if (st == TUTTI_OK)
+        st = places.n > 0 ? serve_several(values, &places, err) : serve_single(values, operands[0], err);
+    model_places_clear(&places);
     return st;
 }
 
@@ -343,11 +524,17 @@ const struct command COMMAND_SERVE = {
     .summary = "serve a model: the APIs of OpenAI and Anthropic, metrics and a chat page",
     .about = "Loads MODEL and answers HTTP requests until SIGTERM or Ctrl-C; then running requests "
              "complete, and a second signal stops at once. While MODEL is loading, requests get 503. "
-             "When ready it prints \"listening on http://HOST:PORT\" on standard output.",
+             "When ready it prints \"listening on http://HOST:PORT\" on standard output.\n"
+             "\n"
+             "With several models (NAME=PATH for each, or a folder of models), each has a process of its own "
+             "that is started when the first request names it. Requests wait while their model loads. A "
+             "process that dies is started again. SIGHUP also replaces the processes of models whose files "
+             "have changed, without interrupting answers.",
     .example = "tutti serve models/demo\n"
-               "tutti serve chatglm3-6b.gguf --host 0.0.0.0 --api-key-file keys.txt --kv-memory 4G",
+               "tutti serve chatglm3-6b.gguf --host 0.0.0.0 --api-key-file keys.txt --kv-memory 4G\n"
+               "tutti serve chat=chatglm3-6b.gguf code=qwen2.5-coder --kv-memory 2G --models-memory 12G",
     .options = OPTION_SET(
-        GROUPS, "MODEL", 1, 1,
+        GROUPS, "MODEL | NAME=MODEL ... | FOLDER", 1, MODEL_PLACES_MOST,
         "expected MODEL, a Hugging Face folder or a GGUF file; './run serve' takes models/demo"),
     .values_bytes = sizeof(struct serve_values),
     .run = run_serve,

@@ -17,6 +17,7 @@ struct guard;
 struct tls;
 struct steps;
 struct intake;
+struct model_set;
 
 enum { APP_MAX_ROUTES = 40, APP_MAX_STATUSES = 23 };
 
@@ -26,7 +27,8 @@ struct app_counts {
 };
 
 struct app {
-    tutti_engine *engine; /* NULL: the model is still loading */
+    tutti_engine *engine; /* NULL: the model is still loading, or there are several */
+    struct model_set *models; /* NULL: there is one */
     tutti_model *model;
     struct tutti_model_info info;
     const struct server_options *options;
@@ -104,6 +106,8 @@ void route_head(void *app, struct http_conn *conn);
 void route_request(void *app, struct http_conn *conn);
 void route_reply(void *app, struct http_conn *conn, int status);
 void route_done(void *app, struct http_conn *conn, int status, bool is_complete);
+/* Replies to a request that has no job yet with an error, in the format of its route. */
+void route_fail(struct app *app, struct http_conn *conn, const struct tutti_error *err);
 /* For metrics: names of the rows and columns of app_counts; NULL or 0 after the last. */
 const char *route_name(int route);
 int route_status(int column);

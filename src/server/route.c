@@ -5,6 +5,7 @@
 #include "server/access/keys.h"
 #include "server/access/trace.h"
 #include "server/anthropic/anthropic_messages.h"
+#include "server/models/model_set.h"
 #include "server/openai/openai_reply.h"
 #include "server/other_apis/inputs_request.h"
 
@@ -13,7 +14,7 @@
 
 static void health_request(struct app *app, struct http_conn *conn)
 {
-    if (!app->engine)
+    if (!app->engine && !app->models)
         app_reply_json(conn, 503, json_pack("{s:s}", "status", "loading"));
     else if (app->is_leaving)
         app_reply_json(conn, 503, json_pack("{s:s}", "status", "draining"));
@@ -129,6 +130,15 @@ struct client_limits app_default_limits(const struct server_options *options)
                                    .concurrency = options->max_concurrent };
 }
 
+/* The address of the client. */
+static const char *peer_of(const struct app *app, const struct http_conn *conn)
+{
+    const struct http_request *request = http_request(conn);
+    const char *forwarded = app->options->is_behind ? http_head_find(&request->head, "X-Forwarded-For")
+                                                    : NULL;
+    return forwarded ? forwarded : request->peer;
+}
+
 struct client *app_client(struct app *app, const struct http_conn *conn)
 {
     struct client_limits defaults = app_default_limits(app->options);
@@ -139,7 +149,7 @@ struct client *app_client(struct app *app, const struct http_conn *conn)
                    ? clients_get(app->clients, http_request(conn)->caller,
                                  keys_limits(app->keys, http_request(conn)->caller), now_us)
                    : NULL;
-    client_name_address(address, sizeof address, http_request(conn)->peer);
+    client_name_address(address, sizeof address, peer_of(app, conn));
     return clients_get(app->clients, address, &defaults, now_us);
 }
 
@@ -147,7 +157,7 @@ static void write_limits(struct app *app, struct http_conn *conn)
 {
     const struct http_head *head = &http_request(conn)->head;
     int index = route_find(app, head->path, head->method);
-    bool has_limits = app->keys || app->options->tokens_per_minute > 0;
+    bool has_limits = !app->models && (app->keys || app->options->tokens_per_minute > 0);
     struct client *client = has_limits && index < N_ROUTES && (ROUTES[index].flags & NEEDS_KEY)
                                 ? app_client(app, conn)
                                 : NULL;
@@ -303,6 +313,8 @@ static bool has_needless_body(const struct http_head *head)
 static const char *refuse_metrics(const struct app *app, const struct http_conn *conn)
 {
     const char *authorization = http_head_find(&http_request(conn)->head, "Authorization");
+    if (app->options->is_behind)
+        return NULL;
     if (app->metrics_keys)
         return keys_find(app->metrics_keys, authorization) ? NULL : "metrics need a key of --metrics-key";
     if (app->keys && http_request(conn)->service != HTTP_SERVICE_METRICS)
@@ -351,7 +363,7 @@ void route_head(void *user, struct http_conn *conn)
         if (http_head_find(head, "Content-Encoding"))
             http_header(conn, "Accept-Encoding", "identity");
         app_reply_error(conn, 415, &err);
-    } else if (!app->engine && route->request != health_request) {
+    } else if (!app->engine && !app->models && route->request != health_request) {
         error_set(&err, TUTTI_E_CLOSED, "the model is still being loaded");
         app_reply_error(conn, 503, &err);
     } else if (route->request == metrics_request && (refusal = refuse_metrics(app, conn))) {
@@ -369,9 +381,16 @@ void route_head(void *user, struct http_conn *conn)
     } else if ((route->flags & WORKS) && app->is_draining) {
         error_set(&err, TUTTI_E_CLOSED, "the server is shutting down");
         app_reply_error(conn, 503, &err);
-    } else if (route->job && check_room(app, conn, &err) != TUTTI_OK) {
+    } else if (route->job && !app->models && check_room(app, conn, &err) != TUTTI_OK) {
         route->job->fail(app, NULL, conn, &err);
     }
+}
+
+/* With several models the server itself replies. */
+static bool is_of_server(const struct route *route)
+{
+    return route->request == health_request || route->request == metrics_request ||
+           route->request == models_request || route->request == page_request;
 }
 
 void route_request(void *user, struct http_conn *conn)
@@ -379,10 +398,23 @@ void route_request(void *user, struct http_conn *conn)
     struct app *app = user;
     const struct http_head *head = &http_request(conn)->head;
     const struct route *route = &ROUTES[route_find(app, head->path, head->method)];
-    if (route->job)
+    if (app->models && !is_of_server(route))
+        model_set_forward(app->models, conn);
+    else if (route->job)
         job_start(app, conn, route->job);
     else
         route->request(app, conn);
+}
+
+void route_fail(struct app *app, struct http_conn *conn, const struct tutti_error *err)
+{
+    const struct http_head *head = &http_request(conn)->head;
+    int index = route_find(app, head->path, head->method);
+    const struct job_api *job = index < N_ROUTES ? ROUTES[index].job : NULL;
+    if (job)
+        job->fail(app, NULL, conn, err);
+    else
+        app_reply_error(conn, json_error_status(err->status), err);
 }
 
 /* ---- headers, log and counts of every reply ---- */

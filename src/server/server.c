@@ -12,6 +12,7 @@
 #include "server/http/tls.h"
 #include "server/intake.h"
 #include "server/job.h"
+#include "server/models/model_set.h"
 #include "server/other_apis/step_api.h"
 #include "server/reload.h"
 
@@ -44,6 +45,14 @@ struct server {
 
 /* ---- shutdown ---- */
 
+/* Those under way end with an error. */
+static void stop_requests(struct app *app)
+{
+    job_stop_all(app);
+    if (app->models)
+        model_set_stop(app->models);
+}
+
 /* Ends the loop once all requests have ended; after drain_timeout_s, cancels running ones. */
 static void on_drain(evutil_socket_t fd, short what, void *arg)
 {
@@ -58,7 +67,7 @@ static void on_drain(evutil_socket_t fd, short what, void *arg)
     if (late && !server->is_stopping) {
         log_warn("requests still run after %d s, cancelling them", server->app.options->drain_timeout_s);
         server->is_stopping = true;
-        job_stop_all(&server->app);
+        stop_requests(&server->app);
     }
 }
 
@@ -67,7 +76,8 @@ static void begin_drain(struct server *server)
     log_info("draining, running requests have %d s to end", server->app.options->drain_timeout_s);
     server->app.is_draining = true;
     server->drain_end_us = clock_now_us() + (uint64_t)server->app.options->drain_timeout_s * 1000000u;
-    tutti_engine_drain(server->app.engine);
+    if (server->app.engine)
+        tutti_engine_drain(server->app.engine);
     http_drain(server->app.http);
     struct timeval look = { .tv_usec = DRAIN_LOOK_MS * 1000 };
     event_add(server->drain, &look);
@@ -87,7 +97,7 @@ static void stop_at_once(struct server *server)
         begin_drain(server);
     server->drain_end_us = clock_now_us();
     server->is_stopping = true;
-    job_stop_all(&server->app);
+    stop_requests(&server->app);
     on_drain(-1, 0, server);
 }
 
@@ -115,11 +125,20 @@ static void on_signal(evutil_socket_t number, short what, void *arg)
 
 /* ---- reload and watchdog ---- */
 
+static bool is_serving(const struct app *app)
+{
+    return app->engine || app->models;
+}
+
 static void report_ready(const struct server *server)
 {
+    const struct app *app = &server->app;
     char status[768];
-    snprintf(status, sizeof status, "serving %.128s on %s", server->app.model_id,
-             listeners_address(server->listeners));
+    if (app->models)
+        snprintf(status, sizeof status, "serving several models on %s", listeners_address(server->listeners));
+    else
+        snprintf(status, sizeof status, "serving %.128s on %s", app->model_id,
+                 listeners_address(server->listeners));
     supervisor_ready(status);
 }
 
@@ -145,9 +164,11 @@ static void on_keys_read(void *user, enum tutti_status st, struct key_files *fil
         app->n_failed_reloads++;
         log_error("%s: nothing was changed: %s", strsignal(SIGHUP), err.text);
     }
+    if (app->models)
+        model_set_reload_keys(app->models);
     if (app->is_leaving)
         supervisor_stopping();
-    else if (app->engine)
+    else if (is_serving(app))
         report_ready(server);
 }
 
@@ -156,23 +177,27 @@ static void on_hangup(evutil_socket_t number, short what, void *arg)
 {
     struct server *server = arg;
     if (server->has_terminal && !isatty(STDIN_FILENO)) {
-        if (server->app.engine)
+        if (is_serving(&server->app))
             on_signal(number, what, arg);
         else
             kill(getpid(), SIGTERM); /* before the model is loaded there is nothing to drain */
         return;
     }
-    if (server->app.engine)
+    if (is_serving(&server->app))
         supervisor_reloading();
+    if (server->app.models)
+        model_set_reload(server->app.models);
     reload_start(server->reload);
 }
 
 /* For the watchdog. The loop is alive because it calls this; the engine is if it has made a step or
- * has nothing to do. */
+ * has nothing to do. Processes of several models report their own ends. */
 static bool is_alive(void *user)
 {
     struct server *server = user;
     struct tutti_stats stats;
+    if (server->app.models)
+        return true;
     tutti_engine_stats(server->app.engine, &stats);
     bool alive = stats.n_running + stats.n_waiting == 0 || stats.n_steps != server->n_steps;
     server->n_steps = stats.n_steps;
@@ -404,6 +429,7 @@ void server_close(struct server *server)
     listeners_close(server->listeners);
     /* Before the connections, and before the memory of bodies that it reads. */
     intake_free(server->app.intake);
+    model_set_free(server->app.models);
     http_free(server->app.http);
     steps_free(server->app.steps);
     mailbox_close(&server->app.inbox);
@@ -422,6 +448,21 @@ void server_close(struct server *server)
     free(server);
 }
 
+static enum tutti_status run_loop(struct server *server, struct tutti_error *err)
+{
+    enum tutti_status st = open_signals(server, err);
+    if (st != TUTTI_OK)
+        return st;
+    printf("listening on %s\n", listeners_address(server->listeners));
+    fflush(stdout);
+    report_ready(server);
+    if (server->app.options->ready)
+        server->app.options->ready(server->app.options->ready_user);
+    if (event_base_dispatch(server->app.base) < 0)
+        st = error_set(err, TUTTI_E_IO, "the event loop failed");
+    return st;
+}
+
 enum tutti_status server_run(struct server *server, tutti_engine *engine, tutti_model *model,
                              struct tutti_error *err)
 {
@@ -434,15 +475,23 @@ enum tutti_status server_run(struct server *server, tutti_engine *engine, tutti_
     app_make_fingerprint(app);
     if (app->options->max_body_bytes == 0)
         http_set_max_body(app->http, body_bytes_for(app_max_context(app)));
-    enum tutti_status st = open_signals(server, err);
-    if (st != TUTTI_OK)
-        return st;
-    printf("listening on %s\n", listeners_address(server->listeners));
-    fflush(stdout);
-    report_ready(server);
-    if (event_base_dispatch(app->base) < 0)
-        st = error_set(err, TUTTI_E_IO, "the event loop failed");
+    enum tutti_status st = run_loop(server, err);
     tutti_engine_drain(engine);
+    log_info("stopped");
+    return st;
+}
+
+enum tutti_status server_run_models(struct server *server, const struct server_models *models,
+                                    struct tutti_error *err)
+{
+    enum { LARGEST_CONTEXT = 1 << 20 }; /* the processes check bodies by their models' contexts */
+    struct app *app = &server->app;
+    stop_responder(server);
+    if (app->options->max_body_bytes == 0)
+        http_set_max_body(app->http, body_bytes_for(LARGEST_CONTEXT));
+    enum tutti_status st = model_set_new(&app->models, app, models, err);
+    if (st == TUTTI_OK)
+        st = run_loop(server, err);
     log_info("stopped");
     return st;
 }

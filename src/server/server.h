@@ -63,6 +63,23 @@ struct server_options {
     double ttft_target_ms, itl_target_ms;
     bool shares_cache; /* one prefix cache for all keys; else each key has its own */
     int max_requests;  /* that may run and wait, as configured in the engine; for /info */
+    /* A process of server_run_models(): its requests come from the server, which has checked them, and
+     * X-Forwarded-For names their clients. ready: called when it serves. */
+    bool is_behind;
+    void (*ready)(void *user);
+    void *ready_user;
+};
+
+/* Several models. */
+struct server_models {
+    const struct server_model {
+        const char *name, *path;
+    } *list;
+    int n;
+    uint64_t memory_bytes; /* of all their processes; 0: no limit */
+    uint64_t kv_bytes;     /* KV cache of each */
+    int idle_s;            /* a process without requests for this long ends; 0: never */
+    struct spawner *spawner;
 };
 
 struct server;
@@ -81,6 +98,11 @@ MUST_CHECK enum tutti_status server_open(struct server **out, const struct serve
  * reported. Once for each server. */
 MUST_CHECK enum tutti_status server_run(struct server *server, tutti_engine *engine, tutti_model *model,
                                         struct tutti_error *err);
+/* The same for several models, each in a process of its own that is started when a request names it;
+ * requests without a name are for the first. SIGHUP also replaces the processes of models whose files have
+ * changed. models: borrowed until server_close(). */
+MUST_CHECK enum tutti_status server_run_models(struct server *server, const struct server_models *models,
+                                               struct tutti_error *err);
 void server_close(struct server *server); /* NULL is allowed */
 
 #endif

@@ -20,9 +20,11 @@ PATIENCE = 120 * PATIENCE_FACTOR
 
 
 class Server:
-    """A running server. url: its address; metrics(): its figures by name."""
+    """A running server. args: models, if not the demo model, then flags. url: its address; metrics(): its figures by name."""
 
     def __init__(self, *args, log):
+        n_models = next((i for i, arg in enumerate(args) if str(arg).startswith("-")), len(args))
+        models, args = args[:n_models] or (DEMO,), args[n_models:]
         self.log_path, self.metrics_headers = log, {}
         if "--api-key-file" in args and "--metrics-key" not in args and "--metrics-listen" not in args:
             key_file = f"{log}.metrics-key"
@@ -34,7 +36,7 @@ class Server:
             args = (*args, "--max-queue-time", 30 * PATIENCE_FACTOR)
         with open(log, "wb") as err:
             where = [] if "--unix" in args else ["--port", "0"]
-            self.process = subprocess.Popen([BIN, "serve", DEMO, *where, *map(str, args)], stdout=subprocess.PIPE,
+            self.process = subprocess.Popen([BIN, "serve", *map(str, models), *where, *map(str, args)], stdout=subprocess.PIPE,
                                             stderr=err, stdin=subprocess.DEVNULL)
         line = self.process.stdout.readline().decode()
         if not line.startswith("listening on "):

@@ -5,6 +5,7 @@
 #include "server/app.h"
 #include "server/http/tls.h"
 #include "server/intake.h"
+#include "server/models/model_set.h"
 
 /* A counter, if its name ends with "_total", or else a gauge. */
 struct figure {
@@ -274,7 +275,13 @@ void metrics_request(struct app *app, struct http_conn *conn)
 {
     struct buf text = { 0 };
     struct tutti_error err;
-    if (add_engine(&text, app) && add_server(&text, app) && add_keys(&text, app)) {
+    bool ok = (app->models || add_engine(&text, app)) && add_server(&text, app) &&
+              (app->models || add_keys(&text, app));
+    if (ok && app->models) {
+        model_set_metrics(app->models, conn, &text);
+        return;
+    }
+    if (ok) {
         http_reply(conn, 200, "text/plain; version=0.0.4; charset=utf-8", text.bytes, text.n_bytes);
     } else {
         error_set(&err, TUTTI_E_MEMORY, "out of memory for the metrics");

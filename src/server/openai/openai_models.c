@@ -1,6 +1,6 @@
 /* GET /v1/models and /v1/models/{id}, for the clients of both APIs:
  * https://platform.openai.com/docs/api-reference/models, https://docs.anthropic.com/en/api/models-list */
-#include "server/app.h"
+#include "server/models/model_set.h"
 
 #include <string.h>
 #include <time.h>
@@ -50,7 +50,9 @@ void models_request(struct app *app, struct http_conn *conn)
 {
     const char *name = http_request(conn)->head.path + strlen("/v1/models");
     const char *adapter;
-    if (!*name)
+    if (app->models)
+        model_set_list(app->models, conn, *name ? name + 1 : NULL);
+    else if (!*name)
         app_reply_json(conn, 200, model_list(app));
     else if (app_check_model(app, conn, name + 1, &adapter))
         app_reply_json(conn, 200, model_value(app, adapter));

@@ -1,0 +1,55 @@
+#include "server/models/name_scan.h"
+
+#include <string.h>
+
+static const char KEY[] = "model";
+
+static bool is_key(const struct name_scan *scan, const char *bytes)
+{
+    size_t n = scan->at - scan->text;
+    return n == sizeof KEY - 1 && !memcmp(bytes + scan->text, KEY, n);
+}
+
+/* The quote at scan->at ends a string. True: it is the name. */
+static bool end_text(struct name_scan *scan, const char *bytes)
+{
+    scan->in_text = false;
+    if (scan->depth != 1)
+        return false;
+    if (!scan->is_value) {
+        scan->is_model = is_key(scan, bytes);
+        return false;
+    }
+    if (!scan->is_model)
+        return false;
+    scan->begin = scan->text;
+    scan->end = scan->at;
+    return true;
+}
+
+bool name_scan(struct name_scan *scan, const char *bytes, size_t n_bytes, size_t n_slice)
+{
+    size_t stop = n_bytes - scan->at > n_slice ? scan->at + n_slice : n_bytes;
+    for (; scan->at < stop; scan->at++) {
+        char c = bytes[scan->at];
+        if (scan->in_text) {
+            if (scan->is_escaped)
+                scan->is_escaped = false;
+            else if (c == '\\')
+                scan->is_escaped = true;
+            else if (c == '"' && end_text(scan, bytes))
+                return true;
+        } else if (c == '"') {
+            scan->in_text = true;
+            scan->text = scan->at + 1;
+        } else if (c == '{' || c == '[') {
+            scan->depth++;
+        } else if (c == '}' || c == ']') {
+            if (--scan->depth <= 0)
+                return true;
+        } else if (scan->depth == 1 && (c == ':' || c == ',')) {
+            scan->is_value = c == ':';
+        }
+    }
+    return scan->at == n_bytes;
+}
