@@ -28,7 +28,8 @@ struct chat_call {
     const json_t *arguments; /* object of further variables for a template; NULL: none */
 };
 
-extern const struct chat_format CHAT_CHATGLM, CHAT_CHATGLM2, CHAT_CHATGLM3, CHAT_GLM4, CHAT_LLAMA2, CHAT_BAICHUAN;
+extern const struct chat_format CHAT_CHATGLM, CHAT_CHATGLM2, CHAT_CHATGLM3, CHAT_GLM4, CHAT_LLAMA2,
+    CHAT_BAICHUAN;
 
 /* Adds the text of a format that is_own_template. False: out of memory. */
 MUST_CHECK bool chat_add_own_template(const struct chat_format *format, struct buf *out);
@@ -50,9 +51,9 @@ struct chat_source {
     /* The user's choice: a name, "template" or "template:NAME" (the checkpoint's own), or a file;
      * NULL: none. */
     const char *option;
-    const struct family *family; /* NULL: none */
-    const struct model_desc *desc;
-    const char *folder; /* of the checkpoint; NULL: a GGUF file */
+    const struct family *family;   /* NULL: none */
+    const struct model_desc *desc; /* NULL: none, without a family only */
+    const char *folder;            /* of the checkpoint; NULL: a GGUF file */
     const json_t *config, *tokenizer_config;
     const json_t *generation; /* generation_config.json; NULL: none */
 };

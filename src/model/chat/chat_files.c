@@ -225,7 +225,7 @@ static enum tutti_status read_tokens(const struct found *f, const struct tokeniz
     ok = ok && set_piece(tokens, "bos_token", tok, tokenizer_bos(tok)) &&
          set_piece(tokens, "eos_token", tok, tokenizer_eos(tok)) &&
          set_piece(tokens, "unk_token", tok, tokenizer_unk(tok)) &&
-         (source->folder || set_piece(tokens, "pad_token", tok, source->desc->pad_id)) &&
+         (source->folder || !source->desc || set_piece(tokens, "pad_token", tok, source->desc->pad_id)) &&
          set_tokens(tokens, source->tokenizer_config);
     if (ok && source->folder && !json_object_get(source->tokenizer_config, "added_tokens_decoder")) {
         char path[CHAT_PATH_BYTES];
