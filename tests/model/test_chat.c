@@ -443,7 +443,9 @@ static void choose(const struct chat_source *source, const char *want, enum tutt
     const struct chat_format *format = NULL;
     struct chat_template *tpl = NULL;
     struct tutti_error err = { 0 };
-    assert_int_equal(chat_choose(&format, &tpl, source, demo->tokenizer, &err), status);
+    struct chat_source whole = *source;
+    whole.desc = &demo->desc;
+    assert_int_equal(chat_choose(&format, &tpl, &whole, demo->tokenizer, &err), status);
     if (want)
         assert_string_equal(format ? format->name : "", want);
     if (words && !strstr(err.text, words))

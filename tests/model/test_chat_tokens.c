@@ -23,7 +23,7 @@ static void open_fixture(struct fixture *f, const char *name, const char *option
 {
     char path[512];
     struct tutti_error err = { 0 };
-    *f = (struct fixture){ .desc = { .n_layers = 1 } };
+    *f = (struct fixture){ .desc = { .n_layers = 1, .pad_id = -1 } };
     snprintf(path, sizeof path, "%s/chat/%s.json", TEST_FIXTURES, name);
     f->root = json_load_file(path, 0, NULL);
     assert_non_null(f->root);
@@ -34,7 +34,9 @@ static void open_fixture(struct fixture *f, const char *name, const char *option
         fail_msg("%s", err.text);
     free(text);
     json_t *none = json_object();
-    struct chat_source source = { .option = option, .config = none, .tokenizer_config = config };
+    struct chat_source source = {
+        .option = option, .desc = &f->desc, .config = none, .tokenizer_config = config
+    };
     if (chat_choose(&f->format, &f->tpl, &source, f->tok, &err) != TUTTI_OK || !f->format)
         fail_msg("%s: %s", name, err.text);
     json_decref(none);
