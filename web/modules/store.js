@@ -2,13 +2,14 @@
  * transaction on the records that it concerns, so several open pages do not overwrite each other's changes; a BroadcastChannel
  * announces the changes. Settings are in localStorage.
  *
- * A conversation: {id, title, named, changed}. A message: {id, chat, at, role, rev}, in the order of at; rev is another
- * number after each change. A question has {text}. An answer has {versions: [{text, stats, cut, stopped, interrupted}], shown,
- * error, busy}: shown is the index of the version that is shown and sent; busy is {page, version} while a page is writing it, where
- * version is the index of what it streams, or null before the first token. */
+ * A conversation: {id, title, named, changed, picks, options}: picks as in tree.js; options are its model, system prompt and
+ * sampling, absent where those of the settings apply. A message: {id, chat, at, parent, role, rev, text}, in the order of at;
+ * parents precede their children, and rev is another number after each change. A question may have {files: [{name, text}]}. An
+ * answer may have {reasoning, thought (seconds), stats, cut, stopped, interrupted, error}, and has {busy: {page}} while a page is
+ * writing it. */
 const DATABASE = "tutti", CHANNEL = "tutti", SETTINGS = "tutti.settings", OLD_CHATS = "tutti.chats";
 
-function randomId() {
+export function randomId() {
     return Array.from(crypto.getRandomValues(new Uint32Array(4)), n => n.toString(36)).join("");
 }
 
@@ -55,10 +56,17 @@ let opened = null;
 
 function open() {
     opened ??= new Promise((resolve, reject) => {
-        const request = indexedDB.open(DATABASE, 1);
-        request.onupgradeneeded = () => {
-            request.result.createObjectStore("chats", { keyPath: "id" });
-            request.result.createObjectStore("messages", { keyPath: "id" }).createIndex("place", ["chat", "at"], { unique: true });
+        const request = indexedDB.open(DATABASE, 2);
+        request.onupgradeneeded = event => {
+            const { result, transaction } = request;
+            if (event.oldVersion < 1) {
+                result.createObjectStore("chats", { keyPath: "id" });
+                result.createObjectStore("messages", { keyPath: "id" });
+            } else {
+                transaction.objectStore("messages").deleteIndex("place");
+                toTrees(transaction.objectStore("chats"), transaction.objectStore("messages"));
+            }
+            transaction.objectStore("messages").createIndex("place", ["chat", "at"]);
         };
         request.onsuccess = () => {
             request.result.onversionchange = () => request.result.close(); /* a newer page needs it */
@@ -120,14 +128,29 @@ export function readMessages(chat) {
     return transact("readonly", (_, messages) => got(messages.index("place").getAll(allOf(chat.id))));
 }
 
+/* Calls look(message) for each message of all conversations until it returns false. */
+export function eachMessage(look) {
+    return transact("readonly", (_, messages) => new Promise((resolve, reject) => {
+        const request = messages.openCursor();
+        request.onerror = () => reject(request.error);
+        request.onsuccess = () => {
+            const cursor = request.result;
+            if (cursor && look(cursor.value))
+                cursor.continue();
+            else
+                resolve();
+        };
+    }));
+}
+
 /* ---- writing ---- */
 
 export function newChat() {
-    return { id: randomId(), title: "", named: false, changed: Date.now() };
+    return { id: randomId(), title: "", named: false, changed: Date.now(), picks: {}, options: null };
 }
 
-export function newMessage(chat, role, fields) {
-    return { id: randomId(), chat: chat.id, at: 0, role, rev: Math.random(), ...fields };
+export function newMessage(chat, parent, role, fields) {
+    return { id: randomId(), chat: chat.id, at: 0, parent: parent?.id ?? null, role, rev: Math.random(), text: "", ...fields };
 }
 
 export function changed(message) {
@@ -140,33 +163,41 @@ export function titleOf(text) {
     return line.length > 48 ? Array.from(line).slice(0, 46).join("") + "…" : line;
 }
 
-/* Puts messages at the end, after those that other pages have added meanwhile, and sets their at. from: those from this place on are
- * deleted first. The conversation is created if it does not exist. */
-export async function append(chat, messages, from = Infinity) {
+/* Puts messages at the end, after those that other pages have added meanwhile, and sets their at. The conversation is created if
+ * it does not exist. */
+export async function append(chat, added) {
     chat.changed = Date.now();
     await transact("readwrite", async (chats, records) => {
-        if (from < Infinity)
-            for (const key of await got(records.index("place").getAllKeys(allOf(chat.id, from))))
-                records.delete(key);
         const last = await got(records.index("place").openKeyCursor(allOf(chat.id), "prev"));
         let at = last ? last.key[1] + 1 : 0;
-        for (const message of messages) {
+        for (const message of added) {
             message.at = at++;
             records.put(message);
         }
         const there = await got(chats.get(chat.id));
         if (there?.named)
             Object.assign(chat, { title: there.title, named: true });
-        if (at > 0)
-            chats.put(stored(chat));
-        else
-            chats.delete(chat.id); /* nothing is left of it */
+        chats.put(stored(chat));
     });
     tell({ chat: chat.id });
 }
 
 function stored(chat) {
-    return { id: chat.id, title: chat.title, named: chat.named, changed: chat.changed };
+    const { id, title, named, changed: when, picks, options } = chat;
+    return { id, title, named, changed: when, picks: picks ?? {}, options: options ?? null };
+}
+
+/* Writes conversations and their messages as they are: deleted ones again, or imported ones. */
+export async function restore(all) {
+    await transact("readwrite", (chats, records) => {
+        for (const { chat, messages } of all) {
+            chats.put(stored(chat));
+            for (const message of messages)
+                records.put(message);
+        }
+    });
+    for (const { chat } of all)
+        tell({ chat: chat.id });
 }
 
 /* Writes a message that has changed. False: it was deleted meanwhile, and stays so. */
@@ -204,9 +235,17 @@ export async function updateChat(chat) {
     tell({ chat: chat.id });
 }
 
-/* Deletes the messages from this place on. */
-export async function cut(chat, from) {
-    await append(chat, [], from);
+/* Deletes messages, and the conversation if nothing is left of it. */
+export async function removeMessages(chat, removed) {
+    await transact("readwrite", async (chats, records) => {
+        for (const message of removed)
+            records.delete(message.id);
+        if (await got(records.index("place").count(allOf(chat.id))) === 0)
+            chats.delete(chat.id);
+        else
+            chats.put(stored(chat));
+    });
+    tell({ chat: chat.id });
 }
 
 export async function removeChat(chat) {
@@ -220,16 +259,48 @@ export async function removeChat(chat) {
 
 /* ---- data of older versions ---- */
 
-function oldMessage(chat, old, at) {
-    const message = { id: chat.id + "/" + at, chat: chat.id, at, role: old.role, rev: Math.random() };
-    if (old.role === "user")
-        return { ...message, text: String(old.text) };
-    const { text, stats, cut, stopped, busy } = old;
-    const versions = text || stopped ? [{ text: String(text), stats, cut, stopped, interrupted: busy }] : [];
-    return { ...message, versions, shown: versions.length - 1, error: old.error };
+/* Messages of a tree, from a list of messages where an answer had all of its versions: {versions, shown, error, busy}. */
+function treeOf(chat, list) {
+    const all = [], picks = {};
+    let parent = null;
+    for (const old of list) {
+        const common = { chat, parent, role: old.role };
+        const versions = old.role === "user" ? [{ text: old.text }] : old.versions?.length ? old.versions : [{ text: "" }];
+        const made = versions.map((version, index) => ({
+            ...common, ...version, id: index ? `${old.id}/${index}` : old.id, at: all.length + index, rev: Math.random(),
+            text: String(version.text ?? ""),
+            ...(old.busy && index === (old.busy.version ?? versions.length - 1) ? { interrupted: true } : {}) }));
+        const shown = made[old.shown] ?? made.at(-1);
+        if (old.error)
+            shown.error = String(old.error);
+        all.push(...made);
+        picks[parent ?? ""] = shown.id;
+        parent = shown.id;
+    }
+    return { all, picks };
 }
 
-/* Imports conversations that older versions stored as one list in localStorage. */
+/* Version 1 of the database had lists. Runs in the transaction that changes the version. */
+async function toTrees(chats, messages) {
+    const lists = new Map();
+    for (const message of (await got(messages.getAll())).sort((a, b) => a.at - b.at))
+        (lists.get(message.chat) ?? lists.set(message.chat, []).get(message.chat)).push(message);
+    messages.clear();
+    for (const chat of await got(chats.getAll())) {
+        const { all, picks } = treeOf(chat.id, lists.get(chat.id) ?? []);
+        chats.put(stored({ ...chat, picks }));
+        for (const message of all)
+            messages.put(message);
+    }
+}
+
+function oldMessage(chat, old, at) {
+    const message = { id: chat.id + "/" + at, role: old.role === "user" ? "user" : "assistant", text: String(old.text ?? "") };
+    const { text, stats, cut, stopped, busy, error } = old;
+    return message.role === "user" ? message : { ...message, versions: [{ text, stats, cut, stopped, interrupted: busy }], error };
+}
+
+/* Imports conversations that the oldest version stored as one list in localStorage. */
 export async function takeOver() {
     let old = null;
     try {
@@ -239,11 +310,10 @@ export async function takeOver() {
     }
     if (!Array.isArray(old))
         return;
-    await transact("readwrite", async (chats, messages) => {
-        for (const chat of old.filter(c => c && typeof c.id === "string" && Array.isArray(c.messages) && c.messages.length)) {
-            chats.put({ id: chat.id, title: String(chat.title ?? ""), named: Boolean(chat.named), changed: Number(chat.changed) || 0 });
-            chat.messages.forEach((message, at) => messages.put(oldMessage(chat, message, at)));
-        }
-    });
+    await restore(old.filter(c => c && typeof c.id === "string" && Array.isArray(c.messages) && c.messages.length).map(c => {
+        const { all, picks } = treeOf(c.id, c.messages.map((message, at) => oldMessage(c, message, at)));
+        return { chat: { id: c.id, title: String(c.title ?? ""), named: Boolean(c.named), changed: Number(c.changed) || 0, picks },
+                 messages: all };
+    }));
     localStorage.removeItem(OLD_CHATS);
 }
