@@ -102,6 +102,10 @@ ACCEPTED = [
      ['{"a":1}', '{"b":2}'], ['{}', '{"a":1,"b":2}']),
     ({"properties": {"a": {"const": 1}, "b": {"const": 2}}, "not": {"required": ["a", "b"]}}, ['{}', '{"a":1}', '{"b":2}'], ['{"a":1,"b":2}']),
     ({"enum": [{"a": 1}, {"a": "x"}, {"b": 1}], "properties": {"a": {"type": "integer"}}, "required": ["a"]}, ['{"a":1}'], ['{"a":"x"}', '{"b":1}']),
+    ({"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}], "discriminator": {"propertyName": "k"}, "$defs": {
+        "a": {"type": "object", "properties": {"k": {"const": "a"}, "x": {"const": 1}}},
+        "b": {"type": "object", "properties": {"k": {"const": "b"}, "y": {"const": 2}}}}},
+     ['{"k":"a"}', '{"k":"b","y":2}'], ['{}', '{"x":1}', '{"k":"a","y":2}']),
     # ---- arrays ----
     ({"type": "array", "items": {"type": "integer"}, "contains": {"minimum": 5}, "maxItems": 3}, ['[5]', '[1,9]', '[9,9,9]'], ['[]', '[1,2]', '[1,2,3,9]']),
     ({"type": "array", "items": {"type": "integer"}, "contains": {"minimum": 5}, "minContains": 1, "maxContains": 2},

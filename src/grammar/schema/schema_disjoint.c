@@ -139,3 +139,20 @@ bool schema_is_disjoint_list(struct schema_reader *r, const json_t *list)
                 return false;
     return r->status == TUTTI_OK;
 }
+
+bool schema_is_disjoint_by(struct schema_reader *r, const json_t *list, const char *name)
+{
+    size_t n = json_array_size(list);
+    if (n > MAX_SCHEMA_WAYS)
+        return false;
+    for (size_t i = 0; i < n && r->status == TUTTI_OK; i++) {
+        for (size_t k = 0; k < i && r->status == TUTTI_OK; k++) {
+            const json_t *a = follow_refs(r, json_array_get(list, k)),
+                         *b = follow_refs(r, json_array_get(list, i));
+            const json_t *x = schema_of_property(a, name), *y = schema_of_property(b, name);
+            if (!x || !y || !are_disjoint(r, x, y, 0))
+                return false;
+        }
+    }
+    return r->status == TUTTI_OK;
+}

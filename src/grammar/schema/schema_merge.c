@@ -677,7 +677,13 @@ static bool flatten_list(struct schema_reader *r, json_t *out, const struct conj
     const json_t *entry, *other;
     if (!json_is_array(list->value) || json_array_size(list->value) == 0)
         return schema_fail(r, "%s must be a list of at least one schema", list->name) >= 0;
+    /* A property that tells the alternatives apart, as OpenAPI names it: readers need it, even where an
+     * alternative has a default for it. */
+    const json_t *described = json_object_get(c->entries[list->owner].schema, "discriminator");
+    const char *tag = json_string_value(json_object_get(described, "propertyName"));
     bool excludes = !strcmp(list->name, "oneOf") && !schema_is_disjoint_list(r, list->value);
+    bool is_tagged = excludes && tag && schema_is_disjoint_by(r, list->value, tag);
+    excludes = excludes && !is_tagged;
     json_array_foreach(list->value, i, entry)
     {
         json_t *ways = r->status == TUTTI_OK ? flatten(r, entry, c, list->owner, depth + 1) : NULL;
@@ -688,6 +694,11 @@ static bool flatten_list(struct schema_reader *r, json_t *out, const struct conj
             json_t *without = schema_negate(r, other, depth + 1);
             ways = schema_multiply(r, ways, without);
             json_decref(without);
+        }
+        if (ways && is_tagged) {
+            json_t *with_tag = json_pack("[{s:[s]}]", "required", tag);
+            ways = schema_multiply(r, ways, with_tag);
+            json_decref(with_tag);
         }
         if (!ways || !add_ways(r, out, ways))
             return false;

@@ -233,5 +233,7 @@ const json_t *schema_of_property(const json_t *schema, const char *name);
 bool schema_are_disjoint(struct schema_reader *r, const json_t *a, const json_t *b);
 /* The same for any two schemas of the list. */
 bool schema_is_disjoint_list(struct schema_reader *r, const json_t *list);
+/* Whether any two object schemas of the list allow different values of this property. */
+bool schema_is_disjoint_by(struct schema_reader *r, const json_t *list, const char *name);
 
 #endif
