@@ -492,6 +492,8 @@ enum tutti_status server_run_models(struct server *server, const struct server_m
     enum tutti_status st = model_set_new(&app->models, app, models, err);
     if (st == TUTTI_OK)
         st = run_loop(server, err);
+    if (st == TUTTI_OK)
+        st = model_set_check(app->models, err);
     log_info("stopped");
     return st;
 }

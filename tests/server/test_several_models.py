@@ -262,7 +262,19 @@ def test_the_end_of_the_server_ends_all_processes(start):
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids) and not os.path.exists(place)
 
 
-def test_a_server_that_is_killed_leaves_no_process(folder, tmp_path):
+def test_a_server_that_cannot_start_processes_ends_with_an_error(tmp_path):
+    server = Server(f"a={DEMO}", *SMALL, log=tmp_path / "log")
+    content(ask(server, "a", SUMS[0]))
+    pid = pid_of(server)
+    with open(f"/proc/{server.process.pid}/task/{server.process.pid}/children", encoding="ascii") as file:
+        os.kill(int(file.read()), signal.SIGKILL)
+    assert server.process.wait(PATIENCE) == 1
+    server.process.stdout.close()
+    assert "the process that starts models has ended" in server.log()
+    wait_for(lambda: not os.path.exists(f"/proc/{pid}"))
+
+
+def test_a_server_that_is_killed_leaves_no_process(tmp_path):
     server = Server(f"a={DEMO}", *SMALL, log=tmp_path / "log")
     content(ask(server, "a", SUMS[0]))
     pid = pid_of(server)

@@ -85,6 +85,7 @@ struct model_set {
     char folder[64];
     uint32_t n_children; /* started so far */
     bool is_ending;
+    bool is_broken; /* the spawner has ended */
 };
 
 static void pump(struct model_set *set);
@@ -96,7 +97,7 @@ static void send_signal(const struct child *child, int number)
     const struct spawner_order order = { .model = child->model->index,
                                          .generation = child->generation,
                                          .signal = number };
-    if (!spawner_send(child->model->set->options->spawner, &order))
+    if (!spawner_send(child->model->set->options->spawner, &order) && !child->model->set->is_broken)
         log_error("model %s: its process cannot be signalled", child->model->name);
 }
 
@@ -469,7 +470,7 @@ static void on_news(evutil_socket_t fd, short what, void *arg)
     while ((n = spawner_read(set->options->spawner, &event)) > 0)
         take_news(set, &event);
     if (n < 0) {
-        log_error("the process that starts models has ended: this server ends too");
+        set->is_broken = true;
         event_del(set->news);
         (void)kill(getpid(), SIGTERM);
     }
@@ -809,6 +810,11 @@ void model_set_reload(struct model_set *set)
 void model_set_reload_keys(struct model_set *set)
 {
     signal_all(set, SIGHUP);
+}
+
+enum tutti_status model_set_check(const struct model_set *set, struct tutti_error *err)
+{
+    return set->is_broken ? error_set(err, TUTTI_E_IO, "the process that starts models has ended") : TUTTI_OK;
 }
 
 void model_set_stop(struct model_set *set)

@@ -31,6 +31,9 @@ void model_set_reload(struct model_set *set);
 /* Tells all children to reread their keys. */
 void model_set_reload_keys(struct model_set *set);
 
+/* TUTTI_E_IO: no process can be started any more, which has ended the server. */
+MUST_CHECK enum tutti_status model_set_check(const struct model_set *set, struct tutti_error *err);
+
 /* Requests under way end with an error. */
 void model_set_stop(struct model_set *set);
 
