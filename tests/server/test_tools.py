@@ -282,6 +282,16 @@ def test_only_tools_that_are_allowed_are_called(forcing, name):
     assert item["type"] == "function_call" and item["name"] == name
 
 
+def test_a_forced_call_of_a_streamed_response_is_complete(forcing):
+    body = {"input": "Tell me", "max_output_tokens": 300, "seed": 3, "tools": [{"type": "function", **FORCED[0]["function"]}], "stream": True,
+            "tool_choice": {"type": "function", "name": "weather"}}
+    events = events_of(forcing.post("/v1/responses", body))
+    item, = events[-1]["response"]["output"]
+    assert item["status"] == "completed" and json.loads(item["arguments"])["city"] in ("Paris", "Rome")
+    cut, = events_of(forcing.post("/v1/responses", {**body, "max_output_tokens": 5}))[-1]["response"]["output"]
+    assert cut["status"] == "incomplete"
+
+
 def test_a_call_that_is_not_allowed_is_text(mock):
     other = {"type": "function", "function": {"name": "time", "parameters": {"type": "object"}}}
     assert "tool_calls" in whole(mock, CALL, tools=TOOLS + [other], tool_choice=allow("auto", "weather"))["message"]
