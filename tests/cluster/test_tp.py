@@ -50,7 +50,8 @@ def logits(path, folder, n_ranks):
     ids = [(i * 2654435761 >> 9) % 97 for i in range(40)]
     if "chatglm-6b" in path:
         ids[20:22] = [101, 104]  # what its prompts end in
-    run("logits", path, "--ids", ",".join(map(str, ids)), "--out", out, "--type", "f32", "--kv-type", "f32", "--threads", 1,
+    as_stored = [] if "fp8" in path else ["--type", "f32"]
+    run("logits", path, "--ids", ",".join(map(str, ids)), "--out", out, *as_stored, "--kv-type", "f32", "--threads", 1,
         n_ranks=n_ranks)
     with open(out, "rb") as file:
         header_bytes = struct.unpack("<Q", file.read(8))[0]
@@ -65,7 +66,8 @@ def logits(path, folder, n_ranks):
 @pytest.mark.parametrize("name, n_ranks", [
     ("llama-tiny", 2), ("llama-tiny", 4), ("chatglm3-tiny", 4), ("chatglm-6b-tiny", 2), ("glm4-tiny", 2), ("qwen3-tiny", 2),
     ("gguf/llama-tiny-q4_0.gguf", 2), ("gpt2-tiny", 2), ("bloom-tiny", 2), ("pangu-tiny", 2),
-    ("experts/qwen3-moe-tiny.gguf", 2), ("experts/glm4-moe-tiny-air.gguf", 2), ("gguf/deepseek-v3-tiny-fused.gguf", 2)])
+    ("experts/qwen3-moe-tiny.gguf", 2), ("experts/glm4-moe-tiny-air.gguf", 2), ("gguf/deepseek-v3-tiny-fused.gguf", 2),
+    ("quantized/deepseek-v3-fp8", 2)])
 def test_logits_are_those_of_one_rank(name, n_ranks, tmp_path):
     path = os.path.join(FIXTURES, name)
     _, alone = logits(path, tmp_path, 1)

@@ -1,6 +1,9 @@
 /* The same model from files of every format gives the same logits. */
 #include "util.h"
 
+#include "../support/folder.h"
+#include "offline/convert.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -104,12 +107,35 @@ static void floats_of_8_bits_run_as_they_are_stored(void **state)
     }
 }
 
+static void conversions_of_floats_of_8_bits_give_the_golden_logits(void **state)
+{
+    (void)state;
+    static const char *const NAMES[] = { "deepseek-v3-fp8", "llama-fp8-rows" };
+    struct convert_options options = { .type = weight_type_find("f32"), .n_threads = 2 };
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        struct tutti_error err;
+        char path[512], to[64];
+        snprintf(path, sizeof path, TEST_FIXTURES "/quantized/%s", NAMES[i]);
+        snprintf(to, sizeof to, "%s/%s.gguf", folder, NAMES[i]);
+        if (convert_to_gguf(path, to, &options, &err) != TUTTI_OK)
+            fail_msg("%s", err.text);
+        struct model *model = util_load(to, NULL, "f32", 2, NULL);
+        snprintf(path, sizeof path, TEST_FIXTURES "/quantized/%s/golden.safetensors", NAMES[i]);
+        struct util_errors e = util_compare_file(model, path, "logits", 2);
+        print_message("# %s as GGUF: relative %.2e at most\n", NAMES[i], e.max_relative);
+        assert_true(e.max_relative <= 1e-4);
+        model_free(model);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(files_of_every_format_give_the_golden_logits),
         cmocka_unit_test(integers_of_chatglm_run_as_they_are_stored),
         cmocka_unit_test(floats_of_8_bits_run_as_they_are_stored),
+        cmocka_unit_test_setup_teardown(conversions_of_floats_of_8_bits_give_the_golden_logits, make_folder,
+                                        remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
