@@ -77,7 +77,7 @@ static enum tutti_status list_items(struct shard_plan *p, const struct tensor_na
     }
     p->chunk_bytes = widest > SHARD_CHUNK_BYTES ? widest : SHARD_CHUNK_BYTES;
     p->chunk = malloc(p->chunk_bytes);
-    p->digest = digest_new();
+    p->digest = digest_new(DIGEST_SHA256);
     return p->chunk && p->digest ? TUTTI_OK : error_out_of_memory(checkpoint_path(p->ck), err);
 }
 

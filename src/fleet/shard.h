@@ -6,7 +6,7 @@
 #ifndef TUTTI_FLEET_SHARD_H
 #define TUTTI_FLEET_SHARD_H
 
-#include "fleet/digest.h"
+#include "base/files/digest.h"
 
 struct shard_options {
     int n_ranks;                                                 /* 1: write a whole checkpoint */

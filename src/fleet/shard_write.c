@@ -109,7 +109,7 @@ static enum tutti_status open_target(struct shard_output *o, int rank, struct tu
     snprintf(path, sizeof path, "%s%s", t->prefix, t->file);
     t->files = json_array();
     t->tensors = json_array();
-    t->digest = digest_new();
+    t->digest = digest_new(DIGEST_SHA256);
     if (!t->files || !t->tensors || !t->digest)
         return error_out_of_memory(checkpoint_path(o->plan->ck), err);
     if (st == TUTTI_OK)
