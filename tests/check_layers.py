@@ -30,7 +30,8 @@ MAY_USE = {
     "fleet": {"offline", "model", "backend", "kernels", "checkpoint", "tokenizer", "base"},
     "server": {"base"},  # and include/tutti.h, as any other program
     "load": {"base"},
-    "cli": {"fleet", "load", "server", "engine", "offline", "model", "backend", "kernels", "cluster", "checkpoint", "grammar", "tokenizer",
+    "hub": {"base"},
+    "cli": {"fleet", "hub", "load", "server", "engine", "offline", "model", "backend", "kernels", "cluster", "checkpoint", "grammar", "tokenizer",
             "template", "base"},
 }
 

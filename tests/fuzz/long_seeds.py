@@ -63,7 +63,7 @@ def of_bodies():
 
 
 FURTHER = {"grammar": of_grammars, "http": of_bodies, "api": of_bodies, "server": of_bodies, "config": of_json, "tokenizer": of_json, "chat_calls": of_json,
-           "load": of_json}
+           "load": of_json, "hub": of_json}
 
 
 def main(target, corpus, out):

@@ -1,0 +1,194 @@
+#include "hub/cache.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- paths ---- */
+
+char *hub_cache_root(struct tutti_error *err)
+{
+    const char *own = getenv("TUTTI_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char *root = NULL;
+    bool is_xdg = xdg && xdg[0] == '/'; /* the XDG specification ignores relative paths */
+    if (own && *own)
+        root = strdup(own);
+    else if (!is_xdg && (!home || !*home)) {
+        error_set(err, TUTTI_E_ARGUMENT,
+                  "no folder for downloaded models: set TUTTI_CACHE, XDG_CACHE_HOME or HOME");
+        return NULL;
+    } else if (asprintf(&root, is_xdg ? "%s/tutti" : "%s/.cache/tutti", is_xdg ? xdg : home) < 0)
+        root = NULL;
+    if (!root)
+        error_set(err, TUTTI_E_MEMORY, "out of memory for the path of the cache");
+    return root;
+}
+
+static const char *const LAYOUT_FOLDERS[] = { [HUB_HUGGING_FACE] = "hf", [HUB_MODELSCOPE] = "ms" };
+
+/* Names of files: everything may be in one, except for slashes. The escaped text has none of its own '%'. */
+static bool add_place(struct buf *out, const char *root, const char *kind, const struct hub_name *name)
+{
+    bool is_https = strncmp(name->hub, "https://", 8) == 0;
+    return buf_printf(out, "%s/%s/%s/", root, kind, LAYOUT_FOLDERS[name->layout]) &&
+           hub_add_escaped(out, name->hub + (is_https ? 8 : 0), ":[]") &&
+           buf_printf(out, "/%s%s", name->model, name->revision[0] ? "@" : "") &&
+           hub_add_escaped(out, name->revision, "+=") &&
+           (!name->selection[0] ||
+            (buf_add_string(out, ":") && hub_add_escaped(out, name->selection, " +=@:()[],")));
+}
+
+enum tutti_status hub_places_of(struct hub_places *out, const struct hub_name *name, struct tutti_error *err)
+{
+    struct buf complete = { 0 }, partial = { 0 };
+    *out = (struct hub_places){ .root = hub_cache_root(err) };
+    if (!out->root)
+        return err->status;
+    bool ok = add_place(&complete, out->root, "models", name) &&
+              add_place(&partial, out->root, "partial", name);
+    out->complete = complete.bytes;
+    out->partial = partial.bytes;
+    return ok ? TUTTI_OK : error_set(err, TUTTI_E_MEMORY, "out of memory for the path of the cache");
+}
+
+void hub_places_clear(struct hub_places *places)
+{
+    free(places->root);
+    free(places->complete);
+    free(places->partial);
+    *places = (struct hub_places){ 0 };
+}
+
+enum tutti_status hub_make_folders(const char *path, bool is_file, struct tutti_error *err)
+{
+    char *part = strdup(path);
+    enum tutti_status st = part ? TUTTI_OK : error_out_of_memory(path, err);
+    for (char *c = part; st == TUTTI_OK && *c; c++) {
+        bool is_end = c[1] == '\0' && !is_file;
+        if (c == part || (*c != '/' && !is_end))
+            continue;
+        char kept = *c;
+        *c = is_end ? kept : '\0';
+        if (mkdir(part, 0777) != 0 && errno != EEXIST)
+            st = error_from_errno(part, err);
+        *c = kept;
+    }
+    free(part);
+    return st;
+}
+
+static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *at)
+{
+    (void)info, (void)kind, (void)at;
+    return remove(path) == 0 || errno == ENOENT ? 0 : -1;
+}
+
+enum { MAX_OPEN_FOLDERS = 16 };
+
+enum tutti_status hub_remove_tree(const char *path, struct tutti_error *err)
+{
+    struct stat info;
+    if (lstat(path, &info) != 0)
+        return errno == ENOENT ? TUTTI_OK : error_from_errno(path, err);
+    return nftw(path, remove_entry, MAX_OPEN_FOLDERS, FTW_DEPTH | FTW_PHYS) == 0
+               ? TUTTI_OK
+               : error_from_errno(path, err);
+}
+
+/* ---- the lock ---- */
+
+enum { MAX_LOCK_TRIES = 1000 };
+
+enum tutti_status hub_lock(const struct hub_places *places, void (*waits)(void *user), void *user, int *out,
+                           struct tutti_error *err)
+{
+    for (int i = 0; i < MAX_LOCK_TRIES; i++) {
+        struct stat locked, there;
+        enum tutti_status st = hub_make_folders(places->partial, false, err);
+        if (st == TUTTI_E_NOT_FOUND)
+            continue; /* another process has removed a parent */
+        if (st != TUTTI_OK)
+            return st;
+        int fd = open(places->partial, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd < 0 && errno == ENOENT)
+            continue; /* another process has just completed it */
+        if (fd < 0)
+            return error_from_errno(places->partial, err);
+        bool is_locked = flock(fd, LOCK_EX | LOCK_NB) == 0;
+        if (!is_locked && errno == EWOULDBLOCK && waits) {
+            waits(user);
+            while (!(is_locked = flock(fd, LOCK_EX) == 0) && errno == EINTR)
+                ;
+        }
+        if (!is_locked) {
+            st = errno == EWOULDBLOCK
+                     ? error_set(err, TUTTI_E_BUSY, "%s: another process is downloading it", places->partial)
+                     : error_from_errno(places->partial, err);
+            close(fd);
+            return st;
+        }
+        /* The holder before may have renamed or removed the folder. */
+        if (fstat(fd, &locked) == 0 && stat(places->partial, &there) == 0 && locked.st_ino == there.st_ino &&
+            locked.st_dev == there.st_dev) {
+            *out = fd;
+            return TUTTI_OK;
+        }
+        close(fd);
+    }
+    return error_set(err, TUTTI_E_IO, "%s: other processes keep removing it", places->partial);
+}
+
+/* ---- publishing ---- */
+
+/* Writes what the folder's parents contain to disk, where the file system can. */
+static void sync_folder(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0) {
+        (void)fsync(fd); /* not every file system syncs folders; the files themselves were synced */
+        close(fd);
+    }
+}
+
+static char *join(const char *folder, const char *name)
+{
+    char *path = NULL;
+    return asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
+}
+
+enum tutti_status hub_publish(const struct hub_places *places, const struct hub_listing *listing,
+                              const struct hub_choice *choice, struct tutti_error *err)
+{
+    char *state = join(places->partial, HUB_STATE_FOLDER);
+    enum tutti_status st = state ? hub_remove_tree(state, err) : error_out_of_memory(places->partial, err);
+    free(state);
+    if (st == TUTTI_OK)
+        st = hub_record_write(places->partial, listing, choice, err);
+    if (st == TUTTI_OK)
+        st = hub_make_folders(places->complete, true, err);
+    if (st != TUTTI_OK)
+        return st;
+    sync_folder(places->partial);
+    if (renameat2(AT_FDCWD, places->partial, AT_FDCWD, places->complete, RENAME_NOREPLACE) == 0)
+        return TUTTI_OK;
+    /* An update: programs that have the old files open keep them. */
+    if (errno == EEXIST &&
+        renameat2(AT_FDCWD, places->partial, AT_FDCWD, places->complete, RENAME_EXCHANGE) == 0)
+        return hub_remove_tree(places->partial, err);
+    /* A file system without these operations. */
+    st = hub_remove_tree(places->complete, err);
+    if (st == TUTTI_OK && rename(places->partial, places->complete) != 0)
+        st = error_from_errno(places->complete, err);
+    return st;
+}
+
+bool hub_add_model_path(struct buf *out, const struct hub_places *places, const struct hub_record *record)
+{
+    return buf_printf(out, "%s%s%s", places->complete, *record->open ? "/" : "", record->open);
+}
