@@ -354,6 +354,7 @@ const struct command COMMAND_CHAT = {
              "standard input is no terminal, only the answers are printed.",
     .example = "tutti chat models/demo --system \"You are a helpful assistant.\"",
     .options = OPTION_SET(GROUPS, "MODEL", 1, 1, "expected MODEL, a Hugging Face folder or a GGUF file"),
+    .n_models = 1,
     .values_bytes = sizeof(struct chat_values),
     .run = run_chat,
 };

@@ -259,6 +259,7 @@ const struct command COMMAND_CONVERT = {
         "as q4_k_m that is a mix, it is that of most matrices.",
     .example = "tutti convert models/demo demo.gguf --type q4_k_m --report",
     .options = OPTION_SET(GROUPS, "MODEL FILE", 2, 2, "expected MODEL and FILE, the GGUF file to write"),
+    .n_models = 1,
     .values_bytes = sizeof(struct convert_values),
     .run = run_convert,
 };

@@ -682,6 +682,7 @@ const struct command COMMAND_GENERATE = {
                "tutti generate models/demo --batch requests.jsonl > responses.jsonl\n"
                "mpirun -n 4 tutti generate models/demo --dp 4 --chat -f questions.txt > answers.txt",
     .options = OPTION_SET(GROUPS, "MODEL", 1, 1, "expected MODEL, a Hugging Face folder or a GGUF file"),
+    .n_models = 1,
     .values_bytes = sizeof(struct generate_values),
     .run = run_generate,
 };

@@ -65,6 +65,7 @@ const struct command COMMAND_INSPECT = {
     .example = "tutti inspect models/demo\n"
                "tutti inspect chatglm3-6b --type q4_0 --memory 16G --context 4096",
     .options = OPTION_SET(GROUPS, "MODEL", 1, 1, "expected MODEL, a Hugging Face folder or a GGUF file"),
+    .n_models = 1,
     .values_bytes = sizeof(struct inspect_values),
     .run = run_inspect,
 };

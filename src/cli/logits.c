@@ -122,6 +122,7 @@ const struct command COMMAND_LOGITS = {
              "file appears under its name when it is complete.",
     .example = "tutti logits models/demo --ids 5,17,3 --out logits.safetensors --type f32 --kv-type f32",
     .options = OPTION_SET(GROUPS, "MODEL", 1, 1, "expected MODEL, a Hugging Face folder or a GGUF file"),
+    .n_models = 1,
     .values_bytes = sizeof(struct logits_values),
     .run = run_logits,
 };

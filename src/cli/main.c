@@ -1,6 +1,7 @@
 /* tutti: the command line. Finds the command, reads its options, reports its error. */
 #include "cli/options/command.h"
 #include "cli/options/manual.h"
+#include "cli/options/model_path.h"
 #include "cli/terminal/output.h"
 
 #include <fcntl.h>
@@ -13,17 +14,20 @@
 enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 }; /* 128 + SIGINT, as shells say it */
 
 static const struct command *const COMMANDS[] = {
-    &COMMAND_SERVE,   &COMMAND_CHAT,       &COMMAND_GENERATE, &COMMAND_BENCH,    &COMMAND_LOAD,
-    &COMMAND_CONVERT, &COMMAND_PERPLEXITY, &COMMAND_INSPECT,  &COMMAND_TOKENIZE, &COMMAND_LOGITS,
-    &COMMAND_SHARD,   &COMMAND_RANKS,      &COMMAND_PLAN,
+    &COMMAND_SERVE,    &COMMAND_CHAT,    &COMMAND_GENERATE,   &COMMAND_BENCH,
+    &COMMAND_LOAD,     &COMMAND_CONVERT, &COMMAND_PERPLEXITY, &COMMAND_INSPECT,
+    &COMMAND_TOKENIZE, &COMMAND_LOGITS,  &COMMAND_SHARD,      &COMMAND_RANKS,
+    &COMMAND_PLAN,     &COMMAND_PULL,    &COMMAND_LIST,       &COMMAND_RM,
 };
 enum { N_COMMANDS = sizeof COMMANDS / sizeof COMMANDS[0] };
 
-static const char INTRODUCTION[] = "tutti runs one language model for many users at once.\n"
-                                   "\n"
-                                   "MODEL is a Hugging Face folder (config.json and safetensors), a GGUF "
-                                   "file, or a checkpoint of PyTorch or\n"
-                                   "MindSpore with config.json in the same folder (docs/checkpoints.md).\n";
+static const char INTRODUCTION[] =
+    "tutti runs one language model for many users at once.\n"
+    "\n"
+    "MODEL is a Hugging Face folder (config.json and safetensors), a GGUF "
+    "file, or a checkpoint of PyTorch or\n"
+    "MindSpore with config.json in the same folder (docs/checkpoints.md). hf:ORG/NAME and\n"
+    "ms:ORG/NAME are models of a hub, which are downloaded first (docs/hubs.md).\n";
 
 static const struct command_list LIST = { COMMANDS, N_COMMANDS, INTRODUCTION };
 
@@ -229,6 +233,19 @@ static int report_status(const struct command *command, enum tutti_status st, co
     return EXIT_USAGE;
 }
 
+/* Puts a path in the place of each MODEL that is the name of one on a hub. paths: the caller's, to be freed. */
+static enum tutti_status find_models(const struct command *command, const char **operands, char **paths,
+                                     struct tutti_error *err)
+{
+    enum tutti_status st = TUTTI_OK;
+    for (int i = 0; i < command->n_models && operands[i] && st == TUTTI_OK; i++) {
+        st = model_path_find(operands[i], &paths[i], err);
+        if (paths[i])
+            operands[i] = paths[i];
+    }
+    return st;
+}
+
 static int run_command(const struct command *command, int argc, char **argv)
 {
     struct tutti_error err = { 0 };
@@ -238,7 +255,8 @@ static int run_command(const struct command *command, int argc, char **argv)
     const char **operands = calloc((size_t)argc + 1, sizeof *operands);
     enum tutti_status st = TUTTI_E_MEMORY;
     int exit_status = EXIT_FAILURE;
-    if (!values || !operands) {
+    char **paths = calloc((size_t)argc + 1, sizeof *paths);
+    if (!values || !operands || !paths) {
         error_set(&err, st, "out of memory");
         exit_status = report_status(command, st, &err);
         goto done;
@@ -249,12 +267,17 @@ static int run_command(const struct command *command, int argc, char **argv)
         goto done;
     }
     if (st == TUTTI_OK)
+        st = find_models(command, operands, paths, &err);
+    if (st == TUTTI_OK)
         st = command->run(values, operands, &err);
     if (st == TUTTI_OK)
         st = output_flush(&err);
     exit_status = report_status(command, st, &err);
 done:
-    free(operands);
+    for (int i = 0; paths && i < argc; i++)
+        free(paths[i]);
+    free((void *)paths);
+    free((void *)operands);
     free(values);
     return exit_status;
 }

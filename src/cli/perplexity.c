@@ -469,6 +469,7 @@ const struct command COMMAND_PERPLEXITY = {
                "tutti perplexity demo-q4_k_m.gguf --kl demo.base",
     .options = OPTION_SET(GROUPS, "MODEL [FILE]", 1, 2,
                           "expected MODEL, a Hugging Face folder or a GGUF file"),
+    .n_models = 1,
     .values_bytes = sizeof(struct perplexity_values),
     .run = run_perplexity,
 };

@@ -188,6 +188,7 @@ const struct command COMMAND_PLAN = {
     .example = "tutti plan models/demo --context 512\n"
                "tutti plan llama-7b --hosts 4 --memory 16G --users 16,64,512",
     .options = OPTION_SET(GROUPS, "MODEL", 1, 1, "expected MODEL, a checkpoint or the name of a shape"),
+    .n_models = 1,
     .values_bytes = sizeof(struct plan_values),
     .run = run_plan,
 };

@@ -536,6 +536,7 @@ const struct command COMMAND_SERVE = {
     .options = OPTION_SET(
         GROUPS, "MODEL | NAME=MODEL ... | FOLDER", 1, MODEL_PLACES_MOST,
         "expected MODEL, a Hugging Face folder or a GGUF file; './run serve' takes models/demo"),
+    .n_models = MODEL_PLACES_MOST,
     .values_bytes = sizeof(struct serve_values),
     .run = run_serve,
 };

@@ -70,6 +70,7 @@ const struct command COMMAND_SHARD = {
                "tutti shard demo-2 --check\n"
                "tutti shard demo-2 demo-whole --tp 1",
     .options = OPTION_SET(GROUPS, "SRC [DST]", 1, 2, "expected SRC and DST"),
+    .n_models = 1,
     .values_bytes = sizeof(struct shard_values),
     .run = run_shard,
 };

@@ -195,6 +195,7 @@ const struct command COMMAND_TOKENIZE = {
                "tutti tokenize models/demo --decode 402,344",
     .options = OPTION_SET(GROUPS, "MODEL [TEXT|-]", 1, 2,
                           "expected MODEL, a Hugging Face folder or a GGUF file"),
+    .n_models = 1,
     .values_bytes = sizeof(struct tokenize_values),
     .run = run_tokenize,
 };

@@ -481,6 +481,7 @@ const struct command COMMAND_BENCH = {
     .example = "tutti bench models/demo --engine\n"
                "tutti bench --shape chatglm3-6b --type q4_0 --json",
     .options = OPTION_SET(GROUPS, "[MODEL]", 0, 1, ""),
+    .n_models = 1,
     .values_bytes = sizeof(struct bench_values),
     .run = run_bench,
 };

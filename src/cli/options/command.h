@@ -11,6 +11,7 @@ struct command {
     const char *about;   /* sentences; ends before the options. Paragraphs are separated by an empty line */
     const char *example; /* lines of shell; NULL: none */
     struct option_set options;
+    int n_models;        /* operands from the first that are a MODEL, which may be the name of one on a hub */
     size_t values_bytes; /* size of the struct that the options fill */
 
     /* Runs with checked values; operands ends with NULL. TUTTI_E_ARGUMENT: wrong usage. A failure with
@@ -21,7 +22,7 @@ struct command {
 
 extern const struct command COMMAND_SERVE, COMMAND_CHAT, COMMAND_GENERATE, COMMAND_BENCH, COMMAND_LOAD,
     COMMAND_CONVERT, COMMAND_INSPECT, COMMAND_TOKENIZE, COMMAND_LOGITS, COMMAND_PERPLEXITY, COMMAND_SHARD,
-    COMMAND_RANKS, COMMAND_PLAN;
+    COMMAND_RANKS, COMMAND_PLAN, COMMAND_PULL, COMMAND_LIST, COMMAND_RM;
 
 /* For commands that share no options. */
 #define OPTION_SET(groups_, operands_, min_, max_, missing_)                                                 \

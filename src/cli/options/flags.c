@@ -5,6 +5,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/system/memory_left.h"
+#include "cli/options/model_path.h"
 #include "cli/terminal/progress.h"
 #include "cluster/cluster.h"
 #include "fleet/rank_table.h"
@@ -13,6 +14,7 @@
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- the model ---- */
@@ -298,7 +300,14 @@ enum tutti_status draft_flags_open(const struct draft_flags *flags, const struct
     draft.options.weight_type = flags->type;
     draft.options.chat_format = NULL;
     draft.options.mtp = false;
-    return flags->draft ? model_flags_open(&draft, NULL, flags->draft, out, err) : TUTTI_OK;
+    if (!flags->draft)
+        return TUTTI_OK;
+    char *path = NULL;
+    enum tutti_status st = model_path_find(flags->draft, &path, err);
+    if (st == TUTTI_OK)
+        st = model_flags_open(&draft, NULL, path ? path : flags->draft, out, err);
+    free(path);
+    return st;
 }
 
 /* ---- the engine ---- */
