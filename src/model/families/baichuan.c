@@ -5,6 +5,10 @@
 #include "model/description/config_keys.h"
 #include "model/description/describe.h"
 #include "model/families/names.h"
+#include "model/weights/weights.h"
+
+#include <math.h>
+#include <stdlib.h>
 
 static const struct tensor_names LAYOUTS[] = {
     { NAMES_TRANSFORMERS_BUT_QKV, NAMES_TRANSFORMERS_GATE_UP,
@@ -73,6 +77,27 @@ static const char *baichuan_choose_chat(const struct model_desc *desc, const str
     return is_chat ? "baichuan" : "";
 }
 
+/* GGUF has no key for this, and llama.cpp's converter leaves the rows as they are: some files were made of divided
+ * rows, others were not. Divided ones stay as they are stored. */
+static void baichuan_find_parts(struct model_desc *d, const struct checkpoint *ck)
+{
+    enum { N_ROWS = 256 };
+    const struct tensor *t = checkpoint_find(ck, "output.weight");
+    if (!t || t->n_dims != 2 || t->shape[0] != BAICHUAN2_VOCAB || t->shape[1] < 1 ||
+        t->shape[1] > LIMIT_DIMENSION || !dtype_is_weight(t->dtype))
+        return;
+    float *rows = weights_to_floats(t, N_ROWS);
+    d->has_unit_output = !rows; /* out of memory: to divide once more changes nothing but the rounding */
+    for (int r = 0; rows && r < N_ROWS; r++) {
+        double squares = 0;
+        for (int64_t i = 0; i < t->shape[1]; i++)
+            squares += (double)rows[r * t->shape[1] + i] * (double)rows[r * t->shape[1] + i];
+        /* Types of few bits change lengths by some percent; rows of padding may be zero. */
+        d->has_unit_output = d->has_unit_output || (squares > 0 && fabs(sqrt(squares) - 1) > 0.1);
+    }
+    free(rows);
+}
+
 static const char *baichuan_find_gguf_fault(const struct model_desc *d)
 {
     bool has_alibi = d->kinds[0].attn.has_alibi;
@@ -89,6 +114,7 @@ const struct family FAMILY_BAICHUAN = {
     .keys = CONFIG_KEYS_ROTARY,
     .code = "Baichuan|BaiChuan",
     .describe = baichuan_describe,
+    .find_parts = baichuan_find_parts,
     .find_gguf_fault = baichuan_find_gguf_fault,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
