@@ -73,11 +73,13 @@ function renameChat(chat, item) {
     input.addEventListener("keydown", event => {
         if (event.key === "Enter" || event.key === "Escape") {
             event.stopPropagation();
+            event.preventDefault(); /* the key is not pressed again on what gets the focus */
             finish(event.key === "Enter", true);
         }
     });
     input.addEventListener("blur", () => finish(true, false));
     item.replaceChildren(input);
+    input.focus();
     input.select();
 }
 

@@ -65,9 +65,12 @@ function draw(node) {
 
 /* Draws the formulas in part. If KaTeX is not there yet, the source is shown until then. */
 export function drawMath(part) {
-    for (const node of [...part.querySelectorAll("[data-math]")].slice(0, MAX_FORMULAS))
+    for (const node of [...part.querySelectorAll("[data-math]")].slice(0, MAX_FORMULAS)) {
+        if (node.dataset.math === "block")
+            node.tabIndex = 0; /* a wide one is scrolled with the keyboard */
         if (globalThis.katex)
             draw(node);
         else
             loadMath().then(() => draw(node), () => {}); /* without KaTeX the source stays */
+    }
 }
