@@ -251,8 +251,8 @@ enum tutti_status block_add_text(struct buf *out, const json_t *block, enum bloc
     return st;
 }
 
-/* Clients of Anthropic's own programs put metadata of theirs in front of the system prompt, which change
- * with each request and are no text for the model. */
+/* Anthropic's own clients put metadata in front of the system prompt. It changes with each request, so it
+ * would defeat the prefix cache, and it is no text for the model. */
 static bool is_metadata(const json_t *block, enum block_place place)
 {
     static const char PREFIX[] = "x-anthropic-billing-header:";

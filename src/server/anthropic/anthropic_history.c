@@ -169,7 +169,7 @@ static enum tutti_status history_add_block(struct history *h, const json_t *bloc
     case BLOCK_THINKING:
         return text_join(&h->reasoning, "\n", json_field(block, "thinking"), err);
     case BLOCK_REDACTED_THINKING:
-        return TUTTI_OK; /* only who wrote it can read it */
+        return TUTTI_OK; /* encrypted by the server that wrote it */
     default:
         return add_text(h, block, type, param, err);
     }
