@@ -146,6 +146,15 @@ TUTTI_API void tutti_model_close(tutti_model *model); /* NULL is allowed */
  * was lost; the text names it. */
 TUTTI_API enum tutti_status tutti_model_follow(tutti_model *model, struct tutti_error *err);
 
+/* Pooling of an embedding: the request returns one vector for its prompt instead of an answer. It
+ * is made from the hidden states after the model's final norm, the input of the output head. */
+enum tutti_embedding {
+    TUTTI_EMBEDDING_NONE = 0,
+    TUTTI_EMBEDDING_MEAN,  /* mean over all tokens of the prompt */
+    TUTTI_EMBEDDING_LAST,  /* the last token's hidden state */
+    TUTTI_EMBEDDING_FIRST, /* the first token's, [CLS] of BERT */
+};
+
 struct tutti_model_info {
     const char *name;        /* the folder's or file's name without extension; lives as long as the model */
     const char *family;      /* "chatglm", "llama" */
@@ -168,6 +177,14 @@ struct tutti_model_info {
     /* Attention over the prompt is bidirectional (ChatGLM-6B): a prompt's tokens have no
      * log-probabilities. */
     bool has_bidirectional_prompt;
+    /* It only makes embeddings (BERT): requests must have embedding set. With has_score it is a
+     * cross-encoder: the one element of an embedding is the score of a pair of texts, see
+     * tutti_request.pair; a logit, of which users want the sigmoid unless has_raw_score. */
+    bool is_encoder, has_score, has_raw_score;
+    /* How its files make embeddings; TUTTI_EMBEDDING_NONE: they do not say. keeps_length: vectors are
+     * not normalized. */
+    enum tutti_embedding embedding;
+    bool keeps_length;
     /* Ids from 0 to n_usable_vocab - 1 can be generated; the others, up to n_vocab, only pad the
      * embedding. */
     int n_usable_vocab;
@@ -368,14 +385,6 @@ enum tutti_grammar_kind {
 enum { TUTTI_PRIORITY_FIRST = -10, TUTTI_PRIORITY_LAST = 10 };
 enum { TUTTI_PRIORITIES = TUTTI_PRIORITY_LAST - TUTTI_PRIORITY_FIRST + 1 };
 
-/* Pooling of an embedding: the request returns one vector for its prompt instead of an answer. It
- * is made from the hidden states after the model's final norm, the input of the output head. */
-enum tutti_embedding {
-    TUTTI_EMBEDDING_NONE = 0,
-    TUTTI_EMBEDDING_MEAN, /* mean over all tokens of the prompt */
-    TUTTI_EMBEDDING_LAST, /* the last token's hidden state */
-};
-
 enum { TUTTI_NO_REASONING = -1 };
 
 struct tutti_request {
@@ -392,6 +401,10 @@ struct tutti_request {
     const char *text; /* tokenized with add_special, see tutti_tokenize() */
     size_t n_text_bytes;
     bool parse_special; /* text is tokenized as by tutti_tokenize_trusted() */
+    /* With text, of encoders: the second text of a pair, joined as the model's tokenizer says; never
+     * parsed for special tokens. NULL: none. */
+    const char *pair;
+    size_t n_pair_bytes;
 
     const char *adapter; /* the name of one of the model's adapters; NULL: none */
 
@@ -516,7 +529,7 @@ struct tutti_event {
      * top. Else NULL. */
     const struct tutti_token *prompt_tokens;
     const float *embedding; /* [n_embedding], not normalized, in the only event; else NULL */
-    size_t n_embedding;     /* the model's d_model */
+    size_t n_embedding;     /* the model's d_model; 1 with has_score */
 
     bool begins_in_reasoning; /* the prompt ends with the mark that opens the answer's reasoning */
 

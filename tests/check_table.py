@@ -23,6 +23,15 @@ FAMILIES = {
     "gpt-oss": "gpt-oss-tiny", "DeepSeek-V2": "deepseek-v2-lite-tiny", "DeepSeek-V3, R1": "deepseek-v3-tiny", "GLM-4.7-Flash": "glm4-moe-lite-tiny",
 }
 
+# Encoders, whose vectors stand for logits; they generate nothing.
+ENCODERS = {"BERT": "bert-tiny", "XLM-RoBERTa": "xlm-roberta-tiny"}
+ENCODER_TESTS = "tests/server/test_encoder.py"
+OF_ENCODERS = {
+    "logits": (ENCODER_TESTS, "test_vectors_are_those_of_transformers_for_every_pooling"),
+    "safetensors": (ENCODER_TESTS, "test_vectors_are_those_of_transformers_for_every_pooling"),
+    "text": (ENCODER_TESTS, "test_ids_of_hard_texts_are_those_of_transformers"),
+}
+
 # Their tokenizers have tests of their own.
 WITH_OTHER_TEXT = ("ChatGLM-6B", "ChatGLM2-6B, ChatGLM3-6B", "GLM-4-9B", "GLM-4 of transformers", "LLaMA", "Mistral", "Qwen2, Qwen2.5",
                    "Qwen3", "GPT-2", "BLOOM", "PanGu-Alpha")
@@ -97,6 +106,9 @@ SOME = {
 }
 
 
+EVERY = {**FAMILIES, **ENCODERS}
+
+
 def read(root, path):
     with open(os.path.join(root, path), encoding="utf-8") as file:
         return file.read()
@@ -109,7 +121,7 @@ def read_table(root):
     start = next(i for i, row in enumerate(rows) if row[:2] == ["family", "logits"])
     columns, cells = rows[start][1:], {}
     for row in rows[start + 2:]:
-        if len(row) != len(columns) + 1 or row[0] not in FAMILIES:
+        if len(row) != len(columns) + 1 or row[0] not in EVERY:
             break
         cells.update({(row[0], column): cell for column, cell in zip(columns, row[1:], strict=True)})
     return columns, cells
@@ -126,6 +138,8 @@ def is_run(root, path, test):
 
 
 def proof_of(family, column):
+    if family in ENCODERS:
+        return (*OF_ENCODERS[column], ENCODERS[family]) if column in OF_ENCODERS else None
     if column in ALL:
         return (*ALL[column], FAMILIES[family])
     return SOME.get(column, {}).get(family)
@@ -133,7 +147,7 @@ def proof_of(family, column):
 
 def faults_of_cells(root):
     columns, cells = read_table(root)
-    if {family for family, _ in cells} != set(FAMILIES):
+    if {family for family, _ in cells} != set(EVERY):
         yield f"README.md: families {sorted({family for family, _ in cells})}"
     if set(columns) != set(ALL) | set(SOME):
         yield f"README.md: columns {columns}"
@@ -144,7 +158,7 @@ def faults_of_cells(root):
 
 
 def faults_of_proofs(root):
-    for family in FAMILIES:
+    for family in EVERY:
         for column in [*ALL, *SOME]:
             proof = proof_of(family, column)
             if not proof:
@@ -158,7 +172,7 @@ def faults_of_proofs(root):
 
 def proofs():
     """(cell, file, test, word that the test must have said): for those who know what ran and passed."""
-    for family in FAMILIES:
+    for family in EVERY:
         for column in [*ALL, *SOME]:
             proof = proof_of(family, column)
             if proof:

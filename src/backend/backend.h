@@ -196,14 +196,21 @@ struct step {
      * Entries for positions that no row of the step attends to may be any slot. */
     const int32_t *const *window_tables;
     const int32_t *output_rows;     /* [n_outputs]: rows that need logits, then the n_hidden rows */
-    float *hidden;                  /* host, [n_hidden][d_model]: output; NULL if n_hidden is 0 */
+    float *hidden;                  /* host, [n_hidden][width]: output; NULL if n_hidden is 0 */
     const int32_t *prefix_lens;     /* [n_seqs]; NULL: 0 for all */
     const int32_t *rope_positions;  /* [n_rows]: positions for rope; NULL: positions */
-    const int32_t *block_positions; /* [n_rows]: second positions of ROPE_2D; NULL: 0 for all */
+    const int32_t *block_positions; /* [n_rows]: second positions: of ROPE_2D, or segments; NULL: 0 for all */
     /* [n_seqs]: a number that a sequence keeps from step to step, so that its page table can be sent
      * as changes (page_tables.h); NULL: its index in this step. */
     const int32_t *slots;
     const int32_t *adapters; /* [n_seqs]: index of the adapter, -1: none; NULL: none for all */
+};
+
+/* What positions() does with the rows of its table. */
+enum positions_use {
+    POSITIONS_REPLACE,   /* x[r] = table[positions[r]] */
+    POSITIONS_ADD,       /* x[r] += table[positions[r]] */
+    POSITIONS_ADD_SECOND /* x[r] += table[block_positions[r]] */
 };
 
 /* The rows of linear_heads(): element i of head h of row r is at r * row + h * head + i. */
@@ -334,10 +341,9 @@ struct backend_ops {
     void (*softcap)(struct backend *be, struct floats x, float cap, int n_rows, int n);
     /* x = act(x), [n_rows][n], in place */
     void (*activate)(struct backend *be, struct floats x, int n_rows, int n, enum activation act);
-    /* x [end - begin][n], rows begin to end - 1 of the step. adds: x[r] += table[positions[r]];
-     * else x[r] = it. table: [more than any position][n] */
+    /* x [end - begin][n], rows begin to end - 1 of the step. table: [more than any position][n] */
     void (*positions)(struct backend *be, struct floats x, struct floats table, int begin, int end, int n,
-                      bool adds);
+                      enum positions_use use);
     /* y[r] = a[r] followed by b[r]: [n_rows][n_a], [n_rows][n_b] */
     void (*concat)(struct backend *be, struct floats y, struct floats a, int n_a, struct floats b, int n_b,
                    int n_rows);

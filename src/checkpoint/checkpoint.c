@@ -691,8 +691,10 @@ const struct shards *checkpoint_shards(const struct checkpoint *ck)
     return shards && shards_is_whole(shards) ? shards : NULL;
 }
 
-enum tutti_status checkpoint_json(const struct checkpoint *ck, const char *file, json_t **out,
-                                  struct tutti_error *err)
+typedef enum tutti_status load_fn(const char *path, json_t **out, struct tutti_error *err);
+
+static enum tutti_status load_of_folder(const struct checkpoint *ck, const char *file, load_fn *load,
+                                        json_t **out, struct tutti_error *err)
 {
     *out = NULL;
     if (!ck->folder)
@@ -700,7 +702,19 @@ enum tutti_status checkpoint_json(const struct checkpoint *ck, const char *file,
     char *path = checkpoint_join(ck->folder, file);
     if (!path)
         return error_out_of_memory(ck->path, err);
-    enum tutti_status st = json_file_load(path, out, err);
+    enum tutti_status st = load(path, out, err);
     free(path);
     return st;
+}
+
+enum tutti_status checkpoint_json(const struct checkpoint *ck, const char *file, json_t **out,
+                                  struct tutti_error *err)
+{
+    return load_of_folder(ck, file, json_file_load, out, err);
+}
+
+enum tutti_status checkpoint_json_list(const struct checkpoint *ck, const char *file, json_t **out,
+                                       struct tutti_error *err)
+{
+    return load_of_folder(ck, file, json_file_load_list, out, err);
 }

@@ -66,5 +66,8 @@ const struct shards *checkpoint_shards(const struct checkpoint *ck);
  * NULL with TUTTI_OK if there is no such file (or the checkpoint is a GGUF file). */
 MUST_CHECK enum tutti_status checkpoint_json(const struct checkpoint *ck, const char *file, json_t **out,
                                              struct tutti_error *err);
+/* The same for a file that contains a list ("modules.json"). */
+MUST_CHECK enum tutti_status checkpoint_json_list(const struct checkpoint *ck, const char *file, json_t **out,
+                                                  struct tutti_error *err);
 
 #endif

@@ -5,7 +5,7 @@
 #include "base/json/json_wide.h"
 #include "base/limits.h"
 
-enum tutti_status json_file_load(const char *path, json_t **out, struct tutti_error *err)
+static enum tutti_status load_as(json_type type, const char *path, json_t **out, struct tutti_error *err)
 {
     struct mapping map;
     struct tutti_error inner;
@@ -28,8 +28,9 @@ enum tutti_status json_file_load(const char *path, json_t **out, struct tutti_er
     else if (!root)
         st = error_set(err, TUTTI_E_FORMAT, "%s: %s (line %d, column %d)", path, json_err.text, json_err.line,
                        json_err.column);
-    else if (!json_is_object(root))
-        st = error_set(err, TUTTI_E_FORMAT, "%s: found %s, expected an object", path, json_type_name(root));
+    else if (json_typeof(root) != type)
+        st = error_set(err, TUTTI_E_FORMAT, "%s: found %s, expected %s", path, json_type_name(root),
+                       type == JSON_OBJECT ? "an object" : "a list");
     if (st == TUTTI_OK)
         *out = root;
     else
@@ -37,4 +38,14 @@ enum tutti_status json_file_load(const char *path, json_t **out, struct tutti_er
 done:
     mapping_close(&map);
     return st;
+}
+
+enum tutti_status json_file_load(const char *path, json_t **out, struct tutti_error *err)
+{
+    return load_as(JSON_OBJECT, path, out, err);
+}
+
+enum tutti_status json_file_load_list(const char *path, json_t **out, struct tutti_error *err)
+{
+    return load_as(JSON_ARRAY, path, out, err);
 }

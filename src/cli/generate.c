@@ -22,7 +22,7 @@
 static const char *const EARLY_STOPPING[] = { "false", "true", "never", NULL };
 
 /* As in enum tutti_embedding. */
-static const char *const EMBEDDINGS[] = { "none", "mean", "last", NULL };
+static const char *const EMBEDDINGS[] = { "none", "mean", "last", "cls", NULL };
 
 struct generate_values {
     struct option_texts prompt;
@@ -45,15 +45,16 @@ static const struct option OPTIONS[] = {
                 "answer all prompts of the file as one batch: one per line, or JSON Lines with {\"prompt\": "
                 "TEXT} or {\"messages\": [...]} and optionally \"max_tokens\"; - is standard input",
                 .letter = 'f'),
-    TEXT_OPTION(VALUES, batch, "batch", "FILE",
-                "answer all requests of the file, in the format of OpenAI's Batch API: one per line, "
-                "{\"custom_id\", \"method\": \"POST\", \"url\": \"/v1/chat/completions\", \"body\"}; also "
-                "/v1/completions, /v1/embeddings and /v1/responses; - is standard input. A line with the "
-                "response is printed for each as it ends. Settings of an answer are fields of its request: "
-                "flags for them, such as --temperature or --grammar, are refused"),
+    TEXT_OPTION(
+        VALUES, batch, "batch", "FILE",
+        "answer all requests of the file, in the format of OpenAI's Batch API: one per line, "
+        "{\"custom_id\", \"method\": \"POST\", \"url\": \"/v1/chat/completions\", \"body\"}; also "
+        "/v1/completions, /v1/embeddings, /v1/responses and /v1/rerank; - is standard input. A line with the "
+        "response is printed for each as it ends. Settings of an answer are fields of its request: "
+        "flags for them, such as --temperature or --grammar, are refused"),
     ENUM_OPTION(VALUES, embedding, "embedding", "KIND", EMBEDDINGS,
                 "print an embedding of each prompt instead of an answer, as a JSON list: the mean of its "
-                "tokens' hidden states or that of the last token, normalized to length 1",
+                "tokens' hidden states, or that of the last or the first token (cls), normalized to length 1",
                 .initial = "none"),
     FLAG_OPTION(VALUES, parse_special, "parse-special",
                 "parse special tokens in prompts, for prompts written with the markers of a chat format; "
@@ -617,7 +618,7 @@ static enum tutti_status answer_requests(const struct generate_values *values, c
         st = session_open_engine(&session, &values->session, 0, err);
     batch.lines = lines.bytes ? lines.bytes : "";
     batch.n_bytes = lines.n_bytes;
-    batch.embedding = values->embedding == TUTTI_EMBEDDING_NONE ? TUTTI_EMBEDDING_MEAN : values->embedding;
+    batch.embedding = values->embedding;
     if (st == TUTTI_OK)
         st = server_batch_run(&batch, session.engine, session.model, err);
     if (write_error.status != TUTTI_OK)

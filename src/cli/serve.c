@@ -21,7 +21,7 @@ struct serve_values {
     struct server_options server; /* except for what comes from the members below */
     const char *config;
     struct option_texts apis, allow_hosts;
-    unsigned pooling; /* as in enum tutti_embedding, without none */
+    unsigned pooling; /* as in enum tutti_embedding */
     enum log_level log_level;
     enum log_format log_format;
     double max_queue_time;
@@ -32,7 +32,7 @@ struct serve_values {
 
 static const char *const LOG_LEVELS[] = { "debug", "info", "warn", "error", NULL }; /* as in enum log_level */
 
-static const char *const POOLINGS[] = { "mean", "last", NULL };
+static const char *const POOLINGS[] = { "model", "mean", "last", "cls", NULL };
 
 static const char *const LOG_FORMATS[] = { "text", "json", NULL }; /* as in enum log_format */
 
@@ -53,10 +53,11 @@ static const struct option OPTIONS[] = {
         VALUES, config, "config", "FILE",
         "read the settings of MindSpore's llm-serving from its YAML file, and enable its API; flags take "
         "precedence"),
-    ENUM_OPTION(
-        VALUES, pooling, "embedding-pooling", "KIND", POOLINGS,
-        "default pooling of embeddings: the mean of all tokens' hidden states, or that of the last token",
-        .initial = "mean"),
+    ENUM_OPTION(VALUES, pooling, "embedding-pooling", "KIND", POOLINGS,
+                "default pooling of embeddings: the mean of all tokens' hidden states, or that of the last "
+                "token, or of "
+                "the first (cls); model: as the model's files say, or else the mean",
+                .initial = "model"),
     INT_OPTION(VALUES, server.step_timeout_s, "step-timeout", "SECONDS",
                "with --api step: cancel a chat if its client does not poll it for this long", .min = 1,
                .max = 86400, .initial = "60"),
@@ -323,7 +324,7 @@ static enum tutti_status read_server(const struct serve_values *values, struct s
         st = read_apis(&values->apis, &options->apis, err);
     options->allow_hosts = values->allow_hosts.texts;
     options->n_allow_hosts = (size_t)values->allow_hosts.n;
-    options->embedding = (enum tutti_embedding)(values->pooling + TUTTI_EMBEDDING_MEAN);
+    options->embedding = (enum tutti_embedding)values->pooling;
     options->max_requests = engine->max_queue + (engine->max_seqs > 0 ? engine->max_seqs : DEFAULT_MAX_SEQS);
     return st;
 }

@@ -2,7 +2,7 @@
  * feed-forward layer. Vaswani et al., 2017; Zhang and Sennrich, 2019 (RMSNorm); Su et al., 2021
  * (rotary positions); Shazeer, 2020 (SwiGLU); Radford et al., 2019 (GPT-2); Zeng et al., 2021
  * (PanGu-Alpha's query layer); Wang et al., 2022 (scaled residuals); DeepSeek-AI, 2024 (DeepSeek-V3,
- * section 2.2: multi-token prediction).
+ * section 2.2: multi-token prediction); Devlin et al., 2018 (BERT).
  *
  * Tensor parallelism: each rank computes a partial sum of a block's output (split.h). In a step
  * with many rows each rank keeps the residual stream of only its own rows: a reduce-scatter sums
@@ -148,7 +148,7 @@ static enum tutti_status forward_reserve(struct model *model, int max_rows, int 
         { &w->scores, max_rows, widest.scores },
         { &w->attn_out, max_rows, d->ffn_place != FFN_SEQUENTIAL ? d->d_model : 0 },
         { &w->gathered, max_rows, d->d_model },
-        { &w->logits, max_outputs, d->n_vocab },
+        { &w->logits, max_outputs, d->is_encoder ? 0 : d->n_vocab },
         { &w->last, max_rows, d->uses_mtp ? d->d_model : 0 },
         { &w->previous, max_rows, d->uses_mtp ? d->d_model : 0 },
         { &w->pair, max_rows, d->uses_mtp ? 2 * d->d_model : 0 },
@@ -297,7 +297,7 @@ static void swap_stream(struct pass *p)
 }
 
 /* Adds a block's output, in delta, to the stream: at the next norm, or immediately if one of the two
- * is scaled. post_norm: its norm, if the model has_post_norms. */
+ * is scaled. post_norm: its norm, if the model has_post_norms; or that of the sum. */
 static void forward_join(struct pass *p, enum weight_slot post_norm, int layer)
 {
     const struct model_desc *d = &p->model->desc;
@@ -305,6 +305,11 @@ static void forward_join(struct pass *p, enum weight_slot post_norm, int layer)
     size_t at = (size_t)p->begin * (size_t)d->d_model;
     int n = p->end - p->begin;
     p->pending = w->delta;
+    if (d->norms_sums) {
+        normalize(p, post_norm, layer);
+        swap_stream(p);
+        return;
+    }
     if (d->has_post_norms) {
         p->op->rmsnorm(p->be, floats_at(w->normed, at), floats_at(w->delta, at), NO_FLOATS,
                        weight(p, post_norm, layer)->values, n, d->d_model, d->norm_eps);
@@ -331,7 +336,8 @@ static void query_by_position(struct pass *p, int layer)
     const struct attn_desc *a = &model_layer(d, layer)->attn;
     int q = a->n_heads * a->head_dim, kv = 2 * a->n_kv_heads * a->head_dim;
     linear(p, SLOT_TOP_KV, layer, w->kv, w->normed);
-    p->op->positions(p->be, w->normed, weight(p, SLOT_TOP_TABLE, 0)->values, 0, p->n_rows, d->d_model, false);
+    p->op->positions(p->be, w->normed, weight(p, SLOT_TOP_TABLE, 0)->values, 0, p->n_rows, d->d_model,
+                     POSITIONS_REPLACE);
     linear(p, SLOT_TOP_QUERY, layer, w->attended, w->normed);
     p->op->concat(p->be, w->qkv, w->attended, q, w->kv, kv, p->n_rows);
 }
@@ -467,6 +473,17 @@ static void finish_logits(struct pass *p, int n_logits)
         p->op->softcap(p->be, p->w.logits, d->logit_softcap, n_logits, p->model->local.n_vocab);
 }
 
+/* The score of an encoder's output rows, from their hidden states in x. */
+static struct floats make_scores(struct pass *p, struct floats x)
+{
+    struct workspace *w = &p->w;
+    int n = p->n_rows = p->end;
+    linear(p, SLOT_POOLER, 0, w->delta, x);
+    p->op->softcap(p->be, w->delta, 1, n, p->model->desc.d_model); /* tanh */
+    linear(p, SLOT_SCORE, 0, w->hidden, w->delta);
+    return w->hidden;
+}
+
 /* Computes logits only for the rows that need them. */
 static void make_outputs(struct pass *p, const struct step *step)
 {
@@ -484,13 +501,14 @@ static void make_outputs(struct pass *p, const struct step *step)
     p->begin = 0;
     p->end = n_outputs;
     p->adapters = p->adapters ? w->output_adapters : NULL;
-    if (d->has_top_query)
+    if (d->has_top_query || d->norms_sums)
         w->normed = w->gathered;
     else
         normalize(p, SLOT_OUTPUT_NORM, 0);
-    size_t width = (size_t)d->d_model;
+    size_t width = (size_t)model_hidden_width(d);
+    struct floats hidden = d->has_score ? make_scores(p, w->normed) : w->normed;
     if (step->n_hidden > 0 && step->hidden) /* on rank 0 */
-        p->op->download(p->be, step->hidden, floats_at(w->normed, (size_t)n_logits * width),
+        p->op->download(p->be, step->hidden, floats_at(hidden, (size_t)n_logits * width),
                         (size_t)step->n_hidden * width);
     if (n_logits == 0)
         return;
@@ -635,7 +653,11 @@ struct floats model_submit(struct model *model, struct kv_memory *kv, const stru
         p.op->positions(p.be, floats_at(p.w.x, (size_t)p.begin * (size_t)d->d_model),
                         floats_at(model_weight(model, SLOT_POSITIONS, 0)->values,
                                   (size_t)d->first_position_row * (size_t)d->d_model),
-                        p.begin, p.end, d->d_model, true);
+                        p.begin, p.end, d->d_model, POSITIONS_ADD);
+    if (d->n_segments > 0)
+        p.op->positions(p.be, floats_at(p.w.x, (size_t)p.begin * (size_t)d->d_model),
+                        model_weight(model, SLOT_SEGMENTS, 0)->values, p.begin, p.end, d->d_model,
+                        POSITIONS_ADD_SECOND);
     if (d->has_embedding_norm) {
         normalize(&p, SLOT_EMBEDDING_NORM, 0);
         swap_stream(&p);

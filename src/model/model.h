@@ -129,8 +129,9 @@ struct model_desc {
     enum { NORM_RMS, NORM_LAYER /* subtracts the mean, has biases */ } norm;
     float norm_eps;
     bool has_embedding_norm; /* on the embedding, before the first layer */
-    /* Norms of the outputs of attention and feed-forward layer, before they join the residual. */
-    bool has_post_norms;
+    /* Norms of the outputs of attention and feed-forward layer, before they join the residual; or with
+     * norms_sums of the residual stream after they joined it, which leaves no norm for its end (BERT). */
+    bool has_post_norms, norms_sums;
     bool has_no_pre_norms; /* the inputs of attention and feed-forward layer are not normed */
     /* The feed-forward layer's input: the stream after attention; or, in parallel with attention, the
      * stream before it, with a norm of its own or with attention's. Parallel outputs are added to the
@@ -160,6 +161,12 @@ struct model_desc {
      * counts up. */
     bool has_prefix;
     int32_t prefix_end_id, mask_ids[2];
+    /* With has_prefix: the whole input is the prefix. There is no output matrix: a step gives hidden
+     * states, or with has_score a number for each of its outputs. */
+    bool is_encoder;
+    bool has_score;         /* the hidden state goes through a head (SLOT_POOLER, tanh, SLOT_SCORE) */
+    bool has_raw_score;     /* the score is used as it is; else users want its sigmoid */
+    int n_segments;         /* a vector of a row's segment (0 or 1) is added to the embedding; 0: none */
     int32_t bos_id, pad_id; /* -1: none */
     /* Ids that end an answer: first n_stop_ids that the checkpoint's files list, then
      * n_chat_stop_ids that end an answer in chats only. */
@@ -247,6 +254,12 @@ struct model_weight {
     struct floats values, bias;
 };
 
+/* How a checkpoint's files make an embedding of hidden states. */
+struct model_pooling {
+    enum tutti_embedding kind; /* TUTTI_EMBEDDING_NONE: they do not say */
+    bool keeps_length;         /* vectors are not normalized to length 1 */
+};
+
 struct model {
     char name[128];
     struct model_desc desc; /* of the whole model */
@@ -265,6 +278,7 @@ struct model {
     struct chat_template *chat_template; /* of a format that is a template */
     struct chat_marks marks;             /* of reasoning and tool calls in its answers */
     struct tutti_sampling sampling;      /* defaults */
+    struct model_pooling pooling;
     uint64_t n_params, weight_bytes;
     uint64_t memory_bytes;              /* as in struct tutti_model_options */
     float *rope_freqs[MAX_LAYER_KINDS]; /* host, [rotary_dim / 2] of each kind of layers */
@@ -310,16 +324,26 @@ MUST_CHECK enum tutti_status model_text_prefix(const struct model *model, struct
 /* The bidirectional prefix of a sequence (desc.has_prefix); its ids must all be rows of one step. */
 struct prefix {
     int n, mask_position;
+    int second;        /* of an encoder: positions from this one on are segment 1; 0: none are */
     bool has_no_end;   /* prefix_end_id is missing, or the model has no prefixes: attention is causal */
     int n_before_zero; /* the first positions have no rotary positions: these begin at 0 after them */
 };
 struct prefix model_find_prefix(const struct model_desc *desc, const int32_t *ids, int n_ids);
 
+/* Floats that a step gives for each output that asks for a hidden state. */
+static inline int model_hidden_width(const struct model_desc *d)
+{
+    return d->has_score ? 1 : d->d_model;
+}
+
+/* TUTTI_E_ARGUMENT with param model: it is an encoder, which gives no logits and generates nothing. */
+MUST_CHECK enum tutti_status model_check_generates(const struct model *model, struct tutti_error *err);
+
 /* Counts the virtual tokens of an adapter, whose rotary positions do not count, before the prefix. */
 void model_prefix_shift(struct prefix *prefix, int n_virtual);
 
 /* The rope_positions and block_positions of a step's row, for models with prefixes and for sequences
- * with positions before zero. */
+ * with positions before zero. The block position of an encoder's row is its segment. */
 void model_prefix_positions(const struct prefix *prefix, int position, int32_t *rope, int32_t *block);
 
 /* Adds the ids after such a text. */
@@ -337,6 +361,12 @@ struct model_text {
 /* Adds the text's ids to out, which is empty. The model has a tokenizer. */
 MUST_CHECK enum tutti_status model_encode_text(const struct model *model, const struct model_text *text,
                                                struct ids *out, struct tutti_error *err);
+
+/* The same for a pair of texts, of which the second is pair [n_pair_bytes]. *second: where its ids begin.
+ * TUTTI_E_UNSUPPORTED: the tokenizer's files do not say how pairs are joined. */
+MUST_CHECK enum tutti_status model_encode_pair(const struct model *model, const struct model_text *text,
+                                               const char *pair, size_t n_pair_bytes, struct ids *out,
+                                               int *second, struct tutti_error *err);
 
 /* Checks that every id has a row in the embedding. TUTTI_E_ARGUMENT with param: the text spelled
  * a special token that has none. */

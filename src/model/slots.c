@@ -16,6 +16,12 @@ static bool has_positions(const struct model_desc *d, int layer)
     return d->has_learned_positions;
 }
 
+static bool has_segments(const struct model_desc *d, int layer)
+{
+    (void)layer;
+    return d->n_segments > 0;
+}
+
 static bool has_top_table(const struct model_desc *d, int layer)
 {
     (void)layer;
@@ -61,7 +67,19 @@ static bool has_post_norms(const struct model_desc *d, int layer)
 static bool has_output(const struct model_desc *d, int layer)
 {
     (void)layer;
-    return !d->tied_output;
+    return !d->tied_output && !d->is_encoder;
+}
+
+static bool has_output_norm(const struct model_desc *d, int layer)
+{
+    (void)layer;
+    return !d->norms_sums;
+}
+
+static bool has_score(const struct model_desc *d, int layer)
+{
+    (void)layer;
+    return d->has_score;
 }
 
 static bool has_pre_norms(const struct model_desc *d, int layer)
@@ -162,6 +180,8 @@ static const struct slot_info SLOTS[SLOT_COUNT] = {
                               .has_bias = norm_has_bias },
     [SLOT_POSITIONS] = { "positions", .kind = SLOT_TABLE, .is_in = has_positions, .rows = { DIM_POSITIONS },
                          .columns = DIM_MODEL },
+    [SLOT_SEGMENTS] = { "segments", .kind = SLOT_TABLE, .is_in = has_segments, .rows = { DIM_SEGMENTS },
+                        .columns = DIM_MODEL },
     [SLOT_TOP_TABLE] = { "top_table", .kind = SLOT_TABLE, .is_in = has_top_table, .rows = { DIM_CONTEXT },
                          .columns = DIM_MODEL },
 
@@ -228,9 +248,14 @@ static const struct slot_info SLOTS[SLOT_COUNT] = {
     [SLOT_MTP_OUTPUT] = { "mtp_output", LAYER, .is_in = has_mtp_output, .rows = { DIM_VOCAB },
                           .columns = DIM_MODEL, .role = WEIGHT_OUTPUT },
 
-    [SLOT_OUTPUT_NORM] = { "output_norm", NORM(DIM_MODEL), .has_bias = norm_has_bias },
+    [SLOT_OUTPUT_NORM] = { "output_norm", NORM(DIM_MODEL), .is_in = has_output_norm,
+                           .has_bias = norm_has_bias },
     [SLOT_OUTPUT] = { "output", .is_in = has_output, .has_bias = output_has_bias, .rows = { DIM_VOCAB },
                       .columns = DIM_MODEL, .role = WEIGHT_OUTPUT, .can_adapt = true },
+    [SLOT_POOLER] = { "pooler", .is_in = has_score, .has_bias = has_score, .rows = { DIM_MODEL },
+                      .columns = DIM_MODEL, .role = WEIGHT_OUTPUT },
+    [SLOT_SCORE] = { "score", .is_in = has_score, .has_bias = has_score, .rows = { DIM_SCORE },
+                     .columns = DIM_MODEL, .role = WEIGHT_OUTPUT },
 };
 
 const struct slot_info *slot_info(enum weight_slot slot)
@@ -292,6 +317,9 @@ int slot_dim(const struct model_desc *d, enum dim dim, int layer)
         return d->n_ctx + d->first_position_row;
     case DIM_CONTEXT:
         return d->n_ctx;
+    case DIM_SEGMENTS:
+        return d->n_segments;
+    case DIM_SCORE:
     case DIM_NONE:
         break;
     }

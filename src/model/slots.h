@@ -17,6 +17,7 @@ enum weight_slot {
     SLOT_EMBEDDING,
     SLOT_EMBEDDING_NORM,
     SLOT_POSITIONS, /* a vector for each position, added to the embedding */
+    SLOT_SEGMENTS,  /* a vector for each segment, added to the embedding */
     SLOT_TOP_TABLE, /* a vector for each position: the input of SLOT_TOP_QUERY */
 
     SLOT_ATTN_NORM,
@@ -56,6 +57,8 @@ enum weight_slot {
 
     SLOT_OUTPUT_NORM,
     SLOT_OUTPUT, /* not in models with a tied output */
+    SLOT_POOLER, /* of an encoder with has_score: its head */
+    SLOT_SCORE,
     SLOT_COUNT
 };
 
@@ -86,13 +89,15 @@ enum dim {
     DIM_VOCAB,       /* n_vocab */
     DIM_POSITIONS,   /* n_ctx and the rows before position 0 */
     DIM_CONTEXT,     /* n_ctx; a stored tensor may have more rows */
+    DIM_SEGMENTS,    /* n_segments */
+    DIM_SCORE,       /* 1 */
 };
 
 enum slot_kind {
     SLOT_MATRIX, /* packed; its input has as many elements as a row */
     SLOT_NORM,   /* one row of float32 */
     SLOT_VECTOR, /* one row of float32 that is no norm */
-    SLOT_TABLE,  /* float32, a row for each position */
+    SLOT_TABLE,  /* float32, a row for each position or segment */
 };
 
 /* What the type of a matrix depends on when weights are quantized: see weight_type.h. */

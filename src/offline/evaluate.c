@@ -76,6 +76,9 @@ static enum tutti_status runner_init(struct evaluation *r, struct tutti_error *e
 {
     const struct windows *w = r->windows;
     const struct model_desc *d = &r->model->desc;
+    enum tutti_status st = model_check_generates(r->model, err);
+    if (st != TUTTI_OK)
+        return st;
     r->n_slots = windows_n_together(w);
     /* A prefix is one step, and it can be a whole window. */
     r->max_rows = d->has_prefix && w->n_context > STEP_ROWS ? w->n_context : STEP_ROWS;
@@ -100,7 +103,7 @@ static enum tutti_status runner_init(struct evaluation *r, struct tutti_error *e
         r->pages[i] = i;
     for (int i = 0; i < r->n_slots; i++)
         r->tables[i] = r->pages + (int64_t)i * r->n_pages;
-    enum tutti_status st = model_reserve(r->model, r->max_rows, r->max_rows, err);
+    st = model_reserve(r->model, r->max_rows, r->max_rows, err);
     return st == TUTTI_OK
                ? model_kv_new(r->model, &r->kv, r->n_slots * r->n_pages, r->n_slots * r->n_pages, err)
                : st;

@@ -27,7 +27,7 @@ struct app_counts {
 };
 
 struct app {
-    tutti_engine *engine; /* NULL: the model is still loading, or there are several */
+    tutti_engine *engine;     /* NULL: the model is still loading, or there are several */
     struct model_set *models; /* NULL: there is one */
     tutti_model *model;
     struct tutti_model_info info;
@@ -80,6 +80,10 @@ bool app_check_model(struct app *app, struct http_conn *conn, const char *model,
 
 /* Sets out to the bytes of a token inside a text; empty where there are none. False: out of memory. */
 MUST_CHECK bool app_token_bytes(const struct app *app, int32_t id, struct buf *out);
+
+/* The usual pooling of embeddings: --embedding-pooling, else what the model's files say.
+ * TUTTI_EMBEDDING_NONE: neither says it. */
+enum tutti_embedding app_embedding(const struct app *app);
 
 void app_make_fingerprint(struct app *app);                         /* from app->info */
 int app_max_context(struct app *app);                               /* tokens of one sequence */

@@ -44,6 +44,9 @@ static const struct route {
     { "/v1/messages", "POST", NULL, &ANTHROPIC_MESSAGES, JOB, 0 },
     { "/v1/messages/count_tokens", "POST", count_tokens_request, NULL, NEEDS_KEY | WORKS, 0 },
     { "/v1/embeddings", "POST", NULL, &OPENAI_EMBEDDINGS, JOB, 0 },
+    { "/v1/rerank", "POST", NULL, &RERANK, JOB, 0 },
+    { "/v2/rerank", "POST", NULL, &RERANK, JOB, 0 }, /* Cohere's */
+    { "/rerank", "POST", NULL, &RERANK, JOB, 0 },
     { "/v1/models", "GET", models_request, NULL, NEEDS_KEY, 0 },
     { "/v1/models/{id}", "GET", models_request, NULL, NEEDS_KEY, 0 },
     { "/tokenize", "POST", tokenize_request, NULL, NEEDS_KEY | WORKS, 0 },

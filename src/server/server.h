@@ -53,7 +53,9 @@ struct server_options {
     int drain_timeout_s; /* then running requests have this long to end */
     bool no_access_log;  /* else one line for each request */
     unsigned apis;       /* enum server_api, combined with | */
-    enum tutti_embedding embedding; /* pooling of embeddings, if the request does not say */
+    enum tutti_embedding
+        embedding; /* pooling of embeddings, if the request does not say; TUTTI_EMBEDDING_NONE: as the model's files say,
+                                     * or the mean */
     int step_timeout_s; /* SERVER_API_STEP: a chat that is not polled for this long is cancelled */
     /* Limits of a client: a key without limits of its own or, without keys, an address. */
     int64_t tokens_per_minute; /* of prompts and answers together; 0: no limit */
@@ -74,7 +76,7 @@ struct server_options {
 struct server_models {
     const struct server_model {
         const char *name, *path;
-    } *list;
+    } * list;
     int n;
     uint64_t memory_bytes; /* of all their processes; 0: no limit */
     uint64_t kv_bytes;     /* KV cache of each */

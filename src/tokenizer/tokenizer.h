@@ -158,6 +158,9 @@ struct token_affixes {
     bool is_known;
     int n_before, n_after;
     int32_t before[MAX_AFFIX_IDS], after[MAX_AFFIX_IDS];
+    /* Between the two texts of a pair, which has the others too. n_between 0: the files do not say it. */
+    int n_between;
+    int32_t between[MAX_AFFIX_IDS];
 };
 const struct token_affixes *tokenizer_affixes(const struct tokenizer *tok); /* borrowed */
 

@@ -156,11 +156,11 @@ def test_wrong_calls_are_told():
 
 
 def test_a_model_of_a_wrong_kind_is_refused(tmp_path):
-    bert = tmp_path / "bert"
-    bert.mkdir()
-    (bert / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    (bert / "model.safetensors").write_bytes(b"\2" + bytes(7) + b"{}")
-    for model, said in ((bert, "config.json: model_type \"bert\" is not supported; docs/models.md has"),
+    other = tmp_path / "t5"
+    other.mkdir()
+    (other / "config.json").write_text(json.dumps({"model_type": "t5"}))
+    (other / "model.safetensors").write_bytes(b"\2" + bytes(7) + b"{}")
+    for model, said in ((other, "config.json: model_type \"t5\" is not supported; docs/models.md has"),
                         (os.path.join(FIXTURES, "gguf", "tiny-types.gguf"), "general.architecture \"tiny\" is not supported"),
                         (os.path.join(FIXTURES, "gguf", "quality.json"), "it is neither GGUF nor safetensors"),
                         (tmp_path, "there is neither config.json nor"),

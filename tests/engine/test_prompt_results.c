@@ -468,7 +468,7 @@ static void what_cannot_be_is_refused(void **state)
         { { .embedding = TUTTI_EMBEDDING_LAST, .prompt_logprobs = true },
           "prompt_logprobs",
           "an embedding request cannot have" },
-        { { .embedding = (enum tutti_embedding)3 }, "embedding", "at most 2" },
+        { { .embedding = (enum tutti_embedding)4 }, "embedding", "at most 3" },
         { { .prompt_logprobs = true, .n_beams = 2 }, "prompt_logprobs", "beam search" },
     };
     tutti_model *model = opened_model(TEST_FIXTURES "/llama-tiny", "f32", "f32", 1);

@@ -486,12 +486,12 @@ static void operations_on_rows_do_what_they_say(void **state)
     };
     op->upload(be, d_y, x, ROWS * N);
     op->step_begin(be, &step);
-    op->positions(be, d_y, d_table, 0, step.n_rows, N, true);
+    op->positions(be, d_y, d_table, 0, step.n_rows, N, POSITIONS_ADD);
     device_end(be, d_y, y, ROWS * N);
     for (int i = 0; i < ROWS * N; i++)
         assert_true(y[i] == x[i] + table[positions[i / N] * N + i % N]);
     op->step_begin(be, &step);
-    op->positions(be, d_y, d_table, 0, step.n_rows, N, false);
+    op->positions(be, d_y, d_table, 0, step.n_rows, N, POSITIONS_REPLACE);
     device_end(be, d_y, y, ROWS * N);
     for (int i = 0; i < ROWS * N; i++)
         assert_true(y[i] == table[positions[i / N] * N + i % N]);

@@ -108,7 +108,7 @@ def test_harmless_fields_change_nothing(server):
     ("/v1/completions", {"prompt": "a", "max_completion_tokens": 5}, "max_completion_tokens", "not a field of this endpoint"),
     ("/v1/embeddings", {"input": "a", "temperature": 1}, "temperature", "not a field of this endpoint"),
     ("/v1/embeddings", {"input": "a", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens", "not supported"),
-    ("/v1/embeddings", {"input": "a", "normalize": False}, "normalize", "not supported"),
+    ("/v1/embeddings", {"input": "a", "embed_dtype": "float16"}, "embed_dtype", "not supported"),
     ("/v1/responses", {"input": "a", "guided_json": SCHEMA}, "guided_json", "not a field of this endpoint"),
     ("/v1/responses", {"input": "a", "max_tokens": 5}, "max_tokens", "not a field of this endpoint"),
     ("/v1/responses", {"input": "a", "reasoning": "low"}, "reasoning", "an object"),

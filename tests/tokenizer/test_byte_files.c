@@ -153,11 +153,23 @@ static void post_processors_put_tokens_around_a_text(void **state)
         { WITH(TEMPLATE(SPECIAL("a") "," TEXT_A "," SPECIAL("ba"))),
           { .is_known = true, .n_before = 1, .before = { 0 }, .n_after = 2, .after = { 1, 0 } } },
         { WITH("\"post_processor\":{\"type\":\"BertProcessing\",\"cls\":[\"a\",0],\"sep\":[\"b\",1]}"),
-          { .is_known = true, .n_before = 1, .before = { 0 }, .n_after = 1, .after = { 1 } } },
+          { .is_known = true,
+            .n_before = 1,
+            .before = { 0 },
+            .n_after = 1,
+            .after = { 1 },
+            .n_between = 1,
+            .between = { 1 } } },
         { WITH("\"post_processor\":{\"type\":\"Sequence\",\"processors\":[{\"type\":\"RobertaProcessing\","
                "\"cls\":[\"a\",0],\"sep\":[\"b\",1]}," TEMPLATE_PART(SPECIAL("ba") "," TEXT_A
                                                                                    "," SPECIAL("a")) "]}"),
-          { .is_known = true, .n_before = 3, .before = { 1, 0, 0 }, .n_after = 2, .after = { 1, 0 } } },
+          { .is_known = true,
+            .n_before = 3,
+            .before = { 1, 0, 0 },
+            .n_after = 2,
+            .after = { 1, 0 },
+            .n_between = 2,
+            .between = { 1, 1 } } },
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         struct byte_file file = { CASES[i].text, strlen(CASES[i].text), "some.json" };

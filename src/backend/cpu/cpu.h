@@ -359,7 +359,7 @@ void cpu_scale(struct backend *be, struct floats x, float scale, int n_rows, int
 void cpu_softcap(struct backend *be, struct floats x, float cap, int n_rows, int n);
 void cpu_activate(struct backend *be, struct floats x, int n_rows, int n, enum activation act);
 void cpu_positions(struct backend *be, struct floats x, struct floats table, int begin, int end, int n,
-                   bool adds);
+                   enum positions_use use);
 void cpu_concat(struct backend *be, struct floats y, struct floats a, int n_a, struct floats b, int n_b,
                 int n_rows);
 void cpu_gather(struct backend *be, struct floats y, struct floats x, struct floats add, int n);

@@ -84,7 +84,7 @@ struct rows_job {
     float scale;
     const float *table; /* of positions */
     int first;          /* row of the step */
-    bool adds;
+    enum positions_use use;
     enum activation act;
     int n_rows, n;
 };
@@ -183,16 +183,18 @@ static void positions_some(void *arg, int thread, int n_threads)
     int64_t begin, end;
     team_range(job->n_rows, 1, thread, n_threads, &begin, &end);
     for (int64_t r = begin; r < end; r++) {
-        const float *row = job->table + (size_t)job->step->positions[job->first + r] * (size_t)job->n;
-        if (job->adds)
-            job->kernels->add(job->x + r * job->n, row, job->n);
-        else
+        const int32_t *all = job->use == POSITIONS_ADD_SECOND ? job->step->block_positions
+                                                              : job->step->positions;
+        const float *row = job->table + (size_t)(all ? all[job->first + r] : 0) * (size_t)job->n;
+        if (job->use == POSITIONS_REPLACE)
             memcpy(job->x + r * job->n, row, (size_t)job->n * sizeof *row);
+        else
+            job->kernels->add(job->x + r * job->n, row, job->n);
     }
 }
 
 void cpu_positions(struct backend *be, struct floats x, struct floats table, int begin, int end, int n,
-                   bool adds)
+                   enum positions_use use)
 {
     struct cpu_backend *cpu = cpu_of(be);
     struct rows_job job = { .kernels = &cpu->kernels,
@@ -200,7 +202,7 @@ void cpu_positions(struct backend *be, struct floats x, struct floats table, int
                             .x = cpu_rows(x, end - begin, n),
                             .table = cpu_floats(table, 0),
                             .first = begin,
-                            .adds = adds,
+                            .use = use,
                             .n_rows = end - begin,
                             .n = n };
     run_rows(cpu, positions_some, &job, job.n_rows);

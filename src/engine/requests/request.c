@@ -244,11 +244,27 @@ static enum tutti_status check_place(const struct tutti_request *spec, struct tu
     return st == TUTTI_OK ? check_range("max_queue_ms", spec->max_queue_ms, -1, true, INT32_MAX, err) : st;
 }
 
+/* A cross-encoder's head was trained with the first token of pairs. */
+static enum tutti_status check_pair(const struct tutti_request *spec, const struct model *model,
+                                    struct tutti_error *err)
+{
+    if (spec->pair && (!spec->text || !model->desc.is_encoder))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "pair", "a pair of texts needs a text and an encoder");
+    if (model->desc.has_score && (spec->embedding != TUTTI_EMBEDDING_FIRST || (spec->text && !spec->pair)))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "model",
+                               "model %s scores pairs of texts; it makes no embeddings", model->name);
+    return TUTTI_OK;
+}
+
 static enum tutti_status check_results(const struct tutti_request *spec, const struct model *model,
                                        struct tutti_error *err)
 {
-    enum tutti_status st = check_range("embedding", (double)spec->embedding, 0, true, TUTTI_EMBEDDING_LAST,
+    enum tutti_status st = check_range("embedding", (double)spec->embedding, 0, true, TUTTI_EMBEDDING_FIRST,
                                        err);
+    if (st == TUTTI_OK && spec->embedding == TUTTI_EMBEDDING_NONE)
+        st = model_check_generates(model, err);
+    if (st == TUTTI_OK)
+        st = check_pair(spec, model, err);
     if (st != TUTTI_OK)
         return st;
     if (spec->embedding != TUTTI_EMBEDDING_NONE && (spec->n_choices > 1 || spec->prompt_logprobs))
@@ -410,6 +426,8 @@ static void copy_spec(struct carver *c, const struct tutti_request *spec, struct
     to->template_arguments = carve_string(c, spec->template_arguments);
     if (spec->text)
         to->text = carve_text(c, spec->text, spec->n_text_bytes);
+    if (spec->pair)
+        to->pair = carve_text(c, spec->pair, spec->n_pair_bytes);
     to->sampling.logit_bias = carve(c, spec->sampling.logit_bias, spec->sampling.n_logit_bias,
                                     sizeof *spec->sampling.logit_bias);
     copy_stops(c, spec, to, stop_borders);
@@ -478,7 +496,7 @@ int64_t request_estimate_prompt(const struct request *r)
         return r->n_prompt;
     if (r->spec.n_ids > 0)
         return (int64_t)r->spec.n_ids;
-    size_t n_bytes = r->spec.n_text_bytes;
+    size_t n_bytes = r->spec.n_text_bytes + r->spec.n_pair_bytes;
     for (size_t i = 0; i < r->spec.n_messages; i++)
         n_bytes += r->spec.messages[i].n_bytes;
     return (int64_t)(n_bytes / BYTES_PER_TOKEN) + 1;
@@ -487,7 +505,7 @@ int64_t request_estimate_prompt(const struct request *r)
 int64_t request_prompt_bytes(const struct request *r)
 {
     const struct tutti_request *spec = &r->spec;
-    size_t n_bytes = spec->n_text_bytes + spec->n_ids * sizeof *spec->ids;
+    size_t n_bytes = spec->n_text_bytes + spec->n_pair_bytes + spec->n_ids * sizeof *spec->ids;
     for (size_t i = 0; i < spec->n_messages; i++)
         n_bytes += MESSAGE_BYTES + spec->messages[i].n_bytes;
     n_bytes += spec->tools ? strlen(spec->tools) : 0;
@@ -556,7 +574,7 @@ static enum tutti_status prepare_rest(struct request *r, const struct model *mod
     if (st == TUTTI_OK)
         st = prepare_beams(r, model, limits, err);
     int n_scores = r->spec.prompt_logprobs ? r->n_prompt : 0;
-    int n_embedding = r->spec.embedding != TUTTI_EMBEDDING_NONE ? model->desc.d_model : 0;
+    int n_embedding = r->spec.embedding != TUTTI_EMBEDDING_NONE ? model_hidden_width(&model->desc) : 0;
     if (st != TUTTI_OK || n_scores + n_embedding == 0)
         return st;
     st = prompt_results_new(&r->results, n_scores, n_embedding, err);
@@ -601,8 +619,12 @@ enum tutti_status request_prepare(struct request *r, const struct model *model,
                                .parse_special = r->spec.parse_special };
     const char *param = is_chat ? "messages" : "prompt";
     r->rendered.max = (size_t)max_context + SPARE_TOKENS; /* tokens beyond this are not counted */
-    st = is_chat ? chat_render(model, &r->spec, &r->rendered, err)
-                 : model_encode_text(model, &text, &r->rendered, err);
+    if (r->spec.pair)
+        st = model_encode_pair(model, &text, r->spec.pair, r->spec.n_pair_bytes, &r->rendered, &r->second,
+                               err);
+    else
+        st = is_chat ? chat_render(model, &r->spec, &r->rendered, err)
+                     : model_encode_text(model, &text, &r->rendered, err);
     if (st != TUTTI_OK && r->rendered.is_full)
         return check_length(param, &r->spec, (size_t)max_context, true, max_context, err);
     if (st != TUTTI_OK)

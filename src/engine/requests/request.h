@@ -64,6 +64,7 @@ struct request {
     int n_started;     /* choices 0..n_started-1 have or had a sequence */
     struct lane *lane; /* in the scheduler's queue; NULL: it is not queued */
     struct request *previous;
+    int second; /* of a pair: where the second text begins */
     int n_seen; /* prompt rows whose results are there; pages of later rows must be computed */
 
     /* Text thread: */
@@ -118,7 +119,8 @@ static inline int request_n_own(const struct request *r)
 /* True: results of every prompt row are needed, not only of the last one. */
 static inline bool request_wants_rows(const struct request *r)
 {
-    return r->spec.prompt_logprobs || r->spec.embedding == TUTTI_EMBEDDING_MEAN;
+    return r->spec.prompt_logprobs || r->spec.embedding == TUTTI_EMBEDDING_MEAN ||
+           r->spec.embedding == TUTTI_EMBEDDING_FIRST;
 }
 
 /* True: all its choices end when one sequence ends. */

@@ -111,6 +111,11 @@ void tutti_model_info(const tutti_model *handle, struct tutti_model_info *out)
         .has_tokenizer = model->tokenizer != NULL,
         .has_chat = model->chat && model->tokenizer,
         .has_bidirectional_prompt = d->has_prefix,
+        .is_encoder = d->is_encoder,
+        .has_score = d->has_score,
+        .has_raw_score = d->has_raw_score,
+        .embedding = model->pooling.kind,
+        .keeps_length = model->pooling.keeps_length,
         .n_usable_vocab = d->n_usable_vocab,
         .bos_id = model->tokenizer ? tokenizer_bos(model->tokenizer) : -1,
         .eos_id = end_token(model),
@@ -344,6 +349,8 @@ enum tutti_status tutti_model_logits(tutti_model *handle, const int32_t *ids, si
 {
     struct model *model = model_of(handle);
     enum tutti_status st = check_ids(model, ids, n_ids, err);
+    if (st == TUTTI_OK)
+        st = model_check_generates(model, err);
     if (st != TUTTI_OK)
         return st;
     int n = (int)n_ids, n_pages = model_pages_of(model, n);

@@ -154,6 +154,8 @@ static void set_up(struct scheduler *s, struct sequence *seq, struct request *r)
         seq->prefix = model_find_prefix(s->options.desc, r->prompt + r->virtual.n, request_n_own(r));
     if (r->virtual.is_before_zero)
         model_prefix_shift(&seq->prefix, r->virtual.n);
+    if (s->options.desc && s->options.desc->n_segments > 1)
+        seq->prefix.second = r->second;
     seq->recomputes = r->spec.no_kv_cache;
     seq->uses_cache = !s->options.no_prefix_cache && !s->options.desc && !seq->recomputes;
     seq->max_ids = r->n_prompt + (r->spec.no_answer ? 0 : n_answer);

@@ -375,6 +375,10 @@ static void choose_outputs(struct scheduler *s, struct plan_entry *entry, int ro
     entry->first_pos = begin > r->n_seen ? begin : r->n_seen;
     if (r->spec.embedding == TUTTI_EMBEDDING_LAST)
         entry->first_pos = end - 1;
+    if (r->spec.embedding == TUTTI_EMBEDDING_FIRST) {
+        entry->n_hidden = entry->first_pos == r->virtual.n;
+        return;
+    }
     if (r->spec.embedding != TUTTI_EMBEDDING_NONE) {
         bool is_wanted = r->spec.embedding == TUTTI_EMBEDDING_MEAN || is_end;
         entry->n_hidden = is_wanted && entry->first_pos < end ? end - entry->first_pos : 0;
@@ -403,7 +407,7 @@ static void choose_hidden(struct scheduler *s)
         struct plan_entry *entry = &s->entries[i];
         entry->first_hidden = step->n_hidden;
         for (int k = 0; k < entry->n_hidden; k++, step->n_hidden++)
-            s->output_rows[step->n_outputs++] = row + entry->n_rows - entry->n_hidden + k;
+            s->output_rows[step->n_outputs++] = row + entry->first_pos - entry->seq->n_computed + k;
     }
 }
 

@@ -75,7 +75,7 @@ static enum tutti_status read_peft(struct adapter_reader *r, const struct tensor
         return error_set(err, TUTTI_E_FORMAT, "%s: expected only the tensor prompt_embeddings",
                          r->tensors_path);
     enum tutti_status st = is_prefix ? check_prefix(r, err) : TUTTI_OK;
-    if (!is_prefix && r->desc->has_prefix)
+    if (r->desc->is_encoder || (!is_prefix && r->desc->has_prefix))
         st = error_set(err, TUTTI_E_UNSUPPORTED, "%s: soft prompts do not fit a %s model", r->config_path,
                        r->family->name);
     int64_t n_columns = is_prefix ? (int64_t)r->desc->n_layers * 2 * key_floats(r->desc) : r->desc->d_model;

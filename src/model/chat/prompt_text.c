@@ -61,8 +61,34 @@ enum tutti_status model_encode_text(const struct model *model, const struct mode
     if (text->parse_special) {
         drop_second_prefix(out, n_prefix);
         struct prefix prefix = model_find_prefix(&model->desc, out->ids, (int)out->n);
-        if (model->desc.has_prefix && !prefix.has_no_end)
+        if (model->desc.has_prefix && !model->desc.is_encoder && !prefix.has_no_end)
             return TUTTI_OK; /* the text marks the end of its prefix itself */
     }
     return add_suffix(model, text->parse_special, out, err);
+}
+
+enum tutti_status model_encode_pair(const struct model *model, const struct model_text *text,
+                                    const char *pair, size_t n_pair_bytes, struct ids *out, int *second,
+                                    struct tutti_error *err)
+{
+    const struct token_affixes *affixes = tokenizer_affixes(model->tokenizer);
+    struct ids rest = { .max = out->max };
+    if (affixes->n_between == 0)
+        return error_set(err, TUTTI_E_UNSUPPORTED,
+                         "model %s: its tokenizer's files do not say how the two texts of a pair are joined",
+                         model->name);
+    enum tutti_status st = model_text_prefix(model, out, err);
+    if (st == TUTTI_OK && !tokenizer_encode(model->tokenizer, text->bytes, text->n_bytes, out))
+        st = tokenizer_encode_error(out, err);
+    if (st == TUTTI_OK && !ids_add_all(out, affixes->between, (size_t)affixes->n_between))
+        st = chat_out_of_memory(err);
+    *second = (int)out->n;
+    if (st == TUTTI_OK && !tokenizer_encode(model->tokenizer, pair, n_pair_bytes, &rest)) {
+        st = tokenizer_encode_error(&rest, err);
+        out->is_full = rest.is_full;
+    }
+    if (st == TUTTI_OK && !ids_add_all(out, rest.ids, rest.n))
+        st = chat_out_of_memory(err);
+    ids_clear(&rest);
+    return st == TUTTI_OK ? model_text_suffix(model, out, err) : st;
 }

@@ -186,7 +186,7 @@ const struct config_key CONFIG_KEYS_MINDFORMERS[] = {
 
 const struct config_key CONFIG_KEYS_GGUF[] = {
     { "tensor_data_layout", NULL },
-    { "pooling_type", NULL }, /* of embeddings: tutti has its own setting */
+    { "pooling_type", NULL }, /* of embeddings: read by load/pooling.c */
     { "rope.scaling.finetuned", NULL },
     { "attention.layer_norm_epsilon", NULL }, /* the one of the architecture's norms is read */
     { "attention.layer_norm_rms_epsilon", NULL },

@@ -127,7 +127,9 @@ static bool has_ffn(const struct checkpoint *ck, const struct tensor_names *name
 static bool has_norms(const struct checkpoint *ck, const struct tensor_names *names)
 {
     const char *attn = names->of[SLOT_ATTN_NORM][0], *ffn = names->of[SLOT_FFN_NORM][0];
-    return (!attn || has_tensor(ck, attn)) && (!ffn || has_tensor(ck, ffn));
+    const char *post = names->of[SLOT_ATTN_POST_NORM][0];
+    return (!attn || has_tensor(ck, attn)) && (!ffn || has_tensor(ck, ffn)) &&
+           (!post || has_tensor(ck, post));
 }
 
 /* Layouts may differ in only a few names. If none fits completely, one that fits partly gives
@@ -349,7 +351,7 @@ enum tutti_status model_desc_read(struct model_desc *desc, const struct family *
         return st;
     const struct tensor_names *names = family_layout(*family, ck);
     if (is_gguf && names) {
-        desc->tied_output = !checkpoint_find(ck, names->of[SLOT_OUTPUT][0]);
+        desc->tied_output = !desc->is_encoder && !checkpoint_find(ck, names->of[SLOT_OUTPUT][0]);
         for (int i = 0; i < desc->n_kinds; i++)
             find_biases(&desc->kinds[i], names, ck);
         desc->has_output_bias = desc->has_output_bias ||
@@ -450,6 +452,8 @@ struct prefix model_find_prefix(const struct model_desc *d, const int32_t *ids, 
     struct prefix prefix = { .has_no_end = !d->has_prefix };
     if (!d->has_prefix)
         return prefix;
+    if (d->is_encoder)
+        return (struct prefix){ .n = n_ids, .has_no_end = true };
     while (prefix.n < n_ids && ids[prefix.n] != d->prefix_end_id)
         prefix.n++;
     if (prefix.n == n_ids) /* no end: attention is causal everywhere */
@@ -470,7 +474,7 @@ void model_prefix_positions(const struct prefix *prefix, int position, int32_t *
     bool is_after = !prefix->has_no_end && position >= prefix->n;
     int own = position > prefix->n_before_zero ? position - prefix->n_before_zero : 0;
     *rope = is_after ? prefix->mask_position : own;
-    *block = is_after ? position - prefix->n + 1 : 0;
+    *block = is_after ? position - prefix->n + 1 : prefix->second > 0 && position >= prefix->second;
 }
 
 void model_prefix_shift(struct prefix *prefix, int n_virtual)
@@ -478,6 +482,16 @@ void model_prefix_shift(struct prefix *prefix, int n_virtual)
     prefix->n_before_zero = n_virtual;
     if (!prefix->has_no_end)
         prefix->n += n_virtual;
+}
+
+enum tutti_status model_check_generates(const struct model *model, struct tutti_error *err)
+{
+    return !model->desc.is_encoder
+               ? TUTTI_OK
+               : error_set_param(err, TUTTI_E_ARGUMENT, "model",
+                                 "model %s is an encoder (%s): it gives %s, and generates no text",
+                                 model->name, model->desc.family,
+                                 model->desc.has_score ? "scores of pairs of texts" : "embeddings");
 }
 
 enum tutti_status chat_out_of_memory(struct tutti_error *err)

@@ -40,7 +40,7 @@ uint64_t model_weights_fingerprint(const struct model *model)
 
 /* A new field of these that affects keys and values must be added here. */
 _Static_assert(sizeof(void *) != 8 || sizeof(struct layer_desc) == 1232, "see layer_fingerprint()");
-_Static_assert(sizeof(void *) != 8 || sizeof(struct model_desc) == 14408, "see model_shape_fingerprint()");
+_Static_assert(sizeof(void *) != 8 || sizeof(struct model_desc) == 14416, "see model_shape_fingerprint()");
 
 static uint64_t layer_fingerprint(const struct layer_desc *l, const float *rope_freqs)
 {
@@ -94,6 +94,7 @@ uint64_t model_shape_fingerprint(const struct model *model)
         (int64_t)d->norm,
         d->has_embedding_norm,
         d->has_post_norms,
+        d->norms_sums,
         d->has_no_pre_norms,
         (int64_t)d->ffn_place,
         d->has_output_bias,
@@ -105,6 +106,9 @@ uint64_t model_shape_fingerprint(const struct model *model)
         d->has_prefix ? d->prefix_end_id : 0,
         d->has_prefix ? d->mask_ids[0] : 0,
         d->has_prefix ? d->mask_ids[1] : 0,
+        d->is_encoder,
+        d->has_score,
+        d->n_segments,
         (int64_t)model->weight_type,
     };
     const double reals[] = {

@@ -8,6 +8,7 @@
 #include "model/chat/chat.h"
 #include "model/description/stops.h"
 #include "model/forward.h"
+#include "model/load/pooling.h"
 #include "model/load/tokenizer_settings.h"
 #include "model/ranks/group.h"
 #include "model/weights/mtp.h"
@@ -174,6 +175,8 @@ static enum tutti_status load_text(struct loader *l, struct tutti_error *err)
         st = model_choose_chat(l, tokenizer_config, generation, err);
     if (st == TUTTI_OK)
         read_defaults(l, generation);
+    if (st == TUTTI_OK)
+        st = pooling_read(&model->pooling, &model->desc, l->ck, err);
 done:
     json_decref(generation);
     json_decref(tokenizer_config);

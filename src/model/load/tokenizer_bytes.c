@@ -20,7 +20,8 @@ enum tutti_status tokenizer_read_json(struct tokenizer **out, const struct token
     (void)map;
     if (!s->json)
         return error_set(err, s->json_error.status, "%s", s->json_error.text);
-    return tokenizer_from_json_root(out, s->json, s->path, s->tokenizer_config, err);
+    enum tutti_status st = tokenizer_apply_bert_settings(s, err);
+    return st != TUTTI_OK ? st : tokenizer_from_json_root(out, s->json, s->path, s->tokenizer_config, err);
 }
 
 static bool is_family(const struct tokenizer_source *s, const char *name)

@@ -26,6 +26,14 @@ MUST_CHECK enum tutti_status tokenizer_read_json(struct tokenizer **out, const s
 /* vocab.json, with merges.txt in the same folder. */
 MUST_CHECK enum tutti_status tokenizer_read_vocab(struct tokenizer **out, const struct tokenizer_source *s,
                                                   const struct mapping *map, struct tutti_error *err);
+/* vocab.txt of BertTokenizer. */
+MUST_CHECK enum tutti_status tokenizer_read_wordpiece(struct tokenizer **out,
+                                                      const struct tokenizer_source *s,
+                                                      const struct mapping *map, struct tutti_error *err);
+/* BertTokenizer's settings in tokenizer_config.json take precedence over the normalizer of tokenizer.json,
+ * as in transformers. */
+MUST_CHECK enum tutti_status tokenizer_apply_bert_settings(const struct tokenizer_source *s,
+                                                           struct tutti_error *err);
 MUST_CHECK enum tutti_status tokenizer_read_tiktoken(struct tokenizer **out, const struct tokenizer_source *s,
                                                      const struct mapping *map, struct tutti_error *err);
 

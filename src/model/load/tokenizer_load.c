@@ -80,6 +80,7 @@ static const struct {
     { "vocab.json", tokenizer_read_vocab },
     { "ice_text.model", read_icetext },
     { "vocab.model", read_pangu },
+    { "vocab.txt", tokenizer_read_wordpiece },
 };
 
 enum { N_FILES = sizeof FILES / sizeof *FILES };

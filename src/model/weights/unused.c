@@ -162,7 +162,7 @@ static const char *find_reason(const struct model_desc *d, const struct tensor_n
         return "it belongs to a tensor that is used";
     if (strncmp(name, "rope_factors_", 13) == 0)
         return "it changes the rotation";
-    if ((strstr(name, "norm") || strstr(name, "ln_")) &&
+    if (names->of[SLOT_OUTPUT_NORM][0] && (strstr(name, "norm") || strstr(name, "ln_")) &&
         has_same_parent(names->of[SLOT_OUTPUT_NORM][0], name))
         return "it is a norm outside of the layers";
     return NULL;

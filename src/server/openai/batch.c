@@ -85,7 +85,8 @@ static enum tutti_status find_api(struct item *item, struct tutti_error *err)
     } APIS[] = { { "/v1/chat/completions", &OPENAI_CHAT.job },
                  { "/v1/completions", &OPENAI_COMPLETIONS.job },
                  { "/v1/embeddings", &OPENAI_EMBEDDINGS },
-                 { "/v1/responses", &OPENAI_RESPONSES } };
+                 { "/v1/responses", &OPENAI_RESPONSES },
+                 { "/v1/rerank", &RERANK } };
     const char *url = json_string_value(json_object_get(item->line, "url"));
     const char *method = json_string_value(json_object_get(item->line, "method"));
     if (!json_is_string(json_object_get(item->line, "custom_id")))
@@ -97,8 +98,8 @@ static enum tutti_status find_api(struct item *item, struct tutti_error *err)
             item->api = APIS[i].api;
     if (!item->api)
         return error_set_param(err, TUTTI_E_ARGUMENT, "url",
-                               "url must be /v1/chat/completions, /v1/completions, /v1/embeddings or "
-                               "/v1/responses");
+                               "url must be /v1/chat/completions, /v1/completions, /v1/embeddings, "
+                               "/v1/responses or /v1/rerank");
     return json_require(json_object_get(item->line, "body"), JSON_KIND_OBJECT, "body", err);
 }
 

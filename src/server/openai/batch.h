@@ -8,7 +8,7 @@
 
 struct server_batch {
     const char *model_id;           /* what requests call the model; NULL: tutti_model_info's name */
-    enum tutti_embedding embedding; /* pooling of embeddings, if a request does not say */
+    enum tutti_embedding embedding; /* as in struct server_options */
     const char *lines;              /* the whole file */
     size_t n_bytes;
     /* Receives each response line when its request ends. False: it cannot be written; the run is

@@ -1,7 +1,7 @@
 /* POST /v1/embeddings: https://platform.openai.com/docs/api-reference/embeddings
  *
  * Each input is a prompt of its own. Vectors are normalized to length 1, even if dimensions
- * truncates them. */
+ * truncates them, unless the request or the model's files say no. */
 #include "base/json/json_field.h"
 #include "server/openai/openai_reply.h"
 
@@ -52,7 +52,8 @@ static bool add_vector(struct buf *out, const struct api_request *req, const str
     if (!x)
         return false;
     memcpy(x, event->embedding, n * sizeof *x);
-    normalize(x, n);
+    if (req->normalizes)
+        normalize(x, n);
     bool ok = req->is_base64 ? add_base64(out, x, n) : add_numbers(out, x, n);
     free(x);
     return ok;
@@ -109,9 +110,13 @@ static enum tutti_status read_words(struct api_request *req, enum tutti_embeddin
                                "encoding_format must be \"float\" or \"base64\"");
     req->is_base64 = word && !strcmp(word, "base64");
     word = json_string_value(pooling);
-    if (pooling && !(word && (!strcmp(word, "mean") || !strcmp(word, "last"))))
-        return error_set_param(err, TUTTI_E_ARGUMENT, "pooling", "pooling must be \"mean\" or \"last\"");
-    req->embedding = !word ? usual : *word == 'm' ? TUTTI_EMBEDDING_MEAN : TUTTI_EMBEDDING_LAST;
+    if (pooling && !(word && (!strcmp(word, "mean") || !strcmp(word, "last") || !strcmp(word, "cls"))))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "pooling",
+                               "pooling must be \"mean\", \"last\" or \"cls\"");
+    req->embedding = !word          ? usual
+                     : *word == 'm' ? TUTTI_EMBEDDING_MEAN
+                     : *word == 'l' ? TUTTI_EMBEDDING_LAST
+                                    : TUTTI_EMBEDDING_FIRST;
     return TUTTI_OK;
 }
 
@@ -130,7 +135,7 @@ static enum tutti_status embeddings_read_value(struct api_request *req, struct a
     if (st == TUTTI_OK)
         st = check_inputs(req, err);
     if (st == TUTTI_OK)
-        st = read_words(req, app->options->embedding, err);
+        st = read_words(req, app_embedding(app) ? app_embedding(app) : TUTTI_EMBEDDING_MEAN, err);
     if (st == TUTTI_OK && req->dimensions > app->info.d_model)
         st = error_set_param(err, TUTTI_E_ARGUMENT, "dimensions",
                              "dimensions is %d, but the vectors of this model have %d", req->dimensions,

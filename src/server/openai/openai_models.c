@@ -12,6 +12,11 @@ int app_max_context(struct app *app)
     return stats.max_context;
 }
 
+enum tutti_embedding app_embedding(const struct app *app)
+{
+    return app->options->embedding ? app->options->embedding : app->info.embedding;
+}
+
 json_t *app_model_name(const struct app *app, const char *adapter)
 {
     return json_sprintf("%s%s%s", app->model_id, adapter ? ":" : "", adapter ? adapter : "");

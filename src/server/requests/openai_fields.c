@@ -20,8 +20,9 @@ enum {
     MSG = API_MESSAGES,
     COUNT = API_MESSAGES_COUNT,
     STRICT = MSG | COUNT, /* unknown names are refused, as in the original */
+    RERANK = API_RERANK
 };
-enum { ALL = BOTH | EMBED | RESP };
+enum { ALL = BOTH | EMBED | RESP | RERANK };
 
 struct field_rule {
     unsigned apis;
@@ -67,8 +68,15 @@ static const struct field_rule RULES[] = {
     FIELDS(TEXT | EMBED, IS_READ, NULL, "parse_special"),
     FIELDS(EMBED | RESP, IS_READ, NULL, "input"),
     FIELDS(CHAT, "\"none\"|\"auto\"", "use tool_choice", "function_call"),
-    FIELDS(BOTH | EMBED | RESP, IS_READ, NULL, "priority", "max_queue_time"),
-    FIELDS(EMBED, IS_READ, NULL, "encoding_format", "dimensions", "pooling"),
+    FIELDS(ALL, IS_READ, NULL, "priority", "max_queue_time"),
+    FIELDS(EMBED, IS_READ, NULL, "encoding_format", "dimensions", "pooling", "normalize"),
+    FIELDS(RERANK, IS_READ, NULL, "query", "documents", "top_n", "return_documents"),
+    /* Jina, Cohere */
+    FIELDS(RERANK, "[\"text\"]", "documents are strings or objects with text", "rank_fields"),
+    FIELDS(RERANK, "false", "cut the documents before they are sent", "truncation"),
+    FIELDS(RERANK, "", "cut the documents before they are sent", "max_tokens_per_doc", "max_chunks_per_doc"),
+    FIELDS(RERANK, "false", "return_documents returns their text", "return_text"),
+    FIELDS(RERANK, "false", "/v1/embeddings returns them", "return_embeddings"),
     FIELDS(ALL, "*", NULL, "prompt_cache_retention"),
     /* OpenAI's predicted output: only affects speed */
     FIELDS(CHAT, "*", NULL, "prediction"),
@@ -80,9 +88,9 @@ static const struct field_rule RULES[] = {
     FIELDS(BOTH, "true", "special tokens are never a part of the text", "skip_special_tokens"),
     /* Special tokens are not shown. */
     FIELDS(BOTH, "*", NULL, "spaces_between_special_tokens", "guided_decoding_backend", "stream_interval"),
-    FIELDS(BOTH | EMBED, "", "cut the prompt before it is sent", "truncate_prompt_tokens"),
+    FIELDS(BOTH | EMBED | RERANK, "", "cut the prompt before it is sent", "truncate_prompt_tokens"),
     /* Of truncate_prompt_tokens. */
-    FIELDS(BOTH | EMBED, "*", NULL, "truncation_side"),
+    FIELDS(BOTH | EMBED | RERANK, "*", NULL, "truncation_side"),
     FIELDS(BOTH, "", "echo with logprobs gives them for /v1/completions", "prompt_logprobs"),
     FIELDS(BOTH, "[]", "use grammar or logit_bias", "allowed_token_ids"),
     FIELDS(BOTH, "[]", "use logit_bias", "bad_words"),
@@ -100,7 +108,6 @@ static const struct field_rule RULES[] = {
     FIELDS(BOTH, "{}", NULL, "kv_transfer_params", "vllm_xargs"),
     /* The prefix cache never changes an answer. */
     FIELDS(ALL, "*", NULL, "cache_salt", "request_id"),
-    FIELDS(EMBED, "true", "vectors have the length 1", "normalize"),
     FIELDS(EMBED, "\"float32\"|\"auto\"", NULL, "embed_dtype"),
     FIELDS(EMBED, "\"native\"|\"little\"", NULL, "endianness"),
     FIELDS(EMBED, "false", NULL, "activation"),

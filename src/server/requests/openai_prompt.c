@@ -269,3 +269,51 @@ enum tutti_status api_read_prompts(struct api_request *req, const char *name, in
     }
     return TUTTI_OK;
 }
+
+/* ---- documents to rank ---- */
+
+static enum tutti_status read_document(struct api_prompt *out, const json_t *value, size_t i,
+                                       struct tutti_error *err)
+{
+    const json_t *text = json_is_object(value) ? json_object_get(value, "text") : value;
+    char param[40];
+    snprintf(param, sizeof param, "documents[%zu]", i);
+    if (!json_is_string(text))
+        return json_wrong_type(param, "a string, or an object whose text is a string", value, err);
+    *out = (struct api_prompt){ .text = json_string_value(text), .n_text_bytes = json_string_length(text) };
+    return TUTTI_OK;
+}
+
+enum tutti_status api_read_documents(struct api_request *req, bool are_pairs, struct tutti_error *err)
+{
+    const json_t *query = json_object_get(req->root, "query");
+    const json_t *list = json_object_get(req->root, "documents");
+    size_t n = json_array_size(list), first = !are_pairs;
+    if (!json_is_string(query) || json_string_length(query) == 0)
+        return json_wrong_type("query", "a string that is not empty", query, err);
+    if (!json_is_array(list) || n == 0)
+        return json_wrong_type("documents", "a list of at least one document", list, err);
+    if (n + first > API_MAX_PROMPTS)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "documents",
+                               "documents has %zu entries, at most %zu are allowed", n,
+                               API_MAX_PROMPTS - first);
+    req->prompts = calloc(n + first, sizeof *req->prompts);
+    if (!req->prompts)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for the documents");
+    struct api_prompt asked = { .text = json_string_value(query), .n_text_bytes = json_string_length(query) };
+    req->n_prompts = n + first;
+    req->prompts[0] = asked;
+    for (size_t i = 0; i < n; i++) {
+        struct api_prompt *prompt = &req->prompts[first + i];
+        enum tutti_status st = read_document(prompt, json_array_get(list, i), i, err);
+        if (st != TUTTI_OK)
+            return st;
+        if (are_pairs) {
+            prompt->pair = prompt->text;
+            prompt->n_pair_bytes = prompt->n_text_bytes;
+            prompt->text = asked.text;
+            prompt->n_text_bytes = asked.n_text_bytes;
+        }
+    }
+    return TUTTI_OK;
+}

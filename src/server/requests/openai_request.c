@@ -39,11 +39,14 @@ static const struct field FIELDS[] = {
     { "max_tokens", FIELD_INT, API_CHAT, REQUEST(max_tokens), 1, INT_MAX },
     { "max_tokens", FIELD_INT, API_COMPLETION, REQUEST(max_tokens), 0, INT_MAX },
     { "max_completion_tokens", FIELD_INT, API_CHAT, REQUEST(max_tokens), 1, INT_MAX },
-    { "priority", FIELD_INT, API_CHAT | API_COMPLETION | API_EMBEDDING, REQUEST(priority),
+    { "priority", FIELD_INT, API_CHAT | API_COMPLETION | API_EMBEDDING | API_RERANK, REQUEST(priority),
       TUTTI_PRIORITY_FIRST, TUTTI_PRIORITY_LAST },
-    { "max_queue_time", FIELD_FLOAT, API_CHAT | API_COMPLETION | API_EMBEDDING, REQUEST(max_queue_time_s),
-      0.001, 86400 },
+    { "max_queue_time", FIELD_FLOAT, API_CHAT | API_COMPLETION | API_EMBEDDING | API_RERANK,
+      REQUEST(max_queue_time_s), 0.001, 86400 },
     { "dimensions", FIELD_INT, API_EMBEDDING, REQUEST(dimensions), 1, INT_MAX },
+    { "normalize", FIELD_BOOL, API_EMBEDDING, REQUEST(normalizes), 0, 0 },
+    { "top_n", FIELD_INT, API_RERANK, REQUEST(top_n), 1, INT_MAX },
+    { "return_documents", FIELD_BOOL, API_RERANK, REQUEST(returns_documents), 0, 0 },
     { "speculate", FIELD_INT, API_CHAT | API_COMPLETION, REQUEST(speculate), 0, 32 },
     { "temperature", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(temperature), 0, 2 },
     { "temperature", FIELD_FLOAT, API_STEP, SAMPLING(temperature), 0, 100 },
@@ -369,7 +372,7 @@ static enum tutti_status read_settings(struct api_request *req, int n_vocab, str
     if (st != TUTTI_OK)
         return st;
     req->has_priority = json_field(req->root, "priority");
-    if (req->kind == API_EMBEDDING)
+    if (req->kind == API_EMBEDDING || req->kind == API_RERANK)
         return TUTTI_OK;
     st = read_n_predict(req, err);
     if (st == TUTTI_OK)
@@ -393,18 +396,37 @@ static enum tutti_status read_settings(struct api_request *req, int n_vocab, str
     return st == TUTTI_OK && req->kind == API_COMPLETION ? read_echo(req, err) : st;
 }
 
+/* An encoder generates no text, and a cross-encoder makes no embeddings. */
+static enum tutti_status check_kind(enum api_kind kind, const struct tutti_model_info *info,
+                                    struct tutti_error *err)
+{
+    if (info->has_score && kind != API_RERANK)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "model",
+                               "model %s is a cross-encoder: it only scores pairs of texts (POST /v1/rerank)",
+                               info->name);
+    if (info->is_encoder && kind != API_EMBEDDING && kind != API_RERANK)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "model",
+                               "model %s is an encoder: it makes embeddings (POST /v1/embeddings), and "
+                               "generates no text",
+                               info->name);
+    return TUTTI_OK;
+}
+
 enum tutti_status api_request_read_value(struct api_request *out, enum api_kind kind,
                                          const tutti_model *model, json_t *root, struct tutti_error *err)
 {
     struct tutti_model_info info;
     tutti_model_info(model, &info);
     *out = (struct api_request){ .kind = kind, .root = root, .n = 1, .n_beams = 1, .length_penalty = 1 };
+    out->normalizes = !info.keeps_length;
     tutti_sampling_init(&out->sampling, model);
     if (kind == API_COMPLETION)
         out->max_tokens = API_DEFAULT_COMPLETION_TOKENS;
     if (!json_is_object(out->root))
         return json_wrong_part("", "the body", "a JSON object", root, err);
-    enum tutti_status st = read_settings(out, info.n_vocab, err);
+    enum tutti_status st = check_kind(kind, &info, err);
+    if (st == TUTTI_OK)
+        st = read_settings(out, info.n_vocab, err);
     if (st != TUTTI_OK)
         return st;
     if (out->best_of > out->n) {
@@ -414,6 +436,8 @@ enum tutti_status api_request_read_value(struct api_request *out, enum api_kind 
     }
     if (kind == API_COMPLETION || kind == API_EMBEDDING)
         return api_read_prompts(out, kind == API_COMPLETION ? "prompt" : "input", info.n_vocab, err);
+    if (kind == API_RERANK)
+        return api_read_documents(out, info.has_score, err);
     out->n_prompts = 1;
     st = api_read_messages(out, err);
     return st == TUTTI_OK ? api_read_tools(out, err) : st;
@@ -487,6 +511,8 @@ struct tutti_request api_request_make(const struct api_request *req, size_t i)
         out.n_text_bytes = prompt->n_text_bytes;
         out.ids = prompt->text ? NULL : req->ids.ids + prompt->first_id;
         out.n_ids = prompt->text ? 0 : prompt->n_ids;
+        out.pair = prompt->pair;
+        out.n_pair_bytes = prompt->n_pair_bytes;
     }
     return out;
 }
@@ -520,7 +546,7 @@ int64_t api_request_estimate(const struct api_request *req, size_t i)
     if (req->prompts && !req->prompts[i].text)
         return (int64_t)req->prompts[i].n_ids;
     if (req->prompts)
-        n_bytes = req->prompts[i].n_text_bytes;
+        n_bytes = req->prompts[i].n_text_bytes + req->prompts[i].n_pair_bytes;
     for (size_t k = 0; k < req->n_messages; k++)
         n_bytes += req->messages[k].n_bytes;
     return (int64_t)(n_bytes / BYTES_PER_TOKEN) + 1;

@@ -12,6 +12,7 @@ enum api_kind {
     API_INPUTS = 4,
     API_STEP = 8,
     API_EMBEDDING = 16,
+    API_RERANK = 256,
     /* For field names; these are parsed as chats: */
     API_RESPONSES = 32,
     API_MESSAGES = 64,
@@ -25,6 +26,8 @@ struct api_prompt {
     const char *text; /* NULL: ids */
     size_t n_text_bytes;
     size_t first_id, n_ids; /* in api_request.ids */
+    const char *pair;       /* the second text of a pair; NULL: none */
+    size_t n_pair_bytes;
 };
 
 /* Settings of API_INPUTS (server/other_apis/inputs_request.h) that other APIs do not have. */
@@ -94,7 +97,9 @@ struct api_request {
     enum tutti_early_stopping early_stopping;
     enum tutti_embedding embedding;
     int dimensions; /* of an embedding; 0: all */
-    bool is_base64;
+    bool is_base64, normalizes;
+    int top_n; /* of API_RERANK: results to return; 0: all */
+    bool returns_documents;
     bool prompt_logprobs, no_answer;
     bool reports_prompt; /* the reply contains the prompt's text or tokens */
     struct inputs_wants inputs;
@@ -137,6 +142,9 @@ MUST_CHECK enum tutti_status api_read_fields(struct api_request *req, struct tut
 /* Reads only the prompts. name: the field. */
 MUST_CHECK enum tutti_status api_read_prompts(struct api_request *req, const char *name, int n_vocab,
                                               struct tutti_error *err);
+/* Reads query and documents of API_RERANK as prompts: pairs, or the query and then each document. */
+MUST_CHECK enum tutti_status api_read_documents(struct api_request *req, bool are_pairs,
+                                                struct tutti_error *err);
 MUST_CHECK enum tutti_status api_read_messages(struct api_request *req, struct tutti_error *err);
 /* Checks a list of {"type": "function", "function": {"name": "..."}}: tools, or (is_call) calls,
  * which have arguments as well. */

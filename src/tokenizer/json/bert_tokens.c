@@ -78,7 +78,8 @@ static enum tutti_status bert_fill(struct tokenizer *tok, const struct bert_voca
     if (is_id(v, v->bos_id))
         tok->affixes.before[tok->affixes.n_before++] = tok->bos_id = v->bos_id;
     if (is_id(v, v->sep_id))
-        tok->affixes.after[tok->affixes.n_after++] = tok->eos_id = v->sep_id;
+        tok->affixes.after[tok->affixes.n_after++] = tok->affixes.between[tok->affixes.n_between++] =
+            tok->eos_id = v->sep_id;
     return TUTTI_OK;
 }
 

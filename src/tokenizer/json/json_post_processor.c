@@ -41,6 +41,13 @@ static enum tutti_status post_processor_wrap(const struct json_reader *r, const 
     return TUTTI_OK;
 }
 
+static void set_between(const struct json_reader *r, const struct affix *between)
+{
+    struct token_affixes *a = &r->tok->affixes;
+    a->n_between = between->n;
+    memcpy(a->between, between->ids, (size_t)between->n * sizeof *a->between);
+}
+
 static enum tutti_status add_special(const struct json_reader *r, const json_t *part, const char *special,
                                      struct affix *to)
 {
@@ -56,7 +63,27 @@ static enum tutti_status add_special(const struct json_reader *r, const json_t *
     return st;
 }
 
-/* The template of a single text; that of pairs is never needed. */
+/* The tokens between the texts of a template of pairs, which is often missing. */
+static enum tutti_status read_between(const struct json_reader *r, const json_t *part)
+{
+    const json_t *pair = json_object_get(part, "pair");
+    struct affix between = { .n = 0 };
+    int n_texts = 0;
+    enum tutti_status st = TUTTI_OK;
+    for (size_t i = 0; st == TUTTI_OK && i < json_array_size(pair); i++) {
+        const json_t *item = json_array_get(pair, i);
+        const char *special = json_string_value(json_object_get(json_object_get(item, "SpecialToken"), "id"));
+        if (!special)
+            n_texts++;
+        else if (n_texts == 1)
+            st = add_special(r, part, special, &between);
+    }
+    if (st == TUTTI_OK && n_texts == 2)
+        set_between(r, &between);
+    return st;
+}
+
+/* The template of a single text; that of pairs gives the tokens between them. */
 static enum tutti_status read_template(struct json_reader *r, const json_t *part)
 {
     const json_t *single = json_object_get(part, "single");
@@ -76,6 +103,8 @@ static enum tutti_status read_template(struct json_reader *r, const json_t *part
             r->err, TUTTI_E_UNSUPPORTED,
             "%s: post_processor: TemplateProcessing: single holds the text %d times, expected once", r->name,
             n_texts);
+    if (st == TUTTI_OK)
+        st = read_between(r, part);
     return st == TUTTI_OK ? post_processor_wrap(r, "TemplateProcessing", &before, &after) : st;
 }
 
@@ -87,6 +116,10 @@ static enum tutti_status read_cls_sep(struct json_reader *r, const json_t *part)
     enum tutti_status st = add_id(r, &before, type, json_array_get(json_object_get(part, "cls"), 1));
     if (st == TUTTI_OK)
         st = add_id(r, &after, type, json_array_get(json_object_get(part, "sep"), 1));
+    if (st == TUTTI_OK) { /* RoBERTa doubles it */
+        bool is_double = strcmp(type, "RobertaProcessing") == 0;
+        set_between(r, &(struct affix){ .n = 1 + is_double, .ids = { after.ids[0], after.ids[0] } });
+    }
     return st == TUTTI_OK ? post_processor_wrap(r, type, &before, &after) : st;
 }
 

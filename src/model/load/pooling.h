@@ -1,0 +1,13 @@
+/* Reads how a checkpoint makes an embedding of hidden states: modules.json and 1_Pooling/config.json of
+ * sentence-transformers' folders, or GGUF's pooling_type. */
+#ifndef TUTTI_MODEL_LOAD_POOLING_H
+#define TUTTI_MODEL_LOAD_POOLING_H
+
+#include "model/model.h"
+
+/* An encoder whose files do not say it has TUTTI_EMBEDDING_MEAN. TUTTI_E_UNSUPPORTED: a pooling, or a
+ * further module, that tutti does not compute; the error names the file and the setting. */
+MUST_CHECK enum tutti_status pooling_read(struct model_pooling *out, const struct model_desc *desc,
+                                          const struct checkpoint *ck, struct tutti_error *err);
+
+#endif
