@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-pytest.importorskip("jsonschema")
+jsonschema = pytest.importorskip("jsonschema")
+import combined_schemas  # noqa: E402
 import schemas  # noqa: E402
 
 
@@ -76,6 +77,7 @@ ACCEPTED = [
     ({"type": "integer", "multipleOf": 50, "minimum": 60, "maximum": 1000}, ['100', '150', '1000'], ['50', '60', '1050', '125']),
     ({"type": "number", "multipleOf": 0.01, "minimum": 0, "exclusiveMaximum": 1}, ['0', '0.05', '0.5', '0.99', '0.10'], ['1', '0.001', '1.00', '-0.01']),
     ({"type": "number", "multipleOf": 2.5}, ['2.5', '5', '-7.5', '5.0'], ['1', '2.6', '2.55']),
+    ({"enum": [9007199254740992, 9007199254740990], "multipleOf": 30}, ['9007199254740990'], ['9007199254740992']),
     ({"type": "integer", "multipleOf": 1.5}, ['3', '-6'], ['1', '1.5', '2']),
     ({"allOf": [{"type": "integer", "multipleOf": 4}, {"multipleOf": 6}]}, ['12', '0'], ['4', '6', '18']),
     ({"type": "integer", "format": "int32"}, ['2147483647', '-2147483648'], ['2147483648']),
@@ -110,6 +112,8 @@ ACCEPTED = [
     ({"type": "array", "items": {"type": "integer"}, "contains": {"minimum": 5}, "maxItems": 3}, ['[5]', '[1,9]', '[9,9,9]'], ['[]', '[1,2]', '[1,2,3,9]']),
     ({"type": "array", "items": {"type": "integer"}, "contains": {"minimum": 5}, "minContains": 1, "maxContains": 2},
      ['[5]', '[1,5,2,7]'], ['[1]', '[5,5,5]']),
+    ({"type": "array", "contains": {"const": 1}, "minContains": 0, "allOf": [{"contains": {"const": 1}, "maxContains": 1}]},
+     ['[1]', '[0,1]'], ['[]', '[0]', '[1,1]']),
     ({"type": "array", "items": {"enum": ["a", "b", "c"]}, "uniqueItems": True, "minItems": 2}, ['["b","a"]', '["c","b","a"]'], ['["a"]', '["a","a"]']),
     ({"type": "array", "items": {"enum": list("abcdefghij")}, "uniqueItems": True, "maxItems": 3}, ['[]', '["a","d","j"]'], ['["a","a"]', '["a","b","c","d"]']),
     ({"type": "array", "items": {"type": "boolean"}, "uniqueItems": True}, ['[true,false]', '[]'], ['[true,true]']),
@@ -256,3 +260,15 @@ def test_the_public_suite_allows_no_invalid_instance(probe):
                                    lambda kind, group, what: wrong.append((group["schema"], what)) if kind == "WRONG" else None)
     assert not wrong
     assert counts["schemas accepted"] == 205 and counts["instances valid accepted"] == 320, (counts, reasons)
+
+
+def test_answers_by_combined_schemas_are_valid(probe):
+    n_accepted = n_finished = 0
+    for number, schema in enumerate(combined_schemas.schemas(1000)):
+        reply = probe.ask(kind="schema", text=json.dumps(schema), seeds=[number, number + 1], max_tokens=100)
+        n_accepted += "error" not in reply
+        for output in reply.get("outputs", []):
+            if output["finished"]:
+                n_finished += 1
+                assert jsonschema.Draft202012Validator(schema).is_valid(json.loads(output["text"])), (schema, output["text"])
+    assert n_accepted > 500 and n_finished > 500, (n_accepted, n_finished)

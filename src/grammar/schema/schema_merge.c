@@ -316,6 +316,25 @@ static bool merge_items(struct schema_reader *r, json_t *to, const json_t *from)
     return !rest_b || put_both(r, to, "items", rest_a, rest_b);
 }
 
+/* contains with minContains, which is 1 where it is missing, and maxContains. */
+static bool merge_contains(struct schema_reader *r, json_t *to, const json_t *from)
+{
+    json_t *own = json_object_get(to, "contains"), *other = json_object_get(from, "contains");
+    if (!other)
+        return true;
+    if (own && !schema_equal(r, own, other))
+        return schema_fail(r, "two different values of contains cannot be put together") >= 0;
+    int32_t min = schema_count(r, from, "minContains", 1),
+            max = schema_count(r, from, "maxContains", LIMIT_GRAMMAR_REPEAT);
+    int32_t own_min = own ? schema_count(r, to, "minContains", 1) : 0,
+            own_max = own ? schema_count(r, to, "maxContains", LIMIT_GRAMMAR_REPEAT) : LIMIT_GRAMMAR_REPEAT;
+    min = own_min > min ? own_min : min;
+    max = own_max < max ? own_max : max;
+    return merge_put(r, to, "contains", json_incref(other)) &&
+           merge_put(r, to, "minContains", json_integer(min)) &&
+           (max == LIMIT_GRAMMAR_REPEAT || merge_put(r, to, "maxContains", json_integer(max)));
+}
+
 static bool merge_required(struct schema_reader *r, json_t *to, const json_t *more)
 {
     json_t *own = json_object_get(to, "required");
@@ -418,11 +437,6 @@ static bool merge_key(struct schema_reader *r, json_t *to, const json_t *from, c
         return merge_bound(r, to, key, value, true);
     case MERGE_SMALLER:
         return merge_bound(r, to, key, value, false);
-    case MERGE_EQUAL:
-        if (!own || json_equal(own, value))
-            return own || merge_put(r, to, key, json_incref(value));
-        schema_fail(r, "two different values of %s cannot be put together", key);
-        return false;
     case MERGE_EITHER:
         return json_is_true(own) || merge_put(r, to, key, json_incref(value));
     case MERGE_SCHEMAS:
@@ -432,6 +446,7 @@ static bool merge_key(struct schema_reader *r, json_t *to, const json_t *from, c
     case MERGE_MULTIPLE:
         return merge_multiple(r, to, key, value);
     case MERGE_MEMBERS:
+    case MERGE_CONTAINS:
     case MERGE_ITEMS: /* as a whole, before */
     case MERGE_NEVER: /* annotations and combining keywords */
         break;
@@ -450,7 +465,8 @@ static bool merge_into(struct schema_reader *r, json_t *to, const json_t *from)
         schema_fail(r, "properties must be an object, and required a list");
     if (prefix && !json_is_array(prefix))
         schema_fail(r, "prefixItems must be a list");
-    if (r->status != TUTTI_OK || !merge_members(r, to, from) || !merge_items(r, to, from))
+    if (r->status != TUTTI_OK || !merge_members(r, to, from) || !merge_items(r, to, from) ||
+        !merge_contains(r, to, from))
         return false;
     json_object_foreach((json_t *)(uintptr_t)from, key, value)
     {

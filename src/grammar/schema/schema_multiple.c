@@ -48,8 +48,12 @@ static double power_of_ten(int exponent)
 bool schema_is_multiple(const struct schema_decimal *of, double x)
 {
     double scale = power_of_ten(of->exponent);
-    double units = of->exponent < 0 ? x * scale : x / scale;
-    return fabs(units - rint(units)) <= fabs(units) * 1e-15 && fmod(rint(units), (double)of->m) == 0;
+    if (of->exponent >= 0)
+        return fmod(x, (double)of->m * scale) == 0;
+    /* A product of decimals is inexact; what is near an integer is meant to be that integer. */
+    double units = x * scale;
+    return fabs(units - rint(units)) <= fmin(fabs(units) * 1e-15, 0.01) &&
+           fmod(rint(units), (double)of->m) == 0;
 }
 
 /* ---- digits ---- */

@@ -161,7 +161,7 @@ struct schema_keyword {
         MERGE_ITEMS, /* items with prefixItems */
         MERGE_LARGER,
         MERGE_SMALLER,
-        MERGE_EQUAL,    /* two different values cannot be merged */
+        MERGE_CONTAINS, /* contains with its counts; two different ones cannot be merged */
         MERGE_EITHER,   /* true if one of them is */
         MERGE_SCHEMAS,  /* allOf of both */
         MERGE_LIST,     /* a list of both */
