@@ -170,6 +170,15 @@ def test_an_encoder_is_served_beside_a_chat_model(start, bert):
     assert rank(both, TEXTS[0], TEXTS[:3], model="vectors")["results"] == rank(bert, TEXTS[0], TEXTS[:3])["results"]
 
 
+@pytest.mark.parametrize("name", ["bert-tiny"])
+def test_a_gguf_file_gives_the_vectors_of_the_folder(start, bert, name):
+    server = start(os.path.join(FIXTURES, name + ".gguf"), *EXACT)
+    case = GOLDEN[name]
+    assert vectors(server, case["of"]) == vectors(bert, case["of"])  # also pooled as the file says
+    some = [i for i, text in enumerate(TEXTS) if i != case["spelled"] and len(max(text.split() or [""], key=len)) <= 100]  # llama.cpp has no longest word
+    assert ids_of(server, [TEXTS[i] for i in some]) == [case["ids"][i] for i in some]
+
+
 # ---- WordPiece ----
 
 def ids_of(server, texts):
