@@ -1,4 +1,6 @@
 """The chat page in headless Chromium, driven as a person drives it: what the tests of the page share."""
+import atexit
+import functools
 import os
 import subprocess
 
@@ -18,8 +20,9 @@ TRANSIENT = (NoSuchElementException, StaleElementReferenceException, ElementNotI
 PATIENCE = 120 * int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
 
 
-@pytest.fixture(scope="module")
-def chromium():
+@functools.lru_cache(maxsize=None)
+def started():
+    """The browser of all tests of the page."""
     options = webdriver.ChromeOptions()
     for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--lang=en-US",
                  "--window-size=1200,850", "--no-first-run", "--disable-background-networking"):
@@ -29,8 +32,13 @@ def chromium():
         driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
     except Exception as fault:  # pylint: disable=broad-except
         pytest.skip(f"no Chromium here: {fault}")
-    yield driver
-    driver.quit()
+    atexit.register(driver.quit)
+    return driver
+
+
+@pytest.fixture
+def chromium():
+    return started()
 
 
 def forget(driver):

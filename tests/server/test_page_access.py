@@ -74,7 +74,7 @@ def test_axe_finds_nothing(rich, name):
     rich.wait(lambda: rich.one("#side").rect["x"] >= 0)
     assert violations(rich) == []
     rich.click("#close-side")
-    rich.click("#new-chat") if rich.one("#new-chat").is_displayed() else rich.driver.execute_script("document.getElementById('new-chat').click()")
+    rich.driver.execute_script("document.getElementById('new-chat').click()")  # which is in the list, off the screen
     rich.wait(lambda: rich.one("#welcome").is_displayed())
     assert violations(rich) == []
 

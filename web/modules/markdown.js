@@ -4,7 +4,7 @@ import { appendCode } from "./highlight.js";
 import { drawMath, mathExtensions } from "./math.js";
 import { copyButton, element } from "./element.js";
 
-const MAX_BLOCK = 16000; /* characters; a longer block is shown as plain text, because parsing can take quadratic time */
+const MAX_BLOCK = 10000; /* characters; a longer block is shown as plain text, because parsing can take quadratic time */
 const MAX_DEFINITIONS = 4000;
 
 /* DOMPurify 2.4.1 as Debian 12 patches it reads this undeclared name once, in a check that is to be false. */
