@@ -7,11 +7,12 @@ import math
 import os
 import shutil
 import struct
+import subprocess
 
 import pytest
 import requests
 
-from conftest import DEMO, ROOT, Server
+from conftest import BIN, DEMO, ROOT, Server
 
 FIXTURES = os.path.join(ROOT, "tests", "fixtures", "encoder")
 EXACT = ("--kv-type", "f32", "--type", "f32")
@@ -177,6 +178,15 @@ def test_a_gguf_file_gives_the_vectors_of_the_folder(start, bert, name):
     assert vectors(server, case["of"]) == vectors(bert, case["of"])  # also pooled as the file says
     some = [i for i, text in enumerate(TEXTS) if i != case["spelled"] and len(max(text.split() or [""], key=len)) <= 100]  # llama.cpp has no longest word
     assert ids_of(server, [TEXTS[i] for i in some]) == [case["ids"][i] for i in some]
+
+
+@pytest.mark.parametrize("command", ["bench --users 1 --context 32 --prefill 32", "perplexity --context 64", "logits --ids 1,2 --out x", "generate -p Hello"])
+def test_commands_that_need_logits_refuse_an_encoder(tmp_path, command):
+    name, *flags = command.split()
+    (tmp_path / "text").write_text("word " * 200, encoding="utf-8")
+    operands = [os.path.join(FIXTURES, "bert-tiny"), *(["text"] if name == "perplexity" else [])]
+    done = subprocess.run([BIN, name, *operands, *flags], cwd=tmp_path, capture_output=True, timeout=60, check=False)
+    assert done.returncode in (1, 2) and b"bert-tiny is an encoder" in done.stderr
 
 
 # ---- WordPiece ----

@@ -339,6 +339,8 @@ static enum tutti_status open_model(const struct bench_values *values, tutti_ran
 {
     enum tutti_status st = load_model(values, ranks, path, out, err);
     if (st == TUTTI_OK)
+        st = model_check_generates(*out, err);
+    if (st == TUTTI_OK)
         st = adapter_flags_load(&values->adapters, model_handle(*out), err);
     if (st == TUTTI_OK && values->random_lora > 0)
         st = model_make_adapter(*out, "made", values->random_lora, err);
