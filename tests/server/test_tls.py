@@ -124,9 +124,9 @@ def test_a_body_larger_than_any_buffer_arrives(start_tls):
 
 def test_a_client_that_has_closed_its_side_gets_its_reply(start_tls, authority):
     server = start_tls()
-    n_bytes = len(server.get("/app.js").content)
+    n_bytes = len(server.get("/katex/katex.min.js").content)
     with connect(server, authority, minimum_version=ssl.TLSVersion.TLSv1_3) as sock:
-        sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\nGET /app.js HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\nGET /katex/katex.min.js HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         time.sleep(0.1)
         sock.shutdown(socket.SHUT_WR)
         got = b""
