@@ -154,6 +154,7 @@ def test_models_are_listed(server):
     body = server.get("/v1/models").json()
     assert body["object"] == "list" and [m["id"] for m in body["data"]] == ["demo"]
     assert server.get("/v1/models/demo").json()["id"] == "demo"
+    assert body["data"][0]["capabilities"] == ["completion", "chat", "tools", "embeddings"]
     assert server.get("/v1/models/other").status_code == 404
 
 

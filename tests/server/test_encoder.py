@@ -258,6 +258,11 @@ def test_an_embedding_model_ranks_by_cosine(bert):
     assert [result["index"] for result in answer["results"]] == sorted(want, key=lambda i: -want[i])
 
 
+def test_models_say_what_they_are_for(bert, bert_ranker):
+    assert bert.get("/v1/models").json()["data"][0]["capabilities"] == ["embeddings", "rerank"]
+    assert bert_ranker.get("/v1/models").json()["data"][0]["capabilities"] == ["rerank"]
+
+
 def test_a_cross_encoder_makes_no_embeddings_and_a_chat_model_ranks_nothing(bert_ranker, server):
     answer = bert_ranker.post("/v1/embeddings", {"input": "Hello"})
     assert answer.status_code == 400 and "cross-encoder" in answer.json()["error"]["message"]

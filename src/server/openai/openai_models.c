@@ -22,6 +22,27 @@ json_t *app_model_name(const struct app *app, const char *adapter)
     return json_sprintf("%s%s%s", app->model_id, adapter ? ":" : "", adapter ? adapter : "");
 }
 
+/* What requests may want of the model. */
+static json_t *capabilities(const struct tutti_model_info *info)
+{
+    const struct {
+        const char *name;
+        bool has;
+    } list[] = {
+        { "completion", !info->is_encoder },
+        { "chat", info->has_chat && !info->is_encoder },
+        { "tools", info->tool_form && !info->is_encoder },
+        { "reasoning", info->reasoning_form && !info->is_encoder },
+        { "embeddings", !info->has_score },
+        { "rerank", info->has_score || info->embedding != TUTTI_EMBEDDING_NONE },
+    };
+    json_t *names = json_array();
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        if (list[i].has)
+            json_array_append_new(names, json_string(list[i].name));
+    return names;
+}
+
 /* adapter NULL: the model itself. root and parent are vLLM's fields of adapters. From type on the fields
  * are those of Anthropic's API. */
 static json_t *model_value(struct app *app, const char *adapter)
@@ -30,12 +51,12 @@ static json_t *model_value(struct app *app, const char *adapter)
     struct tm time;
     strftime(created_at, sizeof created_at, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&app->start_time, &time));
     int max_context = app_max_context(app);
-    return json_pack("{s:o, s:s, s:I, s:s, s:i, s:s*, s:s*, s:s, s:o, s:s, s:s, s:i, s:i}", "id",
+    return json_pack("{s:o, s:s, s:I, s:s, s:i, s:o, s:s*, s:s*, s:s, s:o, s:s, s:s, s:i, s:i}", "id",
                      app_model_name(app, adapter), "object", "model", "created", (json_int_t)app->start_time,
-                     "owned_by", "tutti", "max_model_len", max_context, "root", adapter, "parent",
-                     adapter ? app->model_id : NULL, "type", "model", "display_name",
-                     app_model_name(app, adapter), "created_at", created_at, "lifecycle", "active",
-                     "max_input_tokens", max_context, "max_tokens", max_context);
+                     "owned_by", "tutti", "max_model_len", max_context, "capabilities",
+                     capabilities(&app->info), "root", adapter, "parent", adapter ? app->model_id : NULL,
+                     "type", "model", "display_name", app_model_name(app, adapter), "created_at", created_at,
+                     "lifecycle", "active", "max_input_tokens", max_context, "max_tokens", max_context);
 }
 
 /* All models are one page of Anthropic's API. */
