@@ -317,7 +317,6 @@ static void on_ready(void *user)
 static enum tutti_status read_server(const struct serve_values *values, struct server_options *options,
                                      struct tutti_error *err)
 {
-    const struct tutti_engine_options *engine = &values->session.engine;
     *options = values->server;
     enum tutti_status st = check_flags(options, err);
     if (st == TUTTI_OK)
@@ -325,7 +324,6 @@ static enum tutti_status read_server(const struct serve_values *values, struct s
     options->allow_hosts = values->allow_hosts.texts;
     options->n_allow_hosts = (size_t)values->allow_hosts.n;
     options->embedding = (enum tutti_embedding)values->pooling;
-    options->max_requests = engine->max_queue + (engine->max_seqs > 0 ? engine->max_seqs : DEFAULT_MAX_SEQS);
     return st;
 }
 
@@ -348,6 +346,8 @@ static enum tutti_status serve_one(const struct serve_values *values, const char
     struct child_report report = { child, &session };
     if (values->config)
         apply_config(config, values->config, options, &flags.engine);
+    options->max_requests = flags.engine.max_queue +
+                            (flags.engine.max_seqs > 0 ? flags.engine.max_seqs : DEFAULT_MAX_SEQS);
     set_address(options);
     if (child) {
         options->ready = on_ready;

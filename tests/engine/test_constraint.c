@@ -240,7 +240,8 @@ static void tells_what_is_wrong_with_a_grammar(void **state)
     } CASES[] = {
         { TUTTI_GRAMMAR_GBNF, "root ::= \"a", "grammar", "line 1, column 10" },
         { TUTTI_GRAMMAR_GBNF, "root ::= a\na ::= a \"x\" | \"y\"", "grammar", "can begin with itself" },
-        { TUTTI_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"not\":{}}", "response_format", "\"not\"" },
+        { TUTTI_GRAMMAR_JSON_SCHEMA, "{\"type\":\"object\",\"unevaluatedProperties\":false}",
+          "response_format", "\"unevaluatedProperties\"" },
         { TUTTI_GRAMMAR_JSON_SCHEMA, "{\"type\":", "response_format", "not valid JSON" },
     };
     (void)state;
