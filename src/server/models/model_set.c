@@ -1,11 +1,9 @@
-#include "server/models/model_set.h"
+#include "server/models/model_state.h"
 
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/system/clock.h"
 #include "server/models/files.h"
-#include "server/models/metrics_merge.h"
-#include "server/models/name_scan.h"
 #include "server/models/spawner.h"
 #include "server/models/upstream.h"
 
@@ -26,66 +24,6 @@ enum {
     MOST_RETRY_S = 60,
     MOST_TRIES = 3, /* of a request whose process ends before it replies */
     END_MS = 5000,  /* that processes without requests have to end */
-};
-
-struct model;
-
-/* A process. */
-struct child {
-    LIST_ENTRY(child) link; /* in model->children */
-    struct model *model;
-    uint32_t generation;
-    enum { CHILD_LOADING, CHILD_SERVING, CHILD_LEAVING } state;
-    int n_requests; /* under way */
-    uint64_t memory_bytes, ready_us;
-    uint64_t identity; /* of the model's files */
-    char socket[SPAWNER_PATH_BYTES];
-    char why[600]; /* it could not load its model */
-};
-
-/* A request that waits for its model or is being answered. */
-struct request {
-    TAILQ_ENTRY(request) link; /* in model->waiting, or in set->others */
-    struct model_set *set;
-    struct model *model; /* NULL: its name is being looked for */
-    struct http_conn *conn;
-    struct http_body *body; /* NULL: none */
-    struct name_scan scan;
-    struct event *slice;       /* the next part of the scan */
-    struct upstream *upstream; /* it is being answered */
-    struct child *child;
-    bool is_waiting; /* in model->waiting */
-    int n_tries;
-};
-TAILQ_HEAD(requests, request);
-
-struct model {
-    struct model_set *set;
-    const char *name, *path;
-    int index;
-    LIST_HEAD(, child) children;
-    struct child *current, *next; /* that gets new requests; that will: it is loading changed files */
-    struct requests waiting;
-    uint64_t waits_since_us; /* of the first that waits */
-    uint64_t last_us;        /* the end of its latest request */
-    uint64_t expected_bytes; /* of memory: as measured, else from its files */
-    uint64_t retry_us;       /* not started again before */
-    int n_failures;          /* in a row */
-    bool wants_start;        /* its process died */
-    char why[600];           /* of the last failure */
-    uint64_t n_loads, n_unloads, n_deaths;
-};
-
-struct model_set {
-    struct app *app;
-    const struct server_models *options;
-    struct model *models; /* [options->n] */
-    struct event *news, *tick;
-    struct requests others; /* that do not wait for a model */
-    char folder[64];
-    uint32_t n_children; /* started so far */
-    bool is_ending;
-    bool is_broken; /* the spawner has ended */
 };
 
 static void pump(struct model_set *set);
@@ -596,7 +534,7 @@ void model_set_forward(struct model_set *set, struct http_conn *conn)
     }
 }
 
-/* ---- models and metrics ---- */
+/* ---- the list ---- */
 
 static const char *state_of(const struct model *model)
 {
@@ -636,105 +574,6 @@ void model_set_list(struct model_set *set, struct http_conn *conn, const char *n
     app_reply_json(conn, 200,
                    json_pack("{s:s, s:s, s:s, s:b, s:o}", "object", "list", "first_id", set->models[0].name,
                              "last_id", set->models[set->options->n - 1].name, "has_more", 0, "data", list));
-}
-
-/* Metrics that are being collected: the processes are asked one after the other. */
-struct collection {
-    struct model_set *set;
-    struct http_conn *conn; /* NULL: the client has disconnected */
-    struct upstream *upstream;
-    struct metrics_merge merge;
-    int next; /* model */
-    bool ok;
-};
-
-static bool add_own(struct model_set *set, struct buf *out)
-{
-    static const struct {
-        const char *name, *help, *type;
-    } FIGURES[] = {
-        { "model_loaded", "1: the model's process serves.", "gauge" },
-        { "model_requests_waiting", "Requests that wait until the model is loaded.", "gauge" },
-        { "model_loads_total", "Starts of the model's process.", "counter" },
-        { "model_unloads_total", "Ends of it for want of memory or requests.", "counter" },
-        { "model_deaths_total", "Ends of it that nobody wanted.", "counter" },
-    };
-    bool ok = true;
-    for (size_t f = 0; ok && f < sizeof FIGURES / sizeof *FIGURES; f++) {
-        ok = buf_printf(out, "# HELP tutti_%s %s\n# TYPE tutti_%s %s\n", FIGURES[f].name, FIGURES[f].help,
-                        FIGURES[f].name, FIGURES[f].type);
-        for (int i = 0; ok && i < set->options->n; i++) {
-            const struct model *m = &set->models[i];
-            const struct request *r;
-            uint64_t n_waiting = 0;
-            TAILQ_FOREACH (r, &m->waiting, link)
-                n_waiting++;
-            const uint64_t values[] = { m->current && m->current->state == CHILD_SERVING, n_waiting,
-                                        m->n_loads, m->n_unloads, m->n_deaths };
-            ok = buf_printf(out, "tutti_%s{model=\"%s\"} %llu\n", FIGURES[f].name, m->name,
-                            (unsigned long long)values[f]);
-        }
-    }
-    return ok;
-}
-
-static void collect(struct collection *c);
-
-static void on_metrics(void *user, const struct buf *body)
-{
-    struct collection *c = user;
-    c->upstream = NULL;
-    if (body && body->bytes)
-        c->ok = c->ok && metrics_merge_add(&c->merge, body->bytes, c->set->models[c->next - 1].name);
-    collect(c);
-}
-
-static void on_metrics_abort(void *user)
-{
-    struct collection *c = user;
-    upstream_free(c->upstream);
-    metrics_merge_clear(&c->merge);
-    free(c);
-}
-
-/* Asks the next process, or replies. */
-static void collect(struct collection *c)
-{
-    struct buf text = { 0 };
-    struct tutti_error err;
-    while (c->next < c->set->options->n) {
-        const struct child *child = c->set->models[c->next++].current;
-        if (child && child->state == CHILD_SERVING &&
-            (c->upstream = upstream_get(c->set->app->base, child->socket, "/metrics", on_metrics, c)))
-            return;
-    }
-    http_on_abort(c->conn, NULL, NULL);
-    if (c->ok && metrics_merge_write(&c->merge, &text)) {
-        http_reply(c->conn, 200, "text/plain; version=0.0.4; charset=utf-8", text.bytes, text.n_bytes);
-    } else {
-        error_set(&err, TUTTI_E_MEMORY, "out of memory for the metrics");
-        app_reply_error(c->conn, 503, &err);
-    }
-    buf_clear(&text);
-    metrics_merge_clear(&c->merge);
-    free(c);
-}
-
-void model_set_metrics(struct model_set *set, struct http_conn *conn, struct buf *own)
-{
-    struct tutti_error err;
-    struct collection *c = calloc(1, sizeof *c);
-    if (!c) {
-        buf_clear(own);
-        error_set(&err, TUTTI_E_MEMORY, "out of memory for the metrics");
-        app_reply_error(conn, 503, &err);
-        return;
-    }
-    *c = (struct collection){ .set = set, .conn = conn };
-    c->ok = add_own(set, own) && metrics_merge_add(&c->merge, own->bytes, NULL);
-    buf_clear(own);
-    http_on_abort(conn, on_metrics_abort, c);
-    collect(c);
 }
 
 /* ---- start, reload, end ---- */
