@@ -362,7 +362,8 @@ static void of_each_tenant_one_reads(void **state)
 {
     (void)state;
     struct mock_model *mock = mock_model_new(N_CTX, false);
-    struct tutti_engine_options options = { .kv_bytes = page_bytes(1024), .max_batch_tokens = 32 };
+    enum { STEP_ROWS = 32 }; /* two pages */
+    struct tutti_engine_options options = { .kv_bytes = page_bytes(1024), .max_batch_tokens = STEP_ROWS };
     atomic_store(&mock->is_held, true); /* so that all requests are there before the second step */
     tutti_engine *engine = mock_engine(mock, &options, NULL);
     enum { N = 12, N_TENANTS = 3, N_SHARED = 160 };
@@ -387,7 +388,7 @@ static void of_each_tenant_one_reads(void **state)
         if (i < N_TENANTS)
             assert_int_equal(all[i].n_cached_tokens, 0);
         else
-            assert_in_range(all[i].n_cached_tokens, N_SHARED - MOCK_PAGE_TOKENS, N_SHARED);
+            assert_in_range(all[i].n_cached_tokens, N_SHARED - STEP_ROWS, N_SHARED);
         n_again += i < N_TENANTS ? 0 : N_SHARED - all[i].n_cached_tokens;
         collect_clear(&all[i]);
     }
