@@ -1,6 +1,7 @@
 /* Calls of tools in answers that come byte by byte. */
 #include "base/buf.h"
 #include "base/json/json_print.h"
+#include "base/utf8.h"
 #include "tutti.h"
 
 #include <setjmp.h>
@@ -130,6 +131,83 @@ static void arguments_come_before_they_are_complete(void **state)
     tutti_tool_parser_free(r);
 }
 
+/* Feeds a text by lengths that differ by step, and joins the arguments of its only call. n_deltas: those with arguments. */
+static char *streamed_arguments(const char *form, const char *text, size_t step, size_t *n_deltas)
+{
+    tutti_tool_parser *r = NULL;
+    struct tutti_tool_call_delta delta;
+    struct buf joined = { 0 };
+    size_t n_all = strlen(text), n_content;
+    assert_int_equal(tutti_tool_parser_new(&r, form, TOOLS, false, NULL), TUTTI_OK);
+    assert_true(buf_add(&joined, "", 0));
+    *n_deltas = 0;
+    for (size_t n = step < n_all ? step : n_all;; n = n + step < n_all ? n + step : n_all) {
+        char *copy = strndup(text, n); /* another address each time */
+        while (tutti_tool_parser_next(r, copy, n, &delta)) {
+            *n_deltas += delta.n_arguments > 0;
+            assert_true(buf_add(&joined, delta.arguments, delta.n_arguments));
+            assert_true(utf8_is_valid(delta.arguments, delta.n_arguments));
+        }
+        free(copy);
+        if (n == n_all)
+            break;
+    }
+    assert_true(tutti_tool_parser_is_complete(r, text, n_all, &n_content));
+    tutti_tool_parser_free(r);
+    return joined.bytes;
+}
+
+/* Values without quotes, of get_weather's parameters: each is given to the client while it is written, but for what may be
+ * the beginning of its closing mark. */
+static void values_without_quotes_are_streamed(void **state)
+{
+    static const struct {
+        const char *form, *head, *value, *tail;
+        const char *arguments;
+        size_t min_deltas; /* of them, when the text comes byte by byte */
+    } VALUES[] = {
+        { "qwen3-coder", "<tool_call>\n<function=get_weather>\n<parameter=city>\n", "Paris and more",
+          "\n</parameter>\n</function>\n</tool_call>", "{\"city\":\"Paris and more\"}", 14 },
+        { "qwen3-coder", "<function=get_weather><parameter=city>", "a</param\n\n</parameterr\n",
+          "\n</parameter></function>", "{\"city\":\"a</param\\n\\n</parameterr\\n\"}", 7 },
+        { "qwen3-coder", "<function=get_weather><parameter=city>", "\n", "</parameter></function>",
+          "{\"city\":\"\"}", 2 },
+        { "qwen3-coder", "<function=get_weather><parameter=city>", "", "</parameter></function>",
+          "{\"city\":\"\"}", 2 },
+        { "glm-4.5", "<tool_call>get_weather<arg_key>city</arg_key><arg_value>",
+          "\"北京\" \\ \t\x01\n\xF0\x9F\x8C\xA7</arg_valu", "</arg_value></tool_call>",
+          "{\"city\":\"\\\"北京\\\" \\\\ \\t\\u0001\\n\xF0\x9F\x8C\xA7</arg_valu\"}", 10 },
+        /* A text that may still become null is held back until it differs. */
+        { "glm-4.5", "<tool_call>get_weather<arg_key>note</arg_key><arg_value>", "null",
+          "</arg_value></tool_call>", "{\"note\":null}", 2 },
+        { "glm-4.5", "<tool_call>get_weather<arg_key>note</arg_key><arg_value>", "nullify it",
+          "</arg_value></tool_call>", "{\"note\":\"nullify it\"}", 7 },
+        { "glm-4.5", "<tool_call>get_weather<arg_key>maybe</arg_key><arg_value>", "nul",
+          "</arg_value></tool_call>", "{\"maybe\":\"nul\"}", 2 },
+        { "glm-4.5", "<tool_call>get_weather<arg_key>city</arg_key><arg_value>", "null",
+          "</arg_value></tool_call>", "{\"city\":\"null\"}", 4 },
+        /* Others are given when they are complete. */
+        { "glm-4.5", "<tool_call>get_weather<arg_key>days</arg_key><arg_value>", "12345",
+          "</arg_value></tool_call>", "{\"days\":12345}", 2 },
+        { "glm-4.5", "<tool_call>get_weather<arg_key>other</arg_key><arg_value>", "{\"a\": [1, 2]}",
+          "</arg_value></tool_call>", "{\"other\":{\"a\":[1,2]}}", 2 },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof VALUES / sizeof *VALUES; i++) {
+        struct buf text = { 0 };
+        assert_true(buf_printf(&text, "%s%s%s", VALUES[i].head, VALUES[i].value, VALUES[i].tail));
+        for (size_t step = 1; step <= text.n_bytes; step++) {
+            size_t n_deltas;
+            char *arguments = streamed_arguments(VALUES[i].form, text.bytes, step, &n_deltas);
+            assert_string_equal(arguments, VALUES[i].arguments);
+            if (step == 1 && n_deltas < VALUES[i].min_deltas)
+                fail_msg("%s: %zu deltas, expected %zu", text.bytes, n_deltas, VALUES[i].min_deltas);
+            free(arguments);
+        }
+        buf_clear(&text);
+    }
+}
+
 /* Ten thousand arguments in Python, and what never becomes a call: each byte is read a bounded number of times, or this takes
  * minutes. */
 static void long_answers_are_read_once(void **state)
@@ -141,6 +219,9 @@ static void long_answers_are_read_once(void **state)
         bool is_call, is_complete;
     } LONG[] = {
         { "f\ntool_call(", "a%d=1, ", "z=[1])", "f({\"a0\":1,\"a1\":1,", true, true },
+        { "<tool_call>get_weather<arg_key>city</arg_key><arg_value>", "text %d </arg_value",
+          "</arg_value><arg_key>z</arg_key><arg_value>[1]</arg_value></tool_call>",
+          "get_weather({\"city\":\"text 0 </arg_valuetext 1 ", true, true },
         { "{\"name\": \"", "aaaaaaa%d", "", "", false, false }, /* too long for a name */
         { "<tool_call>", "       %d", "", "", false, false },
         { "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>", "text %d ", "", "f({})", false,
@@ -492,6 +573,7 @@ int main(void)
         cmocka_unit_test(calls_are_told_as_far_as_they_are_certain),
         cmocka_unit_test(finds_calls_as_each_family_writes_them),
         cmocka_unit_test(arguments_come_before_they_are_complete),
+        cmocka_unit_test(values_without_quotes_are_streamed),
         cmocka_unit_test(long_answers_are_read_once),
         cmocka_unit_test(every_published_form_is_parsed),
         cmocka_unit_test(unknown_forms_are_refused),

@@ -25,6 +25,7 @@ enum call_op {
     CALL_KEY,        /* an argument's name, up to text */
     CALL_VALUE,      /* its value, up to text */
     CALL_LINES,      /* the same; a line break at either end does not belong to it */
+    CALL_TEXT,       /* as CALL_VALUE; a text, whatever the tool's schema says */
     CALL_PAIRS_OVER, /* no further pairs */
     CALL_DONE,       /* the call or the list of calls is complete; the next one begins with a mark */
     CALL_LAST,       /* the same, and only blanks may follow */

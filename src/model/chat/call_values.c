@@ -5,42 +5,78 @@
 
 #include <string.h>
 
-/* Whether a schema says that a value is a text, and nothing else but null. */
-static bool takes_only_text(const json_t *schema)
+/* ---- types ---- */
+
+static unsigned type_of_word(const json_t *word)
 {
-    const json_t *type = json_object_get(schema, "type"), *list = json_object_get(schema, "anyOf"), *entry;
-    bool has_text = false;
-    size_t i;
-    if (json_is_string(type))
-        return strcmp(json_string_value(type), "string") == 0;
-    if (!json_is_array(type))
-        type = json_is_array(list) ? list : json_object_get(schema, "enum");
-    json_array_foreach(type, i, entry)
-    {
-        bool is_enum = type != list && !json_object_get(schema, "type");
-        const char *word = json_string_value(type == list ? json_object_get(entry, "type") : entry);
-        bool is_text = is_enum ? word != NULL : word && strcmp(word, "string") == 0;
-        if (!is_text && !json_is_null(entry) && !(word && strcmp(word, "null") == 0))
-            return false;
-        has_text |= is_text;
-    }
-    return has_text;
+    const char *text = json_string_value(word);
+    if (text && strcmp(text, "string") == 0)
+        return CALL_TYPE_TEXT;
+    return text && strcmp(text, "null") == 0 ? CALL_TYPE_NULL : CALL_TYPE_OTHER;
 }
 
-static bool takes_null(const json_t *schema)
+static unsigned type_of_value(const json_t *value)
 {
-    const json_t *type = json_object_get(schema, "type"), *entry;
-    size_t i;
-    if (!json_is_array(type))
-        type = json_object_get(schema, "anyOf");
-    json_array_foreach(type, i, entry)
-    {
-        const char *word = json_string_value(json_is_object(entry) ? json_object_get(entry, "type") : entry);
-        if (word && strcmp(word, "null") == 0)
-            return true;
-    }
-    return false;
+    return json_is_string(value) ? CALL_TYPE_TEXT : json_is_null(value) ? CALL_TYPE_NULL : CALL_TYPE_OTHER;
 }
+
+/* The schema that "$ref" names: "#/$defs/NAME" or "#/definitions/NAME". */
+static const json_t *follow_reference(const json_t *root, const json_t *schema)
+{
+    enum { MAX_REFERENCES = 8 };
+    static const char *const PLACES[] = { "$defs", "definitions" };
+    for (int i = 0; i < MAX_REFERENCES; i++) {
+        const char *path = json_string_value(json_object_get(schema, "$ref"));
+        const json_t *target = NULL;
+        for (size_t k = 0; path && k < sizeof PLACES / sizeof *PLACES; k++) {
+            size_t n = strlen(PLACES[k]);
+            if (strncmp(path, "#/", 2) == 0 && strncmp(path + 2, PLACES[k], n) == 0 && path[2 + n] == '/')
+                target = json_object_get(json_object_get(root, PLACES[k]), path + 3 + n);
+        }
+        if (!target)
+            break;
+        schema = target;
+    }
+    return schema;
+}
+
+/* What a schema says without its alternatives. */
+static unsigned own_types(const json_t *schema)
+{
+    const json_t *type = json_object_get(schema, "type"), *list = json_object_get(schema, "enum"), *entry;
+    const json_t *constant = json_object_get(schema, "const");
+    unsigned types = 0;
+    size_t i;
+    if (json_is_string(type))
+        return type_of_word(type);
+    if (json_is_array(type)) {
+        json_array_foreach(type, i, entry) types |= type_of_word(entry);
+    } else if (json_is_array(list)) {
+        json_array_foreach(list, i, entry) types |= type_of_value(entry);
+    } else if (constant) {
+        types = type_of_value(constant);
+    }
+    return types ? types : CALL_TYPE_OTHER;
+}
+
+unsigned call_value_types(const json_t *parameters, const char *name)
+{
+    static const char *const ALTERNATIVES[] = { "anyOf", "oneOf", "allOf" };
+    const json_t *properties = json_object_get(parameters, "properties"), *entry;
+    const json_t *schema = follow_reference(parameters, json_object_get(properties, name));
+    unsigned types = 0;
+    size_t i;
+    for (size_t k = 0; k < sizeof ALTERNATIVES / sizeof *ALTERNATIVES && !json_object_get(schema, "type");
+         k++) {
+        const json_t *list = json_object_get(schema, ALTERNATIVES[k]);
+        if (!json_is_array(list) || (k == 2 && json_array_size(list) != 1))
+            continue;
+        json_array_foreach(list, i, entry) types |= own_types(follow_reference(parameters, entry));
+    }
+    return types ? types : own_types(schema);
+}
+
+/* ---- values ---- */
 
 /* A value written in Python: True, None, ['a']. NULL: it is not. */
 static json_t *parse_literal(const char *text, size_t n_bytes)
@@ -59,13 +95,9 @@ static json_t *parse_literal(const char *text, size_t n_bytes)
     return value;
 }
 
-json_t *call_value_parse(const json_t *schema, const char *text, size_t n_bytes)
+json_t *call_value_parse(const char *text, size_t n_bytes)
 {
-    json_t *value = NULL;
-    bool is_null = n_bytes == 4 && memcmp(text, "null", 4) == 0;
-    if (!takes_only_text(schema) || (is_null && takes_null(schema))) {
-        value = json_loadb(text, n_bytes, JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
-        value = value ? value : parse_literal(text, n_bytes);
-    }
+    json_t *value = json_loadb(text, n_bytes, JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
+    value = value ? value : parse_literal(text, n_bytes);
     return value ? value : json_stringn(text, n_bytes);
 }

@@ -14,9 +14,9 @@
 #include "base/buf.h"
 #include "base/error.h"
 #include "base/json/json_print.h"
+#include "base/utf8.h"
+#include "model/chat/call_arguments.h"
 #include "model/chat/call_forms.h"
-#include "model/chat/call_values.h"
-#include "template/template.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -65,12 +65,8 @@ struct tutti_tool_parser {
     size_t n_key;
     enum { KEY_OTHER, KEY_NAME, KEY_ARGUMENTS, KEY_ID } key;
 
-    /* Arguments that are not passed on as they are written. */
-    struct buf made;    /* as JSON */
-    size_t n_given;     /* bytes of made that were returned */
-    json_t *seen_names; /* of the arguments in made; NULL: none yet */
-    json_t *pair_key;
-    json_t *object; /* the last one that was parsed */
+    struct call_arguments arguments; /* that are not passed on as they are written */
+    json_t *object;                  /* the last one that was parsed */
 
     bool is_pending; /* delta was found by tutti_tool_parser_content() */
     struct tutti_tool_call_delta delta;
@@ -101,6 +97,12 @@ static const json_t *find_tool(const struct tutti_tool_parser *p, const char *na
             return function_at(p, i);
     }
     return NULL;
+}
+
+/* The tool of the current call. */
+static const json_t *find_called(const struct tutti_tool_parser *p)
+{
+    return find_tool(p, p->name.bytes, p->name.n_bytes);
 }
 
 /* Whether the text can still become the name of a tool. */
@@ -165,10 +167,7 @@ static enum progress begin_call(struct tutti_tool_parser *p)
     p->id = NULL;
     if (p->n_calls == 0)
         p->n_content = p->mark;
-    json_decref(p->seen_names);
-    p->seen_names = NULL;
-    buf_truncate(&p->made, 0);
-    p->n_given = 0;
+    call_arguments_begin(&p->arguments);
     p->has_begun = p->is_open = true;
     p->delta = (struct tutti_tool_call_delta){
         .index = p->n_calls++, .name = p->name.bytes, .n_name = p->name.n_bytes, .arguments = ""
@@ -176,14 +175,13 @@ static enum progress begin_call(struct tutti_tool_parser *p)
     return STEP_DELTA;
 }
 
-/* Passes on what was added to made. */
-static enum progress give_made(struct tutti_tool_parser *p, bool is_last)
+/* Passes on the arguments that were printed. */
+static enum progress give_arguments(struct tutti_tool_parser *p, bool is_last)
 {
-    p->delta = (struct tutti_tool_call_delta){ .index = p->n_calls - 1,
-                                               .arguments = p->made.bytes + p->n_given,
-                                               .n_arguments = p->made.n_bytes - p->n_given,
-                                               .is_last = is_last };
-    p->n_given = p->made.n_bytes;
+    const struct buf *json = &p->arguments.json;
+    p->delta = (struct tutti_tool_call_delta){
+        .index = p->n_calls - 1, .arguments = json->bytes, .n_arguments = json->n_bytes, .is_last = is_last
+    };
     p->is_open = !is_last;
     return STEP_DELTA;
 }
@@ -207,11 +205,6 @@ static bool scan_byte(struct tutti_tool_parser *p, char c, const char *quotes)
     else
         p->depth += (c == '{' || c == '[' || c == '(') - (c == '}' || c == ']' || c == ')');
     return !p->quote;
-}
-
-static json_t *parse_value(const char *text, size_t n_bytes)
-{
-    return json_loadb(text, n_bytes, JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
 }
 
 /* Passes on the arguments as they are written, up to the end of their object. */
@@ -239,7 +232,7 @@ static enum progress parse_json(struct tutti_tool_parser *p, const char *text, s
     if (p->is_streamed)
         return stream_json(p, text, n_bytes);
     if (p->is_entered) { /* its end was passed on */
-        json_t *value = parse_value(text + p->first, p->at - p->first);
+        json_t *value = json_loadb(text + p->first, p->at - p->first, JSON_ALLOW_NUL, NULL);
         bool is_json = value;
         json_decref(value);
         p->step++;
@@ -274,6 +267,7 @@ static enum progress report_object(struct tutti_tool_parser *p)
 {
     const json_t *name = json_object_get(p->object, "name");
     const json_t *arguments = json_object_get(p->object, "arguments");
+    struct buf *json = &p->arguments.json;
     bool ok = json_is_string(name) && find_tool(p, json_string_value(name), json_string_length(name)) &&
               set_name(p, json_string_value(name), json_string_length(name));
     if (!arguments)
@@ -284,13 +278,13 @@ static enum progress report_object(struct tutti_tool_parser *p)
     if (progress == STEP_FAIL)
         return progress;
     if (!arguments)
-        ok = buf_add_string(&p->made, "{}");
+        ok = buf_add_string(json, "{}");
     else if (json_is_string(arguments) && !p->any_arguments) /* JSON as text */
-        ok = buf_add(&p->made, json_string_value(arguments), json_string_length(arguments));
+        ok = buf_add(json, json_string_value(arguments), json_string_length(arguments));
     else
-        ok = json_print_to(&p->made, arguments, JSON_COMPACT | JSON_ENCODE_ANY);
-    p->delta.arguments = p->made.bytes ? p->made.bytes : "";
-    p->delta.n_arguments = p->n_given = p->made.n_bytes;
+        ok = json_print_to(json, arguments, JSON_COMPACT | JSON_ENCODE_ANY);
+    p->delta.arguments = json->bytes ? json->bytes : "";
+    p->delta.n_arguments = json->n_bytes;
     p->delta.is_last = true;
     p->is_open = false;
     return ok ? STEP_DELTA : STEP_FAIL;
@@ -424,37 +418,14 @@ static enum progress parse_object(struct tutti_tool_parser *p, const char *text,
 
 /* ---- Python ---- */
 
-/* Adds one argument, "a=1", as JSON. False: not a named literal, or a duplicate name. */
-static bool add_argument(struct tutti_tool_parser *p, const char *text, size_t n_bytes)
-{
-    struct template_output out = { 0 };
-    json_t *object = NULL, *value;
-    const char *name;
-    if (template_read_arguments(text, n_bytes, &out, NULL) == TUTTI_OK)
-        object = json_loadb(out.text, out.n_bytes, JSON_ALLOW_NUL, NULL);
-    template_output_clear(&out);
-    if (!p->seen_names)
-        p->seen_names = json_object();
-    bool ok = json_object_size(object) == 1;
-    json_object_foreach(object, name, value) ok = ok && !json_object_get(p->seen_names, name) &&
-                                                  json_object_set_new(p->seen_names, name, json_true()) == 0;
-    char *json = ok ? json_print(object, JSON_COMPACT) : NULL;
-    json_decref(object);
-    ok = json && buf_add(&p->made, p->made.n_bytes > 0 ? "," : "{", 1) &&
-         buf_add(&p->made, json + 1, strlen(json) - 2);
-    free(json);
-    return ok;
-}
-
 /* Ends an argument at a comma, or at the last bracket, where it may be empty. */
 static bool end_argument(struct tutti_tool_parser *p, const char *text, size_t end, bool is_last)
 {
     size_t n = end - p->first;
-    bool ok = (is_last && is_all_blank(text + p->first, n)) || add_argument(p, text + p->first, n);
+    bool ok = (is_last && is_all_blank(text + p->first, n)) ||
+              call_arguments_add_python(&p->arguments, text + p->first, n);
     p->first = end + 1;
-    if (ok && is_last)
-        ok = buf_add_string(&p->made, p->made.n_bytes > 0 ? "}" : "{}");
-    return ok;
+    return ok && (!is_last || call_arguments_end(&p->arguments));
 }
 
 /* CALL_PYTHON */
@@ -476,68 +447,88 @@ static enum progress parse_python(struct tutti_tool_parser *p, const char *text,
         if ((is_last && c != ')') || !end_argument(p, text, p->at - 1, is_last))
             return STEP_FAIL;
         p->step += is_last;
-        return give_made(p, is_last);
+        return give_arguments(p, is_last);
     }
     return STEP_WAIT;
 }
 
 /* ---- pairs of names and values ---- */
 
-static bool add_pair(struct tutti_tool_parser *p, const char *text, size_t n_bytes)
+/* Finds a mark from p->searched on. NULL: none; p->searched is then where one may begin. */
+static const char *find_end(struct tutti_tool_parser *p, const char *mark, const char *text, size_t n_bytes)
 {
-    const char *name = json_string_value(p->pair_key);
-    if (!p->seen_names)
-        p->seen_names = json_object();
-    if (!name || json_object_get(p->seen_names, name) ||
-        json_object_set_new(p->seen_names, name, json_true()) != 0)
-        return false;
-    const json_t *tool = find_tool(p, p->name.bytes, p->name.n_bytes);
-    const json_t *properties = json_object_get(json_object_get(tool, "parameters"), "properties");
-    json_t *value = call_value_parse(json_object_get(properties, name), text, n_bytes);
-    bool ok = value && buf_add(&p->made, p->made.n_bytes > 0 ? "," : "{", 1) &&
-              json_print_to(&p->made, p->pair_key, JSON_COMPACT | JSON_ENCODE_ANY) &&
-              buf_add(&p->made, ":", 1) && json_print_to(&p->made, value, JSON_COMPACT | JSON_ENCODE_ANY);
-    json_decref(value);
-    return ok;
+    size_t n_mark = strlen(mark), n_left = n_bytes - p->searched;
+    const char *end = memmem(text + p->searched, n_left, mark, n_mark);
+    if (end)
+        return end;
+    size_t n_held = n_left < n_mark ? n_left : n_mark - 1;
+    while (memcmp(text + n_bytes - n_held, mark, n_held) != 0)
+        n_held--;
+    p->searched = n_bytes - n_held;
+    return NULL;
 }
 
-/* CALL_KEY, CALL_VALUE, CALL_LINES, CALL_SKIP: everything up to the step's text. */
+/* How many bytes at the end of text are an incomplete character. */
+static size_t n_begun_character(const char *text, size_t n_bytes)
+{
+    size_t n = 1;
+    while (n < 4 && n < n_bytes && utf8_is_continuation(text[n_bytes - n]))
+        n++;
+    return n_bytes > 0 && utf8_is_start(text + n_bytes - n, n) ? n : 0;
+}
+
+/* CALL_KEY, CALL_SKIP: everything up to the step's text. */
 static enum progress parse_until(struct tutti_tool_parser *p, const struct call_step *step, const char *text,
                                  size_t n_bytes)
 {
-    size_t n_end = strlen(step->text);
     if (!p->is_entered) {
         p->is_entered = true;
         p->first = p->searched = p->at;
     }
-    const char *end = memmem(text + p->searched, n_bytes - p->searched, step->text, n_end);
-    bool is_name = step->op == CALL_KEY || step->op == CALL_SKIP;
-    if (is_name && (end ? (size_t)(end - text) : n_bytes) - p->first > MAX_NAME)
+    const char *end = find_end(p, step->text, text, n_bytes), *from = text + p->first;
+    size_t n = (end ? (size_t)(end - text) : p->searched) - p->first;
+    if (n > MAX_NAME)
         return STEP_FAIL;
-    if (!end) {
-        if (n_bytes - p->searched >= n_end)
-            p->searched = n_bytes - n_end + 1;
+    if (!end)
         return STEP_WAIT;
-    }
-    const char *from = text + p->first;
-    size_t n = (size_t)(end - from);
-    p->at = (size_t)(end - text) + n_end;
+    p->at = (size_t)(end - text) + strlen(step->text);
     p->step++;
     if (step->op == CALL_SKIP)
         return STEP_GO;
-    if (step->op == CALL_KEY) {
-        while (n > 0 && is_blank(*from))
-            from++, n--;
-        json_decref(p->pair_key);
-        p->pair_key = json_stringn(from, n_without_blanks(from, n));
-        return p->pair_key ? STEP_GO : STEP_FAIL;
+    while (n > 0 && is_blank(*from))
+        from++, n--;
+    return call_arguments_set_name(&p->arguments, from, n_without_blanks(from, n)) ? STEP_GO : STEP_FAIL;
+}
+
+/* CALL_VALUE, CALL_LINES, CALL_TEXT: everything up to the step's text. A text is passed on as it comes;
+ * what may be the beginning of that mark, or of a character, is held back. p->at: what was passed on. */
+static enum progress parse_value(struct tutti_tool_parser *p, const struct call_step *step, const char *text,
+                                 size_t n_bytes)
+{
+    size_t n_taken;
+    if (!p->is_entered) {
+        if (p->at == n_bytes)
+            return STEP_WAIT;
+        if (!call_arguments_begin_value(&p->arguments, step->op == CALL_TEXT ? NULL : find_called(p)))
+            return STEP_FAIL;
+        p->is_entered = true;
+        p->at += step->op == CALL_LINES && text[p->at] == '\n';
+        p->searched = p->at;
     }
-    if (step->op == CALL_LINES) {
-        bool has_first = n > 0 && from[0] == '\n', has_last = n > 1 && from[n - 1] == '\n';
-        from += has_first;
-        n -= (size_t)has_first + has_last;
+    const char *end = find_end(p, step->text, text, n_bytes), *from = text + p->at;
+    size_t n = (end ? (size_t)(end - text) : p->searched) - p->at;
+    if (step->op == CALL_LINES && n > 0 && from[n - 1] == '\n')
+        n--;
+    if (end) {
+        p->at = (size_t)(end - text) + strlen(step->text);
+        p->step++;
+        return call_arguments_end_value(&p->arguments, from, n) ? give_arguments(p, false) : STEP_FAIL;
     }
-    return add_pair(p, from, n) ? give_made(p, false) : STEP_FAIL;
+    n -= n_begun_character(from, n);
+    if (!call_arguments_add_piece(&p->arguments, from, n, &n_taken))
+        return STEP_FAIL;
+    p->at += n_taken;
+    return n_taken > 0 ? give_arguments(p, false) : STEP_WAIT;
 }
 
 /* ---- marks and names ---- */
@@ -717,12 +708,14 @@ static enum progress take_step(struct tutti_tool_parser *p, const char *text, si
         return begin_call(p);
     case CALL_SKIP:
     case CALL_KEY:
+        return parse_until(p, step, text, n_bytes);
     case CALL_VALUE:
     case CALL_LINES:
-        return parse_until(p, step, text, n_bytes);
+    case CALL_TEXT:
+        return parse_value(p, step, text, n_bytes);
     case CALL_PAIRS_OVER:
         p->step++;
-        return buf_add_string(&p->made, p->made.n_bytes > 0 ? "}" : "{}") ? give_made(p, true) : STEP_FAIL;
+        return call_arguments_end(&p->arguments) ? give_arguments(p, true) : STEP_FAIL;
     case CALL_DONE:
         p->state = PARSER_SEARCH;
         return STEP_GO;
@@ -740,6 +733,7 @@ static bool parser_advance(struct tutti_tool_parser *p, const char *text, size_t
     if (n_bytes < p->n_seen)
         return false;
     p->n_seen = n_bytes;
+    buf_truncate(&p->arguments.json, 0); /* the last delta's */
     while (progress == STEP_GO && p->state <= PARSER_FORM) {
         int step = p->step;
         if (p->is_first && p->state == PARSER_SEARCH) { /* the answer's beginning */
@@ -797,13 +791,11 @@ void tutti_tool_parser_free(tutti_tool_parser *p)
 {
     if (!p)
         return;
-    buf_clear(&p->made);
+    call_arguments_clear(&p->arguments);
     buf_clear(&p->name);
     json_decref(p->tools);
     json_decref(p->ids);
     json_decref(p->id);
-    json_decref(p->seen_names);
-    json_decref(p->pair_key);
     json_decref(p->object);
     free(p);
 }

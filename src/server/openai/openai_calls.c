@@ -1,7 +1,6 @@
 #include "server/openai/openai_calls.h"
 
 #include "base/hash.h"
-#include "base/json/json_print.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,18 +52,6 @@ static bool parser_new(const struct job *job, tutti_tool_parser **out)
 
 /* ---- complete answers ---- */
 
-/* {"name", "arguments"}: the arguments are printed without blanks if they are JSON. */
-static json_t *call_value(const json_t *name, const struct buf *arguments)
-{
-    const char *bytes = arguments->bytes ? arguments->bytes : "";
-    json_t *value = json_loadb(bytes, arguments->n_bytes, JSON_ALLOW_NUL, NULL);
-    char *compact = value ? json_print(value, JSON_COMPACT) : NULL;
-    json_t *text = compact ? json_string(compact) : json_stringn(bytes, arguments->n_bytes);
-    free(compact);
-    json_decref(value);
-    return json_pack("{s:O, s:o}", "name", name, "arguments", text);
-}
-
 /* Joins the deltas of each call. False: out of memory. */
 static bool join_calls(tutti_tool_parser *parser, const char *text, size_t n_bytes, json_t *calls)
 {
@@ -80,7 +67,8 @@ static bool join_calls(tutti_tool_parser *parser, const char *text, size_t n_byt
         }
         ok = name && buf_add(&arguments, delta.arguments, delta.n_arguments);
         if (ok && delta.is_last)
-            ok = json_array_append_new(calls, call_value(name, &arguments)) == 0;
+            ok = json_array_append_new(calls, json_pack("{s:O, s:s%}", "name", name, "arguments",
+                                                        arguments.bytes, arguments.n_bytes)) == 0;
     }
     for (size_t i = 0; ok && i < json_array_size(calls); i++) {
         const char *id = tutti_tool_parser_call_id(parser, i);
