@@ -142,6 +142,9 @@ static void a_chat_reply_hides_what_its_format_hides(void **state)
     struct reply_format first_line = { .tok = tok, .hides_blank_first_line = true, .continues_text = true };
     check_shown(&first_line, " \n  Hello \n", "  Hello \n", false);
     check_shown(&first_line, "  Hello", "   Hello", false); /* the tokenizer adds a blank in front */
+    struct reply_format continued = chat;
+    continued.continues_answer = true; /* the tokenizer adds a blank in front */
+    check_shown(&continued, "\n Hello there. \n", " \n Hello there.", false);
     struct reply_format plain = { .tok = tok };
     check_shown(&plain, "\n Hello \n", "\n Hello \n", false);
 }

@@ -240,6 +240,43 @@ static void baichuan_marks_messages_by_two_ids(void **state)
     print_message("# checked baichuan\n");
 }
 
+/* The beginning is tokenized by itself, after everything that stands before an answer. */
+static void an_answer_that_the_request_begins_is_continued(void **state)
+{
+    (void)state;
+    struct tutti_message two[] = { say("user", "q1"), say("assistant", " a1 is") };
+    struct tutti_message four[] = { say("user", "q1"), say("assistant", "a1"), say("user", "q2"),
+                                    say("assistant", "a2 is") };
+    demo->desc.mask_ids[0] = tokenizer_find_control(demo->tokenizer, "[gMASK]");
+    demo->desc.prefix_end_id = tokenizer_find_control(demo->tokenizer, "sop");
+    expect("chatglm", CALL(two, .continues = true), PARTS("q1", "[gMASK]", "sop", " a1 is"));
+    expect("chatglm", CALL(four, .continues = true),
+           PARTS("[Round 0]\n问：q1\n答：a1\n[Round 1]\n问：q2\n答：", "[gMASK]", "sop", "a2 is"));
+    expect("chatglm2", CALL(four, .continues = true),
+           PARTS("[gMASK]", "sop", "[Round 1]\n\n问：q1\n\n答：a1\n\n[Round 2]\n\n问：q2\n\n答：", "a2 is"));
+    static const char *const WITH_ROLES[] = { "chatglm3", "glm4" };
+    for (size_t i = 0; i < 2; i++)
+        expect(WITH_ROLES[i], CALL(four, .continues = true),
+               PARTS("[gMASK]", "sop", "<|user|>", "\n", "q1", "<|assistant|>", "\n", "a1", "<|user|>", "\n",
+                     "q2", "<|assistant|>", "\n", "a2 is"));
+    struct ids want = { 0 }, got = { 0 };
+    struct tutti_error err;
+    assert_true(ids_add(&want, tokenizer_bos(demo->tokenizer)));
+    add_parts(&want, PARTS("[INST] q1 [/INST]", "a1 is"));
+    assert_int_equal(render("llama2", CALL(two, .continues = true), &got, &err), TUTTI_OK);
+    assert_int_equal(got.n, want.n);
+    assert_memory_equal(got.ids, want.ids, want.n * sizeof *want.ids);
+    ids_clear(&got);
+    ids_clear(&want);
+    assert_true(ids_add(&want, 195) && tokenizer_encode(demo->tokenizer, "q1", 2, &want) &&
+                ids_add(&want, 196) && tokenizer_encode(demo->tokenizer, " a1 is", 6, &want));
+    assert_int_equal(render("baichuan", CALL(two, .continues = true), &got, &err), TUTTI_OK);
+    assert_int_equal(got.n, want.n);
+    assert_memory_equal(got.ids, want.ids, want.n * sizeof *want.ids);
+    ids_clear(&got);
+    ids_clear(&want);
+}
+
 static void tools_are_refused_where_the_format_has_none(void **state)
 {
     (void)state;
@@ -528,6 +565,7 @@ int main(void)
         cmocka_unit_test(glm4_lists_tools_and_writes_calls_as_json),
         cmocka_unit_test(llama2_wraps_instructions_and_closes_rounds),
         cmocka_unit_test(baichuan_marks_messages_by_two_ids),
+        cmocka_unit_test(an_answer_that_the_request_begins_is_continued),
         cmocka_unit_test(tools_are_refused_where_the_format_has_none),
         cmocka_unit_test(a_template_spells_special_tokens),
         cmocka_unit_test(a_message_never_spells_one),

@@ -364,6 +364,24 @@ def test_thinking():
         assert [block.type for block in cut.content] == ["thinking"] and cut.stop_reason == "max_tokens"
 
 
+BEGUN = QUESTION + [{"role": "assistant", "content": "The capital of"}]
+
+
+def test_an_answer_goes_on_with_the_beginning_that_the_request_gives(server):
+    client = client_of(server.url)
+    message = client.messages.create(model="demo", max_tokens=50, messages=BEGUN, **GREEDY)
+    assert message.content[0].text == " France is Paris." and message.stop_reason == "end_turn"
+    with client.messages.stream(model="demo", max_tokens=50, messages=BEGUN, **GREEDY) as stream:
+        assert "".join(stream.text_stream) == " France is Paris."
+    whole = server.post("/v1/chat/completions", {"messages": BEGUN, "continue_final_message": True, "temperature": 0}).json()
+    assert whole["choices"][0]["message"]["content"] == " France is Paris."
+    # The prompt is that of the question, the mark of the answer, and the beginning.
+    count = client.messages.count_tokens(model="demo", messages=BEGUN).input_tokens
+    n_begun = server.post("/tokenize", {"prompt": "The capital of", "add_special_tokens": False}).json()["count"]
+    n_line = server.post("/tokenize", {"prompt": "\n", "add_special_tokens": False}).json()["count"]
+    assert count == client.messages.count_tokens(model="demo", messages=QUESTION).input_tokens + n_line + n_begun
+
+
 def test_a_history_with_thinking_goes_back(tmp_path, start):
     (tmp_path / "chat.jinja").write_text("{% for m in messages %}{{ m.role }}:{{ m.reasoning_content or '' }}|{{ m.content or '' }}{% endfor %}"
                                          "{% if enable_thinking %} think{% endif %}{% if false %}<think></think>{% endif %}")
@@ -377,10 +395,9 @@ def test_a_history_with_thinking_goes_back(tmp_path, start):
         count = client.messages.count_tokens(model="demo", messages=history + more, thinking=thinking).input_tokens
         want = server.post("/tokenize", {"messages": chat + more, "enable_thinking": switch}).json()["count"]
         assert count == want
-    # An answer that goes on with the beginning that the request gives.
-    begun = QUESTION + [{"role": "assistant", "content": "The capital of"}]
-    message = client.messages.create(model="demo", max_tokens=5, messages=begun, **GREEDY)
-    want = server.post("/v1/chat/completions", {"messages": begun, "continue_final_message": True, "add_generation_prompt": False,
+    # A template, too, can continue the beginning that the request gives.
+    message = client.messages.create(model="demo", max_tokens=5, messages=BEGUN, **GREEDY)
+    want = server.post("/v1/chat/completions", {"messages": BEGUN, "continue_final_message": True, "add_generation_prompt": False,
                                                 "max_tokens": 5, "temperature": 0, "enable_thinking": False}).json()
     assert message.content[0].text == want["choices"][0]["message"]["content"]
 

@@ -8,9 +8,10 @@
 void reply_init(struct reply *reply, const struct reply_format *format)
 {
     *reply = (struct reply){ .format = format,
-                             .is_leading = format->hides_blank_first_line || format->trims };
+                             .is_leading = !format->continues_answer &&
+                                           (format->hides_blank_first_line || format->trims) };
     if (format->tok)
-        detokenizer_init(&reply->detok, format->tok, format->continues_text);
+        detokenizer_init(&reply->detok, format->tok, format->continues_text || format->continues_answer);
 }
 
 void reply_clear(struct reply *reply)

@@ -18,6 +18,7 @@ struct reply_format {
     const struct chat_marks *marks; /* special tokens that are part of the text; NULL: none are */
     struct stops stops;             /* borrowed for the reply's life */
     bool continues_text;            /* the prompt was a text: keep a blank before the first word */
+    bool continues_answer;          /* the prompt has the reply's beginning: nothing is leading */
     bool hides_blank_first_line;
     bool keeps_stop;                  /* a stop string is shown before it ends the reply */
     bool trims;                       /* blanks at both ends are not shown */
@@ -39,7 +40,7 @@ struct reply {
     size_t n_scanned; /* of pending, for stop strings */
     bool has_stop_string;
     size_t stop_string; /* the index of the one that ended the reply */
-    size_t n_certain; /* bytes of the text that no stop string can hide any more */
+    size_t n_certain;   /* bytes of the text that no stop string can hide any more */
     struct rewrite rewrite;
     struct buf rewritten; /* scratch */
     struct buf blanks;    /* certain, but shown only if text follows */

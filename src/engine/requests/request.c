@@ -618,6 +618,7 @@ enum tutti_status request_prepare(struct request *r, const struct model *model,
                                .add_special = true,
                                .parse_special = r->spec.parse_special };
     const char *param = is_chat ? "messages" : "prompt";
+    r->continues_answer = is_chat && chat_continues(&r->spec);
     r->rendered.max = (size_t)max_context + SPARE_TOKENS; /* tokens beyond this are not counted */
     if (r->spec.pair)
         st = model_encode_pair(model, &text, r->spec.pair, r->spec.n_pair_bytes, &r->rendered, &r->second,

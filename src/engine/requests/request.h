@@ -47,6 +47,7 @@ struct request {
     const int32_t *prompt;      /* [n_prompt]: virtual tokens, then those of the prompt */
     int n_prompt;
     struct ids rendered;      /* where the prompt was text or messages, or has virtual tokens */
+    bool continues_answer;    /* the prompt ends with the beginning of the answer */
     bool begins_in_reasoning; /* the prompt opens the reasoning of the answer */
     /* Where the reasoning begins that its tokens are tracked for: a grammar waits for its end, or it
      * has a budget. */

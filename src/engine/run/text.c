@@ -298,6 +298,7 @@ static void admit(struct tutti_engine *e, struct request *r)
                                        .marks = r->spec.shows_marks ? &e->model->marks : NULL,
                                        .stops = { r->spec.stop, r->spec.n_stop, r->stop_borders },
                                        .continues_text = r->spec.n_messages == 0 || r->grammar,
+                                       .continues_answer = r->continues_answer,
                                        .keeps_stop = r->spec.keeps_stop,
                                        .hides_blank_first_line = chat && chat->has_metadata_line,
                                        .trims = chat && chat->trims_reply,

@@ -34,7 +34,7 @@ static const struct own_template {
 const struct chat_format *chat_format_at(size_t i)
 {
     static const struct chat_format *const CODE[] = { &CHAT_CHATGLM, &CHAT_CHATGLM2, &CHAT_CHATGLM3,
-                                                      &CHAT_GLM4, &CHAT_LLAMA2, &CHAT_BAICHUAN };
+                                                      &CHAT_GLM4,    &CHAT_LLAMA2,   &CHAT_BAICHUAN };
     size_t n_code = sizeof CODE / sizeof *CODE, n_own = sizeof OWN_TEMPLATES / sizeof *OWN_TEMPLATES;
     if (i < n_code)
         return CODE[i];
@@ -75,15 +75,52 @@ static enum tutti_status read_json(json_t **out, const char *text, const char *p
                                          : "no JSON");
 }
 
+static const char CONTINUES[] = "continue_final_message";
+
+static enum tutti_status check_beginning(const struct chat_call *call, struct tutti_error *err)
+{
+    const struct tutti_message *last = call->n_messages > 0 ? &call->messages[call->n_messages - 1] : NULL;
+    const char *why = json_is_true(json_object_get(call->arguments, "add_generation_prompt"))
+                          ? "cannot go together with add_generation_prompt"
+                      : !last || strcmp(last->role, "assistant") != 0
+                          ? "the last message must come from the assistant"
+                      : last->tool_calls   ? "the last message has tool calls"
+                      : last->n_bytes == 0 ? "the last message has no content"
+                                           : NULL;
+    if (!why)
+        return TUTTI_OK;
+    return error_set_param(err, TUTTI_E_ARGUMENT, CONTINUES, "%s: %s", CONTINUES, why);
+}
+
+enum tutti_status chat_add_beginning(const struct chat_call *call, struct ids *out, struct tutti_error *err)
+{
+    const struct tutti_message *last = &call->messages[call->n_messages - 1];
+    return !call->continues || tokenizer_encode(call->tok, last->content, last->n_bytes, out)
+               ? TUTTI_OK
+               : tokenizer_encode_error(out, err);
+}
+
+bool chat_continues(const struct tutti_request *request)
+{
+    json_t *arguments = NULL;
+    enum tutti_status st = read_json(&arguments, request->template_arguments, "", false, NULL);
+    bool continues = st == TUTTI_OK && json_is_true(json_object_get(arguments, CONTINUES));
+    json_decref(arguments);
+    return continues;
+}
+
 enum tutti_status chat_render_code(const struct chat_format *format, const struct chat_call *call,
                                    struct ids *out, struct tutti_error *err)
 {
     const char *param = NULL;
-    if (json_is_true(json_object_get(call->arguments, "continue_final_message")))
-        param = "continue_final_message";
-    else if (json_is_false(json_object_get(call->arguments, "add_generation_prompt")))
+    if (call->continues) {
+        enum tutti_status st = check_beginning(call, err);
+        if (st != TUTTI_OK)
+            return st;
+    } else if (json_is_false(json_object_get(call->arguments, "add_generation_prompt"))) {
         param = "add_generation_prompt";
-    else if (json_array_size(json_object_get(call->arguments, "documents")) > 0)
+    }
+    if (json_array_size(json_object_get(call->arguments, "documents")) > 0)
         param = "documents";
     if (param)
         return error_set_param(err, TUTTI_E_ARGUMENT, param,
@@ -106,7 +143,8 @@ enum tutti_status chat_render(const struct model *model, const struct tutti_requ
                                   .messages = request->messages,
                                   .n_messages = request->n_messages,
                                   .tools = json_array_size(tools) > 0 ? tools : NULL,
-                                  .arguments = arguments };
+                                  .arguments = arguments,
+                                  .continues = json_is_true(json_object_get(arguments, CONTINUES)) };
         st = model->chat_template ? model->chat->render(&call, out, err)
                                   : chat_render_code(model->chat, &call, out, err);
     }

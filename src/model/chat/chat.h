@@ -26,6 +26,7 @@ struct chat_call {
     size_t n_messages;
     const json_t *tools;     /* list, as in OpenAI's API; NULL: none */
     const json_t *arguments; /* object of further variables for a template; NULL: none */
+    bool continues;          /* the last message is the beginning of the answer */
 };
 
 extern const struct chat_format CHAT_CHATGLM, CHAT_CHATGLM2, CHAT_CHATGLM3, CHAT_GLM4, CHAT_LLAMA2,
@@ -127,14 +128,21 @@ chat_template_builtin(const struct chat_template *tpl); /* as in its source; NUL
 MUST_CHECK enum tutti_status chat_render(const struct model *model, const struct tutti_request *request,
                                          struct ids *out, struct tutti_error *err);
 
+/* Whether the answer continues the request's last message: continue_final_message is set. */
+bool chat_continues(const struct tutti_request *request);
+
 /* ---- for formats ---- */
 
 enum tutti_status chat_render_template(const struct chat_call *call, struct ids *out,
                                        struct tutti_error *err);
-/* Renders a format that is code. TUTTI_E_ARGUMENT: call->arguments is set, which only templates
- * support. */
+/* Renders a format that is code. TUTTI_E_ARGUMENT: call->arguments has one that only templates
+ * support, or the last message is no beginning of an answer. */
 enum tutti_status chat_render_code(const struct chat_format *format, const struct chat_call *call,
                                    struct ids *out, struct tutti_error *err);
+
+/* Adds the beginning of the answer, if the call has one, tokenized by itself: as training data has
+ * question and answer. */
+enum tutti_status chat_add_beginning(const struct chat_call *call, struct ids *out, struct tutti_error *err);
 
 /* Tokenizes a rendered prompt. Special tokens are recognized only in the format's own text;
  * everything between them is tokenized as text, joined across the borders of format and messages. */

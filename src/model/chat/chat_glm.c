@@ -26,6 +26,12 @@ static enum tutti_status encode(const struct tokenizer *tok, const struct buf *t
 
 /* ---- rounds of question and answer ---- */
 
+/* The messages before the beginning of the answer. */
+static size_t n_complete(const struct chat_call *call)
+{
+    return call->n_messages - call->continues;
+}
+
 struct glm_rounds {
     const char *before, *between, *after; /* the question, question and answer, the answer */
     int first;                            /* round's number */
@@ -44,7 +50,7 @@ static enum tutti_status add_rounds(struct buf *text, const struct glm_rounds *r
     struct buf system = { 0 };
     int round = rounds->first;
     bool ok = true, answered = true;
-    for (size_t i = 0; i < call->n_messages && ok && st == TUTTI_OK; i++) {
+    for (size_t i = 0; i < n_complete(call) && ok && st == TUTTI_OK; i++) {
         const struct tutti_message *m = &call->messages[i];
         if (strcmp(m->role, "system") == 0) {
             ok = buf_add(&system, m->content, m->n_bytes) && buf_add(&system, "\n", 1);
@@ -76,11 +82,11 @@ static enum tutti_status render_chatglm(const struct chat_call *call, struct ids
     };
     struct buf text = { 0 };
     enum tutti_status st = chat_refuse_tools(call, "chatglm", err);
-    size_t n_systems = 0;
-    while (n_systems < call->n_messages && strcmp(call->messages[n_systems].role, "system") == 0)
+    size_t n_systems = 0, n_messages = n_complete(call);
+    while (n_systems < n_messages && strcmp(call->messages[n_systems].role, "system") == 0)
         n_systems++;
-    bool is_first = call->n_messages == n_systems + 1 && strcmp(call->messages[n_systems].role, "user") == 0;
-    for (size_t i = 0; st == TUTTI_OK && is_first && i < call->n_messages; i++) {
+    bool is_first = n_messages == n_systems + 1 && strcmp(call->messages[n_systems].role, "user") == 0;
+    for (size_t i = 0; st == TUTTI_OK && is_first && i < n_messages; i++) {
         const struct tutti_message *m = &call->messages[i];
         if (!buf_add(&text, m->content, m->n_bytes) || (i < n_systems && !buf_add(&text, "\n", 1)))
             st = chat_out_of_memory(err);
@@ -92,6 +98,8 @@ static enum tutti_status render_chatglm(const struct chat_call *call, struct ids
     if (st == TUTTI_OK &&
         (!ids_add(out, call->desc->mask_ids[0]) || !ids_add(out, call->desc->prefix_end_id)))
         st = chat_out_of_memory(err);
+    if (st == TUTTI_OK)
+        st = chat_add_beginning(call, out, err);
     buf_clear(&text);
     return st;
 }
@@ -111,6 +119,8 @@ static enum tutti_status render_chatglm2(const struct chat_call *call, struct id
         st = add_prefix(call->tok, out, err);
     if (st == TUTTI_OK)
         st = encode(call->tok, &text, out, err);
+    if (st == TUTTI_OK)
+        st = chat_add_beginning(call, out, err);
     buf_clear(&text);
     return st;
 }
@@ -201,6 +211,12 @@ static json_t *functions_of(const json_t *tools)
     return list;
 }
 
+/* The mark of the answer, unless the last message has it. */
+static enum tutti_status add_end(const struct chat_call *call, struct ids *out, struct tutti_error *err)
+{
+    return call->continues ? TUTTI_OK : chat_add_special(call->tok, "<|assistant|>", out, err);
+}
+
 static const char CHATGLM3_TOOLS[] =
     "Answer the following questions as best as you can. You have access to the following tools:";
 /* A call in Python syntax. */
@@ -237,7 +253,7 @@ static enum tutti_status render_chatglm3(const struct chat_call *call, struct id
     }
     for (size_t i = first; i < call->n_messages && st == TUTTI_OK; i++)
         st = add_message(call, i, CHATGLM3_CALL, out, err);
-    return st == TUTTI_OK ? chat_add_special(call->tok, "<|assistant|>", out, err) : st;
+    return st == TUTTI_OK ? add_end(call, out, err) : st;
 }
 
 static const char GLM4_TOOLS[] =
@@ -265,7 +281,7 @@ static enum tutti_status render_glm4(const struct chat_call *call, struct ids *o
             st = add_message(call, i, GLM4_CALL, out, err);
     }
     buf_clear(&text);
-    return st == TUTTI_OK ? chat_add_special(call->tok, "<|assistant|>", out, err) : st;
+    return st == TUTTI_OK ? add_end(call, out, err) : st;
 }
 
 const struct chat_format CHAT_CHATGLM = { .name = "chatglm",

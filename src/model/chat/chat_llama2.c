@@ -20,7 +20,7 @@ static enum tutti_status render_llama2(const struct chat_call *call, struct ids 
 {
     const struct tokenizer *tok = call->tok;
     const struct tutti_message *messages = call->messages;
-    size_t n_messages = call->n_messages;
+    size_t n_messages = call->n_messages - call->continues;
     struct buf text = { 0 };
     enum tutti_status st = chat_refuse_tools(call, "llama2", err);
     bool ok = true, wants_user = true;
@@ -61,6 +61,10 @@ static enum tutti_status render_llama2(const struct chat_call *call, struct ids 
         if (ok && (closes || i + 1 == n_messages))
             ok = ids_add(out, tokenizer_bos(tok)) && tokenizer_encode(tok, text.bytes, text.n_bytes, out) &&
                  (!closes || ids_add(out, tokenizer_eos(tok)));
+    }
+    if (ok && call->continues) {
+        strip(&messages[n_messages], &content, &n_bytes);
+        ok = tokenizer_encode(tok, content, n_bytes, out);
     }
     if (!ok)
         st = out->why ? tokenizer_encode_error(out, err) : chat_out_of_memory(err);

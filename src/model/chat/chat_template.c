@@ -208,8 +208,7 @@ static enum tutti_status make_variables(json_t **out, const struct chat_call *ca
     for (size_t i = 0; i < call->n_messages && st == TUTTI_OK && messages; i++)
         st = add_message(messages, &call->messages[i], i, call->tpl, err);
     bool ok = variables && messages;
-    bool continues = argument_flag(call->arguments, CONTINUES, false);
-    bool adds_prompt = argument_flag(call->arguments, "add_generation_prompt", !continues);
+    bool adds_prompt = argument_flag(call->arguments, "add_generation_prompt", !call->continues);
     if (ok)
         json_object_foreach((json_t *)(uintptr_t)call->arguments, key, value)
             ok = ok && (!strcmp(key, CONTINUES) || json_object_set(variables, key, value) == 0);
@@ -327,12 +326,11 @@ enum tutti_status chat_render_template(const struct chat_call *call, struct ids 
         return chat_render_code(tpl->builtin, call, out, err);
     if (call->tools && !tpl->takes_tools)
         return error_set_param(err, TUTTI_E_ARGUMENT, "tools", "the model's chat template knows no tools");
-    bool continues = argument_flag(call->arguments, CONTINUES, false);
-    if (continues && argument_flag(call->arguments, "add_generation_prompt", false))
+    if (call->continues && argument_flag(call->arguments, "add_generation_prompt", false))
         return error_set_param(err, TUTTI_E_ARGUMENT, CONTINUES,
                                "continue_final_message cannot go together with add_generation_prompt");
     enum tutti_status st = render_text(&text, call, err);
-    if (st == TUTTI_OK && continues)
+    if (st == TUTTI_OK && call->continues)
         st = cut_after_message(&text, call, err);
     if (st == TUTTI_OK && !chat_encode(call->tok, &text, out))
         st = tokenizer_encode_error(out, err);
