@@ -5,7 +5,7 @@ import random
 
 SUITE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "fixtures", "grammar", "json_schema_suite.json")
 # References need their own document; validators round decimals, and dialects of patterns differ.
-LEFT_OUT = ('"$ref"', "0.0001", "\\u0000", '"format"', "unevaluated")
+LEFT_OUT = ('"$ref"', "\\\\p{", "0.0001", "\\u0000", '"format"', "unevaluated")
 
 
 def read_pool():

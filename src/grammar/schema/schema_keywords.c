@@ -41,6 +41,7 @@ static const struct schema_keyword KEYWORDS[] = {
     { "uniqueItems", KEYWORD_RULES, TYPE_ARRAY, MERGE_EITHER },
     { "pattern", KEYWORD_RULES, TYPE_STRING, MERGE_LIST },
     { "format", KEYWORD_RULES, TYPE_STRING, MERGE_LIST },
+    { "contentEncoding", KEYWORD_RULES, TYPE_STRING, MERGE_LIST },
     { "minLength", KEYWORD_RULES, TYPE_STRING, MERGE_LARGER },
     { "maxLength", KEYWORD_RULES, TYPE_STRING, MERGE_SMALLER },
     { "minimum", KEYWORD_RULES, NUMBERS, MERGE_LARGER },
@@ -75,7 +76,8 @@ static bool demands_nothing(const struct schema_reader *r, const json_t *schema,
 /* The values of keywords that are lists in flat schemas, but never in a client's. */
 static bool check_value(struct schema_reader *r, const char *key, const json_t *value)
 {
-    if ((!strcmp(key, "pattern") || !strcmp(key, "format")) && !json_is_string(value))
+    if ((!strcmp(key, "pattern") || !strcmp(key, "format") || !strcmp(key, "contentEncoding")) &&
+        !json_is_string(value))
         schema_fail(r, "%s must be a string", key);
     if (!strcmp(key, "not") && json_is_array(value))
         schema_fail(r, "a schema must be an object, true or false");

@@ -2,6 +2,7 @@
  * lookbehind. Dialects differ in \s, \D, \W and \S: what a text must match takes the characters that
  * all dialects agree on (ASCII), and what it must not match takes the characters of any dialect. */
 #include "grammar/schema/schema_reader.h"
+#include "grammar/schema/schema_unicode.h"
 
 #include "base/ids.h"
 #include "base/text.h"
@@ -10,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_CLASS_RANGES = 128, MAX_PATTERN_DEPTH = 32 };
+enum { MAX_CLASS_RANGES = 2048, MAX_PATTERN_DEPTH = 32 };
 
 /* How a pattern is used: the text must match it, or must not. */
 enum { SIDE_MATCH, SIDE_REFUSE, N_SIDES };
@@ -33,15 +34,6 @@ struct pattern_part {
     int32_t terms[N_SIDES];
 };
 
-struct schema_pattern {
-    struct schema_reader *r;
-    const char *at, *end;
-    int depth;
-    struct pattern_part *parts;
-    struct ids children;
-    size_t n_parts, parts_room;
-};
-
 struct char_class {
     struct char_range ranges[MAX_CLASS_RANGES];
     size_t n;
@@ -50,6 +42,16 @@ struct char_class {
 /* The characters of a class that all dialects agree on, and those of any dialect. */
 struct class_sides {
     struct char_class sides[N_SIDES];
+};
+
+struct schema_pattern {
+    struct schema_reader *r;
+    const char *at, *end;
+    int depth;
+    struct pattern_part *parts;
+    struct ids children;
+    size_t n_parts, parts_room;
+    struct class_sides *class; /* the one that is read: too large for the frames of functions that recurse */
 };
 
 static const struct char_range WORD_CHARS[] = { { '0', '9' }, { 'A', 'Z' }, { '_', '_' }, { 'a', 'z' } };
@@ -78,7 +80,19 @@ static bool is_next(const struct schema_pattern *p, char c)
     return p->at < p->end && *p->at == c;
 }
 
+static bool is_next_but_one(const struct schema_pattern *p, char c)
+{
+    return p->end - p->at > 1 && p->at[1] == c;
+}
+
 /* ---- classes of characters ---- */
+
+static struct class_sides *begin_class(struct schema_pattern *p)
+{
+    for (int side = 0; side < N_SIDES; side++)
+        p->class->sides[side].n = 0;
+    return p->class;
+}
 
 static void add_ranges(struct schema_pattern *p, struct char_class *to, const struct char_range *ranges,
                        size_t n)
@@ -125,9 +139,37 @@ static void add_others(struct schema_pattern *p, struct class_sides *to, const s
     }
 }
 
-/* \d and its like. False: the letter is none of them. */
-static bool add_named_class(struct schema_pattern *p, char letter, struct class_sides *to)
+/* \p{...} and \P{...}, from the letter on. */
+static void add_property(struct schema_pattern *p, struct class_sides *to)
 {
+    struct char_range found[MAX_CLASS_RANGES];
+    const char *name = p->at + 2;
+    const char *close = is_next_but_one(p, '{') ? memchr(name, '}', (size_t)(p->end - name)) : NULL;
+    if (!close) {
+        schema_fail(p->r, "pattern: \\%c has no property in braces", *p->at);
+        return;
+    }
+    for (int side = 0; side < N_SIDES && schema_spend(p->r, UNICODE_STEPS); side++) {
+        int n = schema_unicode_ranges(name, (size_t)(close - name), *p->at == 'P', side == SIDE_REFUSE, found,
+                                      MAX_CLASS_RANGES);
+        if (n < 0)
+            schema_fail(p->r, "pattern: the property \\%c{%.*s} is not supported", *p->at,
+                        close - name > 40 ? 40 : (int)(close - name), name);
+        else
+            add_ranges(p, &to->sides[side], found, (size_t)n);
+    }
+    p->at = close;
+}
+
+/* \d and its like, from the letter on; p->at is left at the last character. False: the letter is none of
+ * them. */
+static bool add_named_class(struct schema_pattern *p, struct class_sides *to)
+{
+    char letter = *p->at;
+    if (letter == 'p' || letter == 'P') {
+        add_property(p, to);
+        return true;
+    }
     for (size_t i = 0; i < sizeof NAMED_CLASSES / sizeof *NAMED_CLASSES; i++) {
         const struct named_class *named = &NAMED_CLASSES[i];
         if (letter == named->letter - 'a' + 'A') {
@@ -287,7 +329,7 @@ static uint32_t read_class_char(struct schema_pattern *p, struct class_sides *in
         p->at++;
         return '\b';
     }
-    *is_named = add_named_class(p, *p->at, into);
+    *is_named = add_named_class(p, into);
     if (*is_named) {
         p->at++;
         return 0;
@@ -297,28 +339,27 @@ static uint32_t read_class_char(struct schema_pattern *p, struct class_sides *in
 
 static int32_t read_class(struct schema_pattern *p)
 {
-    struct class_sides own;
+    struct class_sides *own = begin_class(p);
     bool is_named, is_negated;
-    own.sides[SIDE_MATCH].n = own.sides[SIDE_REFUSE].n = 0;
     p->at++;
     is_negated = is_next(p, '^');
     p->at += is_negated;
     while (p->at < p->end && *p->at != ']' && p->r->status == TUTTI_OK) {
         struct char_range range;
-        range.low = range.high = read_class_char(p, &own, &is_named);
+        range.low = range.high = read_class_char(p, own, &is_named);
         if (is_named)
             continue;
-        if (is_next(p, '-') && p->end - p->at > 1 && p->at[1] != ']') {
+        if (is_next(p, '-') && p->end - p->at > 1 && !is_next_but_one(p, ']')) {
             p->at++;
-            range.high = read_class_char(p, &own, &is_named);
+            range.high = read_class_char(p, own, &is_named);
             if (is_named) { /* the hyphen itself */
-                add_to_sides(p, &own, (struct char_range){ '-', '-' });
+                add_to_sides(p, own, (struct char_range){ '-', '-' });
                 range.high = range.low;
             }
             if (range.high < range.low)
                 schema_fail(p->r, "pattern: a range of a class ends before it begins");
         }
-        add_to_sides(p, &own, range);
+        add_to_sides(p, own, range);
     }
     if (p->at >= p->end)
         schema_fail(p->r, "pattern: a class has no closing ]");
@@ -326,13 +367,13 @@ static int32_t read_class(struct schema_pattern *p)
         return -1;
     p->at++;
     if (is_negated) {
-        struct char_class match = own.sides[SIDE_MATCH];
-        own.sides[SIDE_MATCH] = own.sides[SIDE_REFUSE];
-        own.sides[SIDE_REFUSE] = match;
-        invert_class(p, &own.sides[SIDE_MATCH]);
-        invert_class(p, &own.sides[SIDE_REFUSE]);
+        struct char_class match = own->sides[SIDE_MATCH];
+        own->sides[SIDE_MATCH] = own->sides[SIDE_REFUSE];
+        own->sides[SIDE_REFUSE] = match;
+        invert_class(p, &own->sides[SIDE_MATCH]);
+        invert_class(p, &own->sides[SIDE_REFUSE]);
     }
-    return add_chars(p, &own);
+    return add_chars(p, own);
 }
 
 static int32_t read_ways(struct schema_pattern *p);
@@ -398,8 +439,7 @@ static int32_t read_atom(struct schema_pattern *p)
     static const struct char_range DOT[] = {
         { 0, '\n' - 1 }, { '\n' + 1, '\r' - 1 }, { '\r' + 1, 0x2027 }, { 0x202A, MAX_CODE_POINT }
     };
-    struct class_sides class;
-    class.sides[SIDE_MATCH].n = class.sides[SIDE_REFUSE].n = 0;
+    struct class_sides *class;
     char c = *p->at;
     if (c == '(')
         return read_group(p);
@@ -413,21 +453,22 @@ static int32_t read_atom(struct schema_pattern *p)
     }
     if (c == '.') {
         p->at++;
-        for (size_t i = 0; i < 4; i++)
-            add_ranges(p, &class.sides[SIDE_MATCH], &DOT[i], 1);
+        class = begin_class(p);
+        add_ranges(p, &class->sides[SIDE_MATCH], DOT, 4);
         /* In other dialects only a line feed is excluded. */
-        add_ranges(p, &class.sides[SIDE_REFUSE],
+        add_ranges(p, &class->sides[SIDE_REFUSE],
                    (const struct char_range[]){ { 0, 9 }, { 11, MAX_CODE_POINT } }, 2);
-        return add_chars(p, &class);
+        return add_chars(p, class);
     }
     if (c != '\\')
         return add_char(p, pattern_read_plain(p));
     p->at++;
     if (p->at == p->end)
         return schema_fail(p->r, "pattern: it ends with a backslash");
-    if (add_named_class(p, *p->at, &class)) {
+    class = begin_class(p);
+    if (add_named_class(p, class)) {
         p->at++;
-        return add_chars(p, &class);
+        return add_chars(p, class);
     }
     return add_char(p, read_escape(p));
 }
@@ -623,7 +664,8 @@ static int32_t pattern_term(struct schema_pattern *p, int32_t part, bool whole, 
 
 int32_t schema_pattern(struct schema_reader *r, const char *text, size_t n_bytes, bool whole, bool is_refused)
 {
-    struct schema_pattern p = { .r = r, .at = text, .end = text + n_bytes };
+    struct class_sides class;
+    struct schema_pattern p = { .r = r, .at = text, .end = text + n_bytes, .class = &class };
     int32_t part = read_ways(&p);
     if (r->status == TUTTI_OK && p.at < p.end)
         schema_fail(r, "pattern: a ) has no opening (");

@@ -24,9 +24,10 @@ static const struct {
 #define OCTET                  "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 #define LABEL                  "[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?"
 #define ATOM                   "[A-Za-z0-9_+-]{1,32}"
-#define HOST                   LABEL "(\\." LABEL "){0,3}"
+#define NAME                   "[a-z]([a-z0-9-]{0,30}[a-z0-9])?"
+#define HOST                   "((" LABEL "\\.){0,3}" NAME "|" IPV4 ")"
 #define PATH                   "(/[A-Za-z0-9_.~-]{1,64}){0,8}"
-#define EMAIL                  ATOM "(\\." ATOM "){0,3}@" LABEL "(\\." LABEL "){1,3}"
+#define EMAIL                  ATOM "(\\." ATOM "){0,3}@(" LABEL "\\.){1,3}[a-z]{2,16}"
 #define HEX(n)                 "[0-9a-f]{" #n "}"
 #define UUID(VERSION, VARIANT) "^" HEX(8) "-" HEX(4) "-" VERSION HEX(3) "-" VARIANT HEX(3) "-" HEX(12) "$"
 #define IPV4                   OCTET "(\\." OCTET "){3}"
@@ -123,7 +124,7 @@ int32_t schema_chars(struct schema_reader *r, const struct char_range *ranges, s
         const char *text;
     } ESCAPES[] = { { '"', "\\\"" }, { '\\', "\\\\" }, { '\b', "\\b" }, { '\f', "\\f" },
                     { '\n', "\\n" }, { '\r', "\\r" },  { '\t', "\\t" } };
-    enum { MAX_RANGES = 400 };
+    enum { MAX_RANGES = 2048 };
     struct syntax *s = r->out;
     int32_t ways[40];
     size_t n_ways = 0, n_raw = 0;
@@ -155,13 +156,16 @@ int32_t schema_any_string(struct schema_reader *r)
     return r->any_string;
 }
 
-/* The pattern of a format; "": any text. NULL: error. */
-static const char *pattern_of_format(struct schema_reader *r, const json_t *format)
+/* The pattern of a format; "": any text. NULL: error. A format of another name is that of the pattern beside
+ * it, as Zod writes formats of its users. */
+static const char *pattern_of_format(struct schema_reader *r, const json_t *format, bool has_pattern)
 {
     const char *name = json_string_value(format);
     for (size_t i = 0; name && i < sizeof FORMATS / sizeof *FORMATS; i++)
         if (!strcmp(name, FORMATS[i].name))
             return FORMATS[i].pattern;
+    if (name && has_pattern)
+        return ANY_TEXT;
     schema_fail(r, "the format \"%.64s\" is not supported; say the form of the text with pattern",
                 name ? name : "(not a string)");
     return NULL;
@@ -192,9 +196,9 @@ static int32_t pattern_term(struct schema_reader *r, const json_t *pattern, bool
     return schema_pattern(r, json_string_value(pattern), json_string_length(pattern), false, is_refused);
 }
 
-static int32_t format_term(struct schema_reader *r, const json_t *format)
+static int32_t format_term(struct schema_reader *r, const json_t *format, bool has_pattern)
 {
-    const char *pattern = pattern_of_format(r, format);
+    const char *pattern = pattern_of_format(r, format, has_pattern);
     return pattern ? schema_pattern(r, pattern, strlen(pattern), false, false) : -1;
 }
 
@@ -206,6 +210,16 @@ static int32_t refused_term(struct schema_reader *r, const json_t *entry)
                                 : any_of_texts(r, json_object_get(entry, "enum")));
 }
 
+/* Other encodings than these are annotations. */
+static int32_t encoding_term(struct schema_reader *r, const json_t *encoding)
+{
+    const char *name = json_string_value(encoding);
+    if (!name)
+        return schema_fail(r, "contentEncoding must be a string");
+    return !strcmp(name, "base64") || !strcmp(name, "base64url") ? format_term(r, encoding, false)
+                                                                 : regex_any(r);
+}
+
 /* Adds the term of a keyword, whose value is one or in a flat schema a list of several. */
 static bool add_string_terms(struct schema_reader *r, struct ids *terms, const json_t *schema,
                              const char *key)
@@ -215,8 +229,9 @@ static bool add_string_terms(struct schema_reader *r, struct ids *terms, const j
     for (size_t i = 0; i < n && r->status == TUTTI_OK; i++) {
         const json_t *entry = json_is_array(value) ? json_array_get(value, i) : value;
         int32_t term = !strcmp(key, "pattern")  ? pattern_term(r, entry, false)
-                       : !strcmp(key, "format") ? format_term(r, entry)
-                                                : refused_term(r, entry);
+                       : !strcmp(key, "format") ? format_term(r, entry, json_object_get(schema, "pattern"))
+                       : !strcmp(key, "not")    ? refused_term(r, entry)
+                                                : encoding_term(r, entry);
         if (!ids_add(terms, term))
             schema_no_memory(r);
     }
@@ -231,7 +246,8 @@ int32_t schema_string_term(struct schema_reader *r, const json_t *schema)
             max = schema_count(r, schema, "maxLength", REPEAT_FOREVER), shortest, longest, term = -1;
     struct ids terms = { 0 };
     if (r->status == TUTTI_OK && add_string_terms(r, &terms, schema, "pattern") &&
-        add_string_terms(r, &terms, schema, "format") && add_string_terms(r, &terms, schema, "not")) {
+        add_string_terms(r, &terms, schema, "format") && add_string_terms(r, &terms, schema, "not") &&
+        add_string_terms(r, &terms, schema, "contentEncoding")) {
         term = regex_and(r, terms.ids, terms.n);
         if (json_is_array(list))
             term = regex_and(r, (int32_t[]){ term, any_of_texts(r, list) }, 2);
@@ -252,7 +268,7 @@ int32_t schema_string_term(struct schema_reader *r, const json_t *schema)
 int32_t schema_string(struct schema_reader *r, const json_t *schema)
 {
     if (json_object_get(schema, "pattern") || json_object_get(schema, "format") ||
-        json_object_get(schema, "not")) {
+        json_object_get(schema, "contentEncoding") || json_object_get(schema, "not")) {
         int32_t term = schema_string_term(r, schema);
         return term == regex_any(r) ? schema_any_string(r) : schema_quoted(r, regex_node(r, term));
     }

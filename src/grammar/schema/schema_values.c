@@ -180,13 +180,13 @@ static bool is_valid_string(struct schema_reader *r, const json_t *schema, const
     if (!allows_count(r, schema, "minLength", "maxLength", utf8_count(text, n_bytes)))
         return false;
     if (!json_object_get(schema, "pattern") && !json_object_get(schema, "format") &&
-        !json_is_array(json_object_get(schema, "not")))
+        !json_object_get(schema, "contentEncoding") && !json_is_array(json_object_get(schema, "not")))
         return true;
     json_t *own = json_object();
-    static const char *const KEYS[] = { "pattern", "format", "not" };
-    for (size_t i = 0; i < 3; i++) {
+    static const char *const KEYS[] = { "pattern", "format", "contentEncoding", "not" };
+    for (size_t i = 0; i < 4; i++) {
         json_t *keyword = json_object_get(schema, KEYS[i]);
-        if (keyword && (i < 2 || json_is_array(keyword)))
+        if (keyword && (i < 3 || json_is_array(keyword)))
             json_object_set(own, KEYS[i], keyword);
     }
     bool is_ok = own ? regex_accepts(r, schema_string_term(r, own), text, n_bytes) : schema_no_memory(r) >= 0;
