@@ -179,7 +179,7 @@ static const char *const PACES[] = { "early", "late", NULL };
 static const struct option OPTIONS[] = {
     TEXT_OPTION(struct values, name, "name", "TEXT", "a name", .letter = 'm'),
     CHOICE_OPTION(struct values, mode, "mode", "MODE", MODES, "how", .initial = "slow"),
-    INT_OPTION(struct values, count, "count", "N", "how many", .letter = 'n'),
+    INT_OPTION(struct values, count, "count", "N", "how many", .letter = 'n', .needs = "name"),
     ENUM_OPTION(struct values, pace, "pace", "PACE", PACES, "when", .initial = "late"),
     INT64_OPTION(struct values, port, "port", "N", "where", .max = 65535, .initial = "8080"),
     SIZE_OPTION(struct values, size, "size", "SIZE", "how large", .min = 1024, .max = INFINITY),
@@ -265,7 +265,7 @@ static void reads_every_spelling(void **state)
     (void)state;
     struct parsed p;
     assert_int_equal(parse(&p,
-                           "--name=a -n5 model --port 0 --size=2K --share 1 --json --stop x --stop=y --users "
+                           "-n5 --name=a model --port 0 --size=2K --share 1 --json --stop x --stop=y --users "
                            "1,8,17 --mode quick --pace EARLY --fast --rate -1.5 text"),
                      TUTTI_OK);
     assert_string_equal(p.values.name, "a");
@@ -349,12 +349,40 @@ static void names_option_found_and_expected(void **state)
         { "m -x", "unknown option -x" },
         { "m --hlep", "unknown option --hlep; did you mean --help?" },
         { "m --cou 3", "unknown option --cou; did you mean --count?" },
+        { "m -n 3", "--count has no effect without --name" },
+        { "m --count=0 --share 1", "--count has no effect without --name" },
     };
     for (size_t i = 0; i < sizeof BROKEN / sizeof *BROKEN; i++) {
         struct parsed p;
         assert_int_equal(parse(&p, BROKEN[i].line), TUTTI_E_ARGUMENT);
         assert_string_equal(p.err.text, BROKEN[i].text);
     }
+}
+
+static void sets_single_options_by_name(void **state)
+{
+    (void)state;
+    struct parsed p;
+    struct values other;
+    struct tutti_error err;
+    assert_int_equal(parse(&p, "m"), TUTTI_OK);
+    other = p.values;
+    const struct option *share = options_find(OPTIONS, "share"), *json = options_find(OPTIONS, "json");
+    assert_null(options_find(OPTIONS, "shar"));
+    assert_null(options_find(OPTIONS, "share_"));
+    assert_false(option_is_given(share, &other));
+    assert_int_equal(option_set_text(share, &other, "/set share", "0.5", &err), TUTTI_OK);
+    assert_int_equal(option_set_text(json, &other, "/set json", "true", &err), TUTTI_OK);
+    assert_true(other.share == 0.5 && other.json && option_is_given(share, &other));
+    options_copy_given(OPTIONS, &p.values, &other);
+    assert_true(p.values.share == 0.5 && p.values.json && p.values.port == 8080);
+    assert_int_equal(option_set_text(share, &other, "/set share", "2", &err), TUTTI_E_ARGUMENT);
+    assert_string_equal(err.text, "/set share: found '2', expected a number above 0, up to 1");
+    assert_int_equal(option_set_text(json, &other, "/set json", "yes", &err), TUTTI_E_ARGUMENT);
+    assert_string_equal(err.text, "/set json: found 'yes', expected true or false");
+    assert_true(other.share == 0.5 && other.json);
+    option_reset(share, &other);
+    assert_true(other.share == 0);
 }
 
 static void refuses_more_texts_than_there_is_room_for(void **state)
@@ -433,6 +461,7 @@ int main(void)
         cmocka_unit_test(takes_options_literally_after_two_dashes),
         cmocka_unit_test(asks_for_help_whatever_else_is_wrong),
         cmocka_unit_test(names_option_found_and_expected),
+        cmocka_unit_test(sets_single_options_by_name),
         cmocka_unit_test(refuses_more_texts_than_there_is_room_for),
         cmocka_unit_test(suggests_the_nearest_word_alone),
         cmocka_unit_test(help_names_every_option_within_80_columns),

@@ -219,10 +219,24 @@ enum tutti_status fit_flags_values(const struct fit_flags *flags, struct fit_val
 /* ---- adapters ---- */
 
 const struct option ADAPTER_OPTIONS[] = {
-    TEXTS_OPTION(struct adapter_flags, lora, "lora", "NAME=PATH",
-                 "load the adapter in the folder PATH (LoRA, as PEFT saves it) under this name"),
+    TEXTS_OPTION(
+        struct adapter_flags, lora, "lora", "NAME=PATH",
+        "load the adapter in the folder PATH (LoRA, DoRA, prefix tuning, prompt tuning, as PEFT saves "
+        "them) under this name; PATH may be hf:ORG/NAME, which is downloaded first"),
     { .name = NULL },
 };
+
+/* The name in "NAME=PATH", or else that of PATH's folder. */
+static void adapter_name(const char *text, char *name, size_t size)
+{
+    const char *equals = strchr(text, '=');
+    size_t end = equals ? (size_t)(equals - text) : strlen(text), begin = 0;
+    while (!equals && end > 1 && text[end - 1] == '/')
+        end--;
+    for (size_t k = 0; !equals && k < end; k++)
+        begin = text[k] == '/' ? k + 1 : begin;
+    snprintf(name, size, "%.*s", (int)(end - begin), text + begin);
+}
 
 enum tutti_status adapter_flags_load(const struct adapter_flags *flags, tutti_model *model,
                                      struct tutti_error *err)
@@ -231,14 +245,12 @@ enum tutti_status adapter_flags_load(const struct adapter_flags *flags, tutti_mo
     for (int i = 0; i < flags->lora.n && st == TUTTI_OK; i++) {
         const char *text = flags->lora.texts[i], *equals = strchr(text, '=');
         const char *path = equals ? equals + 1 : text;
-        size_t end = equals ? (size_t)(equals - text) : strlen(text), begin = 0;
-        while (!equals && end > 1 && text[end - 1] == '/')
-            end--;
-        for (size_t k = 0; !equals && k < end; k++)
-            begin = text[k] == '/' ? k + 1 : begin;
-        char name[256];
-        snprintf(name, sizeof name, "%.*s", (int)(end - begin), text + begin);
-        st = tutti_model_add_adapter(model, name, path, err);
+        char name[256], *found = NULL;
+        adapter_name(text, name, sizeof name);
+        st = model_path_find(path, &found, err);
+        if (st == TUTTI_OK)
+            st = tutti_model_add_adapter(model, name, found ? found : path, err);
+        free(found);
         if (st != TUTTI_OK)
             error_prefix(err, "--lora %s", text);
     }
@@ -275,9 +287,10 @@ const struct option DRAFT_OPTIONS[] = {
         "--speculate too, the more probable draft is used"),
     INT_OPTION(DRAFT, tokens, "draft-tokens", "N",
                "maximum draft tokens per sequence and step from the draft model", .min = 1, .max = 32,
-               .initial = "8"),
+               .initial = "8", .needs = "draft"),
     CHOICE_OPTION(DRAFT, type, "draft-type", "TYPE", WEIGHT_TYPE_NAMES,
-                  "convert the draft model's weights while loading", .aliases = WEIGHT_TYPE_ALIASES),
+                  "convert the draft model's weights while loading", .aliases = WEIGHT_TYPE_ALIASES,
+                  .needs = "draft"),
     { .name = NULL },
 };
 
@@ -322,14 +335,6 @@ const struct option ENGINE_OPTIONS[] = {
                .max = LIMIT_CONTEXT),
     INT_OPTION(ENGINE, max_batch_tokens, "max-batch-tokens", "N", "maximum rows (tokens) of one step",
                .min = 1, .max = 65536, .initial = "256"),
-    INT_OPTION(ENGINE, max_seqs, "max-seqs", "N",
-               "maximum sequences that run at the same time; without it, 256", .min = 1, .max = 65536),
-    INT_OPTION(ENGINE, max_queue, "max-queue", "N", "maximum requests in the queue", .min = 1, .max = 1000000,
-               .initial = "1024"),
-    FLOAT_OPTION(ENGINE, max_slowdown, "max-slowdown", "X",
-                 "during prefill of a prompt, a step may take X times as long as a step that only decodes: a "
-                 "larger X means a shorter time to first token, a smaller one steadier inter-token latency",
-                 .min = 1.01, .max = 1000, .initial = "2"),
     INT_OPTION(
         ENGINE, max_lookup_tokens, "speculate", "N",
         "speculative decoding by prompt lookup: draft up to N tokens of a text that repeats itself or its "
@@ -341,7 +346,20 @@ const struct option ENGINE_OPTIONS[] = {
                 "spill the KV cache of idle conversations to a file in this folder when memory is short, and "
                 "at exit; the next process can use it, but only one at a time"),
     SIZE_OPTION(ENGINE, kv_spill_bytes, "kv-spill-size", "SIZE",
-                "maximum size of that file, such as 100G; without it, 8G", .min = 1, .max = INFINITY),
+                "maximum size of that file, such as 100G; without it, 8G", .min = 1, .max = INFINITY,
+                .needs = "kv-spill"),
+    { .name = NULL },
+};
+
+const struct option SCHEDULING_OPTIONS[] = {
+    INT_OPTION(ENGINE, max_seqs, "max-seqs", "N",
+               "maximum sequences that run at the same time; without it, 256", .min = 1, .max = 65536),
+    INT_OPTION(ENGINE, max_queue, "max-queue", "N", "maximum requests in the queue", .min = 1, .max = 1000000,
+               .initial = "1024"),
+    FLOAT_OPTION(ENGINE, max_slowdown, "max-slowdown", "X",
+                 "during prefill of a prompt, a step may take X times as long as a step that only decodes: a "
+                 "larger X means a shorter time to first token, a smaller one steadier inter-token latency",
+                 .min = 1.01, .max = 1000, .initial = "2"),
     { .name = NULL },
 };
 
@@ -451,4 +469,32 @@ void sampling_flags_apply(const struct sampling_flags *flags, const tutti_model 
     for (int i = 0; i < flags->stop.n; i++)
         stops[request->n_stop++] = (struct tutti_string){ flags->stop.texts[i],
                                                           strlen(flags->stop.texts[i]) };
+}
+
+const struct option *sampling_flags_unused(const struct sampling_flags *flags,
+                                           const struct tutti_request *request)
+{
+    static const char *const OF_GREEDY[] = {
+        "max-tokens",        "temperature", "repetition-penalty", "presence-penalty",
+        "frequency-penalty", "stop",        "ignore-eos",         NULL,
+    };
+    bool is_beam = request->n_beams > 1;
+    if (is_beam && flags->temperature > 0)
+        return options_find(SAMPLING_OPTIONS, "temperature");
+    if (!is_beam && request->sampling.temperature > 0)
+        return NULL;
+    return options_first_given(SAMPLING_OPTIONS, flags, 0, OF_GREEDY);
+}
+
+enum tutti_status sampling_flags_check(const struct sampling_flags *flags,
+                                       const struct tutti_request *request, struct tutti_error *err)
+{
+    const struct option *o = sampling_flags_unused(flags, request);
+    if (!o)
+        return TUTTI_OK;
+    return error_set_param(
+        err, TUTTI_E_ARGUMENT, o->name,
+        request->n_beams > 1 ? "--%s has no effect with --beams, which draws nothing"
+                             : "--%s has no effect at temperature 0, which draws nothing; give --temperature",
+        o->name);
 }

@@ -59,7 +59,7 @@ struct adapter_flags {
 };
 extern const struct option ADAPTER_OPTIONS[];
 
-/* Loads each "NAME=PATH", or PATH under the name of its folder. */
+/* Loads each "NAME=PATH", or PATH under the name of its folder. A PATH on a hub is downloaded first. */
 MUST_CHECK enum tutti_status adapter_flags_load(const struct adapter_flags *flags, tutti_model *model,
                                                 struct tutti_error *err);
 
@@ -86,8 +86,9 @@ MUST_CHECK enum tutti_status draft_flags_open(const struct draft_flags *flags,
 
 /* ---- a model, its adapters, and an engine with a draft model ---- */
 
-/* Members of struct tutti_engine_options; the others stay 0. */
-extern const struct option ENGINE_OPTIONS[];
+/* Members of struct tutti_engine_options; the others stay 0. The second table is for commands that run several
+ * sequences at the same time. */
+extern const struct option ENGINE_OPTIONS[], SCHEDULING_OPTIONS[];
 
 enum { DEFAULT_MAX_SEQS = 256 };
 
@@ -97,11 +98,13 @@ struct session_flags {
     struct tutti_engine_options engine; /* not from flags: draft, max_draft_tokens, failed, user */
     struct draft_flags draft;
 };
-/* The groups of a command whose struct has this as a member. */
+/* The groups of a command whose struct has this as a member. A command with one sequence leaves out
+ * SCHEDULING_OPTIONS. */
 #define SESSION_GROUPS(type, member)                                                                         \
     { "Model", MODEL_OPTIONS, offsetof(type, member.model) },                                                \
         { "Adapters", ADAPTER_OPTIONS, offsetof(type, member.adapters) },                                    \
         { "Engine", ENGINE_OPTIONS, offsetof(type, member.engine) },                                         \
+        { "Scheduling", SCHEDULING_OPTIONS, offsetof(type, member.engine) },                                 \
     {                                                                                                        \
         "Draft model", DRAFT_OPTIONS, offsetof(type, member.draft)                                           \
     }
@@ -136,5 +139,13 @@ extern const struct option SAMPLING_OPTIONS[];
  * overridden by the flags. The stop strings are borrowed from flags and listed in stops. */
 void sampling_flags_apply(const struct sampling_flags *flags, const tutti_model *model,
                           struct tutti_string stops[OPTION_MAX_TEXTS], struct tutti_request *request);
+
+/* The first option that was given although it has no effect on an answer of the request: at temperature 0, and in
+ * a beam search, nothing is drawn. NULL: none. */
+const struct option *sampling_flags_unused(const struct sampling_flags *flags,
+                                           const struct tutti_request *request);
+MUST_CHECK enum tutti_status sampling_flags_check(const struct sampling_flags *flags,
+                                                  const struct tutti_request *request,
+                                                  struct tutti_error *err);
 
 #endif

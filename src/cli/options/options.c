@@ -10,7 +10,10 @@
 #include <string.h>
 #include <strings.h>
 
-enum { MAX_WORD = 64 }; /* longer words are not compared for suggestions */
+enum {
+    MAX_WORD = 64,   /* longer words are not compared for suggestions */
+    MAX_GIVEN = 160, /* more than a command has options */
+};
 
 /* ---- suggestions ---- */
 
@@ -251,8 +254,9 @@ static void set_initial(const struct option *o, char *member)
     }
 }
 
-static bool is_given(const struct option *o, const char *member)
+bool option_is_given(const struct option *o, const void *values)
 {
+    const char *member = (const char *)values + o->field;
     _Alignas(max_align_t) char initial[sizeof(struct option_ints)];
     _Static_assert(sizeof(struct option_ints) >= sizeof(struct option_texts), "the largest kind");
     set_initial(o, initial);
@@ -266,10 +270,47 @@ const struct option *options_first_given(const struct option *options, const voi
         const char *const *name = allowed;
         while (*name && strcmp(*name, o->name) != 0)
             name++;
-        if (!*name && is_given(o, (const char *)values + base + o->field))
+        if (!*name && option_is_given(o, (const char *)values + base))
             return o;
     }
     return NULL;
+}
+
+void option_reset(const struct option *o, void *values)
+{
+    set_initial(o, (char *)values + o->field);
+}
+
+const struct option *options_find(const struct option *options, const char *name)
+{
+    for (const struct option *o = options; o->name; o++) {
+        size_t i = 0;
+        while (o->name[i] && (o->name[i] == name[i] || (o->name[i] == '-' && name[i] == '_')))
+            i++;
+        if (!o->name[i] && !name[i])
+            return o;
+    }
+    return NULL;
+}
+
+enum tutti_status option_set_text(const struct option *o, void *values, const char *shown, const char *text,
+                                  struct tutti_error *err)
+{
+    char *member = (char *)values + o->field;
+    if (o->kind != OPTION_FLAG)
+        return set_value(o, member, shown, text, err);
+    if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
+        return error_set_param(err, TUTTI_E_ARGUMENT, o->name, "%s: found '%s', expected true or false",
+                               shown, text);
+    *(bool *)(void *)member = *text == 't';
+    return TUTTI_OK;
+}
+
+void options_copy_given(const struct option *options, void *to, const void *from)
+{
+    for (const struct option *o = options; o->name; o++)
+        if (option_is_given(o, from))
+            memcpy((char *)to + o->field, (const char *)from + o->field, o->n_bytes);
 }
 
 /* ---- command-line arguments ---- */
@@ -280,8 +321,30 @@ struct option_parser {
     char *const *argv;
     int next; /* word to read next */
     void *values;
+    const struct option *given[MAX_GIVEN]; /* each once */
+    int n_given;
     struct tutti_error *err;
 };
+
+static bool was_given(const struct option_parser *p, const char *name)
+{
+    for (int i = 0; i < p->n_given; i++)
+        if (strcmp(p->given[i]->name, name) == 0)
+            return true;
+    return false;
+}
+
+/* Refuses an option that has no effect, because another one is missing. */
+static enum tutti_status check_needs(const struct option_parser *p)
+{
+    for (int i = 0; i < p->n_given; i++) {
+        const struct option *o = p->given[i];
+        if (o->needs && !was_given(p, o->needs))
+            return error_set_param(p->err, TUTTI_E_ARGUMENT, o->name, "--%s has no effect without --%s",
+                                   o->name, o->needs);
+    }
+    return TUTTI_OK;
+}
 
 /* By name (n bytes), or by letter if n is 0. */
 static const struct option *find_option(const struct option_set *set, const char *name, size_t n, char letter,
@@ -330,6 +393,10 @@ static enum tutti_status take_option(struct option_parser *p, const struct optio
     if (o->kind == OPTION_TEXT && *given == '\0')
         return error_set_param(p->err, TUTTI_E_ARGUMENT, o->name, "%s: found an empty text, expected %s",
                                shown, o->value);
+    if (!was_given(p, o->name)) {
+        assert(p->n_given < MAX_GIVEN);
+        p->given[p->n_given++] = o;
+    }
     return set_value(o, (char *)p->values + base + o->field, shown, given, p->err);
 }
 
@@ -337,8 +404,9 @@ static enum tutti_status take_option(struct option_parser *p, const struct optio
 static enum tutti_status unknown_option(const struct option_parser *p, const char *shown, const char *name)
 {
     const char *meant = name ? nearest_option(p->set, name) : NULL;
-    return error_set(p->err, TUTTI_E_ARGUMENT, "unknown option %.*s%s%s%s", MAX_WORD + 2, shown,
-                     meant ? "; did you mean --" : "", meant ? meant : "", meant ? "?" : "");
+    return error_set_param(p->err, TUTTI_E_ARGUMENT, name ? name : "", "unknown option %.*s%s%s%s",
+                           MAX_WORD + 2, shown, meant ? "; did you mean --" : "", meant ? meant : "",
+                           meant ? "?" : "");
 }
 
 static enum tutti_status take_long(struct option_parser *p, const char *word)
@@ -373,7 +441,7 @@ static bool asks_for_help(int argc, char *const *argv)
 enum tutti_status options_parse(const struct option_set *set, int argc, char *const *argv, void *values,
                                 const char **operands, bool *wants_help, struct tutti_error *err)
 {
-    struct option_parser p = { set, argc, argv, 0, values, err };
+    struct option_parser p = { .set = set, .argc = argc, .argv = argv, .values = values, .err = err };
     bool options_over = false;
     int n = 0;
     *wants_help = asks_for_help(argc, argv);
@@ -402,5 +470,5 @@ enum tutti_status options_parse(const struct option_set *set, int argc, char *co
         return st;
     if (n < set->min_operands)
         return error_set(err, TUTTI_E_ARGUMENT, "%s", set->missing);
-    return TUTTI_OK;
+    return check_needs(&p);
 }

@@ -44,6 +44,7 @@ struct option {
     const char *const *choices; /* ends with NULL; upper case is accepted */
     const char *const *aliases; /* of choices: pairs of an alias and a choice; ends with NULL. NULL: none */
     const char *initial;        /* value if not given; NULL: see above */
+    const char *needs;          /* the option without which this one has no effect; NULL: none */
     const char *help;           /* a phrase without a full stop */
     enum option_kind kind;
     char letter;    /* '\0': none */
@@ -94,13 +95,32 @@ struct option_set {
  * command. operands: argc + 1 pointers, all NULL before. Options and operands may be mixed; "--"
  * ends the options. *wants_help: --help or -h was given; nothing else was then checked.
  * TUTTI_E_ARGUMENT: the text names the option, what was found and what was expected, or suggests
- * the nearest option. */
+ * the nearest option; param is the name of an unknown option. */
 MUST_CHECK enum tutti_status options_parse(const struct option_set *set, int argc, char *const *argv,
                                            void *values, const char **operands, bool *wants_help,
                                            struct tutti_error *err);
 
 /* Whether there is an option of this name. */
 bool options_has(const struct option_set *set, const char *name);
+
+/* ---- single options; values: the struct of the option's table ---- */
+
+/* By the name, in which '_' counts as '-'. NULL: there is none. options ends with a name of NULL. */
+const struct option *options_find(const struct option *options, const char *name);
+
+/* Whether the value differs from its default. */
+bool option_is_given(const struct option *o, const void *values);
+void option_reset(const struct option *o, void *values); /* sets the default */
+
+/* Sets the value that text says, which must live as long as values where the option is a text. A flag takes
+ * true or false. shown: the option in messages. TUTTI_E_ARGUMENT: the value is unchanged. */
+MUST_CHECK enum tutti_status option_set_text(const struct option *o, void *values, const char *shown,
+                                             const char *text, struct tutti_error *err);
+
+/* Copies all values that are given. */
+void options_copy_given(const struct option *options, void *to, const void *from);
+
+/* ---- the command line ---- */
 
 /* The first option of the list whose value differs from its default, except those named in
  * allowed (which ends with NULL). NULL: none. values: the struct that options_parse() filled;

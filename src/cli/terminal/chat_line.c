@@ -25,6 +25,7 @@ struct chat_line {
     History *history;
     char *history_path; /* NULL: no folder for it */
     bool is_continued;  /* for the prompt */
+    bool was_quoted;    /* the last message */
 
     /* Without an editor: bytes of standard input; the first n_taken were already returned as
      * lines. */
@@ -171,6 +172,11 @@ bool chat_line_is_interactive(const struct chat_line *reader)
     return reader->is_interactive;
 }
 
+bool chat_line_was_quoted(const struct chat_line *reader)
+{
+    return reader->was_quoted;
+}
+
 /* ---- reading ---- */
 
 /* Reads one line without an editor, or the rest before the end of the input; *n_bytes 0: the end,
@@ -246,11 +252,29 @@ static void remember(struct chat_line *reader, const struct buf *text)
         history(reader->history, &event, H_ENTER, text->bytes);
 }
 
+/* Takes the quotes off a line of a quoted message. *is_open: whether its last quotes are to come, before and after
+ * the line. */
+static void unquote(struct chat_line *reader, const char **line, size_t *n_bytes, bool *is_open)
+{
+    static const char QUOTES[] = "\"\"\"";
+    enum { N_QUOTES = sizeof QUOTES - 1 };
+    if (!reader->is_continued && *n_bytes >= N_QUOTES && memcmp(*line, QUOTES, N_QUOTES) == 0) {
+        *is_open = reader->was_quoted = true;
+        *line += N_QUOTES;
+        *n_bytes -= N_QUOTES;
+    }
+    if (*is_open && *n_bytes >= N_QUOTES && memcmp(*line + *n_bytes - N_QUOTES, QUOTES, N_QUOTES) == 0) {
+        *is_open = false;
+        *n_bytes -= N_QUOTES;
+    }
+}
+
 enum tutti_status chat_line_read(struct chat_line *reader, struct buf *out, enum chat_line_end *end,
                                  struct tutti_error *err)
 {
+    bool is_open = false;
     buf_truncate(out, 0);
-    reader->is_continued = false;
+    reader->is_continued = reader->was_quoted = false;
     for (;;) {
         const char *line = NULL;
         size_t n_bytes = 0;
@@ -264,15 +288,21 @@ enum tutti_status chat_line_read(struct chat_line *reader, struct buf *out, enum
         bool is_whole = n_bytes > 0 && line[n_bytes - 1] == '\n';
         n_bytes -= is_whole;
         n_bytes -= n_bytes > 0 && line[n_bytes - 1] == '\r';
-        bool goes_on = is_whole && n_bytes > 0 && line[n_bytes - 1] == '\\';
+        unquote(reader, &line, &n_bytes, &is_open);
+        bool goes_on = is_whole && !reader->was_quoted && n_bytes > 0 && line[n_bytes - 1] == '\\';
         if (!buf_add(out, line, n_bytes - goes_on))
             return error_set(err, TUTTI_E_MEMORY, "out of memory for a line of %zu bytes", n_bytes);
-        if (!is_whole || (!goes_on && !has_more(reader)))
+        bool is_end = reader->was_quoted ? !is_open : !goes_on && !has_more(reader);
+        if (!is_whole || is_end)
             break;
-        if (!buf_add(out, "\n", 1))
+        bool opens = reader->was_quoted && !reader->is_continued &&
+                     n_bytes == 0; /* nothing after the first quotes */
+        if (!opens && !buf_add(out, "\n", 1))
             return error_set(err, TUTTI_E_MEMORY, "out of memory for a line of %zu bytes", n_bytes);
         reader->is_continued = true;
     }
+    if (reader->was_quoted && out->n_bytes > 0 && out->bytes[out->n_bytes - 1] == '\n')
+        buf_truncate(out, out->n_bytes - 1); /* the last quotes were on a line of their own */
     remember(reader, out);
     return TUTTI_OK;
 }

@@ -17,8 +17,12 @@ void chat_line_free(struct chat_line *reader); /* saves the history; NULL is all
 bool chat_line_is_interactive(const struct chat_line *reader);
 
 /* Reads one message into *out, without the line break at its end. A line that ends in a backslash
- * continues on the next line; pasted lines form one message. */
+ * continues on the next line; pasted lines form one message. A line that begins with """ begins a message that
+ * ends with the next """ at the end of a line. */
 MUST_CHECK enum tutti_status chat_line_read(struct chat_line *reader, struct buf *out,
                                             enum chat_line_end *end, struct tutti_error *err);
+
+/* Whether the last message was between quotes: then it is text, whatever it begins with. */
+bool chat_line_was_quoted(const struct chat_line *reader);
 
 #endif

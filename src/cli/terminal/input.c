@@ -1,5 +1,6 @@
 #include "cli/terminal/input.h"
 
+#include "cli/terminal/interrupt.h"
 #include "cli/terminal/numbers.h"
 
 #include <errno.h>
@@ -17,19 +18,25 @@ const char *input_name(const char *path)
 
 enum tutti_status input_read(struct buf *out, const char *path, struct tutti_error *err)
 {
+    return input_read_most(out, path, SIZE_MAX, err);
+}
+
+enum tutti_status input_read_most(struct buf *out, const char *path, size_t max_bytes,
+                                  struct tutti_error *err)
+{
     const char *name = input_name(path);
     bool is_stdin = strcmp(path, "-") == 0;
     int fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return error_from_errno(name, err);
     enum tutti_status st = TUTTI_OK;
-    for (;;) {
+    while (out->n_bytes <= max_bytes) {
         if (!buf_reserve(out, CHUNK_BYTES)) {
             st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory after %zu bytes", name, out->n_bytes);
             break;
         }
         ssize_t n = read(fd, out->bytes + out->n_bytes, CHUNK_BYTES);
-        if (n < 0 && errno == EINTR)
+        if (n < 0 && errno == EINTR && !interrupt_is_pending())
             continue;
         if (n < 0)
             st = error_set(err, TUTTI_E_IO, "%s: %s", name, strerror(errno));

@@ -9,6 +9,10 @@
 /* Appends all bytes of the file at path, or of standard input if path is "-". */
 MUST_CHECK enum tutti_status input_read(struct buf *out, const char *path, struct tutti_error *err);
 
+/* The same, but stops when more than max_bytes were read: *out then has more than that. */
+MUST_CHECK enum tutti_status input_read_most(struct buf *out, const char *path, size_t max_bytes,
+                                             struct tutti_error *err);
+
 /* The name for messages: the path, or a phrase for standard input. */
 const char *input_name(const char *path);
 

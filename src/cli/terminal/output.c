@@ -52,6 +52,13 @@ void output_write(const void *bytes, size_t n_bytes)
     buf_clear(&shown);
 }
 
+void output_dim(bool is_dim)
+{
+    const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
+    if (!kept && isatty(STDOUT_FILENO) && term && strcmp(term, "dumb") != 0 && !(no_color && *no_color))
+        write_bytes(is_dim ? "\033[2m" : "\033[22m", is_dim ? 4 : 5);
+}
+
 void output_keep(struct buf *into)
 {
     kept = into;

@@ -10,6 +10,9 @@
 #include <jansson.h>
 
 void output_write(const void *bytes, size_t n_bytes);
+/* Text from now on is dimmed, or no longer. No effect unless standard output is a terminal that can do this, and
+ * the environment has no NO_COLOR. */
+void output_dim(bool is_dim);
 /* Redirects all further output into *into, for the caller to write. */
 void output_keep(struct buf *into);
 void output_printf(const char *format, ...) PRINTF_LIKE(1, 2);
