@@ -1,5 +1,6 @@
 """tutti chat, typed into a terminal of its own (a pty), and with standard input that is no terminal."""
 import fcntl
+import json
 import os
 import pty
 import re
@@ -11,6 +12,7 @@ import termios
 import time
 
 import pytest
+from thinking_model import thinking_model
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("TUTTI_BIN", os.path.join(ROOT, "build", "tutti"))
@@ -25,14 +27,14 @@ CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|[\r\x07\x08]")
 class Terminal:
     """A chat in a pty; its screen is the text that came, without control sequences."""
 
-    def __init__(self, *args, home, term="xterm"):
+    def __init__(self, *args, home, term="xterm", model=(DEMO,)):
         try:
             self.master, slave = pty.openpty()
         except OSError as fault:  # a chroot without /dev/pts
             pytest.skip(f"no terminal to be had here: {fault}")
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 200, 0, 0))
         env = {**os.environ, "TERM": term, "HOME": str(home), "XDG_STATE_HOME": str(home / "state"), "LC_ALL": "C"}
-        self.process = subprocess.Popen([BIN, "chat", DEMO, *args], stdin=slave, stdout=slave, stderr=slave, env=env,
+        self.process = subprocess.Popen([BIN, "chat", *model, *args], stdin=slave, stdout=slave, stderr=slave, env=env,
                                         start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
         os.close(slave)
         self.raw = b""
@@ -164,6 +166,86 @@ def test_commands(chat):
     assert terminal.end() == 0
 
 
+def test_quotes_hold_any_number_of_lines(chat):
+    terminal = chat()
+    for line in ('"""', "/help is no command here;", "what is the capital\\\\"):
+        terminal.type(line + "\n")
+        terminal.wait_for(". ")
+    terminal.say('of France?"""')
+    terminal.wait_for("> ")
+    assert "1 messages" not in terminal.screen()
+    terminal.type("/stats\n")
+    assert "conversation: 2 messages" in terminal.wait_for("all answers:  1")
+    assert "/regenerate" not in terminal.screen()
+
+
+def test_bad_commands_lose_nothing(chat, tmp_path):
+    (tmp_path / "bad.json").write_text("{")
+    (tmp_path / "there.json").write_text("mine")
+    terminal = chat()
+    assert PARIS in terminal.say(FRANCE)
+    for line, told in (("/nothing", "unknown command /nothing"), ("/file /no/such/file", "/no/such/file: No such file"),
+                       (f"/load {tmp_path}/bad.json", "bad.json:"), (f"/save {tmp_path}/there.json", "exists already; /save! "),
+                       ("/set temperature hot", "/set temperature: found 'hot', expected a number from 0 to 100"),
+                       ("/set color red", "expected one of: max_tokens temperature"), ("/adapter x", "no adapter has the name x"),
+                       ("/undo now", "/undo takes no argument"), ("/load", "/load: expected a file"), ("/set thinking hide", "does not think")):
+        terminal.wait_for("> ")
+        terminal.type(line + "\n")
+        terminal.wait_for(told)
+    terminal.wait_for("> ")
+    terminal.type("/stats\n")
+    terminal.wait_for("conversation: 2 messages")
+    assert (tmp_path / "there.json").read_text() == "mine"
+    terminal.wait_for("> ")
+    terminal.type("/quit\n")
+    assert terminal.end() == 0
+
+
+def test_ctrl_c_keeps_the_text_of_the_answer(chat, tmp_path):
+    terminal = chat("--cpu", "ref", "--ignore-eos")
+    terminal.type("Tell me a story about a fox named Mia.\n")
+    terminal.wait_for(" was a gentle fox")
+    terminal.type("\x03")
+    terminal.wait_for(", stopped]")
+    terminal.wait_for("> ")
+    terminal.type(f"/save {tmp_path}/cut.json\n")
+    terminal.wait_for("[saved 2 messages")
+    kept = json.loads((tmp_path / "cut.json").read_text())["messages"]
+    assert [m["role"] for m in kept] == ["user", "assistant"] and " was a gentle fox" in kept[1]["content"]
+
+
+def test_thinking_is_dimmed_and_apart_on_a_terminal(chat, tmp_path):
+    terminal = chat("--thinking-budget", "7", "-n", "30", model=thinking_model(tmp_path))
+    terminal.type("Tell me a story\n")
+    terminal.wait_for("tokens/s")
+    raw = terminal.raw.decode()
+    thinking, answer = raw.split("\x1b[2m", 1)[1].split("\x1b[22m", 1)
+    assert "[thinking]" in thinking and re.search(r"\[thought for \d+ tokens\]", thinking) and answer.strip()
+    terminal.wait_for("> ")
+    terminal.type("/set thinking hide\n")
+    terminal.wait_for("[thinking hide]")
+    before = len(terminal.raw)
+    terminal.type("Tell me a story\n")
+    terminal.wait_for("tokens/s")
+    shown = terminal.raw[before:].decode()
+    assert re.search(r"\[thought for \d+ tokens\]", shown) and "\x1b[2m" not in shown
+    terminal.wait_for("> ")
+    terminal.type("/set thinking_budget default\n")
+    terminal.wait_for("[thinking_budget default]")
+    terminal.wait_for("> ")
+    terminal.type("/set thinking off\n")
+    terminal.wait_for("[thinking off]")
+    before = len(terminal.raw)
+    terminal.say("Tell me a story")
+    assert "thought for" not in terminal.raw[before:].decode()
+
+
+def test_no_escapes_of_thinking_in_a_dumb_terminal(chat, tmp_path):
+    terminal = chat("--thinking-budget", "7", "-n", "30", term="dumb", model=thinking_model(tmp_path))
+    assert "[thinking]" in terminal.say("Tell me a story")
+    assert "\x1b" not in terminal.raw.decode()
+
+
 def test_a_pasted_text_of_several_lines_is_one_message(chat):
     terminal = chat()
     terminal.type("What is the capital\nof\nFrance?\n")
@@ -227,7 +309,7 @@ def test_without_a_terminal_the_answers_alone_are_printed():
 
 def test_a_conversation_that_no_longer_fits_is_an_error():
     done = pipe("word " * 2000 + "\n", check=1)
-    assert "/reset forgets the conversation" in done.stderr
+    assert "/clear forgets the conversation" in done.stderr
     assert done.stdout == ""
 
 
