@@ -1,6 +1,10 @@
 /* tutti generate: prints the answer to one prompt as it is generated, or to a file of prompts as
  * one batch. */
 #include "base/files/prompt_file.h"
+#include "cli/chat/answer_text.h"
+#include "cli/chat/attachment.h"
+#include "cli/chat/prompt.h"
+#include "cli/chat/thinking.h"
 #include "cli/options/command.h"
 #include "cli/options/flags.h"
 #include "cli/terminal/input.h"
@@ -26,12 +30,14 @@ static const char *const EMBEDDINGS[] = { "none", "mean", "last", "cls", NULL };
 
 struct generate_values {
     struct option_texts prompt;
-    const char *file, *system, *grammar, *json_schema, *batch, *adapter;
+    struct option_texts attach;
+    const char *file, *system, *system_file, *grammar, *json_schema, *batch, *adapter;
     enum tutti_early_stopping early_stopping;
     enum tutti_embedding embedding;
     bool chat, parse_special, json, no_kv_cache;
     int beams, best, dp;
     double length_penalty;
+    struct thinking_flags thinking;
     struct sampling_flags sampling;
     struct session_flags session;
 };
@@ -60,7 +66,15 @@ static const struct option OPTIONS[] = {
                 "parse special tokens in prompts, for prompts written with the markers of a chat format; "
                 "without it, and in messages, they are plain text"),
     FLAG_OPTION(VALUES, chat, "chat", "send the prompt as a user message, in the model's chat format"),
-    TEXT_OPTION(VALUES, system, "system", "TEXT", "with --chat: a system message before the prompt"),
+    TEXT_OPTION(VALUES, system, "system", "TEXT", "with --chat: a system message before the prompt",
+                .needs = "chat"),
+    TEXT_OPTION(VALUES, system_file, "system-file", "PATH", "the same, from a file; - is standard input",
+                .needs = "chat"),
+    TEXTS_OPTION(
+        VALUES, attach, "attach", "PATH",
+        "with --chat: put a text file before each prompt, its name before it, as tutti chat --file does; "
+        "- is standard input; may be repeated",
+        .needs = "chat"),
     TEXT_OPTION(VALUES, grammar, "grammar", "FILE",
                 "constrain the answer by the grammar in the file, in llama.cpp's GBNF; - is standard input"),
     TEXT_OPTION(VALUES, json_schema, "json-schema", "FILE",
@@ -70,20 +84,20 @@ static const struct option OPTIONS[] = {
                "at the end",
                .min = 1, .max = 64, .initial = "1"),
     INT_OPTION(VALUES, best, "best", "N", "with --beams: print the N best answers to each prompt", .min = 1,
-               .max = 64, .initial = "1"),
+               .max = 64, .initial = "1", .needs = "beams"),
     FLOAT_OPTION(VALUES, length_penalty, "length-penalty", "X",
                  "with --beams: length penalty: answers are scored by the sum of log-probabilities / "
                  "length^X, so a larger X favours long ones",
-                 .min = -100, .max = 100, .initial = "1"),
+                 .min = -100, .max = 100, .initial = "1", .needs = "beams"),
     ENUM_OPTION(VALUES, early_stopping, "early-stopping", "WHEN", EARLY_STOPPING,
                 "with --beams: when N answers have ended, true ends the search, false ends it when no beam "
                 "is likely to become better, never when none can",
-                .initial = "false"),
+                .initial = "false", .needs = "beams"),
     FLAG_OPTION(VALUES, no_kv_cache, "no-kv-cache",
                 "recompute every token from the beginning, for checking: the answer is the same"),
     FLAG_OPTION(VALUES, json, "json",
                 "print one JSON object per line for each answer, in the order in which they end: index, "
-                "text, finish_reason, usage"),
+                "text, finish_reason, usage; with --thinking show also reasoning_content"),
     INT_OPTION(VALUES, dp, "dp", "N",
                "divide the prompts evenly over N replicas of the model, each on --tp of the processes that "
                "mpirun started; the answers come in the order of the prompts, also with --json",
@@ -95,6 +109,7 @@ static const struct option OPTIONS[] = {
 
 static const struct option_group GROUPS[] = {
     { "Options", OPTIONS, 0 },
+    { "Thinking", THINKING_OPTIONS, offsetof(VALUES, thinking) },
     { "Answer", SAMPLING_OPTIONS, offsetof(VALUES, sampling) },
     SESSION_GROUPS(VALUES, session),
     { .title = NULL },
@@ -102,9 +117,11 @@ static const struct option_group GROUPS[] = {
 
 struct prompt_answer {
     struct batch *batch;
-    struct buf text; /* that was not printed yet */
+    struct answer_text parts; /* its text was not printed yet */
     uint64_t request_id;
     bool is_running, is_done, lost_text;
+    bool is_in_thinking; /* the last text that was printed is thinking */
+    const char *form;    /* how its thinking is marked; NULL: it has none */
     enum tutti_finish finish;
     struct tutti_error error;
     struct tutti_event last; /* for its counts; its pointers are not valid */
@@ -120,6 +137,9 @@ struct batch {
     struct prompt_answer *answers; /* [n][n_choices] */
     struct tutti_request request;
     struct tutti_string stops[OPTION_MAX_TEXTS];
+    struct buf arguments, system, files; /* of the request; text of --system-file; blocks of --attach */
+    const char *reasoning_form;          /* of answers to messages; NULL: the model does not think */
+    bool shows_thinking;
     size_t n_submitted; /* prompts */
     size_t n_printed;   /* answers; plain text is printed in the order of the prompts */
     size_t n_failed;
@@ -158,9 +178,12 @@ static void generate_on_event(void *user, const struct tutti_event *event)
     struct prompt_answer *answer = (struct prompt_answer *)user + event->choice;
     struct batch *batch = answer->batch;
     pthread_mutex_lock(&batch->mutex);
-    if (!answer->lost_text && !buf_add(&answer->text, event->text, event->n_text_bytes))
+    answer_text_add(&answer->parts, answer->form, event);
+    if (answer->parts.is_lost)
         answer->lost_text = true;
-    if (event->embedding && !add_vector(&answer->text, event->embedding, event->n_embedding))
+    if (!batch->shows_thinking)
+        buf_clear(&answer->parts.thinking);
+    if (event->embedding && !add_vector(&answer->parts.text, event->embedding, event->n_embedding))
         answer->lost_text = true;
     if (event->finish != TUTTI_FINISH_NONE) {
         answer->finish = event->finish;
@@ -190,15 +213,26 @@ static enum tutti_status submit(struct batch *batch, size_t index, struct tutti_
     size_t n_messages = 0, n_own = json_array_size(prompt->messages);
     struct tutti_message *messages = calloc(n_own + 2, sizeof *messages);
     struct tutti_request request = batch->request;
-    const char *system = batch->values->system;
-    if (!messages)
+    const char *system = batch->values->system_file ? batch->system.bytes : batch->values->system;
+    struct buf question = { 0 }; /* with the attached files */
+    if (!messages || (batch->files.n_bytes > 0 && prompt->text &&
+                      (!buf_add(&question, batch->files.bytes, batch->files.n_bytes) ||
+                       !buf_add(&question, prompt->text, prompt->n_bytes)))) {
+        free(messages);
+        buf_clear(&question);
         return error_out_of_memory("the prompt", err);
+    }
     for (; n_messages < n_own; n_messages++)
         messages[n_messages] = message_of(json_array_get(prompt->messages, n_messages));
     if (prompt->text && batch->values->chat) {
         if (system)
             messages[n_messages++] = (struct tutti_message){ "system", system, strlen(system), NULL };
-        messages[n_messages++] = (struct tutti_message){ "user", prompt->text, prompt->n_bytes, NULL };
+        messages[n_messages] = (struct tutti_message){ "user", prompt->text, prompt->n_bytes, NULL };
+        if (question.n_bytes > 0) {
+            messages[n_messages].content = question.bytes;
+            messages[n_messages].n_bytes = question.n_bytes;
+        }
+        n_messages++;
     } else if (prompt->text) {
         request.text = prompt->text;
         request.parse_special = batch->values->parse_special;
@@ -210,9 +244,12 @@ static enum tutti_status submit(struct batch *batch, size_t index, struct tutti_
     if (prompt->max_tokens > 0)
         request.max_tokens = prompt->max_tokens;
     struct prompt_answer *first = &batch->answers[index * batch->n_choices];
+    for (size_t i = 0; i < batch->n_choices; i++)
+        first[i].form = n_messages > 0 ? batch->reasoning_form : NULL;
     enum tutti_status st = tutti_engine_submit(batch->engine, &request, generate_on_event, first,
                                                &first->request_id, err);
     free(messages);
+    buf_clear(&question);
     return st;
 }
 
@@ -274,26 +311,27 @@ static void print_answers_json(const struct prompt_answer *answer, size_t index,
     const struct tutti_event *last = &answer->last;
     size_t n_prompt = last->n_prompt_tokens, n_generated = last->n_generated_tokens;
     bool is_beam = answer->batch->values->beams > 1;
+    const struct buf *text = &answer->parts.text, *thinking = &answer->parts.thinking;
     json_t *error = NULL;
     if (answer->finish == TUTTI_FINISH_ERROR)
         error = json_pack("{s:s, s:o}", "type", tutti_status_name(answer->error.status), "message",
                           json_text(answer->error.text, strlen(answer->error.text)));
     json_t *object = json_pack(
-        "{s:I, s:s%, s:s, s:{s:I, s:I, s:I, s:{s:I}, s:{s:I, s:I}}, s:o*, s:o*, s:o*}", "index",
-        (json_int_t)index, "text", answer->text.bytes ? answer->text.bytes : "", answer->text.n_bytes,
-        "finish_reason", FINISH_NAMES[answer->finish], "usage", "prompt_tokens", (json_int_t)n_prompt,
-        "completion_tokens", (json_int_t)n_generated, "total_tokens", (json_int_t)(n_prompt + n_generated),
+        "{s:I, s:s%, s:s, s:{s:I, s:I, s:I, s:{s:I}, s:{s:I, s:I}}, s:o*, s:o*, s:o*, s:o*}", "index",
+        (json_int_t)index, "text", text->bytes ? text->bytes : "", text->n_bytes, "finish_reason",
+        FINISH_NAMES[answer->finish], "usage", "prompt_tokens", (json_int_t)n_prompt, "completion_tokens",
+        (json_int_t)n_generated, "total_tokens", (json_int_t)(n_prompt + n_generated),
         "prompt_tokens_details", "cached_tokens", (json_int_t)last->n_cached_tokens,
         "completion_tokens_details", "accepted_prediction_tokens", (json_int_t)last->n_accepted_drafts,
         "rejected_prediction_tokens", (json_int_t)last->n_rejected_drafts, "choice",
         is_beam ? json_integer((json_int_t)choice) : NULL, "score",
-        is_beam ? json_real((double)last->beam_score) : NULL, "error", error);
+        is_beam ? json_real((double)last->beam_score) : NULL, "error", error, "reasoning_content",
+        thinking->n_bytes > 0 ? json_text(thinking->bytes, thinking->n_bytes) : NULL);
     if (object && answer->batch->request.embedding != TUTTI_EMBEDDING_NONE &&
         answer->finish == TUTTI_FINISH_LENGTH) { /* nothing generated, nothing truncated */
         json_object_del(object, "text");
         json_object_del(object, "finish_reason");
-        json_object_set_new(object, "embedding",
-                            json_loadb(answer->text.bytes, answer->text.n_bytes, 0, NULL));
+        json_object_set_new(object, "embedding", json_loadb(text->bytes, text->n_bytes, 0, NULL));
     }
     output_json(object, false);
     json_decref(object);
@@ -326,12 +364,18 @@ static bool print_text(struct batch *batch)
         return false;
     struct prompt_answer *answer = &batch->answers[batch->n_printed];
     pthread_mutex_lock(&batch->mutex);
-    struct buf text = answer->text; /* the text thread must not wait for slow output */
-    answer->text = (struct buf){ 0 };
+    struct buf text = answer->parts.text; /* the text thread must not wait for slow output */
+    struct buf thinking = answer->parts.thinking;
+    answer->parts.text = answer->parts.thinking = (struct buf){ 0 };
+    size_t n_thinking = answer->parts.n_thinking_tokens;
     bool is_done = answer->is_done;
     pthread_mutex_unlock(&batch->mutex);
+    thinking_print(&answer->is_in_thinking, thinking.bytes, thinking.n_bytes);
+    if (text.n_bytes > 0 || is_done)
+        thinking_end(&answer->is_in_thinking, n_thinking);
     output_write(text.bytes, text.n_bytes);
     buf_clear(&text);
+    buf_clear(&thinking);
     if (!is_done)
         return false;
     mark_lost_text(answer);
@@ -357,7 +401,7 @@ static bool print_ended(struct batch *batch)
     mark_lost_text(answer);
     print_answers_json(answer, batch->first + index / batch->n_choices, index % batch->n_choices);
     report_failure(batch, answer);
-    buf_clear(&answer->text);
+    answer_text_clear(&answer->parts);
     batch->n_printed++;
     return true;
 }
@@ -414,12 +458,21 @@ static bool is_input(const char *path)
     return path && strcmp(path, "-") == 0;
 }
 
+/* How many options read standard input, which can be read once. */
+static int n_input_uses(const struct generate_values *values)
+{
+    int n = is_input(values->file) + is_input(values->grammar) + is_input(values->json_schema) +
+            is_input(values->system_file);
+    for (int i = 0; i < values->prompt.n; i++)
+        n += is_input(values->prompt.texts[i]);
+    for (int i = 0; i < values->attach.n; i++)
+        n += is_input(values->attach.texts[i]);
+    return n;
+}
+
 static bool reads_input(const struct generate_values *values)
 {
-    bool reads = is_input(values->file) || is_input(values->grammar) || is_input(values->json_schema);
-    for (int i = 0; i < values->prompt.n; i++)
-        reads = reads || is_input(values->prompt.texts[i]);
-    return reads;
+    return n_input_uses(values) > 0;
 }
 
 /* Divides the prompts evenly: the replicas wait for each other at the end. */
@@ -444,8 +497,29 @@ static enum tutti_status read_file(struct prompt_file *out, const char *path, st
     return st == TUTTI_OK ? prompt_file_read(out, input_name(path), PROMPTS_TO_RUN, err) : st;
 }
 
-static enum tutti_status read_prompts(const struct generate_values *values, struct prompt_file *out,
-                                      struct tutti_error *err)
+/* Refuses options that have no effect on embeddings. */
+static enum tutti_status check_embedding(const struct generate_values *values, struct tutti_error *err)
+{
+    static const char *const ALLOWED[] = { "prompt", "file",   "embedding",   "parse-special",
+                                           "chat",   "system", "system-file", "attach",
+                                           "json",   "dp",     "adapter",     NULL };
+    static const char *const NONE[] = { NULL };
+    const struct option *o = options_first_given(OPTIONS, values, 0, ALLOWED);
+    if (!o)
+        o = options_first_given(SAMPLING_OPTIONS, values, offsetof(VALUES, sampling), NONE);
+    if (!o)
+        o = options_first_given(THINKING_OPTIONS, values, offsetof(VALUES, thinking), NONE);
+    if (!o)
+        o = options_first_given(DRAFT_OPTIONS, values, offsetof(VALUES, session.draft), NONE);
+    if (!o && values->session.engine.max_lookup_tokens > 0)
+        o = options_find(ENGINE_OPTIONS, "speculate");
+    if (!o)
+        return TUTTI_OK;
+    return error_set_param(err, TUTTI_E_ARGUMENT, o->name,
+                           "--%s has no effect with --embedding, which generates no answer", o->name);
+}
+
+static enum tutti_status check_flags(const struct generate_values *values, struct tutti_error *err)
 {
     if ((values->prompt.n > 0) + !!values->file != 1)
         return error_set(err, TUTTI_E_ARGUMENT, "expected either --prompt TEXT, --file FILE or --batch FILE");
@@ -455,29 +529,61 @@ static enum tutti_status read_prompts(const struct generate_values *values, stru
     if (values->parse_special && values->chat)
         return error_set(err, TUTTI_E_ARGUMENT,
                          "--parse-special: with --chat a prompt is a message, which stays text");
-    if (values->system && !values->chat)
-        return error_set(err, TUTTI_E_ARGUMENT, "--system needs --chat");
+    if (values->system && values->system_file)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "system-file",
+                               "--system-file: takes the place of --system, found both");
+    if (n_input_uses(values) > 1)
+        return error_set(err, TUTTI_E_ARGUMENT,
+                         "-: standard input can be read once, found %d options that read it",
+                         n_input_uses(values));
     if (values->dp > 1 && reads_input(values))
         return error_set_param(
             err, TUTTI_E_ARGUMENT, "dp",
             "--dp %d: every replica reads the prompts, but standard input goes to only one of them: "
             "expected a file",
             values->dp);
+    return values->embedding != TUTTI_EMBEDDING_NONE ? check_embedding(values, err) : TUTTI_OK;
+}
+
+/* Refuses options that have no effect on any of these prompts. */
+static enum tutti_status check_prompts(const struct generate_values *values,
+                                       const struct prompt_file *prompts, struct tutti_error *err)
+{
+    static const char *const NONE[] = { NULL };
+    bool has_text = false, has_messages = values->chat;
+    for (size_t i = 0; i < prompts->n; i++) {
+        has_text = has_text || prompts->list[i].text;
+        has_messages = has_messages || prompts->list[i].messages;
+    }
+    const struct option *o = has_messages ? NULL
+                                          : options_first_given(THINKING_OPTIONS, values,
+                                                                offsetof(VALUES, thinking), NONE);
+    if (o)
+        return error_set_param(err, TUTTI_E_ARGUMENT, o->name, "--%s has no effect without --chat", o->name);
+    if (!has_text && (values->chat || values->parse_special))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "chat",
+                               "--%s has no effect: every prompt of %s has messages already",
+                               values->chat ? "chat" : "parse-special", input_name(values->file));
+    return TUTTI_OK;
+}
+
+static enum tutti_status read_prompts(const struct generate_values *values, struct prompt_file *out,
+                                      struct tutti_error *err)
+{
+    if ((values->prompt.n > 0) + !!values->file != 1)
+        return error_set(err, TUTTI_E_ARGUMENT, "expected either --prompt TEXT, --file FILE or --batch FILE");
     if (values->file)
         return read_file(out, values->file, err);
     enum tutti_status st = TUTTI_OK;
-    bool has_input = false;
     for (int i = 0; i < values->prompt.n && st == TUTTI_OK; i++) {
         const char *prompt = values->prompt.texts[i];
         if (strcmp(prompt, "-") != 0) {
             st = prompt_file_add(out, prompt, strlen(prompt), err);
             continue;
         }
-        st = has_input ? error_set(err, TUTTI_E_ARGUMENT, "--prompt -: standard input can be read once")
-                       : input_read(&out->bytes, "-", err);
+        st = input_read(&out->bytes, "-", err);
         if (st == TUTTI_OK)
             st = prompt_file_add(out, out->bytes.bytes, out->bytes.n_bytes, err);
-        has_input = true;
     }
     return st;
 }
@@ -508,6 +614,54 @@ static enum tutti_status read_grammar(const struct generate_values *values, stru
     request->grammar = text->bytes;
     request->n_grammar_bytes = text->n_bytes;
     return st;
+}
+
+/* Reads --system-file and the attached files, and checks that the model can express them within its context. */
+static enum tutti_status read_files(struct batch *batch, const tutti_model *model, struct tutti_error *err)
+{
+    const struct generate_values *values = batch->values;
+    struct tutti_message messages[2] = { { .role = "system" }, { .role = "user" } };
+    struct tutti_stats stats;
+    size_t n_tokens = 0;
+    enum tutti_status st = TUTTI_OK;
+    tutti_engine_stats(batch->engine, &stats);
+    size_t max_bytes = attachment_max_bytes(stats.max_context);
+    if (values->system_file)
+        st = system_file_read(&batch->system, values->system_file, max_bytes, err);
+    const char *system = values->system_file ? batch->system.bytes : values->system;
+    if (st == TUTTI_OK && system)
+        st = prompt_check_system(model, system, err);
+    messages[0].content = system;
+    messages[0].n_bytes = system ? strlen(system) : 0;
+    for (int i = 0; i < values->attach.n && st == TUTTI_OK; i++) {
+        const char *path = values->attach.texts[i];
+        st = attachment_read(&batch->files, path, max_bytes, err);
+        messages[1].content = batch->files.bytes;
+        messages[1].n_bytes = batch->files.n_bytes;
+        if (st == TUTTI_OK)
+            st = prompt_length(&n_tokens, model, system ? messages : messages + 1, system ? 2 : 1, NULL, err);
+        if (st == TUTTI_OK && n_tokens >= (size_t)stats.max_context)
+            st = error_set(err, TUTTI_E_LIMIT,
+                           "%s: with this file the prompt has %zu tokens, but the context has %d",
+                           input_name(path), n_tokens, stats.max_context);
+    }
+    return st;
+}
+
+/* Makes the request of the flags, for this model. */
+static enum tutti_status make_request(struct batch *batch, const tutti_model *model, struct tutti_error *err)
+{
+    const struct generate_values *values = batch->values;
+    struct tutti_model_info info;
+    tutti_model_info(model, &info);
+    sampling_flags_apply(&values->sampling, model, batch->stops, &batch->request);
+    apply_search(values, &batch->request);
+    enum tutti_status st = sampling_flags_check(&values->sampling, &batch->request, err);
+    if (st == TUTTI_OK && values->embedding == TUTTI_EMBEDDING_NONE && info.has_chat)
+        st = thinking_flags_apply(&values->thinking, model, &batch->arguments, &batch->request, err);
+    batch->reasoning_form = batch->request.shows_marks ? info.reasoning_form : NULL;
+    batch->shows_thinking = values->thinking.thinking && strcmp(values->thinking.thinking, "show") == 0;
+    return st == TUTTI_OK ? read_files(batch, model, err) : st;
 }
 
 /* Receives a replica's status and the output that replica 0 prints for it. */
@@ -564,8 +718,9 @@ static enum tutti_status answer_all(struct batch *batch, const char *path, tutti
     if (st != TUTTI_OK)
         goto done;
     batch->engine = session.engine;
-    sampling_flags_apply(&values->sampling, session.model, batch->stops, &batch->request);
-    apply_search(values, &batch->request);
+    st = make_request(batch, session.model, err);
+    if (st != TUTTI_OK)
+        goto done;
     if (tutti_ranks_group(ranks) > 0)
         output_keep(&part);
     st = run_batch(batch, err);
@@ -595,6 +750,8 @@ static enum tutti_status check_batch(const struct generate_values *values, struc
     const struct option *o = options_first_given(OPTIONS, values, 0, ALLOWED);
     if (!o)
         o = options_first_given(SAMPLING_OPTIONS, values, offsetof(VALUES, sampling), NONE);
+    if (!o)
+        o = options_first_given(THINKING_OPTIONS, values, offsetof(VALUES, thinking), NONE);
     if (!o)
         return TUTTI_OK;
     return error_set_param(
@@ -652,7 +809,11 @@ static enum tutti_status run_generate(const void *v, const char *const *operands
         tutti_ranks_close(ranks);
         return st;
     }
-    st = read_prompts(values, &batch.prompts, err);
+    st = check_flags(values, err);
+    if (st == TUTTI_OK)
+        st = read_prompts(values, &batch.prompts, err);
+    if (st == TUTTI_OK)
+        st = check_prompts(values, &batch.prompts, err);
     if (st == TUTTI_OK)
         st = read_grammar(values, &grammar, &batch.request, err);
     if (st == TUTTI_OK)
@@ -664,11 +825,14 @@ static enum tutti_status run_generate(const void *v, const char *const *operands
         st = answer_all(&batch, operands[0], ranks, err);
     tutti_ranks_close(ranks);
     for (size_t i = 0; batch.answers && i < batch.n * batch.n_choices; i++)
-        buf_clear(&batch.answers[i].text);
+        answer_text_clear(&batch.answers[i].parts);
     free(batch.ended);
     free(batch.answers);
     prompt_file_clear(&batch.prompts);
     buf_clear(&grammar);
+    buf_clear(&batch.arguments);
+    buf_clear(&batch.system);
+    buf_clear(&batch.files);
     return st;
 }
 

@@ -58,8 +58,8 @@ def test_many_with_little_room():
 @pytest.mark.parametrize("flags", [
     ("--temperature", "0"), ("--max-tokens", "5"), ("--top-k", "1"), ("--top-p", "0.5"), ("--min-p", "0.1"), ("--seed", "1"),
     ("--repetition-penalty", "1.1"), ("--presence-penalty", "1"), ("--frequency-penalty", "1"), ("--stop", "x"), ("--ignore-eos",),
-    ("--grammar", "x.gbnf"), ("--json-schema", "x.json"), ("--beams", "4"), ("--best", "2"), ("--length-penalty", "2"),
-    ("--early-stopping", "true"), ("--chat",), ("--system", "x"), ("--parse-special",), ("--no-kv-cache",), ("--json",),
+    ("--grammar", "x.gbnf"), ("--json-schema", "x.json"), ("--beams", "4"), ("--thinking", "show"), ("--thinking-budget", "2"),
+    ("--reasoning-effort", "low"), ("--chat",), ("--chat", "--system", "x"), ("--chat", "--attach", "x"), ("--parse-special",), ("--no-kv-cache",), ("--json",),
     ("--adapter", "none"), ("--dp", "2"), ("--prompt", "x"), ("--file", "x")])
 def test_options_of_an_answer_are_refused_and_not_ignored(flags):
     done = subprocess.run([BIN, "generate", DEMO, "--batch", "-", *flags], input=b"", capture_output=True, timeout=60, check=False)

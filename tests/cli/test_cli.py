@@ -114,7 +114,7 @@ def test_the_reference_page_is_what_help_prints():
     (["generate", "m", "-p"], "-p: needs a value TEXT"),
     (["generate", "m"], "expected either --prompt TEXT, --file FILE or --batch FILE"),
     (["generate", "m", "-p", "x", "-f", "y"], "expected either --prompt TEXT, --file FILE or --batch FILE"),
-    (["generate", "m", "-p", "x", "--system", "s"], "--system needs --chat"),
+    (["generate", "m", "-p", "x", "--system", "s"], "--system has no effect without --chat"),
     (["generate", "-p", "x"], "expected MODEL, a Hugging Face folder or a GGUF file"),
     (["generate", "m", "more", "-p", "x"], "unexpected 'more'; expected MODEL"),
     (["generate", "m", "-p", "x", "--type", "q4"],

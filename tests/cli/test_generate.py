@@ -12,6 +12,7 @@ DEMO = os.path.join(ROOT, "models", "demo")
 sys.path.insert(0, os.path.join(ROOT, "tests", "server"))
 
 from test_adapters import write_adapter  # noqa: E402
+from thinking_model import thinking_model  # noqa: E402
 
 PROMPTS = ["What is the capital of France?", "Count to five.", "Tell me a story about a fox named Mia. " * 4]
 PATIENCE = 60 * int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
@@ -69,7 +70,8 @@ def test_length_penalty_and_early_stopping_reach_the_search():
 
 @pytest.mark.parametrize("args, words", [
     (["--beams", "65"], "--beams: found '65', expected a whole number from 1 to 64"),
-    (["--best", "2"], "--best 2: --beams 1 has no more answers"),
+    (["--best", "2"], "--best has no effect without --beams"),
+    (["--beams", "2", "--best", "3"], "--best 3: --beams 2 has no more answers"),
     (["--beams", "2", "--early-stopping", "nevr"], "did you mean never?"),
     (["--adapter", "red"], "--adapter red: no --lora has this name"),
     (["--lora", "red=/nowhere"], "--lora red=/nowhere: "),
@@ -140,3 +142,48 @@ def test_multi_token_prediction_is_refused_by_name(command, model, more, words):
     done = tutti(command, os.path.join(ROOT, "tests", "fixtures", model), "--draft", "mtp", *ask, *more,
                  status=2 if more else 1)
     assert words in done.stderr
+
+
+# ---- messages: system, files, thinking ----
+
+def test_files_and_a_system_message_come_before_each_prompt(tmp_path):
+    (tmp_path / "a.txt").write_text("one\n")
+    (tmp_path / "s.txt").write_text("Be kind.\n")
+    args = ["-p", "What is this?", "-p", "And this?", "-n", 24, "--temperature", 0, "--json"]
+    done = tutti("generate", DEMO, "--chat", *args, "--attach", tmp_path / "a.txt", "--system-file", tmp_path / "s.txt")
+    messages = [[{"role": "system", "content": "Be kind."}, {"role": "user", "content": f"{tmp_path}/a.txt:\n```\none\n```\n\n{prompt}"}]
+                for prompt in ("What is this?", "And this?")]
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"messages": m}) + "\n" for m in messages))
+    wanted = tutti("generate", DEMO, "-f", tmp_path / "prompts.jsonl", "-n", 24, "--temperature", 0, "--json")
+    read = [sorted(map(json.loads, d.stdout.splitlines()), key=lambda a: a["index"]) for d in (done, wanted)]
+    assert [[(a["text"], a["usage"]["prompt_tokens"]) for a in answers] for answers in read][0] == \
+        [(a["text"], a["usage"]["prompt_tokens"]) for a in read[1]]
+    piped = tutti("generate", DEMO, "--chat", *args, "--attach", "-", input="one\n").stdout
+    assert len(piped.splitlines()) == 2
+
+
+@pytest.mark.parametrize("args, words", [
+    (["--chat", "--attach", "/nowhere"], "/nowhere: No such file"), (["--chat", "--system-file", "/nowhere"], "/nowhere: No such file"),
+    (["--attach", "x"], "--attach has no effect without --chat"), (["--chat", "--attach", "-", "--system-file", "-"], "standard input can be read once"),
+    (["--thinking", "show"], "--thinking has no effect without --chat"), (["--chat", "--thinking", "show"], "demo does not think")])
+def test_messages_that_cannot_be_are_said(args, words):
+    assert words in subprocess.run([BIN, "generate", DEMO, "-p", "x", *args], input="", capture_output=True, text=True, timeout=PATIENCE,
+                                   check=False).stderr
+
+
+def test_a_file_that_is_too_long_is_named(tmp_path):
+    (tmp_path / "long.txt").write_text("word " * 600)
+    done = tutti("generate", DEMO, "--chat", "-p", "x", "--attach", tmp_path / "long.txt", status=1)
+    assert f"{tmp_path}/long.txt: with this file the prompt has" in done.stderr and not done.stdout
+
+
+def test_only_the_answer_is_printed_unless_thinking_is_asked_for(tmp_path):
+    base = ["generate", *thinking_model(tmp_path), "--chat", "-p", "Tell me a story", "--temperature", 0, "-n", 30, "--thinking-budget", 7]
+    answer = tutti(*base).stdout
+    assert tutti(*base, "--thinking", "hide").stdout == answer and "think" not in answer
+    shown = tutti(*base, "--thinking", "show").stdout
+    head, thinking, figure, blank, rest = shown.split("\n", 4)
+    assert (head, blank, rest) == ("[thinking]", "", answer) and thinking and figure.startswith("[thought for ")
+    line, plain = (json.loads(tutti(*base, "--json", *more).stdout) for more in (("--thinking", "show"), ()))
+    assert line["reasoning_content"] == thinking and line["text"] + "\n" == answer
+    assert "reasoning_content" not in plain and plain["text"] == line["text"]
