@@ -455,3 +455,15 @@ def test_list_and_rm_show_and_remove_models(make_hub, tutti):
     assert tutti(None, "list").stdout == "" and list(files_of(tutti.cache)) == []
     (tutti.cache / "models").mkdir(exist_ok=True)
     assert "expected" in tutti(None, "rm", "../..", check=2).stderr
+
+
+def test_an_adapter_of_a_hub_is_downloaded_and_used(make_hub, tutti, tmp_path):
+    sys.path.insert(0, os.path.join(ROOT, "tests", "server"))
+    from test_adapters import write_adapter
+    write_adapter(tmp_path / "red", seed=1)
+    hub = make_hub({"ORG/red": files_of(tmp_path / "red")})
+    ask = ["generate", os.path.join(ROOT, "models", "demo"), "--chat", "-p", "Tell me a story.", "-n", 12, "--temperature", 0]
+    local = tutti(hub, *ask, "--lora", f"red={tmp_path}/red").stdout
+    assert tutti(hub, *ask, "--lora", "red=hf:ORG/red").stdout == local != tutti(hub, *ask).stdout
+    assert "/ORG/red\n" in tutti(hub, "list").stdout
+    assert "--lora red=hf:ORG/none: " in tutti(hub, *ask, "--lora", "red=hf:ORG/none", check=1).stderr

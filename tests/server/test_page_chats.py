@@ -282,9 +282,15 @@ def test_conversations_are_exported_and_imported(script, downloads, tmp_path):
     assert len(one.kept()[0]) == 2
     # The list of messages of an API request is read, too.
     (tmp_path / "api.json").write_text(json.dumps({"model": "x", "messages": [
-        {"role": "system", "content": "S"}, {"role": "user", "content": [{"type": "text", "text": "Hi"}]}, {"role": "assistant", "content": "Ho"}]}))
+        {"role": "system", "content": "S"}, {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+        {"role": "assistant", "content": "Ho", "reasoning_content": "Hm"}], "temperature": 0.5, "reasoning_effort": "low"}))
     put(one, tmp_path / "api.json")
-    one.wait(lambda: one.texts("#messages .body") == ["Hi", "Ho"])
+    one.wait(lambda: one.texts(WORDS) == ["Hi"])
+    script.ask("More")
+    sent = script.bodies()[-1]
+    assert sent["messages"][2] == {"role": "assistant", "content": "Ho", "reasoning_content": "Hm"}
+    assert sent["temperature"] == 0.5 and sent["reasoning_effort"] == "low"
+    script.end()
 
 
 def conversation(**fields):

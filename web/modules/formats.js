@@ -103,11 +103,11 @@ function readChat(value, where) {
 }
 
 /* A list of messages as one conversation: {role, text, …}, the system prompt first if there is one. */
-function fromList(title, list) {
+function fromList(title, list, options = {}) {
     const system = list[0]?.role === "system" ? list[0].text : null, turns = system === null ? list : list.slice(1);
     const firstLine = turns[0]?.text.trim().split("\n")[0].slice(0, 48) ?? "";
     const messages = turns.map((message, at) => ({ ...message, id: String(at), parent: at ? String(at - 1) : null }));
-    return readChat({ title: title || firstLine, named: Boolean(title), options: { system }, messages }, "the conversation");
+    return readChat({ title: title || firstLine, named: Boolean(title), options: { ...options, system }, messages }, "the conversation");
 }
 
 /* The text of a message of OpenAI's API. */
@@ -115,6 +115,16 @@ function contentText(content, where) {
     if (!Array.isArray(content))
         return asText(content, where);
     return content.map((part, index) => asText(part?.text, `${where}[${index}].text`)).join("\n");
+}
+
+/* The body of a request to /v1/chat/completions, as tutti chat saves conversations. Its model may be another server's. */
+function fromRequest(value) {
+    const list = asList(value.messages, "messages", MAX_MESSAGES).map((message, index) => {
+        const { role, content, reasoning_content: reasoning } = asObject(message, `messages[${index}]`);
+        return { role, text: contentText(content, `messages[${index}].content`), reasoning };
+    });
+    const numbers = Object.fromEntries(NUMBERS.map(name => [name, value[name]]));
+    return fromList("", list, { ...numbers, effort: value.reasoning_effort });
 }
 
 function fromJson(text) {
@@ -126,8 +136,7 @@ function fromJson(text) {
     }
     asObject(value, "the file");
     if (Array.isArray(value.messages))
-        return [fromList("", asList(value.messages, "messages", MAX_MESSAGES).map((message, index) => ({
-            role: asObject(message, `messages[${index}]`).role, text: contentText(message.content, `messages[${index}].content`) })))];
+        return [fromRequest(value)];
     if (value.format !== FORMAT)
         throw new Error(`"format" is not "${FORMAT}", and there are no "messages"`);
     if (value.version !== VERSION)
