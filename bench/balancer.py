@@ -68,7 +68,7 @@ class Replica:
                                             stdout=subprocess.DEVNULL, stderr=log)
 
     def is_ready(self):
-        return get(self.port, "/health")[0] == 200
+        return get(self.port, "/ready")[0] == 200
 
     def wait_ready(self, seconds=60):
         def ready():

@@ -711,3 +711,4 @@ TUTTI_API void tutti_engine_stats(tutti_engine *engine, struct tutti_stats *out)
 }
 #endif
 #endif
+    bool is_full;          /* the queue has no room for a request now */

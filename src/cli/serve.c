@@ -72,9 +72,10 @@ static const struct option OPTIONS[] = {
                 "require one of the keys in FILE for GET /metrics; FILE has the form of --api-key-file. With "
                 "--api-key-file, /metrics is closed unless this or --metrics-listen is given. SIGHUP reads "
                 "FILE again"),
-    TEXT_OPTION(VALUES, server.metrics_listen, "metrics-listen", "ADDRESS",
-                "serve GET /metrics only at this address, together with GET /health: HOST:PORT, PORT of "
-                "127.0.0.1, or unix:PATH; HTTPS if the server has a certificate"),
+    TEXT_OPTION(
+        VALUES, server.metrics_listen, "metrics-listen", "ADDRESS",
+        "serve GET /metrics only at this address, together with GET /health and /ready: HOST:PORT, PORT "
+        "of 127.0.0.1, or unix:PATH; HTTPS if the server has a certificate"),
     TEXT_OPTION(VALUES, server.tls_cert_file, "tls-cert", "FILE",
                 "serve HTTPS with the certificate in FILE (PEM), followed by its chain of intermediate "
                 "certificates; SIGHUP rereads it"),
@@ -104,7 +105,7 @@ static const struct option OPTIONS[] = {
     INT_OPTION(VALUES, server.idle_timeout_s, "idle-timeout", "SECONDS", "time that a connection may be idle",
                .min = 1, .max = MAX_SECONDS, .initial = "120"),
     INT_OPTION(VALUES, server.drain_delay_s, "drain-delay", "SECONDS",
-               "after SIGTERM, /health returns 503 for this long before requests are refused, so that a load "
+               "after SIGTERM, /ready returns 503 for this long before requests are refused, so that a load "
                "balancer can send them elsewhere first",
                .max = 86400, .initial = "0"),
     INT_OPTION(VALUES, server.drain_timeout_s, "drain-timeout", "SECONDS",

@@ -49,7 +49,7 @@ struct app {
     uint64_t n_answered, n_good; /* requests answered completely; of those, within the latency targets */
     time_t start_time;
     char fingerprint[32]; /* of program, model and weight type */
-    bool is_leaving;      /* /health fails, so that load balancers stop sending; requests are still served */
+    bool is_leaving;      /* /ready fails, so that load balancers stop sending; requests are still served */
     bool is_draining;     /* new requests are refused */
 };
 
@@ -86,13 +86,15 @@ MUST_CHECK bool app_token_bytes(const struct app *app, int32_t id, struct buf *o
 enum tutti_embedding app_embedding(const struct app *app);
 
 void app_make_fingerprint(struct app *app);                         /* from app->info */
-int app_max_context(struct app *app);                               /* tokens of one sequence */
+int app_max_context(const struct app *app);                               /* tokens of one sequence */
 json_t *app_model_name(const struct app *app, const char *adapter); /* "ID", or "ID:NAME" with an adapter */
 
 /* Writes an API's error reply; job may be NULL. */
 typedef void fail_fn(struct app *app, struct job *job, struct http_conn *conn, const struct tutti_error *err);
 
 /* The routes. */
+void health_request(struct app *app, struct http_conn *conn);
+void ready_request(struct app *app, struct http_conn *conn);
 void models_request(struct app *app, struct http_conn *conn);
 void tokenizer_info_request(struct app *app, struct http_conn *conn);
 void tokenize_request(struct app *app, struct http_conn *conn);

@@ -12,21 +12,12 @@
 #include <stdio.h>
 #include <string.h>
 
-static void health_request(struct app *app, struct http_conn *conn)
-{
-    if (!app->engine && !app->models)
-        app_reply_json(conn, 503, json_pack("{s:s}", "status", "loading"));
-    else if (app->is_leaving)
-        app_reply_json(conn, 503, json_pack("{s:s}", "status", "draining"));
-    else
-        app_reply_json(conn, 200, json_pack("{s:s}", "status", "ok"));
-}
-
 enum {
-    /* A key protects routes that compute or describe the model, as in vLLM. /health and /metrics are for
-     * monitoring, and the page prompts for a key itself. */
+    /* A key protects routes that compute or describe the model, as in vLLM. /health, /ready and /metrics
+     * are for monitoring, and the page prompts for a key itself. */
     NEEDS_KEY = 1,
-    WORKS = 2, /* uses the engine, so it is refused while draining */
+    WORKS = 2,  /* uses the engine, so it is refused while draining */
+    STATES = 4, /* tells the server's state: answered while the model is loaded, and with the metrics */
     JOB = NEEDS_KEY | WORKS,
 };
 
@@ -52,7 +43,8 @@ static const struct route {
     { "/tokenize", "POST", tokenize_request, NULL, NEEDS_KEY | WORKS, 0 },
     { "/tokenizer_info", "GET", tokenizer_info_request, NULL, NEEDS_KEY, 0 },
     { "/detokenize", "POST", detokenize_request, NULL, NEEDS_KEY | WORKS, 0 },
-    { "/health", "GET", health_request, NULL, 0, 0 },
+    { "/health", "GET", health_request, NULL, STATES, 0 },
+    { "/ready", "GET", ready_request, NULL, STATES, 0 },
     { "/metrics", "GET", metrics_request, NULL, 0, 0 },
     { "/generate", "POST", NULL, &TGI, JOB, SERVER_API_TGI },
     { "/generate_stream", "POST", NULL, &TGI, JOB, SERVER_API_TGI },
@@ -330,9 +322,8 @@ static const char *refuse_metrics(const struct app *app, const struct http_conn 
 static bool serves_route(const struct app *app, const struct http_conn *conn, const struct route *route)
 {
     bool is_figures = route->request == metrics_request;
-    return http_request(conn)->service == HTTP_SERVICE_METRICS
-               ? is_figures || route->request == health_request
-               : !is_figures || !app->options->metrics_listen;
+    return http_request(conn)->service == HTTP_SERVICE_METRICS ? is_figures || (route->flags & STATES)
+                                                               : !is_figures || !app->options->metrics_listen;
 }
 
 void route_head(void *user, struct http_conn *conn)
@@ -366,7 +357,7 @@ void route_head(void *user, struct http_conn *conn)
         if (http_head_find(head, "Content-Encoding"))
             http_header(conn, "Accept-Encoding", "identity");
         app_reply_error(conn, 415, &err);
-    } else if (!app->engine && !app->models && route->request != health_request) {
+    } else if (!app->engine && !app->models && !(route->flags & STATES)) {
         error_set(&err, TUTTI_E_CLOSED, "the model is still being loaded");
         app_reply_error(conn, 503, &err);
     } else if (route->request == metrics_request && (refusal = refuse_metrics(app, conn))) {
@@ -392,8 +383,8 @@ void route_head(void *user, struct http_conn *conn)
 /* With several models the server itself replies. */
 static bool is_of_server(const struct route *route)
 {
-    return route->request == health_request || route->request == metrics_request ||
-           route->request == models_request || route->request == page_request;
+    return (route->flags & STATES) || route->request == metrics_request || route->request == models_request ||
+           route->request == page_request;
 }
 
 void route_request(void *user, struct http_conn *conn)

@@ -115,7 +115,7 @@ static void on_signal(evutil_socket_t number, short what, void *arg)
     server->app.is_leaving = true;
     http_leave(server->app.http);
     if (delay.tv_sec > 0 && event_add(server->delay, &delay) == 0) {
-        log_info("%s: /health says 503 from now on, requests are accepted for another %d s",
+        log_info("%s: /ready says 503 from now on, requests are accepted for another %d s",
                  strsignal((int)number), (int)delay.tv_sec);
         return;
     }

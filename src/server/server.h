@@ -49,7 +49,7 @@ struct server_options {
      * bring 16 KiB per second in each period of this length. */
     int header_timeout_s;
     int idle_timeout_s;  /* of a connection between requests, and of a client that reads nothing */
-    int drain_delay_s;   /* after SIGTERM /health says 503 for this long before requests are refused */
+    int drain_delay_s;   /* after SIGTERM /ready says 503 for this long before requests are refused */
     int drain_timeout_s; /* then running requests have this long to end */
     bool no_access_log;  /* else one line for each request */
     unsigned apis;       /* enum server_api, combined with | */
@@ -94,7 +94,7 @@ MUST_CHECK enum tutti_status server_open(struct server **out, const struct serve
                                          struct tutti_error *err);
 
 /* Prints "listening on http://HOST:PORT" (or "listening on unix:PATH") on standard output and
- * serves until SIGTERM or SIGINT. Then /health says 503; after drain_delay_s new requests get 503
+ * serves until SIGTERM or SIGINT. Then /ready says 503; after drain_delay_s new requests get 503
  * too, and running ones end. A second signal stops at once. The engine is drained at the end; the
  * caller closes it. SIGHUP reloads keys and certificates. Under systemd each change of state is
  * reported. Once for each server. */

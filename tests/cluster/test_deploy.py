@@ -89,7 +89,7 @@ def server(tmp_path_factory):
     with open(tmp_path_factory.mktemp("server") / "log", "wb") as log:
         process = subprocess.Popen([BIN, "serve", DEMO, *REPLICA["containers"][0]["args"][2:], "--host", "127.0.0.1", "--port", str(port),
                                     "--metrics-listen", f"127.0.0.1:{metrics}", "--drain-delay", "0"], stdout=log, stderr=log)
-    wait_for("the server", lambda: process.poll() is not None or get(port, "/health")[0] == 200, PATIENCE)
+    wait_for("the server", lambda: process.poll() is not None or get(port, "/ready")[0] == 200, PATIENCE)
     assert process.poll() is None
     yield {"http": port, "metrics": metrics}
     process.terminate()
@@ -145,8 +145,9 @@ def test_probes_ask_what_the_server_answers(server):
     for name in ("startupProbe", "readinessProbe", "livenessProbe"):
         probe = container[name]["httpGet"]
         assert get(server[probe["port"]], probe["path"])[0] == 200, name
-    # Who drains is not ready, but must live: the probe of life asks something else.
-    assert container["livenessProbe"]["httpGet"]["path"] != "/health" == container["readinessProbe"]["httpGet"]["path"]
+    # A server that drains is not ready, but must live.
+    paths = {name: container[name]["httpGet"]["path"] for name in ("startupProbe", "readinessProbe", "livenessProbe")}
+    assert paths == {"startupProbe": "/health", "readinessProbe": "/ready?queue=ignore", "livenessProbe": "/health"}
     annotations = one("StatefulSet", "tutti")["spec"]["template"]["metadata"]["annotations"]
     assert get(server["metrics"], annotations["prometheus.io/path"])[0] == 200
 
@@ -327,7 +328,7 @@ def test_a_replica_of_systemd_is_one_of_haproxy(tmp_path):
     with open(tmp_path / "log", "wb") as log:
         process = subprocess.Popen([BIN, *words[1:]], stdout=log, stderr=log)
     try:
-        wait_for("the replica", lambda: process.poll() is not None or get(int(port), "/health")[0] == 200, PATIENCE)
+        wait_for("the replica", lambda: process.poll() is not None or get(int(port), "/ready")[0] == 200, PATIENCE)
         assert process.poll() is None, (tmp_path / "log").read_text()
     finally:
         process.terminate()
@@ -351,7 +352,7 @@ def group_fixture(tmp_path):
     words = [BIN if word.endswith("/bin/tutti") else word for word in shlex.split(line)]
     with open(tmp_path / "log", "wb") as log:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=MPI_ENVIRONMENT)
-    wait_for("rank 0", lambda: process.poll() is not None or get(int(port), "/health")[0] == 200, PATIENCE)
+    wait_for("rank 0", lambda: process.poll() is not None or get(int(port), "/ready")[0] == 200, PATIENCE)
     assert process.poll() is None, (tmp_path / "log").read_text()
     yield process, port, tmp_path / "log"
     if process.poll() is None:

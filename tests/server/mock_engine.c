@@ -423,3 +423,4 @@ void tutti_engine_stats(tutti_engine *engine, struct tutti_stats *out)
     out->has_prefix_cache = true;
     out->max_context = MAX_CONTEXT;
 }
+    out->is_full = n_used == MAX_REQUESTS || n_used >= (uint64_t)engine->max_queue;

@@ -56,7 +56,7 @@ def test_an_example_gives_the_reply_that_follows_it(server, command, reply):
 def test_the_page_has_an_example_of_each_endpoint():
     shown = " ".join(command for command, _ in examples())
     for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages ", "/v1/messages/count_tokens", "/v1/embeddings", "/v1/models", "/tokenize",
-                 "/detokenize", "/tokenizer_info", "/health", "/metrics", "/generate ", "/generate_stream", "/info",
+                 "/detokenize", "/tokenizer_info", "/health", "/ready", "/metrics", "/generate ", "/generate_stream", "/info",
                  "/models/demo/generate ", "/models/demo/generate_stream", "/serving/get_bs", "/llm/generate"):
         assert path in shown, path
 

@@ -1,4 +1,4 @@
-"""What those hear who watch a server that comes up, or goes: /health while the model is loaded, and before the server drains."""
+"""What probes hear of a server that comes up, or goes: /health and /ready while the model is loaded, and before the server drains."""
 import os
 import signal
 import socket
@@ -73,8 +73,9 @@ def loading(tmp_path):
 
 def test_a_server_that_loads_says_so(loading):
     server = loading()
-    health = server.get("/health")
-    assert health.status_code == 503 and health.json() == {"status": "loading"}
+    for path in ("/health", "/ready", "/ready?queue=ignore"):
+        state = server.get(path)
+        assert state.status_code == 503 and state.json() == {"status": "loading"} and state.headers["retry-after"] == "1"
     for path in ("/v1/models", "/metrics", "/"):
         refused = server.get(path)
         assert refused.status_code == 503 and refused.headers["retry-after"]
@@ -84,6 +85,7 @@ def test_a_server_that_loads_says_so(loading):
     server.load()
     # Over the same connection.
     assert server.get("/health").json() == {"status": "ok"}
+    assert server.get("/ready").json() == {"status": "ready"}
     assert server.ask().json()["choices"][0]["text"].split() == ["one", "two"]
 
 
@@ -122,14 +124,56 @@ def test_requests_are_taken_until_the_balancer_has_noticed(tmp_path):
     server = Server("--drain-delay", 600, log=tmp_path / "log")
     server.process.send_signal(signal.SIGTERM)
     end = time.monotonic() + PATIENCE
-    while (leaving := server.get("/health")).status_code == 200:
+    while (leaving := server.get("/ready")).status_code == 200:
         assert time.monotonic() < end
     assert leaving.status_code == 503 and leaving.json() == {"status": "draining"}
+    assert server.get("/health").json() == {"status": "ok"}  # alive: whoever kills what does not live leaves it alone
     assert leaving.headers["connection"] == "close"
     assert server.chat("Who are you?", max_tokens=3).status_code == 200
     server.process.send_signal(signal.SIGTERM)  # does not wait for the delay
     assert server.process.wait(PATIENCE) == 0
     server.stop()
+
+
+def test_a_server_that_drains_is_alive_and_not_ready(tmp_path):
+    """Also after the delay, while new requests are refused and the running one streams."""
+    server = Server("--drain-timeout", 600, log=tmp_path / "log")
+    body = {"prompt": "Tell me a story", "max_tokens": 400, "ignore_eos": True, "stream": True, "n": 8}
+    with requests.Session() as probe, requests.post(server.url + "/v1/completions", json=body, stream=True, timeout=PATIENCE) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for_log("draining")
+        states = [probe.get(server.url + path, timeout=PATIENCE) for path in ("/health", "/ready", "/ready?queue=ignore")]
+        assert [(s.status_code, s.json()["status"]) for s in states] == [(200, "ok"), (503, "draining"), (503, "draining")]
+        assert server.chat("Hello").status_code == 503
+        assert [line for line in lines if line][-1] == b"data: [DONE]"
+    assert server.process.wait(PATIENCE) == 0
+    server.stop()
+
+
+def test_a_server_whose_queue_is_full_is_not_ready(loading):
+    server = loading("--max-queue", 2)
+    server.load()
+    slow = [requests.post(server.url + "/v1/completions", json={"prompt": "slow=60000 one two", "stream": True}, stream=True, timeout=PATIENCE)
+            for _ in range(2)]
+    try:
+        full = server.get("/ready")
+        assert full.status_code == 503 and full.json() == {"status": "full"} and full.headers["retry-after"] == "1"
+        assert server.get("/ready?queue=ignore").json() == {"status": "ready"}
+        assert server.get("/health").json() == {"status": "ok"} and server.ask().status_code == 429
+    finally:
+        for answer in slow:
+            answer.close()
+    end = time.monotonic() + PATIENCE
+    while server.get("/ready").status_code != 200:
+        assert time.monotonic() < end
+
+
+def test_ready_takes_no_other_question(server):
+    for query in ("queue", "queue=", "model=demo", "queue=ignore&x"):
+        refused = server.get(f"/ready?{query}")
+        assert refused.status_code == 400 and "?queue=ignore" in refused.json()["error"]["message"]
 
 
 def test_the_delay_ends(tmp_path):

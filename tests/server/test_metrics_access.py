@@ -62,6 +62,7 @@ def test_the_figures_have_an_address_of_their_own(start, files, address):
     own, = re.findall(r"metrics: (http://\S+)", server.log())
     assert status(server, url=own) == 200
     assert requests.get(own + "/health", timeout=PATIENCE).json() == {"status": "ok"}
+    assert requests.get(own + "/ready", timeout=PATIENCE).json() == {"status": "ready"}
     assert status(server) == status(server, {"Authorization": "Bearer sk-a"}) == 404
     for path in ("/v1/models", "/", "/app.js", "/nothing"):
         assert requests.get(own + path, headers={"Authorization": "Bearer sk-a"}, timeout=PATIENCE).status_code == 404

@@ -80,6 +80,7 @@ def test_a_folder_of_models_is_listed_and_each_answers_as_alone(folder, both, tm
     assert ask(both, "plain", STORY).json()["model"] == "plain"
     status = {m["id"]: m["status"] for m in both.get("/v1/models").json()["data"]}
     assert status == {"plain": "loaded", "small": "loaded", "torn": "unloaded"}
+    assert both.get("/ready").json() == {"status": "ready", "models": status} and both.get("/health").json() == {"status": "ok"}
 
 
 def test_a_published_client_streams_from_both(both):

@@ -676,3 +676,6 @@ void tutti_engine_stats(tutti_engine *e, struct tutti_stats *out)
     stats_read(&e->stats, out);
     out->waiting_tokens = forecast_waiting(&e->scheduler->forecast);
 }
+    pthread_mutex_lock(&e->lock);
+    out->is_full = e->n_live_choices >= e->n_slots || e->n_free_slots == 0;
+    pthread_mutex_unlock(&e->lock);

@@ -543,6 +543,14 @@ static const char *state_of(const struct model *model)
     return model->current->state == CHILD_SERVING ? "loaded" : "loading";
 }
 
+json_t *model_set_states(const struct model_set *set)
+{
+    json_t *states = json_object();
+    for (int i = 0; i < set->options->n; i++)
+        json_object_set_new(states, set->models[i].name, json_string(state_of(&set->models[i])));
+    return states;
+}
+
 /* From type on the fields are those of Anthropic's API. */
 static json_t *model_value(const struct model *model)
 {

@@ -20,6 +20,9 @@ void model_set_forward(struct model_set *set, struct http_conn *conn);
 /* Replies to GET /v1/models; name: NULL: all. */
 void model_set_list(struct model_set *set, struct http_conn *conn, const char *name);
 
+/* {MODEL: "loaded", "loading", "waiting" or "unloaded"} */
+json_t *model_set_states(const struct model_set *set);
+
 /* Replies to GET /metrics: own, the server's figures, released; and those of all running children, with the
  * label model. */
 void model_set_metrics(struct model_set *set, struct http_conn *conn, struct buf *own);

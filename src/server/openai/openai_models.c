@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-int app_max_context(struct app *app)
+int app_max_context(const struct app *app)
 {
     struct tutti_stats stats;
     tutti_engine_stats(app->engine, &stats);
