@@ -610,6 +610,24 @@ TUTTI_API bool tutti_reasoning_parser_is_inside(const tutti_reasoning_parser *pa
 
 /* ---- tool calls ---- */
 
+enum tutti_phase {
+    TUTTI_PHASE_WAITING = 0, /* in the queue */
+    TUTTI_PHASE_PREFILL,
+    TUTTI_PHASE_DECODE,
+    TUTTI_PHASE_PREEMPTED, /* it waits to run again, for want of KV cache */
+};
+
+/* How far a request is. Of several choices, the one that was computed last. */
+struct tutti_progress {
+    enum tutti_phase phase;
+    int n_prompt_tokens;   /* 0: not tokenized yet */
+    int n_cached_tokens;   /* of the prompt, from the prefix cache */
+    int n_computed_tokens; /* of prompt and answer, the cached ones included */
+};
+
+/* False: unknown and ended ids. The engine's thread does not wait for this. */
+TUTTI_API bool tutti_engine_progress(tutti_engine *engine, uint64_t request_id, struct tutti_progress *out);
+
 /* Parses the tool calls of one answer: as deltas while the answer grows, or of the complete answer.
  * The caller keeps the text. One thread at a time may use a parser. */
 typedef struct tutti_tool_parser tutti_tool_parser;

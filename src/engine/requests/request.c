@@ -590,6 +590,7 @@ static enum tutti_status set_prompt(struct request *r, const int32_t *own, size_
     size_t n_virtual = (size_t)r->virtual.n;
     r->n_prompt = (int)(n + n_virtual);
     r->prompt = own;
+    atomic_store_explicit(&r->progress.n_prompt, (int)n, memory_order_relaxed);
     if (n_virtual == 0)
         return TUTTI_OK;
     struct ids whole = { 0 };

@@ -19,6 +19,11 @@
 struct lane;
 struct share;
 
+/* What tutti_engine_progress() reads, on any thread. */
+struct request_progress {
+    atomic_int phase, n_prompt, n_cached, n_computed;
+};
+
 /* One of the n choices. */
 struct choice {
     atomic_bool is_ended; /* set by the text thread at a stop string or when out of memory */
@@ -36,6 +41,7 @@ struct request {
     uint64_t seed;
     uint64_t submit_us;
     atomic_bool is_cancelled;
+    struct request_progress progress;
     struct work_item item; /* while the prompt waits to be tokenized, or its grammar to be compiled */
     struct request *next;  /* in the queue to the text thread, then in the scheduler's queue */
     struct share *share;   /* of its owner */

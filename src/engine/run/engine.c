@@ -666,6 +666,22 @@ void tutti_engine_cancel(tutti_engine *e, uint64_t request_id)
     }
 }
 
+bool tutti_engine_progress(tutti_engine *e, uint64_t request_id, struct tutti_progress *out)
+{
+    pthread_mutex_lock(&e->lock);
+    struct request *r = e->slots[request_id % (uint64_t)e->n_slots];
+    bool is_found = r && r->id == request_id;
+    if (is_found)
+        *out = (struct tutti_progress){
+            .phase = (enum tutti_phase)atomic_load_explicit(&r->progress.phase, memory_order_relaxed),
+            .n_prompt_tokens = atomic_load_explicit(&r->progress.n_prompt, memory_order_relaxed),
+            .n_cached_tokens = atomic_load_explicit(&r->progress.n_cached, memory_order_relaxed),
+            .n_computed_tokens = atomic_load_explicit(&r->progress.n_computed, memory_order_relaxed),
+        };
+    pthread_mutex_unlock(&e->lock);
+    return is_found;
+}
+
 bool engine_is_settled(const tutti_engine *e)
 {
     return atomic_load(&e->is_settled);
@@ -674,8 +690,8 @@ bool engine_is_settled(const tutti_engine *e)
 void tutti_engine_stats(tutti_engine *e, struct tutti_stats *out)
 {
     stats_read(&e->stats, out);
-    out->waiting_tokens = forecast_waiting(&e->scheduler->forecast);
-}
     pthread_mutex_lock(&e->lock);
     out->is_full = e->n_live_choices >= e->n_slots || e->n_free_slots == 0;
     pthread_mutex_unlock(&e->lock);
+    out->waiting_tokens = forecast_waiting(&e->scheduler->forecast);
+}

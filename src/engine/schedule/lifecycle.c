@@ -20,6 +20,21 @@ static const unsigned NEXT[SEQUENCE_STATES] = {
 };
 #undef TO
 
+/* Relaxed: each figure is of use alone. */
+static void note_progress(const struct sequence *seq)
+{
+    struct request_progress *progress = &seq->request->progress;
+    bool is_prefill = seq->state == SEQUENCE_RESTORING || seq->state == SEQUENCE_PREFILL;
+    enum tutti_phase phase = seq->state == SEQUENCE_PREEMPTED ? TUTTI_PHASE_PREEMPTED
+                             : is_prefill                     ? TUTTI_PHASE_PREFILL
+                                                              : TUTTI_PHASE_DECODE;
+    int n_virtual = seq->request->virtual.n;
+    int n_own = seq->n_computed > n_virtual ? seq->n_computed - n_virtual : 0;
+    atomic_store_explicit(&progress->phase, (int)phase, memory_order_relaxed);
+    atomic_store_explicit(&progress->n_cached, sequence_n_cached(seq), memory_order_relaxed);
+    atomic_store_explicit(&progress->n_computed, n_own, memory_order_relaxed);
+}
+
 static void enter(struct scheduler *s, struct sequence *seq, enum sequence_state state)
 {
     assert(NEXT[seq->state] >> state & 1);
@@ -30,6 +45,8 @@ static void enter(struct scheduler *s, struct sequence *seq, enum sequence_state
     s->n_running += sequence_is_running(seq);
     s->n_preempted += state == SEQUENCE_PREEMPTED;
     s->n_restoring += state == SEQUENCE_RESTORING;
+    if (state != SEQUENCE_FREE && state != SEQUENCE_RESERVED)
+        note_progress(seq);
 }
 
 /* Enters the state that follows from the number of tokens to compute. */
