@@ -173,7 +173,8 @@ struct tutti_model_info {
     uint64_t kv_bytes_per_token; /* over all layers, keys and values */
     bool uses_mtp;               /* its layer for multi-token prediction is loaded: it drafts tokens */
     bool has_tokenizer;
-    bool has_chat; /* tutti_apply_chat_template() can render messages */
+    bool has_chat;   /* tutti_apply_chat_template() can render messages */
+    bool has_infill; /* tutti_apply_infill() can render a text with a gap */
     /* Attention over the prompt is bidirectional (ChatGLM-6B): a prompt's tokens have no
      * log-probabilities. */
     bool has_bidirectional_prompt;
@@ -490,6 +491,35 @@ TUTTI_API enum tutti_status tutti_apply_chat_template(const tutti_model *model,
                                                       const struct tutti_request *request, int32_t *ids,
                                                       size_t max_ids, size_t *n_ids, struct tutti_error *err);
 
+/* Another file of the project that a text with a gap belongs to. */
+struct tutti_infill_file {
+    const char *name, *text;
+    size_t n_name_bytes, n_text_bytes;
+};
+
+/* A text with a gap that the model is to fill ("fill in the middle", FIM). */
+struct tutti_infill {
+    const char *prefix, *suffix; /* before and after the gap */
+    size_t n_prefix_bytes, n_suffix_bytes;
+    const struct tutti_infill_file *files; /* the most important one last */
+    size_t n_files;
+    const char *project, *name; /* of the text; NULL: "myproject" and "filename", as in llama-server */
+    size_t n_project_bytes, n_name_bytes;
+    size_t n_reserved; /* of max_ids, which files must leave to the answer */
+};
+
+/* Renders a text with a gap to the token ids of a prompt, in the order and with the special tokens that
+ * the model's authors trained. The text's own bytes never become special tokens. Files that do not fit are
+ * left out, the first ones first: *n_left_out. TUTTI_E_ARGUMENT: the model's vocabulary has no tokens for
+ * it. TUTTI_E_LIMIT: prefix and suffix have more than max_ids tokens. */
+TUTTI_API enum tutti_status tutti_apply_infill(const tutti_model *model, const struct tutti_infill *infill,
+                                               int32_t *ids, size_t max_ids, size_t *n_ids,
+                                               size_t *n_left_out, struct tutti_error *err);
+
+/* The tokens that end such an answer in addition to the model's: tutti_request.stop_ids should have them.
+ * Returns their number, which may exceed max_ids; ids then has the first max_ids. */
+TUTTI_API size_t tutti_infill_stops(const tutti_model *model, int32_t *ids, size_t max_ids);
+
 enum tutti_finish {
     TUTTI_FINISH_NONE = 0, /* more will come */
     TUTTI_FINISH_STOP,     /* a stop token or stop string */
@@ -580,6 +610,24 @@ TUTTI_API void tutti_engine_charge(tutti_engine *engine, uint64_t owner, int64_t
 /* Cancels a request: its KV pages are free within two steps. Unknown and ended ids are ignored. */
 TUTTI_API void tutti_engine_cancel(tutti_engine *engine, uint64_t request_id);
 
+enum tutti_phase {
+    TUTTI_PHASE_WAITING = 0, /* in the queue */
+    TUTTI_PHASE_PREFILL,
+    TUTTI_PHASE_DECODE,
+    TUTTI_PHASE_PREEMPTED, /* it waits to run again, for want of KV cache */
+};
+
+/* How far a request is. Of several choices, the one that was computed last. */
+struct tutti_progress {
+    enum tutti_phase phase;
+    int n_prompt_tokens;   /* 0: not tokenized yet */
+    int n_cached_tokens;   /* of the prompt, from the prefix cache */
+    int n_computed_tokens; /* of prompt and answer, the cached ones included */
+};
+
+/* False: unknown and ended ids. The engine's thread does not wait for this. */
+TUTTI_API bool tutti_engine_progress(tutti_engine *engine, uint64_t request_id, struct tutti_progress *out);
+
 /* ---- reasoning ---- */
 
 /* Splits one answer of a request with shows_marks into its reasoning and the rest, while it grows or
@@ -609,24 +657,6 @@ TUTTI_API bool tutti_reasoning_parser_next(tutti_reasoning_parser *parser, const
 TUTTI_API bool tutti_reasoning_parser_is_inside(const tutti_reasoning_parser *parser);
 
 /* ---- tool calls ---- */
-
-enum tutti_phase {
-    TUTTI_PHASE_WAITING = 0, /* in the queue */
-    TUTTI_PHASE_PREFILL,
-    TUTTI_PHASE_DECODE,
-    TUTTI_PHASE_PREEMPTED, /* it waits to run again, for want of KV cache */
-};
-
-/* How far a request is. Of several choices, the one that was computed last. */
-struct tutti_progress {
-    enum tutti_phase phase;
-    int n_prompt_tokens;   /* 0: not tokenized yet */
-    int n_cached_tokens;   /* of the prompt, from the prefix cache */
-    int n_computed_tokens; /* of prompt and answer, the cached ones included */
-};
-
-/* False: unknown and ended ids. The engine's thread does not wait for this. */
-TUTTI_API bool tutti_engine_progress(tutti_engine *engine, uint64_t request_id, struct tutti_progress *out);
 
 /* Parses the tool calls of one answer: as deltas while the answer grows, or of the complete answer.
  * The caller keeps the text. One thread at a time may use a parser. */
@@ -720,6 +750,7 @@ struct tutti_stats {
     /* Work in the queue, and the rate at which it starts; 0: not known. */
     double waiting_tokens, waiting_tokens_per_s;
     int max_context;       /* largest number of tokens of one sequence */
+    bool is_full;          /* the queue has no room for a request now */
     bool has_prefix_cache; /* full pages of prompts are kept for prompts that begin with the same tokens */
     struct tutti_histogram ttft, inter_token, step, queue;
 };
@@ -729,4 +760,3 @@ TUTTI_API void tutti_engine_stats(tutti_engine *engine, struct tutti_stats *out)
 }
 #endif
 #endif
-    bool is_full;          /* the queue has no room for a request now */

@@ -11,6 +11,7 @@
 #include "base/ids.h"
 #include "base/limits.h"
 #include "checkpoint/checkpoint.h"
+#include "model/infill.h"
 #include "model/marks.h"
 #include "model/slots.h"
 #include "tokenizer/tokenizer.h"
@@ -277,7 +278,8 @@ struct model {
     const struct chat_format *chat;      /* NULL: none */
     struct chat_template *chat_template; /* of a format that is a template */
     struct chat_marks marks;             /* of reasoning and tool calls in its answers */
-    struct tutti_sampling sampling;      /* defaults */
+    struct infill_tokens infill;
+    struct tutti_sampling sampling; /* defaults */
     struct model_pooling pooling;
     uint64_t n_params, weight_bytes;
     uint64_t memory_bytes;              /* as in struct tutti_model_options */

@@ -192,6 +192,16 @@ void job_reply_json(struct job *job, json_t *value, const char *end)
     json_decref(value);
 }
 
+void job_end_choice(struct job *job, size_t index)
+{
+    struct reply_choice *choice = &job->choices[index];
+    if (choice->finish == TUTTI_FINISH_NONE)
+        job->n_unfinished--;
+    choice->finish = TUTTI_FINISH_LENGTH;
+    if (job->n_unfinished == 0)
+        cancel_all(job);
+}
+
 void job_fail_memory(struct job *job)
 {
     struct tutti_error err;
@@ -369,6 +379,8 @@ static void handle_event(struct job *job, const struct inbox_event *item)
     choice->n_rejected_drafts = event->n_rejected_drafts;
     if (event->ttft_us && !job->ttft_us)
         job->ttft_us = event->ttft_us;
+    if (event->queue_us && !job->queue_us)
+        job->queue_us = event->queue_us;
     job->total_us = event->total_us;
     if (event->finish != TUTTI_FINISH_NONE && choice->finish == TUTTI_FINISH_NONE) {
         choice->finish = event->finish;

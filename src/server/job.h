@@ -93,8 +93,8 @@ struct job {
     size_t n_open;                /* submitted ones that have not ended */
     struct reply_choice *choices; /* [req.n_prompts * req.n] */
     size_t n_choices, n_unfinished;
-    uint64_t ttft_us, total_us; /* 0: no token yet */
-    bool is_working;            /* a worker reads a prompt or writes the reply: events wait */
+    uint64_t queue_us, ttft_us, total_us; /* 0: not started, no token yet */
+    bool is_working;                      /* a worker reads a prompt or writes the reply: events wait */
     struct inbox_event *first_event, *last_event; /* waiting events */
     json_t *reply;                                /* a worker writes this value */
     const char *reply_end;                        /* followed by this text */
@@ -137,6 +137,8 @@ void job_reply(struct job *job, const char *body, size_t n_bytes);
 /* The same with a JSON value, followed by end, such as "\n"; releases value. A large value is
  * written on a worker. Lists in the job's choices and prompts may be released too. */
 void job_reply_json(struct job *job, json_t *value, const char *end);
+/* In event(): the API needs no more of this choice, whose answer ends here as one that is too long does. */
+void job_end_choice(struct job *job, size_t index);
 /* Ends the job with an error: out of memory. */
 void job_fail_memory(struct job *job);
 /* Writes prefix, the value and end (such as "\n\n") to the stream, and releases the value. False:

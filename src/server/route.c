@@ -38,6 +38,7 @@ static const struct route {
     { "/v1/rerank", "POST", NULL, &RERANK, JOB, 0 },
     { "/v2/rerank", "POST", NULL, &RERANK, JOB, 0 }, /* Cohere's */
     { "/rerank", "POST", NULL, &RERANK, JOB, 0 },
+    { "/infill", "POST", NULL, &INFILL, JOB, 0 },
     { "/v1/models", "GET", models_request, NULL, NEEDS_KEY, 0 },
     { "/v1/models/{id}", "GET", models_request, NULL, NEEDS_KEY, 0 },
     { "/tokenize", "POST", tokenize_request, NULL, NEEDS_KEY | WORKS, 0 },

@@ -21,7 +21,8 @@ static const char *const PATHS[] = { "/v1/chat/completions",
                                      "/llm/generate",
                                      "/v1/embeddings",
                                      "/v1/messages",
-                                     "/v1/messages/count_tokens" };
+                                     "/v1/messages/count_tokens",
+                                     "/infill" };
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
 {

@@ -157,6 +157,33 @@ enum tutti_status tutti_apply_chat_template(const tutti_model *model, const stru
     return TUTTI_OK;
 }
 
+enum tutti_status tutti_apply_infill(const tutti_model *model, const struct tutti_infill *infill,
+                                     int32_t *ids, size_t max_ids, size_t *n_ids, size_t *n_left_out,
+                                     struct tutti_error *err)
+{
+    (void)model, (void)infill, (void)ids, (void)max_ids, (void)n_ids, (void)n_left_out;
+    err->status = TUTTI_E_ARGUMENT;
+    snprintf(err->text, sizeof err->text, "the mock has no tokens for it");
+    return TUTTI_E_ARGUMENT;
+}
+
+size_t tutti_infill_stops(const tutti_model *model, int32_t *ids, size_t max_ids)
+{
+    (void)model, (void)ids, (void)max_ids;
+    return 0;
+}
+
+bool tutti_engine_progress(tutti_engine *engine, uint64_t request_id, struct tutti_progress *out)
+{
+    bool is_found = false;
+    pthread_mutex_lock(&engine->lock);
+    for (int i = 0; i < MAX_REQUESTS; i++)
+        is_found = is_found || (engine->requests[i].used && engine->requests[i].id == request_id);
+    pthread_mutex_unlock(&engine->lock);
+    *out = (struct tutti_progress){ .phase = TUTTI_PHASE_DECODE };
+    return is_found;
+}
+
 const char *tutti_version(void)
 {
     return "mock";
@@ -416,6 +443,7 @@ void tutti_engine_stats(tutti_engine *engine, struct tutti_stats *out)
         n_used += engine->requests[i].used;
     pthread_mutex_unlock(&engine->lock);
     out->n_running = n_used;
+    out->is_full = n_used == MAX_REQUESTS || n_used >= (uint64_t)engine->max_queue;
     out->kv_pages_total = N_PAGES;
     out->kv_pages_used = n_used;
     out->kv_pages_free = N_PAGES - n_used;
@@ -423,4 +451,3 @@ void tutti_engine_stats(tutti_engine *engine, struct tutti_stats *out)
     out->has_prefix_cache = true;
     out->max_context = MAX_CONTEXT;
 }
-    out->is_full = n_used == MAX_REQUESTS || n_used >= (uint64_t)engine->max_queue;

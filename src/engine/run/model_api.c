@@ -110,6 +110,7 @@ void tutti_model_info(const tutti_model *handle, struct tutti_model_info *out)
         .uses_mtp = d->uses_mtp,
         .has_tokenizer = model->tokenizer != NULL,
         .has_chat = model->chat && model->tokenizer,
+        .has_infill = model->infill.is_known,
         .has_bidirectional_prompt = d->has_prefix,
         .is_encoder = d->is_encoder,
         .has_score = d->has_score,
@@ -264,6 +265,37 @@ enum tutti_status tutti_apply_chat_template(const tutti_model *handle, const str
         *n_ids = copy_ids(&list, ids, max_ids);
     ids_clear(&list);
     return st;
+}
+
+enum tutti_status tutti_apply_infill(const tutti_model *handle, const struct tutti_infill *infill,
+                                     int32_t *ids, size_t max_ids, size_t *n_ids, size_t *n_left_out,
+                                     struct tutti_error *err)
+{
+    const struct model *model = model_of(handle);
+    struct ids list = { .max = max_ids };
+    if (!model || !infill || !ids || !n_ids || !n_left_out || max_ids == 0)
+        return error_set(err, TUTTI_E_ARGUMENT,
+                         "tutti_apply_infill: model, infill, ids, n_ids and n_left_out must not be NULL, "
+                         "max_ids not 0");
+    if (!model->infill.is_known)
+        return error_set(err, TUTTI_E_ARGUMENT,
+                         "model %s cannot fill a gap: its vocabulary has no tokens for fill-in-the-middle "
+                         "(FIM), such as <|fim_prefix|>, <|fim_suffix|> and <|fim_middle|>",
+                         model->name);
+    enum tutti_status st = infill_render(model, infill, &list, n_left_out, err);
+    if (st == TUTTI_OK)
+        *n_ids = copy_ids(&list, ids, max_ids);
+    ids_clear(&list);
+    return st;
+}
+
+size_t tutti_infill_stops(const tutti_model *handle, int32_t *ids, size_t max_ids)
+{
+    const struct infill_tokens *tokens = &model_of(handle)->infill;
+    size_t n = (size_t)tokens->n_stops;
+    if (n > 0 && max_ids > 0)
+        memcpy(ids, tokens->stops, (n < max_ids ? n : max_ids) * sizeof *ids);
+    return n;
 }
 
 void tutti_sampling_init(struct tutti_sampling *out, const tutti_model *model)

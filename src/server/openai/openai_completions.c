@@ -2,6 +2,7 @@
 #include "base/utf8.h"
 #include "server/openai/generated.h"
 #include "server/openai/openai_reply.h"
+#include "server/requests/infill_request.h"
 
 #include <string.h>
 
@@ -221,6 +222,8 @@ static enum tutti_status completion_read_value(struct api_request *req, struct a
                                                struct tutti_error *err)
 {
     enum tutti_status st = api_request_read_client(req, API_COMPLETION, app->model, body, err);
+    if (st == TUTTI_OK)
+        st = infill_read_suffix(req, app, err);
     req->reports_prompt = req->echo;
     if (st == TUTTI_OK && req->prompt_logprobs && app->info.has_bidirectional_prompt)
         st = error_set_param(err, TUTTI_E_ARGUMENT, "echo",

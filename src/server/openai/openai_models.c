@@ -31,6 +31,7 @@ static json_t *capabilities(const struct tutti_model_info *info)
     } list[] = {
         { "completion", !info->is_encoder },
         { "chat", info->has_chat && !info->is_encoder },
+        { "infill", info->has_infill },
         { "tools", info->tool_form && !info->is_encoder },
         { "reasoning", info->reasoning_form && !info->is_encoder },
         { "embeddings", !info->has_score },

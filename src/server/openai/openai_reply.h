@@ -25,7 +25,7 @@ fail_fn openai_fail;
 
 /* The APIs, also for batch files. */
 extern const struct openai_api OPENAI_CHAT, OPENAI_COMPLETIONS;
-extern const struct job_api OPENAI_EMBEDDINGS, OPENAI_RESPONSES, RERANK;
+extern const struct job_api OPENAI_EMBEDDINGS, OPENAI_RESPONSES, RERANK, INFILL;
 
 /* Writes one chunk with this choice and releases it. */
 void openai_stream_choice(struct job *job, json_t *choice);

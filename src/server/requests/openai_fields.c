@@ -18,11 +18,12 @@ enum {
     EMBED = API_EMBEDDING,
     RESP = API_RESPONSES,
     MSG = API_MESSAGES,
+    INFILL = API_INFILL,
     COUNT = API_MESSAGES_COUNT,
     STRICT = MSG | COUNT, /* unknown names are refused, as in the original */
     RERANK = API_RERANK
 };
-enum { ALL = BOTH | EMBED | RESP | RERANK };
+enum { LLAMA = BOTH | INFILL, ALL = LLAMA | EMBED | RESP | RERANK };
 
 struct field_rule {
     unsigned apis;
@@ -45,13 +46,20 @@ static const struct field_rule RULES[] = {
     /* OpenAI's, and tutti's own */
     FIELDS(ALL, IS_READ, NULL, "model", "user", "metadata", "store", "safety_identifier", "service_tier",
            "prompt_cache_key"),
-    FIELDS(BOTH | RESP, IS_READ, NULL, "stream", "temperature", "top_p", "top_k", "min_p", "typical_p",
+    FIELDS(LLAMA | RESP, IS_READ, NULL, "stream", "temperature", "top_p", "top_k", "min_p", "typical_p",
            "repetition_penalty", "presence_penalty", "frequency_penalty", "seed", "stop",
            "parallel_tool_calls", "reasoning_effort", "speculate", "verbosity"),
-    FIELDS(BOTH, IS_READ, NULL, "stream_options", "stop_token_ids", "include_stop_str_in_output",
-           "logit_bias", "logprobs", "n", "num_beams", "length_penalty", "early_stopping", "max_tokens",
-           "n_predict", "ignore_eos", "response_format", "grammar", "json_schema", "guided_json",
-           "guided_json_object", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),
+    FIELDS(LLAMA, IS_READ, NULL, "stop_token_ids", "include_stop_str_in_output", "logit_bias", "max_tokens",
+           "n_predict", "ignore_eos", "grammar", "json_schema"),
+    FIELDS(INFILL, IS_READ, NULL, "input_prefix", "input_suffix", "input_extra", "prompt", "repo_name",
+           "filename", "n_indent", "t_max_predict_ms", "samplers", "response_fields", "timings_per_token",
+           "return_tokens"),
+    /* llama-server itself has no limit of the prompt's time. */
+    FIELDS(INFILL, "*", NULL, "t_max_prompt_ms", "sse_ping_interval"),
+    FIELDS(INFILL, "1", "send the request several times", "n_cmpl"),
+    FIELDS(BOTH, IS_READ, NULL, "stream_options", "logprobs", "n", "num_beams", "length_penalty",
+           "early_stopping", "response_format", "guided_json", "guided_json_object", "guided_regex",
+           "guided_choice", "guided_grammar", "structured_outputs"),
     /* stream_options has include_obfuscation: padding of events. max_tool_calls counts tools that a server
      * runs itself; tutti runs none. */
     FIELDS(RESP, "*", NULL, "stream_options", "max_tool_calls"),
@@ -112,29 +120,29 @@ static const struct field_rule RULES[] = {
     FIELDS(EMBED, "\"native\"|\"little\"", NULL, "endianness"),
     FIELDS(EMBED, "false", NULL, "activation"),
     /* llama-server */
-    FIELDS(BOTH, "1", "use repetition_penalty, over prompt and answer", "repeat_penalty"),
+    FIELDS(LLAMA, "1", "use repetition_penalty, over prompt and answer", "repeat_penalty"),
     /* repeat_last_n is of repeat_penalty; see check_window(). Contexts are never shifted. */
-    FIELDS(BOTH, "*", NULL, "repeat_last_n", "xtc_threshold", "dry_base", "dry_allowed_length",
+    FIELDS(LLAMA, "*", NULL, "repeat_last_n", "xtc_threshold", "dry_base", "dry_allowed_length",
            "dry_penalty_last_n", "dry_sequence_breakers", "dynatemp_exponent", "mirostat_tau", "mirostat_eta",
            "smoothing_curve", "n_keep", "n_discard", "cache_prompt", "n_cache_reuse", "id_slot", "slot_id",
            "timings_per_token", "return_progress"),
-    FIELDS(BOTH, "true|false", NULL, "penalize_nl"),
-    FIELDS(BOTH, "1", NULL, "tfs_z"),
-    FIELDS(BOTH, "-1|0", NULL, "top_n_sigma"),
-    FIELDS(BOTH, "0", NULL, "xtc_probability", "dry_multiplier", "dynatemp_range", "mirostat",
+    FIELDS(LLAMA, "true|false", NULL, "penalize_nl"),
+    FIELDS(LLAMA, "1", NULL, "tfs_z"),
+    FIELDS(LLAMA, "-1|0", NULL, "top_n_sigma"),
+    FIELDS(LLAMA, "0", NULL, "xtc_probability", "dry_multiplier", "dynatemp_range", "mirostat",
            "mirostat_mode", "top_a", "epsilon_cutoff", "eta_cutoff", "smoothing_factor", "n_indent"),
-    FIELDS(BOTH, "1", "use typical_p", "typ_p"),
-    FIELDS(BOTH, "[]|\"\"", "their order is fixed", "samplers"),
-    FIELDS(BOTH, "", "use seed", "sampler_seed"),
-    FIELDS(BOTH, "0|1", NULL, "min_keep"),
-    FIELDS(BOTH, "0", "use logprobs", "n_probs"),
-    FIELDS(BOTH, "false", NULL, "post_sampling_probs", "grammar_lazy"),
-    FIELDS(BOTH, "0|-1", NULL, "t_max_predict_ms", "t_max_prompt_ms"),
-    FIELDS(BOTH, "false", "use /tokenize", "return_tokens"),
-    FIELDS(BOTH, "[]", NULL, "response_fields", "grammar_triggers", "preserved_tokens", "input_extra"),
-    FIELDS(BOTH, "[]", "name the adapter in model: ID:NAME", "lora"),
-    FIELDS(BOTH, "[]", "this model reads text only", "image_data", "multimodal_data"),
-    FIELDS(BOTH, "\"\"", NULL, "input_prefix", "input_suffix"),
+    FIELDS(LLAMA, "1", "use typical_p", "typ_p"),
+    FIELDS(LLAMA, "[]|\"\"", "their order is fixed", "samplers"),
+    FIELDS(LLAMA, "", "use seed", "sampler_seed"),
+    FIELDS(LLAMA, "0|1", NULL, "min_keep"),
+    FIELDS(LLAMA, "0", "use logprobs", "n_probs"),
+    FIELDS(LLAMA, "false", NULL, "post_sampling_probs", "grammar_lazy"),
+    FIELDS(LLAMA, "0|-1", NULL, "t_max_predict_ms", "t_max_prompt_ms"),
+    FIELDS(LLAMA, "false", "use /tokenize", "return_tokens"),
+    FIELDS(LLAMA, "[]", NULL, "response_fields", "grammar_triggers", "preserved_tokens", "input_extra"),
+    FIELDS(LLAMA, "[]", "name the adapter in model: ID:NAME", "lora"),
+    FIELDS(LLAMA, "[]", "this model reads text only", "image_data", "multimodal_data"),
+    FIELDS(LLAMA, "\"\"", NULL, "input_prefix", "input_suffix"),
     FIELDS(CHAT, "false", NULL, "thinking_forced_open"),
     FIELDS(CHAT, "true", NULL, "parse_tool_calls"),
     /* Ollama, Text Generation Inference, SGLang, TensorRT-LLM, OpenRouter */

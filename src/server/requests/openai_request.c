@@ -268,14 +268,11 @@ static enum tutti_status check_modalities(const struct api_request *req, struct 
  * wrong answer. */
 static enum tutti_status refuse_unsupported(const struct api_request *req, struct tutti_error *err)
 {
-    const json_t *suffix = json_field(req->root, "suffix");
     const json_t *functions = json_field(req->root, "functions");
     if (req->kind == API_CHAT && functions && !(json_is_array(functions) && json_array_size(functions) == 0))
         return error_set_param(err, TUTTI_E_ARGUMENT, "functions", "functions are not supported, only tools");
     if (req->kind != API_COMPLETION)
         return check_modalities(req, err);
-    if (suffix && !(json_is_string(suffix) && json_string_length(suffix) == 0))
-        return error_set_param(err, TUTTI_E_ARGUMENT, "suffix", "suffix is not supported");
     if (req->best_of && req->best_of < req->n)
         return error_set_param(err, TUTTI_E_ARGUMENT, "best_of", "best_of must be at least n: %d, found %d",
                                req->n, req->best_of);

@@ -17,6 +17,7 @@ enum api_kind {
     API_RESPONSES = 32,
     API_MESSAGES = 64,
     API_MESSAGES_COUNT = 128,
+    API_INFILL = 512, /* parsed as a completion */
 };
 
 enum { API_MAX_PROMPTS = 2048, API_MAX_MESSAGES = 16384, API_DEFAULT_COMPLETION_TOKENS = 16 };
@@ -44,6 +45,14 @@ struct inputs_wants {
 struct messages_wants {
     bool has_cache_control; /* of any block: the client counts what it adds to the prefix cache */
     bool omits_thinking;    /* blocks of thinking have no text */
+};
+
+/* Settings of /infill that other APIs do not have; 0: none. */
+struct infill_wants {
+    int n_indent;       /* a line that is indented less ends the answer */
+    int max_predict_ms; /* time after which a line feed ends it */
+    bool returns_tokens, timings_per_token;
+    size_t n_left_out; /* files that did not fit */
 };
 
 /* The value of tool_choice. */
@@ -104,6 +113,7 @@ struct api_request {
     bool reports_prompt; /* the reply contains the prompt's text or tokens */
     struct inputs_wants inputs;
     struct messages_wants messages_api;
+    struct infill_wants infill;
     bool stream, include_usage, logprobs, echo, ignore_eos, parse_special;
 };
 
