@@ -132,7 +132,6 @@ async function run(chat, reply, store) {
     const controller = new AbortController(), own = { chat, controller, reply };
     const { save, saveSometimes } = saver(own), start = performance.now();
     let first = 0, firstText = 0, pieces = 0, drawn = 0, drawing = 0, timer = 0;
-    reply.busy = { page };
     runs.set(chat.id, own);
     unkept.add(chat);
     addChat(chat);
@@ -211,6 +210,7 @@ async function run(chat, reply, store) {
 /* Adds messages below parent, the last of which is an answer to be streamed. */
 function start(chat, added, store) {
     const reply = added.at(-1);
+    reply.busy = { page }; /* before the lock is granted: until then something else may show the messages */
     chat.messages = chat.messages.concat(added);
     pick(chat, reply);
     withLock(reply, () => run(chat, reply, store));
