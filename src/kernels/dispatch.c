@@ -218,11 +218,29 @@ static void init_avx512(struct kernels *k)
 }
 #endif
 
+#if defined(__x86_64__)
+size_t x86_prefetch_bytes;
+
+/* Intel's processors read some lines ahead into L2 by themselves. A prefetch that finds its line there
+ * holds a fill buffer of L1 for a short time only, which leaves buffers for the inputs. AMD's
+ * processors need a prefetch for the whole latency of memory. Measured: docs/notes/kernels.md. */
+static size_t prefetch_distance(void)
+{
+    enum { INTEL = 2304, OTHERS = 9216 };
+    unsigned a, b, c, d;
+    bool is_intel = __get_cpuid(0, &a, &b, &c, &d) && b == signature_INTEL_ebx && d == signature_INTEL_edx;
+    return is_intel ? INTEL : OTHERS;
+}
+#endif
+
 void kernels_init(struct kernels *k, unsigned cpu)
 {
     *k = (struct kernels){ .cpu = cpu };
     init_ref(k);
 #if defined(__x86_64__)
+    size_t distance = prefetch_distance();
+    if (x86_prefetch_bytes != distance) /* other threads may be reading it */
+        x86_prefetch_bytes = distance;
     if (cpu & CPU_AVX2)
         init_avx2(k);
     if (cpu & CPU_AVX512)

@@ -8,13 +8,12 @@
 
 #include <string.h>
 
-enum { PREFETCH_BYTES = 8192 }; /* prefetch distance in bytes, for weights that come from memory */
-
 /* out: [2][out_rows][16], zeroed; x: [pairs of columns][out_rows]. n_rows is a compile-time
  * constant. */
 INLINE void bf16_tile(float *out, int out_rows, const uint8_t *panel, const uint32_t *x, const int n_rows,
                       int n_pairs, bool is_cold)
 {
+    const size_t ahead = x86_prefetch_bytes;
     for (int begin = 0; begin < n_pairs; begin += LINEAR_RUN / 2) {
         int end = n_pairs - begin < LINEAR_RUN / 2 ? n_pairs : begin + LINEAR_RUN / 2;
         vec16 run[2][MAX_ROWS];
@@ -26,8 +25,8 @@ INLINE void bf16_tile(float *out, int out_rows, const uint8_t *panel, const uint
             const uint8_t *column = panel + (size_t)c * 128;
             weight_pair w0 = load_weights(column), w1 = load_weights(column + 64);
             if (is_cold) {
-                _mm_prefetch((const char *)column + PREFETCH_BYTES, _MM_HINT_T0);
-                _mm_prefetch((const char *)column + PREFETCH_BYTES + 64, _MM_HINT_T0);
+                _mm_prefetch((const char *)column + ahead, _MM_HINT_T0);
+                _mm_prefetch((const char *)column + ahead + 64, _MM_HINT_T0);
             }
             UNROLL
             for (int r = 0; r < n_rows; r++) {

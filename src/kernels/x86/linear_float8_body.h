@@ -11,8 +11,6 @@
 
 #include <string.h>
 
-enum { PREFETCH_BYTES = 8192 }; /* prefetch distance in bytes, for weights that come from memory */
-
 /* A run of columns of a panel, and the input rows. */
 struct float8_run {
     const uint8_t *numbers; /* [n / 2][32][2] */
@@ -25,7 +23,7 @@ struct float8_run {
 /* Two columns: [column][half]. */
 INLINE void load_columns(vec16 w[2][2], const uint8_t *from)
 {
-    _mm_prefetch((const char *)from + PREFETCH_BYTES, _MM_HINT_T0);
+    _mm_prefetch((const char *)from + x86_prefetch_bytes, _MM_HINT_T0);
     load_pairs(&w[0][0], &w[1][0], from);
     load_pairs(&w[0][1], &w[1][1], from + PANEL_ROWS);
 }

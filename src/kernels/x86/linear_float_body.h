@@ -9,10 +9,6 @@
 
 #include <string.h>
 
-enum {
-    PREFETCH_BYTES = 8192, /* prefetch distance in bytes, for weights that come from memory */
-};
-
 INLINE vec16 load_weights(const uint8_t *panel, enum dtype dtype, int column, int half)
 {
     size_t at = (size_t)column * PANEL_ROWS + (size_t)(half * LANES);
@@ -23,7 +19,7 @@ INLINE vec16 load_weights(const uint8_t *panel, enum dtype dtype, int column, in
 INLINE void float_tile(float *out, int out_rows, const uint8_t *panel, const enum dtype dtype, const float *x,
                        const int n_rows, int n_in, bool is_cold)
 {
-    const size_t column_bytes = dtype == DTYPE_F32 ? 128 : 64;
+    const size_t column_bytes = dtype == DTYPE_F32 ? 128 : 64, ahead = x86_prefetch_bytes;
     for (int begin = 0; begin < n_in; begin += LINEAR_RUN) {
         int end = n_in - begin < LINEAR_RUN ? n_in : begin + LINEAR_RUN;
         vec16 run[2][MAX_ROWS];
@@ -35,7 +31,7 @@ INLINE void float_tile(float *out, int out_rows, const uint8_t *panel, const enu
             vec16 w0 = load_weights(panel, dtype, c, 0), w1 = load_weights(panel, dtype, c, 1);
             if (is_cold)
                 for (size_t line = 0; line < column_bytes; line += 64)
-                    _mm_prefetch((const char *)panel + (size_t)c * column_bytes + PREFETCH_BYTES + line,
+                    _mm_prefetch((const char *)panel + (size_t)c * column_bytes + ahead + line,
                                  _MM_HINT_T0);
             UNROLL
             for (int r = 0; r < n_rows; r++) {

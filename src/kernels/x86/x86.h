@@ -6,6 +6,8 @@
 #include "kernels/float8.h"
 #include "kernels/formats.h"
 
+#include <stddef.h>
+
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16") /* before loops whose arrays must live in registers */
 
@@ -14,6 +16,9 @@ INLINE int lanes_left(int64_t i, int64_t n)
 {
     return n - i < 16 ? (int)(n - i) : 16;
 }
+
+/* How far ahead linear layers prefetch their weights, in bytes: by processor, set by kernels_init(). */
+extern size_t x86_prefetch_bytes;
 
 linear_fn linear_f32_avx2, linear_f16_avx2, linear_bf16_avx2;
 linear_fn linear_f32_avx512, linear_f16_avx512, linear_bf16_avx512, linear_bf16_avx512bf16;

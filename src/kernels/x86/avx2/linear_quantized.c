@@ -15,11 +15,9 @@
 #include <immintrin.h>
 
 enum {
-    STRIP = 8,             /* output rows of a register */
-    PREFETCH_BYTES = 8192, /* prefetch distance in bytes, for weights that come from memory */
+    STRIP = 8,     /* output rows of a register */
+    FEW_ROWS = 12, /* up to here a row multiplies the scales for itself */
 };
-
-enum { FEW_ROWS = 12 }; /* up to here a row multiplies the scales for itself */
 
 /* Factors of one half of a block: [run][strip]. */
 struct scales {
@@ -347,7 +345,7 @@ INLINE struct block block_at(const uint8_t *panel, int b, const struct quant_for
     const uint8_t *unit = panel + (size_t)(b / per_unit) * format_unit_bytes(f);
     const uint8_t *first = unit + format_param_bytes(f) + (size_t)(b % per_unit) * 2 * format_half_bytes(f);
     for (size_t line = 0; line < format_unit_bytes(f) / (size_t)per_unit; line += 64)
-        _mm_prefetch((const char *)first + PREFETCH_BYTES + line, _MM_HINT_T0);
+        _mm_prefetch((const char *)first + x86_prefetch_bytes + line, _MM_HINT_T0);
     return (struct block){ unit, first, b % per_unit };
 }
 
