@@ -385,7 +385,7 @@ static const struct {
       "<tool_call>\n<function=f>\n<parameter=code>\ndef g():\n    return "
       "\"<b>\"\n\ng()\n</parameter>\n</function>\n</tool_call>",
       "f({\"code\":\"def g():\\n    return \\\"<b>\\\"\\n\\ng()\"})", 0 },
-    { "qwen3-coder",
+    { "seed-oss",
       "<seed:tool_call>\n<function=f>\n<parameter=a>1</parameter>\n</function>\n</seed:tool_call>",
       "f({\"a\":1})", 0 },
     { "glm-4.5",

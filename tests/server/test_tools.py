@@ -131,6 +131,18 @@ FORMS = {
                "<|tool_call_end|><|tool_calls_section_end|>",
     "harmony": '<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "Paris", "days": 2}<|call|>',
     "phi-4-mini": '<|tool_call|>[{"name": "weather", "arguments": {"city": "Paris", "days": 2}}]<|/tool_call|>',
+    "seed-oss": "<seed:tool_call> <function=weather> <parameter=city>Paris</parameter> <parameter=days>2</parameter> </function> </seed:tool_call>",
+    "deepseek-v3.2": '<｜DSML｜function_calls> <｜DSML｜invoke name="weather"> <｜DSML｜parameter name="city" string="true">Paris</｜DSML｜parameter> '
+                     '<｜DSML｜parameter name="days" string="false">2</｜DSML｜parameter> </｜DSML｜invoke> </｜DSML｜function_calls>',
+    "minimax-m2": '<minimax:tool_call> <invoke name="weather"> <parameter name="city">Paris</parameter> <parameter name="days">2</parameter> </invoke> '
+                  "</minimax:tool_call>",
+    "internlm2": '<|action_start|><|plugin|>{"name": "weather", "parameters": {"city": "Paris", "days": 2}}<|action_end|>',
+    "granite-20b": '<function_call> {"name": "weather", "arguments": {"city": "Paris", "days": 2}}',
+    "command-r": '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "weather", "parameters": {"city": "Paris", "days": 2}}]<|END_ACTION|>',
+    "apertus": '<|tools_prefix|>[{"weather": {"city": "Paris", "days": 2}}]<|tools_suffix|>',
+    "olmo-3": "<function_calls> weather(city='Paris', days=2) </function_calls>",
+    "functionary-v2": 'weather\n<|content|>{"city": "Paris", "days": 2}',
+    "functionary-v2.5": '<|reserved_special_token_249|>weather\n{"city": "Paris", "days": 2}',
     "functionary-v3.1": '<function=weather>{"city": "Paris", "days": 2}</function>',
     "functionary-v3.2": 'weather\n{"city": "Paris", "days": 2}',
     "gemma": "```tool_code\nweather(city='Paris', days=2)\n```",
@@ -138,7 +150,7 @@ FORMS = {
     "nemotron": '<TOOLCALL>[{"name": "weather", "arguments": {"city": "Paris", "days": 2}}]</TOOLCALL>',
     "apriel": '<tool_calls>[{"name": "weather", "arguments": {"city": "Paris", "days": 2}}]</tool_calls>',
 }
-IDS = {"mistral": "[0-9A-Za-z]{9}", "kimi-k2": r"functions\.weather:0"}
+IDS = {"mistral": "[0-9A-Za-z]{9}", "kimi-k2": r"functions\.weather:0", "command-r": "0"}
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -33,7 +33,72 @@ static const struct call_step QWEN3_CODER[] = {
     { .op = CALL_PAIRS },      /* 11 */
     { .op = CALL_PAIRS_OVER }, /* 12 */
     { CALL_OPTION, "</tool_call>", 0 },
-    { CALL_OPTION, "</seed:tool_call>", 0 },
+    { .op = CALL_DONE },
+};
+
+/* <seed:tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></seed:tool_call> */
+static const struct call_step SEED_OSS[] = {
+    { CALL_MARK, "<function=", 0 },
+    { CALL_NAME, ">", 0 }, /* 1 */
+    { CALL_MARK, ">", 0 },
+    { CALL_IF, "</function>", 11 },
+    { CALL_MARK, "<parameter=", 0 },
+    { .op = CALL_PAIRS },
+    { CALL_KEY, ">", 0 }, /* 6 */
+    { CALL_VALUE, "</parameter>", 0 },
+    { CALL_IF, "<parameter=", 6 },
+    { CALL_MARK, "</function>", 0 },
+    { CALL_GOTO, NULL, 12 },
+    { .op = CALL_PAIRS },      /* 11 */
+    { .op = CALL_PAIRS_OVER }, /* 12 */
+    { CALL_IF, "<function=", 1 },
+    { CALL_CLOSE, "</seed:tool_call>", 0 },
+    { .op = CALL_DONE },
+};
+
+/* <invoke name="NAME"><parameter name="KEY">VALUE</parameter></invoke>, several one after the other */
+static const struct call_step MINIMAX_M2[] = {
+    { CALL_MARK, "<invoke name=\"", 0 },
+    { CALL_NAME, "\"", 0 }, /* 1 */
+    { CALL_MARK, "\">", 0 },
+    { CALL_IF, "</invoke>", 11 },
+    { CALL_MARK, "<parameter name=\"", 0 },
+    { .op = CALL_PAIRS },
+    { CALL_KEY, "\">", 0 }, /* 6 */
+    { CALL_LINES, "</parameter>", 0 },
+    { CALL_IF, "<parameter name=\"", 6 },
+    { CALL_MARK, "</invoke>", 0 },
+    { CALL_GOTO, NULL, 12 },
+    { .op = CALL_PAIRS },      /* 11 */
+    { .op = CALL_PAIRS_OVER }, /* 12 */
+    { CALL_IF, "<invoke name=\"", 1 },
+    { CALL_CLOSE, "</minimax:tool_call>", 0 },
+    { .op = CALL_DONE },
+};
+
+/* The same with other marks: <｜DSML｜invoke name="NAME">
+ * <｜DSML｜parameter name="KEY" string="true">TEXT</｜DSML｜parameter>. V4 names the block tool_calls. */
+static const struct call_step DSML[] = {
+    { CALL_MARK, "<｜DSML｜invoke name=\"", 0 },
+    { CALL_NAME, "\"", 0 }, /* 1 */
+    { CALL_MARK, "\">", 0 },
+    { CALL_IF, "</｜DSML｜invoke>", 15 },
+    { CALL_MARK, "<｜DSML｜parameter name=\"", 0 },
+    { .op = CALL_PAIRS },
+    { CALL_KEY, "\" string=\"", 0 }, /* 6 */
+    { CALL_IF, "true\">", 11 },
+    { CALL_MARK, "false\">", 0 },
+    { CALL_VALUE, "</｜DSML｜parameter>", 0 },
+    { CALL_GOTO, NULL, 12 },
+    { CALL_TEXT, "</｜DSML｜parameter>", 0 },     /* 11 */
+    { CALL_IF, "<｜DSML｜parameter name=\"", 6 }, /* 12 */
+    { CALL_MARK, "</｜DSML｜invoke>", 0 },
+    { CALL_GOTO, NULL, 16 },
+    { .op = CALL_PAIRS },      /* 15 */
+    { .op = CALL_PAIRS_OVER }, /* 16 */
+    { CALL_IF, "<｜DSML｜invoke name=\"", 1 },
+    { CALL_OPTION, "</｜DSML｜function_calls>", 0 },
+    { CALL_OPTION, "</｜DSML｜tool_calls>", 0 },
     { .op = CALL_DONE },
 };
 
@@ -66,11 +131,17 @@ static const struct call_step NAME_LINE_PYTHON[] = {
     { .op = CALL_LAST },
 };
 
-/* {"name": ..., "parameters": {...}}, several with semicolons between them */
+/* {"name": ..., "parameters": {...}}, several with semicolons or blanks between them */
 static const struct call_step OBJECTS[] = { { CALL_OPTION, "<|python_tag|>", 0 },
                                             { .op = CALL_OBJECT }, /* 1 */
                                             { CALL_IF, ";", 1 },
-                                            { .op = CALL_LAST } };
+                                            { CALL_PEEK, "{", 1 },
+                                            { .op = CALL_DONE } };
+
+/* The same within text */
+static const struct call_step OBJECT_LATER[] = { { .op = CALL_OBJECT },
+                                                 { CALL_OPTION, ";", 0 },
+                                                 { .op = CALL_DONE } };
 
 /* [{"name": ..., "arguments": {...}}, ...] as the whole answer */
 static const struct call_step LIST[] = { { CALL_MARK, "[", 0 },
@@ -114,12 +185,13 @@ static const struct call_step MISTRAL[] = {
     { CALL_IF, ",", 8 },          { CALL_MARK, "]", 0 },     { .op = CALL_DONE },
 };
 
-/* A list, or a single object, after an opening; CLOSE ends it. */
+/* A list, or objects with blanks between them, after an opening; CLOSING ends it. */
 #define LIST_UNTIL(CLOSING)                                                                                  \
     {                                                                                                        \
-        { CALL_IF, "[", 4 }, { .op = CALL_OBJECT }, { CALL_CLOSE, CLOSING, 0 }, { .op = CALL_DONE },         \
-            { .op = CALL_OBJECT }, /* 4 */                                                                   \
-            { CALL_IF, ",", 4 }, { CALL_MARK, "]", 0 }, { CALL_CLOSE, CLOSING, 0 },                          \
+        { CALL_IF, "[", 5 }, { .op = CALL_OBJECT }, /* 1 */                                                  \
+            { CALL_PEEK, "{", 1 }, { CALL_CLOSE, CLOSING, 0 }, { .op = CALL_DONE },                          \
+            { .op = CALL_OBJECT }, /* 5 */                                                                   \
+            { CALL_IF, ",", 5 }, { CALL_MARK, "]", 0 }, { CALL_CLOSE, CLOSING, 0 },                          \
         {                                                                                                    \
             .op = CALL_DONE                                                                                  \
         }                                                                                                    \
@@ -127,6 +199,39 @@ static const struct call_step MISTRAL[] = {
 static const struct call_step PHI_4[] = LIST_UNTIL("<|/tool_call|>");
 static const struct call_step NEMOTRON[] = LIST_UNTIL("</TOOLCALL>");
 static const struct call_step APRIEL[] = LIST_UNTIL("</tool_calls>");
+static const struct call_step HERMES_LIST[] = LIST_UNTIL("</tool_call>");
+static const struct call_step COMMAND_R7B[] = LIST_UNTIL("<|END_ACTION|>");
+
+/* Action: and a block with a list */
+static const struct call_step COMMAND_R[] = { { CALL_MARK, "```json", 0 }, { CALL_MARK, "[", 0 },
+                                              { .op = CALL_OBJECT }, /* 2 */
+                                              { CALL_IF, ",", 2 },         { CALL_MARK, "]", 0 },
+                                              { CALL_CLOSE, "```", 0 },    { .op = CALL_DONE } };
+
+static const struct call_step INTERNLM2[] = { { .op = CALL_OBJECT },
+                                              { CALL_CLOSE, "<|action_end|>", 0 },
+                                              { .op = CALL_DONE } };
+static const struct call_step LONGCAT[] = { { .op = CALL_OBJECT },
+                                            { CALL_CLOSE, "</longcat_tool_call>", 0 },
+                                            { .op = CALL_DONE } };
+/* <function_call> before each object, and nothing after it */
+static const struct call_step GRANITE_20B[] = { { .op = CALL_OBJECT }, { .op = CALL_DONE } };
+
+/* <|tools_prefix|>[{"NAME": {...}}, ...]<|tools_suffix|> */
+static const struct call_step APERTUS[] = {
+    { CALL_MARK, "[", 0 },  { CALL_MARK, "{", 0 }, /* 1 */
+    { CALL_MARK, "\"", 0 }, { CALL_NAME, "\"", 0 }, { CALL_MARK, "\"", 0 },
+    { CALL_MARK, ":", 0 },  { .op = CALL_JSON },    { CALL_MARK, "}", 0 },
+    { CALL_IF, ",", 1 },    { CALL_MARK, "]", 0 },  { CALL_CLOSE, "<|tools_suffix|>", 0 },
+    { .op = CALL_DONE },
+};
+
+/* NAME(KEY=VALUE, ...), one a line, between marks */
+static const struct call_step OLMO_3[] = {
+    { CALL_NAME, "(", 0 }, /* 0 */
+    { CALL_MARK, "(", 0 },  { .op = CALL_PYTHON }, { CALL_IF, "</function_calls>", 5 },
+    { CALL_GOTO, NULL, 0 }, { .op = CALL_DONE }, /* 5 */
+};
 
 /* functools[{"name": ..., "arguments": {...}}, ...] */
 static const struct call_step FIREFUNCTION[] = { { .op = CALL_OBJECT }, /* 0 */
@@ -154,30 +259,54 @@ static const struct call_step DEEPSEEK[] = {
 };
 
 static const struct call_step KIMI_K2[] = {
-    { CALL_OPTION, "<|tool_call_begin|>", 0 },        { CALL_NAME_ID, "<", 0 }, /* 1 */
-    { CALL_MARK, "<|tool_call_argument_begin|>", 0 }, { .op = CALL_JSON },
-    { CALL_CLOSE, "<|tool_call_end|>", 0 },           { CALL_IF, "<|tool_call_begin|>", 1 },
-    { CALL_CLOSE, "<|tool_calls_section_end|>", 0 },  { .op = CALL_DONE },
+    { CALL_OPTION, "<|tool_call_begin|>", 0 },
+    { CALL_NAME_ID, "<", 0 }, /* 1 */
+    { CALL_MARK, "<|tool_call_argument_begin|>", 0 },
+    { .op = CALL_JSON },
+    { CALL_IF, "<|tool_call_begin|>", 1 }, /* some answers lack the end */
+    { CALL_CLOSE, "<|tool_call_end|>", 0 },
+    { CALL_IF, "<|tool_call_begin|>", 1 },
+    { CALL_CLOSE, "<|tool_calls_section_end|>", 0 },
+    { .op = CALL_DONE },
 };
 
 /* <|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|> */
 #define HARMONY_CALL "<|channel|>commentary to=functions."
-static const struct call_step HARMONY[] = { { CALL_NAME, " <", 0 },
-                                            { CALL_SKIP, "<|message|>", 0 },
-                                            { .op = CALL_JSON },
-                                            { CALL_CLOSE, "<|call|>", 0 },
-                                            { .op = CALL_DONE } };
+static const struct call_step HARMONY[] = {
+    { CALL_NAME, " <", 0 },        { CALL_SKIP, "<|message|>", 0 },
+    { .op = CALL_JSON },           { CALL_PEEK, "<|channel|>", 5 }, /* of the next call */
+    { CALL_CLOSE, "<|call|>", 0 }, { .op = CALL_DONE },             /* 5 */
+};
 
-/* NAME, a line's end, {...}; several with >>> between them. The prompt ends with >>>. */
+/* NAME, a line's end, {...}; several with >>> between them. The prompt ends with >>>. Text has the
+ * recipient "all". */
 static const struct call_step FUNCTIONARY[] = { { CALL_NAME, "\n", 0 }, /* 0 */
                                                 { .op = CALL_JSON },
+                                                { CALL_IF, ">>>all\n", 4 },
                                                 { CALL_IF, ">>>", 0 },
-                                                { .op = CALL_LAST } };
+                                                { .op = CALL_DONE } }; /* 4 */
 
 /* The same after text: >>>all, a line's end, text, then >>>NAME and so on. */
 static const struct call_step FUNCTIONARY_LATER[] = { { CALL_NAME, "\n", 0 },
                                                       { .op = CALL_JSON },
                                                       { .op = CALL_DONE } };
+
+/* NAME<|content|>{...}; several with <|from|>assistant<|recipient|> between them. The prompt ends with
+ * <|recipient|>. */
+static const struct call_step FUNCTIONARY_2[] = { { CALL_NAME, "\n<", 0 }, /* 0 */
+                                                  { CALL_MARK, "<|content|>", 0 },
+                                                  { .op = CALL_JSON },
+                                                  { CALL_OPTION, "<|from|>assistant", 0 },
+                                                  { CALL_IF, "<|recipient|>all\n", 6 },
+                                                  { CALL_IF, "<|recipient|>", 0 },
+                                                  { .op = CALL_DONE } }; /* 6 */
+
+/* The same after text */
+static const struct call_step FUNCTIONARY_2_LATER[] = { { CALL_MARK, "<|recipient|>", 0 },
+                                                        { CALL_NAME, "\n<", 0 },
+                                                        { CALL_MARK, "<|content|>", 0 },
+                                                        { .op = CALL_JSON },
+                                                        { .op = CALL_DONE } };
 
 /* A block of Python with calls, one a line, in a list, or in print() */
 static const struct call_step GEMMA[] = {
@@ -196,10 +325,10 @@ static const struct call_step GEMMA_JSON[] = { { CALL_OPTION, "[", 0 },  { .op =
  * with the same opening are tried in this order. */
 #define STEPS(LIST) LIST, sizeof(LIST) / sizeof *(LIST)
 static const struct call_form FORMS[] = {
-    { "qwen3-coder",
-      { "<tool_call>", "<function=", "<seed:tool_call>" },
-      { "<function=", "<parameter=" },
-      STEPS(QWEN3_CODER) },
+    { "deepseek-v3.2", { "<｜DSML｜function_calls>", "<｜DSML｜tool_calls>" }, { "｜DSML｜" }, STEPS(DSML) },
+    { "minimax-m2", { "<minimax:tool_call>" }, { "<minimax:tool_call>" }, STEPS(MINIMAX_M2) },
+    { "seed-oss", { "<seed:tool_call>" }, { "<seed:tool_call>" }, STEPS(SEED_OSS) },
+    { "qwen3-coder", { "<tool_call>", "<function=" }, { "<function=", "<parameter=" }, STEPS(QWEN3_CODER) },
     { "functionary-v3.1", { "<function=" }, { "<function=" }, STEPS(FUNCTION_JSON) },
     { "glm-4.5", { "<tool_call>" }, { "<tool_call>", "<arg_key>" }, STEPS(GLM_4_5) },
     { "deepseek",
@@ -216,8 +345,27 @@ static const struct call_form FORMS[] = {
     { "lfm2", { "<|tool_call_start|>" }, { "<|tool_call_start|>" }, STEPS(LFM2) },
     { "nemotron", { "<TOOLCALL>" }, { "<TOOLCALL>" }, STEPS(NEMOTRON) },
     { "apriel", { "<tool_calls>" }, { "<tool_calls>" }, STEPS(APRIEL) },
+    { "internlm2",
+      { "<|action_start|><|plugin|>", "<|action_start|> <|plugin|>" },
+      { "<|action_start|>" },
+      STEPS(INTERNLM2) },
+    { "longcat", { "<longcat_tool_call>" }, { "<longcat_tool_call>" }, STEPS(LONGCAT) },
+    { "apertus", { "<|tools_prefix|>" }, { "<|tools_prefix|>" }, STEPS(APERTUS) },
+    { "olmo-3", { "<function_calls>" }, { "<function_calls>" }, STEPS(OLMO_3) },
+    { "granite-20b", { "<function_call>" }, { "<function_call>" }, STEPS(GRANITE_20B) },
+    { "command-r", { "<|START_ACTION|>" }, { "<|START_ACTION|>" }, STEPS(COMMAND_R7B) },
+    { "command-r", { "Action:" }, { "Action:", "\"tool_name\"" }, STEPS(COMMAND_R) },
     { "hermes", { "<tool_call>" }, { "<tool_call>" }, STEPS(HERMES) },
+    { "hermes", { "<tool_call>" }, { NULL }, STEPS(HERMES_LIST) },
+    { "phi-4-mini", { "<tool_call>" }, { NULL }, STEPS(HERMES_LIST) },
+    { "phi-4-mini", { "functools[" }, { NULL }, STEPS(FIREFUNCTION) },
     { "firefunction", { "functools[" }, { " functools[" }, STEPS(FIREFUNCTION) },
+    { "functionary-v2.5",
+      { "<|reserved_special_token_249|>" },
+      { "<|reserved_special_token_249|>" },
+      STEPS(FUNCTIONARY_LATER) },
+    { "functionary-v2", { NULL }, { "<|recipient|>", "<|content|>" }, STEPS(FUNCTIONARY_2) },
+    { "functionary-v2", { "<|from|>assistant" }, { NULL }, STEPS(FUNCTIONARY_2_LATER) },
     { "functionary-v3.2", { NULL }, { ">>>all" }, STEPS(FUNCTIONARY) },
     { "functionary-v3.2", { ">>>" }, { NULL }, STEPS(FUNCTIONARY_LATER) },
     { "gemma", { "```tool_code" }, { "```tool_code" }, STEPS(GEMMA) },
@@ -225,13 +373,19 @@ static const struct call_form FORMS[] = {
     { "pythonic", { NULL }, { "[func_name1(" }, STEPS(PYTHONIC) },
     { "llama-3", { NULL }, { "{\"name\": function name, \"parameters\":" }, STEPS(OBJECTS) },
     { "llama-3", { NULL }, { NULL }, STEPS(PYTHONIC) },
+    { "llama-3",
+      { "{\"name\"", "{ \"name\"", "{\"type\"" },
+      { NULL },
+      STEPS(OBJECT_LATER),
+      .is_part = true,
+      .is_named_only = true },
     { "list", { NULL }, { NULL }, STEPS(LIST) },
     { "glm-4", { NULL }, { NULL }, STEPS(NAME_LINE) },
     { "chatglm3", { NULL }, { NULL }, STEPS(NAME_LINE_PYTHON) },
 };
 
 enum { N_FORMS = sizeof FORMS / sizeof *FORMS };
-_Static_assert(N_FORMS <= 32, "rows are bits of a uint32_t");
+_Static_assert(N_FORMS <= 64, "rows are bits of a uint64_t");
 
 size_t call_forms_count(void)
 {
@@ -243,12 +397,12 @@ const struct call_form *call_form_at(size_t i)
     return &FORMS[i];
 }
 
-uint32_t call_forms_find(const char *name)
+uint64_t call_forms_find(const char *name)
 {
-    uint32_t rows = 0;
+    uint64_t rows = 0;
     for (size_t i = 0; i < N_FORMS; i++)
-        if (!name || strcmp(FORMS[i].name, name) == 0)
-            rows |= UINT32_C(1) << i;
+        if (name ? strcmp(FORMS[i].name, name) == 0 : !FORMS[i].is_named_only)
+            rows |= UINT64_C(1) << i;
     return rows;
 }
 
@@ -269,7 +423,7 @@ static bool mentions(const char *whole, const char *text, size_t n_bytes)
     return whole && memmem(whole, strlen(whole), text, n_bytes);
 }
 
-bool call_form_mentions(uint32_t rows, const char *text, size_t n_bytes)
+bool call_form_mentions(uint64_t rows, const char *text, size_t n_bytes)
 {
     for (size_t i = 0; i < N_FORMS; i++) {
         if (!(rows >> i & 1))

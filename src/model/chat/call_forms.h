@@ -11,14 +11,15 @@ enum call_op {
     CALL_MARK,   /* blanks, then text; anything else: the answer does not have this form */
     CALL_CLOSE,  /* the same, or the end of the answer */
     CALL_OPTION, /* blanks, then text if it is there */
-    CALL_IF,     /* blanks; if text follows, the step `to` is next */
+    CALL_IF,     /* blanks; if text follows, the step `to` is next, after text */
+    CALL_PEEK,   /* the same, but text belongs to that step */
     CALL_GOTO,   /* the step `to` is next */
     CALL_SKIP,   /* everything up to text, and text */
     /* Parts of a call. text has the bytes that can follow a name. */
     CALL_NAME,
     CALL_NAME_ID, /* "functions.NAME:INDEX", which is also the call's id */
     CALL_ID,
-    CALL_OBJECT,     /* a JSON object with name and arguments */
+    CALL_OBJECT,     /* a JSON object with name and arguments, in any order */
     CALL_JSON,       /* the arguments as a JSON object */
     CALL_PYTHON,     /* the arguments as in Python, up to a closing parenthesis */
     CALL_PAIRS,      /* arguments in pairs follow */
@@ -47,18 +48,20 @@ struct call_form {
     const char *traits[CALL_MAX_TRAITS];
     const struct call_step *steps;
     size_t n_steps;
+    bool is_part;       /* an opening belongs to the first step */
+    bool is_named_only; /* the row is not tried for a model whose form is not known */
 };
 
-size_t call_forms_count(void); /* at most 32 */
+size_t call_forms_count(void); /* at most 64 */
 const struct call_form *call_form_at(size_t i);
 
-/* The rows of a form, as bits; name NULL: all rows. 0: there is no such form. */
-uint32_t call_forms_find(const char *name);
+/* The rows of a form, as bits; name NULL: those of all forms. 0: there is no such form. */
+uint64_t call_forms_find(const char *name);
 
 /* The name of the form of a chat template; NULL: its text does not tell. */
 const char *call_form_of_template(const char *text, size_t n_bytes);
 
 /* Whether text, such as a special token, occurs in what the rows of a form match. */
-bool call_form_mentions(uint32_t rows, const char *text, size_t n_bytes);
+bool call_form_mentions(uint64_t rows, const char *text, size_t n_bytes);
 
 #endif

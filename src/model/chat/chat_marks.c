@@ -24,8 +24,8 @@ static bool add_shown(struct chat_marks *marks, const struct tokenizer *tok)
     const char *texts[] = { r ? r->open : NULL, r ? r->close : NULL, r ? r->forced : NULL,
                             r ? r->answer_open : NULL, r ? r->answer_close : NULL,
                             /* the marks of channels, of which the texts above have some */
-                            r && !r->open ? "<|constrain|><|call|><|return|>" : NULL };
-    uint32_t rows = call_forms_find(marks->tool_form);
+                            r && r->close && !r->open ? "<|constrain|><|call|><|return|>" : NULL };
+    uint64_t rows = call_forms_find(marks->tool_form);
     for (int32_t id = 0; id < tokenizer_n_pieces(tok); id++) {
         struct piece piece = tokenizer_piece(tok, id);
         if (piece.type != PIECE_CONTROL || piece.n_bytes < 2)
@@ -86,7 +86,7 @@ bool chat_marks_end(const struct ids *marks, const int32_t *ids, size_t n_ids)
 enum reasoning_start chat_marks_start(const struct chat_marks *marks, const int32_t *prompt, size_t n_prompt)
 {
     enum { MAX_AFTER = 8 }; /* tokens of the prompt after a mark, such as line breaks */
-    if (!marks->reasoning)
+    if (!marks->reasoning || !marks->reasoning->close)
         return REASONING_NEVER;
     for (size_t n = n_prompt; n > 0 && n + MAX_AFTER > n_prompt; n--) {
         if (chat_marks_end(&marks->close, prompt, n))

@@ -18,6 +18,7 @@
 #include "model/chat/call_arguments.h"
 #include "model/chat/call_forms.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,8 +29,9 @@ enum object_place { OBJECT_BEGIN, OBJECT_KEY, OBJECT_IN_KEY, OBJECT_COLON, OBJEC
 
 struct tutti_tool_parser {
     json_t *tools;      /* as in OpenAI's API */
-    uint32_t forms;     /* the rows of the table that the answer may have, as bits */
+    uint64_t forms;     /* the rows of the table that the answer may have, as bits */
     bool any_arguments; /* may be any JSON value */
+    char starts[32];    /* the first bytes of their openings, as a string */
     enum {
         PARSER_SEARCH, /* for an opening */
         PARSER_FORM,   /* within a form */
@@ -167,7 +169,6 @@ static enum progress begin_call(struct tutti_tool_parser *p)
     p->id = NULL;
     if (p->n_calls == 0)
         p->n_content = p->mark;
-    call_arguments_begin(&p->arguments);
     p->has_begun = p->is_open = true;
     p->delta = (struct tutti_tool_call_delta){
         .index = p->n_calls++, .name = p->name.bytes, .n_name = p->name.n_bytes, .arguments = ""
@@ -262,32 +263,45 @@ static bool take_member(struct tutti_tool_parser *p, const char *text, size_t n_
     return find_tool(p, text + 1, n_bytes - 2) && set_name(p, text + 1, n_bytes - 2);
 }
 
+/* A member that has either of two names. */
+static const json_t *member(const json_t *object, const char *name, const char *other)
+{
+    const json_t *value = json_object_get(object, name);
+    return value ? value : json_object_get(object, other);
+}
+
+/* Prints the arguments of a complete object. False: they are no object, nor a text that contains one. */
+static bool print_arguments(struct tutti_tool_parser *p, const json_t *value)
+{
+    json_t *parsed = NULL;
+    if (!p->any_arguments && json_is_string(value))
+        value = parsed = json_loadb(json_string_value(value), json_string_length(value), JSON_ALLOW_NUL,
+                                    NULL);
+    bool ok = value && (p->any_arguments || json_is_object(value)) &&
+              json_print_to(&p->arguments.json, value, JSON_COMPACT | JSON_ENCODE_ANY);
+    json_decref(parsed);
+    return ok;
+}
+
 /* Reports a call whose object is complete. */
 static enum progress report_object(struct tutti_tool_parser *p)
 {
-    const json_t *name = json_object_get(p->object, "name");
-    const json_t *arguments = json_object_get(p->object, "arguments");
+    const json_t *name = member(p->object, "name", "tool_name");
+    const json_t *arguments = member(p->object, "arguments", "parameters");
     struct buf *json = &p->arguments.json;
-    bool ok = json_is_string(name) && find_tool(p, json_string_value(name), json_string_length(name)) &&
-              set_name(p, json_string_value(name), json_string_length(name));
-    if (!arguments)
-        arguments = json_object_get(p->object, "parameters");
-    if (!ok || (arguments && !json_is_object(arguments) && !json_is_string(arguments) && !p->any_arguments))
+    bool is_tool = json_is_string(name) && find_tool(p, json_string_value(name), json_string_length(name));
+    if (!is_tool || !set_name(p, json_string_value(name), json_string_length(name)))
+        return STEP_FAIL;
+    call_arguments_begin(&p->arguments);
+    bool is_empty = !arguments || (json_is_null(arguments) && !p->any_arguments);
+    if (!(is_empty ? call_arguments_end(&p->arguments) : print_arguments(p, arguments)))
         return STEP_FAIL;
     enum progress progress = begin_call(p);
-    if (progress == STEP_FAIL)
-        return progress;
-    if (!arguments)
-        ok = buf_add_string(json, "{}");
-    else if (json_is_string(arguments) && !p->any_arguments) /* JSON as text */
-        ok = buf_add(json, json_string_value(arguments), json_string_length(arguments));
-    else
-        ok = json_print_to(json, arguments, JSON_COMPACT | JSON_ENCODE_ANY);
-    p->delta.arguments = json->bytes ? json->bytes : "";
+    p->delta.arguments = json->bytes;
     p->delta.n_arguments = json->n_bytes;
     p->delta.is_last = true;
     p->is_open = false;
-    return ok ? STEP_DELTA : STEP_FAIL;
+    return progress;
 }
 
 /* The object is complete: it must be JSON. */
@@ -298,7 +312,7 @@ static enum progress end_object(struct tutti_tool_parser *p, const char *text)
     p->object = json_loadb(text + p->begin, p->at - p->begin, JSON_ALLOW_NUL, NULL);
     if (!p->object)
         return STEP_FAIL;
-    const json_t *id = json_object_get(p->object, "id");
+    const json_t *id = member(p->object, "id", "tool_call_id");
     if (p->is_reported && json_is_string(id) && json_is_null(json_array_get(p->ids, p->n_calls - 1)))
         json_array_set(p->ids, p->n_calls - 1, (json_t *)(uintptr_t)id);
     return p->is_reported ? STEP_GO : report_object(p);
@@ -311,11 +325,9 @@ static bool take_key(struct tutti_tool_parser *p, const char *key, size_t n_byte
     static const struct {
         const char *name;
         int key;
-    } KEYS[] = { { "name", KEY_NAME },
-                 { "arguments", KEY_ARGUMENTS },
-                 { "parameters", KEY_ARGUMENTS },
-                 { "id", KEY_ID },
-                 { "type", KEY_OTHER } };
+    } KEYS[] = { { "name", KEY_NAME },      { "arguments", KEY_ARGUMENTS }, { "parameters", KEY_ARGUMENTS },
+                 { "tool_name", KEY_NAME }, /* Command-R */
+                 { "id", KEY_ID },          { "tool_call_id", KEY_ID },     { "type", KEY_OTHER } };
     for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
         p->key = KEYS[i].key;
         if (strlen(KEYS[i].name) == n_bytes && memcmp(KEYS[i].name, key, n_bytes) == 0)
@@ -435,6 +447,7 @@ static enum progress parse_python(struct tutti_tool_parser *p, const char *text,
         p->is_entered = true;
         scan_start(p);
         p->first = p->at;
+        call_arguments_begin(&p->arguments);
         return begin_call(p);
     }
     while (p->at < n_bytes) {
@@ -558,10 +571,11 @@ static enum progress parse_mark(struct tutti_tool_parser *p, const struct call_s
     if (match == MATCH_LATER)
         return STEP_WAIT;
     if (match == MATCH_YES)
-        p->at = at + strlen(step->text);
+        p->at = step->op == CALL_PEEK ? at : at + strlen(step->text);
     else if (step->op == CALL_MARK || step->op == CALL_CLOSE)
         return STEP_FAIL;
-    p->step = match == MATCH_YES && step->op == CALL_IF ? step->to : p->step + 1;
+    bool is_jump = step->op == CALL_IF || step->op == CALL_PEEK;
+    p->step = match == MATCH_YES && is_jump ? step->to : p->step + 1;
     return STEP_GO;
 }
 
@@ -612,7 +626,7 @@ static enum match match_opening(const struct call_form *form, const char *text, 
     enum match found = MATCH_NO;
     for (size_t i = 0; i < CALL_MAX_OPENINGS && form->openings[i]; i++) {
         enum match match = match_mark(form->openings[i], text, n_bytes);
-        *n_mark = strlen(form->openings[i]);
+        *n_mark = form->is_part ? 0 : strlen(form->openings[i]);
         if (match == MATCH_YES)
             return match;
         found = match == MATCH_LATER ? match : found;
@@ -649,11 +663,23 @@ static enum match find_form(struct tutti_tool_parser *p, size_t first, const cha
     return MATCH_NO;
 }
 
+static void find_starts(struct tutti_tool_parser *p)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < call_forms_count(); i++)
+        for (size_t k = 0; k < CALL_MAX_OPENINGS && is_allowed(p, i) && call_form_at(i)->openings[k]; k++) {
+            char c = *call_form_at(i)->openings[k];
+            assert(n + 1 < sizeof p->starts);
+            if (!strchr(p->starts, c))
+                p->starts[n++] = c;
+        }
+}
+
 /* Finds the next opening. */
 static enum progress search_opening(struct tutti_tool_parser *p, const char *text, size_t n_bytes)
 {
     for (; p->at < n_bytes; p->at++) {
-        if (!strchr("<[f>`", text[p->at])) /* openings begin with these */
+        if (!text[p->at] || !strchr(p->starts, text[p->at]))
             continue;
         p->mark = p->at;
         enum match match = find_form(p, 0, text, n_bytes);
@@ -689,6 +715,7 @@ static enum progress take_step(struct tutti_tool_parser *p, const char *text, si
     case CALL_CLOSE:
     case CALL_OPTION:
     case CALL_IF:
+    case CALL_PEEK:
         return parse_mark(p, step, text, n_bytes);
     case CALL_GOTO:
         p->step = step->to;
@@ -705,6 +732,7 @@ static enum progress take_step(struct tutti_tool_parser *p, const char *text, si
         return parse_python(p, text, n_bytes);
     case CALL_PAIRS:
         p->step++;
+        call_arguments_begin(&p->arguments);
         return begin_call(p);
     case CALL_SKIP:
     case CALL_KEY:
@@ -718,6 +746,7 @@ static enum progress take_step(struct tutti_tool_parser *p, const char *text, si
         return call_arguments_end(&p->arguments) ? give_arguments(p, true) : STEP_FAIL;
     case CALL_DONE:
         p->state = PARSER_SEARCH;
+        p->is_first = false;
         return STEP_GO;
     case CALL_LAST:
         p->state = PARSER_TAIL;
@@ -763,7 +792,7 @@ enum tutti_status tutti_tool_parser_new(tutti_tool_parser **out, const char *for
 {
     if (!out || !tools)
         return error_set(err, TUTTI_E_ARGUMENT, "tutti_tool_parser_new: out and tools must not be NULL");
-    uint32_t forms = call_forms_find(form);
+    uint64_t forms = call_forms_find(form);
     if (forms == 0)
         return error_set(err, TUTTI_E_ARGUMENT, "tutti_tool_parser_new: no form of tool calls is named %.64s",
                          form);
@@ -783,6 +812,7 @@ enum tutti_status tutti_tool_parser_new(tutti_tool_parser **out, const char *for
     *p = (tutti_tool_parser){
         .tools = list, .forms = forms, .any_arguments = any_arguments, .is_first = true, .ids = ids
     };
+    find_starts(p);
     *out = p;
     return TUTTI_OK;
 }
@@ -827,7 +857,7 @@ static bool is_complete(const struct tutti_tool_parser *p, const char *text, siz
         return p->state == PARSER_TAIL && is_rest_blank;
     /* Marks that only end a call may be missing at the end of an answer. */
     const struct call_step *step = &call_form_at((size_t)p->form)->steps[p->step];
-    while (step->op == CALL_CLOSE || step->op == CALL_OPTION || step->op == CALL_IF)
+    while (step->op == CALL_CLOSE || step->op == CALL_OPTION || step->op == CALL_IF || step->op == CALL_PEEK)
         step++;
     return is_rest_blank && step->op >= CALL_DONE;
 }
