@@ -164,8 +164,10 @@ struct tutti_model_info {
     const char *device;      /* "cpu" */
     /* How the model writes tool calls and marks its reasoning, for tutti_tool_parser_new() and
      * tutti_reasoning_parser_new(), by its chat template: "hermes", "think". NULL: the template does
-     * not tell; there is no reasoning. */
+     * not tell; there is no reasoning. has_reasoning: the form marks reasoning, and not only where
+     * the answer's text begins. */
     const char *tool_form, *reasoning_form;
+    bool has_reasoning;
     int n_layers, d_model, n_heads, n_kv_heads, head_dim, d_ff, n_vocab;
     int n_ctx;                   /* tokens of context the model was made for */
     uint64_t n_params;           /* weights, counted once */

@@ -325,7 +325,7 @@ static enum tutti_status find_answer_forms(struct inspect_report *r, struct tutt
                 .n_bytes = json_string_length(json_object_get(texts.by_name, "default")),
                 .tool_text = json_object_get(texts.by_name, "tool_use") },
             &r->tool_form, &reasoning);
-        r->reasoning_form = reasoning ? reasoning->name : NULL;
+        r->reasoning_form = reasoning && reasoning->close ? reasoning->name : NULL;
     }
     chat_texts_clear(&texts);
     json_decref(tokenizer_config);

@@ -59,6 +59,7 @@ void tutti_model_info(const tutti_model *model, struct tutti_model_info *out)
                                       .chat_format = "mock",
                                       .tool_form = getenv("MOCK_TOOL_FORM"),
                                       .reasoning_form = getenv("MOCK_REASONING_FORM"),
+                                      .has_reasoning = getenv("MOCK_REASONING_FORM"),
                                       .weight_type = "f32",
                                       .kv_type = "f16",
                                       .n_vocab = N_VOCAB,

@@ -93,6 +93,7 @@ void tutti_model_info(const tutti_model *handle, struct tutti_model_info *out)
         .chat_format = d->chat_format,
         .tool_form = model->marks.tool_form,
         .reasoning_form = model->marks.reasoning ? model->marks.reasoning->name : NULL,
+        .has_reasoning = model->marks.reasoning && model->marks.reasoning->close,
         .weight_type = dtype_name(model->weight_type),
         .kv_type = kv_type_name(model->kv_type),
         .device = model->backend->ops->name,

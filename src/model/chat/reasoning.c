@@ -22,6 +22,9 @@ static const struct reasoning_form FORMS[] = {
     { "kimi-vl", "◁/think▷", "◁think▷", "◁/think▷", "◁/think▷", NULL, NULL },
     { "exaone-deep", "<thought>", "<thought>", "</thought>", "\n</thought>\n\n", NULL, NULL },
     { "think", "</think>", "<think>", "</think>", "\n</think>\n\n", NULL, NULL },
+    /* No reasoning: text begins with its recipient. */
+    { "functionary-v3.2", ">>>all", NULL, NULL, NULL, "all\n", NULL },
+    { "functionary-v2", "<|recipient|>", NULL, NULL, NULL, "all\n<|content|>", NULL },
 };
 enum { N_FORMS = sizeof FORMS / sizeof *FORMS };
 
@@ -54,7 +57,8 @@ struct tutti_reasoning_parser {
         AT_BEGINNING, /* of the answer */
         BEFORE_TEXT,  /* blanks before the reasoning */
         IN_REASONING,
-        BEFORE_ANSWER, /* blanks, and the mark that may open the answer */
+        BEFORE_ANSWER,  /* blanks, and the mark that may open the answer */
+        BEFORE_CONTENT, /* blanks after that mark */
         IN_ANSWER,
         IN_HEADER,  /* of a channel */
         IN_MESSAGE, /* of one */
@@ -129,7 +133,7 @@ static bool match_begin(struct tutti_reasoning_parser *p, const char *text, size
     size_t at = skip_blanks(text, p->at, n_bytes), n_left = n_bytes - at;
     size_t n = p->form->open ? strlen(p->form->open) : 0, n_same = n < n_left ? n : n_left;
     if (!p->form->open) {
-        enter_state(p, IN_HEADER, p->at);
+        enter_state(p, p->form->close ? IN_HEADER : BEFORE_ANSWER, p->at);
         return true;
     }
     bool is_same = memcmp(text + at, p->form->open, n_same) == 0;
@@ -172,8 +176,10 @@ static bool match_answer(struct tutti_reasoning_parser *p, const char *text, siz
         bool is_same = memcmp(text + at, open, n_same) == 0;
         if (is_same && n_same < n && !is_end)
             return false;
-        if (is_same && n_same == n)
-            at = skip_blanks(text, at + n, n_bytes);
+        if (is_same && n_same == n) {
+            enter_state(p, BEFORE_CONTENT, at + n);
+            return true;
+        }
     }
     enter_state(p, IN_ANSWER, at);
     return true;
@@ -312,6 +318,10 @@ bool tutti_reasoning_parser_next(tutti_reasoning_parser *p, const char *text, si
             break;
         case BEFORE_ANSWER:
             waits = !match_answer(p, text, n_bytes, is_end);
+            break;
+        case BEFORE_CONTENT:
+            at = skip_blanks(text, p->at, n_bytes);
+            enter_state(p, at < n_bytes ? IN_ANSWER : BEFORE_CONTENT, at);
             break;
         case IN_ANSWER:
             has_part = split_answer(p, text, n_bytes, is_end, part);

@@ -8,7 +8,7 @@ struct reasoning_form {
     const char *name;
     const char *trait; /* a chat template that contains this text is of this form */
     /* Reasoning is between open and close. open NULL: the answer is in channels, and reasoning ends
-     * where the final one begins. */
+     * where the final one begins. Both NULL: there is none, but the answer has marks. */
     const char *open, *close;
     const char *forced; /* what ends reasoning that has used its budget; contains close */
     /* The rest of the answer may be between these; NULL: never. */

@@ -33,7 +33,7 @@ static json_t *capabilities(const struct tutti_model_info *info)
         { "chat", info->has_chat && !info->is_encoder },
         { "infill", info->has_infill },
         { "tools", info->tool_form && !info->is_encoder },
-        { "reasoning", info->reasoning_form && !info->is_encoder },
+        { "reasoning", info->has_reasoning && !info->is_encoder },
         { "embeddings", !info->has_score },
         { "rerank", info->has_score || info->embedding != TUTTI_EMBEDDING_NONE },
     };
