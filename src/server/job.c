@@ -53,6 +53,7 @@ static void job_free(struct job *job)
         buf_clear(&job->choices[i].held);
         buf_clear(&job->choices[i].raw);
         buf_clear(&job->choices[i].reasoning);
+        buf_clear(&job->choices[i].turns);
         tutti_reasoning_parser_free(job->choices[i].splitter);
         tutti_tool_parser_free(job->choices[i].calls.parser);
     }

@@ -17,14 +17,22 @@ struct sent_calls {
     size_t n_argument_bytes;   /* a forced function: bytes of the answer that were sent as arguments */
 };
 
+/* Where reasoning begins again after text, as models with channels do: bytes of either before that. */
+struct answer_turn {
+    size_t n_reasoning, n_text;
+};
+
 /* The reply of one choice so far. */
 struct reply_choice {
     struct buf text;                  /* the answer, or the part of it that was not sent */
     struct buf raw;                   /* what the model wrote, if its reasoning is split off */
     struct buf reasoning;             /* of raw; text has the rest */
     tutti_reasoning_parser *splitter; /* NULL: nothing was split yet */
+    struct buf turns;                 /* of struct answer_turn */
+    size_t turn;                      /* that is passed on (openai_answer.h) */
     size_t n_reasoning_sent, n_reasoning_tokens;
-    size_t n_sent;           /* streams: bytes of it that were sent */
+    size_t n_sent;                      /* streams: bytes of text that were sent */
+    size_t reasoning_begin, text_begin; /* of this turn, in reasoning and in text */
     struct buf held;         /* text that waits for a token to carry it; parts: the call being passed on */
     json_t *logprobs;        /* whole replies: in the API's format */
     json_t *tokens, *tops;   /* for APIs that report tokens: all tokens, and the most probable ones of each */
@@ -39,7 +47,7 @@ struct reply_choice {
     size_t n_scored;
     enum tutti_finish finish;
     bool has_begun;
-    bool reasoning_is_over, message_is_over; /* these parts were passed on (openai_answer.h) */
+    bool reasoning_is_over, message_is_over; /* these parts of the turn were passed on */
     bool has_stop_token;                     /* ended with a stop token of the model */
     const struct tutti_string *stop_string; /* ended with this stop string of the request; NULL: it did not */
 };

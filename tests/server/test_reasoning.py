@@ -7,7 +7,7 @@ import pytest
 import requests
 
 from conftest import PATIENCE, Server
-from test_tools import CALL, chunks, deltas, events_of, joined, mock_model, respond, whole
+from test_tools import CALL, TOOLS, chunks, deltas, events_of, joined, mock_model, respond, whole
 
 FORMS = {  # form: an answer that reasons "two words" and answers "three four"
     "think": "<think> two words </think> three four",
@@ -74,6 +74,21 @@ def test_a_call_follows_reasoning():
         assert message["reasoning"] == "I see." and json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"city": "Paris"}
 
 
+@pytest.mark.parametrize("form, begin", [("functionary-v3.2", "all\n"), ("functionary-v2", "all\n<|content|> ")])
+def test_the_recipient_of_a_text_is_no_part_of_it(form, begin):
+    call = {"functionary-v3.2": ">>>weather\n{}", "functionary-v2": "\n<|from|>assistant\n<|recipient|>weather\n<|content|>{}"}[form]
+    with mock_model(MOCK_REASONING_FORM=form, MOCK_TOOL_FORM=form) as url:
+        for tools in (None, TOOLS):
+            message = whole(url, begin + "Hello all of you", tools=tools)["message"]
+            assert message["content"] == "Hello all of you" and "reasoning" not in message
+            assert joined(chunks(url, begin + "Hello all of you", tools=tools)) == "Hello all of you"
+        message = whole(url, begin + "Let me see." + call)["message"]
+        assert message["content"] == "Let me see." and len(message["tool_calls"]) == 1
+        pieces = chunks(url, begin + "Let me see." + call)
+        assert joined(pieces) == "Let me see." and len({delta["index"] for delta in deltas(pieces)}) == 1
+        assert whole(url, "Hello all")["message"]["content"] == "Hello all"
+
+
 def test_reasoning_is_an_item_of_a_response():
     text = "<think> two words </think> " + CALL
     with mock_model(MOCK_REASONING_FORM="think") as url:
@@ -88,6 +103,56 @@ def test_reasoning_is_an_item_of_a_response():
             assert [item["type"] for item in done] == kinds and done == events[-1]["response"]["output"]
             assert "".join(event["delta"] for event in events if event["type"] == "response.reasoning_text.delta") == "two words"
             assert [event["output_index"] for event in events if event["type"] == "response.output_item.added"] == list(range(len(kinds)))
+
+
+CHANNELS = ("<|channel|>analysis<|message|>first thought<|end|><|start|>assistant<|channel|>commentary<|message|>let me see<|end|>"
+            "<|start|>assistant<|channel|>analysis<|message|>second thought<|end|><|start|>assistant<|channel|>")
+HARMONY_CALL = 'commentary to=functions.weather <|constrain|>json<|message|>{"city": "Paris"}<|call|>'
+RESUMED = {  # the end of an answer: what follows the first reasoning, text and reasoning
+    "final<|message|>the answer": [("message", "the answer")],
+    HARMONY_CALL: [("function_call", '{"city": "Paris"}')],
+    HARMONY_CALL + "<|start|>assistant<|channel|>analysis<|message|>third thought": [
+        ("function_call", '{"city": "Paris"}'), ("reasoning", "third thought")],
+    "commentary<|message|>I go on <|end|><|start|>assistant<|channel|>analysis<|message|>third thought<|end|>"
+    "<|start|>assistant<|channel|>" + HARMONY_CALL: [("message", "I go on"), ("reasoning", "third thought"), ("function_call", '{"city": "Paris"}')],
+}
+DELTAS = {"reasoning": "response.reasoning_text.delta", "message": "response.output_text.delta", "function_call": "response.function_call_arguments.delta"}
+
+
+def text_of(item):
+    return item["arguments"] if item["type"] == "function_call" else item["content"][0]["text"]
+
+
+@pytest.mark.parametrize("end", RESUMED)
+def test_reasoning_that_is_resumed_is_a_further_item(end):
+    with mock_model(MOCK_REASONING_FORM="harmony", MOCK_TOOL_FORM="harmony") as url:
+        expected = [("reasoning", "first thought"), ("message", "let me see"), ("reasoning", "second thought"), *RESUMED[end]]
+        output = respond(url, CHANNELS + end).json()["output"]
+        assert [(item["type"], text_of(item).strip()) for item in output] == expected
+        assert len({item["id"] for item in output}) == len(output) and all(item["status"] == "completed" for item in output)
+        events = events_of(respond(url, CHANNELS + end, stream=True))
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        streamed = events[-1]["response"]["output"]
+        assert [(item["type"], text_of(item).strip()) for item in streamed] == expected
+        for index, item in enumerate(streamed):
+            own = [event for event in events if event.get("output_index") == index]
+            assert own[0]["type"] == "response.output_item.added" and own[0]["item"]["id"] == item["id"]
+            assert own[-1]["type"] == "response.output_item.done" and own[-1]["item"] == item
+            assert {event["item_id"] for event in own[1:-1]} == {item["id"]}
+            assert "".join(event["delta"] for event in own if event["type"] == DELTAS[item["type"]]) == text_of(item)
+        indices = [event["output_index"] for event in events if "output_index" in event]
+        assert indices == sorted(indices) and set(indices) == set(range(len(expected)))
+        # The other APIs: one text of each kind, or blocks.
+        message = whole(url, CHANNELS + end)["message"]
+        assert message["reasoning"].startswith("first thoughtsecond thought") and (message["content"] or "").startswith("let me see")
+        body = {"model": "mock", "max_tokens": 1100, "messages": [{"role": "user", "content": CHANNELS + end}], "thinking": {"type": "enabled", "budget_tokens": 1024},
+                "tools": [{"name": "weather", "input_schema": {"type": "object"}}]}
+        reply = requests.post(url.replace("chat/completions", "messages"), json=body, timeout=PATIENCE)
+        assert reply.status_code == 200, reply.text
+        blocks = reply.json()["content"]
+        kinds = {"reasoning": "thinking", "message": "text", "function_call": "tool_use"}
+        assert [block["type"] for block in blocks] == [kinds[kind] for kind, _ in expected]
+        assert blocks[0]["thinking"].strip() == "first thought" and blocks[1]["text"].strip() == "let me see"
 
 
 def test_the_published_client_reads_reasoning():

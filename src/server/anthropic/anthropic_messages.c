@@ -166,7 +166,7 @@ static void emit_part(struct job *job, const struct reply_choice *choice, const 
     if (event->part == ANSWER_CALL) {
         emit_delta(job, choice, "input_json_delta", "partial_json", text);
     } else if (event->part == ANSWER_TEXT) {
-        if (choice->n_sent == event->n_bytes) /* the first */
+        if (choice->n_sent - choice->text_begin == event->n_bytes) /* the first */
             emit_start(job, choice, text_block("", 0));
         emit_delta(job, choice, "text_delta", "text", text);
     } else if (!job->req.messages_api.omits_thinking) {

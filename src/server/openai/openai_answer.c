@@ -11,6 +11,30 @@ static bool is_split(const struct job *job)
            job->req.reasoning != API_REASONING_IN_CONTENT;
 }
 
+static size_t n_turns(const struct reply_choice *choice)
+{
+    return choice->turns.n_bytes / sizeof(struct answer_turn);
+}
+
+/* Where a turn ends, so far if it is the last one. */
+static struct answer_turn turn_end(const struct reply_choice *choice, size_t turn)
+{
+    struct answer_turn end = { choice->reasoning.n_bytes, choice->text.n_bytes };
+    if (turn < n_turns(choice))
+        memcpy(&end, choice->turns.bytes + turn * sizeof end, sizeof end);
+    return end;
+}
+
+/* Reasoning follows: if there was text since the last one, a turn is over. False: out of memory. */
+static bool note_turn(const struct job *job, struct reply_choice *choice)
+{
+    size_t n = n_turns(choice), n_before = n > 0 ? turn_end(choice, n - 1).n_text : 0;
+    struct answer_turn end = { choice->reasoning.n_bytes, choice->text.n_bytes };
+    if (job->req.reasoning != API_REASONING_APART || end.n_text == n_before)
+        return true;
+    return buf_add(&choice->turns, &end, sizeof end);
+}
+
 bool answer_add(struct job *job, struct reply_choice *choice, const struct tutti_event *event)
 {
     struct tutti_reasoning_part part;
@@ -24,7 +48,8 @@ bool answer_add(struct job *job, struct reply_choice *choice, const struct tutti
     bool ok = buf_add(&choice->raw, event->text, event->n_text_bytes);
     while (ok && tutti_reasoning_parser_next(choice->splitter, choice->raw.bytes, choice->raw.n_bytes, is_end,
                                              &part))
-        ok = buf_add(part.is_reasoning ? &choice->reasoning : &choice->text, part.text, part.n_bytes);
+        ok = (!part.is_reasoning || note_turn(job, choice)) &&
+             buf_add(part.is_reasoning ? &choice->reasoning : &choice->text, part.text, part.n_bytes);
     if (was_inside || tutti_reasoning_parser_is_inside(choice->splitter))
         choice->n_reasoning_tokens += event->n_tokens;
     return ok;
@@ -46,35 +71,49 @@ size_t answer_n_reasoning_tokens(const struct job *job)
 
 /* ---- parts, one after the other ---- */
 
-static bool is_cut(const struct reply_choice *choice)
+static bool is_last_turn(const struct reply_choice *choice)
 {
-    return choice->finish == TUTTI_FINISH_LENGTH;
+    return choice->turn == n_turns(choice);
 }
 
-static void pass_reasoning(struct job *job, struct reply_choice *choice, bool is_end, answer_event_fn *emit)
+/* Whether the answer was cut within this turn. */
+static bool is_cut(const struct reply_choice *choice)
+{
+    return choice->finish == TUTTI_FINISH_LENGTH && is_last_turn(choice);
+}
+
+/* Whether the turn has text, or calls, up to this offset. */
+static bool has_text(const struct reply_choice *choice, size_t n_text)
+{
+    return n_text > (choice->turn > 0 ? turn_end(choice, choice->turn - 1).n_text : 0);
+}
+
+/* Passes on the turn's reasoning up to offset end. */
+static void pass_reasoning(struct job *job, struct reply_choice *choice, size_t end, bool is_end,
+                           answer_event_fn *emit)
 {
     const struct buf *reasoning = answer_reasoning(job, choice);
-    size_t n_sent = choice->n_reasoning_sent;
-    if (!reasoning || choice->reasoning_is_over)
+    size_t n_sent = choice->n_reasoning_sent, begin = choice->reasoning_begin;
+    if (!reasoning || choice->reasoning_is_over || end == begin)
         return;
-    if (n_sent == 0)
+    if (n_sent == begin)
         emit(job, choice, &(struct answer_event){ .part = ANSWER_REASONING, .moment = ANSWER_BEGIN });
-    if (reasoning->n_bytes > n_sent)
+    if (end > n_sent)
         emit(job, choice,
              &(struct answer_event){ .part = ANSWER_REASONING,
                                      .moment = ANSWER_DELTA,
                                      .text = reasoning->bytes + n_sent,
-                                     .n_bytes = reasoning->n_bytes - n_sent });
-    choice->n_reasoning_sent = reasoning->n_bytes;
+                                     .n_bytes = end - n_sent });
+    choice->n_reasoning_sent = end;
     if (!is_end)
         return;
     choice->reasoning_is_over = true;
     emit(job, choice,
          &(struct answer_event){ .part = ANSWER_REASONING,
                                  .moment = ANSWER_END,
-                                 .text = reasoning->bytes,
-                                 .n_bytes = reasoning->n_bytes,
-                                 .is_cut = choice->text.n_bytes == 0 && is_cut(choice) });
+                                 .text = reasoning->bytes + begin,
+                                 .n_bytes = end - begin,
+                                 .is_cut = is_cut(choice) && !has_text(choice, choice->text.n_bytes) });
 }
 
 static void begin_text(struct job *job, struct reply_choice *choice, answer_event_fn *emit)
@@ -103,17 +142,27 @@ static void pass_text(struct job *job, struct reply_choice *choice, size_t n_sur
                                  .from = from });
 }
 
-static void end_text(struct job *job, struct reply_choice *choice, size_t n_bytes, bool is_text_cut,
-                     answer_event_fn *emit)
+/* The turn's text ends at offset end. */
+static void end_text(struct job *job, struct reply_choice *choice, size_t end, answer_event_fn *emit)
 {
+    size_t n_bytes = end - choice->text_begin;
     begin_text(job, choice, emit);
     choice->message_is_over = true;
     emit(job, choice,
          &(struct answer_event){ .part = ANSWER_TEXT,
                                  .moment = ANSWER_END,
-                                 .text = n_bytes > 0 ? choice->text.bytes : "",
+                                 .text = n_bytes > 0 ? choice->text.bytes + choice->text_begin : "",
                                  .n_bytes = n_bytes,
-                                 .is_cut = is_text_cut });
+                                 .is_cut = choice->calls.n == 0 && is_cut(choice) });
+}
+
+/* The parts that follow belong to the next turn. */
+static void begin_turn(struct reply_choice *choice)
+{
+    struct answer_turn end = turn_end(choice, choice->turn++);
+    choice->n_reasoning_sent = choice->reasoning_begin = end.n_reasoning;
+    choice->text_begin = choice->n_sent;
+    choice->reasoning_is_over = choice->has_begun = choice->message_is_over = false;
 }
 
 /* The call being passed on is in choice->held: its name, a zero byte, its arguments. */
@@ -165,53 +214,91 @@ static void pass_call(struct job *job, struct reply_choice *choice, const struct
         end_call(job, choice, false, emit);
 }
 
-void answer_pass_new(struct job *job, struct reply_choice *choice, const struct tutti_event *event,
-                     answer_event_fn *emit)
+/* Passes on what is certain of the turn, of which bytes up to end have come. */
+static void pass_turn(struct job *job, struct reply_choice *choice, struct answer_turn end,
+                      const struct tutti_event *event, answer_event_fn *emit)
 {
     struct tutti_tool_call_delta delta;
-    pass_reasoning(job, choice, choice->text.n_bytes > 0, emit);
+    pass_reasoning(job, choice, end.n_reasoning, has_text(choice, end.n_text), emit);
     if (!calls_are_possible(job)) {
-        pass_text(job, choice, choice->text.n_bytes, event, emit);
+        pass_text(job, choice, end.n_text, event, emit);
         return;
     }
-    if (!calls_prepare(job, choice)) {
-        job_fail_memory(job);
-        return;
-    }
-    size_t n_sure = calls_sure_content(job, choice);
-    bool has_delta = calls_next_delta(job, choice, &delta);
+    size_t n_sure = calls_sure_content(job, choice, end.n_text);
+    bool has_delta = calls_next_delta(job, choice, end.n_text, &delta);
     if (n_sure > choice->n_sent) /* log-probabilities of text that may be a call have no delta */
         pass_text(job, choice, n_sure, event, emit);
     if (has_delta && choice->has_begun && !choice->message_is_over)
-        end_text(job, choice, choice->n_sent, false, emit);
-    for (; has_delta; has_delta = calls_next_delta(job, choice, &delta))
+        end_text(job, choice, choice->n_sent, emit);
+    for (; has_delta; has_delta = calls_next_delta(job, choice, end.n_text, &delta))
         pass_call(job, choice, &delta, emit);
+}
+
+static bool is_blank_text(const struct reply_choice *choice, size_t begin, size_t end)
+{
+    while (begin < end && strchr(" \t\r\n", choice->text.bytes[begin]))
+        begin++;
+    return begin >= end;
+}
+
+/* A turn is over. Text that may still be the beginning of a call follows in the next one. */
+static void end_turn(struct job *job, struct reply_choice *choice, answer_event_fn *emit)
+{
+    struct answer_turn end = turn_end(choice, choice->turn);
+    if (choice->has_begun && !choice->message_is_over) {
+        if (is_blank_text(choice, choice->n_sent, end.n_text))
+            pass_text(job, choice, end.n_text, NULL, emit);
+        end_text(job, choice, choice->n_sent, emit);
+    }
+    begin_turn(choice);
+}
+
+void answer_pass_new(struct job *job, struct reply_choice *choice, const struct tutti_event *event,
+                     answer_event_fn *emit)
+{
+    if (calls_are_possible(job) && !calls_prepare(job, choice)) {
+        job_fail_memory(job);
+        return;
+    }
+    pass_turn(job, choice, turn_end(choice, choice->turn), event, emit);
+    while (!is_last_turn(choice) && !choice->calls.is_open) {
+        end_turn(job, choice, emit);
+        pass_turn(job, choice, turn_end(choice, choice->turn), event, emit);
+    }
+}
+
+/* Passes on the turn's text up to offset end. */
+static void pass_whole_text(struct job *job, struct reply_choice *choice, size_t end, answer_event_fn *emit)
+{
+    if (end <= choice->text_begin && (choice->turn > 0 || !is_last_turn(choice)))
+        return;
+    pass_text(job, choice, end, NULL, emit);
+    end_text(job, choice, end, emit);
 }
 
 void answer_pass_rest(struct job *job, struct reply_choice *choice, answer_event_fn *emit)
 {
-    pass_reasoning(job, choice, true, emit);
     if (choice->calls.n > 0) {
         /* The end of a forced call is known only from the end of the answer. */
         bool is_whole = job->req.forced == API_FORCED_NAMED && choice->finish == TUTTI_FINISH_STOP;
         choice->calls.is_open &= !is_whole;
         end_call(job, choice, !is_whole, emit);
-    } else {
-        pass_text(job, choice, choice->text.n_bytes, NULL, emit);
-        end_text(job, choice, choice->text.n_bytes, is_cut(choice), emit);
+    }
+    for (;; begin_turn(choice)) {
+        struct answer_turn end = turn_end(choice, choice->turn);
+        pass_reasoning(job, choice, end.n_reasoning, true, emit);
+        if (choice->calls.n == 0)
+            pass_whole_text(job, choice, end.n_text, emit);
+        if (is_last_turn(choice))
+            break;
     }
 }
 
-void answer_pass_whole(struct job *job, struct reply_choice *choice, answer_event_fn *emit)
+static void pass_whole_calls(struct job *job, struct reply_choice *choice, const json_t *calls,
+                             answer_event_fn *emit)
 {
-    size_t n_content, i;
     const json_t *call;
-    json_t *calls = calls_find(job, choice, choice->finish, &n_content);
-    pass_reasoning(job, choice, true, emit);
-    if (!calls || n_content > 0) {
-        pass_text(job, choice, n_content, NULL, emit);
-        end_text(job, choice, n_content, is_cut(choice), emit);
-    }
+    size_t i;
     json_array_foreach(calls, i, call)
     {
         const json_t *name = json_object_get(call, "name"), *arguments = json_object_get(call, "arguments");
@@ -229,6 +316,24 @@ void answer_pass_whole(struct job *job, struct reply_choice *choice, answer_even
         event.moment = ANSWER_END;
         emit(job, choice, &event);
         choice->calls.n = i + 1;
+    }
+}
+
+void answer_pass_whole(struct job *job, struct reply_choice *choice, answer_event_fn *emit)
+{
+    size_t n_content;
+    json_t *calls = calls_find(job, choice, choice->finish, &n_content);
+    for (;; begin_turn(choice)) {
+        struct answer_turn end = turn_end(choice, choice->turn);
+        size_t n_text = end.n_text < n_content ? end.n_text : n_content;
+        pass_reasoning(job, choice, end.n_reasoning, true, emit);
+        if (n_text > choice->text_begin || (!calls && is_last_turn(choice)))
+            pass_whole_text(job, choice, n_text, emit);
+        bool has_calls = calls && (is_last_turn(choice) || !is_blank_text(choice, n_content, end.n_text));
+        if (has_calls && choice->calls.n == 0)
+            pass_whole_calls(job, choice, calls, emit);
+        if (is_last_turn(choice))
+            break;
     }
     json_decref(calls);
 }

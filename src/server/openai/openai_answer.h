@@ -19,7 +19,8 @@ enum answer_part { ANSWER_REASONING, ANSWER_TEXT, ANSWER_CALL };
 enum answer_moment { ANSWER_BEGIN, ANSWER_DELTA, ANSWER_END };
 
 /* What happens to a part. A part ends before the next one begins: the reasoning, if any, then the text,
- * then the calls. Pointers are valid during the call. */
+ * then the calls. Reasoning may begin again, with a further text: choice->turn counts. Pointers are
+ * valid during the call. */
 struct answer_event {
     enum answer_part part;
     enum answer_moment moment;

@@ -114,11 +114,11 @@ bool calls_prepare(const struct job *job, struct reply_choice *choice)
            parser_new(job, &choice->calls.parser);
 }
 
-size_t calls_sure_content(const struct job *job, struct reply_choice *choice)
+size_t calls_sure_content(const struct job *job, struct reply_choice *choice, size_t n_bytes)
 {
     if (job->req.forced != API_FORCED_NONE || choice->calls.n > 0)
         return 0;
-    return tutti_tool_parser_content(choice->calls.parser, choice->text.bytes, choice->text.n_bytes);
+    return tutti_tool_parser_content(choice->calls.parser, choice->text.bytes, n_bytes);
 }
 
 /* With a forced function the whole answer is its arguments. */
@@ -138,18 +138,19 @@ static bool next_forced_delta(const struct job *job, struct reply_choice *choice
     return delta->n_arguments > 0;
 }
 
-bool calls_next_delta(const struct job *job, struct reply_choice *choice, struct tutti_tool_call_delta *delta)
+bool calls_next_delta(const struct job *job, struct reply_choice *choice, size_t n_bytes,
+                      struct tutti_tool_call_delta *delta)
 {
     struct sent_calls *sent = &choice->calls;
     bool has_delta;
-    if (choice->text.n_bytes == 0)
+    if (n_bytes == 0)
         return false;
     if (job->req.forced == API_FORCED_NAMED)
         has_delta = next_forced_delta(job, choice, delta);
     else if (job->req.one_tool_call && sent->n == 1 && !sent->is_open)
         return false; /* parallel_tool_calls is false: the answer ends after the first call */
     else
-        has_delta = tutti_tool_parser_next(sent->parser, choice->text.bytes, choice->text.n_bytes, delta);
+        has_delta = tutti_tool_parser_next(sent->parser, choice->text.bytes, n_bytes, delta);
     if (has_delta) {
         sent->n = delta->index + 1;
         sent->is_open = !delta->is_last;

@@ -8,18 +8,17 @@
 bool calls_are_possible(const struct job *job);
 
 /* Parses the calls of a complete answer: [{"name", "arguments": JSON as text, "id" if the model wrote
- * one}]; *n_content: bytes
- * of text before them. NULL: there are none, or out of memory. A truncated call counts as text. */
+ * one}]; *n_content: bytes of text before them. NULL: there are none, or out of memory. A truncated call counts as text. */
 json_t *calls_find(const struct job *job, const struct reply_choice *choice, enum tutti_finish finish,
                    size_t *n_content);
 
 /* For streams. The functions below need this first, for each event. False: out of memory. */
 MUST_CHECK bool calls_prepare(const struct job *job, struct reply_choice *choice);
-/* How many bytes of choice->text are content for certain, whatever follows. */
-size_t calls_sure_content(const struct job *job, struct reply_choice *choice);
-/* The next delta of a call; false: none until the answer grows. A delta cannot be taken back: an
- * answer that ends within a call leaves arguments that end early. */
-bool calls_next_delta(const struct job *job, struct reply_choice *choice,
+/* How many of the first n_bytes of choice->text are content for certain, whatever follows. */
+size_t calls_sure_content(const struct job *job, struct reply_choice *choice, size_t n_bytes);
+/* The next delta of a call in them; false: none until the answer grows. A delta cannot be taken back:
+ * an answer that ends within a call leaves arguments that end early. */
+bool calls_next_delta(const struct job *job, struct reply_choice *choice, size_t n_bytes,
                       struct tutti_tool_call_delta *delta);
 
 enum { CALL_ID_BYTES = 320 };

@@ -120,14 +120,14 @@ static json_t *stream_with_tools(struct job *job, size_t index, struct reply_cho
         json_decref(lp);
         return NULL;
     }
-    size_t n_sure = calls_sure_content(job, choice);
-    bool has_delta = calls_next_delta(job, choice, &delta);
+    size_t n_bytes = choice->text.n_bytes, n_sure = calls_sure_content(job, choice, n_bytes);
+    bool has_delta = calls_next_delta(job, choice, n_bytes, &delta);
     if (has_ended && choice->calls.n == 0)
-        n_sure = choice->text.n_bytes;
+        n_sure = n_bytes;
     size_t n_new = n_sure > choice->n_sent ? n_sure - choice->n_sent : 0;
     stream_content(job, index, choice->text.bytes + choice->n_sent, n_new, lp);
     choice->n_sent += n_new;
-    for (; has_delta; has_delta = calls_next_delta(job, choice, &delta))
+    for (; has_delta; has_delta = calls_next_delta(job, choice, n_bytes, &delta))
         stream_calls(job, index, tool_call_delta(job, index, &delta));
     return choice->calls.n > 0 && event->finish == TUTTI_FINISH_STOP ? reason_of_calls(job) : NULL;
 }

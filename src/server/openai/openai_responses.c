@@ -23,9 +23,17 @@ static bool is_cut(const struct reply_choice *choice)
     return choice->finish == TUTTI_FINISH_LENGTH;
 }
 
+/* The id of a message or of reasoning: a further one of the answer has its number in it. */
+static json_t *item_id(const struct job *job, const char *prefix)
+{
+    const char *id = job->id + strlen("resp-");
+    size_t turn = job->choices[0].turn;
+    return turn > 0 ? json_sprintf("%s_%s_%zu", prefix, id, turn) : json_sprintf("%s_%s", prefix, id);
+}
+
 static json_t *message_id(const struct job *job)
 {
-    return json_sprintf("msg_%s", job->id + strlen("resp-"));
+    return item_id(job, "msg");
 }
 
 static json_t *call_item_id(const struct job *job, size_t call)
@@ -33,12 +41,18 @@ static json_t *call_item_id(const struct job *job, size_t call)
     return json_sprintf("fc_%s_%zu", job->id + strlen("resp-"), call);
 }
 
-/* The text of an answer that is not part of a call. */
-static json_t *part_value(const struct reply_choice *choice, size_t n_content)
+/* Those of the whole answer, for its last text. */
+static json_t *whole_logprobs(const struct reply_choice *choice)
 {
-    return json_pack("{s:s, s:o, s:[], s:o}", "type", "output_text", "text",
-                     json_text(choice->text.bytes, n_content), "annotations", "logprobs",
-                     choice->logprobs && n_content > 0 ? json_incref(choice->logprobs) : json_array());
+    bool is_last = (choice->turn + 1) * sizeof(struct answer_turn) > choice->turns.n_bytes;
+    return choice->logprobs && is_last ? json_incref(choice->logprobs) : json_array();
+}
+
+/* A text of the answer that is not part of a call. */
+static json_t *part_value(const struct reply_choice *choice, const char *text, size_t n_bytes)
+{
+    return json_pack("{s:s, s:o, s:[], s:o}", "type", "output_text", "text", json_text(text, n_bytes),
+                     "annotations", "logprobs", n_bytes > 0 ? whole_logprobs(choice) : json_array());
 }
 
 static json_t *message_value(const struct job *job, const char *status, json_t *content)
@@ -169,11 +183,6 @@ static json_t *new_logprobs(const struct answer_event *event)
     return logprobs;
 }
 
-static json_t *whole_logprobs(const struct reply_choice *choice)
-{
-    return choice->logprobs ? json_incref(choice->logprobs) : json_array();
-}
-
 static void emit_text(struct job *job, struct reply_choice *choice, const struct answer_event *event)
 {
     switch (event->moment) {
@@ -181,7 +190,7 @@ static void emit_text(struct job *job, struct reply_choice *choice, const struct
         emit(job, choice, "response.output_item.added",
              item_event(choice, message_value(job, item_status(event), json_array())));
         emit(job, choice, "response.content_part.added",
-             text_event(job, choice, "part", part_value(choice, 0), NULL));
+             text_event(job, choice, "part", part_value(choice, "", 0), NULL));
         break;
     case ANSWER_DELTA:
         emit(job, choice, "response.output_text.delta",
@@ -191,14 +200,14 @@ static void emit_text(struct job *job, struct reply_choice *choice, const struct
         emit(job, choice, "response.output_text.done",
              text_event(job, choice, "text", json_text(event->text, event->n_bytes), whole_logprobs(choice)));
         emit(job, choice, "response.content_part.done",
-             text_event(job, choice, "part", part_value(choice, event->n_bytes), NULL));
+             text_event(job, choice, "part", part_value(choice, event->text, event->n_bytes), NULL));
         break;
     }
 }
 
 static json_t *reasoning_id(const struct job *job)
 {
-    return json_sprintf("rs_%s", job->id + strlen("resp-"));
+    return item_id(job, "rs");
 }
 
 static json_t *reasoning_value(const struct job *job, const struct answer_event *event)
@@ -257,9 +266,9 @@ static void take_part(struct job *job, struct reply_choice *choice, const struct
         if (job->req.stream)
             emit_text(job, choice, event);
         if (is_end)
-            output_add_item(
-                job, choice,
-                message_value(job, item_status(event), json_pack("[o]", part_value(choice, event->n_bytes))));
+            output_add_item(job, choice,
+                            message_value(job, item_status(event),
+                                          json_pack("[o]", part_value(choice, event->text, event->n_bytes))));
         break;
     case ANSWER_CALL:
         if (job->req.stream)
