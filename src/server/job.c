@@ -531,6 +531,7 @@ static enum tutti_status enter(struct job *job, const struct http_conn *conn, st
 static struct job *job_begin(struct job *job, const struct http_conn *conn, struct tutti_error *err)
 {
     struct app *app = job->app;
+    job->start_us = conn ? http_request(conn)->start_us : clock_now_us();
     if (conn && !app->options->shares_cache)
         job->tenant = http_request(conn)->tenant;
     enum tutti_status st = conn ? enter(job, conn, err) : TUTTI_OK;

@@ -93,6 +93,7 @@ struct job {
     struct api_request req;
     char id[48];
     time_t created;
+    uint64_t start_us;            /* when its request began to arrive */
     struct client *client;        /* NULL: not admitted yet */
     struct http_body *memory;     /* charge to the client's memory; NULL: too small to count */
     uint64_t tenant;              /* whose cached pages it may use */

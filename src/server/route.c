@@ -8,6 +8,7 @@
 #include "server/models/model_set.h"
 #include "server/openai/openai_reply.h"
 #include "server/other_apis/inputs_request.h"
+#include "server/slots.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -16,8 +17,9 @@ enum {
     /* A key protects routes that compute or describe the model, as in vLLM. /health, /ready and /metrics
      * are for monitoring, and the page prompts for a key itself. */
     NEEDS_KEY = 1,
-    WORKS = 2,  /* uses the engine, so it is refused while draining */
-    STATES = 4, /* tells the server's state: answered while the model is loaded, and with the metrics */
+    WORKS = 2,   /* uses the engine, so it is refused while draining */
+    STATES = 4,  /* tells the server's state: answered while the model is loaded, and with the metrics */
+    FIGURES = 8, /* shows the activity of all clients: only for monitors */
     JOB = NEEDS_KEY | WORKS,
 };
 
@@ -46,7 +48,8 @@ static const struct route {
     { "/detokenize", "POST", detokenize_request, NULL, NEEDS_KEY | WORKS, 0 },
     { "/health", "GET", health_request, NULL, STATES, 0 },
     { "/ready", "GET", ready_request, NULL, STATES, 0 },
-    { "/metrics", "GET", metrics_request, NULL, 0, 0 },
+    { "/metrics", "GET", metrics_request, NULL, FIGURES, 0 },
+    { "/slots", "GET", slots_request, NULL, FIGURES, 0 },
     { "/generate", "POST", NULL, &TGI, JOB, SERVER_API_TGI },
     { "/generate_stream", "POST", NULL, &TGI, JOB, SERVER_API_TGI },
     { "/info", "GET", tgi_info_request, NULL, NEEDS_KEY, SERVER_API_TGI },
@@ -304,8 +307,8 @@ static bool has_needless_body(const struct http_head *head)
     return !is_post && (head->chunked || head->n_body_bytes > 0);
 }
 
-/* Metrics show the activity of every client, so with API keys only monitors may read them. NULL:
- * this client may; else the reason. */
+/* Metrics and the list of requests show the activity of every client, so with API keys only monitors may
+ * read them. NULL: this client may; else the reason. */
 static const char *refuse_metrics(const struct app *app, const struct http_conn *conn)
 {
     const char *authorization = http_head_find(&http_request(conn)->head, "Authorization");
@@ -322,7 +325,7 @@ static const char *refuse_metrics(const struct app *app, const struct http_conn 
 /* True: the listener that accepted this connection serves the route. */
 static bool serves_route(const struct app *app, const struct http_conn *conn, const struct route *route)
 {
-    bool is_figures = route->request == metrics_request;
+    bool is_figures = route->flags & FIGURES;
     return http_request(conn)->service == HTTP_SERVICE_METRICS ? is_figures || (route->flags & STATES)
                                                                : !is_figures || !app->options->metrics_listen;
 }
@@ -361,7 +364,7 @@ void route_head(void *user, struct http_conn *conn)
     } else if (!app->engine && !app->models && !(route->flags & STATES)) {
         error_set(&err, TUTTI_E_CLOSED, "the model is still being loaded");
         app_reply_error(conn, 503, &err);
-    } else if (route->request == metrics_request && (refusal = refuse_metrics(app, conn))) {
+    } else if ((route->flags & FIGURES) && (refusal = refuse_metrics(app, conn))) {
         error_set(&err, TUTTI_E_ARGUMENT, "%s", refusal);
         http_header(conn, "WWW-Authenticate", "Bearer");
         app_reply_error(conn, 401, &err);
@@ -384,7 +387,7 @@ void route_head(void *user, struct http_conn *conn)
 /* With several models the server itself replies. */
 static bool is_of_server(const struct route *route)
 {
-    return (route->flags & STATES) || route->request == metrics_request || route->request == models_request ||
+    return (route->flags & (STATES | FIGURES)) || route->request == models_request ||
            route->request == page_request;
 }
 

@@ -27,6 +27,9 @@ json_t *model_set_states(const struct model_set *set);
  * label model. */
 void model_set_metrics(struct model_set *set, struct http_conn *conn, struct buf *own);
 
+/* Replies to GET /slots: the requests that wait for a model, and those of all processes. */
+void model_set_slots(struct model_set *set, struct http_conn *conn);
+
 /* Starts a new process for each running model whose files have changed; when it is ready it gets the new
  * requests, and the old one ends after its last. */
 void model_set_reload(struct model_set *set);
