@@ -153,10 +153,13 @@ static enum tutti_status read_logit_bias(struct api_request *req, int n_vocab, s
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)map, key, value)
     {
-        char *end;
-        long id = strtol(key, &end, 10);
+        enum { MAX_DIGITS = 9 };
+        size_t n_digits = strspn(key, "0123456789");
+        bool is_id = n_digits > 0 && n_digits <= MAX_DIGITS && !key[n_digits] &&
+                     (*key != '0' || n_digits == 1);
+        long id = is_id ? strtol(key, NULL, 10) : -1;
         double bias = json_number_value(value);
-        if (!*key || *end || id < 0 || id >= n_vocab)
+        if (id < 0 || id >= n_vocab)
             return error_set_param(err, TUTTI_E_ARGUMENT, "logit_bias",
                                    "logit_bias: \"%.32s\" is not a token id, expected 0 to %d", key,
                                    n_vocab - 1);
