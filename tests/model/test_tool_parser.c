@@ -556,6 +556,22 @@ static void every_published_form_is_parsed(void **state)
     }
 }
 
+/* JSON's readers do not take them as keys. */
+static void names_with_zero_bytes_are_no_call(void **state)
+{
+    static const char TEXT[] = "<tool_call>f<arg_key>a\0b</arg_key><arg_value>1</arg_value></tool_call>";
+    tutti_tool_parser *r = parser_new();
+    struct tutti_tool_call_delta delta;
+    size_t n_content, n_deltas = 0;
+    (void)state;
+    while (tutti_tool_parser_next(r, TEXT, sizeof TEXT - 1, &delta))
+        n_deltas++;
+    assert_int_equal(n_deltas, 1); /* the name */
+    assert_false(tutti_tool_parser_is_complete(r, TEXT, sizeof TEXT - 1, &n_content));
+    assert_int_equal(n_content, sizeof TEXT - 1);
+    tutti_tool_parser_free(r);
+}
+
 static void unknown_forms_are_refused(void **state)
 {
     struct tutti_error err = { 0 };
@@ -576,6 +592,7 @@ int main(void)
         cmocka_unit_test(values_without_quotes_are_streamed),
         cmocka_unit_test(long_answers_are_read_once),
         cmocka_unit_test(every_published_form_is_parsed),
+        cmocka_unit_test(names_with_zero_bytes_are_no_call),
         cmocka_unit_test(unknown_forms_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -43,7 +43,7 @@ static bool print_separator(struct call_arguments *a)
 bool call_arguments_set_name(struct call_arguments *a, const char *name, size_t n_bytes)
 {
     json_decref(a->name);
-    a->name = json_stringn(name, n_bytes);
+    a->name = memchr(name, '\0', n_bytes) ? NULL : json_stringn(name, n_bytes); /* clients take no such key */
     return a->name;
 }
 
