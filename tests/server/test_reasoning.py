@@ -74,6 +74,22 @@ def test_a_call_follows_reasoning():
         assert message["reasoning"] == "I see." and json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"city": "Paris"}
 
 
+def test_a_call_ends_reasoning_that_is_not_closed():
+    text = "<think> I should look. " + CALL
+    with mock_model(MOCK_REASONING_FORM="think", MOCK_TOOL_FORM="hermes") as url:
+        choice = whole(url, text)
+        assert choice["message"]["reasoning"].strip() == "I should look." and choice["finish_reason"] == "tool_calls"
+        assert len(choice["message"]["tool_calls"]) == 1 and choice["message"]["content"] is None
+        pieces = chunks(url, text)
+        assert len({delta["index"] for delta in deltas(pieces)}) == 1 and pieces[-1]["finish_reason"] == "tool_calls" and joined(pieces) == ""
+        assert [item["type"] for item in respond(url, text).json()["output"]] == ["reasoning", "function_call"]
+        assert [event["item"]["type"] for event in events_of(respond(url, text, stream=True)) if event["type"] == "response.output_item.done"] == [
+            "reasoning", "function_call"]
+        for no_call in (text.replace("weather", "zork"), text.replace("}}", "}")):
+            message = whole(url, no_call)["message"]
+            assert "tool_calls" not in message and message["reasoning"].endswith("</tool_call>")
+
+
 @pytest.mark.parametrize("form, begin", [("functionary-v3.2", "all\n"), ("functionary-v2", "all\n<|content|> ")])
 def test_the_recipient_of_a_text_is_no_part_of_it(form, begin):
     call = {"functionary-v3.2": ">>>weather\n{}", "functionary-v2": "\n<|from|>assistant\n<|recipient|>weather\n<|content|>{}"}[form]

@@ -35,6 +35,24 @@ static bool note_turn(const struct job *job, struct reply_choice *choice)
     return buf_add(&choice->turns, &end, sizeof end);
 }
 
+/* Some models call a tool without closing their reasoning. The end of an answer within its reasoning is
+ * therefore parsed for calls: what follows their beginning is not reasoning, and a stream has sent it as
+ * such before. False: out of memory. */
+static bool take_unclosed_calls(const struct job *job, struct reply_choice *choice)
+{
+    const struct reply_choice reasoning = { .text = choice->reasoning };
+    size_t n_content;
+    json_t *calls = calls_find(job, &reasoning, TUTTI_FINISH_STOP, &n_content);
+    if (!calls)
+        return true;
+    json_decref(calls);
+    bool ok = buf_add(&choice->text, choice->reasoning.bytes + n_content,
+                      choice->reasoning.n_bytes - n_content);
+    if (!job->req.stream)
+        buf_truncate(&choice->reasoning, n_content);
+    return ok;
+}
+
 bool answer_add(struct job *job, struct reply_choice *choice, const struct tutti_event *event)
 {
     struct tutti_reasoning_part part;
@@ -50,8 +68,12 @@ bool answer_add(struct job *job, struct reply_choice *choice, const struct tutti
                                              &part))
         ok = (!part.is_reasoning || note_turn(job, choice)) &&
              buf_add(part.is_reasoning ? &choice->reasoning : &choice->text, part.text, part.n_bytes);
-    if (was_inside || tutti_reasoning_parser_is_inside(choice->splitter))
+    bool is_inside = tutti_reasoning_parser_is_inside(choice->splitter);
+    if (was_inside || is_inside)
         choice->n_reasoning_tokens += event->n_tokens;
+    if (ok && is_inside && choice->text.n_bytes == 0 && job->req.forced == API_FORCED_NONE &&
+        event->finish == TUTTI_FINISH_STOP)
+        ok = take_unclosed_calls(job, choice);
     return ok;
 }
 
