@@ -40,6 +40,7 @@ static const struct option_group GROUPS[] = {
     { "Thinking", THINKING_OPTIONS, offsetof(VALUES, thinking) },
     { "Answer", SAMPLING_OPTIONS, offsetof(VALUES, sampling) },
     { "Model", MODEL_OPTIONS, offsetof(VALUES, session.model) },
+    { "Messages", CHAT_FORMAT_OPTIONS, offsetof(VALUES, session.model) },
     { "Adapters", ADAPTER_OPTIONS, offsetof(VALUES, session.adapters) },
     { "Engine", ENGINE_OPTIONS, offsetof(VALUES, session.engine) },
     { "Draft model", DRAFT_OPTIONS, offsetof(VALUES, session.draft) },

@@ -36,7 +36,7 @@ static const struct option LOAD_OPTIONS[] = {
         "open loop: X requests arrive per second, independent of the server; without it, closed loop",
         .letter = 'r', .max = 100000, .above_min = true),
     ENUM_OPTION(VALUES, options.process, "arrivals", "HOW", PROCESSES,
-                "with --rate: at random times, or at equal intervals", .initial = "poisson"),
+                "with --rate: at random times, or at equal intervals", .initial = "poisson", .needs = "rate"),
     INT_OPTION(VALUES, options.concurrency, "concurrency", "C",
                "closed loop: C users (1 without it), each of which sends its next request when its answer "
                "has ended; with --rate: at most C requests are open at once, and the others wait",
@@ -63,19 +63,19 @@ static const struct option REQUEST_OPTIONS[] = {
                 "[...]} and optionally \"max_tokens\" (or \"output_len\"); - is standard input",
                 .letter = 'f'),
     FLAG_OPTION(VALUES, options.in_order, "in-order",
-                "use the prompts in the order of the file, instead of a random one"),
+                "use the prompts in the order of the file, instead of a random one", .needs = "prompts"),
     INT_OPTION(VALUES, made.n_words, "prompt-tokens", "N",
                "without a file: words of the synthetic prompts, about one token each", .min = 1,
-               .max = 1000000, .initial = "64"),
+               .max = 1000000, .initial = "64", .excludes = "prompts"),
     INT_OPTION(VALUES, made.n_shared, "shared-tokens", "N",
                "without a file: the first N words are the same in all prompts, like a system message",
-               .min = 0, .max = 1000000, .initial = "0"),
+               .min = 0, .max = 1000000, .initial = "0", .excludes = "prompts"),
     INT_OPTION(VALUES, options.style.max_tokens, "max-tokens", "N",
                "maximum tokens of an answer, unless the file has its own", .letter = 'n', .min = 1,
                .max = LIMIT_CONTEXT, .initial = "128"),
     FLOAT_OPTION(VALUES, made.spread, "spread", "P",
                  "without a file: vary the lengths of prompts and answers uniformly by up to the fraction P",
-                 .max = 1, .initial = "0"),
+                 .max = 1, .initial = "0", .excludes = "prompts"),
     FLAG_OPTION(VALUES, options.style.as_chat, "chat",
                 "send texts as a user message to the chat endpoint; messages go there anyway"),
     FLOAT_OPTION(VALUES, options.style.temperature, "temperature", "T",
@@ -112,7 +112,8 @@ static const struct option REPORT_OPTIONS[] = {
                  .max = 86400000, .above_min = true),
     TEXT_OPTION(VALUES, json, "json", "FILE", "write the results as JSON; - prints them instead of the text"),
     FLAG_OPTION(VALUES, details, "details",
-                "include every request in the JSON, and the distributions that bench/load-page draws"),
+                "include every request in the JSON, and the distributions that bench/load-page draws",
+                .needs = "json"),
     { .name = NULL },
 };
 
@@ -280,10 +281,12 @@ static enum tutti_status check_values(const struct load_values *values, const ch
         return error_set(err, TUTTI_E_ARGUMENT, "expected a URL such as http://127.0.0.1:8080");
     if (model && !utf8_is_printable(model, strlen(model)))
         return error_set(err, TUTTI_E_ARGUMENT, "--model: expected a name of printable characters");
-    if (values->details && !values->json)
-        return error_set(err, TUTTI_E_ARGUMENT, "--details needs --json");
-    if (values->options.in_order && !values->prompts)
-        return error_set(err, TUTTI_E_ARGUMENT, "--in-order needs --prompts");
+    if (model && values->options.style.api == LOAD_API_TGI)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "model",
+                               "--model has no effect with --api tgi, whose requests name no model");
+    if (values->options.ca_file && strncmp(url, "https://", 8) != 0)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "ca-file",
+                               "--ca-file has no effect on %s: expected a URL with https", url);
     return check_writable(values->json, err);
 }
 

@@ -217,6 +217,24 @@ static void name_option(char *out, size_t size, const struct command *command, c
             snprintf(out, size, "--%s: ", FIELDS[i].option);
 }
 
+/* Of an unknown option that other commands have: says which. */
+static void name_commands(const struct command *command, struct tutti_error *err)
+{
+    char name[sizeof err->param], others[200] = "";
+    size_t n = 0;
+    snprintf(name, sizeof name, "%s", err->param);
+    if (strncmp(err->text, "unknown option", 14) != 0 || !*name || options_has(&command->options, name))
+        return;
+    for (int i = 0; i < N_COMMANDS && n < sizeof others; i++)
+        if (options_has(&COMMANDS[i]->options, name))
+            n += (size_t)snprintf(others + n, sizeof others - n, "%s%s", n > 0 ? ", " : "",
+                                  COMMANDS[i]->name);
+    if (n > 0)
+        error_set_param(err, TUTTI_E_ARGUMENT, name,
+                        "--%s: tutti %s has no such option; commands that have it: %s", name, command->name,
+                        others);
+}
+
 static int report_status(const struct command *command, enum tutti_status st, const struct tutti_error *err)
 {
     char option[64];
@@ -262,6 +280,8 @@ static int run_command(const struct command *command, int argc, char **argv)
         goto done;
     }
     st = options_parse(&command->options, argc, argv, values, operands, &wants_help, &err);
+    if (st != TUTTI_OK)
+        name_commands(command, &err);
     if (st == TUTTI_OK && wants_help) {
         exit_status = print(&text, add_help(command, &text));
         goto done;

@@ -36,7 +36,7 @@ static const char *const POOLINGS[] = { "model", "mean", "last", "cls", NULL };
 
 static const char *const LOG_FORMATS[] = { "text", "json", NULL }; /* as in enum log_format */
 
-enum { MAX_SECONDS = 7 * 24 * 3600, DEFAULT_PORT = 8080 };
+enum { MAX_SECONDS = 7 * 24 * 3600, DEFAULT_PORT = 8080, DEFAULT_STEP_TIMEOUT_S = 60 };
 enum { DEFAULT_KV_BYTES = 1 << 30 }; /* of each of several models */
 
 #define VALUES struct serve_values
@@ -60,14 +60,15 @@ static const struct option OPTIONS[] = {
                 .initial = "model"),
     INT_OPTION(VALUES, server.step_timeout_s, "step-timeout", "SECONDS",
                "with --api step: cancel a chat if its client does not poll it for this long", .min = 1,
-               .max = 86400, .initial = "60"),
+               .max = 86400, .initial = "60", .needs = "api"),
     TEXT_OPTION(VALUES, server.api_key_file, "api-key-file", "FILE",
                 "require an API key: FILE has one key per line, optionally followed by a name for the log "
                 "and its own limits (docs/operations.md); SIGHUP rereads it"),
     FLAG_OPTION(VALUES, server.shares_cache, "share-cache",
                 "share one prefix cache between all keys: this saves memory and time if prompts have common "
                 "prefixes, but lets each key find out, by cached_tokens and response times, how prompts of "
-                "other keys begin; without it, only keys of one name share a cache"),
+                "other keys begin; without it, only keys of one name share a cache",
+                .needs = "api-key-file"),
     TEXT_OPTION(VALUES, server.metrics_key_file, "metrics-key", "FILE",
                 "require one of the keys in FILE for GET /metrics; FILE has the form of --api-key-file. With "
                 "--api-key-file, /metrics is closed unless this or --metrics-listen is given. SIGHUP reads "
@@ -150,7 +151,7 @@ static const struct option LIMIT_OPTIONS[] = {
                "maximum open connections of one IPv4 address or IPv6 network of 64 bits (default 512; no "
                "limit for loopback addresses and Unix sockets); 0: no limit. Clients of a reverse proxy "
                "share the proxy's address: X-Forwarded-For is not read",
-               .max = 1000000),
+               .max = 1000000, .excludes = "unix"),
     FLOAT_OPTION(
         VALUES, server.ttft_target_ms, "ttft-target", "MS",
         "goodput in the metrics: count answers with a time to first token of at most MS milliseconds",
@@ -322,6 +323,10 @@ static enum tutti_status read_server(const struct serve_values *values, struct s
     enum tutti_status st = check_flags(options, err);
     if (st == TUTTI_OK)
         st = read_apis(&values->apis, &options->apis, err);
+    if (st == TUTTI_OK && options->step_timeout_s != DEFAULT_STEP_TIMEOUT_S &&
+        !(options->apis & SERVER_API_STEP))
+        st = error_set_param(err, TUTTI_E_ARGUMENT, "step-timeout",
+                             "--step-timeout has no effect without --api step");
     options->allow_hosts = values->allow_hosts.texts;
     options->n_allow_hosts = (size_t)values->allow_hosts.n;
     options->embedding = (enum tutti_embedding)values->pooling;
@@ -332,6 +337,22 @@ static void set_address(struct server_options *options)
 {
     options->host = options->host ? options->host : "127.0.0.1";
     options->port = options->port >= 0 ? options->port : DEFAULT_PORT;
+}
+
+static enum tutti_status refuse_option(const char *name, const char *why, struct tutti_error *err)
+{
+    return error_set_param(err, TUTTI_E_ARGUMENT, name, "--%s: %s", name, why);
+}
+
+/* A cross-encoder makes scores, and no embeddings that could be pooled. */
+static enum tutti_status check_pooling(const struct serve_values *values, const tutti_model *model,
+                                       struct tutti_error *err)
+{
+    struct tutti_model_info info;
+    tutti_model_info(model, &info);
+    return info.has_score && values->pooling != TUTTI_EMBEDDING_NONE
+               ? refuse_option("embedding-pooling", "has no effect on a model that only ranks", err)
+               : TUTTI_OK;
 }
 
 /* Serves one model. child: this is a process of several models; NULL: it is not. */
@@ -357,6 +378,8 @@ static enum tutti_status serve_one(const struct serve_values *values, const char
     enum tutti_status st = server_open(&server, options, err);
     if (st == TUTTI_OK)
         st = session_open_model(&session, &flags, ranks, path, err);
+    if (st == TUTTI_OK && !child)
+        st = check_pooling(values, session.model, err);
     if (st == TUTTI_OK && values->config)
         fit_config(config, session.model, &flags.engine);
     flags.engine.max_queue_ms = (int)ceil(values->max_queue_time * 1e3);
@@ -413,11 +436,6 @@ static enum tutti_status serve_child(void *user, const struct spawner_child *chi
     return st == TUTTI_OK ? serve_one(&values, place->path, NULL, NULL, &options, child, err) : st;
 }
 
-static enum tutti_status refuse_option(const char *name, const char *why, struct tutti_error *err)
-{
-    return error_set_param(err, TUTTI_E_ARGUMENT, name, "--%s: %s", name, why);
-}
-
 /* Options that are about one model. */
 static enum tutti_status check_several(const struct serve_values *values, struct tutti_error *err)
 {
@@ -435,7 +453,7 @@ static enum tutti_status check_several(const struct serve_values *values, struct
     if (values->config)
         return refuse_option("config", WHY, err);
     if (values->session.model.tp > 1 || values->session.model.rank_table)
-        return refuse_option("tp", WHY, err);
+        return refuse_option(values->session.model.tp > 1 ? "tp" : "rank-table", WHY, err);
     if (values->session.engine.kv_spill_dir)
         return refuse_option("kv-spill", WHY, err);
     if (values->apis.n > 0) { /* chats by polling have their state in one process */

@@ -13,13 +13,13 @@ struct tokenize_values {
 };
 
 static const struct option OPTIONS[] = {
-    FLAG_OPTION(struct tokenize_values, ids, "ids", "print only the ids, on one line"),
+    FLAG_OPTION(struct tokenize_values, ids, "ids", "print only the ids, on one line", .excludes = "decode"),
     FLAG_OPTION(struct tokenize_values, decode, "decode", "TEXT is a list of ids: print their text",
                 .letter = 'd'),
     FLAG_OPTION(struct tokenize_values, special, "special",
-                "add the special tokens that the model expects around a text"),
+                "add the special tokens that the model expects around a text", .excludes = "decode"),
     FLAG_OPTION(struct tokenize_values, parse_special, "parse-special",
-                "parse special tokens in TEXT; without it they are plain text"),
+                "parse special tokens in TEXT; without it they are plain text", .excludes = "decode"),
     FLAG_OPTION(struct tokenize_values, json, "json", "print one JSON object"),
     { .name = NULL },
 };

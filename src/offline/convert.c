@@ -38,6 +38,7 @@ struct converter {
     struct head_tensor **heads;
     struct tensor_slice **slices;
     size_t n_heads, heads_capacity, n_slices, slices_capacity;
+    bool is_mix;                   /* --pure gives a matrix another type than it had without it */
     struct type_pattern *patterns; /* [n_patterns] of options->tensor_types */
     int n_patterns;
     pcre2_match_data *match;
@@ -135,6 +136,10 @@ static enum tutti_status plan_importance(struct converter *c, struct tutti_error
         p->n_importance = e->n;
         n_found++;
     }
+    if (m && n_found + n_missing == 0)
+        return error_set_param(
+            err, TUTTI_E_ARGUMENT, "imatrix",
+            "--imatrix has no effect: no matrix gets a type whose quantizer weighs errors");
     if (missing && n_found == 0)
         return error_set(err, TUTTI_E_FORMAT, "%s: it has no entry for %s, nor for another quantized matrix",
                          imatrix_name(m), missing->name);
@@ -166,8 +171,10 @@ static struct planned *plan_next(struct converter *c, const char *pattern, int l
     weights_layer_name(p->name, sizeof p->name, pattern, layer);
     if (place) {
         const struct weight_type *type = c->options->type;
+        enum dtype mixed = weight_type_choose(type, place);
         bool is_pure = c->options->is_pure && place->role != WEIGHT_ROUTER;
-        p->wanted = is_pure ? type->dtype : weight_type_choose(type, place);
+        p->wanted = is_pure ? type->dtype : mixed;
+        c->is_mix |= is_pure && mixed != type->dtype;
         if (place->role != WEIGHT_ROUTER && shape->n_dims > 1)
             p->wanted = type_by_pattern(c, p->name, p->wanted);
         p->type = weights_fit_type(p->wanted, (int)n_cols);
@@ -606,6 +613,12 @@ static enum tutti_status convert(struct converter *c, const char *dst, struct tu
         st = make_plan(c, err);
     if (st == TUTTI_OK)
         st = check_patterns(c, err);
+    if (st == TUTTI_OK && c->options->is_pure && !c->is_mix)
+        st = error_set_param(
+            err, TUTTI_E_ARGUMENT, "pure",
+            "--pure has no effect with --type %s, which gives every matrix of this model the "
+            "same type anyway",
+            c->options->type->name);
     if (st == TUTTI_OK)
         st = plan_importance(c, err);
     if (st == TUTTI_OK)

@@ -547,7 +547,7 @@ def test_bench_of_the_first_layers_of_a_shape():
     layer = (256 * 384 + 256 * 256 + 3 * 256 * 704) * 18 / 32
     assert whole["results"][0]["matrix_bytes"] - half["results"][0]["matrix_bytes"] == 2 * layer
     assert "5 layers, expected at most 4 of tiny" in wrong(*args, "5")
-    assert "--layers needs --shape" in wrong("bench", DEMO, "--layers", "2")
+    assert "--layers has no effect without --shape" in wrong("bench", DEMO, "--layers", "2")
 
 
 def test_bench_of_a_model_through_the_engine():

@@ -183,7 +183,8 @@ static const struct option OPTIONS[] = {
     ENUM_OPTION(struct values, pace, "pace", "PACE", PACES, "when", .initial = "late"),
     INT64_OPTION(struct values, port, "port", "N", "where", .max = 65535, .initial = "8080"),
     SIZE_OPTION(struct values, size, "size", "SIZE", "how large", .min = 1024, .max = INFINITY),
-    FLOAT_OPTION(struct values, share, "share", "X", "which part", .max = 1, .above_min = true),
+    FLOAT_OPTION(struct values, share, "share", "X", "which part", .max = 1, .above_min = true,
+                 .excludes = "stop"),
     FLAG_OPTION(struct values, json, "json", "as JSON"),
     TEXTS_OPTION(struct values, stops, "stop", "TEXT", "where to end"),
     INTS_OPTION(struct values, users, "users", "LIST", "how many at once", .min = 1, .max = 64,
@@ -264,15 +265,13 @@ static void reads_every_spelling(void **state)
 {
     (void)state;
     struct parsed p;
-    assert_int_equal(parse(&p,
-                           "-n5 --name=a model --port 0 --size=2K --share 1 --json --stop x --stop=y --users "
-                           "1,8,17 --mode quick --pace EARLY --fast --rate -1.5 text"),
+    assert_int_equal(parse(&p, "-n5 --name=a model --port 0 --size=2K --json --stop x --stop=y --users "
+                               "1,8,17 --mode quick --pace EARLY --fast --rate -1.5 text"),
                      TUTTI_OK);
     assert_string_equal(p.values.name, "a");
     assert_int_equal(p.values.count, 5);
     assert_int_equal(p.values.port, 0);
     assert_int_equal(p.values.size, 2048);
-    assert_true(p.values.share == 1);
     assert_true(p.values.json);
     assert_int_equal(p.values.stops.n, 2);
     assert_string_equal(p.values.stops.texts[1], "y");
@@ -284,6 +283,8 @@ static void reads_every_spelling(void **state)
     assert_true(p.values.inner.rate == -1.5);
     assert_string_equal(p.operands[1], "text");
     assert_null(p.operands[2]);
+    assert_int_equal(parse(&p, "m --share 1"), TUTTI_OK);
+    assert_true(p.values.share == 1);
 }
 
 static void takes_options_literally_after_two_dashes(void **state)
@@ -350,6 +351,7 @@ static void names_option_found_and_expected(void **state)
         { "m --hlep", "unknown option --hlep; did you mean --help?" },
         { "m --cou 3", "unknown option --cou; did you mean --count?" },
         { "m -n 3", "--count has no effect without --name" },
+        { "m --stop x --share 1", "--share has no effect with --stop" },
         { "m --count=0 --share 1", "--count has no effect without --name" },
     };
     for (size_t i = 0; i < sizeof BROKEN / sizeof *BROKEN; i++) {

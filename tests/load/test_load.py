@@ -402,9 +402,9 @@ def test_details_have_what_a_page_of_plots_needs(mock, tmp_path):
     (["http://h", "--api", "tgi", "--ignore-eos"], "--ignore-eos: only --api openai has a field for it"),
     (["http://h", "--body", "[1]"], "--body: expected a JSON object"),
     (["http://h", "--body", "{"], "--body: column"),
-    (["http://h", "--details"], "--details needs --json"),
+    (["http://h", "--details"], "--details has no effect without --json"),
     (["http://h", "--html", "x"], "unknown option --html"),
-    (["http://h", "--in-order"], "--in-order needs --prompts"),
+    (["http://h", "--in-order"], "--in-order has no effect without --prompts"),
     (["http://h", "--model", "a\x1bb"], "--model: expected a name of printable characters"),
 ])
 def test_wrong_calls_say_what_is_expected(args, said):

@@ -41,7 +41,7 @@ static const struct option OPTIONS[] = {
         "instead of MODEL: a known shape with random weights, such as chatglm3-6b; list prints their names"),
     INT_OPTION(VALUES, n_layers, "layers", "N",
                "with --shape: only its first N layers, for a shape that memory has no room for", .min = 1,
-               .max = LIMIT_LAYERS),
+               .max = LIMIT_LAYERS, .needs = "shape"),
     INTS_OPTION(VALUES, plan.users, "users", "LIST", "numbers of sequences that decode together",
                 .letter = 'u', .min = 1, .max = MAX_USERS, .initial = "1,8,17,32"),
     INT_OPTION(VALUES, plan.context, "context", "N", "tokens of context of each sequence while decoding",
@@ -61,10 +61,11 @@ static const struct option OPTIONS[] = {
                "with --engine: speculate up to N draft tokens per step (prompt lookup), for random answers, "
                "the model's own ones, and ones that repeat one token; each alternates with the same run "
                "without speculation",
-               .max = 32, .initial = "0"),
+               .max = 32, .initial = "0", .needs = "engine"),
     TEXT_OPTION(VALUES, json_schema, "json-schema", "FILE",
                 "with --engine: answers constrained by the JSON Schema of the file, alternating with "
-                "unconstrained ones, instead of those with much text work"),
+                "unconstrained ones, instead of those with much text work",
+                .needs = "engine"),
     INT_OPTION(VALUES, random_lora, "random-lora", "RANK",
                "add a LoRA adapter of this rank with random weights for every linear layer. The first user "
                "has no adapter, the next ones one of the given adapters in rotation; each step is also timed "
@@ -391,8 +392,6 @@ static enum tutti_status check_context(const struct bench_values *values, const 
 static enum tutti_status read_schema(const struct bench_values *values, struct buf *out,
                                      struct tutti_error *err)
 {
-    if (!values->engine)
-        return error_set(err, TUTTI_E_ARGUMENT, "--json-schema needs --engine");
     enum tutti_status st = input_read(out, values->json_schema, err);
     if (st == TUTTI_OK && out->n_bytes == 0)
         st = error_set(err, TUTTI_E_ARGUMENT, "%s is empty", input_name(values->json_schema));
@@ -412,13 +411,13 @@ static enum tutti_status run_bench(const void *v, const char *const *operands, s
     const char *path = operands[0];
     if (!path == !values->shape)
         return error_set(err, TUTTI_E_ARGUMENT, "expected either MODEL or --shape NAME");
-    if (path && values->n_layers > 0)
-        return error_set(err, TUTTI_E_ARGUMENT, "--layers needs --shape");
     if (draft_flags_are_mtp(&values->draft))
         return error_set_param(
             err, TUTTI_E_UNSUPPORTED, "draft",
             "--draft mtp: tutti bench measures draft models; compare tutti load on a server "
             "with and without it");
+    if (values->draft.draft && !values->engine)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "draft", "--draft has no effect without --engine");
     size_t n_users = (size_t)values->plan.users.n;
     report.results = calloc(n_users + 1, sizeof *report.results);
     report.engine_results = calloc(BENCH_ENGINE_POINTS * n_users, sizeof *report.engine_results);

@@ -28,11 +28,6 @@ const struct option MODEL_OPTIONS[] = {
                   .aliases = WEIGHT_TYPE_ALIASES),
     CHOICE_OPTION(MODEL, options.kv_type, "kv-type", "TYPE", KV_TYPE_NAMES,
                   "type of keys and values in the KV cache", .initial = "f16"),
-    TEXT_OPTION(MODEL, options.chat_format, "chat-format", "NAME",
-                "chat format, instead of the checkpoint's own: chatglm, chatglm2, chatglm3, glm4, llama2, "
-                "baichuan, llama3, llama3.1, chatml, qwen2, qwen2.5, qwen3, mistral-v1 or mistral-v3; "
-                "template for the "
-                "checkpoint's template, template:NAME for one of several; or a file with a Jinja template"),
     INT_OPTION(MODEL, options.n_threads, "threads", "N",
                "number of compute threads; without it, one for each core that this process may use",
                .letter = 't', .min = 1, .max = 256),
@@ -52,6 +47,15 @@ const struct option MODEL_OPTIONS[] = {
     CHOICE_OPTION(MODEL, options.device, "device", "NAME", DEVICE_NAMES, "the device that computes"),
     CHOICE_OPTION(MODEL, options.cpu, "cpu", "LEVEL", CPU_LEVELS,
                   "use at most this instruction set, for comparisons"),
+    { .name = NULL },
+};
+
+const struct option CHAT_FORMAT_OPTIONS[] = {
+    TEXT_OPTION(MODEL, options.chat_format, "chat-format", "NAME",
+                "chat format, instead of the checkpoint's own: chatglm, chatglm2, chatglm3, glm4, llama2, "
+                "baichuan, llama3, llama3.1, chatml, qwen2, qwen2.5, qwen3, mistral-v1 or mistral-v3; "
+                "template for the "
+                "checkpoint's template, template:NAME for one of several; or a file with a Jinja template"),
     { .name = NULL },
 };
 
@@ -365,6 +369,25 @@ const struct option SCHEDULING_OPTIONS[] = {
 
 /* ---- sessions ---- */
 
+/* Refuses options that have no effect on a model that only makes embeddings. */
+static enum tutti_status check_encoder(const struct session_flags *flags, const tutti_model *model,
+                                       struct tutti_error *err)
+{
+    const struct tutti_engine_options *engine = &flags->engine;
+    struct tutti_model_info info;
+    tutti_model_info(model, &info);
+    const char *name = flags->draft.draft                 ? "draft"
+                       : engine->max_lookup_tokens > 0    ? "speculate"
+                       : engine->kv_spill_dir             ? "kv-spill"
+                       : engine->no_prefix_cache          ? "no-prefix-cache"
+                       : flags->model.options.chat_format ? "chat-format"
+                                                          : NULL;
+    if (!info.is_encoder || !name)
+        return TUTTI_OK;
+    return error_set_param(err, TUTTI_E_ARGUMENT, name,
+                           "--%s has no effect on %s, which only makes embeddings", name, info.name);
+}
+
 enum tutti_status session_open_model(struct session *session, const struct session_flags *flags,
                                      tutti_ranks *ranks, const char *path, struct tutti_error *err)
 {
@@ -372,6 +395,8 @@ enum tutti_status session_open_model(struct session *session, const struct sessi
     model.options.max_context = flags->engine.max_context;
     model.options.mtp = draft_flags_are_mtp(&flags->draft);
     enum tutti_status st = model_flags_open(&model, ranks, path, &session->model, err);
+    if (st == TUTTI_OK)
+        st = check_encoder(flags, session->model, err);
     return st == TUTTI_OK ? adapter_flags_load(&flags->adapters, session->model, err) : st;
 }
 

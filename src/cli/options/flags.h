@@ -14,7 +14,8 @@ struct model_flags {
     int tp;
     int n_replicas; /* not a flag of this group; 0: one */
 };
-extern const struct option MODEL_OPTIONS[];
+/* The second table is for commands that send messages. */
+extern const struct option MODEL_OPTIONS[], CHAT_FORMAT_OPTIONS[];
 
 /* Opens the model, with a progress bar while it is being loaded. ranks: NULL: none. */
 MUST_CHECK enum tutti_status model_flags_open(const struct model_flags *flags, tutti_ranks *ranks,
@@ -102,6 +103,7 @@ struct session_flags {
  * SCHEDULING_OPTIONS. */
 #define SESSION_GROUPS(type, member)                                                                         \
     { "Model", MODEL_OPTIONS, offsetof(type, member.model) },                                                \
+        { "Messages", CHAT_FORMAT_OPTIONS, offsetof(type, member.model) },                                   \
         { "Adapters", ADAPTER_OPTIONS, offsetof(type, member.adapters) },                                    \
         { "Engine", ENGINE_OPTIONS, offsetof(type, member.engine) },                                         \
         { "Scheduling", SCHEDULING_OPTIONS, offsetof(type, member.engine) },                                 \

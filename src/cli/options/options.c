@@ -334,14 +334,15 @@ static bool was_given(const struct option_parser *p, const char *name)
     return false;
 }
 
-/* Refuses an option that has no effect, because another one is missing. */
-static enum tutti_status check_needs(const struct option_parser *p)
+/* Refuses an option that has no effect, because another one is missing or given. */
+static enum tutti_status check_given(const struct option_parser *p)
 {
     for (int i = 0; i < p->n_given; i++) {
         const struct option *o = p->given[i];
-        if (o->needs && !was_given(p, o->needs))
-            return error_set_param(p->err, TUTTI_E_ARGUMENT, o->name, "--%s has no effect without --%s",
-                                   o->name, o->needs);
+        bool is_alone = o->needs && !was_given(p, o->needs);
+        if (is_alone || (o->excludes && was_given(p, o->excludes)))
+            return error_set_param(p->err, TUTTI_E_ARGUMENT, o->name, "--%s has no effect with%s --%s",
+                                   o->name, is_alone ? "out" : "", is_alone ? o->needs : o->excludes);
     }
     return TUTTI_OK;
 }
@@ -470,5 +471,5 @@ enum tutti_status options_parse(const struct option_set *set, int argc, char *co
         return st;
     if (n < set->min_operands)
         return error_set(err, TUTTI_E_ARGUMENT, "%s", set->missing);
-    return check_needs(&p);
+    return check_given(&p);
 }

@@ -45,6 +45,7 @@ struct option {
     const char *const *aliases; /* of choices: pairs of an alias and a choice; ends with NULL. NULL: none */
     const char *initial;        /* value if not given; NULL: see above */
     const char *needs;          /* the option without which this one has no effect; NULL: none */
+    const char *excludes;       /* the option with which this one has no effect; NULL: none */
     const char *help;           /* a phrase without a full stop */
     enum option_kind kind;
     char letter;    /* '\0': none */
