@@ -7,6 +7,7 @@
 #include "cli/options/model_places.h"
 #include "cli/options/serving_config.h"
 #include "cli/terminal/numbers.h"
+#include "offline/inspect.h"
 #include "server/models/spawner.h"
 #include "server/server.h"
 
@@ -311,8 +312,8 @@ static void on_ready(void *user)
     struct tutti_stats stats;
     tutti_model_info(report->session->model, &info);
     tutti_engine_stats(report->session->engine, &stats);
-    spawner_child_ready(report->child, info.weight_bytes + stats.kv_pages_total * stats.kv_page_tokens *
-                                                               info.kv_bytes_per_token);
+    uint64_t kv_bytes = stats.kv_pages_total * stats.kv_page_tokens * info.kv_bytes_per_token;
+    spawner_child_ready(report->child, info.weight_bytes + kv_bytes, server_abilities(&info));
 }
 
 /* Checks the flags. options: the server's. */
@@ -466,6 +467,13 @@ static enum tutti_status check_several(const struct serve_values *values, struct
     return TUTTI_OK;
 }
 
+/* What the files of a model tell of it; 0: they cannot be read, which loading will explain. */
+static unsigned find_abilities(const char *path)
+{
+    struct tutti_model_info info;
+    return model_inspect_info(path, &info, NULL) == TUTTI_OK ? server_abilities(&info) : 0;
+}
+
 static enum tutti_status serve_several(const struct serve_values *values, const struct model_places *places,
                                        struct tutti_error *err)
 {
@@ -481,7 +489,7 @@ static enum tutti_status serve_several(const struct serve_values *values, const 
     struct server_options options;
     struct server *server = NULL;
     for (int i = 0; i < places->n; i++)
-        list[i] = (struct server_model){ places->list[i].name, places->list[i].path };
+        list[i] = (struct server_model){ .name = places->list[i].name, .path = places->list[i].path };
     enum tutti_status st = check_several(values, err);
     if (st == TUTTI_OK)
         st = read_server(values, &options, err);
@@ -492,8 +500,10 @@ static enum tutti_status serve_several(const struct serve_values *values, const 
     if (st == TUTTI_OK)
         st = server_open(&server, &options, err);
     if (st == TUTTI_OK) {
-        for (int i = 0; i < places->n; i++)
+        for (int i = 0; i < places->n; i++) {
             log_info("model %s: %s", list[i].name, list[i].path);
+            list[i].abilities = find_abilities(list[i].path);
+        }
         st = server_run_models(server, &models, err);
     }
     server_close(server);

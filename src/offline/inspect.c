@@ -5,6 +5,7 @@
 #include "base/system/memory_left.h"
 #include "model/chat/chat.h"
 #include "model/chat/reasoning.h"
+#include "model/load/pooling.h"
 #include "model/weights/mtp.h"
 #include "model/weights/weights.h"
 
@@ -366,6 +367,28 @@ enum tutti_status model_inspect(const char *path, const struct inspect_options *
     enum tutti_status st = checkpoint_open(&r.ck, path, err);
     if (st == TUTTI_OK)
         st = inspect(&r, out, err);
+    checkpoint_close(r.ck);
+    return st;
+}
+
+enum tutti_status model_inspect_info(const char *path, struct tutti_model_info *out, struct tutti_error *err)
+{
+    struct inspect_report r = { 0 };
+    struct model_pooling pooling = { 0 };
+    enum tutti_status st = checkpoint_open(&r.ck, path, err);
+    if (st == TUTTI_OK)
+        st = model_desc_read(&r.desc, &r.family, r.ck, err);
+    if (st == TUTTI_OK)
+        st = find_answer_forms(&r, err);
+    if (st == TUTTI_OK)
+        st = pooling_read(&pooling, &r.desc, r.ck, err);
+    if (st == TUTTI_OK)
+        *out = (struct tutti_model_info){ .is_encoder = r.desc.is_encoder,
+                                          .has_score = r.desc.has_score,
+                                          .embedding = pooling.kind,
+                                          .has_chat = r.has_template || r.family->choose_chat,
+                                          .tool_form = r.tool_form,
+                                          .reasoning_form = r.reasoning_form };
     checkpoint_close(r.ck);
     return st;
 }

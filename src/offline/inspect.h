@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "model/weights/weight_type.h"
+#include "tutti.h"
 
 #include <stdio.h>
 
@@ -22,5 +23,10 @@ struct inspect_options {
  * into memory. */
 MUST_CHECK enum tutti_status model_inspect(const char *path, const struct inspect_options *options, FILE *out,
                                            struct tutti_error *err);
+
+/* Fills what the configuration and the chat template tell: is_encoder, has_score, embedding, has_chat,
+ * tool_form and reasoning_form. All else is zero. Reads neither weights nor the vocabulary. */
+MUST_CHECK enum tutti_status model_inspect_info(const char *path, struct tutti_model_info *out,
+                                                struct tutti_error *err);
 
 #endif

@@ -86,7 +86,8 @@ MUST_CHECK bool app_token_bytes(const struct app *app, int32_t id, struct buf *o
 enum tutti_embedding app_embedding(const struct app *app);
 
 void app_make_fingerprint(struct app *app);                         /* from app->info */
-int app_max_context(const struct app *app);                               /* tokens of one sequence */
+int app_max_context(const struct app *app);                         /* tokens of one sequence */
+json_t *app_abilities(unsigned abilities);                          /* enum server_ability, by name */
 json_t *app_model_name(const struct app *app, const char *adapter); /* "ID", or "ID:NAME" with an adapter */
 
 /* Writes an API's error reply; job may be NULL. */

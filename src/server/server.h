@@ -10,6 +10,7 @@
 #define TUTTI_SERVER_SERVER_H
 
 #include "base/error.h"
+#include "tutti.h"
 
 /* APIs other than OpenAI's; off by default. */
 enum server_api {
@@ -72,10 +73,24 @@ struct server_options {
     void *ready_user;
 };
 
+/* What requests may want of a model; "capabilities" in /v1/models. */
+enum server_ability {
+    SERVER_CAN_COMPLETE = 1,
+    SERVER_CAN_CHAT = 2,
+    SERVER_CAN_INFILL = 4,
+    SERVER_CAN_CALL_TOOLS = 8,
+    SERVER_CAN_REASON = 16,
+    SERVER_CAN_EMBED = 32,
+    SERVER_CAN_RANK = 64,
+};
+/* Combined with |. */
+unsigned server_abilities(const struct tutti_model_info *info);
+
 /* Several models. */
 struct server_models {
     const struct server_model {
         const char *name, *path;
+        unsigned abilities; /* as far as its files tell before it is loaded; 0: they do not */
     } * list;
     int n;
     uint64_t memory_bytes; /* of all their processes; 0: no limit */

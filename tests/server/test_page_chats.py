@@ -1,9 +1,13 @@
 """Conversations in the chat page: branches, settings, search, files, export and import, deleting and undoing."""
 import json
+import os
 
 import pytest
 from chat_page import Keys, Page, Script, chromium, mock, page, slow  # noqa: F401  # pylint: disable=unused-import
+from conftest import DEMO, ROOT
 from test_adapters import write_adapter
+
+ENCODER = os.path.join(ROOT, "tests", "fixtures", "encoder", "bert-tiny")
 
 WORDS = "#messages .user .words"
 
@@ -112,6 +116,20 @@ def test_each_conversation_has_its_own_settings(script):
     one.wait(lambda: not one.all("#messages > li"))
     script.tell("Third.")
     assert script.bodies()[-1]["temperature"] == 0.5
+
+
+def test_models_that_cannot_chat_are_no_choice(chromium, start):
+    """Neither before they are loaded nor after."""
+    server = start(f"a-encoder={ENCODER}", f"b-chat={DEMO}", f"c-chat={DEMO}", "--kv-memory", "32M")
+    assert [m["id"] for m in server.get("/v1/models").json()["data"]] == ["a-encoder", "b-chat", "c-chat"]
+    one = Page(chromium, server.url)
+    assert one.texts("#model option") == ["b-chat", "c-chat"]
+    assert server.post("/v1/embeddings", {"model": "a-encoder", "input": "x"}).status_code == 200
+    one.driver.refresh()
+    one.wait(lambda: one.texts("#model option") == ["b-chat", "c-chat"])
+    script = Script(one)
+    script.tell("Yes.")
+    assert script.bodies()[-1]["model"] == "b-chat"
 
 
 def test_an_adapter_can_be_chosen(chromium, start, tmp_path):

@@ -12,7 +12,7 @@ import openai
 import pytest
 import requests
 
-from conftest import BIN, DEMO, PATIENCE, Server
+from conftest import BIN, DEMO, PATIENCE, ROOT, Server
 
 SMALL = ("--kv-memory", "32M")
 STORY = "Tell me a story about a fox named Mia."
@@ -81,6 +81,23 @@ def test_a_folder_of_models_is_listed_and_each_answers_as_alone(folder, both, tm
     status = {m["id"]: m["status"] for m in both.get("/v1/models").json()["data"]}
     assert status == {"plain": "loaded", "small": "loaded", "torn": "unloaded"}
     assert both.get("/ready").json() == {"status": "ready", "models": status} and both.get("/health").json() == {"status": "ok"}
+
+
+def test_capabilities_are_listed_before_and_after_loading(start):
+    encoders = os.path.join(ROOT, "tests", "fixtures", "encoder")
+    server = start(f"chat={DEMO}", f"vectors={encoders}/bert-tiny", f"ranker={encoders}/bert-ranker-tiny", "--kv-memory", "32M")
+    want = {"chat": ["completion", "chat", "tools", "embeddings"], "vectors": ["embeddings", "rerank"], "ranker": ["rerank"]}
+
+    def found():
+        return {m["id"]: m["capabilities"] for m in server.get("/v1/models").json()["data"]}
+
+    before = found()
+    assert {name: before[name] for name in ("vectors", "ranker")} == {name: want[name] for name in ("vectors", "ranker")}
+    assert set(before["chat"]) >= {"completion", "chat", "embeddings"}  # which tools it calls follows from its vocabulary
+    content(ask(server, "chat", "Hello"))
+    assert server.post("/v1/embeddings", {"model": "vectors", "input": "x"}).status_code == 200
+    assert server.post("/v1/rerank", {"model": "ranker", "query": "x", "documents": ["y"]}).status_code == 200
+    assert found() == want and server.get("/v1/models/ranker").json()["capabilities"] == ["rerank"]
 
 
 def test_a_published_client_streams_from_both(both):

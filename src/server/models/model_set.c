@@ -308,10 +308,11 @@ static struct child *find_child(struct model_set *set, const struct spawner_even
     return child;
 }
 
-static void take_ready(struct child *child, uint64_t memory_bytes)
+static void take_ready(struct child *child, const struct spawner_event *event)
 {
     struct model *model = child->model;
-    child->memory_bytes = model->expected_bytes = memory_bytes;
+    child->memory_bytes = model->expected_bytes = event->memory_bytes;
+    model->abilities = event->abilities;
     child->ready_us = clock_now_us();
     if (child->state == CHILD_LEAVING)
         return;
@@ -392,7 +393,7 @@ static void take_news(struct model_set *set, const struct spawner_event *event)
     if (!child)
         return;
     if (event->news == CHILD_READY)
-        take_ready(child, event->memory_bytes);
+        take_ready(child, event);
     else if (event->news == CHILD_FAILED)
         snprintf(child->why, sizeof child->why, "%s", event->text);
     else
@@ -558,9 +559,10 @@ static json_t *model_value(const struct model *model)
     char created_at[32];
     struct tm time;
     strftime(created_at, sizeof created_at, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&start_time, &time));
-    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:s, s:s, s:s}", "id", model->name, "object", "model",
+    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o*, s:s, s:s, s:s}", "id", model->name, "object", "model",
                      "created", (json_int_t)start_time, "owned_by", "tutti", "status", state_of(model),
-                     "type", "model", "display_name", model->name, "created_at", created_at);
+                     "capabilities", model->abilities ? app_abilities(model->abilities) : NULL, "type",
+                     "model", "display_name", model->name, "created_at", created_at);
 }
 
 void model_set_list(struct model_set *set, struct http_conn *conn, const char *name)
@@ -602,9 +604,11 @@ enum tutti_status model_set_new(struct model_set **out, struct app *app, const s
     TAILQ_INIT(&set->others);
     for (int i = 0; i < options->n; i++) {
         struct model *m = &set->models[i];
-        *m = (struct model){
-            .set = set, .name = options->list[i].name, .path = options->list[i].path, .index = i
-        };
+        *m = (struct model){ .set = set,
+                             .name = options->list[i].name,
+                             .path = options->list[i].path,
+                             .abilities = options->list[i].abilities,
+                             .index = i };
         m->expected_bytes = files_weight_bytes(m->path) + options->kv_bytes;
         TAILQ_INIT(&m->waiting);
     }

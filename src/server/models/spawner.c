@@ -42,12 +42,13 @@ static void tell(int fd, const struct spawner_event *event)
         ;
 }
 
-void spawner_child_ready(const struct spawner_child *child, uint64_t memory_bytes)
+void spawner_child_ready(const struct spawner_child *child, uint64_t memory_bytes, unsigned abilities)
 {
     tell(child->fd, &(struct spawner_event){ .news = CHILD_READY,
                                              .model = child->order.model,
                                              .generation = child->order.generation,
-                                             .memory_bytes = memory_bytes });
+                                             .memory_bytes = memory_bytes,
+                                             .abilities = abilities });
 }
 
 /* ---- the spawner's process ---- */

@@ -31,6 +31,7 @@ struct spawner_event {
     uint32_t generation;
     int status;
     uint64_t memory_bytes; /* CHILD_READY: weights and KV cache */
+    unsigned abilities;    /* CHILD_READY: enum server_ability */
     char text[600];
 };
 
@@ -39,7 +40,7 @@ struct spawner_child {
     int fd;
     struct spawner_order order;
 };
-void spawner_child_ready(const struct spawner_child *child, uint64_t memory_bytes);
+void spawner_child_ready(const struct spawner_child *child, uint64_t memory_bytes, unsigned abilities);
 
 /* What a child does; it ends when this returns. */
 typedef enum tutti_status spawner_run(void *user, const struct spawner_child *child, struct tutti_error *err);

@@ -22,25 +22,35 @@ json_t *app_model_name(const struct app *app, const char *adapter)
     return json_sprintf("%s%s%s", app->model_id, adapter ? ":" : "", adapter ? adapter : "");
 }
 
-/* What requests may want of the model. */
-static json_t *capabilities(const struct tutti_model_info *info)
+static const struct {
+    enum server_ability ability;
+    const char *name;
+} ABILITIES[] = {
+    { SERVER_CAN_COMPLETE, "completion" }, { SERVER_CAN_CHAT, "chat" },
+    { SERVER_CAN_INFILL, "infill" },       { SERVER_CAN_CALL_TOOLS, "tools" },
+    { SERVER_CAN_REASON, "reasoning" },    { SERVER_CAN_EMBED, "embeddings" },
+    { SERVER_CAN_RANK, "rerank" },
+};
+
+unsigned server_abilities(const struct tutti_model_info *info)
 {
-    const struct {
-        const char *name;
-        bool has;
-    } list[] = {
-        { "completion", !info->is_encoder },
-        { "chat", info->has_chat && !info->is_encoder },
-        { "infill", info->has_infill },
-        { "tools", info->tool_form && !info->is_encoder },
-        { "reasoning", info->has_reasoning && !info->is_encoder },
-        { "embeddings", !info->has_score },
-        { "rerank", info->has_score || info->embedding != TUTTI_EMBEDDING_NONE },
-    };
+    bool generates = !info->is_encoder;
+    unsigned abilities = generates ? SERVER_CAN_COMPLETE : 0;
+    abilities |= generates && info->has_chat ? SERVER_CAN_CHAT : 0;
+    abilities |= generates && info->has_infill ? SERVER_CAN_INFILL : 0;
+    abilities |= generates && info->tool_form ? SERVER_CAN_CALL_TOOLS : 0;
+    abilities |= generates && info->reasoning_form ? SERVER_CAN_REASON : 0;
+    abilities |= !info->has_score ? SERVER_CAN_EMBED : 0;
+    abilities |= info->has_score || info->embedding != TUTTI_EMBEDDING_NONE ? SERVER_CAN_RANK : 0;
+    return abilities;
+}
+
+json_t *app_abilities(unsigned abilities)
+{
     json_t *names = json_array();
-    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
-        if (list[i].has)
-            json_array_append_new(names, json_string(list[i].name));
+    for (size_t i = 0; i < sizeof ABILITIES / sizeof *ABILITIES; i++)
+        if (abilities & ABILITIES[i].ability)
+            json_array_append_new(names, json_string(ABILITIES[i].name));
     return names;
 }
 
@@ -55,9 +65,10 @@ static json_t *model_value(struct app *app, const char *adapter)
     return json_pack("{s:o, s:s, s:I, s:s, s:i, s:o, s:s*, s:s*, s:s, s:o, s:s, s:s, s:i, s:i}", "id",
                      app_model_name(app, adapter), "object", "model", "created", (json_int_t)app->start_time,
                      "owned_by", "tutti", "max_model_len", max_context, "capabilities",
-                     capabilities(&app->info), "root", adapter, "parent", adapter ? app->model_id : NULL,
-                     "type", "model", "display_name", app_model_name(app, adapter), "created_at", created_at,
-                     "lifecycle", "active", "max_input_tokens", max_context, "max_tokens", max_context);
+                     app_abilities(server_abilities(&app->info)), "root", adapter, "parent",
+                     adapter ? app->model_id : NULL, "type", "model", "display_name",
+                     app_model_name(app, adapter), "created_at", created_at, "lifecycle", "active",
+                     "max_input_tokens", max_context, "max_tokens", max_context);
 }
 
 /* All models are one page of Anthropic's API. */
