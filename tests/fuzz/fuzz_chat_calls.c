@@ -2,7 +2,7 @@
  * stays content. */
 #include "base/buf.h"
 #include "base/utf8.h"
-#include "model/chat/call_forms.h"
+#include "model/chat/calls/call_forms.h"
 #include "tutti.h"
 
 #include <assert.h>

@@ -1,6 +1,6 @@
 /* Answers whose reasoning is marked, in every published form, that come in pieces. */
 #include "base/buf.h"
-#include "model/chat/call_forms.h"
+#include "model/chat/calls/call_forms.h"
 #include "model/chat/chat.h"
 #include "model/chat/reasoning.h"
 #include "model/marks.h"

@@ -1,5 +1,5 @@
 /* The special tokens and texts that mark reasoning and tool calls, for one model. */
-#include "model/chat/call_forms.h"
+#include "model/chat/calls/call_forms.h"
 #include "model/chat/chat.h"
 #include "model/chat/reasoning.h"
 #include "model/marks.h"

@@ -4,7 +4,7 @@
 #include "base/bytes.h"
 #include "base/json/json_print.h"
 #include "base/utf8.h"
-#include "model/chat/call_forms.h"
+#include "model/chat/calls/call_forms.h"
 #include "model/chat/reasoning.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
-#include "model/chat/call_arguments.h"
+#include "model/chat/calls/call_arguments.h"
 
 #include "base/json/json_print.h"
-#include "model/chat/call_values.h"
+#include "model/chat/calls/call_values.h"
 #include "template/template.h"
 
 #include <stdlib.h>

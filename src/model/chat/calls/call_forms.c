@@ -1,4 +1,4 @@
-#include "model/chat/call_forms.h"
+#include "model/chat/calls/call_forms.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-#include "model/chat/call_values.h"
+#include "model/chat/calls/call_values.h"
 
 #include "base/buf.h"
 #include "template/template.h"

@@ -15,8 +15,8 @@
 #include "base/error.h"
 #include "base/json/json_print.h"
 #include "base/utf8.h"
-#include "model/chat/call_arguments.h"
-#include "model/chat/call_forms.h"
+#include "model/chat/calls/call_arguments.h"
+#include "model/chat/calls/call_forms.h"
 
 #include <assert.h>
 #include <stdlib.h>
