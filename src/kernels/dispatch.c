@@ -82,144 +82,23 @@ enum tutti_status cpu_find(unsigned *out, const char *name, struct tutti_error *
 
 static void init_ref(struct kernels *k)
 {
+    SET_VARIANT(ref)
     k->tile[DTYPE_F32] = k->tile[DTYPE_F16] = tile_float_ref;
+    k->tile[DTYPE_F8_BLOCK] = k->tile[DTYPE_F8_ROW] = tile_float_ref;
     k->tile[DTYPE_BF16] = tile_bf16_ref;
-#define SET_LINEAR(name, dtype)                                                                              \
-    k->tile[dtype] = tile_##name##_ref;                                                                      \
-    k->linear[dtype] = linear_##name##_ref;
-    FOR_EACH_QUANTIZED(SET_LINEAR)
-#undef SET_LINEAR
-#define SET_LINEAR(name, dtype)                                                                              \
-    k->tile[dtype] = tile_float_ref;                                                                         \
-    k->linear[dtype] = linear_##name##_ref;
-    FOR_EACH_FLOAT8(SET_LINEAR)
-#undef SET_LINEAR
-    k->linear[DTYPE_F32] = linear_f32_ref;
-    k->linear[DTYPE_F16] = linear_f16_ref;
-    k->linear[DTYPE_BF16] = linear_bf16_ref;
-    k->rmsnorm = rmsnorm_ref;
-    k->layernorm = layernorm_ref;
-    k->add = add_ref;
-    k->scale_add = scale_add_ref;
-    k->silu_mul = silu_mul_ref;
-    k->silu_clamped_mul = silu_clamped_mul_ref;
-    k->gelu_tanh_mul = gelu_tanh_mul_ref;
-    k->gelu_tanh = gelu_tanh_ref;
-    k->gelu_sigmoid = gelu_sigmoid_ref;
-    k->gelu_erf = gelu_erf_ref;
-    k->softcap = softcap_ref;
-    k->softmax = softmax_ref;
-    k->rope_interleaved = rope_interleaved_ref;
-    k->rope_half = rope_half_ref;
-    k->attention_f16 = attention_f16_ref;
-    k->attention_f32 = attention_f32_ref;
-    k->attention_int8 = attention_int8_ref;
-    k->attention_merge = attention_merge_ref;
-    k->to_int8 = to_int8_ref;
-    k->divide = divide_ref;
-    k->scan_max = scan_max_ref;
-    k->sum_exp = sum_exp_ref;
-    k->find_above = find_above_ref;
-    k->find_arrival = find_arrival_ref;
-    k->to_half = to_half_ref;
-    k->lora_down = lora_down_ref;
-    k->lora_up = lora_up_ref;
-    k->lora_down_half = lora_down_half_ref;
-    k->lora_up_half = lora_up_half_ref;
 }
 
 #if defined(__x86_64__)
 static void init_avx2(struct kernels *k)
 {
-#define SET_LINEAR(name, dtype)                                                                              \
-    k->tile[dtype] = tile_##name##_avx2;                                                                     \
-    k->linear[dtype] = linear_##name##_avx2;
-    FOR_EACH_QUANTIZED(SET_LINEAR)
-#undef SET_LINEAR
-#define SET_LINEAR(name, dtype) k->linear[dtype] = linear_##name##_avx2;
-    FOR_EACH_FLOAT8(SET_LINEAR)
-#undef SET_LINEAR
-    k->linear[DTYPE_F32] = linear_f32_avx2;
-    k->linear[DTYPE_F16] = linear_f16_avx2;
-    k->linear[DTYPE_BF16] = linear_bf16_avx2;
-    k->rmsnorm = rmsnorm_avx2;
-    k->layernorm = layernorm_avx2;
-    k->add = add_avx2;
-    k->scale_add = scale_add_avx2;
-    k->silu_mul = silu_mul_avx2;
-    k->silu_clamped_mul = silu_clamped_mul_avx2;
-    k->gelu_tanh_mul = gelu_tanh_mul_avx2;
-    k->gelu_tanh = gelu_tanh_avx2;
-    k->gelu_sigmoid = gelu_sigmoid_avx2;
-    k->gelu_erf = gelu_erf_avx2;
-    k->softcap = softcap_avx2;
-    k->softmax = softmax_avx2;
-    k->rope_interleaved = rope_interleaved_avx2;
-    k->rope_half = rope_half_avx2;
-    k->attention_f16 = attention_f16_avx2;
-    k->attention_f32 = attention_f32_avx2;
-    k->attention_int8 = attention_int8_avx2;
-    k->attention_merge = attention_merge_avx2;
-    k->to_int8 = to_int8_avx2;
-    k->divide = divide_avx2;
-    k->scan_max = scan_max_avx2;
-    k->sum_exp = sum_exp_avx2;
-    k->find_above = find_above_avx2;
-    k->find_arrival = find_arrival_avx2;
-    k->to_half = to_half_avx2;
-    k->lora_down = lora_down_avx2;
-    k->lora_up = lora_up_avx2;
-    k->lora_down_half = lora_down_half_avx2;
-    k->lora_up_half = lora_up_half_avx2;
+    SET_VARIANT(avx2)
 }
 
-static void init_avx512(struct kernels *k)
-{
-#define SET_LINEAR(name, dtype)                                                                              \
-    k->tile[dtype] = tile_##name##_avx512;                                                                   \
-    k->linear[dtype] = linear_##name##_avx512;
-    FOR_EACH_QUANTIZED(SET_LINEAR)
-#undef SET_LINEAR
-#define SET_LINEAR(name, dtype) k->linear[dtype] = linear_##name##_avx512;
-    FOR_EACH_FLOAT8(SET_LINEAR)
-#undef SET_LINEAR
-    k->linear[DTYPE_F32] = linear_f32_avx512;
-    k->linear[DTYPE_F16] = linear_f16_avx512;
-    k->linear[DTYPE_BF16] = linear_bf16_avx512;
-    k->rmsnorm = rmsnorm_avx512;
-    k->layernorm = layernorm_avx512;
-    k->add = add_avx512;
-    k->scale_add = scale_add_avx512;
-    k->silu_mul = silu_mul_avx512;
-    k->silu_clamped_mul = silu_clamped_mul_avx512;
-    k->gelu_tanh_mul = gelu_tanh_mul_avx512;
-    k->gelu_tanh = gelu_tanh_avx512;
-    k->gelu_sigmoid = gelu_sigmoid_avx512;
-    k->gelu_erf = gelu_erf_avx512;
-    k->softcap = softcap_avx512;
-    k->softmax = softmax_avx512;
-    k->rope_interleaved = rope_interleaved_avx512;
-    k->rope_half = rope_half_avx512;
-    k->attention_f16 = attention_f16_avx512;
-    k->attention_f32 = attention_f32_avx512;
-    k->attention_int8 = attention_int8_avx512;
-    k->attention_merge = attention_merge_avx512;
-    k->to_int8 = to_int8_avx512;
-    k->divide = divide_avx512;
-    k->scan_max = scan_max_avx512;
-    k->sum_exp = sum_exp_avx512;
-    k->find_above = find_above_avx512;
-    k->find_arrival = find_arrival_avx512;
-    k->to_half = to_half_avx512;
-    k->lora_down = lora_down_avx512;
-    k->lora_up = lora_up_avx512;
-    k->lora_down_half = lora_down_half_avx512;
-    k->lora_up_half = lora_up_half_avx512;
-}
+static void init_avx512(struct kernels *k){ SET_VARIANT(avx512) }
 #endif
 
 #if defined(__x86_64__)
-size_t x86_prefetch_bytes;
+size_t weights_ahead_bytes;
 
 /* Intel's processors read some lines ahead into L2 by themselves. A prefetch that finds its line there
  * holds a fill buffer of L1 for a short time only, which leaves buffers for the inputs. AMD's
@@ -239,8 +118,8 @@ void kernels_init(struct kernels *k, unsigned cpu)
     init_ref(k);
 #if defined(__x86_64__)
     size_t distance = prefetch_distance();
-    if (x86_prefetch_bytes != distance) /* other threads may be reading it */
-        x86_prefetch_bytes = distance;
+    if (weights_ahead_bytes != distance) /* other threads may be reading it */
+        weights_ahead_bytes = distance;
     if (cpu & CPU_AVX2)
         init_avx2(k);
     if (cpu & CPU_AVX512)

@@ -14,10 +14,10 @@
 
 #include "kernels/kernels.h"
 
-/* M(name, dtype) for each type of 8-bit floats. */
-#define FOR_EACH_FLOAT8(M)                                                                                   \
-    M(f8_block, DTYPE_F8_BLOCK)                                                                              \
-    M(f8_row, DTYPE_F8_ROW)
+/* M(name, dtype, further arguments) for each type of 8-bit floats. */
+#define FOR_EACH_FLOAT8(M, ...)                                                                              \
+    M(f8_block, DTYPE_F8_BLOCK, ##__VA_ARGS__)                                                               \
+    M(f8_row, DTYPE_F8_ROW, ##__VA_ARGS__)
 
 enum {
     FLOAT8_RUN = 128,   /* columns of a partial sum; of F8_BLOCK also of a scale */

@@ -16,28 +16,28 @@
 
 #include "kernels/kernels.h"
 
-/* M(name, dtype) for each quantized type. */
-#define FOR_EACH_QUANTIZED(M)                                                                                \
-    M(q4_0, DTYPE_Q4_0)                                                                                      \
-    M(q4_1, DTYPE_Q4_1)                                                                                      \
-    M(q5_0, DTYPE_Q5_0)                                                                                      \
-    M(q5_1, DTYPE_Q5_1)                                                                                      \
-    M(q8_0, DTYPE_Q8_0)                                                                                      \
-    M(q2_k, DTYPE_Q2_K)                                                                                      \
-    M(q3_k, DTYPE_Q3_K)                                                                                      \
-    M(q4_k, DTYPE_Q4_K)                                                                                      \
-    M(q5_k, DTYPE_Q5_K)                                                                                      \
-    M(q6_k, DTYPE_Q6_K)                                                                                      \
-    M(mxfp4, DTYPE_MXFP4)                                                                                    \
-    M(iq4_nl, DTYPE_IQ4_NL)                                                                                  \
-    M(iq4_xs, DTYPE_IQ4_XS)                                                                                  \
-    M(iq2_xxs, DTYPE_IQ2_XXS)                                                                                \
-    M(iq2_xs, DTYPE_IQ2_XS)                                                                                  \
-    M(iq2_s, DTYPE_IQ2_S)                                                                                    \
-    M(iq3_xxs, DTYPE_IQ3_XXS)                                                                                \
-    M(iq3_s, DTYPE_IQ3_S)                                                                                    \
-    M(iq1_s, DTYPE_IQ1_S)                                                                                    \
-    M(iq1_m, DTYPE_IQ1_M)
+/* M(name, dtype, further arguments) for each quantized type. */
+#define FOR_EACH_QUANTIZED(M, ...)                                                                           \
+    M(q4_0, DTYPE_Q4_0, ##__VA_ARGS__)                                                                       \
+    M(q4_1, DTYPE_Q4_1, ##__VA_ARGS__)                                                                       \
+    M(q5_0, DTYPE_Q5_0, ##__VA_ARGS__)                                                                       \
+    M(q5_1, DTYPE_Q5_1, ##__VA_ARGS__)                                                                       \
+    M(q8_0, DTYPE_Q8_0, ##__VA_ARGS__)                                                                       \
+    M(q2_k, DTYPE_Q2_K, ##__VA_ARGS__)                                                                       \
+    M(q3_k, DTYPE_Q3_K, ##__VA_ARGS__)                                                                       \
+    M(q4_k, DTYPE_Q4_K, ##__VA_ARGS__)                                                                       \
+    M(q5_k, DTYPE_Q5_K, ##__VA_ARGS__)                                                                       \
+    M(q6_k, DTYPE_Q6_K, ##__VA_ARGS__)                                                                       \
+    M(mxfp4, DTYPE_MXFP4, ##__VA_ARGS__)                                                                     \
+    M(iq4_nl, DTYPE_IQ4_NL, ##__VA_ARGS__)                                                                   \
+    M(iq4_xs, DTYPE_IQ4_XS, ##__VA_ARGS__)                                                                   \
+    M(iq2_xxs, DTYPE_IQ2_XXS, ##__VA_ARGS__)                                                                 \
+    M(iq2_xs, DTYPE_IQ2_XS, ##__VA_ARGS__)                                                                   \
+    M(iq2_s, DTYPE_IQ2_S, ##__VA_ARGS__)                                                                     \
+    M(iq3_xxs, DTYPE_IQ3_XXS, ##__VA_ARGS__)                                                                 \
+    M(iq3_s, DTYPE_IQ3_S, ##__VA_ARGS__)                                                                     \
+    M(iq1_s, DTYPE_IQ1_S, ##__VA_ARGS__)                                                                     \
+    M(iq1_m, DTYPE_IQ1_M, ##__VA_ARGS__)
 
 /* Tables of 16 numbers, for types whose stored numbers are places in a table: format_largest(). */
 enum number_table {

@@ -1,7 +1,8 @@
 /* The compute kernels: one table of functions, chosen for the processor at start.
  *
  * ref/ has the reference implementation of each operation in plain C. x86/ has optimized ones for
- * AVX2 (with FMA and F16C) and for AVX-512 (F, BW, DQ, VL, VNNI). All implementations give the
+ * AVX2 (with FMA and F16C) and for AVX-512 (F, BW, DQ, VL, VNNI). Most are written once, in vector/, in
+ * terms of a vector of sixteen floats, which each instruction set defines in its vec16.h. All implementations give the
  * same bits: the order of every sum is part of the contract below, exp is a polynomial of our
  * own, and nothing calls the math library. Only the payload and sign of a NaN may differ.
  *

@@ -1,6 +1,5 @@
 #include "kernels/x86/avx2/vec16.h"
 
-#define NAME(name) name##_avx2
 enum { MAX_ROWS = 2 }; /* eight registers of sums */
 #define BF16_TILES       BF16_TILE(1) BF16_TILE(2)
 #define BF16_TILES_TABLE tile_1, tile_2
@@ -25,4 +24,6 @@ INLINE vec16 dot_pair(vec16 sum, weight_pair w, input_pair x)
     return v_fma(w.even, x.even, v_fma(w.odd, x.odd, sum));
 }
 
-#include "kernels/x86/linear_bf16_body.h"
+#include "kernels/x86/linear_bf16_mode_body.h"
+
+LINEAR_BF16(avx2)

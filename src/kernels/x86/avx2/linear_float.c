@@ -2,7 +2,7 @@
 
 enum { MAX_ROWS = 2 }; /* eight registers of sums, four of weights */
 
-#include "kernels/x86/linear_float_body.h"
+#include "kernels/vector/linear_float_body.h"
 
 #define FLOAT_TILES(t, dtype)                                                                                \
     FLOAT_TILE(t, dtype, 1)                                                                                  \

@@ -59,4 +59,4 @@ INLINE vec16 pick_scales(const float *scales, struct places places)
     WIDE_TILE(t, dtype, 6)
 #define WIDE_TILES_TABLE(t) t##_1, t##_2, t##_3, t##_4, t##_5, t##_6
 
-#include "kernels/x86/linear_float8_body.h"
+#include "kernels/vector/linear_float8_body.h"

@@ -345,7 +345,7 @@ INLINE struct block block_at(const uint8_t *panel, int b, const struct quant_for
     const uint8_t *unit = panel + (size_t)(b / per_unit) * format_unit_bytes(f);
     const uint8_t *first = unit + format_param_bytes(f) + (size_t)(b % per_unit) * 2 * format_half_bytes(f);
     for (size_t line = 0; line < format_unit_bytes(f) / (size_t)per_unit; line += 64)
-        _mm_prefetch((const char *)first + x86_prefetch_bytes + line, _MM_HINT_T0);
+        _mm_prefetch((const char *)first + weights_ahead_bytes + line, _MM_HINT_T0);
     return (struct block){ unit, first, b % per_unit };
 }
 

@@ -1,6 +1,6 @@
 #include "kernels/x86/avx2/vec16.h"
 
-#include "kernels/x86/softcap_body.h"
+#include "kernels/vector/softcap_body.h"
 
 void VARIANT(softcap)(float *x, float cap, int64_t n)
 {

@@ -1,3 +1,3 @@
 #include "kernels/x86/avx2/vec16.h"
 
-#include "kernels/x86/softmax_body.h"
+#include "kernels/vector/softmax_body.h"

@@ -1,3 +1,3 @@
 #include "kernels/x86/avx2/vec16.h"
 
-#include "kernels/x86/tile_body.h"
+#include "kernels/vector/tile_body.h"

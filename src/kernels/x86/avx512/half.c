@@ -1,3 +1,3 @@
 #include "kernels/x86/avx512/vec16.h"
 
-#include "kernels/x86/half_body.h"
+#include "kernels/vector/half_body.h"

@@ -1,7 +1,6 @@
 /* For processors without vdpbf16ps. */
 #include "kernels/x86/avx512/vec16.h"
 
-#define NAME(name) name##_avx512
 enum { MAX_ROWS = 12 }; /* 24 registers of sums */
 #define BF16_TILES                                                                                           \
     BF16_TILE(1)                                                                                             \
@@ -39,4 +38,6 @@ INLINE vec16 dot_pair(vec16 sum, weight_pair w, input_pair x)
     return v_fma(w.even, x.even, v_fma(w.odd, x.odd, sum));
 }
 
-#include "kernels/x86/linear_bf16_body.h"
+#include "kernels/x86/linear_bf16_mode_body.h"
+
+LINEAR_BF16(avx512)

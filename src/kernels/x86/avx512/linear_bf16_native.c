@@ -1,6 +1,5 @@
 #include "kernels/x86/avx512/vec16.h"
 
-#define NAME(name) name##_avx512bf16
 enum { MAX_ROWS = 12 }; /* 24 registers of sums */
 #define BF16_TILES                                                                                           \
     BF16_TILE(1)                                                                                             \
@@ -37,4 +36,6 @@ INLINE vec16 dot_pair(vec16 sum, weight_pair w, input_pair x)
     return _mm512_dpbf16_ps(sum, w, x);
 }
 
-#include "kernels/x86/linear_bf16_body.h"
+#include "kernels/x86/linear_bf16_mode_body.h"
+
+LINEAR_BF16(avx512bf16)

@@ -66,4 +66,4 @@ INLINE vec16 pick_scales(const float *scales, struct places places)
 #define WIDE_TILES_TABLE(t)                                                                                  \
     t##_1, t##_2, t##_3, t##_4, t##_5, t##_6, t##_7, t##_8, t##_9, t##_10, t##_11, t##_12
 
-#include "kernels/x86/linear_float8_body.h"
+#include "kernels/vector/linear_float8_body.h"

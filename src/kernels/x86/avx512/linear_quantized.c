@@ -17,7 +17,7 @@
 #include <stddef.h>
 
 enum {
-    FEW_ROWS = 8,          /* up to here, multiplying by the step is cheaper than a table of multiples */
+    FEW_ROWS = 8, /* up to here, multiplying by the step is cheaper than a table of multiples */
     PREFETCH_INPUT_BYTES = 24576, /* the same for input rows: with many rows a tile comes from the L3 cache */
 };
 
@@ -299,7 +299,7 @@ INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant
         }
         load_scales(&w, unit, b % per_unit, f);
         for (size_t line = 0; line < unit_bytes / (size_t)per_unit; line += 64)
-            _mm_prefetch((const char *)block + x86_prefetch_bytes + line, _MM_HINT_T0);
+            _mm_prefetch((const char *)block + weights_ahead_bytes + line, _MM_HINT_T0);
         x.q = (const int32_t *)tile;
         x.rows = (const struct input_row *)(tile + n_rows * BLOCK);
         tile += (size_t)n_rows * (BLOCK + sizeof(struct input_row));

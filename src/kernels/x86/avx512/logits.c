@@ -1,3 +1,3 @@
 #include "kernels/x86/avx512/vec16.h"
 
-#include "kernels/x86/logits_body.h"
+#include "kernels/vector/logits_body.h"

@@ -2,7 +2,7 @@
  * ref/linear_quantized.c. */
 #include "kernels/input_block.h"
 #include "kernels/ref/exp.h"
-#include "kernels/x86/x86.h"
+#include "kernels/vector/vector.h"
 
 #include <string.h>
 
@@ -37,8 +37,8 @@ INLINE void tile_quantized(uint8_t *dst, const float *x, size_t stride, int n_ro
         struct input_row *rows = (struct input_row *)(block + n * BLOCK);
         for (int r = 0; r < n_rows; r++) {
             const float *from = x + (size_t)r * stride + c;
-            _mm_prefetch((const char *)(from + PREFETCH_COLUMNS), _MM_HINT_T0);
-            _mm_prefetch((const char *)(from + PREFETCH_COLUMNS + LANES), _MM_HINT_T0);
+            prefetch(from + PREFETCH_COLUMNS);
+            prefetch(from + PREFETCH_COLUMNS + LANES);
             quantize_block((int8_t *)block + r * BLOCK, rows + r, from, f);
         }
     }

@@ -1,6 +1,6 @@
 /* A soft bound with vec16: the optimized ref/softcap.h. */
-#include "kernels/x86/exp_body.h"
-#include "kernels/x86/x86.h"
+#include "kernels/vector/exp_body.h"
+#include "kernels/vector/vector.h"
 
 INLINE vec16 v_softcap(vec16 x, float cap)
 {

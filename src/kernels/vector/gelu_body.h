@@ -1,8 +1,8 @@
 /* GELU and the gate of GEGLU with vec16: the optimized ref/gelu.c. Included by a file of one
  * instruction set. */
 #include "kernels/ref/gelu.h"
-#include "kernels/x86/exp_body.h"
-#include "kernels/x86/x86.h"
+#include "kernels/vector/exp_body.h"
+#include "kernels/vector/vector.h"
 
 INLINE vec16 sigmoid_times(vec16 x, vec16 z)
 {

@@ -1,6 +1,6 @@
 /* The down and up projection of a low-rank update with vec16: the optimized ref/lora.c. Included
  * by a file of one instruction set. */
-#include "kernels/x86/x86.h"
+#include "kernels/vector/vector.h"
 
 enum {
     LORA_CHAINS = 4, /* independent sums, to hide the latency of fma */

@@ -1,6 +1,6 @@
 /* RMSNorm, LayerNorm, and the residual additions before them, with vec16: the optimized
  * ref/norm.c. Included by a file of one instruction set. */
-#include "kernels/x86/x86.h"
+#include "kernels/vector/vector.h"
 
 #include <math.h>
 

@@ -1,10 +1,11 @@
 /* Linear layers of bf16 weights with vec16: the optimized ref/linear_bf16.c. Included by a file
- * of one instruction set, which defines NAME(), MAX_ROWS, BF16_TILES, BF16_TILES_TABLE, struct
- * input_pair with load_pair(), and dot_pair().
+ * of one instruction set, which defines MAX_ROWS, BF16_TILES, BF16_TILES_TABLE, struct weight_pair with
+ * load_weights(), struct input_pair with load_input(), dot_pair() and add_sums().
  *
- * vdpbf16ps flushes denormals in inputs and results to zero; the variants without it do the same. */
+ * vdpbf16ps flushes denormals in inputs and results to zero; the variants without it do the same. Their
+ * processors do so in a mode of their own, into which the including file puts them. */
 #include "kernels/pack.h"
-#include "kernels/x86/x86.h"
+#include "kernels/vector/vector.h"
 
 #include <string.h>
 
@@ -13,7 +14,7 @@
 INLINE void bf16_tile(float *out, int out_rows, const uint8_t *panel, const uint32_t *x, const int n_rows,
                       int n_pairs, bool is_cold)
 {
-    const size_t ahead = x86_prefetch_bytes;
+    const size_t ahead = weights_ahead_bytes;
     for (int begin = 0; begin < n_pairs; begin += LINEAR_RUN / 2) {
         int end = n_pairs - begin < LINEAR_RUN / 2 ? n_pairs : begin + LINEAR_RUN / 2;
         vec16 run[2][MAX_ROWS];
@@ -25,8 +26,8 @@ INLINE void bf16_tile(float *out, int out_rows, const uint8_t *panel, const uint
             const uint8_t *column = panel + (size_t)c * 128;
             weight_pair w0 = load_weights(column), w1 = load_weights(column + 64);
             if (is_cold) {
-                _mm_prefetch((const char *)column + ahead, _MM_HINT_T0);
-                _mm_prefetch((const char *)column + ahead + 64, _MM_HINT_T0);
+                prefetch(column + ahead);
+                prefetch(column + ahead + 64);
             }
             UNROLL
             for (int r = 0; r < n_rows; r++) {
@@ -40,7 +41,7 @@ INLINE void bf16_tile(float *out, int out_rows, const uint8_t *panel, const uint
             UNROLL
         for (int h = 0; h < 2; h++) {
             float *total = out + (h * out_rows + r) * LANES;
-            v_store(total, v_add(v_load(total), run[h][r]));
+            v_store(total, add_sums(v_load(total), run[h][r]));
         }
     }
 }
@@ -58,16 +59,12 @@ typedef void bf16_tile_fn(float *out, int out_rows, const uint8_t *panel, const 
 BF16_TILES
 static bf16_tile_fn *const TILES[] = { NULL, BF16_TILES_TABLE };
 
-void NAME(linear_bf16)(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in)
+INLINE void linear_bf16(float *out, const uint8_t *panel, const uint32_t *x, int n_rows, int n_in)
 {
-    unsigned mode = _mm_getcsr();
-    _mm_setcsr(mode | 0x8040); /* flush to zero, denormals are zero */
     memset(out, 0, (size_t)n_rows * PANEL_ROWS * sizeof *out);
     int n_tiles = (n_rows + MAX_ROWS - 1) / MAX_ROWS;
     for (int tile = 0; tile < n_tiles; tile++) { /* of even height: 13 rows make 7 and 6 */
         int begin = n_rows * tile / n_tiles, end = n_rows * (tile + 1) / n_tiles;
-        TILES[end - begin](out + begin * LANES, n_rows, panel, (const uint32_t *)x + begin, (n_in + 1) / 2,
-                           tile == 0);
+        TILES[end - begin](out + begin * LANES, n_rows, panel, x + begin, (n_in + 1) / 2, tile == 0);
     }
-    _mm_setcsr(mode);
 }

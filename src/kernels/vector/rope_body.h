@@ -1,6 +1,6 @@
 /* Rotary embedding with vec16: the optimized ref/rope.c. Included by a file of one instruction
  * set. */
-#include "kernels/x86/x86.h"
+#include "kernels/vector/vector.h"
 
 void VARIANT(rope_interleaved)(float *x, const float *cos_sin, int n_heads, int head_dim, int rotary_dim)
 {

@@ -7,7 +7,7 @@
  * The numbers of a run of columns are expanded to floats once for all input rows: in registers, if one
  * register tile has all rows, else in the L1 cache. */
 #include "kernels/float8.h"
-#include "kernels/x86/x86.h"
+#include "kernels/vector/vector.h"
 
 #include <string.h>
 
@@ -23,7 +23,7 @@ struct float8_run {
 /* Two columns: [column][half]. */
 INLINE void load_columns(vec16 w[2][2], const uint8_t *from)
 {
-    _mm_prefetch((const char *)from + x86_prefetch_bytes, _MM_HINT_T0);
+    prefetch(from + weights_ahead_bytes);
     load_pairs(&w[0][0], &w[1][0], from);
     load_pairs(&w[0][1], &w[1][1], from + PANEL_ROWS);
 }

@@ -1,8 +1,8 @@
 /* The gates of SwiGLU with vec16: the optimized ref/silu.c. Included by a file of one instruction
  * set. */
 #include "kernels/ref/silu.h"
-#include "kernels/x86/exp_body.h"
-#include "kernels/x86/x86.h"
+#include "kernels/vector/exp_body.h"
+#include "kernels/vector/vector.h"
 
 INLINE vec16 silu_mul_one(vec16 gate, vec16 up)
 {

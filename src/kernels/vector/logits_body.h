@@ -1,7 +1,7 @@
 /* Scans over a row of logits with vec16: the optimized ref/logits.c. Included by a file of one
  * instruction set. */
-#include "kernels/x86/exp_body.h"
-#include "kernels/x86/x86.h"
+#include "kernels/vector/exp_body.h"
+#include "kernels/vector/vector.h"
 
 #include <math.h>
 

@@ -5,7 +5,7 @@
  * row is used for both halves of the panel. The including file defines MAX_ROWS and, for each
  * number of rows, FLOAT_TILES and FLOAT_TILES_TABLE. */
 #include "kernels/pack.h"
-#include "kernels/x86/x86.h"
+#include "kernels/vector/vector.h"
 
 #include <string.h>
 
@@ -19,7 +19,7 @@ INLINE vec16 load_weights(const uint8_t *panel, enum dtype dtype, int column, in
 INLINE void float_tile(float *out, int out_rows, const uint8_t *panel, const enum dtype dtype, const float *x,
                        const int n_rows, int n_in, bool is_cold)
 {
-    const size_t column_bytes = dtype == DTYPE_F32 ? 128 : 64, ahead = x86_prefetch_bytes;
+    const size_t column_bytes = dtype == DTYPE_F32 ? 128 : 64, ahead = weights_ahead_bytes;
     for (int begin = 0; begin < n_in; begin += LINEAR_RUN) {
         int end = n_in - begin < LINEAR_RUN ? n_in : begin + LINEAR_RUN;
         vec16 run[2][MAX_ROWS];
@@ -31,8 +31,7 @@ INLINE void float_tile(float *out, int out_rows, const uint8_t *panel, const enu
             vec16 w0 = load_weights(panel, dtype, c, 0), w1 = load_weights(panel, dtype, c, 1);
             if (is_cold)
                 for (size_t line = 0; line < column_bytes; line += 64)
-                    _mm_prefetch((const char *)panel + (size_t)c * column_bytes + ahead + line,
-                                 _MM_HINT_T0);
+                    prefetch(panel + (size_t)c * column_bytes + ahead + line);
             UNROLL
             for (int r = 0; r < n_rows; r++) {
                 vec16 value = v_set(at[r]);

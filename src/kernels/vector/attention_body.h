@@ -8,7 +8,7 @@
  * Pages are at random addresses and too short for the hardware prefetcher. So while the first
  * tile of queries reads a group, it prefetches the same offsets in the pages of the next group. */
 #include "kernels/ref/ref.h"
-#include "kernels/x86/softcap_body.h"
+#include "kernels/vector/softcap_body.h"
 
 #include <string.h>
 
@@ -41,11 +41,6 @@ struct score_block {
     float *p;       /* [n_queries][ATTENTION_BLOCK]: scores, then exp(score - max) */
     int16_t *p_int; /* int8: [n_queries][ATTENTION_BLOCK] */
 };
-
-INLINE void prefetch(const uint8_t *line)
-{
-    _mm_prefetch((const char *)line, _MM_HINT_T0);
-}
 
 INLINE int bytes_of(const enum kv_kind kind, int n)
 {
@@ -201,7 +196,7 @@ INLINE void score_group(const struct score_block *b, int query, const int n, int
     }
 }
 
-#include "kernels/x86/latent_body.h"
+#include "kernels/vector/latent_body.h"
 
 INLINE void score_block(struct score_block *b, const enum kv_kind kind)
 {

@@ -1,6 +1,6 @@
 /* float32 to half precision, with vec16: the optimized ref/half.c. Included by a file of one
  * instruction set. */
-#include "kernels/x86/x86.h"
+#include "kernels/vector/vector.h"
 
 void VARIANT(to_half)(uint16_t *y, const float *x, int n)
 {
