@@ -8,31 +8,48 @@ import sys
 
 import pytest
 
-from conftest import PATIENCE, ROOT
+from conftest import DEMO, PATIENCE, ROOT, Server
 
 PROGRAMS = os.path.join(ROOT, "tests", "server", "clients")
-# It has a folder of its own: ./run test says why.
-INSTRUCTOR = os.path.join(ROOT, "build-clients", "instructor")
-MODULES = {"huggingface_hub": "huggingface_hub", "instructor": "instructor", "langchain": "langchain_anthropic", "llm": "llm",
-           "pydantic_ai": "pydantic_ai"}
+ENCODERS = os.path.join(ROOT, "tests", "fixtures", "encoder")
+OWN = os.path.join(ROOT, "build-clients")  # packages with a folder of their own: ./run test says why
+MODULES = {"huggingface_hub": "huggingface_hub", "instructor": "instructor", "langchain": "langchain_anthropic", "litellm": "litellm",
+           "llama_index": "llama_index", "llm": "llm", "pydantic_ai": "pydantic_ai"}
+CLAUDE = "claude-sonnet-4-5"  # llama-index and litellm know Anthropic's API by the model's name
 QUESTION, ANSWER = "What is the capital of France?", "The capital of France is Paris."
 
 
+def own_folder(name):
+    """The folder of a package that is not in the tests' environment, or None."""
+    folder = os.path.join(OWN, name)
+    return folder if os.path.isdir(os.path.join(folder, MODULES[name])) else None
+
+
 def run(name, url):
-    environment = {**os.environ, "PYTHONPATH": INSTRUCTOR if name == "instructor" else "", "NO_PROXY": "127.0.0.1"}
+    environment = {**os.environ, "PYTHONPATH": own_folder(name) or "", "NO_PROXY": "127.0.0.1"}
     return subprocess.run([sys.executable, "-W", "ignore", os.path.join(PROGRAMS, f"use_{name}.py"), url, QUESTION], env=environment,
                           capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def is_installed(name):
-    return os.path.isdir(os.path.join(INSTRUCTOR, "instructor")) if name == "instructor" else importlib.util.find_spec(MODULES[name]) is not None
+    return own_folder(name) is not None or importlib.util.find_spec(MODULES[name]) is not None
 
 
 @pytest.fixture(scope="module")
-def runs(compat):
+def several(tmp_path_factory):
+    """A chat model under two names, an embedding model and a cross-encoder: what one program may want of a server."""
+    one = Server(f"demo={DEMO}", f"{CLAUDE}={DEMO}", f"vectors={ENCODERS}/bert-tiny", f"ranker={ENCODERS}/bert-ranker-tiny", "--kv-memory",
+                 "64M", "--api", "tgi", log=tmp_path_factory.mktemp("frameworks") / "log")
+    yield one
+    status = one.stop()
+    assert status == 0, (status, one.log()[-4000:])
+
+
+@pytest.fixture(scope="module")
+def runs(several):
     """Importing them takes seconds, so they run side by side."""
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        yield {name: pool.submit(run, name, compat.url) for name in filter(is_installed, MODULES)}
+        yield {name: pool.submit(run, name, several.url) for name in filter(is_installed, MODULES)}
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))
