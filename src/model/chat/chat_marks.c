@@ -22,7 +22,8 @@ static bool add_shown(struct chat_marks *marks, const struct tokenizer *tok)
 {
     const struct reasoning_form *r = marks->reasoning;
     const char *texts[] = { r ? r->open : NULL, r ? r->close : NULL, r ? r->forced : NULL,
-                            r ? r->answer_open : NULL, r ? r->answer_close : NULL,
+                            r ? r->answer_open : NULL, r ? r->answer_ends[0] : NULL,
+                            r ? r->answer_ends[1] : NULL,
                             /* the marks of channels, of which the texts above have some */
                             r && r->close && !r->open ? "<|constrain|><|call|><|return|>" : NULL };
     uint64_t rows = call_forms_find(marks->tool_form);

@@ -11,20 +11,49 @@
 
 static const struct reasoning_form FORMS[] = {
     { "harmony", "<|channel|>", NULL, "<|channel|>final<|message|>",
-      "<|end|><|start|>assistant<|channel|>final<|message|>", NULL, NULL },
-    { "mistral", "[THINK]", "[THINK]", "[/THINK]", "[/THINK]", NULL, NULL },
-    { "granite-3.3", "<response>", "<think>", "</think>", "\n</think>\n", "<response>", "</response>" },
+      "<|end|><|start|>assistant<|channel|>final<|message|>" },
+    { "mistral", "[THINK]", "[THINK]", "[/THINK]", "[/THINK]" },
+    { "gemma-4", "<|channel>", "<|channel>", "<channel|>", "<channel|>", .answer_ends = { "<channel|>" },
+      .label = "thought", .is_repeated = true },
+    { "kimi-k3",
+      "<|open|>",
+      "<|open|>think<|sep|>",
+      "<|close|>think<|sep|>",
+      "<|close|>think<|sep|>",
+      "<|open|>response<|sep|>",
+      { "<|close|>response<|sep|>", "<|close|>message<|sep|>" } },
+    { "minimax-m3", "</mm:think>", "<mm:think>", "</mm:think>", "</mm:think>" },
+    { "solar-open-2", "<|think:end|>", "<|think:start|>", "<|think:end|>", "<|think:end|>" },
+    { "hy-v3", ":opensource", "<think:opensource>", "</think:opensource>", "</think:opensource>" },
+    { "granite-3.3", "<response>", "<think>", "</think>", "\n</think>\n", "<response>", { "</response>" } },
     { "granite-3.2", "Here is my thought process:", "Here is my thought process:", "Here is my response:",
-      "\n\nHere is my response:\n\n", NULL, NULL },
-    { "cohere", "<|START_THINKING|>", "<|START_THINKING|>", "<|END_THINKING|>", "<|END_THINKING|>",
-      "<|START_RESPONSE|>", "<|END_RESPONSE|>" },
-    { "seed", "<seed:think>", "<seed:think>", "</seed:think>", "</seed:think>", NULL, NULL },
-    { "kimi-vl", "◁/think▷", "◁think▷", "◁/think▷", "◁/think▷", NULL, NULL },
-    { "exaone-deep", "<thought>", "<thought>", "</thought>", "\n</thought>\n\n", NULL, NULL },
-    { "think", "</think>", "<think>", "</think>", "\n</think>\n\n", NULL, NULL },
+      "\n\nHere is my response:\n\n" },
+    { "hunyuan", "</answer>", "<think>", "</think>", "\n</think>\n", "<answer>", { "</answer>" } },
+    { "apriel-1.6", "[BEGIN FINAL RESPONSE]", "Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]",
+      "\n[BEGIN FINAL RESPONSE]\n" },
+    { "cohere-text",
+      "<|START_TEXT|>",
+      "<|START_THINKING|>",
+      "<|END_THINKING|>",
+      "<|END_THINKING|>",
+      "<|START_TEXT|>",
+      { "<|END_TEXT|>" } },
+    { "cohere",
+      "<|START_THINKING|>",
+      "<|START_THINKING|>",
+      "<|END_THINKING|>",
+      "<|END_THINKING|>",
+      "<|START_RESPONSE|>",
+      { "<|END_RESPONSE|>" } },
+    { "seed", "<seed:think>", "<seed:think>", "</seed:think>", "</seed:think>" },
+    { "longcat", "<longcat_think>", "<longcat_think>", "</longcat_think>", "\n</longcat_think>\n" },
+    { "apertus", "<|inner_prefix|>", "<|inner_prefix|>", "<|inner_suffix|>", "<|inner_suffix|>" },
+    { "kimi-vl", "◁/think▷", "◁think▷", "◁/think▷", "◁/think▷" },
+    { "exaone-deep", "<thought>", "<thought>", "</thought>", "\n</thought>\n\n" },
+    { "think", "</think>", "<think>", "</think>", "\n</think>\n\n" },
     /* No reasoning: text begins with its recipient. */
-    { "functionary-v3.2", ">>>all", NULL, NULL, NULL, "all\n", NULL },
-    { "functionary-v2", "<|recipient|>", NULL, NULL, NULL, "all\n<|content|>", NULL },
+    { "functionary-v3.2", ">>>all", NULL, NULL, NULL, "all\n" },
+    { "functionary-v2", "<|recipient|>", NULL, NULL, NULL, "all\n<|content|>" },
 };
 enum { N_FORMS = sizeof FORMS / sizeof *FORMS };
 
@@ -63,11 +92,12 @@ struct tutti_reasoning_parser {
         IN_HEADER,  /* of a channel */
         IN_MESSAGE, /* of one */
     } state;
+    bool is_labelled;        /* the label of the reasoning that begins was read */
     bool is_reasoning;       /* the message is */
     bool is_call;            /* the message has arguments of a call */
     size_t at;               /* bytes of the answer that are split */
     size_t searched;         /* offset where the search for a mark goes on */
-    size_t scanned, n_solid; /* of the reasoning: bytes seen, and bytes without the blanks at their end */
+    size_t scanned, n_solid; /* of the text: bytes seen, and bytes without the blanks at their end */
     struct buf header;       /* of a call, as it is passed on */
 };
 
@@ -127,23 +157,69 @@ static const char *find_mark(struct tutti_reasoning_parser *p, const char *text,
     return first;
 }
 
-/* The answer begins, with an opening mark, with blanks before one, or with anything else. */
+/* Whether text begins with mark; may_become: it is the beginning of it. A missing mark never matches. */
+static bool has_mark(const char *mark, const char *text, size_t n_bytes, bool *may_become)
+{
+    size_t n = mark ? strlen(mark) : 0, n_same = n < n_bytes ? n : n_bytes;
+    if (n == 0 || memcmp(text, mark, n_same) != 0)
+        return false;
+    *may_become = *may_become || n_same < n;
+    return n_same == n;
+}
+
+/* The answer begins: with an opening mark, or with one that follows reasoning, after any blanks, or with anything
+ * else. False: more text is needed. */
 static bool match_begin(struct tutti_reasoning_parser *p, const char *text, size_t n_bytes, bool is_end)
 {
-    size_t at = skip_blanks(text, p->at, n_bytes), n_left = n_bytes - at;
-    size_t n = p->form->open ? strlen(p->form->open) : 0, n_same = n < n_left ? n : n_left;
-    if (!p->form->open) {
-        enter_state(p, p->form->close ? IN_HEADER : BEFORE_ANSWER, p->at);
+    size_t at = skip_blanks(text, p->searched, n_bytes), n_left = n_bytes - at;
+    const struct reasoning_form *form = p->form;
+    bool may_become = n_left == 0;
+    p->searched = at;
+    if (!form->open) {
+        enter_state(p, form->close ? IN_HEADER : BEFORE_ANSWER, p->at);
         return true;
     }
-    bool is_same = memcmp(text + at, p->form->open, n_same) == 0;
-    if (is_same && n_same < n && !is_end)
+    if (has_mark(form->open, text + at, n_left, &may_become))
+        enter_state(p, BEFORE_TEXT, at + strlen(form->open));
+    else if (has_mark(form->close, text + at, n_left, &may_become))
+        enter_state(p, BEFORE_ANSWER, at + strlen(form->close));
+    else if (has_mark(form->answer_open, text + at, n_left, &may_become))
+        enter_state(p, BEFORE_CONTENT, at + strlen(form->answer_open));
+    else if (may_become && !is_end)
         return false;
-    if (is_same && n_same == n)
-        enter_state(p, BEFORE_TEXT, at + n);
     else
         enter_state(p, IN_ANSWER, p->at);
     return true;
+}
+
+/* Skips blanks, the label of reasoning, and further opening marks. False: more text is needed. */
+static bool match_label(struct tutti_reasoning_parser *p, const char *text, size_t n_bytes, bool is_end)
+{
+    size_t at = skip_blanks(text, p->at, n_bytes), n_left = n_bytes - at;
+    const struct reasoning_form *form = p->form;
+    bool may_become = n_left == 0;
+    p->at = at;
+    if (!p->is_labelled && form->is_repeated && has_mark(form->open, text + at, n_left, &may_become)) {
+        enter_state(p, BEFORE_TEXT, at + strlen(form->open));
+    } else if (!p->is_labelled && has_mark(form->label, text + at, n_left, &may_become)) {
+        enter_state(p, BEFORE_TEXT, at + strlen(form->label));
+        p->is_labelled = true;
+    } else if (may_become && !is_end) {
+        return false;
+    } else {
+        enter_state(p, IN_REASONING, at);
+        p->is_labelled = false;
+    }
+    return true;
+}
+
+/* The end of the text up to `end` without the blanks at its end; p->at: there is none. */
+static size_t skip_solid(struct tutti_reasoning_parser *p, const char *text, size_t end)
+{
+    for (; p->scanned < end; p->scanned++)
+        if (!is_blank(text[p->scanned]))
+            p->n_solid = p->scanned + 1;
+    return p->n_solid > p->at ? p->n_solid : p->at;
 }
 
 /* Reasoning, without the blanks at its end. */
@@ -153,10 +229,7 @@ static bool split_reasoning(struct tutti_reasoning_parser *p, const char *text, 
     size_t which, n_sure, begin = p->at;
     const char *close = find_mark(p, text, n_bytes, &p->form->close, 1, &which, &n_sure);
     size_t end = close ? (size_t)(close - text) : is_end ? n_bytes : n_sure;
-    for (; p->scanned < end; p->scanned++)
-        if (!is_blank(text[p->scanned]))
-            p->n_solid = p->scanned + 1;
-    size_t n = p->n_solid > begin ? p->n_solid : begin;
+    size_t n = skip_solid(p, text, end);
     if (close)
         enter_state(p, BEFORE_ANSWER, end + strlen(p->form->close));
     else
@@ -166,38 +239,41 @@ static bool split_reasoning(struct tutti_reasoning_parser *p, const char *text, 
 
 static bool match_answer(struct tutti_reasoning_parser *p, const char *text, size_t n_bytes, bool is_end)
 {
-    const char *open = p->form->answer_open;
     size_t at = skip_blanks(text, p->at, n_bytes), n_left = n_bytes - at;
+    bool may_become = n_left == 0;
     p->at = at;
-    if (n_left == 0)
+    if (has_mark(p->form->answer_open, text + at, n_left, &may_become))
+        enter_state(p, BEFORE_CONTENT, at + strlen(p->form->answer_open));
+    else if (may_become && (!is_end || n_left == 0))
         return false;
-    if (open) {
-        size_t n = strlen(open), n_same = n < n_left ? n : n_left;
-        bool is_same = memcmp(text + at, open, n_same) == 0;
-        if (is_same && n_same < n && !is_end)
-            return false;
-        if (is_same && n_same == n) {
-            enter_state(p, BEFORE_CONTENT, at + n);
-            return true;
-        }
-    }
-    enter_state(p, IN_ANSWER, at);
+    else
+        enter_state(p, IN_ANSWER, at);
     return true;
 }
 
+/* The rest of the answer, without the marks in it and the blanks before them. */
 static bool split_answer(struct tutti_reasoning_parser *p, const char *text, size_t n_bytes, bool is_end,
                          struct tutti_reasoning_part *part)
 {
-    size_t begin = p->at, which, n_sure = n_bytes;
-    const char *close = NULL;
-    if (p->form->answer_close)
-        close = find_mark(p, text, n_bytes, &p->form->answer_close, 1, &which, &n_sure);
-    size_t end = close ? (size_t)(close - text) : is_end ? n_bytes : n_sure;
-    if (close)
-        enter_state(p, IN_ANSWER, end + strlen(p->form->answer_close));
+    const char *marks[REASONING_MAX_ENDS + 1], *mark = NULL;
+    size_t begin = p->at, which = 0, n_sure = n_bytes, n = 0;
+    while (n < REASONING_MAX_ENDS && p->form->answer_ends[n]) {
+        marks[n] = p->form->answer_ends[n];
+        n++;
+    }
+    size_t n_ends = n;
+    if (p->form->is_repeated)
+        marks[n++] = p->form->open;
+    if (n > 0)
+        mark = find_mark(p, text, n_bytes, marks, n, &which, &n_sure);
+    size_t end = mark ? (size_t)(mark - text) : is_end ? n_bytes : n_sure, last = end;
+    if (n > 0 && (mark || !is_end))
+        last = skip_solid(p, text, end);
+    if (mark)
+        enter_state(p, which < n_ends ? BEFORE_CONTENT : BEFORE_TEXT, end + strlen(marks[which]));
     else
-        p->at = end;
-    return give_part(part, text + begin, end - begin, false);
+        p->at = last;
+    return give_part(part, text + begin, last - begin, false);
 }
 
 /* ---- channels ---- */
@@ -310,8 +386,7 @@ bool tutti_reasoning_parser_next(tutti_reasoning_parser *p, const char *text, si
             waits = !match_begin(p, text, n_bytes, is_end);
             break;
         case BEFORE_TEXT:
-            at = skip_blanks(text, p->at, n_bytes);
-            enter_state(p, at < n_bytes ? IN_REASONING : BEFORE_TEXT, at);
+            waits = !match_label(p, text, n_bytes, is_end);
             break;
         case IN_REASONING:
             has_part = split_reasoning(p, text, n_bytes, is_end, part);

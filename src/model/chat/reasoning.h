@@ -2,7 +2,10 @@
 #ifndef TUTTI_MODEL_CHAT_REASONING_H
 #define TUTTI_MODEL_CHAT_REASONING_H
 
+#include <stdbool.h>
 #include <stddef.h>
+
+enum { REASONING_MAX_ENDS = 2 };
 
 struct reasoning_form {
     const char *name;
@@ -11,8 +14,11 @@ struct reasoning_form {
      * where the final one begins. Both NULL: there is none, but the answer has marks. */
     const char *open, *close;
     const char *forced; /* what ends reasoning that has used its budget; contains close */
-    /* The rest of the answer may be between these; NULL: never. */
-    const char *answer_open, *answer_close;
+    /* The rest of the answer may be between answer_open and the first of answer_ends. NULL: never. All of
+     * answer_ends are left out of the answer, with the blanks before them. */
+    const char *answer_open, *answer_ends[REASONING_MAX_ENDS];
+    const char *label; /* between open and the reasoning, where it is not a part of it; NULL: none */
+    bool is_repeated;  /* open may occur within the answer too: it is a special token */
 };
 
 /* NULL: no form has this name; the template tells none. */
