@@ -99,7 +99,12 @@ bool call_arguments_end_value(struct call_arguments *a, const char *text, size_t
     if (a->is_begun)
         return print_text(a, text, n_bytes) && buf_add(&a->json, "\"", 1);
     bool is_null = n_bytes == 4 && is_begun_null(a, text, n_bytes);
-    json_t *value = a->is_text && !is_null ? json_stringn(text, n_bytes) : call_value_parse(text, n_bytes);
+    return call_arguments_set_value(a, a->is_text && !is_null ? json_stringn(text, n_bytes)
+                                                              : call_value_parse(text, n_bytes));
+}
+
+bool call_arguments_set_value(struct call_arguments *a, json_t *value)
+{
     bool ok = value && print_name(a) && json_print_to(&a->json, value, JSON_COMPACT | JSON_ENCODE_ANY);
     json_decref(value);
     return ok;

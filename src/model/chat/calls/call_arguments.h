@@ -36,6 +36,9 @@ MUST_CHECK bool call_arguments_add_piece(struct call_arguments *a, const char *t
 /* Prints the rest of the value. */
 MUST_CHECK bool call_arguments_end_value(struct call_arguments *a, const char *text, size_t n_bytes);
 
+/* The same, of a value that is given as JSON and was begun. Takes over value; NULL: it is not valid. */
+MUST_CHECK bool call_arguments_set_value(struct call_arguments *a, json_t *value);
+
 /* Prints one argument in Python: a=1. */
 MUST_CHECK bool call_arguments_add_python(struct call_arguments *a, const char *text, size_t n_bytes);
 

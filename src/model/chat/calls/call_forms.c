@@ -202,11 +202,11 @@ static const struct call_step APRIEL[] = LIST_UNTIL("</tool_calls>");
 static const struct call_step HERMES_LIST[] = LIST_UNTIL("</tool_call>");
 static const struct call_step COMMAND_R7B[] = LIST_UNTIL("<|END_ACTION|>");
 
-/* Action: and a block with a list */
-static const struct call_step COMMAND_R[] = { { CALL_MARK, "```json", 0 }, { CALL_MARK, "[", 0 },
-                                              { .op = CALL_OBJECT }, /* 2 */
-                                              { CALL_IF, ",", 2 },         { CALL_MARK, "]", 0 },
-                                              { CALL_CLOSE, "```", 0 },    { .op = CALL_DONE } };
+/* A block with a list, after "Action:", or within text, as xLAM writes it */
+static const struct call_step LIST_BLOCK[] = { { CALL_MARK, "```json", 0 }, { CALL_MARK, "[", 0 },
+                                               { .op = CALL_OBJECT }, /* 2 */
+                                               { CALL_IF, ",", 2 },         { CALL_MARK, "]", 0 },
+                                               { CALL_CLOSE, "```", 0 },    { .op = CALL_DONE } };
 
 static const struct call_step INTERNLM2[] = { { .op = CALL_OBJECT },
                                               { CALL_CLOSE, "<|action_end|>", 0 },
@@ -321,11 +321,177 @@ static const struct call_step GEMMA_JSON[] = { { CALL_OPTION, "[", 0 },  { .op =
                                                { CALL_IF, ",", 1 },      { CALL_OPTION, "]", 0 },
                                                { CALL_CLOSE, "```", 0 }, { .op = CALL_DONE } };
 
+/* call:NAME{KEY:<|"|>TEXT<|"|>,KEY:VALUE}; commas may be missing */
+static const struct call_step GEMMA_4[] = {
+    { CALL_NAME, "{", 0 },
+    { CALL_MARK, "{", 0 },
+    { .op = CALL_PAIRS },
+    { CALL_IF, "}", 11 }, /* 3 */
+    { CALL_OPTION, ",", 0 },
+    { CALL_KEY, ":", 0 },
+    { CALL_IF, "<|\"|>", 9 },
+    { CALL_DICT, "<|\"|>", 0 },
+    { CALL_GOTO, NULL, 3 },
+    { CALL_QUOTED, "<|\"|>", 0 }, /* 9 */
+    { CALL_GOTO, NULL, 3 },
+    { .op = CALL_PAIRS_OVER }, /* 11 */
+    { CALL_CLOSE, "<tool_call|>", 0 },
+    { .op = CALL_DONE },
+};
+
+/* The same with other marks */
+static const struct call_step FUNCTION_GEMMA[] = {
+    { CALL_NAME, "{", 0 },
+    { CALL_MARK, "{", 0 },
+    { .op = CALL_PAIRS },
+    { CALL_IF, "}", 11 }, /* 3 */
+    { CALL_OPTION, ",", 0 },
+    { CALL_KEY, ":", 0 },
+    { CALL_IF, "<escape>", 9 },
+    { CALL_DICT, "<escape>", 0 },
+    { CALL_GOTO, NULL, 3 },
+    { CALL_QUOTED, "<escape>", 0 }, /* 9 */
+    { CALL_GOTO, NULL, 3 },
+    { .op = CALL_PAIRS_OVER }, /* 11 */
+    { CALL_CLOSE, "<end_function_call>", 0 },
+    { .op = CALL_DONE },
+};
+
+/* call tool="NAME" index="1", then argument key="KEY" type="string" or a block of JSON, each tag between
+ * <|open|> or <|close|> and <|sep|> */
+static const struct call_step KIMI_K3[] = {
+    { CALL_MARK, "<|open|>call tool=\"", 0 },
+    { CALL_NAME, "\"", 0 }, /* 1 */
+    { CALL_SKIP, "<|sep|>", 0 },
+    { CALL_IF, "<|open|>json type=\"object\"<|sep|>", 16 },
+    { .op = CALL_PAIRS },
+    { CALL_IF, "<|close|>call<|sep|>", 14 }, /* 5 */
+    { CALL_MARK, "<|open|>argument key=\"", 0 },
+    { CALL_ATTRIBUTE, "\" type=\"", 0 },
+    { CALL_IF, "string\"<|sep|>", 12 },
+    { CALL_SKIP, "<|sep|>", 0 },
+    { CALL_VALUE, "<|close|>argument<|sep|>", 0 },
+    { CALL_GOTO, NULL, 5 },
+    { CALL_TEXT, "<|close|>argument<|sep|>", 0 }, /* 12 */
+    { CALL_GOTO, NULL, 5 },
+    { .op = CALL_PAIRS_OVER }, /* 14 */
+    { CALL_GOTO, NULL, 19 },
+    { .op = CALL_JSON }, /* 16 */
+    { CALL_MARK, "<|close|>json<|sep|>", 0 },
+    { CALL_MARK, "<|close|>call<|sep|>", 0 },
+    { CALL_IF, "<|open|>call tool=\"", 1 }, /* 19 */
+    { CALL_CLOSE, "<|close|>tools<|sep|>", 0 },
+    { CALL_OPTION, "<|close|>message<|sep|>", 0 },
+    { .op = CALL_DONE },
+};
+
+/* <invoke name="NAME"><KEY>VALUE</KEY></invoke>, with a mark before each tag; values may be nested */
+#define MINIMAX_NS "]<]minimax[>["
+static const struct call_step MINIMAX_M3[] = {
+    { CALL_MARK, MINIMAX_NS "<invoke name=\"", 0 },
+    { CALL_NAME, "\"", 0 }, /* 1 */
+    { CALL_MARK, "\">", 0 },
+    { .op = CALL_PAIRS },
+    { CALL_IF, MINIMAX_NS "</invoke>", 9 }, /* 4 */
+    { CALL_MARK, MINIMAX_NS "<", 0 },
+    { CALL_KEY, ">", 0 },
+    { CALL_ELEMENT, MINIMAX_NS, 0 },
+    { CALL_GOTO, NULL, 4 },
+    { .op = CALL_PAIRS_OVER }, /* 9 */
+    { CALL_IF, MINIMAX_NS "<invoke name=\"", 1 },
+    { CALL_CLOSE, MINIMAX_NS "</tool_call>", 0 },
+    { .op = CALL_DONE },
+};
+
+/* function<｜tool_sep｜>NAME, a line's end, <steptml:invoke name="NAME">
+ * <steptml:parameter name="KEY">VALUE</steptml:parameter></steptml:invoke>, each call between its own marks */
+static const struct call_step STEP_3[] = {
+    { CALL_MARK, "<｜tool_call_begin｜>", 0 },
+    { CALL_SKIP, "<steptml:invoke name=\"", 0 }, /* 1 */
+    { CALL_NAME, "\"", 0 },
+    { CALL_MARK, "\">", 0 },
+    { .op = CALL_PAIRS },
+    { CALL_IF, "</steptml:invoke>", 10 }, /* 5 */
+    { CALL_MARK, "<steptml:parameter name=\"", 0 },
+    { CALL_KEY, "\">", 0 },
+    { CALL_VALUE, "</steptml:parameter>", 0 },
+    { CALL_GOTO, NULL, 5 },
+    { .op = CALL_PAIRS_OVER }, /* 10 */
+    { CALL_CLOSE, "<｜tool_call_end｜>", 0 },
+    { CALL_OPTION, "<｜tool_sep｜>", 0 },
+    { CALL_IF, "<｜tool_call_begin｜>", 1 },
+    { CALL_CLOSE, "<｜tool_calls_end｜>", 0 },
+    { .op = CALL_DONE },
+};
+
+/* <tool_call>NAME<tool_sep><arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call>, several between
+ * another pair; published checkpoints have a suffix in each mark. */
+#define HY_V3(SUFFIX)                                                                                        \
+    {                                                                                                        \
+        { CALL_MARK, "<tool_call" SUFFIX ">", 0 }, { CALL_NAME, "<\n", 0 }, /* 1 */                          \
+            { CALL_MARK, "<tool_sep" SUFFIX ">", 0 }, { .op = CALL_PAIRS },                                  \
+            { CALL_IF, "</tool_call" SUFFIX ">", 10 }, /* 4 */                                               \
+            { CALL_MARK, "<arg_key" SUFFIX ">", 0 }, { CALL_KEY, "</arg_key" SUFFIX ">", 0 },                \
+            { CALL_MARK, "<arg_value" SUFFIX ">", 0 }, { CALL_VALUE, "</arg_value" SUFFIX ">", 0 },          \
+            { CALL_GOTO, NULL, 4 }, { .op = CALL_PAIRS_OVER }, /* 10 */                                      \
+            { CALL_IF, "<tool_call" SUFFIX ">", 1 }, { CALL_CLOSE, "</tool_calls" SUFFIX ">", 0 },           \
+        {                                                                                                    \
+            .op = CALL_DONE                                                                                  \
+        }                                                                                                    \
+    }
+static const struct call_step HY_V3_SUFFIX[] = HY_V3(":opensource");
+static const struct call_step HY_V3_PLAIN[] = HY_V3("");
+
+/* <function name="NAME"><param name="KEY">VALUE</param></function>; a value may be within CDATA. */
+static const struct call_step MINICPM_5[] = {
+    { CALL_NAME, "\"", 0 },
+    { CALL_MARK, "\">", 0 },
+    { .op = CALL_PAIRS },
+    { CALL_IF, "</function>", 12 }, /* 3 */
+    { CALL_MARK, "<param name=\"", 0 },
+    { CALL_KEY, "\">", 0 },
+    { CALL_IF, "<![CDATA[", 9 },
+    { CALL_VALUE, "</param>", 0 },
+    { CALL_GOTO, NULL, 3 },
+    { CALL_VALUE, "]]>", 0 }, /* 9 */
+    { CALL_MARK, "</param>", 0 },
+    { CALL_GOTO, NULL, 3 },
+    { .op = CALL_PAIRS_OVER }, /* 12 */
+    { .op = CALL_DONE },
+};
+
+/* NAME, a line's end, <|tool_arg:start|>KEY<|tool_arg:value|>VALUE<|tool_arg:end|>, between marks */
+static const struct call_step SOLAR_OPEN_2[] = {
+    { CALL_NAME, "<\n", 0 },
+    { .op = CALL_PAIRS },
+    { CALL_IF, "<|tool_call:end|>", 7 }, /* 2 */
+    { CALL_MARK, "<|tool_arg:start|>", 0 },
+    { CALL_KEY, "<|tool_arg:value|>", 0 },
+    { CALL_VALUE, "<|tool_arg:end|>", 0 },
+    { CALL_GOTO, NULL, 2 },
+    { .op = CALL_PAIRS_OVER }, /* 7 */
+    { .op = CALL_DONE },
+};
+
 /* The first row whose traits are in a template is its form, so those with rarer marks come first. Rows
  * with the same opening are tried in this order. */
 #define STEPS(LIST) LIST, sizeof(LIST) / sizeof *(LIST)
 static const struct call_form FORMS[] = {
     { "deepseek-v3.2", { "<｜DSML｜function_calls>", "<｜DSML｜tool_calls>" }, { "｜DSML｜" }, STEPS(DSML) },
+    { "gemma-4", { "<|tool_call>call:" }, { "<|tool_call>" }, STEPS(GEMMA_4) },
+    { "functiongemma", { "<start_function_call>call:" }, { "<start_function_call>" }, STEPS(FUNCTION_GEMMA) },
+    { "kimi-k3", { "<|open|>tools<|sep|>" }, { "<|open|>", "<|sep|>" }, STEPS(KIMI_K3) },
+    { "minimax-m3", { MINIMAX_NS "<tool_call>" }, { MINIMAX_NS }, STEPS(MINIMAX_M3) },
+    { "step-3", { "<｜tool_calls_begin｜>" }, { "<steptml:invoke name=" }, STEPS(STEP_3) },
+    { "hy-v3", { "<tool_calls:opensource>" }, { "<tool_sep", ":opensource" }, STEPS(HY_V3_SUFFIX) },
+    { "hy-v3", { "<tool_calls>" }, { "<tool_sep>" }, STEPS(HY_V3_PLAIN) },
+    { "minicpm-5", { "<function name=\"" }, { "<function name=", "<param name=" }, STEPS(MINICPM_5) },
+    { "solar-open-2", { "<|tool_call:start|>" }, { "<|tool_call:start|>" }, STEPS(SOLAR_OPEN_2) },
+    { "gigachat-3",
+      { "<|message_sep|>\n\nfunction call<|role_sep|>\n", "function call<|role_sep|>\n" },
+      { "function call", "<|role_sep|>" },
+      STEPS(GRANITE_20B) },
+    { "gigachat-3", { "<|function_call|>" }, { "<|function_call|>" }, STEPS(GRANITE_20B) },
     { "minimax-m2", { "<minimax:tool_call>" }, { "<minimax:tool_call>" }, STEPS(MINIMAX_M2) },
     { "seed-oss", { "<seed:tool_call>" }, { "<seed:tool_call>" }, STEPS(SEED_OSS) },
     { "qwen3-coder", { "<tool_call>", "<function=" }, { "<function=", "<parameter=" }, STEPS(QWEN3_CODER) },
@@ -354,7 +520,7 @@ static const struct call_form FORMS[] = {
     { "olmo-3", { "<function_calls>" }, { "<function_calls>" }, STEPS(OLMO_3) },
     { "granite-20b", { "<function_call>" }, { "<function_call>" }, STEPS(GRANITE_20B) },
     { "command-r", { "<|START_ACTION|>" }, { "<|START_ACTION|>" }, STEPS(COMMAND_R7B) },
-    { "command-r", { "Action:" }, { "Action:", "\"tool_name\"" }, STEPS(COMMAND_R) },
+    { "command-r", { "Action:" }, { "Action:", "\"tool_name\"" }, STEPS(LIST_BLOCK) },
     { "hermes", { "<tool_call>" }, { "<tool_call>" }, STEPS(HERMES) },
     { "hermes", { "<tool_call>" }, { NULL }, STEPS(HERMES_LIST) },
     { "phi-4-mini", { "<tool_call>" }, { NULL }, STEPS(HERMES_LIST) },
@@ -379,7 +545,15 @@ static const struct call_form FORMS[] = {
       STEPS(OBJECT_LATER),
       .is_part = true,
       .is_named_only = true },
-    { "list", { NULL }, { NULL }, STEPS(LIST) },
+    { "list", { NULL }, { "calls in a single JSON array" }, STEPS(LIST) },
+    { "list",
+      { "```json\n[{\"name\"" },
+      { NULL },
+      STEPS(LIST_BLOCK),
+      .is_part = true,
+      .is_named_only = true },
+    { "list", { "<tool_call>" }, { NULL }, STEPS(HERMES_LIST) },
+    { "list", { "[TOOL_CALLS]" }, { NULL }, STEPS(MISTRAL) },
     { "glm-4", { NULL }, { NULL }, STEPS(NAME_LINE) },
     { "chatglm3", { NULL }, { NULL }, STEPS(NAME_LINE_PYTHON) },
 };

@@ -24,9 +24,13 @@ enum call_op {
     CALL_PYTHON,     /* the arguments as in Python, up to a closing parenthesis */
     CALL_PAIRS,      /* arguments in pairs follow */
     CALL_KEY,        /* an argument's name, up to text */
+    CALL_ATTRIBUTE,  /* the same, with &amp; and &quot; for two signs */
     CALL_VALUE,      /* its value, up to text */
     CALL_LINES,      /* the same; a line break at either end does not belong to it */
     CALL_TEXT,       /* as CALL_VALUE; a text, whatever the tool's schema says */
+    CALL_QUOTED,     /* as CALL_VALUE; a text, unless the tool's schema has another type */
+    CALL_DICT,       /* a value in Gemma's notation; text is the mark around its texts */
+    CALL_ELEMENT,    /* a value of nested elements, and the tag that closes it; text is before each tag */
     CALL_PAIRS_OVER, /* no further pairs */
     CALL_DONE,       /* the call or the list of calls is complete; the next one begins with a mark */
     CALL_LAST,       /* the same, and only blanks may follow */

@@ -56,24 +56,86 @@ static unsigned own_types(const json_t *schema)
     } else if (constant) {
         types = type_of_value(constant);
     }
-    return types ? types : CALL_TYPE_OTHER;
+    return types ? types : CALL_TYPE_OTHER | CALL_TYPE_ANY;
+}
+
+static const char *const ALTERNATIVES[] = { "anyOf", "oneOf", "allOf" };
+enum { N_ALTERNATIVES = sizeof ALTERNATIVES / sizeof *ALTERNATIVES, ALL_OF = 2 };
+
+/* The alternatives of a schema; NULL: it has none of this kind. Of "allOf" a single one counts. */
+static const json_t *alternatives(const json_t *schema, size_t kind)
+{
+    const json_t *list = json_object_get(schema, ALTERNATIVES[kind]);
+    return json_is_array(list) && (kind != ALL_OF || json_array_size(list) == 1) ? list : NULL;
+}
+
+unsigned call_schema_types(const json_t *root, const json_t *schema)
+{
+    const json_t *entry;
+    unsigned types = 0;
+    size_t i;
+    schema = follow_reference(root, schema);
+    for (size_t k = 0; k < N_ALTERNATIVES && !json_object_get(schema, "type"); k++) {
+        const json_t *list = alternatives(schema, k);
+        json_array_foreach(list, i, entry) types |= own_types(follow_reference(root, entry));
+    }
+    return types ? types : own_types(schema);
 }
 
 unsigned call_value_types(const json_t *parameters, const char *name)
 {
-    static const char *const ALTERNATIVES[] = { "anyOf", "oneOf", "allOf" };
-    const json_t *properties = json_object_get(parameters, "properties"), *entry;
-    const json_t *schema = follow_reference(parameters, json_object_get(properties, name));
-    unsigned types = 0;
+    return call_schema_types(parameters, json_object_get(json_object_get(parameters, "properties"), name));
+}
+
+static const json_t *own_below(const json_t *schema, const char *name)
+{
+    const json_t *below = name ? json_object_get(json_object_get(schema, "properties"), name)
+                               : json_object_get(schema, "items");
+    if (name && !below)
+        below = json_object_get(schema, "additionalProperties");
+    return json_is_object(below) ? below : NULL;
+}
+
+const json_t *call_schema_below(const json_t *root, const json_t *schema, const char *name)
+{
+    schema = follow_reference(root, schema);
+    const json_t *below = own_below(schema, name), *entry;
     size_t i;
-    for (size_t k = 0; k < sizeof ALTERNATIVES / sizeof *ALTERNATIVES && !json_object_get(schema, "type");
-         k++) {
-        const json_t *list = json_object_get(schema, ALTERNATIVES[k]);
-        if (!json_is_array(list) || (k == 2 && json_array_size(list) != 1))
-            continue;
-        json_array_foreach(list, i, entry) types |= own_types(follow_reference(parameters, entry));
+    for (size_t k = 0; k < N_ALTERNATIVES && !below; k++) {
+        const json_t *list = alternatives(schema, k);
+        json_array_foreach(list, i, entry) below = below ? below
+                                                         : own_below(follow_reference(root, entry), name);
     }
-    return types ? types : own_types(schema);
+    return below;
+}
+
+/* ---- tools ---- */
+
+static const json_t *function_at(const json_t *tools, size_t i)
+{
+    const json_t *tool = json_array_get(tools, i), *function = json_object_get(tool, "function");
+    return function ? function : tool;
+}
+
+const json_t *call_tool_find(const json_t *tools, const char *name, size_t n_bytes)
+{
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *own = json_object_get(function_at(tools, i), "name");
+        if (json_string_length(own) == n_bytes && n_bytes > 0 &&
+            memcmp(json_string_value(own), name, n_bytes) == 0)
+            return function_at(tools, i);
+    }
+    return NULL;
+}
+
+bool call_tool_may_be(const json_t *tools, const char *text, size_t n_bytes)
+{
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *own = json_object_get(function_at(tools, i), "name");
+        if (json_string_length(own) >= n_bytes && memcmp(json_string_value(own), text, n_bytes) == 0)
+            return true;
+    }
+    return false;
 }
 
 /* ---- values ---- */

@@ -8,119 +8,31 @@
  * Linear time: each byte of an answer is parsed a bounded number of times. A form that fails is
  * parsed again by at most as many forms as there are, and only if it failed within MAX_RETRY bytes
  * after its opening; the forms that take the whole answer are tried once. A mark or a name that is
- * matched again with more text has at most MAX_NAME bytes. Objects and values are scanned as they
- * come, and parsed once, when they are complete. Nothing here recurses. jansson parses JSON (up to
- * 2048 levels); src/template parses Python, and template.h lists what recurses there. */
-#include "base/buf.h"
+ * matched again with more text has at most CALL_MAX_NAME bytes. Objects and values are scanned as they
+ * come, and parsed once, when they are complete. Nothing recurses but nested elements, up to 32 levels.
+ * jansson parses JSON (up to 2048 levels); src/template parses Python, and template.h lists what recurses
+ * there. */
 #include "base/error.h"
 #include "base/json/json_print.h"
-#include "base/utf8.h"
-#include "model/chat/calls/call_arguments.h"
-#include "model/chat/calls/call_forms.h"
+#include "model/chat/calls/call_parser.h"
+#include "model/chat/calls/call_values.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_NAME = 256, MAX_RETRY = 4096 };
+enum { MAX_RETRY = 4096 };
 
-/* Where a scan of a JSON object is. */
-enum object_place { OBJECT_BEGIN, OBJECT_KEY, OBJECT_IN_KEY, OBJECT_COLON, OBJECT_VALUE, OBJECT_IN_VALUE };
-
-struct tutti_tool_parser {
-    json_t *tools;      /* as in OpenAI's API */
-    uint64_t forms;     /* the rows of the table that the answer may have, as bits */
-    bool any_arguments; /* may be any JSON value */
-    char starts[32];    /* the first bytes of their openings, as a string */
-    enum {
-        PARSER_SEARCH, /* for an opening */
-        PARSER_FORM,   /* within a form */
-        PARSER_TAIL,   /* no call can follow; the rest should be blank */
-        PARSER_NONE,   /* no more calls will be found: the text is not their syntax */
-    } state;
-    int form, step;          /* row of the table, and index of its step */
-    size_t n_seen;           /* bytes of the longest answer so far */
-    size_t at;               /* bytes of the answer that are parsed */
-    size_t mark;             /* where the current form begins */
-    bool is_first;           /* the form began with the answer, not at an opening */
-    size_t n_content;        /* bytes before the first call */
-    size_t scanned, n_solid; /* bytes of content seen, and without the blanks at their end */
-
-    /* The current call. */
-    size_t n_calls; /* that have begun */
-    bool is_open;   /* more arguments of call number n_calls - 1 follow */
-    bool has_begun; /* the form has reported a call */
-    struct buf name;
-    json_t *ids; /* of each call, a string or null */
-    json_t *id;  /* of the call that was not reported yet; NULL: none */
-
-    /* Within a step. */
-    bool is_entered; /* the step has begun */
-    size_t searched; /* offset where the search for the end of a key or value goes on */
-    enum object_place place;
-    int depth;  /* brackets open in a JSON value or in Python */
-    char quote; /* of the string that is open in them; 0: none */
-    bool is_escaped;
-    bool is_streamed;    /* the value is passed on as arguments */
-    bool is_reported;    /* the object's call was reported */
-    size_t begin, first; /* offsets of the object; of a key, value or argument in it */
-    size_t n_key;
-    enum { KEY_OTHER, KEY_NAME, KEY_ARGUMENTS, KEY_ID } key;
-
-    struct call_arguments arguments; /* that are not passed on as they are written */
-    json_t *object;                  /* the last one that was parsed */
-
-    bool is_pending; /* delta was found by tutti_tool_parser_content() */
-    struct tutti_tool_call_delta delta;
-};
-
-/* The result of a step. */
-enum progress {
-    STEP_WAIT,  /* more text is needed */
-    STEP_GO,    /* something was parsed */
-    STEP_DELTA, /* the same, and p->delta is set */
-    STEP_FAIL,  /* the text is not of this form */
-};
-
-/* ---- tools ---- */
-
-static const json_t *function_at(const struct tutti_tool_parser *p, size_t i)
-{
-    const json_t *tool = json_array_get(p->tools, i), *function = json_object_get(tool, "function");
-    return function ? function : tool;
-}
+/* ---- names and blanks ---- */
 
 static const json_t *find_tool(const struct tutti_tool_parser *p, const char *name, size_t n_bytes)
 {
-    for (size_t i = 0; i < json_array_size(p->tools); i++) {
-        const json_t *own = json_object_get(function_at(p, i), "name");
-        if (json_string_length(own) == n_bytes && n_bytes > 0 &&
-            memcmp(json_string_value(own), name, n_bytes) == 0)
-            return function_at(p, i);
-    }
-    return NULL;
+    return call_tool_find(p->tools, name, n_bytes);
 }
 
-/* The tool of the current call. */
-static const json_t *find_called(const struct tutti_tool_parser *p)
+const json_t *call_parser_tool(const struct tutti_tool_parser *p)
 {
     return find_tool(p, p->name.bytes, p->name.n_bytes);
-}
-
-/* Whether the text can still become the name of a tool. */
-static bool may_be_name(const struct tutti_tool_parser *p, const char *text, size_t n_bytes)
-{
-    for (size_t i = 0; i < json_array_size(p->tools); i++) {
-        const json_t *own = json_object_get(function_at(p, i), "name");
-        if (json_string_length(own) >= n_bytes && memcmp(json_string_value(own), text, n_bytes) == 0)
-            return true;
-    }
-    return false;
-}
-
-static bool is_blank(char c)
-{
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
 static bool is_all_blank(const char *text, size_t n_bytes)
@@ -128,13 +40,6 @@ static bool is_all_blank(const char *text, size_t n_bytes)
     while (n_bytes > 0 && is_blank(*text))
         text++, n_bytes--;
     return n_bytes == 0;
-}
-
-static size_t n_without_blanks(const char *text, size_t n_bytes)
-{
-    while (n_bytes > 0 && is_blank(text[n_bytes - 1]))
-        n_bytes--;
-    return n_bytes;
 }
 
 /* ---- calls ---- */
@@ -176,8 +81,7 @@ static enum progress begin_call(struct tutti_tool_parser *p)
     return STEP_DELTA;
 }
 
-/* Passes on the arguments that were printed. */
-static enum progress give_arguments(struct tutti_tool_parser *p, bool is_last)
+enum progress call_parser_give(struct tutti_tool_parser *p, bool is_last)
 {
     const struct buf *json = &p->arguments.json;
     p->delta = (struct tutti_tool_call_delta){
@@ -460,88 +364,9 @@ static enum progress parse_python(struct tutti_tool_parser *p, const char *text,
         if ((is_last && c != ')') || !end_argument(p, text, p->at - 1, is_last))
             return STEP_FAIL;
         p->step += is_last;
-        return give_arguments(p, is_last);
+        return call_parser_give(p, is_last);
     }
     return STEP_WAIT;
-}
-
-/* ---- pairs of names and values ---- */
-
-/* Finds a mark from p->searched on. NULL: none; p->searched is then where one may begin. */
-static const char *find_end(struct tutti_tool_parser *p, const char *mark, const char *text, size_t n_bytes)
-{
-    size_t n_mark = strlen(mark), n_left = n_bytes - p->searched;
-    const char *end = memmem(text + p->searched, n_left, mark, n_mark);
-    if (end)
-        return end;
-    size_t n_held = n_left < n_mark ? n_left : n_mark - 1;
-    while (memcmp(text + n_bytes - n_held, mark, n_held) != 0)
-        n_held--;
-    p->searched = n_bytes - n_held;
-    return NULL;
-}
-
-/* How many bytes at the end of text are an incomplete character. */
-static size_t n_begun_character(const char *text, size_t n_bytes)
-{
-    size_t n = 1;
-    while (n < 4 && n < n_bytes && utf8_is_continuation(text[n_bytes - n]))
-        n++;
-    return n_bytes > 0 && utf8_is_start(text + n_bytes - n, n) ? n : 0;
-}
-
-/* CALL_KEY, CALL_SKIP: everything up to the step's text. */
-static enum progress parse_until(struct tutti_tool_parser *p, const struct call_step *step, const char *text,
-                                 size_t n_bytes)
-{
-    if (!p->is_entered) {
-        p->is_entered = true;
-        p->first = p->searched = p->at;
-    }
-    const char *end = find_end(p, step->text, text, n_bytes), *from = text + p->first;
-    size_t n = (end ? (size_t)(end - text) : p->searched) - p->first;
-    if (n > MAX_NAME)
-        return STEP_FAIL;
-    if (!end)
-        return STEP_WAIT;
-    p->at = (size_t)(end - text) + strlen(step->text);
-    p->step++;
-    if (step->op == CALL_SKIP)
-        return STEP_GO;
-    while (n > 0 && is_blank(*from))
-        from++, n--;
-    return call_arguments_set_name(&p->arguments, from, n_without_blanks(from, n)) ? STEP_GO : STEP_FAIL;
-}
-
-/* CALL_VALUE, CALL_LINES, CALL_TEXT: everything up to the step's text. A text is passed on as it comes;
- * what may be the beginning of that mark, or of a character, is held back. p->at: what was passed on. */
-static enum progress parse_value(struct tutti_tool_parser *p, const struct call_step *step, const char *text,
-                                 size_t n_bytes)
-{
-    size_t n_taken;
-    if (!p->is_entered) {
-        if (p->at == n_bytes)
-            return STEP_WAIT;
-        if (!call_arguments_begin_value(&p->arguments, step->op == CALL_TEXT ? NULL : find_called(p)))
-            return STEP_FAIL;
-        p->is_entered = true;
-        p->at += step->op == CALL_LINES && text[p->at] == '\n';
-        p->searched = p->at;
-    }
-    const char *end = find_end(p, step->text, text, n_bytes), *from = text + p->at;
-    size_t n = (end ? (size_t)(end - text) : p->searched) - p->at;
-    if (step->op == CALL_LINES && n > 0 && from[n - 1] == '\n')
-        n--;
-    if (end) {
-        p->at = (size_t)(end - text) + strlen(step->text);
-        p->step++;
-        return call_arguments_end_value(&p->arguments, from, n) ? give_arguments(p, false) : STEP_FAIL;
-    }
-    n -= n_begun_character(from, n);
-    if (!call_arguments_add_piece(&p->arguments, from, n, &n_taken))
-        return STEP_FAIL;
-    p->at += n_taken;
-    return n_taken > 0 ? give_arguments(p, false) : STEP_WAIT;
 }
 
 /* ---- marks and names ---- */
@@ -588,9 +413,10 @@ static enum progress parse_name(struct tutti_tool_parser *p, const struct call_s
         p->at++;
     const char *name = text + p->at;
     size_t n_left = n_bytes - p->at, n = 0;
-    while (n < n_left && n <= MAX_NAME && !(name[n] && strchr(step->text, name[n])))
+    while (n < n_left && n <= CALL_MAX_NAME && !(name[n] && strchr(step->text, name[n])))
         n++;
-    if (n > MAX_NAME || (step->op == CALL_NAME && !may_be_name(p, name, n_without_blanks(name, n))))
+    if (n > CALL_MAX_NAME ||
+        (step->op == CALL_NAME && !call_tool_may_be(p->tools, name, n_without_blanks(name, n))))
         return STEP_FAIL;
     if (n == n_left)
         return STEP_WAIT;
@@ -736,14 +562,20 @@ static enum progress take_step(struct tutti_tool_parser *p, const char *text, si
         return begin_call(p);
     case CALL_SKIP:
     case CALL_KEY:
-        return parse_until(p, step, text, n_bytes);
+    case CALL_ATTRIBUTE:
+        return call_parse_until(p, step, text, n_bytes);
     case CALL_VALUE:
     case CALL_LINES:
     case CALL_TEXT:
-        return parse_value(p, step, text, n_bytes);
+    case CALL_QUOTED:
+        return call_parse_value(p, step, text, n_bytes);
+    case CALL_DICT:
+        return call_parse_dict(p, step, text, n_bytes);
+    case CALL_ELEMENT:
+        return call_parse_element(p, step, text, n_bytes);
     case CALL_PAIRS_OVER:
         p->step++;
-        return call_arguments_end(&p->arguments) ? give_arguments(p, true) : STEP_FAIL;
+        return call_arguments_end(&p->arguments) ? call_parser_give(p, true) : STEP_FAIL;
     case CALL_DONE:
         p->state = PARSER_SEARCH;
         p->is_first = false;
