@@ -9,7 +9,7 @@ import subprocess
 import pytest
 import requests
 from widened import N_VOCAB, widen
-from test_cli import BIN, FIXTURES, PATIENCE, tutti
+from test_cli import BIN, DEMO, FIXTURES, PATIENCE, tutti
 
 FOLDERS = os.path.join(FIXTURES, "tokenizer", "folders")
 with open(os.path.join(FOLDERS, "cases.json"), encoding="utf-8") as cases:
@@ -180,6 +180,31 @@ def test_an_answer_of_gpt_oss_has_several_messages(is_listed, tmp_path):
             assert [ending(name, messages=hello) for name in names] == ["stop"] * 3 + ["length"] * 3
             plain = [ending(name, "/v1/completions", prompt="Hello") for name in names]
             assert plain == (["stop"] * 3 if is_listed else ["length"] * 3) + ["length"] * 3
+
+
+def test_a_chatglm_folder_may_add_special_tokens(tmp_path):
+    """Behind those that the family appends itself, which the list has too. Text never makes them."""
+    folder = tmp_path / "model"
+    shutil.copytree(DEMO, folder)
+    text = "a<think>b</think>"
+    family, first = [json.loads(tutti("tokenize", DEMO, mark, "--json", "--parse-special").stdout)["ids"][-1] for mark in ("[gMASK]", "<|observation|>")]
+    added = {str(family): "[gMASK]", str(first + 1): "<think>", str(first + 2): "</think>"}
+
+    def write(listed):
+        (folder / "tokenizer_config.json").write_text(json.dumps({"name_or_path": "tutti-demo-chatglm3", "added_tokens_decoder": listed}))
+
+    write({i: {"content": content, "special": True} for i, content in added.items()})
+    tutti("convert", folder, tmp_path / "model.gguf", "--type", "f32")
+    for model in folder, tmp_path / "model.gguf":
+        ids = json.loads(tutti("tokenize", model, text, "--json", "--parse-special").stdout)["ids"]
+        assert [i for i in ids if i > first] == [first + 1, first + 2]
+        assert max(json.loads(tutti("tokenize", model, text, "--json").stdout)["ids"]) < family
+        with serving(model) as post:
+            assert max(post("/tokenize", messages=[{"role": "user", "content": text}]).json()["tokens"]) <= first
+    write({str(first + 1): {"content": 5, "special": True}})
+    assert f"added token {first + 1}: content is no text" in tutti("tokenize", folder, "x", check=1).stderr
+    write({str(first + 1 + i): {"content": f"<{i}>", "special": True} for i in range(60)})
+    assert "but the model has a vocabulary of 4160" in tutti("tokenize", folder, "x", check=1).stderr
 
 
 # ---- GGUF files without byte pieces -------------------------------------------------------------------------

@@ -6,9 +6,9 @@ A chat is {"messages": [...]} with OpenAI's messages, and may have "tools" (Open
 """
 import json
 
-SPECIAL = ["[MASK]", "[gMASK]", "[sMASK]", "sop", "eop", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>"]
+# After the pieces of tokenizer.model: ChatGLM3's own, then those of added_tokens_decoder.
+SPECIAL = ["[MASK]", "[gMASK]", "[sMASK]", "sop", "eop", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>", "<think>", "</think>"]
 TOOLS = "Answer the following questions as best as you can. You have access to the following tools:"
-OPEN, CLOSE = "<think>\n", "\n</think>\n\n"
 ROLES = {"system": "system", "user": "user", "assistant": "assistant", "tool": "observation"}
 
 
@@ -36,30 +36,27 @@ class Renderer:
             messages = messages[has_system:]
         return ids, messages
 
-    def turns(self, message):
-        """The turns of one message: lists of ids after the role's mark, and how many of them the prompt gives."""
-        calls, reasoning = message.get("tool_calls") or [], message.get("reasoning_content")
-        if reasoning is not None:
-            given = self.sp.encode("\n") + self.sp.encode(OPEN)
-            if message.get("is_cut"):                # the server closes thinking that has used its budget
-                given = self.sp.encode("\n") + self.sp.encode(OPEN + reasoning) + self.sp.encode(CLOSE)
-                return [(given + self.inner(message["content"]), len(given))]
-            text = OPEN + reasoning + CLOSE + message["content"]
-            if calls:
-                text += calls[0]["function"]["name"] + "\n" + self.call(calls[0])
-            ids = self.sp.encode("\n") + self.sp.encode(text)
-            assert ids[:len(given)] == given
-            return [(ids, len(given))]
-        out = []
-        if message["content"] or not calls:
-            out.append((self.sp.encode("\n") + self.sp.encode(message["content"]), 0))
-        for call in calls:
-            out.append((self.sp.encode(call["function"]["name"] + "\n") + self.sp.encode(self.call(call)), 0))
-        return out
+    def opened(self):
+        """What the prompt gives of an answer that is thought about."""
+        return self.sp.encode("\n") + [self.sid["<think>"]] + self.sp.encode("\n")
 
-    def inner(self, text):
-        """Text that goes on, without the blank that SentencePiece puts before a text."""
-        return self.sp.encode("\n" + text)[2:]
+    def closed(self):
+        return self.sp.encode("\n") + [self.sid["</think>"]] + self.sp.encode("\n\n")
+
+    def turns(self, message):
+        """The turns of one message: lists of ids after the role's mark, and how many of them the model does not write."""
+        calls, reasoning, out = message.get("tool_calls") or [], message.get("reasoning_content"), []
+        before, n_given = [], 0
+        if reasoning is not None:
+            before = self.opened() + self.sp.encode(reasoning) + self.closed()
+            n_given = len(before) if message.get("is_cut") else len(self.opened())   # the server closes what has used its budget
+        if message["content"] or not calls:
+            out.append(((before or self.sp.encode("\n")) + self.sp.encode(message["content"]), n_given))
+            before, n_given = [], 0
+        for call in calls:
+            out.append((before + self.sp.encode(call["function"]["name"] + "\n") + self.sp.encode(self.call(call)), n_given))
+            before, n_given = [], 0
+        return out
 
     def training(self, chat):
         """The ids of a whole chat, and which of them the model is to write. An answer's line break is its own first token, and
@@ -81,4 +78,4 @@ class Renderer:
             for body, _ in self.turns(dict(message, reasoning_content=None)):
                 ids += [self.mark(message["role"])] + body
         ids.append(self.mark("assistant"))
-        return ids + self.sp.encode("\n") + self.sp.encode(OPEN) if chat.get("thinks") else ids
+        return ids + self.opened() if chat.get("thinks") else ids

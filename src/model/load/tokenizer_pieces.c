@@ -16,6 +16,7 @@ struct adding {
     struct tokenizer *tok;
     const char *name;
     struct tutti_error *err;
+    int32_t n_rows; /* of the model; read by add_after_family() only */
 };
 
 static enum tutti_status pieces_add_token(const struct adding *a, const json_t *token, long long id)
@@ -61,8 +62,10 @@ static int by_id(const void *a, const void *b)
     return (x->id > y->id) - (x->id < y->id);
 }
 
+typedef enum tutti_status add_entry_fn(const struct adding *a, const json_t *token, long long id);
+
 /* added_tokens_decoder, {"id": {"content": ..., flags}}, by id. */
-static enum tutti_status add_decoder(const struct adding *a, const json_t *decoder)
+static enum tutti_status add_decoder(const struct adding *a, const json_t *decoder, add_entry_fn *add)
 {
     size_t n = 0;
     const char *key;
@@ -82,7 +85,7 @@ static enum tutti_status add_decoder(const struct adding *a, const json_t *decod
     }
     qsort(list, n, sizeof *list, by_id);
     for (size_t i = 0; st == TUTTI_OK && i < n; i++)
-        st = pieces_add_token(a, list[i].token, list[i].id);
+        st = add(a, list[i].token, list[i].id);
     free(list);
     return st;
 }
@@ -184,7 +187,8 @@ static enum tutti_status add_all(const struct adding *a, const struct tokenizer_
     int32_t bos = tokenizer_bos(a->tok), eos = tokenizer_eos(a->tok), unk = tokenizer_unk(a->tok);
     bool prepends = false;
     tokenizer_clear_added(a->tok);
-    enum tutti_status st = add_decoder(a, json_object_get(settings, "added_tokens_decoder"));
+    enum tutti_status st = add_decoder(a, json_object_get(settings, "added_tokens_decoder"),
+                                       pieces_add_token);
     if (st == TUTTI_OK)
         st = add_of_json(a, s, &prepends);
     if (st == TUTTI_OK)
@@ -206,6 +210,23 @@ static enum tutti_status add_all(const struct adding *a, const struct tokenizer_
     return TUTTI_OK;
 }
 
+/* A special token with the next free id, behind those of a family that appends its own. The list may
+ * have those as well. */
+static enum tutti_status add_after_family(const struct adding *a, const json_t *token, long long id)
+{
+    const char *text = json_string_value(json_object_get(token, "content"));
+    int32_t next = tokenizer_n_pieces(a->tok);
+    if (id != next || !json_is_on(token, "special"))
+        return TUTTI_OK;
+    if (!text || strlen(text) != json_string_length(json_object_get(token, "content")))
+        return error_set(a->err, TUTTI_E_FORMAT, "%s: added token %lld: content is no text", a->name, id);
+    if (next >= a->n_rows)
+        return error_set(a->err, TUTTI_E_FORMAT,
+                         "%s: added token \"%.64s\" has id %lld, but the model has a vocabulary of %d",
+                         a->name, text, id, a->n_rows);
+    return tokenizer_add_control(a->tok, text, &next, a->err);
+}
+
 enum tutti_status tokenizer_read_sentencepiece(struct tokenizer **out, const struct tokenizer_source *s,
                                                const struct mapping *map, struct tutti_error *err)
 {
@@ -213,8 +234,10 @@ enum tutti_status tokenizer_read_sentencepiece(struct tokenizer **out, const str
     enum tutti_status st = tokenizer_from_sentencepiece(&tok, map->bytes, map->n_bytes, s->path, err);
     if (st != TUTTI_OK)
         return st;
-    struct adding a = { tok, s->path, err };
+    struct adding a = { tok, s->path, err, s->desc->n_vocab };
     st = s->family->extend_tokenizer ? s->family->extend_tokenizer(tok, s->desc, err) : add_all(&a, s);
+    if (st == TUTTI_OK && s->family->extend_tokenizer)
+        st = add_decoder(&a, json_object_get(s->tokenizer_config, "added_tokens_decoder"), add_after_family);
     if (st == TUTTI_OK)
         *out = tok;
     else
@@ -247,7 +270,7 @@ enum tutti_status tokenizer_read_added(json_t **out, const struct gguf *gguf, co
 enum tutti_status tokenizer_add_listed(struct tokenizer *tok, const json_t *list, const char *name,
                                        struct tutti_error *err)
 {
-    struct adding a = { tok, name, err };
+    struct adding a = { tok, name, err, 0 };
     enum tutti_status st = TUTTI_OK;
     tokenizer_clear_added(tok);
     for (size_t i = 0; st == TUTTI_OK && i < json_array_size(list); i++) {
