@@ -313,7 +313,8 @@ static void on_ready(void *user)
     tutti_model_info(report->session->model, &info);
     tutti_engine_stats(report->session->engine, &stats);
     uint64_t kv_bytes = stats.kv_pages_total * stats.kv_page_tokens * info.kv_bytes_per_token;
-    spawner_child_ready(report->child, info.weight_bytes + kv_bytes, server_abilities(&info));
+    struct server_traits traits = { server_abilities(&info), stats.max_context };
+    spawner_child_ready(report->child, info.weight_bytes + kv_bytes, &traits);
 }
 
 /* Checks the flags. options: the server's. */
@@ -467,11 +468,15 @@ static enum tutti_status check_several(const struct serve_values *values, struct
     return TUTTI_OK;
 }
 
-/* What the files of a model tell of it; 0: they cannot be read, which loading will explain. */
-static unsigned find_abilities(const char *path)
+/* What the files of a model tell of it; zeros: they cannot be read, which loading will explain. max_context:
+ * that of the flags, or 0. */
+static struct server_traits find_traits(const char *path, int max_context)
 {
     struct tutti_model_info info;
-    return model_inspect_info(path, &info, NULL) == TUTTI_OK ? server_abilities(&info) : 0;
+    if (model_inspect_info(path, &info, NULL) != TUTTI_OK)
+        return (struct server_traits){ 0 };
+    bool is_limited = max_context > 0 && max_context < info.n_ctx;
+    return (struct server_traits){ server_abilities(&info), is_limited ? max_context : info.n_ctx };
 }
 
 static enum tutti_status serve_several(const struct serve_values *values, const struct model_places *places,
@@ -502,7 +507,7 @@ static enum tutti_status serve_several(const struct serve_values *values, const 
     if (st == TUTTI_OK) {
         for (int i = 0; i < places->n; i++) {
             log_info("model %s: %s", list[i].name, list[i].path);
-            list[i].abilities = find_abilities(list[i].path);
+            list[i].traits = find_traits(list[i].path, values->session.engine.max_context);
         }
         st = server_run_models(server, &models, err);
     }

@@ -383,7 +383,8 @@ enum tutti_status model_inspect_info(const char *path, struct tutti_model_info *
     if (st == TUTTI_OK)
         st = pooling_read(&pooling, &r.desc, r.ck, err);
     if (st == TUTTI_OK)
-        *out = (struct tutti_model_info){ .is_encoder = r.desc.is_encoder,
+        *out = (struct tutti_model_info){ .n_ctx = r.desc.n_ctx,
+                                          .is_encoder = r.desc.is_encoder,
                                           .has_score = r.desc.has_score,
                                           .embedding = pooling.kind,
                                           .has_chat = r.has_template || r.family->choose_chat,

@@ -86,11 +86,17 @@ enum server_ability {
 /* Combined with |. */
 unsigned server_abilities(const struct tutti_model_info *info);
 
+/* What /v1/models tells of one of several models. */
+struct server_traits {
+    unsigned abilities; /* enum server_ability; 0: not known */
+    int max_context;    /* tokens of one sequence; 0: not known */
+};
+
 /* Several models. */
 struct server_models {
     const struct server_model {
         const char *name, *path;
-        unsigned abilities; /* as far as its files tell before it is loaded; 0: they do not */
+        struct server_traits traits; /* as far as its files tell before it is loaded */
     } * list;
     int n;
     uint64_t memory_bytes; /* of all their processes; 0: no limit */

@@ -1,5 +1,6 @@
 """The chat page in headless Chromium, used as a person uses it."""
 import json
+import re
 
 from chat_page import Keys, Mock, Page, chromium, mock, page, slow  # noqa: F401  # pylint: disable=unused-import
 
@@ -8,7 +9,8 @@ def test_a_question_is_answered_with_its_rate(page):
     page.set(temperature=0)
     page.ask("What is the capital of France?")
     assert page.answer() == "The capital of France is Paris."
-    assert "tokens/s" in page.text("#messages .assistant .stats")
+    stats = page.text("#messages .assistant .stats")
+    assert re.search(r"^9 tokens · [1-9][\d.]* tokens/s · first after \d+\.\d\d s$", stats), stats
     page.ask("What is the capital of Japan?")
     assert "Tokyo" in page.answer()
     assert len(page.all("#messages .user")) == 2

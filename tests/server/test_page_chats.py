@@ -132,6 +132,17 @@ def test_models_that_cannot_chat_are_no_choice(chromium, start):
     assert script.bodies()[-1]["model"] == "b-chat"
 
 
+def test_the_context_of_a_model_is_known_once_it_is_loaded(chromium, start):
+    server = start(f"a={DEMO}", f"b={DEMO}", "--kv-memory", "256K")
+    told = server.get("/v1/models/a").json()["max_model_len"]
+    one = Page(chromium, server.url)
+    one.ask("What is the capital of France?")
+    assert one.answer() == "The capital of France is Paris."
+    one.wait(lambda: server.get("/v1/models/a").json()["max_model_len"] < told)
+    real = server.get("/v1/models/a").json()["max_model_len"]
+    one.wait(lambda: one.text("#context").endswith(f" of {real:,} tokens"))
+
+
 def test_an_adapter_can_be_chosen(chromium, start, tmp_path):
     server = start("--name", "demo", "--lora", "tales=" + write_adapter(tmp_path / "tales", 1))
     one = Page(chromium, server.url)

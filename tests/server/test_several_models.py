@@ -88,16 +88,35 @@ def test_capabilities_are_listed_before_and_after_loading(start):
     server = start(f"chat={DEMO}", f"vectors={encoders}/bert-tiny", f"ranker={encoders}/bert-ranker-tiny", "--kv-memory", "32M")
     want = {"chat": ["completion", "chat", "tools", "embeddings"], "vectors": ["embeddings", "rerank"], "ranker": ["rerank"]}
 
-    def found():
-        return {m["id"]: m["capabilities"] for m in server.get("/v1/models").json()["data"]}
+    def found(field="capabilities"):
+        return {m["id"]: m[field] for m in server.get("/v1/models").json()["data"]}
 
     before = found()
     assert {name: before[name] for name in ("vectors", "ranker")} == {name: want[name] for name in ("vectors", "ranker")}
     assert set(before["chat"]) >= {"completion", "chat", "embeddings"}  # which tools it calls follows from its vocabulary
+    lengths = found("max_model_len")
+    assert lengths == found("max_input_tokens") == found("max_tokens") and min(lengths.values()) > 0
     content(ask(server, "chat", "Hello"))
     assert server.post("/v1/embeddings", {"model": "vectors", "input": "x"}).status_code == 200
     assert server.post("/v1/rerank", {"model": "ranker", "query": "x", "documents": ["y"]}).status_code == 200
     assert found() == want and server.get("/v1/models/ranker").json()["capabilities"] == ["rerank"]
+    assert found("max_model_len") == lengths
+
+
+def test_the_context_is_listed_as_the_flags_and_the_memory_limit_it(start):
+    """Before a model is loaded only the flag is known."""
+    short = start(f"a={DEMO}", f"b={DEMO}", "--context", 100)
+    small = start(f"a={DEMO}", f"b={DEMO}", "--kv-memory", "256K")
+
+    def lengths(server):
+        return [m["max_model_len"] for m in server.get("/v1/models").json()["data"]]
+
+    whole = lengths(small)
+    assert lengths(short) == [100, 100] and whole[0] == whole[1] > 100
+    for server in (short, small):
+        content(ask(server, "a", "Hello"))
+    assert lengths(short) == [100, 100] and lengths(small)[0] < whole[0] == lengths(small)[1]
+    assert ask(small, "a", "word " * lengths(small)[0]).json()["error"]["code"] == "context_length_exceeded"
 
 
 def test_a_published_client_streams_from_both(both):

@@ -1,6 +1,7 @@
 /* Questions and answers: sends, streams, stores, edits, deletes. */
 import { element } from "./element.js";
 import { showList } from "./list.js";
+import { findModels } from "./models.js";
 import { openSettings } from "./settings.js";
 import { choose, itemOf, show, toEnd } from "./screen.js";
 import { addChat, app, forget, isAnswering, keep, loadChats, loadMessages, optionsOf, runs, say, unkept } from "./state.js";
@@ -13,6 +14,7 @@ import { word } from "./words.js";
 
 const SAVE_MS = 250; /* interval for saving an answer while it is streamed */
 const DRAW_MS = 50; /* interval for drawing it; longer if drawing takes long */
+const RATE_MS = 10; /* pieces that came within less time tell no rate: they were read at once */
 const REPLY_MS = 400; /* time limit for the page that streams an answer to reply to {who} */
 const LOOK_MS = 5000;
 
@@ -161,8 +163,8 @@ async function run(chat, reply, store) {
         timer ||= setTimeout(draw, Math.max(0, drawn + Math.max(DRAW_MS, 4 * drawing) - performance.now()));
     };
     const measure = (tokens, now) => {
-        reply.stats = { ...reply.stats, tokens, first: (first - start) / 1000,
-                        rate: tokens > 1 && now > first ? (tokens - 1) * 1000 / (now - first) : 0 };
+        const ms = now - first, rate = ms >= RATE_MS ? (tokens - 1) * 1000 / ms : tokens * 1000 / (now - start);
+        reply.stats = { ...reply.stats, tokens, first: (first - start) / 1000, rate: tokens > 1 ? rate : 0 };
     };
     addEventListener("pagehide", save);
     try {
@@ -205,6 +207,9 @@ async function run(chat, reply, store) {
         show();
     else
         showList();
+    const { model } = withModel(optionsOf(chat));
+    if (app.models.some(({ id, isLoaded }) => id === model && !isLoaded))
+        findModels().then(show); /* loaded for this answer, it may tell another length of its context */
 }
 
 /* Adds messages below parent, the last of which is an answer to be streamed. */

@@ -10,7 +10,7 @@ export function statsText(stats) {
     if (stats.tokens)
         parts.push(`${count(stats.tokens)} ${word("tokens")}`);
     if (stats.rate)
-        parts.push(`${stats.rate.toFixed(1)} ${word("tokens")}/s`);
+        parts.push(`${stats.rate.toFixed(stats.rate < 100 ? 1 : 0)} ${word("tokens")}/s`);
     if (stats.first)
         parts.push(`${word("firstAfter")} ${stats.first.toFixed(2)} s`);
     return parts.join(" · ");

@@ -312,7 +312,7 @@ static void take_ready(struct child *child, const struct spawner_event *event)
 {
     struct model *model = child->model;
     child->memory_bytes = model->expected_bytes = event->memory_bytes;
-    model->abilities = event->abilities;
+    model->traits = event->traits;
     child->ready_us = clock_now_us();
     if (child->state == CHILD_LEAVING)
         return;
@@ -552,6 +552,12 @@ json_t *model_set_states(const struct model_set *set)
     return states;
 }
 
+/* NULL: not known. */
+static json_t *tokens_value(int n_tokens)
+{
+    return n_tokens > 0 ? json_integer(n_tokens) : NULL;
+}
+
 /* From type on the fields are those of Anthropic's API. */
 static json_t *model_value(const struct model *model)
 {
@@ -559,10 +565,14 @@ static json_t *model_value(const struct model *model)
     char created_at[32];
     struct tm time;
     strftime(created_at, sizeof created_at, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&start_time, &time));
-    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o*, s:s, s:s, s:s}", "id", model->name, "object", "model",
-                     "created", (json_int_t)start_time, "owned_by", "tutti", "status", state_of(model),
-                     "capabilities", model->abilities ? app_abilities(model->abilities) : NULL, "type",
-                     "model", "display_name", model->name, "created_at", created_at);
+    const struct server_traits *traits = &model->traits;
+    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o*, s:o*, s:s, s:s, s:s, s:s, s:o*, s:o*}", "id",
+                     model->name, "object", "model", "created", (json_int_t)start_time, "owned_by", "tutti",
+                     "status", state_of(model), "max_model_len", tokens_value(traits->max_context),
+                     "capabilities", traits->abilities ? app_abilities(traits->abilities) : NULL, "type",
+                     "model", "display_name", model->name, "created_at", created_at, "lifecycle", "active",
+                     "max_input_tokens", tokens_value(traits->max_context), "max_tokens",
+                     tokens_value(traits->max_context));
 }
 
 void model_set_list(struct model_set *set, struct http_conn *conn, const char *name)
@@ -607,7 +617,7 @@ enum tutti_status model_set_new(struct model_set **out, struct app *app, const s
         *m = (struct model){ .set = set,
                              .name = options->list[i].name,
                              .path = options->list[i].path,
-                             .abilities = options->list[i].abilities,
+                             .traits = options->list[i].traits,
                              .index = i };
         m->expected_bytes = files_weight_bytes(m->path) + options->kv_bytes;
         TAILQ_INIT(&m->waiting);

@@ -48,10 +48,10 @@ struct model {
     uint64_t last_us;        /* the end of its latest request */
     uint64_t expected_bytes; /* of memory: as measured, else from its files */
     uint64_t retry_us;       /* not started again before */
-    unsigned abilities;      /* enum server_ability; 0: not known */
-    int n_failures;          /* in a row */
-    bool wants_start;        /* its process died */
-    char why[600];           /* of the last failure */
+    struct server_traits traits;
+    int n_failures;   /* in a row */
+    bool wants_start; /* its process died */
+    char why[600];    /* of the last failure */
     uint64_t n_loads, n_unloads, n_deaths;
 };
 

@@ -42,13 +42,14 @@ static void tell(int fd, const struct spawner_event *event)
         ;
 }
 
-void spawner_child_ready(const struct spawner_child *child, uint64_t memory_bytes, unsigned abilities)
+void spawner_child_ready(const struct spawner_child *child, uint64_t memory_bytes,
+                         const struct server_traits *traits)
 {
     tell(child->fd, &(struct spawner_event){ .news = CHILD_READY,
                                              .model = child->order.model,
                                              .generation = child->order.generation,
                                              .memory_bytes = memory_bytes,
-                                             .abilities = abilities });
+                                             .traits = *traits });
 }
 
 /* ---- the spawner's process ---- */

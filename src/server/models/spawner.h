@@ -8,6 +8,7 @@
 #define TUTTI_SERVER_MODELS_SPAWNER_H
 
 #include "base/error.h"
+#include "server/server.h"
 
 enum { SPAWNER_PATH_BYTES = 108 }; /* of a Unix socket */
 
@@ -30,8 +31,8 @@ struct spawner_event {
     int model;
     uint32_t generation;
     int status;
-    uint64_t memory_bytes; /* CHILD_READY: weights and KV cache */
-    unsigned abilities;    /* CHILD_READY: enum server_ability */
+    uint64_t memory_bytes;       /* CHILD_READY: weights and KV cache */
+    struct server_traits traits; /* CHILD_READY */
     char text[600];
 };
 
@@ -40,7 +41,8 @@ struct spawner_child {
     int fd;
     struct spawner_order order;
 };
-void spawner_child_ready(const struct spawner_child *child, uint64_t memory_bytes, unsigned abilities);
+void spawner_child_ready(const struct spawner_child *child, uint64_t memory_bytes,
+                         const struct server_traits *traits);
 
 /* What a child does; it ends when this returns. */
 typedef enum tutti_status spawner_run(void *user, const struct spawner_child *child, struct tutti_error *err);
