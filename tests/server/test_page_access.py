@@ -163,6 +163,15 @@ def test_a_phone_shows_everything(rich):
                     .filter(e => { const r = e.getBoundingClientRect(); return r.left < 0 || r.right > innerWidth + 1; })
                     .map(e => e.outerHTML.slice(0, 80))];""")
     assert wide == [True, True, []]
+    # The button to the end of the messages covers nothing that is below them.
+    rich.driver.execute_script("document.getElementById('scroll').scrollTop = 0")
+    rich.wait(lambda: rich.one("#to-end").is_displayed())
+    end = rich.one("#to-end").rect
+    assert rich.one("#undo-box").is_displayed() and rich.one("#attached").is_displayed()
+    assert end["y"] + end["height"] <= min(rich.one(name).rect["y"] for name in ("#undo-box", "#ask"))
+    assert end["width"] >= 40 <= end["height"]
+    rich.click("#to-end")
+    rich.wait(lambda: not rich.one("#to-end").is_displayed())
     for opens, dialog, closes in (("#open-settings", "#settings", "#close-settings"), ("#open-exchange", "#exchange", "#close-exchange")):
         rich.click("#open-side")
         rich.wait(lambda: rich.one("#side").rect["x"] >= 0)

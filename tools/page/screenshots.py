@@ -8,8 +8,11 @@ text is in SCRIPTED, and the page gets them as a server would send them.
 """
 import base64
 import os
+import re
 import struct
 import sys
+import tempfile
+import time
 import zlib
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -33,6 +36,20 @@ def roots(a, b, c):
 ```
 """
 THOUGHTS = "The user wants the formula and a program. Complex roots should work, so cmath."
+TABLE = """room,area,windows
+kitchen,14.5,2
+study,9.0,1
+"""
+FIRST = "The kitchen has 14.5 m² and two windows, the study 9 m² and one."
+SECOND = """| room | area | windows | area per window |
+|---|---|---|---|
+| kitchen | 14.5 m² | 2 | 7.25 m² |
+| study | 9.0 m² | 1 | 9.00 m² |
+
+The study has **less light**: one window for 9 m².
+"""
+COMPARING = "Both rooms by the area for each window: 14.5 / 2 = 7.25 and 9 / 1 = 9. So the study is the darker one."
+TOKEN_S = 0.02  # between two pieces of an answer
 
 
 def few_colours(png):
@@ -88,7 +105,20 @@ def show(page, theme):
         page.driver.execute_script("document.getElementById('theme').click()")
 
 
-def take(page):
+def speak(script, content, reasoning):
+    """The answer to what was asked, piece by piece, as a server sends it."""
+    pieces = [("", piece) for piece in re.findall(r"\S+\s*", reasoning)] + [(piece, "") for piece in re.findall(r"\S+\s*", content)]
+    for said in pieces:
+        script.say(*said)
+        time.sleep(TOKEN_S)
+    script.end(completion_tokens=len(pieces), total_tokens=len(pieces) + 40)
+
+
+def to_top(page):
+    page.driver.execute_script("document.getElementById('scroll').scrollTop = 0")
+
+
+def take(page, folder):
     """All pictures, from one visit."""
     page.set(temperature=0)
     for question in ("What is the capital of Japan?", "Count from three to twelve."):
@@ -97,17 +127,41 @@ def take(page):
         page.click("#new-chat")
     show(page, "light")
     script = Script(page)
-    script.tell(SCRIPTED, THOUGHTS, "How do I solve a quadratic equation?", total_tokens=152)
+    script.ask("How do I solve a quadratic equation?")
+    speak(script, SCRIPTED, THOUGHTS)
     page.wait(lambda: page.count("#messages .katex") == 2)
     page.click("#messages .thinking summary")
-    page.driver.execute_script("document.getElementById('scroll').scrollTop = 0")
+    to_top(page)
     page.driver.set_window_size(1100, 800)
     save(page, "chat-page.png")
+    take_branches(page, script, folder)
+    page.click("#chat-list li:nth-child(2) button")
+    page.wait(lambda: page.count("#messages .katex") == 2)
     show(page, "dark")
     page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-reduced-motion", "value": "reduce"}]})
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": 390, "height": 760, "deviceScaleFactor": 1, "mobile": True})
-    page.driver.execute_script("document.getElementById('scroll').scrollTop = 0")
+    to_top(page)
     save(page, "chat-page-phone.png")
+
+
+def take_branches(page, script, folder):
+    """A file, an answer's second variant, folded reasoning, a deletion that can be undone."""
+    page.click("#new-chat")
+    path = os.path.join(folder, "rooms.csv")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(TABLE)
+    page.one("#file").send_keys(path)
+    page.wait(lambda: page.all("#attached li"))
+    script.ask("Which room has less light?")
+    speak(script, FIRST, "")
+    page.click("#messages .assistant .again")
+    page.wait(lambda: len(script.bodies()) == 3)
+    speak(script, SECOND, COMPARING)
+    page.driver.execute_script("[...document.querySelectorAll('#chat-list .remove')].at(-1).click()")
+    page.wait(lambda: page.one("#undo-box").is_displayed())
+    to_top(page)
+    save(page, "chat-page-branches.png")
+    page.click("#dismiss")
 
 
 def main():
@@ -117,7 +171,8 @@ def main():
     server = Server(log=os.devnull)
     driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
     try:
-        take(Page(driver, server.url))
+        with tempfile.TemporaryDirectory() as folder:
+            take(Page(driver, server.url), folder)
     finally:
         driver.quit()
         server.stop()
