@@ -25,7 +25,7 @@ static const struct option OPTIONS[] = {
     TEXT_OPTION(VALUES, system, "system", "TEXT", "a system message before the conversation"),
     TEXT_OPTION(VALUES, system_file, "system-file", "PATH", "the same, from a file"),
     TEXTS_OPTION(VALUES, files, "file", "PATH",
-                 "attach a text file to the first message, its name before it; may be repeated"),
+                 "attach a text file to the first message, its name before it"),
     TEXT_OPTION(
         VALUES, load, "load", "FILE",
         "go on with a conversation that /save or the chat page saved as JSON, with its settings; flags "

@@ -73,7 +73,7 @@ static const struct option OPTIONS[] = {
     TEXTS_OPTION(
         VALUES, attach, "attach", "PATH",
         "with --chat: put a text file before each prompt, its name before it, as tutti chat --file does; "
-        "- is standard input; may be repeated",
+        "- is standard input",
         .needs = "chat"),
     TEXT_OPTION(VALUES, grammar, "grammar", "FILE",
                 "constrain the answer by the grammar in the file, in llama.cpp's GBNF; - is standard input"),

@@ -130,6 +130,13 @@ def test_settings_change_the_next_answer(tmp_path):
     assert talk == {"model": "demo", "messages": [], "temperature": 0.7, "min_p": 0.1}
 
 
+def test_settings_are_listed():
+    listed = chat("/set", "/set temperature 0.7", "/set max_tokens 12", "/set", "/set temperature default", "/set max_tokens default", "/set",
+                  "/adapter").stderr
+    assert listed.splitlines() == ["[temperature 0]", "[max_tokens 12, temperature 0.7]", "[no settings; the model's files say all of them]",
+                                   "[no adapters; --lora NAME=PATH loads one at the start]"], listed
+
+
 def test_quoted_text_is_a_message(tmp_path):
     talk = saved(tmp_path, '"""/clear', "", 'two"""', '"""one"""', args=["-n", 12])
     assert [m["content"] for m in talk["messages"] if m["role"] == "user"] == ["/clear\n\ntwo", "one"]

@@ -232,6 +232,10 @@ static enum tutti_status run_load(struct chat *chat, const char *argument, struc
 
 static enum tutti_status run_adapter(struct chat *chat, const char *argument, struct tutti_error *err)
 {
+    if (*argument == '\0' && tutti_model_n_adapters(chat->model) == 0) {
+        fputs("[no adapters; --lora NAME=PATH loads one at the start]\n", stderr);
+        return TUTTI_OK;
+    }
     if (*argument == '\0') {
         fprintf(stderr, "[adapter %s; loaded:", chat->adapter ? chat->adapter : "none");
         for (int i = 0; i < tutti_model_n_adapters(chat->model); i++)
@@ -272,8 +276,21 @@ static enum tutti_status unknown_setting(const char *name, struct tutti_error *e
     return error_set(err, TUTTI_E_ARGUMENT, "/set: found '%.32s', expected one of:%s", name, text);
 }
 
+static enum tutti_status show_settings(const struct chat *chat, struct tutti_error *err)
+{
+    struct buf text = { 0 };
+    bool ok = buf_add_string(&text, "") && talk_print_settings(&text, &chat->talk);
+    if (ok)
+        fprintf(stderr, "[%s]\n",
+                text.n_bytes > 0 ? text.bytes : "no settings; the model's files say all of them");
+    buf_clear(&text);
+    return ok ? TUTTI_OK : error_set(err, TUTTI_E_MEMORY, "/set: out of memory");
+}
+
 static enum tutti_status run_set(struct chat *chat, const char *argument, struct tutti_error *err)
 {
+    if (*argument == '\0')
+        return show_settings(chat, err);
     char name[64], shown[80];
     size_t n = strcspn(argument, " "), t = 0;
     const char *value = argument + n + strspn(argument + n, " ");
@@ -358,7 +375,8 @@ static const struct chat_command {
     { "/file", "PATH", "attach a text file to the next message; none: detach all", true, run_file },
     { "/regenerate", "", "answer the last question again", false, run_regenerate },
     { "/undo", "", "take back the last question and its answer", false, run_undo },
-    { "/set", "NAME VALUE", "change a setting: temperature, top_p, seed, max_tokens, thinking ...", true,
+    { "/set", "NAME VALUE",
+      "change a setting: temperature, top_p, seed, max_tokens, thinking ...; alone: list them", true,
       run_set },
     { "/adapter", "NAME", "answer with this adapter, or none; without NAME: list them", true, run_adapter },
     { "/save", "FILE", "save the conversation: JSON, or Markdown if FILE ends in .md", true, run_save },

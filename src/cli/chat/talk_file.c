@@ -92,6 +92,25 @@ static bool add_settings(json_t *root, const struct talk *talk)
     return ok;
 }
 
+bool talk_print_settings(struct buf *out, const struct talk *talk)
+{
+    json_t *settings = json_object(), *value;
+    bool ok = settings && add_settings(settings, talk);
+    size_t n_before = out->n_bytes;
+    char number[NUMBER_TEXT_BYTES];
+    const char *name;
+    json_object_foreach(settings, name, value)
+    {
+        ok = ok && buf_printf(out, "%s%s ", out->n_bytes > n_before ? ", " : "", name);
+        if (json_is_real(value))
+            ok = ok && buf_add(out, number, number_shortest(number, json_real_value(value)));
+        else
+            ok = ok && json_print_to(out, value, JSON_COMPACT | JSON_ENCODE_ANY);
+    }
+    json_decref(settings);
+    return ok;
+}
+
 static json_t *message_value(const struct tutti_message *message)
 {
     json_t *value = json_pack("{s:s, s:o}", "role", message->role, "content",

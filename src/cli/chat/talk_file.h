@@ -10,6 +10,9 @@
 MUST_CHECK enum tutti_status talk_save(const struct talk *talk, const char *path, bool overwrites,
                                        struct tutti_error *err);
 
+/* Appends the settings that were given, as the file names them: "temperature 0, seed 5". False: out of memory. */
+MUST_CHECK bool talk_print_settings(struct buf *out, const struct talk *talk);
+
 /* Reads JSON from memory. name: the file in messages, which also name the field. On success *out is the
  * caller's, for talk_clear(). TUTTI_E_FORMAT: anything that a chat does not honour. */
 MUST_CHECK enum tutti_status talk_read(struct talk *out, const char *name, const char *bytes, size_t n_bytes,
