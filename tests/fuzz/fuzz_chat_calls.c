@@ -14,13 +14,29 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes);
 
 enum { MAX_GROWN = 300 }; /* bytes of a text that is parsed byte by byte */
 
+/* The tools of tests/fixtures/calls, whose schemas have every kind of value, and two more. */
+static char *read_tools(void)
+{
+    json_t *more = json_loads(
+        "[{\"name\": \"weather\", \"parameters\": {\"properties\": {\"a\": {\"type\": \"string\"}, "
+        "\"b\": {\"type\": [\"string\", \"null\"]}}}}, {\"name\": \"f\"}]",
+        0, NULL);
+    json_t *tools = json_load_file(FUZZ_FIXTURES "/calls/tools.json", 0, NULL);
+    if (!tools || json_array_extend(tools, more) != 0)
+        abort();
+    char *text = json_dumps(tools, JSON_COMPACT);
+    json_decref(tools);
+    json_decref(more);
+    return text;
+}
+
 static tutti_tool_parser *parser_new(const char *form)
 {
-    static const char TOOLS[] =
-        "[{\"name\": \"weather\", \"parameters\": {\"properties\": {\"a\": {\"type\": \"string\"}, "
-        "\"b\": {\"type\": [\"string\", \"null\"]}}}}, {\"name\": \"f\"}]";
+    static char *tools; /* read once; kept until the process ends */
     tutti_tool_parser *parser;
-    if (tutti_tool_parser_new(&parser, form, TOOLS, false, NULL) != TUTTI_OK)
+    if (!tools)
+        tools = read_tools();
+    if (tutti_tool_parser_new(&parser, form, tools, false, NULL) != TUTTI_OK)
         abort();
     return parser;
 }
@@ -108,7 +124,10 @@ static void split_reasoning(const char *form, bool is_open, const char *text, si
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
 {
-    static const char *const REASONING[] = { "think", "harmony", "granite-3.3", "mistral", "functionary-v2" };
+    static const char *const REASONING[] = { "think",      "harmony",          "granite-3.3",
+                                             "mistral",    "functionary-v2",   "gemma-4",
+                                             "kimi-k3",    "functionary-v3.2", "hunyuan",
+                                             "cohere-text" };
     enum { N_REASONING = sizeof REASONING / sizeof *REASONING };
     const char *text = (const char *)bytes + 1;
     if (n_bytes < 2)

@@ -7,6 +7,7 @@ text there are further ones with what they recurse over or search. The same seed
 import json
 import os
 import random
+import re
 import sys
 
 LIMIT = 65536
@@ -62,7 +63,22 @@ def of_bodies():
     yield b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 10000 + b"0\r\n\r\n"
 
 
-FURTHER = {"grammar": of_grammars, "http": of_bodies, "api": of_bodies, "server": of_bodies, "config": of_json, "tokenizer": of_json, "chat_calls": of_json,
+def of_calls():
+    """The answers of tests/fixtures/calls, short ones and long ones. The first byte chooses a form (fuzz_chat_calls.c)."""
+    rng = random.Random(1)
+    path = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "fixtures", "calls", "outputs.txt")
+    with open(path, encoding="utf-8") as file:
+        outputs = re.split(r"^=== .*\n", file.read(), flags=re.MULTILINE)[1:]
+    for i, output in enumerate(outputs):
+        answer = re.search(r"^--- answer\n(.*?)^---", output, re.DOTALL | re.MULTILINE)[1].rstrip("\n").encode()
+        for form in range(i % 16, 64, 16):  # each answer in some forms that are not its own
+            yield bytes([form]) + answer
+        yield bytes([i % 64]) + repeated(rng, answer)
+        yield bytes([i % 64]) + nested(rng, answer)
+    yield from of_json()
+
+
+FURTHER = {"grammar": of_grammars, "http": of_bodies, "api": of_bodies, "server": of_bodies, "config": of_json, "tokenizer": of_json, "chat_calls": of_calls,
            "load": of_json, "hub": of_json}
 
 
