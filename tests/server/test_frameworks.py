@@ -59,4 +59,4 @@ def test_a_published_package_works(runs, name):
     done = runs[name].result()
     assert done.returncode == 0, done.stderr[-3000:]
     answers = json.loads(done.stdout.splitlines()[-1])
-    assert answers in ([ANSWER] * 2, [ANSWER] * 4), answers
+    assert len(answers) in (2, 4, 6) and set(answers) == {ANSWER}, answers
