@@ -53,6 +53,33 @@ static void the_name_is_the_outer_objects_member(void **state)
         }
 }
 
+static void a_query_has_the_name_with_escapes(void **state)
+{
+    (void)state;
+    const struct {
+        const char *query, *name;
+    } cases[] = {
+        { "", "" },
+        { "model=a", "a" },
+        { "x=1&model=a&model=b", "a" },
+        { "model=org%2Fname%3aq8_0&x", "org/name:q8_0" },
+        { "model=a+b", "a b" },
+        { "model=%", "%" },
+        { "model=%4", "%4" },
+        { "model=%zz%41", "%zzA" },
+        { "model=", "" },
+        { "models=a&amodel=b&x&", "" },
+        { "model=0123456789abcdefgh", "0123456789abcdef" },
+        { "model=0123456789abcde%41%42", "0123456789abcdeA" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char name[16];
+        size_t n = name_of_query(cases[i].query, name, sizeof name);
+        assert_int_equal(n, strlen(cases[i].name));
+        assert_memory_equal(name, cases[i].name, n);
+    }
+}
+
 static void nesting_without_end_is_scanned(void **state)
 {
     (void)state;
@@ -72,11 +99,13 @@ static void metrics_of_processes_are_one_list(void **state)
     struct metrics_merge merge = { 0 };
     struct buf out = { 0 };
     assert_true(metrics_merge_add(&merge, "# HELP a An a.\n# TYPE a counter\na 1\n", NULL));
-    assert_true(metrics_merge_add(&merge,
-                                  "# HELP a An a.\n# TYPE a counter\na 2\n# HELP h Hours.\n# TYPE h histogram\n"
-                                  "h_bucket{le=\"1\"} 3\nh_sum 4\nh_count 5\n",
-                                  "x"));
-    assert_true(metrics_merge_add(&merge, "# HELP h Hours.\n# TYPE h histogram\nh_bucket{le=\"1\"} 6\n", "y/z"));
+    assert_true(
+        metrics_merge_add(&merge,
+                          "# HELP a An a.\n# TYPE a counter\na 2\n# HELP h Hours.\n# TYPE h histogram\n"
+                          "h_bucket{le=\"1\"} 3\nh_sum 4\nh_count 5\n",
+                          "x"));
+    assert_true(
+        metrics_merge_add(&merge, "# HELP h Hours.\n# TYPE h histogram\nh_bucket{le=\"1\"} 6\n", "y/z"));
     assert_true(metrics_merge_write(&merge, &out));
     assert_string_equal(out.bytes, "# HELP a An a.\n# TYPE a counter\na 1\na{model=\"x\"} 2\n"
                                    "# HELP h Hours.\n# TYPE h histogram\nh_bucket{model=\"x\",le=\"1\"} 3\n"
@@ -90,6 +119,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_name_is_the_outer_objects_member),
+        cmocka_unit_test(a_query_has_the_name_with_escapes),
         cmocka_unit_test(nesting_without_end_is_scanned),
         cmocka_unit_test(metrics_of_processes_are_one_list),
     };

@@ -94,6 +94,8 @@ def test_capabilities_are_listed_before_and_after_loading(start):
     before = found()
     assert {name: before[name] for name in ("vectors", "ranker")} == {name: want[name] for name in ("vectors", "ranker")}
     assert set(before["chat"]) >= {"completion", "chat", "embeddings"}  # which tools it calls follows from its vocabulary
+    sizes = [server.get("/tokenizer_info?model=" + name).json()["vocab_size"] for name in want]
+    assert sizes[0] == server.get("/tokenizer_info").json()["vocab_size"] != sizes[1]
     lengths = found("max_model_len")
     assert lengths == found("max_input_tokens") == found("max_tokens") and min(lengths.values()) > 0
     content(ask(server, "chat", "Hello"))
@@ -146,7 +148,10 @@ def test_the_name_is_found_wherever_it_stands(both):
                               timeout=PATIENCE)
         assert reply.status_code == 400, reply.text
     assert both.post("/tokenize", {"model": "small", "prompt": "fox"}).json()["count"] > 0
-    assert both.get("/tokenizer_info").status_code == 200
+    assert both.get("/tokenizer_info").status_code == both.get("/tokenizer_info?x=1&model=sm%61ll").status_code == 200
+    for name in ("large", "small%00", "%ff", "x" * 3000):
+        unknown = both.get(f"/tokenizer_info?model={name}")
+        assert unknown.status_code == 404 and "does not exist" in unknown.json()["error"]["message"], unknown.text
     message = both.post("/v1/messages", {**{k: body[k] for k in ("messages", "max_tokens")}, "model": "small"})
     assert message.status_code == 200 and message.json()["model"] == "small"
 

@@ -8,7 +8,7 @@ const openThinking = new Set(); /* ids of the answers whose reasoning is unfolde
 export function statsText(stats) {
     const parts = [];
     if (stats.tokens)
-        parts.push(`${count(stats.tokens)} ${word("tokens")}`);
+        parts.push(`${count(stats.tokens)} ${word(stats.tokens === 1 ? "token" : "tokens")}`);
     if (stats.rate)
         parts.push(`${stats.rate.toFixed(stats.rate < 100 ? 1 : 0)} ${word("tokens")}/s`);
     if (stats.first)

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 enum {
+    NAME_BYTES = 1024,        /* of a model's name in a query, which no name of a model reaches */
     SLICE_BYTES = 256 * 1024, /* of a body that is scanned at a time: below a millisecond */
     STEADY_S = 60,            /* a process that has served for this long starts again at once */
     MOST_RETRY_S = 60,
@@ -511,7 +512,8 @@ static void on_slice(evutil_socket_t fd, short what, void *arg)
 void model_set_forward(struct model_set *set, struct http_conn *conn)
 {
     static const char PLACE[] = "/models/"; /* MODEL/generate: the name is in the path */
-    const char *path = http_request(conn)->head.path;
+    const struct http_head *head = &http_request(conn)->head;
+    const char *path = head->path;
     struct tutti_error err;
     struct request *r = calloc(1, sizeof *r);
     if (!r) {
@@ -526,7 +528,8 @@ void model_set_forward(struct model_set *set, struct http_conn *conn)
         path += sizeof PLACE - 1;
         to_model(r, path, strcspn(path, "/"));
     } else if (!r->body || r->body->bytes.n_bytes == 0) {
-        to_model(r, "", 0);
+        char name[NAME_BYTES];
+        to_model(r, name, name_of_query(head->query, name, sizeof name));
     } else if (!(r->slice = event_new(set->app->base, -1, 0, on_slice, r))) {
         error_set(&err, TUTTI_E_MEMORY, "out of memory for the request");
         request_fail(r, &err);

@@ -1,5 +1,7 @@
 #include "server/models/name_scan.h"
 
+#include "base/text.h"
+
 #include <string.h>
 
 static const char KEY[] = "model";
@@ -52,4 +54,24 @@ bool name_scan(struct name_scan *scan, const char *bytes, size_t n_bytes, size_t
         }
     }
     return scan->at == n_bytes;
+}
+
+size_t name_of_query(const char *query, char *name, size_t size)
+{
+    size_t n = 0;
+    while (strncmp(query, "model=", sizeof "model=" - 1) != 0) {
+        query += strcspn(query, "&");
+        if (!*query++)
+            return 0;
+    }
+    for (const char *c = query + sizeof "model=" - 1; *c && *c != '&' && n < size; c++) {
+        uint32_t code;
+        if (*c == '%' && hex_read(c + 1, strnlen(c + 1, 2), 2, &code)) {
+            name[n++] = (char)code;
+            c += 2;
+        } else {
+            name[n++] = *c == '+' ? ' ' : *c;
+        }
+    }
+    return n;
 }
