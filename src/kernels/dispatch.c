@@ -26,6 +26,16 @@ static bool has(unsigned word, unsigned bits)
     return (word & bits) == bits;
 }
 
+/* The one kind of AMD's family 25 with AVX-512. */
+static bool is_zen4(void)
+{
+    unsigned a, b, c, d;
+    if (!__get_cpuid(0, &a, &b, &c, &d) || b != signature_AMD_ebx || !__get_cpuid(1, &a, &b, &c, &d))
+        return false;
+    unsigned family = a >> 8 & 15, extended = a >> 20 & 255;
+    return family + (family == 15 ? extended : 0) == 25;
+}
+
 unsigned cpu_detect(void)
 {
     unsigned a, b, c, d, cpu = CPU_REF;
@@ -40,6 +50,8 @@ unsigned cpu_detect(void)
         cpu |= CPU_AVX512;
     if ((cpu & CPU_AVX512) && __get_cpuid_count(7, 1, &a, &b, &c, &d) && has(a, bit_AVX512BF16))
         cpu |= CPU_BF16;
+    if ((cpu & CPU_AVX512) && is_zen4())
+        cpu |= CPU_SPLIT;
     return cpu;
 }
 #else
@@ -69,7 +81,7 @@ enum tutti_status cpu_find(unsigned *out, const char *name, struct tutti_error *
     else if (strcmp(name, "avx2") == 0)
         want = CPU_AVX2;
     else if (strcmp(name, "avx512") == 0)
-        want = CPU_AVX2 | CPU_AVX512 | (all & CPU_BF16);
+        want = CPU_AVX2 | CPU_AVX512 | (all & (CPU_BF16 | CPU_SPLIT));
     else
         return error_set(err, TUTTI_E_ARGUMENT, "%s: \"%s\", expected \"ref\", \"avx2\" or \"avx512\"",
                          origin, name);
@@ -94,21 +106,31 @@ static void init_avx2(struct kernels *k)
     SET_VARIANT(avx2)
 }
 
-static void init_avx512(struct kernels *k){ SET_VARIANT(avx512) }
+static void init_avx512(struct kernels *k)
+{
+    SET_VARIANT(avx512)
+}
+
+static void init_split(struct kernels *k)
+{
+#define SET_SPLIT(name, dtype) k->linear[dtype] = linear_##name##_avx512split;
+    FOR_EACH_QUANTIZED(SET_SPLIT)
+#undef SET_SPLIT
+}
 #endif
 
 #if defined(__x86_64__)
 size_t weights_ahead_bytes;
 
 /* Intel's processors read some lines ahead into L2 by themselves. A prefetch that finds its line there
- * holds a fill buffer of L1 for a short time only, which leaves buffers for the inputs. AMD's
- * processors need a prefetch for the whole latency of memory. Measured: docs/notes/kernels.md. */
+ * holds a fill buffer of L1 for a short time only, which leaves buffers for the inputs; so it is with Zen 4.
+ * AMD's other processors need a prefetch for the whole latency of memory. Measured: docs/notes/kernels.md. */
 static size_t prefetch_distance(void)
 {
-    enum { INTEL = 2304, OTHERS = 9216 };
+    enum { SHORT = 2304, LONG = 9216 };
     unsigned a, b, c, d;
     bool is_intel = __get_cpuid(0, &a, &b, &c, &d) && b == signature_INTEL_ebx && d == signature_INTEL_edx;
-    return is_intel ? INTEL : OTHERS;
+    return is_intel || (cpu_detect() & CPU_SPLIT) ? SHORT : LONG;
 }
 #endif
 
@@ -124,6 +146,8 @@ void kernels_init(struct kernels *k, unsigned cpu)
         init_avx2(k);
     if (cpu & CPU_AVX512)
         init_avx512(k); /* the best comes last */
+    if (cpu & CPU_SPLIT)
+        init_split(k);
     if (cpu & CPU_BF16)
         k->linear[DTYPE_BF16] = linear_bf16_avx512bf16;
 #endif

@@ -35,8 +35,14 @@ enum {
  * results (KV pages on disk) of another version are not reused. */
 enum { KERNELS_BITS = 1 };
 
-/* Bits of a processor level. Each includes the ones below it. */
-enum { CPU_REF = 0, CPU_AVX2 = 1, CPU_AVX512 = 2, CPU_BF16 = 4 /* AVX-512 with vdpbf16ps */ };
+/* Bits of a processor level. AVX-512 includes AVX2; the last two are kinds of AVX-512. */
+enum {
+    CPU_REF = 0,
+    CPU_AVX2 = 1,
+    CPU_AVX512 = 2,
+    CPU_BF16 = 4,  /* with vdpbf16ps */
+    CPU_SPLIT = 8, /* 512 bits take two passes of 256; its kernels run on every processor with AVX-512 */
+};
 
 /* The levels that processor and operating system support. */
 unsigned cpu_detect(void);

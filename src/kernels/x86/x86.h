@@ -10,6 +10,9 @@
 DECLARE_VARIANT(avx2)
 DECLARE_VARIANT(avx512)
 linear_fn linear_bf16_avx512bf16;
+#define DECLARE_SPLIT(name, dtype) linear_fn linear_##name##_avx512split;
+FOR_EACH_QUANTIZED(DECLARE_SPLIT)
+#undef DECLARE_SPLIT
 
 /* The loops of measure.h, and the operations of one round. n: a multiple of 4096. */
 enum {

@@ -1,4 +1,4 @@
-/* A software pipeline over many input rows with one block of weights, for linear_quantized.c.
+/* A software pipeline over many input rows with one block of weights, for linear_quantized_body.h.
  *
  * Four rows are in flight, each two groups of columns ahead of the next one. So the final
  * operations of a row (loads, additions, multiplications by scales, stores) are interleaved with
@@ -7,7 +7,11 @@
  *
  * Rows are addressed by %[i], which is 16 times the row: a row has 32 bytes of q, 16 of struct
  * input_row, and 64 of each half's totals. Registers 0 to 15 hold the weights; the sums of the
- * four rows are the pairs A to D. */
+ * four rows are the pairs A to D.
+ *
+ * The factor of a row is a multiple of the block's scale, 8 to 15 times: from a table of eight (WHOLE), or
+ * as the sum of 8, 10, 12 or 14 times and of 0 or 1 times the scale (SPLIT). Both sums are exact. The
+ * second way takes an addition for each factor, but half as many stores. */
 #ifndef TUTTI_KERNELS_X86_AVX512_MANY_ROWS_H
 #define TUTTI_KERNELS_X86_AVX512_MANY_ROWS_H
 
@@ -24,6 +28,7 @@
 #define DONE_1 "%%zmm25"
 #define TOTAL  "%%zmm26"
 #define LEAST  "%%zmm27"
+#define FACTOR "%%zmm28"
 #define MAGIC  "%%zmm30"
 #define INPUT  "%%zmm31"
 
@@ -37,61 +42,116 @@
     "vpdpbusd " INPUT ", %[w0" #g "], " SUM_##p##0 "\n\t"                                                  \
     "vpdpbusd " INPUT ", %[w1" #g "], " SUM_##p##1 "\n\t"
 
-/* Converts the sums to floats and finds the row's multiples of the scales. */
-#define END(row, p)                                                                                        \
+/* Converts the sums to floats and finds the places of the row's factors. */
+#define END(row, p, table)                                                                                 \
     "vbroadcastss 16*(" #row ")+8(%[rows],%[i]), " MAGIC "\n\t"                                            \
     "movslq 16*(" #row ")+12(%[rows],%[i]), %[step]\n\t"                                                   \
     "vsubps " MAGIC ", " SUM_##p##0 ", " DONE_0 "\n\t"                                                     \
     "vsubps " MAGIC ", " SUM_##p##1 ", " DONE_1 "\n\t"                                                     \
+    table##_PLACE
+#define WHOLE_PLACE                                                                                        \
     "shl $6, %[step]\n\t"
+#define SPLIT_PLACE                                                                                        \
+    "mov %[step], %[odd]\n\t"                                                                              \
+    "shr $1, %[step]\n\t"                                                                                  \
+    "and $1, %[odd]\n\t"                                                                                   \
+    "shl $6, %[step]\n\t"                                                                                  \
+    "shl $6, %[odd]\n\t"
+
+/* Adds x times the factor to the total. kind: 0, of scales; 1, of mins. */
+#define WHOLE_MULTIPLY(kind, half, x)                                                                      \
+    "vfmadd231ps 2048*" #kind "+1024*" #half "(%[multiples],%[step]), " x ", " TOTAL "\n\t"
+#define SPLIT_MULTIPLY(kind, half, x)                                                                      \
+    "vmovaps 768*" #kind "+384*" #half "(%[multiples],%[odd]), " FACTOR "\n\t"                             \
+    "vaddps 768*" #kind "+384*" #half "+128(%[multiples],%[step]), " FACTOR ", " FACTOR "\n\t"             \
+    "vfmadd231ps " FACTOR ", " x ", " TOTAL "\n\t"
 
 /* Adds one half to its total. min: NO_MIN or ADD_MIN. */
-#define ADD(row, half, min)                                                                                \
+#define ADD(row, half, min, table)                                                                         \
     "vmovups 64*(" #row ")(%[total" #half "],%[i],4), " TOTAL "\n\t"                                       \
-    "vfmadd231ps 1024*" #half "(%[multiples],%[step]), " DONE_##half ", " TOTAL "\n\t"                     \
-    min(row, half)                                                                                         \
+    table##_MULTIPLY(0, half, DONE_##half)                                                                 \
+    min(row, half, table)                                                                                  \
     "vmovups " TOTAL ", 64*(" #row ")(%[total" #half "],%[i],4)\n\t"
-#define NO_MIN(row, half) ""
-#define ADD_MIN(row, half)                                                                                 \
+#define NO_MIN(row, half, table) ""
+#define ADD_MIN(row, half, table)                                                                          \
     "vbroadcastss 16*(" #row ")(%[rows],%[i]), " LEAST "\n\t"                                              \
     "vsubps " MAGIC ", " LEAST ", " LEAST "\n\t"                                                           \
-    "vfmadd231ps 2048+1024*" #half "(%[multiples],%[step]), " LEAST ", " TOTAL "\n\t"
+    table##_MULTIPLY(1, half, LEAST)
 
-/* Row 0 to row 3 begin. */
-#define FILL                                                                                               \
-    BEGIN(0, A) DOTS(0, A, 0) DOTS(0, A, 1)                                                                \
-    DOTS(0, A, 2) BEGIN(1, B) DOTS(1, B, 0) DOTS(0, A, 3) DOTS(1, B, 1)                                    \
-    DOTS(0, A, 4) DOTS(1, B, 2) BEGIN(2, C) DOTS(2, C, 0) DOTS(0, A, 5) DOTS(1, B, 3) DOTS(2, C, 1)        \
-    DOTS(0, A, 6) DOTS(1, B, 4) DOTS(2, C, 2) BEGIN(3, D) DOTS(3, D, 0)                                    \
-    DOTS(0, A, 7) DOTS(1, B, 5) DOTS(2, C, 3) DOTS(3, D, 1)
+/* The multiples of SPLIT, from the scales of both halves: in parts that stand between the dot products of
+ * the first rows, where adders and stores have nothing else to do. DONE: the scales; TOTAL and LEAST: their
+ * multiples. Places: struct split_multiples. */
+#define SPLIT_BEGIN(kind)                                                                                  \
+    "vmovaps 768*" #kind "+64(%[multiples]), " DONE_0 "\n\t"                                               \
+    "vmovaps 768*" #kind "+448(%[multiples]), " DONE_1 "\n\t"
+#define SPLIT_TWICE                                                                                        \
+    "vaddps " DONE_0 ", " DONE_0 ", " DONE_0 "\n\t"                                                        \
+    "vaddps " DONE_1 ", " DONE_1 ", " DONE_1 "\n\t"
+#define SPLIT_FOUR                                                                                         \
+    "vaddps " DONE_0 ", " DONE_0 ", " TOTAL "\n\t"                                                         \
+    "vaddps " DONE_1 ", " DONE_1 ", " LEAST "\n\t"
+#define SPLIT_EIGHT(kind)                                                                                  \
+    "vaddps " TOTAL ", " TOTAL ", " TOTAL "\n\t"                                                           \
+    "vaddps " LEAST ", " LEAST ", " LEAST "\n\t"                                                           \
+    SPLIT_STORE(kind, 0)
+#define SPLIT_NEXT(kind, n)                                                                                \
+    "vaddps " DONE_0 ", " TOTAL ", " TOTAL "\n\t"                                                          \
+    "vaddps " DONE_1 ", " LEAST ", " LEAST "\n\t"                                                          \
+    SPLIT_STORE(kind, n)
+#define SPLIT_STORE(kind, n)                                                                               \
+    "vmovaps " TOTAL ", 768*" #kind "+128+64*" #n "(%[multiples])\n\t"                                     \
+    "vmovaps " LEAST ", 768*" #kind "+512+64*" #n "(%[multiples])\n\t"
+#define PART_0(kind) SPLIT_BEGIN(kind)
+#define PART_1(kind) SPLIT_TWICE
+#define PART_2(kind) SPLIT_FOUR
+#define PART_3(kind) SPLIT_EIGHT(kind)
+#define PART_4(kind) SPLIT_NEXT(kind, 1)
+#define PART_5(kind) SPLIT_NEXT(kind, 2)
+#define PART_6(kind) SPLIT_NEXT(kind, 3)
+#define SPLIT_SCALES(part) PART_##part(0)
+#define WHOLE_SCALES(part) ""
+#define SPLIT_NO_MIN(part) ""
+#define SPLIT_ADD_MIN(part) PART_##part(1)
+#define WHOLE_NO_MIN(part) ""
+#define WHOLE_ADD_MIN(part) ""
+
+/* Row 0 to row 3 begin. scales, mins: the parts of their tables. */
+#define FILL(scales, mins)                                                                                 \
+    BEGIN(0, A) scales(0) DOTS(0, A, 0) scales(1) DOTS(0, A, 1) scales(2)                                  \
+    DOTS(0, A, 2) BEGIN(1, B) scales(3) DOTS(1, B, 0) DOTS(0, A, 3) scales(4) DOTS(1, B, 1)                \
+    DOTS(0, A, 4) scales(5) DOTS(1, B, 2) BEGIN(2, C) DOTS(2, C, 0) scales(6) DOTS(0, A, 5) DOTS(1, B, 3)  \
+    DOTS(2, C, 1) mins(0) DOTS(0, A, 6) mins(1) DOTS(1, B, 4) DOTS(2, C, 2) mins(2) BEGIN(3, D)            \
+    DOTS(3, D, 0) mins(3) DOTS(0, A, 7) DOTS(1, B, 5) mins(4) DOTS(2, C, 3) mins(5) DOTS(3, D, 1) mins(6)
 
 /* The oldest row o ends, three others continue, and row n begins with the sum registers of o. The
  * other macros are the same without a row n, and with fewer others. */
-#define NEXT_ROW(o, a, r, b, s, c, t, d, n, min)                                                           \
-    END(o, a) DOTS(r, b, 6) DOTS(s, c, 4) DOTS(t, d, 2) ADD(o, 0, min) BEGIN(n, a) DOTS(n, a, 0)           \
-    DOTS(r, b, 7) DOTS(s, c, 5) DOTS(t, d, 3) ADD(o, 1, min) DOTS(n, a, 1)
-#define DRAIN(o, a, r, b, s, c, t, d, min)                                                                 \
-    END(o, a) DOTS(r, b, 6) DOTS(s, c, 4) DOTS(t, d, 2) ADD(o, 0, min)                                     \
-    DOTS(r, b, 7) DOTS(s, c, 5) DOTS(t, d, 3) ADD(o, 1, min)                                               \
-    END(r, b) DOTS(s, c, 6) DOTS(t, d, 4) ADD(r, 0, min) DOTS(s, c, 7) DOTS(t, d, 5) ADD(r, 1, min)        \
-    END(s, c) DOTS(t, d, 6) ADD(s, 0, min) DOTS(t, d, 7) ADD(s, 1, min)                                    \
-    END(t, d) ADD(t, 0, min) ADD(t, 1, min)
+#define NEXT_ROW(o, a, r, b, s, c, t, d, n, min, table)                                                    \
+    END(o, a, table) DOTS(r, b, 6) DOTS(s, c, 4) DOTS(t, d, 2) ADD(o, 0, min, table)                       \
+    BEGIN(n, a) DOTS(n, a, 0)                                                                              \
+    DOTS(r, b, 7) DOTS(s, c, 5) DOTS(t, d, 3) ADD(o, 1, min, table) DOTS(n, a, 1)
+#define DRAIN(o, a, r, b, s, c, t, d, min, table)                                                          \
+    END(o, a, table) DOTS(r, b, 6) DOTS(s, c, 4) DOTS(t, d, 2) ADD(o, 0, min, table)                       \
+    DOTS(r, b, 7) DOTS(s, c, 5) DOTS(t, d, 3) ADD(o, 1, min, table)                                        \
+    END(r, b, table) DOTS(s, c, 6) DOTS(t, d, 4) ADD(r, 0, min, table)                                     \
+    DOTS(s, c, 7) DOTS(t, d, 5) ADD(r, 1, min, table)                                                      \
+    END(s, c, table) DOTS(t, d, 6) ADD(s, 0, min, table) DOTS(t, d, 7) ADD(s, 1, min, table)               \
+    END(t, d, table) ADD(t, 0, min, table) ADD(t, 1, min, table)
 
-#define NEXT_ROW_0(min) NEXT_ROW(-4, A, -3, B, -2, C, -1, D, 0, min)
-#define NEXT_ROW_1(min) NEXT_ROW(-3, B, -2, C, -1, D, 0, A, 1, min)
-#define NEXT_ROW_2(min) NEXT_ROW(-2, C, -1, D, 0, A, 1, B, 2, min)
-#define NEXT_ROW_3(min) NEXT_ROW(-1, D, 0, A, 1, B, 2, C, 3, min)
+#define NEXT_ROW_0(min, table) NEXT_ROW(-4, A, -3, B, -2, C, -1, D, 0, min, table)
+#define NEXT_ROW_1(min, table) NEXT_ROW(-3, B, -2, C, -1, D, 0, A, 1, min, table)
+#define NEXT_ROW_2(min, table) NEXT_ROW(-2, C, -1, D, 0, A, 1, B, 2, min, table)
+#define NEXT_ROW_3(min, table) NEXT_ROW(-1, D, 0, A, 1, B, 2, C, 3, min, table)
 
-#define PIPELINE(min)                                                                                      \
+#define PIPELINE(min, table)                                                                               \
     __asm__ volatile(                                                                                      \
-        FILL                                                                                               \
+        FILL(table##_SCALES, table##_##min)                                                                \
         "add $64, %[i]\n\t"                                                                                \
         "cmp %[end], %[i]\n\t"                                                                             \
         "jge 2f\n"                                                                                         \
         "1:\n\t"                                                                                           \
         "prefetcht0 (%[ahead],%[i],2)\n\t"                                                                 \
         "prefetcht0 64(%[ahead],%[i],2)\n\t"                                                               \
-        NEXT_ROW_0(min) NEXT_ROW_1(min) NEXT_ROW_2(min) NEXT_ROW_3(min)                                    \
+        NEXT_ROW_0(min, table) NEXT_ROW_1(min, table) NEXT_ROW_2(min, table) NEXT_ROW_3(min, table)        \
         "add $64, %[i]\n\t"                                                                                \
         "cmp %[end], %[i]\n\t"                                                                             \
         "jl 1b\n"                                                                                          \
@@ -99,20 +159,21 @@
         "cmp $1, %[rest]\n\t"                                                                              \
         "jg 4f\n\t"                                                                                        \
         "je 3f\n\t"                                                                                        \
-        DRAIN(-4, A, -3, B, -2, C, -1, D, min)                                                             \
+        DRAIN(-4, A, -3, B, -2, C, -1, D, min, table)                                                      \
         "jmp 6f\n"                                                                                         \
         "3:\n\t"                                                                                           \
-        NEXT_ROW_0(min) DRAIN(-3, B, -2, C, -1, D, 0, A, min)                                              \
+        NEXT_ROW_0(min, table) DRAIN(-3, B, -2, C, -1, D, 0, A, min, table)                                \
         "jmp 6f\n"                                                                                         \
         "4:\n\t"                                                                                           \
         "cmp $2, %[rest]\n\t"                                                                              \
         "jg 5f\n\t"                                                                                        \
-        NEXT_ROW_0(min) NEXT_ROW_1(min) DRAIN(-2, C, -1, D, 0, A, 1, B, min)                               \
+        NEXT_ROW_0(min, table) NEXT_ROW_1(min, table) DRAIN(-2, C, -1, D, 0, A, 1, B, min, table)          \
         "jmp 6f\n"                                                                                         \
         "5:\n\t"                                                                                           \
-        NEXT_ROW_0(min) NEXT_ROW_1(min) NEXT_ROW_2(min) DRAIN(-1, D, 0, A, 1, B, 2, C, min)                \
+        NEXT_ROW_0(min, table) NEXT_ROW_1(min, table) NEXT_ROW_2(min, table)                               \
+        DRAIN(-1, D, 0, A, 1, B, 2, C, min, table)                                                         \
         "6:\n\t"                                                                                           \
-        : [i] "+&r"(i), [step] "=&r"(step)                                                                 \
+        : [i] "+&r"(i), [step] "=&r"(step), [odd] "=&r"(odd)                                               \
         : [q] "r"(x->q), [rows] "r"(x->rows), [start] "r"(start), [total0] "r"(x->total),                  \
           [total1] "r"(x->total + x->n_rows * LANES), [multiples] "r"(m), [ahead] "r"(ahead),              \
           [end] "r"(end),                                                                                  \
@@ -123,7 +184,7 @@
           [w17] "v"(w->w[1][7])                                                                            \
         : "zmm16", "zmm17", "zmm18", "zmm19", "zmm20", "zmm21", "zmm22", "zmm23", "zmm24", "zmm25",        \
           "zmm26",                                                                                         \
-          "zmm27", "zmm30", "zmm31", "cc", "memory")
+          "zmm27", "zmm28", "zmm30", "zmm31", "cc", "memory")
 /* clang-format on */
 
 #endif

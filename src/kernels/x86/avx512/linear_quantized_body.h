@@ -1,0 +1,371 @@
+/* Linear layers of quantized weights with VNNI: the optimized ref/linear_quantized.c.
+ *
+ * vpdpbusd adds to each of 16 lanes (output rows) the products of four unsigned weights and four
+ * signed activations, which are the same for all lanes. The weights of a block and panel,
+ * unpacked, fill 16 registers; then the loop runs over the input rows, a few at a time: each
+ * broadcast of a row is used for both halves of the panel. A block's sum starts with the zero
+ * point already subtracted, as the bits of a float (input_block.h). The remaining factor of the
+ * activations' scale selects one of eight multiples of the weights' scales. So a half costs nine
+ * multiplications per block and input row: eight dot products, and one fused multiply-add to the
+ * total, which stays in the L1 cache.
+ *
+ * The file that includes this one defines IS_SPLIT: whether the processor executes instructions of 512 bits
+ * as two of 256. There a multiplication more in each row, or a table of 16 vectors in each block, costs what
+ * it does not cost elsewhere, so blocks with four rows and more use smaller tables (many_rows.h). */
+#ifndef TUTTI_KERNELS_X86_AVX512_LINEAR_QUANTIZED_BODY_H
+#define TUTTI_KERNELS_X86_AVX512_LINEAR_QUANTIZED_BODY_H
+
+#include "kernels/input_block.h"
+#include "kernels/pack.h"
+#include "kernels/x86/avx512/many_rows.h"
+#include "kernels/x86/x86.h"
+
+#include <immintrin.h>
+#include <stddef.h>
+
+enum {
+    FEW_ROWS = 8,       /* up to here, multiplying by the step is cheaper than a table of multiples */
+    FEW_ROWS_SPLIT = 3, /* up to here, it is cheaper than the smaller tables */
+    PREFETCH_INPUT_BYTES = 24576, /* input rows: with many rows a tile comes from the L3 cache */
+    PREFETCH_WEIGHTS_L2 = 9216,   /* of the weights, where they are only brought into L2 */
+};
+
+/* One block of a panel, ready to be multiplied. [half], then [group of columns] or [run of sub columns]. */
+struct weights {
+    __m512i w[2][8];
+    __m512 scale[2][2], min[2][2];
+};
+
+/* The scales and mins of a block times 8, 9, ... 15. */
+struct multiples {
+    _Alignas(64) float scale[2][2][INPUT_STEPS][LANES], min[2][2][INPUT_STEPS][LANES];
+};
+
+/* The same as sums: 0 and 1 times; 8, 10, 12 and 14 times. [half]; 0 and 1 times scale and min are set by C. */
+struct split_multiples {
+    _Alignas(64) float scale[2][6][LANES], min[2][6][LANES];
+};
+
+/* The input rows of one block, and their totals. */
+struct input {
+    const int32_t *q; /* [n_rows][8] times four bytes */
+    const struct input_row *rows;
+    float *total; /* [2][n_rows][16] */
+    int n_rows;
+};
+
+INLINE __m512i dot(__m512i sum, __m512i w, __m512i q)
+{
+    return _mm512_dpbusd_epi32(sum, w, q);
+}
+
+INLINE void unpack_low(__m512i w[8], const uint8_t *plane, const struct quant_format f)
+{
+    if (f.low_bits == 8) {
+        UNROLL
+        for (int g = 0; g < 8; g++)
+            w[g] = _mm512_load_si512(plane + 64 * g);
+        return;
+    }
+    const int n = f.low_bits, per_byte = 8 / n; /* n vectors: 4 or 2, of two or four numbers per byte */
+    const __m512i mask = _mm512_set1_epi8(f.low_bits == 4 ? 15 : 3);
+    UNROLL
+    for (int v = 0; v < n; v++) {
+        __m512i bytes = _mm512_load_si512(plane + 64 * v);
+        UNROLL
+        for (int k = 0; k < per_byte; k++)
+            w[v + k * n] = _mm512_and_si512(
+                k == 0 ? bytes : _mm512_srli_epi16(bytes, (unsigned)(k * f.low_bits)), mask);
+    }
+}
+
+/* From places in the table to the numbers there. */
+INLINE void look_up(__m512i w[8], const struct quant_format f)
+{
+    const __m512i table = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i *)number_tables[f.table]));
+    UNROLL
+    for (int g = 0; g < 8; g++)
+        w[g] = _mm512_shuffle_epi8(table, w[g]);
+}
+
+/* Puts the bits of the high plane above those of the low one. */
+INLINE void unpack_high(__m512i w[8], const uint8_t *plane, const struct quant_format f)
+{
+    const int n = f.high_bits, per_byte = 8 / n;
+    const __m512i mask = _mm512_set1_epi8((char)(((1 << n) - 1) << f.low_bits));
+    UNROLL
+    for (int v = 0; v < n; v++) {
+        __m512i bytes = _mm512_load_si512(plane + 64 * v);
+        UNROLL
+        for (int k = 0; k < per_byte; k++) {
+            int up = f.low_bits - k * n;
+            __m512i moved = up >= 0 ? _mm512_slli_epi16(bytes, (unsigned)(up >= 0 ? up : 0))
+                                    : _mm512_srli_epi16(bytes, (unsigned)(up < 0 ? -up : 0));
+            w[v + k * n] = _mm512_ternarylogic_epi32(w[v + k * n], moved, mask, 0xF8); /* a | (b & c) */
+        }
+    }
+}
+
+INLINE __m512 load_halves(const uint8_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)p));
+}
+
+INLINE __m512 load_bytes(const uint8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_load_si128((const __m128i *)p)));
+}
+
+/* 2^(byte - 128) of 16 bytes: stored.h. */
+INLINE __m512 load_exponents(const uint8_t *p)
+{
+    __m512i bytes = _mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)p));
+    __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(bytes, _mm512_set1_epi32(1)), 23);
+    __m512i small = _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), bytes);
+    return _mm512_castsi512_ps(
+        _mm512_mask_blend_epi32(_mm512_cmplt_epi32_mask(bytes, _mm512_set1_epi32(2)), normal, small));
+}
+
+/* Scales and mins of block `block` of the unit. */
+INLINE void load_scales(struct weights *w, const uint8_t *unit, int block, const struct quant_format f)
+{
+    const int n = BLOCK / f.sub;
+    const uint8_t *subs = unit + (f.has_min ? 4 : 2) * PANEL_ROWS + (size_t)(block * n) * PANEL_ROWS;
+    UNROLL
+    for (int h = 0; h < 2; h++) {
+        __m512 scale = f.is_exponent ? load_exponents(unit + block * PANEL_ROWS + 16 * h)
+                                     : load_halves(unit + 32 * h);
+        if (f.is_eighth)
+            scale = _mm512_mul_ps(scale, _mm512_set1_ps(0.125f));
+        __m512 min = f.has_min ? load_halves(unit + 2 * PANEL_ROWS + 32 * h) : _mm512_setzero_ps();
+        UNROLL
+        for (int i = 0; i < n; i++) {
+            const uint8_t *at = subs + i * PANEL_ROWS + 16 * h;
+            if (f.is_joint) {
+                __m512i both = _mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)at));
+                w->scale[h][i] = _mm512_mul_ps(
+                    scale, _mm512_cvtepi32_ps(_mm512_and_si512(both, _mm512_set1_epi32(15))));
+                w->min[h][i] = _mm512_mul_ps(min, _mm512_cvtepi32_ps(_mm512_srli_epi32(both, 4)));
+            } else {
+                w->scale[h][i] = f.is_super ? _mm512_mul_ps(scale, load_bytes(at)) : scale;
+                w->min[h][i] = f.is_super && f.has_min
+                                   ? _mm512_mul_ps(min, load_bytes(at + format_subs_bytes(f)))
+                                   : min;
+            }
+        }
+    }
+}
+
+INLINE void store_multiples(float to[INPUT_STEPS][LANES], __m512 x)
+{
+    __m512 x2 = _mm512_add_ps(x, x), x4 = _mm512_add_ps(x2, x2), x8 = _mm512_add_ps(x4, x4);
+    __m512 x10 = _mm512_add_ps(x8, x2), x12 = _mm512_add_ps(x8, x4), x14 = _mm512_add_ps(x12, x2);
+    _mm512_store_ps(to[0], x8);
+    _mm512_store_ps(to[1], _mm512_add_ps(x8, x));
+    _mm512_store_ps(to[2], x10);
+    _mm512_store_ps(to[3], _mm512_add_ps(x10, x));
+    _mm512_store_ps(to[4], x12);
+    _mm512_store_ps(to[5], _mm512_add_ps(x12, x));
+    _mm512_store_ps(to[6], x14);
+    _mm512_store_ps(to[7], _mm512_add_ps(x14, x));
+}
+
+INLINE void multiply_scales(struct multiples *to, const struct weights *w, const struct quant_format f)
+{
+    const int runs = BLOCK / f.sub;
+    UNROLL
+    for (int h = 0; h < 2; h++) {
+        UNROLL
+        for (int i = 0; i < runs; i++) {
+            store_multiples(to->scale[h][i], w->scale[h][i]);
+            if (f.has_min)
+                store_multiples(to->min[h][i], w->min[h][i]);
+        }
+    }
+}
+
+static const float STEPS[INPUT_STEPS] = { 8, 9, 10, 11, 12, 13, 14, 15 };
+
+/* x times 8 + step: computed for a few rows, looked up for many. */
+INLINE __m512 multiple(__m512 x, const float table[INPUT_STEPS][LANES], int step, const bool is_few)
+{
+    return is_few ? _mm512_mul_ps(x, _mm512_set1_ps(STEPS[step])) : _mm512_load_ps(table[step]);
+}
+
+/* One block with n input rows from row r on; n and is_few are compile-time constants. */
+INLINE void block_rows(const struct weights *w, const struct multiples *m, const struct input *x, int r,
+                       const int n, const struct quant_format f, const bool is_few)
+{
+    const int runs = BLOCK / f.sub, per_run = 8 / runs;
+    const struct input_row *rows = x->rows + r;
+    __m512i sum[4][2][2];
+    UNROLL
+    for (int i = 0; i < n; i++) {
+        UNROLL
+        for (int s = 0; s < runs; s++)
+            sum[i][0][s] = sum[i][1][s] = f.zero == 0 ? _mm512_castps_si512(_mm512_set1_ps(rows[i].magic))
+                                                      : _mm512_set1_epi32(rows[i].start[s]);
+    }
+    UNROLL
+    for (int g = 0; g < 8; g++) {
+        UNROLL
+        for (int i = 0; i < n; i++) {
+            __m512i q;
+            /* Loaded once; the compiler would fold a load into each product. */
+            __asm__("vpbroadcastd %1, %0" : "=v"(q) : "m"(x->q[(r + i) * 8 + g]));
+            sum[i][0][g / per_run] = dot(sum[i][0][g / per_run], w->w[0][g], q);
+            sum[i][1][g / per_run] = dot(sum[i][1][g / per_run], w->w[1][g], q);
+        }
+    }
+    UNROLL
+    for (int i = 0; i < n; i++) {
+        const __m512 magic = _mm512_set1_ps(rows[i].magic);
+        const int step = rows[i].step, mins = f.has_min ? runs : 0;
+        UNROLL
+        for (int h = 0; h < 2; h++) {
+            float *at = x->total + (h * x->n_rows + r + i) * LANES;
+            __m512 total = _mm512_loadu_ps(at);
+            UNROLL
+            for (int s = 0; s < runs; s++)
+                total = _mm512_fmadd_ps(_mm512_sub_ps(_mm512_castsi512_ps(sum[i][h][s]), magic),
+                                        multiple(w->scale[h][s], m->scale[h][s], step, is_few), total);
+            UNROLL
+            for (int s = 0; s < mins; s++) {
+                __m512 start = _mm512_castsi512_ps(_mm512_set1_epi32(rows[i].start[s]));
+                total = _mm512_fmadd_ps(_mm512_sub_ps(start, magic),
+                                        multiple(w->min[h][s], m->min[h][s], step, is_few), total);
+            }
+            _mm512_storeu_ps(at, total);
+        }
+    }
+}
+
+/* All rows of a block with one scale and min for all its columns; four rows or more. */
+INLINE void block_many(const struct weights *w, struct split_multiples *split, const struct input *x,
+                       const struct quant_format f)
+{
+    const char *ahead = (const char *)x->q + PREFETCH_INPUT_BYTES;
+    const void *start = f.zero == 0 ? (const void *)&x->rows->magic : x->rows->start;
+    int64_t i = 0, step, odd, end = 16 * (int64_t)(x->n_rows / 4 * 4);
+    if (IS_SPLIT) {
+        const void *m = split;
+        UNROLL
+        for (int h = 0; h < 2; h++) {
+            _mm512_store_ps(split->scale[h][1], w->scale[h][0]);
+            if (f.has_min)
+                _mm512_store_ps(split->min[h][1], w->min[h][0]);
+        }
+        if (f.has_min)
+            PIPELINE(ADD_MIN, SPLIT);
+        else
+            PIPELINE(NO_MIN, SPLIT);
+        return;
+    }
+    struct multiples whole;
+    const void *m = &whole;
+    multiply_scales(&whole, w, f);
+    if (f.has_min)
+        PIPELINE(ADD_MIN, WHOLE);
+    else
+        PIPELINE(NO_MIN, WHOLE);
+}
+
+/* All input rows; with 16-column runs only two at a time, for lack of registers. */
+INLINE void block_all(const struct weights *w, struct split_multiples *split, const struct input *x,
+                      const struct quant_format f, const bool is_few)
+{
+    const int step = f.sub == BLOCK ? 4 : 2;
+    if (!is_few && f.sub == BLOCK) {
+        block_many(w, split, x, f);
+        return;
+    }
+    struct multiples m;
+    int r = 0;
+    if (!is_few)
+        multiply_scales(&m, w, f);
+    for (; r + step <= x->n_rows; r += step) {
+        if (!is_few) {
+            const char *ahead = (const char *)(x->q + 8 * r) + PREFETCH_INPUT_BYTES;
+            _mm_prefetch(ahead, _MM_HINT_T0);
+            _mm_prefetch(ahead + 64, _MM_HINT_T0);
+        }
+        block_rows(w, &m, x, r, step, f, is_few);
+    }
+    switch (x->n_rows - r) {
+    case 3:
+        block_rows(w, &m, x, r, 3, f, is_few);
+        break;
+    case 2:
+        block_rows(w, &m, x, r, 2, f, is_few);
+        break;
+    case 1:
+        block_rows(w, &m, x, r, 1, f, is_few);
+        break;
+    default:
+        break;
+    }
+}
+
+/* Weights to be read soon. Four rows and more leave few buffers of L1 for lines on their way from memory, so
+ * on processors that execute them in two passes these lines stay in L2 (measured: docs/notes/kernels.md). */
+INLINE void prefetch_weights(const uint8_t *block, size_t n_bytes, int n_rows)
+{
+    if (IS_SPLIT && n_rows > FEW_ROWS_SPLIT)
+        for (size_t line = 0; line < n_bytes; line += 64)
+            _mm_prefetch((const char *)block + PREFETCH_WEIGHTS_L2 + line, _MM_HINT_T1);
+    else
+        for (size_t line = 0; line < n_bytes; line += 64)
+            _mm_prefetch((const char *)block + weights_ahead_bytes + line, _MM_HINT_T0);
+}
+
+/* One panel. out: [2][n_rows][16]. */
+INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant_format f,
+                            const uint8_t *tile, int n_rows, int n_blocks)
+{
+    const int per_unit = format_unit_columns(f) / BLOCK;
+    const size_t block_bytes = 2 * format_half_bytes(f), unit_bytes = format_unit_bytes(f);
+    struct input x = { .total = out, .n_rows = n_rows };
+    struct split_multiples split;
+    const int few_rows = IS_SPLIT && f.sub == BLOCK ? FEW_ROWS_SPLIT : FEW_ROWS;
+    if (IS_SPLIT && n_rows > few_rows)
+        for (int h = 0; h < 2; h++) {
+            _mm512_store_ps(split.scale[h][0], _mm512_setzero_ps());
+            if (f.has_min)
+                _mm512_store_ps(split.min[h][0], _mm512_setzero_ps());
+        }
+    for (int i = 0; i < 2 * n_rows; i++) {
+        _mm512_storeu_ps(out + i * LANES, _mm512_setzero_ps());
+        __asm__("" ::: "memory"); /* otherwise this becomes a slower call of memset */
+    }
+    for (int b = 0; b < n_blocks; b++) {
+        const uint8_t *unit = panel + (size_t)(b / per_unit) * unit_bytes;
+        const uint8_t *block = unit + format_param_bytes(f) + (size_t)(b % per_unit) * block_bytes;
+        struct weights w;
+        UNROLL
+        for (int h = 0; h < 2; h++) {
+            const uint8_t *half = block + (size_t)h * format_half_bytes(f);
+            unpack_low(w.w[h], half, f);
+            if (f.high_bits > 0)
+                unpack_high(w.w[h], half + format_low_bytes(f), f);
+            if (f.table != NUMBERS_PLAIN)
+                look_up(w.w[h], f);
+        }
+        load_scales(&w, unit, b % per_unit, f);
+        prefetch_weights(block, unit_bytes / (size_t)per_unit, n_rows);
+        x.q = (const int32_t *)tile;
+        x.rows = (const struct input_row *)(tile + n_rows * BLOCK);
+        tile += (size_t)n_rows * (BLOCK + sizeof(struct input_row));
+        if (n_rows <= few_rows)
+            block_all(&w, &split, &x, f, true);
+        else
+            block_all(&w, &split, &x, f, false);
+    }
+}
+
+#define LINEAR(name, dtype, variant)                                                                         \
+    void linear_##name##_##variant(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in)    \
+    {                                                                                                        \
+        quantized_panel(out, panel, quant_format(dtype), x, n_rows, n_in / BLOCK);                           \
+    }
+
+#endif
