@@ -68,8 +68,22 @@ const char *cpu_name(unsigned cpu);
  * its row NaN. */
 typedef void tile_fn(void *dst, const float *x, size_t stride, int n_rows, int begin, int end);
 
+/* Rows from one half of a panel's outputs to the other: n_rows, or more where an element of one half would
+ * have nearly the same place in a page as an element of the other in the same row. Processors take a load
+ * from there, while the store is under way, for one of the same address, and wait. */
+static inline int half_rows(int n_rows)
+{
+    return n_rows <= 40 ? n_rows : (n_rows + 31) / 64 * 64 + 32;
+}
+
+/* Floats of the outputs of a panel for n_rows rows. */
+static inline int panel_floats(int n_rows)
+{
+    return 2 * half_rows(n_rows) * LANES;
+}
+
 /* out[h][r][i] = sum over columns of row 16h + i of the panel with input row r. out:
- * [2][n_rows][16]. panel: packed weights of n_in columns; memory after it is prefetched. x: a
+ * [2][half_rows(n_rows)][16], of each half n_rows. panel: packed weights of n_in columns; memory after it is prefetched. x: a
  * tile of n_rows input rows.
  *
  * F32 and F16 weights: fma over runs of 512 columns, from the first; each run starts at 0 and is

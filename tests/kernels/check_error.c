@@ -21,7 +21,7 @@ static double relative_error(struct check *c, const struct kernels *k, enum dtyp
 {
     uint8_t *panel = check_tame_panel(c, type, N_IN);
     float *x = check_floats(c, (size_t)N_ROWS * N_IN), *w = check_floats(c, N_IN);
-    float *y = check_floats(c, (size_t)N_ROWS * PANEL_ROWS);
+    float *y = check_floats(c, (size_t)panel_floats(N_ROWS));
     void *tile = check_bytes(c, tile_bytes(type, N_ROWS, N_IN));
     double error = 0, all = 0;
     for (int i = 0; i < N_ROWS * N_IN; i++)
@@ -34,7 +34,7 @@ static double relative_error(struct check *c, const struct kernels *k, enum dtyp
             double want = 0;
             for (int i = 0; i < N_IN; i++)
                 want += (double)w[i] * (double)x[r * N_IN + i];
-            double got = (double)y[(row / LANES * N_ROWS + r) * LANES + row % LANES];
+            double got = (double)y[(row / LANES * half_rows(N_ROWS) + r) * LANES + row % LANES];
             error += (got - want) * (got - want);
             all += want * want;
         }

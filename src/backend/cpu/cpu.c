@@ -51,7 +51,7 @@ static enum tutti_status cpu_reserve(struct backend *be, int max_rows, struct tu
         return error_set(err, TUTTI_E_ARGUMENT, "steps of %d rows, expected at least 1", max_rows);
     free_scratch(cpu);
     size_t n = (size_t)max_rows;
-    size_t out = LINEAR_PIECE * TILE_ROWS * PANEL_ROWS,
+    size_t out = LINEAR_PIECE * (size_t)panel_floats(TILE_ROWS),
            updates = cpu->has_loras ? TILE_ROWS * 2 * LINEAR_COLUMNS : 0;
     size_t heads = cpu_heads_scratch_bytes(cpu);
     bool fits = !__builtin_mul_overflow(n + n / LEAST_TILE_ROWS + 1, cpu->row_bytes, &cpu->activation_bytes);

@@ -36,11 +36,11 @@ size_t cpu_heads_scratch_bytes(const struct cpu_backend *cpu)
     return !has_any ? 0 : least > HEAD_TILE_BYTES ? least : HEAD_TILE_BYTES;
 }
 
-/* Stores the rows of a head, of a panel. out: [2][n][16]. */
+/* Stores the rows of a head, of a panel. out: [2][half_rows(n)][16]. */
 static void store_panel(const struct heads_job *job, const float *out, int panel, int head, int row, int n)
 {
     int begin = head * job->n_out, end = begin + job->n_out;
-    for (int half = 0; half < 2; half++, out += n * LANES) {
+    for (int half = 0; half < 2; half++, out += half_rows(n) * LANES) {
         int first = panel * PANEL_ROWS + half * LANES, from = first > begin ? first : begin;
         int to = first + LANES < end ? first + LANES : end;
         if (from >= to)

@@ -68,10 +68,10 @@ static const uint8_t *cpu_linear_input_of(const struct linear_job *job, int thre
 
 static void add_bias(float *out, const float *bias, int n)
 {
-    for (int h = 0; h < 2; h++, bias += LANES)
-        for (int r = 0; r < n; r++, out += LANES)
+    for (int h = 0; h < 2; h++, bias += LANES, out += half_rows(n) * LANES)
+        for (int r = 0; r < n; r++)
             for (int i = 0; i < LANES; i++)
-                out[i] += bias[i];
+                out[r * LANES + i] += bias[i];
 }
 
 /* The output of panels for one tile: n rows of y from column on; each panel has one or two halves
@@ -155,10 +155,10 @@ static void add_updates(const struct linear_job *job, float *out, const float *u
                         *factors = g->lora->factors;
             if (factors) {
                 multiply_lanes(out + r * LANES, factors + column);
-                multiply_lanes(out + (n + r) * LANES, factors + n_ff + column);
+                multiply_lanes(out + (half_rows(n) + r) * LANES, factors + n_ff + column);
             }
             add_lanes(out + r * LANES, update);
-            add_lanes(out + (n + r) * LANES, update + LINEAR_COLUMNS);
+            add_lanes(out + (half_rows(n) + r) * LANES, update + LINEAR_COLUMNS);
         }
     }
 }
@@ -179,21 +179,21 @@ static inline float *row_of(const struct output *o, int r)
     return o->y + (size_t)(o->rows ? o->rows[r] : r) * (size_t)o->n_columns + (size_t)o->column;
 }
 
-/* Stores row by row. out: [n_panels][2][n][16]. The lines that one panel writes in consecutive rows
+/* Stores row by row. out: [n_panels][2][half_rows(n)][16]. The lines that one panel writes in consecutive rows
  * are a row of y apart, so they map to few sets of the L1 cache; another core may own them too. So
  * they are prefetched some rows ahead. */
 static void store(const struct output *o, const float *out, int n_panels)
 {
     int n_halves = n_panels * o->n_halves, left = o->n_columns - o->column,
         ahead = n_halves * LANES <= left ? PREFETCH_ROWS : o->n;
-    size_t panel = (size_t)o->n * PANEL_ROWS;
+    size_t panel = (size_t)panel_floats(o->n);
     for (int r = 0; r < o->n; r++) {
         float *y = row_of(o, r);
         for (int i = 0; i < n_halves && r + ahead < o->n; i++)
             prefetch_for_write(row_of(o, r + ahead) + i * LANES);
         for (int i = 0; i < n_halves && i * LANES < left; i++) {
             const float *from = out + (size_t)(i / o->n_halves) * panel +
-                                (size_t)(i % o->n_halves * o->n + r) * LANES;
+                                (size_t)(i % o->n_halves * half_rows(o->n) + r) * LANES;
             if (left - i * LANES >= LANES)
                 copy_lanes(y + i * LANES, from);
             else
@@ -202,7 +202,7 @@ static void store(const struct output *o, const float *out, int n_panels)
     }
 }
 
-/* One panel for n rows: [2][n][16]. */
+/* One panel for n rows: [2][half_rows(n)][16]. */
 static void run_panel(const struct cpu_product *p, float *out, int panel)
 {
     const struct matrix *m = p->m;
@@ -227,10 +227,10 @@ static void store_panels(const struct cpu_product *p, const float *out, int begi
 void cpu_product_run(const struct cpu_product *p, float *out, int begin, int end)
 {
     float *next = out;
-    for (int panel = begin; panel < end; panel++, next += p->n * PANEL_ROWS) {
+    for (int panel = begin; panel < end; panel++, next += panel_floats(p->n)) {
         run_panel(p, next, panel);
         if (p->glu)
-            p->glu(next, next, next + p->n * LANES, (int64_t)p->n * LANES);
+            p->glu(next, next, next + half_rows(p->n) * LANES, (int64_t)p->n * LANES);
     }
     store_panels(p, out, begin, end);
 }
@@ -241,10 +241,10 @@ static void run_updated_glu(const struct linear_job *job, const struct cpu_produ
 {
     float *out = scratch->out;
     make_updates(job, scratch->updates, tile, row, begin, end);
-    for (int panel = begin; panel < end; panel++, out += p->n * PANEL_ROWS) {
+    for (int panel = begin; panel < end; panel++, out += panel_floats(p->n)) {
         run_panel(p, out, panel);
         add_updates(job, out, scratch->updates, tile, row, p->n, begin * LANES, panel * LANES);
-        p->glu(out, out, out + p->n * LANES, (int64_t)p->n * LANES);
+        p->glu(out, out, out + half_rows(p->n) * LANES, (int64_t)p->n * LANES);
     }
     store_panels(p, scratch->out, begin, end);
 }

@@ -28,9 +28,9 @@ static float weight_at(const uint8_t *panel, enum dtype dtype, int column, int r
 static void linear_float(float *out, const uint8_t *panel, enum dtype dtype, const float *x, int n_rows,
                          int n_in)
 {
-    for (int hr = 0; hr < 2 * n_rows; hr++, out += LANES) {
-        int r = hr % n_rows, row = hr / n_rows * LANES;
-        for (int i = 0; i < LANES; i++, row++) {
+    for (int h = 0; h < 2; h++, out += half_rows(n_rows) * LANES) {
+        for (int i = 0; i < n_rows * LANES; i++) {
+            int r = i / LANES, row = h * LANES + i % LANES;
             float total = 0;
             for (int begin = 0; begin < n_in; begin += LINEAR_RUN) {
                 int end = n_in - begin < LINEAR_RUN ? n_in : begin + LINEAR_RUN;

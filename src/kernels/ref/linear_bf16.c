@@ -45,7 +45,7 @@ static float dot_row(const uint16_t *weights, const uint16_t *x, int row, int r,
 
 void linear_bf16_ref(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in)
 {
-    for (int hr = 0; hr < 2 * n_rows; hr++)
-        for (int i = 0; i < LANES; i++)
-            *out++ = dot_row((const uint16_t *)panel, x, hr / n_rows * LANES + i, hr % n_rows, n_rows, n_in);
+    for (int h = 0; h < 2; h++, out += half_rows(n_rows) * LANES)
+        for (int i = 0; i < n_rows * LANES; i++)
+            out[i] = dot_row((const uint16_t *)panel, x, h * LANES + i % LANES, i / LANES, n_rows, n_in);
 }

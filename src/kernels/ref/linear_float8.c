@@ -29,9 +29,9 @@ static float dot_row(const uint8_t *panel, enum dtype dtype, int row, const floa
 static void linear_float8(float *out, const uint8_t *panel, enum dtype dtype, const float *x, int n_rows,
                           int n_in)
 {
-    for (int hr = 0; hr < 2 * n_rows; hr++)
-        for (int i = 0; i < LANES; i++)
-            *out++ = dot_row(panel, dtype, hr / n_rows * LANES + i, x, hr % n_rows, n_rows, n_in);
+    for (int h = 0; h < 2; h++, out += half_rows(n_rows) * LANES)
+        for (int i = 0; i < n_rows * LANES; i++)
+            out[i] = dot_row(panel, dtype, h * LANES + i % LANES, x, i / LANES, n_rows, n_in);
 }
 
 #define LINEAR(name, dtype)                                                                                  \

@@ -96,9 +96,9 @@ static float dot_row(const uint8_t *panel, struct quant_format f, int row, const
 static void linear_quantized(float *out, const uint8_t *panel, struct quant_format f, const uint8_t *x,
                              int n_rows, int n_in)
 {
-    for (int hr = 0; hr < 2 * n_rows; hr++)
-        for (int i = 0; i < LANES; i++)
-            *out++ = dot_row(panel, f, hr / n_rows * LANES + i, x, hr % n_rows, n_rows, n_in);
+    for (int h = 0; h < 2; h++, out += half_rows(n_rows) * LANES)
+        for (int i = 0; i < n_rows * LANES; i++)
+            out[i] = dot_row(panel, f, h * LANES + i % LANES, x, i / LANES, n_rows, n_in);
 }
 
 #define LINEAR(name, dtype)                                                                                  \

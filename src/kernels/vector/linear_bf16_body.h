@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* out: [2][out_rows][16], zeroed; x: [pairs of columns][out_rows]. n_rows is a compile-time
+/* out: [2][half_rows(out_rows)][16], zeroed; x: [pairs of columns][out_rows]. n_rows is a compile-time
  * constant. */
 INLINE void bf16_tile(float *out, int out_rows, const uint8_t *panel, const uint32_t *x, const int n_rows,
                       int n_pairs, bool is_cold)
@@ -40,7 +40,7 @@ INLINE void bf16_tile(float *out, int out_rows, const uint8_t *panel, const uint
         for (int r = 0; r < n_rows; r++)
             UNROLL
         for (int h = 0; h < 2; h++) {
-            float *total = out + (h * out_rows + r) * LANES;
+            float *total = out + (h * half_rows(out_rows) + r) * LANES;
             v_store(total, add_sums(v_load(total), run[h][r]));
         }
     }
@@ -61,7 +61,7 @@ static bf16_tile_fn *const TILES[] = { NULL, BF16_TILES_TABLE };
 
 INLINE void linear_bf16(float *out, const uint8_t *panel, const uint32_t *x, int n_rows, int n_in)
 {
-    memset(out, 0, (size_t)n_rows * PANEL_ROWS * sizeof *out);
+    clear_outputs(out, n_rows);
     int n_tiles = (n_rows + MAX_ROWS - 1) / MAX_ROWS;
     for (int tile = 0; tile < n_tiles; tile++) { /* of even height: 13 rows make 7 and 6 */
         int begin = n_rows * tile / n_tiles, end = n_rows * (tile + 1) / n_tiles;

@@ -34,7 +34,7 @@ INLINE void add_run(float *total, vec16 sum, vec16 scale, const bool is_row)
     v_store(total, is_row ? v_add(before, sum) : v_fma(sum, scale, before));
 }
 
-/* All input rows. out: [2][n_rows][16]. n_rows and is_row are compile-time constants. */
+/* All input rows. out: [2][half_rows(n_rows)][16]. n_rows and is_row are compile-time constants. */
 INLINE void float8_tile(float *out, const struct float8_run *run, const int n_rows, const bool is_row)
 {
     vec16 sum[2][MAX_ROWS];
@@ -59,7 +59,7 @@ INLINE void float8_tile(float *out, const struct float8_run *run, const int n_ro
     for (int h = 0; h < 2; h++)
         UNROLL
     for (int r = 0; r < n_rows; r++)
-        add_run(out + (h * n_rows + r) * LANES, sum[h][r], run->scale[h], is_row);
+        add_run(out + (h * half_rows(n_rows) + r) * LANES, sum[h][r], run->scale[h], is_row);
 }
 
 /* Some input rows and halves of the panel, from expanded numbers. */
@@ -89,7 +89,8 @@ INLINE void wide_tile(float *out, const struct float8_run *run, int half, const 
     for (int h = 0; h < WIDE_HALVES; h++)
         UNROLL
     for (int r = 0; r < n_rows; r++)
-        add_run(out + ((half + h) * run->x_rows + r) * LANES, sum[h][r], run->scale[half + h], is_row);
+        add_run(out + ((half + h) * half_rows(run->x_rows) + r) * LANES, sum[h][r], run->scale[half + h],
+                is_row);
 }
 
 typedef void float8_tile_fn(float *out, const struct float8_run *run);
@@ -122,8 +123,9 @@ INLINE void expand_run(float *to, const struct float8_run *run)
 /* Multiplies the totals by the scales of the rows. */
 INLINE void scale_rows(float *out, const float *scales, int n_rows)
 {
-    for (int i = 0; i < 2 * n_rows; i++, out += LANES)
-        v_store(out, v_mul(v_load(out), v_load(scales + i / n_rows * LANES)));
+    for (int h = 0; h < 2; h++, out += half_rows(n_rows) * LANES)
+        for (int r = 0; r < n_rows; r++)
+            v_store(out + r * LANES, v_mul(v_load(out + r * LANES), v_load(scales + h * LANES)));
 }
 
 /* The tiles of t by rows: 1..MAX_ROWS, and 1..WIDE_ROWS. */
@@ -135,7 +137,7 @@ INLINE void linear_float8(float *out, const uint8_t *panel, const enum dtype dty
     const bool is_row = dtype == DTYPE_F8_ROW;
     struct places places[2] = { load_places(panel), load_places(panel + LANES) };
     int n_tiles = (n_rows + WIDE_ROWS - 1) / WIDE_ROWS;
-    memset(out, 0, (size_t)n_rows * PANEL_ROWS * sizeof *out);
+    clear_outputs(out, n_rows);
     for (int begin = 0; begin < n_in; begin += FLOAT8_RUN) {
         const float *scales = (const float *)(panel + float8_run_at(dtype, begin));
         struct float8_run run = { .numbers = panel + float8_column_at(dtype, begin),

@@ -15,7 +15,7 @@ INLINE vec16 load_weights(const uint8_t *panel, enum dtype dtype, int column, in
     return dtype == DTYPE_F32 ? v_load((const float *)panel + at) : v_load_half((const uint16_t *)panel + at);
 }
 
-/* out: [2][out_rows][16], zeroed; x: [n_in][x_rows]. n_rows is a compile-time constant. */
+/* out: [2][half_rows(out_rows)][16], zeroed; x: [n_in][x_rows]. n_rows is a compile-time constant. */
 INLINE void float_tile(float *out, int out_rows, const uint8_t *panel, const enum dtype dtype, const float *x,
                        const int n_rows, int n_in, bool is_cold)
 {
@@ -43,7 +43,7 @@ INLINE void float_tile(float *out, int out_rows, const uint8_t *panel, const enu
         for (int r = 0; r < n_rows; r++)
             UNROLL
         for (int h = 0; h < 2; h++) {
-            float *total = out + (h * out_rows + r) * LANES;
+            float *total = out + (h * half_rows(out_rows) + r) * LANES;
             v_store(total, v_add(v_load(total), run[h][r]));
         }
     }
@@ -63,7 +63,7 @@ typedef void float_tile_fn(float *out, int out_rows, const uint8_t *panel, const
 INLINE void linear_float(float *out, const uint8_t *panel, const float *x, int n_rows, int n_in,
                          float_tile_fn *const *tiles)
 {
-    memset(out, 0, (size_t)n_rows * PANEL_ROWS * sizeof *out);
+    clear_outputs(out, n_rows);
     int n_tiles = (n_rows + MAX_ROWS - 1) / MAX_ROWS;
     for (int tile = 0; tile < n_tiles; tile++) { /* of even height: 13 rows make 7 and 6 */
         int begin = n_rows * tile / n_tiles, end = n_rows * (tile + 1) / n_tiles;

@@ -6,6 +6,7 @@
 #include "kernels/variants.h"
 
 #include <stddef.h>
+#include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16") /* before loops whose arrays must live in registers */
@@ -17,6 +18,12 @@ extern size_t weights_ahead_bytes;
 INLINE int lanes_left(int64_t i, int64_t n)
 {
     return n - i < 16 ? (int)(n - i) : 16;
+}
+
+/* Zeroes the outputs of a panel. */
+INLINE void clear_outputs(float *out, int n_rows)
+{
+    memset(out, 0, (size_t)(half_rows(n_rows) + n_rows) * LANES * sizeof *out);
 }
 
 /* Fetches a line into all caches. */

@@ -297,10 +297,11 @@ INLINE void half_block(const struct input *x, const uint8_t *half, struct carry 
 
 INLINE void clear_totals(float *out, int n_rows)
 {
-    for (int i = 0; i < n_rows * PANEL_ROWS; i += STRIP) {
-        _mm256_storeu_ps(out + i, _mm256_setzero_ps());
-        __asm__("" ::: "memory"); /* otherwise this becomes a slower call of memset */
-    }
+    for (int h = 0; h < 2; h++, out += half_rows(n_rows) * LANES)
+        for (int i = 0; i < n_rows * LANES; i += STRIP) {
+            _mm256_storeu_ps(out + i, _mm256_setzero_ps());
+            __asm__("" ::: "memory"); /* otherwise this becomes a slower call of memset */
+        }
 }
 
 /* sum += the products of a row with a strip, over groups begin..begin + n - 1. q: broadcast groups. */
@@ -405,7 +406,7 @@ INLINE void many_rows(float *out, const uint8_t *panel, const struct quant_forma
     for (int b = 0; b < n_blocks; b++) {
         const struct block block = block_at(panel, b, f);
         struct input x = input_at(out, tile, n_rows, b);
-        for (int h = 0; h < 2; h++, x.total += n_rows * LANES) {
+        for (int h = 0; h < 2; h++, x.total += half_rows(n_rows) * LANES) {
             struct scales scales;
             struct multiples multiples;
             const struct factors factors = { &scales, multiplies ? &multiples : NULL };

@@ -26,6 +26,7 @@
 enum {
     FEW_ROWS = 8,       /* up to here, multiplying by the step is cheaper than a table of multiples */
     FEW_ROWS_SPLIT = 3, /* up to here, it is cheaper than the smaller tables */
+    PAGE = 4096,
     PREFETCH_INPUT_BYTES = 24576, /* input rows: with many rows a tile comes from the L3 cache */
     PREFETCH_WEIGHTS_L2 = 9216,   /* of the weights, where they are only brought into L2 */
 };
@@ -50,7 +51,7 @@ struct split_multiples {
 struct input {
     const int32_t *q; /* [n_rows][8] times four bytes */
     const struct input_row *rows;
-    float *total; /* [2][n_rows][16] */
+    float *total[2]; /* [half], then [n_rows][16] */
     int n_rows;
 };
 
@@ -223,7 +224,7 @@ INLINE void block_rows(const struct weights *w, const struct multiples *m, const
         const int step = rows[i].step, mins = f.has_min ? runs : 0;
         UNROLL
         for (int h = 0; h < 2; h++) {
-            float *at = x->total + (h * x->n_rows + r + i) * LANES;
+            float *at = x->total[h] + (r + i) * LANES;
             __m512 total = _mm512_loadu_ps(at);
             UNROLL
             for (int s = 0; s < runs; s++)
@@ -318,25 +319,34 @@ INLINE void prefetch_weights(const uint8_t *block, size_t n_bytes, int n_rows)
             _mm_prefetch((const char *)block + weights_ahead_bytes + line, _MM_HINT_T0);
 }
 
-/* One panel. out: [2][n_rows][16]. */
+/* The first line of space whose place in a page follows that of end. A load may wait for an earlier store at
+ * the same place of another page, as if it were the same address; the totals are stored all the time. */
+INLINE struct split_multiples *after_totals(uint8_t *space, const float *end)
+{
+    return (struct split_multiples *)(space + (((uintptr_t)end - (uintptr_t)space + 63) & (PAGE - 64)));
+}
+
+/* One panel. out: [2][half_rows(n_rows)][16]. */
 INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant_format f,
                             const uint8_t *tile, int n_rows, int n_blocks)
 {
     const int per_unit = format_unit_columns(f) / BLOCK;
     const size_t block_bytes = 2 * format_half_bytes(f), unit_bytes = format_unit_bytes(f);
-    struct input x = { .total = out, .n_rows = n_rows };
-    struct split_multiples split;
+    struct input x = { .total = { out, out + half_rows(n_rows) * LANES }, .n_rows = n_rows };
     const int few_rows = IS_SPLIT && f.sub == BLOCK ? FEW_ROWS_SPLIT : FEW_ROWS;
+    _Alignas(64) uint8_t space[sizeof(struct split_multiples) + PAGE];
+    struct split_multiples *split = IS_SPLIT ? after_totals(space, x.total[1] + n_rows * LANES) : NULL;
     if (IS_SPLIT && n_rows > few_rows)
         for (int h = 0; h < 2; h++) {
-            _mm512_store_ps(split.scale[h][0], _mm512_setzero_ps());
+            _mm512_store_ps(split->scale[h][0], _mm512_setzero_ps());
             if (f.has_min)
-                _mm512_store_ps(split.min[h][0], _mm512_setzero_ps());
+                _mm512_store_ps(split->min[h][0], _mm512_setzero_ps());
         }
-    for (int i = 0; i < 2 * n_rows; i++) {
-        _mm512_storeu_ps(out + i * LANES, _mm512_setzero_ps());
-        __asm__("" ::: "memory"); /* otherwise this becomes a slower call of memset */
-    }
+    for (int h = 0; h < 2; h++)
+        for (int r = 0; r < n_rows; r++) {
+            _mm512_storeu_ps(x.total[h] + r * LANES, _mm512_setzero_ps());
+            __asm__("" ::: "memory"); /* otherwise this becomes a slower call of memset */
+        }
     for (int b = 0; b < n_blocks; b++) {
         const uint8_t *unit = panel + (size_t)(b / per_unit) * unit_bytes;
         const uint8_t *block = unit + format_param_bytes(f) + (size_t)(b % per_unit) * block_bytes;
@@ -356,9 +366,9 @@ INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant
         x.rows = (const struct input_row *)(tile + n_rows * BLOCK);
         tile += (size_t)n_rows * (BLOCK + sizeof(struct input_row));
         if (n_rows <= few_rows)
-            block_all(&w, &split, &x, f, true);
+            block_all(&w, split, &x, f, true);
         else
-            block_all(&w, &split, &x, f, false);
+            block_all(&w, split, &x, f, false);
     }
 }
 

@@ -174,8 +174,8 @@
         DRAIN(-1, D, 0, A, 1, B, 2, C, min, table)                                                         \
         "6:\n\t"                                                                                           \
         : [i] "+&r"(i), [step] "=&r"(step), [odd] "=&r"(odd)                                               \
-        : [q] "r"(x->q), [rows] "r"(x->rows), [start] "r"(start), [total0] "r"(x->total),                  \
-          [total1] "r"(x->total + x->n_rows * LANES), [multiples] "r"(m), [ahead] "r"(ahead),              \
+        : [q] "r"(x->q), [rows] "r"(x->rows), [start] "r"(start), [total0] "r"(x->total[0]),                  \
+          [total1] "r"(x->total[1]), [multiples] "r"(m), [ahead] "r"(ahead),              \
           [end] "r"(end),                                                                                  \
           [rest] "r"(x->n_rows % 4), [w00] "v"(w->w[0][0]), [w01] "v"(w->w[0][1]), [w02] "v"(w->w[0][2]),  \
           [w03] "v"(w->w[0][3]), [w04] "v"(w->w[0][4]), [w05] "v"(w->w[0][5]), [w06] "v"(w->w[0][6]),      \
