@@ -221,8 +221,9 @@ static void word_of(const struct mock_request *request, int i, char *out, size_t
         p += strspn(p, " ");
         p += strcspn(p, " ");
     }
-    p += strspn(p, " ");
-    snprintf(out, n_bytes, "%s%.*s", i ? " " : "", (int)strcspn(p, " "), p);
+    size_t n_blanks = strspn(p, " "); /* those between words stay */
+    p += i ? 0 : n_blanks;
+    snprintf(out, n_bytes, "%.*s", (int)((i ? n_blanks : 0) + strcspn(p + (i ? n_blanks : 0), " ")), p);
 }
 
 enum tutti_status tutti_engine_submit(tutti_engine *engine, const struct tutti_request *request,
@@ -261,7 +262,7 @@ enum tutti_status tutti_engine_submit(tutti_engine *engine, const struct tutti_r
         place->pause_us = (uint64_t)command(place->text, "slow=", 0) * 1000;
         place->fail_after = (int)command(place->text, "fail=", -1);
         place->early = strstr(place->text, "early") != NULL;
-        place->is_long = strstr(place->text, "long") != NULL;
+        place->is_long = strstr(place->text, "long") && !strstr(place->text, "longcat");
         place->next_us = place->start_us + place->pause_us;
         *request_id = place->id;
         engine->stats.n_requests++;
@@ -309,7 +310,7 @@ static bool step(struct mock_request *request, struct tutti_stats *stats)
     struct tutti_event event = { .request_id = request->id,
                                  .n_prompt_tokens = strlen(request->text),
                                  .begins_in_reasoning = getenv("MOCK_REASONING_OPEN") };
-    char word[256] = "";
+    char word[4096] = "";
     bool over = true;
     if (request->cancelled) {
         event.finish = TUTTI_FINISH_CANCELLED;
