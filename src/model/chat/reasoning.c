@@ -48,6 +48,7 @@ static const struct reasoning_form FORMS[] = {
     { "seed", "<seed:think>", "<seed:think>", "</seed:think>", "</seed:think>" },
     { "longcat", "<longcat_think>", "<longcat_think>", "</longcat_think>", "\n</longcat_think>\n" },
     { "apertus", "<|inner_prefix|>", "<|inner_prefix|>", "<|inner_suffix|>", "<|inner_suffix|>" },
+    { "pangu", "[unused17]", "[unused16]", "[unused17]", "[unused17]" },
     { "kimi-vl", "◁/think▷", "◁think▷", "◁/think▷", "◁/think▷" },
     { "exaone-deep", "<thought>", "<thought>", "</thought>", "\n</thought>\n\n" },
     { "think", "</think>", "<think>", "</think>", "\n</think>\n\n" },

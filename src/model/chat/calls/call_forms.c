@@ -200,6 +200,8 @@ static const struct call_step PHI_4[] = LIST_UNTIL("<|/tool_call|>");
 static const struct call_step NEMOTRON[] = LIST_UNTIL("</TOOLCALL>");
 static const struct call_step APRIEL[] = LIST_UNTIL("</tool_calls>");
 static const struct call_step HERMES_LIST[] = LIST_UNTIL("</tool_call>");
+static const struct call_step PANGU[] = LIST_UNTIL("[unused12]");
+static const struct call_step LFM2_JSON[] = LIST_UNTIL("<|tool_call_end|>");
 static const struct call_step COMMAND_R7B[] = LIST_UNTIL("<|END_ACTION|>");
 
 /* A block with a list, after "Action:", or within text, as xLAM writes it */
@@ -509,6 +511,9 @@ static const struct call_form FORMS[] = {
     { "mistral", { "[TOOL_CALLS]" }, { "[TOOL_CALLS]" }, STEPS(MISTRAL) },
     { "phi-4-mini", { "<|tool_call|>" }, { "<|tool_call|>" }, STEPS(PHI_4) },
     { "lfm2", { "<|tool_call_start|>" }, { "<|tool_call_start|>" }, STEPS(LFM2) },
+    { "lfm2", { "<|tool_call_start|>" }, { NULL }, STEPS(LFM2_JSON) }, /* if JSON is asked for */
+    { "pangu", { "[unused11]" }, { "[unused11]" }, STEPS(PANGU) },
+    { "pangu", { "<|tool_call_start|>" }, { NULL }, STEPS(LFM2_JSON) },
     { "nemotron", { "<TOOLCALL>" }, { "<TOOLCALL>" }, STEPS(NEMOTRON) },
     { "apriel", { "<tool_calls>" }, { "<tool_calls>" }, STEPS(APRIEL) },
     { "internlm2",
