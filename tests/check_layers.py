@@ -9,7 +9,9 @@ cycle. No folder has more than MAX_FILES files. Apart from src/base, the server 
 examples include nothing else. Prints TAP.
 """
 import os
+import platform
 import re
+import shutil
 import subprocess
 import sys
 
@@ -130,18 +132,28 @@ def crowded_folders(root):
             yield f"{os.path.relpath(folder, root)}: {n} files, at most {MAX_FILES}"
 
 
+def compiler_for(folder):
+    """The command that compiles for the processor that a folder's code is for; None: it is not installed."""
+    native = os.environ.get("CC", "gcc").split()
+    if "x86" in folder.split(os.sep):
+        flags = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mavx2", "-mfma", "-mf16c"]
+        return [*native, *flags] if platform.machine() == "x86_64" else None
+    if "arm" in folder.split(os.sep) and platform.machine() != "aarch64":
+        return ["aarch64-linux-gnu-gcc"] if shutil.which("aarch64-linux-gnu-gcc") else None
+    return native
+
+
 def headers_that_need_others(root):
-    compiler = os.environ.get("CC", "gcc").split()
     for top in ("include", "src"):
         for folder, _, names in os.walk(os.path.join(root, top)):
+            compiler = compiler_for(folder)
             for name in sorted(names):
                 path = os.path.join(folder, name)
                 # A body is a function's text, made into code once for each instruction set.
-                if not name.endswith(".h") or name.endswith("_body.h"):
+                if not name.endswith(".h") or name.endswith("_body.h") or not compiler:
                     continue
-                flags = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mavx2", "-mfma", "-mf16c"]
                 done = subprocess.run(
-                    [*compiler, "-std=gnu11", "-D_GNU_SOURCE", "-fsyntax-only", *(flags if "x86" in folder else []), "-x", "c",
+                    [*compiler, "-std=gnu11", "-D_GNU_SOURCE", "-fsyntax-only", "-x", "c",
                      "-I", os.path.join(root, "include"), "-I", os.path.join(root, "src"), "-include", path, "/dev/null"],
                     capture_output=True, text=True, check=False)
                 if done.returncode != 0:

@@ -449,7 +449,7 @@ struct backend {
 struct backend_options {
     int n_threads; /* 0: one for each core */
     bool pin_threads;
-    const char *cpu; /* NULL: best; "ref", "avx2", "avx512" */
+    const char *cpu; /* NULL: best; a name of cpu_find() */
     int n_layers, n_kinds;
     const struct attention_shape *attention; /* [n_kinds], copied */
     const uint8_t *kinds;    /* [n_layers], copied: of each layer, an index of attention; NULL: 0 for all */

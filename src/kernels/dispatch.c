@@ -1,10 +1,13 @@
 /* Chooses the kernels for this processor. */
 #include "kernels/kernels.h"
 #include "kernels/ref/ref.h"
+#include "kernels/vector/vector.h"
 #if defined(__x86_64__)
 #include "kernels/x86/x86.h"
 
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include "kernels/arm/arm.h"
 #endif
 
 #include <stdlib.h>
@@ -54,6 +57,11 @@ unsigned cpu_detect(void)
         cpu |= CPU_SPLIT;
     return cpu;
 }
+#elif defined(__aarch64__)
+unsigned cpu_detect(void)
+{
+    return arm_detect();
+}
 #else
 unsigned cpu_detect(void)
 {
@@ -61,9 +69,26 @@ unsigned cpu_detect(void)
 }
 #endif
 
+/* The levels by name, of each architecture from the lowest on. */
+static const struct {
+    const char *name;
+    unsigned bits, further; /* further: used where the processor has them */
+} LEVELS[] = {
+    { "ref", CPU_REF, 0 },
+    { "avx2", CPU_AVX2, 0 },
+    { "avx512", CPU_AVX2 | CPU_AVX512, CPU_BF16 | CPU_SPLIT },
+    { "neon", CPU_NEON, 0 },
+    { "dotprod", CPU_NEON | CPU_DOTPROD, 0 },
+    { "i8mm", CPU_NEON | CPU_DOTPROD | CPU_I8MM, 0 },
+};
+enum { N_LEVELS = sizeof LEVELS / sizeof *LEVELS };
+
 const char *cpu_name(unsigned cpu)
 {
-    return cpu & CPU_AVX512 ? "avx512" : cpu & CPU_AVX2 ? "avx2" : "ref";
+    int best = 0;
+    for (int i = 0; i < N_LEVELS; i++)
+        best = (LEVELS[i].bits & ~cpu) == 0 ? i : best;
+    return LEVELS[best].name;
 }
 
 enum tutti_status cpu_find(unsigned *out, const char *name, struct tutti_error *err)
@@ -73,22 +98,23 @@ enum tutti_status cpu_find(unsigned *out, const char *name, struct tutti_error *
         name = getenv("TUTTI_CPU");
         origin = "TUTTI_CPU";
     }
-    unsigned all = cpu_detect(), want;
-    if (!name || name[0] == '\0')
-        want = all;
-    else if (strcmp(name, "ref") == 0)
-        want = CPU_REF;
-    else if (strcmp(name, "avx2") == 0)
-        want = CPU_AVX2;
-    else if (strcmp(name, "avx512") == 0)
-        want = CPU_AVX2 | CPU_AVX512 | (all & (CPU_BF16 | CPU_SPLIT));
-    else
-        return error_set(err, TUTTI_E_ARGUMENT, "%s: \"%s\", expected \"ref\", \"avx2\" or \"avx512\"",
-                         origin, name);
-    if ((want & ~all) != 0)
+    unsigned all = cpu_detect();
+    if (!name || name[0] == '\0') {
+        *out = all;
+        return TUTTI_OK;
+    }
+    int i = 0;
+    while (i < N_LEVELS && strcmp(name, LEVELS[i].name) != 0)
+        i++;
+    if (i == N_LEVELS)
+        return error_set(
+            err, TUTTI_E_ARGUMENT,
+            "%s: \"%s\", expected \"ref\", \"avx2\", \"avx512\", \"neon\", \"dotprod\" or \"i8mm\"", origin,
+            name);
+    if ((LEVELS[i].bits & ~all) != 0)
         return error_set(err, TUTTI_E_UNSUPPORTED, "%s: \"%s\", but this processor offers \"%s\" at most",
                          origin, name, cpu_name(all));
-    *out = want;
+    *out = LEVELS[i].bits | (all & LEVELS[i].further);
     return TUTTI_OK;
 }
 
@@ -119,9 +145,9 @@ static void init_split(struct kernels *k)
 }
 #endif
 
-#if defined(__x86_64__)
 size_t weights_ahead_bytes;
 
+#if defined(__x86_64__)
 /* Intel's processors read some lines ahead into L2 by themselves. A prefetch that finds its line there
  * holds a fill buffer of L1 for a short time only, which leaves buffers for the inputs; so it is with Zen 4.
  * AMD's other processors need a prefetch for the whole latency of memory. Measured: docs/notes/kernels.md. */
@@ -132,23 +158,57 @@ static size_t prefetch_distance(void)
     bool is_intel = __get_cpuid(0, &a, &b, &c, &d) && b == signature_INTEL_ebx && d == signature_INTEL_edx;
     return is_intel || (cpu_detect() & CPU_SPLIT) ? SHORT : LONG;
 }
+
+static void init_fast(struct kernels *k)
+{
+    if (k->cpu & CPU_AVX2)
+        init_avx2(k);
+    if (k->cpu & CPU_AVX512)
+        init_avx512(k); /* the best comes last */
+    if (k->cpu & CPU_SPLIT)
+        init_split(k);
+    if (k->cpu & CPU_BF16)
+        k->linear[DTYPE_BF16] = linear_bf16_avx512bf16;
+}
+#elif defined(__aarch64__)
+/* Not measured. Long enough for the latency of memory at the speed of one core. */
+static size_t prefetch_distance(void)
+{
+    return 4608;
+}
+
+static void init_fast(struct kernels *k)
+{
+    if (k->cpu & CPU_NEON) {
+        SET_VARIANT(neon)
+    }
+#define SET_LINEAR(name, dtype, variant) k->linear[dtype] = linear_##name##_##variant;
+    if (k->cpu & CPU_DOTPROD) {
+        FOR_EACH_QUANTIZED(SET_LINEAR, dotprod)
+    }
+    if (k->cpu & CPU_I8MM) {
+        FOR_EACH_QUANTIZED(SET_LINEAR, i8mm)
+    }
+#undef SET_LINEAR
+}
+#else
+static size_t prefetch_distance(void)
+{
+    return 0;
+}
+
+static void init_fast(struct kernels *k)
+{
+    (void)k;
+}
 #endif
 
 void kernels_init(struct kernels *k, unsigned cpu)
 {
     *k = (struct kernels){ .cpu = cpu };
     init_ref(k);
-#if defined(__x86_64__)
     size_t distance = prefetch_distance();
     if (weights_ahead_bytes != distance) /* other threads may be reading it */
         weights_ahead_bytes = distance;
-    if (cpu & CPU_AVX2)
-        init_avx2(k);
-    if (cpu & CPU_AVX512)
-        init_avx512(k); /* the best comes last */
-    if (cpu & CPU_SPLIT)
-        init_split(k);
-    if (cpu & CPU_BF16)
-        k->linear[DTYPE_BF16] = linear_bf16_avx512bf16;
-#endif
+    init_fast(k);
 }

@@ -1,8 +1,9 @@
 /* The compute kernels: one table of functions, chosen for the processor at start.
  *
  * ref/ has the reference implementation of each operation in plain C. x86/ has optimized ones for
- * AVX2 (with FMA and F16C) and for AVX-512 (F, BW, DQ, VL, VNNI). Most are written once, in vector/, in
- * terms of a vector of sixteen floats, which each instruction set defines in its vec16.h. All implementations give the
+ * AVX2 (with FMA and F16C) and for AVX-512 (F, BW, DQ, VL, VNNI), arm/ for NEON, its dot products and
+ * matrix products of int8. Most are written once, in vector/, in terms of a vector of sixteen floats, which
+ * each instruction set defines in its vec16.h. All implementations give the
  * same bits: the order of every sum is part of the contract below, exp is a polynomial of our
  * own, and nothing calls the math library. Only the payload and sign of a NaN may differ.
  *
@@ -35,24 +36,28 @@ enum {
  * results (KV pages on disk) of another version are not reused. */
 enum { KERNELS_BITS = 1 };
 
-/* Bits of a processor level. AVX-512 includes AVX2; the last two are kinds of AVX-512. */
+/* Bits of a processor level. AVX-512 includes AVX2; the two after it are kinds of AVX-512. Each of NEON's includes
+ * the ones before it. */
 enum {
     CPU_REF = 0,
     CPU_AVX2 = 1,
     CPU_AVX512 = 2,
     CPU_BF16 = 4,  /* with vdpbf16ps */
     CPU_SPLIT = 8, /* 512 bits take two passes of 256; its kernels run on every processor with AVX-512 */
+    CPU_NEON = 16,
+    CPU_DOTPROD = 32,
+    CPU_I8MM = 64,
 };
 
 /* The levels that processor and operating system support. */
 unsigned cpu_detect(void);
 
-/* name: "ref", "avx2" or "avx512", the highest level to use; NULL: environment variable
- * TUTTI_CPU, else the best supported one. TUTTI_E_ARGUMENT: an unknown name. TUTTI_E_UNSUPPORTED:
+/* name: "ref", "avx2", "avx512", "neon", "dotprod" or "i8mm", the highest level to use; NULL: environment
+ * variable TUTTI_CPU, else the best supported one. TUTTI_E_ARGUMENT: an unknown name. TUTTI_E_UNSUPPORTED:
  * this processor lacks it. */
 MUST_CHECK enum tutti_status cpu_find(unsigned *out, const char *name, struct tutti_error *err);
 
-/* "ref", "avx2", "avx512": the highest level in cpu. */
+/* The name of the highest level in cpu. */
 const char *cpu_name(unsigned cpu);
 
 /* ---- linear ---- */

@@ -4,6 +4,8 @@
 #include "kernels/kernels.h"
 #if defined(__x86_64__)
 #include "kernels/x86/x86.h"
+#elif defined(__aarch64__)
+#include "kernels/arm/arm.h"
 #endif
 
 #include <stdatomic.h>
@@ -30,14 +32,64 @@ struct measure {
     struct team *team;
     unsigned cpu;
     uint8_t *buffer;
-    uint64_t (*read)(const uint8_t *bytes, size_t n);
     uint64_t (*peak)(int64_t rounds);
     atomic_int next;        /* piece */
     struct result *results; /* [n_threads] */
 };
 
-#if !defined(__x86_64__)
-static uint64_t sum_bytes(const uint8_t *bytes, size_t n)
+/* A loop on registers, and the operations of one round. */
+struct peak {
+    uint64_t (*loop)(int64_t rounds);
+    double operations;
+};
+
+#if defined(__x86_64__)
+static uint64_t read_bytes(const uint8_t *bytes, size_t n)
+{
+    unsigned best = cpu_detect();
+    return best & CPU_AVX512 ? measure_read_avx512(bytes, n)
+           : best & CPU_AVX2 ? measure_read_avx2(bytes, n)
+                             : measure_read_sse2(bytes, n);
+}
+
+static struct peak int8_peak(unsigned cpu)
+{
+    if (cpu & CPU_AVX512)
+        return (struct peak){ measure_int8_avx512, MEASURE_INT8_AVX512_OPS };
+    return cpu & CPU_AVX2 ? (struct peak){ measure_int8_avx2, MEASURE_INT8_AVX2_OPS }
+                          : (struct peak){ NULL, 0 };
+}
+
+static struct peak f32_peak(unsigned cpu)
+{
+    if (cpu & CPU_AVX512)
+        return (struct peak){ measure_f32_avx512, MEASURE_F32_AVX512_OPS };
+    return cpu & CPU_AVX2 ? (struct peak){ measure_f32_avx2, MEASURE_F32_AVX2_OPS }
+                          : (struct peak){ NULL, 0 };
+}
+#elif defined(__aarch64__)
+static uint64_t read_bytes(const uint8_t *bytes, size_t n)
+{
+    return measure_read_neon(bytes, n);
+}
+
+static struct peak int8_peak(unsigned cpu)
+{
+    if (cpu & CPU_I8MM)
+        return (struct peak){ measure_int8_i8mm, MEASURE_INT8_I8MM_OPS };
+    if (cpu & CPU_DOTPROD)
+        return (struct peak){ measure_int8_dotprod, MEASURE_INT8_DOTPROD_OPS };
+    return cpu & CPU_NEON ? (struct peak){ measure_int8_neon, MEASURE_INT8_NEON_OPS }
+                          : (struct peak){ NULL, 0 };
+}
+
+static struct peak f32_peak(unsigned cpu)
+{
+    return cpu & CPU_NEON ? (struct peak){ measure_f32_neon, MEASURE_F32_NEON_OPS }
+                          : (struct peak){ NULL, 0 };
+}
+#else
+static uint64_t read_bytes(const uint8_t *bytes, size_t n)
 {
     uint64_t sum[8] = { 0 };
     for (size_t i = 0; i < n; i += 64)
@@ -47,6 +99,18 @@ static uint64_t sum_bytes(const uint8_t *bytes, size_t n)
             sum[j] += word;
         }
     return sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
+}
+
+static struct peak int8_peak(unsigned cpu)
+{
+    (void)cpu;
+    return (struct peak){ NULL, 0 };
+}
+
+static struct peak f32_peak(unsigned cpu)
+{
+    (void)cpu;
+    return (struct peak){ NULL, 0 };
 }
 #endif
 
@@ -58,7 +122,7 @@ static void read_some(void *arg, int thread, int n_threads)
         int piece = atomic_fetch_add_explicit(&m->next, 1, memory_order_relaxed);
         if (piece >= BUFFER_BYTES / PIECE_BYTES)
             return;
-        m->results[thread].value += m->read(m->buffer + (size_t)piece * PIECE_BYTES, PIECE_BYTES);
+        m->results[thread].value += read_bytes(m->buffer + (size_t)piece * PIECE_BYTES, PIECE_BYTES);
     }
 }
 
@@ -84,14 +148,6 @@ struct measure *measure_new(struct team *team, unsigned cpu)
     (void)madvise(m->buffer, BUFFER_BYTES, MADV_HUGEPAGE);
 #endif
     memset(m->buffer, 1, BUFFER_BYTES); /* pages that were never written all map one zero page */
-#if defined(__x86_64__)
-    unsigned best = cpu_detect();
-    m->read = best & CPU_AVX512 ? measure_read_avx512
-              : best & CPU_AVX2 ? measure_read_avx2
-                                : measure_read_sse2;
-#else
-    m->read = sum_bytes;
-#endif
     return m;
 }
 
@@ -125,7 +181,6 @@ double measure_median(double *samples, int n)
     return n % 2 ? samples[n / 2] : (samples[n / 2 - 1] + samples[n / 2]) / 2;
 }
 
-#if defined(__x86_64__)
 static double thread_seconds(void)
 {
     struct timespec t;
@@ -144,41 +199,25 @@ static void peak_some(void *arg, int thread, int n_threads)
     m->results[thread].per_second = seconds > 0 ? ROUNDS / seconds : 0;
 }
 
-/* operations: of one round. All threads run at once, because a fully loaded processor may lower
- * its clock. */
-static double measure_peak(struct measure *m, uint64_t (*peak)(int64_t rounds), double operations)
+/* All threads run at once, because a fully loaded processor may lower its clock. */
+static double measure_peak(struct measure *m, struct peak peak)
 {
     double sum = 0;
-    m->peak = peak;
+    if (!peak.loop)
+        return 0;
+    m->peak = peak.loop;
     team_run(m->team, peak_some, m);
     for (int t = 0; t < team_n_threads(m->team); t++)
-        sum += m->results[t].per_second * operations * 1e-9;
+        sum += m->results[t].per_second * peak.operations * 1e-9;
     return sum;
 }
 
 double measure_int8_gops(struct measure *m)
 {
-    if (m->cpu & CPU_AVX512)
-        return measure_peak(m, measure_int8_avx512, MEASURE_INT8_AVX512_OPS);
-    return m->cpu & CPU_AVX2 ? measure_peak(m, measure_int8_avx2, MEASURE_INT8_AVX2_OPS) : 0;
+    return measure_peak(m, int8_peak(m->cpu));
 }
 
 double measure_f32_gflops(struct measure *m)
 {
-    if (m->cpu & CPU_AVX512)
-        return measure_peak(m, measure_f32_avx512, MEASURE_F32_AVX512_OPS);
-    return m->cpu & CPU_AVX2 ? measure_peak(m, measure_f32_avx2, MEASURE_F32_AVX2_OPS) : 0;
+    return measure_peak(m, f32_peak(m->cpu));
 }
-#else
-double measure_int8_gops(struct measure *m)
-{
-    (void)m;
-    return 0;
-}
-
-double measure_f32_gflops(struct measure *m)
-{
-    (void)m;
-    return 0;
-}
-#endif

@@ -20,8 +20,8 @@ uint64_t measure_bytes(void);         /* the buffer */
 /* Streaming read of a buffer far larger than the caches. */
 double measure_read_gbps(struct measure *m);
 
-/* Integer dot products on registers: vpdpbusd, or on AVX2 vpmaddubsw with its 16-bit additions. 0
- * on other processors, which have only the plain C kernels. */
+/* Integer dot products on registers: vpdpbusd, or on AVX2 vpmaddubsw with its 16-bit additions; SMMLA, SDOT,
+ * or without them long multiplications. 0 on other processors, which have only the plain C kernels. */
 double measure_int8_gops(struct measure *m);
 
 /* Float32 fused multiply-adds on registers; 0 as above. */

@@ -6,8 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const unsigned LEVELS[] = { CPU_REF, CPU_AVX2, CPU_AVX2 | CPU_AVX512,
-                                   CPU_AVX2 | CPU_AVX512 | CPU_SPLIT, CPU_AVX2 | CPU_AVX512 | CPU_BF16 };
+static const unsigned LEVELS[] = { CPU_REF,
+                                   CPU_AVX2,
+                                   CPU_AVX2 | CPU_AVX512,
+                                   CPU_AVX2 | CPU_AVX512 | CPU_SPLIT,
+                                   CPU_AVX2 | CPU_AVX512 | CPU_BF16,
+                                   CPU_NEON,
+                                   CPU_NEON | CPU_DOTPROD,
+                                   CPU_NEON | CPU_DOTPROD | CPU_I8MM };
 enum { N_LEVELS = sizeof LEVELS / sizeof *LEVELS };
 
 static const struct {

@@ -1,0 +1,70 @@
+#include "kernels/arm/neon/vec16.h"
+
+enum {
+    MAX_ROWS = 2, /* 16 registers of sums, eight of weights */
+    WIDE_ROWS = 6,
+    WIDE_HALVES = 1, /* 24 of sums, four of weights */
+};
+
+INLINE vec16 v_load_once(const float *p)
+{
+    return v_load(p);
+}
+
+/* The numbers in the upper bytes of eight words as halves, times 2^-8. */
+INLINE uint16x8_t halves_of(int16x8_t words)
+{
+    return vandq_u16(vreinterpretq_u16_s16(vshrq_n_s16(words, 1)), vdupq_n_u16(0xBF80));
+}
+
+/* Sixteen rows of two columns. */
+INLINE void load_pairs(vec16 *even, vec16 *odd, const uint8_t *p)
+{
+    int16x8_t low = vld1q_s16((const int16_t *)p), high = vld1q_s16((const int16_t *)p + 8);
+    *even = from_halves(halves_of(vshlq_n_s16(low, 8)), halves_of(vshlq_n_s16(high, 8)));
+    *odd = from_halves(halves_of(low), halves_of(high));
+}
+
+/* Offsets of the bytes of each lane's scale. */
+struct places {
+    uint8x16_t a, b, c, d;
+};
+
+INLINE uint8x16_t bytes_of(const uint8_t *places)
+{
+    static const uint8_t OFFSETS[16] = { 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3 };
+    uint32_t word;
+    memcpy(&word, places, sizeof word);
+    uint8x16_t x = vreinterpretq_u8_u32(vdupq_n_u32(word)); /* p0, p1, p2, p3, ... */
+    x = vzip1q_u8(x, x);
+    x = vzip1q_u8(x, x);
+    return vaddq_u8(vshlq_n_u8(x, 2), vld1q_u8(OFFSETS));
+}
+
+INLINE struct places load_places(const uint8_t *p)
+{
+    return (struct places){ bytes_of(p), bytes_of(p + 4), bytes_of(p + 8), bytes_of(p + 12) };
+}
+
+INLINE vec16 pick_scales(const float *scales, struct places places)
+{
+    uint8x16x2_t all = { { vld1q_u8((const uint8_t *)scales), vld1q_u8((const uint8_t *)(scales + 4)) } };
+#define PICK(bytes) vreinterpretq_f32_u8(vqtbl2q_u8(all, bytes))
+    return OF_ONE(vec16, PICK, places);
+#undef PICK
+}
+
+#define FLOAT8_TILES(t, dtype)                                                                               \
+    FLOAT8_TILE(t, dtype, 1)                                                                                 \
+    FLOAT8_TILE(t, dtype, 2)
+#define FLOAT8_TILES_TABLE(t) t##_1, t##_2
+#define WIDE_TILES(t, dtype)                                                                                 \
+    WIDE_TILE(t, dtype, 1)                                                                                   \
+    WIDE_TILE(t, dtype, 2)                                                                                   \
+    WIDE_TILE(t, dtype, 3)                                                                                   \
+    WIDE_TILE(t, dtype, 4)                                                                                   \
+    WIDE_TILE(t, dtype, 5)                                                                                   \
+    WIDE_TILE(t, dtype, 6)
+#define WIDE_TILES_TABLE(t) t##_1, t##_2, t##_3, t##_4, t##_5, t##_6
+
+#include "kernels/vector/linear_float8_body.h"
