@@ -62,11 +62,13 @@ def joined_calls(pieces):
 
 def chat(url, text):
     body = {"messages": [{"role": "user", "content": text}], "tools": TOOLS}
-    message = post(url, "/v1/chat/completions", body).json()["choices"][0]["message"]
+    choice = post(url, "/v1/chat/completions", body).json()["choices"][0]
+    message = choice["message"]
     calls = [[call["function"]["name"], call["id"], call["function"]["arguments"]] for call in message.get("tool_calls", [])]
     pieces = [event["choices"][0] for event in events(post(url, "/v1/chat/completions", body, stream=True).text) if event["choices"]]
     yield message.get("reasoning_content") or "", message["content"] or "", calls
     streamed = tuple("".join(piece["delta"].get(field) or "" for piece in pieces) for field in ("reasoning_content", "content"))
+    assert pieces[-1]["finish_reason"] == choice["finish_reason"]
     yield from streamed_part(*streamed, joined_calls(pieces), message["content"], message.get("tool_calls"))
 
 

@@ -157,3 +157,14 @@ bool calls_next_delta(const struct job *job, struct reply_choice *choice, size_t
     }
     return has_delta;
 }
+
+bool calls_are_whole(const struct job *job, const struct reply_choice *choice)
+{
+    const struct sent_calls *sent = &choice->calls;
+    size_t n_content;
+    if (sent->n == 0 || job->req.forced == API_FORCED_NAMED)
+        return sent->n > 0;
+    return !sent->is_open &&
+           (job->req.one_tool_call || tutti_tool_parser_is_complete(sent->parser, choice->text.bytes,
+                                                                    choice->text.n_bytes, &n_content));
+}

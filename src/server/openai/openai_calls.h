@@ -34,4 +34,8 @@ struct call_name {
  * that is unique if it does not care. out: [CALL_ID_BYTES]. */
 void calls_make_id(const struct job *job, const struct call_name *call, const char *prefix, char *out);
 
+/* Whether the calls that were sent of a complete answer are those that calls_find() finds: there are some, and
+ * none ended early or turned out to be none. */
+bool calls_are_whole(const struct job *job, const struct reply_choice *choice);
+
 #endif

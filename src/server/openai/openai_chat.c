@@ -129,7 +129,7 @@ static json_t *stream_with_tools(struct job *job, size_t index, struct reply_cho
     choice->n_sent += n_new;
     for (; has_delta; has_delta = calls_next_delta(job, choice, n_bytes, &delta))
         stream_calls(job, index, tool_call_delta(job, index, &delta));
-    return choice->calls.n > 0 && event->finish == TUTTI_FINISH_STOP ? reason_of_calls(job) : NULL;
+    return event->finish == TUTTI_FINISH_STOP && calls_are_whole(job, choice) ? reason_of_calls(job) : NULL;
 }
 
 /* True: there is new reasoning, sent with these log-probabilities. */
