@@ -264,3 +264,19 @@ def test_history_and_switches_reach_the_template(reasoning):
     assert off > prompt(plain) == prompt(plain, enable_thinking=True) == prompt(plain, reasoning_effort="high")
     assert off == prompt(plain, reasoning_effort="none") == prompt(plain, reasoning_effort="minimal")
     assert off == prompt(plain, chat_template_kwargs={"enable_thinking": False}) == prompt(plain, chat_template_kwargs={"thinking": False})
+
+
+def test_the_effort_has_another_name_in_some_templates(tmp_path):
+    (tmp_path / "chat.jinja").write_text("{{ thinking_effort }} {{ messages[-1].content }}{% if thinking is false %} off{% endif %}")
+    server = Server("--chat-format", tmp_path / "chat.jinja", log=tmp_path / "log")
+
+    def prompt(**more):
+        reply = server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, **more})
+        return reply.json()["usage"]["prompt_tokens"]
+    try:
+        assert prompt(reasoning_effort="high") == prompt(chat_template_kwargs={"thinking_effort": "high"}) > prompt()
+        given = {"reasoning_effort": "a long text", "chat_template_kwargs": {"thinking_effort": "high"}}
+        assert prompt(**given) == prompt(reasoning_effort="high")
+        assert prompt(reasoning_effort="none") == prompt(chat_template_kwargs={"thinking": False})
+    finally:
+        assert server.stop() == 0

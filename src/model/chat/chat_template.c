@@ -195,6 +195,12 @@ static bool set_effort(json_t *variables, const struct template *tpl)
     }
     if (is_least && !has_switch)
         ok = ok && json_object_set_new(variables, "reasoning_effort", json_string("low")) == 0;
+    bool has_other_name = template_mentions(tpl, "thinking_effort") &&
+                          !template_mentions(tpl, "reasoning_effort");
+    if (effort && !(is_least && has_switch) && has_other_name &&
+        !json_object_get(variables, "thinking_effort"))
+        ok = ok &&
+             json_object_set_new(variables, "thinking_effort", json_string(is_least ? "low" : effort)) == 0;
     return ok;
 }
 
