@@ -28,7 +28,7 @@ def own_folder(name):
 def run(name, url):
     environment = {**os.environ, "PYTHONPATH": own_folder(name) or "", "NO_PROXY": "127.0.0.1"}
     return subprocess.run([sys.executable, "-W", "ignore", os.path.join(PROGRAMS, f"use_{name}.py"), url, QUESTION], env=environment,
-                          capture_output=True, text=True, timeout=PATIENCE, check=False)
+                          capture_output=True, text=True, timeout=3 * PATIENCE, check=False)  # importing them alone takes seconds
 
 
 def is_installed(name):
