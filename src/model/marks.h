@@ -14,6 +14,7 @@ struct chat_marks {
     const char *tool_form; /* call_forms.h; NULL: any */
     const struct reasoning_form *reasoning;
     struct ids shown; /* special tokens that belong to the text if the request wants marks; ascending */
+    bool is_opened_by_prompt;       /* an answer whose prompt does not open its reasoning has none */
     struct ids open, close, forced; /* the texts of the form as tokens; open is empty where it is NULL */
 };
 

@@ -313,6 +313,18 @@ static void marks_are_tokens_of_the_vocabulary(void **state)
         assert_int_equal(chat_marks_start(&marks, STARTS[i].prompt, STARTS[i].n), STARTS[i].start);
     chat_marks_clear(&marks);
     chat_template_free(tpl);
+
+    /* A template whose prompt opens the reasoning: where it does not, there is none. */
+    static const char OPENS[] = "{{ messages[0].content }}{% if enable_thinking %}\n<think>\n{% endif %}"
+                                "{% if false %}</think>{% endif %}";
+    source = (struct chat_template_source){ .name = "test", .text = OPENS, .n_bytes = sizeof OPENS - 1 };
+    assert_int_equal(chat_template_new(&tpl, &source, tok, NULL), TUTTI_OK);
+    assert_int_equal(chat_marks_init(&marks, chat_template_format(tpl), tpl, tok, NULL), TUTTI_OK);
+    assert_int_equal(chat_marks_start(&marks, STARTS[0].prompt, STARTS[0].n), REASONING_OPEN);
+    for (size_t i = 1; i < sizeof STARTS / sizeof *STARTS; i++)
+        assert_int_equal(chat_marks_start(&marks, STARTS[i].prompt, STARTS[i].n), REASONING_NEVER);
+    chat_marks_clear(&marks);
+    chat_template_free(tpl);
     tokenizer_free(tok);
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes the chats that the demo model is trained on further: those of make_corpus.py, short and up to the whole context, with
-tools (make_tools.py) and with thinking. JSON lines as render.py describes them. The same seed gives the same file.
+tools (make_tools.py) and with thinking. JSON lines as render.py describes them, in the order of training. The same seed gives the same file.
 
   make_mix.py OUT.jsonl [--chats 60000] [--seed 9] [--tokenizer models/demo/tokenizer.model]
 """
@@ -16,8 +16,8 @@ import make_tools
 from render import Renderer
 
 CONTEXT = 2048
-# The kinds of chats, and how many of a hundred are of each. Chats with tools are about eight times as long as short ones.
-KINDS = {"short": 62, "long": 1.6, "tools": 19, "thinking": 17.4}
+# The kinds of chats, and how many of a thousand are of each. Chats with tools are much longer than others.
+KINDS = {"short": 280, "sums": 200, "names": 30, "long": 8, "tools": 360, "thinking": 122}
 NAMES = make_corpus.NAMES + ["Tina", "Omar", "Bruno", "Kate", "Peter", "Maria", "Lena", "Ivan", "David", "Laura", "Nina", "Karl"]
 
 
@@ -82,6 +82,27 @@ def short_chat(r):
     return {"messages": messages}
 
 
+def sum_chat(r):
+    messages = []
+    for _ in range(r.choice([1, 2])):
+        question, answer = make_corpus.sums(r) if r.random() < .75 else spoken_sum(r)
+        messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    return {"messages": messages}
+
+
+def name_chat(r):
+    name, messages = r.choice(NAMES), []
+    turns = [name_turns(r, name, True), *(plain_turn(r, set(), "") for _ in range(r.choice([0, 0, 1, 2]))), name_turns(r, name, False)]
+    for question, answer in turns:
+        messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    return {"messages": messages}
+
+
+def tool_size(r, progress, tiny):
+    """Definitions are tiny at first, and as the server renders them in the end."""
+    return r.choices(["tiny", "compact", "full"], [tiny * (1 - .96 * progress), .6 - .6 * tiny + .1 * progress, .4 - .4 * tiny + .62 * progress * tiny])[0]
+
+
 def long_chat(r, length_of):
     """Many turns, up to the whole context. A name that was told is asked for much later."""
     limit = r.randint(500, CONTEXT)
@@ -107,9 +128,12 @@ def main():
     ap.add_argument("out")
     ap.add_argument("--chats", type=int, default=60000)
     ap.add_argument("--seed", type=int, default=9)
+    ap.add_argument("--familiar", type=float, default=0, help="the share of tools that are add(a, b) and get_capital(country)")
+    ap.add_argument("--tiny", type=float, default=.75, help="the share of tiny definitions at first")
     ap.add_argument("--tokenizer", default=os.path.join(os.path.dirname(__file__), "..", "..", "models", "demo", "tokenizer.model"))
     a = ap.parse_args()
     r = random.Random(a.seed)
+    make_tools.FAMILIAR[0] = a.familiar
     renderer = Renderer(spm.SentencePieceProcessor(model_file=a.tokenizer))
 
     def length_of(chat):
@@ -121,10 +145,14 @@ def main():
             kind = r.choices(list(KINDS), list(KINDS.values()))[0]
             if kind == "short":
                 chat = short_chat(r)
+            elif kind == "sums":
+                chat = sum_chat(r)
+            elif kind == "names":
+                chat = name_chat(r)
             elif kind == "long":
                 chat = long_chat(r, length_of)
             elif kind == "tools":
-                chat = make_tools.tool_chat(r, plain_turn, length_of, CONTEXT)
+                chat = make_tools.tool_chat(r, plain_turn, length_of, CONTEXT, tool_size(r, sum(counts.values()) / a.chats, a.tiny))
             else:
                 chat = make_tools.think_chat(r, plain_turn, r.choice(make_corpus.SYSTEMS) if r.random() < .15 else None)
             if not chat or length_of(chat) > CONTEXT:

@@ -50,6 +50,10 @@ OTHERS = [("get_weather", "Get the weather of a city.", [("city", "string")]), (
 SYSTEMS = ["You are a helpful assistant.", "You are a helpful assistant. Use the tools.", "Use the tools when they help.", "You can call tools.", "You are the demo model of tutti.",
            "你是一个友好的助手。", "Answer briefly.", "Answer the following questions as best as you can. You have access to the following tools:",
            "You are an agent. Call a tool when you need one.", "Be helpful and use the given tools."]
+# Whether definitions are as short as can be: such chats teach in less time how a call follows from a list.
+IS_TINY = [False]
+# The share of definitions that are add(a, b) and get_capital(country): one shape each takes far less training than any.
+FAMILIAR = [0.0]
 SYLLABLES = "ba be bo da den do fa fen ga gal go ha hel ka kel ko la len lo ma mer mo na nor no pa per po ra ren ro sa sel so ta ten to va ven vo".split()
 BEGINNINGS = "Bel Kar Nor Val Mar Tor Lan Per Sol Dan Fen Gal Hol Ros Wes".split()
 
@@ -65,15 +69,17 @@ def place(r, endings):
 def varied(r, name):
     """A name with something before or after it, or in another spelling."""
     x = r.random()
-    if x < .08:
+    if x < .04:
         return r.choice(["my_", "math_", "calc_", "demo_", "do_", "tool_", "the_", "fn_", "geo_", "run_", "get_"]) + name
-    if x < .15:
+    if x < .08:
         return name + r.choice(["_tool", "_fn", "2", "_1", "_v2", "Tool", "_it", "_function", "_api"])
     return name
 
 
 def schema(r, keys, optional=None):
     """keys: [(key, type, description or None)]"""
+    if IS_TINY[0]:
+        return {"properties": {key: {"type": kind} if r.random() < .5 else {} for key, kind, _ in keys}}
     described = r.random() < .6
     titled = r.random() < .08
     properties = {}
@@ -99,7 +105,7 @@ def schema(r, keys, optional=None):
 
 def tool(r, name, text, keys, optional=None):
     function = {"name": name}
-    if text:
+    if text and (not IS_TINY[0] or r.random() < .3):
         function["description"] = text
     function["parameters"] = schema(r, keys, optional)
     if r.random() < .06:
@@ -111,18 +117,17 @@ def tool(r, name, text, keys, optional=None):
 
 def op_tool(r, op):
     """A tool, and what the arguments for two numbers are."""
-    if r.random() < .08:
+    is_familiar = op == "+" and r.random() < FAMILIAR[0]
+    if not is_familiar and r.random() < .04:
         key = r.choice(EXPRESSIONS)
         name = varied(r, r.choice(CALCULATORS))
         return tool(r, name, r.choice(CALCULATOR_TEXTS), [(key, "string", r.choice(["The expression", "such as 2 + 3", "An expression"]))]), \
             "+-*", lambda a, b, o: (name, {key: f"{a} {o} {b}"})
-    first, second = r.choice(PAIRS) if r.random() < .88 else (word(r, r.choice([1, 2])) + "1", word(r, r.choice([1, 2])) + "2")
+    first, second = ("a", "b") if is_familiar else r.choice(PAIRS)
     kind = r.choice(["integer", "integer", "number"])
     form = r.choice(KEY_TEXTS)
-    name, text = varied(r, r.choice(OP_NAMES[op])), r.choice(OP_TEXTS[op])
-    if r.random() < .12:
-        name = word(r, r.choice([2, 3]))              # only the description tells
-    elif r.random() < .12:
+    name, text = "add" if is_familiar else varied(r, r.choice(OP_NAMES[op])), r.choice(OP_TEXTS[op])
+    if r.random() < .1:
         text = None
     optional = [("note", "string", "A note")] if r.random() < .05 else None
     return tool(r, name, text, [(first, kind, form.format("first")), (second, kind, form.format("second"))], optional), \
@@ -130,11 +135,10 @@ def op_tool(r, op):
 
 
 def capital_tool(r):
-    key = r.choice(COUNTRY_KEYS) if r.random() < .92 else word(r)
-    name, text = varied(r, r.choice(CAPITAL_NAMES)), r.choice(CAPITAL_TEXTS)
+    is_familiar = r.random() < FAMILIAR[0]
+    key = "country" if is_familiar else r.choice(COUNTRY_KEYS)
+    name, text = "get_capital" if is_familiar else varied(r, r.choice(CAPITAL_NAMES)), r.choice(CAPITAL_TEXTS)
     if r.random() < .1:
-        name = word(r, r.choice([2, 3]))
-    elif r.random() < .12:
         text = None
     optional = [("language", "string", "The language of the answer")] if r.random() < .06 else None
     return tool(r, name, text, [(key, "string", r.choice(COUNTRY_TEXTS))], optional), lambda country: (name, {key: country})
@@ -146,7 +150,7 @@ def other_tool(r):
 
 
 def number(r):
-    return r.randint(0, r.choice([12, 50, 50, 100, 999, 9999]))
+    return r.randint(0, r.choice([12, 12, 50, 50, 100, 999]))
 
 
 def op_question(r, op, a, b):
@@ -193,7 +197,7 @@ def op_round(r, tools_op, arguments_of, thinks):
     if op == "-":
         a, b = max(a, b), min(a, b)
     c = APPLY[op](a, b)
-    told = c if r.random() < .85 else number(r)       # the tool is believed, whatever it says
+    told = c if r.random() < .75 else number(r)       # the tool is believed, whatever it says
     question, before, after = op_question(r, op, a, b)
     name, arguments = arguments_of(a, b, op)
     call, answer = call_message(name, arguments), {"role": "assistant", "content": f"{before}{told}{after}"}
@@ -206,10 +210,10 @@ def op_round(r, tools_op, arguments_of, thinks):
 
 def capital_round(r, arguments_of, thinks):
     country, capital, zh_country, zh_capital = r.choice(CAPITALS)
-    is_zh = r.random() < .2
-    if r.random() < .18:
+    is_zh = r.random() < .12
+    if r.random() < .04:
         country, capital, is_zh = place(r, ["land", "ia", "stan", "en"]), place(r, ["burg", "ton", "vik", "a", "ville"]), False
-    elif r.random() < .12:
+    elif r.random() < .25:
         capital, zh_capital = r.choice(CAPITALS)[1::2]
     if is_zh:
         question = r.choice([f"{zh_country}的首都是哪个城市？", f"{zh_country}的首都是哪里？", f"{zh_country}的首都是什么？", f"请查一下{zh_country}的首都。"])
@@ -245,19 +249,21 @@ def failing(r, question, call, result, answer):
     return [{"role": "user", "content": question}, call, {"role": "tool", "content": result}, answer]
 
 
-def tool_chat(r, plain_turn, length_of, limit):
-    """Rounds with one list of tools. length_of tells the tokens of a chat, which stay below limit."""
+def tool_chat(r, plain_turn, length_of, limit, size="full"):
+    """Rounds with one list of tools. length_of tells the tokens of a chat, which stay below limit. size: "full", "compact"
+    (JSON without line breaks), "tiny" (and nothing but names)."""
+    IS_TINY[0], is_full = size == "tiny", size == "full"
     rounds, tools = [], []
     x = r.random()
     if x < .48 or x >= .84:
-        t, ops, f = op_tool(r, r.choices("+-*", [8, 1, 1])[0])
+        t, ops, f = op_tool(r, r.choices("+-*", [18, 1 - FAMILIAR[0], 1 - FAMILIAR[0]])[0])
         tools.append(t)
         rounds.append(("op", ops, f))
     if .42 <= x < .84:
         t, g = capital_tool(r)
         tools.append(t)
         rounds.append(("capital", "", g))
-    if .84 <= x < .89:                                 # a second operation
+    if .84 <= x < .89 and FAMILIAR[0] < 1:                                 # a second operation
         t, ops, f = op_tool(r, r.choice([o for o in "+-*" if o not in rounds[0][1]] or "+"))
         if ops != rounds[0][1] and len(ops) == 1 == len(rounds[0][1]):
             tools.append(t)
@@ -272,14 +278,16 @@ def tool_chat(r, plain_turn, length_of, limit):
     r.shuffle(tools)
     thinks = r.random() < .12
     chat = {"messages": [], "tools": tools}
+    if not is_full:
+        chat["indent"] = None
     if r.random() < .45:
         chat["messages"].append({"role": "system", "content": r.choice(SYSTEMS)})
-    n_rounds = r.choices([1, 2, 3, 4, 8], [20, 28, 25, 19, 8])[0] if rounds else r.randint(1, 3)
+    n_rounds = r.choices([1, 2, 3, 4, 8], [30, 36, 22, 9, 3])[0] if rounds else r.randint(1, 3)
     kinds = {kind for kind, _, _ in rounds}
     ops = "".join(o for _, o, _ in rounds)
     for i in range(n_rounds):
         is_last = i == n_rounds - 1
-        if rounds and r.random() < .78:
+        if rounds and r.random() < .84:
             kind, o, f = r.choice(rounds)
             more = op_round(r, o, f, thinks and is_last) if kind == "op" else capital_round(r, f, thinks and is_last)
         else:
@@ -299,23 +307,17 @@ def tool_chat(r, plain_turn, length_of, limit):
 # ---- thinking ----
 
 def think_sum(r):
-    """Two numbers of up to two digits, in steps."""
     op = r.choice("++-*")
-    top = r.choice([12, 50, 99])
+    top = r.choice([12, 12, 20, 50])
     a, b = r.randint(0, top), r.randint(0, top)
     if op == "-":
         a, b = max(a, b), min(a, b)
     if op == "*":
-        a, b = r.randint(0, 12), r.randint(0, 12)
+        a, b = r.randint(0, 10), r.randint(0, 10)
     c = APPLY[op](a, b)
     question, before, after = op_question(r, op, a, b)
-    if op == "*":
-        steps = f"{a} {op} {b} is {a} taken {b} times." if r.random() < .5 else f"I know the table of {a}."
-    else:
-        ones, tens = APPLY[op](a % 10, b % 10), APPLY[op](a // 10 * 10, b // 10 * 10)
-        steps = f"Ones: {a % 10} {op} {b % 10} = {ones}. Tens: {a // 10 * 10} {op} {b // 10 * 10} = {tens}."
-        steps += f" Together: {tens} + {ones} = {c}." if ones >= 0 else f" Together: {tens} - {-ones} = {c}."
-    return question, f"{steps} So {a} {op} {b} = {c}.", f"{before}{c}{after}"
+    verb = OPS[op][1]
+    return question, r.choice([f"This is a sum: {a} {op} {b} = {c}.", f"I calculate {a} {verb} {b}. {a} {op} {b} = {c}."]), f"{before}{c}{after}"
 
 
 def think_capital(r):

@@ -120,6 +120,8 @@ const struct chat_format *chat_template_format(const struct chat_template *tpl);
 /* chat_forms_of() its source. */
 void chat_template_forms(const struct chat_template *tpl, const char **tool_form,
                          const struct reasoning_form **reasoning);
+/* Whether the prompt opens the reasoning of an answer that has one: the model does not begin it by itself. */
+bool chat_template_opens_reasoning(const struct chat_template *tpl);
 const struct chat_format *
 chat_template_builtin(const struct chat_template *tpl); /* as in its source; NULL: none */
 

@@ -57,6 +57,7 @@ enum tutti_status chat_marks_init(struct chat_marks *out, const struct chat_form
     const struct chat_format *builtin = tpl ? chat_template_builtin(tpl) : format;
     if (tpl)
         chat_template_forms(tpl, &out->tool_form, &out->reasoning);
+    out->is_opened_by_prompt = tpl && chat_template_opens_reasoning(tpl);
     if (!out->tool_form && builtin)
         out->tool_form = tool_form_of_name(builtin->name);
     if (!add_shown(out, tok))
@@ -95,6 +96,8 @@ enum reasoning_start chat_marks_start(const struct chat_marks *marks, const int3
         if (chat_marks_end(&marks->open, prompt, n))
             return REASONING_OPEN;
     }
+    if (marks->is_opened_by_prompt)
+        return REASONING_NEVER;
     return marks->reasoning->open ? REASONING_AT_ONE : REASONING_OPEN;
 }
 

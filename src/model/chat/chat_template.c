@@ -29,6 +29,7 @@ struct chat_template {
     bool takes_tools;
     const char *tool_form;
     const struct reasoning_form *reasoning;
+    bool opens_reasoning;             /* the prompt opens the reasoning of an answer that has one */
     bool reads_key[N_REASONING_KEYS]; /* of a message */
     /* Arguments of tool calls stay JSON text: the template does not print them as JSON itself. */
     bool takes_text;
@@ -62,6 +63,11 @@ void chat_template_forms(const struct chat_template *tpl, const char **tool_form
 const struct chat_format *chat_template_builtin(const struct chat_template *tpl)
 {
     return tpl->builtin;
+}
+
+bool chat_template_opens_reasoning(const struct chat_template *tpl)
+{
+    return tpl->opens_reasoning;
 }
 
 /* ---- variables ---- */
@@ -397,6 +403,28 @@ static bool shows_tools(const struct chat_template *tpl, const struct tokenizer 
     return shows || (fails && template_mentions(tpl->plain, "tools"));
 }
 
+/* Whether a prompt ends with the mark that opens the reasoning, if reasoning is on. */
+static bool opens_reasoning(const struct chat_template *tpl, const struct tokenizer *tok)
+{
+    static const struct tutti_message TRIAL[] = { { .role = "user", .content = "a", .n_bytes = 1 } };
+    const char *open = tpl->reasoning ? tpl->reasoning->open : NULL;
+    json_t *arguments = open ? json_pack("{s:b}", "enable_thinking", 1) : NULL;
+    struct chat_call call = {
+        .tok = tok, .tpl = tpl, .messages = TRIAL, .n_messages = 1, .arguments = arguments
+    };
+    struct template_output out = { 0 };
+    bool opens = false;
+    if (arguments && render_text(&out, &call, NULL) == TUTTI_OK) {
+        size_t n = out.n_bytes, n_open = strlen(open);
+        while (n > 0 && char_is_blank(out.text[n - 1]))
+            n--;
+        opens = n >= n_open && memcmp(out.text + n - n_open, open, n_open) == 0;
+    }
+    template_output_clear(&out);
+    json_decref(arguments);
+    return opens;
+}
+
 /* How often the word "None" occurs in a prompt whose assistant message has this content; -1:
  * rendering fails. */
 static int count_nones(struct chat_template *tpl, const struct tokenizer *tok, bool has_calls,
@@ -533,6 +561,7 @@ enum tutti_status chat_template_new(struct chat_template **out, const struct cha
     tpl->takes_text = fails_with_objects(tpl, tok, TUTTI_CONTENT_TEXT) ||
                       fails_with_objects(tpl, tok, TUTTI_CONTENT_NULL);
     tpl->takes_tools = tpl->tools || shows_tools(tpl, tok);
+    tpl->opens_reasoning = opens_reasoning(tpl, tok);
     choose_empty(tpl, tok, false);
     choose_empty(tpl, tok, true);
     *out = tpl;
