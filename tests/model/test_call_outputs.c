@@ -273,7 +273,7 @@ static void every_answer_means_the_same_however_it_is_cut(void **state)
         }
     }
     check(&o, &n_outputs);
-    assert_true(n_outputs >= 174);
+    assert_true(n_outputs >= 186);
     free(tools);
     free(text);
 }
