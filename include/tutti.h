@@ -168,6 +168,7 @@ struct tutti_model_info {
      * not tell; there is no reasoning. has_reasoning: the form marks reasoning, and not only where
      * the answer's text begins. */
     const char *tool_form, *reasoning_form;
+    const char *written_form; /* of a TUTTI_GRAMMAR_TOOL_CALLS: tool_form, or "list"; NULL: no chats */
     bool has_reasoning;
     int n_layers, d_model, n_heads, n_kv_heads, head_dim, d_ff, n_vocab;
     int n_ctx;                   /* tokens of context the model was made for */
@@ -383,6 +384,14 @@ enum tutti_grammar_kind {
     TUTTI_GRAMMAR_JSON_SCHEMA, /* JSON that is valid by a schema, with properties in the schema's order */
     TUTTI_GRAMMAR_JSON_OBJECT, /* any JSON object; grammar is empty */
     TUTTI_GRAMMAR_PATTERN,     /* a regular expression that the whole answer matches */
+    /* Calls of tools, written in the model's own form if it has a grammar (tutti_model_info.written_form),
+     * with arguments that are valid by the tools' schemas. With messages and shows_marks, for
+     * tutti_tool_parser_new(). grammar: a JSON object with
+     *   tools      a list as in tutti_request.tools
+     *   name       the only tool that may be called; absent: any
+     *   parallel   true: several calls, where the form has a way to write them; else one
+     *   reasoning  false: no reasoning before the call, where it is part of the form (harmony) */
+    TUTTI_GRAMMAR_TOOL_CALLS,
 };
 
 /* Requests with a lower number start sooner, as in vLLM. */

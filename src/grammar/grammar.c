@@ -74,20 +74,26 @@ static const char *param_of(enum grammar_kind kind)
     return kind == GRAMMAR_GBNF || kind == GRAMMAR_PATTERN ? "grammar" : "response_format";
 }
 
-static enum tutti_status read_syntax(struct syntax *syntax, enum grammar_kind kind, const char *text,
-                                     size_t n_bytes, struct tutti_error *err)
+struct grammar_text {
+    enum grammar_kind kind;
+    const char *text;
+    size_t n_bytes;
+};
+
+static enum tutti_status read_text(void *user, struct syntax *syntax, struct tutti_error *err)
 {
-    const char *param = param_of(kind);
-    if (n_bytes > LIMIT_GRAMMAR_BYTES)
-        return error_set_param(err, TUTTI_E_LIMIT, param, "the grammar has %zu bytes, at most %d are allowed",
-                               n_bytes, LIMIT_GRAMMAR_BYTES);
-    switch (kind) {
+    const struct grammar_text *t = user;
+    if (t->n_bytes > LIMIT_GRAMMAR_BYTES)
+        return error_set_param(err, TUTTI_E_LIMIT, param_of(t->kind),
+                               "the grammar has %zu bytes, at most %d are allowed", t->n_bytes,
+                               LIMIT_GRAMMAR_BYTES);
+    switch (t->kind) {
     case GRAMMAR_GBNF:
-        return gbnf_read(syntax, text, n_bytes, err);
+        return gbnf_read(syntax, t->text, t->n_bytes, err);
     case GRAMMAR_JSON_SCHEMA:
-        return schema_read(syntax, text, n_bytes, err);
+        return schema_read(syntax, t->text, t->n_bytes, err);
     case GRAMMAR_PATTERN:
-        return schema_read_pattern(syntax, text, n_bytes, err);
+        return schema_read_pattern(syntax, t->text, t->n_bytes, err);
     default:
         return schema_any_object(syntax, err);
     }
@@ -158,11 +164,11 @@ static enum tutti_status grammar_begin(struct grammar *g, struct budget *budget,
     return st == TUTTI_OK ? find_first_mask(g, budget, err) : st;
 }
 
-static enum tutti_status compile(struct grammar *g, enum grammar_kind kind, const char *text, size_t n_bytes,
+static enum tutti_status compile(struct grammar *g, const struct grammar_source *source,
                                  struct budget *budget, struct tutti_error *err)
 {
     struct syntax syntax = { .budget = budget };
-    enum tutti_status st = read_syntax(&syntax, kind, text, n_bytes, err);
+    enum tutti_status st = source->read(source->user, &syntax, err);
     if (st == TUTTI_OK)
         st = automaton_new(&g->automaton, &syntax, err);
     syntax_clear(&syntax);
@@ -171,8 +177,9 @@ static enum tutti_status compile(struct grammar *g, enum grammar_kind kind, cons
     return st == TUTTI_OK ? grammar_begin(g, budget, err) : st;
 }
 
-enum tutti_status grammar_new(struct grammar **out, enum grammar_kind kind, const char *text, size_t n_bytes,
-                              const struct token_trie *trie, struct budget *budget, struct tutti_error *err)
+enum tutti_status grammar_new_from(struct grammar **out, const struct grammar_source *source,
+                                   const struct token_trie *trie, struct budget *budget,
+                                   struct tutti_error *err)
 {
     static const struct budget_limits LIMITS = { .n_steps = LIMIT_COMPILE_STEPS,
                                                  .n_bytes = LIMIT_COMPILE_BYTES };
@@ -187,16 +194,24 @@ enum tutti_status grammar_new(struct grammar **out, enum grammar_kind kind, cons
     if (g->memory)
         atomic_fetch_add(&g->memory->n_grammars, 1);
     begin_slice(g, LIMIT_MASK_STEPS);
-    enum tutti_status st = compile(g, kind, text, n_bytes, budget ? budget : &own, err);
+    enum tutti_status st = compile(g, source, budget ? budget : &own, err);
     if (st == TUTTI_OK) {
         note_bytes(g);
         *out = g;
         g = NULL;
-    } else if (err && st != TUTTI_E_MEMORY) {
-        snprintf(err->param, sizeof err->param, "%s", param_of(kind));
+    } else if (err && source->param && st != TUTTI_E_MEMORY) {
+        snprintf(err->param, sizeof err->param, "%s", source->param);
     }
     grammar_drop(g);
     return st;
+}
+
+enum tutti_status grammar_new(struct grammar **out, enum grammar_kind kind, const char *text, size_t n_bytes,
+                              const struct token_trie *trie, struct budget *budget, struct tutti_error *err)
+{
+    struct grammar_text own = { kind, text, n_bytes };
+    struct grammar_source source = { read_text, &own, param_of(kind) };
+    return grammar_new_from(out, &source, trie, budget, err);
 }
 
 struct grammar *grammar_share(struct grammar *g)

@@ -41,6 +41,7 @@ enum {
 };
 
 struct grammar;
+struct syntax;
 
 /* trie must outlive the grammar. budget: limits the cost of compiling and counts it; NULL: the
  * limits above. TUTTI_E_ARGUMENT with err->param "grammar" or "response_format": the text is
@@ -49,6 +50,17 @@ struct grammar;
 MUST_CHECK enum tutti_status grammar_new(struct grammar **out, enum grammar_kind kind, const char *text,
                                          size_t n_bytes, const struct token_trie *trie, struct budget *budget,
                                          struct tutti_error *err);
+/* The same for a grammar that another module builds. param: the field that errors name; NULL: each error
+ * does so itself. */
+struct grammar_source {
+    enum tutti_status (*read)(void *user, struct syntax *out, struct tutti_error *err);
+    void *user;
+    const char *param;
+};
+MUST_CHECK enum tutti_status grammar_new_from(struct grammar **out, const struct grammar_source *source,
+                                              const struct token_trie *trie, struct budget *budget,
+                                              struct tutti_error *err);
+
 struct grammar *grammar_share(struct grammar *g); /* takes a reference; returns g */
 void grammar_drop(struct grammar *g);             /* frees it with the last reference; NULL is allowed */
 bool grammar_is_shared(const struct grammar *g);  /* has more than one reference */

@@ -3,19 +3,47 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TOKEN_BYTES = 4096 }; /* longer ones are skipped: it is the maximum depth of a walk */
+enum {
+    MAX_TOKEN_BYTES = 4096, /* longer ones are skipped: it is the maximum depth of a walk */
+    MAX_CODES = 1 << 7 * (TOKEN_CODE_BYTES - 1) /* ids from here on have none */
+};
 
 static bool is_marker(const char *bytes, size_t n)
 {
     return n > 2 && ((bytes[0] == '<' && bytes[n - 1] == '>') || (bytes[0] == '[' && bytes[n - 1] == ']'));
 }
 
+bool token_trie_has_code(struct piece piece)
+{
+    return piece.n_bytes > 0 && (piece.type == PIECE_CONTROL ||
+                                 (piece.type == PIECE_USER_DEFINED && is_marker(piece.bytes, piece.n_bytes)));
+}
+
+/* Text has no code's first byte. */
 static bool is_text_piece(struct piece piece, const char *bytes, size_t n)
 {
-    if (n == 0 || n > MAX_TOKEN_BYTES)
+    if (n == 0 || n > MAX_TOKEN_BYTES || memchr(bytes, 0xFF, n))
         return false;
     return piece.type == PIECE_NORMAL || piece.type == PIECE_BYTE ||
            (piece.type == PIECE_USER_DEFINED && !is_marker(bytes, n));
+}
+
+/* Appends the bytes of a token that is in the trie. False: out of memory. */
+static bool add_token_bytes(const struct token_trie *trie, const struct tokenizer *tok, int32_t id,
+                            struct buf *all)
+{
+    size_t begin = all->n_bytes;
+    struct piece piece = tokenizer_piece(tok, id);
+    char code[TOKEN_CODE_BYTES];
+    if (token_trie_has_code(piece)) {
+        token_trie_code(id, code);
+        return trie->n_vocab > MAX_CODES || buf_add(all, code, sizeof code);
+    }
+    if (!tokenizer_token_bytes(tok, id, all))
+        return false;
+    if (!is_text_piece(piece, all->bytes ? all->bytes + begin : "", all->n_bytes - begin) && all->bytes)
+        buf_truncate(all, begin);
+    return true;
 }
 
 /* Collects the bytes of all tokens. */
@@ -28,14 +56,11 @@ static bool read_vocab_bytes(struct token_trie *trie, const struct tokenizer *to
         trie->offsets[id] = (uint32_t)begin;
         if (id >= n_pieces)
             continue;
-        if (!tokenizer_token_bytes(tok, id, &all) || all.n_bytes > UINT32_MAX / 2) {
+        if (!add_token_bytes(trie, tok, id, &all) || all.n_bytes > UINT32_MAX / 2) {
             buf_clear(&all);
             return false;
         }
-        if (is_text_piece(tokenizer_piece(tok, id), all.bytes ? all.bytes + begin : "", all.n_bytes - begin))
-            trie->n_tokens++;
-        else if (all.bytes)
-            buf_truncate(&all, begin);
+        trie->n_tokens += all.n_bytes > begin;
     }
     trie->offsets[trie->n_vocab] = (uint32_t)all.n_bytes;
     trie->bytes = all.bytes;

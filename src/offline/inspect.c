@@ -3,6 +3,7 @@
 #include "backend/kv_type.h"
 #include "base/json/json_list.h"
 #include "base/system/memory_left.h"
+#include "model/chat/calls/call_forms.h"
 #include "model/chat/chat.h"
 #include "model/chat/reasoning.h"
 #include "model/load/pooling.h"
@@ -319,13 +320,15 @@ static enum tutti_status find_answer_forms(struct inspect_report *r, struct tutt
                                   .tokenizer_config = tokenizer_config };
     if (st == TUTTI_OK && chat_read_templates(&texts, &source, NULL) == TUTTI_OK) {
         const struct reasoning_form *reasoning;
+        const struct call_form *calls;
         r->has_template = texts.by_name;
         chat_forms_of(
             &(struct chat_template_source){
                 .text = json_string_value(json_object_get(texts.by_name, "default")),
                 .n_bytes = json_string_length(json_object_get(texts.by_name, "default")),
                 .tool_text = json_object_get(texts.by_name, "tool_use") },
-            &r->tool_form, &reasoning);
+            &calls, &reasoning);
+        r->tool_form = calls ? calls->name : NULL;
         r->reasoning_form = reasoning && reasoning->close ? reasoning->name : NULL;
     }
     chat_texts_clear(&texts);

@@ -14,7 +14,6 @@ struct sent_calls {
     tutti_tool_parser *parser; /* NULL: nothing was parsed yet */
     size_t n;                  /* calls that have begun */
     bool is_open;              /* more arguments of the last one follow */
-    size_t n_argument_bytes;   /* a forced function: bytes of the answer that were sent as arguments */
 };
 
 /* Where reasoning begins again after text, as models with channels do: bytes of either before that. */

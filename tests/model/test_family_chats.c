@@ -2,6 +2,7 @@
  * template writes. tests/fixtures/template/families.json, made by tools/fixtures/family_chat_fixtures.py. */
 #include "base/buf.h"
 #include "base/json/json_print.h"
+#include "model/chat/calls/call_forms.h"
 #include "model/chat/chat.h"
 #include "model/chat/reasoning.h"
 #include "tokenizer/json/byte_files.h"
@@ -268,9 +269,10 @@ static json_t *parse_calls(const char *form, const char *tools, const struct buf
 static void check_calls(const struct chat_template *tpl, const char *name, const char *want_form,
                         const json_t *spec)
 {
-    const char *form;
+    const struct call_form *row;
     const struct reasoning_form *reasoning;
-    chat_template_forms(tpl, &form, &reasoning);
+    chat_template_forms(tpl, &row, &reasoning);
+    const char *form = row ? row->name : "none";
     assert_string_equal(form, want_form);
     struct buf answer = { 0 };
     char *tools = json_dumps(json_object_get(spec, "tools"), 0);

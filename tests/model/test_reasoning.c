@@ -246,7 +246,9 @@ static void templates_tell_their_forms(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof TEMPLATES / sizeof *TEMPLATES; i++) {
-        const char *text = TEMPLATES[i].text, *tools = call_form_of_template(text, strlen(text));
+        const char *text = TEMPLATES[i].text;
+        const struct call_form *form = call_form_of_template(text, strlen(text));
+        const char *tools = form ? form->name : NULL;
         const struct reasoning_form *reasoning = reasoning_form_of_template(text, strlen(text));
         const char *name = reasoning ? reasoning->name : NULL;
         if (strcmp(tools ? tools : "", TEMPLATES[i].tools ? TEMPLATES[i].tools : "") != 0 ||

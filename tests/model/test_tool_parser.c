@@ -74,7 +74,9 @@ static const struct {
     { "f\n```python\ntool_call()\n```", "f({})" },
     { "f\ntool_call(a=1, b='it\\'s", "f({\"a\":1" },
     { "f\ntool_call(a=x, b=2)", "f(" },
-    { "f\ntool_call(a=1, a=2)", "f({\"a\":1" },
+    { "f\ntool_call(a=1, a=2)",
+      "f({\"a\":1,\"a\":2})" }, /* f lists no arguments: as in JSON, the last counts */
+    { "get_weather\ntool_call(days=1, days=2)", "get_weather({\"days\":1" },
     { "", "" },
     { "plain", "" },
 };
@@ -470,7 +472,8 @@ static const struct {
     { "qwen3-coder", "<tool_call>\n<function=f>\n<parameter=a>\n1\n</function>", NULL, 0 },
     { "glm-4.5", "<tool_call>f<arg_key>a</arg_key></tool_call>", NULL, 0 },
     { "glm-4.5",
-      "<tool_call>f\n<arg_key>a</arg_key><arg_value>1</arg_value><arg_key>a</arg_key><arg_value>1</"
+      "<tool_call>get_weather\n<arg_key>days</arg_key><arg_value>1</arg_value><arg_key>days</"
+      "arg_key><arg_value>1</"
       "arg_value></tool_call>",
       NULL, 0 },
     { "pythonic", "[f(1)]", NULL, 0 },

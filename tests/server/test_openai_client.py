@@ -189,7 +189,7 @@ def test_tools_of_a_response(client):
         streamed, = final.output
         assert json.loads(streamed.arguments) == {"c": "P"} and streamed.name == "w"
         deltas = [event.delta for event in events if event.type == "response.function_call_arguments.delta"]
-        assert "".join(deltas) == streamed.arguments and len(deltas) > 1
+        assert "".join(deltas) == streamed.arguments and len(deltas) == 1  # the demo model's form is Python, with one argument
     assert client.responses.create(tool_choice="none", **{**settings, "temperature": 0}).output_text == ANSWER
     # The next turn has the call and what came of it.
     turn = [{"role": "user", "content": "What is the capital of France?"}, call.model_dump(exclude_none=True),

@@ -247,10 +247,10 @@ def test_a_grammar_applies_after_the_reasoning(reasoning):
     assert before and json.loads(after) in ("Paris", "Rome")
     assert ask(reasoning, thinking_budget=0, response_format=SCHEMA).strip().removeprefix(FINAL) in ('"Paris"', '"Rome"')
     call = reasoning.post("/v1/chat/completions", {
-        "messages": [{"role": "user", "content": "Tell me"}], "max_tokens": 200, "thinking_budget": 6, "seed": 4, "tools": [{
+        "messages": [{"role": "user", "content": "Tell me"}], "max_tokens": 200, "thinking_budget": 0, "seed": 4, "tools": [{
             "type": "function", "function": {"name": "f", "parameters": {"enum": [{"a": 1}]}}}],
         "tool_choice": {"type": "function", "function": {"name": "f"}}, "reasoning_format": "auto"}).json()["choices"][0]["message"]
-    assert call["tool_calls"][0]["function"]["name"] == "f"
+    assert call["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a":1}'}
 
 
 def test_history_and_switches_reach_the_template(reasoning):

@@ -269,7 +269,8 @@ def test_a_forced_call_is_streamed(forcing, choice):
     pieces = [json.loads(line[len("data: "):])["choices"][0] for line in lines if line.startswith("data: {")]
     first, *others = deltas(pieces)
     want_call, = want["message"]["tool_calls"]
-    assert first["function"] == {"name": "weather", "arguments": ""} and first["index"] == 0 and len(others) >= 4
+    assert first["function"] == {"name": "weather", "arguments": ""} and first["index"] == 0
+    assert len(others) == 2  # the demo model's form is Python: each argument comes when it is complete
     text = "".join(call["function"]["arguments"] for call in others)
     assert json.loads(text) == json.loads(want_call["function"]["arguments"])
     assert joined(pieces) == "" and pieces[-1]["finish_reason"] == want["finish_reason"]

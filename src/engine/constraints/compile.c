@@ -3,6 +3,7 @@
 #include "base/hash.h"
 #include "base/system/clock.h"
 #include "base/system/workers.h"
+#include "engine/constraints/call_grammar.h"
 
 #include <pthread.h>
 #include <stddef.h>
@@ -287,6 +288,30 @@ static struct client *begin_compiling(struct compiler *c, struct request *r, enu
     return client;
 }
 
+struct calls_text {
+    const struct call_writer *writer;
+    const struct tutti_request *spec;
+};
+
+static enum tutti_status read_calls(void *user, struct syntax *out, struct tutti_error *err)
+{
+    const struct calls_text *text = user;
+    return call_grammar_read(text->writer, text->spec->grammar, text->spec->n_grammar_bytes, out, err);
+}
+
+static enum tutti_status compile_grammar(struct compiler *c, struct request *r, struct budget *budget)
+{
+    const struct tutti_request *spec = &r->spec;
+    if (spec->grammar_kind != TUTTI_GRAMMAR_TOOL_CALLS)
+        return grammar_new(&r->grammar, kind_of(spec->grammar_kind), spec->grammar, spec->n_grammar_bytes,
+                           c->options.trie, budget, &r->grammar_error);
+    if (!c->options.calls)
+        return error_set_param(&r->grammar_error, TUTTI_E_ARGUMENT, "tools", "this model has no chat format");
+    struct calls_text text = { c->options.calls, spec };
+    struct grammar_source source = { .read = read_calls, .user = &text, .param = "tools" };
+    return grammar_new_from(&r->grammar, &source, c->options.trie, budget, &r->grammar_error);
+}
+
 /* False: the grammar needs more steps than an attempt of this queue has. */
 static bool compile_request(struct compile_queue *q, struct request *r, uint64_t hash)
 {
@@ -303,8 +328,7 @@ static bool compile_request(struct compile_queue *q, struct request *r, uint64_t
                                                   .is_unwanted = is_unwanted,
                                                   .user = r,
                                                   .memory = &client->memory });
-    enum tutti_status st = grammar_new(&r->grammar, kind_of(spec->grammar_kind), spec->grammar,
-                                       spec->n_grammar_bytes, c->options.trie, &budget, &r->grammar_error);
+    enum tutti_status st = compile_grammar(c, r, &budget);
     bool is_too_long = st == TUTTI_E_LIMIT && budget.end == BUDGET_OUT_OF_STEPS && q == &c->queues[QUICK];
     pthread_mutex_lock(&c->lock);
     if (st == TUTTI_OK ? !has_room(c, client, r->grammar)

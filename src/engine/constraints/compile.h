@@ -19,6 +19,7 @@
 #include "engine/requests/request.h"
 
 struct compiler;
+struct call_writer; /* call_grammar.h */
 
 enum {
     COMPILE_QUICK_STEPS = 500 * 1000, /* some 20 ms; schemas of 200 properties take a tenth of them */
@@ -28,8 +29,8 @@ enum {
 /* Counters, for tests. */
 struct compile_counts {
     uint64_t n_quick_attempts, n_long_attempts; /* compilations in each queue, finished or not */
-    uint64_t n_cached, n_cached_refusals; /* requests that the cache served */
-    uint64_t n_refused, n_cancelled;      /* refused by the compiler; cancelled while compiling */
+    uint64_t n_cached, n_cached_refusals;       /* requests that the cache served */
+    uint64_t n_refused, n_cancelled;            /* refused by the compiler; cancelled while compiling */
     uint64_t n_steps;
 };
 
@@ -41,6 +42,7 @@ struct compiler_options {
      * compiling thread. */
     void (*is_compiled)(void *user, struct request *request);
     void *user;
+    const struct call_writer *calls; /* outlives the compiler; NULL: the model writes no calls */
 };
 
 /* TUTTI_E_MEMORY. */

@@ -1,6 +1,7 @@
 #include "engine/constraints/constraint.h"
 
 #include "base/system/thread.h"
+#include "engine/constraints/call_grammar.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -49,6 +50,7 @@ struct constraints {
     bool has_mask_thread;
     uint64_t n_slices; /* mask thread */
     struct compiler *compiler;
+    struct call_writer calls;
 };
 
 /* ---- mask thread ---- */
@@ -323,8 +325,12 @@ enum tutti_status constraints_new(struct constraints **out, const struct constra
     enum tutti_status st = constraint_reserve(c, err);
     if (st == TUTTI_OK)
         st = bell_init(&c->mask_bell, err);
+    if (st == TUTTI_OK && options->marks)
+        st = call_writer_init(&c->calls, options->marks, options->tok, options->stop_ids, options->n_stop_ids,
+                              err);
     if (st == TUTTI_OK) {
         struct compiler_options compiling = { .trie = c->trie,
+                                              .calls = options->marks ? &c->calls : NULL,
                                               .is_compiled = options->is_compiled,
                                               .user = options->user };
         st = compiler_new(&c->compiler, &compiling, err);
@@ -356,6 +362,7 @@ void constraints_free(struct constraints *c)
     compiler_free(c->compiler);
     bell_clear(&c->mask_bell);
     token_trie_free(c->trie);
+    call_writer_clear(&c->calls);
     free(c->masks);
     free(c->firsts);
     free(c->any);

@@ -17,6 +17,7 @@
 #include "engine/constraints/compile.h"
 
 struct constraints;
+struct chat_marks;
 
 enum { MASK_SLICE_STEPS = 50 * 1000 }; /* some 3 ms; a usual mask takes a few steps */
 
@@ -28,6 +29,9 @@ struct constraint_options {
     /* Returns a request whose grammar was compiled or refused. On the compiling thread. */
     void (*is_compiled)(void *user, struct request *request);
     void *user;
+    const struct chat_marks *marks; /* how the model writes calls; NULL: it has no chat format */
+    const int32_t *stop_ids;        /* [n_stop_ids] that end answers in chats */
+    size_t n_stop_ids;
     bool has_no_mask_thread; /* for tests: the caller computes slices by constraint_compute_slice() */
 };
 

@@ -219,10 +219,11 @@ static enum tutti_status check_grammar(const struct tutti_request *spec, const s
     bool has_text = has_grammar_text(spec->grammar_kind);
     bool is_own = spec->grammar_kind == TUTTI_GRAMMAR_GBNF || spec->grammar_kind == TUTTI_GRAMMAR_PATTERN;
     enum tutti_status st = check_range("grammar_kind", (double)spec->grammar_kind, 0, true,
-                                       TUTTI_GRAMMAR_PATTERN, err);
+                                       TUTTI_GRAMMAR_TOOL_CALLS, err);
     if (st != TUTTI_OK || spec->grammar_kind == TUTTI_GRAMMAR_NONE)
         return st;
-    const char *param = is_own ? "grammar" : "response_format";
+    bool is_calls = spec->grammar_kind == TUTTI_GRAMMAR_TOOL_CALLS;
+    const char *param = is_own ? "grammar" : is_calls ? "tools" : "response_format";
     if (!model->tokenizer)
         return error_set_param(err, TUTTI_E_ARGUMENT, param, "model %s has no tokenizer", model->name);
     if (has_text && (!spec->grammar || spec->n_grammar_bytes == 0))
@@ -232,6 +233,8 @@ static enum tutti_status check_grammar(const struct tutti_request *spec, const s
                                spec->n_grammar_bytes, LIMIT_GRAMMAR_BYTES);
     if (spec->n_beams > 1)
         return error_set_param(err, TUTTI_E_ARGUMENT, param, "a grammar cannot be combined with beam search");
+    if (is_calls && (!spec->shows_marks || spec->n_messages == 0))
+        return error_set_param(err, TUTTI_E_ARGUMENT, param, "calls of tools need messages and shows_marks");
     return TUTTI_OK;
 }
 
@@ -545,6 +548,19 @@ static enum tutti_status prepare_beams(struct request *r, const struct model *mo
     return TUTTI_OK;
 }
 
+/* Reasoning and calls are channels, and the grammar of calls has both. */
+static enum tutti_status prepare_channels(struct request *r, const struct model *model,
+                                          struct tutti_error *err)
+{
+    int32_t end = model->marks.turn.ids[0];
+    if (r->spec.max_reasoning_tokens > 0 && !token_trie_has_code(tokenizer_piece(model->tokenizer, end)))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "max_reasoning_tokens",
+                               "a budget of reasoning before a required call needs a model whose vocabulary "
+                               "has the marks of channels as tokens");
+    r->reasoning = REASONING_IN_GRAMMAR;
+    return TUTTI_OK;
+}
+
 /* Where reasoning begins, and whether its tokens are tracked. */
 static enum tutti_status prepare_reasoning(struct request *r, const struct model *model,
                                            struct tutti_error *err)
@@ -556,6 +572,8 @@ static enum tutti_status prepare_reasoning(struct request *r, const struct model
     enum reasoning_start start = chat_marks_start(marks, r->prompt, (size_t)r->n_prompt);
     r->begins_in_reasoning = start == REASONING_OPEN && marks->open.n > 0;
     bool has_tokens = marks->open.n < 2; /* else it is not certain which tokens the model writes */
+    if (spec->grammar_kind == TUTTI_GRAMMAR_TOOL_CALLS && marks->turn.n > 0)
+        return prepare_channels(r, model, err);
     if (start != REASONING_NEVER && spec->max_reasoning_tokens != 0 && !has_tokens)
         return error_set_param(err, TUTTI_E_ARGUMENT, "max_reasoning_tokens",
                                "a budget of reasoning needs a model whose vocabulary has the mark %s as "

@@ -135,7 +135,7 @@ static void commit_last(struct tutti_engine *e, const struct draw *draw, const i
     if (seq->n_ids == seq->max_ids) {
         record.finish = TUTTI_FINISH_LENGTH;
         release_slot(e, seq);
-    } else if (seq->request->grammar && seq->reasoning == REASONING_NEVER && seq->n_ids > seq->answer_begin) {
+    } else if (seq->request->grammar && reasoning_has_grammar(seq) && seq->n_ids > seq->answer_begin) {
         constraint_advance(e->constraints, slot_of(e, seq), seq->request, draw->sample.token,
                            seq->n_ids == seq->answer_begin + 1);
     }

@@ -50,7 +50,7 @@ static bool fill_input(struct tutti_engine *e, struct sample_input *in, struct d
                                  .logprobs = r->spec.logprobs,
                                  .n_top = r->spec.top_logprobs,
                                  .out = &e->samples[draw - e->draws] };
-    int32_t forced = reasoning_forced_token(seq, &e->model->marks);
+    int32_t forced = reasoning_forced_token(seq, &e->model->marks, draw->mask.bits);
     if (forced >= 0) {
         in->kind = SAMPLE_SCORE;
         in->token = forced;
@@ -120,7 +120,7 @@ static struct constraint_mask mask_of(const struct tutti_engine *e, const struct
 static bool is_late(const struct tutti_engine *e, const struct plan_entry *entry)
 {
     const struct sequence *seq = entry->seq;
-    return entry->output >= 0 && seq->request->grammar && seq->reasoning == REASONING_NEVER &&
+    return entry->output >= 0 && seq->request->grammar && reasoning_has_grammar(seq) &&
            seq->n_ids > seq->answer_begin && !constraint_is_ready(e->constraints, slot_of(e, seq));
 }
 

@@ -305,7 +305,10 @@ static enum tutti_status open_constraints(struct tutti_engine *e, struct tutti_e
                                           .max_seqs = e->options.max_seqs,
                                           .engine_bell = &e->engine_bell,
                                           .is_compiled = prompts_add,
-                                          .user = e };
+                                          .user = e,
+                                          .marks = e->model->chat ? &e->model->marks : NULL,
+                                          .stop_ids = e->model->desc.stop_ids,
+                                          .n_stop_ids = (size_t)model_desc_n_stops(&e->model->desc, true) };
     return tok ? constraints_new(&e->constraints, &options, err) : TUTTI_OK;
 }
 

@@ -5,6 +5,7 @@
 #include "engine/run/engine.h"
 #include "model/adapters/adapter.h"
 #include "model/chat/chat.h"
+#include "model/chat/calls/call_forms.h"
 #include "model/chat/reasoning.h"
 
 #include <stdlib.h>
@@ -92,6 +93,7 @@ void tutti_model_info(const tutti_model *handle, struct tutti_model_info *out)
         .family = d->family,
         .chat_format = d->chat_format,
         .tool_form = model->marks.tool_form,
+        .written_form = model->marks.written ? model->marks.written->name : NULL,
         .reasoning_form = model->marks.reasoning ? model->marks.reasoning->name : NULL,
         .has_reasoning = model->marks.reasoning && model->marks.reasoning->close,
         .weight_type = dtype_name(model->weight_type),

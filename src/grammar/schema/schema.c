@@ -2,7 +2,6 @@
 #include "grammar/schema/schema_reader.h"
 
 #include "base/containers/array.h"
-#include "base/json/json_print.h"
 #include "base/limits.h"
 #include "base/utf8.h"
 
@@ -98,16 +97,6 @@ int32_t schema_blanks(struct schema_reader *r)
     return r->blanks;
 }
 
-int32_t schema_literal(struct schema_reader *r, const json_t *value)
-{
-    char *text = json_print(value, JSON_ENCODE_ANY | JSON_COMPACT);
-    if (!text)
-        return schema_no_memory(r);
-    int32_t node = syntax_text(r->out, text);
-    free(text);
-    return node;
-}
-
 /* {...} or [...]: items separated by commas. */
 static int32_t any_list(struct schema_reader *r, const char *open, int32_t item, const char *close)
 {
@@ -133,7 +122,7 @@ static void make_any(struct schema_reader *r)
     r->any_array = schema_share(r, any_list(r, "[", r->any_value, "]"));
     syntax_define(s, value,
                   SYNTAX_CHOICE(s, r->any_object, r->any_array, schema_any_string(r), r->any_number,
-                                syntax_text(s, "true"), syntax_text(s, "false"), syntax_text(s, "null")));
+                                schema_word(r, "true"), schema_word(r, "false"), schema_word(r, "null")));
 }
 
 int32_t schema_any_value(struct schema_reader *r)
@@ -177,8 +166,8 @@ static int32_t of_ref(struct schema_reader *r, const json_t *ref)
     return syntax_rule(r->out, rule);
 }
 
-/* Defines the rules of references, including those found meanwhile. */
-static void define_refs(struct schema_reader *r)
+/* Including references that are found meanwhile. */
+void schema_define_refs(struct schema_reader *r)
 {
     while (r->n_pending > 0 && r->status == TUTTI_OK) {
         struct schema_ref ref = r->pending[--r->n_pending];
@@ -243,9 +232,9 @@ static int32_t of_types(struct schema_reader *r, const json_t *schema)
     if (types == TYPE_ANY && !schema_says_more(schema, "type"))
         return schema_any_value(r);
     if (types & TYPE_NULL)
-        ways[n++] = syntax_text(r->out, "null");
+        ways[n++] = schema_word(r, "null");
     if (types & TYPE_BOOLEAN)
-        ways[n++] = SYNTAX_CHOICE(r->out, syntax_text(r->out, "true"), syntax_text(r->out, "false"));
+        ways[n++] = SYNTAX_CHOICE(r->out, schema_word(r, "true"), schema_word(r, "false"));
     if (types & (TYPE_NUMBER | TYPE_INTEGER))
         ways[n++] = schema_number(r, schema, !(types & TYPE_NUMBER));
     if (types & TYPE_STRING)
@@ -320,7 +309,7 @@ int32_t schema_value(struct schema_reader *r, const json_t *schema)
 
 /* ---- all together ---- */
 
-static struct schema_reader *reader_new(struct syntax *out, struct tutti_error *err)
+struct schema_reader *schema_reader_new(struct syntax *out, struct tutti_error *err)
 {
     struct schema_reader *r = calloc(1, sizeof *r);
     if (!r)
@@ -331,7 +320,7 @@ static struct schema_reader *reader_new(struct syntax *out, struct tutti_error *
     r->path[r->n_path++] = '$';
     r->blanks = r->any_value = r->any_object = r->any_array = r->any_string = r->any_number = r->any_integer =
         -1;
-    r->free_char = r->plain_char = -1;
+    r->free_text = r->plain_char = -1;
     if (!r->made) {
         free(r);
         return NULL;
@@ -339,10 +328,10 @@ static struct schema_reader *reader_new(struct syntax *out, struct tutti_error *
     return r;
 }
 
-static enum tutti_status schema_finish(struct schema_reader *r, int32_t node)
+enum tutti_status schema_finish(struct schema_reader *r, int32_t node, bool is_whole)
 {
-    define_refs(r);
-    if (r->status == TUTTI_OK) {
+    schema_define_refs(r);
+    if (r->status == TUTTI_OK && is_whole) {
         r->out->root = syntax_add_rule(r->out, NULL, 0);
         syntax_define(r->out, r->out->root, node);
     }
@@ -389,24 +378,32 @@ static bool nests_too_deep(const char *text, size_t n_bytes, size_t *n_bytes_of_
     return false;
 }
 
-enum tutti_status schema_read(struct syntax *out, const char *text, size_t n_bytes, struct tutti_error *err)
+json_t *schema_parse(struct schema_reader *r, const char *text, size_t n_bytes)
 {
     json_error_t at;
     size_t n_bytes_of_values;
-    if (nests_too_deep(text, n_bytes, &n_bytes_of_values))
-        return error_set_param(err, TUTTI_E_ARGUMENT, "response_format",
-                               "the JSON schema nests deeper than %d levels", 4 * LIMIT_JSON_DEPTH);
-    struct schema_reader *r = reader_new(out, err);
-    if (!r)
-        return error_set(err, TUTTI_E_MEMORY, "the JSON schema: out of memory");
-    bool has_room = schema_take_bytes(r, n_bytes_of_values) && schema_spend(r, n_bytes);
-    if (has_room)
-        r->root = json_loadb(text, n_bytes, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &at);
-    if (has_room && !r->root)
-        r->status = error_set_param(err, TUTTI_E_ARGUMENT, "response_format",
+    if (nests_too_deep(text, n_bytes, &n_bytes_of_values)) {
+        r->status = error_set_param(r->err, TUTTI_E_ARGUMENT, "response_format",
+                                    "the JSON schema nests deeper than %d levels", 4 * LIMIT_JSON_DEPTH);
+        return NULL;
+    }
+    if (!schema_take_bytes(r, n_bytes_of_values) || !schema_spend(r, n_bytes))
+        return NULL;
+    json_t *value = json_loadb(text, n_bytes, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &at);
+    if (!value)
+        r->status = error_set_param(r->err, TUTTI_E_ARGUMENT, "response_format",
                                     "the JSON schema is not valid JSON: line %d, column %d: %s", at.line,
                                     at.column, at.text);
-    return schema_finish(r, r->root ? schema_value(r, r->root) : -1);
+    return value;
+}
+
+enum tutti_status schema_read(struct syntax *out, const char *text, size_t n_bytes, struct tutti_error *err)
+{
+    struct schema_reader *r = schema_reader_new(out, err);
+    if (!r)
+        return error_set(err, TUTTI_E_MEMORY, "the JSON schema: out of memory");
+    r->root = schema_parse(r, text, n_bytes);
+    return schema_finish(r, r->root ? schema_value(r, r->root) : -1, true);
 }
 
 enum tutti_status schema_read_pattern(struct syntax *out, const char *text, size_t n_bytes,
@@ -414,18 +411,18 @@ enum tutti_status schema_read_pattern(struct syntax *out, const char *text, size
 {
     if (!utf8_is_valid(text, n_bytes))
         return error_set_param(err, TUTTI_E_ARGUMENT, "grammar", "the pattern is not valid UTF-8");
-    struct schema_reader *r = reader_new(out, err);
+    struct schema_reader *r = schema_reader_new(out, err);
     if (!r)
         return error_set(err, TUTTI_E_MEMORY, "the pattern: out of memory");
     r->is_raw = true;
-    return schema_finish(r, regex_node(r, schema_pattern(r, text, n_bytes, true, false)));
+    return schema_finish(r, regex_node(r, schema_pattern(r, text, n_bytes, true, false)), true);
 }
 
 enum tutti_status schema_any_object(struct syntax *out, struct tutti_error *err)
 {
-    struct schema_reader *r = reader_new(out, err);
+    struct schema_reader *r = schema_reader_new(out, err);
     if (!r)
         return error_set(err, TUTTI_E_MEMORY, "the JSON schema: out of memory");
     schema_any_value(r);
-    return schema_finish(r, r->any_object);
+    return schema_finish(r, r->any_object, true);
 }

@@ -2,6 +2,7 @@
 #include "grammar/schema/schema_reader.h"
 
 #include "base/ids.h"
+#include "grammar/schema/schema_arguments.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -440,4 +441,48 @@ int32_t schema_object(struct schema_reader *r, const json_t *schema)
     free(p.list);
     json_decref(p.listed_names);
     return node;
+}
+
+/* ---- arguments ---- */
+
+/* Arguments that are written one by one cannot be counted, nor named by a pattern. */
+static bool check_listed(struct schema_reader *r, const struct properties *p)
+{
+    size_t n_required = 0;
+    for (size_t i = 0; i < p->n; i++)
+        n_required += p->list[i].is_required;
+    int32_t min = schema_count(r, p->schema, "minProperties", 0),
+            max = schema_count(r, p->schema, "maxProperties", REPEAT_FOREVER);
+    bool is_small = max != REPEAT_FOREVER && (p->further || (size_t)max < p->n);
+    const char *keyword = json_object_size(p->patterns) > 0            ? "patternProperties"
+                          : p->names && p->further && !p->listed_names ? "propertyNames"
+                          : min > (int32_t)n_required                  ? "minProperties"
+                          : is_small                                   ? "maxProperties"
+                          : json_object_get(p->schema, "enum")         ? "enum"
+                          : json_object_get(p->schema, "const")        ? "const"
+                                                                       : NULL;
+    if (keyword)
+        schema_fail(r,
+                    "\"%s\" of the parameters themselves cannot be enforced where the model writes each "
+                    "argument by itself",
+                    keyword);
+    return r->status == TUTTI_OK;
+}
+
+bool schema_list_properties(struct schema_reader *r, const json_t *flat, struct schema_arguments *out)
+{
+    struct properties p = { 0 };
+    bool ok = read_properties(r, flat, &p) && check_listed(r, &p);
+    *out = (struct schema_arguments){ .n = p.n, .properties = json_object_get(flat, "properties") };
+    if (ok) {
+        out->list = calloc(p.n + 1, sizeof *out->list);
+        ok = out->list || schema_no_memory(r) >= 0;
+    }
+    for (size_t i = 0; ok && i < p.n; i++)
+        out->list[i] = (struct schema_argument){ p.list[i].name, p.list[i].schema, p.list[i].is_required };
+    if (ok && !p.listed_names)
+        out->further = p.further;
+    free(p.list);
+    json_decref(p.listed_names);
+    return ok;
 }

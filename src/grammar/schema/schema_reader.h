@@ -31,8 +31,18 @@ enum json_types {
     TYPE_ANY = 127,
 };
 
+/* How values are written. */
+enum schema_dialect {
+    SCHEMA_JSON,
+    /* JSON within which "</" and "<|" never occur, because a mark that begins so ends the value: in strings
+     * either character is escaped. */
+    SCHEMA_JSON_IN_MARKS,
+    SCHEMA_PYTHON, /* literals of Python: True, None, 'text' */
+};
+
 struct schema_reader {
     struct syntax *out;
+    enum schema_dialect dialect;
     json_t *root;
     json_t *made; /* list that owns schemas merged from others */
     struct tutti_error *err;
@@ -50,7 +60,7 @@ struct schema_reader {
     size_t n_pending, pending_room;
     size_t bytes_taken; /* from the budget of out, by JSON values */
     /* Nodes; -1: not created yet */
-    int32_t blanks, any_value, any_object, any_array, any_string, any_number, any_integer, free_char,
+    int32_t blanks, any_value, any_object, any_array, any_string, any_number, any_integer, free_text,
         plain_char;
     struct regexes regexes;
 };
@@ -82,7 +92,8 @@ int32_t schema_share(struct schema_reader *r, int32_t node);
 int32_t schema_value(struct schema_reader *r, const json_t *schema);
 int32_t schema_any_value(struct schema_reader *r);
 int32_t schema_blanks(struct schema_reader *r);
-/* A given JSON value. */
+/* A given JSON value, and null, true or false. */
+int32_t schema_word(struct schema_reader *r, const char *word);
 int32_t schema_literal(struct schema_reader *r, const json_t *value);
 /* One of these characters inside a string, escaped if necessary and always in the same way; with
  * is_raw unescaped. */
@@ -92,6 +103,7 @@ int32_t schema_chars(struct schema_reader *r, const struct char_range *ranges, s
 int32_t schema_string(struct schema_reader *r, const json_t *schema);
 int32_t schema_any_string(struct schema_reader *r);
 int32_t schema_quoted(struct schema_reader *r, int32_t inside);
+int32_t schema_plain_char(struct schema_reader *r); /* one character, for the inside of a string */
 int32_t schema_number(struct schema_reader *r, const json_t *schema, bool is_integer);
 int32_t schema_array(struct schema_reader *r, const json_t *schema);
 int32_t schema_object(struct schema_reader *r, const json_t *schema);
@@ -110,6 +122,23 @@ int32_t schema_raw(struct schema_reader *r, const char *pattern, int32_t *node);
 /* A count such as minItems: 0 or more; fallback if it is absent. Values are clamped to
  * LIMIT_GRAMMAR_REPEAT. */
 int32_t schema_count(struct schema_reader *r, const json_t *schema, const char *name, int32_t fallback);
+
+/* ---- schema.c ---- */
+
+/* NULL: out of memory. */
+struct schema_reader *schema_reader_new(struct syntax *out, struct tutti_error *err);
+/* Defines the rules of references that were used so far; they are looked up in root. */
+void schema_define_refs(struct schema_reader *r);
+/* Frees the reader. Returns its status; is_whole: the root of the grammar is this node. */
+MUST_CHECK enum tutti_status schema_finish(struct schema_reader *r, int32_t node, bool is_whole);
+/* Parses JSON on the budget's account. NULL: error. */
+json_t *schema_parse(struct schema_reader *r, const char *text, size_t n_bytes);
+
+/* ---- schema_object.c ---- */
+
+struct schema_arguments; /* schema_arguments.h */
+/* The properties of a flat schema, one by one. False: error, also if they cannot be written so. */
+bool schema_list_properties(struct schema_reader *r, const json_t *flat, struct schema_arguments *out);
 
 /* ---- schema_number.c ---- */
 

@@ -95,67 +95,6 @@ static const struct {
     { "password", ANY_TEXT },
 };
 
-int32_t schema_quoted(struct schema_reader *r, int32_t inside)
-{
-    return SYNTAX_SEQ(r->out, syntax_text(r->out, "\""), inside, syntax_text(r->out, "\""));
-}
-
-/* ---- characters ---- */
-
-/* Literal characters and the two-character escapes. */
-#define PLAIN_CHAR "[ !#-\\[\\]-\\u{10FFFF}]|\\\\[\"\\\\/bfnrt]"
-/* Also \uXXXX: no U+0000, and surrogates in pairs. */
-#define HEX_DIGIT  "[0-9a-fA-F]"
-#define NOT_ZERO   "[1-9a-fA-F]"
-#define SURROGATES "[dD][89abAB]" HEX_DIGIT "{2}\\\\u[dD][c-fC-F]" HEX_DIGIT "{2}"
-#define FREE_CHAR                                                                                            \
-    PLAIN_CHAR "|\\\\u([1-9a-cA-CeEfF]" HEX_DIGIT "{3}|0" NOT_ZERO HEX_DIGIT "{2}|00" NOT_ZERO HEX_DIGIT     \
-               "|000" NOT_ZERO "|[dD][0-7]" HEX_DIGIT "{2}|" SURROGATES ")"
-
-static int32_t plain_char(struct schema_reader *r)
-{
-    return schema_raw(r, PLAIN_CHAR, &r->plain_char);
-}
-
-int32_t schema_chars(struct schema_reader *r, const struct char_range *ranges, size_t n)
-{
-    static const struct {
-        uint32_t code;
-        const char *text;
-    } ESCAPES[] = { { '"', "\\\"" }, { '\\', "\\\\" }, { '\b', "\\b" }, { '\f', "\\f" },
-                    { '\n', "\\n" }, { '\r', "\\r" },  { '\t', "\\t" } };
-    enum { MAX_RANGES = 2048 };
-    struct syntax *s = r->out;
-    int32_t ways[40];
-    size_t n_ways = 0, n_raw = 0;
-    static const struct char_range RAW[] = { { ' ', '!' }, { '#', '[' }, { ']', MAX_CODE_POINT } };
-    struct char_range raw[3 * MAX_RANGES];
-    if (n > MAX_RANGES)
-        return schema_fail(r, "pattern: a class of more than %d ranges", MAX_RANGES);
-    if (r->is_raw)
-        return syntax_chars(s, ranges, n);
-    n_raw = ranges_intersect(ranges, n, RAW, 3, raw);
-    for (size_t i = 0; i < n; i++) {
-        for (size_t k = 0; k < sizeof ESCAPES / sizeof *ESCAPES; k++)
-            if (ESCAPES[k].code >= ranges[i].low && ESCAPES[k].code <= ranges[i].high && n_ways < 30)
-                ways[n_ways++] = syntax_text(s, ESCAPES[k].text);
-    }
-    if (n_raw > 0)
-        ways[n_ways++] = syntax_chars(s, raw, n_raw);
-    return syntax_choice(s, ways, n_ways);
-}
-
-/* ---- strings ---- */
-
-int32_t schema_any_string(struct schema_reader *r)
-{
-    if (r->any_string < 0)
-        r->any_string = schema_share(
-            r, schema_quoted(
-                   r, syntax_repeat(r->out, schema_raw(r, FREE_CHAR, &r->free_char), 0, REPEAT_FOREVER)));
-    return r->any_string;
-}
-
 /* The pattern of a format; "": any text. NULL: error. A format of another name is that of the pattern beside
  * it, as Zod writes formats of its users. */
 static const char *pattern_of_format(struct schema_reader *r, const json_t *format, bool has_pattern)
@@ -284,5 +223,5 @@ int32_t schema_string(struct schema_reader *r, const json_t *schema)
         return syntax_choice(r->out, NULL, 0);
     if (max > MAX_BOUNDED_LENGTH)
         max = MAX_BOUNDED_LENGTH;
-    return schema_quoted(r, syntax_repeat(r->out, plain_char(r), min, max));
+    return schema_quoted(r, syntax_repeat(r->out, schema_plain_char(r), min, max));
 }

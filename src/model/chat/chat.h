@@ -16,6 +16,7 @@
 #include "template/template.h"
 
 struct chat_template;
+struct call_form; /* call_forms.h */
 
 /* The input of a chat format. All pointers are borrowed. */
 struct chat_call {
@@ -109,7 +110,7 @@ struct chat_template_source {
 };
 
 /* How a model with this template writes calls and reasoning; NULL: it does not tell, or has none. */
-void chat_forms_of(const struct chat_template_source *source, const char **tool_form,
+void chat_forms_of(const struct chat_template_source *source, const struct call_form **tool_form,
                    const struct reasoning_form **reasoning);
 
 MUST_CHECK enum tutti_status chat_template_new(struct chat_template **out,
@@ -118,7 +119,7 @@ MUST_CHECK enum tutti_status chat_template_new(struct chat_template **out,
 void chat_template_free(struct chat_template *tpl);                              /* NULL is allowed */
 const struct chat_format *chat_template_format(const struct chat_template *tpl); /* lives as long as tpl */
 /* chat_forms_of() its source. */
-void chat_template_forms(const struct chat_template *tpl, const char **tool_form,
+void chat_template_forms(const struct chat_template *tpl, const struct call_form **tool_form,
                          const struct reasoning_form **reasoning);
 /* Whether the prompt opens the reasoning of an answer that has one: the model does not begin it by itself. */
 bool chat_template_opens_reasoning(const struct chat_template *tpl);

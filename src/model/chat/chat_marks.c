@@ -8,12 +8,12 @@
 #include <string.h>
 
 /* Formats that are code, and so have no text with marks. */
-static const char *tool_form_of_name(const char *name)
+static const struct call_form *tool_form_of_name(const char *name)
 {
     static const char *const FORMS[][2] = { { "glm4", "glm-4" }, { "chatglm3", "chatglm3" } };
     for (size_t i = 0; i < sizeof FORMS / sizeof *FORMS; i++)
         if (strcmp(FORMS[i][0], name) == 0)
-            return FORMS[i][1];
+            return call_form_find(FORMS[i][1]);
     return NULL;
 }
 
@@ -51,15 +51,18 @@ enum tutti_status chat_marks_init(struct chat_marks *out, const struct chat_form
                                   const struct chat_template *tpl, const struct tokenizer *tok,
                                   struct tutti_error *err)
 {
+    const struct call_form *form = NULL;
     *out = (struct chat_marks){ .tool_form = NULL };
     if (!format || !tok)
         return TUTTI_OK;
     const struct chat_format *builtin = tpl ? chat_template_builtin(tpl) : format;
     if (tpl)
-        chat_template_forms(tpl, &out->tool_form, &out->reasoning);
+        chat_template_forms(tpl, &form, &out->reasoning);
     out->is_opened_by_prompt = tpl && chat_template_opens_reasoning(tpl);
-    if (!out->tool_form && builtin)
-        out->tool_form = tool_form_of_name(builtin->name);
+    if (!form && builtin)
+        form = tool_form_of_name(builtin->name);
+    out->tool_form = form ? form->name : NULL;
+    out->written = call_form_written(form);
     if (!add_shown(out, tok))
         return chat_out_of_memory(err);
     const struct reasoning_form *r = out->reasoning;
@@ -68,6 +71,8 @@ enum tutti_status chat_marks_init(struct chat_marks *out, const struct chat_form
         st = encode_mark(&out->close, tok, r->close, err);
     if (st == TUTTI_OK && r)
         st = encode_mark(&out->forced, tok, r->forced, err);
+    if (st == TUTTI_OK && r && r->close && !r->open)
+        st = encode_mark(&out->turn, tok, REASONING_TURN, err);
     return st;
 }
 
@@ -77,6 +82,7 @@ void chat_marks_clear(struct chat_marks *marks)
     ids_clear(&marks->open);
     ids_clear(&marks->close);
     ids_clear(&marks->forced);
+    ids_clear(&marks->turn);
 }
 
 bool chat_marks_end(const struct ids *marks, const int32_t *ids, size_t n_ids)

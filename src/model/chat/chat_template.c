@@ -27,7 +27,7 @@ struct chat_template {
     struct template *plain, *tools;    /* tools NULL: plain serves both */
     json_t *trusted;                   /* bos_token, ... */
     bool takes_tools;
-    const char *tool_form;
+    const struct call_form *tool_form;
     const struct reasoning_form *reasoning;
     bool opens_reasoning;             /* the prompt opens the reasoning of an answer that has one */
     bool reads_key[N_REASONING_KEYS]; /* of a message */
@@ -53,7 +53,7 @@ const struct chat_format *chat_template_format(const struct chat_template *tpl)
     return &tpl->format;
 }
 
-void chat_template_forms(const struct chat_template *tpl, const char **tool_form,
+void chat_template_forms(const struct chat_template *tpl, const struct call_form **tool_form,
                          const struct reasoning_form **reasoning)
 {
     *tool_form = tpl->tool_form;
@@ -520,7 +520,7 @@ static bool reads_key(const char *text, size_t n_bytes, const char *key)
     return false;
 }
 
-void chat_forms_of(const struct chat_template_source *source, const char **tool_form,
+void chat_forms_of(const struct chat_template_source *source, const struct call_form **tool_form,
                    const struct reasoning_form **reasoning)
 {
     const char *tools = json_string_value(source->tool_text), *text = source->text ? source->text : "";

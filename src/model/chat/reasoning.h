@@ -25,4 +25,7 @@ struct reasoning_form {
 const struct reasoning_form *reasoning_form_find(const char *name);
 const struct reasoning_form *reasoning_form_of_template(const char *text, size_t n_bytes);
 
+/* Ends a message of reasoning in a channel, and begins the next message. */
+#define REASONING_TURN "<|end|><|start|>assistant"
+
 #endif

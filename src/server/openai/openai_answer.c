@@ -300,12 +300,8 @@ static void pass_whole_text(struct job *job, struct reply_choice *choice, size_t
 
 void answer_pass_rest(struct job *job, struct reply_choice *choice, answer_event_fn *emit)
 {
-    if (choice->calls.n > 0) {
-        /* The end of a forced call is known only from the end of the answer. */
-        bool is_whole = job->req.forced == API_FORCED_NAMED && choice->finish == TUTTI_FINISH_STOP;
-        choice->calls.is_open &= !is_whole;
-        end_call(job, choice, !is_whole, emit);
-    }
+    if (choice->calls.n > 0)
+        end_call(job, choice, true, emit);
     for (;; begin_turn(choice)) {
         struct answer_turn end = turn_end(choice, choice->turn);
         pass_reasoning(job, choice, end.n_reasoning, true, emit);

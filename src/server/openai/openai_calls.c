@@ -42,12 +42,12 @@ void calls_make_id(const struct job *job, const struct call_name *call, const ch
         snprintf(out, CALL_ID_BYTES, "%s_%s_%zu_%zu", prefix, job->id, call->choice, call->index);
 }
 
-/* A call that is required is written as a list by the request's grammar, whatever the model's form. */
 static bool parser_new(const struct job *job, tutti_tool_parser **out)
 {
-    const char *form = job->req.forced == API_FORCED_ANY ? "list" : job->app->info.tool_form;
-    return tutti_tool_parser_new(out, form, job->req.tools, job->req.forced == API_FORCED_ANY, NULL) ==
-           TUTTI_OK;
+    const struct tutti_model_info *info = &job->app->info;
+    bool is_written = job->req.forced != API_FORCED_NONE && info->written_form;
+    const char *form = is_written ? info->written_form : info->tool_form;
+    return tutti_tool_parser_new(out, form, job->req.tools, false, NULL) == TUTTI_OK;
 }
 
 /* ---- complete answers ---- */
@@ -88,11 +88,6 @@ json_t *calls_find(const struct job *job, const struct reply_choice *choice, enu
     *n_content = n;
     if (!calls_are_possible(job) || finish != TUTTI_FINISH_STOP || n == 0)
         return NULL;
-    if (job->req.forced == API_FORCED_NAMED) { /* the whole answer is its arguments */
-        json_t *call = json_pack("[{s:s, s:s%}]", "name", job->req.forced_name, "arguments", text, n);
-        *n_content = call ? 0 : n;
-        return call;
-    }
     if (!parser_new(job, &parser))
         return NULL;
     json_t *calls = json_array();
@@ -110,8 +105,7 @@ json_t *calls_find(const struct job *job, const struct reply_choice *choice, enu
 
 bool calls_prepare(const struct job *job, struct reply_choice *choice)
 {
-    return choice->calls.parser || job->req.forced == API_FORCED_NAMED ||
-           parser_new(job, &choice->calls.parser);
+    return choice->calls.parser || parser_new(job, &choice->calls.parser);
 }
 
 size_t calls_sure_content(const struct job *job, struct reply_choice *choice, size_t n_bytes)
@@ -121,23 +115,6 @@ size_t calls_sure_content(const struct job *job, struct reply_choice *choice, si
     return tutti_tool_parser_content(choice->calls.parser, choice->text.bytes, n_bytes);
 }
 
-/* With a forced function the whole answer is its arguments. */
-static bool next_forced_delta(const struct job *job, struct reply_choice *choice,
-                              struct tutti_tool_call_delta *delta)
-{
-    struct sent_calls *sent = &choice->calls;
-    *delta = (struct tutti_tool_call_delta){ .arguments = choice->text.bytes + sent->n_argument_bytes };
-    if (sent->n == 0) {
-        delta->name = job->req.forced_name;
-        delta->n_name = strlen(delta->name);
-        return true;
-    }
-    delta->n_arguments = choice->text.n_bytes - sent->n_argument_bytes;
-    delta->is_last = choice->finish == TUTTI_FINISH_STOP;
-    sent->n_argument_bytes = choice->text.n_bytes;
-    return delta->n_arguments > 0;
-}
-
 bool calls_next_delta(const struct job *job, struct reply_choice *choice, size_t n_bytes,
                       struct tutti_tool_call_delta *delta)
 {
@@ -145,9 +122,7 @@ bool calls_next_delta(const struct job *job, struct reply_choice *choice, size_t
     bool has_delta;
     if (n_bytes == 0)
         return false;
-    if (job->req.forced == API_FORCED_NAMED)
-        has_delta = next_forced_delta(job, choice, delta);
-    else if (job->req.one_tool_call && sent->n == 1 && !sent->is_open)
+    if (job->req.one_tool_call && sent->n == 1 && !sent->is_open)
         return false; /* parallel_tool_calls is false: the answer ends after the first call */
     else
         has_delta = tutti_tool_parser_next(sent->parser, choice->text.bytes, n_bytes, delta);

@@ -99,7 +99,6 @@ struct api_request {
     enum api_reasoning reasoning;
     int max_reasoning_tokens; /* as in struct tutti_request */
     enum api_forced forced;
-    const char *forced_name; /* the function, of API_FORCED_NAMED */
     bool one_tool_call;      /* parallel_tool_calls is false: only the first call counts */
     int n_beams;
     float length_penalty;

@@ -1,7 +1,6 @@
 /* tools and tool_choice: which functions an answer may call, and which it must.
  *
- * An answer that must be a call is constrained by a JSON schema: the arguments of the named
- * function, or a list of {"name", "arguments"} if any function will do. */
+ * An answer that must be a call is constrained by a grammar of calls in the model's form. */
 #include "base/json/json_field.h"
 #include "base/json/json_print.h"
 #include "server/requests/openai_request.h"
@@ -9,84 +8,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- schemas ---- */
-
-/* Prepends prefix to the references "#..." of a schema that becomes part of another one. False: out
- * of memory. */
-static bool move_references(json_t *value, const char *prefix)
-{
-    const char *key;
-    json_t *member;
-    size_t i;
-    bool ok = true;
-    json_array_foreach(value, i, member) ok = ok && move_references(member, prefix);
-    json_object_foreach(value, key, member)
-    {
-        const char *target = json_string_value(member);
-        if (!strcmp(key, "$ref") && target && target[0] == '#')
-            ok = ok && json_object_set_new(value, key, json_sprintf("%s%s", prefix, target + 1)) == 0;
-        else
-            ok = ok && move_references(member, prefix);
-    }
-    return ok;
-}
-
-/* The schema of a function's arguments: a new reference. */
-static json_t *parameters_of(const json_t *tool)
-{
-    const json_t *parameters = json_object_get(json_object_get(tool, "function"), "parameters");
-    return json_is_object(parameters) && json_object_size(parameters) > 0
-               ? json_deep_copy(parameters)
-               : json_pack("{s:s}", "type", "object");
-}
-
-/* The schema of a list of calls of any of the tools. */
-static json_t *schema_of_calls(const json_t *tools, bool one_call)
-{
-    json_t *defs = json_object(), *calls = json_array();
-    size_t i;
-    const json_t *tool;
-    bool ok = defs && calls;
-    json_array_foreach(tools, i, tool)
-    {
-        char name[32], place[64];
-        json_t *parameters = parameters_of(tool);
-        snprintf(name, sizeof name, "tool%zu", i);
-        snprintf(place, sizeof place, "#/$defs/%s", name);
-        ok = ok && parameters && move_references(parameters, place) &&
-             json_object_set(defs, name, parameters) == 0 &&
-             json_array_append_new(calls,
-                                   json_pack("{s:s, s:{s:{s:O}, s:{s:s}}, s:[s, s], s:b}", "type", "object",
-                                             "properties", "name", "const",
-                                             json_object_get(json_object_get(tool, "function"), "name"),
-                                             "arguments", "$ref", place, "required", "name", "arguments",
-                                             "additionalProperties", 0)) == 0;
-        json_decref(parameters);
-    }
-    json_t *schema = ok ? json_pack("{s:s, s:{s:O}, s:i, s:O}", "type", "array", "items", "anyOf", calls,
-                                    "minItems", 1, "$defs", defs)
-                        : NULL;
-    if (schema && one_call)
-        json_object_set_new(schema, "maxItems", json_integer(1));
-    json_decref(defs);
-    json_decref(calls);
-    return schema;
-}
-
+/* Constrains the answer to calls of the tools, in the model's form. name NULL: of any. */
 static enum tutti_status force(struct api_request *req, enum api_forced forced, const char *name,
-                               json_t *schema, struct tutti_error *err)
+                               const json_t *tools, struct tutti_error *err)
 {
-    char *text = schema ? json_print(schema, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
-    json_decref(schema);
+    bool is_parallel = !name && !req->one_tool_call;
+    json_t *grammar = json_pack("{s:O, s:b, s:b}", "tools", tools, "parallel", is_parallel, "reasoning",
+                                req->max_reasoning_tokens != TUTTI_NO_REASONING);
+    bool ok = grammar && (!name || json_object_set_new(grammar, "name", json_string(name)) == 0);
+    char *text = ok ? json_print(grammar, JSON_COMPACT) : NULL;
+    json_decref(grammar);
     if (!text)
         return error_out_of_memory("tools", err);
     free(req->schema);
     req->schema = text;
-    req->grammar_kind = TUTTI_GRAMMAR_JSON_SCHEMA;
+    req->grammar_kind = TUTTI_GRAMMAR_TOOL_CALLS;
     req->grammar = text;
     req->n_grammar_bytes = strlen(text);
     req->forced = forced;
-    req->forced_name = name;
     return TUTTI_OK;
 }
 
@@ -166,8 +105,7 @@ static enum tutti_status read_named(struct api_request *req, const json_t *choic
             "tool_choice must be \"auto\", \"none\", \"required\", {\"type\": \"function\", "
             "\"function\": {\"name\": ...}} or {\"type\": \"allowed_tools\", \"allowed_tools\": ...}");
     const json_t *tool = find_tool(tools, name);
-    return tool ? force(req, API_FORCED_NAMED, name_of(tool), parameters_of(tool), err)
-                : fail_unknown(name, err);
+    return tool ? force(req, API_FORCED_NAMED, name_of(tool), tools, err) : fail_unknown(name, err);
 }
 
 static enum tutti_status read_tool_choice(struct api_request *req, const json_t *choice, const json_t *tools,
@@ -187,7 +125,7 @@ static enum tutti_status read_tool_choice(struct api_request *req, const json_t 
                                "a required call cannot be combined with %s",
                                req->n_beams > 1 ? "num_beams" : req->grammar_field);
     if (is_required)
-        return force(req, API_FORCED_ANY, NULL, schema_of_calls(tools, req->one_tool_call), err);
+        return force(req, API_FORCED_ANY, NULL, tools, err);
     return read_named(req, choice, tools, err);
 }
 

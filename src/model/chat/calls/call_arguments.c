@@ -23,12 +23,15 @@ void call_arguments_clear(struct call_arguments *a)
     *a = (struct call_arguments){ .names = NULL };
 }
 
-/* False: a value of this name was there before. */
-static bool note_name(struct call_arguments *a, const char *name)
+/* False: a value of this name was there before, and the tool lists the name. Others may come again, as in
+ * JSON, where the last one counts. */
+static bool note_name(struct call_arguments *a, const char *name, const json_t *function)
 {
+    const json_t *properties = json_object_get(json_object_get(function, "parameters"), "properties");
     if (!a->names)
         a->names = json_object();
-    return name && !json_object_get(a->names, name) && json_object_set_new(a->names, name, json_true()) == 0;
+    bool is_again = name && json_object_get(a->names, name) && json_object_get(properties, name);
+    return name && !is_again && json_object_set_new(a->names, name, json_true()) == 0;
 }
 
 static bool print_separator(struct call_arguments *a)
@@ -47,16 +50,16 @@ bool call_arguments_set_name(struct call_arguments *a, const char *name, size_t 
     return a->name;
 }
 
-bool call_arguments_begin_value(struct call_arguments *a, const json_t *function)
+bool call_arguments_begin_value(struct call_arguments *a, const json_t *function, bool is_text)
 {
     const char *name = json_string_value(a->name);
     unsigned types = CALL_TYPE_TEXT;
-    if (function && name)
+    if (!is_text && function && name)
         types = call_value_types(json_object_get(function, "parameters"), name);
     a->is_begun = false;
     a->is_text = types & CALL_TYPE_TEXT && !(types & CALL_TYPE_OTHER);
     a->may_be_null = types & CALL_TYPE_NULL;
-    return note_name(a, name);
+    return note_name(a, name, function);
 }
 
 static bool print_name(struct call_arguments *a)
@@ -112,7 +115,8 @@ bool call_arguments_set_value(struct call_arguments *a, json_t *value)
 
 /* ---- Python ---- */
 
-bool call_arguments_add_python(struct call_arguments *a, const char *text, size_t n_bytes)
+bool call_arguments_add_python(struct call_arguments *a, const json_t *function, const char *text,
+                               size_t n_bytes)
 {
     struct template_output out = { 0 };
     json_t *object = NULL, *value;
@@ -121,7 +125,7 @@ bool call_arguments_add_python(struct call_arguments *a, const char *text, size_
         object = json_loadb(out.text, out.n_bytes, JSON_ALLOW_NUL, NULL);
     template_output_clear(&out);
     bool ok = json_object_size(object) == 1;
-    json_object_foreach(object, name, value) ok = ok && note_name(a, name);
+    json_object_foreach(object, name, value) ok = ok && note_name(a, name, function);
     char *json = ok ? json_print(object, JSON_COMPACT) : NULL;
     json_decref(object);
     ok = json && print_separator(a) && buf_add(&a->json, json + 1, strlen(json) - 2);

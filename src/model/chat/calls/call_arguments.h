@@ -24,9 +24,9 @@ void call_arguments_clear(struct call_arguments *a); /* frees everything */
 
 MUST_CHECK bool call_arguments_set_name(struct call_arguments *a, const char *name, size_t n_bytes);
 
-/* The value of this name begins. function: the tool, whose schema decides the value's type; NULL: a
- * text. False: a second value of one name. */
-MUST_CHECK bool call_arguments_begin_value(struct call_arguments *a, const json_t *function);
+/* The value of this name begins. function: the tool, whose schema decides the value's type unless it is
+ * known to be a text. False: a second value of a name that the schema lists. */
+MUST_CHECK bool call_arguments_begin_value(struct call_arguments *a, const json_t *function, bool is_text);
 
 /* Takes the next piece of the value, whole characters only. Returns how many bytes were printed,
  * which may be 0: a value that can be anything but text is not printed before it is complete. */
@@ -39,8 +39,9 @@ MUST_CHECK bool call_arguments_end_value(struct call_arguments *a, const char *t
 /* The same, of a value that is given as JSON and was begun. Takes over value; NULL: it is not valid. */
 MUST_CHECK bool call_arguments_set_value(struct call_arguments *a, json_t *value);
 
-/* Prints one argument in Python: a=1. */
-MUST_CHECK bool call_arguments_add_python(struct call_arguments *a, const char *text, size_t n_bytes);
+/* Prints one argument in Python: a=1. function: as above. */
+MUST_CHECK bool call_arguments_add_python(struct call_arguments *a, const json_t *function, const char *text,
+                                          size_t n_bytes);
 
 /* Prints the end of the object. */
 MUST_CHECK bool call_arguments_end(struct call_arguments *a);

@@ -4,8 +4,15 @@
 
 /* Where a step is the target of another one, a comment has its index. */
 
+/* How the object of a call is published. */
+#define OBJECT         .op = CALL_OBJECT, .text = "{\"name\": \"@\", \"arguments\": $}"
+#define OBJECT_LLAMA   .op = CALL_OBJECT, .text = "{\"name\": \"@\", \"parameters\": $}"
+#define OBJECT_COMMAND .op = CALL_OBJECT, .text = "{\"tool_name\": \"@\", \"parameters\": $}"
+#define OBJECT_R7B                                                                                           \
+    .op = CALL_OBJECT, .text = "{\"tool_call_id\": \"#\", \"tool_name\": \"@\", \"parameters\": $}"
+
 /* <tool_call>{"name": ..., "arguments": {...}}</tool_call> */
-static const struct call_step HERMES[] = { { .op = CALL_OBJECT },
+static const struct call_step HERMES[] = { { OBJECT },
                                            { CALL_CLOSE, "</tool_call>", 0 },
                                            { .op = CALL_DONE } };
 
@@ -19,20 +26,20 @@ static const struct call_step FUNCTION_JSON[] = { { CALL_NAME, ">", 0 },
 /* <tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>; some answers
  * lack the outer pair. */
 static const struct call_step QWEN3_CODER[] = {
-    { CALL_OPTION, "<function=", 0 },
+    { CALL_OPTION, "<function=", 0, WRITE_ALWAYS },
     { CALL_NAME, ">", 0 },
     { CALL_MARK, ">", 0 },
     { CALL_IF, "</function>", 11 },
     { CALL_MARK, "<parameter=", 0 },
     { .op = CALL_PAIRS },
     { CALL_KEY, ">", 0 }, /* 6 */
-    { CALL_LINES, "</parameter>", 0 },
+    { CALL_LINES, "</parameter>", 1 },
     { CALL_IF, "<parameter=", 6 },
     { CALL_MARK, "</function>", 0 },
     { CALL_GOTO, NULL, 12 },
     { .op = CALL_PAIRS },      /* 11 */
     { .op = CALL_PAIRS_OVER }, /* 12 */
-    { CALL_OPTION, "</tool_call>", 0 },
+    { CALL_OPTION, "</tool_call>", 0, WRITE_ALWAYS },
     { .op = CALL_DONE },
 };
 
@@ -78,29 +85,24 @@ static const struct call_step MINIMAX_M2[] = {
 
 /* The same with other marks: <｜DSML｜invoke name="NAME">
  * <｜DSML｜parameter name="KEY" string="true">TEXT</｜DSML｜parameter>. V4 names the block tool_calls. */
-static const struct call_step DSML[] = {
-    { CALL_MARK, "<｜DSML｜invoke name=\"", 0 },
-    { CALL_NAME, "\"", 0 }, /* 1 */
-    { CALL_MARK, "\">", 0 },
-    { CALL_IF, "</｜DSML｜invoke>", 15 },
-    { CALL_MARK, "<｜DSML｜parameter name=\"", 0 },
-    { .op = CALL_PAIRS },
-    { CALL_KEY, "\" string=\"", 0 }, /* 6 */
-    { CALL_IF, "true\">", 11 },
-    { CALL_MARK, "false\">", 0 },
-    { CALL_VALUE, "</｜DSML｜parameter>", 0 },
-    { CALL_GOTO, NULL, 12 },
-    { CALL_TEXT, "</｜DSML｜parameter>", 0 },     /* 11 */
-    { CALL_IF, "<｜DSML｜parameter name=\"", 6 }, /* 12 */
-    { CALL_MARK, "</｜DSML｜invoke>", 0 },
-    { CALL_GOTO, NULL, 16 },
-    { .op = CALL_PAIRS },      /* 15 */
-    { .op = CALL_PAIRS_OVER }, /* 16 */
-    { CALL_IF, "<｜DSML｜invoke name=\"", 1 },
-    { CALL_OPTION, "</｜DSML｜function_calls>", 0 },
-    { CALL_OPTION, "</｜DSML｜tool_calls>", 0 },
-    { .op = CALL_DONE },
-};
+#define DSML_STEPS(V3_2, V4)                                                                                 \
+    {                                                                                                        \
+        { CALL_MARK, "<｜DSML｜invoke name=\"", 0 }, { CALL_NAME, "\"", 0 }, /* 1 */                         \
+            { CALL_MARK, "\">", 0 }, { CALL_IF, "</｜DSML｜invoke>", 15 },                                   \
+            { CALL_MARK, "<｜DSML｜parameter name=\"", 0 }, { .op = CALL_PAIRS },                            \
+            { CALL_KEY, "\" string=\"", 0 }, /* 6 */                                                         \
+            { CALL_IF, "true\">", 11 }, { CALL_MARK, "false\">", 0 },                                        \
+            { CALL_VALUE, "</｜DSML｜parameter>", 0 }, { CALL_GOTO, NULL, 12 },                              \
+            { CALL_TEXT, "</｜DSML｜parameter>", 0 },                                             /* 11 */   \
+            { CALL_IF, "<｜DSML｜parameter name=\"", 6 },                                         /* 12 */   \
+            { CALL_MARK, "</｜DSML｜invoke>", 0 }, { CALL_GOTO, NULL, 16 }, { .op = CALL_PAIRS }, /* 15 */   \
+            { .op = CALL_PAIRS_OVER },                                                            /* 16 */   \
+            { CALL_IF, "<｜DSML｜invoke name=\"", 1 },                                                       \
+            { CALL_OPTION, "</｜DSML｜function_calls>", 0, V3_2 },                                           \
+            { CALL_OPTION, "</｜DSML｜tool_calls>", 0, V4 }, { .op = CALL_DONE },                            \
+    }
+static const struct call_step DSML_V3_2[] = DSML_STEPS(WRITE_ALWAYS, WRITE_NEVER);
+static const struct call_step DSML_V4[] = DSML_STEPS(WRITE_NEVER, WRITE_ALWAYS);
 
 /* <tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call> */
 static const struct call_step GLM_4_5[] = {
@@ -126,40 +128,49 @@ static const struct call_step NAME_LINE[] = { { CALL_NAME, "\n", 0 },
 
 /* NAME, a line's end, tool_call(KEY=VALUE, ...), mostly in a block of Python */
 static const struct call_step NAME_LINE_PYTHON[] = {
-    { CALL_NAME, "\n", 0 }, { CALL_OPTION, "```python", 0 }, { CALL_MARK, "tool_call", 0 },
-    { CALL_MARK, "(", 0 },  { .op = CALL_PYTHON },           { CALL_OPTION, "```", 0 },
+    { CALL_NAME, "\n", 0 },        { CALL_OPTION, "```python", 0, WRITE_ALWAYS },
+    { CALL_MARK, "tool_call", 0 }, { CALL_MARK, "(", 0 },
+    { .op = CALL_PYTHON },         { CALL_OPTION, "```", 0, WRITE_ALWAYS },
     { .op = CALL_LAST },
 };
 
 /* {"name": ..., "parameters": {...}}, several with semicolons or blanks between them */
-static const struct call_step OBJECTS[] = { { CALL_OPTION, "<|python_tag|>", 0 },
-                                            { .op = CALL_OBJECT }, /* 1 */
+static const struct call_step OBJECTS[] = { { CALL_OPTION, "<|python_tag|>", 0, WRITE_TOKEN },
+                                            { OBJECT_LLAMA }, /* 1 */
                                             { CALL_IF, ";", 1 },
                                             { CALL_PEEK, "{", 1 },
                                             { .op = CALL_DONE } };
 
 /* The same within text */
-static const struct call_step OBJECT_LATER[] = { { .op = CALL_OBJECT },
+static const struct call_step OBJECT_LATER[] = { { OBJECT_LLAMA },
                                                  { CALL_OPTION, ";", 0 },
                                                  { .op = CALL_DONE } };
 
 /* [{"name": ..., "arguments": {...}}, ...] as the whole answer */
 static const struct call_step LIST[] = { { CALL_MARK, "[", 0 },
-                                         { .op = CALL_OBJECT }, /* 1 */
+                                         { OBJECT }, /* 1 */
                                          { CALL_IF, ",", 1 },
                                          { CALL_MARK, "]", 0 },
                                          { .op = CALL_LAST } };
 
 /* [NAME(KEY=VALUE, ...), ...] as the whole answer */
 static const struct call_step PYTHONIC[] = {
-    { CALL_OPTION, "<|python_start|>", 0 },
+    { CALL_IF, "<|python_start|>", 9, WRITE_TOKEN },
     { CALL_MARK, "[", 0 },
     { CALL_NAME, "(", 0 }, /* 2 */
     { CALL_MARK, "(", 0 },
     { .op = CALL_PYTHON },
     { CALL_IF, ",", 2 },
     { CALL_MARK, "]", 0 },
-    { CALL_OPTION, "<|python_end|>", 0 },
+    { CALL_OPTION, "<|python_end|>", 0, WRITE_NEVER },
+    { .op = CALL_LAST },
+    { CALL_MARK, "[", 0 }, /* 9 */
+    { CALL_NAME, "(", 0 }, /* 10 */
+    { CALL_MARK, "(", 0 },
+    { .op = CALL_PYTHON },
+    { CALL_IF, ",", 10 },
+    { CALL_MARK, "]", 0 },
+    { CALL_CLOSE, "<|python_end|>", 0 },
     { .op = CALL_LAST },
 };
 
@@ -175,49 +186,64 @@ static const struct call_step LFM2[] = {
     { .op = CALL_DONE },
 };
 
-/* [TOOL_CALLS][{"name": ..., "arguments": {...}, "id": ...}, ...], or
- * [TOOL_CALLS]NAME[CALL_ID]ID[ARGS]{...} */
+/* [TOOL_CALLS]NAME[CALL_ID]ID[ARGS]{...} */
 static const struct call_step MISTRAL[] = {
-    { CALL_IF, "[", 8 },          { CALL_NAME, "[{ \n", 0 }, { CALL_IF, "[CALL_ID]", 6 },
-    { CALL_OPTION, "[ARGS]", 0 }, { .op = CALL_JSON },   /* 4 */
-    { .op = CALL_DONE },          { CALL_ID, "[", 0 },   /* 6 */
-    { CALL_IF, "[ARGS]", 4 },     { .op = CALL_OBJECT }, /* 8 */
-    { CALL_IF, ",", 8 },          { CALL_MARK, "]", 0 },     { .op = CALL_DONE },
+    { CALL_NAME, "[{ \n", 0 },
+    { CALL_IF, "[CALL_ID]", 4, WRITE_TOKEN },
+    { CALL_OPTION, "[ARGS]", 0, WRITE_ALWAYS },
+    { CALL_GOTO, NULL, 6 },
+    { CALL_ID, "[", 0 }, /* 4 */
+    { CALL_MARK, "[ARGS]", 0 },
+    { .op = CALL_JSON }, /* 6 */
+    { .op = CALL_DONE },
 };
 
+/* [TOOL_CALLS][{"name": ..., "arguments": {...}, "id": ...}, ...] */
+static const struct call_step MISTRAL_LIST[] = { { CALL_MARK, "[", 0 },
+                                                 { OBJECT }, /* 1 */
+                                                 { CALL_IF, ",", 1 },
+                                                 { CALL_MARK, "]", 0 },
+                                                 { .op = CALL_DONE } };
+
 /* A list, or objects with blanks between them, after an opening; CLOSING ends it. */
-#define LIST_UNTIL(CLOSING)                                                                                  \
+#define LIST_UNTIL(CLOSING, ...)                                                                             \
     {                                                                                                        \
-        { CALL_IF, "[", 5 }, { .op = CALL_OBJECT }, /* 1 */                                                  \
-            { CALL_PEEK, "{", 1 }, { CALL_CLOSE, CLOSING, 0 }, { .op = CALL_DONE },                          \
-            { .op = CALL_OBJECT }, /* 5 */                                                                   \
+        { CALL_IF, "[", 5, WRITE_ALWAYS }, { __VA_ARGS__ },                                          /* 1 */ \
+            { CALL_PEEK, "{", 1 }, { CALL_CLOSE, CLOSING, 0 }, { .op = CALL_DONE }, { __VA_ARGS__ }, /* 5 */ \
             { CALL_IF, ",", 5 }, { CALL_MARK, "]", 0 }, { CALL_CLOSE, CLOSING, 0 },                          \
         {                                                                                                    \
             .op = CALL_DONE                                                                                  \
         }                                                                                                    \
     }
-static const struct call_step PHI_4[] = LIST_UNTIL("<|/tool_call|>");
-static const struct call_step NEMOTRON[] = LIST_UNTIL("</TOOLCALL>");
-static const struct call_step APRIEL[] = LIST_UNTIL("</tool_calls>");
-static const struct call_step HERMES_LIST[] = LIST_UNTIL("</tool_call>");
-static const struct call_step PANGU[] = LIST_UNTIL("[unused12]");
-static const struct call_step LFM2_JSON[] = LIST_UNTIL("<|tool_call_end|>");
-static const struct call_step COMMAND_R7B[] = LIST_UNTIL("<|END_ACTION|>");
+static const struct call_step PHI_4[] = LIST_UNTIL("<|/tool_call|>", OBJECT);
+static const struct call_step NEMOTRON[] = LIST_UNTIL("</TOOLCALL>", OBJECT);
+static const struct call_step APRIEL[] = LIST_UNTIL("</tool_calls>", OBJECT);
+static const struct call_step HERMES_LIST[] = LIST_UNTIL("</tool_call>", OBJECT);
+static const struct call_step PANGU[] = LIST_UNTIL("[unused12]", OBJECT);
+static const struct call_step LFM2_JSON[] = LIST_UNTIL("<|tool_call_end|>", OBJECT);
+static const struct call_step COMMAND_R7B[] = LIST_UNTIL("<|END_ACTION|>", OBJECT_R7B);
 
-/* A block with a list, after "Action:", or within text, as xLAM writes it */
-static const struct call_step LIST_BLOCK[] = { { CALL_MARK, "```json", 0 }, { CALL_MARK, "[", 0 },
-                                               { .op = CALL_OBJECT }, /* 2 */
-                                               { CALL_IF, ",", 2 },         { CALL_MARK, "]", 0 },
-                                               { CALL_CLOSE, "```", 0 },    { .op = CALL_DONE } };
+/* Action: and a block with a list */
+static const struct call_step COMMAND_R[] = { { CALL_MARK, "```json", 0 }, { CALL_MARK, "[", 0 },
+                                              { OBJECT_COMMAND }, /* 2 */
+                                              { CALL_IF, ",", 2 },         { CALL_MARK, "]", 0 },
+                                              { CALL_CLOSE, "```", 0 },    { .op = CALL_DONE } };
 
-static const struct call_step INTERNLM2[] = { { .op = CALL_OBJECT },
+/* A block with a list within text, as xLAM writes it */
+static const struct call_step LIST_BLOCK[] = {
+    { CALL_MARK, "```json", 0 }, { CALL_MARK, "[", 0 }, { OBJECT }, /* 2 */
+    { CALL_IF, ",", 2 },         { CALL_MARK, "]", 0 }, { CALL_CLOSE, "```", 0 },
+    { .op = CALL_DONE }
+};
+
+static const struct call_step INTERNLM2[] = { { OBJECT_LLAMA },
                                               { CALL_CLOSE, "<|action_end|>", 0 },
                                               { .op = CALL_DONE } };
-static const struct call_step LONGCAT[] = { { .op = CALL_OBJECT },
+static const struct call_step LONGCAT[] = { { OBJECT },
                                             { CALL_CLOSE, "</longcat_tool_call>", 0 },
                                             { .op = CALL_DONE } };
 /* <function_call> before each object, and nothing after it */
-static const struct call_step GRANITE_20B[] = { { .op = CALL_OBJECT }, { .op = CALL_DONE } };
+static const struct call_step GRANITE_20B[] = { { OBJECT }, { .op = CALL_DONE } };
 
 /* <|tools_prefix|>[{"NAME": {...}}, ...]<|tools_suffix|> */
 static const struct call_step APERTUS[] = {
@@ -236,36 +262,35 @@ static const struct call_step OLMO_3[] = {
 };
 
 /* functools[{"name": ..., "arguments": {...}}, ...] */
-static const struct call_step FIREFUNCTION[] = { { .op = CALL_OBJECT }, /* 0 */
+static const struct call_step FIREFUNCTION[] = { { OBJECT }, /* 0 */
                                                  { CALL_IF, ",", 0 },
                                                  { CALL_MARK, "]", 0 },
                                                  { .op = CALL_DONE } };
 
 /* Each call is between its own marks, and all of them between another pair. V3 and R1 write
  * function<｜tool▁sep｜>NAME and a block of JSON, V3.1 NAME<｜tool▁sep｜>{...}. */
-static const struct call_step DEEPSEEK[] = {
-    { CALL_OPTION, "<｜tool▁call▁begin｜>", 0 },
-    { CALL_IF, "function<｜tool▁sep｜>", 9 }, /* 1 */
-    { CALL_NAME, "<", 0 },
-    { CALL_MARK, "<｜tool▁sep｜>", 0 },
-    { .op = CALL_JSON },
-    { CALL_CLOSE, "<｜tool▁call▁end｜>", 0 }, /* 5 */
-    { CALL_IF, "<｜tool▁call▁begin｜>", 1 },
-    { CALL_CLOSE, "<｜tool▁calls▁end｜>", 0 },
-    { .op = CALL_DONE },
-    { CALL_NAME, "\n`", 0 }, /* 9 */
-    { CALL_MARK, "```json", 0 },
-    { .op = CALL_JSON },
-    { CALL_MARK, "```", 0 },
-    { CALL_GOTO, NULL, 5 },
-};
+#define DEEPSEEK_STEPS(V3)                                                                                   \
+    {                                                                                                        \
+        { CALL_OPTION, "<｜tool▁call▁begin｜>", 0, WRITE_ALWAYS },                                           \
+            { CALL_IF, "function<｜tool▁sep｜>", 9, V3 }, /* 1 */                                            \
+            { CALL_NAME, "<", 0 }, { CALL_MARK, "<｜tool▁sep｜>", 0 }, { .op = CALL_JSON },                  \
+            { CALL_CLOSE, "<｜tool▁call▁end｜>", 0 }, /* 5 */                                                \
+            { CALL_IF, "<｜tool▁call▁begin｜>", 1 }, { CALL_CLOSE, "<｜tool▁calls▁end｜>", 0 },              \
+            { .op = CALL_DONE }, { CALL_NAME, "\n`", 0 }, /* 9 */                                            \
+            { CALL_MARK, "```json", 0 }, { .op = CALL_JSON }, { CALL_MARK, "```", 0 },                       \
+        {                                                                                                    \
+            CALL_GOTO, NULL, 5                                                                               \
+        }                                                                                                    \
+    }
+static const struct call_step DEEPSEEK_V3[] = DEEPSEEK_STEPS(WRITE_ALWAYS);
+static const struct call_step DEEPSEEK_V3_1[] = DEEPSEEK_STEPS(WRITE_NEVER);
 
 static const struct call_step KIMI_K2[] = {
-    { CALL_OPTION, "<|tool_call_begin|>", 0 },
+    { CALL_OPTION, "<|tool_call_begin|>", 0, WRITE_ALWAYS },
     { CALL_NAME_ID, "<", 0 }, /* 1 */
     { CALL_MARK, "<|tool_call_argument_begin|>", 0 },
     { .op = CALL_JSON },
-    { CALL_IF, "<|tool_call_begin|>", 1 }, /* some answers lack the end */
+    { CALL_IF, "<|tool_call_begin|>", 1, WRITE_NEVER }, /* some answers lack the end */
     { CALL_CLOSE, "<|tool_call_end|>", 0 },
     { CALL_IF, "<|tool_call_begin|>", 1 },
     { CALL_CLOSE, "<|tool_calls_section_end|>", 0 },
@@ -275,16 +300,20 @@ static const struct call_step KIMI_K2[] = {
 /* <|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|> */
 #define HARMONY_CALL "<|channel|>commentary to=functions."
 static const struct call_step HARMONY[] = {
-    { CALL_NAME, " <", 0 },        { CALL_SKIP, "<|message|>", 0 },
-    { .op = CALL_JSON },           { CALL_PEEK, "<|channel|>", 5 }, /* of the next call */
-    { CALL_CLOSE, "<|call|>", 0 }, { .op = CALL_DONE },             /* 5 */
+    { CALL_NAME, " <", 0 },
+    { CALL_OPTION, "<|constrain|>json", 0, WRITE_ALWAYS },
+    { CALL_SKIP, "<|message|>", 0, WRITE_NEVER },
+    { .op = CALL_JSON },
+    { CALL_PEEK, "<|channel|>", 6, WRITE_NEVER }, /* of the next call */
+    { CALL_CLOSE, "<|call|>", 0 },
+    { .op = CALL_DONE }, /* 6 */
 };
 
 /* NAME, a line's end, {...}; several with >>> between them. The prompt ends with >>>. Text has the
  * recipient "all". */
 static const struct call_step FUNCTIONARY[] = { { CALL_NAME, "\n", 0 }, /* 0 */
                                                 { .op = CALL_JSON },
-                                                { CALL_IF, ">>>all\n", 4 },
+                                                { CALL_IF, ">>>all\n", 4, WRITE_NEVER },
                                                 { CALL_IF, ">>>", 0 },
                                                 { .op = CALL_DONE } }; /* 4 */
 
@@ -298,10 +327,13 @@ static const struct call_step FUNCTIONARY_LATER[] = { { CALL_NAME, "\n", 0 },
 static const struct call_step FUNCTIONARY_2[] = { { CALL_NAME, "\n<", 0 }, /* 0 */
                                                   { CALL_MARK, "<|content|>", 0 },
                                                   { .op = CALL_JSON },
-                                                  { CALL_OPTION, "<|from|>assistant", 0 },
-                                                  { CALL_IF, "<|recipient|>all\n", 6 },
-                                                  { CALL_IF, "<|recipient|>", 0 },
-                                                  { .op = CALL_DONE } }; /* 6 */
+                                                  { CALL_IF, "<|from|>assistant", 7, WRITE_TOKEN },
+                                                  { CALL_IF, "<|recipient|>all\n", 6, WRITE_NEVER },
+                                                  { CALL_IF, "<|recipient|>", 0, WRITE_NEVER },
+                                                  { .op = CALL_DONE },                               /* 6 */
+                                                  { CALL_IF, "<|recipient|>all\n", 6, WRITE_NEVER }, /* 7 */
+                                                  { CALL_IF, "<|recipient|>", 0, WRITE_ALWAYS },
+                                                  { .op = CALL_DONE } };
 
 /* The same after text */
 static const struct call_step FUNCTIONARY_2_LATER[] = { { CALL_MARK, "<|recipient|>", 0 },
@@ -312,14 +344,21 @@ static const struct call_step FUNCTIONARY_2_LATER[] = { { CALL_MARK, "<|recipien
 
 /* A block of Python with calls, one a line, in a list, or in print() */
 static const struct call_step GEMMA[] = {
-    { CALL_OPTION, "[", 0 }, { CALL_OPTION, "print(", 0 }, /* 1 */
-    { CALL_NAME, "(", 0 },   { CALL_MARK, "(", 0 },        { .op = CALL_PYTHON },
-    { CALL_OPTION, ")", 0 }, { CALL_OPTION, ",", 0 },      { CALL_OPTION, "]", 0 },
-    { CALL_IF, "```", 10 },  { CALL_GOTO, NULL, 1 },       { .op = CALL_DONE }, /* 10 */
+    { CALL_OPTION, "[", 0, WRITE_NEVER },
+    { CALL_OPTION, "print(", 0, WRITE_NEVER }, /* 1 */
+    { CALL_NAME, "(", 0 },
+    { CALL_MARK, "(", 0 },
+    { .op = CALL_PYTHON },
+    { CALL_OPTION, ")", 0, WRITE_NEVER },
+    { CALL_OPTION, ",", 0, WRITE_NEVER },
+    { CALL_OPTION, "]", 0, WRITE_NEVER },
+    { CALL_IF, "```", 10 },
+    { CALL_GOTO, NULL, 1 },
+    { .op = CALL_DONE }, /* 10 */
 };
 
 /* A block with JSON */
-static const struct call_step GEMMA_JSON[] = { { CALL_OPTION, "[", 0 },  { .op = CALL_OBJECT }, /* 1 */
+static const struct call_step GEMMA_JSON[] = { { CALL_OPTION, "[", 0 },  { OBJECT }, /* 1 */
                                                { CALL_IF, ",", 1 },      { CALL_OPTION, "]", 0 },
                                                { CALL_CLOSE, "```", 0 }, { .op = CALL_DONE } };
 
@@ -452,7 +491,7 @@ static const struct call_step MINICPM_5[] = {
     { CALL_IF, "</function>", 12 }, /* 3 */
     { CALL_MARK, "<param name=\"", 0 },
     { CALL_KEY, "\">", 0 },
-    { CALL_IF, "<![CDATA[", 9 },
+    { CALL_IF, "<![CDATA[", 9, WRITE_NEVER },
     { CALL_VALUE, "</param>", 0 },
     { CALL_GOTO, NULL, 3 },
     { CALL_VALUE, "]]>", 0 }, /* 9 */
@@ -479,7 +518,14 @@ static const struct call_step SOLAR_OPEN_2[] = {
  * with the same opening are tried in this order. */
 #define STEPS(LIST) LIST, sizeof(LIST) / sizeof *(LIST)
 static const struct call_form FORMS[] = {
-    { "deepseek-v3.2", { "<｜DSML｜function_calls>", "<｜DSML｜tool_calls>" }, { "｜DSML｜" }, STEPS(DSML) },
+    { "deepseek-v3.2",
+      { "<｜DSML｜tool_calls>", "<｜DSML｜function_calls>" },
+      { "<｜DSML｜tool_calls>" },
+      STEPS(DSML_V4) },
+    { "deepseek-v3.2",
+      { "<｜DSML｜function_calls>", "<｜DSML｜tool_calls>" },
+      { "｜DSML｜" },
+      STEPS(DSML_V3_2) },
     { "gemma-4", { "<|tool_call>call:" }, { "<|tool_call>" }, STEPS(GEMMA_4) },
     { "functiongemma", { "<start_function_call>call:" }, { "<start_function_call>" }, STEPS(FUNCTION_GEMMA) },
     { "kimi-k3", { "<|open|>tools<|sep|>" }, { "<|open|>", "<|sep|>" }, STEPS(KIMI_K3) },
@@ -501,14 +547,19 @@ static const struct call_form FORMS[] = {
     { "glm-4.5", { "<tool_call>" }, { "<tool_call>", "<arg_key>" }, STEPS(GLM_4_5) },
     { "deepseek",
       { "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>" },
+      { "<｜tool▁sep｜>", "```json" },
+      STEPS(DEEPSEEK_V3) },
+    { "deepseek",
+      { "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>" },
       { "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>" },
-      STEPS(DEEPSEEK) },
+      STEPS(DEEPSEEK_V3_1) },
     { "kimi-k2",
       { "<|tool_calls_section_begin|>", "<|tool_call_begin|>" },
       { "<|tool_call_begin|>", "<|tool_call_argument_begin|>" },
       STEPS(KIMI_K2) },
     { "harmony", { HARMONY_CALL }, { "<|channel|>", "<|message|>" }, STEPS(HARMONY) },
-    { "mistral", { "[TOOL_CALLS]" }, { "[TOOL_CALLS]" }, STEPS(MISTRAL) },
+    { "mistral", { "[TOOL_CALLS]" }, { "[TOOL_CALLS]", "[ARGS]" }, STEPS(MISTRAL) },
+    { "mistral", { "[TOOL_CALLS]" }, { "[TOOL_CALLS]" }, STEPS(MISTRAL_LIST) },
     { "phi-4-mini", { "<|tool_call|>" }, { "<|tool_call|>" }, STEPS(PHI_4) },
     { "lfm2", { "<|tool_call_start|>" }, { "<|tool_call_start|>" }, STEPS(LFM2) },
     { "lfm2", { "<|tool_call_start|>" }, { NULL }, STEPS(LFM2_JSON) }, /* if JSON is asked for */
@@ -525,7 +576,7 @@ static const struct call_form FORMS[] = {
     { "olmo-3", { "<function_calls>" }, { "<function_calls>" }, STEPS(OLMO_3) },
     { "granite-20b", { "<function_call>" }, { "<function_call>" }, STEPS(GRANITE_20B) },
     { "command-r", { "<|START_ACTION|>" }, { "<|START_ACTION|>" }, STEPS(COMMAND_R7B) },
-    { "command-r", { "Action:" }, { "Action:", "\"tool_name\"" }, STEPS(LIST_BLOCK) },
+    { "command-r", { "Action:" }, { "Action:", "\"tool_name\"" }, STEPS(COMMAND_R) },
     { "hermes", { "<tool_call>" }, { "<tool_call>" }, STEPS(HERMES) },
     { "hermes", { "<tool_call>" }, { NULL }, STEPS(HERMES_LIST) },
     { "phi-4-mini", { "<tool_call>" }, { NULL }, STEPS(HERMES_LIST) },
@@ -559,6 +610,7 @@ static const struct call_form FORMS[] = {
       .is_named_only = true },
     { "list", { "<tool_call>" }, { NULL }, STEPS(HERMES_LIST) },
     { "list", { "[TOOL_CALLS]" }, { NULL }, STEPS(MISTRAL) },
+    { "list", { "[TOOL_CALLS]" }, { NULL }, STEPS(MISTRAL_LIST) },
     { "glm-4", { NULL }, { NULL }, STEPS(NAME_LINE) },
     { "chatglm3", { NULL }, { NULL }, STEPS(NAME_LINE_PYTHON) },
 };
@@ -585,16 +637,42 @@ uint64_t call_forms_find(const char *name)
     return rows;
 }
 
-const char *call_form_of_template(const char *text, size_t n_bytes)
+const struct call_form *call_form_of_template(const char *text, size_t n_bytes)
 {
     for (size_t i = 0; i < N_FORMS; i++) {
         bool has_all = FORMS[i].traits[0];
         for (size_t k = 0; k < CALL_MAX_TRAITS && FORMS[i].traits[k]; k++)
             has_all = has_all && memmem(text, n_bytes, FORMS[i].traits[k], strlen(FORMS[i].traits[k]));
         if (has_all)
-            return FORMS[i].name;
+            return &FORMS[i];
     }
     return NULL;
+}
+
+const struct call_form *call_form_find(const char *name)
+{
+    for (size_t i = 0; i < N_FORMS; i++)
+        if (strcmp(FORMS[i].name, name) == 0)
+            return &FORMS[i];
+    return NULL;
+}
+
+bool call_form_can_be_written(const struct call_form *form)
+{
+    for (size_t i = 0; i < form->n_steps; i++) {
+        const struct call_step *step = &form->steps[i];
+        bool is_read_only = step->op == CALL_ATTRIBUTE || step->op == CALL_QUOTED || step->op == CALL_DICT ||
+                            step->op == CALL_ELEMENT ||
+                            (step->op == CALL_SKIP && step->writing != WRITE_NEVER);
+        if (is_read_only)
+            return false;
+    }
+    return true;
+}
+
+const struct call_form *call_form_written(const struct call_form *form)
+{
+    return form && call_form_can_be_written(form) ? form : call_form_find("list");
 }
 
 static bool mentions(const char *whole, const char *text, size_t n_bytes)

@@ -106,7 +106,7 @@ enum progress call_parse_value(struct tutti_tool_parser *p, const struct call_st
     if (!p->is_entered) {
         if (p->at == n_bytes)
             return STEP_WAIT;
-        if (!call_arguments_begin_value(&p->arguments, find_typed(p, step->op)))
+        if (!call_arguments_begin_value(&p->arguments, call_parser_tool(p), !find_typed(p, step->op)))
             return STEP_FAIL;
         p->is_entered = true;
         p->at += step->op == CALL_LINES && text[p->at] == '\n';
@@ -129,7 +129,7 @@ enum progress call_parse_dict(struct tutti_tool_parser *p, const struct call_ste
                               size_t n_bytes)
 {
     if (!p->is_entered) {
-        if (!call_arguments_begin_value(&p->arguments, call_parser_tool(p)))
+        if (!call_arguments_begin_value(&p->arguments, call_parser_tool(p), false))
             return STEP_FAIL;
         p->is_entered = true;
         p->scan = (struct notation_scan){ .at = p->at };
@@ -149,7 +149,7 @@ enum progress call_parse_element(struct tutti_tool_parser *p, const struct call_
     const json_t *parameters = json_object_get(call_parser_tool(p), "parameters");
     const char *name = json_string_value(p->arguments.name), *from = text + p->at;
     if (!p->is_entered) {
-        if (!call_arguments_begin_value(&p->arguments, call_parser_tool(p)))
+        if (!call_arguments_begin_value(&p->arguments, call_parser_tool(p), false))
             return STEP_FAIL;
         p->is_entered = true;
         p->scan = (struct notation_scan){ .at = p->at };

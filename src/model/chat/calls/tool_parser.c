@@ -341,7 +341,7 @@ static bool end_argument(struct tutti_tool_parser *p, const char *text, size_t e
 {
     size_t n = end - p->first;
     bool ok = (is_last && is_all_blank(text + p->first, n)) ||
-              call_arguments_add_python(&p->arguments, text + p->first, n);
+              call_arguments_add_python(&p->arguments, call_parser_tool(p), text + p->first, n);
     p->first = end + 1;
     return ok && (!is_last || call_arguments_end(&p->arguments));
 }
