@@ -182,7 +182,7 @@ def test_quotes_hold_any_number_of_lines(chat):
 def test_bad_commands_lose_nothing(chat, tmp_path):
     (tmp_path / "bad.json").write_text("{")
     (tmp_path / "there.json").write_text("mine")
-    terminal = chat()
+    terminal = chat("--chat-format", "chatglm3")
     assert PARIS in terminal.say(FRANCE)
     for line, told in (("/nothing", "unknown command /nothing"), ("/file /no/such/file", "/no/such/file: No such file"),
                        (f"/load {tmp_path}/bad.json", "bad.json:"), (f"/save {tmp_path}/there.json", "exists already; /save! "),
@@ -308,7 +308,7 @@ def test_without_a_terminal_the_answers_alone_are_printed():
 
 
 def test_a_conversation_that_no_longer_fits_is_an_error():
-    done = pipe("word " * 2000 + "\n", check=1)
+    done = pipe("word " * 8000 + "\n", check=1)
     assert "/clear forgets the conversation" in done.stderr
     assert done.stdout == ""
 

@@ -231,7 +231,7 @@ REFUSED = [
     *[([*command, "--kv-spill-size", "1G"], "--kv-spill-size has no effect without --kv-spill") for command in (P, CHAT, SERVE)],
     *[([*CHAT, f"--{flag}", "4"], f"--{flag}: tutti chat has no such option; commands that have it: serve, generate")
       for flag in ("max-seqs", "max-queue", "max-slowdown")],
-    *[([*CHAT, *flag.split()], "does not think") for flag in ("--thinking show", "--thinking off", "--thinking-budget 3", "--reasoning-effort low")],
+    *[([*CHAT, "--chat-format", "chatglm3", *flag.split()], "does not think") for flag in ("--thinking show", "--thinking off", "--thinking-budget 3", "--reasoning-effort low")],
     ([*CHAT, "--system", "x", "--system-file", "y"], "--system-file: takes the place of --system"),
     ([*P, "--chat", "--system", "x", "--system-file", "y"], "--system-file: takes the place of --system"),
     ([*P, "--chat", "--parse-special"], "--parse-special: with --chat"),

@@ -165,14 +165,14 @@ def test_files_and_a_system_message_come_before_each_prompt(tmp_path):
 @pytest.mark.parametrize("args, words", [
     (["--chat", "--attach", "/nowhere"], "/nowhere: No such file"), (["--chat", "--system-file", "/nowhere"], "/nowhere: No such file"),
     (["--attach", "x"], "--attach has no effect without --chat"), (["--chat", "--attach", "-", "--system-file", "-"], "standard input can be read once"),
-    (["--thinking", "show"], "--thinking has no effect without --chat"), (["--chat", "--thinking", "show"], "demo does not think")])
+    (["--thinking", "show"], "--thinking has no effect without --chat"), (["--chat", "--chat-format", "chatglm3", "--thinking", "show"], "demo does not think")])
 def test_messages_that_cannot_be_are_said(args, words):
     assert words in subprocess.run([BIN, "generate", DEMO, "-p", "x", *args], input="", capture_output=True, text=True, timeout=PATIENCE,
                                    check=False).stderr
 
 
 def test_a_file_that_is_too_long_is_named(tmp_path):
-    (tmp_path / "long.txt").write_text("word " * 600)
+    (tmp_path / "long.txt").write_text("word " * 2500)
     done = tutti("generate", DEMO, "--chat", "-p", "x", "--attach", tmp_path / "long.txt", status=1)
     assert f"{tmp_path}/long.txt: with this file the prompt has" in done.stderr and not done.stdout
 

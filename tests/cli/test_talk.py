@@ -3,6 +3,7 @@ import json
 import os
 import random
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -60,7 +61,7 @@ def test_files_can_be_detached(tmp_path):
 
 
 @pytest.mark.parametrize("content, told", [(b"\xff\xfe", "bytes that are not UTF-8 text"), (b"a\0b", "bytes that are not UTF-8 text"),
-                                           (b"word " * 600, "with this file the conversation has"),
+                                           (b"word " * 2500, "with this file the conversation has"),
                                            (b"x" * 100000, "more than the context can hold"), (None, "Is a directory")])
 def test_a_file_that_cannot_be_attached_is_named(tmp_path, content, told):
     path = tmp_path / "file"
@@ -206,12 +207,12 @@ def test_an_export_of_the_page_loads(tmp_path):
 
 @pytest.mark.parametrize("change, told", [
     ({"model": "demo:none"}, "talk.json: model: found 'demo:none', but no --lora has the name none"),
-    ({"messages": [{"role": "user", "content": "word " * 700}]}, "talk.json: messages: found"),
+    ({"messages": [{"role": "user", "content": "word " * 2500}]}, "talk.json: messages: found"),
     ({"reasoning_effort": "high"}, "talk.json: --reasoning-effort: demo does not think"),
     ({"temperature": 900}, "talk.json: temperature: found '900', expected a number from 0 to 100")])
 def test_what_the_model_cannot_honour_is_not_loaded(tmp_path, change, told):
     (tmp_path / "talk.json").write_text(json.dumps({"messages": [], **change}))
-    done = chat(FRANCE, f"/load {tmp_path}/talk.json", check=1)
+    done = chat(FRANCE, f"/load {tmp_path}/talk.json", args=["--chat-format", "chatglm3"], check=1)
     assert done.stdout == PARIS + "\n" and told in done.stderr
 
 
@@ -281,6 +282,8 @@ def test_thinking_that_cannot_be_set_is_named(tmp_path):
     assert "--reasoning-effort: thinker has a chat template without such a setting" in chat(args=["--reasoning-effort", "low"], model=plain,
                                                                                             check=1).stderr
     assert chat("x", args=["--thinking", "off", "-n", 8], model=plain).stdout  # by a budget of no tokens
-    unmarked = [DEMO, "--chat-format", str(tmp_path / "plain.jinja")]
+    shutil.copytree(DEMO, tmp_path / "demo")
+    (tmp_path / "demo" / "tokenizer_config.json").write_text("{}")  # without its marks
+    unmarked = [str(tmp_path / "demo"), "--chat-format", str(tmp_path / "plain.jinja")]
     for flag in (["--thinking", "off"], ["--thinking-budget", "4"]):
         assert f"{flag[0]}: demo has no single token that opens its thinking" in chat(args=flag, model=unmarked, check=1).stderr

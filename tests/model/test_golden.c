@@ -22,39 +22,117 @@ static void the_demo_models_logits_are_the_golden_ones(void **state)
     model_free(model);
 }
 
+enum { MAX_MESSAGES = 40, MAX_IDS = 2048 };
+
+/* One chat of a golden file: the ids of its prompt, and the tokens that follow by largest logit. */
+static void check_chat(struct model *model, const json_t *chat)
+{
+    const json_t *list = json_object_get(chat, "messages"), *tools = json_object_get(chat, "tools");
+    struct tutti_message messages[MAX_MESSAGES];
+    static int32_t prompt[MAX_IDS], want[MAX_IDS], got[MAX_IDS];
+    char *calls[MAX_MESSAGES] = { NULL };
+    size_t n_messages = json_array_size(list);
+    assert_true(n_messages <= MAX_MESSAGES);
+    for (size_t i = 0; i < n_messages; i++) {
+        const json_t *m = json_array_get(list, i), *own = json_object_get(m, "tool_calls");
+        calls[i] = own ? json_dumps(own, 0) : NULL;
+        messages[i] = (struct tutti_message){ .role = json_string_value(json_object_get(m, "role")),
+                                              .content = json_string_value(json_object_get(m, "content")),
+                                              .tool_call_id = json_string_value(
+                                                  json_object_get(m, "tool_call_id")),
+                                              .tool_calls = calls[i] };
+        messages[i].n_bytes = strlen(messages[i].content);
+    }
+    char *list_of_tools = tools ? json_dumps(tools, 0) : NULL;
+    struct tutti_request request = { .messages = messages, .n_messages = n_messages, .tools = list_of_tools };
+    if (json_is_true(json_object_get(chat, "thinks")))
+        request.template_arguments = "{\"enable_thinking\": true}";
+    struct ids rendered = { 0 };
+    int n_prompt = util_read_ids(json_object_get(chat, "prompt_ids"), prompt);
+    int n_answer = util_read_ids(json_object_get(chat, "answer_ids"), want);
+    assert_int_equal(chat_render(model, &request, &rendered, NULL), TUTTI_OK);
+    assert_int_equal(rendered.n, n_prompt);
+    assert_memory_equal(rendered.ids, prompt, (size_t)n_prompt * sizeof *prompt);
+    util_greedy(model, prompt, n_prompt, got, n_answer);
+    assert_memory_equal(got, want, (size_t)n_answer * sizeof *want);
+    ids_clear(&rendered);
+    free(list_of_tools);
+    for (size_t i = 0; i < n_messages; i++)
+        free(calls[i]);
+}
+
+static void check_chats(const char *path)
+{
+    json_t *chats = util_load_json(path);
+    struct model *model = util_load(TEST_DEMO_MODEL, "f32", "f32", 2, NULL);
+    assert_string_equal(model->desc.chat_format, "chatglm3");
+    assert_true(json_array_size(chats) > 0);
+    for (size_t c = 0; c < json_array_size(chats); c++)
+        check_chat(model, json_array_get(chats, c));
+    print_message("# checked %zu chats, with the format %s\n", json_array_size(chats),
+                  model->desc.chat_format);
+    model_free(model);
+    json_decref(chats);
+}
+
 static void the_demo_model_renders_and_answers_as_the_golden_chats(void **state)
 {
     (void)state;
-    json_t *chats = util_load_json(TEST_FIXTURES "/demo/golden.json");
-    struct model *model = util_load(TEST_DEMO_MODEL, "f32", "f32", 2, NULL);
-    assert_string_equal(model->desc.chat_format, "chatglm3");
-    for (size_t c = 0; c < json_array_size(chats); c++) {
-        const json_t *chat = json_array_get(chats, c), *list = json_object_get(chat, "messages");
-        struct tutti_message messages[8];
-        int32_t prompt[512], want[512], got[512];
-        size_t n_messages = json_array_size(list);
-        assert_true(n_messages <= 8);
-        for (size_t i = 0; i < n_messages; i++) {
-            const json_t *m = json_array_get(list, i);
-            messages[i] = (struct tutti_message){ .role = json_string_value(json_object_get(m, "role")),
-                                                  .content = json_string_value(
-                                                      json_object_get(m, "content")) };
-            messages[i].n_bytes = strlen(messages[i].content);
+    check_chats(TEST_FIXTURES "/demo/golden.json");
+}
+
+/* The template that training writes is ChatGLM3's code in another form, and opens thinking. */
+static void the_template_of_training_gives_chatglm3s_ids(void **state)
+{
+    (void)state;
+    struct tutti_message messages[] = {
+        { .role = "system", .content = "Be kind. 友好", .n_bytes = 15 },
+        { .role = "user", .content = " <|user|>\n a  ", .n_bytes = 14 },
+        { .role = "assistant", .content = "", .n_bytes = 0 },
+        { .role = "user", .content = "", .n_bytes = 0 },
+        { .role = "assistant",
+          .content = "",
+          .tool_calls = "[{\"id\": \"1\", \"type\": \"function\", \"function\": {\"name\": \"f\", "
+                        "\"arguments\": \"{\\\"a\\\": [1, null, true], \\\"b\\\": \\\"it's\\\"}\"}}]" },
+        { .role = "tool", .content = "7", .n_bytes = 1, .tool_call_id = "1" },
+    };
+    static const char TOOLS[] = "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"description\": "
+                                "\"天气 <b> \\\"x\\\"\", \"parameters\": {\"type\": \"object\"}}}]";
+    struct tutti_model_options file = { .chat_format = TEST_FIXTURES
+                                        "/../../tools/demo-model/chat_template.jinja",
+                                        .n_threads = 1 };
+    struct tutti_model_options code = { .chat_format = "chatglm3", .n_threads = 1 };
+    tutti_model *own = NULL, *built_in = NULL;
+    assert_int_equal(tutti_model_open(&own, TEST_DEMO_MODEL, &file, NULL), TUTTI_OK);
+    assert_int_equal(tutti_model_open(&built_in, TEST_DEMO_MODEL, &code, NULL), TUTTI_OK);
+    for (size_t n = 1; n <= sizeof messages / sizeof *messages; n++) {
+        for (int has_tools = 0; has_tools < 2; has_tools++) {
+            struct tutti_request request = { .messages = messages,
+                                             .n_messages = n,
+                                             .tools = has_tools ? TOOLS : NULL };
+            int32_t a[1024], b[1024];
+            size_t n_a = 0, n_b = 0;
+            assert_int_equal(tutti_apply_chat_template(own, &request, a, 1024, &n_a, NULL), TUTTI_OK);
+            assert_int_equal(tutti_apply_chat_template(built_in, &request, b, 1024, &n_b, NULL), TUTTI_OK);
+            assert_int_equal(n_a, n_b);
+            assert_memory_equal(a, b, n_a * sizeof *a);
         }
-        struct ids rendered = { 0 };
-        int n_prompt = util_read_ids(json_object_get(chat, "prompt_ids"), prompt);
-        int n_answer = util_read_ids(json_object_get(chat, "answer_ids"), want);
-        struct tutti_request request = { .messages = messages, .n_messages = n_messages };
-        assert_int_equal(chat_render(model, &request, &rendered, NULL), TUTTI_OK);
-        assert_int_equal(rendered.n, n_prompt);
-        assert_memory_equal(rendered.ids, prompt, (size_t)n_prompt * sizeof *prompt);
-        util_greedy(model, prompt, n_prompt, got, n_answer);
-        assert_memory_equal(got, want, (size_t)n_answer * sizeof *want);
-        ids_clear(&rendered);
     }
-    print_message("# checked the demo model's texts and its format, %s\n", model->desc.chat_format);
-    model_free(model);
-    json_decref(chats);
+    struct tutti_request thinks = { .messages = messages,
+                                    .n_messages = 2,
+                                    .template_arguments = "{\"enable_thinking\": true}" },
+                         plain = { .messages = messages, .n_messages = 2 };
+    int32_t a[1024], b[1024], opened[64];
+    size_t n_a = 0, n_b = 0;
+    assert_int_equal(tutti_apply_chat_template(own, &thinks, a, 1024, &n_a, NULL), TUTTI_OK);
+    assert_int_equal(tutti_apply_chat_template(own, &plain, b, 1024, &n_b, NULL), TUTTI_OK);
+    int64_t n = tutti_tokenize_trusted(own, "\n<think>\n", 9, false, opened, 64);
+    assert_true(n > 0);
+    assert_int_equal(n_a, n_b + (size_t)n);
+    assert_memory_equal(a, b, n_b * sizeof *a);
+    assert_memory_equal(a + n_b, opened, (size_t)n * sizeof *a);
+    tutti_model_close(own);
+    tutti_model_close(built_in);
 }
 
 static void check_tiny(const char *name)
@@ -235,6 +313,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_demo_models_logits_are_the_golden_ones),
         cmocka_unit_test(the_demo_model_renders_and_answers_as_the_golden_chats),
+        cmocka_unit_test(the_template_of_training_gives_chatglm3s_ids),
         cmocka_unit_test(llama_agrees_with_transformers),
         cmocka_unit_test(llama_with_tied_output_and_scaled_rope_agrees_with_transformers),
         cmocka_unit_test(chatglm3_agrees_with_its_authors_code),
