@@ -26,6 +26,7 @@ struct check {
     const struct kernels *k; /* the table of the level that runs */
     unsigned level;
     bool is_bench;
+    bool is_brief;    /* fewer shapes, where an emulator makes plain C slow */
     const char *only; /* bench: names that contain it; NULL: all */
     struct team *team;
     struct measure *limits; /* of bench_all() */

@@ -1,4 +1,4 @@
-/* checkkernels [NAME]               each kernel variant (of that group) against plain C, as TAP
+/* checkkernels [NAME] [--brief]     each kernel variant (of that group) against plain C, as TAP; fewer shapes
  * checkkernels --bench [NAME] [-t N] the speed of each variant compared with the machine's limits
  * checkkernels --error              the error of each weight type's arithmetic */
 #include "check.h"
@@ -65,6 +65,27 @@ static int run_checks(struct check *c)
     return n_failed > 0;
 }
 
+#if HAS_BENCH
+static int run_bench(struct check *c, int n_threads)
+{
+    struct tutti_error err;
+    if (team_new(&c->team, n_threads, true, &err) != TUTTI_OK) {
+        fprintf(stderr, "checkkernels: %s\n", err.text);
+        return 1;
+    }
+    bench_all(c);
+    team_free(c->team);
+    return 0;
+}
+#else
+static int run_bench(struct check *c, int n_threads)
+{
+    (void)c, (void)n_threads;
+    fprintf(stderr, "checkkernels: --bench needs the backend, which this build of the kernels only lacks\n");
+    return 2;
+}
+#endif
+
 int main(int argc, char **argv)
 {
     struct check *c = calloc(1, sizeof *c);
@@ -75,6 +96,8 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--bench") == 0)
             c->is_bench = true;
+        else if (strcmp(argv[i], "--brief") == 0)
+            c->is_brief = true;
         else if (strcmp(argv[i], "--error") == 0)
             is_error = true;
         else if (strcmp(argv[i], "-t") == 0 && i + 1 < argc)
@@ -82,7 +105,8 @@ int main(int argc, char **argv)
         else if (argv[i][0] != '-')
             c->only = argv[i];
         else {
-            fprintf(stderr, "usage: checkkernels [NAME | --bench [NAME] [-t THREADS] | --error]\n");
+            fprintf(stderr, "usage: checkkernels [NAME] [--brief] | checkkernels [--bench [NAME] [-t "
+                            "THREADS] | --error]\n");
             free(c);
             return 2;
         }
@@ -90,14 +114,7 @@ int main(int argc, char **argv)
     if (is_error) {
         report_errors(c);
     } else if (c->is_bench) {
-        struct tutti_error err;
-        if (team_new(&c->team, n_threads, true, &err) != TUTTI_OK) {
-            fprintf(stderr, "checkkernels: %s\n", err.text);
-            free(c);
-            return 1;
-        }
-        bench_all(c);
-        team_free(c->team);
+        rc = run_bench(c, n_threads);
     } else {
         rc = run_checks(c);
     }

@@ -1,5 +1,7 @@
 /* Cells of two output rows and two input rows, for SMMLA: eight columns of each. Expanded weights are stored as
  * SMMLA takes them, pairs of rows side by side, and so are inputs. */
+#include "kernels/arm/load_here.h"
+
 enum {
     MOST_CELLS = 2, /* 16 registers of totals, eight of inputs, two of sums */
     CELL_ROWS = 2,
@@ -34,6 +36,12 @@ INLINE void put_bytes(struct cell_bytes *to, const int8_t *q, int n_rows)
 INLINE cell_input load_cell(const struct cell_bytes *x, int cell)
 {
     return (cell_input){ { x->q[cell][0], x->q[cell][1], x->q[cell][2], x->q[cell][3] } };
+}
+
+/* Two cells leave registers for their steps. */
+INLINE float32x4_t load_steps(const float *p)
+{
+    return vld1q_f32(p);
 }
 
 INLINE int32x4_t multiply(int32x4_t sum, int8x16_t w, cell_input q, const int k)

@@ -1,6 +1,8 @@
 /* Cells of four output rows and one input row, for SDOT or what stands for it. Included by a file that defines
  *     int32x4_t dot(int32x4_t sum, int8x16_t w, int8x16_t q, int group): sum + products of four rows' groups of
  *     four columns with group 0..3 of q. */
+#include "kernels/arm/load_here.h"
+
 enum {
     MOST_CELLS = 4, /* 16 registers of totals, eight of inputs, four of sums */
     CELL_ROWS = 1,
@@ -25,6 +27,11 @@ INLINE void put_bytes(struct cell_bytes *to, const int8_t *q, int n_rows)
 INLINE cell_input load_cell(const struct cell_bytes *x, int cell)
 {
     return (cell_input){ vld1q_s8(x->q + cell * BLOCK), vld1q_s8(x->q + cell * BLOCK + 16) };
+}
+
+INLINE float32x4_t load_steps(const float *p)
+{
+    return load_here(p);
 }
 
 INLINE int32x4_t multiply(int32x4_t sum, int8x16_t w, cell_input q, const int k)

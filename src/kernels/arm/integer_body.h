@@ -247,15 +247,6 @@ INLINE void prepare_input(struct tile_input *x, const uint8_t *tile, int n_rows,
 
 /* ---- tiles ---- */
 
-/* A load for each use. The compiler would keep what all strips load in registers, of which there are too few, and
- * copy it where a multiply-add overwrites it: a copy takes a vector pipe, a load does not. */
-INLINE float32x4_t load_here(const void *p)
-{
-    float32x4_t x;
-    __asm__ volatile("ldr %q0, %1" : "=w"(x) : "m"(*(const float32x4_t *)p));
-    return x;
-}
-
 /* out: of the half and the tile's first input row. n_cells, kind and expands are compile-time constants, f too
  * unless it expands. */
 INLINE void integer_tile(float *out, const struct half_chunk *half, const struct tile_input *x, int n_blocks,
@@ -297,7 +288,7 @@ INLINE void integer_tile(float *out, const struct half_chunk *half, const struct
                 UNROLL
                 for (int i = 0; i < n_cells; i++) {
                     float32x4_t value = vfmaq_f32(load_here(cells[i].negative), vreinterpretq_f32_s32(sum[i]),
-                                                  load_here(cells[i].steps));
+                                                  load_steps(cells[i].steps));
                     total[i][strip] = vfmaq_f32(total[i][strip], value, half->scales[b][run][strip]);
                 }
             }
