@@ -114,7 +114,7 @@ struct tutti_model_options {
      * (the checkpoint's own template), or the path of a file with a Jinja template. */
     const char *chat_format;
     const char *device; /* the device that computes; NULL or "cpu" */
-    const char *cpu; /* NULL: the best this processor has; "ref", "avx2", "avx512", "neon", "dotprod", "i8mm":
+    const char *cpu; /* NULL: the best this processor has; "ref", "avx2", "avxvnni", "avx512", "neon", "dotprod", "i8mm":
                              at most that, for tests */
     /* NULL: this process only. Else the ranks that run the model together. Borrowed while the model
      * is open. */

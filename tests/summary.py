@@ -49,13 +49,14 @@ EXPECTED_SKIPS = [
     ("network namespaces are not permitted", lambda folder: not is_root(folder) or not can_unshare()),
     ("one core", lambda folder: (os.cpu_count() or 1) < 2),
     *((f"{level} # SKIP this processor lacks it", lambda folder, flag=flag: not has_flag(flag))
-      for level, flag in (("avx2", "avx2"), ("avx512", "avx512_vnni"), ("bf16", "avx512_bf16"))),
+      for level, flag in (("avx2", "avx2"), ("avxvnni", "avx512_vnni|avx_vnni"), ("vex", "avx_vnni"), ("avx512", "avx512_vnni"),
+                          ("split", "avx512_vnni"), ("bf16", "avx512_bf16"))),
 ]
 
 
 def has_flag(flag):
     with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
-        return re.search(rf"^flags\s.*\b{flag}\b", file.read(), re.M) is not None
+        return re.search(rf"^flags\s.*\b({flag})\b", file.read(), re.M) is not None
 
 
 def succeeds(*command):

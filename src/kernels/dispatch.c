@@ -51,8 +51,14 @@ unsigned cpu_detect(void)
     if (has(xcr0, XCR0_AVX512) && has(b, bit_AVX512F | bit_AVX512DQ | bit_AVX512BW | bit_AVX512VL) &&
         has(c, bit_AVX512VNNI))
         cpu |= CPU_AVX512;
-    if ((cpu & CPU_AVX512) && __get_cpuid_count(7, 1, &a, &b, &c, &d) && has(a, bit_AVX512BF16))
-        cpu |= CPU_BF16;
+    if (cpu & CPU_AVX512)
+        cpu |= CPU_AVXVNNI;
+    if (__get_cpuid_count(7, 1, &a, &b, &c, &d)) {
+        if ((cpu & CPU_AVX512) && has(a, bit_AVX512BF16))
+            cpu |= CPU_BF16;
+        if (has(a, bit_AVXVNNI))
+            cpu |= CPU_AVXVNNI | CPU_VEX;
+    }
     if ((cpu & CPU_AVX512) && is_zen4())
         cpu |= CPU_SPLIT;
     return cpu;
@@ -76,6 +82,7 @@ static const struct {
 } LEVELS[] = {
     { "ref", CPU_REF, 0 },
     { "avx2", CPU_AVX2, 0 },
+    { "avxvnni", CPU_AVX2 | CPU_AVXVNNI, CPU_VEX },
     { "avx512", CPU_AVX2 | CPU_AVX512, CPU_BF16 | CPU_SPLIT },
     { "neon", CPU_NEON, 0 },
     { "dotprod", CPU_NEON | CPU_DOTPROD, 0 },
@@ -107,10 +114,10 @@ enum tutti_status cpu_find(unsigned *out, const char *name, struct tutti_error *
     while (i < N_LEVELS && strcmp(name, LEVELS[i].name) != 0)
         i++;
     if (i == N_LEVELS)
-        return error_set(
-            err, TUTTI_E_ARGUMENT,
-            "%s: \"%s\", expected \"ref\", \"avx2\", \"avx512\", \"neon\", \"dotprod\" or \"i8mm\"", origin,
-            name);
+        return error_set(err, TUTTI_E_ARGUMENT,
+                         "%s: \"%s\", expected \"ref\", \"avx2\", \"avxvnni\", \"avx512\", \"neon\", "
+                         "\"dotprod\" or \"i8mm\"",
+                         origin, name);
     if ((LEVELS[i].bits & ~all) != 0)
         return error_set(err, TUTTI_E_UNSUPPORTED, "%s: \"%s\", but this processor offers \"%s\" at most",
                          origin, name, cpu_name(all));
@@ -130,6 +137,14 @@ static void init_ref(struct kernels *k)
 static void init_avx2(struct kernels *k)
 {
     SET_VARIANT(avx2)
+}
+
+static void init_avxvnni(struct kernels *k)
+{
+#define SET_VNNI(name, dtype)                                                                                \
+    k->linear[dtype] = k->cpu & CPU_VEX ? linear_##name##_vex : linear_##name##_evex;
+    FOR_EACH_QUANTIZED(SET_VNNI)
+#undef SET_VNNI
 }
 
 static void init_avx512(struct kernels *k)
@@ -163,6 +178,8 @@ static void init_fast(struct kernels *k)
 {
     if (k->cpu & CPU_AVX2)
         init_avx2(k);
+    if (k->cpu & CPU_AVXVNNI)
+        init_avxvnni(k);
     if (k->cpu & CPU_AVX512)
         init_avx512(k); /* the best comes last */
     if (k->cpu & CPU_SPLIT)

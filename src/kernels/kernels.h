@@ -36,7 +36,7 @@ enum {
  * results (KV pages on disk) of another version are not reused. */
 enum { KERNELS_BITS = 1 };
 
-/* Bits of a processor level. AVX-512 includes AVX2; the two after it are kinds of AVX-512. Each of NEON's includes
+/* Bits of a processor level. AVX-512 and AVX-VNNI include AVX2; the two after AVX-512 are kinds of it. Each of NEON's includes
  * the ones before it. */
 enum {
     CPU_REF = 0,
@@ -47,12 +47,14 @@ enum {
     CPU_NEON = 16,
     CPU_DOTPROD = 32,
     CPU_I8MM = 64,
+    CPU_AVXVNNI = 128, /* vpdpbusd of 256 bits, in the encoding of AVX-512 or, with the next bit, its own */
+    CPU_VEX = 256,
 };
 
 /* The levels that processor and operating system support. */
 unsigned cpu_detect(void);
 
-/* name: "ref", "avx2", "avx512", "neon", "dotprod" or "i8mm", the highest level to use; NULL: environment
+/* name: "ref", "avx2", "avxvnni", "avx512", "neon", "dotprod" or "i8mm", the highest level to use; NULL: environment
  * variable TUTTI_CPU, else the best supported one. TUTTI_E_ARGUMENT: an unknown name. TUTTI_E_UNSUPPORTED:
  * this processor lacks it. */
 MUST_CHECK enum tutti_status cpu_find(unsigned *out, const char *name, struct tutti_error *err);

@@ -56,6 +56,9 @@ static struct peak int8_peak(unsigned cpu)
 {
     if (cpu & CPU_AVX512)
         return (struct peak){ measure_int8_avx512, MEASURE_INT8_AVX512_OPS };
+    if (cpu & CPU_AVXVNNI)
+        return (struct peak){ cpu & CPU_VEX ? measure_int8_vex : measure_int8_evex,
+                              MEASURE_INT8_AVXVNNI_OPS };
     return cpu & CPU_AVX2 ? (struct peak){ measure_int8_avx2, MEASURE_INT8_AVX2_OPS }
                           : (struct peak){ NULL, 0 };
 }

@@ -75,10 +75,10 @@ static void threads_change_no_bit(void **state)
 static void processors_change_no_bit(void **state)
 {
     (void)state;
-    static const char *const CPUS[] = { "ref", "avx2", "avx512" };
+    static const char *const CPUS[] = { "ref", "avx2", "avxvnni", "avx512" };
     for (int t = 0; t < N_TYPES; t++) {
         float *first = NULL;
-        for (int c = 0; c < 3; c++) {
+        for (size_t c = 0; c < sizeof CPUS / sizeof *CPUS; c++) {
             struct tutti_model_options options = { .weight_type = TYPES[t].weights,
                                                    .kv_type = TYPES[t].kv,
                                                    .cpu = CPUS[c] };

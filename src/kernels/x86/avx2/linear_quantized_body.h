@@ -1,0 +1,476 @@
+/* Linear layers of quantized weights in vectors of 256 bits: the optimized ref/linear_quantized.c.
+ *
+ * With VNNI, vpdpbusd adds four products of unsigned weights and signed activations (-127..127) to 32 bits.
+ * With AVX2 alone, vpmaddubsw multiplies and adds pairs in 16 bits. As many groups of columns are added in
+ * 16 bits as cannot saturate; then the sums are widened. Eight-bit numbers are split into two nibbles.
+ *
+ * A group of columns of an input row must be broadcast, and loads are scarcer than products. So a pass
+ * keeps four groups of two strips of eight output rows in eight registers and runs over the input rows:
+ * each broadcast serves both strips. Sums over several passes are carried in memory. A
+ * single row keeps its eight groups in registers instead, for all strips.
+ *
+ * The file that includes this one defines IS_VNNI and, in dot_four(sum, w, q), which encoding of vpdpbusd. */
+#ifndef TUTTI_KERNELS_X86_AVX2_LINEAR_QUANTIZED_BODY_H
+#define TUTTI_KERNELS_X86_AVX2_LINEAR_QUANTIZED_BODY_H
+
+#include "kernels/input_block.h"
+#include "kernels/pack.h"
+#include "kernels/x86/x86.h"
+
+#include <immintrin.h>
+
+enum {
+    STRIP = 8,     /* output rows of a register */
+    FEW_ROWS = 12, /* up to here a row multiplies the scales for itself */
+};
+
+/* Factors of one half of a block: [run][strip]. */
+struct scales {
+    __m256 scale[2][2], min[2][2];
+};
+
+/* The same times 8 + step. */
+struct multiples {
+    __m256 scale[2][2][INPUT_STEPS], min[2][2][INPUT_STEPS];
+};
+
+struct input {
+    const int32_t *q; /* [n_rows][8] times four bytes */
+    const struct input_row *rows;
+    float *total; /* [n_rows][16], of the half */
+    int n_rows;
+};
+
+/* Whether numbers are split into nibbles: their products would not fit 16 bits. */
+INLINE bool is_split(const struct quant_format f)
+{
+    return !IS_VNNI && format_largest(f) > 127;
+}
+
+INLINE __m256i load(const uint8_t *p)
+{
+    return _mm256_load_si256((const __m256i *)p);
+}
+
+/* Group g of a strip's numbers. at: of the strip in the low plane. is_high: their upper nibbles. */
+INLINE __m256i unpack_group(const uint8_t *at, const int g, const bool is_high, const struct quant_format f)
+{
+    const int n = f.low_bits, m = f.high_bits;
+    const __m256i nibble = _mm256_set1_epi8(15);
+    __m256i w = load(at + 64 * (g % n));
+    if (n == 8)
+        return IS_VNNI ? w : _mm256_and_si256(is_high ? _mm256_srli_epi16(w, 4) : w, nibble);
+    w = _mm256_and_si256(g / n > 0 ? _mm256_srli_epi16(w, g / n * n) : w,
+                         n == 4 ? nibble : _mm256_set1_epi8(3));
+    if (f.table != NUMBERS_PLAIN) {
+        const __m256i table = _mm256_broadcastsi128_si256(
+            _mm_load_si128((const __m128i *)number_tables[f.table]));
+        w = _mm256_shuffle_epi8(table, w);
+        if (is_split(f))
+            w = _mm256_and_si256(is_high ? _mm256_srli_epi16(w, 4) : w, nibble);
+    }
+    if (m > 0) {
+        const __m256i above = _mm256_set1_epi8((char)(((1 << m) - 1) << n));
+        const int up = n - g / (m > 0 ? m : 1) * m;
+        __m256i bytes = load(at + format_low_bytes(f) + 64 * (g % (m > 0 ? m : 1)));
+        bytes = up >= 0 ? _mm256_slli_epi16(bytes, up >= 0 ? up : 0)
+                        : _mm256_srli_epi16(bytes, up < 0 ? -up : 0);
+        w = _mm256_or_si256(w, _mm256_and_si256(bytes, above));
+    }
+    return w;
+}
+
+INLINE __m256 load_halves(const uint8_t *p)
+{
+    return _mm256_cvtph_ps(_mm_load_si128((const __m128i *)p));
+}
+
+INLINE __m256 load_bytes(const uint8_t *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+
+/* 2^(byte - 128) of eight bytes: stored.h. */
+INLINE __m256 load_exponents(const uint8_t *p)
+{
+    __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+    __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(bytes, _mm256_set1_epi32(1)), 23);
+    __m256i small = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), bytes);
+    return _mm256_castsi256_ps(
+        _mm256_blendv_epi8(normal, small, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), bytes)));
+}
+
+/* row: the first of the half in its panel. */
+INLINE void load_scales(struct scales *s, const uint8_t *unit, int row, int block,
+                        const struct quant_format f)
+{
+    const int n = BLOCK / f.sub;
+    UNROLL
+    for (int strip = 0; strip < 2; strip++, row += STRIP) {
+        const uint8_t *subs = unit + (f.has_min ? 4 : 2) * PANEL_ROWS + (size_t)(block * n) * PANEL_ROWS +
+                              row;
+        __m256 scale = f.is_exponent ? load_exponents(unit + block * PANEL_ROWS + row)
+                                     : load_halves(unit + 2 * row);
+        if (f.is_eighth)
+            scale = _mm256_mul_ps(scale, _mm256_set1_ps(0.125f));
+        __m256 min = f.has_min ? load_halves(unit + 2 * PANEL_ROWS + 2 * row) : _mm256_setzero_ps();
+        UNROLL
+        for (int i = 0; i < n; i++, subs += PANEL_ROWS) {
+            if (f.is_joint) {
+                __m256i both = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)subs));
+                __m256i low = _mm256_and_si256(both, _mm256_set1_epi32(15));
+                s->scale[i][strip] = _mm256_mul_ps(scale, _mm256_cvtepi32_ps(low));
+                s->min[i][strip] = _mm256_mul_ps(min, _mm256_cvtepi32_ps(_mm256_srli_epi32(both, 4)));
+            } else {
+                s->scale[i][strip] = f.is_super ? _mm256_mul_ps(scale, load_bytes(subs)) : scale;
+                s->min[i][strip] = f.is_super && f.has_min
+                                       ? _mm256_mul_ps(min, load_bytes(subs + format_subs_bytes(f)))
+                                       : min;
+            }
+        }
+    }
+}
+
+/* 8 + step, by step. */
+static const float STEPS[INPUT_STEPS] = { 8, 9, 10, 11, 12, 13, 14, 15 };
+
+INLINE void multiply_scales(struct multiples *m, const struct scales *s, const struct quant_format f)
+{
+    UNROLL
+    for (int i = 0; i < 2 * BLOCK / f.sub; i++) {
+        UNROLL
+        for (int step = 0; step < INPUT_STEPS; step++) {
+            const __m256 factor = _mm256_set1_ps(STEPS[step]);
+            m->scale[i / 2][i % 2][step] = _mm256_mul_ps(s->scale[i / 2][i % 2], factor);
+            if (f.has_min)
+                m->min[i / 2][i % 2][step] = _mm256_mul_ps(s->min[i / 2][i % 2], factor);
+        }
+    }
+}
+
+/* The scales of a run; with multiples those of each step, else NULL. */
+struct factors {
+    const struct scales *scales;
+    const struct multiples *multiples;
+};
+
+/* Sums of the passes before, for each input row and strip. */
+struct carry {
+    __m256i narrow[TILE_ROWS][2], wide[TILE_ROWS][2]; /* in 16 bits, in 32 bits */
+};
+
+/* A pass: four groups of columns from group on, of which numbers wider than a nibble take two. */
+struct pass {
+    int group, run;
+    bool is_high;                  /* the upper nibbles */
+    bool adds_narrow, adds_wide;   /* sums that were carried */
+    bool keeps_narrow, keeps_wide; /* the sum is carried; neither: it goes into the total */
+};
+
+INLINE __m256i dot_two(const __m256i *w, const __m256i *q)
+{
+    return _mm256_add_epi16(_mm256_maddubs_epi16(w[0], q[0]), _mm256_maddubs_epi16(w[1], q[1]));
+}
+
+/* An input row's part of the factors of a run. */
+struct row_factors {
+    __m256 magic, least[2], steps;
+    __m256i start;
+    int step;
+};
+
+INLINE void load_row(struct row_factors *c, const struct input_row *row, const struct pass p,
+                     const struct factors *factors, const struct quant_format f)
+{
+    c->magic = _mm256_set1_ps(row->magic);
+    c->start = f.zero == 0 ? _mm256_castps_si256(c->magic) : _mm256_set1_epi32(row->start[p.run]);
+    c->step = row->step;
+    if (!factors->multiples)
+        c->steps = _mm256_set1_ps(STEPS[c->step]);
+    for (int run = 0; f.has_min && run < BLOCK / f.sub; run++)
+        c->least[run] = _mm256_sub_ps(_mm256_castsi256_ps(_mm256_set1_epi32(row->start[run])), c->magic);
+}
+
+/* total += the sum of a run, and after the last run the minimums. */
+INLINE __m256 add_run(__m256 total, __m256i sum, const struct row_factors *c, const int strip,
+                      const struct pass p, const struct factors *factors, const struct quant_format f)
+{
+    const int runs = BLOCK / f.sub;
+    const __m256 value = _mm256_sub_ps(_mm256_castsi256_ps(_mm256_add_epi32(sum, c->start)), c->magic);
+    __m256 factor = factors->multiples ? factors->multiples->scale[p.run][strip][c->step]
+                                       : _mm256_mul_ps(factors->scales->scale[p.run][strip], c->steps);
+    total = _mm256_fmadd_ps(value, factor, total);
+    for (int run = 0; f.has_min && p.run + 1 == runs && run < runs; run++) {
+        factor = factors->multiples ? factors->multiples->min[run][strip][c->step]
+                                    : _mm256_mul_ps(factors->scales->min[run][strip], c->steps);
+        total = _mm256_fmadd_ps(c->least[run], factor, total);
+    }
+    return total;
+}
+
+/* before plus the sum over four groups of a strip. */
+INLINE __m256i dot_strip_vnni(const __m256i *w, const __m256i *q, __m256i before)
+{
+    UNROLL
+    for (int g = 0; g < 4; g++)
+        before = dot_four(before, w[g], q[g]);
+    return before;
+}
+
+/* The sum over four groups of a strip, which is carried in 16 bits or has 32. narrow: the sum before. */
+INLINE __m256i dot_strip(const __m256i *w, const __m256i *q, const __m256i *narrow, const struct pass p,
+                         const struct quant_format f)
+{
+    const bool is_wide = format_largest(f) > 31 && !is_split(f); /* four groups do not fit 16 bits */
+    const __m256i factor = _mm256_set1_epi16(p.is_high ? 16 : 1);
+    __m256i sum = dot_two(w, q), more = dot_two(w + 2, q + 2);
+    if (is_wide)
+        return _mm256_add_epi32(_mm256_madd_epi16(sum, factor), _mm256_madd_epi16(more, factor));
+    sum = _mm256_add_epi16(sum, more);
+    if (p.adds_narrow)
+        sum = _mm256_add_epi16(sum, *narrow);
+    return p.keeps_narrow ? sum : _mm256_madd_epi16(sum, factor);
+}
+
+/* w: [strip][group]. */
+INLINE void pass_row(const struct input *x, int r, __m256i (*w)[4], const struct pass p, struct carry *carry,
+                     const struct factors *factors, const struct quant_format f)
+{
+    const int32_t *at = x->q + r * 8 + p.group;
+    const __m256i q[4] = { _mm256_set1_epi32(at[0]), _mm256_set1_epi32(at[1]), _mm256_set1_epi32(at[2]),
+                           _mm256_set1_epi32(at[3]) };
+    float *total = x->total + r * LANES;
+    __m256i a, b;
+    if (IS_VNNI) {
+        const __m256i zero = _mm256_setzero_si256();
+        a = dot_strip_vnni(w[0], q, p.adds_wide ? carry->wide[r][0] : zero);
+        b = dot_strip_vnni(w[1], q, p.adds_wide ? carry->wide[r][1] : zero);
+    } else {
+        a = dot_strip(w[0], q, &carry->narrow[r][0], p, f);
+        b = dot_strip(w[1], q, &carry->narrow[r][1], p, f);
+    }
+    if (p.keeps_narrow) {
+        carry->narrow[r][0] = a;
+        carry->narrow[r][1] = b;
+        return;
+    }
+    if (p.adds_wide && !IS_VNNI) {
+        a = _mm256_add_epi32(a, carry->wide[r][0]);
+        b = _mm256_add_epi32(b, carry->wide[r][1]);
+    }
+    if (p.keeps_wide) {
+        carry->wide[r][0] = a;
+        carry->wide[r][1] = b;
+        return;
+    }
+    struct row_factors c;
+    load_row(&c, x->rows + r, p, factors, f);
+    __m256 first = add_run(_mm256_loadu_ps(total), a, &c, 0, p, factors, f);
+    __m256 second = add_run(_mm256_loadu_ps(total + STRIP), b, &c, 1, p, factors, f);
+    _mm256_storeu_ps(total, first);
+    _mm256_storeu_ps(total + STRIP, second);
+}
+
+INLINE void run_pass(const struct input *x, const uint8_t *half, const struct pass p, struct carry *carry,
+                     const struct factors *factors, const struct quant_format f)
+{
+    __m256i w[2][4];
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        w[i / 4][i % 4] = unpack_group(half + 32 * (i / 4), p.group + i % 4, p.is_high, f);
+    for (int r = 0; r < x->n_rows; r++)
+        pass_row(x, r, w, p, carry, factors, f);
+}
+
+/* The passes over all numbers of a run, or over one nibble of each. */
+INLINE void run_part(const struct input *x, const uint8_t *half, const int run, const bool is_high,
+                     struct carry *carry, const struct factors *factors, const struct quant_format f)
+{
+    /* Eight groups fit 16 bits where numbers have four bits, or are split. */
+    const bool is_narrow = !IS_VNNI && (format_largest(f) <= 15 || is_split(f)), is_long = f.sub == BLOCK;
+    struct pass p = { .group = 4 * run, .run = run, .is_high = is_high };
+    if (is_long) {
+        p.keeps_narrow = is_narrow;
+        p.keeps_wide = !is_narrow;
+        run_pass(x, half, p, carry, factors, f);
+        p = (struct pass){
+            .group = 4, .is_high = is_high, .adds_narrow = is_narrow, .adds_wide = !is_narrow
+        };
+    }
+    p.adds_wide = p.adds_wide || is_high;
+    p.keeps_wide = is_split(f) && !is_high;
+    run_pass(x, half, p, carry, factors, f);
+}
+
+/* All passes over half a block. */
+INLINE void half_block(const struct input *x, const uint8_t *half, struct carry *carry,
+                       const struct factors *factors, const struct quant_format f)
+{
+    run_part(x, half, 0, false, carry, factors, f);
+    if (is_split(f))
+        run_part(x, half, 0, true, carry, factors, f);
+    if (f.sub == BLOCK)
+        return;
+    run_part(x, half, 1, false, carry, factors, f);
+    if (is_split(f))
+        run_part(x, half, 1, true, carry, factors, f);
+}
+
+INLINE void clear_totals(float *out, int n_rows)
+{
+    for (int h = 0; h < 2; h++, out += half_rows(n_rows) * LANES)
+        for (int i = 0; i < n_rows * LANES; i += STRIP) {
+            _mm256_storeu_ps(out + i, _mm256_setzero_ps());
+            __asm__("" ::: "memory"); /* otherwise this becomes a slower call of memset */
+        }
+}
+
+/* sum += the products of a row with a strip, over groups begin..begin + n - 1. q: broadcast groups. */
+INLINE __m256i dot_groups(__m256i sum, const uint8_t *at, const __m256i *q, const int begin, const int n,
+                          const bool is_high, const struct quant_format f)
+{
+    if (IS_VNNI) {
+        UNROLL
+        for (int g = begin; g < begin + n; g++)
+            sum = dot_four(sum, unpack_group(at, g, false, f), q[g]);
+        return sum;
+    }
+    const int most = is_split(f) ? 15 : format_largest(f);
+    const int fit = most <= 15 ? 8 : most <= 31 ? 4 : 2, step = fit < n ? fit : n;
+    UNROLL
+    for (int g = begin; g < begin + n; g += step) {
+        __m256i narrow = _mm256_maddubs_epi16(unpack_group(at, g, is_high, f), q[g]);
+        UNROLL
+        for (int k = 1; k < step; k++)
+            narrow = _mm256_add_epi16(narrow,
+                                      _mm256_maddubs_epi16(unpack_group(at, g + k, is_high, f), q[g + k]));
+        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(narrow, _mm256_set1_epi16(is_high ? 16 : 1)));
+    }
+    return sum;
+}
+
+/* The sums of a row with a strip. at: of the strip in the low plane. */
+INLINE void single_strip(__m256i *sums, const uint8_t *at, const __m256i *q, const struct quant_format f)
+{
+    const int runs = BLOCK / f.sub, n = 8 / runs;
+    UNROLL
+    for (int run = 0; run < runs; run++) {
+        sums[run] = dot_groups(_mm256_setzero_si256(), at, q, run * n, n, false, f);
+        if (is_split(f))
+            sums[run] = dot_groups(sums[run], at, q, run * n, n, true, f);
+    }
+}
+
+/* One block, of a panel: the parts that its rows share. */
+struct block {
+    const uint8_t *unit, *first; /* first: half of its numbers */
+    int index;                   /* of the unit */
+};
+
+INLINE struct block block_at(const uint8_t *panel, int b, const struct quant_format f)
+{
+    const int per_unit = format_unit_columns(f) / BLOCK;
+    const uint8_t *unit = panel + (size_t)(b / per_unit) * format_unit_bytes(f);
+    const uint8_t *first = unit + format_param_bytes(f) + (size_t)(b % per_unit) * 2 * format_half_bytes(f);
+    for (size_t line = 0; line < format_unit_bytes(f) / (size_t)per_unit; line += 64)
+        _mm_prefetch((const char *)first + weights_ahead_bytes + line, _MM_HINT_T0);
+    return (struct block){ unit, first, b % per_unit };
+}
+
+INLINE struct input input_at(float *total, const uint8_t *tile, int n_rows, int b)
+{
+    tile += (size_t)b * (size_t)n_rows * (BLOCK + sizeof(struct input_row));
+    return (struct input){ .q = (const int32_t *)tile,
+                           .rows = (const struct input_row *)(tile + n_rows * BLOCK),
+                           .total = total,
+                           .n_rows = n_rows };
+}
+
+/* One panel for a single row. The sums of all strips come before their scales, so that the long chains
+ * of operations at the end of each overlap. */
+INLINE void single_row(float *out, const uint8_t *panel, const struct quant_format f, const uint8_t *tile,
+                       int n_blocks)
+{
+    const size_t half = format_half_bytes(f);
+    clear_totals(out, 1);
+    for (int b = 0; b < n_blocks; b++) {
+        const struct block block = block_at(panel, b, f);
+        const struct input x = input_at(out, tile, 1, b);
+        const __m256i q[8] = { _mm256_set1_epi32(x.q[0]), _mm256_set1_epi32(x.q[1]),
+                               _mm256_set1_epi32(x.q[2]), _mm256_set1_epi32(x.q[3]),
+                               _mm256_set1_epi32(x.q[4]), _mm256_set1_epi32(x.q[5]),
+                               _mm256_set1_epi32(x.q[6]), _mm256_set1_epi32(x.q[7]) };
+        struct scales scales[2];
+        __m256i sums[4][2];
+        load_scales(&scales[0], block.unit, 0, block.index, f);
+        load_scales(&scales[1], block.unit, LANES, block.index, f);
+        single_strip(sums[0], block.first, q, f);
+        single_strip(sums[1], block.first + 32, q, f);
+        single_strip(sums[2], block.first + half, q, f);
+        single_strip(sums[3], block.first + half + 32, q, f);
+        UNROLL
+        for (int strip = 0; strip < 4; strip++) {
+            const struct factors factors = { &scales[strip / 2], NULL };
+            __m256 total = _mm256_loadu_ps(out + strip * STRIP);
+            UNROLL
+            for (int run = 0; run < BLOCK / f.sub; run++) {
+                const struct pass p = { .run = run };
+                struct row_factors c;
+                load_row(&c, x.rows, p, &factors, f);
+                total = add_run(total, sums[strip][run], &c, strip % 2, p, &factors, f);
+            }
+            _mm256_storeu_ps(out + strip * STRIP, total);
+        }
+    }
+}
+
+/* One panel for several rows. multiplies: first the scales by each step. */
+INLINE void many_rows(float *out, const uint8_t *panel, const struct quant_format f, const uint8_t *tile,
+                      int n_rows, int n_blocks, const bool multiplies)
+{
+    struct carry carry;
+    clear_totals(out, n_rows);
+    for (int b = 0; b < n_blocks; b++) {
+        const struct block block = block_at(panel, b, f);
+        struct input x = input_at(out, tile, n_rows, b);
+        for (int h = 0; h < 2; h++, x.total += half_rows(n_rows) * LANES) {
+            struct scales scales;
+            struct multiples multiples;
+            const struct factors factors = { &scales, multiplies ? &multiples : NULL };
+            load_scales(&scales, block.unit, h * LANES, block.index, f);
+            if (multiplies)
+                multiply_scales(&multiples, &scales, f);
+            half_block(&x, block.first + (size_t)h * format_half_bytes(f), &carry, &factors, f);
+        }
+    }
+}
+
+/* Each variant is a function of its own: the compiler would keep what they have in common on the stack. */
+#define VARIANT(name)                                                                                        \
+    static __attribute__((noinline)) void name(float *out, const uint8_t *panel, const uint8_t *x,           \
+                                               int n_rows, int n_blocks)
+#define LINEAR(name, dtype, variant)                                                                         \
+    VARIANT(name##_single)                                                                                   \
+    {                                                                                                        \
+        (void)n_rows;                                                                                        \
+        single_row(out, panel, quant_format(dtype), x, n_blocks);                                            \
+    }                                                                                                        \
+    VARIANT(name##_few)                                                                                      \
+    {                                                                                                        \
+        many_rows(out, panel, quant_format(dtype), x, n_rows, n_blocks, false);                              \
+    }                                                                                                        \
+    VARIANT(name##_many)                                                                                     \
+    {                                                                                                        \
+        many_rows(out, panel, quant_format(dtype), x, n_rows, n_blocks, true);                               \
+    }                                                                                                        \
+    void linear_##name##_##variant(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in)    \
+    {                                                                                                        \
+        if (n_rows == 1)                                                                                     \
+            name##_single(out, panel, x, n_rows, n_in / BLOCK);                                              \
+        else if (n_rows <= FEW_ROWS)                                                                         \
+            name##_few(out, panel, x, n_rows, n_in / BLOCK);                                                 \
+        else                                                                                                 \
+            name##_many(out, panel, x, n_rows, n_in / BLOCK);                                                \
+    }
+
+#endif
