@@ -123,7 +123,7 @@ static void check_panel(struct check *c, const struct kernels *ref, enum dtype t
 static int next_rows(const struct check *c, int n_rows)
 {
     if (c->is_brief && n_rows >= 9)
-        return n_rows == 9 ? 31 : TILE_ROWS + 1;
+        return n_rows == 9 ? 31 : n_rows == 31 ? 43 : TILE_ROWS + 1; /* from 41 rows on halves are apart */
     return n_rows + (n_rows < 36 ? 1 : 7);
 }
 

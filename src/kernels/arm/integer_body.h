@@ -321,8 +321,8 @@ INLINE void chunk_tiles(float *out, const struct half_chunk *halves, struct tile
         x->n_rows = n_rows * (t + 1) / n_tiles - row;
         prepare_input(x, tile, n_rows, row, begin, n, f);
         for (int h = 0; h < 2; h++)
-            tiles[(x->n_rows + CELL_ROWS - 1) / CELL_ROWS](out + (h * n_rows + row) * LANES, halves + h, x,
-                                                           n);
+            tiles[(x->n_rows + CELL_ROWS - 1) / CELL_ROWS](out + (h * half_rows(n_rows) + row) * LANES,
+                                                           halves + h, x, n);
     }
 }
 
@@ -331,7 +331,7 @@ INLINE void linear_integers(float *out, const uint8_t *panel, const uint8_t *til
 {
     struct half_chunk halves[2];
     struct tile_input x;
-    memset(out, 0, (size_t)n_rows * PANEL_ROWS * sizeof *out);
+    clear_outputs(out, n_rows);
     for (int begin = 0; begin < n_blocks; begin += CHUNK) {
         int n = n_blocks - begin < CHUNK ? n_blocks - begin : CHUNK;
         prepare_weights(halves, panel, begin, n, expands, f);
