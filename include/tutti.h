@@ -392,6 +392,9 @@ enum tutti_grammar_kind {
      *   parallel   true: several calls, where the form has a way to write them; else one
      *   reasoning  false: no reasoning before the call, where it is part of the form (harmony) */
     TUTTI_GRAMMAR_TOOL_CALLS,
+    /* The same, but the answer may have text as well, and need not have a call; only tools with "strict": true
+     * have their arguments constrained. */
+    TUTTI_GRAMMAR_TEXT_OR_CALLS,
 };
 
 /* Requests with a lower number start sooner, as in vLLM. */

@@ -1,7 +1,8 @@
 /* call_probe: writes random calls of tools in every form, for tests in Python. Without input lines, and with the argument
  * "forms", it prints the rows of the table as JSON lines. Reads one JSON object from each line,
  *
- *   {"row": N, "reasoning": FORM or null, "tokens": true | false, "spec": TEXT, "seeds": [N, ...], "max_tokens": N}
+ *   {"row": N, "reasoning": FORM or null, "tokens": true | false, "spec": {...}, "has_text": true | false, "seeds": [N, ...],
+ *    "max_tokens": N}
  *
  * and writes one for each: {"error", "status", "param"} or {"outputs": [{"text", "finished", "calls", "streamed"}, ...]}; "steps"
  * and "peak_bytes" of compiling in either case. tokens: marks are special tokens; else the vocabulary has only bytes and some
@@ -261,12 +262,13 @@ static json_t *write_one(struct grammar *g, const json_t *question, const struct
 struct source_text {
     const struct call_writer *writer;
     char *text;
+    bool has_text;
 };
 
 static enum tutti_status read_source(void *user, struct syntax *out, struct tutti_error *err)
 {
     const struct source_text *source = user;
-    return call_grammar_read(source->writer, source->text, strlen(source->text), out, err);
+    return call_grammar_read(source->writer, source->text, strlen(source->text), source->has_text, out, err);
 }
 
 static json_t *answer(const json_t *question)
@@ -290,7 +292,8 @@ static json_t *answer(const json_t *question)
         die(err.text);
     budget_init(&budget,
                 &(struct budget_limits){ .n_steps = LIMIT_COMPILE_STEPS, .n_bytes = LIMIT_COMPILE_BYTES });
-    struct source_text text = { &writer, json_dumps(json_object_get(question, "spec"), 0) };
+    struct source_text text = { &writer, json_dumps(json_object_get(question, "spec"), 0),
+                                json_is_true(json_object_get(question, "has_text")) };
     struct grammar_source source = { read_source, &text, NULL };
     enum tutti_status st = grammar_new_from(&g, &source, trie, &budget, &err);
     json_t *out;

@@ -125,3 +125,19 @@ def test_every_call_is_parsed_and_valid(probe, row, tokens):
                 raise AssertionError(f"{output['text']!r}: {calls} of {json.dumps(tools)}") from error
     assert n_finished > n_asked / 2
     assert (n_several > 0) == (ROWS[row]["name"] not in SINGLE) or not tokens
+
+
+@pytest.mark.parametrize("tokens", [True, False], ids=["tokens", "text"])
+@pytest.mark.parametrize("row", WRITTEN, ids=lambda i: f"{i}-{ROWS[i]['name']}")
+def test_calls_of_strict_tools_within_text_are_valid(probe, row, tokens):
+    rng = random.Random(row)
+    for _ in range(5):
+        tools = tools_of(rng)
+        for tool in tools:
+            tool["function"]["strict"] = rng.random() < 0.7
+        answer = probe.ask(row=row, reasoning=REASONING.get(ROWS[row]["name"]), tokens=tokens, has_text=True, max_tokens=500,
+                           spec={"tools": tools, "parallel": rng.random() < 0.5}, seeds=[rng.randrange(1 << 40) for _ in range(6)])
+        assert "error" not in answer, (answer, tools)
+        strict = {tool["function"]["name"] for tool in tools if tool["function"]["strict"]}
+        for output in answer["outputs"]:
+            check([call for call in output["calls"][:-1] if call[0] in strict], tools)

@@ -7,6 +7,7 @@
 #include "base/limits.h"
 #include "base/rng.h"
 #include "engine/constraints/call_parts.h"
+#include "engine/constraints/call_text.h"
 #include "model/chat/reasoning.h"
 
 #include <stdlib.h>
@@ -391,12 +392,23 @@ static int32_t required(struct builder *b)
     return SYNTAX_SEQ(s, blanks, first);
 }
 
+/* Text, with calls in it or after it, or instead of it. */
+static int32_t text_or_calls(struct builder *b)
+{
+    struct call_parts *p = &b->parts;
+    bool has_opening = b->form->openings[0];
+    int32_t call = schema_share(p->values, opening(b)), begin = -1;
+    if (!call_text_read(p, has_opening ? call : -1, &begin, &b->end))
+        return -1;
+    return has_opening ? begin : SYNTAX_CHOICE(b->s, SYNTAX_SEQ(b->s, call_parts_blanks(p), call), begin);
+}
+
 enum tutti_status call_grammar_read(const struct call_writer *w, const char *text, size_t n_bytes,
-                                    struct syntax *out, struct tutti_error *err)
+                                    bool has_text, struct syntax *out, struct tutti_error *err)
 {
     struct builder b = { .s = out, .form = w->form };
-    if (call_parts_init(&b.parts, w, text, n_bytes, out, err)) {
-        int32_t root = required(&b);
+    if (call_parts_init(&b.parts, w, text, n_bytes, has_text, out, err)) {
+        int32_t root = has_text ? text_or_calls(&b) : required(&b);
         define_states(&b);
         out->root = syntax_add_rule(out, NULL, 0);
         syntax_define(out, out->root, root);

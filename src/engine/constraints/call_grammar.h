@@ -31,10 +31,10 @@ MUST_CHECK enum tutti_status call_writer_init(struct call_writer *w, const struc
                                               size_t n_stop_ids, struct tutti_error *err);
 void call_writer_clear(struct call_writer *w); /* a zeroed one is allowed */
 
-/* Reads the text of a TUTTI_GRAMMAR_TOOL_CALLS (tutti.h) and fills *out, which was zeroed but for its
+/* Reads the text of a TUTTI_GRAMMAR_TOOL_CALLS, or with has_text a TUTTI_GRAMMAR_TEXT_OR_CALLS, and fills *out, which was zeroed but for its
  * budget. TUTTI_E_ARGUMENT with err->param "tools": what the form cannot express, or what a schema has
  * that is invalid or unsupported; TUTTI_E_LIMIT; TUTTI_E_MEMORY. */
 MUST_CHECK enum tutti_status call_grammar_read(const struct call_writer *w, const char *text, size_t n_bytes,
-                                               struct syntax *out, struct tutti_error *err);
+                                               bool has_text, struct syntax *out, struct tutti_error *err);
 
 #endif

@@ -228,7 +228,7 @@ static bool begin_tool(struct call_parts *p, int number)
         return call_parts_are_ok(p);
     p->tool = number;
     const json_t *parameters = json_object_get(tool->function, "parameters");
-    parameters = json_is_null(parameters) ? NULL : parameters;
+    parameters = json_is_null(parameters) || tool->is_loose ? NULL : parameters;
     const json_t *schema = schema_begin_tool(p->values, parameters);
     (void)schema_begin_tool(p->texts, parameters);
     tool->schema = tool->schema ? tool->schema : schema;
@@ -375,6 +375,8 @@ int32_t call_parts_value(struct call_parts *p, int tool, int way, int argument, 
     const struct schema_text text = { .end = step->text,
                                       .other = has_other ? step[-1].text : NULL,
                                       .may_be_null = may_be_null && step->op != CALL_TEXT };
+    if (tool_at(p, tool)->is_loose && (step->op == CALL_TEXT || !p->has_text))
+        return with_end(p, schema_argument_text(p->texts, NULL, &text), step);
     if (!is_text)
         return step->op == CALL_TEXT ? CALL_PARTS_NO_VALUE
                                      : with_end(p, schema_argument_value(p->values, schema), step);
@@ -415,7 +417,7 @@ static enum schema_dialect dialect_of(const struct call_writer *w)
                                                                            : SCHEMA_JSON;
 }
 
-static bool read_tools(struct call_parts *p)
+static bool read_tools(struct call_parts *p, bool only_strict)
 {
     const json_t *list = json_object_get(p->spec, "tools"), *tool;
     const char *only = json_string_value(json_object_get(p->spec, "name"));
@@ -433,16 +435,19 @@ static bool read_tools(struct call_parts *p)
         const char *name = json_string_value(json_object_get(function, "name"));
         if (!name)
             return call_parts_fail(p, "a tool has no name") >= 0;
-        p->tools[p->n_tools++] = (struct call_tool){
-            .function = function, .name = name, .is_wanted = !only || strcmp(only, name) == 0, .json = -1
-        };
+        p->tools[p->n_tools++] = (struct call_tool){ .function = function,
+                                                     .name = name,
+                                                     .is_wanted = !only || strcmp(only, name) == 0,
+                                                     .is_loose = only_strict && !json_is_true(json_object_get(
+                                                                                    function, "strict")),
+                                                     .json = -1 };
         has_any |= p->tools[i].is_wanted;
     }
     return has_any || call_parts_fail(p, "no tool is named %.64s", only) >= 0;
 }
 
 bool call_parts_init(struct call_parts *p, const struct call_writer *w, const char *text, size_t n_bytes,
-                     struct syntax *s, struct tutti_error *err)
+                     bool only_strict, struct syntax *s, struct tutti_error *err)
 {
     *p = (struct call_parts){
         .writer = w, .s = s, .err = err, .blanks = -1, .has_text = has_op(w->form, CALL_TEXT)
@@ -458,7 +463,7 @@ bool call_parts_init(struct call_parts *p, const struct call_writer *w, const ch
         return false;
     p->is_parallel = json_is_true(json_object_get(p->spec, "parallel"));
     p->has_reasoning = !json_is_false(json_object_get(p->spec, "reasoning"));
-    return read_tools(p);
+    return read_tools(p, only_strict);
 }
 
 /* The first error of the readers, with the tool that it is about. */

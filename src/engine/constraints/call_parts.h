@@ -21,6 +21,7 @@ struct call_parts {
         const char *name;
         const json_t *schema; /* of the arguments, an object */
         bool is_wanted;       /* may be called */
+        bool is_loose;        /* with any arguments */
         int32_t json;         /* node of all arguments; -1: not created yet */
         size_t n_ways;
         struct schema_arguments *ways; /* NULL: not read yet */
@@ -33,9 +34,9 @@ struct call_parts {
     bool has_text;  /* the form marks values that are texts */
 };
 
-/* False: error. call_parts_finish() is for the caller in either case. */
+/* only_strict: other tools take any arguments. False: error. call_parts_finish() is for the caller in either case. */
 bool call_parts_init(struct call_parts *p, const struct call_writer *w, const char *text, size_t n_bytes,
-                     struct syntax *s, struct tutti_error *err);
+                     bool only_strict, struct syntax *s, struct tutti_error *err);
 /* Frees everything. Returns the status. */
 MUST_CHECK enum tutti_status call_parts_finish(struct call_parts *p);
 bool call_parts_are_ok(const struct call_parts *p);

@@ -296,13 +296,14 @@ struct calls_text {
 static enum tutti_status read_calls(void *user, struct syntax *out, struct tutti_error *err)
 {
     const struct calls_text *text = user;
-    return call_grammar_read(text->writer, text->spec->grammar, text->spec->n_grammar_bytes, out, err);
+    bool has_text = text->spec->grammar_kind == TUTTI_GRAMMAR_TEXT_OR_CALLS;
+    return call_grammar_read(text->writer, text->spec->grammar, text->spec->n_grammar_bytes, has_text, out, err);
 }
 
 static enum tutti_status compile_grammar(struct compiler *c, struct request *r, struct budget *budget)
 {
     const struct tutti_request *spec = &r->spec;
-    if (spec->grammar_kind != TUTTI_GRAMMAR_TOOL_CALLS)
+    if (!request_has_calls_grammar(r))
         return grammar_new(&r->grammar, kind_of(spec->grammar_kind), spec->grammar, spec->n_grammar_bytes,
                            c->options.trie, budget, &r->grammar_error);
     if (!c->options.calls)

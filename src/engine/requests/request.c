@@ -219,10 +219,10 @@ static enum tutti_status check_grammar(const struct tutti_request *spec, const s
     bool has_text = has_grammar_text(spec->grammar_kind);
     bool is_own = spec->grammar_kind == TUTTI_GRAMMAR_GBNF || spec->grammar_kind == TUTTI_GRAMMAR_PATTERN;
     enum tutti_status st = check_range("grammar_kind", (double)spec->grammar_kind, 0, true,
-                                       TUTTI_GRAMMAR_TOOL_CALLS, err);
+                                       TUTTI_GRAMMAR_TEXT_OR_CALLS, err);
     if (st != TUTTI_OK || spec->grammar_kind == TUTTI_GRAMMAR_NONE)
         return st;
-    bool is_calls = spec->grammar_kind == TUTTI_GRAMMAR_TOOL_CALLS;
+    bool is_calls = spec->grammar_kind >= TUTTI_GRAMMAR_TOOL_CALLS;
     const char *param = is_own ? "grammar" : is_calls ? "tools" : "response_format";
     if (!model->tokenizer)
         return error_set_param(err, TUTTI_E_ARGUMENT, param, "model %s has no tokenizer", model->name);
@@ -553,11 +553,17 @@ static enum tutti_status prepare_channels(struct request *r, const struct model 
                                           struct tutti_error *err)
 {
     int32_t end = model->marks.turn.ids[0];
+    bool has_text = r->spec.grammar_kind == TUTTI_GRAMMAR_TEXT_OR_CALLS;
+    if (r->spec.max_reasoning_tokens != 0 && has_text)
+        return error_set_param(
+            err, TUTTI_E_ARGUMENT, "max_reasoning_tokens",
+            "a budget of reasoning cannot be combined with strict tools where reasoning and "
+            "calls are channels");
     if (r->spec.max_reasoning_tokens > 0 && !token_trie_has_code(tokenizer_piece(model->tokenizer, end)))
         return error_set_param(err, TUTTI_E_ARGUMENT, "max_reasoning_tokens",
                                "a budget of reasoning before a required call needs a model whose vocabulary "
                                "has the marks of channels as tokens");
-    r->reasoning = REASONING_IN_GRAMMAR;
+    r->reasoning = has_text ? REASONING_NEVER : REASONING_IN_GRAMMAR;
     return TUTTI_OK;
 }
 
@@ -572,7 +578,7 @@ static enum tutti_status prepare_reasoning(struct request *r, const struct model
     enum reasoning_start start = chat_marks_start(marks, r->prompt, (size_t)r->n_prompt);
     r->begins_in_reasoning = start == REASONING_OPEN && marks->open.n > 0;
     bool has_tokens = marks->open.n < 2; /* else it is not certain which tokens the model writes */
-    if (spec->grammar_kind == TUTTI_GRAMMAR_TOOL_CALLS && marks->turn.n > 0)
+    if (request_has_calls_grammar(r) && marks->turn.n > 0)
         return prepare_channels(r, model, err);
     if (start != REASONING_NEVER && spec->max_reasoning_tokens != 0 && !has_tokens)
         return error_set_param(err, TUTTI_E_ARGUMENT, "max_reasoning_tokens",

@@ -130,6 +130,13 @@ static inline bool request_wants_rows(const struct request *r)
            r->spec.embedding == TUTTI_EMBEDDING_FIRST;
 }
 
+/* True: its grammar is one of calls. */
+static inline bool request_has_calls_grammar(const struct request *r)
+{
+    return r->spec.grammar_kind == TUTTI_GRAMMAR_TOOL_CALLS ||
+           r->spec.grammar_kind == TUTTI_GRAMMAR_TEXT_OR_CALLS;
+}
+
 /* True: all its choices end when one sequence ends. */
 static inline bool request_ends_as_one(const struct request *r)
 {

@@ -293,11 +293,12 @@ static void admit(struct tutti_engine *e, struct request *r)
         return;
     }
     /* With a grammar the text is shown unchanged. */
-    const struct chat_format *chat = r->spec.n_messages > 0 && !r->grammar ? e->model->chat : NULL;
+    bool is_exact = r->grammar && r->spec.grammar_kind != TUTTI_GRAMMAR_TEXT_OR_CALLS;
+    const struct chat_format *chat = r->spec.n_messages > 0 && !is_exact ? e->model->chat : NULL;
     r->format = (struct reply_format){ .tok = e->model->tokenizer,
                                        .marks = r->spec.shows_marks ? &e->model->marks : NULL,
                                        .stops = { r->spec.stop, r->spec.n_stop, r->stop_borders },
-                                       .continues_text = r->spec.n_messages == 0 || r->grammar,
+                                       .continues_text = r->spec.n_messages == 0 || is_exact,
                                        .continues_answer = r->continues_answer,
                                        .keeps_stop = r->spec.keeps_stop,
                                        .hides_blank_first_line = chat && chat->has_metadata_line,

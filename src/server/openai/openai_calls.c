@@ -11,7 +11,9 @@ bool calls_are_possible(const struct job *job)
     if (job->req.forced != API_FORCED_NONE)
         return true;
     /* With a grammar the whole answer is content, whatever it looks like. */
-    return job->req.tools && job->req.grammar_kind == TUTTI_GRAMMAR_NONE;
+    bool has_other = job->req.grammar_kind != TUTTI_GRAMMAR_NONE &&
+                     job->req.grammar_kind != TUTTI_GRAMMAR_TEXT_OR_CALLS;
+    return job->req.tools && !has_other;
 }
 
 static bool has_form(const struct job *job, const char *name)
@@ -45,7 +47,7 @@ void calls_make_id(const struct job *job, const struct call_name *call, const ch
 static bool parser_new(const struct job *job, tutti_tool_parser **out)
 {
     const struct tutti_model_info *info = &job->app->info;
-    bool is_written = job->req.forced != API_FORCED_NONE && info->written_form;
+    bool is_written = job->req.grammar_kind >= TUTTI_GRAMMAR_TOOL_CALLS && info->written_form;
     const char *form = is_written ? info->written_form : info->tool_form;
     return tutti_tool_parser_new(out, form, job->req.tools, false, NULL) == TUTTI_OK;
 }

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Constrains the answer to calls of the tools, in the model's form. name NULL: of any. */
-static enum tutti_status force(struct api_request *req, enum api_forced forced, const char *name,
-                               const json_t *tools, struct tutti_error *err)
+/* Constrains the answer by a grammar of calls in the model's form. name NULL: of any tool. */
+static enum tutti_status constrain(struct api_request *req, enum tutti_grammar_kind kind, const char *name,
+                                   const json_t *tools, struct tutti_error *err)
 {
     bool is_parallel = !name && !req->one_tool_call;
     json_t *grammar = json_pack("{s:O, s:b, s:b}", "tools", tools, "parallel", is_parallel, "reasoning",
@@ -22,11 +22,42 @@ static enum tutti_status force(struct api_request *req, enum api_forced forced, 
         return error_out_of_memory("tools", err);
     free(req->schema);
     req->schema = text;
-    req->grammar_kind = TUTTI_GRAMMAR_TOOL_CALLS;
+    req->grammar_kind = kind;
     req->grammar = text;
     req->n_grammar_bytes = strlen(text);
-    req->forced = forced;
     return TUTTI_OK;
+}
+
+/* An answer that must be a call. */
+static enum tutti_status force(struct api_request *req, enum api_forced forced, const char *name,
+                               const json_t *tools, struct tutti_error *err)
+{
+    req->forced = forced;
+    return constrain(req, TUTTI_GRAMMAR_TOOL_CALLS, name, tools, err);
+}
+
+static bool has_strict(const json_t *tools)
+{
+    size_t i;
+    const json_t *tool;
+    json_array_foreach(tools, i, tool)
+    {
+        if (json_is_true(json_object_get(json_object_get(tool, "function"), "strict")))
+            return true;
+    }
+    return false;
+}
+
+/* An answer that may have calls: those of strict tools have valid arguments. With a grammar of its own the
+ * answer has no calls. */
+static enum tutti_status allow_calls(struct api_request *req, const json_t *tools, struct tutti_error *err)
+{
+    if (req->grammar_kind != TUTTI_GRAMMAR_NONE || !has_strict(tools))
+        return TUTTI_OK;
+    if (req->n_beams > 1)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "tools",
+                               "a strict tool cannot be combined with num_beams");
+    return constrain(req, TUTTI_GRAMMAR_TEXT_OR_CALLS, NULL, tools, err);
 }
 
 /* ---- tool_choice ---- */
@@ -112,8 +143,10 @@ static enum tutti_status read_tool_choice(struct api_request *req, const json_t 
                                           struct tutti_error *err)
 {
     const char *word = json_string_value(choice);
-    if (!choice || json_is_null(choice) || (word && (!strcmp(word, "auto") || !strcmp(word, "none"))))
+    if (word && !strcmp(word, "none"))
         return TUTTI_OK;
+    if (!choice || json_is_null(choice) || (word && !strcmp(word, "auto")))
+        return allow_calls(req, tools, err);
     bool is_required = word && !strcmp(word, "required");
     if (json_array_size(tools) == 0 && (is_required || json_is_object(choice)))
         return error_set_param(err, TUTTI_E_ARGUMENT, "tool_choice",
