@@ -29,6 +29,7 @@ BOUNDED = {
     "assign": "MAX_DEPTH",
     "is_literal": "MAX_TREE_DEPTH",
     "text_bytes": "200 levels",
+    "parse_element": "MAX_NESTED",
     "merge_sort": "log2 of the items",
 }
 INDIRECT = "__indirect_call"

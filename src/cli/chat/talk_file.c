@@ -234,19 +234,13 @@ static enum tutti_status check_fields(const struct talk_reader *r, const json_t 
     return TUTTI_OK;
 }
 
-/* Sets an option from a value; name: of the field. */
-static enum tutti_status read_setting(const struct talk_reader *r, const struct option *o, void *values,
-                                      const char *name, const json_t *value)
+/* Sets an option from a value that is no list; name: of the field. */
+static enum tutti_status read_value(const struct talk_reader *r, const struct option *o, void *values,
+                                    const char *name, const json_t *value)
 {
     char text[64], shown[512];
-    enum tutti_status st = TUTTI_OK;
     struct option_texts *stops = (struct option_texts *)(void *)((char *)values + o->field);
     snprintf(shown, sizeof shown, "%.300s: %.90s%.60s", r->at.file, r->at.prefix, name);
-    if (o->kind == OPTION_TEXTS && json_is_array(value)) {
-        for (size_t i = 0; i < json_array_size(value) && st == TUTTI_OK; i++)
-            st = read_setting(r, o, values, name, json_array_get(value, i));
-        return st;
-    }
     if (o->kind == OPTION_TEXTS && json_is_string(value) && stops->n < OPTION_MAX_TEXTS) {
         stops->texts[stops->n++] = json_string_value(value);
         return TUTTI_OK;
@@ -271,8 +265,19 @@ static enum tutti_status read_setting(const struct talk_reader *r, const struct 
                  is_word               ? json_string_value(value)
                  : json_is_true(value) ? "true"
                                        : "false");
-    st = option_set_text(o, values, shown, text, r->at.err);
+    enum tutti_status st = option_set_text(o, values, shown, text, r->at.err);
     return st == TUTTI_OK ? st : TUTTI_E_FORMAT;
+}
+
+static enum tutti_status read_setting(const struct talk_reader *r, const struct option *o, void *values,
+                                      const char *name, const json_t *value)
+{
+    if (o->kind != OPTION_TEXTS || !json_is_array(value))
+        return read_value(r, o, values, name, value);
+    enum tutti_status st = TUTTI_OK;
+    for (size_t i = 0; i < json_array_size(value) && st == TUTTI_OK; i++)
+        st = read_value(r, o, values, name, json_array_get(value, i));
+    return st;
 }
 
 /* Reads those fields of the object that are settings. */
