@@ -157,7 +157,7 @@ def test_what_cannot_be_is_told(start, tmp_path):
     assert "not a link" in fails("--kv-spill", link)
     assert "needs" in fails("--kv-spill", tmp_path / "other", "--kv-spill-size", "1K")
     assert "prefix cache is switched off" in fails("--kv-spill", tmp_path / "other", "--no-prefix-cache")
-    assert "without a folder" in fails("--kv-spill-size", "1G")
+    assert "has no effect without --kv-spill" in fails("--kv-spill-size", "1G")
 
 
 @pytest.fixture
