@@ -3,10 +3,11 @@
 #include "kernels/quantize.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK_BYTES = 8 << 20 };
+enum { CHUNK_BYTES = 8 << 20, ROWS_TOGETHER = 128 /* of a thread that assembles them */ };
 
 enum row_state { ROW_FINE, ROW_NOT_FINITE, ROW_TOO_LARGE };
 
@@ -28,8 +29,10 @@ struct chunk {
     int64_t n_rows_before; /* of the plan's other parts */
     const uint8_t *in;     /* the stored rows from in_row on, or a transposed copy */
     int64_t in_row;
-    const struct tensor_view *view; /* of a tensor that is assembled chunk by chunk; NULL: another one */
+    const struct tensor_view *view; /* of a tensor that is assembled; NULL: another one */
     uint8_t *assembled;             /* what in points to then */
+    bool is_by_chunk;               /* it is assembled chunk by chunk, each thread its own rows */
+    atomic_bool fails;              /* a thread is out of memory */
     uint8_t *out;
     float *floats;            /* [n_threads][2][n_cols] */
     struct row_error *errors; /* [n_rows] */
@@ -118,11 +121,35 @@ static void convert_row(const struct chunk *k, int64_t row, uint8_t *out, const 
     measure_row(e, floats, after, k->n_cols);
 }
 
+/* Assembles n stored rows, from row on. False: out of memory. */
+static bool assemble_rows(const struct chunk *k, uint8_t *to, int64_t row, int64_t n)
+{
+    int64_t n_columns = k->view->n_columns, begin = row * k->n_cols, end = (row + n) * k->n_cols;
+    while (begin < end) { /* a row of a tensor of several matrices is a whole matrix */
+        int64_t column = begin % n_columns, left = end - begin;
+        struct tensor_part part = { begin / n_columns, 1, column, n_columns - column };
+        if (column == 0 && left >= n_columns)
+            part.n_rows = left / n_columns;
+        else if (left < part.n_columns)
+            part.n_columns = left;
+        if (!tensor_view_copy(k->view, &part, to))
+            return false;
+        to += (size_t)part.n_rows * tensor_columns_bytes(k->view->tensor, part.n_columns);
+        begin += part.n_rows * part.n_columns;
+    }
+    return true;
+}
+
 static void convert_rows(void *arg, int thread, int n_threads)
 {
-    const struct chunk *k = arg;
+    struct chunk *k = arg;
     int64_t begin, end;
     team_range(k->n_rows, 1, thread, n_threads, &begin, &end);
+    if (k->is_by_chunk && !assemble_rows(k, k->assembled + (size_t)begin * k->in_bytes,
+                                         k->base + k->first_row + begin, end - begin)) {
+        atomic_store(&k->fails, true);
+        return;
+    }
     for (int64_t i = begin; i < end; i++) {
         const uint8_t *in = k->in + (size_t)(source_row(k, k->first_row + i) - k->in_row) * k->in_bytes;
         convert_row(k, k->first_row + i, k->out + (size_t)i * k->out_bytes, in,
@@ -191,44 +218,54 @@ static void forget_rows(const struct chunk *k)
                        (size_t)k->n_rows * k->in_bytes);
 }
 
-/* Assembles n stored rows, from row on. False: out of memory. */
-static bool assemble_rows(struct chunk *k, int64_t row, int64_t n)
+/* The tensor's rows from first on, for all threads. */
+struct whole {
+    const struct chunk *chunk;
+    const uint8_t *stored; /* to be transposed; NULL: assembled */
+    int64_t first, n_rows;
+    atomic_bool fails;
+};
+
+static void assemble_whole(void *arg, int thread, int n_threads)
 {
-    int64_t n_columns = k->view->n_columns, begin = row * k->n_cols, end = (row + n) * k->n_cols;
-    uint8_t *to = k->assembled;
-    k->in = to;
-    k->in_row = row;
-    while (begin < end) { /* a row of a tensor of several matrices is a whole matrix */
-        int64_t column = begin % n_columns, left = end - begin;
-        struct tensor_part part = { begin / n_columns, 1, column, n_columns - column };
-        if (column == 0 && left >= n_columns)
-            part.n_rows = left / n_columns;
-        else if (left < part.n_columns)
-            part.n_columns = left;
-        if (!tensor_view_copy(k->view, &part, to))
-            return false;
-        to += (size_t)part.n_rows * tensor_columns_bytes(k->view->tensor, part.n_columns);
-        begin += part.n_rows * part.n_columns;
-    }
-    return true;
+    struct whole *w = arg;
+    const struct chunk *k = w->chunk;
+    int64_t begin, end;
+    team_range(w->n_rows, ROWS_TOGETHER, thread, n_threads, &begin, &end);
+    if (w->stored)
+        weights_transpose_rows(k->assembled, k->part->tensor, w->stored, begin, end);
+    else if (!assemble_rows(k, k->assembled + (size_t)begin * k->in_bytes, w->first + begin, end - begin))
+        atomic_store(&w->fails, true);
 }
 
-/* Sets k->in, except for rows in order that write_rows() assembles. False: out of memory. */
-static bool open_rows(struct chunk *k, const struct tensor_view *view, int64_t rows_at_once)
+/* Sets k->in. False: out of memory. */
+static bool open_rows(struct convert_stream *s, struct chunk *k, const struct tensor_view *view,
+                      int64_t rows_at_once)
 {
-    if (k->part->change.is_transposed) {
-        k->in = k->assembled = weights_transposed(k->part->tensor);
-        return k->in;
-    }
-    if (view->bytes) {
+    bool is_by_head = k->part->change.order.head_dim > 0, is_transposed = k->part->change.is_transposed;
+    void *owned = NULL;
+    if (!is_transposed && view->bytes) {
         k->in = view->bytes;
         return true;
     }
-    bool is_by_head = k->part->change.order.head_dim > 0, is_by_chunk = is_in_order(k);
-    int64_t n = is_by_chunk ? rows_at_once : is_by_head ? k->n_stored_rows : k->n_total_rows;
-    k->view = view;
-    k->assembled = malloc((size_t)n * k->in_bytes);
-    return k->assembled && (is_by_chunk || assemble_rows(k, is_by_head ? 0 : k->base, n));
+    struct whole all = { .chunk = k, .n_rows = k->n_total_rows };
+    if (is_transposed)
+        all.stored = tensor_bytes(k->part->tensor, &owned);
+    else
+        k->view = view;
+    k->is_by_chunk = !is_transposed && is_in_order(k);
+    if (is_transposed || is_by_head)
+        all.n_rows = k->n_stored_rows;
+    else if (k->is_by_chunk)
+        all.n_rows = rows_at_once;
+    all.first = is_transposed || is_by_head ? 0 : k->base;
+    k->in_row = all.first;
+    if (!is_transposed || all.stored)
+        k->in = k->assembled = malloc((size_t)all.n_rows * k->in_bytes);
+    if (k->assembled && !k->is_by_chunk)
+        team_run(s->team, assemble_whole, &all);
+    free(owned);
+    return k->assembled && !all.fails;
 }
 
 static enum tutti_status write_rows(struct convert_stream *s, struct chunk *k, int64_t rows_at_once,
@@ -238,9 +275,11 @@ static enum tutti_status write_rows(struct convert_stream *s, struct chunk *k, i
     for (; st == TUTTI_OK && k->first_row < k->n_total_rows; k->first_row += k->n_rows) {
         int64_t left = k->n_total_rows - k->first_row;
         k->n_rows = left < rows_at_once ? left : rows_at_once;
-        if (k->view && is_in_order(k) && !assemble_rows(k, k->base + k->first_row, k->n_rows))
-            return error_out_of_memory(checkpoint_path(s->ck), err);
+        if (k->is_by_chunk)
+            k->in_row = k->base + k->first_row;
         team_run(s->team, convert_rows, k);
+        if (k->fails)
+            return error_out_of_memory(checkpoint_path(s->ck), err);
         forget_rows(k);
         st = add_errors(k, result, err);
         if (st == TUTTI_OK)
@@ -285,7 +324,7 @@ static enum tutti_status stream_part(struct convert_stream *s, const struct plan
         rows_at_once = 1;
     if (rows_at_once > k.n_total_rows)
         rows_at_once = k.n_total_rows;
-    bool is_open = open_rows(&k, view, rows_at_once);
+    bool is_open = open_rows(s, &k, view, rows_at_once);
     k.out = malloc((size_t)rows_at_once * k.out_bytes);
     k.floats = malloc((size_t)team_n_threads(s->team) * 2 * (size_t)k.n_cols * sizeof *k.floats);
     k.errors = malloc((size_t)rows_at_once * sizeof *k.errors);

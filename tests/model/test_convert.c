@@ -341,7 +341,7 @@ static void the_demo_model_keeps_its_tokenizer_and_chat(void **state)
     convert(TEST_DEMO_MODEL, path, "q8_0");
     struct model *a = util_load(TEST_DEMO_MODEL, NULL, NULL, 1, NULL),
                  *b = util_load(path, NULL, NULL, 1, NULL);
-    assert_string_equal(b->desc.chat_format, "chatglm3");
+    assert_string_equal(b->desc.chat_format, "template");
     assert_int_equal(a->desc.n_usable_vocab, b->desc.n_usable_vocab);
     static const char TEXT[] =
         "  Tell me a story about a fox named Mia.\n\xE4\xBD\xA0\xE5\xA5\xBD \xF0\x9F\x98\x80 \xFF";

@@ -84,7 +84,7 @@ enum tutti_status cpu_kv_new(struct backend *be, struct kv_memory **out, int n_p
         kv->layers[cpu->n_layers] = (struct kv_layer){
             .base = base, .page_bytes = (size_t)cpu->page_floats * sizeof(float)
         };
-    kv->backing = memory_back(kv->base, n_bytes);
+    kv->backing = memory_back(kv->base, n_bytes, team_n_threads(cpu->team));
     *out = kv;
     return TUTTI_OK;
 }

@@ -63,10 +63,12 @@ void memory_free(void *memory, size_t n_bytes)
 enum { BACK_AT_ONCE_BYTES = 64 << 20, BACK_PIECE_BYTES = 4 << 20 };
 
 struct memory_backing {
-    pthread_t thread;
-    atomic_bool stop;
     uint8_t *memory;
     size_t n_bytes;
+    atomic_size_t next; /* the first byte that no thread has taken */
+    atomic_bool stop;
+    int n_threads;
+    pthread_t threads[];
 };
 
 /* Atomically adds 0 to each page, so that concurrent writes are kept. */
@@ -96,24 +98,28 @@ static void *back_all(void *arg)
     struct sched_param none = { 0 };
     pthread_setschedparam(pthread_self(), SCHED_IDLE, &none);
 #endif
-    for (size_t at = 0; at < b->n_bytes && !atomic_load(&b->stop); at += BACK_PIECE_BYTES) {
+    while (!atomic_load(&b->stop)) {
+        size_t at = atomic_fetch_add(&b->next, BACK_PIECE_BYTES);
+        if (at >= b->n_bytes)
+            break;
         size_t n = b->n_bytes - at < BACK_PIECE_BYTES ? b->n_bytes - at : BACK_PIECE_BYTES;
-        if (!back_piece(b->memory + at, n)) {
+        if (!back_piece(b->memory + at, n) && !atomic_exchange(&b->stop, true))
             log_warn("the system has memory for %zu of the %zu MiB that were reserved: it may kill processes",
                      at >> 20, b->n_bytes >> 20);
-            break;
-        }
     }
     return NULL;
 }
 
-struct memory_backing *memory_back(void *memory, size_t n_bytes)
+struct memory_backing *memory_back(void *memory, size_t n_bytes, int n_threads)
 {
-    struct memory_backing *b = n_bytes > BACK_AT_ONCE_BYTES ? calloc(1, sizeof *b) : NULL;
+    size_t size = sizeof(struct memory_backing) + (size_t)n_threads * sizeof(pthread_t);
+    struct memory_backing *b = n_bytes > BACK_AT_ONCE_BYTES ? calloc(1, size) : NULL;
     if (b) {
         b->memory = memory;
         b->n_bytes = round_up(n_bytes, 4096);
-        if (thread_start(&b->thread, back_all, b) == 0)
+        while (b->n_threads < n_threads && thread_start(&b->threads[b->n_threads], back_all, b) == 0)
+            b->n_threads++;
+        if (b->n_threads > 0)
             return b;
         free(b);
     }
@@ -126,6 +132,7 @@ void memory_back_stop(struct memory_backing *backing)
     if (!backing)
         return;
     atomic_store(&backing->stop, true);
-    pthread_join(backing->thread, NULL);
+    for (int i = 0; i < backing->n_threads; i++)
+        pthread_join(backing->threads[i], NULL);
     free(backing);
 }

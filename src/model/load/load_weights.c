@@ -4,11 +4,10 @@
 
 #include "base/log.h"
 #include "checkpoint/shards/shard_manifest.h"
-#include "kernels/quantize.h"
+#include "model/load/assemble.h"
 #include "model/load/fit.h"
 #include "model/ranks/group.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,30 +73,14 @@ static bool is_from_float8(const struct tensor *t)
     return t->dtype == DTYPE_F8_E4M3;
 }
 
-/* Index of the first of n weights that is not finite; -1: none. */
-static int64_t find_nan(const uint8_t *bytes, enum dtype dtype, int64_t n)
-{
-    enum { PIECE = 256 };
-    float piece[PIECE];
-    if (dtype_is_float8(dtype))
-        return dequantize_find_nan(bytes, dtype, n);
-    for (int64_t at = 0; at < n; at += PIECE, bytes += PIECE * dtype_block_bytes(dtype)) {
-        int in_piece = n - at < PIECE ? (int)(n - at) : PIECE;
-        dequantize(piece, bytes, dtype, in_piece);
-        for (int i = 0; i < in_piece; i++)
-            if (!isfinite(piece[i]))
-                return at + i;
-    }
-    return -1;
-}
-
 /* 8-bit floats have a code for what is no number, which linear layers would take for one. TUTTI_E_FORMAT:
  * there is such a weight. */
-static enum tutti_status check_float8(const void *bytes, const struct tensor *t, struct tutti_error *err)
+static enum tutti_status check_float8(struct backend *be, const void *bytes, const struct tensor *t,
+                                      struct tutti_error *err)
 {
     if (!is_from_float8(t))
         return TUTTI_OK;
-    int64_t n_columns = t->shape[1], at = find_nan(bytes, t->dtype, t->shape[0] * n_columns);
+    int64_t n_columns = t->shape[1], at = assemble_find_nan(be, bytes, t->dtype, t->shape[0], n_columns);
     if (at < 0)
         return TUTTI_OK;
     return error_set(
@@ -108,7 +91,8 @@ static enum tutti_status check_float8(const void *bytes, const struct tensor *t,
         t->file, t->name, (long long)(at / n_columns), (long long)(at % n_columns));
 }
 
-static enum tutti_status sources_fill(struct sources *s, const struct weight *w, struct tutti_error *err)
+static enum tutti_status sources_fill(struct backend *be, struct sources *s, const struct weight *w,
+                                      struct tutti_error *err)
 {
     bool has_bias = false;
     size_t n_most = w->order.head_dim > 0 ? (size_t)(w->n_out / w->order.head_dim) : (size_t)w->n_parts;
@@ -126,11 +110,10 @@ static enum tutti_status sources_fill(struct sources *s, const struct weight *w,
         if (w->has_unit_rows)
             s->parts[i].data = s->made[i] = make_unit_rows(&s->parts[i], t);
         else
-            s->parts[i].data = w->is_transposed ? (s->made[i] = weights_transposed(t))
-                                                : tensor_bytes(t, &s->made[i]);
+            s->parts[i].data = assemble_matrix(be, t, w->is_transposed, &s->made[i]);
         if (!s->parts[i].data)
             return error_out_of_memory(t->file, err);
-        enum tutti_status st = w->has_unit_rows ? TUTTI_OK : check_float8(s->parts[i].data, t, err);
+        enum tutti_status st = w->has_unit_rows ? TUTTI_OK : check_float8(be, s->parts[i].data, t, err);
         if (st != TUTTI_OK)
             return st;
         if (w->biases[i]) {
@@ -308,7 +291,7 @@ static enum tutti_status pack_part(struct loader *l, struct matrix **out, struct
     const struct weight *w = p->weights;
     bool is_of_experts = slot_info(w->slot)->is_of_experts;
     for (int e = 0; e < p->n; e++) {
-        enum tutti_status st = sources_fill(&p->sources[e], &w[e], err);
+        enum tutti_status st = sources_fill(be, &p->sources[e], &w[e], err);
         if (st != TUTTI_OK)
             return st;
         if (!cut(l, &p->sources[e], &w[e], part))

@@ -274,21 +274,28 @@ int64_t weights_stored_row(const struct head_order *order, int64_t n_rows, int64
     return (group * n_heads + within) * d + row % d;
 }
 
-void *weights_transposed(const struct tensor *part)
+void weights_transpose_rows(void *out, const struct tensor *part, const void *stored, int64_t begin,
+                            int64_t end)
 {
     int64_t n_in = part->shape[0], n_out = part->shape[1];
     int size = dtype_block_bytes(part->dtype);
-    void *owned;
-    const uint8_t *in = tensor_bytes(part, &owned);
-    uint8_t *out = in ? malloc(part->n_bytes) : NULL;
     enum { SQUARE = 32 }; /* in elements: the rows that are read and written stay in the L1 cache */
-    for (int64_t r0 = 0; out && r0 < n_out; r0 += SQUARE) {
+    for (int64_t r0 = begin; r0 < end; r0 += SQUARE) {
         for (int64_t c = 0; c < n_in; c++) {
-            for (int64_t r = r0; r < n_out && r < r0 + SQUARE; r++)
-                memcpy(out + (size_t)((r * n_in + c) * size), in + (size_t)((c * n_out + r) * size),
-                       (size_t)size);
+            for (int64_t r = r0; r < end && r < r0 + SQUARE; r++)
+                memcpy((uint8_t *)out + (size_t)((r * n_in + c) * size),
+                       (const uint8_t *)stored + (size_t)((c * n_out + r) * size), (size_t)size);
         }
     }
+}
+
+void *weights_transposed(const struct tensor *part)
+{
+    void *owned;
+    const void *in = tensor_bytes(part, &owned);
+    void *out = in ? malloc(part->n_bytes) : NULL;
+    if (out)
+        weights_transpose_rows(out, part, in, 0, part->shape[1]);
     free(owned);
     return out;
 }

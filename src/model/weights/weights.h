@@ -70,6 +70,9 @@ int64_t weights_stored_row(const struct head_order *order, int64_t n_rows, int64
 /* Transposes part of a transposed weight back to [out][in], of the same type. Freed by the
  * caller. NULL: out of memory. */
 void *weights_transposed(const struct tensor *part);
+/* The rows [begin, end) of it, into the whole; stored: the bytes of part. */
+void weights_transpose_rows(void *out, const struct tensor *part, const void *stored, int64_t begin,
+                            int64_t end);
 
 /* The type of a matrix of n_in columns when want was requested: want itself; if n_in is no
  * multiple of 256, the type with blocks of 32 that has at least as many bits, as in llama.cpp; if
