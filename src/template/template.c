@@ -31,6 +31,10 @@ enum tutti_status template_compile(struct template **out, const char *text, size
         st = parse(tpl, err);
     if (st != TUTTI_OK)
         goto done;
+    /* Who renders it may be a client, whom the server's folders do not concern. */
+    char *base = strrchr(tpl->name, '/');
+    if (base)
+        memmove(tpl->name, base + 1, strlen(base));
     *out = tpl;
     tpl = NULL;
 done:

@@ -37,7 +37,7 @@ struct template;
 enum { TEMPLATE_MAX_BYTES = 1024 * 1024 }; /* the longest published one has 40,000 */
 
 /* On success *out is the caller's, for template_free(). name is for messages, such as "name: line
- * 3: ...". TUTTI_E_FORMAT: syntax error. TUTTI_E_UNSUPPORTED: a statement outside of the subset.
+ * 3: ..."; those of rendering have only what follows its last slash. TUTTI_E_FORMAT: syntax error. TUTTI_E_UNSUPPORTED: a statement outside of the subset.
  * TUTTI_E_LIMIT: too long or nested too deeply. */
 MUST_CHECK enum tutti_status template_compile(struct template **out, const char *text, size_t n_bytes,
                                               const char *name, struct tutti_error *err);

@@ -4,6 +4,7 @@
  * tokenizer.chat_template and tokenizer.chat_template.NAME. */
 #include "base/files/mapping.h"
 #include "base/json/json_type.h"
+#include "base/utf8.h"
 #include "checkpoint/json_file.h"
 #include "model/chat/chat.h"
 
@@ -41,10 +42,12 @@ static enum tutti_status add_text(const struct found *f, const char *name, const
         return error_set(f->err, TUTTI_E_LIMIT,
                          "%s: the chat template \"%.64s\" has %zu bytes, at most %d are allowed",
                          f->out->file, name, n_bytes, TEMPLATE_MAX_BYTES);
-    json_t *value = json_stringn(text, n_bytes);
-    if (!value)
+    if (!utf8_is_valid(text, n_bytes))
         return error_set(f->err, TUTTI_E_FORMAT, "%s: the chat template \"%.64s\" is not UTF-8", f->out->file,
                          name);
+    json_t *value = json_stringn_nocheck(text, n_bytes);
+    if (!value)
+        return chat_out_of_memory(f->err);
     return json_object_set_new(f->out->by_name, name, value) == 0 ? TUTTI_OK : chat_out_of_memory(f->err);
 }
 

@@ -28,11 +28,19 @@ static void lex_fail(struct lexer *l, enum tutti_status status, const char *what
         l->status = error_set(l->err, status, "%s: line %d: %s", l->tpl->name, l->line, what);
 }
 
+/* The arena gave no memory. */
+static void lex_no_room(struct lexer *l)
+{
+    bool is_too_large = l->tpl->arena.is_over_limit;
+    lex_fail(l, is_too_large ? TUTTI_E_LIMIT : TUTTI_E_MEMORY,
+             is_too_large ? "the template is too large" : "out of memory");
+}
+
 static void lexer_add_token(struct lexer *l, struct token token)
 {
     struct token_list *list = &l->tpl->tokens;
     if (!arena_grow(&l->tpl->arena, &list->tokens, list->n, &list->capacity, sizeof *list->tokens)) {
-        lex_fail(l, TUTTI_E_LIMIT, "the template is too large");
+        lex_no_room(l);
         return;
     }
     token.line = token.line ? token.line : l->line;
@@ -43,7 +51,7 @@ static char *copy(struct lexer *l, const char *bytes, size_t n)
 {
     char *out = arena_take_raw(&l->tpl->arena, n + 1);
     if (!out) {
-        lex_fail(l, TUTTI_E_LIMIT, "the template is too large");
+        lex_no_room(l);
         return NULL;
     }
     memcpy(out, bytes, n);
@@ -421,7 +429,7 @@ enum tutti_status lex(struct template *tpl, const char *text, size_t n_bytes, st
     struct lexer l = { .tpl = tpl, .line = 1, .at_line_start = true, .err = err };
     l.text = arena_take_raw(&tpl->arena, n_bytes + 1);
     if (!l.text) {
-        lex_fail(&l, TUTTI_E_LIMIT, "the template is too large");
+        lex_no_room(&l);
         return l.status;
     }
     for (size_t i = 0; i < n_bytes; i++) {

@@ -75,7 +75,10 @@ void parser_fail(struct parser *p, enum tutti_status status, const char *format,
 
 static void arena_refusal(struct parser *p)
 {
-    parser_fail(p, p->tpl->arena.is_over_limit ? TUTTI_E_LIMIT : TUTTI_E_MEMORY, "the template is too large");
+    if (p->tpl->arena.is_over_limit)
+        parser_fail(p, TUTTI_E_LIMIT, "the template is too large");
+    else
+        parser_fail(p, TUTTI_E_MEMORY, "out of memory");
 }
 
 void *parser_take(struct parser *p, size_t n_items, size_t item_bytes)
