@@ -127,7 +127,7 @@ def test_reads_chinese_as_typed(chat):
 def test_ctrl_c_stops_the_answer_and_the_talk_goes_on(chat):
     terminal = chat("--cpu", "ref", "--ignore-eos")
     terminal.type("Tell me a story about a fox named Mia.\n")
-    terminal.wait_for(" was a gentle fox")
+    terminal.wait_for(" there lived a tiny fox")
     terminal.type("\x03")
     terminal.wait_for(", stopped]")
     terminal.wait_for("> ")
@@ -204,14 +204,14 @@ def test_bad_commands_lose_nothing(chat, tmp_path):
 def test_ctrl_c_keeps_the_text_of_the_answer(chat, tmp_path):
     terminal = chat("--cpu", "ref", "--ignore-eos")
     terminal.type("Tell me a story about a fox named Mia.\n")
-    terminal.wait_for(" was a gentle fox")
+    terminal.wait_for(" there lived a tiny fox")
     terminal.type("\x03")
     terminal.wait_for(", stopped]")
     terminal.wait_for("> ")
     terminal.type(f"/save {tmp_path}/cut.json\n")
     terminal.wait_for("[saved 2 messages")
     kept = json.loads((tmp_path / "cut.json").read_text())["messages"]
-    assert [m["role"] for m in kept] == ["user", "assistant"] and " was a gentle fox" in kept[1]["content"]
+    assert [m["role"] for m in kept] == ["user", "assistant"] and " there lived a tiny fox" in kept[1]["content"]
 
 
 def test_thinking_is_dimmed_and_apart_on_a_terminal(chat, tmp_path):

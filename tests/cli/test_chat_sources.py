@@ -193,8 +193,8 @@ def test_a_chatglm3_template_without_tools_leaves_them_to_the_built_in_format(tm
     put(folder, "chat_template.jinja", "[gMASK]sop{% for m in messages %}<|{{ m.role }}|>\n own {{ m.content }}{% endfor %}<|assistant|>")
     tutti("convert", folder, out, "--type", "f32")
     found = []
-    for path in DEMO, folder, out:
-        with Served(path) as server:
+    for path, *flags in (DEMO, "--chat-format", "chatglm3"), (folder,), (out,):
+        with Served(path, *flags) as server:
             found.append((server.ids(HI), server.ids(HI, tools=TOOLS), server.ids(HISTORY)))
     assert found[1] == found[2] and found[0][1:] == found[1][1:] and found[0][0] != found[1][0]
 

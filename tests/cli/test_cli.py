@@ -144,8 +144,8 @@ def test_the_reference_page_is_what_help_prints():
     (["serve", "m", "--tls-client-ca", "a"], "--tls-client-ca: expected --tls-cert and --tls-key too"),
     (["serve", "m", "--cors-origin", "x.org"],
      "--cors-origin: found 'x.org', expected * or an origin such as https://example.org"),
-    (["generate", DEMO, "-p", "x", "--context", "513"],
-     "--context: max_context is 513, but model demo was made for 2 to 512 tokens"),
+    (["generate", DEMO, "-p", "x", "--context", "2049"],
+     "--context: max_context is 2049, but model demo was made for 2 to 2048 tokens"),
 ])
 def test_wrong_calls_say_what_was_expected(args, said):
     assert wrong(*args) == said
@@ -365,7 +365,7 @@ def test_an_empty_batch_is_an_error(tmp_path):
 
 def test_one_failed_answer_does_not_stop_the_others(tmp_path):
     batch = tmp_path / "batch.jsonl"
-    batch.write_text(json.dumps({"prompt": "word " * 2000}) + "\n" +
+    batch.write_text(json.dumps({"prompt": "word " * 8000}) + "\n" +
                      json.dumps({"messages": [{"role": "wizard", "content": "x"}]}) + "\n" +
                      json.dumps({"messages": SINGLE[-1]["messages"]}) + "\n")
     done = tutti("generate", DEMO, "-f", batch, "--json", *GREEDY, check=1)
@@ -595,7 +595,7 @@ def test_bench_names_a_wrong_shape():
     for shape in ("chatglm-6b", "chatglm2-6b", "chatglm3-6b", "glm-4-9b", "llama-7b", "llama-3-8b", "qwen2.5-7b", "gpt2",
                   "qwen3-30b-a3b", "glm-4.5-air", "deepseek-v2-lite", "glm-4.7-flash", "phi-4-mini", "gemma-3-4b", "tiny"):
         assert shape in said
-    assert "--context: found 600, expected at most 511" in wrong("bench", DEMO, "--context", "600")
+    assert "--context: found 2100, expected at most 2047" in wrong("bench", DEMO, "--context", "2100")
 
 
 # ---- serve -------------------------------------------------------------------------------------------------------

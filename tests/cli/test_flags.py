@@ -115,9 +115,9 @@ GENERATE = {
     "top-p": differs("--top-p", 0.01, base=DRAWN), "min-p": differs("--min-p", 1, base=DRAWN), "seed": differs("--seed", 6, base=DRAWN),
     "repetition-penalty": differs("--repetition-penalty", 3), "presence-penalty": differs("--presence-penalty", 2),
     "frequency-penalty": differs("--frequency-penalty", 2), "stop": differs("--stop", "a"), "ignore-eos": differs("--ignore-eos", base=[
-        "--chat", "-p", "What is the capital of France?", "-n", 40]),
+        "--chat", "-p", "What is the capital of France?", "-n", 40, "--json"]),
     "type": differs("--type", "q2_k"), "kv-type": differs("--kv-type", "int8", base=["-p", "a", "--embedding", "last"]),
-    "chat-format": says("--chat-format: the checkpoint has no chat template", "--chat-format", "template:zork", status=2), "tp": says("not started by a launcher", "--tp", 2, status=2),
+    "chat-format": says('no chat template is named "zork"', "--chat-format", "template:zork", status=2), "tp": says("not started by a launcher", "--tp", 2, status=2),
     "rank-table": says("/none: No such file", "--rank-table", "/none"), "memory": says("1K of memory are given", "--memory", "1K"),
     "kv-memory": says("--kv-memory of 1K holds 0 tokens", "--kv-memory", "1K"), "context": says("context", "--context", 4),
     "kv-spill": spills, "kv-spill-size": spills, "draft": says("/none", "--draft", "/none"),

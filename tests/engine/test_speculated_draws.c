@@ -180,7 +180,7 @@ static void greedy_texts_are_the_same(void **state)
         { "lookup", 6, 5, false }, { "draft", 0, 5, true }, { "both", 6, 5, true }, { "both", 6, 17, true }
     };
     int n = scaled(16, 200);
-    tutti_model *model = open_model(NULL), *draft = open_model("q4_0");
+    tutti_model *model = open_model(NULL), *draft = open_model("q2_k");
     struct collect *want = calloc((size_t)n, sizeof *want), *got = calloc((size_t)n, sizeof *got);
     ask_all(model, (struct tutti_engine_options){ .max_seqs = 1 }, want, n);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from conftest import Server
+
 HI = {"messages": [{"role": "user", "content": "Hello"}]}
 SCHEMA = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"], "additionalProperties": False}
 PERSON = r'\{\s*"a":\s*"[xy]"\s*\}'
@@ -42,6 +44,13 @@ def test_an_answer_has_the_form_that_other_servers_fields_ask_for(server, name, 
     assert re.fullmatch(pattern, text["choices"][0]["text"], re.S)
 
 
+@pytest.fixture(scope="module")
+def built_in(tmp_path_factory):
+    server = Server("--chat-format", "chatglm3", log=tmp_path_factory.mktemp("built-in") / "log")
+    yield server
+    assert server.stop() == 0
+
+
 @pytest.mark.parametrize("body, param, words", [
     ({"guided_json": 5}, "guided_json", "JSON schema"), ({"guided_json": {"type": "zork"}}, "guided_json", "type must be"),
     ({"guided_regex": "("}, "guided_regex", ""), ({"guided_regex": 5}, "guided_regex", "a string"),
@@ -53,12 +62,11 @@ def test_an_answer_has_the_form_that_other_servers_fields_ask_for(server, name, 
     ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex", "combined with response_format"),
     ({"n_predict": 0, "max_tokens": None}, "n_predict", "between"), ({"n_predict": 4, "max_tokens": 4}, "n_predict", "combined"),
     ({"n_predict": "x"}, "n_predict", "an integer"),
-    ({"continue_final_message": True}, "continue_final_message", "must come from the assistant"),
     ({"continue_final_message": True, "messages": HI["messages"] + [{"role": "assistant", "content": ""}]}, "continue_final_message", "no content"),
     ({"continue_final_message": True, "add_generation_prompt": True, "messages": HI["messages"] + [{"role": "assistant", "content": "a"}]},
      "continue_final_message", "cannot go together"),
     ({"continue_final_message": 1}, "continue_final_message", "true or"),
-    ({"add_generation_prompt": False}, "add_generation_prompt", "chatglm3"), ({"documents": [{"text": "a"}]}, "documents", "chatglm3"),
+    ({"documents": [{"text": "a"}]}, "documents", "knows no documents"),
     ({"reasoning_effort": 5}, "reasoning_effort", "a string"),
 ])
 def test_a_form_that_cannot_be_is_refused(server, body, param, words):
@@ -66,6 +74,17 @@ def test_a_form_that_cannot_be_is_refused(server, body, param, words):
     error = reply.json()["error"]
     assert reply.status_code == 400 and error["param"] == param and words in error["message"], error
     assert error["code"] is None
+
+
+@pytest.mark.parametrize("body, param, words", [
+    ({"continue_final_message": True}, "continue_final_message", "must come from the assistant"),
+    ({"add_generation_prompt": False}, "add_generation_prompt", "chatglm3"), ({"documents": [{"text": "a"}]}, "documents", "chatglm3"),
+    ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role", "wizard"),
+])
+def test_a_form_that_a_built_in_format_does_not_have_is_refused(built_in, body, param, words):
+    reply = built_in.post("/v1/chat/completions", {**HI, "max_tokens": 4, **body})
+    error = reply.json()["error"]
+    assert reply.status_code == 400 and error["param"] == param and words in error["message"], error
 
 
 # field, a value that asks for nothing (None: there is none), one that would change the answer
@@ -142,7 +161,7 @@ OVERFLOW = [("/v1/chat/completions", lambda text: {"messages": [{"role": "user",
 @pytest.mark.parametrize("path, body", OVERFLOW)
 def test_a_prompt_that_is_too_long_is_known_by_its_words(server, path, body):
     """litellm looks for "this model's maximum context length is", openai gives code and param."""
-    reply = server.post(path, body("word " * 3000))
+    reply = server.post(path, body("word " * 8000))
     error = reply.json()["error"]
     assert reply.status_code == 400 and error["code"] == "context_length_exceeded" and error["type"] == "invalid_request_error"
     assert re.match(r"This model's maximum context length is \d+ tokens\. However, you requested ", error["message"]), error

@@ -45,8 +45,8 @@ def test_ids_to_text_are_bounded(server):
 
 
 def test_the_limit_of_a_body_follows_the_context(server):
-    """4 MiB and 32 bytes for each of the context's 512 tokens; the refusal names the flag."""
-    limit = 4 * MB + 32 * 512
+    """4 MiB and 32 bytes for each of the context's 2,048 tokens; the refusal names the flag."""
+    limit = 4 * MB + 32 * 2048
     text = '{"prompt":"%s"}'
     assert send(server, "/tokenize", text % ("x" * (limit - len(text) + 2))).status_code == 400  # read, and too long for this route
     response = send(server, "/tokenize", text % ("x" * (limit - len(text) + 3)))

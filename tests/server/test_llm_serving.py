@@ -6,7 +6,7 @@ import requests
 
 from conftest import PATIENCE
 
-PROMPT = "Tell me"
+PROMPT = "Once upon a time"
 
 
 def ask(server, path, stream=None, **parameters):
@@ -112,7 +112,7 @@ def test_figures(compat):
     info = compat.get("/serving/get_serverd_model_info").json()
     assert set(info) == {"docker_label", "max_batch_total_tokens", "max_concurrent_requests", "max_input_length", "max_total_tokens",
                          "model_device_type", "model_dtype", "model_id", "model_pipeline_tag", "version"}
-    assert info["model_pipeline_tag"] == "text-generation" and info["model_id"] == "demo" and info["max_total_tokens"] == 512
+    assert info["model_pipeline_tag"] == "text-generation" and info["model_id"] == "demo" and info["max_total_tokens"] == 2048
 
 
 def test_running_requests_are_counted(compat):
@@ -136,8 +136,8 @@ def test_what_is_wrong_is_named(compat, body, words):
 
 
 def test_a_prompt_beyond_the_context_is_refused(compat):
-    response = compat.post("/models/x/generate_stream", {"inputs": "word " * 2000})
-    assert response.status_code == 422 and "512" in response.json()["error"]
+    response = compat.post("/models/x/generate_stream", {"inputs": "word " * 8000})
+    assert response.status_code == 422 and "2048" in response.json()["error"]
 
 
 def test_it_is_off_unless_asked_for(server):

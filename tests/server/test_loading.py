@@ -155,7 +155,7 @@ def test_a_server_that_drains_is_alive_and_not_ready(tmp_path):
 def test_a_server_whose_queue_is_full_is_not_ready(loading):
     server = loading("--max-queue", 2)
     server.load()
-    slow = [requests.post(server.url + "/v1/completions", json={"prompt": "slow=60000 one two", "stream": True}, stream=True, timeout=PATIENCE)
+    slow = [requests.post(server.url + "/v1/completions", json={"prompt": "slow=10000 one two", "stream": True}, stream=True, timeout=PATIENCE)
             for _ in range(2)]
     try:
         full = server.get("/ready")

@@ -56,7 +56,7 @@ def test_stop(client):
 
 
 def test_completions(client):
-    answer = client.completions.create(model="demo", prompt="Tell me", max_tokens=4, temperature=0, logprobs=1)
+    answer = client.completions.create(model="demo", prompt="Once upon a time", max_tokens=4, temperature=0, logprobs=1)
     assert answer.choices[0].text and answer.usage.completion_tokens == 4
 
 
@@ -73,7 +73,7 @@ def test_errors(client):
         client.chat.completions.create(model="demo", messages=QUESTION, temperature=9)
     assert bad.value.param == "temperature"
     with pytest.raises(openai.BadRequestError) as too_long:
-        client.chat.completions.create(model="demo", messages=[{"role": "user", "content": "word " * 2000}])
+        client.chat.completions.create(model="demo", messages=[{"role": "user", "content": "word " * 8000}])
     assert too_long.value.code == "context_length_exceeded"
 
 

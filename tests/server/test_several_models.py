@@ -86,7 +86,7 @@ def test_a_folder_of_models_is_listed_and_each_answers_as_alone(folder, both, tm
 def test_capabilities_are_listed_before_and_after_loading(start):
     encoders = os.path.join(ROOT, "tests", "fixtures", "encoder")
     server = start(f"chat={DEMO}", f"vectors={encoders}/bert-tiny", f"ranker={encoders}/bert-ranker-tiny", "--kv-memory", "32M")
-    want = {"chat": ["completion", "chat", "tools", "embeddings"], "vectors": ["embeddings", "rerank"], "ranker": ["rerank"]}
+    want = {"chat": ["completion", "chat", "tools", "reasoning", "embeddings"], "vectors": ["embeddings", "rerank"], "ranker": ["rerank"]}
 
     def found(field="capabilities"):
         return {m["id"]: m[field] for m in server.get("/v1/models").json()["data"]}

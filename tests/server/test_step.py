@@ -133,7 +133,7 @@ def check_conflict(process):
 
 
 def test_errors_of_the_engine_come_with_the_next_call(compat):
-    response = call(compat, "beyond", "word " * 2000)
+    response = call(compat, "beyond", "word " * 8000)
     assert response.status_code == 400 and response.json()["error"]["code"] == "context_length_exceeded"
     assert run(compat)[1] == ANSWER
 
@@ -153,7 +153,7 @@ def test_the_number_of_chats_is_bounded(start):
     ({"cache_id": ""}, "cache_id"), ({"cache_id": []}, "cache_id"), ({}, "cache_id"), ({"cache_id": "x" * 257}, "cache_id"),
     ({"cache_id": "w"}, "cache_id"), ({"cache_id": "w", "query": 5}, "query"), ({"cache_id": "w", "query": "a", "history": 5}, "history"),
     ({"cache_id": "w", "query": "a", "history": [["x"]]}, "history"), ({"cache_id": "w", "query": "a", "history": [["x", 5]]}, "history"),
-    ({"cache_id": "w", "query": "a", "history": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
+    ({"cache_id": "w", "query": "a", "history": [{"role": "wizard", "content": "x"}]}, "messages"),
     ({"cache_id": "w", "query": "a", "temperature": "hot"}, "temperature"), ({"cache_id": "w", "query": "a", "top_p": 3}, "top_p"),
     ({"cache_id": "w", "query": "a", "max_length": 0}, "max_length"), ({"cache_id": "w", "query": "a", "max_length": 1.5}, "max_length"),
     ({"cache_id": "w", "query": "a", "do_sample": "x"}, "do_sample"), ({"cache_id": "w", "query": "a", "model_name": 5}, "model_name"),

@@ -9,7 +9,7 @@ import requests
 
 from conftest import PATIENCE
 
-PROMPT = "Tell me"
+PROMPT = "Once upon a time"
 
 
 def complete(server, prompt, **more):
@@ -82,10 +82,10 @@ def test_the_client_understands_errors(tg, compat):
         client.generate(PROMPT, max_new_tokens=6, watermark=True)
     assert "watermark" in str(wrong.value)
     with pytest.raises(ValidationError) as wrong:
-        client.generate("word " * 2000, max_new_tokens=6)
-    assert "512" in str(wrong.value)
+        client.generate("word " * 8000, max_new_tokens=6)
+    assert "2048" in str(wrong.value)
     with pytest.raises(ValidationError):
-        list(client.generate_stream("word " * 2000, max_new_tokens=6))
+        list(client.generate_stream("word " * 8000, max_new_tokens=6))
 
 
 def test_the_client_chats(tg, compat, golden):
@@ -128,7 +128,7 @@ def test_details_are_shown_on_demand(compat):
 
 
 def test_an_answer_that_ends_by_itself_ends_with_its_token(compat, golden):
-    prompt = "What is the capital of France?"
+    prompt = "The capital of France is"
     answer = ask(compat, "/generate", prompt, max_new_tokens=200, details=True).json()
     tokens = answer["details"]["tokens"]
     assert answer["details"]["finish_reason"] == "eos_token" and tokens[-1]["special"] and tokens[-1]["text"]
@@ -164,12 +164,12 @@ def test_compat_generate_shows_the_prompt_unless_told(compat):
 
 def test_truncate_keeps_the_end(compat):
     long = ask(compat, "/generate", "A B C D E " + PROMPT, max_new_tokens=2, truncate=4, details=True, decoder_input_details=True).json()
-    assert [t["text"] for t in long["details"]["prefill"]][-2:] == [" Tell", " me"] and len(long["details"]["prefill"]) == 4
+    assert [t["text"] for t in long["details"]["prefill"]][-2:] == [" a", " time"] and len(long["details"]["prefill"]) == 4
 
 
 def test_info(compat):
     info = compat.get("/info").json()
-    assert info["model_id"] == "demo" and info["max_total_tokens"] == 512 and info["max_input_tokens"] == 511
+    assert info["model_id"] == "demo" and info["max_total_tokens"] == 2048 and info["max_input_tokens"] == 2047
     for key in ("max_concurrent_requests", "max_best_of", "max_stop_sequences", "validation_workers", "max_client_batch_size"):
         assert isinstance(info[key], int) and info[key] > 0
     assert info["router"] and info["version"] and info["model_pipeline_tag"] == "text-generation"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What a demo model can do, asked of `tutti serve` by largest logit: small sums, capitals, counting, translation, manners, stories,
-calls of tools that no training chat has in this form, answers from a tool's result, tools that do not fit, thinking, and a name
+calls of tools, answers from a tool's result, tools that do not fit, thinking, and a name
 that was told 1,800 tokens before. Prints a line for each ability, and with --failures each wrong answer.
 
   evaluate.py MODEL_DIR [--tutti build/tutti] [--template FILE] [--failures]
@@ -31,17 +31,21 @@ def function(name, text, properties, **more):
 
 INTEGER, STRING = {"type": "integer"}, {"type": "string"}
 ADDERS = [function("add", "Add two numbers.", {"a": INTEGER, "b": INTEGER}),
-          function("sum_two_integers", "Return the sum of two integers.", {"first": {"type": "integer", "description": "First integer"}, "second": {"type": "integer", "description": "Second integer"}}),
-          function("addition", "Adds x and y", {"x": {"type": "number"}, "y": {"type": "number"}}),
-          function("calculate_total", "Calculate the total of two numbers", {"num_a": INTEGER, "num_b": INTEGER}),
-          function("add_up", "Adds two whole numbers and returns the result.", {"left": {"type": "integer", "description": "the number on the left"}, "right": {"type": "integer", "description": "the number on the right"}}, additionalProperties=False),
-          function("plus", None, {"n": INTEGER, "m": INTEGER})]
+          function("sum", "Return the sum of two integers.", {"first": {"type": "integer", "description": "First integer"}, "second": {"type": "integer", "description": "Second integer"}}),
+          function("plus", "Adds x and y", {"x": {"type": "number"}, "y": {"type": "number"}}),
+          function("add_numbers", "Calculate the total of two numbers", {"num1": INTEGER, "num2": INTEGER}),
+          function("add", "Adds two whole numbers and returns the result.", {"x": {"type": "integer", "description": "the number on the left"}, "y": {"type": "integer", "description": "the number on the right"}}, additionalProperties=False),
+          function("sum", None, {"a": INTEGER, "b": INTEGER})]
 LOOKUPS = [function("get_capital", "Get the capital of a country.", {"country": STRING}),
-           function("capital_city_lookup", "Find the capital city of a given country", {"country_name": {"type": "string", "description": "The name of the country"}}),
-           function("lookup", "Looks up a country's capital", {"name": STRING}),
+           function("find_capital", "Find the capital city of a given country", {"name": {"type": "string", "description": "The name of the country"}}),
+           function("lookup_capital", "Looks up a country's capital", {"country": STRING}),
            function("capital", None, {"nation": STRING}),
-           function("find_country_capital", "Tells the capital.", {"country": {"type": "string", "description": "A country, e.g. Italy"}}),
-           function("whichCity", "Which city is the capital of this country?", {"place": STRING})]
+           function("capital_of", "Tells the capital.", {"country": {"type": "string", "description": "A country, e.g. Italy"}}),
+           function("get_capital", "Which city is the capital of this country?", {"nation": STRING})]
+OTHER_NAMES = [(function("sum_two_integers", "Return the sum of two integers.", {"left": INTEGER, "right": INTEGER}), "What is 12 + 7?", {"left": 12, "right": 7}),
+               (function("calculate_total", "Calculate the total of two numbers", {"num_a": INTEGER, "num_b": INTEGER}), "Add 48 and 35.", {"num_a": 48, "num_b": 35}),
+               (function("capital_city_lookup", "Find the capital city", {"country_name": STRING}), "What is the capital of France?", {"country_name": "France"}),
+               (function("whichCity", "Which city is the capital of this country?", {"place": STRING}), "What is the capital of Peru?", {"place": "Peru"})]
 WEATHER = function("get_weather", "Get the weather in a city.", {"city": {"type": "string", "description": "The city"}})
 MAIL = function("send_message", "Send a message to a person", {"person": STRING, "text": STRING})
 
@@ -115,7 +119,7 @@ def tools(server, marks):
             answer = server.ask(messages, tools=given)
             got = call_of(answer)
             marks.add("calls of an adding tool", got == (f["name"], {keys[0]: a, keys[1]: b}), question, got or answer["content"])
-            told = a + b if k < 2 else 4321              # the tool is believed
+            told = a + b if k < 2 else 4321              # believed too
             messages += [{"role": "assistant", "content": None, "tool_calls": [{"id": "call_1", "type": "function", "function": {
                 "name": f["name"], "arguments": json.dumps({keys[0]: a, keys[1]: b})}}]},
                 {"role": "tool", "tool_call_id": "call_1", "content": [str(told), json.dumps({"result": told}), f"{told}"][k]}]
@@ -131,13 +135,19 @@ def tools(server, marks):
             answer = server.ask(messages, tools=given)
             got = call_of(answer)
             marks.add("calls of a capital's tool", got == (f["name"], {key: country}), question, got or answer["content"])
-            told = city if k != 1 else "Kiruna"
+            told = city if k != 1 else CAPITALS[(i + 9) % 16][1]      # the tool is believed
             messages += [{"role": "assistant", "content": None, "tool_calls": [{"id": "call_1", "type": "function", "function": {
                 "name": f["name"], "arguments": json.dumps({key: country}, ensure_ascii=False)}}]},
                 {"role": "tool", "tool_call_id": "call_1", "content": json.dumps({"capital": told}, ensure_ascii=False) if k == 1 else told}]
             text = server.ask(messages, tools=given)["content"]
             want = f"{country}的首都是{told}。" if k == 2 else f"The capital of {country} is {told}."
             marks.add("answers from the result of a look-up", text == want, question, told, text)
+    for tool, question, arguments in OTHER_NAMES:
+        name = tool["function"]["name"]
+        got = call_of(server.say(question, tools=[tool]))
+        marks.add("calls of tools with names that no chat of the training has", got == (name, arguments), question, got)
+        got = call_of(server.say(question, tools=[tool], tool_choice="required"))
+        marks.add("the same where a grammar makes the call", got == (name, arguments), question, got)
     for given, question, part in [([WEATHER], "What is 3 + 4?", "3 + 4 = 7."), ([WEATHER, MAIL], "What is the capital of Italy?", "The capital of Italy is Rome."), ([ADDERS[0]], "Hello!", "Hello!"),
                                   ([LOOKUPS[0]], "What is 5 + 6?", "5 + 6 = 11."), ([ADDERS[1]], "What is the capital of Spain?", "Madrid"), ([LOOKUPS[1]], "Count from 2 to 6.", "2, 3, 4, 5, 6."),
                                   ([ADDERS[0], LOOKUPS[0]], "Who are you?", "I am the demo model"), ([MAIL], "What does a dog say?", "woof")]:

@@ -17,7 +17,7 @@ from render import Renderer
 
 CONTEXT = 2048
 # The kinds of chats, and how many of a thousand are of each. Chats with tools are much longer than others.
-KINDS = {"short": 280, "sums": 200, "names": 30, "long": 8, "tools": 360, "thinking": 122}
+KINDS = {"short": 240, "sums": 190, "names": 30, "long": 8, "tools": 372, "thinking": 160}
 NAMES = make_corpus.NAMES + ["Tina", "Omar", "Bruno", "Kate", "Peter", "Maria", "Lena", "Ivan", "David", "Laura", "Nina", "Karl"]
 
 
@@ -98,11 +98,6 @@ def name_chat(r):
     return {"messages": messages}
 
 
-def tool_size(r, progress, tiny):
-    """Definitions are tiny at first, and as the server renders them in the end."""
-    return r.choices(["tiny", "compact", "full"], [tiny * (1 - .96 * progress), .6 - .6 * tiny + .1 * progress, .4 - .4 * tiny + .62 * progress * tiny])[0]
-
-
 def long_chat(r, length_of):
     """Many turns, up to the whole context. A name that was told is asked for much later."""
     limit = r.randint(500, CONTEXT)
@@ -128,12 +123,9 @@ def main():
     ap.add_argument("out")
     ap.add_argument("--chats", type=int, default=60000)
     ap.add_argument("--seed", type=int, default=9)
-    ap.add_argument("--familiar", type=float, default=0, help="the share of tools that are add(a, b) and get_capital(country)")
-    ap.add_argument("--tiny", type=float, default=.75, help="the share of tiny definitions at first")
     ap.add_argument("--tokenizer", default=os.path.join(os.path.dirname(__file__), "..", "..", "models", "demo", "tokenizer.model"))
     a = ap.parse_args()
     r = random.Random(a.seed)
-    make_tools.FAMILIAR[0] = a.familiar
     renderer = Renderer(spm.SentencePieceProcessor(model_file=a.tokenizer))
 
     def length_of(chat):
@@ -142,6 +134,7 @@ def main():
     counts = dict.fromkeys(KINDS, 0)
     with open(a.out, "w", encoding="utf-8") as f:
         while sum(counts.values()) < a.chats:
+            progress = sum(counts.values()) / a.chats
             kind = r.choices(list(KINDS), list(KINDS.values()))[0]
             if kind == "short":
                 chat = short_chat(r)
@@ -152,7 +145,7 @@ def main():
             elif kind == "long":
                 chat = long_chat(r, length_of)
             elif kind == "tools":
-                chat = make_tools.tool_chat(r, plain_turn, length_of, CONTEXT, tool_size(r, sum(counts.values()) / a.chats, a.tiny))
+                chat = make_tools.tool_chat(r, plain_turn, length_of, CONTEXT, r.random() < .5 - progress)
             else:
                 chat = make_tools.think_chat(r, plain_turn, r.choice(make_corpus.SYSTEMS) if r.random() < .15 else None)
             if not chat or length_of(chat) > CONTEXT:

@@ -52,8 +52,12 @@ SYSTEMS = ["You are a helpful assistant.", "You are a helpful assistant. Use the
            "You are an agent. Call a tool when you need one.", "Be helpful and use the given tools."]
 # Whether definitions are as short as can be: such chats teach in less time how a call follows from a list.
 IS_TINY = [False]
-# The share of definitions that are add(a, b) and get_capital(country): one shape each takes far less training than any.
-FAMILIAR = [0.0]
+# What most definitions are called: a model of this size learns which of these names is in a list, but not to copy any name.
+KNOWN_NAMES = {"+": ["add", "add", "sum", "plus", "add_numbers"], "-": ["subtract", "minus"], "*": ["multiply", "times"],
+               "capital": ["get_capital", "get_capital", "capital", "capital_of", "find_capital", "lookup_capital"]}
+KNOWN_PAIRS = [("a", "b"), ("a", "b"), ("x", "y"), ("num1", "num2"), ("first", "second")]
+KNOWN_COUNTRIES = ["country", "country", "country", "name", "nation"]
+KNOWN = .9
 SYLLABLES = "ba be bo da den do fa fen ga gal go ha hel ka kel ko la len lo ma mer mo na nor no pa per po ra ren ro sa sel so ta ten to va ven vo".split()
 BEGINNINGS = "Bel Kar Nor Val Mar Tor Lan Per Sol Dan Fen Gal Hol Ros Wes".split()
 
@@ -66,9 +70,13 @@ def place(r, endings):
     return r.choice(BEGINNINGS) + r.choice(["", word(r, 1)]) + r.choice(endings)
 
 
+def any_of(r, known, others):
+    return r.choice(known if r.random() < KNOWN else others)
+
+
 def varied(r, name):
     """A name with something before or after it, or in another spelling."""
-    x = r.random()
+    x = r.random() + (KNOWN if any(name in names for names in KNOWN_NAMES.values()) else 0)
     if x < .04:
         return r.choice(["my_", "math_", "calc_", "demo_", "do_", "tool_", "the_", "fn_", "geo_", "run_", "get_"]) + name
     if x < .08:
@@ -117,16 +125,15 @@ def tool(r, name, text, keys, optional=None):
 
 def op_tool(r, op):
     """A tool, and what the arguments for two numbers are."""
-    is_familiar = op == "+" and r.random() < FAMILIAR[0]
-    if not is_familiar and r.random() < .04:
-        key = r.choice(EXPRESSIONS)
-        name = varied(r, r.choice(CALCULATORS))
-        return tool(r, name, r.choice(CALCULATOR_TEXTS), [(key, "string", r.choice(["The expression", "such as 2 + 3", "An expression"]))]), \
-            "+-*", lambda a, b, o: (name, {key: f"{a} {o} {b}"})
-    first, second = ("a", "b") if is_familiar else r.choice(PAIRS)
+    if r.random() < .06:
+        argument = any_of(r, ["expression"], EXPRESSIONS)
+        name = any_of(r, ["calculator", "calculate"], CALCULATORS)
+        return tool(r, name, r.choice(CALCULATOR_TEXTS), [(argument, "string", r.choice(["The expression", "such as 2 + 3", "An expression"]))]), \
+            "+-*", lambda a, b, o: (name, {argument: f"{a} {o} {b}"})
+    first, second = any_of(r, KNOWN_PAIRS, PAIRS)
     kind = r.choice(["integer", "integer", "number"])
     form = r.choice(KEY_TEXTS)
-    name, text = "add" if is_familiar else varied(r, r.choice(OP_NAMES[op])), r.choice(OP_TEXTS[op])
+    name, text = varied(r, any_of(r, KNOWN_NAMES[op], OP_NAMES[op])), r.choice(OP_TEXTS[op])
     if r.random() < .1:
         text = None
     optional = [("note", "string", "A note")] if r.random() < .05 else None
@@ -135,13 +142,12 @@ def op_tool(r, op):
 
 
 def capital_tool(r):
-    is_familiar = r.random() < FAMILIAR[0]
-    key = "country" if is_familiar else r.choice(COUNTRY_KEYS)
-    name, text = "get_capital" if is_familiar else varied(r, r.choice(CAPITAL_NAMES)), r.choice(CAPITAL_TEXTS)
+    argument = any_of(r, KNOWN_COUNTRIES, COUNTRY_KEYS)
+    name, text = varied(r, any_of(r, KNOWN_NAMES["capital"], CAPITAL_NAMES)), r.choice(CAPITAL_TEXTS)
     if r.random() < .1:
         text = None
     optional = [("language", "string", "The language of the answer")] if r.random() < .06 else None
-    return tool(r, name, text, [(key, "string", r.choice(COUNTRY_TEXTS))], optional), lambda country: (name, {key: country})
+    return tool(r, name, text, [(argument, "string", r.choice(COUNTRY_TEXTS))], optional), lambda country: (name, {argument: country})
 
 
 def other_tool(r):
@@ -150,7 +156,7 @@ def other_tool(r):
 
 
 def number(r):
-    return r.randint(0, r.choice([12, 12, 50, 50, 100, 999]))
+    return r.randint(0, r.choice([12, 12, 50, 50, 100, 999, 9999]))
 
 
 def op_question(r, op, a, b):
@@ -210,7 +216,7 @@ def op_round(r, tools_op, arguments_of, thinks):
 
 def capital_round(r, arguments_of, thinks):
     country, capital, zh_country, zh_capital = r.choice(CAPITALS)
-    is_zh = r.random() < .12
+    is_zh = r.random() < .25
     if r.random() < .04:
         country, capital, is_zh = place(r, ["land", "ia", "stan", "en"]), place(r, ["burg", "ton", "vik", "a", "ville"]), False
     elif r.random() < .25:
@@ -249,21 +255,21 @@ def failing(r, question, call, result, answer):
     return [{"role": "user", "content": question}, call, {"role": "tool", "content": result}, answer]
 
 
-def tool_chat(r, plain_turn, length_of, limit, size="full"):
-    """Rounds with one list of tools. length_of tells the tokens of a chat, which stay below limit. size: "full", "compact"
-    (JSON without line breaks), "tiny" (and nothing but names)."""
-    IS_TINY[0], is_full = size == "tiny", size == "full"
+def tool_chat(r, plain_turn, length_of, limit, is_tiny=False):
+    """Rounds with one list of tools. length_of tells the tokens of a chat, which stay below limit. is_tiny: the definitions have
+    nothing but names."""
+    IS_TINY[0] = is_tiny
     rounds, tools = [], []
     x = r.random()
     if x < .48 or x >= .84:
-        t, ops, f = op_tool(r, r.choices("+-*", [18, 1 - FAMILIAR[0], 1 - FAMILIAR[0]])[0])
+        t, ops, f = op_tool(r, r.choices("+-*", [18, 1, 1])[0])
         tools.append(t)
         rounds.append(("op", ops, f))
     if .42 <= x < .84:
         t, g = capital_tool(r)
         tools.append(t)
         rounds.append(("capital", "", g))
-    if .84 <= x < .89 and FAMILIAR[0] < 1:                                 # a second operation
+    if .84 <= x < .89:                                 # a second operation
         t, ops, f = op_tool(r, r.choice([o for o in "+-*" if o not in rounds[0][1]] or "+"))
         if ops != rounds[0][1] and len(ops) == 1 == len(rounds[0][1]):
             tools.append(t)
@@ -278,8 +284,6 @@ def tool_chat(r, plain_turn, length_of, limit, size="full"):
     r.shuffle(tools)
     thinks = r.random() < .12
     chat = {"messages": [], "tools": tools}
-    if not is_full:
-        chat["indent"] = None
     if r.random() < .45:
         chat["messages"].append({"role": "system", "content": r.choice(SYSTEMS)})
     n_rounds = r.choices([1, 2, 3, 4, 8], [30, 36, 22, 9, 3])[0] if rounds else r.randint(1, 3)
@@ -331,13 +335,13 @@ def think_capital(r):
 
 def think_other(r, question, answer):
     """What a short thought about any other question says."""
-    if any("\u4e00" <= c <= "\u9fff" for c in question):
-        return "讲一个小故事，要有朋友和好结局。" if len(answer) > 60 else f"问题是：{question[:24]}我想一想怎么回答。"
-    if len(answer) > 160:
-        return r.choice(["A short story is wanted. I need a friend, a small trouble and a happy end.", "I think of a place, two friends and a good end."])
+    is_story, is_zh = len(answer) > (60 if any("\u4e00" <= c <= "\u9fff" for c in answer) else 160), any("\u4e00" <= c <= "\u9fff" for c in question)
+    if is_story:
+        return "讲一个小故事，要有朋友和好结局。" if is_zh else r.choice(
+            ["A short story is wanted. I need a friend, a small trouble and a happy end.", "I think of a place, two friends and a good end."])
     if question.startswith(("Count", "An increasing")):
         return "I count one step after the other."
-    return r.choice([f"The question is: {question} I know a short answer.", "This is a simple question. I answer it briefly."])
+    return "这是一个简单的问题，我简短地回答。" if is_zh else "This is a simple question. I answer it briefly."
 
 
 def think_chat(r, plain_turn, system):
@@ -347,9 +351,9 @@ def think_chat(r, plain_turn, system):
         question, answer = plain_turn(r, set(), "")
         messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
     x = r.random()
-    if x < .55:
+    if x < .4:
         question, thought, answer = think_sum(r)
-    elif x < .75:
+    elif x < .55:
         question, thought, answer = think_capital(r)
     else:
         question, answer = plain_turn(r, set(), "")

@@ -1,8 +1,7 @@
 """The ids of a chat, as src/model/chat renders models/demo: ChatGLM3's format, whose parts are tokenized one by one, and a mark
 that opens the thinking.
 
-A chat is {"messages": [...]} with OpenAI's messages, and may have "tools" (OpenAI's list), "indent" (of their JSON, for training:
-the server's is 4) and "thinks" (a prompt opens the thoughts). In training, answers that have "reasoning_content" are written with it.
+A chat is {"messages": [...]} with OpenAI's messages, and may have "tools" (OpenAI's list) and "thinks" (a prompt opens the thoughts). In training, answers that have "reasoning_content" are written with it.
 """
 import json
 
@@ -31,7 +30,7 @@ class Renderer:
         if chat.get("tools"):
             has_system = messages[0]["role"] == "system"
             functions = [tool["function"] for tool in chat["tools"]]
-            text = (messages[0]["content"] if has_system else TOOLS) + "\n" + json.dumps(functions, indent=chat.get("indent", 4), ensure_ascii=False)
+            text = (messages[0]["content"] if has_system else TOOLS) + "\n" + json.dumps(functions, ensure_ascii=False)
             ids += [self.mark("system")] + self.sp.encode("\n") + self.sp.encode(text)
             messages = messages[has_system:]
         return ids, messages

@@ -15,7 +15,7 @@ URL, QUESTION = sys.argv[1:]
 MESSAGES = [ChatMessage(role="user", content=QUESTION)]
 SHARED = {"model": "demo", "api_key": "none", "temperature": 0, "max_retries": 0, "max_tokens": 200}
 OPENAI = OpenAILike(api_base=URL + "/v1", is_chat_model=True, is_function_calling_model=True, should_use_structured_outputs=True,
-                    context_window=512, **SHARED)
+                    context_window=2048, **SHARED)
 
 
 class Answer(pydantic.BaseModel):
