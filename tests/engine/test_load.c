@@ -24,7 +24,7 @@ static void make_request(struct question *q, int i)
 {
     static const struct tutti_string stops[] = { { ".", 1 }, { " the", 4 }, { "\n\n", 2 } };
     uint64_t k = (uint64_t)i;
-    question_make(q, (int)pick(k, 0, N_QUESTIONS), 1 + (int)pick(k, 1, 24));
+    question_make(q, (int)pick(k, 0, N_QUESTIONS), 1 + (int)pick(k, 1, 64));
     struct tutti_request *r = &q->request;
     r->n_choices = pick(k, 2, 5) == 0 ? 1 + (int)pick(k, 3, 4) : 1;
     r->sampling.temperature = (float)pick(k, 4, 20) * 0.1f;
@@ -38,7 +38,7 @@ static void make_request(struct question *q, int i)
     r->n_stop = pick(k, 12, 4);
     r->logprobs = pick(k, 13, 3) == 0;
     r->top_logprobs = r->logprobs ? (int)pick(k, 14, 21) : 0;
-    r->ignore_eos = pick(k, 15, 4) == 0;
+    r->ignore_eos = pick(k, 15, 4) != 0; /* long answers, so that pages run out while they grow */
 }
 
 static void a_random_crowd_ends_and_loses_no_page(void **state)
@@ -50,7 +50,7 @@ static void a_random_crowd_ends_and_loses_no_page(void **state)
     struct tutti_model_info info;
     assert_int_equal(tutti_model_open(&model, TEST_DEMO_MODEL, NULL, &err), TUTTI_OK);
     tutti_model_info(model, &info);
-    struct tutti_engine_options options = { .kv_bytes = info.kv_bytes_per_token * 16 * 14,
+    struct tutti_engine_options options = { .kv_bytes = info.kv_bytes_per_token * 16 * 10,
                                             .max_seqs = 24,
                                             .max_batch_tokens = 48,
                                             .max_queue = N_REQUESTS * 4 };
