@@ -14,7 +14,7 @@ ROWS = [json.loads(line) for line in subprocess.run([PROBE, "forms"], check=True
 # Rows by which answers are written: those that a template tells, and the first of each name. The others only parse variants.
 WRITTEN = [i for i, row in enumerate(ROWS) if not row["is_part"] and row["can_be_written"] and (row["has_traits"] or row["name"] not in [r["name"] for r in ROWS[:i]])]
 # Forms whose answers are split into reasoning and the rest before calls are parsed.
-REASONING = {"harmony": "harmony", "command-r": "cohere"}
+REASONING = {"harmony": "harmony", "command-r": "cohere", "muse": "muse", "inkling": "inkling"}
 # Forms that write one call at most.
 SINGLE = {"glm-4", "chatglm3"}
 

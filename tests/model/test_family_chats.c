@@ -49,6 +49,7 @@ static const struct {
     { "deepseek-v3-tools", "deepseek" },
     { "deepseek-v3.1-tools", "deepseek" },
     { "deepseek-r1-tools", "deepseek" },
+    { "muse-glimmer", "muse" },
     { "deepseek-r1-distill", "deepseek" },
     { "gemma-2", NULL },
     { "mistral-v1", NULL },

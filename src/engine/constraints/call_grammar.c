@@ -132,8 +132,10 @@ static int32_t end_of_name(struct builder *b, int step)
     return first && strchr(ends, first) ? syntax_empty(b->s) : syntax_text(b->s, "\n");
 }
 
-static bool may_call(const struct builder *b, const struct call_state *state, int tool)
+static bool may_name(const struct builder *b, const struct call_state *state, int tool)
 {
+    if (state->tool != NO_TOOL)
+        return tool == state->tool;
     return !state->has_called && call_parts_may_call(&b->parts, tool);
 }
 
@@ -144,14 +146,14 @@ static struct call_state calling(const struct builder *b, struct call_state stat
     return state;
 }
 
-/* A name: the tool is chosen. */
+/* A name: the tool is chosen, or named again. */
 static int32_t any_name(struct builder *b, struct call_state state, const struct call_step *step)
 {
     struct call_parts *p = &b->parts;
     struct ids ways = { 0 };
     bool is_python = strchr(step->text, '('), ok = true;
     for (int tool = 1; tool <= p->n_tools && ok; tool++) {
-        if (!may_call(b, &state, tool))
+        if (!may_name(b, &state, tool))
             continue;
         int32_t name = call_parts_name(p, tool, step);
         int32_t next = after(b, calling(b, state, tool));
@@ -169,7 +171,7 @@ static int32_t any_object(struct builder *b, struct call_state state, const stru
     struct ids ways = { 0 };
     bool ok = true;
     for (int tool = 1; tool <= p->n_tools && ok; tool++)
-        if (may_call(b, &state, tool)) {
+        if (may_name(b, &state, tool)) {
             struct call_state next = calling(b, state, NO_TOOL);
             ok = ids_add(&ways, SYNTAX_SEQ(b->s, call_parts_object(p, tool, step->text), after(b, next)));
         }

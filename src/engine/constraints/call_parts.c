@@ -14,19 +14,11 @@ enum { MAX_NAME = 256 }; /* bytes of a name that the parser takes */
 
 /* ---- the writer ---- */
 
-static const char HEADERS[] = "<|start|><|channel|><|message|><|end|>"; /* of channels */
-
 static bool is_mentioned(const struct call_writer *w, const struct reasoning_form *r, struct piece piece)
 {
-    const char *texts[] = { r ? r->open : NULL,
-                            r ? r->close : NULL,
-                            r ? r->forced : NULL,
-                            r ? r->answer_open : NULL,
-                            r ? r->answer_ends[0] : NULL,
-                            r ? r->answer_ends[1] : NULL,
-                            w->has_channels ? HEADERS : NULL };
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        if (texts[i] && memmem(texts[i], strlen(texts[i]), piece.bytes, piece.n_bytes))
+    const char *mark;
+    for (size_t i = 0; r && (mark = reasoning_form_mark(r, i)); i++)
+        if (memmem(mark, strlen(mark), piece.bytes, piece.n_bytes))
             return true;
     return call_form_mentions(w->rows, piece.bytes, piece.n_bytes);
 }
@@ -50,7 +42,7 @@ enum tutti_status call_writer_init(struct call_writer *w, const struct chat_mark
     *w = (struct call_writer){ .form = form,
                                .rows = call_forms_find(form->name),
                                .has_channels = r && r->close && !r->open,
-                               .ends_answers = r && (r->answer_ends[0] || r->is_repeated) };
+                               .ends_answers = r && (r->answer_ends[0] || r->again) };
     for (int32_t id = 0; id < tokenizer_n_pieces(tok); id++) {
         struct piece piece = tokenizer_piece(tok, id);
         if (!token_trie_has_code(piece) || piece.n_bytes < 2 || !is_mentioned(w, r, piece))

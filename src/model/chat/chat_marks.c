@@ -21,20 +21,15 @@ static const struct call_form *tool_form_of_name(const char *name)
 static bool add_shown(struct chat_marks *marks, const struct tokenizer *tok)
 {
     const struct reasoning_form *r = marks->reasoning;
-    const char *texts[] = { r ? r->open : NULL, r ? r->close : NULL, r ? r->forced : NULL,
-                            r ? r->answer_open : NULL, r ? r->answer_ends[0] : NULL,
-                            r ? r->answer_ends[1] : NULL,
-                            /* the marks of channels, of which the texts above have some */
-                            r && r->close && !r->open ? "<|constrain|><|call|><|return|>" : NULL };
+    const char *mark;
     uint64_t rows = call_forms_find(marks->tool_form);
     for (int32_t id = 0; id < tokenizer_n_pieces(tok); id++) {
         struct piece piece = tokenizer_piece(tok, id);
         if (piece.type != PIECE_CONTROL || piece.n_bytes < 2)
             continue;
         bool is_shown = call_form_mentions(rows, piece.bytes, piece.n_bytes);
-        for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-            is_shown = is_shown ||
-                       (texts[i] && memmem(texts[i], strlen(texts[i]), piece.bytes, piece.n_bytes));
+        for (size_t i = 0; r && !is_shown && (mark = reasoning_form_mark(r, i)); i++)
+            is_shown = memmem(mark, strlen(mark), piece.bytes, piece.n_bytes);
         if (is_shown && !ids_add(&marks->shown, id))
             return false;
     }

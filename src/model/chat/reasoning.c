@@ -14,7 +14,23 @@ static const struct reasoning_form FORMS[] = {
       "<|end|><|start|>assistant<|channel|>final<|message|>" },
     { "mistral", "[THINK]", "[THINK]", "[/THINK]", "[/THINK]" },
     { "gemma-4", "<|channel>", "<|channel>", "<channel|>", "<channel|>", .answer_ends = { "<channel|>" },
-      .label = "thought", .is_repeated = true },
+      .label = "thought", .again = "<|channel>" },
+    { "muse",
+      "<atem:function_calls>",
+      "to=self<|message|>",
+      "<|eom|><|start|>assistant",
+      "<|eom|><|start|>assistant to=user<|message|>",
+      "to=user<|message|>",
+      { "<|eot|>", "<|eom|>", "<|start|>assistant", "to=user<|message|>", "to=commentary<|message|>" },
+      .again = "to=self<|message|>" },
+    { "inkling",
+      "<|content_invoke_tool_json|>",
+      "<|content_thinking|>",
+      "<|end_message|>",
+      "<|end_message|><|message_model|><|content_text|>",
+      "<|message_model|><|content_text|>",
+      { "<|end_message|>", "<|content_model_end_sampling|>", "<|message_model|><|content_text|>", "<|content_text|>" },
+      .again = "<|message_model|><|content_thinking|>" },
     { "kimi-k3",
       "<|open|>",
       "<|open|>think<|sep|>",
@@ -71,6 +87,24 @@ const struct reasoning_form *reasoning_form_of_template(const char *text, size_t
     for (size_t i = 0; i < N_FORMS; i++)
         if (memmem(text, n_bytes, FORMS[i].trait, strlen(FORMS[i].trait)))
             return &FORMS[i];
+    return NULL;
+}
+
+const char *reasoning_form_mark(const struct reasoning_form *form, size_t i)
+{
+    /* The last one has the marks of channels, of which the others have some. */
+    const char *marks[] = { form->open,
+                            form->close,
+                            form->forced,
+                            form->answer_open,
+                            form->again,
+                            form->close && !form->open ? "<|start|><|constrain|><|call|><|return|>" : NULL };
+    enum { N_MARKS = sizeof marks / sizeof *marks };
+    for (size_t k = 0; k < N_MARKS + REASONING_MAX_ENDS; k++) {
+        const char *mark = k < N_MARKS ? marks[k] : form->answer_ends[k - N_MARKS];
+        if (mark && i-- == 0)
+            return mark;
+    }
     return NULL;
 }
 
@@ -200,8 +234,8 @@ static bool match_label(struct tutti_reasoning_parser *p, const char *text, size
     const struct reasoning_form *form = p->form;
     bool may_become = n_left == 0;
     p->at = at;
-    if (!p->is_labelled && form->is_repeated && has_mark(form->open, text + at, n_left, &may_become)) {
-        enter_state(p, BEFORE_TEXT, at + strlen(form->open));
+    if (!p->is_labelled && has_mark(form->again, text + at, n_left, &may_become)) {
+        enter_state(p, BEFORE_TEXT, at + strlen(form->again));
     } else if (!p->is_labelled && has_mark(form->label, text + at, n_left, &may_become)) {
         enter_state(p, BEFORE_TEXT, at + strlen(form->label));
         p->is_labelled = true;
@@ -263,8 +297,8 @@ static bool split_answer(struct tutti_reasoning_parser *p, const char *text, siz
         n++;
     }
     size_t n_ends = n;
-    if (p->form->is_repeated)
-        marks[n++] = p->form->open;
+    if (p->form->again)
+        marks[n++] = p->form->again;
     if (n > 0)
         mark = find_mark(p, text, n_bytes, marks, n, &which, &n_sure);
     size_t end = mark ? (size_t)(mark - text) : is_end ? n_bytes : n_sure, last = end;

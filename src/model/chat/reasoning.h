@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { REASONING_MAX_ENDS = 2 };
+enum { REASONING_MAX_ENDS = 5 };
 
 struct reasoning_form {
     const char *name;
@@ -18,8 +18,11 @@ struct reasoning_form {
      * answer_ends are left out of the answer, with the blanks before them. */
     const char *answer_open, *answer_ends[REASONING_MAX_ENDS];
     const char *label; /* between open and the reasoning, where it is not a part of it; NULL: none */
-    bool is_repeated;  /* open may occur within the answer too: it is a special token */
+    const char *again; /* what opens reasoning within the answer, with a special token; NULL: nothing */
 };
+
+/* The mark number i of a form, for whoever looks for special tokens in all of them. NULL: there are no more. */
+const char *reasoning_form_mark(const struct reasoning_form *form, size_t i);
 
 /* NULL: no form has this name; the template tells none. */
 const struct reasoning_form *reasoning_form_find(const char *name);

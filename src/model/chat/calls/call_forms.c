@@ -8,6 +8,7 @@
 #define OBJECT         .op = CALL_OBJECT, .text = "{\"name\": \"@\", \"arguments\": $}"
 #define OBJECT_LLAMA   .op = CALL_OBJECT, .text = "{\"name\": \"@\", \"parameters\": $}"
 #define OBJECT_COMMAND .op = CALL_OBJECT, .text = "{\"tool_name\": \"@\", \"parameters\": $}"
+#define OBJECT_INKLING .op = CALL_OBJECT, .text = "{\"name\":\"@\",\"args\":$}"
 #define OBJECT_R7B                                                                                           \
     .op = CALL_OBJECT, .text = "{\"tool_call_id\": \"#\", \"tool_name\": \"@\", \"parameters\": $}"
 
@@ -514,6 +515,46 @@ static const struct call_step SOLAR_OPEN_2[] = {
     { .op = CALL_DONE },
 };
 
+/* to=NAME<|message|><atem:function_calls><atem:invoke name="NAME"><atem:parameter name="KEY">VALUE</atem:parameter>
+ * </atem:invoke></atem:function_calls>; the next call is a message of its own. */
+static const struct call_step MUSE[] = {
+    { CALL_NAME, "<", 0 }, /* 0 */
+    { CALL_MARK, "<|message|>", 0 },
+    { CALL_MARK, "<atem:function_calls>", 0 },
+    { CALL_MARK, "<atem:invoke name=\"", 0 },
+    { CALL_NAME, "\"", 0 }, /* 4 */
+    { CALL_MARK, "\">", 0 },
+    { CALL_IF, "</atem:invoke>", 14 },
+    { CALL_MARK, "<atem:parameter name=\"", 0 },
+    { .op = CALL_PAIRS },
+    { CALL_KEY, "\">", 0 }, /* 9 */
+    { CALL_VALUE, "</atem:parameter>", 0 },
+    { CALL_IF, "<atem:parameter name=\"", 9 },
+    { CALL_MARK, "</atem:invoke>", 0 },
+    { CALL_GOTO, NULL, 15 },
+    { .op = CALL_PAIRS },                             /* 14 */
+    { .op = CALL_PAIRS_OVER },                        /* 15 */
+    { CALL_IF, "<atem:invoke name=\"", 4, WRITE_NEVER }, /* some answers have several calls in a message */
+    { CALL_CLOSE, "</atem:function_calls>", 0 },
+    { CALL_IF, "<|eom|>", 20 },
+    { .op = CALL_DONE },
+    { CALL_MARK, "<|start|>assistant", 0 }, /* 20 */
+    { CALL_MARK, "to=", 0 },
+    { CALL_GOTO, NULL, 0 },
+};
+
+/* NAME<|content_invoke_tool_json|>{"name": ..., "args": {...}}<|end_message|>, several with <|message_model|> between
+ * them. The prompt ends with <|message_model|>. */
+static const struct call_step INKLING[] = {
+    { CALL_IF, "<|content_invoke_tool_json|>", 3, WRITE_NEVER }, /* some answers lack the first name */
+    { CALL_NAME, "<", 0 },
+    { CALL_MARK, "<|content_invoke_tool_json|>", 0 },
+    { OBJECT_INKLING }, /* 3 */
+    { CALL_OPTION, "<|end_message|>", 0, WRITE_ALWAYS },
+    { CALL_IF, "<|message_model|>", 0 },
+    { .op = CALL_DONE },
+};
+
 /* The first row whose traits are in a template is its form, so those with rarer marks come first. Rows
  * with the same opening are tried in this order. */
 #define STEPS(LIST) LIST, sizeof(LIST) / sizeof *(LIST)
@@ -535,6 +576,9 @@ static const struct call_form FORMS[] = {
     { "hy-v3", { "<tool_calls>" }, { "<tool_sep>" }, STEPS(HY_V3_PLAIN) },
     { "minicpm-5", { "<function name=\"" }, { "<function name=", "<param name=" }, STEPS(MINICPM_5) },
     { "solar-open-2", { "<|tool_call:start|>" }, { "<|tool_call:start|>" }, STEPS(SOLAR_OPEN_2) },
+    { "muse", { "to=" }, { "<atem:function_calls>" }, STEPS(MUSE), .is_named_only = true },
+    { "inkling", { NULL }, { "<|content_invoke_tool_json|>" }, STEPS(INKLING), .is_named_only = true },
+    { "inkling", { "<|message_model|>" }, { NULL }, STEPS(INKLING), .is_named_only = true },
     { "gigachat-3",
       { "<|message_sep|>\n\nfunction call<|role_sep|>\n", "function call<|role_sep|>\n" },
       { "function call", "<|role_sep|>" },

@@ -167,11 +167,12 @@ static bool take_member(struct tutti_tool_parser *p, const char *text, size_t n_
     return find_tool(p, text + 1, n_bytes - 2) && set_name(p, text + 1, n_bytes - 2);
 }
 
-/* A member that has either of two names. */
-static const json_t *member(const json_t *object, const char *name, const char *other)
+/* A member that has one of three names. */
+static const json_t *member(const json_t *object, const char *name, const char *other, const char *third)
 {
     const json_t *value = json_object_get(object, name);
-    return value ? value : json_object_get(object, other);
+    value = value ? value : json_object_get(object, other);
+    return value || !third ? value : json_object_get(object, third);
 }
 
 /* Prints the arguments of a complete object. False: they are no object, nor a text that contains one. */
@@ -190,8 +191,8 @@ static bool print_arguments(struct tutti_tool_parser *p, const json_t *value)
 /* Reports a call whose object is complete. */
 static enum progress report_object(struct tutti_tool_parser *p)
 {
-    const json_t *name = member(p->object, "name", "tool_name");
-    const json_t *arguments = member(p->object, "arguments", "parameters");
+    const json_t *name = member(p->object, "name", "tool_name", NULL);
+    const json_t *arguments = member(p->object, "arguments", "parameters", "args");
     struct buf *json = &p->arguments.json;
     bool is_tool = json_is_string(name) && find_tool(p, json_string_value(name), json_string_length(name));
     if (!is_tool || !set_name(p, json_string_value(name), json_string_length(name)))
@@ -218,7 +219,7 @@ static enum progress end_object(struct tutti_tool_parser *p, const char *text)
     p->object = json_loadb(text + p->begin, p->at - p->begin, JSON_ALLOW_NUL, NULL);
     if (!p->object)
         return STEP_FAIL;
-    const json_t *id = member(p->object, "id", "tool_call_id");
+    const json_t *id = member(p->object, "id", "tool_call_id", NULL);
     if (p->is_reported && json_is_string(id) && json_is_null(json_array_get(p->ids, p->n_calls - 1)))
         json_array_set(p->ids, p->n_calls - 1, (json_t *)(uintptr_t)id);
     return p->is_reported ? STEP_GO : report_object(p);
@@ -233,6 +234,7 @@ static bool take_key(struct tutti_tool_parser *p, const char *key, size_t n_byte
         int key;
     } KEYS[] = { { "name", KEY_NAME },      { "arguments", KEY_ARGUMENTS }, { "parameters", KEY_ARGUMENTS },
                  { "tool_name", KEY_NAME }, /* Command-R */
+                 { "args", KEY_ARGUMENTS }, /* Inkling */
                  { "id", KEY_ID },          { "tool_call_id", KEY_ID },     { "type", KEY_OTHER } };
     for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
         p->key = KEYS[i].key;
