@@ -29,7 +29,8 @@ static const struct reasoning_form FORMS[] = {
       "<|end_message|>",
       "<|end_message|><|message_model|><|content_text|>",
       "<|message_model|><|content_text|>",
-      { "<|end_message|>", "<|content_model_end_sampling|>", "<|message_model|><|content_text|>", "<|content_text|>" },
+      { "<|end_message|>", "<|content_model_end_sampling|>", "<|message_model|><|content_text|>",
+        "<|content_text|>" },
       .again = "<|message_model|><|content_thinking|>" },
     { "kimi-k3",
       "<|open|>",
@@ -53,14 +54,16 @@ static const struct reasoning_form FORMS[] = {
       "<|END_THINKING|>",
       "<|END_THINKING|>",
       "<|START_TEXT|>",
-      { "<|END_TEXT|>" } },
+      { "<|END_TEXT|>" },
+      .has_citations = true },
     { "cohere",
       "<|START_THINKING|>",
       "<|START_THINKING|>",
       "<|END_THINKING|>",
       "<|END_THINKING|>",
       "<|START_RESPONSE|>",
-      { "<|END_RESPONSE|>" } },
+      { "<|END_RESPONSE|>" },
+      .has_citations = true },
     { "seed", "<seed:think>", "<seed:think>", "</seed:think>", "</seed:think>" },
     { "longcat", "<longcat_think>", "<longcat_think>", "</longcat_think>", "\n</longcat_think>\n" },
     { "apertus", "<|inner_prefix|>", "<|inner_prefix|>", "<|inner_suffix|>", "<|inner_suffix|>" },
@@ -90,6 +93,8 @@ const struct reasoning_form *reasoning_form_of_template(const char *text, size_t
     return NULL;
 }
 
+static const char CITED[] = "<co>", SOURCES[] = "</co:"; /* before a cited text, and after it */
+
 const char *reasoning_form_mark(const struct reasoning_form *form, size_t i)
 {
     /* The last one has the marks of channels, of which the others have some. */
@@ -98,6 +103,8 @@ const char *reasoning_form_mark(const struct reasoning_form *form, size_t i)
                             form->forced,
                             form->answer_open,
                             form->again,
+                            form->has_citations ? CITED : NULL,
+                            form->has_citations ? SOURCES : NULL,
                             form->close && !form->open ? "<|start|><|constrain|><|call|><|return|>" : NULL };
     enum { N_MARKS = sizeof marks / sizeof *marks };
     for (size_t k = 0; k < N_MARKS + REASONING_MAX_ENDS; k++) {
@@ -108,7 +115,7 @@ const char *reasoning_form_mark(const struct reasoning_form *form, size_t i)
     return NULL;
 }
 
-enum { MAX_HEADER = 512 }; /* bytes of a channel's header */
+enum { MAX_HEADER = 512 }; /* bytes of a channel's header, or of a list of sources */
 
 static const char MESSAGE[] = "<|message|>";
 /* What ends a message. The last two begin the next header. */
@@ -124,11 +131,12 @@ struct tutti_reasoning_parser {
         BEFORE_ANSWER,  /* blanks, and the mark that may open the answer */
         BEFORE_CONTENT, /* blanks after that mark */
         IN_ANSWER,
+        IN_SOURCES, /* of a citation */
         IN_HEADER,  /* of a channel */
         IN_MESSAGE, /* of one */
     } state;
     bool is_labelled;        /* the label of the reasoning that begins was read */
-    bool is_reasoning;       /* the message is */
+    bool is_reasoning;       /* the message, or the text with the citation, is */
     bool is_call;            /* the message has arguments of a call */
     size_t at;               /* bytes of the answer that are split */
     size_t searched;         /* offset where the search for a mark goes on */
@@ -257,13 +265,40 @@ static size_t skip_solid(struct tutti_reasoning_parser *p, const char *text, siz
     return p->n_solid > p->at ? p->n_solid : p->at;
 }
 
+/* A text ends at a mark of a citation. */
+static void take_citation(struct tutti_reasoning_parser *p, bool is_over, bool is_reasoning, size_t end)
+{
+    p->is_reasoning = is_reasoning;
+    enter_state(p,
+                is_over        ? IN_SOURCES
+                : is_reasoning ? IN_REASONING
+                               : IN_ANSWER,
+                end + strlen(is_over ? SOURCES : CITED));
+}
+
+/* Skips the sources of a citation: " 0:[1,2]>". Without an end they are text. False: more text is needed. */
+static bool skip_sources(struct tutti_reasoning_parser *p, const char *text, size_t n_bytes, bool is_end)
+{
+    const char *close = memchr(text + p->searched, '>', n_bytes - p->searched);
+    p->searched = n_bytes;
+    if (!close && !is_end && n_bytes - p->at <= MAX_HEADER)
+        return false;
+    enter_state(p, p->is_reasoning ? IN_REASONING : IN_ANSWER, close ? (size_t)(close - text) + 1 : p->at);
+    return true;
+}
+
 /* Reasoning, without the blanks at its end. */
 static bool split_reasoning(struct tutti_reasoning_parser *p, const char *text, size_t n_bytes, bool is_end,
                             struct tutti_reasoning_part *part)
 {
+    const char *marks[] = { p->form->close, CITED, SOURCES };
     size_t which, n_sure, begin = p->at;
-    const char *close = find_mark(p, text, n_bytes, &p->form->close, 1, &which, &n_sure);
+    const char *close = find_mark(p, text, n_bytes, marks, p->form->has_citations ? 3 : 1, &which, &n_sure);
     size_t end = close ? (size_t)(close - text) : is_end ? n_bytes : n_sure;
+    if (close && which > 0) {
+        take_citation(p, which == 2, true, end);
+        return give_part(part, text + begin, end - begin, true);
+    }
     size_t n = skip_solid(p, text, end);
     if (close)
         enter_state(p, BEFORE_ANSWER, end + strlen(p->form->close));
@@ -290,7 +325,7 @@ static bool match_answer(struct tutti_reasoning_parser *p, const char *text, siz
 static bool split_answer(struct tutti_reasoning_parser *p, const char *text, size_t n_bytes, bool is_end,
                          struct tutti_reasoning_part *part)
 {
-    const char *marks[REASONING_MAX_ENDS + 1], *mark = NULL;
+    const char *marks[REASONING_MAX_ENDS + 3], *mark = NULL;
     size_t begin = p->at, which = 0, n_sure = n_bytes, n = 0;
     while (n < REASONING_MAX_ENDS && p->form->answer_ends[n]) {
         marks[n] = p->form->answer_ends[n];
@@ -299,9 +334,18 @@ static bool split_answer(struct tutti_reasoning_parser *p, const char *text, siz
     size_t n_ends = n;
     if (p->form->again)
         marks[n++] = p->form->again;
+    size_t n_own = n;
+    if (p->form->has_citations) {
+        marks[n++] = CITED;
+        marks[n++] = SOURCES;
+    }
     if (n > 0)
         mark = find_mark(p, text, n_bytes, marks, n, &which, &n_sure);
     size_t end = mark ? (size_t)(mark - text) : is_end ? n_bytes : n_sure, last = end;
+    if (mark && which >= n_own) {
+        take_citation(p, which > n_own, false, end);
+        return give_part(part, text + begin, end - begin, false);
+    }
     if (n > 0 && (mark || !is_end))
         last = skip_solid(p, text, end);
     if (mark)
@@ -405,7 +449,8 @@ void tutti_reasoning_parser_free(tutti_reasoning_parser *p)
 
 bool tutti_reasoning_parser_is_inside(const tutti_reasoning_parser *p)
 {
-    return p->state == BEFORE_TEXT || p->state == IN_REASONING || (p->state == IN_MESSAGE && p->is_reasoning);
+    return p->state == BEFORE_TEXT || p->state == IN_REASONING ||
+           ((p->state == IN_MESSAGE || p->state == IN_SOURCES) && p->is_reasoning);
 }
 
 bool tutti_reasoning_parser_next(tutti_reasoning_parser *p, const char *text, size_t n_bytes, bool is_end,
@@ -435,6 +480,9 @@ bool tutti_reasoning_parser_next(tutti_reasoning_parser *p, const char *text, si
             break;
         case IN_ANSWER:
             has_part = split_answer(p, text, n_bytes, is_end, part);
+            break;
+        case IN_SOURCES:
+            waits = !skip_sources(p, text, n_bytes, is_end);
             break;
         case IN_HEADER:
             has_part = split_header(p, text, n_bytes, is_end, part, &waits);

@@ -17,8 +17,9 @@ struct reasoning_form {
     /* The rest of the answer may be between answer_open and the first of answer_ends. NULL: never. All of
      * answer_ends are left out of the answer, with the blanks before them. */
     const char *answer_open, *answer_ends[REASONING_MAX_ENDS];
-    const char *label; /* between open and the reasoning, where it is not a part of it; NULL: none */
-    const char *again; /* what opens reasoning within the answer, with a special token; NULL: nothing */
+    const char *label;  /* between open and the reasoning, where it is not a part of it; NULL: none */
+    bool has_citations; /* <co>TEXT</co: SOURCES>: these marks are left out */
+    const char *again;  /* what opens reasoning within the answer, with a special token; NULL: nothing */
 };
 
 /* The mark number i of a form, for whoever looks for special tokens in all of them. NULL: there are no more. */

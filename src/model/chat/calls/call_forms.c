@@ -532,8 +532,8 @@ static const struct call_step MUSE[] = {
     { CALL_IF, "<atem:parameter name=\"", 9 },
     { CALL_MARK, "</atem:invoke>", 0 },
     { CALL_GOTO, NULL, 15 },
-    { .op = CALL_PAIRS },                             /* 14 */
-    { .op = CALL_PAIRS_OVER },                        /* 15 */
+    { .op = CALL_PAIRS },                                /* 14 */
+    { .op = CALL_PAIRS_OVER },                           /* 15 */
     { CALL_IF, "<atem:invoke name=\"", 4, WRITE_NEVER }, /* some answers have several calls in a message */
     { CALL_CLOSE, "</atem:function_calls>", 0 },
     { CALL_IF, "<|eom|>", 20 },
