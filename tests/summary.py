@@ -13,6 +13,7 @@ Exits with 1 where something failed or nothing ran.
 """
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -47,6 +48,7 @@ EXPECTED_SKIPS = [
     ("this machine has the word list of python3-jieba", lambda folder: os.path.exists("/usr/lib/python3/dist-packages/jieba")),
     ("this build is not set up with --prefix=/usr", is_sanitized),
     ("network namespaces are not permitted", lambda folder: not is_root(folder) or not can_unshare()),
+    ("needs an x86-64 processor", lambda folder: platform.machine() != "x86_64"),
     ("one core", lambda folder: (os.cpu_count() or 1) < 2),
     *((f"{level} # SKIP this processor lacks it", lambda folder, flag=flag: not has_flag(flag))
       for level, flag in (("avx2", "avx2"), ("avxvnni", "avx512_vnni|avx_vnni"), ("vex", "avx_vnni"), ("avx512", "avx512_vnni"),
