@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs commands in an emulated machine with several NUMA nodes: qemu, a kernel of Debian, and a few files in its memory.
 
-  boot.py [--nodes N] [--cpus-per-node N] [--memory SIZE] [--copy PATH]... [--time SECONDS] [--accel NAME] [--cpu CPU]
+  boot.py [--nodes N] [--cpus-per-node N] [--memory SIZE] [--copy PATH]... [--time SECONDS] [--cpu CPU]
           -- COMMAND
 
 The machine has no disk and no network. It has a shell (busybox), tutti, models/demo and what is copied, with the libraries of each
@@ -11,7 +11,7 @@ program, all under the paths that they have here; commands run in the root of th
 
 Files are in the memory of the node that unpacked them, any of the nodes, and what a process maps from a file stays there. With several
 nodes the kernel moves other pages between them by itself, until a command writes 0 to /proc/sys/kernel/numa_balancing.
-Without KVM the processor has AVX2 and no AVX-512, and masked loads of qemu 7.2 read what the mask leaves out: beside an unmapped page
+The processor is emulated: it has AVX2 and no AVX-512, and masked loads of qemu 7.2 read what the mask leaves out: beside an unmapped page
 they fault, as in checkkernels. A machine with --cpu max,-avx2 uses the kernels in plain C instead.
 """
 import argparse
@@ -34,7 +34,6 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.path.abspath(os.environ.get("TUTTI_BIN", ROOT / "build" / "tutti")))
 QEMU, BUSYBOX, KERNEL = "qemu-system-x86_64", "/bin/busybox", ROOT / "build-clients" / "numa" / "vmlinuz"
 PATIENCE = 120  # seconds for a boot or a command; an emulated boot takes 5 to 10 of them
-KVM_PATIENCE = 20  # seconds for a boot under KVM, which takes 1 or 2; nested in another hypervisor it may stop without an error
 MAX_COMMAND = 3000  # bytes; a line of a terminal is at most 4,095, and base64 has 4 for 3
 
 # A line of the second serial port is a mark and a command. Its output follows there, and a line of the mark and the exit status.
@@ -124,15 +123,15 @@ def write_archive(out, files, init):
 class Machine:
     """An emulated machine, from its start to close() or the end of a `with`. It runs one command after the other.
 
-    memory_mib: of all nodes together; copy: files and folders beside tutti and models/demo; accels: what to try, in this order;
+    memory_mib: of all nodes together; copy: files and folders beside tutti and models/demo;
     cpu: as qemu names it."""
 
-    def __init__(self, nodes=1, cpus_per_node=1, memory_mib=1024, copy=(), accels=("kvm", "tcg"), cpu="max"):
+    def __init__(self, nodes=1, cpus_per_node=1, memory_mib=1024, copy=(), cpu="max"):
         missing = why_not()
         if missing:
             raise MachineError(missing)
         self.nodes, self.cpus_per_node, self.node_mib, self.cpu = nodes, cpus_per_node, memory_mib // nodes, cpu
-        self.accel, self.qemu, self.pending = None, None, b""
+        self.qemu, self.pending = None, b""
         self.folder = tempfile.TemporaryDirectory(prefix="tutti-numa-")
         self.console, archive = Path(self.folder.name, "console"), Path(self.folder.name, "files")
         self.ready = uuid.uuid4().hex
@@ -144,26 +143,17 @@ class Machine:
             n_mib = archive.stat().st_size >> 20
             if n_mib > memory_mib // 3:
                 raise MachineError(f"{n_mib} MiB of files are more than a third of {memory_mib} MiB of memory")
-            self.start([accel for accel in accels if accel != "kvm" or os.access("/dev/kvm", os.R_OK | os.W_OK)], archive)
+            self.start(archive)
         except BaseException:
             self.close()
             raise
 
-    def start(self, accels, archive):
-        errors = []
-        for accel in accels:
-            self.accel, self.pending = accel, b""
-            with open(Path(self.folder.name, "qemu"), "wb") as said:
-                # The machine ends with this process, however that ends.
-                self.qemu = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *self.arguments(archive)], stdin=subprocess.PIPE,
-                                             stdout=subprocess.PIPE, stderr=said, bufsize=0)
-            try:
-                self.read_to(self.ready, KVM_PATIENCE if accel == "kvm" else PATIENCE)
-                return
-            except MachineError as error:
-                errors.append(f"{accel}: {error}")
-                self.stop()
-        raise MachineError("\n".join(errors) or "no accelerator is left to try")
+    def start(self, archive):
+        with open(Path(self.folder.name, "qemu"), "wb") as said:
+            # The machine ends with this process, however that ends.
+            self.qemu = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *self.arguments(archive)], stdin=subprocess.PIPE,
+                                         stdout=subprocess.PIPE, stderr=said, bufsize=0)
+        self.read_to(self.ready, PATIENCE)
 
     def arguments(self, archive):
         n, per_node = self.nodes, self.cpus_per_node
@@ -174,9 +164,9 @@ class Machine:
         for node in range(n):
             for other in range(n):
                 numa += ["-numa", f"dist,src={node},dst={other},val={10 if node == other else 20}"]
-        return [QEMU, "-accel", self.accel, "-cpu", self.cpu, "-smp", f"cpus={n * per_node},sockets={n},cores={per_node},threads=1",
+        return [QEMU, "-accel", "tcg", "-cpu", self.cpu, "-smp", f"cpus={n * per_node},sockets={n},cores={per_node},threads=1",
                 "-m", f"{n * self.node_mib}M", *numa, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-                "-kernel", str(KERNEL), "-initrd", str(archive), "-append", "console=ttyS0 panic=-1 quiet",
+                "-kernel", str(KERNEL), "-initrd", str(archive), "-append", "console=ttyS0 panic=-1 quiet no_timer_check",
                 "-serial", f"file:{self.console}", "-serial", "stdio"]
 
     def read_to(self, mark, patience):
@@ -258,14 +248,12 @@ def main():
     parser.add_argument("--memory", type=mib, default=1024)
     parser.add_argument("--copy", action="append", default=[])
     parser.add_argument("--time", type=float, default=PATIENCE)
-    parser.add_argument("--accel", choices=["kvm", "tcg"])
     parser.add_argument("--cpu", default="max")
     parser.add_argument("command", nargs="+")
     given = parser.parse_args()
     command = given.command[0] if len(given.command) == 1 else shlex.join(given.command)
-    accels = [given.accel] if given.accel else ["kvm", "tcg"]
     try:
-        with Machine(given.nodes, given.cpus_per_node, given.memory, given.copy, accels, given.cpu) as machine:
+        with Machine(given.nodes, given.cpus_per_node, given.memory, given.copy, given.cpu) as machine:
             done = machine.run(command, given.time)
     except (MachineError, OSError) as error:
         print(f"boot.py: {error}", file=sys.stderr)
