@@ -107,6 +107,9 @@ typedef struct tutti_model tutti_model;
 struct tutti_model_options {
     int n_threads;           /* compute threads; 0: one for each core that this process may use */
     bool pin_threads;        /* bind each compute thread to a core */
+    /* NULL or "auto": on a machine with several NUMA nodes, compute threads run on the node where the weights and
+     * keys that they read lie; "off": as if it had one node. */
+    const char *numa;
     const char *weight_type; /* NULL: as stored; "bf16", "q8_0", "q4_k_m", ...: converted while loading */
     /* NULL or "f16"; "f32"; "int8": a scale for each token and head, half the memory of f16. */
     const char *kv_type;

@@ -247,6 +247,9 @@ struct backend_ops {
      * together, in the same order. */
     struct floats (*alloc_shared)(struct backend *be, size_t n_floats);
     void (*dealloc_shared)(struct backend *be, struct floats floats);
+    /* Allocates floats that no operation writes, with these values: small weights, which every thread
+     * reads. For dealloc(). buffer NULL: out of memory. */
+    struct floats (*alloc_constant)(struct backend *be, const float *values, size_t n_floats);
     /* Copies host floats to the backend's memory. */
     void (*upload)(struct backend *be, struct floats dst, const float *src, size_t n_floats);
 
@@ -430,6 +433,10 @@ struct backend_ops {
      * results. Logits stay in the backend's memory: only results are copied to the host. */
     void (*sample)(struct backend *be, struct floats logits, int n_vocab, struct sample_input *inputs, int n);
 
+    /* The calling thread, which is to compute the steps, runs where the backend wants it from now on. NULL:
+     * anywhere. */
+    void (*bind_caller)(struct backend *be);
+
     /* Between steps: runs host work on the backend's compute threads. NULL: it has no
      * threads for that. */
     void (*run)(struct backend *be, team_fn *fn, void *arg);
@@ -449,6 +456,7 @@ struct backend {
 struct backend_options {
     int n_threads; /* 0: one for each core */
     bool pin_threads;
+    const char *numa; /* one of NUMA_MODES; NULL: the first */
     const char *cpu; /* NULL: best; a name of cpu_find() */
     int n_layers, n_kinds;
     const struct attention_shape *attention; /* [n_kinds], copied */
@@ -460,6 +468,9 @@ struct backend_options {
 /* The devices of this build, for the flags of every command; ends with NULL. The first is the
  * default. */
 extern const char *const DEVICE_NAMES[];
+
+/* "auto", "off"; ends with NULL. */
+extern const char *const NUMA_MODES[];
 
 /* device: one of DEVICE_NAMES; NULL: the first. On success *out is the caller's, for
  * (*out)->ops->free(). TUTTI_E_ARGUMENT with param device: this build has no such device. */

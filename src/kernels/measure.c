@@ -1,6 +1,7 @@
 #include "kernels/measure.h"
 
 #include "base/system/clock.h"
+#include "base/system/nodes.h"
 #include "kernels/kernels.h"
 #if defined(__x86_64__)
 #include "kernels/x86/x86.h"
@@ -18,6 +19,10 @@ enum {
     BUFFER_BYTES = 512 << 20, /* larger than the last-level cache of any supported processor */
     PIECE_BYTES =
         1 << 20, /* that a thread reads at a time, so that a preempted thread does not delay the others */
+    N_PIECES = BUFFER_BYTES / PIECE_BYTES,
+    N_NODE_SAMPLES = 9,
+    N_FORKS = 1001,
+    SPIN_NS = 20000, /* of a share, when starting and joining the threads is measured */
     ROUNDS = 1 << 23, /* of the peak loops: about 20 ms, so that one interruption does not matter */
 };
 
@@ -25,7 +30,8 @@ enum {
 struct result {
     uint64_t value;    /* keeps the compiler from removing the loops */
     double per_second; /* rounds */
-    uint8_t apart[48];
+    uint64_t end_ns;
+    uint8_t apart[40];
 };
 
 struct measure {
@@ -33,7 +39,11 @@ struct measure {
     unsigned cpu;
     uint8_t *buffer;
     uint64_t (*peak)(int64_t rounds);
-    atomic_int next;        /* piece */
+    struct {
+        _Alignas(64) atomic_int next; /* piece */
+        int begin, end;
+    } nodes[NODES_MAX];
+    uint64_t begin_ns;
     struct result *results; /* [n_threads] */
 };
 
@@ -117,16 +127,39 @@ static struct peak f32_peak(unsigned cpu)
 }
 #endif
 
+/* The next piece of the thread's node; NULL: none is left. */
+static uint8_t *next_piece(struct measure *m, int thread)
+{
+    int node = team_node_of(m->team, thread);
+    int piece = atomic_fetch_add_explicit(&m->nodes[node].next, 1, memory_order_relaxed);
+    return piece < m->nodes[node].end ? m->buffer + (size_t)piece * PIECE_BYTES : NULL;
+}
+
 static void read_some(void *arg, int thread, int n_threads)
 {
     (void)n_threads;
     struct measure *m = arg;
-    for (;;) {
-        int piece = atomic_fetch_add_explicit(&m->next, 1, memory_order_relaxed);
-        if (piece >= BUFFER_BYTES / PIECE_BYTES)
-            return;
-        m->results[thread].value += read_bytes(m->buffer + (size_t)piece * PIECE_BYTES, PIECE_BYTES);
+    for (const uint8_t *piece; (piece = next_piece(m, thread));)
+        m->results[thread].value += read_bytes(piece, PIECE_BYTES);
+    m->results[thread].end_ns = clock_now_ns();
+}
+
+/* Pages that were never written all map one zero page. */
+static void write_some(void *arg, int thread, int n_threads)
+{
+    (void)n_threads;
+    for (uint8_t *piece; (piece = next_piece(arg, thread));)
+        memset(piece, 1, PIECE_BYTES);
+}
+
+static void begin_pieces(struct measure *m)
+{
+    for (int node = 0; node < team_nodes(m->team)->n; node++) {
+        m->nodes[node].begin = (int)team_node_begin(m->team, N_PIECES, node);
+        m->nodes[node].end = (int)team_node_begin(m->team, N_PIECES, node + 1);
+        atomic_store_explicit(&m->nodes[node].next, m->nodes[node].begin, memory_order_relaxed);
     }
+    m->begin_ns = clock_now_ns();
 }
 
 uint64_t measure_bytes(void)
@@ -136,7 +169,7 @@ uint64_t measure_bytes(void)
 
 struct measure *measure_new(struct team *team, unsigned cpu)
 {
-    struct measure *m = calloc(1, sizeof *m);
+    struct measure *m = aligned_alloc(64, sizeof *m);
     if (!m)
         return NULL;
     *m = (struct measure){ .team = team, .cpu = cpu, .buffer = MAP_FAILED };
@@ -150,7 +183,11 @@ struct measure *measure_new(struct team *team, unsigned cpu)
 #ifdef MADV_HUGEPAGE
     (void)madvise(m->buffer, BUFFER_BYTES, MADV_HUGEPAGE);
 #endif
-    memset(m->buffer, 1, BUFFER_BYTES); /* pages that were never written all map one zero page */
+    begin_pieces(m);
+    for (int node = 0; team_nodes(team)->n > 1 && node < team_nodes(team)->n; node++)
+        (void)node_place(&team_nodes(team)->nodes[node], m->buffer + (size_t)m->nodes[node].begin * PIECE_BYTES,
+                         (size_t)(m->nodes[node].end - m->nodes[node].begin) * PIECE_BYTES);
+    team_run_bound(team, write_some, m); /* places it where node_place() is refused */
     return m;
 }
 
@@ -166,10 +203,9 @@ void measure_free(struct measure *m)
 
 double measure_read_gbps(struct measure *m)
 {
-    atomic_store(&m->next, 0);
-    uint64_t begin = clock_now_ns();
+    begin_pieces(m);
     team_run(m->team, read_some, m);
-    return (double)BUFFER_BYTES / (double)(clock_now_ns() - begin);
+    return (double)BUFFER_BYTES / (double)(clock_now_ns() - m->begin_ns);
 }
 
 static int compare_times(const void *a, const void *b)
@@ -182,6 +218,41 @@ double measure_median(double *samples, int n)
 {
     qsort(samples, (size_t)n, sizeof *samples, compare_times);
     return n % 2 ? samples[n / 2] : (samples[n / 2 - 1] + samples[n / 2]) / 2;
+}
+
+double measure_node_gbps(struct measure *m, int node)
+{
+    double samples[N_NODE_SAMPLES];
+    for (int i = 0; i < N_NODE_SAMPLES; i++) {
+        uint64_t end_ns = 0;
+        (void)measure_read_gbps(m);
+        for (int t = team_first_thread(m->team, node); t < team_first_thread(m->team, node + 1); t++)
+            end_ns = m->results[t].end_ns > end_ns ? m->results[t].end_ns : end_ns;
+        samples[i] = (double)(m->nodes[node].end - m->nodes[node].begin) * PIECE_BYTES /
+                     (double)(end_ns - m->begin_ns);
+    }
+    return measure_median(samples, N_NODE_SAMPLES);
+}
+
+/* Else the caller would have taken the shares of the others before they came. */
+static void spin(void *arg, int thread, int n_threads)
+{
+    (void)arg;
+    (void)thread;
+    (void)n_threads;
+    for (uint64_t end = clock_now_ns() + SPIN_NS; clock_now_ns() < end;)
+        ;
+}
+
+double measure_fork_us(struct measure *m)
+{
+    double samples[N_FORKS];
+    for (int i = 0; i < N_FORKS; i++) {
+        uint64_t begin = clock_now_ns();
+        team_run(m->team, spin, NULL);
+        samples[i] = ((double)(clock_now_ns() - begin) - SPIN_NS) / 1e3;
+    }
+    return measure_median(samples, N_FORKS);
 }
 
 static double thread_seconds(void)

@@ -624,7 +624,7 @@ static enum tutti_status convert(struct converter *c, const char *dst, struct tu
     if (st == TUTTI_OK)
         note_fallbacks(c);
     if (st == TUTTI_OK)
-        st = team_new(&c->stream.team, c->options->n_threads, false, err);
+        st = team_new(&c->stream.team, &(struct team_options){ .n_threads = c->options->n_threads }, err);
     if (st == TUTTI_OK)
         st = gguf_writer_open(&c->stream.writer, dst, err);
     if (st != TUTTI_OK)

@@ -256,7 +256,7 @@ static void every_thread_runs_each_piece_of_work(void **state)
     (void)state;
     for (int n_threads = 1; n_threads <= 9; n_threads++) { /* also more than there are cores */
         struct work work = { 0 };
-        assert_int_equal(team_new(&work.team, n_threads, false, NULL), TUTTI_OK);
+        assert_int_equal(team_new(&work.team, &(struct team_options){ .n_threads = n_threads }, NULL), TUTTI_OK);
         for (int i = 0; i < 200; i++) {
             team_run(work.team, count, &work);
             assert_int_equal(atomic_load(&work.n), (i + 1) * n_threads);
@@ -267,7 +267,7 @@ static void every_thread_runs_each_piece_of_work(void **state)
             assert_int_equal(work.seen[t], 200);
         team_free(work.team);
     }
-    assert_int_equal(team_new(&(struct team *){ NULL }, 1000, false, NULL), TUTTI_E_ARGUMENT);
+    assert_int_equal(team_new(&(struct team *){ NULL }, &(struct team_options){ .n_threads = 1000 }, NULL), TUTTI_E_ARGUMENT);
 }
 
 /* ---- a worker that gets no core ---- */
@@ -303,7 +303,7 @@ static void the_caller_runs_the_share_of_a_thread_that_does_not_come(void **stat
     char byte = 0;
     assert_int_equal(pipe(held_pipe) | pipe(release_pipe), 0);
     assert_int_equal(sigaction(SIGUSR1, &action, &before), 0);
-    assert_int_equal(team_new(&work.team, 2, false, NULL), TUTTI_OK);
+    assert_int_equal(team_new(&work.team, &(struct team_options){ .n_threads = 2 }, NULL), TUTTI_OK);
     while (pthread_equal(threads[1], pthread_self()))
         team_run(work.team, note_thread, threads);
     assert_int_equal(pthread_kill(threads[1], SIGUSR1), 0);

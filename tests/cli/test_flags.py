@@ -23,9 +23,9 @@ OPERANDS = {"list": [], "bench": [], "convert": ["m", "out.gguf"], "load": ["htt
 STORY = ["--chat", "-p", "Tell me a story."]
 
 
-def tutti(*args, stdin=""):
+def tutti(*args, stdin="", env=None):
     done = subprocess.run([BIN, *map(str, args)], input=stdin, capture_output=True, encoding="utf-8", errors="replace", timeout=PATIENCE,
-                          check=False)
+                          check=False, env=env)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -134,9 +134,9 @@ def test_generate_uses_what_it_accepts(flag, tmp_path):
     assert flag in flags()["generate"] and GENERATE[flag](run, tmp_path)
 
 
-def tasks(*args):
+def tasks(*args, env=None):
     """The processors that each thread of a chat may use, while it waits for a message that follows the first answer."""
-    with subprocess.Popen([BIN, "chat", DEMO, *map(str, args)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([BIN, "chat", DEMO, *map(str, args)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as process:
         process.stdin.write(b"Hello\n")
         process.stdin.flush()
         assert process.stdout.readline()
@@ -157,6 +157,24 @@ def test_threads_are_counted_and_bound():
         assert any(cpus.isdigit() for cpus in tasks("--threads", n, "--pin")) and not any(cpus.isdigit() for cpus in three)
 
 
+def test_threads_are_bound_by_node(tmp_path):
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) == 1:
+        cores *= 2
+    (tmp_path / "online").write_text("0-1\n")
+    for node in (0, 1):
+        (tmp_path / f"node{node}").mkdir()
+        (tmp_path / f"node{node}" / "cpulist").write_text(f"{cores[node]}\n")
+    env = dict(os.environ, TUTTI_NODES=str(tmp_path))
+    both = tasks("--threads", 4, env=env)
+    assert both.count(str(cores[0])) >= 2 and both.count(str(cores[1])) >= 2
+    assert cores[0] == cores[1] or not any(cpus.isdigit() for cpus in tasks("--threads", 4, "--numa", "off", env=env))
+    status, out, err = tutti("bench", DEMO, "--users", 1, "--prefill", 0, "--context", 16, "--repetitions", 1, "--json", env=env)
+    assert status == 0, err
+    report = json.loads(out)
+    assert len(report["node_gbps"]) == 2 and all(gbps > 0 for gbps in report["node_gbps"]) and report["fork_us"] > 0
+
+
 def test_bench_measures_answers_with_a_schema(tmp_path):
     (tmp_path / "schema.json").write_text('{"type": "integer"}')
     status, out, err = tutti("bench", DEMO, "--engine", "--users", 1, "--prefill", 0, "--context", 16, "--repetitions",
@@ -175,7 +193,7 @@ IN_C = {"max-slowdown": "tests/engine/test_pace.c", "random-lora": "tests/model/
 LETTERS = {"concurrency": "-c", "duration": "-d", "requests": "-N", "prompts": "-f", "max-tokens": "-n", "model": "-m", "users": "-u", "out": "-o",
            "file": "-f", "prompt": "-p", "rate": "-r"}
 # Options of the library or of all commands with a model: one test for all of them.
-SHARED = {"type", "kv-type", "chat-format", "threads", "tp", "rank-table", "memory", "pin", "device", "cpu", "lora", "kv-memory", "context",
+SHARED = {"type", "kv-type", "chat-format", "threads", "tp", "rank-table", "memory", "pin", "numa", "device", "cpu", "lora", "kv-memory", "context",
           "max-batch-tokens", "speculate", "no-prefix-cache", "kv-spill", "kv-spill-size", "max-seqs", "max-queue", "max-slowdown", "draft",
           "draft-tokens", "draft-type"}
 
@@ -203,7 +221,7 @@ def is_proven(command, flag):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_accepted_flag_has_a_test_that_uses_it(command):
-    shown = set(GENERATE) | {"threads", "pin"} if command in ("generate", "chat") else {"pin", "json-schema"}
+    shown = set(GENERATE) | {"threads", "pin", "numa"} if command in ("generate", "chat") else {"pin", "numa", "json-schema"}
     assert [flag for flag in flags()[command] if flag not in shown and not is_proven(command, flag)] == []
 
 

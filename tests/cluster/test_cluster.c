@@ -42,7 +42,7 @@ static void add_sizes(void *arg, struct cluster *c)
 {
     bool is_shared = arg != NULL;
     struct team *team = NULL;
-    n_faults += team_new(&team, 2, false, NULL) != TUTTI_OK;
+    n_faults += team_new(&team, &(struct team_options){ .n_threads = 2 }, NULL) != TUTTI_OK;
     /* one wait or two, whole vectors or not, several chunks */
     static const size_t SIZES[] = { 1, 15, 16, 17, 4096, 8192, 8193, 40001, (1 << 18) + 5, (1 << 20) + 33 };
     for (size_t k = 0; k < sizeof SIZES / sizeof *SIZES; k++) {

@@ -79,7 +79,7 @@ static int run_checks(struct check *c)
 static int run_bench(struct check *c, int n_threads)
 {
     struct tutti_error err;
-    if (team_new(&c->team, n_threads, true, &err) != TUTTI_OK) {
+    if (team_new(&c->team, &(struct team_options){ .n_threads = n_threads, .pin = true }, &err) != TUTTI_OK) {
         fprintf(stderr, "checkkernels: %s\n", err.text);
         return 1;
     }

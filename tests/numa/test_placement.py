@@ -79,3 +79,42 @@ def test_more_files_than_fit_are_refused(tmp_path):
     (tmp_path / "large").write_bytes(b"\0" * (64 << 20))
     with pytest.raises(boot.MachineError, match=r"MiB of files are more than a third of 256 MiB of memory"):
         boot.Machine(memory_mib=256, copy=[tmp_path])
+
+
+PLACEMENT = os.path.join(os.environ.get("TUTTI_BUILD", os.path.join(boot.ROOT, "build-test")), "tests", "kernels", "test_kernels_placement")
+SERVE = """tutti serve models/demo {flags} --port 8123 2>/dev/null & pid=$!
+until wget -qO- http://127.0.0.1:8123/ready >/dev/null; do kill -0 $pid || exit 1; sleep 0.2; done
+wget -qO- --header 'Content-Type: application/json' --post-data '{{"messages":[{{"role":"user","content":"What is the capital of France?"}}],"temperature":0,"max_tokens":8}}' http://127.0.0.1:8123/v1/chat/completions >/tmp/answer || exit 1
+cat /proc/$pid/numa_maps
+for task in /proc/$pid/task/*; do echo thread $(cat $task/comm) $(grep Cpus_allowed_list $task/status); done
+kill -9 $pid
+grep -o '"content":"[^"]*"' /tmp/answer"""
+
+
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_pages_lie_where_the_threads_run_that_read_them(nodes):
+    with boot.Machine(nodes=nodes, cpus_per_node=1, copy=[PLACEMENT]) as booted:
+        booted.output("echo 0 > /proc/sys/kernel/numa_balancing")
+        said = booted.output(f"CMOCKA_MESSAGE_OUTPUT=TAP {PLACEMENT}")
+        n_pages = int(said.split("# ")[1].split()[0])
+        assert n_pages > 500 and "pages checked on real nodes" in said
+        if nodes == 2:
+            off, by_node = booted.output(SERVE.format(flags="--numa off")), booted.output(SERVE.format(flags=""))
+            assert "prefer" not in off and off.splitlines()[-1] == by_node.splitlines()[-1]
+            check_maps(by_node)
+
+
+def check_maps(said):
+    """The pages of each range that prefers a node are there, both nodes have their part, and each has a compute thread."""
+    pages = {0: 0, 1: 0}
+    for line in said.splitlines():
+        words = line.split()
+        if len(words) > 1 and words[1].startswith("prefer"):
+            node = int(words[1].rpartition(":")[2])
+            on = {int(word[1:].partition("=")[0]): int(word.partition("=")[2]) for word in words if word[0] == "N" and word[1].isdigit()}
+            assert set(on) <= {node}, line
+            pages[node] += sum(on.values())
+    assert min(pages.values()) > 0.4 * sum(pages.values()) > 400, pages
+    bound = {line.split()[1]: line.split()[-1] for line in said.splitlines() if line.startswith("thread")}
+    assert bound["tutti-engine"] == "0" and bound["tutti"] == "1"
+    assert bound["tutti-text"] == "0-1"  # nothing but compute threads is bound

@@ -56,12 +56,15 @@ static enum tutti_status cpu_reserve(struct backend *be, int max_rows, struct tu
     size_t heads = cpu_heads_scratch_bytes(cpu);
     bool fits = !__builtin_mul_overflow(n + n / LEAST_TILE_ROWS + 1, cpu->row_bytes, &cpu->activation_bytes);
     cpu->activations = fits ? memory_new(cpu->activation_bytes) : NULL;
+    if (cpu->activations)
+        cpu_spread(cpu, cpu->activations, cpu->activation_bytes);
     cpu->scratch = calloc((size_t)n_threads, sizeof *cpu->scratch);
     bool has_all = cpu->activations && cpu->scratch && cpu_attention_reserve(cpu, max_rows) &&
-                   cpu_lora_reserve(cpu, max_rows) && cpu_experts_reserve(&cpu->experts, max_rows);
+                   cpu_lora_reserve(cpu, max_rows) && cpu_experts_reserve(cpu, max_rows);
     for (int t = 0; has_all && t < n_threads; t++) {
         struct cpu_scratch *scratch = &cpu->scratch[t];
-        scratch->out = cpu_memory_new(out + updates + (heads + cpu->row_bytes) / sizeof(float));
+        scratch->out = cpu_memory_of_thread(cpu, t,
+                                            out + updates + (heads + cpu->row_bytes) / sizeof(float));
         has_all = scratch->out != NULL;
         if (has_all && heads > 0)
             scratch->heads = (uint8_t *)(scratch->out + out + updates);
@@ -118,6 +121,11 @@ static bool cpu_collect(struct backend *be, struct floats whole, struct floats p
                                begins);
 }
 
+static void cpu_bind_caller(struct backend *be)
+{
+    team_bind_caller(cpu_of(be)->team);
+}
+
 static void cpu_run(struct backend *be, team_fn *fn, void *arg)
 {
     team_run(cpu_of(be)->team, fn, arg);
@@ -130,7 +138,8 @@ static bool cpu_share_threads(struct backend *be, struct backend *other)
     cpu->team = cpu->own_team;
     if (!other)
         return true;
-    if (other->ops != be->ops || team_n_threads(cpu_of(other)->team) != team_n_threads(cpu->team))
+    if (other->ops != be->ops || team_n_threads(cpu_of(other)->team) != team_n_threads(cpu->team) ||
+        cpu_of(other)->n_nodes != cpu->n_nodes)
         return false;
     cpu->team = cpu_of(other)->team;
     return true;
@@ -150,6 +159,7 @@ static const struct backend_ops CPU_OPS = {
     .free = cpu_free,
     .alloc = cpu_alloc,
     .dealloc = cpu_dealloc,
+    .alloc_constant = cpu_alloc_constant,
     .alloc_shared = cpu_alloc_shared,
     .dealloc_shared = cpu_dealloc_shared,
     .upload = cpu_upload,
@@ -213,6 +223,7 @@ static const struct backend_ops CPU_OPS = {
     .step_wait = cpu_step_wait,
     .reserve_sampling = cpu_reserve_sampling,
     .sample = cpu_sample,
+    .bind_caller = cpu_bind_caller,
     .run = cpu_run,
     .share_threads = cpu_share_threads,
 };
@@ -302,13 +313,26 @@ static enum tutti_status copy_kinds(struct cpu_backend *cpu, const struct backen
     return ok ? TUTTI_OK : error_set(err, TUTTI_E_MEMORY, "CPU backend: out of memory");
 }
 
+const char *const NUMA_MODES[] = { "auto", "off", NULL };
+
+static enum tutti_status find_numa(bool *by_node, const char *mode, struct tutti_error *err)
+{
+    *by_node = !mode || strcmp(mode, NUMA_MODES[0]) == 0;
+    if (*by_node || strcmp(mode, NUMA_MODES[1]) == 0)
+        return TUTTI_OK;
+    return error_set_param(err, TUTTI_E_ARGUMENT, "numa", "numa \"%s\": expected \"auto\" or \"off\"", mode);
+}
+
 enum tutti_status backend_cpu_new(struct backend **out, const struct backend_options *options,
                                   struct tutti_error *err)
 {
     unsigned level;
     enum tutti_status st = cpu_find(&level, options->cpu, err);
+    bool by_node = false;
     if (st == TUTTI_OK)
         st = check_kinds(options, err);
+    if (st == TUTTI_OK)
+        st = find_numa(&by_node, options->numa, err);
     if (st != TUTTI_OK)
         return st;
     size_t size = (sizeof(struct cpu_backend) + 63) / 64 * 64;
@@ -320,13 +344,18 @@ enum tutti_status backend_cpu_new(struct backend **out, const struct backend_opt
     cpu->backend.caps = &CPU_CAPS;
     cpu->cluster = options->cluster;
     kernels_init(&cpu->kernels, level);
-    st = team_new(&cpu->own_team, options->n_threads, options->pin_threads, err);
+    st = team_new(&cpu->own_team,
+                  &(struct team_options){ .n_threads = options->n_threads,
+                                          .pin = options->pin_threads,
+                                          .by_node = by_node },
+                  err);
     if (st == TUTTI_OK)
         st = copy_kinds(cpu, options, err);
     if (st != TUTTI_OK)
         goto done;
     cpu->team = cpu->own_team;
-    size_t shares_bytes = (size_t)team_n_threads(cpu->team) * sizeof *cpu->shares;
+    cpu->n_nodes = team_nodes(cpu->team)->n;
+    size_t shares_bytes = ((size_t)team_n_threads(cpu->team) * sizeof *cpu->shares + 63) / 64 * 64;
     cpu->shares = aligned_alloc(64, shares_bytes);
     if (!cpu->shares) {
         st = error_set(err, TUTTI_E_MEMORY, "CPU backend: out of memory");

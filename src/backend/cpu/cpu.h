@@ -3,6 +3,7 @@
 #define TUTTI_BACKEND_CPU_CPU_H
 
 #include "backend/backend.h"
+#include "base/system/nodes.h"
 #include "base/system/team.h"
 #include "kernels/kernels.h"
 
@@ -21,6 +22,7 @@ extern const struct backend_caps CPU_CAPS;
 struct buffer {
     float *data; /* aligned to 64 bytes */
     size_t n_floats;
+    float *copies[NODES_MAX]; /* of constants, for each node; the first is data. NULL: no copies */
 };
 
 /* The only place where a handle becomes a pointer. n: floats that are used, which must be in the
@@ -38,15 +40,27 @@ static inline float *cpu_rows(struct floats floats, int n_rows, int n)
     return cpu_floats(floats, (size_t)n_rows * (size_t)n);
 }
 
+/* Constants as a thread of a node reads them. */
+static inline const float *cpu_constants(struct floats floats, size_t n, int node)
+{
+    const float *data = cpu_floats(floats, n);
+    const float *copy = data ? floats.buffer->copies[node] : NULL;
+    return copy ? copy + floats.offset : data;
+}
+
 /* The panels (kernels/pack.h) of one matrix. With is_gate_up, panel i holds rows 16i.. of gate in
- * one half and of up in the other, so that the activation has both. */
+ * one half and of up in the other, so that the activation has both.
+ *
+ * Each NUMA node has a range of the panels: of experts, the same range of each of them, so that the nodes
+ * have the same work whichever experts are chosen. A node's panels are contiguous. */
 struct matrix {
     enum dtype dtype;
     int n_in, n_out, n_panels; /* of one expert's matrix */
     int n_experts;             /* 1: a plain matrix */
     bool is_gate_up;
     size_t panel_bytes, n_bytes;
-    uint8_t *panels;
+    uint8_t *panels; /* see cpu_panel() */
+    int n_nodes, node_begin[NODES_MAX + 1]; /* the first panel of each node, then n_panels */
     float *bias; /* [n_experts][n_panels][32], in the order of the panels; NULL: none */
 };
 
@@ -77,7 +91,7 @@ struct lora_group {
     int n, rows[LORA_ROWS];
 };
 
-/* Per layer, page and KV head: keys, then values, in the layout of kernels.h. The heads of a page
+/* Per layer, part, page and KV head: keys, then values, in the layout of kernels.h. The heads of a part's page
  * are contiguous. With latent attention a page of a layer is one row for each position. Where pages have
  * a row of floats, that is one more layer. */
 struct kv_memory {
@@ -87,11 +101,17 @@ struct kv_memory {
     uint8_t *base;
     struct memory_backing *backing;
     struct kv_layer {
-        uint8_t *base;        /* of page 0 */
         size_t head_bytes;    /* keys of one page and KV head */
         size_t values_offset; /* from keys to values, which have the same size; 0: latent attention */
-        size_t page_bytes;    /* keys and values of all heads */
+        size_t page_bytes;    /* keys and values of all heads, of all parts */
         bool has_window;
+        /* A range of the KV heads of all pages, for each node; one part: no node has more than another. */
+        int n_parts;
+        struct kv_part {
+            uint8_t *base; /* of page 0 */
+            int first_head, n_heads;
+            size_t page_bytes;
+        } parts[NODES_MAX];
     } layers[];
 };
 
@@ -108,7 +128,7 @@ static inline const int32_t *cpu_page_table(const struct step *step, const struc
 struct row_tile {
     int begin, n_rows;
     int first_block, n_blocks; /* of ATTENTION_BLOCK positions */
-    int first_unit;            /* units of all tiles before this one */
+    int first_slot;            /* slots of all tiles before this one: blocks if a tile is cut, else 1 */
     bool is_cut;
     size_t slots;      /* cut: offset of its blocks' sums in cut_sums */
     int first_pending; /* cut: index of its first head group in cut_pending */
@@ -132,12 +152,12 @@ struct attention_scratch {
 };
 
 /* The rest of one thread's part of an operation. The thread works from the front; threads that are
- * done with their own part help (work stealing). The bits of a panel do not depend on its thread.
- * One cache line each. */
+ * done with their own part help (work stealing). The bits of a panel do not depend on its thread. A line of
+ * the cache has those of eight threads: each takes a piece every 10 us or more, and the caller, who writes
+ * them all before each operation, and those who look for work have few lines to get. */
 struct cpu_share {
     atomic_int next;
     int end;
-    uint8_t apart[56];
 };
 
 /* Scratch memory of experts(). An entry is one row's use of one expert; entries are in the order of
@@ -158,7 +178,7 @@ struct cpu_experts {
     float *hidden;             /* [entries][n_ff] */
     float *wide;               /* [entries][n_wide]: inputs, later outputs */
     uint8_t *packed;           /* packed tiles of inputs, later of hidden */
-    size_t packed_bytes;
+    size_t hidden_bytes, wide_bytes, packed_bytes;
     uint64_t n_read; /* bytes of weights, so far */
 };
 
@@ -171,7 +191,7 @@ struct cpu_kind {
     float *cos_sin;
     struct row_tile *row_tiles; /* [max_rows], n_row_tiles of them in use */
     int n_row_tiles;
-    int n_units;             /* of all tiles */
+    int n_slots;             /* of all tiles; each has a unit for each head group */
     atomic_int *cut_pending; /* [CUT_UNITS n_threads]: blocks of each head group that are not done yet */
 };
 
@@ -202,6 +222,7 @@ struct cpu_backend {
     float *cut_sums;                             /* of blocks of cut tiles: max, total, o */
     size_t n_cut_sums, cut_sums_bytes;
 
+    int n_nodes;
     struct cpu_share *shares; /* [n_threads], of the running operation */
 
     struct sampler **samplers; /* [n_threads]; NULL before reserve_sampling() */
@@ -234,6 +255,7 @@ MUST_CHECK enum tutti_status backend_cpu_new(struct backend **out, const struct 
 
 float *cpu_memory_new(size_t n_floats); /* zeroed, aligned to 64 bytes, for free(); NULL: no memory */
 struct floats cpu_alloc(struct backend *be, size_t n_floats);
+struct floats cpu_alloc_constant(struct backend *be, const float *values, size_t n_floats);
 void cpu_dealloc(struct backend *be, struct floats floats);
 struct floats cpu_alloc_shared(struct backend *be, size_t n_floats);
 void cpu_dealloc_shared(struct backend *be, struct floats floats);
@@ -285,10 +307,39 @@ glu_fn *cpu_glu(const struct kernels *k, enum activation act);
 int cpu_most_rows(const struct matrix *m);
 /* The most panels that a thread takes at a time. */
 int cpu_most_panels(const struct matrix *m);
-/* Divides n units of work over the threads' shares. */
+/* Divides n units of work over the threads' shares, in order. */
 void cpu_share_out(struct cpu_backend *cpu, int n);
+/* Divides the panels of n experts of m (1: of m): each node's panels over its threads. The units of a node are
+ * counted from 0: those of the first expert, then of the next. */
+void cpu_share_panels(struct cpu_backend *cpu, const struct matrix *m, int n_experts);
 /* Takes units from a share, at most piece. False: none are left. */
 bool cpu_share_take(struct cpu_share *share, int piece, int *begin, int *end);
+/* The thread whose share a thread works on as the i-th: its own, those of its node, then the others. */
+int cpu_share_of(const struct cpu_backend *cpu, int thread, int i);
+
+/* Panels of a node, of each expert. */
+static inline int cpu_node_panels(const struct matrix *m, int node)
+{
+    return m->node_begin[node + 1] - m->node_begin[node];
+}
+
+static inline uint8_t *cpu_panel(const struct matrix *m, int expert, int panel)
+{
+    int node = 0;
+    while (panel >= m->node_begin[node + 1])
+        node++;
+    size_t before = (size_t)m->n_experts * (size_t)m->node_begin[node], n = (size_t)cpu_node_panels(m, node);
+    return m->panels +
+           (before + (size_t)expert * n + (size_t)(panel - m->node_begin[node])) * m->panel_bytes;
+}
+
+/* Divides the panels among the nodes, and places memory that is not in use yet. */
+void cpu_place_panels(const struct cpu_backend *cpu, struct matrix *m);
+/* Places memory that threads of all nodes use: a page on each node in turn. */
+void cpu_spread(const struct cpu_backend *cpu, void *memory, size_t n_bytes);
+void cpu_place(const struct cpu_backend *cpu, int node, void *memory, size_t n_bytes);
+/* As cpu_memory_new(), on the node of a thread. */
+float *cpu_memory_of_thread(const struct cpu_backend *cpu, int thread, size_t n_floats);
 
 /* The product of a tile with panels of one matrix, without adapters. */
 struct cpu_product {
@@ -310,7 +361,7 @@ void cpu_experts(struct backend *be, struct floats y, const struct expert_layer 
 uint64_t cpu_expert_bytes(const struct backend *be);
 /* Makes room for a matrix of experts, at the next reserve(). */
 void cpu_experts_widen(struct cpu_experts *experts, const struct matrix *m, int n_chosen);
-bool cpu_experts_reserve(struct cpu_experts *experts, int max_rows); /* false: no memory */
+bool cpu_experts_reserve(struct cpu_backend *cpu, int max_rows); /* false: no memory */
 void cpu_experts_release(struct cpu_experts *experts);
 
 /* What adapters change of one linear layer in one step. */

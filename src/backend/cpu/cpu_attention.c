@@ -53,7 +53,8 @@ bool cpu_attention_reserve(struct cpu_backend *cpu, int max_rows)
         return false;
     for (int t = 0; t < n_threads; t++) {
         struct attention_scratch *scratch = &cpu->attention_scratch[t];
-        uint8_t *memory = aligned_alloc(64, (2 * row + block + kv + views + 63) / 64 * 64);
+        uint8_t *memory = (uint8_t *)cpu_memory_of_thread(cpu, t,
+                                                          (2 * row + block + kv + views) / sizeof(float) + 1);
         if (!memory)
             return false;
         scratch->q = (float *)memory;
@@ -157,10 +158,15 @@ static int group_heads(const struct attention_shape *shape)
     return min_int(shape->n_heads / shape->n_kv_heads, ATTENTION_QUERIES);
 }
 
+/* Head groups of one KV head. */
+static int groups_of_head(const struct attention_shape *shape)
+{
+    return (shape->n_heads / shape->n_kv_heads + ATTENTION_QUERIES - 1) / ATTENTION_QUERIES;
+}
+
 static int n_head_groups(const struct attention_shape *shape)
 {
-    int heads = shape->n_heads / shape->n_kv_heads;
-    return shape->n_kv_heads * ((heads + ATTENTION_QUERIES - 1) / ATTENTION_QUERIES);
+    return shape->n_kv_heads * groups_of_head(shape);
 }
 
 /* Makes tiles of up to `most` rows of a sequence. Returns the number of blocks of all tiles. */
@@ -196,7 +202,7 @@ static void make_units(const struct cpu_backend *cpu, struct cpu_kind *kind, int
 {
     int n_groups = n_head_groups(&kind->shape), n_pending = 0, n_threads = team_n_threads(cpu->team);
     size_t n_sums = 0;
-    kind->n_units = 0;
+    kind->n_slots = 0;
     for (int t = 0; t < kind->n_row_tiles; t++) {
         struct row_tile *tile = &kind->row_tiles[t];
         int n_queries = tile->n_rows * group_heads(&kind->shape);
@@ -204,8 +210,8 @@ static void make_units(const struct cpu_backend *cpu, struct cpu_kind *kind, int
         tile->is_cut = n_threads > 1 && tile->n_blocks > 1 && n_queries <= ATTENTION_QUERIES &&
                        (int64_t)tile->n_blocks * CUT_UNITS * n_threads > n_blocks * n_groups &&
                        n_pending + n_groups <= CUT_UNITS * n_threads && wanted <= cpu->n_cut_sums - n_sums;
-        tile->first_unit = kind->n_units;
-        kind->n_units += tile->is_cut ? n_groups * tile->n_blocks : n_groups;
+        tile->first_slot = kind->n_slots;
+        kind->n_slots += tile->is_cut ? tile->n_blocks : 1;
         if (!tile->is_cut)
             continue;
         tile->slots = n_sums;
@@ -233,15 +239,22 @@ void cpu_attention_begin(struct cpu_backend *cpu)
 
 /* ---- rotary embedding, storing keys and values ---- */
 
+/* The units of one part of the KV heads, which lie on one NUMA node; its threads take them first. */
+struct span {
+    _Alignas(64) atomic_int next; /* unit */
+    int first_group, n_groups, n_units;
+};
+
 struct attention_job {
     struct cpu_backend *cpu;
     const struct cpu_kind *kind; /* of the layer */
     float *qkv, *y;
-    const float *q_norm, *k_norm;
-    const float *sinks; /* [n_heads]; NULL: none */
+    struct floats q_norm, k_norm;
+    struct floats sinks; /* [n_heads] */
     const struct kv_memory *kv;
     int layer;
-    _Alignas(64) atomic_int next; /* unit */
+    int n_spans;
+    struct span spans[NODES_MAX];
 };
 
 /* Rotates the heads of q and k of a row; k directly follows q. */
@@ -272,15 +285,18 @@ static void rope_store_some(void *arg, int thread, int n_threads)
     const struct kernels *k = &job->cpu->kernels;
     int n_q = shape->n_heads * shape->head_dim, n_kv = shape->n_kv_heads * shape->head_dim;
     bool all = shape->norms_all_heads;
+    int node = team_node_of(job->cpu->team, thread);
+    const float *q_norm = cpu_constants(job->q_norm, (size_t)(all ? n_q : shape->head_dim), node);
+    const float *k_norm = cpu_constants(job->k_norm, (size_t)(all ? n_kv : shape->head_dim), node);
     int64_t begin, end;
     team_range(job->cpu->step->n_rows, 1, thread, n_threads, &begin, &end);
     for (int64_t r = begin; r < end; r++) {
         float *row = job->qkv + r * (n_q + 2 * n_kv);
-        if (job->q_norm)
-            k->rmsnorm(row, row, job->q_norm, all ? 1 : shape->n_heads, all ? n_q : shape->head_dim,
+        if (q_norm)
+            k->rmsnorm(row, row, q_norm, all ? 1 : shape->n_heads, all ? n_q : shape->head_dim,
                        shape->qk_norm_eps);
-        if (job->k_norm)
-            k->rmsnorm(row + n_q, row + n_q, job->k_norm, all ? 1 : shape->n_kv_heads,
+        if (k_norm)
+            k->rmsnorm(row + n_q, row + n_q, k_norm, all ? 1 : shape->n_kv_heads,
                        all ? n_kv : shape->head_dim, shape->qk_norm_eps);
         turn_row(job->cpu, shape, row, job->kind->cos_sin + r * shape->rotary_dim);
         cpu_kv_store(job->cpu, job->kv, job->layer, (int)r, row + n_q, row + n_q + n_kv,
@@ -301,13 +317,11 @@ void cpu_rope_store(struct backend *be, struct floats qkv, struct floats q_norm,
 {
     struct cpu_backend *cpu = cpu_of(be);
     const struct cpu_kind *kind = cpu_kind_of(cpu, layer);
-    bool all = kind->shape.norms_all_heads;
-    int q_factor = all ? kind->shape.n_heads : 1, k_factor = all ? kind->shape.n_kv_heads : 1;
     struct attention_job job = { .cpu = cpu,
                                  .kind = kind,
                                  .qkv = cpu_rows(qkv, cpu->step->n_rows, qkv_floats(&kind->shape)),
-                                 .q_norm = cpu_rows(q_norm, q_factor, kind->shape.head_dim),
-                                 .k_norm = cpu_rows(k_norm, k_factor, kind->shape.head_dim),
+                                 .q_norm = q_norm,
+                                 .k_norm = k_norm,
                                  .kv = kv,
                                  .layer = layer };
     if (job.cpu->step->n_rows == 1)
@@ -361,7 +375,8 @@ struct latent_job {
     struct cpu_backend *cpu;
     const struct cpu_kind *kind;
     float *queries, *kv;
-    const float *q, *norm;
+    const float *q;
+    struct floats norm;
     int q_dim;
     const struct kv_memory *memory;
     int layer;
@@ -380,6 +395,7 @@ static void latent_store_some(void *arg, int thread, int n_threads)
     const struct cpu_backend *cpu = job->cpu;
     const struct attention_shape *shape = &job->kind->shape;
     int head_dim = shape->head_dim, n_rotary = shape->rotary_dim;
+    const float *norm = cpu_constants(job->norm, (size_t)shape->n_latent, team_node_of(cpu->team, thread));
     int64_t begin, end;
     team_range(cpu->step->n_rows, 1, thread, n_threads, &begin, &end);
     for (int64_t r = begin; r < end; r++) {
@@ -390,7 +406,7 @@ static void latent_store_some(void *arg, int thread, int n_threads)
             memcpy(queries + h * head_dim + shape->n_latent, q + h * job->q_dim,
                    (size_t)n_rotary * sizeof *q);
         rotate_latent(cpu, shape, queries, cos_sin, shape->n_heads);
-        cpu->kernels.rmsnorm(kv, kv, job->norm, 1, shape->n_latent, shape->qk_norm_eps);
+        cpu->kernels.rmsnorm(kv, kv, norm, 1, shape->n_latent, shape->qk_norm_eps);
         rotate_latent(cpu, shape, kv, cos_sin, 1);
         cpu_kv_store_latent(job->cpu, job->memory, job->layer, (int)r, kv);
     }
@@ -409,7 +425,7 @@ void cpu_latent_store(struct backend *be, struct floats queries, struct floats q
                               .queries = cpu_rows(queries, n_rows, shape->n_heads * shape->head_dim),
                               .kv = cpu_rows(kv, n_rows, shape->head_dim),
                               .q = cpu_rows(q, n_rows, shape->n_heads * q_dim),
-                              .norm = cpu_rows(norm, 1, shape->n_latent),
+                              .norm = norm,
                               .q_dim = q_dim,
                               .memory = memory,
                               .layer = layer };
@@ -428,16 +444,25 @@ struct heads {
 
 static struct heads heads_of_group(const struct attention_shape *shape, int group)
 {
-    int heads = shape->n_heads / shape->n_kv_heads, groups = n_head_groups(shape) / shape->n_kv_heads;
+    int heads = shape->n_heads / shape->n_kv_heads, groups = groups_of_head(shape);
     int from = group % groups * ATTENTION_QUERIES, left = heads - from;
     return (struct heads){ group / groups, group / groups * heads + from, min_int(left, ATTENTION_QUERIES) };
+}
+
+static const struct kv_part *part_of_head(const struct attention_job *job, int kv_head)
+{
+    const struct kv_part *part = job->kv->layers[job->layer].parts;
+    while (kv_head >= part->first_head + part->n_heads)
+        part++;
+    return part;
 }
 
 /* The keys of a KV head in page 0. */
 static const uint8_t *keys_of(const struct attention_job *job, int kv_head)
 {
-    const struct kv_layer *layer = &job->kv->layers[job->layer];
-    return layer->base + (size_t)kv_head * 2 * layer->head_bytes; /* latent attention has one KV head */
+    const struct kv_part *part = part_of_head(job, kv_head);
+    size_t head_bytes = job->kv->layers[job->layer].head_bytes;
+    return part->base + (size_t)(kv_head - part->first_head) * 2 * head_bytes; /* latent attention has one */
 }
 
 /* Fills work for the rows of a tile from begin on: a query for each row and head. */
@@ -467,7 +492,7 @@ static void load_queries(const struct attention_job *job, const struct attention
         .n_latent = shape->n_latent,
         .softcap = shape->softcap,
         .base = keys_of(job, heads->kv_head),
-        .page_bytes = job->kv->layers[job->layer].page_bytes,
+        .page_bytes = part_of_head(job, heads->kv_head)->page_bytes,
         .values_offset = job->kv->layers[job->layer].values_offset,
         .page_table = cpu_page_table(step, shape, step->seqs[tile->begin]),
     };
@@ -493,22 +518,23 @@ static void store_outputs(const struct attention_job *job, const struct row_tile
                           const struct heads *heads, const struct attention_sums *sums)
 {
     const struct attention_shape *shape = &job->kind->shape;
+    const float *sinks = cpu_floats(job->sinks, (size_t)shape->n_heads);
     int value_dim = cpu_value_dim(shape), query = 0;
     for (int r = tile->begin; r < tile->begin + tile->n_rows; r++) {
         float *y = job->y + ((size_t)r * (size_t)shape->n_heads + (size_t)heads->begin) * (size_t)value_dim;
         for (int h = 0; h < heads->n; h++, query++, y += value_dim)
             job->cpu->kernels.divide(y, sums->o + query * value_dim,
-                                     find_denominator(sums, query, job->sinks, heads->begin + h), value_dim);
+                                     find_denominator(sums, query, sinks, heads->begin + h), value_dim);
     }
 }
 
-/* The tile of a unit: the last one whose first unit is at most unit. */
-static const struct row_tile *tile_of_unit(const struct cpu_kind *kind, int unit)
+/* The tile of a slot: the last one whose first slot is at most slot. */
+static const struct row_tile *tile_of_slot(const struct cpu_kind *kind, int slot)
 {
     int low = 0, high = kind->n_row_tiles - 1;
     while (low < high) {
         int middle = low + (high - low + 1) / 2;
-        if (kind->row_tiles[middle].first_unit <= unit)
+        if (kind->row_tiles[middle].first_slot <= slot)
             low = middle;
         else
             high = middle - 1;
@@ -522,15 +548,13 @@ struct unit {
     int group, block; /* block: of the tile; 0 if it is not cut */
 };
 
-static struct unit unit_of(const struct cpu_kind *kind, int index)
+static struct unit unit_of(const struct cpu_kind *kind, const struct span *span, int index)
 {
-    const struct row_tile *tile = tile_of_unit(kind, index);
-    int part = index - tile->first_unit, n = tile->is_cut ? tile->n_blocks : 1;
-    if (kind->shape.n_latent > 0) { /* all groups read the same rows: a block's are computed together */
-        int n_groups = n_head_groups(&kind->shape);
-        return (struct unit){ tile, part % n_groups, part / n_groups };
-    }
-    return (struct unit){ tile, part / n, part % n };
+    const struct row_tile *tile = tile_of_slot(kind, index / span->n_groups);
+    int part = index - tile->first_slot * span->n_groups, n = tile->is_cut ? tile->n_blocks : 1;
+    if (kind->shape.n_latent > 0) /* all groups read the same rows: a block's are computed together */
+        return (struct unit){ tile, span->first_group + part % span->n_groups, part / span->n_groups };
+    return (struct unit){ tile, span->first_group + part / n, part % n };
 }
 
 /* ---- prefetching: pages are at random addresses, which the hardware prefetcher cannot predict ---- */
@@ -546,22 +570,23 @@ static void find_ahead(const struct attention_job *job, struct ahead *ahead, con
     const struct step *step = job->cpu->step;
     const int32_t *table = cpu_page_table(step, &job->kind->shape, step->seqs[tile->begin]);
     const uint8_t *keys = keys_of(job, kv_head);
+    size_t page_bytes = part_of_head(job, kv_head)->page_bytes;
     int first = block * (ATTENTION_BLOCK / CPU_PAGE_TOKENS);
     int last = step->positions[tile->begin + tile->n_rows - 1] / CPU_PAGE_TOKENS;
     for (int i = 0; i < ATTENTION_PREFETCH_PAGES; i++)
-        ahead->pages[i] = keys +
-                          (size_t)table[min_int(first + i, last)] * job->kv->layers[job->layer].page_bytes;
+        ahead->pages[i] = keys + (size_t)table[min_int(first + i, last)] * page_bytes;
 }
 
 /* The unit that the thread will probably compute after this one, if all threads are equally fast.
  * False: none. */
-static bool find_ahead_of_unit(const struct attention_job *job, struct ahead *ahead, int unit)
+static bool find_ahead_of_unit(const struct attention_job *job, const struct span *span, struct ahead *ahead,
+                               int unit)
 {
     const struct cpu_kind *kind = job->kind;
-    int next = unit - team_n_threads(job->cpu->team);
+    int next = unit - team_n_threads(job->cpu->team) / job->n_spans;
     if (next < 0)
         return false;
-    struct unit u = unit_of(kind, next);
+    struct unit u = unit_of(kind, span, next);
     find_ahead(job, ahead, u.tile, heads_of_group(&kind->shape, u.group).kv_head,
                u.tile->first_block + u.block);
     return true;
@@ -569,8 +594,9 @@ static bool find_ahead_of_unit(const struct attention_job *job, struct ahead *ah
 
 /* Computes all blocks of a tile. Groups of rows that fit the kernel alternate at each block, while
  * it is in the cache. */
-static void attend_whole(const struct attention_job *job, const struct attention_scratch *scratch, int unit,
-                         const struct row_tile *tile, const struct heads *heads)
+static void attend_whole(const struct attention_job *job, const struct attention_scratch *scratch,
+                         const struct span *span, int unit, const struct row_tile *tile,
+                         const struct heads *heads)
 {
     float max[ATTENTION_ROWS], total[ATTENTION_ROWS] = { 0 };
     float block_max[ATTENTION_QUERIES], block_total[ATTENTION_QUERIES];
@@ -585,7 +611,7 @@ static void attend_whole(const struct attention_job *job, const struct attention
         if (block + 1 < end)
             find_ahead(job, &ahead, tile, heads->kv_head, block + 1);
         else
-            is_known = find_ahead_of_unit(job, &ahead, unit);
+            is_known = find_ahead_of_unit(job, span, &ahead, unit);
         for (int i = 0; i < all.n_queries; i += most) {
             struct attention_sums sums = { max + i, total + i, scratch->o + i * value_dim };
             some = all;
@@ -615,15 +641,16 @@ static struct attention_sums slot_of(const struct attention_job *job, const stru
 
 /* Computes one block of a cut tile. The thread that finishes the last block of a head group merges
  * all of them, in order. */
-static void attend_block(const struct attention_job *job, const struct attention_scratch *scratch, int unit,
-                         const struct row_tile *tile, const struct heads *heads, int group, int block)
+static void attend_block(const struct attention_job *job, const struct attention_scratch *scratch,
+                         const struct span *span, int unit, const struct row_tile *tile,
+                         const struct heads *heads, int group, int block)
 {
     const struct cpu_kind *kind = job->kind;
     struct attention_work work;
     struct attention_sums sums = slot_of(job, tile, group, block);
     load_queries(job, scratch, &work, tile, heads);
     struct ahead ahead;
-    if (find_ahead_of_unit(job, &ahead, unit))
+    if (find_ahead_of_unit(job, span, &ahead, unit))
         work.next = ahead.pages;
     kernel_of(job)(&sums, &work, tile->first_block + block);
     atomic_int *pending = &kind->cut_pending[tile->first_pending + group];
@@ -644,18 +671,22 @@ static void attention_some(void *arg, int thread, int n_threads)
     struct attention_job *job = arg;
     const struct cpu_kind *kind = job->kind;
     const struct attention_scratch *scratch = &job->cpu->attention_scratch[thread];
-    for (;;) {
+    int own = team_node_of(job->cpu->team, thread);
+    for (int i = 0; i < job->n_spans;) {
+        struct span *span = &job->spans[(own + i) % job->n_spans];
         /* The last rows of a prompt have the most work: they come first, so that all threads end
          * together. */
-        int unit = kind->n_units - 1 - atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed);
-        if (unit < 0)
-            return;
-        struct unit u = unit_of(kind, unit);
+        int unit = span->n_units - 1 - atomic_fetch_add_explicit(&span->next, 1, memory_order_relaxed);
+        if (unit < 0) {
+            i++;
+            continue;
+        }
+        struct unit u = unit_of(kind, span, unit);
         struct heads heads = heads_of_group(&kind->shape, u.group);
         if (u.tile->is_cut)
-            attend_block(job, scratch, unit, u.tile, &heads, u.group, u.block);
+            attend_block(job, scratch, span, unit, u.tile, &heads, u.group, u.block);
         else
-            attend_whole(job, scratch, unit, u.tile, &heads);
+            attend_whole(job, scratch, span, unit, u.tile, &heads);
     }
 }
 
@@ -670,8 +701,17 @@ void cpu_attention(struct backend *be, struct floats y, struct floats qkv, struc
                                  .kind = kind,
                                  .qkv = cpu_rows(qkv, n_rows, qkv_floats(shape)),
                                  .y = cpu_rows(y, n_rows, shape->n_heads * cpu_value_dim(shape)),
-                                 .sinks = cpu_floats(sinks, (size_t)shape->n_heads),
+                                 .sinks = sinks,
                                  .kv = kv,
                                  .layer = layer };
+    const struct kv_layer *kv_layer = &kv->layers[layer];
+    job.n_spans = kv_layer->n_parts;
+    for (int i = 0; i < job.n_spans; i++) {
+        const struct kv_part *part = &kv_layer->parts[i];
+        int n_groups = groups_of_head(shape);
+        job.spans[i].first_group = part->first_head * n_groups;
+        job.spans[i].n_groups = part->n_heads * n_groups;
+        job.spans[i].n_units = part->n_heads * n_groups * kind->n_slots;
+    }
     team_run(job.cpu->team, attention_some, &job);
 }

@@ -1,6 +1,7 @@
 /* Buffers of floats of the CPU backend. */
 #include "backend/cpu/cpu.h"
 
+#include "backend/cpu/memory.h"
 #include "cluster/cluster.h"
 
 #include <stdlib.h>
@@ -21,26 +22,34 @@ float *cpu_memory_new(size_t n_floats)
 
 struct floats cpu_alloc(struct backend *be, size_t n_floats)
 {
-    (void)be;
-    struct buffer *buffer = malloc(sizeof *buffer);
-    float *data = cpu_memory_new(n_floats);
+    size_t n_bytes = 0;
+    struct buffer *buffer = calloc(1, sizeof *buffer);
+    bool fits = !__builtin_mul_overflow(n_floats > 0 ? n_floats : 1, sizeof(float), &n_bytes);
+    float *data = fits ? memory_new(n_bytes) : NULL;
     if (!buffer || !data) {
         free(buffer);
-        free(data);
+        memory_free(data, n_bytes);
         return NO_FLOATS;
     }
-    *buffer = (struct buffer){ data, n_floats };
+    if (memory_is_mapped(n_bytes)) {
+        cpu_spread(cpu_of(be), data, n_bytes);
+        memset(data, 0, n_bytes); /* backs it: no step pays for that */
+    }
+    *buffer = (struct buffer){ .data = data, .n_floats = n_floats };
     return (struct floats){ .buffer = buffer };
 }
 
 void cpu_dealloc(struct backend *be, struct floats floats)
 {
     (void)be;
-    if (!floats.buffer)
+    struct buffer *buffer = floats.buffer;
+    if (!buffer)
         return;
     assert(floats.offset == 0);
-    free(floats.buffer->data);
-    free(floats.buffer);
+    for (int node = 0; node < NODES_MAX; node++)
+        free(buffer->copies[node]);
+    memory_free(buffer->data, (buffer->n_floats > 0 ? buffer->n_floats : 1) * sizeof(float));
+    free(buffer);
 }
 
 /* cluster_alloc() is called even if this rank is out of memory: all ranks call it together. */
@@ -56,7 +65,7 @@ struct floats cpu_alloc_shared(struct backend *be, size_t n_floats)
         cluster_dealloc(cluster, data);
         return NO_FLOATS;
     }
-    *buffer = (struct buffer){ data, n_floats };
+    *buffer = (struct buffer){ .data = data, .n_floats = n_floats };
     return (struct floats){ .buffer = buffer };
 }
 

@@ -14,6 +14,7 @@ enum {
 struct summing {
     const uint8_t *bytes;
     size_t n_bytes;
+    const struct matrix *m; /* instead of bytes: its panels, each a piece, in the order of experts and panels */
     atomic_size_t next;
     atomic_uint_fast64_t sum; /* of the pieces' checksums, so their order has no influence */
 };
@@ -21,13 +22,19 @@ struct summing {
 static void sum_pieces(void *arg, int thread, int n_threads)
 {
     struct summing *job = arg;
-    size_t n_pieces = (job->n_bytes + PIECE_BYTES - 1) / PIECE_BYTES, i;
+    const struct matrix *m = job->m;
+    size_t n_pieces = m ? (size_t)m->n_experts * (size_t)m->n_panels
+                        : (job->n_bytes + PIECE_BYTES - 1) / PIECE_BYTES, i;
     uint64_t sum = 0;
     (void)thread;
     (void)n_threads;
     while ((i = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed)) < n_pieces) {
         size_t begin = i * PIECE_BYTES, left = job->n_bytes - begin;
-        sum += hash64(i, job->bytes + begin, left < PIECE_BYTES ? left : PIECE_BYTES);
+        if (m)
+            sum += hash64(i, cpu_panel(m, (int)(i / (size_t)m->n_panels), (int)(i % (size_t)m->n_panels)),
+                          m->panel_bytes);
+        else
+            sum += hash64(i, job->bytes + begin, left < PIECE_BYTES ? left : PIECE_BYTES);
     }
     atomic_fetch_add_explicit(&job->sum, sum, memory_order_relaxed);
 }
@@ -52,7 +59,9 @@ uint64_t cpu_matrix_checksum(struct backend *be, const struct matrix *m)
     const int32_t shape[] = { (int32_t)m->dtype, m->n_in, m->n_out, m->is_gate_up, m->n_experts };
     size_t n_panels = (size_t)m->n_experts * (size_t)m->n_panels;
     uint64_t sum = hash64(0, shape, sizeof shape);
-    sum = sum_bytes(cpu_of(be), sum, m->panels, n_panels * m->panel_bytes);
+    struct summing job = { .m = m };
+    team_run(cpu_of(be)->team, sum_pieces, &job);
+    sum = mix64(sum ^ mix64(atomic_load(&job.sum) ^ m->n_bytes));
     return m->bias ? sum_bytes(cpu_of(be), sum, m->bias, n_panels * PANEL_ROWS * sizeof *m->bias) : sum;
 }
 

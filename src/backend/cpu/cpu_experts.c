@@ -23,7 +23,7 @@ struct expert_tile {
 struct experts_job {
     struct cpu_backend *cpu;
     const struct expert_layer *layer;
-    const float *bias, *x;
+    const float *x;
     float *scores, *y;
     int n_rows, n_scores; /* scores of a row */
     int n_used, n_tiles;
@@ -43,12 +43,26 @@ void cpu_experts_widen(struct cpu_experts *e, const struct matrix *m, int n_chos
     e->row_bytes = row > e->row_bytes ? row : e->row_bytes;
 }
 
-bool cpu_experts_reserve(struct cpu_experts *e, int max_rows)
+/* Zeroed and backed; NULL: no memory. */
+static void *new_shared(const struct cpu_backend *cpu, size_t n_bytes)
 {
+    void *memory = memory_new(n_bytes);
+    if (memory && memory_is_mapped(n_bytes)) {
+        cpu_spread(cpu, memory, n_bytes);
+        memset(memory, 0, n_bytes);
+    }
+    return memory;
+}
+
+bool cpu_experts_reserve(struct cpu_backend *cpu, int max_rows)
+{
+    struct cpu_experts *e = &cpu->experts;
     size_t n_entries, n_experts = (size_t)e->n_experts;
     if (e->n_experts == 0)
         return true;
     if (__builtin_mul_overflow((size_t)max_rows, (size_t)e->n_chosen, &n_entries) ||
+        __builtin_mul_overflow(n_entries, (size_t)e->n_ff * sizeof(float), &e->hidden_bytes) ||
+        __builtin_mul_overflow(n_entries, (size_t)e->n_wide * sizeof(float), &e->wide_bytes) ||
         __builtin_mul_overflow(n_entries, e->row_bytes, &e->packed_bytes))
         return false;
     e->ids = calloc(n_entries, sizeof *e->ids);
@@ -59,9 +73,9 @@ bool cpu_experts_reserve(struct cpu_experts *e, int max_rows)
     e->used = calloc(n_experts, sizeof *e->used);
     e->first_tile = calloc(n_experts + 1, sizeof *e->first_tile);
     e->tiles = calloc(n_entries, sizeof *e->tiles);
-    e->hidden = cpu_memory_new(n_entries * (size_t)e->n_ff);
-    e->wide = cpu_memory_new(n_entries * (size_t)e->n_wide);
-    e->packed = memory_new(e->packed_bytes);
+    e->hidden = new_shared(cpu, e->hidden_bytes);
+    e->wide = new_shared(cpu, e->wide_bytes);
+    e->packed = new_shared(cpu, e->packed_bytes);
     return e->ids && e->weights && e->places && e->rows && e->n_rows_of && e->used && e->first_tile &&
            e->tiles && e->hidden && e->wide && e->packed;
 }
@@ -76,8 +90,8 @@ void cpu_experts_release(struct cpu_experts *e)
     free(e->used);
     free(e->first_tile);
     free(e->tiles);
-    free(e->hidden);
-    free(e->wide);
+    memory_free(e->hidden, e->hidden_bytes);
+    memory_free(e->wide, e->wide_bytes);
     memory_free(e->packed, e->packed_bytes);
     *e = (struct cpu_experts){ .n_experts = e->n_experts,
                                .n_chosen = e->n_chosen,
@@ -97,10 +111,12 @@ static void route_some(void *arg, int thread, int n_threads)
     const struct experts_job *job = arg;
     const struct cpu_experts *e = &job->cpu->experts;
     const struct routing *routing = job->layer->routing;
+    const float *bias = cpu_constants(job->layer->bias, (size_t)routing->n_experts,
+                                      team_node_of(job->cpu->team, thread));
     int64_t begin, end;
     team_range(job->n_rows, 1, thread, n_threads, &begin, &end);
     for (int64_t r = begin; r < end; r++)
-        route_row(&job->cpu->kernels, routing, job->bias, job->scores + r * job->n_scores,
+        route_row(&job->cpu->kernels, routing, bias, job->scores + r * job->n_scores,
                   e->ids + r * routing->n_chosen, e->weights + r * routing->n_chosen);
 }
 
@@ -194,7 +210,7 @@ static const uint8_t *cpu_experts_input_of(const struct phase *p, const struct e
     return cpu->scratch[thread].row;
 }
 
-/* Panels begin to end - 1 of an expert, for all of its tiles. used: its index in used. */
+/* Panels begin to end - 1 of an expert, for all of its tiles. used: its index in e->used. */
 static void run_piece(const struct phase *p, int used, int begin, int end, int thread, const float **packed)
 {
     const struct cpu_experts *e = &p->job->cpu->experts;
@@ -217,13 +233,13 @@ static void multiply_some(void *arg, int thread, int n_threads)
     const struct phase *p = arg;
     const float *packed = NULL;
     for (int i = 0; i < n_threads; i++) {
-        struct cpu_share *share = &p->job->cpu->shares[(thread + i) % n_threads];
-        int begin, end;
-        while (cpu_share_take(share, p->piece, &begin, &end)) {
+        int owner = cpu_share_of(p->job->cpu, thread, i), node = team_node_of(p->job->cpu->team, owner);
+        int first = p->m->node_begin[node], n_panels = cpu_node_panels(p->m, node), begin, end;
+        while (cpu_share_take(&p->job->cpu->shares[owner], p->piece, &begin, &end)) {
             for (int n; begin < end; begin += n) { /* a piece may begin in one expert and end in the next */
-                int panel = begin % p->m->n_panels, left = p->m->n_panels - panel;
+                int panel = begin % n_panels, left = n_panels - panel;
                 n = end - begin < left ? end - begin : left;
-                run_piece(p, begin / p->m->n_panels, panel, panel + n, thread, &packed);
+                run_piece(p, begin / n_panels, first + panel, first + panel + n, thread, &packed);
             }
         }
     }
@@ -233,7 +249,7 @@ static void run_phase(struct phase *p)
 {
     struct cpu_backend *cpu = p->job->cpu;
     p->piece = cpu_most_panels(p->m);
-    cpu_share_out(cpu, p->job->n_used * p->m->n_panels);
+    cpu_share_panels(cpu, p->m, p->job->n_used);
     if (p->job->n_rows > 1)
         team_run(cpu->team, cpu_experts_pack_some, p);
     team_run(cpu->team, multiply_some, p);
@@ -281,7 +297,6 @@ void cpu_experts(struct backend *be, struct floats y, const struct expert_layer 
     int n_scores = layer->routing->n_experts + (layer->gates_base ? 1 : 0);
     struct experts_job job = { .cpu = cpu,
                                .layer = layer,
-                               .bias = cpu_floats(layer->bias, (size_t)layer->routing->n_experts),
                                .x = cpu_rows(x, n_rows, up->n_in),
                                .scores = cpu_rows(scores, n_rows, n_scores),
                                .y = cpu_rows(y, n_rows, down->n_out),

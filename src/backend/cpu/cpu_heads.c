@@ -24,7 +24,6 @@ struct heads_job {
     int n_out;    /* of a head */
     int n_panels; /* that have rows of a head, at most */
     int piece, n_pieces;
-    atomic_int next;
 };
 
 size_t cpu_heads_scratch_bytes(const struct cpu_backend *cpu)
@@ -64,7 +63,7 @@ static void run_panels(const struct heads_job *job, const struct cpu_scratch *sc
                          (size_t)head * (size_t)job->heads->x_head;
         k->tile[m->dtype](scratch->heads, x, (size_t)job->heads->x_row, n, 0, m->n_in);
         for (int panel = begin; panel < end; panel++) {
-            k->linear[m->dtype](scratch->out, m->panels + (size_t)panel * m->panel_bytes, scratch->heads, n,
+            k->linear[m->dtype](scratch->out, cpu_panel(m, 0, panel), scratch->heads, n,
                                 m->n_in);
             store_panel(job, scratch->out, panel, head, row, n);
         }
@@ -74,17 +73,16 @@ static void run_panels(const struct heads_job *job, const struct cpu_scratch *sc
 static void heads_some(void *arg, int thread, int n_threads)
 {
     struct heads_job *job = arg;
-    (void)n_threads;
-    for (;;) {
-        int i = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed);
-        if (i >= job->n_pieces * job->heads->n_heads)
-            return;
-        int head = i / job->n_pieces, first = head * job->n_out / PANEL_ROWS;
-        int last = ((head + 1) * job->n_out + PANEL_ROWS - 1) / PANEL_ROWS; /* panels of the head */
-        int begin = first + i % job->n_pieces * job->piece;
-        int end = begin + job->piece < last ? begin + job->piece : last;
-        if (begin < end)
-            run_panels(job, &job->cpu->scratch[thread], head, begin, end);
+    for (int k = 0; k < n_threads; k++) {
+        struct cpu_share *share = &job->cpu->shares[cpu_share_of(job->cpu, thread, k)];
+        for (int i, next; cpu_share_take(share, 1, &i, &next);) {
+            int head = i / job->n_pieces, first = head * job->n_out / PANEL_ROWS;
+            int last = ((head + 1) * job->n_out + PANEL_ROWS - 1) / PANEL_ROWS; /* panels of the head */
+            int begin = first + i % job->n_pieces * job->piece;
+            int end = begin + job->piece < last ? begin + job->piece : last;
+            if (begin < end)
+                run_panels(job, &job->cpu->scratch[thread], head, begin, end);
+        }
     }
 }
 
@@ -109,5 +107,6 @@ void cpu_linear_heads(struct backend *be, struct floats y, const struct matrix *
     int fitting = (int)(cpu_heads_scratch_bytes(cpu) / tile_bytes(m->dtype, 1, m->n_in));
     job.tile_rows = fitting < TILE_ROWS ? fitting : TILE_ROWS;
     assert(job.tile_rows > 0 && tile_bytes(m->dtype, job.tile_rows, m->n_in) <= cpu_heads_scratch_bytes(cpu));
+    cpu_share_out(cpu, job.n_pieces * heads->n_heads);
     team_run(cpu->team, heads_some, &job);
 }

@@ -41,6 +41,31 @@ size_t cpu_kv_window_bytes(const struct backend *be, enum dtype dtype)
     return n_bytes;
 }
 
+/* Makes the parts of a layer, which begins at base, and places them. If there are fewer heads than nodes, pages
+ * lie on all nodes in turn. Returns the layer's end. */
+static uint8_t *divide_layer(const struct cpu_backend *cpu, struct kv_layer *layer, uint8_t *base,
+                             int n_pages, int n_heads)
+{
+    layer->n_parts = n_heads < cpu->n_nodes ? 1 : cpu->n_nodes;
+    if (layer->n_parts < cpu->n_nodes)
+        cpu_spread(cpu, base, (size_t)n_pages * layer->page_bytes);
+    for (int i = 0; i < layer->n_parts; i++) {
+        bool is_whole = layer->n_parts == 1;
+        int first = is_whole ? 0 : (int)team_node_begin(cpu->own_team, n_heads, i);
+        int end = is_whole ? n_heads : (int)team_node_begin(cpu->own_team, n_heads, i + 1);
+        struct kv_part *part = &layer->parts[i];
+        *part = (struct kv_part){ .base = base,
+                                  .first_head = first,
+                                  .n_heads = end - first,
+                                  .page_bytes = layer->page_bytes / (size_t)n_heads * (size_t)(end - first) };
+        size_t n_bytes = (size_t)n_pages * part->page_bytes;
+        if (!is_whole)
+            cpu_place(cpu, i, base, n_bytes);
+        base += n_bytes;
+    }
+    return base;
+}
+
 enum tutti_status cpu_kv_new(struct backend *be, struct kv_memory **out, int n_pages, int n_window_pages,
                              enum dtype dtype, struct tutti_error *err)
 {
@@ -71,19 +96,19 @@ enum tutti_status cpu_kv_new(struct backend *be, struct kv_memory **out, int n_p
     uint8_t *base = kv->base;
     for (int i = 0; i < cpu->n_layers; i++) {
         const struct attention_shape *shape = &cpu_kind_of(cpu, i)->shape;
-        kv->layers[i] = (struct kv_layer){ .base = base,
-                                           .head_bytes = one_head_bytes(shape, dtype),
+        kv->layers[i] = (struct kv_layer){ .head_bytes = one_head_bytes(shape, dtype),
                                            .values_offset = shape->n_latent > 0
                                                                 ? 0
                                                                 : one_head_bytes(shape, dtype),
                                            .page_bytes = layer_page_bytes(shape, dtype),
                                            .has_window = has_window(cpu, i) };
-        base += (size_t)(has_window(cpu, i) ? n_window_pages : n_pages) * kv->layers[i].page_bytes;
+        base = divide_layer(cpu, &kv->layers[i], base, has_window(cpu, i) ? n_window_pages : n_pages,
+                            shape->n_latent > 0 ? 1 : shape->n_kv_heads);
     }
-    if (cpu->page_floats > 0)
-        kv->layers[cpu->n_layers] = (struct kv_layer){
-            .base = base, .page_bytes = (size_t)cpu->page_floats * sizeof(float)
-        };
+    if (cpu->page_floats > 0) {
+        kv->layers[cpu->n_layers].page_bytes = (size_t)cpu->page_floats * sizeof(float);
+        divide_layer(cpu, &kv->layers[cpu->n_layers], base, n_pages, 1);
+    }
     kv->backing = memory_back(kv->base, n_bytes, team_n_threads(cpu->team));
     *out = kv;
     return TUTTI_OK;
@@ -99,10 +124,10 @@ void cpu_kv_free(struct backend *be, struct kv_memory *kv)
     free(kv);
 }
 
-/* A page of a layer. */
-static uint8_t *page_of(const struct kv_layer *layer, int32_t page_id)
+/* A part of a page of a layer. */
+static uint8_t *page_of(const struct kv_part *part, int32_t page_id)
 {
-    return layer->base + (size_t)page_id * layer->page_bytes;
+    return part->base + (size_t)page_id * part->page_bytes;
 }
 
 void cpu_kv_copy_page(struct backend *be, struct kv_memory *kv, const struct page_copy *copy)
@@ -111,7 +136,8 @@ void cpu_kv_copy_page(struct backend *be, struct kv_memory *kv, const struct pag
     for (const struct kv_layer *layer = kv->layers; layer < kv->layers + kv->n_layers; layer++) {
         int32_t dst = layer->has_window ? copy->window_dst : copy->dst;
         int32_t src = layer->has_window ? copy->window_src : copy->src;
-        memcpy(page_of(layer, dst), page_of(layer, src), layer->page_bytes);
+        for (const struct kv_part *part = layer->parts; part < layer->parts + layer->n_parts; part++)
+            memcpy(page_of(part, dst), page_of(part, src), part->page_bytes);
     }
 }
 
@@ -120,8 +146,10 @@ void cpu_kv_read_page(struct backend *be, const struct kv_memory *kv, int32_t pa
     (void)be;
     uint8_t *to = host;
     for (const struct kv_layer *layer = kv->layers; layer < kv->layers + kv->n_layers; layer++) {
-        memcpy(to, page_of(layer, page_id), layer->page_bytes);
-        to += layer->page_bytes;
+        for (const struct kv_part *part = layer->parts; part < layer->parts + layer->n_parts; part++) {
+            memcpy(to, page_of(part, page_id), part->page_bytes);
+            to += part->page_bytes;
+        }
     }
 }
 
@@ -130,8 +158,10 @@ void cpu_kv_write_page(struct backend *be, struct kv_memory *kv, int32_t page_id
     (void)be;
     const uint8_t *from = host;
     for (const struct kv_layer *layer = kv->layers; layer < kv->layers + kv->n_layers; layer++) {
-        memcpy(page_of(layer, page_id), from, layer->page_bytes);
-        from += layer->page_bytes;
+        for (const struct kv_part *part = layer->parts; part < layer->parts + layer->n_parts; part++) {
+            memcpy(page_of(part, page_id), from, part->page_bytes);
+            from += part->page_bytes;
+        }
     }
 }
 
@@ -144,7 +174,7 @@ void cpu_kv_store_rows(struct backend *be, struct kv_memory *kv, struct floats x
     const struct kv_layer *layer = &kv->layers[cpu->n_layers];
     for (int i = 0; i < n; i++) {
         size_t at = (size_t)rows[i] * (size_t)cpu->page_floats;
-        memcpy(page_of(layer, page_ids[i]), cpu_rows(floats_at(x, at), 1, cpu->page_floats),
+        memcpy(page_of(layer->parts, page_ids[i]), cpu_rows(floats_at(x, at), 1, cpu->page_floats),
                layer->page_bytes);
     }
 }
@@ -162,7 +192,7 @@ void cpu_previous_rows(struct backend *be, struct floats y, struct floats x, con
             memcpy(to, cpu_rows(floats_at(x, (size_t)rows[r] * (size_t)n), 1, n), row_bytes);
         else if (before >= 0)
             memcpy(to,
-                   page_of(&kv->layers[cpu->n_layers],
+                   page_of(kv->layers[cpu->n_layers].parts,
                            step->page_tables[step->seqs[r]][before / CPU_PAGE_TOKENS]),
                    row_bytes);
         else
@@ -216,13 +246,18 @@ void cpu_kv_store(struct cpu_backend *cpu, const struct kv_memory *kv, int layer
     int n_kv = shape->n_kv_heads * n;
     size_t head_bytes = kv->layers[layer].head_bytes;
     const int32_t *table = cpu_page_table(step, shape, step->seqs[row]);
-    uint8_t *keys = page_of(&kv->layers[layer], table[pos / CPU_PAGE_TOKENS]);
+    const struct kv_part *part = kv->layers[layer].parts;
+    uint8_t *keys = page_of(part, table[pos / CPU_PAGE_TOKENS]);
     uint16_t *halves = (uint16_t *)scratch;
     if (kv->dtype == DTYPE_F16) {
         cpu->kernels.to_half(halves, k, n_kv);
         cpu->kernels.to_half(halves + n_kv, v, n_kv);
     }
-    for (int h = 0; h < n_kv; h += n, keys += 2 * head_bytes) {
+    for (int h = 0, left = part->n_heads; h < n_kv; h += n, left--, keys += 2 * head_bytes) {
+        while (left == 0) {
+            left = (++part)->n_heads;
+            keys = page_of(part, table[pos / CPU_PAGE_TOKENS]);
+        }
         uint8_t *values = keys + head_bytes;
         if (kv->dtype == DTYPE_F16)
             place_16bit(keys, values, at, halves + h, halves + n_kv + h, n);
@@ -241,7 +276,7 @@ void cpu_kv_store_latent(struct cpu_backend *cpu, const struct kv_memory *kv, in
     const struct attention_shape *shape = &cpu_kind_of(cpu, layer)->shape;
     int pos = step->positions[row], at = pos % CPU_PAGE_TOKENS, n = shape->head_dim;
     const int32_t *table = cpu_page_table(step, shape, step->seqs[row]);
-    uint8_t *page = page_of(&kv->layers[layer], table[pos / CPU_PAGE_TOKENS]);
+    uint8_t *page = page_of(kv->layers[layer].parts, table[pos / CPU_PAGE_TOKENS]);
     if (kv->dtype == DTYPE_F16) {
         cpu->kernels.to_half((uint16_t *)page + at * n, latent, n);
     } else if (kv->dtype == DTYPE_F32) {

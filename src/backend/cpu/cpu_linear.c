@@ -207,7 +207,7 @@ static void run_panel(const struct cpu_product *p, float *out, int panel)
 {
     const struct matrix *m = p->m;
     size_t at = (size_t)p->expert * (size_t)m->n_panels + (size_t)panel;
-    p->cpu->kernels.linear[m->dtype](out, m->panels + at * m->panel_bytes, p->input, p->n, m->n_in);
+    p->cpu->kernels.linear[m->dtype](out, cpu_panel(m, p->expert, panel), p->input, p->n, m->n_in);
     if (m->bias)
         add_bias(out, m->bias + at * PANEL_ROWS, p->n);
 }
@@ -291,27 +291,16 @@ static void prefetch_factors(const struct linear_job *job, int begin, int end)
     cpu_lora_prefetch(job->lora, n_ff + begin * LANES, n_ff + end * LANES);
 }
 
-/* Pieces become smaller towards the end of a share, so that all threads end together. */
-bool cpu_share_take(struct cpu_share *share, int most, int *begin, int *end)
-{
-    int left = share->end - atomic_load_explicit(&share->next, memory_order_relaxed);
-    int piece = left / 4;
-    piece = piece < 1 ? 1 : piece > most ? most : piece;
-    if (left <= 0)
-        return false;
-    *begin = atomic_fetch_add_explicit(&share->next, piece, memory_order_relaxed);
-    *end = *begin + piece < share->end ? *begin + piece : share->end;
-    return *begin < *end;
-}
-
 static void linear_some(void *arg, int thread, int n_threads)
 {
     struct linear_job *job = arg;
     const uint8_t *input = NULL;
     for (int i = 0; i < n_threads; i++) {
-        struct cpu_share *share = &job->cpu->shares[(thread + i) % n_threads];
-        int begin, end;
-        while (cpu_share_take(share, job->piece, &begin, &end)) {
+        int owner = cpu_share_of(job->cpu, thread, i), begin, end;
+        int first = job->m->node_begin[team_node_of(job->cpu->team, owner)];
+        while (cpu_share_take(&job->cpu->shares[owner], job->piece, &begin, &end)) {
+            begin += first;
+            end += first;
             if (!input)
                 input = cpu_linear_input_of(job, thread);
             if (job->lora)
@@ -340,17 +329,6 @@ int cpu_most_panels(const struct matrix *m)
     return piece < 1 ? 1 : piece > LINEAR_PIECE ? LINEAR_PIECE : piece;
 }
 
-void cpu_share_out(struct cpu_backend *cpu, int n)
-{
-    int n_threads = team_n_threads(cpu->team);
-    for (int t = 0; t < n_threads; t++) {
-        int64_t begin, end;
-        team_range(n, 1, t, n_threads, &begin, &end);
-        atomic_store_explicit(&cpu->shares[t].next, (int)begin, memory_order_relaxed);
-        cpu->shares[t].end = (int)end;
-    }
-}
-
 /* loras NULL: no adapters. */
 static void run(struct linear_job *job, const struct lora *const *loras, const int32_t *adapters)
 {
@@ -369,7 +347,7 @@ static void run(struct linear_job *job, const struct lora *const *loras, const i
         cpu_lora_plan(&updates, job->cpu, loras, adapters, job->x, job->n_rows, job->n_tiles);
         job->lora = updates.n_groups > 0 ? &updates : NULL;
     }
-    cpu_share_out(job->cpu, m->n_panels);
+    cpu_share_panels(job->cpu, m, 1);
     if (job->n_rows > 1 || job->lora)
         team_run(job->cpu->team, cpu_linear_pack_some, job);
     team_run(job->cpu->team, linear_some, job);

@@ -16,7 +16,7 @@ struct packing {
     size_t stored_row_bytes; /* of the packed type, row-major */
     uint8_t *scratch;        /* [n_threads][16 rows in the packed type, then one row of floats] */
     size_t scratch_bytes;    /* of one thread */
-    atomic_int next;
+    struct cpu_backend *cpu;
     atomic_bool is_refused; /* by pack_panel() */
 };
 
@@ -71,30 +71,34 @@ static const uint8_t *row_as(const struct packing *job, int expert, int row, uin
     return converted;
 }
 
-static void cpu_matrix_pack_some(void *arg, int thread, int n_threads)
+static void pack_one(struct packing *job, int thread, int expert, int panel)
 {
-    (void)n_threads;
-    struct packing *job = arg;
-    struct matrix *m = job->m;
+    const struct matrix *m = job->m;
     uint8_t *converted = job->scratch + (size_t)thread * job->scratch_bytes;
     float *floats = (float *)(converted + job->scratch_bytes - (size_t)m->n_in * sizeof(float));
-    for (;;) {
-        int begin = atomic_fetch_add(&job->next, PACK_PIECE);
-        int n_panels = m->n_experts * m->n_panels;
-        int end = begin + PACK_PIECE < n_panels ? begin + PACK_PIECE : n_panels;
-        if (begin >= end)
-            return;
-        for (int panel = begin; panel < end; panel++) {
-            const uint8_t *rows[PANEL_ROWS];
-            for (int i = 0; i < PANEL_ROWS; i++) {
-                int row = row_of(m, panel % m->n_panels, i);
-                rows[i] = row < 0 ? NULL
-                                  : row_as(job, panel / m->n_panels, row,
-                                           converted + (size_t)i * job->stored_row_bytes, floats);
-            }
-            if (!pack_panel(m->panels + (size_t)panel * m->panel_bytes, rows, m->dtype, m->n_in))
-                atomic_store(&job->is_refused, true);
-        }
+    const uint8_t *rows[PANEL_ROWS];
+    for (int i = 0; i < PANEL_ROWS; i++) {
+        int row = row_of(m, panel, i);
+        rows[i] = row < 0
+                      ? NULL
+                      : row_as(job, expert, row, converted + (size_t)i * job->stored_row_bytes, floats);
+    }
+    if (!pack_panel(cpu_panel(m, expert, panel), rows, m->dtype, m->n_in))
+        atomic_store(&job->is_refused, true);
+}
+
+static void cpu_matrix_pack_some(void *arg, int thread, int n_threads)
+{
+    struct packing *job = arg;
+    const struct matrix *m = job->m;
+    int node = team_node_of(job->cpu->team, thread), n_panels = cpu_node_panels(m, node);
+    int n_near = team_first_thread(job->cpu->team, node + 1) - team_first_thread(job->cpu->team, node);
+    (void)n_threads;
+    for (int k = 0; k < n_near; k++) { /* pages lie where the thread runs that writes them first */
+        struct cpu_share *share = &job->cpu->shares[cpu_share_of(job->cpu, thread, k)];
+        for (int begin, end; cpu_share_take(share, PACK_PIECE, &begin, &end);)
+            for (int i = begin; i < end; i++)
+                pack_one(job, thread, i / n_panels, m->node_begin[node] + i % n_panels);
     }
 }
 
@@ -190,7 +194,7 @@ enum tutti_status cpu_matrix_new(struct backend *be, struct matrix **out, const 
                                  struct tutti_error *err)
 {
     struct cpu_backend *cpu = cpu_of(be);
-    struct packing job = { .source = source, .m = calloc(1, sizeof *job.m) };
+    struct packing job = { .cpu = cpu, .source = source, .m = calloc(1, sizeof *job.m) };
     struct matrix *m = job.m;
     int n_threads = team_n_threads(cpu->team);
     enum tutti_status st = TUTTI_OK;
@@ -211,7 +215,9 @@ enum tutti_status cpu_matrix_new(struct backend *be, struct matrix **out, const 
                        m->n_bytes);
         goto done;
     }
-    team_run(cpu->team, cpu_matrix_pack_some, &job);
+    cpu_place_panels(cpu, m);
+    cpu_share_panels(cpu, m, m->n_experts);
+    team_run_bound(cpu->team, cpu_matrix_pack_some, &job);
     if (job.is_refused) {
         st = error_set(err, TUTTI_E_UNSUPPORTED,
                        "%s: among 16 rows there are more than %d different scales of 8-bit floats, expected "
@@ -256,7 +262,7 @@ void cpu_matrix_row(float *out, const struct matrix *m, int row)
     int panel, i;
     assert(m->n_experts == 1 && row >= 0 && row < m->n_out);
     cpu_matrix_place_of(m, row, &panel, &i);
-    unpack_row(out, m->panels + (size_t)panel * m->panel_bytes, i, m->dtype, m->n_in);
+    unpack_row(out, cpu_panel(m, 0, panel), i, m->dtype, m->n_in);
 }
 
 float cpu_matrix_read(struct backend *be, float *host, const struct matrix *m, int row)

@@ -14,9 +14,10 @@ static void run_rows(struct cpu_backend *cpu, team_fn *fn, void *job, int n_rows
 }
 
 struct norm_job {
-    const struct kernels *kernels;
+    const struct cpu_backend *cpu;
     float *y, *x;
-    const float *add, *w, *b;                 /* b NULL: RMSNorm */
+    const float *add;
+    struct floats w, b;                       /* b none: RMSNorm */
     const struct norm_update *const *updates; /* NULL: none */
     const int32_t *adapters;
     int n_rows, n;
@@ -27,20 +28,23 @@ static void norm_some(void *arg, int thread, int n_threads)
 {
     const struct norm_job *job = arg;
     int64_t begin, end;
+    int node = team_node_of(job->cpu->team, thread);
+    const struct kernels *k = &job->cpu->kernels;
+    size_t n = (size_t)job->n;
     team_range(job->n_rows, 1, thread, n_threads, &begin, &end);
     for (int64_t r = begin; r < end; r++) {
         float *x = job->x + r * job->n, *y = job->y + r * job->n;
         if (job->add)
-            job->kernels->add(x, job->add + r * job->n, job->n);
+            k->add(x, job->add + r * job->n, job->n);
         const struct norm_update *update = job->updates && job->adapters[r] >= 0
                                                ? job->updates[job->adapters[r]]
                                                : NULL;
-        const float *w = update ? cpu_rows(update->w, 1, job->n) : job->w,
-                    *b = update ? cpu_rows(update->b, 1, job->n) : job->b;
+        const float *w = cpu_constants(update ? update->w : job->w, n, node),
+                    *b = cpu_constants(update ? update->b : job->b, n, node);
         if (b)
-            job->kernels->layernorm(y, x, w, b, 1, job->n, job->eps);
+            k->layernorm(y, x, w, b, 1, job->n, job->eps);
         else
-            job->kernels->rmsnorm(y, x, w, 1, job->n, job->eps);
+            k->rmsnorm(y, x, w, 1, job->n, job->eps);
     }
 }
 
@@ -55,12 +59,12 @@ void cpu_norm_adapted(struct backend *be, struct floats y, struct floats x, stru
                       const struct norm_update *const *updates, const int32_t *adapters)
 {
     struct cpu_backend *cpu = cpu_of(be);
-    struct norm_job job = { .kernels = &cpu->kernels,
+    struct norm_job job = { .cpu = cpu,
                             .y = cpu_rows(y, n_rows, n),
                             .x = cpu_rows(x, n_rows, n),
                             .add = cpu_rows(add, n_rows, n),
-                            .w = cpu_rows(w, 1, n),
-                            .b = cpu_rows(b, 1, n),
+                            .w = w,
+                            .b = b,
                             .updates = updates,
                             .adapters = adapters,
                             .n_rows = n_rows,

@@ -37,11 +37,16 @@ static void *map_aligned(size_t n_bytes)
     return base + before;
 }
 
+bool memory_is_mapped(size_t n_bytes)
+{
+    return n_bytes >= HUGE_PAGE;
+}
+
 void *memory_new(size_t n_bytes)
 {
     if (n_bytes > SIZE_MAX / 2)
         return NULL;
-    if (n_bytes >= HUGE_PAGE)
+    if (memory_is_mapped(n_bytes))
         return map_aligned(n_bytes);
     size_t size = round_up(n_bytes > 0 ? n_bytes : 1, 64);
     void *memory = aligned_alloc(64, size);
@@ -52,7 +57,7 @@ void *memory_new(size_t n_bytes)
 
 void memory_free(void *memory, size_t n_bytes)
 {
-    if (memory && n_bytes >= HUGE_PAGE)
+    if (memory && memory_is_mapped(n_bytes))
         munmap(memory, round_up(n_bytes, 4096));
     else
         free(memory);

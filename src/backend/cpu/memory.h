@@ -3,10 +3,13 @@
 #ifndef TUTTI_BACKEND_CPU_MEMORY_H
 #define TUTTI_BACKEND_CPU_MEMORY_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* Zeroed, aligned to 64 bytes or better. NULL: out of memory. */
 void *memory_new(size_t n_bytes);
+/* Of its own pages, which are not backed yet. */
+bool memory_is_mapped(size_t n_bytes);
 void memory_free(void *memory, size_t n_bytes); /* n_bytes as for memory_new(); NULL is allowed */
 
 /* Backs memory with physical pages before it is needed: a lack of memory shows early, and no step

@@ -13,20 +13,44 @@
 #include "base/error.h"
 
 struct team;
+struct node;
+struct nodes;
 
 /* thread: 0..n_threads-1 */
 typedef void team_fn(void *arg, int thread, int n_threads);
 
-/* n_threads: 1..256, the caller included; 0: one for each core that this process may run on. pin:
- * bind each thread to its own core. TUTTI_E_MEMORY: a thread could not be created. */
-MUST_CHECK enum tutti_status team_new(struct team **out, int n_threads, bool pin, struct tutti_error *err);
+struct team_options {
+    int n_threads; /* 1..256, the caller included; 0: one for each core that this process may run on */
+    bool pin;      /* bind each thread to a core of its own */
+    /* On a machine with several NUMA nodes: bind each thread to the cores of one node. Threads of a node have
+     * consecutive numbers, and each node has as many as its part of the cores. */
+    bool by_node;
+};
+
+/* TUTTI_E_MEMORY: a thread could not be created. */
+MUST_CHECK enum tutti_status team_new(struct team **out, const struct team_options *options,
+                                      struct tutti_error *err);
 void team_free(struct team *team); /* NULL is allowed */
 
 int team_n_threads(const struct team *team);
 
+/* The nodes that have threads; 1 without by_node. */
+const struct nodes *team_nodes(const struct team *team);
+int team_node_of(const struct team *team, int thread);
+/* The first thread of a node; of the number of nodes: the number of threads. */
+int team_first_thread(const struct team *team, int node);
+/* n items divided among the nodes by their threads: the first item of a node; of the number of nodes: n. */
+int64_t team_node_begin(const struct team *team, int64_t n, int node);
+
+/* Binds the calling thread as thread 0, from now on; threads that it starts inherit that. */
+void team_bind_caller(struct team *team);
+
 /* Calls fn once for each thread number, and returns when all calls have returned. A call runs on the
  * thread of that number or, if that thread has no core, on the caller. One caller at a time. */
 void team_run(struct team *team, team_fn *fn, void *arg);
+
+/* The same, with the caller bound as thread 0 meanwhile: for work that writes memory for the first time. */
+void team_run_bound(struct team *team, team_fn *fn, void *arg);
 
 /* Divides n items among n_threads at multiples of step; thread gets the items [*begin, *end). */
 void team_range(int64_t n, int64_t step, int thread, int n_threads, int64_t *begin, int64_t *end);

@@ -3,6 +3,7 @@
 
 #include "backend/kv_type.h"
 #include "base/json/json_list.h"
+#include "base/system/nodes.h"
 #include "cli/options/command.h"
 #include "cli/options/flags.h"
 #include "cli/terminal/input.h"
@@ -87,6 +88,8 @@ struct bench_report {
     const char *name, *cpu;
     int n_threads, n_ranks;
     struct bench_limits limits;
+    double node_gbps[NODES_MAX], fork_us;
+    int n_nodes;
     struct bench_memory memory;
     struct bench_result *results;
     struct bench_engine_result *engine_results;
@@ -104,13 +107,18 @@ static enum tutti_status open_limits(const struct model_flags *flags, struct ben
     unsigned cpu;
     enum tutti_status st = cpu_find(&cpu, flags->options.cpu, err);
     if (st == TUTTI_OK)
-        st = team_new(team, flags->options.n_threads, flags->options.pin_threads, err);
+        st = team_new(team,
+                      &(struct team_options){ .n_threads = flags->options.n_threads,
+                                              .pin = flags->options.pin_threads,
+                                              .by_node = !flags->options.numa || strcmp(flags->options.numa, "off") != 0 },
+                      err);
     if (st != TUTTI_OK)
         return st;
     report->cpu = cpu_name(cpu);
     report->n_threads = team_n_threads(*team);
     report->n_ranks = flags->tp;
     *limits = measure_new(*team, cpu);
+    report->n_nodes = team_nodes(*team)->n;
     return *limits ? TUTTI_OK
                    : error_set(err, TUTTI_E_MEMORY, "no memory to measure the machine's read bandwidth in");
 }
@@ -207,8 +215,13 @@ static void print_table(const struct bench_report *report, const struct model *m
     for (int r = 0; r < report->memory.n_ranks; r++)
         output_printf("%s%s", r > 0 ? ", " : "", number_write_size(weights, report->memory.rank_bytes[r]));
     output_printf("\n");
-    output_printf("this machine: reads %.1f GB/s, computes %.0f Gop/s in int8, %.0f Gflop/s in f32\n\n",
-                  limits->read_gbps, limits->peak_int8_gops, limits->peak_f32_gflops);
+    output_printf("this machine: reads %.1f GB/s, computes %.0f Gop/s in int8, %.0f Gflop/s in f32; starting "
+                  "and joining the threads takes %.1f us\n",
+                  limits->read_gbps, limits->peak_int8_gops, limits->peak_f32_gflops, report->fork_us);
+    for (int node = 0; report->n_nodes > 1 && node < report->n_nodes; node++)
+        output_printf("%s%.1f%s", node == 0 ? "its NUMA nodes read, each from its own memory: " : ", ",
+                      report->node_gbps[node], node + 1 == report->n_nodes ? " GB/s\n" : "");
+    output_printf("\n");
     output_printf("%-8s %6s %8s %7s %10s %10s %9s %7s\n", "phase", "users", "context", "tokens", "tokens/s",
                   "limit", "of limit", "spread");
     for (int i = 0; i < report->n_results; i++) {
@@ -290,6 +303,11 @@ static json_t *memory_json(const void *user, size_t index)
     return json_integer((json_int_t)((const struct bench_report *)user)->memory.rank_bytes[index]);
 }
 
+static json_t *node_json(const void *user, size_t index)
+{
+    return json_real(((const struct bench_report *)user)->node_gbps[index]);
+}
+
 /* Adds a list under a name unless it is empty. */
 static bool add_list(json_t *object, const char *name, int n, json_item_fn *item,
                      const struct bench_report *report)
@@ -307,7 +325,9 @@ static void print_report_json(const struct bench_report *report, const struct mo
         "peak_f32_gflops", report->limits.peak_f32_gflops, "weight_bytes", (json_int_t)model->weight_bytes,
         "memory_bytes", json_list((size_t)report->memory.n_ranks, memory_json, report), "n_params",
         (json_int_t)model->n_params, "results", json_list((size_t)report->n_results, result_json, report));
-    bool ok = add_list(object, "engine", report->n_engine_results, engine_result_json, report) &&
+    bool ok = json_object_set_new(object, "fork_us", json_real(report->fork_us)) == 0 &&
+              add_list(object, "node_gbps", report->n_nodes, node_json, report) &&
+              add_list(object, "engine", report->n_engine_results, engine_result_json, report) &&
               add_list(object, "attention", report->n_attention_results, attention_json, report);
     output_json(ok ? object : NULL, true); /* NULL fails; output_flush() reports it */
     json_decref(object);
@@ -358,13 +378,21 @@ static enum tutti_status measure_model(const struct bench_values *values, struct
     plan.max_draft_tokens = values->draft.tokens;
     plan.schema = values->json_schema ? schema->bytes : NULL;
     plan.n_schema_bytes = schema->n_bytes;
+    cpu_set_t before;
+    nodes_bound(&before); /* threads of the engine do not inherit what this one is bound to */
+    if (model->backend->ops->bind_caller)
+        model->backend->ops->bind_caller(model->backend);
+    for (int node = 0; node < report->n_nodes; node++)
+        report->node_gbps[node] = measure_node_gbps(limits, node);
+    report->fork_us = measure_fork_us(limits);
     enum tutti_status st = bench_steps(model, &plan, limits, report->results, &report->n_results,
                                        &report->memory, err);
-    if (st == TUTTI_OK && values->engine)
-        st = bench_engine(model, &plan, report->engine_results, &report->n_engine_results, err);
     if (st == TUTTI_OK && values->attention.n > 0)
         st = bench_attention(model, &values->attention, limits, report->attention_results,
                              &report->n_attention_results, err);
+    nodes_bind(&before);
+    if (st == TUTTI_OK && values->engine)
+        st = bench_engine(model, &plan, report->engine_results, &report->n_engine_results, err);
     return st;
 }
 

@@ -44,6 +44,9 @@ const struct option MODEL_OPTIONS[] = {
         "runs in, has left",
         .min = 1, .max = INFINITY),
     FLAG_OPTION(MODEL, options.pin_threads, "pin", "bind each compute thread to its own core"),
+    CHOICE_OPTION(MODEL, options.numa, "numa", "MODE", NUMA_MODES,
+                  "whether threads compute with weights and keys in the memory of their own NUMA node (socket), "
+                  "where the machine has several"),
     CHOICE_OPTION(MODEL, options.device, "device", "NAME", DEVICE_NAMES, "the device that computes"),
     CHOICE_OPTION(MODEL, options.cpu, "cpu", "LEVEL", CPU_LEVELS,
                   "use at most this instruction set, for comparisons"),

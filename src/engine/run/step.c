@@ -283,6 +283,8 @@ void *step_main(void *arg)
 {
     struct tutti_engine *e = arg;
     pthread_setname_np(pthread_self(), "tutti-engine");
+    if (e->model->backend->ops->bind_caller)
+        e->model->backend->ops->bind_caller(e->model->backend);
     run_on_team(e, watch_thread, e);
     for (;;) {
         unsigned ticket = bell_ticket(&e->engine_bell);

@@ -253,10 +253,9 @@ void adapter_norm_free(struct adapter_norm *norm, struct backend *be)
 /* Copies host floats into memory of their own. False: out of memory. */
 static bool upload_floats(struct model *model, struct floats *to, const float *from, size_t n)
 {
-    *to = model->backend->ops->alloc(model->backend, n);
+    *to = model->backend->ops->alloc_constant(model->backend, from, n);
     if (!to->buffer)
         return false;
-    model->backend->ops->upload(model->backend, *to, from, n);
     model->weight_bytes += n * sizeof *from;
     return true;
 }

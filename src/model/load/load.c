@@ -259,6 +259,7 @@ enum tutti_status model_start_backend(struct model *model, const struct tutti_mo
                          ? options->n_threads
                          : cluster_n_threads(cluster_of(options->ranks)),
         .pin_threads = options->pin_threads,
+        .numa = options->numa,
         .cpu = options->cpu,
         .n_layers = model_n_loaded(d),
         .n_kinds = d->n_kinds,

@@ -354,10 +354,9 @@ static enum tutti_status upload(struct loader *l, struct floats *out, const stru
     float *values = weights_to_floats(tensor, n_rows);
     for (size_t i = 0; values && added != 0 && i < n; i++)
         values[i] += added;
-    *out = be->ops->alloc(be, n_own);
-    if (values && out->buffer)
-        be->ops->upload(be, *out, values + first, n_own);
-    bool ok = values && out->buffer;
+    if (values)
+        *out = be->ops->alloc_constant(be, values + first, n_own);
+    bool ok = out->buffer != NULL;
     free(values);
     l->model->n_params += n;
     l->model->weight_bytes += n_own * sizeof(float);

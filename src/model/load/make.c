@@ -323,12 +323,11 @@ static enum tutti_status make_vector(struct maker *m, struct floats *out, size_t
 {
     struct backend *be = m->model->backend;
     float *values = malloc(n * sizeof *values);
-    *out = be->ops->alloc(be, n);
     for (size_t i = 0; values && i < n; i++)
         values[i] = value;
-    if (values && out->buffer)
-        be->ops->upload(be, *out, values, n);
-    bool ok = values && out->buffer;
+    if (values)
+        *out = be->ops->alloc_constant(be, values, n);
+    bool ok = out->buffer != NULL;
     free(values);
     m->model->n_params += n;
     m->model->weight_bytes += n * sizeof(float);

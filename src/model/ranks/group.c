@@ -524,6 +524,8 @@ enum tutti_status model_follow(struct model *model, struct tutti_error *err)
     struct kv_memory *kv = NULL;
     enum tutti_status st = TUTTI_OK;
     assert(g && model_rank(model) > 0);
+    if (model->backend->ops->bind_caller)
+        model->backend->ops->bind_caller(model->backend);
     for (;;) {
         if (!cluster_broadcast(g->cluster, g->plan, g->n_room * sizeof *g->plan, true))
             st = cluster_check(g->cluster, err);
