@@ -75,6 +75,9 @@ struct matrix_source {
     int n_experts, n_chosen;
     /* Host; NULL: none; else [n_parts], each [n_rows of the part] or NULL for zeros. */
     const float *const *biases;
+    /* Host; NULL: none; else one for each matrix, [n_in]: which element of an input row belongs to each column,
+     * all of them once; NULL: 0, 1, ... For parts of one type of integers (dtype_is_integers()) to pack as it. */
+    const uint16_t *const *orders;
 };
 
 /* What one adapter changes of one matrix. Hu et al., 2021 (LoRA); Liu et al., 2024 (DoRA). */

@@ -23,6 +23,9 @@ struct tensor {
     const char *file;                   /* for messages */
     const struct mapping *map;          /* that contains data; NULL: other memory */
     const struct tensor_source *source; /* NULL: data is set */
+    /* The same matrix in fewer bytes, only for loading: no file has its columns in that order. NULL: none. */
+    const struct tensor *compact;
+    const uint16_t *order; /* of a compact one, [columns]: the column of the matrix at each place */
 };
 
 /* Assembles the bytes of a tensor that is not stored contiguously in the order of its shape:

@@ -16,6 +16,8 @@ static enum tutti_status sum_weights(struct plan_model *m, const struct checkpoi
         enum tutti_status st = weights_find(&w, &m->desc, names, ck, &at, err);
         if (st != TUTTI_OK)
             return st;
+        if (!type) /* a plan may cut columns */
+            weights_use_compact(&w, 1, split_kind(w.slot) == SPLIT_COLUMNS);
         fit_add(&m->sizes, &w, type, 1, backend_caps_of(NULL));
         m->bytes[m->desc.kind_of[at.layer]][w.slot] += (double)weights_bytes(&w, type, backend_caps_of(NULL));
         if (split_kind(w.slot) != SPLIT_COLUMNS)

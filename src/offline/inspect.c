@@ -38,6 +38,8 @@ static enum tutti_status sum_weights(struct inspect_report *r, struct tutti_erro
         st = weights_find(&w, &r->desc, r->names, r->ck, &at, err);
         if (st != TUTTI_OK)
             break;
+        if (!r->options->type)
+            weights_use_compact(&w, 1, false);
         r->weight_bytes += weights_bytes(&w, r->options->type, backend_caps_of(NULL));
         r->n_params += weights_n_params(&w);
         if (!slot_info(at.slot)->is_of_experts ||

@@ -140,7 +140,8 @@ struct mixture {
     float *gate_up, *down;           /* [N_EXPERTS][2 d_ff][d_model], [N_EXPERTS][d_model][d_ff] */
     float *gate_up_bias, *down_bias; /* [N_EXPERTS][2 d_ff], [N_EXPERTS][d_model]; NULL: none */
     uint8_t *stored_gate_up, *stored_down;
-    float *x, *scores, *base; /* [N_ROWS][d_model], [N_ROWS][N_EXPERTS + 1], [N_ROWS][d_model] */
+    uint16_t *gate_up_order, *down_order; /* [N_EXPERTS][n_in] of the stored columns; NULL: none */
+    float *x, *scores, *base;             /* [N_ROWS][d_model], [N_ROWS][N_EXPERTS + 1], [N_ROWS][d_model] */
 };
 
 static uint8_t *store(float *values, enum dtype type, int64_t n)
@@ -154,7 +155,39 @@ static uint8_t *store(float *values, enum dtype type, int64_t n)
     return stored;
 }
 
-static struct mixture mixture_make(enum dtype type, struct sizes s, enum activation activation)
+enum orders { ORDERS_NONE, ORDERS_EQUAL, ORDERS_OWN };
+
+/* Orders for the experts' matrices of n_out rows; the second expert's is 0, 1, ... if each has its own. The
+ * values of the stored columns go to their places. */
+static uint16_t *put_in_order(enum orders orders, float *values, int n_out, int n_in)
+{
+    uint16_t *order = malloc((size_t)(N_EXPERTS * n_in) * sizeof *order);
+    float row[512];
+    assert_true(order && n_in <= 512);
+    for (int e = 0; e < N_EXPERTS; e++) {
+        uint16_t *own = order + e * n_in;
+        for (int c = 0; c < n_in; c++)
+            own[c] = orders == ORDERS_EQUAL && e > 0 ? order[c] : (uint16_t)c;
+        for (int c = n_in - 1; c > 0 && (e == 0 || (orders == ORDERS_OWN && e > 1)); c--) {
+            float *x = random_floats(1);
+            int other = (int)((*x + 1) / 2 * (float)c);
+            uint16_t swapped = own[c];
+            own[c] = own[other];
+            own[other] = swapped;
+            free(x);
+        }
+        for (float *at = values + (size_t)(e * n_out * n_in), *end = at + n_out * n_in; at < end;
+             at += n_in) {
+            memcpy(row, at, (size_t)n_in * sizeof *row);
+            for (int c = 0; c < n_in; c++)
+                at[own[c]] = row[c];
+        }
+    }
+    return order;
+}
+
+static struct mixture mixture_make(enum dtype type, struct sizes s, enum activation activation,
+                                   enum orders orders)
 {
     size_t n = (size_t)N_EXPERTS * (size_t)s.d_model * (size_t)s.d_ff;
     struct mixture m = {
@@ -172,6 +205,10 @@ static struct mixture mixture_make(enum dtype type, struct sizes s, enum activat
     }
     m.stored_gate_up = store(m.gate_up, type, (int64_t)(2 * n));
     m.stored_down = store(m.down, type, (int64_t)n);
+    if (orders != ORDERS_NONE) {
+        m.gate_up_order = put_in_order(orders, m.gate_up, 2 * s.d_ff, s.d_model);
+        m.down_order = put_in_order(orders, m.down, s.d_model, s.d_ff);
+    }
     m.x = random_floats((size_t)N_ROWS * (size_t)s.d_model);
     m.base = random_floats((size_t)N_ROWS * (size_t)s.d_model);
     m.scores = random_floats((size_t)N_ROWS * (N_EXPERTS + 1));
@@ -192,6 +229,8 @@ static void mixture_clear(struct mixture *m)
     free(m->down_bias);
     free(m->stored_gate_up);
     free(m->stored_down);
+    free(m->gate_up_order);
+    free(m->down_order);
     free(m->x);
     free(m->base);
     free(m->scores);
@@ -199,10 +238,11 @@ static void mixture_clear(struct mixture *m)
 
 static const struct routing ROUTING = { .n_experts = N_EXPERTS, .n_chosen = N_CHOSEN, .is_normed = true };
 
-/* bias: [N_EXPERTS][n_out]; NULL: none. */
+/* bias: [N_EXPERTS][n_out]; NULL: none. order: [N_EXPERTS][n_in]; NULL: none. */
 static struct matrix *pack(struct backend *be, enum dtype type, const uint8_t *stored, const float *bias,
-                           int n_out, int n_in, bool is_gate_up)
+                           const uint16_t *order, int n_out, int n_in, bool is_gate_up)
 {
+    const uint16_t *orders[N_EXPERTS];
     struct matrix_part parts[2 * N_EXPERTS];
     const float *biases[2 * N_EXPERTS];
     size_t n_bytes;
@@ -212,6 +252,10 @@ static struct matrix *pack(struct backend *be, enum dtype type, const uint8_t *s
         parts[i] = (struct matrix_part){ stored + (size_t)i * n_bytes, type, n_out / n_parts };
         biases[i] = bias ? bias + i * (n_out / n_parts) : NULL;
     }
+    for (int e = 0; e < N_EXPERTS; e++) /* NULL: 0, 1, ... */
+        orders[e] = order && !(e == 1 && memcmp(order, order + n_in, (size_t)n_in * sizeof *order) != 0)
+                        ? order + e * n_in
+                        : NULL;
     struct matrix_source source = { .name = "experts",
                                     .parts = parts,
                                     .n_parts = n_parts * N_EXPERTS,
@@ -220,7 +264,8 @@ static struct matrix *pack(struct backend *be, enum dtype type, const uint8_t *s
                                     .is_gate_up = is_gate_up,
                                     .n_experts = N_EXPERTS,
                                     .n_chosen = N_CHOSEN,
-                                    .biases = bias ? biases : NULL };
+                                    .biases = bias ? biases : NULL,
+                                    .orders = order ? orders : NULL };
     struct matrix *m = NULL;
     struct tutti_error err;
     if (be->ops->matrix_new(be, &m, &source, &err) != TUTTI_OK)
@@ -248,9 +293,10 @@ static uint64_t run(const struct mixture *m, int n_threads, const char *cpu, int
 {
     struct sizes s = m->sizes;
     struct backend *be = backend_make(n_threads, cpu);
-    struct matrix *gate_up = pack(be, m->type, m->stored_gate_up, m->gate_up_bias, 2 * s.d_ff, s.d_model,
-                                  true);
-    struct matrix *down = pack(be, m->type, m->stored_down, m->down_bias, s.d_model, s.d_ff, false);
+    struct matrix *gate_up = pack(be, m->type, m->stored_gate_up, m->gate_up_bias, m->gate_up_order,
+                                  2 * s.d_ff, s.d_model, true);
+    struct matrix *down = pack(be, m->type, m->stored_down, m->down_bias, m->down_order, s.d_model, s.d_ff,
+                               false);
     const struct expert_layer layer = { .gate_up = gate_up,
                                         .down = down,
                                         .routing = &ROUTING,
@@ -326,6 +372,7 @@ static const struct {
     struct sizes sizes;
     double bound;               /* of the root mean square error, relative to that of the outputs */
     enum activation activation; /* clamped: with biases */
+    enum orders orders;
 } CASES[] = {
     { DTYPE_F32, { 72, 40 }, 1e-6 },
     { DTYPE_F32, { 100, 7 }, 1e-6 },
@@ -336,6 +383,9 @@ static const struct {
     { DTYPE_Q4_K, { 256, 256 }, 2e-2 },
     { DTYPE_F32, { 72, 41 }, 1e-6, ACT_SILU_CLAMPED },
     { DTYPE_Q4_0, { 160, 96 }, 2e-2, ACT_SILU_CLAMPED },
+    { DTYPE_Q4_0, { 160, 96 }, 2e-2, ACT_SILU, ORDERS_OWN },
+    { DTYPE_Q5_0, { 192, 32 }, 2e-2, ACT_SILU, ORDERS_EQUAL },
+    { DTYPE_Q8_0, { 320, 160 }, 2e-2, ACT_SILU_CLAMPED, ORDERS_OWN },
 };
 enum { N_CASES = sizeof CASES / sizeof *CASES };
 
@@ -343,7 +393,7 @@ static void outputs_are_near_float64(void **state)
 {
     (void)state;
     for (int i = 0; i < N_CASES; i++) {
-        struct mixture m = mixture_make(CASES[i].type, CASES[i].sizes, CASES[i].activation);
+        struct mixture m = mixture_make(CASES[i].type, CASES[i].sizes, CASES[i].activation, CASES[i].orders);
         int d = m.sizes.d_model;
         float *y = random_floats((size_t)(N_ROWS * d));
         double want[512], squares = 0, errors = 0;
@@ -372,7 +422,7 @@ static void a_row_has_the_same_bits_whatever_it_runs_with(void **state)
     } WAYS[] = { { 1, N_ROWS, NULL }, { 3, N_ROWS, NULL }, { 2, 1, NULL },  { 1, 1, NULL },
                  { 2, 7, NULL },      { 4, 64, NULL },     { 2, 33, "ref" } };
     for (int i = 0; i < N_CASES; i++) {
-        struct mixture m = mixture_make(CASES[i].type, CASES[i].sizes, CASES[i].activation);
+        struct mixture m = mixture_make(CASES[i].type, CASES[i].sizes, CASES[i].activation, CASES[i].orders);
         int d = m.sizes.d_model;
         float *want = random_floats((size_t)(N_ROWS * d)), *got = random_floats((size_t)(N_ROWS * d));
         run(&m, 2, NULL, 0, N_ROWS, N_ROWS, want);
@@ -419,11 +469,11 @@ static void count_panel(float *out, const uint8_t *panel, const void *x, int n_r
 static void each_used_expert_is_read_once_and_no_other(void **state)
 {
     (void)state;
-    struct mixture m = mixture_make(DTYPE_Q8_0, (struct sizes){ 96, 64 }, ACT_SILU);
+    struct mixture m = mixture_make(DTYPE_Q8_0, (struct sizes){ 96, 64 }, ACT_SILU, ORDERS_NONE);
     int d = m.sizes.d_model, n_rows_of[N_EXPERTS] = { 0 }, n_used = 0;
     struct backend *be = backend_make(3, NULL);
-    struct matrix *gate_up = pack(be, m.type, m.stored_gate_up, NULL, 2 * m.sizes.d_ff, d, true);
-    struct matrix *down = pack(be, m.type, m.stored_down, NULL, d, m.sizes.d_ff, false);
+    struct matrix *gate_up = pack(be, m.type, m.stored_gate_up, NULL, NULL, 2 * m.sizes.d_ff, d, true);
+    struct matrix *down = pack(be, m.type, m.stored_down, NULL, NULL, d, m.sizes.d_ff, false);
     struct expert_layer layer = {
         .gate_up = gate_up, .down = down, .routing = &ROUTING, .activation = ACT_SILU
     };

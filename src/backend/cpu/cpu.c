@@ -53,6 +53,7 @@ static enum tutti_status cpu_reserve(struct backend *be, int max_rows, struct tu
     size_t n = (size_t)max_rows;
     size_t out = LINEAR_PIECE * (size_t)panel_floats(TILE_ROWS),
            updates = cpu->has_loras ? TILE_ROWS * 2 * LINEAR_COLUMNS : 0;
+    size_t ordered = cpu->has_orders ? TILE_ROWS * ORDERED_COLUMNS : 0;
     size_t heads = cpu_heads_scratch_bytes(cpu);
     bool fits = !__builtin_mul_overflow(n + n / LEAST_TILE_ROWS + 1, cpu->row_bytes, &cpu->activation_bytes);
     cpu->activations = fits ? memory_new(cpu->activation_bytes) : NULL;
@@ -63,13 +64,15 @@ static enum tutti_status cpu_reserve(struct backend *be, int max_rows, struct tu
                    cpu_lora_reserve(cpu, max_rows) && cpu_experts_reserve(cpu, max_rows);
     for (int t = 0; has_all && t < n_threads; t++) {
         struct cpu_scratch *scratch = &cpu->scratch[t];
-        scratch->out = cpu_memory_of_thread(cpu, t,
-                                            out + updates + (heads + cpu->row_bytes) / sizeof(float));
+        scratch->out = cpu_memory_of_thread(
+            cpu, t, out + updates + ordered + (heads + cpu->row_bytes) / sizeof(float));
         has_all = scratch->out != NULL;
         if (has_all && heads > 0)
-            scratch->heads = (uint8_t *)(scratch->out + out + updates);
+            scratch->heads = (uint8_t *)(scratch->out + out + updates + ordered);
         if (has_all)
-            scratch->row = (uint8_t *)(scratch->out + out + updates) + heads;
+            scratch->row = (uint8_t *)(scratch->out + out + updates + ordered) + heads;
+        if (has_all && ordered > 0)
+            scratch->ordered = scratch->out + out + updates;
         if (has_all && updates > 0)
             scratch->updates = scratch->out + out;
     }

@@ -13,6 +13,7 @@
 enum {
     LINEAR_PIECE = 8,                      /* panels that a thread takes at a time, at most */
     LINEAR_COLUMNS = LINEAR_PIECE * LANES, /* of gate, and as many of up */
+    ORDERED_COLUMNS = 4 * BLOCK,           /* that are gathered at a time */
 };
 
 enum { CPU_PAGE_TOKENS = ATTENTION_KEYS }; /* one vector register of scores per page and head */
@@ -62,7 +63,16 @@ struct matrix {
     uint8_t *panels; /* see cpu_panel() */
     int n_nodes, node_begin[NODES_MAX + 1]; /* the first panel of each node, then n_panels */
     float *bias; /* [n_experts][n_panels][32], in the order of the panels; NULL: none */
+    /* Which element of an input row belongs to each column: [n_experts][n_in], or [n_in] if order_stride is 0,
+     * as all experts have the same; NULL: 0, 1, ... */
+    uint16_t *order;
+    size_t order_stride;
 };
+
+static inline const uint16_t *cpu_matrix_order(const struct matrix *m, int expert)
+{
+    return m->order ? m->order + (size_t)expert * m->order_stride : NULL;
+}
 
 enum {
     CPU_LORA_COLUMNS = 64, /* columns of a block of b, which the kernel computes together */
@@ -141,6 +151,7 @@ struct cpu_scratch {
     uint8_t *heads; /* packed input rows of linear_heads(); NULL: no layer has latent attention */
     /* [TILE_ROWS][2][LINEAR_COLUMNS]: LoRA updates of gate and up; NULL: no adapters */
     float *updates;
+    float *ordered; /* [TILE_ROWS][ORDERED_COLUMNS]: gathered inputs; NULL: no matrix has an order */
 };
 
 /* Scratch memory of one thread, for attention. */
@@ -205,6 +216,7 @@ struct cpu_backend {
     uint8_t *layer_kinds;   /* [n_layers] */
 
     size_t row_bytes; /* packed tile of one row, for the matrix that needs most */
+    bool has_orders;  /* a matrix has one */
     bool has_loras;
     int lora_rank;                      /* largest rank of a lora */
     int lora_n_in;                      /* of the widest lora with a matrix; 0: none has one */
@@ -340,6 +352,19 @@ void cpu_spread(const struct cpu_backend *cpu, void *memory, size_t n_bytes);
 void cpu_place(const struct cpu_backend *cpu, int node, void *memory, size_t n_bytes);
 /* As cpu_memory_new(), on the node of a thread. */
 float *cpu_memory_of_thread(const struct cpu_backend *cpu, int thread, size_t n_floats);
+
+/* Input rows that a thread packs into a tile. */
+struct cpu_packing {
+    const struct cpu_backend *cpu;
+    const struct matrix *m;
+    int expert;
+    void *tile;
+    const float *x;      /* the first row; or with rows, row 0 */
+    const int32_t *rows; /* [n]; NULL: consecutive rows */
+    int n;
+};
+/* Packs columns begin to end - 1 of the rows; begin is a multiple of BLOCK. rows: only if m has an order. */
+void cpu_pack_columns(const struct cpu_packing *p, int thread, int begin, int end);
 
 /* The product of a tile with panels of one matrix, without adapters. */
 struct cpu_product {

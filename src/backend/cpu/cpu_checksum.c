@@ -62,6 +62,8 @@ uint64_t cpu_matrix_checksum(struct backend *be, const struct matrix *m)
     struct summing job = { .m = m };
     team_run(cpu_of(be)->team, sum_pieces, &job);
     sum = mix64(sum ^ mix64(atomic_load(&job.sum) ^ m->n_bytes));
+    for (int e = 0; m->order && e < m->n_experts; e++)
+        sum = sum_bytes(cpu_of(be), sum, cpu_matrix_order(m, e), (size_t)m->n_in * sizeof *m->order);
     return m->bias ? sum_bytes(cpu_of(be), sum, m->bias, n_panels * PANEL_ROWS * sizeof *m->bias) : sum;
 }
 

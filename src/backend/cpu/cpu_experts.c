@@ -173,7 +173,8 @@ struct phase {
     bool gathers; /* x is filled with the entries' rows first */
 };
 
-/* Packs a piece of the columns of each tile; with gathers it first copies them. */
+/* Packs a piece of the columns of each tile; with gathers it first copies them, unless the matrix has an
+ * order, which takes columns from anywhere in a row. */
 static void cpu_experts_pack_some(void *arg, int thread, int n_threads)
 {
     const struct phase *p = arg;
@@ -188,30 +189,47 @@ static void cpu_experts_pack_some(void *arg, int thread, int n_threads)
         int begin = (int)(i % n_pieces) * PACK_COLUMNS;
         int end = begin + PACK_COLUMNS < p->m->n_in ? begin + PACK_COLUMNS : p->m->n_in;
         float *x = p->x + (size_t)tile->begin * n_in;
-        for (int r = 0; p->gathers && r < tile->n; r++)
+        struct cpu_packing packing = { .cpu = job->cpu,
+                                       .m = p->m,
+                                       .expert = tile->expert,
+                                       .tile = e->packed + tile->offset,
+                                       .x = x,
+                                       .n = tile->n };
+        if (p->gathers && p->m->order) {
+            packing.x = job->x;
+            packing.rows = e->rows + tile->begin;
+        }
+        for (int r = 0; p->gathers && !p->m->order && r < tile->n; r++)
             memcpy(x + (size_t)r * n_in + begin, job->x + (size_t)e->rows[tile->begin + r] * n_in + begin,
                    (size_t)(end - begin) * sizeof *x);
-        job->cpu->kernels.tile[p->m->dtype](e->packed + tile->offset, x, n_in, tile->n, begin, end);
+        cpu_pack_columns(&packing, thread, begin, end);
     }
 }
 
 /* Of a single row each thread packs the input for itself: that takes less time than another
- * team_run(). packed: the row that is in the thread's scratch memory; NULL: none. */
+ * team_run(). packed: the row that is in the thread's scratch memory, or where the columns have an order, the
+ * order; NULL: none. */
 static const uint8_t *cpu_experts_input_of(const struct phase *p, const struct expert_tile *tile, int thread,
-                                           const float **packed)
+                                           const void **packed)
 {
     const struct cpu_backend *cpu = p->job->cpu;
     if (p->job->n_rows > 1)
         return cpu->experts.packed + tile->offset;
     const float *row = p->gathers ? p->job->x : p->x + (size_t)tile->begin * (size_t)p->m->n_in;
-    if (*packed != row)
-        cpu->kernels.tile[p->m->dtype](cpu->scratch[thread].row, row, (size_t)p->m->n_in, 1, 0, p->m->n_in);
-    *packed = row;
-    return cpu->scratch[thread].row;
+    const uint16_t *order = p->gathers || p->m->order_stride > 0 ? cpu_matrix_order(p->m, tile->expert)
+                                                                 : NULL;
+    const void *key = order ? (const void *)order : row;
+    const struct cpu_packing packing = {
+        .cpu = cpu, .m = p->m, .expert = tile->expert, .tile = cpu->scratch[thread].row, .x = row, .n = 1
+    };
+    if (*packed != key)
+        cpu_pack_columns(&packing, thread, 0, p->m->n_in);
+    *packed = key;
+    return packing.tile;
 }
 
 /* Panels begin to end - 1 of an expert, for all of its tiles. used: its index in e->used. */
-static void run_piece(const struct phase *p, int used, int begin, int end, int thread, const float **packed)
+static void run_piece(const struct phase *p, int used, int begin, int end, int thread, const void **packed)
 {
     const struct cpu_experts *e = &p->job->cpu->experts;
     for (int t = e->first_tile[used]; t < e->first_tile[used + 1]; t++) {
@@ -231,7 +249,7 @@ static void run_piece(const struct phase *p, int used, int begin, int end, int t
 static void multiply_some(void *arg, int thread, int n_threads)
 {
     const struct phase *p = arg;
-    const float *packed = NULL;
+    const void *packed = NULL;
     for (int i = 0; i < n_threads; i++) {
         int owner = cpu_share_of(p->job->cpu, thread, i), node = team_node_of(p->job->cpu->team, owner);
         int first = p->m->node_begin[node], n_panels = cpu_node_panels(p->m, node), begin, end;

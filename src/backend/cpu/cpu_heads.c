@@ -92,7 +92,7 @@ void cpu_linear_heads(struct backend *be, struct floats y, const struct matrix *
     struct cpu_backend *cpu = cpu_of(be);
     if (n_rows == 0)
         return;
-    assert(!m->is_gate_up && !m->bias && m->n_out % heads->n_heads == 0);
+    assert(!m->is_gate_up && !m->bias && !m->order && m->n_out % heads->n_heads == 0);
     struct heads_job job = { .cpu = cpu,
                              .m = m,
                              .x = cpu_rows(x, n_rows, heads->x_row),

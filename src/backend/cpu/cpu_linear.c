@@ -3,6 +3,8 @@
  * stay in the L2 or L3 cache. */
 #include "backend/cpu/cpu.h"
 
+#include "kernels/input_block.h"
+
 #include <assert.h>
 #include <string.h>
 
@@ -33,6 +35,32 @@ static void tile_rows(const struct linear_job *job, int tile, int *begin, int *n
     *n = (int)(last - first);
 }
 
+/* In pieces: a tile of integers is one block of columns after the other (input_block.h). */
+void cpu_pack_columns(const struct cpu_packing *p, int thread, int begin, int end)
+{
+    const struct matrix *m = p->m;
+    tile_fn *pack = p->cpu->kernels.tile[m->dtype];
+    size_t n_in = (size_t)m->n_in, block_bytes = (size_t)p->n * (BLOCK + sizeof(struct input_row));
+    const uint16_t *order = cpu_matrix_order(m, p->expert);
+    float *ordered = p->cpu->scratch[thread].ordered;
+    if (!order) {
+        assert(!p->rows);
+        pack(p->tile, p->x, n_in, p->n, begin, end);
+        return;
+    }
+    assert(begin % BLOCK == 0 && ordered); /* else the matrix was made after reserve() */
+    for (int n; begin < end; begin += n) {
+        n = end - begin < ORDERED_COLUMNS ? end - begin : ORDERED_COLUMNS;
+        for (int r = 0; r < p->n; r++) {
+            const float *x = p->x + (size_t)(p->rows ? p->rows[r] : r) * n_in;
+            for (int c = 0; c < n; c++)
+                ordered[r * ORDERED_COLUMNS + c] = x[order[begin + c]];
+        }
+        pack((uint8_t *)p->tile + (size_t)(begin / BLOCK) * block_bytes, ordered, ORDERED_COLUMNS, p->n, 0,
+             n);
+    }
+}
+
 /* Packs a thread's columns of all input rows into tiles; the sums of adapters are made meanwhile. */
 static void cpu_linear_pack_some(void *arg, int thread, int n_threads)
 {
@@ -48,9 +76,12 @@ static void cpu_linear_pack_some(void *arg, int thread, int n_threads)
     for (int tile = 0; tile < job->n_tiles && begin < end; tile++) {
         int row, n;
         tile_rows(job, tile, &row, &n);
-        cpu->kernels.tile[job->m->dtype](cpu->activations + (size_t)tile * job->tile_stride,
-                                         job->x + (size_t)row * (size_t)n_in, (size_t)n_in, n, (int)begin,
-                                         (int)end);
+        const struct cpu_packing packing = { .cpu = cpu,
+                                             .m = job->m,
+                                             .tile = cpu->activations + (size_t)tile * job->tile_stride,
+                                             .x = job->x + (size_t)row * (size_t)n_in,
+                                             .n = n };
+        cpu_pack_columns(&packing, thread, (int)begin, (int)end);
     }
 }
 
@@ -59,11 +90,13 @@ static void cpu_linear_pack_some(void *arg, int thread, int n_threads)
 static const uint8_t *cpu_linear_input_of(const struct linear_job *job, int thread)
 {
     const struct cpu_backend *cpu = job->cpu;
-    int n_in = job->m->n_in;
     if (job->n_rows > 1)
         return cpu->activations;
-    cpu->kernels.tile[job->m->dtype](cpu->scratch[thread].row, job->x, (size_t)n_in, 1, 0, n_in);
-    return cpu->scratch[thread].row;
+    const struct cpu_packing packing = {
+        .cpu = cpu, .m = job->m, .tile = cpu->scratch[thread].row, .x = job->x, .n = 1
+    };
+    cpu_pack_columns(&packing, thread, 0, job->m->n_in);
+    return packing.tile;
 }
 
 static void add_bias(float *out, const float *bias, int n)

@@ -20,7 +20,10 @@ struct packing {
     atomic_bool is_refused; /* by pack_panel() */
 };
 
-enum { PACK_PIECE = 4 }; /* panels that a thread packs at a time */
+enum {
+    PACK_PIECE = 4,     /* panels that a thread packs at a time */
+    UNPACK_PIECE = 256, /* columns of a row: whole units of every type of integers (kernels/pack.h) */
+};
 
 /* The matrix row at place i of a panel; -1: padding. */
 static int row_of(const struct matrix *m, int panel, int i)
@@ -111,6 +114,29 @@ static void pack_bias(struct matrix *m, const struct matrix_source *source)
         cpu_matrix_place_of(m, row, &panel, &i);
         m->bias[(expert * m->n_panels + panel) * PANEL_ROWS + i] = bias ? bias[in_part] : 0.0f;
     }
+}
+
+static size_t order_bytes(const struct matrix *m)
+{
+    size_t n_lists = m->order_stride > 0 ? (size_t)m->n_experts : 1;
+    return m->order ? n_lists * (size_t)m->n_in * sizeof *m->order : 0;
+}
+
+/* False: out of memory. */
+static bool copy_orders(struct matrix *m, const struct matrix_source *source)
+{
+    const uint16_t *const *orders = source->orders;
+    size_t n_in = (size_t)m->n_in, row_bytes = n_in * sizeof *m->order;
+    bool differ = false;
+    for (int e = 1; e < m->n_experts; e++)
+        differ = differ || orders[e] != orders[0] ||
+                 (orders[e] && memcmp(orders[e], orders[0], row_bytes) != 0);
+    m->order_stride = differ ? n_in : 0;
+    m->order = calloc(differ ? (size_t)m->n_experts : 1, row_bytes);
+    for (int e = 0; m->order && e < (differ ? m->n_experts : 1); e++)
+        for (size_t c = 0; c < n_in; c++)
+            m->order[(size_t)e * n_in + c] = orders[e] ? orders[e][c] : (uint16_t)c;
+    return m->order;
 }
 
 /* Each panel has PANEL_ROWS rows, or half a panel of gate, then as many rows of up. */
@@ -210,7 +236,9 @@ enum tutti_status cpu_matrix_new(struct backend *be, struct matrix **out, const 
     m->panels = memory_new(m->n_bytes);
     if (source->biases)
         m->bias = calloc((size_t)m->n_experts * (size_t)m->n_panels * PANEL_ROWS, sizeof *m->bias);
-    if (!job.scratch || !m->panels || (source->biases && !m->bias)) {
+    assert(!source->orders || dtype_is_integers(m->dtype));
+    bool has_order = !source->orders || copy_orders(m, source);
+    if (!job.scratch || !m->panels || !has_order || (source->biases && !m->bias)) {
         st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory for %zu bytes of packed weights", source->name,
                        m->n_bytes);
         goto done;
@@ -229,6 +257,7 @@ enum tutti_status cpu_matrix_new(struct backend *be, struct matrix **out, const 
         pack_bias(m, source);
     size_t row = tile_bytes(m->dtype, 1, m->n_in);
     cpu->row_bytes = row > cpu->row_bytes ? row : cpu->row_bytes;
+    cpu->has_orders = cpu->has_orders || m->order;
     if (source->n_experts > 0)
         cpu_experts_widen(&cpu->experts, m, source->n_chosen);
     *out = m;
@@ -248,13 +277,14 @@ void cpu_matrix_free(struct backend *be, struct matrix *m)
         return;
     memory_free(m->panels, m->n_bytes);
     free(m->bias);
+    free(m->order);
     free(m);
 }
 
 size_t cpu_matrix_bytes(const struct matrix *m)
 {
     size_t n_panels = (size_t)m->n_experts * (size_t)m->n_panels;
-    return m->n_bytes + (m->bias ? n_panels * PANEL_ROWS * sizeof(float) : 0);
+    return m->n_bytes + order_bytes(m) + (m->bias ? n_panels * PANEL_ROWS * sizeof(float) : 0);
 }
 
 void cpu_matrix_row(float *out, const struct matrix *m, int row)
@@ -262,7 +292,22 @@ void cpu_matrix_row(float *out, const struct matrix *m, int row)
     int panel, i;
     assert(m->n_experts == 1 && row >= 0 && row < m->n_out);
     cpu_matrix_place_of(m, row, &panel, &i);
-    unpack_row(out, cpu_panel(m, 0, panel), i, m->dtype, m->n_in);
+    const uint8_t *from = cpu_panel(m, 0, panel);
+    if (!m->order) {
+        unpack_row(out, from, i, m->dtype, m->n_in);
+        return;
+    }
+    float piece[UNPACK_PIECE];
+    for (int c = 0; c < m->n_in; c += UNPACK_PIECE) {
+        int n = m->n_in - c < UNPACK_PIECE ? m->n_in - c : UNPACK_PIECE;
+        size_t n_before = 0;
+        bool fits = c == 0 || panel_bytes(m->dtype, c, &n_before);
+        assert(fits);
+        (void)fits;
+        unpack_row(piece, from + n_before, i, m->dtype, n);
+        for (int k = 0; k < n; k++)
+            out[m->order[c + k]] = piece[k];
+    }
 }
 
 float cpu_matrix_read(struct backend *be, float *host, const struct matrix *m, int row)

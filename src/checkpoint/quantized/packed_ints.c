@@ -8,7 +8,8 @@
 #include <string.h>
 #include <strings.h>
 
-enum { BLOCK = 32, ROWS = 16 }; /* columns and rows that are unpacked together */
+enum { BLOCK = 32, ROWS = 16 };         /* columns and rows that are unpacked together */
+enum { MOST_ORDERED = UINT16_MAX + 1 }; /* columns that tensor.order can number */
 
 /* Where the numbers are: words of columns (GPTQ: [n_in / n][n_out]), of outputs in an order of
  * their own (AWQ: [n_in][n_out / 8]), or of columns of a row (compressed-tensors: [n_out][n_in /
@@ -23,6 +24,7 @@ struct packed_ints {
     bool adds_one;               /* to a zero point */
     const struct tensor *zeros;  /* NULL: half of the range */
     const struct tensor *groups; /* group of each column; NULL: runs of columns */
+    uint16_t order[];            /* of a compact tensor: tensor.order */
 };
 
 /* The bytes of all tensors while a part is made. */
@@ -78,9 +80,33 @@ static int64_t scale_index(const struct packed_ints *p, int64_t row, int64_t gro
                                                                  : group * p->base.tensor.shape[0] + row;
 }
 
-static int64_t group_at(const struct packed_ints *p, const struct packed_bytes *b, int64_t column)
+/* The column of the matrix at a place of the tensor. */
+static int64_t column_at(const struct packed_ints *p, int64_t place)
 {
+    return p->base.tensor.order ? p->order[place] : place;
+}
+
+static int64_t group_at(const struct packed_ints *p, const struct packed_bytes *b, int64_t place)
+{
+    int64_t column = column_at(p, place);
     return p->groups ? (int64_t)word_at(b->groups, column) : column / p->group;
+}
+
+/* As unpack(), of columns in any order. */
+static void unpack_ordered(uint8_t out[ROWS][BLOCK], const struct packed_ints *p,
+                           const struct packed_bytes *b, int64_t row, int n_rows, int64_t place, int n)
+{
+    int64_t n_out = p->base.tensor.shape[0], per_word = 32 / p->n_bits;
+    int64_t n_words = (p->base.tensor.shape[1] + per_word - 1) / per_word; /* of a row */
+    for (int c = 0; c < n; c++) {
+        int64_t column = column_at(p, place + c), at = column / per_word;
+        int shift = (int)(column % per_word) * p->n_bits;
+        for (int r = 0; r < n_rows; r++) {
+            uint32_t word = word_at(b->words, p->layout == LAYOUT_GPTQ ? at * n_out + row + r
+                                                                       : (row + r) * n_words + at);
+            out[r][c] = (uint8_t)(word >> shift & ((1u << p->n_bits) - 1));
+        }
+    }
 }
 
 /* The numbers of n_rows rows (at most ROWS) from row on, of n columns (at most BLOCK) from column
@@ -91,6 +117,10 @@ static void unpack(uint8_t out[ROWS][BLOCK], const struct packed_ints *p, const 
     int n_bits = p->n_bits, per_word = 32 / n_bits;
     uint32_t mask = (1u << n_bits) - 1;
     int64_t n_out = p->base.tensor.shape[0], n_in = p->base.tensor.shape[1];
+    if (p->base.tensor.order) {
+        unpack_ordered(out, p, b, row, n_rows, column, n);
+        return;
+    }
     if (p->layout == LAYOUT_AWQ) {
         for (int c = 0; c < n; c++)
             for (int r = 0; r < n_rows; r++) {
@@ -231,8 +261,84 @@ static enum tutti_status check_groups(bool *is_plain, const struct packed_ints *
     return st;
 }
 
+/* The type of blocks of runs of 32 columns with one scale. false: there is none. */
+static bool find_block_type(enum dtype *out, const struct packed_ints *p, bool is_middle)
+{
+    *out = p->n_bits == 8 ? DTYPE_Q8_0 : is_middle ? DTYPE_Q4_0 : DTYPE_Q5_0;
+    return p->base.tensor.shape[1] % BLOCK == 0 && p->base.from[1]->dtype != DTYPE_F32 &&
+           (is_middle || p->n_bits < 8);
+}
+
+/* Sorts the columns by group, those of a group by number. False: a group has no multiple of BLOCK
+ * columns, or (*has_memory is false then) out of memory. */
+static bool sort_columns(uint16_t *order, const struct packed_ints *p, bool *has_memory)
+{
+    int64_t n_in = p->base.tensor.shape[1], first = 0;
+    void *owned;
+    const uint8_t *groups = tensor_bytes(p->groups, &owned);
+    int64_t *places = calloc((size_t)p->n_groups, sizeof *places); /* of a group: the next one */
+    bool fits = *has_memory = groups && places;
+    for (int64_t c = 0; fits && c < n_in; c++)
+        places[word_at(groups, c)]++;
+    for (int64_t g = 0; fits && g < p->n_groups; g++) {
+        int64_t n = places[g];
+        places[g] = first;
+        first += n;
+        fits = n % BLOCK == 0;
+    }
+    for (int64_t c = 0; fits && c < n_in; c++)
+        order[places[word_at(groups, c)]++] = (uint16_t)c;
+    free(places);
+    free(owned);
+    return fits;
+}
+
+static enum tutti_status set_source(struct packed_ints *p, struct tutti_error *err)
+{
+    struct tensor *t = &p->base.tensor;
+    p->base.source.make = packed_ints_make;
+    p->base.source.make_part = packed_ints_make_part;
+    if (!tensor_measure(t))
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: the shape's product overflows", t->file,
+                         t->name);
+    return TUTTI_OK;
+}
+
+/* Adds the compact tensor to one of act-order, if groups and types allow. */
+static enum tutti_status add_compact(struct quantized *q, struct packed_ints *p, bool is_middle,
+                                     struct tutti_error *err)
+{
+    struct tensor *t = &p->base.tensor;
+    int64_t n_in = t->shape[1];
+    enum dtype type;
+    bool has_memory = true;
+    if (n_in > MOST_ORDERED || !find_block_type(&type, p, is_middle))
+        return TUTTI_OK;
+    struct packed_ints *compact = quantized_add(q, sizeof *compact + (size_t)n_in * sizeof *compact->order, t,
+                                                "weight", err);
+    if (!compact)
+        return TUTTI_E_MEMORY;
+    compact->layout = p->layout;
+    compact->n_bits = p->n_bits;
+    compact->group = p->group;
+    compact->n_groups = p->n_groups;
+    compact->adds_one = p->adds_one;
+    compact->zeros = p->zeros;
+    compact->groups = p->groups;
+    for (size_t i = 0; i < p->base.source.n_from; i++)
+        quantized_add_from(&compact->base, p->base.from[i]);
+    compact->base.tensor.dtype = type;
+    compact->base.tensor.n_dims = t->n_dims;
+    memcpy(compact->base.tensor.shape, t->shape, sizeof t->shape);
+    compact->base.tensor.order = compact->order;
+    if (!sort_columns(compact->order, p, &has_memory))
+        return has_memory ? TUTTI_OK : error_out_of_memory(t->file, err);
+    t->compact = &compact->base.tensor;
+    return set_source(compact, err);
+}
+
 /* Chooses the type once all fields are set. */
-static enum tutti_status finish(struct packed_ints *p, struct tutti_error *err)
+static enum tutti_status finish(struct quantized *q, struct packed_ints *p, struct tutti_error *err)
 {
     struct tensor *t = &p->base.tensor;
     enum dtype scale = p->base.from[1]->dtype;
@@ -244,18 +350,10 @@ static enum tutti_status finish(struct packed_ints *p, struct tutti_error *err)
         st = is_symmetric(&is_middle, p, err);
     if (st != TUTTI_OK)
         return st;
-    bool fits = is_plain && (p->group % BLOCK == 0 || p->n_groups == 1) && t->shape[1] % BLOCK == 0 &&
-                scale != DTYPE_F32 && (is_middle || p->n_bits < 8);
-    t->dtype = !fits            ? scale == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16
-               : p->n_bits == 8 ? DTYPE_Q8_0
-               : is_middle      ? DTYPE_Q4_0
-                                : DTYPE_Q5_0;
-    p->base.source.make = packed_ints_make;
-    p->base.source.make_part = packed_ints_make_part;
-    if (!tensor_measure(t))
-        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: the shape's product overflows", t->file,
-                         t->name);
-    return TUTTI_OK;
+    if (!find_block_type(&t->dtype, p, is_middle) || !is_plain || (p->group % BLOCK != 0 && p->n_groups > 1))
+        t->dtype = scale == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;
+    st = set_source(p, err);
+    return st == TUTTI_OK && !is_plain ? add_compact(q, p, is_middle, err) : st;
 }
 
 /* Adds what every layout has. */
@@ -335,7 +433,7 @@ static enum tutti_status wrap_columns(struct quantized *q, const struct checkpoi
     add_inputs(p, t, scales);
     checkpoint_take(ck, t->name);
     *made = &p->base.tensor;
-    return finish(p, err);
+    return finish(q, p, err);
 }
 
 /* bits and group_size, which both methods have. */
@@ -450,7 +548,7 @@ enum tutti_status packed_ints_wrap_rows(struct quantized *q, const struct checkp
     add_inputs(p, t, scales);
     checkpoint_take(ck, t->name);
     *made = &p->base.tensor;
-    return finish(p, err);
+    return finish(q, p, err);
 }
 
 enum tutti_status packed_ints_wrap_int8(struct quantized *q, const struct checkpoint *ck,
@@ -482,5 +580,5 @@ enum tutti_status packed_ints_wrap_int8(struct quantized *q, const struct checkp
     add_inputs(p, t, scales);
     checkpoint_take(ck, t->name);
     *made = &p->base.tensor;
-    return finish(p, err);
+    return finish(q, p, err);
 }

@@ -6,7 +6,8 @@
  * scale: exactly these weights, if scales are float16; scales of bfloat16 are exact from 2^-17
  * on, and smaller ones are rounded to multiples of 2^-24. Where groups are not runs of 32 columns
  * (act-order, other lengths), or the scale is float32, weights are rounded to float16 (scales of
- * float16) or bfloat16 instead. */
+ * float16) or bfloat16 instead. With act-order the tensor then has a compact one, whose columns are
+ * sorted by group: blocks as above, if each group has a multiple of 32 columns. */
 #ifndef TUTTI_CHECKPOINT_QUANTIZED_PACKED_INTS_H
 #define TUTTI_CHECKPOINT_QUANTIZED_PACKED_INTS_H
 

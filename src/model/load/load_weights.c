@@ -21,7 +21,8 @@ static void progress(struct loader *l, const struct tensor *t)
 /* A weight as the parts for matrix_new(), and their memory. */
 struct sources {
     struct matrix_part *parts;
-    const float **biases; /* [n_parts] into floats; NULL: none */
+    const float **biases;    /* [n_parts] into floats; NULL: none */
+    const uint16_t **orders; /* of joined matrices, [n]: of their columns; NULL: none */
     int n_parts;
     void *made[MAX_PARTS]; /* copies of parts that cannot be used in the mapping */
     float *floats[MAX_PARTS];
@@ -35,6 +36,7 @@ static void sources_clear(struct sources *s)
     }
     free(s->parts);
     free((void *)s->biases);
+    free((void *)s->orders);
 }
 
 /* Splits the one tensor, whose heads are stored by KV head, into runs of rows in the model's order. */
@@ -213,15 +215,22 @@ static bool cut(const struct loader *l, struct sources *s, const struct weight *
     return true;
 }
 
-/* Joins the parts of n matrices, which have equally many. False: out of memory. */
-static bool weights_join_parts(struct sources *out, const struct sources *s, int n)
+/* Joins the parts of n matrices, which have equally many; w: these. False: out of memory. */
+static bool weights_join_parts(struct sources *out, const struct sources *s, const struct weight *w, int n)
 {
     *out = (struct sources){ .parts = calloc((size_t)(n * s->n_parts), sizeof *out->parts) };
     if (s->biases)
         out->biases = calloc((size_t)(n * s->n_parts), sizeof *out->biases);
-    if (!out->parts || (s->biases && !out->biases))
+    bool has_order = false; /* of one expert all groups may be in order, of another not */
+    for (int e = 0; e < n; e++)
+        has_order = has_order || w[e].parts[0]->order;
+    if (has_order)
+        out->orders = calloc((size_t)n, sizeof *out->orders);
+    if (!out->parts || (s->biases && !out->biases) || (has_order && !out->orders))
         return false;
     for (int e = 0; e < n; e++) {
+        if (has_order)
+            out->orders[e] = w[e].parts[0]->order;
         for (int i = 0; i < s[e].n_parts; i++, out->n_parts++) {
             out->parts[out->n_parts] = s[e].parts[i];
             if (out->biases)
@@ -248,6 +257,12 @@ static void packing_clear(struct packing *p)
     free(p->weights);
 }
 
+/* Whether this rank gets only a part of the matrix' columns. */
+static bool splits_columns(const struct loader *l, enum weight_slot slot)
+{
+    return l->model->group && split_kind(slot) == SPLIT_COLUMNS;
+}
+
 static enum tutti_status find_all(struct loader *l, struct packing *p, const struct slot_at *at,
                                   struct tutti_error *err)
 {
@@ -265,6 +280,8 @@ static enum tutti_status find_all(struct loader *l, struct packing *p, const str
          * ranks makes no difference. */
         p->weights[e].place.n_sharing = a->n_heads / a->n_kv_heads;
     }
+    if (st == TUTTI_OK && !l->type)
+        weights_use_compact(p->weights, p->n, splits_columns(l, at->slot));
     return st;
 }
 
@@ -297,7 +314,7 @@ static enum tutti_status pack_part(struct loader *l, struct matrix **out, struct
         if (!cut(l, &p->sources[e], &w[e], part))
             return load_out_of_memory(l, err);
     }
-    if (!weights_join_parts(&p->all, p->sources, p->n))
+    if (!weights_join_parts(&p->all, p->sources, w, p->n))
         return load_out_of_memory(l, err);
     enum dtype want, type = type_of(l, w, p->n, &want);
     struct matrix_source source = { .name = w->name,
@@ -306,6 +323,7 @@ static enum tutti_status pack_part(struct loader *l, struct matrix **out, struct
                                     .n_in = part->kind == SPLIT_COLUMNS ? part->n : w->n_in,
                                     .type = type,
                                     .is_gate_up = w->is_gate_up,
+                                    .orders = p->all.orders,
                                     .biases = p->all.biases };
     if (is_of_experts) {
         source.n_experts = p->n;
@@ -447,6 +465,8 @@ enum tutti_status load_check_memory(struct loader *l, struct tutti_error *err)
     for (struct slot_at at = SLOT_BEGIN; st == TUTTI_OK && slot_next_expert(stored_desc(l), &at);) {
         struct weight w;
         st = weights_find(&w, stored_desc(l), l->names, l->ck, &at, err);
+        if (st == TUTTI_OK && !l->type)
+            weights_use_compact(&w, 1, splits_columns(l, at.slot));
         if (st == TUTTI_OK)
             fit_add(&sizes, &w, l->type, share_of(l, &at), model->backend->caps);
     }

@@ -259,6 +259,36 @@ enum tutti_status weights_find(struct weight *out, const struct model_desc *d,
     return info->kind == SLOT_TABLE ? find_table(out, ck, err) : find_norm(out, &shape, ck, err);
 }
 
+static bool has_same_order(const struct tensor *a, const struct tensor *b)
+{
+    size_t n = (size_t)a->shape[1];
+    return a->order == b->order ||
+           (a->order && b->order && memcmp(a->order, b->order, n * sizeof *a->order) == 0);
+}
+
+static bool has_compact(const struct weight *w, enum dtype type, bool is_cut)
+{
+    const struct slot_info *info = slot_info(w->slot);
+    bool ok = info->kind == SLOT_MATRIX && !info->is_by_head && w->slot != SLOT_EMBEDDING &&
+              !w->has_unit_rows;
+    for (int i = 0; i < w->n_parts && ok; i++) {
+        const struct tensor *t = w->parts[i]->compact;
+        ok = t && t->dtype == type && !(t->order && is_cut) && has_same_order(t, w->parts[0]->compact);
+    }
+    return ok;
+}
+
+void weights_use_compact(struct weight *weights, int n, bool is_cut)
+{
+    const struct tensor *first = weights[0].parts[0]->compact;
+    for (int e = 0; e < n; e++)
+        if (!first || !has_compact(&weights[e], first->dtype, is_cut))
+            return;
+    for (int e = 0; e < n; e++)
+        for (int i = 0; i < weights[e].n_parts; i++)
+            weights[e].parts[i] = weights[e].parts[i]->compact;
+}
+
 int64_t weights_stored_row(const struct head_order *order, int64_t n_rows, int64_t row)
 {
     int64_t d = order->head_dim, n_queries = order->n_queries, n_heads = n_queries + 2; /* of a group */
@@ -360,7 +390,8 @@ uint64_t weights_bytes(const struct weight *w, const struct weight_type *type,
     if (slot_info(w->slot)->kind != SLOT_MATRIX)
         return weights_n_params(w) * sizeof(float);
     const struct slot_shape shape = { .n_in = w->n_in, .n_out = w->n_out, .is_gate_up = w->is_gate_up };
-    return weights_packed_bytes(&shape, weights_run_type(w, type), caps);
+    uint64_t order = w->parts[0]->order ? (uint64_t)w->n_in * sizeof *w->parts[0]->order : 0;
+    return weights_packed_bytes(&shape, weights_run_type(w, type), caps) + order;
 }
 
 enum tutti_status weights_stored_type(enum dtype *out, const struct model_desc *d,
@@ -376,6 +407,7 @@ enum tutti_status weights_stored_type(enum dtype *out, const struct model_desc *
         enum tutti_status st = weights_find(&w, d, names, ck, &at, err);
         if (st != TUTTI_OK)
             return st;
+        weights_use_compact(&w, 1, false);
         for (int p = 0; p < w.n_parts; p++)
             elems[w.parts[p]->dtype] += w.parts[p]->shape[0] * w.parts[p]->shape[1] *
                                         slot_shape(d, at.slot, 0).n_experts;

@@ -40,6 +40,11 @@ MUST_CHECK enum tutti_status weights_find(struct weight *out, const struct model
                                           const struct tensor_names *names, const struct checkpoint *ck,
                                           const struct slot_at *at, struct tutti_error *err);
 
+/* Replaces the parts of n matrices (of experts, all of theirs) by their compact tensors (tensor.h), if all
+ * have one and these have one type, and those of a matrix one order of columns. For a device; is_cut: it
+ * gets only a part of the columns, which no order allows. */
+void weights_use_compact(struct weight *weights, int n, bool is_cut);
+
 /* Finds every tensor of the description, then checks the unused ones (unused.c):
  * TUTTI_E_UNSUPPORTED if one of them would change what the model computes. A warning names the
  * others, unless they are known to hold no weights. */
@@ -102,8 +107,8 @@ uint64_t weights_n_params(const struct weight *w);
 uint64_t weights_packed_bytes(const struct slot_shape *shape, enum dtype type,
                               const struct backend_caps *caps);
 
-/* *out: the most frequent type, by elements, of the matrices of layer 0: shown as the checkpoint's
- * type. */
+/* *out: the most frequent type, by elements, of the matrices of layer 0, of compact tensors where there are
+ * such: shown as the checkpoint's type. */
 MUST_CHECK enum tutti_status weights_stored_type(enum dtype *out, const struct model_desc *desc,
                                                  const struct tensor_names *names,
                                                  const struct checkpoint *ck, struct tutti_error *err);
