@@ -52,6 +52,15 @@ enum dtype {
     /* 8-bit floats (e4m3: base/half.h) with scales, in which checkpoint/quantized/fp8.h reads them. */
     DTYPE_F8_BLOCK, /* 128: f32 d; u8 q[128]; value q * d */
     DTYPE_F8_ROW,   /* 32: f32 d, the same in all blocks of a row; u8 q[32]; value q * d */
+    /* Groups of integers with one scale, as checkpoint/quantized/packed_ints.h reads them; of each 32 elements the
+     * numbers are as in Q4_0 or Q8_0. */
+    DTYPE_G4_64,   /* 64: f16 d; u8 q[32]; value (q - 8) * d */
+    DTYPE_G4_128,  /* 128: f16 d; u8 q[64] */
+    DTYPE_G8_64,   /* 64: f16 d; i8 q[64]; value q * d */
+    DTYPE_G8_128,  /* 128: f16 d; i8 q[128] */
+    DTYPE_G4Z_32,  /* 32: f16 d; i8 z; u8 q[16]; value (q - 8 - z) * d */
+    DTYPE_G4Z_64,  /* 64: f16 d; i8 z; u8 q[32] */
+    DTYPE_G4Z_128, /* 128: f16 d; i8 z; u8 q[64] */
     /* Types of tensors in checkpoints that are not weights which tutti runs: */
     DTYPE_F64,
     DTYPE_I8,
@@ -74,7 +83,7 @@ const char *dtype_name(enum dtype dtype);
 /* By name, in lower or upper case; false: not found. */
 bool dtype_find(const char *name, enum dtype *out);
 
-int dtype_block_elems(enum dtype dtype); /* 1, 32, 128 or 256 */
+int dtype_block_elems(enum dtype dtype); /* 1, 32, 64, 128 or 256 */
 int dtype_block_bytes(enum dtype dtype);
 
 /* True for the types of weight matrices: those before F64. */

@@ -23,9 +23,10 @@ struct tensor {
     const char *file;                   /* for messages */
     const struct mapping *map;          /* that contains data; NULL: other memory */
     const struct tensor_source *source; /* NULL: data is set */
-    /* The same matrix in fewer bytes, only for loading: no file has its columns in that order. NULL: none. */
+    /* The same matrix in fewer bytes, only for loading: no file has its type or its order of columns. NULL: none. */
     const struct tensor *compact;
-    const uint16_t *order; /* of a compact one, [columns]: the column of the matrix at each place */
+    const uint16_t
+        *order; /* of a compact one, [columns]: the column of the matrix at each place; NULL: 0, 1, ... */
 };
 
 /* Assembles the bytes of a tensor that is not stored contiguously in the order of its shape:

@@ -5,7 +5,8 @@
  * number at that place of the table. Its weight is
  *     scale * (u - zero)      or, with has_min,      scale * u - min,
  * with one scale (and min) for each output row and run of `sub` columns. Scales and mins are
- * float16; with is_super they are signed bytes, multiplied by one float16 per 256 columns. The
+ * float16; with is_super they are signed bytes, multiplied by one float16 per 256 columns. A scale may
+ * serve a longer group of columns, and the min then be a signed byte times the scale. The
  * types of grids (IQ1 to IQ3) are expanded to places of four bits when they are packed, which
  * loses nothing.
  *
@@ -37,7 +38,14 @@
     M(iq3_xxs, DTYPE_IQ3_XXS, ##__VA_ARGS__)                                                                 \
     M(iq3_s, DTYPE_IQ3_S, ##__VA_ARGS__)                                                                     \
     M(iq1_s, DTYPE_IQ1_S, ##__VA_ARGS__)                                                                     \
-    M(iq1_m, DTYPE_IQ1_M, ##__VA_ARGS__)
+    M(iq1_m, DTYPE_IQ1_M, ##__VA_ARGS__)                                                                     \
+    M(g4_64, DTYPE_G4_64, ##__VA_ARGS__)                                                                     \
+    M(g4_128, DTYPE_G4_128, ##__VA_ARGS__)                                                                   \
+    M(g8_64, DTYPE_G8_64, ##__VA_ARGS__)                                                                     \
+    M(g8_128, DTYPE_G8_128, ##__VA_ARGS__)                                                                   \
+    M(g4z_32, DTYPE_G4Z_32, ##__VA_ARGS__)                                                                   \
+    M(g4z_64, DTYPE_G4Z_64, ##__VA_ARGS__)                                                                   \
+    M(g4z_128, DTYPE_G4Z_128, ##__VA_ARGS__)
 
 /* Tables of 16 numbers, for types whose stored numbers are places in a table: format_largest(). */
 enum number_table {
@@ -61,6 +69,9 @@ struct quant_format {
     enum number_table table;
     bool is_exponent; /* a scale is 2^(byte - 128), and a unit has two blocks */
     bool is_eighth;   /* scales are multiplied by 1 / 8 */
+    int group; /* columns with one scale, whose unit has n_groups of them; 0: sub, or of is_super 256 */
+    int n_groups;
+    bool has_zero; /* with a group: min is the scale times a signed byte of each group; has_min is set, too */
 };
 
 #define GRID_FORMAT(zero_, sub_, table_, is_eighth_)                                                         \
@@ -70,6 +81,16 @@ struct quant_format {
                             .is_super = true,                                                                \
                             .table = (table_),                                                               \
                             .is_eighth = (is_eighth_) })
+
+/* One group has its zeros in a line of their own; two of them share one. */
+#define GROUP_FORMAT(bits, group_, has_zero_)                                                                \
+    ((struct quant_format){ .low_bits = (bits),                                                              \
+                            .zero = 1 << ((bits)-1),                                                         \
+                            .sub = 32,                                                                       \
+                            .group = (group_),                                                               \
+                            .n_groups = (has_zero_) && (group_) < 128 ? 2 : 1,                               \
+                            .has_min = (has_zero_),                                                          \
+                            .has_zero = (has_zero_) })
 
 /* dtype: a quantized type. If it is a compile-time constant, so is the result. */
 static inline __attribute__((always_inline)) struct quant_format quant_format(enum dtype dtype)
@@ -121,6 +142,20 @@ static inline __attribute__((always_inline)) struct quant_format quant_format(en
         return GRID_FORMAT(16, 32, NUMBERS_IQ1, true);
     case DTYPE_IQ1_M:
         return GRID_FORMAT(16, 16, NUMBERS_IQ1, true);
+    case DTYPE_G4_64:
+        return GROUP_FORMAT(4, 64, false);
+    case DTYPE_G4_128:
+        return GROUP_FORMAT(4, 128, false);
+    case DTYPE_G8_64:
+        return GROUP_FORMAT(8, 64, false);
+    case DTYPE_G8_128:
+        return GROUP_FORMAT(8, 128, false);
+    case DTYPE_G4Z_32:
+        return GROUP_FORMAT(4, 32, true);
+    case DTYPE_G4Z_64:
+        return GROUP_FORMAT(4, 64, true);
+    case DTYPE_G4Z_128:
+        return GROUP_FORMAT(4, 128, true);
     default: /* Q8_0 */
         return (struct quant_format){ .low_bits = 8, .zero = 128, .sub = 32 };
     }
@@ -128,7 +163,7 @@ static inline __attribute__((always_inline)) struct quant_format quant_format(en
 
 static inline __attribute__((always_inline)) int format_unit_columns(struct quant_format f)
 {
-    return f.is_super ? 256 : f.is_exponent ? 2 * BLOCK : BLOCK;
+    return f.group > 0 ? f.group * f.n_groups : f.is_super ? 256 : f.is_exponent ? 2 * BLOCK : BLOCK;
 }
 
 /* A bound of the numbers u. */
@@ -159,7 +194,20 @@ static inline __attribute__((always_inline)) size_t format_param_bytes(struct qu
     size_t halves = 2 * PANEL_ROWS, subs = format_subs_bytes(f);
     if (f.is_exponent)
         return 2 * PANEL_ROWS;
+    if (f.group > 0)
+        return (size_t)f.n_groups * halves + (f.has_zero ? 64 : 0);
     return f.has_min ? 2 * halves + (f.is_joint ? subs : 2 * subs) : halves + subs;
+}
+
+/* Where the float16 scales of a block of the unit begin, and the zeros of its group. */
+static inline __attribute__((always_inline)) size_t format_scale_at(struct quant_format f, int block)
+{
+    return f.group > 0 ? 2 * PANEL_ROWS * (size_t)(block * BLOCK / f.group) : 0;
+}
+
+static inline __attribute__((always_inline)) size_t format_zero_at(struct quant_format f, int block)
+{
+    return 2 * PANEL_ROWS * (size_t)f.n_groups + PANEL_ROWS * (size_t)(block * BLOCK / f.group);
 }
 
 static inline __attribute__((always_inline)) size_t format_unit_bytes(struct quant_format f)

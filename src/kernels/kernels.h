@@ -101,8 +101,8 @@ static inline int panel_floats(int n_rows)
  * Quantized weights
  * (formats.h): block by block of 32 columns, total = fma(number * d, scale, total) for each run
  * of sub columns, where number is the exact integer sum of (u - zero) * q, and d the activations'
- * scale. Then, with has_min, total = fma(-sum(q) * d, min, total) for each run. All factors are
- * exact. */
+ * scale. Then, with has_min, total = fma(-sum(q) * d, min, total) for each run; where a zero point is
+ * subtracted as well, of that many times the sum and the min divided by it. All factors are exact. */
 typedef void linear_fn(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in);
 
 /* ---- rows ---- */

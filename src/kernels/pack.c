@@ -24,7 +24,8 @@ bool panel_bytes(enum dtype dtype, int n_in, size_t *out)
     if (dtype_is_integers(dtype)) {
         struct quant_format f = quant_format(dtype);
         size_t columns = (size_t)format_unit_columns(f), n = ((size_t)n_in + columns - 1) / columns;
-        return !__builtin_mul_overflow(n, format_unit_bytes(f), out);
+        *out = n * format_param_bytes(f) + (size_t)n_in / BLOCK * 2 * format_half_bytes(f);
+        return true; /* at most 36 bytes for a column */
     }
     size_t columns = dtype == DTYPE_BF16 ? ((size_t)n_in + 1) / 2 * 2 : (size_t)n_in, n_bytes;
     if (__builtin_mul_overflow(columns, (size_t)dtype_block_bytes(dtype) * PANEL_ROWS, &n_bytes))

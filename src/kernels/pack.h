@@ -2,8 +2,10 @@
  *
  * F32, F16: [n_in][32] elements. BF16: [n_in / 2, rounded up][32][2 columns]; an odd last column
  * is paired with zero. Quantized types (formats.h): units of 32 columns, or of 256 if the type
- * is_super, or 64 if it is_exponent (the last may be half empty), one after the other. A unit:
+ * is_super, or 64 if it is_exponent, or of n_groups groups (the last unit may lack its second half),
+ * one after the other. A unit:
  *     half scale[32]; half min[32] if has_min; or, if is_exponent, u8 scale[2 blocks][32];
+ *     or, with groups, half scale[n_groups][32], and in 64 bytes int8 zero[n_groups][32] if has_zero;
  *     if is_super: int8 sub_scale[256 / sub][32], and int8 sub_min of that shape unless is_joint;
  *     for each block of 32 columns and each half of the rows: the low plane, then the high plane.
  * In a plane the columns 4g..4g+3 of the 16 rows lie together, as [16][4]: the group g of eight.
@@ -34,7 +36,7 @@ void unpack_blocks(float *dst, const uint8_t *panel, int row, enum dtype dtype, 
 /* One stored number of a block, zero point not subtracted. half: the 16 rows of a block; row:
  * 0..15; column: 0..31. */
 int packed_number(const uint8_t *half, struct quant_format f, int row, int column);
-/* Scale and min of run sub of a unit; row: 0..31. */
+/* Scale and min of run sub of a unit (a run's is its group's); row: 0..31. */
 float packed_scale(const uint8_t *unit, struct quant_format f, int row, int sub);
 float packed_min(const uint8_t *unit, struct quant_format f, int row, int sub);
 

@@ -44,15 +44,17 @@ PACK_INLINE void put_block(uint8_t *half, struct quant_format f, const uint32_t 
     }
 }
 
-/* block: of the unit, the first that the stored one fills. */
+/* block: of the unit, the first that the stored one fills with n_blocks. */
 PACK_INLINE void put_unit(uint8_t *unit, struct quant_format f, const struct stored_unit *u, int row,
-                          int block)
+                          int block, int n_blocks)
 {
     if (f.is_exponent)
         unit[block * PANEL_ROWS + row] = (uint8_t)u->scale;
     else
-        memcpy(unit + 2 * row, &u->scale, 2);
-    if (f.has_min)
+        memcpy(unit + format_scale_at(f, block) + 2 * row, &u->scale, 2);
+    if (f.has_zero)
+        unit[format_zero_at(f, block) + (size_t)row] = (uint8_t)u->zero;
+    else if (f.has_min)
         memcpy(unit + 2 * PANEL_ROWS + 2 * row, &u->min, 2);
     uint8_t *subs = unit + (f.has_min ? 4 : 2) * PANEL_ROWS;
     for (int s = 0; f.is_super && s < 256 / f.sub; s++) {
@@ -62,7 +64,7 @@ PACK_INLINE void put_unit(uint8_t *unit, struct quant_format f, const struct sto
     }
     uint8_t *half = unit + format_param_bytes(f) + (size_t)(row / 16) * format_half_bytes(f);
     half += (size_t)block * 2 * format_half_bytes(f);
-    for (int b = 0; b < (f.is_super ? 256 : BLOCK) / BLOCK; b++, half += 2 * format_half_bytes(f))
+    for (int b = 0; b < n_blocks; b++, half += 2 * format_half_bytes(f))
         put_block(half, f, u->words[b], row % 16);
 }
 
@@ -70,17 +72,18 @@ PACK_INLINE void pack_as(uint8_t *panel, const uint8_t *const rows[PANEL_ROWS], 
                          int n_in)
 {
     const struct quant_format f = quant_format(dtype);
-    const int columns = format_unit_columns(f), elems = f.is_super ? 256 : BLOCK;
+    const int columns = format_unit_columns(f);
+    const int elems = f.group > 0 ? f.group : f.is_super ? 256 : BLOCK;
     const size_t stored_bytes = (size_t)dtype_block_bytes(dtype);
     struct stored_unit unit = { 0 };
     for (int begin = 0; begin < n_in; begin += columns, panel += format_unit_bytes(f))
         for (int row = 0; row < PANEL_ROWS; row++)
-            for (int c = begin; c < begin + columns; c += elems) {
-                if (rows[row] && c < n_in)
+            for (int c = begin; c < begin + columns && c < n_in; c += elems) {
+                if (rows[row])
                     stored_read(&unit, rows[row] + (size_t)(c / elems) * stored_bytes, dtype);
                 else
                     empty_unit(&unit, f);
-                put_unit(panel, f, &unit, row, (c - begin) / BLOCK);
+                put_unit(panel, f, &unit, row, (c - begin) / BLOCK, elems / BLOCK);
             }
 }
 
@@ -110,6 +113,13 @@ void pack_blocks(uint8_t *panel, const uint8_t *const rows[PANEL_ROWS], enum dty
         PACK(DTYPE_IQ3_S)
         PACK(DTYPE_IQ1_S)
         PACK(DTYPE_IQ1_M)
+        PACK(DTYPE_G4_64)
+        PACK(DTYPE_G4_128)
+        PACK(DTYPE_G8_64)
+        PACK(DTYPE_G8_128)
+        PACK(DTYPE_G4Z_32)
+        PACK(DTYPE_G4Z_64)
+        PACK(DTYPE_G4Z_128)
     default:
         pack_as(panel, rows, DTYPE_Q8_0, n_in);
     }
@@ -133,7 +143,8 @@ float packed_scale(const uint8_t *unit, struct quant_format f, int row, int sub)
 {
     if (f.is_exponent)
         return exponent_scale(unit[sub * PANEL_ROWS + row]);
-    float scale = half_to_float(half_at(unit + 2 * row)) * (f.is_eighth ? 0.125f : 1);
+    float scale = half_to_float(half_at(unit + format_scale_at(f, sub) + 2 * row)) *
+                  (f.is_eighth ? 0.125f : 1);
     if (!f.is_super)
         return scale;
     int8_t byte = (int8_t)unit[(f.has_min ? 4 : 2) * PANEL_ROWS + sub * PANEL_ROWS + row];
@@ -142,6 +153,8 @@ float packed_scale(const uint8_t *unit, struct quant_format f, int row, int sub)
 
 float packed_min(const uint8_t *unit, struct quant_format f, int row, int sub)
 {
+    if (f.has_zero) /* a run is a block */
+        return packed_scale(unit, f, row, sub) * (float)(int8_t)unit[format_zero_at(f, sub) + (size_t)row];
     float min = half_to_float(half_at(unit + 2 * PANEL_ROWS + 2 * row));
     if (!f.is_super)
         return min;

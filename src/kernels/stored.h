@@ -19,6 +19,7 @@ struct stored_unit {
     uint16_t scale, min;   /* halves; scale of MXFP4: the exponent */
     int8_t subs[MAX_SUBS]; /* sub-scales, or scale and min joined */
     int8_t sub_mins[MAX_SUBS];
+    int8_t zero;                       /* of a group */
     uint32_t words[MAX_BLOCKS][WORDS]; /* unsigned numbers of columns 4g..4g+3, the first in the low byte */
 };
 
@@ -277,6 +278,19 @@ STORED_INLINE void read_iq1_m(struct stored_unit *u, const uint8_t *src)
     }
 }
 
+/* G4, G4Z, G8: { half d; [i8 zero]; u8 nibbles[group / 2] or i8 q[group] }. */
+STORED_INLINE void read_group(struct stored_unit *u, const uint8_t *src, struct quant_format f)
+{
+    u->scale = half_at(src);
+    src += 2;
+    if (f.has_zero)
+        u->zero = (int8_t)*src++;
+    for (int b = 0; b < f.group / BLOCK; b++, src += BLOCK / 8 * f.low_bits)
+        for (int g = 0; g < WORDS; g++)
+            u->words[b][g] = f.low_bits == 8 ? word_at(src, g) ^ 0x80808080
+                                             : (word_at(src, g % 4) >> (g / 4 * 4)) & 0x0F0F0F0F;
+}
+
 /* src: one block of a quantized type; needs no alignment. */
 STORED_INLINE void stored_read(struct stored_unit *u, const uint8_t *src, enum dtype dtype)
 {
@@ -325,6 +339,10 @@ STORED_INLINE void stored_read(struct stored_unit *u, const uint8_t *src, enum d
         read_iq1_m(u, src);
         break;
     default:
+        if (quant_format(dtype).group > 0) {
+            read_group(u, src, quant_format(dtype));
+            return;
+        }
         read_small(u, src, quant_format(dtype).has_min, quant_format(dtype).high_bits > 0);
     }
 }
@@ -349,6 +367,8 @@ STORED_INLINE float stored_scale(const struct stored_unit *unit, struct quant_fo
 /* The min to subtract; only for types with has_min. */
 STORED_INLINE float stored_min(const struct stored_unit *unit, struct quant_format f, int sub)
 {
+    if (f.has_zero)
+        return half_to_float(unit->scale) * (float)unit->zero;
     float min = half_to_float(unit->min);
     if (!f.is_super)
         return min;

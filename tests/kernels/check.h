@@ -33,8 +33,8 @@ struct check {
 
     uint64_t random;
     enum fill fill;
-    any_fn *seen[16384];
-    char seen_name[16384][48];
+    any_fn *seen[32768];
+    char seen_name[32768][48];
     int n_seen;
     char name[48];
     bool has_failed; /* the check that runs */

@@ -9,7 +9,9 @@ static const enum dtype TYPES[] = { DTYPE_F32,    DTYPE_F16,     DTYPE_BF16,   D
                                     DTYPE_Q4_1,   DTYPE_Q5_0,    DTYPE_Q5_1,   DTYPE_Q2_K,     DTYPE_Q3_K,
                                     DTYPE_Q4_K,   DTYPE_Q5_K,    DTYPE_Q6_K,   DTYPE_MXFP4,    DTYPE_IQ4_NL,
                                     DTYPE_IQ4_XS, DTYPE_IQ2_XXS, DTYPE_IQ2_XS, DTYPE_IQ2_S,    DTYPE_IQ3_XXS,
-                                    DTYPE_IQ3_S,  DTYPE_IQ1_S,   DTYPE_IQ1_M,  DTYPE_F8_BLOCK, DTYPE_F8_ROW };
+                                    DTYPE_IQ3_S,  DTYPE_IQ1_S,   DTYPE_IQ1_M,  DTYPE_F8_BLOCK, DTYPE_F8_ROW,
+                                    DTYPE_G4_64,  DTYPE_G4_128,  DTYPE_G8_64,  DTYPE_G8_128,   DTYPE_G4Z_32,
+                                    DTYPE_G4Z_64, DTYPE_G4Z_128 };
 enum { N_TYPES = sizeof TYPES / sizeof *TYPES };
 
 /* Where the upper bytes of a block's floats or halves stand. */

@@ -94,7 +94,9 @@ static void a_panel_gives_back_the_rows_it_was_packed_from(void **state)
         { DTYPE_Q6_K, 512 },     { DTYPE_MXFP4, 96 },    { DTYPE_MXFP4, 128 },  { DTYPE_IQ4_NL, 96 },
         { DTYPE_IQ4_XS, 512 },   { DTYPE_IQ2_XXS, 512 }, { DTYPE_IQ2_XS, 512 }, { DTYPE_IQ2_S, 512 },
         { DTYPE_IQ3_XXS, 512 },  { DTYPE_IQ3_S, 512 },   { DTYPE_IQ1_S, 512 },  { DTYPE_IQ1_M, 512 },
-        { DTYPE_F8_BLOCK, 384 }, { DTYPE_F8_ROW, 160 },
+        { DTYPE_F8_BLOCK, 384 }, { DTYPE_F8_ROW, 160 },  { DTYPE_G4_64, 192 },  { DTYPE_G4_128, 384 },
+        { DTYPE_G8_64, 192 },    { DTYPE_G8_128, 256 },  { DTYPE_G4Z_32, 160 }, { DTYPE_G4Z_64, 192 },
+        { DTYPE_G4Z_64, 256 },   { DTYPE_G4Z_128, 384 },
     };
     for (size_t c = 0; c < sizeof CASES / sizeof *CASES; c++) {
         enum dtype dtype = CASES[c].dtype;

@@ -124,7 +124,7 @@ static void weights_in_an_order_run_as_they_are_stored(void **state)
         for (size_t k = 0; k < sizeof SLOTS / sizeof *SLOTS; k++) {
             const struct matrix *m = model_weight(model, SLOTS[k].slot, 0)->matrix;
             enum dtype type = model->backend->ops->matrix_type(m);
-            assert_true(SLOTS[k].is_compact ? type == DTYPE_Q5_0 : type == DTYPE_F16 || type == DTYPE_BF16);
+            assert_true(SLOTS[k].is_compact ? type == DTYPE_G4Z_32 : type == DTYPE_F16 || type == DTYPE_BF16);
         }
         snprintf(path, sizeof path, TEST_FIXTURES "/quantized/%s/golden.safetensors", NAMES[i]);
         struct util_errors e = util_compare_file(model, path, "logits", 2);

@@ -47,6 +47,8 @@ static uint64_t stored_bytes(enum dtype dtype, int n_in, int n_out)
     if (dtype == DTYPE_F8_ROW)
         return n + (uint64_t)n_out * sizeof(uint16_t);
     assert_true(dtype_bytes(dtype, (int64_t)n, &n_bytes));
+    if (dtype == DTYPE_G4Z_32 || dtype == DTYPE_G4Z_64 || dtype == DTYPE_G4Z_128)
+        n_bytes -= n / (uint64_t)dtype_block_elems(dtype) / 2; /* a zero point has 4 bits */
     return n_bytes;
 }
 
@@ -160,11 +162,56 @@ static uint64_t write_gguf(const char *path, enum dtype dtype)
     return n_expert_bytes;
 }
 
-/* The same model in the folder with experts of 8-bit floats, in blocks of 128 x 128 or with a scale for each row. */
-static uint64_t write_float8(bool has_blocks)
+/* How experts are stored: quantization_config, and what a matrix has. */
+struct upload {
+    const char *name, *method;
+    void (*add)(struct made_file *f, const struct upload *u, const char *stem, int64_t rows, int64_t columns);
+    int n_bits, group; /* of integers */
+    bool is_ordered, is_symmetric;
+};
+
+static void add_float8(struct made_file *f, const struct upload *u, const char *stem, int64_t rows,
+                       int64_t columns)
 {
-    static const char *const METHODS[] = { "{\"quant_method\": \"fp8\", \"weight_block_size\": null}",
-                                           "{\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]}" };
+    bool has_blocks = strstr(u->method, "128");
+    char name[128];
+    snprintf(name, sizeof name, "%s.weight", stem);
+    made_add(f, name, DTYPE_F8_E4M3, 2, MADE_SHAPE(rows, columns));
+    snprintf(name, sizeof name, "%s.weight_scale%s", stem, has_blocks ? "_inv" : "");
+    made_add(f, name, has_blocks ? DTYPE_F32 : DTYPE_BF16, 2,
+             has_blocks ? MADE_SHAPE(rows / 128, columns / 128) : MADE_SHAPE(rows, 1));
+}
+
+/* GPTQ or AWQ. */
+static void add_integers(struct made_file *f, const struct upload *u, const char *stem, int64_t rows,
+                         int64_t columns)
+{
+    int64_t per_word = 32 / u->n_bits, n_groups = columns / u->group;
+    size_t n_words = (size_t)(n_groups * rows / per_word);
+    bool is_awq = strstr(u->method, "awq");
+    int32_t groups[D_MODEL], *zeros = malloc(n_words * sizeof *zeros);
+    char name[128];
+    assert_true(zeros && columns <= D_MODEL);
+    snprintf(name, sizeof name, "%s.qweight", stem);
+    made_add(f, name, DTYPE_I32, 2,
+             is_awq ? MADE_SHAPE(columns, rows / per_word) : MADE_SHAPE(columns / per_word, rows));
+    snprintf(name, sizeof name, "%s.scales", stem);
+    made_add(f, name, DTYPE_F16, 2, MADE_SHAPE(n_groups, rows));
+    /* The middle is stored less 1: 7, or 127. */
+    memset(zeros, u->is_symmetric ? u->n_bits == 4 ? 0x77 : 0x7F : 0, n_words * sizeof *zeros);
+    snprintf(name, sizeof name, "%s.qzeros", stem);
+    made_add_values(f, name, DTYPE_I32, 2, MADE_SHAPE(n_groups, rows / per_word), zeros);
+    free(zeros);
+    for (int64_t c = 0; c < columns; c++) /* 5 divides no number of columns */
+        groups[c] = (int32_t)((u->is_ordered ? c * 5 % columns : c) / u->group);
+    snprintf(name, sizeof name, "%s.g_idx", stem);
+    if (!is_awq)
+        made_add_values(f, name, DTYPE_I32, 1, &columns, groups);
+}
+
+/* The same model in the folder with experts of an upload. */
+static uint64_t write_upload(const struct upload *u)
+{
     static const struct {
         const char *name;
         int64_t rows, columns; /* columns 0: a vector */
@@ -189,8 +236,10 @@ static uint64_t write_float8(bool has_blocks)
         "\"hidden_size\": %d, \"moe_intermediate_size\": %d, \"num_hidden_layers\": 1, "
         "\"intermediate_size\": %d, \"num_attention_heads\": %d, \"num_key_value_heads\": %d, "
         "\"head_dim\": %d, \"num_experts\": %d, \"num_experts_per_tok\": 2, \"norm_topk_prob\": true, "
-        "\"tie_word_embeddings\": true, \"max_position_embeddings\": 64, \"quantization_config\": %s}",
-        N_VOCAB, D_MODEL, D_FF, D_FF, N_HEADS, N_KV_HEADS, HEAD_DIM, N_EXPERTS, METHODS[has_blocks]);
+        "\"tie_word_embeddings\": true, \"max_position_embeddings\": 64, \"quantization_config\": "
+        "{%s, \"bits\": %d, \"group_size\": %d}}",
+        N_VOCAB, D_MODEL, D_FF, D_FF, N_HEADS, N_KV_HEADS, HEAD_DIM, N_EXPERTS, u->method, u->n_bits,
+        u->group);
     made_text(folder, "config.json", config);
     for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++) {
         snprintf(name, sizeof name, "model.%s.weight", OTHERS[i].name);
@@ -200,11 +249,8 @@ static uint64_t write_float8(bool has_blocks)
     n_before = f.n_bytes;
     for (int i = 0; i < 3 * N_EXPERTS; i++) {
         int64_t rows = i % 3 == 2 ? D_MODEL : D_FF, columns = i % 3 == 2 ? D_FF : D_MODEL;
-        int n = snprintf(name, sizeof name, "model.layers.0.mlp.experts.%d.%s.weight", i / 3, PARTS[i % 3]);
-        made_add(&f, name, DTYPE_F8_E4M3, 2, MADE_SHAPE(rows, columns));
-        snprintf(name + n, sizeof name - (size_t)n, has_blocks ? "_scale_inv" : "_scale");
-        made_add(&f, name, has_blocks ? DTYPE_F32 : DTYPE_BF16, 2,
-                 has_blocks ? MADE_SHAPE(rows / 128, columns / 128) : MADE_SHAPE(rows, 1));
+        snprintf(name, sizeof name, "model.layers.0.mlp.experts.%d.%s", i / 3, PARTS[i % 3]);
+        u->add(&f, u, name, rows, columns);
     }
     uint64_t n_expert_bytes = f.n_bytes - n_before;
     made_write(&f, folder, "model.safetensors", true);
@@ -240,14 +286,28 @@ static void loaded_experts_take_the_bytes_of_the_file(void **state)
 {
     (void)state;
     static const enum dtype TYPES[] = { DTYPE_Q4_0, DTYPE_Q8_0, DTYPE_MXFP4, DTYPE_Q4_K };
+    static const char GPTQ[] = "\"quant_method\": \"gptq\"", AWQ[] = "\"quant_method\": \"awq\"";
+    static const struct upload UPLOADS[] = {
+        { "f8_block", "\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]", add_float8 },
+        { "f8_row", "\"quant_method\": \"fp8\", \"weight_block_size\": null", add_float8 },
+        { "gptq, 4 bits", GPTQ, add_integers, 4, 128, false, true },
+        { "gptq, 4 bits, act-order", GPTQ, add_integers, 4, 128, true, true },
+        { "gptq, 4 bits, zero points, act-order", GPTQ, add_integers, 4, 128, true, false },
+        { "gptq, 4 bits, groups of 64, act-order", GPTQ, add_integers, 4, 64, true, true },
+        { "gptq, 4 bits, groups of 32, zero points, act-order", GPTQ, add_integers, 4, 32, true, false },
+        { "gptq, 8 bits, act-order", GPTQ, add_integers, 8, 128, true, true },
+        { "gptq, 8 bits, groups of 32", GPTQ, add_integers, 8, 32, false, true },
+        { "awq", AWQ, add_integers, 4, 128, false, false },
+        { "awq, groups of 64", AWQ, add_integers, 4, 64, false, false },
+    };
     char path[64];
     snprintf(path, sizeof path, "%s/model.gguf", folder);
     log_set_level(LOG_ERROR);
     for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++)
         check_loaded(path, dtype_name(TYPES[i]), write_gguf(path, TYPES[i]));
     unlink(path);
-    check_loaded(folder, dtype_name(DTYPE_F8_BLOCK), write_float8(true));
-    check_loaded(folder, dtype_name(DTYPE_F8_ROW), write_float8(false));
+    for (size_t i = 0; i < sizeof UPLOADS / sizeof *UPLOADS; i++)
+        check_loaded(folder, UPLOADS[i].name, write_upload(&UPLOADS[i]));
 }
 
 int main(void)

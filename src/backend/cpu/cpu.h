@@ -64,7 +64,7 @@ struct matrix {
     int n_nodes, node_begin[NODES_MAX + 1]; /* the first panel of each node, then n_panels */
     float *bias; /* [n_experts][n_panels][32], in the order of the panels; NULL: none */
     /* Which element of an input row belongs to each column: [n_experts][n_in], or [n_in] if order_stride is 0,
-     * as all experts have the same; NULL: 0, 1, ... */
+     * as all experts have the same; NULL: 0, 1, ... It follows the panels in their memory, n_bytes long. */
     uint16_t *order;
     size_t order_stride;
 };

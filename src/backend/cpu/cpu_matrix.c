@@ -116,27 +116,27 @@ static void pack_bias(struct matrix *m, const struct matrix_source *source)
     }
 }
 
-static size_t order_bytes(const struct matrix *m)
-{
-    size_t n_lists = m->order_stride > 0 ? (size_t)m->n_experts : 1;
-    return m->order ? n_lists * (size_t)m->n_in * sizeof *m->order : 0;
-}
-
-/* False: out of memory. */
-static bool copy_orders(struct matrix *m, const struct matrix_source *source)
+/* Whether the orders of the experts differ. */
+static bool orders_differ(const struct matrix_source *source, int n_experts)
 {
     const uint16_t *const *orders = source->orders;
-    size_t n_in = (size_t)m->n_in, row_bytes = n_in * sizeof *m->order;
+    size_t n_bytes = (size_t)source->n_in * sizeof **orders;
     bool differ = false;
-    for (int e = 1; e < m->n_experts; e++)
-        differ = differ || orders[e] != orders[0] ||
-                 (orders[e] && memcmp(orders[e], orders[0], row_bytes) != 0);
-    m->order_stride = differ ? n_in : 0;
-    m->order = calloc(differ ? (size_t)m->n_experts : 1, row_bytes);
-    for (int e = 0; m->order && e < (differ ? m->n_experts : 1); e++)
-        for (size_t c = 0; c < n_in; c++)
-            m->order[(size_t)e * n_in + c] = orders[e] ? orders[e][c] : (uint16_t)c;
-    return m->order;
+    for (int e = 1; e < n_experts; e++)
+        differ = differ || (orders[e] != orders[0] &&
+                            (!orders[e] || !orders[0] || memcmp(orders[e], orders[0], n_bytes) != 0));
+    return differ;
+}
+
+/* The lists follow the panels in their memory. */
+static void copy_orders(struct matrix *m, const struct matrix_source *source)
+{
+    int n_lists = m->order_stride > 0 ? m->n_experts : 1;
+    m->order = (uint16_t *)(m->panels + (size_t)m->n_experts * (size_t)m->n_panels * m->panel_bytes);
+    for (int e = 0; e < n_lists; e++)
+        for (int c = 0; c < m->n_in; c++)
+            m->order[(size_t)e * (size_t)m->n_in + (size_t)c] = source->orders[e] ? source->orders[e][c]
+                                                                                  : (uint16_t)c;
 }
 
 /* Each panel has PANEL_ROWS rows, or half a panel of gate, then as many rows of up. */
@@ -213,6 +213,11 @@ static enum tutti_status matrix_describe(struct matrix *m, const struct matrix_s
     if (__builtin_mul_overflow(m->panel_bytes, (size_t)m->n_panels * (size_t)n_experts, &m->n_bytes))
         return error_set(err, TUTTI_E_LIMIT, "%s: %d x %d x %d elements overflow memory", source->name,
                          n_experts, m->n_out, m->n_in);
+    if (source->orders) {
+        assert(dtype_is_integers(m->dtype));
+        m->order_stride = orders_differ(source, n_experts) ? (size_t)m->n_in : 0;
+        m->n_bytes += (m->order_stride > 0 ? (size_t)n_experts : 1) * (size_t)m->n_in * sizeof *m->order;
+    }
     return TUTTI_OK;
 }
 
@@ -236,9 +241,7 @@ enum tutti_status cpu_matrix_new(struct backend *be, struct matrix **out, const 
     m->panels = memory_new(m->n_bytes);
     if (source->biases)
         m->bias = calloc((size_t)m->n_experts * (size_t)m->n_panels * PANEL_ROWS, sizeof *m->bias);
-    assert(!source->orders || dtype_is_integers(m->dtype));
-    bool has_order = !source->orders || copy_orders(m, source);
-    if (!job.scratch || !m->panels || !has_order || (source->biases && !m->bias)) {
+    if (!job.scratch || !m->panels || (source->biases && !m->bias)) {
         st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory for %zu bytes of packed weights", source->name,
                        m->n_bytes);
         goto done;
@@ -255,6 +258,8 @@ enum tutti_status cpu_matrix_new(struct backend *be, struct matrix **out, const 
     }
     if (m->bias)
         pack_bias(m, source);
+    if (source->orders)
+        copy_orders(m, source);
     size_t row = tile_bytes(m->dtype, 1, m->n_in);
     cpu->row_bytes = row > cpu->row_bytes ? row : cpu->row_bytes;
     cpu->has_orders = cpu->has_orders || m->order;
@@ -277,14 +282,13 @@ void cpu_matrix_free(struct backend *be, struct matrix *m)
         return;
     memory_free(m->panels, m->n_bytes);
     free(m->bias);
-    free(m->order);
     free(m);
 }
 
 size_t cpu_matrix_bytes(const struct matrix *m)
 {
     size_t n_panels = (size_t)m->n_experts * (size_t)m->n_panels;
-    return m->n_bytes + order_bytes(m) + (m->bias ? n_panels * PANEL_ROWS * sizeof(float) : 0);
+    return m->n_bytes + (m->bias ? n_panels * PANEL_ROWS * sizeof(float) : 0);
 }
 
 void cpu_matrix_row(float *out, const struct matrix *m, int row)

@@ -9,6 +9,7 @@
 #include <strings.h>
 
 enum { BLOCK = 32, ROWS = 16 };         /* columns and rows that are unpacked together */
+enum { MOST_COLUMNS = 128 };            /* of a group's block, which are unpacked together instead */
 enum { MOST_ORDERED = UINT16_MAX + 1 }; /* columns that tensor.order can number */
 
 /* Where the numbers are: words of columns (GPTQ: [n_in / n][n_out]), of outputs in an order of
@@ -93,7 +94,7 @@ static int64_t group_at(const struct packed_ints *p, const struct packed_bytes *
 }
 
 /* As unpack(), of columns in any order. */
-static void unpack_ordered(uint8_t out[ROWS][BLOCK], const struct packed_ints *p,
+static void unpack_ordered(uint8_t out[ROWS][MOST_COLUMNS], const struct packed_ints *p,
                            const struct packed_bytes *b, int64_t row, int n_rows, int64_t place, int n)
 {
     int64_t n_out = p->base.tensor.shape[0], per_word = 32 / p->n_bits;
@@ -109,9 +110,9 @@ static void unpack_ordered(uint8_t out[ROWS][BLOCK], const struct packed_ints *p
     }
 }
 
-/* The numbers of n_rows rows (at most ROWS) from row on, of n columns (at most BLOCK) from column
- * on, which is a multiple of BLOCK. */
-static void unpack(uint8_t out[ROWS][BLOCK], const struct packed_ints *p, const struct packed_bytes *b,
+/* The numbers of n_rows rows (at most ROWS) from row on, of n columns (at most MOST_COLUMNS) from
+ * column on, which is a multiple of BLOCK. */
+static void unpack(uint8_t out[ROWS][MOST_COLUMNS], const struct packed_ints *p, const struct packed_bytes *b,
                    int64_t row, int n_rows, int64_t column, int n)
 {
     int n_bits = p->n_bits, per_word = 32 / n_bits;
@@ -146,6 +147,24 @@ static void unpack(uint8_t out[ROWS][BLOCK], const struct packed_ints *p, const 
         }
 }
 
+/* The same of a group's block: numbers of 32 columns as in Q4_0 or Q8_0, after the scale and zero point. */
+static void put_group_block(uint8_t *to, enum dtype dtype, uint16_t scale, int zero, int n_bits,
+                            const uint8_t numbers[MOST_COLUMNS])
+{
+    bool has_zero = dtype == DTYPE_G4Z_32 || dtype == DTYPE_G4Z_64 || dtype == DTYPE_G4Z_128;
+    int add = has_zero ? 0 : 8 - zero;
+    memcpy(to, &scale, 2);
+    to += 2;
+    if (has_zero)
+        *to++ = (uint8_t)(zero - 8);
+    for (int begin = 0; begin < dtype_block_elems(dtype); begin += BLOCK, numbers += BLOCK) {
+        for (int i = 0; n_bits == 8 && i < BLOCK; i++)
+            *to++ = (uint8_t)(numbers[i] - zero);
+        for (int i = 0; n_bits < 8 && i < BLOCK / 2; i++)
+            *to++ = (uint8_t)((numbers[i] + add) | (numbers[i + BLOCK / 2] + add) << 4);
+    }
+}
+
 /* One block of 32 numbers with one scale (a float16) and zero point: base/dtype.h. */
 static void packed_ints_put_block(uint8_t *to, enum dtype dtype, uint16_t scale, int zero,
                                   const uint8_t numbers[BLOCK])
@@ -168,14 +187,18 @@ static void packed_ints_put_block(uint8_t *to, enum dtype dtype, uint16_t scale,
         low[i] = (uint8_t)(((numbers[i] + add) & 15) | ((numbers[i + BLOCK / 2] + add) & 15) << 4);
 }
 
-/* Columns begin..end of one block of 32 of a row. to: column begin. */
+/* Columns begin..end of one block of a row. to: column begin. */
 static void put_row(uint8_t *to, const struct packed_ints *p, const struct packed_bytes *b, int64_t row,
-                    int64_t begin, int64_t end, const uint8_t numbers[BLOCK])
+                    int64_t begin, int64_t end, const uint8_t numbers[MOST_COLUMNS])
 {
     enum dtype type = p->base.tensor.dtype, scale_type = p->base.from[1]->dtype;
     int64_t group = group_at(p, b, begin);
     int zero = zero_at(p, b, row, group);
     float scale = quantized_float(b->scales, scale_type, scale_index(p, row, group));
+    if (type >= DTYPE_G4_64 && type <= DTYPE_G4Z_128) {
+        put_group_block(to, type, float_to_half(scale), zero, p->n_bits, numbers);
+        return;
+    }
     if (dtype_block_elems(type) == BLOCK) {
         packed_ints_put_block(to, type, float_to_half(scale), zero, numbers);
         return;
@@ -197,15 +220,17 @@ static bool packed_ints_make_part(const struct tensor *t, const struct tensor_pa
 {
     const struct packed_ints *p = (const struct packed_ints *)t->source;
     struct packed_bytes b;
-    uint8_t numbers[ROWS][BLOCK];
+    uint8_t numbers[ROWS][MOST_COLUMNS];
+    int64_t n_together = dtype_block_elems(t->dtype) > 1 ? dtype_block_elems(t->dtype) : BLOCK;
     bool ok = packed_bytes_open(&b, p);
     int64_t row_end = part->row + part->n_rows, column_end = part->column + part->n_columns;
     size_t stride = tensor_columns_bytes(t, part->n_columns);
     for (int64_t row = part->row; ok && row < row_end; row += ROWS) {
         int n_rows = row_end - row < ROWS ? (int)(row_end - row) : ROWS;
-        for (int64_t block = part->column / BLOCK * BLOCK; block < column_end; block += BLOCK) {
+        for (int64_t block = part->column / n_together * n_together; block < column_end;
+             block += n_together) {
             int64_t begin = block > part->column ? block : part->column;
-            int64_t end = block + BLOCK < column_end ? block + BLOCK : column_end;
+            int64_t end = block + n_together < column_end ? block + n_together : column_end;
             unpack(numbers, p, &b, row, n_rows, block, (int)(end - block));
             uint8_t *to = (uint8_t *)bytes + (size_t)(row - part->row) * stride +
                           tensor_columns_bytes(t, begin - part->column);
@@ -261,38 +286,6 @@ static enum tutti_status check_groups(bool *is_plain, const struct packed_ints *
     return st;
 }
 
-/* The type of blocks of runs of 32 columns with one scale. false: there is none. */
-static bool find_block_type(enum dtype *out, const struct packed_ints *p, bool is_middle)
-{
-    *out = p->n_bits == 8 ? DTYPE_Q8_0 : is_middle ? DTYPE_Q4_0 : DTYPE_Q5_0;
-    return p->base.tensor.shape[1] % BLOCK == 0 && p->base.from[1]->dtype != DTYPE_F32 &&
-           (is_middle || p->n_bits < 8);
-}
-
-/* Sorts the columns by group, those of a group by number. False: a group has no multiple of BLOCK
- * columns, or (*has_memory is false then) out of memory. */
-static bool sort_columns(uint16_t *order, const struct packed_ints *p, bool *has_memory)
-{
-    int64_t n_in = p->base.tensor.shape[1], first = 0;
-    void *owned;
-    const uint8_t *groups = tensor_bytes(p->groups, &owned);
-    int64_t *places = calloc((size_t)p->n_groups, sizeof *places); /* of a group: the next one */
-    bool fits = *has_memory = groups && places;
-    for (int64_t c = 0; fits && c < n_in; c++)
-        places[word_at(groups, c)]++;
-    for (int64_t g = 0; fits && g < p->n_groups; g++) {
-        int64_t n = places[g];
-        places[g] = first;
-        first += n;
-        fits = n % BLOCK == 0;
-    }
-    for (int64_t c = 0; fits && c < n_in; c++)
-        order[places[word_at(groups, c)]++] = (uint16_t)c;
-    free(places);
-    free(owned);
-    return fits;
-}
-
 static enum tutti_status set_source(struct packed_ints *p, struct tutti_error *err)
 {
     struct tensor *t = &p->base.tensor;
@@ -304,18 +297,64 @@ static enum tutti_status set_source(struct packed_ints *p, struct tutti_error *e
     return TUTTI_OK;
 }
 
-/* Adds the compact tensor to one of act-order, if groups and types allow. */
-static enum tutti_status add_compact(struct quantized *q, struct packed_ints *p, bool is_middle,
-                                     struct tutti_error *err)
+/* Counts the columns of each group. False: out of memory. */
+static bool count_columns(int64_t *counts, const struct packed_ints *p)
+{
+    int64_t n_in = p->base.tensor.shape[1];
+    void *owned = NULL;
+    const uint8_t *groups = p->groups ? tensor_bytes(p->groups, &owned) : NULL;
+    for (int64_t c = 0; groups && c < n_in; c++)
+        counts[word_at(groups, c)]++;
+    for (int64_t g = 0; !p->groups && g < p->n_groups; g++)
+        counts[g] = g + 1 < p->n_groups ? p->group : n_in - g * p->group;
+    free(owned);
+    return groups || !p->groups;
+}
+
+/* Sorts the columns by group, those of a group by number. counts: becomes where each group ends. False: out of
+ * memory. */
+static bool sort_columns(uint16_t *order, int64_t *counts, const struct packed_ints *p)
+{
+    void *owned;
+    const uint8_t *groups = tensor_bytes(p->groups, &owned);
+    int64_t first = 0;
+    for (int64_t g = 0; g < p->n_groups; g++) {
+        int64_t n = counts[g];
+        counts[g] = first;
+        first += n;
+    }
+    for (int64_t c = 0; groups && c < p->base.tensor.shape[1]; c++)
+        order[counts[word_at(groups, c)]++] = (uint16_t)c;
+    free(owned);
+    return groups;
+}
+
+/* The type of a compact tensor: of the longest blocks that each group has a multiple of. The tensor's own: none. */
+static enum dtype compact_type(const struct packed_ints *p, const int64_t *counts, bool is_middle)
+{
+    static const enum dtype TYPES[3][3] = { { DTYPE_G8_128, DTYPE_G8_64, DTYPE_Q8_0 },
+                                            { DTYPE_G4_128, DTYPE_G4_64, DTYPE_Q4_0 },
+                                            { DTYPE_G4Z_128, DTYPE_G4Z_64, DTYPE_G4Z_32 } };
+    const enum dtype *types = TYPES[p->n_bits == 8 ? 0 : is_middle ? 1 : 2];
+    int fit = 3;
+    for (int i = 2; i >= 0; i--) {
+        bool fits = true;
+        for (int64_t g = 0; fits && g < p->n_groups; g++)
+            fits = counts[g] % dtype_block_elems(types[i]) == 0;
+        fit = fits ? i : fit;
+    }
+    bool can = fit < 3 && p->base.from[1]->dtype != DTYPE_F32 && (is_middle || p->n_bits < 8) &&
+               (!p->groups || p->base.tensor.shape[1] <= MOST_ORDERED);
+    return can ? types[fit] : p->base.tensor.dtype;
+}
+
+/* Makes the compact tensor of p. counts: columns of each group. */
+static enum tutti_status make_compact(struct quantized *q, struct packed_ints *p, enum dtype type,
+                                      int64_t *counts, struct tutti_error *err)
 {
     struct tensor *t = &p->base.tensor;
-    int64_t n_in = t->shape[1];
-    enum dtype type;
-    bool has_memory = true;
-    if (n_in > MOST_ORDERED || !find_block_type(&type, p, is_middle))
-        return TUTTI_OK;
-    struct packed_ints *compact = quantized_add(q, sizeof *compact + (size_t)n_in * sizeof *compact->order, t,
-                                                "weight", err);
+    size_t order_bytes = p->groups ? (size_t)t->shape[1] * sizeof *p->order : 0;
+    struct packed_ints *compact = quantized_add(q, sizeof *compact + order_bytes, t, "weight", err);
     if (!compact)
         return TUTTI_E_MEMORY;
     compact->layout = p->layout;
@@ -330,14 +369,32 @@ static enum tutti_status add_compact(struct quantized *q, struct packed_ints *p,
     compact->base.tensor.dtype = type;
     compact->base.tensor.n_dims = t->n_dims;
     memcpy(compact->base.tensor.shape, t->shape, sizeof t->shape);
-    compact->base.tensor.order = compact->order;
-    if (!sort_columns(compact->order, p, &has_memory))
-        return has_memory ? TUTTI_OK : error_out_of_memory(t->file, err);
+    if (p->groups && !sort_columns(compact->order, counts, p))
+        return error_out_of_memory(t->file, err);
+    compact->base.tensor.order = p->groups ? compact->order : NULL;
     t->compact = &compact->base.tensor;
     return set_source(compact, err);
 }
 
-/* Chooses the type once all fields are set. */
+/* Adds the compact tensor, if groups and types allow one. */
+static enum tutti_status add_compact(struct quantized *q, struct packed_ints *p, bool is_middle,
+                                     struct tutti_error *err)
+{
+    enum dtype own = p->base.tensor.dtype;
+    int64_t *counts = calloc((size_t)p->n_groups, sizeof *counts);
+    enum tutti_status st = TUTTI_OK;
+    if (!counts || !count_columns(counts, p)) {
+        st = error_out_of_memory(p->base.tensor.file, err);
+    } else {
+        enum dtype type = compact_type(p, counts, is_middle);
+        if (type != own)
+            st = make_compact(q, p, type, counts, err);
+    }
+    free(counts);
+    return st;
+}
+
+/* Chooses the types once all fields are set. */
 static enum tutti_status finish(struct quantized *q, struct packed_ints *p, struct tutti_error *err)
 {
     struct tensor *t = &p->base.tensor;
@@ -350,10 +407,14 @@ static enum tutti_status finish(struct quantized *q, struct packed_ints *p, stru
         st = is_symmetric(&is_middle, p, err);
     if (st != TUTTI_OK)
         return st;
-    if (!find_block_type(&t->dtype, p, is_middle) || !is_plain || (p->group % BLOCK != 0 && p->n_groups > 1))
-        t->dtype = scale == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;
+    bool fits = is_plain && (p->group % BLOCK == 0 || p->n_groups == 1) && t->shape[1] % BLOCK == 0 &&
+                scale != DTYPE_F32 && (is_middle || p->n_bits < 8);
+    t->dtype = !fits            ? scale == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16
+               : p->n_bits == 8 ? DTYPE_Q8_0
+               : is_middle      ? DTYPE_Q4_0
+                                : DTYPE_Q5_0;
     st = set_source(p, err);
-    return st == TUTTI_OK && !is_plain ? add_compact(q, p, is_middle, err) : st;
+    return st == TUTTI_OK ? add_compact(q, p, is_middle, err) : st;
 }
 
 /* Adds what every layout has. */

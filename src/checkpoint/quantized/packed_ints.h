@@ -6,8 +6,12 @@
  * scale: exactly these weights, if scales are float16; scales of bfloat16 are exact from 2^-17
  * on, and smaller ones are rounded to multiples of 2^-24. Where groups are not runs of 32 columns
  * (act-order, other lengths), or the scale is float32, weights are rounded to float16 (scales of
- * float16) or bfloat16 instead. With act-order the tensor then has a compact one, whose columns are
- * sorted by group: blocks as above, if each group has a multiple of 32 columns. */
+ * float16) or bfloat16 instead.
+ *
+ * These are the types that files have. For loading, the tensor has a compact one (tensor.h) where that
+ * takes fewer bytes: blocks of 64 or 128 columns for groups of that length, with a zero point of their own
+ * (the types of groups: base/dtype.h); and with act-order the columns sorted by group, if each group has a
+ * multiple of 32 columns. */
 #ifndef TUTTI_CHECKPOINT_QUANTIZED_PACKED_INTS_H
 #define TUTTI_CHECKPOINT_QUANTIZED_PACKED_INTS_H
 

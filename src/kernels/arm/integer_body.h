@@ -133,10 +133,14 @@ INLINE void load_scales(float32x4_t *scales, float32x4_t *mins, const uint8_t *u
     const int n = BLOCK / f.sub;
     const uint8_t *subs = unit + (f.has_min ? 4 : 2) * PANEL_ROWS + (size_t)(block * n) * PANEL_ROWS + row;
     float32x4_t scale = f.is_exponent ? load_exponents(unit + block * PANEL_ROWS + row)
-                                      : load_halves(unit + 2 * row);
+                                      : load_halves(unit + format_scale_at(f, block) + 2 * row);
     if (f.is_eighth)
         scale = vmulq_n_f32(scale, 0.125f);
-    float32x4_t min = f.has_min ? load_halves(unit + 2 * PANEL_ROWS + 2 * row) : vdupq_n_f32(0);
+    float32x4_t min = f.has_min && !f.has_zero ? load_halves(unit + 2 * PANEL_ROWS + 2 * row)
+                                               : vdupq_n_f32(0);
+    if (f.has_zero)
+        min = vmulq_f32(scale, vmulq_n_f32(load_signed(unit + format_zero_at(f, block) + row),
+                                           1.0f / (float)input_factor(f)));
     UNROLL
     for (int i = 0; i < n; i++, subs += PANEL_ROWS) {
         if (f.is_joint) {

@@ -67,7 +67,8 @@ static float add_block(const struct weight_block *b, struct quant_format f, floa
     }
     for (int i = 0; f.has_min && i < n; i++) {
         float value = (float)input_start(b->input, i) * d;
-        total = fmaf(value, packed_min(b->unit, f, b->row, b->block * n + i), total);
+        float min = packed_min(b->unit, f, b->row, b->block * n + i) / (float)input_factor(f);
+        total = fmaf(value, min, total);
     }
     return total;
 }

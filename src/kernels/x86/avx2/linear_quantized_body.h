@@ -110,10 +110,14 @@ INLINE void load_scales(struct scales *s, const uint8_t *unit, int row, int bloc
         const uint8_t *subs = unit + (f.has_min ? 4 : 2) * PANEL_ROWS + (size_t)(block * n) * PANEL_ROWS +
                               row;
         __m256 scale = f.is_exponent ? load_exponents(unit + block * PANEL_ROWS + row)
-                                     : load_halves(unit + 2 * row);
+                                     : load_halves(unit + format_scale_at(f, block) + 2 * row);
         if (f.is_eighth)
             scale = _mm256_mul_ps(scale, _mm256_set1_ps(0.125f));
-        __m256 min = f.has_min ? load_halves(unit + 2 * PANEL_ROWS + 2 * row) : _mm256_setzero_ps();
+        __m256 min = f.has_min && !f.has_zero ? load_halves(unit + 2 * PANEL_ROWS + 2 * row)
+                                              : _mm256_setzero_ps();
+        if (f.has_zero)
+            min = _mm256_mul_ps(scale, _mm256_mul_ps(load_bytes(unit + format_zero_at(f, block) + row),
+                                                     _mm256_set1_ps(1.0f / (float)input_factor(f))));
         UNROLL
         for (int i = 0; i < n; i++, subs += PANEL_ROWS) {
             if (f.is_joint) {

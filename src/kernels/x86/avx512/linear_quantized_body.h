@@ -135,10 +135,14 @@ INLINE void load_scales(struct weights *w, const uint8_t *unit, int block, const
     UNROLL
     for (int h = 0; h < 2; h++) {
         __m512 scale = f.is_exponent ? load_exponents(unit + block * PANEL_ROWS + 16 * h)
-                                     : load_halves(unit + 32 * h);
+                                     : load_halves(unit + format_scale_at(f, block) + 32 * h);
         if (f.is_eighth)
             scale = _mm512_mul_ps(scale, _mm512_set1_ps(0.125f));
-        __m512 min = f.has_min ? load_halves(unit + 2 * PANEL_ROWS + 32 * h) : _mm512_setzero_ps();
+        __m512 min = f.has_min && !f.has_zero ? load_halves(unit + 2 * PANEL_ROWS + 32 * h)
+                                              : _mm512_setzero_ps();
+        if (f.has_zero)
+            min = _mm512_mul_ps(scale, _mm512_mul_ps(load_bytes(unit + format_zero_at(f, block) + 16 * h),
+                                                     _mm512_set1_ps(1.0f / (float)input_factor(f))));
         UNROLL
         for (int i = 0; i < n; i++) {
             const uint8_t *at = subs + i * PANEL_ROWS + 16 * h;
