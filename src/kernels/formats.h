@@ -69,6 +69,7 @@ struct quant_format {
     enum number_table table;
     bool is_exponent; /* a scale is 2^(byte - 128), and a unit has two blocks */
     bool is_eighth;   /* scales are multiplied by 1 / 8 */
+    bool is_six;      /* the 16 sub-scales of a unit have six bits: format_widen() */
     int group; /* columns with one scale, whose unit has n_groups of them; 0: sub, or of is_super 256 */
     int n_groups;
     bool has_zero; /* with a group: min is the scale times a signed byte of each group; has_min is set, too */
@@ -109,7 +110,9 @@ static inline __attribute__((always_inline)) struct quant_format quant_format(en
             .low_bits = 2, .sub = 16, .has_min = true, .is_super = true, .is_joint = true
         };
     case DTYPE_Q3_K:
-        return (struct quant_format){ .low_bits = 2, .high_bits = 1, .zero = 4, .sub = 16, .is_super = true };
+        return (struct quant_format){
+            .low_bits = 2, .high_bits = 1, .zero = 4, .sub = 16, .is_super = true, .is_six = true
+        };
     case DTYPE_Q4_K:
         return (struct quant_format){ .low_bits = 4, .sub = 32, .has_min = true, .is_super = true };
     case DTYPE_Q5_K:
@@ -186,7 +189,7 @@ static inline __attribute__((always_inline)) size_t format_half_bytes(struct qua
 /* Bytes of a unit's sub-scales (or mins); 0 if the type has none. */
 static inline __attribute__((always_inline)) size_t format_subs_bytes(struct quant_format f)
 {
-    return f.is_super ? (size_t)(256 / f.sub) * PANEL_ROWS : 0;
+    return f.is_six ? 12 * PANEL_ROWS : f.is_super ? (size_t)(256 / f.sub) * PANEL_ROWS : 0;
 }
 
 static inline __attribute__((always_inline)) size_t format_param_bytes(struct quant_format f)
@@ -197,6 +200,21 @@ static inline __attribute__((always_inline)) size_t format_param_bytes(struct qu
     if (f.group > 0)
         return (size_t)f.n_groups * halves + (f.has_zero ? 64 : 0);
     return f.has_min ? 2 * halves + (f.is_joint ? subs : 2 * subs) : halves + subs;
+}
+
+enum { FORMAT_WIDE = 16 * PANEL_ROWS };
+
+/* Sub-scales of six bits, less 32, as bytes: [16][32]. Packed, the low four bits of s and s + 8 share a byte,
+ * [8][32], then the high two bits of s, s + 4, s + 8 and s + 12, [4][32]. */
+static inline __attribute__((always_inline)) void format_widen(uint8_t wide[FORMAT_WIDE],
+                                                               const uint8_t *packed)
+{
+    enum { N = 4 * PANEL_ROWS };
+    for (int k = 0; k < 4; k++)
+        for (int i = 0; i < N; i++)
+            wide[k * N + i] = (uint8_t)(((packed[k % 2 * N + i] >> (k / 2 * 4) & 15) |
+                                         (packed[2 * N + i] >> (2 * k) & 3) << 4) -
+                                        32);
 }
 
 /* Where the float16 scales of a block of the unit begin, and the zeros of its group. */

@@ -6,7 +6,8 @@
  * one after the other. A unit:
  *     half scale[32]; half min[32] if has_min; or, if is_exponent, u8 scale[2 blocks][32];
  *     or, with groups, half scale[n_groups][32], and in 64 bytes int8 zero[n_groups][32] if has_zero;
- *     if is_super: int8 sub_scale[256 / sub][32], and int8 sub_min of that shape unless is_joint;
+ *     if is_super: int8 sub_scale[256 / sub][32], and int8 sub_min of that shape unless is_joint; if is_six
+ *     instead 12 bytes for each row (format_widen());
  *     for each block of 32 columns and each half of the rows: the low plane, then the high plane.
  * In a plane the columns 4g..4g+3 of the 16 rows lie together, as [16][4]: the group g of eight.
  *     8 bits: [8 groups][16][4]. 4 bits: [4][16][4], group g in the low nibbles, g + 4 in the high ones.

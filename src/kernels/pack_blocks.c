@@ -44,6 +44,19 @@ PACK_INLINE void put_block(uint8_t *half, struct quant_format f, const uint32_t 
     }
 }
 
+/* The opposite of format_widen(), of one row. */
+PACK_INLINE void put_six(uint8_t *to, const int8_t subs[MAX_SUBS], int row)
+{
+    for (int s = 0; s < 8; s++)
+        to[s * PANEL_ROWS + row] = (uint8_t)(((subs[s] + 32) & 15) | ((subs[s + 8] + 32) & 15) << 4);
+    for (int s = 0; s < 4; s++) {
+        int high = 0;
+        for (int k = 0; k < 4; k++)
+            high |= (subs[s + 4 * k] + 32) >> 4 << (2 * k);
+        to[(8 + s) * PANEL_ROWS + row] = (uint8_t)high;
+    }
+}
+
 /* block: of the unit, the first that the stored one fills with n_blocks. */
 PACK_INLINE void put_unit(uint8_t *unit, struct quant_format f, const struct stored_unit *u, int row,
                           int block, int n_blocks)
@@ -57,7 +70,9 @@ PACK_INLINE void put_unit(uint8_t *unit, struct quant_format f, const struct sto
     else if (f.has_min)
         memcpy(unit + 2 * PANEL_ROWS + 2 * row, &u->min, 2);
     uint8_t *subs = unit + (f.has_min ? 4 : 2) * PANEL_ROWS;
-    for (int s = 0; f.is_super && s < 256 / f.sub; s++) {
+    if (f.is_six)
+        put_six(subs, u->subs, row);
+    for (int s = 0; f.is_super && !f.is_six && s < 256 / f.sub; s++) {
         subs[s * PANEL_ROWS + row] = (uint8_t)u->subs[s];
         if (f.has_min && !f.is_joint)
             subs[format_subs_bytes(f) + (size_t)(s * PANEL_ROWS + row)] = (uint8_t)u->sub_mins[s];
@@ -147,6 +162,11 @@ float packed_scale(const uint8_t *unit, struct quant_format f, int row, int sub)
                   (f.is_eighth ? 0.125f : 1);
     if (!f.is_super)
         return scale;
+    if (f.is_six) {
+        uint8_t wide[FORMAT_WIDE];
+        format_widen(wide, unit + 2 * PANEL_ROWS);
+        return scale * (float)(int8_t)wide[sub * PANEL_ROWS + row];
+    }
     int8_t byte = (int8_t)unit[(f.has_min ? 4 : 2) * PANEL_ROWS + sub * PANEL_ROWS + row];
     return scale * (float)(f.is_joint ? byte & 15 : byte);
 }

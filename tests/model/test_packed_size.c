@@ -25,15 +25,10 @@ static const struct {
     enum dtype dtype;
     int stored, packed;
 } LARGER[] = {
-    { DTYPE_Q3_K, 110, 114 }, /* 16 scales: of 6 bits in 12 bytes; packed, a byte each */
     /* Grids: an index selects 4 or 8 numbers. Packed, each number has 4 bits of its own (128 bytes), and there are 2 bytes of
      * scale, and 8 or 16 bytes of scales of 32 or 16 columns. */
-    { DTYPE_IQ2_XXS, 66, 138 },
-    { DTYPE_IQ2_XS, 74, 146 },
-    { DTYPE_IQ2_S, 82, 146 },
-    { DTYPE_IQ3_XXS, 98, 138 },
-    { DTYPE_IQ3_S, 110, 138 },
-    { DTYPE_IQ1_S, 50, 138 },
+    { DTYPE_IQ2_XXS, 66, 138 }, { DTYPE_IQ2_XS, 74, 146 }, { DTYPE_IQ2_S, 82, 146 },
+    { DTYPE_IQ3_XXS, 98, 138 }, { DTYPE_IQ3_S, 110, 138 }, { DTYPE_IQ1_S, 50, 138 },
     { DTYPE_IQ1_M, 56, 146 },
 };
 

@@ -126,12 +126,14 @@ INLINE float32x4_t load_exponents(const uint8_t *p)
     return vreinterpretq_f32_u32(vbslq_u32(vcltq_u32(bytes, vdupq_n_u32(2)), small, normal));
 }
 
-/* Scales and minimums of a block of the unit, for four output rows from row of the panel on. */
-INLINE void load_scales(float32x4_t *scales, float32x4_t *mins, const uint8_t *unit, int row, int block,
-                        const struct quant_format f)
+/* Scales and minimums of a block of the unit, for four output rows from row of the panel on. wide: of
+ * format_widen(). */
+INLINE void load_scales(float32x4_t *scales, float32x4_t *mins, const uint8_t *unit, const uint8_t *wide,
+                        int row, int block, const struct quant_format f)
 {
     const int n = BLOCK / f.sub;
-    const uint8_t *subs = unit + (f.has_min ? 4 : 2) * PANEL_ROWS + (size_t)(block * n) * PANEL_ROWS + row;
+    const uint8_t *subs = (f.is_six ? wide : unit + (f.has_min ? 4 : 2) * PANEL_ROWS) +
+                          (size_t)(block * n) * PANEL_ROWS + row;
     float32x4_t scale = f.is_exponent ? load_exponents(unit + block * PANEL_ROWS + row)
                                       : load_halves(unit + format_scale_at(f, block) + 2 * row);
     if (f.is_eighth)
@@ -160,10 +162,13 @@ INLINE void prepare_weights(struct half_chunk *halves, const uint8_t *panel, int
                             const bool expands, const struct quant_format f)
 {
     const int per_unit = format_unit_columns(f) / BLOCK;
+    uint8_t wide[FORMAT_WIDE];
     for (int b = 0; b < n; b++) {
         const uint8_t *unit = panel + (size_t)((begin + b) / per_unit) * format_unit_bytes(f);
         const int index = (begin + b) % per_unit;
         const uint8_t *plane = unit + format_param_bytes(f) + (size_t)index * 2 * format_half_bytes(f);
+        if (f.is_six && index == 0) /* a chunk begins with a unit */
+            format_widen(wide, unit + 2 * PANEL_ROWS);
         for (size_t line = 0; line < format_unit_bytes(f) / (size_t)per_unit; line += 64)
             prefetch(plane + weights_ahead_bytes + line);
         for (int h = 0; h < 2; h++, plane += format_half_bytes(f)) {
@@ -172,7 +177,7 @@ INLINE void prepare_weights(struct half_chunk *halves, const uint8_t *panel, int
             UNROLL
             for (int four = 0; four < FOURS; four++) {
                 float32x4_t scales[2], mins[2];
-                load_scales(scales, mins, unit, h * LANES + 4 * four, index, f);
+                load_scales(scales, mins, unit, wide, h * LANES + 4 * four, index, f);
                 UNROLL
                 for (int run = 0; run < BLOCK / f.sub; run++) {
                     put_scales(half->scales[b][run], four, scales[run]);

@@ -100,15 +100,15 @@ INLINE __m256 load_exponents(const uint8_t *p)
         _mm256_blendv_epi8(normal, small, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), bytes)));
 }
 
-/* row: the first of the half in its panel. */
-INLINE void load_scales(struct scales *s, const uint8_t *unit, int row, int block,
+/* row: the first of the half in its panel. wide: of format_widen(). */
+INLINE void load_scales(struct scales *s, const uint8_t *unit, const uint8_t *wide, int row, int block,
                         const struct quant_format f)
 {
     const int n = BLOCK / f.sub;
     UNROLL
     for (int strip = 0; strip < 2; strip++, row += STRIP) {
-        const uint8_t *subs = unit + (f.has_min ? 4 : 2) * PANEL_ROWS + (size_t)(block * n) * PANEL_ROWS +
-                              row;
+        const uint8_t *subs = (f.is_six ? wide : unit + (f.has_min ? 4 : 2) * PANEL_ROWS) +
+                              (size_t)(block * n) * PANEL_ROWS + row;
         __m256 scale = f.is_exponent ? load_exponents(unit + block * PANEL_ROWS + row)
                                      : load_halves(unit + format_scale_at(f, block) + 2 * row);
         if (f.is_eighth)
@@ -396,6 +396,7 @@ INLINE void single_row(float *out, const uint8_t *panel, const struct quant_form
                        int n_blocks)
 {
     const size_t half = format_half_bytes(f);
+    _Alignas(64) uint8_t wide[FORMAT_WIDE];
     clear_totals(out, 1);
     for (int b = 0; b < n_blocks; b++) {
         const struct block block = block_at(panel, b, f);
@@ -406,8 +407,10 @@ INLINE void single_row(float *out, const uint8_t *panel, const struct quant_form
                                _mm256_set1_epi32(x.q[6]), _mm256_set1_epi32(x.q[7]) };
         struct scales scales[2];
         __m256i sums[4][2];
-        load_scales(&scales[0], block.unit, 0, block.index, f);
-        load_scales(&scales[1], block.unit, LANES, block.index, f);
+        if (f.is_six && block.index == 0)
+            format_widen(wide, block.unit + 2 * PANEL_ROWS);
+        load_scales(&scales[0], block.unit, wide, 0, block.index, f);
+        load_scales(&scales[1], block.unit, wide, LANES, block.index, f);
         single_strip(sums[0], block.first, q, f);
         single_strip(sums[1], block.first + 32, q, f);
         single_strip(sums[2], block.first + half, q, f);
@@ -433,15 +436,18 @@ INLINE void many_rows(float *out, const uint8_t *panel, const struct quant_forma
                       int n_rows, int n_blocks, const bool multiplies)
 {
     struct carry carry;
+    _Alignas(64) uint8_t wide[FORMAT_WIDE];
     clear_totals(out, n_rows);
     for (int b = 0; b < n_blocks; b++) {
         const struct block block = block_at(panel, b, f);
+        if (f.is_six && block.index == 0)
+            format_widen(wide, block.unit + 2 * PANEL_ROWS);
         struct input x = input_at(out, tile, n_rows, b);
         for (int h = 0; h < 2; h++, x.total += half_rows(n_rows) * LANES) {
             struct scales scales;
             struct multiples multiples;
             const struct factors factors = { &scales, multiplies ? &multiples : NULL };
-            load_scales(&scales, block.unit, h * LANES, block.index, f);
+            load_scales(&scales, block.unit, wide, h * LANES, block.index, f);
             if (multiplies)
                 multiply_scales(&multiples, &scales, f);
             half_block(&x, block.first + (size_t)h * format_half_bytes(f), &carry, &factors, f);

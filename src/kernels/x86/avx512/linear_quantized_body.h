@@ -127,11 +127,13 @@ INLINE __m512 load_exponents(const uint8_t *p)
         _mm512_mask_blend_epi32(_mm512_cmplt_epi32_mask(bytes, _mm512_set1_epi32(2)), normal, small));
 }
 
-/* Scales and mins of block `block` of the unit. */
-INLINE void load_scales(struct weights *w, const uint8_t *unit, int block, const struct quant_format f)
+/* Scales and mins of block `block` of the unit. wide: of format_widen(). */
+INLINE void load_scales(struct weights *w, const uint8_t *unit, const uint8_t *wide, int block,
+                        const struct quant_format f)
 {
     const int n = BLOCK / f.sub;
-    const uint8_t *subs = unit + (f.has_min ? 4 : 2) * PANEL_ROWS + (size_t)(block * n) * PANEL_ROWS;
+    const uint8_t *subs = (f.is_six ? wide : unit + (f.has_min ? 4 : 2) * PANEL_ROWS) +
+                          (size_t)(block * n) * PANEL_ROWS;
     UNROLL
     for (int h = 0; h < 2; h++) {
         __m512 scale = f.is_exponent ? load_exponents(unit + block * PANEL_ROWS + 16 * h)
@@ -339,6 +341,7 @@ INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant
     struct input x = { .total = { out, out + half_rows(n_rows) * LANES }, .n_rows = n_rows };
     const int few_rows = IS_SPLIT && f.sub == BLOCK ? FEW_ROWS_SPLIT : FEW_ROWS;
     _Alignas(64) uint8_t space[sizeof(struct split_multiples) + PAGE];
+    _Alignas(64) uint8_t wide[FORMAT_WIDE];
     struct split_multiples *split = IS_SPLIT ? after_totals(space, x.total[1] + n_rows * LANES) : NULL;
     if (IS_SPLIT && n_rows > few_rows)
         for (int h = 0; h < 2; h++) {
@@ -364,7 +367,9 @@ INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant
             if (f.table != NUMBERS_PLAIN)
                 look_up(w.w[h], f);
         }
-        load_scales(&w, unit, b % per_unit, f);
+        if (f.is_six && b % per_unit == 0)
+            format_widen(wide, unit + 2 * PANEL_ROWS);
+        load_scales(&w, unit, wide, b % per_unit, f);
         prefetch_weights(block, unit_bytes / (size_t)per_unit, n_rows);
         x.q = (const int32_t *)tile;
         x.rows = (const struct input_row *)(tile + n_rows * BLOCK);
