@@ -29,6 +29,20 @@ static const char *const CONFIGS[] = {
 };
 enum { N_CONFIGS = sizeof CONFIGS / sizeof *CONFIGS };
 
+static void read_whole(const struct tensor *t)
+{
+    void *owned;
+    const uint8_t *data = tensor_bytes(t, &owned);
+    unsigned sum = 0;
+    assert(data || t->n_bytes == 0);
+    for (size_t k = 0; k < t->n_bytes; k++)
+        sum += data[k]; /* the sanitizer watches */
+    for (int64_t c = 0; t->order && c < t->shape[1]; c++)
+        assert(t->order[c] < t->shape[1]);
+    free(owned);
+    assert(sum < UINT32_MAX);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
 {
     struct checkpoint *ck = NULL;
@@ -43,15 +57,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
         return 0;
     }
     for (size_t i = 0; i < checkpoint_n_tensors(ck); i++) {
-        const struct tensor *t = checkpoint_tensor(ck, i);
-        void *owned;
-        const uint8_t *data = tensor_bytes(t, &owned);
-        unsigned sum = 0;
-        assert(data || t->n_bytes == 0);
-        for (size_t k = 0; k < t->n_bytes; k++)
-            sum += data[k]; /* the sanitizer watches */
-        free(owned);
-        assert(sum < UINT32_MAX);
+        read_whole(checkpoint_tensor(ck, i));
+        if (checkpoint_tensor(ck, i)->compact)
+            read_whole(checkpoint_tensor(ck, i)->compact);
     }
     checkpoint_close(ck);
     return 0;

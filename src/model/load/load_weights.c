@@ -257,7 +257,7 @@ static void packing_clear(struct packing *p)
     free(p->weights);
 }
 
-/* Whether this rank gets only a part of the matrix' columns. */
+/* Whether ranks share the matrix' columns: then it has no compact type, whatever their number. */
 static bool splits_columns(const struct loader *l, enum weight_slot slot)
 {
     return l->model->group && split_kind(slot) == SPLIT_COLUMNS;
