@@ -26,6 +26,8 @@ enum {
     ROUNDS = 1 << 23, /* of the peak loops: about 20 ms, so that one interruption does not matter */
 };
 
+typedef uint64_t read_fn(const uint8_t *bytes, size_t n);
+
 /* One thread's result, in its own cache line. */
 struct result {
     uint64_t value;    /* keeps the compiler from removing the loops */
@@ -38,6 +40,7 @@ struct measure {
     struct team *team;
     unsigned cpu;
     uint8_t *buffer;
+    read_fn *read; /* asking the processor for each piece would take long in a virtual machine */
     uint64_t (*peak)(int64_t rounds);
     struct {
         _Alignas(64) atomic_int next; /* piece */
@@ -54,12 +57,10 @@ struct peak {
 };
 
 #if defined(__x86_64__)
-static uint64_t read_bytes(const uint8_t *bytes, size_t n)
+static read_fn *best_read(void)
 {
     unsigned best = cpu_detect();
-    return best & CPU_AVX512 ? measure_read_avx512(bytes, n)
-           : best & CPU_AVX2 ? measure_read_avx2(bytes, n)
-                             : measure_read_sse2(bytes, n);
+    return best & CPU_AVX512 ? measure_read_avx512 : best & CPU_AVX2 ? measure_read_avx2 : measure_read_sse2;
 }
 
 static struct peak int8_peak(unsigned cpu)
@@ -81,9 +82,9 @@ static struct peak f32_peak(unsigned cpu)
                           : (struct peak){ NULL, 0 };
 }
 #elif defined(__aarch64__)
-static uint64_t read_bytes(const uint8_t *bytes, size_t n)
+static read_fn *best_read(void)
 {
-    return measure_read_neon(bytes, n);
+    return measure_read_neon;
 }
 
 static struct peak int8_peak(unsigned cpu)
@@ -102,7 +103,7 @@ static struct peak f32_peak(unsigned cpu)
                           : (struct peak){ NULL, 0 };
 }
 #else
-static uint64_t read_bytes(const uint8_t *bytes, size_t n)
+static uint64_t read_words(const uint8_t *bytes, size_t n)
 {
     uint64_t sum[8] = { 0 };
     for (size_t i = 0; i < n; i += 64)
@@ -112,6 +113,11 @@ static uint64_t read_bytes(const uint8_t *bytes, size_t n)
             sum[j] += word;
         }
     return sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
+}
+
+static read_fn *best_read(void)
+{
+    return read_words;
 }
 
 static struct peak int8_peak(unsigned cpu)
@@ -140,7 +146,7 @@ static void read_some(void *arg, int thread, int n_threads)
     (void)n_threads;
     struct measure *m = arg;
     for (const uint8_t *piece; (piece = next_piece(m, thread));)
-        m->results[thread].value += read_bytes(piece, PIECE_BYTES);
+        m->results[thread].value += m->read(piece, PIECE_BYTES);
     m->results[thread].end_ns = clock_now_ns();
 }
 
@@ -172,7 +178,7 @@ struct measure *measure_new(struct team *team, unsigned cpu)
     struct measure *m = aligned_alloc(64, sizeof *m);
     if (!m)
         return NULL;
-    *m = (struct measure){ .team = team, .cpu = cpu, .buffer = MAP_FAILED };
+    *m = (struct measure){ .team = team, .cpu = cpu, .buffer = MAP_FAILED, .read = best_read() };
     m->results = calloc((size_t)team_n_threads(team), sizeof *m->results);
     if (m->results)
         m->buffer = mmap(NULL, BUFFER_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -172,7 +172,7 @@ def test_threads_are_bound_by_node(tmp_path):
     status, out, err = tutti("bench", DEMO, "--users", 1, "--prefill", 0, "--context", 16, "--repetitions", 1, "--json", env=env)
     assert status == 0, err
     report = json.loads(out)
-    assert len(report["node_gbps"]) == 2 and all(gbps > 0 for gbps in report["node_gbps"]) and report["fork_us"] > 0
+    assert len(report["node_gbps"]) == 2 and all(gbps > 0 for gbps in report["node_gbps"]) and report["fork_us"] > 0 and report["load_s"] > 0
 
 
 def test_bench_measures_answers_with_a_schema(tmp_path):

@@ -3,6 +3,7 @@
 
 #include "backend/kv_type.h"
 #include "base/json/json_list.h"
+#include "base/system/clock.h"
 #include "base/system/nodes.h"
 #include "cli/options/command.h"
 #include "cli/options/flags.h"
@@ -89,6 +90,7 @@ struct bench_report {
     int n_threads, n_ranks;
     struct bench_limits limits;
     double node_gbps[NODES_MAX], fork_us;
+    double load_s; /* from opening the checkpoint until its weights are packed; 0: made-up weights */
     int n_nodes;
     struct bench_memory memory;
     struct bench_result *results;
@@ -215,6 +217,9 @@ static void print_table(const struct bench_report *report, const struct model *m
     for (int r = 0; r < report->memory.n_ranks; r++)
         output_printf("%s%s", r > 0 ? ", " : "", number_write_size(weights, report->memory.rank_bytes[r]));
     output_printf("\n");
+    if (report->load_s > 0)
+        output_printf("loaded in %.2f s: %.2f GB/s of packed weights\n", report->load_s,
+                      (double)model->weight_bytes / 1e9 / report->load_s);
     output_printf("this machine: reads %.1f GB/s, computes %.0f Gop/s in int8, %.0f Gflop/s in f32; starting "
                   "and joining the threads takes %.1f us\n",
                   limits->read_gbps, limits->peak_int8_gops, limits->peak_f32_gflops, report->fork_us);
@@ -326,6 +331,7 @@ static void print_report_json(const struct bench_report *report, const struct mo
         "memory_bytes", json_list((size_t)report->memory.n_ranks, memory_json, report), "n_params",
         (json_int_t)model->n_params, "results", json_list((size_t)report->n_results, result_json, report));
     bool ok = json_object_set_new(object, "fork_us", json_real(report->fork_us)) == 0 &&
+              json_object_set_new(object, "load_s", json_real(report->load_s)) == 0 &&
               add_list(object, "node_gbps", report->n_nodes, node_json, report) &&
               add_list(object, "engine", report->n_engine_results, engine_result_json, report) &&
               add_list(object, "attention", report->n_attention_results, attention_json, report);
@@ -459,8 +465,10 @@ static enum tutti_status run_bench(const void *v, const char *const *operands, s
         st = read_schema(values, &schema, err);
     if (st == TUTTI_OK)
         st = model_flags_ranks(&values->model, &ranks, err);
+    uint64_t begin_ns = clock_now_ns();
     if (st == TUTTI_OK)
         st = open_model(values, ranks, path, &model, err);
+    report.load_s = path ? (double)(clock_now_ns() - begin_ns) / 1e9 : 0;
     if (tutti_ranks_rank(ranks) > 0) { /* rank 0 reports a failure of all ranks */
         st = st == TUTTI_OK ? model_follow(model, err) : st == TUTTI_E_IO ? st : TUTTI_OK;
         goto done;
