@@ -47,9 +47,9 @@ def calls_of(program, functions):
         for line in objdump.stdout:
             if start := re.match(r"([0-9a-f]+) <.+>:$", line):
                 caller = int(start[1], 16)
-            elif call := re.search(r"\t(call|jmp)q?\s+([0-9a-f]+) <[^>+]+>", line):
+            elif call := re.search(r"\t(call|jmp|bl|b)q?\s+([0-9a-f]+) <[^>+]+>", line):
                 callee = int(call[2], 16)
-                if callee in functions and not (call[1] == "jmp" and callee == caller):
+                if callee in functions and not (call[1] in ("jmp", "b") and callee == caller):
                     calls[caller].add(callee)
     return calls
 

@@ -14,9 +14,11 @@ LIBRARIES = "/usr/aarch64-linux-gnu"  # of Debian's cross compiler
 # Processors of qemu, and the levels that kernels must be chosen for: Cortex-A72 has neither, Neoverse N1 has no SMMLA.
 LEVELS = {"cortex-a72": ["neon"], "neoverse-n1": ["neon", "dotprod"], "max": ["neon", "dotprod", "i8mm"]}
 
-pytestmark = pytest.mark.skipif(
-    platform.machine() == "aarch64" or not shutil.which("aarch64-linux-gnu-gcc") or not shutil.which("qemu-aarch64"),
-    reason="needs gcc-aarch64-linux-gnu and qemu-user, on another processor")
+pytestmark = [
+    pytest.mark.skipif(platform.machine() == "aarch64", reason="the kernels of this processor run without an emulator"),
+    pytest.mark.skipif(not shutil.which("aarch64-linux-gnu-gcc") or not shutil.which("qemu-aarch64"),
+                       reason="needs gcc-aarch64-linux-gnu and qemu-user"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -70,7 +70,7 @@ static void routers_choose_what_those_of_transformers_choose(void **state)
     assert_int_equal(json_array_size(cases), 12);
     for (unsigned cpu = 0; cpu <= 2; cpu++) {
         struct kernels k;
-        kernels_init(&k, cpu_detect() & (cpu == 0 ? CPU_REF : cpu == 1 ? CPU_AVX2 : ~0u));
+        kernels_init(&k, cpu_detect() & (cpu == 0 ? CPU_REF : cpu == 1 ? CPU_AVX2 | CPU_NEON : ~0u));
         for (size_t i = 0; i < json_array_size(cases); i++)
             check_rows(&k, json_array_get(cases, i), number(root, "n_rows"));
     }

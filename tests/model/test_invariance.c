@@ -75,7 +75,7 @@ static void threads_change_no_bit(void **state)
 static void processors_change_no_bit(void **state)
 {
     (void)state;
-    static const char *const CPUS[] = { "ref", "avx2", "avxvnni", "avx512" };
+    static const char *const CPUS[] = { "ref", "avx2", "avxvnni", "avx512", "neon", "dotprod", "i8mm" };
     for (int t = 0; t < N_TYPES; t++) {
         float *first = NULL;
         for (size_t c = 0; c < sizeof CPUS / sizeof *CPUS; c++) {
