@@ -2,6 +2,7 @@
 #include "checkpoint/checkpoint.h"
 
 #include "base/buf.h"
+#include "base/containers/array.h"
 #include "base/containers/key_map.h"
 #include "base/hash.h"
 #include "base/text.h"
@@ -66,10 +67,8 @@ static bool file_exists(const char *folder, const char *file)
 /* Makes room for one more set. */
 static enum tutti_status grow_sets(struct checkpoint *ck, struct tutti_error *err)
 {
-    struct tensor_set **more = reallocarray(ck->sets, (size_t)ck->n_sets + 1, sizeof(struct tensor_set *));
-    if (!more)
+    if (!array_resize(&ck->sets, (size_t)ck->n_sets + 1, sizeof(struct tensor_set *)))
         return error_out_of_memory(ck->path, err);
-    ck->sets = more;
     return TUTTI_OK;
 }
 

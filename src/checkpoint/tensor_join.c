@@ -1,5 +1,7 @@
 #include "checkpoint/tensor_join.h"
 
+#include "base/containers/array.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -196,15 +198,11 @@ struct tensor_join *tensor_join_new(struct tensor_join **list, struct tensor *te
 static bool join_grow(struct tensor_join *join)
 {
     size_t capacity = join->capacity ? 2 * join->capacity : 4;
-    struct tensor_piece *pieces = reallocarray(join->pieces, capacity, sizeof *pieces);
-    if (pieces)
-        join->pieces = pieces;
-    const struct tensor **from = reallocarray((void *)join->from, capacity, sizeof *from);
-    if (from)
-        join->from = from;
-    if (pieces && from)
+    bool ok = array_resize(&join->pieces, capacity, sizeof *join->pieces) &&
+              array_resize(&join->from, capacity, sizeof *join->from);
+    if (ok)
         join->capacity = capacity;
-    return pieces && from;
+    return ok;
 }
 
 bool tensor_join_add(struct tensor_join *join, int n_dims, const struct tensor *from, const int64_t *from_at,

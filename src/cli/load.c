@@ -1,6 +1,7 @@
 /* tutti load: sends load to a server and reports throughput, latencies and failures. */
 #include "base/buf.h"
 #include "base/files/new_file.h"
+#include "base/system/os.h"
 #include "base/utf8.h"
 #include "cli/options/command.h"
 #include "cli/terminal/input.h"
@@ -136,7 +137,7 @@ struct key_list {
 static void clear_keys(struct key_list *list)
 {
     if (list->bytes.bytes)
-        explicit_bzero(list->bytes.bytes, list->bytes.n_bytes);
+        os_forget(list->bytes.bytes, list->bytes.n_bytes);
     buf_clear(&list->bytes);
 }
 

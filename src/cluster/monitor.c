@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "base/system/clock.h"
+#include "base/system/os.h"
 #include "base/system/thread.h"
 #include "cluster/cluster.h"
 
@@ -18,7 +19,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -51,7 +51,8 @@ struct peer {
 struct monitor {
     struct monitor_options options;
     uint8_t secret[16];
-    int listener, wake; /* -1: none */
+    int listener; /* -1: none */
+    struct os_event wake;
     struct peer *peers; /* [n_ranks]; on rank 0 all others, on others only rank 0 */
     pthread_t thread;
     bool has_thread;
@@ -131,13 +132,13 @@ static enum tutti_status monitor_new(struct monitor **out, const struct monitor_
     if (!m)
         return error_set(err, TUTTI_E_MEMORY, "monitor of ranks: out of memory");
     m->options = *options;
-    m->listener = m->wake = -1;
+    m->listener = -1;
+    m->wake = (struct os_event)OS_NO_EVENT;
     atomic_init(&m->lost, -1);
     m->peers = calloc((size_t)options->n_ranks, sizeof *m->peers);
     for (int r = 0; m->peers && r < options->n_ranks; r++)
         m->peers[r].fd = -1;
-    m->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (!m->peers || m->wake < 0) {
+    if (!m->peers || !os_event_open(&m->wake)) {
         enum tutti_status st = error_set(err, TUTTI_E_MEMORY, "monitor of ranks: %s", strerror(errno));
         monitor_free(m, true);
         return st;
@@ -180,15 +181,15 @@ static int open_listener(bool is_local, uint16_t *port)
     struct sockaddr_in6 six = { .sin6_family = AF_INET6, .sin6_addr = in6addr_any };
     struct sockaddr_in four = { .sin_family = AF_INET,
                                 .sin_addr.s_addr = htonl(is_local ? INADDR_LOOPBACK : INADDR_ANY) };
-    int off = 0, type = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
-    int fd = is_local ? -1 : socket(AF_INET6, type, 0);
+    int off = 0;
+    int fd = is_local ? -1 : os_socket(AF_INET6, SOCK_STREAM);
     if (fd >= 0 && (setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) != 0 ||
                     bind(fd, (struct sockaddr *)&six, sizeof six) != 0)) {
         close(fd);
         fd = -1;
     }
     if (fd < 0) {
-        fd = socket(AF_INET, type, 0);
+        fd = os_socket(AF_INET, SOCK_STREAM);
         if (fd >= 0 && bind(fd, (struct sockaddr *)&four, sizeof four) != 0) {
             close(fd);
             return -1;
@@ -214,8 +215,7 @@ enum tutti_status monitor_listen(struct monitor **out, const struct monitor_opti
     *invitation = (struct monitor_invitation){ 0 };
     list_addresses(options->is_local, invitation);
     m->listener = open_listener(options->is_local, &invitation->port);
-    if (m->listener < 0 || getrandom(m->secret, sizeof m->secret, 0) != (ssize_t)sizeof m->secret ||
-        invitation->n_addresses == 0) {
+    if (m->listener < 0 || getentropy(m->secret, sizeof m->secret) != 0 || invitation->n_addresses == 0) {
         st = error_set(err, TUTTI_E_IO, "monitor of ranks: cannot listen: %s",
                        invitation->n_addresses == 0 ? "this machine has no address" : strerror(errno));
         monitor_free(m, true);
@@ -234,7 +234,7 @@ static int connect_to(const struct monitor_invitation *invitation, int i, uint64
     struct sockaddr_in four = { .sin_family = AF_INET, .sin_port = htons(invitation->port) };
     memcpy(&six.sin6_addr, invitation->addresses[i].bytes, sizeof six.sin6_addr);
     memcpy(&four.sin_addr, invitation->addresses[i].bytes, sizeof four.sin_addr);
-    int fd = socket(is_ipv6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = os_socket(is_ipv6 ? AF_INET6 : AF_INET, SOCK_STREAM);
     int rc = fd < 0    ? -1
              : is_ipv6 ? connect(fd, (struct sockaddr *)&six, sizeof six)
                        : connect(fd, (struct sockaddr *)&four, sizeof four);
@@ -393,7 +393,7 @@ static void *monitor_watch(void *arg)
     struct monitor *m = arg;
     struct pollfd fds[CLUSTER_MAX_RANKS + 1];
     uint64_t beat_ms = 0;
-    pthread_setname_np(pthread_self(), "tutti-monitor");
+    os_name_thread("tutti-monitor");
     while (!atomic_load(&m->is_stopping)) {
         if (now_ms() >= beat_ms) {
             say(m, BEAT);
@@ -401,7 +401,7 @@ static void *monitor_watch(void *arg)
         }
         for (int r = 0; r < m->options.n_ranks; r++)
             fds[r] = (struct pollfd){ .fd = m->peers[r].fd, .events = POLLIN };
-        fds[m->options.n_ranks] = (struct pollfd){ .fd = m->wake, .events = POLLIN };
+        fds[m->options.n_ranks] = (struct pollfd){ .fd = m->wake.read_fd, .events = POLLIN };
         int n = poll(fds, (nfds_t)m->options.n_ranks + 1, time_left(beat_ms));
         for (int r = 0; n > 0 && r < m->options.n_ranks; r++)
             if (fds[r].revents)
@@ -420,9 +420,7 @@ static enum tutti_status take_in(struct monitor *m, struct tutti_error *err)
     uint64_t end_ms = now_ms() + JOIN_MS;
     for (int n_missing = m->options.n_ranks - 1; n_missing > 0;) {
         struct greeting g;
-        int fd = is_ready(m->listener, POLLIN, end_ms)
-                     ? accept4(m->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)
-                     : -1;
+        int fd = is_ready(m->listener, POLLIN, end_ms) ? os_accept(m->listener) : -1;
         bool is_rank = fd >= 0 && read_greeting(m, fd, &g, now_ms() + GREETING_MS) && g.rank > 0 &&
                        g.rank < m->options.n_ranks && m->peers[g.rank].fd < 0 && send_greeting(m, fd);
         if (is_rank) {
@@ -463,8 +461,7 @@ void monitor_free(struct monitor *m, bool is_orderly)
         return;
     atomic_store(&m->is_stopping, true);
     if (m->has_thread) {
-        const uint64_t one = 1;
-        (void)!write(m->wake, &one, sizeof one);
+        os_event_set(&m->wake);
         pthread_join(m->thread, NULL);
         if (atomic_load(&m->lost) < 0)
             say(m, is_orderly ? GOODBYE : GIVING_UP);
@@ -477,8 +474,7 @@ void monitor_free(struct monitor *m, bool is_orderly)
             close(m->peers[r].fd);
     if (m->listener >= 0)
         close(m->listener);
-    if (m->wake >= 0)
-        close(m->wake);
+    os_event_close(&m->wake);
     free(m->peers);
     free(m);
 }

@@ -1,5 +1,7 @@
 #include "cluster/segment.h"
 
+#include "base/system/os.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -31,12 +33,11 @@ bool segment_new(struct segment *segment, struct segment_card *card, size_t n_by
 {
     *segment = (struct segment){ .fd = -1 };
     *card = (struct segment_card){ .fd = -1 };
-    if (n_bytes > INT64_MAX / 2 ||
-        getrandom(card->nonce, sizeof card->nonce, 0) != (ssize_t)sizeof card->nonce)
+    if (n_bytes > INT64_MAX / 2 || getentropy(card->nonce, sizeof card->nonce) != 0)
         return false;
-    segment->fd = memfd_create(FILE_NAME, MFD_CLOEXEC);
+    segment->fd = os_memory_file(FILE_NAME);
     /* Allocates its pages now: later, a lack of memory could only kill the process. */
-    if (segment->fd < 0 || posix_fallocate(segment->fd, 0, (off_t)(n_bytes + HEAD_BYTES)) != 0 ||
+    if (segment->fd < 0 || !os_reserve(segment->fd, n_bytes + HEAD_BYTES) ||
         !map(segment, segment->fd, n_bytes, PROT_READ | PROT_WRITE)) {
         segment_free(segment);
         return false;

@@ -16,6 +16,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { MAX_HOST_NAME = 255 };
+
 struct table_server {
     const char *id, *ip;  /* ip: the host's; NULL: the table has none */
     int first, n_devices; /* in the table's devices */
@@ -213,11 +215,6 @@ static int by_address(const void *a, const void *b)
     return strcmp(((const struct device *)a)->ip, ((const struct device *)b)->ip);
 }
 
-static void forget(void *item)
-{
-    (void)item; /* it is the table's */
-}
-
 /* Device addresses must be unique, since devices communicate by them. */
 static enum tutti_status check_addresses(const struct rank_table *t, struct tutti_error *err)
 {
@@ -230,7 +227,8 @@ static enum tutti_status check_addresses(const struct rank_table *t, struct tutt
         else if (first && *first != d)
             st = wrong_same(t, d, *first, "device_ip", d->ip, err);
     }
-    tdestroy(tree, forget);
+    while (tree)
+        tdelete(*(void **)tree, &tree, by_address);
     return st;
 }
 
@@ -399,7 +397,7 @@ static bool is_here(const struct table_server *s, const char *own, char *address
 
 enum tutti_status rank_table_check(const struct rank_table *t, int rank, int n_ranks, struct tutti_error *err)
 {
-    char own[HOST_NAME_MAX + 1] = "", addresses[128];
+    char own[MAX_HOST_NAME + 1] = "", addresses[128];
     if (t->n_ranks != n_ranks)
         return error_set_param(err, TUTTI_E_ARGUMENT, "rank_table",
                                "%s: it has %d ranks, but %d were started", t->path, t->n_ranks, n_ranks);

@@ -1,5 +1,7 @@
 #include "grammar/token_trie.h"
 
+#include "base/system/os.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -102,7 +104,7 @@ static bool sort_tokens(struct token_trie *trie, size_t *n_nodes)
     for (int32_t id = 0; id < trie->n_vocab; id++)
         if (length(trie, id) > 0)
             trie->sorted[n++] = id;
-    qsort_r(trie->sorted, (size_t)n, sizeof *trie->sorted, compare_tokens, trie);
+    os_sort(trie->sorted, (size_t)n, sizeof *trie->sorted, compare_tokens, trie);
     *n_nodes = 1;
     for (int32_t i = 0; i < n; i++)
         *n_nodes += length(trie, trie->sorted[i]) -

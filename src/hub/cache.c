@@ -1,5 +1,7 @@
 #include "hub/cache.h"
 
+#include "base/system/os.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -175,11 +177,10 @@ enum tutti_status hub_publish(const struct hub_places *places, const struct hub_
     if (st != TUTTI_OK)
         return st;
     sync_folder(places->partial);
-    if (renameat2(AT_FDCWD, places->partial, AT_FDCWD, places->complete, RENAME_NOREPLACE) == 0)
+    if (os_rename_new(places->partial, places->complete))
         return TUTTI_OK;
     /* An update: programs that have the old files open keep them. */
-    if (errno == EEXIST &&
-        renameat2(AT_FDCWD, places->partial, AT_FDCWD, places->complete, RENAME_EXCHANGE) == 0)
+    if (errno == EEXIST && os_exchange(places->partial, places->complete))
         return hub_remove_tree(places->partial, err);
     /* A file system without these operations. */
     st = hub_remove_tree(places->complete, err);

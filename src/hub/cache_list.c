@@ -1,4 +1,5 @@
 /* Finds and removes the models in the cache. */
+#include "base/containers/array.h"
 #include "base/text.h"
 #include "hub/cache.h"
 
@@ -90,11 +91,9 @@ static enum tutti_status add_cached(struct hub_cached **list, size_t *n, const c
             (*list)[i].is_partial |= found.is_partial;
             return TUTTI_OK;
         }
-    struct hub_cached *more = reallocarray(*list, *n + 1, sizeof **list);
-    if (!more)
+    if (!array_resize(list, *n + 1, sizeof **list))
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the list of models");
-    *list = more;
-    more[(*n)++] = found;
+    (*list)[(*n)++] = found;
     return TUTTI_OK;
 }
 

@@ -1,5 +1,6 @@
 #include "hub/part.h"
 
+#include "base/system/os.h"
 #include "hub/cache.h"
 
 #include <errno.h>
@@ -139,10 +140,7 @@ static enum tutti_status reserve(struct part *part, struct tutti_error *err)
     off_t size = (off_t)part->state.n_bytes;
     if (size == 0)
         return TUTTI_OK;
-    int result;
-    while ((result = fallocate(part->fd, 0, 0, size)) != 0 && errno == EINTR)
-        ;
-    if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
+    if (!os_reserve(part->fd, (uint64_t)size) && errno != EOPNOTSUPP && errno != ENOTSUP)
         return write_error(part, part->path, err);
     return ftruncate(part->fd, size) == 0 ? TUTTI_OK : write_error(part, part->path, err);
 }

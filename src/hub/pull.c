@@ -141,23 +141,23 @@ static int sweep_entry(const char *path, const struct stat *info, int kind, stru
 {
     const char *inside = path + strlen(sweeping->places.partial);
     (void)info;
-    if (at->level == 0)
-        return FTW_CONTINUE;
+    if (at->level == 0 || kind == FTW_D)
+        return 0;
     inside++;
-    if (kind == FTW_D)
-        return strcmp(inside, HUB_STATE_FOLDER) == 0 ? FTW_SKIP_SUBTREE : FTW_CONTINUE;
+    if (strncmp(inside, HUB_STATE_FOLDER "/", sizeof HUB_STATE_FOLDER) == 0)
+        return 0;
     const struct hub_file *file = hub_listing_find(&sweeping->listing, inside);
     if (file && sweeping->choice.is_chosen[file - sweeping->listing.files])
-        return FTW_CONTINUE;
-    return unlink(path) == 0 || errno == ENOENT ? FTW_CONTINUE : FTW_STOP;
+        return 0;
+    return unlink(path) == 0 || errno == ENOENT ? 0 : -1;
 }
 
 /* Removes files that are no longer chosen from the incomplete folder, which becomes the model's. */
 static enum tutti_status sweep(const struct pull *p, struct tutti_error *err)
 {
     sweeping = p;
-    int result = nftw(p->places.partial, sweep_entry, 16, FTW_PHYS | FTW_ACTIONRETVAL);
-    return result == FTW_CONTINUE ? TUTTI_OK : error_from_errno(p->places.partial, err);
+    int result = nftw(p->places.partial, sweep_entry, 16, FTW_PHYS);
+    return result == 0 ? TUTTI_OK : error_from_errno(p->places.partial, err);
 }
 
 /* Bytes of the choice that are on disk, or have their space reserved. */

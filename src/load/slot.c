@@ -1,5 +1,6 @@
 /* A slot runs one request at a time: sends it, passes the response to the stream parser, and
  * records the outcome. */
+#include "base/containers/array.h"
 #include "load/client.h"
 
 #include <stdlib.h>
@@ -26,11 +27,9 @@ static bool add_tick(struct load_client *c, int64_t now_us, uint32_t n)
     struct load_run *run = c->run;
     if (tick >= c->ticks_capacity) {
         size_t capacity = 2 * tick + 64;
-        uint32_t *grown = reallocarray(run->ticks, capacity, sizeof *grown);
-        if (!grown)
+        if (!array_resize(&run->ticks, capacity, sizeof *run->ticks))
             return false;
-        memset(grown + c->ticks_capacity, 0, (capacity - c->ticks_capacity) * sizeof *grown);
-        run->ticks = grown;
+        memset(run->ticks + c->ticks_capacity, 0, (capacity - c->ticks_capacity) * sizeof *run->ticks);
         c->ticks_capacity = capacity;
     }
     if (tick >= run->n_ticks)

@@ -8,8 +8,11 @@ enum { FIRST_ITEMS = 16 };
 bool array_resize(void *array, size_t n, size_t item_bytes)
 {
     void *items;
+    size_t n_bytes;
+    if (__builtin_mul_overflow(n, item_bytes, &n_bytes))
+        return false;
     memcpy(&items, array, sizeof items); /* the pointer may have any type */
-    items = reallocarray(items, n, item_bytes);
+    items = realloc(items, n_bytes);
     if (!items)
         return false;
     memcpy(array, &items, sizeof items);

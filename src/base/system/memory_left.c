@@ -1,12 +1,12 @@
 #include "base/system/memory_left.h"
 
 #include "base/system/cgroup.h"
+#include "base/system/os.h"
 
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* A line "NAME: N kB" of a file of /proc, in bytes; 0: there is none. */
 static uint64_t find_line(const char *path, const char *name)
@@ -28,10 +28,7 @@ static uint64_t machine_bytes(const char *root)
     char path[PATH_MAX];
     int n = snprintf(path, sizeof path, "%s/proc/meminfo", root);
     uint64_t n_bytes = n > 0 && (size_t)n < sizeof path ? find_line(path, "MemAvailable") : 0;
-    if (n_bytes > 0)
-        return n_bytes;
-    long pages = sysconf(_SC_AVPHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
-    return pages > 0 && page_bytes > 0 ? (uint64_t)pages * (uint64_t)page_bytes : 0;
+    return n_bytes > 0 ? n_bytes : os_memory_free();
 }
 
 uint64_t memory_left(const char *root)

@@ -1,16 +1,10 @@
 #include "base/system/nodes.h"
 
-#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#ifdef __linux__
-#include <linux/mempolicy.h>
-#include <sys/syscall.h>
-#endif
 
 /* Adds a list of the kernel's, such as "0-3,8"; false: it is not one. */
 static bool read_list(FILE *in, cpu_set_t *set)
@@ -84,15 +78,13 @@ void nodes_find(struct nodes *out, const char *folder)
 
 void nodes_bound(cpu_set_t *cores)
 {
-    CPU_ZERO(cores);
-    if (sched_getaffinity(0, sizeof *cores, cores) != 0)
-        CPU_ZERO(cores);
+    os_thread_cores(cores);
 }
 
 void nodes_bind(const cpu_set_t *cores)
 {
     if (CPU_COUNT(cores) > 0)
-        pthread_setaffinity_np(pthread_self(), sizeof *cores, cores);
+        os_bind_thread(cores);
 }
 
 void nodes_bind_one(const cpu_set_t *cores, int i)
@@ -111,24 +103,11 @@ void nodes_bind_one(const cpu_set_t *cores, int i)
 
 enum { MASK_WORDS = 16, WORD_BITS = 8 * (int)sizeof(unsigned long) }; /* nodes up to number 1023 */
 
-/* mbind(2), which glibc does not offer; the mask has one bit more than the kernel's count, as its manual page
- * explains. */
-static bool set_policy(int policy, const unsigned long *mask, void *memory, size_t n_bytes)
+static bool set_policy(bool in_turn, const unsigned long *mask, void *memory, size_t n_bytes)
 {
-#ifdef __linux__
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     uintptr_t begin = (uintptr_t)memory & ~(page - 1), end = ((uintptr_t)memory + n_bytes) & ~(page - 1);
-    if (begin >= end)
-        return true;
-    return syscall(SYS_mbind, begin, end - begin, policy, mask, (unsigned long)MASK_WORDS * WORD_BITS + 1,
-                   MPOL_MF_MOVE) == 0;
-#else
-    (void)policy;
-    (void)mask;
-    (void)memory;
-    (void)n_bytes;
-    return false;
-#endif
+    return begin >= end || os_place_memory((void *)begin, end - begin, mask, MASK_WORDS * WORD_BITS, in_turn);
 }
 
 static void add_to(unsigned long *mask, int id)
@@ -141,7 +120,7 @@ bool node_place(const struct node *node, void *memory, size_t n_bytes)
 {
     unsigned long mask[MASK_WORDS] = { 0 };
     add_to(mask, node->id);
-    return set_policy(MPOL_PREFERRED, mask, memory, n_bytes);
+    return set_policy(false, mask, memory, n_bytes);
 }
 
 bool nodes_interleave(const struct nodes *nodes, void *memory, size_t n_bytes)
@@ -149,5 +128,5 @@ bool nodes_interleave(const struct nodes *nodes, void *memory, size_t n_bytes)
     unsigned long mask[MASK_WORDS] = { 0 };
     for (int i = 0; i < nodes->n; i++)
         add_to(mask, nodes->nodes[i].id);
-    return set_policy(MPOL_INTERLEAVE, mask, memory, n_bytes);
+    return set_policy(true, mask, memory, n_bytes);
 }

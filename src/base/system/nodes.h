@@ -4,7 +4,8 @@
 #ifndef TUTTI_BASE_SYSTEM_NODES_H
 #define TUTTI_BASE_SYSTEM_NODES_H
 
-#include <sched.h>
+#include "base/system/os.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 

@@ -1,5 +1,7 @@
 #include "base/system/queue.h"
 
+#include "base/system/os.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,14 +11,7 @@ enum tutti_status bell_init(struct bell *bell, struct tutti_error *err)
     int rc = pthread_mutex_init(&bell->lock, NULL);
     if (rc != 0)
         return error_set(err, TUTTI_E_MEMORY, "cannot make a lock: %s", strerror(rc));
-    pthread_condattr_t attr;
-    rc = pthread_condattr_init(&attr);
-    if (rc == 0) {
-        rc = pthread_condattr_setclock(&attr, CLOCK_MONOTONIC); /* that of clock_now_us() */
-        if (rc == 0)
-            rc = pthread_cond_init(&bell->wake, &attr);
-        pthread_condattr_destroy(&attr);
-    }
+    rc = os_condition_init(&bell->wake);
     if (rc != 0) {
         pthread_mutex_destroy(&bell->lock);
         return error_set(err, TUTTI_E_MEMORY, "cannot make a condition: %s", strerror(rc));
@@ -53,13 +48,11 @@ void bell_wait(struct bell *bell, unsigned ticket)
 
 bool bell_wait_until(struct bell *bell, unsigned ticket, uint64_t end_us)
 {
-    struct timespec end = { .tv_sec = (time_t)(end_us / 1000000),
-                            .tv_nsec = (long)(end_us % 1000000) * 1000 };
     int rc = 0;
     pthread_mutex_lock(&bell->lock);
     atomic_store(&bell->is_asleep, true);
     while (atomic_load(&bell->n_rings) == ticket && rc == 0)
-        rc = pthread_cond_timedwait(&bell->wake, &bell->lock, &end);
+        rc = os_condition_wait_until(&bell->wake, &bell->lock, end_us);
     atomic_store(&bell->is_asleep, false);
     bool is_rung = atomic_load(&bell->n_rings) != ticket;
     pthread_mutex_unlock(&bell->lock);

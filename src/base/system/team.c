@@ -11,18 +11,19 @@
 
 #include "base/system/cgroup.h"
 #include "base/system/nodes.h"
+#include "base/system/os.h"
 #include "base/system/thread.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <semaphore.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
     MAX_THREADS = 256,
-    GROUP = 8, /* cores that share a cache on most large processors */
+    GROUP = 8,          /* cores that share a cache on most large processors */
     SPINS = 1000,       /* about 10 us of pauses: covers most waits between the operations of a step */
     SPINS_CROWDED = 50, /* more threads than cores: spinning delays the threads that are waited for */
     YIELDS = 300,       /* about 0.2 ms on an idle core: covers the time between two steps */
@@ -32,7 +33,7 @@ enum {
 /* A worker's sleep. The thread that clears is_asleep posts wake. */
 struct worker {
     _Alignas(64) atomic_bool is_asleep;
-    sem_t wake;
+    union os_semaphore wake;
     bool has_wake;
 };
 
@@ -170,7 +171,7 @@ static void wake(struct team *team, int group, int most)
     for (int i = group == 0 ? 1 : group * GROUP; i < end && most > 0; i++) {
         struct worker *w = &team->workers[i];
         if (atomic_load(&w->is_asleep) && atomic_exchange(&w->is_asleep, false)) {
-            sem_post(&w->wake);
+            os_semaphore_post(&w->wake);
             most--;
         }
     }
@@ -189,8 +190,7 @@ static work_word sleep_until_work(struct team *team, int thread, uint32_t last)
         atomic_fetch_add(&team->n_sleeping, 1);
         work = atomic_load(&group->work);
         if (generation_of(work) == last || !atomic_exchange(&self->is_asleep, false)) /* else no post comes */
-            while (sem_wait(&self->wake) != 0 && errno == EINTR)
-                ;
+            os_semaphore_wait(&self->wake);
         atomic_fetch_sub(&team->n_sleeping, 1);
         work = atomic_load(&group->work);
     } while (generation_of(work) == last);
@@ -333,7 +333,7 @@ enum tutti_status team_new(struct team **out, const struct team_options *options
         return error_set(err, TUTTI_E_MEMORY, "thread team: out of memory");
     memset(team, 0, sizeof *team);
     int n_cores = team_n_cores();
-    team->n_threads = options->n_threads > 0 ? options->n_threads
+    team->n_threads = options->n_threads > 0  ? options->n_threads
                       : n_cores < MAX_THREADS ? n_cores
                                               : MAX_THREADS;
     team->n_groups = (team->n_threads + GROUP - 1) / GROUP;
@@ -342,7 +342,7 @@ enum tutti_status team_new(struct team **out, const struct team_options *options
     divide_threads(team, options->by_node);
     enum tutti_status st = TUTTI_OK;
     for (int i = 1; i < team->n_threads; i++) {
-        team->workers[i].has_wake = sem_init(&team->workers[i].wake, 0, 0) == 0;
+        team->workers[i].has_wake = os_semaphore_init(&team->workers[i].wake);
         if (!team->workers[i].has_wake) {
             st = error_set(err, TUTTI_E_MEMORY, "thread team: %s", strerror(errno));
             goto done;
@@ -372,7 +372,7 @@ void team_free(struct team *team)
     }
     for (int i = 1; i < team->n_threads; i++)
         if (team->workers[i].has_wake)
-            sem_destroy(&team->workers[i].wake);
+            os_semaphore_clear(&team->workers[i].wake);
     free(team);
 }
 
@@ -393,12 +393,8 @@ void team_range(int64_t n, int64_t step, int thread, int n_threads, int64_t *beg
 
 int team_n_cores(void)
 {
-    cpu_set_t set;
-    int n = 1;
-    if (sched_getaffinity(0, sizeof set, &set) == 0)
-        n = CPU_COUNT(&set);
-    int quota = cgroup_cores("");
+    int n = os_n_cores(), quota = cgroup_cores("");
     if (quota > 0 && quota < n)
         n = quota;
-    return n > 0 ? n : 1;
+    return n;
 }

@@ -1,12 +1,12 @@
 #include "base/system/workers.h"
 
 #include "base/rng.h"
+#include "base/system/os.h"
 #include "base/system/thread.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 enum {
@@ -166,8 +166,8 @@ static struct work_item *begin_item(struct workers *w, struct owner *o)
 static void *worker_main(void *arg)
 {
     struct workers *w = arg;
-    pthread_setname_np(pthread_self(), w->options.name);
-    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), NICE); /* if not permitted, priorities stay equal */
+    os_name_thread(w->options.name);
+    os_lower_thread(NICE);
     pthread_mutex_lock(&w->lock);
     for (;;) {
         struct owner *o = owner_next(w);

@@ -1,5 +1,6 @@
 #include "checkpoint/mindspore/mindspore_ranks.h"
 
+#include "base/containers/array.h"
 #include "checkpoint/mindspore/mindspore.h"
 #include "checkpoint/mindspore/mindspore_strategy.h"
 #include "checkpoint/tensor_join.h"
@@ -202,10 +203,9 @@ static enum tutti_status add_stage(struct mindspore_ranks *r, int stage, int n_d
     int first = stage * n_devices;
     const struct tensor_set *file = r->files[first];
     size_t n_before = r->set.n;
-    struct tensor *more = reallocarray(r->set.tensors, n_before + file->n + 1, sizeof *more);
-    if (!more)
+    if (!array_resize(&r->set.tensors, n_before + file->n + 1, sizeof *r->set.tensors))
         return error_out_of_memory(r->folder, err);
-    r->set.tensors = more;
+    struct tensor *more = r->set.tensors;
     for (size_t i = 0; i < file->n; i++) {
         const struct tensor *t = &file->tensors[i];
         const struct strategy_layout *layout = strategy_find(&r->strategy, stage, t->name);

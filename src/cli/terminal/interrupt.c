@@ -1,23 +1,23 @@
 #include "cli/terminal/interrupt.h"
 
+#include "base/system/os.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 /* Signal handlers can only use static memory. Any thread may receive a signal at any time, so an
  * interrupted system call does not reliably indicate it: everything waits for the event. */
 static atomic_int pending; /* number of the signal */
-static atomic_int event = -1;
+static atomic_bool is_open;
+static struct os_event event; /* once is_open */
 
 void interrupt_wake(void)
 {
-    uint64_t one = 1;
-    ssize_t n = write(atomic_load(&event), &one, sizeof one); /* async-signal-safe */
-    (void)n; /* fails if the counter is full: then the waiter is awake anyway */
+    if (atomic_load(&is_open))
+        os_event_set(&event); /* async-signal-safe */
 }
 
 static void on_signal(int number)
@@ -38,11 +38,10 @@ static void set_handler(void (*handler)(int))
 
 enum tutti_status interrupt_catch(struct tutti_error *err)
 {
-    if (atomic_load(&event) < 0) {
-        int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        if (fd < 0)
-            return error_set(err, TUTTI_E_IO, "eventfd: %s", strerror(errno));
-        atomic_store(&event, fd);
+    if (!atomic_load(&is_open)) {
+        if (!os_event_open(&event))
+            return error_set(err, TUTTI_E_IO, "out of event descriptors: %s", strerror(errno));
+        atomic_store(&is_open, true);
     }
     set_handler(on_signal);
     return TUTTI_OK;
@@ -53,26 +52,19 @@ void interrupt_restore(void)
     set_handler(SIG_DFL);
 }
 
-static void reset_event(void)
-{
-    uint64_t count;
-    ssize_t n = read(atomic_load(&event), &count, sizeof count);
-    (void)n; /* an empty counter is fine */
-}
-
 void interrupt_wait(void)
 {
-    struct pollfd fd = { .fd = atomic_load(&event), .events = POLLIN };
+    struct pollfd fd = { .fd = event.read_fd, .events = POLLIN };
     while (poll(&fd, 1, -1) < 0 && errno == EINTR)
         ;
-    reset_event();
+    os_event_reset(&event);
 }
 
 bool interrupt_wait_input(int fd)
 {
     struct pollfd fds[] = {
         { .fd = fd, .events = POLLIN },
-        { .fd = atomic_load(&event), .events = POLLIN },
+        { .fd = event.read_fd, .events = POLLIN },
     };
     while (!interrupt_is_pending()) {
         int n = poll(fds, 2, -1);
@@ -81,7 +73,7 @@ bool interrupt_wait_input(int fd)
         if (n > 0 && fds[0].revents != 0 && !interrupt_is_pending())
             return true;
         if (n > 0 && fds[1].revents != 0)
-            reset_event();
+            os_event_reset(&event);
     }
     return false;
 }

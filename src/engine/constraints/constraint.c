@@ -1,5 +1,6 @@
 #include "engine/constraints/constraint.h"
 
+#include "base/system/os.h"
 #include "base/system/thread.h"
 #include "engine/constraints/call_grammar.h"
 
@@ -163,7 +164,7 @@ bool constraint_compute_slice(struct constraints *c)
 static void *mask_main(void *arg)
 {
     struct constraints *c = arg;
-    pthread_setname_np(pthread_self(), "tutti-mask");
+    os_name_thread("tutti-mask");
     for (;;) {
         unsigned ticket = bell_ticket(&c->mask_bell);
         if (constraint_compute_slice(c))

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "base/system/clock.h"
+#include "base/system/os.h"
 #include "base/system/thread.h"
 
 #include <assert.h>
@@ -116,7 +117,7 @@ static void run_job(struct spill *s, struct job job)
 static void *io_main(void *arg)
 {
     struct spill *s = arg;
-    pthread_setname_np(pthread_self(), "tutti-spill");
+    os_name_thread("tutti-spill");
     for (;;) {
         unsigned ticket = bell_ticket(&s->bell);
         /* Loaded before the queues: no job is added after it is set. */

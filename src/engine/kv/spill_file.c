@@ -217,7 +217,7 @@ static enum tutti_status start_anew(struct spill_file *file, const struct spill_
 {
     struct header h = { .byte_order = BYTE_ORDER_MARK, .version = VERSION, .identity = *identity };
     memcpy(h.magic, MAGIC, sizeof h.magic);
-    if (getrandom(&h.salt, sizeof h.salt, 0) != sizeof h.salt)
+    if (getentropy(&h.salt, sizeof h.salt) != 0)
         return error_set(err, TUTTI_E_IO, "the system provides no random numbers");
     h.checksum = hash64(0, &h, offsetof(struct header, checksum));
     file->salt = h.salt;

@@ -241,7 +241,7 @@ static enum tutti_status reserve_draft(struct tutti_engine *e, int n_pages, uint
 static enum tutti_status engine_reserve(struct tutti_engine *e, struct tutti_error *err)
 {
     uint64_t hash_seed;
-    if (getrandom(&hash_seed, sizeof hash_seed, 0) != sizeof hash_seed)
+    if (getentropy(&hash_seed, sizeof hash_seed) != 0)
         return error_set(err, TUTTI_E_IO, "the system provides no random numbers");
     e->seed = e->options.default_seed > 0 ? e->options.default_seed : mix64(hash_seed);
     struct kv_room room = { 0 };

@@ -2,6 +2,7 @@
  * to the text thread. */
 #include "base/log.h"
 #include "base/system/clock.h"
+#include "base/system/os.h"
 #include "engine/run/engine_state.h"
 
 enum {
@@ -282,7 +283,7 @@ static void unwatch_thread(void *arg, int thread, int n_threads)
 void *step_main(void *arg)
 {
     struct tutti_engine *e = arg;
-    pthread_setname_np(pthread_self(), "tutti-engine");
+    os_name_thread("tutti-engine");
     if (e->model->backend->ops->bind_caller)
         e->model->backend->ops->bind_caller(e->model->backend);
     run_on_team(e, watch_thread, e);

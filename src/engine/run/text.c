@@ -1,6 +1,7 @@
 /* The text thread: detokenizes while the next step computes, and calls back. Prompts are prepared
  * elsewhere (prompts.c), so that no stream waits for them. */
 #include "base/system/clock.h"
+#include "base/system/os.h"
 #include "engine/run/engine_state.h"
 
 #include <assert.h>
@@ -335,7 +336,7 @@ static struct request *take_prepared(struct tutti_engine *e, bool *is_over)
 void *text_main(void *arg)
 {
     struct tutti_engine *e = arg;
-    pthread_setname_np(pthread_self(), "tutti-text");
+    os_name_thread("tutti-text");
     for (;;) {
         unsigned ticket = bell_ticket(&e->text_bell);
         bool is_busy = false, is_over = false;

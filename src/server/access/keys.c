@@ -252,7 +252,7 @@ static enum tutti_status open_digest(struct keys *keys, struct tutti_error *err)
     keys->context = EVP_MD_CTX_new();
     if (!keys->md || !keys->context)
         return error_set(err, TUTTI_E_MEMORY, "OpenSSL has no SHA-256");
-    if (getrandom(keys->salt, sizeof keys->salt, 0) != sizeof keys->salt)
+    if (getentropy(keys->salt, sizeof keys->salt) != 0)
         return error_set(err, TUTTI_E_IO, "the system provides no random numbers");
     return TUTTI_OK;
 }

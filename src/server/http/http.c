@@ -1,4 +1,5 @@
 /* HTTP connections: creation, reading, timeouts, closing. Replies are in http_reply.c. */
+#include "base/system/os.h"
 #include "server/http/http_conn.h"
 
 #include "base/log.h"
@@ -649,7 +650,7 @@ static void set_socket_options(int fd)
         int level, name, value;
     } options[] = { { IPPROTO_TCP, TCP_NODELAY, 1 },
                     { SOL_SOCKET, SO_KEEPALIVE, 1 },
-                    { IPPROTO_TCP, TCP_KEEPIDLE, KEEPALIVE_IDLE_S },
+                    { IPPROTO_TCP, os_tcp_idle_option(), KEEPALIVE_IDLE_S },
                     { IPPROTO_TCP, TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S },
                     { IPPROTO_TCP, TCP_KEEPCNT, KEEPALIVE_PROBES } };
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)

@@ -51,7 +51,7 @@ void request_id_make(char *out, size_t n_bytes)
 {
     /* Ids are unique, not secret: without random bytes from the system the clock is used. */
     uint64_t random[2] = { 0 };
-    if (getrandom(random, sizeof random, GRND_NONBLOCK) != sizeof random) {
+    if (getentropy(random, sizeof random) != 0) {
         static uint64_t count;
         struct timespec now;
         clock_gettime(CLOCK_REALTIME, &now);

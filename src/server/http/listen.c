@@ -1,6 +1,7 @@
 #include "server/http/listen.h"
 
 #include "base/log.h"
+#include "base/system/os.h"
 #include "server/http/supervisor.h"
 
 #include <arpa/inet.h>
@@ -114,7 +115,7 @@ static enum tutti_status add_listener(struct listeners *listeners, enum http_ser
 
 static int bind_address(const struct addrinfo *address)
 {
-    int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), one = 1;
+    int fd = os_socket(address->ai_family, SOCK_STREAM), one = 1;
     if (fd < 0)
         return -1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
@@ -197,7 +198,7 @@ static bool is_stale(const struct sockaddr_un *sa)
     struct stat st;
     if (lstat(sa->sun_path, &st) || !S_ISSOCK(st.st_mode))
         return false;
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fd = os_socket(AF_UNIX, SOCK_STREAM);
     bool stale = fd >= 0 && connect(fd, (const struct sockaddr *)sa, sizeof *sa) && errno == ECONNREFUSED;
     if (fd >= 0)
         close(fd);
@@ -212,7 +213,7 @@ static enum tutti_status listen_unix(struct listeners *listeners, enum http_serv
         return error_set(err, TUTTI_E_ARGUMENT, "%s: the path of a socket has at most %zu bytes", path,
                          sizeof sa.sun_path - 1);
     snprintf(sa.sun_path, sizeof sa.sun_path, "%s", path);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = os_socket(AF_UNIX, SOCK_STREAM);
     if (fd < 0)
         return error_set(err, TUTTI_E_IO, "%s: %s", path, strerror(errno));
     if (is_stale(&sa))

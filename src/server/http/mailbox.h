@@ -6,6 +6,7 @@
 #define TUTTI_SERVER_HTTP_MAILBOX_H
 
 #include "base/error.h"
+#include "base/system/os.h"
 
 #include <stdatomic.h>
 
@@ -20,7 +21,7 @@ struct mail {
 /* Zero-initialised is closed. */
 struct mailbox {
     _Atomic(struct mail *) top; /* the newest */
-    int wake_fd;
+    struct os_event event;
     struct event *wake; /* NULL: closed */
     void (*read)(void *user, struct mail *mail);
     void *user;

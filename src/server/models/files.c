@@ -1,6 +1,7 @@
 #include "server/models/files.h"
 
 #include "base/hash.h"
+#include "base/system/os.h"
 #include "base/text.h"
 
 #include <dirent.h>
@@ -9,8 +10,9 @@
 
 static uint64_t identity_of(const char *name, const struct stat *s)
 {
+    struct timespec modified = os_modified(s);
     const uint64_t numbers[] = { (uint64_t)s->st_dev, (uint64_t)s->st_ino, (uint64_t)s->st_size,
-                                 (uint64_t)s->st_mtim.tv_sec, (uint64_t)s->st_mtim.tv_nsec };
+                                 (uint64_t)modified.tv_sec, (uint64_t)modified.tv_nsec };
     return hash64(hash64_string(1, name), numbers, sizeof numbers);
 }
 

@@ -1,15 +1,14 @@
 #include "server/models/spawner.h"
 
 #include "base/log.h"
+#include "base/system/os.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/queue.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -56,7 +55,7 @@ void spawner_child_ready(const struct spawner_child *child, uint64_t memory_byte
 
 static void on_child(int number)
 {
-    (void)number; /* only interrupts ppoll() */
+    (void)number; /* only interrupts os_wait_input() */
 }
 
 /* Standard input and output: the server's are not for children. */
@@ -74,7 +73,7 @@ static _Noreturn void be_child(const struct nursery *nursery, const struct spawn
 {
     const struct spawner_child child = { nursery->fd, *order };
     struct tutti_error err = { 0 };
-    (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+    os_end_with_parent(SIGTERM);
     signal(SIGCHLD, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
     sigprocmask(SIG_SETMASK, &nursery->usual, NULL);
@@ -147,7 +146,6 @@ static void reap(struct nursery *nursery)
 static _Noreturn void be_spawner(struct nursery *nursery)
 {
     static const int IGNORED[] = { SIGINT, SIGQUIT, SIGHUP, SIGTERM, SIGPIPE, SIGUSR1, SIGUSR2 };
-    struct pollfd poll = { .fd = nursery->fd, .events = POLLIN };
     struct sigaction action = { .sa_handler = on_child };
     struct spawner_order order;
     struct running *running;
@@ -161,7 +159,7 @@ static _Noreturn void be_spawner(struct nursery *nursery)
     sigaction(SIGCHLD, &action, NULL);
     for (;;) {
         reap(nursery);
-        if (ppoll(&poll, 1, NULL, &nursery->usual) < 0)
+        if (os_wait_input(nursery->fd, &nursery->usual) < 0)
             continue; /* EINTR: a child has ended */
         ssize_t n = recv(nursery->fd, &order, sizeof order, 0);
         if (n == (ssize_t)sizeof order)
@@ -182,7 +180,7 @@ enum tutti_status spawner_open(struct spawner **out, spawner_run *run, void *use
 {
     int fds[2] = { -1, -1 };
     struct spawner *spawner = calloc(1, sizeof *spawner);
-    if (!spawner || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0) {
+    if (!spawner || !os_message_pair(fds)) {
         free(spawner);
         return error_set(err, TUTTI_E_IO, "cannot open a socket to the models' processes: %s",
                          strerror(errno));

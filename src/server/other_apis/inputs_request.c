@@ -266,7 +266,7 @@ static void apply(struct api_request *req, const struct inputs_rules *rules, con
     }
     if (!p->has_seed) {
         uint64_t seed = 0;
-        if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != sizeof seed)
+        if (getentropy(&seed, sizeof seed) != 0)
             req->sampling.has_seed = false;
         req->sampling.seed = seed >> 1; /* so that it fits a JSON integer */
     }

@@ -432,8 +432,10 @@ static enum progress parse_name(struct tutti_tool_parser *p, const struct call_s
     if (step->op == CALL_ID)
         return n > 0 ? STEP_GO : STEP_FAIL;
     if (step->op == CALL_NAME_ID) {
-        const char *colon = memrchr(name, ':', n);
-        n = colon ? (size_t)(colon - name) : n;
+        size_t n_name = n;
+        while (n_name > 0 && name[n_name - 1] != ':')
+            n_name--;
+        n = n_name > 0 ? n_name - 1 : n;
         if (n >= sizeof PREFIX - 1 && memcmp(name, PREFIX, sizeof PREFIX - 1) == 0) {
             name += sizeof PREFIX - 1;
             n -= sizeof PREFIX - 1;
