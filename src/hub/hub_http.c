@@ -40,7 +40,7 @@ static bool is_https(const struct hub_name *name)
 static bool is_token(const char *token)
 {
     for (const char *c = token; *c; c++)
-        if (*c <= ' ' || *c == 127)
+        if ((unsigned char)*c <= ' ' || (unsigned char)*c >= 127)
             return false;
     return true;
 }
@@ -58,8 +58,8 @@ enum tutti_status hub_http_open(struct hub_session *out, const struct hub_name *
     if (!token || !*token)
         return TUTTI_OK;
     if (!is_token(token))
-        return error_set(err, TUTTI_E_ARGUMENT, "%s: expected a token without blanks and line ends",
-                         variable);
+        return error_set(err, TUTTI_E_ARGUMENT,
+                         "%s: expected a token without blanks, line ends and letters beyond ASCII", variable);
     out->is_token_withheld = !is_https(name) && !is_loopback(name->hub);
     out->token = out->is_token_withheld ? NULL : token;
     if (!out->token || name->layout != HUB_MODELSCOPE)

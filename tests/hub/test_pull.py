@@ -386,6 +386,13 @@ def test_a_token_is_not_sent_unencrypted(make_hub, tutti):
     assert "hf_secret" not in str(hub.requests)
 
 
+@pytest.mark.parametrize("token", ["hf secret", "hf_secret\n", "hf_s\u00e9cret"])
+def test_a_token_that_is_no_header_value_is_refused(make_hub, tutti, token):
+    hub = make_hub({"org/tiny": FOLDER})
+    assert "HF_TOKEN: expected a token without" in tutti(hub, "pull", "org/tiny", check=2, env={"HF_TOKEN": token}).stderr
+    assert hub.requests == []
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
 def test_a_full_disk_is_found_before_and_during_the_download(make_hub, tutti):
     tutti.cache.mkdir()
