@@ -1,5 +1,6 @@
 #include "fleet/rank_table.h"
 
+#include "base/containers/tree.h"
 #include "base/json/json_field.h"
 #include "base/json/json_type.h"
 #include "checkpoint/json_file.h"
@@ -227,8 +228,7 @@ static enum tutti_status check_addresses(const struct rank_table *t, struct tutt
         else if (first && *first != d)
             st = wrong_same(t, d, *first, "device_ip", d->ip, err);
     }
-    while (tree)
-        tdelete(*(void **)tree, &tree, by_address);
+    tree_clear(&tree, by_address, NULL);
     return st;
 }
 

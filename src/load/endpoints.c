@@ -1,4 +1,5 @@
 /* The URLs of requests, and their common curl options. */
+#include "base/system/os.h"
 #include "base/text.h"
 #include "load/client.h"
 
@@ -132,7 +133,7 @@ struct curl_slist *client_headers(const char *key)
     if (key)
         ok = ok && buf_printf(&bearer, "Authorization: Bearer %s", key) && add_header(&list, bearer.bytes);
     if (bearer.bytes)
-        explicit_bzero(bearer.bytes, bearer.n_bytes);
+        os_forget(bearer.bytes, bearer.n_bytes);
     buf_clear(&bearer);
     if (ok)
         return list;

@@ -391,8 +391,12 @@ static enum tutti_status open_all(struct server *server, struct tutti_error *err
  * scripts written for another program. A handler that is already set, such as a profiler's, stays. */
 static void ignore_signals(void)
 {
-    static const int SIGNALS[] = { SIGPIPE,   SIGXFSZ, SIGUSR1, SIGUSR2, SIGALRM,
-                                   SIGVTALRM, SIGPROF, SIGIO,   SIGPWR };
+    static const int SIGNALS[] = {
+        SIGPIPE, SIGXFSZ, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO,
+#ifdef SIGPWR
+        SIGPWR,
+#endif
+    };
     struct sigaction now;
     for (size_t i = 0; i < sizeof SIGNALS / sizeof *SIGNALS; i++)
         if (sigaction(SIGNALS[i], NULL, &now) == 0 && now.sa_handler == SIG_DFL)

@@ -1,6 +1,8 @@
 #include "server/access/keys.h"
 
 #include "base/containers/array.h"
+#include "base/containers/tree.h"
+#include "base/system/os.h"
 #include "base/utf8.h"
 #include "server/http/by_name.h"
 
@@ -292,7 +294,7 @@ done:
     if (file)
         fclose(file);
     if (line)
-        explicit_bzero(line, capacity);
+        os_forget(line, capacity);
     free(line);
     keys_close(keys);
     return st;
@@ -302,8 +304,8 @@ void keys_close(struct keys *keys)
 {
     if (!keys)
         return;
-    tdestroy(keys->by_digest, free);
-    tdestroy(keys->by_name, free);
+    tree_clear(&keys->by_digest, compare_digests, free);
+    tree_clear(&keys->by_name, by_name, free);
     free(keys->owners);
     EVP_MD_CTX_free(keys->context);
     EVP_MD_free(keys->md);

@@ -1,5 +1,6 @@
 #include "server/http/clients.h"
 
+#include "base/containers/tree.h"
 #include "server/http/by_name.h"
 #include "server/http/http.h"
 
@@ -34,7 +35,7 @@ enum tutti_status clients_new(struct clients **out, struct tutti_error *err)
 void clients_free(struct clients *clients)
 {
     if (clients)
-        tdestroy(clients->tree, free);
+        tree_clear(&clients->tree, by_name, free);
     free(clients);
 }
 

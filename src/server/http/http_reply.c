@@ -115,9 +115,10 @@ bool http_stream_has_begun(const struct http_conn *conn)
 
 /* Writes directly to the socket if nothing is queued: libevent would add the socket to epoll,
  * and then remove it. An error occurs again in the bufferevent, which reports it. */
-static size_t put_now(struct http_conn *conn, struct iovec *parts, size_t n_parts)
+static size_t put_now(struct http_conn *conn, struct iovec *parts, int n_parts)
 {
-    struct msghdr message = { .msg_iov = parts, .msg_iovlen = n_parts };
+    struct msghdr message = { .msg_iov = parts };
+    message.msg_iovlen = (__typeof__(message.msg_iovlen))n_parts; /* the systems differ in its type */
     if (conn->http->options.tls || evbuffer_get_length(bufferevent_get_output(conn->bev)) > 0)
         return 0;
     ssize_t n = sendmsg(bufferevent_getfd(conn->bev), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -130,7 +131,7 @@ static void conn_put(struct http_conn *conn, struct iovec *parts, size_t n_parts
     struct evbuffer *out = bufferevent_get_output(conn->bev);
     if (conn->is_doomed)
         return;
-    size_t n_done = put_now(conn, parts, n_parts);
+    size_t n_done = put_now(conn, parts, (int)n_parts);
     for (size_t i = 0; i < n_parts; i++) {
         size_t n = parts[i].iov_len < n_done ? parts[i].iov_len : n_done;
         n_done -= n;

@@ -54,7 +54,7 @@ struct tutti_tool_parser {
     size_t begin, first; /* offsets of the object; of a key, value or argument in it */
     size_t n_key;
     struct notation_scan scan;
-    enum { KEY_OTHER, KEY_NAME, KEY_ARGUMENTS, KEY_ID } key;
+    enum call_key { KEY_OTHER, KEY_NAME, KEY_ARGUMENTS, KEY_ID } key;
 
     struct call_arguments arguments; /* that are not passed on as they are written */
     json_t *object;                  /* the last one that was parsed */

@@ -231,7 +231,7 @@ static bool take_key(struct tutti_tool_parser *p, const char *key, size_t n_byte
 {
     static const struct {
         const char *name;
-        int key;
+        enum call_key key;
     } KEYS[] = { { "name", KEY_NAME },      { "arguments", KEY_ARGUMENTS }, { "parameters", KEY_ARGUMENTS },
                  { "tool_name", KEY_NAME }, /* Command-R */
                  { "args", KEY_ARGUMENTS }, /* Inkling */
