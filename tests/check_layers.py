@@ -146,7 +146,7 @@ def compiler_for(folder):
 def headers_that_need_others(root):
     for top in ("include", "src"):
         for folder, _, names in os.walk(os.path.join(root, top)):
-            compiler = compiler_for(folder)
+            compiler = compiler_for(os.path.relpath(folder, root))
             for name in sorted(names):
                 path = os.path.join(folder, name)
                 # A body is a function's text, made into code once for each instruction set.

@@ -31,7 +31,7 @@ enum { CPU_SETSIZE = 1 };
 #define CPU_ISSET(core, set) ((set)->has[core] != 0)
 #define CPU_COUNT(set)       ((int)(set)->has[0])
 #define CPU_OR(out, a, b)    ((out)->has[0] = (a)->has[0] | (b)->has[0])
-#define CPU_AND(out, a, b) ((out)->has[0] = (a)->has[0] & (b)->has[0])
+#define CPU_AND(out, a, b)   ((out)->has[0] = (a)->has[0] & (b)->has[0])
 #endif
 void os_thread_cores(cpu_set_t *cores); /* where the calling thread may run; none: unknown */
 void os_bind_thread(const cpu_set_t *cores);
