@@ -10,7 +10,7 @@ import requests
 
 from conftest import DEMO, PATIENCE
 
-STORY = {"prompt": "Tell me a secret story about a fox named Xanthippe.", "max_tokens": 440, "ignore_eos": True, "stream": True}
+STORY = {"prompt": "Tell me a secret story about a fox named Xanthippe.", "max_tokens": 1900, "ignore_eos": True, "stream": True}
 FIELDS = {"id", "model", "key", "state", "is_processing", "age_s", "prompt_tokens", "cached_tokens", "computed_prompt_tokens", "generated_tokens",
           "n", "stream"}
 MONITOR = {"Authorization": "Bearer sk-for-metrics"}
@@ -104,7 +104,7 @@ def test_a_prompt_that_is_being_computed(start):
 def test_with_keys_only_monitors_see_the_names_of_others(start, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("sk-a alice\nsk-b bob\n")
-    server = start("--api-key-file", keys)
+    server = start("--api-key-file", keys, "--cpu", "ref", "--threads", "1")  # so that an answer takes seconds
     with Asker(server, STORY, headers={"Authorization": "Bearer sk-a"}), Asker(server, STORY, headers={"Authorization": "Bearer sk-b"}):
         for headers in ({}, {"Authorization": "Bearer sk-a"}):
             refused = requests.get(server.url + "/slots", headers=headers, timeout=PATIENCE)
