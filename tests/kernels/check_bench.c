@@ -2,6 +2,7 @@
 #include "backend/backend.h"
 #include "base/system/clock.h"
 #include "check.h"
+#include "device.h"
 #include "kernels/measure.h"
 
 #include <stdlib.h>
@@ -95,14 +96,7 @@ static void bench_matrix(struct check *c, enum dtype type, int n_out, int n_in)
     struct matrices m = { 0 };
     size_t n_x = (size_t)n_in * MOST_ROWS;
     float *x = big(n_x * sizeof *x);
-    struct backend_options options = {
-        .n_threads = team_n_threads(c->team),
-        .cpu = cpu_name(c->level),
-        .n_layers = 1,
-        .n_kinds = 1,
-        .attention = &(struct attention_shape){ .n_heads = 1, .n_kv_heads = 1, .head_dim = 8 },
-    };
-    must(backend_open(&m.be, NULL, &options, &err), &err);
+    m.be = device_open_small(team_n_threads(c->team), cpu_name(c->level));
     make_matrices(&m, type, n_out, n_in);
     must(m.be->ops->reserve(m.be, MOST_ROWS, &err), &err);
     for (size_t i = 0; i < n_x; i++)

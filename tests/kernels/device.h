@@ -1,4 +1,4 @@
-/* Copies of a test's host arrays in a backend's memory. */
+/* A backend for a test, and copies of the test's host arrays, of random numbers too, in its memory. */
 #ifndef TEST_DEVICE_H
 #define TEST_DEVICE_H
 
@@ -6,6 +6,53 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+
+/* xorshift64: every run of a test program has the same numbers. */
+static uint64_t random_state = 88172645463325252u;
+
+/* Uniform in [-1, 1]. */
+static inline float random_float(void)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return (float)(int32_t)(random_state >> 32) * 0x1p-31f;
+}
+
+/* n numbers in [-scale, scale], for free(). */
+static inline float *random_floats(size_t n, float scale)
+{
+    float *x = malloc(n * sizeof *x);
+    if (!x) {
+        fprintf(stderr, "%zu floats: out of memory\n", n);
+        abort();
+    }
+    for (size_t i = 0; i < n; i++)
+        x[i] = random_float() * scale;
+    return x;
+}
+
+/* Opens the default device. */
+static inline struct backend *device_open(const struct backend_options *options)
+{
+    struct backend *be = NULL;
+    struct tutti_error err;
+    if (backend_open(&be, NULL, options, &err) != TUTTI_OK) {
+        fprintf(stderr, "%s\n", err.text);
+        abort();
+    }
+    return be;
+}
+
+/* A backend of one layer with one head of 8, for tests that need no attention. */
+static inline struct backend *device_open_small(int n_threads, const char *cpu)
+{
+    static const struct attention_shape SHAPE = { .n_heads = 1, .n_kv_heads = 1, .head_dim = 8, .scale = 1 };
+    const struct backend_options options = {
+        .n_threads = n_threads, .cpu = cpu, .n_layers = 1, .n_kinds = 1, .attention = &SHAPE
+    };
+    return device_open(&options);
+}
 
 /* host NULL: zeros. */
 static inline struct floats device_new(struct backend *be, const float *host, size_t n)

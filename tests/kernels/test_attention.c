@@ -12,25 +12,6 @@
 
 #include <cmocka.h>
 
-static uint64_t random_state = 88172645463325252u;
-
-static float random_float(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (float)(int32_t)(random_state >> 32) * 0x1p-31f;
-}
-
-static float *random_floats(size_t n, float scale)
-{
-    float *x = malloc(n * sizeof *x);
-    assert_non_null(x);
-    for (size_t i = 0; i < n; i++)
-        x[i] = random_float() * scale;
-    return x;
-}
-
 enum { SHORT = 77, LONG = 1100, MAX_PAGES = LONG / 16 + 1 };
 
 struct attention_case {
@@ -93,7 +74,6 @@ static struct backend *backend_make(int n_threads, const struct attention_case *
                                     const struct attention_case *second, int max_rows)
 {
     static const uint8_t KINDS[] = { 0, 1, 0 };
-    struct backend *be = NULL;
     struct tutti_error err;
     const struct attention_shape shapes[] = { shape_of(c), shape_of(second ? second : c) };
     struct backend_options options = { .n_threads = n_threads,
@@ -101,8 +81,8 @@ static struct backend *backend_make(int n_threads, const struct attention_case *
                                        .n_kinds = second ? 2 : 1,
                                        .attention = shapes,
                                        .kinds = second ? KINDS : NULL };
-    if (backend_open(&be, NULL, &options, &err) != TUTTI_OK ||
-        be->ops->reserve(be, max_rows, &err) != TUTTI_OK)
+    struct backend *be = device_open(&options);
+    if (be->ops->reserve(be, max_rows, &err) != TUTTI_OK)
         fail_msg("%s", err.text);
     return be;
 }

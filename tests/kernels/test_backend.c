@@ -17,25 +17,6 @@
 static const enum dtype TYPES[] = { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_Q8_0, DTYPE_Q4_0 };
 enum { N_TYPES = sizeof TYPES / sizeof *TYPES };
 
-static uint64_t random_state = 88172645463325252u;
-
-static float random_float(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (float)(int32_t)(random_state >> 32) * 0x1p-31f;
-}
-
-static float *random_floats(size_t n)
-{
-    float *x = malloc(n * sizeof *x);
-    assert_non_null(x);
-    for (size_t i = 0; i < n; i++)
-        x[i] = random_float();
-    return x;
-}
-
 static struct attention_shape shape_of(int n_heads, int n_kv_heads, int head_dim, enum rope_kind rope,
                                        const float *freqs)
 {
@@ -51,14 +32,10 @@ static struct attention_shape shape_of(int n_heads, int n_kv_heads, int head_dim
 
 static struct backend *backend_make(int n_threads, const char *cpu, struct attention_shape shape)
 {
-    struct backend *be = NULL;
-    struct tutti_error err;
     struct backend_options options = {
         .n_threads = n_threads, .cpu = cpu, .n_layers = 2, .n_kinds = 1, .attention = &shape
     };
-    if (backend_open(&be, NULL, &options, &err) != TUTTI_OK)
-        fail_msg("%s", err.text);
-    return be;
+    return device_open(&options);
 }
 
 /* A matrix in the stored type, and the float32 values that the stored bytes stand for. */
@@ -71,7 +48,7 @@ static struct stored stored_make(enum dtype dtype, int n_out, int n_in)
 {
     size_t n = (size_t)n_out * (size_t)n_in, n_bytes = 0;
     assert_true(dtype_bytes(dtype, (int64_t)n, &n_bytes));
-    struct stored s = { malloc(n_bytes), random_floats(n) };
+    struct stored s = { malloc(n_bytes), random_floats(n, 1) };
     assert_non_null(s.data);
     quantize(s.data, s.values, dtype, (int64_t)n);
     dequantize(s.values, s.data, dtype, (int64_t)n);
@@ -137,13 +114,13 @@ static void linear_is_near_float64(void **state)
 {
     (void)state;
     static const int SHAPES[][2] = { { 1, 32 }, { 16, 64 }, { 17, 96 }, { 100, 1056 }, { 31, 640 } };
-    struct backend *be = backend_make(2, NULL, shape_of(1, 1, 8, ROPE_NONE, NULL));
+    struct backend *be = device_open_small(2, NULL);
     for (size_t c = 0; c < N_TYPES * sizeof SHAPES / sizeof *SHAPES; c++) {
         enum dtype type = TYPES[c % N_TYPES];
         int n_out = SHAPES[c / N_TYPES][0], n_in = SHAPES[c / N_TYPES][1], n_rows = 19;
         struct stored s = stored_make(type, n_out, n_in);
-        float *bias = random_floats((size_t)n_out), *x = random_floats((size_t)(n_rows * n_in));
-        float *y = random_floats((size_t)(n_rows * n_out));
+        float *bias = random_floats((size_t)n_out, 1), *x = random_floats((size_t)(n_rows * n_in), 1);
+        float *y = random_floats((size_t)(n_rows * n_out), 1);
         struct matrix *m = matrix_make(be, &s, type, type, n_out, n_in, bias, false);
         reserve(be, n_rows);
         struct floats in = device_new(be, x, (size_t)(n_rows * n_in));
@@ -175,15 +152,15 @@ static void a_row_has_the_same_bits_alone_among_others_and_on_any_number_of_thre
 {
     (void)state;
     enum { ROWS = 64, N_OUT = 100, N_IN = 1056 };
-    float *x = random_floats(ROWS * N_IN), *want = random_floats(ROWS * N_OUT),
-          *y = random_floats(ROWS * N_OUT);
+    float *x = random_floats(ROWS * N_IN, 1), *want = random_floats(ROWS * N_OUT, 1),
+          *y = random_floats(ROWS * N_OUT, 1);
     for (int t = 0; t < 2 * N_TYPES; t++) {
         enum dtype type = TYPES[t / 2];
         bool is_glu = t % 2 != 0;
         int n_y = is_glu ? N_OUT / 2 : N_OUT;
         struct stored s = stored_make(type, N_OUT, N_IN);
         for (int n_threads = 1; n_threads <= 3; n_threads++) {
-            struct backend *be = backend_make(n_threads, NULL, shape_of(1, 1, 8, ROPE_NONE, NULL));
+            struct backend *be = device_open_small(n_threads, NULL);
             struct matrix *m = matrix_make(be, &s, type, type, N_OUT, N_IN, NULL, is_glu);
             struct floats in = device_new(be, x, ROWS * N_IN), out = device_new(be, y, ROWS * N_OUT);
             reserve(be, ROWS);
@@ -213,9 +190,10 @@ static void a_row_has_the_same_bits_alone_among_others_and_on_any_number_of_thre
 static void join_gate_and_up(enum activation act)
 {
     enum { ROWS = 5, N_OUT = 74, N_IN = 64 };
-    struct backend *be = backend_make(2, NULL, shape_of(1, 1, 8, ROPE_NONE, NULL));
+    struct backend *be = device_open_small(2, NULL);
     struct stored s = stored_make(DTYPE_F32, N_OUT, N_IN);
-    float *x = random_floats(ROWS * N_IN), *y = random_floats(ROWS * N_OUT), *bias = random_floats(N_OUT);
+    float *x = random_floats(ROWS * N_IN, 1), *y = random_floats(ROWS * N_OUT, 1),
+          *bias = random_floats(N_OUT, 1);
     struct matrix *m = matrix_make(be, &s, DTYPE_F32, DTYPE_F32, N_OUT, N_IN, bias, true);
     reserve(be, ROWS);
     struct floats in = device_new(be, x, ROWS * N_IN), out = device_new(be, NULL, ROWS * N_OUT / 2);
@@ -263,7 +241,7 @@ static void an_embedding_is_the_stored_row(void **state)
                          .seqs = seqs,
                          .page_tables = tables };
     for (int t = 0; t < N_TYPES; t++) {
-        struct backend *be = backend_make(2, NULL, shape_of(1, 1, 8, ROPE_NONE, NULL));
+        struct backend *be = device_open_small(2, NULL);
         struct stored s = stored_make(TYPES[t], N_VOCAB, N_IN);
         struct matrix *m = matrix_make(be, &s, TYPES[t], TYPES[t], N_VOCAB, N_IN, NULL, false);
         reserve(be, 6);
@@ -285,8 +263,8 @@ static void weights_are_converted_as_the_quantizers_do_it(void **state)
 {
     (void)state;
     enum { N_OUT = 40, N_IN = 64, ROWS = 3 };
-    struct backend *be = backend_make(2, NULL, shape_of(1, 1, 8, ROPE_NONE, NULL));
-    float *x = random_floats(ROWS * N_IN), want[ROWS * N_OUT], got[ROWS * N_OUT];
+    struct backend *be = device_open_small(2, NULL);
+    float *x = random_floats(ROWS * N_IN, 1), want[ROWS * N_OUT], got[ROWS * N_OUT];
     struct floats in = device_new(be, x, ROWS * N_IN), out = device_new(be, NULL, ROWS * N_OUT);
     for (int c = 0; c < N_TYPES * N_TYPES; c++) {
         enum dtype from = TYPES[c / N_TYPES], to = TYPES[c % N_TYPES];
@@ -316,8 +294,8 @@ static void weights_are_converted_as_the_quantizers_do_it(void **state)
 static void a_matrix_that_does_not_fit_its_type_is_refused(void **state)
 {
     (void)state;
-    struct backend *be = backend_make(1, NULL, shape_of(1, 1, 8, ROPE_NONE, NULL));
-    float *w = random_floats(3 * 40);
+    struct backend *be = device_open_small(1, NULL);
+    float *w = random_floats(3 * 40, 1);
     static const struct {
         int n_in, n_rows;
         enum dtype type;
@@ -354,7 +332,7 @@ static void a_matrix_that_does_not_fit_its_type_is_refused(void **state)
 static void rows_of_too_many_scales_are_refused(void **state)
 {
     (void)state;
-    struct backend *be = backend_make(1, NULL, shape_of(1, 1, 8, ROPE_NONE, NULL));
+    struct backend *be = device_open_small(1, NULL);
     uint8_t rows[20][132] = { { 0 } };
     for (int r = 0; r < 20; r++) {
         float scale = (float)(1 + r);
@@ -380,9 +358,9 @@ static void rmsnorm_adds_first_and_gather_picks_rows(void **state)
 {
     (void)state;
     enum { ROWS = 6, N = 37 };
-    struct backend *be = backend_make(2, NULL, shape_of(1, 1, 8, ROPE_NONE, NULL));
+    struct backend *be = device_open_small(2, NULL);
     reserve(be, ROWS);
-    float *x = random_floats(ROWS * N), *add = random_floats(ROWS * N), *w = random_floats(N);
+    float *x = random_floats(ROWS * N, 1), *add = random_floats(ROWS * N, 1), *w = random_floats(N, 1);
     float before[ROWS * N], y[ROWS * N];
     memcpy(before, x, sizeof before);
     struct floats stream = device_new(be, x, ROWS * N), pending = device_new(be, add, ROWS * N);
@@ -431,11 +409,11 @@ static void operations_on_rows_do_what_they_say(void **state)
 {
     (void)state;
     enum { ROWS = 5, N = 37, N_TABLE = 9 };
-    struct backend *be = backend_make(3, NULL, shape_of(1, 1, 8, ROPE_NONE, NULL));
+    struct backend *be = device_open_small(3, NULL);
     const struct backend_ops *op = be->ops;
     reserve(be, ROWS);
-    float *x = random_floats(ROWS * N), *add = random_floats(ROWS * N), *w = random_floats(N),
-          *b = random_floats(N), *table = random_floats(N_TABLE * N);
+    float *x = random_floats(ROWS * N, 1), *add = random_floats(ROWS * N, 1), *w = random_floats(N, 1),
+          *b = random_floats(N, 1), *table = random_floats(N_TABLE * N, 1);
     float stream[ROWS * N], y[ROWS * N], one[N];
     struct floats d_x = device_new(be, x, ROWS * N), d_add = device_new(be, add, ROWS * N);
     struct floats d_w = device_new(be, w, N), d_b = device_new(be, b, N);
@@ -518,7 +496,7 @@ static void the_checksum_of_a_matrix_is_that_of_its_weights_and_bias(void **stat
     (void)state;
     enum { N_OUT = 4099, N_IN = 320 }; /* more than one piece */
     struct stored s = stored_make(DTYPE_F32, N_OUT, N_IN);
-    float *bias = random_floats(N_OUT);
+    float *bias = random_floats(N_OUT, 1);
     uint64_t sums[2];
     for (int n_threads = 1; n_threads <= 2; n_threads++) {
         struct backend *be = backend_make(n_threads, n_threads == 1 ? "ref" : NULL,
@@ -556,7 +534,7 @@ static void a_device_says_what_it_can_do_before_it_is_opened(void **state)
 {
     (void)state;
     const struct backend_caps *caps = backend_caps_of("cpu");
-    struct backend *be = backend_make(1, NULL, shape_of(1, 1, 8, ROPE_NONE, NULL));
+    struct backend *be = device_open_small(1, NULL);
     assert_ptr_equal(caps, be->caps);
     assert_ptr_equal(caps, backend_caps_of(NULL));
     assert_null(backend_caps_of("abacus"));
@@ -578,7 +556,7 @@ static void a_device_knows_the_memory_of_a_matrix_before_it_is_packed(void **sta
     (void)state;
     enum { N_OUT = 98, N_IN = 256 };
     const struct backend_caps *caps = backend_caps_of("cpu");
-    struct backend *be = backend_make(1, NULL, shape_of(1, 1, 8, ROPE_NONE, NULL));
+    struct backend *be = device_open_small(1, NULL);
     struct stored s = stored_make(DTYPE_F32, N_OUT, N_IN);
     for (enum dtype type = 0; type < DTYPE_COUNT; type++) {
         for (int is_gate_up = 0; is_gate_up < 2 && dtype_is_weight(type); is_gate_up++) {

@@ -117,21 +117,6 @@ struct sizes {
     int d_model, d_ff;
 };
 
-static uint64_t random_state = 88172645463325252u;
-
-static float *random_floats(size_t n)
-{
-    float *x = malloc(n * sizeof *x);
-    assert_non_null(x);
-    for (size_t i = 0; i < n; i++) {
-        random_state ^= random_state << 13;
-        random_state ^= random_state >> 7;
-        random_state ^= random_state << 17;
-        x[i] = (float)(int32_t)(random_state >> 32) * 0x1p-31f;
-    }
-    return x;
-}
-
 /* The experts of a layer, stored as type, and what their bytes mean. */
 struct mixture {
     struct sizes sizes;
@@ -169,7 +154,7 @@ static uint16_t *put_in_order(enum orders orders, float *values, int n_out, int 
         for (int c = 0; c < n_in; c++)
             own[c] = orders == ORDERS_EQUAL && e > 0 ? order[c] : (uint16_t)c;
         for (int c = n_in - 1; c > 0 && (e == 0 || (orders == ORDERS_OWN && e > 1)); c--) {
-            float *x = random_floats(1);
+            float *x = random_floats(1, 1);
             int other = (int)((*x + 1) / 2 * (float)c);
             uint16_t swapped = own[c];
             own[c] = own[other];
@@ -194,12 +179,12 @@ static struct mixture mixture_make(enum dtype type, struct sizes s, enum activat
         .sizes = s,
         .type = type,
         .activation = activation,
-        .gate_up = random_floats(2 * n),
-        .down = random_floats(n),
+        .gate_up = random_floats(2 * n, 1),
+        .down = random_floats(n, 1),
     };
     if (activation == ACT_SILU_CLAMPED) { /* gpt-oss */
-        m.gate_up_bias = random_floats((size_t)N_EXPERTS * 2 * (size_t)s.d_ff);
-        m.down_bias = random_floats((size_t)N_EXPERTS * (size_t)s.d_model);
+        m.gate_up_bias = random_floats((size_t)N_EXPERTS * 2 * (size_t)s.d_ff, 1);
+        m.down_bias = random_floats((size_t)N_EXPERTS * (size_t)s.d_model, 1);
         for (int i = 0; i < N_EXPERTS * 2 * s.d_ff; i++) /* beyond both limits */
             m.gate_up_bias[i] *= 12;
     }
@@ -209,9 +194,9 @@ static struct mixture mixture_make(enum dtype type, struct sizes s, enum activat
         m.gate_up_order = put_in_order(orders, m.gate_up, 2 * s.d_ff, s.d_model);
         m.down_order = put_in_order(orders, m.down, s.d_model, s.d_ff);
     }
-    m.x = random_floats((size_t)N_ROWS * (size_t)s.d_model);
-    m.base = random_floats((size_t)N_ROWS * (size_t)s.d_model);
-    m.scores = random_floats((size_t)N_ROWS * (N_EXPERTS + 1));
+    m.x = random_floats((size_t)N_ROWS * (size_t)s.d_model, 1);
+    m.base = random_floats((size_t)N_ROWS * (size_t)s.d_model, 1);
+    m.scores = random_floats((size_t)N_ROWS * (N_EXPERTS + 1), 1);
     for (int r = 0; r < N_ROWS; r++) { /* few rows use the later experts, and none the last but one */
         for (int e = 0; e < N_EXPERTS; e++)
             m.scores[r * (N_EXPERTS + 1) + e] += (float)(N_EXPERTS - e) * 0.2f;
@@ -273,26 +258,13 @@ static struct matrix *pack(struct backend *be, enum dtype type, const uint8_t *s
     return m;
 }
 
-static struct backend *backend_make(int n_threads, const char *cpu)
-{
-    static const struct attention_shape SHAPE = { .n_heads = 1, .n_kv_heads = 1, .head_dim = 8, .scale = 1 };
-    struct backend_options options = {
-        .n_threads = n_threads, .cpu = cpu, .n_layers = 1, .n_kinds = 1, .attention = &SHAPE
-    };
-    struct backend *be = NULL;
-    struct tutti_error err;
-    if (backend_open(&be, NULL, &options, &err) != TUTTI_OK)
-        fail_msg("%s", err.text);
-    return be;
-}
-
 /* Rows first to first + n - 1, in steps of at most n_step rows; y: [n][d_model]. Returns the bytes of weights that
  * were read. */
 static uint64_t run(const struct mixture *m, int n_threads, const char *cpu, int first, int n, int n_step,
                     float *y)
 {
     struct sizes s = m->sizes;
-    struct backend *be = backend_make(n_threads, cpu);
+    struct backend *be = device_open_small(n_threads, cpu);
     struct matrix *gate_up = pack(be, m->type, m->stored_gate_up, m->gate_up_bias, m->gate_up_order,
                                   2 * s.d_ff, s.d_model, true);
     struct matrix *down = pack(be, m->type, m->stored_down, m->down_bias, m->down_order, s.d_model, s.d_ff,
@@ -395,7 +367,7 @@ static void outputs_are_near_float64(void **state)
     for (int i = 0; i < N_CASES; i++) {
         struct mixture m = mixture_make(CASES[i].type, CASES[i].sizes, CASES[i].activation, CASES[i].orders);
         int d = m.sizes.d_model;
-        float *y = random_floats((size_t)(N_ROWS * d));
+        float *y = random_floats((size_t)(N_ROWS * d), 1);
         double want[512], squares = 0, errors = 0;
         run(&m, 2, NULL, 0, N_ROWS, N_ROWS, y);
         for (int r = 0; r < N_ROWS; r++) {
@@ -424,7 +396,7 @@ static void a_row_has_the_same_bits_whatever_it_runs_with(void **state)
     for (int i = 0; i < N_CASES; i++) {
         struct mixture m = mixture_make(CASES[i].type, CASES[i].sizes, CASES[i].activation, CASES[i].orders);
         int d = m.sizes.d_model;
-        float *want = random_floats((size_t)(N_ROWS * d)), *got = random_floats((size_t)(N_ROWS * d));
+        float *want = random_floats((size_t)(N_ROWS * d), 1), *got = random_floats((size_t)(N_ROWS * d), 1);
         run(&m, 2, NULL, 0, N_ROWS, N_ROWS, want);
         for (size_t w = 0; w < sizeof WAYS / sizeof *WAYS; w++) {
             run(&m, WAYS[w].n_threads, WAYS[w].cpu, 0, N_ROWS, WAYS[w].n_step, got);
@@ -471,7 +443,7 @@ static void each_used_expert_is_read_once_and_no_other(void **state)
     (void)state;
     struct mixture m = mixture_make(DTYPE_Q8_0, (struct sizes){ 96, 64 }, ACT_SILU, ORDERS_NONE);
     int d = m.sizes.d_model, n_rows_of[N_EXPERTS] = { 0 }, n_used = 0;
-    struct backend *be = backend_make(3, NULL);
+    struct backend *be = device_open_small(3, NULL);
     struct matrix *gate_up = pack(be, m.type, m.stored_gate_up, NULL, NULL, 2 * m.sizes.d_ff, d, true);
     struct matrix *down = pack(be, m.type, m.stored_down, NULL, NULL, d, m.sizes.d_ff, false);
     struct expert_layer layer = {
@@ -523,7 +495,7 @@ static void each_used_expert_is_read_once_and_no_other(void **state)
 static void experts_of_unequal_size_are_refused(void **state)
 {
     (void)state;
-    struct backend *be = backend_make(1, NULL);
+    struct backend *be = device_open_small(1, NULL);
     float values[3 * 8] = { 0 };
     struct matrix_part parts[] = { { values, DTYPE_F32, 2 },
                                    { values, DTYPE_F32, 1 },

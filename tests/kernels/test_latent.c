@@ -13,25 +13,6 @@
 
 #include <cmocka.h>
 
-static uint64_t random_state = 88172645463325252u;
-
-static float random_float(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (float)(int32_t)(random_state >> 32) * 0x1p-31f;
-}
-
-static float *random_floats(size_t n, float scale)
-{
-    float *x = malloc(n * sizeof *x);
-    assert_non_null(x);
-    for (size_t i = 0; i < n; i++)
-        x[i] = random_float() * scale;
-    return x;
-}
-
 struct latent_case {
     int n_heads, n_latent, n_rotary, q_dim;
     enum rope_kind rope;
@@ -43,7 +24,6 @@ enum { LONG = 700, MAX_PAGES = LONG / 16 + 1, LAYER = 1 };
 static struct backend *backend_make(const struct latent_case *c, int n_threads, const char *cpu, int max_rows)
 {
     static float freqs[32];
-    struct backend *be = NULL;
     struct tutti_error err;
     for (int j = 0; j < 32; j++)
         freqs[j] = powf(10000, -(float)j / 16);
@@ -60,8 +40,8 @@ static struct backend *backend_make(const struct latent_case *c, int n_threads, 
     struct backend_options options = {
         .n_threads = n_threads, .cpu = cpu, .n_layers = 2, .n_kinds = 1, .attention = &shape
     };
-    if (backend_open(&be, NULL, &options, &err) != TUTTI_OK ||
-        be->ops->reserve(be, max_rows, &err) != TUTTI_OK)
+    struct backend *be = device_open(&options);
+    if (be->ops->reserve(be, max_rows, &err) != TUTTI_OK)
         fail_msg("%s", err.text);
     return be;
 }

@@ -30,21 +30,6 @@ static const struct lora_part GATE_UP_SHAPES[N_ADAPTERS][MAX_PARTS] = {
 };
 static const int N_PARTS[N_ADAPTERS] = { 1, 2, 0 }, N_GATE_UP_PARTS[N_ADAPTERS] = { 2, 2, 0 };
 
-static uint64_t random_state = 88172645463325252u;
-
-static float *random_floats(size_t n)
-{
-    float *x = malloc(n * sizeof *x);
-    assert_non_null(x);
-    for (size_t i = 0; i < n; i++) {
-        random_state ^= random_state << 13;
-        random_state ^= random_state >> 7;
-        random_state ^= random_state << 17;
-        x[i] = (float)(int32_t)(random_state >> 32) * 0x1p-31f;
-    }
-    return x;
-}
-
 struct setup {
     struct lora_part parts[N_ADAPTERS][MAX_PARTS];
     int n_parts[N_ADAPTERS], n_out;
@@ -55,19 +40,19 @@ struct setup {
 
 static struct setup setup_make(bool is_gate_up)
 {
-    struct setup s = { .n_out = is_gate_up ? 2 * N_FF : N_OUT, .x = random_floats(ROWS * N_IN) };
-    s.w = random_floats((size_t)s.n_out * N_IN);
-    s.bias = random_floats((size_t)s.n_out);
-    s.other = random_floats((size_t)s.n_out * N_IN);
-    s.factors = random_floats((size_t)s.n_out);
-    s.shifts = random_floats((size_t)s.n_out);
+    struct setup s = { .n_out = is_gate_up ? 2 * N_FF : N_OUT, .x = random_floats(ROWS * N_IN, 1) };
+    s.w = random_floats((size_t)s.n_out * N_IN, 1);
+    s.bias = random_floats((size_t)s.n_out, 1);
+    s.other = random_floats((size_t)s.n_out * N_IN, 1);
+    s.factors = random_floats((size_t)s.n_out, 1);
+    s.shifts = random_floats((size_t)s.n_out, 1);
     memcpy(s.parts, is_gate_up ? GATE_UP_SHAPES : SHAPES, sizeof SHAPES);
     memcpy(s.n_parts, is_gate_up ? N_GATE_UP_PARTS : N_PARTS, sizeof N_PARTS);
     for (int a = 0; a < N_ADAPTERS; a++) {
         for (int p = 0; p < s.n_parts[a]; p++) {
             struct lora_part *part = &s.parts[a][p];
-            part->a = random_floats((size_t)part->rank * N_IN);
-            part->b = random_floats((size_t)part->rank * (size_t)part->n_out);
+            part->a = random_floats((size_t)part->rank * N_IN, 1);
+            part->b = random_floats((size_t)part->rank * (size_t)part->n_out, 1);
         }
     }
     for (int r = 0; r < ROWS; r++)
@@ -111,18 +96,8 @@ static struct matrix *pack(struct backend *be, const struct setup *s, const floa
 static struct backend *backend_make(int n_threads, const struct setup *s, enum dtype type,
                                     struct lora **loras)
 {
-    struct backend *be = NULL;
+    struct backend *be = device_open_small(n_threads, NULL);
     struct tutti_error err;
-    struct backend_options options = { .n_threads = n_threads,
-                                       .n_layers = 1,
-                                       .n_kinds = 1,
-                                       .attention = &(struct attention_shape){ .n_heads = 1,
-                                                                               .n_kv_heads = 1,
-                                                                               .head_dim = 8,
-                                                                               .rope = ROPE_NONE,
-                                                                               .scale = 1 } };
-    if (backend_open(&be, NULL, &options, &err) != TUTTI_OK)
-        fail_msg("%s", err.text);
     for (int a = 0; a < N_ADAPTERS; a++) {
         struct lora_source source = { .n_in = N_IN,
                                       .n_out = s->n_out,

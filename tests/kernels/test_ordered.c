@@ -14,16 +14,6 @@
 
 enum { N_ROWS = 150, N_IN = 288, N_OUT = 70, RANK = 3 };
 
-static uint64_t random_state = 88172645463325252u;
-
-static float random_float(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (float)(int32_t)(random_state >> 32) * 0x1p-31f;
-}
-
 static void fill(float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -51,19 +41,6 @@ static void make(enum dtype type)
     for (int r = 0; r < N_ROWS; r++)
         for (int c = 0; c < N_IN; c++)
             made.gathered[r * N_IN + c] = made.x[r * N_IN + made.order[c]];
-}
-
-static struct backend *backend_make(int n_threads, const char *cpu)
-{
-    static const struct attention_shape SHAPE = { .n_heads = 1, .n_kv_heads = 1, .head_dim = 8, .scale = 1 };
-    struct backend_options options = {
-        .n_threads = n_threads, .cpu = cpu, .n_layers = 1, .n_kinds = 1, .attention = &SHAPE
-    };
-    struct backend *be = NULL;
-    struct tutti_error err;
-    if (backend_open(&be, NULL, &options, &err) != TUTTI_OK)
-        fail_msg("%s", err.text);
-    return be;
 }
 
 static struct matrix *matrix_make(struct backend *be, const uint16_t *order, bool is_gate_up)
@@ -115,7 +92,7 @@ static void inputs_are_gathered_by_the_order(void **state)
         size_t n_bytes = sizeof *want * N_ROWS * (is_gate_up ? N_OUT / 2 : N_OUT);
         make(TYPES[i / 2]);
         for (size_t w = 0; w < sizeof WAYS / sizeof *WAYS; w++) {
-            struct backend *be = backend_make(WAYS[w].n_threads, WAYS[w].cpu);
+            struct backend *be = device_open_small(WAYS[w].n_threads, WAYS[w].cpu);
             struct matrix *plain = matrix_make(be, NULL, is_gate_up),
                           *ordered = matrix_make(be, made.order, is_gate_up);
             assert_int_equal(be->ops->reserve(be, WAYS[w].n_step, NULL), TUTTI_OK);
@@ -143,7 +120,7 @@ static void adapters_see_inputs_as_they_are(void **state)
     fill(a, RANK * N_IN);
     fill(b, N_OUT * RANK);
     make(DTYPE_Q4_0);
-    struct backend *be = backend_make(2, NULL);
+    struct backend *be = device_open_small(2, NULL);
     struct matrix *m = matrix_make(be, made.order, false);
     const struct lora_part part = { .n_out = N_OUT, .rank = RANK, .scale = 0.5f, .a = a, .b = b };
     const struct lora_source source = {
@@ -184,7 +161,7 @@ static void an_order_is_part_of_the_matrix(void **state)
     (void)state;
     float row[N_IN];
     make(DTYPE_Q8_0);
-    struct backend *be = backend_make(1, NULL);
+    struct backend *be = device_open_small(1, NULL);
     struct matrix *plain = matrix_make(be, NULL, false), *ordered = matrix_make(be, made.order, false);
     for (int r = 0; r < N_OUT; r += 23) {
         be->ops->matrix_read(be, row, ordered, r);

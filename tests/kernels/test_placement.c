@@ -3,6 +3,7 @@
  * checked, and the bits of results, but not where pages are. */
 #include "backend/cpu/cpu.h"
 #include "base/log.h"
+#include "device.h"
 #include "support/folder.h"
 
 #include <setjmp.h>
@@ -27,17 +28,13 @@ static struct backend *open_backend(const char *numa)
         .n_heads = 2 * N_KV_HEADS, .n_kv_heads = N_KV_HEADS, .head_dim = HEAD_DIM, .scale = 0.125f
     };
     struct nodes nodes;
-    struct backend *be = NULL;
-    struct tutti_error err;
     nodes_find(&nodes, NULL);
     struct backend_options options = { .n_threads = THREADS_PER_NODE * nodes.n,
                                        .numa = numa,
                                        .n_layers = 2,
                                        .n_kinds = 1,
                                        .attention = &shape };
-    if (backend_open(&be, NULL, &options, &err) != TUTTI_OK)
-        fail_msg("%s", err.text);
-    return be;
+    return device_open(&options);
 }
 
 /* The id of the node that has the page; negative: none, as the kernel says. */
@@ -125,14 +122,6 @@ struct results {
     uint8_t *page;
 };
 
-static struct floats to_device(struct backend *be, const float *values, size_t n)
-{
-    struct floats floats = be->ops->alloc(be, n);
-    assert_non_null(floats.buffer);
-    be->ops->upload(be, floats, values, n);
-    return floats;
-}
-
 /* Computes the same with matrices, experts and attention, and checks where all of it lies. */
 static void compute(struct results *out, const char *numa)
 {
@@ -168,9 +157,10 @@ static void compute(struct results *out, const char *numa)
         assert_int_equal(n_heads, N_KV_HEADS);
     }
 
-    struct floats x = to_device(be, values, N_ROWS * N_IN), y = to_device(be, values, N_ROWS * N_OUT),
-                  scores = to_device(be, values + 3, N_ROWS * N_EXPERTS), qkv = to_device(be, values + 9, N_ROWS * QKV),
-                  attended = to_device(be, values, N_ROWS * Y);
+    struct floats x = device_new(be, values, N_ROWS * N_IN), y = device_new(be, values, N_ROWS * N_OUT),
+                  scores = device_new(be, values + 3, N_ROWS * N_EXPERTS),
+                  qkv = device_new(be, values + 9, N_ROWS * QKV),
+                  attended = device_new(be, values, N_ROWS * Y);
     struct routing routing = { .n_experts = N_EXPERTS, .n_chosen = 2, .scale = 1 };
     struct expert_layer layer = { .routing = &routing, .gate_up = up, .down = down, .activation = ACT_SILU };
     const int32_t table[] = { 7, 3 }, *tables[] = { table };

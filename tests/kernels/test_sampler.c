@@ -451,12 +451,7 @@ struct op_result {
 
 static struct backend *op_backend(int n_threads)
 {
-    struct backend *be = NULL;
-    const struct attention_shape shape = { .n_heads = 1, .n_kv_heads = 1, .head_dim = 8 };
-    struct backend_options options = {
-        .n_threads = n_threads, .n_layers = 1, .n_kinds = 1, .attention = &shape
-    };
-    assert_int_equal(backend_open(&be, NULL, &options, NULL), TUTTI_OK);
+    struct backend *be = device_open_small(n_threads, NULL);
     assert_int_equal(be->ops->reserve_sampling(be, OP_VOCAB, NULL), TUTTI_OK);
     return be;
 }
