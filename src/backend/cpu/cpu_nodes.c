@@ -42,14 +42,14 @@ void cpu_place_panels(const struct cpu_backend *cpu, struct matrix *m)
 
 float *cpu_memory_of_thread(const struct cpu_backend *cpu, int thread, size_t n_floats)
 {
-    enum { PAGE = 4096 };
+    size_t page = os_page_bytes();
     if (cpu->n_nodes == 1)
         return cpu_memory_new(n_floats);
     size_t n_bytes;
-    if (__builtin_mul_overflow(n_floats, sizeof(float), &n_bytes) || n_bytes > SIZE_MAX - PAGE)
+    if (__builtin_mul_overflow(n_floats, sizeof(float), &n_bytes) || n_bytes > SIZE_MAX - page)
         return NULL;
-    n_bytes = (n_bytes + PAGE) / PAGE * PAGE;
-    float *memory = aligned_alloc(PAGE, n_bytes);
+    n_bytes = (n_bytes + page) / page * page;
+    float *memory = aligned_alloc(page, n_bytes);
     if (!memory)
         return NULL;
     cpu_place(cpu, team_node_of(cpu->own_team, thread), memory, n_bytes);

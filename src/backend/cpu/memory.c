@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #define HUGE_PAGE ((size_t)2 << 20)
 
@@ -20,16 +19,10 @@ static size_t round_up(size_t n, size_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
-/* Of the system: 4, 16 or 64 KiB. */
-static size_t page_bytes(void)
-{
-    return (size_t)sysconf(_SC_PAGESIZE);
-}
-
 /* Maps one huge page more than needed, and unmaps what is before and after an aligned part. */
 static void *map_aligned(size_t n_bytes)
 {
-    size_t size = round_up(n_bytes, page_bytes());
+    size_t size = round_up(n_bytes, os_page_bytes());
     char *base = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED)
         return NULL;
@@ -65,7 +58,7 @@ void *memory_new(size_t n_bytes)
 void memory_free(void *memory, size_t n_bytes)
 {
     if (memory && memory_is_mapped(n_bytes))
-        munmap(memory, round_up(n_bytes, page_bytes()));
+        munmap(memory, round_up(n_bytes, os_page_bytes()));
     else
         free(memory);
 }
@@ -125,7 +118,7 @@ struct memory_backing *memory_back(void *memory, size_t n_bytes, int n_threads)
     struct memory_backing *b = n_bytes > BACK_AT_ONCE_BYTES ? calloc(1, size) : NULL;
     if (b) {
         b->memory = memory;
-        b->n_bytes = round_up(n_bytes, page_bytes());
+        b->n_bytes = round_up(n_bytes, os_page_bytes());
         while (b->n_threads < n_threads && thread_start(&b->threads[b->n_threads], back_all, b) == 0)
             b->n_threads++;
         if (b->n_threads > 0)

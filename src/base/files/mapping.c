@@ -1,5 +1,7 @@
 #include "base/files/mapping.h"
 
+#include "base/system/os.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -79,7 +81,7 @@ enum tutti_status mapping_borrow(struct mapping *out, const void *bytes, size_t 
 
 void mapping_forget(const struct mapping *map, const void *data, size_t n_bytes)
 {
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t page = os_page_bytes();
     uintptr_t begin = ((uintptr_t)data + page - 1) / page * page;
     uintptr_t end = ((uintptr_t)data + n_bytes) / page * page;
     if (map->bytes && !map->is_borrowed && end > begin)

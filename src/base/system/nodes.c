@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Adds a list of the kernel's, such as "0-3,8"; false: it is not one. */
 static bool read_list(FILE *in, cpu_set_t *set)
@@ -105,7 +104,7 @@ enum { MASK_WORDS = 16, WORD_BITS = 8 * (int)sizeof(unsigned long) }; /* nodes u
 
 static bool set_policy(bool in_turn, const unsigned long *mask, void *memory, size_t n_bytes)
 {
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t page = os_page_bytes();
     uintptr_t begin = (uintptr_t)memory & ~(page - 1), end = ((uintptr_t)memory + n_bytes) & ~(page - 1);
     return begin >= end || os_place_memory((void *)begin, end - begin, mask, MASK_WORDS * WORD_BITS, in_turn);
 }

@@ -89,6 +89,7 @@ int os_memory_file(const char *name); /* one without a place in any folder; -1: 
 /* ---- memory ---- */
 /* Puts whole pages on the NUMA nodes of the mask of n_bits bits: preferably, or in turn. False: the system refuses. */
 bool os_place_memory(void *pages, size_t n_bytes, const unsigned long *mask, int n_bits, bool in_turn);
+size_t os_page_bytes(void);                  /* of virtual memory: 4, 16 or 64 KiB */
 uint64_t os_memory_free(void);               /* bytes of the machine; 0: unknown */
 void os_forget(void *bytes, size_t n_bytes); /* zeroes, whatever the compiler thinks of it */
 

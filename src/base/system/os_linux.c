@@ -201,10 +201,15 @@ bool os_place_memory(void *pages, size_t n_bytes, const unsigned long *mask, int
                    (unsigned long)n_bits + 1, MPOL_MF_MOVE) == 0;
 }
 
+size_t os_page_bytes(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
 uint64_t os_memory_free(void)
 {
-    long pages = sysconf(_SC_AVPHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
-    return pages > 0 && page_bytes > 0 ? (uint64_t)pages * (uint64_t)page_bytes : 0;
+    long n_pages = sysconf(_SC_AVPHYS_PAGES);
+    return n_pages > 0 ? (uint64_t)n_pages * os_page_bytes() : 0;
 }
 
 void os_forget(void *bytes, size_t n_bytes)

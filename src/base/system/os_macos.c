@@ -238,17 +238,20 @@ bool os_place_memory(void *pages, size_t n_bytes, const unsigned long *mask, int
     return false;
 }
 
+size_t os_page_bytes(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
 /* Pages without content, and those that the system can take back without writing. */
 uint64_t os_memory_free(void)
 {
     vm_statistics64_data_t counts;
     mach_msg_type_number_t n = HOST_VM_INFO64_COUNT;
     mach_port_t host = mach_host_self();
-    long page_bytes = sysconf(_SC_PAGESIZE);
-    bool ok = page_bytes > 0 &&
-              host_statistics64(host, HOST_VM_INFO64, (host_info64_t)&counts, &n) == KERN_SUCCESS;
+    bool ok = host_statistics64(host, HOST_VM_INFO64, (host_info64_t)&counts, &n) == KERN_SUCCESS;
     mach_port_deallocate(mach_task_self(), host);
-    return ok ? ((uint64_t)counts.free_count + counts.inactive_count) * (uint64_t)page_bytes : 0;
+    return ok ? ((uint64_t)counts.free_count + counts.inactive_count) * os_page_bytes() : 0;
 }
 
 void os_forget(void *bytes, size_t n_bytes)
