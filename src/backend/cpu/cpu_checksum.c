@@ -11,42 +11,55 @@ enum {
     SAMPLE_POSITIONS = 4096, /* of all up to LIMIT_CONTEXT */
 };
 
-struct summing {
+/* What a checksum is of: the panels of a matrix, or bytes. */
+struct sum_input {
+    const struct matrix *m; /* each panel is a piece, in the order of experts and panels; NULL: bytes */
     const uint8_t *bytes;
     size_t n_bytes;
-    const struct matrix *m; /* instead of bytes: its panels, each a piece, in the order of experts and panels */
-    atomic_size_t next;
+};
+
+struct sum_job {
+    struct sum_input in;
+    atomic_size_t next;       /* piece */
     atomic_uint_fast64_t sum; /* of the pieces' checksums, so their order has no influence */
 };
 
 static void sum_pieces(void *arg, int thread, int n_threads)
 {
-    struct summing *job = arg;
-    const struct matrix *m = job->m;
+    struct sum_job *job = arg;
+    const struct sum_input *in = &job->in;
+    const struct matrix *m = in->m;
     size_t n_pieces = m ? (size_t)m->n_experts * (size_t)m->n_panels
-                        : (job->n_bytes + PIECE_BYTES - 1) / PIECE_BYTES, i;
+                        : (in->n_bytes + PIECE_BYTES - 1) / PIECE_BYTES,
+           i;
     uint64_t sum = 0;
     (void)thread;
     (void)n_threads;
     while ((i = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed)) < n_pieces) {
-        size_t begin = i * PIECE_BYTES, left = job->n_bytes - begin;
+        size_t begin = i * PIECE_BYTES, left = in->n_bytes - begin;
         if (m)
             sum += hash64(i, cpu_panel(m, (int)(i / (size_t)m->n_panels), (int)(i % (size_t)m->n_panels)),
                           m->panel_bytes);
         else
-            sum += hash64(i, job->bytes + begin, left < PIECE_BYTES ? left : PIECE_BYTES);
+            sum += hash64(i, in->bytes + begin, left < PIECE_BYTES ? left : PIECE_BYTES);
     }
     atomic_fetch_add_explicit(&job->sum, sum, memory_order_relaxed);
 }
 
-static uint64_t sum_bytes(struct cpu_backend *cpu, uint64_t before, const void *bytes, size_t n_bytes)
+/* The checksum of the input and what was summed before it. */
+static uint64_t sum_on(struct cpu_backend *cpu, uint64_t before, const struct sum_input *in)
 {
-    struct summing job = { .bytes = bytes, .n_bytes = n_bytes };
-    if (n_bytes > PIECE_BYTES)
+    struct sum_job job = { .in = *in };
+    if (in->n_bytes > PIECE_BYTES)
         team_run(cpu->team, sum_pieces, &job);
     else
         sum_pieces(&job, 0, 1);
-    return mix64(before ^ mix64(atomic_load(&job.sum) ^ n_bytes));
+    return mix64(before ^ mix64(atomic_load(&job.sum) ^ in->n_bytes));
+}
+
+static uint64_t sum_bytes(struct cpu_backend *cpu, uint64_t before, const void *bytes, size_t n_bytes)
+{
+    return sum_on(cpu, before, &(struct sum_input){ .bytes = bytes, .n_bytes = n_bytes });
 }
 
 uint64_t cpu_checksum(struct backend *be, struct floats floats, size_t n_floats)
@@ -58,10 +71,8 @@ uint64_t cpu_matrix_checksum(struct backend *be, const struct matrix *m)
 {
     const int32_t shape[] = { (int32_t)m->dtype, m->n_in, m->n_out, m->is_gate_up, m->n_experts };
     size_t n_panels = (size_t)m->n_experts * (size_t)m->n_panels;
-    uint64_t sum = hash64(0, shape, sizeof shape);
-    struct summing job = { .m = m };
-    team_run(cpu_of(be)->team, sum_pieces, &job);
-    sum = mix64(sum ^ mix64(atomic_load(&job.sum) ^ m->n_bytes));
+    uint64_t sum = sum_on(cpu_of(be), hash64(0, shape, sizeof shape),
+                          &(struct sum_input){ .m = m, .n_bytes = m->n_bytes });
     for (int e = 0; m->order && e < m->n_experts; e++)
         sum = sum_bytes(cpu_of(be), sum, cpu_matrix_order(m, e), (size_t)m->n_in * sizeof *m->order);
     return m->bias ? sum_bytes(cpu_of(be), sum, m->bias, n_panels * PANEL_ROWS * sizeof *m->bias) : sum;
