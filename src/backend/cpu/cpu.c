@@ -56,9 +56,7 @@ static enum tutti_status cpu_reserve(struct backend *be, int max_rows, struct tu
     size_t ordered = cpu->has_orders ? TILE_ROWS * ORDERED_COLUMNS : 0;
     size_t heads = cpu_heads_scratch_bytes(cpu);
     bool fits = !__builtin_mul_overflow(n + n / LEAST_TILE_ROWS + 1, cpu->row_bytes, &cpu->activation_bytes);
-    cpu->activations = fits ? memory_new(cpu->activation_bytes) : NULL;
-    if (cpu->activations)
-        cpu_spread(cpu, cpu->activations, cpu->activation_bytes);
+    cpu->activations = fits ? cpu_memory_shared(cpu, cpu->activation_bytes) : NULL;
     cpu->scratch = calloc((size_t)n_threads, sizeof *cpu->scratch);
     bool has_all = cpu->activations && cpu->scratch && cpu_attention_reserve(cpu, max_rows) &&
                    cpu_lora_reserve(cpu, max_rows) && cpu_experts_reserve(cpu, max_rows);

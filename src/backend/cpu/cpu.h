@@ -347,7 +347,10 @@ static inline uint8_t *cpu_panel(const struct matrix *m, int expert, int panel)
 
 /* Divides the panels among the nodes, and places memory that is not in use yet. */
 void cpu_place_panels(const struct cpu_backend *cpu, struct matrix *m);
-/* Places memory that threads of all nodes use: a page on each node in turn. */
+/* As memory_new(), for memory that the threads of all nodes use. Large memory is on the nodes in turn, page by
+ * page, and is backed at once, so that no step pays for page faults. Freed by memory_free(). */
+void *cpu_memory_shared(const struct cpu_backend *cpu, size_t n_bytes);
+/* Puts pages on the nodes in turn. */
 void cpu_spread(const struct cpu_backend *cpu, void *memory, size_t n_bytes);
 void cpu_place(const struct cpu_backend *cpu, int node, void *memory, size_t n_bytes);
 /* As cpu_memory_new(), on the node of a thread. */

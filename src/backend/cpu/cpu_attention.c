@@ -84,11 +84,9 @@ bool cpu_attention_reserve_cuts(struct cpu_backend *cpu, int n_pages)
         return false;
     if (n_sums <= cpu->n_cut_sums)
         return true;
-    float *sums = memory_new(n_bytes);
+    float *sums = cpu_memory_shared(cpu, n_bytes);
     if (!sums)
         return false;
-    for (size_t i = 0; i < n_sums; i += 1024) /* touches each page */
-        ((volatile float *)sums)[i] = 0;
     memory_free(cpu->cut_sums, cpu->cut_sums_bytes);
     cpu->cut_sums = sums;
     cpu->n_cut_sums = n_sums;

@@ -25,15 +25,11 @@ struct floats cpu_alloc(struct backend *be, size_t n_floats)
     size_t n_bytes = 0;
     struct buffer *buffer = calloc(1, sizeof *buffer);
     bool fits = !__builtin_mul_overflow(n_floats > 0 ? n_floats : 1, sizeof(float), &n_bytes);
-    float *data = fits ? memory_new(n_bytes) : NULL;
+    float *data = fits ? cpu_memory_shared(cpu_of(be), n_bytes) : NULL;
     if (!buffer || !data) {
         free(buffer);
         memory_free(data, n_bytes);
         return NO_FLOATS;
-    }
-    if (memory_is_mapped(n_bytes)) {
-        cpu_spread(cpu_of(be), data, n_bytes);
-        memset(data, 0, n_bytes); /* backs it: no step pays for that */
     }
     *buffer = (struct buffer){ .data = data, .n_floats = n_floats };
     return (struct floats){ .buffer = buffer };

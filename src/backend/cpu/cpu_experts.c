@@ -43,17 +43,6 @@ void cpu_experts_widen(struct cpu_experts *e, const struct matrix *m, int n_chos
     e->row_bytes = row > e->row_bytes ? row : e->row_bytes;
 }
 
-/* Zeroed and backed; NULL: no memory. */
-static void *new_shared(const struct cpu_backend *cpu, size_t n_bytes)
-{
-    void *memory = memory_new(n_bytes);
-    if (memory && memory_is_mapped(n_bytes)) {
-        cpu_spread(cpu, memory, n_bytes);
-        memset(memory, 0, n_bytes);
-    }
-    return memory;
-}
-
 bool cpu_experts_reserve(struct cpu_backend *cpu, int max_rows)
 {
     struct cpu_experts *e = &cpu->experts;
@@ -73,9 +62,9 @@ bool cpu_experts_reserve(struct cpu_backend *cpu, int max_rows)
     e->used = calloc(n_experts, sizeof *e->used);
     e->first_tile = calloc(n_experts + 1, sizeof *e->first_tile);
     e->tiles = calloc(n_entries, sizeof *e->tiles);
-    e->hidden = new_shared(cpu, e->hidden_bytes);
-    e->wide = new_shared(cpu, e->wide_bytes);
-    e->packed = new_shared(cpu, e->packed_bytes);
+    e->hidden = cpu_memory_shared(cpu, e->hidden_bytes);
+    e->wide = cpu_memory_shared(cpu, e->wide_bytes);
+    e->packed = cpu_memory_shared(cpu, e->packed_bytes);
     return e->ids && e->weights && e->places && e->rows && e->n_rows_of && e->used && e->first_tile &&
            e->tiles && e->hidden && e->wide && e->packed;
 }

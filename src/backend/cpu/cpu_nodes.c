@@ -2,6 +2,7 @@
  * KV heads that lie there. On one node all of this costs nothing. */
 #include "backend/cpu/cpu.h"
 
+#include "backend/cpu/memory.h"
 #include "base/log.h"
 
 #include <stdlib.h>
@@ -38,6 +39,16 @@ void cpu_place_panels(const struct cpu_backend *cpu, struct matrix *m)
         if (cpu_node_panels(m, node) > 0)
             cpu_place(cpu, node, cpu_panel(m, 0, m->node_begin[node]),
                       (size_t)m->n_experts * (size_t)cpu_node_panels(m, node) * m->panel_bytes);
+}
+
+void *cpu_memory_shared(const struct cpu_backend *cpu, size_t n_bytes)
+{
+    void *memory = memory_new(n_bytes);
+    if (memory && memory_is_mapped(n_bytes)) {
+        cpu_spread(cpu, memory, n_bytes);
+        memset(memory, 0, n_bytes); /* backs it */
+    }
+    return memory;
 }
 
 float *cpu_memory_of_thread(const struct cpu_backend *cpu, int thread, size_t n_floats)
