@@ -1,6 +1,6 @@
 #include "offline/convert_stream.h"
 
-#include "kernels/quantize.h"
+#include "kernels/quantize/quantize.h"
 
 #include <math.h>
 #include <stdatomic.h>

@@ -1,6 +1,6 @@
 #include "offline/merge.h"
 
-#include "kernels/quantize.h"
+#include "kernels/quantize/quantize.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #include "checkpoint/gguf/gguf.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/text_part.h"
-#include "kernels/quantize.h"
+#include "kernels/quantize/quantize.h"
 
 #include "base/files/mapping.h"
 

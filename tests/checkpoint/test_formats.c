@@ -9,7 +9,7 @@
 #include "checkpoint/mindspore/mindspore.h"
 #include "checkpoint/pytorch/pytorch.h"
 #include "checkpoint/tensor_set.h"
-#include "kernels/quantize.h"
+#include "kernels/quantize/quantize.h"
 
 #include "../support/folder.h"
 #include "base/half.h"

@@ -3,7 +3,7 @@
 #include "base/files/mapping.h"
 #include "checkpoint/gguf/gguf.h"
 #include "checkpoint/safetensors.h"
-#include "kernels/quantize.h"
+#include "kernels/quantize/quantize.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

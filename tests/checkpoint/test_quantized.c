@@ -7,7 +7,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/tensor_set.h"
-#include "kernels/quantize.h"
+#include "kernels/quantize/quantize.h"
 
 #include <stdio.h>
 #include <string.h>

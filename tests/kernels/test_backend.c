@@ -4,7 +4,7 @@
 #include "base/half.h"
 #include "device.h"
 #include "kernels/kernels.h"
-#include "kernels/quantize.h"
+#include "kernels/quantize/quantize.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -3,7 +3,7 @@
 #include "backend/backend.h"
 #include "backend/cpu/cpu.h"
 #include "device.h"
-#include "kernels/quantize.h"
+#include "kernels/quantize/quantize.h"
 
 #include <jansson.h>
 #include <math.h>

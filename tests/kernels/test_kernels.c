@@ -3,7 +3,7 @@
 #include "kernels/input_block.h"
 #include "kernels/kernels.h"
 #include "kernels/pack.h"
-#include "kernels/quantize.h"
+#include "kernels/quantize/quantize.h"
 #include "kernels/ref/ref.h"
 
 #include <setjmp.h>

@@ -3,7 +3,7 @@
 #include "backend/backend.h"
 #include "base/half.h"
 #include "device.h"
-#include "kernels/quantize.h"
+#include "kernels/quantize/quantize.h"
 
 #include <math.h>
 #include <setjmp.h>

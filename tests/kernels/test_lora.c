@@ -2,7 +2,7 @@
  * depend only on that row. */
 #include "backend/backend.h"
 #include "device.h"
-#include "kernels/quantize.h"
+#include "kernels/quantize/quantize.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -2,7 +2,7 @@
  * inputs are gathered by the test, in every processor level, batch and number of threads. Adapters see inputs as they are. */
 #include "backend/backend.h"
 #include "device.h"
-#include "kernels/quantize.h"
+#include "kernels/quantize/quantize.h"
 
 #include <math.h>
 #include <setjmp.h>

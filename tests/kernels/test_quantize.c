@@ -1,7 +1,7 @@
 /* The quantizers against the gguf package, bit for bit (tests/fixtures/gguf/quantize.*), and against the errors that ggml's
  * leave (quality.*). */
 #include "base/half.h"
-#include "kernels/quantize.h"
+#include "kernels/quantize/quantize.h"
 
 #include <jansson.h>
 #include <math.h>

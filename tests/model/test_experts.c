@@ -1,6 +1,6 @@
 /* Mixtures of experts as other programs store them (tests/fixtures/experts): the logits of the published folders, in
  * every conversion too; and what does not fit together, which is refused by name. */
-#include "kernels/quantize.h"
+#include "kernels/quantize/quantize.h"
 #include "model/description/family.h"
 #include "offline/convert.h"
 #include "util.h"

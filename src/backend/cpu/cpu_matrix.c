@@ -3,7 +3,7 @@
 #include "backend/cpu/memory.h"
 #include "kernels/float8.h"
 #include "kernels/pack.h"
-#include "kernels/quantize.h"
+#include "kernels/quantize/quantize.h"
 
 #include <assert.h>
 #include <stdlib.h>

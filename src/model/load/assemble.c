@@ -1,7 +1,7 @@
 #include "model/load/assemble.h"
 
 #include "base/system/team.h"
-#include "kernels/quantize.h"
+#include "kernels/quantize/quantize.h"
 #include "model/weights/weights.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* Makes models of known shapes with random weights, for benchmarks without a download. */
 #include "base/rng.h"
-#include "kernels/quantize.h"
+#include "kernels/quantize/quantize.h"
 #include "model/description/family.h"
 #include "model/forward.h"
 #include "model/load/fit.h"

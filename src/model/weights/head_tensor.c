@@ -1,6 +1,6 @@
 #include "model/weights/head_tensor.h"
 
-#include "kernels/quantize.h"
+#include "kernels/quantize/quantize.h"
 
 #include <stdlib.h>
 #include <string.h>

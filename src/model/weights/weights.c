@@ -2,7 +2,7 @@
 
 #include "base/text.h"
 #include "checkpoint/quantized/quantized.h"
-#include "kernels/quantize.h"
+#include "kernels/quantize/quantize.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -1,4 +1,4 @@
-#include "kernels/quantize_fit.h"
+#include "kernels/quantize/quantize_fit.h"
 
 #include <math.h>
 

@@ -1,5 +1,5 @@
-#include "kernels/quantize.h"
-#include "kernels/quantize_blocks.h"
+#include "kernels/quantize/quantize.h"
+#include "kernels/quantize/quantize_blocks.h"
 #include "kernels/stored.h"
 
 #include "base/half.h"

@@ -1,6 +1,6 @@
 /* Quantizes blocks of 32 with four or five bits, integers or the floats of MXFP4. */
-#include "kernels/quantize_blocks.h"
-#include "kernels/quantize_fit.h"
+#include "kernels/quantize/quantize_blocks.h"
+#include "kernels/quantize/quantize_fit.h"
 
 #include <float.h>
 #include <math.h>

@@ -4,8 +4,8 @@
  * First each run is fitted separately. Then the block's float16 scale and min are chosen so that their
  * multiples are near the fitted values of the runs. Each run takes the multiple with the least
  * error, and the block's scale and min are fitted again to the resulting numbers. */
-#include "kernels/quantize_blocks.h"
-#include "kernels/quantize_fit.h"
+#include "kernels/quantize/quantize_blocks.h"
+#include "kernels/quantize/quantize_fit.h"
 
 #include <math.h>
 
