@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""What starting and joining the compute threads costs on large machines, by a model of their caches' lines.
+"""Estimates the cost of fork and join of the compute threads on large machines, by a model of cache line transfers.
 
   bench/team_model.py [--sockets 2] [--cores 64] [--gbps 300] [--near 25] [--socket 90] [--far 150] [--busy 20]
 
---cores and --gbps are of one socket. The times, in ns, are those of moving a line between cores that share a last-level cache,
-between others of a socket, and between sockets; while a line moves it serves nobody else, and each further reader of a line that
-was just written waits --busy longer. The defaults are of the order that is published for EPYC and Xeon servers of 2020 to 2024
-(core-to-core latency tables); they were not measured here.
+--cores and --gbps are those of one socket. --near, --socket and --far are the latencies, in ns, of moving a cache line between
+cores that share a last-level cache, between other cores of a socket, and between sockets. A line has one owner at a time, and each
+further reader of a line that was just written waits --busy ns longer. The defaults have the magnitude that is published for EPYC
+and Xeon servers of 2020 to 2024 (core-to-core latency tables); they were not measured.
 
-The model plays src/base/system/team.c: the caller starts each group of 8 threads by a store, a thread counts itself as done in its
-group, and the last one of a group counts the group. "one counter" is the same with a single line for all threads, as a plain barrier
-has it. Then it shares out the panels of each matrix of a layer as cpu_nodes.c does, with 2 % of jitter in a panel's time, and
-compares a layer's time with the one that memory alone would need.
+The model simulates src/base/system/team.c: the caller starts each group of 8 threads by a store, each thread counts itself as done
+in its group, and the last thread of a group counts the group. "one counter" is a plain barrier: a single counter for all threads.
+Then the panels of each matrix of a layer are divided among the threads as cpu_nodes.c does, with 2 % of jitter in the time of a
+panel. The time of a layer is compared with the time in which memory alone would deliver the weights.
 """
 import argparse
 import heapq
@@ -34,7 +34,7 @@ class Machine:
         self.per_socket = max(1, n_threads // args.sockets)
 
     def move(self, a, b):
-        """ns for a line from thread a's core to thread b's."""
+        """ns to move a line from the core of thread a to that of thread b."""
         if a == b:
             return 0
         if a // self.per_socket != b // self.per_socket:
@@ -42,11 +42,11 @@ class Machine:
         return self.args.near if a // GROUP == b // GROUP else self.args.socket
 
     def seen(self, writer, readers, at):
-        """When each reader sees what the writer stored at this time: the line serves one after the other."""
+        """When each reader sees what the writer stored at this time: readers get the line one after the other."""
         return {r: at + self.move(writer, r) + i * self.args.busy for i, r in enumerate(readers)}
 
     def count(self, arrivals):
-        """Threads change one counter, in the order in which they come: (when the last has, who that was)."""
+        """Threads increment one counter in the order of their arrival: (time of the last increment, its thread)."""
         free, owner = 0, None
         for at, who in sorted(arrivals):
             free = max(free, at) + (self.move(owner, who) if owner is not None else self.args.near)
@@ -54,12 +54,12 @@ class Machine:
         return free, owner
 
     def fork_join(self, in_groups):
-        """ns from the caller's first store until it sees that all are done, with no work."""
+        """ns from the caller's first store until the caller sees that all threads are done, without any work."""
         if self.n == 1:
             return 0
         groups = [list(range(g, min(g + GROUP, self.n))) for g in range(0, self.n, GROUP)] if in_groups else [list(range(self.n))]
         counts, at = [], 0
-        for group in groups:  # stores overlap; each waits a little for its line
+        for group in groups:  # stores overlap; each waits for its line
             at += self.args.busy
             workers = [t for t in group if t != 0]
             if workers:
@@ -68,8 +68,8 @@ class Machine:
         return end + self.move(last, 0)
 
 
-def shared_out(n_panels, n_threads, rng):
-    """How much longer than its mean the last thread takes for its panels and those that it takes from others."""
+def imbalance(n_panels, n_threads, rng):
+    """Time until the last panel is done, relative to that of a perfect balance: threads steal panels from others."""
     shares = [[n_panels * t // n_threads, n_panels * (t + 1) // n_threads] for t in range(n_threads)]
     free = [(0.0, t) for t in range(n_threads)]
     end = total = 0.0
@@ -106,7 +106,7 @@ def main():
         for matrices, n_forks in SHAPES.values():
             gbps = args.gbps * args.sockets * min(1, 3 * n / most)  # a third of the cores saturates the memory
             ideal = sum(rows * columns * BYTES for rows, columns in matrices) / gbps / 1e3
-            shared = sum(rows * columns * BYTES / gbps / 1e3 * shared_out(rows // PANEL_ROWS, n, rng) for rows, columns in matrices)
+            shared = sum(rows * columns * BYTES / gbps / 1e3 * imbalance(rows // PANEL_ROWS, n, rng) for rows, columns in matrices)
             whole = shared + n_forks * groups
             cells.append(f"{whole:7.0f} us {100 * n_forks * groups / whole:6.1f} % {100 * (shared - ideal) / whole:6.1f} % {100 * ideal / whole:6.0f} %")
         print(f"{n:7} {flat:9.1f} us {groups:6.1f} us   " + "   ".join(f"{cell:>50}" for cell in cells))

@@ -75,8 +75,9 @@ struct matrix_source {
     int n_experts, n_chosen;
     /* Host; NULL: none; else [n_parts], each [n_rows of the part] or NULL for zeros. */
     const float *const *biases;
-    /* Host; NULL: none; else one for each matrix, [n_in]: which element of an input row belongs to each column,
-     * all of them once; NULL: 0, 1, ... For parts of one type of integers (dtype_is_integers()) to pack as it. */
+    /* Host; NULL: no matrix has an order. Else for each matrix a permutation [n_in], the element of an input row that
+     * belongs to each column; NULL: 0, 1, ... Only for parts of one type of integers (dtype_is_integers()) that is
+     * kept. */
     const uint16_t *const *orders;
 };
 
@@ -436,8 +437,7 @@ struct backend_ops {
      * results. Logits stay in the backend's memory: only results are copied to the host. */
     void (*sample)(struct backend *be, struct floats logits, int n_vocab, struct sample_input *inputs, int n);
 
-    /* The calling thread, which is to compute the steps, runs where the backend wants it from now on. NULL:
-     * anywhere. */
+    /* Binds the calling thread, which submits the steps, to the cores that the backend chooses. NULL: no binding. */
     void (*bind_caller)(struct backend *be);
 
     /* Between steps: runs host work on the backend's compute threads. NULL: it has no

@@ -22,7 +22,7 @@ enum {
     N_PIECES = BUFFER_BYTES / PIECE_BYTES,
     N_NODE_SAMPLES = 9,
     N_FORKS = 1001,
-    SPIN_NS = 20000, /* of a share, when starting and joining the threads is measured */
+    SPIN_NS = 20000,  /* work of each thread while fork and join are measured */
     ROUNDS = 1 << 23, /* of the peak loops: about 20 ms, so that one interruption does not matter */
 };
 
@@ -40,7 +40,7 @@ struct measure {
     struct team *team;
     unsigned cpu;
     uint8_t *buffer;
-    read_fn *read; /* asking the processor for each piece would take long in a virtual machine */
+    read_fn *read; /* chosen once: CPUID exits to the hypervisor in a virtual machine */
     uint64_t (*peak)(int64_t rounds);
     struct {
         _Alignas(64) atomic_int next; /* piece */
@@ -133,7 +133,7 @@ static struct peak f32_peak(unsigned cpu)
 }
 #endif
 
-/* The next piece of the thread's node; NULL: none is left. */
+/* The next piece of the thread's node; NULL: all pieces are taken. */
 static uint8_t *next_piece(struct measure *m, int thread)
 {
     int node = team_node_of(m->team, thread);
@@ -240,7 +240,7 @@ double measure_node_gbps(struct measure *m, int node)
     return measure_median(samples, N_NODE_SAMPLES);
 }
 
-/* Else the caller would have taken the shares of the others before they came. */
+/* Without work the caller would take the shares of the others before they arrive. */
 static void spin(void *arg, int thread, int n_threads)
 {
     (void)arg;

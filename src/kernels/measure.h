@@ -17,13 +17,13 @@ uint64_t measure_bytes(void);         /* the buffer */
 
 /* Each runs on all threads of the team for some milliseconds. 1 G = 1e9. A multiply-add is two operations. */
 
-/* Streaming read of a buffer far larger than the caches. Each NUMA node has a part of it, which its own threads
- * read. */
+/* Streaming read of a buffer far larger than the caches. Each NUMA node has a part of the buffer, which the threads
+ * of that node read. */
 double measure_read_gbps(struct measure *m);
-/* Of one node (base/system/team.h), while all of them read: the median of some samples. */
+/* Of one node (base/system/team.h), while all nodes read their own memory: the median of some samples. */
 double measure_node_gbps(struct measure *m, int node);
-/* Microseconds that starting all threads and waiting for them takes, beside the time of their work: the median. With more
- * threads than cores, the time of waiting for a core is in it. */
+/* Microseconds of a fork and join of all threads, without the time of their work: the median. With more threads than
+ * cores, it includes the time that threads wait for a core. */
 double measure_fork_us(struct measure *m);
 
 /* Integer dot products on registers: vpdpbusd, or on AVX2 vpmaddubsw with its 16-bit additions; SMMLA, SDOT,

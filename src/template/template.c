@@ -31,7 +31,7 @@ enum tutti_status template_compile(struct template **out, const char *text, size
         st = parse(tpl, err);
     if (st != TUTTI_OK)
         goto done;
-    /* Who renders it may be a client, whom the server's folders do not concern. */
+    /* The error may be sent to a client, which must not see the server's folders. */
     char *base = strrchr(tpl->name, '/');
     if (base)
         memmove(tpl->name, base + 1, strlen(base));

@@ -13,7 +13,7 @@
 enum {
     LINEAR_PIECE = 8,                      /* panels that a thread takes at a time, at most */
     LINEAR_COLUMNS = LINEAR_PIECE * LANES, /* of gate, and as many of up */
-    ORDERED_COLUMNS = 4 * BLOCK,           /* that are gathered at a time */
+    ORDERED_COLUMNS = 4 * BLOCK,           /* input columns that are gathered at a time */
 };
 
 enum { CPU_PAGE_TOKENS = ATTENTION_KEYS }; /* one vector register of scores per page and head */
@@ -41,7 +41,7 @@ static inline float *cpu_rows(struct floats floats, int n_rows, int n)
     return cpu_floats(floats, (size_t)n_rows * (size_t)n);
 }
 
-/* Constants as a thread of a node reads them. */
+/* The copy of constants for the threads of a node. */
 static inline const float *cpu_constants(struct floats floats, size_t n, int node)
 {
     const float *data = cpu_floats(floats, n);
@@ -115,7 +115,8 @@ struct kv_memory {
         size_t values_offset; /* from keys to values, which have the same size; 0: latent attention */
         size_t page_bytes;    /* keys and values of all heads, of all parts */
         bool has_window;
-        /* A range of the KV heads of all pages, for each node; one part: no node has more than another. */
+        /* For each node a range of the KV heads, of all pages. One part has all heads: on one node, or if there
+         * are fewer heads than nodes. */
         int n_parts;
         struct kv_part {
             uint8_t *base; /* of page 0 */
@@ -162,10 +163,11 @@ struct attention_scratch {
     struct attention_view *views; /* [ATTENTION_ROWS] */
 };
 
-/* The rest of one thread's part of an operation. The thread works from the front; threads that are
- * done with their own part help (work stealing). The bits of a panel do not depend on its thread. A line of
- * the cache has those of eight threads: each takes a piece every 10 us or more, and the caller, who writes
- * them all before each operation, and those who look for work have few lines to get. */
+/* The remaining units of one thread's share of an operation. The thread takes units from the front; threads that
+ * finished their own share take units of other shares (work stealing). The bits of a panel do not depend on its
+ * thread. A cache line holds the shares of eight threads, without padding: a thread takes units only every 10 us
+ * or more, and few lines move to the caller, which writes all shares before each operation, and to threads that
+ * steal. */
 struct cpu_share {
     atomic_int next;
     int end;
@@ -321,15 +323,15 @@ int cpu_most_rows(const struct matrix *m);
 int cpu_most_panels(const struct matrix *m);
 /* Divides n units of work over the threads' shares, in order. */
 void cpu_share_out(struct cpu_backend *cpu, int n);
-/* Divides the panels of n experts of m (1: of m): each node's panels over its threads. The units of a node are
- * counted from 0: those of the first expert, then of the next. */
+/* Divides the panels of n experts of m among the threads: the panels of a node among its threads. n: 1 if m has no
+ * experts. A unit is a panel of an expert; those of a node are numbered from 0, expert by expert. */
 void cpu_share_panels(struct cpu_backend *cpu, const struct matrix *m, int n_experts);
 /* Takes units from a share, at most piece. False: none are left. */
 bool cpu_share_take(struct cpu_share *share, int piece, int *begin, int *end);
-/* The thread whose share a thread works on as the i-th: its own, those of its node, then the others. */
+/* The thread whose share a thread takes units from in round i: its own, then those of its node, then the others. */
 int cpu_share_of(const struct cpu_backend *cpu, int thread, int i);
 
-/* Panels of a node, of each expert. */
+/* Panels of each expert on a node. */
 static inline int cpu_node_panels(const struct matrix *m, int node)
 {
     return m->node_begin[node + 1] - m->node_begin[node];
@@ -345,7 +347,7 @@ static inline uint8_t *cpu_panel(const struct matrix *m, int expert, int panel)
            (before + (size_t)expert * n + (size_t)(panel - m->node_begin[node])) * m->panel_bytes;
 }
 
-/* Divides the panels among the nodes, and places memory that is not in use yet. */
+/* Divides the panels among the nodes, and places their memory, which nothing was written to yet. */
 void cpu_place_panels(const struct cpu_backend *cpu, struct matrix *m);
 /* As memory_new(), for memory that the threads of all nodes use. Large memory is on the nodes in turn, page by
  * page, and is backed at once, so that no step pays for page faults. Freed by memory_free(). */

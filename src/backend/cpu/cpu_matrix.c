@@ -97,7 +97,8 @@ static void cpu_matrix_pack_some(void *arg, int thread, int n_threads)
     int node = team_node_of(job->cpu->team, thread), n_panels = cpu_node_panels(m, node);
     int n_near = team_first_thread(job->cpu->team, node + 1) - team_first_thread(job->cpu->team, node);
     (void)n_threads;
-    for (int k = 0; k < n_near; k++) { /* pages lie where the thread runs that writes them first */
+    /* A node's threads pack its panels: a page is allocated on the node of the thread that writes it first. */
+    for (int k = 0; k < n_near; k++) {
         struct cpu_share *share = &job->cpu->shares[cpu_share_of(job->cpu, thread, k)];
         for (int begin, end; cpu_share_take(share, PACK_PIECE, &begin, &end);)
             for (int i = begin; i < end; i++)

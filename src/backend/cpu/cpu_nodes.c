@@ -1,5 +1,5 @@
-/* Work and memory by NUMA node. Each node's threads compute the panels that lie in its memory, and attend with the
- * KV heads that lie there. On one node all of this costs nothing. */
+/* Work and memory by NUMA node. The threads of a node compute the panels and the attention of the KV heads that are
+ * in its memory. On one node this costs nothing. */
 #include "backend/cpu/cpu.h"
 
 #include "backend/cpu/memory.h"

@@ -1,11 +1,11 @@
-/* Emptying a tree of tsearch(), for which only GNU's library has a function. */
+/* Empties a tree of tsearch(): only glibc has tdestroy(). */
 #ifndef TUTTI_BASE_CONTAINERS_TREE_H
 #define TUTTI_BASE_CONTAINERS_TREE_H
 
 #include <search.h>
 #include <stddef.h>
 
-/* compare: the tree's order. drop: is given each item, which is no longer in the tree; NULL: they stay. */
+/* compare: the tree's order. drop: called with each item after its removal; NULL: items are not freed. */
 static inline void tree_clear(void **tree, int (*compare)(const void *a, const void *b),
                               void (*drop)(void *item))
 {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Adds a list of the kernel's, such as "0-3,8"; false: it is not one. */
+/* Parses a list of the kernel's, such as "0-3,8". False: malformed. */
 static bool read_list(FILE *in, cpu_set_t *set)
 {
     unsigned first, last;
@@ -37,7 +37,7 @@ static bool read_list_file(const char *folder, const char *name, cpu_set_t *set)
     return ok;
 }
 
-/* False: the folder does not tell. */
+/* False: the folder has no valid lists, or too many nodes. */
 static bool find_all(struct nodes *out, const cpu_set_t *allowed, const char *folder)
 {
     cpu_set_t online; /* ids of nodes have the form of a list of cores */

@@ -1,6 +1,6 @@
 /* The NUMA nodes of this machine: groups of cores with memory of their own, one or more for each processor
- * socket. Reading another node's memory takes longer and has less bandwidth. Linux tells them in
- * /sys/devices/system/node; elsewhere all cores are one node. */
+ * socket. Reading another node's memory takes longer and has less bandwidth. Linux lists the nodes in
+ * /sys/devices/system/node; on other systems all cores are one node. */
 #ifndef TUTTI_BASE_SYSTEM_NODES_H
 #define TUTTI_BASE_SYSTEM_NODES_H
 
@@ -13,7 +13,7 @@ enum { NODES_MAX = 16 };
 
 struct node {
     int id, n_cores;
-    cpu_set_t cores; /* that this process may run on */
+    cpu_set_t cores; /* those that this process may run on */
 };
 
 struct nodes {
@@ -21,22 +21,22 @@ struct nodes {
     struct node nodes[NODES_MAX]; /* in the order of their ids; nodes without such cores are left out */
 };
 
-/* folder: as /sys/devices/system/node; NULL: that, or the one that the environment variable TUTTI_NODES names
- * (for tests). All cores are node 0 if it cannot be read, or if there are more than NODES_MAX nodes. */
+/* folder: has the form of /sys/devices/system/node; NULL: the environment variable TUTTI_NODES (for tests), else
+ * that folder. All cores are node 0 if it cannot be read, or if there are more than NODES_MAX nodes. */
 void nodes_find(struct nodes *out, const char *folder);
 
-/* The calling thread runs only on these cores from now on. A refusal changes nothing. */
+/* Binds the calling thread to these cores. Errors are ignored. */
 void nodes_bind(const cpu_set_t *cores);
-/* Only on the core at place i, modulo their number. */
+/* Binds the calling thread to the i-th of these cores, modulo their number. */
 void nodes_bind_one(const cpu_set_t *cores, int i);
-void nodes_bound(cpu_set_t *cores); /* where the calling thread may run; none: unknown */
+void nodes_bound(cpu_set_t *cores); /* that the calling thread may run on; empty: unknown */
 
-/* Puts whole pages of memory on a node: pages that are in use are moved, the others come from there when they
- * are first written. If the node has no memory left, they come from another one. The page with the first
- * byte belongs to the range, the page with the last one only if it ends there. False: the system refuses, as
- * containers without CAP_SYS_NICE do; then a page is where the thread runs that first writes to it. */
+/* Places whole pages of memory on a node: pages in use are moved, the others are allocated there at the first write.
+ * If the node has no free memory, another node's is used. The page of the first byte belongs to the range, the
+ * page of the last byte only if the range ends with it. False: not permitted, as in containers without
+ * CAP_SYS_NICE; then a page is allocated on the node of the thread that first writes to it. */
 bool node_place(const struct node *node, void *memory, size_t n_bytes);
-/* Puts pages on all nodes in turn. */
+/* Interleaves the pages over all nodes. */
 bool nodes_interleave(const struct nodes *nodes, void *memory, size_t n_bytes);
 
 #endif

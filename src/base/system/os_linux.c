@@ -116,14 +116,14 @@ void os_event_set(const struct os_event *event)
 {
     uint64_t one = 1;
     ssize_t n = write(event->write_fd, &one, sizeof one);
-    (void)n; /* fails only if the counter is full: then it is set */
+    (void)n; /* fails only if the counter is full: the event is set then */
 }
 
 void os_event_reset(const struct os_event *event)
 {
     uint64_t count;
     ssize_t n = read(event->read_fd, &count, sizeof count);
-    (void)n; /* an empty counter is fine */
+    (void)n; /* fails only if the event is not set */
 }
 
 /* ---- sockets and processes ---- */

@@ -21,7 +21,7 @@ void os_name_thread(const char *name)
     pthread_setname_np(name);
 }
 
-/* Threads have no nice values here, but classes: of work that a user waits for, and of work behind it. */
+/* macOS has no nice values of threads, but quality-of-service classes. */
 void os_lower_thread(int nice)
 {
     (void)nice;
@@ -78,7 +78,7 @@ int os_condition_init(pthread_cond_t *condition)
     return pthread_cond_init(condition, NULL);
 }
 
-/* A condition cannot wait by the monotonic clock, but for a span of time. */
+/* Condition variables have no monotonic clock, but relative timeouts. */
 int os_condition_wait_until(pthread_cond_t *condition, pthread_mutex_t *lock, uint64_t end_us)
 {
     struct timespec now;
@@ -90,12 +90,12 @@ int os_condition_wait_until(pthread_cond_t *condition, pthread_mutex_t *lock, ui
     return left_us == 0 ? ETIMEDOUT : pthread_cond_timedwait_relative_np(condition, lock, &left);
 }
 
-/* ---- events: a pipe; what is written and not yet read says that it is set ---- */
+/* ---- events: a pipe, which has unread bytes while the event is set ---- */
 
 static bool set_flags(int fd)
 {
     int on = 1;
-    (void)setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on); /* of sockets only */
+    (void)setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on); /* fails unless fd is a socket */
     return fcntl(fd, F_SETFD, FD_CLOEXEC) == 0 && fcntl(fd, F_SETFL, O_NONBLOCK) == 0;
 }
 
@@ -163,7 +163,7 @@ int os_tcp_idle_option(void)
     return TCP_KEEPALIVE;
 }
 
-/* Local sockets have no SOCK_SEQPACKET. With datagrams, a closed other side is an error (ECONNRESET) instead of an end. */
+/* Local sockets have no SOCK_SEQPACKET. With datagrams, reading after the other side is closed fails (ECONNRESET). */
 bool os_message_pair(int fds[2])
 {
     if (socketpair(AF_UNIX, SOCK_DGRAM, 0, fds) != 0)
@@ -243,7 +243,7 @@ size_t os_page_bytes(void)
     return (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Pages without content, and those that the system can take back without writing. */
+/* Free pages, and inactive ones that can be reclaimed. */
 uint64_t os_memory_free(void)
 {
     vm_statistics64_data_t counts;

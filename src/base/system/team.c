@@ -1,6 +1,6 @@
-/* Fork and join. Threads form groups of GROUP, so that a line of cache is shared by few of them: the caller
- * starts each group by one store, and the last thread of a group to finish counts the group as done. By
- * bench/team_model.py that takes less than half as long with 128 threads as one counter for all.
+/* Fork and join. Threads form groups of GROUP, so that few of them share a cache line: the caller starts each
+ * group by one store, and the last thread of a group to finish counts the group as done. According to the model of
+ * bench/team_model.py, 128 threads need less than half of the time of one counter for all.
  *
  * A waiting thread first polls on its core, then yields the core between polls (there may be more threads
  * than cores, or other programs). A worker finally sleeps.
@@ -27,7 +27,7 @@ enum {
     SPINS = 1000,       /* about 10 us of pauses: covers most waits between the operations of a step */
     SPINS_CROWDED = 50, /* more threads than cores: spinning delays the threads that are waited for */
     YIELDS = 300,       /* about 0.2 ms on an idle core: covers the time between two steps */
-    PATIENCE = 100,     /* pauses before the caller looks for shares that nobody took, in several groups */
+    PATIENCE = 100,     /* pauses before the caller, with several groups, takes shares that no thread took */
 };
 
 /* A worker's sleep. The thread that clears is_asleep posts wake. */
@@ -37,7 +37,7 @@ struct worker {
     bool has_wake;
 };
 
-/* generation << 32, and a bit for each share of the group that nobody has taken yet. */
+/* generation << 32, and a bit for each share of the group that no thread has taken yet. */
 typedef uint64_t work_word;
 
 struct group {
@@ -56,7 +56,7 @@ struct team {
     uint8_t node_of[MAX_THREADS];
     team_fn *fn;
     void *arg;
-    atomic_bool stop; /* a worker whose share was taken may look at any time */
+    atomic_bool stop; /* workers whose share was taken may read it at any time */
     struct group groups[(MAX_THREADS + GROUP - 1) / GROUP];
     _Alignas(64) atomic_int n_groups_running; /* groups with shares that are not finished */
     _Alignas(64) atomic_int n_sleeping;
@@ -91,7 +91,7 @@ static inline uint32_t generation_of(work_word work)
     return (uint32_t)(work >> 32);
 }
 
-/* The shares of workers of a group. Thread 0 is the caller, who runs its own share at once. */
+/* The shares of workers of a group. Thread 0 is the caller, which runs its own share at once. */
 static work_word shares_of(const struct team *team, int group)
 {
     int n = team->n_threads - group * GROUP;
@@ -177,9 +177,9 @@ static void wake(struct team *team, int group, int most)
     }
 }
 
-/* Returns when the group's work is of another generation than last. Each side first tells (is_asleep here, work
- * in start()), then changes n_sleeping, then looks at what the other side tells: the one that changes it
- * second sees what the first one told. */
+/* Returns when the group's work is of another generation than last. Each side first stores its state (is_asleep here,
+ * work in start()), then modifies n_sleeping, then loads the other side's state: the side that modifies n_sleeping
+ * second sees the store of the first. */
 static work_word sleep_until_work(struct team *team, int thread, uint32_t last)
 {
     struct worker *self = &team->workers[thread];
@@ -265,7 +265,7 @@ static void start(struct team *team, bool has_shares)
             wake(team, g, g == 0 ? GROUP : 1);
 }
 
-/* Runs the shares that nobody has taken. */
+/* Runs the shares that no thread has taken. */
 static void take_rest(struct team *team)
 {
     for (int g = 0; g < team->n_groups; g++) {

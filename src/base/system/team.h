@@ -42,14 +42,14 @@ int team_first_thread(const struct team *team, int node);
 /* n items divided among the nodes by their threads: the first item of a node; of the number of nodes: n. */
 int64_t team_node_begin(const struct team *team, int64_t n, int node);
 
-/* Binds the calling thread as thread 0, from now on; threads that it starts inherit that. */
+/* Binds the calling thread as thread 0; threads that it starts inherit the binding. */
 void team_bind_caller(struct team *team);
 
 /* Calls fn once for each thread number, and returns when all calls have returned. A call runs on the
  * thread of that number or, if that thread has no core, on the caller. One caller at a time. */
 void team_run(struct team *team, team_fn *fn, void *arg);
 
-/* The same, with the caller bound as thread 0 meanwhile: for work that writes memory for the first time. */
+/* As team_run(), with the caller bound as thread 0 during the work: for the first write of memory. */
 void team_run_bound(struct team *team, team_fn *fn, void *arg);
 
 /* Divides n items among n_threads at multiples of step; thread gets the items [*begin, *end). */

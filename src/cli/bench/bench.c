@@ -90,7 +90,7 @@ struct bench_report {
     int n_threads, n_ranks;
     struct bench_limits limits;
     double node_gbps[NODES_MAX], fork_us;
-    double load_s; /* from opening the checkpoint until its weights are packed; 0: made-up weights */
+    double load_s; /* from opening the checkpoint until its weights are packed; 0: random weights */
     int n_nodes;
     struct bench_memory memory;
     struct bench_result *results;
@@ -385,7 +385,7 @@ static enum tutti_status measure_model(const struct bench_values *values, struct
     plan.schema = values->json_schema ? schema->bytes : NULL;
     plan.n_schema_bytes = schema->n_bytes;
     cpu_set_t before;
-    nodes_bound(&before); /* threads of the engine do not inherit what this one is bound to */
+    nodes_bound(&before); /* the engine's threads must not inherit this thread's binding */
     if (model->backend->ops->bind_caller)
         model->backend->ops->bind_caller(model->backend);
     for (int node = 0; node < report->n_nodes; node++)

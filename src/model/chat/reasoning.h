@@ -22,7 +22,7 @@ struct reasoning_form {
     const char *again;  /* what opens reasoning within the answer, with a special token; NULL: nothing */
 };
 
-/* The mark number i of a form, for whoever looks for special tokens in all of them. NULL: there are no more. */
+/* Mark i of a form, to look up the special tokens of all marks. NULL: there are no more. */
 const char *reasoning_form_mark(const struct reasoning_form *form, size_t i);
 
 /* NULL: no form has this name; the template tells none. */

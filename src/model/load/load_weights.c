@@ -221,7 +221,7 @@ static bool weights_join_parts(struct sources *out, const struct sources *s, con
     *out = (struct sources){ .parts = calloc((size_t)(n * s->n_parts), sizeof *out->parts) };
     if (s->biases)
         out->biases = calloc((size_t)(n * s->n_parts), sizeof *out->biases);
-    bool has_order = false; /* of one expert all groups may be in order, of another not */
+    bool has_order = false; /* the groups may be in order in one expert and not in another */
     for (int e = 0; e < n; e++)
         has_order = has_order || w[e].parts[0]->order;
     if (has_order)

@@ -28,7 +28,7 @@ static void lex_fail(struct lexer *l, enum tutti_status status, const char *what
         l->status = error_set(l->err, status, "%s: line %d: %s", l->tpl->name, l->line, what);
 }
 
-/* The arena gave no memory. */
+/* An allocation from the arena failed. */
 static void lex_no_room(struct lexer *l)
 {
     bool is_too_large = l->tpl->arena.is_over_limit;
