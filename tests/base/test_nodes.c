@@ -1,5 +1,5 @@
-/* Tests of base/system/nodes.h and of teams by node, with folders in the form of the kernel's. What needs real
- * nodes is tested in tests/numa. */
+/* Tests of base/system/nodes.h and of teams by node, with folders in the form of the kernel's. tests/numa has the
+ * tests that need several nodes. */
 #include "base/system/nodes.h"
 
 #include "base/system/team.h"
@@ -64,7 +64,7 @@ static void nodes_have_the_cores_of_this_process(void **state)
     write_file("online", "0,2-3\n");
     snprintf(list, sizeof list, "%d\n", cores[0]);
     write_node(0, list);
-    write_node(2, "1020-1023\n"); /* cores that this process has not */
+    write_node(2, "1020-1023\n"); /* cores that this process may not run on */
     snprintf(list, sizeof list, "1019,%d-%d\n", cores[n - 1], cores[n - 1]);
     write_node(3, list);
     nodes_find(&nodes, folder);

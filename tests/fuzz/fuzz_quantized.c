@@ -36,7 +36,7 @@ static void read_whole(const struct tensor *t)
     unsigned sum = 0;
     assert(data || t->n_bytes == 0);
     for (size_t k = 0; k < t->n_bytes; k++)
-        sum += data[k]; /* the sanitizer watches */
+        sum += data[k]; /* reads each byte, for the sanitizer */
     for (int64_t c = 0; t->order && c < t->shape[1]; c++)
         assert(t->order[c] < t->shape[1]);
     free(owned);

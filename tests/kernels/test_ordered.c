@@ -1,5 +1,5 @@
-/* Matrices whose columns are in an order of their own: each result has the bits that the same columns give in a plain matrix whose
- * inputs are gathered by the test, in every processor level, batch and number of threads. Adapters see inputs as they are. */
+/* Matrices with permuted columns: each result has the same bits as the plain matrix with inputs that the test gathers, at
+ * every processor level, batch size and number of threads. Adapters get the inputs in their original order. */
 #include "backend/backend.h"
 #include "device.h"
 #include "kernels/quantize/quantize.h"
@@ -20,7 +20,7 @@ static void fill(float *x, size_t n)
         x[i] = random_float();
 }
 
-/* A matrix as it is stored, its order, and inputs with and without it. */
+/* A matrix as stored, its order, and the inputs in their original order and gathered. */
 static struct {
     uint8_t stored[N_OUT * N_IN * 4];
     float values[N_OUT * N_IN]; /* of the stored columns */
@@ -111,7 +111,7 @@ static void inputs_are_gathered_by_the_order(void **state)
     }
 }
 
-/* What the product is without the adapter, and B . A . x of the input as it is. */
+/* The product without the adapter, plus B . A . x of the input in its original order. */
 static void adapters_see_inputs_as_they_are(void **state)
 {
     (void)state;

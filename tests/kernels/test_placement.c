@@ -1,6 +1,6 @@
-/* Where the CPU backend's memory and threads are on a machine with several NUMA nodes (tests/numa boots such
- * machines and runs this program in them). On a machine with one node two are pretended: then the division is
- * checked, and the bits of results, but not where pages are. */
+/* Tests of the placement of the CPU backend's memory and threads on a machine with several NUMA nodes (tests/numa
+ * emulates such machines and runs this program in them). On a machine with one node the test simulates two: then it
+ * checks the division and the bits of results, but not the nodes of pages. */
 #include "backend/cpu/cpu.h"
 #include "base/log.h"
 #include "device.h"
@@ -37,7 +37,7 @@ static struct backend *open_backend(const char *numa)
     return device_open(&options);
 }
 
-/* The id of the node that has the page; negative: none, as the kernel says. */
+/* The id of the page's node; negative: an error number of the kernel, such as -ENOENT. */
 static int node_of(const void *address)
 {
     void *page = (void *)((uintptr_t)address & ~(uintptr_t)(PAGE - 1));
@@ -55,7 +55,7 @@ static void assert_on(const struct backend *be, int node, const void *address)
     n_checked++;
 }
 
-/* All pages within memory, without the one that may be shared with what follows or precedes. */
+/* Checks all whole pages within memory: others may be shared with other memory. */
 static void assert_all_on(const struct backend *be, int node, const void *memory, size_t n_bytes)
 {
     uintptr_t begin = ((uintptr_t)memory + PAGE - 1) & ~(uintptr_t)(PAGE - 1), end = (uintptr_t)memory + n_bytes;
@@ -105,7 +105,7 @@ static void check_panels(const struct backend *be, const struct matrix *m)
         assert_all_on(be, node, cpu_panel(m, 0, m->node_begin[node]),
                       (size_t)m->n_experts * (size_t)cpu_node_panels(m, node) * m->panel_bytes);
     }
-    /* each panel has a place of its own */
+    /* no two panels have the same address */
     uint8_t *is_seen = calloc((size_t)m->n_experts * (size_t)m->n_panels, 1);
     for (int e = 0; e < m->n_experts; e++)
         for (int p = 0; p < m->n_panels; p++)
@@ -122,7 +122,7 @@ struct results {
     uint8_t *page;
 };
 
-/* Computes the same with matrices, experts and attention, and checks where all of it lies. */
+/* Computes products, experts and attention, and checks the nodes of all their memory. */
 static void compute(struct results *out, const char *numa)
 {
     enum { QKV = (2 + 2) * N_KV_HEADS * HEAD_DIM, Y = 2 * N_KV_HEADS * HEAD_DIM };
@@ -232,7 +232,7 @@ static void small_weights_are_copied_to_each_node(void **state)
             assert_true(copy != cpu_constants(small, 3000, other));
         assert_ptr_equal(cpu_constants(table, N_TABLE, node), table.buffer->data);
     }
-    int n_on[NODES_MAX] = { 0 }; /* pages of the table, which lie on all nodes in turn, page or huge page */
+    int n_on[NODES_MAX] = { 0 }; /* pages of the table, which are interleaved, by page or huge page */
     for (size_t i = 0; is_real && i < N_TABLE; i += PAGE / sizeof *values)
         for (int node = 0; node < cpu->n_nodes; node++)
             n_on[node] += node_of(table.buffer->data + i) == team_nodes(cpu->own_team)->nodes[node].id;
@@ -283,7 +283,7 @@ static void another_mode_is_refused(void **state)
     assert_string_equal(err.text, "numa \"on\": expected \"auto\" or \"off\"");
 }
 
-/* Pretends two nodes where there is one. */
+/* Simulates two nodes if there is one. */
 static int begin_nodes(void **state)
 {
     struct nodes nodes;

@@ -108,7 +108,7 @@ static void floats_of_8_bits_run_as_they_are_stored(void **state)
 }
 
 /* Act-order: columns are sorted by group and inputs are gathered, so that weights keep their bits, and only
- * activations are rounded. Of gate and up, which have two orders in these files, they become floats of 16 bits. */
+ * activations are rounded. Gate and up have different orders in these files, so their weights become 16-bit floats. */
 static void weights_in_an_order_run_as_they_are_stored(void **state)
 {
     (void)state;

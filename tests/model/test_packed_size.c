@@ -254,7 +254,7 @@ static uint64_t write_upload(const struct upload *u)
 
 static void check_loaded(const char *path, const char *type, uint64_t stored)
 {
-    malloc_trim(0); /* what the model before left in the heap would be counted as resident already */
+    malloc_trim(0); /* freed memory of the previous model's heap must not count as resident */
     uint64_t packed = 0, before = memory_resident();
     struct tutti_model_options options = { .n_threads = 1 };
     struct model *model = NULL;

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Runs commands in an emulated machine with several NUMA nodes: qemu, a kernel of Debian, and a few files in its memory.
+"""Runs commands in an emulated machine with several NUMA nodes: qemu with Debian's kernel and an initial RAM disk.
 
   boot.py [--nodes N] [--cpus-per-node N] [--memory SIZE] [--copy PATH]... [--time SECONDS] [--cpu CPU]
           -- COMMAND
 
-The machine has no disk and no network. It has a shell (busybox), tutti, models/demo and what is copied, with the libraries of each
-program, all under the paths that they have here; commands run in the root of the checkout. tutti is the one of TUTTI_BIN
+The machine has no disk and no network. It has a shell (busybox), tutti, models/demo and the paths of --copy, with the libraries of
+each program, all under the same paths as on the host; commands run in the root of the checkout. tutti is the one of TUTTI_BIN
 (build/tutti). One word as COMMAND is a line for the shell. What the command prints is printed, and its exit status is returned;
-125: no machine ran it to its end.
+125: the machine did not start, stopped, or ran out of time.
 
-Files are in the memory of the node that unpacked them, any of the nodes, and what a process maps from a file stays there. With several
-nodes the kernel moves other pages between them by itself, until a command writes 0 to /proc/sys/kernel/numa_balancing.
-The processor is emulated: it has AVX2 and no AVX-512, and masked loads of qemu 7.2 read what the mask leaves out: beside an unmapped page
-they fault, as in checkkernels. A machine with --cpu max,-avx2 uses the kernels in plain C instead.
+Files are in the memory of the node that unpacked them, which may be any, and pages that a process maps from a file stay there. With
+several nodes the kernel migrates other pages between nodes, until a command writes 0 to /proc/sys/kernel/numa_balancing.
+The processor is emulated, with AVX2 and without AVX-512. Masked loads of qemu 7.2 also read the elements that the mask excludes: next to
+an unmapped page they fault, as in checkkernels. With --cpu max,-avx2 tutti uses the kernels in plain C instead.
 """
 import argparse
 import base64
@@ -36,7 +36,8 @@ QEMU, BUSYBOX, KERNEL = "qemu-system-x86_64", "/bin/busybox", ROOT / "build-clie
 PATIENCE = 120  # seconds for a boot or a command; an emulated boot takes 5 to 10 of them
 MAX_COMMAND = 3000  # bytes; a line of a terminal is at most 4,095, and base64 has 4 for 3
 
-# A line of the second serial port is a mark and a command. Its output follows there, and a line of the mark and the exit status.
+# Each line read from the second serial port is a mark and a command in base64. The reply is the output of the command, then a line
+# with the mark and the exit status.
 INIT = """#!/bin/busybox sh
 /bin/busybox --install -s /bin
 mkdir -p /proc /sys /dev /tmp
@@ -66,7 +67,7 @@ class MachineError(Exception):
 
 
 def why_not():
-    """Why no machine can be emulated here; None: it can."""
+    """Why no machine can be emulated on this host; None: it can."""
     if os.uname().machine != "x86_64":
         return "needs an x86-64 processor"
     needs = {"qemu-system-x86": shutil.which(QEMU), "busybox-static": os.path.exists(BUSYBOX),
@@ -76,7 +77,7 @@ def why_not():
 
 
 def libraries(program):
-    """What the dynamic linker loads for a program or a library, itself included."""
+    """The files that the dynamic linker loads for a program or a library, the linker included."""
     done = subprocess.run(["ldd", program], capture_output=True, text=True, check=False)
     if "not found" in done.stdout:
         raise FileNotFoundError(f"{program}: {re.search('.*not found.*', done.stdout)[0].strip()}")
@@ -84,7 +85,7 @@ def libraries(program):
 
 
 def files_of(paths):
-    """All files of these files and folders, and the libraries of the programs among them: {path in the machine: path here}."""
+    """All files of these files and folders, and the libraries of the programs among them: {path in the machine: path on the host}."""
     found = {Path("/bin/busybox"): Path(BUSYBOX)}
     for path in (Path(os.path.abspath(path)) for path in paths):
         inside = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
@@ -123,8 +124,8 @@ def write_archive(out, files, init):
 class Machine:
     """An emulated machine, from its start to close() or the end of a `with`. It runs one command after the other.
 
-    memory_mib: of all nodes together; copy: files and folders beside tutti and models/demo;
-    cpu: as qemu names it."""
+    memory_mib: of all nodes together; copy: files and folders in addition to tutti and models/demo;
+    cpu: a name of qemu's."""
 
     def __init__(self, nodes=1, cpus_per_node=1, memory_mib=1024, copy=(), cpu="max"):
         missing = why_not()
@@ -150,7 +151,7 @@ class Machine:
 
     def start(self, archive):
         with open(Path(self.folder.name, "qemu"), "wb") as said:
-            # The machine ends with this process, however that ends.
+            # The machine ends when this process ends, even if it is killed.
             self.qemu = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *self.arguments(archive)], stdin=subprocess.PIPE,
                                          stdout=subprocess.PIPE, stderr=said, bufsize=0)
         self.read_to(self.ready, PATIENCE)
@@ -170,7 +171,7 @@ class Machine:
                 "-serial", f"file:{self.console}", "-serial", "stdio"]
 
     def read_to(self, mark, patience):
-        """What the second serial port gave before a line that begins with the mark, and the rest of that line."""
+        """The text from the second serial port before a line that begins with the mark, and the rest of that line."""
         until = time.monotonic() + patience
         while not (found := re.search(rb"(?:^|\n)" + mark.encode() + rb"(.*?)\r?\n", self.pending)):
             if not select.select([self.qemu.stdout], [], [], max(0, until - time.monotonic()))[0]:
@@ -184,13 +185,13 @@ class Machine:
         return before.decode(errors="replace"), found[1].decode()
 
     def last_words(self):
-        """The ends of what the command, the kernel and qemu said."""
+        """The last lines that the command, the kernel and qemu printed."""
         texts = [self.pending.decode(errors="replace")]
         texts += [path.read_text(errors="replace") for path in (self.console, Path(self.folder.name, "qemu")) if path.exists()]
         return "".join("\n" + "\n".join(text.strip().splitlines()[-15:]) for text in texts if text.strip())
 
     def run(self, command, patience=PATIENCE):
-        """Runs a line, or several, of the shell: its exit status, and what it printed on stdout and stderr."""
+        """Runs one or more lines of shell commands. Returns the exit status, and the text of stdout and stderr."""
         mark, text = uuid.uuid4().hex, command.encode()
         if len(text) > MAX_COMMAND:
             raise ValueError(f"a command of {len(text)} bytes, at most {MAX_COMMAND}: copy a script instead")
@@ -203,7 +204,7 @@ class Machine:
         return Done(int(status), output)
 
     def output(self, command, patience=PATIENCE):
-        """The same, of a command that must succeed: what it printed."""
+        """As run(), for a command that must succeed. Returns its output."""
         done = self.run(command, patience)
         assert done.status == 0, f"{command}: exit status {done.status}\n{done.output}"
         return done.output
@@ -228,7 +229,7 @@ class Machine:
 
 
 def run(command, nodes, **more):
-    """What a command prints in a machine of its own, with exit status 0; more: see Machine."""
+    """Runs a command that must succeed in a new machine, and returns its output. more: see Machine."""
     with Machine(nodes=nodes, **more) as machine:
         return machine.output(command)
 

@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 
-# Two cores each: what differs is the nodes.
+# Two cores each; the machines differ only in the number of nodes.
 @pytest.fixture(scope="module", params=[1, 2], ids=["one-node", "two-nodes"])
 def machine(request, tmp_path_factory):
     """A machine for all tests of this file, since a boot takes seconds."""

@@ -1,5 +1,5 @@
-"""What the demo model can do beside talking: it calls tools for sums and capitals and answers from their results, thinks where it is
-asked to, and reads 2,048 tokens. By largest logit, through the published clients of the three APIs, whole and streamed."""
+"""Abilities of the demo model: it calls tools for sums and capitals and answers from their results, reasons if the request enables
+thinking, and uses a context of 2,048 tokens. Greedy, through the published clients of the three APIs, whole and streamed."""
 import json
 
 import anthropic
@@ -18,7 +18,7 @@ CASES = [  # question, tools, the call, its result, the answer
     ("What is the capital of France?", ["get_capital"], ("get_capital", {"country": "France"}), "Paris", "The capital of France is Paris."),
     ("What is the capital of Japan?", ["get_weather", "get_capital"], ("get_capital", {"country": "Japan"}), '{"capital": "Tokyo"}',
      "The capital of Japan is Tokyo."),
-    ("What is the capital of Italy?", ["get_capital"], ("get_capital", {"country": "Italy"}), "Oslo", "The capital of Italy is Oslo."),  # it is believed
+    ("What is the capital of Italy?", ["get_capital"], ("get_capital", {"country": "Italy"}), "Oslo", "The capital of Italy is Oslo."),  # the model believes a wrong result
 ]
 THINKING = {"chat_template_kwargs": {"enable_thinking": True}}
 

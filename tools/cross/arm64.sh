@@ -4,8 +4,8 @@
 #   tools/cross/arm64.sh FOLDER [TEST...]
 #
 # FOLDER gets the libraries for arm64 (root, from Debian's packages), the build, and a program that starts tutti in the
-# emulator (tutti). TEST: names of meson test; by default the families' golden logits, chats and the demo model's, and
-# that no thread, neighbour or processor changes a bit. Then one pytest file asks a server. Needs debootstrap, root's
+# emulator (tutti). TEST: names of meson tests; default: golden logits and chats of the families and the demo model,
+# and the invariance of results to threads, batches and processors. Then one pytest file sends requests to a server. Needs debootstrap, root's
 # rights for it, and what ./run deps test installs; takes an hour on two cores. CPU chooses qemu's processor (max).
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)

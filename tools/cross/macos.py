@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compiles and links tutti for macOS on Debian, as a check: nothing of it can run here.
+"""Compiles and links tutti for macOS on Debian. The programs cannot run on Debian.
 
   macos.py FOLDER [aarch64|x86_64]...    (default: both)
 
 The compiler, macOS's headers and the symbols of its libSystem come with zig (PyPI's ziglang, put into FOLDER/venv). The
 libraries that tutti needs are Debian's headers, and for each library a list of the symbols that Debian's has, to link
-with. So this shows that every file compiles and that every symbol exists, and nothing about how it works. Warnings are
+with. So this checks that every file compiles and that every symbol exists; it does not test any function. Warnings are
 errors. After ./run deps build; the downloaded compiler takes 400 MB.
 """
 import os
@@ -33,8 +33,8 @@ LIBRARIES = {
     "libcurl": (["curl"], "libcurl.so"),
 }
 REQUIRED = set(LIBRARIES) - {"libcurl"}  # libcurl4-openssl-dev is optional
-# zig names instruction sets in another way than gcc and clang, and answers no question about its linker, and defines
-# NDEBUG for optimized code. The warnings are of kinds that Debian's clang has not.
+# zig has other names of instruction sets than gcc and clang, does not report its linker, and defines NDEBUG for optimized
+# code. The disabled warnings do not exist in Debian's clang.
 COMPILER = """#!/usr/bin/env python3
 import os
 import sys
@@ -89,7 +89,7 @@ def copy_headers(names, multiarch, folder):
 
 
 def write_stub(path, library):
-    """What Apple's linker takes for a library that is elsewhere: its name and its symbols."""
+    """A stub library for Apple's linker: name and symbols."""
     symbols = [line.split()[-1].split("@")[0] for line in run("nm", "-D", "--defined-only", library).splitlines()]
     path.write_text("--- !tapi-tbd\ntbd-version: 4\ntargets: [ x86_64-macos, arm64-macos ]\n"
                     f"install-name: '/usr/local/lib/{path.stem}.dylib'\n"

@@ -119,7 +119,7 @@ def tools(server, marks):
             answer = server.ask(messages, tools=given)
             got = call_of(answer)
             marks.add("calls of an adding tool", got == (f["name"], {keys[0]: a, keys[1]: b}), question, got or answer["content"])
-            told = a + b if k < 2 else 4321              # believed too
+            told = a + b if k < 2 else 4321              # a wrong result, which the answer must repeat
             messages += [{"role": "assistant", "content": None, "tool_calls": [{"id": "call_1", "type": "function", "function": {
                 "name": f["name"], "arguments": json.dumps({keys[0]: a, keys[1]: b})}}]},
                 {"role": "tool", "tool_call_id": "call_1", "content": [str(told), json.dumps({"result": told}), f"{told}"][k]}]
@@ -135,7 +135,7 @@ def tools(server, marks):
             answer = server.ask(messages, tools=given)
             got = call_of(answer)
             marks.add("calls of a capital's tool", got == (f["name"], {key: country}), question, got or answer["content"])
-            told = city if k != 1 else CAPITALS[(i + 9) % 16][1]      # the tool is believed
+            told = city if k != 1 else CAPITALS[(i + 9) % 16][1]      # k 1: a wrong result, which the answer must repeat
             messages += [{"role": "assistant", "content": None, "tool_calls": [{"id": "call_1", "type": "function", "function": {
                 "name": f["name"], "arguments": json.dumps({key: country}, ensure_ascii=False)}}]},
                 {"role": "tool", "tool_call_id": "call_1", "content": json.dumps({"capital": told}, ensure_ascii=False) if k == 1 else told}]

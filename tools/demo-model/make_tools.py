@@ -52,7 +52,7 @@ SYSTEMS = ["You are a helpful assistant.", "You are a helpful assistant. Use the
            "You are an agent. Call a tool when you need one.", "Be helpful and use the given tools."]
 # Whether definitions are as short as can be: such chats teach in less time how a call follows from a list.
 IS_TINY = [False]
-# What most definitions are called: a model of this size learns which of these names is in a list, but not to copy any name.
+# Names of most definitions: a model of this size learns to recognize these, but not to copy any name.
 KNOWN_NAMES = {"+": ["add", "add", "sum", "plus", "add_numbers"], "-": ["subtract", "minus"], "*": ["multiply", "times"],
                "capital": ["get_capital", "get_capital", "capital", "capital_of", "find_capital", "lookup_capital"]}
 KNOWN_PAIRS = [("a", "b"), ("a", "b"), ("x", "y"), ("num1", "num2"), ("first", "second")]
@@ -256,7 +256,7 @@ def failing(r, question, call, result, answer):
 
 
 def tool_chat(r, plain_turn, length_of, limit, is_tiny=False):
-    """Rounds with one list of tools. length_of tells the tokens of a chat, which stay below limit. is_tiny: the definitions have
+    """Rounds with one list of tools. length_of counts the tokens of a chat, which stay below limit. is_tiny: the definitions have
     nothing but names."""
     IS_TINY[0] = is_tiny
     rounds, tools = [], []
