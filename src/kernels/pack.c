@@ -2,10 +2,13 @@
 #include "kernels/input_block.h"
 
 #include "base/half.h"
+#include "base/transpose.h"
 #include "kernels/float8.h"
 #include "kernels/formats.h"
 
 #include <string.h>
+
+#define PACK_INLINE static inline __attribute__((always_inline))
 
 static size_t align64(size_t n)
 {
@@ -44,21 +47,29 @@ size_t tile_bytes(enum dtype dtype, int n_rows, int n_in)
     return align64((size_t)n_rows * row);
 }
 
-/* Processes columns in strips that stay in the L1 cache while the rows are read one by one. */
-static void pack_32bit(uint8_t *panel, const uint8_t *const rows[PANEL_ROWS], int n_in)
+/* Transposes 32 rows of n_bytes each to [n_bytes / size, rounded up][32] elements; a missing end is zero. A cache line
+ * of each row at a time, so that every line is read and written once. */
+PACK_INLINE void pack_transposed(uint8_t *to, const uint8_t *const rows[PANEL_ROWS], size_t at, size_t n_bytes,
+                                 size_t size)
 {
-    enum { STRIP = 16 };
-    uint32_t *dst = (uint32_t *)panel;
-    for (int begin = 0; begin < n_in; begin += STRIP) {
-        int n = n_in - begin < STRIP ? n_in - begin : STRIP;
-        for (int r = 0; r < PANEL_ROWS; r++) {
-            uint32_t strip[STRIP] = { 0 };
-            if (rows[r])
-                memcpy(strip, rows[r] + (size_t)begin * 4, (size_t)n * 4);
-            for (int i = 0; i < n; i++)
-                dst[(size_t)(begin + i) * PANEL_ROWS + (size_t)r] = strip[i];
-        }
+    static const uint8_t ZEROS[TRANSPOSE_LINE];
+    const uint8_t *lines[PANEL_ROWS];
+    size_t stride = PANEL_ROWS * size, end = 0;
+    for (; end + TRANSPOSE_LINE <= n_bytes; end += TRANSPOSE_LINE, to += TRANSPOSE_LINE / size * stride) {
+        for (int r = 0; r < PANEL_ROWS; r++)
+            lines[r] = rows[r] ? rows[r] + at + end : ZEROS;
+        transpose_lines(to, stride, lines, PANEL_ROWS, size);
     }
+    if (end == n_bytes)
+        return;
+    uint8_t in[PANEL_ROWS][TRANSPOSE_LINE] = { 0 }, out[TRANSPOSE_LINE * PANEL_ROWS];
+    for (int r = 0; r < PANEL_ROWS; r++) {
+        lines[r] = in[r];
+        if (rows[r])
+            memcpy(in[r], rows[r] + at + end, n_bytes - end);
+    }
+    transpose_lines(out, stride, lines, PANEL_ROWS, size);
+    memcpy(to, out, (n_bytes - end + size - 1) / size * stride);
 }
 
 /* The offset of column c of row r. */
@@ -66,24 +77,6 @@ static size_t place16(enum dtype dtype, int c, int r)
 {
     size_t column = (size_t)c, row = (size_t)r;
     return dtype == DTYPE_BF16 ? (column / 2 * PANEL_ROWS + row) * 2 + column % 2 : column * PANEL_ROWS + row;
-}
-
-static void pack_16bit(uint8_t *panel, const uint8_t *const rows[PANEL_ROWS], enum dtype dtype, int n_in)
-{
-    enum { STRIP = 32 };
-    uint16_t *dst = (uint16_t *)panel;
-    for (int begin = 0; begin < n_in; begin += STRIP) {
-        int n = n_in - begin < STRIP ? n_in - begin : STRIP;
-        for (int r = 0; r < PANEL_ROWS; r++) {
-            uint16_t strip[STRIP] = { 0 };
-            if (rows[r])
-                memcpy(strip, rows[r] + (size_t)begin * 2, (size_t)n * 2);
-            for (int i = 0; i < n; i++)
-                dst[place16(dtype, begin + i, r)] = strip[i];
-        }
-    }
-    for (int r = 0; dtype == DTYPE_BF16 && n_in % 2 != 0 && r < PANEL_ROWS; r++)
-        dst[place16(dtype, n_in, r)] = 0;
 }
 
 /* ---- 8-bit floats ---- */
@@ -151,14 +144,9 @@ static bool pack_float8(uint8_t *panel, const uint8_t *const rows[PANEL_ROWS], e
     const int block = dtype_block_elems(dtype);
     if (!pack_float8_scales(panel, rows, dtype, n_in))
         return false;
-    for (int begin = 0; begin < n_in; begin += block) {
-        uint8_t *to = panel + float8_column_at(dtype, begin);
-        for (int r = 0; r < PANEL_ROWS; r++) {
-            const uint8_t *from = rows[r] ? rows[r] + float8_block_at(dtype, begin) + sizeof(float) : NULL;
-            for (int c = 0; c < block; c++)
-                to[float8_place(c, r)] = from ? from[c] : 0;
-        }
-    }
+    for (int begin = 0; begin < n_in; begin += block)
+        pack_transposed(panel + float8_column_at(dtype, begin), rows,
+                        float8_block_at(dtype, begin) + sizeof(float), (size_t)block, 2);
     return true;
 }
 
@@ -180,9 +168,9 @@ bool pack_panel(uint8_t *panel, const uint8_t *const rows[PANEL_ROWS], enum dtyp
     if (dtype_is_integers(dtype))
         pack_blocks(panel, rows, dtype, n_in);
     else if (dtype == DTYPE_F32)
-        pack_32bit(panel, rows, n_in);
-    else
-        pack_16bit(panel, rows, dtype, n_in);
+        pack_transposed(panel, rows, 0, (size_t)n_in * 4, 4);
+    else /* BF16: pairs of columns */
+        pack_transposed(panel, rows, 0, (size_t)n_in * 2, dtype == DTYPE_BF16 ? 4 : 2);
     return true;
 }
 

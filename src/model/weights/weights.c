@@ -1,6 +1,7 @@
 #include "model/weights/weights.h"
 
 #include "base/text.h"
+#include "base/transpose.h"
 #include "checkpoint/quantized/quantized.h"
 #include "kernels/quantize/quantize.h"
 
@@ -304,19 +305,32 @@ int64_t weights_stored_row(const struct head_order *order, int64_t n_rows, int64
     return (group * n_heads + within) * d + row % d;
 }
 
+/* Tiles of whole cache lines of both matrices. The columns of a row of tiles are stored one after the other, as the
+ * processor prefetches them. */
 void weights_transpose_rows(void *out, const struct tensor *part, const void *stored, int64_t begin,
                             int64_t end)
 {
     int64_t n_in = part->shape[0], n_out = part->shape[1];
-    int size = dtype_block_bytes(part->dtype);
-    enum { SQUARE = 32 }; /* in elements: the rows that are read and written stay in the L1 cache */
-    for (int64_t r0 = begin; r0 < end; r0 += SQUARE) {
-        for (int64_t c = 0; c < n_in; c++) {
-            for (int64_t r = r0; r < end && r < r0 + SQUARE; r++)
-                memcpy((uint8_t *)out + (size_t)((r * n_in + c) * size),
-                       (const uint8_t *)stored + (size_t)((c * n_out + r) * size), (size_t)size);
+    size_t size = (size_t)dtype_block_bytes(part->dtype), in_stride = (size_t)n_out * size;
+    size_t out_stride = (size_t)n_in * size;
+    const bool has_lines = size == 2 || size == 4;
+    const int64_t tile = size == 2 ? TRANSPOSE_LINE / 2 : TRANSPOSE_LINE / 4;
+    const uint8_t *rows[TRANSPOSE_LINE / 2];
+    for (int64_t c = 0; c < n_in; c += tile)
+        for (int64_t r = begin; r < end; r += tile) {
+            const uint8_t *from = (const uint8_t *)stored + (size_t)c * in_stride + (size_t)r * size;
+            uint8_t *to = (uint8_t *)out + (size_t)r * out_stride + (size_t)c * size;
+            int64_t n_rows = end - r < tile ? end - r : tile, n_columns = n_in - c < tile ? n_in - c : tile;
+            for (int64_t k = 0; k < n_columns; k++)
+                rows[k] = from + (size_t)k * in_stride;
+            if (has_lines && n_rows == tile && n_columns == tile) {
+                transpose_lines(to, out_stride, rows, (int)tile, size);
+                continue;
+            }
+            for (int64_t i = 0; i < n_rows; i++)
+                for (int64_t k = 0; k < n_columns; k++)
+                    memcpy(to + (size_t)i * out_stride + (size_t)k * size, rows[k] + (size_t)i * size, size);
         }
-    }
 }
 
 void *weights_transposed(const struct tensor *part)
