@@ -90,6 +90,9 @@ int os_memory_file(const char *name); /* without a path; -1: unsupported, or err
 /* Places whole pages on the NUMA nodes of a mask of n_bits bits: preferred, or interleaved. False: not permitted or
  * unsupported. */
 bool os_place_memory(void *pages, size_t n_bytes, const unsigned long *mask, int n_bits, bool in_turn);
+/* Memory for free(), in huge pages where the system has them: for what is written once and read once, where the faults of
+ * small pages would take longer. NULL: out of memory. */
+void *os_alloc_huge(size_t n_bytes);
 size_t os_page_bytes(void);                  /* of virtual memory: 4, 16 or 64 KiB */
 uint64_t os_memory_free(void);               /* free bytes of the machine; 0: unknown */
 void os_forget(void *bytes, size_t n_bytes); /* zeroes; the compiler cannot leave it out */

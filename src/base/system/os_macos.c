@@ -238,6 +238,11 @@ bool os_place_memory(void *pages, size_t n_bytes, const unsigned long *mask, int
     return false;
 }
 
+void *os_alloc_huge(size_t n_bytes)
+{
+    return malloc(n_bytes ? n_bytes : 1);
+}
+
 size_t os_page_bytes(void)
 {
     return (size_t)sysconf(_SC_PAGESIZE);

@@ -1,5 +1,6 @@
 #include "model/load/assemble.h"
 
+#include "base/system/os.h"
 #include "base/system/team.h"
 #include "kernels/quantize/quantize.h"
 #include "model/weights/weights.h"
@@ -46,7 +47,7 @@ static const void *assemble(struct backend *be, const struct tensor *matrix, voi
     *owned = NULL;
     if (!tensor_view_init(&view, matrix))
         return NULL;
-    struct assembling job = { .view = &view, .out = malloc(matrix->n_bytes ? matrix->n_bytes : 1) };
+    struct assembling job = { .view = &view, .out = os_alloc_huge(matrix->n_bytes) };
     if (job.out)
         run(be, assemble_some, &job);
     if (job.fails) {
@@ -76,7 +77,7 @@ const void *assemble_matrix(struct backend *be, const struct tensor *matrix, boo
     struct transposing job = { .matrix = matrix, .in = assemble(be, matrix, owned) };
     if (!is_transposed || !job.in)
         return job.in;
-    job.out = malloc(matrix->n_bytes ? matrix->n_bytes : 1);
+    job.out = os_alloc_huge(matrix->n_bytes);
     if (job.out)
         run(be, transpose_some, &job);
     free(*owned);
