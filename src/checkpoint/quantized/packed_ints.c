@@ -2,13 +2,14 @@
 
 #include "base/half.h"
 #include "base/text.h"
+#include "base/transpose.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
-enum { BLOCK = 32, ROWS = 16 };         /* columns and rows that are unpacked together */
+enum { BLOCK = 32, ROWS = 64 }; /* columns and rows that are unpacked together: of GPTQ's words whole cache lines */
 enum { MOST_COLUMNS = 128 };            /* of a group's block, which are unpacked together instead */
 enum { MOST_ORDERED = UINT16_MAX + 1 }; /* columns that tensor.order can number */
 
@@ -39,6 +40,18 @@ static uint32_t word_at(const uint8_t *words, int64_t i)
     uint32_t word;
     memcpy(&word, words + 4 * i, sizeof word);
     return word;
+}
+
+static uint64_t load64(const uint8_t *from)
+{
+    uint64_t x;
+    memcpy(&x, from, sizeof x);
+    return x;
+}
+
+static void store64(uint8_t *to, uint64_t x)
+{
+    memcpy(to, &x, sizeof x);
 }
 
 static bool packed_bytes_open(struct packed_bytes *b, const struct packed_ints *p)
@@ -93,21 +106,43 @@ static int64_t group_at(const struct packed_ints *p, const struct packed_bytes *
     return p->groups ? (int64_t)word_at(b->groups, column) : column / p->group;
 }
 
-/* As unpack(), of columns in any order. */
+/* As unpack(), of columns in any order; n is a multiple of 16. Numbers of four columns of a row become a word, in loops
+ * over the rows, whose words GPTQ stores together. Then the words are transposed. */
 static void unpack_ordered(uint8_t out[ROWS][MOST_COLUMNS], const struct packed_ints *p,
                            const struct packed_bytes *b, int64_t row, int n_rows, int64_t place, int n)
 {
+    enum { LINE_WORDS = TRANSPOSE_LINE / 4 };
     int64_t n_out = p->base.tensor.shape[0], per_word = 32 / p->n_bits;
     int64_t n_words = (p->base.tensor.shape[1] + per_word - 1) / per_word; /* of a row */
+    bool is_gptq = p->layout == LAYOUT_GPTQ;
+    uint32_t mask = (1u << p->n_bits) - 1, words[MOST_COLUMNS / 4][ROWS] = { 0 };
     for (int c = 0; c < n; c++) {
         int64_t column = column_at(p, place + c), at = column / per_word;
-        int shift = (int)(column % per_word) * p->n_bits;
-        for (int r = 0; r < n_rows; r++) {
-            uint32_t word = word_at(b->words, p->layout == LAYOUT_GPTQ ? at * n_out + row + r
-                                                                       : (row + r) * n_words + at);
-            out[r][c] = (uint8_t)(word >> shift & ((1u << p->n_bits) - 1));
-        }
+        const uint8_t *from = b->words + 4 * (is_gptq ? at * n_out + row : row * n_words + at);
+        uint32_t *to = words[c / 4];
+        int shift = (int)(column % per_word) * p->n_bits, to_shift = c % 4 * 8;
+        int64_t stride = is_gptq ? 1 : n_words;
+        if (stride == 1)
+            for (int r = 0; r < n_rows; r++)
+                to[r] |= (word_at(from, r) >> shift & mask) << to_shift;
+        else
+            for (int r = 0; r < n_rows; r++)
+                to[r] |= (word_at(from, r * stride) >> shift & mask) << to_shift;
     }
+    for (int r = 0; r < n_rows; r += LINE_WORDS) {
+        const uint8_t *lines[MOST_COLUMNS / 4];
+        for (int i = 0; i < n / 4; i++)
+            lines[i] = (const uint8_t *)&words[i][r];
+        transpose_lines32(out[r], MOST_COLUMNS, lines, n / 4);
+    }
+}
+
+/* Eight numbers of four bits as bytes, the lowest first. */
+static uint64_t spread_nibbles(uint64_t x)
+{
+    x = (x | x << 16) & 0x0000FFFF0000FFFF;
+    x = (x | x << 8) & 0x00FF00FF00FF00FF;
+    return (x | x << 4) & 0x0F0F0F0F0F0F0F0F;
 }
 
 /* The numbers of n_rows rows (at most ROWS) from row on, of n columns (at most MOST_COLUMNS) from
@@ -142,26 +177,31 @@ static void unpack(uint8_t out[ROWS][MOST_COLUMNS], const struct packed_ints *p,
             int64_t at = (column + c) / per_word;
             uint32_t word = word_at(b->words, p->layout == LAYOUT_GPTQ ? at * n_out + row + r
                                                                        : (row + r) * n_words + at);
+            if (n_bits == 4) {
+                store64(&out[r][c], spread_nibbles(word));
+                continue;
+            }
             for (int i = 0; i < per_word; i++, word >>= n_bits)
                 out[r][c + i] = (uint8_t)(word & mask);
         }
 }
 
 /* The same of a group's block: numbers of 32 columns as in Q4_0 or Q8_0, after the scale and zero point. */
-static void put_group_block(uint8_t *to, enum dtype dtype, uint16_t scale, int zero, int n_bits,
+static void put_group_block(uint8_t *to, enum dtype dtype, int n, uint16_t scale, int zero, int n_bits,
                             const uint8_t numbers[MOST_COLUMNS])
 {
     bool has_zero = dtype == DTYPE_G4Z_32 || dtype == DTYPE_G4Z_64 || dtype == DTYPE_G4Z_128;
-    int add = has_zero ? 0 : 8 - zero;
+    const uint64_t each_byte = 0x0101010101010101;
+    uint64_t add = has_zero ? 0 : (uint64_t)(8 - zero) * each_byte; /* 0 to 15 are the sums */
     memcpy(to, &scale, 2);
     to += 2;
     if (has_zero)
         *to++ = (uint8_t)(zero - 8);
-    for (int begin = 0; begin < dtype_block_elems(dtype); begin += BLOCK, numbers += BLOCK) {
+    for (int begin = 0; begin < n; begin += BLOCK, numbers += BLOCK) {
         for (int i = 0; n_bits == 8 && i < BLOCK; i++)
             *to++ = (uint8_t)(numbers[i] - zero);
-        for (int i = 0; n_bits < 8 && i < BLOCK / 2; i++)
-            *to++ = (uint8_t)((numbers[i] + add) | (numbers[i + BLOCK / 2] + add) << 4);
+        for (int i = 0; n_bits < 8 && i < BLOCK / 2; i += 8, to += 8)
+            store64(to, (load64(numbers + i) + add) | (load64(numbers + i + BLOCK / 2) + add) << 4);
     }
 }
 
@@ -196,7 +236,7 @@ static void put_row(uint8_t *to, const struct packed_ints *p, const struct packe
     int zero = zero_at(p, b, row, group);
     float scale = quantized_float(b->scales, scale_type, scale_index(p, row, group));
     if (type >= DTYPE_G4_64 && type <= DTYPE_G4Z_128) {
-        put_group_block(to, type, float_to_half(scale), zero, p->n_bits, numbers);
+        put_group_block(to, type, (int)(end - begin), float_to_half(scale), zero, p->n_bits, numbers);
         return;
     }
     if (dtype_block_elems(type) == BLOCK) {
@@ -258,7 +298,14 @@ static enum tutti_status is_symmetric(bool *out, const struct packed_ints *p, st
     if (!p->zeros)
         return TUTTI_OK;
     b.zeros = tensor_bytes(p->zeros, &b.owned[2]);
-    for (int64_t g = 0; b.zeros && *out && g < p->n_groups; g++)
+    /* Usually all words are those of symmetric weights, which takes a comparison each. */
+    uint32_t middle = 0, stored = (uint32_t)(1 << (p->n_bits - 1)) - p->adds_one;
+    for (int i = 0; i < 32; i += p->n_bits)
+        middle |= stored << i;
+    size_t n_same = 0, n_words = p->zeros->n_bytes / 4;
+    while (b.zeros && n_same < n_words && word_at(b.zeros, (int64_t)n_same) == middle)
+        n_same++;
+    for (int64_t g = 0; b.zeros && n_same < n_words && *out && g < p->n_groups; g++)
         for (int64_t r = 0; *out && r < p->base.tensor.shape[0]; r++)
             *out = zero_at(p, &b, r, g) == 1 << (p->n_bits - 1);
     packed_bytes_close(&b);
@@ -407,6 +454,8 @@ static enum tutti_status finish(struct quantized *q, struct packed_ints *p, stru
         st = is_symmetric(&is_middle, p, err);
     if (st != TUTTI_OK)
         return st;
+    if (is_middle)
+        p->zeros = NULL;
     bool fits = is_plain && (p->group % BLOCK == 0 || p->n_groups == 1) && t->shape[1] % BLOCK == 0 &&
                 scale != DTYPE_F32 && (is_middle || p->n_bits < 8);
     t->dtype = !fits            ? scale == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16
