@@ -10,12 +10,15 @@ float fit_normalizer(float max, int *exponent)
     return ldexpf(1, *exponent < -126 ? 126 : -*exponent); /* 2^127 is the largest power */
 }
 
-float fit_fold(float *lanes)
+/* Each step has its own loop of known length: one loop over the steps would be vectorized for any length. */
+float fit_fold(const float *lanes)
 {
-    for (int half = FIT_LANES / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++)
-            lanes[i] += lanes[i + half];
-    return lanes[0];
+    float eight[8], four[4];
+    for (int i = 0; i < 8; i++)
+        eight[i] = lanes[i] + lanes[i + 8];
+    for (int i = 0; i < 4; i++)
+        four[i] = eight[i] + eight[i + 4];
+    return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
 void fit_assign(struct fit_sums *out, const float *x, const float *w, int n, float inverse, float min,
