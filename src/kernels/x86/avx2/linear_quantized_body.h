@@ -15,6 +15,7 @@
 
 #include "kernels/input_block.h"
 #include "kernels/pack.h"
+#include "kernels/x86/avx2/many_rows.h"
 #include "kernels/x86/x86.h"
 
 #include <immintrin.h>
@@ -78,6 +79,15 @@ INLINE __m256i unpack_group(const uint8_t *at, const int g, const bool is_high, 
         w = _mm256_or_si256(w, _mm256_and_si256(bytes, above));
     }
     return w;
+}
+
+/* Four groups of two strips. half: of a block. */
+INLINE void unpack_groups(__m256i (*w)[4], const uint8_t *half, const int group, const bool is_high,
+                          const struct quant_format f)
+{
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        w[i / 4][i % 4] = unpack_group(half + 32 * (i / 4), group + i % 4, is_high, f);
 }
 
 INLINE __m256 load_halves(const uint8_t *p)
@@ -233,7 +243,7 @@ INLINE __m256i dot_strip(const __m256i *w, const __m256i *q, const __m256i *narr
     sum = _mm256_add_epi16(sum, more);
     if (p.adds_narrow)
         sum = _mm256_add_epi16(sum, *narrow);
-    return p.keeps_narrow ? sum : _mm256_madd_epi16(sum, factor);
+    return _mm256_madd_epi16(sum, factor);
 }
 
 /* w: [strip][group]. */
@@ -253,11 +263,6 @@ INLINE void pass_row(const struct input *x, int r, __m256i (*w)[4], const struct
         a = dot_strip(w[0], q, &carry->narrow[r][0], p, f);
         b = dot_strip(w[1], q, &carry->narrow[r][1], p, f);
     }
-    if (p.keeps_narrow) {
-        carry->narrow[r][0] = a;
-        carry->narrow[r][1] = b;
-        return;
-    }
     if (p.adds_wide && !IS_VNNI) {
         a = _mm256_add_epi32(a, carry->wide[r][0]);
         b = _mm256_add_epi32(b, carry->wide[r][1]);
@@ -275,15 +280,48 @@ INLINE void pass_row(const struct input *x, int r, __m256i (*w)[4], const struct
     _mm256_storeu_ps(total + STRIP, second);
 }
 
+/* Sums of the groups 0 to 3, to sums->narrow. */
+INLINE void first_pass(const struct input *x, __m256i (*w)[4], struct carry *sums)
+{
+    int64_t i = 0;
+    FIRST_PASS;
+}
+
+/* Adds the groups 4 to 7 and sums of the passes before to the totals, with one run per block. */
+INLINE void last_pass(const struct input *x, __m256i (*w)[4], const struct pass p, const struct carry *sums,
+                      const struct factors *factors, const struct quant_format f)
+{
+    const int32_t *q = x->q + 4;
+    const void *scaled = factors->multiples ? (const void *)factors->multiples : factors->scales;
+    int64_t i = 0, step;
+    if (p.adds_narrow && p.adds_wide)
+        LAST_PASSES(BOTH);
+    else if (p.adds_narrow)
+        LAST_PASSES(NARROW);
+    else
+        LAST_PASSES(WIDE);
+}
+
+/* Whether last_pass() has the pass: the last of a block with one run, of which four groups fit 16 bits. */
+INLINE bool is_pipelined(const struct pass p, const struct quant_format f)
+{
+    const bool fits = format_largest(f) <= 31 || is_split(f);
+    return !IS_VNNI && f.sub == BLOCK && fits && !p.keeps_narrow && !p.keeps_wide;
+}
+
 INLINE void run_pass(const struct input *x, const uint8_t *half, const struct pass p, struct carry *carry,
                      const struct factors *factors, const struct quant_format f)
 {
     __m256i w[2][4];
-    UNROLL
-    for (int i = 0; i < 8; i++)
-        w[i / 4][i % 4] = unpack_group(half + 32 * (i / 4), p.group + i % 4, p.is_high, f);
-    for (int r = 0; r < x->n_rows; r++)
-        pass_row(x, r, w, p, carry, factors, f);
+    unpack_groups(w, half, p.group, p.is_high, f);
+    if (!IS_VNNI && p.keeps_narrow) {
+        first_pass(x, w, carry);
+    } else if (is_pipelined(p, f)) {
+        last_pass(x, w, p, carry, factors, f);
+    } else {
+        for (int r = 0; r < x->n_rows; r++)
+            pass_row(x, r, w, p, carry, factors, f);
+    }
 }
 
 /* The passes over all numbers of a run, or over one nibble of each. */
