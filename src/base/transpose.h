@@ -17,12 +17,12 @@ typedef uint16_t transpose_u16 __attribute__((vector_size(16)));
 
 TRANSPOSE_INLINE transpose_u32 transpose_low(transpose_u32 a, transpose_u32 b)
 {
-    return __builtin_shuffle(a, b, (transpose_u32){ 0, 4, 1, 5 });
+    return __builtin_shufflevector(a, b, 0, 4, 1, 5);
 }
 
 TRANSPOSE_INLINE transpose_u32 transpose_high(transpose_u32 a, transpose_u32 b)
 {
-    return __builtin_shuffle(a, b, (transpose_u32){ 2, 6, 3, 7 });
+    return __builtin_shufflevector(a, b, 2, 6, 3, 7);
 }
 
 /* out[c] = column c of the rows a[0..3]. */
@@ -61,8 +61,8 @@ TRANSPOSE_INLINE void transpose_lines16(uint8_t *to, size_t stride, const uint8_
                 transpose_u16 a, b;
                 memcpy(&a, rows[r + 2 * i] + c, 16);
                 memcpy(&b, rows[r + 2 * i + 1] + c, 16);
-                low[i] = (transpose_u32)__builtin_shuffle(a, b, (transpose_u16){ 0, 8, 1, 9, 2, 10, 3, 11 });
-                high[i] = (transpose_u32)__builtin_shuffle(a, b, (transpose_u16){ 4, 12, 5, 13, 6, 14, 7, 15 });
+                low[i] = (transpose_u32)__builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+                high[i] = (transpose_u32)__builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
             }
             transpose_4x4(out, low);
             for (size_t i = 0; i < 4; i++)
