@@ -82,9 +82,15 @@ def test_more_files_than_fit_are_refused(tmp_path):
 
 
 PLACEMENT = os.path.join(os.environ.get("TUTTI_BUILD", os.path.join(boot.ROOT, "build-test")), "tests", "kernels", "test_kernels_placement")
-SERVE = """tutti serve models/demo {flags} --port 8123 2>/dev/null & pid=$!
-until wget -qO- http://127.0.0.1:8123/ready >/dev/null; do kill -0 $pid || exit 1; sleep 0.2; done
-wget -qO- --header 'Content-Type: application/json' --post-data '{{"messages":[{{"role":"user","content":"What is the capital of France?"}}],"temperature":0,"max_tokens":8}}' http://127.0.0.1:8123/v1/chat/completions >/tmp/answer || exit 1
+SERVE = """tutti serve models/demo {flags} --port 8123 2>/tmp/said & pid=$!
+fail() {{ echo "$1"; cat /tmp/said; grep -s -E "Name|State" /proc/$pid/task/*/status; kill -9 $pid; exit 1; }}
+tries=0
+until timeout 5 wget -qO- http://127.0.0.1:8123/ready >/dev/null; do
+    tries=$((tries + 1))
+    kill -0 $pid && [ $tries -lt 200 ] || fail "the server is not ready"
+    sleep 0.2
+done
+timeout 60 wget -qO- --header 'Content-Type: application/json' --post-data '{{"messages":[{{"role":"user","content":"What is the capital of France?"}}],"temperature":0,"max_tokens":8}}' http://127.0.0.1:8123/v1/chat/completions >/tmp/answer || fail "no answer"
 cat /proc/$pid/numa_maps
 for task in /proc/$pid/task/*; do echo thread $(cat $task/comm) $(grep Cpus_allowed_list $task/status); done
 kill -9 $pid
