@@ -11,7 +11,7 @@ and Xeon servers of 2020 to 2024 (core-to-core latency tables); they were not me
 The model simulates src/base/system/team.c: the caller starts each group of 8 threads by a store, each thread counts itself as done
 in its group, and the last thread of a group counts the group. "one counter" is a plain barrier: a single counter for all threads.
 Then the panels of each matrix of a layer are divided among the threads as cpu_nodes.c does, with 2 % of jitter in the time of a
-panel. The time of a layer is compared with the time in which memory alone would deliver the weights.
+panel. The time of a layer is compared with the time to read the weights at full memory bandwidth.
 """
 import argparse
 import heapq

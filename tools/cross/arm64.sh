@@ -57,5 +57,5 @@ status=0
 meson test -C "$build" --no-rebuild --print-errorlogs --timeout-multiplier 20 "$@" || status=1
 cd "$source"
 TUTTI_BIN=$folder/tutti TUTTI_BUILD=$build TIMEOUT_MULTIPLIER=20 \
-    python3 -m pytest -q -p no:cacheprovider tests/server/test_echo.py || status=1
+    /usr/bin/python3 -m pytest -q -p no:cacheprovider tests/server/test_echo.py || status=1
 exit $status

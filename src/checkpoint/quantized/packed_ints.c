@@ -122,7 +122,7 @@ static void unpack_ordered(uint8_t out[ROWS][MOST_COLUMNS], const struct packed_
         uint32_t *to = words[c / 4];
         int shift = (int)(column % per_word) * p->n_bits, to_shift = c % 4 * 8;
         int64_t stride = is_gptq ? 1 : n_words;
-        if (stride == 1)
+        if (stride == 1) /* its own loop, which the compiler vectorizes */
             for (int r = 0; r < n_rows; r++)
                 to[r] |= (word_at(from, r) >> shift & mask) << to_shift;
         else
@@ -192,7 +192,7 @@ static void put_group_block(uint8_t *to, enum dtype dtype, int n, uint16_t scale
 {
     bool has_zero = dtype == DTYPE_G4Z_32 || dtype == DTYPE_G4Z_64 || dtype == DTYPE_G4Z_128;
     const uint64_t each_byte = 0x0101010101010101;
-    uint64_t add = has_zero ? 0 : (uint64_t)(8 - zero) * each_byte; /* 0 to 15 are the sums */
+    uint64_t add = has_zero ? 0 : (uint64_t)(8 - zero) * each_byte; /* each byte stays in 0..15 */
     memcpy(to, &scale, 2);
     to += 2;
     if (has_zero)
@@ -455,7 +455,7 @@ static enum tutti_status finish(struct quantized *q, struct packed_ints *p, stru
     if (st != TUTTI_OK)
         return st;
     if (is_middle)
-        p->zeros = NULL;
+        p->zeros = NULL; /* spares a lookup for each group of each row */
     bool fits = is_plain && (p->group % BLOCK == 0 || p->n_groups == 1) && t->shape[1] % BLOCK == 0 &&
                 scale != DTYPE_F32 && (is_middle || p->n_bits < 8);
     t->dtype = !fits            ? scale == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16

@@ -114,7 +114,7 @@
         : WEIGHTS, [q] "r"(q), [rows] "r"(x->rows), [narrow] "r"(sums->narrow), [total] "r"(x->total),     \
           [factors] "r"(scaled), [steps] "r"(STEPS), [end] "r"(16 * (int64_t)x->n_rows),                   \
           [start] "i"(f.zero == 0 ? 8 : 0), [shift] "i"(p.is_high ? 4 : 0),                                \
-          [wide] "i"(sizeof sums->narrow)                        \
+          [wide] "i"(sizeof sums->narrow)                                                                  \
         : "cc", "memory", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15")
 #define WEIGHTS                                                                                            \
     [w00] "x"(w[0][0]), [w01] "x"(w[0][1]), [w02] "x"(w[0][2]), [w03] "x"(w[0][3]),                        \
