@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define HUGE_PAGE ((size_t)2 << 20)
+#define HUGE_PAGE ((size_t)OS_HUGE_PAGE)
 
 static size_t round_up(size_t n, size_t unit)
 {
@@ -31,9 +31,7 @@ static void *map_aligned(size_t n_bytes)
         munmap(base, before);
     if (before < HUGE_PAGE)
         munmap(base + before + size, HUGE_PAGE - before);
-#ifdef MADV_HUGEPAGE
-    (void)madvise(base + before, size, MADV_HUGEPAGE); /* a hint: small pages work too */
-#endif
+    os_prefer_huge(base + before, size);
     return base + before;
 }
 

@@ -90,6 +90,9 @@ int os_memory_file(const char *name); /* without a path; -1: unsupported, or err
 /* Places whole pages on the NUMA nodes of a mask of n_bits bits: preferred, or interleaved. False: not permitted or
  * unsupported. */
 bool os_place_memory(void *pages, size_t n_bytes, const unsigned long *mask, int n_bits, bool in_turn);
+enum { OS_HUGE_PAGE = 2 << 20 }; /* bytes */
+/* Asks for huge pages in this memory, which starts at a multiple of OS_HUGE_PAGE: a hint. */
+void os_prefer_huge(void *memory, size_t n_bytes);
 /* Memory for free(), in huge pages where the system has them: for what is written once and read once, where the faults of
  * small pages would take longer. NULL: out of memory. */
 void *os_alloc_huge(size_t n_bytes);

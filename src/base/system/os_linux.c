@@ -201,17 +201,20 @@ bool os_place_memory(void *pages, size_t n_bytes, const unsigned long *mask, int
                    (unsigned long)n_bits + 1, MPOL_MF_MOVE) == 0;
 }
 
+void os_prefer_huge(void *memory, size_t n_bytes)
+{
+    (void)madvise(memory, n_bytes, MADV_HUGEPAGE); /* fails where the kernel has none: small pages work too */
+}
+
 void *os_alloc_huge(size_t n_bytes)
 {
-    const size_t page = (size_t)2 << 20;
+    const size_t page = OS_HUGE_PAGE;
     if (n_bytes < page || n_bytes > SIZE_MAX - page)
         return malloc(n_bytes ? n_bytes : 1);
     size_t size = (n_bytes + page - 1) / page * page;
     void *memory = aligned_alloc(page, size);
-#ifdef MADV_HUGEPAGE
     if (memory)
-        (void)madvise(memory, size, MADV_HUGEPAGE); /* a hint: small pages work too */
-#endif
+        os_prefer_huge(memory, size);
     return memory;
 }
 

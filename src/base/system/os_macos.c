@@ -238,6 +238,12 @@ bool os_place_memory(void *pages, size_t n_bytes, const unsigned long *mask, int
     return false;
 }
 
+void os_prefer_huge(void *memory, size_t n_bytes)
+{
+    (void)memory;
+    (void)n_bytes;
+}
+
 void *os_alloc_huge(size_t n_bytes)
 {
     return malloc(n_bytes ? n_bytes : 1);
