@@ -270,6 +270,27 @@ static void every_thread_runs_each_piece_of_work(void **state)
     assert_int_equal(team_new(&(struct team *){ NULL }, &(struct team_options){ .n_threads = 1000 }, NULL), TUTTI_E_ARGUMENT);
 }
 
+static void do_nothing(void *arg, int thread, int n_threads)
+{
+    (void)arg;
+    (void)thread;
+    (void)n_threads;
+}
+
+/* With more threads than cores, some of these teams end while a worker is between seeing a share and taking it: its share was
+ * run by the caller, and what it finds instead is the end. A worker that misses it is waited for forever. */
+static void a_team_ends_while_a_worker_looks_for_its_share(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3000; i++) {
+        struct team *team;
+        assert_int_equal(team_new(&team, &(struct team_options){ .n_threads = 6 }, NULL), TUTTI_OK);
+        for (int run = 0; run <= i % 7; run++)
+            team_run(team, do_nothing, NULL);
+        team_free(team);
+    }
+}
+
 /* ---- a worker that gets no core ---- */
 
 static int held_pipe[2], release_pipe[2];
@@ -369,6 +390,7 @@ int main(void)
         cmocka_unit_test(forgotten_bytes_are_read_again),
         cmocka_unit_test(shares_cover_everything_once),
         cmocka_unit_test(every_thread_runs_each_piece_of_work),
+        cmocka_unit_test(a_team_ends_while_a_worker_looks_for_its_share),
         cmocka_unit_test(the_caller_runs_the_share_of_a_thread_that_does_not_come),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -236,12 +236,11 @@ static void *worker_main(void *arg)
     free(arg);
     bind_thread(team, worker.thread);
     work_word work = 0;
-    for (;;) {
+    do {
         work = wait_for_work(team, worker.thread, generation_of(work));
-        if (atomic_load_explicit(&team->stop, memory_order_relaxed))
-            return NULL;
-        run_share(team, worker.thread, &work);
-    }
+        run_share(team, worker.thread, &work); /* may find that the team has ended since */
+    } while (!atomic_load_explicit(&team->stop, memory_order_relaxed));
+    return NULL;
 }
 
 /* Never waits for a worker, not even for one that was woken and has no core yet, as a condition
