@@ -1,0 +1,395 @@
+/* Each thread of a block is a fiber with a stack of its own. A warp's step runs its lanes one after another up to the next
+ * operation where they meet; then a warp is drawn for the next step. */
+#include "cuda/emulator.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+enum {
+    MAX_THREADS = 1024,
+    MAX_WARPS = MAX_THREADS / WARP,
+    STACK_BYTES = 64 << 10,
+    MAX_SHARED = 227 << 10,  /* bytes of a block on level 90, static and dynamic */
+    MAX_STATIC = 48 << 10,
+    MAX_KEYS = 32,
+    GUARD_BYTES = 64,
+    MAX_COPIES = 4096,
+};
+
+enum state { AT_START, AT_EXCHANGE, AT_BARRIER, AT_END };
+
+struct fiber {
+    void *sp;
+    uint8_t *stack;
+    enum state state;
+    const char *at; /* the operation */
+    unsigned n_exchanges;
+};
+
+struct copy {
+    void *to;
+    u32x4 value;
+};
+
+/* The copies of one thread that are not carried out. */
+struct copies {
+    struct copy items[64];
+    int group[64]; /* its number */
+    int n, n_groups;
+};
+
+struct slots {
+    uint8_t bytes[2][WARP * EMULATED_EXCHANGE];
+};
+
+static struct block {
+    const struct emulated_kernel *kernel;
+    const struct emulated_grid *grid;
+    const void *args;
+    int x, y, z, n_threads;
+    struct fiber fibers[MAX_THREADS];
+    struct slots slots[MAX_WARPS];
+    struct copies *copies;
+    uint8_t *shared;
+    size_t shared_used;
+    struct {
+        const void *key;
+        size_t at, n_bytes;
+    } keys[MAX_KEYS];
+    int n_keys;
+    size_t dynamic_at;
+} block;
+static int current; /* thread */
+static void *scheduler_sp;
+static uint64_t random_state = 1;
+
+void emulated_seed(uint64_t seed)
+{
+    random_state = seed * 2654435761 + 1;
+}
+
+static unsigned draw(unsigned n)
+{
+    random_state = random_state * 6364136223846793005 + 1442695040888963407;
+    return (unsigned)((random_state >> 33) % n);
+}
+
+static _Noreturn void fail(const char *what)
+{
+    const struct fiber *f = &block.fibers[current];
+    fprintf(stderr, "kernel %s, block %d %d %d, thread %d, at %s: %s\n", block.kernel->name, block.x, block.y, block.z,
+            current, f->at ? f->at : "its start", what);
+    abort();
+}
+
+/* ---- fibers ---- */
+
+/* Stores the callee's registers and the stack pointer, and goes on with another stack. */
+void emulated_switch(void **from, void *to);
+#if defined(__x86_64__)
+__asm__(".text\n"
+        ".globl emulated_switch\n"
+        ".hidden emulated_switch\n"
+        "emulated_switch:\n"
+        "push %rbp\n push %rbx\n push %r12\n push %r13\n push %r14\n push %r15\n"
+        "mov %rsp, (%rdi)\n"
+        "mov %rsi, %rsp\n"
+        "pop %r15\n pop %r14\n pop %r13\n pop %r12\n pop %rbx\n pop %rbp\n"
+        "ret\n");
+enum { SAVED_WORDS = 6 };
+#elif defined(__aarch64__)
+__asm__(".text\n"
+        ".globl emulated_switch\n"
+        ".hidden emulated_switch\n"
+        "emulated_switch:\n"
+        "sub sp, sp, #160\n"
+        "stp x19, x20, [sp]\n stp x21, x22, [sp, #16]\n stp x23, x24, [sp, #32]\n stp x25, x26, [sp, #48]\n"
+        "stp x27, x28, [sp, #64]\n stp x29, x30, [sp, #80]\n"
+        "stp d8, d9, [sp, #96]\n stp d10, d11, [sp, #112]\n stp d12, d13, [sp, #128]\n stp d14, d15, [sp, #144]\n"
+        "mov x9, sp\n str x9, [x0]\n mov sp, x1\n"
+        "ldp x19, x20, [sp]\n ldp x21, x22, [sp, #16]\n ldp x23, x24, [sp, #32]\n ldp x25, x26, [sp, #48]\n"
+        "ldp x27, x28, [sp, #64]\n ldp x29, x30, [sp, #80]\n"
+        "ldp d8, d9, [sp, #96]\n ldp d10, d11, [sp, #112]\n ldp d12, d13, [sp, #128]\n ldp d14, d15, [sp, #144]\n"
+        "add sp, sp, #160\n"
+        "ret\n");
+#else
+#error "no fibers for this processor"
+#endif
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+static const void *scheduler_stack;
+static size_t scheduler_stack_bytes;
+static void *scheduler_fake;
+#endif
+
+static void to_scheduler(bool is_last)
+{
+    struct fiber *f = &block.fibers[current];
+#if defined(__SANITIZE_ADDRESS__)
+    void *fake = NULL;
+    __sanitizer_start_switch_fiber(is_last ? NULL : &fake, scheduler_stack, scheduler_stack_bytes);
+#endif
+    (void)is_last;
+    emulated_switch(&f->sp, scheduler_sp);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(fake, &scheduler_stack, &scheduler_stack_bytes);
+#endif
+}
+
+static void fiber_main(void)
+{
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(NULL, &scheduler_stack, &scheduler_stack_bytes);
+#endif
+    block.kernel->run(block.args);
+    block.fibers[current].state = AT_END;
+    block.fibers[current].at = "its end";
+    to_scheduler(true);
+    abort();
+}
+
+static void to_fiber(int thread)
+{
+    struct fiber *f = &block.fibers[thread];
+    current = thread;
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(&scheduler_fake, f->stack, STACK_BYTES);
+#endif
+    emulated_switch(&scheduler_sp, f->sp);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(scheduler_fake, NULL, NULL);
+#endif
+}
+
+static void prepare_fiber(struct fiber *f)
+{
+    if (!f->stack) {
+        f->stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (f->stack == MAP_FAILED)
+            fail("no memory for its stack");
+    }
+    uintptr_t top = (uintptr_t)f->stack + STACK_BYTES;
+#if defined(__x86_64__)
+    void **sp = (void **)(top - 16); /* the return address is at 8 below a multiple of 16 when the function begins */
+    *sp = (void *)(uintptr_t)fiber_main;
+    sp -= SAVED_WORDS;
+    memset(sp, 0, SAVED_WORDS * sizeof *sp);
+    f->sp = sp;
+#else
+    uint8_t *sp = (uint8_t *)(top - 160);
+    memset(sp, 0, 160);
+    *(void **)(sp + 88) = (void *)(uintptr_t)fiber_main;
+    f->sp = sp;
+#endif
+    f->state = AT_START;
+    f->at = NULL;
+    f->n_exchanges = 0;
+}
+
+/* ---- what kernels call ---- */
+
+int thread_id(void)
+{
+    return current;
+}
+
+int block_id(void)
+{
+    return block.x;
+}
+
+int block_id_y(void)
+{
+    return block.y;
+}
+
+int block_id_z(void)
+{
+    return block.z;
+}
+
+int n_blocks(void)
+{
+    return block.grid->x;
+}
+
+void block_sync(void)
+{
+    block.fibers[current].state = AT_BARRIER;
+    block.fibers[current].at = "block_sync";
+    to_scheduler(false);
+}
+
+const void *emulated_exchange(const char *name, const void *mine, size_t n_bytes)
+{
+    struct fiber *f = &block.fibers[current];
+    uint8_t *slots = block.slots[current / WARP].bytes[f->n_exchanges++ % 2];
+    assert(n_bytes <= EMULATED_EXCHANGE);
+    memcpy(slots + (size_t)(current % WARP) * n_bytes, mine, n_bytes);
+    f->state = AT_EXCHANGE;
+    f->at = name;
+    to_scheduler(false);
+    return slots;
+}
+
+void *emulated_shared(const void *key, size_t n_bytes)
+{
+    for (int i = 0; i < block.n_keys; i++)
+        if (block.keys[i].key == key)
+            return block.shared + block.keys[i].at;
+    size_t size = (n_bytes + 15) / 16 * 16;
+    if (block.n_keys == MAX_KEYS || block.shared_used + size - (size_t)block.n_keys * GUARD_BYTES > MAX_STATIC)
+        fail("more than 48 KiB of static shared memory");
+    block.keys[block.n_keys].key = key;
+    block.keys[block.n_keys].at = block.shared_used;
+    block.keys[block.n_keys++].n_bytes = size;
+    void *memory = block.shared + block.shared_used;
+    block.shared_used += size + GUARD_BYTES;
+    return memory;
+}
+
+void *emulated_dynamic_shared(void)
+{
+    return block.shared + block.dynamic_at;
+}
+
+void copy_16(void *shared, const void *from, bool is_there)
+{
+    struct copies *c = &block.copies[current];
+    if (((uintptr_t)shared | (is_there ? (uintptr_t)from : 0)) % 16 != 0)
+        fail("copy_16 of an address that is no multiple of 16");
+    if (c->n == (int)(sizeof c->items / sizeof *c->items))
+        fail("more than 64 copies before copy_wait");
+    struct copy item = { .to = shared };
+    if (is_there)
+        memcpy(&item.value, from, sizeof item.value);
+    c->items[c->n] = item;
+    c->group[c->n++] = c->n_groups;
+}
+
+void copy_commit(void)
+{
+    block.copies[current].n_groups++;
+}
+
+void copy_wait(int n)
+{
+    struct copies *c = &block.copies[current];
+    int n_left = 0;
+    for (int i = 0; i < c->n; i++) {
+        if (c->group[i] < c->n_groups - n) {
+            memcpy(c->items[i].to, &c->items[i].value, sizeof c->items[i].value);
+        } else {
+            c->items[n_left] = c->items[i];
+            c->group[n_left++] = c->group[i];
+        }
+    }
+    c->n = n_left;
+}
+
+/* ---- blocks ---- */
+
+static void check_guards(void)
+{
+    static const uint8_t full[GUARD_BYTES] = { [0 ... GUARD_BYTES - 1] = 0xff };
+    for (int i = 0; i < block.n_keys; i++)
+        if (memcmp(block.shared + block.keys[i].at + block.keys[i].n_bytes, full, GUARD_BYTES) != 0)
+            fail("shared memory was written past the end of an array");
+    if (memcmp(block.shared + block.dynamic_at + block.grid->shared_bytes, full, GUARD_BYTES) != 0)
+        fail("dynamic shared memory was written past its end");
+}
+
+/* Runs each lane of a warp up to where the lanes meet. False: the warp waits at a barrier or has ended. */
+static bool run_warp(int warp)
+{
+    int first = warp * WARP, begin = (int)draw(WARP);
+    struct fiber *f = &block.fibers[first];
+    if (f->state == AT_BARRIER || f->state == AT_END)
+        return false;
+    for (int i = 0; i < WARP; i++)
+        to_fiber(first + (begin + i) % WARP);
+    for (int i = 1; i < WARP; i++) {
+        current = first + i;
+        if (f[i].state != f->state || (f->state == AT_EXCHANGE && strcmp(f[i].at, f->at) != 0))
+            fail("the lanes of the warp are at different operations");
+        if (f[i].n_exchanges != f->n_exchanges)
+            fail("the lanes of the warp have met a different number of times");
+    }
+    return true;
+}
+
+static void run_block(void)
+{
+    int n_warps = block.n_threads / WARP;
+    /* The arrays keep their places: the keys were met in the first block, in any order of its warps. */
+    block.n_keys = 0;
+    block.shared_used = 0;
+    memset(block.shared, 0xff, MAX_SHARED + MAX_KEYS * GUARD_BYTES + block.grid->shared_bytes);
+    block.dynamic_at = MAX_STATIC + MAX_KEYS * GUARD_BYTES;
+    for (int t = 0; t < block.n_threads; t++) {
+        current = t;
+        prepare_fiber(&block.fibers[t]);
+        block.copies[t].n = block.copies[t].n_groups = 0;
+    }
+    for (;;) {
+        int runnable[MAX_WARPS], n = 0, n_ended = 0;
+        for (int w = 0; w < n_warps; w++) {
+            enum state state = block.fibers[w * WARP].state;
+            if (state == AT_START || state == AT_EXCHANGE)
+                runnable[n++] = w;
+            n_ended += state == AT_END;
+        }
+        if (n > 0) {
+            run_warp(runnable[draw((unsigned)n)]);
+            continue;
+        }
+        if (n_ended == n_warps)
+            break;
+        if (n_ended > 0)
+            fail("some threads ended while others wait at block_sync");
+        for (int t = 0; t < block.n_threads; t++)
+            block.fibers[t].state = AT_EXCHANGE;
+    }
+    check_guards();
+}
+
+void emulate(const struct emulated_kernel *kernel, const struct emulated_grid *grid, const void *args)
+{
+    block.kernel = kernel;
+    block.grid = grid;
+    block.args = args;
+    block.n_threads = grid->n_threads;
+    if (!block.shared) {
+        block.shared = aligned_alloc(64, 3 * MAX_SHARED);
+        block.copies = calloc(MAX_THREADS, sizeof *block.copies);
+        assert(block.shared && block.copies);
+    }
+    if (grid->n_threads != kernel->n_threads || grid->n_threads > MAX_THREADS || grid->n_threads % WARP != 0)
+        fail("the launch has another number of threads than the kernel");
+    if (grid->shared_bytes > MAX_SHARED)
+        fail("more than 227 KiB of shared memory");
+    int64_t n = (int64_t)grid->x * grid->y * grid->z;
+    /* Blocks in random order: i -> (i * step + offset) % n, with a step that has no factor of n. */
+    int64_t step = n > 1 ? 1 + draw((unsigned)(n < 1 << 30 ? n - 1 : 1 << 30)) : 1, offset = n > 0 ? draw((unsigned)n) : 0;
+    for (int64_t a = step, b = n; n > 1;) { /* greatest common divisor */
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+        if (b != 0)
+            continue;
+        if (a == 1)
+            break;
+        a = ++step;
+        b = n;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = (i * step + offset) % n;
+        block.x = (int)(at % grid->x);
+        block.y = (int)(at / grid->x % grid->y);
+        block.z = (int)(at / grid->x / grid->y);
+        run_block();
+    }
+}

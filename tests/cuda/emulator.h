@@ -1,0 +1,24 @@
+/* Runs kernels of kernels/cuda on the host, block after block, each thread of a block as a fiber. */
+#ifndef TUTTI_TESTS_CUDA_EMULATOR_H
+#define TUTTI_TESTS_CUDA_EMULATOR_H
+
+#include "kernels/cuda/device.h"
+
+struct emulated_grid {
+    int x, y, z; /* blocks */
+    int n_threads; /* of a block */
+    size_t shared_bytes; /* dynamic */
+};
+
+/* The kernel of this name; NULL: not found. */
+const struct emulated_kernel *emulated_find(const char *name);
+
+/* Runs all blocks, in random order. A mistake of the kernel ends the program, with a message that names kernel, block and
+ * thread: lanes that meet at different operations, a barrier that not all threads reach, too much shared memory, shared
+ * memory written past its end. */
+void emulate(const struct emulated_kernel *kernel, const struct emulated_grid *grid, const void *args);
+
+/* Of the order of blocks and warps: the same seed gives the same order. */
+void emulated_seed(uint64_t seed);
+
+#endif
