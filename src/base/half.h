@@ -1,24 +1,26 @@
 /* Converts IEEE half and bfloat16 to and from float, and 8-bit floats to float, like the processors' instructions: round to
  * nearest, ties to even; a NaN stays a quiet NaN. Plain C, so every processor gives the same
- * bits. */
+ * bits. Also compiled for devices that have no C library. */
 #ifndef TUTTI_BASE_HALF_H
 #define TUTTI_BASE_HALF_H
 
 #include <stdbool.h>
 #include <stdint.h>
+#if __STDC_HOSTED__
 #include <string.h>
+#endif
 
 static inline uint32_t float_bits(float x)
 {
     uint32_t u;
-    memcpy(&u, &x, sizeof u);
+    __builtin_memcpy(&u, &x, sizeof u);
     return u;
 }
 
 static inline float bits_float(uint32_t u)
 {
     float x;
-    memcpy(&x, &u, sizeof x);
+    __builtin_memcpy(&x, &u, sizeof x);
     return x;
 }
 

@@ -4,6 +4,7 @@
 #include "kernels/ref/exp.h"
 
 #include <assert.h>
+#include <math.h>
 
 /* The sum of the best one or two of n. */
 static float group_score(const float *choice, int n, int n_best)

@@ -1,10 +1,9 @@
-/* The exponential function that every kernel uses: its constants, and the operations in plain C. */
+/* The exponential function that every kernel uses: its constants, and the operations in plain C.
+ * Also compiled for devices that have no C library, as gelu.h, silu.h and softcap.h are. */
 #ifndef TUTTI_KERNELS_REF_EXP_H
 #define TUTTI_KERNELS_REF_EXP_H
 
 #include "base/half.h"
-
-#include <math.h>
 
 /* exp: x = n ln 2 + r, |r| <= ln 2 / 2; a polynomial of r (minimax, degree 6) times 2^n. Within 2
  * ulp. 0 below -87.33654 (the smallest normal float), infinity above 88.376, exactly 1 at 0; NaN
@@ -29,20 +28,20 @@ static inline float exp_ref(float x)
 {
     float clamped = EXP_LOW > x ? EXP_LOW : x;
     clamped = EXP_HIGH < clamped ? EXP_HIGH : clamped;
-    float shifted = fmaf(clamped, EXP_LOG2E, EXP_MAGIC);
+    float shifted = __builtin_fmaf(clamped, EXP_LOG2E, EXP_MAGIC);
     float n = shifted - EXP_MAGIC;
-    float r = fmaf(n, -EXP_LN2_H, clamped);
-    r = fmaf(n, -EXP_LN2_L, r);
-    float p = fmaf(EXP_C6, r, EXP_C5);
-    p = fmaf(p, r, EXP_C4);
-    p = fmaf(p, r, EXP_C3);
-    p = fmaf(p, r, EXP_C2);
-    p = fmaf(p, r, 1.0f);
-    p = fmaf(p, r, 1.0f);
+    float r = __builtin_fmaf(n, -EXP_LN2_H, clamped);
+    r = __builtin_fmaf(n, -EXP_LN2_L, r);
+    float p = __builtin_fmaf(EXP_C6, r, EXP_C5);
+    p = __builtin_fmaf(p, r, EXP_C4);
+    p = __builtin_fmaf(p, r, EXP_C3);
+    p = __builtin_fmaf(p, r, EXP_C2);
+    p = __builtin_fmaf(p, r, 1.0f);
+    p = __builtin_fmaf(p, r, 1.0f);
     float y = p * bits_float((float_bits(shifted) + 127) << 23);
     if (x < EXP_LOW)
         y = 0.0f;
-    return x > EXP_HIGH ? (float)INFINITY : y;
+    return x > EXP_HIGH ? __builtin_inff() : y;
 }
 
 #endif
