@@ -1,2 +1,19 @@
 /* The kernels for NVIDIA cards, by the file of this folder that has them: CUDA_FILE(file), then its CUDA_KERNEL(name).
  * Whoever includes this list defines the two. A file is a module of its own for the driver. */
+
+CUDA_FILE(embed)
+CUDA_KERNEL(embed_change)
+
+CUDA_FILE(lora)
+CUDA_KERNEL(lora_down_1)
+CUDA_KERNEL(lora_down_8)
+CUDA_KERNEL(lora_up_1)
+CUDA_KERNEL(lora_up_8)
+CUDA_KERNEL(lora_up_glu_1)
+CUDA_KERNEL(lora_up_glu_8)
+CUDA_KERNEL(lora_rows)
+
+CUDA_FILE(route)
+CUDA_KERNEL(route_rows)
+CUDA_KERNEL(group_rows)
+CUDA_KERNEL(sum_experts)
