@@ -28,7 +28,15 @@ struct backend_caps {
     /* The operations between step_begin() and step_submit() can be recorded once for a shape of step
      * and replayed, as CUDA graphs are. */
     bool can_capture;
+    /* Rows that an operation on n_rows rows may write: memory of rows has room for as many, and reserve() is given them.
+     * NULL: n_rows. */
+    int (*padded_rows)(int n_rows);
 };
+
+static inline int backend_padded_rows(const struct backend_caps *caps, int n_rows)
+{
+    return caps->padded_rows ? caps->padded_rows(n_rows) : n_rows;
+}
 
 /* Pages of page_tokens positions that n_tokens take. */
 static inline int64_t kv_pages_of(int64_t n_tokens, int page_tokens)
@@ -430,6 +438,11 @@ struct backend_ops {
     /* Waits until they are computed. */
     void (*step_wait)(struct backend *be);
 
+    /* The first failure of the device since the backend was opened, such as a card that fell off the bus; TUTTI_OK: none.
+     * After a failure results are invalid, and every operation returns without doing anything. NULL: the device
+     * cannot fail. From the thread that submits steps, or after it has ended. */
+    enum tutti_status (*check)(const struct backend *be, struct tutti_error *err);
+
     /* ---- sampling, between steps ---- */
     /* Allocates what sample() needs for n_vocab usable ids. */
     enum tutti_status (*reserve_sampling)(struct backend *be, int n_vocab, struct tutti_error *err);
@@ -465,6 +478,7 @@ struct backend_options {
     const struct attention_shape *attention; /* [n_kinds], copied */
     const uint8_t *kinds;    /* [n_layers], copied: of each layer, an index of attention; NULL: 0 for all */
     int page_floats;         /* each page also has a row of so many floats; 0: none */
+    int n_positions;         /* of a sequence, at most; 0: not known */
     struct cluster *cluster; /* borrowed; NULL: a single process */
 };
 
@@ -479,6 +493,9 @@ extern const char *const NUMA_MODES[];
  * (*out)->ops->free(). TUTTI_E_ARGUMENT with param device: this build has no such device. */
 MUST_CHECK enum tutti_status backend_open(struct backend **out, const char *device,
                                           const struct backend_options *options, struct tutti_error *err);
+
+/* Checks the options' kinds of attention, for backends. TUTTI_E_UNSUPPORTED: a shape that no kernel has. */
+MUST_CHECK enum tutti_status backend_check_attention(const struct backend_options *options, struct tutti_error *err);
 
 /* What a device of this build can do, for plans that open no backend; NULL: not found. */
 const struct backend_caps *backend_caps_of(const char *device);

@@ -12,6 +12,7 @@
 #include "kernels/cuda/args.h"
 
 #include <assert.h>
+#include <stdbool.h>
 
 enum { CUDA_PAGE_TOKENS = 16 };
 
@@ -42,6 +43,9 @@ struct cuda_kind {
     float *cos_sin;                /* [max_rows][rotary_dim]: cos, then sin, of each row's position; ROPE_2D: of both */
 };
 
+struct cuda_driver;
+struct cuda_state;
+
 struct cuda_backend {
     struct backend backend; /* first: the two are cast to each other */
     const struct cuda_driver *driver;
@@ -55,6 +59,7 @@ struct cuda_backend {
     uint8_t *layer_kinds;    /* [n_layers] */
     int max_rows;            /* as reserved */
 
+    int32_t spare_page, spare_window; /* of padding rows: set by kv_new() */
     const struct step *step; /* the caller's */
     struct step_rows rows;   /* of the running step, on the card */
     int n_padded_rows;       /* of the running step */
@@ -88,6 +93,14 @@ int cuda_padded_rows(const struct cuda_backend *cuda, int n);
 void cuda_launch(struct cuda_backend *cuda, enum cuda_kernel kernel, struct cuda_grid grid, const void *args,
                  size_t n_bytes);
 
+/* Copies data of the running step, such as the adapter of each row, to the card before the step's first launch. It is valid
+ * until step_wait(). A step's calls get the same addresses as those of any step of as many padded rows with the same
+ * calls. room_bytes: at least n_bytes, and the same in all these steps; the rest is not defined. NULL: no room, which is
+ * a kept failure. */
+void *cuda_step_data(struct cuda_backend *cuda, const void *host, size_t n_bytes, size_t room_bytes);
+/* In the order of the launches, in a step or between steps. */
+void cuda_fill_zero(struct cuda_backend *cuda, void *to, size_t n_bytes);
+
 /* ---- memory of the card, between steps. A failure of the copies is kept ---- */
 void *cuda_memory_new(struct cuda_backend *cuda, size_t n_bytes); /* aligned to 256 bytes, zeroed; NULL: no memory */
 void cuda_memory_free(struct cuda_backend *cuda, void *memory);   /* NULL is allowed */
@@ -95,7 +108,27 @@ void cuda_copy_in(struct cuda_backend *cuda, void *to, const void *host, size_t 
 void cuda_copy_out(struct cuda_backend *cuda, void *host, const void *from, size_t n_bytes); /* waits for what was launched */
 void cuda_copy_within(struct cuda_backend *cuda, void *to, const void *from, size_t n_bytes); /* in the order of launches */
 
+/* Host memory that the card copies from and to at full speed. NULL: no memory. */
+void *cuda_pinned_new(struct cuda_backend *cuda, size_t n_bytes);
+void cuda_pinned_free(struct cuda_backend *cuda, void *memory); /* NULL is allowed */
+
 /* The first failure of the driver since the backend was opened, as a status with its text; TUTTI_OK: none. */
 enum tutti_status cuda_check(const struct cuda_backend *cuda, struct tutti_error *err);
+
+/* Opens the card with the most memory, or with an ordinal the card of this number (the driver's order): see
+ * backend_open(). TUTTI_E_UNSUPPORTED with param device: no driver, no such card, or this build has no kernels. */
+enum { CUDA_ANY_CARD = -1 };
+MUST_CHECK enum tutti_status backend_cuda_new(struct backend **out, int ordinal, const struct backend_options *options,
+                                              struct tutti_error *err);
+/* Whether there is a card that backend_cuda_new() would open, and how much of its memory is free. */
+MUST_CHECK enum tutti_status backend_cuda_memory(uint64_t *free_bytes, int ordinal, struct tutti_error *err);
+
+extern const struct backend_caps CUDA_CAPS;
+extern const struct backend_ops CUDA_OPS; /* cuda_ops.c */
+
+/* Scratch memory of the operations, for steps of up to max_rows rows; cuda_ops.c has the list of parts. False: the card is
+ * out of memory. */
+bool cuda_parts_reserve(struct cuda_backend *cuda, int max_rows);
+void cuda_parts_release(struct cuda_backend *cuda);
 
 #endif

@@ -40,7 +40,12 @@ typedef uint32_t bf16x2;
 
 #define DEVICE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("unroll")
-#define KERNEL(name, type, threads) __attribute__((nvptx_kernel)) void name(const type a)
+/* embed.py moves the number of threads into the text of the kernel. */
+#define KERNEL(name, type, threads)                                                                           \
+    extern const int name##_threads;                                                                          \
+    const int name##_threads = (threads);                                                                     \
+    __attribute__((nvptx_kernel)) void name(const type a);                                                    \
+    __attribute__((nvptx_kernel)) void name(const type a)
 
 /* A static array in the block's shared memory, and the shared memory whose size the launch states. */
 #define SHARED(type, name, n) static __attribute__((address_space(3))) type name##_shared[n]; \

@@ -17,3 +17,6 @@ CUDA_FILE(route)
 CUDA_KERNEL(route_rows)
 CUDA_KERNEL(group_rows)
 CUDA_KERNEL(sum_experts)
+
+CUDA_FILE(step)
+CUDA_KERNEL(set_pages)

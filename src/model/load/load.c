@@ -266,6 +266,7 @@ enum tutti_status model_start_backend(struct model *model, const struct tutti_mo
         .attention = kinds,
         .kinds = d->kind_of,
         .page_floats = d->uses_mtp ? d->d_model : 0,
+        .n_positions = d->n_ctx,
         .cluster = group ? group->cluster : NULL,
     };
     enum tutti_status st = backend_open(&model->backend, options->device, &backend, err);

@@ -1,0 +1,368 @@
+/* The CUDA backend: a card of NVIDIA's. Opening and closing, and its failures. */
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/cuda_state.h"
+#include "kernels/cuda/texts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+bool cuda_is_ok(struct cuda_backend *cuda, cuda_result result, const char *doing)
+{
+    struct cuda_state *s = cuda->state;
+    if (result == CUDA_OK)
+        return true;
+    if (s->failure == TUTTI_OK)
+        s->failure = cuda_driver_error(cuda->driver, result, doing, &s->error);
+    return false;
+}
+
+void cuda_fail(struct cuda_backend *cuda, enum tutti_status status, const char *text)
+{
+    struct cuda_state *s = cuda->state;
+    if (s->failure == TUTTI_OK)
+        s->failure = error_set(&s->error, status, "%s", text);
+}
+
+enum tutti_status cuda_check(const struct cuda_backend *cuda, struct tutti_error *err)
+{
+    const struct cuda_state *s = cuda->state;
+    if (s->failure != TUTTI_OK && err)
+        *err = s->error;
+    return s->failure;
+}
+
+enum tutti_status cuda_check_operation(const struct backend *be, struct tutti_error *err)
+{
+    return cuda_check((const struct cuda_backend *)be, err);
+}
+
+void cuda_enter(struct cuda_backend *cuda)
+{
+    (void)cuda_is_ok(cuda, cuda->driver->context_set(cuda->state->context), "selecting the card");
+}
+
+static void free_kinds(struct cuda_backend *cuda)
+{
+    for (int i = 0; cuda->kinds && i < cuda->n_kinds; i++) {
+        struct cuda_kind *kind = &cuda->kinds[i];
+        cuda_memory_free(cuda, (void *)(uintptr_t)kind->shape.rope_freqs);
+        cuda_memory_free(cuda, (void *)(uintptr_t)kind->shape.alibi_slopes);
+        cuda_memory_free(cuda, kind->cos_sin);
+    }
+    free(cuda->kinds);
+    free(cuda->layer_kinds);
+}
+
+void cuda_free(struct backend *be)
+{
+    struct cuda_backend *cuda = cuda_of(be);
+    const struct cuda_driver *d = cuda->driver;
+    struct cuda_state *s = cuda->state;
+    if (s->has_context) {
+        cuda_enter(cuda);
+        if (s->stream)
+            (void)d->stream_wait(s->stream);
+        cuda_graphs_clear(cuda);
+        cuda_parts_release(cuda);
+        cuda_step_close(cuda);
+        free_kinds(cuda);
+        cuda_modules_unload(cuda);
+        if (s->stream)
+            (void)d->stream_free(s->stream);
+        (void)d->context_set(NULL);
+        (void)d->context_release(s->device);
+    }
+    for (int i = 0; i < N_GRAPHS; i++)
+        free(s->graphs[i].bytes);
+    free(s->list.bytes);
+    team_free(cuda->team);
+    free(s);
+    free(cuda);
+}
+
+enum tutti_status cuda_reserve(struct backend *be, int max_rows, struct tutti_error *err)
+{
+    struct cuda_backend *cuda = cuda_of(be);
+    bool ok = true;
+    cuda_graphs_clear(cuda);
+    cuda->max_rows = 0;
+    for (int i = 0; i < cuda->n_kinds && ok; i++) {
+        struct cuda_kind *kind = &cuda->kinds[i];
+        cuda_memory_free(cuda, kind->cos_sin);
+        kind->cos_sin = cuda_memory_new(cuda, (size_t)max_rows * (size_t)kind->shape.rotary_dim * sizeof(float));
+        ok = kind->cos_sin != NULL;
+    }
+    enum tutti_status st = ok ? cuda_step_reserve(cuda, max_rows, err) : TUTTI_OK;
+    if (st == TUTTI_OK && !(ok && cuda_parts_reserve(cuda, max_rows)))
+        st = error_set(err, TUTTI_E_MEMORY, "device cuda: out of memory for steps of %d rows", max_rows);
+    if (st == TUTTI_OK)
+        cuda->max_rows = max_rows;
+    return st == TUTTI_OK ? cuda_check(cuda, err) : st;
+}
+
+void cuda_bind_caller(struct backend *be)
+{
+    team_bind_caller(cuda_of(be)->team);
+}
+
+void cuda_run(struct backend *be, team_fn *fn, void *arg)
+{
+    team_run(cuda_of(be)->team, fn, arg);
+}
+
+/* The host's threads only pack weights; the card's steps wait for one another by themselves. */
+bool cuda_share_threads(struct backend *be, struct backend *other)
+{
+    (void)be;
+    (void)other;
+    return true;
+}
+
+/* Never called: backend_cuda_new() refuses a cluster. */
+bool cuda_reduce(struct backend *be, struct floats x, size_t n)
+{
+    (void)be;
+    (void)x;
+    (void)n;
+    return false;
+}
+
+bool cuda_reduce_rows(struct backend *be, struct floats x, int n_rows, int n)
+{
+    (void)be;
+    (void)x;
+    (void)n_rows;
+    (void)n;
+    return false;
+}
+
+bool cuda_collect(struct backend *be, struct floats whole, struct floats part, int n_rows, const int *begins)
+{
+    (void)be;
+    (void)whole;
+    (void)part;
+    (void)n_rows;
+    (void)begins;
+    return false;
+}
+
+/* ---- opening ---- */
+
+/* The level of kernels for a card; 0: too old. Level 90 has instructions that later cards lack. */
+static int level_of(int major, int minor)
+{
+    int level = 10 * major + minor;
+    return level == 90 ? 90 : level >= 80 ? 80 : level >= 75 ? 75 : 0;
+}
+
+struct card {
+    cuda_device device;
+    char name[64];
+    uint64_t n_bytes;
+    int major, minor, n_sms, shared_bytes;
+};
+
+static cuda_result read_card(const struct cuda_driver *d, int ordinal, struct card *card)
+{
+    size_t n_bytes = 0;
+    cuda_result result = d->device_get(&card->device, ordinal);
+    if (result == CUDA_OK)
+        result = d->device_name(card->name, sizeof card->name, card->device);
+    if (result == CUDA_OK)
+        result = d->device_memory(&n_bytes, card->device);
+    if (result == CUDA_OK)
+        result = d->device_attribute(&card->major, CUDA_LEVEL_MAJOR, card->device);
+    if (result == CUDA_OK)
+        result = d->device_attribute(&card->minor, CUDA_LEVEL_MINOR, card->device);
+    if (result == CUDA_OK)
+        result = d->device_attribute(&card->n_sms, CUDA_MULTIPROCESSORS, card->device);
+    if (result == CUDA_OK)
+        result = d->device_attribute(&card->shared_bytes, CUDA_SHARED_BYTES_OPTIN, card->device);
+    card->name[sizeof card->name - 1] = '\0';
+    card->n_bytes = n_bytes;
+    return result;
+}
+
+/* The card of this number, or the one with most memory among those that the kernels run on. */
+static enum tutti_status choose_card(const struct cuda_driver *d, int ordinal, struct card *best,
+                                     struct tutti_error *err)
+{
+    struct card card = { 0 };
+    int n = 0;
+    cuda_result result = d->device_count(&n);
+    if (result == CUDA_OK && n == 0)
+        return error_set_param(err, TUTTI_E_UNSUPPORTED, "device", "device cuda: the driver finds no card");
+    if (result == CUDA_OK && ordinal >= n)
+        return error_set_param(err, TUTTI_E_UNSUPPORTED, "device",
+                               "device cuda:%d: there is no such card, expected cuda:0%s%d", ordinal,
+                               n > 1 ? " to cuda:" : "", n > 1 ? n - 1 : 0);
+    *best = card;
+    for (int i = 0; i < n && result == CUDA_OK; i++) {
+        if (ordinal >= 0 && i != ordinal)
+            continue;
+        result = read_card(d, i, &card);
+        bool is_better = level_of(card.major, card.minor) > 0 && card.n_bytes > best->n_bytes;
+        if (is_better || best->n_bytes == 0)
+            *best = card;
+    }
+    if (result != CUDA_OK)
+        return cuda_driver_error(d, result, "asking for the cards", err);
+    if (level_of(best->major, best->minor) > 0)
+        return TUTTI_OK;
+    return error_set_param(err, TUTTI_E_UNSUPPORTED, "device",
+                           "device cuda: the card %s has compute capability %d.%d, expected 7.5 or higher", best->name,
+                           best->major, best->minor);
+}
+
+static void *copy_floats(struct cuda_backend *cuda, const float *host, size_t n)
+{
+    void *memory = cuda_memory_new(cuda, n * sizeof *host);
+    if (memory)
+        cuda_copy_in(cuda, memory, host, n * sizeof *host);
+    return memory;
+}
+
+/* False: out of memory. */
+static bool copy_shape(struct cuda_backend *cuda, struct cuda_kind *kind, const struct attention_shape *a)
+{
+    size_t n_freqs = a->rope == ROPE_NONE ? 0 : (size_t)a->rotary_dim / (a->rope == ROPE_2D ? 4 : 2);
+    kind->shape = *a;
+    kind->shape.rope_freqs = NULL;
+    kind->shape.alibi_slopes = NULL;
+    if (n_freqs > 0 && !(kind->shape.rope_freqs = copy_floats(cuda, a->rope_freqs, n_freqs)))
+        return false;
+    if (a->alibi_slopes)
+        kind->shape.alibi_slopes = copy_floats(cuda, a->alibi_slopes, (size_t)a->n_heads);
+    return !a->alibi_slopes || kind->shape.alibi_slopes;
+}
+
+static enum tutti_status copy_kinds(struct cuda_backend *cuda, const struct backend_options *options,
+                                    struct tutti_error *err)
+{
+    bool ok = true;
+    cuda->n_layers = options->n_layers;
+    cuda->page_floats = options->page_floats;
+    cuda->kinds = calloc((size_t)options->n_kinds, sizeof *cuda->kinds);
+    cuda->layer_kinds = calloc((size_t)options->n_layers, sizeof *cuda->layer_kinds);
+    if (!cuda->kinds || !cuda->layer_kinds)
+        return error_set(err, TUTTI_E_MEMORY, "device cuda: out of memory");
+    cuda->n_kinds = options->n_kinds;
+    if (options->kinds)
+        memcpy(cuda->layer_kinds, options->kinds, (size_t)options->n_layers * sizeof *cuda->layer_kinds);
+    for (int i = 0; i < options->n_kinds && ok; i++)
+        ok = copy_shape(cuda, &cuda->kinds[i], &options->attention[i]);
+    return ok ? cuda_check(cuda, err) : error_set(err, TUTTI_E_MEMORY, "device cuda: out of memory");
+}
+
+static enum tutti_status open_context(struct cuda_backend *cuda, const struct card *card, struct tutti_error *err)
+{
+    const struct cuda_driver *d = cuda->driver;
+    struct cuda_state *s = cuda->state;
+    s->device = card->device;
+    cuda->level = level_of(card->major, card->minor);
+    cuda->n_sms = card->n_sms;
+    cuda->shared_bytes = (size_t)card->shared_bytes;
+    cuda_result result = d->context_retain(&s->context, card->device);
+    if (result != CUDA_OK)
+        return cuda_driver_error(d, result, "opening the card", err);
+    s->has_context = true;
+    cuda_enter(cuda);
+    result = d->stream_new(&s->stream, CUDA_STREAM_NON_BLOCKING);
+    if (result == CUDA_OK)
+        return cuda_check(cuda, err);
+    s->stream = NULL;
+    return cuda_driver_error(d, result, "creating a stream", err);
+}
+
+static struct cuda_backend *alloc_backend(const struct cuda_driver *driver)
+{
+    struct cuda_backend *cuda = calloc(1, sizeof *cuda);
+    struct cuda_state *s = calloc(1, sizeof *s);
+    bool ok = cuda && s && (s->list.bytes = calloc(1, LIST_BYTES));
+    for (int i = 0; ok && i < N_GRAPHS; i++)
+        ok = (s->graphs[i].bytes = calloc(1, LIST_BYTES)) != NULL;
+    if (ok) {
+        cuda->backend = (struct backend){ .ops = &CUDA_OPS, .caps = &CUDA_CAPS };
+        cuda->driver = driver;
+        cuda->state = s;
+        return cuda;
+    }
+    for (int i = 0; s && i < N_GRAPHS; i++)
+        free(s->graphs[i].bytes);
+    free(s ? s->list.bytes : NULL);
+    free(s);
+    free(cuda);
+    return NULL;
+}
+
+static enum tutti_status open_backend(struct cuda_backend *cuda, const struct card *card,
+                                      const struct backend_options *options, struct tutti_error *err)
+{
+    enum tutti_status st = team_new(
+        &cuda->team, &(struct team_options){ .n_threads = options->n_threads, .pin = options->pin_threads }, err);
+    if (st == TUTTI_OK)
+        st = open_context(cuda, card, err);
+    if (st == TUTTI_OK && !cuda_step_open(cuda, options->n_positions))
+        st = error_set(err, TUTTI_E_MEMORY, "device cuda: out of memory");
+    if (st == TUTTI_OK)
+        st = cuda_modules_load(cuda, err);
+    if (st == TUTTI_OK)
+        st = copy_kinds(cuda, options, err);
+    return st;
+}
+
+enum tutti_status backend_cuda_new(struct backend **out, int ordinal, const struct backend_options *options,
+                                   struct tutti_error *err)
+{
+    const struct cuda_driver *driver = NULL;
+    struct card card = { 0 };
+    if (options->cluster)
+        return error_set_param(err, TUTTI_E_UNSUPPORTED, "device",
+                               "device cuda: a model on several ranks runs on the CPU only; start one process, or give "
+                               "--device cpu");
+    if (!cuda_text_has_any())
+        return error_set_param(err, TUTTI_E_UNSUPPORTED, "device", "device cuda: " CUDA_NO_TEXTS);
+    enum tutti_status st = backend_check_attention(options, err);
+    if (st == TUTTI_OK)
+        st = cuda_driver_open(&driver, err);
+    if (st == TUTTI_OK)
+        st = choose_card(driver, ordinal, &card, err);
+    if (st != TUTTI_OK)
+        return st;
+    struct cuda_backend *cuda = alloc_backend(driver);
+    if (!cuda)
+        return error_set(err, TUTTI_E_MEMORY, "device cuda: out of memory");
+    st = open_backend(cuda, &card, options, err);
+    if (st == TUTTI_OK)
+        *out = &cuda->backend;
+    else
+        cuda_free(&cuda->backend);
+    return st;
+}
+
+enum tutti_status backend_cuda_memory(uint64_t *free_bytes, int ordinal, struct tutti_error *err)
+{
+    const struct cuda_driver *d = NULL;
+    struct card card = { 0 };
+    cuda_context context;
+    size_t free_now = 0, total = 0;
+    if (!cuda_text_has_any())
+        return error_set_param(err, TUTTI_E_UNSUPPORTED, "device", "device cuda: " CUDA_NO_TEXTS);
+    enum tutti_status st = cuda_driver_open(&d, err);
+    if (st == TUTTI_OK)
+        st = choose_card(d, ordinal, &card, err);
+    if (st != TUTTI_OK)
+        return st;
+    cuda_result result = d->context_retain(&context, card.device);
+    if (result != CUDA_OK)
+        return cuda_driver_error(d, result, "opening the card", err);
+    result = d->context_set(context);
+    if (result == CUDA_OK)
+        result = d->memory_info(&free_now, &total);
+    (void)d->context_set(NULL);
+    (void)d->context_release(card.device);
+    if (result != CUDA_OK)
+        return cuda_driver_error(d, result, "asking for the card's free memory", err);
+    *free_bytes = free_now;
+    return TUTTI_OK;
+}

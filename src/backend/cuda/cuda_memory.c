@@ -1,0 +1,146 @@
+/* Memory of the card, and copies between it and the host. */
+#include "backend/cuda/cuda_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void *cuda_memory_new(struct cuda_backend *cuda, size_t n_bytes)
+{
+    const struct cuda_driver *d = cuda->driver;
+    struct cuda_state *s = cuda->state;
+    cuda_address memory = NULL;
+    n_bytes = n_bytes > 0 ? n_bytes : 1;
+    cuda_enter(cuda);
+    if (d->memory_new(&memory, n_bytes) != CUDA_OK)
+        return NULL;
+    if (d->fill(memory, 0, n_bytes, s->stream) == CUDA_OK)
+        return memory;
+    (void)d->memory_free(memory);
+    return NULL;
+}
+
+void cuda_memory_free(struct cuda_backend *cuda, void *memory)
+{
+    if (!memory)
+        return;
+    cuda_enter(cuda);
+    (void)cuda->driver->memory_free(memory); /* waits for what was launched */
+}
+
+void *cuda_pinned_new(struct cuda_backend *cuda, size_t n_bytes)
+{
+    void *memory = NULL;
+    cuda_enter(cuda);
+    return cuda->driver->pinned_new(&memory, n_bytes > 0 ? n_bytes : 1, 0) == CUDA_OK ? memory : NULL;
+}
+
+void cuda_pinned_free(struct cuda_backend *cuda, void *memory)
+{
+    if (!memory)
+        return;
+    cuda_enter(cuda);
+    (void)cuda->driver->pinned_free(memory);
+}
+
+void cuda_copy_in(struct cuda_backend *cuda, void *to, const void *host, size_t n_bytes)
+{
+    struct cuda_state *s = cuda->state;
+    cuda_enter(cuda);
+    if (s->failure != TUTTI_OK || n_bytes == 0)
+        return;
+    if (cuda_is_ok(cuda, cuda->driver->copy_in(to, host, n_bytes, s->stream), "copying to the card"))
+        (void)cuda_is_ok(cuda, cuda->driver->stream_wait(s->stream), "copying to the card");
+}
+
+void cuda_copy_out(struct cuda_backend *cuda, void *host, const void *from, size_t n_bytes)
+{
+    struct cuda_state *s = cuda->state;
+    cuda_enter(cuda);
+    if (s->in_step)
+        cuda_list_run(cuda, false);
+    if (s->failure == TUTTI_OK && n_bytes > 0 &&
+        cuda_is_ok(cuda, cuda->driver->copy_out(host, (void *)(uintptr_t)from, n_bytes, s->stream),
+                   "copying from the card") &&
+        cuda_is_ok(cuda, cuda->driver->stream_wait(s->stream), "copying from the card"))
+        return;
+    memset(host, 0, n_bytes); /* after a failure nobody uses it, but it is defined */
+}
+
+static void add_or_run(struct cuda_backend *cuda, const struct item *item, const void *args)
+{
+    if (cuda->state->in_step) {
+        cuda_list_add(cuda, item, args);
+        return;
+    }
+    cuda_enter(cuda);
+    cuda_item_run(cuda, item, args);
+}
+
+void cuda_copy_within(struct cuda_backend *cuda, void *to, const void *from, size_t n_bytes)
+{
+    struct item item = { .kind = ITEM_COPY };
+    item.copy.to = to;
+    item.copy.from = from;
+    item.copy.n_bytes = n_bytes;
+    if (n_bytes > 0)
+        add_or_run(cuda, &item, NULL);
+}
+
+void cuda_fill_zero(struct cuda_backend *cuda, void *to, size_t n_bytes)
+{
+    struct item item = { .kind = ITEM_ZERO };
+    item.copy.to = to;
+    item.copy.n_bytes = n_bytes;
+    if (n_bytes > 0)
+        add_or_run(cuda, &item, NULL);
+}
+
+void cuda_launch(struct cuda_backend *cuda, enum cuda_kernel kernel, struct cuda_grid grid, const void *args,
+                 size_t n_bytes)
+{
+    struct item item = { .kind = ITEM_LAUNCH, .n_bytes = (uint32_t)n_bytes };
+    item.launch.kernel = kernel;
+    item.launch.x = (uint32_t)grid.x;
+    item.launch.y = (uint32_t)grid.y;
+    item.launch.z = (uint32_t)grid.z;
+    item.launch.n_threads = (uint32_t)grid.n_threads;
+    item.launch.shared_bytes = (uint32_t)grid.shared_bytes;
+    assert(grid.shared_bytes <= cuda->shared_bytes);
+    add_or_run(cuda, &item, args);
+}
+
+struct floats cuda_alloc(struct backend *be, size_t n_floats)
+{
+    size_t n_bytes;
+    struct buffer *buffer = calloc(1, sizeof *buffer);
+    if (buffer && !__builtin_mul_overflow(n_floats, sizeof(float), &n_bytes)) {
+        buffer->data = cuda_memory_new(cuda_of(be), n_bytes);
+        buffer->n_floats = n_floats;
+        if (buffer->data)
+            return (struct floats){ .buffer = buffer };
+    }
+    free(buffer);
+    return NO_FLOATS;
+}
+
+struct floats cuda_alloc_constant(struct backend *be, const float *values, size_t n_floats)
+{
+    struct floats floats = cuda_alloc(be, n_floats);
+    if (floats.buffer)
+        cuda_upload(be, floats, values, n_floats);
+    return floats;
+}
+
+void cuda_dealloc(struct backend *be, struct floats floats)
+{
+    if (!floats.buffer)
+        return;
+    assert(floats.offset == 0);
+    cuda_memory_free(cuda_of(be), floats.buffer->data);
+    free(floats.buffer);
+}
+
+void cuda_upload(struct backend *be, struct floats dst, const float *src, size_t n_floats)
+{
+    cuda_copy_in(cuda_of(be), cuda_floats(dst, n_floats), src, n_floats * sizeof *src);
+}

@@ -1,0 +1,70 @@
+/* The table of the CUDA backend's operations, and the parts that have scratch memory. */
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/cuda_state.h"
+
+#define TYPE(dtype) (UINT64_C(1) << (dtype))
+const struct backend_caps CUDA_CAPS = {
+    .page_tokens = CUDA_PAGE_TOKENS,
+    .kv_types = TYPE(DTYPE_F16) | TYPE(DTYPE_F32) | TYPE(DTYPE_I8),
+    .can_capture = true,
+    .padded_rows = cuda_bucket,
+
+    /* ---- matrices: cuda_matrix.c ---- */
+};
+
+const struct backend_ops CUDA_OPS = {
+    .name = "cuda",
+
+    /* ---- memory and steps: cuda.c, cuda_memory.c, cuda_step.c ---- */
+    .free = cuda_free,
+    .alloc = cuda_alloc,
+    .dealloc = cuda_dealloc,
+    .alloc_constant = cuda_alloc_constant,
+    .alloc_shared = cuda_alloc, /* there is one rank */
+    .dealloc_shared = cuda_dealloc,
+    .upload = cuda_upload,
+    .download = cuda_download,
+    .reserve = cuda_reserve,
+    .step_begin = cuda_step_begin,
+    .step_submit = cuda_step_submit,
+    .step_wait = cuda_step_wait,
+    .check = cuda_check_operation,
+    .reduce = cuda_reduce,
+    .reduce_rows = cuda_reduce_rows,
+    .all_gather_rows = cuda_reduce_rows,
+    .collect = cuda_collect,
+    .bind_caller = cuda_bind_caller,
+    .run = cuda_run,
+    .share_threads = cuda_share_threads,
+
+    /* ---- matrices and linear layers: cuda_matrix.c, cuda_linear.c ---- */
+
+    /* ---- experts, adapters, embeddings: cuda_experts.c, cuda_lora.c, cuda_embedding.c ---- */
+
+    /* ---- keys and values, attention: cuda_kv.c, cuda_attention.c ---- */
+
+    /* ---- rows, sampling, checksums: cuda_rows.c, cuda_sample.c, cuda_checksum.c ---- */
+};
+
+/* The parts whose operations need scratch memory. A reserve function frees what it had before; false: the card is out of
+ * memory. A release function frees all, also what a reserve function could not finish. */
+static const struct cuda_part {
+    bool (*reserve)(struct cuda_backend *cuda, int max_rows);
+    void (*release)(struct cuda_backend *cuda);
+} PARTS[] = {
+    { NULL, NULL }, /* the end; add lines before it */
+};
+
+bool cuda_parts_reserve(struct cuda_backend *cuda, int max_rows)
+{
+    for (const struct cuda_part *part = PARTS; part->release; part++)
+        if (part->reserve && !part->reserve(cuda, max_rows))
+            return false;
+    return true;
+}
+
+void cuda_parts_release(struct cuda_backend *cuda)
+{
+    for (const struct cuda_part *part = PARTS; part->release; part++)
+        part->release(cuda);
+}

@@ -1,0 +1,160 @@
+/* What the core of the CUDA backend keeps: the driver's objects, the list of a step's launches, and the graphs. Only cuda.c,
+ * cuda_memory.c, cuda_step.c, cuda_graph.c and cuda_modules.c include it. */
+#ifndef TUTTI_BACKEND_CUDA_CUDA_STATE_H
+#define TUTTI_BACKEND_CUDA_CUDA_STATE_H
+
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/driver.h"
+#include "backend/page_tables.h"
+
+enum {
+    N_CUDA_FILES = 0
+#define CUDA_FILE(file) +1
+#define CUDA_KERNEL(name)
+#include "kernels/cuda/list.h"
+#undef CUDA_FILE
+#undef CUDA_KERNEL
+};
+
+enum {
+    LIST_BYTES = 2 << 20,      /* of a step's launches; more are handed to the card in several pieces */
+    N_GRAPHS = 64,             /* of different steps that are remembered */
+    STEP_DATA_BYTES = 4 << 20, /* of the operations, besides the arrays of struct step */
+    MAX_CHANGES = 32 << 10,    /* entries of page tables that a step's copy carries */
+    DOWNLOAD_BYTES = 4 << 20,  /* of one step; larger downloads wait for the card */
+    MAX_DOWNLOADS = 64,
+    MAX_STEP_DATA = 64, /* arrays that are recognized when they are given again */
+};
+
+enum item_kind { ITEM_LAUNCH, ITEM_COPY, ITEM_ZERO, ITEM_DOWNLOAD };
+
+/* An item of the list; a launch's arguments follow it, padded to a multiple of 8 bytes. Items have no undefined bytes, since
+ * lists are compared byte by byte. */
+struct item {
+    uint32_t kind, n_bytes; /* of the arguments */
+    union {
+        struct {
+            uint32_t kernel, x, y, z, n_threads, shared_bytes;
+        } launch;
+        struct {
+            const void *from;
+            void *to;
+            uint64_t n_bytes;
+        } copy;
+    };
+};
+
+struct list {
+    uint8_t *bytes; /* [LIST_BYTES] */
+    size_t n_bytes;
+};
+
+/* A list that was seen. */
+struct graph {
+    uint8_t *bytes; /* [LIST_BYTES]; memory that was never written has no pages */
+    size_t n_bytes; /* 0: none */
+    uint64_t hash, last_use;
+    cuda_graph_exec exec; /* NULL: seen once, or the driver made none */
+    bool is_hopeless;     /* the driver could not make one */
+};
+
+struct download {
+    float *host;
+    size_t offset, n_bytes; /* in pinned memory */
+};
+
+struct cuda_state {
+    cuda_device device;
+    cuda_context context;
+    cuda_stream stream;
+    cuda_module modules[N_CUDA_FILES + 1];
+    cuda_function functions[N_CUDA_KERNELS + 1];
+    bool has_context;
+    enum tutti_status failure; /* the first */
+    struct tutti_error error;
+
+    bool in_step;
+    struct list list;
+    bool is_cut; /* pieces of the list were handed to the card already: it is no graph */
+    struct graph graphs[N_GRAPHS];
+    uint64_t n_uses, n_replays; /* steps, and those that a graph carried out */
+
+    /* The data of a step: its arrays, then what operations gave, then changes of page tables. */
+    uint8_t *data, *card_data; /* pinned, and on the card */
+    size_t data_room, n_data, n_sent;
+    struct step_data {
+        const void *host;
+        size_t n_bytes, offset;
+    } known_data[MAX_STEP_DATA];
+    int n_known_data;
+
+    /* The tables as the card has them: [0] of pages, [1] of window slots. The card has room for fewer slots than the host
+     * notes, since its memory is real as soon as it is allocated. */
+    struct page_tables tables[2];
+    int32_t *card_tables[2]; /* [n_card_slots + 1][max_pages]; the last row is that of padding */
+    int n_card_slots;
+    int32_t card_spares[2]; /* the padding's page and window slot, as the card has them */
+    struct table_change *changes; /* host, [MAX_CHANGES] */
+    int n_changes;
+    size_t changes_room; /* bytes of data and card_data after data_room */
+    int32_t *lengths;    /* [max_rows]: pages of the sequences of a step */
+
+    uint8_t *downloads_memory; /* pinned, [DOWNLOAD_BYTES] */
+    size_t n_downloaded;
+    struct download downloads[MAX_DOWNLOADS];
+    int n_downloads;
+};
+
+/* The rows that are computed for n rows. */
+int cuda_bucket(int n);
+
+/* Keeps the first failure. Returns whether result is CUDA_OK. */
+bool cuda_is_ok(struct cuda_backend *cuda, cuda_result result, const char *doing);
+void cuda_fail(struct cuda_backend *cuda, enum tutti_status status, const char *text);
+/* The calling thread's calls of the driver are for this card from now on. */
+void cuda_enter(struct cuda_backend *cuda);
+
+/* ---- cuda_modules.c ---- */
+MUST_CHECK enum tutti_status cuda_modules_load(struct cuda_backend *cuda, struct tutti_error *err);
+void cuda_modules_unload(struct cuda_backend *cuda);
+
+/* ---- cuda_graph.c ---- */
+/* Adds an item with arguments; hands the list to the card first, if it is full. */
+void cuda_list_add(struct cuda_backend *cuda, const struct item *item, const void *args);
+/* Carries out an item at once. */
+void cuda_item_run(struct cuda_backend *cuda, const struct item *item, const void *args);
+/* Hands the list to the card, and empties it. is_whole: it is all of a step, which may be a graph. */
+void cuda_list_run(struct cuda_backend *cuda, bool is_whole);
+void cuda_graphs_clear(struct cuda_backend *cuda);
+
+/* ---- cuda_step.c ---- */
+/* n_positions: of a sequence, at most; 0: not known. False: out of memory. */
+bool cuda_step_open(struct cuda_backend *cuda, int n_positions);
+void cuda_step_close(struct cuda_backend *cuda);
+MUST_CHECK enum tutti_status cuda_step_reserve(struct cuda_backend *cuda, int max_rows, struct tutti_error *err);
+void cuda_step_release(struct cuda_backend *cuda);
+/* Sends what the step has given so far. */
+void cuda_step_send(struct cuda_backend *cuda);
+void cuda_step_begin(struct backend *be, const struct step *step);
+void cuda_step_submit(struct backend *be);
+void cuda_step_wait(struct backend *be);
+void cuda_download(struct backend *be, float *host, struct floats src, size_t n_floats);
+
+/* ---- cuda_memory.c ---- */
+struct floats cuda_alloc(struct backend *be, size_t n_floats);
+struct floats cuda_alloc_constant(struct backend *be, const float *values, size_t n_floats);
+void cuda_dealloc(struct backend *be, struct floats floats);
+void cuda_upload(struct backend *be, struct floats dst, const float *src, size_t n_floats);
+
+/* ---- cuda.c ---- */
+void cuda_free(struct backend *be);
+enum tutti_status cuda_reserve(struct backend *be, int max_rows, struct tutti_error *err);
+void cuda_bind_caller(struct backend *be);
+void cuda_run(struct backend *be, team_fn *fn, void *arg);
+bool cuda_share_threads(struct backend *be, struct backend *other);
+bool cuda_reduce(struct backend *be, struct floats x, size_t n);
+bool cuda_reduce_rows(struct backend *be, struct floats x, int n_rows, int n);
+bool cuda_collect(struct backend *be, struct floats whole, struct floats part, int n_rows, const int *begins);
+enum tutti_status cuda_check_operation(const struct backend *be, struct tutti_error *err);
+
+#endif

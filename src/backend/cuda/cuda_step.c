@@ -1,0 +1,367 @@
+/* A step of the CUDA backend: what the card gets to know of its rows, and what comes back.
+ *
+ * All that a step sends is in one piece of pinned memory, which is copied once, before the step's first launch. Its
+ * addresses on the card depend on the number of padded rows only, so that a graph stays valid. */
+#include "backend/cuda/cuda_state.h"
+#include "kernels/cuda/step_args.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    LEAST_SLOTS = 64,     /* that the card's tables have room for at first */
+    NOTED_SLOTS = 1024,   /* for which the host has room */
+    DATA_ALIGNMENT = 64,  /* bytes */
+    UNKNOWN_PAGES = 8192, /* of a sequence, where the context length is not given */
+};
+
+static const int BUCKETS[] = { 1, 2, 4, 8, 12, 16, 24, 32, 48, 64 };
+enum { N_BUCKETS = sizeof BUCKETS / sizeof *BUCKETS };
+
+int cuda_bucket(int n)
+{
+    for (int i = 0; i < N_BUCKETS; i++)
+        if (n <= BUCKETS[i])
+            return BUCKETS[i];
+    return (n + 63) / 64 * 64;
+}
+
+int cuda_padded_rows(const struct cuda_backend *cuda, int n)
+{
+    int padded = cuda_bucket(n);
+    assert(n <= cuda->max_rows);
+    return padded < cuda->max_rows ? padded : cuda->max_rows;
+}
+
+static size_t round_up(size_t n, size_t step)
+{
+    return (n + step - 1) / step * step;
+}
+
+/* Bytes of the arrays of a step of padded rows. */
+static size_t arrays_bytes(int padded)
+{
+    size_t n = (size_t)padded * sizeof(int32_t), n_seqs = n + sizeof(int32_t);
+    return 6 * round_up(n, DATA_ALIGNMENT) + 2 * round_up(n_seqs, DATA_ALIGNMENT) +
+           round_up(sizeof(struct step_counts), DATA_ALIGNMENT);
+}
+
+/* ---- tables of pages ---- */
+
+static bool alloc_card_tables(struct cuda_backend *cuda, int n_slots)
+{
+    struct cuda_state *s = cuda->state;
+    for (int i = 0; i < 2; i++) {
+        cuda_memory_free(cuda, s->card_tables[i]);
+        s->card_tables[i] = cuda_memory_new(
+            cuda, (size_t)(n_slots + 1) * (size_t)s->tables[i].max_pages * sizeof(int32_t));
+        memset(s->tables[i].lengths, 0, (size_t)s->tables[i].n_slots * sizeof *s->tables[i].lengths);
+        s->card_spares[i] = 0;
+    }
+    bool ok = s->card_tables[0] && s->card_tables[1];
+    s->n_card_slots = ok ? n_slots : 0;
+    if (!ok)
+        cuda_fail(cuda, TUTTI_E_MEMORY, "device cuda: out of memory for the page tables of more sequences");
+    return ok;
+}
+
+static bool reserve_tables(struct cuda_backend *cuda, int n_slots, int max_pages)
+{
+    struct cuda_state *s = cuda->state;
+    for (int i = 0; i < 2; i++)
+        if (!page_tables_has_room(&s->tables[i], n_slots, max_pages) &&
+            !page_tables_reserve(&s->tables[i], n_slots > s->tables[i].n_slots ? n_slots : s->tables[i].n_slots,
+                                 max_pages > s->tables[i].max_pages ? max_pages : s->tables[i].max_pages)) {
+            cuda_fail(cuda, TUTTI_E_MEMORY, "device cuda: out of memory for page tables");
+            return false;
+        }
+    return true;
+}
+
+static int slot_of(const struct step *step, int seq)
+{
+    return step->slots ? step->slots[seq] : seq;
+}
+
+/* Makes room for the tables of a step. lengths: [n_seqs], pages of each sequence. */
+static bool fit_tables(struct cuda_backend *cuda, const struct step *step, const int32_t *lengths)
+{
+    struct cuda_state *s = cuda->state;
+    int n_slots = 1, max_pages = 1;
+    for (int i = 0; i < step->n_seqs; i++) {
+        n_slots = slot_of(step, i) >= n_slots ? slot_of(step, i) + 1 : n_slots;
+        max_pages = lengths[i] > max_pages ? lengths[i] : max_pages;
+    }
+    bool grows = max_pages > s->tables[0].max_pages;
+    if (!grows && n_slots <= s->n_card_slots)
+        return true;
+    int room = s->n_card_slots > LEAST_SLOTS ? s->n_card_slots : LEAST_SLOTS;
+    while (room < n_slots)
+        room *= 2;
+    (void)cuda_is_ok(cuda, cuda->driver->stream_wait(s->stream), "waiting for the card");
+    return reserve_tables(cuda, room, grows ? 2 * max_pages : max_pages) && alloc_card_tables(cuda, room);
+}
+
+/* An entry of a table that the card must get; if there are too many, it is copied by itself. */
+static void send_entries(struct cuda_backend *cuda, int table, int slot, int first, const int32_t *pages, int n)
+{
+    struct cuda_state *s = cuda->state;
+    size_t at = (size_t)slot * (size_t)s->tables[0].max_pages + (size_t)first;
+    if (n > MAX_CHANGES - s->n_changes) {
+        cuda_copy_in(cuda, s->card_tables[table] + at, pages, (size_t)n * sizeof *pages);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        s->changes[s->n_changes++] =
+            (struct table_change){ .table = (uint32_t)table, .index = (uint32_t)at + (uint32_t)i, .page = pages[i] };
+}
+
+static void change_tables(struct cuda_backend *cuda, const struct step *step, const int32_t *lengths)
+{
+    struct cuda_state *s = cuda->state;
+    const int32_t spares[2] = { cuda->spare_page, cuda->spare_window };
+    for (int table = 0; table < (step->window_tables ? 2 : 1); table++) {
+        const int32_t *const *pages = table == 0 ? step->page_tables : step->window_tables;
+        for (int i = 0; i < step->n_seqs; i++) {
+            int first, slot = slot_of(step, i),
+                       n = page_tables_change(&s->tables[table], slot, pages[i], lengths[i], &first);
+            send_entries(cuda, table, slot, first, pages[i] + first, n);
+        }
+        if (s->card_spares[table] != spares[table])
+            send_entries(cuda, table, s->n_card_slots, 0, &spares[table], 1);
+        s->card_spares[table] = spares[table];
+    }
+}
+
+/* ---- reserve ---- */
+
+bool cuda_step_open(struct cuda_backend *cuda, int n_positions)
+{
+    struct cuda_state *s = cuda->state;
+    int max_pages = n_positions > 0 ? (int)kv_pages_of(n_positions, CUDA_PAGE_TOKENS) : UNKNOWN_PAGES;
+    s->changes = calloc(MAX_CHANGES, sizeof *s->changes);
+    s->lengths = NULL;
+    return s->changes && reserve_tables(cuda, NOTED_SLOTS, max_pages);
+}
+
+void cuda_step_close(struct cuda_backend *cuda)
+{
+    struct cuda_state *s = cuda->state;
+    cuda_step_release(cuda);
+    for (int i = 0; i < 2; i++)
+        page_tables_clear(&s->tables[i]);
+    free(s->changes);
+    s->changes = NULL;
+}
+
+void cuda_step_release(struct cuda_backend *cuda)
+{
+    struct cuda_state *s = cuda->state;
+    cuda_pinned_free(cuda, s->data);
+    cuda_pinned_free(cuda, s->downloads_memory);
+    cuda_memory_free(cuda, s->card_data);
+    for (int i = 0; i < 2; i++) {
+        cuda_memory_free(cuda, s->card_tables[i]);
+        s->card_tables[i] = NULL;
+    }
+    free(s->lengths);
+    s->n_card_slots = 0;
+    s->lengths = NULL;
+    s->data = s->downloads_memory = s->card_data = NULL;
+}
+
+enum tutti_status cuda_step_reserve(struct cuda_backend *cuda, int max_rows, struct tutti_error *err)
+{
+    struct cuda_state *s = cuda->state;
+    cuda_step_release(cuda);
+    s->changes_room = round_up(MAX_CHANGES * sizeof *s->changes, DATA_ALIGNMENT);
+    s->data_room = arrays_bytes(max_rows) + STEP_DATA_BYTES;
+    s->data = cuda_pinned_new(cuda, s->data_room + s->changes_room);
+    s->card_data = cuda_memory_new(cuda, s->data_room + s->changes_room);
+    s->downloads_memory = cuda_pinned_new(cuda, DOWNLOAD_BYTES);
+    s->lengths = calloc((size_t)max_rows, sizeof *s->lengths);
+    if (s->data && s->card_data && s->downloads_memory && s->lengths && alloc_card_tables(cuda, LEAST_SLOTS))
+        return TUTTI_OK;
+    return error_set(err, TUTTI_E_MEMORY, "device cuda: out of memory for steps of %d rows", max_rows);
+}
+
+/* ---- the data of a step ---- */
+
+/* Room in what is sent; its place on the card is *card. */
+static void *take_data(struct cuda_state *s, size_t room_bytes, const void **card)
+{
+    void *place = s->data + s->n_data;
+    *card = s->card_data + s->n_data;
+    s->n_data += round_up(room_bytes, DATA_ALIGNMENT);
+    assert(s->n_data <= s->data_room);
+    return place;
+}
+
+/* n values (NULL: zeros), then zeros up to room. */
+static const int32_t *put_array(struct cuda_state *s, const int32_t *values, int n, int room)
+{
+    const void *card;
+    int32_t *to = take_data(s, (size_t)room * sizeof *to, &card);
+    n = values ? n : 0;
+    memcpy(to, values ? values : to, (size_t)n * sizeof *to);
+    memset(to + n, 0, (size_t)(room - n) * sizeof *to);
+    return card;
+}
+
+/* The same, whose padding has a value. */
+static const int32_t *put_padded(struct cuda_state *s, const int32_t *values, int n, int room, int32_t padding)
+{
+    size_t at = s->n_data;
+    const int32_t *card = put_array(s, values, n, room);
+    int32_t *to = (int32_t *)(void *)(s->data + at);
+    for (int i = n; i < room; i++)
+        to[i] = padding;
+    return card;
+}
+
+void *cuda_step_data(struct cuda_backend *cuda, const void *host, size_t n_bytes, size_t room_bytes)
+{
+    struct cuda_state *s = cuda->state;
+    assert(s->in_step && n_bytes <= room_bytes);
+    for (int i = 0; i < s->n_known_data; i++)
+        if (s->known_data[i].host == host && s->known_data[i].n_bytes == room_bytes &&
+            memcmp(s->data + s->known_data[i].offset, host, n_bytes) == 0)
+            return s->card_data + s->known_data[i].offset;
+    if (s->failure != TUTTI_OK)
+        return NULL;
+    if (s->n_data > s->data_room || round_up(room_bytes, DATA_ALIGNMENT) > s->data_room - s->n_data) {
+        cuda_fail(cuda, TUTTI_E_LIMIT, "device cuda: a step's data exceed the memory that is reserved for them");
+        return NULL;
+    }
+    const void *card;
+    size_t at = s->n_data;
+    memcpy(take_data(s, room_bytes, &card), host, n_bytes);
+    if (s->n_known_data < MAX_STEP_DATA)
+        s->known_data[s->n_known_data++] = (struct step_data){ host, room_bytes, at };
+    return s->card_data + at;
+}
+
+void cuda_step_send(struct cuda_backend *cuda)
+{
+    struct cuda_state *s = cuda->state;
+    if (s->n_sent == s->n_data && s->n_changes == 0)
+        return;
+    size_t n_bytes = s->n_data - s->n_sent, changes_bytes = (size_t)s->n_changes * sizeof *s->changes;
+    memcpy(s->data + s->n_data, s->changes, changes_bytes);
+    (void)cuda_is_ok(cuda,
+                     cuda->driver->copy_in(s->card_data + s->n_sent, s->data + s->n_sent, n_bytes + changes_bytes,
+                                           s->stream),
+                     "sending the rows of a step");
+    if (s->n_changes > 0) {
+        const struct set_pages_args args = { .tables = { s->card_tables[0], s->card_tables[1] },
+                                             .changes = (const void *)(s->card_data + s->n_data),
+                                             .n = s->n_changes };
+        struct item item = { .kind = ITEM_LAUNCH, .n_bytes = sizeof args };
+        item.launch.kernel = CUDA_KERNEL_set_pages;
+        item.launch.x = ((uint32_t)s->n_changes + 127) / 128;
+        item.launch.y = item.launch.z = 1;
+        item.launch.n_threads = 128;
+        cuda_item_run(cuda, &item, &args);
+        /* Further data go after the changes, which the card may still have to read. */
+        if (s->in_step)
+            s->n_data += round_up(changes_bytes, DATA_ALIGNMENT);
+        s->n_changes = 0;
+    }
+    s->n_sent = s->n_data;
+}
+
+static void put_step(struct cuda_backend *cuda, const struct step *step, int padded)
+{
+    struct cuda_state *s = cuda->state;
+    int n = step->n_rows, n_seqs = step->n_seqs;
+    struct step_rows *rows = &cuda->rows;
+    const void *card;
+    struct step_counts *counts = take_data(s, sizeof *counts, &card);
+    *counts = (struct step_counts){ n, n_seqs, step->n_outputs, step->n_hidden };
+    rows->counts = card;
+    rows->token_ids = put_array(s, step->token_ids, n, padded);
+    rows->positions = put_array(s, step->positions, n, padded);
+    rows->seqs = put_padded(s, step->seqs, n, padded, n_seqs);
+    rows->rope_positions = put_array(s, step->rope_positions ? step->rope_positions : step->positions, n, padded);
+    rows->block_positions = put_array(s, step->block_positions, n, padded);
+    rows->output_rows = put_array(s, step->output_rows, step->n_outputs, padded);
+    rows->prefix_lens = put_array(s, step->prefix_lens, n_seqs, padded + 1);
+    int32_t *slots = (int32_t *)(void *)(s->data + s->n_data);
+    rows->slots = put_array(s, step->slots, n_seqs, padded + 1);
+    for (int i = 0; i < n_seqs; i++)
+        slots[i] = slot_of(step, i);
+    for (int i = n_seqs; i <= padded; i++)
+        slots[i] = s->n_card_slots;
+    rows->page_tables = s->card_tables[0];
+    rows->window_tables = step->window_tables ? s->card_tables[1] : s->card_tables[0];
+    rows->max_pages = s->tables[0].max_pages;
+}
+
+/* The used pages of each sequence: up to that of its last row. Rows of a sequence are in order. */
+static void measure_tables(int32_t *lengths, const struct step *step)
+{
+    memset(lengths, 0, (size_t)step->n_seqs * sizeof *lengths);
+    for (int r = 0; r < step->n_rows; r++)
+        lengths[step->seqs[r]] = step->positions[r] / CUDA_PAGE_TOKENS + 1;
+}
+
+void cuda_step_begin(struct backend *be, const struct step *step)
+{
+    struct cuda_backend *cuda = cuda_of(be);
+    struct cuda_state *s = cuda->state;
+    cuda_enter(cuda);
+    assert(!s->in_step && step->n_seqs <= step->n_rows && step->n_outputs <= cuda->max_rows);
+    int most = step->n_rows > step->n_outputs ? step->n_rows : step->n_outputs;
+    cuda->step = step;
+    cuda->n_padded_rows = cuda_padded_rows(cuda, most);
+    s->n_data = s->n_sent = s->list.n_bytes = s->n_downloaded = 0;
+    s->n_known_data = s->n_downloads = s->n_changes = 0;
+    s->is_cut = false;
+    s->in_step = true;
+    measure_tables(s->lengths, step);
+    if (s->n_card_slots == 0 || !fit_tables(cuda, step, s->lengths))
+        return; /* a kept failure: nothing is launched any more */
+    change_tables(cuda, step, s->lengths);
+    put_step(cuda, step, cuda->n_padded_rows);
+}
+
+void cuda_step_submit(struct backend *be)
+{
+    struct cuda_backend *cuda = cuda_of(be);
+    cuda_enter(cuda);
+    cuda_list_run(cuda, true);
+    cuda->state->in_step = false;
+}
+
+void cuda_step_wait(struct backend *be)
+{
+    struct cuda_backend *cuda = cuda_of(be);
+    struct cuda_state *s = cuda->state;
+    cuda_enter(cuda);
+    (void)cuda_is_ok(cuda, cuda->driver->stream_wait(s->stream), "computing a step");
+    for (int i = 0; i < s->n_downloads; i++)
+        memcpy(s->downloads[i].host, s->downloads_memory + s->downloads[i].offset, s->downloads[i].n_bytes);
+    s->n_downloads = 0;
+    cuda->step = NULL;
+}
+
+void cuda_download(struct backend *be, float *host, struct floats src, size_t n_floats)
+{
+    struct cuda_backend *cuda = cuda_of(be);
+    struct cuda_state *s = cuda->state;
+    const float *from = cuda_floats(src, n_floats);
+    size_t n_bytes = n_floats * sizeof *host;
+    if (n_floats == 0)
+        return;
+    if (!s->in_step || n_bytes > DOWNLOAD_BYTES - s->n_downloaded || s->n_downloads == MAX_DOWNLOADS) {
+        cuda_copy_out(cuda, host, from, n_bytes);
+        return;
+    }
+    struct item item = { .kind = ITEM_DOWNLOAD };
+    item.copy.from = from;
+    item.copy.to = s->downloads_memory + s->n_downloaded;
+    item.copy.n_bytes = n_bytes;
+    cuda_list_add(cuda, &item, NULL);
+    s->downloads[s->n_downloads++] = (struct download){ host, s->n_downloaded, n_bytes };
+    s->n_downloaded += round_up(n_bytes, DATA_ALIGNMENT);
+}

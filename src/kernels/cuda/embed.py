@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Compiles a file of kernels to PTX and writes the text as a C array.
+
+  embed.py CLANG LEVEL SOURCE OUT DEPFILE [FLAGS...]
+
+LEVEL is 75, 80 or 90. OUT gets `const char cuda_NAME_LEVEL[]`; where OUT ends with .ptx, the text itself. Each kernel's number of
+threads, which KERNEL() gives as a constant named NAME_threads, becomes the directive .maxntid of its entry, by which the driver knows
+how many registers a thread may have.
+"""
+import os
+import re
+import subprocess
+import sys
+
+# The card, and the oldest PTX that has the instructions: 7.4 has ld.global.nc.L1::no_allocate, 8.0 has sm_90a.
+LEVELS = {"75": ("sm_75", "7.4"), "80": ("sm_80", "7.4"), "90": ("sm_90a", "8.0")}
+THREADS = re.compile(r"^\.visible \.global \.align 4 \.(?:u32|b32) (\w+)_threads = (\d+);\n", re.M)
+
+
+def compile_to_ptx(clang, level, source, depfile, out, flags):
+    card, version = LEVELS[level]
+    command = [clang, "--target=nvptx64-nvidia-cuda", f"-march={card}", "-Xclang", "-target-feature", "-Xclang",
+               f"+ptx{version.replace('.', '')}", f"-DTUTTI_CUDA_LEVEL={level}", "-O3", "-S", "-nogpulib", "-ffreestanding", "-std=gnu11", "-ffp-contract=off", "-Wall",
+               "-Wextra", "-MD", "-MF", depfile, "-MT", out, *flags, source, "-o", "-"]
+    text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    # clang writes the newest version that it knows; a driver refuses what is newer than itself.
+    return re.sub(r"^\.version .*", f".version {version}", text, flags=re.M)
+
+
+def bound_threads(text):
+    """Moves the numbers of threads from constants to the entries."""
+    threads = dict(THREADS.findall(text))
+    text = THREADS.sub("", text)
+    text = re.sub(r"^\s*//.*\n", "", text, flags=re.M)
+
+    def entry(match):
+        return f"{match.group(0)}\n.maxntid {threads.pop(match.group(1))}, 1, 1"
+
+    # The parameters of an entry end with the first closing parenthesis.
+    text = re.sub(r"^\.visible \.entry (\w+)\([^)]*\)", entry, text, flags=re.M)
+    if threads:
+        raise SystemExit(f"no entry for {', '.join(threads)}")
+    called = re.findall(r"^\.extern \.func.*?(\w+)$", text, flags=re.M)
+    if called:
+        raise SystemExit(f"calls functions that a card does not have: {', '.join(called)}")
+    return text
+
+
+def as_array(name, text):
+    lines = text.replace("\\", "\\\\").replace('"', '\\"').split("\n")
+    body = "\n".join(f'    "{line}\\n"' for line in lines if line)
+    return f"extern const char {name}[];\nconst char {name}[] =\n{body};\n"
+
+
+def main():
+    clang, level, source, out, depfile, *flags = sys.argv[1:]
+    text = bound_threads(compile_to_ptx(clang, level, source, depfile, out, flags))
+    if not out.endswith(".ptx"):
+        name = os.path.splitext(os.path.basename(source))[0]
+        text = as_array(f"cuda_{name}_{level}", text)
+    with open(out, "w", encoding="ascii") as file:
+        file.write(text)
+
+
+main()

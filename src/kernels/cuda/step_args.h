@@ -1,0 +1,19 @@
+/* The arguments of kernels/cuda/step.c. */
+#ifndef TUTTI_KERNELS_CUDA_STEP_ARGS_H
+#define TUTTI_KERNELS_CUDA_STEP_ARGS_H
+
+#include <stdint.h>
+
+/* An entry of a page table that is to be changed. */
+struct table_change {
+    uint32_t table, index; /* 0: pages, 1: window slots; slot * max_pages + page of the sequence */
+    int32_t page;
+};
+
+struct set_pages_args {
+    int32_t *tables[2];
+    const struct table_change *changes; /* [n]; no entry is changed twice */
+    int32_t n;
+};
+
+#endif

@@ -1,0 +1,816 @@
+/* A stand-in for NVIDIA's driver, whose card is the emulator of kernels (emulator.h).
+ *
+ * Memory of the card may only be touched while the card works: the host faults at its pointers. It has guard pages at its
+ * end, and NaNs at first. What a stream is given is carried out as late as the driver may: when somebody waits for it. So
+ * pinned memory that is changed too early, or read too early, changes results. At the end of the last context nothing may
+ * be left of what was allocated; else the program ends, as at any misuse. */
+#include "cuda/emulator.h"
+#include "cuda/standin.h"
+
+#include "backend/cuda/driver.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+enum { PAGE = 4096, CARD_ALIGNMENT = 256, MOST_STATIC_SHARED = 48 << 10, MOST_SHARED = 227 << 10 };
+enum {
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    NO_DEVICE = 100,
+    INVALID_DEVICE = 101,
+    INVALID_IMAGE = 200,
+    INVALID_CONTEXT = 201,
+    INVALID_PTX = 218,
+    UNSUPPORTED_PTX = 222,
+    INVALID_HANDLE = 400,
+    NOT_FOUND = 500,
+    ILLEGAL_ADDRESS = 700,
+    IN_CAPTURE = 901,
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* ---- failures on demand ---- */
+
+static struct {
+    char name[64]; /* empty: any */
+    long count, calls;
+    int error;
+    const char *failed;
+    struct {
+        const char *name;
+        long n;
+    } by_name[64];
+} fault;
+static bool has_environment;
+
+EXPORT standin_fail_fn standin_fail;
+EXPORT standin_calls_fn standin_calls;
+EXPORT standin_failed_fn standin_failed;
+EXPORT standin_bytes_fn standin_bytes;
+
+void standin_fail(const char *name, long count, int error)
+{
+    has_environment = true; /* it no longer counts */
+    memset(&fault, 0, sizeof fault);
+    snprintf(fault.name, sizeof fault.name, "%s", name && strcmp(name, "any") != 0 ? name : "");
+    fault.count = count;
+    fault.error = error;
+}
+
+long standin_calls(const char *name)
+{
+    for (size_t i = 0; name && i < sizeof fault.by_name / sizeof *fault.by_name; i++)
+        if (fault.by_name[i].name && strcmp(fault.by_name[i].name, name) == 0)
+            return fault.by_name[i].n;
+    return name ? 0 : fault.calls;
+}
+
+const char *standin_failed(void)
+{
+    return fault.failed;
+}
+
+static void read_environment(void)
+{
+    const char *text = getenv("TUTTI_STANDIN_FAIL");
+    char name[64];
+    long count;
+    int error;
+    if (has_environment || !text)
+        return;
+    has_environment = true;
+    if (sscanf(text, "%63[^:]:%ld:%d", name, &count, &error) == 3)
+        standin_fail(name, count, error);
+}
+
+/* Counts a call. Nonzero: it shall fail with this error. */
+static int called(const char *name)
+{
+    read_environment();
+    fault.calls++;
+    for (size_t i = 0; i < sizeof fault.by_name / sizeof *fault.by_name; i++) {
+        if (!fault.by_name[i].name)
+            fault.by_name[i].name = name;
+        if (strcmp(fault.by_name[i].name, name) == 0) {
+            fault.by_name[i].n++;
+            break;
+        }
+    }
+    if (fault.count <= 0 || fault.failed || (fault.name[0] && strcmp(fault.name, name) != 0) ||
+        standin_calls(fault.name[0] ? name : NULL) != fault.count)
+        return 0;
+    fault.failed = name;
+    return fault.error;
+}
+
+static _Noreturn void misuse(const char *function, const char *what)
+{
+    fprintf(stderr, "stand-in for libcuda: %s: %s\n", function, what);
+    abort();
+}
+
+static long setting(const char *name, long value)
+{
+    const char *text = getenv(name);
+    return text ? atol(text) : value;
+}
+
+/* ---- memory ---- */
+
+struct block {
+    struct block *next;
+    uint8_t *mapping, *data; /* data ends where the guard page begins, up to alignment */
+    size_t mapping_bytes, n_bytes;
+};
+
+static struct block *card_blocks, *pinned_blocks;
+static size_t card_bytes;
+static bool is_working; /* the card's memory may be touched */
+
+size_t standin_bytes(void)
+{
+    return card_bytes;
+}
+
+static size_t round_to(size_t n, size_t step)
+{
+    return (n + step - 1) / step * step;
+}
+
+static struct block *block_new(size_t n_bytes, bool is_card)
+{
+    struct block *b = calloc(1, sizeof *b);
+    size_t room = round_to(n_bytes, CARD_ALIGNMENT), pages = round_to(room, PAGE);
+    if (!b)
+        return NULL;
+    b->mapping_bytes = pages + PAGE;
+    b->mapping = mmap(NULL, b->mapping_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (b->mapping == MAP_FAILED) {
+        free(b);
+        return NULL;
+    }
+    b->data = b->mapping + pages - room;
+    b->n_bytes = n_bytes;
+    memset(b->mapping, 0xff, pages);
+    mprotect(b->mapping + pages, PAGE, PROT_NONE);
+    if (is_card && !is_working)
+        mprotect(b->mapping, pages, PROT_NONE);
+    return b;
+}
+
+static void card_work(bool begins)
+{
+    is_working = begins;
+    for (struct block *b = card_blocks; b; b = b->next)
+        mprotect(b->mapping, b->mapping_bytes - PAGE, begins ? PROT_READ | PROT_WRITE : PROT_NONE);
+}
+
+static struct block *find_block(struct block *list, const void *at)
+{
+    for (struct block *b = list; b; b = b->next)
+        if ((const uint8_t *)at >= b->data && (const uint8_t *)at < b->data + (b->n_bytes > 0 ? b->n_bytes : 1))
+            return b;
+    return NULL;
+}
+
+static bool is_in(struct block *list, const void *at, size_t n_bytes)
+{
+    struct block *b = find_block(list, at);
+    return b && n_bytes <= b->n_bytes - (size_t)((const uint8_t *)at - b->data);
+}
+
+static bool block_free(struct block **list, void *data)
+{
+    for (struct block **at = list; *at; at = &(*at)->next) {
+        struct block *b = *at;
+        if (b->data != data)
+            continue;
+        *at = b->next;
+        munmap(b->mapping, b->mapping_bytes);
+        free(b);
+        return true;
+    }
+    return false;
+}
+
+/* ---- objects ---- */
+
+enum object_kind { MODULE = 1, FUNCTION, STREAM, GRAPH, EXEC };
+
+struct operation {
+    enum { LAUNCH, COPY, FILL } kind;
+    const struct emulated_kernel *kernel;
+    struct emulated_grid grid;
+    void *args;
+    void *to;
+    const void *from; /* NULL: args */
+    size_t n_bytes;
+    int byte;
+};
+
+struct operations {
+    struct operation *items;
+    size_t n, room;
+};
+
+struct object {
+    struct object *next;
+    enum object_kind kind;
+    char *text;                          /* of a module */
+    const struct emulated_kernel *kernel; /* of a function */
+    int shared_bytes;
+    bool is_capturing; /* a stream */
+    struct operations operations; /* of a stream: captured; of a graph */
+    struct object *module;
+};
+
+static struct object *objects;
+static struct operations queue; /* of all streams, in the order of the calls */
+
+static struct object *object_new(enum object_kind kind)
+{
+    struct object *o = calloc(1, sizeof *o);
+    if (!o)
+        misuse("object", "out of memory");
+    o->kind = kind;
+    o->next = objects;
+    objects = o;
+    return o;
+}
+
+static struct object *object_of(const void *handle, enum object_kind kind)
+{
+    for (struct object *o = objects; o; o = o->next)
+        if (o == handle && o->kind == kind)
+            return o;
+    return NULL;
+}
+
+static void clear_operations(struct operations *ops)
+{
+    for (size_t i = 0; i < ops->n; i++)
+        free(ops->items[i].args);
+    free(ops->items);
+    *ops = (struct operations){ 0 };
+}
+
+static void object_free(struct object *o)
+{
+    for (struct object **at = &objects; *at; at = &(*at)->next)
+        if (*at == o) {
+            *at = o->next;
+            break;
+        }
+    clear_operations(&o->operations);
+    free(o->text);
+    free(o);
+}
+
+static void add_operation(struct operations *ops, const struct operation *op, const void *args, size_t args_bytes)
+{
+    if (ops->n == ops->room) {
+        ops->room = ops->room > 0 ? 2 * ops->room : 64;
+        ops->items = realloc(ops->items, ops->room * sizeof *ops->items);
+        if (!ops->items)
+            misuse("operation", "out of memory");
+    }
+    struct operation *to = &ops->items[ops->n++];
+    *to = *op;
+    to->args = malloc(args_bytes + 1);
+    if (!to->args)
+        misuse("operation", "out of memory");
+    memcpy(to->args, args_bytes > 0 ? args : "", args_bytes);
+}
+
+static void carry_out(const struct operation *op)
+{
+    if (op->kind == LAUNCH)
+        emulate(op->kernel, &op->grid, op->args);
+    else if (op->kind == FILL)
+        memset(op->to, op->byte, op->n_bytes);
+    else
+        memmove(op->to, op->from ? op->from : op->args, op->n_bytes);
+}
+
+static void work(void)
+{
+    if (queue.n == 0)
+        return;
+    card_work(true);
+    for (size_t i = 0; i < queue.n; i++)
+        carry_out(&queue.items[i]);
+    card_work(false);
+    clear_operations(&queue);
+}
+
+/* ---- the context ---- */
+
+static int n_contexts; /* how often the primary context was retained */
+static int the_context;
+static _Thread_local void *current;
+
+/* A call's begin. Returns nonzero, which the call returns, with the lock released. */
+static int begin(const char *name, bool needs_context)
+{
+    pthread_mutex_lock(&lock);
+    int error = called(name);
+    if (error == 0 && needs_context && (n_contexts == 0 || !current))
+        error = INVALID_CONTEXT;
+    if (error != 0)
+        pthread_mutex_unlock(&lock);
+    return error;
+}
+
+static int end(int result)
+{
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+#define BEGIN(needs_context)                                                                                  \
+    do {                                                                                                      \
+        int begin_error = begin(__func__, needs_context);                                                     \
+        if (begin_error != 0)                                                                                 \
+            return begin_error;                                                                               \
+    } while (0)
+
+/* Of a call that frees: it does so whatever happens. */
+#define BEGIN_FREE()                                                                                          \
+    pthread_mutex_lock(&lock);                                                                                \
+    int free_error = called(__func__)
+
+EXPORT int cuInit(unsigned flags)
+{
+    BEGIN(false);
+    return end(flags != 0 ? INVALID_VALUE : setting("TUTTI_STANDIN_CARDS", 1) == 0 ? NO_DEVICE : 0);
+}
+
+EXPORT int cuDriverGetVersion(int *version)
+{
+    BEGIN(false);
+    *version = (int)setting("TUTTI_STANDIN_VERSION", 12040);
+    return end(0);
+}
+
+EXPORT int cuGetErrorName(int error, const char **text)
+{
+    static _Thread_local char name[32];
+    snprintf(name, sizeof name, "CUDA_ERROR_%d", error);
+    *text = name;
+    return 0;
+}
+
+EXPORT int cuGetErrorString(int error, const char **text)
+{
+    *text = error == OUT_OF_MEMORY ? "out of memory" : "an error of the stand-in";
+    return 0;
+}
+
+EXPORT int cuDeviceGetCount(int *n)
+{
+    BEGIN(false);
+    *n = (int)setting("TUTTI_STANDIN_CARDS", 1);
+    return end(0);
+}
+
+EXPORT int cuDeviceGet(int *device, int ordinal)
+{
+    BEGIN(false);
+    *device = ordinal;
+    return end(ordinal >= 0 && ordinal < setting("TUTTI_STANDIN_CARDS", 1) ? 0 : INVALID_DEVICE);
+}
+
+EXPORT int cuDeviceGetName(char *name, int n_bytes, int device)
+{
+    BEGIN(false);
+    snprintf(name, (size_t)n_bytes, "Emulator %d", device);
+    return end(0);
+}
+
+static size_t total_bytes(void)
+{
+    return (size_t)setting("TUTTI_STANDIN_MEMORY", 2L << 30);
+}
+
+EXPORT int cuDeviceTotalMem_v2(size_t *n_bytes, int device)
+{
+    BEGIN(false);
+    *n_bytes = total_bytes() + (size_t)device; /* the last card has most */
+    return end(0);
+}
+
+EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device)
+{
+    (void)device;
+    BEGIN(false);
+    int level = (int)setting("TUTTI_STANDIN_LEVEL", 80);
+    switch (attribute) {
+    case CUDA_MULTIPROCESSORS:
+        *value = 8;
+        break;
+    case CUDA_LEVEL_MAJOR:
+        *value = level / 10;
+        break;
+    case CUDA_LEVEL_MINOR:
+        *value = level % 10;
+        break;
+    case CUDA_SHARED_BYTES_OPTIN:
+        *value = level == 90 ? 227 << 10 : level == 80 ? 163 << 10 : level >= 80 ? 99 << 10 : 64 << 10;
+        break;
+    default:
+        return end(INVALID_VALUE);
+    }
+    return end(0);
+}
+
+EXPORT int cuDevicePrimaryCtxRetain(void **context, int device)
+{
+    (void)device;
+    BEGIN(false);
+    n_contexts++;
+    *context = &the_context;
+    return end(0);
+}
+
+static void check_leaks(void)
+{
+    size_t n = 0;
+    for (struct block *b = card_blocks; b; b = b->next)
+        n++;
+    if (n > 0) {
+        fprintf(stderr, "stand-in for libcuda: %zu allocations of %zu bytes in the card's memory are left\n", n, card_bytes);
+        misuse("cuDevicePrimaryCtxRelease_v2", "memory leak");
+    }
+    if (pinned_blocks)
+        misuse("cuDevicePrimaryCtxRelease_v2", "pinned memory is left");
+    for (struct object *o = objects; o; o = o->next)
+        if (o->kind != FUNCTION)
+            misuse("cuDevicePrimaryCtxRelease_v2", o->kind == MODULE   ? "a module is left"
+                                                   : o->kind == STREAM ? "a stream is left"
+                                                                       : "a graph is left");
+}
+
+EXPORT int cuDevicePrimaryCtxRelease_v2(int device)
+{
+    (void)device;
+    BEGIN_FREE();
+    if (n_contexts == 0)
+        misuse(__func__, "released too often");
+    if (--n_contexts == 0) {
+        work();
+        check_leaks();
+        while (objects)
+            object_free(objects);
+    }
+    return end(free_error);
+}
+
+EXPORT int cuCtxSetCurrent(void *context)
+{
+    BEGIN(false);
+    if (context && (context != &the_context || n_contexts == 0))
+        return end(INVALID_CONTEXT);
+    current = context;
+    return end(0);
+}
+
+EXPORT int cuMemGetInfo_v2(size_t *free_bytes, size_t *all_bytes)
+{
+    BEGIN(true);
+    *all_bytes = total_bytes();
+    *free_bytes = *all_bytes - card_bytes;
+    return end(0);
+}
+
+static bool is_any_capturing(void)
+{
+    for (struct object *o = objects; o; o = o->next)
+        if (o->is_capturing)
+            return true;
+    return false;
+}
+
+EXPORT int cuMemAlloc_v2(void **memory, size_t n_bytes)
+{
+    BEGIN(true);
+    if (n_bytes == 0 || is_any_capturing())
+        return end(INVALID_VALUE);
+    struct block *b = n_bytes <= total_bytes() - card_bytes ? block_new(n_bytes, true) : NULL;
+    if (!b)
+        return end(OUT_OF_MEMORY);
+    b->next = card_blocks;
+    card_blocks = b;
+    card_bytes += n_bytes;
+    *memory = b->data;
+    return end(0);
+}
+
+EXPORT int cuMemFree_v2(void *memory)
+{
+    BEGIN_FREE();
+    work();
+    struct block *b = find_block(card_blocks, memory);
+    size_t n_bytes = b ? b->n_bytes : 0;
+    if (!block_free(&card_blocks, memory))
+        misuse(__func__, "no such memory");
+    card_bytes -= n_bytes;
+    return end(free_error);
+}
+
+EXPORT int cuMemHostAlloc(void **memory, size_t n_bytes, unsigned flags)
+{
+    (void)flags;
+    BEGIN(true);
+    struct block *b = n_bytes > 0 ? block_new(n_bytes, false) : NULL;
+    if (!b)
+        return end(n_bytes > 0 ? OUT_OF_MEMORY : INVALID_VALUE);
+    b->next = pinned_blocks;
+    pinned_blocks = b;
+    *memory = b->data;
+    return end(0);
+}
+
+EXPORT int cuMemFreeHost(void *memory)
+{
+    BEGIN_FREE();
+    work();
+    if (!block_free(&pinned_blocks, memory))
+        misuse(__func__, "no such memory");
+    return end(free_error);
+}
+
+/* ---- streams ---- */
+
+EXPORT int cuStreamCreate(void **stream, unsigned flags)
+{
+    (void)flags;
+    BEGIN(true);
+    *stream = object_new(STREAM);
+    return end(0);
+}
+
+EXPORT int cuStreamDestroy_v2(void *stream)
+{
+    BEGIN_FREE();
+    struct object *o = object_of(stream, STREAM);
+    if (!o)
+        misuse(__func__, "no such stream");
+    work();
+    object_free(o);
+    return end(free_error);
+}
+
+EXPORT int cuStreamSynchronize(void *stream)
+{
+    BEGIN(true);
+    struct object *o = object_of(stream, STREAM);
+    if (!o || o->is_capturing)
+        return end(o ? IN_CAPTURE : INVALID_HANDLE);
+    work();
+    return end(0);
+}
+
+static int enqueue(void *stream, const struct operation *op, const void *args, size_t args_bytes)
+{
+    struct object *o = object_of(stream, STREAM);
+    if (!o)
+        return INVALID_HANDLE;
+    add_operation(o->is_capturing ? &o->operations : &queue, op, args, args_bytes);
+    return 0;
+}
+
+EXPORT int cuMemcpyHtoDAsync_v2(void *to, const void *from, size_t n_bytes, void *stream)
+{
+    BEGIN(true);
+    if (!is_in(card_blocks, to, n_bytes))
+        misuse(__func__, "the target is not in the card's memory");
+    bool is_pinned = is_in(pinned_blocks, from, n_bytes);
+    struct operation op = { .kind = COPY, .to = to, .from = is_pinned ? from : NULL, .n_bytes = n_bytes };
+    return end(enqueue(stream, &op, from, is_pinned ? 0 : n_bytes));
+}
+
+EXPORT int cuMemcpyDtoHAsync_v2(void *to, void *from, size_t n_bytes, void *stream)
+{
+    BEGIN(true);
+    if (!is_in(card_blocks, from, n_bytes))
+        misuse(__func__, "the source is not in the card's memory");
+    struct object *o = object_of(stream, STREAM);
+    bool is_pinned = is_in(pinned_blocks, to, n_bytes);
+    struct operation op = { .kind = COPY, .to = to, .from = from, .n_bytes = n_bytes };
+    if (!is_pinned && o && o->is_capturing)
+        return end(IN_CAPTURE);
+    int result = enqueue(stream, &op, NULL, 0);
+    if (result == 0 && !is_pinned)
+        work();
+    return end(result);
+}
+
+EXPORT int cuMemcpyDtoDAsync_v2(void *to, void *from, size_t n_bytes, void *stream)
+{
+    BEGIN(true);
+    if (!is_in(card_blocks, from, n_bytes) || !is_in(card_blocks, to, n_bytes))
+        misuse(__func__, "an end is not in the card's memory");
+    struct operation op = { .kind = COPY, .to = to, .from = from, .n_bytes = n_bytes };
+    return end(enqueue(stream, &op, NULL, 0));
+}
+
+EXPORT int cuMemsetD8Async(void *to, unsigned char byte, size_t n_bytes, void *stream)
+{
+    BEGIN(true);
+    if (!is_in(card_blocks, to, n_bytes))
+        misuse(__func__, "the target is not in the card's memory");
+    struct operation op = { .kind = FILL, .to = to, .n_bytes = n_bytes, .byte = byte };
+    return end(enqueue(stream, &op, NULL, 0));
+}
+
+/* ---- graphs ---- */
+
+EXPORT int cuStreamBeginCapture_v2(void *stream, int mode)
+{
+    (void)mode;
+    BEGIN(true);
+    struct object *o = object_of(stream, STREAM);
+    if (!o || o->is_capturing)
+        return end(INVALID_HANDLE);
+    o->is_capturing = true;
+    return end(0);
+}
+
+/* Ends the capture even if it fails. */
+EXPORT int cuStreamEndCapture(void *stream, void **graph)
+{
+    BEGIN_FREE();
+    struct object *o = object_of(stream, STREAM);
+    if (!o || !o->is_capturing)
+        return end(INVALID_HANDLE);
+    o->is_capturing = false;
+    *graph = NULL;
+    if (free_error != 0) {
+        clear_operations(&o->operations);
+        return end(free_error);
+    }
+    struct object *g = object_new(GRAPH);
+    g->operations = o->operations;
+    o->operations = (struct operations){ 0 };
+    *graph = g;
+    return end(0);
+}
+
+static size_t args_bytes_of(const struct operation *op)
+{
+    return op->kind == LAUNCH ? op->kernel->args_bytes : op->kind == COPY && !op->from ? op->n_bytes : 0;
+}
+
+EXPORT int cuGraphInstantiateWithFlags(void **exec, void *graph, unsigned long long flags)
+{
+    (void)flags;
+    BEGIN(true);
+    struct object *g = object_of(graph, GRAPH);
+    if (!g)
+        return end(INVALID_HANDLE);
+    struct object *e = object_new(EXEC);
+    for (size_t i = 0; i < g->operations.n; i++)
+        add_operation(&e->operations, &g->operations.items[i], g->operations.items[i].args,
+                      args_bytes_of(&g->operations.items[i]));
+    *exec = e;
+    return end(0);
+}
+
+EXPORT int cuGraphDestroy(void *graph)
+{
+    BEGIN_FREE();
+    if (!object_of(graph, GRAPH))
+        misuse(__func__, "no such graph");
+    object_free(graph);
+    return end(free_error);
+}
+
+EXPORT int cuGraphExecDestroy(void *exec)
+{
+    BEGIN_FREE();
+    if (!object_of(exec, EXEC))
+        misuse(__func__, "no such graph");
+    object_free(exec);
+    return end(free_error);
+}
+
+EXPORT int cuGraphLaunch(void *exec, void *stream)
+{
+    BEGIN(true);
+    struct object *e = object_of(exec, EXEC);
+    if (!e || !object_of(stream, STREAM))
+        return end(INVALID_HANDLE);
+    for (size_t i = 0; i < e->operations.n; i++)
+        add_operation(&queue, &e->operations.items[i], e->operations.items[i].args,
+                      args_bytes_of(&e->operations.items[i]));
+    return end(0);
+}
+
+/* ---- modules ---- */
+
+/* The PTX version that a driver of this CUDA version reads, times 10: 11.4 reads 7.4, 12.0 reads 8.0. */
+static int newest_ptx(int version)
+{
+    int major = version / 1000, minor = version % 1000 / 10;
+    return major >= 12 ? 10 * (8 + major - 12) + minor : 70 + minor;
+}
+
+EXPORT int cuModuleLoadDataEx(void **module, const void *image, unsigned n_options, int *options, void **values)
+{
+    const char *text = image;
+    int major, minor, level;
+    BEGIN(true);
+    for (unsigned i = 0; i < n_options; i++)
+        if (options[i] == CUDA_JIT_ERROR_LOG_BUFFER)
+            ((char *)values[i])[0] = '\0';
+    const char *target = strstr(text, ".target sm_");
+    if (sscanf(text, " .version %d.%d", &major, &minor) != 2 || !target ||
+        sscanf(target, ".target sm_%d", &level) != 1 || !strstr(text, ".entry"))
+        return end(INVALID_IMAGE);
+    if (10 * major + minor > newest_ptx((int)setting("TUTTI_STANDIN_VERSION", 12040)))
+        return end(UNSUPPORTED_PTX);
+    if (level > setting("TUTTI_STANDIN_LEVEL", 80))
+        return end(INVALID_PTX);
+    struct object *o = object_new(MODULE);
+    o->text = strdup(text);
+    *module = o;
+    return end(0);
+}
+
+EXPORT int cuModuleUnload(void *module)
+{
+    BEGIN_FREE();
+    struct object *o = object_of(module, MODULE);
+    if (!o)
+        misuse(__func__, "no such module");
+    work();
+    for (struct object *f = objects, *next; f; f = next) {
+        next = f->next;
+        if (f->kind == FUNCTION && f->module == o)
+            object_free(f);
+    }
+    object_free(o);
+    return end(free_error);
+}
+
+EXPORT int cuModuleGetFunction(void **function, void *module, const char *name)
+{
+    char entry[256];
+    BEGIN(true);
+    struct object *o = object_of(module, MODULE);
+    const struct emulated_kernel *kernel = emulated_find(name);
+    snprintf(entry, sizeof entry, ".entry %s(", name);
+    if (!o || !kernel || !strstr(o->text, entry))
+        return end(NOT_FOUND);
+    struct object *f = object_new(FUNCTION);
+    f->kernel = kernel;
+    f->module = o;
+    f->shared_bytes = MOST_STATIC_SHARED;
+    *function = f;
+    return end(0);
+}
+
+/* The emulator counts static memory when a kernel runs: here it is taken for none. */
+EXPORT int cuFuncGetAttribute(int *value, int attribute, void *function)
+{
+    BEGIN(true);
+    if (!object_of(function, FUNCTION) || attribute != CUDA_FUNCTION_STATIC_SHARED_BYTES)
+        return end(INVALID_VALUE);
+    *value = 0;
+    return end(0);
+}
+
+EXPORT int cuFuncSetAttribute(void *function, int attribute, int value)
+{
+    BEGIN(true);
+    struct object *f = object_of(function, FUNCTION);
+    if (!f || attribute != CUDA_FUNCTION_DYNAMIC_SHARED_BYTES || value > MOST_SHARED)
+        return end(INVALID_VALUE);
+    f->shared_bytes = value;
+    return end(0);
+}
+
+EXPORT int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,
+                          unsigned threads_z, unsigned shared_bytes, void *stream, void **params, void **extra)
+{
+    BEGIN(true);
+    struct object *f = object_of(function, FUNCTION);
+    if (!f || extra)
+        return end(INVALID_HANDLE);
+    if (x == 0 || y == 0 || z == 0 || y > 65535 || z > 65535 || threads_y != 1 || threads_z != 1 ||
+        threads_x != (unsigned)f->kernel->n_threads || shared_bytes > (unsigned)f->shared_bytes) {
+        fprintf(stderr, "stand-in for libcuda: launch of %s: %u %u %u blocks of %u threads, %u bytes of shared memory\n",
+                f->kernel->name, x, y, z, threads_x, shared_bytes);
+        return end(INVALID_VALUE);
+    }
+    struct operation op = { .kind = LAUNCH,
+                            .kernel = f->kernel,
+                            .grid = { (int)x, (int)y, (int)z, (int)threads_x, shared_bytes } };
+    return end(enqueue(stream, &op, params[0], f->kernel->args_bytes));
+}
