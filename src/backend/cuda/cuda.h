@@ -52,6 +52,7 @@ struct cuda_backend {
     struct cuda_state *state; /* of cuda.c: context, stream, modules, list of launches, graphs */
     struct team *team;        /* host threads: they pack matrices */
     int level;                /* of the kernels: 75, 80 or 90 */
+    int capability;           /* of the card: 10 * major + minor */
     int n_sms;                /* multiprocessors */
     size_t shared_bytes;      /* of a block, at most, dynamic */
     int n_layers, n_kinds, page_floats;
@@ -60,6 +61,7 @@ struct cuda_backend {
     int max_rows;            /* as reserved */
 
     int32_t spare_page, spare_window; /* of padding rows: set by kv_new() */
+    uint64_t *checksum_word;  /* on the card; NULL: none yet */
     const struct step *step; /* the caller's */
     struct step_rows rows;   /* of the running step, on the card */
     int n_padded_rows;       /* of the running step */
@@ -130,5 +132,32 @@ extern const struct backend_ops CUDA_OPS; /* cuda_ops.c */
  * out of memory. */
 bool cuda_parts_reserve(struct cuda_backend *cuda, int max_rows);
 void cuda_parts_release(struct cuda_backend *cuda);
+
+/* ---- rows, checksums: cuda_rows.c, cuda_checksum.c ---- */
+
+/* After the rows of a step are known: fills cos_sin of every kind. */
+void cuda_rope_tables(struct cuda_backend *cuda);
+/* Between steps: a checksum of the card's memory. bytes: a multiple of 8. */
+uint64_t cuda_checksum_bytes(struct cuda_backend *cuda, const void *bytes, size_t n_bytes);
+void cuda_checksum_release(struct cuda_backend *cuda);
+
+void cuda_rmsnorm(struct backend *be, struct floats y, struct floats x, struct floats add, struct floats w, int n_rows,
+                  int n, float eps);
+void cuda_layernorm(struct backend *be, struct floats y, struct floats x, struct floats add, struct floats w,
+                    struct floats b, int n_rows, int n, float eps);
+void cuda_norm_adapted(struct backend *be, struct floats y, struct floats x, struct floats add, struct floats w,
+                       struct floats b, int n_rows, int n, float eps, const struct norm_update *const *updates,
+                       const int32_t *adapters);
+void cuda_scale_add(struct backend *be, struct floats x, struct floats base, float scale, struct floats add, int n_rows,
+                    int n);
+void cuda_scale(struct backend *be, struct floats x, float scale, int n_rows, int n);
+void cuda_softcap(struct backend *be, struct floats x, float cap, int n_rows, int n);
+void cuda_activate(struct backend *be, struct floats x, int n_rows, int n, enum activation act);
+void cuda_positions(struct backend *be, struct floats x, struct floats table, int begin, int end, int n,
+                    enum positions_use use);
+void cuda_concat(struct backend *be, struct floats y, struct floats a, int n_a, struct floats b, int n_b, int n_rows);
+void cuda_gather(struct backend *be, struct floats y, struct floats x, struct floats add, int n);
+uint64_t cuda_checksum(struct backend *be, struct floats floats, size_t n_floats);
+uint64_t cuda_arithmetic_checksum(struct backend *be);
 
 #endif

@@ -44,6 +44,18 @@ const struct backend_ops CUDA_OPS = {
     /* ---- keys and values, attention: cuda_kv.c, cuda_attention.c ---- */
 
     /* ---- rows, sampling, checksums: cuda_rows.c, cuda_sample.c, cuda_checksum.c ---- */
+    .rmsnorm = cuda_rmsnorm,
+    .layernorm = cuda_layernorm,
+    .norm_adapted = cuda_norm_adapted,
+    .scale_add = cuda_scale_add,
+    .scale = cuda_scale,
+    .softcap = cuda_softcap,
+    .activate = cuda_activate,
+    .positions = cuda_positions,
+    .concat = cuda_concat,
+    .gather = cuda_gather,
+    .checksum = cuda_checksum,
+    .arithmetic_checksum = cuda_arithmetic_checksum,
 };
 
 /* The parts whose operations need scratch memory. A reserve function frees what it had before; false: the card is out of
@@ -52,6 +64,7 @@ static const struct cuda_part {
     bool (*reserve)(struct cuda_backend *cuda, int max_rows);
     void (*release)(struct cuda_backend *cuda);
 } PARTS[] = {
+    { NULL, cuda_checksum_release },
     { NULL, NULL }, /* the end; add lines before it */
 };
 

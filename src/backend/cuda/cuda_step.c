@@ -323,6 +323,7 @@ void cuda_step_begin(struct backend *be, const struct step *step)
         return; /* a kept failure: nothing is launched any more */
     change_tables(cuda, step, s->lengths);
     put_step(cuda, step, cuda->n_padded_rows);
+    cuda_rope_tables(cuda);
 }
 
 void cuda_step_submit(struct backend *be)

@@ -193,7 +193,13 @@ DEVICE void copy_commit(void)
 DEVICE half2 half2_of(float low, float high)
 {
     half2 v;
+#if LEVEL >= 80
     __asm__("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
+#else
+    __asm__("{\n\t.reg .f16 l, h;\n\tcvt.rn.f16.f32 l, %2;\n\tcvt.rn.f16.f32 h, %1;\n\tmov.b32 %0, {l, h};\n\t}"
+            : "=r"(v)
+            : "f"(high), "f"(low));
+#endif
     return v;
 }
 

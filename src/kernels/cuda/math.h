@@ -7,21 +7,12 @@
 #ifndef TUTTI_KERNELS_CUDA_MATH_H
 #define TUTTI_KERNELS_CUDA_MATH_H
 
+#include "kernels/cuda/activations.h"
 #include "kernels/cuda/device.h"
 #include "kernels/ref/exp.h"
 #include "kernels/ref/gelu.h"
 #include "kernels/ref/silu.h"
 #include "kernels/ref/softcap.h"
-
-/* The values of enum activation (backend.h), which kernels get as an int. */
-enum {
-    CUDA_ACT_SILU,
-    CUDA_ACT_GELU_TANH,
-    CUDA_ACT_GELU_SIGMOID,
-    CUDA_ACT_GELU_ERF,
-    CUDA_ACT_RELU,
-    CUDA_ACT_SILU_CLAMPED,
-};
 
 DEVICE float exp_f32(float x)
 {

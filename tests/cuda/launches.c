@@ -1,0 +1,111 @@
+#include "cuda/launches.h"
+#include "cuda/emulator.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { GUARD_FLOATS = 64 };
+
+int n_launches;
+
+static const char *const NAMES[] = {
+#define CUDA_FILE(file)
+#define CUDA_KERNEL(name) #name,
+#include "kernels/cuda/list.h"
+#undef CUDA_FILE
+#undef CUDA_KERNEL
+};
+
+struct cuda_backend *launches_new(int max_rows)
+{
+    struct cuda_backend *cuda = calloc(1, sizeof *cuda);
+    assert(cuda);
+    cuda->max_rows = max_rows;
+    cuda->level = 80;
+    cuda->capability = 80;
+    cuda->n_sms = 3;
+    cuda->shared_bytes = 99 << 10;
+    return cuda;
+}
+
+struct floats launches_floats(const float *values, size_t n)
+{
+    struct buffer *buffer = calloc(1, sizeof *buffer);
+    assert(buffer);
+    buffer->n_floats = n;
+    buffer->data = aligned_alloc(64, (n + 2 * GUARD_FLOATS) / 16 * 64);
+    assert(buffer->data);
+    memset(buffer->data, 0xff, (n + GUARD_FLOATS) * sizeof(float));
+    if (values)
+        memcpy(buffer->data, values, n * sizeof(float));
+    return (struct floats){ .buffer = buffer };
+}
+
+int cuda_padded_rows(const struct cuda_backend *cuda, int n)
+{
+    int padded = (n + 3) / 4 * 4;
+    assert(n <= cuda->max_rows);
+    return padded < cuda->max_rows ? padded : cuda->max_rows;
+}
+
+void cuda_launch(struct cuda_backend *cuda, enum cuda_kernel kernel, struct cuda_grid grid, const void *args,
+                 size_t n_bytes)
+{
+    const struct emulated_kernel *k = emulated_find(NAMES[kernel]);
+    const struct emulated_grid on_host = { grid.x, grid.y, grid.z, grid.n_threads, grid.shared_bytes };
+    (void)cuda;
+    assert(k && k->args_bytes == n_bytes);
+    emulate(k, &on_host, args);
+    n_launches++;
+}
+
+void *cuda_step_data(struct cuda_backend *cuda, const void *host, size_t n_bytes, size_t room_bytes)
+{
+    void *memory = cuda_memory_new(cuda, room_bytes);
+    memset(memory, 0xff, room_bytes);
+    memcpy(memory, host, n_bytes);
+    return memory;
+}
+
+void cuda_fill_zero(struct cuda_backend *cuda, void *to, size_t n_bytes)
+{
+    (void)cuda;
+    memset(to, 0, n_bytes);
+}
+
+void *cuda_memory_new(struct cuda_backend *cuda, size_t n_bytes)
+{
+    (void)cuda;
+    void *memory = aligned_alloc(256, (n_bytes / 256 + 1) * 256);
+    assert(memory);
+    memset(memory, 0, n_bytes);
+    return memory;
+}
+
+void cuda_memory_free(struct cuda_backend *cuda, void *memory)
+{
+    (void)cuda;
+    free(memory);
+}
+
+void cuda_copy_in(struct cuda_backend *cuda, void *to, const void *host, size_t n_bytes)
+{
+    (void)cuda;
+    memcpy(to, host, n_bytes);
+}
+
+void cuda_copy_out(struct cuda_backend *cuda, void *host, const void *from, size_t n_bytes)
+{
+    (void)cuda;
+    memcpy(host, from, n_bytes);
+}
+
+void *cuda_pinned_new(struct cuda_backend *cuda, size_t n_bytes)
+{
+    return cuda_memory_new(cuda, n_bytes);
+}
+
+void cuda_pinned_free(struct cuda_backend *cuda, void *memory)
+{
+    cuda_memory_free(cuda, memory);
+}

@@ -1,0 +1,16 @@
+/* A CUDA backend without a driver, for tests of single operations: its memory is the host's, and launches are carried out
+ * at once by the emulator. Defines the functions of cuda.h that operations call. */
+#ifndef TUTTI_TESTS_CUDA_LAUNCHES_H
+#define TUTTI_TESTS_CUDA_LAUNCHES_H
+
+#include "backend/cuda/cuda.h"
+
+/* Of a step of up to max_rows rows. Never freed. */
+struct cuda_backend *launches_new(int max_rows);
+
+/* Floats on the card: n of them, then NaNs that nobody may use. values NULL: NaNs. Never freed. */
+struct floats launches_floats(const float *values, size_t n);
+
+extern int n_launches; /* so far */
+
+#endif
