@@ -32,6 +32,11 @@ struct cuda_grid {
     size_t shared_bytes;
 };
 
+struct cuda_adapters; /* cuda_adapters.c */
+struct cuda_loras;    /* cuda_lora.c */
+struct cuda_embeddings; /* cuda_embedding.c */
+struct cuda_experts;  /* cuda_experts.c */
+
 struct buffer {
     float *data; /* on the card */
     size_t n_floats;
@@ -62,6 +67,11 @@ struct cuda_backend {
 
     int32_t spare_page, spare_window; /* of padding rows: set by kv_new() */
     uint64_t *checksum_word;  /* on the card; NULL: none yet */
+    struct cuda_adapters *adapters; /* NULL: not reserved */
+    struct cuda_loras *loras;       /* NULL: no adapter was loaded, and so on */
+    struct cuda_embeddings *embeddings;
+    struct cuda_experts *experts;
+
     const struct step *step; /* the caller's */
     struct step_rows rows;   /* of the running step, on the card */
     int n_padded_rows;       /* of the running step */

@@ -1,5 +1,6 @@
 /* The table of the CUDA backend's operations, and the parts that have scratch memory. */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/cuda_lora.h"
 #include "backend/cuda/cuda_state.h"
 
 #define TYPE(dtype) (UINT64_C(1) << (dtype))
@@ -40,6 +41,17 @@ const struct backend_ops CUDA_OPS = {
     /* ---- matrices and linear layers: cuda_matrix.c, cuda_linear.c ---- */
 
     /* ---- experts, adapters, embeddings: cuda_experts.c, cuda_lora.c, cuda_embedding.c ---- */
+    .lora_new = cuda_lora_new,
+    .lora_free = cuda_lora_free,
+    .lora_bytes = cuda_lora_bytes,
+    .lora_checksum = cuda_lora_checksum,
+    .linear_adapted = cuda_linear_adapted,
+    .linear_glu_adapted = cuda_linear_glu_adapted,
+    .embedding_new = cuda_embedding_new,
+    .embedding_free = cuda_embedding_free,
+    .embedding_bytes = cuda_embedding_bytes,
+    .embedding_checksum = cuda_embedding_checksum,
+    .embed_adapted = cuda_embed_adapted,
 
     /* ---- keys and values, attention: cuda_kv.c, cuda_attention.c ---- */
 
@@ -65,6 +77,9 @@ static const struct cuda_part {
     void (*release)(struct cuda_backend *cuda);
 } PARTS[] = {
     { NULL, cuda_checksum_release },
+    { cuda_adapters_reserve, cuda_adapters_release },
+    { cuda_lora_reserve, cuda_lora_release },
+    { cuda_embedding_reserve, cuda_embedding_release },
     { NULL, NULL }, /* the end; add lines before it */
 };
 
