@@ -246,6 +246,14 @@ struct expert_layer {
     bool gates_base; /* these are first multiplied by the sigmoid of the row's last score */
 };
 
+/* What a device can do: bytes of streaming reads, operations of its arithmetic units; a multiply-add is two. 1 G = 1e9. */
+struct backend_limits {
+    double read_gbps;
+    double int8_gops;   /* 0: quantized weights are not multiplied as int8 */
+    double f32_gflops;  /* float32 */
+    double half_gflops; /* matrix instructions of float16; 0: none */
+};
+
 struct backend;
 
 struct backend_ops {
@@ -449,6 +457,10 @@ struct backend_ops {
     /* Processes the n inputs (sample.h), each with its rows of logits [rows][n_vocab], and sets their
      * results. Logits stay in the backend's memory: only results are copied to the host. */
     void (*sample)(struct backend *be, struct floats logits, int n_vocab, struct sample_input *inputs, int n);
+
+    /* Between steps: one sample of the device's limits, which takes some milliseconds. NULL: they are those of the host's
+     * memory and processor (kernels/measure.h). */
+    void (*measure)(struct backend *be, struct backend_limits *out);
 
     /* Binds the calling thread, which submits the steps, to the cores that the backend chooses. NULL: no binding. */
     void (*bind_caller)(struct backend *be);

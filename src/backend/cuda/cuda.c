@@ -262,6 +262,7 @@ static enum tutti_status open_context(struct cuda_backend *cuda, const struct ca
     cuda->level = level_of(card->major, card->minor);
     cuda->capability = 10 * card->major + card->minor;
     cuda->n_sms = card->n_sms;
+    cuda->n_bytes = card->n_bytes;
     cuda->shared_bytes = (size_t)card->shared_bytes;
     cuda_result result = d->context_retain(&s->context, card->device);
     if (result != CUDA_OK)

@@ -60,6 +60,8 @@ struct cuda_backend {
     int capability;           /* of the card: 10 * major + minor */
     int n_sms;                /* multiprocessors */
     size_t shared_bytes;      /* of a block, at most, dynamic */
+    uint64_t n_bytes;         /* the card's memory */
+    void *measure_buffer;     /* of cuda_measure(); NULL: none yet */
     int n_layers, n_kinds, page_floats;
     struct cuda_kind *kinds; /* [n_kinds] */
     uint8_t *layer_kinds;    /* [n_layers] */
@@ -167,6 +169,11 @@ void cuda_positions(struct backend *be, struct floats x, struct floats table, in
                     enum positions_use use);
 void cuda_concat(struct backend *be, struct floats y, struct floats a, int n_a, struct floats b, int n_b, int n_rows);
 void cuda_gather(struct backend *be, struct floats y, struct floats x, struct floats add, int n);
+
+/* ---- limits: cuda_measure.c ---- */
+void cuda_measure(struct backend *be, struct backend_limits *out);
+void cuda_measure_release(struct cuda_backend *cuda);
+
 uint64_t cuda_checksum(struct backend *be, struct floats floats, size_t n_floats);
 uint64_t cuda_arithmetic_checksum(struct backend *be);
 

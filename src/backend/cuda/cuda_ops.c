@@ -30,6 +30,7 @@ const struct backend_ops CUDA_OPS = {
     .step_submit = cuda_step_submit,
     .step_wait = cuda_step_wait,
     .check = cuda_check_operation,
+    .measure = cuda_measure,
     .reduce = cuda_reduce,
     .reduce_rows = cuda_reduce_rows,
     .all_gather_rows = cuda_reduce_rows,
@@ -80,6 +81,7 @@ static const struct cuda_part {
     { cuda_adapters_reserve, cuda_adapters_release },
     { cuda_lora_reserve, cuda_lora_release },
     { cuda_embedding_reserve, cuda_embedding_release },
+    { NULL, cuda_measure_release },
     { NULL, NULL }, /* the end; add lines before it */
 };
 

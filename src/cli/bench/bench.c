@@ -88,7 +88,7 @@ static const struct option_group GROUPS[] = {
 struct bench_report {
     const char *name, *cpu;
     int n_threads, n_ranks;
-    struct bench_limits limits;
+    struct backend_limits limits;
     double node_gbps[NODES_MAX], fork_us;
     double load_s; /* from opening the checkpoint until its weights are packed; 0: random weights */
     int n_nodes;
@@ -96,7 +96,8 @@ struct bench_report {
     struct bench_result *results;
     struct bench_engine_result *engine_results;
     struct bench_attention_result *attention_results;
-    double *samples; /* [n_results], for medians */
+    double *samples;              /* [n_results], for medians */
+    struct backend_limits *looks; /* [n_results] */
     int n_results, n_engine_results, n_attention_results;
 };
 
@@ -128,15 +129,14 @@ static enum tutti_status open_limits(const struct model_flags *flags, struct ben
 /* Medians over all measurements. */
 static void sum_up_limits(struct bench_report *report)
 {
-    static const size_t MEMBERS[] = { offsetof(struct bench_limits, read_gbps),
-                                      offsetof(struct bench_limits, peak_int8_gops),
-                                      offsetof(struct bench_limits, peak_f32_gflops) };
-    for (size_t m = 0; m < sizeof MEMBERS / sizeof *MEMBERS; m++) {
-        for (int i = 0; i < report->n_results; i++)
-            memcpy(&report->samples[i], (char *)&report->results[i].limits + MEMBERS[m], sizeof(double));
-        double median = measure_median(report->samples, report->n_results);
-        memcpy((char *)&report->limits + MEMBERS[m], &median, sizeof median);
-    }
+    for (int i = 0; i < report->n_results; i++)
+        report->looks[i] = report->results[i].limits;
+    report->limits = bench_median_limits(report->looks, report->n_results, report->samples);
+}
+
+static const char *device_of(const struct model *model)
+{
+    return model->backend->ops->name;
 }
 
 /* ---- printing ---- */
@@ -156,18 +156,24 @@ static const char *engine_result_name(const struct bench_engine_result *r)
     return names[r->text][r->drafts];
 }
 
+/* Pages of f16 and int8 are multiplied by matrix instructions where the device has some. */
+static double attention_peak(const struct bench_attention_result *r)
+{
+    return r->limits.half_gflops > 0 ? r->limits.half_gflops : r->limits.f32_gflops;
+}
+
 static void print_attention(const struct bench_report *report)
 {
     output_printf("\n%-9s %4s %8s %5s %9s %8s %7s %6s %9s %9s %6s %7s\n", "attention", "KV", "context",
-                  "rows", "ms a row", "MB read", "GB/s", "memory", "of memory", "Gflop/s", "of f32",
-                  "spread");
+                  "rows", "ms a row", "MB read", "GB/s", "memory", "of memory", "Gflop/s",
+                  report->limits.half_gflops > 0 ? "of f16" : "of f32", "spread");
     for (int i = 0; i < report->n_attention_results; i++) {
         const struct bench_attention_result *r = &report->attention_results[i];
         double s = r->time.median_s, gbps = r->read_bytes / s / 1e9, gflops = r->ops / s / 1e9;
         output_printf("%-9s %4s %8d %5d %9.3f %8.1f %7.1f %6.1f %7.1f %% %9.1f %4.0f %% %5.1f %%\n",
                       r->n_rows == 1 ? "decode" : "prompt", kv_type_name(r->kv_type), r->context, r->n_rows,
                       s * 1e3 / r->n_rows, r->read_bytes / 1e6, gbps, r->limits.read_gbps,
-                      100 * gbps / r->limits.read_gbps, gflops, 100 * gflops / r->limits.peak_f32_gflops,
+                      100 * gbps / r->limits.read_gbps, gflops, 100 * gflops / attention_peak(r),
                       100 * r->time.spread);
     }
 }
@@ -207,10 +213,11 @@ static void print_ranks(const struct bench_report *report)
 static void print_table(const struct bench_report *report, const struct model *model)
 {
     char weights[NUMBER_SIZE_BYTES];
-    const struct bench_limits *limits = &report->limits;
+    const struct backend_limits *limits = &report->limits;
     output_printf("%s: %s of %s weights, %s keys and values; %d threads, %s\n", report->name,
                   number_write_size(weights, model->weight_bytes), dtype_name(model->weight_type),
-                  kv_type_name(model->kv_type), report->n_threads, report->cpu);
+                  kv_type_name(model->kv_type), report->n_threads,
+                  strcmp(device_of(model), "cpu") == 0 ? report->cpu : device_of(model));
     if (report->n_ranks > 1)
         output_printf("%d ranks: weights, threads and limits are those of one\n", report->n_ranks);
     output_printf("in memory%s: ", report->n_ranks > 1 ? ", rank by rank" : "");
@@ -220,9 +227,13 @@ static void print_table(const struct bench_report *report, const struct model *m
     if (report->load_s > 0)
         output_printf("loaded in %.2f s: %.2f GB/s of packed weights\n", report->load_s,
                       (double)model->weight_bytes / 1e9 / report->load_s);
-    output_printf("this machine: reads %.1f GB/s, computes %.0f Gop/s in int8, %.0f Gflop/s in f32; starting "
-                  "and joining the threads takes %.1f us\n",
-                  limits->read_gbps, limits->peak_int8_gops, limits->peak_f32_gflops, report->fork_us);
+    if (limits->half_gflops > 0)
+        output_printf("this card: reads %.1f GB/s, computes %.1f Tflop/s in f16, %.1f Tflop/s in f32\n",
+                      limits->read_gbps, limits->half_gflops / 1e3, limits->f32_gflops / 1e3);
+    else
+        output_printf("this machine: reads %.1f GB/s, computes %.0f Gop/s in int8, %.0f Gflop/s in f32; starting "
+                      "and joining the threads takes %.1f us\n",
+                      limits->read_gbps, limits->int8_gops, limits->f32_gflops, report->fork_us);
     for (int node = 0; report->n_nodes > 1 && node < report->n_nodes; node++)
         output_printf("%s%.1f%s", node == 0 ? "its NUMA nodes read, each from its own memory: " : ", ",
                       report->node_gbps[node], node + 1 == report->n_nodes ? " GB/s\n" : "");
@@ -285,7 +296,7 @@ static json_t *attention_json(const void *user, size_t index)
                      kv_type_name(r->kv_type), "context", r->context, "rows", r->n_rows, "row_ms",
                      s * 1e3 / r->n_rows, "read_bytes", r->read_bytes, "gbps", gbps, "read_gbps",
                      r->limits.read_gbps, "of_read", gbps / r->limits.read_gbps, "gflops", gflops, "of_f32",
-                     gflops / r->limits.peak_f32_gflops, "spread", r->time.spread, "repetitions", r->time.n);
+                     gflops / attention_peak(r), "spread", r->time.spread, "repetitions", r->time.n);
 }
 
 static json_t *engine_result_json(const void *user, size_t index)
@@ -326,11 +337,13 @@ static void print_report_json(const struct bench_report *report, const struct mo
         "{s:s, s:i, s:s, s:s, s:i, s:i, s:s, s:f, s:f, s:f, s:I, s:o, s:I, s:o}", "model", report->name,
         "layers", model->desc.n_layers, "type", dtype_name(model->weight_type), "kv_type",
         kv_type_name(model->kv_type), "threads", report->n_threads, "ranks", report->n_ranks, "cpu",
-        report->cpu, "read_gbps", report->limits.read_gbps, "peak_int8_gops", report->limits.peak_int8_gops,
-        "peak_f32_gflops", report->limits.peak_f32_gflops, "weight_bytes", (json_int_t)model->weight_bytes,
+        report->cpu, "read_gbps", report->limits.read_gbps, "peak_int8_gops", report->limits.int8_gops,
+        "peak_f32_gflops", report->limits.f32_gflops, "weight_bytes", (json_int_t)model->weight_bytes,
         "memory_bytes", json_list((size_t)report->memory.n_ranks, memory_json, report), "n_params",
         (json_int_t)model->n_params, "results", json_list((size_t)report->n_results, result_json, report));
-    bool ok = json_object_set_new(object, "fork_us", json_real(report->fork_us)) == 0 &&
+    bool ok = json_object_set_new(object, "device", json_string(device_of(model))) == 0 &&
+              json_object_set_new(object, "peak_f16_gflops", json_real(report->limits.half_gflops)) == 0 &&
+              json_object_set_new(object, "fork_us", json_real(report->fork_us)) == 0 &&
               json_object_set_new(object, "load_s", json_real(report->load_s)) == 0 &&
               add_list(object, "node_gbps", report->n_nodes, node_json, report) &&
               add_list(object, "engine", report->n_engine_results, engine_result_json, report) &&
@@ -458,8 +471,9 @@ static enum tutti_status run_bench(const void *v, const char *const *operands, s
     report.attention_results = calloc(BENCH_ATTENTION_POINTS * (size_t)values->attention.n + 1,
                                       sizeof *report.attention_results);
     report.samples = calloc(n_users + 1, sizeof *report.samples);
+    report.looks = calloc(n_users + 1, sizeof *report.looks);
     enum tutti_status st = TUTTI_OK;
-    if (!report.results || !report.engine_results || !report.attention_results || !report.samples)
+    if (!report.results || !report.engine_results || !report.attention_results || !report.samples || !report.looks)
         st = error_set(err, TUTTI_E_MEMORY, "out of memory");
     if (st == TUTTI_OK && values->json_schema)
         st = read_schema(values, &schema, err);
@@ -491,6 +505,7 @@ done:
     measure_free(limits);
     team_free(team);
     free(report.samples);
+    free(report.looks);
     tutti_model_close(draft);
     model_free(model);
     tutti_ranks_close(ranks);

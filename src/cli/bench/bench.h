@@ -28,10 +28,10 @@ struct bench_memory {
     int n_ranks;
 };
 
-/* The machine's limits during a measurement: medians. */
-struct bench_limits {
-    double read_gbps, peak_int8_gops, peak_f32_gflops;
-};
+/* One sample of the limits of the model's device. host: of the machine, for a device that measures none of its own. */
+void bench_look(struct backend_limits *out, struct measure *host, const struct model *model);
+/* Each limit's median over n looks, at least 1. scratch: [n] */
+struct backend_limits bench_median_limits(const struct backend_limits *looks, int n, double *scratch);
 
 /* Of n repetitions: median, and spread, (third quartile - first quartile) / median. */
 struct bench_time {
@@ -55,7 +55,7 @@ struct bench_result {
     enum bench_phase phase;
     int n_users, context, n_tokens; /* tokens of one repetition */
     struct bench_time time;
-    struct bench_limits limits;
+    struct backend_limits limits; /* during the measurement: medians */
     struct bench_work work;
     double expert_bytes; /* of a repetition: weights of the experts that its rows used */
     double tok_s, limit_tok_s;
@@ -93,7 +93,7 @@ struct bench_attention_result {
         n_rows; /* n_rows: 1 for decode, more for the last prefill chunk of a prompt of context tokens */
     double read_bytes, ops; /* of all layers: keys and values read once; multiplications and additions */
     struct bench_time time; /* of all layers */
-    struct bench_limits limits;
+    struct backend_limits limits;
 };
 
 /* results: [BENCH_ATTENTION_POINTS * contexts->n]. Each is repeated for half a second, or for three

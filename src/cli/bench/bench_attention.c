@@ -111,14 +111,13 @@ static void fill_context(struct attention_bench *b)
 
 static void time_attention(struct attention_bench *b, struct bench_attention_result *result)
 {
-    double seconds[MAX_REPETITIONS], read[MAX_REPETITIONS], f32[MAX_REPETITIONS], int8[MAX_REPETITIONS];
+    double seconds[MAX_REPETITIONS], scratch[MAX_REPETITIONS];
+    struct backend_limits looks[MAX_REPETITIONS];
     uint64_t spent = 0, begun = clock_now_ns();
     int n = 0;
     while (n < MIN_REPETITIONS ||
            (n < MAX_REPETITIONS && spent < SPENT_NS && clock_now_ns() - begun < WITH_LIMITS_NS)) {
-        int8[n] = measure_int8_gops(b->limits);
-        f32[n] = measure_f32_gflops(b->limits);
-        read[n] = measure_read_gbps(b->limits);
+        bench_look(&looks[n], b->limits, b->model);
         uint64_t begin = clock_now_ns();
         run_layers(b, b->context - result->n_rows, result->n_rows, false);
         uint64_t ns = clock_now_ns() - begin;
@@ -126,9 +125,7 @@ static void time_attention(struct attention_bench *b, struct bench_attention_res
         spent += ns;
     }
     result->time = bench_time_of(seconds, n);
-    result->limits = (struct bench_limits){ .read_gbps = measure_median(read, n),
-                                            .peak_int8_gops = measure_median(int8, n),
-                                            .peak_f32_gflops = measure_median(f32, n) };
+    result->limits = bench_median_limits(looks, n, scratch);
 }
 
 /* The positions that all rows of a step attend to, summed: full contexts, and the triangle at

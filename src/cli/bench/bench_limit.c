@@ -6,6 +6,32 @@
 #include "model/slots.h"
 
 #include <math.h>
+#include <string.h>
+
+void bench_look(struct backend_limits *out, struct measure *host, const struct model *model)
+{
+    struct backend *be = model->backend;
+    *out = (struct backend_limits){ 0 };
+    if (be->ops->measure) {
+        be->ops->measure(be, out);
+        return;
+    }
+    out->read_gbps = measure_read_gbps(host);
+    out->int8_gops = measure_int8_gops(host);
+    out->f32_gflops = measure_f32_gflops(host);
+}
+
+struct backend_limits bench_median_limits(const struct backend_limits *looks, int n, double *scratch)
+{
+    struct backend_limits medians = { 0 };
+    for (size_t at = 0; at < sizeof medians; at += sizeof(double)) { /* it has nothing but doubles */
+        for (int i = 0; i < n; i++)
+            memcpy(&scratch[i], (const char *)&looks[i] + at, sizeof(double));
+        double median = measure_median(scratch, n);
+        memcpy((char *)&medians + at, &median, sizeof median);
+    }
+    return medians;
+}
 
 double bench_position_ops(const struct attn_desc *a)
 {
@@ -33,20 +59,21 @@ static struct seen positions_seen(const struct attn_desc *a, const struct bench_
 }
 
 /* gops: 0: unknown. */
-static double seconds_of(const struct bench_limits *limits, double bytes, double ops, double gops)
+static double seconds_of(const struct backend_limits *limits, double bytes, double ops, double gops)
 {
     double read_s = bytes / (limits->read_gbps * 1e9), compute_s = gops > 0 ? ops / (gops * 1e9) : 0;
     return fmax(read_s, compute_s);
 }
 
-static double peak_of(const struct bench_limits *limits, enum dtype type)
+static double peak_of(const struct backend_limits *limits, enum dtype type)
 {
-    bool is_integer = dtype_is_integers(type) && limits->peak_int8_gops > 0;
-    return is_integer ? limits->peak_int8_gops : limits->peak_f32_gflops;
+    if (limits->half_gflops > 0 && type != DTYPE_F32)
+        return limits->half_gflops;
+    return dtype_is_integers(type) && limits->int8_gops > 0 ? limits->int8_gops : limits->f32_gflops;
 }
 
 /* Adds n_rows of a matrix. Returns the seconds. */
-static double add_matrix(const struct bench_limits *limits, struct bench_work *work, double n_rows,
+static double add_matrix(const struct backend_limits *limits, struct bench_work *work, double n_rows,
                          double bytes, double n_weights, enum dtype type)
 {
     double ops = 2 * n_rows * n_weights;
@@ -96,7 +123,9 @@ static double add_weights(const struct model *model, const struct bench_result *
 static double add_attention(const struct model *model, const struct bench_result *result,
                             struct bench_work *work)
 {
-    double seconds = 0;
+    const struct backend_limits *limits = &result->limits;
+    bool is_half = limits->half_gflops > 0 && model->kv_type != DTYPE_F32;
+    double seconds = 0, peak = is_half ? limits->half_gflops : limits->f32_gflops;
     for (int i = 0; i < model->local.n_layers; i++) {
         const struct attn_desc *a = &model_layer(&model->local, i)->attn;
         struct seen seen = positions_seen(a, result);
@@ -104,7 +133,7 @@ static double add_attention(const struct model *model, const struct bench_result
         double ops = bench_position_ops(a) * seen.attended;
         work->kv_bytes += n_bytes;
         work->attention_ops += ops;
-        seconds += seconds_of(&result->limits, n_bytes, ops, result->limits.peak_f32_gflops);
+        seconds += seconds_of(limits, n_bytes, ops, peak);
     }
     return seconds;
 }

@@ -138,25 +138,28 @@ static double seconds_since(uint64_t begin_ns)
 
 /* The repetitions of a point, and the machine's limits before each and after the last. */
 struct step_samples {
-    double *seconds;           /* [n_most] */
-    double *read, *int8, *f32; /* [n_most + 1] */
-    double *ratios;            /* [n_most] relative to the same step without adapters, just before or after */
+    double *seconds;              /* [n_most] */
+    struct backend_limits *looks; /* [n_most + 1] */
+    double *ratios; /* [n_most] relative to the same step without adapters, just before or after */
+    double *scratch; /* [n_most] */
 };
 
-static void look_at_limits(struct bench *b, struct step_samples *s, int n)
+static double mean(double a, double b)
 {
-    s->read[n] = measure_read_gbps(b->measure);
-    s->int8[n] = measure_int8_gops(b->measure);
-    s->f32[n] = measure_f32_gflops(b->measure);
+    return (a + b) / 2;
 }
 
-/* The median limit over n repetitions: for each, the mean of the limits just before and just
+/* The median limits over n repetitions: for each, the mean of the limits just before and just
  * after, since they change over time. */
-static double limit_of(double *looks, int n)
+static struct backend_limits limits_of(struct step_samples *s, int n)
 {
-    for (int i = 0; i < n; i++)
-        looks[i] = (looks[i] + looks[i + 1]) / 2;
-    return measure_median(looks, n);
+    for (int i = 0; i < n; i++) {
+        const struct backend_limits *a = &s->looks[i], *b = &s->looks[i + 1];
+        s->looks[i] = (struct backend_limits){ mean(a->read_gbps, b->read_gbps), mean(a->int8_gops, b->int8_gops),
+                                               mean(a->f32_gflops, b->f32_gflops),
+                                               mean(a->half_gflops, b->half_gflops) };
+    }
+    return bench_median_limits(s->looks, n, s->scratch);
 }
 
 static struct cluster_cost cost_now(const struct bench *b)
@@ -257,7 +260,7 @@ static void measure_point(struct bench *b, const struct bench_plan *plan, struct
                                              : seconds_of_step(b, result);
         if (model_is_lost(b->model))
             return;
-        look_at_limits(b, s, i + 1);
+        bench_look(&s->looks[i + 1], b->measure, b->model);
         if (i < 0) {
             result->ranks = (struct bench_ranks){ .reduce_s = 0 };
             continue;
@@ -271,9 +274,7 @@ static void measure_point(struct bench *b, const struct bench_plan *plan, struct
     result->tok_s = result->n_tokens / result->time.median_s;
     if (result->has_adapters)
         find_adapter_cost(result, s->ratios, n);
-    result->limits = (struct bench_limits){ .read_gbps = limit_of(s->read, n),
-                                            .peak_int8_gops = limit_of(s->int8, n),
-                                            .peak_f32_gflops = limit_of(s->f32, n) };
+    result->limits = limits_of(s, n);
     bench_find_limit(b->model, result);
 }
 
@@ -341,14 +342,14 @@ enum tutti_status bench_steps(struct model *model, const struct bench_plan *plan
     int n = 0, n_repetitions = plan->n_repetitions > 0 ? plan->n_repetitions : MAX_REPETITIONS;
     uint64_t total = (uint64_t)plan->users.n + (plan->n_prefill > 0);
     size_t n_most = (size_t)n_repetitions + 1;
-    double *numbers = calloc(5 * n_most, sizeof *numbers);
+    double *numbers = calloc(3 * n_most, sizeof *numbers);
+    struct backend_limits *looks = calloc(n_most, sizeof *looks);
     enum tutti_status st = init(&b, model, plan, err);
-    if (st == TUTTI_OK && !numbers)
+    if (st == TUTTI_OK && !(numbers && looks))
         st = error_set(err, TUTTI_E_MEMORY, "out of memory for %d repetitions", n_repetitions);
     if (st != TUTTI_OK)
         goto done;
-    struct step_samples s = { numbers, numbers + n_most, numbers + 2 * n_most, numbers + 3 * n_most,
-                              numbers + 4 * n_most };
+    struct step_samples s = { numbers, looks, numbers + n_most, numbers + 2 * n_most };
     b.measure = limits;
     b.n_points = total;
     progress_begin(&b.progress, "measuring", PROGRESS_STEPS);
@@ -374,6 +375,7 @@ enum tutti_status bench_steps(struct model *model, const struct bench_plan *plan
     st = model_check(model, err);
 done:
     clear(&b);
+    free(looks);
     free(numbers);
     return st;
 }

@@ -18,6 +18,11 @@ CUDA_KERNEL(route_rows)
 CUDA_KERNEL(group_rows)
 CUDA_KERNEL(sum_experts)
 
+CUDA_FILE(measure)
+CUDA_KERNEL(measure_read)
+CUDA_KERNEL(measure_half)
+CUDA_KERNEL(measure_float)
+
 CUDA_FILE(step)
 CUDA_KERNEL(set_pages)
 
