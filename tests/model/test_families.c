@@ -229,14 +229,25 @@ static double bound_of(const struct fixture *f, double tiny)
     return has_more && tiny < 0.1 ? 2 * tiny : tiny;
 }
 
+/* In emulation, one type for each way in which a card's kernels unpack weights. */
+static bool is_tried(const char *type)
+{
+    static const char *const ON_CARD[] = { "f16", "bf16", "q8_0", "q4_0", "q5_k_m", "q6_k", "mxfp4" };
+    for (size_t i = 0; i < sizeof ON_CARD / sizeof *ON_CARD; i++)
+        if (strcmp(type, ON_CARD[i]) == 0)
+            return true;
+    return !util_device();
+}
+
 static void other_types_cost_no_more_than_they_must(void **state)
 {
     (void)state;
     for (int i = 0; i < N_FIXTURES; i++) {
         for (int t = 0; t < N_TYPES; t++)
-            assert_true(compare(&FIXTURES[i], BOUNDS[t].type).rms <= bound_of(&FIXTURES[i], BOUNDS[t].tiny));
+            if (is_tried(BOUNDS[t].type))
+                assert_true(compare(&FIXTURES[i], BOUNDS[t].type).rms <= bound_of(&FIXTURES[i], BOUNDS[t].tiny));
     }
-    for (int t = 0; t < N_TYPES; t++) {
+    for (int t = 0; t < N_TYPES && !util_device(); t++) {
         struct model *model = util_load(TEST_DEMO_MODEL, BOUNDS[t].type, "f32", 2, NULL);
         struct util_errors e = util_compare_file(model, TEST_FIXTURES "/demo/golden.safetensors", "logits",
                                                  6);
@@ -346,7 +357,7 @@ static void steps_threads_and_processors_change_no_bit(void **state)
             float *want = util_logits(model, ids, N_IDS, N_IDS);
             check_bits(f, TYPES[t], 2, NULL, 1, want);
             check_bits(f, TYPES[t], 3, NULL, 19, want);
-            check_bits(f, TYPES[t], 2, "ref", 33, want);
+            check_bits(f, TYPES[t], 2, util_device() ? NULL : "ref", 33, want);
             free(want);
             model_free(model);
         }

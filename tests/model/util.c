@@ -11,11 +11,16 @@
 
 int32_t util_adapter = -1;
 
+const char *util_device(void)
+{
+    return getenv("TUTTI_TEST_DEVICE");
+}
+
 struct model *util_load(const char *path, const char *weight_type, const char *kv_type, int n_threads,
                         const char *cpu)
 {
     struct tutti_model_options options = {
-        .weight_type = weight_type, .kv_type = kv_type, .n_threads = n_threads, .cpu = cpu
+        .weight_type = weight_type, .kv_type = kv_type, .n_threads = n_threads, .cpu = cpu, .device = util_device()
     };
     struct tutti_error err;
     struct model *model = NULL;

@@ -10,6 +10,10 @@
 struct model *util_load(const char *path, const char *weight_type, const char *kv_type, int n_threads,
                         const char *cpu);
 
+/* The device that the tests' models run on: TUTTI_TEST_DEVICE, such as cuda with the stand-in for the driver (tests/cuda); NULL:
+ * the processor. */
+const char *util_device(void);
+
 /* The adapter of what util_logits() and util_greedy() run; -1 (as it begins): none. */
 extern int32_t util_adapter;
 

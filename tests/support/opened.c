@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -14,7 +15,8 @@ tutti_model *opened_model(const char *path, const char *weight_type, const char 
     struct tutti_error err = { 0 };
     struct tutti_model_options options = { .weight_type = weight_type,
                                            .kv_type = kv_type,
-                                           .n_threads = n_threads };
+                                           .n_threads = n_threads,
+                                           .device = getenv("TUTTI_TEST_DEVICE") };
     snprintf(fixture, sizeof fixture, "%s%s", path[0] == '/' ? "" : TEST_FIXTURES "/", path);
     if (tutti_model_open(&model, fixture, &options, &err) != TUTTI_OK)
         fail_msg("%s", err.text);

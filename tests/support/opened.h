@@ -4,7 +4,7 @@
 
 #include "engine/run/engine.h"
 
-/* path may be a name in the folder of fixtures. Types as in struct tutti_model_options. */
+/* On the device of TUTTI_TEST_DEVICE (tests/model/util.h). path may be a name in the folder of fixtures. Types as in struct tutti_model_options. */
 tutti_model *opened_model(const char *path, const char *weight_type, const char *kv_type, int n_threads);
 
 /* hooks: NULL is allowed. */
