@@ -160,6 +160,11 @@ int cluster_n_local(const struct cluster *c)
     return c->transport->n_local;
 }
 
+int cluster_local_rank(const struct cluster *c)
+{
+    return c->transport->local;
+}
+
 int cluster_n_threads(const struct cluster *c)
 {
     int n_sharing = c->transport->n_sharing, n = team_n_cores() / (n_sharing > 0 ? n_sharing : 1);

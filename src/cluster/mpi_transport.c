@@ -121,6 +121,7 @@ bool tutti_transport_open(struct transport **out, char *why, size_t why_bytes)
     MPI_Comm_rank(mpi->comm, &mpi->transport.rank);
     MPI_Comm_size(mpi->comm, &mpi->transport.n_ranks);
     MPI_Comm_size(local, &mpi->transport.n_local);
+    MPI_Comm_rank(local, &mpi->transport.local);
     mpi->transport.n_sharing = count_sharing(local, mpi->transport.n_local);
     MPI_Comm_free(&local);
     *out = &mpi->transport;

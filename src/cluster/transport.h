@@ -38,6 +38,7 @@ struct transport {
     const struct transport_ops *ops;
     int rank, n_ranks;
     int n_local;   /* ranks on this machine, this one included */
+    int local;     /* the number of this rank among them */
     int n_sharing; /* of those, how many may run on cores of this rank, itself included */
 };
 

@@ -1,5 +1,6 @@
 /* The CUDA backend: a card of NVIDIA's. Opening and closing, and its failures. */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/cuda_cluster.h"
 #include "backend/cuda/cuda_state.h"
 #include "kernels/cuda/texts.h"
 
@@ -65,6 +66,7 @@ void cuda_free(struct backend *be)
         cuda_graphs_clear(cuda);
         cuda_parts_release(cuda);
         cuda_step_close(cuda);
+        cuda_cluster_close(cuda);
         free_kinds(cuda);
         cuda_modules_unload(cuda);
         if (s->stream)
@@ -116,34 +118,6 @@ bool cuda_share_threads(struct backend *be, struct backend *other)
     (void)be;
     (void)other;
     return true;
-}
-
-/* Never called: backend_cuda_new() refuses a cluster. */
-bool cuda_reduce(struct backend *be, struct floats x, size_t n)
-{
-    (void)be;
-    (void)x;
-    (void)n;
-    return false;
-}
-
-bool cuda_reduce_rows(struct backend *be, struct floats x, int n_rows, int n)
-{
-    (void)be;
-    (void)x;
-    (void)n_rows;
-    (void)n;
-    return false;
-}
-
-bool cuda_collect(struct backend *be, struct floats whole, struct floats part, int n_rows, const int *begins)
-{
-    (void)be;
-    (void)whole;
-    (void)part;
-    (void)n_rows;
-    (void)begins;
-    return false;
 }
 
 /* ---- opening ---- */
@@ -304,7 +278,7 @@ static enum tutti_status open_backend(struct cuda_backend *cuda, const struct ca
         &cuda->team, &(struct team_options){ .n_threads = options->n_threads, .pin = options->pin_threads }, err);
     if (st == TUTTI_OK)
         st = open_context(cuda, card, err);
-    if (st == TUTTI_OK && !cuda_step_open(cuda, options->n_positions))
+    if (st == TUTTI_OK && !(cuda_step_open(cuda, options->n_positions) && cuda_cluster_open(cuda, options->cluster)))
         st = error_set(err, TUTTI_E_MEMORY, "device cuda: out of memory");
     if (st == TUTTI_OK)
         st = cuda_modules_load(cuda, err);
@@ -318,15 +292,14 @@ enum tutti_status backend_cuda_new(struct backend **out, int ordinal, const stru
 {
     const struct cuda_driver *driver = NULL;
     struct card card = { 0 };
-    if (options->cluster)
-        return error_set_param(err, TUTTI_E_UNSUPPORTED, "device",
-                               "device cuda: a model on several ranks runs on the CPU only; start one process, or give "
-                               "--device cpu");
     if (!cuda_text_has_any())
         return error_set_param(err, TUTTI_E_UNSUPPORTED, "device", "device cuda: " CUDA_NO_TEXTS);
     enum tutti_status st = backend_check_attention(options, err);
     if (st == TUTTI_OK)
         st = cuda_driver_open(&driver, err);
+    int n_cards = 0;
+    if (st == TUTTI_OK && options->cluster && ordinal < 0 && driver->device_count(&n_cards) == CUDA_OK)
+        ordinal = cuda_cluster_card(options->cluster, n_cards);
     if (st == TUTTI_OK)
         st = choose_card(driver, ordinal, &card, err);
     if (st != TUTTI_OK)

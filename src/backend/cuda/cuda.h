@@ -39,6 +39,7 @@ struct cuda_experts;  /* cuda_experts.c */
 
 struct buffer {
     float *data; /* on the card */
+    float *host; /* of shared memory: what the other ranks of this machine read; else NULL */
     size_t n_floats;
 };
 
@@ -73,6 +74,8 @@ struct cuda_backend {
     struct cuda_loras *loras;       /* NULL: no adapter was loaded, and so on */
     struct cuda_embeddings *embeddings;
     struct cuda_experts *experts;
+    struct cluster *cluster; /* NULL: a single process */
+    float *staging;          /* of collect(), pinned */
 
     const struct step *step; /* the caller's */
     struct step_rows rows;   /* of the running step, on the card */

@@ -1,5 +1,6 @@
 /* The table of the CUDA backend's operations, and the parts that have scratch memory. */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/cuda_cluster.h"
 #include "backend/cuda/cuda_lora.h"
 #include "backend/cuda/cuda_state.h"
 
@@ -21,8 +22,6 @@ const struct backend_ops CUDA_OPS = {
     .alloc = cuda_alloc,
     .dealloc = cuda_dealloc,
     .alloc_constant = cuda_alloc_constant,
-    .alloc_shared = cuda_alloc, /* there is one rank */
-    .dealloc_shared = cuda_dealloc,
     .upload = cuda_upload,
     .download = cuda_download,
     .reserve = cuda_reserve,
@@ -31,13 +30,17 @@ const struct backend_ops CUDA_OPS = {
     .step_wait = cuda_step_wait,
     .check = cuda_check_operation,
     .measure = cuda_measure,
-    .reduce = cuda_reduce,
-    .reduce_rows = cuda_reduce_rows,
-    .all_gather_rows = cuda_reduce_rows,
-    .collect = cuda_collect,
     .bind_caller = cuda_bind_caller,
     .run = cuda_run,
     .share_threads = cuda_share_threads,
+
+    /* ---- several ranks: cuda_cluster.c ---- */
+    .alloc_shared = cuda_alloc_shared,
+    .dealloc_shared = cuda_dealloc_shared,
+    .reduce = cuda_reduce,
+    .reduce_rows = cuda_reduce_rows,
+    .all_gather_rows = cuda_all_gather_rows,
+    .collect = cuda_collect,
 
     /* ---- matrices and linear layers: cuda_matrix.c, cuda_linear.c ---- */
 

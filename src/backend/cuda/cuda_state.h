@@ -152,9 +152,6 @@ enum tutti_status cuda_reserve(struct backend *be, int max_rows, struct tutti_er
 void cuda_bind_caller(struct backend *be);
 void cuda_run(struct backend *be, team_fn *fn, void *arg);
 bool cuda_share_threads(struct backend *be, struct backend *other);
-bool cuda_reduce(struct backend *be, struct floats x, size_t n);
-bool cuda_reduce_rows(struct backend *be, struct floats x, int n_rows, int n);
-bool cuda_collect(struct backend *be, struct floats whole, struct floats part, int n_rows, const int *begins);
 enum tutti_status cuda_check_operation(const struct backend *be, struct tutti_error *err);
 
 #endif

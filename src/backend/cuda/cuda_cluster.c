@@ -1,0 +1,135 @@
+/* A collective ends what was launched of the step so far, copies the operand to the host, calls that of cluster/, and copies
+ * the result to the card. */
+#include "backend/cuda/cuda_cluster.h"
+#include "backend/cuda/cuda_state.h"
+#include "cluster/cluster.h"
+
+#include <stdlib.h>
+
+enum { STAGING_FLOATS = 4 << 20 }; /* of collect(), which computes as many rows at a time as fit */
+
+bool cuda_cluster_open(struct cuda_backend *cuda, struct cluster *cluster)
+{
+    cuda->cluster = cluster;
+    if (!cluster)
+        return true;
+    cuda->staging = cuda_pinned_new(cuda, STAGING_FLOATS * sizeof *cuda->staging);
+    return cuda->staging;
+}
+
+void cuda_cluster_close(struct cuda_backend *cuda)
+{
+    cuda_pinned_free(cuda, cuda->staging);
+    cuda->staging = NULL;
+}
+
+int cuda_cluster_card(const struct cluster *cluster, int n_cards)
+{
+    return n_cards > 0 ? cluster_local_rank(cluster) % n_cards : 0;
+}
+
+/* ---- shared memory: on the card, with a copy on the host that the other ranks of this machine read ---- */
+
+struct floats cuda_alloc_shared(struct backend *be, size_t n_floats)
+{
+    struct cuda_backend *cuda = cuda_of(be);
+    struct floats floats = cuda_alloc(be, n_floats);
+    float *host = cuda->cluster ? cluster_alloc(cuda->cluster, n_floats) : NULL; /* all ranks call it */
+    if (floats.buffer && (host || !cuda->cluster)) {
+        floats.buffer->host = host;
+        return floats;
+    }
+    if (cuda->cluster)
+        cluster_dealloc(cuda->cluster, host);
+    cuda_dealloc(be, floats);
+    return NO_FLOATS;
+}
+
+void cuda_dealloc_shared(struct backend *be, struct floats floats)
+{
+    struct cuda_backend *cuda = cuda_of(be);
+    if (!floats.buffer)
+        return;
+    if (cuda->cluster)
+        cluster_dealloc(cuda->cluster, floats.buffer->host);
+    cuda_dealloc(be, floats);
+}
+
+/* The host's copy of x [n]. */
+static float *host_of(struct floats x, size_t n)
+{
+    assert(x.buffer && x.buffer->host && n <= x.buffer->n_floats && x.offset <= x.buffer->n_floats - n);
+    return x.buffer->host + x.offset;
+}
+
+/* Floats begin to end - 1 of x. */
+static void fetch_floats(struct cuda_backend *cuda, struct floats x, size_t begin, size_t end)
+{
+    cuda_copy_out(cuda, host_of(x, end) + begin, cuda_floats(x, end) + begin, (end - begin) * sizeof(float));
+}
+
+static void send_floats(struct cuda_backend *cuda, struct floats x, size_t begin, size_t end)
+{
+    cuda_copy_in(cuda, cuda_floats(x, end) + begin, host_of(x, end) + begin, (end - begin) * sizeof(float));
+}
+
+/* ---- operations ---- */
+
+bool cuda_reduce(struct backend *be, struct floats x, size_t n)
+{
+    struct cuda_backend *cuda = cuda_of(be);
+    fetch_floats(cuda, x, 0, n);
+    if (!cluster_reduce(cuda->cluster, cuda->team, host_of(x, n), n))
+        return false;
+    send_floats(cuda, x, 0, n);
+    return true;
+}
+
+bool cuda_reduce_rows(struct backend *be, struct floats x, int n_rows, int n)
+{
+    struct cuda_backend *cuda = cuda_of(be);
+    size_t n_floats = (size_t)n_rows * (size_t)n;
+    int begin, end;
+    fetch_floats(cuda, x, 0, n_floats);
+    if (!cluster_reduce_rows(cuda->cluster, cuda->team, host_of(x, n_floats), n_rows, n))
+        return false;
+    cluster_own_rows(cuda->cluster, n_rows, &begin, &end);
+    send_floats(cuda, x, (size_t)begin * (size_t)n, (size_t)end * (size_t)n);
+    return true;
+}
+
+bool cuda_all_gather_rows(struct backend *be, struct floats x, int n_rows, int n)
+{
+    struct cuda_backend *cuda = cuda_of(be);
+    size_t n_floats = (size_t)n_rows * (size_t)n;
+    int begin, end;
+    cluster_own_rows(cuda->cluster, n_rows, &begin, &end);
+    fetch_floats(cuda, x, (size_t)begin * (size_t)n, (size_t)end * (size_t)n);
+    if (!cluster_all_gather_rows(cuda->cluster, cuda->team, host_of(x, n_floats), n_rows, n))
+        return false;
+    send_floats(cuda, x, 0, n_floats);
+    return true;
+}
+
+/* Parts of at most as many rows as fit, on all ranks the same: their columns are known to all. */
+bool cuda_collect(struct backend *be, struct floats whole, struct floats part, int n_rows, const int *begins)
+{
+    struct cuda_backend *cuda = cuda_of(be);
+    int rank = cluster_rank(cuda->cluster), n_whole = begins[cluster_n_ranks(cuda->cluster)];
+    size_t n_all = (size_t)n_whole, n_part = (size_t)(begins[rank + 1] - begins[rank]);
+    int n_fit = STAGING_FLOATS / 2 / n_whole, n;
+    assert(n_fit > 0);
+    for (int row = 0; row < n_rows; row += n) {
+        n = n_rows - row < n_fit ? n_rows - row : n_fit;
+        size_t first = (size_t)row, count = (size_t)n;
+        float *own = cuda->staging + STAGING_FLOATS / 2, *all = whole.buffer ? cuda->staging : NULL;
+        cuda_copy_out(cuda, own, cuda_floats(floats_at(part, first * n_part), count * n_part),
+                      count * n_part * sizeof *own);
+        if (!cluster_gather_rows(cuda->cluster, all, own, n, begins))
+            return false;
+        if (all)
+            cuda_copy_in(cuda, cuda_floats(floats_at(whole, first * n_all), count * n_all), all,
+                         count * n_all * sizeof *all);
+    }
+    return true;
+}

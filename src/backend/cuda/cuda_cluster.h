@@ -1,0 +1,23 @@
+/* Collectives of ranks that each have a card: the ranks of a machine exchange through the host's memory, and with those of
+ * other machines through the transport of their cluster. Sums are those of cluster/, so they have the same bits for any
+ * device, and on every rank. */
+#ifndef TUTTI_BACKEND_CUDA_CUDA_CLUSTER_H
+#define TUTTI_BACKEND_CUDA_CUDA_CLUSTER_H
+
+#include "backend/cuda/cuda.h"
+
+/* Keeps the cluster (NULL: a single process) and allocates memory for collect(). False: out of memory. */
+bool cuda_cluster_open(struct cuda_backend *cuda, struct cluster *cluster);
+void cuda_cluster_close(struct cuda_backend *cuda);
+
+/* The number of the card that a rank uses, of n_cards. */
+int cuda_cluster_card(const struct cluster *cluster, int n_cards);
+
+struct floats cuda_alloc_shared(struct backend *be, size_t n_floats);
+void cuda_dealloc_shared(struct backend *be, struct floats floats);
+bool cuda_reduce(struct backend *be, struct floats x, size_t n);
+bool cuda_reduce_rows(struct backend *be, struct floats x, int n_rows, int n);
+bool cuda_all_gather_rows(struct backend *be, struct floats x, int n_rows, int n);
+bool cuda_collect(struct backend *be, struct floats whole, struct floats part, int n_rows, const int *begins);
+
+#endif
