@@ -7,6 +7,7 @@
 enum { GUARD_FLOATS = 64 };
 
 int n_launches;
+size_t cuda_copied_out;
 
 static const char *const NAMES[] = {
 #define CUDA_FILE(file)
@@ -98,6 +99,7 @@ void cuda_copy_out(struct cuda_backend *cuda, void *host, const void *from, size
 {
     (void)cuda;
     memcpy(host, from, n_bytes);
+    cuda_copied_out += n_bytes;
 }
 
 void *cuda_pinned_new(struct cuda_backend *cuda, size_t n_bytes)

@@ -11,6 +11,7 @@ struct cuda_backend *launches_new(int max_rows);
 /* Floats on the card: n of them, then NaNs that nobody may use. values NULL: NaNs. Never freed. */
 struct floats launches_floats(const float *values, size_t n);
 
-extern int n_launches; /* so far */
+extern int n_launches;         /* so far */
+extern size_t cuda_copied_out; /* bytes, so far */
 
 #endif

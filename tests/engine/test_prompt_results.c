@@ -1,6 +1,6 @@
 /* Embeddings and log-probabilities of prompts: transformers' figures; the same bits in pieces of every size, in company, with
  * prefixes that were cached, and after preemptions. */
-#include "backend/cpu/cpu_sampler.h"
+#include "backend/sampler.h"
 #include "base/rng.h"
 #include "engine/run/engine.h"
 #include "support/collect.h"

@@ -1,5 +1,5 @@
 /* The sampler: against the distributions of transformers, and against a plain reference of its own. */
-#include "backend/cpu/cpu_sampler.h"
+#include "backend/sampler.h"
 #include "base/rng.h"
 #include "device.h"
 #include "kernels/kernels.h"

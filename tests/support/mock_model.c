@@ -1,6 +1,6 @@
 #include "support/mock_model.h"
 
-#include "backend/cpu/cpu_sampler.h"
+#include "backend/sampler.h"
 #include "base/rng.h"
 #include "kernels/kernels.h"
 

@@ -1,6 +1,6 @@
 /* Sampling of the CPU backend: the logits are read where the step left them, each row by one thread. */
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/cpu_sampler.h"
+#include "backend/sampler.h"
 
 #include <stdlib.h>
 

@@ -76,6 +76,7 @@ struct cuda_backend {
     struct cuda_experts *experts;
     struct cluster *cluster; /* NULL: a single process */
     float *staging;          /* of collect(), pinned */
+    struct cuda_sampling *sampling; /* of cuda_sample.c; NULL before reserve_sampling() */
 
     const struct step *step; /* the caller's */
     struct step_rows rows;   /* of the running step, on the card */
@@ -148,7 +149,7 @@ extern const struct backend_ops CUDA_OPS; /* cuda_ops.c */
 bool cuda_parts_reserve(struct cuda_backend *cuda, int max_rows);
 void cuda_parts_release(struct cuda_backend *cuda);
 
-/* ---- rows, checksums: cuda_rows.c, cuda_checksum.c ---- */
+/* ---- rows, sampling, checksums: cuda_rows.c, cuda_sample.c, cuda_checksum.c ---- */
 
 /* After the rows of a step are known: fills cos_sin of every kind. */
 void cuda_rope_tables(struct cuda_backend *cuda);
@@ -172,12 +173,14 @@ void cuda_positions(struct backend *be, struct floats x, struct floats table, in
                     enum positions_use use);
 void cuda_concat(struct backend *be, struct floats y, struct floats a, int n_a, struct floats b, int n_b, int n_rows);
 void cuda_gather(struct backend *be, struct floats y, struct floats x, struct floats add, int n);
+uint64_t cuda_checksum(struct backend *be, struct floats floats, size_t n_floats);
+uint64_t cuda_arithmetic_checksum(struct backend *be);
+enum tutti_status cuda_reserve_sampling(struct backend *be, int n_vocab, struct tutti_error *err);
+void cuda_sample(struct backend *be, struct floats logits, int n_vocab, struct sample_input *inputs, int n);
+void cuda_sampling_release(struct cuda_backend *cuda);
 
 /* ---- limits: cuda_measure.c ---- */
 void cuda_measure(struct backend *be, struct backend_limits *out);
 void cuda_measure_release(struct cuda_backend *cuda);
-
-uint64_t cuda_checksum(struct backend *be, struct floats floats, size_t n_floats);
-uint64_t cuda_arithmetic_checksum(struct backend *be);
 
 #endif

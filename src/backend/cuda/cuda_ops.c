@@ -72,6 +72,8 @@ const struct backend_ops CUDA_OPS = {
     .gather = cuda_gather,
     .checksum = cuda_checksum,
     .arithmetic_checksum = cuda_arithmetic_checksum,
+    .reserve_sampling = cuda_reserve_sampling,
+    .sample = cuda_sample,
 };
 
 /* The parts whose operations need scratch memory. A reserve function frees what it had before; false: the card is out of
@@ -85,6 +87,7 @@ static const struct cuda_part {
     { cuda_lora_reserve, cuda_lora_release },
     { cuda_embedding_reserve, cuda_embedding_release },
     { NULL, cuda_measure_release },
+    { NULL, cuda_sampling_release },
     { NULL, NULL }, /* the end; add lines before it */
 };
 

@@ -46,3 +46,8 @@ CUDA_KERNEL(concat)
 CUDA_KERNEL(gather)
 CUDA_KERNEL(rope_tables)
 CUDA_KERNEL(checksum)
+
+CUDA_FILE(sample)
+CUDA_KERNEL(sample_prepare)
+CUDA_KERNEL(sample_scan)
+CUDA_KERNEL(sample_draw)

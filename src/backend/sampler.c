@@ -1,19 +1,18 @@
-/* The sampler of the CPU backend.
+/* The sampler of rows in host memory.
  *
  * Rows are long (100,000 logits), and few of them matter. Passes over a whole row are kernels,
  * whose bits are the same on every processor; the tokens that they select are handled one by one.
  * Only the reported log-probabilities are sorted. */
-#include "backend/cpu/cpu_sampler.h"
+#include "backend/sampler.h"
 
 #include "base/rng.h"
 #include "kernels/kernels.h"
+#include "kernels/race.h"
 
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { MAX_SAMPLE_STOPS = 512 }; /* more than a model and a request can have */
 
 struct candidate {
     float x; /* logit divided by the temperature */
@@ -131,7 +130,7 @@ static void report_logprobs(struct sampler *s, const float *logits, const struct
 
 /* ---- bias and penalties ---- */
 
-static bool has_processors(const struct tutti_sampling *p)
+bool sampler_has_processors(const struct tutti_sampling *p)
 {
     return p->n_logit_bias > 0 || p->repetition_penalty != 1.0f || p->presence_penalty != 0.0f ||
            p->frequency_penalty != 0.0f;
@@ -209,9 +208,9 @@ static void keep_allowed(struct sampler *s, const struct sample_input *in, const
 static const float *apply_processors(struct sampler *s, const float *logits, const struct sample_input *in)
 {
     const struct tutti_sampling *p = in->sampling;
-    if (!has_processors(p) && !in->allowed)
+    if (!sampler_has_processors(p) && !in->allowed)
         return logits;
-    if (!has_processors(p)) {
+    if (!sampler_has_processors(p)) {
         keep_allowed(s, in, logits);
         return s->row;
     }
@@ -230,12 +229,6 @@ static const float *apply_processors(struct sampler *s, const float *logits, con
 
 /* ---- truncation and draw ---- */
 
-/* Weight of a candidate relative to the most probable one. */
-static inline double weight(float x, float max, float temperature)
-{
-    return (double)expf((x - max) / temperature);
-}
-
 /* Factor for differences of logits, where an error of a few units in the last place does not matter. */
 static float reciprocal(float temperature)
 {
@@ -246,7 +239,7 @@ static double weight_of_all(const struct candidate *c, int n, float max, float t
 {
     double sum = 0;
     for (int i = 0; i < n; i++)
-        sum += weight(c[i].x, max, temperature);
+        sum += race_weight(c[i].x, max, temperature);
     return sum;
 }
 
@@ -255,7 +248,7 @@ static double weight_in_row(const float *row, const struct candidate *c, int n, 
 {
     double sum = 0;
     for (int i = 0; i < n; i++)
-        sum += weight(row[c[i].id], max, temperature);
+        sum += race_weight(row[c[i].id], max, temperature);
     return sum;
 }
 
@@ -270,7 +263,7 @@ static int take_window(const struct sampler *s, const float *x, int n, float max
         int n_held = 0;
         float below = nextafterf(floor, -INFINITY);
         for (int i = 0; (i = s->kernels->find_above(x, i, n, below)) < n; i++) {
-            held += weight(x[i], max, temperature);
+            held += race_weight(x[i], max, temperature);
             out[n_held++] = (struct candidate){ x[i], i };
         }
         if (held > mass * (1 + 1e-9) || n_held == n || width > 64.0f)
@@ -312,7 +305,7 @@ static int cut_by_mass(const float *row, struct candidate *c, int n, float max, 
             end = pivot;
             continue;
         }
-        mass -= before + weight(row[c[pivot].id], max, temperature);
+        mass -= before + race_weight(row[c[pivot].id], max, temperature);
         begin = pivot + 1;
         if (mass <= 0)
             break;
@@ -320,7 +313,7 @@ static int cut_by_mass(const float *row, struct candidate *c, int n, float max, 
     return begin;
 }
 
-static bool has_typical(const struct tutti_sampling *p)
+bool sampler_has_typical(const struct tutti_sampling *p)
 {
     return p->typical_p > 0.0f && p->typical_p < 1.0f;
 }
@@ -334,7 +327,7 @@ static int cut_typical(const float *row, struct candidate *c, int n, float max,
     double sum = 0, energy = 0;
     int n_left = 0;
     for (int i = 0; i < n; i++) {
-        double w = weight(c[i].x, max, p->temperature);
+        double w = race_weight(c[i].x, max, p->temperature);
         if (w <= 0 || w < (double)p->min_p)
             continue;
         sum += w;
@@ -357,32 +350,12 @@ static int cut_typical(const float *row, struct candidate *c, int n, float max,
     return n_kept;
 }
 
-/* The race (sampler.h): a token of weight w arrives after -log(1 - v) / w, an exponentially
- * distributed time of rate w, so it is the first with a probability proportional to w. */
-struct race {
-    uint64_t seed;
-    double first; /* earliest arrival so far */
-    int32_t winner;
-};
-
-static inline void race_join(struct race *race, int32_t id, double w)
-{
-    double v = ((double)(mix64(race->seed ^ (uint32_t)id) >> 12) + 0.5) * 0x1p-52; /* in (0, 1) */
-    if (!(v < race->first * w)) /* -log(1 - v) > v: so most tokens need no logarithm */
-        return;
-    double arrival = -log1p(-v) / w;
-    if (arrival < race->first || (arrival == race->first && id < race->winner)) {
-        race->first = arrival;
-        race->winner = id;
-    }
-}
-
 static int32_t draw_candidate(const struct candidate *c, int n, float max, const struct tutti_sampling *p,
                               struct race race)
 {
     double floor = (double)p->min_p;
     for (int i = 0; i < n; i++) {
-        double w = weight(c[i].x, max, p->temperature);
+        double w = race_weight(c[i].x, max, p->temperature);
         if (w >= floor)
             race_join(&race, c[i].id, w);
     }
@@ -409,7 +382,7 @@ static int32_t draw_truncated(struct sampler *s, const float *x, int n, int best
     }
     if (p->top_p < 1.0f)
         n_kept = cut_by_mass(x, c, n_kept, max, p->temperature, mass);
-    if (has_typical(p)) {
+    if (sampler_has_typical(p)) {
         n_kept = cut_typical(x, c, n_kept, max, p);
         race.winner = c[n_kept - 1].id;
     }
@@ -428,7 +401,7 @@ static int32_t draw_plain(const struct sampler *s, const float *x, int n, int be
         bound.first = (float)race.first;
         if ((i = s->kernels->find_arrival(x, i, n, &bound)) >= n)
             return race.winner;
-        double w = weight(x[i], max, p->temperature);
+        double w = race_weight(x[i], max, p->temperature);
         if (w >= (double)p->min_p)
             race_join(&race, i, w);
     }
@@ -470,7 +443,7 @@ bool sampler_draw(struct sampler *s, const float *logits, const struct sample_in
     } else {
         uint64_t index = (uint64_t)(in->n_ids - in->n_prompt);
         struct race race = { rng_bits(in->seed, (uint64_t)in->choice, index), INFINITY, best };
-        bool is_truncated = p->top_k > 0 || p->top_p < 1.0f || has_typical(p);
+        bool is_truncated = p->top_k > 0 || p->top_p < 1.0f || sampler_has_typical(p);
         out->token = is_truncated ? draw_truncated(s, x, in->n_usable, best, p, race)
                                   : draw_plain(s, x, in->n_usable, best, p, race);
     }

@@ -1,0 +1,525 @@
+/* Sampling: rows of logits after a step, each row by some blocks. What a row yields is that of the CPU's sampler
+ * (backend/sampler.c): sums over whole rows have the same bits, weights and arrivals are the same source (kernels/race.h). Candidates are keys (sample_args.h). */
+#include "kernels/cuda/math.h"
+#include "kernels/cuda/sample_args.h"
+#include "kernels/race.h"
+
+enum {
+    WARPS = SAMPLE_THREADS / WARP,
+    SUM_LANES = 16,                                  /* of kernels' sum_exp */
+    SUM_TILE = 4096,                                 /* exponentials that are computed before they are added */
+    GROUPS = SAMPLE_CANDIDATES,                      /* of ids, whose maxima bound the k-th largest logit */
+    GROUPS_EACH = GROUPS / SAMPLE_THREADS,           /* of a thread */
+    BINS = SAMPLE_THREADS,                           /* of the distance from the largest logit, in temperatures */
+    BINS_EACH = 8,                                   /* of a distance of 1 */
+    EACH = SAMPLE_CANDIDATES / SAMPLE_THREADS,       /* candidates of a thread */
+};
+
+#define LEAST_FLOAT (-3.40282347e38f)
+#define WINDOW_MARGIN 1.0001 /* more than what bins lose by rounding */
+
+/* Shared memory of a block: of its sums and maxima, and of its candidates. */
+struct reduction {
+    double sums[WARPS];
+    uint64_t most[WARPS];
+    uint32_t counts[WARPS];
+};
+
+struct scratch {
+    union {
+        struct {
+            uint64_t keys[SAMPLE_CANDIDATES];
+            double weights[SAMPLE_CANDIDATES];
+        };
+        uint32_t bins[BINS];
+        float exps[2][SUM_TILE];
+    };
+    struct reduction reduction;
+    uint32_t n; /* candidates */
+    float total;
+};
+
+/* ---- keys ---- */
+
+DEVICE uint32_t ordered_bits(float x)
+{
+    uint32_t bits = f32_bits(x + 0.0f); /* no negative zero */
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+DEVICE uint64_t key_of(float x, int id)
+{
+    return (uint64_t)ordered_bits(x) << 32 | (0xffffffffu - (uint32_t)id);
+}
+
+/* ---- operations of a block: all threads call them, with the same shared memory ---- */
+
+DEVICE uint64_t shuffle_xor_u64(uint64_t v, int mask)
+{
+    uint32_t low = shuffle_xor_u32((uint32_t)v, mask), high = shuffle_xor_u32((uint32_t)(v >> 32), mask);
+    return (uint64_t)high << 32 | low;
+}
+
+DEVICE double shuffle_f64(double v, int lane)
+{
+    uint64_t bits = race_bits(v);
+    uint32_t low = shuffle_u32((uint32_t)bits, lane), high = shuffle_u32((uint32_t)(bits >> 32), lane);
+    return race_double((uint64_t)high << 32 | low);
+}
+
+DEVICE uint64_t block_max(uint64_t v, struct reduction *r)
+{
+    UNROLL for (int mask = WARP / 2; mask > 0; mask /= 2)
+    {
+        uint64_t other = shuffle_xor_u64(v, mask);
+        v = other > v ? other : v;
+    }
+    block_sync();
+    if (lane_id() == 0)
+        r->most[warp_id()] = v;
+    block_sync();
+    UNROLL for (int i = 0; i < WARPS; i++) v = r->most[i] > v ? r->most[i] : v;
+    return v;
+}
+
+DEVICE uint32_t block_count(uint32_t v, struct reduction *r)
+{
+    UNROLL for (int mask = WARP / 2; mask > 0; mask /= 2) v += shuffle_xor_u32(v, mask);
+    block_sync();
+    if (lane_id() == 0)
+        r->counts[warp_id()] = v;
+    block_sync();
+    v = 0;
+    UNROLL for (int i = 0; i < WARPS; i++) v += r->counts[i];
+    return v;
+}
+
+/* The sum of the v of the threads before this one; *total: of all. The order is that of the threads' numbers. */
+DEVICE double block_sum_before(double v, double *total, struct reduction *r)
+{
+    int lane = lane_id();
+    double sum = v;
+    UNROLL for (int step = 1; step < WARP; step *= 2)
+    {
+        double before = shuffle_f64(sum, lane - step);
+        sum = lane >= step ? before + sum : sum;
+    }
+    block_sync();
+    if (lane == WARP - 1)
+        r->sums[warp_id()] = sum;
+    block_sync();
+    double of_warps = 0, all = 0;
+    UNROLL for (int i = 0; i < WARPS; i++)
+    {
+        of_warps = i == warp_id() ? all : of_warps;
+        all += r->sums[i];
+    }
+    *total = all;
+    double before = shuffle_f64(sum, lane - 1);
+    return of_warps + (lane > 0 ? before : 0);
+}
+
+/* Sorts n keys, a power of two, the largest first: a bitonic network. */
+DEVICE void block_sort(uint64_t *keys, int n)
+{
+    for (int size = 2; size <= n; size *= 2) {
+        for (int step = size / 2; step > 0; step /= 2) {
+            block_sync();
+            for (int pair = thread_id(); pair < n / 2; pair += SAMPLE_THREADS) {
+                int i = 2 * pair - (pair & (step - 1)), j = i + step;
+                uint64_t first = keys[i], second = keys[j];
+                if ((first < second) == ((i & size) == 0)) {
+                    keys[i] = second;
+                    keys[j] = first;
+                }
+            }
+        }
+    }
+    block_sync();
+}
+
+/* ---- bias, penalties, mask ---- */
+
+/* Avoids infinity, so that the distribution stays finite. */
+DEVICE float clamped(float x)
+{
+    const float most = 3.40282347e38f / 2;
+    return x > most ? most : x < -most ? -most : x;
+}
+
+DEVICE void add_biases(const struct draw *d)
+{
+    for (int i = thread_id(); i < d->n_biases; i += SAMPLE_THREADS) {
+        int id = d->biases[i].id;
+        bool is_first = true;
+        for (int j = 0; j < i && is_first; j++)
+            is_first = d->biases[j].id != id;
+        for (int j = i; is_first && j < d->n_biases; j++)
+            if (d->biases[j].id == id)
+                d->x[id] += d->biases[j].bias;
+    }
+}
+
+KERNEL(sample_prepare, struct sample_args, SAMPLE_THREADS)
+{
+    const struct draw *d = &a.draws[block_id()];
+    float *x = d->x;
+    if (!x)
+        return;
+    for (int i = thread_id(); i < d->n; i += SAMPLE_THREADS)
+        x[i] = d->logits[i];
+    block_sync();
+    add_biases(d);
+    block_sync();
+    for (int i = thread_id(); i < d->n_penalties; i += SAMPLE_THREADS) {
+        float *at = &x[d->penalties[i].id], v = *at;
+        int n_answer = d->penalties[i].n_answer;
+        v = v < 0 ? v * d->repetition : v / d->repetition;
+        if (n_answer > 0)
+            v -= d->presence + d->frequency * (float)n_answer;
+        *at = v;
+    }
+    block_sync();
+    if (d->allowed)
+        for (int i = thread_id(); i < d->n; i += SAMPLE_THREADS)
+            x[i] = d->allowed[i >> 5] >> (i & 31) & 1 ? clamped(x[i]) : LEAST_FLOAT;
+}
+
+/* ---- the largest logit ---- */
+
+struct part {
+    int begin, end;
+};
+
+DEVICE struct part part_of(int n, int i)
+{
+    int each = (n + SAMPLE_PARTS - 1) / SAMPLE_PARTS, begin = i * each < n ? i * each : n;
+    return (struct part){ begin, begin + each < n ? begin + each : n };
+}
+
+/* The first thread gets the result. */
+DEVICE void scan_part(const float *x, struct part part, uint64_t *largest, int32_t *bad, struct reduction *r)
+{
+    uint64_t most = 0;
+    uint32_t first_bad = INT32_MAX;
+    for (int i = part.begin + thread_id(); i < part.end; i += SAMPLE_THREADS) {
+        float v = x[i];
+        uint64_t key = key_of(v, i);
+        most = key > most ? key : most;
+        if ((f32_bits(v) & 0x7f800000) == 0x7f800000 && (uint32_t)i < first_bad)
+            first_bad = (uint32_t)i;
+    }
+    most = block_max(most, r);
+    first_bad = 0xffffffffu - (uint32_t)block_max(0xffffffffu - first_bad, r);
+    if (thread_id() == 0) {
+        *largest = most;
+        *bad = (int32_t)first_bad;
+    }
+}
+
+KERNEL(sample_scan, struct sample_args, SAMPLE_THREADS)
+{
+    SHARED(struct reduction, r, 1);
+    const struct draw *d = &a.draws[block_id_y()];
+    struct draw_scan *out = &a.outs[block_id_y()].scans[block_id()];
+    struct part part = part_of(d->n, block_id());
+    scan_part(d->logits, part, &out->largest, &out->bad, r);
+    if (d->x)
+        scan_part(d->x, part, &out->largest_x, &out->bad_x, r);
+    if (block_id() == 0 && thread_id() == 0)
+        a.outs[block_id_y()].is_left = 0;
+}
+
+/* Of all parts. False: a logit is not finite. */
+DEVICE bool largest_of(const struct draw_out *out, bool is_x, uint64_t *largest)
+{
+    bool is_finite = true;
+    *largest = 0;
+    for (int i = 0; i < SAMPLE_PARTS; i++) {
+        uint64_t key = is_x ? out->scans[i].largest_x : out->scans[i].largest;
+        *largest = key > *largest ? key : *largest;
+        is_finite = is_finite && (is_x ? out->scans[i].bad_x : out->scans[i].bad) == INT32_MAX;
+    }
+    return is_finite;
+}
+
+/* ---- a plain draw: all tokens race ---- */
+
+DEVICE void join(struct race *race, int id, float x, float max, const struct draw *d)
+{
+    double w = race_weight(x, max, d->temperature);
+    if (w >= (double)d->min_p)
+        race_join(race, id, w);
+}
+
+/* The earliest of the block; the first thread stores it. */
+DEVICE void finish_race(struct race race, const float *logits, struct draw_race *out, struct reduction *r)
+{
+    /* Arrivals are positive: their bits are in their order. Of equal ones the lower id. */
+    uint64_t earliest = block_max(~race_bits(race.first), r);
+    bool is_first = race_bits(race.first) == ~earliest && race.winner >= 0;
+    uint64_t winner = block_max(is_first ? 0xffffffffu - (uint32_t)race.winner : 0, r);
+    if (thread_id() != 0)
+        return;
+    out->arrival = race_double(~earliest);
+    out->found.id = winner ? (int32_t)(0xffffffffu - (uint32_t)winner) : -1;
+    out->found.logit = winner ? logits[out->found.id] : 0;
+}
+
+/* Only tokens that may arrive before the earliest so far are weighed exactly. */
+DEVICE void race_part(const struct draw *d, const float *x, struct part part, uint64_t best, struct draw_race *out,
+                      struct reduction *r)
+{
+    float max = draw_key_value(best);
+    struct race race = { d->seed, __builtin_inf(), -1 };
+    race_join(&race, draw_key_id(best), 1);
+    for (int i = part.begin + thread_id(); i < part.end; i += SAMPLE_THREADS) {
+        float early = (float)(mix64(d->seed ^ (uint32_t)i) >> 40) * 0x1p-24f;
+        if (early < (float)race.first * ARRIVAL_MARGIN * exp_f32((x[i] - max) * d->reciprocal))
+            join(&race, i, x[i], max, d);
+    }
+    finish_race(race, d->logits, out, r);
+}
+
+/* ---- sums of exponentials, with the bits of kernels' sum_exp ---- */
+
+DEVICE void fill_exps(float *exps, const float *x, int begin, int n, float max, float scale, int thread, int n_threads)
+{
+    for (int i = thread; i < SUM_TILE && begin + i < n; i += n_threads)
+        exps[i] = exp_f32((x[begin + i] - max) * scale);
+}
+
+/* Element i is added to sum i % 16, and the sums are folded by halves: one warp adds, while the others compute the next
+ * exponentials. */
+DEVICE float sum_exps(const float *x, int n, float max, float scale, struct scratch *s)
+{
+    float sum = 0;
+    block_sync();
+    fill_exps(s->exps[0], x, 0, n, max, scale, thread_id(), SAMPLE_THREADS);
+    for (int begin = 0, k = 0; begin < n; begin += SUM_TILE, k ^= 1) {
+        block_sync();
+        if (warp_id() > 0) {
+            fill_exps(s->exps[k ^ 1], x, begin + SUM_TILE, n, max, scale, thread_id() - WARP, SAMPLE_THREADS - WARP);
+        } else if (lane_id() < SUM_LANES) {
+            int n_here = n - begin < SUM_TILE ? n - begin : SUM_TILE;
+            const float *exps = s->exps[k] + lane_id();
+            if (n_here == SUM_TILE) {
+                for (int i = 0; i < SUM_TILE; i += 16 * SUM_LANES)
+                    UNROLL for (int j = 0; j < 16; j++) sum += exps[i + j * SUM_LANES];
+            } else {
+                for (int i = lane_id(); i < n_here; i += SUM_LANES, exps += SUM_LANES)
+                    sum += *exps;
+            }
+        }
+    }
+    UNROLL for (int half = SUM_LANES / 2; half > 0; half /= 2) sum += shuffle_xor_f32(sum, half);
+    if (thread_id() == 0)
+        s->total = sum;
+    block_sync();
+    return s->total;
+}
+
+/* ---- candidates ---- */
+
+DEVICE void add_candidate(struct scratch *s, float x, int id)
+{
+    uint32_t at = atomic_add_u32(&s->n, 1);
+    if (at < SAMPLE_CANDIDATES)
+        s->keys[at] = key_of(x, id);
+}
+
+/* Sorts the n candidates that were added; false: they are too many. */
+DEVICE bool sort_candidates(struct scratch *s)
+{
+    block_sync();
+    int n = (int)s->n, room = 2;
+    if (n > SAMPLE_CANDIDATES)
+        return false;
+    while (room < n)
+        room *= 2;
+    for (int i = n + thread_id(); i < room; i += SAMPLE_THREADS)
+        s->keys[i] = 0;
+    block_sort(s->keys, room);
+    return true;
+}
+
+DEVICE void start_candidates(struct scratch *s)
+{
+    block_sync();
+    if (thread_id() == 0)
+        s->n = 0;
+    block_sync();
+}
+
+/* Adds the k largest and perhaps some more, sorted. Ids are divided into groups; the k-th largest of the groups' maxima is at
+ * most the k-th largest logit. False: there are more than fit. */
+DEVICE bool take_largest(const float *x, int n, int k, struct scratch *s)
+{
+    uint32_t bound = 0, most[GROUPS_EACH] = { 0 };
+    if (n > SAMPLE_CANDIDATES) {
+        for (int begin = thread_id(); begin < n; begin += GROUPS) {
+            UNROLL for (int j = 0; j < GROUPS_EACH; j++)
+            {
+                int i = begin + j * SAMPLE_THREADS;
+                uint32_t bits = i < n ? ordered_bits(x[i]) : 0;
+                most[j] = bits > most[j] ? bits : most[j];
+            }
+        }
+        block_sync();
+        UNROLL for (int j = 0; j < GROUPS_EACH; j++) s->keys[thread_id() + j * SAMPLE_THREADS] = most[j];
+        block_sort(s->keys, GROUPS);
+        bound = (uint32_t)s->keys[k - 1];
+    }
+    start_candidates(s);
+    for (int i = thread_id(); i < n; i += SAMPLE_THREADS)
+        if (ordered_bits(x[i]) >= bound)
+            add_candidate(s, x[i], i);
+    return sort_candidates(s);
+}
+
+/* Bin of a logit; the last has all that have no weight. */
+DEVICE int bin_of(float distance)
+{
+    return distance < (float)(BINS / BINS_EACH) ? (int)(distance * BINS_EACH) : BINS - 1;
+}
+
+/* Adds the largest, as many as have the mass together and perhaps some more, sorted. A bin's sum of weights, compared with
+ * that of its beginning, is a number of at most 2^31; nothing is rounded up. */
+DEVICE bool take_mass(const float *x, int n, float max, float reciprocal, double mass, struct scratch *s)
+{
+    float unit = n > SAMPLE_CANDIDATES ? 2147483520.0f / (float)n : 0;
+    int last = BINS - 1;
+    if (n > SAMPLE_CANDIDATES) {
+        block_sync();
+        s->bins[thread_id()] = 0;
+        block_sync();
+        for (int i = thread_id(); i < n; i += SAMPLE_THREADS) {
+            float distance = (max - x[i]) * reciprocal;
+            int bin = bin_of(distance);
+            if (bin == BINS - 1)
+                continue;
+            float w = exp_f32((float)bin * (1.0f / BINS_EACH) - distance);
+            (void)atomic_add_u32(&s->bins[bin], (uint32_t)((w < 1 ? w : 1) * unit));
+        }
+        block_sync();
+        double all, mine = (double)((float)s->bins[thread_id()] / unit * exp_f32((float)-thread_id() * (1.0f / BINS_EACH)));
+        double before = block_sum_before(mine, &all, &s->reduction);
+        last = (int)block_count(before + mine < mass * WINDOW_MARGIN, &s->reduction);
+        last = last < BINS - 1 ? last : BINS - 1;
+    }
+    start_candidates(s);
+    for (int i = thread_id(); i < n; i += SAMPLE_THREADS)
+        if (bin_of((max - x[i]) * reciprocal) <= last)
+            add_candidate(s, x[i], i);
+    return sort_candidates(s);
+}
+
+/* ---- a draw with top-k or top-p ---- */
+
+/* Weights of the first n_kept candidates; the sum of all, and of those before this thread's. */
+DEVICE double weigh(const struct draw *d, float max, int n_kept, double *total, struct scratch *s)
+{
+    double mine = 0;
+    UNROLL for (int j = 0; j < EACH; j++)
+    {
+        int i = thread_id() * EACH + j;
+        double w = i < n_kept ? race_weight(draw_key_value(s->keys[i]), max, d->temperature) : 0;
+        s->weights[i] = w;
+        mine += w;
+    }
+    return block_sum_before(mine, total, &s->reduction);
+}
+
+/* The smallest number of first candidates that have the mass. */
+DEVICE int cut_by_mass(double before, int n_kept, double mass, struct scratch *s)
+{
+    uint32_t n_below = 0;
+    UNROLL for (int j = 0; j < EACH; j++)
+    {
+        int i = thread_id() * EACH + j;
+        before += s->weights[i];
+        n_below += i < n_kept && before < mass;
+    }
+    int n = (int)block_count(n_below, &s->reduction) + 1;
+    return n < n_kept ? n : n_kept;
+}
+
+DEVICE void draw_truncated(const struct draw *d, const float *x, uint64_t best, struct draw_out *out, struct scratch *s)
+{
+    float max = draw_key_value(best);
+    bool has_mass = d->top_p < 1.0f, fits;
+    double mass = 0, total;
+    if (d->top_k > 0) {
+        fits = take_largest(x, d->n, d->top_k < d->n ? d->top_k : d->n, s);
+    } else {
+        mass = (double)d->top_p * (double)sum_exps(x, d->n, max, d->reciprocal, s);
+        fits = take_mass(x, d->n, max, d->reciprocal, mass, s);
+    }
+    int n_found = (int)s->n, n_kept = d->top_k > 0 && d->top_k < n_found ? d->top_k : n_found;
+    if (fits) {
+        double before = weigh(d, max, n_kept, &total, s);
+        mass = d->top_k > 0 ? (double)d->top_p * total : mass;
+        /* What the bins lost may matter: then the host decides. */
+        fits = d->top_k > 0 || n_found == d->n || total > mass * (1 + 1e-9);
+        n_kept = has_mass ? cut_by_mass(before, n_kept, mass, s) : n_kept;
+    }
+    if (!fits) {
+        if (thread_id() == 0)
+            out->is_left = 1;
+        return;
+    }
+    block_sync();
+    struct race race = { d->seed, __builtin_inf(), -1 };
+    for (int i = thread_id(); i < n_kept; i += SAMPLE_THREADS)
+        if (s->weights[i] >= (double)d->min_p)
+            race_join(&race, draw_key_id(s->keys[i]), s->weights[i]);
+    finish_race(race, d->logits, &out->races[0], &s->reduction);
+}
+
+/* ---- log-probabilities ---- */
+
+DEVICE void find_logprobs(const struct draw *d, uint64_t largest, uint64_t best, struct draw_out *out, struct scratch *s)
+{
+    float sum = sum_exps(d->logits, d->n, draw_key_value(largest), 1, s);
+    int token = d->token >= 0 ? d->token : draw_key_id(best);
+    if (thread_id() == 0) {
+        out->sum_exp = sum;
+        out->token = (struct draw_found){ token, d->logits[token] };
+    }
+    int n_top = d->n_top < d->n ? d->n_top : d->n;
+    if (n_top > 0 && !take_largest(d->logits, d->n, n_top, s)) {
+        if (thread_id() == 0)
+            out->is_left = 1;
+        return;
+    }
+    if (thread_id() < n_top) {
+        int id = draw_key_id(s->keys[thread_id()]);
+        out->top[thread_id()] = (struct draw_found){ id, d->logits[id] };
+    }
+    if (thread_id() == 0)
+        out->n_top = n_top;
+}
+
+/* Blocks of a row: SAMPLE_PARTS for the parts of a plain draw, one for a truncated draw, one for log-probabilities. */
+KERNEL(sample_draw, struct sample_args, SAMPLE_THREADS)
+{
+    SHARED(struct scratch, s, 1);
+    const struct draw *d = &a.draws[block_id_y()];
+    struct draw_out *out = &a.outs[block_id_y()];
+    uint64_t largest, best;
+    if (!largest_of(out, false, &largest))
+        return;
+    best = largest;
+    if (d->x && !largest_of(out, true, &best))
+        return; /* the host does this row */
+    const float *x = d->x ? d->x : d->logits;
+    if (block_id() < SAMPLE_PARTS) {
+        if (d->kind == DRAW_PLAIN)
+            race_part(d, x, part_of(d->n, block_id()), best, &out->races[block_id()], &s->reduction);
+    } else if (block_id() == SAMPLE_PARTS) {
+        if (d->kind == DRAW_TRUNCATED)
+            draw_truncated(d, x, best, out, s);
+    } else if (d->has_logprobs) {
+        find_logprobs(d, largest, best, out, s);
+    }
+}

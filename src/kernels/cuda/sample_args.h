@@ -1,0 +1,89 @@
+/* What host and card exchange to sample rows of logits (kernels/cuda/sample.c). */
+#ifndef TUTTI_KERNELS_CUDA_SAMPLE_ARGS_H
+#define TUTTI_KERNELS_CUDA_SAMPLE_ARGS_H
+
+#include <stdint.h>
+
+enum {
+    SAMPLE_THREADS = 512,
+    SAMPLE_PARTS = 16,       /* of a row, scanned by a block each. Their number does not change results */
+    SAMPLE_CANDIDATES = 2048, /* that a truncated draw sorts; rows with more are left to the host */
+    SAMPLE_MOST_K = 1024,    /* top-k; more is left to the host, unless the row has at most SAMPLE_CANDIDATES */
+    SAMPLE_MOST_TOP = 20,    /* log-probabilities of the most probable tokens */
+};
+
+/* How a token is drawn. */
+enum { DRAW_NOTHING, DRAW_GREEDY, DRAW_PLAIN, DRAW_TRUNCATED };
+
+struct draw_bias {
+    int32_t id;
+    float bias;
+};
+
+/* An id of the prompt or of the answer. */
+struct draw_penalty {
+    int32_t id, n_answer; /* times that it is in the answer */
+};
+
+/* A row to be sampled; n usable logits. */
+struct draw {
+    const float *logits;
+    float *x; /* the row after bias, penalties and mask; NULL: there are none */
+    const struct draw_bias *biases; /* in order; an id may come again */
+    const struct draw_penalty *penalties; /* an id comes once */
+    const uint32_t *allowed;              /* the mask, with the stop tokens' bits; NULL: none */
+    uint64_t seed;                        /* of the race */
+    int32_t n, n_biases, n_penalties;
+    float repetition, presence, frequency;
+    float temperature, reciprocal; /* the latter finite */
+    float top_p, min_p;
+    int32_t top_k;        /* 0: off */
+    int32_t kind;         /* DRAW_... */
+    int32_t has_logprobs; /* sum_exp and top are wanted */
+    int32_t n_top, token; /* token: whose logit is wanted; -1: that of the largest of x */
+};
+
+struct draw_found {
+    int32_t id;
+    float logit; /* of the unchanged row */
+};
+
+/* What is found; the host takes the best of the parts. */
+struct draw_out {
+    struct draw_scan {
+        uint64_t largest, largest_x; /* keys (sample.c) of the logits and of x */
+        int32_t bad, bad_x;          /* the first id that is not finite; INT32_MAX: none */
+    } scans[SAMPLE_PARTS];
+    struct draw_race {
+        double arrival; /* infinity: nothing arrives */
+        struct draw_found found;
+    } races[SAMPLE_PARTS]; /* of a plain draw; of a truncated one the first */
+    struct draw_found top[SAMPLE_MOST_TOP], token;
+    float sum_exp; /* of the logits minus the largest, as kernels' sum_exp */
+    int32_t n_top;
+    int32_t is_left; /* 1: the host must do this row */
+};
+
+/* A candidate is a key of 64 bits: its logit, as an integer of the same order, above the complement of its id. So a larger
+ * key comes first in the order of candidates: the larger logit, of equals the lower id. */
+static inline int32_t draw_key_id(uint64_t key)
+{
+    return (int32_t)(0xffffffffu - (uint32_t)key);
+}
+
+static inline float draw_key_value(uint64_t key)
+{
+    uint32_t bits = (uint32_t)(key >> 32);
+    union {
+        uint32_t u;
+        float f;
+    } v = { .u = bits & 0x80000000u ? bits & 0x7fffffffu : ~bits };
+    return v.f;
+}
+
+struct sample_args {
+    const struct draw *draws;
+    struct draw_out *outs;
+};
+
+#endif
