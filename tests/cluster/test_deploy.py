@@ -287,6 +287,8 @@ def test_systemd_understands_every_unit(tmp_path):
         (tmp_path / name).write_text(text)
     for name in ("tutti.socket", "tutti-replicas.target"):
         shutil.copy(os.path.join(ROOT, "deploy", "systemd", name), tmp_path)
+    (tmp_path / "tutti.service.d").mkdir()
+    shutil.copy(os.path.join(ROOT, "deploy", "systemd", "gpu.conf"), tmp_path / "tutti.service.d")
     done = run("systemd-analyze", "verify", "--man=no", *(tmp_path / n for n in names), tmp_path / "tutti-replicas.target",
                env={**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"})
     ours = [line for line in (done.stdout + done.stderr).splitlines() if "tutti" in line]
