@@ -116,7 +116,9 @@ struct tutti_model_options {
     /* NULL: from the checkpoint. Else a built-in format such as "chatglm3" or "llama2", "template"
      * (the checkpoint's own template), or the path of a file with a Jinja template. */
     const char *chat_format;
-    const char *device; /* the device that computes; NULL or "cpu" */
+    /* The device that computes. NULL or "cpu"; "cuda": the NVIDIA card with the most memory; "cuda:1": the card of this
+     * number; "auto": the card, if there is one and the model fits in its memory, else the CPU. */
+    const char *device;
     const char *cpu; /* NULL: the best this processor has; "ref", "avx2", "avxvnni", "avx512", "neon", "dotprod", "i8mm":
                              at most that, for tests */
     /* NULL: this process only. Else the ranks that run the model together. Borrowed while the model
@@ -165,7 +167,7 @@ struct tutti_model_info {
     const char *chat_format; /* "chatglm3", "template"; "" where the model has none */
     const char *weight_type; /* converted to, or of most of the weights as stored: "f16", "q4_k" */
     const char *kv_type;     /* "f16", "f32" or "int8" */
-    const char *device;      /* "cpu" */
+    const char *device;      /* "cpu" or "cuda" */
     /* How the model writes tool calls and marks its reasoning, for tutti_tool_parser_new() and
      * tutti_reasoning_parser_new(), by its chat template: "hermes", "think". NULL: the template does
      * not tell; there is no reasoning. has_reasoning: the form marks reasoning, and not only where

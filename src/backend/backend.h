@@ -260,6 +260,9 @@ struct backend_ops {
     const char *name;
     void (*free)(struct backend *be);
 
+    /* Bytes of the device's memory that are free. NULL: its memory is the host's. */
+    uint64_t (*memory_left)(const struct backend *be);
+
     /* Allocates zeroed floats, at offset 0. buffer NULL: out of memory. */
     struct floats (*alloc)(struct backend *be, size_t n_floats);
     void (*dealloc)(struct backend *be, struct floats floats); /* as allocated; none is allowed */
@@ -329,6 +332,10 @@ struct backend_ops {
      * backend_options). rows, page_ids: host, [n] */
     void (*kv_store_rows)(struct backend *be, struct kv_memory *kv, struct floats x, const int32_t *rows,
                           const int32_t *page_ids, int n);
+
+    /* Room for the page tables of n_slots sequences, of max_pages each; without this call, a step makes room. Between
+     * steps. NULL: the backend has no tables of its own. */
+    enum tutti_status (*reserve_tables)(struct backend *be, int n_slots, int max_pages, struct tutti_error *err);
 
     /* Allocates scratch memory for steps of up to max_rows rows. Call it before the first step,
      * after the last matrix_new() and lora_new(). */
@@ -448,7 +455,7 @@ struct backend_ops {
 
     /* The first failure of the device since the backend was opened, such as a card that fell off the bus; TUTTI_OK: none.
      * After a failure results are invalid, and every operation returns without doing anything. NULL: the device
-     * cannot fail. From the thread that submits steps, or after it has ended. */
+     * cannot fail. From any thread. */
     enum tutti_status (*check)(const struct backend *be, struct tutti_error *err);
 
     /* ---- sampling, between steps ---- */
@@ -490,26 +497,26 @@ struct backend_options {
     const struct attention_shape *attention; /* [n_kinds], copied */
     const uint8_t *kinds;    /* [n_layers], copied: of each layer, an index of attention; NULL: 0 for all */
     int page_floats;         /* each page also has a row of so many floats; 0: none */
-    int n_positions;         /* of a sequence, at most; 0: not known */
     struct cluster *cluster; /* borrowed; NULL: a single process */
 };
 
-/* The devices of this build, for the flags of every command; ends with NULL. The first is the
- * default. */
+/* The devices, for the flags of every command; ends with NULL. The first is the default. "auto" is the card if there
+ * is one, else the CPU. A device may be followed by a colon and a number: "cuda:1". */
 extern const char *const DEVICE_NAMES[];
 
 /* "auto", "off"; ends with NULL. */
 extern const char *const NUMA_MODES[];
 
 /* device: one of DEVICE_NAMES; NULL: the first. On success *out is the caller's, for
- * (*out)->ops->free(). TUTTI_E_ARGUMENT with param device: this build has no such device. */
+ * (*out)->ops->free(). TUTTI_E_ARGUMENT with param device: there is no device of this name. TUTTI_E_UNSUPPORTED with
+ * param device: this machine, or this build, has none. */
 MUST_CHECK enum tutti_status backend_open(struct backend **out, const char *device,
                                           const struct backend_options *options, struct tutti_error *err);
 
 /* Checks the options' kinds of attention, for backends. TUTTI_E_UNSUPPORTED: a shape that no kernel has. */
 MUST_CHECK enum tutti_status backend_check_attention(const struct backend_options *options, struct tutti_error *err);
 
-/* What a device of this build can do, for plans that open no backend; NULL: not found. */
+/* What a device can do, for plans that open no backend, which need not be there; NULL: not found. */
 const struct backend_caps *backend_caps_of(const char *device);
 
 #endif

@@ -170,12 +170,15 @@ static enum tutti_status forward_reserve(struct model *model, int max_rows, int 
 enum tutti_status model_reserve(struct model *model, int max_rows, int max_outputs, struct tutti_error *err)
 {
     const struct workspace *w = model->workspace;
+    const struct backend_caps *caps = model->backend->caps;
     struct group *group = model->group;
     bool leads = model_rank(model) == 0;
     if (max_rows < 1 || max_rows > LIMIT_CONTEXT)
         return error_set(err, TUTTI_E_ARGUMENT, "rows of a step: %d, expected 1 to %d", max_rows,
                          LIMIT_CONTEXT);
     assert(max_outputs >= 1 && max_outputs <= max_rows);
+    max_rows = backend_padded_rows(caps, max_rows);
+    max_outputs = backend_padded_rows(caps, max_outputs);
     if (leads && w && w->max_rows == max_rows && w->max_outputs == max_outputs)
         return TUTTI_OK;
     if (group && leads && !group_lead_reserve(group, max_rows, max_outputs))

@@ -286,6 +286,7 @@ struct model {
     float *rope_freqs[MAX_LAYER_KINDS]; /* host, [rotary_dim / 2] of each kind of layers */
     struct workspace *workspace;        /* activations for max_rows rows, by model_reserve() */
     bool in_use;                        /* an engine is open on it */
+    bool is_too_large_for_card;         /* device auto: it runs on the CPU */
 };
 
 /* layer: 0 for weights outside of layers. */
@@ -452,14 +453,14 @@ int model_rank(const struct model *model);
  * a rank was lost. */
 MUST_CHECK enum tutti_status model_follow(struct model *model, struct tutti_error *err);
 
-/* Reserves the message that broadcasts a step to the other ranks: up to max_rows rows of max_seqs
- * sequences with page tables of max_pages. Without this call, the memory is allocated when it is
+/* Reserves the message that broadcasts a step to the other ranks, and the device's tables: up to max_rows rows of
+ * max_seqs sequences with page tables of max_pages. Without this call, the memory is allocated when it is
  * needed. */
 MUST_CHECK enum tutti_status model_reserve_tables(struct model *model, int max_rows, int max_seqs,
                                                   int max_pages, struct tutti_error *err);
 
-/* True: a rank was lost, and results of model_forward() since then are invalid. model_check()
- * then returns TUTTI_E_IO; the error names the rank. */
+/* True: a rank was lost or the device failed, and results of model_forward() since then are invalid. model_check()
+ * then returns TUTTI_E_IO (TUTTI_E_MEMORY: the device's memory ran out); the error names the rank or the device. */
 bool model_is_lost(const struct model *model);
 enum tutti_status model_check(const struct model *model, struct tutti_error *err);
 

@@ -164,6 +164,7 @@ static enum tutti_status run_windows(struct evaluation *r, int window, int n_slo
         end = end < w->n_context ? end : w->n_context;
         int n_outputs = run_step(r, n_slots, begin, end), n_each = n_outputs / n_slots;
         int row = begin > w->first ? begin - w->first : 0;
+        st = model_check(r->model, err);
         for (int s = 0; s < n_slots && n_each > 0 && st == TUTTI_OK; s++)
             st = fn(user, window + s, row, n_each,
                     r->logits + (size_t)s * (size_t)n_each * (size_t)r->model->desc.n_vocab, err);

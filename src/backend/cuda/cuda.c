@@ -12,24 +12,29 @@ bool cuda_is_ok(struct cuda_backend *cuda, cuda_result result, const char *doing
     struct cuda_state *s = cuda->state;
     if (result == CUDA_OK)
         return true;
-    if (s->failure == TUTTI_OK)
-        s->failure = cuda_driver_error(cuda->driver, result, doing, &s->error);
+    if (s->failure == TUTTI_OK) {
+        enum tutti_status st = cuda_driver_error(cuda->driver, result, doing, &s->error);
+        s->failure = st; /* other threads read the error after it */
+    }
     return false;
 }
 
 void cuda_fail(struct cuda_backend *cuda, enum tutti_status status, const char *text)
 {
     struct cuda_state *s = cuda->state;
-    if (s->failure == TUTTI_OK)
-        s->failure = error_set(&s->error, status, "%s", text);
+    if (s->failure == TUTTI_OK) {
+        (void)error_set(&s->error, status, "%s", text);
+        s->failure = status;
+    }
 }
 
 enum tutti_status cuda_check(const struct cuda_backend *cuda, struct tutti_error *err)
 {
     const struct cuda_state *s = cuda->state;
-    if (s->failure != TUTTI_OK && err)
+    enum tutti_status st = s->failure;
+    if (st != TUTTI_OK && err)
         *err = s->error;
-    return s->failure;
+    return st;
 }
 
 enum tutti_status cuda_check_operation(const struct backend *be, struct tutti_error *err)
@@ -278,7 +283,7 @@ static enum tutti_status open_backend(struct cuda_backend *cuda, const struct ca
         &cuda->team, &(struct team_options){ .n_threads = options->n_threads, .pin = options->pin_threads }, err);
     if (st == TUTTI_OK)
         st = open_context(cuda, card, err);
-    if (st == TUTTI_OK && !(cuda_step_open(cuda, options->n_positions) && cuda_cluster_open(cuda, options->cluster)))
+    if (st == TUTTI_OK && !(cuda_step_open(cuda) && cuda_cluster_open(cuda, options->cluster)))
         st = error_set(err, TUTTI_E_MEMORY, "device cuda: out of memory");
     if (st == TUTTI_OK)
         st = cuda_modules_load(cuda, err);
@@ -315,29 +320,12 @@ enum tutti_status backend_cuda_new(struct backend **out, int ordinal, const stru
     return st;
 }
 
-enum tutti_status backend_cuda_memory(uint64_t *free_bytes, int ordinal, struct tutti_error *err)
+uint64_t cuda_memory_left(const struct backend *be)
 {
-    const struct cuda_driver *d = NULL;
-    struct card card = { 0 };
-    cuda_context context;
-    size_t free_now = 0, total = 0;
-    if (!cuda_text_has_any())
-        return error_set_param(err, TUTTI_E_UNSUPPORTED, "device", "device cuda: " CUDA_NO_TEXTS);
-    enum tutti_status st = cuda_driver_open(&d, err);
-    if (st == TUTTI_OK)
-        st = choose_card(d, ordinal, &card, err);
-    if (st != TUTTI_OK)
-        return st;
-    cuda_result result = d->context_retain(&context, card.device);
-    if (result != CUDA_OK)
-        return cuda_driver_error(d, result, "opening the card", err);
-    result = d->context_set(context);
-    if (result == CUDA_OK)
-        result = d->memory_info(&free_now, &total);
-    (void)d->context_set(NULL);
-    (void)d->context_release(card.device);
-    if (result != CUDA_OK)
-        return cuda_driver_error(d, result, "asking for the card's free memory", err);
-    *free_bytes = free_now;
-    return TUTTI_OK;
+    struct cuda_backend *cuda = cuda_of((struct backend *)(uintptr_t)be);
+    size_t free_bytes = 0, n_bytes = 0;
+    cuda_enter(cuda);
+    return cuda_is_ok(cuda, cuda->driver->memory_info(&free_bytes, &n_bytes), "asking for the card's free memory")
+               ? free_bytes
+               : 0;
 }

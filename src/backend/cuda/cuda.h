@@ -7,7 +7,7 @@
 #ifndef TUTTI_BACKEND_CUDA_CUDA_H
 #define TUTTI_BACKEND_CUDA_CUDA_H
 
-#include "backend/backend.h"
+#include "backend/cuda/cuda_open.h"
 #include "base/system/team.h"
 #include "kernels/cuda/args.h"
 
@@ -133,15 +133,6 @@ void cuda_pinned_free(struct cuda_backend *cuda, void *memory); /* NULL is allow
 /* The first failure of the driver since the backend was opened, as a status with its text; TUTTI_OK: none. */
 enum tutti_status cuda_check(const struct cuda_backend *cuda, struct tutti_error *err);
 
-/* Opens the card with the most memory, or with an ordinal the card of this number (the driver's order): see
- * backend_open(). TUTTI_E_UNSUPPORTED with param device: no driver, no such card, or this build has no kernels. */
-enum { CUDA_ANY_CARD = -1 };
-MUST_CHECK enum tutti_status backend_cuda_new(struct backend **out, int ordinal, const struct backend_options *options,
-                                              struct tutti_error *err);
-/* Whether there is a card that backend_cuda_new() would open, and how much of its memory is free. */
-MUST_CHECK enum tutti_status backend_cuda_memory(uint64_t *free_bytes, int ordinal, struct tutti_error *err);
-
-extern const struct backend_caps CUDA_CAPS;
 extern const struct backend_ops CUDA_OPS; /* cuda_ops.c */
 
 /* Scratch memory of the operations, for steps of up to max_rows rows; cuda_ops.c has the list of parts. False: the card is

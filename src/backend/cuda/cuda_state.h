@@ -70,7 +70,7 @@ struct cuda_state {
     cuda_module modules[N_CUDA_FILES + 1];
     cuda_function functions[N_CUDA_KERNELS + 1];
     bool has_context;
-    enum tutti_status failure; /* the first */
+    _Atomic(enum tutti_status) failure; /* the first; set after error */
     struct tutti_error error;
 
     bool in_step;
@@ -88,12 +88,9 @@ struct cuda_state {
     } known_data[MAX_STEP_DATA];
     int n_known_data;
 
-    /* The tables as the card has them: [0] of pages, [1] of window slots. The card has room for fewer slots than the host
-     * notes, since its memory is real as soon as it is allocated. */
-    struct page_tables tables[2];
-    int32_t *card_tables[2]; /* [n_card_slots + 1][max_pages]; the last row is that of padding */
-    int n_card_slots;
-    int32_t card_spares[2]; /* the padding's page and window slot, as the card has them */
+    struct page_tables tables[2]; /* as the card has them: [0] of pages, [1] of window slots */
+    int32_t *card_tables[2];      /* [n_slots + 1][max_pages]; the last row is that of padding. NULL: none yet */
+    int32_t card_spares[2];       /* the padding's page and window slot, as the card has them */
     struct table_change *changes; /* host, [MAX_CHANGES] */
     int n_changes;
     size_t changes_room; /* bytes of data and card_data after data_room */
@@ -128,13 +125,13 @@ void cuda_list_run(struct cuda_backend *cuda, bool is_whole);
 void cuda_graphs_clear(struct cuda_backend *cuda);
 
 /* ---- cuda_step.c ---- */
-/* n_positions: of a sequence, at most; 0: not known. False: out of memory. */
-bool cuda_step_open(struct cuda_backend *cuda, int n_positions);
+bool cuda_step_open(struct cuda_backend *cuda); /* false: out of memory */
 void cuda_step_close(struct cuda_backend *cuda);
 MUST_CHECK enum tutti_status cuda_step_reserve(struct cuda_backend *cuda, int max_rows, struct tutti_error *err);
 void cuda_step_release(struct cuda_backend *cuda);
 /* Sends what the step has given so far. */
 void cuda_step_send(struct cuda_backend *cuda);
+enum tutti_status cuda_reserve_tables(struct backend *be, int n_slots, int max_pages, struct tutti_error *err);
 void cuda_step_begin(struct backend *be, const struct step *step);
 void cuda_step_submit(struct backend *be);
 void cuda_step_wait(struct backend *be);
@@ -152,6 +149,7 @@ enum tutti_status cuda_reserve(struct backend *be, int max_rows, struct tutti_er
 void cuda_bind_caller(struct backend *be);
 void cuda_run(struct backend *be, team_fn *fn, void *arg);
 bool cuda_share_threads(struct backend *be, struct backend *other);
+uint64_t cuda_memory_left(const struct backend *be);
 enum tutti_status cuda_check_operation(const struct backend *be, struct tutti_error *err);
 
 #endif

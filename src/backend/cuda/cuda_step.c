@@ -9,10 +9,9 @@
 #include <string.h>
 
 enum {
-    LEAST_SLOTS = 64,     /* that the card's tables have room for at first */
-    NOTED_SLOTS = 1024,   /* for which the host has room */
-    DATA_ALIGNMENT = 64,  /* bytes */
-    UNKNOWN_PAGES = 8192, /* of a sequence, where the context length is not given */
+    LEAST_SLOTS = 64, /* of tables whose size nobody reserved */
+    LEAST_PAGES = 256,
+    DATA_ALIGNMENT = 64, /* bytes */
 };
 
 static const int BUCKETS[] = { 1, 2, 4, 8, 12, 16, 24, 32, 48, 64 };
@@ -48,34 +47,39 @@ static size_t arrays_bytes(int padded)
 
 /* ---- tables of pages ---- */
 
-static bool alloc_card_tables(struct cuda_backend *cuda, int n_slots)
+static void free_card_tables(struct cuda_backend *cuda)
 {
-    struct cuda_state *s = cuda->state;
     for (int i = 0; i < 2; i++) {
-        cuda_memory_free(cuda, s->card_tables[i]);
-        s->card_tables[i] = cuda_memory_new(
-            cuda, (size_t)(n_slots + 1) * (size_t)s->tables[i].max_pages * sizeof(int32_t));
-        memset(s->tables[i].lengths, 0, (size_t)s->tables[i].n_slots * sizeof *s->tables[i].lengths);
-        s->card_spares[i] = 0;
+        cuda_memory_free(cuda, cuda->state->card_tables[i]);
+        cuda->state->card_tables[i] = NULL;
     }
-    bool ok = s->card_tables[0] && s->card_tables[1];
-    s->n_card_slots = ok ? n_slots : 0;
-    if (!ok)
-        cuda_fail(cuda, TUTTI_E_MEMORY, "device cuda: out of memory for the page tables of more sequences");
-    return ok;
 }
 
-static bool reserve_tables(struct cuda_backend *cuda, int n_slots, int max_pages)
+/* Makes the tables of this size, and forgets all entries. */
+static enum tutti_status make_tables(struct cuda_backend *cuda, int n_slots, int max_pages, struct tutti_error *err)
 {
     struct cuda_state *s = cuda->state;
-    for (int i = 0; i < 2; i++)
-        if (!page_tables_has_room(&s->tables[i], n_slots, max_pages) &&
-            !page_tables_reserve(&s->tables[i], n_slots > s->tables[i].n_slots ? n_slots : s->tables[i].n_slots,
-                                 max_pages > s->tables[i].max_pages ? max_pages : s->tables[i].max_pages)) {
-            cuda_fail(cuda, TUTTI_E_MEMORY, "device cuda: out of memory for page tables");
-            return false;
-        }
-    return true;
+    bool ok = true;
+    free_card_tables(cuda);
+    for (int i = 0; i < 2 && ok; i++) {
+        s->card_tables[i] = cuda_memory_new(cuda, (size_t)(n_slots + 1) * (size_t)max_pages * sizeof(int32_t));
+        s->card_spares[i] = 0;
+        ok = s->card_tables[i] && page_tables_reserve(&s->tables[i], n_slots, max_pages);
+    }
+    if (ok)
+        return TUTTI_OK;
+    free_card_tables(cuda);
+    return error_set(err, TUTTI_E_MEMORY, "device cuda: out of memory for the page tables of %d sequences", n_slots);
+}
+
+enum tutti_status cuda_reserve_tables(struct backend *be, int n_slots, int max_pages, struct tutti_error *err)
+{
+    struct cuda_backend *cuda = cuda_of(be);
+    struct cuda_state *s = cuda->state;
+    if (s->card_tables[0] && page_tables_has_room(&s->tables[0], n_slots, max_pages))
+        return TUTTI_OK;
+    return make_tables(cuda, n_slots > s->tables[0].n_slots ? n_slots : s->tables[0].n_slots,
+                       max_pages > s->tables[0].max_pages ? max_pages : s->tables[0].max_pages, err);
 }
 
 static int slot_of(const struct step *step, int seq)
@@ -83,26 +87,33 @@ static int slot_of(const struct step *step, int seq)
     return step->slots ? step->slots[seq] : seq;
 }
 
-/* Makes room for the tables of a step. lengths: [n_seqs], pages of each sequence. */
+static int round_to_power(int n, int least)
+{
+    while (least < n)
+        least *= 2;
+    return least;
+}
+
+/* Makes room for the tables of a step, if nobody reserved it. lengths: [n_seqs], pages of each sequence. */
 static bool fit_tables(struct cuda_backend *cuda, const struct step *step, const int32_t *lengths)
 {
     struct cuda_state *s = cuda->state;
+    struct tutti_error err;
     int n_slots = 1, max_pages = 1;
     for (int i = 0; i < step->n_seqs; i++) {
         n_slots = slot_of(step, i) >= n_slots ? slot_of(step, i) + 1 : n_slots;
         max_pages = lengths[i] > max_pages ? lengths[i] : max_pages;
     }
-    bool grows = max_pages > s->tables[0].max_pages;
-    if (!grows && n_slots <= s->n_card_slots)
+    if (s->card_tables[0] && page_tables_has_room(&s->tables[0], n_slots, max_pages))
         return true;
-    int room = s->n_card_slots > LEAST_SLOTS ? s->n_card_slots : LEAST_SLOTS;
-    while (room < n_slots)
-        room *= 2;
-    (void)cuda_is_ok(cuda, cuda->driver->stream_wait(s->stream), "waiting for the card");
-    return reserve_tables(cuda, room, grows ? 2 * max_pages : max_pages) && alloc_card_tables(cuda, room);
+    enum tutti_status st = cuda_reserve_tables(&cuda->backend, round_to_power(n_slots, LEAST_SLOTS),
+                                               round_to_power(max_pages, LEAST_PAGES), &err);
+    if (st != TUTTI_OK)
+        cuda_fail(cuda, st, err.text);
+    return st == TUTTI_OK;
 }
 
-/* An entry of a table that the card must get; if there are too many, it is copied by itself. */
+/* Entries of a table that the card must get; if there are too many, they are copied by themselves. */
 static void send_entries(struct cuda_backend *cuda, int table, int slot, int first, const int32_t *pages, int n)
 {
     struct cuda_state *s = cuda->state;
@@ -128,26 +139,25 @@ static void change_tables(struct cuda_backend *cuda, const struct step *step, co
             send_entries(cuda, table, slot, first, pages[i] + first, n);
         }
         if (s->card_spares[table] != spares[table])
-            send_entries(cuda, table, s->n_card_slots, 0, &spares[table], 1);
+            send_entries(cuda, table, s->tables[0].n_slots, 0, &spares[table], 1);
         s->card_spares[table] = spares[table];
     }
 }
 
 /* ---- reserve ---- */
 
-bool cuda_step_open(struct cuda_backend *cuda, int n_positions)
+bool cuda_step_open(struct cuda_backend *cuda)
 {
     struct cuda_state *s = cuda->state;
-    int max_pages = n_positions > 0 ? (int)kv_pages_of(n_positions, CUDA_PAGE_TOKENS) : UNKNOWN_PAGES;
     s->changes = calloc(MAX_CHANGES, sizeof *s->changes);
-    s->lengths = NULL;
-    return s->changes && reserve_tables(cuda, NOTED_SLOTS, max_pages);
+    return s->changes != NULL;
 }
 
 void cuda_step_close(struct cuda_backend *cuda)
 {
     struct cuda_state *s = cuda->state;
     cuda_step_release(cuda);
+    free_card_tables(cuda);
     for (int i = 0; i < 2; i++)
         page_tables_clear(&s->tables[i]);
     free(s->changes);
@@ -160,12 +170,7 @@ void cuda_step_release(struct cuda_backend *cuda)
     cuda_pinned_free(cuda, s->data);
     cuda_pinned_free(cuda, s->downloads_memory);
     cuda_memory_free(cuda, s->card_data);
-    for (int i = 0; i < 2; i++) {
-        cuda_memory_free(cuda, s->card_tables[i]);
-        s->card_tables[i] = NULL;
-    }
     free(s->lengths);
-    s->n_card_slots = 0;
     s->lengths = NULL;
     s->data = s->downloads_memory = s->card_data = NULL;
 }
@@ -180,7 +185,7 @@ enum tutti_status cuda_step_reserve(struct cuda_backend *cuda, int max_rows, str
     s->card_data = cuda_memory_new(cuda, s->data_room + s->changes_room);
     s->downloads_memory = cuda_pinned_new(cuda, DOWNLOAD_BYTES);
     s->lengths = calloc((size_t)max_rows, sizeof *s->lengths);
-    if (s->data && s->card_data && s->downloads_memory && s->lengths && alloc_card_tables(cuda, LEAST_SLOTS))
+    if (s->data && s->card_data && s->downloads_memory && s->lengths)
         return TUTTI_OK;
     return error_set(err, TUTTI_E_MEMORY, "device cuda: out of memory for steps of %d rows", max_rows);
 }
@@ -291,7 +296,7 @@ static void put_step(struct cuda_backend *cuda, const struct step *step, int pad
     for (int i = 0; i < n_seqs; i++)
         slots[i] = slot_of(step, i);
     for (int i = n_seqs; i <= padded; i++)
-        slots[i] = s->n_card_slots;
+        slots[i] = s->tables[0].n_slots;
     rows->page_tables = s->card_tables[0];
     rows->window_tables = step->window_tables ? s->card_tables[1] : s->card_tables[0];
     rows->max_pages = s->tables[0].max_pages;
@@ -319,7 +324,7 @@ void cuda_step_begin(struct backend *be, const struct step *step)
     s->is_cut = false;
     s->in_step = true;
     measure_tables(s->lengths, step);
-    if (s->n_card_slots == 0 || !fit_tables(cuda, step, s->lengths))
+    if (!fit_tables(cuda, step, s->lengths))
         return; /* a kept failure: nothing is launched any more */
     change_tables(cuda, step, s->lengths);
     put_step(cuda, step, cuda->n_padded_rows);

@@ -47,7 +47,10 @@ const struct option MODEL_OPTIONS[] = {
     CHOICE_OPTION(MODEL, options.numa, "numa", "MODE", NUMA_MODES,
                   "whether threads compute with weights and keys in the memory of their own NUMA node (socket), "
                   "where the machine has several"),
-    CHOICE_OPTION(MODEL, options.device, "device", "NAME", DEVICE_NAMES, "the device that computes"),
+    CHOICE_OPTION(MODEL, options.device, "device", "NAME", DEVICE_NAMES,
+                  "the device that computes; cuda is the NVIDIA card with the most memory, cuda:N card number N, "
+                  "and auto the card if there is one and the model fits in its memory",
+                  .may_number = true),
     CHOICE_OPTION(MODEL, options.cpu, "cpu", "LEVEL", CPU_LEVELS,
                   "use at most this instruction set, for comparisons"),
     { .name = NULL },

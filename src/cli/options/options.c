@@ -151,6 +151,14 @@ static enum tutti_status wrong_value(const struct option *o, const char *shown, 
                            expected);
 }
 
+/* Whether text is the choice, or the choice followed by a colon and a number. */
+static bool is_numbered(const char *text, const char *choice)
+{
+    size_t n = strlen(choice);
+    return strncmp(text, choice, n) == 0 && text[n] == ':' && text[n + 1] != '\0' &&
+           strspn(text + n + 1, "0123456789") == strlen(text + n + 1);
+}
+
 static bool read_int(const struct option *o, const char *text, int64_t *out)
 {
     return (o->kind == OPTION_SIZE ? number_read_size(text, out) : number_read_int(text, out)) &&
@@ -218,6 +226,11 @@ static enum tutti_status set_value(const struct option *o, char *member, const c
                     *(unsigned *)(void *)member = (unsigned)(choice - o->choices);
                 else
                     *(const char **)(void *)member = *choice;
+                return TUTTI_OK;
+            }
+        for (const char *const *choice = o->choices; o->may_number && *choice; choice++)
+            if (is_numbered(text, *choice)) {
+                *(const char **)(void *)member = text;
                 return TUTTI_OK;
             }
         return wrong_value(o, shown, text, err);

@@ -51,6 +51,7 @@ struct option {
     char letter;    /* '\0': none */
     bool above_min; /* min itself is not allowed */
     bool is_index;  /* of a choice: the member is an enum with the choices in their order */
+    bool may_number; /* of a choice: it may be followed by a colon and a number */
 };
 
 /* A row of a table: the command's struct and the member that the option fills, its name, the name of its

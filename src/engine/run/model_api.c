@@ -410,6 +410,7 @@ enum tutti_status tutti_model_logits(tutti_model *handle, const int32_t *ids, si
         rows = n - at < rows ? n - at : rows;
         run_logits(model, kv, &step, &prefix, pages, ids, at, rows, logits);
     }
+    st = model_check(model, err);
 done:
     model_kv_free(model, kv);
     free(step.numbers);

@@ -77,7 +77,7 @@ static void take_ends(struct tutti_engine *e)
         end_requests(e, &(struct record){ .finish = TUTTI_FINISH_CANCELLED }, false);
 }
 
-/* A rank was lost: nothing can be computed any more, so all requests end. */
+/* A rank was lost, or the device failed: nothing can be computed any more, so all requests end. */
 static void fail_all(struct tutti_engine *e)
 {
     const struct record end = { .finish = TUTTI_FINISH_ERROR, .status = TUTTI_E_CLOSED, .is_over = true };
@@ -225,6 +225,10 @@ static bool do_step(struct tutti_engine *e)
     end_unscorable(e);
     draws_collect(e);
     draws_run(e);
+    if (model_is_lost(e->model)) { /* the device failed while it sampled */
+        fail_all(e);
+        return false;
+    }
     enter_phase(e, "handing over");
     uint64_t now_us = clock_now_us();
     for (int i = 0; i < e->n_draws;)

@@ -213,6 +213,39 @@ bool model_alloc_rope_freqs(struct model *model)
     return true;
 }
 
+bool model_prefers_card(const struct tutti_model_options *options)
+{
+    return options->device && strcmp(options->device, "auto") == 0;
+}
+
+/* The rest of a card's memory is for keys and values, and for what is computed. */
+static uint64_t part_for_weights(uint64_t n_bytes)
+{
+    return n_bytes - n_bytes / 8;
+}
+
+uint64_t model_weights_room(const struct model *model, const struct tutti_model_options *options,
+                            uint64_t host_bytes)
+{
+    if (!model->backend->ops->memory_left)
+        return host_bytes;
+    uint64_t left = model_own_memory_left(model);
+    return model_prefers_card(options) ? part_for_weights(left) : left;
+}
+
+bool model_leaves_card(struct model *model, const struct tutti_model_options *options, enum tutti_status st,
+                       const struct tutti_error *why)
+{
+    struct backend *be = model->backend;
+    if (st != TUTTI_E_MEMORY || !model_prefers_card(options) || !be || !be->ops->memory_left)
+        return false;
+    log_info("device auto: the CPU computes (on the card: %s)", why->text);
+    be->ops->free(be);
+    model->backend = NULL;
+    model->is_too_large_for_card = true;
+    return true;
+}
+
 enum tutti_status model_start_backend(struct model *model, const struct tutti_model_options *options,
                                       struct tutti_error *err)
 {
@@ -266,14 +299,29 @@ enum tutti_status model_start_backend(struct model *model, const struct tutti_mo
         .attention = kinds,
         .kinds = d->kind_of,
         .page_floats = d->uses_mtp ? d->d_model : 0,
-        .n_positions = d->n_ctx,
         .cluster = group ? group->cluster : NULL,
     };
-    enum tutti_status st = backend_open(&model->backend, options->device, &backend, err);
+    bool leaves_card = model->is_too_large_for_card && model_prefers_card(options);
+    enum tutti_status st = backend_open(&model->backend, leaves_card ? "cpu" : options->device, &backend, err);
     free(slopes);
     if (st == TUTTI_OK && !(model->backend->caps->kv_types >> model->kv_type & 1))
         st = error_set_param(err, TUTTI_E_UNSUPPORTED, "kv_type", "kv_type %s: device %s cannot store it",
                              kv_type_name(model->kv_type), model->backend->ops->name);
+    return st;
+}
+
+/* Opens the backend in whose memory the weights fit. */
+static enum tutti_status load_start_backend(struct loader *l, struct tutti_error *err)
+{
+    struct tutti_error why = { 0 };
+    enum tutti_status st;
+    do {
+        st = model_start_backend(l->model, l->options, &why);
+        if (st == TUTTI_OK)
+            st = load_check_memory(l, &why);
+    } while (model_leaves_card(l->model, l->options, st, &why));
+    if (st != TUTTI_OK && err)
+        *err = why;
     return st;
 }
 
@@ -322,9 +370,7 @@ static enum tutti_status load_checkpoint(struct loader *l, struct tutti_error *e
     if (st == TUTTI_OK)
         st = weights_check_all(l->is_cut ? &model->local : &model->desc, l->family, l->names, l->ck, err);
     if (st == TUTTI_OK)
-        st = model_start_backend(model, l->options, err);
-    if (st == TUTTI_OK)
-        st = load_check_memory(l, err);
+        st = load_start_backend(l, err);
     if (st == TUTTI_OK)
         st = load_weights(l, err);
     return st;

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "checkpoint/shards/shard_manifest.h"
+#include "model/forward.h"
 #include "model/load/assemble.h"
 #include "model/load/fit.h"
 #include "model/ranks/group.h"
@@ -458,6 +459,7 @@ enum tutti_status load_check_memory(struct loader *l, struct tutti_error *err)
     struct model *model = l->model;
     struct fit_sizes sizes = { 0 };
     enum tutti_status st = TUTTI_OK;
+    uint64_t memory = model_weights_room(model, l->options, l->memory_bytes);
     if (l->type)
         model->weight_type = l->type->dtype;
     else
@@ -477,7 +479,7 @@ enum tutti_status load_check_memory(struct loader *l, struct tutti_error *err)
                                          .page_tokens = model_page_tokens(model),
                                          .n_ctx = l->options->max_context > 0 ? l->options->max_context
                                                                               : model->desc.n_ctx,
-                                         .memory_bytes = l->memory_bytes,
+                                         .memory_bytes = memory,
                                          .has_headroom = true };
     return fit_check(checkpoint_path(l->ck), l->type ? l->type->name : dtype_name(model->weight_type), &sizes,
                      &request, model->memory_bytes > 0, err);
@@ -492,5 +494,5 @@ enum tutti_status load_weights(struct loader *l, struct tutti_error *err)
         return load_out_of_memory(l, err);
     for (struct slot_at at = SLOT_BEGIN; st == TUTTI_OK && slot_next(&model->desc, &at);)
         st = load_weight(l, &at, err);
-    return st;
+    return st == TUTTI_OK ? model_check(model, err) : st;
 }

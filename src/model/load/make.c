@@ -378,7 +378,7 @@ static enum tutti_status make_check_memory(const struct maker *m, const struct t
         .kv_type = model->kv_type,
         .page_tokens = model_page_tokens(model),
         .n_ctx = options->max_context > 0 ? options->max_context : model->desc.n_ctx,
-        .memory_bytes = m->memory_bytes,
+        .memory_bytes = model_weights_room(model, options, m->memory_bytes),
         .has_headroom = true,
     };
     for (struct slot_at at = SLOT_BEGIN; slot_next(&model->local, &at);) {
@@ -403,12 +403,17 @@ static enum tutti_status make(struct maker *m, const struct tutti_model_options 
     model->weights = calloc((size_t)d->n_layers * SLOT_COUNT, sizeof *model->weights);
     if (!model->weights || !model_alloc_rope_freqs(model))
         return out_of_memory(err);
-    st = model_start_backend(model, options, err);
-    if (st == TUTTI_OK)
-        st = make_check_memory(m, options, err);
+    struct tutti_error why = { 0 };
+    do {
+        st = model_start_backend(model, options, &why);
+        if (st == TUTTI_OK)
+            st = make_check_memory(m, options, &why);
+    } while (model_leaves_card(model, options, st, &why));
+    if (st != TUTTI_OK && err)
+        *err = why;
     for (struct slot_at at = SLOT_BEGIN; st == TUTTI_OK && slot_next(d, &at);)
         st = make_weight(m, &at, err);
-    return st;
+    return st == TUTTI_OK ? model_check(model, err) : st;
 }
 
 static const struct shape *find_shape(const char *name)

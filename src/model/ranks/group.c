@@ -343,6 +343,12 @@ enum tutti_status model_reserve_tables(struct model *model, int max_rows, int ma
                                        struct tutti_error *err)
 {
     struct group *g = model->group;
+    struct backend *be = model->backend;
+    if (be->ops->reserve_tables) {
+        enum tutti_status st = be->ops->reserve_tables(be, max_seqs, max_pages, err);
+        if (st != TUTTI_OK)
+            return st;
+    }
     if (!g)
         return TUTTI_OK;
     size_t rows = (size_t)max_rows, seqs = (size_t)(max_seqs < max_rows ? max_seqs : max_rows);
@@ -357,11 +363,15 @@ enum tutti_status model_reserve_tables(struct model *model, int max_rows, int ma
 /* Ranks on one machine divide its free memory. */
 uint64_t model_own_memory_left(const struct model *model)
 {
-    uint64_t n_ranks = model->group ? (uint64_t)cluster_n_local(model->group->cluster) : 1;
+    struct backend *be = model->backend;
+    bool is_on_device = be && be->ops->memory_left;
+    uint64_t n_ranks = model->group ? (uint64_t)cluster_n_local(model->group->cluster) : 1,
+             left = is_on_device ? be->ops->memory_left(be) : 0;
     if (model->memory_bytes == 0)
-        return memory_left("") / n_ranks;
+        return is_on_device ? left : memory_left("") / n_ranks;
     uint64_t own = model->memory_bytes / n_ranks;
-    return own > model->weight_bytes ? own - model->weight_bytes : 0;
+    own = own > model->weight_bytes ? own - model->weight_bytes : 0;
+    return is_on_device && left < own ? left : own;
 }
 
 uint64_t model_memory_left(struct model *model)
@@ -390,12 +400,16 @@ int model_rank(const struct model *model)
 
 bool model_is_lost(const struct model *model)
 {
-    return model->group && cluster_is_lost(model->group->cluster);
+    const struct backend *be = model->backend;
+    return (model->group && cluster_is_lost(model->group->cluster)) ||
+           (be && be->ops->check && be->ops->check(be, NULL) != TUTTI_OK);
 }
 
 enum tutti_status model_check(const struct model *model, struct tutti_error *err)
 {
-    return model->group ? cluster_check(model->group->cluster, err) : TUTTI_OK;
+    const struct backend *be = model->backend;
+    enum tutti_status st = model->group ? cluster_check(model->group->cluster, err) : TUTTI_OK;
+    return st == TUTTI_OK && be && be->ops->check ? be->ops->check(be, err) : st;
 }
 
 void model_on_loss(struct model *model, void (*fn)(void *user), void *user)
