@@ -173,8 +173,8 @@ static enum tutti_status choose_card(const struct cuda_driver *d, int ordinal, s
         return error_set_param(err, TUTTI_E_UNSUPPORTED, "device", "device cuda: the driver finds no card");
     if (result == CUDA_OK && ordinal >= n)
         return error_set_param(err, TUTTI_E_UNSUPPORTED, "device",
-                               "device cuda:%d: there is no such card, expected cuda:0%s%d", ordinal,
-                               n > 1 ? " to cuda:" : "", n > 1 ? n - 1 : 0);
+                               "device cuda:%d: the driver finds %d card%s, whose numbers begin with 0", ordinal, n,
+                               n > 1 ? "s" : "");
     *best = card;
     for (int i = 0; i < n && result == CUDA_OK; i++) {
         if (ordinal >= 0 && i != ordinal)
