@@ -49,15 +49,52 @@ int cuda_padded_rows(const struct cuda_backend *cuda, int n)
     return padded < cuda->max_rows ? padded : cuda->max_rows;
 }
 
+/* ---- launches ---- */
+
+static struct {
+    const struct emulated_kernel *kernel;
+    enum cuda_kernel number;
+    struct cuda_grid grid;
+    uint64_t args[512]; /* 4 KiB, as the driver allows */
+} waiting;
+static bool is_waiting;
+
+static void launch_waiting(void)
+{
+    struct cuda_grid grid = waiting.grid;
+    const struct emulated_grid on_host = { grid.x, grid.y, grid.z, grid.n_threads, grid.shared_bytes };
+    if (waiting.kernel)
+        emulate(waiting.kernel, &on_host, waiting.args);
+    waiting.kernel = NULL;
+}
+
+void launches_wait(bool waits)
+{
+    launch_waiting();
+    is_waiting = waits;
+}
+
 void cuda_launch(struct cuda_backend *cuda, enum cuda_kernel kernel, struct cuda_grid grid, const void *args,
                  size_t n_bytes)
 {
-    const struct emulated_kernel *k = emulated_find(NAMES[kernel]);
-    const struct emulated_grid on_host = { grid.x, grid.y, grid.z, grid.n_threads, grid.shared_bytes };
     (void)cuda;
-    assert(k && k->args_bytes == n_bytes);
-    emulate(k, &on_host, args);
+    launch_waiting();
+    waiting.kernel = emulated_find(NAMES[kernel]);
+    waiting.number = kernel;
+    waiting.grid = grid;
+    assert(waiting.kernel && waiting.kernel->args_bytes == n_bytes && n_bytes <= sizeof waiting.args);
+    memcpy(waiting.args, args, n_bytes);
     n_launches++;
+    if (!is_waiting)
+        launch_waiting();
+}
+
+void *cuda_last_launch(struct cuda_backend *cuda, enum cuda_kernel *kernel, struct cuda_grid *grid)
+{
+    (void)cuda;
+    *kernel = waiting.number;
+    *grid = waiting.grid;
+    return waiting.kernel ? waiting.args : NULL;
 }
 
 void *cuda_step_data(struct cuda_backend *cuda, const void *host, size_t n_bytes, size_t room_bytes)

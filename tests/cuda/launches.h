@@ -5,6 +5,9 @@
 
 #include "backend/cuda/cuda.h"
 
+/* A launch waits until the next operation, so that cuda_last_launch() finds it; false: it is carried out now. */
+void launches_wait(bool waits);
+
 /* Of a step of up to max_rows rows. Never freed. */
 struct cuda_backend *launches_new(int max_rows);
 

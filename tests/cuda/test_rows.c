@@ -121,45 +121,82 @@ static void all_variants_of_the_norm_give_the_same_bits(void **state)
     free(w);
 }
 
-static void a_norm_also_gives_the_row_as_float16(void **state)
+/* What linear_convert makes of a row. */
+static void check_halves(const uint16_t *half, int stride, float scale, const float *y, int n, bool is_bf16)
+{
+    float most = 0;
+    bool is_bad = false;
+    for (int i = 0; i < n; i++) {
+        is_bad = is_bad || !isfinite(y[i]);
+        most = fabsf(y[i]) > most ? fabsf(y[i]) : most;
+    }
+    int exponent = 15; /* of a scale of 1 */
+    if (most > 0 && !is_bad)
+        (void)frexpf(most, &exponent);
+    float factor = is_bf16 || most == 0 ? 1 : ldexpf(1, 15 - exponent);
+    assert_true(is_bad ? isnan(scale) : scale == 1 / factor);
+    for (int i = 0; i < stride && !is_bad; i++) {
+        float v = i < n ? y[i] * factor : 0;
+        assert_int_equal(half[i], is_bf16 ? float_to_bf16(v) : float_to_half(v));
+    }
+}
+
+static void a_norm_also_gives_the_rows_of_a_linear_layer(void **state)
 {
     static const int sizes[] = { 64, 4096, 37 };
     (void)state;
-    for (int k = 0; k < 3; k++) {
-        int n = sizes[k];
+    for (int k = 0; k < 6; k++) {
+        int n = sizes[k / 2], stride = (n + 127) / 128 * 128, is_bf16 = k % 2;
         float *x = random_rows(4, n, 3), *w = random_rows(1, n, 1), scales[4], *y = malloc(sizeof(float) * 4 * (size_t)n);
-        uint16_t *half = malloc(sizeof *half * 4 * (size_t)n);
+        uint16_t *half = malloc(sizeof *half * 4 * (size_t)stride);
+        memset(half, 0xff, sizeof *half * 4 * (size_t)stride);
         for (int i = 0; i < n; i++) {
             x[n + i] = 0;                             /* row 1 */
             x[2 * n + i] = i == n - 1 ? NAN : x[i]; /* row 2 */
             x[3 * n + i] = x[i] * 1e-30f;           /* row 3: eps decides, so y is tiny */
         }
-        struct norm_args args = {
-            .y = y, .x = x, .weights = { w, NULL }, .half = half, .scales = scales, .n = n, .eps = 1e-5f
-        };
+        struct norm_args args = { .y = y,
+                                  .x = x,
+                                  .weights = { w, NULL },
+                                  .half = half,
+                                  .scales = scales,
+                                  .half_stride = stride,
+                                  .is_bf16 = is_bf16,
+                                  .n = n,
+                                  .eps = 1e-5f };
         emulate(emulated_find(n % 4 ? "norm_any" : "norm_4096"), &(struct emulated_grid){ 4, 1, 1, NORM_THREADS, 0 },
                 &args);
-        for (int r = 0; r < 4; r++) {
-            float most = 0;
-            for (int i = 0; i < n; i++) {
-                float value = half_to_float(half[r * n + i]), back = value * scales[r];
-                most = fabsf(value) > most ? fabsf(value) : most;
-                if (r == 2)
-                    assert_true(isnan(value));
-                else
-                    assert_true(fabsf(back - y[r * n + i]) <= 16384 * 0x1p-10f * scales[r]);
-                assert_true(r != 1 || value == 0);
-            }
-            assert_true(r == 1 || r == 2 || (most >= 16384 && most <= 32768));
-            assert_true(r != 2 || scales[r] == 1);
-            int exponent;
-            assert_true(frexpf(scales[r], &exponent) == 0.5f);
-        }
+        for (int r = 0; r < 4; r++)
+            check_halves(half + r * stride, stride, scales[r], y + r * n, n, is_bf16);
         free(x);
         free(w);
         free(y);
         free(half);
     }
+}
+
+static void a_linear_layer_asks_the_norm_before_it_for_halves(void **state)
+{
+    enum { N = 96, STRIDE = 128 };
+    (void)state;
+    float *x = random_rows(3, N, 3), *w = random_rows(1, N, 1), scales[MAX_ROWS];
+    uint16_t half[MAX_ROWS * STRIDE];
+    struct floats y = rows_on_card(NULL, 0, N), from = rows_on_card(x, 3, N), card_w = launches_floats(w, N);
+    int n_padded = cuda_padded_rows(cuda, 3);
+    assert_false(cuda_norm_halves(cuda, y.buffer->data, n_padded, N, half, STRIDE, false, scales));
+    launches_wait(true);
+    cuda_rmsnorm(be, y, from, NO_FLOATS, card_w, 3, N, 1e-5f);
+    assert_false(cuda_norm_halves(cuda, from.buffer->data, n_padded, N, half, STRIDE, false, scales));
+    assert_false(cuda_norm_halves(cuda, y.buffer->data, n_padded - 1, N, half, STRIDE, false, scales));
+    assert_true(cuda_norm_halves(cuda, y.buffer->data, n_padded, N, half, STRIDE, false, scales));
+    assert_false(cuda_norm_halves(cuda, y.buffer->data, n_padded, N, half, STRIDE, true, scales));
+    cuda_scale(be, from, 2, 3, N);
+    assert_false(cuda_norm_halves(cuda, y.buffer->data, n_padded, N, half, STRIDE, false, scales));
+    launches_wait(false);
+    for (int r = 0; r < 3; r++)
+        check_halves(half + r * STRIDE, STRIDE, scales[r], y.buffer->data + r * N, N, false);
+    free(x);
+    free(w);
 }
 
 static void adapted_norms_use_the_weights_of_each_row(void **state)
@@ -341,7 +378,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norms_are_near_double_and_do_not_depend_on_other_rows),
         cmocka_unit_test(all_variants_of_the_norm_give_the_same_bits),
-        cmocka_unit_test(a_norm_also_gives_the_row_as_float16),
+        cmocka_unit_test(a_norm_also_gives_the_rows_of_a_linear_layer),
+        cmocka_unit_test(a_linear_layer_asks_the_norm_before_it_for_halves),
         cmocka_unit_test(adapted_norms_use_the_weights_of_each_row),
         cmocka_unit_test(elements_have_the_bits_of_the_reference),
         cmocka_unit_test(rows_are_copied_where_the_step_says),

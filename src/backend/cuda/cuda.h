@@ -111,6 +111,10 @@ int cuda_padded_rows(const struct cuda_backend *cuda, int n);
 void cuda_launch(struct cuda_backend *cuda, enum cuda_kernel kernel, struct cuda_grid grid, const void *args,
                  size_t n_bytes);
 
+/* The arguments of the step's last launch, if it is the last thing that was added: they may be changed before the next is.
+ * So an operation can let the one before do what it needs. NULL: there is none. */
+void *cuda_last_launch(struct cuda_backend *cuda, enum cuda_kernel *kernel, struct cuda_grid *grid);
+
 /* Copies data of the running step, such as the adapter of each row, to the card before the step's first launch. It is valid
  * until step_wait(). A step's calls get the same addresses as those of any step of as many padded rows with the same
  * calls. room_bytes: at least n_bytes, and the same in all these steps; the rest is not defined. NULL: no room, which is
@@ -144,6 +148,10 @@ void cuda_parts_release(struct cuda_backend *cuda);
 
 /* After the rows of a step are known: fills cos_sin of every kind. */
 void cuda_rope_tables(struct cuda_backend *cuda);
+/* If the last operation was a norm that gives y [n_rows][n]: it also gives the rows as linear layers take them (norm_args of
+ * rows_args.h). half: [n_rows][half_stride]. False: it was another. */
+bool cuda_norm_halves(struct cuda_backend *cuda, const float *y, int n_rows, int n, uint16_t *half, int half_stride,
+                      bool is_bf16, float *scales);
 /* Between steps: a checksum of the card's memory. bytes: a multiple of 8. */
 uint64_t cuda_checksum_bytes(struct cuda_backend *cuda, const void *bytes, size_t n_bytes);
 void cuda_checksum_release(struct cuda_backend *cuda);

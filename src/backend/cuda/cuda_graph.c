@@ -77,11 +77,24 @@ void cuda_list_add(struct cuda_backend *cuda, const struct item *item, const voi
     if (n > LIST_BYTES - s->list.n_bytes)
         cuda_list_run(cuda, false);
     uint8_t *at = s->list.bytes + s->list.n_bytes;
+    s->list.last = s->list.n_bytes;
     memcpy(at, item, sizeof *item);
     memset(at + sizeof *item, 0, args_room(item->n_bytes));
     if (item->n_bytes > 0)
         memcpy(at + sizeof *item, args, item->n_bytes);
     s->list.n_bytes += n;
+}
+
+void *cuda_last_launch(struct cuda_backend *cuda, enum cuda_kernel *kernel, struct cuda_grid *grid)
+{
+    const struct list *list = &cuda->state->list;
+    struct item *item = (void *)(list->bytes + list->last);
+    if (!cuda->state->in_step || list->n_bytes == 0 || item->kind != ITEM_LAUNCH)
+        return NULL;
+    *kernel = (enum cuda_kernel)item->launch.kernel;
+    *grid = (struct cuda_grid){ (int)item->launch.x, (int)item->launch.y, (int)item->launch.z,
+                                (int)item->launch.n_threads, item->launch.shared_bytes };
+    return item + 1;
 }
 
 /* Each item by itself. Returns the first failure, and the item that failed. */

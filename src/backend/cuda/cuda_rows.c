@@ -71,6 +71,24 @@ void cuda_norm_adapted(struct backend *be, struct floats y, struct floats x, str
     cuda_launch(cuda, kernel, (struct cuda_grid){ n_padded, 1, 1, NORM_THREADS, 0 }, &args, sizeof args);
 }
 
+bool cuda_norm_halves(struct cuda_backend *cuda, const float *y, int n_rows, int n, uint16_t *half, int half_stride,
+                      bool is_bf16, float *scales)
+{
+    enum cuda_kernel kernel;
+    struct cuda_grid grid;
+    struct norm_args *args = cuda_last_launch(cuda, &kernel, &grid);
+    if (!args || (kernel != CUDA_KERNEL_norm_2048 && kernel != CUDA_KERNEL_norm_4096 && kernel != CUDA_KERNEL_norm_8192 &&
+                  kernel != CUDA_KERNEL_norm_any))
+        return false;
+    if (args->y != y || grid.x != n_rows || args->n != n || args->half)
+        return false;
+    args->half = half;
+    args->half_stride = half_stride;
+    args->is_bf16 = is_bf16;
+    args->scales = scales;
+    return true;
+}
+
 void cuda_layernorm(struct backend *be, struct floats y, struct floats x, struct floats add, struct floats w,
                     struct floats b, int n_rows, int n, float eps)
 {

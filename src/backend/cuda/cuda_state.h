@@ -47,6 +47,7 @@ struct item {
 struct list {
     uint8_t *bytes; /* [LIST_BYTES] */
     size_t n_bytes;
+    size_t last; /* place of the last item, if there is one */
 };
 
 /* A list that was seen. */

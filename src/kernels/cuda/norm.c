@@ -1,4 +1,4 @@
-/* RMSNorm and LayerNorm, with the residual addition before them and the conversion of float16 after them.
+/* RMSNorm and LayerNorm, with the residual addition before them and the conversion to halves after them.
  *
  * Element i belongs to thread i / 4 % NORM_THREADS. A thread adds up its elements in order by fused multiply-add (LayerNorm's
  * mean: by addition), the lanes of a warp by butterflies (16, 8, 4, 2, 1), and every thread the warps' sums in order. So all
@@ -94,24 +94,32 @@ DEVICE uint32_t largest_bits(uint32_t most, f32x4 v)
     return most;
 }
 
-/* The power of two of norm_args.half, by which a row with this largest magnitude is multiplied, and its reciprocal. Both are
- * normal: a row whose largest magnitude is below 2^-112 is not scaled all the way. */
-DEVICE float half_factor(uint32_t most, float *scale)
+/* What a row with this largest magnitude is multiplied by before it becomes halves; *scale: the inverse. Both are normal, so
+ * a row whose largest magnitude is below 2^-112 is not brought all the way. */
+DEVICE float half_factor(uint32_t most, bool is_bf16, float *scale)
 {
-    int exponent = (int)(most >> 23) - 127, shift = 14 - exponent;
-    shift = shift > 126 ? 126 : shift;
-    bool is_number = most != 0 && most < 0x7f800000;
-    *scale = is_number ? bits_f32((uint32_t)(127 - shift) << 23) : 1.0f;
-    return is_number ? bits_f32((uint32_t)(127 + shift) << 23) : most == 0 ? 1.0f : bits_f32(0x7fc00000);
+    uint32_t exponent = most >> 23, up = 268 - (exponent < 15 ? 15 : exponent); /* 2^(141 - exponent) */
+    bool is_kept = is_bf16 || most == 0;
+    *scale = exponent == 255 ? bits_f32(0x7fc00000) : is_kept ? 1.0f : bits_f32((254 - up) << 23);
+    return is_kept ? 1.0f : bits_f32(up << 23);
 }
 
-DEVICE void store_half(uint16_t *row, int g, int n, f32x4 v, float factor, bool is_aligned)
+DEVICE uint32_t two_halves(float x, float y, bool is_bf16)
 {
-    if (is_aligned) {
-        ((u32x2 *)row)[g] = (u32x2){ half2_of(v[0] * factor, v[1] * factor), half2_of(v[2] * factor, v[3] * factor) };
-        return;
-    }
-    UNROLL for (int k = 0; k < 4; k++) if (4 * g + k < n) row[4 * g + k] = float_half(v[k] * factor);
+    return is_bf16 ? bf16x2_of(x, y) : half2_of(x, y);
+}
+
+/* Elements after the row's end are 0. */
+DEVICE void store_half(uint16_t *row, int g, f32x4 v, float factor, bool is_bf16)
+{
+    ((u32x2 *)row)[g] = (u32x2){ two_halves(v[0] * factor, v[1] * factor, is_bf16),
+                                 two_halves(v[2] * factor, v[3] * factor, is_bf16) };
+}
+
+DEVICE void store_zeros(uint16_t *row, int first, int stride)
+{
+    for (int g = first + thread_id(); g < stride / 4; g += NORM_THREADS)
+        ((u32x2 *)row)[g] = (u32x2){ 0, 0 };
 }
 
 /* A row of at most 4 * NORM_THREADS * n_held aligned elements, kept in registers. */
@@ -156,13 +164,15 @@ DEVICE void norm_held(const struct norm_args *a, const int n_held)
     }
     if (!a->half)
         return;
-    float back, factor = half_factor(row_max(most, largest), &back);
+    float back, factor = half_factor(row_max(most, largest), a->is_bf16, &back);
+    uint16_t *half = a->half + (size_t)row * (size_t)a->half_stride;
     UNROLL for (int j = 0; j < n_held; j++)
     {
         int g = thread_id() + j * NORM_THREADS;
         if (g < n_groups)
-            store_half(a->half + at, g, n, v[j], factor, true);
+            store_half(half, g, v[j], factor, a->is_bf16);
     }
+    store_zeros(half, n_groups, a->half_stride);
     if (thread_id() == 0)
         a->scales[row] = back;
 }
@@ -214,18 +224,16 @@ KERNEL(norm_any, struct norm_args, NORM_THREADS)
         f32x4 b = has_mean ? load_group(weights.b, g, n, false) : zero;
         f32x4 v = normed(load_group(x, g, n, false), mean, scale, load_group(weights.w, g, n, false), b, has_mean);
         store_group(y, g, n, v, false);
-        most = 4 * g + 3 < n ? largest_bits(most, v) : most;
-        UNROLL for (int k = 0; k < 4; k++) if (4 * g + 3 >= n && 4 * g + k < n)
-        {
-            uint32_t bits = f32_bits(v[k]) & 0x7fffffff;
-            most = bits > most ? bits : most;
-        }
+        UNROLL for (int k = 0; k < 4; k++) v[k] = 4 * g + k < n ? v[k] : 0;
+        most = largest_bits(most, v);
     }
     if (!a.half)
         return;
-    float back, factor = half_factor(row_max(most, largest), &back);
+    float back, factor = half_factor(row_max(most, largest), a.is_bf16, &back);
+    uint16_t *half = a.half + (size_t)row * (size_t)a.half_stride;
     for (int g = thread_id(); g < n_groups; g += NORM_THREADS)
-        store_half(a.half + (size_t)row * (size_t)n, g, n, load_group(y, g, n, false), factor, false);
+        store_half(half, g, load_group(y, g, n, false), factor, a.is_bf16);
+    store_zeros(half, n_groups, a.half_stride);
     if (thread_id() == 0)
         a.scales[row] = back;
 }
