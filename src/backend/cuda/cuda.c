@@ -127,19 +127,20 @@ bool cuda_share_threads(struct backend *be, struct backend *other)
 
 /* ---- opening ---- */
 
-/* The level of kernels for a card; 0: too old. Level 90 has instructions that later cards lack. */
-static int level_of(int major, int minor)
-{
-    int level = 10 * major + minor;
-    return level == 90 ? 90 : level >= 80 ? 80 : level >= 75 ? 75 : 0;
-}
-
 struct card {
     cuda_device device;
     char name[64];
     uint64_t n_bytes;
     int major, minor, n_sms, shared_bytes;
 };
+
+/* The level of kernels for a card; 0: too old. Level 90 has instructions that later cards lack, in a PTX that CUDA 12.0 was
+ * the first to read. */
+static int level_of(const struct card *card, int version)
+{
+    int level = 10 * card->major + card->minor;
+    return level == 90 && version >= 12000 ? 90 : level >= 80 ? 80 : level >= 75 ? 75 : 0;
+}
 
 static cuda_result read_card(const struct cuda_driver *d, int ordinal, struct card *card)
 {
@@ -180,13 +181,13 @@ static enum tutti_status choose_card(const struct cuda_driver *d, int ordinal, s
         if (ordinal >= 0 && i != ordinal)
             continue;
         result = read_card(d, i, &card);
-        bool is_better = level_of(card.major, card.minor) > 0 && card.n_bytes > best->n_bytes;
+        bool is_better = level_of(&card, d->version) > 0 && card.n_bytes > best->n_bytes;
         if (is_better || best->n_bytes == 0)
             *best = card;
     }
     if (result != CUDA_OK)
         return cuda_driver_error(d, result, "asking for the cards", err);
-    if (level_of(best->major, best->minor) > 0)
+    if (level_of(best, d->version) > 0)
         return TUTTI_OK;
     return error_set_param(err, TUTTI_E_UNSUPPORTED, "device",
                            "device cuda: the card %s has compute capability %d.%d, expected 7.5 or higher", best->name,
@@ -238,7 +239,7 @@ static enum tutti_status open_context(struct cuda_backend *cuda, const struct ca
     const struct cuda_driver *d = cuda->driver;
     struct cuda_state *s = cuda->state;
     s->device = card->device;
-    cuda->level = level_of(card->major, card->minor);
+    cuda->level = level_of(card, d->version);
     cuda->capability = 10 * card->major + card->minor;
     cuda->n_sms = card->n_sms;
     cuda->n_bytes = card->n_bytes;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* The kernels are PTX of version 7.4 at least, which CUDA 11.4 was the first to read. */
@@ -32,6 +33,15 @@ static const char *find_functions(struct cuda_driver *driver, void *library)
     return NULL;
 }
 
+/* Whether path is a folder, made if it is not there, that nobody else may write: its machine code is executed. */
+static bool is_own_folder(const char *path)
+{
+    struct stat info;
+    (void)mkdir(path, 0700);
+    return lstat(path, &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == getuid() &&
+           (info.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
 /* The driver stores compiled kernels in its user's home, or in the folder of CUDA_CACHE_PATH: without either it would
  * compile them at each start. A system service often has neither. */
 static void set_cache_folder(void)
@@ -39,11 +49,12 @@ static void set_cache_folder(void)
     const char *home = getenv("HOME");
     if (getenv("CUDA_CACHE_PATH") || (home && access(home, W_OK) == 0))
         return;
-    const char *cache = getenv("CACHE_DIRECTORY"); /* of a systemd unit with CacheDirectory= */
+    const char *cache = getenv("CACHE_DIRECTORY"), *temporary = getenv("TMPDIR"); /* CacheDirectory= of a systemd unit */
     char path[4096];
-    int n = cache && access(cache, W_OK) == 0 ? snprintf(path, sizeof path, "%s/cuda", cache)
-                                              : snprintf(path, sizeof path, "/var/tmp/tutti-cuda-%u", (unsigned)getuid());
-    if (n > 0 && (size_t)n < sizeof path)
+    int n = cache && access(cache, W_OK) == 0
+                ? snprintf(path, sizeof path, "%s/cuda", cache)
+                : snprintf(path, sizeof path, "%s/tutti-cuda-%u", temporary ? temporary : "/var/tmp", (unsigned)getuid());
+    if (n > 0 && (size_t)n < sizeof path && is_own_folder(path))
         (void)setenv("CUDA_CACHE_PATH", path, 0);
 }
 
