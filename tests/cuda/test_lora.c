@@ -1,6 +1,6 @@
 /* Updates of adapters on the card: the sums against double arithmetic, the updates against kernels/ref/lora bit for bit, rows
  * of several adapters together and alone, and the embedding. */
-#include "backend/cuda/lora_pack.h"
+#include "backend/cuda/adapters/lora_pack.h"
 #include "cuda/emulator.h"
 #include "kernels/kernels.h"
 #include "kernels/ref/ref.h"

@@ -136,6 +136,7 @@ static void *run_rank(void *arg)
         .n_ranks = s->n_ranks, .n_groups = s->n_groups, .direct_bytes = s->direct_bytes, .stays = true
     };
     struct transport *transport = ranks_transport(r->world, r->rank);
+    transport->local = s->is_apart ? 0 : r->rank;
     if (s->is_apart)
         transport->n_local = transport->n_sharing = 1;
     if (cluster_new(&cluster, transport, &options, s->has_monitor, &err) != TUTTI_OK) {

@@ -1,6 +1,6 @@
 /* The CUDA backend: a card of NVIDIA's. Opening and closing, and its failures. */
 #include "backend/cuda/cuda.h"
-#include "backend/cuda/cuda_cluster.h"
+#include "backend/cuda/ranks/cuda_cluster.h"
 #include "backend/cuda/cuda_state.h"
 #include "kernels/cuda/texts.h"
 

@@ -75,6 +75,7 @@ struct cuda_backend {
     struct cuda_embeddings *embeddings;
     struct cuda_experts *experts;
     struct cluster *cluster; /* NULL: a single process */
+    struct cuda_nccl *nccl;  /* NULL: collectives go through the host */
     float *staging;          /* of collect(), pinned */
     struct cuda_sampling *sampling; /* of cuda_sample.c; NULL before reserve_sampling() */
 

@@ -19,6 +19,7 @@ static const char *const DOING[] = {
     [ITEM_COPY] = "copying within the card",
     [ITEM_ZERO] = "clearing memory of the card",
     [ITEM_DOWNLOAD] = "copying from the card",
+    [ITEM_CALL] = "exchanging data with other cards",
 };
 
 static cuda_result launch(struct cuda_backend *cuda, const struct item *item, const void *args)
@@ -44,6 +45,8 @@ static cuda_result run_item(struct cuda_backend *cuda, const struct item *item, 
         return d->fill(item->copy.to, 0, item->copy.n_bytes, stream);
     case ITEM_DOWNLOAD:
         return d->copy_out(item->copy.to, (void *)(uintptr_t)item->copy.from, item->copy.n_bytes, stream);
+    case ITEM_CALL:
+        return item->call(cuda, args) ? CUDA_OK : CUDA_ERROR_UNKNOWN;
     }
     return CUDA_ERROR_INVALID_VALUE;
 }
@@ -95,6 +98,18 @@ void *cuda_last_launch(struct cuda_backend *cuda, enum cuda_kernel *kernel, stru
     *grid = (struct cuda_grid){ (int)item->launch.x, (int)item->launch.y, (int)item->launch.z,
                                 (int)item->launch.n_threads, item->launch.shared_bytes };
     return item + 1;
+}
+
+void cuda_list_call(struct cuda_backend *cuda, cuda_call_fn *call, const void *args, size_t n_bytes)
+{
+    struct item item = { .kind = ITEM_CALL, .n_bytes = (uint32_t)n_bytes };
+    item.call = call;
+    if (cuda->state->in_step) {
+        cuda_list_add(cuda, &item, args);
+        return;
+    }
+    cuda_enter(cuda);
+    cuda_item_run(cuda, &item, args);
 }
 
 /* Each item by itself. Returns the first failure, and the item that failed. */

@@ -26,7 +26,10 @@ enum {
     MAX_STEP_DATA = 64, /* arrays that are recognized when they are given again */
 };
 
-enum item_kind { ITEM_LAUNCH, ITEM_COPY, ITEM_ZERO, ITEM_DOWNLOAD };
+enum item_kind { ITEM_LAUNCH, ITEM_COPY, ITEM_ZERO, ITEM_DOWNLOAD, ITEM_CALL };
+
+/* Adds work to the stream by calls of a library. False: it failed. */
+typedef bool cuda_call_fn(struct cuda_backend *cuda, const void *args);
 
 /* An item of the list; a launch's arguments follow it, padded to a multiple of 8 bytes. Items have no undefined bytes, since
  * lists are compared byte by byte. */
@@ -41,6 +44,7 @@ struct item {
             void *to;
             uint64_t n_bytes;
         } copy;
+        cuda_call_fn *call; /* with the arguments that follow */
     };
 };
 
@@ -119,6 +123,8 @@ void cuda_modules_unload(struct cuda_backend *cuda);
 /* ---- cuda_graph.c ---- */
 /* Adds an item with arguments; hands the list to the card first, if it is full. */
 void cuda_list_add(struct cuda_backend *cuda, const struct item *item, const void *args);
+/* Adds a call to the running step; between steps: calls at once. */
+void cuda_list_call(struct cuda_backend *cuda, cuda_call_fn *call, const void *args, size_t n_bytes);
 /* Carries out an item at once. */
 void cuda_item_run(struct cuda_backend *cuda, const struct item *item, const void *args);
 /* Hands the list to the card, and empties it. is_whole: it is all of a step, which may be a graph. */

@@ -1,8 +1,8 @@
 /* What adapters change of linear layers. The product of all rows is computed first, then each row's change is added; gate
  * and up are kept as they are in between, since the activation needs the changed ones: linear() of a matrix of gate and up
  * gives both, gate's columns first. */
-#include "backend/cuda/cuda_lora.h"
-#include "backend/cuda/lora_pack.h"
+#include "backend/cuda/adapters/cuda_lora.h"
+#include "backend/cuda/adapters/lora_pack.h"
 #include "base/hash.h"
 
 #include <stdlib.h>

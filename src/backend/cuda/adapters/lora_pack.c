@@ -1,4 +1,4 @@
-#include "backend/cuda/lora_pack.h"
+#include "backend/cuda/adapters/lora_pack.h"
 
 #include "base/half.h"
 #include "base/hash.h"

@@ -1,5 +1,5 @@
-/* Collectives of ranks that each have a card: the ranks of a machine exchange through the host's memory, and with those of
- * other machines through the transport of their cluster. Sums are those of cluster/, so they have the same bits for any
+/* Collectives of ranks that each have a card: by NCCL, or the ranks of a machine exchange through the host's memory, and
+ * with those of other machines through the transport of their cluster. Sums are those of cluster/, so they have the same bits for any
  * device, and on every rank. */
 #ifndef TUTTI_BACKEND_CUDA_CUDA_CLUSTER_H
 #define TUTTI_BACKEND_CUDA_CUDA_CLUSTER_H

@@ -1,5 +1,5 @@
 /* Tables of what adapters change, and the adapter of each row, on the card. */
-#include "backend/cuda/cuda_lora.h"
+#include "backend/cuda/adapters/cuda_lora.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,7 @@
-/* A collective ends what was launched of the step so far, copies the operand to the host, calls that of cluster/, and copies
+/* By NCCL, if it is there and each rank has a card of its own. Else a collective ends what was launched of the step so far, copies the operand to the host, calls that of cluster/, and copies
  * the result to the card. */
-#include "backend/cuda/cuda_cluster.h"
+#include "backend/cuda/ranks/cuda_cluster.h"
+#include "backend/cuda/ranks/cuda_nccl.h"
 #include "backend/cuda/cuda_state.h"
 #include "cluster/cluster.h"
 
@@ -10,16 +11,21 @@ enum { STAGING_FLOATS = 4 << 20 }; /* of collect(), which computes as many rows 
 
 bool cuda_cluster_open(struct cuda_backend *cuda, struct cluster *cluster)
 {
+    int n_cards = 0;
     cuda->cluster = cluster;
     if (!cluster)
         return true;
+    (void)cuda_is_ok(cuda, cuda->driver->device_count(&n_cards), "counting the cards");
+    cuda->nccl = cuda_nccl_new(cuda, cluster, n_cards);
     cuda->staging = cuda_pinned_new(cuda, STAGING_FLOATS * sizeof *cuda->staging);
     return cuda->staging;
 }
 
 void cuda_cluster_close(struct cuda_backend *cuda)
 {
+    cuda_nccl_free(cuda, cuda->nccl);
     cuda_pinned_free(cuda, cuda->staging);
+    cuda->nccl = NULL;
     cuda->staging = NULL;
 }
 
@@ -35,7 +41,8 @@ struct floats cuda_alloc_shared(struct backend *be, size_t n_floats)
     struct cuda_backend *cuda = cuda_of(be);
     struct floats floats = cuda_alloc(be, n_floats);
     float *host = cuda->cluster ? cluster_alloc(cuda->cluster, n_floats) : NULL; /* all ranks call it */
-    if (floats.buffer && (host || !cuda->cluster)) {
+    bool fits = !cuda->nccl || cuda_nccl_fit(cuda, cuda->nccl, n_floats);
+    if (fits && floats.buffer && (host || !cuda->cluster)) {
         floats.buffer->host = host;
         return floats;
     }
@@ -78,6 +85,10 @@ static void send_floats(struct cuda_backend *cuda, struct floats x, size_t begin
 bool cuda_reduce(struct backend *be, struct floats x, size_t n)
 {
     struct cuda_backend *cuda = cuda_of(be);
+    if (cuda->nccl) {
+        cuda_nccl_reduce(cuda, cuda->nccl, cuda_floats(x, n), n);
+        return !cluster_is_lost(cuda->cluster);
+    }
     fetch_floats(cuda, x, 0, n);
     if (!cluster_reduce(cuda->cluster, cuda->team, host_of(x, n), n))
         return false;
@@ -90,6 +101,10 @@ bool cuda_reduce_rows(struct backend *be, struct floats x, int n_rows, int n)
     struct cuda_backend *cuda = cuda_of(be);
     size_t n_floats = (size_t)n_rows * (size_t)n;
     int begin, end;
+    if (cuda->nccl) {
+        cuda_nccl_reduce_rows(cuda, cuda->nccl, cuda_floats(x, n_floats), n_rows, n);
+        return !cluster_is_lost(cuda->cluster);
+    }
     fetch_floats(cuda, x, 0, n_floats);
     if (!cluster_reduce_rows(cuda->cluster, cuda->team, host_of(x, n_floats), n_rows, n))
         return false;
@@ -103,6 +118,10 @@ bool cuda_all_gather_rows(struct backend *be, struct floats x, int n_rows, int n
     struct cuda_backend *cuda = cuda_of(be);
     size_t n_floats = (size_t)n_rows * (size_t)n;
     int begin, end;
+    if (cuda->nccl) {
+        cuda_nccl_all_gather_rows(cuda, cuda->nccl, cuda_floats(x, n_floats), n_rows, n);
+        return !cluster_is_lost(cuda->cluster);
+    }
     cluster_own_rows(cuda->cluster, n_rows, &begin, &end);
     fetch_floats(cuda, x, (size_t)begin * (size_t)n, (size_t)end * (size_t)n);
     if (!cluster_all_gather_rows(cuda->cluster, cuda->team, host_of(x, n_floats), n_rows, n))
@@ -119,6 +138,10 @@ bool cuda_collect(struct backend *be, struct floats whole, struct floats part, i
     size_t n_all = (size_t)n_whole, n_part = (size_t)(begins[rank + 1] - begins[rank]);
     int n_fit = STAGING_FLOATS / 2 / n_whole, n;
     assert(n_fit > 0);
+    if (cuda->nccl) {
+        cuda_nccl_collect(cuda, cuda->nccl, cuda_floats(whole, 0), cuda_floats(part, 0), n_rows, begins);
+        return !cluster_is_lost(cuda->cluster);
+    }
     for (int row = 0; row < n_rows; row += n) {
         n = n_rows - row < n_fit ? n_rows - row : n_fit;
         size_t first = (size_t)row, count = (size_t)n;

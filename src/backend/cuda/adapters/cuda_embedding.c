@@ -1,7 +1,7 @@
 /* The embedding with what adapters change of it. Rows of tables of an adapter's own are made for all rows of the step, and
  * used where the row has that adapter: such adapters are few. */
-#include "backend/cuda/cuda_lora.h"
-#include "backend/cuda/lora_pack.h"
+#include "backend/cuda/adapters/cuda_lora.h"
+#include "backend/cuda/adapters/lora_pack.h"
 #include "base/hash.h"
 
 #include <stdlib.h>
