@@ -111,9 +111,18 @@ static int take_largest(const struct sampler *s, const float *x, int n, int k, s
 
 /* ---- log-probabilities ---- */
 
+/* Sum of exp((x - max) * scale). */
+static double sum_exps(const struct sampler *s, const float *x, int n, float max, float scale)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i += RACE_TILE)
+        sum += (double)s->kernels->sum_exp(x + i, n - i < RACE_TILE ? n - i : RACE_TILE, max, scale);
+    return sum;
+}
+
 static double log_sum_exp(const struct sampler *s, const float *x, int n, float max)
 {
-    return (double)max + log((double)s->kernels->sum_exp(x, n, max, 1));
+    return (double)max + log(sum_exps(s, x, n, max, 1));
 }
 
 static void report_logprobs(struct sampler *s, const float *logits, const struct sample_input *in, float max,
@@ -377,7 +386,7 @@ static int32_t draw_truncated(struct sampler *s, const float *x, int n, int best
         for (int i = 0; i < n; i++)
             c[i] = (struct candidate){ x[i], i };
     } else {
-        mass = (double)p->top_p * (double)s->kernels->sum_exp(x, n, max, reciprocal(p->temperature));
+        mass = (double)p->top_p * sum_exps(s, x, n, max, reciprocal(p->temperature));
         n_kept = take_window(s, x, n, max, p->temperature, mass, c);
     }
     if (p->top_p < 1.0f)

@@ -7,6 +7,9 @@
 
 #include <stdbool.h>
 
+/* Logits whose exponentials kernels' sum_exp adds up in float; the sums of these tiles are added in double, in their order. */
+enum { RACE_TILE = 2048 };
+
 static inline double race_double(uint64_t bits)
 {
     union {

@@ -234,7 +234,7 @@ static void draft_tokens_are_accepted_as_by_the_cpu(void **state)
     struct example all[2];
     int n_accepted = 0;
     reserve(N);
-    for (int round = 0; round < 40; round++) {
+    for (int round = 0; round < 10; round++) {
         for (int r = 0; r < N_ROWS; r++)
             fill_row(logits + r * N, N, ROW_PEAK);
         for (int i = 0; i < 2; i++) {
@@ -255,12 +255,12 @@ static void draft_tokens_are_accepted_as_by_the_cpu(void **state)
                 all[i].ids[5 + k] = below(4) ? out.token : 3;
             }
         }
-        if (round % 8 == 7)
+        if (round == 7)
             logits[2 * N + 9] = NAN;
         check_examples(all, 2, logits, N_ROWS, N);
         n_accepted += all[0].in.n_out - 1;
     }
-    assert_true(n_accepted > 20);
+    assert_true(n_accepted > 5);
     free(logits);
 }
 

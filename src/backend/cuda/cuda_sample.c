@@ -9,6 +9,7 @@
 #include "base/rng.h"
 #include "kernels/cuda/sample_args.h"
 #include "kernels/kernels.h"
+#include "kernels/race.h"
 
 #include <float.h>
 #include <math.h>
@@ -32,12 +33,15 @@ struct cuda_sampling {
     struct sampler *sampler; /* for the rows that are left to the host */
     int n_vocab;
     float *host_row;  /* [n_vocab], pinned */
-    int32_t *indices; /* [n_vocab]: index + 1 of an id in the list of penalties; zero between calls */
-    /* Draws, then their lists and masks: sent at once. */
-    uint8_t *upload, *card_upload;
+    int32_t *indices; /* [n_vocab]: index + 1 of an id in a list; zero between calls */
+    /* Draws, then their lists and masks: pinned, where the card reads each once. */
+    uint8_t *upload;
     size_t upload_room, n_upload;
     float *card_rows; /* [MOST_CHANGED][n_vocab]: logits after bias, penalties and mask */
     struct draw_out *outs, *card_outs;
+    struct draw_scratch *card_scratch;
+    float *card_sums; /* [MOST_DRAWS][2][most_tiles] */
+    int most_tiles;
     struct planned_draw {
         struct sample_input *in;
         int k; /* row after that of in */
@@ -55,7 +59,8 @@ void cuda_sampling_release(struct cuda_backend *cuda)
     cuda_pinned_free(cuda, s->host_row);
     cuda_pinned_free(cuda, s->upload);
     cuda_pinned_free(cuda, s->outs);
-    cuda_memory_free(cuda, s->card_upload);
+    cuda_memory_free(cuda, s->card_scratch);
+    cuda_memory_free(cuda, s->card_sums);
     cuda_memory_free(cuda, s->card_rows);
     cuda_memory_free(cuda, s->card_outs);
     free(s);
@@ -79,12 +84,14 @@ enum tutti_status cuda_reserve_sampling(struct backend *be, int n_vocab, struct 
     s->host_row = cuda_pinned_new(cuda, n * sizeof *s->host_row);
     s->upload = cuda_pinned_new(cuda, s->upload_room);
     s->outs = cuda_pinned_new(cuda, outs_bytes);
-    s->card_upload = cuda_memory_new(cuda, s->upload_room);
+    s->most_tiles = (n_vocab + RACE_TILE - 1) / RACE_TILE;
+    s->card_scratch = cuda_memory_new(cuda, MOST_DRAWS * sizeof *s->card_scratch);
+    s->card_sums = cuda_memory_new(cuda, MOST_DRAWS * 2 * (size_t)s->most_tiles * sizeof *s->card_sums);
     s->card_rows = cuda_memory_new(cuda, MOST_CHANGED * n * sizeof *s->card_rows);
     s->card_outs = cuda_memory_new(cuda, outs_bytes);
     enum tutti_status st = sampler_new(&s->sampler, &s->kernels, n_vocab, err);
-    if (st == TUTTI_OK && !(s->indices && s->host_row && s->upload && s->outs && s->card_upload && s->card_rows &&
-                            s->card_outs))
+    if (st == TUTTI_OK && !(s->indices && s->host_row && s->upload && s->outs && s->card_rows && s->card_scratch &&
+                            s->card_sums && s->card_outs))
         st = error_set(err, TUTTI_E_MEMORY, "device cuda: out of memory for sampling of %d tokens", n_vocab);
     if (st != TUTTI_OK)
         cuda_sampling_release(cuda);
@@ -93,14 +100,14 @@ enum tutti_status cuda_reserve_sampling(struct backend *be, int n_vocab, struct 
 
 /* ---- what is sent ---- */
 
-/* Room in what is sent, and its place on the card. NULL: there is not enough. */
+/* Room in what is sent, and the address that the card reads. NULL: there is not enough. */
 static void *take_upload(struct cuda_sampling *s, size_t n_bytes, const void **card)
 {
     size_t begin = (s->n_upload + 15) / 16 * 16;
     if (begin > s->upload_room || n_bytes > s->upload_room - begin)
         return NULL;
     s->n_upload = begin + n_bytes;
-    *card = s->card_upload + begin;
+    *card = s->upload + begin;
     return s->upload + begin;
 }
 
@@ -111,9 +118,18 @@ static bool put_biases(struct cuda_sampling *s, struct draw *d, const struct tut
     if (!to)
         return false;
     d->biases = card;
-    for (size_t i = 0; i < p->n_logit_bias; i++)
-        if (p->logit_bias[i].token >= 0 && p->logit_bias[i].token < d->n)
-            to[d->n_biases++] = (struct draw_bias){ p->logit_bias[i].token, p->logit_bias[i].bias };
+    for (size_t i = 0; i < p->n_logit_bias; i++) {
+        int32_t id = p->logit_bias[i].token, last;
+        if (id < 0 || id >= d->n)
+            continue;
+        last = s->indices[id] - 1; /* entry of this id */
+        to[d->n_biases] = (struct draw_bias){ id, p->logit_bias[i].bias, -1, last < 0 };
+        if (last >= 0)
+            to[last].next = d->n_biases;
+        s->indices[id] = ++d->n_biases;
+    }
+    for (int i = 0; i < d->n_biases; i++)
+        s->indices[to[i].id] = 0;
     return true;
 }
 
@@ -234,7 +250,7 @@ static bool plan_draw(struct cuda_sampling *s, const float *logits, int n_vocab,
 
 static double log_sum_exp(const struct draw_out *out, uint64_t largest)
 {
-    return (double)draw_key_value(largest) + log((double)out->sum_exp);
+    return (double)draw_key_value(largest) + log(out->sum_exp);
 }
 
 static void collect_logprobs(struct sample *to, const struct sample_input *in, const struct draw_out *out,
@@ -300,20 +316,27 @@ static void collect_draw(struct cuda_sampling *s, int i)
 static void run_draws(struct cuda_backend *cuda)
 {
     struct cuda_sampling *s = cuda->sampling;
-    struct sample_args args = { (const struct draw *)(const void *)s->card_upload, s->card_outs };
-    bool has_more = false;
+    struct sample_args args = { .draws = (const struct draw *)(const void *)s->upload,
+                                .outs = s->card_outs,
+                                .scratch = s->card_scratch,
+                                .tile_sums = s->card_sums,
+                                .most_tiles = s->most_tiles };
+    bool has_more = false, has_sums = false;
     int n = s->n_planned;
     if (n == 0)
         return;
     for (int i = 0; i < n; i++) {
         const struct draw *d = &((const struct draw *)(const void *)s->upload)[i];
+        has_sums = has_sums || d->has_logprobs || (d->kind == DRAW_TRUNCATED && d->top_k == 0);
         has_more = has_more || d->has_logprobs || d->kind == DRAW_PLAIN || d->kind == DRAW_TRUNCATED;
     }
-    cuda_copy_in(cuda, s->card_upload, s->upload, s->n_upload);
     if (s->n_changed > 0)
         cuda_launch(cuda, CUDA_KERNEL_sample_prepare, (struct cuda_grid){ n, 1, 1, SAMPLE_THREADS, 0 }, &args, sizeof args);
     cuda_launch(cuda, CUDA_KERNEL_sample_scan, (struct cuda_grid){ SAMPLE_PARTS, n, 1, SAMPLE_THREADS, 0 }, &args,
                 sizeof args);
+    if (has_sums)
+        cuda_launch(cuda, CUDA_KERNEL_sample_sums, (struct cuda_grid){ 2 * SAMPLE_PARTS, n, 1, SAMPLE_THREADS, 0 }, &args,
+                    sizeof args);
     if (has_more)
         cuda_launch(cuda, CUDA_KERNEL_sample_draw, (struct cuda_grid){ SAMPLE_PARTS + 2, n, 1, SAMPLE_THREADS, 0 }, &args,
                     sizeof args);

@@ -6,13 +6,10 @@
 
 enum {
     WARPS = SAMPLE_THREADS / WARP,
-    SUM_LANES = 16,                                  /* of kernels' sum_exp */
-    SUM_TILE = 4096,                                 /* exponentials that are computed before they are added */
-    GROUPS = SAMPLE_CANDIDATES,                      /* of ids, whose maxima bound the k-th largest logit */
-    GROUPS_EACH = GROUPS / SAMPLE_THREADS,           /* of a thread */
-    BINS = SAMPLE_THREADS,                           /* of the distance from the largest logit, in temperatures */
-    BINS_EACH = 8,                                   /* of a distance of 1 */
-    EACH = SAMPLE_CANDIDATES / SAMPLE_THREADS,       /* candidates of a thread */
+    SUM_LANES = 16, /* of kernels' sum_exp */
+    GROUPS_PART = SAMPLE_GROUPS / SAMPLE_PARTS,
+    BINS_EACH = 8,                             /* of a distance of 1 */
+    EACH = SAMPLE_CANDIDATES / SAMPLE_THREADS, /* candidates of a thread */
 };
 
 #define LEAST_FLOAT (-3.40282347e38f)
@@ -25,19 +22,20 @@ struct reduction {
     uint32_t counts[WARPS];
 };
 
-struct scratch {
-    union {
-        struct {
-            uint64_t keys[SAMPLE_CANDIDATES];
-            double weights[SAMPLE_CANDIDATES];
-        };
-        uint32_t bins[BINS];
-        float exps[2][SUM_TILE];
-    };
+struct candidates {
+    uint64_t keys[SAMPLE_CANDIDATES];
+    double weights[SAMPLE_CANDIDATES];
     struct reduction reduction;
-    uint32_t n; /* candidates */
-    float total;
+    uint32_t n;
 };
+
+/* A block's draw, in shared memory. */
+DEVICE void load_draw(struct draw *to, const struct draw *from)
+{
+    if (thread_id() < (int)(sizeof *to / sizeof(uint32_t)))
+        ((uint32_t *)to)[thread_id()] = ((const uint32_t *)from)[thread_id()];
+    block_sync();
+}
 
 /* ---- keys ---- */
 
@@ -150,19 +148,40 @@ DEVICE float clamped(float x)
 DEVICE void add_biases(const struct draw *d)
 {
     for (int i = thread_id(); i < d->n_biases; i += SAMPLE_THREADS) {
-        int id = d->biases[i].id;
-        bool is_first = true;
-        for (int j = 0; j < i && is_first; j++)
-            is_first = d->biases[j].id != id;
-        for (int j = i; is_first && j < d->n_biases; j++)
-            if (d->biases[j].id == id)
-                d->x[id] += d->biases[j].bias;
+        struct draw_bias bias = d->biases[i];
+        if (!bias.is_first)
+            continue;
+        float x = d->x[bias.id] + bias.bias;
+        while (bias.next >= 0) {
+            bias = d->biases[bias.next];
+            x += bias.bias;
+        }
+        d->x[bias.id] = x;
+    }
+}
+
+/* The mask's words are read once, side by side: they may be in the host's memory. */
+DEVICE void keep_allowed(const struct draw *d)
+{
+    SHARED(uint32_t, words, SAMPLE_THREADS);
+    enum { BITS = 32 };
+    for (int begin = 0; begin < d->n; begin += SAMPLE_THREADS * BITS) {
+        int word = begin / BITS + thread_id();
+        block_sync();
+        words[thread_id()] = word * BITS < d->n ? d->allowed[word] : 0;
+        block_sync();
+        for (int j = 0; j < BITS; j++) {
+            int at = j * SAMPLE_THREADS + thread_id(), i = begin + at;
+            if (i < d->n)
+                d->x[i] = words[at / BITS] >> at % BITS & 1 ? clamped(d->x[i]) : LEAST_FLOAT;
+        }
     }
 }
 
 KERNEL(sample_prepare, struct sample_args, SAMPLE_THREADS)
 {
-    const struct draw *d = &a.draws[block_id()];
+    SHARED(struct draw, d, 1);
+    load_draw(d, &a.draws[block_id()]);
     float *x = d->x;
     if (!x)
         return;
@@ -181,8 +200,7 @@ KERNEL(sample_prepare, struct sample_args, SAMPLE_THREADS)
     }
     block_sync();
     if (d->allowed)
-        for (int i = thread_id(); i < d->n; i += SAMPLE_THREADS)
-            x[i] = d->allowed[i >> 5] >> (i & 31) & 1 ? clamped(x[i]) : LEAST_FLOAT;
+        keep_allowed(d);
 }
 
 /* ---- the largest logit ---- */
@@ -197,9 +215,11 @@ DEVICE struct part part_of(int n, int i)
     return (struct part){ begin, begin + each < n ? begin + each : n };
 }
 
-/* The first thread gets the result. */
-DEVICE void scan_part(const float *x, struct part part, uint64_t *largest, int32_t *bad, struct reduction *r)
+/* The maxima of groups of ids, and of all: the first thread gets the latter. */
+DEVICE void scan_part(const float *x, struct part part, uint64_t *largest, int32_t *bad, uint32_t *groups,
+                      struct reduction *r)
 {
+    SHARED(uint32_t, maxima, SAMPLE_THREADS);
     uint64_t most = 0;
     uint32_t first_bad = INT32_MAX;
     for (int i = part.begin + thread_id(); i < part.end; i += SAMPLE_THREADS) {
@@ -209,25 +229,42 @@ DEVICE void scan_part(const float *x, struct part part, uint64_t *largest, int32
         if ((f32_bits(v) & 0x7f800000) == 0x7f800000 && (uint32_t)i < first_bad)
             first_bad = (uint32_t)i;
     }
+    maxima[thread_id()] = (uint32_t)(most >> 32);
     most = block_max(most, r);
     first_bad = 0xffffffffu - (uint32_t)block_max(0xffffffffu - first_bad, r);
     if (thread_id() == 0) {
         *largest = most;
         *bad = (int32_t)first_bad;
     }
+    if (thread_id() < GROUPS_PART) {
+        uint32_t group = 0;
+        UNROLL for (int i = 0; i < SAMPLE_THREADS; i += GROUPS_PART)
+        {
+            uint32_t other = maxima[thread_id() + i];
+            group = other > group ? other : group;
+        }
+        groups[thread_id()] = group;
+    }
+    block_sync();
 }
 
 KERNEL(sample_scan, struct sample_args, SAMPLE_THREADS)
 {
     SHARED(struct reduction, r, 1);
-    const struct draw *d = &a.draws[block_id_y()];
-    struct draw_scan *out = &a.outs[block_id_y()].scans[block_id()];
+    SHARED(struct draw, d, 1);
+    int row = block_id_y();
+    load_draw(d, &a.draws[row]);
+    struct draw_scan *out = &a.outs[row].scans[block_id()];
+    struct draw_scratch *scratch = &a.scratch[row];
     struct part part = part_of(d->n, block_id());
-    scan_part(d->logits, part, &out->largest, &out->bad, r);
+    scan_part(d->logits, part, &out->largest, &out->bad, scratch->groups[0] + block_id() * GROUPS_PART, r);
     if (d->x)
-        scan_part(d->x, part, &out->largest_x, &out->bad_x, r);
-    if (block_id() == 0 && thread_id() == 0)
-        a.outs[block_id_y()].is_left = 0;
+        scan_part(d->x, part, &out->largest_x, &out->bad_x, scratch->groups[1] + block_id() * GROUPS_PART, r);
+    if (block_id() == 0) {
+        scratch->bins[thread_id()] = 0;
+        if (thread_id() == 0)
+            a.outs[row].is_left = 0;
+    }
 }
 
 /* Of all parts. False: a logit is not finite. */
@@ -283,45 +320,97 @@ DEVICE void race_part(const struct draw *d, const float *x, struct part part, ui
 
 /* ---- sums of exponentials, with the bits of kernels' sum_exp ---- */
 
-DEVICE void fill_exps(float *exps, const float *x, int begin, int n, float max, float scale, int thread, int n_threads)
+/* Bin of a distance; the last has all that have no weight. */
+DEVICE int bin_of(float distance)
 {
-    for (int i = thread; i < SUM_TILE && begin + i < n; i += n_threads)
-        exps[i] = exp_f32((x[begin + i] - max) * scale);
+    return distance < (float)(SAMPLE_BINS / BINS_EACH) ? (int)(distance * BINS_EACH) : SAMPLE_BINS - 1;
 }
 
-/* Element i is added to sum i % 16, and the sums are folded by halves: one warp adds, while the others compute the next
- * exponentials. */
-DEVICE float sum_exps(const float *x, int n, float max, float scale, struct scratch *s)
+DEVICE float bin_begin(int bin)
 {
-    float sum = 0;
-    block_sync();
-    fill_exps(s->exps[0], x, 0, n, max, scale, thread_id(), SAMPLE_THREADS);
-    for (int begin = 0, k = 0; begin < n; begin += SUM_TILE, k ^= 1) {
-        block_sync();
-        if (warp_id() > 0) {
-            fill_exps(s->exps[k ^ 1], x, begin + SUM_TILE, n, max, scale, thread_id() - WARP, SAMPLE_THREADS - WARP);
-        } else if (lane_id() < SUM_LANES) {
-            int n_here = n - begin < SUM_TILE ? n - begin : SUM_TILE;
-            const float *exps = s->exps[k] + lane_id();
-            if (n_here == SUM_TILE) {
-                for (int i = 0; i < SUM_TILE; i += 16 * SUM_LANES)
-                    UNROLL for (int j = 0; j < 16; j++) sum += exps[i + j * SUM_LANES];
-            } else {
-                for (int i = lane_id(); i < n_here; i += SUM_LANES, exps += SUM_LANES)
-                    sum += *exps;
+    return (float)bin * (1.0f / BINS_EACH);
+}
+
+/* The number that weight 1 is at the beginning of a bin: all weights of a row add up to at most 2^31. */
+DEVICE float bin_unit(int n)
+{
+    return 2147483520.0f / (float)n;
+}
+
+/* A half of a warp adds up a tile: element i is added to the sum of lane i % 16, and the sums are folded by halves. factors:
+ * of bins, by which a weight becomes a number of its bin; NULL: no bins. */
+DEVICE void sum_tiles(const float *x, int n, float max, float scale, float *sums, uint32_t *bins, const float *factors)
+{
+    int lane = lane_id() % SUM_LANES, n_tiles = (n + RACE_TILE - 1) / RACE_TILE;
+    float unit = bin_unit(n);
+    /* Both halves of a warp meet at the shuffles. Neighbouring tiles are in different blocks. */
+    for (int first = block_id() % SAMPLE_PARTS; first < n_tiles; first += SAMPLE_PARTS * 2 * WARPS) {
+        int tile = first + SAMPLE_PARTS * (thread_id() / SUM_LANES), begin = tile * RACE_TILE;
+        int end = begin + RACE_TILE < n ? begin + RACE_TILE : n;
+        float sum = 0;
+#ifdef __NVPTX__
+#pragma unroll 8
+#endif
+        for (int i = begin + lane; i < end; i += SUM_LANES) {
+            float e = exp_f32((x[i] - max) * scale);
+            sum += e;
+            if (bins) {
+                int bin = bin_of((max - x[i]) * scale);
+                float w = e * factors[bin];
+                if (bin < SAMPLE_BINS - 1)
+                    (void)atomic_add_u32(&bins[bin], (uint32_t)(w < unit ? w : unit));
             }
         }
+        UNROLL for (int half = SUM_LANES / 2; half > 0; half /= 2) sum += shuffle_xor_f32(sum, half);
+        if (lane == 0 && tile < n_tiles)
+            sums[tile] = sum;
     }
-    UNROLL for (int half = SUM_LANES / 2; half > 0; half /= 2) sum += shuffle_xor_f32(sum, half);
-    if (thread_id() == 0)
-        s->total = sum;
+}
+
+DEVICE float *tile_sums_of(const struct sample_args *a, int row, bool is_x)
+{
+    return a->tile_sums + ((size_t)row * 2 + is_x) * (size_t)a->most_tiles;
+}
+
+/* In the order of the tiles. */
+DEVICE double sum_of_tiles(const float *sums, int n)
+{
+    double sum = 0;
+    for (int i = 0; i * RACE_TILE < n; i++)
+        sum += (double)sums[i];
+    return sum;
+}
+
+/* Blocks of a row: SAMPLE_PARTS for the sum that log-probabilities need, and as many for that of top-p, which also add up
+ * the weights by bin. */
+KERNEL(sample_sums, struct sample_args, SAMPLE_THREADS)
+{
+    SHARED(struct draw, d, 1);
+    SHARED(uint32_t, bins, SAMPLE_BINS);
+    SHARED(float, factors, SAMPLE_BINS);
+    int row = block_id_y();
+    uint64_t best;
+    load_draw(d, &a.draws[row]);
+    if (block_id() < SAMPLE_PARTS) {
+        if (d->has_logprobs && largest_of(&a.outs[row], false, &best))
+            sum_tiles(d->logits, d->n, draw_key_value(best), 1, tile_sums_of(&a, row, false), NULL, NULL);
+        return;
+    }
+    if (d->kind != DRAW_TRUNCATED || d->top_k > 0 || !largest_of(&a.outs[row], d->x != NULL, &best))
+        return;
+    bins[thread_id()] = 0;
+    factors[thread_id()] = exp_f32(bin_begin(thread_id())) * bin_unit(d->n);
     block_sync();
-    return s->total;
+    sum_tiles(d->x ? d->x : d->logits, d->n, draw_key_value(best), d->reciprocal, tile_sums_of(&a, row, true), bins,
+              factors);
+    block_sync();
+    if (bins[thread_id()] > 0)
+        (void)atomic_add_u32(&a.scratch[row].bins[thread_id()], bins[thread_id()]);
 }
 
 /* ---- candidates ---- */
 
-DEVICE void add_candidate(struct scratch *s, float x, int id)
+DEVICE void add_candidate(struct candidates *s, float x, int id)
 {
     uint32_t at = atomic_add_u32(&s->n, 1);
     if (at < SAMPLE_CANDIDATES)
@@ -329,7 +418,7 @@ DEVICE void add_candidate(struct scratch *s, float x, int id)
 }
 
 /* Sorts the n candidates that were added; false: they are too many. */
-DEVICE bool sort_candidates(struct scratch *s)
+DEVICE bool sort_candidates(struct candidates *s)
 {
     block_sync();
     int n = (int)s->n, room = 2;
@@ -343,7 +432,7 @@ DEVICE bool sort_candidates(struct scratch *s)
     return true;
 }
 
-DEVICE void start_candidates(struct scratch *s)
+DEVICE void start_candidates(struct candidates *s)
 {
     block_sync();
     if (thread_id() == 0)
@@ -351,23 +440,16 @@ DEVICE void start_candidates(struct scratch *s)
     block_sync();
 }
 
-/* Adds the k largest and perhaps some more, sorted. Ids are divided into groups; the k-th largest of the groups' maxima is at
- * most the k-th largest logit. False: there are more than fit. */
-DEVICE bool take_largest(const float *x, int n, int k, struct scratch *s)
+/* Adds the k largest and perhaps some more, sorted. The k-th largest of the groups' maxima is at most the k-th largest logit.
+ * False: there are more than fit. */
+DEVICE bool take_largest(const float *x, int n, int k, const uint32_t *groups, struct candidates *s)
 {
-    uint32_t bound = 0, most[GROUPS_EACH] = { 0 };
+    uint32_t bound = 0;
     if (n > SAMPLE_CANDIDATES) {
-        for (int begin = thread_id(); begin < n; begin += GROUPS) {
-            UNROLL for (int j = 0; j < GROUPS_EACH; j++)
-            {
-                int i = begin + j * SAMPLE_THREADS;
-                uint32_t bits = i < n ? ordered_bits(x[i]) : 0;
-                most[j] = bits > most[j] ? bits : most[j];
-            }
-        }
         block_sync();
-        UNROLL for (int j = 0; j < GROUPS_EACH; j++) s->keys[thread_id() + j * SAMPLE_THREADS] = most[j];
-        block_sort(s->keys, GROUPS);
+        for (int i = thread_id(); i < SAMPLE_GROUPS; i += SAMPLE_THREADS)
+            s->keys[i] = groups[i];
+        block_sort(s->keys, SAMPLE_GROUPS);
         bound = (uint32_t)s->keys[k - 1];
     }
     start_candidates(s);
@@ -377,35 +459,16 @@ DEVICE bool take_largest(const float *x, int n, int k, struct scratch *s)
     return sort_candidates(s);
 }
 
-/* Bin of a logit; the last has all that have no weight. */
-DEVICE int bin_of(float distance)
+/* Adds the largest, as many as have the mass together and perhaps some more, sorted. */
+DEVICE bool take_mass(const float *x, int n, float max, float reciprocal, double mass, const uint32_t *bins,
+                      struct candidates *s)
 {
-    return distance < (float)(BINS / BINS_EACH) ? (int)(distance * BINS_EACH) : BINS - 1;
-}
-
-/* Adds the largest, as many as have the mass together and perhaps some more, sorted. A bin's sum of weights, compared with
- * that of its beginning, is a number of at most 2^31; nothing is rounded up. */
-DEVICE bool take_mass(const float *x, int n, float max, float reciprocal, double mass, struct scratch *s)
-{
-    float unit = n > SAMPLE_CANDIDATES ? 2147483520.0f / (float)n : 0;
-    int last = BINS - 1;
+    int last = SAMPLE_BINS - 1;
     if (n > SAMPLE_CANDIDATES) {
-        block_sync();
-        s->bins[thread_id()] = 0;
-        block_sync();
-        for (int i = thread_id(); i < n; i += SAMPLE_THREADS) {
-            float distance = (max - x[i]) * reciprocal;
-            int bin = bin_of(distance);
-            if (bin == BINS - 1)
-                continue;
-            float w = exp_f32((float)bin * (1.0f / BINS_EACH) - distance);
-            (void)atomic_add_u32(&s->bins[bin], (uint32_t)((w < 1 ? w : 1) * unit));
-        }
-        block_sync();
-        double all, mine = (double)((float)s->bins[thread_id()] / unit * exp_f32((float)-thread_id() * (1.0f / BINS_EACH)));
-        double before = block_sum_before(mine, &all, &s->reduction);
-        last = (int)block_count(before + mine < mass * WINDOW_MARGIN, &s->reduction);
-        last = last < BINS - 1 ? last : BINS - 1;
+        float weight = (float)bins[thread_id()] / bin_unit(n) * exp_f32(-bin_begin(thread_id()));
+        double all, before = block_sum_before((double)weight, &all, &s->reduction);
+        last = (int)block_count(before + (double)weight < mass * WINDOW_MARGIN, &s->reduction);
+        last = last < SAMPLE_BINS - 1 ? last : SAMPLE_BINS - 1;
     }
     start_candidates(s);
     for (int i = thread_id(); i < n; i += SAMPLE_THREADS)
@@ -417,7 +480,7 @@ DEVICE bool take_mass(const float *x, int n, float max, float reciprocal, double
 /* ---- a draw with top-k or top-p ---- */
 
 /* Weights of the first n_kept candidates; the sum of all, and of those before this thread's. */
-DEVICE double weigh(const struct draw *d, float max, int n_kept, double *total, struct scratch *s)
+DEVICE double weigh(const struct draw *d, float max, int n_kept, double *total, struct candidates *s)
 {
     double mine = 0;
     UNROLL for (int j = 0; j < EACH; j++)
@@ -431,7 +494,7 @@ DEVICE double weigh(const struct draw *d, float max, int n_kept, double *total, 
 }
 
 /* The smallest number of first candidates that have the mass. */
-DEVICE int cut_by_mass(double before, int n_kept, double mass, struct scratch *s)
+DEVICE int cut_by_mass(double before, int n_kept, double mass, struct candidates *s)
 {
     uint32_t n_below = 0;
     UNROLL for (int j = 0; j < EACH; j++)
@@ -444,16 +507,18 @@ DEVICE int cut_by_mass(double before, int n_kept, double mass, struct scratch *s
     return n < n_kept ? n : n_kept;
 }
 
-DEVICE void draw_truncated(const struct draw *d, const float *x, uint64_t best, struct draw_out *out, struct scratch *s)
+/* sums: of the tiles of x. */
+DEVICE void draw_truncated(const struct draw *d, const float *x, uint64_t best, const struct draw_scratch *scratch,
+                           const float *sums, struct draw_out *out, struct candidates *s)
 {
     float max = draw_key_value(best);
     bool has_mass = d->top_p < 1.0f, fits;
     double mass = 0, total;
     if (d->top_k > 0) {
-        fits = take_largest(x, d->n, d->top_k < d->n ? d->top_k : d->n, s);
+        fits = take_largest(x, d->n, d->top_k < d->n ? d->top_k : d->n, scratch->groups[d->x != NULL], s);
     } else {
-        mass = (double)d->top_p * (double)sum_exps(x, d->n, max, d->reciprocal, s);
-        fits = take_mass(x, d->n, max, d->reciprocal, mass, s);
+        mass = (double)d->top_p * sum_of_tiles(sums, d->n);
+        fits = take_mass(x, d->n, max, d->reciprocal, mass, scratch->bins, s);
     }
     int n_found = (int)s->n, n_kept = d->top_k > 0 && d->top_k < n_found ? d->top_k : n_found;
     if (fits) {
@@ -478,16 +543,17 @@ DEVICE void draw_truncated(const struct draw *d, const float *x, uint64_t best, 
 
 /* ---- log-probabilities ---- */
 
-DEVICE void find_logprobs(const struct draw *d, uint64_t largest, uint64_t best, struct draw_out *out, struct scratch *s)
+/* sums: of the tiles of the logits. */
+DEVICE void find_logprobs(const struct draw *d, uint64_t best, const struct draw_scratch *scratch, const float *sums,
+                          struct draw_out *out, struct candidates *s)
 {
-    float sum = sum_exps(d->logits, d->n, draw_key_value(largest), 1, s);
     int token = d->token >= 0 ? d->token : draw_key_id(best);
     if (thread_id() == 0) {
-        out->sum_exp = sum;
+        out->sum_exp = sum_of_tiles(sums, d->n);
         out->token = (struct draw_found){ token, d->logits[token] };
     }
     int n_top = d->n_top < d->n ? d->n_top : d->n;
-    if (n_top > 0 && !take_largest(d->logits, d->n, n_top, s)) {
+    if (n_top > 0 && !take_largest(d->logits, d->n, n_top, scratch->groups[0], s)) {
         if (thread_id() == 0)
             out->is_left = 1;
         return;
@@ -503,23 +569,22 @@ DEVICE void find_logprobs(const struct draw *d, uint64_t largest, uint64_t best,
 /* Blocks of a row: SAMPLE_PARTS for the parts of a plain draw, one for a truncated draw, one for log-probabilities. */
 KERNEL(sample_draw, struct sample_args, SAMPLE_THREADS)
 {
-    SHARED(struct scratch, s, 1);
-    const struct draw *d = &a.draws[block_id_y()];
-    struct draw_out *out = &a.outs[block_id_y()];
-    uint64_t largest, best;
-    if (!largest_of(out, false, &largest))
-        return;
-    best = largest;
-    if (d->x && !largest_of(out, true, &best))
-        return; /* the host does this row */
+    SHARED(struct draw, d, 1);
+    SHARED(struct candidates, s, 1);
+    int row = block_id_y();
+    struct draw_out *out = &a.outs[row];
+    uint64_t best;
+    load_draw(d, &a.draws[row]);
+    if (!largest_of(out, false, &best) || (d->x && !largest_of(out, true, &best)))
+        return; /* an error, or left to the host */
     const float *x = d->x ? d->x : d->logits;
     if (block_id() < SAMPLE_PARTS) {
         if (d->kind == DRAW_PLAIN)
             race_part(d, x, part_of(d->n, block_id()), best, &out->races[block_id()], &s->reduction);
     } else if (block_id() == SAMPLE_PARTS) {
         if (d->kind == DRAW_TRUNCATED)
-            draw_truncated(d, x, best, out, s);
+            draw_truncated(d, x, best, &a.scratch[row], tile_sums_of(&a, row, true), out, s);
     } else if (d->has_logprobs) {
-        find_logprobs(d, largest, best, out, s);
+        find_logprobs(d, best, &a.scratch[row], tile_sums_of(&a, row, false), out, s);
     }
 }

@@ -10,14 +10,19 @@ enum {
     SAMPLE_CANDIDATES = 2048, /* that a truncated draw sorts; rows with more are left to the host */
     SAMPLE_MOST_K = 1024,    /* top-k; more is left to the host, unless the row has at most SAMPLE_CANDIDATES */
     SAMPLE_MOST_TOP = 20,    /* log-probabilities of the most probable tokens */
+    SAMPLE_GROUPS = SAMPLE_CANDIDATES, /* of ids, whose maxima bound the k-th largest logit */
+    SAMPLE_BINS = SAMPLE_THREADS,      /* of the distance from the largest logit, in temperatures */
 };
 
 /* How a token is drawn. */
 enum { DRAW_NOTHING, DRAW_GREEDY, DRAW_PLAIN, DRAW_TRUNCATED };
 
+/* Biases of an id are added in order. */
 struct draw_bias {
     int32_t id;
     float bias;
+    int32_t next;     /* index of the next of this id; -1: none */
+    int32_t is_first; /* of its id */
 };
 
 /* An id of the prompt or of the answer. */
@@ -29,9 +34,9 @@ struct draw_penalty {
 struct draw {
     const float *logits;
     float *x; /* the row after bias, penalties and mask; NULL: there are none */
-    const struct draw_bias *biases; /* in order; an id may come again */
+    const struct draw_bias *biases;
     const struct draw_penalty *penalties; /* an id comes once */
-    const uint32_t *allowed;              /* the mask, with the stop tokens' bits; NULL: none */
+    const uint32_t *allowed; /* the mask, with the stop tokens' bits; NULL: none */
     uint64_t seed;                        /* of the race */
     int32_t n, n_biases, n_penalties;
     float repetition, presence, frequency;
@@ -59,7 +64,7 @@ struct draw_out {
         struct draw_found found;
     } races[SAMPLE_PARTS]; /* of a plain draw; of a truncated one the first */
     struct draw_found top[SAMPLE_MOST_TOP], token;
-    float sum_exp; /* of the logits minus the largest, as kernels' sum_exp */
+    double sum_exp; /* of the logits minus the largest */
     int32_t n_top;
     int32_t is_left; /* 1: the host must do this row */
 };
@@ -81,9 +86,19 @@ static inline float draw_key_value(uint64_t key)
     return v.f;
 }
 
+/* What blocks of a row pass on to the next launch: of the logits, and of x if there is one. */
+struct draw_scratch {
+    uint32_t groups[2][SAMPLE_GROUPS]; /* largest logits, as the high half of keys */
+    uint32_t bins[SAMPLE_BINS];        /* sums of weights (sample_sums) */
+};
+
+/* draws may be host memory that is pinned: a block reads its draw once. */
 struct sample_args {
     const struct draw *draws;
     struct draw_out *outs;
+    struct draw_scratch *scratch;
+    float *tile_sums; /* [draws][logits, x][most_tiles]: of RACE_TILE logits each */
+    int32_t most_tiles;
 };
 
 #endif
