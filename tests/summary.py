@@ -16,6 +16,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree
@@ -51,6 +52,7 @@ EXPECTED_SKIPS = [
     ("this machine has the word list of python3-jieba", lambda folder: os.path.exists("/usr/lib/python3/dist-packages/jieba")),
     ("this build is not set up with --prefix=/usr", is_sanitized),
     ("network namespaces are not permitted", lambda folder: not is_root(folder) or not can_unshare()),
+    ("ptxas is not installed", lambda folder: not shutil.which("ptxas", path=os.environ["PATH"] + ":/usr/local/cuda/bin")),
     ("needs an x86-64 processor", lambda folder: platform.machine() != "x86_64"),
     ("one core", lambda folder: (os.cpu_count() or 1) < 2),
     *((f"{level} # SKIP this processor lacks it", lambda folder, flag=flag: not has_flag(flag))

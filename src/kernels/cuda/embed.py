@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Compiles a file of kernels to PTX and writes the text as a C array.
+"""Compiles a file of kernels to PTX, and writes the text as a C array too.
 
-  embed.py CLANG LEVEL SOURCE OUT DEPFILE [FLAGS...]
+  embed.py CLANG LEVEL SOURCE OUT_C OUT_PTX DEPFILE [FLAGS...]
 
-LEVEL is 75, 80 or 90. OUT gets `const char cuda_NAME_LEVEL[]`; where OUT ends with .ptx, the text itself. Each kernel's number of
+LEVEL is 75, 80 or 90. OUT_C gets `const char cuda_NAME_LEVEL[]`. Each kernel's number of
 threads, which KERNEL() gives as a constant named NAME_threads, becomes the directive .maxntid of its entry, by which the driver knows
 how many registers a thread may have.
 """
@@ -53,13 +53,12 @@ def as_array(name, text):
 
 
 def main():
-    clang, level, source, out, depfile, *flags = sys.argv[1:]
+    clang, level, source, out, out_ptx, depfile, *flags = sys.argv[1:]
     text = bound_threads(compile_to_ptx(clang, level, source, depfile, out, flags))
-    if not out.endswith(".ptx"):
-        name = os.path.splitext(os.path.basename(source))[0]
-        text = as_array(f"cuda_{name}_{level}", text)
-    with open(out, "w", encoding="ascii") as file:
-        file.write(text)
+    name = os.path.splitext(os.path.basename(source))[0]
+    for path, content in ((out, as_array(f"cuda_{name}_{level}", text)), (out_ptx, text)):
+        with open(path, "w", encoding="ascii") as file:
+            file.write(content)
 
 
 main()

@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""Assembles the kernels for every level of cards, as the driver does when a card is opened.
+
+  test_ptx.py FILE.ptx...
+
+Prints registers and spilled bytes of each kernel, and fails where a kernel in HOT spills: its loops would wait for memory of their own
+making. Registers are bounded by the threads of a block, which each text states (.maxntid). Needs ptxas of a CUDA toolkit; nothing else
+of tutti does. Prints TAP.
+"""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+
+# The beginnings of names of kernels in which a step spends its time.
+HOT = ("linear", "attention", "experts", "norm", "scale", "activate")
+INFO = re.compile(r"Compiling entry function '(\w+)'.*?\n.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads\n"
+                  r".*?Used (\d+) registers", re.S)
+
+
+def find_ptxas():
+    return shutil.which("ptxas") or shutil.which("ptxas", path="/usr/local/cuda/bin")
+
+
+def assemble(ptxas, path):
+    """Returns what is wrong, and what ptxas says."""
+    with open(path, encoding="ascii") as file:
+        text = file.read()
+    card = re.search(r"^\.target (\w+)", text, re.M).group(1)
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([ptxas, f"-arch={card}", "-v", path, "-o", os.path.join(folder, "out")], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode != 0:
+        return [f"ptxas ended with {done.returncode}"], done.stdout
+    found = INFO.findall(done.stdout)
+    names = re.findall(r"^\.visible \.entry (\w+)\(", text, re.M)
+    wrong = [f"no figures of {name}" for name in names if name not in [kernel[0] for kernel in found]]
+    wrong += [f"{name} spills {stores} bytes" for name, _, stores, loads, _ in found
+              if name.startswith(HOT) and (int(stores) > 0 or int(loads) > 0)]
+    lines = [f"{name}: {registers} registers, {stack} bytes of stack, {stores} bytes spilled" for name, stack, stores, _, registers in found]
+    return wrong, "\n".join(lines)
+
+
+def main():
+    ptxas = find_ptxas()
+    print(f"1..{len(sys.argv) - 1}")
+    if not ptxas:
+        for i, path in enumerate(sys.argv[1:], 1):
+            print(f"ok {i} - {os.path.basename(path)} # SKIP ptxas is not installed")
+        return
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for i, (path, (wrong, said)) in enumerate(zip(sys.argv[1:], pool.map(lambda path: assemble(ptxas, path), sys.argv[1:])), 1):
+            print(f"{'not ok' if wrong else 'ok'} {i} - {os.path.basename(path)}")
+            for line in wrong + said.splitlines():
+                print("#", line)
+
+
+main()
