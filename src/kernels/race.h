@@ -56,9 +56,11 @@ static inline double race_exp(float y)
 /* Natural logarithm of a normal u > 0, within 1 ulp, also near 1: fdlibm's (Sun Microsystems, 1993). */
 static inline double race_log(double u)
 {
-    uint64_t bits = race_bits(u), above = (bits & 0xfffffffffffffu) > 0x6a09e667f3bcdu; /* mantissa over sqrt 2 */
+    uint64_t bits = race_bits(u),
+             above = (bits & 0xfffffffffffffu) > 0x6a09e667f3bcdu; /* mantissa over sqrt 2 */
     double k = (double)((int)(bits >> 52) - 1023 + (int)above);
-    double f = race_double((bits & 0xfffffffffffffu) | (1023 - above) << 52) - 1; /* in [sqrt 1/2 - 1, sqrt 2 - 1] */
+    double f = race_double((bits & 0xfffffffffffffu) | (1023 - above) << 52) -
+               1; /* in [sqrt 1/2 - 1, sqrt 2 - 1] */
     double s = f / (2 + f), z = s * s, half = 0.5 * f * f;
     double p = z * 1.479819860511658591e-01 + 1.531383769920937332e-01;
     p = z * p + 1.818357216161805012e-01;

@@ -47,7 +47,8 @@ static void exp_is_within_two_ulp(void **state)
         float x = random_value(i, 87);
         assert_true(ulps(exp_f32(x), exp((double)x)) <= 2);
     }
-    assert_true(exp_f32(0) == 1 && exp_f32(-INFINITY) == 0 && exp_f32(100) == INFINITY && isnan(exp_f32(NAN)));
+    assert_true(exp_f32(0) == 1 && exp_f32(-INFINITY) == 0 && exp_f32(100) == INFINITY &&
+                isnan(exp_f32(NAN)));
 }
 
 static void sigmoid_and_softcap_are_near_their_definitions(void **state)
@@ -76,7 +77,9 @@ static void activations_have_the_bits_of_the_reference(void **state)
             for (int i = 0; i < N; i++)
                 want[i] = x[i] < 0 ? 0 : x[i];
         else
-            (act == ACT_GELU_TANH ? gelu_tanh_ref : act == ACT_GELU_ERF ? gelu_erf_ref : gelu_sigmoid_ref)(want, N);
+            (act == ACT_GELU_TANH  ? gelu_tanh_ref
+             : act == ACT_GELU_ERF ? gelu_erf_ref
+                                   : gelu_sigmoid_ref)(want, N);
         for (int i = 0; i < N; i++) {
             float got = activate_f32(x[i], act);
             assert_true(is_same(got, want[i]));

@@ -55,7 +55,8 @@ static void check_norm(int n, int n_rows, bool has_mean, bool has_add)
     float *x = random_rows(n_rows, n, 3), *add = random_rows(n_rows, n, 2), *w = random_rows(1, n, 1),
           *b = random_rows(1, n, 1);
     const float eps = 1e-5f;
-    struct floats card_x = rows_on_card(x, n_rows, n), card_add = has_add ? rows_on_card(add, n_rows, n) : NO_FLOATS;
+    struct floats card_x = rows_on_card(x, n_rows, n),
+                  card_add = has_add ? rows_on_card(add, n_rows, n) : NO_FLOATS;
     struct floats y = rows_on_card(NULL, 0, n), card_w = launches_floats(w, (size_t)n),
                   card_b = launches_floats(b, (size_t)n);
     if (has_mean)
@@ -81,9 +82,11 @@ static void check_norm(int n, int n_rows, bool has_mean, bool has_add)
         struct floats alone = rows_on_card(x, 0, n), other = rows_on_card(row, 1, n);
         if (has_add) {
             memset(alone.buffer->data, 0, sizeof(float) * (size_t)n);
-            cuda_norm_adapted(be, alone, other, alone, card_w, has_mean ? card_b : NO_FLOATS, 1, n, eps, NULL, NULL);
+            cuda_norm_adapted(be, alone, other, alone, card_w, has_mean ? card_b : NO_FLOATS, 1, n, eps, NULL,
+                              NULL);
         } else {
-            cuda_norm_adapted(be, alone, other, NO_FLOATS, card_w, has_mean ? card_b : NO_FLOATS, 1, n, eps, NULL, NULL);
+            cuda_norm_adapted(be, alone, other, NO_FLOATS, card_w, has_mean ? card_b : NO_FLOATS, 1, n, eps,
+                              NULL, NULL);
         }
         assert_memory_equal(alone.buffer->data, got, sizeof(float) * (size_t)n);
     }
@@ -111,9 +114,11 @@ static void all_variants_of_the_norm_give_the_same_bits(void **state)
     static const char *const names[] = { "norm_2048", "norm_4096", "norm_8192", "norm_any" };
     for (int i = 0; i < 4; i++) {
         y[i] = rows_on_card(NULL, 0, n);
-        struct norm_args args = {
-            .y = y[i].buffer->data, .x = from.buffer->data, .weights = { card_w.buffer->data, NULL }, .n = n, .eps = 1e-6f
-        };
+        struct norm_args args = { .y = y[i].buffer->data,
+                                  .x = from.buffer->data,
+                                  .weights = { card_w.buffer->data, NULL },
+                                  .n = n,
+                                  .eps = 1e-6f };
         emulate(emulated_find(names[i]), &(struct emulated_grid){ 2, 1, 1, NORM_THREADS, 0 }, &args);
         assert_memory_equal(y[i].buffer->data, y[0].buffer->data, sizeof(float) * 2 * (size_t)n);
     }
@@ -147,11 +152,12 @@ static void a_norm_also_gives_the_rows_of_a_linear_layer(void **state)
     (void)state;
     for (int k = 0; k < 6; k++) {
         int n = sizes[k / 2], stride = (n + 127) / 128 * 128, is_bf16 = k % 2;
-        float *x = random_rows(4, n, 3), *w = random_rows(1, n, 1), scales[4], *y = malloc(sizeof(float) * 4 * (size_t)n);
+        float *x = random_rows(4, n, 3), *w = random_rows(1, n, 1), scales[4],
+              *y = malloc(sizeof(float) * 4 * (size_t)n);
         uint16_t *half = malloc(sizeof *half * 4 * (size_t)stride);
         memset(half, 0xff, sizeof *half * 4 * (size_t)stride);
         for (int i = 0; i < n; i++) {
-            x[n + i] = 0;                             /* row 1 */
+            x[n + i] = 0;                           /* row 1 */
             x[2 * n + i] = i == n - 1 ? NAN : x[i]; /* row 2 */
             x[3 * n + i] = x[i] * 1e-30f;           /* row 3: eps decides, so y is tiny */
         }
@@ -164,8 +170,8 @@ static void a_norm_also_gives_the_rows_of_a_linear_layer(void **state)
                                   .is_bf16 = is_bf16,
                                   .n = n,
                                   .eps = 1e-5f };
-        emulate(emulated_find(n % 4 ? "norm_any" : "norm_4096"), &(struct emulated_grid){ 4, 1, 1, NORM_THREADS, 0 },
-                &args);
+        emulate(emulated_find(n % 4 ? "norm_any" : "norm_4096"),
+                &(struct emulated_grid){ 4, 1, 1, NORM_THREADS, 0 }, &args);
         for (int r = 0; r < 4; r++)
             check_halves(half + r * stride, stride, scales[r], y + r * n, n, is_bf16);
         free(x);
@@ -210,7 +216,8 @@ static void adapted_norms_use_the_weights_of_each_row(void **state)
         all[i] = launches_floats(w + i * n, (size_t)n);
     const struct norm_update first = { all[1], NO_FLOATS }, last = { all[3], NO_FLOATS };
     const struct norm_update *const updates[] = { &first, NULL, &last };
-    struct floats y = rows_on_card(NULL, 0, n), want = rows_on_card(NULL, 0, n), from = rows_on_card(x, n_rows, n);
+    struct floats y = rows_on_card(NULL, 0, n), want = rows_on_card(NULL, 0, n),
+                  from = rows_on_card(x, n_rows, n);
     cuda_norm_adapted(be, y, from, NO_FLOATS, all[0], NO_FLOATS, n_rows, n, 1e-5f, updates, adapters);
     for (int r = 0; r < n_rows; r++) {
         int weights = r == 1 || r == 3 ? 0 : r == 2 ? 1 : 3;
@@ -275,8 +282,11 @@ static void rows_are_copied_where_the_step_says(void **state)
     const struct step step = { .n_rows = N_ROWS, .n_outputs = 3 };
     cuda->step = &step;
     cuda->n_padded_rows = MAX_ROWS;
-    cuda->rows = (struct step_rows){ .positions = positions, .block_positions = second, .output_rows = outputs };
-    float *x = random_rows(N_ROWS, N, 1), *add = random_rows(N_ROWS, N, 1), *table = random_rows(N_TABLE, N, 1);
+    cuda->rows = (struct step_rows){ .positions = positions,
+                                     .block_positions = second,
+                                     .output_rows = outputs };
+    float *x = random_rows(N_ROWS, N, 1), *add = random_rows(N_ROWS, N, 1),
+          *table = random_rows(N_TABLE, N, 1);
     struct floats card_table = launches_floats(table, N_TABLE * N);
     for (int use = POSITIONS_REPLACE; use <= POSITIONS_ADD_SECOND; use++) {
         struct floats y = rows_on_card(x, N_ROWS, N);
@@ -287,7 +297,8 @@ static void rows_are_copied_where_the_step_says(void **state)
             assert_true(y.buffer->data[i] == want);
         }
     }
-    struct floats y = rows_on_card(NULL, 0, 2 * N), from = rows_on_card(x, N_ROWS, N), more = rows_on_card(add, N_ROWS, N);
+    struct floats y = rows_on_card(NULL, 0, 2 * N), from = rows_on_card(x, N_ROWS, N),
+                  more = rows_on_card(add, N_ROWS, N);
     cuda_concat(be, y, from, N, more, N, N_ROWS);
     for (int r = 0; r < N_ROWS; r++) {
         assert_memory_equal(y.buffer->data + r * 2 * N, x + r * N, sizeof(float) * N);
@@ -309,7 +320,8 @@ static void rows_are_copied_where_the_step_says(void **state)
 static void rotary_tables_are_those_of_the_cpu(void **state)
 {
     enum { N_ROWS = 6, DIM = 32 };
-    static const int32_t positions[MAX_ROWS] = { 0, 1, 131071, 77, 16777215, 5 }, second[MAX_ROWS] = { 4, 3, 2, 1, 0, 9 };
+    static const int32_t positions[MAX_ROWS] = { 0, 1, 131071, 77, 16777215, 5 },
+                         second[MAX_ROWS] = { 4, 3, 2, 1, 0, 9 };
     (void)state;
     float freqs[DIM / 2];
     for (int i = 0; i < DIM / 2; i++)
@@ -318,9 +330,10 @@ static void rotary_tables_are_those_of_the_cpu(void **state)
     cuda->rows = (struct step_rows){ .rope_positions = positions, .block_positions = second };
     struct cuda_kind kinds[2] = { 0 };
     for (int k = 0; k < 2; k++) {
-        kinds[k].shape = (struct attention_shape){
-            .rotary_dim = DIM, .rope = k ? ROPE_2D : ROPE_HALF, .rope_freqs = freqs, .rope_scale = k ? 1 : 1.25f
-        };
+        kinds[k].shape = (struct attention_shape){ .rotary_dim = DIM,
+                                                   .rope = k ? ROPE_2D : ROPE_HALF,
+                                                   .rope_freqs = freqs,
+                                                   .rope_scale = k ? 1 : 1.25f };
         kinds[k].cos_sin = launches_floats(NULL, N_ROWS * DIM).buffer->data;
     }
     cuda->kinds = kinds;

@@ -63,8 +63,8 @@ struct example {
     struct sample_candidate best[MAX_BEST], want_best[MAX_BEST];
 };
 
-static void run_on_cpu(const struct example *e, const float *logits, int n_rows, int n_vocab, struct sample_input *want,
-                       struct example *to)
+static void run_on_cpu(const struct example *e, const float *logits, int n_rows, int n_vocab,
+                       struct sample_input *want, struct example *to)
 {
     float *copy = malloc(sizeof *copy * (size_t)n_rows * (size_t)n_vocab);
     memcpy(copy, logits, sizeof *copy * (size_t)n_rows * (size_t)n_vocab);
@@ -129,8 +129,10 @@ static void reserve(int n_vocab)
 
 static struct example plain_example(int row, int n_usable)
 {
-    return (struct example){ .sampling = defaults,
-                             .in = { .kind = SAMPLE_DRAW, .row = row, .n_usable = n_usable, .seed = 7, .logprobs = true } };
+    return (struct example){
+        .sampling = defaults,
+        .in = { .kind = SAMPLE_DRAW, .row = row, .n_usable = n_usable, .seed = 7, .logprobs = true }
+    };
 }
 
 /* Points an example to its own arrays. */
@@ -164,7 +166,8 @@ static void random_mask(struct example *e, int n)
 
 static void random_example(struct example *e, int row, int n, int n_vocab)
 {
-    static const float temperatures[] = { 0, 1, 0.7f, 1.5f, 0.01f, 100 }, top_ps[] = { 1, 0.95f, 0.5f, 0.05f, 0.999f, 1 };
+    static const float temperatures[] = { 0, 1, 0.7f, 1.5f, 0.01f, 100 },
+                       top_ps[] = { 1, 0.95f, 0.5f, 0.05f, 0.999f, 1 };
     static const int top_ks[] = { 0, 1, 5, 50, 0, 1500 };
     *e = plain_example(row, n);
     e->in.seed = (uint64_t)below(1000);
@@ -186,7 +189,8 @@ static void random_example(struct example *e, int row, int n, int n_vocab)
         e->sampling.frequency_penalty = below(2) ? -0.3f : 0;
         e->sampling.n_logit_bias = (size_t)below(6);
         for (int i = 0; i < 6; i++)
-            e->biases[i] = (struct tutti_logit_bias){ .token = below(n < 5 ? n : 5), .bias = (float)(uniform() * 4 - 2) };
+            e->biases[i] = (struct tutti_logit_bias){ .token = below(n < 5 ? n : 5),
+                                                      .bias = (float)(uniform() * 4 - 2) };
     }
     if (below(4) == 0)
         random_mask(e, n);
@@ -213,7 +217,8 @@ static void all_settings_give_the_tokens_of_the_cpu(void **state)
         for (int round = 0; round < n_rounds; round++) {
             int n_inputs = 1 + below(n > 60000 ? 2 : n > 1000 ? 4 : 12);
             for (int i = 0; i < n_inputs; i++) {
-                fill_row(logits + (size_t)i * (size_t)n_vocab, n_vocab, n > 60000 ? round : round % N_ROW_KINDS);
+                fill_row(logits + (size_t)i * (size_t)n_vocab, n_vocab,
+                         n > 60000 ? round : round % N_ROW_KINDS);
                 random_example(&all[i], i, n, n_vocab);
                 settle(&all[i]);
             }
@@ -354,9 +359,13 @@ static void common_settings_stay_on_the_card(void **state)
         e.sampling.top_p = i & 2 ? 0.95f : 1;
         e.in.n_top = i & 4 ? 20 : 0;
         settle(&e);
+        e.in.kind = i == 7 ? SAMPLE_BEST : SAMPLE_DRAW;
+        e.in.n_best = MAX_BEST;
+        e.sampling.presence_penalty = i == 7 ? 0.5f : 0;
+        e.in.n_ids = 4;
         check_examples(&e, 1, logits, 1, N);
     }
-    assert_true(cuda_copied_out < 16 * 2000); /* no row of logits */
+    assert_true(cuda_copied_out < 18 * 4000); /* no row of logits */
     free(logits);
 }
 

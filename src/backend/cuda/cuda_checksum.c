@@ -50,7 +50,8 @@ uint64_t cuda_checksum_bytes(struct cuda_backend *cuda, const void *bytes, size_
     assert((uintptr_t)bytes % sizeof(uint64_t) == 0);
     if (!cuda->checksum_word)
         cuda->checksum_word = cuda_memory_new(cuda, sizeof *cuda->checksum_word);
-    uint64_t sum = cuda->checksum_word ? sum_on_card(cuda, bytes, n_bytes) : sum_on_host(cuda, bytes, n_bytes);
+    uint64_t sum = cuda->checksum_word ? sum_on_card(cuda, bytes, n_bytes)
+                                       : sum_on_host(cuda, bytes, n_bytes);
     return mix64(mix64(sum) ^ n_bytes);
 }
 
@@ -69,6 +70,7 @@ uint64_t cuda_checksum(struct backend *be, struct floats floats, size_t n_floats
 uint64_t cuda_arithmetic_checksum(struct backend *be)
 {
     const struct cuda_backend *cuda = cuda_of(be);
-    const uint64_t numbers[] = { CUDA_KERNELS_BITS, CUDA_PAGE_TOKENS, (uint64_t)cuda->level, (uint64_t)cuda->capability };
+    const uint64_t numbers[] = { CUDA_KERNELS_BITS, CUDA_PAGE_TOKENS, (uint64_t)cuda->level,
+                                 (uint64_t)cuda->capability };
     return hash64(0, "cuda", 4) ^ hash64(1, numbers, sizeof numbers);
 }

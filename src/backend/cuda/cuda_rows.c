@@ -23,8 +23,10 @@ static bool is_aligned(const void *address)
 /* ---- norms ---- */
 
 /* Weights of the adapters up to the last that a row uses, on the card. NULL: no row uses one, or a kept failure. */
-static const struct norm_weights *send_updates(struct cuda_backend *cuda, const struct norm_update *const *updates,
-                                               const int32_t *adapters, int n_rows, int n, bool *is_all_aligned)
+static const struct norm_weights *send_updates(struct cuda_backend *cuda,
+                                               const struct norm_update *const *updates,
+                                               const int32_t *adapters, int n_rows, int n,
+                                               bool *is_all_aligned)
 {
     struct norm_weights weights[MAX_UPDATES] = { 0 };
     int n_used = 0, room = 1;
@@ -33,19 +35,21 @@ static const struct norm_weights *send_updates(struct cuda_backend *cuda, const 
         if (i < 0 || !updates[i] || weights[i].w)
             continue;
         assert(i < MAX_UPDATES);
-        weights[i] = (struct norm_weights){ cuda_floats(updates[i]->w, (size_t)n), cuda_floats(updates[i]->b, (size_t)n) };
+        weights[i] = (struct norm_weights){ cuda_floats(updates[i]->w, (size_t)n),
+                                            cuda_floats(updates[i]->b, (size_t)n) };
         *is_all_aligned = *is_all_aligned && is_aligned(weights[i].w) && is_aligned(weights[i].b);
         n_used = i >= n_used ? i + 1 : n_used;
     }
     while (room < n_used)
         room *= 2;
-    return n_used > 0 ? cuda_step_data(cuda, weights, (size_t)n_used * sizeof *weights, (size_t)room * sizeof *weights)
+    return n_used > 0 ? cuda_step_data(cuda, weights, (size_t)n_used * sizeof *weights,
+                                       (size_t)room * sizeof *weights)
                       : NULL;
 }
 
-void cuda_norm_adapted(struct backend *be, struct floats y, struct floats x, struct floats add, struct floats w,
-                       struct floats b, int n_rows, int n, float eps, const struct norm_update *const *updates,
-                       const int32_t *adapters)
+void cuda_norm_adapted(struct backend *be, struct floats y, struct floats x, struct floats add,
+                       struct floats w, struct floats b, int n_rows, int n, float eps,
+                       const struct norm_update *const *updates, const int32_t *adapters)
 {
     struct cuda_backend *cuda = cuda_of(be);
     int n_padded = cuda_padded_rows(cuda, n_rows);
@@ -55,12 +59,13 @@ void cuda_norm_adapted(struct backend *be, struct floats y, struct floats x, str
                               .weights = { cuda_floats(w, (size_t)n), cuda_floats(b, (size_t)n) },
                               .n = n,
                               .eps = eps };
-    bool is_held = n % 4 == 0 && n <= NORM_HELD && is_aligned(args.y) && is_aligned(args.x) && is_aligned(args.add) &&
-                   is_aligned(args.weights.w) && is_aligned(args.weights.b);
+    bool is_held = n % 4 == 0 && n <= NORM_HELD && is_aligned(args.y) && is_aligned(args.x) &&
+                   is_aligned(args.add) && is_aligned(args.weights.w) && is_aligned(args.weights.b);
     args.updates = send_updates(cuda, updates, adapters, n_rows, n, &is_held);
     if (args.updates) {
         /* Padding has whichever adapter: its rows are not read. */
-        int32_t *rows = cuda_step_data(cuda, adapters, (size_t)n_rows * sizeof *rows, (size_t)n_padded * sizeof *rows);
+        int32_t *rows = cuda_step_data(cuda, adapters, (size_t)n_rows * sizeof *rows,
+                                       (size_t)n_padded * sizeof *rows);
         args.adapters = rows;
         args.updates = rows ? args.updates : NULL;
     }
@@ -71,14 +76,14 @@ void cuda_norm_adapted(struct backend *be, struct floats y, struct floats x, str
     cuda_launch(cuda, kernel, (struct cuda_grid){ n_padded, 1, 1, NORM_THREADS, 0 }, &args, sizeof args);
 }
 
-bool cuda_norm_halves(struct cuda_backend *cuda, const float *y, int n_rows, int n, uint16_t *half, int half_stride,
-                      bool is_bf16, float *scales)
+bool cuda_norm_halves(struct cuda_backend *cuda, const float *y, int n_rows, int n, uint16_t *half,
+                      int half_stride, bool is_bf16, float *scales)
 {
     enum cuda_kernel kernel;
     struct cuda_grid grid;
     struct norm_args *args = cuda_last_launch(cuda, &kernel, &grid);
-    if (!args || (kernel != CUDA_KERNEL_norm_2048 && kernel != CUDA_KERNEL_norm_4096 && kernel != CUDA_KERNEL_norm_8192 &&
-                  kernel != CUDA_KERNEL_norm_any))
+    if (!args || (kernel != CUDA_KERNEL_norm_2048 && kernel != CUDA_KERNEL_norm_4096 &&
+                  kernel != CUDA_KERNEL_norm_8192 && kernel != CUDA_KERNEL_norm_any))
         return false;
     if (args->y != y || grid.x != n_rows || args->n != n || args->half)
         return false;
@@ -95,8 +100,8 @@ void cuda_layernorm(struct backend *be, struct floats y, struct floats x, struct
     cuda_norm_adapted(be, y, x, add, w, b, n_rows, n, eps, NULL, NULL);
 }
 
-void cuda_rmsnorm(struct backend *be, struct floats y, struct floats x, struct floats add, struct floats w, int n_rows,
-                  int n, float eps)
+void cuda_rmsnorm(struct backend *be, struct floats y, struct floats x, struct floats add, struct floats w,
+                  int n_rows, int n, float eps)
 {
     cuda_norm_adapted(be, y, x, add, w, NO_FLOATS, n_rows, n, eps, NULL, NULL);
 }
@@ -115,8 +120,8 @@ static void launch_elements(struct cuda_backend *cuda, enum cuda_kernel any, enu
         cuda_launch(cuda, is_vector ? vectors : any, grid, args, sizeof *args);
 }
 
-void cuda_scale_add(struct backend *be, struct floats x, struct floats base, float scale, struct floats add, int n_rows,
-                    int n)
+void cuda_scale_add(struct backend *be, struct floats x, struct floats base, float scale, struct floats add,
+                    int n_rows, int n)
 {
     struct cuda_backend *cuda = cuda_of(be);
     n_rows = cuda_padded_rows(cuda, n_rows);
@@ -174,7 +179,8 @@ void cuda_positions(struct backend *be, struct floats x, struct floats table, in
     cuda_launch(cuda, CUDA_KERNEL_positions, rows_grid(n_rows), &args, sizeof args);
 }
 
-void cuda_concat(struct backend *be, struct floats y, struct floats a, int n_a, struct floats b, int n_b, int n_rows)
+void cuda_concat(struct backend *be, struct floats y, struct floats a, int n_a, struct floats b, int n_b,
+                 int n_rows)
 {
     struct cuda_backend *cuda = cuda_of(be);
     n_rows = cuda_padded_rows(cuda, n_rows);
@@ -211,14 +217,16 @@ void cuda_rope_tables(struct cuda_backend *cuda)
             continue;
         int n_parts = shape->rope == ROPE_2D ? 2 : 1;
         struct rope_tables_args args = { .cos_sin = kind->cos_sin,
-                                         .positions = { cuda->rows.rope_positions, cuda->rows.block_positions },
+                                         .positions = { cuda->rows.rope_positions,
+                                                        cuda->rows.block_positions },
                                          .freqs = shape->rope_freqs,
                                          .n_rows = cuda->n_padded_rows,
                                          .n_parts = n_parts,
                                          .n_pairs = shape->rotary_dim / 2 / n_parts,
                                          .scale = shape->rope_scale };
         int64_t n_threads = (int64_t)args.n_rows * n_parts * args.n_pairs;
-        struct cuda_grid grid = { (int)((n_threads + ROWS_THREADS - 1) / ROWS_THREADS), 1, 1, ROWS_THREADS, 0 };
+        struct cuda_grid grid = { (int)((n_threads + ROWS_THREADS - 1) / ROWS_THREADS), 1, 1, ROWS_THREADS,
+                                  0 };
         cuda_launch(cuda, CUDA_KERNEL_rope_tables, grid, &args, sizeof args);
     }
 }

@@ -2,7 +2,7 @@
  *
  * The rows of draft tokens do not wait for each other: the row after a draft token is drawn as if the token was accepted, and
  * its result is used only if it was. What is rare is left to the host, which copies the row and samples it as the CPU backend
- * does: candidates of beams, typical-p, top-k above SAMPLE_MOST_K, rows where top-k or top-p keeps more than
+ * does: typical-p, top-k above SAMPLE_MOST_K, rows where top-k or top-p keeps more than
  * SAMPLE_CANDIDATES, and penalties that make logits infinite. */
 #include "backend/cuda/cuda.h"
 #include "backend/sampler.h"
@@ -17,13 +17,16 @@
 #include <string.h>
 
 enum {
-    MOST_DRAWS = 256,   /* that are sampled at once */
-    MOST_CHANGED = 32,  /* of these, with bias, penalties or mask */
+    MOST_DRAWS = 256,       /* that are sampled at once */
+    MOST_CHANGED = 32,      /* of these, with bias, penalties or mask */
     UPLOAD_BYTES = 1 << 20, /* besides 16 for each token of the vocabulary */
-    MAX_BIASES = 4096,  /* of a row on the card */
+    MAX_BIASES = 4096,      /* of a row on the card */
 };
 
-_Static_assert((int)SAMPLE_MOST_TOP >= LIMIT_TOP_LOGPROBS, "the card finds as many log-probabilities as may be wanted");
+_Static_assert((int)SAMPLE_MOST_TOP >= LIMIT_TOP_LOGPROBS,
+               "the card finds as many log-probabilities as may be wanted");
+
+enum { BEST_FOUND = -1 };
 
 /* What became of a row of the card, in sample.n_top until its input is complete. */
 enum { ROW_IS_BAD = -1, ROW_IS_LEFT = -2 };
@@ -39,14 +42,16 @@ struct cuda_sampling {
     size_t upload_room, n_upload;
     float *card_rows; /* [MOST_CHANGED][n_vocab]: logits after bias, penalties and mask */
     struct draw_out *outs, *card_outs;
+    struct draw_found *tops, *card_tops; /* [MOST_DRAWS][SAMPLE_MOST_TOP] */
     struct draw_scratch *card_scratch;
     float *card_sums; /* [MOST_DRAWS][2][most_tiles] */
     int most_tiles;
     struct planned_draw {
         struct sample_input *in;
-        int k; /* row after that of in */
+        int k; /* row after that of in; of SAMPLE_BEST: the index in totals, or BEST_FOUND */
     } planned[MOST_DRAWS];
     int n_planned, n_changed;
+    double totals[MOST_CHANGED]; /* of beams: logarithms of the sums of exponentials */
 };
 
 void cuda_sampling_release(struct cuda_backend *cuda)
@@ -59,10 +64,12 @@ void cuda_sampling_release(struct cuda_backend *cuda)
     cuda_pinned_free(cuda, s->host_row);
     cuda_pinned_free(cuda, s->upload);
     cuda_pinned_free(cuda, s->outs);
+    cuda_pinned_free(cuda, s->tops);
     cuda_memory_free(cuda, s->card_scratch);
     cuda_memory_free(cuda, s->card_sums);
     cuda_memory_free(cuda, s->card_rows);
     cuda_memory_free(cuda, s->card_outs);
+    cuda_memory_free(cuda, s->card_tops);
     free(s);
     cuda->sampling = NULL;
 }
@@ -76,7 +83,8 @@ enum tutti_status cuda_reserve_sampling(struct backend *be, int n_vocab, struct 
     struct cuda_sampling *s = cuda->sampling = calloc(1, sizeof *s);
     if (!s)
         return error_set(err, TUTTI_E_MEMORY, "sampling: out of memory");
-    size_t n = (size_t)n_vocab, outs_bytes = MOST_DRAWS * sizeof *s->outs;
+    size_t n = (size_t)n_vocab, outs_bytes = MOST_DRAWS * sizeof *s->outs,
+           tops_bytes = MOST_DRAWS * SAMPLE_MOST_TOP * sizeof *s->tops;
     kernels_init(&s->kernels, cpu_detect());
     s->n_vocab = n_vocab;
     s->upload_room = MOST_DRAWS * sizeof(struct draw) + 16 * n + UPLOAD_BYTES;
@@ -84,14 +92,16 @@ enum tutti_status cuda_reserve_sampling(struct backend *be, int n_vocab, struct 
     s->host_row = cuda_pinned_new(cuda, n * sizeof *s->host_row);
     s->upload = cuda_pinned_new(cuda, s->upload_room);
     s->outs = cuda_pinned_new(cuda, outs_bytes);
+    s->tops = cuda_pinned_new(cuda, tops_bytes);
     s->most_tiles = (n_vocab + RACE_TILE - 1) / RACE_TILE;
     s->card_scratch = cuda_memory_new(cuda, MOST_DRAWS * sizeof *s->card_scratch);
     s->card_sums = cuda_memory_new(cuda, MOST_DRAWS * 2 * (size_t)s->most_tiles * sizeof *s->card_sums);
     s->card_rows = cuda_memory_new(cuda, MOST_CHANGED * n * sizeof *s->card_rows);
     s->card_outs = cuda_memory_new(cuda, outs_bytes);
+    s->card_tops = cuda_memory_new(cuda, tops_bytes);
     enum tutti_status st = sampler_new(&s->sampler, &s->kernels, n_vocab, err);
-    if (st == TUTTI_OK && !(s->indices && s->host_row && s->upload && s->outs && s->card_rows && s->card_scratch &&
-                            s->card_sums && s->card_outs))
+    if (st == TUTTI_OK && !(s->indices && s->host_row && s->upload && s->outs && s->tops && s->card_rows &&
+                            s->card_scratch && s->card_sums && s->card_outs && s->card_tops))
         st = error_set(err, TUTTI_E_MEMORY, "device cuda: out of memory for sampling of %d tokens", n_vocab);
     if (st != TUTTI_OK)
         cuda_sampling_release(cuda);
@@ -190,7 +200,8 @@ static bool is_for_host(const struct sample_input *in)
 {
     const struct tutti_sampling *p = in->sampling;
     if (in->kind != SAMPLE_DRAW)
-        return in->kind == SAMPLE_BEST;
+        return in->kind == SAMPLE_BEST &&
+               (in->n_best > SAMPLE_MOST_TOP || in->sampling->n_logit_bias > MAX_BIASES);
     if (p->n_logit_bias > MAX_BIASES)
         return true;
     return p->temperature > 0.0f &&
@@ -201,14 +212,22 @@ static void describe_draw(struct draw *d, const struct sample_input *in, int k)
 {
     const struct tutti_sampling *p = in->sampling;
     d->n_top = in->n_top;
+    d->token = -1;
+    if (in->kind == SAMPLE_BEST) {
+        d->kind = k == BEST_FOUND ? DRAW_BEST : DRAW_NOTHING;
+        d->has_logprobs = k != BEST_FOUND; /* which need the sum */
+        d->n_top = k == BEST_FOUND ? in->n_best : 0;
+        return;
+    }
     if (in->kind == SAMPLE_SCORE) {
         d->has_logprobs = true;
         d->token = in->token < in->n_usable ? in->token : -1;
         return;
     }
     d->has_logprobs = in->logprobs;
-    d->token = -1;
-    d->kind = p->temperature <= 0.0f ? DRAW_GREEDY : p->top_k > 0 || p->top_p < 1.0f ? DRAW_TRUNCATED : DRAW_PLAIN;
+    d->kind = p->temperature <= 0.0f            ? DRAW_GREEDY
+              : p->top_k > 0 || p->top_p < 1.0f ? DRAW_TRUNCATED
+                                                : DRAW_PLAIN;
     d->seed = rng_bits(in->seed, (uint64_t)in->choice, (uint64_t)(in->n_ids + k - in->n_prompt));
     d->temperature = p->temperature;
     d->reciprocal = 1 / p->temperature < FLT_MAX ? 1 / p->temperature : FLT_MAX;
@@ -225,17 +244,23 @@ static bool put_changes(struct cuda_sampling *s, struct draw *d, const struct sa
     d->repetition = 1;
     return (p->n_logit_bias == 0 || put_biases(s, d, p)) &&
            ((p->repetition_penalty == 1.0f && p->presence_penalty == 0.0f && p->frequency_penalty == 0.0f) ||
-            put_penalties(s, d, in, in->n_ids + k)) &&
+            put_penalties(s, d, in, in->n_ids + (k > 0 ? k : 0))) &&
            (!in->allowed || put_mask(s, d, in));
 }
 
-/* Adds row k of an input to the next launch. False: there is no room in it. */
-static bool plan_draw(struct cuda_sampling *s, const float *logits, int n_vocab, struct sample_input *in, int k)
+/* Adds row k of an input to the next launch; total: of DRAW_BEST. False: there is no room in it. */
+static bool plan_draw(struct cuda_sampling *s, const float *logits, int n_vocab, struct sample_input *in,
+                      int k, double total)
 {
-    bool is_changed = in->kind == SAMPLE_DRAW && (sampler_has_processors(in->sampling) || in->allowed);
+    bool is_changed = in->kind == SAMPLE_BEST   ? k == BEST_FOUND
+                      : in->kind == SAMPLE_DRAW ? sampler_has_processors(in->sampling) || in->allowed
+                                                : false;
+    int row = in->row + (in->kind == SAMPLE_BEST ? 0 : k);
     if (s->n_planned == MOST_DRAWS || (is_changed && s->n_changed == MOST_CHANGED))
         return false;
-    struct draw draw = { .logits = logits + (size_t)(in->row + k) * (size_t)n_vocab, .n = in->n_usable };
+    struct draw draw = { .logits = logits + (size_t)row * (size_t)n_vocab,
+                         .n = in->n_usable,
+                         .total = total };
     size_t n_upload = s->n_upload;
     describe_draw(&draw, in, k);
     if (is_changed && !put_changes(s, &draw, in, k)) {
@@ -254,14 +279,14 @@ static double log_sum_exp(const struct draw_out *out, uint64_t largest)
 }
 
 static void collect_logprobs(struct sample *to, const struct sample_input *in, const struct draw_out *out,
-                             struct draw_found found, uint64_t largest)
+                             const struct draw_found *top, struct draw_found found, uint64_t largest)
 {
     double total = log_sum_exp(out, largest);
     bool is_usable = to->token < in->n_usable; /* a prompt may have others */
     to->logprob = is_usable ? (float)((double)found.logit - total) : -INFINITY;
     to->n_top = out->n_top;
     for (int i = 0; i < to->n_top; i++)
-        to->top[i] = (struct sample_top){ out->top[i].id, (float)((double)out->top[i].logit - total) };
+        to->top[i] = (struct sample_top){ top[i].id, (float)((double)top[i].logit - total) };
 }
 
 /* The token that arrives first, of all parts. */
@@ -277,39 +302,64 @@ static struct draw_found first_of(const struct draw_out *out, int n_parts)
     return first.found;
 }
 
-static void collect_draw(struct cuda_sampling *s, int i)
+/* What the scan of all parts of a row found. */
+struct row_scan {
+    uint64_t largest, best; /* keys of the logits, and of x */
+    int32_t bad;            /* INT32_MAX: all logits are finite */
+    bool is_left;
+};
+
+static struct row_scan scan_of(const struct draw *d, const struct draw_out *out)
 {
-    const struct draw *d = &((const struct draw *)(const void *)s->upload)[i];
-    const struct draw_out *out = &s->outs[i];
-    struct sample_input *in = s->planned[i].in;
-    struct sample *to = &in->out[s->planned[i].k];
-    uint64_t largest = 0, best = 0;
-    int32_t bad = INT32_MAX, bad_x = INT32_MAX;
+    struct row_scan row = { .bad = INT32_MAX, .is_left = out->is_left };
     for (int p = 0; p < SAMPLE_PARTS; p++) {
         const struct draw_scan *scan = &out->scans[p];
-        largest = scan->largest > largest ? scan->largest : largest;
-        bad = scan->bad < bad ? scan->bad : bad;
-        best = d->x && scan->largest_x > best ? scan->largest_x : best;
-        bad_x = d->x && scan->bad_x < bad_x ? scan->bad_x : bad_x;
+        uint64_t best = d->x ? scan->largest_x : scan->largest;
+        row.largest = scan->largest > row.largest ? scan->largest : row.largest;
+        row.best = best > row.best ? best : row.best;
+        row.bad = scan->bad < row.bad ? scan->bad : row.bad;
+        row.is_left = row.is_left || (d->x && scan->bad_x != INT32_MAX);
     }
+    return row;
+}
+
+static void collect_draw(struct sample *to, const struct sample_input *in, const struct draw *d,
+                         const struct draw_out *out, const struct draw_found *top)
+{
+    struct row_scan row = scan_of(d, out);
     *to = (struct sample){ 0 };
-    if (bad != INT32_MAX) {
-        to->token = bad;
-        to->n_top = ROW_IS_BAD;
-        return;
-    }
-    if (bad_x != INT32_MAX || out->is_left) {
-        to->n_top = ROW_IS_LEFT;
+    if (row.bad != INT32_MAX || row.is_left) {
+        to->token = row.bad != INT32_MAX ? row.bad : 0;
+        to->n_top = row.bad != INT32_MAX ? ROW_IS_BAD : ROW_IS_LEFT;
         return;
     }
     struct draw_found found = d->kind == DRAW_PLAIN       ? first_of(out, SAMPLE_PARTS)
                               : d->kind == DRAW_TRUNCATED ? first_of(out, 1)
                                                           : out->token;
     to->token = in->kind == SAMPLE_SCORE ? in->token
-                : d->kind == DRAW_GREEDY ? draw_key_id(d->x ? best : largest)
+                : d->kind == DRAW_GREEDY ? draw_key_id(row.best)
                                          : found.id;
     if (d->has_logprobs)
-        collect_logprobs(to, in, out, found, largest);
+        collect_logprobs(to, in, out, top, found, row.largest);
+}
+
+/* Of SAMPLE_BEST: first the total, then the candidates, with which n_out becomes 1. */
+static void collect_best(struct cuda_sampling *s, struct sample_input *in, int k, const struct draw *d,
+                         const struct draw_out *out, const struct draw_found *top)
+{
+    struct row_scan row = scan_of(d, out);
+    in->is_finite = row.bad == INT32_MAX;
+    if (!in->is_finite) {
+        in->out->token = row.bad;
+        in->n_out = 1;
+    } else if (k != BEST_FOUND) {
+        s->totals[k] = log_sum_exp(out, row.largest);
+    } else if (!row.is_left) {
+        for (int i = 0; i < in->n_best; i++)
+            in->best[i] = (struct sample_candidate){ top[i].id, top[i].x,
+                                                     (float)((double)top[i].logit - d->total) };
+        in->n_out = 1;
+    }
 }
 
 /* Samples what is planned. */
@@ -318,31 +368,44 @@ static void run_draws(struct cuda_backend *cuda)
     struct cuda_sampling *s = cuda->sampling;
     struct sample_args args = { .draws = (const struct draw *)(const void *)s->upload,
                                 .outs = s->card_outs,
+                                .tops = s->card_tops,
                                 .scratch = s->card_scratch,
                                 .tile_sums = s->card_sums,
                                 .most_tiles = s->most_tiles };
-    bool has_more = false, has_sums = false;
+    bool has_more = false, has_sums = false, has_top = false;
     int n = s->n_planned;
     if (n == 0)
         return;
     for (int i = 0; i < n; i++) {
         const struct draw *d = &((const struct draw *)(const void *)s->upload)[i];
+        has_top = has_top || d->n_top > 0;
         has_sums = has_sums || d->has_logprobs || (d->kind == DRAW_TRUNCATED && d->top_k == 0);
-        has_more = has_more || d->has_logprobs || d->kind == DRAW_PLAIN || d->kind == DRAW_TRUNCATED;
+        has_more = has_more || d->has_logprobs || d->kind == DRAW_PLAIN || d->kind == DRAW_TRUNCATED ||
+                   d->kind == DRAW_BEST;
     }
     if (s->n_changed > 0)
-        cuda_launch(cuda, CUDA_KERNEL_sample_prepare, (struct cuda_grid){ n, 1, 1, SAMPLE_THREADS, 0 }, &args, sizeof args);
-    cuda_launch(cuda, CUDA_KERNEL_sample_scan, (struct cuda_grid){ SAMPLE_PARTS, n, 1, SAMPLE_THREADS, 0 }, &args,
-                sizeof args);
+        cuda_launch(cuda, CUDA_KERNEL_sample_prepare, (struct cuda_grid){ n, 1, 1, SAMPLE_THREADS, 0 }, &args,
+                    sizeof args);
+    cuda_launch(cuda, CUDA_KERNEL_sample_scan, (struct cuda_grid){ SAMPLE_PARTS, n, 1, SAMPLE_THREADS, 0 },
+                &args, sizeof args);
     if (has_sums)
-        cuda_launch(cuda, CUDA_KERNEL_sample_sums, (struct cuda_grid){ 2 * SAMPLE_PARTS, n, 1, SAMPLE_THREADS, 0 }, &args,
-                    sizeof args);
+        cuda_launch(cuda, CUDA_KERNEL_sample_sums,
+                    (struct cuda_grid){ 2 * SAMPLE_PARTS, n, 1, SAMPLE_THREADS, 0 }, &args, sizeof args);
     if (has_more)
-        cuda_launch(cuda, CUDA_KERNEL_sample_draw, (struct cuda_grid){ SAMPLE_PARTS + 2, n, 1, SAMPLE_THREADS, 0 }, &args,
-                    sizeof args);
+        cuda_launch(cuda, CUDA_KERNEL_sample_draw,
+                    (struct cuda_grid){ SAMPLE_PARTS + 2, n, 1, SAMPLE_THREADS, 0 }, &args, sizeof args);
+    if (has_top)
+        cuda_copy_out(cuda, s->tops, s->card_tops, (size_t)n * SAMPLE_MOST_TOP * sizeof *s->tops);
     cuda_copy_out(cuda, s->outs, s->card_outs, (size_t)n * sizeof *s->outs);
-    for (int i = 0; i < n; i++)
-        collect_draw(s, i);
+    for (int i = 0; i < n; i++) {
+        const struct draw *d = &((const struct draw *)(const void *)s->upload)[i];
+        const struct draw_found *top = s->tops + (size_t)i * SAMPLE_MOST_TOP;
+        struct sample_input *in = s->planned[i].in;
+        if (in->kind == SAMPLE_BEST)
+            collect_best(s, in, s->planned[i].k, d, &s->outs[i], top);
+        else
+            collect_draw(&in->out[s->planned[i].k], in, d, &s->outs[i], top);
+    }
     s->n_planned = s->n_changed = 0;
     s->n_upload = MOST_DRAWS * sizeof(struct draw);
 }
@@ -350,7 +413,8 @@ static void run_draws(struct cuda_backend *cuda)
 /* ---- inputs ---- */
 
 /* The host samples a row. False: a logit is not finite. */
-static bool sample_on_host(struct cuda_backend *cuda, const float *row, struct sample_input *in, struct sample *out)
+static bool sample_on_host(struct cuda_backend *cuda, const float *row, struct sample_input *in,
+                           struct sample *out)
 {
     struct cuda_sampling *s = cuda->sampling;
     cuda_copy_out(cuda, s->host_row, row, (size_t)in->n_usable * sizeof *row);
@@ -364,17 +428,56 @@ static bool sample_on_host(struct cuda_backend *cuda, const float *row, struct s
     }
 }
 
-/* Plans all rows of an input. */
+/* Finds the candidates of n beams, at most MOST_CHANGED: their log-probabilities are made from the sums of exponentials, and
+ * then bias and penalties apply. Nothing else is planned. */
+static void find_best(struct cuda_backend *cuda, const float *logits, int n_vocab,
+                      struct sample_input *const *beams, int n)
+{
+    struct cuda_sampling *s = cuda->sampling;
+    for (int i = 0; i < n; i++) {
+        beams[i]->n_out = 0;
+        (void)plan_draw(s, logits, n_vocab, beams[i], i, 0);
+    }
+    run_draws(cuda);
+    for (int i = 0; i < n; i++) {
+        if (beams[i]->n_out > 0 || plan_draw(s, logits, n_vocab, beams[i], BEST_FOUND, s->totals[i]))
+            continue;
+        run_draws(cuda);
+        (void)plan_draw(s, logits, n_vocab, beams[i], BEST_FOUND, s->totals[i]); /* or the host does it */
+    }
+    run_draws(cuda);
+}
+
+static void find_all_best(struct cuda_backend *cuda, const float *logits, int n_vocab,
+                          struct sample_input *inputs, int n)
+{
+    struct sample_input *beams[MOST_CHANGED] = { NULL };
+    int n_beams = 0;
+    for (int i = 0; i < n; i++) {
+        if (inputs[i].kind != SAMPLE_BEST)
+            continue;
+        inputs[i].n_out = 0;
+        if (!is_for_host(&inputs[i]))
+            beams[n_beams++] = &inputs[i];
+        if (n_beams == MOST_CHANGED) {
+            find_best(cuda, logits, n_vocab, beams, n_beams);
+            n_beams = 0;
+        }
+    }
+    find_best(cuda, logits, n_vocab, beams, n_beams);
+}
+
+/* Plans all rows of an input that is not SAMPLE_BEST. */
 static void plan_input(struct cuda_backend *cuda, const float *logits, int n_vocab, struct sample_input *in)
 {
     struct cuda_sampling *s = cuda->sampling;
     bool is_left = is_for_host(in);
     for (int k = 0; k <= in->n_drafts; k++) {
-        if (!is_left && !plan_draw(s, logits, n_vocab, in, k)) {
+        if (!is_left && !plan_draw(s, logits, n_vocab, in, k, 0)) {
             run_draws(cuda);
-            is_left = !plan_draw(s, logits, n_vocab, in, k);
+            is_left = !plan_draw(s, logits, n_vocab, in, k, 0);
         }
-        if (is_left && in->kind != SAMPLE_BEST)
+        if (is_left)
             in->out[k].n_top = ROW_IS_LEFT;
     }
 }
@@ -385,8 +488,9 @@ static void finish_input(struct cuda_backend *cuda, const float *logits, int n_v
     struct sample_input next = *in;
     const float *row = logits + (size_t)in->row * (size_t)n_vocab;
     if (in->kind == SAMPLE_BEST) {
+        if (in->n_out == 0)
+            in->is_finite = sample_on_host(cuda, row, in, in->out);
         in->n_out = 1;
-        in->is_finite = sample_on_host(cuda, row, in, in->out);
         return;
     }
     for (in->n_out = 0; in->n_out <= in->n_drafts; row += n_vocab) {
@@ -415,8 +519,10 @@ void cuda_sample(struct backend *be, struct floats logits, int n_vocab, struct s
     const float *rows = cuda_floats(logits, (size_t)n_rows * (size_t)n_vocab);
     s->n_planned = s->n_changed = 0;
     s->n_upload = MOST_DRAWS * sizeof(struct draw);
+    find_all_best(cuda, rows, n_vocab, inputs, n);
     for (int i = 0; i < n; i++)
-        plan_input(cuda, rows, n_vocab, &inputs[i]);
+        if (inputs[i].kind != SAMPLE_BEST)
+            plan_input(cuda, rows, n_vocab, &inputs[i]);
     run_draws(cuda);
     for (int i = 0; i < n; i++)
         finish_input(cuda, rows, n_vocab, &inputs[i]);

@@ -79,8 +79,8 @@ DEVICE float add_squares(float sum, f32x4 v, float mean, int n_left)
 DEVICE f32x4 normed(f32x4 v, float mean, float scale, f32x4 w, f32x4 b, bool has_mean)
 {
     f32x4 y;
-    UNROLL for (int k = 0; k < 4; k++)
-        y[k] = has_mean ? fma_f32((v[k] - mean) * scale, w[k], b[k]) : v[k] * scale * w[k];
+    UNROLL for (int k = 0; k < 4; k++) y[k] = has_mean ? fma_f32((v[k] - mean) * scale, w[k], b[k])
+                                                       : v[k] * scale * w[k];
     return y;
 }
 
@@ -222,7 +222,8 @@ KERNEL(norm_any, struct norm_args, NORM_THREADS)
     uint32_t most = 0;
     for (int g = thread_id(); g < n_groups; g += NORM_THREADS) {
         f32x4 b = has_mean ? load_group(weights.b, g, n, false) : zero;
-        f32x4 v = normed(load_group(x, g, n, false), mean, scale, load_group(weights.w, g, n, false), b, has_mean);
+        f32x4 v = normed(load_group(x, g, n, false), mean, scale, load_group(weights.w, g, n, false), b,
+                         has_mean);
         store_group(y, g, n, v, false);
         UNROLL for (int k = 0; k < 4; k++) v[k] = 4 * g + k < n ? v[k] : 0;
         most = largest_bits(most, v);

@@ -43,14 +43,14 @@ DEVICE void all_vectors(const struct elements_args *a, enum element_op op)
     ((f32x4 *)a->x)[i] = x;
 }
 
-#define ELEMENTS(name, op)                                                                                    \
-    KERNEL(name, struct elements_args, ROWS_THREADS)                                                          \
-    {                                                                                                         \
-        all_elements(&a, op);                                                                                 \
-    }                                                                                                         \
-    KERNEL(name##_vectors, struct elements_args, ROWS_THREADS)                                                \
-    {                                                                                                         \
-        all_vectors(&a, op);                                                                                  \
+#define ELEMENTS(name, op)                                                                                   \
+    KERNEL(name, struct elements_args, ROWS_THREADS)                                                         \
+    {                                                                                                        \
+        all_elements(&a, op);                                                                                \
+    }                                                                                                        \
+    KERNEL(name##_vectors, struct elements_args, ROWS_THREADS)                                               \
+    {                                                                                                        \
+        all_vectors(&a, op);                                                                                 \
     }
 
 ELEMENTS(scale_add, OP_SCALE_ADD)
@@ -109,8 +109,9 @@ KERNEL(checksum, struct checksum_args, ROWS_THREADS)
             word |= (uint64_t)((const uint8_t *)(a.words + a.n_words))[i] << 8 * i;
         sum += mix64(word ^ mix64(a.n_words));
     }
-    UNROLL for (int mask = WARP / 2; mask > 0; mask /= 2) sum += shuffle_xor_u32((uint32_t)sum, mask) |
-        (uint64_t)shuffle_xor_u32((uint32_t)(sum >> 32), mask) << 32;
+    UNROLL for (int mask = WARP / 2; mask > 0; mask /= 2)
+        sum += shuffle_xor_u32((uint32_t)sum, mask) | (uint64_t)shuffle_xor_u32((uint32_t)(sum >> 32), mask)
+                                                          << 32;
     if (lane_id() == 0)
         of_warps[warp_id()] = sum;
     block_sync();

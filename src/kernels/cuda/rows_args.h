@@ -60,7 +60,7 @@ struct concat_args {
 
 struct gather_args {
     float *y;
-    const float *x, *add;        /* add NULL: none */
+    const float *x, *add;       /* add NULL: none */
     const int32_t *output_rows; /* [n_rows of y] */
     int32_t n;
 };

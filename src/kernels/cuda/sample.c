@@ -12,7 +12,7 @@ enum {
     EACH = SAMPLE_CANDIDATES / SAMPLE_THREADS, /* candidates of a thread */
 };
 
-#define LEAST_FLOAT (-3.40282347e38f)
+#define LEAST_FLOAT   (-3.40282347e38f)
 #define WINDOW_MARGIN 1.0001 /* more than what bins lose by rounding */
 
 /* Shared memory of a block: of its sums and maxima, and of its candidates. */
@@ -186,7 +186,7 @@ KERNEL(sample_prepare, struct sample_args, SAMPLE_THREADS)
     if (!x)
         return;
     for (int i = thread_id(); i < d->n; i += SAMPLE_THREADS)
-        x[i] = d->logits[i];
+        x[i] = d->kind == DRAW_BEST ? (float)((double)d->logits[i] - d->total) : d->logits[i];
     block_sync();
     add_biases(d);
     block_sync();
@@ -304,8 +304,8 @@ DEVICE void finish_race(struct race race, const float *logits, struct draw_race 
 }
 
 /* Only tokens that may arrive before the earliest so far are weighed exactly. */
-DEVICE void race_part(const struct draw *d, const float *x, struct part part, uint64_t best, struct draw_race *out,
-                      struct reduction *r)
+DEVICE void race_part(const struct draw *d, const float *x, struct part part, uint64_t best,
+                      struct draw_race *out, struct reduction *r)
 {
     float max = draw_key_value(best);
     struct race race = { d->seed, __builtin_inf(), -1 };
@@ -339,7 +339,8 @@ DEVICE float bin_unit(int n)
 
 /* A half of a warp adds up a tile: element i is added to the sum of lane i % 16, and the sums are folded by halves. factors:
  * of bins, by which a weight becomes a number of its bin; NULL: no bins. */
-DEVICE void sum_tiles(const float *x, int n, float max, float scale, float *sums, uint32_t *bins, const float *factors)
+DEVICE void sum_tiles(const float *x, int n, float max, float scale, float *sums, uint32_t *bins,
+                      const float *factors)
 {
     int lane = lane_id() % SUM_LANES, n_tiles = (n + RACE_TILE - 1) / RACE_TILE;
     float unit = bin_unit(n);
@@ -401,8 +402,8 @@ KERNEL(sample_sums, struct sample_args, SAMPLE_THREADS)
     bins[thread_id()] = 0;
     factors[thread_id()] = exp_f32(bin_begin(thread_id())) * bin_unit(d->n);
     block_sync();
-    sum_tiles(d->x ? d->x : d->logits, d->n, draw_key_value(best), d->reciprocal, tile_sums_of(&a, row, true), bins,
-              factors);
+    sum_tiles(d->x ? d->x : d->logits, d->n, draw_key_value(best), d->reciprocal, tile_sums_of(&a, row, true),
+              bins, factors);
     block_sync();
     if (bins[thread_id()] > 0)
         (void)atomic_add_u32(&a.scratch[row].bins[thread_id()], bins[thread_id()]);
@@ -508,8 +509,9 @@ DEVICE int cut_by_mass(double before, int n_kept, double mass, struct candidates
 }
 
 /* sums: of the tiles of x. */
-DEVICE void draw_truncated(const struct draw *d, const float *x, uint64_t best, const struct draw_scratch *scratch,
-                           const float *sums, struct draw_out *out, struct candidates *s)
+DEVICE void draw_truncated(const struct draw *d, const float *x, uint64_t best,
+                           const struct draw_scratch *scratch, const float *sums, struct draw_out *out,
+                           struct candidates *s)
 {
     float max = draw_key_value(best);
     bool has_mass = d->top_p < 1.0f, fits;
@@ -543,27 +545,35 @@ DEVICE void draw_truncated(const struct draw *d, const float *x, uint64_t best, 
 
 /* ---- log-probabilities ---- */
 
-/* sums: of the tiles of the logits. */
-DEVICE void find_logprobs(const struct draw *d, uint64_t best, const struct draw_scratch *scratch, const float *sums,
-                          struct draw_out *out, struct candidates *s)
+/* The n_top largest of x. */
+DEVICE void find_top(const struct draw *d, const float *x, const uint32_t *groups, struct draw_out *out,
+                     struct draw_found *top, struct candidates *s)
 {
-    int token = d->token >= 0 ? d->token : draw_key_id(best);
-    if (thread_id() == 0) {
-        out->sum_exp = sum_of_tiles(sums, d->n);
-        out->token = (struct draw_found){ token, d->logits[token] };
-    }
     int n_top = d->n_top < d->n ? d->n_top : d->n;
-    if (n_top > 0 && !take_largest(d->logits, d->n, n_top, scratch->groups[0], s)) {
+    if (n_top > 0 && !take_largest(x, d->n, n_top, groups, s)) {
         if (thread_id() == 0)
             out->is_left = 1;
         return;
     }
     if (thread_id() < n_top) {
         int id = draw_key_id(s->keys[thread_id()]);
-        out->top[thread_id()] = (struct draw_found){ id, d->logits[id] };
+        top[thread_id()] = (struct draw_found){ id, d->logits[id], x[id] };
     }
     if (thread_id() == 0)
         out->n_top = n_top;
+}
+
+/* sums: of the tiles of the logits. */
+DEVICE void find_logprobs(const struct draw *d, uint64_t best, const struct draw_scratch *scratch,
+                          const float *sums, struct draw_out *out, struct draw_found *top,
+                          struct candidates *s)
+{
+    int token = d->token >= 0 ? d->token : draw_key_id(best);
+    if (thread_id() == 0) {
+        out->sum_exp = sum_of_tiles(sums, d->n);
+        out->token = (struct draw_found){ token, d->logits[token], 0 };
+    }
+    find_top(d, d->logits, scratch->groups[0], out, top, s);
 }
 
 /* Blocks of a row: SAMPLE_PARTS for the parts of a plain draw, one for a truncated draw, one for log-probabilities. */
@@ -573,6 +583,7 @@ KERNEL(sample_draw, struct sample_args, SAMPLE_THREADS)
     SHARED(struct candidates, s, 1);
     int row = block_id_y();
     struct draw_out *out = &a.outs[row];
+    struct draw_found *top = a.tops + (size_t)row * SAMPLE_MOST_TOP;
     uint64_t best;
     load_draw(d, &a.draws[row]);
     if (!largest_of(out, false, &best) || (d->x && !largest_of(out, true, &best)))
@@ -584,7 +595,9 @@ KERNEL(sample_draw, struct sample_args, SAMPLE_THREADS)
     } else if (block_id() == SAMPLE_PARTS) {
         if (d->kind == DRAW_TRUNCATED)
             draw_truncated(d, x, best, &a.scratch[row], tile_sums_of(&a, row, true), out, s);
+        else if (d->kind == DRAW_BEST)
+            find_top(d, x, a.scratch[row].groups[1], out, top, s);
     } else if (d->has_logprobs) {
-        find_logprobs(d, best, &a.scratch[row], tile_sums_of(&a, row, false), out, s);
+        find_logprobs(d, best, &a.scratch[row], tile_sums_of(&a, row, false), out, top, s);
     }
 }

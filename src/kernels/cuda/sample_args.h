@@ -6,16 +6,16 @@
 
 enum {
     SAMPLE_THREADS = 512,
-    SAMPLE_PARTS = 16,       /* of a row, scanned by a block each. Their number does not change results */
+    SAMPLE_PARTS = 16,        /* of a row, scanned by a block each. Their number does not change results */
     SAMPLE_CANDIDATES = 2048, /* that a truncated draw sorts; rows with more are left to the host */
-    SAMPLE_MOST_K = 1024,    /* top-k; more is left to the host, unless the row has at most SAMPLE_CANDIDATES */
-    SAMPLE_MOST_TOP = 20,    /* log-probabilities of the most probable tokens */
+    SAMPLE_MOST_K = 1024,  /* top-k; more is left to the host, unless the row has at most SAMPLE_CANDIDATES */
+    SAMPLE_MOST_TOP = 128, /* log-probabilities, or candidates of a beam */
     SAMPLE_GROUPS = SAMPLE_CANDIDATES, /* of ids, whose maxima bound the k-th largest logit */
     SAMPLE_BINS = SAMPLE_THREADS,      /* of the distance from the largest logit, in temperatures */
 };
 
 /* How a token is drawn. */
-enum { DRAW_NOTHING, DRAW_GREEDY, DRAW_PLAIN, DRAW_TRUNCATED };
+enum { DRAW_NOTHING, DRAW_GREEDY, DRAW_PLAIN, DRAW_TRUNCATED, DRAW_BEST };
 
 /* Biases of an id are added in order. */
 struct draw_bias {
@@ -36,8 +36,9 @@ struct draw {
     float *x; /* the row after bias, penalties and mask; NULL: there are none */
     const struct draw_bias *biases;
     const struct draw_penalty *penalties; /* an id comes once */
-    const uint32_t *allowed; /* the mask, with the stop tokens' bits; NULL: none */
-    uint64_t seed;                        /* of the race */
+    const uint32_t *allowed;              /* the mask, with the stop tokens' bits; NULL: none */
+    double total;  /* DRAW_BEST: logarithm of the sum of exponentials: x begins as log-probabilities */
+    uint64_t seed; /* of the race */
     int32_t n, n_biases, n_penalties;
     float repetition, presence, frequency;
     float temperature, reciprocal; /* the latter finite */
@@ -51,6 +52,7 @@ struct draw {
 struct draw_found {
     int32_t id;
     float logit; /* of the unchanged row */
+    float x;     /* DRAW_BEST: of x */
 };
 
 /* What is found; the host takes the best of the parts. */
@@ -63,7 +65,7 @@ struct draw_out {
         double arrival; /* infinity: nothing arrives */
         struct draw_found found;
     } races[SAMPLE_PARTS]; /* of a plain draw; of a truncated one the first */
-    struct draw_found top[SAMPLE_MOST_TOP], token;
+    struct draw_found token;
     double sum_exp; /* of the logits minus the largest */
     int32_t n_top;
     int32_t is_left; /* 1: the host must do this row */
@@ -96,6 +98,7 @@ struct draw_scratch {
 struct sample_args {
     const struct draw *draws;
     struct draw_out *outs;
+    struct draw_found *tops; /* [draws][SAMPLE_MOST_TOP] */
     struct draw_scratch *scratch;
     float *tile_sums; /* [draws][logits, x][most_tiles]: of RACE_TILE logits each */
     int32_t most_tiles;
