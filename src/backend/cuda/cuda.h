@@ -51,6 +51,7 @@ struct cuda_kind {
 
 struct cuda_driver;
 struct cuda_state;
+struct cuda_linear;
 
 struct cuda_backend {
     struct backend backend; /* first: the two are cast to each other */
@@ -67,6 +68,7 @@ struct cuda_backend {
     struct cuda_kind *kinds; /* [n_kinds] */
     uint8_t *layer_kinds;    /* [n_layers] */
     int max_rows;            /* as reserved */
+    struct cuda_linear *linear; /* of cuda_linear.c: scratch memory of products; NULL: there is no matrix */
 
     int32_t spare_page, spare_window; /* of padding rows: set by kv_new() */
     uint64_t *checksum_word;  /* on the card; NULL: none yet */
@@ -144,6 +146,25 @@ extern const struct backend_ops CUDA_OPS; /* cuda_ops.c */
  * out of memory. */
 bool cuda_parts_reserve(struct cuda_backend *cuda, int max_rows);
 void cuda_parts_release(struct cuda_backend *cuda);
+
+/* ---- matrices and linear layers: cuda_matrix.c, cuda_linear.c; what other parts use: cuda_matrix.h ---- */
+uint64_t cuda_packed_bytes(enum dtype type, int n_in, int64_t n_out, bool is_gate_up);
+enum tutti_status cuda_matrix_new(struct backend *be, struct matrix **out, const struct matrix_source *source,
+                                  struct tutti_error *err);
+void cuda_matrix_free(struct backend *be, struct matrix *m);
+size_t cuda_matrix_bytes(const struct matrix *m);
+enum dtype cuda_matrix_type(const struct matrix *m);
+float cuda_matrix_read(struct backend *be, float *host, const struct matrix *m, int row);
+bool cuda_matrix_lengths(struct backend *be, float *host, const struct matrix *m, const struct lora_part *part);
+uint64_t cuda_matrix_checksum(struct backend *be, const struct matrix *m);
+bool cuda_linear_reserve(struct cuda_backend *cuda, int max_rows);
+void cuda_linear_release(struct cuda_backend *cuda);
+void cuda_embed(struct backend *be, struct floats x, const struct matrix *table, int first_id);
+void cuda_linear(struct backend *be, struct floats y, const struct matrix *m, struct floats x, int n_rows);
+void cuda_linear_glu(struct backend *be, struct floats y, const struct matrix *m, struct floats x, int n_rows,
+                     enum activation act);
+void cuda_linear_heads(struct backend *be, struct floats y, const struct matrix *m, struct floats x, int n_rows,
+                       const struct head_rows *heads);
 
 /* ---- rows, sampling, checksums: cuda_rows.c, cuda_sample.c, cuda_checksum.c ---- */
 

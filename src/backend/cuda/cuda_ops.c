@@ -12,6 +12,8 @@ const struct backend_caps CUDA_CAPS = {
     .padded_rows = cuda_bucket,
 
     /* ---- matrices: cuda_matrix.c ---- */
+    .weight_types = TYPE(DTYPE_F64) - 1, /* all types of weights */
+    .packed_bytes = cuda_packed_bytes,
 };
 
 const struct backend_ops CUDA_OPS = {
@@ -45,6 +47,17 @@ const struct backend_ops CUDA_OPS = {
     .collect = cuda_collect,
 
     /* ---- matrices and linear layers: cuda_matrix.c, cuda_linear.c ---- */
+    .matrix_new = cuda_matrix_new,
+    .matrix_free = cuda_matrix_free,
+    .matrix_bytes = cuda_matrix_bytes,
+    .matrix_type = cuda_matrix_type,
+    .matrix_read = cuda_matrix_read,
+    .matrix_lengths = cuda_matrix_lengths,
+    .matrix_checksum = cuda_matrix_checksum,
+    .embed = cuda_embed,
+    .linear = cuda_linear,
+    .linear_glu = cuda_linear_glu,
+    .linear_heads = cuda_linear_heads,
 
     /* ---- experts, adapters, embeddings: cuda_experts.c, cuda_lora.c, cuda_embedding.c ---- */
     .lora_new = cuda_lora_new,
@@ -84,6 +97,7 @@ static const struct cuda_part {
     bool (*reserve)(struct cuda_backend *cuda, int max_rows);
     void (*release)(struct cuda_backend *cuda);
 } PARTS[] = {
+    { cuda_linear_reserve, cuda_linear_release },
     { NULL, cuda_checksum_release },
     { cuda_adapters_reserve, cuda_adapters_release },
     { cuda_lora_reserve, cuda_lora_release },

@@ -40,6 +40,8 @@ typedef uint32_t bf16x2;
 
 #define DEVICE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("unroll")
+#define UNROLL_4 _Pragma("unroll 4")
+#define NO_UNROLL _Pragma("nounroll")
 /* embed.py moves the number of threads into the text of the kernel. */
 #define KERNEL(name, type, threads)                                                                           \
     extern const int name##_threads;                                                                          \
@@ -152,6 +154,37 @@ DEVICE u32x2 load_once_8(const void *p)
 {
     u32x2 v;
     __asm__ volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "l"(p));
+    return v;
+}
+
+/* Aligned bytes of global memory that no thread of the kernel writes, through the L1 cache. */
+DEVICE u32x4 load_16(const void *p)
+{
+    u32x4 v;
+    __asm__ volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+                     : "l"(p));
+    return v;
+}
+
+DEVICE u32x2 load_8(const void *p)
+{
+    u32x2 v;
+    __asm__ volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "l"(p));
+    return v;
+}
+
+DEVICE uint32_t load_4(const void *p)
+{
+    uint32_t v;
+    __asm__ volatile("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(p));
+    return v;
+}
+
+DEVICE uint32_t load_2(const void *p)
+{
+    uint16_t v;
+    __asm__ volatile("ld.global.nc.u16 %0, [%1];" : "=h"(v) : "l"(p));
     return v;
 }
 

@@ -10,6 +10,8 @@
 
 #define DEVICE static inline __attribute__((unused))
 #define UNROLL
+#define UNROLL_4
+#define NO_UNROLL
 #define LEVEL 80
 
 struct emulated_kernel {
@@ -116,6 +118,26 @@ DEVICE u32x4 load_once_16(const void *p)
 DEVICE u32x2 load_once_8(const void *p)
 {
     return *(const u32x2 *)p;
+}
+
+DEVICE u32x4 load_16(const void *p)
+{
+    return *(const u32x4 *)p;
+}
+
+DEVICE u32x2 load_8(const void *p)
+{
+    return *(const u32x2 *)p;
+}
+
+DEVICE uint32_t load_4(const void *p)
+{
+    return *(const uint32_t *)p;
+}
+
+DEVICE uint32_t load_2(const void *p)
+{
+    return *(const uint16_t *)p;
 }
 
 /* Copies are carried out by copy_wait(), as late as the card may: who reads before it reads NaNs or old values. */

@@ -1,0 +1,4 @@
+/* Linear layers with weights of type MXFP4. */
+#include "kernels/cuda/linear.h"
+
+LINEAR_KERNELS(mxfp4, LINEAR_MXFP4)

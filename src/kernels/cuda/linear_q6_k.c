@@ -1,0 +1,4 @@
+/* Linear layers with weights of type Q6_K. */
+#include "kernels/cuda/linear.h"
+
+LINEAR_KERNELS(q6_k, LINEAR_Q6_K)
