@@ -7,6 +7,14 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#if defined(__SANITIZE_ADDRESS__)
+#define HAS_ADDRESS_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define HAS_ADDRESS_SANITIZER 1
+#endif
+#endif
+
 enum {
     MAX_THREADS = 1024,
     MAX_WARPS = MAX_THREADS / WARP,
@@ -60,6 +68,7 @@ static struct block {
     } keys[MAX_KEYS];
     int n_keys;
     size_t dynamic_at;
+    size_t static_used; /* the most of any block: the rest of the static memory is full of NaNs */
 } block;
 static int current; /* thread */
 static void *scheduler_sp;
@@ -118,7 +127,7 @@ __asm__(".text\n"
 #error "no fibers for this processor"
 #endif
 
-#if defined(__SANITIZE_ADDRESS__)
+#if HAS_ADDRESS_SANITIZER
 #include <sanitizer/common_interface_defs.h>
 static const void *scheduler_stack;
 static size_t scheduler_stack_bytes;
@@ -128,20 +137,20 @@ static void *scheduler_fake;
 static void to_scheduler(bool is_last)
 {
     struct fiber *f = &block.fibers[current];
-#if defined(__SANITIZE_ADDRESS__)
+#if HAS_ADDRESS_SANITIZER
     void *fake = NULL;
     __sanitizer_start_switch_fiber(is_last ? NULL : &fake, scheduler_stack, scheduler_stack_bytes);
 #endif
     (void)is_last;
     emulated_switch(&f->sp, scheduler_sp);
-#if defined(__SANITIZE_ADDRESS__)
+#if HAS_ADDRESS_SANITIZER
     __sanitizer_finish_switch_fiber(fake, &scheduler_stack, &scheduler_stack_bytes);
 #endif
 }
 
 static void fiber_main(void)
 {
-#if defined(__SANITIZE_ADDRESS__)
+#if HAS_ADDRESS_SANITIZER
     __sanitizer_finish_switch_fiber(NULL, &scheduler_stack, &scheduler_stack_bytes);
 #endif
     block.kernel->run(block.args);
@@ -155,23 +164,24 @@ static void to_fiber(int thread)
 {
     struct fiber *f = &block.fibers[thread];
     current = thread;
-#if defined(__SANITIZE_ADDRESS__)
+#if HAS_ADDRESS_SANITIZER
     __sanitizer_start_switch_fiber(&scheduler_fake, f->stack, STACK_BYTES);
 #endif
     emulated_switch(&scheduler_sp, f->sp);
-#if defined(__SANITIZE_ADDRESS__)
+#if HAS_ADDRESS_SANITIZER
     __sanitizer_finish_switch_fiber(scheduler_fake, NULL, NULL);
 #endif
 }
 
-static void prepare_fiber(struct fiber *f)
+static void prepare_fiber(struct fiber *f, int thread)
 {
     if (!f->stack) {
         f->stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (f->stack == MAP_FAILED)
             fail("no memory for its stack");
     }
-    uintptr_t top = (uintptr_t)f->stack + STACK_BYTES;
+    /* Where the used part of a stack begins differs, so that the stacks of a warp do not share lines of the cache. */
+    uintptr_t top = (uintptr_t)f->stack + STACK_BYTES - (uintptr_t)(thread % WARP) * 320;
 #if defined(__x86_64__)
     void **sp = (void **)(top - 16); /* the return address is at 8 below a multiple of 16 when the function begins */
     *sp = (void *)(uintptr_t)fiber_main;
@@ -313,7 +323,7 @@ static bool run_warp(int warp)
         to_fiber(first + (begin + i) % WARP);
     for (int i = 1; i < WARP; i++) {
         current = first + i;
-        if (f[i].state != f->state || (f->state == AT_EXCHANGE && strcmp(f[i].at, f->at) != 0))
+        if (f[i].state != f->state || (f->state == AT_EXCHANGE && f[i].at != f->at && strcmp(f[i].at, f->at) != 0))
             fail("the lanes of the warp are at different operations");
         if (f[i].n_exchanges != f->n_exchanges)
             fail("the lanes of the warp have met a different number of times");
@@ -327,11 +337,12 @@ static void run_block(void)
     /* The arrays keep their places: the keys were met in the first block, in any order of its warps. */
     block.n_keys = 0;
     block.shared_used = 0;
-    memset(block.shared, 0xff, MAX_SHARED + MAX_KEYS * GUARD_BYTES + block.grid->shared_bytes);
     block.dynamic_at = MAX_STATIC + MAX_KEYS * GUARD_BYTES;
+    memset(block.shared, 0xff, block.static_used);
+    memset(block.shared + block.dynamic_at, 0xff, block.grid->shared_bytes + GUARD_BYTES);
     for (int t = 0; t < block.n_threads; t++) {
         current = t;
-        prepare_fiber(&block.fibers[t]);
+        prepare_fiber(&block.fibers[t], t);
         block.copies[t].n = block.copies[t].n_groups = 0;
     }
     for (;;) {
@@ -354,6 +365,7 @@ static void run_block(void)
             block.fibers[t].state = AT_EXCHANGE;
     }
     check_guards();
+    block.static_used = block.shared_used > block.static_used ? block.shared_used : block.static_used;
 }
 
 void emulate(const struct emulated_kernel *kernel, const struct emulated_grid *grid, const void *args)
@@ -366,6 +378,7 @@ void emulate(const struct emulated_kernel *kernel, const struct emulated_grid *g
         block.shared = aligned_alloc(64, 3 * MAX_SHARED);
         block.copies = calloc(MAX_THREADS, sizeof *block.copies);
         assert(block.shared && block.copies);
+        memset(block.shared, 0xff, 3 * MAX_SHARED);
     }
     if (grid->n_threads != kernel->n_threads || grid->n_threads > MAX_THREADS || grid->n_threads % WARP != 0)
         fail("the launch has another number of threads than the kernel");

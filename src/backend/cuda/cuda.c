@@ -6,6 +6,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+#define LISTS_BYTES ((size_t)(1 + N_GRAPHS) * LIST_BYTES) /* the step's list, and those of the graphs */
 
 bool cuda_is_ok(struct cuda_backend *cuda, cuda_result result, const char *doing)
 {
@@ -79,9 +82,7 @@ void cuda_free(struct backend *be)
         (void)d->context_set(NULL);
         (void)d->context_release(s->device);
     }
-    for (int i = 0; i < N_GRAPHS; i++)
-        free(s->graphs[i].bytes);
-    free(s->list.bytes);
+    munmap(s->list.bytes, LISTS_BYTES);
     team_free(cuda->team);
     free(s);
     free(cuda);
@@ -260,18 +261,19 @@ static struct cuda_backend *alloc_backend(const struct cuda_driver *driver)
 {
     struct cuda_backend *cuda = calloc(1, sizeof *cuda);
     struct cuda_state *s = calloc(1, sizeof *s);
-    bool ok = cuda && s && (s->list.bytes = calloc(1, LIST_BYTES));
-    for (int i = 0; ok && i < N_GRAPHS; i++)
-        ok = (s->graphs[i].bytes = calloc(1, LIST_BYTES)) != NULL;
-    if (ok) {
+    /* Pages that are never written take no memory. */
+    uint8_t *lists = mmap(NULL, LISTS_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (cuda && s && lists != MAP_FAILED) {
         cuda->backend = (struct backend){ .ops = &CUDA_OPS, .caps = &CUDA_CAPS };
         cuda->driver = driver;
         cuda->state = s;
+        s->list.bytes = lists;
+        for (int i = 0; i < N_GRAPHS; i++)
+            s->graphs[i].bytes = lists + (size_t)(i + 1) * LIST_BYTES;
         return cuda;
     }
-    for (int i = 0; s && i < N_GRAPHS; i++)
-        free(s->graphs[i].bytes);
-    free(s ? s->list.bytes : NULL);
+    if (lists != MAP_FAILED)
+        munmap(lists, LISTS_BYTES);
     free(s);
     free(cuda);
     return NULL;

@@ -56,7 +56,7 @@ struct list {
 
 /* A list that was seen. */
 struct graph {
-    uint8_t *bytes; /* [LIST_BYTES]; memory that was never written has no pages */
+    uint8_t *bytes; /* [LIST_BYTES] */
     size_t n_bytes; /* 0: none */
     uint64_t hash, last_use;
     cuda_graph_exec exec; /* NULL: seen once, or the driver made none */

@@ -210,42 +210,63 @@ DEVICE uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selector)
     return v;
 }
 
-/* ---- matrix instructions: sums in the order of the columns of a, by fused multiply-add ---- */
+/* ---- matrix instructions: sums in the order of the columns of a, as by fused multiply-add: products of halves and, but
+ * for underflow, of bfloat16s are exact in float ---- */
 
 struct emulated_fragments {
-    uint32_t a[4], b[2];
+    float a[8], b[4];
 };
 
-typedef float emulated_to_float(uint16_t h);
-
-static inline void emulated_mma(const char *name, float acc[4], const uint32_t a[4], const uint32_t b[2],
-                                emulated_to_float *value)
+/* As half_to_float(), without its branches. */
+static inline float emulated_half_float(uint16_t h)
 {
-    struct emulated_fragments mine;
-    memcpy(mine.a, a, sizeof mine.a);
-    memcpy(mine.b, b, sizeof mine.b);
-    const struct emulated_fragments *all = emulated_exchange(name, &mine, sizeof mine);
+    if ((h & 0x7c00) == 0x7c00)
+        return half_to_float(h);
+    float x = bits_float((uint32_t)(h & 0x7fff) << 13) * 0x1p112f;
+    return bits_float(float_bits(x) | (uint32_t)(h & 0x8000) << 16);
+}
+
+static inline void emulated_mma(const char *name, float acc[4], const struct emulated_fragments *mine)
+{
+    const struct emulated_fragments *all = emulated_exchange(name, mine, sizeof *mine);
     int g = emulated_lane() / 4, t = emulated_lane() % 4;
-    for (int k = 0; k < 16; k++) {
-        int from = k % 8 / 2, high = k / 8, shift = 16 * (k % 2);
-        float x[2], y[2];
-        for (int i = 0; i < 2; i++) {
-            x[i] = value((uint16_t)(all[4 * g + from].a[2 * high + i] >> shift));
-            y[i] = value((uint16_t)(all[4 * (2 * t + i) + from].b[high] >> shift));
-        }
-        for (int i = 0; i < 4; i++)
-            acc[i] = fmaf(x[i / 2], y[i % 2], acc[i]);
+    for (int k = 0; k < 16; k += 2) {
+        int from = k % 8 / 2, high = k / 8;
+        const float *x = all[4 * g + from].a + 4 * high, *y = all[8 * t + from].b + 2 * high,
+                    *z = all[8 * t + 4 + from].b + 2 * high;
+        acc[0] = acc[0] + x[0] * y[0];
+        acc[1] = acc[1] + x[0] * z[0];
+        acc[2] = acc[2] + x[2] * y[0];
+        acc[3] = acc[3] + x[2] * z[0];
+        acc[0] = acc[0] + x[1] * y[1];
+        acc[1] = acc[1] + x[1] * z[1];
+        acc[2] = acc[2] + x[3] * y[1];
+        acc[3] = acc[3] + x[3] * z[1];
     }
 }
 
 DEVICE void mma_half(float acc[4], const half2 a[4], const half2 b[2])
 {
-    emulated_mma("mma_half", acc, a, b, half_to_float);
+    struct emulated_fragments mine;
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 2; j++)
+            mine.a[2 * i + j] = emulated_half_float((uint16_t)(a[i] >> 16 * j));
+    for (int i = 0; i < 2; i++)
+        for (int j = 0; j < 2; j++)
+            mine.b[2 * i + j] = emulated_half_float((uint16_t)(b[i] >> 16 * j));
+    emulated_mma("mma_half", acc, &mine);
 }
 
 DEVICE void mma_bf16(float acc[4], const bf16x2 a[4], const bf16x2 b[2])
 {
-    emulated_mma("mma_bf16", acc, a, b, bf16_to_float);
+    struct emulated_fragments mine;
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 2; j++)
+            mine.a[2 * i + j] = bf16_to_float((uint16_t)(a[i] >> 16 * j));
+    for (int i = 0; i < 2; i++)
+        for (int j = 0; j < 2; j++)
+            mine.b[2 * i + j] = bf16_to_float((uint16_t)(b[i] >> 16 * j));
+    emulated_mma("mma_bf16", acc, &mine);
 }
 
 static inline void emulated_load_matrices(const char *name, uint32_t to[4], const void *row, bool is_transposed)
