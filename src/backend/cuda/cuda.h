@@ -36,6 +36,7 @@ struct cuda_adapters; /* cuda_adapters.c */
 struct cuda_loras;    /* cuda_lora.c */
 struct cuda_embeddings; /* cuda_embedding.c */
 struct cuda_experts;  /* cuda_experts.c */
+struct cuda_attention; /* cuda_attention.c */
 
 struct buffer {
     float *data; /* on the card */
@@ -80,6 +81,7 @@ struct cuda_backend {
     struct cuda_nccl *nccl;  /* NULL: collectives go through the host */
     float *staging;          /* of collect(), pinned */
     struct cuda_sampling *sampling; /* of cuda_sample.c; NULL before reserve_sampling() */
+    struct cuda_attention *attention; /* NULL: not reserved */
 
     const struct step *step; /* the caller's */
     struct step_rows rows;   /* of the running step, on the card */
@@ -165,6 +167,34 @@ void cuda_linear_glu(struct backend *be, struct floats y, const struct matrix *m
                      enum activation act);
 void cuda_linear_heads(struct backend *be, struct floats y, const struct matrix *m, struct floats x, int n_rows,
                        const struct head_rows *heads);
+
+/* ---- keys and values, attention: cuda_kv.c, cuda_attention.c ---- */
+
+/* When a step begins: forgets how the work of the step before was divided. */
+void cuda_attention_begin(struct cuda_backend *cuda);
+bool cuda_attention_reserve(struct cuda_backend *cuda, int max_rows);
+void cuda_attention_release(struct cuda_backend *cuda);
+
+enum tutti_status cuda_kv_new(struct backend *be, struct kv_memory **out, int n_pages, int n_window_pages,
+                              enum dtype dtype, struct tutti_error *err);
+void cuda_kv_free(struct backend *be, struct kv_memory *kv);
+size_t cuda_kv_page_bytes(const struct backend *be, enum dtype dtype);
+size_t cuda_kv_window_bytes(const struct backend *be, enum dtype dtype);
+void cuda_kv_copy_page(struct backend *be, struct kv_memory *kv, const struct page_copy *copy);
+void cuda_kv_read_page(struct backend *be, const struct kv_memory *kv, int32_t page_id, void *host);
+void cuda_kv_write_page(struct backend *be, struct kv_memory *kv, int32_t page_id, const void *host);
+void cuda_kv_store_rows(struct backend *be, struct kv_memory *kv, struct floats x, const int32_t *rows,
+                        const int32_t *page_ids, int n);
+void cuda_previous_rows(struct backend *be, struct floats y, struct floats x, const int32_t *rows,
+                        const struct kv_memory *kv, int n);
+void cuda_rope_store(struct backend *be, struct floats qkv, struct floats q_norm, struct floats k_norm,
+                     struct kv_memory *kv, int layer);
+void cuda_prefix_store(struct backend *be, struct kv_memory *kv, int layer, const struct kv_prefix *const *prefixes,
+                       const int32_t *adapters);
+void cuda_latent_store(struct backend *be, struct floats queries, struct floats q, int q_dim, struct floats kv,
+                       struct floats norm, struct kv_memory *memory, int layer);
+void cuda_attention(struct backend *be, struct floats y, struct floats qkv, struct floats sinks,
+                    const struct kv_memory *kv, int layer);
 
 /* ---- rows, sampling, checksums: cuda_rows.c, cuda_sample.c, cuda_checksum.c ---- */
 

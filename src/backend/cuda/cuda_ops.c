@@ -73,6 +73,19 @@ const struct backend_ops CUDA_OPS = {
     .embed_adapted = cuda_embed_adapted,
 
     /* ---- keys and values, attention: cuda_kv.c, cuda_attention.c ---- */
+    .kv_new = cuda_kv_new,
+    .kv_free = cuda_kv_free,
+    .kv_page_bytes = cuda_kv_page_bytes,
+    .kv_window_bytes = cuda_kv_window_bytes,
+    .kv_copy_page = cuda_kv_copy_page,
+    .kv_read_page = cuda_kv_read_page,
+    .kv_write_page = cuda_kv_write_page,
+    .kv_store_rows = cuda_kv_store_rows,
+    .previous_rows = cuda_previous_rows,
+    .rope_store = cuda_rope_store,
+    .prefix_store = cuda_prefix_store,
+    .latent_store = cuda_latent_store,
+    .attention = cuda_attention,
 
     /* ---- rows, sampling, checksums: cuda_rows.c, cuda_sample.c, cuda_checksum.c ---- */
     .rmsnorm = cuda_rmsnorm,
@@ -104,6 +117,7 @@ static const struct cuda_part {
     { cuda_embedding_reserve, cuda_embedding_release },
     { NULL, cuda_measure_release },
     { NULL, cuda_sampling_release },
+    { cuda_attention_reserve, cuda_attention_release },
     { NULL, NULL }, /* the end; add lines before it */
 };
 

@@ -329,6 +329,7 @@ void cuda_step_begin(struct backend *be, const struct step *step)
     change_tables(cuda, step, s->lengths);
     put_step(cuda, step, cuda->n_padded_rows);
     cuda_rope_tables(cuda);
+    cuda_attention_begin(cuda);
 }
 
 void cuda_step_submit(struct backend *be)

@@ -1,0 +1,171 @@
+#include "backend/cuda/attention/attention_plan.h"
+
+#include <limits.h>
+#include <string.h>
+
+/* Units for each block of the card that can run at the same time, at most, if all tiles are cut. More even out the work of the
+ * multiprocessors better; fewer read queries and store partial results less often. */
+enum { UNITS_FOR_EACH = 4 };
+
+static int min_int(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+static int max_int(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+struct head_groups head_groups_of(const struct attention_shape *shape)
+{
+    int heads = shape->n_heads / shape->n_kv_heads, groups = (heads + CUDA_TILE_QUERIES - 1) / CUDA_TILE_QUERIES;
+    return (struct head_groups){ .heads_of_kv = heads,
+                                 .groups_of_kv = groups,
+                                 .n_groups = groups * shape->n_kv_heads,
+                                 .tile_rows = CUDA_TILE_QUERIES / min_int(heads, CUDA_TILE_QUERIES) };
+}
+
+/* Of pages of keys and values. */
+static struct attention_kernels mma_kernels_of(int n, bool is_i8)
+{
+    struct attention_kernels k = { .split_threads = 128,
+                                   .wide_threads = 128,
+                                   .split_shared = CUDA_SPLIT_SHARED + cuda_query_bytes(n),
+                                   .wide_shared = 4 * cuda_query_bytes(n),
+                                   .wide_tiles = 4 };
+    if (is_i8) {
+        k.split = n == 128 ? CUDA_KERNEL_attention_i8_128 : CUDA_KERNEL_attention_i8;
+        k.wide = n == 128   ? CUDA_KERNEL_attention_wide_i8_128
+                 : n <= 128 ? CUDA_KERNEL_attention_wide_i8_to128
+                 : n <= 256 ? CUDA_KERNEL_attention_wide_i8_to256
+                            : N_CUDA_KERNELS;
+        return k;
+    }
+    k.split = n == 128  ? CUDA_KERNEL_attention_f16_128
+              : n == 64 ? CUDA_KERNEL_attention_f16_64
+                        : CUDA_KERNEL_attention_f16;
+    k.wide = n == 128   ? CUDA_KERNEL_attention_wide_f16_128
+             : n == 64  ? CUDA_KERNEL_attention_wide_f16_64
+             : n <= 128 ? CUDA_KERNEL_attention_wide_f16_to128
+             : n <= 256 ? CUDA_KERNEL_attention_wide_f16_to256
+                        : N_CUDA_KERNELS;
+    return k;
+}
+
+struct attention_kernels attention_kernels_of(const struct attention_shape *shape, enum dtype type)
+{
+    if (shape->n_latent == 0 && type != DTYPE_F32)
+        return mma_kernels_of(shape->head_dim, type == DTYPE_I8);
+    return (struct attention_kernels){ .split = shape->n_latent == 0  ? CUDA_KERNEL_attention_f32
+                                                : type == DTYPE_F32 ? CUDA_KERNEL_attention_latent_f32
+                                                : type == DTYPE_F16 ? CUDA_KERNEL_attention_latent_plain_f16
+                                                                    : CUDA_KERNEL_attention_latent_plain_i8,
+                                       .wide = N_CUDA_KERNELS,
+                                       .split_threads = 128 };
+}
+
+int attention_plan_units(const struct attention_shape *shape, const struct attention_limits *limits, int n_rows)
+{
+    return 2 * n_rows + UNITS_FOR_EACH * limits->n_resident / head_groups_of(shape).n_groups;
+}
+
+/* The tile that begins with a row. */
+static struct attention_unit tile_of(const struct attention_shape *shape, const struct step *step, int row, int most)
+{
+    int seq = step->seqs[row], prefix_len = step->prefix_lens ? step->prefix_lens[seq] : 0, begin = INT_MAX, end = 0;
+    struct attention_unit tile = { .row = row, .table = step->slots ? step->slots[seq] : seq, .slot = -1 };
+    for (int r = row; r < step->n_rows && r < row + most && step->seqs[r] == seq; r++) {
+        int pos = step->positions[r], first = pos < shape->first ? 0 : shape->first;
+        int own = shape->window > 0 ? max_int(pos - shape->window + 1, first) : first;
+        begin = min_int(begin, own);
+        end = max_int(end, pos < prefix_len ? prefix_len : pos + 1);
+        tile.n_rows++;
+    }
+    tile.first_block = begin / CUDA_ATTENTION_BLOCK;
+    tile.n_blocks = tile.n_tile_blocks = (end + CUDA_ATTENTION_BLOCK - 1) / CUDA_ATTENTION_BLOCK - tile.first_block;
+    return tile;
+}
+
+/* Rows of the same sequence from a row on. */
+static int run_length(const struct step *step, int row)
+{
+    int n = 1;
+    while (row + n < step->n_rows && step->seqs[row + n] == step->seqs[row])
+        n++;
+    return n;
+}
+
+struct totals {
+    int64_t n_blocks;
+    int n_wide; /* tiles of runs of rows that need several */
+};
+
+static struct totals count(const struct attention_shape *shape, const struct step *step, int most)
+{
+    struct totals totals = { 0 };
+    for (int row = 0, n; row < step->n_rows; row += n) {
+        n = run_length(step, row);
+        if (n > most)
+            totals.n_wide += (n + most - 1) / most;
+        for (int r = row; r < row + n; r += most)
+            totals.n_blocks += tile_of(shape, step, r, min_int(most, row + n - r)).n_blocks;
+    }
+    return totals;
+}
+
+/* The parts of a tile, so that no unit keeps one block of the card busy while the others wait. */
+static void add_split(struct attention_plan *plan, struct attention_unit tile, const struct head_groups *groups,
+                      const struct attention_limits *limits, int64_t n_blocks, int64_t *n_slots)
+{
+    int64_t wanted = (int64_t)tile.n_blocks * tile.n_rows * groups->n_groups * min_int(groups->heads_of_kv, CUDA_TILE_QUERIES);
+    int64_t span = n_blocks * groups->n_groups / ((int64_t)UNITS_FOR_EACH * limits->n_resident);
+    span = span > 1 ? span : 1;
+    if (tile.n_blocks <= span || wanted > limits->n_slots - *n_slots) {
+        plan->units[plan->n_units++] = tile;
+        return;
+    }
+    tile.slot = (int32_t)*n_slots;
+    *n_slots += wanted;
+    int first = tile.first_block;
+    for (int at = 0; at < tile.n_tile_blocks; at += (int)span) {
+        tile.at = at;
+        tile.first_block = first + at;
+        tile.n_blocks = min_int((int)span, tile.n_tile_blocks - at);
+        plan->units[plan->n_units++] = tile;
+    }
+}
+
+/* The last tiles of a prompt have the most work: they come first, so that all blocks of the card end together. */
+static void turn_over(struct attention_unit *units, int n)
+{
+    for (int i = 0; i < n / 2; i++) {
+        struct attention_unit unit = units[i];
+        units[i] = units[n - 1 - i];
+        units[n - 1 - i] = unit;
+    }
+}
+
+void attention_plan_make(struct attention_plan *split, struct attention_plan *wide, const struct attention_shape *shape,
+                         const struct attention_limits *limits, const struct step *step)
+{
+    struct head_groups groups = head_groups_of(shape);
+    int most = groups.tile_rows;
+    struct totals totals = count(shape, step, most);
+    bool has_wide = limits->least_wide > 0 && (int64_t)totals.n_wide * groups.n_groups >= limits->least_wide;
+    int64_t n_slots = 0;
+    memset(split, 0, sizeof *split);
+    memset(wide, 0, sizeof *wide);
+    for (int row = 0, n; row < step->n_rows; row += n) {
+        n = run_length(step, row);
+        for (int r = row; r < row + n; r += most) {
+            struct attention_unit tile = tile_of(shape, step, r, min_int(most, row + n - r));
+            if (has_wide && n > most)
+                wide->units[wide->n_units++] = tile;
+            else
+                add_split(split, tile, &groups, limits, totals.n_blocks, &n_slots);
+        }
+    }
+    turn_over(wide->units, wide->n_units);
+    turn_over(split->units, split->n_units);
+}

@@ -1,0 +1,377 @@
+/* The arithmetic of one leaf of positions by matrix instructions, for kernels whose warps have a tile of 16 queries each.
+ *
+ * With lane = 4 g + t, a lane has queries g and g + 8 of the tile. The scores of a page of 16 positions are two matrices of 8
+ * columns: column 2 t' + i of matrix m is position 4 t' + 2 m + i, so that a lane's scores are those of positions 4t to
+ * 4t + 3. As weights they are a fragment of the next product, whose other fragment is four adjacent elements of a dimension
+ * of the values, which are stored transposed. Of 32 dimensions of a key a lane has 8t to 8t + 7 (linear.c has the same order).
+ *
+ * Queries are multiplied by the scale, and by a power of two that makes their largest element at least 2^14 and less than
+ * 2^15, and rounded to float16. Keys and values are float16, int8 as the float16 of the integer: the scale of a key multiplies
+ * the score, that of a value the weight. Weights are rounded to float16, those of int8 after a multiplication by a power of
+ * two that makes the largest of the leaf at least 1 and less than 2.
+ *
+ * What a query gets from a leaf: the largest score; the total, in a lane over its 16 positions in ascending order, then over
+ * t; and the values by matrix instructions, page by page. Positions that a query does not see have the weight 0, and their
+ * values are zero, or finite, or do not come near the query: see leaf_values(). */
+#ifndef TUTTI_KERNELS_CUDA_ATTENTION_MMA_H
+#define TUTTI_KERNELS_CUDA_ATTENTION_MMA_H
+
+#include "kernels/cuda/attention_body.h"
+
+enum {
+    LEAF_PAGES = CUDA_ATTENTION_LEAF / CUDA_KV_PAGE,
+    CHUNK_COLUMNS = CUDA_VALUE_CHUNK / 8,
+    QUERY_FRAGMENTS = (CUDA_MAX_HEAD_DIM + 31) / 32 * 2 * WARP, /* of 16 bytes, of a tile */
+};
+
+/* A tile as a lane sees it: its two queries. */
+struct mma_tile {
+    const int32_t *table;
+    const uint8_t *keys; /* of the KV head, in page 0 */
+    int begin[2], end[2], pos[2];
+    float slope[2];
+    float factor[2]; /* of products of the query */
+    /* Of all queries of the tile: the positions that some, and that all of them see. */
+    int first, last_end, all_first, all_end;
+};
+
+DEVICE int reduce_min(int v)
+{
+    UNROLL for (int mask = 4; mask < WARP; mask *= 2) v = min_i32(v, (int)shuffle_xor_u32((uint32_t)v, mask));
+    return v;
+}
+
+/* Warp: the tile, and its queries as fragments [dimensions / 16][lane], of which this warp writes those of 32-dimension
+ * chunks part, part + n_parts, ... */
+DEVICE struct mma_tile mma_tile_of(const struct attention_args *a, const struct attention_unit *unit,
+                                   const struct head_group *heads, int type, int head_dim, u32x4 *queries, int part, int n_parts)
+{
+    int g = lane_id() / 4, t = lane_id() % 4;
+    struct mma_tile tile = { .table = a->tables + (int64_t)unit->table * a->max_pages };
+    tile.keys = a->pages + (uint64_t)heads->kv_head * 2 * cuda_kv_head_bytes(type, head_dim);
+    const float *q[2];
+    float inverse[2];
+    int first = INT32_MAX, last_end = INT32_MAX, all_first = INT32_MAX, all_end = INT32_MAX;
+    UNROLL for (int j = 0; j < 2; j++)
+    {
+        struct tile_query x = tile_query_of(a, unit, heads, g + 8 * j);
+        q[j] = x.is_there ? a->q + (int64_t)x.row * a->q_row + x.head * head_dim : NULL;
+        tile.begin[j] = x.begin;
+        tile.end[j] = x.end;
+        tile.pos[j] = x.pos;
+        tile.slope[j] = a->slopes && x.is_there ? a->slopes[x.head] : 0;
+        if (x.is_there) {
+            first = min_i32(first, x.begin);
+            last_end = min_i32(last_end, -x.end);
+            all_first = min_i32(all_first, -x.begin);
+            all_end = min_i32(all_end, x.end);
+        }
+        uint32_t top = 0; /* as integers, absolute values have the same order, and NaN is the largest */
+        for (int d = 8 * t; d < head_dim && q[j]; d += 32) {
+            f32x4 low = *(const f32x4 *)(q[j] + d), high = *(const f32x4 *)(q[j] + d + 4);
+            UNROLL for (int i = 0; i < 4; i++)
+            {
+                uint32_t l = f32_bits(low[i] * a->scale) & 0x7fffffff, h = f32_bits(high[i] * a->scale) & 0x7fffffff;
+                top = l > top ? l : top;
+                top = h > top ? h : top;
+            }
+        }
+        UNROLL for (int mask = 1; mask < 4; mask *= 2)
+        {
+            uint32_t other = shuffle_xor_u32(top, mask);
+            top = other > top ? other : top;
+        }
+        int exponent = min_i32(268 - (int)(top >> 23), 253); /* of the power of two, plus 127 */
+        bool is_finite = top < 0x7f800000u;
+        inverse[j] = is_finite ? bits_f32((uint32_t)exponent << 23) : __builtin_nanf("");
+        tile.factor[j] = is_finite ? bits_f32((uint32_t)(254 - exponent) << 23) : __builtin_nanf("");
+    }
+    tile.first = reduce_min(first);
+    tile.last_end = -reduce_min(last_end);
+    tile.all_first = -reduce_min(all_first);
+    tile.all_end = reduce_min(all_end);
+    for (int c = part; 32 * c < head_dim; c += n_parts) {
+        half2 h[2][4]; /* [query][pairs of dimensions 8t to 8t + 7] */
+        UNROLL for (int j = 0; j < 2; j++)
+        {
+            f32x4 low = { 0 }, high = { 0 };
+            if (q[j] && 32 * c + 8 * t < head_dim) {
+                low = *(const f32x4 *)(q[j] + 32 * c + 8 * t);
+                high = *(const f32x4 *)(q[j] + 32 * c + 8 * t + 4);
+            }
+            float f = inverse[j], s = a->scale;
+            h[j][0] = half2_of(low[0] * s * f, low[1] * s * f);
+            h[j][1] = half2_of(low[2] * s * f, low[3] * s * f);
+            h[j][2] = half2_of(high[0] * s * f, high[1] * s * f);
+            h[j][3] = half2_of(high[2] * s * f, high[3] * s * f);
+        }
+        queries[2 * c * WARP + lane_id()] = (u32x4){ h[0][0], h[1][0], h[0][1], h[1][1] };
+        queries[(2 * c + 1) * WARP + lane_id()] = (u32x4){ h[0][2], h[1][2], h[0][3], h[1][3] };
+    }
+    return tile;
+}
+
+/* Four int8 as float16: u = b + 128 is in the low bits of 1024 + u. */
+DEVICE void int8_halves(half2 to[2], uint32_t bytes)
+{
+    uint32_t u = bytes ^ 0x80808080u;
+    to[0] = half2_sub(permute_bytes(u, 0x64646464u, 0x4140), 0x64806480u);
+    to[1] = half2_sub(permute_bytes(u, 0x64646464u, 0x4342), 0x64806480u);
+}
+
+/* Eight elements of a key. once: the bytes are not needed again soon. */
+DEVICE void load_key(half2 to[4], const uint8_t *row, int type, int d, bool once)
+{
+    if (type == CUDA_KV_I8) {
+        u32x2 v = once ? load_once_8(row + d) : *(const u32x2 *)(row + d);
+        int8_halves(to, v[0]);
+        int8_halves(to + 2, v[1]);
+        return;
+    }
+    u32x4 v = once ? load_once_16(row + 2 * d) : *(const u32x4 *)(row + 2 * d);
+    UNROLL for (int i = 0; i < 4; i++) to[i] = v[i];
+}
+
+/* Elements 4t to 4t + 3 of a dimension of the values. */
+DEVICE void load_value(half2 to[2], const uint8_t *values, int type, int d, int t, bool once)
+{
+    if (type == CUDA_KV_I8) {
+        int8_halves(to, *(const uint32_t *)(values + d * CUDA_KV_PAGE + 4 * t));
+        return;
+    }
+    const uint8_t *from = values + 2 * (d * CUDA_KV_PAGE + 4 * t);
+    u32x2 v = once ? load_once_8(from) : *(const u32x2 *)from;
+    to[0] = v[0];
+    to[1] = v[1];
+}
+
+/* A leaf as a lane has it. */
+struct leaf {
+    int first_page;                   /* of the sequence */
+    const uint8_t *pages[LEAF_PAGES]; /* the head's keys; pages that no query sees are replaced by others */
+    half2 weights[LEAF_PAGES][4];     /* fragments */
+    struct softmax_state state[2];    /* total 0: the query sees nothing here */
+    float unit[2];                    /* what the values must be multiplied by */
+};
+
+/* Whether some query of the tile sees a position of a leaf. */
+DEVICE bool leaf_is_seen(const struct mma_tile *tile, int leaf)
+{
+    int base = leaf * CUDA_ATTENTION_LEAF;
+    return base < tile->last_end && base + CUDA_ATTENTION_LEAF > tile->first;
+}
+
+/* Whether all queries see all positions of a page. */
+DEVICE bool page_is_full(const struct mma_tile *tile, int page)
+{
+    return page * CUDA_KV_PAGE >= tile->all_first && (page + 1) * CUDA_KV_PAGE <= tile->all_end;
+}
+
+DEVICE void leaf_products(float s[LEAF_PAGES][2][4], const struct leaf *leaf, const u32x4 *queries, int type, int head_dim,
+                          bool once)
+{
+    int g = lane_id() / 4, t = lane_id() % 4, key = 4 * (g / 2) + g % 2;
+    int row_bytes = type == CUDA_KV_I8 ? head_dim : 2 * head_dim;
+    UNROLL for (int p = 0; p < LEAF_PAGES; p++)
+        UNROLL for (int m = 0; m < 2; m++)
+            UNROLL for (int i = 0; i < 4; i++) s[p][m][i] = 0;
+    for (int c = 0; 32 * c < head_dim; c++) {
+        half2 k[LEAF_PAGES][2][4];
+        bool is_there = 32 * c + 8 * t < head_dim;
+        UNROLL for (int p = 0; p < LEAF_PAGES; p++)
+            UNROLL for (int m = 0; m < 2; m++)
+            {
+                UNROLL for (int i = 0; i < 4; i++) k[p][m][i] = 0;
+                if (is_there)
+                    load_key(k[p][m], leaf->pages[p] + (key + 2 * m) * row_bytes, type, 32 * c + 8 * t, once);
+            }
+        u32x4 low = queries[2 * c * WARP + lane_id()], high = queries[(2 * c + 1) * WARP + lane_id()];
+        half2 q[2][4];
+        UNROLL for (int i = 0; i < 4; i++)
+        {
+            q[0][i] = low[i];
+            q[1][i] = high[i];
+        }
+        UNROLL for (int p = 0; p < LEAF_PAGES; p++)
+            UNROLL for (int m = 0; m < 2; m++)
+            {
+                mma_half(s[p][m], q[0], k[p][m]);
+                mma_half(s[p][m], q[1], k[p][m] + 2);
+            }
+    }
+}
+
+/* Four scales that belong to positions 4t to 4t + 3 of a page; part: the keys' or values' of a head. */
+DEVICE f32x4 load_scales(const uint8_t *part, int head_dim, int t)
+{
+    return *(const f32x4 *)(part + CUDA_KV_PAGE * head_dim + 16 * t);
+}
+
+/* Scores from products, those of positions that are not seen -infinity. */
+DEVICE void leaf_finish_scores(float s[LEAF_PAGES][2][4], const struct attention_args *a, const struct mma_tile *tile,
+                               const struct leaf *leaf, int type, int head_dim)
+{
+    int t = lane_id() % 4;
+    bool is_plain = a->softcap == 0 && !a->slopes;
+    UNROLL for (int p = 0; p < LEAF_PAGES; p++)
+    {
+        int page = leaf->first_page + p, base = page * CUDA_KV_PAGE + 4 * t;
+        bool is_full = page_is_full(tile, page);
+        f32x4 scales = { 1, 1, 1, 1 };
+        if (type == CUDA_KV_I8)
+            scales = load_scales(leaf->pages[p], head_dim, t);
+        UNROLL for (int m = 0; m < 2; m++)
+            UNROLL for (int i = 0; i < 4; i++)
+            {
+                int at = 2 * m + i % 2, j = i / 2, pos = base + at;
+                float v = s[p][m][i] * (type == CUDA_KV_I8 ? scales[at] * tile->factor[j] : tile->factor[j]);
+                if (!is_plain)
+                    v = finish_score(a, v, tile->slope[j], pos - tile->pos[j]);
+                s[p][m][i] = is_full || (pos >= tile->begin[j] && pos < tile->end[j]) ? v : MINUS_INFINITY;
+            }
+    }
+}
+
+/* Weights of int8 values: times the values' scales, in units of a power of two. */
+DEVICE void leaf_scale_weights(float s[LEAF_PAGES][2][4], struct leaf *leaf, int head_dim)
+{
+    int t = lane_id() % 4;
+    float top[2] = { 0, 0 }, inverse[2];
+    UNROLL for (int p = 0; p < LEAF_PAGES; p++)
+    {
+        f32x4 scales = load_scales(leaf->pages[p] + cuda_kv_head_bytes(CUDA_KV_I8, head_dim), head_dim, t);
+        UNROLL for (int m = 0; m < 2; m++)
+            UNROLL for (int i = 0; i < 4; i++)
+            {
+                float w = s[p][m][i];
+                s[p][m][i] = w = w == 0 ? 0 : w * scales[2 * m + i % 2];
+                top[i / 2] = max_f32(top[i / 2], w);
+            }
+    }
+    UNROLL for (int j = 0; j < 2; j++)
+    {
+        UNROLL for (int mask = 1; mask < 4; mask *= 2) top[j] = max_f32(top[j], shuffle_xor_f32(top[j], mask));
+        int exponent = 254 - (int)(f32_bits(top[j]) >> 23 & 255);
+        exponent = top[j] == 0 ? 127 : max_i32(min_i32(exponent, 253), 1);
+        inverse[j] = bits_f32((uint32_t)exponent << 23);
+        leaf->unit[j] = bits_f32((uint32_t)(254 - exponent) << 23);
+    }
+    UNROLL for (int p = 0; p < LEAF_PAGES; p++)
+        UNROLL for (int m = 0; m < 2; m++)
+            UNROLL for (int i = 0; i < 4; i++) s[p][m][i] *= inverse[i / 2];
+}
+
+/* Warp: the softmax of a leaf that some query sees. Keys of pages outside of what the tile sees are not read. */
+DEVICE struct leaf leaf_of(const struct attention_args *a, const struct mma_tile *tile, const u32x4 *queries, int number,
+                           int type, int head_dim, bool once)
+{
+    struct leaf leaf = { .first_page = number * LEAF_PAGES };
+    float s[LEAF_PAGES][2][4];
+    int low = tile->first / CUDA_KV_PAGE, high = (tile->last_end - 1) / CUDA_KV_PAGE;
+    UNROLL for (int p = 0; p < LEAF_PAGES; p++)
+    {
+        int page = max_i32(min_i32(leaf.first_page + p, high), low);
+        leaf.pages[p] = tile->keys + (uint64_t)tile->table[page] * a->page_bytes;
+    }
+    leaf_products(s, &leaf, queries, type, head_dim, once);
+    leaf_finish_scores(s, a, tile, &leaf, type, head_dim);
+    UNROLL for (int j = 0; j < 2; j++)
+    {
+        float top = MINUS_INFINITY, sum = 0;
+        UNROLL for (int p = 0; p < LEAF_PAGES; p++)
+            UNROLL for (int i = 0; i < 4; i++) top = max_f32(top, s[p][i / 2][2 * j + i % 2]);
+        UNROLL for (int mask = 1; mask < 4; mask *= 2) top = max_f32(top, shuffle_xor_f32(top, mask));
+        float from = top == MINUS_INFINITY ? 0 : top;
+        UNROLL for (int p = 0; p < LEAF_PAGES; p++)
+            UNROLL for (int i = 0; i < 4; i++)
+            {
+                float e = exp_f32(s[p][i / 2][2 * j + i % 2] - from);
+                s[p][i / 2][2 * j + i % 2] = e;
+                sum += e;
+            }
+        UNROLL for (int mask = 1; mask < 4; mask *= 2) sum += shuffle_xor_f32(sum, mask);
+        leaf.state[j] = (struct softmax_state){ top, sum };
+        leaf.unit[j] = 1;
+    }
+    if (type == CUDA_KV_I8)
+        leaf_scale_weights(s, &leaf, head_dim);
+    UNROLL for (int p = 0; p < LEAF_PAGES; p++)
+        UNROLL for (int i = 0; i < 4; i++)
+            leaf.weights[p][i] = half2_of(s[p][i / 2][i % 2 * 2], s[p][i / 2][i % 2 * 2 + 1]);
+    return leaf;
+}
+
+/* Bits of the elements of positions 4t to 4t + 3 that are in begin..end - 1. */
+DEVICE void mask_values(half2 v[2], int base, int begin, int end)
+{
+    UNROLL for (int i = 0; i < 2; i++)
+    {
+        int pos = base + 2 * i;
+        uint32_t low = pos >= begin && pos < end ? 0xffffu : 0, high = pos + 1 >= begin && pos + 1 < end ? 0xffff0000u : 0;
+        v[i] &= low | high;
+    }
+}
+
+DEVICE bool has_nonfinite(const half2 v[2])
+{
+    /* Zero times an infinity or a NaN is a NaN, whose bits are not zero without its sign. */
+    half2 sum = half2_fma(v[1], 0, half2_mul(v[0], 0));
+    return (sum & 0x7fff7fffu) != 0;
+}
+
+/* A page that the queries of the tile see different parts of, for eight dimensions. Values that no query sees are replaced by
+ * zeros: the page may have anything there. If others are not finite, each query gets its product from the values that it sees
+ * alone, because zero times infinity is no zero. */
+DEVICE void add_partial_page(float acc[4], const half2 weights[4], half2 v[2], const struct mma_tile *tile, int base, int type)
+{
+    int g = lane_id() / 4;
+    if (type == CUDA_KV_F16) {
+        mask_values(v, base, tile->first, tile->last_end);
+        if (ballot(has_nonfinite(v)) != 0) {
+            for (int query = 0; query < CUDA_TILE_QUERIES; query++) {
+                int begin = (int)shuffle_u32((uint32_t)(query < 8 ? tile->begin[0] : tile->begin[1]), query % 8 * 4);
+                int end = (int)shuffle_u32((uint32_t)(query < 8 ? tile->end[0] : tile->end[1]), query % 8 * 4);
+                half2 own[2] = { v[0], v[1] };
+                float sum[4] = { acc[0], acc[1], acc[2], acc[3] };
+                mask_values(own, base, begin, end);
+                mma_half(sum, weights, own);
+                UNROLL for (int i = 0; i < 4; i++) acc[i] = g + i / 2 * 8 == query ? sum[i] : acc[i];
+            }
+            return;
+        }
+    }
+    mma_half(acc, weights, v);
+}
+
+/* Warp: the values of a leaf, of dimensions from..from + 63: acc [n] has columns from + 8 n + 2t and 2t + 1. */
+DEVICE void leaf_values(float acc[CHUNK_COLUMNS][4], const struct mma_tile *tile, const struct leaf *leaf, int from, int type,
+                        int head_dim, bool once)
+{
+    int g = lane_id() / 4, t = lane_id() % 4;
+    UNROLL for (int n = 0; n < CHUNK_COLUMNS; n++)
+        UNROLL for (int i = 0; i < 4; i++) acc[n][i] = 0;
+    UNROLL for (int p = 0; p < LEAF_PAGES; p++)
+    {
+        const uint8_t *values = leaf->pages[p] + cuda_kv_head_bytes(type, head_dim);
+        int page = leaf->first_page + p, base = page * CUDA_KV_PAGE + 4 * t;
+        if (page_is_full(tile, page)) {
+            half2 v[CHUNK_COLUMNS][2];
+            UNROLL for (int n = 0; n < CHUNK_COLUMNS; n++) if (from + 8 * n < head_dim)
+                load_value(v[n], values, type, from + 8 * n + g, t, once);
+            UNROLL for (int n = 0; n < CHUNK_COLUMNS; n++) if (from + 8 * n < head_dim)
+                mma_half(acc[n], leaf->weights[p], v[n]);
+        } else if (page * CUDA_KV_PAGE < tile->last_end && (page + 1) * CUDA_KV_PAGE > tile->first) {
+            UNROLL for (int n = 0; n < CHUNK_COLUMNS; n++) if (from + 8 * n < head_dim)
+            {
+                half2 v[2];
+                load_value(v, values, type, from + 8 * n + g, t, once);
+                add_partial_page(acc[n], leaf->weights[p], v, tile, base, type);
+            }
+        }
+    }
+    if (type == CUDA_KV_I8)
+        UNROLL for (int n = 0; n < CHUNK_COLUMNS; n++)
+            UNROLL for (int i = 0; i < 4; i++) acc[n][i] *= leaf->unit[i / 2];
+}
+
+#endif
