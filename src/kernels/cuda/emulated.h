@@ -1,6 +1,8 @@
 /* The meaning of device.h on the host: each function of device.h, computed by an emulator (tests/cuda/emulator.c).
  * Included by device.h, with the same contracts. */
-#ifndef TUTTI_KERNELS_CUDA_EMULATED_H
+#ifndef TUTTI_KERNELS_CUDA_DEVICE_H
+#include "kernels/cuda/device.h" /* which includes this file */
+#elif !defined(TUTTI_KERNELS_CUDA_EMULATED_H)
 #define TUTTI_KERNELS_CUDA_EMULATED_H
 
 #include "base/half.h"

@@ -1,5 +1,11 @@
 /* The kernels for NVIDIA cards, by the file of this folder that has them: CUDA_FILE(file), then its CUDA_KERNEL(name).
- * Whoever includes this list defines the two. A file is a module of its own for the driver. */
+ * Whoever includes this list defines the two before. A file is a module of its own for the driver. */
+#ifndef CUDA_FILE
+#define CUDA_FILE(file)
+#endif
+#ifndef CUDA_KERNEL
+#define CUDA_KERNEL(name)
+#endif
 
 CUDA_FILE(cluster)
 CUDA_KERNEL(sum_parts)
