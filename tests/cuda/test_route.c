@@ -12,9 +12,10 @@
 
 #include <cmocka.h>
 
-extern const struct emulated_kernel route_rows_kernel, group_rows_kernel, sum_experts_kernel;
+extern const struct emulated_kernel route_rows_kernel, group_rows_kernel, route_few_kernel,
+    sum_experts_kernel;
 
-enum { MAX_ROWS = 72, MAX_CHOICES = MAX_ROWS * 32, MAX_TILES = MAX_CHOICES };
+enum { MAX_ROWS = 72, MAX_CHOICES = MAX_ROWS * 32, MAX_LISTS = MAX_CHOICES };
 
 static uint64_t random_state = 7;
 
@@ -29,8 +30,8 @@ static float draw(void)
 struct routed {
     struct step_counts counts;
     float scores[MAX_ROWS * 301], bias[300], weights[MAX_CHOICES];
-    int32_t ids[MAX_CHOICES], rows[MAX_CHOICES], entries[MAX_CHOICES], n_tiles;
-    struct expert_tile tiles[MAX_TILES];
+    int32_t ids[MAX_CHOICES], rows[MAX_CHOICES], entries[MAX_CHOICES], n_lists;
+    struct linear_rows lists[MAX_LISTS];
     uint32_t n_rows_of[300];
     uint64_t n_read;
 };
@@ -49,32 +50,35 @@ static struct routed *routed_new(const struct routing *r, int n_scores, float sp
     return d;
 }
 
+static struct route_args route_args(struct routed *d, const struct routing *r, bool has_bias, int n_scores,
+                                    int n_rows)
+{
+    d->counts = (struct step_counts){ .n_rows = n_rows };
+    return (struct route_args){ .counts = &d->counts,
+                                .scores = d->scores,
+                                .bias = has_bias ? d->bias : NULL,
+                                .ids = d->ids,
+                                .weights = d->weights,
+                                .n_rows_of = d->n_rows_of,
+                                .n_scores = n_scores,
+                                .n_experts = r->n_experts,
+                                .n_chosen = r->n_chosen,
+                                .is_sigmoid = r->kind == ROUTE_SIGMOID,
+                                .is_normed = r->is_normed,
+                                .n_groups = r->n_groups,
+                                .n_chosen_groups = r->n_chosen_groups,
+                                .group_best = r->group_best,
+                                .scale = r->scale };
+}
+
 static void route(struct routed *d, const struct routing *r, bool has_bias, int n_scores, int n_rows,
                   int n_padded)
 {
-    const struct route_args args = { .counts = &d->counts,
-                                     .scores = d->scores,
-                                     .bias = has_bias ? d->bias : NULL,
-                                     .ids = d->ids,
-                                     .weights = d->weights,
-                                     .n_rows_of = d->n_rows_of,
-                                     .n_scores = n_scores,
-                                     .n_experts = r->n_experts,
-                                     .n_chosen = r->n_chosen,
-                                     .is_sigmoid = r->kind == ROUTE_SIGMOID,
-                                     .is_normed = r->is_normed,
-                                     .n_groups = r->n_groups,
-                                     .n_chosen_groups = r->n_chosen_groups,
-                                     .group_best = r->group_best,
-                                     .scale = r->scale };
-    d->counts = (struct step_counts){ .n_rows = n_rows };
-    emulate(&route_rows_kernel,
-            &(struct emulated_grid){ .x = n_padded,
-                                     .y = 1,
-                                     .z = 1,
-                                     .n_threads = WARP,
-                                     .shared_bytes = route_shared_bytes(r->n_experts) },
-            &args);
+    const struct route_args args = route_args(d, r, has_bias, n_scores, n_rows);
+    const struct emulated_grid grid = {
+        .x = n_padded, .y = 1, .z = 1, .n_threads = WARP, .shared_bytes = route_shared_bytes(r->n_experts)
+    };
+    emulate(&route_rows_kernel, &grid, &args);
 }
 
 /* The choices of row from, which is at d's row to. */
@@ -210,28 +214,63 @@ static void what_is_no_number_goes_to_experts_that_exist(void **state)
     }
 }
 
-static void group(struct routed *d, const struct routing *r, int n_padded, int tile_rows)
+static struct group_args group_args(struct routed *d, const struct routing *r, int n_padded, int list_rows)
 {
-    const struct group_args args = { .ids = d->ids,
-                                     .n_rows_of = d->n_rows_of,
-                                     .rows = d->rows,
-                                     .entries = d->entries,
-                                     .tiles = d->tiles,
-                                     .n_tiles = &d->n_tiles,
-                                     .n_read = &d->n_read,
-                                     .expert_bytes = 1000,
-                                     .n_choices = n_padded * r->n_chosen,
-                                     .n_chosen = r->n_chosen,
-                                     .n_experts = r->n_experts,
-                                     .tile_rows = tile_rows };
+    return (struct group_args){ .ids = d->ids,
+                                .n_rows_of = d->n_rows_of,
+                                .rows = d->rows,
+                                .entries = d->entries,
+                                .lists = d->lists,
+                                .n_lists = &d->n_lists,
+                                .n_read = &d->n_read,
+                                .expert_bytes = 1000,
+                                .n_choices = n_padded * r->n_chosen,
+                                .n_chosen = r->n_chosen,
+                                .n_experts = r->n_experts,
+                                .list_rows = list_rows };
+}
+
+static void group(struct routed *d, const struct routing *r, int n_padded, int list_rows)
+{
+    const struct group_args args = group_args(d, r, n_padded, list_rows);
     emulate(&group_rows_kernel,
             &(struct emulated_grid){ .x = r->n_experts, .y = 1, .z = 1, .n_threads = 256 }, &args);
 }
 
-/* Entries are the choices by expert, then by row; tiles cover them in order, each of one expert. */
-static void check_groups(const struct routed *d, const struct routing *r, int n_rows, int tile_rows)
+/* Both in one launch, in the memory of another step; everything is the same. */
+static void check_few(const struct routed *d, const struct routing *r, bool has_bias, int n_rows,
+                      int n_padded, int list_rows)
 {
-    int n_entries = 0, n_tiles = 0, n_used = 0;
+    struct routed *few = malloc(sizeof *few);
+    assert_non_null(few);
+    *few = *d;
+    few->n_read = 0;
+    memset(few->weights, 0xff, sizeof few->weights);
+    memset(few->ids, 0xff, sizeof few->ids);
+    memset(few->rows, 0xff, sizeof few->rows);
+    memset(few->entries, 0xff, sizeof few->entries);
+    memset(few->lists, 0xff, sizeof few->lists);
+    struct route_few_args args = { .route = route_args(few, r, has_bias, r->n_experts, n_rows),
+                                   .group = group_args(few, r, n_padded, list_rows) };
+    struct emulated_grid grid = { .x = 1,
+                                  .y = 1,
+                                  .z = 1,
+                                  .n_threads = ROUTE_FEW_THREADS,
+                                  .shared_bytes = route_few_bytes(n_padded, r->n_experts, r->n_chosen) };
+    args.route.n_rows_of = NULL;
+    if (n_padded > ROUTE_FEW_ROWS || grid.shared_bytes > ROUTE_FEW_BYTES) {
+        free(few);
+        return;
+    }
+    emulate(&route_few_kernel, &grid, &args);
+    assert_memory_equal(few, d, sizeof *few);
+    free(few);
+}
+
+/* Entries are the choices by expert, then by row; lists cover them in order, each of one expert. */
+static void check_groups(const struct routed *d, const struct routing *r, int n_rows, int list_rows)
+{
+    int n_entries = 0, n_lists = 0, n_used = 0;
     for (int e = 0; e < r->n_experts; e++) {
         int first = n_entries;
         for (int i = 0; i < n_rows * r->n_chosen; i++) {
@@ -241,15 +280,15 @@ static void check_groups(const struct routed *d, const struct routing *r, int n_
             assert_int_equal(d->entries[i], n_entries++);
         }
         n_used += n_entries > first;
-        for (int begin = first; begin < n_entries; begin += tile_rows) {
-            const struct expert_tile *tile = &d->tiles[n_tiles++];
-            assert_int_equal(tile->expert, e);
-            assert_int_equal(tile->begin, begin);
-            assert_int_equal(tile->n, n_entries - begin < tile_rows ? n_entries - begin : tile_rows);
+        for (int begin = first; begin < n_entries; begin += list_rows) {
+            const struct linear_rows *list = &d->lists[n_lists++];
+            assert_int_equal(list->expert, e);
+            assert_int_equal(list->begin, begin);
+            assert_int_equal(list->n, n_entries - begin < list_rows ? n_entries - begin : list_rows);
         }
     }
-    assert_int_equal(d->n_tiles, n_tiles);
-    assert_true(n_tiles <= expert_tiles(n_rows * r->n_chosen, r->n_experts, tile_rows));
+    assert_int_equal(d->n_lists, n_lists);
+    assert_true(n_lists <= expert_lists(n_rows * r->n_chosen, r->n_experts, list_rows));
     assert_int_equal(d->n_read, 1000 * n_used);
 }
 
@@ -258,15 +297,16 @@ static void rows_are_grouped_by_expert_in_their_order(void **state)
     (void)state;
     for (int i = 0; i < N_CASES; i++) {
         const struct routing *r = &CASES[i].routing;
-        for (int tile_rows = 1; tile_rows <= 16; tile_rows += 15) {
+        for (int list_rows = 1; list_rows <= 16; list_rows += 15) {
             struct routed *d = routed_new(r, r->n_experts, CASES[i].spread);
             for (int row = 0; row < CASES[i].n_rows;
                  row++) /* rows of a batch are alike: some experts have none */
                 for (int e = 0; e < r->n_experts; e++)
                     d->scores[row * r->n_experts + e] += e % 3 == 0 ? 3 * CASES[i].spread : 0;
             route(d, r, CASES[i].has_bias, r->n_experts, CASES[i].n_rows, CASES[i].n_padded);
-            group(d, r, CASES[i].n_padded, tile_rows);
-            check_groups(d, r, CASES[i].n_rows, tile_rows);
+            group(d, r, CASES[i].n_padded, list_rows);
+            check_groups(d, r, CASES[i].n_rows, list_rows);
+            check_few(d, r, CASES[i].has_bias, CASES[i].n_rows, CASES[i].n_padded, list_rows);
             free(d);
         }
     }

@@ -1,5 +1,6 @@
 /* Weight matrices of the CUDA backend: the host's threads pack them into a staging buffer, piece by piece. */
 #include "backend/cuda/cuda_linear_state.h"
+#include "backend/cuda/experts/cuda_experts.h"
 #include "base/hash.h"
 #include "base/rng.h"
 #include "kernels/quantize/quantize.h"
@@ -321,6 +322,10 @@ enum tutti_status cuda_matrix_new(struct backend *be, struct matrix **out, const
     if (source->biases)
         copy_bias(cuda, m, source);
     if (source->orders && !copy_orders(cuda, m, source)) {
+        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", source->name);
+        goto done;
+    }
+    if (source->n_experts > 0 && !cuda_experts_note(cuda, m, source->n_chosen)) {
         st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", source->name);
         goto done;
     }

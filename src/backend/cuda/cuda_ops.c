@@ -2,6 +2,7 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/ranks/cuda_cluster.h"
 #include "backend/cuda/adapters/cuda_lora.h"
+#include "backend/cuda/experts/cuda_experts.h"
 #include "backend/cuda/cuda_state.h"
 
 #define TYPE(dtype) (UINT64_C(1) << (dtype))
@@ -71,6 +72,8 @@ const struct backend_ops CUDA_OPS = {
     .embedding_bytes = cuda_embedding_bytes,
     .embedding_checksum = cuda_embedding_checksum,
     .embed_adapted = cuda_embed_adapted,
+    .experts = cuda_experts,
+    .expert_bytes = cuda_expert_bytes_read,
 
     /* ---- keys and values, attention: cuda_kv.c, cuda_attention.c ---- */
     .kv_new = cuda_kv_new,
@@ -115,6 +118,7 @@ static const struct cuda_part {
     { cuda_adapters_reserve, cuda_adapters_release },
     { cuda_lora_reserve, cuda_lora_release },
     { cuda_embedding_reserve, cuda_embedding_release },
+    { cuda_experts_reserve, cuda_experts_release },
     { NULL, cuda_measure_release },
     { NULL, cuda_sampling_release },
     { cuda_attention_reserve, cuda_attention_release },

@@ -53,6 +53,7 @@ CUDA_KERNEL(lora_up_glu_8)
 CUDA_KERNEL(lora_rows)
 
 CUDA_FILE(route)
+CUDA_KERNEL(route_few)
 CUDA_KERNEL(route_rows)
 CUDA_KERNEL(group_rows)
 CUDA_KERNEL(sum_experts)

@@ -138,44 +138,51 @@ DEVICE void weigh(const struct route_args *a, const float *scores, const uint32_
             float weight = a->is_normed ? divide_exact(scores[i], sum) : scores[i];
             ids[at] = i;
             weights[at] = a->scale != 0 ? weight * a->scale : weight;
-            atomic_add_u32(&a->n_rows_of[i], 1);
+            if (a->n_rows_of)
+                atomic_add_u32(&a->n_rows_of[i], 1);
         }
         n += __builtin_popcount(all);
     }
 }
 
-/* Block: a row. A warp of its own, so that its experts are chosen without barriers. */
-KERNEL(route_rows, struct route_args, WARP)
+/* Warp: the experts of a row and their weights. memory: [3 * n_experts], shared. */
+DEVICE void route_row(const struct route_args *a, uint32_t *memory, int row)
 {
-    DYNAMIC_SHARED(uint32_t, memory);
-    int row = block_id(), n = a.n_experts;
+    int n = a->n_experts;
     float *scores = (float *)memory;
     uint32_t *choice = memory + n, *marks = choice + n;
-    const float *logits = a.scores + (int64_t)row * a.n_scores;
-    if (row >= a.counts->n_rows) {
-        for (int c = lane_id(); c < a.n_chosen; c += WARP)
-            a.ids[(int64_t)row * a.n_chosen + c] = -1;
+    const float *logits = a->scores + (int64_t)row * a->n_scores;
+    if (row >= a->counts->n_rows) {
+        for (int c = lane_id(); c < a->n_chosen; c += WARP)
+            a->ids[(int64_t)row * a->n_chosen + c] = -1;
         return;
     }
-    if (a.is_sigmoid) {
+    if (a->is_sigmoid) {
         for (int i = lane_id(); i < n; i += WARP)
             scores[i] = divide_exact(1.0f, 1.0f + exp_f32(-logits[i]));
     } else {
         softmax_row(scores, logits, n);
     }
     for (int i = lane_id(); i < n; i += WARP)
-        choice[i] = f32_bits(a.bias ? scores[i] + a.bias[i] : scores[i]);
+        choice[i] = f32_bits(a->bias ? scores[i] + a->bias[i] : scores[i]);
     warp_sync();
-    choose_experts(&a, choice, marks);
-    weigh(&a, scores, marks, row);
+    choose_experts(a, choice, marks);
+    weigh(a, scores, marks, row);
+}
+
+/* Block: a row. A warp of its own, so that its experts are chosen without barriers. */
+KERNEL(route_rows, struct route_args, WARP)
+{
+    DYNAMIC_SHARED(uint32_t, memory);
+    route_row(&a, memory, block_id());
 }
 
 /* ---- rows by expert ---- */
 
 /* Block: what the experts before this one have, and all experts together. */
 struct expert_sums {
-    uint32_t begin, first_tile; /* of this expert */
-    uint32_t n_tiles, n_used;   /* of all */
+    uint32_t begin, first_list; /* of this expert */
+    uint32_t n_lists, n_used;   /* of all */
 };
 
 DEVICE struct expert_sums sum_counts(const struct group_args *a, int expert, uint32_t *shared)
@@ -184,14 +191,14 @@ DEVICE struct expert_sums sum_counts(const struct group_args *a, int expert, uin
         shared[thread_id()] = 0;
     block_sync();
     for (int i = thread_id(); i < a->n_experts; i += GROUP_THREADS) {
-        uint32_t n = a->n_rows_of[i], n_tiles = (n + (uint32_t)a->tile_rows - 1) / (uint32_t)a->tile_rows;
+        uint32_t n = a->n_rows_of[i], n_lists = (n + (uint32_t)a->list_rows - 1) / (uint32_t)a->list_rows;
         if (n == 0)
             continue;
         if (i < expert) {
             atomic_add_u32(&shared[0], n);
-            atomic_add_u32(&shared[1], n_tiles);
+            atomic_add_u32(&shared[1], n_lists);
         }
-        atomic_add_u32(&shared[2], n_tiles);
+        atomic_add_u32(&shared[2], n_lists);
         atomic_add_u32(&shared[3], 1);
     }
     block_sync();
@@ -234,18 +241,18 @@ KERNEL(group_rows, struct group_args, GROUP_THREADS)
     SHARED(uint32_t, counts, GROUP_WARPS);
     int expert = block_id();
     struct expert_sums s = sum_counts(&a, expert, sums);
-    int n = (int)a.n_rows_of[expert], n_tiles = (n + a.tile_rows - 1) / a.tile_rows;
+    int n = (int)a.n_rows_of[expert], n_lists = (n + a.list_rows - 1) / a.list_rows;
     if (expert == 0 && thread_id() == 0) {
-        *a.n_tiles = (int32_t)s.n_tiles;
+        *a.n_lists = (int32_t)s.n_lists;
         *a.n_read += s.n_used * a.expert_bytes;
     }
     if (n == 0)
         return;
-    for (int t = thread_id(); t < n_tiles; t += GROUP_THREADS) {
-        int left = n - t * a.tile_rows;
-        a.tiles[(int)s.first_tile + t] = (struct expert_tile){ .expert = expert,
-                                                               .begin = (int)s.begin + t * a.tile_rows,
-                                                               .n = left < a.tile_rows ? left : a.tile_rows };
+    for (int t = thread_id(); t < n_lists; t += GROUP_THREADS) {
+        int left = n - t * a.list_rows;
+        a.lists[(int)s.first_list + t] = (struct linear_rows){ .expert = expert,
+                                                               .begin = (int)s.begin + t * a.list_rows,
+                                                               .n = left < a.list_rows ? left : a.list_rows };
     }
     int run = (a.n_choices + GROUP_WARPS * WARP - 1) / (GROUP_WARPS * WARP) * WARP, begin = warp_id() * run;
     int end = begin + run < a.n_choices ? begin + run : a.n_choices;
@@ -257,6 +264,65 @@ KERNEL(group_rows, struct group_args, GROUP_THREADS)
         entry += counts[w];
     if (mine > 0)
         scan_choices(&a, expert, begin, end, entry, true);
+}
+
+/* ---- few rows: router and order in one block ---- */
+
+/* Block: begins [n_experts + 1], where the entries of each expert begin, and the lists, from ids in shared memory. */
+DEVICE void list_few(const struct group_args *a, const int32_t *ids, uint32_t *counts, uint32_t *begins)
+{
+    for (int e = thread_id(); e < a->n_experts; e += ROUTE_FEW_THREADS) {
+        uint32_t n = 0;
+        for (int c = 0; c < a->n_choices; c++)
+            n += ids[c] == e;
+        counts[e] = n;
+    }
+    block_sync();
+    for (int e = thread_id(); e <= a->n_experts; e += ROUTE_FEW_THREADS) {
+        int begin = 0, n_used = 0, n_lists = 0;
+        for (int i = 0; i < e; i++) {
+            int n = (int)counts[i];
+            begin += n;
+            n_used += n > 0;
+            n_lists += (n + a->list_rows - 1) / a->list_rows;
+        }
+        begins[e] = (uint32_t)begin;
+        if (e == a->n_experts) {
+            *a->n_lists = n_lists;
+            *a->n_read += (uint64_t)n_used * a->expert_bytes;
+            continue;
+        }
+        for (int done = 0, n = (int)counts[e]; done < n; done += a->list_rows)
+            a->lists[n_lists++] = (struct linear_rows){
+                .expert = e, .begin = begin + done, .n = n - done < a->list_rows ? n - done : a->list_rows
+            };
+    }
+    block_sync();
+}
+
+/* A single block, of which each warp has a row. */
+KERNEL(route_few, struct route_few_args, ROUTE_FEW_THREADS)
+{
+    DYNAMIC_SHARED(uint32_t, memory);
+    uint32_t *counts = memory + a.group.n_choices / a.group.n_chosen * 3 * a.group.n_experts,
+             *begins = counts + a.group.n_experts;
+    int32_t *ids = (int32_t *)(begins + a.group.n_experts + 1);
+    if (warp_id() * a.group.n_chosen < a.group.n_choices)
+        route_row(&a.route, memory + warp_id() * 3 * a.group.n_experts, warp_id());
+    block_sync();
+    for (int c = thread_id(); c < a.group.n_choices; c += ROUTE_FEW_THREADS)
+        ids[c] = a.route.ids[c];
+    block_sync();
+    list_few(&a.group, ids, counts, begins);
+    for (int c = thread_id(); c < a.group.n_choices; c += ROUTE_FEW_THREADS) {
+        int entry = ids[c] >= 0 ? (int)begins[ids[c]] : 0;
+        if (ids[c] < 0)
+            continue;
+        for (int i = 0; i < c; i++)
+            entry += ids[i] == ids[c];
+        a.group.entries[c] = entry;
+        a.group.rows[entry] = c / a.group.n_chosen;
+    }
 }
 
 /* ---- the sum of a row's experts ---- */

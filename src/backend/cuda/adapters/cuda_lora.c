@@ -1,8 +1,8 @@
 /* What adapters change of linear layers. The product of all rows is computed first, then each row's change is added; gate
- * and up are kept as they are in between, since the activation needs the changed ones: linear() of a matrix of gate and up
- * gives both, gate's columns first. */
+ * and up are kept as they are in between, since the activation needs the changed ones. */
 #include "backend/cuda/adapters/cuda_lora.h"
 #include "backend/cuda/adapters/lora_pack.h"
+#include "backend/cuda/cuda_matrix.h"
 #include "base/hash.h"
 
 #include <stdlib.h>
@@ -236,36 +236,34 @@ static void move_rows(struct cuda_backend *cuda, const float *x, float *y, const
 }
 
 /* The rows of begin to end - 1 that use matrix m, to the same rows of y, whose row 0 is begin. */
-static void multiply_some(struct adapted *job, const struct matrix *m, struct floats y, int begin, int end)
+static void multiply_some(struct adapted *job, const struct matrix *m, float *y, int begin, int end)
 {
     struct cuda_loras *all = job->cuda->loras;
-    struct backend *be = &job->cuda->backend;
     int n = 0;
     for (int r = begin; r < end; r++)
         if (matrix_of(job, r) == m)
             all->rows[n++] = r - begin;
     const int32_t *rows = cuda_adapters_rows(job->cuda, all->rows, n);
     int n_padded = cuda_padded_rows(job->cuda, n);
-    struct floats own_x = { &all->own_x, 0 }, own_y = { &all->own_y, 0 };
     const float *x = cuda_floats(job->x, 0) + (size_t)begin * (size_t)job->n_in;
     assert(n_padded <= all->raw_rows && job->n_in <= all->own_in);
     move_rows(job->cuda, x, all->own_x.data, rows, n_padded, job->n_in, false);
-    be->ops->linear(be, own_y, m, own_x, n);
-    move_rows(job->cuda, all->own_y.data, cuda_floats(y, 0), rows, n_padded, job->n_out, true);
+    cuda_linear_raw(job->cuda, all->own_y.data, m, all->own_x.data, n_padded);
+    move_rows(job->cuda, all->own_y.data, y, rows, n_padded, job->n_out, true);
 }
 
 /* y, whose row 0 is begin, = the products of rows begin to end - 1 with the matrices that they use. */
-static void multiply(struct adapted *job, struct floats y, int begin, int end)
+static void multiply(struct adapted *job, float *y, int begin, int end)
 {
-    struct backend *be = &job->cuda->backend;
     const struct matrix *done[N_MATRICES];
     int n_done = 0;
     bool has_one = true;
     for (int r = begin + 1; r < end; r++)
         has_one = has_one && matrix_of(job, r) == matrix_of(job, begin);
     if (has_one) {
-        be->ops->linear(be, y, matrix_of(job, begin), floats_at(job->x, (size_t)begin * (size_t)job->n_in),
-                        end - begin);
+        int n_padded = cuda_padded_rows(job->cuda, end - begin);
+        const float *x = cuda_floats(job->x, (size_t)(begin + n_padded) * (size_t)job->n_in);
+        cuda_linear_raw(job->cuda, y, matrix_of(job, begin), x + (size_t)begin * (size_t)job->n_in, n_padded);
         return;
     }
     for (int r = begin; r < end; r++) {
@@ -354,7 +352,7 @@ void cuda_linear_adapted(struct backend *be, struct floats y, const struct matri
     if (job.has_matrix) {
         for (int done = 0, begin, n; done < n_rows; done = begin + n) {
             n = next_piece(&job, done, &begin);
-            multiply(&job, floats_at(y, (size_t)begin * (size_t)job.n_out), begin, begin + n);
+            multiply(&job, cuda_floats(y, 0) + (size_t)begin * (size_t)job.n_out, begin, begin + n);
         }
     } else {
         be->ops->linear(be, y, m, x, n_rows);
@@ -386,7 +384,7 @@ void cuda_linear_glu_adapted(struct backend *be, struct floats y, const struct m
     for (int done = 0, begin, n; done < n_rows; done = begin + n) {
         n = next_piece(&job, done, &begin);
         int n_padded = cuda_padded_rows(job.cuda, n);
-        multiply(&job, (struct floats){ &all->raw, 0 }, begin, begin + n);
+        multiply(&job, all->raw.data, begin, begin + n);
         change_rows(&job, cuda_floats(y, 0) + (size_t)begin * n_ff, all->raw.data, begin, begin + n_padded,
                     (int)act);
     }
