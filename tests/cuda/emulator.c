@@ -128,6 +128,7 @@ __asm__(".text\n"
 #endif
 
 #if HAS_ADDRESS_SANITIZER
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 static const void *scheduler_stack;
 static size_t scheduler_stack_bytes;
@@ -180,6 +181,9 @@ static void prepare_fiber(struct fiber *f, int thread)
         if (f->stack == MAP_FAILED)
             fail("no memory for its stack");
     }
+#if HAS_ADDRESS_SANITIZER
+    __asan_unpoison_memory_region(f->stack, STACK_BYTES); /* the frames of its last thread, which were never left */
+#endif
     /* Where the used part of a stack begins differs, so that the stacks of a warp do not share lines of the cache. */
     uintptr_t top = (uintptr_t)f->stack + STACK_BYTES - (uintptr_t)(thread % WARP) * 320;
 #if defined(__x86_64__)
