@@ -276,7 +276,7 @@ static void attend_step(struct world *w, struct world_step *s, float *y, const s
 {
     const struct world_case *c = &w->c;
     struct head_groups groups = head_groups_of(&w->shape);
-    struct attention_kernels kernels = attention_kernels_of(&w->shape, c->type);
+    struct attention_kernels kernels = attention_kernels_of(&w->shape, c->type, r->shared_bytes > 0 ? r->shared_bytes : 227 << 10);
     struct attention_limits limits = { r->n_resident, kernels.wide == N_CUDA_KERNELS ? 0 : r->least_wide, r->n_slots };
     size_t n_units = (size_t)attention_plan_units(&w->shape, &limits, s->step.n_rows);
     struct attention_plan *split = room(sizeof *split + n_units * sizeof *split->units),
@@ -314,6 +314,8 @@ static void attend_step(struct world *w, struct world_step *s, float *y, const s
                                    .n_latent = c->n_latent,
                                    .window = c->window,
                                    .first = c->first,
+                                   .tile_queries = groups.tile_queries,
+                                   .n_stages = kernels.n_stages,
                                    .scale = w->shape.scale,
                                    .softcap = c->softcap };
     if (split->n_units > 0)

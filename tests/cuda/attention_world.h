@@ -38,6 +38,7 @@ struct world_run {
     int chunk;        /* rows of a step */
     bool has_other;   /* each step has a row of another sequence in front */
     int n_resident, least_wide, n_slots;
+    size_t shared_bytes; /* of the card; 0: those of level 90 */
 };
 
 struct world *world_new(const struct world_case *c);

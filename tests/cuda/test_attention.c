@@ -116,15 +116,19 @@ static void latents(void **state)
         { .n_heads = 20, .n_kv_heads = 1, .head_dim = 56, .n_latent = 40, .type = DTYPE_F16, .rope = ROPE_INTERLEAVED },
         { .n_heads = 3, .n_kv_heads = 1, .head_dim = 56, .n_latent = 48, .type = DTYPE_I8, .rope = ROPE_HALF },
         { .n_heads = 33, .n_kv_heads = 1, .head_dim = 24, .n_latent = 8, .type = DTYPE_F16, .rope = ROPE_INTERLEAVED },
+        { .n_heads = 5, .n_kv_heads = 1, .head_dim = 72, .n_latent = 64, .type = DTYPE_F16, .rope = ROPE_HALF, .window = 19,
+          .softcap = 4, .has_sinks = true },
+        { .n_heads = 16, .n_kv_heads = 1, .head_dim = 136, .n_latent = 72, .type = DTYPE_I8, .rope = ROPE_HALF,
+          .has_slopes = true, .first = 3 },
         { .n_heads = 20, .n_kv_heads = 1, .head_dim = 576, .n_latent = 512, .type = DTYPE_F16, .rope = ROPE_INTERLEAVED },
         { .n_heads = 2, .n_kv_heads = 1, .head_dim = 576, .n_latent = 512, .type = DTYPE_I8, .rope = ROPE_INTERLEAVED },
     };
     static const struct world_run RUNS[] = {
         { 5, false, 1000, NEVER, 10000 },
         { 5, true, 8, ALWAYS, 0 },
-        { 1, true, 1, NEVER, 10000 },
+        { 1, true, 1, NEVER, 10000, 99 << 10 },
     };
-    static const int ENDS[] = { 5, 20, 263 };
+    static const int ENDS[] = { 5, 20, 263, 530 };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
         for (size_t k = 0; k < sizeof ENDS / sizeof *ENDS; k++)
             check_case(&CASES[i], ENDS[k] - 5, ENDS[k], RUNS, 3);

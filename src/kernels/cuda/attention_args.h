@@ -1,7 +1,7 @@
 /* What the kernels of attention get: a list of units of work, made by the host for each step, and the shape of a layer.
  *
- * A tile is up to CUDA_TILE_QUERIES queries over the same keys: consecutive rows of one sequence times the query heads of one
- * KV head (of them up to CUDA_TILE_QUERIES: a head group). Positions are divided into blocks of CUDA_ATTENTION_BLOCK, counted
+ * A tile is up to 16 queries over the same keys, 32 over latents: consecutive rows of one sequence times the query heads of
+ * one KV head (of them at most that many: a head group). Positions are divided into blocks of CUDA_ATTENTION_BLOCK, counted
  * from 0, and blocks into leaves. A unit is a tile and some of its blocks, for every head group; what a query gets from a
  * block does not depend on the unit that computes it. */
 #ifndef TUTTI_KERNELS_CUDA_ATTENTION_ARGS_H
@@ -12,6 +12,9 @@
 enum {
     CUDA_KV_PAGE = 16,          /* positions of a page */
     CUDA_TILE_QUERIES = 16,     /* rows of a matrix instruction */
+    CUDA_LATENT_QUERIES = 32,   /* of a tile over latents: what is read from memory once has more to do */
+    CUDA_LATENT_LEAF = 32,      /* positions of latents that are in shared memory */
+    CUDA_MAX_LATENT = 512,      /* of latent.c; with more, attention_plain.c */
     CUDA_ATTENTION_LEAF = 64,   /* positions whose largest score is found before their exponentials */
     CUDA_ATTENTION_BLOCK = 256, /* positions of a partial result */
     CUDA_LEAVES = CUDA_ATTENTION_BLOCK / CUDA_ATTENTION_LEAF,
@@ -25,6 +28,22 @@ enum { CUDA_SPLIT_SHARED = 20240 };
 static inline uint32_t cuda_query_bytes(int32_t head_dim)
 {
     return (uint32_t)(head_dim + 31) / 32 * 2 * 32 * 16;
+}
+
+/* Halves from one row to the next of a leaf of latents: the rows after each other begin in other banks, and at least 8 zeros
+ * follow a row. */
+static inline uint32_t cuda_latent_stride(int32_t head_dim)
+{
+    return (uint32_t)head_dim + (head_dim / 8 % 2 == 0 ? 8 : 16);
+}
+
+/* The same of latent.c. */
+enum { CUDA_LATENT_SHARED = 22528 };
+
+static inline uint32_t cuda_latent_bytes(int32_t head_dim, int32_t n_stages)
+{
+    uint32_t queries = 2 * (uint32_t)((head_dim + 15) / 16) * 32 * 16;
+    return CUDA_LATENT_SHARED + queries + (uint32_t)n_stages * CUDA_LATENT_LEAF * cuda_latent_stride(head_dim) * 2;
 }
 
 /* The types of pages, which kernels get as a constant. */
@@ -62,6 +81,8 @@ struct attention_args {
     int32_t head_dim, value_dim; /* multiples of 8 */
     int32_t n_latent;            /* > 0: a page has rows [16][head_dim], whose first value_dim elements are the values */
     int32_t window, first;       /* of struct attention_shape */
+    int32_t tile_queries;        /* CUDA_TILE_QUERIES, of latents CUDA_LATENT_QUERIES */
+    int32_t n_stages;            /* of latent.c: leaves in shared memory, 1 or 2 */
     float scale, softcap;
     uint32_t padding;
 };

@@ -33,9 +33,9 @@ struct head_group {
 
 DEVICE struct head_group head_group_of(const struct attention_args *a, int group)
 {
-    int kv_head = group / a->groups_of_kv, from = group % a->groups_of_kv * CUDA_TILE_QUERIES;
+    int kv_head = group / a->groups_of_kv, from = group % a->groups_of_kv * a->tile_queries;
     return (struct head_group){ kv_head, kv_head * a->heads_of_kv + from,
-                                min_i32(a->heads_of_kv - from, CUDA_TILE_QUERIES) };
+                                min_i32(a->heads_of_kv - from, a->tile_queries) };
 }
 
 /* One query of a tile, and the positions that it sees: begin..end - 1. */
@@ -116,7 +116,7 @@ DEVICE int n_tile_queries(const struct attention_unit *unit, const struct head_g
 /* The slot of partial results of a query and a block of its tile (at: counted from the tile's first block). */
 DEVICE float *partial_of(const struct attention_args *a, const struct attention_unit *unit, int group, int at, int query)
 {
-    int group_queries = unit->n_rows * min_i32(a->heads_of_kv, CUDA_TILE_QUERIES);
+    int group_queries = unit->n_rows * min_i32(a->heads_of_kv, a->tile_queries);
     int64_t slot = unit->slot + ((int64_t)at * a->n_groups + group) * group_queries + query;
     return a->partials + slot * a->slot_floats;
 }

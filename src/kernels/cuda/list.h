@@ -43,6 +43,10 @@ CUDA_KERNEL(latent_store)
 CUDA_KERNEL(previous_rows)
 CUDA_KERNEL(copy_page)
 
+CUDA_FILE(latent)
+CUDA_KERNEL(attention_latent_f16)
+CUDA_KERNEL(attention_latent_i8)
+
 CUDA_FILE(lora)
 CUDA_KERNEL(lora_down_1)
 CUDA_KERNEL(lora_down_8)

@@ -19,11 +19,13 @@ static int max_int(int a, int b)
 
 struct head_groups head_groups_of(const struct attention_shape *shape)
 {
-    int heads = shape->n_heads / shape->n_kv_heads, groups = (heads + CUDA_TILE_QUERIES - 1) / CUDA_TILE_QUERIES;
-    return (struct head_groups){ .heads_of_kv = heads,
+    int most = shape->n_latent > 0 ? CUDA_LATENT_QUERIES : CUDA_TILE_QUERIES;
+    int heads = shape->n_heads / shape->n_kv_heads, groups = (heads + most - 1) / most;
+    return (struct head_groups){ .tile_queries = most,
+                                 .heads_of_kv = heads,
                                  .groups_of_kv = groups,
                                  .n_groups = groups * shape->n_kv_heads,
-                                 .tile_rows = CUDA_TILE_QUERIES / min_int(heads, CUDA_TILE_QUERIES) };
+                                 .tile_rows = most / min_int(heads, most) };
 }
 
 /* Of pages of keys and values. */
@@ -53,16 +55,32 @@ static struct attention_kernels mma_kernels_of(int n, bool is_i8)
     return k;
 }
 
-struct attention_kernels attention_kernels_of(const struct attention_shape *shape, enum dtype type)
+static struct attention_kernels latent_kernels_of(const struct attention_shape *shape, bool is_i8, size_t shared_bytes)
 {
-    if (shape->n_latent == 0 && type != DTYPE_F32)
-        return mma_kernels_of(shape->head_dim, type == DTYPE_I8);
-    return (struct attention_kernels){ .split = shape->n_latent == 0  ? CUDA_KERNEL_attention_f32
-                                                : type == DTYPE_F32 ? CUDA_KERNEL_attention_latent_f32
-                                                : type == DTYPE_F16 ? CUDA_KERNEL_attention_latent_plain_f16
-                                                                    : CUDA_KERNEL_attention_latent_plain_i8,
-                                       .wide = N_CUDA_KERNELS,
-                                       .split_threads = 128 };
+    struct attention_kernels k = { .wide = N_CUDA_KERNELS, .split_threads = 256 };
+    for (k.n_stages = 2; k.n_stages > 0 && shape->n_latent <= CUDA_MAX_LATENT; k.n_stages--) {
+        k.split = is_i8 ? CUDA_KERNEL_attention_latent_i8 : CUDA_KERNEL_attention_latent_f16;
+        k.split_shared = cuda_latent_bytes(shape->head_dim, k.n_stages);
+        if (k.split_shared <= shared_bytes)
+            return k;
+    }
+    return (struct attention_kernels){
+        .split = is_i8 ? CUDA_KERNEL_attention_latent_plain_i8 : CUDA_KERNEL_attention_latent_plain_f16,
+        .wide = N_CUDA_KERNELS,
+        .split_threads = 128
+    };
+}
+
+struct attention_kernels attention_kernels_of(const struct attention_shape *shape, enum dtype type, size_t shared_bytes)
+{
+    if (type == DTYPE_F32)
+        return (struct attention_kernels){
+            .split = shape->n_latent > 0 ? CUDA_KERNEL_attention_latent_f32 : CUDA_KERNEL_attention_f32,
+            .wide = N_CUDA_KERNELS,
+            .split_threads = 128
+        };
+    return shape->n_latent > 0 ? latent_kernels_of(shape, type == DTYPE_I8, shared_bytes)
+                               : mma_kernels_of(shape->head_dim, type == DTYPE_I8);
 }
 
 int attention_plan_units(const struct attention_shape *shape, const struct attention_limits *limits, int n_rows)
@@ -118,7 +136,7 @@ static struct totals count(const struct attention_shape *shape, const struct ste
 static void add_split(struct attention_plan *plan, struct attention_unit tile, const struct head_groups *groups,
                       const struct attention_limits *limits, int64_t n_blocks, int64_t *n_slots)
 {
-    int64_t wanted = (int64_t)tile.n_blocks * tile.n_rows * groups->n_groups * min_int(groups->heads_of_kv, CUDA_TILE_QUERIES);
+    int64_t wanted = (int64_t)tile.n_blocks * tile.n_rows * groups->n_groups * min_int(groups->heads_of_kv, groups->tile_queries);
     int64_t span = n_blocks * groups->n_groups / ((int64_t)UNITS_FOR_EACH * limits->n_resident);
     span = span > 1 ? span : 1;
     if (tile.n_blocks <= span || wanted > limits->n_slots - *n_slots) {

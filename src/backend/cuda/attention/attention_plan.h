@@ -11,8 +11,9 @@ struct attention_limits {
     int64_t n_slots; /* of partial results */
 };
 
-/* Head groups of a shape: query heads of a KV head, up to CUDA_TILE_QUERIES of them. */
+/* Head groups of a shape: query heads of a KV head, up to tile_queries of them. */
 struct head_groups {
+    int tile_queries;
     int heads_of_kv, groups_of_kv, n_groups;
     int tile_rows; /* of a tile, at most */
 };
@@ -28,9 +29,11 @@ struct attention_kernels {
     int split_threads, wide_threads;
     size_t split_shared, wide_shared; /* bytes of dynamic shared memory */
     int wide_tiles; /* tiles of a block */
+    int n_stages;   /* of struct attention_args */
 };
 
-struct attention_kernels attention_kernels_of(const struct attention_shape *shape, enum dtype type);
+/* shared_bytes: dynamic shared memory that a block may have. */
+struct attention_kernels attention_kernels_of(const struct attention_shape *shape, enum dtype type, size_t shared_bytes);
 
 /* Fills the plans of the kernels of attention.c (split) and attention_wide.c. Both have room for attention_plan_units(). */
 void attention_plan_make(struct attention_plan *split, struct attention_plan *wide, const struct attention_shape *shape,

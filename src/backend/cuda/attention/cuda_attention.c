@@ -190,7 +190,7 @@ void cuda_attention(struct backend *be, struct floats y, struct floats qkv, stru
     struct cuda_backend *cuda = cuda_of(be);
     const struct cuda_kind *kind = cuda_kind_of(cuda, layer);
     const struct attention_shape *shape = &kind->shape;
-    struct attention_kernels kernels = attention_kernels_of(shape, kv->dtype);
+    struct attention_kernels kernels = attention_kernels_of(shape, kv->dtype, cuda->shared_bytes);
     const struct kind_plan *plan = plan_of(cuda, kind, kernels.wide != N_CUDA_KERNELS);
     struct head_groups groups = head_groups_of(shape);
     size_t n_rows = (size_t)cuda->step->n_rows;
@@ -220,6 +220,8 @@ void cuda_attention(struct backend *be, struct floats y, struct floats qkv, stru
         .n_latent = shape->n_latent,
         .window = shape->window,
         .first = shape->first,
+        .tile_queries = groups.tile_queries,
+        .n_stages = kernels.n_stages,
         .scale = shape->scale,
         .softcap = shape->softcap,
     };
