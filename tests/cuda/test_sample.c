@@ -207,7 +207,7 @@ static void random_example(struct example *e, int row, int n, int n_vocab)
 
 static void all_settings_give_the_tokens_of_the_cpu(void **state)
 {
-    static const int sizes[] = { 1, 31, 1000, 2048, 2049, 5003, 65027 };
+    static const int sizes[] = { 1, 31, 1000, 4096, 4097, 5003, 65027 };
     (void)state;
     for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
         int n = sizes[k], n_vocab = n + (int)(k % 3), n_rounds = n > 60000 ? 2 : N_ROW_KINDS;

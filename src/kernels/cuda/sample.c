@@ -9,7 +9,7 @@ enum {
     SUM_LANES = 16, /* of kernels' sum_exp */
     GROUPS_PART = SAMPLE_GROUPS / SAMPLE_PARTS,
     BINS_EACH = 8,                             /* of a distance of 1 */
-    EACH = SAMPLE_CANDIDATES / SAMPLE_THREADS, /* candidates of a thread */
+    EACH = SAMPLE_CANDIDATES / SAMPLE_THREADS, /* candidates of a thread, at most */
 };
 
 #define LEAST_FLOAT   (-3.40282347e38f)
@@ -24,7 +24,6 @@ struct reduction {
 
 struct candidates {
     uint64_t keys[SAMPLE_CANDIDATES];
-    double weights[SAMPLE_CANDIDATES];
     struct reduction reduction;
     uint32_t n;
 };
@@ -480,29 +479,38 @@ DEVICE bool take_mass(const float *x, int n, float max, float reciprocal, double
 
 /* ---- a draw with top-k or top-p ---- */
 
-/* Weights of the first n_kept candidates; the sum of all, and of those before this thread's. */
-DEVICE double weigh(const struct draw *d, float max, int n_kept, double *total, struct candidates *s)
+/* The candidates of a thread, which follow each other, and their weights; those from n_kept on have none. */
+struct share {
+    int begin, n;
+    double weights[EACH];
+};
+
+/* The sum of the weights of all, and of those before this thread's. */
+DEVICE double weigh(struct share *mine, const struct draw *d, float max, int n_kept, double *total,
+                    struct candidates *s)
 {
-    double mine = 0;
+    double sum = 0;
+    mine->n = (n_kept + SAMPLE_THREADS - 1) / SAMPLE_THREADS;
+    mine->begin = thread_id() * mine->n;
     UNROLL for (int j = 0; j < EACH; j++)
     {
-        int i = thread_id() * EACH + j;
-        double w = i < n_kept ? race_weight(draw_key_value(s->keys[i]), max, d->temperature) : 0;
-        s->weights[i] = w;
-        mine += w;
+        int i = mine->begin + j;
+        mine->weights[j] = 0;
+        if (j < mine->n && i < n_kept)
+            mine->weights[j] = race_weight(draw_key_value(s->keys[i]), max, d->temperature);
+        sum += mine->weights[j];
     }
-    return block_sum_before(mine, total, &s->reduction);
+    return block_sum_before(sum, total, &s->reduction);
 }
 
 /* The smallest number of first candidates that have the mass. */
-DEVICE int cut_by_mass(double before, int n_kept, double mass, struct candidates *s)
+DEVICE int cut_by_mass(const struct share *mine, double before, int n_kept, double mass, struct candidates *s)
 {
     uint32_t n_below = 0;
     UNROLL for (int j = 0; j < EACH; j++)
     {
-        int i = thread_id() * EACH + j;
-        before += s->weights[i];
-        n_below += i < n_kept && before < mass;
+        before += mine->weights[j];
+        n_below += j < mine->n && mine->begin + j < n_kept && before < mass;
     }
     int n = (int)block_count(n_below, &s->reduction) + 1;
     return n < n_kept ? n : n_kept;
@@ -513,9 +521,10 @@ DEVICE void draw_truncated(const struct draw *d, const float *x, uint64_t best,
                            const struct draw_scratch *scratch, const float *sums, struct draw_out *out,
                            struct candidates *s)
 {
+    struct share mine;
     float max = draw_key_value(best);
-    bool has_mass = d->top_p < 1.0f, fits;
-    double mass = 0, total;
+    bool fits;
+    double mass = 0, total = 0;
     if (d->top_k > 0) {
         fits = take_largest(x, d->n, d->top_k < d->n ? d->top_k : d->n, scratch->groups[d->x != NULL], s);
     } else {
@@ -524,22 +533,24 @@ DEVICE void draw_truncated(const struct draw *d, const float *x, uint64_t best,
     }
     int n_found = (int)s->n, n_kept = d->top_k > 0 && d->top_k < n_found ? d->top_k : n_found;
     if (fits) {
-        double before = weigh(d, max, n_kept, &total, s);
+        double before = weigh(&mine, d, max, n_kept, &total, s);
         mass = d->top_k > 0 ? (double)d->top_p * total : mass;
         /* What the bins lost may matter: then the host decides. */
         fits = d->top_k > 0 || n_found == d->n || total > mass * (1 + 1e-9);
-        n_kept = has_mass ? cut_by_mass(before, n_kept, mass, s) : n_kept;
+        n_kept = d->top_p < 1.0f ? cut_by_mass(&mine, before, n_kept, mass, s) : n_kept;
     }
     if (!fits) {
         if (thread_id() == 0)
             out->is_left = 1;
         return;
     }
-    block_sync();
     struct race race = { d->seed, __builtin_inf(), -1 };
-    for (int i = thread_id(); i < n_kept; i += SAMPLE_THREADS)
-        if (s->weights[i] >= (double)d->min_p)
-            race_join(&race, draw_key_id(s->keys[i]), s->weights[i]);
+    UNROLL for (int j = 0; j < EACH; j++)
+    {
+        int i = mine.begin + j;
+        if (j < mine.n && i < n_kept && mine.weights[j] >= (double)d->min_p)
+            race_join(&race, draw_key_id(s->keys[i]), mine.weights[j]);
+    }
     finish_race(race, d->logits, &out->races[0], &s->reduction);
 }
 

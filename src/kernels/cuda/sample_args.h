@@ -7,11 +7,11 @@
 enum {
     SAMPLE_THREADS = 512,
     SAMPLE_PARTS = 16,        /* of a row, scanned by a block each. Their number does not change results */
-    SAMPLE_CANDIDATES = 2048, /* that a truncated draw sorts; rows with more are left to the host */
+    SAMPLE_CANDIDATES = 4096, /* that a truncated draw sorts; rows with more are left to the host */
     SAMPLE_MOST_K = 1024,  /* top-k; more is left to the host, unless the row has at most SAMPLE_CANDIDATES */
     SAMPLE_MOST_TOP = 128, /* log-probabilities, or candidates of a beam */
-    SAMPLE_GROUPS = SAMPLE_CANDIDATES, /* of ids, whose maxima bound the k-th largest logit */
-    SAMPLE_BINS = SAMPLE_THREADS,      /* of the distance from the largest logit, in temperatures */
+    SAMPLE_GROUPS = 2048,  /* of ids, whose maxima bound the k-th largest logit */
+    SAMPLE_BINS = SAMPLE_THREADS, /* of the distance from the largest logit, in temperatures */
 };
 
 /* How a token is drawn. */
