@@ -26,7 +26,6 @@ static const struct format_kernels {
     }
     [LINEAR_F32] = { .few = CUDA_KERNEL_linear_f32, .read = CUDA_KERNEL_linear_f32_read },
     [LINEAR_F16] = FORMAT(f16),
-    [LINEAR_BF16] = FORMAT(bf16),
     [LINEAR_Q4_0] = FORMAT(q4_0),
     [LINEAR_Q4_1] = FORMAT(q4_1),
     [LINEAR_Q5_0] = FORMAT(q5_0),
@@ -149,11 +148,6 @@ static bool keeps_rows(const struct matrix *m, const struct cuda_entries *entrie
     return m->format == LINEAR_F32 && (!entries || !entries->rows);
 }
 
-static int converted_format(const struct matrix *m)
-{
-    return m->format == LINEAR_F32 || m->format == LINEAR_BF16 ? (int)m->format : LINEAR_F16;
-}
-
 static struct cuda_input convert(struct cuda_backend *cuda, struct linear_convert_args *args, const struct matrix *m, int n_rows,
                                  const struct cuda_entries *entries)
 {
@@ -161,8 +155,10 @@ static struct cuda_input convert(struct cuda_backend *cuda, struct linear_conver
     args->n_in = m->n_in;
     args->order = m->order;
     args->order_stride = (int32_t)m->order_stride;
-    args->format = converted_format(m);
-    struct cuda_grid grid = { n_rows, 1, 1, 256, 0 };
+    args->is_f32 = m->format == LINEAR_F32;
+    struct cuda_grid grid = { n_rows, 1, 1, CONVERT_THREADS, 0 };
+    bool is_held = !args->is_f32 && !args->order && args->to_stride <= CONVERT_HELD && m->n_in % 4 == 0 &&
+                   args->x_stride % 4 == 0 && args->x_head % 4 == 0 && (uintptr_t)args->x % 16 == 0;
     if (entries) {
         args->rows = entries->rows;
         args->lists = entries->lists;
@@ -170,7 +166,7 @@ static struct cuda_input convert(struct cuda_backend *cuda, struct linear_conver
         grid.x = entries->list_rows;
         grid.y = entries->most_lists;
     }
-    launch_linear(cuda, CUDA_KERNEL_linear_convert, grid, args, sizeof *args);
+    launch_linear(cuda, is_held ? CUDA_KERNEL_linear_convert_held : CUDA_KERNEL_linear_convert, grid, args, sizeof *args);
     return (struct cuda_input){ args->to, args->scales, args->to_stride };
 }
 
@@ -188,15 +184,14 @@ struct cuda_input cuda_convert(struct cuda_backend *cuda, void *to, float *scale
 struct cuda_input cuda_linear_input(struct cuda_backend *cuda, const struct matrix *m, const float *x, int n_rows)
 {
     struct cuda_linear *linear = cuda->linear;
-    struct linear_converted key = { x, m->order, n_rows, m->n_in, converted_format(m) }, *known = &linear->converted;
+    struct linear_converted key = { x, m->order, n_rows, m->n_in }, *known = &linear->converted;
     struct cuda_input input = { linear->halves, linear->scales, padded_columns(m->n_in) };
     if (keeps_rows(m, NULL))
         return (struct cuda_input){ x, NULL, m->n_in };
     if (known->x == x && known->order == key.order && known->n_rows == n_rows && known->n_in == m->n_in &&
-        known->format == key.format && is_last(cuda))
+        is_last(cuda))
         return input;
-    if (!m->order && cuda_norm_halves(cuda, x, n_rows, m->n_in, linear->halves, input.stride, m->format == LINEAR_BF16,
-                                      linear->scales))
+    if (!m->order && cuda_norm_halves(cuda, x, n_rows, m->n_in, linear->halves, input.stride, false, linear->scales))
         note_last(cuda);
     else
         input = cuda_convert(cuda, linear->halves, linear->scales, m, x, m->n_in, n_rows, NULL);

@@ -21,7 +21,7 @@ struct cuda_linear {
     struct linear_converted {
         const float *x;
         const uint16_t *order;
-        int n_rows, n_in, format;
+        int n_rows, n_in;
     } converted;
     /* The last launch of cuda_linear.c, or of the norm that converted. */
     int last_kernel;

@@ -30,10 +30,10 @@ static inline size_t cuda_expert_bytes(const struct matrix *m)
 
 /* ---- packing on the host: cuda_pack.c ---- */
 
-/* The format in which a card has weights of a type: its own for Q4_0 to Q6_K, MXFP4, F16, BF16 and F32. Groups of integers
+/* The format in which a card has weights of a type: its own for Q4_0 to Q6_K, MXFP4, F16 and F32. Groups of integers
  * (G4, G8) become Q4_0 and Q8_0, which keeps their values; with zero points (G4Z) Q4_1, whose mins are rounded to float16.
- * The types of grids (IQ) and 8-bit floats become F16: their values are multiplied by a power of two for each row
- * and rounded, which 8-bit floats with one scale for a row survive unchanged. */
+ * BF16, 8-bit floats and the types of grids (IQ) become F16: a row is multiplied by a power of two and rounded. BF16 survives
+ * that unchanged, unless a weight is 2^-28 times smaller than the row's largest; so do 8-bit floats with one scale for a row. */
 enum linear_format cuda_format(enum dtype dtype);
 
 /* Bytes of a tile of n_in columns, without its scales. */
@@ -48,7 +48,7 @@ void cuda_matrix_place(const struct matrix *m, int row, int *tile, int *place);
 
 /* ---- products: cuda_linear.c ---- */
 
-/* Input rows as a matrix takes them: float16 or bfloat16 (linear_convert), or float32 as they are. */
+/* Input rows as a matrix takes them: float16 (linear_convert), or float32 as they are. */
 struct cuda_input {
     const void *rows;
     const float *scales; /* NULL: float32 */

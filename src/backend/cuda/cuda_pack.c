@@ -20,8 +20,6 @@ enum linear_format cuda_format(enum dtype dtype)
     switch (dtype) {
     case DTYPE_F32:
         return LINEAR_F32;
-    case DTYPE_BF16:
-        return LINEAR_BF16;
     case DTYPE_Q4_0:
     case DTYPE_G4_64:
     case DTYPE_G4_128:
@@ -276,7 +274,7 @@ static float pack_integers(uint8_t *tile, const uint8_t *row, enum dtype dtype, 
     return scale;
 }
 
-/* The factor by which a row of 8-bit floats or of a type of grids becomes float16, and its inverse. */
+/* The factor by which a row of a type that a card does not have becomes float16, and its inverse. */
 static float expanded_scale(float *inverse, const uint8_t *row, enum dtype dtype, const float *floats, int n_in)
 {
     float largest = 0;
@@ -315,7 +313,7 @@ static float pack_floats(uint8_t *tile, const uint8_t *row, enum dtype dtype, in
         }
         uint8_t *at = unit + linear_low_at(format, 0, lane, linear_low_word(16, place / 8, i)) + 2 * (c % 2);
         float v = factor == 0 ? float8_to_float(row[(size_t)(c / BLOCK) * 36 + 4 + (size_t)(c % BLOCK)]) : floats[c] * factor;
-        put_half(at, format == LINEAR_BF16 ? float_to_bf16(v) : float_to_half(v));
+        put_half(at, float_to_half(v));
     }
     return inverse;
 }
@@ -324,7 +322,7 @@ void cuda_pack_tile(uint8_t *tile, float *scales, const uint8_t *const rows[LINE
                     float *floats)
 {
     enum linear_format format = cuda_format(dtype);
-    bool is_float = format == LINEAR_F32 || format == LINEAR_F16 || format == LINEAR_BF16;
+    bool is_float = format == LINEAR_F32 || format == LINEAR_F16;
     for (int place = 0; place < LINEAR_TILE; place++) {
         scales[place] = 1;
         if (rows[place])

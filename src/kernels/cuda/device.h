@@ -288,6 +288,26 @@ DEVICE half2 half2_sub(half2 x, half2 y)
     return v;
 }
 
+/* The low half (which: 0) or the high half (1) of x in both halves. which: a constant; then this is no instruction, but a mark of
+ * the operand of the next. */
+DEVICE half2 half2_twice(half2 x, int which)
+{
+    half2 v;
+    if (which)
+        __asm__("{ .reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {h, h}; }" : "=r"(v) : "r"(x));
+    else
+        __asm__("{ .reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {l, l}; }" : "=r"(v) : "r"(x));
+    return v;
+}
+
+/* x, of which the compiler does not know that it is: what is computed from it again after a loop takes no registers in the
+ * loop. */
+DEVICE int forget(int x)
+{
+    __asm__ volatile("" : "+r"(x));
+    return x;
+}
+
 /* (x & mask) | bits in one instruction. */
 DEVICE uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits)
 {

@@ -18,7 +18,7 @@ enum {
     PAIRS = 0x00010001,  /* a number times it is in both halves */
     STREAM_THREADS = 256,
     STREAM_WARPS = STREAM_THREADS / WARP,
-    STREAM_DEPTH = 4,    /* steps that are loaded ahead */
+    STREAM_DEPTH = 4,    /* steps that are loaded ahead: those of a whole unit */
 };
 
 /* ---- weights ---- */
@@ -134,12 +134,6 @@ DEVICE void linear_factors(enum linear_format f, half2 *scale, half2 *add, const
     *add = half2_mul(*scale, (half2)(0x8000 | l.zero) * PAIRS); /* -zero * 2^-24 */
 }
 
-/* One half of a pair, twice. */
-DEVICE half2 linear_twice(half2 pair, int r)
-{
-    return permute_bytes(pair, pair, r ? 0x3232 : 0x1010);
-}
-
 /* The numbers of pair i of output g + 8r as denormals: times 2^-24, of odd pairs 2^-20. */
 DEVICE uint32_t linear_number(enum linear_format f, const struct linear_words *w, int r, int i)
 {
@@ -169,7 +163,7 @@ DEVICE void linear_unpack(enum linear_format f, half2 a[2][4], const struct line
     half2 odd_scales = half2_mul(scales, 0x2c00 * PAIRS); /* 1 / 16 */
     UNROLL for (int r = 0; r < 2; r++)
     {
-        half2 scale = linear_twice(scales, r), odd = linear_twice(odd_scales, r), add = linear_twice(adds, r);
+        half2 scale = half2_twice(scales, r), odd = half2_twice(odd_scales, r), add = half2_twice(adds, r);
         UNROLL for (int k = 0; k < 4; k++)
         {
             const int i = 4 * h + k;
@@ -189,14 +183,6 @@ DEVICE void linear_unpack(enum linear_format f, half2 a[2][4], const struct line
             }
         }
     }
-}
-
-DEVICE void linear_mma(enum linear_format f, float acc[4], const half2 a[4], const half2 b[2])
-{
-    if (f == LINEAR_BF16)
-        mma_bf16(acc, a, b);
-    else
-        mma_half(acc, a, b);
 }
 
 /* ---- rows and results ---- */
@@ -223,14 +209,15 @@ DEVICE int linear_least(int x, int y)
 /* The job of this block, which has up to tile_rows rows. False: none. */
 DEVICE bool linear_job(struct linear_job *job, enum linear_format f, const struct linear_args *a, int tile_rows)
 {
+    int y = forget(block_id_y());
     const struct linear_matrix *m = &a->m;
-    int expert = 0, row = block_id_y() * tile_rows, head = a->n_heads > 0 ? block_id_z() : 0;
+    int expert = 0, row = y * tile_rows, head = a->n_heads > 0 ? forget(block_id_z()) : 0;
     int heads = a->n_heads > 0 ? a->n_heads : 1;
     job->n_rows = linear_least(a->n_rows - row, tile_rows);
     if (a->lists) {
-        if (block_id_y() >= *a->n_lists)
+        if (y >= *a->n_lists)
             return false;
-        const struct linear_rows *list = &a->lists[block_id_y()];
+        const struct linear_rows *list = &a->lists[y];
         expert = list->expert;
         row = list->begin;
         job->n_rows = list->n;
@@ -306,16 +293,16 @@ struct linear_ahead {
     u32x4 x[2][2];
 };
 
-DEVICE void linear_stream_load(enum linear_format f, int n, struct linear_ahead *to, const uint8_t *tile,
-                               const uint8_t *const x[2], int step)
+/* Loads step d of STREAM_DEPTH steps, which begin at a unit and at columns x of the rows. */
+DEVICE void linear_stream_load(enum linear_format f, int n, struct linear_ahead *to, const uint8_t *units,
+                               const uint8_t *const x[2], int d)
 {
     const int steps = linear_unit_steps(f);
-    linear_load(f, &to->w, tile + (int64_t)(step / steps) * linear_unit_bytes(f), step % steps, lane_id());
+    linear_load(f, &to->w, units + d / steps * linear_unit_bytes(f), d % steps, lane_id());
     UNROLL for (int i = 0; i < n; i++)
     {
-        const uint8_t *from = x[i] + step * (LINEAR_STEP * 2);
-        to->x[i][0] = load_16(from);
-        to->x[i][1] = load_16(from + 16);
+        to->x[i][0] = load_16(x[i] + d * LINEAR_STEP * 2);
+        to->x[i][1] = load_16(x[i] + d * LINEAR_STEP * 2 + 16);
     }
 }
 
@@ -328,7 +315,7 @@ DEVICE void linear_stream_multiply(enum linear_format f, int n, float acc[2][4],
         UNROLL for (int j = 0; j < 2; j++)
         {
             UNROLL for (int i = 0; i < n; i++)
-                linear_mma(f, acc[i], a[j], (half2[2]){ from->x[i][h][2 * j], from->x[i][h][2 * j + 1] });
+                mma_half(acc[i], a[j], (half2[2]){ from->x[i][h][2 * j], from->x[i][h][2 * j + 1] });
         }
     }
 }
@@ -337,28 +324,31 @@ DEVICE void linear_stream_multiply(enum linear_format f, int n, float acc[2][4],
 DEVICE void linear_stream_split(enum linear_format f, int n, float acc[2][4], const struct linear_job *job,
                                 const struct linear_matrix *m, int tile, int split)
 {
-    const int steps = linear_unit_steps(f);
-    int step = linear_split_begin(m, split) * steps, end = linear_split_begin(m, split + 1) * steps;
-    const uint8_t *weights = job->weights + (int64_t)tile * m->n_units * linear_unit_bytes(f);
+    const int steps = linear_unit_steps(f), ahead_bytes = STREAM_DEPTH / steps * linear_unit_bytes(f);
+    int begin = linear_split_begin(m, split), n_steps = (linear_split_begin(m, split + 1) - begin) * steps;
+    const uint8_t *units = job->weights + ((int64_t)tile * m->n_units + begin) * linear_unit_bytes(f);
     const uint8_t *x[2];
     struct linear_ahead ahead[STREAM_DEPTH];
     UNROLL for (int i = 0; i < n; i++)
     {
         int row = linear_least(8 * i + lane_id() / 4, job->n_rows - 1);
-        x[i] = job->x + (int64_t)row * job->x_bytes + lane_id() % 4 * 32;
+        x[i] = job->x + (int64_t)row * job->x_bytes + begin * steps * (LINEAR_STEP * 2) + lane_id() % 4 * 32;
     }
     UNROLL for (int d = 0; d < STREAM_DEPTH; d++)
     {
-        if (step + d < end)
-            linear_stream_load(f, n, &ahead[d], weights, x, step + d);
+        if (d < n_steps)
+            linear_stream_load(f, n, &ahead[d], units, x, d);
     }
-    for (; step < end; step += STREAM_DEPTH) {
+    for (; n_steps > 0; n_steps -= STREAM_DEPTH) {
+        units += ahead_bytes;
+        UNROLL for (int i = 0; i < n; i++)
+            x[i] += STREAM_DEPTH * LINEAR_STEP * 2;
         UNROLL for (int d = 0; d < STREAM_DEPTH; d++)
         {
-            if (step + d < end)
+            if (d < n_steps)
                 linear_stream_multiply(f, n, acc, &ahead[d]);
-            if (step + d + STREAM_DEPTH < end)
-                linear_stream_load(f, n, &ahead[d], weights, x, step + d + STREAM_DEPTH);
+            if (d + STREAM_DEPTH < n_steps)
+                linear_stream_load(f, n, &ahead[d], units, x, d);
         }
     }
 }
@@ -377,6 +367,9 @@ DEVICE void linear_stream(enum linear_format f, int n, const struct linear_args 
     UNROLL for (int i = 0; i < n; i++)
         sums[(warp_id() * 2 + i) * WARP + lane_id()] = (f32x4){ acc[i][0], acc[i][1], acc[i][2], acc[i][3] };
     block_sync();
+    struct linear_job again; /* the loop over columns need not keep the first */
+    if (!linear_job(&again, f, a, 8 * n))
+        return;
     for (int k = warp_id(); k < n_tiles * n; k += STREAM_WARPS) {
         const f32x4 *from = sums + (k / n * n_splits * 2 + k % n) * WARP + lane_id();
         f32x4 sum = from[0];
@@ -384,7 +377,7 @@ DEVICE void linear_stream(enum linear_format f, int n, const struct linear_args 
             sum += from[s * 2 * WARP];
         float total[4] = { sum[0], sum[1], sum[2], sum[3] };
         if (first + k / n < a->m.n_tiles)
-            linear_store(&job, a, first + k / n, k % n, total);
+            linear_store(&again, a, first + k / n, k % n, total);
     }
 }
 
@@ -423,7 +416,7 @@ DEVICE void linear_tile_multiply(enum linear_format f, int n, float acc[2][8][4]
         UNROLL for (int j = 0; j < 2; j++)
         {
             UNROLL for (int k = 0; k < 2; k++)
-                linear_mma(f, acc[k][i], a[k][j], (half2[2]){ x[2 * j], x[2 * j + 1] });
+                mma_half(acc[k][i], a[k][j], (half2[2]){ x[2 * j], x[2 * j + 1] });
         }
     }
 }
@@ -441,6 +434,12 @@ DEVICE void linear_tile_store(const struct linear_job *job, const struct linear_
     }
 }
 
+/* The first of the warp's two tiles. */
+DEVICE int linear_first_tile(const struct linear_job *job, int warps_out)
+{
+    return job->first_tile + (block_id() * warps_out + forget(warp_id()) % warps_out) * 2;
+}
+
 DEVICE void linear_tile(enum linear_format f, int warps_out, int warps_row, int n, const struct linear_args *a)
 {
     DYNAMIC_SHARED(uint8_t, stages);
@@ -449,7 +448,7 @@ DEVICE void linear_tile(enum linear_format f, int warps_out, int warps_row, int 
     struct linear_job job;
     if (!linear_job(&job, f, a, n_rows))
         return;
-    int tile = job.first_tile + (block_id() * warps_out + warp_id() % warps_out) * 2, row = warp_id() / warps_out * 8 * n;
+    int tile = linear_first_tile(&job, warps_out), row = warp_id() / warps_out * 8 * n;
     int split = a->partial ? block_id_z() : 0, last = a->partial ? split + 1 : (1 << a->m.split_shift);
     int step = linear_split_begin(&a->m, split) * steps, end = linear_split_begin(&a->m, last) * steps;
     int split_end = linear_split_begin(&a->m, split + 1) * steps;
@@ -510,12 +509,17 @@ DEVICE void linear_tile(enum linear_format f, int warps_out, int warps_row, int 
     /* The results go through the stages' memory, which makes the loop that stores them short. */
     f32x4 *sums = (f32x4 *)stages + warp_id() * n * WARP + lane_id();
     block_sync();
+    struct linear_job again; /* the loop need not keep the first */
+    if (!linear_job(&again, f, a, n_rows))
+        return;
+    tile = linear_first_tile(&again, warps_out);
+    row = forget(warp_id()) / warps_out * 8 * n;
     UNROLL for (int k = 0; k < 2; k++)
     {
         UNROLL for (int i = 0; i < n; i++)
             sums[i * WARP] = (f32x4){ total[k][i][0], total[k][i][1], total[k][i][2], total[k][i][3] };
         NO_UNROLL for (int i = 0; i < n && tile + k < a->m.n_tiles; i++)
-            linear_tile_store(&job, a, tile + k, row / 8 + i, sums[i * WARP]);
+            linear_tile_store(&again, a, tile + k, row / 8 + i, sums[i * WARP]);
     }
 }
 
@@ -561,8 +565,7 @@ DEVICE void linear_read(enum linear_format f, const struct linear_read_args *a)
             if (is_there)
                 pair = place < 8 ? fragments[i / 4][i / 2 % 2 * 2] : fragments[i / 4][i / 2 % 2 * 2 + 1];
             uint16_t v = (uint16_t)(i % 2 ? pair >> 16 : pair);
-            float weight = f == LINEAR_BF16 ? bits_f32((uint32_t)v << 16) : half_float(v);
-            y[a->order ? a->order[column] : column] = is_there ? weight * scale : 0;
+            y[a->order ? a->order[column] : column] = is_there ? half_float(v) * scale : 0;
         }
     }
 }

@@ -26,7 +26,6 @@
 enum linear_format {
     LINEAR_F32,
     LINEAR_F16,
-    LINEAR_BF16,
     LINEAR_Q4_0,
     LINEAR_Q4_1,
     LINEAR_Q5_0,
@@ -180,7 +179,7 @@ struct linear_rows {
 
 struct linear_args {
     struct linear_matrix m;
-    const void *x;         /* [rows and LINEAR_X_ROWS][x_stride]: float16 or bfloat16, padded; F32: float32, as it is */
+    const void *x;         /* [rows and LINEAR_X_ROWS][x_stride]: float16, padded; F32: float32, as it is */
     const float *x_scales; /* [rows]: the inverse of what x was multiplied by; NaN: a row that has one; F32: NULL */
     float *y;              /* row r at y + r * y_stride */
     float *partial;        /* [n_splits][n_tiles][n_groups][32][4]: sums of the splits, for linear_join; NULL: none */
@@ -196,7 +195,7 @@ struct linear_args {
     int32_t n_heads, head_outputs, y_head;
 };
 
-/* Input rows to float16 or bfloat16, or gathered as they are. Of experts: entry e is row rows[e], with the order of the columns of its expert. */
+/* Input rows to float16, or gathered as they are. Of experts: entry e is row rows[e], with the order of the columns of its expert. */
 struct linear_convert_args {
     const float *x;
     void *to;      /* [entries][to_stride] */
@@ -206,8 +205,13 @@ struct linear_convert_args {
     const struct linear_rows *lists; /* block y; NULL: block x is the entry */
     const int32_t *n_lists;
     int32_t x_stride, to_stride, n_in, order_stride;
-    int32_t format; /* LINEAR_F16, LINEAR_BF16 or LINEAR_F32 */
+    int32_t is_f32; /* gathered, but not converted */
     int32_t n_heads, x_head; /* entry e is head e % n_heads of row e / n_heads; 0: no heads */
+};
+
+enum {
+    CONVERT_THREADS = 512,
+    CONVERT_HELD = 16384, /* columns of a row that linear_convert_held has in registers */
 };
 
 /* Rows of a table as float32: row ids[r] - first_id, zeros if there is none. */

@@ -1,7 +1,7 @@
 /* What linear layers do before and after the products: input rows become halves, and sums of splits become results. */
 #include "kernels/cuda/linear.h"
 
-enum { CONVERT_THREADS = 256, CONVERT_WARPS = CONVERT_THREADS / WARP };
+enum { CONVERT_WARPS = CONVERT_THREADS / WARP };
 
 /* The largest of all threads' v. */
 DEVICE uint32_t block_max(uint32_t v)
@@ -21,42 +21,100 @@ DEVICE uint32_t block_max(uint32_t v)
     return v;
 }
 
-/* Entry block x (of list block y): a row is multiplied by the power of two that brings its largest magnitude to 2^14 or
- * more and below 2^15 (float16), or by 1, rounded, and padded by zeros. */
+/* The entry of a block, and what it is made of. */
+struct entry {
+    int i, expert;
+    const float *x;
+};
+
+/* Entry block x (of list block y). False: none. */
+DEVICE bool entry_of_block(struct entry *entry, const struct linear_convert_args *a)
+{
+    int i = block_id(), heads = a->n_heads > 0 ? a->n_heads : 1;
+    entry->expert = 0;
+    if (a->lists) {
+        if (block_id_y() >= *a->n_lists || i >= a->lists[block_id_y()].n)
+            return false;
+        entry->expert = a->lists[block_id_y()].expert;
+        i += a->lists[block_id_y()].begin;
+    }
+    entry->i = i;
+    entry->x = a->x + (int64_t)(a->rows ? a->rows[i] : i / heads) * a->x_stride;
+    if (a->n_heads > 0)
+        entry->x += (int64_t)(i % heads) * a->x_head;
+    return true;
+}
+
+/* The factor of a row whose largest magnitude has these bits, which brings it to 2^14 or more and below 2^15. Stores its
+ * inverse, which must be a normal number, too. */
+DEVICE float entry_scale(const struct linear_convert_args *a, int i, uint32_t largest)
+{
+    /* 2^(141 - exponent): the exponents of 2^14 and 1 are 141 and 127. */
+    uint32_t exponent = largest >> 23, up = 268 - (exponent < 15 ? 15 : exponent);
+    if (a->is_f32 || largest == 0)
+        up = 127;
+    if (thread_id() == 0)
+        a->scales[i] = exponent == 255 ? bits_f32(0x7fc00000) : bits_f32((254 - up) << 23);
+    return bits_f32(up << 23);
+}
+
+DEVICE uint32_t larger_magnitude(uint32_t largest, float x)
+{
+    uint32_t bits = f32_bits(x) & 0x7fffffff;
+    return bits > largest ? bits : largest;
+}
+
+/* A row is multiplied by a power of two, rounded, and padded by zeros. */
 KERNEL(linear_convert, struct linear_convert_args, CONVERT_THREADS)
 {
-    int entry = block_id(), expert = 0;
-    if (a.lists) {
-        if (block_id_y() >= *a.n_lists || entry >= a.lists[block_id_y()].n)
-            return;
-        expert = a.lists[block_id_y()].expert;
-        entry += a.lists[block_id_y()].begin;
-    }
-    int heads = a.n_heads > 0 ? a.n_heads : 1, row = a.rows ? a.rows[entry] : entry / heads;
-    const float *x = a.x + (int64_t)row * a.x_stride + (int64_t)(a.rows ? 0 : entry % heads) * a.x_head;
-    const uint16_t *order = a.order ? a.order + (int64_t)expert * a.order_stride : NULL;
+    struct entry entry;
+    if (!entry_of_block(&entry, &a))
+        return;
+    const uint16_t *order = a.order ? a.order + (int64_t)entry.expert * a.order_stride : NULL;
     uint32_t largest = 0;
-    for (int i = thread_id(); i < a.n_in; i += CONVERT_THREADS) {
-        uint32_t bits = f32_bits(x[i]) & 0x7fffffff;
-        largest = bits > largest ? bits : largest;
-    }
-    largest = block_max(largest);
-    /* 2^(141 - exponent): the exponents of 2^14 and 1 are 141 and 127. Its inverse must be a normal number, too. */
-    uint32_t exponent = largest >> 23, up = 268 - (exponent < 15 ? 15 : exponent);
-    if (a.format != LINEAR_F16 || largest == 0)
-        up = 127;
-    float scale = bits_f32(up << 23);
-    if (thread_id() == 0)
-        a.scales[entry] = exponent == 255 ? bits_f32(0x7fc00000) : bits_f32((254 - up) << 23);
-    int64_t to = (int64_t)entry * a.to_stride;
+    for (int i = thread_id(); i < a.n_in; i += CONVERT_THREADS)
+        largest = larger_magnitude(largest, entry.x[i]);
+    float scale = entry_scale(&a, entry.i, block_max(largest));
+    int64_t to = (int64_t)entry.i * a.to_stride;
     for (int i = 2 * thread_id(); i < a.to_stride; i += 2 * CONVERT_THREADS) {
         float v[2];
         UNROLL for (int k = 0; k < 2; k++)
-            v[k] = i + k < a.n_in ? x[order ? order[i + k] : i + k] * scale : 0;
-        if (a.format == LINEAR_F32)
+            v[k] = i + k < a.n_in ? entry.x[order ? order[i + k] : i + k] * scale : 0;
+        if (a.is_f32)
             ((f32x2 *)a.to)[(to + i) / 2] = (f32x2){ v[0], v[1] };
         else
-            ((uint32_t *)a.to)[(to + i) / 2] = a.format == LINEAR_BF16 ? bf16x2_of(v[0], v[1]) : half2_of(v[0], v[1]);
+            ((uint32_t *)a.to)[(to + i) / 2] = half2_of(v[0], v[1]);
+    }
+}
+
+/* The same of rows to float16 that are aligned to 16 bytes, have no order, and at most CONVERT_HELD columns: they are read
+ * once. */
+KERNEL(linear_convert_held, struct linear_convert_args, CONVERT_THREADS)
+{
+    enum { N = CONVERT_HELD / (4 * CONVERT_THREADS) };
+    f32x4 x[N];
+    struct entry entry;
+    uint32_t largest = 0;
+    if (!entry_of_block(&entry, &a))
+        return;
+    UNROLL for (int k = 0; k < N; k++)
+    {
+        int i = 4 * (k * CONVERT_THREADS + thread_id());
+        x[k] = i < a.n_in ? *(const f32x4 *)(entry.x + i) : (f32x4){ 0 };
+    }
+    UNROLL for (int k = 0; k < N; k++)
+    {
+        UNROLL for (int c = 0; c < 4; c++)
+            largest = larger_magnitude(largest, x[k][c]);
+    }
+    float scale = entry_scale(&a, entry.i, block_max(largest));
+    uint16_t *to = (uint16_t *)a.to + (int64_t)entry.i * a.to_stride;
+    UNROLL for (int k = 0; k < N; k++)
+    {
+        int i = 4 * (k * CONVERT_THREADS + thread_id());
+        f32x4 v = x[k] * scale;
+        if (i < a.to_stride)
+            *(u32x2 *)(to + i) = (u32x2){ half2_of(v[0], v[1]), half2_of(v[2], v[3]) };
     }
 }
 

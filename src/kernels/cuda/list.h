@@ -99,6 +99,7 @@ CUDA_KERNEL(sample_draw)
 
 CUDA_FILE(linear_rows)
 CUDA_KERNEL(linear_convert)
+CUDA_KERNEL(linear_convert_held)
 CUDA_KERNEL(linear_join)
 
 CUDA_FILE(linear_f32)
@@ -112,14 +113,6 @@ CUDA_KERNEL(linear_f16_tile_32)
 CUDA_KERNEL(linear_f16_tile_64)
 CUDA_KERNEL(linear_f16_tile_128)
 CUDA_KERNEL(linear_f16_read)
-
-CUDA_FILE(linear_bf16)
-CUDA_KERNEL(linear_bf16_few)
-CUDA_KERNEL(linear_bf16_some)
-CUDA_KERNEL(linear_bf16_tile_32)
-CUDA_KERNEL(linear_bf16_tile_64)
-CUDA_KERNEL(linear_bf16_tile_128)
-CUDA_KERNEL(linear_bf16_read)
 
 CUDA_FILE(linear_q4_0)
 CUDA_KERNEL(linear_q4_0_few)
