@@ -139,6 +139,12 @@ void cuda_copy_out(struct cuda_backend *cuda, void *host, const void *from, size
     cuda_copied_out += n_bytes;
 }
 
+void cuda_copy_within(struct cuda_backend *cuda, void *to, const void *from, size_t n_bytes)
+{
+    (void)cuda;
+    memcpy(to, from, n_bytes);
+}
+
 void *cuda_pinned_new(struct cuda_backend *cuda, size_t n_bytes)
 {
     return cuda_memory_new(cuda, n_bytes);

@@ -1,7 +1,7 @@
 /* Tests of attention on the card: against float64, and the contract that a row's bits depend on what it sees alone, not on
  * chunks, other sequences, the kernel, how a tile is cut into units, or what else lies in the pages. */
 #include "cuda/attention_world.h"
-#include "kernels/variants.h"
+#include "kernels/ref/ref.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -134,12 +134,130 @@ static void latents(void **state)
             check_case(&CASES[i], ENDS[k] - 5, ENDS[k], RUNS, 3);
 }
 
+/* On cards whose shared memory is too small, and with wider latents than latent.c takes. */
+static void latents_without_matrix_instructions(void **state)
+{
+    (void)state;
+    static const struct world_case CASES[] = {
+        { .n_heads = 20, .n_kv_heads = 1, .head_dim = 56, .n_latent = 40, .type = DTYPE_F16, .rope = ROPE_INTERLEAVED },
+        { .n_heads = 3, .n_kv_heads = 1, .head_dim = 56, .n_latent = 48, .type = DTYPE_I8, .rope = ROPE_HALF, .window = 30 },
+    };
+    static const struct world_run RUNS[] = { { 5, false, 1000, NEVER, 10000, 1 }, { 1, true, 1, NEVER, 0, 1 } };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
+        check_case(&CASES[i], 258, 263, RUNS, 2);
+}
+
+/* A row whose keys and values are not finite, in the middle of a tile. */
+static void rows_before_a_bad_one_are_the_same(void **state)
+{
+    (void)state;
+    static const struct world_case CASES[] = {
+        { .n_heads = 2, .n_kv_heads = 2, .head_dim = 40, .type = DTYPE_F16 },
+        { .n_heads = 2, .n_kv_heads = 2, .head_dim = 40, .type = DTYPE_I8 },
+        { .n_heads = 2, .n_kv_heads = 1, .head_dim = 24, .type = DTYPE_F32 },
+        { .n_heads = 2, .n_kv_heads = 2, .head_dim = 64, .type = DTYPE_F16, .window = 5 },
+        { .n_heads = 2, .n_kv_heads = 1, .head_dim = 56, .n_latent = 40, .type = DTYPE_F16, .rope = ROPE_HALF, .window = 5 },
+        { .n_heads = 4, .n_kv_heads = 1, .head_dim = 56, .n_latent = 40, .type = DTYPE_I8, .rope = ROPE_HALF },
+    };
+    enum { N = 40, BAD = 21 };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
+        for (int kind = 0; kind < 4; kind++) {
+            struct world *w = world_new(&CASES[i]);
+            const struct world_run run = { N, kind % 2, 8, kind / 2 == 0 ? ALWAYS : NEVER, 0 };
+            int n = world_row_floats(w), n_y = CASES[i].n_heads * world_value_dim(w), n_q = CASES[i].n_heads * CASES[i].head_dim;
+            float *want = outputs_new(w, N), *y = outputs_new(w, N), bad = kind % 2 ? NAN : 1e30f;
+            world_attend(w, want, 0, N, &run);
+            for (int d = n_q; d < n; d++)
+                w->qkv[BAD * n + d] = bad;
+            for (int d = 0; d < CASES[i].head_dim; d++)
+                w->latent_kv[BAD * CASES[i].head_dim + d] = bad;
+            world_attend(w, y, 0, N, &run);
+            for (int r = 0; r < N; r++)
+                if (r < BAD || (CASES[i].window > 0 && r >= BAD + CASES[i].window))
+                    assert_memory_equal(y + r * n_y, want + r * n_y, (size_t)n_y * sizeof *y);
+                else if (CASES[i].type == DTYPE_F16 || kind % 2)
+                    assert_false(isfinite(y[r * n_y]));
+            free(want);
+            free(y);
+            world_free(w);
+        }
+}
+
+/* Attention of the last of n rows by the reference kernels, whose keys are transposed. */
+static void attend_by_reference(const struct world *w, float *y, int n, int head)
+{
+    const struct world_case *c = &w->c;
+    int hd = c->head_dim, kv = head / (c->n_heads / c->n_kv_heads), n_row = world_row_floats(w), n_pages = (n + 15) / 16;
+    size_t page_floats = (size_t)(2 * 16 * hd);
+    float *pages = calloc((size_t)n_pages, page_floats * sizeof *pages), *q = malloc(sizeof(float) * (size_t)hd);
+    int32_t table[WORLD_PAGES];
+    for (int p = 0; p < n_pages; p++)
+        table[p] = p;
+    for (int t = 0; t < n; t++)
+        for (int d = 0; d < hd; d++) {
+            const float *row = w->qkv + (size_t)t * (size_t)n_row;
+            float *page = pages + (size_t)(t / 16) * page_floats;
+            page[d * 16 + t % 16] = row[(c->n_heads + kv) * hd + d];
+            page[16 * hd + t % 16 * hd + d] = row[(c->n_heads + c->n_kv_heads + kv) * hd + d];
+        }
+    for (int d = 0; d < hd; d++)
+        q[d] = w->qkv[(size_t)(n - 1) * (size_t)n_row + (size_t)(head * hd + d)] * w->shape.scale;
+    const struct attention_view view = { .end = n, .pos = n - 1, .slope = c->has_slopes ? w->slopes[head] : 0 };
+    const struct attention_work work = { .q = q,
+                                         .views = &view,
+                                         .n_queries = 1,
+                                         .head_dim = hd,
+                                         .softcap = c->softcap,
+                                         .base = (const uint8_t *)pages,
+                                         .page_bytes = page_floats * sizeof(float),
+                                         .values_offset = (size_t)(16 * hd) * sizeof(float),
+                                         .page_table = table };
+    float max, total = 0, more_max, more_total, o[CUDA_MAX_HEAD_DIM], more[CUDA_MAX_HEAD_DIM];
+    const struct attention_sums into = { &max, &total, o }, from = { &more_max, &more_total, more };
+    for (int block = 0; block * ATTENTION_BLOCK < n; block++) {
+        attention_f32_ref(block == 0 ? &into : &from, &work, block);
+        if (block > 0)
+            attention_merge_ref(&into, &from, 1, hd);
+    }
+    divide_ref(y, o, c->has_sinks ? total + exp_ref(w->sinks[head] - max) : total, hd);
+    free(pages);
+    free(q);
+}
+
+static void pages_of_floats_have_the_bits_of_the_reference(void **state)
+{
+    (void)state;
+    static const struct world_case CASES[] = {
+        { .n_heads = 4, .n_kv_heads = 2, .head_dim = 24, .type = DTYPE_F32, .has_sinks = true, .has_slopes = true },
+        { .n_heads = 2, .n_kv_heads = 1, .head_dim = 80, .type = DTYPE_F32, .softcap = 7 },
+    };
+    static const int ENDS[] = { 1, 40, 257, 600 };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
+        for (size_t k = 0; k < sizeof ENDS / sizeof *ENDS; k++) {
+            struct world *w = world_new(&CASES[i]);
+            const struct world_run run = { 1, true, 1000, NEVER, k % 2 ? 10000 : 0 };
+            int hd = CASES[i].head_dim;
+            float *y = outputs_new(w, 1), want[CUDA_MAX_HEAD_DIM];
+            world_store(w, 1, 0, ENDS[k] - 1);
+            world_attend(w, y, ENDS[k] - 1, ENDS[k], &run);
+            for (int h = 0; h < CASES[i].n_heads; h++) {
+                attend_by_reference(w, want, ENDS[k], h);
+                assert_memory_equal(y + h * hd, want, (size_t)hd * sizeof *y);
+            }
+            free(y);
+            world_free(w);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(short_prompts_of_all_shapes),
         cmocka_unit_test(long_contexts_are_cut_anywhere),
         cmocka_unit_test(latents),
+        cmocka_unit_test(latents_without_matrix_instructions),
+        cmocka_unit_test(rows_before_a_bad_one_are_the_same),
+        cmocka_unit_test(pages_of_floats_have_the_bits_of_the_reference),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
