@@ -11,7 +11,7 @@
  * their high bits, likewise; then the scales. A lane's words of a step lie together, up to 16 bytes, so that a warp loads
  * 512 consecutive bytes at once.
  *
- * The numbers of a word (enum linear_plane) are placed so that a mask and at most one shift leave a pair of them in the
+ * The numbers of a word are placed so that a mask and at most one shift leave a pair of them in the
  * mantissas of two float16. A denormal half n * 2^-24 is an exact product's factor: fma(n * 2^-24, scale * 2^24, -min) is
  * the weight, rounded once. No number needs a conversion, and two weights cost about three instructions. To have 2^24 times the
  * scale in range, the scales of an output are multiplied by a power of two when they are packed, and the result by its
