@@ -83,11 +83,11 @@ static void sum_rows(void *arg, struct cluster *cluster)
     size_t n_floats = (size_t)n_rows * (size_t)n;
     float *own = malloc(n_floats * sizeof *own);
     assert_non_null(own);
-    check_way(be, cluster);
     for (size_t i = 0; i < n_floats; i++)
         own[i] = value_of(rank, (int)i);
     struct floats memory = op->alloc_shared(be, BEFORE + n_floats), x = floats_at(memory, BEFORE);
     assert_non_null(memory.buffer);
+    check_way(be, cluster);
     op->upload(be, x, own, n_floats);
     assert_true(op->reduce(be, x, n_floats));
     check(be, x, n_floats, n_ranks, 0, (int)n_floats);
@@ -120,7 +120,7 @@ static void collect_parts(void *arg, struct cluster *cluster)
     assert_true(own && all);
     for (size_t i = 0; i < part_floats; i++)
         own[i] = value_of(rank, (int)i);
-    struct floats part = op->alloc(be, part_floats);
+    struct floats shared = op->alloc_shared(be, 1), part = op->alloc(be, part_floats);
     struct floats whole = rank == 0 ? op->alloc(be, whole_floats) : NO_FLOATS;
     op->upload(be, part, own, part_floats);
     assert_true(op->collect(be, whole, part, ROWS, begins));
@@ -132,6 +132,7 @@ static void collect_parts(void *arg, struct cluster *cluster)
                     assert_true(all[(size_t)row * (size_t)n_whole + (size_t)(begins[r] + i)] ==
                                 value_of(r, row * n + i));
     }
+    op->dealloc_shared(be, shared);
     op->dealloc(be, part);
     op->dealloc(be, whole);
     free(own);

@@ -79,6 +79,7 @@ struct cuda_backend {
     struct cuda_experts *experts;
     struct cluster *cluster; /* NULL: a single process */
     struct cuda_nccl *nccl;  /* NULL: collectives go through the host */
+    bool has_met;            /* the ranks have tried to use NCCL */
     float *staging;          /* of collect(), pinned */
     struct cuda_sampling *sampling; /* of cuda_sample.c; NULL before reserve_sampling() */
     struct cuda_attention *attention; /* NULL: not reserved */

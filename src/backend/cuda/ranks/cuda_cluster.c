@@ -1,8 +1,8 @@
-/* By NCCL, if it is there and each rank has a card of its own. Else a collective ends what was launched of the step so far, copies the operand to the host, calls that of cluster/, and copies
- * the result to the card. */
+/* By NCCL, if it is there and each rank has a card of its own. Else a collective ends what was launched of the step so
+ * far, copies the operand to the host, calls that of cluster/, and copies the result to the card. */
 #include "backend/cuda/ranks/cuda_cluster.h"
-#include "backend/cuda/ranks/cuda_nccl.h"
 #include "backend/cuda/cuda_state.h"
+#include "backend/cuda/ranks/cuda_nccl.h"
 #include "cluster/cluster.h"
 
 #include <stdlib.h>
@@ -11,12 +11,9 @@ enum { STAGING_FLOATS = 4 << 20 }; /* of collect(), which computes as many rows 
 
 bool cuda_cluster_open(struct cuda_backend *cuda, struct cluster *cluster)
 {
-    int n_cards = 0;
     cuda->cluster = cluster;
     if (!cluster)
         return true;
-    (void)cuda_is_ok(cuda, cuda->driver->device_count(&n_cards), "counting the cards");
-    cuda->nccl = cuda_nccl_new(cuda, cluster, n_cards);
     cuda->staging = cuda_pinned_new(cuda, STAGING_FLOATS * sizeof *cuda->staging);
     return cuda->staging;
 }
@@ -36,9 +33,22 @@ int cuda_cluster_card(const struct cluster *cluster, int n_cards)
 
 /* ---- shared memory: on the card, with a copy on the host that the other ranks of this machine read ---- */
 
+/* The first allocation of shared memory is where all ranks are known to be together: before it, one of them may have
+ * failed to open its backend without the others. */
+static void meet_ranks(struct cuda_backend *cuda)
+{
+    int n_cards = 0;
+    if (!cuda->cluster || cuda->has_met)
+        return;
+    cuda->has_met = true;
+    (void)cuda_is_ok(cuda, cuda->driver->device_count(&n_cards), "counting the cards");
+    cuda->nccl = cuda_nccl_new(cuda, cuda->cluster, n_cards);
+}
+
 struct floats cuda_alloc_shared(struct backend *be, size_t n_floats)
 {
     struct cuda_backend *cuda = cuda_of(be);
+    meet_ranks(cuda);
     struct floats floats = cuda_alloc(be, n_floats);
     float *host = cuda->cluster ? cluster_alloc(cuda->cluster, n_floats) : NULL; /* all ranks call it */
     bool fits = !cuda->nccl || cuda_nccl_fit(cuda, cuda->nccl, n_floats);
