@@ -127,6 +127,7 @@ struct block {
     struct block *next;
     uint8_t *mapping, *data; /* data ends where the guard page begins, up to alignment */
     size_t mapping_bytes, n_bytes;
+    bool is_new; /* not filled with NaNs yet */
 };
 
 static struct block *card_blocks, *pinned_blocks;
@@ -157,18 +158,28 @@ static struct block *block_new(size_t n_bytes, bool is_card)
     }
     b->data = b->mapping + pages - room;
     b->n_bytes = n_bytes;
-    memset(b->mapping, 0xff, pages);
     mprotect(b->mapping + pages, PAGE, PROT_NONE);
-    if (is_card && !is_working)
+    b->is_new = is_card;
+    if (is_card)
         mprotect(b->mapping, pages, PROT_NONE);
+    else
+        memset(b->mapping, 0xff, pages);
     return b;
+}
+
+static void block_open(struct block *b, bool opens)
+{
+    mprotect(b->mapping, b->mapping_bytes - PAGE, opens ? PROT_READ | PROT_WRITE : PROT_NONE);
+    if (opens && b->is_new)
+        memset(b->mapping, 0xff, b->mapping_bytes - PAGE);
+    b->is_new = false;
 }
 
 static void card_work(bool begins)
 {
     is_working = begins;
     for (struct block *b = card_blocks; b; b = b->next)
-        mprotect(b->mapping, b->mapping_bytes - PAGE, begins ? PROT_READ | PROT_WRITE : PROT_NONE);
+        block_open(b, begins);
 }
 
 static struct block *find_block(struct block *list, const void *at)
@@ -288,6 +299,26 @@ static void add_operation(struct operations *ops, const struct operation *op, co
     memcpy(to->args, args_bytes > 0 ? args : "", args_bytes);
 }
 
+/* Zeros in all of a block that was never touched: its pages are zeros as they come from the system. */
+static bool is_clearing_new(const struct operation *op)
+{
+    struct block *b = op->kind == FILL && op->byte == 0 ? find_block(card_blocks, op->to) : NULL;
+    if (!b || !b->is_new || op->to != b->data || op->n_bytes != b->n_bytes)
+        return false;
+    b->is_new = false;
+    return true;
+}
+
+/* A copy or a fill opens only what it touches, which is faster. */
+static void open_ends(const struct operation *op, bool opens)
+{
+    struct block *to = find_block(card_blocks, op->to), *from = op->kind == COPY ? find_block(card_blocks, op->from) : NULL;
+    if (to)
+        block_open(to, opens);
+    if (from && from != to)
+        block_open(from, opens);
+}
+
 static void carry_out(const struct operation *op)
 {
     if (op->kind == LAUNCH)
@@ -302,10 +333,20 @@ static void work(void)
 {
     if (queue.n == 0)
         return;
-    card_work(true);
-    for (size_t i = 0; i < queue.n; i++)
-        carry_out(&queue.items[i]);
-    card_work(false);
+    for (size_t i = 0; i < queue.n; i++) {
+        const struct operation *op = &queue.items[i];
+        if (op->kind == LAUNCH && !is_working)
+            card_work(true);
+        if (is_clearing_new(op))
+            continue;
+        if (!is_working)
+            open_ends(op, true);
+        carry_out(op);
+        if (!is_working)
+            open_ends(op, false);
+    }
+    if (is_working)
+        card_work(false);
     clear_operations(&queue);
 }
 
