@@ -1,10 +1,10 @@
-/* Keys and values in pages, and steps over them, for tests of kernels/cuda/kv.c and attention*.c: host memory, and the emulator
+/* Keys and values in pages, and steps over them, for tests of kernels/cuda/attention/kv.c and attention*.c: host memory, and the emulator
  * instead of a card. */
 #ifndef TUTTI_TESTS_CUDA_ATTENTION_WORLD_H
 #define TUTTI_TESTS_CUDA_ATTENTION_WORLD_H
 
 #include "backend/cuda/attention/attention_plan.h"
-#include "kernels/cuda/kv_args.h"
+#include "kernels/cuda/attention/kv_args.h"
 
 enum { WORLD_ROWS = 1100, WORLD_PAGES = 2 * (WORLD_ROWS / CUDA_KV_PAGE + 1), WORLD_PADDING = 3 };
 

@@ -1,7 +1,7 @@
 /* The router of the card against kernels/route.c: equal choices and weights, bit for bit; and the rows in the order of
  * their experts. */
 #include "cuda/emulator.h"
-#include "kernels/cuda/experts_args.h"
+#include "kernels/cuda/experts/experts_args.h"
 #include "kernels/route.h"
 
 #include <math.h>

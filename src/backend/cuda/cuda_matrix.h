@@ -3,7 +3,7 @@
 #define TUTTI_BACKEND_CUDA_CUDA_MATRIX_H
 
 #include "backend/cuda/cuda.h"
-#include "kernels/cuda/linear_args.h"
+#include "kernels/cuda/linear/linear_args.h"
 
 /* All experts' tiles of weights are contiguous, then come the scales, the biases and the orders. */
 struct matrix {

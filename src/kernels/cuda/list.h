@@ -1,4 +1,4 @@
-/* The kernels for NVIDIA cards, by the file of this folder that has them: CUDA_FILE(file), then its CUDA_KERNEL(name).
+/* The kernels for NVIDIA cards, by the file of this folder or its subfolders that has them: CUDA_FILE(file), then its CUDA_KERNEL(name).
  * Whoever includes this list defines the two before. A file is a module of its own for the driver. */
 #ifndef CUDA_FILE
 #define CUDA_FILE(file)

@@ -4,7 +4,7 @@
 #define TUTTI_BACKEND_CUDA_CUDA_LORA_H
 
 #include "backend/cuda/cuda.h"
-#include "kernels/cuda/lora_args.h"
+#include "kernels/cuda/experts/lora_args.h"
 
 /* ---- cuda_adapters.c ---- */
 

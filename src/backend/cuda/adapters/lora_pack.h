@@ -3,7 +3,7 @@
 #define TUTTI_BACKEND_CUDA_LORA_PACK_H
 
 #include "backend/backend.h"
-#include "kernels/cuda/lora_args.h"
+#include "kernels/cuda/experts/lora_args.h"
 
 /* Returns the bytes of a source, for memory aligned to 16 bytes, which begins with its struct lora_change. host: [bytes],
  * written, zeroed by the caller, or NULL to count only. card: where the bytes will be. */

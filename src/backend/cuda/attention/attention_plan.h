@@ -3,7 +3,7 @@
 #define TUTTI_BACKEND_CUDA_ATTENTION_PLAN_H
 
 #include "backend/cuda/cuda.h"
-#include "kernels/cuda/attention_args.h"
+#include "kernels/cuda/attention/attention_args.h"
 
 struct attention_limits {
     int n_resident; /* blocks that the card computes at the same time */

@@ -3,7 +3,7 @@
 #define TUTTI_BACKEND_CUDA_CUDA_KV_H
 
 #include "backend/cuda/cuda.h"
-#include "kernels/cuda/kv_args.h"
+#include "kernels/cuda/attention/kv_args.h"
 
 struct kv_memory {
     enum dtype dtype;

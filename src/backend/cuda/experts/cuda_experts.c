@@ -3,7 +3,7 @@
  * not used end at once. So no weights are read but those of chosen experts. */
 #include "backend/cuda/experts/cuda_experts.h"
 #include "backend/cuda/cuda_matrix.h"
-#include "kernels/cuda/experts_args.h"
+#include "kernels/cuda/experts/experts_args.h"
 
 #include <stdlib.h>
 

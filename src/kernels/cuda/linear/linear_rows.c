@@ -1,5 +1,5 @@
 /* What linear layers do before and after the products: input rows become halves, and sums of splits become results. */
-#include "kernels/cuda/linear.h"
+#include "kernels/cuda/linear/linear.h"
 
 enum { CONVERT_WARPS = CONVERT_THREADS / WARP };
 

@@ -8,7 +8,7 @@
 #define TUTTI_KERNELS_CUDA_EXPERTS_ARGS_H
 
 #include "kernels/cuda/args.h"
-#include "kernels/cuda/linear_args.h"
+#include "kernels/cuda/linear/linear_args.h"
 
 struct route_args {
     const struct step_counts *counts; /* rows from n_rows on are padding, which chooses no expert */

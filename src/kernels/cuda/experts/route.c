@@ -1,7 +1,7 @@
 /* The router of a mixture of experts: what kernels/route.c computes, by the same operations in the same order, so that
  * equal logits choose equal experts with equal weights on every device. Then rows in the order of their experts. */
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/experts_args.h"
+#include "kernels/cuda/experts/experts_args.h"
 #include "kernels/cuda/math.h"
 
 enum { GROUP_THREADS = 256, GROUP_WARPS = GROUP_THREADS / WARP, NOTHING = INT32_MAX };

@@ -5,7 +5,7 @@
 #ifndef TUTTI_KERNELS_CUDA_ATTENTION_BODY_H
 #define TUTTI_KERNELS_CUDA_ATTENTION_BODY_H
 
-#include "kernels/cuda/attention_args.h"
+#include "kernels/cuda/attention/attention_args.h"
 #include "kernels/cuda/math.h"
 
 #define MINUS_INFINITY (-__builtin_inff())

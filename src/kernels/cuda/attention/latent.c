@@ -7,7 +7,7 @@
  * a block run on from leaf to leaf. Values: warp w has dimensions 64 w to 64 w + 63. Queries and weights are rounded as in
  * attention_mma.h. Within a block what is summed so far is multiplied by exp(largest score before - after); blocks are merged
  * as everywhere. What a query does not see changes nothing: its factor is exactly 1, and its weights are 0. */
-#include "kernels/cuda/attention_body.h"
+#include "kernels/cuda/attention/attention_body.h"
 
 enum {
     LATENT_WARPS = 8,

@@ -4,7 +4,7 @@
  * likewise. With latent attention it has rows [16][head_dim], int8 with scales [16] of the latents and [16] of the rest.
  * float16 and int8 are rounded as on the CPU (to_half_fn and to_int8_fn of kernels.h); norms and rotations have its bits. */
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/kv_args.h"
+#include "kernels/cuda/attention/kv_args.h"
 
 enum { KV_WARPS = 8, KV_THREADS = KV_WARPS * WARP };
 

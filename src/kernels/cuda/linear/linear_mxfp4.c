@@ -1,4 +1,4 @@
 /* Linear layers with weights of type MXFP4. */
-#include "kernels/cuda/linear.h"
+#include "kernels/cuda/linear/linear.h"
 
 LINEAR_KERNELS(mxfp4, LINEAR_MXFP4)

@@ -2,7 +2,7 @@
  *
  * Their leaves are merged in order, through shared memory; so are the blocks of a unit, or, if a tile is cut into several
  * units, all its blocks by the unit that finishes last. */
-#include "kernels/cuda/attention_mma.h"
+#include "kernels/cuda/attention/attention_mma.h"
 
 enum {
     SPLIT_THREADS = 32 * CUDA_LEAVES,

@@ -1,9 +1,9 @@
-/* The arguments of kernels/cuda/kv.c. Types: enum cuda_kv_type; kinds of rope: enum rope_kind of backend.h. */
+/* The arguments of kernels/cuda/attention/kv.c. Types: enum cuda_kv_type; kinds of rope: enum rope_kind of backend.h. */
 #ifndef TUTTI_KERNELS_CUDA_KV_ARGS_H
 #define TUTTI_KERNELS_CUDA_KV_ARGS_H
 
 #include "kernels/cuda/args.h"
-#include "kernels/cuda/attention_args.h"
+#include "kernels/cuda/attention/attention_args.h"
 
 enum { CUDA_ROPE_NONE, CUDA_ROPE_INTERLEAVED, CUDA_ROPE_HALF, CUDA_ROPE_2D };
 

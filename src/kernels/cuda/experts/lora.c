@@ -1,7 +1,7 @@
 /* Low-rank updates, factors and shifts of linear layers. Rows of many adapters are computed together: a block has one row,
  * or of large steps a few consecutive ones, which mostly have the same adapter, whose factors are then read once. */
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/lora_args.h"
+#include "kernels/cuda/experts/lora_args.h"
 #include "kernels/cuda/math.h"
 
 enum { THREADS = 256, WARPS = THREADS / WARP };

@@ -2,7 +2,7 @@
  *
  * A unit is 64 columns of 16 outputs, column by column. The columns have 16 splits; a thread runs through those of one output
  * and split, in order, for eight rows. */
-#include "kernels/cuda/linear.h"
+#include "kernels/cuda/linear/linear.h"
 
 enum { F32_ROWS = 8, F32_THREADS = LINEAR_TILE * LINEAR_F32_SPLITS };
 

@@ -1,4 +1,4 @@
 /* Linear layers with weights of type Q4_1. */
-#include "kernels/cuda/linear.h"
+#include "kernels/cuda/linear/linear.h"
 
 LINEAR_KERNELS(q4_1, LINEAR_Q4_1)

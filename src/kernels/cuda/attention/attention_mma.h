@@ -16,7 +16,7 @@
 #ifndef TUTTI_KERNELS_CUDA_ATTENTION_MMA_H
 #define TUTTI_KERNELS_CUDA_ATTENTION_MMA_H
 
-#include "kernels/cuda/attention_body.h"
+#include "kernels/cuda/attention/attention_body.h"
 
 enum {
     LEAF_PAGES = CUDA_ATTENTION_LEAF / CUDA_KV_PAGE,

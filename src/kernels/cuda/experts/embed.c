@@ -1,6 +1,6 @@
 /* What adapters change of the rows of the embedding, by the CPU's operations in their order. */
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/lora_args.h"
+#include "kernels/cuda/experts/lora_args.h"
 
 enum { THREADS = 256 };
 

@@ -2,7 +2,7 @@
  * are neighbors in a block, so that keys and values are read from the cache after the first of them.
  *
  * The order of sums is that of attention.c: leaves are merged into their block, blocks into the result. */
-#include "kernels/cuda/attention_mma.h"
+#include "kernels/cuda/attention/attention_mma.h"
 
 enum { WIDE_WARPS = 4, WIDE_THREADS = 32 * WIDE_WARPS };
 

@@ -4,7 +4,7 @@
  * A score is a chain over the dimensions; of latents, dimension d goes into sum d % 16, and the sums are folded by halves. The
  * total is folded from 16 sums of the positions by their number % 16; a value is a chain over the positions. Leaves are not
  * used: a block's largest score is known before its exponentials. */
-#include "kernels/cuda/attention_body.h"
+#include "kernels/cuda/attention/attention_body.h"
 
 enum { PLAIN_THREADS = 128 };
 

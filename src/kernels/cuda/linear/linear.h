@@ -11,7 +11,7 @@
 #define TUTTI_KERNELS_CUDA_LINEAR_H
 
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/linear_args.h"
+#include "kernels/cuda/linear/linear_args.h"
 #include "kernels/cuda/math.h"
 
 enum {
