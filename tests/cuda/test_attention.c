@@ -249,6 +249,59 @@ static void pages_of_floats_have_the_bits_of_the_reference(void **state)
         }
 }
 
+/* Random steps: each block of each tile is in one unit, and the units fit their room. */
+static void units_cover_every_block_once(void **state)
+{
+    (void)state;
+    enum { MAX_ROWS = 60, MAX_BLOCKS = 500 };
+    unsigned seed = 1;
+    for (int i = 0; i < 3000; i++) {
+        int32_t positions[MAX_ROWS], seqs[MAX_ROWS], n_seqs = 0, n_rows = 0;
+        int limit = 1 + rand_r(&seed) % 100000;
+        while (n_rows < MAX_ROWS && (n_rows == 0 || rand_r(&seed) % 8)) {
+            int pos = rand_r(&seed) % limit;
+            for (int k = rand_r(&seed) % 3 ? 1 : rand_r(&seed) % 40; k > 0 && n_rows < MAX_ROWS; k--, pos++) {
+                positions[n_rows] = pos;
+                seqs[n_rows++] = n_seqs;
+            }
+            n_seqs++;
+        }
+        static const int HEADS[][2] = { { 1, 1 }, { 32, 2 }, { 32, 32 }, { 20, 1 }, { 6, 2 } };
+        const int *heads = HEADS[rand_r(&seed) % 5];
+        const struct attention_shape shape = { .n_heads = heads[0],
+                                               .n_kv_heads = heads[1],
+                                               .head_dim = 64,
+                                               .n_latent = heads[1] == 1 && rand_r(&seed) % 2 ? 56 : 0,
+                                               .window = rand_r(&seed) % 2 ? 1 + rand_r(&seed) % 2000 : 0 };
+        const struct attention_limits limits = { 1 + rand_r(&seed) % 400, rand_r(&seed) % 2 ? 50 : 0, rand_r(&seed) % 100000 };
+        const struct step step = { .n_rows = n_rows, .n_seqs = n_seqs, .positions = positions, .seqs = seqs };
+        int room = attention_plan_units(&shape, &limits, n_rows), seen[MAX_ROWS][MAX_BLOCKS] = { 0 };
+        struct attention_plan *plans[2];
+        for (int k = 0; k < 2; k++)
+            plans[k] = malloc(sizeof **plans + (size_t)room * sizeof *plans[k]->units);
+        attention_plan_make(plans[0], plans[1], &shape, &limits, &step);
+        for (int k = 0; k < 2; k++) {
+            assert_true(plans[k]->n_units <= room);
+            for (int u = 0; u < plans[k]->n_units; u++) {
+                const struct attention_unit *unit = &plans[k]->units[u];
+                assert_true(unit->slot >= 0 || unit->n_blocks == unit->n_tile_blocks);
+                for (int r = unit->row; r < unit->row + unit->n_rows; r++)
+                    for (int b = unit->first_block; b < unit->first_block + unit->n_blocks; b++)
+                        seen[r][b]++;
+            }
+            free(plans[k]);
+        }
+        for (int r = 0; r < n_rows; r++) {
+            int begin = shape.window > 0 && positions[r] >= shape.window ? positions[r] - shape.window + 1 : 0;
+            for (int b = 0; b < MAX_BLOCKS; b++) {
+                assert_true(seen[r][b] <= 1);
+                if (b >= begin / CUDA_ATTENTION_BLOCK && b <= positions[r] / CUDA_ATTENTION_BLOCK)
+                    assert_int_equal(seen[r][b], 1);
+            }
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -258,6 +311,7 @@ int main(void)
         cmocka_unit_test(latents_without_matrix_instructions),
         cmocka_unit_test(rows_before_a_bad_one_are_the_same),
         cmocka_unit_test(pages_of_floats_have_the_bits_of_the_reference),
+        cmocka_unit_test(units_cover_every_block_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

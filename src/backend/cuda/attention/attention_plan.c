@@ -137,8 +137,8 @@ static void add_split(struct attention_plan *plan, struct attention_unit tile, c
                       const struct attention_limits *limits, int64_t n_blocks, int64_t *n_slots)
 {
     int64_t wanted = (int64_t)tile.n_blocks * tile.n_rows * groups->n_groups * min_int(groups->heads_of_kv, groups->tile_queries);
-    int64_t span = n_blocks * groups->n_groups / ((int64_t)UNITS_FOR_EACH * limits->n_resident);
-    span = span > 1 ? span : 1;
+    /* Rounded up, so that n_blocks / span is within what attention_plan_units() counts. */
+    int64_t most = (int64_t)UNITS_FOR_EACH * limits->n_resident, span = (n_blocks * groups->n_groups + most - 1) / most;
     if (tile.n_blocks <= span || wanted > limits->n_slots - *n_slots) {
         plan->units[plan->n_units++] = tile;
         return;

@@ -16,7 +16,7 @@ struct split_shared {
     struct merge_factors leaf_factors[CUDA_LEAVES][CUDA_TILE_QUERIES];
     struct softmax_state block[CUDA_TILE_QUERIES], run[CUDA_TILE_QUERIES];
     struct merge_factors run_factors[CUDA_TILE_QUERIES];
-    float divisor[CUDA_TILE_QUERIES];
+    float inverse[CUDA_TILE_QUERIES];
     uint32_t flag;
 } __attribute__((aligned(16)));
 _Static_assert(sizeof(struct split_shared) == CUDA_SPLIT_SHARED, "the host knows its size");
@@ -37,7 +37,7 @@ DEVICE void split_factors(const struct attention_args *a, struct split_shared *s
     s->block[query] = block;
     s->run[query] = run;
     if (query < n_tile_queries(unit, heads))
-        s->divisor[query] = denominator_of(a, run, heads->begin + query % heads->n);
+        s->inverse[query] = divide_exact(1.0f, denominator_of(a, run, heads->begin + query % heads->n));
 }
 
 /* Merges the leaves' values of dimensions from..from + 63, and stores them. */
@@ -73,7 +73,7 @@ DEVICE void split_store(const struct attention_args *a, struct split_shared *s, 
         UNROLL for (int k = 0; k < 4; k++)
         {
             o[k] = merge_value(before[k], o[k], &f);
-            o[k] = is_last ? divide_exact(o[k], s->divisor[query]) : o[k];
+            o[k] = is_last ? o[k] * s->inverse[query] : o[k];
         }
         *to = o;
     }
@@ -121,7 +121,7 @@ DEVICE void attend_split(const struct attention_args *a, struct split_shared *s,
         for (int at = 0; at < unit.n_blocks; at++)
             split_block(a, s, &unit, &heads, &tile, queries, group, at, type, head_dim);
         if (unit.slot >= 0 && is_last_unit(a, &unit, group, &s->flag))
-            merge_tile(a, &unit, &heads, group, SPLIT_THREADS);
+            merge_tile(a, &unit, &heads, group, SPLIT_THREADS, false);
         block_sync();
     }
 }

@@ -139,9 +139,10 @@ DEVICE bool is_last_unit(const struct attention_args *a, const struct attention_
     return *flag != 0;
 }
 
-/* Block: merges a tile's partial results in the order of the blocks, four dimensions a thread. */
+/* Block: merges a tile's partial results in the order of the blocks, four dimensions a thread. divides: by the denominator, as
+ * the reference; else its inverse is multiplied. */
 DEVICE void merge_tile(const struct attention_args *a, const struct attention_unit *unit, const struct head_group *heads,
-                       int group, int n_threads)
+                       int group, int n_threads, bool divides)
 {
     int n_quads = a->value_dim / 4, n = n_tile_queries(unit, heads) * n_quads;
     for (int i = thread_id(); i < n; i += n_threads) {
@@ -155,8 +156,8 @@ DEVICE void merge_tile(const struct attention_args *a, const struct attention_un
             struct merge_factors f = merge_state(&state, (struct softmax_state){ sums[0], sums[1] });
             UNROLL for (int k = 0; k < 4; k++) o[k] = merge_value(o[k], more[k], &f);
         }
-        float divisor = denominator_of(a, state, head);
-        UNROLL for (int k = 0; k < 4; k++) o[k] = divide_exact(o[k], divisor);
+        float divisor = denominator_of(a, state, head), inverse = divide_exact(1.0f, divisor);
+        UNROLL for (int k = 0; k < 4; k++) o[k] = divides ? divide_exact(o[k], divisor) : o[k] * inverse;
         int64_t row = unit->row + query / heads->n;
         *(f32x4 *)(a->y + (row * a->n_heads + head) * a->value_dim + d) = o;
     }

@@ -167,37 +167,47 @@ DEVICE bool page_is_full(const struct mma_tile *tile, int page)
     return page * CUDA_KV_PAGE >= tile->all_first && (page + 1) * CUDA_KV_PAGE <= tile->all_end;
 }
 
-DEVICE void leaf_products(float s[LEAF_PAGES][2][4], const struct leaf *leaf, const u32x4 *queries, int type, int head_dim,
-                          bool once)
+/* Loads the keys of a leaf for dimensions 32 c to 32 c + 31, and adds the products. */
+DEVICE void add_products(float s[LEAF_PAGES][2][4], const struct leaf *leaf, const u32x4 *queries, int c, int type,
+                         int head_dim, bool once)
 {
     int g = lane_id() / 4, t = lane_id() % 4, key = 4 * (g / 2) + g % 2;
     int row_bytes = type == CUDA_KV_I8 ? head_dim : 2 * head_dim;
+    half2 k[LEAF_PAGES][2][4];
+    bool is_there = 32 * c + 8 * t < head_dim;
+    UNROLL for (int p = 0; p < LEAF_PAGES; p++)
+        UNROLL for (int m = 0; m < 2; m++)
+        {
+            UNROLL for (int i = 0; i < 4; i++) k[p][m][i] = 0;
+            if (is_there)
+                load_key(k[p][m], leaf->pages[p] + (key + 2 * m) * row_bytes, type, 32 * c + 8 * t, once);
+        }
+    u32x4 low = queries[2 * c * WARP + lane_id()], high = queries[(2 * c + 1) * WARP + lane_id()];
+    half2 q[2][4];
+    UNROLL for (int i = 0; i < 4; i++)
+    {
+        q[0][i] = low[i];
+        q[1][i] = high[i];
+    }
+    UNROLL for (int p = 0; p < LEAF_PAGES; p++)
+        UNROLL for (int m = 0; m < 2; m++)
+        {
+            mma_half(s[p][m], q[0], k[p][m]);
+            mma_half(s[p][m], q[1], k[p][m] + 2);
+        }
+}
+
+DEVICE void leaf_products(float s[LEAF_PAGES][2][4], const struct leaf *leaf, const u32x4 *queries, int type, int head_dim,
+                          bool once)
+{
     UNROLL for (int p = 0; p < LEAF_PAGES; p++)
         UNROLL for (int m = 0; m < 2; m++)
             UNROLL for (int i = 0; i < 4; i++) s[p][m][i] = 0;
-    for (int c = 0; 32 * c < head_dim; c++) {
-        half2 k[LEAF_PAGES][2][4];
-        bool is_there = 32 * c + 8 * t < head_dim;
-        UNROLL for (int p = 0; p < LEAF_PAGES; p++)
-            UNROLL for (int m = 0; m < 2; m++)
-            {
-                UNROLL for (int i = 0; i < 4; i++) k[p][m][i] = 0;
-                if (is_there)
-                    load_key(k[p][m], leaf->pages[p] + (key + 2 * m) * row_bytes, type, 32 * c + 8 * t, once);
-            }
-        u32x4 low = queries[2 * c * WARP + lane_id()], high = queries[(2 * c + 1) * WARP + lane_id()];
-        half2 q[2][4];
-        UNROLL for (int i = 0; i < 4; i++)
-        {
-            q[0][i] = low[i];
-            q[1][i] = high[i];
-        }
-        UNROLL for (int p = 0; p < LEAF_PAGES; p++)
-            UNROLL for (int m = 0; m < 2; m++)
-            {
-                mma_half(s[p][m], q[0], k[p][m]);
-                mma_half(s[p][m], q[1], k[p][m] + 2);
-            }
+    if (once) { /* from memory: as many loads at a time as registers allow */
+        for (int c = 0; 32 * c < head_dim; c++)
+            add_products(s, leaf, queries, c, type, head_dim, once);
+    } else { /* the registers have the block's values */
+        NO_UNROLL for (int c = 0; 32 * c < head_dim; c++) add_products(s, leaf, queries, c, type, head_dim, once);
     }
 }
 

@@ -167,7 +167,7 @@ DEVICE void attend_plain(const struct attention_args *a, struct plain_shared *s,
                 plain_block(a, s, &unit, &x, pages, type, is_latent, group, query, at);
         }
         if (unit.slot >= 0 && is_last_unit(a, &unit, group, &s->flag))
-            merge_tile(a, &unit, &heads, group, PLAIN_THREADS);
+            merge_tile(a, &unit, &heads, group, PLAIN_THREADS, true);
         block_sync();
     }
 }

@@ -6,7 +6,7 @@
 
 enum { WIDE_WARPS = 4, WIDE_THREADS = 32 * WIDE_WARPS };
 
-/* Merges a block's values o into y, and divides after the last block. */
+/* Merges a block's values o into y, and multiplies by the inverse of the denominator after the last block. */
 DEVICE void wide_store(const struct attention_args *a, const struct attention_unit *unit, const struct head_group *heads,
                        float o[][4], const struct softmax_state block[2], struct softmax_state run[2], int at, int head_dim,
                        int n_columns)
@@ -20,7 +20,8 @@ DEVICE void wide_store(const struct attention_args *a, const struct attention_un
             continue;
         int head = heads->begin + query % heads->n;
         int64_t row = unit->row + query / heads->n;
-        float *to = a->y + (row * a->n_heads + head) * a->value_dim + 2 * t, divisor = denominator_of(a, run[j], head);
+        float *to = a->y + (row * a->n_heads + head) * a->value_dim + 2 * t;
+        float inverse = divide_exact(1.0f, denominator_of(a, run[j], head));
         bool is_last = at == unit->n_blocks - 1;
         UNROLL for (int n = 0; n < n_columns; n++) if (8 * n < head_dim)
         {
@@ -30,7 +31,7 @@ DEVICE void wide_store(const struct attention_args *a, const struct attention_un
             UNROLL for (int i = 0; i < 2; i++)
             {
                 v[i] = merge_value(v[i], o[n][2 * j + i], &f);
-                v[i] = is_last ? divide_exact(v[i], divisor) : v[i];
+                v[i] = is_last ? v[i] * inverse : v[i];
             }
             *(f32x2 *)(to + 8 * n) = v;
         }

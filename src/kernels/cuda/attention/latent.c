@@ -28,7 +28,7 @@ struct latent_shared {
     float decay[CUDA_LATENT_QUERIES];  /* of what is summed before a leaf */
     struct softmax_state block[CUDA_LATENT_QUERIES], run[CUDA_LATENT_QUERIES];
     struct merge_factors merge[CUDA_LATENT_QUERIES];
-    float divisor[CUDA_LATENT_QUERIES];
+    float inverse[CUDA_LATENT_QUERIES];
     uint32_t flag;
 } __attribute__((aligned(16)));
 _Static_assert(sizeof(struct latent_shared) <= CUDA_LATENT_SHARED, "the host knows its size");
@@ -272,7 +272,7 @@ DEVICE void latent_factors(const struct attention_args *a, struct latent_shared 
         run = (struct softmax_state){ 0, 0 };
     s->merge[query] = merge_state(&run, s->block[query]);
     s->run[query] = run;
-    s->divisor[query] = denominator_of(a, run, tile->own.head);
+    s->inverse[query] = divide_exact(1.0f, denominator_of(a, run, tile->own.head));
 }
 
 /* Warp: stores a block's values. */
@@ -293,7 +293,7 @@ DEVICE void latent_store_block(const struct attention_args *a, struct latent_sha
         if (is_cut && from == 0 && t == 0)
             *(f32x2 *)(to + a->value_dim) = (f32x2){ s->block[query].max, s->block[query].total };
         struct merge_factors f = s->merge[query];
-        float divisor = s->divisor[query];
+        float inverse = s->inverse[query];
         to += from + 2 * t;
         UNROLL for (int n = 0; n < LATENT_COLUMNS; n++) if (from + 8 * n < a->n_latent)
         {
@@ -305,7 +305,7 @@ DEVICE void latent_store_block(const struct attention_args *a, struct latent_sha
                 UNROLL for (int i = 0; i < 2; i++)
                 {
                     v[i] = merge_value(before[i], v[i], &f);
-                    v[i] = is_last ? divide_exact(v[i], divisor) : v[i];
+                    v[i] = is_last ? v[i] * inverse : v[i];
                 }
             }
             *(f32x2 *)(to + 8 * n) = v;
@@ -385,7 +385,7 @@ DEVICE void attend_latents(const struct attention_args *a, struct latent_shared 
         for (int at = 0; at < unit.n_blocks; at++)
             latent_block(a, s, &tile, &unit, &heads, group, at, type);
         if (unit.slot >= 0 && is_last_unit(a, &unit, group, &s->flag))
-            merge_tile(a, &unit, &heads, group, LATENT_THREADS);
+            merge_tile(a, &unit, &heads, group, LATENT_THREADS, false);
         block_sync();
     }
 }
