@@ -32,17 +32,12 @@ static inline float *random_floats(size_t n, float scale)
     return x;
 }
 
-/* The device of the tests; NULL: the default. */
-#ifndef TEST_DEVICE
-#define TEST_DEVICE NULL
-#endif
-
-/* Opens the device of the tests. */
+/* Opens the default device. */
 static inline struct backend *device_open(const struct backend_options *options)
 {
     struct backend *be = NULL;
     struct tutti_error err;
-    if (backend_open(&be, TEST_DEVICE, options, &err) != TUTTI_OK) {
+    if (backend_open(&be, NULL, options, &err) != TUTTI_OK) {
         fprintf(stderr, "%s\n", err.text);
         abort();
     }
