@@ -1,0 +1,81 @@
+"""A server whose model runs on a card: on the stand-in for NVIDIA's driver (tests/cuda), with the kernels in emulation."""
+import concurrent.futures
+import os
+import subprocess
+
+import pytest
+
+import conftest
+
+BUILD = os.environ.get("TUTTI_BUILD", os.path.join(conftest.ROOT, "build"))
+STANDIN = os.path.join(BUILD, "tests", "cuda")
+TEXTS = ["What is the capital of France?", "Hello", "Tell me a story about a fox named Mia.", "What is 12 + 30?", "Name a colour.", "Who are you?"]
+
+
+@pytest.fixture
+def serve_on_card(tmp_path, monkeypatch):
+    servers = []
+
+    def start(*args, **environment):
+        monkeypatch.setenv("LD_LIBRARY_PATH", STANDIN)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        servers.append(conftest.Server("--device", "cuda", *args, log=str(tmp_path / f"log{len(servers)}")))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.process.kill()
+        server.process.wait()
+
+
+def answer(server, text, **more):
+    response = server.chat(text, max_tokens=12, temperature=0, logprobs=True, **more)
+    assert response.status_code == 200, response.text
+    choice = response.json()["choices"][0]
+    return choice["message"]["content"], [token["logprob"] for token in choice["logprobs"]["content"]]
+
+
+def test_users_get_the_answers_that_they_get_alone(serve_on_card):
+    server = serve_on_card("--no-prefix-cache")
+    alone = [answer(server, text) for text in TEXTS]
+    with concurrent.futures.ThreadPoolExecutor(len(TEXTS)) as pool:
+        together = list(pool.map(lambda text: answer(server, text), TEXTS))
+    assert together == alone
+    assert "Paris" in alone[0][0]
+
+
+def test_a_drawn_answer_follows_its_seed(serve_on_card):
+    server = serve_on_card()
+    drawn = [server.chat("Tell me a story.", max_tokens=12, temperature=1, top_p=0.9, seed=seed).json()["choices"][0]["message"]["content"]
+             for seed in (1, 2, 1)]
+    assert drawn[0] == drawn[2] != drawn[1]
+
+
+def test_a_grammar_masks_tokens_on_the_card(serve_on_card):
+    server = serve_on_card()
+    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["yes", "no"]}}}
+    text = server.chat("Is water wet?", max_tokens=10, temperature=0, response_format=schema).json()["choices"][0]["message"]["content"]
+    assert text in ('"yes"', '"no"')
+
+
+def test_a_failure_of_the_driver_is_an_error_and_no_text(serve_on_card):
+    server = serve_on_card(TUTTI_STANDIN_FAIL="cuStreamSynchronize:400:700")
+    seen = []
+    for _ in range(400):
+        response = server.chat("Hello", max_tokens=4, temperature=0)
+        seen.append(response.status_code)
+        if response.status_code != 200:
+            break
+    assert seen[0] == 200 and seen[-1] in (500, 503)
+    assert server.get("/ready").status_code == 503
+    server.wait_for_log("device cuda")
+
+
+def test_without_a_driver_the_message_says_what_to_do(tmp_path):
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    (tmp_path / "libcuda.so.1").write_bytes(b"no library")
+    done = subprocess.run([conftest.BIN, "serve", conftest.DEMO, "--device", "cuda", "--port", "0"], env=environment, capture_output=True, text=True,
+                          timeout=conftest.PATIENCE, check=False)
+    assert done.returncode != 0 and not done.stdout
+    assert "device cuda" in done.stderr and "NVIDIA" in done.stderr
