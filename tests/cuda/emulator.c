@@ -34,6 +34,7 @@ struct fiber {
     enum state state;
     const char *at; /* the operation */
     unsigned n_exchanges;
+    int n_copies, n_groups; /* copies that are not carried out; groups that are closed */
 };
 
 struct copy {
@@ -45,7 +46,6 @@ struct copy {
 struct copies {
     struct copy items[64];
     int group[64]; /* its number */
-    int n, n_groups;
 };
 
 struct slots {
@@ -70,7 +70,7 @@ static struct block {
     size_t dynamic_at;
     size_t static_used; /* the most of any block: the rest of the static memory is full of NaNs */
 } block;
-static int current; /* thread */
+int emulated_thread;
 static void *scheduler_sp;
 static uint64_t random_state = 1;
 
@@ -87,9 +87,9 @@ static unsigned draw(unsigned n)
 
 static _Noreturn void fail(const char *what)
 {
-    const struct fiber *f = &block.fibers[current];
+    const struct fiber *f = &block.fibers[emulated_thread];
     fprintf(stderr, "kernel %s, block %d %d %d, thread %d, at %s: %s\n", block.kernel->name, block.x, block.y, block.z,
-            current, f->at ? f->at : "its start", what);
+            emulated_thread, f->at ? f->at : "its start", what);
     abort();
 }
 
@@ -135,36 +135,69 @@ static size_t scheduler_stack_bytes;
 static void *scheduler_fake;
 #endif
 
-static void to_scheduler(bool is_last)
+/* A pass runs each lane of a warp once: a lane that gives up its turn goes on with the next, the last with the scheduler. */
+static struct {
+    int first, next, n_left; /* thread of lane 0, lane, lanes after the running one */
+    bool is_first;           /* the running lane was entered from the scheduler */
+} pass;
+
+static int take_lane(void)
 {
-    struct fiber *f = &block.fibers[current];
+    int thread = pass.first + pass.next;
+    pass.next = (pass.next + 1) % WARP;
+    pass.n_left--;
+    return thread;
+}
+
+/* The running lane's stack is another one's now. */
+static void arrive(void *fake)
+{
+    (void)fake;
 #if HAS_ADDRESS_SANITIZER
+    if (pass.is_first)
+        __sanitizer_finish_switch_fiber(fake, &scheduler_stack, &scheduler_stack_bytes);
+    else
+        __sanitizer_finish_switch_fiber(fake, NULL, NULL);
+#endif
+}
+
+static void give_up_turn(bool is_last)
+{
+    struct fiber *f = &block.fibers[emulated_thread], *next = NULL;
     void *fake = NULL;
-    __sanitizer_start_switch_fiber(is_last ? NULL : &fake, scheduler_stack, scheduler_stack_bytes);
+    if (pass.n_left > 0) {
+        emulated_thread = take_lane();
+        next = &block.fibers[emulated_thread];
+    }
+    pass.is_first = false;
+#if HAS_ADDRESS_SANITIZER
+    __sanitizer_start_switch_fiber(is_last ? NULL : &fake, next ? next->stack : scheduler_stack,
+                                   next ? STACK_BYTES : scheduler_stack_bytes);
 #endif
     (void)is_last;
-    emulated_switch(&f->sp, scheduler_sp);
-#if HAS_ADDRESS_SANITIZER
-    __sanitizer_finish_switch_fiber(fake, &scheduler_stack, &scheduler_stack_bytes);
-#endif
+    emulated_switch(&f->sp, next ? next->sp : scheduler_sp);
+    arrive(fake);
 }
 
 static void fiber_main(void)
 {
-#if HAS_ADDRESS_SANITIZER
-    __sanitizer_finish_switch_fiber(NULL, &scheduler_stack, &scheduler_stack_bytes);
-#endif
+    arrive(NULL);
     block.kernel->run(block.args);
-    block.fibers[current].state = AT_END;
-    block.fibers[current].at = "its end";
-    to_scheduler(true);
+    block.fibers[emulated_thread].state = AT_END;
+    block.fibers[emulated_thread].at = "its end";
+    give_up_turn(true);
     abort();
 }
 
-static void to_fiber(int thread)
+/* Runs the lanes of a warp, beginning with lane begin. */
+static void run_pass(int first, int begin)
 {
-    struct fiber *f = &block.fibers[thread];
-    current = thread;
+    pass.first = first;
+    pass.next = begin;
+    pass.n_left = WARP;
+    pass.is_first = true;
+    emulated_thread = take_lane();
+    struct fiber *f = &block.fibers[emulated_thread];
 #if HAS_ADDRESS_SANITIZER
     __sanitizer_start_switch_fiber(&scheduler_fake, f->stack, STACK_BYTES);
 #endif
@@ -201,14 +234,10 @@ static void prepare_fiber(struct fiber *f, int thread)
     f->state = AT_START;
     f->at = NULL;
     f->n_exchanges = 0;
+    f->n_copies = f->n_groups = 0;
 }
 
 /* ---- what kernels call ---- */
-
-int thread_id(void)
-{
-    return current;
-}
 
 int block_id(void)
 {
@@ -232,20 +261,20 @@ int n_blocks(void)
 
 void block_sync(void)
 {
-    block.fibers[current].state = AT_BARRIER;
-    block.fibers[current].at = "block_sync";
-    to_scheduler(false);
+    block.fibers[emulated_thread].state = AT_BARRIER;
+    block.fibers[emulated_thread].at = "block_sync";
+    give_up_turn(false);
 }
 
 const void *emulated_exchange(const char *name, const void *mine, size_t n_bytes)
 {
-    struct fiber *f = &block.fibers[current];
-    uint8_t *slots = block.slots[current / WARP].bytes[f->n_exchanges++ % 2];
+    struct fiber *f = &block.fibers[emulated_thread];
+    uint8_t *slots = block.slots[emulated_thread / WARP].bytes[f->n_exchanges++ % 2];
     assert(n_bytes <= EMULATED_EXCHANGE);
-    memcpy(slots + (size_t)(current % WARP) * n_bytes, mine, n_bytes);
+    memcpy(slots + (size_t)(emulated_thread % WARP) * n_bytes, mine, n_bytes);
     f->state = AT_EXCHANGE;
     f->at = name;
-    to_scheduler(false);
+    give_up_turn(false);
     return slots;
 }
 
@@ -272,36 +301,38 @@ void *emulated_dynamic_shared(void)
 
 void copy_16(void *shared, const void *from, bool is_there)
 {
-    struct copies *c = &block.copies[current];
+    struct fiber *f = &block.fibers[emulated_thread];
+    struct copies *c = &block.copies[emulated_thread];
     if (((uintptr_t)shared | (is_there ? (uintptr_t)from : 0)) % 16 != 0)
         fail("copy_16 of an address that is no multiple of 16");
-    if (c->n == (int)(sizeof c->items / sizeof *c->items))
+    if (f->n_copies == (int)(sizeof c->items / sizeof *c->items))
         fail("more than 64 copies before copy_wait");
     struct copy item = { .to = shared };
     if (is_there)
         memcpy(&item.value, from, sizeof item.value);
-    c->items[c->n] = item;
-    c->group[c->n++] = c->n_groups;
+    c->items[f->n_copies] = item;
+    c->group[f->n_copies++] = f->n_groups;
 }
 
 void copy_commit(void)
 {
-    block.copies[current].n_groups++;
+    block.fibers[emulated_thread].n_groups++;
 }
 
 void copy_wait(int n)
 {
-    struct copies *c = &block.copies[current];
+    struct fiber *f = &block.fibers[emulated_thread];
+    struct copies *c = &block.copies[emulated_thread];
     int n_left = 0;
-    for (int i = 0; i < c->n; i++) {
-        if (c->group[i] < c->n_groups - n) {
+    for (int i = 0; i < f->n_copies; i++) {
+        if (c->group[i] < f->n_groups - n) {
             memcpy(c->items[i].to, &c->items[i].value, sizeof c->items[i].value);
         } else {
             c->items[n_left] = c->items[i];
             c->group[n_left++] = c->group[i];
         }
     }
-    c->n = n_left;
+    f->n_copies = n_left;
 }
 
 /* ---- blocks ---- */
@@ -323,10 +354,9 @@ static bool run_warp(int warp)
     struct fiber *f = &block.fibers[first];
     if (f->state == AT_BARRIER || f->state == AT_END)
         return false;
-    for (int i = 0; i < WARP; i++)
-        to_fiber(first + (begin + i) % WARP);
+    run_pass(first, begin);
     for (int i = 1; i < WARP; i++) {
-        current = first + i;
+        emulated_thread = first + i;
         if (f[i].state != f->state || (f->state == AT_EXCHANGE && f[i].at != f->at && strcmp(f[i].at, f->at) != 0))
             fail("the lanes of the warp are at different operations");
         if (f[i].n_exchanges != f->n_exchanges)
@@ -345,9 +375,8 @@ static void run_block(void)
     memset(block.shared, 0xff, block.static_used);
     memset(block.shared + block.dynamic_at, 0xff, block.grid->shared_bytes + GUARD_BYTES);
     for (int t = 0; t < block.n_threads; t++) {
-        current = t;
+        emulated_thread = t;
         prepare_fiber(&block.fibers[t], t);
-        block.copies[t].n = block.copies[t].n_groups = 0;
     }
     for (;;) {
         int runnable[MAX_WARPS], n = 0, n_ended = 0;

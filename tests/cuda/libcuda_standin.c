@@ -17,7 +17,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { PAGE = 4096, CARD_ALIGNMENT = 256, MOST_STATIC_SHARED = 48 << 10, MOST_SHARED = 227 << 10 };
+enum { PAGE = 4096, MOST_NANS = 1 << 16 /* at the begin of pinned memory */, CARD_ALIGNMENT = 256, MOST_STATIC_SHARED = 48 << 10, MOST_SHARED = 227 << 10 };
 enum {
     INVALID_VALUE = 1,
     OUT_OF_MEMORY = 2,
@@ -163,7 +163,7 @@ static struct block *block_new(size_t n_bytes, bool is_card)
     if (is_card)
         mprotect(b->mapping, pages, PROT_NONE);
     else
-        memset(b->mapping, 0xff, pages);
+        memset(b->mapping, 0xff, pages < MOST_NANS ? pages : MOST_NANS);
     return b;
 }
 

@@ -47,7 +47,13 @@ void *emulated_dynamic_shared(void);
 enum { EMULATED_EXCHANGE = 64 };
 const void *emulated_exchange(const char *name, const void *mine, size_t n_bytes);
 
-int thread_id(void);
+extern int emulated_thread; /* of the block */
+
+static inline int thread_id(void)
+{
+    return emulated_thread;
+}
+
 int block_id(void);
 int block_id_y(void);
 int block_id_z(void);
