@@ -335,7 +335,8 @@ struct backend_ops {
 
     /* Room for the page tables of n_slots sequences, of max_pages each; without this call, a step makes room. Between
      * steps. NULL: the backend has no tables of its own. */
-    enum tutti_status (*reserve_tables)(struct backend *be, int n_slots, int max_pages, struct tutti_error *err);
+    enum tutti_status (*reserve_tables)(struct backend *be, int n_slots, int max_pages,
+                                        struct tutti_error *err);
 
     /* Allocates scratch memory for steps of up to max_rows rows. Call it before the first step,
      * after the last matrix_new() and lora_new(). */
@@ -492,7 +493,7 @@ struct backend_options {
     int n_threads; /* 0: one for each core */
     bool pin_threads;
     const char *numa; /* one of NUMA_MODES; NULL: the first */
-    const char *cpu; /* NULL: best; a name of cpu_find() */
+    const char *cpu;  /* NULL: best; a name of cpu_find() */
     int n_layers, n_kinds;
     const struct attention_shape *attention; /* [n_kinds], copied */
     const uint8_t *kinds;    /* [n_layers], copied: of each layer, an index of attention; NULL: 0 for all */
@@ -514,7 +515,8 @@ MUST_CHECK enum tutti_status backend_open(struct backend **out, const char *devi
                                           const struct backend_options *options, struct tutti_error *err);
 
 /* Checks the options' kinds of attention, for backends. TUTTI_E_UNSUPPORTED: a shape that no kernel has. */
-MUST_CHECK enum tutti_status backend_check_attention(const struct backend_options *options, struct tutti_error *err);
+MUST_CHECK enum tutti_status backend_check_attention(const struct backend_options *options,
+                                                     struct tutti_error *err);
 
 /* What a device can do, for plans that open no backend, which need not be there; NULL: not found. */
 const struct backend_caps *backend_caps_of(const char *device);

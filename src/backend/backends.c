@@ -18,7 +18,8 @@ static enum tutti_status open_cpu(struct backend **out, int ordinal, const struc
                                   struct tutti_error *err)
 {
     if (ordinal > 0)
-        return error_set_param(err, TUTTI_E_ARGUMENT, "device", "device cpu:%d: all processors are device cpu", ordinal);
+        return error_set_param(err, TUTTI_E_ARGUMENT, "device",
+                               "device cpu:%d: all processors are device cpu", ordinal);
     return backend_cpu_new(out, options, err);
 }
 
@@ -30,7 +31,8 @@ static enum tutti_status open_auto(struct backend **out, int ordinal, const stru
     if (ordinal < 0 && backend_cuda_new(out, CUDA_ANY_CARD, options, &why) == TUTTI_OK)
         return TUTTI_OK;
     if (ordinal >= 0)
-        return error_set_param(err, TUTTI_E_ARGUMENT, "device", "device auto:%d: a number needs the device's name", ordinal);
+        return error_set_param(err, TUTTI_E_ARGUMENT, "device",
+                               "device auto:%d: a number needs the device's name", ordinal);
     log_info("device auto: the CPU computes (%s)", why.text);
     return backend_cpu_new(out, options, err);
 }

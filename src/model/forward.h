@@ -18,7 +18,8 @@ model_start_backend(struct model *model, const struct tutti_model_options *optio
 bool model_prefers_card(const struct tutti_model_options *options);
 
 /* Memory in which the weights must fit: the host's, of which host_bytes were free, or the device's. */
-uint64_t model_weights_room(const struct model *model, const struct tutti_model_options *options, uint64_t host_bytes);
+uint64_t model_weights_room(const struct model *model, const struct tutti_model_options *options,
+                            uint64_t host_bytes);
 
 /* True: the model does not fit on the card that device auto chose (st and why say so), and its backend was closed, so that
  * model_start_backend() opens the CPU. */

@@ -19,7 +19,7 @@ enum {
     MAX_THREADS = 1024,
     MAX_WARPS = MAX_THREADS / WARP,
     STACK_BYTES = 64 << 10,
-    MAX_SHARED = 227 << 10,  /* bytes of a block on level 90, static and dynamic */
+    MAX_SHARED = 227 << 10, /* bytes of a block on level 90, static and dynamic */
     MAX_STATIC = 48 << 10,
     MAX_KEYS = 32,
     GUARD_BYTES = 64,
@@ -88,8 +88,8 @@ static unsigned draw(unsigned n)
 static _Noreturn void fail(const char *what)
 {
     const struct fiber *f = &block.fibers[emulated_thread];
-    fprintf(stderr, "kernel %s, block %d %d %d, thread %d, at %s: %s\n", block.kernel->name, block.x, block.y, block.z,
-            emulated_thread, f->at ? f->at : "its start", what);
+    fprintf(stderr, "kernel %s, block %d %d %d, thread %d, at %s: %s\n", block.kernel->name, block.x, block.y,
+            block.z, emulated_thread, f->at ? f->at : "its start", what);
     abort();
 }
 
@@ -109,20 +109,21 @@ __asm__(".text\n"
         "ret\n");
 enum { SAVED_WORDS = 6 };
 #elif defined(__aarch64__)
-__asm__(".text\n"
-        ".globl emulated_switch\n"
-        ".hidden emulated_switch\n"
-        "emulated_switch:\n"
-        "sub sp, sp, #160\n"
-        "stp x19, x20, [sp]\n stp x21, x22, [sp, #16]\n stp x23, x24, [sp, #32]\n stp x25, x26, [sp, #48]\n"
-        "stp x27, x28, [sp, #64]\n stp x29, x30, [sp, #80]\n"
-        "stp d8, d9, [sp, #96]\n stp d10, d11, [sp, #112]\n stp d12, d13, [sp, #128]\n stp d14, d15, [sp, #144]\n"
-        "mov x9, sp\n str x9, [x0]\n mov sp, x1\n"
-        "ldp x19, x20, [sp]\n ldp x21, x22, [sp, #16]\n ldp x23, x24, [sp, #32]\n ldp x25, x26, [sp, #48]\n"
-        "ldp x27, x28, [sp, #64]\n ldp x29, x30, [sp, #80]\n"
-        "ldp d8, d9, [sp, #96]\n ldp d10, d11, [sp, #112]\n ldp d12, d13, [sp, #128]\n ldp d14, d15, [sp, #144]\n"
-        "add sp, sp, #160\n"
-        "ret\n");
+__asm__(
+    ".text\n"
+    ".globl emulated_switch\n"
+    ".hidden emulated_switch\n"
+    "emulated_switch:\n"
+    "sub sp, sp, #160\n"
+    "stp x19, x20, [sp]\n stp x21, x22, [sp, #16]\n stp x23, x24, [sp, #32]\n stp x25, x26, [sp, #48]\n"
+    "stp x27, x28, [sp, #64]\n stp x29, x30, [sp, #80]\n"
+    "stp d8, d9, [sp, #96]\n stp d10, d11, [sp, #112]\n stp d12, d13, [sp, #128]\n stp d14, d15, [sp, #144]\n"
+    "mov x9, sp\n str x9, [x0]\n mov sp, x1\n"
+    "ldp x19, x20, [sp]\n ldp x21, x22, [sp, #16]\n ldp x23, x24, [sp, #32]\n ldp x25, x26, [sp, #48]\n"
+    "ldp x27, x28, [sp, #64]\n ldp x29, x30, [sp, #80]\n"
+    "ldp d8, d9, [sp, #96]\n ldp d10, d11, [sp, #112]\n ldp d12, d13, [sp, #128]\n ldp d14, d15, [sp, #144]\n"
+    "add sp, sp, #160\n"
+    "ret\n");
 #else
 #error "no fibers for this processor"
 #endif
@@ -215,12 +216,14 @@ static void prepare_fiber(struct fiber *f, int thread)
             fail("no memory for its stack");
     }
 #if HAS_ADDRESS_SANITIZER
-    __asan_unpoison_memory_region(f->stack, STACK_BYTES); /* the frames of its last thread, which were never left */
+    __asan_unpoison_memory_region(f->stack,
+                                  STACK_BYTES); /* the frames of its last thread, which were never left */
 #endif
     /* Where the used part of a stack begins differs, so that the stacks of a warp do not share lines of the cache. */
     uintptr_t top = (uintptr_t)f->stack + STACK_BYTES - (uintptr_t)(thread % WARP) * 320;
 #if defined(__x86_64__)
-    void **sp = (void **)(top - 16); /* the return address is at 8 below a multiple of 16 when the function begins */
+    void **sp =
+        (void **)(top - 16); /* the return address is at 8 below a multiple of 16 when the function begins */
     *sp = (void *)(uintptr_t)fiber_main;
     sp -= SAVED_WORDS;
     memset(sp, 0, SAVED_WORDS * sizeof *sp);
@@ -284,7 +287,8 @@ void *emulated_shared(const void *key, size_t n_bytes)
         if (block.keys[i].key == key)
             return block.shared + block.keys[i].at;
     size_t size = (n_bytes + 15) / 16 * 16;
-    if (block.n_keys == MAX_KEYS || block.shared_used + size - (size_t)block.n_keys * GUARD_BYTES > MAX_STATIC)
+    if (block.n_keys == MAX_KEYS ||
+        block.shared_used + size - (size_t)block.n_keys * GUARD_BYTES > MAX_STATIC)
         fail("more than 48 KiB of static shared memory");
     block.keys[block.n_keys].key = key;
     block.keys[block.n_keys].at = block.shared_used;
@@ -357,7 +361,8 @@ static bool run_warp(int warp)
     run_pass(first, begin);
     for (int i = 1; i < WARP; i++) {
         emulated_thread = first + i;
-        if (f[i].state != f->state || (f->state == AT_EXCHANGE && f[i].at != f->at && strcmp(f[i].at, f->at) != 0))
+        if (f[i].state != f->state ||
+            (f->state == AT_EXCHANGE && f[i].at != f->at && strcmp(f[i].at, f->at) != 0))
             fail("the lanes of the warp are at different operations");
         if (f[i].n_exchanges != f->n_exchanges)
             fail("the lanes of the warp have met a different number of times");
@@ -419,7 +424,8 @@ void emulate(const struct emulated_kernel *kernel, const struct emulated_grid *g
         fail("more than 227 KiB of shared memory");
     int64_t n = (int64_t)grid->x * grid->y * grid->z;
     /* Blocks in random order: i -> (i * step + offset) % n, with a step that has no factor of n. */
-    int64_t step = n > 1 ? 1 + draw((unsigned)(n < 1 << 30 ? n - 1 : 1 << 30)) : 1, offset = n > 0 ? draw((unsigned)n) : 0;
+    int64_t step = n > 1 ? 1 + draw((unsigned)(n < 1 << 30 ? n - 1 : 1 << 30)) : 1,
+            offset = n > 0 ? draw((unsigned)n) : 0;
     for (int64_t a = step, b = n; n > 1;) { /* greatest common divisor */
         int64_t rest = a % b;
         a = b;

@@ -5,8 +5,8 @@
 #include "kernels/cuda/device.h"
 
 struct emulated_grid {
-    int x, y, z; /* blocks */
-    int n_threads; /* of a block */
+    int x, y, z;         /* blocks */
+    int n_threads;       /* of a block */
     size_t shared_bytes; /* dynamic */
 };
 

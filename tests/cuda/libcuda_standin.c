@@ -17,7 +17,13 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { PAGE = 4096, MOST_NANS = 1 << 16 /* at the begin of pinned memory */, CARD_ALIGNMENT = 256, MOST_STATIC_SHARED = 48 << 10, MOST_SHARED = 227 << 10 };
+enum {
+    PAGE = 4096,
+    MOST_NANS = 1 << 16 /* at the begin of pinned memory */,
+    CARD_ALIGNMENT = 256,
+    MOST_STATIC_SHARED = 48 << 10,
+    MOST_SHARED = 227 << 10
+};
 enum {
     INVALID_VALUE = 1,
     OUT_OF_MEMORY = 2,
@@ -151,7 +157,8 @@ static struct block *block_new(size_t n_bytes, bool is_card)
     if (!b)
         return NULL;
     b->mapping_bytes = pages + PAGE;
-    b->mapping = mmap(NULL, b->mapping_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    b->mapping = mmap(NULL, b->mapping_bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (b->mapping == MAP_FAILED) {
         free(b);
         return NULL;
@@ -185,7 +192,8 @@ static void card_work(bool begins)
 static struct block *find_block(struct block *list, const void *at)
 {
     for (struct block *b = list; b; b = b->next)
-        if ((const uint8_t *)at >= b->data && (const uint8_t *)at < b->data + (b->n_bytes > 0 ? b->n_bytes : 1))
+        if ((const uint8_t *)at >= b->data &&
+            (const uint8_t *)at < b->data + (b->n_bytes > 0 ? b->n_bytes : 1))
             return b;
     return NULL;
 }
@@ -233,10 +241,10 @@ struct operations {
 struct object {
     struct object *next;
     enum object_kind kind;
-    char *text;                          /* of a module */
+    char *text;                           /* of a module */
     const struct emulated_kernel *kernel; /* of a function */
     int shared_bytes;
-    bool is_capturing; /* a stream */
+    bool is_capturing;            /* a stream */
     struct operations operations; /* of a stream: captured; of a graph */
     struct object *module;
 };
@@ -283,7 +291,8 @@ static void object_free(struct object *o)
     free(o);
 }
 
-static void add_operation(struct operations *ops, const struct operation *op, const void *args, size_t args_bytes)
+static void add_operation(struct operations *ops, const struct operation *op, const void *args,
+                          size_t args_bytes)
 {
     if (ops->n == ops->room) {
         ops->room = ops->room > 0 ? 2 * ops->room : 64;
@@ -312,7 +321,8 @@ static bool is_clearing_new(const struct operation *op)
 /* A copy or a fill opens only what it touches, which is faster. */
 static void open_ends(const struct operation *op, bool opens)
 {
-    struct block *to = find_block(card_blocks, op->to), *from = op->kind == COPY ? find_block(card_blocks, op->from) : NULL;
+    struct block *to = find_block(card_blocks, op->to),
+                 *from = op->kind == COPY ? find_block(card_blocks, op->from) : NULL;
     if (to)
         block_open(to, opens);
     if (from && from != to)
@@ -374,16 +384,16 @@ static int end(int result)
     return result;
 }
 
-#define BEGIN(needs_context)                                                                                  \
-    do {                                                                                                      \
-        int begin_error = begin(__func__, needs_context);                                                     \
-        if (begin_error != 0)                                                                                 \
-            return begin_error;                                                                               \
+#define BEGIN(needs_context)                                                                                 \
+    do {                                                                                                     \
+        int begin_error = begin(__func__, needs_context);                                                    \
+        if (begin_error != 0)                                                                                \
+            return begin_error;                                                                              \
     } while (0)
 
 /* Of a call that frees: it does so whatever happens. */
-#define BEGIN_FREE()                                                                                          \
-    pthread_mutex_lock(&lock);                                                                                \
+#define BEGIN_FREE()                                                                                         \
+    pthread_mutex_lock(&lock);                                                                               \
     int free_error = called(__func__)
 
 EXPORT int cuInit(unsigned flags)
@@ -485,7 +495,8 @@ static void check_leaks(void)
     for (struct block *b = card_blocks; b; b = b->next)
         n++;
     if (n > 0) {
-        fprintf(stderr, "stand-in for libcuda: %zu allocations of %zu bytes in the card's memory are left\n", n, card_bytes);
+        fprintf(stderr, "stand-in for libcuda: %zu allocations of %zu bytes in the card's memory are left\n",
+                n, card_bytes);
         misuse("cuDevicePrimaryCtxRelease_v2", "memory leak");
     }
     if (pinned_blocks)
@@ -762,7 +773,8 @@ static int newest_ptx(int version)
     return major >= 12 ? 10 * (8 + major - 12) + minor : 70 + minor;
 }
 
-EXPORT int cuModuleLoadDataEx(void **module, const void *image, unsigned n_options, int *options, void **values)
+EXPORT int cuModuleLoadDataEx(void **module, const void *image, unsigned n_options, int *options,
+                              void **values)
 {
     const char *text = image;
     int major, minor, level;
@@ -837,8 +849,9 @@ EXPORT int cuFuncSetAttribute(void *function, int attribute, int value)
     return end(0);
 }
 
-EXPORT int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,
-                          unsigned threads_z, unsigned shared_bytes, void *stream, void **params, void **extra)
+EXPORT int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned threads_x,
+                          unsigned threads_y, unsigned threads_z, unsigned shared_bytes, void *stream,
+                          void **params, void **extra)
 {
     BEGIN(true);
     struct object *f = object_of(function, FUNCTION);
@@ -846,8 +859,10 @@ EXPORT int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, un
         return end(INVALID_HANDLE);
     if (x == 0 || y == 0 || z == 0 || y > 65535 || z > 65535 || threads_y != 1 || threads_z != 1 ||
         threads_x != (unsigned)f->kernel->n_threads || shared_bytes > (unsigned)f->shared_bytes) {
-        fprintf(stderr, "stand-in for libcuda: launch of %s: %u %u %u blocks of %u threads, %u bytes of shared memory\n",
-                f->kernel->name, x, y, z, threads_x, shared_bytes);
+        fprintf(
+            stderr,
+            "stand-in for libcuda: launch of %s: %u %u %u blocks of %u threads, %u bytes of shared memory\n",
+            f->kernel->name, x, y, z, threads_x, shared_bytes);
         return end(INVALID_VALUE);
     }
     struct operation op = { .kind = LAUNCH,

@@ -18,14 +18,23 @@ enum { ROWS = 20, WIDTH = 33, SPARE = 77, SPARE_WINDOW = 78, MAX_PAGES = 40, MAX
 static const float FREQS[4] = { 1, 0.5f, 0.25f, 0.125f };
 static const float SLOPES[2] = { 0.5f, 0.25f };
 static const struct attention_shape SHAPES[2] = {
-    { .n_heads = 2, .n_kv_heads = 1, .head_dim = 8, .rotary_dim = 8, .rope = ROPE_HALF, .rope_freqs = FREQS, .rope_scale = 1, .scale = 1 },
+    { .n_heads = 2,
+      .n_kv_heads = 1,
+      .head_dim = 8,
+      .rotary_dim = 8,
+      .rope = ROPE_HALF,
+      .rope_freqs = FREQS,
+      .rope_scale = 1,
+      .scale = 1 },
     { .n_heads = 2, .n_kv_heads = 1, .head_dim = 8, .alibi_slopes = SLOPES, .scale = 1 },
 };
 static const uint8_t KINDS[2] = { 0, 1 };
 
 static enum tutti_status open_card(struct backend **out, struct tutti_error *err)
 {
-    const struct backend_options options = { .n_threads = 1, .n_layers = 2, .n_kinds = 2, .attention = SHAPES, .kinds = KINDS };
+    const struct backend_options options = {
+        .n_threads = 1, .n_layers = 2, .n_kinds = 2, .attention = SHAPES, .kinds = KINDS
+    };
     enum tutti_status st = backend_open(out, "cuda", &options, err);
     if (st == TUTTI_OK) {
         cuda_of(*out)->spare_page = SPARE;
@@ -114,7 +123,8 @@ static void memory_clear(struct memory *m, struct backend *be)
 }
 
 /* y = the output rows of factor * x; x is the same after it. */
-static void run_step(struct backend *be, struct memory *m, const struct step *step, float factor, float *hidden)
+static void run_step(struct backend *be, struct memory *m, const struct step *step, float factor,
+                     float *hidden)
 {
     int n = step->n_rows;
     be->ops->step_begin(be, step);
@@ -238,7 +248,8 @@ static void the_least_used_graphs_go(void **state)
                 assert_true(is_scaled(&m, &r.step, factor, hidden));
             }
         }
-    assert_int_equal(driver->calls("cuGraphInstantiateWithFlags") - driver->calls("cuGraphExecDestroy"), N_GRAPHS);
+    assert_int_equal(driver->calls("cuGraphInstantiateWithFlags") - driver->calls("cuGraphExecDestroy"),
+                     N_GRAPHS);
     assert_no_failure(be);
     memory_clear(&m, be);
     be->ops->free(be);
@@ -247,7 +258,8 @@ static void the_least_used_graphs_go(void **state)
 static void a_step_without_graphs_is_the_same(void **state)
 {
     (void)state;
-    static const char *const CALLS[] = { "cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags" };
+    static const char *const CALLS[] = { "cuStreamBeginCapture_v2", "cuStreamEndCapture",
+                                         "cuGraphInstantiateWithFlags" };
     for (size_t c = 0; c < sizeof CALLS / sizeof *CALLS; c++) {
         struct backend *be = card_new(ROWS);
         struct memory m;
@@ -270,7 +282,8 @@ static void a_step_without_graphs_is_the_same(void **state)
     }
 }
 
-static void assert_ints(struct cuda_backend *cuda, const int32_t *card, int n, const int32_t *host, int32_t padding, int room)
+static void assert_ints(struct cuda_backend *cuda, const int32_t *card, int n, const int32_t *host,
+                        int32_t padding, int room)
 {
     int32_t got[ROWS + 44];
     cuda_copy_out(cuda, got, card, (size_t)room * sizeof *got);
@@ -340,7 +353,8 @@ static void assert_tables(struct cuda_backend *cuda, const struct rows *r)
 {
     static int32_t got[MAX_PAGES];
     for (int s = 0; s < r->step.n_seqs; s++) {
-        size_t at = (size_t)r->slots[s] * (size_t)cuda->rows.max_pages, n = (size_t)r->positions[s] / CUDA_PAGE_TOKENS + 1;
+        size_t at = (size_t)r->slots[s] * (size_t)cuda->rows.max_pages,
+               n = (size_t)r->positions[s] / CUDA_PAGE_TOKENS + 1;
         cuda_copy_out(cuda, got, cuda->rows.page_tables + at, n * sizeof *got);
         assert_memory_equal(got, r->pages[s], n * sizeof *got);
         cuda_copy_out(cuda, got, cuda->rows.window_tables + at, n * sizeof *got);
@@ -405,7 +419,8 @@ static void more_changes_than_a_step_carries_are_sent(void **state)
         be->ops->step_submit(be);
         be->ops->step_wait(be);
         for (int s = 0; s < 3; s++) {
-            cuda_copy_out(cuda, got, cuda->rows.page_tables + (size_t)s * (size_t)cuda->rows.max_pages, LONG * sizeof *got);
+            cuda_copy_out(cuda, got, cuda->rows.page_tables + (size_t)s * (size_t)cuda->rows.max_pages,
+                          LONG * sizeof *got);
             assert_memory_equal(got, pages[s], LONG * sizeof *got);
         }
     }
@@ -605,11 +620,12 @@ static void every_call_may_fail(void **state)
             int status = 0;
             assert_int_equal(waitpid(child, &status, 0), child);
             if (!WIFEXITED(status) || WEXITSTATUS(status) >= WRONG)
-                fail_msg("call %ld with error %d: the process ended with %#x", call, ERRORS[e], (unsigned)status);
+                fail_msg("call %ld with error %d: the process ended with %#x", call, ERRORS[e],
+                         (unsigned)status);
             counts[WEXITSTATUS(status)]++;
         }
-        print_message("# error %d: %d calls fail clearly, %d make no difference\n", ERRORS[e], counts[FAILED_CLEARLY],
-                      counts[WENT_ON]);
+        print_message("# error %d: %d calls fail clearly, %d make no difference\n", ERRORS[e],
+                      counts[FAILED_CLEARLY], counts[WENT_ON]);
         assert_true(counts[FAILED_CLEARLY] > 100);
     }
 }
@@ -628,7 +644,8 @@ static void after_a_failure_nothing_is_launched(void **state)
     driver->fail_call("cuStreamSynchronize", 1, 719);
     run_step(be, &m, &r.step, 2, hidden);
     assert_int_equal(be->ops->check(be, &err), TUTTI_E_IO);
-    assert_string_equal(err.text, "device cuda: computing a step: CUDA_ERROR_719 (719): an error of the stand-in");
+    assert_string_equal(err.text,
+                        "device cuda: computing a step: CUDA_ERROR_719 (719): an error of the stand-in");
     driver->fail_call(NULL, 0, 0);
     run_step(be, &m, &r.step, 2, hidden);
     be->ops->upload(be, m.x, m.values, WIDTH);

@@ -18,7 +18,9 @@ static const struct attention_shape SHAPE = { .n_heads = 1, .n_kv_heads = 1, .he
 
 static enum tutti_status open_device(struct backend **out, const char *device, struct tutti_error *err)
 {
-    const struct backend_options options = { .n_threads = 1, .n_layers = 1, .n_kinds = 1, .attention = &SHAPE };
+    const struct backend_options options = {
+        .n_threads = 1, .n_layers = 1, .n_kinds = 1, .attention = &SHAPE
+    };
     return backend_open(out, device, &options, err);
 }
 
@@ -123,10 +125,17 @@ static void expect_invalid_ptx(void)
     expect("cuda", TUTTI_E_UNSUPPORTED, "(218): the driver is too old for the kernels of this build");
 }
 
+static void expect_no_compiler(void)
+{
+    standin_functions()->fail_call("cuModuleLoadDataEx", 1, 221);
+    expect("cuda", TUTTI_E_UNSUPPORTED, "(221): the driver's libnvidia-ptxjitcompiler.so.1 is missing");
+}
+
 static void expect_failed_start(void)
 {
     standin_functions()->fail_call("cuInit", 1, 999);
-    expect("cuda", TUTTI_E_IO, "starting the driver: CUDA_ERROR_999 (999)");
+    expect("cuda", TUTTI_E_UNSUPPORTED,
+           "starting the driver: CUDA_ERROR_999 (999): an error of the stand-in; check nvidia-smi");
     struct backend *be = NULL; /* a failure is not remembered */
     struct tutti_error err;
     assert_int_equal(open_device(&be, "cuda", &err), TUTTI_OK);
@@ -152,6 +161,7 @@ static void says_what_the_card_lacks(void **state)
     in_process("TUTTI_STANDIN_LEVEL=70", expect_old_card);
     in_process("TUTTI_STANDIN_CARDS=2", expect_no_such_card);
     in_process("", expect_invalid_ptx);
+    in_process("", expect_no_compiler);
     in_process("", expect_failed_start);
 }
 

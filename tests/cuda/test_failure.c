@@ -81,8 +81,8 @@ static struct run run_requests(tutti_model *model, const char *function, long ca
         question_make(&questions[i], i, N_TOKENS);
         collect_init(&all[i]);
         all[i].n_choices = 1;
-        enum tutti_status st =
-            tutti_engine_submit(engine, &questions[i].request, collect_event, &all[i], NULL, &err);
+        enum tutti_status st = tutti_engine_submit(engine, &questions[i].request, collect_event, &all[i],
+                                                   NULL, &err);
         if (st != TUTTI_OK) { /* the card failed in between */
             assert_int_equal(st, TUTTI_E_CLOSED);
             collect_clear(&all[i]);
@@ -93,7 +93,8 @@ static struct run run_requests(tutti_model *model, const char *function, long ca
     for (int i = 0; i < n; i++) {
         collect_wait(&all[i]);
         if (is_first)
-            snprintf(answers[i], TEXT_BYTES, "%.*s", (int)all[i].choices[0].text.n_bytes, (const char *)all[i].choices[0].text.bytes);
+            snprintf(answers[i], TEXT_BYTES, "%.*s", (int)all[i].choices[0].text.n_bytes,
+                     (const char *)all[i].choices[0].text.bytes);
         check_answer(&all[i], i, &run);
     }
     run.n_calls = driver->calls(NULL);
@@ -131,7 +132,8 @@ static void requests_end_with_the_cards_error(void **state)
         assert_true(run.has_failed);
         n_clear += run.n_ended_by_error > 0;
     }
-    print_message("# %ld calls of the driver; %d of %d failures ended requests\n", whole.n_calls, n_clear, N_MOMENTS);
+    print_message("# %ld calls of the driver; %d of %d failures ended requests\n", whole.n_calls, n_clear,
+                  N_MOMENTS);
     assert_true(n_clear > N_MOMENTS / 2);
     tutti_model_close(model);
 }
@@ -142,8 +144,8 @@ static void results_that_did_not_come_are_not_used(void **state)
     static const struct {
         const char *function;
         long call;
-    } CASES[] = { { "cuStreamSynchronize", 1 }, { "cuStreamSynchronize", 4 }, { "cuMemcpyDtoHAsync_v2", 1 },
-                  { "cuMemcpyDtoHAsync_v2", 3 }, { "cuLaunchKernel", 100 },     { "cuMemcpyHtoDAsync_v2", 3 },
+    } CASES[] = { { "cuStreamSynchronize", 1 },  { "cuStreamSynchronize", 4 }, { "cuMemcpyDtoHAsync_v2", 1 },
+                  { "cuMemcpyDtoHAsync_v2", 3 }, { "cuLaunchKernel", 100 },    { "cuMemcpyHtoDAsync_v2", 3 },
                   { "cuCtxSetCurrent", 20 } };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         tutti_model *model = model_on_card();

@@ -1,7 +1,7 @@
 /* The CUDA backend: a card of NVIDIA's. Opening and closing, and its failures. */
 #include "backend/cuda/cuda.h"
-#include "backend/cuda/ranks/cuda_cluster.h"
 #include "backend/cuda/cuda_state.h"
+#include "backend/cuda/ranks/cuda_cluster.h"
 #include "kernels/cuda/texts.h"
 
 #include <stdlib.h>
@@ -97,7 +97,8 @@ enum tutti_status cuda_reserve(struct backend *be, int max_rows, struct tutti_er
     for (int i = 0; i < cuda->n_kinds && ok; i++) {
         struct cuda_kind *kind = &cuda->kinds[i];
         cuda_memory_free(cuda, kind->cos_sin);
-        kind->cos_sin = cuda_memory_new(cuda, (size_t)max_rows * (size_t)kind->shape.rotary_dim * sizeof(float));
+        kind->cos_sin = cuda_memory_new(cuda,
+                                        (size_t)max_rows * (size_t)kind->shape.rotary_dim * sizeof(float));
         ok = kind->cos_sin != NULL;
     }
     enum tutti_status st = ok ? cuda_step_reserve(cuda, max_rows, err) : TUTTI_OK;
@@ -175,8 +176,8 @@ static enum tutti_status choose_card(const struct cuda_driver *d, int ordinal, s
         return error_set_param(err, TUTTI_E_UNSUPPORTED, "device", "device cuda: the driver finds no card");
     if (result == CUDA_OK && ordinal >= n)
         return error_set_param(err, TUTTI_E_UNSUPPORTED, "device",
-                               "device cuda:%d: the driver finds %d card%s, whose numbers begin with 0", ordinal, n,
-                               n > 1 ? "s" : "");
+                               "device cuda:%d: the driver finds %d card%s, whose numbers begin with 0",
+                               ordinal, n, n > 1 ? "s" : "");
     *best = card;
     for (int i = 0; i < n && result == CUDA_OK; i++) {
         if (ordinal >= 0 && i != ordinal)
@@ -191,8 +192,8 @@ static enum tutti_status choose_card(const struct cuda_driver *d, int ordinal, s
     if (level_of(best, d->version) > 0)
         return TUTTI_OK;
     return error_set_param(err, TUTTI_E_UNSUPPORTED, "device",
-                           "device cuda: the card %s has compute capability %d.%d, expected 7.5 or higher", best->name,
-                           best->major, best->minor);
+                           "device cuda: the card %s has compute capability %d.%d, expected 7.5 or higher",
+                           best->name, best->major, best->minor);
 }
 
 static void *copy_floats(struct cuda_backend *cuda, const float *host, size_t n)
@@ -235,7 +236,8 @@ static enum tutti_status copy_kinds(struct cuda_backend *cuda, const struct back
     return ok ? cuda_check(cuda, err) : error_set(err, TUTTI_E_MEMORY, "device cuda: out of memory");
 }
 
-static enum tutti_status open_context(struct cuda_backend *cuda, const struct card *card, struct tutti_error *err)
+static enum tutti_status open_context(struct cuda_backend *cuda, const struct card *card,
+                                      struct tutti_error *err)
 {
     const struct cuda_driver *d = cuda->driver;
     struct cuda_state *s = cuda->state;
@@ -283,7 +285,8 @@ static enum tutti_status open_backend(struct cuda_backend *cuda, const struct ca
                                       const struct backend_options *options, struct tutti_error *err)
 {
     enum tutti_status st = team_new(
-        &cuda->team, &(struct team_options){ .n_threads = options->n_threads, .pin = options->pin_threads }, err);
+        &cuda->team, &(struct team_options){ .n_threads = options->n_threads, .pin = options->pin_threads },
+        err);
     if (st == TUTTI_OK)
         st = open_context(cuda, card, err);
     if (st == TUTTI_OK && !(cuda_step_open(cuda) && cuda_cluster_open(cuda, options->cluster)))
@@ -328,7 +331,8 @@ uint64_t cuda_memory_left(const struct backend *be)
     struct cuda_backend *cuda = cuda_of((struct backend *)(uintptr_t)be);
     size_t free_bytes = 0, n_bytes = 0;
     cuda_enter(cuda);
-    return cuda_is_ok(cuda, cuda->driver->memory_info(&free_bytes, &n_bytes), "asking for the card's free memory")
+    return cuda_is_ok(cuda, cuda->driver->memory_info(&free_bytes, &n_bytes),
+                      "asking for the card's free memory")
                ? free_bytes
                : 0;
 }

@@ -32,11 +32,11 @@ struct cuda_grid {
     size_t shared_bytes;
 };
 
-struct cuda_adapters; /* cuda_adapters.c */
-struct cuda_loras;    /* cuda_lora.c */
+struct cuda_adapters;   /* cuda_adapters.c */
+struct cuda_loras;      /* cuda_lora.c */
 struct cuda_embeddings; /* cuda_embedding.c */
-struct cuda_experts;  /* cuda_experts.c */
-struct cuda_attention; /* cuda_attention.c */
+struct cuda_experts;    /* cuda_experts.c */
+struct cuda_attention;  /* cuda_attention.c */
 
 struct buffer {
     float *data; /* on the card */
@@ -46,8 +46,8 @@ struct buffer {
 
 /* One kind of attention; arrays on the card. */
 struct cuda_kind {
-    struct attention_shape shape;  /* rope_freqs and alibi_slopes: on the card */
-    float *cos_sin;                /* [max_rows][rotary_dim]: cos, then sin, of each row's position; ROPE_2D: of both */
+    struct attention_shape shape; /* rope_freqs and alibi_slopes: on the card */
+    float *cos_sin; /* [max_rows][rotary_dim]: cos, then sin, of each row's position; ROPE_2D: of both */
 };
 
 struct cuda_driver;
@@ -66,22 +66,22 @@ struct cuda_backend {
     uint64_t n_bytes;         /* the card's memory */
     void *measure_buffer;     /* of cuda_measure(); NULL: none yet */
     int n_layers, n_kinds, page_floats;
-    struct cuda_kind *kinds; /* [n_kinds] */
-    uint8_t *layer_kinds;    /* [n_layers] */
-    int max_rows;            /* as reserved */
+    struct cuda_kind *kinds;    /* [n_kinds] */
+    uint8_t *layer_kinds;       /* [n_layers] */
+    int max_rows;               /* as reserved */
     struct cuda_linear *linear; /* of cuda_linear.c: scratch memory of products; NULL: there is no matrix */
 
     int32_t spare_page, spare_window; /* of padding rows: set by kv_new() */
-    uint64_t *checksum_word;  /* on the card; NULL: none yet */
-    struct cuda_adapters *adapters; /* NULL: not reserved */
-    struct cuda_loras *loras;       /* NULL: no adapter was loaded, and so on */
+    uint64_t *checksum_word;          /* on the card; NULL: none yet */
+    struct cuda_adapters *adapters;   /* NULL: not reserved */
+    struct cuda_loras *loras;         /* NULL: no adapter was loaded, and so on */
     struct cuda_embeddings *embeddings;
     struct cuda_experts *experts;
-    struct cluster *cluster; /* NULL: a single process */
-    struct cuda_nccl *nccl;  /* NULL: collectives go through the host */
-    bool has_met;            /* the ranks have tried to use NCCL */
-    float *staging;          /* of collect(), pinned */
-    struct cuda_sampling *sampling; /* of cuda_sample.c; NULL before reserve_sampling() */
+    struct cluster *cluster;          /* NULL: a single process */
+    struct cuda_nccl *nccl;           /* NULL: collectives go through the host */
+    bool has_met;                     /* the ranks have tried to use NCCL */
+    float *staging;                   /* of collect(), pinned */
+    struct cuda_sampling *sampling;   /* of cuda_sample.c; NULL before reserve_sampling() */
     struct cuda_attention *attention; /* NULL: not reserved */
 
     const struct step *step; /* the caller's */
@@ -130,11 +130,14 @@ void *cuda_step_data(struct cuda_backend *cuda, const void *host, size_t n_bytes
 void cuda_fill_zero(struct cuda_backend *cuda, void *to, size_t n_bytes);
 
 /* ---- memory of the card, between steps. A failure of the copies is kept ---- */
-void *cuda_memory_new(struct cuda_backend *cuda, size_t n_bytes); /* aligned to 256 bytes, zeroed; NULL: no memory */
-void cuda_memory_free(struct cuda_backend *cuda, void *memory);   /* NULL is allowed */
+void *cuda_memory_new(struct cuda_backend *cuda,
+                      size_t n_bytes); /* aligned to 256 bytes, zeroed; NULL: no memory */
+void cuda_memory_free(struct cuda_backend *cuda, void *memory); /* NULL is allowed */
 void cuda_copy_in(struct cuda_backend *cuda, void *to, const void *host, size_t n_bytes);
-void cuda_copy_out(struct cuda_backend *cuda, void *host, const void *from, size_t n_bytes); /* waits for what was launched */
-void cuda_copy_within(struct cuda_backend *cuda, void *to, const void *from, size_t n_bytes); /* in the order of launches */
+void cuda_copy_out(struct cuda_backend *cuda, void *host, const void *from,
+                   size_t n_bytes); /* waits for what was launched */
+void cuda_copy_within(struct cuda_backend *cuda, void *to, const void *from,
+                      size_t n_bytes); /* in the order of launches */
 
 /* Host memory that the card copies from and to at full speed. NULL: no memory. */
 void *cuda_pinned_new(struct cuda_backend *cuda, size_t n_bytes);
@@ -158,7 +161,8 @@ void cuda_matrix_free(struct backend *be, struct matrix *m);
 size_t cuda_matrix_bytes(const struct matrix *m);
 enum dtype cuda_matrix_type(const struct matrix *m);
 float cuda_matrix_read(struct backend *be, float *host, const struct matrix *m, int row);
-bool cuda_matrix_lengths(struct backend *be, float *host, const struct matrix *m, const struct lora_part *part);
+bool cuda_matrix_lengths(struct backend *be, float *host, const struct matrix *m,
+                         const struct lora_part *part);
 uint64_t cuda_matrix_checksum(struct backend *be, const struct matrix *m);
 bool cuda_linear_reserve(struct cuda_backend *cuda, int max_rows);
 void cuda_linear_release(struct cuda_backend *cuda);
@@ -166,8 +170,8 @@ void cuda_embed(struct backend *be, struct floats x, const struct matrix *table,
 void cuda_linear(struct backend *be, struct floats y, const struct matrix *m, struct floats x, int n_rows);
 void cuda_linear_glu(struct backend *be, struct floats y, const struct matrix *m, struct floats x, int n_rows,
                      enum activation act);
-void cuda_linear_heads(struct backend *be, struct floats y, const struct matrix *m, struct floats x, int n_rows,
-                       const struct head_rows *heads);
+void cuda_linear_heads(struct backend *be, struct floats y, const struct matrix *m, struct floats x,
+                       int n_rows, const struct head_rows *heads);
 
 /* ---- keys and values, attention: cuda_kv.c, cuda_attention.c ---- */
 
@@ -190,10 +194,10 @@ void cuda_previous_rows(struct backend *be, struct floats y, struct floats x, co
                         const struct kv_memory *kv, int n);
 void cuda_rope_store(struct backend *be, struct floats qkv, struct floats q_norm, struct floats k_norm,
                      struct kv_memory *kv, int layer);
-void cuda_prefix_store(struct backend *be, struct kv_memory *kv, int layer, const struct kv_prefix *const *prefixes,
-                       const int32_t *adapters);
-void cuda_latent_store(struct backend *be, struct floats queries, struct floats q, int q_dim, struct floats kv,
-                       struct floats norm, struct kv_memory *memory, int layer);
+void cuda_prefix_store(struct backend *be, struct kv_memory *kv, int layer,
+                       const struct kv_prefix *const *prefixes, const int32_t *adapters);
+void cuda_latent_store(struct backend *be, struct floats queries, struct floats q, int q_dim,
+                       struct floats kv, struct floats norm, struct kv_memory *memory, int layer);
 void cuda_attention(struct backend *be, struct floats y, struct floats qkv, struct floats sinks,
                     const struct kv_memory *kv, int layer);
 
@@ -203,27 +207,28 @@ void cuda_attention(struct backend *be, struct floats y, struct floats qkv, stru
 void cuda_rope_tables(struct cuda_backend *cuda);
 /* If the last operation was a norm that gives y [n_rows][n]: it also gives the rows as linear layers take them (norm_args of
  * rows_args.h). half: [n_rows][half_stride]. False: it was another. */
-bool cuda_norm_halves(struct cuda_backend *cuda, const float *y, int n_rows, int n, uint16_t *half, int half_stride,
-                      bool is_bf16, float *scales);
+bool cuda_norm_halves(struct cuda_backend *cuda, const float *y, int n_rows, int n, uint16_t *half,
+                      int half_stride, bool is_bf16, float *scales);
 /* Between steps: a checksum of the card's memory. bytes: a multiple of 8. */
 uint64_t cuda_checksum_bytes(struct cuda_backend *cuda, const void *bytes, size_t n_bytes);
 void cuda_checksum_release(struct cuda_backend *cuda);
 
-void cuda_rmsnorm(struct backend *be, struct floats y, struct floats x, struct floats add, struct floats w, int n_rows,
-                  int n, float eps);
+void cuda_rmsnorm(struct backend *be, struct floats y, struct floats x, struct floats add, struct floats w,
+                  int n_rows, int n, float eps);
 void cuda_layernorm(struct backend *be, struct floats y, struct floats x, struct floats add, struct floats w,
                     struct floats b, int n_rows, int n, float eps);
-void cuda_norm_adapted(struct backend *be, struct floats y, struct floats x, struct floats add, struct floats w,
-                       struct floats b, int n_rows, int n, float eps, const struct norm_update *const *updates,
-                       const int32_t *adapters);
-void cuda_scale_add(struct backend *be, struct floats x, struct floats base, float scale, struct floats add, int n_rows,
-                    int n);
+void cuda_norm_adapted(struct backend *be, struct floats y, struct floats x, struct floats add,
+                       struct floats w, struct floats b, int n_rows, int n, float eps,
+                       const struct norm_update *const *updates, const int32_t *adapters);
+void cuda_scale_add(struct backend *be, struct floats x, struct floats base, float scale, struct floats add,
+                    int n_rows, int n);
 void cuda_scale(struct backend *be, struct floats x, float scale, int n_rows, int n);
 void cuda_softcap(struct backend *be, struct floats x, float cap, int n_rows, int n);
 void cuda_activate(struct backend *be, struct floats x, int n_rows, int n, enum activation act);
 void cuda_positions(struct backend *be, struct floats x, struct floats table, int begin, int end, int n,
                     enum positions_use use);
-void cuda_concat(struct backend *be, struct floats y, struct floats a, int n_a, struct floats b, int n_b, int n_rows);
+void cuda_concat(struct backend *be, struct floats y, struct floats a, int n_a, struct floats b, int n_b,
+                 int n_rows);
 void cuda_gather(struct backend *be, struct floats y, struct floats x, struct floats add, int n);
 uint64_t cuda_checksum(struct backend *be, struct floats floats, size_t n_floats);
 uint64_t cuda_arithmetic_checksum(struct backend *be);

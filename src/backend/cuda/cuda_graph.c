@@ -28,8 +28,9 @@ static cuda_result launch(struct cuda_backend *cuda, const struct item *item, co
     void *params[1] = { (void *)(uintptr_t)args };
     if (item->launch.x == 0 || item->launch.y == 0 || item->launch.z == 0)
         return CUDA_OK;
-    return cuda->driver->launch(s->functions[item->launch.kernel], item->launch.x, item->launch.y, item->launch.z,
-                                item->launch.n_threads, 1, 1, item->launch.shared_bytes, s->stream, params, NULL);
+    return cuda->driver->launch(s->functions[item->launch.kernel], item->launch.x, item->launch.y,
+                                item->launch.z, item->launch.n_threads, 1, 1, item->launch.shared_bytes,
+                                s->stream, params, NULL);
 }
 
 static cuda_result run_item(struct cuda_backend *cuda, const struct item *item, const void *args)

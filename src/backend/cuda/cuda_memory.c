@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOST_ARGUMENTS = 4096 }; /* bytes of a kernel's parameters */
+
 void *cuda_memory_new(struct cuda_backend *cuda, size_t n_bytes)
 {
     const struct cuda_driver *d = cuda->driver;
@@ -24,7 +26,8 @@ void cuda_memory_free(struct cuda_backend *cuda, void *memory)
     if (!memory)
         return;
     cuda_enter(cuda);
-    (void)cuda->driver->memory_free(memory); /* waits for what was launched */
+    (void)cuda->driver->stream_wait(cuda->state->stream); /* what was launched may use it */
+    (void)cuda->driver->memory_free(memory);
 }
 
 void *cuda_pinned_new(struct cuda_backend *cuda, size_t n_bytes)
@@ -105,7 +108,7 @@ void cuda_launch(struct cuda_backend *cuda, enum cuda_kernel kernel, struct cuda
     item.launch.z = (uint32_t)grid.z;
     item.launch.n_threads = (uint32_t)grid.n_threads;
     item.launch.shared_bytes = (uint32_t)grid.shared_bytes;
-    assert(grid.shared_bytes <= cuda->shared_bytes);
+    assert(grid.shared_bytes <= cuda->shared_bytes && n_bytes <= MOST_ARGUMENTS);
     add_or_run(cuda, &item, args);
 }
 

@@ -23,7 +23,7 @@ static const struct kernel_place {
     int file;
 } KERNELS[] = {
     { NULL, 0 }, /* so that the table of an empty list is one */
-#define CUDA_FILE(file) { NULL, 1 },
+#define CUDA_FILE(file)   { NULL, 1 },
 #define CUDA_KERNEL(name) { #name, 0 },
 #include "kernels/cuda/list.h"
 #undef CUDA_FILE
@@ -38,9 +38,10 @@ static enum tutti_status load_file(struct cuda_backend *cuda, int file, struct t
     int options[] = { CUDA_JIT_ERROR_LOG_BUFFER, CUDA_JIT_ERROR_LOG_BUFFER_BYTES };
     void *values[] = { log, (void *)(uintptr_t)sizeof log };
     if (!text)
-        return error_set_param(err, TUTTI_E_UNSUPPORTED, "device",
-                               "device cuda: this build has no kernels for cards; build it where clang 19 is installed "
-                               "(apt-get install clang-19, then ./run build)");
+        return error_set_param(
+            err, TUTTI_E_UNSUPPORTED, "device",
+            "device cuda: this build has no kernels for cards; build it where clang 19 is installed "
+            "(apt-get install clang-19, then ./run build)");
     cuda_result result = cuda->driver->module_load(&s->modules[file], text, 2, options, values);
     if (result == CUDA_OK)
         return TUTTI_OK;

@@ -9,7 +9,7 @@ extern const struct backend_caps CUDA_CAPS;
 /* Opens the card with the most memory, or with an ordinal the card of this number, in the driver's order: see
  * backend_open(). TUTTI_E_UNSUPPORTED with param device: no driver, no such card, or this build has no kernels. */
 enum { CUDA_ANY_CARD = -1 };
-MUST_CHECK enum tutti_status backend_cuda_new(struct backend **out, int ordinal, const struct backend_options *options,
-                                              struct tutti_error *err);
+MUST_CHECK enum tutti_status backend_cuda_new(struct backend **out, int ordinal,
+                                              const struct backend_options *options, struct tutti_error *err);
 
 #endif

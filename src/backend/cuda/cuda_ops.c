@@ -1,9 +1,9 @@
 /* The table of the CUDA backend's operations, and the parts that have scratch memory. */
-#include "backend/cuda/cuda.h"
-#include "backend/cuda/ranks/cuda_cluster.h"
 #include "backend/cuda/adapters/cuda_lora.h"
-#include "backend/cuda/experts/cuda_experts.h"
+#include "backend/cuda/cuda.h"
 #include "backend/cuda/cuda_state.h"
+#include "backend/cuda/experts/cuda_experts.h"
+#include "backend/cuda/ranks/cuda_cluster.h"
 
 #define TYPE(dtype) (UINT64_C(1) << (dtype))
 const struct backend_caps CUDA_CAPS = {

@@ -94,8 +94,8 @@ struct cuda_state {
     int n_known_data;
 
     struct page_tables tables[2]; /* as the card has them: [0] of pages, [1] of window slots */
-    int32_t *card_tables[2];      /* [n_slots + 1][max_pages]; the last row is that of padding. NULL: none yet */
-    int32_t card_spares[2];       /* the padding's page and window slot, as the card has them */
+    int32_t *card_tables[2]; /* [n_slots + 1][max_pages]; the last row is that of padding. NULL: none yet */
+    int32_t card_spares[2];  /* the padding's page and window slot, as the card has them */
     struct table_change *changes; /* host, [MAX_CHANGES] */
     int n_changes;
     size_t changes_room; /* bytes of data and card_data after data_room */
@@ -134,11 +134,13 @@ void cuda_graphs_clear(struct cuda_backend *cuda);
 /* ---- cuda_step.c ---- */
 bool cuda_step_open(struct cuda_backend *cuda); /* false: out of memory */
 void cuda_step_close(struct cuda_backend *cuda);
-MUST_CHECK enum tutti_status cuda_step_reserve(struct cuda_backend *cuda, int max_rows, struct tutti_error *err);
+MUST_CHECK enum tutti_status cuda_step_reserve(struct cuda_backend *cuda, int max_rows,
+                                               struct tutti_error *err);
 void cuda_step_release(struct cuda_backend *cuda);
 /* Sends what the step has given so far. */
 void cuda_step_send(struct cuda_backend *cuda);
-enum tutti_status cuda_reserve_tables(struct backend *be, int n_slots, int max_pages, struct tutti_error *err);
+enum tutti_status cuda_reserve_tables(struct backend *be, int n_slots, int max_pages,
+                                      struct tutti_error *err);
 void cuda_step_begin(struct backend *be, const struct step *step);
 void cuda_step_submit(struct backend *be);
 void cuda_step_wait(struct backend *be);

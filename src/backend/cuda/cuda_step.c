@@ -56,20 +56,23 @@ static void free_card_tables(struct cuda_backend *cuda)
 }
 
 /* Makes the tables of this size, and forgets all entries. */
-static enum tutti_status make_tables(struct cuda_backend *cuda, int n_slots, int max_pages, struct tutti_error *err)
+static enum tutti_status make_tables(struct cuda_backend *cuda, int n_slots, int max_pages,
+                                     struct tutti_error *err)
 {
     struct cuda_state *s = cuda->state;
     bool ok = true;
     free_card_tables(cuda);
     for (int i = 0; i < 2 && ok; i++) {
-        s->card_tables[i] = cuda_memory_new(cuda, (size_t)(n_slots + 1) * (size_t)max_pages * sizeof(int32_t));
+        s->card_tables[i] = cuda_memory_new(cuda,
+                                            (size_t)(n_slots + 1) * (size_t)max_pages * sizeof(int32_t));
         s->card_spares[i] = 0;
         ok = s->card_tables[i] && page_tables_reserve(&s->tables[i], n_slots, max_pages);
     }
     if (ok)
         return TUTTI_OK;
     free_card_tables(cuda);
-    return error_set(err, TUTTI_E_MEMORY, "device cuda: out of memory for the page tables of %d sequences", n_slots);
+    return error_set(err, TUTTI_E_MEMORY, "device cuda: out of memory for the page tables of %d sequences",
+                     n_slots);
 }
 
 enum tutti_status cuda_reserve_tables(struct backend *be, int n_slots, int max_pages, struct tutti_error *err)
@@ -114,7 +117,8 @@ static bool fit_tables(struct cuda_backend *cuda, const struct step *step, const
 }
 
 /* Entries of a table that the card must get; if there are too many, they are copied by themselves. */
-static void send_entries(struct cuda_backend *cuda, int table, int slot, int first, const int32_t *pages, int n)
+static void send_entries(struct cuda_backend *cuda, int table, int slot, int first, const int32_t *pages,
+                         int n)
 {
     struct cuda_state *s = cuda->state;
     size_t at = (size_t)slot * (size_t)s->tables[0].max_pages + (size_t)first;
@@ -123,8 +127,9 @@ static void send_entries(struct cuda_backend *cuda, int table, int slot, int fir
         return;
     }
     for (int i = 0; i < n; i++)
-        s->changes[s->n_changes++] =
-            (struct table_change){ .table = (uint32_t)table, .index = (uint32_t)at + (uint32_t)i, .page = pages[i] };
+        s->changes[s->n_changes++] = (struct table_change){ .table = (uint32_t)table,
+                                                            .index = (uint32_t)at + (uint32_t)i,
+                                                            .page = pages[i] };
 }
 
 static void change_tables(struct cuda_backend *cuda, const struct step *step, const int32_t *lengths)
@@ -214,7 +219,8 @@ static const int32_t *put_array(struct cuda_state *s, const int32_t *values, int
 }
 
 /* The same, whose padding has a value. */
-static const int32_t *put_padded(struct cuda_state *s, const int32_t *values, int n, int room, int32_t padding)
+static const int32_t *put_padded(struct cuda_state *s, const int32_t *values, int n, int room,
+                                 int32_t padding)
 {
     size_t at = s->n_data;
     const int32_t *card = put_array(s, values, n, room);
@@ -235,7 +241,8 @@ void *cuda_step_data(struct cuda_backend *cuda, const void *host, size_t n_bytes
     if (s->failure != TUTTI_OK)
         return NULL;
     if (s->n_data > s->data_room || round_up(room_bytes, DATA_ALIGNMENT) > s->data_room - s->n_data) {
-        cuda_fail(cuda, TUTTI_E_LIMIT, "device cuda: a step's data exceed the memory that is reserved for them");
+        cuda_fail(cuda, TUTTI_E_LIMIT,
+                  "device cuda: a step's data exceed the memory that is reserved for them");
         return NULL;
     }
     const void *card;
@@ -254,8 +261,8 @@ void cuda_step_send(struct cuda_backend *cuda)
     size_t n_bytes = s->n_data - s->n_sent, changes_bytes = (size_t)s->n_changes * sizeof *s->changes;
     memcpy(s->data + s->n_data, s->changes, changes_bytes);
     (void)cuda_is_ok(cuda,
-                     cuda->driver->copy_in(s->card_data + s->n_sent, s->data + s->n_sent, n_bytes + changes_bytes,
-                                           s->stream),
+                     cuda->driver->copy_in(s->card_data + s->n_sent, s->data + s->n_sent,
+                                           n_bytes + changes_bytes, s->stream),
                      "sending the rows of a step");
     if (s->n_changes > 0) {
         const struct set_pages_args args = { .tables = { s->card_tables[0], s->card_tables[1] },
@@ -287,7 +294,8 @@ static void put_step(struct cuda_backend *cuda, const struct step *step, int pad
     rows->token_ids = put_array(s, step->token_ids, n, padded);
     rows->positions = put_array(s, step->positions, n, padded);
     rows->seqs = put_padded(s, step->seqs, n, padded, n_seqs);
-    rows->rope_positions = put_array(s, step->rope_positions ? step->rope_positions : step->positions, n, padded);
+    rows->rope_positions = put_array(s, step->rope_positions ? step->rope_positions : step->positions, n,
+                                     padded);
     rows->block_positions = put_array(s, step->block_positions, n, padded);
     rows->output_rows = put_array(s, step->output_rows, step->n_outputs, padded);
     rows->prefix_lens = put_array(s, step->prefix_lens, n_seqs, padded + 1);

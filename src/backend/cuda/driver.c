@@ -13,8 +13,9 @@ enum { LEAST_VERSION = 11040 };
 
 static const char LIBRARY[] = "libcuda.so.1";
 
-#define ADVICE                                                                                                \
-    "install NVIDIA's driver; a container needs NVIDIA_DRIVER_CAPABILITIES=compute,utility and the card, a systemd unit " \
+#define ADVICE                                                                                               \
+    "install NVIDIA's driver; a container needs NVIDIA_DRIVER_CAPABILITIES=compute,utility and the card, a " \
+    "systemd unit "                                                                                          \
     "DeviceAllow=/dev/nvidia*"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -24,9 +25,9 @@ static bool is_open;
 /* Fills the table. Returns the symbol that the library lacks; NULL: none. */
 static const char *find_functions(struct cuda_driver *driver, void *library)
 {
-#define CUDA_DRIVER_FIND(field, symbol, arguments)                                                            \
-    *(void **)&driver->field = dlsym(library, symbol);                                                        \
-    if (!driver->field)                                                                                       \
+#define CUDA_DRIVER_FIND(field, symbol, arguments)                                                           \
+    *(void **)&driver->field = dlsym(library, symbol);                                                       \
+    if (!driver->field)                                                                                      \
         return symbol;
     CUDA_DRIVER_FUNCTIONS(CUDA_DRIVER_FIND)
 #undef CUDA_DRIVER_FIND
@@ -49,11 +50,13 @@ static void set_cache_folder(void)
     const char *home = getenv("HOME");
     if (getenv("CUDA_CACHE_PATH") || (home && access(home, W_OK) == 0))
         return;
-    const char *cache = getenv("CACHE_DIRECTORY"), *temporary = getenv("TMPDIR"); /* CacheDirectory= of a systemd unit */
+    const char *cache = getenv("CACHE_DIRECTORY"),
+               *temporary = getenv("TMPDIR"); /* CacheDirectory= of a systemd unit */
     char path[4096];
     int n = cache && access(cache, W_OK) == 0
                 ? snprintf(path, sizeof path, "%s/cuda", cache)
-                : snprintf(path, sizeof path, "%s/tutti-cuda-%u", temporary ? temporary : "/var/tmp", (unsigned)getuid());
+                : snprintf(path, sizeof path, "%s/tutti-cuda-%u", temporary ? temporary : "/var/tmp",
+                           (unsigned)getuid());
     if (n > 0 && (size_t)n < sizeof path && is_own_folder(path))
         (void)setenv("CUDA_CACHE_PATH", path, 0);
 }
@@ -66,31 +69,38 @@ static enum tutti_status open_driver(struct cuda_driver *driver, struct tutti_er
     const char *missing = find_functions(driver, library);
     if (missing) {
         dlclose(library);
-        return error_set_param(err, TUTTI_E_UNSUPPORTED, "device",
-                               "device cuda: %s has no %s: the driver is too old, expected one for CUDA %d.%d or later; "
-                               "update NVIDIA's driver",
-                               LIBRARY, missing, LEAST_VERSION / 1000, LEAST_VERSION % 1000 / 10);
+        return error_set_param(
+            err, TUTTI_E_UNSUPPORTED, "device",
+            "device cuda: %s has no %s: the driver is too old, expected one for CUDA %d.%d or later; "
+            "update NVIDIA's driver",
+            LIBRARY, missing, LEAST_VERSION / 1000, LEAST_VERSION % 1000 / 10);
     }
     set_cache_folder();
     cuda_result result = driver->init(0);
     if (result == CUDA_ERROR_NO_DEVICE) {
         dlclose(library);
-        return error_set_param(err, TUTTI_E_UNSUPPORTED, "device", "device cuda: the driver finds no card; " ADVICE);
+        return error_set_param(err, TUTTI_E_UNSUPPORTED, "device",
+                               "device cuda: the driver finds no card; " ADVICE);
     }
     if (result == CUDA_OK)
         result = driver->driver_version(&driver->version);
     if (result != CUDA_OK) {
-        enum tutti_status st = cuda_driver_error(driver, result, "starting the driver", err);
+        struct tutti_error why = { 0 };
+        (void)cuda_driver_error(driver, result, "starting the driver", &why);
         dlclose(library); /* the error's texts are the library's */
-        return st;
+        return error_set_param(err, TUTTI_E_UNSUPPORTED, "device",
+                               "%s; check nvidia-smi; a container needs the card, a "
+                               "systemd unit DeviceAllow=/dev/nvidia*",
+                               why.text);
     }
     if (driver->version >= LEAST_VERSION)
         return TUTTI_OK;
     int version = driver->version;
     dlclose(library);
-    return error_set_param(err, TUTTI_E_UNSUPPORTED, "device",
-                           "device cuda: the driver is for CUDA %d.%d, expected %d.%d or later; update NVIDIA's driver",
-                           version / 1000, version % 1000 / 10, LEAST_VERSION / 1000, LEAST_VERSION % 1000 / 10);
+    return error_set_param(
+        err, TUTTI_E_UNSUPPORTED, "device",
+        "device cuda: the driver is for CUDA %d.%d, expected %d.%d or later; update NVIDIA's driver",
+        version / 1000, version % 1000 / 10, LEAST_VERSION / 1000, LEAST_VERSION % 1000 / 10);
 }
 
 enum tutti_status cuda_driver_open(const struct cuda_driver **out, struct tutti_error *err)
@@ -121,10 +131,17 @@ enum tutti_status cuda_driver_error(const struct cuda_driver *driver, cuda_resul
     if (driver->error_string(result, &text) != CUDA_OK || !text)
         text = "the driver has no text for it";
     if (is_too_old(result))
-        return error_set_param(err, TUTTI_E_UNSUPPORTED, "device",
-                               "device cuda: %s: %s (%d): the driver is too old for the kernels of this build, or does not "
-                               "fit the kernel's module; update NVIDIA's driver (this one is for CUDA %d.%d)",
-                               doing, name, result, driver->version / 1000, driver->version % 1000 / 10);
+        return error_set_param(
+            err, TUTTI_E_UNSUPPORTED, "device",
+            "device cuda: %s: %s (%d): the driver is too old for the kernels of this build, or does not "
+            "fit the kernel's module; update NVIDIA's driver (this one is for CUDA %d.%d)",
+            doing, name, result, driver->version / 1000, driver->version % 1000 / 10);
+    if (result == CUDA_ERROR_NO_PTX_COMPILER)
+        return error_set_param(
+            err, TUTTI_E_UNSUPPORTED, "device",
+            "device cuda: %s: %s (%d): the driver's libnvidia-ptxjitcompiler.so.1 is missing; a container "
+            "needs NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+            doing, name, result);
     enum tutti_status status = result == CUDA_ERROR_OUT_OF_MEMORY ? TUTTI_E_MEMORY : TUTTI_E_IO;
     return error_set(err, status, "device cuda: %s: %s (%d): %s", doing, name, result, text);
 }

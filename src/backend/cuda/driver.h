@@ -28,6 +28,7 @@ enum {
     CUDA_ERROR_OUT_OF_MEMORY = 2,
     CUDA_ERROR_NO_DEVICE = 100,
     CUDA_ERROR_INVALID_PTX = 218,
+    CUDA_ERROR_NO_PTX_COMPILER = 221,
     CUDA_ERROR_UNSUPPORTED_PTX_VERSION = 222,
     CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803,
     CUDA_ERROR_UNKNOWN = 999,
@@ -50,50 +51,49 @@ enum {
 };
 
 /* F(field, symbol, arguments) */
-#define CUDA_DRIVER_FUNCTIONS(F)                                                                              \
-    F(init, "cuInit", (unsigned flags))                                                                       \
-    F(driver_version, "cuDriverGetVersion", (int *version))                                                   \
-    F(error_name, "cuGetErrorName", (cuda_result error, const char **text))                                   \
-    F(error_string, "cuGetErrorString", (cuda_result error, const char **text))                               \
-    F(device_count, "cuDeviceGetCount", (int *n))                                                             \
-    F(device_get, "cuDeviceGet", (cuda_device *device, int ordinal))                                          \
-    F(device_name, "cuDeviceGetName", (char *name, int n_bytes, cuda_device device))                          \
-    F(device_memory, "cuDeviceTotalMem_v2", (size_t *n_bytes, cuda_device device))                            \
-    F(device_attribute, "cuDeviceGetAttribute", (int *value, int attribute, cuda_device device))              \
-    F(context_retain, "cuDevicePrimaryCtxRetain", (cuda_context *context, cuda_device device))                \
-    F(context_release, "cuDevicePrimaryCtxRelease_v2", (cuda_device device))                                  \
-    F(context_set, "cuCtxSetCurrent", (cuda_context context))                                                 \
-    F(memory_info, "cuMemGetInfo_v2", (size_t *free_bytes, size_t *total_bytes))                              \
-    F(memory_new, "cuMemAlloc_v2", (cuda_address *memory, size_t n_bytes))                                    \
-    F(memory_free, "cuMemFree_v2", (cuda_address memory))                                                     \
-    F(pinned_new, "cuMemHostAlloc", (void **memory, size_t n_bytes, unsigned flags))                          \
-    F(pinned_free, "cuMemFreeHost", (void *memory))                                                           \
-    F(copy_in, "cuMemcpyHtoDAsync_v2",                                                                        \
-      (cuda_address to, const void *from, size_t n_bytes, cuda_stream stream))                                \
-    F(copy_out, "cuMemcpyDtoHAsync_v2",                                                                       \
-      (void *to, cuda_address from, size_t n_bytes, cuda_stream stream))                                      \
-    F(copy_within, "cuMemcpyDtoDAsync_v2",                                                                    \
-      (cuda_address to, cuda_address from, size_t n_bytes, cuda_stream stream))                               \
-    F(fill, "cuMemsetD8Async", (cuda_address to, unsigned char byte, size_t n_bytes, cuda_stream stream))     \
-    F(stream_new, "cuStreamCreate", (cuda_stream *stream, unsigned flags))                                    \
-    F(stream_free, "cuStreamDestroy_v2", (cuda_stream stream))                                                \
-    F(stream_wait, "cuStreamSynchronize", (cuda_stream stream))                                               \
-    F(capture_begin, "cuStreamBeginCapture_v2", (cuda_stream stream, int mode))                               \
-    F(capture_end, "cuStreamEndCapture", (cuda_stream stream, cuda_graph *graph))                             \
-    F(graph_instantiate, "cuGraphInstantiateWithFlags",                                                       \
-      (cuda_graph_exec *exec, cuda_graph graph, unsigned long long flags))                                    \
-    F(graph_free, "cuGraphDestroy", (cuda_graph graph))                                                       \
-    F(graph_exec_free, "cuGraphExecDestroy", (cuda_graph_exec exec))                                          \
-    F(graph_launch, "cuGraphLaunch", (cuda_graph_exec exec, cuda_stream stream))                              \
-    F(module_load, "cuModuleLoadDataEx",                                                                      \
-      (cuda_module *module, const void *image, unsigned n_options, int *options, void **values))              \
-    F(module_unload, "cuModuleUnload", (cuda_module module))                                                  \
-    F(module_function, "cuModuleGetFunction",                                                                 \
-      (cuda_function *function, cuda_module module, const char *name))                                        \
-    F(function_get, "cuFuncGetAttribute", (int *value, int attribute, cuda_function function))                \
-    F(function_set, "cuFuncSetAttribute", (cuda_function function, int attribute, int value))                 \
-    F(launch, "cuLaunchKernel",                                                                               \
-      (cuda_function function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,    \
+#define CUDA_DRIVER_FUNCTIONS(F)                                                                             \
+    F(init, "cuInit", (unsigned flags))                                                                      \
+    F(driver_version, "cuDriverGetVersion", (int *version))                                                  \
+    F(error_name, "cuGetErrorName", (cuda_result error, const char **text))                                  \
+    F(error_string, "cuGetErrorString", (cuda_result error, const char **text))                              \
+    F(device_count, "cuDeviceGetCount", (int *n))                                                            \
+    F(device_get, "cuDeviceGet", (cuda_device * device, int ordinal))                                        \
+    F(device_name, "cuDeviceGetName", (char *name, int n_bytes, cuda_device device))                         \
+    F(device_memory, "cuDeviceTotalMem_v2", (size_t * n_bytes, cuda_device device))                          \
+    F(device_attribute, "cuDeviceGetAttribute", (int *value, int attribute, cuda_device device))             \
+    F(context_retain, "cuDevicePrimaryCtxRetain", (cuda_context * context, cuda_device device))              \
+    F(context_release, "cuDevicePrimaryCtxRelease_v2", (cuda_device device))                                 \
+    F(context_set, "cuCtxSetCurrent", (cuda_context context))                                                \
+    F(memory_info, "cuMemGetInfo_v2", (size_t * free_bytes, size_t * total_bytes))                           \
+    F(memory_new, "cuMemAlloc_v2", (cuda_address * memory, size_t n_bytes))                                  \
+    F(memory_free, "cuMemFree_v2", (cuda_address memory))                                                    \
+    F(pinned_new, "cuMemHostAlloc", (void **memory, size_t n_bytes, unsigned flags))                         \
+    F(pinned_free, "cuMemFreeHost", (void *memory))                                                          \
+    F(copy_in, "cuMemcpyHtoDAsync_v2",                                                                       \
+      (cuda_address to, const void *from, size_t n_bytes, cuda_stream stream))                               \
+    F(copy_out, "cuMemcpyDtoHAsync_v2", (void *to, cuda_address from, size_t n_bytes, cuda_stream stream))   \
+    F(copy_within, "cuMemcpyDtoDAsync_v2",                                                                   \
+      (cuda_address to, cuda_address from, size_t n_bytes, cuda_stream stream))                              \
+    F(fill, "cuMemsetD8Async", (cuda_address to, unsigned char byte, size_t n_bytes, cuda_stream stream))    \
+    F(stream_new, "cuStreamCreate", (cuda_stream * stream, unsigned flags))                                  \
+    F(stream_free, "cuStreamDestroy_v2", (cuda_stream stream))                                               \
+    F(stream_wait, "cuStreamSynchronize", (cuda_stream stream))                                              \
+    F(capture_begin, "cuStreamBeginCapture_v2", (cuda_stream stream, int mode))                              \
+    F(capture_end, "cuStreamEndCapture", (cuda_stream stream, cuda_graph * graph))                           \
+    F(graph_instantiate, "cuGraphInstantiateWithFlags",                                                      \
+      (cuda_graph_exec * exec, cuda_graph graph, unsigned long long flags))                                  \
+    F(graph_free, "cuGraphDestroy", (cuda_graph graph))                                                      \
+    F(graph_exec_free, "cuGraphExecDestroy", (cuda_graph_exec exec))                                         \
+    F(graph_launch, "cuGraphLaunch", (cuda_graph_exec exec, cuda_stream stream))                             \
+    F(module_load, "cuModuleLoadDataEx",                                                                     \
+      (cuda_module * module, const void *image, unsigned n_options, int *options, void **values))            \
+    F(module_unload, "cuModuleUnload", (cuda_module module))                                                 \
+    F(module_function, "cuModuleGetFunction",                                                                \
+      (cuda_function * function, cuda_module module, const char *name))                                      \
+    F(function_get, "cuFuncGetAttribute", (int *value, int attribute, cuda_function function))               \
+    F(function_set, "cuFuncSetAttribute", (cuda_function function, int attribute, int value))                \
+    F(launch, "cuLaunchKernel",                                                                              \
+      (cuda_function function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,   \
        unsigned threads_z, unsigned shared_bytes, cuda_stream stream, void **params, void **extra))
 
 struct cuda_driver {

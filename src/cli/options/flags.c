@@ -19,7 +19,9 @@
 
 /* ---- the model ---- */
 
-static const char *const CPU_LEVELS[] = { "ref", "avx2", "avxvnni", "avx512", "neon", "dotprod", "i8mm", NULL };
+static const char *const CPU_LEVELS[] = {
+    "ref", "avx2", "avxvnni", "avx512", "neon", "dotprod", "i8mm", NULL
+};
 
 #define MODEL struct model_flags
 const struct option MODEL_OPTIONS[] = {
@@ -44,13 +46,15 @@ const struct option MODEL_OPTIONS[] = {
         "runs in, has left",
         .min = 1, .max = INFINITY),
     FLAG_OPTION(MODEL, options.pin_threads, "pin", "bind each compute thread to its own core"),
-    CHOICE_OPTION(MODEL, options.numa, "numa", "MODE", NUMA_MODES,
-                  "whether threads compute with weights and keys in the memory of their own NUMA node (socket), "
-                  "where the machine has several"),
-    CHOICE_OPTION(MODEL, options.device, "device", "NAME", DEVICE_NAMES,
-                  "the device that computes; cuda is the NVIDIA card with the most memory, cuda:N card number N, "
-                  "and auto the card if there is one and the model fits in its memory",
-                  .may_number = true),
+    CHOICE_OPTION(
+        MODEL, options.numa, "numa", "MODE", NUMA_MODES,
+        "whether threads compute with weights and keys in the memory of their own NUMA node (socket), "
+        "where the machine has several"),
+    CHOICE_OPTION(
+        MODEL, options.device, "device", "NAME", DEVICE_NAMES,
+        "the device that computes; cuda is the NVIDIA card with the most memory, cuda:N card number N, "
+        "and auto the card if there is one and the model fits in its memory",
+        .may_number = true),
     CHOICE_OPTION(MODEL, options.cpu, "cpu", "LEVEL", CPU_LEVELS,
                   "use at most this instruction set, for comparisons"),
     { .name = NULL },

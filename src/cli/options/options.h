@@ -48,9 +48,9 @@ struct option {
     const char *excludes;       /* the option with which this one has no effect; NULL: none */
     const char *help;           /* a phrase without a full stop */
     enum option_kind kind;
-    char letter;    /* '\0': none */
-    bool above_min; /* min itself is not allowed */
-    bool is_index;  /* of a choice: the member is an enum with the choices in their order */
+    char letter;     /* '\0': none */
+    bool above_min;  /* min itself is not allowed */
+    bool is_index;   /* of a choice: the member is an enum with the choices in their order */
     bool may_number; /* of a choice: it may be followed by a colon and a number */
 };
 

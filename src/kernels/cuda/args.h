@@ -26,7 +26,7 @@ struct step_rows {
     const int32_t *window_tables;   /* [slots][max_pages]; may be page_tables */
     const struct step_counts {
         int32_t n_rows, n_seqs, n_outputs, n_hidden;
-    } *counts;
+    } * counts;
     int32_t max_pages;
 };
 

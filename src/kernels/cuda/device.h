@@ -38,19 +38,20 @@ typedef uint32_t bf16x2;
 
 #ifdef __NVPTX__
 
-#define DEVICE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("unroll")
-#define UNROLL_4 _Pragma("unroll 4")
+#define DEVICE    static inline __attribute__((always_inline))
+#define UNROLL    _Pragma("unroll")
+#define UNROLL_4  _Pragma("unroll 4")
 #define NO_UNROLL _Pragma("nounroll")
 /* embed.py moves the number of threads into the text of the kernel. */
-#define KERNEL(name, type, threads)                                                                           \
-    extern const int name##_threads;                                                                          \
-    const int name##_threads = (threads);                                                                     \
-    __attribute__((nvptx_kernel)) void name(const type a);                                                    \
+#define KERNEL(name, type, threads)                                                                          \
+    extern const int name##_threads;                                                                         \
+    const int name##_threads = (threads);                                                                    \
+    __attribute__((nvptx_kernel)) void name(const type a);                                                   \
     __attribute__((nvptx_kernel)) void name(const type a)
 
 /* A static array in the block's shared memory, and the shared memory whose size the launch states. */
-#define SHARED(type, name, n) static __attribute__((address_space(3))) type name##_shared[n]; \
+#define SHARED(type, name, n)                                                                                \
+    static __attribute__((address_space(3))) type name##_shared[n];                                          \
     type *const name = (type *)name##_shared
 #define DYNAMIC_SHARED(type, name) type *const name = (type *)dynamic_shared
 extern __attribute__((address_space(3), aligned(16))) uint8_t dynamic_shared[];
@@ -195,7 +196,8 @@ DEVICE void copy_16(void *shared, const void *from, bool is_there)
 {
     uint32_t to = (uint32_t)(uintptr_t)(__attribute__((address_space(3))) void *)shared;
 #if LEVEL >= 80
-    __asm__ volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_there ? 16 : 0)
+    __asm__ volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                     "r"(is_there ? 16 : 0)
                      : "memory");
 #else
     u32x4 v = { 0 };
@@ -229,9 +231,10 @@ DEVICE half2 half2_of(float low, float high)
 #if LEVEL >= 80
     __asm__("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
 #else
-    __asm__("{\n\t.reg .f16 l, h;\n\tcvt.rn.f16.f32 l, %2;\n\tcvt.rn.f16.f32 h, %1;\n\tmov.b32 %0, {l, h};\n\t}"
-            : "=r"(v)
-            : "f"(high), "f"(low));
+    __asm__(
+        "{\n\t.reg .f16 l, h;\n\tcvt.rn.f16.f32 l, %2;\n\tcvt.rn.f16.f32 h, %1;\n\tmov.b32 %0, {l, h};\n\t}"
+        : "=r"(v)
+        : "f"(high), "f"(low));
 #endif
     return v;
 }
@@ -335,17 +338,20 @@ DEVICE uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selector)
 DEVICE void mma_half(float acc[4], const half2 a[4], const half2 b[2])
 {
 #if LEVEL >= 80
-    __asm__ volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                     "{%0,%1,%2,%3};"
-                     : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    __asm__ volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
-    __asm__ volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-                     : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(b[0]));
-    __asm__ volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-                     : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
-                     : "r"(a[2]), "r"(a[3]), "r"(b[1]));
+    __asm__ volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b[0]));
+    __asm__ volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+        : "r"(a[2]), "r"(a[3]), "r"(b[1]));
 #endif
 }
 
@@ -353,10 +359,11 @@ DEVICE void mma_half(float acc[4], const half2 a[4], const half2 b[2])
 DEVICE void mma_bf16(float acc[4], const bf16x2 a[4], const bf16x2 b[2])
 {
 #if LEVEL >= 80
-    __asm__ volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                     "{%0,%1,%2,%3};"
-                     : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    __asm__ volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
     int g = thread_id() % WARP / 4, t = thread_id() % 4;
     UNROLL for (int k = 0; k < 16; k += 2)

@@ -23,18 +23,18 @@ struct emulated_kernel {
     void (*run)(const void *args); /* one thread */
 };
 
-#define KERNEL(name, type, threads)                                                                           \
-    static void name##_body(const type a);                                                                    \
-    static void name##_run(const void *args)                                                                  \
-    {                                                                                                         \
-        name##_body(*(const type *)args);                                                                     \
-    }                                                                                                         \
-    extern const struct emulated_kernel name##_kernel;                                                        \
-    const struct emulated_kernel name##_kernel = { #name, sizeof(type), threads, name##_run };                \
+#define KERNEL(name, type, threads)                                                                          \
+    static void name##_body(const type a);                                                                   \
+    static void name##_run(const void *args)                                                                 \
+    {                                                                                                        \
+        name##_body(*(const type *)args);                                                                    \
+    }                                                                                                        \
+    extern const struct emulated_kernel name##_kernel;                                                       \
+    const struct emulated_kernel name##_kernel = { #name, sizeof(type), threads, name##_run };               \
     static void name##_body(const type a)
 
-#define SHARED(type, name, n)                                                                                 \
-    static char name##_key;                                                                                   \
+#define SHARED(type, name, n)                                                                                \
+    static char name##_key;                                                                                  \
     type *const name = (type *)emulated_shared(&name##_key, sizeof(type) * (n))
 #define DYNAMIC_SHARED(type, name) type *const name = (type *)emulated_dynamic_shared()
 
@@ -87,7 +87,8 @@ DEVICE uint32_t shuffle_u32(uint32_t v, int lane)
 
 DEVICE uint32_t shuffle_xor_u32(uint32_t v, int mask)
 {
-    return ((const uint32_t *)emulated_exchange("shuffle_xor_u32", &v, sizeof v))[(emulated_lane() ^ mask) & 31];
+    return (
+        (const uint32_t *)emulated_exchange("shuffle_xor_u32", &v, sizeof v))[(emulated_lane() ^ mask) & 31];
 }
 
 DEVICE uint32_t ballot(bool p)
@@ -287,7 +288,8 @@ DEVICE void mma_bf16(float acc[4], const bf16x2 a[4], const bf16x2 b[2])
     emulated_mma("mma_bf16", acc, &mine);
 }
 
-static inline void emulated_load_matrices(const char *name, uint32_t to[4], const void *row, bool is_transposed)
+static inline void emulated_load_matrices(const char *name, uint32_t to[4], const void *row,
+                                          bool is_transposed)
 {
     uint16_t mine[8];
     memcpy(mine, row, sizeof mine);

@@ -15,7 +15,8 @@ static const struct text {
     int level;
     const char *text;
 } TEXTS[] = {
-#define CUDA_FILE(file) { #file, 75, cuda_##file##_75 }, { #file, 80, cuda_##file##_80 }, { #file, 90, cuda_##file##_90 },
+#define CUDA_FILE(file)                                                                                      \
+    { #file, 75, cuda_##file##_75 }, { #file, 80, cuda_##file##_80 }, { #file, 90, cuda_##file##_90 },
 #include "kernels/cuda/list.h"
 };
 

@@ -11,7 +11,8 @@ const char *cuda_text(const char *file, int level);
 bool cuda_text_has_any(void);
 
 /* What to tell if it has none. */
-#define CUDA_NO_TEXTS                                                                                         \
-    "this build has no kernels for cards; install clang 19 (apt-get install clang-19) and build again: ./run build"
+#define CUDA_NO_TEXTS                                                                                        \
+    "this build has no kernels for cards; install clang 19 (apt-get install clang-19) and build again: "     \
+    "./run build"
 
 #endif

@@ -302,7 +302,8 @@ enum tutti_status model_start_backend(struct model *model, const struct tutti_mo
         .cluster = group ? group->cluster : NULL,
     };
     bool leaves_card = model->is_too_large_for_card && model_prefers_card(options);
-    enum tutti_status st = backend_open(&model->backend, leaves_card ? "cpu" : options->device, &backend, err);
+    enum tutti_status st = backend_open(&model->backend, leaves_card ? "cpu" : options->device, &backend,
+                                        err);
     free(slopes);
     if (st == TUTTI_OK && !(model->backend->caps->kv_types >> model->kv_type & 1))
         st = error_set_param(err, TUTTI_E_UNSUPPORTED, "kv_type", "kv_type %s: device %s cannot store it",
