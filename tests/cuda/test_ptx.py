@@ -3,8 +3,8 @@
 
   test_ptx.py FILE.ptx...
 
-Prints registers and spilled bytes of each kernel, and fails where a kernel in HOT spills: its loops would wait for memory of their own
-making. Registers are bounded by the threads of a block, which each text states (.maxntid). Needs ptxas of a CUDA toolkit; nothing else
+Prints registers and spilled bytes of each kernel, and fails where a kernel in HOT spills more than is allowed there: its loops would
+wait for memory of their own making. Registers are bounded by the threads of a block, which each text states (.maxntid). Needs ptxas of a CUDA toolkit; nothing else
 of tutti does. Prints TAP.
 """
 import os
@@ -15,14 +15,20 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
-# The beginnings of names of kernels in which a step spends its time.
-HOT = ("linear", "attention", "experts", "norm", "scale", "activate")
+# The beginnings of names of kernels in which a step spends its time, and the bytes that they may spill: those of attention over the
+# rows of prompts do outside of their loops over keys (docs/notes/cuda.md). The first that fits counts.
+HOT = (("attention_wide", 512), ("attention_f16_", 0), ("attention_i8_", 0), ("attention_latent_f16", 0), ("attention", 128), ("linear", 0),
+       ("experts", 0), ("norm", 0), ("scale", 0), ("activate", 0))
 INFO = re.compile(r"Compiling entry function '(\w+)'.*?\n.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads\n"
                   r".*?Used (\d+) registers", re.S)
 
 
 def find_ptxas():
     return shutil.which("ptxas") or shutil.which("ptxas", path="/usr/local/cuda/bin")
+
+
+def allowed_bytes(name):
+    return next((n for begin, n in HOT if name.startswith(begin)), None)
 
 
 def assemble(ptxas, path):
@@ -38,8 +44,8 @@ def assemble(ptxas, path):
     found = INFO.findall(done.stdout)
     names = re.findall(r"^\.visible \.entry (\w+)\(", text, re.M)
     wrong = [f"no figures of {name}" for name in names if name not in [kernel[0] for kernel in found]]
-    wrong += [f"{name} spills {stores} bytes" for name, _, stores, loads, _ in found
-              if name.startswith(HOT) and (int(stores) > 0 or int(loads) > 0)]
+    wrong += [f"{name} spills {stores} bytes, at most {allowed_bytes(name)}" for name, _, stores, _, _ in found
+              if allowed_bytes(name) is not None and int(stores) > allowed_bytes(name)]
     lines = [f"{name}: {registers} registers, {stack} bytes of stack, {stores} bytes spilled" for name, stack, stores, _, registers in found]
     return wrong, "\n".join(lines)
 
