@@ -256,7 +256,8 @@ static void every_thread_runs_each_piece_of_work(void **state)
     (void)state;
     for (int n_threads = 1; n_threads <= 9; n_threads++) { /* also more than there are cores */
         struct work work = { 0 };
-        assert_int_equal(team_new(&work.team, &(struct team_options){ .n_threads = n_threads }, NULL), TUTTI_OK);
+        assert_int_equal(team_new(&work.team, &(struct team_options){ .n_threads = n_threads }, NULL),
+                         TUTTI_OK);
         for (int i = 0; i < 200; i++) {
             team_run(work.team, count, &work);
             assert_int_equal(atomic_load(&work.n), (i + 1) * n_threads);
@@ -267,7 +268,8 @@ static void every_thread_runs_each_piece_of_work(void **state)
             assert_int_equal(work.seen[t], 200);
         team_free(work.team);
     }
-    assert_int_equal(team_new(&(struct team *){ NULL }, &(struct team_options){ .n_threads = 1000 }, NULL), TUTTI_E_ARGUMENT);
+    assert_int_equal(team_new(&(struct team *){ NULL }, &(struct team_options){ .n_threads = 1000 }, NULL),
+                     TUTTI_E_ARGUMENT);
 }
 
 static void do_nothing(void *arg, int thread, int n_threads)

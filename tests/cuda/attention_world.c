@@ -105,8 +105,9 @@ struct world *world_new(const struct world_case *c)
                                          .alibi_slopes = c->has_slopes ? w->slopes : NULL,
                                          .qk_norm_eps = 1e-6f };
     fill_angles(w);
-    w->page_bytes = CUDA_KV_PAGE * (c->n_latent > 0 ? kv_type_latent_bytes(c->type, c->head_dim)
-                                                    : 2 * (size_t)c->n_kv_heads * kv_type_bytes(c->type, c->head_dim));
+    w->page_bytes = CUDA_KV_PAGE * (c->n_latent > 0
+                                        ? kv_type_latent_bytes(c->type, c->head_dim)
+                                        : 2 * (size_t)c->n_kv_heads * kv_type_bytes(c->type, c->head_dim));
     w->pages = room(WORLD_PAGES * w->page_bytes);
     for (int s = 0; s < 2; s++)
         for (int i = 0; i < WORLD_PAGES / 2; i++)
@@ -119,8 +120,8 @@ struct world *world_new(const struct world_case *c)
 
 void world_free(struct world *w)
 {
-    float *const all[] = { w->qkv,   w->latent_q, w->latent_kv, w->cos_sin, w->freqs,
-                           w->slopes, w->sinks,   w->q_norm,    w->k_norm };
+    float *const all[] = { w->qkv,    w->latent_q, w->latent_kv, w->cos_sin, w->freqs,
+                           w->slopes, w->sinks,    w->q_norm,    w->k_norm };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     free(w->pages);
@@ -223,7 +224,9 @@ static void run(enum cuda_kernel number, int x, int y, size_t shared_bytes, cons
 {
     const struct emulated_kernel *kernel = emulated_find(NAMES[number]);
     assert(kernel);
-    emulate(kernel, &(struct emulated_grid){ .x = x, .y = y, .z = 1, .n_threads = kernel->n_threads, .shared_bytes = shared_bytes },
+    emulate(kernel,
+            &(struct emulated_grid){
+                .x = x, .y = y, .z = 1, .n_threads = kernel->n_threads, .shared_bytes = shared_bytes },
             args);
 }
 
@@ -259,7 +262,8 @@ static void store_step(struct world *w, struct world_step *s)
                                     .rope = (int)c->rope,
                                     .has_joint_norms = c->has_joint_norms,
                                     .eps = 1e-6f };
-    run(CUDA_KERNEL_rope_store, s->n_padded, c->has_joint_norms ? 1 : (c->n_heads + 2 * c->n_kv_heads + 7) / 8, 0, &args);
+    run(CUDA_KERNEL_rope_store, s->n_padded,
+        c->has_joint_norms ? 1 : (c->n_heads + 2 * c->n_kv_heads + 7) / 8, 0, &args);
 }
 
 void world_store(struct world *w, int seq, int begin, int end)
@@ -276,8 +280,10 @@ static void attend_step(struct world *w, struct world_step *s, float *y, const s
 {
     const struct world_case *c = &w->c;
     struct head_groups groups = head_groups_of(&w->shape);
-    struct attention_kernels kernels = attention_kernels_of(&w->shape, c->type, r->shared_bytes > 0 ? r->shared_bytes : 227 << 10);
-    struct attention_limits limits = { r->n_resident, kernels.wide == N_CUDA_KERNELS ? 0 : r->least_wide, r->n_slots };
+    struct attention_kernels kernels = attention_kernels_of(
+        &w->shape, c->type, r->shared_bytes > 0 ? r->shared_bytes : 227 << 10);
+    struct attention_limits limits = { r->n_resident, kernels.wide == N_CUDA_KERNELS ? 0 : r->least_wide,
+                                       r->n_slots };
     size_t n_units = (size_t)attention_plan_units(&w->shape, &limits, s->step.n_rows);
     struct attention_plan *split = room(sizeof *split + n_units * sizeof *split->units),
                           *wide = room(sizeof *wide + n_units * sizeof *wide->units);
@@ -355,8 +361,8 @@ void world_attend(struct world *w, float *y, int begin, int end, const struct wo
 
 /* ---- the formula ---- */
 
-static void rotate_pairs(double *x, const double *from, const struct world *w, int pos, int first, int n_pairs, bool interleaved,
-                         const float *cos_sin)
+static void rotate_pairs(double *x, const double *from, const struct world *w, int pos, int first,
+                         int n_pairs, bool interleaved, const float *cos_sin)
 {
     (void)pos;
     (void)w;
@@ -413,7 +419,9 @@ static void prepare(const struct world *w, double *to, int pos)
         for (int h = 0; h < c->n_heads; h++) {
             for (int d = 0; d < c->n_latent; d++)
                 to[h * hd + d] = (double)row[h * hd + d];
-            const float *q = w->latent_q + ((size_t)pos * (size_t)c->n_heads + (size_t)h + 1) * (size_t)w->q_dim - w->rotary_dim;
+            const float *q = w->latent_q +
+                             ((size_t)pos * (size_t)c->n_heads + (size_t)h + 1) * (size_t)w->q_dim -
+                             w->rotary_dim;
             for (int d = 0; d < w->rotary_dim; d++)
                 to[h * hd + c->n_latent + d] = (double)q[d];
             rotate(to + h * hd + c->n_latent, w, pos);
@@ -442,11 +450,13 @@ static void prepare(const struct world *w, double *to, int pos)
         stored(to + h * hd, hd, c->type);
 }
 
-static void attend_one(const struct world *w, double *y, const double *rows, size_t row_doubles, int pos, int head)
+static void attend_one(const struct world *w, double *y, const double *rows, size_t row_doubles, int pos,
+                       int head)
 {
     const struct world_case *c = &w->c;
     int hd = c->head_dim, vd = world_value_dim(w), kv = head / (c->n_heads / c->n_kv_heads);
-    int first = pos < c->first ? 0 : c->first, begin = c->window > 0 && pos >= c->window ? pos - c->window + 1 : 0;
+    int first = pos < c->first ? 0 : c->first,
+        begin = c->window > 0 && pos >= c->window ? pos - c->window + 1 : 0;
     int end = pos < c->prefix_len ? c->prefix_len : pos + 1;
     begin = begin > first ? begin : first;
     const double *q = rows + (size_t)pos * row_doubles + head * hd;
@@ -471,7 +481,8 @@ static void attend_one(const struct world *w, double *y, const double *rows, siz
     for (int d = 0; d < vd; d++)
         y[d] = 0;
     for (int t = begin; t < end; t++) {
-        const double *v = rows + (size_t)t * row_doubles + (c->n_latent > 0 ? c->n_heads : c->n_heads + c->n_kv_heads + kv) * hd;
+        const double *v = rows + (size_t)t * row_doubles +
+                          (c->n_latent > 0 ? c->n_heads : c->n_heads + c->n_kv_heads + kv) * hd;
         for (int d = 0; d < vd; d++)
             y[d] += score[t] / sum * v[d];
     }
@@ -488,6 +499,7 @@ void world_attend_double(const struct world *w, double *y, int begin, int end)
         prepare(w, rows + (size_t)p * n, p);
     for (int p = begin; p < end; p++)
         for (int h = 0; h < c->n_heads; h++)
-            attend_one(w, y + ((size_t)(p - begin) * (size_t)c->n_heads + (size_t)h) * (size_t)vd, rows, n, p, h);
+            attend_one(w, y + ((size_t)(p - begin) * (size_t)c->n_heads + (size_t)h) * (size_t)vd, rows, n, p,
+                       h);
     free(rows);
 }

@@ -23,7 +23,7 @@ struct world {
     struct world_case c;
     struct attention_shape shape;
     int rotary_dim, q_dim; /* q_dim: of latent attention */
-    float *qkv;            /* [WORLD_ROWS][all floats of a row]; of latent attention the queries' first part */
+    float *qkv; /* [WORLD_ROWS][all floats of a row]; of latent attention the queries' first part */
     float *latent_q, *latent_kv;
     float *cos_sin; /* [WORLD_ROWS][rotary_dim] */
     float *freqs, *slopes, *sinks, *q_norm, *k_norm;
@@ -35,8 +35,8 @@ struct world {
 
 /* How attention is computed. */
 struct world_run {
-    int chunk;        /* rows of a step */
-    bool has_other;   /* each step has a row of another sequence in front */
+    int chunk;      /* rows of a step */
+    bool has_other; /* each step has a row of another sequence in front */
     int n_resident, least_wide, n_slots;
     size_t shared_bytes; /* of the card; 0: those of level 90 */
 };

@@ -19,7 +19,8 @@ static float *outputs_new(const struct world *w, int n)
 }
 
 /* Rows begin..end - 1 of a case, in each way; the rows before them are stored. */
-static void check_case(const struct world_case *c, int begin, int end, const struct world_run *runs, int n_runs)
+static void check_case(const struct world_case *c, int begin, int end, const struct world_run *runs,
+                       int n_runs)
 {
     struct world *w = world_new(c);
     int n = end - begin;
@@ -33,7 +34,8 @@ static void check_case(const struct world_case *c, int begin, int end, const str
         if (i > 0 && memcmp(y, want, n_y * sizeof *y) != 0)
             for (size_t k = 0; k < n_y; k++)
                 if (memcmp(&y[k], &want[k], sizeof *y) != 0)
-                    fail_msg("head_dim %d, run %d, element %zu: %a, in run 0 %a", c->head_dim, i, k, (double)y[k], (double)want[k]);
+                    fail_msg("head_dim %d, run %d, element %zu: %a, in run 0 %a", c->head_dim, i, k,
+                             (double)y[k], (double)want[k]);
     }
     world_attend_double(w, exact, begin, end);
     /* Weights and queries have 11 bits, and int8 that are near the middle of two may be stored as the other. */
@@ -44,8 +46,8 @@ static void check_case(const struct world_case *c, int begin, int end, const str
             fail_msg("head_dim %d, element %zu: %g, expected %g", c->head_dim, k, (double)want[k], exact[k]);
         worst = fmax(worst, error);
     }
-    print_message("# heads %d/%d, head_dim %d, %s: largest error %.2g\n", c->n_heads, c->n_kv_heads, c->head_dim,
-                  dtype_name(c->type), worst);
+    print_message("# heads %d/%d, head_dim %d, %s: largest error %.2g\n", c->n_heads, c->n_kv_heads,
+                  c->head_dim, dtype_name(c->type), worst);
     free(want);
     free(y);
     free(exact);
@@ -53,7 +55,10 @@ static void check_case(const struct world_case *c, int begin, int end, const str
 }
 
 static const struct world_run SHORT_RUNS[] = {
-    { 40, false, 8, NEVER, 1000 }, { 40, true, 8, ALWAYS, 1000 }, { 1, true, 8, NEVER, 0 }, { 7, false, 8, ALWAYS, 1000 },
+    { 40, false, 8, NEVER, 1000 },
+    { 40, true, 8, ALWAYS, 1000 },
+    { 1, true, 8, NEVER, 0 },
+    { 7, false, 8, ALWAYS, 1000 },
 };
 
 static void short_prompts_of_all_shapes(void **state)
@@ -61,21 +66,62 @@ static void short_prompts_of_all_shapes(void **state)
     (void)state;
     static const struct world_case CASES[] = {
         { .n_heads = 1, .n_kv_heads = 1, .head_dim = 8, .type = DTYPE_F16 },
-        { .n_heads = 3, .n_kv_heads = 1, .head_dim = 24, .type = DTYPE_F16, .rope = ROPE_HALF, .has_sinks = true },
+        { .n_heads = 3,
+          .n_kv_heads = 1,
+          .head_dim = 24,
+          .type = DTYPE_F16,
+          .rope = ROPE_HALF,
+          .has_sinks = true },
         { .n_heads = 3, .n_kv_heads = 3, .head_dim = 40, .type = DTYPE_I8, .rope = ROPE_INTERLEAVED },
-        { .n_heads = 4, .n_kv_heads = 2, .head_dim = 64, .type = DTYPE_F16, .rope = ROPE_2D, .has_norms = true },
+        { .n_heads = 4,
+          .n_kv_heads = 2,
+          .head_dim = 64,
+          .type = DTYPE_F16,
+          .rope = ROPE_2D,
+          .has_norms = true },
         { .n_heads = 5, .n_kv_heads = 1, .head_dim = 80, .type = DTYPE_F16, .has_slopes = true },
-        { .n_heads = 2, .n_kv_heads = 1, .head_dim = 96, .type = DTYPE_I8, .has_slopes = true, .has_sinks = true },
+        { .n_heads = 2,
+          .n_kv_heads = 1,
+          .head_dim = 96,
+          .type = DTYPE_I8,
+          .has_slopes = true,
+          .has_sinks = true },
         { .n_heads = 16, .n_kv_heads = 1, .head_dim = 128, .type = DTYPE_F16, .rope = ROPE_HALF },
-        { .n_heads = 2, .n_kv_heads = 2, .head_dim = 128, .type = DTYPE_I8, .has_joint_norms = true, .rope = ROPE_HALF },
-        { .n_heads = 2, .n_kv_heads = 1, .head_dim = 256, .type = DTYPE_F16, .softcap = 5, .rope = ROPE_HALF },
+        { .n_heads = 2,
+          .n_kv_heads = 2,
+          .head_dim = 128,
+          .type = DTYPE_I8,
+          .has_joint_norms = true,
+          .rope = ROPE_HALF },
+        { .n_heads = 2,
+          .n_kv_heads = 1,
+          .head_dim = 256,
+          .type = DTYPE_F16,
+          .softcap = 5,
+          .rope = ROPE_HALF },
         { .n_heads = 20, .n_kv_heads = 1, .head_dim = 16, .type = DTYPE_F16, .window = 11, .first = 3 },
         { .n_heads = 35, .n_kv_heads = 1, .head_dim = 8, .type = DTYPE_I8, .prefix_len = 25 },
         { .n_heads = 1, .n_kv_heads = 1, .head_dim = 576, .type = DTYPE_F16 },
         { .n_heads = 1, .n_kv_heads = 1, .head_dim = 320, .type = DTYPE_I8, .magnitude = 20 },
-        { .n_heads = 4, .n_kv_heads = 2, .head_dim = 24, .type = DTYPE_F32, .rope = ROPE_2D, .has_norms = true },
-        { .n_heads = 2, .n_kv_heads = 2, .head_dim = 40, .type = DTYPE_F32, .window = 9, .softcap = 3, .has_sinks = true },
-        { .n_heads = 2, .n_kv_heads = 1, .head_dim = 8, .type = DTYPE_F32, .prefix_len = 25, .has_slopes = true },
+        { .n_heads = 4,
+          .n_kv_heads = 2,
+          .head_dim = 24,
+          .type = DTYPE_F32,
+          .rope = ROPE_2D,
+          .has_norms = true },
+        { .n_heads = 2,
+          .n_kv_heads = 2,
+          .head_dim = 40,
+          .type = DTYPE_F32,
+          .window = 9,
+          .softcap = 3,
+          .has_sinks = true },
+        { .n_heads = 2,
+          .n_kv_heads = 1,
+          .head_dim = 8,
+          .type = DTYPE_F32,
+          .prefix_len = 25,
+          .has_slopes = true },
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         struct world_run runs[4];
@@ -93,7 +139,12 @@ static void long_contexts_are_cut_anywhere(void **state)
     static const struct world_case CASES[] = {
         { .n_heads = 4, .n_kv_heads = 1, .head_dim = 40, .type = DTYPE_F16, .rope = ROPE_HALF },
         { .n_heads = 2, .n_kv_heads = 2, .head_dim = 64, .type = DTYPE_F16, .window = 300 },
-        { .n_heads = 2, .n_kv_heads = 1, .head_dim = 128, .type = DTYPE_I8, .has_sinks = true, .has_slopes = true },
+        { .n_heads = 2,
+          .n_kv_heads = 1,
+          .head_dim = 128,
+          .type = DTYPE_I8,
+          .has_sinks = true,
+          .has_slopes = true },
         { .n_heads = 2, .n_kv_heads = 1, .head_dim = 16, .type = DTYPE_F32, .first = 200 },
     };
     static const int ENDS[] = { 1, 15, 16, 17, 65, 255, 256, 257, 513, 700 };
@@ -112,16 +163,59 @@ static void latents(void **state)
 {
     (void)state;
     static const struct world_case CASES[] = {
-        { .n_heads = 3, .n_kv_heads = 1, .head_dim = 56, .n_latent = 40, .type = DTYPE_F32, .rope = ROPE_INTERLEAVED },
-        { .n_heads = 20, .n_kv_heads = 1, .head_dim = 56, .n_latent = 40, .type = DTYPE_F16, .rope = ROPE_INTERLEAVED },
-        { .n_heads = 3, .n_kv_heads = 1, .head_dim = 56, .n_latent = 48, .type = DTYPE_I8, .rope = ROPE_HALF },
-        { .n_heads = 33, .n_kv_heads = 1, .head_dim = 24, .n_latent = 8, .type = DTYPE_F16, .rope = ROPE_INTERLEAVED },
-        { .n_heads = 5, .n_kv_heads = 1, .head_dim = 72, .n_latent = 64, .type = DTYPE_F16, .rope = ROPE_HALF, .window = 19,
-          .softcap = 4, .has_sinks = true },
-        { .n_heads = 16, .n_kv_heads = 1, .head_dim = 136, .n_latent = 72, .type = DTYPE_I8, .rope = ROPE_HALF,
-          .has_slopes = true, .first = 3 },
-        { .n_heads = 20, .n_kv_heads = 1, .head_dim = 576, .n_latent = 512, .type = DTYPE_F16, .rope = ROPE_INTERLEAVED },
-        { .n_heads = 2, .n_kv_heads = 1, .head_dim = 576, .n_latent = 512, .type = DTYPE_I8, .rope = ROPE_INTERLEAVED },
+        { .n_heads = 3,
+          .n_kv_heads = 1,
+          .head_dim = 56,
+          .n_latent = 40,
+          .type = DTYPE_F32,
+          .rope = ROPE_INTERLEAVED },
+        { .n_heads = 20,
+          .n_kv_heads = 1,
+          .head_dim = 56,
+          .n_latent = 40,
+          .type = DTYPE_F16,
+          .rope = ROPE_INTERLEAVED },
+        { .n_heads = 3,
+          .n_kv_heads = 1,
+          .head_dim = 56,
+          .n_latent = 48,
+          .type = DTYPE_I8,
+          .rope = ROPE_HALF },
+        { .n_heads = 33,
+          .n_kv_heads = 1,
+          .head_dim = 24,
+          .n_latent = 8,
+          .type = DTYPE_F16,
+          .rope = ROPE_INTERLEAVED },
+        { .n_heads = 5,
+          .n_kv_heads = 1,
+          .head_dim = 72,
+          .n_latent = 64,
+          .type = DTYPE_F16,
+          .rope = ROPE_HALF,
+          .window = 19,
+          .softcap = 4,
+          .has_sinks = true },
+        { .n_heads = 16,
+          .n_kv_heads = 1,
+          .head_dim = 136,
+          .n_latent = 72,
+          .type = DTYPE_I8,
+          .rope = ROPE_HALF,
+          .has_slopes = true,
+          .first = 3 },
+        { .n_heads = 20,
+          .n_kv_heads = 1,
+          .head_dim = 576,
+          .n_latent = 512,
+          .type = DTYPE_F16,
+          .rope = ROPE_INTERLEAVED },
+        { .n_heads = 2,
+          .n_kv_heads = 1,
+          .head_dim = 576,
+          .n_latent = 512,
+          .type = DTYPE_I8,
+          .rope = ROPE_INTERLEAVED },
     };
     static const struct world_run RUNS[] = {
         { 5, false, 1000, NEVER, 10000 },
@@ -139,10 +233,22 @@ static void latents_without_matrix_instructions(void **state)
 {
     (void)state;
     static const struct world_case CASES[] = {
-        { .n_heads = 20, .n_kv_heads = 1, .head_dim = 56, .n_latent = 40, .type = DTYPE_F16, .rope = ROPE_INTERLEAVED },
-        { .n_heads = 3, .n_kv_heads = 1, .head_dim = 56, .n_latent = 48, .type = DTYPE_I8, .rope = ROPE_HALF, .window = 30 },
+        { .n_heads = 20,
+          .n_kv_heads = 1,
+          .head_dim = 56,
+          .n_latent = 40,
+          .type = DTYPE_F16,
+          .rope = ROPE_INTERLEAVED },
+        { .n_heads = 3,
+          .n_kv_heads = 1,
+          .head_dim = 56,
+          .n_latent = 48,
+          .type = DTYPE_I8,
+          .rope = ROPE_HALF,
+          .window = 30 },
     };
-    static const struct world_run RUNS[] = { { 5, false, 1000, NEVER, 10000, 1 }, { 1, true, 1, NEVER, 0, 1 } };
+    static const struct world_run RUNS[] = { { 5, false, 1000, NEVER, 10000, 1 },
+                                             { 1, true, 1, NEVER, 0, 1 } };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
         check_case(&CASES[i], 258, 263, RUNS, 2);
 }
@@ -156,15 +262,27 @@ static void rows_before_a_bad_one_are_the_same(void **state)
         { .n_heads = 2, .n_kv_heads = 2, .head_dim = 40, .type = DTYPE_I8 },
         { .n_heads = 2, .n_kv_heads = 1, .head_dim = 24, .type = DTYPE_F32 },
         { .n_heads = 2, .n_kv_heads = 2, .head_dim = 64, .type = DTYPE_F16, .window = 5 },
-        { .n_heads = 2, .n_kv_heads = 1, .head_dim = 56, .n_latent = 40, .type = DTYPE_F16, .rope = ROPE_HALF, .window = 5 },
-        { .n_heads = 4, .n_kv_heads = 1, .head_dim = 56, .n_latent = 40, .type = DTYPE_I8, .rope = ROPE_HALF },
+        { .n_heads = 2,
+          .n_kv_heads = 1,
+          .head_dim = 56,
+          .n_latent = 40,
+          .type = DTYPE_F16,
+          .rope = ROPE_HALF,
+          .window = 5 },
+        { .n_heads = 4,
+          .n_kv_heads = 1,
+          .head_dim = 56,
+          .n_latent = 40,
+          .type = DTYPE_I8,
+          .rope = ROPE_HALF },
     };
     enum { N = 40, BAD = 21 };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
         for (int kind = 0; kind < 4; kind++) {
             struct world *w = world_new(&CASES[i]);
             const struct world_run run = { N, kind % 2, 8, kind / 2 == 0 ? ALWAYS : NEVER, 0 };
-            int n = world_row_floats(w), n_y = CASES[i].n_heads * world_value_dim(w), n_q = CASES[i].n_heads * CASES[i].head_dim;
+            int n = world_row_floats(w), n_y = CASES[i].n_heads * world_value_dim(w),
+                n_q = CASES[i].n_heads * CASES[i].head_dim;
             float *want = outputs_new(w, N), *y = outputs_new(w, N), bad = kind % 2 ? NAN : 1e30f;
             world_attend(w, want, 0, N, &run);
             for (int d = n_q; d < n; d++)
@@ -187,9 +305,11 @@ static void rows_before_a_bad_one_are_the_same(void **state)
 static void attend_by_reference(const struct world *w, float *y, int n, int head)
 {
     const struct world_case *c = &w->c;
-    int hd = c->head_dim, kv = head / (c->n_heads / c->n_kv_heads), n_row = world_row_floats(w), n_pages = (n + 15) / 16;
+    int hd = c->head_dim, kv = head / (c->n_heads / c->n_kv_heads), n_row = world_row_floats(w),
+        n_pages = (n + 15) / 16;
     size_t page_floats = (size_t)(2 * 16 * hd);
-    float *pages = calloc((size_t)n_pages, page_floats * sizeof *pages), *q = malloc(sizeof(float) * (size_t)hd);
+    float *pages = calloc((size_t)n_pages, page_floats * sizeof *pages),
+          *q = malloc(sizeof(float) * (size_t)hd);
     int32_t table[WORLD_PAGES];
     for (int p = 0; p < n_pages; p++)
         table[p] = p;
@@ -202,7 +322,9 @@ static void attend_by_reference(const struct world *w, float *y, int n, int head
         }
     for (int d = 0; d < hd; d++)
         q[d] = w->qkv[(size_t)(n - 1) * (size_t)n_row + (size_t)(head * hd + d)] * w->shape.scale;
-    const struct attention_view view = { .end = n, .pos = n - 1, .slope = c->has_slopes ? w->slopes[head] : 0 };
+    const struct attention_view view = { .end = n,
+                                         .pos = n - 1,
+                                         .slope = c->has_slopes ? w->slopes[head] : 0 };
     const struct attention_work work = { .q = q,
                                          .views = &view,
                                          .n_queries = 1,
@@ -228,7 +350,12 @@ static void pages_of_floats_have_the_bits_of_the_reference(void **state)
 {
     (void)state;
     static const struct world_case CASES[] = {
-        { .n_heads = 4, .n_kv_heads = 2, .head_dim = 24, .type = DTYPE_F32, .has_sinks = true, .has_slopes = true },
+        { .n_heads = 4,
+          .n_kv_heads = 2,
+          .head_dim = 24,
+          .type = DTYPE_F32,
+          .has_sinks = true,
+          .has_slopes = true },
         { .n_heads = 2, .n_kv_heads = 1, .head_dim = 80, .type = DTYPE_F32, .softcap = 7 },
     };
     static const int ENDS[] = { 1, 40, 257, 600 };
@@ -273,7 +400,8 @@ static void units_cover_every_block_once(void **state)
                                                .head_dim = 64,
                                                .n_latent = heads[1] == 1 && rand_r(&seed) % 2 ? 56 : 0,
                                                .window = rand_r(&seed) % 2 ? 1 + rand_r(&seed) % 2000 : 0 };
-        const struct attention_limits limits = { 1 + rand_r(&seed) % 400, rand_r(&seed) % 2 ? 50 : 0, rand_r(&seed) % 100000 };
+        const struct attention_limits limits = { 1 + rand_r(&seed) % 400, rand_r(&seed) % 2 ? 50 : 0,
+                                                 rand_r(&seed) % 100000 };
         const struct step step = { .n_rows = n_rows, .n_seqs = n_seqs, .positions = positions, .seqs = seqs };
         int room = attention_plan_units(&shape, &limits, n_rows), seen[MAX_ROWS][MAX_BLOCKS] = { 0 };
         struct attention_plan *plans[2];
@@ -292,7 +420,8 @@ static void units_cover_every_block_once(void **state)
             free(plans[k]);
         }
         for (int r = 0; r < n_rows; r++) {
-            int begin = shape.window > 0 && positions[r] >= shape.window ? positions[r] - shape.window + 1 : 0;
+            int begin = shape.window > 0 && positions[r] >= shape.window ? positions[r] - shape.window + 1
+                                                                         : 0;
             for (int b = 0; b < MAX_BLOCKS; b++) {
                 assert_true(seen[r][b] <= 1);
                 if (b >= begin / CUDA_ATTENTION_BLOCK && b <= positions[r] / CUDA_ATTENTION_BLOCK)

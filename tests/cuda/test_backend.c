@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-enum { ROWS = 20, WIDTH = 33, SPARE = 77, SPARE_WINDOW = 78, MAX_PAGES = 40, MAX_SEQS = 20 };
+enum { ROWS = 20, WIDTH = 33, MAX_PAGES = 40, MAX_SEQS = 20 };
 
 static const float FREQS[4] = { 1, 0.5f, 0.25f, 0.125f };
 static const float SLOPES[2] = { 0.5f, 0.25f };
@@ -35,12 +35,7 @@ static enum tutti_status open_card(struct backend **out, struct tutti_error *err
     const struct backend_options options = {
         .n_threads = 1, .n_layers = 2, .n_kinds = 2, .attention = SHAPES, .kinds = KINDS
     };
-    enum tutti_status st = backend_open(out, "cuda", &options, err);
-    if (st == TUTTI_OK) {
-        cuda_of(*out)->spare_page = SPARE;
-        cuda_of(*out)->spare_window = SPARE_WINDOW;
-    }
-    return st;
+    return backend_open(out, "cuda", &options, err);
 }
 
 static struct backend *card_new(int max_rows)
@@ -325,12 +320,6 @@ static void rows_are_padded(void **state)
         assert_ints(cuda, cuda->rows.output_rows, r.step.n_outputs, r.outputs, 0, padded);
         assert_ints(cuda, cuda->rows.prefix_lens, n, r.step.prefix_lens, 0, padded + 1);
         assert_ints(cuda, cuda->rows.slots, n, r.slots, slot, padded + 1);
-        int32_t spares[2];
-        size_t at = (size_t)slot * (size_t)cuda->rows.max_pages;
-        cuda_copy_out(cuda, &spares[0], cuda->rows.page_tables + at, sizeof *spares);
-        cuda_copy_out(cuda, &spares[1], cuda->rows.window_tables + at, sizeof *spares);
-        assert_int_equal(spares[0], SPARE);
-        assert_int_equal(spares[1], n % 5 == 0 ? SPARE_WINDOW : SPARE);
         struct step_counts counts;
         cuda_copy_out(cuda, &counts, cuda->rows.counts, sizeof counts);
         assert_int_equal(counts.n_rows, n);

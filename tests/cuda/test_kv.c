@@ -18,14 +18,28 @@ enum { N_HEADS = 6, N_KV = 2, DIM = 24, LATENT = 40, LATENT_DIM = 56 };
 static const float FREQS[64] = { 1, 0.5f, 0.25f };
 /* Layers 0 and 2 have a window; layer 1 has latents. */
 static const struct attention_shape SHAPES[] = {
-    { .n_heads = N_HEADS, .n_kv_heads = N_KV, .head_dim = DIM, .scale = 1, .window = 20, .qk_norm_eps = 1e-6f },
-    { .n_heads = 3, .n_kv_heads = 1, .head_dim = LATENT_DIM, .n_latent = LATENT, .rotary_dim = LATENT_DIM - LATENT,
-      .rope = ROPE_INTERLEAVED, .rope_freqs = FREQS, .rope_scale = 1, .scale = 1, .qk_norm_eps = 1e-6f },
+    { .n_heads = N_HEADS,
+      .n_kv_heads = N_KV,
+      .head_dim = DIM,
+      .scale = 1,
+      .window = 20,
+      .qk_norm_eps = 1e-6f },
+    { .n_heads = 3,
+      .n_kv_heads = 1,
+      .head_dim = LATENT_DIM,
+      .n_latent = LATENT,
+      .rotary_dim = LATENT_DIM - LATENT,
+      .rope = ROPE_INTERLEAVED,
+      .rope_freqs = FREQS,
+      .rope_scale = 1,
+      .scale = 1,
+      .qk_norm_eps = 1e-6f },
 };
 static const uint8_t KINDS[N_LAYERS] = { 0, 1, 0 };
 
 /* Rows 0 to 2 are positions 15 to 17 of sequence 0, rows 3 and 4 positions 3 and 4 of sequence 1. */
-static const int32_t POSITIONS[PADDED] = { 15, 16, 17, 3, 4 }, SEQS[PADDED] = { 0, 0, 0, 1, 1, 2, 2, 2 }, SLOTS[] = { 1, 0, 1 << 20 };
+static const int32_t POSITIONS[PADDED] = { 15, 16, 17, 3, 4 }, SEQS[PADDED] = { 0, 0, 0, 1, 1, 2, 2, 2 },
+                     SLOTS[] = { 1, 0, 1 << 20 };
 static const int32_t PAGES[][2] = { { 3, -1 }, { 5, 2 } }, WINDOWS[][2] = { { 4, -1 }, { 0, 3 } };
 static const struct step_counts COUNTS = { .n_rows = N_ROWS, .n_seqs = 2 };
 static const struct step STEP = { .n_rows = N_ROWS, .n_seqs = 2, .positions = POSITIONS, .seqs = SEQS };
@@ -103,13 +117,15 @@ static void pages_have_the_bytes_of_kv_type(void **state)
         size_t head = kv_type_bytes(TYPES[i], DIM), latent = kv_type_latent_bytes(TYPES[i], LATENT_DIM);
         size_t windows = 2 * 16 * (size_t)N_KV * 2 * head;
         assert_int_equal(cuda_kv_window_bytes(&cuda->backend, TYPES[i]), windows);
-        assert_int_equal(cuda_kv_page_bytes(&cuda->backend, TYPES[i]), windows + 16 * latent + PAGE_FLOATS * sizeof(float));
+        assert_int_equal(cuda_kv_page_bytes(&cuda->backend, TYPES[i]),
+                         windows + 16 * latent + PAGE_FLOATS * sizeof(float));
     }
     backend_free(cuda, NULL);
 }
 
 /* An element that was stored, and what it was stored from. */
-static void check_element(const uint8_t *part, enum dtype type, int n_part, int index, int at, const float *row, int n, int d)
+static void check_element(const uint8_t *part, enum dtype type, int n_part, int index, int at,
+                          const float *row, int n, int d)
 {
     if (type == DTYPE_F32) {
         assert_true(((const float *)part)[index] == row[d]);
@@ -148,9 +164,11 @@ static void rows_are_stored_as_on_the_cpu(void **state)
         struct floats qkv = random_rows(N_ROWS, ROW), norm = random_rows(PADDED, DIM);
         float want[N_ROWS * ROW];
         memcpy(want, qkv.buffer->data, sizeof want);
-        want[ROW + 20 * 0 + N_HEADS * DIM] = qkv.buffer->data[ROW + N_HEADS * DIM] = 7e4f; /* too large for F16 */
+        want[ROW + 20 * 0 + N_HEADS * DIM] = qkv.buffer
+                                                 ->data[ROW + N_HEADS * DIM] = 7e4f; /* too large for F16 */
         for (int d = 0; d < DIM; d++) /* zeros, and values that are not finite */
-            want[2 * ROW + (N_HEADS + N_KV) * DIM + d] = qkv.buffer->data[2 * ROW + (N_HEADS + N_KV) * DIM + d] = 0;
+            want[2 * ROW + (N_HEADS + N_KV) * DIM + d] = qkv.buffer
+                                                             ->data[2 * ROW + (N_HEADS + N_KV) * DIM + d] = 0;
         cuda_rope_store(&cuda->backend, qkv, norm, i == 1 ? norm : NO_FLOATS, kv, 2);
         for (int r = 0; r < N_ROWS; r++) {
             float *row = want + r * ROW;
@@ -197,7 +215,8 @@ static void latents_are_stored_as_on_the_cpu(void **state)
         struct cuda_backend *cuda = backend_new();
         struct kv_memory *kv = kv_new(cuda, TYPES[i]);
         enum { HEADS = 3, Q_DIM = 30, ROTARY = LATENT_DIM - LATENT };
-        struct floats queries = random_rows(N_ROWS, HEADS * LATENT_DIM), q = random_rows(N_ROWS, HEADS * Q_DIM);
+        struct floats queries = random_rows(N_ROWS, HEADS * LATENT_DIM),
+                      q = random_rows(N_ROWS, HEADS * Q_DIM);
         struct floats rows = random_rows(N_ROWS, LATENT_DIM), norm = random_rows(PADDED, LATENT);
         const float *cos_sin = cuda->kinds[1].cos_sin;
         float want[N_ROWS * LATENT_DIM], want_q[N_ROWS * HEADS * LATENT_DIM];
@@ -210,7 +229,8 @@ static void latents_are_stored_as_on_the_cpu(void **state)
                 memcpy(to + h * LATENT_DIM + LATENT, q.buffer->data + (r * HEADS + h + 1) * Q_DIM - ROTARY,
                        ROTARY * sizeof(float));
             rope_interleaved_ref(to + LATENT, cos_sin + r * ROTARY, HEADS, LATENT_DIM, ROTARY);
-            assert_memory_equal(queries.buffer->data + r * HEADS * LATENT_DIM, to, HEADS * LATENT_DIM * sizeof(float));
+            assert_memory_equal(queries.buffer->data + r * HEADS * LATENT_DIM, to,
+                                HEADS * LATENT_DIM * sizeof(float));
             rmsnorm_ref(row, row, norm.buffer->data, 1, LATENT, 1e-6f);
             rope_interleaved_ref(row + LATENT, cos_sin + r * ROTARY, 1, LATENT_DIM, ROTARY);
             int at = POSITIONS[r] % 16, page_id = PAGES[SLOTS[SEQS[r]]][POSITIONS[r] / 16];
@@ -218,7 +238,8 @@ static void latents_are_stored_as_on_the_cpu(void **state)
             for (int d = 0; d < LATENT_DIM; d++) {
                 bool is_latent = d < LATENT;
                 check_element(page, kv->dtype, LATENT_DIM, at * LATENT_DIM + d, is_latent ? at : 16 + at,
-                              is_latent ? row : row + LATENT, is_latent ? LATENT : ROTARY, is_latent ? d : d - LATENT);
+                              is_latent ? row : row + LATENT, is_latent ? LATENT : ROTARY,
+                              is_latent ? d : d - LATENT);
             }
         }
         backend_free(cuda, kv);
@@ -227,7 +248,8 @@ static void latents_are_stored_as_on_the_cpu(void **state)
 
 static void fill(struct kv_memory *kv, int layer, int page, int value)
 {
-    memset(kv->layers[layer].pages + (size_t)page * kv->layers[layer].page_bytes, value, kv->layers[layer].page_bytes);
+    memset(kv->layers[layer].pages + (size_t)page * kv->layers[layer].page_bytes, value,
+           kv->layers[layer].page_bytes);
 }
 
 static void check_fill(const struct kv_memory *kv, int layer, int page, int value)
@@ -249,15 +271,18 @@ static void pages_are_copied_in_all_layers(void **state)
         for (int layer = 0; layer <= N_LAYERS; layer++)
             for (int page = 0; page < (layer % 2 == 0 && layer < N_LAYERS ? N_SLOTS : N_PAGES); page++)
                 fill(kv, layer, page, 16 * layer + page);
-        cuda_kv_copy_page(&cuda->backend, kv, &(struct page_copy){ .dst = 6, .src = 2, .window_dst = 1, .window_src = 4 });
+        cuda_kv_copy_page(&cuda->backend, kv,
+                          &(struct page_copy){ .dst = 6, .src = 2, .window_dst = 1, .window_src = 4 });
         for (int layer = 0; layer <= N_LAYERS; layer++) {
             bool windowed = layer % 2 == 0 && layer < N_LAYERS;
             for (int page = 0; page < (windowed ? N_SLOTS : N_PAGES); page++)
-                check_fill(kv, layer, page, 16 * layer + (page == (windowed ? 1 : 6) ? (windowed ? 4 : 2) : page));
+                check_fill(kv, layer, page,
+                           16 * layer + (page == (windowed ? 1 : 6) ? (windowed ? 4 : 2) : page));
         }
         cuda_kv_read_page(&cuda->backend, kv, 3, image);
         for (size_t at = 0, layer = 0; layer <= N_LAYERS; at += kv->layers[layer++].page_bytes)
-            assert_true(image[at] == 16 * layer + 3 && image[at + kv->layers[layer].page_bytes - 1] == 16 * layer + 3);
+            assert_true(image[at] == 16 * layer + 3 &&
+                        image[at + kv->layers[layer].page_bytes - 1] == 16 * layer + 3);
         cuda_kv_write_page(&cuda->backend, kv, 4, image);
         cuda_kv_read_page(&cuda->backend, kv, 4, again);
         assert_memory_equal(image, again, n);
@@ -310,12 +335,9 @@ static void what_cannot_be_had_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pages_have_the_bytes_of_kv_type),
-        cmocka_unit_test(rows_are_stored_as_on_the_cpu),
-        cmocka_unit_test(prefixes_take_the_place_of_rows),
-        cmocka_unit_test(latents_are_stored_as_on_the_cpu),
-        cmocka_unit_test(pages_are_copied_in_all_layers),
-        cmocka_unit_test(rows_of_pages_come_back),
+        cmocka_unit_test(pages_have_the_bytes_of_kv_type), cmocka_unit_test(rows_are_stored_as_on_the_cpu),
+        cmocka_unit_test(prefixes_take_the_place_of_rows), cmocka_unit_test(latents_are_stored_as_on_the_cpu),
+        cmocka_unit_test(pages_are_copied_in_all_layers),  cmocka_unit_test(rows_of_pages_come_back),
         cmocka_unit_test(what_cannot_be_had_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

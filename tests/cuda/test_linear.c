@@ -74,7 +74,8 @@ static struct stored stored_new(enum dtype dtype, int n_in, int n_out)
     s.bytes = calloc((size_t)n_out, s.row_bytes);
     s.weights = malloc((size_t)n_out * (size_t)n_in * sizeof *s.weights);
     for (int o = 0; o < n_out; o++) {
-        float *w = s.weights + (size_t)o * (size_t)n_in, scale = o % 5 == 4 ? 0 : ldexpf(0.1f, random_below(12) - 6);
+        float *w = s.weights + (size_t)o * (size_t)n_in,
+              scale = o % 5 == 4 ? 0 : ldexpf(0.1f, random_below(12) - 6);
         uint8_t *row = s.bytes + (size_t)o * s.row_bytes;
         for (int c = 0; c < n_in; c++)
             w[c] = random_value() * scale + (o % 3 == 0 ? 0.5f * scale : 0);
@@ -94,17 +95,21 @@ static void stored_free(struct stored *s)
 }
 
 /* Of two parts. */
-static struct matrix *matrix_of(const struct stored *s, bool is_gate_up, int n_experts, const float *const *biases,
-                                const uint16_t *const *orders)
+static struct matrix *matrix_of(const struct stored *s, bool is_gate_up, int n_experts,
+                                const float *const *biases, const uint16_t *const *orders)
 {
     struct matrix_part parts[16];
     struct matrix *m = NULL;
     struct tutti_error err;
-    int n_parts = n_experts > 0 ? n_experts : s->n_out > 1 ? 2 : 1, first = n_experts > 0 ? s->n_out / n_experts : (s->n_out + 2) / 3;
+    int n_parts = n_experts > 0  ? n_experts
+                  : s->n_out > 1 ? 2
+                                 : 1,
+        first = n_experts > 0 ? s->n_out / n_experts : (s->n_out + 2) / 3;
     for (int p = 0; p < n_parts; p++)
         parts[p] = (struct matrix_part){ .data = s->bytes + (size_t)p * (size_t)first * s->row_bytes,
                                          .dtype = s->dtype,
-                                         .n_rows = n_experts == 0 && p == n_parts - 1 ? s->n_out - p * first : first };
+                                         .n_rows = n_experts == 0 && p == n_parts - 1 ? s->n_out - p * first
+                                                                                      : first };
     struct matrix_source source = { .name = "test",
                                     .parts = parts,
                                     .n_parts = n_parts,
@@ -182,7 +187,8 @@ static void assert_same_row(const float *a, const float *b, int n)
 
 /* Inputs are rounded once, to 11 bits where they are not 2^-28 times smaller than the row's largest; the sum of n
  * products to 24 bits n times, at most. With float32 there is no first error. */
-static void check_row(const float *y, const float *w, const struct matrix *m, const float *x, const float *bias)
+static void check_row(const float *y, const float *w, const struct matrix *m, const float *x,
+                      const float *bias)
 {
     double largest = 0, unit = m->format == LINEAR_F32 ? 0 : 0x1p-11;
     for (int c = 0; c < m->n_in; c++)
@@ -199,8 +205,8 @@ static void check_row(const float *y, const float *w, const struct matrix *m, co
         double bound = size * (unit + (m->n_in + 8) * 0x1p-24) + of_small * largest * unit * 0x1p-26 +
                        (bias ? fabs((double)bias[o]) * 0x1p-23 : 0);
         if (!(fabs((double)y[o] - sum) <= bound))
-            fail_msg("%s, n_in %d, output %d: %.9g, expected %.9g, bound %g", dtype_name(m->dtype), m->n_in, o, (double)y[o],
-                     sum, bound);
+            fail_msg("%s, n_in %d, output %d: %.9g, expected %.9g, bound %g", dtype_name(m->dtype), m->n_in,
+                     o, (double)y[o], sum, bound);
     }
 }
 
@@ -224,23 +230,25 @@ static void check_weights(const struct stored *s, const float *w)
             if (rounds_factors)
                 bound += largest * 0x1p-10;
             if (is_exact ? error != 0 : error > bound)
-                fail_msg("%s, row %d, column %d: %.9g, expected %.9g", dtype_name(s->dtype), o, c, (double)got[c],
-                         (double)want[c]);
+                fail_msg("%s, row %d, column %d: %.9g, expected %.9g", dtype_name(s->dtype), o, c,
+                         (double)got[c], (double)want[c]);
         }
     }
 }
 
-static void check_companies(const struct matrix *m, const float *x, const float *all, int n_columns, int activation)
+static void check_companies(const struct matrix *m, const float *x, const float *all, int n_columns,
+                            int activation)
 {
     static const int SIZES[] = { 1, 2, 7, 8, 9, 16, 31, 64, 65, 130 };
     /* the three activations differ in nothing that depends on the rows */
-    for (size_t i = 0; i < sizeof SIZES / sizeof *SIZES; i += activation > ACT_SILU ? 4 : 1) {
+    for (size_t i = 0; i<sizeof SIZES / sizeof *SIZES; i += activation> ACT_SILU ? 4 : 1) {
         int n = SIZES[i], begin = n > 8 ? 0 : random_below(10);
         for (int many = 0; many < (n > 16 ? 2 : 1); many++) {
             cuda->n_sms = many ? MANY_SMS : FEW_SMS;
             float *some = product(m, x, begin, n, n_columns, activation);
             for (int r = 0; r < n; r++)
-                assert_same_row(some + (size_t)r * (size_t)n_columns, all + (size_t)(begin + r) * (size_t)n_columns, n_columns);
+                assert_same_row(some + (size_t)r * (size_t)n_columns,
+                                all + (size_t)(begin + r) * (size_t)n_columns, n_columns);
             free(some);
         }
     }
@@ -259,7 +267,8 @@ static void check_linear(enum dtype dtype, int n_in, int n_out, bool is_gate_up)
     const float *has_bias = n_out % 3 == 0 ? NULL : bias;
     float *w = card_weights(m), *x = random_rows(N_ROWS, n_in, true);
     check_weights(&s, w);
-    assert_int_equal(cuda_matrix_bytes(m) - (has_bias ? (size_t)(m->n_tiles * LINEAR_TILE * 4 + 255) / 256 * 256 : 0),
+    assert_int_equal(cuda_matrix_bytes(m) -
+                         (has_bias ? (size_t)(m->n_tiles * LINEAR_TILE * 4 + 255) / 256 * 256 : 0),
                      cuda_packed_bytes(dtype, n_in, n_out, is_gate_up));
     for (int o = 0; o < n_out; o++)
         assert_true(cuda_matrix_read(be, NULL, m, o) == (has_bias ? bias[o] : 0));
@@ -364,7 +373,8 @@ static void orders_are_gathered(void **state)
     uint16_t *order = random_order(N_IN);
     struct matrix *m = matrix_of(&s, false, 0, NULL, (const uint16_t *const[]){ order, order }),
                   *plain = matrix_of(&s, false, 0, NULL, NULL);
-    float *x = random_rows(N_ROWS, N_IN, false), *gathered = malloc(N_ROWS * N_IN * sizeof *x), *row = malloc(N_IN * sizeof *row);
+    float *x = random_rows(N_ROWS, N_IN, false), *gathered = malloc(N_ROWS * N_IN * sizeof *x),
+          *row = malloc(N_IN * sizeof *row);
     for (int i = 0; i < N_ROWS * N_IN; i++)
         gathered[i] = x[i / N_IN * N_IN + order[i % N_IN]];
     float *y = product(m, x, 0, N_ROWS, N_OUT, -1), *want = product(plain, gathered, 0, N_ROWS, N_OUT, -1);
@@ -442,7 +452,8 @@ static void check_experts(enum dtype dtype, bool is_gate_up, int list_rows)
         biases[e] = bias + e * N_OUT;
     uint16_t *orders[N_EXPERTS] = { random_order(N_IN), NULL, random_order(N_IN) };
     bool has_orders = dtype_is_integers(dtype);
-    struct matrix *m = matrix_of(&s, is_gate_up, N_EXPERTS, biases, has_orders ? (const uint16_t *const *)orders : NULL);
+    struct matrix *m = matrix_of(&s, is_gate_up, N_EXPERTS, biases,
+                                 has_orders ? (const uint16_t *const *)orders : NULL);
     float *x = random_rows(N_ROWS, N_IN, false);
     int n_columns = is_gate_up ? N_OUT / 2 : N_OUT, act = is_gate_up ? ACT_SILU : -1;
     static int32_t rows[N_ENTRIES];
@@ -457,8 +468,12 @@ static void check_experts(enum dtype dtype, bool is_gate_up, int list_rows)
             n_left -= n;
         }
     }
-    struct cuda_entries entries = { .rows = rows, .lists = lists, .n_lists = &n_lists, .most_lists = n_lists + 2,
-                                    .list_rows = list_rows, .n_entries = N_ENTRIES };
+    struct cuda_entries entries = { .rows = rows,
+                                    .lists = lists,
+                                    .n_lists = &n_lists,
+                                    .most_lists = n_lists + 2,
+                                    .list_rows = list_rows,
+                                    .n_entries = N_ENTRIES };
     void *halves = cuda_memory_new(cuda, cuda_converted_bytes(m->format, N_ENTRIES, N_IN));
     float *scales = cuda_memory_new(cuda, N_ENTRIES * sizeof *scales);
     struct floats y = launches_floats(NULL, (size_t)N_ENTRIES * (size_t)n_columns);
@@ -534,7 +549,8 @@ static void rows_are_converted_once(void **state)
     struct stored s = stored_new(DTYPE_Q4_0, N_IN, N_OUT);
     struct matrix *m = matrix_of(&s, false, 0, NULL, NULL);
     float *rows = random_rows(2 * N_ROWS, N_IN, false);
-    struct floats x = launches_floats(rows, N_ROWS * N_IN), other = launches_floats(rows + N_ROWS * N_IN, N_ROWS * N_IN),
+    struct floats x = launches_floats(rows, N_ROWS * N_IN),
+                  other = launches_floats(rows + N_ROWS * N_IN, N_ROWS * N_IN),
                   y = launches_floats(NULL, N_ROWS * N_OUT), z = launches_floats(NULL, N_ROWS * N_OUT),
                   w = launches_floats(rows, N_IN), normed = launches_floats(NULL, N_ROWS * N_IN);
     launches_wait(true);

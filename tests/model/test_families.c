@@ -246,7 +246,8 @@ static void other_types_cost_no_more_than_they_must(void **state)
     for (int i = 0; i < N_FIXTURES; i++) {
         for (int t = 0; t < N_TYPES && is_tried_in_full(FIXTURES[i].name); t++)
             if (is_tried(BOUNDS[t].type))
-                assert_true(compare(&FIXTURES[i], BOUNDS[t].type).rms <= bound_of(&FIXTURES[i], BOUNDS[t].tiny));
+                assert_true(compare(&FIXTURES[i], BOUNDS[t].type).rms <=
+                            bound_of(&FIXTURES[i], BOUNDS[t].tiny));
     }
     for (int t = 0; t < N_TYPES && !on_card(); t++) {
         struct model *model = util_load(TEST_DEMO_MODEL, BOUNDS[t].type, "f32", 2, NULL);

@@ -71,10 +71,9 @@ struct cuda_backend {
     int max_rows;               /* as reserved */
     struct cuda_linear *linear; /* of cuda_linear.c: scratch memory of products; NULL: there is no matrix */
 
-    int32_t spare_page, spare_window; /* of padding rows: set by kv_new() */
-    uint64_t *checksum_word;          /* on the card; NULL: none yet */
-    struct cuda_adapters *adapters;   /* NULL: not reserved */
-    struct cuda_loras *loras;         /* NULL: no adapter was loaded, and so on */
+    uint64_t *checksum_word;        /* on the card; NULL: none yet */
+    struct cuda_adapters *adapters; /* NULL: not reserved */
+    struct cuda_loras *loras;       /* NULL: no adapter was loaded, and so on */
     struct cuda_embeddings *embeddings;
     struct cuda_experts *experts;
     struct cluster *cluster;          /* NULL: a single process */

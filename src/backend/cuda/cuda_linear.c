@@ -18,11 +18,11 @@ enum {
 static const struct format_kernels {
     enum cuda_kernel few, some, tile_32, tile_64, tile_128, read;
 } KERNELS[N_LINEAR_FORMATS] = {
-#define FORMAT(name)                                                                                          \
-    {                                                                                                         \
-        CUDA_KERNEL_linear_##name##_few, CUDA_KERNEL_linear_##name##_some, CUDA_KERNEL_linear_##name##_tile_32, \
-            CUDA_KERNEL_linear_##name##_tile_64, CUDA_KERNEL_linear_##name##_tile_128,                        \
-            CUDA_KERNEL_linear_##name##_read                                                                  \
+#define FORMAT(name)                                                                                         \
+    {                                                                                                        \
+        CUDA_KERNEL_linear_##name##_few, CUDA_KERNEL_linear_##name##_some,                                   \
+            CUDA_KERNEL_linear_##name##_tile_32, CUDA_KERNEL_linear_##name##_tile_64,                        \
+            CUDA_KERNEL_linear_##name##_tile_128, CUDA_KERNEL_linear_##name##_read                           \
     }
     [LINEAR_F32] = { .few = CUDA_KERNEL_linear_f32, .read = CUDA_KERNEL_linear_f32_read },
     [LINEAR_F16] = FORMAT(f16),
@@ -100,8 +100,8 @@ bool cuda_linear_reserve(struct cuda_backend *cuda, int max_rows)
         const struct attention_shape *shape = &cuda->kinds[i].shape;
         size_t of_heads = 0;
         if (shape->n_latent > 0)
-            of_heads = cuda_converted_bytes(linear->has_f32 ? LINEAR_F32 : LINEAR_F16, max_rows * shape->n_heads,
-                                            shape->head_dim);
+            of_heads = cuda_converted_bytes(linear->has_f32 ? LINEAR_F32 : LINEAR_F16,
+                                            max_rows * shape->n_heads, shape->head_dim);
         bytes = of_heads > bytes ? of_heads : bytes;
         if (of_heads > 0 && shape->n_heads > most_heads)
             most_heads = shape->n_heads;
@@ -132,8 +132,8 @@ static void note_last(struct cuda_backend *cuda)
 }
 
 /* All launches of this file: another operation in between may have changed what was converted. */
-static void launch_linear(struct cuda_backend *cuda, enum cuda_kernel kernel, struct cuda_grid grid, const void *args,
-                          size_t n_bytes)
+static void launch_linear(struct cuda_backend *cuda, enum cuda_kernel kernel, struct cuda_grid grid,
+                          const void *args, size_t n_bytes)
 {
     if (!is_last(cuda))
         cuda->linear->converted.x = NULL;
@@ -148,8 +148,8 @@ static bool keeps_rows(const struct matrix *m, const struct cuda_entries *entrie
     return m->format == LINEAR_F32 && (!entries || !entries->rows);
 }
 
-static struct cuda_input convert(struct cuda_backend *cuda, struct linear_convert_args *args, const struct matrix *m, int n_rows,
-                                 const struct cuda_entries *entries)
+static struct cuda_input convert(struct cuda_backend *cuda, struct linear_convert_args *args,
+                                 const struct matrix *m, int n_rows, const struct cuda_entries *entries)
 {
     args->to_stride = padded_columns(m->n_in);
     args->n_in = m->n_in;
@@ -166,12 +166,13 @@ static struct cuda_input convert(struct cuda_backend *cuda, struct linear_conver
         grid.x = entries->list_rows;
         grid.y = entries->most_lists;
     }
-    launch_linear(cuda, is_held ? CUDA_KERNEL_linear_convert_held : CUDA_KERNEL_linear_convert, grid, args, sizeof *args);
+    launch_linear(cuda, is_held ? CUDA_KERNEL_linear_convert_held : CUDA_KERNEL_linear_convert, grid, args,
+                  sizeof *args);
     return (struct cuda_input){ args->to, args->scales, args->to_stride };
 }
 
-struct cuda_input cuda_convert(struct cuda_backend *cuda, void *to, float *scales, const struct matrix *m, const float *x,
-                               int x_stride, int n_rows, const struct cuda_entries *entries)
+struct cuda_input cuda_convert(struct cuda_backend *cuda, void *to, float *scales, const struct matrix *m,
+                               const float *x, int x_stride, int n_rows, const struct cuda_entries *entries)
 {
     if (keeps_rows(m, entries))
         return (struct cuda_input){ x, NULL, x_stride };
@@ -181,7 +182,8 @@ struct cuda_input cuda_convert(struct cuda_backend *cuda, void *to, float *scale
 
 /* Rows that an earlier product converted are used again; where the operation before is the norm that gives them, it
  * converts them, too. */
-struct cuda_input cuda_linear_input(struct cuda_backend *cuda, const struct matrix *m, const float *x, int n_rows)
+struct cuda_input cuda_linear_input(struct cuda_backend *cuda, const struct matrix *m, const float *x,
+                                    int n_rows)
 {
     struct cuda_linear *linear = cuda->linear;
     struct linear_converted key = { x, m->order, n_rows, m->n_in }, *known = &linear->converted;
@@ -191,7 +193,8 @@ struct cuda_input cuda_linear_input(struct cuda_backend *cuda, const struct matr
     if (known->x == x && known->order == key.order && known->n_rows == n_rows && known->n_in == m->n_in &&
         is_last(cuda))
         return input;
-    if (!m->order && cuda_norm_halves(cuda, x, n_rows, m->n_in, linear->halves, input.stride, false, linear->scales))
+    if (!m->order &&
+        cuda_norm_halves(cuda, x, n_rows, m->n_in, linear->halves, input.stride, false, linear->scales))
         note_last(cuda);
     else
         input = cuda_convert(cuda, linear->halves, linear->scales, m, x, m->n_in, n_rows, NULL);
@@ -222,11 +225,12 @@ int cuda_list_rows(int n)
 }
 
 /* Kernels for more than 16 rows: the sums of splits go through memory where there are too few blocks for the card. */
-static void launch_tiles(struct cuda_backend *cuda, enum linear_format format, struct linear_args *args, struct cuda_grid grid,
-                         int n_tiles, int rows)
+static void launch_tiles(struct cuda_backend *cuda, enum linear_format format, struct linear_args *args,
+                         struct cuda_grid grid, int n_tiles, int rows)
 {
     const struct format_kernels *k = &KERNELS[format];
-    int groups = divide_up(rows, JOIN_GROUP), block_rows = rows <= 32 ? 32 : 64, n_splits = 1 << args->m.split_shift;
+    int groups = divide_up(rows, JOIN_GROUP), block_rows = rows <= 32 ? 32 : 64,
+        n_splits = 1 << args->m.split_shift;
     grid.x = divide_up(n_tiles, TILE_OUTPUTS);
     if (rows > 64 && !args->lists && (int64_t)grid.x * divide_up(rows, 128) >= cuda->n_sms)
         block_rows = 128;
@@ -235,7 +239,8 @@ static void launch_tiles(struct cuda_backend *cuda, enum linear_format format, s
     grid.shared_bytes = (size_t)TILE_STAGES * (size_t)block_rows * LINEAR_STEP * sizeof(uint16_t);
     if (!args->lists)
         grid.y = divide_up(rows, block_rows);
-    size_t partial_bytes = (size_t)n_splits * (size_t)args->m.n_tiles * (size_t)groups * 32 * 4 * sizeof(float);
+    size_t partial_bytes = (size_t)n_splits * (size_t)args->m.n_tiles * (size_t)groups * 32 * 4 *
+                           sizeof(float);
     bool is_split = n_splits > 1 && !args->lists && args->n_heads == 0 && grid.x * grid.y < 2 * cuda->n_sms &&
                     partial_bytes <= LINEAR_PARTIAL_BYTES;
     if (is_split) {
@@ -246,12 +251,13 @@ static void launch_tiles(struct cuda_backend *cuda, enum linear_format format, s
     launch_linear(cuda, kernel, grid, args, sizeof *args);
     if (is_split)
         launch_linear(cuda, CUDA_KERNEL_linear_join,
-                    (struct cuda_grid){ divide_up(n_tiles, STREAM_WARPS), groups, 1, STREAM_THREADS, 0 }, args, sizeof *args);
+                      (struct cuda_grid){ divide_up(n_tiles, STREAM_WARPS), groups, 1, STREAM_THREADS, 0 },
+                      args, sizeof *args);
 }
 
 /* rows: of a list, or all. n_tiles: that a block's job has, which are those of a head where there are heads. */
-static void launch(struct cuda_backend *cuda, enum linear_format format, struct linear_args *args, struct cuda_grid grid,
-                   int n_tiles, int rows)
+static void launch(struct cuda_backend *cuda, enum linear_format format, struct linear_args *args,
+                   struct cuda_grid grid, int n_tiles, int rows)
 {
     grid.n_threads = STREAM_THREADS;
     if (format == LINEAR_F32) {
@@ -260,14 +266,16 @@ static void launch(struct cuda_backend *cuda, enum linear_format format, struct 
         launch_linear(cuda, CUDA_KERNEL_linear_f32, grid, args, sizeof *args);
     } else if (rows <= SOME_ROWS) {
         grid.x = divide_up((int64_t)n_tiles << args->m.split_shift, STREAM_WARPS);
-        launch_linear(cuda, rows <= FEW_ROWS ? KERNELS[format].few : KERNELS[format].some, grid, args, sizeof *args);
+        launch_linear(cuda, rows <= FEW_ROWS ? KERNELS[format].few : KERNELS[format].some, grid, args,
+                      sizeof *args);
     } else {
         launch_tiles(cuda, format, args, grid, n_tiles, rows);
     }
 }
 
-void cuda_product(struct cuda_backend *cuda, float *y, int y_stride, const struct matrix *m, const struct cuda_input *input,
-                  int n_rows, int activation, const struct cuda_entries *entries)
+void cuda_product(struct cuda_backend *cuda, float *y, int y_stride, const struct matrix *m,
+                  const struct cuda_input *input, int n_rows, int activation,
+                  const struct cuda_entries *entries)
 {
     struct linear_args args = { .m = matrix_args(m),
                                 .x = input->rows,
@@ -302,7 +310,8 @@ void cuda_linear(struct backend *be, struct floats y, const struct matrix *m, st
         return;
     int n = cuda_padded_rows(cuda, n_rows);
     struct cuda_input input = cuda_linear_input(cuda, m, cuda_floats(x, (size_t)n * (size_t)m->n_in), n);
-    cuda_product(cuda, cuda_floats(y, (size_t)n * (size_t)m->n_out), m->n_out, m, &input, n, NO_ACTIVATION, NULL);
+    cuda_product(cuda, cuda_floats(y, (size_t)n * (size_t)m->n_out), m->n_out, m, &input, n, NO_ACTIVATION,
+                 NULL);
 }
 
 void cuda_linear_glu(struct backend *be, struct floats y, const struct matrix *m, struct floats x, int n_rows,
@@ -315,7 +324,8 @@ void cuda_linear_glu(struct backend *be, struct floats y, const struct matrix *m
         return;
     int n = cuda_padded_rows(cuda, n_rows), n_columns = m->n_out / 2;
     struct cuda_input input = cuda_linear_input(cuda, m, cuda_floats(x, (size_t)n * (size_t)m->n_in), n);
-    cuda_product(cuda, cuda_floats(y, (size_t)n * (size_t)n_columns), n_columns, m, &input, n, (int)act, NULL);
+    cuda_product(cuda, cuda_floats(y, (size_t)n * (size_t)n_columns), n_columns, m, &input, n, (int)act,
+                 NULL);
 }
 
 void cuda_linear_raw(struct cuda_backend *cuda, float *y, const struct matrix *m, const float *x, int n_rows)
@@ -324,8 +334,8 @@ void cuda_linear_raw(struct cuda_backend *cuda, float *y, const struct matrix *m
     cuda_product(cuda, y, m->n_out, m, &input, n_rows, NO_ACTIVATION, NULL);
 }
 
-void cuda_linear_heads(struct backend *be, struct floats y, const struct matrix *m, struct floats x, int n_rows,
-                       const struct head_rows *heads)
+void cuda_linear_heads(struct backend *be, struct floats y, const struct matrix *m, struct floats x,
+                       int n_rows, const struct head_rows *heads)
 {
     struct cuda_backend *cuda = cuda_of(be);
     assert(!m->is_gate_up && !m->bias && !m->order && m->n_out % heads->n_heads == 0);
@@ -359,7 +369,8 @@ void cuda_linear_heads(struct backend *be, struct floats y, const struct matrix 
     launch(cuda, m->format, &args, (struct cuda_grid){ 1, 1, heads->n_heads, 0, 0 }, n_tiles, n);
 }
 
-void cuda_read_rows(struct cuda_backend *cuda, float *y, const struct matrix *m, const int32_t *ids, int first_id, int n)
+void cuda_read_rows(struct cuda_backend *cuda, float *y, const struct matrix *m, const int32_t *ids,
+                    int first_id, int n)
 {
     struct linear_read_args args = { .m = matrix_args(m),
                                      .ids = ids,
@@ -376,5 +387,6 @@ void cuda_embed(struct backend *be, struct floats x, const struct matrix *table,
 {
     struct cuda_backend *cuda = cuda_of(be);
     int n = cuda->n_padded_rows;
-    cuda_read_rows(cuda, cuda_floats(x, (size_t)n * (size_t)table->n_in), table, cuda->rows.token_ids, first_id, n);
+    cuda_read_rows(cuda, cuda_floats(x, (size_t)n * (size_t)table->n_in), table, cuda->rows.token_ids,
+                   first_id, n);
 }

@@ -37,7 +37,9 @@ static uint64_t packed_bytes(enum dtype type, int n_in, int64_t n_tiles)
 
 uint64_t cuda_packed_bytes(enum dtype type, int n_in, int64_t n_out, bool is_gate_up)
 {
-    return n_in > 0 && n_in % dtype_block_elems(type) == 0 ? packed_bytes(type, n_in, count_tiles(n_out, is_gate_up)) : 0;
+    return n_in > 0 && n_in % dtype_block_elems(type) == 0
+               ? packed_bytes(type, n_in, count_tiles(n_out, is_gate_up))
+               : 0;
 }
 
 /* Splits of the columns: a function of the matrix alone, since they decide the bits of its products. */
@@ -46,7 +48,8 @@ static int split_shift_of(enum linear_format format, int n_in, int n_tiles)
     int shift = 0;
     if (format == LINEAR_F32)
         return __builtin_ctz(LINEAR_F32_SPLITS);
-    while (1 << shift < LINEAR_MAX_SPLITS && (int64_t)n_tiles << shift < SPLIT_WARPS && n_in >> (shift + 1) >= SPLIT_COLUMNS)
+    while (1 << shift < LINEAR_MAX_SPLITS && (int64_t)n_tiles << shift < SPLIT_WARPS &&
+           n_in >> (shift + 1) >= SPLIT_COLUMNS)
         shift++;
     return shift;
 }
@@ -75,11 +78,11 @@ void cuda_matrix_place(const struct matrix *m, int row, int *tile, int *place)
 struct packing {
     const struct matrix_source *source;
     const struct matrix *m;
-    size_t row_bytes;   /* of the packed type */
-    uint8_t *scratch;   /* [n_threads][16 rows of the packed type, then a row of floats] */
+    size_t row_bytes; /* of the packed type */
+    uint8_t *scratch; /* [n_threads][16 rows of the packed type, then a row of floats] */
     size_t scratch_bytes;
     uint8_t *staging;
-    float *scales;      /* [n_experts][n_tiles][16] */
+    float *scales; /* [n_experts][n_tiles][16] */
     int64_t begin, end;
     atomic_llong next;
 };
@@ -94,15 +97,18 @@ static int part_of(const struct matrix_source *source, int n_experts, int expert
 }
 
 /* The row in the packed type: in place if it is stored in that type, else converted. */
-static const uint8_t *row_as(const struct packing *job, int expert, int row, uint8_t *converted, float *floats)
+static const uint8_t *row_as(const struct packing *job, int expert, int row, uint8_t *converted,
+                             float *floats)
 {
-    const struct matrix_part *part = &job->source->parts[part_of(job->source, job->m->n_experts, expert, &row)];
+    const struct matrix_part *part = &job->source
+                                          ->parts[part_of(job->source, job->m->n_experts, expert, &row)];
     int n_in = job->m->n_in;
     size_t row_bytes = 0;
     bool fits = dtype_bytes(part->dtype, n_in, &row_bytes);
     assert(fits);
     (void)fits;
-    const uint8_t *stored = (const uint8_t *)part->data + (size_t)row * (part->stride > 0 ? part->stride : row_bytes);
+    const uint8_t *stored = (const uint8_t *)part->data +
+                            (size_t)row * (part->stride > 0 ? part->stride : row_bytes);
     if (part->dtype == job->m->dtype)
         return stored;
     dequantize(floats, stored, part->dtype, n_in);
@@ -120,7 +126,8 @@ static void pack_one(struct packing *job, int thread, int64_t i)
     for (int place = 0; place < LINEAR_TILE; place++) {
         int row = row_of(m, (int)(i % m->n_tiles), place);
         rows[place] = row < 0 ? NULL
-                              : row_as(job, (int)(i / m->n_tiles), row, converted + (size_t)place * job->row_bytes, floats);
+                              : row_as(job, (int)(i / m->n_tiles), row,
+                                       converted + (size_t)place * job->row_bytes, floats);
     }
     memset(tile, 0, m->tile_bytes);
     cuda_pack_tile(tile, job->scales + i * LINEAR_TILE, rows, m->dtype, m->n_in, floats);
@@ -137,7 +144,8 @@ static void pack_some(void *arg, int thread, int n_threads)
 static void pack_tiles(struct cuda_backend *cuda, struct packing *job)
 {
     const struct matrix *m = job->m;
-    int64_t n_all = (int64_t)m->n_experts * m->n_tiles, most = (int64_t)(cuda->linear->staging_bytes / m->tile_bytes);
+    int64_t n_all = (int64_t)m->n_experts * m->n_tiles,
+            most = (int64_t)(cuda->linear->staging_bytes / m->tile_bytes);
     for (job->begin = 0; job->begin < n_all; job->begin = job->end) {
         job->end = job->begin + most < n_all ? job->begin + most : n_all;
         atomic_store(&job->next, 0);
@@ -220,22 +228,26 @@ static enum tutti_status check_parts(const struct matrix_source *source, struct 
     for (int p = 0; p < source->n_parts; p++) {
         const struct matrix_part *part = &source->parts[p];
         if (part->n_rows <= 0)
-            return error_set(err, TUTTI_E_UNSUPPORTED, "%s: part of %d rows, expected at least 1", source->name, part->n_rows);
+            return error_set(err, TUTTI_E_UNSUPPORTED, "%s: part of %d rows, expected at least 1",
+                             source->name, part->n_rows);
         if (!dtype_is_weight(part->dtype))
             return error_set(err, TUTTI_E_UNSUPPORTED, "%s: type %s is not a type of weights", source->name,
                              dtype_name(part->dtype));
         if (source->n_in <= 0 || source->n_in % dtype_block_elems(part->dtype) != 0)
-            return error_set(err, TUTTI_E_UNSUPPORTED, "%s: rows of %d elements stored as %s, expected a multiple of %d",
-                             source->name, source->n_in, dtype_name(part->dtype), dtype_block_elems(part->dtype));
+            return error_set(err, TUTTI_E_UNSUPPORTED,
+                             "%s: rows of %d elements stored as %s, expected a multiple of %d", source->name,
+                             source->n_in, dtype_name(part->dtype), dtype_block_elems(part->dtype));
         if (part->dtype != source->type && !quantize_can(source->type))
-            return error_set(err, TUTTI_E_UNSUPPORTED, "%s: rows stored as %s cannot become %s, which is only read",
-                             source->name, dtype_name(part->dtype), dtype_name(source->type));
+            return error_set(err, TUTTI_E_UNSUPPORTED,
+                             "%s: rows stored as %s cannot become %s, which is only read", source->name,
+                             dtype_name(part->dtype), dtype_name(source->type));
     }
     return TUTTI_OK;
 }
 
 /* Sets the fields that need no memory. */
-static enum tutti_status describe(struct matrix *m, const struct matrix_source *source, struct tutti_error *err)
+static enum tutti_status describe(struct matrix *m, const struct matrix_source *source,
+                                  struct tutti_error *err)
 {
     int n_experts = source->n_experts > 0 ? source->n_experts : 1;
     int64_t n_out = count_rows(source, n_experts);
@@ -243,13 +255,15 @@ static enum tutti_status describe(struct matrix *m, const struct matrix_source *
     if (st != TUTTI_OK)
         return st;
     /* rows and tiles of all experts are numbered by int */
-    if (n_out == 0 || n_out > (INT32_MAX - 2 * LINEAR_TILE) / n_experts || (source->is_gate_up && n_out % 2 != 0))
-        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: %lld rows%s, expected %s", source->name, (long long)n_out,
-                         n_experts > 1 ? " of each expert" : "",
+    if (n_out == 0 || n_out > (INT32_MAX - 2 * LINEAR_TILE) / n_experts ||
+        (source->is_gate_up && n_out % 2 != 0))
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: %lld rows%s, expected %s", source->name,
+                         (long long)n_out, n_experts > 1 ? " of each expert" : "",
                          source->is_gate_up ? "two equal halves" : "1 to 2147483615");
     if (!dtype_is_weight(source->type) || source->n_in % dtype_block_elems(source->type) != 0)
-        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: %d input columns, but type %s needs a multiple of %d", source->name,
-                         source->n_in, dtype_name(source->type), dtype_block_elems(source->type));
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: %d input columns, but type %s needs a multiple of %d",
+                         source->name, source->n_in, dtype_name(source->type),
+                         dtype_block_elems(source->type));
     m->dtype = source->type;
     m->format = cuda_format(m->dtype);
     m->n_in = source->n_in;
@@ -261,15 +275,17 @@ static enum tutti_status describe(struct matrix *m, const struct matrix_source *
     m->n_units = (int)(m->tile_bytes / (size_t)linear_unit_bytes(m->format));
     m->split_shift = split_shift_of(m->format, m->n_in, m->n_tiles);
     size_t n_tiles = (size_t)n_experts * (size_t)m->n_tiles, n;
-    if (__builtin_mul_overflow(m->tile_bytes + 2 * LINEAR_TILE * sizeof(float), n_tiles, &n) || n > SIZE_MAX / 2)
-        return error_set(err, TUTTI_E_LIMIT, "%s: %d x %d x %d elements overflow memory", source->name, n_experts, m->n_out,
-                         m->n_in);
+    if (__builtin_mul_overflow(m->tile_bytes + 2 * LINEAR_TILE * sizeof(float), n_tiles, &n) ||
+        n > SIZE_MAX / 2)
+        return error_set(err, TUTTI_E_LIMIT, "%s: %d x %d x %d elements overflow memory", source->name,
+                         n_experts, m->n_out, m->n_in);
     m->n_bytes = packed_bytes(m->dtype, m->n_in, (int64_t)n_tiles);
     if (source->biases)
         m->n_bytes += round_up(n_tiles * LINEAR_TILE * sizeof(float));
     if (source->orders) {
         m->order_stride = orders_differ(source, n_experts) ? (size_t)m->n_in : 0;
-        m->n_bytes += round_up((m->order_stride > 0 ? (size_t)n_experts : 1) * (size_t)m->n_in * sizeof *m->order);
+        m->n_bytes += round_up((m->order_stride > 0 ? (size_t)n_experts : 1) * (size_t)m->n_in *
+                               sizeof *m->order);
     }
     return TUTTI_OK;
 }
@@ -277,7 +293,8 @@ static enum tutti_status describe(struct matrix *m, const struct matrix_source *
 /* Divides the card's memory. */
 static void place_arrays(struct matrix *m, const struct matrix_source *source)
 {
-    size_t n_tiles = (size_t)m->n_experts * (size_t)m->n_tiles, n_floats = round_up(n_tiles * LINEAR_TILE * sizeof(float));
+    size_t n_tiles = (size_t)m->n_experts * (size_t)m->n_tiles,
+           n_floats = round_up(n_tiles * LINEAR_TILE * sizeof(float));
     uint8_t *at = m->weights + round_up(n_tiles * m->tile_bytes);
     m->scales = (float *)at;
     at += n_floats;
@@ -311,9 +328,10 @@ enum tutti_status cuda_matrix_new(struct backend *be, struct matrix **out, const
     if (source->biases)
         m->host_bias = calloc(n_scales, sizeof *m->host_bias);
     m->weights = cuda_memory_new(cuda, m->n_bytes);
-    if (!m->weights || !job.scratch || !job.scales || (source->biases && !m->host_bias) || !reserve_staging(cuda, m)) {
-        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory for %zu bytes of packed weights%s", source->name, m->n_bytes,
-                       m->weights ? "" : " on the card");
+    if (!m->weights || !job.scratch || !job.scales || (source->biases && !m->host_bias) ||
+        !reserve_staging(cuda, m)) {
+        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory for %zu bytes of packed weights%s",
+                       source->name, m->n_bytes, m->weights ? "" : " on the card");
         goto done;
     }
     place_arrays(m, source);
@@ -373,7 +391,8 @@ uint64_t cuda_matrix_checksum(struct backend *be, const struct matrix *m)
 /* ---- reading ---- */
 
 /* Rows begin to begin + n - 1 as float32, to host [n][n_in]. card: memory for them. */
-static void read_rows(struct cuda_backend *cuda, float *host, float *card, const struct matrix *m, int begin, int n)
+static void read_rows(struct cuda_backend *cuda, float *host, float *card, const struct matrix *m, int begin,
+                      int n)
 {
     cuda_read_rows(cuda, card, m, NULL, -begin, n);
     cuda_copy_out(cuda, host, card, (size_t)n * (size_t)m->n_in * sizeof *host);
@@ -415,7 +434,8 @@ static double dot(const float *x, const float *y, int n)
 static float length_of(const struct lengths_job *job, int row)
 {
     const struct lora_part *part = job->part;
-    const float *w = job->rows + (size_t)(row - job->begin) * (size_t)job->n_in, *b = part->b + (size_t)row * (size_t)part->rank;
+    const float *w = job->rows + (size_t)(row - job->begin) * (size_t)job->n_in,
+                *b = part->b + (size_t)row * (size_t)part->rank;
     double s = (double)part->scale, cross = 0, update = 0;
     for (int i = 0; i < part->rank; i++) {
         double sum = 0;
@@ -437,13 +457,15 @@ static void lengths_some(void *arg, int thread, int n_threads)
         job->lengths[job->begin + i] = length_of(job, job->begin + (int)i);
 }
 
-bool cuda_matrix_lengths(struct backend *be, float *host, const struct matrix *m, const struct lora_part *part)
+bool cuda_matrix_lengths(struct backend *be, float *host, const struct matrix *m,
+                         const struct lora_part *part)
 {
     struct cuda_backend *cuda = cuda_of(be);
     size_t rank = (size_t)part->rank, n_in = (size_t)m->n_in;
     int most = READ_FLOATS / m->n_in > 0 ? READ_FLOATS / m->n_in : 1;
     double *products = malloc(rank * rank * sizeof *products);
-    float *rows = malloc((size_t)most * n_in * sizeof *rows), *card = cuda_memory_new(cuda, (size_t)most * n_in * sizeof *card);
+    float *rows = malloc((size_t)most * n_in * sizeof *rows),
+          *card = cuda_memory_new(cuda, (size_t)most * n_in * sizeof *card);
     bool has_all = products && rows && card;
     for (size_t i = 0; has_all && i < rank; i++)
         for (size_t j = 0; j < rank; j++)
@@ -452,8 +474,13 @@ bool cuda_matrix_lengths(struct backend *be, float *host, const struct matrix *m
         int n = part->n_out - begin < most ? part->n_out - begin : most;
         read_rows(cuda, rows, card, m, part->out_begin + begin, n);
         team_run(cuda->team, lengths_some,
-                 &(struct lengths_job){ .part = part, .products = products, .rows = rows, .lengths = host, .n_in = m->n_in,
-                                        .begin = begin, .n = n });
+                 &(struct lengths_job){ .part = part,
+                                        .products = products,
+                                        .rows = rows,
+                                        .lengths = host,
+                                        .n_in = m->n_in,
+                                        .begin = begin,
+                                        .n = n });
     }
     free(products);
     free(rows);

@@ -9,18 +9,18 @@
 struct matrix {
     enum dtype dtype;
     enum linear_format format;
-    int n_in, n_out;           /* of one expert's matrix */
-    int n_tiles, n_units;      /* tiles of one expert, units of a tile */
+    int n_in, n_out;      /* of one expert's matrix */
+    int n_tiles, n_units; /* tiles of one expert, units of a tile */
     int split_shift;
-    int n_experts;             /* 1: a plain matrix */
+    int n_experts; /* 1: a plain matrix */
     bool is_gate_up;
     size_t tile_bytes, n_bytes;
-    uint8_t *weights;          /* on the card, as all that follows: [n_experts][n_tiles][tile_bytes]; n_bytes in all */
-    float *scales;             /* [n_experts][n_tiles][16] */
-    float *bias;               /* likewise; NULL: none */
-    uint16_t *order;           /* [n_experts][n_in], or [n_in] if order_stride is 0; NULL: 0, 1, ... */
+    uint8_t *weights; /* on the card, as all that follows: [n_experts][n_tiles][tile_bytes]; n_bytes in all */
+    float *scales;    /* [n_experts][n_tiles][16] */
+    float *bias;      /* likewise; NULL: none */
+    uint16_t *order;  /* [n_experts][n_in], or [n_in] if order_stride is 0; NULL: 0, 1, ... */
     size_t order_stride;
-    float *host_bias;          /* as bias */
+    float *host_bias; /* as bias */
 };
 
 static inline size_t cuda_expert_bytes(const struct matrix *m)
@@ -40,8 +40,8 @@ enum linear_format cuda_format(enum dtype dtype);
 size_t cuda_tile_bytes(enum linear_format format, int n_in);
 
 /* Packs 16 rows of a type into a zeroed tile; NULL: zeros. scales: [16]. floats: scratch, [n_in]. */
-void cuda_pack_tile(uint8_t *tile, float *scales, const uint8_t *const rows[LINEAR_TILE], enum dtype dtype, int n_in,
-                    float *floats);
+void cuda_pack_tile(uint8_t *tile, float *scales, const uint8_t *const rows[LINEAR_TILE], enum dtype dtype,
+                    int n_in, float *floats);
 
 /* Where a row of the matrix is. */
 void cuda_matrix_place(const struct matrix *m, int row, int *tile, int *place);
@@ -60,7 +60,8 @@ struct cuda_entries {
     const int32_t *rows; /* NULL: entry e is row e */
     const struct linear_rows *lists;
     const int32_t *n_lists;
-    int most_lists, list_rows; /* lists that may be used, at most; rows of a list, at most: one of LINEAR_LIST_ROWS */
+    int most_lists,
+        list_rows; /* lists that may be used, at most; rows of a list, at most: one of LINEAR_LIST_ROWS */
     int n_entries;
 };
 
@@ -75,16 +76,18 @@ size_t cuda_converted_bytes(enum linear_format format, int n, int n_in);
 
 /* Converts rows of m->n_in floats for products with m: to has cuda_converted_bytes(), scales [n_rows or n_entries]. entries
  * NULL: rows 0 to n_rows - 1. Rows for weights of type F32 stay where they are, unless there is something to gather. */
-struct cuda_input cuda_convert(struct cuda_backend *cuda, void *to, float *scales, const struct matrix *m, const float *x,
-                               int x_stride, int n_rows, const struct cuda_entries *entries);
+struct cuda_input cuda_convert(struct cuda_backend *cuda, void *to, float *scales, const struct matrix *m,
+                               const float *x, int x_stride, int n_rows, const struct cuda_entries *entries);
 
 /* y [n_rows or entries][y_stride] = input . W^T + bias. activation: of gate and up, whose y then has half as many columns;
  * -1: none. entries NULL: a matrix without experts. */
-void cuda_product(struct cuda_backend *cuda, float *y, int y_stride, const struct matrix *m, const struct cuda_input *input,
-                  int n_rows, int activation, const struct cuda_entries *entries);
+void cuda_product(struct cuda_backend *cuda, float *y, int y_stride, const struct matrix *m,
+                  const struct cuda_input *input, int n_rows, int activation,
+                  const struct cuda_entries *entries);
 
 /* The input of linear(), in scratch memory that the next linear operation uses again. */
-struct cuda_input cuda_linear_input(struct cuda_backend *cuda, const struct matrix *m, const float *x, int n_rows);
+struct cuda_input cuda_linear_input(struct cuda_backend *cuda, const struct matrix *m, const float *x,
+                                    int n_rows);
 
 /* y [n_rows][n_out] = x . W^T + bias, of gate and up without the activation, gate first: the same bits as linear_glu()
  * applies it to. n_rows: padded. */
@@ -92,6 +95,7 @@ void cuda_linear_raw(struct cuda_backend *cuda, float *y, const struct matrix *m
 
 /* y [n][n_in] = rows ids[i] - first_id of the table, as float32; zeros where there is none. ids: on the card, NULL:
  * rows 0 to n - 1. */
-void cuda_read_rows(struct cuda_backend *cuda, float *y, const struct matrix *m, const int32_t *ids, int first_id, int n);
+void cuda_read_rows(struct cuda_backend *cuda, float *y, const struct matrix *m, const int32_t *ids,
+                    int first_id, int n);
 
 #endif

@@ -5,12 +5,12 @@
 #include "kernels/cuda/measure_args.h"
 
 enum {
-    MOST_BYTES = 1 << 30,     /* of the buffer: twenty times the largest L2 cache */
-    PART_OF_MEMORY = 64,      /* and at most this part of the card's memory */
-    BLOCKS_OF_SM = 4,         /* blocks of a multiprocessor: they fit at the same time */
-    ENOUGH_NS = 4000000,      /* launching and waiting take some 20 us */
+    MOST_BYTES = 1 << 30, /* of the buffer: twenty times the largest L2 cache */
+    PART_OF_MEMORY = 64,  /* and at most this part of the card's memory */
+    BLOCKS_OF_SM = 4,     /* blocks of a multiprocessor: they fit at the same time */
+    ENOUGH_NS = 4000000,  /* launching and waiting take some 20 us */
     MOST_ITERATIONS = 1 << 20,
-    ACCUMULATORS = 8,         /* of a thread, or warp */
+    ACCUMULATORS = 8, /* of a thread, or warp */
 };
 
 /* Finite, and not 1: 0.5 as float32, and two halves of 0.5. */
@@ -34,7 +34,8 @@ static void *find_buffer(struct cuda_backend *cuda, size_t *n_bytes)
 
 static struct cuda_grid grid_of(const struct cuda_backend *cuda)
 {
-    return (struct cuda_grid){ .x = cuda->n_sms * BLOCKS_OF_SM, .y = 1, .z = 1, .n_threads = MEASURE_THREADS };
+    return (
+        struct cuda_grid){ .x = cuda->n_sms * BLOCKS_OF_SM, .y = 1, .z = 1, .n_threads = MEASURE_THREADS };
 }
 
 /* Waits for what was launched: nanoseconds since begin. */
@@ -47,7 +48,9 @@ static uint64_t finish(struct cuda_backend *cuda, uint64_t begin_ns)
 
 static double measure_read(struct cuda_backend *cuda, size_t n_bytes)
 {
-    struct measure_read_args args = { .words = cuda->measure_buffer, .out = cuda->measure_buffer, .rare = RARE };
+    struct measure_read_args args = { .words = cuda->measure_buffer,
+                                      .out = cuda->measure_buffer,
+                                      .rare = RARE };
     args.n = (int64_t)(n_bytes / sizeof(uint32_t[4]));
     uint64_t ns = 0;
     int n = 1;
@@ -63,7 +66,8 @@ static double measure_read(struct cuda_backend *cuda, size_t n_bytes)
 }
 
 /* ops: of one accumulator in a thread, for each iteration. */
-static double measure_arithmetic(struct cuda_backend *cuda, enum cuda_kernel kernel, uint32_t bits, double ops)
+static double measure_arithmetic(struct cuda_backend *cuda, enum cuda_kernel kernel, uint32_t bits,
+                                 double ops)
 {
     struct cuda_grid grid = grid_of(cuda);
     struct measure_arithmetic_args args = { .out = cuda->measure_buffer, .n = 1, .bits = bits, .rare = RARE };

@@ -70,7 +70,8 @@ size_t cuda_tile_bytes(enum linear_format format, int n_in)
 struct unit_row {
     uint8_t numbers[UNIT_COLUMNS];
     /* Of each run: scale * (number - zero), or scale * number - min. */
-    float scales[2], mins[2]; /* of super-blocks only the first; they have integers for each run of 32 or 16 */
+    float scales[2],
+        mins[2]; /* of super-blocks only the first; they have integers for each run of 32 or 16 */
     uint8_t subs[16], sub_mins[16];
     int n_runs;
 };
@@ -91,7 +92,8 @@ static void unit_read(struct unit_row *to, const uint8_t *row, enum dtype dtype,
     memset(to, 0, sizeof *to);
     to->n_runs = columns / run_columns(format);
     for (int b = 0; row && b < columns / BLOCK && u * columns + b * BLOCK < n_in; b++) {
-        int column = u * columns + b * BLOCK, block = column / block_columns, in_block = column % block_columns / BLOCK;
+        int column = u * columns + b * BLOCK, block = column / block_columns,
+            in_block = column % block_columns / BLOCK;
         if (b == 0 || !q.is_super)
             stored_read(&stored, row + (size_t)block * (size_t)dtype_block_bytes(dtype), dtype);
         memcpy(to->numbers + b * BLOCK, stored.words[in_block], BLOCK);
@@ -99,13 +101,17 @@ static void unit_read(struct unit_row *to, const uint8_t *row, enum dtype dtype,
             to->scales[b] = stored.scale;
         } else if (!q.is_super) {
             to->scales[b] = half_to_float(stored.scale);
-            to->mins[b] = q.has_zero ? to->scales[b] * (float)(8 + stored.zero) : q.has_min ? half_to_float(stored.min) : 0;
+            to->mins[b] = q.has_zero  ? to->scales[b] * (float)(8 + stored.zero)
+                          : q.has_min ? half_to_float(stored.min)
+                                      : 0;
         } else if (b == 0) {
             to->scales[0] = half_to_float(stored.scale);
             to->mins[0] = q.has_min ? half_to_float(stored.min) : 0;
             for (int s = 0; s < to->n_runs; s++) {
                 to->subs[s] = q.is_joint ? (uint8_t)stored.subs[s] & 15 : (uint8_t)stored.subs[s];
-                to->sub_mins[s] = q.is_joint ? (uint8_t)stored.subs[s] >> 4 : q.has_min ? (uint8_t)stored.sub_mins[s] : 0;
+                to->sub_mins[s] = q.is_joint  ? (uint8_t)stored.subs[s] >> 4
+                                  : q.has_min ? (uint8_t)stored.sub_mins[s]
+                                              : 0;
             }
         }
     }
@@ -135,7 +141,8 @@ static int row_exponent(const uint8_t *row, enum dtype dtype, int n_in)
         struct unit_row unit;
         unit_read(&unit, row, dtype, n_in, u);
         for (int s = 0; s < unit.n_runs; s++) {
-            int sub = format == LINEAR_Q3_K || format == LINEAR_Q6_K ? abs((int8_t)unit.subs[s]) : unit.subs[s];
+            int sub = format == LINEAR_Q3_K || format == LINEAR_Q6_K ? abs((int8_t)unit.subs[s])
+                                                                     : unit.subs[s];
             scale = finite_max(scale, unit.scales[l.is_super ? 0 : s] * (l.is_super ? (float)sub : 1));
         }
         for (int s = 0; s < (l.is_super ? 1 : unit.n_runs); s++)
@@ -146,7 +153,8 @@ static int row_exponent(const uint8_t *row, enum dtype dtype, int n_in)
     if (scale == 0 && min == 0)
         return 0;
     int up = HALF_TOP - exponent_of(scale) - (format == LINEAR_Q8_0 ? 7 : 0);
-    int of_min = (l.is_super ? HALF_TOP + (format == LINEAR_Q2_K ? 4 : 0) : HALF_TOP + DENORMAL) - exponent_of(min);
+    int of_min = (l.is_super ? HALF_TOP + (format == LINEAR_Q2_K ? 4 : 0) : HALF_TOP + DENORMAL) -
+                 exponent_of(min);
     return l.has_min && of_min < up ? of_min : up;
 }
 
@@ -183,19 +191,21 @@ static void put_numbers(uint8_t *unit, enum linear_format format, const uint8_t 
             uint8_t *low = unit + linear_low_at(format, step, lane, linear_low_word(l.low, r, i));
             uint32_t two = pair[0] | (uint32_t)pair[1] << 16, mask = ((1u << l.low) - 1) * 0x10001u;
             if (format == LINEAR_MXFP4) {
-                add_bits(low, (two & 0x70007u) << linear_e2m1_shift(i) | (two >> 3 & 0x10001u) << linear_e2m1_sign(i));
+                add_bits(low, (two & 0x70007u) << linear_e2m1_shift(i) | (two >> 3 & 0x10001u)
+                                                                             << linear_e2m1_sign(i));
                 continue;
             }
             add_bits(low, (two & mask) << linear_low_shift(l.low, i));
             if (l.high > 0)
-                add_bits(high + 4 * linear_high_word(l.high, r), (two >> l.low & ((1u << l.high) - 1) * 0x10001u)
-                                                                     << linear_high_shift(l.high, r, i));
+                add_bits(high + 4 * linear_high_word(l.high, r),
+                         (two >> l.low & ((1u << l.high) - 1) * 0x10001u) << linear_high_shift(l.high, r, i));
         }
     }
 }
 
 /* Bytes of each run, in the order of its lane's bytes: see linear_factors() of linear.h. */
-static void put_scales(uint8_t *unit, enum linear_format format, const struct unit_row *from, int place, int exponent)
+static void put_scales(uint8_t *unit, enum linear_format format, const struct unit_row *from, int place,
+                       int exponent)
 {
     uint8_t *scales = unit + linear_scales_at(format);
     int g = place % 8, r = place / 8;
@@ -215,7 +225,8 @@ static void put_scales(uint8_t *unit, enum linear_format format, const struct un
         return;
     }
     for (int s = 0; s < from->n_runs; s++) {
-        int step = s * 4 / from->n_runs, in_step = s % (from->n_runs / 4), lane = g * 4 + in_step, run = in_step * 8 + g;
+        int step = s * 4 / from->n_runs, in_step = s % (from->n_runs / 4), lane = g * 4 + in_step,
+            run = in_step * 8 + g;
         if (format == LINEAR_Q4_K || format == LINEAR_Q5_K) {
             scales[run * 16 + step * 4 + r] = from->subs[s];
             scales[run * 16 + step * 4 + 2 + r] = from->sub_mins[s];
@@ -234,7 +245,8 @@ static void put_scales(uint8_t *unit, enum linear_format format, const struct un
         put_half(scales + 256 + g * 8 + 4 + 2 * r,
                  scaled_half(-from->mins[0], exponent - (format == LINEAR_Q2_K ? 4 : 0)));
     } else {
-        put_half(scales + (format == LINEAR_Q3_K ? 192 : 256) + g * 4 + 2 * r, scaled_half(from->scales[0], exponent));
+        put_half(scales + (format == LINEAR_Q3_K ? 192 : 256) + g * 4 + 2 * r,
+                 scaled_half(from->scales[0], exponent));
     }
 }
 
@@ -275,7 +287,8 @@ static float pack_integers(uint8_t *tile, const uint8_t *row, enum dtype dtype, 
 }
 
 /* The factor by which a row of a type that a card does not have becomes float16, and its inverse. */
-static float expanded_scale(float *inverse, const uint8_t *row, enum dtype dtype, const float *floats, int n_in)
+static float expanded_scale(float *inverse, const uint8_t *row, enum dtype dtype, const float *floats,
+                            int n_in)
 {
     float largest = 0;
     *inverse = 1;
@@ -297,7 +310,8 @@ static float expanded_scale(float *inverse, const uint8_t *row, enum dtype dtype
     return ldexpf(1, up);
 }
 
-static float pack_floats(uint8_t *tile, const uint8_t *row, enum dtype dtype, int n_in, int place, float *floats)
+static float pack_floats(uint8_t *tile, const uint8_t *row, enum dtype dtype, int n_in, int place,
+                         float *floats)
 {
     enum linear_format format = cuda_format(dtype);
     float factor = 1, inverse = 1;
@@ -312,14 +326,15 @@ static float pack_floats(uint8_t *tile, const uint8_t *row, enum dtype dtype, in
             continue;
         }
         uint8_t *at = unit + linear_low_at(format, 0, lane, linear_low_word(16, place / 8, i)) + 2 * (c % 2);
-        float v = factor == 0 ? float8_to_float(row[(size_t)(c / BLOCK) * 36 + 4 + (size_t)(c % BLOCK)]) : floats[c] * factor;
+        float v = factor == 0 ? float8_to_float(row[(size_t)(c / BLOCK) * 36 + 4 + (size_t)(c % BLOCK)])
+                              : floats[c] * factor;
         put_half(at, float_to_half(v));
     }
     return inverse;
 }
 
-void cuda_pack_tile(uint8_t *tile, float *scales, const uint8_t *const rows[LINEAR_TILE], enum dtype dtype, int n_in,
-                    float *floats)
+void cuda_pack_tile(uint8_t *tile, float *scales, const uint8_t *const rows[LINEAR_TILE], enum dtype dtype,
+                    int n_in, float *floats)
 {
     enum linear_format format = cuda_format(dtype);
     bool is_float = format == LINEAR_F32 || format == LINEAR_F16;

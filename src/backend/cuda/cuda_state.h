@@ -95,7 +95,6 @@ struct cuda_state {
 
     struct page_tables tables[2]; /* as the card has them: [0] of pages, [1] of window slots */
     int32_t *card_tables[2]; /* [n_slots + 1][max_pages]; the last row is that of padding. NULL: none yet */
-    int32_t card_spares[2];  /* the padding's page and window slot, as the card has them */
     struct table_change *changes; /* host, [MAX_CHANGES] */
     int n_changes;
     size_t changes_room; /* bytes of data and card_data after data_room */

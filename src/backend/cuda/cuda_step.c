@@ -65,7 +65,6 @@ static enum tutti_status make_tables(struct cuda_backend *cuda, int n_slots, int
     for (int i = 0; i < 2 && ok; i++) {
         s->card_tables[i] = cuda_memory_new(cuda,
                                             (size_t)(n_slots + 1) * (size_t)max_pages * sizeof(int32_t));
-        s->card_spares[i] = 0;
         ok = s->card_tables[i] && page_tables_reserve(&s->tables[i], n_slots, max_pages);
     }
     if (ok)
@@ -135,7 +134,6 @@ static void send_entries(struct cuda_backend *cuda, int table, int slot, int fir
 static void change_tables(struct cuda_backend *cuda, const struct step *step, const int32_t *lengths)
 {
     struct cuda_state *s = cuda->state;
-    const int32_t spares[2] = { cuda->spare_page, cuda->spare_window };
     for (int table = 0; table < (step->window_tables ? 2 : 1); table++) {
         const int32_t *const *pages = table == 0 ? step->page_tables : step->window_tables;
         for (int i = 0; i < step->n_seqs; i++) {
@@ -143,9 +141,6 @@ static void change_tables(struct cuda_backend *cuda, const struct step *step, co
                        n = page_tables_change(&s->tables[table], slot, pages[i], lengths[i], &first);
             send_entries(cuda, table, slot, first, pages[i] + first, n);
         }
-        if (s->card_spares[table] != spares[table])
-            send_entries(cuda, table, s->tables[0].n_slots, 0, &spares[table], 1);
-        s->card_spares[table] = spares[table];
     }
 }
 
@@ -323,8 +318,9 @@ void cuda_step_begin(struct backend *be, const struct step *step)
     struct cuda_backend *cuda = cuda_of(be);
     struct cuda_state *s = cuda->state;
     cuda_enter(cuda);
-    assert(!s->in_step && step->n_seqs <= step->n_rows && step->n_outputs <= cuda->max_rows);
+    assert(!s->in_step && step->n_seqs <= cuda->max_rows && step->n_outputs <= cuda->max_rows);
     int most = step->n_rows > step->n_outputs ? step->n_rows : step->n_outputs;
+    most = most > step->n_seqs ? most : step->n_seqs; /* a sequence may have no row in a step */
     cuda->step = step;
     cuda->n_padded_rows = cuda_padded_rows(cuda, most);
     s->n_data = s->n_sent = s->list.n_bytes = s->n_downloaded = 0;

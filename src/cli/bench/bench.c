@@ -113,7 +113,8 @@ static enum tutti_status open_limits(const struct model_flags *flags, struct ben
         st = team_new(team,
                       &(struct team_options){ .n_threads = flags->options.n_threads,
                                               .pin = flags->options.pin_threads,
-                                              .by_node = !flags->options.numa || strcmp(flags->options.numa, "off") != 0 },
+                                              .by_node = !flags->options.numa ||
+                                                         strcmp(flags->options.numa, "off") != 0 },
                       err);
     if (st != TUTTI_OK)
         return st;
@@ -231,9 +232,10 @@ static void print_table(const struct bench_report *report, const struct model *m
         output_printf("this card: reads %.1f GB/s, computes %.1f Tflop/s in f16, %.1f Tflop/s in f32\n",
                       limits->read_gbps, limits->half_gflops / 1e3, limits->f32_gflops / 1e3);
     else
-        output_printf("this machine: reads %.1f GB/s, computes %.0f Gop/s in int8, %.0f Gflop/s in f32; starting "
-                      "and joining the threads takes %.1f us\n",
-                      limits->read_gbps, limits->int8_gops, limits->f32_gflops, report->fork_us);
+        output_printf(
+            "this machine: reads %.1f GB/s, computes %.0f Gop/s in int8, %.0f Gflop/s in f32; starting "
+            "and joining the threads takes %.1f us\n",
+            limits->read_gbps, limits->int8_gops, limits->f32_gflops, report->fork_us);
     for (int node = 0; report->n_nodes > 1 && node < report->n_nodes; node++)
         output_printf("%s%.1f%s", node == 0 ? "its NUMA nodes read, each from its own memory: " : ", ",
                       report->node_gbps[node], node + 1 == report->n_nodes ? " GB/s\n" : "");
@@ -473,7 +475,8 @@ static enum tutti_status run_bench(const void *v, const char *const *operands, s
     report.samples = calloc(n_users + 1, sizeof *report.samples);
     report.looks = calloc(n_users + 1, sizeof *report.looks);
     enum tutti_status st = TUTTI_OK;
-    if (!report.results || !report.engine_results || !report.attention_results || !report.samples || !report.looks)
+    if (!report.results || !report.engine_results || !report.attention_results || !report.samples ||
+        !report.looks)
         st = error_set(err, TUTTI_E_MEMORY, "out of memory");
     if (st == TUTTI_OK && values->json_schema)
         st = read_schema(values, &schema, err);

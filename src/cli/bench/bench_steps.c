@@ -140,7 +140,7 @@ static double seconds_since(uint64_t begin_ns)
 struct step_samples {
     double *seconds;              /* [n_most] */
     struct backend_limits *looks; /* [n_most + 1] */
-    double *ratios; /* [n_most] relative to the same step without adapters, just before or after */
+    double *ratios;  /* [n_most] relative to the same step without adapters, just before or after */
     double *scratch; /* [n_most] */
 };
 
@@ -155,7 +155,8 @@ static struct backend_limits limits_of(struct step_samples *s, int n)
 {
     for (int i = 0; i < n; i++) {
         const struct backend_limits *a = &s->looks[i], *b = &s->looks[i + 1];
-        s->looks[i] = (struct backend_limits){ mean(a->read_gbps, b->read_gbps), mean(a->int8_gops, b->int8_gops),
+        s->looks[i] = (struct backend_limits){ mean(a->read_gbps, b->read_gbps),
+                                               mean(a->int8_gops, b->int8_gops),
                                                mean(a->f32_gflops, b->f32_gflops),
                                                mean(a->half_gflops, b->half_gflops) };
     }

@@ -10,9 +10,9 @@
 /* The rows of the running step (struct step of backend.h), at addresses that stay the same from step to step.
  *
  * A step has as many rows as its bucket: the rows after those of the caller are padding, which belong to a sequence of
- * their own (index n_seqs) at position 0, with token 0, and whose only page is a spare one. So padding may be computed
- * like any row, and its results are never read. counts has the caller's numbers, for operations whose cost depends on
- * rows that are used. */
+ * their own (index n_seqs) at position 0, with token 0. Padding may be computed like any row: its results are never read.
+ * counts has the caller's numbers, for operations that must leave padding out: those that store keys and values, attention,
+ * the choice of experts. */
 struct step_rows {
     const int32_t *token_ids;       /* [rows] */
     const int32_t *positions;       /* [rows] */

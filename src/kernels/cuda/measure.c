@@ -9,12 +9,12 @@ KERNEL(measure_read, struct measure_read_args, MEASURE_THREADS)
 {
     int64_t stride = (int64_t)n_blocks() * MEASURE_THREADS;
     u32x4 sum = { 0 };
-    for (int64_t at = (int64_t)block_id() * MEASURE_THREADS + thread_id(); at < a.n; at += MEASURE_UNROLL * stride) {
+    for (int64_t at = (int64_t)block_id() * MEASURE_THREADS + thread_id(); at < a.n;
+         at += MEASURE_UNROLL * stride) {
         u32x4 v[MEASURE_UNROLL];
         UNROLL for (int i = 0; i < MEASURE_UNROLL; i++)
             v[i] = at + i * stride < a.n ? load_once_16(a.words + 4 * (at + i * stride)) : (u32x4){ 0 };
-        UNROLL for (int i = 0; i < MEASURE_UNROLL; i++)
-            sum ^= v[i];
+        UNROLL for (int i = 0; i < MEASURE_UNROLL; i++) sum ^= v[i];
     }
     uint32_t all = sum[0] ^ sum[1] ^ sum[2] ^ sum[3];
     if (all == a.rare)
@@ -26,16 +26,13 @@ KERNEL(measure_half, struct measure_arithmetic_args, MEASURE_THREADS)
 {
     float acc[8][4] = { { 0 } };
     half2 x[4], y[2];
-    UNROLL for (int i = 0; i < 4; i++)
-        x[i] = (half2)a.bits + (half2)thread_id();
+    UNROLL for (int i = 0; i < 4; i++) x[i] = (half2)a.bits + (half2)thread_id();
     y[0] = y[1] = (half2)a.bits;
     for (int n = 0; n < a.n; n++) {
-        UNROLL for (int i = 0; i < 8; i++)
-            mma_half(acc[i], x, y);
+        UNROLL for (int i = 0; i < 8; i++) mma_half(acc[i], x, y);
     }
     float sum = 0;
-    UNROLL for (int i = 0; i < 8; i++)
-        sum += acc[i][0] + acc[i][1] + acc[i][2] + acc[i][3];
+    UNROLL for (int i = 0; i < 8; i++) sum += acc[i][0] + acc[i][1] + acc[i][2] + acc[i][3];
     if (f32_bits(sum) == a.rare)
         a.out[0] = sum;
 }
@@ -43,15 +40,12 @@ KERNEL(measure_half, struct measure_arithmetic_args, MEASURE_THREADS)
 KERNEL(measure_float, struct measure_arithmetic_args, MEASURE_THREADS)
 {
     float acc[8], x = bits_f32(a.bits), y = (float)thread_id();
-    UNROLL for (int i = 0; i < 8; i++)
-        acc[i] = (float)i;
+    UNROLL for (int i = 0; i < 8; i++) acc[i] = (float)i;
     for (int n = 0; n < a.n; n++) {
-        UNROLL for (int i = 0; i < 8; i++)
-            acc[i] = fma_f32(acc[i], x, y);
+        UNROLL for (int i = 0; i < 8; i++) acc[i] = fma_f32(acc[i], x, y);
     }
     float sum = 0;
-    UNROLL for (int i = 0; i < 8; i++)
-        sum += acc[i];
+    UNROLL for (int i = 0; i < 8; i++) sum += acc[i];
     if (f32_bits(sum) == a.rare)
         a.out[0] = sum;
 }

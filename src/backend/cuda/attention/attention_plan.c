@@ -55,7 +55,8 @@ static struct attention_kernels mma_kernels_of(int n, bool is_i8)
     return k;
 }
 
-static struct attention_kernels latent_kernels_of(const struct attention_shape *shape, bool is_i8, size_t shared_bytes)
+static struct attention_kernels latent_kernels_of(const struct attention_shape *shape, bool is_i8,
+                                                  size_t shared_bytes)
 {
     struct attention_kernels k = { .wide = N_CUDA_KERNELS, .split_threads = 256 };
     for (k.n_stages = 2; k.n_stages > 0 && shape->n_latent <= CUDA_MAX_LATENT; k.n_stages--) {
@@ -64,34 +65,36 @@ static struct attention_kernels latent_kernels_of(const struct attention_shape *
         if (k.split_shared <= shared_bytes)
             return k;
     }
-    return (struct attention_kernels){
-        .split = is_i8 ? CUDA_KERNEL_attention_latent_plain_i8 : CUDA_KERNEL_attention_latent_plain_f16,
-        .wide = N_CUDA_KERNELS,
-        .split_threads = 128
-    };
+    return (struct attention_kernels){ .split = is_i8 ? CUDA_KERNEL_attention_latent_plain_i8
+                                                      : CUDA_KERNEL_attention_latent_plain_f16,
+                                       .wide = N_CUDA_KERNELS,
+                                       .split_threads = 128 };
 }
 
-struct attention_kernels attention_kernels_of(const struct attention_shape *shape, enum dtype type, size_t shared_bytes)
+struct attention_kernels attention_kernels_of(const struct attention_shape *shape, enum dtype type,
+                                              size_t shared_bytes)
 {
     if (type == DTYPE_F32)
-        return (struct attention_kernels){
-            .split = shape->n_latent > 0 ? CUDA_KERNEL_attention_latent_f32 : CUDA_KERNEL_attention_f32,
-            .wide = N_CUDA_KERNELS,
-            .split_threads = 128
-        };
+        return (struct attention_kernels){ .split = shape->n_latent > 0 ? CUDA_KERNEL_attention_latent_f32
+                                                                        : CUDA_KERNEL_attention_f32,
+                                           .wide = N_CUDA_KERNELS,
+                                           .split_threads = 128 };
     return shape->n_latent > 0 ? latent_kernels_of(shape, type == DTYPE_I8, shared_bytes)
                                : mma_kernels_of(shape->head_dim, type == DTYPE_I8);
 }
 
-int attention_plan_units(const struct attention_shape *shape, const struct attention_limits *limits, int n_rows)
+int attention_plan_units(const struct attention_shape *shape, const struct attention_limits *limits,
+                         int n_rows)
 {
     return 2 * n_rows + UNITS_FOR_EACH * limits->n_resident / head_groups_of(shape).n_groups;
 }
 
 /* The tile that begins with a row. */
-static struct attention_unit tile_of(const struct attention_shape *shape, const struct step *step, int row, int most)
+static struct attention_unit tile_of(const struct attention_shape *shape, const struct step *step, int row,
+                                     int most)
 {
-    int seq = step->seqs[row], prefix_len = step->prefix_lens ? step->prefix_lens[seq] : 0, begin = INT_MAX, end = 0;
+    int seq = step->seqs[row], prefix_len = step->prefix_lens ? step->prefix_lens[seq] : 0, begin = INT_MAX,
+        end = 0;
     struct attention_unit tile = { .row = row, .table = step->slots ? step->slots[seq] : seq, .slot = -1 };
     for (int r = row; r < step->n_rows && r < row + most && step->seqs[r] == seq; r++) {
         int pos = step->positions[r], first = pos < shape->first ? 0 : shape->first;
@@ -101,7 +104,8 @@ static struct attention_unit tile_of(const struct attention_shape *shape, const 
         tile.n_rows++;
     }
     tile.first_block = begin / CUDA_ATTENTION_BLOCK;
-    tile.n_blocks = tile.n_tile_blocks = (end + CUDA_ATTENTION_BLOCK - 1) / CUDA_ATTENTION_BLOCK - tile.first_block;
+    tile.n_blocks = tile.n_tile_blocks = (end + CUDA_ATTENTION_BLOCK - 1) / CUDA_ATTENTION_BLOCK -
+                                         tile.first_block;
     return tile;
 }
 
@@ -133,12 +137,15 @@ static struct totals count(const struct attention_shape *shape, const struct ste
 }
 
 /* The parts of a tile, so that no unit keeps one block of the card busy while the others wait. */
-static void add_split(struct attention_plan *plan, struct attention_unit tile, const struct head_groups *groups,
-                      const struct attention_limits *limits, int64_t n_blocks, int64_t *n_slots)
+static void add_split(struct attention_plan *plan, struct attention_unit tile,
+                      const struct head_groups *groups, const struct attention_limits *limits,
+                      int64_t n_blocks, int64_t *n_slots)
 {
-    int64_t wanted = (int64_t)tile.n_blocks * tile.n_rows * groups->n_groups * min_int(groups->heads_of_kv, groups->tile_queries);
+    int64_t wanted = (int64_t)tile.n_blocks * tile.n_rows * groups->n_groups *
+                     min_int(groups->heads_of_kv, groups->tile_queries);
     /* Rounded up, so that n_blocks / span is within what attention_plan_units() counts. */
-    int64_t most = (int64_t)UNITS_FOR_EACH * limits->n_resident, span = (n_blocks * groups->n_groups + most - 1) / most;
+    int64_t most = (int64_t)UNITS_FOR_EACH * limits->n_resident,
+            span = (n_blocks * groups->n_groups + most - 1) / most;
     if (tile.n_blocks <= span || wanted > limits->n_slots - *n_slots) {
         plan->units[plan->n_units++] = tile;
         return;
@@ -164,8 +171,9 @@ static void turn_over(struct attention_unit *units, int n)
     }
 }
 
-void attention_plan_make(struct attention_plan *split, struct attention_plan *wide, const struct attention_shape *shape,
-                         const struct attention_limits *limits, const struct step *step)
+void attention_plan_make(struct attention_plan *split, struct attention_plan *wide,
+                         const struct attention_shape *shape, const struct attention_limits *limits,
+                         const struct step *step)
 {
     struct head_groups groups = head_groups_of(shape);
     int most = groups.tile_rows;

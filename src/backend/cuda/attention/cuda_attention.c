@@ -9,14 +9,15 @@
 #include <string.h>
 
 enum {
-    SPLIT_BLOCKS = 3, /* of attention.c that a multiprocessor computes at the same time, and of attention_wide.c */
+    SPLIT_BLOCKS =
+        3, /* of attention.c that a multiprocessor computes at the same time, and of attention_wide.c */
     WIDE_BLOCKS = 2,
     LEAST_WIDE = 8, /* tiles times head groups for each multiprocessor: two blocks of attention_wide.c */
 };
 
 /* The plan of a kind of attention. */
 struct kind_plan {
-    struct attention_plan *split, *wide; /* on the host, for max_rows */
+    struct attention_plan *split, *wide;                 /* on the host, for max_rows */
     const struct attention_plan *card_split, *card_wide; /* of the running step; NULL: not sent */
     uint32_t *pending; /* on the card, [max_rows][n_groups]; 0 between launches */
     bool is_made;
@@ -46,7 +47,8 @@ static int slot_floats(const struct attention_shape *shape)
 static struct cuda_attention *attention_of(struct cuda_backend *cuda)
 {
     if (!cuda->attention)
-        cuda->attention = calloc(1, sizeof *cuda->attention + (size_t)cuda->n_kinds * sizeof *cuda->attention->kinds);
+        cuda->attention = calloc(1, sizeof *cuda->attention +
+                                        (size_t)cuda->n_kinds * sizeof *cuda->attention->kinds);
     return cuda->attention;
 }
 
@@ -73,11 +75,13 @@ void cuda_attention_release(struct cuda_backend *cuda)
     cuda->attention = NULL;
 }
 
-static struct attention_limits limits_of(const struct cuda_backend *cuda, const struct attention_shape *shape, bool has_wide)
+static struct attention_limits limits_of(const struct cuda_backend *cuda, const struct attention_shape *shape,
+                                         bool has_wide)
 {
     return (struct attention_limits){ .n_resident = cuda->n_sms * SPLIT_BLOCKS,
                                       .least_wide = has_wide ? cuda->n_sms * LEAST_WIDE : 0,
-                                      .n_slots = (int64_t)(cuda->attention->n_partials / (size_t)slot_floats(shape)) };
+                                      .n_slots = (int64_t)(cuda->attention->n_partials /
+                                                           (size_t)slot_floats(shape)) };
 }
 
 static size_t plan_bytes(const struct cuda_backend *cuda, const struct attention_shape *shape, int n_rows)
@@ -113,7 +117,8 @@ bool cuda_attention_reserve(struct cuda_backend *cuda, int max_rows)
 bool cuda_attention_reserve_cuts(struct cuda_backend *cuda, int n_pages)
 {
     struct cuda_attention *all = attention_of(cuda);
-    size_t n_blocks = (size_t)n_pages / (CUDA_ATTENTION_BLOCK / CUDA_PAGE_TOKENS) + (size_t)(cuda->n_sms * SPLIT_BLOCKS);
+    size_t n_blocks = (size_t)n_pages / (CUDA_ATTENTION_BLOCK / CUDA_PAGE_TOKENS) +
+                      (size_t)(cuda->n_sms * SPLIT_BLOCKS);
     size_t block = 0, n_floats;
     if (!all)
         return false;
@@ -152,7 +157,9 @@ static const struct attention_plan *send(struct cuda_backend *cuda, const struct
                                          const struct attention_plan *plan)
 {
     size_t n_bytes = sizeof *plan + (size_t)plan->n_units * sizeof *plan->units;
-    return plan->n_units == 0 ? NULL : cuda_step_data(cuda, plan, n_bytes, plan_bytes(cuda, shape, cuda->n_padded_rows));
+    return plan->n_units == 0
+               ? NULL
+               : cuda_step_data(cuda, plan, n_bytes, plan_bytes(cuda, shape, cuda->n_padded_rows));
 }
 
 static const struct kind_plan *plan_of(struct cuda_backend *cuda, const struct cuda_kind *kind, bool has_wide)
@@ -177,10 +184,12 @@ static int n_blocks_of(int64_t n, int most)
     return blocks < most ? (int)blocks : most;
 }
 
-static void launch(struct cuda_backend *cuda, enum cuda_kernel kernel, int n_blocks, int n_threads, size_t shared_bytes,
-                   const struct attention_args *args)
+static void launch(struct cuda_backend *cuda, enum cuda_kernel kernel, int n_blocks, int n_threads,
+                   size_t shared_bytes, const struct attention_args *args)
 {
-    struct cuda_grid grid = { .x = n_blocks, .y = 1, .z = 1, .n_threads = n_threads, .shared_bytes = shared_bytes };
+    struct cuda_grid grid = {
+        .x = n_blocks, .y = 1, .z = 1, .n_threads = n_threads, .shared_bytes = shared_bytes
+    };
     cuda_launch(cuda, kernel, grid, args, sizeof *args);
 }
 
@@ -227,12 +236,14 @@ void cuda_attention(struct backend *be, struct floats y, struct floats qkv, stru
     };
     args.plan = plan->card_split;
     if (args.plan)
-        launch(cuda, kernels.split, n_blocks_of((int64_t)plan->split->n_units * groups.n_groups, cuda->n_sms * SPLIT_BLOCKS),
+        launch(cuda, kernels.split,
+               n_blocks_of((int64_t)plan->split->n_units * groups.n_groups, cuda->n_sms * SPLIT_BLOCKS),
                kernels.split_threads, kernels.split_shared, &args);
     args.plan = plan->card_wide;
     if (args.plan)
         launch(cuda, kernels.wide,
-               n_blocks_of(((int64_t)plan->wide->n_units * groups.n_groups + kernels.wide_tiles - 1) / kernels.wide_tiles,
+               n_blocks_of(((int64_t)plan->wide->n_units * groups.n_groups + kernels.wide_tiles - 1) /
+                               kernels.wide_tiles,
                            cuda->n_sms * WIDE_BLOCKS),
                kernels.wide_threads, kernels.wide_shared, &args);
 }

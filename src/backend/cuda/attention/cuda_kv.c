@@ -53,7 +53,8 @@ size_t cuda_kv_window_bytes(const struct backend *be, enum dtype dtype)
 }
 
 /* Places the layers from address 0 on. Returns the bytes of all, or 0: they exceed the address space. */
-static size_t place_layers(const struct cuda_backend *cuda, struct kv_memory *kv, int n_pages, int n_window_pages)
+static size_t place_layers(const struct cuda_backend *cuda, struct kv_memory *kv, int n_pages,
+                           int n_window_pages)
 {
     size_t at = 0, n_bytes;
     kv->image_bytes = 0;
@@ -66,7 +67,8 @@ static size_t place_layers(const struct cuda_backend *cuda, struct kv_memory *kv
         layer->offset = kv->image_bytes;
         layer->pages = (uint8_t *)NULL + at;
         kv->image_bytes += layer->page_bytes;
-        if (__builtin_mul_overflow((size_t)(windowed ? n_window_pages : n_pages), layer->page_bytes, &n_bytes) ||
+        if (__builtin_mul_overflow((size_t)(windowed ? n_window_pages : n_pages), layer->page_bytes,
+                                   &n_bytes) ||
             __builtin_add_overflow(n_bytes, LAYER_ALIGNMENT - 1, &n_bytes) ||
             __builtin_add_overflow(at, n_bytes / LAYER_ALIGNMENT * LAYER_ALIGNMENT, &at))
             return 0;
@@ -105,7 +107,8 @@ enum tutti_status cuda_kv_new(struct backend *be, struct kv_memory **out, int n_
 {
     struct cuda_backend *cuda = cuda_of(be);
     if (kv_type_bytes(dtype, 8) == 0)
-        return error_set(err, TUTTI_E_UNSUPPORTED, "KV cache: type %s, expected f16, f32 or int8", dtype_name(dtype));
+        return error_set(err, TUTTI_E_UNSUPPORTED, "KV cache: type %s, expected f16, f32 or int8",
+                         dtype_name(dtype));
     int n_layers = cuda->n_layers + (cuda->page_floats > 0);
     struct kv_memory *kv = calloc(1, sizeof *kv + (size_t)n_layers * sizeof *kv->layers);
     if (!kv)
@@ -115,8 +118,8 @@ enum tutti_status cuda_kv_new(struct backend *be, struct kv_memory **out, int n_
     size_t n_bytes = n_pages < 1 || n_window_pages < 1 ? 0 : place_layers(cuda, kv, n_pages, n_window_pages);
     if (n_bytes == 0) {
         free(kv);
-        return error_set(err, TUTTI_E_LIMIT, "KV cache: %d pages of %zu bytes exceed the address space", n_pages,
-                         cuda_kv_page_bytes(be, dtype));
+        return error_set(err, TUTTI_E_LIMIT, "KV cache: %d pages of %zu bytes exceed the address space",
+                         n_pages, cuda_kv_page_bytes(be, dtype));
     }
     if (!alloc_pages(cuda, kv, n_bytes) || !cuda_attention_reserve_cuts(cuda, n_pages)) {
         cuda_kv_free(be, kv);
@@ -148,14 +151,16 @@ void cuda_kv_copy_page(struct backend *be, struct kv_memory *kv, const struct pa
 
 void cuda_kv_read_page(struct backend *be, const struct kv_memory *kv, int32_t page_id, void *host)
 {
-    copy_page(cuda_of(be), kv, &(struct copy_page_args){ .to_image = kv->image, .src = page_id, .window_src = page_id });
+    copy_page(cuda_of(be), kv,
+              &(struct copy_page_args){ .to_image = kv->image, .src = page_id, .window_src = page_id });
     cuda_copy_out(cuda_of(be), host, kv->image, kv->image_bytes);
 }
 
 void cuda_kv_write_page(struct backend *be, struct kv_memory *kv, int32_t page_id, const void *host)
 {
     cuda_copy_in(cuda_of(be), kv->image, host, kv->image_bytes);
-    copy_page(cuda_of(be), kv, &(struct copy_page_args){ .from_image = kv->image, .dst = page_id, .window_dst = page_id });
+    copy_page(cuda_of(be), kv,
+              &(struct copy_page_args){ .from_image = kv->image, .dst = page_id, .window_dst = page_id });
 }
 
 /* ---- the rows of floats of pages ---- */
@@ -220,9 +225,10 @@ static struct kv_place place_of(const struct cuda_backend *cuda, const struct kv
 /* A block for each row and STORE_HEADS heads. */
 static struct cuda_grid grid_of(const struct cuda_backend *cuda, int n_heads)
 {
-    return (struct cuda_grid){
-        .x = cuda->n_padded_rows, .y = (n_heads + STORE_HEADS - 1) / STORE_HEADS, .z = 1, .n_threads = STORE_THREADS
-    };
+    return (struct cuda_grid){ .x = cuda->n_padded_rows,
+                               .y = (n_heads + STORE_HEADS - 1) / STORE_HEADS,
+                               .z = 1,
+                               .n_threads = STORE_THREADS };
 }
 
 void cuda_rope_store(struct backend *be, struct floats qkv, struct floats q_norm, struct floats k_norm,
@@ -250,8 +256,8 @@ void cuda_rope_store(struct backend *be, struct floats qkv, struct floats q_norm
     cuda_launch(cuda, CUDA_KERNEL_rope_store, grid_of(cuda, is_joint ? 1 : n_heads), &args, sizeof args);
 }
 
-void cuda_prefix_store(struct backend *be, struct kv_memory *kv, int layer, const struct kv_prefix *const *prefixes,
-                       const int32_t *adapters)
+void cuda_prefix_store(struct backend *be, struct kv_memory *kv, int layer,
+                       const struct kv_prefix *const *prefixes, const int32_t *adapters)
 {
     struct cuda_backend *cuda = cuda_of(be);
     const struct attention_shape *shape = &cuda_kind_of(cuda, layer)->shape;
@@ -269,14 +275,15 @@ void cuda_prefix_store(struct backend *be, struct kv_memory *kv, int layer, cons
     }
     struct prefix_store_args args = {
         .place = place_of(cuda, kv, layer),
-        .prefixes = cuda_step_data(cuda, rows, n_rows * sizeof *rows, (size_t)cuda->n_padded_rows * sizeof *rows),
+        .prefixes = cuda_step_data(cuda, rows, n_rows * sizeof *rows,
+                                   (size_t)cuda->n_padded_rows * sizeof *rows),
         .layer = (uint64_t)layer,
     };
     cuda_launch(cuda, CUDA_KERNEL_prefix_store, grid_of(cuda, 2 * shape->n_kv_heads), &args, sizeof args);
 }
 
-void cuda_latent_store(struct backend *be, struct floats queries, struct floats q, int q_dim, struct floats kv,
-                       struct floats norm, struct kv_memory *memory, int layer)
+void cuda_latent_store(struct backend *be, struct floats queries, struct floats q, int q_dim,
+                       struct floats kv, struct floats norm, struct kv_memory *memory, int layer)
 {
     struct cuda_backend *cuda = cuda_of(be);
     const struct cuda_kind *kind = cuda_kind_of(cuda, layer);

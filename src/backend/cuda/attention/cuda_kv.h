@@ -7,8 +7,8 @@
 
 struct kv_memory {
     enum dtype dtype;
-    uint8_t *base;                      /* all pages: layer by layer, then the rows of floats of pages */
-    uint8_t *image;                     /* of one page, all layers */
+    uint8_t *base;  /* all pages: layer by layer, then the rows of floats of pages */
+    uint8_t *image; /* of one page, all layers */
     size_t image_bytes;
     const struct kv_layer_pages *table; /* layers, on the card */
     int n_layers;                       /* with the rows of floats, if pages have them */

@@ -22,14 +22,15 @@ struct split_shared {
 _Static_assert(sizeof(struct split_shared) == CUDA_SPLIT_SHARED, "the host knows its size");
 
 /* Threads 0..15: how the leaves of a block are merged, and the block into those before it. */
-DEVICE void split_factors(const struct attention_args *a, struct split_shared *s, const struct attention_unit *unit,
-                          const struct head_group *heads, int at)
+DEVICE void split_factors(const struct attention_args *a, struct split_shared *s,
+                          const struct attention_unit *unit, const struct head_group *heads, int at)
 {
     int query = thread_id();
     if (query >= CUDA_TILE_QUERIES)
         return;
     struct softmax_state block = { 0, 0 };
-    UNROLL for (int w = 0; w < CUDA_LEAVES; w++) s->leaf_factors[w][query] = merge_state(&block, s->leaves[w][query]);
+    UNROLL for (int w = 0; w < CUDA_LEAVES; w++)
+        s->leaf_factors[w][query] = merge_state(&block, s->leaves[w][query]);
     struct softmax_state run = s->run[query];
     if (at == 0)
         run = (struct softmax_state){ 0, 0 };
@@ -41,8 +42,9 @@ DEVICE void split_factors(const struct attention_args *a, struct split_shared *s
 }
 
 /* Merges the leaves' values of dimensions from..from + 63, and stores them. */
-DEVICE void split_store(const struct attention_args *a, struct split_shared *s, const struct attention_unit *unit,
-                        const struct head_group *heads, int group, int from, int at)
+DEVICE void split_store(const struct attention_args *a, struct split_shared *s,
+                        const struct attention_unit *unit, const struct head_group *heads, int group,
+                        int from, int at)
 {
     int d = thread_id() % (CUDA_VALUE_CHUNK / 4) * 4;
     bool is_cut = unit->slot >= 0, is_last = at == unit->n_blocks - 1;
@@ -65,7 +67,8 @@ DEVICE void split_store(const struct attention_args *a, struct split_shared *s, 
             continue;
         }
         int64_t row = unit->row + query / heads->n;
-        f32x4 *to = (f32x4 *)(a->y + (row * a->n_heads + heads->begin + query % heads->n) * a->value_dim + from + d);
+        f32x4 *to = (f32x4 *)(a->y + (row * a->n_heads + heads->begin + query % heads->n) * a->value_dim +
+                              from + d);
         struct merge_factors f = s->run_factors[query];
         f32x4 before = { 0 };
         if (at > 0)
@@ -80,9 +83,10 @@ DEVICE void split_store(const struct attention_args *a, struct split_shared *s, 
 }
 
 /* Block: one block of positions of a tile. at: of the unit's blocks. */
-DEVICE void split_block(const struct attention_args *a, struct split_shared *s, const struct attention_unit *unit,
-                        const struct head_group *heads, const struct mma_tile *tile, const u32x4 *queries, int group, int at,
-                        int type, int head_dim)
+DEVICE void split_block(const struct attention_args *a, struct split_shared *s,
+                        const struct attention_unit *unit, const struct head_group *heads,
+                        const struct mma_tile *tile, const u32x4 *queries, int group, int at, int type,
+                        int head_dim)
 {
     int g = lane_id() / 4, t = lane_id() % 4, number = (unit->first_block + at) * CUDA_LEAVES + warp_id();
     bool is_seen = leaf_is_seen(tile, number);
@@ -97,9 +101,9 @@ DEVICE void split_block(const struct attention_args *a, struct split_shared *s, 
         if (is_seen) {
             float acc[CHUNK_COLUMNS][4];
             leaf_values(acc, tile, &leaf, from, type, head_dim, true);
-            UNROLL for (int n = 0; n < CHUNK_COLUMNS; n++)
-                UNROLL for (int j = 0; j < 2; j++) *(f32x2 *)&s->o[warp_id()][g + 8 * j][8 * n + 2 * t] =
-                    (f32x2){ acc[n][2 * j], acc[n][2 * j + 1] };
+            UNROLL for (int n = 0; n < CHUNK_COLUMNS; n++) UNROLL for (int j = 0; j < 2; j++) *
+                (f32x2 *)&s->o[warp_id()][g + 8 * j][8 * n + 2 * t] = (f32x2){ acc[n][2 * j],
+                                                                               acc[n][2 * j + 1] };
         }
         block_sync();
         split_store(a, s, unit, heads, group, from, at);

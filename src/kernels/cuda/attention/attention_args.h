@@ -43,7 +43,8 @@ enum { CUDA_LATENT_SHARED = 22528 };
 static inline uint32_t cuda_latent_bytes(int32_t head_dim, int32_t n_stages)
 {
     uint32_t queries = 2 * (uint32_t)((head_dim + 15) / 16) * 32 * 16;
-    return CUDA_LATENT_SHARED + queries + (uint32_t)n_stages * CUDA_LATENT_LEAF * cuda_latent_stride(head_dim) * 2;
+    return CUDA_LATENT_SHARED + queries +
+           (uint32_t)n_stages * CUDA_LATENT_LEAF * cuda_latent_stride(head_dim) * 2;
 }
 
 /* The types of pages, which kernels get as a constant. */
@@ -53,7 +54,8 @@ struct attention_unit {
     int32_t row, n_rows;           /* of the tile: rows of one sequence */
     int32_t table;                 /* the sequence's row of the page tables */
     int32_t first_block, n_blocks; /* that the unit computes */
-    int32_t slot; /* the tile's first slot of partial results; -1: the unit has all blocks of its tile, and writes y */
+    int32_t
+        slot; /* the tile's first slot of partial results; -1: the unit has all blocks of its tile, and writes y */
     int32_t at, n_tile_blocks; /* of the unit's first block in its tile; blocks of the tile */
 };
 
@@ -73,16 +75,16 @@ struct attention_args {
     const int32_t *prefix_lens;        /* [seqs] */
     const int32_t *tables;             /* [slots][max_pages] */
     float *partials;                   /* slots of slot_floats: o [value_dim], largest score, total */
-    uint32_t *pending;                 /* [rows][n_groups]: finished blocks of a cut tile; 0 before and after */
+    uint32_t *pending; /* [rows][n_groups]: finished blocks of a cut tile; 0 before and after */
     uint64_t page_bytes;
     int32_t max_pages, q_row, slot_floats;
     int32_t n_heads, heads_of_kv; /* query heads of a KV head */
     int32_t n_groups, groups_of_kv;
     int32_t head_dim, value_dim; /* multiples of 8 */
-    int32_t n_latent;            /* > 0: a page has rows [16][head_dim], whose first value_dim elements are the values */
-    int32_t window, first;       /* of struct attention_shape */
-    int32_t tile_queries;        /* CUDA_TILE_QUERIES, of latents CUDA_LATENT_QUERIES */
-    int32_t n_stages;            /* of latent.c: leaves in shared memory, 1 or 2 */
+    int32_t n_latent; /* > 0: a page has rows [16][head_dim], whose first value_dim elements are the values */
+    int32_t window, first; /* of struct attention_shape */
+    int32_t tile_queries;  /* CUDA_TILE_QUERIES, of latents CUDA_LATENT_QUERIES */
+    int32_t n_stages;      /* of latent.c: leaves in shared memory, 1 or 2 */
     float scale, softcap;
     uint32_t padding;
 };
@@ -91,7 +93,9 @@ struct attention_args {
 static inline uint32_t cuda_kv_head_bytes(int type, int32_t head_dim)
 {
     uint32_t n = (uint32_t)CUDA_KV_PAGE * (uint32_t)head_dim;
-    return type == CUDA_KV_F16 ? 2 * n : type == CUDA_KV_F32 ? 4 * n : n + CUDA_KV_PAGE * (uint32_t)sizeof(float);
+    return type == CUDA_KV_F16   ? 2 * n
+           : type == CUDA_KV_F32 ? 4 * n
+                                 : n + CUDA_KV_PAGE * (uint32_t)sizeof(float);
 }
 
 #endif

@@ -114,7 +114,8 @@ DEVICE int n_tile_queries(const struct attention_unit *unit, const struct head_g
 }
 
 /* The slot of partial results of a query and a block of its tile (at: counted from the tile's first block). */
-DEVICE float *partial_of(const struct attention_args *a, const struct attention_unit *unit, int group, int at, int query)
+DEVICE float *partial_of(const struct attention_args *a, const struct attention_unit *unit, int group, int at,
+                         int query)
 {
     int group_queries = unit->n_rows * min_i32(a->heads_of_kv, a->tile_queries);
     int64_t slot = unit->slot + ((int64_t)at * a->n_groups + group) * group_queries + query;
@@ -123,7 +124,8 @@ DEVICE float *partial_of(const struct attention_args *a, const struct attention_
 
 /* Block: tells all threads whether the tile's blocks are finished with this unit's, after all of them stored their
  * partial results. flag: shared. */
-DEVICE bool is_last_unit(const struct attention_args *a, const struct attention_unit *unit, int group, uint32_t *flag)
+DEVICE bool is_last_unit(const struct attention_args *a, const struct attention_unit *unit, int group,
+                         uint32_t *flag)
 {
     memory_fence();
     block_sync();
@@ -141,8 +143,8 @@ DEVICE bool is_last_unit(const struct attention_args *a, const struct attention_
 
 /* Block: merges a tile's partial results in the order of the blocks, four dimensions a thread. divides: by the denominator, as
  * the reference; else its inverse is multiplied. */
-DEVICE void merge_tile(const struct attention_args *a, const struct attention_unit *unit, const struct head_group *heads,
-                       int group, int n_threads, bool divides)
+DEVICE void merge_tile(const struct attention_args *a, const struct attention_unit *unit,
+                       const struct head_group *heads, int group, int n_threads, bool divides)
 {
     int n_quads = a->value_dim / 4, n = n_tile_queries(unit, heads) * n_quads;
     for (int i = thread_id(); i < n; i += n_threads) {

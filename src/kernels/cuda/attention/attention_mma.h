@@ -44,7 +44,8 @@ DEVICE int reduce_min(int v)
 /* Warp: the tile, and its queries as fragments [dimensions / 16][lane], of which this warp writes those of 32-dimension
  * chunks part, part + n_parts, ... */
 DEVICE struct mma_tile mma_tile_of(const struct attention_args *a, const struct attention_unit *unit,
-                                   const struct head_group *heads, int type, int head_dim, u32x4 *queries, int part, int n_parts)
+                                   const struct head_group *heads, int type, int head_dim, u32x4 *queries,
+                                   int part, int n_parts)
 {
     int g = lane_id() / 4, t = lane_id() % 4;
     struct mma_tile tile = { .table = a->tables + (int64_t)unit->table * a->max_pages };
@@ -71,7 +72,8 @@ DEVICE struct mma_tile mma_tile_of(const struct attention_args *a, const struct 
             f32x4 low = *(const f32x4 *)(q[j] + d), high = *(const f32x4 *)(q[j] + d + 4);
             UNROLL for (int i = 0; i < 4; i++)
             {
-                uint32_t l = f32_bits(low[i] * a->scale) & 0x7fffffff, h = f32_bits(high[i] * a->scale) & 0x7fffffff;
+                uint32_t l = f32_bits(low[i] * a->scale) & 0x7fffffff,
+                         h = f32_bits(high[i] * a->scale) & 0x7fffffff;
                 top = l > top ? l : top;
                 top = h > top ? h : top;
             }
@@ -168,20 +170,19 @@ DEVICE bool page_is_full(const struct mma_tile *tile, int page)
 }
 
 /* Loads the keys of a leaf for dimensions 32 c to 32 c + 31, and adds the products. */
-DEVICE void add_products(float s[LEAF_PAGES][2][4], const struct leaf *leaf, const u32x4 *queries, int c, int type,
-                         int head_dim, bool once)
+DEVICE void add_products(float s[LEAF_PAGES][2][4], const struct leaf *leaf, const u32x4 *queries, int c,
+                         int type, int head_dim, bool once)
 {
     int g = lane_id() / 4, t = lane_id() % 4, key = 4 * (g / 2) + g % 2;
     int row_bytes = type == CUDA_KV_I8 ? head_dim : 2 * head_dim;
     half2 k[LEAF_PAGES][2][4];
     bool is_there = 32 * c + 8 * t < head_dim;
-    UNROLL for (int p = 0; p < LEAF_PAGES; p++)
-        UNROLL for (int m = 0; m < 2; m++)
-        {
-            UNROLL for (int i = 0; i < 4; i++) k[p][m][i] = 0;
-            if (is_there)
-                load_key(k[p][m], leaf->pages[p] + (key + 2 * m) * row_bytes, type, 32 * c + 8 * t, once);
-        }
+    UNROLL for (int p = 0; p < LEAF_PAGES; p++) UNROLL for (int m = 0; m < 2; m++)
+    {
+        UNROLL for (int i = 0; i < 4; i++) k[p][m][i] = 0;
+        if (is_there)
+            load_key(k[p][m], leaf->pages[p] + (key + 2 * m) * row_bytes, type, 32 * c + 8 * t, once);
+    }
     u32x4 low = queries[2 * c * WARP + lane_id()], high = queries[(2 * c + 1) * WARP + lane_id()];
     half2 q[2][4];
     UNROLL for (int i = 0; i < 4; i++)
@@ -189,25 +190,24 @@ DEVICE void add_products(float s[LEAF_PAGES][2][4], const struct leaf *leaf, con
         q[0][i] = low[i];
         q[1][i] = high[i];
     }
-    UNROLL for (int p = 0; p < LEAF_PAGES; p++)
-        UNROLL for (int m = 0; m < 2; m++)
-        {
-            mma_half(s[p][m], q[0], k[p][m]);
-            mma_half(s[p][m], q[1], k[p][m] + 2);
-        }
+    UNROLL for (int p = 0; p < LEAF_PAGES; p++) UNROLL for (int m = 0; m < 2; m++)
+    {
+        mma_half(s[p][m], q[0], k[p][m]);
+        mma_half(s[p][m], q[1], k[p][m] + 2);
+    }
 }
 
-DEVICE void leaf_products(float s[LEAF_PAGES][2][4], const struct leaf *leaf, const u32x4 *queries, int type, int head_dim,
-                          bool once)
+DEVICE void leaf_products(float s[LEAF_PAGES][2][4], const struct leaf *leaf, const u32x4 *queries, int type,
+                          int head_dim, bool once)
 {
-    UNROLL for (int p = 0; p < LEAF_PAGES; p++)
-        UNROLL for (int m = 0; m < 2; m++)
-            UNROLL for (int i = 0; i < 4; i++) s[p][m][i] = 0;
+    UNROLL for (int p = 0; p < LEAF_PAGES; p++) UNROLL for (int m = 0; m < 2; m++)
+        UNROLL for (int i = 0; i < 4; i++) s[p][m][i] = 0;
     if (once) { /* from memory: as many loads at a time as registers allow */
         for (int c = 0; 32 * c < head_dim; c++)
             add_products(s, leaf, queries, c, type, head_dim, once);
     } else { /* the registers have the block's values */
-        NO_UNROLL for (int c = 0; 32 * c < head_dim; c++) add_products(s, leaf, queries, c, type, head_dim, once);
+        NO_UNROLL for (int c = 0; 32 * c < head_dim; c++)
+            add_products(s, leaf, queries, c, type, head_dim, once);
     }
 }
 
@@ -218,8 +218,8 @@ DEVICE f32x4 load_scales(const uint8_t *part, int head_dim, int t)
 }
 
 /* Scores from products, those of positions that are not seen -infinity. */
-DEVICE void leaf_finish_scores(float s[LEAF_PAGES][2][4], const struct attention_args *a, const struct mma_tile *tile,
-                               const struct leaf *leaf, int type, int head_dim)
+DEVICE void leaf_finish_scores(float s[LEAF_PAGES][2][4], const struct attention_args *a,
+                               const struct mma_tile *tile, const struct leaf *leaf, int type, int head_dim)
 {
     int t = lane_id() % 4;
     bool is_plain = a->softcap == 0 && !a->slopes;
@@ -230,15 +230,14 @@ DEVICE void leaf_finish_scores(float s[LEAF_PAGES][2][4], const struct attention
         f32x4 scales = { 1, 1, 1, 1 };
         if (type == CUDA_KV_I8)
             scales = load_scales(leaf->pages[p], head_dim, t);
-        UNROLL for (int m = 0; m < 2; m++)
-            UNROLL for (int i = 0; i < 4; i++)
-            {
-                int at = 2 * m + i % 2, j = i / 2, pos = base + at;
-                float v = s[p][m][i] * (type == CUDA_KV_I8 ? scales[at] * tile->factor[j] : tile->factor[j]);
-                if (!is_plain)
-                    v = finish_score(a, v, tile->slope[j], pos - tile->pos[j]);
-                s[p][m][i] = is_full || (pos >= tile->begin[j] && pos < tile->end[j]) ? v : MINUS_INFINITY;
-            }
+        UNROLL for (int m = 0; m < 2; m++) UNROLL for (int i = 0; i < 4; i++)
+        {
+            int at = 2 * m + i % 2, j = i / 2, pos = base + at;
+            float v = s[p][m][i] * (type == CUDA_KV_I8 ? scales[at] * tile->factor[j] : tile->factor[j]);
+            if (!is_plain)
+                v = finish_score(a, v, tile->slope[j], pos - tile->pos[j]);
+            s[p][m][i] = is_full || (pos >= tile->begin[j] && pos < tile->end[j]) ? v : MINUS_INFINITY;
+        }
     }
 }
 
@@ -250,30 +249,29 @@ DEVICE void leaf_scale_weights(float s[LEAF_PAGES][2][4], struct leaf *leaf, int
     UNROLL for (int p = 0; p < LEAF_PAGES; p++)
     {
         f32x4 scales = load_scales(leaf->pages[p] + cuda_kv_head_bytes(CUDA_KV_I8, head_dim), head_dim, t);
-        UNROLL for (int m = 0; m < 2; m++)
-            UNROLL for (int i = 0; i < 4; i++)
-            {
-                float w = s[p][m][i];
-                s[p][m][i] = w = w == 0 ? 0 : w * scales[2 * m + i % 2];
-                top[i / 2] = max_f32(top[i / 2], w);
-            }
+        UNROLL for (int m = 0; m < 2; m++) UNROLL for (int i = 0; i < 4; i++)
+        {
+            float w = s[p][m][i];
+            s[p][m][i] = w = w == 0 ? 0 : w * scales[2 * m + i % 2];
+            top[i / 2] = max_f32(top[i / 2], w);
+        }
     }
     UNROLL for (int j = 0; j < 2; j++)
     {
-        UNROLL for (int mask = 1; mask < 4; mask *= 2) top[j] = max_f32(top[j], shuffle_xor_f32(top[j], mask));
+        UNROLL for (int mask = 1; mask < 4; mask *= 2)
+            top[j] = max_f32(top[j], shuffle_xor_f32(top[j], mask));
         int exponent = 254 - (int)(f32_bits(top[j]) >> 23 & 255);
         exponent = top[j] == 0 ? 127 : max_i32(min_i32(exponent, 253), 1);
         inverse[j] = bits_f32((uint32_t)exponent << 23);
         leaf->unit[j] = bits_f32((uint32_t)(254 - exponent) << 23);
     }
-    UNROLL for (int p = 0; p < LEAF_PAGES; p++)
-        UNROLL for (int m = 0; m < 2; m++)
-            UNROLL for (int i = 0; i < 4; i++) s[p][m][i] *= inverse[i / 2];
+    UNROLL for (int p = 0; p < LEAF_PAGES; p++) UNROLL for (int m = 0; m < 2; m++)
+        UNROLL for (int i = 0; i < 4; i++) s[p][m][i] *= inverse[i / 2];
 }
 
 /* Warp: the softmax of a leaf that some query sees. Keys of pages outside of what the tile sees are not read. */
-DEVICE struct leaf leaf_of(const struct attention_args *a, const struct mma_tile *tile, const u32x4 *queries, int number,
-                           int type, int head_dim, bool once)
+DEVICE struct leaf leaf_of(const struct attention_args *a, const struct mma_tile *tile, const u32x4 *queries,
+                           int number, int type, int head_dim, bool once)
 {
     struct leaf leaf = { .first_page = number * LEAF_PAGES };
     float s[LEAF_PAGES][2][4];
@@ -288,26 +286,24 @@ DEVICE struct leaf leaf_of(const struct attention_args *a, const struct mma_tile
     UNROLL for (int j = 0; j < 2; j++)
     {
         float top = MINUS_INFINITY, sum = 0;
-        UNROLL for (int p = 0; p < LEAF_PAGES; p++)
-            UNROLL for (int i = 0; i < 4; i++) top = max_f32(top, s[p][i / 2][2 * j + i % 2]);
+        UNROLL for (int p = 0; p < LEAF_PAGES; p++) UNROLL for (int i = 0; i < 4; i++)
+            top = max_f32(top, s[p][i / 2][2 * j + i % 2]);
         UNROLL for (int mask = 1; mask < 4; mask *= 2) top = max_f32(top, shuffle_xor_f32(top, mask));
         float from = top == MINUS_INFINITY ? 0 : top;
-        UNROLL for (int p = 0; p < LEAF_PAGES; p++)
-            UNROLL for (int i = 0; i < 4; i++)
-            {
-                float e = exp_f32(s[p][i / 2][2 * j + i % 2] - from);
-                s[p][i / 2][2 * j + i % 2] = e;
-                sum += e;
-            }
+        UNROLL for (int p = 0; p < LEAF_PAGES; p++) UNROLL for (int i = 0; i < 4; i++)
+        {
+            float e = exp_f32(s[p][i / 2][2 * j + i % 2] - from);
+            s[p][i / 2][2 * j + i % 2] = e;
+            sum += e;
+        }
         UNROLL for (int mask = 1; mask < 4; mask *= 2) sum += shuffle_xor_f32(sum, mask);
         leaf.state[j] = (struct softmax_state){ top, sum };
         leaf.unit[j] = 1;
     }
     if (type == CUDA_KV_I8)
         leaf_scale_weights(s, &leaf, head_dim);
-    UNROLL for (int p = 0; p < LEAF_PAGES; p++)
-        UNROLL for (int i = 0; i < 4; i++)
-            leaf.weights[p][i] = half2_of(s[p][i / 2][i % 2 * 2], s[p][i / 2][i % 2 * 2 + 1]);
+    UNROLL for (int p = 0; p < LEAF_PAGES; p++) UNROLL for (int i = 0; i < 4; i++)
+        leaf.weights[p][i] = half2_of(s[p][i / 2][i % 2 * 2], s[p][i / 2][i % 2 * 2 + 1]);
     return leaf;
 }
 
@@ -317,7 +313,8 @@ DEVICE void mask_values(half2 v[2], int base, int begin, int end)
     UNROLL for (int i = 0; i < 2; i++)
     {
         int pos = base + 2 * i;
-        uint32_t low = pos >= begin && pos < end ? 0xffffu : 0, high = pos + 1 >= begin && pos + 1 < end ? 0xffff0000u : 0;
+        uint32_t low = pos >= begin && pos < end ? 0xffffu : 0,
+                 high = pos + 1 >= begin && pos + 1 < end ? 0xffff0000u : 0;
         v[i] &= low | high;
     }
 }
@@ -332,15 +329,18 @@ DEVICE bool has_nonfinite(const half2 v[2])
 /* A page that the queries of the tile see different parts of, for eight dimensions. Values that no query sees are replaced by
  * zeros: the page may have anything there. If others are not finite, each query gets its product from the values that it sees
  * alone, because zero times infinity is no zero. */
-DEVICE void add_partial_page(float acc[4], const half2 weights[4], half2 v[2], const struct mma_tile *tile, int base, int type)
+DEVICE void add_partial_page(float acc[4], const half2 weights[4], half2 v[2], const struct mma_tile *tile,
+                             int base, int type)
 {
     int g = lane_id() / 4;
     if (type == CUDA_KV_F16) {
         mask_values(v, base, tile->first, tile->last_end);
         if (ballot(has_nonfinite(v)) != 0) {
             for (int query = 0; query < CUDA_TILE_QUERIES; query++) {
-                int begin = (int)shuffle_u32((uint32_t)(query < 8 ? tile->begin[0] : tile->begin[1]), query % 8 * 4);
-                int end = (int)shuffle_u32((uint32_t)(query < 8 ? tile->end[0] : tile->end[1]), query % 8 * 4);
+                int begin = (int)shuffle_u32((uint32_t)(query < 8 ? tile->begin[0] : tile->begin[1]),
+                                             query % 8 * 4);
+                int end = (int)shuffle_u32((uint32_t)(query < 8 ? tile->end[0] : tile->end[1]),
+                                           query % 8 * 4);
                 half2 own[2] = { v[0], v[1] };
                 float sum[4] = { acc[0], acc[1], acc[2], acc[3] };
                 mask_values(own, base, begin, end);
@@ -354,12 +354,11 @@ DEVICE void add_partial_page(float acc[4], const half2 weights[4], half2 v[2], c
 }
 
 /* Warp: the values of a leaf, of dimensions from..from + 63: acc [n] has columns from + 8 n + 2t and 2t + 1. */
-DEVICE void leaf_values(float acc[CHUNK_COLUMNS][4], const struct mma_tile *tile, const struct leaf *leaf, int from, int type,
-                        int head_dim, bool once)
+DEVICE void leaf_values(float acc[CHUNK_COLUMNS][4], const struct mma_tile *tile, const struct leaf *leaf,
+                        int from, int type, int head_dim, bool once)
 {
     int g = lane_id() / 4, t = lane_id() % 4;
-    UNROLL for (int n = 0; n < CHUNK_COLUMNS; n++)
-        UNROLL for (int i = 0; i < 4; i++) acc[n][i] = 0;
+    UNROLL for (int n = 0; n < CHUNK_COLUMNS; n++) UNROLL for (int i = 0; i < 4; i++) acc[n][i] = 0;
     UNROLL for (int p = 0; p < LEAF_PAGES; p++)
     {
         const uint8_t *values = leaf->pages[p] + cuda_kv_head_bytes(type, head_dim);
@@ -380,8 +379,8 @@ DEVICE void leaf_values(float acc[CHUNK_COLUMNS][4], const struct mma_tile *tile
         }
     }
     if (type == CUDA_KV_I8)
-        UNROLL for (int n = 0; n < CHUNK_COLUMNS; n++)
-            UNROLL for (int i = 0; i < 4; i++) acc[n][i] *= leaf->unit[i / 2];
+        UNROLL for (int n = 0; n < CHUNK_COLUMNS; n++) UNROLL for (int i = 0; i < 4; i++)
+            acc[n][i] *= leaf->unit[i / 2];
 }
 
 #endif

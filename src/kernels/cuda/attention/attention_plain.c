@@ -31,17 +31,20 @@ DEVICE float plain_sum16(const uint8_t *row, int type, const float *q, int begin
     float sum[16] = { 0 };
     for (int d = begin; d < end; d += 8) { /* begin and end are multiples of 8 */
         if ((d & 8) == 0)
-            UNROLL for (int i = 0; i < 8; i++) sum[i] = fma_f32(q[d + i], plain_element(row, type, d + i), sum[i]);
+            UNROLL for (int i = 0; i < 8; i++)
+                sum[i] = fma_f32(q[d + i], plain_element(row, type, d + i), sum[i]);
         else
-            UNROLL for (int i = 0; i < 8; i++) sum[8 + i] = fma_f32(q[d + i], plain_element(row, type, d + i), sum[8 + i]);
+            UNROLL for (int i = 0; i < 8; i++)
+                sum[8 + i] = fma_f32(q[d + i], plain_element(row, type, d + i), sum[8 + i]);
     }
-    UNROLL for (int half = 8; half > 0; half /= 2)
-        UNROLL for (int i = 0; i < half; i++) sum[i] += sum[i + half];
+    UNROLL for (int half = 8; half > 0; half /= 2) UNROLL for (int i = 0; i < half; i++)
+        sum[i] += sum[i + half];
     return sum[0];
 }
 
 /* page: the head's keys, or the latents' rows. */
-DEVICE float plain_score(const struct attention_args *a, const uint8_t *page, int type, bool is_latent, const float *q, int key)
+DEVICE float plain_score(const struct attention_args *a, const uint8_t *page, int type, bool is_latent,
+                         const float *q, int key)
 {
     int n = a->head_dim;
     if (is_latent) {
@@ -62,8 +65,8 @@ DEVICE float plain_score(const struct attention_args *a, const uint8_t *page, in
 }
 
 /* o = sum of p * value of dimension d, over the positions begin..end - 1. */
-DEVICE float plain_value(const struct attention_args *a, const uint8_t *pages, const int32_t *table, int type, bool is_latent,
-                         const float *p, int begin, int end, int d)
+DEVICE float plain_value(const struct attention_args *a, const uint8_t *pages, const int32_t *table, int type,
+                         bool is_latent, const float *p, int begin, int end, int d)
 {
     float o = 0;
     for (int pos = begin; pos < end; pos++) {
@@ -72,7 +75,8 @@ DEVICE float plain_value(const struct attention_args *a, const uint8_t *pages, c
         float weight = p[pos % CUDA_ATTENTION_BLOCK];
         if (is_latent && type == CUDA_KV_I8)
             weight *= ((const float *)(page + CUDA_KV_PAGE * a->head_dim))[key];
-        o = fma_f32(weight, plain_element(page, type, is_latent ? key * a->head_dim + d : d * CUDA_KV_PAGE + key), o);
+        o = fma_f32(weight,
+                    plain_element(page, type, is_latent ? key * a->head_dim + d : d * CUDA_KV_PAGE + key), o);
     }
     return o;
 }
@@ -105,9 +109,9 @@ DEVICE void plain_softmax(struct plain_shared *s, float score[CUDA_ATTENTION_BLO
 }
 
 /* Block: a query and one block of positions. is_last: of the unit. */
-DEVICE void plain_block(const struct attention_args *a, struct plain_shared *s, const struct attention_unit *unit,
-                        const struct tile_query *x, const uint8_t *pages, int type, bool is_latent, int group, int query,
-                        int at)
+DEVICE void plain_block(const struct attention_args *a, struct plain_shared *s,
+                        const struct attention_unit *unit, const struct tile_query *x, const uint8_t *pages,
+                        int type, bool is_latent, int group, int query, int at)
 {
     const int32_t *table = a->tables + (int64_t)unit->table * a->max_pages;
     int block = unit->first_block + at, base = block * CUDA_ATTENTION_BLOCK;
@@ -119,7 +123,8 @@ DEVICE void plain_block(const struct attention_args *a, struct plain_shared *s, 
         score[i] = MINUS_INFINITY;
         if (pos >= begin && pos < end) {
             const uint8_t *page = pages + (uint64_t)table[pos / CUDA_KV_PAGE] * a->page_bytes;
-            score[i] = finish_score(a, plain_score(a, page, type, is_latent, s->q, pos % CUDA_KV_PAGE), slope, pos - x->pos);
+            score[i] = finish_score(a, plain_score(a, page, type, is_latent, s->q, pos % CUDA_KV_PAGE), slope,
+                                    pos - x->pos);
         }
     }
     plain_softmax(s, score);

@@ -7,9 +7,9 @@
 enum { WIDE_WARPS = 4, WIDE_THREADS = 32 * WIDE_WARPS };
 
 /* Merges a block's values o into y, and multiplies by the inverse of the denominator after the last block. */
-DEVICE void wide_store(const struct attention_args *a, const struct attention_unit *unit, const struct head_group *heads,
-                       float o[][4], const struct softmax_state block[2], struct softmax_state run[2], int at, int head_dim,
-                       int n_columns)
+DEVICE void wide_store(const struct attention_args *a, const struct attention_unit *unit,
+                       const struct head_group *heads, float o[][4], const struct softmax_state block[2],
+                       struct softmax_state run[2], int at, int head_dim, int n_columns)
 {
     int g = lane_id() / 4, t = lane_id() % 4;
     UNROLL for (int j = 0; j < 2; j++)
@@ -39,20 +39,20 @@ DEVICE void wide_store(const struct attention_args *a, const struct attention_un
 }
 
 /* n_columns: of a constant number of values, eight dimensions each; head_dim is at most 8 n_columns. */
-#define WIDE_BODY(type, dim, columns)                                                                                 \
-    DYNAMIC_SHARED(u32x4, shared);                                                                                    \
-    const int head_dim = (dim);                                                                                       \
-    u32x4 *queries = shared + warp_id() * (int)(cuda_query_bytes(head_dim) / sizeof *shared);                         \
-    int n_units = a.plan->n_units, n = n_units * a.n_groups;                                                          \
-    for (int u = block_id() * WIDE_WARPS + warp_id(); u < n; u += n_blocks() * WIDE_WARPS) {                          \
-        struct attention_unit unit = a.plan->units[u % n_units];                                                      \
-        float o[columns][4];                                                                                          \
-        wide_unit(&a, &unit, u / n_units, queries, o, type, head_dim, columns);                                       \
-        warp_sync();                                                                                                  \
+#define WIDE_BODY(type, dim, columns)                                                                        \
+    DYNAMIC_SHARED(u32x4, shared);                                                                           \
+    const int head_dim = (dim);                                                                              \
+    u32x4 *queries = shared + warp_id() * (int)(cuda_query_bytes(head_dim) / sizeof *shared);                \
+    int n_units = a.plan->n_units, n = n_units * a.n_groups;                                                 \
+    for (int u = block_id() * WIDE_WARPS + warp_id(); u < n; u += n_blocks() * WIDE_WARPS) {                 \
+        struct attention_unit unit = a.plan->units[u % n_units];                                             \
+        float o[columns][4];                                                                                 \
+        wide_unit(&a, &unit, u / n_units, queries, o, type, head_dim, columns);                              \
+        warp_sync();                                                                                         \
     }
 
-DEVICE void wide_unit(const struct attention_args *a, const struct attention_unit *unit, int group, u32x4 *queries,
-                      float o[][4], int type, int head_dim, int n_columns)
+DEVICE void wide_unit(const struct attention_args *a, const struct attention_unit *unit, int group,
+                      u32x4 *queries, float o[][4], int type, int head_dim, int n_columns)
 {
     struct head_group heads = head_group_of(a, group);
     struct mma_tile tile = mma_tile_of(a, unit, &heads, type, head_dim, queries, 0, 1);
@@ -60,8 +60,7 @@ DEVICE void wide_unit(const struct attention_args *a, const struct attention_uni
     warp_sync();
     for (int at = 0; at < unit->n_blocks; at++) {
         struct softmax_state block[2] = { { 0, 0 }, { 0, 0 } };
-        UNROLL for (int n = 0; n < n_columns; n++)
-            UNROLL for (int i = 0; i < 4; i++) o[n][i] = 0;
+        UNROLL for (int n = 0; n < n_columns; n++) UNROLL for (int i = 0; i < 4; i++) o[n][i] = 0;
         for (int w = 0; w < CUDA_LEAVES; w++) {
             int number = (unit->first_block + at) * CUDA_LEAVES + w;
             if (!leaf_is_seen(&tile, number))
@@ -73,43 +72,27 @@ DEVICE void wide_unit(const struct attention_args *a, const struct attention_uni
             {
                 float acc[CHUNK_COLUMNS][4];
                 leaf_values(acc, &tile, &leaf, 8 * c, type, head_dim, false);
-                UNROLL for (int n = 0; n < CHUNK_COLUMNS; n++)
-                    UNROLL for (int i = 0; i < 4; i++) o[c + n][i] = merge_value(o[c + n][i], acc[n][i], &f[i / 2]);
+                UNROLL for (int n = 0; n < CHUNK_COLUMNS; n++) UNROLL for (int i = 0; i < 4; i++)
+                    o[c + n][i] = merge_value(o[c + n][i], acc[n][i], &f[i / 2]);
             }
         }
         wide_store(a, unit, &heads, o, block, run, at, head_dim, n_columns);
     }
 }
 
-KERNEL(attention_wide_f16_64, struct attention_args, WIDE_THREADS)
-{
-    WIDE_BODY(CUDA_KV_F16, 64, 8)
-}
+KERNEL(attention_wide_f16_64, struct attention_args, WIDE_THREADS){ WIDE_BODY(CUDA_KV_F16, 64, 8) }
 
-KERNEL(attention_wide_f16_128, struct attention_args, WIDE_THREADS)
-{
-    WIDE_BODY(CUDA_KV_F16, 128, 16)
-}
+KERNEL(attention_wide_f16_128, struct attention_args, WIDE_THREADS){ WIDE_BODY(CUDA_KV_F16, 128, 16) }
 
-KERNEL(attention_wide_f16_to128, struct attention_args, WIDE_THREADS)
-{
-    WIDE_BODY(CUDA_KV_F16, a.head_dim, 16)
-}
+KERNEL(attention_wide_f16_to128, struct attention_args,
+       WIDE_THREADS){ WIDE_BODY(CUDA_KV_F16, a.head_dim, 16) }
 
-KERNEL(attention_wide_f16_to256, struct attention_args, WIDE_THREADS)
-{
-    WIDE_BODY(CUDA_KV_F16, a.head_dim, 32)
-}
+KERNEL(attention_wide_f16_to256, struct attention_args,
+       WIDE_THREADS){ WIDE_BODY(CUDA_KV_F16, a.head_dim, 32) }
 
-KERNEL(attention_wide_i8_128, struct attention_args, WIDE_THREADS)
-{
-    WIDE_BODY(CUDA_KV_I8, 128, 16)
-}
+KERNEL(attention_wide_i8_128, struct attention_args, WIDE_THREADS){ WIDE_BODY(CUDA_KV_I8, 128, 16) }
 
-KERNEL(attention_wide_i8_to128, struct attention_args, WIDE_THREADS)
-{
-    WIDE_BODY(CUDA_KV_I8, a.head_dim, 16)
-}
+KERNEL(attention_wide_i8_to128, struct attention_args, WIDE_THREADS){ WIDE_BODY(CUDA_KV_I8, a.head_dim, 16) }
 
 KERNEL(attention_wide_i8_to256, struct attention_args, WIDE_THREADS)
 {

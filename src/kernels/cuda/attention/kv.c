@@ -3,8 +3,8 @@
  * A page has for each KV head the keys [16][head_dim], int8 with scales [16], and the values transposed, [head_dim][16],
  * likewise. With latent attention it has rows [16][head_dim], int8 with scales [16] of the latents and [16] of the rest.
  * float16 and int8 are rounded as on the CPU (to_half_fn and to_int8_fn of kernels.h); norms and rotations have its bits. */
-#include "kernels/cuda/device.h"
 #include "kernels/cuda/attention/kv_args.h"
+#include "kernels/cuda/device.h"
 
 enum { KV_WARPS = 8, KV_THREADS = KV_WARPS * WARP };
 
@@ -145,7 +145,8 @@ KERNEL(rope_store, struct rope_store_args, KV_THREADS)
     if (a.has_joint_norms) {
         if (warp_id() < 2) {
             bool is_key = warp_id() == 1;
-            float scale = norm_scale(qkv + (is_key ? a.n_heads * n : 0), (is_key ? p->n_kv_heads : a.n_heads) * n, a.eps);
+            float scale = norm_scale(qkv + (is_key ? a.n_heads * n : 0),
+                                     (is_key ? p->n_kv_heads : a.n_heads) * n, a.eps);
             if (lane_id() == 0)
                 joint[warp_id()] = scale;
         }
@@ -191,7 +192,8 @@ KERNEL(prefix_store, struct prefix_store_args, KV_THREADS)
 }
 
 /* Warp: normalizes, rotates and stores a latent row. */
-DEVICE void store_latent(const struct latent_store_args *a, struct head_row *own, int row, const float *cos_sin)
+DEVICE void store_latent(const struct latent_store_args *a, struct head_row *own, int row,
+                         const float *cos_sin)
 {
     const struct kv_place *p = &a->place;
     int at, n = p->head_dim, n_rotary = n - a->n_latent, bytes = element_bytes(p->type);
@@ -213,7 +215,8 @@ DEVICE void store_latent(const struct latent_store_args *a, struct head_row *own
 KERNEL(latent_store, struct latent_store_args, KV_THREADS)
 {
     SHARED(struct head_row, heads, KV_WARPS);
-    int row = block_id(), h = block_id_y() * KV_WARPS + warp_id(), n = a.place.head_dim, n_rotary = n - a.n_latent;
+    int row = block_id(), h = block_id_y() * KV_WARPS + warp_id(), n = a.place.head_dim,
+        n_rotary = n - a.n_latent;
     if (!row_is_there(&a.place, row) || h > a.n_heads)
         return;
     const float *cos_sin = a.cos_sin + (int64_t)row * n_rotary;
@@ -251,9 +254,11 @@ KERNEL(copy_page, struct copy_page_args, KV_THREADS)
     struct kv_layer_pages layer = a.layers[block_id()];
     int64_t dst = layer.has_window && a.from_image == NULL ? a.window_dst : a.dst;
     int64_t src = layer.has_window && a.to_image == NULL ? a.window_src : a.src;
-    const uint8_t *from = a.from_image ? a.from_image + layer.offset : layer.pages + (uint64_t)src * layer.page_bytes;
+    const uint8_t *from = a.from_image ? a.from_image + layer.offset
+                                       : layer.pages + (uint64_t)src * layer.page_bytes;
     uint8_t *to = a.to_image ? a.to_image + layer.offset : layer.pages + (uint64_t)dst * layer.page_bytes;
-    uint64_t first = (uint64_t)(block_id_y() * KV_THREADS + thread_id()), stride = (uint64_t)a.n_parts * KV_THREADS;
+    uint64_t first = (uint64_t)(block_id_y() * KV_THREADS + thread_id()),
+             stride = (uint64_t)a.n_parts * KV_THREADS;
     if (layer.page_bytes % 16 == 0) {
         for (uint64_t i = first; i < layer.page_bytes / 16; i += stride)
             ((u32x4 *)to)[i] = ((const u32x4 *)from)[i];

@@ -9,9 +9,9 @@ enum { CUDA_ROPE_NONE, CUDA_ROPE_INTERLEAVED, CUDA_ROPE_HALF, CUDA_ROPE_2D };
 
 /* Where the rows of a step are stored, in one layer. Padding rows are not stored. */
 struct kv_place {
-    uint8_t *pages;                           /* [page][page_bytes] */
-    const int32_t *positions, *seqs, *slots;  /* of struct step_rows */
-    const int32_t *tables;                    /* [slots][max_pages]: pages, or window slots */
+    uint8_t *pages;                          /* [page][page_bytes] */
+    const int32_t *positions, *seqs, *slots; /* of struct step_rows */
+    const int32_t *tables;                   /* [slots][max_pages]: pages, or window slots */
     const struct step_counts *counts;
     uint64_t page_bytes;
     int32_t max_pages, type;
@@ -20,11 +20,11 @@ struct kv_place {
 
 struct rope_store_args {
     struct kv_place place;
-    float *qkv;                    /* [rows][n_heads + 2 n_kv_heads][head_dim] */
-    const float *q_norm, *k_norm;  /* or NULL */
-    const float *cos_sin;          /* [rows][rotary_dim] */
+    float *qkv;                   /* [rows][n_heads + 2 n_kv_heads][head_dim] */
+    const float *q_norm, *k_norm; /* or NULL */
+    const float *cos_sin;         /* [rows][rotary_dim] */
     int32_t n_heads, rotary_dim, rope;
-    int32_t has_joint_norms;       /* over all heads of q, or k; then a grid has one block in y */
+    int32_t has_joint_norms; /* over all heads of q, or k; then a grid has one block in y */
     float eps;
     uint32_t padding;
 };
@@ -55,9 +55,9 @@ struct latent_store_args {
 
 struct previous_rows_args {
     float *y;
-    const float *x;            /* [rows][n] */
-    const int32_t *rows;       /* [rows] */
-    const float *page_rows;    /* [page][page_floats] */
+    const float *x;         /* [rows][n] */
+    const int32_t *rows;    /* [rows] */
+    const float *page_rows; /* [page][page_floats] */
     const int32_t *positions, *seqs, *slots, *tables;
     const struct step_counts *counts;
     int32_t max_pages, n, page_floats;
@@ -75,8 +75,8 @@ struct kv_layer_pages {
 /* Copies a page of all layers, or between it and an image. */
 struct copy_page_args {
     const struct kv_layer_pages *layers;
-    uint8_t *to_image;         /* or NULL */
-    const uint8_t *from_image; /* or NULL */
+    uint8_t *to_image;                        /* or NULL */
+    const uint8_t *from_image;                /* or NULL */
     int32_t dst, src, window_dst, window_src; /* with an image: dst or src is that of all layers */
     int32_t n_parts;                          /* blocks in y */
     uint32_t padding;

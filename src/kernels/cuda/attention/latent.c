@@ -36,7 +36,7 @@ _Static_assert(sizeof(struct latent_shared) <= CUDA_LATENT_SHARED, "the host kno
 /* What all threads know of a tile. Lane i has the query i. */
 struct latent_tile {
     struct tile_query own;
-    float slope; /* of the lane's query */
+    float slope;                             /* of the lane's query */
     int first, last_end, all_first, all_end; /* the positions that some, and that all queries see */
     int n_queries;
     const int32_t *table;
@@ -52,13 +52,15 @@ DEVICE int warp_min(int v)
 }
 
 /* Warp: rounds the queries 4 w to 4 w + 3, and stores them as fragments. */
-DEVICE void latent_round_queries(const struct attention_args *a, struct latent_shared *s, const struct latent_tile *tile)
+DEVICE void latent_round_queries(const struct attention_args *a, struct latent_shared *s,
+                                 const struct latent_tile *tile)
 {
     int n = a->head_dim, n_steps = (n + 15) / 16;
     uint32_t *words = (uint32_t *)tile->queries;
     for (int i = 0; i < OWN_QUERIES; i++) {
         int query = warp_id() * OWN_QUERIES + i;
-        int row = (int)shuffle_u32((uint32_t)tile->own.row, query), head = (int)shuffle_u32((uint32_t)tile->own.head, query);
+        int row = (int)shuffle_u32((uint32_t)tile->own.row, query),
+            head = (int)shuffle_u32((uint32_t)tile->own.head, query);
         const float *q = a->q + (int64_t)row * a->q_row + head * n;
         bool is_there = query < tile->n_queries;
         uint32_t top = 0;
@@ -82,8 +84,8 @@ DEVICE void latent_round_queries(const struct attention_args *a, struct latent_s
             if (is_there && d < n)
                 v = *(const f32x2 *)(q + d);
             int reg = d % 16 / 8 * 2 + r / 8, lane = r % 8 * 4 + d % 8 / 2;
-            words[((tile_half * n_steps + d / 16) * WARP + lane) * 4 + reg] =
-                half2_of(v[0] * a->scale * inverse, v[1] * a->scale * inverse);
+            words[((tile_half * n_steps + d / 16) * WARP + lane) * 4 + reg] = half2_of(
+                v[0] * a->scale * inverse, v[1] * a->scale * inverse);
         }
     }
 }
@@ -95,7 +97,8 @@ DEVICE void latent_load(const struct attention_args *a, const struct latent_tile
     uint8_t *leaf = tile->leaves + number % a->n_stages * (CUDA_LATENT_LEAF * tile->stride * 2);
     UNROLL for (int i = 0; i < CUDA_LATENT_LEAF / LATENT_WARPS; i++)
     {
-        int key = warp_id() + i * LATENT_WARPS, pos = number * CUDA_LATENT_LEAF + key, at = pos % CUDA_KV_PAGE;
+        int key = warp_id() + i * LATENT_WARPS, pos = number * CUDA_LATENT_LEAF + key,
+            at = pos % CUDA_KV_PAGE;
         bool is_there = pos >= tile->first && pos < tile->last_end;
         const uint8_t *page = a->pages;
         if (is_there)
@@ -116,7 +119,8 @@ DEVICE void latent_load(const struct attention_args *a, const struct latent_tile
                 UNROLL for (int k = 0; k < 4; k++)
                 {
                     uint32_t pair = bytes[k / 2] >> k % 2 * 16;
-                    v[k] = half2_of((float)(int8_t)(pair & 255) * scale, (float)(int8_t)(pair >> 8 & 255) * scale);
+                    v[k] = half2_of((float)(int8_t)(pair & 255) * scale,
+                                    (float)(int8_t)(pair >> 8 & 255) * scale);
                 }
             }
             *(u32x4 *)(to + 16 * piece) = v;
@@ -134,8 +138,8 @@ DEVICE void latent_clear(const struct attention_args *a, const struct latent_til
 }
 
 /* Warp: a quarter of the products of all queries with 16 positions. */
-DEVICE void latent_scores(const struct attention_args *a, struct latent_shared *s, const struct latent_tile *tile,
-                          const uint8_t *leaf)
+DEVICE void latent_scores(const struct attention_args *a, struct latent_shared *s,
+                          const struct latent_tile *tile, const uint8_t *leaf)
 {
     int lane = lane_id(), g = lane / 4, t = lane % 4, from = warp_id() % 2 * 16, quarter = warp_id() / 2;
     int n_steps = (a->head_dim + 15) / 16, per = (n_steps + QUARTERS - 1) / QUARTERS;
@@ -155,20 +159,20 @@ DEVICE void latent_scores(const struct attention_args *a, struct latent_shared *
             mma_half(acc[m][1], q, k + 2);
         }
     }
-    UNROLL for (int m = 0; m < 2; m++)
-        UNROLL for (int c = 0; c < 2; c++)
-            UNROLL for (int i = 0; i < 4; i++)
-                s->scores[quarter][16 * m + g + i / 2 * 8][from + 8 * c + 2 * t + i % 2] = acc[m][c][i];
+    UNROLL for (int m = 0; m < 2; m++) UNROLL for (int c = 0; c < 2; c++) UNROLL for (int i = 0; i < 4; i++)
+        s->scores[quarter][16 * m + g + i / 2 * 8][from + 8 * c + 2 * t + i % 2] = acc[m][c][i];
 }
 
 /* Warp: the weights of a leaf for the queries 4 w to 4 w + 3. */
-DEVICE void latent_softmax(const struct attention_args *a, struct latent_shared *s, const struct latent_tile *tile, int number)
+DEVICE void latent_softmax(const struct attention_args *a, struct latent_shared *s,
+                           const struct latent_tile *tile, int number)
 {
     int lane = lane_id(), pos = number * CUDA_LATENT_LEAF + lane;
     UNROLL for (int i = 0; i < OWN_QUERIES; i++)
     {
         int query = warp_id() * OWN_QUERIES + i;
-        int begin = (int)shuffle_u32((uint32_t)tile->own.begin, query), end = (int)shuffle_u32((uint32_t)tile->own.end, query);
+        int begin = (int)shuffle_u32((uint32_t)tile->own.begin, query),
+            end = (int)shuffle_u32((uint32_t)tile->own.end, query);
         int own_pos = (int)shuffle_u32((uint32_t)tile->own.pos, query);
         float slope = shuffle_f32(tile->slope, query), score = s->scores[0][query][lane];
         UNROLL for (int k = 1; k < QUARTERS; k++) score += s->scores[k][query][lane];
@@ -195,14 +199,15 @@ DEVICE void latent_mask(half2 v[2], int base, int begin, int end)
     UNROLL for (int i = 0; i < 2; i++)
     {
         int pos = base + 8 * i;
-        v[i] &= (pos >= begin && pos < end ? 0xffffu : 0) | (pos + 1 >= begin && pos + 1 < end ? 0xffff0000u : 0);
+        v[i] &= (pos >= begin && pos < end ? 0xffffu : 0) |
+                (pos + 1 >= begin && pos + 1 < end ? 0xffff0000u : 0);
     }
 }
 
 /* Adds the products of 16 positions and 8 dimensions to both halves of the tile. base: the lane's first position. If not all
  * queries see them all, and there is an element that is not finite, each query gets its product from what it sees alone. */
-DEVICE void latent_add(float acc[2][LATENT_COLUMNS][4], int n, half2 p[2][4], const half2 v[2], const struct latent_tile *tile,
-                       int base, bool is_full)
+DEVICE void latent_add(float acc[2][LATENT_COLUMNS][4], int n, half2 p[2][4], const half2 v[2],
+                       const struct latent_tile *tile, int base, bool is_full)
 {
     bool is_finite = true;
     if (!is_full) {
@@ -214,7 +219,8 @@ DEVICE void latent_add(float acc[2][LATENT_COLUMNS][4], int n, half2 p[2][4], co
         return;
     }
     for (int query = 0; query < tile->n_queries; query++) {
-        int begin = (int)shuffle_u32((uint32_t)tile->own.begin, query), end = (int)shuffle_u32((uint32_t)tile->own.end, query);
+        int begin = (int)shuffle_u32((uint32_t)tile->own.begin, query),
+            end = (int)shuffle_u32((uint32_t)tile->own.end, query);
         half2 own[2] = { v[0], v[1] };
         latent_mask(own, base, begin, end);
         UNROLL for (int m = 0; m < 2; m++)
@@ -228,8 +234,9 @@ DEVICE void latent_add(float acc[2][LATENT_COLUMNS][4], int n, half2 p[2][4], co
 }
 
 /* Warp: adds the values of a leaf, of dimensions 64 w to 64 w + 63. */
-DEVICE void latent_values(const struct attention_args *a, struct latent_shared *s, const struct latent_tile *tile,
-                          float acc[2][LATENT_COLUMNS][4], const uint8_t *leaf, int number)
+DEVICE void latent_values(const struct attention_args *a, struct latent_shared *s,
+                          const struct latent_tile *tile, float acc[2][LATENT_COLUMNS][4],
+                          const uint8_t *leaf, int number)
 {
     int lane = lane_id(), g = lane / 4, t = lane % 4, from = warp_id() * 8 * LATENT_COLUMNS;
     float decay[2][2];
@@ -240,8 +247,8 @@ DEVICE void latent_values(const struct attention_args *a, struct latent_shared *
         is_one = is_one && decay[i / 2][i % 2] == 1;
     }
     if (ballot(!is_one) != 0)
-        UNROLL for (int n = 0; n < LATENT_COLUMNS; n++)
-            UNROLL for (int i = 0; i < 8; i++) acc[i / 4][n][i % 4] *= decay[i / 4][i / 2 % 2];
+        UNROLL for (int n = 0; n < LATENT_COLUMNS; n++) UNROLL for (int i = 0; i < 8; i++)
+            acc[i / 4][n][i % 4] *= decay[i / 4][i / 2 % 2];
     UNROLL for (int step = 0; step < CUDA_LATENT_LEAF / 16; step++)
     {
         int base = number * CUDA_LATENT_LEAF + 16 * step;
@@ -250,7 +257,9 @@ DEVICE void latent_values(const struct attention_args *a, struct latent_shared *
         /* Matrices of 8 queries x 8 positions. */
         UNROLL for (int m = 0; m < 2; m++)
             load_matrices(p[m], &s->weights[16 * m + lane % 16][16 * step + lane / 16 * 8]);
-        const uint8_t *row = leaf + ((16 * step + lane / 8 % 2 * 8 + lane % 8) * tile->stride + from + lane / 16 * 8) * 2;
+        const uint8_t *row = leaf + ((16 * step + lane / 8 % 2 * 8 + lane % 8) * tile->stride + from +
+                                     lane / 16 * 8) *
+                                        2;
         UNROLL for (int n = 0; n < LATENT_COLUMNS; n += 2) if (from + 8 * n < a->n_latent)
         {
             uint32_t v[4]; /* 16 positions of 8 dimensions, and of the next 8 */
@@ -262,7 +271,8 @@ DEVICE void latent_values(const struct attention_args *a, struct latent_shared *
 }
 
 /* Threads 0..31: how a block is merged into those before it. */
-DEVICE void latent_factors(const struct attention_args *a, struct latent_shared *s, const struct latent_tile *tile, int at)
+DEVICE void latent_factors(const struct attention_args *a, struct latent_shared *s,
+                           const struct latent_tile *tile, int at)
 {
     int query = thread_id();
     if (query >= tile->n_queries)
@@ -276,9 +286,10 @@ DEVICE void latent_factors(const struct attention_args *a, struct latent_shared 
 }
 
 /* Warp: stores a block's values. */
-DEVICE void latent_store_block(const struct attention_args *a, struct latent_shared *s, const struct latent_tile *tile,
-                               const struct attention_unit *unit, const struct head_group *heads, int group,
-                               float acc[2][LATENT_COLUMNS][4], int at)
+DEVICE void latent_store_block(const struct attention_args *a, struct latent_shared *s,
+                               const struct latent_tile *tile, const struct attention_unit *unit,
+                               const struct head_group *heads, int group, float acc[2][LATENT_COLUMNS][4],
+                               int at)
 {
     int g = lane_id() / 4, t = lane_id() % 4, from = warp_id() * 8 * LATENT_COLUMNS;
     bool is_cut = unit->slot >= 0, is_last = at == unit->n_blocks - 1;
@@ -314,12 +325,13 @@ DEVICE void latent_store_block(const struct attention_args *a, struct latent_sha
 }
 
 /* Block: one block of positions of a tile. The leaf with which it begins is being copied, if there is a stage for it. */
-DEVICE void latent_block(const struct attention_args *a, struct latent_shared *s, const struct latent_tile *tile,
-                         const struct attention_unit *unit, const struct head_group *heads, int group, int at, int type)
+DEVICE void latent_block(const struct attention_args *a, struct latent_shared *s,
+                         const struct latent_tile *tile, const struct attention_unit *unit,
+                         const struct head_group *heads, int group, int at, int type)
 {
     float acc[2][LATENT_COLUMNS][4];
-    UNROLL for (int n = 0; n < LATENT_COLUMNS; n++)
-        UNROLL for (int i = 0; i < 8; i++) acc[i / 4][n][i % 4] = 0;
+    UNROLL for (int n = 0; n < LATENT_COLUMNS; n++) UNROLL for (int i = 0; i < 8; i++)
+        acc[i / 4][n][i % 4] = 0;
     if (thread_id() < CUDA_LATENT_QUERIES)
         s->block[thread_id()] = (struct softmax_state){ MINUS_INFINITY, 0 };
     int base = (unit->first_block + at) * LATENT_LEAVES;

@@ -15,10 +15,10 @@
 #include "kernels/cuda/math.h"
 
 enum {
-    PAIRS = 0x00010001,  /* a number times it is in both halves */
+    PAIRS = 0x00010001, /* a number times it is in both halves */
     STREAM_THREADS = 256,
     STREAM_WARPS = STREAM_THREADS / WARP,
-    STREAM_DEPTH = 4,    /* steps that are loaded ahead: those of a whole unit */
+    STREAM_DEPTH = 4, /* steps that are loaded ahead: those of a whole unit */
 };
 
 /* ---- weights ---- */
@@ -41,8 +41,7 @@ DEVICE void linear_load(enum linear_format f, struct linear_words *w, const uint
     UNROLL for (int i = 0; i < l.low / 4 * 4; i += 4)
     {
         u32x4 v = load_once_16(unit + linear_low_at(f, step, lane, i));
-        UNROLL for (int k = 0; k < 4; k++)
-            w->low[i + k] = v[k];
+        UNROLL for (int k = 0; k < 4; k++) w->low[i + k] = v[k];
     }
     const uint8_t *high = unit + linear_high_at(f) + step * l.high * 128 + lane * l.high * 4;
     if (l.high == 1) {
@@ -154,8 +153,7 @@ DEVICE void linear_unpack(enum linear_format f, half2 a[2][4], const struct line
 {
     const struct linear_layout l = linear_layout(f);
     if (l.low == 16) {
-        UNROLL for (int i = 0; i < 8; i++)
-            a[i / 4][i % 4] = w->low[8 * h + i];
+        UNROLL for (int i = 0; i < 8; i++) a[i / 4][i % 4] = w->low[8 * h + i];
         return;
     }
     half2 scales = 0, adds = 0;
@@ -175,8 +173,9 @@ DEVICE void linear_unpack(enum linear_format f, half2 a[2][4], const struct line
             } else if (f == LINEAR_MXFP4) {
                 uint32_t word = w->low[linear_low_word(4, r, i)];
                 int shift = 9 - linear_e2m1_shift(i), sign = 15 - linear_e2m1_sign(i);
-                uint32_t n = shift == sign ? word << shift & 0x8e00u * PAIRS
-                                           : and_or(word << shift, 0x0e00u * PAIRS, word << sign & 0x8000u * PAIRS);
+                uint32_t n = shift == sign
+                                 ? word << shift & 0x8e00u * PAIRS
+                                 : and_or(word << shift, 0x0e00u * PAIRS, word << sign & 0x8000u * PAIRS);
                 *to = half2_mul(n, scale);
             } else {
                 *to = half2_fma(linear_number(f, w, r, i), i % 2 ? odd : scale, add);
@@ -196,9 +195,9 @@ struct linear_job {
     float *y;
     int n_rows; /* that are stored */
     int x_bytes, y_stride, scale_stride;
-    int first_tile;           /* of the matrix or head */
-    int from, to;             /* outputs that are stored, of the matrix; of gate and up: of each */
-    int first_group;          /* of partial */
+    int first_tile;  /* of the matrix or head */
+    int from, to;    /* outputs that are stored, of the matrix; of gate and up: of each */
+    int first_group; /* of partial */
 };
 
 DEVICE int linear_least(int x, int y)
@@ -207,7 +206,8 @@ DEVICE int linear_least(int x, int y)
 }
 
 /* The job of this block, which has up to tile_rows rows. False: none. */
-DEVICE bool linear_job(struct linear_job *job, enum linear_format f, const struct linear_args *a, int tile_rows)
+DEVICE bool linear_job(struct linear_job *job, enum linear_format f, const struct linear_args *a,
+                       int tile_rows)
 {
     int y = forget(block_id_y());
     const struct linear_matrix *m = &a->m;
@@ -241,8 +241,8 @@ DEVICE bool linear_job(struct linear_job *job, enum linear_format f, const struc
 }
 
 /* Stores the values of a place of a tile (not of its second half) and of the place 8 further, which is that of up. */
-DEVICE void linear_store_two(const struct linear_job *job, const struct linear_args *a, int row, int tile, int place, float first,
-                             float second)
+DEVICE void linear_store_two(const struct linear_job *job, const struct linear_args *a, int row, int tile,
+                             int place, float first, float second)
 {
     float *y = job->y + (int64_t)row * job->y_stride;
     if (a->is_gate_up) {
@@ -265,7 +265,8 @@ DEVICE void linear_store_two(const struct linear_job *job, const struct linear_a
 }
 
 /* Stores a result of mma, whose rows are 8 * group and following of the job. */
-DEVICE void linear_store(const struct linear_job *job, const struct linear_args *a, int tile, int group, const float acc[4])
+DEVICE void linear_store(const struct linear_job *job, const struct linear_args *a, int tile, int group,
+                         const float acc[4])
 {
     int g = lane_id() / 4, t = lane_id() % 4, place = tile * LINEAR_TILE + g;
     float scale[2] = { job->scales[place], job->scales[place + 8] };
@@ -306,7 +307,8 @@ DEVICE void linear_stream_load(enum linear_format f, int n, struct linear_ahead 
     }
 }
 
-DEVICE void linear_stream_multiply(enum linear_format f, int n, float acc[2][4], const struct linear_ahead *from)
+DEVICE void linear_stream_multiply(enum linear_format f, int n, float acc[2][4],
+                                   const struct linear_ahead *from)
 {
     UNROLL for (int h = 0; h < 2; h++)
     {
@@ -341,8 +343,7 @@ DEVICE void linear_stream_split(enum linear_format f, int n, float acc[2][4], co
     }
     for (; n_steps > 0; n_steps -= STREAM_DEPTH) {
         units += ahead_bytes;
-        UNROLL for (int i = 0; i < n; i++)
-            x[i] += STREAM_DEPTH * LINEAR_STEP * 2;
+        UNROLL for (int i = 0; i < n; i++) x[i] += STREAM_DEPTH * LINEAR_STEP * 2;
         UNROLL for (int d = 0; d < STREAM_DEPTH; d++)
         {
             if (d < n_steps)
@@ -399,20 +400,21 @@ DEVICE void linear_stage(uint8_t *stage, const struct linear_job *job, int n_row
     UNROLL for (int i = 0; i < n_rows * TILE_CHUNKS / n_threads; i++)
     {
         int k = i * n_threads + thread_id(), row = k / TILE_CHUNKS, c = k % TILE_CHUNKS;
-        copy_16(stage + linear_stage_at(row, c), job->x + (int64_t)row * job->x_bytes + step * TILE_STAGE_ROW + c * 16, true);
+        copy_16(stage + linear_stage_at(row, c),
+                job->x + (int64_t)row * job->x_bytes + step * TILE_STAGE_ROW + c * 16, true);
     }
 }
 
 /* acc += half h of a step's weights times the rows of a stage from row on. */
-DEVICE void linear_tile_multiply(enum linear_format f, int n, float acc[2][8][4], const struct linear_words w[2],
-                                 const uint8_t *stage, int row, int h)
+DEVICE void linear_tile_multiply(enum linear_format f, int n, float acc[2][8][4],
+                                 const struct linear_words w[2], const uint8_t *stage, int row, int h)
 {
     half2 a[2][2][4];
-    UNROLL for (int k = 0; k < 2; k++)
-        linear_unpack(f, a[k], &w[k], h);
+    UNROLL for (int k = 0; k < 2; k++) linear_unpack(f, a[k], &w[k], h);
     UNROLL for (int i = 0; i < n; i++)
     {
-        u32x4 x = *(const u32x4 *)(stage + linear_stage_at(row + 8 * i + lane_id() / 4, lane_id() % 4 * 2 + h));
+        u32x4 x = *(const u32x4 *)(stage +
+                                   linear_stage_at(row + 8 * i + lane_id() / 4, lane_id() % 4 * 2 + h));
         UNROLL for (int j = 0; j < 2; j++)
         {
             UNROLL for (int k = 0; k < 2; k++)
@@ -422,7 +424,8 @@ DEVICE void linear_tile_multiply(enum linear_format f, int n, float acc[2][8][4]
 }
 
 /* Stores a result, or keeps it for linear_join. */
-DEVICE void linear_tile_store(const struct linear_job *job, const struct linear_args *a, int tile, int group, f32x4 sum)
+DEVICE void linear_tile_store(const struct linear_job *job, const struct linear_args *a, int tile, int group,
+                              f32x4 sum)
 {
     if (group * 8 >= job->n_rows)
         return;
@@ -440,10 +443,12 @@ DEVICE int linear_first_tile(const struct linear_job *job, int warps_out)
     return job->first_tile + (block_id() * warps_out + forget(warp_id()) % warps_out) * 2;
 }
 
-DEVICE void linear_tile(enum linear_format f, int warps_out, int warps_row, int n, const struct linear_args *a)
+DEVICE void linear_tile(enum linear_format f, int warps_out, int warps_row, int n,
+                        const struct linear_args *a)
 {
     DYNAMIC_SHARED(uint8_t, stages);
-    const int steps = linear_unit_steps(f), n_rows = 8 * n * warps_row, n_threads = WARP * warps_out * warps_row;
+    const int steps = linear_unit_steps(f), n_rows = 8 * n * warps_row,
+              n_threads = WARP * warps_out * warps_row;
     const int stage_bytes = n_rows * TILE_STAGE_ROW;
     struct linear_job job;
     if (!linear_job(&job, f, a, n_rows))
@@ -459,7 +464,8 @@ DEVICE void linear_tile(enum linear_format f, int warps_out, int warps_row, int 
     UNROLL for (int k = 0; k < 2; k++)
     {
         weights[k] = job.weights + linear_least(tile + k, a->m.n_tiles - 1) * tile_bytes;
-        linear_load(f, &w[k], weights[k] + (int64_t)(step / steps) * linear_unit_bytes(f), step % steps, lane_id());
+        linear_load(f, &w[k], weights[k] + (int64_t)(step / steps) * linear_unit_bytes(f), step % steps,
+                    lane_id());
         UNROLL for (int i = 0; i < n; i++)
         {
             UNROLL for (int c = 0; c < 4; c++)
@@ -487,7 +493,8 @@ DEVICE void linear_tile(enum linear_format f, int warps_out, int warps_row, int 
         if (step + 1 < end) {
             int next = step + 1;
             UNROLL for (int k = 0; k < 2; k++)
-                linear_load(f, &w[k], weights[k] + (int64_t)(next / steps) * linear_unit_bytes(f), next % steps, lane_id());
+                linear_load(f, &w[k], weights[k] + (int64_t)(next / steps) * linear_unit_bytes(f),
+                            next % steps, lane_id());
         }
         stage = stage + 1 < TILE_STAGES ? stage + 1 : 0;
         if (step + 1 < split_end)
@@ -552,7 +559,8 @@ DEVICE void linear_read(enum linear_format f, const struct linear_read_args *a)
         struct linear_words w;
         half2 fragments[4][4];
         if (is_there) {
-            linear_load(f, &w, weights + (int64_t)(step / steps) * linear_unit_bytes(f), step % steps, place % 8 * 4 + t);
+            linear_load(f, &w, weights + (int64_t)(step / steps) * linear_unit_bytes(f), step % steps,
+                        place % 8 * 4 + t);
             linear_unpack(f, fragments, &w, 0);
             linear_unpack(f, fragments + 2, &w, 1);
         }
@@ -571,30 +579,30 @@ DEVICE void linear_read(enum linear_format f, const struct linear_read_args *a)
 }
 
 /* The kernels of a format: _few: up to 8 rows, _some: up to 16; _tile_R: R rows, 128 outputs. */
-#define LINEAR_KERNELS(name, format)                                                                          \
-    KERNEL(linear_##name##_few, struct linear_args, STREAM_THREADS)                                           \
-    {                                                                                                         \
-        linear_stream(format, 1, &a);                                                                         \
-    }                                                                                                         \
-    KERNEL(linear_##name##_some, struct linear_args, STREAM_THREADS)                                          \
-    {                                                                                                         \
-        linear_stream(format, 2, &a);                                                                         \
-    }                                                                                                         \
-    KERNEL(linear_##name##_tile_32, struct linear_args, 4 * WARP)                                             \
-    {                                                                                                         \
-        linear_tile(format, 4, 1, 4, &a);                                                                     \
-    }                                                                                                         \
-    KERNEL(linear_##name##_tile_64, struct linear_args, 4 * WARP)                                             \
-    {                                                                                                         \
-        linear_tile(format, 4, 1, 8, &a);                                                                     \
-    }                                                                                                         \
-    KERNEL(linear_##name##_tile_128, struct linear_args, 8 * WARP)                                            \
-    {                                                                                                         \
-        linear_tile(format, 4, 2, 8, &a);                                                                     \
-    }                                                                                                         \
-    KERNEL(linear_##name##_read, struct linear_read_args, READ_THREADS)                                       \
-    {                                                                                                         \
-        linear_read(format, &a);                                                                              \
+#define LINEAR_KERNELS(name, format)                                                                         \
+    KERNEL(linear_##name##_few, struct linear_args, STREAM_THREADS)                                          \
+    {                                                                                                        \
+        linear_stream(format, 1, &a);                                                                        \
+    }                                                                                                        \
+    KERNEL(linear_##name##_some, struct linear_args, STREAM_THREADS)                                         \
+    {                                                                                                        \
+        linear_stream(format, 2, &a);                                                                        \
+    }                                                                                                        \
+    KERNEL(linear_##name##_tile_32, struct linear_args, 4 * WARP)                                            \
+    {                                                                                                        \
+        linear_tile(format, 4, 1, 4, &a);                                                                    \
+    }                                                                                                        \
+    KERNEL(linear_##name##_tile_64, struct linear_args, 4 * WARP)                                            \
+    {                                                                                                        \
+        linear_tile(format, 4, 1, 8, &a);                                                                    \
+    }                                                                                                        \
+    KERNEL(linear_##name##_tile_128, struct linear_args, 8 * WARP)                                           \
+    {                                                                                                        \
+        linear_tile(format, 4, 2, 8, &a);                                                                    \
+    }                                                                                                        \
+    KERNEL(linear_##name##_read, struct linear_read_args, READ_THREADS)                                      \
+    {                                                                                                        \
+        linear_read(format, &a);                                                                             \
     }
 
 #endif

@@ -41,19 +41,19 @@ enum linear_format {
 };
 
 enum {
-    LINEAR_TILE = 16,        /* outputs of a tile */
-    LINEAR_STEP = 64,        /* columns of a step */
-    LINEAR_X_COLUMNS = 256,  /* converted input rows are padded to a multiple of these, by zeros */
-    LINEAR_X_ROWS = 128,     /* converted input rows that may be read, but not used, after the last */
-    LINEAR_MAX_SPLITS = 8,   /* of the columns */
+    LINEAR_TILE = 16,       /* outputs of a tile */
+    LINEAR_STEP = 64,       /* columns of a step */
+    LINEAR_X_COLUMNS = 256, /* converted input rows are padded to a multiple of these, by zeros */
+    LINEAR_X_ROWS = 128,    /* converted input rows that may be read, but not used, after the last */
+    LINEAR_MAX_SPLITS = 8,  /* of the columns */
     LINEAR_F32_SPLITS = 16,
 };
 
 struct linear_layout {
-    int low, high;       /* bits of a number, in two planes */
-    int zero;            /* is subtracted from a number */
+    int low, high; /* bits of a number, in two planes */
+    int zero;      /* is subtracted from a number */
     bool has_min, is_super;
-    int scale_bytes;     /* of a unit */
+    int scale_bytes; /* of a unit */
 };
 
 /* The format of a constant is a constant. */
@@ -73,13 +73,19 @@ static inline __attribute__((always_inline)) struct linear_layout linear_layout(
     case LINEAR_Q2_K:
         return (struct linear_layout){ .low = 2, .has_min = true, .is_super = true, .scale_bytes = 256 + 64 };
     case LINEAR_Q3_K:
-        return (struct linear_layout){ .low = 2, .high = 1, .zero = 4, .is_super = true, .scale_bytes = 128 + 64 + 32 };
+        return (struct linear_layout){
+            .low = 2, .high = 1, .zero = 4, .is_super = true, .scale_bytes = 128 + 64 + 32
+        };
     case LINEAR_Q4_K:
         return (struct linear_layout){ .low = 4, .has_min = true, .is_super = true, .scale_bytes = 256 + 64 };
     case LINEAR_Q5_K:
-        return (struct linear_layout){ .low = 4, .high = 1, .has_min = true, .is_super = true, .scale_bytes = 256 + 64 };
+        return (struct linear_layout){
+            .low = 4, .high = 1, .has_min = true, .is_super = true, .scale_bytes = 256 + 64
+        };
     case LINEAR_Q6_K:
-        return (struct linear_layout){ .low = 4, .high = 2, .zero = 32, .is_super = true, .scale_bytes = 256 + 32 };
+        return (struct linear_layout){
+            .low = 4, .high = 2, .zero = 32, .is_super = true, .scale_bytes = 256 + 32
+        };
     case LINEAR_MXFP4:
         return (struct linear_layout){ .low = 4, .scale_bytes = 32 };
     case LINEAR_F32:
@@ -113,7 +119,8 @@ static inline __attribute__((always_inline)) int linear_unit_bytes(enum linear_f
 }
 
 /* Word w of a lane's low bits of a step: bytes from the unit. */
-static inline __attribute__((always_inline)) int linear_low_at(enum linear_format format, int step, int lane, int w)
+static inline __attribute__((always_inline)) int linear_low_at(enum linear_format format, int step, int lane,
+                                                               int w)
 {
     int low = linear_layout(format).low;
     return step * low * 128 + (low == 2 ? lane * 8 + w * 4 : w / 4 * 512 + lane * 16 + w % 4 * 4);
@@ -179,16 +186,18 @@ struct linear_rows {
 
 struct linear_args {
     struct linear_matrix m;
-    const void *x;         /* [rows and LINEAR_X_ROWS][x_stride]: float16, padded; F32: float32, as it is */
-    const float *x_scales; /* [rows]: the inverse of what x was multiplied by; NaN: a row that has one; F32: NULL */
-    float *y;              /* row r at y + r * y_stride */
-    float *partial;        /* [n_splits][n_tiles][n_groups][32][4]: sums of the splits, for linear_join; NULL: none */
+    const void *x; /* [rows and LINEAR_X_ROWS][x_stride]: float16, padded; F32: float32, as it is */
+    const float
+        *x_scales; /* [rows]: the inverse of what x was multiplied by; NaN: a row that has one; F32: NULL */
+    float *y;      /* row r at y + r * y_stride */
+    float
+        *partial; /* [n_splits][n_tiles][n_groups][32][4]: sums of the splits, for linear_join; NULL: none */
     /* Of experts: the rows of block y; NULL: all rows, in their order. Blocks from *n_lists on have nothing to do. */
     const struct linear_rows *lists;
     const int32_t *n_lists;
     int32_t n_rows, x_stride, y_stride;
-    int32_t n_in;     /* of F32 */
-    int32_t n_groups; /* of 8 rows, of partial */
+    int32_t n_in;                   /* of F32 */
+    int32_t n_groups;               /* of 8 rows, of partial */
     int32_t is_gate_up, activation; /* activation: -1: none, y gets gate, then up */
     /* Each head has a matrix of head_outputs rows, and rows of its own: x of head h at (row * n_heads + h) * x_stride, y
      * of it at row * y_stride + h * y_head. 0: none. Block z is the head. */
@@ -198,14 +207,14 @@ struct linear_args {
 /* Input rows to float16, or gathered as they are. Of experts: entry e is row rows[e], with the order of the columns of its expert. */
 struct linear_convert_args {
     const float *x;
-    void *to;      /* [entries][to_stride] */
-    float *scales; /* [entries] */
-    const int32_t *rows;   /* NULL: entry e is row e */
-    const uint16_t *order; /* [experts][n_in]: the element of each column; NULL: 0, 1, ... */
+    void *to;                        /* [entries][to_stride] */
+    float *scales;                   /* [entries] */
+    const int32_t *rows;             /* NULL: entry e is row e */
+    const uint16_t *order;           /* [experts][n_in]: the element of each column; NULL: 0, 1, ... */
     const struct linear_rows *lists; /* block y; NULL: block x is the entry */
     const int32_t *n_lists;
     int32_t x_stride, to_stride, n_in, order_stride;
-    int32_t is_f32; /* gathered, but not converted */
+    int32_t is_f32;          /* gathered, but not converted */
     int32_t n_heads, x_head; /* entry e is head e % n_heads of row e / n_heads; 0: no heads */
 };
 

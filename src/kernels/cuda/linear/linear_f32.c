@@ -7,21 +7,20 @@
 enum { F32_ROWS = 8, F32_THREADS = LINEAR_TILE * LINEAR_F32_SPLITS };
 
 /* Rows from row on; those after the last are the last again. */
-DEVICE void linear_f32_split(float acc[F32_ROWS], const struct linear_job *job, const struct linear_args *a, int tile, int split,
-                             int row)
+DEVICE void linear_f32_split(float acc[F32_ROWS], const struct linear_job *job, const struct linear_args *a,
+                             int tile, int split, int row)
 {
     int begin = linear_split_begin(&a->m, split) * LINEAR_STEP;
     int end = linear_least(linear_split_begin(&a->m, split + 1) * LINEAR_STEP, a->n_in);
-    const float *w = (const float *)job->weights + (int64_t)tile * a->m.n_units * (LINEAR_STEP * LINEAR_TILE) +
-                     thread_id() % LINEAR_TILE;
+    const float *w = (const float *)job->weights +
+                     (int64_t)tile * a->m.n_units * (LINEAR_STEP * LINEAR_TILE) + thread_id() % LINEAR_TILE;
     const float *x[F32_ROWS];
     UNROLL for (int r = 0; r < F32_ROWS; r++)
         x[r] = (const float *)(job->x + (int64_t)linear_least(row + r, job->n_rows - 1) * job->x_bytes);
     UNROLL_4 for (int column = begin; column < end; column++)
     {
         float weight = w[column * LINEAR_TILE];
-        UNROLL for (int r = 0; r < F32_ROWS; r++)
-            acc[r] = fma_f32(x[r][column], weight, acc[r]);
+        UNROLL for (int r = 0; r < F32_ROWS; r++) acc[r] = fma_f32(x[r][column], weight, acc[r]);
     }
 }
 
@@ -34,12 +33,14 @@ DEVICE float linear_f32_sum(const struct linear_job *job, const float *sums, int
     return job->bias ? sum + job->bias[tile * LINEAR_TILE + output] : sum;
 }
 
-DEVICE void linear_f32_store(const struct linear_job *job, const struct linear_args *a, const float *sums, int tile, int row)
+DEVICE void linear_f32_store(const struct linear_job *job, const struct linear_args *a, const float *sums,
+                             int tile, int row)
 {
     int place = thread_id() % 8, r = thread_id() / 8;
     if (r >= F32_ROWS || row + r >= job->n_rows)
         return;
-    float first = linear_f32_sum(job, sums, tile, place, r), second = linear_f32_sum(job, sums, tile, place + 8, r);
+    float first = linear_f32_sum(job, sums, tile, place, r),
+          second = linear_f32_sum(job, sums, tile, place + 8, r);
     linear_store_two(job, a, row + r, tile, place, first, second);
 }
 
@@ -57,8 +58,7 @@ KERNEL(linear_f32, struct linear_args, F32_THREADS)
         float acc[F32_ROWS] = { 0 };
         linear_f32_split(acc, &job, &a, tile, thread_id() / LINEAR_TILE, row);
         block_sync(); /* the sums before these were read */
-        UNROLL for (int r = 0; r < F32_ROWS; r++)
-            sums[thread_id() * F32_ROWS + r] = acc[r];
+        UNROLL for (int r = 0; r < F32_ROWS; r++) sums[thread_id() * F32_ROWS + r] = acc[r];
         block_sync();
         linear_f32_store(&job, &a, sums, tile, row);
     }
@@ -69,7 +69,8 @@ KERNEL(linear_f32_read, struct linear_read_args, READ_THREADS)
 {
     int id = (a.ids ? a.ids[block_id()] : block_id()) - a.first_id, tile, place;
     bool is_there = linear_place(&tile, &place, &a, id);
-    const float *w = (const float *)a.m.weights + (int64_t)tile * a.m.n_units * (LINEAR_STEP * LINEAR_TILE) + place;
+    const float *w = (const float *)a.m.weights + (int64_t)tile * a.m.n_units * (LINEAR_STEP * LINEAR_TILE) +
+                     place;
     float *y = a.y + (int64_t)block_id() * a.n_in;
     for (int column = thread_id(); column < a.n_in; column += READ_THREADS)
         y[column] = is_there ? w[column * LINEAR_TILE] : 0;

@@ -16,8 +16,7 @@ DEVICE uint32_t block_max(uint32_t v)
         warps[warp_id()] = v;
     block_sync();
     v = warps[0];
-    UNROLL for (int i = 1; i < CONVERT_WARPS; i++)
-        v = warps[i] > v ? warps[i] : v;
+    UNROLL for (int i = 1; i < CONVERT_WARPS; i++) v = warps[i] > v ? warps[i] : v;
     return v;
 }
 
@@ -104,8 +103,7 @@ KERNEL(linear_convert_held, struct linear_convert_args, CONVERT_THREADS)
     }
     UNROLL for (int k = 0; k < N; k++)
     {
-        UNROLL for (int c = 0; c < 4; c++)
-            largest = larger_magnitude(largest, x[k][c]);
+        UNROLL for (int c = 0; c < 4; c++) largest = larger_magnitude(largest, x[k][c]);
     }
     float scale = entry_scale(&a, entry.i, block_max(largest));
     uint16_t *to = (uint16_t *)a.to + (int64_t)entry.i * a.to_stride;
