@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Assembles the kernels for every level of cards, as the driver does when a card is opened.
 
-  test_ptx.py FILE.ptx...
+  check_ptx.py FILE.ptx...
 
 Prints registers and spilled bytes of each kernel, and fails where a kernel in HOT spills more than is allowed there: its loops would
 wait for memory of their own making. Registers are bounded by the threads of a block, which each text states (.maxntid). Needs ptxas of a CUDA toolkit; nothing else
