@@ -104,7 +104,7 @@ def test_the_reference_page_is_what_help_prints():
     (["help", "genrate"], "unknown command 'genrate'; did you mean 'generate'?"),
     (["generate", "m", "-p", "x", "--temprature", "1"], "unknown option --temprature; did you mean --temperature?"),
     (["generate", "m", "-p", "x", "--device", "abacus"], "--device: found 'abacus', expected cpu, cuda or auto"),
-    (["generate", "m", "-p", "x", "--device", "cuda:x"], "--device: found 'cuda:x', expected cpu, cuda or auto"),
+    (["generate", "m", "-p", "x", "--device", "cuda:x"], "--device: found 'cuda:x', expected cpu, cuda or auto; did you mean cuda?"),
     (["generate", "m", "-p", "x", "--temperature", "hot"],
      "--temperature: found 'hot', expected a number from 0 to 100"),
     (["generate", "m", "-p", "x", "--temperature=101"], "--temperature: found '101', expected a number from 0 to 100"),
