@@ -136,7 +136,7 @@ static size_t scheduler_stack_bytes;
 static void *scheduler_fake;
 #endif
 
-/* A pass runs each lane of a warp once: a lane that gives up its turn goes on with the next, the last with the scheduler. */
+/* A pass runs each lane of a warp once: a lane that stops running passes control to the next, the last with the scheduler. */
 static struct {
     int first, next, n_left; /* thread of lane 0, lane, lanes after the running one */
     bool is_first;           /* the running lane was entered from the scheduler */
@@ -162,7 +162,7 @@ static void arrive(void *fake)
 #endif
 }
 
-static void give_up_turn(bool is_last)
+static void leave_lane(bool is_last)
 {
     struct fiber *f = &block.fibers[emulated_thread], *next = NULL;
     void *fake = NULL;
@@ -186,7 +186,7 @@ static void fiber_main(void)
     block.kernel->run(block.args);
     block.fibers[emulated_thread].state = AT_END;
     block.fibers[emulated_thread].at = "its end";
-    give_up_turn(true);
+    leave_lane(true);
     abort();
 }
 
@@ -266,7 +266,7 @@ void block_sync(void)
 {
     block.fibers[emulated_thread].state = AT_BARRIER;
     block.fibers[emulated_thread].at = "block_sync";
-    give_up_turn(false);
+    leave_lane(false);
 }
 
 const void *emulated_exchange(const char *name, const void *mine, size_t n_bytes)
@@ -277,7 +277,7 @@ const void *emulated_exchange(const char *name, const void *mine, size_t n_bytes
     memcpy(slots + (size_t)(emulated_thread % WARP) * n_bytes, mine, n_bytes);
     f->state = AT_EXCHANGE;
     f->at = name;
-    give_up_turn(false);
+    leave_lane(false);
     return slots;
 }
 

@@ -172,7 +172,7 @@ static double want_of(int row, int adapter, int j)
 static void check(int n, const int32_t *adapters)
 {
     enum { MAX_FLOATS = MAX_ROWS * N_OUT };
-    float y[MAX_FLOATS], plain[MAX_FLOATS], alone[N_OUT];
+    float y[MAX_FLOATS], plain[MAX_FLOATS], single[N_OUT];
     int n_columns = layer.is_glu ? N_OUT / 2 : N_OUT;
     size_t n_bytes = (size_t)n_columns * sizeof *y;
     run(y, 0, n, adapters);
@@ -185,8 +185,8 @@ static void check(int n, const int32_t *adapters)
         }
         if (adapters[r] < 0)
             assert_memory_equal(row, plain + r * n_columns, n_bytes);
-        run(alone, r, 1, adapters + r);
-        assert_memory_equal(row, alone, n_bytes);
+        run(single, r, 1, adapters + r);
+        assert_memory_equal(row, single, n_bytes);
     }
 }
 

@@ -1,4 +1,4 @@
-/* Tests of attention on the card: against float64, and the contract that a row's bits depend on what it sees alone, not on
+/* Tests of attention on the card: against float64, and the contract that a row's bits depend only on what it sees, not on
  * chunks, other sequences, the kernel, how a tile is cut into units, or what else lies in the pages. */
 #include "cuda/attention_world.h"
 #include "kernels/ref/ref.h"

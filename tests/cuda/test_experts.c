@@ -1,5 +1,5 @@
 /* Mixtures of experts on the card, by the emulator: against the router of kernels/route.c and products in double, for rows
- * alone and among others. */
+ * by itself and among others. */
 #include "cuda/launches.h"
 
 #include "backend/cuda/cuda_matrix.h"
@@ -229,7 +229,7 @@ static void check_rows(const struct layer *l, const struct mixture *m, int n_row
 {
     int d = m->d_model, n_used = 0;
     bool used[MAX_EXPERTS] = { false };
-    float *y = malloc((size_t)(n_rows * d) * sizeof *y), alone[MAX_WIDTH];
+    float *y = malloc((size_t)(n_rows * d) * sizeof *y), single[MAX_WIDTH];
     uint64_t before = cuda_expert_bytes_read(&l->cuda->backend);
     assert_non_null(y);
     run(l, m, 0, n_rows, y);
@@ -248,8 +248,8 @@ static void check_rows(const struct layer *l, const struct mixture *m, int n_row
         n_used += used[e];
     assert_int_equal(n_read, (uint64_t)n_used * (cuda_expert_bytes(l->gate_up) + cuda_expert_bytes(l->down)));
     for (int r = 0; r < n_rows && n_rows > 1; r += 1 + n_rows / 4) {
-        run(l, m, r, 1, alone);
-        assert_memory_equal(alone, y + r * d, (size_t)d * sizeof *alone);
+        run(l, m, r, 1, single);
+        assert_memory_equal(single, y + r * d, (size_t)d * sizeof *single);
     }
     free(y);
 }

@@ -1,5 +1,5 @@
 /* Updates of adapters on the card: the sums against double arithmetic, the updates against kernels/ref/lora bit for bit, rows
- * of several adapters together and alone, and the embedding. */
+ * of several adapters together and of one by itself, and the embedding. */
 #include "backend/cuda/adapters/lora_pack.h"
 #include "cuda/emulator.h"
 #include "kernels/kernels.h"
@@ -216,14 +216,14 @@ static void check_shape(int n_rows, int n_in, int n_out)
         else
             first = memcpy(draw_floats(n_outputs), s.after, n_outputs * sizeof *first);
     }
-    /* The last row alone. */
-    struct step_of alone = s;
-    alone.n_rows = 1;
-    alone.adapters += n_rows - 1;
-    alone.x += (size_t)(n_rows - 1) * (size_t)n_in;
-    alone.before += (size_t)(n_rows - 1) * (size_t)n_out;
+    /* The last row by itself. */
+    struct step_of single = s;
+    single.n_rows = 1;
+    single.adapters += n_rows - 1;
+    single.x += (size_t)(n_rows - 1) * (size_t)n_in;
+    single.before += (size_t)(n_rows - 1) * (size_t)n_out;
     if (n_in % 4 == 0) {
-        run(&alone, table, 1);
+        run(&single, table, 1);
         assert_memory_equal(first + (size_t)(n_rows - 1) * (size_t)n_out, s.after,
                             (size_t)n_out * sizeof *first);
     }

@@ -78,17 +78,17 @@ static void check_norm(int n, int n_rows, bool has_mean, bool has_add)
             double want = ((double)row[i] - mean) * scale * (double)w[i] + (has_mean ? (double)b[i] : 0);
             assert_true(fabs((double)got[i] - want) <= 2e-6 * (fabs(want) + 1));
         }
-        /* The row alone: the same bits. y may be add. */
-        struct floats alone = rows_on_card(x, 0, n), other = rows_on_card(row, 1, n);
+        /* The row by itself: the same bits. y may be add. */
+        struct floats single = rows_on_card(x, 0, n), other = rows_on_card(row, 1, n);
         if (has_add) {
-            memset(alone.buffer->data, 0, sizeof(float) * (size_t)n);
-            cuda_norm_adapted(be, alone, other, alone, card_w, has_mean ? card_b : NO_FLOATS, 1, n, eps, NULL,
+            memset(single.buffer->data, 0, sizeof(float) * (size_t)n);
+            cuda_norm_adapted(be, single, other, single, card_w, has_mean ? card_b : NO_FLOATS, 1, n, eps, NULL,
                               NULL);
         } else {
-            cuda_norm_adapted(be, alone, other, NO_FLOATS, card_w, has_mean ? card_b : NO_FLOATS, 1, n, eps,
+            cuda_norm_adapted(be, single, other, NO_FLOATS, card_w, has_mean ? card_b : NO_FLOATS, 1, n, eps,
                               NULL, NULL);
         }
-        assert_memory_equal(alone.buffer->data, got, sizeof(float) * (size_t)n);
+        assert_memory_equal(single.buffer->data, got, sizeof(float) * (size_t)n);
     }
     free(x);
     free(add);

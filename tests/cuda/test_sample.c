@@ -93,7 +93,7 @@ static void check_result(const struct example *e, const struct sample_input *wan
         assert_memory_equal(e->best, e->want_best, sizeof *e->best * (size_t)e->in.n_best);
 }
 
-/* Samples all examples together, and then the first ones alone. */
+/* Samples all examples together, and then the first ones one by one. */
 static void check_examples(struct example *all, int n, const float *logits, int n_rows, int n_vocab)
 {
     struct floats card = launches_floats(logits, (size_t)n_rows * (size_t)n_vocab);

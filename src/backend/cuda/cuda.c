@@ -188,7 +188,7 @@ static enum tutti_status choose_card(const struct cuda_driver *d, int ordinal, s
             *best = card;
     }
     if (result != CUDA_OK)
-        return cuda_driver_error(d, result, "asking for the cards", err);
+        return cuda_driver_error(d, result, "listing the cards", err);
     if (level_of(best, d->version) > 0)
         return TUTTI_OK;
     return error_set_param(err, TUTTI_E_UNSUPPORTED, "device",
@@ -332,7 +332,7 @@ uint64_t cuda_memory_left(const struct backend *be)
     size_t free_bytes = 0, n_bytes = 0;
     cuda_enter(cuda);
     return cuda_is_ok(cuda, cuda->driver->memory_info(&free_bytes, &n_bytes),
-                      "asking for the card's free memory")
+                      "reading the card's free memory")
                ? free_bytes
                : 0;
 }

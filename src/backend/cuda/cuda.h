@@ -3,7 +3,7 @@
  * Memory of the card is addressed by ordinary pointers that the host never follows (a 64-bit address on both sides).
  * An operation of a step adds launches to a list; step_submit() hands the list to the card: as one graph if the same
  * list was seen before, else launch by launch. The list is compared byte by byte, so a graph is only used where it does
- * exactly what the operations asked for. */
+ * exactly what the operations requested. */
 #ifndef TUTTI_BACKEND_CUDA_CUDA_H
 #define TUTTI_BACKEND_CUDA_CUDA_H
 

@@ -2,7 +2,7 @@
  *
  * A list that is met for the second time is recorded while it is launched on a stream that captures, and carried out as one
  * graph from then on: the card then starts a launch after another without the host. Lists are compared byte by byte, with
- * all arguments, so a graph never does anything but what the operations of this step asked for. */
+ * all arguments, so a graph never does anything but what the operations of this step requested. */
 #include "backend/cuda/cuda_state.h"
 #include "base/hash.h"
 

@@ -42,7 +42,7 @@ uint64_t cuda_packed_bytes(enum dtype type, int n_in, int64_t n_out, bool is_gat
                : 0;
 }
 
-/* Splits of the columns: a function of the matrix alone, since they decide the bits of its products. */
+/* Splits of the columns: a function of the matrix only, since they decide the bits of its products. */
 static int split_shift_of(enum linear_format format, int n_in, int n_tiles)
 {
     int shift = 0;

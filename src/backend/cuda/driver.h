@@ -38,12 +38,12 @@ enum cuda_device_attribute {
     CUDA_MULTIPROCESSORS = 16,
     CUDA_LEVEL_MAJOR = 75,
     CUDA_LEVEL_MINOR = 76,
-    CUDA_SHARED_BYTES_OPTIN = 97, /* of a block, if a function asks for it */
+    CUDA_SHARED_BYTES_OPTIN = 97, /* of a block, if a function requests it */
 };
 
 enum {
     CUDA_FUNCTION_STATIC_SHARED_BYTES = 1,
-    CUDA_FUNCTION_DYNAMIC_SHARED_BYTES = 8, /* attribute: the most that a launch may ask for */
+    CUDA_FUNCTION_DYNAMIC_SHARED_BYTES = 8, /* attribute: the most that a launch may request */
     CUDA_STREAM_NON_BLOCKING = 1,           /* does not wait for the legacy default stream */
     CUDA_CAPTURE_THREAD_LOCAL = 1,
     CUDA_JIT_ERROR_LOG_BUFFER = 5,

@@ -1,7 +1,7 @@
 /* Attention of the CUDA backend: the units of a step, and the launches.
  *
  * The list of units is made on the host when the first layer of a kind needs it, and is sent with the step, so that the
- * launches depend on the step's shape only: a grid has a power of two of blocks, which take units in turn. */
+ * launches depend on the step's shape only: a grid has a power of two of blocks, which take one unit after the other. */
 #include "backend/cuda/attention/attention_plan.h"
 #include "backend/cuda/attention/cuda_kv.h"
 

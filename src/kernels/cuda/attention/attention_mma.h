@@ -328,7 +328,7 @@ DEVICE bool has_nonfinite(const half2 v[2])
 
 /* A page that the queries of the tile see different parts of, for eight dimensions. Values that no query sees are replaced by
  * zeros: the page may have anything there. If others are not finite, each query gets its product from the values that it sees
- * alone, because zero times infinity is no zero. */
+ * by itself, because zero times infinity is no zero. */
 DEVICE void add_partial_page(float acc[4], const half2 weights[4], half2 v[2], const struct mma_tile *tile,
                              int base, int type)
 {

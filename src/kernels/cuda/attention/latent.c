@@ -205,7 +205,7 @@ DEVICE void latent_mask(half2 v[2], int base, int begin, int end)
 }
 
 /* Adds the products of 16 positions and 8 dimensions to both halves of the tile. base: the lane's first position. If not all
- * queries see them all, and there is an element that is not finite, each query gets its product from what it sees alone. */
+ * queries see them all, and there is an element that is not finite, each query gets its product only from what it sees. */
 DEVICE void latent_add(float acc[2][LATENT_COLUMNS][4], int n, half2 p[2][4], const half2 v[2],
                        const struct latent_tile *tile, int base, bool is_full)
 {

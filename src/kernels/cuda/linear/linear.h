@@ -3,7 +3,7 @@
  *
  * The arithmetic does not depend on the kernel: a split's accumulators begin at 0 and run through the split's columns, 16 by
  * each mma instruction; sums of splits are added in their order; then the result is multiplied by the output's scale, by the
- * row's, and the bias is added. So a row has the same bits alone (linear_stream) and among others (linear_tile).
+ * row's, and the bias is added. So a row has the same bits by itself (linear_stream) and among others (linear_tile).
  *
  * The words of the formats: linear_args.h. Weights in registers, activations in shared memory and unpacking by masks and
  * half-precision arithmetic: after Frantar et al., 2024 (Marlin) and Kim et al., 2022. */
