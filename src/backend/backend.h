@@ -16,6 +16,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/system/team.h"
+#include "kernels/activation.h"
 #include "kernels/route.h"
 
 /* What a backend can do, and how it lays out memory. */
@@ -153,15 +154,6 @@ enum rope_kind {
     ROPE_2D,          /* dimensions 0..rotary_dim/2-1 rotate by rope_positions, the next rotary_dim/2 by
                          block_positions, each as ROPE_HALF. Du et al., 2022 (GLM), section 2.2 */
 };
-enum activation {
-    ACT_SILU,         /* with a gate */
-    ACT_GELU_TANH,    /* with or without a gate: GELU's approximation by tanh */
-    ACT_GELU_SIGMOID, /* without a gate: x * sigmoid(1.702 x) */
-    ACT_GELU_ERF,     /* without a gate: exact GELU */
-    ACT_RELU,         /* without a gate */
-    ACT_SILU_CLAMPED, /* with a gate: silu_clamped_mul of kernels.h */
-};
-
 /* The shape of one kind of attention; layers may be of several kinds. A qkv row is
  * q [n_heads][head_dim], then k, then v [n_kv_heads][head_dim]. Query head h uses KV head
  * h / (n_heads / n_kv_heads). */

@@ -82,8 +82,8 @@ static void check_norm(int n, int n_rows, bool has_mean, bool has_add)
         struct floats single = rows_on_card(x, 0, n), other = rows_on_card(row, 1, n);
         if (has_add) {
             memset(single.buffer->data, 0, sizeof(float) * (size_t)n);
-            cuda_norm_adapted(be, single, other, single, card_w, has_mean ? card_b : NO_FLOATS, 1, n, eps, NULL,
-                              NULL);
+            cuda_norm_adapted(be, single, other, single, card_w, has_mean ? card_b : NO_FLOATS, 1, n, eps,
+                              NULL, NULL);
         } else {
             cuda_norm_adapted(be, single, other, NO_FLOATS, card_w, has_mean ? card_b : NO_FLOATS, 1, n, eps,
                               NULL, NULL);
@@ -127,7 +127,7 @@ static void all_variants_of_the_norm_give_the_same_bits(void **state)
 }
 
 /* What linear_convert makes of a row. */
-static void check_halves(const uint16_t *half, int stride, float scale, const float *y, int n, bool is_bf16)
+static void check_halves(const uint16_t *half, int stride, float scale, const float *y, int n)
 {
     float most = 0;
     bool is_bad = false;
@@ -138,11 +138,11 @@ static void check_halves(const uint16_t *half, int stride, float scale, const fl
     int exponent = 15; /* of a scale of 1 */
     if (most > 0 && !is_bad)
         (void)frexpf(most, &exponent);
-    float factor = is_bf16 || most == 0 ? 1 : ldexpf(1, 15 - exponent);
+    float factor = most == 0 ? 1 : ldexpf(1, 15 - exponent);
     assert_true(is_bad ? isnan(scale) : scale == 1 / factor);
     for (int i = 0; i < stride && !is_bad; i++) {
         float v = i < n ? y[i] * factor : 0;
-        assert_int_equal(half[i], is_bf16 ? float_to_bf16(v) : float_to_half(v));
+        assert_int_equal(half[i], float_to_half(v));
     }
 }
 
@@ -150,8 +150,8 @@ static void a_norm_also_gives_the_rows_of_a_linear_layer(void **state)
 {
     static const int sizes[] = { 64, 4096, 37 };
     (void)state;
-    for (int k = 0; k < 6; k++) {
-        int n = sizes[k / 2], stride = (n + 127) / 128 * 128, is_bf16 = k % 2;
+    for (int k = 0; k < 3; k++) {
+        int n = sizes[k], stride = (n + 127) / 128 * 128;
         float *x = random_rows(4, n, 3), *w = random_rows(1, n, 1), scales[4],
               *y = malloc(sizeof(float) * 4 * (size_t)n);
         uint16_t *half = malloc(sizeof *half * 4 * (size_t)stride);
@@ -167,13 +167,12 @@ static void a_norm_also_gives_the_rows_of_a_linear_layer(void **state)
                                   .half = half,
                                   .scales = scales,
                                   .half_stride = stride,
-                                  .is_bf16 = is_bf16,
                                   .n = n,
                                   .eps = 1e-5f };
         emulate(emulated_find(n % 4 ? "norm_any" : "norm_4096"),
                 &(struct emulated_grid){ 4, 1, 1, NORM_THREADS, 0 }, &args);
         for (int r = 0; r < 4; r++)
-            check_halves(half + r * stride, stride, scales[r], y + r * n, n, is_bf16);
+            check_halves(half + r * stride, stride, scales[r], y + r * n, n);
         free(x);
         free(w);
         free(y);
@@ -189,18 +188,18 @@ static void a_linear_layer_asks_the_norm_before_it_for_halves(void **state)
     uint16_t half[MAX_ROWS * STRIDE];
     struct floats y = rows_on_card(NULL, 0, N), from = rows_on_card(x, 3, N), card_w = launches_floats(w, N);
     int n_padded = cuda_padded_rows(cuda, 3);
-    assert_false(cuda_norm_halves(cuda, y.buffer->data, n_padded, N, half, STRIDE, false, scales));
+    assert_false(cuda_norm_halves(cuda, y.buffer->data, n_padded, N, half, STRIDE, scales));
     launches_wait(true);
     cuda_rmsnorm(be, y, from, NO_FLOATS, card_w, 3, N, 1e-5f);
-    assert_false(cuda_norm_halves(cuda, from.buffer->data, n_padded, N, half, STRIDE, false, scales));
-    assert_false(cuda_norm_halves(cuda, y.buffer->data, n_padded - 1, N, half, STRIDE, false, scales));
-    assert_true(cuda_norm_halves(cuda, y.buffer->data, n_padded, N, half, STRIDE, false, scales));
-    assert_false(cuda_norm_halves(cuda, y.buffer->data, n_padded, N, half, STRIDE, true, scales));
+    assert_false(cuda_norm_halves(cuda, from.buffer->data, n_padded, N, half, STRIDE, scales));
+    assert_false(cuda_norm_halves(cuda, y.buffer->data, n_padded - 1, N, half, STRIDE, scales));
+    assert_true(cuda_norm_halves(cuda, y.buffer->data, n_padded, N, half, STRIDE, scales));
+    assert_false(cuda_norm_halves(cuda, y.buffer->data, n_padded, N, half, STRIDE, scales));
     cuda_scale(be, from, 2, 3, N);
-    assert_false(cuda_norm_halves(cuda, y.buffer->data, n_padded, N, half, STRIDE, false, scales));
+    assert_false(cuda_norm_halves(cuda, y.buffer->data, n_padded, N, half, STRIDE, scales));
     launches_wait(false);
     for (int r = 0; r < 3; r++)
-        check_halves(half + r * STRIDE, STRIDE, scales[r], y.buffer->data + r * N, N, false);
+        check_halves(half + r * STRIDE, STRIDE, scales[r], y.buffer->data + r * N, N);
     free(x);
     free(w);
 }

@@ -193,8 +193,7 @@ struct cuda_input cuda_linear_input(struct cuda_backend *cuda, const struct matr
     if (known->x == x && known->order == key.order && known->n_rows == n_rows && known->n_in == m->n_in &&
         is_last(cuda))
         return input;
-    if (!m->order &&
-        cuda_norm_halves(cuda, x, n_rows, m->n_in, linear->halves, input.stride, false, linear->scales))
+    if (!m->order && cuda_norm_halves(cuda, x, n_rows, m->n_in, linear->halves, input.stride, linear->scales))
         note_last(cuda);
     else
         input = cuda_convert(cuda, linear->halves, linear->scales, m, x, m->n_in, n_rows, NULL);

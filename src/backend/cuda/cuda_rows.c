@@ -1,14 +1,8 @@
 /* Row-wise operations of the CUDA backend: norms, sums, activations, copies of rows, and tables of rotary embeddings. */
 #include "backend/cuda/cuda.h"
-#include "kernels/cuda/activations.h"
 #include "kernels/cuda/rows_args.h"
 
 enum { MAX_UPDATES = 256 }; /* adapters of a model */
-
-_Static_assert((int)CUDA_ACT_SILU == ACT_SILU && (int)CUDA_ACT_GELU_TANH == ACT_GELU_TANH &&
-                   (int)CUDA_ACT_GELU_SIGMOID == ACT_GELU_SIGMOID && (int)CUDA_ACT_GELU_ERF == ACT_GELU_ERF &&
-                   (int)CUDA_ACT_RELU == ACT_RELU && (int)CUDA_ACT_SILU_CLAMPED == ACT_SILU_CLAMPED,
-               "kernels number the activations as the backend does");
 
 static float *rows_of(struct floats floats, int n_rows, int n)
 {
@@ -77,7 +71,7 @@ void cuda_norm_adapted(struct backend *be, struct floats y, struct floats x, str
 }
 
 bool cuda_norm_halves(struct cuda_backend *cuda, const float *y, int n_rows, int n, uint16_t *half,
-                      int half_stride, bool is_bf16, float *scales)
+                      int half_stride, float *scales)
 {
     enum cuda_kernel kernel;
     struct cuda_grid grid;
@@ -89,7 +83,6 @@ bool cuda_norm_halves(struct cuda_backend *cuda, const float *y, int n_rows, int
         return false;
     args->half = half;
     args->half_stride = half_stride;
-    args->is_bf16 = is_bf16;
     args->scales = scales;
     return true;
 }

@@ -32,9 +32,8 @@ typedef uint32_t u32x4 __attribute__((vector_size(16)));
 typedef uint32_t u32x2 __attribute__((vector_size(8)));
 typedef float f32x4 __attribute__((vector_size(16)));
 typedef float f32x2 __attribute__((vector_size(8)));
-/* Two float16 or two bfloat16 in a register: the first in the low half. */
+/* Two float16 in a register: the first in the low half. */
 typedef uint32_t half2;
-typedef uint32_t bf16x2;
 
 #ifdef __NVPTX__
 
@@ -128,11 +127,6 @@ DEVICE uint32_t ballot(bool p)
 DEVICE uint32_t atomic_add_u32(uint32_t *p, uint32_t v)
 {
     return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
-}
-
-DEVICE uint32_t atomic_max_u32(uint32_t *p, uint32_t v)
-{
-    return (uint32_t)__nvvm_atom_max_gen_ui(p, v);
 }
 
 /* Stores before it are seen by other blocks before stores after it. */
@@ -239,22 +233,6 @@ DEVICE half2 half2_of(float low, float high)
     return v;
 }
 
-DEVICE bf16x2 bf16x2_of(float low, float high)
-{
-#if LEVEL >= 80
-    bf16x2 v;
-    __asm__("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
-    return v;
-#else
-    union {
-        float f[2];
-        uint32_t u[2];
-    } x = { .f = { low, high } };
-    uint32_t l = x.u[0] + 0x7fff + (x.u[0] >> 16 & 1), h = x.u[1] + 0x7fff + (x.u[1] >> 16 & 1);
-    return l >> 16 | (h & 0xffff0000u);
-#endif
-}
-
 DEVICE float half_float(uint16_t h)
 {
     float v;
@@ -352,41 +330,6 @@ DEVICE void mma_half(float acc[4], const half2 a[4], const half2 b[2])
         "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
         : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
         : "r"(a[2]), "r"(a[3]), "r"(b[1]));
-#endif
-}
-
-/* The same of bfloat16. Level 75 has no such instruction: there each lane collects its rows and columns, which is slow. */
-DEVICE void mma_bf16(float acc[4], const bf16x2 a[4], const bf16x2 b[2])
-{
-#if LEVEL >= 80
-    __asm__ volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-        "{%0,%1,%2,%3};"
-        : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#else
-    int g = thread_id() % WARP / 4, t = thread_id() % 4;
-    UNROLL for (int k = 0; k < 16; k += 2)
-    {
-        int from = k % 8 / 2, high = k / 8;
-        uint32_t x[2], y[2];
-        UNROLL for (int i = 0; i < 2; i++)
-        {
-            x[i] = shuffle_u32(a[2 * high + i], 4 * g + from);
-            y[i] = shuffle_u32(b[high], 4 * (2 * t + i) + from);
-        }
-        UNROLL for (int i = 0; i < 4; i++)
-        {
-            union {
-                uint32_t u;
-                float f;
-            } p = { x[i / 2] << 16 }, q = { y[i % 2] << 16 };
-            acc[i] = __builtin_fmaf(p.f, q.f, acc[i]);
-            p.u = x[i / 2] & 0xffff0000u;
-            q.u = y[i % 2] & 0xffff0000u;
-            acc[i] = __builtin_fmaf(p.f, q.f, acc[i]);
-        }
-    }
 #endif
 }
 

@@ -108,13 +108,6 @@ DEVICE uint32_t atomic_add_u32(uint32_t *p, uint32_t v)
     return before;
 }
 
-DEVICE uint32_t atomic_max_u32(uint32_t *p, uint32_t v)
-{
-    uint32_t before = *p;
-    *p = before > v ? before : v;
-    return before;
-}
-
 DEVICE void memory_fence(void)
 {
 }
@@ -167,11 +160,6 @@ DEVICE uint16_t float_half(float f)
 DEVICE half2 half2_of(float low, float high)
 {
     return (half2)float_to_half(low) | (half2)float_to_half(high) << 16;
-}
-
-DEVICE bf16x2 bf16x2_of(float low, float high)
-{
-    return (bf16x2)float_to_bf16(low) | (bf16x2)float_to_bf16(high) << 16;
 }
 
 DEVICE uint16_t emulated_half_fma(uint16_t x, uint16_t y, uint16_t z)
@@ -274,18 +262,6 @@ DEVICE void mma_half(float acc[4], const half2 a[4], const half2 b[2])
         for (int j = 0; j < 2; j++)
             mine.b[2 * i + j] = emulated_half_float((uint16_t)(b[i] >> 16 * j));
     emulated_mma("mma_half", acc, &mine);
-}
-
-DEVICE void mma_bf16(float acc[4], const bf16x2 a[4], const bf16x2 b[2])
-{
-    struct emulated_fragments mine;
-    for (int i = 0; i < 4; i++)
-        for (int j = 0; j < 2; j++)
-            mine.a[2 * i + j] = bf16_to_float((uint16_t)(a[i] >> 16 * j));
-    for (int i = 0; i < 2; i++)
-        for (int j = 0; j < 2; j++)
-            mine.b[2 * i + j] = bf16_to_float((uint16_t)(b[i] >> 16 * j));
-    emulated_mma("mma_bf16", acc, &mine);
 }
 
 static inline void emulated_load_matrices(const char *name, uint32_t to[4], const void *row,

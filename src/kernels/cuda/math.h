@@ -7,7 +7,7 @@
 #ifndef TUTTI_KERNELS_CUDA_MATH_H
 #define TUTTI_KERNELS_CUDA_MATH_H
 
-#include "kernels/cuda/activations.h"
+#include "kernels/activation.h"
 #include "kernels/cuda/device.h"
 #include "kernels/ref/exp.h"
 #include "kernels/ref/gelu.h"
@@ -38,11 +38,11 @@ DEVICE float relu_f32(float x)
 DEVICE float activate_f32(float x, int act)
 {
     switch (act) {
-    case CUDA_ACT_GELU_TANH:
+    case ACT_GELU_TANH:
         return gelu_tanh_ref_one(x);
-    case CUDA_ACT_GELU_SIGMOID:
+    case ACT_GELU_SIGMOID:
         return gelu_sigmoid_ref_one(x);
-    case CUDA_ACT_GELU_ERF:
+    case ACT_GELU_ERF:
         return gelu_erf_ref_one(x);
     default:
         return relu_f32(x);
@@ -53,9 +53,9 @@ DEVICE float activate_f32(float x, int act)
 DEVICE float glu_f32(float gate, float up, int act)
 {
     switch (act) {
-    case CUDA_ACT_GELU_TANH:
+    case ACT_GELU_TANH:
         return gelu_tanh_ref_one(gate) * up;
-    case CUDA_ACT_SILU_CLAMPED:
+    case ACT_SILU_CLAMPED:
         return silu_clamped_ref_one(gate, up);
     default:
         return silu_ref_one(gate) * up;

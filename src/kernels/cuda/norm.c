@@ -3,7 +3,7 @@
  * Element i belongs to thread i / 4 % NORM_THREADS. A thread adds up its elements in order by fused multiply-add (LayerNorm's
  * mean: by addition), the lanes of a warp by butterflies (16, 8, 4, 2, 1), and every thread the warps' sums in order. So all
  * variants give the same bits, which depend on the row and on n only. */
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/halves.h"
 #include "kernels/cuda/rows_args.h"
 
 enum { WARPS = NORM_THREADS / WARP };
@@ -17,20 +17,6 @@ DEVICE float row_sum(float v, float *of_warps)
     float sum = of_warps[0];
     UNROLL for (int i = 1; i < WARPS; i++) sum += of_warps[i];
     return sum;
-}
-
-DEVICE uint32_t row_max(uint32_t v, uint32_t *of_warps)
-{
-    UNROLL for (int mask = WARP / 2; mask > 0; mask /= 2)
-    {
-        uint32_t other = shuffle_xor_u32(v, mask);
-        v = other > v ? other : v;
-    }
-    if (lane_id() == 0)
-        of_warps[warp_id()] = v;
-    block_sync();
-    UNROLL for (int i = 0; i < WARPS; i++) v = of_warps[i] > v ? of_warps[i] : v;
-    return v;
 }
 
 DEVICE struct norm_weights weights_of(const struct norm_args *a, int row)
@@ -84,36 +70,17 @@ DEVICE f32x4 normed(f32x4 v, float mean, float scale, f32x4 w, f32x4 b, bool has
     return y;
 }
 
-DEVICE uint32_t largest_bits(uint32_t most, f32x4 v)
+DEVICE uint32_t largest_of(uint32_t largest, f32x4 v)
 {
-    UNROLL for (int k = 0; k < 4; k++)
-    {
-        uint32_t bits = f32_bits(v[k]) & 0x7fffffff;
-        most = bits > most ? bits : most;
-    }
-    return most;
-}
-
-/* What a row with this largest magnitude is multiplied by before it becomes halves; *scale: the inverse. Both are normal, so
- * a row whose largest magnitude is below 2^-112 is not brought all the way. */
-DEVICE float half_factor(uint32_t most, bool is_bf16, float *scale)
-{
-    uint32_t exponent = most >> 23, up = 268 - (exponent < 15 ? 15 : exponent); /* 2^(141 - exponent) */
-    bool is_kept = is_bf16 || most == 0;
-    *scale = exponent == 255 ? bits_f32(0x7fc00000) : is_kept ? 1.0f : bits_f32((254 - up) << 23);
-    return is_kept ? 1.0f : bits_f32(up << 23);
-}
-
-DEVICE uint32_t two_halves(float x, float y, bool is_bf16)
-{
-    return is_bf16 ? bf16x2_of(x, y) : half2_of(x, y);
+    UNROLL for (int k = 0; k < 4; k++) largest = larger_magnitude(largest, v[k]);
+    return largest;
 }
 
 /* Elements after the row's end are 0. */
-DEVICE void store_half(uint16_t *row, int g, f32x4 v, float factor, bool is_bf16)
+DEVICE void store_half(uint16_t *row, int g, f32x4 v, float factor)
 {
-    ((u32x2 *)row)[g] = (u32x2){ two_halves(v[0] * factor, v[1] * factor, is_bf16),
-                                 two_halves(v[2] * factor, v[3] * factor, is_bf16) };
+    ((u32x2 *)row)[g] = (u32x2){ half2_of(v[0] * factor, v[1] * factor),
+                                 half2_of(v[2] * factor, v[3] * factor) };
 }
 
 DEVICE void store_zeros(uint16_t *row, int first, int stride)
@@ -159,18 +126,18 @@ DEVICE void norm_held(const struct norm_args *a, const int n_held)
             f32x4 b = has_mean ? load_group(weights.b, g, n, true) : zero;
             v[j] = normed(v[j], mean, scale, load_group(weights.w, g, n, true), b, has_mean);
             store_group(a->y + at, g, n, v[j], true);
-            most = largest_bits(most, v[j]);
+            most = largest_of(most, v[j]);
         }
     }
     if (!a->half)
         return;
-    float back, factor = half_factor(row_max(most, largest), a->is_bf16, &back);
+    float back, factor = half_factor(block_max(most, largest, WARPS), &back);
     uint16_t *half = a->half + (size_t)row * (size_t)a->half_stride;
     UNROLL for (int j = 0; j < n_held; j++)
     {
         int g = thread_id() + j * NORM_THREADS;
         if (g < n_groups)
-            store_half(half, g, v[j], factor, a->is_bf16);
+            store_half(half, g, v[j], factor);
     }
     store_zeros(half, n_groups, a->half_stride);
     if (thread_id() == 0)
@@ -226,14 +193,14 @@ KERNEL(norm_any, struct norm_args, NORM_THREADS)
                          has_mean);
         store_group(y, g, n, v, false);
         UNROLL for (int k = 0; k < 4; k++) v[k] = 4 * g + k < n ? v[k] : 0;
-        most = largest_bits(most, v);
+        most = largest_of(most, v);
     }
     if (!a.half)
         return;
-    float back, factor = half_factor(row_max(most, largest), a.is_bf16, &back);
+    float back, factor = half_factor(block_max(most, largest, WARPS), &back);
     uint16_t *half = a.half + (size_t)row * (size_t)a.half_stride;
     for (int g = thread_id(); g < n_groups; g += NORM_THREADS)
-        store_half(half, g, load_group(y, g, n, false), factor, a.is_bf16);
+        store_half(half, g, load_group(y, g, n, false), factor);
     store_zeros(half, n_groups, a.half_stride);
     if (thread_id() == 0)
         a.scales[row] = back;

@@ -24,12 +24,10 @@ struct norm_args {
     struct norm_weights weights;        /* [n] each; b NULL: RMSNorm, else LayerNorm */
     const struct norm_weights *updates; /* of adapters; NULL: none */
     const int32_t *adapters;            /* [n_rows], with updates: an index of them, or -1 */
-    /* The row of y as linear layers take it (linear_convert): float16 after multiplication by the power of two that brings
-     * the largest magnitude to 2^14 or more and below 2^15 (by 1, if the row is 0), or bfloat16 of y itself; then zeros up to
-     * half_stride, a multiple of 4. */
+    /* The row of y as linear layers take it (halves.h), then zeros up to half_stride, a multiple of 4. */
     uint16_t *half; /* [n_rows][half_stride]; NULL: none */
     float *scales;  /* [n_rows]: half times its scale is y; NaN for a row that has NaN or infinity */
-    int32_t half_stride, is_bf16;
+    int32_t half_stride;
     int32_t n;
     float eps;
 };

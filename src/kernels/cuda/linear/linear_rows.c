@@ -1,24 +1,8 @@
 /* What linear layers do before and after the products: input rows become halves, and sums of splits become results. */
+#include "kernels/cuda/halves.h"
 #include "kernels/cuda/linear/linear.h"
 
 enum { CONVERT_WARPS = CONVERT_THREADS / WARP };
-
-/* The largest of all threads' v. */
-DEVICE uint32_t block_max(uint32_t v)
-{
-    SHARED(uint32_t, warps, CONVERT_WARPS);
-    UNROLL for (int mask = WARP / 2; mask > 0; mask /= 2)
-    {
-        uint32_t other = shuffle_xor_u32(v, mask);
-        v = other > v ? other : v;
-    }
-    if (lane_id() == 0)
-        warps[warp_id()] = v;
-    block_sync();
-    v = warps[0];
-    UNROLL for (int i = 1; i < CONVERT_WARPS; i++) v = warps[i] > v ? warps[i] : v;
-    return v;
-}
 
 /* The entry of a block, and what it is made of. */
 struct entry {
@@ -44,23 +28,16 @@ DEVICE bool entry_of_block(struct entry *entry, const struct linear_convert_args
     return true;
 }
 
-/* The factor of a row whose largest magnitude has these bits, which brings it to 2^14 or more and below 2^15. Stores its
- * inverse, which must be a normal number, too. */
-DEVICE float entry_scale(const struct linear_convert_args *a, int i, uint32_t largest)
+/* The factor of an entry whose largest magnitude in this thread has these bits; stores its inverse. Float32 rows keep theirs. */
+DEVICE float entry_factor(const struct linear_convert_args *a, int i, uint32_t largest)
 {
-    /* 2^(141 - exponent): the exponents of 2^14 and 1 are 141 and 127. */
-    uint32_t exponent = largest >> 23, up = 268 - (exponent < 15 ? 15 : exponent);
-    if (a->is_f32 || largest == 0)
-        up = 127;
+    SHARED(uint32_t, of_warps, CONVERT_WARPS);
+    float inverse;
+    largest = block_max(largest, of_warps, CONVERT_WARPS);
+    float factor = half_factor(a->is_f32 && largest < 0x7f800000 ? 0 : largest, &inverse);
     if (thread_id() == 0)
-        a->scales[i] = exponent == 255 ? bits_f32(0x7fc00000) : bits_f32((254 - up) << 23);
-    return bits_f32(up << 23);
-}
-
-DEVICE uint32_t larger_magnitude(uint32_t largest, float x)
-{
-    uint32_t bits = f32_bits(x) & 0x7fffffff;
-    return bits > largest ? bits : largest;
+        a->scales[i] = inverse;
+    return factor;
 }
 
 /* A row is multiplied by a power of two, rounded, and padded by zeros. */
@@ -73,12 +50,12 @@ KERNEL(linear_convert, struct linear_convert_args, CONVERT_THREADS)
     uint32_t largest = 0;
     for (int i = thread_id(); i < a.n_in; i += CONVERT_THREADS)
         largest = larger_magnitude(largest, entry.x[i]);
-    float scale = entry_scale(&a, entry.i, block_max(largest));
+    float factor = entry_factor(&a, entry.i, largest);
     int64_t to = (int64_t)entry.i * a.to_stride;
     for (int i = 2 * thread_id(); i < a.to_stride; i += 2 * CONVERT_THREADS) {
         float v[2];
         UNROLL for (int k = 0; k < 2; k++)
-            v[k] = i + k < a.n_in ? entry.x[order ? order[i + k] : i + k] * scale : 0;
+            v[k] = i + k < a.n_in ? entry.x[order ? order[i + k] : i + k] * factor : 0;
         if (a.is_f32)
             ((f32x2 *)a.to)[(to + i) / 2] = (f32x2){ v[0], v[1] };
         else
@@ -105,12 +82,12 @@ KERNEL(linear_convert_held, struct linear_convert_args, CONVERT_THREADS)
     {
         UNROLL for (int c = 0; c < 4; c++) largest = larger_magnitude(largest, x[k][c]);
     }
-    float scale = entry_scale(&a, entry.i, block_max(largest));
+    float factor = entry_factor(&a, entry.i, largest);
     uint16_t *to = (uint16_t *)a.to + (int64_t)entry.i * a.to_stride;
     UNROLL for (int k = 0; k < N; k++)
     {
         int i = 4 * (k * CONVERT_THREADS + thread_id());
-        f32x4 v = x[k] * scale;
+        f32x4 v = x[k] * factor;
         if (i < a.to_stride)
             *(u32x2 *)(to + i) = (u32x2){ half2_of(v[0], v[1]), half2_of(v[2], v[3]) };
     }
