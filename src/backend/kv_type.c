@@ -1,5 +1,7 @@
 #include "backend/kv_type.h"
 
+#include "backend/backend.h"
+
 #include <strings.h>
 
 static const enum dtype TYPES[] = { DTYPE_F16, DTYPE_F32, DTYPE_I8 }; /* of KV_TYPE_NAMES */
@@ -35,4 +37,11 @@ size_t kv_type_bytes(enum dtype type, int head_dim)
 size_t kv_type_latent_bytes(enum dtype type, int n)
 {
     return kv_type_bytes(type, n) + (type == DTYPE_I8 ? sizeof(float) : 0);
+}
+
+size_t kv_type_position_bytes(enum dtype type, const struct attention_shape *shape)
+{
+    if (shape->n_latent > 0)
+        return kv_type_latent_bytes(type, shape->head_dim);
+    return (size_t)shape->n_kv_heads * 2 * kv_type_bytes(type, shape->head_dim);
 }

@@ -4,6 +4,8 @@
 
 #include "base/dtype.h"
 
+struct attention_shape;
+
 /* "f16", "f32", "int8", NULL. */
 extern const char *const KV_TYPE_NAMES[];
 
@@ -18,5 +20,8 @@ size_t kv_type_bytes(enum dtype type, int head_dim);
 /* The same of a layer with latent attention: one row of n elements, the latent and the rotary part. I8
  * has a scale for each of the two. */
 size_t kv_type_latent_bytes(enum dtype type, int n);
+
+/* Bytes of one position in a layer of this shape (backend.h), all heads together. */
+size_t kv_type_position_bytes(enum dtype type, const struct attention_shape *shape);
 
 #endif

@@ -286,7 +286,6 @@ struct model {
     float *rope_freqs[MAX_LAYER_KINDS]; /* host, [rotary_dim / 2] of each kind of layers */
     struct workspace *workspace;        /* activations for max_rows rows, by model_reserve() */
     bool in_use;                        /* an engine is open on it */
-    bool is_too_large_for_card;         /* device auto: it runs on the CPU */
 };
 
 /* layer: 0 for weights outside of layers. */

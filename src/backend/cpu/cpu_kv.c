@@ -13,9 +13,7 @@ static size_t one_head_bytes(const struct attention_shape *shape, enum dtype dty
 
 static size_t layer_page_bytes(const struct attention_shape *shape, enum dtype dtype)
 {
-    if (shape->n_latent > 0)
-        return CPU_PAGE_TOKENS * kv_type_latent_bytes(dtype, shape->head_dim);
-    return (size_t)shape->n_kv_heads * 2 * one_head_bytes(shape, dtype);
+    return CPU_PAGE_TOKENS * kv_type_position_bytes(dtype, shape);
 }
 
 static bool has_window(const struct cpu_backend *cpu, int layer)

@@ -7,7 +7,7 @@
  * adapter costs one comparison. */
 #include "backend/cpu/cpu.h"
 
-#include "base/half.h"
+#include "backend/lora_factor.h"
 
 #include <assert.h>
 #include <math.h>
@@ -21,27 +21,6 @@ enum {
 };
 
 /* ---- factors ---- */
-
-/* The exponent of the largest of n numbers; 0 if that is infinite, NaN or 0. */
-static int exponent_of(const float *x, size_t n)
-{
-    float most = 0;
-    int exponent = 0;
-    for (size_t i = 0; i < n; i++)
-        most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
-    if (most > 0 && isfinite(most))
-        frexpf(most, &exponent);
-    return exponent;
-}
-
-/* Stores factor number i in memory, times 2^-exponent. */
-static void put_factor(struct lora *lora, float *memory, size_t i, float x, int exponent)
-{
-    if (lora->is_half)
-        ((uint16_t *)memory)[i] = float_to_half(ldexpf(x, -exponent));
-    else
-        memory[i] = x;
-}
 
 static float *alloc_factors(struct lora *lora, size_t n)
 {
@@ -66,15 +45,15 @@ static bool copy_part(struct lora *lora, const struct lora_part *part, int rank_
     if (!to->b)
         return false;
     lora->n_parts++;
-    int a_exponent = exponent_of(part->a, rank * n_in), b_exponent = exponent_of(part->b, rank * n_out);
+    int a_exponent = lora_exponent(part->a, rank * n_in), b_exponent = lora_exponent(part->b, rank * n_out);
     if (lora->is_half)
         to->scale = ldexpf(part->scale, a_exponent + b_exponent);
     for (size_t i = 0; i < rank * n_in; i++)
-        put_factor(lora, lora->a, (size_t)rank_begin * n_in + i, part->a[i], a_exponent);
+        lora_put_factor(lora->a, (size_t)rank_begin * n_in + i, part->a[i], lora->is_half, a_exponent);
     for (size_t j = 0; j < n_out; j++)
         for (size_t i = 0; i < rank; i++)
-            put_factor(lora, to->b, (j / COLUMNS * rank + i) * COLUMNS + j % COLUMNS, part->b[j * rank + i],
-                       b_exponent);
+            lora_put_factor(to->b, (j / COLUMNS * rank + i) * COLUMNS + j % COLUMNS, part->b[j * rank + i],
+                            lora->is_half, b_exponent);
     return true;
 }
 

@@ -1,6 +1,7 @@
 /* Weight matrices of the CPU backend: packs them at load, and looks up embedding rows. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/memory.h"
+#include "backend/matrix_source.h"
 #include "kernels/float8.h"
 #include "kernels/pack.h"
 #include "kernels/quantize/quantize.h"
@@ -82,9 +83,8 @@ static void pack_one(struct packing *job, int thread, int expert, int panel)
     const uint8_t *rows[PANEL_ROWS];
     for (int i = 0; i < PANEL_ROWS; i++) {
         int row = row_of(m, panel, i);
-        rows[i] = row < 0
-                      ? NULL
-                      : row_as(job, expert, row, converted + (size_t)i * job->stored_row_bytes, floats);
+        rows[i] = row < 0 ? NULL
+                          : row_as(job, expert, row, converted + (size_t)i * job->stored_row_bytes, floats);
     }
     if (!pack_panel(cpu_panel(m, expert, panel), rows, m->dtype, m->n_in))
         atomic_store(&job->is_refused, true);
@@ -117,18 +117,6 @@ static void pack_bias(struct matrix *m, const struct matrix_source *source)
     }
 }
 
-/* Whether the orders of the experts differ. */
-static bool orders_differ(const struct matrix_source *source, int n_experts)
-{
-    const uint16_t *const *orders = source->orders;
-    size_t n_bytes = (size_t)source->n_in * sizeof **orders;
-    bool differ = false;
-    for (int e = 1; e < n_experts; e++)
-        differ = differ || (orders[e] != orders[0] &&
-                            (!orders[e] || !orders[0] || memcmp(orders[e], orders[0], n_bytes) != 0));
-    return differ;
-}
-
 /* The lists follow the panels in their memory. */
 static void copy_orders(struct matrix *m, const struct matrix_source *source)
 {
@@ -152,59 +140,18 @@ uint64_t cpu_packed_bytes(enum dtype type, int n_in, int64_t n_out, bool is_gate
     return panel_bytes(type, n_in, &panel) ? (uint64_t)panel * (uint64_t)count_panels(n_out, is_gate_up) : 0;
 }
 
-/* The rows of one expert's matrix; 0: those of another expert are more or fewer. */
-static int64_t count_rows(const struct matrix_source *source, int n_experts)
-{
-    int n_parts = source->n_parts / n_experts;
-    int64_t n_out = 0;
-    for (int e = 0; e < n_experts; e++) {
-        int64_t n = 0;
-        for (int p = 0; p < n_parts; p++)
-            n += source->parts[e * n_parts + p].n_rows;
-        if (e > 0 && n != n_out)
-            return 0;
-        n_out = n;
-    }
-    return n_parts * n_experts == source->n_parts ? n_out : 0;
-}
-
 /* Sets the fields that need no memory. */
 static enum tutti_status matrix_describe(struct matrix *m, const struct matrix_source *source,
                                          struct tutti_error *err)
 {
-    int n_experts = source->n_experts > 0 ? source->n_experts : 1;
-    int64_t n_out = count_rows(source, n_experts);
-    for (int p = 0; p < source->n_parts; p++) {
-        if (source->parts[p].n_rows <= 0)
-            return error_set(err, TUTTI_E_UNSUPPORTED, "%s: part of %d rows, expected at least 1",
-                             source->name, source->parts[p].n_rows);
-        if (!dtype_is_weight(source->parts[p].dtype))
-            return error_set(err, TUTTI_E_UNSUPPORTED, "%s: type %s is not a type of weights", source->name,
-                             dtype_name(source->parts[p].dtype));
-        if (source->n_in <= 0 || source->n_in % dtype_block_elems(source->parts[p].dtype) != 0)
-            return error_set(err, TUTTI_E_UNSUPPORTED,
-                             "%s: rows of %d elements stored as %s, expected a multiple of %d", source->name,
-                             source->n_in, dtype_name(source->parts[p].dtype),
-                             dtype_block_elems(source->parts[p].dtype));
-    }
-    /* rows and panels of all experts are numbered by int */
-    if (n_out == 0 || n_out > (INT32_MAX - 2 * PANEL_ROWS) / n_experts ||
-        (source->is_gate_up && n_out % 2 != 0))
-        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: %lld rows%s, expected %s", source->name,
-                         (long long)n_out, n_experts > 1 ? " of each expert" : "",
-                         source->is_gate_up ? "two equal halves" : "1 to 2147483583");
-    if (!(CPU_CAPS.weight_types >> source->type & 1))
-        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: the CPU has no weights of type %s", source->name,
-                         dtype_name(source->type));
-    for (int p = 0; p < source->n_parts; p++)
-        if (source->parts[p].dtype != source->type && !quantize_can(source->type))
-            return error_set(err, TUTTI_E_UNSUPPORTED,
-                             "%s: rows stored as %s cannot become %s, which is only read", source->name,
-                             dtype_name(source->parts[p].dtype), dtype_name(source->type));
-    if (!panel_bytes(source->type, source->n_in, &m->panel_bytes))
-        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: %d input columns, but type %s needs a multiple of %d",
-                         source->name, source->n_in, dtype_name(source->type),
-                         dtype_block_elems(source->type));
+    int n_experts = matrix_source_experts(source);
+    int64_t n_out;
+    enum tutti_status st = matrix_source_check(source, 2 * PANEL_ROWS, &n_out, err);
+    if (st != TUTTI_OK)
+        return st;
+    bool fits = panel_bytes(source->type, source->n_in, &m->panel_bytes);
+    assert(fits);
+    (void)fits;
     m->dtype = source->type;
     m->n_in = source->n_in;
     m->n_out = (int)n_out;
@@ -216,7 +163,7 @@ static enum tutti_status matrix_describe(struct matrix *m, const struct matrix_s
                          n_experts, m->n_out, m->n_in);
     if (source->orders) {
         assert(dtype_is_integers(m->dtype));
-        m->order_stride = orders_differ(source, n_experts) ? (size_t)m->n_in : 0;
+        m->order_stride = matrix_source_orders_differ(source) ? (size_t)m->n_in : 0;
         m->n_bytes += (m->order_stride > 0 ? (size_t)n_experts : 1) * (size_t)m->n_in * sizeof *m->order;
     }
     return TUTTI_OK;

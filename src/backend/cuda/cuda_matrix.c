@@ -1,6 +1,7 @@
 /* Weight matrices of the CUDA backend: the host's threads pack them into a staging buffer, piece by piece. */
 #include "backend/cuda/cuda_linear_state.h"
 #include "backend/cuda/experts/cuda_experts.h"
+#include "backend/matrix_source.h"
 #include "base/hash.h"
 #include "base/rng.h"
 #include "kernels/quantize/quantize.h"
@@ -195,75 +196,15 @@ static bool copy_orders(struct cuda_backend *cuda, struct matrix *m, const struc
 
 /* ---- descriptions ---- */
 
-/* Whether the orders of the experts differ. */
-static bool orders_differ(const struct matrix_source *source, int n_experts)
-{
-    const uint16_t *const *orders = source->orders;
-    size_t n_bytes = (size_t)source->n_in * sizeof **orders;
-    bool differ = false;
-    for (int e = 1; e < n_experts; e++)
-        differ = differ || (orders[e] != orders[0] &&
-                            (!orders[e] || !orders[0] || memcmp(orders[e], orders[0], n_bytes) != 0));
-    return differ;
-}
-
-/* The rows of one expert's matrix; 0: those of another expert are more or fewer. */
-static int64_t count_rows(const struct matrix_source *source, int n_experts)
-{
-    int n_parts = source->n_parts / n_experts;
-    int64_t n_out = 0;
-    for (int e = 0; e < n_experts; e++) {
-        int64_t n = 0;
-        for (int p = 0; p < n_parts; p++)
-            n += source->parts[e * n_parts + p].n_rows;
-        if (e > 0 && n != n_out)
-            return 0;
-        n_out = n;
-    }
-    return n_parts * n_experts == source->n_parts ? n_out : 0;
-}
-
-static enum tutti_status check_parts(const struct matrix_source *source, struct tutti_error *err)
-{
-    for (int p = 0; p < source->n_parts; p++) {
-        const struct matrix_part *part = &source->parts[p];
-        if (part->n_rows <= 0)
-            return error_set(err, TUTTI_E_UNSUPPORTED, "%s: part of %d rows, expected at least 1",
-                             source->name, part->n_rows);
-        if (!dtype_is_weight(part->dtype))
-            return error_set(err, TUTTI_E_UNSUPPORTED, "%s: type %s is not a type of weights", source->name,
-                             dtype_name(part->dtype));
-        if (source->n_in <= 0 || source->n_in % dtype_block_elems(part->dtype) != 0)
-            return error_set(err, TUTTI_E_UNSUPPORTED,
-                             "%s: rows of %d elements stored as %s, expected a multiple of %d", source->name,
-                             source->n_in, dtype_name(part->dtype), dtype_block_elems(part->dtype));
-        if (part->dtype != source->type && !quantize_can(source->type))
-            return error_set(err, TUTTI_E_UNSUPPORTED,
-                             "%s: rows stored as %s cannot become %s, which is only read", source->name,
-                             dtype_name(part->dtype), dtype_name(source->type));
-    }
-    return TUTTI_OK;
-}
-
 /* Sets the fields that need no memory. */
 static enum tutti_status describe(struct matrix *m, const struct matrix_source *source,
                                   struct tutti_error *err)
 {
-    int n_experts = source->n_experts > 0 ? source->n_experts : 1;
-    int64_t n_out = count_rows(source, n_experts);
-    enum tutti_status st = check_parts(source, err);
+    int n_experts = matrix_source_experts(source);
+    int64_t n_out;
+    enum tutti_status st = matrix_source_check(source, 2 * LINEAR_TILE, &n_out, err);
     if (st != TUTTI_OK)
         return st;
-    /* rows and tiles of all experts are numbered by int */
-    if (n_out == 0 || n_out > (INT32_MAX - 2 * LINEAR_TILE) / n_experts ||
-        (source->is_gate_up && n_out % 2 != 0))
-        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: %lld rows%s, expected %s", source->name,
-                         (long long)n_out, n_experts > 1 ? " of each expert" : "",
-                         source->is_gate_up ? "two equal halves" : "1 to 2147483615");
-    if (!dtype_is_weight(source->type) || source->n_in % dtype_block_elems(source->type) != 0)
-        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: %d input columns, but type %s needs a multiple of %d",
-                         source->name, source->n_in, dtype_name(source->type),
-                         dtype_block_elems(source->type));
     m->dtype = source->type;
     m->format = cuda_format(m->dtype);
     m->n_in = source->n_in;
@@ -283,7 +224,7 @@ static enum tutti_status describe(struct matrix *m, const struct matrix_source *
     if (source->biases)
         m->n_bytes += round_up(n_tiles * LINEAR_TILE * sizeof(float));
     if (source->orders) {
-        m->order_stride = orders_differ(source, n_experts) ? (size_t)m->n_in : 0;
+        m->order_stride = matrix_source_orders_differ(source) ? (size_t)m->n_in : 0;
         m->n_bytes += round_up((m->order_stride > 0 ? (size_t)n_experts : 1) * (size_t)m->n_in *
                                sizeof *m->order);
     }

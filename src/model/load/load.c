@@ -213,7 +213,8 @@ bool model_alloc_rope_freqs(struct model *model)
     return true;
 }
 
-bool model_prefers_card(const struct tutti_model_options *options)
+/* Whether the user leaves the choice between card and CPU to tutti. */
+static bool prefers_card(const struct tutti_model_options *options)
 {
     return options->device && strcmp(options->device, "auto") == 0;
 }
@@ -230,24 +231,11 @@ uint64_t model_weights_room(const struct model *model, const struct tutti_model_
     if (!model->backend->ops->memory_left)
         return host_bytes;
     uint64_t left = model_own_memory_left(model);
-    return model_prefers_card(options) ? part_for_weights(left) : left;
+    return prefers_card(options) ? part_for_weights(left) : left;
 }
 
-bool model_leaves_card(struct model *model, const struct tutti_model_options *options, enum tutti_status st,
-                       const struct tutti_error *why)
-{
-    struct backend *be = model->backend;
-    if (st != TUTTI_E_MEMORY || !model_prefers_card(options) || !be || !be->ops->memory_left)
-        return false;
-    log_info("device auto: the CPU computes (on the card: %s)", why->text);
-    be->ops->free(be);
-    model->backend = NULL;
-    model->is_too_large_for_card = true;
-    return true;
-}
-
-enum tutti_status model_start_backend(struct model *model, const struct tutti_model_options *options,
-                                      struct tutti_error *err)
+static enum tutti_status open_backend(struct model *model, const struct tutti_model_options *options,
+                                      const char *device, struct tutti_error *err)
 {
     const struct model_desc *d = &model->desc, *local = &model->local;
     struct group *group = model->group;
@@ -301,9 +289,7 @@ enum tutti_status model_start_backend(struct model *model, const struct tutti_mo
         .page_floats = d->uses_mtp ? d->d_model : 0,
         .cluster = group ? group->cluster : NULL,
     };
-    bool leaves_card = model->is_too_large_for_card && model_prefers_card(options);
-    enum tutti_status st = backend_open(&model->backend, leaves_card ? "cpu" : options->device, &backend,
-                                        err);
+    enum tutti_status st = backend_open(&model->backend, device, &backend, err);
     free(slopes);
     if (st == TUTTI_OK && !(model->backend->caps->kv_types >> model->kv_type & 1))
         st = error_set_param(err, TUTTI_E_UNSUPPORTED, "kv_type", "kv_type %s: device %s cannot store it",
@@ -311,19 +297,30 @@ enum tutti_status model_start_backend(struct model *model, const struct tutti_mo
     return st;
 }
 
-/* Opens the backend in whose memory the weights fit. */
-static enum tutti_status load_start_backend(struct loader *l, struct tutti_error *err)
+enum tutti_status model_start_backend(struct model *model, const struct tutti_model_options *options,
+                                      model_fits_fn *fits, void *user, struct tutti_error *err)
 {
     struct tutti_error why = { 0 };
-    enum tutti_status st;
-    do {
-        st = model_start_backend(l->model, l->options, &why);
+    enum tutti_status st = open_backend(model, options, options->device, &why);
+    if (st == TUTTI_OK)
+        st = fits(user, &why);
+    struct backend *card = model->backend && model->backend->ops->memory_left ? model->backend : NULL;
+    if (st == TUTTI_E_MEMORY && prefers_card(options) && card) {
+        log_info("device auto: the CPU computes (on the card: %s)", why.text);
+        card->ops->free(card);
+        model->backend = NULL;
+        st = open_backend(model, options, "cpu", &why);
         if (st == TUTTI_OK)
-            st = load_check_memory(l, &why);
-    } while (model_leaves_card(l->model, l->options, st, &why));
+            st = fits(user, &why);
+    }
     if (st != TUTTI_OK && err)
         *err = why;
     return st;
+}
+
+static enum tutti_status loader_fits(void *user, struct tutti_error *err)
+{
+    return load_check_memory(user, err);
 }
 
 static enum tutti_status load_checkpoint(struct loader *l, struct tutti_error *err)
@@ -371,7 +368,7 @@ static enum tutti_status load_checkpoint(struct loader *l, struct tutti_error *e
     if (st == TUTTI_OK)
         st = weights_check_all(l->is_cut ? &model->local : &model->desc, l->family, l->names, l->ck, err);
     if (st == TUTTI_OK)
-        st = load_start_backend(l, err);
+        st = model_start_backend(model, l->options, loader_fits, l, err);
     if (st == TUTTI_OK)
         st = load_weights(l, err);
     return st;

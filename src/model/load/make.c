@@ -246,6 +246,7 @@ static int source_rows(const struct model_desc *d, enum weight_slot slot, int n_
 
 struct maker {
     struct model *model;
+    const struct tutti_model_options *options;
     enum dtype type;
     uint64_t state;
     uint64_t memory_bytes; /* free before any rank of this machine makes its weights */
@@ -368,9 +369,10 @@ static enum tutti_status cut(const struct maker *m, struct tutti_error *err)
 }
 
 /* TUTTI_E_MEMORY: the weights do not fit in free memory. */
-static enum tutti_status make_check_memory(const struct maker *m, const struct tutti_model_options *options,
-                                           struct tutti_error *err)
+static enum tutti_status make_check_memory(void *user, struct tutti_error *err)
 {
+    const struct maker *m = user;
+    const struct tutti_model_options *options = m->options;
     struct model *model = m->model;
     struct fit_sizes sizes = { 0 };
     const struct fit_request request = {
@@ -388,8 +390,7 @@ static enum tutti_status make_check_memory(const struct maker *m, const struct t
     return fit_check(model->name, dtype_name(m->type), &sizes, &request, options->memory_bytes > 0, err);
 }
 
-static enum tutti_status make(struct maker *m, const struct tutti_model_options *options,
-                              struct tutti_error *err)
+static enum tutti_status make(struct maker *m, struct tutti_error *err)
 {
     struct model *model = m->model;
     const struct model_desc *d = &model->desc;
@@ -403,14 +404,7 @@ static enum tutti_status make(struct maker *m, const struct tutti_model_options 
     model->weights = calloc((size_t)d->n_layers * SLOT_COUNT, sizeof *model->weights);
     if (!model->weights || !model_alloc_rope_freqs(model))
         return out_of_memory(err);
-    struct tutti_error why = { 0 };
-    do {
-        st = model_start_backend(model, options, &why);
-        if (st == TUTTI_OK)
-            st = make_check_memory(m, options, &why);
-    } while (model_leaves_card(model, options, st, &why));
-    if (st != TUTTI_OK && err)
-        *err = why;
+    st = model_start_backend(model, m->options, make_check_memory, m, err);
     for (struct slot_at at = SLOT_BEGIN; st == TUTTI_OK && slot_next(d, &at);)
         st = make_weight(m, &at, err);
     return st == TUTTI_OK ? model_check(model, err) : st;
@@ -463,7 +457,7 @@ enum tutti_status model_make(struct model **out, const char *name, int n_layers,
                                n_layers, desc->n_layers, name);
     if (!dtype_is_weight(type))
         return error_set_param(err, TUTTI_E_ARGUMENT, "type", "type %s holds no weights", dtype_name(type));
-    struct maker m = { .type = type, .state = 1 };
+    struct maker m = { .options = options ? options : &DEFAULTS, .type = type, .state = 1 };
     struct model *model = m.model = calloc(1, sizeof *model);
     if (!model)
         return out_of_memory(err);
@@ -475,13 +469,13 @@ enum tutti_status model_make(struct model **out, const char *name, int n_layers,
     model->desc.bos_id = model->desc.pad_id = -1;
     model->desc.n_usable_vocab = desc->n_vocab;
     tutti_sampling_init(&model->sampling, NULL);
-    enum tutti_status st = group_open(model, options ? options : &DEFAULTS, err);
-    model->memory_bytes = options ? options->memory_bytes : 0;
+    enum tutti_status st = group_open(model, m.options, err);
+    model->memory_bytes = m.options->memory_bytes;
     m.memory_bytes = st == TUTTI_OK ? model_own_memory_left(model) : 0;
     if (st == TUTTI_OK && model->group)
         st = cluster_agree(model->group->cluster, st, err); /* all have measured */
     if (st == TUTTI_OK)
-        st = group_join(model, make(&m, options ? options : &DEFAULTS, err), err);
+        st = group_join(model, make(&m, err), err);
     if (st == TUTTI_OK)
         *out = model;
     else

@@ -1,10 +1,9 @@
 #include "backend/cuda/adapters/lora_pack.h"
 
-#include "base/half.h"
+#include "backend/lora_factor.h"
 #include "base/hash.h"
 
 #include <assert.h>
-#include <math.h>
 #include <string.h>
 
 /* Memory that is filled from front to back. */
@@ -37,29 +36,6 @@ static size_t padded(int n)
     return ((size_t)n + LORA_COLUMNS - 1) / LORA_COLUMNS * LORA_COLUMNS;
 }
 
-/* The exponent of the largest of n numbers; 0 if that is infinite, NaN or 0. */
-static int exponent_of(const float *x, size_t n)
-{
-    float most = 0;
-    int exponent = 0;
-    for (size_t i = 0; i < n; i++)
-        most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
-    if (most > 0 && isfinite(most))
-        frexpf(most, &exponent);
-    return exponent;
-}
-
-/* Stores factor number i of the factors at to, times 2^-exponent if they are halves. */
-static void put_factor(uint8_t *to, size_t i, float x, bool is_half, int exponent)
-{
-    if (is_half) {
-        uint16_t h = float_to_half(ldexpf(x, -exponent));
-        memcpy(to + i * sizeof h, &h, sizeof h);
-    } else {
-        memcpy(to + i * sizeof x, &x, sizeof x);
-    }
-}
-
 /* Where the parts of a packed source are. */
 struct lora_places {
     size_t pieces, scales, a;
@@ -75,7 +51,7 @@ static void pack_part(struct filled *f, const struct lora_places *at, const stru
            b = place(f, rank * n_padded * (is_half ? 2 : 4));
     if (!f->host)
         return;
-    int a_exponent = exponent_of(part->a, rank * n_in), b_exponent = exponent_of(part->b, rank * n_out);
+    int a_exponent = lora_exponent(part->a, rank * n_in), b_exponent = lora_exponent(part->b, rank * n_out);
     float scale = is_half ? ldexpf(part->scale, a_exponent + b_exponent) : part->scale;
     struct lora_update piece = { .b = f->card + b,
                                  .out_begin = part->out_begin,
@@ -88,9 +64,9 @@ static void pack_part(struct filled *f, const struct lora_places *at, const stru
         size_t sum = (size_t)rank_begin + i;
         memcpy(f->host + at->scales + sum * sizeof scale, &scale, sizeof scale);
         for (size_t k = 0; k < n_in; k++)
-            put_factor(f->host + at->a, sum * row + k, part->a[i * n_in + k], is_half, a_exponent);
+            lora_put_factor(f->host + at->a, sum * row + k, part->a[i * n_in + k], is_half, a_exponent);
         for (size_t j = 0; j < n_out; j++)
-            put_factor(f->host + b, i * n_padded + j, part->b[j * rank + i], is_half, b_exponent);
+            lora_put_factor(f->host + b, i * n_padded + j, part->b[j * rank + i], is_half, b_exponent);
     }
 }
 

@@ -24,9 +24,7 @@ enum cuda_kv_type cuda_kv_type_of(enum dtype dtype)
 
 static size_t layer_page_bytes(const struct attention_shape *shape, enum dtype dtype)
 {
-    if (shape->n_latent > 0)
-        return CUDA_PAGE_TOKENS * kv_type_latent_bytes(dtype, shape->head_dim);
-    return (size_t)shape->n_kv_heads * 2 * CUDA_PAGE_TOKENS * kv_type_bytes(dtype, shape->head_dim);
+    return CUDA_PAGE_TOKENS * kv_type_position_bytes(dtype, shape);
 }
 
 static bool has_window(const struct cuda_backend *cuda, int layer)
