@@ -16,11 +16,11 @@ TEXTS = ["What is the capital of France?", "Hello", "Tell me a story about a fox
 def serve_on_card(tmp_path, monkeypatch):
     servers = []
 
-    def start(*args, **environment):
+    def start(*args, device="cuda", **environment):
         monkeypatch.setenv("LD_LIBRARY_PATH", STANDIN)
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        servers.append(conftest.Server("--device", "cuda", *args, log=str(tmp_path / f"log{len(servers)}")))
+        servers.append(conftest.Server("--device", device, *args, log=str(tmp_path / f"log{len(servers)}")))
         return servers[-1]
 
     yield start
@@ -68,6 +68,17 @@ def test_a_failure_of_the_driver_is_an_error_and_no_text(serve_on_card):
     # Then the process ends with an error, for its supervisor to start another.
     assert server.process.wait(conftest.PATIENCE) > 0
     assert "device cuda" in server.log()
+
+
+@pytest.mark.parametrize("environment, device, said", [
+    ({}, "cuda", None),
+    ({"TUTTI_STANDIN_MEMORY": "8000000"}, "cpu", "device auto: the CPU computes (on the card: "),
+    ({"TUTTI_STANDIN_CARDS": "0"}, "cpu", "device auto: the CPU computes ("),
+])
+def test_auto_takes_the_card_if_the_weights_fit(serve_on_card, environment, device, said):
+    server = serve_on_card("--api", "tgi", device="auto", **environment)
+    assert server.get("/info").json()["model_device_type"] == device
+    assert (said is None) == ("device auto: the CPU computes" not in server.log()) and (said or "") in server.log()
 
 
 def test_without_a_driver_the_message_says_what_to_do(tmp_path):

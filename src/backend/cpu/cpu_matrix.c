@@ -146,6 +146,9 @@ static enum tutti_status matrix_describe(struct matrix *m, const struct matrix_s
 {
     int n_experts = matrix_source_experts(source);
     int64_t n_out;
+    if (!(CPU_CAPS.weight_types >> source->type & 1))
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: the CPU has no weights of type %s", source->name,
+                         dtype_name(source->type));
     enum tutti_status st = matrix_source_check(source, 2 * PANEL_ROWS, &n_out, err);
     if (st != TUTTI_OK)
         return st;
