@@ -1,11 +1,13 @@
 /* A stand-in for NVIDIA's driver, whose card is the emulator of kernels (emulator.h).
  *
  * Memory of the card may only be touched while the card works: the host faults at its pointers. It has guard pages at its
- * end, and NaNs at first. What a stream is given is carried out as late as the driver may: when somebody waits for it. So
- * pinned memory that is changed too early, or read too early, changes results. At the end of the last context nothing may
- * be left of what was allocated; else the program ends, as at any misuse. */
+ * end, and NaNs at first. What a stream is given is carried out as late as the driver may: when somebody waits for it, or for
+ * an event after it, or asks for such an event a second time. Streams wait for each other by events only. So pinned memory
+ * that is changed too early, or read too early, or work of two streams without an event in between, changes results. At the
+ * end of the last context nothing may be left of what was allocated; else the program ends, as at any misuse. */
 #include "cuda/emulator.h"
 #include "cuda/standin.h"
+#include "cuda/standin_memory.h"
 
 #include "backend/cuda/driver.h"
 
@@ -13,17 +15,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum {
-    PAGE = 4096,
-    MOST_NANS = 1 << 16 /* at the begin of pinned memory */,
-    CARD_ALIGNMENT = 256,
-    MOST_STATIC_SHARED = 48 << 10,
-    MOST_SHARED = 227 << 10
-};
+enum { MOST_STATIC_SHARED = 48 << 10, MOST_SHARED = 227 << 10 };
 enum {
     INVALID_VALUE = 1,
     OUT_OF_MEMORY = 2,
@@ -35,7 +30,7 @@ enum {
     UNSUPPORTED_PTX = 222,
     INVALID_HANDLE = 400,
     NOT_FOUND = 500,
-    ILLEGAL_ADDRESS = 700,
+    NOT_READY = 600,
     IN_CAPTURE = 901,
 };
 
@@ -58,7 +53,6 @@ static bool has_environment;
 EXPORT standin_fail_fn standin_fail;
 EXPORT standin_calls_fn standin_calls;
 EXPORT standin_failed_fn standin_failed;
-EXPORT standin_bytes_fn standin_bytes;
 
 void standin_fail(const char *name, long count, int error)
 {
@@ -129,57 +123,15 @@ static long setting(const char *name, long value)
 
 /* ---- memory ---- */
 
-struct block {
-    struct block *next;
-    uint8_t *mapping, *data; /* data ends where the guard page begins, up to alignment */
-    size_t mapping_bytes, n_bytes;
-    bool is_new; /* not filled with NaNs yet */
-};
-
 static struct block *card_blocks, *pinned_blocks;
 static size_t card_bytes;
 static bool is_working; /* the card's memory may be touched */
 
+EXPORT standin_bytes_fn standin_bytes;
+
 size_t standin_bytes(void)
 {
     return card_bytes;
-}
-
-static size_t round_to(size_t n, size_t step)
-{
-    return (n + step - 1) / step * step;
-}
-
-static struct block *block_new(size_t n_bytes, bool is_card)
-{
-    struct block *b = calloc(1, sizeof *b);
-    size_t room = round_to(n_bytes, CARD_ALIGNMENT), pages = round_to(room, PAGE);
-    if (!b)
-        return NULL;
-    b->mapping_bytes = pages + PAGE;
-    b->mapping = mmap(NULL, b->mapping_bytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (b->mapping == MAP_FAILED) {
-        free(b);
-        return NULL;
-    }
-    b->data = b->mapping + pages - room;
-    b->n_bytes = n_bytes;
-    mprotect(b->mapping + pages, PAGE, PROT_NONE);
-    b->is_new = is_card;
-    if (is_card)
-        mprotect(b->mapping, pages, PROT_NONE);
-    else
-        memset(b->mapping, 0xff, pages < MOST_NANS ? pages : MOST_NANS);
-    return b;
-}
-
-static void block_open(struct block *b, bool opens)
-{
-    mprotect(b->mapping, b->mapping_bytes - PAGE, opens ? PROT_READ | PROT_WRITE : PROT_NONE);
-    if (opens && b->is_new)
-        memset(b->mapping, 0xff, b->mapping_bytes - PAGE);
-    b->is_new = false;
 }
 
 static void card_work(bool begins)
@@ -189,41 +141,12 @@ static void card_work(bool begins)
         block_open(b, begins);
 }
 
-static struct block *find_block(struct block *list, const void *at)
-{
-    for (struct block *b = list; b; b = b->next)
-        if ((const uint8_t *)at >= b->data &&
-            (const uint8_t *)at < b->data + (b->n_bytes > 0 ? b->n_bytes : 1))
-            return b;
-    return NULL;
-}
-
-static bool is_in(struct block *list, const void *at, size_t n_bytes)
-{
-    struct block *b = find_block(list, at);
-    return b && n_bytes <= b->n_bytes - (size_t)((const uint8_t *)at - b->data);
-}
-
-static bool block_free(struct block **list, void *data)
-{
-    for (struct block **at = list; *at; at = &(*at)->next) {
-        struct block *b = *at;
-        if (b->data != data)
-            continue;
-        *at = b->next;
-        munmap(b->mapping, b->mapping_bytes);
-        free(b);
-        return true;
-    }
-    return false;
-}
-
 /* ---- objects ---- */
 
-enum object_kind { MODULE = 1, FUNCTION, STREAM, GRAPH, EXEC };
+enum object_kind { MODULE = 1, FUNCTION, STREAM, GRAPH, EXEC, EVENT };
 
 struct operation {
-    enum { LAUNCH, COPY, FILL } kind;
+    enum { LAUNCH, COPY, FILL, RECORD, WAIT } kind;
     const struct emulated_kernel *kernel;
     struct emulated_grid grid;
     void *args;
@@ -231,11 +154,14 @@ struct operation {
     const void *from; /* NULL: args */
     size_t n_bytes;
     int byte;
+    struct object *event, *stream; /* of RECORD and WAIT: the stream of the record, and its number */
+    long n_record;
 };
 
 struct operations {
     struct operation *items;
     size_t n, room;
+    size_t n_done; /* of a stream: carried out */
 };
 
 struct object {
@@ -246,11 +172,13 @@ struct object {
     int shared_bytes;
     bool is_capturing;            /* a stream */
     struct operations operations; /* of a stream: captured; of a graph */
+    struct operations queue;      /* of a stream */
     struct object *module;
+    struct object *stream; /* of an event's last record */
+    long n_records, n_done, n_queries;
 };
 
 static struct object *objects;
-static struct operations queue; /* of all streams, in the order of the calls */
 
 static struct object *object_new(enum object_kind kind)
 {
@@ -287,6 +215,7 @@ static void object_free(struct object *o)
             break;
         }
     clear_operations(&o->operations);
+    clear_operations(&o->queue);
     free(o->text);
     free(o);
 }
@@ -311,7 +240,7 @@ static void add_operation(struct operations *ops, const struct operation *op, co
 /* Zeros in all of a block that was never touched: its pages are zeros as they come from the system. */
 static bool is_clearing_new(const struct operation *op)
 {
-    struct block *b = op->kind == FILL && op->byte == 0 ? find_block(card_blocks, op->to) : NULL;
+    struct block *b = op->kind == FILL && op->byte == 0 ? block_find(card_blocks, op->to) : NULL;
     if (!b || !b->is_new || op->to != b->data || op->n_bytes != b->n_bytes)
         return false;
     b->is_new = false;
@@ -321,8 +250,8 @@ static bool is_clearing_new(const struct operation *op)
 /* A copy or a fill opens only what it touches, which is faster. */
 static void open_ends(const struct operation *op, bool opens)
 {
-    struct block *to = find_block(card_blocks, op->to),
-                 *from = op->kind == COPY ? find_block(card_blocks, op->from) : NULL;
+    struct block *to = block_find(card_blocks, op->to),
+                 *from = op->kind == COPY ? block_find(card_blocks, op->from) : NULL;
     if (to)
         block_open(to, opens);
     if (from && from != to)
@@ -339,25 +268,51 @@ static void carry_out(const struct operation *op)
         memmove(op->to, op->from ? op->from : op->args, op->n_bytes);
 }
 
-static void work(void)
+static void work_until(struct object *stream, const struct object *event, long n_record);
+
+static void work_one(const struct operation *op)
 {
-    if (queue.n == 0)
+    if (op->kind == RECORD) {
+        if (op->event->n_done < op->n_record)
+            op->event->n_done = op->n_record;
         return;
-    for (size_t i = 0; i < queue.n; i++) {
-        const struct operation *op = &queue.items[i];
-        if (op->kind == LAUNCH && !is_working)
-            card_work(true);
-        if (is_clearing_new(op))
-            continue;
-        if (!is_working)
-            open_ends(op, true);
-        carry_out(op);
-        if (!is_working)
-            open_ends(op, false);
     }
+    if (op->kind == WAIT) {
+        work_until(op->stream, op->event, op->n_record);
+        return;
+    }
+    if (op->kind == LAUNCH && !is_working)
+        card_work(true);
+    if (is_clearing_new(op))
+        return;
+    if (!is_working)
+        open_ends(op, true);
+    carry_out(op);
+    if (!is_working)
+        open_ends(op, false);
+}
+
+/* Carries out what the stream has, up to this record of the event; event NULL: all of it. */
+static void work_until(struct object *stream, const struct object *event, long n_record)
+{
+    struct operations *queue = stream ? &stream->queue : NULL;
+    while (queue && queue->n_done < queue->n && !(event && event->n_done >= n_record))
+        work_one(&queue->items[queue->n_done++]);
+}
+
+static void work_on(struct object *stream)
+{
+    work_until(stream, NULL, 0);
     if (is_working)
         card_work(false);
-    clear_operations(&queue);
+    clear_operations(&stream->queue);
+}
+
+static void work(void)
+{
+    for (struct object *o = objects; o; o = o->next)
+        if (o->kind == STREAM)
+            work_on(o);
 }
 
 /* ---- the context ---- */
@@ -507,6 +462,7 @@ static void check_leaks(void)
         if (o->kind != FUNCTION)
             misuse("cuDevicePrimaryCtxRelease_v2", o->kind == MODULE   ? "a module is left"
                                                    : o->kind == STREAM ? "a stream is left"
+                                                   : o->kind == EVENT  ? "an event is left"
                                                                        : "a graph is left");
 }
 
@@ -544,10 +500,10 @@ EXPORT int cuMemGetInfo_v2(size_t *free_bytes, size_t *all_bytes)
 
 static bool is_any_capturing(void)
 {
-    for (struct object *o = objects; o; o = o->next)
-        if (o->is_capturing)
-            return true;
-    return false;
+    struct object *o = objects;
+    while (o && !o->is_capturing)
+        o = o->next;
+    return o != NULL;
 }
 
 EXPORT int cuMemAlloc_v2(void **memory, size_t n_bytes)
@@ -569,7 +525,7 @@ EXPORT int cuMemFree_v2(void *memory)
 {
     BEGIN_FREE();
     work();
-    struct block *b = find_block(card_blocks, memory);
+    struct block *b = block_find(card_blocks, memory);
     size_t n_bytes = b ? b->n_bytes : 0;
     if (!block_free(&card_blocks, memory))
         misuse(__func__, "no such memory");
@@ -626,7 +582,7 @@ EXPORT int cuStreamSynchronize(void *stream)
     struct object *o = object_of(stream, STREAM);
     if (!o || o->is_capturing)
         return end(o ? IN_CAPTURE : INVALID_HANDLE);
-    work();
+    work_on(o);
     return end(0);
 }
 
@@ -635,16 +591,16 @@ static int enqueue(void *stream, const struct operation *op, const void *args, s
     struct object *o = object_of(stream, STREAM);
     if (!o)
         return INVALID_HANDLE;
-    add_operation(o->is_capturing ? &o->operations : &queue, op, args, args_bytes);
+    add_operation(o->is_capturing ? &o->operations : &o->queue, op, args, args_bytes);
     return 0;
 }
 
 EXPORT int cuMemcpyHtoDAsync_v2(void *to, const void *from, size_t n_bytes, void *stream)
 {
     BEGIN(true);
-    if (!is_in(card_blocks, to, n_bytes))
+    if (!block_has(card_blocks, to, n_bytes))
         misuse(__func__, "the target is not in the card's memory");
-    bool is_pinned = is_in(pinned_blocks, from, n_bytes);
+    bool is_pinned = block_has(pinned_blocks, from, n_bytes);
     struct operation op = { .kind = COPY, .to = to, .from = is_pinned ? from : NULL, .n_bytes = n_bytes };
     return end(enqueue(stream, &op, from, is_pinned ? 0 : n_bytes));
 }
@@ -652,23 +608,23 @@ EXPORT int cuMemcpyHtoDAsync_v2(void *to, const void *from, size_t n_bytes, void
 EXPORT int cuMemcpyDtoHAsync_v2(void *to, void *from, size_t n_bytes, void *stream)
 {
     BEGIN(true);
-    if (!is_in(card_blocks, from, n_bytes))
+    if (!block_has(card_blocks, from, n_bytes))
         misuse(__func__, "the source is not in the card's memory");
     struct object *o = object_of(stream, STREAM);
-    bool is_pinned = is_in(pinned_blocks, to, n_bytes);
+    bool is_pinned = block_has(pinned_blocks, to, n_bytes);
     struct operation op = { .kind = COPY, .to = to, .from = from, .n_bytes = n_bytes };
     if (!is_pinned && o && o->is_capturing)
         return end(IN_CAPTURE);
     int result = enqueue(stream, &op, NULL, 0);
     if (result == 0 && !is_pinned)
-        work();
+        work_on(o);
     return end(result);
 }
 
 EXPORT int cuMemcpyDtoDAsync_v2(void *to, void *from, size_t n_bytes, void *stream)
 {
     BEGIN(true);
-    if (!is_in(card_blocks, from, n_bytes) || !is_in(card_blocks, to, n_bytes))
+    if (!block_has(card_blocks, from, n_bytes) || !block_has(card_blocks, to, n_bytes))
         misuse(__func__, "an end is not in the card's memory");
     struct operation op = { .kind = COPY, .to = to, .from = from, .n_bytes = n_bytes };
     return end(enqueue(stream, &op, NULL, 0));
@@ -677,10 +633,78 @@ EXPORT int cuMemcpyDtoDAsync_v2(void *to, void *from, size_t n_bytes, void *stre
 EXPORT int cuMemsetD8Async(void *to, unsigned char byte, size_t n_bytes, void *stream)
 {
     BEGIN(true);
-    if (!is_in(card_blocks, to, n_bytes))
+    if (!block_has(card_blocks, to, n_bytes))
         misuse(__func__, "the target is not in the card's memory");
     struct operation op = { .kind = FILL, .to = to, .n_bytes = n_bytes, .byte = byte };
     return end(enqueue(stream, &op, NULL, 0));
+}
+
+/* ---- events ---- */
+
+EXPORT int cuEventCreate(void **event, unsigned flags)
+{
+    (void)flags;
+    BEGIN(true);
+    *event = object_new(EVENT);
+    return end(0);
+}
+
+EXPORT int cuEventDestroy_v2(void *event)
+{
+    BEGIN_FREE();
+    if (!object_of(event, EVENT))
+        misuse(__func__, "no such event");
+    work(); /* streams may still wait for it */
+    object_free(event);
+    return end(free_error);
+}
+
+EXPORT int cuEventRecord(void *event, void *stream)
+{
+    BEGIN(true);
+    struct object *e = object_of(event, EVENT), *o = object_of(stream, STREAM);
+    if (!e || !o)
+        return end(INVALID_HANDLE);
+    e->stream = o;
+    e->n_queries = 0;
+    struct operation op = { .kind = RECORD, .event = e, .stream = o, .n_record = ++e->n_records };
+    return end(enqueue(stream, &op, NULL, 0));
+}
+
+EXPORT int cuStreamWaitEvent(void *stream, void *event, unsigned flags)
+{
+    BEGIN(true);
+    struct object *e = object_of(event, EVENT);
+    if (!e || flags != 0)
+        return end(INVALID_HANDLE);
+    struct operation op = { .kind = WAIT, .event = e, .stream = e->stream, .n_record = e->n_records };
+    return end(enqueue(stream, &op, NULL, 0));
+}
+
+static int finish_event(struct object *e)
+{
+    work_until(e->stream, e, e->n_records);
+    if (is_working)
+        card_work(false);
+    return 0;
+}
+
+EXPORT int cuEventQuery(void *event)
+{
+    BEGIN(true);
+    struct object *e = object_of(event, EVENT);
+    if (!e)
+        return end(INVALID_HANDLE);
+    if (e->n_done < e->n_records && e->n_queries++ == 0)
+        return end(NOT_READY);
+    return end(finish_event(e));
+}
+
+EXPORT int cuEventSynchronize(void *event)
+{
+    BEGIN(true);
+    struct object *e = object_of(event, EVENT);
+    return end(e ? finish_event(e) : INVALID_HANDLE);
 }
 
 /* ---- graphs ---- */
@@ -757,11 +781,11 @@ EXPORT int cuGraphExecDestroy(void *exec)
 EXPORT int cuGraphLaunch(void *exec, void *stream)
 {
     BEGIN(true);
-    struct object *e = object_of(exec, EXEC);
-    if (!e || !object_of(stream, STREAM))
+    struct object *e = object_of(exec, EXEC), *o = object_of(stream, STREAM);
+    if (!e || !o)
         return end(INVALID_HANDLE);
     for (size_t i = 0; i < e->operations.n; i++)
-        add_operation(&queue, &e->operations.items[i], e->operations.items[i].args,
+        add_operation(&o->queue, &e->operations.items[i], e->operations.items[i].args,
                       args_bytes_of(&e->operations.items[i]));
     return end(0);
 }

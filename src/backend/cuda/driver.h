@@ -17,6 +17,7 @@ typedef struct CUctx_st *cuda_context;
 typedef struct CUmod_st *cuda_module;
 typedef struct CUfunc_st *cuda_function;
 typedef struct CUstream_st *cuda_stream;
+typedef struct CUevent_st *cuda_event;
 typedef struct CUgraph_st *cuda_graph;
 typedef struct CUgraphExec_st *cuda_graph_exec;
 /* Memory of the card. The interface has a 64-bit number; pointers have the same size and are passed alike. */
@@ -30,6 +31,7 @@ enum {
     CUDA_ERROR_INVALID_PTX = 218,
     CUDA_ERROR_NO_PTX_COMPILER = 221,
     CUDA_ERROR_UNSUPPORTED_PTX_VERSION = 222,
+    CUDA_ERROR_NOT_READY = 600, /* of event_query(): the work before the event is not done */
     CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803,
     CUDA_ERROR_UNKNOWN = 999,
 };
@@ -45,6 +47,7 @@ enum {
     CUDA_FUNCTION_STATIC_SHARED_BYTES = 1,
     CUDA_FUNCTION_DYNAMIC_SHARED_BYTES = 8, /* attribute: the most that a launch may request */
     CUDA_STREAM_NON_BLOCKING = 1,           /* does not wait for the legacy default stream */
+    CUDA_EVENT_DISABLE_TIMING = 2,
     CUDA_CAPTURE_THREAD_LOCAL = 1,
     CUDA_JIT_ERROR_LOG_BUFFER = 5,
     CUDA_JIT_ERROR_LOG_BUFFER_BYTES = 6,
@@ -78,6 +81,12 @@ enum {
     F(stream_new, "cuStreamCreate", (cuda_stream * stream, unsigned flags))                                  \
     F(stream_free, "cuStreamDestroy_v2", (cuda_stream stream))                                               \
     F(stream_wait, "cuStreamSynchronize", (cuda_stream stream))                                              \
+    F(event_new, "cuEventCreate", (cuda_event * event, unsigned flags))                                      \
+    F(event_free, "cuEventDestroy_v2", (cuda_event event))                                                   \
+    F(event_record, "cuEventRecord", (cuda_event event, cuda_stream stream))                                 \
+    F(event_wait, "cuEventSynchronize", (cuda_event event))                                                  \
+    F(event_query, "cuEventQuery", (cuda_event event))                                                       \
+    F(stream_follow, "cuStreamWaitEvent", (cuda_stream stream, cuda_event event, unsigned flags))            \
     F(capture_begin, "cuStreamBeginCapture_v2", (cuda_stream stream, int mode))                              \
     F(capture_end, "cuStreamEndCapture", (cuda_stream stream, cuda_graph * graph))                           \
     F(graph_instantiate, "cuGraphInstantiateWithFlags",                                                      \
