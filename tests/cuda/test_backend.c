@@ -543,6 +543,66 @@ static void memory_that_is_left_is_told(void **state)
     assert_int_equal(standin_functions()->bytes(), 0);
 }
 
+static enum tutti_status matrix_new(struct backend *be, struct matrix **out, struct tutti_error *err)
+{
+    enum { N_IN = 64, N_OUT = 16 };
+    float rows[N_OUT * N_IN];
+    for (int i = 0; i < N_OUT * N_IN; i++)
+        rows[i] = (float)(i % 5);
+    const struct matrix_part part = { .data = rows, .dtype = DTYPE_F32, .n_rows = N_OUT };
+    const struct matrix_source source = {
+        .name = "w", .parts = &part, .n_parts = 1, .n_in = N_IN, .type = DTYPE_Q8_0
+    };
+    return be->ops->matrix_new(be, out, &source, err);
+}
+
+/* What the model has decides which kernels are compiled, and nothing is compiled in a step. */
+static void kernels_are_loaded_for_what_is_created(void **state)
+{
+    (void)state;
+    enum {
+        OF_EVERY_STEP = 3,
+        OF_PAGES = 3,
+        OF_MATRICES = 2
+    }; /* of pages: one file, and two kernels by themselves */
+    const struct standin_functions *driver = standin_functions();
+    struct tutti_error err = { 0 };
+    struct matrix *first = NULL, *second = NULL;
+    struct kv_memory *kv = NULL;
+    struct backend *be = NULL;
+    driver->fail_call(NULL, 0, 0);
+    assert_int_equal(open_card(&be, &err), TUTTI_OK);
+    assert_int_equal(driver->calls("cuModuleLoadDataEx"), OF_EVERY_STEP);
+    assert_int_equal(be->ops->kv_new(be, &kv, 4, 4, DTYPE_F16, &err), TUTTI_OK);
+    assert_int_equal(driver->calls("cuModuleLoadDataEx"), OF_EVERY_STEP + OF_PAGES);
+    assert_int_equal(matrix_new(be, &first, &err), TUTTI_OK);
+    assert_int_equal(matrix_new(be, &second, &err), TUTTI_OK); /* of the same type */
+    long n = OF_EVERY_STEP + OF_PAGES + OF_MATRICES;
+    assert_int_equal(driver->calls("cuModuleLoadDataEx"), n);
+    assert_int_equal(be->ops->reserve_sampling(be, 100, &err), TUTTI_OK);
+    assert_int_equal(driver->calls("cuModuleLoadDataEx"), n + 1);
+    assert_int_equal(be->ops->reserve(be, ROWS, &err), TUTTI_OK);
+    assert_no_failure(be);
+
+    /* An operation whose kernel nobody requested fails, with its name: it is not loaded in the step. */
+    struct rows r;
+    struct memory m;
+    rows_init(&r, 1);
+    assert_true(memory_init(&m, be));
+    be->ops->step_begin(be, &r.step);
+    cuda_launch(cuda_of(be), CUDA_KERNEL_route_few, (struct cuda_grid){ 1, 1, 1, 128, 0 }, "", 0);
+    be->ops->step_submit(be);
+    be->ops->step_wait(be);
+    assert_int_equal(driver->calls("cuModuleLoadDataEx"), n + 1);
+    assert_int_equal(be->ops->check(be, &err), TUTTI_E_IO);
+    assert_non_null(strstr(err.text, "launching kernel route_few"));
+    memory_clear(&m, be);
+    be->ops->matrix_free(be, first);
+    be->ops->matrix_free(be, second);
+    be->ops->kv_free(be, kv);
+    be->ops->free(be);
+}
+
 /* ---- failures ---- */
 
 /* Opening, loading, steps and closing. Returns the first error, or TUTTI_E_INTERNAL if a result is wrong. */
@@ -551,11 +611,19 @@ static enum tutti_status live(struct tutti_error *err)
     struct backend *be = NULL;
     struct memory m = { 0 };
     struct rows r;
+    struct matrix *matrix = NULL;
+    struct kv_memory *kv = NULL;
     float hidden[ROWS * WIDTH];
     enum tutti_status st = open_card(&be, err);
     if (st != TUTTI_OK)
         return st;
-    st = be->ops->reserve_tables(be, MAX_SEQS, MAX_PAGES, err);
+    st = matrix_new(be, &matrix, err);
+    if (st == TUTTI_OK)
+        st = be->ops->kv_new(be, &kv, 4, 4, DTYPE_I8, err);
+    if (st == TUTTI_OK)
+        st = be->ops->reserve_sampling(be, 100, err);
+    if (st == TUTTI_OK)
+        st = be->ops->reserve_tables(be, MAX_SEQS, MAX_PAGES, err);
     if (st == TUTTI_OK)
         st = be->ops->reserve(be, ROWS, err);
     if (st == TUTTI_OK && !memory_init(&m, be))
@@ -572,6 +640,8 @@ static enum tutti_status live(struct tutti_error *err)
     if (st == TUTTI_OK)
         st = be->ops->check(be, err);
     memory_clear(&m, be);
+    be->ops->matrix_free(be, matrix);
+    be->ops->kv_free(be, kv);
     be->ops->free(be); /* the stand-in ends the process if something is left */
     return st;
 }
@@ -695,6 +765,7 @@ int main(void)
         cmocka_unit_test(long_lists_are_launched_in_pieces),
         cmocka_unit_test(large_downloads_are_of_their_time),
         cmocka_unit_test(memory_that_is_left_is_told),
+        cmocka_unit_test(kernels_are_loaded_for_what_is_created),
         cmocka_unit_test(after_a_failure_nothing_is_launched),
         cmocka_unit_test(two_backends_share_a_card),
     };

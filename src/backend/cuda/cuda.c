@@ -22,13 +22,20 @@ bool cuda_is_ok(struct cuda_backend *cuda, cuda_result result, const char *doing
     return false;
 }
 
-void cuda_fail(struct cuda_backend *cuda, enum tutti_status status, const char *text)
+void cuda_keep_error(struct cuda_backend *cuda, const struct tutti_error *err)
 {
     struct cuda_state *s = cuda->state;
     if (s->failure == TUTTI_OK) {
-        (void)error_set(&s->error, status, "%s", text);
-        s->failure = status;
+        s->error = *err;
+        s->failure = err->status;
     }
+}
+
+void cuda_fail(struct cuda_backend *cuda, enum tutti_status status, const char *text)
+{
+    struct tutti_error err;
+    (void)error_set(&err, status, "%s", text);
+    cuda_keep_error(cuda, &err);
 }
 
 enum tutti_status cuda_check(const struct cuda_backend *cuda, struct tutti_error *err)
@@ -291,8 +298,11 @@ static enum tutti_status open_backend(struct cuda_backend *cuda, const struct ca
         st = open_context(cuda, card, err);
     if (st == TUTTI_OK && !(cuda_step_open(cuda) && cuda_cluster_open(cuda, options->cluster)))
         st = error_set(err, TUTTI_E_MEMORY, "device cuda: out of memory");
-    if (st == TUTTI_OK)
-        st = cuda_modules_load(cuda, err);
+    /* What every step needs. It fails here if the driver cannot read the kernels of this build. */
+    if (st == TUTTI_OK && !(cuda_need(cuda, CUDA_KERNEL_set_pages, CUDA_NEED_FILE) &&
+                            cuda_need(cuda, CUDA_KERNEL_gather, CUDA_NEED_FILE) &&
+                            cuda_need(cuda, CUDA_KERNEL_norm_any, CUDA_NEED_FILE)))
+        st = cuda_check(cuda, err);
     if (st == TUTTI_OK)
         st = copy_kinds(cuda, options, err);
     return st;

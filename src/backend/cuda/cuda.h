@@ -110,6 +110,11 @@ static inline float *cuda_floats(struct floats floats, size_t n)
 /* The rows that are computed for n rows of an operation: the bucket, at most max_rows. Buffers of rows have max_rows. */
 int cuda_padded_rows(const struct cuda_backend *cuda, int n);
 
+/* Loads a kernel, or all kernels of its file, which compiles them unless the driver has done so before: between steps,
+ * before the first launch. False: a kept failure. */
+enum cuda_need { CUDA_NEED_FILE, CUDA_NEED_KERNEL };
+bool cuda_need(struct cuda_backend *cuda, enum cuda_kernel kernel, enum cuda_need what);
+
 /* Adds a launch to the running step; between steps: launches at once and does not wait. args is copied; its bytes
  * decide whether a step is like an earlier one, so padding must be zero (initialize with { 0 }). A failure is kept
  * (cuda_check()). */

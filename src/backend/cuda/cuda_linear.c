@@ -45,6 +45,12 @@ static int divide_up(int64_t n, int by)
     return (int)((n + by - 1) / by);
 }
 
+bool cuda_linear_load(struct cuda_backend *cuda, enum linear_format format)
+{
+    return cuda_need(cuda, KERNELS[format].few, CUDA_NEED_FILE) &&
+           cuda_need(cuda, CUDA_KERNEL_linear_convert, CUDA_NEED_FILE);
+}
+
 /* ---- scratch memory ---- */
 
 struct cuda_linear *cuda_linear_of(struct cuda_backend *cuda)

@@ -259,6 +259,11 @@ enum tutti_status cuda_matrix_new(struct backend *be, struct matrix **out, const
     enum tutti_status st = describe(m, source, err);
     if (st != TUTTI_OK)
         goto done;
+    if (!cuda_linear_load(cuda, m->format) ||
+        (source->n_experts > 0 && !cuda_need(cuda, CUDA_KERNEL_route_few, CUDA_NEED_FILE))) {
+        st = cuda_check(cuda, err);
+        goto done;
+    }
     bool fits = dtype_bytes(m->dtype, m->n_in, &job.row_bytes);
     assert(fits);
     (void)fits;

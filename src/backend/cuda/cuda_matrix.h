@@ -48,6 +48,9 @@ void cuda_matrix_place(const struct matrix *m, int row, int *tile, int *place);
 
 /* ---- products: cuda_linear.c ---- */
 
+/* Before the first product or read of a matrix of the format. False: a kept failure. */
+MUST_CHECK bool cuda_linear_load(struct cuda_backend *cuda, enum linear_format format);
+
 /* Input rows as a matrix takes them: float16 (linear_convert), or float32 as they are. */
 struct cuda_input {
     const void *rows;

@@ -87,7 +87,7 @@ void cuda_measure(struct backend *be, struct backend_limits *out)
     struct cuda_backend *cuda = cuda_of(be);
     size_t n_bytes;
     *out = (struct backend_limits){ 0 };
-    if (!find_buffer(cuda, &n_bytes))
+    if (!find_buffer(cuda, &n_bytes) || !cuda_need(cuda, CUDA_KERNEL_measure_read, CUDA_NEED_FILE))
         return;
     out->read_gbps = measure_read(cuda, n_bytes);
     out->f32_gflops = measure_arithmetic(cuda, CUDA_KERNEL_measure_float, HALF_OF_FLOAT, 2);

@@ -79,6 +79,8 @@ enum tutti_status cuda_reserve_sampling(struct backend *be, int n_vocab, struct 
     struct cuda_backend *cuda = cuda_of(be);
     if (cuda->sampling && cuda->sampling->n_vocab == n_vocab)
         return TUTTI_OK;
+    if (!cuda_need(cuda, CUDA_KERNEL_sample_draw, CUDA_NEED_FILE))
+        return cuda_check(cuda, err);
     cuda_sampling_release(cuda);
     struct cuda_sampling *s = cuda->sampling = calloc(1, sizeof *s);
     if (!s)

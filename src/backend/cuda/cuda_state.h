@@ -72,8 +72,10 @@ struct cuda_state {
     cuda_device device;
     cuda_context context;
     cuda_stream stream;
-    cuda_module modules[N_CUDA_FILES + 1];
-    cuda_function functions[N_CUDA_KERNELS + 1];
+    cuda_module modules[N_CUDA_FILES + 1],
+        cut_modules[N_CUDA_KERNELS + 1];         /* files, and kernels by themselves */
+    cuda_function functions[N_CUDA_KERNELS + 1]; /* NULL: not loaded */
+    uint64_t loading_ns;                         /* that the driver took for them so far */
     bool has_context;
     _Atomic(enum tutti_status) failure; /* the first; set after error */
     struct tutti_error error;
@@ -112,11 +114,11 @@ int cuda_bucket(int n);
 /* Keeps the first failure. Returns whether result is CUDA_OK. */
 bool cuda_is_ok(struct cuda_backend *cuda, cuda_result result, const char *doing);
 void cuda_fail(struct cuda_backend *cuda, enum tutti_status status, const char *text);
+void cuda_keep_error(struct cuda_backend *cuda, const struct tutti_error *err);
 /* The calling thread's calls of the driver are for this card from now on. */
 void cuda_enter(struct cuda_backend *cuda);
 
 /* ---- cuda_modules.c ---- */
-MUST_CHECK enum tutti_status cuda_modules_load(struct cuda_backend *cuda, struct tutti_error *err);
 void cuda_modules_unload(struct cuda_backend *cuda);
 
 /* ---- cuda_graph.c ---- */

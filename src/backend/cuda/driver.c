@@ -61,6 +61,12 @@ static void set_cache_folder(void)
         (void)setenv("CUDA_CACHE_PATH", path, 0);
 }
 
+/* Otherwise a driver may put off compiling until a kernel is launched for the first time, which is in a step. */
+static void load_at_once(void)
+{
+    (void)setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
 static enum tutti_status open_driver(struct cuda_driver *driver, struct tutti_error *err)
 {
     void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
@@ -76,6 +82,7 @@ static enum tutti_status open_driver(struct cuda_driver *driver, struct tutti_er
             LIBRARY, missing, LEAST_VERSION / 1000, LEAST_VERSION % 1000 / 10);
     }
     set_cache_folder();
+    load_at_once();
     cuda_result result = driver->init(0);
     if (result == CUDA_ERROR_NO_DEVICE) {
         dlclose(library);

@@ -57,6 +57,7 @@ enum tutti_status cuda_embedding_new(struct backend *be, struct embedding_update
         cuda_embedding_free(be, u);
         return error_set(err, TUTTI_E_MEMORY, "adapter: out of memory on the card");
     }
+    (void)cuda_need(cuda, CUDA_KERNEL_embed_change, CUDA_NEED_FILE);
     enum tutti_status st = cuda_check(cuda, err);
     if (st != TUTTI_OK) {
         cuda_embedding_free(be, u);

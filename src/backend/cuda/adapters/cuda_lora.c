@@ -87,6 +87,7 @@ enum tutti_status cuda_lora_new(struct backend *be, struct lora **out, const str
         cuda_lora_free(be, lora);
         return error_set(err, TUTTI_E_MEMORY, "adapter: out of memory on the card");
     }
+    (void)cuda_need(cuda, CUDA_KERNEL_lora_rows, CUDA_NEED_FILE);
     enum tutti_status st = cuda_check(cuda, err);
     if (st != TUTTI_OK) {
         cuda_lora_free(be, lora);

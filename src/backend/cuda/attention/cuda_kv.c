@@ -3,6 +3,7 @@
  * A step's padding rows are not stored, so no page is spare. A layer's pages follow each other, [page][page_bytes], so that a
  * page of all layers is copied by one launch; an image of it has the layers in order, as the spill file keeps it. */
 #include "backend/cuda/attention/cuda_kv.h"
+#include "backend/cuda/attention/attention_plan.h"
 #include "backend/kv_type.h"
 
 #include <stdlib.h>
@@ -100,6 +101,18 @@ void cuda_kv_free(struct backend *be, struct kv_memory *kv)
     free(kv);
 }
 
+/* False: a kept failure. */
+static bool load_kernels(struct cuda_backend *cuda, enum dtype dtype)
+{
+    bool ok = cuda_need(cuda, CUDA_KERNEL_rope_store, CUDA_NEED_FILE);
+    for (int i = 0; i < cuda->n_kinds && ok; i++) {
+        struct attention_kernels k = attention_kernels_of(&cuda->kinds[i].shape, dtype, cuda->shared_bytes);
+        ok = cuda_need(cuda, k.split, CUDA_NEED_KERNEL) &&
+             (k.wide == N_CUDA_KERNELS || cuda_need(cuda, k.wide, CUDA_NEED_KERNEL));
+    }
+    return ok;
+}
+
 enum tutti_status cuda_kv_new(struct backend *be, struct kv_memory **out, int n_pages, int n_window_pages,
                               enum dtype dtype, struct tutti_error *err)
 {
@@ -107,6 +120,8 @@ enum tutti_status cuda_kv_new(struct backend *be, struct kv_memory **out, int n_
     if (kv_type_bytes(dtype, 8) == 0)
         return error_set(err, TUTTI_E_UNSUPPORTED, "KV cache: type %s, expected f16, f32 or int8",
                          dtype_name(dtype));
+    if (!load_kernels(cuda, dtype))
+        return cuda_check(cuda, err);
     int n_layers = cuda->n_layers + (cuda->page_floats > 0);
     struct kv_memory *kv = calloc(1, sizeof *kv + (size_t)n_layers * sizeof *kv->layers);
     if (!kv)

@@ -42,6 +42,7 @@ static void meet_ranks(struct cuda_backend *cuda)
         return;
     cuda->has_met = true;
     (void)cuda_is_ok(cuda, cuda->driver->device_count(&n_cards), "counting the cards");
+    (void)cuda_need(cuda, CUDA_KERNEL_sum_parts, CUDA_NEED_FILE);
     cuda->nccl = cuda_nccl_new(cuda, cuda->cluster, n_cards);
 }
 
