@@ -4,8 +4,8 @@
 
 #include <strings.h>
 
-static const enum dtype TYPES[] = { DTYPE_F16, DTYPE_F32, DTYPE_I8 }; /* of KV_TYPE_NAMES */
-const char *const KV_TYPE_NAMES[] = { "f16", "f32", "int8", NULL };
+static const enum dtype TYPES[] = { DTYPE_F16, DTYPE_BF16, DTYPE_F32, DTYPE_I8 }; /* of KV_TYPE_NAMES */
+const char *const KV_TYPE_NAMES[] = { "f16", "bf16", "f32", "int8", NULL };
 
 bool kv_type_find(const char *name, enum dtype *out)
 {

@@ -6,13 +6,13 @@
 
 struct attention_shape;
 
-/* "f16", "f32", "int8", NULL. */
+/* "f16", "bf16", "f32", "int8", NULL. */
 extern const char *const KV_TYPE_NAMES[];
 
-/* Finds a type by name: F16, F32, or I8 with a float scale for each token and head. False: not
+/* Finds a type by name: F16, BF16, F32, or I8 with a float scale for each token and head. False: not
  * found. */
 bool kv_type_find(const char *name, enum dtype *out);
-const char *kv_type_name(enum dtype type); /* of one of those three */
+const char *kv_type_name(enum dtype type); /* of one of those four */
 
 /* Bytes of one token's keys, or values, of one head. type: any; 0: not a type of the KV cache. */
 size_t kv_type_bytes(enum dtype type, int head_dim);

@@ -289,7 +289,7 @@ struct kernels {
     softcap_fn *softcap;
     softmax_fn *softmax;
     rope_fn *rope_interleaved, *rope_half;
-    attention_fn *attention_f16, *attention_f32, *attention_int8;
+    attention_fn *attention_f16, *attention_bf16, *attention_f32, *attention_int8;
     attention_merge_fn *attention_merge;
     to_int8_fn *to_int8;
     divide_fn *divide;

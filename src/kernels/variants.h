@@ -22,6 +22,7 @@
     M(rope_fn, rope_interleaved, variant)                                                                    \
     M(rope_fn, rope_half, variant)                                                                           \
     M(attention_fn, attention_f16, variant)                                                                  \
+    M(attention_fn, attention_bf16, variant)                                                                 \
     M(attention_fn, attention_f32, variant)                                                                  \
     M(attention_fn, attention_int8, variant)                                                                 \
     M(attention_merge_fn, attention_merge, variant)                                                          \

@@ -91,7 +91,7 @@ def test_parameters_that_a_token_uses_are_told_from_all():
 @pytest.mark.parametrize("name,layers", [("deepseek-v2-lite", 27), ("glm-4.7-flash", 47)])
 def test_latent_attention_stores_latents_and_rotary_parts_only(name, layers):
     """512 and 64 elements of a position in each layer, whatever the number of heads; int8 has a scale for each of the two."""
-    for kv_type, row in (("f16", 2 * (512 + 64)), ("f32", 4 * (512 + 64)), ("int8", 512 + 4 + 64 + 4)):
+    for kv_type, row in (("f16", 2 * (512 + 64)), ("bf16", 2 * (512 + 64)), ("f32", 4 * (512 + 64)), ("int8", 512 + 4 + 64 + 4)):
         assert plan(name, "--context", 16, "--kv-type", kv_type)["layouts"][0]["user_bytes"] == 16 * layers * row
 
 

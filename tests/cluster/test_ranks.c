@@ -224,6 +224,7 @@ static void every_type_gives_the_logits_of_one_rank(void **state)
     for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++)
         compare("llama-tiny", 2, TYPES[i], "f32", 2e-2);
     compare("llama-tiny", 2, "f32", "f16", 3e-3);
+    compare("llama-tiny", 2, "f32", "bf16", 2e-2);
     compare("llama-tiny", 2, "f32", "int8", 3e-2);
     compare("chatglm3-tiny", 4, "q8_0", "f32", 2e-2); /* fewer KV heads than ranks */
 }

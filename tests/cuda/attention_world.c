@@ -1,5 +1,6 @@
 #include "cuda/attention_world.h"
 
+#include "backend/cuda/attention/cuda_kv.h"
 #include "backend/kv_type.h"
 #include "base/half.h"
 #include "cuda/emulator.h"
@@ -61,6 +62,20 @@ static void fill_angles(struct world *w)
             }
 }
 
+static void enlarge_keys(struct world *w)
+{
+    const struct world_case *c = &w->c;
+    int row = world_row_floats(w), n_q = c->n_heads * c->head_dim, n_k = c->n_kv_heads * c->head_dim;
+    for (int r = 0; r < WORLD_ROWS; r++) {
+        for (int d = c->n_latent; d < c->head_dim; d++)
+            w->latent_kv[r * c->head_dim + d] *= c->large_key;
+        for (int i = 0; i < c->n_heads * w->q_dim; i++)
+            w->latent_q[r * c->n_heads * w->q_dim + i] /= c->large_key;
+        for (int i = 0; i < n_q + n_k && c->n_latent == 0; i++)
+            w->qkv[r * row + i] *= i < n_q ? 1 / c->large_key : c->large_key;
+    }
+}
+
 struct world *world_new(const struct world_case *c)
 {
     struct world *w = calloc(1, sizeof *w);
@@ -75,6 +90,8 @@ struct world *world_new(const struct world_case *c)
             w->qkv[i] *= c->magnitude;
     w->latent_q = random_floats(n * (size_t)(c->n_heads * w->q_dim), 2);
     w->latent_kv = random_floats(n * (size_t)c->head_dim, 2);
+    if (c->large_key > 0)
+        enlarge_keys(w);
     w->cos_sin = random_floats(n * (size_t)w->rotary_dim, 1);
     w->freqs = room(CUDA_MAX_HEAD_DIM * sizeof(float));
     for (int j = 0; j < CUDA_MAX_HEAD_DIM; j++)
@@ -126,11 +143,6 @@ void world_free(struct world *w)
         free(all[i]);
     free(w->pages);
     free(w);
-}
-
-static int kv_type_of(enum dtype type)
-{
-    return type == DTYPE_F16 ? CUDA_KV_F16 : type == DTYPE_I8 ? CUDA_KV_I8 : CUDA_KV_F32;
 }
 
 /* ---- a step ---- */
@@ -207,7 +219,7 @@ static struct kv_place place_of(const struct world *w, const struct world_step *
                               .counts = &s->counts,
                               .page_bytes = w->page_bytes,
                               .max_pages = WORLD_PAGES,
-                              .type = kv_type_of(w->c.type),
+                              .type = cuda_kv_type_of(w->c.type),
                               .n_kv_heads = w->c.n_kv_heads,
                               .head_dim = w->c.head_dim };
 }
@@ -280,8 +292,9 @@ static void attend_step(struct world *w, struct world_step *s, float *y, const s
 {
     const struct world_case *c = &w->c;
     struct head_groups groups = head_groups_of(&w->shape);
-    struct attention_kernels kernels = attention_kernels_of(
-        &w->shape, c->type, r->shared_bytes > 0 ? r->shared_bytes : 227 << 10);
+    struct attention_kernels kernels = attention_kernels_of(&w->shape, cuda_kv_type_of(c->type),
+                                                            r->shared_bytes > 0 ? r->shared_bytes : 227 << 10,
+                                                            r->level > 0 ? r->level : 90);
     struct attention_limits limits = { r->n_resident, kernels.wide == N_CUDA_KERNELS ? 0 : r->least_wide,
                                        r->n_slots };
     size_t n_units = (size_t)attention_plan_units(&w->shape, &limits, s->step.n_rows);
@@ -404,9 +417,10 @@ static void stored(double *x, int n, enum dtype type)
     for (int d = 0; d < n; d++)
         max = fmax(max, fabs(x[d]));
     for (int d = 0; d < n; d++)
-        x[d] = type == DTYPE_F16  ? (double)half_to_float(float_to_half((float)x[d]))
-               : type == DTYPE_I8 ? (max > 0 ? rint(x[d] * 127 / max) * max / 127 : 0)
-                                  : x[d];
+        x[d] = type == DTYPE_F16    ? (double)half_to_float(float_to_half((float)x[d]))
+               : type == DTYPE_BF16 ? (double)bf16_to_float(float_to_bf16((float)x[d]))
+               : type == DTYPE_I8   ? (max > 0 ? rint(x[d] * 127 / max) * max / 127 : 0)
+                                    : x[d];
 }
 
 /* All heads of q, then of k and v, of a position, as attention sees them. */

@@ -17,6 +17,8 @@ struct world_case {
     bool has_slopes, has_sinks, has_norms, has_joint_norms;
     float softcap;
     float magnitude; /* of q; 0: 1 */
+    float
+        large_key; /* k, or a latent's rotary part, times this number, and what it is multiplied by over it; 0: 1 */
 };
 
 struct world {
@@ -39,6 +41,7 @@ struct world_run {
     bool has_other; /* each step has a row of another sequence in front */
     int n_resident, least_wide, n_slots;
     size_t shared_bytes; /* of the card; 0: those of level 90 */
+    int level;           /* of the kernels; 0: 90 */
 };
 
 struct world *world_new(const struct world_case *c);

@@ -17,7 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 # The beginnings of names of kernels in which a step spends its time, and the bytes that they may spill: those of attention over the
 # rows of prompts do outside of their loops over keys (docs/notes/cuda.md). The first that fits counts.
-HOT = (("attention_wide", 512), ("attention_f16_", 0), ("attention_i8_", 0), ("attention_latent_f16", 0), ("attention", 128), ("linear", 0),
+HOT = (("attention_wide", 512), ("attention_f16_", 0), ("attention_i8_", 0), ("attention_bf16_64", 0), ("attention_latent_f16", 0),
+       ("attention_latent_bf16", 0), ("attention", 128), ("linear", 0),
        ("experts", 0), ("norm", 0), ("scale", 0), ("activate", 0))
 INFO = re.compile(r"Compiling entry function '(\w+)'.*?\n.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads\n"
                   r".*?Used (\d+) registers", re.S)

@@ -1,5 +1,6 @@
 /* Tests of attention on the card: against float64, and the contract that a row's bits depend only on what it sees, not on
  * chunks, other sequences, the kernel, how a tile is cut into units, or what else lies in the pages. */
+#include "base/half.h"
 #include "cuda/attention_world.h"
 #include "kernels/ref/ref.h"
 
@@ -38,8 +39,13 @@ static void check_case(const struct world_case *c, int begin, int end, const str
                              (double)y[k], (double)want[k]);
     }
     world_attend_double(w, exact, begin, end);
-    /* Weights and queries have 11 bits, and int8 that are near the middle of two may be stored as the other. */
-    double bound = c->type == DTYPE_F32 ? 3e-6 : c->type == DTYPE_F16 ? 2e-3 : 2e-2, worst = 0;
+    /* Weights and queries have 11 bits, with pages of bfloat16 16; and numbers near the middle of two int8, or bfloat16, may be
+     * stored as the other. */
+    double bound = c->type == DTYPE_F32    ? 3e-6
+                   : c->type == DTYPE_F16  ? 2e-3
+                   : c->type == DTYPE_BF16 ? 5e-4
+                                           : 2e-2,
+           worst = 0;
     for (size_t k = 0; k < n_y; k++) {
         double error = fabs(exact[k] - (double)want[k]);
         if (!(error <= bound))
@@ -103,6 +109,42 @@ static void short_prompts_of_all_shapes(void **state)
         { .n_heads = 35, .n_kv_heads = 1, .head_dim = 8, .type = DTYPE_I8, .prefix_len = 25 },
         { .n_heads = 1, .n_kv_heads = 1, .head_dim = 576, .type = DTYPE_F16 },
         { .n_heads = 1, .n_kv_heads = 1, .head_dim = 320, .type = DTYPE_I8, .magnitude = 20 },
+        { .n_heads = 1, .n_kv_heads = 1, .head_dim = 8, .type = DTYPE_BF16 },
+        { .n_heads = 3,
+          .n_kv_heads = 1,
+          .head_dim = 24,
+          .type = DTYPE_BF16,
+          .rope = ROPE_HALF,
+          .has_sinks = true },
+        { .n_heads = 4,
+          .n_kv_heads = 2,
+          .head_dim = 64,
+          .type = DTYPE_BF16,
+          .rope = ROPE_2D,
+          .large_key = 1e9f },
+        { .n_heads = 5,
+          .n_kv_heads = 1,
+          .head_dim = 80,
+          .type = DTYPE_BF16,
+          .has_slopes = true,
+          .magnitude = 20 },
+        { .n_heads = 16, .n_kv_heads = 1, .head_dim = 128, .type = DTYPE_BF16, .rope = ROPE_HALF },
+        { .n_heads = 2,
+          .n_kv_heads = 2,
+          .head_dim = 128,
+          .type = DTYPE_BF16,
+          .has_joint_norms = true,
+          .rope = ROPE_HALF },
+        { .n_heads = 2,
+          .n_kv_heads = 1,
+          .head_dim = 256,
+          .type = DTYPE_BF16,
+          .softcap = 5,
+          .large_key = 1e30f,
+          .rope = ROPE_INTERLEAVED },
+        { .n_heads = 20, .n_kv_heads = 1, .head_dim = 16, .type = DTYPE_BF16, .window = 11, .first = 3 },
+        { .n_heads = 35, .n_kv_heads = 1, .head_dim = 40, .type = DTYPE_BF16, .prefix_len = 25 },
+        { .n_heads = 1, .n_kv_heads = 1, .head_dim = 576, .type = DTYPE_BF16 },
         { .n_heads = 4,
           .n_kv_heads = 2,
           .head_dim = 24,
@@ -146,6 +188,15 @@ static void long_contexts_are_cut_anywhere(void **state)
           .has_sinks = true,
           .has_slopes = true },
         { .n_heads = 2, .n_kv_heads = 1, .head_dim = 16, .type = DTYPE_F32, .first = 200 },
+        { .n_heads = 4, .n_kv_heads = 1, .head_dim = 40, .type = DTYPE_BF16, .rope = ROPE_HALF },
+        { .n_heads = 2,
+          .n_kv_heads = 1,
+          .head_dim = 128,
+          .type = DTYPE_BF16,
+          .window = 300,
+          .large_key = 1e6f,
+          .has_sinks = true,
+          .has_slopes = true },
     };
     static const int ENDS[] = { 1, 15, 16, 17, 65, 255, 256, 257, 513, 700 };
     static const struct world_run RUNS[] = {
@@ -216,6 +267,28 @@ static void latents(void **state)
           .n_latent = 512,
           .type = DTYPE_I8,
           .rope = ROPE_INTERLEAVED },
+        { .n_heads = 33,
+          .n_kv_heads = 1,
+          .head_dim = 56,
+          .n_latent = 40,
+          .type = DTYPE_BF16,
+          .rope = ROPE_INTERLEAVED,
+          .large_key = 1e8f },
+        { .n_heads = 5,
+          .n_kv_heads = 1,
+          .head_dim = 72,
+          .n_latent = 64,
+          .type = DTYPE_BF16,
+          .rope = ROPE_HALF,
+          .window = 19,
+          .softcap = 4,
+          .has_sinks = true },
+        { .n_heads = 20,
+          .n_kv_heads = 1,
+          .head_dim = 576,
+          .n_latent = 512,
+          .type = DTYPE_BF16,
+          .rope = ROPE_INTERLEAVED },
     };
     static const struct world_run RUNS[] = {
         { 5, false, 1000, NEVER, 10000 },
@@ -223,12 +296,17 @@ static void latents(void **state)
         { 1, true, 1, NEVER, 10000, 99 << 10 },
     };
     static const int ENDS[] = { 5, 20, 263, 530 };
-    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct world_run runs[3];
+        memcpy(runs, RUNS, sizeof runs);
+        if (CASES[i].type == DTYPE_BF16) /* of 576 dimensions one leaf in shared memory, as with the others */
+            runs[2].shared_bytes = 132 << 10;
         for (size_t k = 0; k < sizeof ENDS / sizeof *ENDS; k++)
-            check_case(&CASES[i], ENDS[k] - 5, ENDS[k], RUNS, 3);
+            check_case(&CASES[i], ENDS[k] - 5, ENDS[k], runs, 3);
+    }
 }
 
-/* On cards whose shared memory is too small, and with wider latents than latent.c takes. */
+/* On cards whose shared memory is too small, with wider latents than latent.c takes, and of bfloat16 on level 75. */
 static void latents_without_matrix_instructions(void **state)
 {
     (void)state;
@@ -246,9 +324,15 @@ static void latents_without_matrix_instructions(void **state)
           .type = DTYPE_I8,
           .rope = ROPE_HALF,
           .window = 30 },
+        { .n_heads = 20,
+          .n_kv_heads = 1,
+          .head_dim = 56,
+          .n_latent = 40,
+          .type = DTYPE_BF16,
+          .rope = ROPE_INTERLEAVED },
     };
     static const struct world_run RUNS[] = { { 5, false, 1000, NEVER, 10000, 1 },
-                                             { 1, true, 1, NEVER, 0, 1 } };
+                                             { 1, true, 1, NEVER, 0, 1, 75 } };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
         check_case(&CASES[i], 258, 263, RUNS, 2);
 }
@@ -262,6 +346,15 @@ static void rows_before_a_bad_one_are_the_same(void **state)
         { .n_heads = 2, .n_kv_heads = 2, .head_dim = 40, .type = DTYPE_I8 },
         { .n_heads = 2, .n_kv_heads = 1, .head_dim = 24, .type = DTYPE_F32 },
         { .n_heads = 2, .n_kv_heads = 2, .head_dim = 64, .type = DTYPE_F16, .window = 5 },
+        { .n_heads = 2, .n_kv_heads = 2, .head_dim = 40, .type = DTYPE_BF16 },
+        { .n_heads = 2, .n_kv_heads = 2, .head_dim = 64, .type = DTYPE_BF16, .window = 5 },
+        { .n_heads = 2,
+          .n_kv_heads = 1,
+          .head_dim = 56,
+          .n_latent = 40,
+          .type = DTYPE_BF16,
+          .rope = ROPE_HALF,
+          .window = 5 },
         { .n_heads = 2,
           .n_kv_heads = 1,
           .head_dim = 56,
@@ -301,6 +394,50 @@ static void rows_before_a_bad_one_are_the_same(void **state)
         }
 }
 
+/* Keys beyond float16's range are infinite. Where they bring all scores to -infinity, nothing is left to be weighted, with a sink
+ * or without: no finite answer may follow. Pages of bfloat16 hold such keys. */
+static void keys_beyond_float16_give_no_finite_answer_unless_pages_hold_them(void **state)
+{
+    (void)state;
+    static const struct world_case CASES[] = {
+        { .n_heads = 4, .n_kv_heads = 2, .head_dim = 40, .has_sinks = true },
+        { .n_heads = 2, .n_kv_heads = 1, .head_dim = 128, .window = 70, .has_sinks = true },
+        { .n_heads = 3, .n_kv_heads = 1, .head_dim = 56, .n_latent = 40, .has_sinks = true },
+    };
+    static const struct world_run RUNS[] = {
+        { 300, false, 8, ALWAYS, 1000 },
+        { 300, true, 1000, NEVER, 1000 },
+        { 300, true, 1000, NEVER, 1000, .shared_bytes = 1, .level = 75 },
+    };
+    static const enum dtype TYPES[] = { DTYPE_F16, DTYPE_BF16 };
+    enum { N = 300 };
+    for (size_t i = 0; i < 3 * 3 * 2; i++) {
+        struct world_case c = CASES[i % 3];
+        c.type = TYPES[i / 9];
+        struct world *w = world_new(&c);
+        int n = world_row_floats(w), n_q = c.n_heads * c.head_dim, n_y = c.n_heads * world_value_dim(w);
+        float *y = outputs_new(w, N);
+        for (int r = 0; r < N; r++) {
+            for (int d = 0; d < n_q + c.n_kv_heads * c.head_dim && c.n_latent == 0; d++)
+                w->qkv[r * n + d] = d < n_q ? -1 : 7e4f;
+            for (int d = 0; d < c.n_heads * w->q_dim; d++)
+                w->latent_q[r * c.n_heads * w->q_dim + d] = -1;
+            for (int d = c.n_latent; d < c.head_dim; d++)
+                w->latent_kv[r * c.head_dim + d] = 7e4f;
+        }
+        world_attend(w, y, 0, N, &RUNS[i / 3 % 3]);
+        for (int k = 0; k < N * n_y; k++)
+            assert_int_equal(isfinite(y[k]) != 0, c.type == DTYPE_BF16);
+        free(y);
+        world_free(w);
+    }
+}
+
+static float stored_float(enum dtype type, float x)
+{
+    return type == DTYPE_BF16 ? bf16_to_float(float_to_bf16(x)) : x;
+}
+
 /* Attention of the last of n rows by the reference kernels, whose keys are transposed. */
 static void attend_by_reference(const struct world *w, float *y, int n, int head)
 {
@@ -317,8 +454,9 @@ static void attend_by_reference(const struct world *w, float *y, int n, int head
         for (int d = 0; d < hd; d++) {
             const float *row = w->qkv + (size_t)t * (size_t)n_row;
             float *page = pages + (size_t)(t / 16) * page_floats;
-            page[d * 16 + t % 16] = row[(c->n_heads + kv) * hd + d];
-            page[16 * hd + t % 16 * hd + d] = row[(c->n_heads + c->n_kv_heads + kv) * hd + d];
+            page[d * 16 + t % 16] = stored_float(c->type, row[(c->n_heads + kv) * hd + d]);
+            page[16 * hd + t % 16 * hd + d] = stored_float(c->type,
+                                                           row[(c->n_heads + c->n_kv_heads + kv) * hd + d]);
         }
     for (int d = 0; d < hd; d++)
         q[d] = w->qkv[(size_t)(n - 1) * (size_t)n_row + (size_t)(head * hd + d)] * w->shape.scale;
@@ -346,7 +484,8 @@ static void attend_by_reference(const struct world *w, float *y, int n, int head
     free(q);
 }
 
-static void pages_of_floats_have_the_bits_of_the_reference(void **state)
+/* Of bfloat16 on level 75. */
+static void products_without_matrix_instructions_have_the_bits_of_the_reference(void **state)
 {
     (void)state;
     static const struct world_case CASES[] = {
@@ -357,12 +496,19 @@ static void pages_of_floats_have_the_bits_of_the_reference(void **state)
           .has_sinks = true,
           .has_slopes = true },
         { .n_heads = 2, .n_kv_heads = 1, .head_dim = 80, .type = DTYPE_F32, .softcap = 7 },
+        { .n_heads = 4,
+          .n_kv_heads = 2,
+          .head_dim = 24,
+          .type = DTYPE_BF16,
+          .large_key = 1e7f,
+          .has_sinks = true,
+          .has_slopes = true },
     };
     static const int ENDS[] = { 1, 40, 257, 600 };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
         for (size_t k = 0; k < sizeof ENDS / sizeof *ENDS; k++) {
             struct world *w = world_new(&CASES[i]);
-            const struct world_run run = { 1, true, 1000, NEVER, k % 2 ? 10000 : 0 };
+            const struct world_run run = { 1, true, 1000, NEVER, k % 2 ? 10000 : 0, .level = 75 };
             int hd = CASES[i].head_dim;
             float *y = outputs_new(w, 1), want[CUDA_MAX_HEAD_DIM];
             world_store(w, 1, 0, ENDS[k] - 1);
@@ -439,7 +585,8 @@ int main(void)
         cmocka_unit_test(latents),
         cmocka_unit_test(latents_without_matrix_instructions),
         cmocka_unit_test(rows_before_a_bad_one_are_the_same),
-        cmocka_unit_test(pages_of_floats_have_the_bits_of_the_reference),
+        cmocka_unit_test(keys_beyond_float16_give_no_finite_answer_unless_pages_hold_them),
+        cmocka_unit_test(products_without_matrix_instructions_have_the_bits_of_the_reference),
         cmocka_unit_test(units_cover_every_block_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

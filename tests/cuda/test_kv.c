@@ -105,7 +105,8 @@ static void backend_free(struct cuda_backend *cuda, struct kv_memory *kv)
     free(cuda);
 }
 
-static const enum dtype TYPES[] = { DTYPE_F16, DTYPE_F32, DTYPE_I8 };
+static const enum dtype TYPES[] = { DTYPE_F16, DTYPE_F32, DTYPE_I8, DTYPE_BF16 };
+enum { N_TYPES = sizeof TYPES / sizeof *TYPES };
 
 /* ---- tests ---- */
 
@@ -113,7 +114,7 @@ static void pages_have_the_bytes_of_kv_type(void **state)
 {
     (void)state;
     struct cuda_backend *cuda = backend_new();
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < N_TYPES; i++) {
         size_t head = kv_type_bytes(TYPES[i], DIM), latent = kv_type_latent_bytes(TYPES[i], LATENT_DIM);
         size_t windows = 2 * 16 * (size_t)N_KV * 2 * head;
         assert_int_equal(cuda_kv_window_bytes(&cuda->backend, TYPES[i]), windows);
@@ -131,6 +132,8 @@ static void check_element(const uint8_t *part, enum dtype type, int n_part, int 
         assert_true(((const float *)part)[index] == row[d]);
     } else if (type == DTYPE_F16) {
         assert_int_equal(((const uint16_t *)part)[index], float_to_half(row[d]));
+    } else if (type == DTYPE_BF16) {
+        assert_int_equal(((const uint16_t *)part)[index], float_to_bf16(row[d]));
     } else {
         int8_t want[CUDA_MAX_HEAD_DIM];
         float scale = to_int8_ref(want, row, n);
@@ -157,7 +160,7 @@ static void check_row(const struct kv_memory *kv, int layer, int row, const floa
 static void rows_are_stored_as_on_the_cpu(void **state)
 {
     (void)state;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < N_TYPES; i++) {
         struct cuda_backend *cuda = backend_new();
         struct kv_memory *kv = kv_new(cuda, TYPES[i]);
         enum { ROW = (N_HEADS + 2 * N_KV) * DIM };
@@ -185,7 +188,7 @@ static void rows_are_stored_as_on_the_cpu(void **state)
 static void prefixes_take_the_place_of_rows(void **state)
 {
     (void)state;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < N_TYPES; i++) {
         struct cuda_backend *cuda = backend_new();
         struct kv_memory *kv = kv_new(cuda, TYPES[i]);
         enum { ROW = (N_HEADS + 2 * N_KV) * DIM, N_PREFIX = 17, N_POSITION = 2 * N_KV * DIM };
@@ -211,7 +214,7 @@ static void prefixes_take_the_place_of_rows(void **state)
 static void latents_are_stored_as_on_the_cpu(void **state)
 {
     (void)state;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < N_TYPES; i++) {
         struct cuda_backend *cuda = backend_new();
         struct kv_memory *kv = kv_new(cuda, TYPES[i]);
         enum { HEADS = 3, Q_DIM = 30, ROTARY = LATENT_DIM - LATENT };
@@ -263,7 +266,7 @@ static void pages_are_copied_in_all_layers(void **state)
 {
     (void)state;
     struct cuda_backend *cuda = backend_new();
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < N_TYPES; i++) {
         struct kv_memory *kv = kv_new(cuda, TYPES[i]);
         size_t n = cuda_kv_page_bytes(&cuda->backend, TYPES[i]);
         uint8_t *image = malloc(n), *again = malloc(n);
@@ -326,7 +329,7 @@ static void what_cannot_be_had_is_refused(void **state)
     struct kv_memory *kv = NULL;
     struct tutti_error err;
     assert_int_equal(cuda_kv_new(&cuda->backend, &kv, 1, 1, DTYPE_Q4_0, &err), TUTTI_E_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "expected f16, f32 or int8"));
+    assert_non_null(strstr(err.text, "expected f16, bf16, f32 or int8"));
     assert_int_equal(cuda_kv_new(&cuda->backend, &kv, 0, 1, DTYPE_F16, &err), TUTTI_E_LIMIT);
     assert_null(kv);
     backend_free(cuda, NULL);

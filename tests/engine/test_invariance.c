@@ -1,6 +1,6 @@
 /* An answer never depends on who else is talking: the logits of every token, bit for bit, and the texts are the same
  * alone and among 64, whatever the size of the pieces that prompts are read in, from the prefix cache, after a
- * preemption, on one thread and on two, with choices together and apart; for f16, q8_0 and q4_0 weights, f16 and int8 keys. */
+ * preemption, on one thread and on two, with choices together and apart; for f16, q8_0 and q4_0 weights, f16, bf16 and int8 keys. */
 #include "support/collect.h"
 #include "support/opened.h"
 #include "support/questions.h"
@@ -223,6 +223,7 @@ static void answers_are_the_same_in_any_company_with_int8_keys(void **state)
 {
     (void)state;
     check_clauses("q8_0", "int8", false);
+    check_clauses("q4_0", "bf16", false);
 }
 
 static void choices_are_the_same_together_and_apart(void **state)

@@ -6,7 +6,7 @@
 #include <string.h>
 
 enum { N_PAGES = 40, N_BLOCKS = (N_PAGES * ATTENTION_KEYS + ATTENTION_BLOCK - 1) / ATTENTION_BLOCK };
-enum kind { F16, F32, INT8, N_KINDS };
+enum kind { F16, BF16, F32, INT8, N_KINDS };
 
 /* Query i sees the positions up to first_length + i * step - 1: from 0 on, or the last `window` of them. */
 struct shape {
@@ -28,13 +28,16 @@ struct pages {
 
 static attention_fn *variant_of(const struct kernels *k, enum kind kind)
 {
-    return kind == F16 ? k->attention_f16 : kind == F32 ? k->attention_f32 : k->attention_int8;
+    return kind == F16    ? k->attention_f16
+           : kind == BF16 ? k->attention_bf16
+           : kind == F32  ? k->attention_f32
+                          : k->attention_int8;
 }
 
 static size_t bytes_of_head(enum kind kind, const struct shape *s)
 {
     size_t n = ATTENTION_KEYS * (size_t)s->head_dim, n_scales = s->n_latent > 0 ? 2 : 1;
-    return kind == F16 ? 2 * n : kind == F32 ? 4 * n : n + n_scales * ATTENTION_KEYS * sizeof(float);
+    return kind == F32 ? 4 * n : kind == INT8 ? n + n_scales * ATTENTION_KEYS * sizeof(float) : 2 * n;
 }
 
 /* x: [16][head_dim], rows of positions. */
@@ -71,6 +74,9 @@ static void fill_pages(struct check *c, const struct pages *p)
         check_fill(c, x, n);
         if (p->kind == F16)
             to_half_ref((uint16_t *)to, x, (int)n);
+        else if (p->kind == BF16)
+            for (size_t k = 0; k < n; k++)
+                ((uint16_t *)to)[k] = float_to_bf16(x[k]);
         else if (p->kind == F32)
             memcpy(to, x, n * sizeof *x);
         else if (p->n_latent > 0)
@@ -88,8 +94,8 @@ static void spoil_latent_pages(const struct pages *p, const struct attention_vie
         if (pos >= view->begin && pos < view->end)
             continue;
         for (int d = key * p->head_dim; d < (key + 1) * p->head_dim; d++) {
-            if (p->kind == F16)
-                ((uint16_t *)page)[d] = 0x7E00;
+            if (p->kind == F16 || p->kind == BF16)
+                ((uint16_t *)page)[d] = 0x7FC0; /* a NaN of both */
             else if (p->kind == F32)
                 ((float *)page)[d] = (float)NAN;
             else
@@ -118,8 +124,8 @@ static void spoil_pages(const struct pages *p, const struct attention_view *view
         uint8_t *to = p->bytes + (size_t)(2 * p->table[page] + is_values) * p->head_bytes;
         if (pos >= view->begin && pos < view->end)
             continue;
-        if (p->kind == F16)
-            ((uint16_t *)to)[element] = 0x7E00;
+        if (p->kind == F16 || p->kind == BF16)
+            ((uint16_t *)to)[element] = 0x7FC0; /* a NaN of both */
         else if (p->kind == F32)
             ((float *)to)[element] = (float)NAN;
         else {
@@ -148,8 +154,9 @@ static void run(struct check *c, float *out, attention_fn *attention, attention_
 
 static void check_shape(struct check *c, const struct shape *s, enum kind kind)
 {
-    static attention_fn *const REF[] = { attention_f16_ref, attention_f32_ref, attention_int8_ref };
-    static const char *const NAMES[] = { "f16", "f32", "int8" };
+    static attention_fn *const REF[] = { attention_f16_ref, attention_bf16_ref, attention_f32_ref,
+                                         attention_int8_ref };
+    static const char *const NAMES[] = { "f16", "bf16", "f32", "int8" };
     attention_fn *variant = variant_of(c->k, kind);
     if (!check_next(c, (any_fn *)variant, "attention_%s_%dx%d_%d+%d_w%d%s%s_l%d_%d", NAMES[kind],
                     s->n_queries, s->head_dim, s->first_length, s->step, s->window,

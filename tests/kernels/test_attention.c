@@ -226,9 +226,10 @@ static void store(double *x, int n, enum dtype type)
     for (int d = 0; d < n; d++)
         max = fmax(max, fabs(x[d]));
     for (int d = 0; d < n; d++)
-        x[d] = type == DTYPE_F16  ? (double)half_to_float(float_to_half((float)x[d]))
-               : type == DTYPE_I8 ? rint(x[d] * 127 / max) * max / 127
-                                  : x[d];
+        x[d] = type == DTYPE_F16    ? (double)half_to_float(float_to_half((float)x[d]))
+               : type == DTYPE_BF16 ? (double)bf16_to_float(float_to_bf16((float)x[d]))
+               : type == DTYPE_I8   ? rint(x[d] * 127 / max) * max / 127
+                                    : x[d];
 }
 
 /* Rows from..n-1. y: [n][n_heads * head_dim], written from row `from` on. */
@@ -339,6 +340,9 @@ static void attention_is_near_float64_and_the_same_in_any_chunks(void **state)
         { 4, 4, 128, ROPE_2D, DTYPE_I8, 0, 50, false, false },
         { 3, 3, 64, ROPE_2D, DTYPE_F16, 0, 7, false, false },
         { 4, 1, 64, ROPE_2D, DTYPE_F16, 0, SHORT, false, false },
+        { 8, 2, 32, ROPE_INTERLEAVED, DTYPE_BF16, 0, 0, false, false },
+        { 3, 1, 80, ROPE_HALF, DTYPE_BF16, 20, 0, true, false },
+        { 16, 2, 64, ROPE_2D, DTYPE_BF16, 0, 7, false, false, 0, true },
     };
     static const struct run RUNS[] = { { SHORT, SHORT, false, NULL },
                                        { 1, 1, true, NULL },
@@ -361,6 +365,7 @@ static void a_long_context_has_the_same_bits_on_any_number_of_threads(void **sta
         { 2, 1, 64, ROPE_2D, DTYPE_F32, 0, 1000, false, false },
         { 16, 2, 16, ROPE_HALF, DTYPE_F32, 0, 0, false, false, 0, true },
         { 16, 2, 16, ROPE_HALF, DTYPE_F16, 0, 0, false, false, 0, true },
+        { 32, 2, 16, ROPE_INTERLEAVED, DTYPE_BF16, 0, 0, false, false },
         { 16, 2, 16, ROPE_HALF, DTYPE_I8, 300, 0, false, false, 0, true },
     };
     static const struct run RUNS[] = { { LONG, LONG, false, NULL },
@@ -376,8 +381,8 @@ static void a_long_context_has_the_same_bits_on_any_number_of_threads(void **sta
 static void layers_of_several_kinds_have_the_bits_of_each_kind_by_itself(void **state)
 {
     (void)state;
-    static const enum dtype TYPES[] = { DTYPE_F32, DTYPE_F16, DTYPE_I8 };
-    for (int t = 0; t < 3; t++) {
+    static const enum dtype TYPES[] = { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I8 };
+    for (int t = 0; t < 4; t++) {
         const struct attention_case kinds[] = {
             { 8, 2, 32, ROPE_HALF, TYPES[t], 300, 0, false, false },
             { 4, 4, 64, ROPE_INTERLEAVED, TYPES[t], 0, 0, false, false },
@@ -409,8 +414,8 @@ static void layers_of_several_kinds_have_the_bits_of_each_kind_by_itself(void **
 static void what_a_page_held_before_has_no_influence(void **state)
 {
     (void)state;
-    static const enum dtype TYPES[] = { DTYPE_F32, DTYPE_F16, DTYPE_I8 };
-    for (int type = 0; type < 3; type++) {
+    static const enum dtype TYPES[] = { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I8 };
+    for (int type = 0; type < 4; type++) {
         struct attention_case c = { 4, 2, 32, ROPE_NONE, TYPES[type], 0, 0, false, false };
         struct backend *be = backend_make(1, &c, NULL, 16);
         struct tutti_error err;
@@ -484,8 +489,8 @@ static void run_page(struct backend *be, struct kv_memory *kv, int32_t page_id, 
 static void a_page_that_went_by_host_memory_has_the_same_bits(void **state)
 {
     (void)state;
-    static const enum dtype TYPES[] = { DTYPE_F32, DTYPE_F16, DTYPE_I8 };
-    for (int type = 0; type < 3; type++) {
+    static const enum dtype TYPES[] = { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I8 };
+    for (int type = 0; type < 4; type++) {
         struct attention_case c = { 4, 2, 32, ROPE_NONE, TYPES[type], 0, 0, false, false };
         struct backend *be = backend_make(2, &c, NULL, 16);
         struct kv_memory *kv = NULL;
@@ -526,11 +531,12 @@ static void a_page_has_the_size_that_is_promised(void **state)
     /* 3 layers, 2 KV heads, keys and values, 16 tokens of 128 dimensions; int8: and their scales */
     assert_int_equal(be->ops->kv_page_bytes(be, DTYPE_F32), 12 * 16 * 128 * 4);
     assert_int_equal(be->ops->kv_page_bytes(be, DTYPE_F16), 12 * 16 * 128 * 2);
+    assert_int_equal(be->ops->kv_page_bytes(be, DTYPE_BF16), 12 * 16 * 128 * 2);
     assert_int_equal(be->ops->kv_page_bytes(be, DTYPE_I8), 12 * 16 * (128 + 4));
     struct kv_memory *kv = NULL;
     struct tutti_error err;
-    assert_int_equal(be->ops->kv_new(be, &kv, 1, 1, DTYPE_BF16, &err), TUTTI_E_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "expected f16, f32 or int8"));
+    assert_int_equal(be->ops->kv_new(be, &kv, 1, 1, DTYPE_Q4_0, &err), TUTTI_E_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "expected f16, bf16, f32 or int8"));
     assert_null(kv);
     be->ops->free(be);
     struct attention_case narrow = { 8, 1, 64, ROPE_HALF, DTYPE_F16, 0, 0, false, false };

@@ -149,9 +149,10 @@ static void store(double *x, int n, enum dtype type)
     for (int d = 0; d < n; d++)
         max = fmax(max, fabs(x[d]));
     for (int d = 0; d < n; d++)
-        x[d] = type == DTYPE_F16  ? (double)half_to_float(float_to_half((float)x[d]))
-               : type == DTYPE_I8 ? rint(x[d] * 127 / max) * max / 127
-                                  : x[d];
+        x[d] = type == DTYPE_F16    ? (double)half_to_float(float_to_half((float)x[d]))
+               : type == DTYPE_BF16 ? (double)bf16_to_float(float_to_bf16((float)x[d]))
+               : type == DTYPE_I8   ? rint(x[d] * 127 / max) * max / 127
+                                    : x[d];
 }
 
 /* Rows from..n-1. */
@@ -234,9 +235,13 @@ static void attention_is_near_float64_and_the_same_in_any_chunks(void **state)
 {
     (void)state;
     static const struct latent_case CASES[] = {
-        { 16, 64, 16, 40, ROPE_INTERLEAVED, DTYPE_F32 }, { 20, 40, 24, 56, ROPE_INTERLEAVED, DTYPE_F16 },
-        { 3, 48, 8, 16, ROPE_HALF, DTYPE_I8 },           { 1, 8, 8, 24, ROPE_INTERLEAVED, DTYPE_I8 },
-        { 33, 72, 32, 32, ROPE_INTERLEAVED, DTYPE_F32 }, { 5, 512, 64, 192, ROPE_INTERLEAVED, DTYPE_F16 },
+        { 16, 64, 16, 40, ROPE_INTERLEAVED, DTYPE_F32 },
+        { 20, 40, 24, 56, ROPE_INTERLEAVED, DTYPE_F16 },
+        { 3, 48, 8, 16, ROPE_HALF, DTYPE_I8 },
+        { 1, 8, 8, 24, ROPE_INTERLEAVED, DTYPE_I8 },
+        { 33, 72, 32, 32, ROPE_INTERLEAVED, DTYPE_F32 },
+        { 5, 512, 64, 192, ROPE_INTERLEAVED, DTYPE_F16 },
+        { 20, 40, 24, 56, ROPE_INTERLEAVED, DTYPE_BF16 },
     };
     static const struct run RUNS[] = { { 77, 77, false }, { 1, 1, true }, { 64, 64, true }, { 7, 7, false } };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
@@ -250,6 +255,7 @@ static void a_long_context_has_the_same_bits_on_any_number_of_threads(void **sta
     static const struct latent_case CASES[] = {
         { 4, 24, 8, 16, ROPE_INTERLEAVED, DTYPE_F16 },
         { 36, 16, 8, 16, ROPE_INTERLEAVED, DTYPE_I8 },
+        { 7, 24, 8, 16, ROPE_INTERLEAVED, DTYPE_BF16 },
         { 17, 32, 16, 24, ROPE_INTERLEAVED, DTYPE_F32 },
     };
     static const struct run RUNS[] = {

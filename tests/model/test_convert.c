@@ -473,8 +473,11 @@ static void inspect_counts_users(void **state)
         enum dtype type;
         const char *name;
         int head_bytes; /* of 32 dimensions */
-    } KV[] = { { DTYPE_F16, "f16", 64 }, { DTYPE_F32, "f32", 128 }, { DTYPE_I8, "int8", 36 } };
-    for (int i = 0; i < 3; i++) {
+    } KV[] = { { DTYPE_F16, "f16", 64 },
+               { DTYPE_BF16, "bf16", 64 },
+               { DTYPE_F32, "f32", 128 },
+               { DTYPE_I8, "int8", 36 } };
+    for (size_t i = 0; i < sizeof KV / sizeof *KV; i++) {
         json_t *report = inspect_demo(KV[i].type);
         json_int_t kv = json_integer_value(json_object_get(report, "kv_bytes_per_token"));
         json_int_t weights = json_integer_value(json_object_get(report, "weight_bytes"));

@@ -22,13 +22,10 @@ static void fill_ids(int32_t *ids, int n, int n_vocab, uint32_t seed)
 
 static const struct {
     const char *path, *weights, *kv;
-} TYPES[] = { { TEST_DEMO_MODEL, "f32", NULL },
-              { TEST_DEMO_MODEL, "f16", NULL },
-              { TEST_DEMO_MODEL, "bf16", NULL },
-              { TEST_DEMO_MODEL, "q8_0", NULL },
-              { TEST_DEMO_MODEL, "q4_0", NULL },
-              { TEST_DEMO_MODEL, "q8_0", "int8" },
-              { FLOAT8, NULL, NULL } };
+} TYPES[] = { { TEST_DEMO_MODEL, "f32", NULL },    { TEST_DEMO_MODEL, "f16", NULL },
+              { TEST_DEMO_MODEL, "bf16", NULL },   { TEST_DEMO_MODEL, "q8_0", NULL },
+              { TEST_DEMO_MODEL, "q4_0", NULL },   { TEST_DEMO_MODEL, "q8_0", "int8" },
+              { TEST_DEMO_MODEL, "bf16", "bf16" }, { FLOAT8, NULL, NULL } };
 enum { N_TYPES = sizeof TYPES / sizeof *TYPES };
 
 static void chunks_change_no_bit(void **state)

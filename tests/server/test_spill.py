@@ -128,7 +128,8 @@ def test_killed_at_any_moment_nobody_reads_a_wrong_text(tmp_path, wanted):
     assert len(right) >= 40 and n_there > 0
 
 
-@pytest.mark.parametrize("change, why", [(("--kv-type", "int8"), "have another KV type"), (("--type", "q4_0"), "with other weights")])
+@pytest.mark.parametrize("change, why", [(("--kv-type", "int8"), "have another KV type"), (("--kv-type", "bf16"), "have another KV type"),
+                                          (("--type", "q4_0"), "with other weights")])
 def test_another_model_or_type_starts_anew(start, tmp_path, change, why):
     spill = ("--kv-spill", tmp_path / "pages")
     first = start(*SMALL, *spill)

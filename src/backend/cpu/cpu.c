@@ -149,7 +149,7 @@ static bool cpu_share_threads(struct backend *be, struct backend *other)
 #define TYPE(dtype) (UINT64_C(1) << (dtype))
 const struct backend_caps CPU_CAPS = {
     .page_tokens = CPU_PAGE_TOKENS,
-    .kv_types = TYPE(DTYPE_F16) | TYPE(DTYPE_F32) | TYPE(DTYPE_I8),
+    .kv_types = TYPE(DTYPE_F16) | TYPE(DTYPE_BF16) | TYPE(DTYPE_F32) | TYPE(DTYPE_I8),
     .weight_types = TYPE(DTYPE_F64) - 1, /* all types before it are types of weights */
     .packed_bytes = cpu_packed_bytes,
     .can_capture = false, /* a call costs nothing here */

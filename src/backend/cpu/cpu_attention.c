@@ -499,9 +499,10 @@ static void load_queries(const struct attention_job *job, const struct attention
 static attention_fn *kernel_of(const struct attention_job *job)
 {
     const struct kernels *k = &job->cpu->kernels;
-    return job->kv->dtype == DTYPE_F16  ? k->attention_f16
-           : job->kv->dtype == DTYPE_I8 ? k->attention_int8
-                                        : k->attention_f32;
+    return job->kv->dtype == DTYPE_F16    ? k->attention_f16
+           : job->kv->dtype == DTYPE_BF16 ? k->attention_bf16
+           : job->kv->dtype == DTYPE_I8   ? k->attention_int8
+                                          : k->attention_f32;
 }
 
 /* The softmax denominator of a query, in units of exp(max). A sink far above max makes it infinite,

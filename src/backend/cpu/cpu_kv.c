@@ -2,6 +2,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/memory.h"
 #include "backend/kv_type.h"
+#include "base/half.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -69,7 +70,7 @@ enum tutti_status cpu_kv_new(struct backend *be, struct kv_memory **out, int n_p
 {
     const struct cpu_backend *cpu = cpu_of(be);
     if (!(CPU_CAPS.kv_types >> dtype & 1))
-        return error_set(err, TUTTI_E_UNSUPPORTED, "KV cache: type %s, expected f16, f32 or int8",
+        return error_set(err, TUTTI_E_UNSUPPORTED, "KV cache: type %s, expected f16, bf16, f32 or int8",
                          dtype_name(dtype));
     size_t window_bytes = cpu_kv_window_bytes(be, dtype), n_bytes, n_window_bytes;
     if (n_pages < 1 || n_window_pages < 1 ||
@@ -200,6 +201,16 @@ void cpu_previous_rows(struct backend *be, struct floats y, struct floats x, con
 
 /* ---- a row ---- */
 
+/* Rounds to float16 or bfloat16. */
+static void to_16bit(const struct cpu_backend *cpu, enum dtype dtype, uint16_t *to, const float *x, int n)
+{
+    if (dtype == DTYPE_F16)
+        cpu->kernels.to_half(to, x, n);
+    else
+        for (int i = 0; i < n; i++)
+            to[i] = float_to_bf16(x[i]);
+}
+
 /* Keys are stored in column `at` of [head_dim][16], values in row `at` of [16][head_dim]. */
 static void place_16bit(uint8_t *keys, uint8_t *values, int at, const uint16_t *k, const uint16_t *v,
                         int head_dim)
@@ -234,7 +245,7 @@ static void place_int8(const struct kernels *kernels, uint8_t *keys, uint8_t *va
         column[2 * d] = (uint8_t)scratch[d];
 }
 
-/* k, v: [n_kv_heads][head_dim]. scratch: room for both in half precision. */
+/* k, v: [n_kv_heads][head_dim]. scratch: room for both in 16 bits. */
 void cpu_kv_store(struct cpu_backend *cpu, const struct kv_memory *kv, int layer, int row, const float *k,
                   const float *v, uint8_t *scratch)
 {
@@ -247,9 +258,10 @@ void cpu_kv_store(struct cpu_backend *cpu, const struct kv_memory *kv, int layer
     const struct kv_part *part = kv->layers[layer].parts;
     uint8_t *keys = page_of(part, table[pos / CPU_PAGE_TOKENS]);
     uint16_t *halves = (uint16_t *)scratch;
-    if (kv->dtype == DTYPE_F16) {
-        cpu->kernels.to_half(halves, k, n_kv);
-        cpu->kernels.to_half(halves + n_kv, v, n_kv);
+    bool is_16bit = kv->dtype == DTYPE_F16 || kv->dtype == DTYPE_BF16;
+    if (is_16bit) {
+        to_16bit(cpu, kv->dtype, halves, k, n_kv);
+        to_16bit(cpu, kv->dtype, halves + n_kv, v, n_kv);
     }
     for (int h = 0, left = part->n_heads; h < n_kv; h += n, left--, keys += 2 * head_bytes) {
         while (left == 0) {
@@ -257,7 +269,7 @@ void cpu_kv_store(struct cpu_backend *cpu, const struct kv_memory *kv, int layer
             keys = page_of(part, table[pos / CPU_PAGE_TOKENS]);
         }
         uint8_t *values = keys + head_bytes;
-        if (kv->dtype == DTYPE_F16)
+        if (is_16bit)
             place_16bit(keys, values, at, halves + h, halves + n_kv + h, n);
         else if (kv->dtype == DTYPE_F32)
             place_32bit(keys, values, at, k + h, v + h, n);
@@ -275,8 +287,8 @@ void cpu_kv_store_latent(struct cpu_backend *cpu, const struct kv_memory *kv, in
     int pos = step->positions[row], at = pos % CPU_PAGE_TOKENS, n = shape->head_dim;
     const int32_t *table = cpu_page_table(step, shape, step->seqs[row]);
     uint8_t *page = page_of(kv->layers[layer].parts, table[pos / CPU_PAGE_TOKENS]);
-    if (kv->dtype == DTYPE_F16) {
-        cpu->kernels.to_half((uint16_t *)page + at * n, latent, n);
+    if (kv->dtype == DTYPE_F16 || kv->dtype == DTYPE_BF16) {
+        to_16bit(cpu, kv->dtype, (uint16_t *)page + at * n, latent, n);
     } else if (kv->dtype == DTYPE_F32) {
         memcpy((float *)page + at * n, latent, (size_t)n * sizeof *latent);
     } else {

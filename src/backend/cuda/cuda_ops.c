@@ -8,7 +8,7 @@
 #define TYPE(dtype) (UINT64_C(1) << (dtype))
 const struct backend_caps CUDA_CAPS = {
     .page_tokens = CUDA_PAGE_TOKENS,
-    .kv_types = TYPE(DTYPE_F16) | TYPE(DTYPE_F32) | TYPE(DTYPE_I8),
+    .kv_types = TYPE(DTYPE_F16) | TYPE(DTYPE_BF16) | TYPE(DTYPE_F32) | TYPE(DTYPE_I8),
     .can_capture = true,
     .padded_rows = cuda_bucket,
 
@@ -30,7 +30,6 @@ const struct backend_ops CUDA_OPS = {
     .reserve = cuda_reserve,
     .reserve_tables = cuda_reserve_tables,
     .memory_left = cuda_memory_left,
-    .describe = cuda_describe,
     .step_begin = cuda_step_begin,
     .step_submit = cuda_step_submit,
     .step_wait = cuda_step_wait,

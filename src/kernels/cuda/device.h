@@ -333,6 +333,21 @@ DEVICE void mma_half(float acc[4], const half2 a[4], const half2 b[2])
 #endif
 }
 
+/* The same of pairs of bfloat16. Not of level 75. */
+DEVICE void mma_bf16(float acc[4], const uint32_t a[4], const uint32_t b[2])
+{
+#if LEVEL >= 80
+    __asm__ volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+    (void)acc, (void)a, (void)b;
+    __builtin_trap();
+#endif
+}
+
 /* Warp: four 8 x 8 matrices of halves from shared memory. row: in lanes 8 i to 8 i + 7 the addresses of the rows of
  * matrix i, 16 bytes each. Lane 4 g + t gets of matrix i elements 2t and 2t + 1 of row g; transposed: of column g. */
 DEVICE void load_matrices(uint32_t to[4], const void *row)

@@ -264,6 +264,16 @@ DEVICE void mma_half(float acc[4], const half2 a[4], const half2 b[2])
     emulated_mma("mma_half", acc, &mine);
 }
 
+DEVICE void mma_bf16(float acc[4], const uint32_t a[4], const uint32_t b[2])
+{
+    struct emulated_fragments mine;
+    for (int i = 0; i < 8; i++)
+        mine.a[i] = bf16_to_float((uint16_t)(a[i / 2] >> 16 * (i % 2)));
+    for (int i = 0; i < 4; i++)
+        mine.b[i] = bf16_to_float((uint16_t)(b[i / 2] >> 16 * (i % 2)));
+    emulated_mma("mma_bf16", acc, &mine);
+}
+
 static inline void emulated_load_matrices(const char *name, uint32_t to[4], const void *row,
                                           bool is_transposed)
 {

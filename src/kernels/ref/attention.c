@@ -2,7 +2,7 @@
 #include "kernels/ref/ref.h"
 #include "kernels/ref/softcap.h"
 
-enum kv_kind { KV_F32, KV_F16, KV_INT8 };
+enum kv_kind { KV_F32, KV_F16, KV_BF16, KV_INT8 };
 
 /* One query, and the positions of the block that it attends to. */
 struct query {
@@ -22,7 +22,10 @@ static const uint8_t *keys_of(const struct attention_work *work, int pos)
 
 static float element(const uint8_t *base, enum kv_kind kind, size_t i)
 {
-    return kind == KV_F16 ? half_to_float(((const uint16_t *)base)[i]) : ((const float *)base)[i];
+    const uint16_t *halves = (const uint16_t *)base;
+    return kind == KV_F16    ? half_to_float(halves[i])
+           : kind == KV_BF16 ? bf16_to_float(halves[i])
+                             : ((const float *)base)[i];
 }
 
 static float scale_of(const uint8_t *base, int head_dim, int pos)
@@ -192,6 +195,11 @@ static void attention(const struct attention_sums *sums, const struct attention_
 void attention_f16_ref(const struct attention_sums *sums, const struct attention_work *work, int block)
 {
     attention(sums, work, block, KV_F16);
+}
+
+void attention_bf16_ref(const struct attention_sums *sums, const struct attention_work *work, int block)
+{
+    attention(sums, work, block, KV_BF16);
 }
 
 void attention_f32_ref(const struct attention_sums *sums, const struct attention_work *work, int block)

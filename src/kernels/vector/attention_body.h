@@ -19,7 +19,7 @@ enum {
     Q_STRIDE = ATTENTION_MAX_DIM +
                64, /* a compile-time constant: one base address for all queries of a tile */
 };
-enum kv_kind { KV_F32, KV_F16, KV_INT8 };
+enum kv_kind { KV_F32, KV_F16, KV_BF16, KV_INT8 };
 
 /* The current block. Pages are numbered from its begin. */
 struct score_block {
@@ -44,12 +44,14 @@ struct score_block {
 
 INLINE int bytes_of(const enum kv_kind kind, int n)
 {
-    return kind == KV_F32 ? 4 * n : kind == KV_F16 ? 2 * n : n;
+    return kind == KV_F32 ? 4 * n : kind == KV_INT8 ? n : 2 * n;
 }
 
 INLINE vec16 load_16(const uint8_t *base, const enum kv_kind kind, int i)
 {
-    return kind == KV_F16 ? v_load_half((const uint16_t *)base + i) : v_load((const float *)base + i);
+    return kind == KV_F16    ? v_load_half((const uint16_t *)base + i)
+           : kind == KV_BF16 ? v_load_bf16((const uint16_t *)base + i)
+                             : v_load((const float *)base + i);
 }
 
 INLINE vec16 load_lanes(const float *p, const int lanes)
@@ -67,8 +69,9 @@ INLINE void store_lanes(float *p, vec16 x, const int lanes)
 
 INLINE vec16 load_8(const uint8_t *base, const enum kv_kind kind, int i)
 {
-    return kind == KV_F16 ? v_load_half_n((const uint16_t *)base + i, 8)
-                          : v_load_n((const float *)base + i, 8);
+    return kind == KV_F16    ? v_load_half_n((const uint16_t *)base + i, 8)
+           : kind == KV_BF16 ? v_load_bf16_n((const uint16_t *)base + i, 8)
+                             : v_load_n((const float *)base + i, 8);
 }
 
 /* Sets next to the group after the one that begins at page: the next of the same kind, else the
@@ -619,6 +622,11 @@ INLINE void attention(const struct attention_sums *sums, const struct attention_
 void VARIANT(attention_f16)(const struct attention_sums *sums, const struct attention_work *work, int block)
 {
     attention(sums, work, block, KV_F16);
+}
+
+void VARIANT(attention_bf16)(const struct attention_sums *sums, const struct attention_work *work, int block)
+{
+    attention(sums, work, block, KV_BF16);
 }
 
 void VARIANT(attention_f32)(const struct attention_sums *sums, const struct attention_work *work, int block)

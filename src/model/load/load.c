@@ -242,7 +242,7 @@ static enum tutti_status open_backend(struct model *model, const struct tutti_mo
     model->kv_type = DTYPE_F16;
     if (options->kv_type && !kv_type_find(options->kv_type, &model->kv_type))
         return error_set_param(err, TUTTI_E_ARGUMENT, "kv_type",
-                               "kv_type \"%.32s\", expected f16, f32 or int8", options->kv_type);
+                               "kv_type \"%.32s\", expected f16, bf16, f32 or int8", options->kv_type);
     struct attention_shape kinds[MAX_LAYER_KINDS];
     float *slopes = NULL; /* of all kinds, one after the other */
     int n_slopes = 0;

@@ -28,59 +28,80 @@ struct head_groups head_groups_of(const struct attention_shape *shape)
                                  .tile_rows = most / min_int(heads, most) };
 }
 
-/* Of pages of keys and values. */
-static struct attention_kernels mma_kernels_of(int n, bool is_i8)
+/* Of pages of keys and values, by their type: for any head dimension, and for some of them. */
+static const struct {
+    enum cuda_kernel any, of_64, of_128, wide_to_128, wide_to_256, wide_64, wide_128;
+} MMA_KERNELS[] = {
+    [CUDA_KV_F16] = { CUDA_KERNEL_attention_f16, CUDA_KERNEL_attention_f16_64, CUDA_KERNEL_attention_f16_128,
+                      CUDA_KERNEL_attention_wide_f16_to128, CUDA_KERNEL_attention_wide_f16_to256,
+                      CUDA_KERNEL_attention_wide_f16_64, CUDA_KERNEL_attention_wide_f16_128 },
+    [CUDA_KV_BF16] = { CUDA_KERNEL_attention_bf16, CUDA_KERNEL_attention_bf16_64,
+                       CUDA_KERNEL_attention_bf16_128, CUDA_KERNEL_attention_wide_bf16_to128,
+                       CUDA_KERNEL_attention_wide_bf16_to256, CUDA_KERNEL_attention_wide_bf16_64,
+                       CUDA_KERNEL_attention_wide_bf16_128 },
+    [CUDA_KV_I8] = { CUDA_KERNEL_attention_i8, CUDA_KERNEL_attention_i8, CUDA_KERNEL_attention_i8_128,
+                     CUDA_KERNEL_attention_wide_i8_to128, CUDA_KERNEL_attention_wide_i8_to256,
+                     CUDA_KERNEL_attention_wide_i8_to128, CUDA_KERNEL_attention_wide_i8_128 },
+};
+
+/* Of pages of latents, by their type: with matrix instructions, and without. */
+static const struct {
+    enum cuda_kernel mma, plain;
+} LATENT_KERNELS[] = {
+    [CUDA_KV_F16] = { CUDA_KERNEL_attention_latent_f16, CUDA_KERNEL_attention_latent_plain_f16 },
+    [CUDA_KV_BF16] = { CUDA_KERNEL_attention_latent_bf16, CUDA_KERNEL_attention_latent_plain_bf16 },
+    [CUDA_KV_I8] = { CUDA_KERNEL_attention_latent_i8, CUDA_KERNEL_attention_latent_plain_i8 },
+};
+
+static struct attention_kernels plain_kernel(enum cuda_kernel kernel)
 {
-    struct attention_kernels k = { .split_threads = 128,
-                                   .wide_threads = 128,
-                                   .split_shared = CUDA_SPLIT_SHARED + cuda_query_bytes(n),
-                                   .wide_shared = 4 * cuda_query_bytes(n),
-                                   .wide_tiles = 4 };
-    if (is_i8) {
-        k.split = n == 128 ? CUDA_KERNEL_attention_i8_128 : CUDA_KERNEL_attention_i8;
-        k.wide = n == 128   ? CUDA_KERNEL_attention_wide_i8_128
-                 : n <= 128 ? CUDA_KERNEL_attention_wide_i8_to128
-                 : n <= 256 ? CUDA_KERNEL_attention_wide_i8_to256
-                            : N_CUDA_KERNELS;
-        return k;
-    }
-    k.split = n == 128  ? CUDA_KERNEL_attention_f16_128
-              : n == 64 ? CUDA_KERNEL_attention_f16_64
-                        : CUDA_KERNEL_attention_f16;
-    k.wide = n == 128   ? CUDA_KERNEL_attention_wide_f16_128
-             : n == 64  ? CUDA_KERNEL_attention_wide_f16_64
-             : n <= 128 ? CUDA_KERNEL_attention_wide_f16_to128
-             : n <= 256 ? CUDA_KERNEL_attention_wide_f16_to256
-                        : N_CUDA_KERNELS;
-    return k;
+    return (struct attention_kernels){ .split = kernel, .wide = N_CUDA_KERNELS, .split_threads = 128 };
 }
 
-static struct attention_kernels latent_kernels_of(const struct attention_shape *shape, bool is_i8,
-                                                  size_t shared_bytes)
+static struct attention_kernels mma_kernels_of(int n, enum cuda_kv_type type)
 {
-    struct attention_kernels k = { .wide = N_CUDA_KERNELS, .split_threads = 256 };
-    for (k.n_stages = 2; k.n_stages > 0 && shape->n_latent <= CUDA_MAX_LATENT; k.n_stages--) {
-        k.split = is_i8 ? CUDA_KERNEL_attention_latent_i8 : CUDA_KERNEL_attention_latent_f16;
-        k.split_shared = cuda_latent_bytes(shape->head_dim, k.n_stages);
+    size_t query_bytes = cuda_query_bytes(n, cuda_query_parts((int)type));
+    return (struct attention_kernels){
+        .split = n == 128  ? MMA_KERNELS[type].of_128
+                 : n == 64 ? MMA_KERNELS[type].of_64
+                           : MMA_KERNELS[type].any,
+        .wide = n == 128   ? MMA_KERNELS[type].wide_128
+                : n == 64  ? MMA_KERNELS[type].wide_64
+                : n <= 128 ? MMA_KERNELS[type].wide_to_128
+                : n <= 256 ? MMA_KERNELS[type].wide_to_256
+                           : N_CUDA_KERNELS,
+        .split_threads = 128,
+        .wide_threads = 128,
+        .split_shared = CUDA_SPLIT_SHARED + query_bytes,
+        .wide_shared = 4 * query_bytes,
+        .wide_tiles = 4,
+    };
+}
+
+static struct attention_kernels latent_kernels_of(const struct attention_shape *shape, enum cuda_kv_type type,
+                                                  bool has_mma, size_t shared_bytes)
+{
+    struct attention_kernels k = { .split = LATENT_KERNELS[type].mma,
+                                   .wide = N_CUDA_KERNELS,
+                                   .split_threads = 256 };
+    int n_parts = cuda_query_parts((int)type);
+    for (k.n_stages = 2; k.n_stages > 0 && has_mma && shape->n_latent <= CUDA_MAX_LATENT; k.n_stages--) {
+        k.split_shared = cuda_latent_bytes(shape->head_dim, k.n_stages, n_parts);
         if (k.split_shared <= shared_bytes)
             return k;
     }
-    return (struct attention_kernels){ .split = is_i8 ? CUDA_KERNEL_attention_latent_plain_i8
-                                                      : CUDA_KERNEL_attention_latent_plain_f16,
-                                       .wide = N_CUDA_KERNELS,
-                                       .split_threads = 128 };
+    return plain_kernel(LATENT_KERNELS[type].plain);
 }
 
-struct attention_kernels attention_kernels_of(const struct attention_shape *shape, enum dtype type,
-                                              size_t shared_bytes)
+struct attention_kernels attention_kernels_of(const struct attention_shape *shape, enum cuda_kv_type type,
+                                              size_t shared_bytes, int level)
 {
-    if (type == DTYPE_F32)
-        return (struct attention_kernels){ .split = shape->n_latent > 0 ? CUDA_KERNEL_attention_latent_f32
-                                                                        : CUDA_KERNEL_attention_f32,
-                                           .wide = N_CUDA_KERNELS,
-                                           .split_threads = 128 };
-    return shape->n_latent > 0 ? latent_kernels_of(shape, type == DTYPE_I8, shared_bytes)
-                               : mma_kernels_of(shape->head_dim, type == DTYPE_I8);
+    bool is_latent = shape->n_latent > 0, has_mma = type != CUDA_KV_BF16 || level >= 80;
+    if (type == CUDA_KV_F32)
+        return plain_kernel(is_latent ? CUDA_KERNEL_attention_latent_f32 : CUDA_KERNEL_attention_f32);
+    if (is_latent)
+        return latent_kernels_of(shape, type, has_mma, shared_bytes);
+    return has_mma ? mma_kernels_of(shape->head_dim, type) : plain_kernel(CUDA_KERNEL_attention_plain_bf16);
 }
 
 int attention_plan_units(const struct attention_shape *shape, const struct attention_limits *limits,

@@ -33,9 +33,10 @@ struct attention_kernels {
     int n_stages;                     /* of struct attention_args */
 };
 
-/* shared_bytes: dynamic shared memory that a block may have. */
-struct attention_kernels attention_kernels_of(const struct attention_shape *shape, enum dtype type,
-                                              size_t shared_bytes);
+/* shared_bytes: dynamic shared memory that a block may have. level: of the kernels (cuda.h); 75 has no matrix instructions for
+ * bfloat16. */
+struct attention_kernels attention_kernels_of(const struct attention_shape *shape, enum cuda_kv_type type,
+                                              size_t shared_bytes, int level);
 
 /* Fills the plans of the kernels of attention.c (split) and attention_wide.c. Both have room for attention_plan_units(). */
 void attention_plan_make(struct attention_plan *split, struct attention_plan *wide,

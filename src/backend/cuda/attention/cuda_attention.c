@@ -199,7 +199,8 @@ void cuda_attention(struct backend *be, struct floats y, struct floats qkv, stru
     struct cuda_backend *cuda = cuda_of(be);
     const struct cuda_kind *kind = cuda_kind_of(cuda, layer);
     const struct attention_shape *shape = &kind->shape;
-    struct attention_kernels kernels = attention_kernels_of(shape, kv->dtype, cuda->shared_bytes);
+    struct attention_kernels kernels = attention_kernels_of(shape, cuda_kv_type_of(kv->dtype),
+                                                            cuda->shared_bytes, cuda->level);
     const struct kind_plan *plan = plan_of(cuda, kind, kernels.wide != N_CUDA_KERNELS);
     struct head_groups groups = head_groups_of(shape);
     size_t n_rows = (size_t)cuda->step->n_rows;

@@ -18,7 +18,10 @@ enum {
 
 enum cuda_kv_type cuda_kv_type_of(enum dtype dtype)
 {
-    return dtype == DTYPE_F16 ? CUDA_KV_F16 : dtype == DTYPE_I8 ? CUDA_KV_I8 : CUDA_KV_F32;
+    return dtype == DTYPE_F16    ? CUDA_KV_F16
+           : dtype == DTYPE_BF16 ? CUDA_KV_BF16
+           : dtype == DTYPE_I8   ? CUDA_KV_I8
+                                 : CUDA_KV_F32;
 }
 
 /* ---- memory ---- */
@@ -106,7 +109,8 @@ static bool load_kernels(struct cuda_backend *cuda, enum dtype dtype)
 {
     bool ok = cuda_need(cuda, CUDA_KERNEL_rope_store, CUDA_NEED_FILE);
     for (int i = 0; i < cuda->n_kinds && ok; i++) {
-        struct attention_kernels k = attention_kernels_of(&cuda->kinds[i].shape, dtype, cuda->shared_bytes);
+        struct attention_kernels k = attention_kernels_of(&cuda->kinds[i].shape, cuda_kv_type_of(dtype),
+                                                          cuda->shared_bytes, cuda->level);
         ok = cuda_need(cuda, k.split, CUDA_NEED_KERNEL) &&
              (k.wide == N_CUDA_KERNELS || cuda_need(cuda, k.wide, CUDA_NEED_KERNEL));
     }
@@ -118,7 +122,7 @@ enum tutti_status cuda_kv_new(struct backend *be, struct kv_memory **out, int n_
 {
     struct cuda_backend *cuda = cuda_of(be);
     if (kv_type_bytes(dtype, 8) == 0)
-        return error_set(err, TUTTI_E_UNSUPPORTED, "KV cache: type %s, expected f16, f32 or int8",
+        return error_set(err, TUTTI_E_UNSUPPORTED, "KV cache: type %s, expected f16, bf16, f32 or int8",
                          dtype_name(dtype));
     if (!load_kernels(cuda, dtype))
         return cuda_check(cuda, err);

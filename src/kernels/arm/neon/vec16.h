@@ -116,6 +116,22 @@ INLINE void v_store_half_n(uint16_t *p, vec16 x, int n)
     memcpy(p, all, (size_t)n * sizeof *p);
 }
 
+INLINE vec16 v_load_bf16(const uint16_t *p)
+{
+    uint16x8_t low = vld1q_u16(p), high = vld1q_u16(p + 8);
+    return (vec16){ vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(low), 16)),
+                    vreinterpretq_f32_u32(vshll_n_u16(vget_high_u16(low), 16)),
+                    vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(high), 16)),
+                    vreinterpretq_f32_u32(vshll_n_u16(vget_high_u16(high), 16)) };
+}
+
+INLINE vec16 v_load_bf16_n(const uint16_t *p, int n)
+{
+    uint16_t all[16] = { 0 };
+    memcpy(all, p, (size_t)n * sizeof *p);
+    return v_load_bf16(all);
+}
+
 INLINE float32x4_t lower_bf16(float32x4_t x)
 {
     return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(x), 16));

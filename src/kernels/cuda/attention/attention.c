@@ -148,6 +148,28 @@ KERNEL(attention_f16_128, struct attention_args, SPLIT_THREADS)
     attend_split(&a, s, CUDA_KV_F16, 128);
 }
 
+/* bfloat16: level 75 has no such matrix instructions, and uses attention_plain.c. */
+KERNEL(attention_bf16, struct attention_args, SPLIT_THREADS)
+{
+    DYNAMIC_SHARED(struct split_shared, s);
+    if (LEVEL >= 80)
+        attend_split(&a, s, CUDA_KV_BF16, a.head_dim);
+}
+
+KERNEL(attention_bf16_64, struct attention_args, SPLIT_THREADS)
+{
+    DYNAMIC_SHARED(struct split_shared, s);
+    if (LEVEL >= 80)
+        attend_split(&a, s, CUDA_KV_BF16, 64);
+}
+
+KERNEL(attention_bf16_128, struct attention_args, SPLIT_THREADS)
+{
+    DYNAMIC_SHARED(struct split_shared, s);
+    if (LEVEL >= 80)
+        attend_split(&a, s, CUDA_KV_BF16, 128);
+}
+
 KERNEL(attention_i8, struct attention_args, SPLIT_THREADS)
 {
     DYNAMIC_SHARED(struct split_shared, s);

@@ -25,9 +25,18 @@ enum {
 /* Bytes of dynamic shared memory: of the kernels of attention.c and, for a warp, attention_wide.c. */
 enum { CUDA_SPLIT_SHARED = 20240 };
 
-static inline uint32_t cuda_query_bytes(int32_t head_dim)
+/* The types of pages, which kernels get as a constant. */
+enum cuda_kv_type { CUDA_KV_F16, CUDA_KV_BF16, CUDA_KV_I8, CUDA_KV_F32 };
+
+/* The numbers of 16 bits whose sum stands for a query's element, or a weight: see attention_mma.h. */
+static inline int32_t cuda_query_parts(int type)
 {
-    return (uint32_t)(head_dim + 31) / 32 * 2 * 32 * 16;
+    return type == CUDA_KV_BF16 ? 2 : 1;
+}
+
+static inline uint32_t cuda_query_bytes(int32_t head_dim, int32_t n_parts)
+{
+    return (uint32_t)((head_dim + 31) / 32 * 2 * 32 * 16 * n_parts);
 }
 
 /* Halves from one row to the next of a leaf of latents: the rows after each other begin in other banks, and at least 8 zeros
@@ -38,17 +47,14 @@ static inline uint32_t cuda_latent_stride(int32_t head_dim)
 }
 
 /* The same of latent.c. */
-enum { CUDA_LATENT_SHARED = 22528 };
+enum { CUDA_LATENT_SHARED = 23552 };
 
-static inline uint32_t cuda_latent_bytes(int32_t head_dim, int32_t n_stages)
+static inline uint32_t cuda_latent_bytes(int32_t head_dim, int32_t n_stages, int32_t n_parts)
 {
-    uint32_t queries = 2 * (uint32_t)((head_dim + 15) / 16) * 32 * 16;
+    uint32_t queries = 2 * (uint32_t)((head_dim + 15) / 16 * n_parts) * 32 * 16;
     return CUDA_LATENT_SHARED + queries +
            (uint32_t)n_stages * CUDA_LATENT_LEAF * cuda_latent_stride(head_dim) * 2;
 }
-
-/* The types of pages, which kernels get as a constant. */
-enum cuda_kv_type { CUDA_KV_F16, CUDA_KV_I8, CUDA_KV_F32 };
 
 struct attention_unit {
     int32_t row, n_rows;           /* of the tile: rows of one sequence */
@@ -93,9 +99,9 @@ struct attention_args {
 static inline uint32_t cuda_kv_head_bytes(int type, int32_t head_dim)
 {
     uint32_t n = (uint32_t)CUDA_KV_PAGE * (uint32_t)head_dim;
-    return type == CUDA_KV_F16   ? 2 * n
+    return type == CUDA_KV_I8    ? n + CUDA_KV_PAGE * (uint32_t)sizeof(float)
            : type == CUDA_KV_F32 ? 4 * n
-                                 : n + CUDA_KV_PAGE * (uint32_t)sizeof(float);
+                                 : 2 * n;
 }
 
 #endif

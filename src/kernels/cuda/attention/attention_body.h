@@ -26,6 +26,50 @@ DEVICE float max_f32(float b, float a)
     return a > b ? a : b;
 }
 
+/* The exponent, plus 127, of the power of two that a query is multiplied by, whose largest magnitude has these bits. It becomes
+ * 2^14 to 2^15 for float16, and 1 to 2 for bfloat16, which has the range of floats: keys may be as large as they are. */
+DEVICE int query_exponent(uint32_t top, int type)
+{
+    int exponent = (type == CUDA_KV_BF16 ? 254 : 268) - (int)(top >> 23);
+    return max_i32(min_i32(exponent, 253), 1);
+}
+
+/* Two floats as factors of a matrix instruction: float16, rounded to nearest; or bfloat16, of which part 0 has the upper 8 bits of
+ * the numbers, and part 1 the next 8 (both rounded toward zero, so that they have the same sign). */
+DEVICE uint32_t factors_of(float low, float high, int type, int part)
+{
+    if (type != CUDA_KV_BF16)
+        return half2_of(low, high);
+    uint32_t l = f32_bits(low), h = f32_bits(high);
+    if (part == 1) {
+        l = f32_bits(low - bits_f32(l & 0xffff0000u));
+        h = f32_bits(high - bits_f32(h & 0xffff0000u));
+    }
+    return permute_bytes(l, h, 0x7632);
+}
+
+/* Warp: the products of pages of 16 bits, or of int8 as float16. */
+DEVICE void mma_factors(float acc[4], const uint32_t a[4], const uint32_t b[2], int type)
+{
+    if (type == CUDA_KV_BF16)
+        mma_bf16(acc, a, b);
+    else
+        mma_half(acc, a, b);
+}
+
+/* Whether one of four numbers of a page of 16 bits is not finite. */
+DEVICE bool has_nonfinite(const uint32_t v[2], int type)
+{
+    if (type == CUDA_KV_BF16) {
+        uint32_t low = v[0] & 0x7f807f80u, high = v[1] & 0x7f807f80u;
+        return (low & 0xffff) == 0x7f80 || low >> 16 == 0x7f80 || (high & 0xffff) == 0x7f80 ||
+               high >> 16 == 0x7f80;
+    }
+    /* Zero times an infinity or a NaN is a NaN, whose bits are not zero without its sign. */
+    half2 sum = half2_fma(v[1], 0, half2_mul(v[0], 0));
+    return (sum & 0x7fff7fffu) != 0;
+}
+
 /* The query heads of a head group. */
 struct head_group {
     int kv_head, begin, n;

@@ -10,6 +10,9 @@
  * the score, that of a value the weight. Weights are rounded to float16, those of int8 after a multiplication by a power of
  * two that makes the largest of the leaf at least 1 and less than 2.
  *
+ * With pages of bfloat16, queries and weights are the sum of two bfloat16 (factors_of()), and a product takes two matrix
+ * instructions: 16 bits of them are kept, where one bfloat16 would round them more coarsely than float16 does.
+ *
  * What a query gets from a leaf: the largest score; the total, in a lane over its 16 positions in ascending order, then over
  * t; and the values by matrix instructions, page by page. Positions that a query does not see have the weight 0, and their
  * values are zero, or finite, or do not come near the query: see leaf_values(). */
@@ -21,7 +24,6 @@
 enum {
     LEAF_PAGES = CUDA_ATTENTION_LEAF / CUDA_KV_PAGE,
     CHUNK_COLUMNS = CUDA_VALUE_CHUNK / 8,
-    QUERY_FRAGMENTS = (CUDA_MAX_HEAD_DIM + 31) / 32 * 2 * WARP, /* of 16 bytes, of a tile */
 };
 
 /* A tile as a lane sees it: its two queries. */
@@ -41,11 +43,17 @@ DEVICE int reduce_min(int v)
     return v;
 }
 
-/* Warp: the tile, and its queries as fragments [dimensions / 16][lane], of which this warp writes those of 32-dimension
- * chunks part, part + n_parts, ... */
+/* Fragments of 16 bytes of one part of a tile's queries. */
+DEVICE int query_fragments(int head_dim)
+{
+    return (head_dim + 31) / 32 * 2 * WARP;
+}
+
+/* Warp: the tile, and its queries as fragments [part][dimensions / 16][lane], of which this warp writes those of
+ * 32-dimension chunks warp, warp + n_warps, ... */
 DEVICE struct mma_tile mma_tile_of(const struct attention_args *a, const struct attention_unit *unit,
                                    const struct head_group *heads, int type, int head_dim, u32x4 *queries,
-                                   int part, int n_parts)
+                                   int warp, int n_warps)
 {
     int g = lane_id() / 4, t = lane_id() % 4;
     struct mma_tile tile = { .table = a->tables + (int64_t)unit->table * a->max_pages };
@@ -83,7 +91,7 @@ DEVICE struct mma_tile mma_tile_of(const struct attention_args *a, const struct 
             uint32_t other = shuffle_xor_u32(top, mask);
             top = other > top ? other : top;
         }
-        int exponent = min_i32(268 - (int)(top >> 23), 253); /* of the power of two, plus 127 */
+        int exponent = query_exponent(top, type);
         bool is_finite = top < 0x7f800000u;
         inverse[j] = is_finite ? bits_f32((uint32_t)exponent << 23) : __builtin_nanf("");
         tile.factor[j] = is_finite ? bits_f32((uint32_t)(254 - exponent) << 23) : __builtin_nanf("");
@@ -92,8 +100,8 @@ DEVICE struct mma_tile mma_tile_of(const struct attention_args *a, const struct 
     tile.last_end = -reduce_min(last_end);
     tile.all_first = -reduce_min(all_first);
     tile.all_end = reduce_min(all_end);
-    for (int c = part; 32 * c < head_dim; c += n_parts) {
-        half2 h[2][4]; /* [query][pairs of dimensions 8t to 8t + 7] */
+    for (int c = warp; 32 * c < head_dim; c += n_warps) {
+        float x[2][8]; /* [query][dimensions 8t to 8t + 7] */
         UNROLL for (int j = 0; j < 2; j++)
         {
             f32x4 low = { 0 }, high = { 0 };
@@ -101,14 +109,16 @@ DEVICE struct mma_tile mma_tile_of(const struct attention_args *a, const struct 
                 low = *(const f32x4 *)(q[j] + 32 * c + 8 * t);
                 high = *(const f32x4 *)(q[j] + 32 * c + 8 * t + 4);
             }
-            float f = inverse[j], s = a->scale;
-            h[j][0] = half2_of(low[0] * s * f, low[1] * s * f);
-            h[j][1] = half2_of(low[2] * s * f, low[3] * s * f);
-            h[j][2] = half2_of(high[0] * s * f, high[1] * s * f);
-            h[j][3] = half2_of(high[2] * s * f, high[3] * s * f);
+            UNROLL for (int i = 0; i < 8; i++)
+                x[j][i] = (i < 4 ? low[i % 4] : high[i % 4]) * a->scale * inverse[j];
         }
-        queries[2 * c * WARP + lane_id()] = (u32x4){ h[0][0], h[1][0], h[0][1], h[1][1] };
-        queries[(2 * c + 1) * WARP + lane_id()] = (u32x4){ h[0][2], h[1][2], h[0][3], h[1][3] };
+        UNROLL for (int part = 0; part < cuda_query_parts(type); part++) UNROLL for (int i = 0; i < 2; i++)
+        {
+            u32x4 v;
+            UNROLL for (int k = 0; k < 4; k++)
+                v[k] = factors_of(x[k % 2][4 * i + k / 2 * 2], x[k % 2][4 * i + k / 2 * 2 + 1], type, part);
+            queries[part * query_fragments(head_dim) + (2 * c + i) * WARP + lane_id()] = v;
+        }
     }
     return tile;
 }
@@ -149,11 +159,11 @@ DEVICE void load_value(half2 to[2], const uint8_t *values, int type, int d, int 
 
 /* A leaf as a lane has it. */
 struct leaf {
-    int first_page;                   /* of the sequence */
-    const uint8_t *pages[LEAF_PAGES]; /* the head's keys; pages that no query sees are replaced by others */
-    half2 weights[LEAF_PAGES][4];     /* fragments */
-    struct softmax_state state[2];    /* total 0: the query sees nothing here */
-    float unit[2];                    /* what the values must be multiplied by */
+    int first_page;                     /* of the sequence */
+    const uint8_t *pages[LEAF_PAGES];   /* the head's keys; pages that no query sees are replaced by others */
+    uint32_t weights[2][LEAF_PAGES][4]; /* fragments of each part */
+    struct softmax_state state[2];      /* total 0: the query sees nothing here */
+    float unit[2];                      /* what the values must be multiplied by */
 };
 
 /* Whether some query of the tile sees a position of a leaf. */
@@ -183,17 +193,21 @@ DEVICE void add_products(float s[LEAF_PAGES][2][4], const struct leaf *leaf, con
         if (is_there)
             load_key(k[p][m], leaf->pages[p] + (key + 2 * m) * row_bytes, type, 32 * c + 8 * t, once);
     }
-    u32x4 low = queries[2 * c * WARP + lane_id()], high = queries[(2 * c + 1) * WARP + lane_id()];
-    half2 q[2][4];
-    UNROLL for (int i = 0; i < 4; i++)
+    UNROLL for (int part = 0; part < cuda_query_parts(type); part++)
     {
-        q[0][i] = low[i];
-        q[1][i] = high[i];
-    }
-    UNROLL for (int p = 0; p < LEAF_PAGES; p++) UNROLL for (int m = 0; m < 2; m++)
-    {
-        mma_half(s[p][m], q[0], k[p][m]);
-        mma_half(s[p][m], q[1], k[p][m] + 2);
+        const u32x4 *from = queries + part * query_fragments(head_dim) + 2 * c * WARP + lane_id();
+        u32x4 low = from[0], high = from[WARP];
+        uint32_t q[2][4];
+        UNROLL for (int i = 0; i < 4; i++)
+        {
+            q[0][i] = low[i];
+            q[1][i] = high[i];
+        }
+        UNROLL for (int p = 0; p < LEAF_PAGES; p++) UNROLL for (int m = 0; m < 2; m++)
+        {
+            mma_factors(s[p][m], q[0], k[p][m], type);
+            mma_factors(s[p][m], q[1], k[p][m] + 2, type);
+        }
     }
 }
 
@@ -289,7 +303,9 @@ DEVICE struct leaf leaf_of(const struct attention_args *a, const struct mma_tile
         UNROLL for (int p = 0; p < LEAF_PAGES; p++) UNROLL for (int i = 0; i < 4; i++)
             top = max_f32(top, s[p][i / 2][2 * j + i % 2]);
         UNROLL for (int mask = 1; mask < 4; mask *= 2) top = max_f32(top, shuffle_xor_f32(top, mask));
-        float from = top == MINUS_INFINITY ? 0 : top;
+        bool sees = number * CUDA_ATTENTION_LEAF < tile->end[j] &&
+                    (number + 1) * CUDA_ATTENTION_LEAF > tile->begin[j];
+        float from = sees ? top : 0; /* if all that it sees is -infinity, the weights are NaNs */
         UNROLL for (int p = 0; p < LEAF_PAGES; p++) UNROLL for (int i = 0; i < 4; i++)
         {
             float e = exp_f32(s[p][i / 2][2 * j + i % 2] - from);
@@ -302,8 +318,12 @@ DEVICE struct leaf leaf_of(const struct attention_args *a, const struct mma_tile
     }
     if (type == CUDA_KV_I8)
         leaf_scale_weights(s, &leaf, head_dim);
-    UNROLL for (int p = 0; p < LEAF_PAGES; p++) UNROLL for (int i = 0; i < 4; i++)
-        leaf.weights[p][i] = half2_of(s[p][i / 2][i % 2 * 2], s[p][i / 2][i % 2 * 2 + 1]);
+    UNROLL for (int part = 0; part < cuda_query_parts(type); part++)
+        UNROLL for (int i = 0; i < 4 * LEAF_PAGES; i++)
+    {
+        const float *two = &s[i / 4][i / 2 % 2][i % 2 * 2];
+        leaf.weights[part][i / 4][i % 4] = factors_of(two[0], two[1], type, part);
+    }
     return leaf;
 }
 
@@ -319,23 +339,23 @@ DEVICE void mask_values(half2 v[2], int base, int begin, int end)
     }
 }
 
-DEVICE bool has_nonfinite(const half2 v[2])
+/* Adds the products of both parts of the weights of page p of a leaf. */
+DEVICE void add_page(float acc[4], const struct leaf *leaf, int p, const half2 v[2], int type)
 {
-    /* Zero times an infinity or a NaN is a NaN, whose bits are not zero without its sign. */
-    half2 sum = half2_fma(v[1], 0, half2_mul(v[0], 0));
-    return (sum & 0x7fff7fffu) != 0;
+    UNROLL for (int part = 0; part < cuda_query_parts(type); part++)
+        mma_factors(acc, leaf->weights[part][p], v, type);
 }
 
 /* A page that the queries of the tile see different parts of, for eight dimensions. Values that no query sees are replaced by
  * zeros: the page may have anything there. If others are not finite, each query gets its product from the values that it sees
  * by itself, because zero times infinity is no zero. */
-DEVICE void add_partial_page(float acc[4], const half2 weights[4], half2 v[2], const struct mma_tile *tile,
-                             int base, int type)
+DEVICE void add_partial_page(float acc[4], const struct leaf *leaf, int p, half2 v[2],
+                             const struct mma_tile *tile, int base, int type)
 {
     int g = lane_id() / 4;
-    if (type == CUDA_KV_F16) {
+    if (type != CUDA_KV_I8) {
         mask_values(v, base, tile->first, tile->last_end);
-        if (ballot(has_nonfinite(v)) != 0) {
+        if (ballot(has_nonfinite(v, type)) != 0) {
             for (int query = 0; query < CUDA_TILE_QUERIES; query++) {
                 int begin = (int)shuffle_u32((uint32_t)(query < 8 ? tile->begin[0] : tile->begin[1]),
                                              query % 8 * 4);
@@ -344,13 +364,13 @@ DEVICE void add_partial_page(float acc[4], const half2 weights[4], half2 v[2], c
                 half2 own[2] = { v[0], v[1] };
                 float sum[4] = { acc[0], acc[1], acc[2], acc[3] };
                 mask_values(own, base, begin, end);
-                mma_half(sum, weights, own);
+                add_page(sum, leaf, p, own, type);
                 UNROLL for (int i = 0; i < 4; i++) acc[i] = g + i / 2 * 8 == query ? sum[i] : acc[i];
             }
             return;
         }
     }
-    mma_half(acc, weights, v);
+    add_page(acc, leaf, p, v, type);
 }
 
 /* Warp: the values of a leaf, of dimensions from..from + 63: acc [n] has columns from + 8 n + 2t and 2t + 1. */
@@ -368,13 +388,13 @@ DEVICE void leaf_values(float acc[CHUNK_COLUMNS][4], const struct mma_tile *tile
             UNROLL for (int n = 0; n < CHUNK_COLUMNS; n++) if (from + 8 * n < head_dim)
                 load_value(v[n], values, type, from + 8 * n + g, t, once);
             UNROLL for (int n = 0; n < CHUNK_COLUMNS; n++) if (from + 8 * n < head_dim)
-                mma_half(acc[n], leaf->weights[p], v[n]);
+                add_page(acc[n], leaf, p, v[n], type);
         } else if (page * CUDA_KV_PAGE < tile->last_end && (page + 1) * CUDA_KV_PAGE > tile->first) {
             UNROLL for (int n = 0; n < CHUNK_COLUMNS; n++) if (from + 8 * n < head_dim)
             {
                 half2 v[2];
                 load_value(v, values, type, from + 8 * n + g, t, once);
-                add_partial_page(acc[n], leaf->weights[p], v, tile, base, type);
+                add_partial_page(acc[n], leaf, p, v, tile, base, type);
             }
         }
     }

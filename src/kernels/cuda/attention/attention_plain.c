@@ -1,5 +1,5 @@
-/* Attention by fused multiply-adds, query after query: of F32 pages, and of pages of latents whose rows do not fit the kernel
- * of latent.c. Of F32 pages the results have the bits of kernels/ref.
+/* Attention by fused multiply-adds, query after query: of F32 pages, of BF16 pages on level 75, and of pages of latents whose rows
+ * do not fit the kernel of latent.c. Of keys and values in F32 and BF16 the results have the bits of kernels/ref.
  *
  * A score is a chain over the dimensions; of latents, dimension d goes into sum d % 16, and the sums are folded by halves. The
  * total is folded from 16 sums of the positions by their number % 16; a value is a chain over the positions. Leaves are not
@@ -21,9 +21,10 @@ struct plain_shared {
 
 DEVICE float plain_element(const uint8_t *base, int type, int i)
 {
-    return type == CUDA_KV_F32   ? ((const float *)base)[i]
-           : type == CUDA_KV_F16 ? half_float(((const uint16_t *)base)[i])
-                                 : (float)((const int8_t *)base)[i];
+    return type == CUDA_KV_F32    ? ((const float *)base)[i]
+           : type == CUDA_KV_F16  ? half_float(((const uint16_t *)base)[i])
+           : type == CUDA_KV_BF16 ? bits_f32((uint32_t)((const uint16_t *)base)[i] << 16)
+                                  : (float)((const int8_t *)base)[i];
 }
 
 DEVICE float plain_sum16(const uint8_t *row, int type, const float *q, int begin, int end)
@@ -48,18 +49,26 @@ DEVICE float plain_score(const struct attention_args *a, const uint8_t *page, in
 {
     int n = a->head_dim;
     if (is_latent) {
-        const uint8_t *row = page + (type == CUDA_KV_F32 ? 4 : type == CUDA_KV_F16 ? 2 : 1) * key * n;
+        const uint8_t *row = page + (type == CUDA_KV_F32 ? 4 : type == CUDA_KV_I8 ? 1 : 2) * key * n;
         if (type != CUDA_KV_I8)
             return plain_sum16(row, type, q, 0, n);
         const float *scales = (const float *)(page + CUDA_KV_PAGE * n) + key;
         float latent = plain_sum16(row, type, q, 0, a->n_latent) * scales[0];
         return fma_f32(plain_sum16(row, type, q, a->n_latent, n), scales[CUDA_KV_PAGE], latent);
     }
-    const f32x4 *row = (const f32x4 *)(page + 4 * key * n);
+    const uint8_t *row = page + (type == CUDA_KV_F32 ? 4 : 2) * key * n;
     float sum = 0;
-    for (int d = 0; d < n; d += 4) {
-        f32x4 k = row[d / 4];
-        UNROLL for (int i = 0; i < 4; i++) sum = fma_f32(q[d + i], k[i], sum);
+    for (int d = 0; d < n; d += 8) {
+        u32x4 v[2] = { *(const u32x4 *)(row + (type == CUDA_KV_F32 ? 4 : 2) * d) };
+        if (type == CUDA_KV_F32)
+            v[1] = *(const u32x4 *)(row + 4 * d + 16);
+        UNROLL for (int i = 0; i < 8; i++)
+        {
+            uint32_t bits = type == CUDA_KV_F32 ? v[i / 4][i % 4]
+                            : i % 2 == 0        ? v[0][i / 2] << 16
+                                                : v[0][i / 2] & 0xffff0000u;
+            sum = fma_f32(q[d + i], bits_f32(bits), sum);
+        }
     }
     return sum;
 }
@@ -81,8 +90,9 @@ DEVICE float plain_value(const struct attention_args *a, const uint8_t *pages, c
     return o;
 }
 
-/* Block: the largest score of a block of positions, and the exponentials and their total. */
-DEVICE void plain_softmax(struct plain_shared *s, float score[CUDA_ATTENTION_BLOCK / PLAIN_THREADS])
+/* Block: the largest score of a block of positions, and the exponentials and their total. is_empty: the query sees none of them. */
+DEVICE void plain_softmax(struct plain_shared *s, float score[CUDA_ATTENTION_BLOCK / PLAIN_THREADS],
+                          bool is_empty)
 {
     float top = MINUS_INFINITY;
     UNROLL for (int i = 0; i < CUDA_ATTENTION_BLOCK / PLAIN_THREADS; i++) top = max_f32(top, score[i]);
@@ -91,7 +101,6 @@ DEVICE void plain_softmax(struct plain_shared *s, float score[CUDA_ATTENTION_BLO
         s->warp_max[warp_id()] = top;
     block_sync();
     UNROLL for (int w = 0; w < PLAIN_THREADS / WARP; w++) top = max_f32(top, s->warp_max[w]);
-    bool is_empty = top == MINUS_INFINITY;
     UNROLL for (int i = 0; i < CUDA_ATTENTION_BLOCK / PLAIN_THREADS; i++)
     {
         float p = exp_f32(score[i] - (is_empty ? 0 : top));
@@ -127,7 +136,7 @@ DEVICE void plain_block(const struct attention_args *a, struct plain_shared *s,
                                     pos - x->pos);
         }
     }
-    plain_softmax(s, score);
+    plain_softmax(s, score, begin >= end);
     bool is_last = at == unit->n_blocks - 1, is_cut = unit->slot >= 0;
     if (thread_id() == 0 && !is_cut) {
         s->factors = merge_state(&s->run, s->block);
@@ -183,6 +192,12 @@ KERNEL(attention_f32, struct attention_args, PLAIN_THREADS)
     attend_plain(&a, s, CUDA_KV_F32, false);
 }
 
+KERNEL(attention_plain_bf16, struct attention_args, PLAIN_THREADS)
+{
+    SHARED(struct plain_shared, s, 1);
+    attend_plain(&a, s, CUDA_KV_BF16, false);
+}
+
 KERNEL(attention_latent_f32, struct attention_args, PLAIN_THREADS)
 {
     SHARED(struct plain_shared, s, 1);
@@ -193,6 +208,12 @@ KERNEL(attention_latent_plain_f16, struct attention_args, PLAIN_THREADS)
 {
     SHARED(struct plain_shared, s, 1);
     attend_plain(&a, s, CUDA_KV_F16, true);
+}
+
+KERNEL(attention_latent_plain_bf16, struct attention_args, PLAIN_THREADS)
+{
+    SHARED(struct plain_shared, s, 1);
+    attend_plain(&a, s, CUDA_KV_BF16, true);
 }
 
 KERNEL(attention_latent_plain_i8, struct attention_args, PLAIN_THREADS)

@@ -42,7 +42,7 @@ DEVICE void wide_store(const struct attention_args *a, const struct attention_un
 #define WIDE_BODY(type, dim, columns)                                                                        \
     DYNAMIC_SHARED(u32x4, shared);                                                                           \
     const int head_dim = (dim);                                                                              \
-    u32x4 *queries = shared + warp_id() * (int)(cuda_query_bytes(head_dim) / sizeof *shared);                \
+    u32x4 *queries = shared + warp_id() * cuda_query_parts(type) * query_fragments(head_dim);                \
     int n_units = a.plan->n_units, n = n_units * a.n_groups;                                                 \
     for (int u = block_id() * WIDE_WARPS + warp_id(); u < n; u += n_blocks() * WIDE_WARPS) {                 \
         struct attention_unit unit = a.plan->units[u % n_units];                                             \
@@ -89,6 +89,35 @@ KERNEL(attention_wide_f16_to128, struct attention_args,
 
 KERNEL(attention_wide_f16_to256, struct attention_args,
        WIDE_THREADS){ WIDE_BODY(CUDA_KV_F16, a.head_dim, 32) }
+
+/* bfloat16: see attention.c. */
+KERNEL(attention_wide_bf16_64, struct attention_args, WIDE_THREADS)
+{
+    if (LEVEL >= 80) {
+        WIDE_BODY(CUDA_KV_BF16, 64, 8)
+    }
+}
+
+KERNEL(attention_wide_bf16_128, struct attention_args, WIDE_THREADS)
+{
+    if (LEVEL >= 80) {
+        WIDE_BODY(CUDA_KV_BF16, 128, 16)
+    }
+}
+
+KERNEL(attention_wide_bf16_to128, struct attention_args, WIDE_THREADS)
+{
+    if (LEVEL >= 80) {
+        WIDE_BODY(CUDA_KV_BF16, a.head_dim, 16)
+    }
+}
+
+KERNEL(attention_wide_bf16_to256, struct attention_args, WIDE_THREADS)
+{
+    if (LEVEL >= 80) {
+        WIDE_BODY(CUDA_KV_BF16, a.head_dim, 32)
+    }
+}
 
 KERNEL(attention_wide_i8_128, struct attention_args, WIDE_THREADS){ WIDE_BODY(CUDA_KV_I8, 128, 16) }
 

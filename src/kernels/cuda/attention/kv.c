@@ -2,7 +2,9 @@
  *
  * A page has for each KV head the keys [16][head_dim], int8 with scales [16], and the values transposed, [head_dim][16],
  * likewise. With latent attention it has rows [16][head_dim], int8 with scales [16] of the latents and [16] of the rest.
- * float16 and int8 are rounded as on the CPU (to_half_fn and to_int8_fn of kernels.h); norms and rotations have its bits. */
+ * float16, bfloat16 and int8 are rounded as on the CPU (to_half_fn and to_int8_fn of kernels.h, float_to_bf16()); norms and
+ * rotations have its bits. */
+#include "base/half.h"
 #include "kernels/cuda/attention/kv_args.h"
 #include "kernels/cuda/device.h"
 
@@ -105,6 +107,8 @@ DEVICE void store_elements(uint8_t *to, float *scale, int type, const float *x, 
     for (int i = lane_id(); i < n; i += WARP) {
         if (type == CUDA_KV_F16)
             ((uint16_t *)to)[i * stride] = float_half(x[i]);
+        else if (type == CUDA_KV_BF16)
+            ((uint16_t *)to)[i * stride] = float_to_bf16(x[i]);
         else if (type == CUDA_KV_F32)
             ((float *)to)[i * stride] = x[i];
         else
@@ -114,7 +118,7 @@ DEVICE void store_elements(uint8_t *to, float *scale, int type, const float *x, 
 
 DEVICE int element_bytes(int type)
 {
-    return type == CUDA_KV_F16 ? 2 : type == CUDA_KV_F32 ? 4 : 1;
+    return type == CUDA_KV_F32 ? 4 : type == CUDA_KV_I8 ? 1 : 2;
 }
 
 /* Warp: stores a head's keys or values. */

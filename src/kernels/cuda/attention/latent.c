@@ -1,6 +1,7 @@
 /* Attention over latents: one row of a position is its key, and the first n_latent elements of it are its value, for all
  * heads. A block of eight warps has a tile of up to 32 queries, and walks through the positions in leaves of 32, which are
- * copied to shared memory while the leaf before is computed; int8 rows are float16 there, rounded once.
+ * copied to shared memory while the leaf before is computed; int8 rows are float16 there, rounded once. Pages of bfloat16 have two
+ * parts of queries and weights, as in attention_mma.h.
  *
  * A leaf has three parts. Scores: warp w has positions 16 (w % 2) to 16 (w % 2) + 15 and a quarter of the dimensions; the four
  * quarters are added in order. Softmax: warp w has queries 4 w to 4 w + 3, and a lane a position; the largest score and total of
@@ -20,12 +21,12 @@ enum {
     LATENT_LEAVES = CUDA_ATTENTION_BLOCK / CUDA_LATENT_LEAF,
 };
 
-/* The queries' fragments follow: [2][dimensions / 16][lane] of 16 bytes; then the leaves. */
+/* The queries' fragments follow: [part][2][dimensions / 16][lane] of 16 bytes; then the leaves. */
 struct latent_shared {
     float scores[QUARTERS][CUDA_LATENT_QUERIES][SCORE_STRIDE];
-    uint16_t weights[CUDA_LATENT_QUERIES][WEIGHT_STRIDE];
-    float factor[CUDA_LATENT_QUERIES]; /* of products of a query */
-    float decay[CUDA_LATENT_QUERIES];  /* of what is summed before a leaf */
+    uint16_t weights[2][CUDA_LATENT_QUERIES][WEIGHT_STRIDE]; /* of each part */
+    float factor[CUDA_LATENT_QUERIES];                       /* of products of a query */
+    float decay[CUDA_LATENT_QUERIES];                        /* of what is summed before a leaf */
     struct softmax_state block[CUDA_LATENT_QUERIES], run[CUDA_LATENT_QUERIES];
     struct merge_factors merge[CUDA_LATENT_QUERIES];
     float inverse[CUDA_LATENT_QUERIES];
@@ -53,7 +54,7 @@ DEVICE int warp_min(int v)
 
 /* Warp: rounds the queries 4 w to 4 w + 3, and stores them as fragments. */
 DEVICE void latent_round_queries(const struct attention_args *a, struct latent_shared *s,
-                                 const struct latent_tile *tile)
+                                 const struct latent_tile *tile, int type)
 {
     int n = a->head_dim, n_steps = (n + 15) / 16;
     uint32_t *words = (uint32_t *)tile->queries;
@@ -73,7 +74,7 @@ DEVICE void latent_round_queries(const struct attention_args *a, struct latent_s
             uint32_t other = shuffle_xor_u32(top, mask);
             top = other > top ? other : top;
         }
-        int exponent = min_i32(268 - (int)(top >> 23), 253);
+        int exponent = query_exponent(top, type);
         bool is_finite = top < 0x7f800000u;
         float inverse = is_finite ? bits_f32((uint32_t)exponent << 23) : __builtin_nanf("");
         if (lane_id() == 0)
@@ -84,8 +85,9 @@ DEVICE void latent_round_queries(const struct attention_args *a, struct latent_s
             if (is_there && d < n)
                 v = *(const f32x2 *)(q + d);
             int reg = d % 16 / 8 * 2 + r / 8, lane = r % 8 * 4 + d % 8 / 2;
-            words[((tile_half * n_steps + d / 16) * WARP + lane) * 4 + reg] = half2_of(
-                v[0] * a->scale * inverse, v[1] * a->scale * inverse);
+            UNROLL for (int part = 0; part < cuda_query_parts(type); part++)
+                words[(((2 * part + tile_half) * n_steps + d / 16) * WARP + lane) * 4 + reg] = factors_of(
+                    v[0] * a->scale * inverse, v[1] * a->scale * inverse, type, part);
         }
     }
 }
@@ -104,7 +106,7 @@ DEVICE void latent_load(const struct attention_args *a, const struct latent_tile
         if (is_there)
             page += (uint64_t)tile->table[pos / CUDA_KV_PAGE] * a->page_bytes;
         uint8_t *to = leaf + key * tile->stride * 2;
-        if (type == CUDA_KV_F16) {
+        if (type != CUDA_KV_I8) {
             for (int piece = lane_id(); 8 * piece < n; piece += WARP)
                 copy_16(to + 16 * piece, page + 2 * (at * n + 8 * piece), is_there);
             continue;
@@ -139,7 +141,7 @@ DEVICE void latent_clear(const struct attention_args *a, const struct latent_til
 
 /* Warp: a quarter of the products of all queries with 16 positions. */
 DEVICE void latent_scores(const struct attention_args *a, struct latent_shared *s,
-                          const struct latent_tile *tile, const uint8_t *leaf)
+                          const struct latent_tile *tile, const uint8_t *leaf, int type)
 {
     int lane = lane_id(), g = lane / 4, t = lane % 4, from = warp_id() % 2 * 16, quarter = warp_id() / 2;
     int n_steps = (a->head_dim + 15) / 16, per = (n_steps + QUARTERS - 1) / QUARTERS;
@@ -151,12 +153,13 @@ DEVICE void latent_scores(const struct attention_args *a, struct latent_shared *
     for (int step = quarter * per; step < end; step++) {
         uint32_t k[4];
         load_matrices(k, row + 32 * step);
-        UNROLL for (int m = 0; m < 2; m++) if (16 * m < tile->n_queries)
+        UNROLL for (int part = 0; part < cuda_query_parts(type); part++)
+            UNROLL for (int m = 0; m < 2; m++) if (16 * m < tile->n_queries)
         {
-            u32x4 v = tile->queries[(m * n_steps + step) * WARP + lane];
-            half2 q[4] = { v[0], v[1], v[2], v[3] };
-            mma_half(acc[m][0], q, k);
-            mma_half(acc[m][1], q, k + 2);
+            u32x4 v = tile->queries[((2 * part + m) * n_steps + step) * WARP + lane];
+            uint32_t q[4] = { v[0], v[1], v[2], v[3] };
+            mma_factors(acc[m][0], q, k, type);
+            mma_factors(acc[m][1], q, k + 2, type);
         }
     }
     UNROLL for (int m = 0; m < 2; m++) UNROLL for (int c = 0; c < 2; c++) UNROLL for (int i = 0; i < 4; i++)
@@ -165,7 +168,7 @@ DEVICE void latent_scores(const struct attention_args *a, struct latent_shared *
 
 /* Warp: the weights of a leaf for the queries 4 w to 4 w + 3. */
 DEVICE void latent_softmax(const struct attention_args *a, struct latent_shared *s,
-                           const struct latent_tile *tile, int number)
+                           const struct latent_tile *tile, int number, int type)
 {
     int lane = lane_id(), pos = number * CUDA_LATENT_LEAF + lane;
     UNROLL for (int i = 0; i < OWN_QUERIES; i++)
@@ -182,7 +185,10 @@ DEVICE void latent_softmax(const struct attention_args *a, struct latent_shared 
         float top = score;
         UNROLL for (int mask = 16; mask > 0; mask /= 2) top = max_f32(top, shuffle_xor_f32(top, mask));
         top = max_f32(block.max, top);
-        float p = exp_f32(score - (top == MINUS_INFINITY ? 0 : top)), sum = p;
+        /* If all that it sees is -infinity, the weights are NaNs. */
+        bool sees = begin < (number + 1) * CUDA_LATENT_LEAF &&
+                    end > number / LATENT_LEAVES * CUDA_ATTENTION_BLOCK;
+        float p = exp_f32(score - (sees ? top : 0)), sum = p;
         UNROLL for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor_f32(sum, mask);
         float decay = block.total == 0 ? 1 : exp_f32(block.max - top);
         warp_sync();
@@ -190,7 +196,8 @@ DEVICE void latent_softmax(const struct attention_args *a, struct latent_shared 
             s->decay[query] = decay;
             s->block[query] = (struct softmax_state){ top, fma_f32(block.total, decay, sum) };
         }
-        s->weights[query][lane] = float_half(p);
+        UNROLL for (int part = 0; part < cuda_query_parts(type); part++)
+            s->weights[part][query][lane] = (uint16_t)factors_of(p, 0, type, part);
     }
 }
 
@@ -206,16 +213,13 @@ DEVICE void latent_mask(half2 v[2], int base, int begin, int end)
 
 /* Adds the products of 16 positions and 8 dimensions to both halves of the tile. base: the lane's first position. If not all
  * queries see them all, and there is an element that is not finite, each query gets its product only from what it sees. */
-DEVICE void latent_add(float acc[2][LATENT_COLUMNS][4], int n, half2 p[2][4], const half2 v[2],
-                       const struct latent_tile *tile, int base, bool is_full)
+DEVICE void latent_add(float acc[2][LATENT_COLUMNS][4], int n, uint32_t p[2][2][4], const half2 v[2],
+                       const struct latent_tile *tile, int base, bool is_full, int type)
 {
-    bool is_finite = true;
-    if (!is_full) {
-        half2 zero = half2_fma(v[1], 0, half2_mul(v[0], 0)); /* zero times an infinity or a NaN is a NaN */
-        is_finite = ballot((zero & 0x7fff7fffu) != 0) == 0;
-    }
-    if (is_finite) {
-        UNROLL for (int m = 0; m < 2; m++) if (16 * m < tile->n_queries) mma_half(acc[m][n], p[m], v);
+    if (is_full || ballot(has_nonfinite(v, type)) == 0) {
+        UNROLL for (int part = 0; part < cuda_query_parts(type); part++)
+            UNROLL for (int m = 0; m < 2; m++) if (16 * m < tile->n_queries)
+                mma_factors(acc[m][n], p[part][m], v, type);
         return;
     }
     for (int query = 0; query < tile->n_queries; query++) {
@@ -226,7 +230,8 @@ DEVICE void latent_add(float acc[2][LATENT_COLUMNS][4], int n, half2 p[2][4], co
         UNROLL for (int m = 0; m < 2; m++)
         {
             float sum[4] = { acc[m][n][0], acc[m][n][1], acc[m][n][2], acc[m][n][3] };
-            mma_half(sum, p[m], own);
+            UNROLL for (int part = 0; part < cuda_query_parts(type); part++)
+                mma_factors(sum, p[part][m], own, type);
             UNROLL for (int i = 0; i < 4; i++)
                 acc[m][n][i] = 16 * m + lane_id() / 4 + i / 2 * 8 == query ? sum[i] : acc[m][n][i];
         }
@@ -236,7 +241,7 @@ DEVICE void latent_add(float acc[2][LATENT_COLUMNS][4], int n, half2 p[2][4], co
 /* Warp: adds the values of a leaf, of dimensions 64 w to 64 w + 63. */
 DEVICE void latent_values(const struct attention_args *a, struct latent_shared *s,
                           const struct latent_tile *tile, float acc[2][LATENT_COLUMNS][4],
-                          const uint8_t *leaf, int number)
+                          const uint8_t *leaf, int number, int type)
 {
     int lane = lane_id(), g = lane / 4, t = lane % 4, from = warp_id() * 8 * LATENT_COLUMNS;
     float decay[2][2];
@@ -253,10 +258,10 @@ DEVICE void latent_values(const struct attention_args *a, struct latent_shared *
     {
         int base = number * CUDA_LATENT_LEAF + 16 * step;
         bool is_full = base >= tile->all_first && base + 16 <= tile->all_end;
-        half2 p[2][4];
+        uint32_t p[2][2][4];
         /* Matrices of 8 queries x 8 positions. */
-        UNROLL for (int m = 0; m < 2; m++)
-            load_matrices(p[m], &s->weights[16 * m + lane % 16][16 * step + lane / 16 * 8]);
+        UNROLL for (int part = 0; part < cuda_query_parts(type); part++) UNROLL for (int m = 0; m < 2; m++)
+            load_matrices(p[part][m], &s->weights[part][16 * m + lane % 16][16 * step + lane / 16 * 8]);
         const uint8_t *row = leaf + ((16 * step + lane / 8 % 2 * 8 + lane % 8) * tile->stride + from +
                                      lane / 16 * 8) *
                                         2;
@@ -264,8 +269,8 @@ DEVICE void latent_values(const struct attention_args *a, struct latent_shared *
         {
             uint32_t v[4]; /* 16 positions of 8 dimensions, and of the next 8 */
             load_matrices_transposed(v, row + 16 * n);
-            latent_add(acc, n, p, v, tile, base + 2 * t, is_full);
-            latent_add(acc, n + 1, p, v + 2, tile, base + 2 * t, is_full);
+            latent_add(acc, n, p, v, tile, base + 2 * t, is_full, type);
+            latent_add(acc, n + 1, p, v + 2, tile, base + 2 * t, is_full, type);
         }
     }
 }
@@ -352,11 +357,11 @@ DEVICE void latent_block(const struct attention_args *a, struct latent_shared *s
             copy_wait(1);
         block_sync();
         const uint8_t *leaf = tile->leaves + number % a->n_stages * (CUDA_LATENT_LEAF * tile->stride * 2);
-        latent_scores(a, s, tile, leaf);
+        latent_scores(a, s, tile, leaf, type);
         block_sync();
-        latent_softmax(a, s, tile, number);
+        latent_softmax(a, s, tile, number, type);
         block_sync();
-        latent_values(a, s, tile, acc, leaf, number);
+        latent_values(a, s, tile, acc, leaf, number, type);
         block_sync();
     }
     latent_factors(a, s, tile, at);
@@ -366,7 +371,7 @@ DEVICE void latent_block(const struct attention_args *a, struct latent_shared *s
 }
 
 DEVICE struct latent_tile latent_tile_of(const struct attention_args *a, const struct attention_unit *unit,
-                                         const struct head_group *heads, struct latent_shared *s)
+                                         const struct head_group *heads, struct latent_shared *s, int type)
 {
     struct latent_tile tile = { .own = tile_query_of(a, unit, heads, lane_id()),
                                 .n_queries = n_tile_queries(unit, heads),
@@ -374,7 +379,7 @@ DEVICE struct latent_tile latent_tile_of(const struct attention_args *a, const s
                                 .queries = (u32x4 *)((uint8_t *)s + CUDA_LATENT_SHARED),
                                 .stride = (int)cuda_latent_stride(a->head_dim) };
     bool is_there = tile.own.is_there;
-    tile.leaves = (uint8_t *)(tile.queries + 2 * ((a->head_dim + 15) / 16) * WARP);
+    tile.leaves = (uint8_t *)(tile.queries + 2 * cuda_query_parts(type) * ((a->head_dim + 15) / 16) * WARP);
     tile.slope = a->slopes && is_there ? a->slopes[tile.own.head] : 0;
     tile.first = warp_min(is_there ? tile.own.begin : INT32_MAX);
     tile.last_end = -warp_min(is_there ? -tile.own.end : INT32_MAX);
@@ -390,8 +395,8 @@ DEVICE void attend_latents(const struct attention_args *a, struct latent_shared 
         struct attention_unit unit = a->plan->units[u / a->n_groups];
         int group = u % a->n_groups;
         struct head_group heads = head_group_of(a, group);
-        struct latent_tile tile = latent_tile_of(a, &unit, &heads, s);
-        latent_round_queries(a, s, &tile);
+        struct latent_tile tile = latent_tile_of(a, &unit, &heads, s, type);
+        latent_round_queries(a, s, &tile, type);
         latent_clear(a, &tile);
         block_sync();
         for (int at = 0; at < unit.n_blocks; at++)
@@ -406,6 +411,13 @@ KERNEL(attention_latent_f16, struct attention_args, LATENT_THREADS)
 {
     DYNAMIC_SHARED(struct latent_shared, s);
     attend_latents(&a, s, CUDA_KV_F16);
+}
+
+KERNEL(attention_latent_bf16, struct attention_args, LATENT_THREADS)
+{
+    DYNAMIC_SHARED(struct latent_shared, s);
+    if (LEVEL >= 80)
+        attend_latents(&a, s, CUDA_KV_BF16);
 }
 
 KERNEL(attention_latent_i8, struct attention_args, LATENT_THREADS)

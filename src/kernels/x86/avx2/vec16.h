@@ -60,6 +60,24 @@ INLINE vec16 v_load_half_n(const uint16_t *p, int n)
     return v_load_half(all);
 }
 
+INLINE __m256 eight_bf16(const uint16_t *p)
+{
+    __m256i words = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
+}
+
+INLINE vec16 v_load_bf16(const uint16_t *p)
+{
+    return (vec16){ eight_bf16(p), eight_bf16(p + 8) };
+}
+
+INLINE vec16 v_load_bf16_n(const uint16_t *p, int n)
+{
+    uint16_t all[16] = { 0 };
+    __builtin_memcpy(all, p, (size_t)n * sizeof *p);
+    return v_load_bf16(all);
+}
+
 /* Sixteen pairs of bf16: the lower, and the upper of each. */
 INLINE vec16 v_load_even_bf16(const void *p)
 {

@@ -48,6 +48,21 @@ INLINE vec16 v_load_half_n(const uint16_t *p, int n)
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(n), p));
 }
 
+INLINE vec16 from_bf16(__m256i x)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+}
+
+INLINE vec16 v_load_bf16(const uint16_t *p)
+{
+    return from_bf16(_mm256_loadu_si256((const __m256i *)p));
+}
+
+INLINE vec16 v_load_bf16_n(const uint16_t *p, int n)
+{
+    return from_bf16(_mm256_maskz_loadu_epi16(first_lanes(n), p));
+}
+
 /* Sixteen pairs of bf16: the lower, and the upper of each. */
 INLINE vec16 v_load_even_bf16(const void *p)
 {
