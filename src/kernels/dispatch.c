@@ -12,10 +12,14 @@
 
 #include <stdlib.h>
 #include <string.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #if defined(__x86_64__)
-/* State components that the operating system saves: SSE and AVX; opmask, upper halves and upper registers. */
-enum { XCR0_AVX = 0x06, XCR0_AVX512 = 0xE6 };
+/* State components that the operating system saves: SSE and AVX; opmask, upper halves and upper registers; tiles. */
+enum { XCR0_AVX = 0x06, XCR0_AVX512 = 0xE6, XCR0_AMX = 0x60000 };
 
 static unsigned read_xcr0(void)
 {
@@ -37,6 +41,20 @@ static bool is_zen4(void)
         return false;
     unsigned family = a >> 8 & 15, extended = a >> 20 & 255;
     return family + (family == 15 ? extended : 0) == 25;
+}
+
+/* Whether the processor multiplies tiles of bytes, and Linux lets this process use them, which it must be asked for. */
+static bool has_tiles(void)
+{
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
+    unsigned a, b, c, d;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !has(d, bit_AMX_TILE | bit_AMX_INT8))
+        return false;
+#if defined(__linux__)
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+#else
+    return false;
+#endif
 }
 
 unsigned cpu_detect(void)
@@ -61,6 +79,8 @@ unsigned cpu_detect(void)
     }
     if ((cpu & CPU_AVX512) && is_zen4())
         cpu |= CPU_SPLIT;
+    if ((cpu & CPU_AVX512) && has(xcr0, XCR0_AMX) && has_tiles())
+        cpu |= CPU_AMX;
     return cpu;
 }
 #elif defined(__aarch64__)
@@ -84,6 +104,7 @@ static const struct {
     { "avx2", CPU_AVX2, 0 },
     { "avxvnni", CPU_AVX2 | CPU_AVXVNNI, CPU_VEX },
     { "avx512", CPU_AVX2 | CPU_AVX512, CPU_BF16 | CPU_SPLIT },
+    { "amx", CPU_AVX2 | CPU_AVX512 | CPU_AMX, CPU_BF16 },
     { "neon", CPU_NEON, 0 },
     { "dotprod", CPU_NEON | CPU_DOTPROD, 0 },
     { "i8mm", CPU_NEON | CPU_DOTPROD | CPU_I8MM, 0 },
@@ -115,8 +136,8 @@ enum tutti_status cpu_find(unsigned *out, const char *name, struct tutti_error *
         i++;
     if (i == N_LEVELS)
         return error_set(err, TUTTI_E_ARGUMENT,
-                         "%s: \"%s\", expected \"ref\", \"avx2\", \"avxvnni\", \"avx512\", \"neon\", "
-                         "\"dotprod\" or \"i8mm\"",
+                         "%s: \"%s\", expected \"ref\", \"avx2\", \"avxvnni\", \"avx512\", \"amx\", "
+                         "\"neon\", \"dotprod\" or \"i8mm\"",
                          origin, name);
     if ((LEVELS[i].bits & ~all) != 0)
         return error_set(err, TUTTI_E_UNSUPPORTED, "%s: \"%s\", but this processor offers \"%s\" at most",
@@ -158,6 +179,13 @@ static void init_split(struct kernels *k)
     FOR_EACH_QUANTIZED(SET_SPLIT)
 #undef SET_SPLIT
 }
+
+static void init_amx(struct kernels *k)
+{
+#define SET_AMX(name, dtype) k->linear[dtype] = linear_##name##_amx;
+    FOR_EACH_QUANTIZED(SET_AMX)
+#undef SET_AMX
+}
 #endif
 
 size_t weights_ahead_bytes;
@@ -184,6 +212,8 @@ static void init_fast(struct kernels *k)
         init_avx512(k); /* the best comes last */
     if (k->cpu & CPU_SPLIT)
         init_split(k);
+    if (k->cpu & CPU_AMX)
+        init_amx(k);
     if (k->cpu & CPU_BF16)
         k->linear[DTYPE_BF16] = linear_bf16_avx512bf16;
 }

@@ -24,7 +24,8 @@ enum { INPUT_STEPS = 8 };
 
 struct input_row {
     /* Bits of magic - factor * sum(q), over each run of the format's sub columns; factor: the
-     * format's zero point, or 1 where it has none. [1]: bits of magic where there is one run. */
+     * format's zero point, or 1 where it has none. Where there is one run, [1] has the bits of d, or of any
+     * finite number if all q are 0, or of NaN. */
     int32_t start[2];
     float magic;  /* NaN: the row is NaN */
     int32_t step; /* 0..7 */
@@ -36,7 +37,7 @@ static inline __attribute__((always_inline)) int input_factor(struct quant_forma
     return f.zero == 0 ? 1 : f.zero;
 }
 
-/* Sets magic and step from max|x|, and returns 1 / d, to multiply x by. 0: all q are 0, because
+/* Sets magic, step and start[1], as for one run, from max|x|, and returns 1 / d, to multiply x by. 0: all q are 0, because
  * max is below 2^-100, or (then magic is NaN) too large for exact products (2^110), infinite or
  * NaN. */
 static inline float input_scale(struct input_row *row, float max)
@@ -46,13 +47,24 @@ static inline float input_scale(struct input_row *row, float max)
     row->step = 0;
     if (!(max >= 0x1p-100f && max < 0x1p110f)) {
         row->magic = max < 0x1p-100f ? 0x1.8p23f : (float)NAN;
+        row->start[1] = (int32_t)float_bits(row->magic);
         return 0;
     }
     uint32_t bits = float_bits(max * (1.0f / 127)), top = (bits + (1u << 20) - 1) >> 20; /* rounded up */
     uint32_t exponent = (top >> 3) - 3;                                                  /* e, biased */
     row->step = (int32_t)(top & 7);
     row->magic = bits_float((exponent + 23) << 23 | 1u << 22);
+    row->start[1] = (int32_t)(top << 20);
     return INVERSE[row->step] * bits_float((254 - exponent) << 23);
+}
+
+/* Sets the initial sums, after input_scale(). sums: of q over each half of the block. */
+static inline void input_set_start(struct input_row *row, const int sums[2], struct quant_format f)
+{
+    const int32_t bits = (int32_t)float_bits(row->magic), factor = input_factor(f);
+    row->start[0] = bits - (f.sub == BLOCK ? sums[0] + sums[1] : sums[0]) * factor;
+    if (f.sub != BLOCK)
+        row->start[1] = bits - sums[1] * factor;
 }
 
 /* 2^e; NaN for a NaN row. */

@@ -49,12 +49,13 @@ enum {
     CPU_I8MM = 64,
     CPU_AVXVNNI = 128, /* vpdpbusd of 256 bits, in the encoding of AVX-512 or, with the next bit, its own */
     CPU_VEX = 256,
+    CPU_AMX = 512, /* tiles of bytes; with AVX-512, for rows that are not few */
 };
 
 /* The levels that processor and operating system support. */
 unsigned cpu_detect(void);
 
-/* name: "ref", "avx2", "avxvnni", "avx512", "neon", "dotprod" or "i8mm", the highest level to use; NULL: environment
+/* name: "ref", "avx2", "avxvnni", "avx512", "amx", "neon", "dotprod" or "i8mm", the highest level to use; NULL: environment
  * variable TUTTI_CPU, else the best supported one. TUTTI_E_ARGUMENT: an unknown name. TUTTI_E_UNSUPPORTED:
  * this processor lacks it. */
 MUST_CHECK enum tutti_status cpu_find(unsigned *out, const char *name, struct tutti_error *err);

@@ -491,7 +491,7 @@ def test_bench_prints_every_figure():
     assert report["model"] == "tiny"
     assert report["type"] == "q4_0"
     assert report["threads"] == 1
-    assert report["cpu"] in ("ref", "avx2", "avxvnni", "avx512", "neon", "dotprod", "i8mm")
+    assert report["cpu"] in ("ref", "avx2", "avxvnni", "avx512", "amx", "neon", "dotprod", "i8mm")
     assert report["read_gbps"] > 0
     assert report["peak_int8_gops"] >= 0
     assert report["weight_bytes"] > 0

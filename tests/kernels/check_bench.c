@@ -199,10 +199,14 @@ static void bench_attention(struct check *c, int kind, int n_queries, int length
 
 void bench_all(struct check *c)
 {
-    static const unsigned LEVELS[] = {
-        CPU_AVX2 | CPU_AVX512 | CPU_BF16, CPU_AVX2 | CPU_AVXVNNI, CPU_AVX2, CPU_NEON | CPU_DOTPROD | CPU_I8MM,
-        CPU_NEON | CPU_DOTPROD,           CPU_NEON, CPU_REF
-    };
+    static const unsigned LEVELS[] = { CPU_AVX2 | CPU_AVX512 | CPU_AMX,
+                                       CPU_AVX2 | CPU_AVX512 | CPU_BF16,
+                                       CPU_AVX2 | CPU_AVXVNNI,
+                                       CPU_AVX2,
+                                       CPU_NEON | CPU_DOTPROD | CPU_I8MM,
+                                       CPU_NEON | CPU_DOTPROD,
+                                       CPU_NEON,
+                                       CPU_REF };
     c->random = 88172645463325252u;
     bool is_best = true; /* a type is measured at this processor's highest level only */
     for (size_t l = 0; l < sizeof LEVELS / sizeof *LEVELS; l++) {

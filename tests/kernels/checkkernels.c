@@ -15,6 +15,7 @@ static const unsigned LEVELS[] = {
     CPU_AVX2 | CPU_AVX512,
     CPU_AVX2 | CPU_AVX512 | CPU_SPLIT,
     CPU_AVX2 | CPU_AVX512 | CPU_BF16,
+    CPU_AVX2 | CPU_AVX512 | CPU_AMX,
 #elif defined(__aarch64__)
     CPU_NEON,
     CPU_NEON | CPU_DOTPROD,

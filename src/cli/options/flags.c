@@ -19,9 +19,8 @@
 
 /* ---- the model ---- */
 
-static const char *const CPU_LEVELS[] = {
-    "ref", "avx2", "avxvnni", "avx512", "neon", "dotprod", "i8mm", NULL
-};
+static const char *const CPU_LEVELS[] = { "ref",  "avx2",    "avxvnni", "avx512", "amx",
+                                          "neon", "dotprod", "i8mm",    NULL };
 
 #define MODEL struct model_flags
 const struct option MODEL_OPTIONS[] = {

@@ -15,10 +15,9 @@ static void quantize_block(int8_t *q, struct input_row *row, const float *x, str
     for (int i = 0; i < BLOCK; i++) {
         float rounded = x[i] * inverse + EXP_MAGIC;
         q[i] = inverse == 0 ? 0 : (int8_t)(float_bits(rounded) - float_bits(EXP_MAGIC));
-        sums[i / f.sub] += q[i];
+        sums[i / LANES] += q[i];
     }
-    for (int i = 0; i < 2; i++)
-        row->start[i] = (int32_t)float_bits(row->magic) - sums[i] * input_factor(f);
+    input_set_start(row, sums, f);
 }
 
 static void tile_quantized(uint8_t *dst, const float *x, size_t stride, int n_rows, int begin, int end,

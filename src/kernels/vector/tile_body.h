@@ -14,18 +14,15 @@ INLINE void quantize_block(int8_t *q, struct input_row *row, const float *x, con
 {
     vec16 first = v_load(x), second = v_load(x + 16);
     float inverse = input_scale(row, v_fold_max_bits(v_max_bits(v_abs(first), v_abs(second))));
-    int32_t bits = (int32_t)float_bits(row->magic);
     if (inverse == 0) {
         memset(q, 0, BLOCK);
-        row->start[0] = row->start[1] = bits;
+        input_set_start(row, (int[2]){ 0, 0 }, f);
         return;
     }
     vec16 scale = v_set(inverse), magic = v_set(EXP_MAGIC);
     int sums[2] = { v_store_low_bytes(q, v_add(v_mul(first, scale), magic)),
                     v_store_low_bytes(q + 16, v_add(v_mul(second, scale), magic)) };
-    const int factor = input_factor(f);
-    row->start[0] = bits - (f.sub == BLOCK ? sums[0] + sums[1] : sums[0]) * factor;
-    row->start[1] = bits - (f.sub == BLOCK ? 0 : sums[1]) * factor;
+    input_set_start(row, sums, f);
 }
 
 INLINE void tile_quantized(uint8_t *dst, const float *x, size_t stride, int n_rows, int begin, int end,
