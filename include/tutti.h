@@ -776,6 +776,30 @@ struct tutti_stats {
 };
 TUTTI_API void tutti_engine_stats(tutti_engine *engine, struct tutti_stats *out);
 
+/* A device that computes and has memory of its own, such as a card. Zero: the driver does not say. */
+struct tutti_device {
+    char id[16];            /* as tutti_model_options.device takes it: "cuda:0" */
+    char name[64];          /* the driver's; "": there is no such device, the CPU computes */
+    int capability;         /* 10 * major + minor */
+    int kernel_level;       /* of the kernels that it runs, likewise; 0: none */
+    int driver;             /* the CUDA version that the driver is for: 1000 * major + 10 * minor */
+    int n_multiprocessors;
+    int clock_mhz;          /* at most */
+    double memory_gbps;     /* of its memory, at most, by clock and width: 1 G = 1e9 bytes */
+    uint64_t memory_bytes;
+    uint64_t free_bytes;    /* of all processes together */
+    double busy_seconds;    /* in which it worked on steps, since the model was opened */
+    double loading_seconds; /* that the driver took to compile and load kernels */
+};
+
+/* The device of this process. Seconds are with the draft model's. Asks the driver, which takes microseconds: not for every
+ * request. */
+TUTTI_API void tutti_engine_device(tutti_engine *engine, struct tutti_device *out);
+
+/* The devices of this machine other than the CPU, at most max. *n: their number. Opens each for a moment.
+ * TUTTI_E_UNSUPPORTED with param device: there is no driver, or no device. */
+TUTTI_API enum tutti_status tutti_devices(struct tutti_device *out, int max, int *n, struct tutti_error *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -254,6 +254,8 @@ struct backend_ops {
 
     /* Bytes of the device's memory that are free. NULL: its memory is the host's. */
     uint64_t (*memory_left)(const struct backend *be);
+    /* Describes the device. From any thread; a failure of the driver is none of the backend. NULL: it is the host. */
+    void (*describe)(const struct backend *be, struct tutti_device *out);
 
     /* Allocates zeroed floats, at offset 0. buffer NULL: out of memory. */
     struct floats (*alloc)(struct backend *be, size_t n_floats);
@@ -509,6 +511,11 @@ MUST_CHECK enum tutti_status backend_open(struct backend **out, const char *devi
 /* Checks the options' kinds of attention, for backends. TUTTI_E_UNSUPPORTED: a shape that no kernel has. */
 MUST_CHECK enum tutti_status backend_check_attention(const struct backend_options *options,
                                                      struct tutti_error *err);
+
+/* Describes the devices other than the CPU that this machine has, at most max. *n: their number. Opens each for a moment to read its
+ * free memory. TUTTI_E_UNSUPPORTED with param device: there is no driver, or no device. */
+MUST_CHECK enum tutti_status backend_devices(struct tutti_device *out, int max, int *n,
+                                             struct tutti_error *err);
 
 /* What a device can do, for plans that open no backend, which need not be there; NULL: not found. */
 const struct backend_caps *backend_caps_of(const char *device);

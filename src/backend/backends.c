@@ -65,6 +65,11 @@ static const struct device *find_device(const char *name, int *ordinal)
     return NULL;
 }
 
+enum tutti_status backend_devices(struct tutti_device *out, int max, int *n, struct tutti_error *err)
+{
+    return cuda_devices(out, max, n, err);
+}
+
 const struct backend_caps *backend_caps_of(const char *device)
 {
     int ordinal;

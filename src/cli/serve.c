@@ -265,6 +265,26 @@ static void describe_model(const tutti_model *model, const struct tutti_stats *s
              number_write_size(kv, n_tokens * info.kv_bytes_per_token));
 }
 
+/* How long the driver took, and whether a next start takes as long: from its cache it takes some milliseconds. */
+static void log_device(const struct session *session)
+{
+    enum { COMPILED_S = 1 };
+    struct tutti_device d;
+    char memory[NUMBER_SIZE_BYTES], left[NUMBER_SIZE_BYTES];
+    tutti_engine_device(session->engine, &d);
+    if (!d.name[0])
+        return;
+    log_info("device %s: %s, compute capability %d.%d with kernels of level %d, driver for CUDA %d.%d; %s of "
+             "memory, "
+             "%s free now; kernels loaded in %.1f s%s",
+             d.id, d.name, d.capability / 10, d.capability % 10, d.kernel_level, d.driver / 1000,
+             d.driver % 1000 / 10, number_write_size(memory, d.memory_bytes),
+             number_write_size(left, d.free_bytes), d.loading_seconds,
+             d.loading_seconds >= COMPILED_S
+                 ? ": the driver compiled them, and takes them from its cache the next time"
+                 : "");
+}
+
 static void log_models(const struct session *session)
 {
     struct tutti_stats stats;
@@ -273,6 +293,7 @@ static void log_models(const struct session *session)
     tutti_engine_stats(session->engine, &stats);
     describe_model(session->model, &stats, text, sizeof text);
     log_info("model %s, at most %d each", text, stats.max_context);
+    log_device(session);
     for (int i = 0; i < tutti_model_n_adapters(session->model); i++)
         log_info("adapter %s: requests use it by the model name MODEL:ADAPTER",
                  tutti_model_adapter_name(session->model, i));

@@ -81,6 +81,16 @@ bool cuda_need(struct cuda_backend *cuda, enum cuda_kernel kernel, enum cuda_nee
     return kernel < N_CUDA_KERNELS;
 }
 
+void cuda_busy_begin(struct cuda_backend *cuda)
+{
+    (void)cuda;
+}
+
+void cuda_busy_end(struct cuda_backend *cuda)
+{
+    (void)cuda;
+}
+
 void cuda_launch(struct cuda_backend *cuda, enum cuda_kernel kernel, struct cuda_grid grid, const void *args,
                  size_t n_bytes)
 {

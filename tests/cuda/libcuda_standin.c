@@ -10,6 +10,7 @@
 #include "cuda/standin_memory.h"
 
 #include "backend/cuda/driver.h"
+#include "base/system/clock.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -176,6 +177,8 @@ struct object {
     struct object *module;
     struct object *stream; /* of an event's last record */
     long n_records, n_done, n_queries;
+    bool has_time;
+    uint64_t done_ns; /* of an event with time: when its last record was carried out */
 };
 
 static struct object *objects;
@@ -275,6 +278,7 @@ static void work_one(const struct operation *op)
     if (op->kind == RECORD) {
         if (op->event->n_done < op->n_record)
             op->event->n_done = op->n_record;
+        op->event->done_ns = clock_now_ns();
         return;
     }
     if (op->kind == WAIT) {
@@ -421,6 +425,15 @@ EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device)
     switch (attribute) {
     case CUDA_MULTIPROCESSORS:
         *value = 8;
+        break;
+    case CUDA_CLOCK_KHZ:
+        *value = 1500000;
+        break;
+    case CUDA_MEMORY_CLOCK_KHZ:
+        *value = 2000000;
+        break;
+    case CUDA_MEMORY_BUS_BITS:
+        *value = 512;
         break;
     case CUDA_LEVEL_MAJOR:
         *value = level / 10;
@@ -643,9 +656,10 @@ EXPORT int cuMemsetD8Async(void *to, unsigned char byte, size_t n_bytes, void *s
 
 EXPORT int cuEventCreate(void **event, unsigned flags)
 {
-    (void)flags;
     BEGIN(true);
-    *event = object_new(EVENT);
+    struct object *e = object_new(EVENT);
+    e->has_time = (flags & CUDA_EVENT_DISABLE_TIMING) == 0;
+    *event = e;
     return end(0);
 }
 
@@ -698,6 +712,18 @@ EXPORT int cuEventQuery(void *event)
     if (e->n_done < e->n_records && e->n_queries++ == 0)
         return end(NOT_READY);
     return end(finish_event(e));
+}
+
+EXPORT int cuEventElapsedTime(float *milliseconds, void *begin_event, void *end_event)
+{
+    BEGIN(true);
+    struct object *from = object_of(begin_event, EVENT), *to = object_of(end_event, EVENT);
+    if (!from || !to || !from->has_time || !to->has_time || from->n_records == 0 || to->n_records == 0)
+        return end(INVALID_HANDLE);
+    if (from->n_done < from->n_records || to->n_done < to->n_records)
+        return end(NOT_READY);
+    *milliseconds = (float)((double)(to->done_ns - from->done_ns) * 1e-6);
+    return end(0);
 }
 
 EXPORT int cuEventSynchronize(void *event)

@@ -1,6 +1,7 @@
 /* Steps of the CUDA backend on the stand-in for the driver: what the card gets to know, graphs, and failures of every call. */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/cuda_state.h"
+#include "base/system/clock.h"
 #include "cuda/standin_find.h"
 
 #include <setjmp.h>
@@ -543,6 +544,102 @@ static void memory_that_is_left_is_told(void **state)
     assert_int_equal(standin_functions()->bytes(), 0);
 }
 
+static void the_card_describes_itself(void **state)
+{
+    (void)state;
+    const struct standin_functions *driver = standin_functions();
+    struct backend *be = card_new(ROWS);
+    struct tutti_device d, later;
+    struct memory m;
+    struct rows r;
+    assert_true(memory_init(&m, be));
+    be->ops->describe(be, &d);
+    assert_string_equal(d.id, "cuda:0");
+    assert_string_equal(d.name, "Emulator 0");
+    assert_int_equal(d.capability, 80);
+    assert_int_equal(d.kernel_level, 80);
+    assert_int_equal(d.driver, 12040);
+    assert_int_equal(d.clock_mhz, 1500);
+    assert_true(d.memory_gbps == 256); /* both edges of 2 GHz, 64 bytes */
+    assert_int_equal(d.memory_bytes, 2L << 30);
+    assert_int_equal(d.free_bytes, be->ops->memory_left(be));
+    assert_true(d.loading_seconds > 0 && d.busy_seconds == 0);
+
+    /* Every step counts, and no more than the time that has passed. */
+    uint64_t begin_ns = clock_now_ns();
+    double seconds = 0;
+    rows_init(&r, 5);
+    for (int i = 0; i < 3 * N_BUSY; i++) {
+        run_step(be, &m, &r.step, 2, NULL);
+        be->ops->describe(be, &later);
+        assert_true(later.busy_seconds > seconds);
+        seconds = later.busy_seconds;
+    }
+    assert_true(seconds < (double)(clock_now_ns() - begin_ns) * 1e-9);
+
+    /* Steps that nobody has waited for yet are counted when their end is known. */
+    be->ops->step_begin(be, &r.step);
+    be->ops->scale(be, m.x, 2, 5, WIDTH);
+    be->ops->step_submit(be);
+    be->ops->describe(be, &later);
+    assert_true(later.busy_seconds == seconds);
+    be->ops->step_wait(be);
+    be->ops->describe(be, &later);
+    assert_true(later.busy_seconds > seconds);
+
+    /* What the driver refuses to tell is not known, and no failure of the backend. */
+    static const char *const CALLS[] = { "cuMemGetInfo_v2", "cuCtxSetCurrent" };
+    for (size_t i = 0; i < sizeof CALLS / sizeof *CALLS; i++) {
+        driver->fail_call(CALLS[i], 1, 999);
+        be->ops->describe(be, &d);
+        assert_int_equal(d.free_bytes, 0);
+        assert_int_equal(d.memory_bytes, 2L << 30);
+        assert_string_equal(driver->failed(), CALLS[i]);
+        driver->fail_call(NULL, 0, 0);
+    }
+    run_step(be, &m, &r.step, 2, NULL);
+    assert_no_failure(be);
+    memory_clear(&m, be);
+    be->ops->free(be);
+}
+
+static void all_cards_are_listed(void **state)
+{
+    (void)state;
+    const struct standin_functions *driver = standin_functions();
+    struct tutti_device devices[4], *d = &devices[2];
+    struct tutti_error err = { 0 };
+    int n = 0;
+    setenv("TUTTI_STANDIN_CARDS", "3", 1);
+    assert_int_equal(backend_devices(devices, 4, &n, &err), TUTTI_OK);
+    assert_int_equal(n, 3);
+    assert_string_equal(d->id, "cuda:2");
+    assert_string_equal(d->name, "Emulator 2");
+    assert_int_equal(d->memory_bytes, (2L << 30) + 2);
+    assert_int_equal(d->free_bytes, 2L << 30);
+    assert_int_equal(backend_devices(devices, 2, &n, &err), TUTTI_OK);
+    assert_int_equal(n, 2);
+
+    /* A card that cannot be opened is listed; only its free memory is not known. */
+    driver->fail_call("cuDevicePrimaryCtxRetain", 3, CUDA_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(backend_devices(devices, 4, &n, &err), TUTTI_OK);
+    assert_int_equal(n, 3);
+    assert_true(d->free_bytes == 0 && devices[1].free_bytes > 0);
+    for (int attribute = 1; attribute <= 7; attribute++) { /* four of each card must be known */
+        driver->fail_call("cuDeviceGetAttribute", attribute, 999);
+        enum tutti_status st = backend_devices(devices, 1, &n, &err);
+        assert_int_equal(st, attribute <= 4 ? TUTTI_E_IO : TUTTI_OK);
+        if (st != TUTTI_OK)
+            assert_non_null(strstr(err.text, "listing the cards"));
+        else
+            assert_true(devices[0].clock_mhz == 0 || devices[0].memory_gbps == 0);
+    }
+    driver->fail_call("cuDeviceGetName", 2, 999);
+    assert_int_equal(backend_devices(devices, 4, &n, &err), TUTTI_E_IO);
+    driver->fail_call(NULL, 0, 0);
+    unsetenv("TUTTI_STANDIN_CARDS");
+}
+
 static enum tutti_status matrix_new(struct backend *be, struct matrix **out, struct tutti_error *err)
 {
     enum { N_IN = 64, N_OUT = 16 };
@@ -765,6 +862,8 @@ int main(void)
         cmocka_unit_test(long_lists_are_launched_in_pieces),
         cmocka_unit_test(large_downloads_are_of_their_time),
         cmocka_unit_test(memory_that_is_left_is_told),
+        cmocka_unit_test(the_card_describes_itself),
+        cmocka_unit_test(all_cards_are_listed),
         cmocka_unit_test(kernels_are_loaded_for_what_is_created),
         cmocka_unit_test(after_a_failure_nothing_is_launched),
         cmocka_unit_test(two_backends_share_a_card),

@@ -436,6 +436,12 @@ void tutti_engine_close(tutti_engine *engine)
     free(engine);
 }
 
+void tutti_engine_device(tutti_engine *engine, struct tutti_device *out)
+{
+    (void)engine;
+    *out = (struct tutti_device){ 0 };
+}
+
 void tutti_engine_stats(tutti_engine *engine, struct tutti_stats *out)
 {
     pthread_mutex_lock(&engine->lock);

@@ -6,7 +6,9 @@ import re
 from conftest import ROOT
 
 PATH = os.path.join(ROOT, "deploy", "grafana", "tutti.json")
-TLS_ONLY = "tutti_tls_certificate_end_seconds"  # where there is a certificate
+# Where there is a certificate, or a card (test_device.py).
+ELSEWHERE = {"tutti_tls_certificate_end_seconds": "gauge", "tutti_device_busy_seconds_total": "counter",
+             "tutti_device_memory_bytes": "gauge", "tutti_device_memory_used_bytes": "gauge"}
 
 
 def figures(server):
@@ -35,7 +37,7 @@ def test_every_query_names_a_figure_of_the_server(start, tmp_path):
     (tmp_path / "keys").write_text("sk-a alice\n", encoding="utf-8")
     server = start("--api-key-file", tmp_path / "keys")
     assert server.get("/health").ok
-    known = {**figures(server), TLS_ONLY: ("gauge", set())}
+    known = {**figures(server), **{name: (kind, set()) for name, kind in ELSEWHERE.items()}}
     asked = set()
     for title, expression in expressions():
         names = re.findall(r"tutti_\w+", expression)

@@ -1,7 +1,9 @@
 """A server whose model runs on a card: on the stand-in for NVIDIA's driver (tests/cuda), with the kernels in emulation."""
 import concurrent.futures
 import os
+import re
 import subprocess
+import time
 
 import pytest
 
@@ -50,6 +52,33 @@ def test_a_drawn_answer_follows_its_seed(serve_on_card):
     drawn = [server.chat("Tell me a story.", max_tokens=12, temperature=1, top_p=0.9, seed=seed).json()["choices"][0]["message"]["content"]
              for seed in (1, 2, 1)]
     assert drawn[0] == drawn[2] != drawn[1]
+
+
+def figures(server):
+    """name -> value, of figures without labels."""
+    return {name: float(value) for name, value in re.findall(r"^(tutti_\w+) (\S+)$", server.get("/metrics").text, re.M)}
+
+
+def test_the_figures_tell_of_the_card(serve_on_card):
+    server = serve_on_card(TUTTI_STANDIN_LEVEL="90", TUTTI_STANDIN_MEMORY=str(3 << 30))
+    assert re.search(r"device cuda:0: Emulator 0, compute capability 9.0 with kernels of level 90, driver for CUDA 12.4; "
+                     r"3.0 GiB of memory, \S+ [MG]iB free now; kernels loaded in \d+\.\d s\n", server.log())
+    text = server.get("/metrics").text
+    assert 'tutti_device_info{device="cuda:0",name="Emulator 0",compute_capability="9.0",kernels="90",cuda="12.4"} 1\n' in text
+    before = figures(server)
+    assert before["tutti_device_memory_bytes"] == 3 << 30
+    assert 0 < before["tutti_device_memory_free_bytes"] < 3 << 30
+    assert before["tutti_device_memory_used_bytes"] == (3 << 30) - before["tutti_device_memory_free_bytes"]
+    assert 0 < before["tutti_device_load_seconds"] < 60
+    begin = time.monotonic()
+    answer(server, "Hello")
+    after, passed = figures(server), time.monotonic() - begin
+    # The last step's time is counted before its tokens are handed over. A card never worked longer than time has passed.
+    assert 0 < after["tutti_device_busy_seconds_total"] - before["tutti_device_busy_seconds_total"] < passed
+
+
+def test_the_processor_has_no_figures_of_a_device(serve_on_card):
+    assert "tutti_device" not in serve_on_card(device="cpu").get("/metrics").text
 
 
 def test_a_grammar_masks_tokens_on_the_card(serve_on_card):

@@ -84,10 +84,11 @@ void cuda_free(struct backend *be)
         cuda_cluster_close(cuda);
         free_kinds(cuda);
         cuda_modules_unload(cuda);
+        cuda_busy_close(cuda);
         if (s->stream)
             (void)d->stream_free(s->stream);
         (void)d->context_set(NULL);
-        (void)d->context_release(s->device);
+        (void)d->context_release(s->card.device);
     }
     munmap(s->list.bytes, LISTS_BYTES);
     team_free(cuda->team);
@@ -136,73 +137,6 @@ bool cuda_share_threads(struct backend *be, struct backend *other)
 
 /* ---- opening ---- */
 
-struct card {
-    cuda_device device;
-    char name[64];
-    uint64_t n_bytes;
-    int major, minor, n_sms, shared_bytes;
-};
-
-/* The level of kernels for a card; 0: too old. Level 90 has instructions that later cards lack, in a PTX that CUDA 12.0 was
- * the first to read. */
-static int level_of(const struct card *card, int version)
-{
-    int level = 10 * card->major + card->minor;
-    return level == 90 && version >= 12000 ? 90 : level >= 80 ? 80 : level >= 75 ? 75 : 0;
-}
-
-static cuda_result read_card(const struct cuda_driver *d, int ordinal, struct card *card)
-{
-    size_t n_bytes = 0;
-    cuda_result result = d->device_get(&card->device, ordinal);
-    if (result == CUDA_OK)
-        result = d->device_name(card->name, sizeof card->name, card->device);
-    if (result == CUDA_OK)
-        result = d->device_memory(&n_bytes, card->device);
-    if (result == CUDA_OK)
-        result = d->device_attribute(&card->major, CUDA_LEVEL_MAJOR, card->device);
-    if (result == CUDA_OK)
-        result = d->device_attribute(&card->minor, CUDA_LEVEL_MINOR, card->device);
-    if (result == CUDA_OK)
-        result = d->device_attribute(&card->n_sms, CUDA_MULTIPROCESSORS, card->device);
-    if (result == CUDA_OK)
-        result = d->device_attribute(&card->shared_bytes, CUDA_SHARED_BYTES_OPTIN, card->device);
-    card->name[sizeof card->name - 1] = '\0';
-    card->n_bytes = n_bytes;
-    return result;
-}
-
-/* The card of this number, or the one with most memory among those that the kernels run on. */
-static enum tutti_status choose_card(const struct cuda_driver *d, int ordinal, struct card *best,
-                                     struct tutti_error *err)
-{
-    struct card card = { 0 };
-    int n = 0;
-    cuda_result result = d->device_count(&n);
-    if (result == CUDA_OK && n == 0)
-        return error_set_param(err, TUTTI_E_UNSUPPORTED, "device", "device cuda: the driver finds no card");
-    if (result == CUDA_OK && ordinal >= n)
-        return error_set_param(err, TUTTI_E_UNSUPPORTED, "device",
-                               "device cuda:%d: the driver finds %d card%s, whose numbers begin with 0",
-                               ordinal, n, n > 1 ? "s" : "");
-    *best = card;
-    for (int i = 0; i < n && result == CUDA_OK; i++) {
-        if (ordinal >= 0 && i != ordinal)
-            continue;
-        result = read_card(d, i, &card);
-        bool is_better = level_of(&card, d->version) > 0 && card.n_bytes > best->n_bytes;
-        if (is_better || best->n_bytes == 0)
-            *best = card;
-    }
-    if (result != CUDA_OK)
-        return cuda_driver_error(d, result, "listing the cards", err);
-    if (level_of(best, d->version) > 0)
-        return TUTTI_OK;
-    return error_set_param(err, TUTTI_E_UNSUPPORTED, "device",
-                           "device cuda: the card %s has compute capability %d.%d, expected 7.5 or higher",
-                           best->name, best->major, best->minor);
-}
-
 static void *copy_floats(struct cuda_backend *cuda, const float *host, size_t n)
 {
     void *memory = cuda_memory_new(cuda, n * sizeof *host);
@@ -243,16 +177,16 @@ static enum tutti_status copy_kinds(struct cuda_backend *cuda, const struct back
     return ok ? cuda_check(cuda, err) : error_set(err, TUTTI_E_MEMORY, "device cuda: out of memory");
 }
 
-static enum tutti_status open_context(struct cuda_backend *cuda, const struct card *card,
+static enum tutti_status open_context(struct cuda_backend *cuda, const struct cuda_card *card,
                                       struct tutti_error *err)
 {
     const struct cuda_driver *d = cuda->driver;
     struct cuda_state *s = cuda->state;
-    s->device = card->device;
-    cuda->level = level_of(card, d->version);
-    cuda->capability = 10 * card->major + card->minor;
-    cuda->n_sms = card->n_sms;
-    cuda->n_bytes = card->n_bytes;
+    s->card = *card;
+    cuda->level = card->facts.kernel_level;
+    cuda->capability = card->facts.capability;
+    cuda->n_sms = card->facts.n_multiprocessors;
+    cuda->n_bytes = card->facts.memory_bytes;
     cuda->shared_bytes = (size_t)card->shared_bytes;
     cuda_result result = d->context_retain(&s->context, card->device);
     if (result != CUDA_OK)
@@ -288,7 +222,7 @@ static struct cuda_backend *alloc_backend(const struct cuda_driver *driver)
     return NULL;
 }
 
-static enum tutti_status open_backend(struct cuda_backend *cuda, const struct card *card,
+static enum tutti_status open_backend(struct cuda_backend *cuda, const struct cuda_card *card,
                                       const struct backend_options *options, struct tutti_error *err)
 {
     enum tutti_status st = team_new(
@@ -296,6 +230,8 @@ static enum tutti_status open_backend(struct cuda_backend *cuda, const struct ca
         err);
     if (st == TUTTI_OK)
         st = open_context(cuda, card, err);
+    if (st == TUTTI_OK)
+        st = cuda_busy_open(cuda, err);
     if (st == TUTTI_OK && !(cuda_step_open(cuda) && cuda_cluster_open(cuda, options->cluster)))
         st = error_set(err, TUTTI_E_MEMORY, "device cuda: out of memory");
     /* What every step needs. It fails here if the driver cannot read the kernels of this build. */
@@ -312,7 +248,7 @@ enum tutti_status backend_cuda_new(struct backend **out, int ordinal, const stru
                                    struct tutti_error *err)
 {
     const struct cuda_driver *driver = NULL;
-    struct card card = { 0 };
+    struct cuda_card card = { 0 };
     if (!cuda_text_has_any())
         return error_set_param(err, TUTTI_E_UNSUPPORTED, "device", "device cuda: " CUDA_NO_TEXTS);
     enum tutti_status st = backend_check_attention(options, err);
@@ -322,7 +258,7 @@ enum tutti_status backend_cuda_new(struct backend **out, int ordinal, const stru
     if (st == TUTTI_OK && options->cluster && ordinal < 0 && driver->device_count(&n_cards) == CUDA_OK)
         ordinal = cuda_cluster_card(options->cluster, n_cards);
     if (st == TUTTI_OK)
-        st = choose_card(driver, ordinal, &card, err);
+        st = cuda_card_choose(driver, ordinal, &card, err);
     if (st != TUTTI_OK)
         return st;
     struct cuda_backend *cuda = alloc_backend(driver);

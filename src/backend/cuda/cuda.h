@@ -125,6 +125,10 @@ void cuda_launch(struct cuda_backend *cuda, enum cuda_kernel kernel, struct cuda
  * So an operation can let the one before do what it needs. NULL: there is none. */
 void *cuda_last_launch(struct cuda_backend *cuda, enum cuda_kernel *kernel, struct cuda_grid *grid);
 
+/* Before work is handed to the card, and after the last of it (cuda_busy.c): a begin after a begin does nothing. */
+void cuda_busy_begin(struct cuda_backend *cuda);
+void cuda_busy_end(struct cuda_backend *cuda);
+
 /* Copies data of the running step, such as the adapter of each row, to the card before the step's first launch. It is valid
  * until step_wait(). A step's calls get the same addresses as those of any step of as many padded rows with the same
  * calls. room_bytes: at least n_bytes, and the same in all these steps; the rest is not defined. NULL: no room, which is

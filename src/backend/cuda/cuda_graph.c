@@ -211,6 +211,7 @@ void cuda_list_run(struct cuda_backend *cuda, bool is_whole)
     struct cuda_state *s = cuda->state;
     bool is_step = is_whole && !s->is_cut;
     s->is_cut = true;
+    cuda_busy_begin(cuda);
     if (s->failure == TUTTI_OK)
         cuda_step_send(cuda);
     if (s->failure == TUTTI_OK && s->list.n_bytes > 0 && !(is_step && run_graph(cuda))) {

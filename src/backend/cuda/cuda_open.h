@@ -12,4 +12,7 @@ enum { CUDA_ANY_CARD = -1 };
 MUST_CHECK enum tutti_status backend_cuda_new(struct backend **out, int ordinal,
                                               const struct backend_options *options, struct tutti_error *err);
 
+/* See backend_devices(). */
+MUST_CHECK enum tutti_status cuda_devices(struct tutti_device *out, int max, int *n, struct tutti_error *err);
+
 #endif

@@ -30,6 +30,7 @@ const struct backend_ops CUDA_OPS = {
     .reserve = cuda_reserve,
     .reserve_tables = cuda_reserve_tables,
     .memory_left = cuda_memory_left,
+    .describe = cuda_describe,
     .step_begin = cuda_step_begin,
     .step_submit = cuda_step_submit,
     .step_wait = cuda_step_wait,

@@ -385,6 +385,7 @@ static void run_draws(struct cuda_backend *cuda)
         has_more = has_more || d->has_logprobs || d->kind == DRAW_PLAIN || d->kind == DRAW_TRUNCATED ||
                    d->kind == DRAW_BEST;
     }
+    cuda_busy_begin(cuda);
     if (s->n_changed > 0)
         cuda_launch(cuda, CUDA_KERNEL_sample_prepare, (struct cuda_grid){ n, 1, 1, SAMPLE_THREADS, 0 }, &args,
                     sizeof args);
@@ -396,6 +397,7 @@ static void run_draws(struct cuda_backend *cuda)
     if (has_more)
         cuda_launch(cuda, CUDA_KERNEL_sample_draw,
                     (struct cuda_grid){ SAMPLE_PARTS + 2, n, 1, SAMPLE_THREADS, 0 }, &args, sizeof args);
+    cuda_busy_end(cuda);
     if (has_top)
         cuda_copy_out(cuda, s->tops, s->card_tops, (size_t)n * SAMPLE_MOST_TOP * sizeof *s->tops);
     cuda_copy_out(cuda, s->outs, s->card_outs, (size_t)n * sizeof *s->outs);

@@ -7,6 +7,9 @@
 #include "backend/cuda/driver.h"
 #include "backend/page_tables.h"
 
+#include <stdatomic.h>
+#include <string.h>
+
 enum {
     N_CUDA_FILES = 0
 #define CUDA_FILE(file) +1
@@ -23,6 +26,7 @@ enum {
     MAX_CHANGES = 32 << 10,    /* entries of page tables that a step's copy carries */
     DOWNLOAD_BYTES = 4 << 20,  /* of one step; larger downloads wait for the card */
     MAX_DOWNLOADS = 64,
+    N_BUSY = 8,         /* intervals of work whose end is not known yet */
     MAX_STEP_DATA = 64, /* arrays that are recognized when they are given again */
 };
 
@@ -68,15 +72,25 @@ struct download {
     size_t offset, n_bytes; /* in pinned memory */
 };
 
-struct cuda_state {
+struct cuda_card {
     cuda_device device;
+    struct tutti_device facts; /* free_bytes and the seconds: 0 */
+    int shared_bytes;          /* of a block, at most */
+};
+
+struct cuda_state {
+    struct cuda_card card;
     cuda_context context;
     cuda_stream stream;
     cuda_module modules[N_CUDA_FILES + 1],
         cut_modules[N_CUDA_KERNELS + 1];         /* files, and kernels by themselves */
     cuda_function functions[N_CUDA_KERNELS + 1]; /* NULL: not loaded */
-    uint64_t loading_ns;                         /* that the driver took for them so far */
+    _Atomic uint64_t loading_ns;                 /* that the driver took for them so far */
     bool has_context;
+    cuda_event busy_events[2 * N_BUSY]; /* begin and end of intervals, a ring of pairs */
+    int first_busy, n_busy;             /* intervals that are not counted yet */
+    bool is_busy;                       /* an interval has begun */
+    _Atomic uint64_t busy_ns;
     _Atomic(enum tutti_status) failure; /* the first; set after error */
     struct tutti_error error;
 
@@ -117,6 +131,18 @@ void cuda_fail(struct cuda_backend *cuda, enum tutti_status status, const char *
 void cuda_keep_error(struct cuda_backend *cuda, const struct tutti_error *err);
 /* The calling thread's calls of the driver are for this card from now on. */
 void cuda_enter(struct cuda_backend *cuda);
+
+/* ---- cuda_device.c ---- */
+/* The card of this number, or with CUDA_ANY_CARD the one with most memory among those that the kernels run on. */
+MUST_CHECK enum tutti_status cuda_card_choose(const struct cuda_driver *driver, int ordinal,
+                                              struct cuda_card *out, struct tutti_error *err);
+void cuda_describe(const struct backend *be, struct tutti_device *out);
+
+/* ---- cuda_busy.c: the time in which the card works ---- */
+MUST_CHECK enum tutti_status cuda_busy_open(struct cuda_backend *cuda, struct tutti_error *err);
+void cuda_busy_close(struct cuda_backend *cuda);
+/* Adds the time of what is done by now. */
+void cuda_busy_count(struct cuda_backend *cuda);
 
 /* ---- cuda_modules.c ---- */
 void cuda_modules_unload(struct cuda_backend *cuda);

@@ -341,6 +341,7 @@ void cuda_step_submit(struct backend *be)
     struct cuda_backend *cuda = cuda_of(be);
     cuda_enter(cuda);
     cuda_list_run(cuda, true);
+    cuda_busy_end(cuda);
     cuda->state->in_step = false;
 }
 
@@ -350,6 +351,7 @@ void cuda_step_wait(struct backend *be)
     struct cuda_state *s = cuda->state;
     cuda_enter(cuda);
     (void)cuda_is_ok(cuda, cuda->driver->stream_wait(s->stream), "computing a step");
+    cuda_busy_count(cuda);
     for (int i = 0; i < s->n_downloads; i++)
         memcpy(s->downloads[i].host, s->downloads_memory + s->downloads[i].offset, s->downloads[i].n_bytes);
     s->n_downloads = 0;

@@ -32,13 +32,16 @@ enum {
     CUDA_ERROR_NO_PTX_COMPILER = 221,
     CUDA_ERROR_UNSUPPORTED_PTX_VERSION = 222,
     CUDA_ERROR_NOT_FOUND = 500,
-    CUDA_ERROR_NOT_READY = 600, /* of event_query(): the work before the event is not done */
+    CUDA_ERROR_NOT_READY = 600, /* the work before an event is not done */
     CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803,
     CUDA_ERROR_UNKNOWN = 999,
 };
 
 enum cuda_device_attribute {
+    CUDA_CLOCK_KHZ = 13,
     CUDA_MULTIPROCESSORS = 16,
+    CUDA_MEMORY_CLOCK_KHZ = 36,
+    CUDA_MEMORY_BUS_BITS = 37,
     CUDA_LEVEL_MAJOR = 75,
     CUDA_LEVEL_MINOR = 76,
     CUDA_SHARED_BYTES_OPTIN = 97, /* of a block, if a function requests it */
@@ -87,6 +90,7 @@ enum {
     F(event_record, "cuEventRecord", (cuda_event event, cuda_stream stream))                                 \
     F(event_wait, "cuEventSynchronize", (cuda_event event))                                                  \
     F(event_query, "cuEventQuery", (cuda_event event))                                                       \
+    F(event_elapsed, "cuEventElapsedTime", (float *milliseconds, cuda_event begin, cuda_event end))          \
     F(stream_follow, "cuStreamWaitEvent", (cuda_stream stream, cuda_event event, unsigned flags))            \
     F(capture_begin, "cuStreamBeginCapture_v2", (cuda_stream stream, int mode))                              \
     F(capture_end, "cuStreamEndCapture", (cuda_stream stream, cuda_graph * graph))                           \

@@ -690,6 +690,28 @@ bool engine_is_settled(const tutti_engine *e)
     return atomic_load(&e->is_settled);
 }
 
+void tutti_engine_device(tutti_engine *e, struct tutti_device *out)
+{
+    const struct backend *be = e->model->backend;
+    const struct model *draft = model_of(e->options.draft);
+    *out = (struct tutti_device){ 0 };
+    if (be->ops->describe)
+        be->ops->describe(be, out);
+    if (be->ops->describe && draft && draft->backend->ops->describe) {
+        struct tutti_device more;
+        draft->backend->ops->describe(draft->backend, &more);
+        out->busy_seconds += more.busy_seconds;
+        out->loading_seconds += more.loading_seconds;
+    }
+}
+
+enum tutti_status tutti_devices(struct tutti_device *out, int max, int *n, struct tutti_error *err)
+{
+    if (!out || !n || max < 1)
+        return error_set(err, TUTTI_E_ARGUMENT, "tutti_devices: expected room for one device or more");
+    return backend_devices(out, max, n, err);
+}
+
 void tutti_engine_stats(tutti_engine *e, struct tutti_stats *out)
 {
     stats_read(&e->stats, out);

@@ -148,6 +148,37 @@ static bool add_keys(struct buf *out, const struct app *app)
     return ok;
 }
 
+/* Of a device with memory of its own. */
+static bool add_device(struct buf *out, const struct app *app)
+{
+    struct tutti_device d;
+    tutti_engine_device(app->engine, &d);
+    if (!d.name[0])
+        return true;
+    const struct figure memory[] = {
+        { "device_memory_bytes", "Memory of the device.", d.memory_bytes },
+        { "device_memory_used_bytes", "Of it, used by any process.", d.memory_bytes - d.free_bytes },
+        { "device_memory_free_bytes", "Of it, free.", d.free_bytes },
+    };
+    return buf_printf(out,
+                      "# HELP tutti_device_info The device that computes; always 1.\n"
+                      "# TYPE tutti_device_info gauge\n"
+                      "tutti_device_info{device=\"%s\",name=\"",
+                      d.id) &&
+           add_label(out, d.name) &&
+           buf_printf(out,
+                      "\",compute_capability=\"%d.%d\",kernels=\"%d\",cuda=\"%d.%d\"} 1\n"
+                      "# HELP tutti_device_busy_seconds_total Time in which the device worked on steps.\n"
+                      "# TYPE tutti_device_busy_seconds_total counter\n"
+                      "tutti_device_busy_seconds_total %.9g\n"
+                      "# HELP tutti_device_load_seconds Time that compiling and loading the kernels took.\n"
+                      "# TYPE tutti_device_load_seconds gauge\n"
+                      "tutti_device_load_seconds %.9g\n",
+                      d.capability / 10, d.capability % 10, d.kernel_level, d.driver / 1000,
+                      d.driver % 1000 / 10, d.busy_seconds, d.loading_seconds) &&
+           add_figures(out, memory, d.free_bytes > 0 ? sizeof memory / sizeof *memory : 1);
+}
+
 static bool add_engine(struct buf *out, const struct app *app)
 {
     struct tutti_stats s;
@@ -209,8 +240,8 @@ static bool add_engine(struct buf *out, const struct app *app)
         { "max_context_tokens", "Largest number of tokens of one sequence.",
           s.max_context > 0 ? (uint64_t)s.max_context : 0 },
     };
-    return add_figures(out, figures, sizeof figures / sizeof *figures) && add_waiting(out, &s) &&
-           add_refusals(out, app, &s) &&
+    return add_figures(out, figures, sizeof figures / sizeof *figures) && add_device(out, app) &&
+           add_waiting(out, &s) && add_refusals(out, app, &s) &&
            add_histogram(out, "time_to_first_token_seconds", "Time to first token, from submission.",
                          &s.ttft) &&
            add_histogram(out, "inter_token_seconds", "Inter-token latency.", &s.inter_token) &&
