@@ -14,10 +14,10 @@
 enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 }; /* 128 + SIGINT, as shells say it */
 
 static const struct command *const COMMANDS[] = {
-    &COMMAND_SERVE,    &COMMAND_CHAT,    &COMMAND_GENERATE,   &COMMAND_BENCH,
-    &COMMAND_LOAD,     &COMMAND_CONVERT, &COMMAND_PERPLEXITY, &COMMAND_INSPECT,
-    &COMMAND_TOKENIZE, &COMMAND_LOGITS,  &COMMAND_SHARD,      &COMMAND_RANKS,
-    &COMMAND_PLAN,     &COMMAND_PULL,    &COMMAND_LIST,       &COMMAND_RM,
+    &COMMAND_SERVE,   &COMMAND_CHAT,       &COMMAND_GENERATE, &COMMAND_BENCH,    &COMMAND_LOAD,
+    &COMMAND_CONVERT, &COMMAND_PERPLEXITY, &COMMAND_INSPECT,  &COMMAND_TOKENIZE, &COMMAND_LOGITS,
+    &COMMAND_SHARD,   &COMMAND_RANKS,      &COMMAND_PLAN,     &COMMAND_DEVICES,  &COMMAND_PULL,
+    &COMMAND_LIST,    &COMMAND_RM,
 };
 enum { N_COMMANDS = sizeof COMMANDS / sizeof COMMANDS[0] };
 
@@ -327,6 +327,8 @@ int main(int argc, char **argv)
         return help(argc - 2, argv + 2);
     if (strcmp(name, "version") == 0 || strcmp(name, "--version") == 0)
         return argc == 2 ? version() : usage_error("version: expected no arguments");
+    if (strcmp(name, "--list-devices") == 0) /* as of llama-server */
+        name = COMMAND_DEVICES.name;
     const struct command *command = find_command(name);
     return command ? run_command(command, argc - 2, argv + 2) : unknown_command(name);
 }

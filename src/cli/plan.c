@@ -13,6 +13,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { MAX_USERS = 1 << 20 };
 
@@ -25,7 +26,8 @@ struct plan_values {
 
 #define VALUES struct plan_values
 static const struct option OPTIONS[] = {
-    INT_OPTION(VALUES, hosts, "hosts", "N", "number of machines, each of which runs one rank", .min = 1,
+    INT_OPTION(VALUES, hosts, "hosts", "N",
+               "number of machines, each of which runs one rank; with --device cuda, of cards", .min = 1,
                .max = LIMIT_RANKS, .initial = "1"),
     INTS_OPTION(VALUES, users, "users", "LIST",
                 "numbers of sequences that run at the same time, on all machines together", .letter = 'u',
@@ -41,7 +43,7 @@ static const struct option_group GROUPS[] = {
 };
 
 struct plan {
-    const char *name;
+    const char *name, *unit; /* of memory, which runs one rank: "machine" or "card" */
     const struct plan_values *values;
     struct plan_model model;
     enum dtype type;
@@ -77,7 +79,7 @@ static void print_table(const struct plan *p)
     if (params.active < params.all)
         output_printf(", %.2f billion active for each token", (double)params.active / 1e9);
     output_printf("\n");
-    output_printf("%d machine%s%s %s for weights, keys and values\n\n", n_hosts, n_hosts == 1 ? "" : "s",
+    output_printf("%d %s%s%s %s for weights, keys and values\n\n", n_hosts, p->unit, n_hosts == 1 ? "" : "s",
                   n_hosts == 1 ? " with" : ", each with",
                   number_write_size(memory, (uint64_t)p->memory_bytes));
     output_printf("%4s %4s %6s %9s %13s %13s %14s\n", "tp", "dp", "heads", "KV heads", "weights",
@@ -90,10 +92,10 @@ static void print_table(const struct plan *p)
     }
     if (!has_user(p)) {
         char advice[FIT_TEXT_BYTES];
-        output_printf("\nNot one user fits. On one machine, %s\n",
+        output_printf("\nNot one user fits. On one %s, %s\n", p->unit,
                       fit_text(advice, p->rooms, p->n_rooms, &p->model.sizes));
     }
-    output_printf("\n%8s  %s\n", "users", "fewest machines");
+    output_printf("\n%8s  fewest %ss\n", "users", p->unit);
     for (int i = 0; i < p->values->users.n; i++) {
         struct plan_layout l;
         int64_t n_users = p->values->users.ints[i];
@@ -136,10 +138,10 @@ static void print_plan_json(const struct plan *p)
 {
     struct slot_params params = slot_params(&p->model.desc);
     json_t *root = json_pack(
-        "{s:s, s:I, s:I, s:s, s:s, s:i, s:I, s:I, s:o, s:o, s:o}", "model", p->name, "params",
-        (json_int_t)params.all, "active_params", (json_int_t)params.active, "type", dtype_name(p->type),
-        "kv_type", kv_type_name(p->model.kv_type), "context", p->context, "memory_bytes",
-        (json_int_t)p->memory_bytes, "hosts", (json_int_t)p->values->hosts, "layouts",
+        "{s:s, s:s, s:I, s:I, s:s, s:s, s:i, s:I, s:I, s:o, s:o, s:o}", "model", p->name, "device",
+        p->values->fit.device, "params", (json_int_t)params.all, "active_params", (json_int_t)params.active,
+        "type", dtype_name(p->type), "kv_type", kv_type_name(p->model.kv_type), "context", p->context,
+        "memory_bytes", (json_int_t)p->memory_bytes, "hosts", (json_int_t)p->values->hosts, "layouts",
         json_list((size_t)p->n_layouts, layout_json, p), "fits", json_list((size_t)p->n_rooms, room_json, p),
         "fewest_hosts", json_list((size_t)p->values->users.n, users_json, p));
     output_json(root, true); /* NULL: fails, which output_flush() reports */
@@ -154,7 +156,8 @@ static enum tutti_status run_plan(const void *v, const char *const *operands, st
     enum tutti_status st = fit_flags_values(&values->fit, &fit, err);
     if (st != TUTTI_OK)
         return st;
-    st = plan_model_read(&p.model, &p.type, p.name, fit.type, fit.kv_type, fit.mtp, err);
+    st = plan_model_read(&p.model, &p.type, p.name, fit.type, fit.kv_type, fit.mtp,
+                         backend_caps_of(fit.device), err);
     if (st != TUTTI_OK)
         return st;
     int n_ctx = p.model.desc.n_ctx;
@@ -163,10 +166,11 @@ static enum tutti_status run_plan(const void *v, const char *const *operands, st
                          fit.context, n_ctx);
     p.context = fit.context > 0 ? fit.context : n_ctx;
     p.memory_bytes = (double)fit.memory_bytes;
+    p.unit = strcmp(fit.device, "cpu") == 0 ? "machine" : "card";
     p.n_layouts = plan_layouts(p.layouts, &p.model, (int)values->hosts, p.memory_bytes, p.context);
     const struct fit_request request = { .desc = &p.model.desc,
                                          .kv_type = p.model.kv_type,
-                                         .page_tokens = backend_caps_of(NULL)->page_tokens,
+                                         .page_tokens = backend_caps_of(fit.device)->page_tokens,
                                          .n_ctx = p.context,
                                          .memory_bytes = fit.memory_bytes };
     if (!has_user(&p))

@@ -9,7 +9,7 @@
 
 static enum tutti_status sum_weights(struct plan_model *m, const struct checkpoint *ck,
                                      const struct tensor_names *names, const struct weight_type *type,
-                                     struct tutti_error *err)
+                                     const struct backend_caps *caps, struct tutti_error *err)
 {
     for (struct slot_at at = SLOT_BEGIN; slot_next_expert(&m->desc, &at);) {
         struct weight w;
@@ -18,8 +18,8 @@ static enum tutti_status sum_weights(struct plan_model *m, const struct checkpoi
             return st;
         if (!type) /* a plan may cut columns */
             weights_use_compact(&w, 1, split_kind(w.slot) == SPLIT_COLUMNS);
-        fit_add(&m->sizes, &w, type, 1, backend_caps_of(NULL));
-        m->bytes[m->desc.kind_of[at.layer]][w.slot] += (double)weights_bytes(&w, type, backend_caps_of(NULL));
+        fit_add(&m->sizes, &w, type, 1, caps);
+        m->bytes[m->desc.kind_of[at.layer]][w.slot] += (double)weights_bytes(&w, type, caps);
         if (split_kind(w.slot) != SPLIT_COLUMNS)
             continue;
         /* Splits by columns must respect the blocks of every layer. */
@@ -31,7 +31,7 @@ static enum tutti_status sum_weights(struct plan_model *m, const struct checkpoi
 
 static enum tutti_status read_checkpoint(struct plan_model *m, enum dtype *runs_as,
                                          const struct checkpoint *ck, const struct weight_type *type,
-                                         bool mtp, struct tutti_error *err)
+                                         bool mtp, const struct backend_caps *caps, struct tutti_error *err)
 {
     const struct family *family;
     enum tutti_status st = model_desc_read(&m->desc, &family, ck, err);
@@ -43,7 +43,7 @@ static enum tutti_status read_checkpoint(struct plan_model *m, enum dtype *runs_
     if (mtp)
         st = mtp_describe(&m->desc, names, ck, false, err);
     if (st == TUTTI_OK)
-        st = sum_weights(m, ck, names, type, err);
+        st = sum_weights(m, ck, names, type, caps, err);
     if (type)
         *runs_as = type->dtype;
     else if (st == TUTTI_OK)
@@ -52,22 +52,23 @@ static enum tutti_status read_checkpoint(struct plan_model *m, enum dtype *runs_
 }
 
 /* As in model_make(). */
-static void fill_shape(struct plan_model *m, const struct model_desc *d, enum dtype type)
+static void fill_shape(struct plan_model *m, const struct model_desc *d, enum dtype type,
+                       const struct backend_caps *caps)
 {
     m->desc = *d;
     m->blocks = split_blocks_of(d, dtype_block_elems(type));
     for (struct slot_at at = SLOT_BEGIN; slot_next(d, &at);) {
         struct slot_shape shape = slot_shape(d, at.slot, at.layer);
         struct fit_sizes one = { 0 };
-        fit_add_shape(&one, &shape, at.slot, type, backend_caps_of(NULL));
-        fit_add_shape(&m->sizes, &shape, at.slot, type, backend_caps_of(NULL));
+        fit_add_shape(&one, &shape, at.slot, type, caps);
+        fit_add_shape(&m->sizes, &shape, at.slot, type, caps);
         m->bytes[d->kind_of[at.layer]][at.slot] += (double)one.current;
     }
 }
 
 enum tutti_status plan_model_read(struct plan_model *out, enum dtype *runs_as, const char *path,
                                   const struct weight_type *type, enum dtype kv_type, bool mtp,
-                                  struct tutti_error *err)
+                                  const struct backend_caps *caps, struct tutti_error *err)
 {
     struct plan_model m = {
         .kv_type = kv_type,
@@ -81,12 +82,12 @@ enum tutti_status plan_model_read(struct plan_model *out, enum dtype *runs_as, c
                              "shape %s has no layer for multi-token prediction (MTP)", path);
     } else if (is_shape) {
         *runs_as = type ? type->dtype : model_shape_type(path);
-        fill_shape(&m, shape, *runs_as);
+        fill_shape(&m, shape, *runs_as, caps);
     } else {
         struct checkpoint *ck = NULL;
         st = checkpoint_open(&ck, path, err);
         if (st == TUTTI_OK)
-            st = read_checkpoint(&m, runs_as, ck, type, mtp, err);
+            st = read_checkpoint(&m, runs_as, ck, type, mtp, caps, err);
         checkpoint_close(ck);
     }
     if (st == TUTTI_OK)

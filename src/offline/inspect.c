@@ -32,6 +32,7 @@ struct inspect_report {
 
 static enum tutti_status sum_weights(struct inspect_report *r, struct tutti_error *err)
 {
+    const struct backend_caps *caps = backend_caps_of(r->options->device);
     enum tutti_status st = TUTTI_OK;
     for (struct slot_at at = SLOT_BEGIN; st == TUTTI_OK && slot_next_expert(&r->desc, &at);) {
         struct weight w;
@@ -40,7 +41,7 @@ static enum tutti_status sum_weights(struct inspect_report *r, struct tutti_erro
             break;
         if (!r->options->type)
             weights_use_compact(&w, 1, false);
-        r->weight_bytes += weights_bytes(&w, r->options->type, backend_caps_of(NULL));
+        r->weight_bytes += weights_bytes(&w, r->options->type, caps);
         r->n_params += weights_n_params(&w);
         if (!slot_info(at.slot)->is_of_experts ||
             at.expert < model_layer(&r->desc, at.layer)->ffn.experts.routing.n_chosen)
@@ -60,11 +61,16 @@ static void count_users(struct inspect_report *r)
     r->memory_bytes = r->options->memory_bytes ? r->options->memory_bytes
                                                : memory_left(r->options->root ? r->options->root : "");
     r->context = r->options->context > 0 ? r->options->context : d->n_ctx;
-    uint64_t user_bytes = model_context_kv_bytes(d, r->options->kv_type, backend_caps_of(NULL)->page_tokens,
-                                                 r->context);
+    uint64_t user_bytes = model_context_kv_bytes(
+        d, r->options->kv_type, backend_caps_of(r->options->device)->page_tokens, r->context);
     r->users = r->memory_bytes > r->weight_bytes && user_bytes
                    ? (r->memory_bytes - r->weight_bytes) / user_bytes
                    : 0;
+}
+
+static const char *device_of(const struct inspect_report *r)
+{
+    return r->options->device ? r->options->device : "cpu";
 }
 
 static const char *scaling_name(const struct attn_desc *a)
@@ -160,13 +166,13 @@ static enum tutti_status write_json(const struct inspect_report *r, FILE *out, s
         d->has_embedding_norm, "bidirectional_prefix", d->has_prefix, "top_query", d->has_top_query,
         "residual_scale", (double)d->residual_scale, "mtp_layers", d->n_mtp_layers, "uses_mtp", d->uses_mtp);
     json_t *kind = layer_json(&d->kinds[0]);
-    json_t *cost = json_pack("{s:s, s:I, s:I, s:I, s:I, s:s, s:I, s:I, s:i, s:I}", "weight_type",
-                             dtype_name(r->type), "params", (json_int_t)r->n_params, "active_params",
-                             (json_int_t)r->n_active, "stored_bytes", (json_int_t)r->stored_bytes,
-                             "weight_bytes", (json_int_t)r->weight_bytes, "kv_type",
-                             kv_type_name(r->options->kv_type), "kv_bytes_per_token",
-                             (json_int_t)r->kv_token_bytes, "memory_bytes", (json_int_t)r->memory_bytes,
-                             "user_context", r->context, "users", (json_int_t)r->users);
+    json_t *cost = json_pack(
+        "{s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:I, s:I, s:i, s:I}", "device", device_of(r), "weight_type",
+        dtype_name(r->type), "params", (json_int_t)r->n_params, "active_params", (json_int_t)r->n_active,
+        "stored_bytes", (json_int_t)r->stored_bytes, "weight_bytes", (json_int_t)r->weight_bytes, "kv_type",
+        kv_type_name(r->options->kv_type), "kv_bytes_per_token", (json_int_t)r->kv_token_bytes,
+        "memory_bytes", (json_int_t)r->memory_bytes, "user_context", r->context, "users",
+        (json_int_t)r->users);
     bool ok = root && kind && cost && json_object_update(root, kind) == 0 &&
               json_object_update(root, cost) == 0 &&
               (d->n_kinds == 1 ||
@@ -298,7 +304,7 @@ static void write_text(const struct inspect_report *r, FILE *out)
                               : "as its built-in chat format");
     fprintf(out, "%-16s %s\n", "reasoning", r->reasoning_form ? r->reasoning_form : "without marks");
     put_size(out, "stored", r->stored_bytes);
-    fprintf(out, "%-16s %s\n", "runs as", dtype_name(r->type));
+    fprintf(out, "%-16s %s on %s\n", "runs as", dtype_name(r->type), device_of(r));
     put_size(out, "weights", r->weight_bytes);
     fprintf(out, "%-16s %s, %" PRIu64 " bytes for each token\n", "KV cache",
             kv_type_name(r->options->kv_type), r->kv_token_bytes);

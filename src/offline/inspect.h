@@ -13,6 +13,7 @@ struct inspect_options {
     bool lists_tensors;
     const struct weight_type *type; /* to run the weights as; NULL: as stored */
     enum dtype kv_type;             /* as in backend/kv_type.h */
+    const char *device;             /* as backend_caps_of() takes it; NULL: the CPU */
     uint64_t memory_bytes;          /* for weights and KV cache together; 0: memory_left() */
     int context;                    /* tokens of one user; 0: the model's context */
     bool mtp;                       /* with the layer for multi-token prediction */

@@ -17,7 +17,7 @@ BIN = os.environ.get("TUTTI_BIN", os.path.join(ROOT, "build", "tutti"))
 DEMO = os.path.join(ROOT, "models", "demo")
 FIXTURES = os.path.join(ROOT, "tests", "fixtures")
 COMMANDS = ["serve", "chat", "generate", "bench", "load", "convert", "perplexity", "inspect", "tokenize", "logits",
-            "shard", "ranks", "plan"]
+            "shard", "ranks", "plan", "devices"]
 SANITIZED = "ASAN_OPTIONS" in os.environ or "TSAN_OPTIONS" in os.environ
 PATIENCE = 120 * int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
 EXACT = ["--type", "f32", "--kv-type", "f32"]

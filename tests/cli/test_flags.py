@@ -40,7 +40,7 @@ def flags():
 
 
 COMMANDS = ["serve", "chat", "generate", "bench", "load", "convert", "perplexity", "inspect", "tokenize", "logits", "shard", "ranks",
-            "plan", "pull", "list", "rm"]
+            "plan", "devices", "pull", "list", "rm"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -9,7 +9,7 @@ import pytest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("TUTTI_BIN", os.path.join(ROOT, "build", "tutti"))
 COMMANDS = ["serve", "chat", "generate", "bench", "load", "convert", "perplexity", "inspect", "tokenize", "logits",
-            "shard", "ranks", "plan", "pull", "list", "rm"]
+            "shard", "ranks", "plan", "devices", "pull", "list", "rm"]
 PATIENCE = 60 * int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
 
 

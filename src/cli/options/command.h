@@ -22,7 +22,7 @@ struct command {
 
 extern const struct command COMMAND_SERVE, COMMAND_CHAT, COMMAND_GENERATE, COMMAND_BENCH, COMMAND_LOAD,
     COMMAND_CONVERT, COMMAND_INSPECT, COMMAND_TOKENIZE, COMMAND_LOGITS, COMMAND_PERPLEXITY, COMMAND_SHARD,
-    COMMAND_RANKS, COMMAND_PLAN, COMMAND_PULL, COMMAND_LIST, COMMAND_RM;
+    COMMAND_RANKS, COMMAND_PLAN, COMMAND_DEVICES, COMMAND_PULL, COMMAND_LIST, COMMAND_RM;
 
 /* For commands that share no options. */
 #define OPTION_SET(groups_, operands_, min_, max_, missing_)                                                 \

@@ -196,12 +196,16 @@ enum tutti_status model_flags_open(const struct model_flags *flags, tutti_ranks 
 /* ---- memory estimate ---- */
 
 #define FIT struct fit_flags
-static const char *const DRAFT_LAYERS[] = { "mtp", NULL };
+static const char *const DRAFT_LAYERS[] = { "mtp", NULL }, *const FIT_DEVICES[] = { "cpu", "cuda", NULL };
 const struct option FIT_OPTIONS[] = {
-    SIZE_OPTION(FIT, memory, "memory", "SIZE",
-                "memory of one machine for weights, keys and values; without it, what this machine, or the "
-                "control group (container) that tutti runs in, has left",
-                .letter = 'm', .min = 1, .max = INFINITY),
+    SIZE_OPTION(
+        FIT, memory, "memory", "SIZE",
+        "memory of one machine, or card, for weights, keys and values; without it, what this machine, or the "
+        "control group (container) that tutti runs in, or the card, has left",
+        .letter = 'm', .min = 1, .max = INFINITY),
+    CHOICE_OPTION(FIT, device, "device", "NAME", FIT_DEVICES,
+                  "calculate for this device; with cuda and --memory, no card is needed", .may_number = true,
+                  .initial = "cpu"),
     INT_OPTION(FIT, context, "context", "N",
                "context of each user in tokens; without it, the model's whole context", .letter = 'c',
                .min = 1, .max = LIMIT_CONTEXT),
@@ -215,18 +219,48 @@ const struct option FIT_OPTIONS[] = {
     { .name = NULL },
 };
 
+/* Free memory of the card, which must be there: *out. */
+static enum tutti_status read_card(const char *device, uint64_t *out, struct tutti_error *err)
+{
+    enum { MOST = 64 };
+    struct tutti_device devices[MOST];
+    const struct tutti_device *best = NULL;
+    struct tutti_error why = { 0 };
+    int n = 0;
+    enum tutti_status st = tutti_devices(devices, MOST, &n, &why);
+    for (int i = 0; i < n; i++) {
+        const struct tutti_device *d = &devices[i];
+        bool is_named = strchr(device, ':') ? strcmp(device, d->id) == 0 : d->kernel_level > 0;
+        if (is_named && (!best || d->memory_bytes > best->memory_bytes))
+            best = d;
+    }
+    if (best && best->free_bytes > 0) {
+        *out = best->free_bytes;
+        return TUTTI_OK;
+    }
+    return error_set_param(err, st == TUTTI_OK ? TUTTI_E_UNSUPPORTED : st, "device",
+                           "--device %s: %s; give the memory of a card with --memory", device,
+                           st != TUTTI_OK ? why.text
+                           : best         ? "the card does not tell its free memory"
+                                          : "there is no such card");
+}
+
 enum tutti_status fit_flags_values(const struct fit_flags *flags, struct fit_values *out,
                                    struct tutti_error *err)
 {
     *out = (struct fit_values){
         .type = flags->type ? weight_type_find(flags->type) : NULL,
-        .memory_bytes = flags->memory > 0 ? flags->memory : memory_left(""),
+        .device = flags->device,
+        .memory_bytes = flags->memory,
         .context = flags->context,
         .mtp = flags->draft != NULL,
     };
     if (!kv_type_find(flags->kv_type, &out->kv_type))
         return error_set(err, TUTTI_E_ARGUMENT, "--kv-type: unknown type '%s'", flags->kv_type);
-    return TUTTI_OK;
+    if (flags->memory > 0)
+        return TUTTI_OK;
+    out->memory_bytes = memory_left("");
+    return strcmp(flags->device, "cpu") == 0 ? TUTTI_OK : read_card(flags->device, &out->memory_bytes, err);
 }
 
 /* ---- adapters ---- */

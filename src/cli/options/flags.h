@@ -38,7 +38,7 @@ MUST_CHECK enum tutti_status model_flags_ranks(const struct model_flags *flags, 
 
 /* ---- memory estimate ---- */
 struct fit_flags {
-    const char *type, *kv_type, *draft;
+    const char *type, *kv_type, *draft, *device;
     uint64_t memory;
     int context;
 };
@@ -47,7 +47,8 @@ extern const struct option FIT_OPTIONS[];
 struct fit_values {
     const struct weight_type *type; /* NULL: as stored */
     enum dtype kv_type;
-    uint64_t memory_bytes; /* without --memory: memory_left() */
+    const char *device;    /* as backend_caps_of() takes it */
+    uint64_t memory_bytes; /* without --memory: memory_left(), or the card's */
     int context;           /* 0: not given */
     bool mtp;              /* with the layer for multi-token prediction */
 };

@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""Counts the instructions of the kernels for cards, from the machine code that ptxas makes of a build's PTX.
+
+  tools/cuda/count_instructions.py [--level 90] [--loops] BUILD [KERNEL...]
+
+BUILD is a build folder, such as build. A KERNEL is the beginning of a name; without one, all kernels are counted. For each kernel it
+prints registers, bytes that are spilled, static shared memory, and the instructions of its inner loop by kind. Of the loops that contain no
+other loop, the inner loop is the one with most matrix instructions, else with most instructions; --loops prints all of them. Of linear
+layers, a loop that ptxas has unrolled is divided by its number of steps (of 64 columns), which the matrix instructions tell, and what is done
+only at the end of a split is not counted: blocks of additions without a matrix instruction. So these are the tables of docs/notes/cuda.md.
+
+Needs ptxas and nvdisasm of a CUDA toolkit, in PATH or /usr/local/cuda/bin (pip install nvidia-cuda-nvdisasm has the latter).
+"""
+import argparse
+import collections
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+# The kind of an instruction, by the beginning of its name; the first that fits counts.
+KINDS = (
+    ("matrix", r"HMMA|IMMA|BMMA|DMMA|HGMMA|IGMMA|QGMMA"),
+    ("global", r"LDG|STG|LD\b|ST\b|LDGSTS|RED|ATOM|UBLKCP|UTMA"),
+    ("shared", r"LDS|STS|LDSM|STSM|ATOMS"),
+    ("local", r"LDL|STL"),
+    ("special", r"MUFU"),
+    ("half", r"H(ADD|MUL|FMA|SET|SETP|MNMX)2|HADD|HMUL|HFMA"),
+    ("float", r"F(ADD|MUL|FMA|SET|SETP|MNMX|SEL|CHK|RND)"),
+    ("convert", r"F2|I2"),
+    ("shuffle", r"SHFL|VOTE|MATCH|REDUX|BAR|WARPSYNC|NANOSLEEP|SYNCS|DEPBAR|LDGDEPBAR|WARPGROUP|ERRBAR|MEMBAR|FENCE"),
+    ("branch", r"BRA|EXIT|CALL|RET|BSSY|BSYNC|BREAK|NOP|YIELD"),
+    ("integer", r".*"),
+)
+# Matrix instructions of a step of linear layers, by kernel; the first that fits counts.
+STEPS = ((r"linear_\w+_few$", 4), (r"linear_\w+_some$", 8), (r"linear_\w+_tile_32$", 32), (r"linear_\w+_tile_(64|128)$", 64))
+SPENT = re.compile(r"Compiling entry function '(\w+)'.*?(\d+) bytes spill stores, (\d+) bytes spill loads\n.*?Used (\d+) registers([^\n]*)", re.S)
+INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)([^;]*);")
+LABEL = re.compile(r"^(\.L_x_\d+):")
+
+
+def find_tool(name):
+    path = shutil.which(name) or shutil.which(name, path="/usr/local/cuda/bin")
+    if not path:
+        raise SystemExit(f"{name} is not found; install a CUDA toolkit" +
+                         (", or pip install nvidia-cuda-nvdisasm and add its folder to PATH" if name == "nvdisasm" else ""))
+    return path
+
+
+def kind_of(name):
+    return next(kind for kind, pattern in KINDS if re.match(pattern, name))
+
+
+class Kernel:
+    """Instructions of a kernel in order, and where its loops begin and end."""
+
+    def __init__(self, lines):
+        self.names, labels, branches = [], {}, []
+        self.cuts = set()  # where a basic block begins
+        for line in lines:
+            label, found = LABEL.match(line), INSTRUCTION.match(line)
+            if label:
+                labels[label.group(1)] = len(self.names)
+                self.cuts.add(len(self.names))
+            elif found:
+                name, operands = found.groups()
+                target = re.search(r"\((\.L_x_\d+)\)", operands)
+                if name.startswith("BRA") and target:
+                    branches.append((len(self.names), target.group(1)))
+                    self.cuts.add(len(self.names) + 1)
+                self.names.append(name)
+        loops = {(labels[target], at + 1) for at, target in branches if labels.get(target, at + 1) <= at}
+        # The branch to itself after a kernel's end is no loop. Loops with the same begin are one with several ends.
+        last = collections.defaultdict(int)
+        for begin, end in loops:
+            if end - begin > 1:
+                last[begin] = max(last[begin], end)
+        self.loops = [loop for loop in last.items() if not any(loop[0] <= o[0] and o[1] <= loop[1] and o != loop for o in last.items())]
+
+    def count(self, loop):
+        return collections.Counter(kind_of(name) for name in self.names[loop[0]:loop[1]])
+
+    def rare(self, loop):
+        """The blocks of a loop with additions that no matrix instruction accompanies."""
+        cuts = [loop[0], *sorted(cut for cut in self.cuts if loop[0] < cut < loop[1]), loop[1]]
+        found = collections.Counter()
+        for begin, end in zip(cuts, cuts[1:]):
+            counts = self.count((begin, end))
+            if counts["float"] >= 16 and not counts["matrix"]:
+                found += counts
+        return found
+
+    def inner(self):
+        return max(self.loops, key=lambda loop: (self.count(loop)["matrix"], loop[1] - loop[0]), default=None)
+
+
+def read_kernels(code):
+    """name -> Kernel"""
+    found, name, lines = {}, None, []
+    for line in code.splitlines():
+        section = re.match(r"\s*\.section\s+(\S+?),", line)
+        if section:
+            if name:
+                found[name] = Kernel(lines)
+            name = section.group(1)[6:] if section.group(1).startswith(".text.") else None
+            lines = []
+        elif name:
+            lines.append(line)
+    if name:
+        found[name] = Kernel(lines)
+    return found
+
+
+def assemble(ptxas, nvdisasm, path):
+    """The kernels of a file, and what ptxas says about each: name -> (registers, stored, loaded, shared)."""
+    with open(path, encoding="ascii") as file:
+        card = re.search(r"^\.target (\w+)", file.read(), re.M).group(1)
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "out.cubin")
+        said = subprocess.run([ptxas, f"-arch={card}", "-v", path, "-o", out], check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        code = subprocess.run([nvdisasm, "-c", out], check=True, stdout=subprocess.PIPE, text=True).stdout
+    spent = {}
+    for name, stored, loaded, registers, more in SPENT.findall(said.stdout):
+        shared = re.search(r"(\d+) bytes smem", more)
+        spent[name] = (int(registers), int(stored), int(loaded), int(shared.group(1)) if shared else 0)
+    return read_kernels(code), spent
+
+
+def print_kernel(name, kernel, spent, all_loops):
+    registers, stored, loaded, shared = spent
+    loops = sorted(kernel.loops) if all_loops else [loop for loop in [kernel.inner()] if loop]
+    n_step = next((n for pattern, n in STEPS if re.match(pattern, name)), 0)
+    print(f"{name}: {registers} registers, {stored} and {loaded} bytes spilled (stored, loaded), {shared} bytes of shared memory, "
+          f"{len(kernel.names)} instructions, {len(kernel.loops)} inner loop{'s' if len(kernel.loops) != 1 else ''}")
+    for loop in loops:
+        counts, steps = kernel.count(loop), 1
+        if n_step and counts["matrix"]:
+            counts, steps = counts - kernel.rare(loop), counts["matrix"] / n_step
+        kinds = ", ".join(f"{counts[kind] / steps:g} {kind}" for kind, _ in KINDS if counts[kind])
+        print(f"    {sum(counts.values()) / steps:g} instructions{f' in each of {steps:g} steps' if steps != 1 else ''}: {kinds}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--level", choices=("75", "80", "90"), default="90", help="of the kernels (default 90)")
+    parser.add_argument("--loops", action="store_true", help="print all loops that contain no other")
+    parser.add_argument("build", help="the build folder")
+    parser.add_argument("kernels", nargs="*", help="beginnings of names of kernels")
+    options = parser.parse_args()
+    ptxas, nvdisasm = find_tool("ptxas"), find_tool("nvdisasm")
+    paths = sorted(glob.glob(os.path.join(options.build, "src", "kernels", "cuda", f"*_{options.level}.ptx")))
+    if not paths:
+        raise SystemExit(f"{options.build}: no kernels of level {options.level}; build with clang 19 first")
+    n = 0
+    for path in paths:
+        with open(path, encoding="ascii") as file:
+            names = re.findall(r"^\.visible \.entry (\w+)\(", file.read(), re.M)
+        wanted = [name for name in names if not options.kernels or any(name.startswith(begin) for begin in options.kernels)]
+        if not wanted:
+            continue
+        kernels, spent = assemble(ptxas, nvdisasm, path)
+        for name in wanted:
+            print_kernel(name, kernels[name], spent[name], options.loops)
+            n += 1
+    if n == 0:
+        sys.exit(f"no kernel begins with {' or '.join(options.kernels)}")
+
+
+main()
