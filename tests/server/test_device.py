@@ -1,5 +1,6 @@
 """A server whose model runs on a card: on the stand-in for NVIDIA's driver (tests/cuda), with the kernels in emulation."""
 import concurrent.futures
+import json
 import os
 import re
 import subprocess
@@ -108,6 +109,19 @@ def test_auto_takes_the_card_if_the_weights_fit(serve_on_card, environment, devi
     server = serve_on_card("--api", "tgi", device="auto", **environment)
     assert server.get("/info").json()["model_device_type"] == device
     assert (said is None) == ("device auto: the CPU computes" not in server.log()) and (said or "") in server.log()
+
+
+def test_bench_names_the_card_and_how_long_it_worked(monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", STANDIN)
+    command = [conftest.BIN, "bench", conftest.DEMO, "--device", "cuda", "--users", "1", "--prefill", "0", "--repetitions", "2"]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=conftest.PATIENCE, check=True)
+    said = json.loads(done.stdout)
+    card, result = said["card"], said["results"][0]
+    assert (card["device"], card["name"], card["capability"], card["kernels"], card["cuda"]) == ("cuda:0", "Emulator 0", 80, 80, 12040)
+    assert (card["multiprocessors"], card["clock_mhz"], card["memory_gbps"]) == (8, 1500, 256)
+    assert said["weight_bytes"] < card["memory_bytes"] - card["free_bytes"] and card["load_s"] > 0
+    assert said["read_gbps"] > 0 and said["peak_f16_gflops"] > 0 and result["of_limit"] > 0
+    assert 0 < result["device_busy"] < 1
 
 
 def test_without_a_driver_the_message_says_what_to_do(tmp_path):

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Counts the instructions of the kernels for cards, from the machine code that ptxas makes of a build's PTX.
 
-  tools/cuda/count_instructions.py [--level 90] [--loops] BUILD [KERNEL...]
+  tools/cuda/count_instructions.py [--level 90] [--loops] [--blocks] BUILD [KERNEL...]
 
 BUILD is a build folder, such as build. A KERNEL is the beginning of a name; without one, all kernels are counted. For each kernel it
 prints registers, bytes that are spilled, static shared memory, and the instructions of its inner loop by kind. Of the loops that contain no
 other loop, the inner loop is the one with most matrix instructions, else with most instructions; --loops prints all of them. Of linear
 layers, a loop that ptxas has unrolled is divided by its number of steps (of 64 columns), which the matrix instructions tell, and what is done
 only at the end of a split is not counted: blocks of additions without a matrix instruction. So these are the tables of docs/notes/cuda.md.
+--blocks prints what a kernel has between its branches, blocks of at least 30 instructions and those with matrix instructions: attention's
+work for a leaf of 64 positions is a sequence of them.
 
 Needs ptxas and nvdisasm of a CUDA toolkit, in PATH or /usr/local/cuda/bin (pip install nvidia-cuda-nvdisasm has the latter).
 """
@@ -83,12 +85,15 @@ class Kernel:
     def count(self, loop):
         return collections.Counter(kind_of(name) for name in self.names[loop[0]:loop[1]])
 
+    def blocks(self, part):
+        cuts = [part[0], *sorted(cut for cut in self.cuts if part[0] < cut < part[1]), part[1]]
+        return list(zip(cuts, cuts[1:]))
+
     def rare(self, loop):
         """The blocks of a loop with additions that no matrix instruction accompanies."""
-        cuts = [loop[0], *sorted(cut for cut in self.cuts if loop[0] < cut < loop[1]), loop[1]]
         found = collections.Counter()
-        for begin, end in zip(cuts, cuts[1:]):
-            counts = self.count((begin, end))
+        for block in self.blocks(loop):
+            counts = self.count(block)
             if counts["float"] >= 16 and not counts["matrix"]:
                 found += counts
         return found
@@ -129,6 +134,14 @@ def assemble(ptxas, nvdisasm, path):
     return read_kernels(code), spent
 
 
+def print_blocks(kernel):
+    for block in kernel.blocks((0, len(kernel.names))):
+        counts = kernel.count(block)
+        if block[1] - block[0] >= 30 or counts["matrix"]:
+            kinds = ", ".join(f"{counts[kind]} {kind}" for kind, _ in KINDS if counts[kind])
+            print(f"    at {block[0]}{', a loop' if block in kernel.loops else ''}: {block[1] - block[0]} instructions: {kinds}")
+
+
 def print_kernel(name, kernel, spent, all_loops):
     registers, stored, loaded, shared = spent
     loops = sorted(kernel.loops) if all_loops else [loop for loop in [kernel.inner()] if loop]
@@ -147,6 +160,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--level", choices=("75", "80", "90"), default="90", help="of the kernels (default 90)")
     parser.add_argument("--loops", action="store_true", help="print all loops that contain no other")
+    parser.add_argument("--blocks", action="store_true", help="print what is between the branches")
     parser.add_argument("build", help="the build folder")
     parser.add_argument("kernels", nargs="*", help="beginnings of names of kernels")
     options = parser.parse_args()
@@ -164,6 +178,8 @@ def main():
         kernels, spent = assemble(ptxas, nvdisasm, path)
         for name in wanted:
             print_kernel(name, kernels[name], spent[name], options.loops)
+            if options.blocks:
+                print_blocks(kernels[name])
             n += 1
     if n == 0:
         sys.exit(f"no kernel begins with {' or '.join(options.kernels)}")

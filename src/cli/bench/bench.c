@@ -211,6 +211,28 @@ static void print_ranks(const struct bench_report *report)
     }
 }
 
+static void print_card(const struct bench_report *report)
+{
+    const struct backend_limits *limits = &report->limits;
+    const struct tutti_device *d = &report->memory.device;
+    char memory[NUMBER_SIZE_BYTES], used[NUMBER_SIZE_BYTES];
+    output_printf("%s: %s, compute capability %d.%d with kernels of level %d, CUDA %d.%d", d->id, d->name,
+                  d->capability / 10, d->capability % 10, d->kernel_level, d->driver / 1000,
+                  d->driver % 1000 / 10);
+    if (d->clock_mhz > 0)
+        output_printf("; %d multiprocessors at up to %d MHz", d->n_multiprocessors, d->clock_mhz);
+    output_printf("\n%s of memory", number_write_size(memory, d->memory_bytes));
+    if (d->free_bytes > 0)
+        output_printf(", %s used", number_write_size(used, d->memory_bytes - d->free_bytes));
+    output_printf("; kernels loaded in %.2f s\n", d->loading_seconds);
+    output_printf("this card: reads %.1f GB/s", limits->read_gbps);
+    if (d->memory_gbps > 0)
+        output_printf(" (%.0f %% of its memory's %.0f)", 100 * limits->read_gbps / d->memory_gbps,
+                      d->memory_gbps);
+    output_printf(", computes %.1f Tflop/s in f16, %.1f Tflop/s in f32\n", limits->half_gflops / 1e3,
+                  limits->f32_gflops / 1e3);
+}
+
 static void print_table(const struct bench_report *report, const struct model *model)
 {
     char weights[NUMBER_SIZE_BYTES];
@@ -229,8 +251,7 @@ static void print_table(const struct bench_report *report, const struct model *m
         output_printf("loaded in %.2f s: %.2f GB/s of packed weights\n", report->load_s,
                       (double)model->weight_bytes / 1e9 / report->load_s);
     if (limits->half_gflops > 0)
-        output_printf("this card: reads %.1f GB/s, computes %.1f Tflop/s in f16, %.1f Tflop/s in f32\n",
-                      limits->read_gbps, limits->half_gflops / 1e3, limits->f32_gflops / 1e3);
+        print_card(report);
     else
         output_printf(
             "this machine: reads %.1f GB/s, computes %.0f Gop/s in int8, %.0f Gflop/s in f32; starting "
@@ -240,13 +261,17 @@ static void print_table(const struct bench_report *report, const struct model *m
         output_printf("%s%.1f%s", node == 0 ? "its NUMA nodes read, each from its own memory: " : ", ",
                       report->node_gbps[node], node + 1 == report->n_nodes ? " GB/s\n" : "");
     output_printf("\n");
-    output_printf("%-8s %6s %8s %7s %10s %10s %9s %7s\n", "phase", "users", "context", "tokens", "tokens/s",
-                  "limit", "of limit", "spread");
+    bool has_device = report->memory.device.name[0] != '\0';
+    output_printf("%-8s %6s %8s %7s %10s %10s %9s %7s%s\n", "phase", "users", "context", "tokens", "tokens/s",
+                  "limit", "of limit", "spread", has_device ? "     busy" : "");
     for (int i = 0; i < report->n_results; i++) {
         const struct bench_result *r = &report->results[i];
-        output_printf("%-8s %6d %8d %7d %10.2f %10.2f %7.1f %% %5.1f %%\n", phase_name(r->phase), r->n_users,
+        output_printf("%-8s %6d %8d %7d %10.2f %10.2f %7.1f %% %5.1f %%", phase_name(r->phase), r->n_users,
                       r->context, r->n_tokens, r->tok_s, r->limit_tok_s, 100 * r->tok_s / r->limit_tok_s,
                       100 * r->time.spread);
+        if (has_device)
+            output_printf(" %6.1f %%", 100 * r->busy);
+        output_printf("\n");
     }
     print_ranks(report);
     for (int i = 0; i < report->n_results; i++) {
@@ -281,6 +306,11 @@ static json_t *result_json(const void *user, size_t index)
         r->work.matrix_bytes, "expert_bytes", r->expert_bytes, "kv_bytes", r->work.kv_bytes, "linear_ops",
         r->work.linear_ops, "attention_ops", r->work.attention_ops, "spread", r->time.spread, "repetitions",
         r->time.n, "adapter_cost", cost, "adapter_cost_range", range);
+    if (report->memory.device.name[0] &&
+        json_object_set_new(object, "device_busy", json_real(r->busy)) != 0) {
+        json_decref(object);
+        object = NULL; /* json_merge() takes it */
+    }
     json_t *more = report->n_ranks > 1 ? json_pack("{s:f, s:f, s:f, s:I, s:I}", "reduce_ms",
                                                    ranks->reduce_s * 1e3, "gather_ms", ranks->gather_s * 1e3,
                                                    "plan_ms", ranks->plan_broadcast_s * 1e3, "reduces",
@@ -333,6 +363,15 @@ static bool add_list(json_t *object, const char *name, int n, json_item_fn *item
     return n == 0 || json_object_set_new(object, name, json_list((size_t)n, item, report)) == 0;
 }
 
+static json_t *card_json(const struct tutti_device *d)
+{
+    return json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:f, s:I, s:I, s:f}", "device", d->id, "name",
+                     d->name, "capability", d->capability, "kernels", d->kernel_level, "cuda", d->driver,
+                     "multiprocessors", d->n_multiprocessors, "clock_mhz", d->clock_mhz, "memory_gbps",
+                     d->memory_gbps, "memory_bytes", (json_int_t)d->memory_bytes, "free_bytes",
+                     (json_int_t)d->free_bytes, "load_s", d->loading_seconds);
+}
+
 static void print_report_json(const struct bench_report *report, const struct model *model)
 {
     json_t *object = json_pack(
@@ -345,6 +384,8 @@ static void print_report_json(const struct bench_report *report, const struct mo
         (json_int_t)model->n_params, "results", json_list((size_t)report->n_results, result_json, report));
     bool ok = json_object_set_new(object, "device", json_string(device_of(model))) == 0 &&
               json_object_set_new(object, "peak_f16_gflops", json_real(report->limits.half_gflops)) == 0 &&
+              (!report->memory.device.name[0] ||
+               json_object_set_new(object, "card", card_json(&report->memory.device)) == 0) &&
               json_object_set_new(object, "fork_us", json_real(report->fork_us)) == 0 &&
               json_object_set_new(object, "load_s", json_real(report->load_s)) == 0 &&
               add_list(object, "node_gbps", report->n_nodes, node_json, report) &&

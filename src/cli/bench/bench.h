@@ -26,6 +26,7 @@ struct bench_plan {
 struct bench_memory {
     uint64_t rank_bytes[LIMIT_RANKS];
     int n_ranks;
+    struct tutti_device device; /* of rank 0, with the same; name "": the CPU */
 };
 
 /* One sample of the limits of the model's device. host: of the machine, for a device that measures none of its own. */
@@ -59,6 +60,7 @@ struct bench_result {
     struct bench_work work;
     double expert_bytes; /* of a repetition: weights of the experts that its rows used */
     double tok_s, limit_tok_s;
+    double busy; /* part of the steps' time in which the device worked; of a device with memory of its own */
     bool has_adapters;
     /* has_adapters: the relative slowdown of a step by the adapters: median over pairs of
      * neighbouring steps with and without them, and its 95 % confidence interval. */

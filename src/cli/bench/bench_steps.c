@@ -24,6 +24,7 @@ struct bench {
     struct model *model;
     struct progress progress;
     uint64_t n_done, n_points; /* that are measured */
+    double busy_s, step_s;     /* of the repetitions of a point: how long the device worked, and in all */
     struct measure *measure;
     struct kv_memory *kv;
     int n_users, pages_per_user, max_rows;
@@ -203,9 +204,19 @@ static uint64_t expert_bytes(const struct model *model)
     return model->backend->ops->expert_bytes(model->backend);
 }
 
+/* Of a device with memory of its own; else 0. */
+static double busy_seconds(const struct model *model)
+{
+    struct tutti_device device = { .busy_seconds = 0 };
+    if (model->backend->ops->describe)
+        model->backend->ops->describe(model->backend, &device);
+    return device.busy_seconds;
+}
+
 /* Times one step, or prompt. */
 static double seconds_of_step(struct bench *b, struct bench_result *result)
 {
+    double busy_before = busy_seconds(b->model);
     struct cluster_cost before = cost_now(b), after;
     uint64_t read_before = expert_bytes(b->model);
     uint64_t begin = clock_now_ns();
@@ -215,6 +226,8 @@ static double seconds_of_step(struct bench *b, struct bench_result *result)
         run_decode(b, result->n_users, result->context, true);
     double seconds = (double)(clock_now_ns() - begin) / 1e9;
     after = cost_now(b);
+    b->busy_s += busy_seconds(b->model) - busy_before;
+    b->step_s += seconds;
     result->expert_bytes = (double)(expert_bytes(b->model) - read_before); /* the same in each */
     add_cost(&result->ranks, &before, &after);
     return seconds;
@@ -264,6 +277,7 @@ static void measure_point(struct bench *b, const struct bench_plan *plan, struct
         bench_look(&s->looks[i + 1], b->measure, b->model);
         if (i < 0) {
             result->ranks = (struct bench_ranks){ .reduce_s = 0 };
+            b->busy_s = b->step_s = 0;
             continue;
         }
         spent += s->seconds[n++];
@@ -271,6 +285,7 @@ static void measure_point(struct bench *b, const struct bench_plan *plan, struct
             break;
     }
     divide_cost(&result->ranks, n);
+    result->busy = b->busy_s / b->step_s;
     result->time = bench_time_of(s->seconds, n);
     result->tok_s = result->n_tokens / result->time.median_s;
     if (result->has_adapters)
@@ -333,6 +348,8 @@ static void look_at_memory(struct model *model, struct bench_memory *memory)
     memory->n_ranks = model_memory_taken(model, memory->rank_bytes);
     if (memory->n_ranks > 0 && memory->rank_bytes[0] > measure_bytes())
         memory->rank_bytes[0] -= measure_bytes();
+    if (model->backend->ops->describe)
+        model->backend->ops->describe(model->backend, &memory->device);
 }
 
 enum tutti_status bench_steps(struct model *model, const struct bench_plan *plan, struct measure *limits,
