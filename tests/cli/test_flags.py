@@ -19,7 +19,7 @@ sys.path.insert(0, os.path.join(ROOT, "tests", "server"))
 
 from test_adapters import write_adapter  # noqa: E402
 
-OPERANDS = {"list": [], "bench": [], "convert": ["m", "out.gguf"], "load": ["http://127.0.0.1:9"]}
+OPERANDS = {"list": [], "devices": [], "bench": [], "convert": ["m", "out.gguf"], "load": ["http://127.0.0.1:9"]}
 STORY = ["--chat", "-p", "Tell me a story."]
 
 
