@@ -105,8 +105,8 @@ typedef struct tutti_model tutti_model;
 
 /* Zero-initialise, then set what differs from the default. */
 struct tutti_model_options {
-    int n_threads;           /* compute threads; 0: one for each core that this process may use */
-    bool pin_threads;        /* bind each compute thread to a core */
+    int n_threads;    /* compute threads; 0: one for each core that this process may use */
+    bool pin_threads; /* bind each compute thread to a core */
     /* NULL or "auto": on a machine with several NUMA nodes, compute threads run on the node where the weights and
      * keys that they read lie; "off": as if it had one node. */
     const char *numa;
@@ -119,7 +119,8 @@ struct tutti_model_options {
     /* The device that computes. NULL or "cpu"; "cuda": the NVIDIA card with the most memory; "cuda:1": the card of this
      * number; "auto": the card, if there is one and the model fits in its memory, else the CPU. */
     const char *device;
-    const char *cpu; /* NULL: the best this processor has; "ref", "avx2", "avxvnni", "avx512", "neon", "dotprod", "i8mm":
+    const char *
+        cpu; /* NULL: the best this processor has; "ref", "avx2", "avxvnni", "avx512", "neon", "dotprod", "i8mm":
                              at most that, for tests */
     /* NULL: this process only. Else the ranks that run the model together. Borrowed while the model
      * is open. */
@@ -288,6 +289,12 @@ struct tutti_engine_options {
      * at a time can use a folder: else TUTTI_E_BUSY. */
     const char *kv_spill_dir;
     uint64_t kv_spill_bytes; /* largest size of that file; 0: 8 GiB */
+    /* Host memory for cached pages that leave the memory of a card; 0: none. They are copied there before
+     * they are evicted, while steps compute, and restored from there; with kv_spill_dir, those that leave
+     * host memory are written to the file, and what is there when the engine closes. All of it is taken
+     * at the start. With the same models as kv_spill_dir, and on a card only: the pages of device "cpu" are
+     * in host memory already, of which kv_bytes is the size. */
+    uint64_t kv_spill_host_bytes;
     /* A draft model for speculative decoding: a smaller model with the same vocabulary; NULL: none.
      * It proposes up to max_draft_tokens (1 to 32; 0: 8) per sequence. Its KV cache is a part of
      * kv_bytes and holds as many tokens as the target model's. It must outlive the engine, and no
@@ -747,14 +754,17 @@ struct tutti_stats {
     uint64_t n_prompt_tokens, n_cached_tokens, n_generated_tokens;
     uint64_t n_steps, n_preemptions, n_evictions;
     uint64_t n_accepted_drafts, n_rejected_drafts; /* draft tokens; accepted ones are generated tokens too */
-    /* Of kv_spill_dir: */
-    uint64_t kv_spill_slots, kv_spill_pages;     /* capacity of the file, and pages in it */
-    uint64_t n_spilled_pages, n_spilled_bytes;   /* written to the file */
-    uint64_t n_restored_pages, n_restored_bytes; /* restored from the file */
-    uint64_t n_spill_looked_up_pages;            /* full pages of prompts that were not in the pool */
-    uint64_t n_spill_found_pages;                /* of those, found in the file */
-    uint64_t n_spill_evictions;                  /* pages evicted from the file */
-    uint64_t n_spill_lost_pages; /* pages evicted from the pool before they could be written */
+    /* Of kv_spill_dir and kv_spill_host_bytes: */
+    uint64_t kv_spill_slots, kv_spill_pages;            /* capacity of the file, and pages in it */
+    uint64_t kv_spill_host_slots, kv_spill_host_pages;  /* of host memory */
+    uint64_t kv_spill_host_bytes;                       /* of its pages */
+    uint64_t n_spilled_pages, n_spilled_bytes;          /* written to the file */
+    uint64_t n_restored_pages, n_restored_bytes;        /* restored from host memory and from the file */
+    uint64_t n_host_restored_pages;                     /* of those, from host memory, without the file */
+    uint64_t n_spill_looked_up_pages;                   /* full pages of prompts that were not in the pool */
+    uint64_t n_spill_found_pages;                       /* of those, found in host memory or in the file */
+    uint64_t n_spill_evictions, n_spill_host_evictions; /* pages evicted from the file, from host memory */
+    uint64_t n_spill_lost_pages; /* pages evicted from the pool before they could be copied */
     uint64_t n_spill_write_errors, n_spill_read_errors; /* each loses a page */
     /* Of the draft model, or the model's MTP layer: its draft tokens, also counted in n_accepted_drafts and
      * n_rejected_drafts; its forward passes and their rows; and its KV cache, which has as many

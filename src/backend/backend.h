@@ -317,10 +317,28 @@ struct backend_ops {
     size_t (*kv_window_bytes)(const struct backend *be,
                               enum dtype dtype); /* of those, layers with a window */
     void (*kv_copy_page)(struct backend *be, struct kv_memory *kv, const struct page_copy *copy);
-    /* Between steps: copies a page, kv_page_bytes of all layers as the backend stores it, to host
-     * or from host. The page has the same number in all layers. */
-    void (*kv_read_page)(struct backend *be, const struct kv_memory *kv, int32_t page_id, void *host);
-    void (*kv_write_page)(struct backend *be, struct kv_memory *kv, int32_t page_id, const void *host);
+
+    /* ---- copies of pages to and from the host, while steps compute ----
+     * A copy is kv_page_bytes of all layers, as the backend stores them; the page has the same number in all layers.
+     * The calls begin and end copies, and return at once: never between step_begin() and step_submit(), but a submitted
+     * step may be running. Copies are numbered by the caller. They complete in the order in which they began. After a
+     * failure of the device (check()) they count as complete, and nothing is copied. */
+    /* Allocates n_bytes of host memory for these copies, which the device can access while it computes, and room on the
+     * device for the copies 0 to n_copies - 1. Once for a kv_memory; kv_free() frees it. *out: aligned to 64 bytes.
+     * TUTTI_E_MEMORY. */
+    enum tutti_status (*kv_reserve_host)(struct backend *be, struct kv_memory *kv, size_t n_bytes,
+                                         int n_copies, void **out, struct tutti_error *err);
+    /* Begins a copy of the page to host, in that memory, which has it when kv_is_copied(). The page has what the
+     * operations called before this one stored in it. Operations called after it may change the page at once. */
+    void (*kv_read_begin)(struct backend *be, struct kv_memory *kv, int copy, int32_t page_id, void *host);
+    /* Begins a copy from host, in that memory, which must not change until kv_write_end(). No page changes yet. */
+    void (*kv_write_begin)(struct backend *be, struct kv_memory *kv, int copy, const void *host);
+    /* True: the copy is complete, and a read has ended. waits: waits until it is. */
+    bool (*kv_is_copied)(struct backend *be, struct kv_memory *kv, int copy, bool waits);
+    /* Ends a copy that kv_write_begin() began and kv_is_copied() found complete: operations called after this one find it
+     * in the page; -1: in none, it is given up. host: as before; from now on it may change. */
+    void (*kv_write_end)(struct backend *be, struct kv_memory *kv, int copy, int32_t page_id,
+                         const void *host);
 
     /* Between steps: the row of page page_ids[i] becomes x[rows[i]], of page_floats floats (struct
      * backend_options). rows, page_ids: host, [n] */

@@ -202,8 +202,13 @@ static int version(void)
 static const struct {
     const char *field, *option;
 } FIELDS[] = {
-    { "max_context", "context" },          { "kv_bytes", "kv-memory" },      { "kv_spill_dir", "kv-spill" },
-    { "kv_spill_bytes", "kv-spill-size" }, { "chat_format", "chat-format" }, { "shape", "shape" },
+    { "max_context", "context" },
+    { "kv_bytes", "kv-memory" },
+    { "kv_spill_dir", "kv-spill" },
+    { "kv_spill_bytes", "kv-spill-size" },
+    { "kv_spill_host_bytes", "kv-spill-host" },
+    { "chat_format", "chat-format" },
+    { "shape", "shape" },
 };
 
 /* The option that caused the error, with the words around it, if the error's text does not name

@@ -1,4 +1,5 @@
 #include "cuda/launches.h"
+#include "backend/cuda/attention/cuda_kv.h"
 #include "cuda/emulator.h"
 
 #include <stdlib.h>
@@ -170,6 +171,13 @@ void *cuda_pinned_new(struct cuda_backend *cuda, size_t n_bytes)
 void cuda_pinned_free(struct cuda_backend *cuda, void *memory)
 {
     cuda_memory_free(cuda, memory);
+}
+
+/* Copies need streams: on the stand-in for the driver only. */
+void cuda_kv_copies_free(struct cuda_backend *cuda, struct cuda_kv_copies *copies)
+{
+    (void)cuda;
+    assert(!copies);
 }
 
 enum tutti_status cuda_check(const struct cuda_backend *cuda, struct tutti_error *err)

@@ -282,12 +282,12 @@ static void pages_are_copied_in_all_layers(void **state)
                 check_fill(kv, layer, page,
                            16 * layer + (page == (windowed ? 1 : 6) ? (windowed ? 4 : 2) : page));
         }
-        cuda_kv_read_page(&cuda->backend, kv, 3, image);
+        cuda_kv_to_image(cuda, kv, 3, image);
         for (size_t at = 0, layer = 0; layer <= N_LAYERS; at += kv->layers[layer++].page_bytes)
             assert_true(image[at] == 16 * layer + 3 &&
                         image[at + kv->layers[layer].page_bytes - 1] == 16 * layer + 3);
-        cuda_kv_write_page(&cuda->backend, kv, 4, image);
-        cuda_kv_read_page(&cuda->backend, kv, 4, again);
+        cuda_kv_from_image(cuda, kv, 4, image);
+        cuda_kv_to_image(cuda, kv, 4, again);
         assert_memory_equal(image, again, n);
         for (int layer = 0; layer <= N_LAYERS; layer++) {
             check_fill(kv, layer, 4, 16 * layer + 3);

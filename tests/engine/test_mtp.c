@@ -1,6 +1,7 @@
 /* Multi-token prediction as the source of draft tokens: every answer has the same tokens, log-probabilities and text as
  * without it, for 64 requests at a time of every kind, with few pages, small steps, and from the prefix cache. */
 #include "support/collect.h"
+#include "support/kv_pages.h"
 #include "support/opened.h"
 
 #include "engine/run/engine_state.h"
@@ -289,7 +290,7 @@ static uint8_t *pages_after_prompt(const char *name, int max_batch_tokens, size_
     *n_with_row = 0;
     assert_true(pages && row <= sizeof zeros);
     for (int32_t i = 0; i < N_PAGES; i++) {
-        be->ops->kv_read_page(be, engine->kv, i, pages + (size_t)i * n);
+        kv_read_now(be, engine->kv, i, pages + (size_t)i * n);
         *n_with_row += memcmp(pages + (size_t)(i + 1) * n - row, zeros, row) != 0;
     }
     *page_size = N_PAGES * n;

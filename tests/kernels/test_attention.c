@@ -3,6 +3,7 @@
 #include "backend/backend.h"
 #include "base/half.h"
 #include "device.h"
+#include "support/kv_pages.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -506,13 +507,13 @@ static void a_page_that_went_by_host_memory_has_the_same_bits(void **state)
         run_page(be, kv, 1, x, n_row, 0, junk);
         run_page(be, kv, 2, other, n_row, 0, junk);
         run_page(be, kv, 1, x, n_row, 15, y[0]);
-        be->ops->kv_read_page(be, kv, 1, host);
+        kv_read_now(be, kv, 1, host);
         run_page(be, kv, 1, other, n_row, 0, junk);
-        be->ops->kv_write_page(be, kv, 2, host);
+        kv_write_now(be, kv, 2, host);
         run_page(be, kv, 2, x, n_row, 15, y[1]);
         assert_memory_equal(y[0], y[1], sizeof y[0]);
-        be->ops->kv_read_page(be, kv, 0, host); /* its neighbours are as they were */
-        be->ops->kv_read_page(be, kv, 1, again);
+        kv_read_now(be, kv, 0, host); /* its neighbours are as they were */
+        kv_read_now(be, kv, 1, again);
         assert_memory_equal(host, again, n_bytes);
         free(x);
         free(other);

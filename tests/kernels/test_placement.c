@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "device.h"
 #include "support/folder.h"
+#include "support/kv_pages.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -183,7 +184,7 @@ static void compute(struct results *out, const char *numa)
     be->ops->download(be, out->experts[0], y, N_ROWS * N_IN);
     out->page = malloc(be->ops->kv_page_bytes(be, DTYPE_F16));
     be->ops->kv_copy_page(be, kv, &(struct page_copy){ .src = 7, .dst = 11 });
-    be->ops->kv_read_page(be, kv, 11, out->page);
+    kv_read_now(be, kv, 11, out->page);
 
     be->ops->dealloc(be, x);
     be->ops->dealloc(be, y);

@@ -22,6 +22,17 @@ struct buffer {
 struct kv_memory {
     int page_tokens;
     int32_t *ids; /* [n_pages][page_tokens] */
+    void *host;
+    struct mock_copy {
+        enum { MOCK_NO_COPY, MOCK_UNDER_WAY, MOCK_COPIED } state;
+        uint64_t number; /* in the order of begins */
+        int n_looks;
+        void *to; /* of a read */
+        const void *from;
+        int32_t page[MOCK_MAX_PAGE_TOKENS]; /* of a read: what the page had */
+    } * copies;
+    int n_copies;
+    uint64_t n_begun;
 };
 
 int mock_page_tokens = MOCK_PAGE_TOKENS;
@@ -53,7 +64,7 @@ static enum tutti_status mock_kv_new(struct backend *be, struct kv_memory **out,
 {
     (void)n_window_pages;
     (void)dtype;
-    struct kv_memory *kv = malloc(sizeof *kv);
+    struct kv_memory *kv = calloc(1, sizeof *kv);
     if (kv) {
         kv->page_tokens = be->caps->page_tokens;
         kv->ids = malloc((size_t)n_pages * page_size(kv));
@@ -70,8 +81,11 @@ static enum tutti_status mock_kv_new(struct backend *be, struct kv_memory **out,
 static void mock_kv_free(struct backend *be, struct kv_memory *kv)
 {
     (void)be;
-    if (kv)
+    if (kv) {
+        free(kv->host);
+        free(kv->copies);
         free(kv->ids);
+    }
     free(kv);
 }
 
@@ -114,16 +128,66 @@ static void mock_kv_copy_page(struct backend *be, struct kv_memory *kv, const st
     memcpy(page_of(kv, copy->dst), page_of(kv, copy->src), page_size(kv));
 }
 
-static void mock_kv_read_page(struct backend *be, const struct kv_memory *kv, int32_t page_id, void *host)
+/* ---- copies of pages: complete as late as they may ---- */
+
+static enum tutti_status mock_kv_reserve_host(struct backend *be, struct kv_memory *kv, size_t n_bytes,
+                                              int n_copies, void **out, struct tutti_error *err)
 {
-    must(!mock_of(be)->step); /* between steps */
-    memcpy(host, page_of(kv, page_id), page_size(kv));
+    (void)be;
+    kv->host = malloc(n_bytes);
+    kv->copies = calloc((size_t)n_copies, sizeof *kv->copies);
+    if (!kv->host || !kv->copies)
+        return error_set(err, TUTTI_E_MEMORY, "mock pages: out of memory");
+    memset(kv->host, 0x5A, n_bytes);
+    kv->n_copies = n_copies;
+    *out = kv->host;
+    return TUTTI_OK;
 }
 
-static void mock_kv_write_page(struct backend *be, struct kv_memory *kv, int32_t page_id, const void *host)
+static struct mock_copy *begin_copy(struct backend *be, struct kv_memory *kv, int copy)
 {
-    must(!mock_of(be)->step); /* between steps */
-    memcpy(page_of(kv, page_id), host, page_size(kv));
+    struct mock_copy *c = &kv->copies[copy];
+    must(!mock_of(be)->step && copy >= 0 && copy < kv->n_copies && c->state == MOCK_NO_COPY);
+    must(kv->page_tokens <= MOCK_MAX_PAGE_TOKENS);
+    *c = (struct mock_copy){ .state = MOCK_UNDER_WAY, .number = ++kv->n_begun };
+    return c;
+}
+
+static void mock_kv_read_begin(struct backend *be, struct kv_memory *kv, int copy, int32_t page_id,
+                               void *host)
+{
+    struct mock_copy *c = begin_copy(be, kv, copy);
+    c->to = host;
+    memcpy(c->page, page_of(kv, page_id), page_size(kv)); /* operations called later may change the page */
+}
+
+static void mock_kv_write_begin(struct backend *be, struct kv_memory *kv, int copy, const void *host)
+{
+    begin_copy(be, kv, copy)->from = host;
+}
+
+static bool mock_kv_is_copied(struct backend *be, struct kv_memory *kv, int copy, bool waits)
+{
+    struct mock_copy *c = &kv->copies[copy];
+    must(!mock_of(be)->step && c->state == MOCK_UNDER_WAY);
+    if (!waits && c->n_looks++ < mock_of(be)->n_late_copies)
+        return false;
+    for (int i = 0; i < kv->n_copies; i++) /* in the order in which they began */
+        must(kv->copies[i].state != MOCK_UNDER_WAY || kv->copies[i].number >= c->number);
+    if (c->to)
+        memcpy(c->to, c->page, page_size(kv));
+    c->state = c->to ? MOCK_NO_COPY : MOCK_COPIED;
+    return true;
+}
+
+static void mock_kv_write_end(struct backend *be, struct kv_memory *kv, int copy, int32_t page_id,
+                              const void *host)
+{
+    struct mock_copy *c = &kv->copies[copy];
+    must(!mock_of(be)->step && c->state == MOCK_COPIED && c->from == host);
+    c->state = MOCK_NO_COPY;
+    if (page_id >= 0)
+        memcpy(page_of(kv, page_id), host, page_size(kv));
 }
 
 static float *mock_floats(struct floats floats, size_t n)
@@ -160,8 +224,16 @@ static void mock_sample(struct backend *be, struct floats logits, int n_vocab, s
         sampler_run(mock->sampler, mock_floats(logits, 0), n_vocab, &inputs[i]);
 }
 
+/* Its pages are not the host's memory, so that host memory may have copies of them. */
+static uint64_t mock_memory_left(const struct backend *be)
+{
+    (void)be;
+    return UINT64_C(1) << 34;
+}
+
 static const struct backend_ops mock_ops = {
     .name = "mock",
+    .memory_left = mock_memory_left,
     .arithmetic_checksum = mock_arithmetic_checksum,
     .upload = mock_upload,
     .download = mock_download,
@@ -172,8 +244,11 @@ static const struct backend_ops mock_ops = {
     .kv_page_bytes = mock_kv_page_bytes,
     .kv_window_bytes = mock_kv_window_bytes,
     .kv_copy_page = mock_kv_copy_page,
-    .kv_read_page = mock_kv_read_page,
-    .kv_write_page = mock_kv_write_page,
+    .kv_reserve_host = mock_kv_reserve_host,
+    .kv_read_begin = mock_kv_read_begin,
+    .kv_write_begin = mock_kv_write_begin,
+    .kv_is_copied = mock_kv_is_copied,
+    .kv_write_end = mock_kv_write_end,
 };
 
 struct mock_model *mock_model_new(int n_ctx, bool has_stop)

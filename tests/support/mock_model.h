@@ -8,7 +8,14 @@
 
 #include <stdatomic.h>
 
-enum { MOCK_VOCAB = 48, MOCK_USABLE = 45, MOCK_STOP = 1, MOCK_WIDTH = 4, MOCK_PAGE_TOKENS = 16 };
+enum {
+    MOCK_VOCAB = 48,
+    MOCK_USABLE = 45,
+    MOCK_STOP = 1,
+    MOCK_WIDTH = 4,
+    MOCK_PAGE_TOKENS = 16,
+    MOCK_MAX_PAGE_TOKENS = 256
+};
 
 /* Positions of a page of the models made from now on. */
 extern int mock_page_tokens;
@@ -30,6 +37,7 @@ struct mock_model {
     int n_steps;         /* forward passes so far */
     int max_rows;        /* most rows of a step so far */
     int n_copies;
+    int n_late_copies; /* a copy of a page to or from the host is complete after so many looks at it, or when it is waited for */
     int64_t n_rows;
     /* As a draft model: in so many of a hundred places it says something else than the others. */
     int percent_wrong;

@@ -187,8 +187,11 @@ static const struct backend_ops CPU_OPS = {
     .kv_store_rows = cpu_kv_store_rows,
     .kv_window_bytes = cpu_kv_window_bytes,
     .kv_copy_page = cpu_kv_copy_page,
-    .kv_read_page = cpu_kv_read_page,
-    .kv_write_page = cpu_kv_write_page,
+    .kv_reserve_host = cpu_kv_reserve_host,
+    .kv_read_begin = cpu_kv_read_begin,
+    .kv_write_begin = cpu_kv_write_begin,
+    .kv_is_copied = cpu_kv_is_copied,
+    .kv_write_end = cpu_kv_write_end,
     .reserve = cpu_reserve,
     .step_begin = cpu_step_begin,
     .embed = cpu_embed,
@@ -299,9 +302,8 @@ enum tutti_status backend_cpu_new(struct backend **out, const struct backend_opt
     cpu->cluster = options->cluster;
     kernels_init(&cpu->kernels, level);
     st = team_new(&cpu->own_team,
-                  &(struct team_options){ .n_threads = options->n_threads,
-                                          .pin = options->pin_threads,
-                                          .by_node = by_node },
+                  &(struct team_options){
+                      .n_threads = options->n_threads, .pin = options->pin_threads, .by_node = by_node },
                   err);
     if (st == TUTTI_OK)
         st = copy_kinds(cpu, options, err);

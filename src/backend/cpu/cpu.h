@@ -60,7 +60,7 @@ struct matrix {
     int n_experts;             /* 1: a plain matrix */
     bool is_gate_up;
     size_t panel_bytes, n_bytes;
-    uint8_t *panels; /* see cpu_panel() */
+    uint8_t *panels;                        /* see cpu_panel() */
     int n_nodes, node_begin[NODES_MAX + 1]; /* the first panel of each node, then n_panels */
     float *bias; /* [n_experts][n_panels][32], in the order of the panels; NULL: none */
     /* Which element of an input row belongs to each column: [n_experts][n_in], or [n_in] if order_stride is 0,
@@ -110,6 +110,7 @@ struct kv_memory {
     size_t n_bytes;
     uint8_t *base;
     struct memory_backing *backing;
+    void *host; /* of cpu_kv_reserve_host() */
     struct kv_layer {
         size_t head_bytes;    /* keys of one page and KV head */
         size_t values_offset; /* from keys to values, which have the same size; 0: latent attention */
@@ -343,8 +344,7 @@ static inline uint8_t *cpu_panel(const struct matrix *m, int expert, int panel)
     while (panel >= m->node_begin[node + 1])
         node++;
     size_t before = (size_t)m->n_experts * (size_t)m->node_begin[node], n = (size_t)cpu_node_panels(m, node);
-    return m->panels +
-           (before + (size_t)expert * n + (size_t)(panel - m->node_begin[node])) * m->panel_bytes;
+    return m->panels + (before + (size_t)expert * n + (size_t)(panel - m->node_begin[node])) * m->panel_bytes;
 }
 
 /* Divides the panels among the nodes, and places their memory, which nothing was written to yet. */
@@ -459,8 +459,12 @@ void cpu_previous_rows(struct backend *be, struct floats y, struct floats x, con
                        const struct kv_memory *kv, int n);
 size_t cpu_kv_window_bytes(const struct backend *be, enum dtype dtype);
 void cpu_kv_copy_page(struct backend *be, struct kv_memory *kv, const struct page_copy *copy);
-void cpu_kv_read_page(struct backend *be, const struct kv_memory *kv, int32_t page_id, void *host);
-void cpu_kv_write_page(struct backend *be, struct kv_memory *kv, int32_t page_id, const void *host);
+enum tutti_status cpu_kv_reserve_host(struct backend *be, struct kv_memory *kv, size_t n_bytes, int n_copies,
+                                      void **out, struct tutti_error *err);
+void cpu_kv_read_begin(struct backend *be, struct kv_memory *kv, int copy, int32_t page_id, void *host);
+void cpu_kv_write_begin(struct backend *be, struct kv_memory *kv, int copy, const void *host);
+bool cpu_kv_is_copied(struct backend *be, struct kv_memory *kv, int copy, bool waits);
+void cpu_kv_write_end(struct backend *be, struct kv_memory *kv, int copy, int32_t page_id, const void *host);
 void cpu_kv_store(struct cpu_backend *cpu, const struct kv_memory *kv, int layer, int row, const float *k,
                   const float *v, uint8_t *scratch);
 void cpu_kv_store_latent(struct cpu_backend *cpu, const struct kv_memory *kv, int layer, int row,

@@ -120,6 +120,7 @@ void cpu_kv_free(struct backend *be, struct kv_memory *kv)
         return;
     memory_back_stop(kv->backing);
     memory_free(kv->base, kv->n_bytes);
+    free(kv->host);
     free(kv);
 }
 
@@ -140,9 +141,23 @@ void cpu_kv_copy_page(struct backend *be, struct kv_memory *kv, const struct pag
     }
 }
 
-void cpu_kv_read_page(struct backend *be, const struct kv_memory *kv, int32_t page_id, void *host)
+/* ---- copies to and from other memory: complete at once ---- */
+
+enum tutti_status cpu_kv_reserve_host(struct backend *be, struct kv_memory *kv, size_t n_bytes, int n_copies,
+                                      void **out, struct tutti_error *err)
 {
-    (void)be;
+    (void)be, (void)n_copies;
+    if (posix_memalign(&kv->host, 64, n_bytes) != 0) {
+        kv->host = NULL;
+        return error_set(err, TUTTI_E_MEMORY, "spilled KV pages: out of memory for %zu bytes", n_bytes);
+    }
+    *out = kv->host;
+    return TUTTI_OK;
+}
+
+void cpu_kv_read_begin(struct backend *be, struct kv_memory *kv, int copy, int32_t page_id, void *host)
+{
+    (void)be, (void)copy;
     uint8_t *to = host;
     for (const struct kv_layer *layer = kv->layers; layer < kv->layers + kv->n_layers; layer++) {
         for (const struct kv_part *part = layer->parts; part < layer->parts + layer->n_parts; part++) {
@@ -152,10 +167,23 @@ void cpu_kv_read_page(struct backend *be, const struct kv_memory *kv, int32_t pa
     }
 }
 
-void cpu_kv_write_page(struct backend *be, struct kv_memory *kv, int32_t page_id, const void *host)
+void cpu_kv_write_begin(struct backend *be, struct kv_memory *kv, int copy, const void *host)
 {
-    (void)be;
+    (void)be, (void)kv, (void)copy, (void)host;
+}
+
+bool cpu_kv_is_copied(struct backend *be, struct kv_memory *kv, int copy, bool waits)
+{
+    (void)be, (void)kv, (void)copy, (void)waits;
+    return true;
+}
+
+void cpu_kv_write_end(struct backend *be, struct kv_memory *kv, int copy, int32_t page_id, const void *host)
+{
+    (void)be, (void)copy;
     const uint8_t *from = host;
+    if (page_id < 0)
+        return;
     for (const struct kv_layer *layer = kv->layers; layer < kv->layers + kv->n_layers; layer++) {
         for (const struct kv_part *part = layer->parts; part < layer->parts + layer->n_parts; part++) {
             memcpy(page_of(part, page_id), from, part->page_bytes);

@@ -181,7 +181,7 @@ void cuda_linear_glu(struct backend *be, struct floats y, const struct matrix *m
 void cuda_linear_heads(struct backend *be, struct floats y, const struct matrix *m, struct floats x,
                        int n_rows, const struct head_rows *heads);
 
-/* ---- keys and values, attention: cuda_kv.c, cuda_attention.c ---- */
+/* ---- keys and values, attention: cuda_kv.c, cuda_kv_copies.c, cuda_attention.c ---- */
 
 /* When a step begins: forgets how the work of the step before was divided. */
 void cuda_attention_begin(struct cuda_backend *cuda);
@@ -194,8 +194,12 @@ void cuda_kv_free(struct backend *be, struct kv_memory *kv);
 size_t cuda_kv_page_bytes(const struct backend *be, enum dtype dtype);
 size_t cuda_kv_window_bytes(const struct backend *be, enum dtype dtype);
 void cuda_kv_copy_page(struct backend *be, struct kv_memory *kv, const struct page_copy *copy);
-void cuda_kv_read_page(struct backend *be, const struct kv_memory *kv, int32_t page_id, void *host);
-void cuda_kv_write_page(struct backend *be, struct kv_memory *kv, int32_t page_id, const void *host);
+enum tutti_status cuda_kv_reserve_host(struct backend *be, struct kv_memory *kv, size_t n_bytes, int n_copies,
+                                       void **out, struct tutti_error *err);
+void cuda_kv_read_begin(struct backend *be, struct kv_memory *kv, int copy, int32_t page_id, void *host);
+void cuda_kv_write_begin(struct backend *be, struct kv_memory *kv, int copy, const void *host);
+bool cuda_kv_is_copied(struct backend *be, struct kv_memory *kv, int copy, bool waits);
+void cuda_kv_write_end(struct backend *be, struct kv_memory *kv, int copy, int32_t page_id, const void *host);
 void cuda_kv_store_rows(struct backend *be, struct kv_memory *kv, struct floats x, const int32_t *rows,
                         const int32_t *page_ids, int n);
 void cuda_previous_rows(struct backend *be, struct floats y, struct floats x, const int32_t *rows,

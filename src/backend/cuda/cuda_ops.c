@@ -76,14 +76,17 @@ const struct backend_ops CUDA_OPS = {
     .experts = cuda_experts,
     .expert_bytes = cuda_expert_bytes_read,
 
-    /* ---- keys and values, attention: cuda_kv.c, cuda_attention.c ---- */
+    /* ---- keys and values, attention: cuda_kv.c, cuda_kv_copies.c, cuda_attention.c ---- */
     .kv_new = cuda_kv_new,
     .kv_free = cuda_kv_free,
     .kv_page_bytes = cuda_kv_page_bytes,
     .kv_window_bytes = cuda_kv_window_bytes,
     .kv_copy_page = cuda_kv_copy_page,
-    .kv_read_page = cuda_kv_read_page,
-    .kv_write_page = cuda_kv_write_page,
+    .kv_reserve_host = cuda_kv_reserve_host,
+    .kv_read_begin = cuda_kv_read_begin,
+    .kv_write_begin = cuda_kv_write_begin,
+    .kv_is_copied = cuda_kv_is_copied,
+    .kv_write_end = cuda_kv_write_end,
     .kv_store_rows = cuda_kv_store_rows,
     .previous_rows = cuda_previous_rows,
     .rope_store = cuda_rope_store,

@@ -1,5 +1,5 @@
 /* What the core of the CUDA backend keeps: the driver's objects, the list of a step's launches, and the graphs. Only cuda.c,
- * cuda_memory.c, cuda_step.c, cuda_graph.c and cuda_modules.c include it. */
+ * cuda_memory.c, cuda_step.c, cuda_graph.c, cuda_modules.c and cuda_kv_copies.c include it. */
 #ifndef TUTTI_BACKEND_CUDA_CUDA_STATE_H
 #define TUTTI_BACKEND_CUDA_CUDA_STATE_H
 

@@ -392,6 +392,11 @@ const struct option ENGINE_OPTIONS[] = {
     TEXT_OPTION(ENGINE, kv_spill_dir, "kv-spill", "DIR",
                 "spill the KV cache of idle conversations to a file in this folder when memory is short, and "
                 "at exit; the next process can use it, but only one at a time"),
+    SIZE_OPTION(
+        ENGINE, kv_spill_host_bytes, "kv-spill-host", "SIZE",
+        "host memory, such as 32G, for the KV cache of idle conversations when a card's memory is short, "
+        "before --kv-spill or without it; not on --device cpu",
+        .min = 1, .max = INFINITY),
     SIZE_OPTION(ENGINE, kv_spill_bytes, "kv-spill-size", "SIZE",
                 "maximum size of that file, such as 100G; without it, 8G", .min = 1, .max = INFINITY,
                 .needs = "kv-spill"),
@@ -422,6 +427,7 @@ static enum tutti_status check_encoder(const struct session_flags *flags, const 
     const char *name = flags->draft.draft                 ? "draft"
                        : engine->max_lookup_tokens > 0    ? "speculate"
                        : engine->kv_spill_dir             ? "kv-spill"
+                       : engine->kv_spill_host_bytes > 0  ? "kv-spill-host"
                        : engine->no_prefix_cache          ? "no-prefix-cache"
                        : flags->model.options.chat_format ? "chat-format"
                                                           : NULL;

@@ -27,10 +27,10 @@
 
 struct kv_pool;
 
-/* The copy of a published page in the spill file (spill.h); id 0: there is none. */
+/* The copy of a published page outside of the pool (spill.h); id 0: there is none. */
 struct kv_copy {
     uint64_t id;
-    int32_t slot;
+    int32_t entry; /* of the index of copies */
 };
 
 enum { KV_NO_PAGE = -1 }; /* parent of the first page of a chain */
@@ -50,7 +50,7 @@ struct kv_counts {
     int n_pages; /* = n_used + n_cached + n_free */
     int n_used, n_cached, n_free;
     uint64_t n_evictions;
-    uint64_t n_lost; /* of those: pages without a copy in the spill file */
+    uint64_t n_lost; /* of those: pages without a copy outside of the pool */
 };
 
 struct kv_pool_options {
@@ -119,7 +119,7 @@ int32_t kv_pool_publish(struct kv_pool *pool, int32_t page_id, struct kv_chain c
                         const int32_t *ids);
 
 /* Of a published page: its tokens [page_tokens], its chain, its parent or KV_NO_PAGE, and its
- * copy in the spill file, remembered until the page is reused. */
+ * copy outside of the pool, remembered until the page is reused. */
 const int32_t *kv_pool_ids(const struct kv_pool *pool, int32_t page_id);
 struct kv_chain kv_pool_chain(const struct kv_pool *pool, int32_t page_id);
 int32_t kv_pool_parent(const struct kv_pool *pool, int32_t page_id);

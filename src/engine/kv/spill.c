@@ -1,41 +1,31 @@
 #include "engine/kv/spill.h"
 
-#include "base/hash.h"
 #include "base/log.h"
-#include "base/rng.h"
 #include "base/system/clock.h"
 #include "base/system/os.h"
 #include "base/system/thread.h"
+#include "engine/kv/spill_index.h"
 
 #include <assert.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 enum {
-    NONE = -1,
-    BUFFERS_BYTES = 64 << 20, /* all buffers, if that gives a number within the next two */
-    MIN_BUFFERS = 8,          /* half of them may hold pages to be written */
-    MAX_BUFFERS = 256,
+    NONE = SPILL_NONE,
+    FRAMES_BYTES = 64 << 20, /* on their way, if that gives a number within the next two */
+    MIN_FRAMES = SPILL_MIN_FRAMES,
+    MAX_FRAMES = 256,
+    AHEAD = 32, /* pages of the host tier that are written before they must leave, and slots looked at */
+    AHEAD_AT_END = 1024,         /* of slots, when nothing else is waiting */
     RETRY_US = 10 * 1000 * 1000, /* pause after a failed write */
     QUIET_US = 10 * 1000 * 1000, /* between two log messages */
 };
 
-/* A slot of the file. */
-struct entry {
-    struct spill_record record; /* id 0: free */
-    int32_t parent_slot;        /* slot of the parent when this was added; it may be gone since */
-    int32_t prev, next;         /* LRU list; free: only next */
-    int32_t next_in_bucket;
-    int32_t n_reads; /* under way; the slot must not be overwritten */
-    bool is_written;
-};
-
 struct job {
     bool is_write;
-    int32_t slot, buffer;
+    int32_t entry, slot, frame;
     struct spill_record record;
     int32_t owner;
     uint32_t ticket;
@@ -46,22 +36,18 @@ struct spill {
     struct spill_options options;
 
     /* ---- engine thread ---- */
-    struct entry *entries; /* [counts.n_slots] */
-    int32_t *ids;          /* [counts.n_slots][page_tokens]: of the records; a job's are not changed */
-    int32_t *buckets;      /* hash table by parent and ids: slot + 1 of each bucket's first, or 0 */
-    uint64_t bucket_mask;
-    int32_t free_head;
-    int32_t oldest, newest;
-    int32_t last_added; /* the slot added last, if no copy was used since: its prefix is the newest */
+    struct spill_index index;
     uint64_t next_id;
-    int32_t *free_buffers; /* [n_buffers] a stack */
-    int n_buffers, n_free_buffers, n_writing;
-    struct job writing; /* between spill_begin_write() and spill_end_write() */
-    uint64_t retry_us;  /* no write before this time */
+    /* Jobs of each kind under way, and the most of them. n_writing: frames on their way to the file, too. */
+    int n_reading, n_writing, most_reading, most_writing;
+    uint64_t n_uses;   /* of all copies */
+    uint64_t retry_us; /* no write before this time */
+    bool is_flushing;
+    int32_t back;      /* of spill_write_back(): the next entry */
+    uint64_t n_backed; /* entries that it has seen */
     struct spill_counts counts;
 
     /* ---- between the two threads ---- */
-    uint8_t *buffers;
     /* struct job, to the file thread; reads first, because sequences wait for them */
     struct queue *reads, *writes;
     struct queue *done; /* struct job, back */
@@ -71,10 +57,16 @@ struct spill {
     bool has_thread;
 
     /* ---- file thread ---- */
-    struct spill_file *file;
-    uint64_t log_us; /* of the last message */
+    struct spill_file *file; /* NULL: none */
+    uint64_t log_us;         /* of the last message */
     uint64_t n_unlogged;
 };
+
+int spill_moving_frames(uint64_t page_bytes)
+{
+    uint64_t n = FRAMES_BYTES / page_bytes;
+    return n < MIN_FRAMES ? MIN_FRAMES : n > MAX_FRAMES ? MAX_FRAMES : (int)n;
+}
 
 /* ---- file thread ---- */
 
@@ -92,22 +84,22 @@ static void complain(struct spill *s, const struct tutti_error *err)
     s->n_unlogged = 0;
 }
 
-static void *buffer_at(const struct spill *s, int32_t buffer)
+static void *frame_at(const struct spill *s, int32_t frame)
 {
-    return s->buffers + (size_t)buffer * (size_t)s->options.identity.page_bytes;
+    return s->options.frames + (size_t)frame * (size_t)s->options.identity.page_bytes;
 }
 
 static void run_job(struct spill *s, struct job job)
 {
     struct tutti_error err = { 0 };
-    void *page = buffer_at(s, job.buffer);
+    void *page = frame_at(s, job.frame);
     if (s->options.delay_us > 0 && !job.is_write)
         usleep((useconds_t)s->options.delay_us);
     job.status = job.is_write ? spill_file_write(s->file, job.slot, &job.record, page, &err)
                               : spill_file_read(s->file, job.slot, &job.record, page, &err);
     if (job.status != TUTTI_OK)
         complain(s, &err);
-    bool is_pushed = queue_push(s->done, &job); /* its capacity is the number of buffers */
+    bool is_pushed = queue_push(s->done, &job); /* its capacity is that of all jobs */
     assert(is_pushed);
     (void)is_pushed;
     queue_publish(s->done);
@@ -146,139 +138,38 @@ static enum tutti_status start_thread(pthread_t *thread, void *(*entry)(void *),
                    : error_set(err, TUTTI_E_MEMORY, "cannot create the spill thread: %s", strerror(rc));
 }
 
-/* ---- LRU list ---- */
+/* ---- finding ---- */
 
-static bool is_at(const struct spill *s, uint64_t id, int32_t slot)
+static struct spill_entry *entry_of(const struct spill *s, const struct kv_copy *copy)
 {
-    return id != 0 && id < SPILL_ROOT && s->entries[slot].record.id == id;
-}
-
-static void use_list_remove(struct spill *s, int32_t slot)
-{
-    const struct entry *e = &s->entries[slot];
-    *(e->prev != NONE ? &s->entries[e->prev].next : &s->oldest) = e->next;
-    *(e->next != NONE ? &s->entries[e->next].prev : &s->newest) = e->prev;
-}
-
-/* Inserts slot before next; NONE: as the newest. */
-static void use_list_add(struct spill *s, int32_t slot, int32_t next)
-{
-    struct entry *e = &s->entries[slot];
-    e->next = next;
-    e->prev = next != NONE ? s->entries[next].prev : s->newest;
-    *(e->prev != NONE ? &s->entries[e->prev].next : &s->oldest) = slot;
-    *(next != NONE ? &s->entries[next].prev : &s->newest) = slot;
-}
-
-/* Moves a prefix to the newest end, from its last page to its first, so that the first is the
- * newest. */
-static void touch_prefix(struct spill *s, int32_t slot)
-{
-    for (;;) {
-        const struct entry *e = &s->entries[slot];
-        use_list_remove(s, slot);
-        use_list_add(s, slot, NONE);
-        if (!is_at(s, e->record.parent, e->parent_slot))
-            return;
-        slot = e->parent_slot;
-    }
-}
-
-void spill_touch(struct spill *s, const struct kv_copy *copy)
-{
-    if (!is_at(s, copy->id, copy->slot))
-        return;
-    touch_prefix(s, copy->slot);
-    s->last_added = NONE;
-}
-
-/* ---- the index ---- */
-
-static size_t spill_ids_bytes(const struct spill *s)
-{
-    return (size_t)s->options.identity.page_tokens * sizeof *s->ids;
-}
-
-static int32_t *ids_of(const struct spill *s, int32_t slot)
-{
-    return s->ids + (size_t)slot * (size_t)s->options.identity.page_tokens;
-}
-
-static int32_t *bucket_of(const struct spill *s, uint64_t parent, const int32_t *ids)
-{
-    uint64_t seed = s->options.hash_seed ^ mix64(parent);
-    uint64_t hash = hash64(seed, ids, spill_ids_bytes(s));
-    return &s->buckets[hash & s->bucket_mask];
-}
-
-static int32_t find_entry(const struct spill *s, uint64_t parent, const int32_t *ids)
-{
-    int32_t slot = *bucket_of(s, parent, ids) - 1;
-    for (; slot != NONE; slot = s->entries[slot].next_in_bucket) {
-        const struct spill_record *r = &s->entries[slot].record;
-        if (r->parent == parent && memcmp(r->ids, ids, spill_ids_bytes(s)) == 0)
-            return slot;
-    }
-    return NONE;
-}
-
-static void spill_put_free(struct spill *s, int32_t slot)
-{
-    s->entries[slot] = (struct entry){ .next = s->free_head };
-    s->free_head = slot;
-}
-
-/* Adds a slot that is in no list; it and its parents, if they are there, become the newest. */
-static void add_entry(struct spill *s, int32_t slot, const struct spill_record *record, int32_t parent_slot)
-{
-    struct entry *e = &s->entries[slot];
-    int32_t *bucket = bucket_of(s, record->parent, record->ids);
-    *e = (struct entry){ .record = *record, .parent_slot = parent_slot, .next_in_bucket = *bucket - 1 };
-    *bucket = slot + 1;
-    bool has_parent = is_at(s, record->parent, parent_slot);
-    if (has_parent && s->last_added != parent_slot)
-        touch_prefix(s, parent_slot);
-    use_list_add(s, slot, has_parent ? parent_slot : NONE);
-    s->last_added = slot;
-    s->counts.n_copies++;
-}
-
-static void drop_entry(struct spill *s, int32_t slot)
-{
-    struct entry *e = &s->entries[slot];
-    int32_t *link = bucket_of(s, e->record.parent, e->record.ids);
-    if (*link - 1 == slot) {
-        *link = e->next_in_bucket + 1;
-    } else {
-        int32_t at = *link - 1;
-        while (s->entries[at].next_in_bucket != slot)
-            at = s->entries[at].next_in_bucket;
-        s->entries[at].next_in_bucket = e->next_in_bucket;
-    }
-    use_list_remove(s, slot);
-    spill_put_free(s, slot);
-    if (s->last_added == slot)
-        s->last_added = NONE;
-    s->counts.n_copies--;
+    return spill_index_is(&s->index, copy->id, copy->entry) ? &s->index.entries[copy->entry] : NULL;
 }
 
 bool spill_find(const struct spill *s, uint64_t parent, const int32_t *ids, struct kv_copy *out)
 {
-    int32_t slot = find_entry(s, parent, ids);
-    if (slot == NONE)
+    int32_t entry = spill_index_find(&s->index, parent, ids);
+    if (entry == NONE)
         return false;
-    *out = (struct kv_copy){ .id = s->entries[slot].record.id, .slot = slot };
+    *out = (struct kv_copy){ .id = s->index.entries[entry].record.id, .entry = entry };
     return true;
 }
 
-bool spill_is_written(const struct spill *s, const struct kv_copy *copy)
+bool spill_can_read(const struct spill *s, const struct kv_copy *copy)
 {
-    return is_at(s, copy->id, copy->slot) && s->entries[copy->slot].is_written;
+    const struct spill_entry *e = entry_of(s, copy);
+    return e && (e->is_filled || e->is_written);
 }
 
 bool spill_holds(const struct spill *s, const struct kv_copy *copy, uint64_t parent)
 {
-    return is_at(s, copy->id, copy->slot) && s->entries[copy->slot].record.parent == parent;
+    const struct spill_entry *e = entry_of(s, copy);
+    return e && e->record.parent == parent;
+}
+
+void spill_touch(struct spill *s, const struct kv_copy *copy)
+{
+    if (entry_of(s, copy))
+        spill_index_touch(&s->index, copy->entry);
 }
 
 /* ---- opening ---- */
@@ -292,36 +183,17 @@ struct opening {
 
 static bool reserve_index(struct spill *s)
 {
-    size_t n_slots = (size_t)spill_file_n_slots(s->file), n_buckets = 16;
-    while (n_buckets < 2 * n_slots)
-        n_buckets *= 2;
-    s->entries = calloc(n_slots, sizeof *s->entries);
-    s->ids = calloc(n_slots, spill_ids_bytes(s));
-    s->buckets = calloc(n_buckets, sizeof *s->buckets);
-    s->bucket_mask = n_buckets - 1;
-    s->counts.n_slots = n_slots;
-    return s->entries && s->ids && s->buckets;
-}
-
-static bool reserve_buffers(struct spill *s)
-{
-    size_t page_bytes = (size_t)s->options.identity.page_bytes, n = BUFFERS_BYTES / page_bytes, n_bytes;
-    n = n < MIN_BUFFERS ? MIN_BUFFERS : n > MAX_BUFFERS ? MAX_BUFFERS : n;
-    if (__builtin_mul_overflow(n, page_bytes, &n_bytes))
-        return false;
-    s->buffers = malloc(n_bytes);
-    s->free_buffers = calloc(n, sizeof *s->free_buffers);
-    if (!s->buffers || !s->free_buffers)
-        return false;
-    for (size_t i = 0; i < n; i++)
-        s->free_buffers[i] = (int32_t)(n - 1 - i);
-    s->n_buffers = s->n_free_buffers = (int)n;
-    return true;
+    const struct spill_options *o = &s->options;
+    int32_t n_slots = s->file ? spill_file_n_slots(s->file) : 0, n_kept = o->keeps_pages ? o->n_frames : 0;
+    s->counts.n_slots = (uint64_t)n_slots;
+    s->counts.n_host_slots = (uint64_t)n_kept;
+    return spill_index_init(&s->index, n_slots + n_kept, n_slots, o->n_frames,
+                            (size_t)o->identity.page_tokens, o->hash_seed);
 }
 
 struct place {
     uint64_t id;
-    int32_t slot;
+    int32_t entry;
 };
 
 static int compare_places(const void *a, const void *b)
@@ -334,22 +206,24 @@ static int compare_places(const void *a, const void *b)
  * parent is dropped. places [n] by id. */
 static void link_loaded(struct spill *s, const struct place *places, size_t n)
 {
+    struct spill_index *x = &s->index;
     for (size_t i = 0; i < n; i++) {
-        int32_t slot = places[i].slot;
-        struct spill_record record = s->entries[slot].record;
+        int32_t entry = places[i].entry;
+        struct spill_record record = x->entries[entry].record;
         struct place wanted = { .id = record.parent };
         const struct place *parent = record.parent < SPILL_ROOT && i > 0
                                          ? bsearch(&wanted, places, i, sizeof *places, compare_places)
                                          : NULL;
-        bool is_linked = record.parent >= SPILL_ROOT || (parent && s->entries[parent->slot].is_written);
+        bool is_linked = record.parent >= SPILL_ROOT || (parent && x->entries[parent->entry].is_written);
         bool is_twice = (i > 0 && places[i - 1].id == record.id) ||
-                        find_entry(s, record.parent, record.ids) != NONE;
+                        spill_index_find(x, record.parent, record.ids) != NONE;
         if (!is_linked || is_twice) {
-            s->entries[slot].record.id = 0;
+            x->entries[entry].record.id = 0;
             continue;
         }
-        add_entry(s, slot, &record, parent ? parent->slot : NONE);
-        s->entries[slot].is_written = true;
+        spill_index_add(x, entry, &record, parent ? parent->entry : NONE);
+        x->entries[entry].slot = entry;
+        x->entries[entry].is_written = true;
     }
     s->next_id = n > 0 ? places[n - 1].id + 1 : 1;
 }
@@ -364,7 +238,8 @@ static enum tutti_status spill_load(struct spill *s, struct tutti_error *err)
     for (int32_t first = 0; first < n_slots && !is_end && st == TUTTI_OK; first += SPILL_SEGMENT_SLOTS) {
         struct spill_record records[SPILL_SEGMENT_SLOTS];
         int32_t left = n_slots - first, n_here = left < SPILL_SEGMENT_SLOTS ? left : SPILL_SEGMENT_SLOTS;
-        st = spill_file_load(s->file, first, n_here, records, ids_of(s, first), &is_end, err);
+        st = spill_file_load(s->file, first, n_here, records, spill_index_ids(&s->index, first), &is_end,
+                             err);
         if (st == TUTTI_OK && n + SPILL_SEGMENT_SLOTS > room) {
             room = 2 * room + SPILL_SEGMENT_SLOTS;
             struct place *more = realloc(places, room * sizeof *places);
@@ -376,7 +251,7 @@ static enum tutti_status spill_load(struct spill *s, struct tutti_error *err)
         for (int i = 0; i < n_here && st == TUTTI_OK; i++) {
             if (records[i].id == 0)
                 continue;
-            s->entries[first + i].record = records[i];
+            s->index.entries[first + i].record = records[i];
             places[n++] = (struct place){ records[i].id, first + i };
         }
     }
@@ -384,9 +259,6 @@ static enum tutti_status spill_load(struct spill *s, struct tutti_error *err)
         if (n > 0)
             qsort(places, n, sizeof *places, compare_places);
         link_loaded(s, places, n);
-        for (int32_t slot = n_slots; slot-- > 0;)
-            if (s->entries[slot].record.id == 0)
-                spill_put_free(s, slot);
     }
     free(places);
     return st;
@@ -399,7 +271,7 @@ static void *open_main(void *arg)
     struct spill *s = o->spill;
     o->status = spill_file_open(&s->file, s->options.dir, s->options.n_bytes, &s->options.identity,
                                 o->started_anew, sizeof o->started_anew, &o->error);
-    if (o->status == TUTTI_OK && (!reserve_index(s) || !reserve_buffers(s)))
+    if (o->status == TUTTI_OK && !reserve_index(s))
         o->status = error_set(&o->error, TUTTI_E_MEMORY, "index of %d spilled pages: out of memory",
                               spill_file_n_slots(s->file));
     if (o->status == TUTTI_OK)
@@ -422,33 +294,48 @@ static enum tutti_status open_file(struct spill *s, struct tutti_error *err)
     return opening.status;
 }
 
-enum tutti_status spill_open(struct spill **out, const struct spill_options *options, struct tutti_error *err)
+/* The file, its thread, and the queues between them. */
+static enum tutti_status start_file(struct spill *s, struct tutti_error *err)
 {
-    struct spill *s = calloc(1, sizeof *s);
-    if (!s)
-        return error_set(err, TUTTI_E_MEMORY, "spilled pages: out of memory");
-    s->options = *options;
-    s->oldest = s->newest = s->free_head = s->last_added = NONE;
+    size_t n = (size_t)s->most_reading;
     enum tutti_status st = open_file(s, err);
-    size_t n = (size_t)s->n_buffers;
     if (st == TUTTI_OK)
         st = queue_new(&s->reads, n, sizeof(struct job), err);
     if (st == TUTTI_OK)
         st = queue_new(&s->writes, n, sizeof(struct job), err);
     if (st == TUTTI_OK)
-        st = queue_new(&s->done, n, sizeof(struct job), err);
+        st = queue_new(&s->done, 2 * n, sizeof(struct job), err);
     if (st == TUTTI_OK)
         st = bell_init(&s->bell, err);
     if (st == TUTTI_OK) {
         st = start_thread(&s->thread, io_main, s, err);
         s->has_thread = st == TUTTI_OK;
     }
+    return st;
+}
+
+enum tutti_status spill_open(struct spill **out, const struct spill_options *options, struct tutti_error *err)
+{
+    struct spill *s = calloc(1, sizeof *s);
+    enum tutti_status st = TUTTI_OK;
+    if (!s)
+        return error_set(err, TUTTI_E_MEMORY, "spilled pages: out of memory");
+    assert(options->n_frames >= MIN_FRAMES && (options->dir || options->keeps_pages));
+    s->options = *options;
+    s->next_id = 1;
+    s->back = NONE;
+    s->most_reading = options->n_frames < MAX_FRAMES ? options->n_frames : MAX_FRAMES;
+    s->most_writing = s->most_reading / 2;
+    if (options->dir)
+        st = start_file(s, err);
+    else if (!reserve_index(s))
+        st = error_set(err, TUTTI_E_MEMORY, "index of %d spilled pages: out of memory", options->n_frames);
     if (st != TUTTI_OK) {
         spill_close(s);
         return st;
     }
+    spill_index_free_rest(&s->index);
     s->options.dir = NULL; /* borrowed from the caller */
-    s->last_added = NONE;
     *out = s;
     return TUTTI_OK;
 }
@@ -458,7 +345,7 @@ void spill_close(struct spill *s)
     if (!s)
         return;
     if (s->has_thread) {
-        spill_end_reads(s);
+        spill_begin_flush(s);
         atomic_store(&s->is_stopping, true);
         bell_ring(&s->bell);
         pthread_join(s->thread, NULL);
@@ -467,144 +354,308 @@ void spill_close(struct spill *s)
     queue_free(s->reads);
     queue_free(s->writes);
     queue_free(s->done);
-    spill_file_close(s->file);
-    free(s->free_buffers);
-    free(s->buffers);
-    free(s->buckets);
-    free(s->ids);
-    free(s->entries);
+    if (s->file)
+        spill_file_close(s->file);
+    spill_index_clear(&s->index);
     free(s);
 }
 
 struct spill_counts spill_counts(const struct spill *s)
 {
-    return s->counts;
+    struct spill_counts counts = s->counts;
+    counts.n_pages = (uint64_t)(s->index.n_slots - s->index.n_free_slots);
+    if (s->options.keeps_pages)
+        counts.n_host_pages = (uint64_t)(s->index.n_frames - s->index.n_free_frames);
+    return counts;
 }
 
-/* ---- jobs ---- */
+/* ---- uses ---- */
+
+static void add_use(struct spill *s, int32_t entry)
+{
+    s->index.entries[entry].n_uses++;
+    s->n_uses++;
+}
+
+static void drop_entry(struct spill *s, int32_t entry)
+{
+    if (s->back == entry)
+        s->back = s->index.entries[entry].links[SPILL_ALL].prev;
+    spill_index_drop(&s->index, entry);
+}
+
+/* Without other uses, a page stays where it may: in its frame if frames are kept, else in the file, else nowhere. */
+static void drop_use(struct spill *s, int32_t entry)
+{
+    struct spill_entry *e = &s->index.entries[entry];
+    s->n_uses--;
+    if (--e->n_uses > 0 || (s->options.keeps_pages && e->is_filled))
+        return;
+    if (!e->is_written)
+        drop_entry(s, entry);
+    else if (e->frame != NONE)
+        spill_index_drop_frame(&s->index, entry);
+}
+
+/* ---- writing to the file ---- */
 
 static void push_job(struct spill *s, struct queue *queue, const struct job *job)
 {
-    bool is_pushed = queue_push(queue, job); /* its capacity is the number of buffers */
+    bool is_pushed = queue_push(queue, job); /* its capacity is that of all jobs of its kind */
     assert(is_pushed);
     (void)is_pushed;
     queue_publish(queue);
     bell_ring(&s->bell);
 }
 
-/* A free slot, or the least recently used one, unless it is being read or is the parent of the new
- * page. */
-static int32_t take_slot(struct spill *s, const struct kv_copy *parent)
+/* Makes a slot free: that of the least recently used page which is in the file only. At the end, pages of host memory are
+ * not needed there any more, so their slots count too. parent: of the page to be written, which stays. */
+static bool make_slot(struct spill *s, uint64_t parent)
 {
-    if (s->free_head == NONE) {
-        int32_t victim = s->oldest;
-        const struct entry *e = &s->entries[victim];
-        if (!e->is_written || e->n_reads > 0 || e->record.id == parent->id)
-            return NONE;
-        drop_entry(s, victim);
+    struct spill_index *x = &s->index;
+    int n_ahead = s->is_flushing ? AHEAD_AT_END : AHEAD;
+    int32_t i = x->lists[SPILL_ALL].oldest;
+    if (x->n_free_slots > 0)
+        return true;
+    for (int n = 0; n < n_ahead && i != NONE; n++, i = x->entries[i].links[SPILL_ALL].next) {
+        const struct spill_entry *e = &x->entries[i];
+        if (!e->is_written || e->n_uses > 0 || e->record.id == parent ||
+            (e->frame != NONE && !s->is_flushing))
+            continue;
+        if (e->frame != NONE)
+            spill_index_drop_slot(x, i);
+        else
+            drop_entry(s, i);
         s->counts.n_evictions++;
+        return true;
     }
-    int32_t slot = s->free_head;
-    s->free_head = s->entries[slot].next;
-    return slot;
+    return false;
 }
 
-bool spill_can_write(const struct spill *s)
+static bool may_write(const struct spill *s)
 {
-    return s->n_free_buffers > 0 && s->n_writing < s->n_buffers / 2 && clock_now_us() >= s->retry_us;
+    return s->file && s->n_writing < s->most_writing && clock_now_us() >= s->retry_us;
+}
+
+/* Gives the entry a slot, as a frame on its way to the file. */
+static bool begin_file_copy(struct spill *s, int32_t entry)
+{
+    if (!may_write(s) || !make_slot(s, s->index.entries[entry].record.parent))
+        return false;
+    spill_index_take_slot(&s->index, entry);
+    s->n_writing++;
+    return true;
+}
+
+/* The frame is filled, and the entry has a slot. */
+static void push_write(struct spill *s, int32_t entry)
+{
+    const struct spill_entry *e = &s->index.entries[entry];
+    add_use(s, entry);
+    push_job(s, s->writes,
+             &(struct job){
+                 .is_write = true, .entry = entry, .slot = e->slot, .frame = e->frame, .record = e->record });
+}
+
+/* ---- frames ---- */
+
+/* The page that leaves host memory next; NONE: none can now. Pages that leave soon are written to the file ahead of that.
+ * What cannot be written, also when no write is under way any more, is lost when it leaves. */
+static int32_t find_leaving(struct spill *s, uint64_t parent)
+{
+    const struct spill_index *x = &s->index;
+    int32_t found = NONE, i = x->lists[SPILL_HOST].oldest;
+    for (int n = 0; n < AHEAD && i != NONE; n++, i = x->entries[i].links[SPILL_HOST].next) {
+        const struct spill_entry *e = &x->entries[i];
+        if (e->n_uses > 0 || e->record.id == parent)
+            continue;
+        bool is_begun = e->slot == NONE && begin_file_copy(s, i);
+        if (is_begun)
+            push_write(s, i);
+        else if (found == NONE && (e->slot != NONE || s->n_writing == 0))
+            found = i;
+    }
+    return found;
+}
+
+static bool make_frame(struct spill *s, uint64_t parent)
+{
+    if (s->index.n_free_frames > 0)
+        return true;
+    int32_t entry = s->options.keeps_pages ? find_leaving(s, parent) : NONE;
+    if (entry == NONE)
+        return false;
+    if (s->index.entries[entry].slot != NONE)
+        spill_index_drop_frame(&s->index, entry);
+    else
+        drop_entry(s, entry);
+    s->counts.n_host_evictions++;
+    return true;
+}
+
+bool spill_can_write(struct spill *s)
+{
+    if (!s->options.keeps_pages)
+        return s->index.n_free_frames > 0 && may_write(s);
+    return s->index.n_free_frames > 0 || find_leaving(s, 0) != NONE;
 }
 
 void *spill_begin_write(struct spill *s, const struct kv_copy *parent, const int32_t *ids,
                         struct kv_copy *out)
 {
-    assert(find_entry(s, parent->id, ids) == NONE);
-    if (!spill_can_write(s))
+    struct spill_index *x = &s->index;
+    assert(spill_index_find(x, parent->id, ids) == NONE);
+    bool keeps = s->options.keeps_pages;
+    if (!(keeps || may_write(s)) || !make_frame(s, parent->id) || !(keeps || make_slot(s, parent->id)))
         return NULL;
-    int32_t slot = take_slot(s, parent);
-    if (slot == NONE)
+    int32_t entry = spill_index_take(x); /* there is one for each frame that is kept, and for each slot */
+    if (entry == NONE)
         return NULL;
-    struct spill_record record = { .id = s->next_id++, .parent = parent->id, .ids = ids_of(s, slot) };
-    memcpy(ids_of(s, slot), ids, spill_ids_bytes(s));
-    add_entry(s, slot, &record, parent->slot);
-    int32_t buffer = s->free_buffers[--s->n_free_buffers];
-    s->n_writing++;
-    s->writing = (struct job){ .is_write = true, .slot = slot, .buffer = buffer, .record = record };
-    *out = (struct kv_copy){ .id = record.id, .slot = slot };
-    return buffer_at(s, buffer);
+    struct spill_record record = { .id = s->next_id++,
+                                   .parent = parent->id,
+                                   .ids = spill_index_ids(x, entry) };
+    memcpy(spill_index_ids(x, entry), ids, x->ids_bytes);
+    spill_index_add(x, entry, &record, parent->entry);
+    spill_index_take_frame(x, entry);
+    add_use(s, entry);
+    if (!keeps) {
+        spill_index_take_slot(x, entry);
+        s->n_writing++;
+    }
+    *out = (struct kv_copy){ .id = record.id, .entry = entry };
+    return frame_at(s, x->entries[entry].frame);
 }
 
-void spill_end_write(struct spill *s)
+void spill_end_write(struct spill *s, const struct kv_copy *copy, bool is_good)
 {
-    push_job(s, s->writes, &s->writing);
+    struct spill_entry *e = entry_of(s, copy);
+    assert(e && e->frame != NONE && !e->is_filled);
+    e->is_filled = is_good;
+    bool is_on_way = e->slot != NONE;
+    if (is_good && (is_on_way || (s->is_flushing && begin_file_copy(s, copy->entry))))
+        push_write(s, copy->entry);
+    else if (is_on_way)
+        s->n_writing--;
+    drop_use(s, copy->entry);
 }
+
+const void *spill_take(struct spill *s, const struct kv_copy *copy)
+{
+    const struct spill_entry *e = entry_of(s, copy);
+    if (!e || !e->is_filled)
+        return NULL;
+    add_use(s, copy->entry);
+    return frame_at(s, e->frame);
+}
+
+void spill_drop(struct spill *s, const struct kv_copy *copy)
+{
+    assert(entry_of(s, copy));
+    drop_use(s, copy->entry);
+}
+
+/* ---- reading from the file ---- */
 
 bool spill_read(struct spill *s, const struct kv_copy *copy, int32_t owner, uint32_t ticket)
 {
-    if (!spill_is_written(s, copy) || s->n_free_buffers == 0)
+    const struct spill_entry *e = entry_of(s, copy);
+    if (!e || !e->is_written || e->frame != NONE || s->n_reading == s->most_reading || s->is_flushing)
         return false;
-    struct entry *e = &s->entries[copy->slot];
-    e->n_reads++;
-    struct job job = { .slot = copy->slot,
-                       .buffer = s->free_buffers[--s->n_free_buffers],
-                       .record = e->record,
-                       .owner = owner,
-                       .ticket = ticket };
-    push_job(s, s->reads, &job);
-    return true;
+    add_use(s, copy->entry); /* making a frame must not drop it */
+    bool has_frame = make_frame(s, 0);
+    if (has_frame) {
+        spill_index_take_frame(&s->index, copy->entry);
+        s->n_reading++;
+        push_job(s, s->reads,
+                 &(struct job){ .entry = copy->entry,
+                                .slot = e->slot,
+                                .frame = e->frame,
+                                .record = e->record,
+                                .owner = owner,
+                                .ticket = ticket });
+    } else {
+        drop_use(s, copy->entry);
+    }
+    return has_frame;
 }
 
 static void note_written(struct spill *s, const struct job *job)
 {
+    struct spill_entry *e = &s->index.entries[job->entry];
     s->n_writing--;
-    s->free_buffers[s->n_free_buffers++] = job->buffer;
     if (job->status == TUTTI_OK) {
-        s->entries[job->slot].is_written = true;
+        e->is_written = true;
         s->counts.n_written++;
-        return;
+    } else {
+        spill_index_drop_slot(&s->index, job->entry);
+        s->counts.n_write_errors++;
+        s->retry_us = clock_now_us() + RETRY_US;
     }
-    drop_entry(s, job->slot);
-    s->counts.n_write_errors++;
-    s->retry_us = clock_now_us() + RETRY_US;
+    drop_use(s, job->entry);
+}
+
+static const void *note_read(struct spill *s, const struct job *job)
+{
+    struct spill_entry *e = &s->index.entries[job->entry];
+    bool is_good = job->status == TUTTI_OK;
+    s->n_reading--;
+    s->counts.n_read += is_good;
+    s->counts.n_read_errors += !is_good;
+    e->is_filled = is_good;
+    if (is_good)
+        return frame_at(s, e->frame);
+    e->is_written = false; /* the file has erased it */
+    drop_use(s, job->entry);
+    return NULL;
 }
 
 bool spill_next(struct spill *s, struct spill_answer *out)
 {
-    for (const struct job *front; (front = queue_front(s->done));) {
+    for (const struct job *front; s->file && (front = queue_front(s->done));) {
         struct job job = *front;
         queue_pop(s->done);
         if (job.is_write) {
             note_written(s, &job);
             continue;
         }
-        bool is_good = job.status == TUTTI_OK;
-        s->entries[job.slot].n_reads--;
-        s->counts.n_read += is_good;
-        s->counts.n_read_errors += !is_good;
         *out = (struct spill_answer){ .owner = job.owner,
                                       .ticket = job.ticket,
-                                      .copy = { .id = job.record.id, .slot = job.slot },
-                                      .page = is_good ? buffer_at(s, job.buffer) : NULL,
-                                      .buffer = job.buffer };
-        if (!is_good && s->entries[job.slot].n_reads == 0)
-            drop_entry(s, job.slot);
+                                      .copy = { .id = job.record.id, .entry = job.entry },
+                                      .page = note_read(s, &job) };
         return true;
     }
     return false;
 }
 
-void spill_done(struct spill *s, const struct spill_answer *answer)
+/* ---- the end ---- */
+
+void spill_begin_flush(struct spill *s)
 {
-    s->free_buffers[s->n_free_buffers++] = answer->buffer;
+    s->is_flushing = true;
+    s->back = s->index.lists[SPILL_ALL].newest;
+    atomic_store(&s->has_no_reader, true);
+}
+
+bool spill_write_back(struct spill *s)
+{
+    const struct spill_index *x = &s->index;
+    while (s->back != NONE && s->n_backed < s->counts.n_slots) {
+        int32_t entry = s->back;
+        const struct spill_entry *e = &x->entries[entry];
+        if (e->is_filled && e->slot == NONE) {
+            if (!begin_file_copy(s, entry))
+                return false;
+            push_write(s, entry);
+        }
+        s->back = e->links[SPILL_ALL].prev;
+        s->n_backed++;
+    }
+    return true;
 }
 
 bool spill_is_busy(const struct spill *s)
 {
-    return s->n_free_buffers < s->n_buffers;
-}
-
-void spill_end_reads(struct spill *s)
-{
-    atomic_store(&s->has_no_reader, true);
+    return s->n_uses > 0;
 }
 
 bool spill_is_writing(const struct spill *s)
@@ -612,32 +663,7 @@ bool spill_is_writing(const struct spill *s)
     return s->n_writing > 0;
 }
 
-/* ---- audit ---- */
-
 const char *spill_audit(const struct spill *s)
 {
-    static _Thread_local char text[160];
-    uint64_t n_free = 0, n_used = 0;
-    int32_t prev = NONE;
-    for (int32_t i = s->free_head; i != NONE && n_free <= s->counts.n_slots; i = s->entries[i].next, n_free++)
-        if (s->entries[i].record.id != 0) {
-            snprintf(text, sizeof text, "spilled page %d: is in the free list", i);
-            return text;
-        }
-    for (int32_t i = s->oldest; i != NONE && n_used <= s->counts.n_slots; prev = i, i = s->entries[i].next) {
-        const struct entry *e = &s->entries[i];
-        n_used++;
-        if (e->record.id == 0 || e->prev != prev || find_entry(s, e->record.parent, e->record.ids) != i) {
-            snprintf(text, sizeof text, "spilled page %d: id %" PRIu64 ", found in slot %d", i, e->record.id,
-                     find_entry(s, e->record.parent, e->record.ids));
-            return text;
-        }
-    }
-    if (n_used != s->counts.n_copies || n_free + n_used > s->counts.n_slots || prev != s->newest) {
-        snprintf(text, sizeof text,
-                 "spilled pages: %" PRIu64 " in the LRU list, %" PRIu64 " free, of %" PRIu64, n_used, n_free,
-                 s->counts.n_slots);
-        return text;
-    }
-    return NULL;
+    return spill_index_audit(&s->index);
 }

@@ -11,7 +11,7 @@ enum sequence_state {
     SEQUENCE_RESERVED,  /* holds the slot while a sibling prefills the prompt */
     SEQUENCE_PREEMPTED, /* keeps its tokens, has no pages, waits to run again */
     /* Running: it has the pages of its tokens. */
-    SEQUENCE_RESTORING, /* waits for pages from the spill file */
+    SEQUENCE_RESTORING, /* waits for pages from host memory or the spill file */
     SEQUENCE_PREFILL,   /* two or more tokens are to be computed */
     SEQUENCE_DECODE,    /* one token is to be computed */
     SEQUENCE_MASK_WAIT, /* likewise, and its token mask is awaited */
@@ -50,9 +50,10 @@ struct sequence {
     int reasoning_begin, answer_begin;
     int n_forced; /* tokens of the marks that end reasoning without budget, so far */
 
-    /* Restoring (spiller.h): the full pages [n_computed / page_tokens, n_restorable) are read from
-     * the spill file, in this order; reads up to page n_requested were requested. */
-    int n_requested, n_restorable;
+    /* Restoring (spiller.h): the full pages [n_computed / page_tokens, n_restorable) are copied from host
+     * memory or the spill file, in this order. Those up to n_loaded are on their way from host memory or
+     * there already, and those up to n_requested from the file. */
+    int n_loaded, n_requested, n_restorable;
     struct kv_copy last_requested; /* copy of page n_requested - 1, or the root */
     uint32_t restore_ticket;       /* of the latest restoring: reads with another ticket are outdated */
     uint64_t restored_us;          /* time of the last restored page */

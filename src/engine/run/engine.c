@@ -132,7 +132,7 @@ static enum tutti_status reserve_kv(struct tutti_engine *e, struct kv_room *room
     struct tutti_engine_options *o = &e->options;
     int n_ctx = o->max_context > 0 ? o->max_context : e->model->desc.n_ctx, *n_pages = &room->n_pages;
     struct window_room windows = { 1, 1 };
-    if (!o->kv_spill_dir) /* the file holds whole pages */
+    if (!o->kv_spill_dir && o->kv_spill_host_bytes == 0) /* copies are of whole pages */
         windows = engine_window_room(model_page_tokens(e->model), model_window(&e->model->desc),
                                      o->max_batch_tokens, n_ctx);
     uint64_t bytes_left = model_memory_left(e->model);
@@ -344,8 +344,10 @@ static void init_stats(struct tutti_engine *e)
     now->kv_pages_total = (uint64_t)counts.n_pages;
     now->kv_pages_free = (uint64_t)counts.n_free;
     now->kv_page_tokens = (uint64_t)model_page_tokens(e->model);
-    now->kv_spill_slots = e->spill ? spill_counts(e->spill).n_slots : 0;
-    now->kv_spill_pages = e->spill ? spill_counts(e->spill).n_copies : 0;
+    struct spill_counts copies = e->spill ? spill_counts(e->spill) : (struct spill_counts){ 0 };
+    now->kv_spill_slots = copies.n_slots;
+    now->kv_spill_pages = copies.n_pages;
+    now->kv_spill_host_slots = copies.n_host_slots;
     now->max_context = e->options.max_context;
     now->has_prefix_cache = !e->options.no_prefix_cache && !e->model->desc.has_prefix;
     stats_publish(&e->stats);

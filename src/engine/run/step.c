@@ -132,21 +132,25 @@ static void end_prefills(struct tutti_engine *e)
 static void note_spill_counts(struct tutti_stats *now, const struct tutti_engine *e,
                               const struct kv_counts *pool)
 {
-    struct spill_counts file = spill_counts(e->spill);
+    struct spill_counts copies = spill_counts(e->spill);
     struct spiller_counts pages = spiller_counts(e->spiller);
     struct backend *be = e->model->backend;
     uint64_t page_bytes = be->ops->kv_page_bytes(be, e->model->kv_type);
-    now->kv_spill_pages = file.n_copies;
-    now->n_spilled_pages = file.n_written;
-    now->n_spilled_bytes = file.n_written * page_bytes;
+    now->kv_spill_pages = copies.n_pages;
+    now->kv_spill_host_pages = copies.n_host_pages;
+    now->kv_spill_host_bytes = copies.n_host_pages * page_bytes;
+    now->n_spilled_pages = copies.n_written;
+    now->n_spilled_bytes = copies.n_written * page_bytes;
     now->n_restored_pages = pages.n_restored_pages;
     now->n_restored_bytes = pages.n_restored_pages * page_bytes;
+    now->n_host_restored_pages = pages.n_host_restored_pages;
     now->n_spill_looked_up_pages = pages.n_looked_up_pages;
     now->n_spill_found_pages = pages.n_found_pages;
-    now->n_spill_evictions = file.n_evictions;
+    now->n_spill_evictions = copies.n_evictions;
+    now->n_spill_host_evictions = copies.n_host_evictions;
     now->n_spill_lost_pages = pool->n_lost;
-    now->n_spill_write_errors = file.n_write_errors;
-    now->n_spill_read_errors = file.n_read_errors;
+    now->n_spill_write_errors = copies.n_write_errors;
+    now->n_spill_read_errors = copies.n_read_errors;
 }
 
 static void note_counts(struct tutti_engine *e)
@@ -247,7 +251,7 @@ static bool do_step(struct tutti_engine *e)
     return true;
 }
 
-/* Moves pages to and from the buffers of the spill file, for up to an eighth of a step's time.
+/* Moves pages to and from host memory and the spill file, for up to an eighth of a step's time.
  * True: there is more to do. */
 static bool move_pages(struct tutti_engine *e)
 {
@@ -259,9 +263,12 @@ static bool move_pages(struct tutti_engine *e)
     return has_more;
 }
 
-/* Waits for the bell; with a timeout if pages from the spill file are awaited. */
+/* Waits for pages on their way to or from the device, which ring no bell; else for the bell, with a timeout if pages are
+ * awaited from the spill file. */
 static void wait_for_work(struct tutti_engine *e, unsigned ticket)
 {
+    if (e->spiller && spiller_wait(e->spiller))
+        return;
     if (e->scheduler->n_restoring > 0)
         (void)bell_wait_until(&e->engine_bell, ticket, clock_now_us() + LOOK_AGAIN_US);
     else

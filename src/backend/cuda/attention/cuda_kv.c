@@ -82,10 +82,9 @@ static bool alloc_pages(struct cuda_backend *cuda, struct kv_memory *kv, size_t 
 {
     size_t table_bytes = (size_t)kv->n_layers * sizeof *kv->layers;
     kv->base = cuda_memory_new(cuda, n_bytes);
-    kv->image = cuda_memory_new(cuda, kv->image_bytes);
     void *table = cuda_memory_new(cuda, table_bytes);
     kv->table = table;
-    if (!kv->base || !kv->image || !table)
+    if (!kv->base || !table)
         return false;
     for (int i = 0; i < kv->n_layers; i++)
         kv->layers[i].pages = kv->base + (size_t)(kv->layers[i].pages - (uint8_t *)NULL);
@@ -98,8 +97,8 @@ void cuda_kv_free(struct backend *be, struct kv_memory *kv)
     struct cuda_backend *cuda = cuda_of(be);
     if (!kv)
         return;
+    cuda_kv_copies_free(cuda, kv->copies);
     cuda_memory_free(cuda, kv->base);
-    cuda_memory_free(cuda, kv->image);
     cuda_memory_free(cuda, (void *)(uintptr_t)kv->table);
     free(kv);
 }
@@ -166,18 +165,16 @@ void cuda_kv_copy_page(struct backend *be, struct kv_memory *kv, const struct pa
                                         .window_src = copy->window_src });
 }
 
-void cuda_kv_read_page(struct backend *be, const struct kv_memory *kv, int32_t page_id, void *host)
+void cuda_kv_to_image(struct cuda_backend *cuda, const struct kv_memory *kv, int32_t page_id, uint8_t *image)
 {
-    copy_page(cuda_of(be), kv,
-              &(struct copy_page_args){ .to_image = kv->image, .src = page_id, .window_src = page_id });
-    cuda_copy_out(cuda_of(be), host, kv->image, kv->image_bytes);
+    copy_page(cuda, kv, &(struct copy_page_args){ .to_image = image, .src = page_id, .window_src = page_id });
 }
 
-void cuda_kv_write_page(struct backend *be, struct kv_memory *kv, int32_t page_id, const void *host)
+void cuda_kv_from_image(struct cuda_backend *cuda, const struct kv_memory *kv, int32_t page_id,
+                        const uint8_t *image)
 {
-    cuda_copy_in(cuda_of(be), kv->image, host, kv->image_bytes);
-    copy_page(cuda_of(be), kv,
-              &(struct copy_page_args){ .from_image = kv->image, .dst = page_id, .window_dst = page_id });
+    copy_page(cuda, kv,
+              &(struct copy_page_args){ .from_image = image, .dst = page_id, .window_dst = page_id });
 }
 
 /* ---- the rows of floats of pages ---- */

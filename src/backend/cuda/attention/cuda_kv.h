@@ -7,13 +7,21 @@
 
 struct kv_memory {
     enum dtype dtype;
-    uint8_t *base;  /* all pages: layer by layer, then the rows of floats of pages */
-    uint8_t *image; /* of one page, all layers */
-    size_t image_bytes;
+    uint8_t *base;                      /* all pages: layer by layer, then the rows of floats of pages */
+    size_t image_bytes;                 /* of a page: all layers in order */
+    struct cuda_kv_copies *copies;      /* NULL: not reserved */
     const struct kv_layer_pages *table; /* layers, on the card */
     int n_layers;                       /* with the rows of floats, if pages have them */
     struct kv_layer_pages layers[];
 };
+
+/* In the order of the launches: a page to an image on the card, or from one. */
+void cuda_kv_to_image(struct cuda_backend *cuda, const struct kv_memory *kv, int32_t page_id, uint8_t *image);
+void cuda_kv_from_image(struct cuda_backend *cuda, const struct kv_memory *kv, int32_t page_id,
+                        const uint8_t *image);
+
+/* Waits for all copies, and frees them with their host memory. NULL is allowed. */
+void cuda_kv_copies_free(struct cuda_backend *cuda, struct cuda_kv_copies *copies);
 
 /* The type of pages, as kernels know it. */
 enum cuda_kv_type cuda_kv_type_of(enum dtype dtype);
