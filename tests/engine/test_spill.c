@@ -3,6 +3,7 @@
 #include "support/fault.h"
 #include "support/mock_model.h"
 #include "support/opened.h"
+#include "support/talks.h"
 
 #include "base/log.h"
 #include "base/rng.h"
@@ -19,32 +20,6 @@
 
 #include <cmocka.h>
 
-enum { N_CTX = 256, N_TALKS = 12, FIRST_TURN = 50, NEXT_ROW = 21, N_ANSWER = 10 };
-
-struct folder {
-    char path[64], file[96];
-};
-
-static int make_folder(void **state)
-{
-    struct folder *f = calloc(1, sizeof *f);
-    assert_non_null(f);
-    strcpy(f->path, "/tmp/tutti-spill-XXXXXX");
-    assert_non_null(mkdtemp(f->path));
-    snprintf(f->file, sizeof f->file, "%s/kv-pages", f->path);
-    *state = f;
-    return 0;
-}
-
-static int remove_folder(void **state)
-{
-    struct folder *f = *state;
-    unlink(f->file);
-    rmdir(f->path);
-    free(f);
-    return 0;
-}
-
 /* A pool of 20 pages, of which a talk needs up to 16. */
 static struct tutti_engine_options options_of(const struct folder *f, int n_spilled)
 {
@@ -55,67 +30,6 @@ static struct tutti_engine_options options_of(const struct folder *f, int n_spil
                                                             (uint64_t)(n_spilled - 1) / 32 * 4096 };
 }
 
-/* Waits until every page that shall have a copy has one. */
-static void settle(const tutti_engine *engine)
-{
-    for (int i = 0; i < 100000 && !engine_is_settled(engine); i++)
-        usleep(300);
-    assert_true(engine_is_settled(engine));
-}
-
-/* ---- conversations with the mock model ---- */
-
-struct talk {
-    int32_t ids[N_CTX];
-    int n_ids;
-};
-
-static void begin_talk(struct talk *t, int number)
-{
-    t->n_ids = FIRST_TURN;
-    for (int i = 0; i < t->n_ids; i++)
-        t->ids[i] = (int32_t)(mix64((uint64_t)(i < 20 ? number % 2 : number) ^ (uint64_t)i << 32) %
-                              MOCK_USABLE);
-}
-
-/* A turn: asks, checks the answer, and says something more. */
-static void ask(struct collect *c, tutti_engine *engine, struct talk *t, uint64_t seed)
-{
-    struct tutti_request r = { .ids = t->ids, .n_ids = (size_t)t->n_ids, .max_tokens = N_ANSWER };
-    r.sampling = (struct tutti_sampling){
-        .temperature = seed % 2 ? 1 : 0, .top_p = 1, .repetition_penalty = 1, .has_seed = true, .seed = seed
-    };
-    collect_init(c);
-    collect_submit(c, engine, &r);
-}
-
-static size_t finish(struct collect *c, struct talk *t, uint64_t seed)
-{
-    int32_t want[N_CTX];
-    struct tutti_request r = { .ids = t->ids, .n_ids = (size_t)t->n_ids, .max_tokens = N_ANSWER };
-    r.sampling = (struct tutti_sampling){
-        .temperature = seed % 2 ? 1 : 0, .top_p = 1, .repetition_penalty = 1, .has_seed = true, .seed = seed
-    };
-    collect_wait(c);
-    int n = mock_answer(&r, 0, N_CTX, false, want, N_CTX);
-    assert_int_equal(c->choices[0].ids.n, n);
-    assert_memory_equal(c->choices[0].ids.ids, want, (size_t)n * sizeof *want);
-    memcpy(t->ids + t->n_ids, want, (size_t)n * sizeof *want);
-    t->n_ids += n;
-    for (int i = 0; i < NEXT_ROW; i++)
-        t->ids[t->n_ids++] = (int32_t)(mix64(seed << 16 ^ (uint64_t)i) % MOCK_USABLE);
-    size_t n_cached = c->n_cached_tokens;
-    collect_clear(c);
-    return n_cached;
-}
-
-static size_t turn(tutti_engine *engine, struct talk *t, uint64_t seed)
-{
-    struct collect c;
-    ask(&c, engine, t, seed);
-    return finish(&c, t, seed);
-}
-
 static void a_talk_that_left_the_pool_comes_back(void **state)
 {
     struct mock_model *mock = mock_model_new(N_CTX, false);
@@ -124,14 +38,14 @@ static void a_talk_that_left_the_pool_comes_back(void **state)
     struct talk talks[N_TALKS];
     struct tutti_stats stats;
     for (int i = 0; i < N_TALKS; i++)
-        begin_talk(&talks[i], i);
+        talk_begin(&talks[i], i);
     size_t n_cached[5] = { 0 };
     for (int round = 0; round < 5; round++)
         for (int i = 0; i < N_TALKS; i++) {
-            n_cached[round] += turn(engine, &talks[i], (uint64_t)(round * 100 + i));
+            n_cached[round] += talk_turn(engine, &talks[i], (uint64_t)(round * 100 + i));
             tutti_engine_stats(engine, &stats);
             assert_int_equal(stats.n_spill_lost_pages, 0); /* between turns there is time to copy */
-            settle(engine);
+            talks_settle(engine);
         }
     /* of the second turn on all but the last page of the turn before, which was not full */
     for (int round = 1; round < 5; round++) {
@@ -157,14 +71,14 @@ static void talks_go_on_after_a_restart(void **state)
     struct tutti_stats stats;
     size_t n_cached = 0;
     for (int i = 0; i < N_TALKS; i++)
-        begin_talk(&talks[i], i);
+        talk_begin(&talks[i], i);
     for (int run = 0; run < 3; run++) {
         struct mock_model *mock = mock_model_new(N_CTX, false);
         tutti_engine *engine = mock_engine(mock, &options, NULL);
         n_cached = 0;
         for (int i = 0; i < N_TALKS; i++) {
-            n_cached += turn(engine, &talks[i], (uint64_t)(run * 100 + i));
-            settle(engine);
+            n_cached += talk_turn(engine, &talks[i], (uint64_t)(run * 100 + i));
+            talks_settle(engine);
         }
         tutti_engine_stats(engine, &stats);
         assert_int_equal(stats.n_restored_pages > 0, run > 0);
@@ -185,7 +99,7 @@ static void a_tenant_finds_its_own_pages_in_the_file(void **state)
         struct mock_model *mock = mock_model_new(N_CTX, false);
         tutti_engine *engine = mock_engine(mock, &options, NULL);
         struct talk talk;
-        begin_talk(&talk, 0);
+        talk_begin(&talk, 0);
         struct tutti_request r = { .ids = talk.ids,
                                    .n_ids = (size_t)talk.n_ids,
                                    .max_tokens = 1,
@@ -212,12 +126,12 @@ static void a_small_file_keeps_the_latest_beginnings(void **state)
     struct talk talks[N_TALKS];
     struct tutti_stats stats;
     for (int i = 0; i < N_TALKS; i++)
-        begin_talk(&talks[i], 2 * i + 1); /* all begin with the same page */
+        talk_begin(&talks[i], 2 * i + 1); /* all begin with the same page */
     for (int round = 0; round < 5; round++) {
         tutti_engine *engine = mock_engine(mock, &options, NULL);
         for (int i = 0; i < N_TALKS; i++) {
-            turn(engine, &talks[i], (uint64_t)(round * 100 + i));
-            settle(engine);
+            talk_turn(engine, &talks[i], (uint64_t)(round * 100 + i));
+            talks_settle(engine);
         }
         tutti_engine_stats(engine, &stats);
         assert_int_equal(stats.kv_spill_slots, 12);
@@ -229,7 +143,7 @@ static void a_small_file_keeps_the_latest_beginnings(void **state)
     tutti_engine_stats(engine, &stats);
     assert_int_equal(stats.kv_spill_pages, 12);
     talks[N_TALKS - 1].n_ids -= NEXT_ROW; /* the last one's pages were written last */
-    assert_in_range(turn(engine, &talks[N_TALKS - 1], 7), 4 * 16, 12 * 16);
+    assert_in_range(talk_turn(engine, &talks[N_TALKS - 1], 7), 4 * 16, 12 * 16);
     tutti_engine_close(engine);
     mock_model_free(mock);
 }
@@ -247,12 +161,12 @@ static void many_at_once_get_their_own_answers(void **state)
         struct collect c[N_TALKS];
         struct tutti_stats stats;
         for (int i = 0; i < N_TALKS; i++)
-            begin_talk(&talks[i], i);
+            talk_begin(&talks[i], i);
         for (uint64_t round = 0; round < 6; round++) {
             for (int i = 0; i < N_TALKS; i++)
-                ask(&c[i], engine, &talks[i], round * 100 + (uint64_t)i);
+                talk_ask(&c[i], engine, &talks[i], round * 100 + (uint64_t)i);
             for (int i = 0; i < N_TALKS; i++)
-                finish(&c[i], &talks[i], round * 100 + (uint64_t)i);
+                talk_finish(&c[i], &talks[i], round * 100 + (uint64_t)i);
         }
         wait_until_idle(engine, &stats);
         assert_int_equal(stats.n_failed, 0);
@@ -271,12 +185,12 @@ static void requests_may_end_while_their_pages_come(void **state)
     struct collect c[N_TALKS];
     struct tutti_stats stats;
     for (int i = 0; i < N_TALKS; i++) {
-        begin_talk(&talks[i], i);
+        talk_begin(&talks[i], i);
         talks[i].n_ids = 200;
         for (int k = FIRST_TURN; k < 200; k++)
             talks[i].ids[k] = (int32_t)(mix64((uint64_t)(i << 16 | k)) % MOCK_USABLE);
-        turn(engine, &talks[i], (uint64_t)i);
-        settle(engine);
+        talk_turn(engine, &talks[i], (uint64_t)i);
+        talks_settle(engine);
     }
     for (int round = 0; round < 20; round++) {
         for (int i = 0; i < N_TALKS; i++) {
@@ -296,30 +210,10 @@ static void requests_may_end_while_their_pages_come(void **state)
     wait_until_idle(engine, &stats);
     for (int i = 0; i < N_TALKS; i++) {
         talks[i].n_ids = 200;
-        turn(engine, &talks[i], (uint64_t)i + 50);
+        talk_turn(engine, &talks[i], (uint64_t)i + 50);
     }
     tutti_engine_close(engine);
     mock_model_free(mock);
-}
-
-/* Fills the pool with other talks than the first one, which then lies in the file alone: 12 pages. */
-static void push_out(tutti_engine *engine, struct talk *first)
-{
-    struct talk others[3];
-    begin_talk(first, 1);
-    first->n_ids = 200;
-    for (int k = FIRST_TURN; k < 200; k++)
-        first->ids[k] = (int32_t)(mix64((uint64_t)k) % MOCK_USABLE);
-    turn(engine, first, 1);
-    settle(engine);
-    for (int i = 0; i < 3; i++) {
-        begin_talk(&others[i], 2 + 2 * i);
-        for (int round = 0; round < 4; round++) {
-            turn(engine, &others[i], (uint64_t)round);
-            settle(engine);
-        }
-    }
-    first->n_ids = 200;
 }
 
 static void others_go_on_while_a_prompt_waits_for_the_disk(void **state)
@@ -331,13 +225,13 @@ static void others_go_on_while_a_prompt_waits_for_the_disk(void **state)
     struct talk first, other;
     struct collect c[2];
     struct tutti_stats before, after;
-    push_out(engine, &first);
+    talks_push_out(engine, &first);
     tutti_engine_stats(engine, &before);
-    ask(&c[0], engine, &first, 7);
-    begin_talk(&other, 9); /* its prompt is not in the file */
+    talk_ask(&c[0], engine, &first, 7);
+    talk_begin(&other, 9); /* its prompt is not in the file */
     for (int i = 0; i < FIRST_TURN; i++)
         other.ids[i] = (int32_t)(mix64((uint64_t)i + 12345) % MOCK_USABLE);
-    ask(&c[1], engine, &other, 8);
+    talk_ask(&c[1], engine, &other, 8);
     collect_wait(&c[1]);
     tutti_engine_stats(engine, &after);
     pthread_mutex_lock(&c[0].lock);
@@ -346,7 +240,7 @@ static void others_go_on_while_a_prompt_waits_for_the_disk(void **state)
     assert_int_equal(n_last, 0); /* twelve pages take more than a third of a second */
     assert_true(after.n_steps >= before.n_steps + N_ANSWER);
     collect_clear(&c[1]);
-    assert_int_equal(finish(&c[0], &first, 7), 12 * 16);
+    assert_int_equal(talk_finish(&c[0], &first, 7), 12 * 16);
     tutti_engine_stats(engine, &after);
     assert_int_equal(after.n_restored_pages - before.n_restored_pages, 12);
     tutti_engine_close(engine);
@@ -361,10 +255,10 @@ static void a_disk_that_does_not_answer_is_not_waited_for(void **state)
     tutti_engine *engine = mock_engine(mock, &options, &hooks);
     struct talk first;
     struct tutti_stats stats;
-    push_out(engine, &first);
+    talks_push_out(engine, &first);
     tutti_engine_stats(engine, &stats);
     assert_int_equal(stats.n_restored_pages, 0);
-    assert_true(turn(engine, &first, 7) < 12 * 16); /* and the answer is right */
+    assert_true(talk_turn(engine, &first, 7) < 12 * 16); /* and the answer is right */
     tutti_engine_close(engine);
     mock_model_free(mock);
 }
@@ -380,8 +274,8 @@ static void another_model_finds_nothing(void **state)
     for (int change = 0; change < 4; change++) {
         struct mock_model *mock = mock_model_new(N_CTX, false);
         tutti_engine *engine = mock_engine(mock, &options, NULL);
-        begin_talk(&talk, 1);
-        turn(engine, &talk, 1);
+        talk_begin(&talk, 1);
+        talk_turn(engine, &talk, 1);
         tutti_engine_close(engine);
         if (change == 1)
             mock->model.desc.kinds[0].attn.rope_theta = 7;
@@ -429,15 +323,15 @@ static void a_damaged_file_never_gives_a_wrong_answer(void **state)
     struct tutti_stats stats;
     uint64_t n_restored = 0, n_errors = 0, n_lost = 0;
     for (int i = 0; i < 6; i++)
-        begin_talk(&talks[i], i);
+        talk_begin(&talks[i], i);
     for (uint64_t seed = 0; seed < 200; seed++) {
         tutti_engine *engine = mock_engine(mock, &options, NULL);
         if (seed % 3 == 0)
             overwrite_some(*state, seed + 1000); /* while it is open */
         for (int i = 0; i < 6; i++) {
             if (talks[i].n_ids > 200)
-                begin_talk(&talks[i], i + (int)seed);
-            turn(engine, &talks[i], seed * 10 + (uint64_t)i);
+                talk_begin(&talks[i], i + (int)seed);
+            talk_turn(engine, &talks[i], seed * 10 + (uint64_t)i);
         }
         tutti_engine_stats(engine, &stats);
         n_restored += stats.n_restored_pages;
@@ -462,11 +356,11 @@ static void a_full_disk_costs_pages_alone(void **state)
     small = (struct rlimit){ .rlim_cur = 8192 + 5 * 4096 + 30, .rlim_max = limit.rlim_max };
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0); /* its signal would end this program */
     for (int i = 0; i < N_TALKS; i++)
-        begin_talk(&talks[i], i);
+        talk_begin(&talks[i], i);
     for (uint64_t round = 0; round < 3; round++)
         for (int i = 0; i < N_TALKS; i++) {
-            turn(engine, &talks[i], round * 100 + (uint64_t)i);
-            settle(engine);
+            talk_turn(engine, &talks[i], round * 100 + (uint64_t)i);
+            talks_settle(engine);
         }
     wait_until_idle(engine, &stats);
     tutti_engine_close(engine);
@@ -526,9 +420,9 @@ static void opening_without_memory_is_an_error_and_leaves_the_file(void **state)
     struct tutti_engine_options options = options_of(*state, 100);
     struct tutti_stats stats;
     struct talk talk;
-    begin_talk(&talk, 1);
+    talk_begin(&talk, 1);
     tutti_engine *engine = mock_engine(mock, &options, NULL);
-    turn(engine, &talk, 1);
+    talk_turn(engine, &talk, 1);
     tutti_engine_close(engine);
     bool has_hit = true;
     long n = 1;
@@ -590,7 +484,7 @@ static void ask_all(struct collect answers[3][N_PROMPTS], tutti_model *model, co
             collect_init(&answers[a][i]);
             collect_submit(&answers[a][i], engine, &r);
             collect_wait(&answers[a][i]);
-            settle(engine);
+            talks_settle(engine);
         }
     tutti_engine_stats(engine, stats);
     tutti_engine_close(engine);
@@ -674,7 +568,7 @@ static void a_prompt_read_in_both_directions_does_not_spill(void **state)
 
 int main(void)
 {
-#define WITH_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
+#define WITH_FOLDER(test) cmocka_unit_test_setup_teardown(test, talks_make_folder, talks_remove_folder)
     const struct CMUnitTest tests[] = {
         WITH_FOLDER(a_talk_that_left_the_pool_comes_back),
         WITH_FOLDER(talks_go_on_after_a_restart),

@@ -632,13 +632,14 @@ bool spill_next(struct spill *s, struct spill_answer *out)
 void spill_begin_flush(struct spill *s)
 {
     s->is_flushing = true;
-    s->back = s->index.lists[SPILL_ALL].newest;
     atomic_store(&s->has_no_reader, true);
 }
 
 bool spill_write_back(struct spill *s)
 {
     const struct spill_index *x = &s->index;
+    if (s->n_backed == 0)
+        s->back = x->lists[SPILL_ALL].newest;
     while (s->back != NONE && s->n_backed < s->counts.n_slots) {
         int32_t entry = s->back;
         const struct spill_entry *e = &x->entries[entry];

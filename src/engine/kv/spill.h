@@ -102,7 +102,7 @@ MUST_CHECK bool spill_next(struct spill *spill, struct spill_answer *out);
 /* Gives up all reads: started ones may get no answer, and no new ones follow. From now on every page is written to the
  * file, if there is one. */
 void spill_begin_flush(struct spill *spill);
-/* Starts to write pages of host memory that the file lacks, the newest first, as many as the file holds. True: there
+/* After all new copies: starts to write pages of host memory that the file lacks, the newest first, as many as the file holds. True: there
  * are no more. False: some must wait for writes under way, if there are any. */
 bool spill_write_back(struct spill *spill);
 
