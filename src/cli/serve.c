@@ -479,6 +479,8 @@ static enum tutti_status check_several(const struct serve_values *values, struct
         return refuse_option(values->session.model.tp > 1 ? "tp" : "rank-table", WHY, err);
     if (values->session.engine.kv_spill_dir)
         return refuse_option("kv-spill", WHY, err);
+    if (values->session.engine.kv_spill_host_bytes > 0)
+        return refuse_option("kv-spill-host", WHY, err);
     if (values->apis.n > 0) { /* chats by polling have their state in one process */
         unsigned apis = 0;
         enum tutti_status st = read_apis(&values->apis, &apis, err);

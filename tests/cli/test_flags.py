@@ -120,7 +120,8 @@ GENERATE = {
     "chat-format": says('no chat template is named "zork"', "--chat-format", "template:zork", status=2), "tp": says("not started by a launcher", "--tp", 2, status=2),
     "rank-table": says("/none: No such file", "--rank-table", "/none"), "memory": says("1K of memory are given", "--memory", "1K"),
     "kv-memory": says("--kv-memory of 1K holds 0 tokens", "--kv-memory", "1K"), "context": says("context", "--context", 4),
-    "kv-spill": spills, "kv-spill-size": spills, "draft": says("/none", "--draft", "/none"),
+    "kv-spill": spills, "kv-spill-size": spills,
+    "kv-spill-host": says("its KV pages are in host memory already", "--device", "cpu", "--kv-spill-host", "1G"), "draft": says("/none", "--draft", "/none"),
     "draft-type": says("expected f32", "--draft", DEMO, "--draft-type", "x", status=2),
     "max-queue": says("expected a whole number", "--max-queue", 0, status=2),
 }
@@ -194,7 +195,7 @@ LETTERS = {"concurrency": "-c", "duration": "-d", "requests": "-N", "prompts": "
            "file": "-f", "prompt": "-p", "rate": "-r"}
 # Options of the library or of all commands with a model: one test for all of them.
 SHARED = {"type", "kv-type", "chat-format", "threads", "tp", "rank-table", "memory", "pin", "numa", "device", "cpu", "lora", "kv-memory", "context",
-          "max-batch-tokens", "speculate", "no-prefix-cache", "kv-spill", "kv-spill-size", "max-seqs", "max-queue", "max-slowdown", "draft",
+          "max-batch-tokens", "speculate", "no-prefix-cache", "kv-spill", "kv-spill-size", "kv-spill-host", "max-seqs", "max-queue", "max-slowdown", "draft",
           "draft-tokens", "draft-type"}
 
 
@@ -255,7 +256,8 @@ REFUSED = [
     ([*P, "--chat", "--parse-special"], "--parse-special: with --chat"),
     (["generate", DEMO, "--batch", "x", "--seed", "1"], "--seed has no effect with --batch"),
     *[([*SEVERAL, *flag.split()], "is for one model") for flag in (
-        f"--lora a={DEMO}", f"--draft {DEMO}", "--name x", "--config x", "--tp 2", "--rank-table x", "--kv-spill x", "--api step")],
+        f"--lora a={DEMO}", f"--draft {DEMO}", "--name x", "--config x", "--tp 2", "--rank-table x", "--kv-spill x", "--kv-spill-host 1G",
+        "--api step")],
     *[([*SERVE, *flag.split()], "is for several models") for flag in ("--models-memory 1G", "--idle-unload 5")],
     ([*SERVE, "--step-timeout", "5"], "--step-timeout has no effect without --api"),
     ([*SERVE, "--api", "tgi", "--step-timeout", "5"], "--step-timeout has no effect without --api step"),
@@ -264,7 +266,7 @@ REFUSED = [
     (["serve", DEMO, "--unix", "/tmp/x.sock", "--port", "1"], "--unix: takes the place of --port"),
     ([*SERVE, "--tls-key", "x"], "--tls-key: expected --tls-cert too"), ([*SERVE, "--tls-client-ca", "x"], "--tls-client-ca: expected --tls-cert"),
     *[(["serve", BERT, "--port", "0", *flag.split()], "which only makes embeddings") for flag in (
-        "--speculate 4", "--no-prefix-cache", "--kv-spill x", "--chat-format llama2", f"--draft {DEMO}")],
+        "--speculate 4", "--no-prefix-cache", "--kv-spill x", "--kv-spill-host 1G", "--chat-format llama2", f"--draft {DEMO}")],
     (["chat", BERT], "the model has no chat format"),
     (["generate", BERT, "-p", "x"], "it gives embeddings, and generates no text"),
     (["serve", os.path.join(ENCODERS, "bert-ranker-tiny"), "--port", "0", "--embedding-pooling", "cls"], "--embedding-pooling"),

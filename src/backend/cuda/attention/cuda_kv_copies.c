@@ -103,6 +103,9 @@ enum tutti_status cuda_kv_reserve_host(struct backend *be, struct kv_memory *kv,
             err, TUTTI_E_MEMORY,
             "spilled KV pages: the card is out of memory for %d pages on their way; lower --kv-memory",
             n_copies);
+    /* The images are cleared on the other stream. */
+    if (st == TUTTI_OK && !is_ok(cuda, cuda->driver->stream_wait(cuda->state->stream)))
+        st = cuda_check(cuda, err);
     if (st != TUTTI_OK) {
         cuda_kv_copies_free(cuda, c);
         return st;
