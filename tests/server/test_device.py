@@ -121,7 +121,12 @@ def test_bench_names_the_card_and_how_long_it_worked(monkeypatch):
     assert (card["multiprocessors"], card["clock_mhz"], card["memory_gbps"]) == (8, 1500, 256)
     assert said["weight_bytes"] < card["memory_bytes"] - card["free_bytes"] and card["load_s"] > 0
     assert said["read_gbps"] > 0 and said["peak_f16_gflops"] > 0 and result["of_limit"] > 0
-    assert 0 < result["device_busy"] < 1
+    assert 0 < result["device_busy"] < 1 and 0 <= result["limit_read"] <= 1
+    table = subprocess.run(command, capture_output=True, text=True, timeout=conftest.PATIENCE, check=True).stdout
+    assert "cuda:0: Emulator 0, compute capability 8.0 with kernels of level 80, CUDA 12.4; 8 multiprocessors at up to 1500 MHz\n" in table
+    assert re.search(r"^2\.0 GiB of memory, \d+ MiB used; kernels loaded in [\d.]+ s$", table, re.M)
+    assert re.search(r"^this card: reads [\d.]+ GB/s \(\d+ % of its memory's 256\), computes ", table, re.M)
+    assert re.search(r"^decode .* %  +\d+\.\d %  (memory|matrix instructions)$", table, re.M)
 
 
 def test_without_a_driver_the_message_says_what_to_do(tmp_path):

@@ -263,14 +263,15 @@ static void print_table(const struct bench_report *report, const struct model *m
     output_printf("\n");
     bool has_device = report->memory.device.name[0] != '\0';
     output_printf("%-8s %6s %8s %7s %10s %10s %9s %7s%s\n", "phase", "users", "context", "tokens", "tokens/s",
-                  "limit", "of limit", "spread", has_device ? "     busy" : "");
+                  "limit", "of limit", "spread", has_device ? "     busy  bound by" : "");
     for (int i = 0; i < report->n_results; i++) {
         const struct bench_result *r = &report->results[i];
         output_printf("%-8s %6d %8d %7d %10.2f %10.2f %7.1f %% %5.1f %%", phase_name(r->phase), r->n_users,
                       r->context, r->n_tokens, r->tok_s, r->limit_tok_s, 100 * r->tok_s / r->limit_tok_s,
                       100 * r->time.spread);
         if (has_device)
-            output_printf(" %6.1f %%", 100 * r->busy);
+            output_printf(" %6.1f %%  %s", 100 * r->busy,
+                          r->limit_read >= 0.5 ? "memory" : "matrix instructions");
         output_printf("\n");
     }
     print_ranks(report);
@@ -300,12 +301,12 @@ static json_t *result_json(const void *user, size_t index)
     json_t *range = r->has_adapters ? json_pack("[f, f]", r->adapter_cost_low, r->adapter_cost_high) : NULL;
     const struct bench_ranks *ranks = &r->ranks;
     json_t *object = json_pack(
-        "{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:o*, s:o*}", "phase",
+        "{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:o*, s:o*}", "phase",
         phase_name(r->phase), "users", r->n_users, "context", r->context, "tokens", r->n_tokens, "tok_s",
-        r->tok_s, "limit_tok_s", r->limit_tok_s, "of_limit", r->tok_s / r->limit_tok_s, "matrix_bytes",
-        r->work.matrix_bytes, "expert_bytes", r->expert_bytes, "kv_bytes", r->work.kv_bytes, "linear_ops",
-        r->work.linear_ops, "attention_ops", r->work.attention_ops, "spread", r->time.spread, "repetitions",
-        r->time.n, "adapter_cost", cost, "adapter_cost_range", range);
+        r->tok_s, "limit_tok_s", r->limit_tok_s, "of_limit", r->tok_s / r->limit_tok_s, "limit_read",
+        r->limit_read, "matrix_bytes", r->work.matrix_bytes, "expert_bytes", r->expert_bytes, "kv_bytes",
+        r->work.kv_bytes, "linear_ops", r->work.linear_ops, "attention_ops", r->work.attention_ops, "spread",
+        r->time.spread, "repetitions", r->time.n, "adapter_cost", cost, "adapter_cost_range", range);
     if (report->memory.device.name[0] &&
         json_object_set_new(object, "device_busy", json_real(r->busy)) != 0) {
         json_decref(object);

@@ -50,6 +50,7 @@ struct bench_ranks {
 /* Bytes that a step reads, and its operations; a multiply-add is two. */
 struct bench_work {
     double matrix_bytes, kv_bytes, linear_ops, attention_ops;
+    double read_s; /* of what takes longer to read than to compute */
 };
 
 struct bench_result {
@@ -60,6 +61,8 @@ struct bench_result {
     struct bench_work work;
     double expert_bytes; /* of a repetition: weights of the experts that its rows used */
     double tok_s, limit_tok_s;
+    double
+        limit_read; /* part of the limit's time that is bound by reading; the rest is bound by arithmetic */
     double busy; /* part of the steps' time in which the device worked; of a device with memory of its own */
     bool has_adapters;
     /* has_adapters: the relative slowdown of a step by the adapters: median over pairs of

@@ -59,9 +59,11 @@ static struct seen positions_seen(const struct attn_desc *a, const struct bench_
 }
 
 /* gops: 0: unknown. */
-static double seconds_of(const struct backend_limits *limits, double bytes, double ops, double gops)
+static double add_seconds(const struct backend_limits *limits, struct bench_work *work, double bytes,
+                          double ops, double gops)
 {
     double read_s = bytes / (limits->read_gbps * 1e9), compute_s = gops > 0 ? ops / (gops * 1e9) : 0;
+    work->read_s += read_s >= compute_s ? read_s : 0;
     return fmax(read_s, compute_s);
 }
 
@@ -79,7 +81,7 @@ static double add_matrix(const struct backend_limits *limits, struct bench_work 
     double ops = 2 * n_rows * n_weights;
     work->matrix_bytes += bytes;
     work->linear_ops += ops;
-    return seconds_of(limits, bytes, ops, peak_of(limits, type));
+    return add_seconds(limits, work, bytes, ops, peak_of(limits, type));
 }
 
 /* All experts' matrices of the model. */
@@ -133,7 +135,7 @@ static double add_attention(const struct model *model, const struct bench_result
         double ops = bench_position_ops(a) * seen.attended;
         work->kv_bytes += n_bytes;
         work->attention_ops += ops;
-        seconds += seconds_of(limits, n_bytes, ops, peak);
+        seconds += add_seconds(limits, work, n_bytes, ops, peak);
     }
     return seconds;
 }
@@ -145,4 +147,5 @@ void bench_find_limit(const struct model *model, struct bench_result *result)
     double seconds = add_weights(model, result, &result->work, used);
     seconds += add_attention(model, result, &result->work);
     result->limit_tok_s = result->n_tokens / seconds;
+    result->limit_read = result->work.read_s / seconds;
 }
