@@ -100,7 +100,7 @@ DEVICE void split_block(const struct attention_args *a, struct split_shared *s,
     for (int from = 0; from < head_dim; from += CUDA_VALUE_CHUNK) {
         if (is_seen) {
             float acc[CHUNK_COLUMNS][4];
-            leaf_values(acc, tile, &leaf, from, type, head_dim, true);
+            leaf_values(acc, CHUNK_COLUMNS, tile, &leaf, from, type, head_dim, true);
             UNROLL for (int n = 0; n < CHUNK_COLUMNS; n++) UNROLL for (int j = 0; j < 2; j++) *
                 (f32x2 *)&s->o[warp_id()][g + 8 * j][8 * n + 2 * t] = (f32x2){ acc[n][2 * j],
                                                                                acc[n][2 * j + 1] };

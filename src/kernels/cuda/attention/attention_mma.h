@@ -373,24 +373,25 @@ DEVICE void add_partial_page(float acc[4], const struct leaf *leaf, int p, half2
     add_page(acc, leaf, p, v, type);
 }
 
-/* Warp: the values of a leaf, of dimensions from..from + 63: acc [n] has columns from + 8 n + 2t and 2t + 1. */
-DEVICE void leaf_values(float acc[CHUNK_COLUMNS][4], const struct mma_tile *tile, const struct leaf *leaf,
+/* Warp: the values of a leaf, of n_acc times eight dimensions, from the dimension from on: acc [n] has columns from + 8 n + 2t and
+ * 2t + 1. n_acc: a constant. */
+DEVICE void leaf_values(float acc[][4], const int n_acc, const struct mma_tile *tile, const struct leaf *leaf,
                         int from, int type, int head_dim, bool once)
 {
     int g = lane_id() / 4, t = lane_id() % 4;
-    UNROLL for (int n = 0; n < CHUNK_COLUMNS; n++) UNROLL for (int i = 0; i < 4; i++) acc[n][i] = 0;
+    UNROLL for (int n = 0; n < n_acc; n++) UNROLL for (int i = 0; i < 4; i++) acc[n][i] = 0;
     UNROLL for (int p = 0; p < LEAF_PAGES; p++)
     {
         const uint8_t *values = leaf->pages[p] + cuda_kv_head_bytes(type, head_dim);
         int page = leaf->first_page + p, base = page * CUDA_KV_PAGE + 4 * t;
         if (page_is_full(tile, page)) {
             half2 v[CHUNK_COLUMNS][2];
-            UNROLL for (int n = 0; n < CHUNK_COLUMNS; n++) if (from + 8 * n < head_dim)
+            UNROLL for (int n = 0; n < n_acc; n++) if (from + 8 * n < head_dim)
                 load_value(v[n], values, type, from + 8 * n + g, t, once);
-            UNROLL for (int n = 0; n < CHUNK_COLUMNS; n++) if (from + 8 * n < head_dim)
+            UNROLL for (int n = 0; n < n_acc; n++) if (from + 8 * n < head_dim)
                 add_page(acc[n], leaf, p, v[n], type);
         } else if (page * CUDA_KV_PAGE < tile->last_end && (page + 1) * CUDA_KV_PAGE > tile->first) {
-            UNROLL for (int n = 0; n < CHUNK_COLUMNS; n++) if (from + 8 * n < head_dim)
+            UNROLL for (int n = 0; n < n_acc; n++) if (from + 8 * n < head_dim)
             {
                 half2 v[2];
                 load_value(v, values, type, from + 8 * n + g, t, once);
@@ -399,7 +400,7 @@ DEVICE void leaf_values(float acc[CHUNK_COLUMNS][4], const struct mma_tile *tile
         }
     }
     if (type == CUDA_KV_I8)
-        UNROLL for (int n = 0; n < CHUNK_COLUMNS; n++) UNROLL for (int i = 0; i < 4; i++)
+        UNROLL for (int n = 0; n < n_acc; n++) UNROLL for (int i = 0; i < 4; i++)
             acc[n][i] *= leaf->unit[i / 2];
 }
 

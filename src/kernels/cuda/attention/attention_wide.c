@@ -54,6 +54,8 @@ DEVICE void wide_store(const struct attention_args *a, const struct attention_un
 DEVICE void wide_unit(const struct attention_args *a, const struct attention_unit *unit, int group,
                       u32x4 *queries, float o[][4], int type, int head_dim, int n_columns)
 {
+    /* With 256 dimensions, fewer at a time: the block's values take half of the registers. Those of bfloat16 are in local memory. */
+    const int n_acc = n_columns > 16 && type != CUDA_KV_BF16 ? CHUNK_COLUMNS / 2 : CHUNK_COLUMNS;
     struct head_group heads = head_group_of(a, group);
     struct mma_tile tile = mma_tile_of(a, unit, &heads, type, head_dim, queries, 0, 1);
     struct softmax_state run[2] = { { 0, 0 }, { 0, 0 } };
@@ -68,11 +70,11 @@ DEVICE void wide_unit(const struct attention_args *a, const struct attention_uni
             struct leaf leaf = leaf_of(a, &tile, queries, number, type, head_dim, false);
             struct merge_factors f[2];
             UNROLL for (int j = 0; j < 2; j++) f[j] = merge_state(&block[j], leaf.state[j]);
-            UNROLL for (int c = 0; c < n_columns; c += CHUNK_COLUMNS) if (8 * c < head_dim)
+            UNROLL for (int c = 0; c < n_columns; c += n_acc) if (8 * c < head_dim)
             {
                 float acc[CHUNK_COLUMNS][4];
-                leaf_values(acc, &tile, &leaf, 8 * c, type, head_dim, false);
-                UNROLL for (int n = 0; n < CHUNK_COLUMNS; n++) UNROLL for (int i = 0; i < 4; i++)
+                leaf_values(acc, n_acc, &tile, &leaf, 8 * c, type, head_dim, false);
+                UNROLL for (int n = 0; n < n_acc; n++) UNROLL for (int i = 0; i < 4; i++)
                     o[c + n][i] = merge_value(o[c + n][i], acc[n][i], &f[i / 2]);
             }
         }
