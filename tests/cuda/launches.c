@@ -18,10 +18,43 @@ static const char *const NAMES[] = {
 #undef CUDA_KERNEL
 };
 
+/* What tests made, and the data of steps: a card's step takes its data away. */
+static struct made {
+    struct made *next;
+    void *memory;
+} * made;
+
+static void *keep(void *memory)
+{
+    struct made *m = calloc(1, sizeof *m);
+    assert(m && memory);
+    *m = (struct made){ made, memory };
+    made = m;
+    return memory;
+}
+
+static void drop(const void *memory)
+{
+    struct made **at = &made;
+    while ((*at)->memory != memory)
+        at = &(*at)->next;
+    struct made *m = *at;
+    *at = m->next;
+    free(m->memory);
+    free(m);
+}
+
+int launches_clear(void **state)
+{
+    (void)state;
+    while (made)
+        drop(made->memory);
+    return 0;
+}
+
 struct cuda_backend *launches_new(int max_rows)
 {
-    struct cuda_backend *cuda = calloc(1, sizeof *cuda);
-    assert(cuda);
+    struct cuda_backend *cuda = keep(calloc(1, sizeof *cuda));
     cuda->max_rows = max_rows;
     cuda->level = 80;
     cuda->capability = 80;
@@ -32,15 +65,19 @@ struct cuda_backend *launches_new(int max_rows)
 
 struct floats launches_floats(const float *values, size_t n)
 {
-    struct buffer *buffer = calloc(1, sizeof *buffer);
-    assert(buffer);
+    struct buffer *buffer = keep(calloc(1, sizeof *buffer));
     buffer->n_floats = n;
-    buffer->data = aligned_alloc(64, (n + 2 * GUARD_FLOATS) / 16 * 64);
-    assert(buffer->data);
+    buffer->data = keep(aligned_alloc(64, (n + 2 * GUARD_FLOATS) / 16 * 64));
     memset(buffer->data, 0xff, (n + GUARD_FLOATS) * sizeof(float));
     if (values)
         memcpy(buffer->data, values, n * sizeof(float));
     return (struct floats){ .buffer = buffer };
+}
+
+void launches_floats_free(struct floats floats)
+{
+    drop(floats.buffer->data);
+    drop(floats.buffer);
 }
 
 int cuda_padded_rows(const struct cuda_backend *cuda, int n)
@@ -117,7 +154,7 @@ void *cuda_last_launch(struct cuda_backend *cuda, enum cuda_kernel *kernel, stru
 
 void *cuda_step_data(struct cuda_backend *cuda, const void *host, size_t n_bytes, size_t room_bytes)
 {
-    void *memory = cuda_memory_new(cuda, room_bytes);
+    void *memory = keep(cuda_memory_new(cuda, room_bytes));
     memset(memory, 0xff, room_bytes);
     memcpy(memory, host, n_bytes);
     return memory;

@@ -107,6 +107,7 @@ static void close_layer(void)
     cuda_matrix_free(&layer.cuda->backend, layer.m);
     cuda_lora_release(layer.cuda);
     cuda_adapters_release(layer.cuda);
+    cuda_linear_release(layer.cuda);
     team_free(layer.cuda->team);
     for (int i = 0; i < 3; i++)
         free(layer.weights[i]);
@@ -224,5 +225,5 @@ int main(void)
         cmocka_unit_test(rows_have_what_their_adapters_change),
         cmocka_unit_test(gate_and_up_are_changed_before_the_activation),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, launches_clear);
 }

@@ -266,6 +266,9 @@ static void check(struct mixture m, double tolerance, const int *rows, int n)
     for (int i = 0; i < n; i++)
         check_rows(&l, &m, rows[i], tolerance);
     cuda_experts_release(l.cuda);
+    cuda_linear_release(l.cuda);
+    cuda_matrix_free(&l.cuda->backend, l.gate_up);
+    cuda_matrix_free(&l.cuda->backend, l.down);
     team_free(l.cuda->team);
     clear(&m);
 }
@@ -343,5 +346,5 @@ int main(void)
         cmocka_unit_test(biases_and_clamped_gates_are_those_of_the_expert),
         cmocka_unit_test(orders_and_odd_widths_are_those_of_the_matrix),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, launches_clear);
 }

@@ -102,7 +102,6 @@ static void backend_free(struct cuda_backend *cuda, struct kv_memory *kv)
     cuda_attention_release(cuda);
     free(cuda->kinds);
     free(cuda->layer_kinds);
-    free(cuda);
 }
 
 static const enum dtype TYPES[] = { DTYPE_F16, DTYPE_F32, DTYPE_I8, DTYPE_BF16 };
@@ -343,5 +342,5 @@ int main(void)
         cmocka_unit_test(pages_are_copied_in_all_layers),  cmocka_unit_test(rows_of_pages_come_back),
         cmocka_unit_test(what_cannot_be_had_is_refused),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, launches_clear);
 }

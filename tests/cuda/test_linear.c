@@ -170,10 +170,11 @@ static float *product(const struct matrix *m, const float *x, int begin, int n, 
         cuda_linear_raw(cuda, out.buffer->data, m, in.buffer->data, cuda_padded_rows(cuda, n));
     else
         cuda_linear(be, out, m, in, n);
-    free(in.buffer->data);
-    free(in.buffer);
-    float *y = out.buffer->data;
-    free(out.buffer);
+    launches_floats_free(in);
+    float *y = malloc((size_t)MAX_ROWS * (size_t)n_columns * sizeof *y);
+    assert_non_null(y);
+    memcpy(y, out.buffer->data, (size_t)MAX_ROWS * (size_t)n_columns * sizeof *y);
+    launches_floats_free(out);
     return y;
 }
 
@@ -503,6 +504,8 @@ static void check_experts(enum dtype dtype, bool is_gate_up, int list_rows)
     cuda_matrix_free(be, m);
     stored_free(&s);
     free(bias);
+    free(orders[0]);
+    free(orders[2]);
     free(x);
     cuda_memory_free(cuda, halves);
     cuda_memory_free(cuda, scales);
@@ -647,5 +650,6 @@ int main(void)
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     cuda_linear_release(cuda);
     team_free(cuda->team);
+    (void)launches_clear(NULL);
     return failed;
 }

@@ -1,4 +1,5 @@
 /* The row-wise operations of the CUDA backend on the emulator, against the reference kernels and doubles. */
+#include "backend/cuda/adapters/cuda_lora.h"
 #include "cuda/launches.h"
 
 #include "base/rng.h"
@@ -209,17 +210,17 @@ static void adapted_norms_use_the_weights_of_each_row(void **state)
     (void)state;
     const int n = 96, n_rows = 5;
     float *x = random_rows(n_rows, n, 3), *w = random_rows(4, n, 1);
-    const int32_t adapters[] = { 2, -1, 0, 1, 2 };
+    const int32_t adapters[] = { 2, -1, 0, 1, 3 }; /* 1 and 3 change no norm, as the rows of padding */
     struct floats all[4];
     for (int i = 0; i < 4; i++)
         all[i] = launches_floats(w + i * n, (size_t)n);
     const struct norm_update first = { all[1], NO_FLOATS }, last = { all[3], NO_FLOATS };
-    const struct norm_update *const updates[] = { &first, NULL, &last };
+    const struct norm_update *const updates[] = { &first, NULL, &last, NULL };
     struct floats y = rows_on_card(NULL, 0, n), want = rows_on_card(NULL, 0, n),
                   from = rows_on_card(x, n_rows, n);
     cuda_norm_adapted(be, y, from, NO_FLOATS, all[0], NO_FLOATS, n_rows, n, 1e-5f, updates, adapters);
     for (int r = 0; r < n_rows; r++) {
-        int weights = r == 1 || r == 3 ? 0 : r == 2 ? 1 : 3;
+        int weights = r == 0 ? 3 : r == 2 ? 1 : 0;
         cuda_rmsnorm(be, want, rows_on_card(x + r * n, 1, n), NO_FLOATS, all[weights], 1, n, 1e-5f);
         assert_memory_equal(y.buffer->data + r * n, want.buffer->data, sizeof(float) * (size_t)n);
     }
@@ -373,6 +374,8 @@ static void checksums_see_every_byte_and_no_address(void **state)
     memcpy(copy, &first[1], 8);
     memcpy(copy + 8, &first[0], 8);
     assert_true(cuda_checksum_bytes(cuda, copy, N) != sum);
+    cuda_memory_free(cuda, bytes);
+    cuda_memory_free(cuda, copy);
     assert_true(cuda_checksum_bytes(cuda, copy, 0) != 0);
     assert_true(cuda_arithmetic_checksum(be) != 0);
 }
@@ -382,7 +385,14 @@ static int open_launches(void **state)
     (void)state;
     cuda = launches_new(MAX_ROWS);
     be = &cuda->backend;
-    return 0;
+    return cuda_adapters_reserve(cuda, MAX_ROWS) ? 0 : 1;
+}
+
+static int close_launches(void **state)
+{
+    cuda_checksum_release(cuda);
+    cuda_adapters_release(cuda);
+    return launches_clear(state);
 }
 
 int main(void)
@@ -398,5 +408,5 @@ int main(void)
         cmocka_unit_test(rotary_tables_are_those_of_the_cpu),
         cmocka_unit_test(checksums_see_every_byte_and_no_address),
     };
-    return cmocka_run_group_tests(tests, open_launches, NULL);
+    return cmocka_run_group_tests(tests, open_launches, close_launches);
 }

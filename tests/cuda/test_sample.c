@@ -114,8 +114,7 @@ static void check_examples(struct example *all, int n, const float *logits, int 
         check_result(&all[i], &want[i]);
     }
     assert_memory_equal(card.buffer->data, logits, sizeof *logits * (size_t)n_rows * (size_t)n_vocab);
-    free(card.buffer->data);
-    free(card.buffer);
+    launches_floats_free(card);
 }
 
 static void reserve(int n_vocab)
@@ -391,6 +390,12 @@ static int open_launches(void **state)
     return 0;
 }
 
+static int close_launches(void **state)
+{
+    cuda_sampling_release(cuda);
+    return launches_clear(state);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -402,5 +407,5 @@ int main(void)
         cmocka_unit_test(one_allowed_token_is_drawn),
         cmocka_unit_test(common_settings_stay_on_the_card),
     };
-    return cmocka_run_group_tests(tests, open_launches, NULL);
+    return cmocka_run_group_tests(tests, open_launches, close_launches);
 }

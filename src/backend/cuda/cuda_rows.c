@@ -1,4 +1,5 @@
 /* Row-wise operations of the CUDA backend: norms, sums, activations, copies of rows, and tables of rotary embeddings. */
+#include "backend/cuda/adapters/cuda_lora.h"
 #include "backend/cuda/cuda.h"
 #include "kernels/cuda/rows_args.h"
 
@@ -24,21 +25,23 @@ static const struct norm_weights *send_updates(struct cuda_backend *cuda,
 {
     struct norm_weights weights[MAX_UPDATES] = { 0 };
     int n_used = 0, room = 1;
+    bool has_any = false;
     for (int r = 0; updates && r < n_rows; r++) {
         int i = adapters[r];
+        assert(i < MAX_UPDATES);
+        n_used = i >= n_used ? i + 1 : n_used;
         if (i < 0 || !updates[i] || weights[i].w)
             continue;
-        assert(i < MAX_UPDATES);
+        has_any = true;
         weights[i] = (struct norm_weights){ cuda_floats(updates[i]->w, (size_t)n),
                                             cuda_floats(updates[i]->b, (size_t)n) };
         *is_all_aligned = *is_all_aligned && is_aligned(weights[i].w) && is_aligned(weights[i].b);
-        n_used = i >= n_used ? i + 1 : n_used;
     }
     while (room < n_used)
         room *= 2;
-    return n_used > 0 ? cuda_step_data(cuda, weights, (size_t)n_used * sizeof *weights,
-                                       (size_t)room * sizeof *weights)
-                      : NULL;
+    return has_any ? cuda_step_data(cuda, weights, (size_t)n_used * sizeof *weights,
+                                    (size_t)room * sizeof *weights)
+                   : NULL;
 }
 
 void cuda_norm_adapted(struct backend *be, struct floats y, struct floats x, struct floats add,
@@ -57,11 +60,8 @@ void cuda_norm_adapted(struct backend *be, struct floats y, struct floats x, str
                    is_aligned(args.add) && is_aligned(args.weights.w) && is_aligned(args.weights.b);
     args.updates = send_updates(cuda, updates, adapters, n_rows, n, &is_held);
     if (args.updates) {
-        /* Padding has whichever adapter: its rows are not read. */
-        int32_t *rows = cuda_step_data(cuda, adapters, (size_t)n_rows * sizeof *rows,
-                                       (size_t)n_padded * sizeof *rows);
-        args.adapters = rows;
-        args.updates = rows ? args.updates : NULL;
+        args.adapters = cuda_adapters_rows(cuda, adapters, n_rows);
+        args.updates = args.adapters ? args.updates : NULL;
     }
     enum cuda_kernel kernel = !is_held    ? CUDA_KERNEL_norm_any
                               : n <= 2048 ? CUDA_KERNEL_norm_2048
