@@ -331,3 +331,17 @@ def test_a_cut_link_ends_an_answer_with_an_error(options, tmp_path):
         two.close()
         if group:
             group.stop()
+
+
+def test_a_rank_whose_card_fails_ends_the_group():
+    """On the stand-in for NVIDIA's driver. The other rank waits for it in a step, and gets no sum that it took no part in."""
+    standin = os.path.join(os.environ.get("TUTTI_BUILD", os.path.join(os.path.dirname(BIN))), "tests", "cuda")
+    if not os.path.exists(os.path.join(standin, "libcuda.so.1")):
+        pytest.skip("the thread sanitizer does not see the emulated card")
+    environment = {**ENVIRONMENT, "LD_LIBRARY_PATH": f"{standin}:{standin}/without_nccl"}
+    words = [BIN, "generate", DEMO, "--chat", "-p", "Hello", "-n", "8", "--tp", "2", "--device", "cuda"]
+    for failure, status in (("cuMemcpyDtoHAsync_v2:100000:719", 0), ("cuMemcpyDtoHAsync_v2:20:719", 1)):
+        done = subprocess.run([*MPIRUN, "-n", "1", *words, ":", "-n", "1", "-x", f"TUTTI_STANDIN_FAIL={failure}", *words],
+                              capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment)
+        assert (done.returncode != 0) == (status != 0), (done.stdout, done.stderr)
+        assert ("device cuda: copying from the card" in done.stderr) == (status != 0)

@@ -12,6 +12,7 @@
 #include "backend/cuda/driver.h"
 #include "base/system/clock.h"
 
+#include <execinfo.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,8 +51,11 @@ static struct {
     } by_name[64];
 } fault;
 static bool has_environment;
+static standin_seen_fn *seen_call;
 
 EXPORT standin_fail_fn standin_fail;
+EXPORT standin_trace_fn standin_trace;
+EXPORT standin_called_fn standin_called;
 EXPORT standin_calls_fn standin_calls;
 EXPORT standin_failed_fn standin_failed;
 
@@ -77,6 +81,22 @@ const char *standin_failed(void)
     return fault.failed;
 }
 
+void standin_trace(standin_seen_fn *seen)
+{
+    seen_call = seen;
+}
+
+/* Passes the functions on the stack on, from the caller of the driver's function on. */
+static void trace(const char *name, const void *caller)
+{
+    void *stack[STANDIN_CALLERS + 8];
+    int n = backtrace(stack, sizeof stack / sizeof *stack), begin = 0;
+    while (begin < n && stack[begin] != caller)
+        begin++;
+    n = n - begin < STANDIN_CALLERS ? n - begin : STANDIN_CALLERS;
+    seen_call(fault.calls, name, stack + begin, n);
+}
+
 static void read_environment(void)
 {
     const char *text = getenv("TUTTI_STANDIN_FAIL");
@@ -91,10 +111,12 @@ static void read_environment(void)
 }
 
 /* Counts a call. Nonzero: it shall fail with this error. */
-static int called(const char *name)
+static int called(const char *name, const void *caller)
 {
     read_environment();
     fault.calls++;
+    if (seen_call)
+        trace(name, caller);
     for (size_t i = 0; i < sizeof fault.by_name / sizeof *fault.by_name; i++) {
         if (!fault.by_name[i].name)
             fault.by_name[i].name = name;
@@ -328,14 +350,22 @@ static int the_context;
 static THREAD_LOCAL void *current;
 
 /* A call's begin. Returns nonzero, which the call returns, with the lock released. */
-static int begin(const char *name, bool needs_context)
+static int begin(const char *name, const void *caller, bool needs_context)
 {
     pthread_mutex_lock(&lock);
-    int error = called(name);
+    int error = called(name, caller);
     if (error == 0 && needs_context && (n_contexts == 0 || !current))
         error = INVALID_CONTEXT;
     if (error != 0)
         pthread_mutex_unlock(&lock);
+    return error;
+}
+
+int standin_called(const char *name)
+{
+    pthread_mutex_lock(&lock);
+    int error = called(name, __builtin_return_address(0));
+    pthread_mutex_unlock(&lock);
     return error;
 }
 
@@ -347,7 +377,7 @@ static int end(int result)
 
 #define BEGIN(needs_context)                                                                                 \
     do {                                                                                                     \
-        int begin_error = begin(__func__, needs_context);                                                    \
+        int begin_error = begin(__func__, __builtin_return_address(0), needs_context);                       \
         if (begin_error != 0)                                                                                \
             return begin_error;                                                                              \
     } while (0)
@@ -355,7 +385,7 @@ static int end(int result)
 /* Of a call that frees: it does so whatever happens. */
 #define BEGIN_FREE()                                                                                         \
     pthread_mutex_lock(&lock);                                                                               \
-    int free_error = called(__func__)
+    int free_error = called(__func__, __builtin_return_address(0))
 
 EXPORT int cuInit(unsigned flags)
 {
@@ -373,15 +403,17 @@ EXPORT int cuDriverGetVersion(int *version)
 EXPORT int cuGetErrorName(int error, const char **text)
 {
     static THREAD_LOCAL char name[32];
+    BEGIN(false);
     snprintf(name, sizeof name, "CUDA_ERROR_%d", error);
     *text = name;
-    return 0;
+    return end(0);
 }
 
 EXPORT int cuGetErrorString(int error, const char **text)
 {
+    BEGIN(false);
     *text = error == OUT_OF_MEMORY ? "out of memory" : "an error of the stand-in";
-    return 0;
+    return end(0);
 }
 
 EXPORT int cuDeviceGetCount(int *n)

@@ -14,6 +14,13 @@ typedef void standin_fail_fn(const char *name, long count, int error);
 typedef long standin_calls_fn(const char *name);
 /* Whether the failure has been given, and by which function. NULL: not yet. */
 typedef const char *standin_failed_fn(void);
+/* From now on, seen gets each call, before it is carried out or fails: its number (1: the first since standin_fail()), its
+ * function, and the return addresses of the functions on the stack, from that of the driver's function on. NULL: none. */
+enum { STANDIN_CALLERS = 4 };
+typedef void standin_seen_fn(long number, const char *function, void *const *callers, int n_callers);
+typedef void standin_trace_fn(standin_seen_fn *seen);
+/* Counts a call of a function of another library, which the stand-in for that library makes. Nonzero: it shall fail. */
+typedef int standin_called_fn(const char *name);
 /* Bytes of the card in use. */
 typedef size_t standin_bytes_fn(void);
 

@@ -13,6 +13,7 @@ struct standin_functions {
     standin_calls_fn *calls;
     standin_failed_fn *failed;
     standin_bytes_fn *bytes;
+    standin_trace_fn *trace;
 };
 
 static inline const struct standin_functions *standin_functions(void)
@@ -24,8 +25,9 @@ static inline const struct standin_functions *standin_functions(void)
         *(void **)&found.calls = dlsym(library, "standin_calls");
         *(void **)&found.failed = dlsym(library, "standin_failed");
         *(void **)&found.bytes = dlsym(library, "standin_bytes");
+        *(void **)&found.trace = dlsym(library, "standin_trace");
     }
-    if (found.fail_call && found.calls && found.failed && found.bytes)
+    if (found.fail_call && found.calls && found.failed && found.bytes && found.trace)
         return &found;
     fprintf(stderr, "libcuda.so.1 is not the stand-in: set LD_LIBRARY_PATH to its folder\n");
     abort();

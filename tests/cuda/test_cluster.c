@@ -1,14 +1,22 @@
 /* Collectives of ranks whose memory is on cards: the sums of cluster/, whatever the number of ranks, in a step and between
- * steps. The ranks are threads, and the cards those of the stand-in for the driver. */
+ * steps; and failures of the functions that they call. The ranks are threads, and the cards those of the stand-in for the
+ * driver. */
 #include "backend/cuda/cuda.h"
+#include "cluster/state.h"
+#include "cuda/standin_find.h"
 #include "support/ranks.h"
 
 #include "backend/cuda/ranks/cuda_cluster.h"
+#include "backend/cuda/ranks/nccl.h"
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -159,9 +167,187 @@ static void parts_are_gathered_as_columns(void **state)
     ranks_run(2, 1, false, collect_parts, NULL);
 }
 
+/* ---- failures ---- */
+
+static const char *const FUNCTIONS[] = {
+#define FUNCTION(field, symbol, arguments) symbol,
+    NCCL_FUNCTIONS(FUNCTION)
+    /* Of the driver, those that collectives add to what a single process calls. */
+    "cuDeviceGetCount",
+    "cuMemHostAlloc",
+    "cuMemFreeHost",
+    "cuMemAlloc_v2",
+    "cuMemFree_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyDtoHAsync_v2",
+    "cuLaunchKernel",
+    "cuStreamSynchronize",
+    "cuCtxSetCurrent",
+#undef FUNCTION
+};
+enum { N_FUNCTIONS = sizeof FUNCTIONS / sizeof *FUNCTIONS, LIFE_ROWS = 3, LIFE_WIDTH = 24, PATIENCE = 120 };
+
+/* What a process of ranks ends with. */
+enum outcome { WENT_ON, FAILED_CLEARLY, WRONG, UNCLEAR };
+
+/* A rank that fails ends its process, and that ends the others. */
+static _Noreturn void end_rank(enum tutti_status st, const struct tutti_error *err)
+{
+    bool is_clear = st != TUTTI_OK && strncmp(err->text, "device cuda", 11) == 0;
+    if (!is_clear)
+        fprintf(stderr, "unclear: %s\n", err->text);
+    _exit(is_clear ? FAILED_CLEARLY : UNCLEAR);
+}
+
+static void check_rank(struct backend *be)
+{
+    struct tutti_error err = { 0 };
+    enum tutti_status st = be->ops->check(be, &err);
+    if (st != TUTTI_OK)
+        end_rank(st, &err);
+}
+
+static void check_sums(struct backend *be, struct floats x, int n_ranks)
+{
+    float got[LIFE_ROWS * LIFE_WIDTH];
+    be->ops->download(be, got, x, LIFE_ROWS * LIFE_WIDTH);
+    check_rank(be);
+    for (int i = 0; i < LIFE_ROWS * LIFE_WIDTH; i++)
+        if (got[i] != sum_of(n_ranks, i))
+            _exit(WRONG);
+}
+
+/* Steps that are alike, so that their list is recorded or found to be hopeless. */
+static void sum_in_steps(struct backend *be, struct floats x, const float *own, int n_ranks)
+{
+    static const int32_t numbers[LIFE_ROWS] = { 0, 1, 2 };
+    const int32_t *tables[LIFE_ROWS] = { numbers, numbers, numbers };
+    const struct step step = { .n_rows = LIFE_ROWS,
+                               .n_seqs = LIFE_ROWS,
+                               .n_outputs = LIFE_ROWS,
+                               .token_ids = numbers,
+                               .positions = numbers,
+                               .seqs = numbers,
+                               .page_tables = tables,
+                               .output_rows = numbers };
+    for (int i = 0; i < 3; i++) {
+        be->ops->upload(be, x, own, LIFE_ROWS * LIFE_WIDTH);
+        be->ops->step_begin(be, &step);
+        (void)be->ops->reduce(be, x, LIFE_ROWS * LIFE_WIDTH);
+        be->ops->step_submit(be);
+        be->ops->step_wait(be);
+        check_rank(be);
+        check_sums(be, x, n_ranks);
+    }
+}
+
+/* Opening, collectives in steps and between them, and closing; is_lost: at the end a rank is lost. */
+static void live_as_rank(void *arg, struct cluster *cluster)
+{
+    static const int begins[MAX_RANKS + 1] = { 0, 10, LIFE_WIDTH };
+    const bool *is_lost = arg;
+    static const float freqs[4] = { 1, 1, 1, 1 };
+    static const struct attention_shape shape = { .n_heads = 1,
+                                                  .n_kv_heads = 1,
+                                                  .head_dim = 8,
+                                                  .rotary_dim = 8,
+                                                  .rope = ROPE_HALF,
+                                                  .rope_freqs = freqs,
+                                                  .rope_scale = 1,
+                                                  .scale = 1 };
+    const struct backend_options options = {
+        .n_threads = 1, .n_layers = 1, .n_kinds = 1, .attention = &shape, .cluster = cluster
+    };
+    struct backend *be = NULL;
+    struct tutti_error err = { 0 };
+    int rank = cluster_rank(cluster), n_ranks = cluster_n_ranks(cluster);
+    size_t n = LIFE_ROWS * LIFE_WIDTH, n_part = (size_t)(begins[rank + 1] - begins[rank]);
+    float own[LIFE_ROWS * 64];
+    enum tutti_status st = backend_cuda_new(&be, CUDA_ANY_CARD, &options, &err);
+    if (st == TUTTI_OK)
+        st = be->ops->reserve(be, LIFE_ROWS, &err);
+    if (st != TUTTI_OK)
+        end_rank(st, &err);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        own[i] = value_of(rank, (int)i);
+    size_t n_padded = (size_t)backend_padded_rows(be->caps, LIFE_ROWS) * LIFE_WIDTH;
+    struct floats x = be->ops->alloc_shared(be, n_padded), part = be->ops->alloc(be, LIFE_ROWS * n_part);
+    struct floats whole = rank == 0 ? be->ops->alloc(be, n) : NO_FLOATS;
+    check_rank(be);
+    if (!x.buffer || !part.buffer || (rank == 0 && !whole.buffer)) /* the caller's to tell */
+        _exit(FAILED_CLEARLY);
+    sum_in_steps(be, x, own, n_ranks);
+    be->ops->upload(be, x, own, n);
+    (void)be->ops->reduce_rows(be, x, LIFE_ROWS, LIFE_WIDTH);
+    (void)be->ops->all_gather_rows(be, x, LIFE_ROWS, LIFE_WIDTH);
+    check_sums(be, x, n_ranks);
+    be->ops->upload(be, part, own, LIFE_ROWS * n_part);
+    (void)be->ops->collect(be, whole, part, LIFE_ROWS, begins);
+    check_rank(be);
+    (void)cluster_end(cluster); /* all have called what they call together */
+    be->ops->dealloc(be, whole);
+    be->ops->dealloc(be, part);
+    be->ops->dealloc_shared(be, x);
+    if (*is_lost)
+        atomic_store(&cluster->is_broken, true);
+    be->ops->free(be);
+    cluster_close(cluster);
+}
+
+/* Call number call of a function fails. *n_calls: how many there were; *has_failed: the failure was given. */
+static int ranks_in_process(const char *function, long call, bool is_lost, long *n_calls)
+{
+    int status = 0, ends[2];
+    long told = 0;
+    fflush(NULL);
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        alarm(PATIENCE);
+        signal(SIGSEGV, SIG_DFL); /* not cmocka's, which would go on with the next test */
+        signal(SIGABRT, SIG_DFL);
+        standin_functions()->fail_call(function, call, 719);
+        const struct ranks_setting setting = { .n_ranks = 2, .n_groups = 1 };
+        ranks_run_in(&setting, live_as_rank, &is_lost);
+        told = standin_functions()->calls(function);
+        _exit(write(ends[1], &told, sizeof told) == sizeof told ? WENT_ON : WRONG);
+    }
+    close(ends[1]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    *n_calls = read(ends[0], &told, sizeof told) == sizeof told ? told : 0;
+    close(ends[0]);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) >= WRONG)
+        fail_msg("%s fails at call %ld: the process ended with %#x", function, call, (unsigned)status);
+    return WEXITSTATUS(status);
+}
+
+static void every_function_of_collectives_may_fail(void **state)
+{
+    (void)state;
+    bool has_nccl = getenv("TUTTI_TEST_NCCL") != NULL;
+    for (int i = 0; i < N_FUNCTIONS; i++) {
+        int counts[WRONG] = { 0 };
+        long n_calls = 0, none;
+        bool is_of_nccl = strncmp(FUNCTIONS[i], "nccl", 4) == 0;
+        bool is_lost = strcmp(FUNCTIONS[i], "ncclCommAbort") == 0; /* which is called then only */
+        if (is_of_nccl && !has_nccl)
+            continue;
+        assert_int_equal(ranks_in_process(FUNCTIONS[i], 0, is_lost, &n_calls), WENT_ON);
+        assert_true(n_calls > 0);
+        for (long call = 1, step = 1 + n_calls / 6; call <= n_calls;
+             call += call + step < n_calls || call == n_calls ? step : n_calls - call)
+            counts[ranks_in_process(FUNCTIONS[i], call, is_lost, &none)]++;
+        print_message("# %s: %ld calls; %d failures end clearly, %d make no difference\n", FUNCTIONS[i],
+                      n_calls, counts[FAILED_CLEARLY], counts[WENT_ON]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(
+            every_function_of_collectives_may_fail), /* first: its processes begin without a driver */
         cmocka_unit_test(ranks_on_cards_sum_in_their_order),
         cmocka_unit_test(parts_are_gathered_as_columns),
     };

@@ -453,7 +453,8 @@ void model_free(struct model *model)
     if (!model)
         return;
     struct backend *be = model->backend;
-    if (model->group)
+    /* The ranks end together, unless one's device failed: the others may wait for it in a step. They notice that it leaves. */
+    if (model->group && !(be && be->ops->check && be->ops->check(be, NULL) != TUTTI_OK))
         group_end(model->group);
     if (be) {
         workspace_free(model->workspace, be);

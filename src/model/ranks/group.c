@@ -540,12 +540,15 @@ enum tutti_status model_follow(struct model *model, struct tutti_error *err)
     assert(g && model_rank(model) > 0);
     if (model->backend->ops->bind_caller)
         model->backend->ops->bind_caller(model->backend);
-    for (;;) {
+    while (st == TUTTI_OK) {
         if (!cluster_broadcast(g->cluster, g->plan, g->n_room * sizeof *g->plan, true))
             st = cluster_check(g->cluster, err);
-        if (st != TUTTI_OK || g->plan[0] == MSG_END)
+        else if (g->plan[0] == MSG_END)
             break;
-        st = follow_one(model, &kv, err);
+        else
+            st = follow_one(model, &kv, err);
+        if (st == TUTTI_OK)
+            st = model_check(model, err); /* if its card failed, this rank ends, and the others notice */
     }
     g->is_over = true;
     model->backend->ops->kv_free(model->backend, kv);

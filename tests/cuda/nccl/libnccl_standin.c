@@ -1,6 +1,7 @@
 /* A stand-in for NCCL, whose ranks are threads of one process and whose cards have the host's memory. A call waits until the
- * other ranks have made theirs, and for what they launched before. */
+ * other ranks have made theirs, and for what they launched before. After a failure its process ends, as a rank's does. */
 #include "backend/cuda/ranks/nccl.h"
+#include "cuda/standin.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -11,7 +12,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { MAX_RANKS = 8 };
+enum { MAX_RANKS = 8, SYSTEM_ERROR = 2 };
 
 struct message {
     const void *from;
@@ -35,6 +36,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local struct group {
     struct nccl_comm *comm;
     cuda_stream stream;
+    int error; /* of a call of the group */
     struct {
         void *to;
         size_t n;
@@ -52,28 +54,36 @@ static void *driver_function(const char *name)
     return function;
 }
 
-static void wait_for(cuda_stream stream)
+/* Counts a call. Nonzero: it shall fail. */
+static int called(const char *name)
+{
+    standin_called_fn *count;
+    *(void **)&count = driver_function("standin_called");
+    return count(name);
+}
+
+/* Not CUDA_OK: the stream captures, which this stand-in cannot; or the wait was made to fail. */
+static cuda_result wait_for(cuda_stream stream)
 {
     cuda_result (*stream_wait)(cuda_stream stream);
     *(void **)&stream_wait = driver_function("cuStreamSynchronize");
-    if (stream_wait(stream) != CUDA_OK)
-        abort();
+    return stream_wait(stream);
 }
 
 /* Only the driver may touch the memory of cards. */
-static void copy(void *to, const void *from, size_t n, cuda_stream stream)
+static cuda_result copy(void *to, const void *from, size_t n, cuda_stream stream)
 {
     cuda_result (*copy_within)(cuda_address to, cuda_address from, size_t n_bytes, cuda_stream stream);
     *(void **)&copy_within = driver_function("cuMemcpyDtoDAsync_v2");
-    if (n > 0 && copy_within(to, (cuda_address)(uintptr_t)from, n * sizeof(float), stream) != CUDA_OK)
-        abort();
+    return n > 0 ? copy_within(to, (cuda_address)(uintptr_t)from, n * sizeof(float), stream) : CUDA_OK;
 }
 
 /* An id is the address of its world. */
 EXPORT int ncclGetUniqueId(nccl_id *id);
 int ncclGetUniqueId(nccl_id *id)
 {
-    struct world *world = calloc(1, sizeof *world);
+    int error = called(__func__);
+    struct world *world = error == 0 ? calloc(1, sizeof *world) : NULL;
     memcpy(id->bytes, &world, sizeof world);
     return world ? NCCL_OK : 1;
 }
@@ -81,6 +91,9 @@ int ncclGetUniqueId(nccl_id *id)
 EXPORT int ncclCommInitRank(nccl_comm *comm, int n_ranks, nccl_id id, int rank);
 int ncclCommInitRank(nccl_comm *comm, int n_ranks, nccl_id id, int rank)
 {
+    int error = called(__func__);
+    if (error != 0)
+        return error;
     struct nccl_comm *c = calloc(1, sizeof *c);
     if (!c || n_ranks > MAX_RANKS)
         abort();
@@ -95,8 +108,8 @@ int ncclCommInitRank(nccl_comm *comm, int n_ranks, nccl_id id, int rank)
     return NCCL_OK;
 }
 
-EXPORT int ncclCommDestroy(nccl_comm comm);
-int ncclCommDestroy(nccl_comm comm)
+/* They free whatever happens. */
+static int comm_free(nccl_comm comm, int error)
 {
     pthread_mutex_lock(&lock);
     bool is_last = --comm->world->n_users == 0;
@@ -106,45 +119,58 @@ int ncclCommDestroy(nccl_comm comm)
         free(comm->world);
     }
     free(comm);
-    return NCCL_OK;
+    return error;
+}
+
+EXPORT int ncclCommDestroy(nccl_comm comm);
+int ncclCommDestroy(nccl_comm comm)
+{
+    return comm_free(comm, called(__func__));
 }
 
 EXPORT int ncclCommAbort(nccl_comm comm);
 int ncclCommAbort(nccl_comm comm)
 {
-    return ncclCommDestroy(comm);
+    return comm_free(comm, called(__func__));
 }
 
 EXPORT int ncclAllGather(const void *from, void *to, size_t n, int type, nccl_comm comm, cuda_stream stream);
 int ncclAllGather(const void *from, void *to, size_t n, int type, nccl_comm comm, cuda_stream stream)
 {
     struct world *world = comm->world;
-    wait_for(stream);
+    int error = called(__func__);
+    if (error != 0 || wait_for(stream) != CUDA_OK)
+        return error != 0 ? error : SYSTEM_ERROR;
     world->sent[comm->rank][comm->rank] = (struct message){ from, n };
     pthread_barrier_wait(&world->barrier);
     for (int r = 0; r < world->n_ranks; r++) {
         const struct message *m = &world->sent[r][r];
         if (m->n != n || type != NCCL_FLOAT32)
             abort();
-        copy((float *)to + (size_t)r * n, m->from, n, stream);
+        if (copy((float *)to + (size_t)r * n, m->from, n, stream) != CUDA_OK)
+            error = SYSTEM_ERROR;
     }
-    wait_for(stream);
+    if (wait_for(stream) != CUDA_OK)
+        error = SYSTEM_ERROR;
     pthread_barrier_wait(&world->barrier);
     world->sent[comm->rank][comm->rank].n = 0;
     pthread_barrier_wait(&world->barrier);
-    return NCCL_OK;
+    return error;
 }
 
 EXPORT int ncclGroupStart(void);
 int ncclGroupStart(void)
 {
     memset(&group, 0, sizeof group);
-    return NCCL_OK;
+    return called(__func__);
 }
 
 EXPORT int ncclSend(const void *from, size_t n, int type, int peer, nccl_comm comm, cuda_stream stream);
 int ncclSend(const void *from, size_t n, int type, int peer, nccl_comm comm, cuda_stream stream)
 {
+    int error = called(__func__);
+    if (error != 0)
+        return group.error = error;
     if (type != NCCL_FLOAT32 || comm->world->sent[comm->rank][peer].n > 0)
         abort();
     group.comm = comm;
@@ -156,6 +182,9 @@ int ncclSend(const void *from, size_t n, int type, int peer, nccl_comm comm, cud
 EXPORT int ncclRecv(void *to, size_t n, int type, int peer, nccl_comm comm, cuda_stream stream);
 int ncclRecv(void *to, size_t n, int type, int peer, nccl_comm comm, cuda_stream stream)
 {
+    int error = called(__func__);
+    if (error != 0)
+        return group.error = error;
     if (type != NCCL_FLOAT32)
         abort();
     group.comm = comm;
@@ -165,23 +194,34 @@ int ncclRecv(void *to, size_t n, int type, int peer, nccl_comm comm, cuda_stream
     return NCCL_OK;
 }
 
-/* Every rank has something to pass in each group of the tests. */
+/* Every rank has something to pass in each group of the tests, unless a call of the group failed. */
 EXPORT int ncclGroupEnd(void);
 int ncclGroupEnd(void)
 {
+    int error = called(__func__);
+    error = error != 0 ? error : group.error;
+    if (!group.comm)
+        return error != 0 ? error : SYSTEM_ERROR;
     struct world *world = group.comm->world;
     int rank = group.comm->rank;
-    wait_for(group.stream);
-    pthread_barrier_wait(&world->barrier);
-    for (int r = 0; r < world->n_ranks; r++) {
-        if (world->sent[r][rank].n != group.received[r].n)
-            abort();
-        copy(group.received[r].to, world->sent[r][rank].from, group.received[r].n, group.stream);
+    if (error == 0 && wait_for(group.stream) != CUDA_OK)
+        error = SYSTEM_ERROR;
+    if (error == 0) {
+        pthread_barrier_wait(&world->barrier);
+        for (int r = 0; r < world->n_ranks; r++) {
+            if (world->sent[r][rank].n != group.received[r].n)
+                abort();
+            if (copy(group.received[r].to, world->sent[r][rank].from, group.received[r].n, group.stream) !=
+                CUDA_OK)
+                error = SYSTEM_ERROR;
+        }
+        if (wait_for(group.stream) != CUDA_OK)
+            error = SYSTEM_ERROR;
+        pthread_barrier_wait(&world->barrier);
     }
-    wait_for(group.stream);
-    pthread_barrier_wait(&world->barrier);
     for (int r = 0; r < world->n_ranks; r++)
         world->sent[rank][r].n = 0;
-    pthread_barrier_wait(&world->barrier);
-    return NCCL_OK;
+    if (error == 0)
+        pthread_barrier_wait(&world->barrier);
+    return error;
 }

@@ -80,10 +80,12 @@ static float *host_of(struct floats x, size_t n)
     return x.buffer->host + x.offset;
 }
 
-/* Floats begin to end - 1 of x. */
-static void fetch_floats(struct cuda_backend *cuda, struct floats x, size_t begin, size_t end)
+/* Floats begin to end - 1 of x. False: the card failed. Then this rank takes no part in the collective, since the others would
+ * use what it never computed. They wait until its process ends, which they notice. */
+static bool fetch_floats(struct cuda_backend *cuda, struct floats x, size_t begin, size_t end)
 {
     cuda_copy_out(cuda, host_of(x, end) + begin, cuda_floats(x, end) + begin, (end - begin) * sizeof(float));
+    return cuda_check(cuda, NULL) == TUTTI_OK;
 }
 
 static void send_floats(struct cuda_backend *cuda, struct floats x, size_t begin, size_t end)
@@ -100,8 +102,7 @@ bool cuda_reduce(struct backend *be, struct floats x, size_t n)
         cuda_nccl_reduce(cuda, cuda->nccl, cuda_floats(x, n), n);
         return !cluster_is_lost(cuda->cluster);
     }
-    fetch_floats(cuda, x, 0, n);
-    if (!cluster_reduce(cuda->cluster, cuda->team, host_of(x, n), n))
+    if (!fetch_floats(cuda, x, 0, n) || !cluster_reduce(cuda->cluster, cuda->team, host_of(x, n), n))
         return false;
     send_floats(cuda, x, 0, n);
     return true;
@@ -116,8 +117,8 @@ bool cuda_reduce_rows(struct backend *be, struct floats x, int n_rows, int n)
         cuda_nccl_reduce_rows(cuda, cuda->nccl, cuda_floats(x, n_floats), n_rows, n);
         return !cluster_is_lost(cuda->cluster);
     }
-    fetch_floats(cuda, x, 0, n_floats);
-    if (!cluster_reduce_rows(cuda->cluster, cuda->team, host_of(x, n_floats), n_rows, n))
+    if (!fetch_floats(cuda, x, 0, n_floats) ||
+        !cluster_reduce_rows(cuda->cluster, cuda->team, host_of(x, n_floats), n_rows, n))
         return false;
     cluster_own_rows(cuda->cluster, n_rows, &begin, &end);
     send_floats(cuda, x, (size_t)begin * (size_t)n, (size_t)end * (size_t)n);
@@ -134,8 +135,8 @@ bool cuda_all_gather_rows(struct backend *be, struct floats x, int n_rows, int n
         return !cluster_is_lost(cuda->cluster);
     }
     cluster_own_rows(cuda->cluster, n_rows, &begin, &end);
-    fetch_floats(cuda, x, (size_t)begin * (size_t)n, (size_t)end * (size_t)n);
-    if (!cluster_all_gather_rows(cuda->cluster, cuda->team, host_of(x, n_floats), n_rows, n))
+    if (!fetch_floats(cuda, x, (size_t)begin * (size_t)n, (size_t)end * (size_t)n) ||
+        !cluster_all_gather_rows(cuda->cluster, cuda->team, host_of(x, n_floats), n_rows, n))
         return false;
     send_floats(cuda, x, 0, n_floats);
     return true;
@@ -159,7 +160,8 @@ bool cuda_collect(struct backend *be, struct floats whole, struct floats part, i
         float *own = cuda->staging + STAGING_FLOATS / 2, *all = whole.buffer ? cuda->staging : NULL;
         cuda_copy_out(cuda, own, cuda_floats(floats_at(part, first * n_part), count * n_part),
                       count * n_part * sizeof *own);
-        if (!cluster_gather_rows(cuda->cluster, all, own, n, begins))
+        if (cuda_check(cuda, NULL) != TUTTI_OK || /* as above */
+            !cluster_gather_rows(cuda->cluster, all, own, n, begins))
             return false;
         if (all)
             cuda_copy_in(cuda, cuda_floats(floats_at(whole, first * n_all), count * n_all), all,

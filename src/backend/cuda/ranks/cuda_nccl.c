@@ -137,7 +137,7 @@ void cuda_nccl_free(struct cuda_backend *cuda, struct cuda_nccl *nccl)
     if (!nccl)
         return;
     cuda_enter(cuda);
-    if (nccl->comm && cuda->cluster && cluster_is_lost(cuda->cluster))
+    if (nccl->comm && cuda->cluster && (cluster_is_lost(cuda->cluster) || cuda_check(cuda, NULL) != TUTTI_OK))
         (void)nccl->library->comm_abort(nccl->comm); /* the other would wait for the lost rank */
     else if (nccl->comm)
         (void)nccl->library->comm_free(nccl->comm);
