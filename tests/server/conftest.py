@@ -1,4 +1,7 @@
-"""Servers for the tests: build/tutti (or $TUTTI_BIN) serving the demo model on a free port."""
+"""Servers for the tests: build/tutti (or $TUTTI_BIN) serving the demo model on a free port.
+
+With TUTTI_TEST_DEVICE=cuda their models run on a card: on the stand-in for NVIDIA's driver (tests/cuda).
+"""
 import json
 import os
 import re
@@ -17,6 +20,16 @@ BIN = os.environ.get("TUTTI_BIN", os.path.join(ROOT, "build", "tutti"))
 DEMO = os.path.join(ROOT, "models", "demo")
 PATIENCE_FACTOR = int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
 PATIENCE = 120 * PATIENCE_FACTOR
+STANDIN = os.path.join(os.environ.get("TUTTI_BUILD", os.path.join(ROOT, "build")), "tests", "cuda")
+DEVICE = os.environ.get("TUTTI_TEST_DEVICE", "cpu")
+ON_CARD = DEVICE != "cpu"
+if ON_CARD:
+    os.environ["LD_LIBRARY_PATH"] = STANDIN
+
+
+def on_device(args):
+    """The flags, with that of the device if it is another one than the CPU."""
+    return (*args, "--device", DEVICE) if ON_CARD and "--device" not in args else args
 
 
 class Server:
@@ -25,6 +38,7 @@ class Server:
     def __init__(self, *args, log):
         n_models = next((i for i, arg in enumerate(args) if str(arg).startswith("-")), len(args))
         models, args = args[:n_models] or (DEMO,), args[n_models:]
+        args = on_device(args)
         self.log_path, self.metrics_headers = log, {}
         if "--api-key-file" in args and "--metrics-key" not in args and "--metrics-listen" not in args:
             key_file = f"{log}.metrics-key"

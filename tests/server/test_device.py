@@ -10,8 +10,6 @@ import pytest
 
 import conftest
 
-BUILD = os.environ.get("TUTTI_BUILD", os.path.join(conftest.ROOT, "build"))
-STANDIN = os.path.join(BUILD, "tests", "cuda")
 TEXTS = ["What is the capital of France?", "Hello", "Tell me a story about a fox named Mia.", "What is 12 + 30?", "Name a colour.", "Who are you?"]
 
 
@@ -20,7 +18,7 @@ def serve_on_card(tmp_path, monkeypatch):
     servers = []
 
     def start(*args, device="cuda", **environment):
-        monkeypatch.setenv("LD_LIBRARY_PATH", STANDIN)
+        monkeypatch.setenv("LD_LIBRARY_PATH", conftest.STANDIN)
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         servers.append(conftest.Server("--device", device, *args, log=str(tmp_path / f"log{len(servers)}")))

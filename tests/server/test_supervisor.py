@@ -7,7 +7,7 @@ import time
 
 import pytest
 import requests
-from conftest import BIN, DEMO, PATIENCE, ROOT
+from conftest import BIN, DEMO, PATIENCE, ROOT, on_device
 
 MOCK = os.path.join(os.environ.get("TUTTI_BUILD", os.path.join(ROOT, "build")), "tests", "server", "mock_server")
 
@@ -15,7 +15,7 @@ MOCK = os.path.join(os.environ.get("TUTTI_BUILD", os.path.join(ROOT, "build")), 
 class Started:
     """A server in an environment like that which systemd makes. sockets: become the descriptors from 3 on."""
 
-    def __init__(self, *flags, command=(BIN, "serve", DEMO), sockets=(), notify=None, log, **variables):
+    def __init__(self, *flags, command=(BIN, "serve", DEMO, *on_device(())), sockets=(), notify=None, log, **variables):
         env = {**os.environ, **variables}
         if notify:
             env["NOTIFY_SOCKET"] = notify
