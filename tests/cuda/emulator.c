@@ -1,6 +1,6 @@
 /* Each thread of a block is a fiber with a stack of its own. A warp's step runs its lanes one after another up to the next
  * operation where they meet; then a warp is drawn for the next step. */
-#include "cuda/emulator.h"
+#include "cuda/emulator_parts.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -16,17 +16,16 @@
 #endif
 
 enum {
-    MAX_THREADS = 1024,
-    MAX_WARPS = MAX_THREADS / WARP,
+    MAX_THREADS = EMULATED_THREADS,
+    MAX_WARPS = EMULATED_WARPS,
     STACK_BYTES = 64 << 10,
-    MAX_SHARED = 227 << 10, /* bytes of a block on level 90, static and dynamic */
+    MAX_SHARED = EMULATED_SHARED,
     MAX_STATIC = 48 << 10,
     MAX_KEYS = 32,
     GUARD_BYTES = 64,
-    MAX_COPIES = 4096,
 };
 
-enum state { AT_START, AT_EXCHANGE, AT_BARRIER, AT_END };
+enum state { AT_START, AT_EXCHANGE, AT_BARRIER, AT_WAIT, AT_END };
 
 struct fiber {
     void *sp;
@@ -34,7 +33,10 @@ struct fiber {
     enum state state;
     const char *at; /* the operation */
     unsigned n_exchanges;
-    int n_copies, n_groups; /* copies that are not carried out; groups that are closed */
+    int n_copies, n_groups;                  /* copies that are not carried out; groups that are closed */
+    bool (*is_over)(const void *, uint32_t); /* of AT_WAIT */
+    const void *waits_for;
+    uint32_t number;
 };
 
 struct copy {
@@ -79,13 +81,13 @@ void emulated_seed(uint64_t seed)
     random_state = seed * 2654435761 + 1;
 }
 
-static unsigned draw(unsigned n)
+unsigned emulated_draw(unsigned n)
 {
     random_state = random_state * 6364136223846793005 + 1442695040888963407;
     return (unsigned)((random_state >> 33) % n);
 }
 
-static _Noreturn void fail(const char *what)
+_Noreturn void emulated_fail(const char *what)
 {
     const struct fiber *f = &block.fibers[emulated_thread];
     fprintf(stderr, "kernel %s, block %d %d %d, thread %d, at %s: %s\n", block.kernel->name, block.x, block.y,
@@ -184,6 +186,7 @@ static void fiber_main(void)
 {
     arrive(NULL);
     block.kernel->run(block.args);
+    emulated_asynchronous_thread_end();
     block.fibers[emulated_thread].state = AT_END;
     block.fibers[emulated_thread].at = "its end";
     leave_lane(true);
@@ -213,7 +216,7 @@ static void prepare_fiber(struct fiber *f, int thread)
     if (!f->stack) {
         f->stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (f->stack == MAP_FAILED)
-            fail("no memory for its stack");
+            emulated_fail("no memory for its stack");
     }
 #if HAS_ADDRESS_SANITIZER
     __asan_unpoison_memory_region(f->stack,
@@ -281,6 +284,18 @@ const void *emulated_exchange(const char *name, const void *mine, size_t n_bytes
     return slots;
 }
 
+void emulated_wait(const char *name, bool (*is_over)(const void *what, uint32_t number), const void *what,
+                   uint32_t number)
+{
+    struct fiber *f = &block.fibers[emulated_thread];
+    f->state = AT_WAIT;
+    f->at = name;
+    f->is_over = is_over;
+    f->waits_for = what;
+    f->number = number;
+    leave_lane(false);
+}
+
 void *emulated_shared(const void *key, size_t n_bytes)
 {
     for (int i = 0; i < block.n_keys; i++)
@@ -289,7 +304,7 @@ void *emulated_shared(const void *key, size_t n_bytes)
     size_t size = (n_bytes + 15) / 16 * 16;
     if (block.n_keys == MAX_KEYS ||
         block.shared_used + size - (size_t)block.n_keys * GUARD_BYTES > MAX_STATIC)
-        fail("more than 48 KiB of static shared memory");
+        emulated_fail("more than 48 KiB of static shared memory");
     block.keys[block.n_keys].key = key;
     block.keys[block.n_keys].at = block.shared_used;
     block.keys[block.n_keys++].n_bytes = size;
@@ -303,14 +318,19 @@ void *emulated_dynamic_shared(void)
     return block.shared + block.dynamic_at;
 }
 
+size_t emulated_dynamic_bytes(void)
+{
+    return block.grid->shared_bytes;
+}
+
 void copy_16(void *shared, const void *from, bool is_there)
 {
     struct fiber *f = &block.fibers[emulated_thread];
     struct copies *c = &block.copies[emulated_thread];
     if (((uintptr_t)shared | (is_there ? (uintptr_t)from : 0)) % 16 != 0)
-        fail("copy_16 of an address that is no multiple of 16");
+        emulated_fail("copy_16 of an address that is no multiple of 16");
     if (f->n_copies == (int)(sizeof c->items / sizeof *c->items))
-        fail("more than 64 copies before copy_wait");
+        emulated_fail("more than 64 copies before copy_wait");
     struct copy item = { .to = shared };
     if (is_there)
         memcpy(&item.value, from, sizeof item.value);
@@ -346,28 +366,33 @@ static void check_guards(void)
     static const uint8_t full[GUARD_BYTES] = { [0 ... GUARD_BYTES - 1] = 0xff };
     for (int i = 0; i < block.n_keys; i++)
         if (memcmp(block.shared + block.keys[i].at + block.keys[i].n_bytes, full, GUARD_BYTES) != 0)
-            fail("shared memory was written past the end of an array");
+            emulated_fail("shared memory was written past the end of an array");
     if (memcmp(block.shared + block.dynamic_at + block.grid->shared_bytes, full, GUARD_BYTES) != 0)
-        fail("dynamic shared memory was written past its end");
+        emulated_fail("dynamic shared memory was written past its end");
 }
 
-/* Runs each lane of a warp up to where the lanes meet. False: the warp waits at a barrier or has ended. */
-static bool run_warp(int warp)
+/* Runs each lane of a warp up to where the lanes meet. */
+static void run_warp(int warp)
 {
-    int first = warp * WARP, begin = (int)draw(WARP);
+    int first = warp * WARP, begin = (int)emulated_draw(WARP);
     struct fiber *f = &block.fibers[first];
-    if (f->state == AT_BARRIER || f->state == AT_END)
-        return false;
     run_pass(first, begin);
     for (int i = 1; i < WARP; i++) {
         emulated_thread = first + i;
-        if (f[i].state != f->state ||
-            (f->state == AT_EXCHANGE && f[i].at != f->at && strcmp(f[i].at, f->at) != 0))
-            fail("the lanes of the warp are at different operations");
+        if (f[i].state != f->state || ((f->state == AT_EXCHANGE || f->state == AT_WAIT) && f[i].at != f->at &&
+                                       strcmp(f[i].at, f->at) != 0))
+            emulated_fail("the lanes of the warp are at different operations");
         if (f[i].n_exchanges != f->n_exchanges)
-            fail("the lanes of the warp have met a different number of times");
+            emulated_fail("the lanes of the warp have met a different number of times");
+        if (f->state == AT_WAIT && (f[i].waits_for != f->waits_for || f[i].number != f->number))
+            emulated_fail("the lanes of the warp wait for different phases");
     }
-    return true;
+}
+
+static bool can_run(const struct fiber *f)
+{
+    return f->state == AT_START || f->state == AT_EXCHANGE ||
+           (f->state == AT_WAIT && f->is_over(f->waits_for, f->number));
 }
 
 static void run_block(void)
@@ -383,25 +408,33 @@ static void run_block(void)
         emulated_thread = t;
         prepare_fiber(&block.fibers[t], t);
     }
+    emulated_asynchronous_begin(block.n_threads);
     for (;;) {
-        int runnable[MAX_WARPS], n = 0, n_ended = 0;
+        int runnable[MAX_WARPS], n = 0, n_ended = 0, n_waiting = 0;
         for (int w = 0; w < n_warps; w++) {
-            enum state state = block.fibers[w * WARP].state;
-            if (state == AT_START || state == AT_EXCHANGE)
+            const struct fiber *f = &block.fibers[w * WARP];
+            emulated_thread = w * WARP;
+            if (can_run(f))
                 runnable[n++] = w;
-            n_ended += state == AT_END;
+            n_ended += f->state == AT_END;
+            n_waiting += f->state == AT_WAIT;
         }
         if (n > 0) {
-            run_warp(runnable[draw((unsigned)n)]);
+            run_warp(runnable[emulated_draw((unsigned)n)]);
             continue;
         }
+        if (n_waiting > 0 && emulated_asynchronous_go_on())
+            continue;
+        if (n_waiting > 0)
+            emulated_fail("a warp waits for a phase that never ends");
         if (n_ended == n_warps)
             break;
         if (n_ended > 0)
-            fail("some threads ended while others wait at block_sync");
+            emulated_fail("some threads ended while others wait at block_sync");
         for (int t = 0; t < block.n_threads; t++)
             block.fibers[t].state = AT_EXCHANGE;
     }
+    emulated_asynchronous_end();
     check_guards();
     block.static_used = block.shared_used > block.static_used ? block.shared_used : block.static_used;
 }
@@ -419,13 +452,13 @@ void emulate(const struct emulated_kernel *kernel, const struct emulated_grid *g
         memset(block.shared, 0xff, 3 * MAX_SHARED);
     }
     if (grid->n_threads != kernel->n_threads || grid->n_threads > MAX_THREADS || grid->n_threads % WARP != 0)
-        fail("the launch has another number of threads than the kernel");
+        emulated_fail("the launch has another number of threads than the kernel");
     if (grid->shared_bytes > MAX_SHARED)
-        fail("more than 227 KiB of shared memory");
+        emulated_fail("more than 227 KiB of shared memory");
     int64_t n = (int64_t)grid->x * grid->y * grid->z;
     /* Blocks in random order: i -> (i * step + offset) % n, with a step that has no factor of n. */
-    int64_t step = n > 1 ? 1 + draw((unsigned)(n < 1 << 30 ? n - 1 : 1 << 30)) : 1,
-            offset = n > 0 ? draw((unsigned)n) : 0;
+    int64_t step = n > 1 ? 1 + emulated_draw((unsigned)(n < 1 << 30 ? n - 1 : 1 << 30)) : 1,
+            offset = n > 0 ? emulated_draw((unsigned)n) : 0;
     for (int64_t a = step, b = n; n > 1;) { /* greatest common divisor */
         int64_t rest = a % b;
         a = b;

@@ -10,7 +10,8 @@ struct emulated_grid {
     size_t shared_bytes; /* dynamic */
 };
 
-/* The kernel of this name; NULL: not found. */
+/* The kernel of this name as it is on a level, and as it is on level 80; NULL: not found. */
+const struct emulated_kernel *emulated_find_level(const char *name, int level);
 const struct emulated_kernel *emulated_find(const char *name);
 
 /* Runs all blocks, in random order. A mistake of the kernel ends the program, with a message that names kernel, block and

@@ -132,9 +132,8 @@ void cuda_busy_end(struct cuda_backend *cuda)
 void cuda_launch(struct cuda_backend *cuda, enum cuda_kernel kernel, struct cuda_grid grid, const void *args,
                  size_t n_bytes)
 {
-    (void)cuda;
     launch_waiting();
-    waiting.kernel = emulated_find(NAMES[kernel]);
+    waiting.kernel = emulated_find_level(NAMES[kernel], cuda->level);
     waiting.number = kernel;
     waiting.grid = grid;
     assert(waiting.kernel && waiting.kernel->args_bytes == n_bytes && n_bytes <= sizeof waiting.args);

@@ -191,6 +191,7 @@ struct object {
     struct object *next;
     enum object_kind kind;
     char *text;                           /* of a module */
+    int level;                            /* that its text is for */
     const struct emulated_kernel *kernel; /* of a function */
     int shared_bytes;
     bool is_capturing;            /* a stream */
@@ -872,10 +873,14 @@ EXPORT int cuModuleLoadDataEx(void **module, const void *image, unsigned n_optio
         return end(INVALID_IMAGE);
     if (10 * major + minor > newest_ptx((int)setting("TUTTI_STANDIN_VERSION", 12040)))
         return end(UNSUPPORTED_PTX);
-    if (level > setting("TUTTI_STANDIN_LEVEL", 80))
+    /* Only the card of the level itself has the instructions of a target with an "a". */
+    int card = (int)setting("TUTTI_STANDIN_LEVEL", 80);
+    bool is_own = target[strcspn(target, "\n") - 1] == 'a';
+    if (is_own ? level != card : level > card)
         return end(INVALID_PTX);
     struct object *o = object_new(MODULE);
     o->text = strdup(text);
+    o->level = level;
     *module = o;
     return end(0);
 }
@@ -901,9 +906,9 @@ EXPORT int cuModuleGetFunction(void **function, void *module, const char *name)
     char entry[256];
     BEGIN(true);
     struct object *o = object_of(module, MODULE);
-    const struct emulated_kernel *kernel = emulated_find(name);
+    const struct emulated_kernel *kernel = o ? emulated_find_level(name, o->level) : NULL;
     snprintf(entry, sizeof entry, ".entry %s(", name);
-    if (!o || !kernel || !strstr(o->text, entry))
+    if (!kernel || !strstr(o->text, entry))
         return end(NOT_FOUND);
     struct object *f = object_new(FUNCTION);
     f->kernel = kernel;

@@ -627,7 +627,8 @@ static void checksums_tell_matrices_apart(void **state)
     stored_free(&s);
 }
 
-int main(void)
+/* test_cuda_linear LEVEL */
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(float_types),
@@ -644,6 +645,7 @@ int main(void)
     };
     struct tutti_error err;
     cuda = launches_new(MAX_ROWS);
+    cuda->level = cuda->capability = argc > 1 ? atoi(argv[1]) : 80;
     be = &cuda->backend;
     if (team_new(&cuda->team, &(struct team_options){ .n_threads = 2 }, &err) != TUTTI_OK)
         return 1;

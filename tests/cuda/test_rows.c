@@ -189,15 +189,15 @@ static void a_linear_layer_asks_the_norm_before_it_for_halves(void **state)
     uint16_t half[MAX_ROWS * STRIDE];
     struct floats y = rows_on_card(NULL, 0, N), from = rows_on_card(x, 3, N), card_w = launches_floats(w, N);
     int n_padded = cuda_padded_rows(cuda, 3);
-    assert_false(cuda_norm_halves(cuda, y.buffer->data, n_padded, N, half, STRIDE, scales));
+    assert_false(cuda_norm_halves(cuda, y.buffer->data, n_padded, N, half, STRIDE, 0, scales));
     launches_wait(true);
     cuda_rmsnorm(be, y, from, NO_FLOATS, card_w, 3, N, 1e-5f);
-    assert_false(cuda_norm_halves(cuda, from.buffer->data, n_padded, N, half, STRIDE, scales));
-    assert_false(cuda_norm_halves(cuda, y.buffer->data, n_padded - 1, N, half, STRIDE, scales));
-    assert_true(cuda_norm_halves(cuda, y.buffer->data, n_padded, N, half, STRIDE, scales));
-    assert_false(cuda_norm_halves(cuda, y.buffer->data, n_padded, N, half, STRIDE, scales));
+    assert_false(cuda_norm_halves(cuda, from.buffer->data, n_padded, N, half, STRIDE, 0, scales));
+    assert_false(cuda_norm_halves(cuda, y.buffer->data, n_padded - 1, N, half, STRIDE, 0, scales));
+    assert_true(cuda_norm_halves(cuda, y.buffer->data, n_padded, N, half, STRIDE, 0, scales));
+    assert_false(cuda_norm_halves(cuda, y.buffer->data, n_padded, N, half, STRIDE, 0, scales));
     cuda_scale(be, from, 2, 3, N);
-    assert_false(cuda_norm_halves(cuda, y.buffer->data, n_padded, N, half, STRIDE, scales));
+    assert_false(cuda_norm_halves(cuda, y.buffer->data, n_padded, N, half, STRIDE, 0, scales));
     launches_wait(false);
     for (int r = 0; r < 3; r++)
         check_halves(half + r * STRIDE, STRIDE, scales[r], y.buffer->data + r * N, N);

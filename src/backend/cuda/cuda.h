@@ -218,9 +218,9 @@ void cuda_attention(struct backend *be, struct floats y, struct floats qkv, stru
 /* After the rows of a step are known: fills cos_sin of every kind. */
 void cuda_rope_tables(struct cuda_backend *cuda);
 /* If the last operation was a norm that gives y [n_rows][n]: it also gives the rows as linear layers take them (norm_args of
- * rows_args.h). half: [n_rows][half_stride]. False: it was another. */
+ * rows_args.h). half: [n_rows][half_stride], or pieces of piece_rows rows. False: it was another. */
 bool cuda_norm_halves(struct cuda_backend *cuda, const float *y, int n_rows, int n, uint16_t *half,
-                      int half_stride, float *scales);
+                      int half_stride, int piece_rows, float *scales);
 /* Between steps: a checksum of the card's memory. bytes: a multiple of 8. */
 uint64_t cuda_checksum_bytes(struct cuda_backend *cuda, const void *bytes, size_t n_bytes);
 void cuda_checksum_release(struct cuda_backend *cuda);

@@ -66,8 +66,10 @@ static void release_rows(struct cuda_backend *cuda)
     cuda_memory_free(cuda, linear->halves);
     cuda_memory_free(cuda, linear->scales);
     cuda_memory_free(cuda, linear->partial);
+    cuda_memory_free(cuda, linear->arrived);
     linear->halves = NULL;
     linear->scales = linear->partial = NULL;
+    linear->arrived = NULL;
 }
 
 void cuda_linear_release(struct cuda_backend *cuda)
@@ -115,7 +117,8 @@ bool cuda_linear_reserve(struct cuda_backend *cuda, int max_rows)
     linear->halves = cuda_memory_new(cuda, bytes);
     linear->scales = cuda_memory_new(cuda, (size_t)max_rows * (size_t)most_heads * sizeof *linear->scales);
     linear->partial = cuda_memory_new(cuda, LINEAR_PARTIAL_BYTES);
-    return linear->halves && linear->scales && linear->partial;
+    linear->arrived = cuda_memory_new(cuda, LINEAR_PLACES * sizeof *linear->arrived);
+    return linear->halves && linear->scales && linear->partial && linear->arrived;
 }
 
 /* ---- launches ---- */
@@ -149,6 +152,12 @@ static void launch_linear(struct cuda_backend *cuda, enum cuda_kernel kernel, st
 
 /* ---- input rows ---- */
 
+/* Rows of a piece (halves.h of kernels/cuda) of n converted rows; 0: they are not in pieces. */
+static int piece_rows(const struct cuda_backend *cuda, const struct matrix *m, int n)
+{
+    return cuda->level >= 90 && m->format != LINEAR_F32 ? n : 0;
+}
+
 static bool keeps_rows(const struct matrix *m, const struct cuda_entries *entries)
 {
     return m->format == LINEAR_F32 && (!entries || !entries->rows);
@@ -162,6 +171,7 @@ static struct cuda_input convert(struct cuda_backend *cuda, struct linear_conver
     args->order = m->order;
     args->order_stride = (int32_t)m->order_stride;
     args->is_f32 = m->format == LINEAR_F32;
+    args->piece_rows = piece_rows(cuda, m, entries ? entries->n_entries : n_rows);
     struct cuda_grid grid = { n_rows, 1, 1, CONVERT_THREADS, 0 };
     bool is_held = !args->is_f32 && !args->order && args->to_stride <= CONVERT_HELD && m->n_in % 4 == 0 &&
                    args->x_stride % 4 == 0 && args->x_head % 4 == 0 && (uintptr_t)args->x % 16 == 0;
@@ -174,7 +184,8 @@ static struct cuda_input convert(struct cuda_backend *cuda, struct linear_conver
     }
     launch_linear(cuda, is_held ? CUDA_KERNEL_linear_convert_held : CUDA_KERNEL_linear_convert, grid, args,
                   sizeof *args);
-    return (struct cuda_input){ args->to, args->scales, args->to_stride };
+    return (struct cuda_input){ args->to, args->scales,
+                                args->piece_rows > 0 ? args->piece_rows : args->to_stride };
 }
 
 struct cuda_input cuda_convert(struct cuda_backend *cuda, void *to, float *scales, const struct matrix *m,
@@ -193,13 +204,15 @@ struct cuda_input cuda_linear_input(struct cuda_backend *cuda, const struct matr
 {
     struct cuda_linear *linear = cuda->linear;
     struct linear_converted key = { x, m->order, n_rows, m->n_in }, *known = &linear->converted;
-    struct cuda_input input = { linear->halves, linear->scales, padded_columns(m->n_in) };
+    int pieces = piece_rows(cuda, m, n_rows), stride = padded_columns(m->n_in);
+    struct cuda_input input = { linear->halves, linear->scales, pieces > 0 ? pieces : stride };
     if (keeps_rows(m, NULL))
         return (struct cuda_input){ x, NULL, m->n_in };
     if (known->x == x && known->order == key.order && known->n_rows == n_rows && known->n_in == m->n_in &&
         is_last(cuda))
         return input;
-    if (!m->order && cuda_norm_halves(cuda, x, n_rows, m->n_in, linear->halves, input.stride, linear->scales))
+    if (!m->order &&
+        cuda_norm_halves(cuda, x, n_rows, m->n_in, linear->halves, stride, pieces, linear->scales))
         note_last(cuda);
     else
         input = cuda_convert(cuda, linear->halves, linear->scales, m, x, m->n_in, n_rows, NULL);
@@ -227,6 +240,41 @@ int cuda_list_rows(int n)
         if (n <= LINEAR_LIST_ROWS[i])
             return LINEAR_LIST_ROWS[i];
     return LINEAR_LIST_ROWS[N - 1];
+}
+
+/* Level 90: any number of rows. The splits are different blocks where there are too few for the card; the last of a place to
+ * finish adds their sums. */
+static void launch_wide(struct cuda_backend *cuda, enum linear_format format, struct linear_args *args,
+                        struct cuda_grid grid, int n_tiles, int rows)
+{
+    const struct format_kernels *k = &KERNELS[format];
+    const struct wide {
+        int rows, tiles, depth; /* of a block; steps of a batch of inputs */
+        enum cuda_kernel kernel;
+    } few = { 8, 8, 4, k->few }, some = { 16, 8, 4, k->some }, tile_32 = { 32, 16, 4, k->tile_32 },
+      tile_64 = { 64, 16, 4, k->tile_64 }, tile_128 = { 128, 16, 1, k->tile_128 },
+      *wide = rows <= 8    ? &few
+              : rows <= 16 ? &some
+              : rows <= 32 ? &tile_32
+                           : &tile_64;
+    if (rows > 64 && !args->lists && (int64_t)divide_up(n_tiles, 16) * divide_up(rows, 128) >= cuda->n_sms)
+        wide = &tile_128;
+    int most_lists = grid.y, groups = args->lists ? most_lists * (wide->rows / 8) : divide_up(rows, 8);
+    grid.x = divide_up(n_tiles, wide->tiles);
+    grid.y = args->lists ? most_lists : divide_up(rows, wide->rows);
+    grid.n_threads = WIDE_THREADS;
+    grid.shared_bytes = (size_t)linear_wide_shared(wide->rows, wide->tiles / 8, wide->depth);
+    int64_t n_places = (int64_t)grid.x * grid.y;
+    size_t partial_bytes = ((size_t)args->m.n_tiles << args->m.split_shift) * (size_t)groups * 32 * 4 *
+                           sizeof(float);
+    if (args->m.split_shift > 0 && args->n_heads == 0 && n_places < 2 * (int64_t)cuda->n_sms &&
+        n_places <= LINEAR_PLACES && partial_bytes <= LINEAR_PARTIAL_BYTES) {
+        args->partial = cuda->linear->partial;
+        args->arrived = cuda->linear->arrived;
+        args->n_groups = groups;
+        grid.z = 1 << args->m.split_shift;
+    }
+    launch_linear(cuda, wide->kernel, grid, args, sizeof *args);
 }
 
 /* Kernels for more than 16 rows: the sums of splits go through memory where there are too few blocks for the card. */
@@ -269,6 +317,8 @@ static void launch(struct cuda_backend *cuda, enum linear_format format, struct 
         grid.x = n_tiles;
         grid.y = args->lists ? grid.y : divide_up(rows, FEW_ROWS);
         launch_linear(cuda, CUDA_KERNEL_linear_f32, grid, args, sizeof *args);
+    } else if (cuda->level >= 90) {
+        launch_wide(cuda, format, args, grid, n_tiles, rows);
     } else if (rows <= SOME_ROWS) {
         grid.x = divide_up((int64_t)n_tiles << args->m.split_shift, STREAM_WARPS);
         launch_linear(cuda, rows <= FEW_ROWS ? KERNELS[format].few : KERNELS[format].some, grid, args,

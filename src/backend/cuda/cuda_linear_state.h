@@ -7,6 +7,7 @@
 enum {
     LINEAR_STAGING_BYTES = 16 << 20, /* of packed tiles, on the way to the card */
     LINEAR_PARTIAL_BYTES = 64 << 20, /* of sums of splits, at most */
+    LINEAR_PLACES = 4096,            /* blocks that have splits, at most */
 };
 
 struct cuda_linear {
@@ -17,6 +18,7 @@ struct cuda_linear {
     void *halves;    /* [max_rows, or as many for each head, and LINEAR_X_ROWS][max_columns] */
     float *scales;   /* of these rows */
     float *partial;
+    uint32_t *arrived; /* [LINEAR_PLACES]: zeros between launches */
     /* What halves are of, as long as only launches of cuda_linear.c followed: x NULL: nothing. */
     struct linear_converted {
         const float *x;

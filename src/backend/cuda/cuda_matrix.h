@@ -55,7 +55,7 @@ MUST_CHECK bool cuda_linear_load(struct cuda_backend *cuda, enum linear_format f
 struct cuda_input {
     const void *rows;
     const float *scales; /* NULL: float32 */
-    int stride;          /* elements from row to row */
+    int stride;          /* elements from row to row; in pieces (halves.h of kernels/cuda): rows of a piece */
 };
 
 /* The entries of experts: their rows of x, and the lists of those with one expert (linear_args.h), both on the card. */

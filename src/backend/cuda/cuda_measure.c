@@ -10,7 +10,9 @@ enum {
     BLOCKS_OF_SM = 4,     /* blocks of a multiprocessor: they fit at the same time */
     ENOUGH_NS = 4000000,  /* launching and waiting take some 20 us */
     MOST_ITERATIONS = 1 << 20,
-    ACCUMULATORS = 8, /* of a thread, or warp */
+    ACCUMULATORS = 8,           /* of a thread, or warp */
+    WARP_OPS = 2 * 16 * 8 * 16, /* of a matrix instruction of a warp: multiply-adds count twice */
+    WARPGROUP_OPS = 2 * 64 * 128 * 16,
 };
 
 /* Finite, and not 1: 0.5 as float32, and two halves of 0.5. */
@@ -65,11 +67,12 @@ static double measure_read(struct cuda_backend *cuda, size_t n_bytes)
     return (double)n_bytes * n / (double)ns;
 }
 
-/* ops: of one accumulator in a thread, for each iteration. */
+/* ops: of a thread, for each iteration. */
 static double measure_arithmetic(struct cuda_backend *cuda, enum cuda_kernel kernel, uint32_t bits,
-                                 double ops)
+                                 size_t shared_bytes, double ops)
 {
     struct cuda_grid grid = grid_of(cuda);
+    grid.shared_bytes = shared_bytes;
     struct measure_arithmetic_args args = { .out = cuda->measure_buffer, .n = 1, .bits = bits, .rare = RARE };
     uint64_t ns = 0;
     for (;; args.n *= 2) {
@@ -79,7 +82,7 @@ static double measure_arithmetic(struct cuda_backend *cuda, enum cuda_kernel ker
         if (ns >= ENOUGH_NS || args.n >= MOST_ITERATIONS || cuda_check(cuda, NULL) != TUTTI_OK)
             break;
     }
-    return ops * ACCUMULATORS * args.n * grid.x * grid.n_threads / (double)ns;
+    return ops * args.n * grid.x * grid.n_threads / (double)ns;
 }
 
 void cuda_measure(struct backend *be, struct backend_limits *out)
@@ -90,7 +93,10 @@ void cuda_measure(struct backend *be, struct backend_limits *out)
     if (!find_buffer(cuda, &n_bytes) || !cuda_need(cuda, CUDA_KERNEL_measure_read, CUDA_NEED_FILE))
         return;
     out->read_gbps = measure_read(cuda, n_bytes);
-    out->f32_gflops = measure_arithmetic(cuda, CUDA_KERNEL_measure_float, HALF_OF_FLOAT, 2);
-    /* 16 x 8 x 16 multiply-adds of a warp */
-    out->half_gflops = measure_arithmetic(cuda, CUDA_KERNEL_measure_half, HALVES, 2.0 * 16 * 8 * 16 / 32);
+    bool is_wide = cuda->level >= 90;
+    out->f32_gflops = measure_arithmetic(cuda, CUDA_KERNEL_measure_float, HALF_OF_FLOAT, 0,
+                                         2.0 * ACCUMULATORS);
+    out->half_gflops = measure_arithmetic(
+        cuda, CUDA_KERNEL_measure_half, HALVES, is_wide ? MEASURE_SHARED : 0,
+        is_wide ? (double)WARPGROUP_OPS * MEASURE_WGMMA / 128 : (double)WARP_OPS * ACCUMULATORS / 32);
 }

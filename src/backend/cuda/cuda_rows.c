@@ -71,7 +71,7 @@ void cuda_norm_adapted(struct backend *be, struct floats y, struct floats x, str
 }
 
 bool cuda_norm_halves(struct cuda_backend *cuda, const float *y, int n_rows, int n, uint16_t *half,
-                      int half_stride, float *scales)
+                      int half_stride, int piece_rows, float *scales)
 {
     enum cuda_kernel kernel;
     struct cuda_grid grid;
@@ -83,6 +83,7 @@ bool cuda_norm_halves(struct cuda_backend *cuda, const float *y, int n_rows, int
         return false;
     args->half = half;
     args->half_stride = half_stride;
+    args->half_piece_rows = piece_rows;
     args->scales = scales;
     return true;
 }

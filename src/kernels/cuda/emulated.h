@@ -14,7 +14,14 @@
 #define UNROLL
 #define UNROLL_4
 #define NO_UNROLL
-#define LEVEL 80
+/* Kernels are compiled for level 80, and those that differ on level 90 again for that. */
+#ifdef TUTTI_CUDA_LEVEL
+#define LEVEL                 TUTTI_CUDA_LEVEL
+#define EMULATED_KERNEL(name) name##_90_kernel
+#else
+#define LEVEL                 80
+#define EMULATED_KERNEL(name) name##_kernel
+#endif
 
 struct emulated_kernel {
     const char *name;
@@ -29,8 +36,8 @@ struct emulated_kernel {
     {                                                                                                        \
         name##_body(*(const type *)args);                                                                    \
     }                                                                                                        \
-    extern const struct emulated_kernel name##_kernel;                                                       \
-    const struct emulated_kernel name##_kernel = { #name, sizeof(type), threads, name##_run };               \
+    extern const struct emulated_kernel EMULATED_KERNEL(name);                                               \
+    const struct emulated_kernel EMULATED_KERNEL(name) = { #name, sizeof(type), threads, name##_run };       \
     static void name##_body(const type a)
 
 #define SHARED(type, name, n)                                                                                \

@@ -5,6 +5,31 @@
 
 #include "kernels/cuda/device.h"
 
+/* Rows lie one after another, or, for level 90, as its matrix instructions take them (piece_rows > 0): pieces of 8 columns, in
+ * which each of piece_rows rows has 16 bytes. A piece has the columns that the lanes' parts of a step of linear layers
+ * (linear_args.h) need together: number 8 s + 2 j + b has columns 64 s + 16 t + 4 j + 2 b and the next one for t = 0 to 3. */
+
+/* Where a pair of columns of a row is, in pairs. column: even. */
+DEVICE int64_t half_pair_at(int piece_rows, int stride, int row, int column)
+{
+    if (piece_rows == 0)
+        return ((int64_t)row * stride + column) / 2;
+    int piece = column / 64 * 8 + column % 16 / 2;
+    return ((int64_t)piece * piece_rows + row) * 4 + column % 64 / 16;
+}
+
+/* Four columns of a row. column: a multiple of 4. */
+DEVICE void store_halves(void *to, int piece_rows, int stride, int row, int column, half2 first, half2 second)
+{
+    half2 *at = (half2 *)to + half_pair_at(piece_rows, stride, row, column);
+    if (piece_rows == 0) {
+        *(u32x2 *)at = (u32x2){ first, second };
+        return;
+    }
+    at[0] = first;
+    at[(int64_t)piece_rows * 4] = second;
+}
+
 /* The magnitude of a float as bits, which are in the order of the magnitudes; a NaN is the largest. */
 DEVICE uint32_t larger_magnitude(uint32_t largest, float x)
 {

@@ -1,7 +1,7 @@
 /* What a card can do at most: streaming reads, matrix instructions and float32 multiply-adds without anything else. */
 #include "kernels/cuda/measure_args.h"
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/warpgroup.h"
 
 /* Every thread reads 16 bytes after those of the thread before it, so that a warp reads whole lines, and eight loads are
  * on their way at a time. The sum is stored only if it has one value of 2^32, so that no read can be left out. */
@@ -21,6 +21,33 @@ KERNEL(measure_read, struct measure_read_args, MEASURE_THREADS)
         a.out[0] = all;
 }
 
+#if LEVEL >= 90
+/* A warpgroup's products follow each other in its accumulators without waiting. */
+KERNEL(measure_half, struct measure_arithmetic_args, MEASURE_THREADS)
+{
+    DYNAMIC_SHARED(uint32_t, y);
+    float acc[64] = { 0 }, sum = 0;
+    half2 x[4];
+    UNROLL for (int i = 0; i < 4; i++) x[i] = (half2)a.bits + (half2)(4 * thread_id() + i);
+    for (int i = thread_id(); i < MEASURE_SHARED / 4; i += MEASURE_THREADS)
+        y[i] = a.bits;
+    async_fence();
+    block_sync();
+    uint32_t matrix = shared_matrix(y, MEASURE_SHARED / 2);
+    wgmma_keep(acc, 64);
+    for (int n = 0; n < a.n; n++) {
+        wgmma_fence(x, 4);
+        UNROLL for (int i = 0; i < MEASURE_WGMMA; i++) wgmma(128, acc, x, matrix);
+        wgmma_commit();
+        wgmma_wait(1);
+    }
+    wgmma_wait(0);
+    wgmma_keep(acc, 64);
+    UNROLL for (int i = 0; i < 64; i++) sum += acc[i];
+    if (f32_bits(sum) == a.rare)
+        a.out[0] = sum;
+}
+#else
 /* Eight independent accumulators hide the latency of one. */
 KERNEL(measure_half, struct measure_arithmetic_args, MEASURE_THREADS)
 {
@@ -36,6 +63,7 @@ KERNEL(measure_half, struct measure_arithmetic_args, MEASURE_THREADS)
     if (f32_bits(sum) == a.rare)
         a.out[0] = sum;
 }
+#endif
 
 KERNEL(measure_float, struct measure_arithmetic_args, MEASURE_THREADS)
 {

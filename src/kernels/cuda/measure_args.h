@@ -4,7 +4,12 @@
 
 #include <stdint.h>
 
-enum { MEASURE_THREADS = 256, MEASURE_UNROLL = 8 };
+enum {
+    MEASURE_THREADS = 256,
+    MEASURE_UNROLL = 8,
+    MEASURE_WGMMA = 4,             /* level 90: matrix instructions of an iteration, of 128 columns */
+    MEASURE_SHARED = 128 * 16 * 2, /* their second operand */
+};
 
 struct measure_read_args {
     const uint32_t *words; /* [n][4] */
@@ -13,7 +18,7 @@ struct measure_read_args {
     uint32_t rare; /* a value that the sum of all words probably has not */
 };
 
-/* Each thread, or each warp of matrix instructions, does 8 n of them. */
+/* Each thread, or each warp of matrix instructions, does 8 n of them; each warpgroup of level 90 MEASURE_WGMMA * n. */
 struct measure_arithmetic_args {
     float *out; /* [1] */
     int32_t n;

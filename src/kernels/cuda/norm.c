@@ -77,16 +77,16 @@ DEVICE uint32_t largest_of(uint32_t largest, f32x4 v)
 }
 
 /* Elements after the row's end are 0. */
-DEVICE void store_half(uint16_t *row, int g, f32x4 v, float factor)
+DEVICE void store_half(const struct norm_args *a, int row, int g, f32x4 v, float factor)
 {
-    ((u32x2 *)row)[g] = (u32x2){ half2_of(v[0] * factor, v[1] * factor),
-                                 half2_of(v[2] * factor, v[3] * factor) };
+    store_halves(a->half, a->half_piece_rows, a->half_stride, row, 4 * g,
+                 half2_of(v[0] * factor, v[1] * factor), half2_of(v[2] * factor, v[3] * factor));
 }
 
-DEVICE void store_zeros(uint16_t *row, int first, int stride)
+DEVICE void store_zeros(const struct norm_args *a, int row, int first)
 {
-    for (int g = first + thread_id(); g < stride / 4; g += NORM_THREADS)
-        ((u32x2 *)row)[g] = (u32x2){ 0, 0 };
+    for (int g = first + thread_id(); g < a->half_stride / 4; g += NORM_THREADS)
+        store_halves(a->half, a->half_piece_rows, a->half_stride, row, 4 * g, 0, 0);
 }
 
 /* A row of at most 4 * NORM_THREADS * n_held aligned elements, kept in registers. */
@@ -132,14 +132,13 @@ DEVICE void norm_held(const struct norm_args *a, const int n_held)
     if (!a->half)
         return;
     float back, factor = half_factor(block_max(most, largest, WARPS), &back);
-    uint16_t *half = a->half + (size_t)row * (size_t)a->half_stride;
     UNROLL for (int j = 0; j < n_held; j++)
     {
         int g = thread_id() + j * NORM_THREADS;
         if (g < n_groups)
-            store_half(half, g, v[j], factor);
+            store_half(a, row, g, v[j], factor);
     }
-    store_zeros(half, n_groups, a->half_stride);
+    store_zeros(a, row, n_groups);
     if (thread_id() == 0)
         a->scales[row] = back;
 }
@@ -198,10 +197,9 @@ KERNEL(norm_any, struct norm_args, NORM_THREADS)
     if (!a.half)
         return;
     float back, factor = half_factor(block_max(most, largest, WARPS), &back);
-    uint16_t *half = a.half + (size_t)row * (size_t)a.half_stride;
     for (int g = thread_id(); g < n_groups; g += NORM_THREADS)
-        store_half(half, g, load_group(y, g, n, false), factor);
-    store_zeros(half, n_groups, a.half_stride);
+        store_half(&a, row, g, load_group(y, g, n, false), factor);
+    store_zeros(&a, row, n_groups);
     if (thread_id() == 0)
         a.scales[row] = back;
 }

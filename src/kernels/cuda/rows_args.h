@@ -25,9 +25,9 @@ struct norm_args {
     const struct norm_weights *updates; /* of adapters; NULL: none */
     const int32_t *adapters;            /* [n_rows], with updates: an index of them, or -1 */
     /* The row of y as linear layers take it (halves.h), then zeros up to half_stride, a multiple of 4. */
-    uint16_t *half; /* [n_rows][half_stride]; NULL: none */
+    uint16_t *half; /* [n_rows][half_stride], or in pieces; NULL: none */
     float *scales;  /* [n_rows]: half times its scale is y; NaN for a row that has NaN or infinity */
-    int32_t half_stride;
+    int32_t half_stride, half_piece_rows;
     int32_t n;
     float eps;
 };

@@ -2,8 +2,9 @@
  * a constant format (LINEAR_KERNELS).
  *
  * The arithmetic does not depend on the kernel: a split's accumulators begin at 0 and run through the split's columns, 16 by
- * each mma instruction; sums of splits are added in their order; then the result is multiplied by the output's scale, by the
- * row's, and the bias is added. So a row has the same bits by itself (linear_stream) and among others (linear_tile).
+ * each matrix instruction; sums of splits are added in their order; then the result is multiplied by the output's scale, by the
+ * row's, and the bias is added. So a row has the same bits by itself and among others. What differs are the matrix instructions
+ * of a level, and how inputs lie in memory for them: linear_mma.h, and linear_wgmma.h for level 90.
  *
  * The words of the formats: linear_args.h. Weights in registers, activations in shared memory and unpacking by masks and
  * half-precision arithmetic: after Frantar et al., 2024 (Marlin) and Kim et al., 2022. */
@@ -226,9 +227,14 @@ DEVICE bool linear_job(struct linear_job *job, enum linear_format f, const struc
     job->weights = m->weights + tiles * m->n_units * linear_unit_bytes(f);
     job->scales = m->scales + tiles * LINEAR_TILE;
     job->bias = m->bias ? m->bias + tiles * LINEAR_TILE : NULL;
-    const int x_bytes = f == LINEAR_F32 ? 4 : 2;
-    job->x_bytes = heads * a->x_stride * x_bytes;
-    job->x = (const uint8_t *)a->x + first * a->x_stride * x_bytes;
+    if (LEVEL >= 90 && f != LINEAR_F32) {
+        job->x_bytes = 16;
+        job->x = (const uint8_t *)a->x + ((int64_t)head * (a->x_stride / heads) + row) * 16;
+    } else {
+        const int x_bytes = f == LINEAR_F32 ? 4 : 2;
+        job->x_bytes = heads * a->x_stride * x_bytes;
+        job->x = (const uint8_t *)a->x + first * a->x_stride * x_bytes;
+    }
     job->x_scales = a->x_scales + first;
     job->scale_stride = heads;
     job->from = head * a->head_outputs;
@@ -236,7 +242,7 @@ DEVICE bool linear_job(struct linear_job *job, enum linear_format f, const struc
     job->first_tile = job->from / LINEAR_TILE;
     job->y = a->y + (int64_t)row * a->y_stride + (int64_t)head * a->y_head - job->from;
     job->y_stride = a->y_stride;
-    job->first_group = row / 8;
+    job->first_group = y * (tile_rows / 8);
     return true;
 }
 
@@ -285,248 +291,17 @@ DEVICE void linear_store(const struct linear_job *job, const struct linear_args 
     }
 }
 
-/* ---- few rows: a warp multiplies 16 outputs by up to 16 rows, and a block's warps are the splits of one or several
- * tiles. Input rows are read through the L1 cache, which the weights pass by. Grid x: tiles * splits / 8; y: groups of
- * 8 * n rows, or lists; z: heads ---- */
-
-struct linear_ahead {
-    struct linear_words w;
-    u32x4 x[2][2];
-};
-
-/* Loads step d of STREAM_DEPTH steps, which begin at a unit and at columns x of the rows. */
-DEVICE void linear_stream_load(enum linear_format f, int n, struct linear_ahead *to, const uint8_t *units,
-                               const uint8_t *const x[2], int d)
-{
-    const int steps = linear_unit_steps(f);
-    linear_load(f, &to->w, units + d / steps * linear_unit_bytes(f), d % steps, lane_id());
-    UNROLL for (int i = 0; i < n; i++)
-    {
-        to->x[i][0] = load_16(x[i] + d * LINEAR_STEP * 2);
-        to->x[i][1] = load_16(x[i] + d * LINEAR_STEP * 2 + 16);
-    }
-}
-
-DEVICE void linear_stream_multiply(enum linear_format f, int n, float acc[2][4],
-                                   const struct linear_ahead *from)
-{
-    UNROLL for (int h = 0; h < 2; h++)
-    {
-        half2 a[2][4];
-        linear_unpack(f, a, &from->w, h);
-        UNROLL for (int j = 0; j < 2; j++)
-        {
-            UNROLL for (int i = 0; i < n; i++)
-                mma_half(acc[i], a[j], (half2[2]){ from->x[i][h][2 * j], from->x[i][h][2 * j + 1] });
-        }
-    }
-}
-
-/* A split of a tile for n groups of 8 rows. */
-DEVICE void linear_stream_split(enum linear_format f, int n, float acc[2][4], const struct linear_job *job,
-                                const struct linear_matrix *m, int tile, int split)
-{
-    const int steps = linear_unit_steps(f), ahead_bytes = STREAM_DEPTH / steps * linear_unit_bytes(f);
-    int begin = linear_split_begin(m, split), n_steps = (linear_split_begin(m, split + 1) - begin) * steps;
-    const uint8_t *units = job->weights + ((int64_t)tile * m->n_units + begin) * linear_unit_bytes(f);
-    const uint8_t *x[2];
-    struct linear_ahead ahead[STREAM_DEPTH];
-    UNROLL for (int i = 0; i < n; i++)
-    {
-        int row = linear_least(8 * i + lane_id() / 4, job->n_rows - 1);
-        x[i] = job->x + (int64_t)row * job->x_bytes + begin * steps * (LINEAR_STEP * 2) + lane_id() % 4 * 32;
-    }
-    UNROLL for (int d = 0; d < STREAM_DEPTH; d++)
-    {
-        if (d < n_steps)
-            linear_stream_load(f, n, &ahead[d], units, x, d);
-    }
-    for (; n_steps > 0; n_steps -= STREAM_DEPTH) {
-        units += ahead_bytes;
-        UNROLL for (int i = 0; i < n; i++) x[i] += STREAM_DEPTH * LINEAR_STEP * 2;
-        UNROLL for (int d = 0; d < STREAM_DEPTH; d++)
-        {
-            if (d < n_steps)
-                linear_stream_multiply(f, n, acc, &ahead[d]);
-            if (d + STREAM_DEPTH < n_steps)
-                linear_stream_load(f, n, &ahead[d], units, x, d);
-        }
-    }
-}
-
-DEVICE void linear_stream(enum linear_format f, int n, const struct linear_args *a)
-{
-    SHARED(f32x4, sums, STREAM_WARPS * 2 * WARP);
-    struct linear_job job;
-    int n_splits = (1 << a->m.split_shift), n_tiles = STREAM_WARPS / n_splits;
-    if (!linear_job(&job, f, a, 8 * n))
-        return;
-    int first = job.first_tile + block_id() * n_tiles, tile = first + warp_id() / n_splits;
-    float acc[2][4] = { { 0 } };
-    if (tile < a->m.n_tiles)
-        linear_stream_split(f, n, acc, &job, &a->m, tile, warp_id() % n_splits);
-    UNROLL for (int i = 0; i < n; i++)
-        sums[(warp_id() * 2 + i) * WARP + lane_id()] = (f32x4){ acc[i][0], acc[i][1], acc[i][2], acc[i][3] };
-    block_sync();
-    struct linear_job again; /* the loop over columns need not keep the first */
-    if (!linear_job(&again, f, a, 8 * n))
-        return;
-    for (int k = warp_id(); k < n_tiles * n; k += STREAM_WARPS) {
-        const f32x4 *from = sums + (k / n * n_splits * 2 + k % n) * WARP + lane_id();
-        f32x4 sum = from[0];
-        for (int s = 1; s < n_splits; s++)
-            sum += from[s * 2 * WARP];
-        float total[4] = { sum[0], sum[1], sum[2], sum[3] };
-        if (first + k / n < a->m.n_tiles)
-            linear_store(&again, a, first + k / n, k % n, total);
-    }
-}
-
-/* ---- more rows: a warp multiplies 32 outputs by 8 n rows, a block 32 * warps_out outputs by 8 n * warps_row rows, whose
- * inputs go through shared memory. Grid x: tiles / (2 * warps_out); y: rows, or lists; z: heads, or with partial the
- * splits ---- */
-
-enum { TILE_STAGES = 3, TILE_STAGE_ROW = LINEAR_STEP * 2, TILE_CHUNKS = TILE_STAGE_ROW / 16 };
-
-/* Chunk c of 16 bytes of a row of a stage. Lanes 4g + t load chunks 2t or 2t + 1 of rows g: the two rows that eight lanes
- * load at a time then use different banks. */
-DEVICE int linear_stage_at(int row, int c)
-{
-    return row * TILE_STAGE_ROW + (c ^ (row & 1)) * 16;
-}
-
-DEVICE void linear_stage(uint8_t *stage, const struct linear_job *job, int n_rows, int n_threads, int step)
-{
-    UNROLL for (int i = 0; i < n_rows * TILE_CHUNKS / n_threads; i++)
-    {
-        int k = i * n_threads + thread_id(), row = k / TILE_CHUNKS, c = k % TILE_CHUNKS;
-        copy_16(stage + linear_stage_at(row, c),
-                job->x + (int64_t)row * job->x_bytes + step * TILE_STAGE_ROW + c * 16, true);
-    }
-}
-
-/* acc += half h of a step's weights times the rows of a stage from row on. */
-DEVICE void linear_tile_multiply(enum linear_format f, int n, float acc[2][8][4],
-                                 const struct linear_words w[2], const uint8_t *stage, int row, int h)
-{
-    half2 a[2][2][4];
-    UNROLL for (int k = 0; k < 2; k++) linear_unpack(f, a[k], &w[k], h);
-    UNROLL for (int i = 0; i < n; i++)
-    {
-        u32x4 x = *(const u32x4 *)(stage +
-                                   linear_stage_at(row + 8 * i + lane_id() / 4, lane_id() % 4 * 2 + h));
-        UNROLL for (int j = 0; j < 2; j++)
-        {
-            UNROLL for (int k = 0; k < 2; k++)
-                mma_half(acc[k][i], a[k][j], (half2[2]){ x[2 * j], x[2 * j + 1] });
-        }
-    }
-}
-
-/* Stores a result, or keeps it for linear_join. */
+/* Stores a result, or keeps it as that of a split. */
 DEVICE void linear_tile_store(const struct linear_job *job, const struct linear_args *a, int tile, int group,
-                              f32x4 sum)
+                              int split, f32x4 sum)
 {
     if (group * 8 >= job->n_rows)
         return;
     if (a->partial) {
-        int64_t at = ((int64_t)block_id_z() * a->m.n_tiles + tile) * a->n_groups + job->first_group + group;
+        int64_t at = ((int64_t)split * a->m.n_tiles + tile) * a->n_groups + job->first_group + group;
         ((f32x4 *)a->partial)[at * WARP + lane_id()] = sum;
     } else {
         linear_store(job, a, tile, group, (float[4]){ sum[0], sum[1], sum[2], sum[3] });
-    }
-}
-
-/* The first of the warp's two tiles. */
-DEVICE int linear_first_tile(const struct linear_job *job, int warps_out)
-{
-    return job->first_tile + (block_id() * warps_out + forget(warp_id()) % warps_out) * 2;
-}
-
-DEVICE void linear_tile(enum linear_format f, int warps_out, int warps_row, int n,
-                        const struct linear_args *a)
-{
-    DYNAMIC_SHARED(uint8_t, stages);
-    const int steps = linear_unit_steps(f), n_rows = 8 * n * warps_row,
-              n_threads = WARP * warps_out * warps_row;
-    const int stage_bytes = n_rows * TILE_STAGE_ROW;
-    struct linear_job job;
-    if (!linear_job(&job, f, a, n_rows))
-        return;
-    int tile = linear_first_tile(&job, warps_out), row = warp_id() / warps_out * 8 * n;
-    int split = a->partial ? block_id_z() : 0, last = a->partial ? split + 1 : (1 << a->m.split_shift);
-    int step = linear_split_begin(&a->m, split) * steps, end = linear_split_begin(&a->m, last) * steps;
-    int split_end = linear_split_begin(&a->m, split + 1) * steps;
-    const int64_t tile_bytes = (int64_t)a->m.n_units * linear_unit_bytes(f);
-    const uint8_t *weights[2]; /* the last tile again, where there is none */
-    struct linear_words w[2];
-    float acc[2][8][4], total[2][8][4];
-    UNROLL for (int k = 0; k < 2; k++)
-    {
-        weights[k] = job.weights + linear_least(tile + k, a->m.n_tiles - 1) * tile_bytes;
-        linear_load(f, &w[k], weights[k] + (int64_t)(step / steps) * linear_unit_bytes(f), step % steps,
-                    lane_id());
-        UNROLL for (int i = 0; i < n; i++)
-        {
-            UNROLL for (int c = 0; c < 4; c++)
-            {
-                acc[k][i][c] = 0;
-                total[k][i][c] = -0.0f; /* what is added to it stays as it is */
-            }
-        }
-    }
-    UNROLL for (int s = 0; s < TILE_STAGES - 1; s++)
-    {
-        if (step + s < end)
-            linear_stage(stages + s * stage_bytes, &job, n_rows, n_threads, step + s);
-        copy_commit();
-    }
-    for (int stage = 0; step < end; step++) {
-        copy_wait(TILE_STAGES - 2);
-        block_sync(); /* all have their copies, and nobody reads the stage before this one any more */
-        int free_stage = stage == 0 ? TILE_STAGES - 1 : stage - 1;
-        if (step + TILE_STAGES - 1 < end)
-            linear_stage(stages + free_stage * stage_bytes, &job, n_rows, n_threads, step + TILE_STAGES - 1);
-        copy_commit();
-        linear_tile_multiply(f, n, acc, w, stages + stage * stage_bytes, row, 0);
-        linear_tile_multiply(f, n, acc, w, stages + stage * stage_bytes, row, 1);
-        if (step + 1 < end) {
-            int next = step + 1;
-            UNROLL for (int k = 0; k < 2; k++)
-                linear_load(f, &w[k], weights[k] + (int64_t)(next / steps) * linear_unit_bytes(f),
-                            next % steps, lane_id());
-        }
-        stage = stage + 1 < TILE_STAGES ? stage + 1 : 0;
-        if (step + 1 < split_end)
-            continue;
-        UNROLL for (int k = 0; k < 2; k++)
-        {
-            UNROLL for (int i = 0; i < n; i++)
-            {
-                UNROLL for (int c = 0; c < 4; c++)
-                {
-                    total[k][i][c] += acc[k][i][c];
-                    acc[k][i][c] = 0;
-                }
-            }
-        }
-        split++;
-        split_end = linear_split_begin(&a->m, split + 1) * steps;
-    }
-    /* The results go through the stages' memory, which makes the loop that stores them short. */
-    f32x4 *sums = (f32x4 *)stages + warp_id() * n * WARP + lane_id();
-    block_sync();
-    struct linear_job again; /* the loop need not keep the first */
-    if (!linear_job(&again, f, a, n_rows))
-        return;
-    tile = linear_first_tile(&again, warps_out);
-    row = forget(warp_id()) / warps_out * 8 * n;
-    UNROLL for (int k = 0; k < 2; k++)
-    {
-        UNROLL for (int i = 0; i < n; i++)
-            sums[i * WARP] = (f32x4){ total[k][i][0], total[k][i][1], total[k][i][2], total[k][i][3] };
-        NO_UNROLL for (int i = 0; i < n && tile + k < a->m.n_tiles; i++)
-            linear_tile_store(&again, a, tile + k, row / 8 + i, sums[i * WARP]);
     }
 }
 
@@ -578,28 +353,28 @@ DEVICE void linear_read(enum linear_format f, const struct linear_read_args *a)
     }
 }
 
-/* The kernels of a format: _few: up to 8 rows, _some: up to 16; _tile_R: R rows, 128 outputs. */
+#if LEVEL >= 90
+#include "kernels/cuda/linear/linear_wgmma.h"
+#define PRODUCT_THREADS(n_rows) WIDE_THREADS
+#define linear_product          linear_product_wgmma
+#else
+#include "kernels/cuda/linear/linear_mma.h"
+#define PRODUCT_THREADS(n_rows) MMA_THREADS(n_rows)
+#define linear_product          linear_product_mma
+#endif
+
+/* The kernels of a format: _few: up to 8 rows, _some: up to 16; _tile_R: R rows. */
+#define LINEAR_KERNEL(name, format, n_rows)                                                                  \
+    KERNEL(name, struct linear_args, PRODUCT_THREADS(n_rows))                                                \
+    {                                                                                                        \
+        linear_product(format, n_rows, &a);                                                                  \
+    }
 #define LINEAR_KERNELS(name, format)                                                                         \
-    KERNEL(linear_##name##_few, struct linear_args, STREAM_THREADS)                                          \
-    {                                                                                                        \
-        linear_stream(format, 1, &a);                                                                        \
-    }                                                                                                        \
-    KERNEL(linear_##name##_some, struct linear_args, STREAM_THREADS)                                         \
-    {                                                                                                        \
-        linear_stream(format, 2, &a);                                                                        \
-    }                                                                                                        \
-    KERNEL(linear_##name##_tile_32, struct linear_args, 4 * WARP)                                            \
-    {                                                                                                        \
-        linear_tile(format, 4, 1, 4, &a);                                                                    \
-    }                                                                                                        \
-    KERNEL(linear_##name##_tile_64, struct linear_args, 4 * WARP)                                            \
-    {                                                                                                        \
-        linear_tile(format, 4, 1, 8, &a);                                                                    \
-    }                                                                                                        \
-    KERNEL(linear_##name##_tile_128, struct linear_args, 8 * WARP)                                           \
-    {                                                                                                        \
-        linear_tile(format, 4, 2, 8, &a);                                                                    \
-    }                                                                                                        \
+    LINEAR_KERNEL(linear_##name##_few, format, 8)                                                            \
+    LINEAR_KERNEL(linear_##name##_some, format, 16)                                                          \
+    LINEAR_KERNEL(linear_##name##_tile_32, format, 32)                                                       \
+    LINEAR_KERNEL(linear_##name##_tile_64, format, 64)                                                       \
+    LINEAR_KERNEL(linear_##name##_tile_128, format, 128)                                                     \
     KERNEL(linear_##name##_read, struct linear_read_args, READ_THREADS)                                      \
     {                                                                                                        \
         linear_read(format, &a);                                                                             \

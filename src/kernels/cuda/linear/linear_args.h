@@ -163,6 +163,25 @@ static inline __attribute__((always_inline)) int linear_e2m1_sign(int i)
     return i % 4 == 0 ? 15 : i % 4 == 1 ? 12 : i % 4 == 2 ? 14 : 13;
 }
 
+/* Level 90 (linear_wgmma.h): a block of two warpgroups, each with 4 m tiles and n rows, has four batches of inputs of depth steps,
+ * then n pieces that the last rows of the last batch may run into, then its sums. Bytes of these in shared memory. */
+enum { WIDE_THREADS = 256, WIDE_STAGES = 4 };
+
+static inline __attribute__((always_inline)) int linear_wide_stage(int n, int depth)
+{
+    return depth * LINEAR_STEP * 2 * n;
+}
+
+static inline __attribute__((always_inline)) int linear_wide_sums_at(int n, int depth)
+{
+    return WIDE_STAGES * linear_wide_stage(n, depth) + n * 16;
+}
+
+static inline __attribute__((always_inline)) int linear_wide_shared(int n, int m, int depth)
+{
+    return linear_wide_sums_at(n, depth) + WIDE_THREADS * m * n * 2;
+}
+
 /* A matrix as kernels see it. Of experts: expert e has tiles e * n_tiles and following. */
 struct linear_matrix {
     const uint8_t *weights; /* [n_tiles][n_units][bytes of a unit] */
@@ -186,12 +205,15 @@ struct linear_rows {
 
 struct linear_args {
     struct linear_matrix m;
-    const void *x; /* [rows and LINEAR_X_ROWS][x_stride]: float16, padded; F32: float32, as it is */
+    /* [rows and LINEAR_X_ROWS][x_stride]: float16, padded; F32: float32, as it is. Level 90: float16 in pieces (halves.h) of
+     * x_stride rows */
+    const void *x;
     const float
-        *x_scales; /* [rows]: the inverse of what x was multiplied by; NaN: a row that has one; F32: NULL */
-    float *y;      /* row r at y + r * y_stride */
-    float
-        *partial; /* [n_splits][n_tiles][n_groups][32][4]: sums of the splits, for linear_join; NULL: none */
+        *x_scales;  /* [rows]: the inverse of what x was multiplied by; NaN: a row that has one; F32: NULL */
+    float *y;       /* row r at y + r * y_stride */
+    float *partial; /* [n_splits][n_tiles][n_groups][32][4]: sums of the splits; NULL: none */
+    uint32_t
+        *arrived; /* [y][x], zeros: of partial on level 90: blocks of this place that have stored theirs */
     /* Of experts: the rows of block y; NULL: all rows, in their order. Blocks from *n_lists on have nothing to do. */
     const struct linear_rows *lists;
     const int32_t *n_lists;
@@ -207,7 +229,7 @@ struct linear_args {
 /* Input rows to float16, or gathered as they are. Of experts: entry e is row rows[e], with the order of the columns of its expert. */
 struct linear_convert_args {
     const float *x;
-    void *to;                        /* [entries][to_stride] */
+    void *to;                        /* [entries][to_stride], or in pieces (halves.h) */
     float *scales;                   /* [entries] */
     const int32_t *rows;             /* NULL: entry e is row e */
     const uint16_t *order;           /* [experts][n_in]: the element of each column; NULL: 0, 1, ... */
@@ -215,6 +237,7 @@ struct linear_convert_args {
     const int32_t *n_lists;
     int32_t x_stride, to_stride, n_in, order_stride;
     int32_t is_f32;          /* gathered, but not converted */
+    int32_t piece_rows;      /* of all entries; with heads, those of a head are consecutive. 0: no pieces */
     int32_t n_heads, x_head; /* entry e is head e % n_heads of row e / n_heads; 0: no heads */
 };
 

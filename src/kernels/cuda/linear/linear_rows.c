@@ -4,9 +4,9 @@
 
 enum { CONVERT_WARPS = CONVERT_THREADS / WARP };
 
-/* The entry of a block, and what it is made of. */
+/* The entry of a block, what it is made of, and the row that it becomes. */
 struct entry {
-    int i, expert;
+    int i, expert, row;
     const float *x;
 };
 
@@ -21,7 +21,9 @@ DEVICE bool entry_of_block(struct entry *entry, const struct linear_convert_args
         entry->expert = a->lists[block_id_y()].expert;
         i += a->lists[block_id_y()].begin;
     }
-    entry->i = i;
+    entry->i = entry->row = i;
+    if (a->n_heads > 0 && a->piece_rows > 0)
+        entry->row = i % heads * (a->piece_rows / heads) + i / heads;
     entry->x = a->x + (int64_t)(a->rows ? a->rows[i] : i / heads) * a->x_stride;
     if (a->n_heads > 0)
         entry->x += (int64_t)(i % heads) * a->x_head;
@@ -51,15 +53,14 @@ KERNEL(linear_convert, struct linear_convert_args, CONVERT_THREADS)
     for (int i = thread_id(); i < a.n_in; i += CONVERT_THREADS)
         largest = larger_magnitude(largest, entry.x[i]);
     float factor = entry_factor(&a, entry.i, largest);
-    int64_t to = (int64_t)entry.i * a.to_stride;
     for (int i = 2 * thread_id(); i < a.to_stride; i += 2 * CONVERT_THREADS) {
         float v[2];
         UNROLL for (int k = 0; k < 2; k++)
             v[k] = i + k < a.n_in ? entry.x[order ? order[i + k] : i + k] * factor : 0;
         if (a.is_f32)
-            ((f32x2 *)a.to)[(to + i) / 2] = (f32x2){ v[0], v[1] };
+            ((f32x2 *)a.to)[half_pair_at(0, a.to_stride, entry.row, i)] = (f32x2){ v[0], v[1] };
         else
-            ((uint32_t *)a.to)[(to + i) / 2] = half2_of(v[0], v[1]);
+            ((half2 *)a.to)[half_pair_at(a.piece_rows, a.to_stride, entry.row, i)] = half2_of(v[0], v[1]);
     }
 }
 
@@ -83,13 +84,13 @@ KERNEL(linear_convert_held, struct linear_convert_args, CONVERT_THREADS)
         UNROLL for (int c = 0; c < 4; c++) largest = larger_magnitude(largest, x[k][c]);
     }
     float factor = entry_factor(&a, entry.i, largest);
-    uint16_t *to = (uint16_t *)a.to + (int64_t)entry.i * a.to_stride;
     UNROLL for (int k = 0; k < N; k++)
     {
         int i = 4 * (k * CONVERT_THREADS + thread_id());
         f32x4 v = x[k] * factor;
         if (i < a.to_stride)
-            *(u32x2 *)(to + i) = (u32x2){ half2_of(v[0], v[1]), half2_of(v[2], v[3]) };
+            store_halves(a.to, a.piece_rows, a.to_stride, entry.row, i, half2_of(v[0], v[1]),
+                         half2_of(v[2], v[3]));
     }
 }
 
