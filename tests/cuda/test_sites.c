@@ -494,24 +494,14 @@ static void errors_without_texts_have_their_number(void **state)
     }
 }
 
-/* Those that the operations of these lives have no use for. */
-static bool is_unused(const char *name)
-{
-    static const char *const UNUSED[] = { "cuEventCreate",      "cuEventDestroy_v2", "cuEventRecord",
-                                          "cuEventSynchronize", "cuEventQuery",      "cuStreamWaitEvent" };
-    for (size_t i = 0; i < sizeof UNUSED / sizeof *UNUSED; i++)
-        if (strcmp(UNUSED[i], name) == 0)
-            return true;
-    return false;
-}
-
 static void every_function_of_the_table_has_failed(void **state)
 {
     (void)state;
     int n_missing = 0;
     print_message("# functions that failed:");
     for (int i = 0; i < N_FUNCTIONS; i++) {
-        n_missing += !shared->has_failed[i] && !is_unused(FUNCTIONS[i]);
+        /* Only copies that nobody waits for have a use for this one, which no life here has. */
+        n_missing += !shared->has_failed[i] && strcmp(FUNCTIONS[i], "cuEventQuery") != 0;
         print_message(" %s%s", FUNCTIONS[i], shared->has_failed[i] ? "" : " (never)");
     }
     print_message("\n");

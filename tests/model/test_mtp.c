@@ -21,7 +21,7 @@ enum { N_NAMES = 3, N_PROMPTS = 3, N_CHAIN = 3, MAX_TOKENS = 80, MAX_PAGES = 8 }
 static struct model *load(const char *path, bool mtp)
 {
     const struct tutti_model_options options = {
-        .weight_type = "f32", .kv_type = "f32", .n_threads = 2, .mtp = mtp
+        .weight_type = "f32", .kv_type = "f32", .n_threads = 2, .mtp = mtp, .device = util_device()
     };
     struct tutti_error err;
     struct model *model = NULL;
