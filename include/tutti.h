@@ -773,6 +773,7 @@ struct tutti_stats {
     uint64_t draft_pages_used, draft_pages_cached;
     uint64_t n_late_masks; /* rows whose results were dropped because the token mask was late */
     uint64_t n_text_waits; /* steps that waited for the text thread */
+    uint64_t n_ahead_steps; /* steps submitted before the tokens of the step before were known */
     /* Refused requests: the queue was full; the predicted wait was too long; the time in the queue
      * ran out. */
     uint64_t n_refused_full, n_refused_early, n_timed_out;

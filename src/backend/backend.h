@@ -3,7 +3,8 @@
  * Memory from a backend (struct floats, struct matrix, struct kv_memory) may be on another device.
  * Only the backend's own operations access it: outside of the backend it is a handle and an offset,
  * never a pointer. A pointer in this header is to host memory. Operations run in the order of the
- * calls; their results are complete when step_wait() returns. One thread calls them.
+ * calls; their results are complete when step_wait() returns. One thread calls them. With
+ * sample_submit() two steps may be in flight.
  *
  * Every operation is row-independent: the bits of an output row depend only on that row's inputs,
  * never on n_rows, on other rows, or on the number of threads.
@@ -193,8 +194,11 @@ struct step {
     int n_rows, n_seqs, n_outputs;
     int n_hidden;             /* the last n_hidden outputs give normed hidden states instead of logits */
     const int32_t *token_ids; /* [n_rows] */
-    const int32_t *positions; /* [n_rows] */
-    const int32_t *seqs;      /* [n_rows], 0..n_seqs-1 */
+    /* [n_rows]: the row's token is that of this input of the last sample_submit(), -1: token_ids[r]. NULL: -1 for all.
+     * Only with sample_submit(). */
+    const int32_t *token_sources;
+    const int32_t *positions;          /* [n_rows] */
+    const int32_t *seqs;               /* [n_rows], 0..n_seqs-1 */
     const int32_t *const *page_tables; /* [n_seqs]: page_tables[s][p / page_tokens] holds position p */
     /* [n_seqs]: the same for the layers with a window, whose entries are window slots; NULL: page_tables.
      * Entries for positions that no row of the step attends to may be any slot. */
@@ -465,6 +469,8 @@ struct backend_ops {
     void (*step_submit)(struct backend *be);
     /* Waits until they are computed. */
     void (*step_wait)(struct backend *be);
+    /* Whether the step that was submitted last is computed, without waiting. With sample_submit() only. */
+    bool (*step_is_done)(struct backend *be);
 
     /* The first failure of the device since the backend was opened, such as a card that fell off the bus; TUTTI_OK: none.
      * After a failure results are invalid, and every operation returns without doing anything. NULL: the device
@@ -477,6 +483,16 @@ struct backend_ops {
     /* Processes the n inputs (sample.h), each with its rows of logits [rows][n_vocab], and sets their
      * results. Logits stay in the backend's memory: only results are copied to the host. */
     void (*sample)(struct backend *be, struct floats logits, int n_vocab, struct sample_input *inputs, int n);
+    /* Submits sampling of n inputs after the step that was submitted last, which need not be computed yet. The next step
+     * may be submitted before sample_wait(), with these inputs' tokens in its rows (struct step's token_sources), if the
+     * step in flight has no results for the host (n_hidden). What inputs point to must stay until sample_wait(). False:
+     * an input cannot be sampled without the host (SAMPLE_BEST, draft tokens, and what the device lacks); nothing was
+     * done. NULL: the device computes when it is called. */
+    bool (*sample_submit)(struct backend *be, struct floats logits, int n_vocab, struct sample_input *inputs,
+                          int n);
+    /* Sets the results of the last sample_submit(), and does not wait for what was submitted after it. n_out is 0 where
+     * only the host can sample the row: then the next step was fed with a wrong token. */
+    void (*sample_wait)(struct backend *be);
 
     /* Between steps: one sample of the device's limits, which takes some milliseconds. NULL: they are those of the host's
      * memory and processor (kernels/measure.h). */

@@ -2,7 +2,7 @@
  *
  * Memory of the card may only be touched while the card works: the host faults at its pointers. It has guard pages at its
  * end, and NaNs at first. What a stream is given is carried out as late as the driver may: when somebody waits for it, or for
- * an event after it, or asks for such an event a second time. Streams wait for each other by events only. So pinned memory
+ * an event after it, or asks for such an event often enough. Streams wait for each other by events only. So pinned memory
  * that is changed too early, or read too early, or work of two streams without an event in between, changes results. At the
  * end of the last context nothing may be left of what was allocated; else the program ends, as at any misuse. */
 #include "cuda/emulator.h"
@@ -179,6 +179,7 @@ struct operation {
     int byte;
     struct object *event, *stream; /* of RECORD and WAIT: the stream of the record, and its number */
     long n_record;
+    const struct object *exec; /* the graph that it belongs to */
 };
 
 struct operations {
@@ -728,11 +729,23 @@ EXPORT int cuStreamWaitEvent(void *stream, void *event, unsigned flags)
     return end(enqueue(stream, &op, NULL, 0));
 }
 
+/* Forgets what the stream has carried out. */
+static void drop_done(struct operations *queue)
+{
+    for (size_t i = 0; i < queue->n_done; i++)
+        free(queue->items[i].args);
+    queue->n -= queue->n_done;
+    memmove(queue->items, queue->items + queue->n_done, queue->n * sizeof *queue->items);
+    queue->n_done = 0;
+}
+
 static int finish_event(struct object *e)
 {
     work_until(e->stream, e, e->n_records);
     if (is_working)
         card_work(false);
+    if (e->stream && e->stream->queue.n_done > 0)
+        drop_done(&e->stream->queue);
     return 0;
 }
 
@@ -742,7 +755,7 @@ EXPORT int cuEventQuery(void *event)
     struct object *e = object_of(event, EVENT);
     if (!e)
         return end(INVALID_HANDLE);
-    if (e->n_done < e->n_records && e->n_queries++ == 0)
+    if (e->n_done < e->n_records && e->n_queries++ < setting("TUTTI_STANDIN_QUERIES", 1))
         return end(NOT_READY);
     return end(finish_event(e));
 }
@@ -833,6 +846,10 @@ EXPORT int cuGraphExecDestroy(void *exec)
     BEGIN_FREE();
     if (!object_of(exec, EXEC))
         misuse(__func__, "no such graph");
+    for (const struct object *o = objects; o; o = o->next)
+        for (size_t i = o->queue.n_done; i < o->queue.n; i++)
+            if (o->queue.items[i].exec == exec)
+                misuse(__func__, "the graph is still to be carried out");
     object_free(exec);
     return end(free_error);
 }
@@ -843,9 +860,11 @@ EXPORT int cuGraphLaunch(void *exec, void *stream)
     struct object *e = object_of(exec, EXEC), *o = object_of(stream, STREAM);
     if (!e || !o)
         return end(INVALID_HANDLE);
-    for (size_t i = 0; i < e->operations.n; i++)
+    for (size_t i = 0; i < e->operations.n; i++) {
         add_operation(&o->queue, &e->operations.items[i], e->operations.items[i].args,
                       args_bytes_of(&e->operations.items[i]));
+        o->queue.items[o->queue.n - 1].exec = e;
+    }
     return end(0);
 }
 

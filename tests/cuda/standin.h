@@ -1,7 +1,8 @@
 /* How tests steer the stand-in for NVIDIA's driver. A test finds these functions by dlsym() in libcuda.so.1.
  *
  * Environment: TUTTI_STANDIN_MEMORY (bytes of a card, 2 GiB), TUTTI_STANDIN_LEVEL (80), TUTTI_STANDIN_CARDS (1),
- * TUTTI_STANDIN_VERSION (12040), TUTTI_STANDIN_FAIL (NAME:COUNT:ERROR, as standin_fail(); NAME may be "any"). */
+ * TUTTI_STANDIN_VERSION (12040), TUTTI_STANDIN_FAIL (NAME:COUNT:ERROR, as standin_fail(); NAME may be "any"),
+ * TUTTI_STANDIN_QUERIES (1: so often an event that is asked for is not reached yet). */
 #ifndef TUTTI_TESTS_CUDA_STANDIN_H
 #define TUTTI_TESTS_CUDA_STANDIN_H
 

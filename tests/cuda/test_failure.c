@@ -59,15 +59,17 @@ static void check_refusal(tutti_engine *engine, const struct question *q)
     collect_clear(&c);
 }
 
-/* Answers all questions while call number call of function fails (NULL: of any; 0: none). is_first: notes the answers. */
-static struct run run_requests(tutti_model *model, const char *function, long call, bool is_first)
+/* Answers all questions while call number call of function fails (NULL: of any; 0: none). is_first: notes the answers.
+ * is_ahead: two steps are in flight; else draft tokens are verified. */
+static struct run run_requests(tutti_model *model, const char *function, long call, bool is_ahead,
+                               bool is_first)
 {
     const struct standin_functions *driver = standin_functions();
     const struct tutti_engine_options options = { .kv_bytes = 4 << 20,
                                                   .max_seqs = 4,
                                                   .max_queue = 4,
                                                   .max_batch_tokens = 32,
-                                                  .max_lookup_tokens = 2,
+                                                  .max_lookup_tokens = is_ahead ? 0 : 2,
                                                   .failed = on_failure };
     tutti_engine *engine = opened_engine(model, &options, NULL);
     struct collect all[N_REQUESTS];
@@ -117,18 +119,17 @@ static tutti_model *model_on_card(void)
     return opened_model(TEST_DEMO_MODEL, NULL, NULL, 1);
 }
 
-static void requests_end_with_the_cards_error(void **state)
+static void check_moments(bool is_ahead)
 {
-    (void)state;
     tutti_model *model = model_on_card();
-    struct run whole = run_requests(model, NULL, 0, true);
+    struct run whole = run_requests(model, NULL, 0, is_ahead, !is_ahead);
     assert_int_equal(whole.n_ended_by_error, 0);
     int n_clear = 0;
     for (int i = 0; i < N_MOMENTS; i++) {
         /* Failures stay in the model's backend: each run has one of its own. */
         tutti_model_close(model);
         model = model_on_card();
-        struct run run = run_requests(model, NULL, 1 + i * (whole.n_calls - 1) / N_MOMENTS, false);
+        struct run run = run_requests(model, NULL, 1 + i * (whole.n_calls - 1) / N_MOMENTS, is_ahead, false);
         assert_true(run.has_failed);
         n_clear += run.n_ended_by_error > 0;
     }
@@ -138,18 +139,30 @@ static void requests_end_with_the_cards_error(void **state)
     tutti_model_close(model);
 }
 
+static void requests_end_with_the_cards_error(void **state)
+{
+    (void)state;
+    check_moments(false);
+    check_moments(true);
+}
+
 static void results_that_did_not_come_are_not_used(void **state)
 {
     (void)state;
     static const struct {
         const char *function;
         long call;
-    } CASES[] = { { "cuStreamSynchronize", 1 },  { "cuStreamSynchronize", 4 }, { "cuMemcpyDtoHAsync_v2", 1 },
-                  { "cuMemcpyDtoHAsync_v2", 3 }, { "cuLaunchKernel", 100 },    { "cuMemcpyHtoDAsync_v2", 3 },
-                  { "cuCtxSetCurrent", 20 } };
+        bool is_ahead;
+    } CASES[] = { { "cuStreamSynchronize", 1 },      { "cuStreamSynchronize", 4 },
+                  { "cuMemcpyDtoHAsync_v2", 1 },     { "cuMemcpyDtoHAsync_v2", 3 },
+                  { "cuLaunchKernel", 100 },         { "cuMemcpyHtoDAsync_v2", 3 },
+                  { "cuCtxSetCurrent", 20 },         { "cuEventSynchronize", 2, true },
+                  { "cuEventSynchronize", 9, true }, { "cuEventRecord", 5, true },
+                  { "cuEventRecord", 8, true },      { "cuEventRecord", 15, true },
+                  { "cuLaunchKernel", 400, true },   { "cuGraphLaunch", 1, true } };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         tutti_model *model = model_on_card();
-        struct run run = run_requests(model, CASES[i].function, CASES[i].call, false);
+        struct run run = run_requests(model, CASES[i].function, CASES[i].call, CASES[i].is_ahead, false);
         assert_true(run.has_failed);
         assert_true(run.n_ended_by_error > 0);
         tutti_model_close(model);

@@ -239,6 +239,61 @@ static void a_late_mask_takes_the_last_row_back(void **state)
     bench_free(&b);
 }
 
+/* Plans a step, which stays in flight. */
+static void submit(struct bench *b, int n_rows)
+{
+    assert_true(scheduler_plan(b->s, 1));
+    assert_int_equal(b->s->step.n_rows, n_rows);
+    b->s->is_in_flight = true;
+}
+
+static void a_step_is_planned_while_tokens_are_drawn(void **state)
+{
+    (void)state;
+    struct bench b = bench_new(
+        (struct scheduler_options){ .max_seqs = 4, .n_pages = 20, .runs_ahead = true });
+    struct sequence *seqs[4];
+    for (int i = 0; i < 4; i++)
+        add(&b, 15, 1, 0);
+    compute(&b, 60);
+    for (int i = 0; i < 4; i++) {
+        seqs[i] = b.s->entries[i].seq;
+        seqs[i]->max_ids = i == 3 ? 16 : 20;
+        scheduler_assume(b.s, seqs[i], 3 - i);
+        assert_int_equal(seqs[i]->state, SEQUENCE_DECODE);
+    }
+    submit(&b, 3); /* the last one has all its tokens */
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(b.s->step.token_sources[i], 3 - i);
+    scheduler_commit(b.s, seqs[0], &(int32_t){ 9 }, 1); /* goes on */
+    assert_int_equal(seqs[0]->ids[15], 9);
+    assert_int_equal(seqs[0]->n_ids, 16);
+    scheduler_commit(b.s, seqs[1], NULL, 0); /* its end */
+    assert_int_equal(seqs[1]->n_ids, 15);
+    scheduler_finish(b.s, seqs[1]);
+    scheduler_redraw(b.s, seqs[2]);
+    assert_int_equal(seqs[2]->state, SEQUENCE_PREEMPTED);
+    assert_int_equal(seqs[2]->n_ids, 15);
+    assert_true(seqs[2]->needs_host);
+    scheduler_commit(b.s, seqs[3], &(int32_t){ 7 }, 1);
+    scheduler_finish(b.s, seqs[3]);
+    audit(&b);
+    assert_int_equal(b.s->n_entries, 1);
+    assert_ptr_equal(b.s->entries[0].seq, seqs[0]);
+    scheduler_advance(b.s);
+    assert_int_equal(seqs[0]->n_computed, 16); /* with its token: the page is published */
+    assert_int_equal(seqs[0]->n_published, 1);
+    scheduler_assume(b.s, seqs[0], 0);
+    submit(&b, 1 + 15); /* the other one again */
+    assert_int_equal(b.s->step.token_ids[0], 0);
+    scheduler_commit(b.s, seqs[0], &(int32_t){ 8 }, 1);
+    audit(&b);
+    scheduler_finish(b.s, seqs[0]);
+    scheduler_finish(b.s, seqs[2]);
+    assert_int_equal(b.s->n_entries, 0);
+    bench_free(&b);
+}
+
 static void a_recomputed_sequence_is_in_prefill_again(void **state)
 {
     (void)state;
@@ -319,6 +374,7 @@ int main(void)
         cmocka_unit_test(choices_share_the_prompt_and_those_without_a_slot_return_to_the_queue),
         cmocka_unit_test(siblings_take_slots_give_way_and_finish_together),
         cmocka_unit_test(a_late_mask_takes_the_last_row_back),
+        cmocka_unit_test(a_step_is_planned_while_tokens_are_drawn),
         cmocka_unit_test(a_recomputed_sequence_is_in_prefill_again),
         cmocka_unit_test(any_other_transition_ends_the_program),
     };

@@ -85,6 +85,11 @@ void cuda_free(struct backend *be)
         free_kinds(cuda);
         cuda_modules_unload(cuda);
         cuda_busy_close(cuda);
+        cuda_event events[] = { s->marks[MARK_STEP], s->marks[MARK_SAMPLES], s->buffers[0].sent,
+                                s->buffers[1].sent };
+        for (size_t i = 0; i < sizeof events / sizeof *events; i++)
+            if (events[i])
+                (void)d->event_free(events[i]);
         if (s->stream)
             (void)d->stream_free(s->stream);
         (void)d->context_set(NULL);
@@ -194,10 +199,20 @@ static enum tutti_status open_context(struct cuda_backend *cuda, const struct cu
     s->has_context = true;
     cuda_enter(cuda);
     result = d->stream_new(&s->stream, CUDA_STREAM_NON_BLOCKING);
-    if (result == CUDA_OK)
-        return cuda_check(cuda, err);
-    s->stream = NULL;
-    return cuda_driver_error(d, result, "creating a stream", err);
+    if (result != CUDA_OK) {
+        s->stream = NULL;
+        return cuda_driver_error(d, result, "creating a stream", err);
+    }
+    cuda_event *events[] = { &s->marks[MARK_STEP], &s->marks[MARK_SAMPLES], &s->buffers[0].sent,
+                             &s->buffers[1].sent };
+    for (size_t i = 0; i < sizeof events / sizeof *events; i++) {
+        result = d->event_new(events[i], CUDA_EVENT_DISABLE_TIMING);
+        if (result != CUDA_OK) {
+            *events[i] = NULL;
+            return cuda_driver_error(d, result, "creating an event", err);
+        }
+    }
+    return cuda_check(cuda, err);
 }
 
 static struct cuda_backend *alloc_backend(const struct cuda_driver *driver)

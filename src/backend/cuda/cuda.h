@@ -147,6 +147,12 @@ void cuda_copy_out(struct cuda_backend *cuda, void *host, const void *from,
 void cuda_copy_within(struct cuda_backend *cuda, void *to, const void *from,
                       size_t n_bytes); /* in the order of launches */
 
+/* To pinned memory, in the order of the launches: it is there when cuda_wait_samples() returns. */
+void cuda_copy_out_later(struct cuda_backend *cuda, void *pinned, const void *from, size_t n_bytes);
+/* Marks the end of what was launched so far, and waits for the last mark; launches after it go on. */
+void cuda_mark_samples(struct cuda_backend *cuda);
+void cuda_wait_samples(struct cuda_backend *cuda);
+
 /* Host memory that the card copies from and to at full speed. NULL: no memory. */
 void *cuda_pinned_new(struct cuda_backend *cuda, size_t n_bytes);
 void cuda_pinned_free(struct cuda_backend *cuda, void *memory); /* NULL is allowed */
@@ -246,6 +252,11 @@ uint64_t cuda_checksum(struct backend *be, struct floats floats, size_t n_floats
 uint64_t cuda_arithmetic_checksum(struct backend *be);
 enum tutti_status cuda_reserve_sampling(struct backend *be, int n_vocab, struct tutti_error *err);
 void cuda_sample(struct backend *be, struct floats logits, int n_vocab, struct sample_input *inputs, int n);
+bool cuda_sample_submit(struct backend *be, struct floats logits, int n_vocab, struct sample_input *inputs,
+                        int n);
+void cuda_sample_wait(struct backend *be);
+/* The results of the last sampling, on the card, by input of cuda_sample_submit(). NULL: sampling is not reserved. */
+const struct draw_result *cuda_sample_results(const struct cuda_backend *cuda);
 void cuda_sampling_release(struct cuda_backend *cuda);
 
 /* ---- limits: cuda_measure.c ---- */

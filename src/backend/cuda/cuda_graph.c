@@ -131,8 +131,10 @@ static cuda_result run_items(struct cuda_backend *cuda, const struct item **fail
 
 static void free_exec(struct cuda_backend *cuda, struct graph *g)
 {
-    if (g->exec)
+    if (g->exec) {
+        (void)cuda->driver->stream_wait(cuda->state->stream); /* it may be running */
         (void)cuda->driver->graph_exec_free(g->exec);
+    }
     g->exec = NULL;
 }
 

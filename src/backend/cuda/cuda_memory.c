@@ -69,6 +69,32 @@ void cuda_copy_out(struct cuda_backend *cuda, void *host, const void *from, size
     memset(host, 0, n_bytes); /* after a failure nobody uses it, but it is defined */
 }
 
+void cuda_copy_out_later(struct cuda_backend *cuda, void *pinned, const void *from, size_t n_bytes)
+{
+    struct cuda_state *s = cuda->state;
+    cuda_enter(cuda);
+    assert(!s->in_step);
+    if (s->failure == TUTTI_OK && n_bytes > 0)
+        (void)cuda_is_ok(cuda, cuda->driver->copy_out(pinned, (void *)(uintptr_t)from, n_bytes, s->stream),
+                         "copying from the card");
+}
+
+void cuda_mark_samples(struct cuda_backend *cuda)
+{
+    struct cuda_state *s = cuda->state;
+    if (s->failure == TUTTI_OK)
+        (void)cuda_is_ok(cuda, cuda->driver->event_record(s->marks[MARK_SAMPLES], s->stream),
+                         "marking the end of sampling");
+}
+
+void cuda_wait_samples(struct cuda_backend *cuda)
+{
+    struct cuda_state *s = cuda->state;
+    cuda_enter(cuda);
+    if (s->failure == TUTTI_OK)
+        (void)cuda_is_ok(cuda, cuda->driver->event_wait(s->marks[MARK_SAMPLES]), "sampling");
+}
+
 static void add_or_run(struct cuda_backend *cuda, const struct item *item, const void *args)
 {
     if (cuda->state->in_step) {

@@ -34,6 +34,7 @@ const struct backend_ops CUDA_OPS = {
     .step_begin = cuda_step_begin,
     .step_submit = cuda_step_submit,
     .step_wait = cuda_step_wait,
+    .step_is_done = cuda_step_is_done,
     .check = cuda_check_operation,
     .measure = cuda_measure,
     .bind_caller = cuda_bind_caller,
@@ -109,6 +110,8 @@ const struct backend_ops CUDA_OPS = {
     .arithmetic_checksum = cuda_arithmetic_checksum,
     .reserve_sampling = cuda_reserve_sampling,
     .sample = cuda_sample,
+    .sample_submit = cuda_sample_submit,
+    .sample_wait = cuda_sample_wait,
 };
 
 /* The parts whose operations need scratch memory. A reserve function frees what it had before; false: the card is out of

@@ -17,16 +17,18 @@
 #include <string.h>
 
 enum {
-    MOST_DRAWS = 256,       /* that are sampled at once */
-    MOST_CHANGED = 32,      /* of these, with bias, penalties or mask */
-    UPLOAD_BYTES = 1 << 20, /* besides 16 for each token of the vocabulary */
+    MOST_DRAWS = 1024, /* that are sent at once */
+    GROUP_DRAWS = 256, /* of a launch; the next one reuses its scratch memory */
+    MOST_CHANGED = 32, /* of these, with bias, penalties or mask */
+    MOST_GROUPS = MOST_DRAWS / MOST_CHANGED + MOST_DRAWS / GROUP_DRAWS,
+    UPLOAD_BYTES = 4 << 20, /* besides 16 for each token of the vocabulary */
     MAX_BIASES = 4096,      /* of a row on the card */
 };
 
 _Static_assert((int)SAMPLE_MOST_TOP >= LIMIT_TOP_LOGPROBS,
                "the card finds as many log-probabilities as may be wanted");
 
-enum { BEST_FOUND = -1 };
+enum { BEST_FOUND = -1, FINISH_THREADS = 32 };
 
 /* What became of a row of the card, in sample.n_top until its input is complete. */
 enum { ROW_IS_BAD = -1, ROW_IS_LEFT = -2 };
@@ -40,17 +42,24 @@ struct cuda_sampling {
     /* Draws, then their lists and masks: pinned, where the card reads each once. */
     uint8_t *upload;
     size_t upload_room, n_upload;
-    float *card_rows; /* [MOST_CHANGED][n_vocab]: logits after bias, penalties and mask */
-    struct draw_out *outs, *card_outs;
-    struct draw_found *tops, *card_tops; /* [MOST_DRAWS][SAMPLE_MOST_TOP] */
+    float *card_rows;           /* [MOST_CHANGED][n_vocab]: logits after bias, penalties and mask */
+    struct draw_out *card_outs; /* [GROUP_DRAWS] */
+    struct draw_result *results, *card_results; /* [MOST_DRAWS] */
+    struct draw_found *tops, *card_tops;        /* [MOST_DRAWS][SAMPLE_MOST_TOP] */
     struct draw_scratch *card_scratch;
-    float *card_sums; /* [MOST_DRAWS][2][most_tiles] */
+    float *card_sums; /* [GROUP_DRAWS][2][most_tiles] */
     int most_tiles;
     struct planned_draw {
         struct sample_input *in;
         int k; /* row after that of in; of SAMPLE_BEST: the index in totals, or BEST_FOUND */
     } planned[MOST_DRAWS];
-    int n_planned, n_changed;
+    int n_planned;
+    struct draw_group {
+        int first, n, n_changed;
+    } groups[MOST_GROUPS]; /* of planned draws, in order */
+    int n_groups;
+    struct sample_input *submitted; /* [n_submitted]: of cuda_sample_submit(); one draw for each */
+    int n_submitted;
     double totals[MOST_CHANGED]; /* of beams: logarithms of the sums of exponentials */
 };
 
@@ -63,12 +72,13 @@ void cuda_sampling_release(struct cuda_backend *cuda)
     free(s->indices);
     cuda_pinned_free(cuda, s->host_row);
     cuda_pinned_free(cuda, s->upload);
-    cuda_pinned_free(cuda, s->outs);
+    cuda_pinned_free(cuda, s->results);
     cuda_pinned_free(cuda, s->tops);
     cuda_memory_free(cuda, s->card_scratch);
     cuda_memory_free(cuda, s->card_sums);
     cuda_memory_free(cuda, s->card_rows);
     cuda_memory_free(cuda, s->card_outs);
+    cuda_memory_free(cuda, s->card_results);
     cuda_memory_free(cuda, s->card_tops);
     free(s);
     cuda->sampling = NULL;
@@ -85,7 +95,7 @@ enum tutti_status cuda_reserve_sampling(struct backend *be, int n_vocab, struct 
     struct cuda_sampling *s = cuda->sampling = calloc(1, sizeof *s);
     if (!s)
         return error_set(err, TUTTI_E_MEMORY, "sampling: out of memory");
-    size_t n = (size_t)n_vocab, outs_bytes = MOST_DRAWS * sizeof *s->outs,
+    size_t n = (size_t)n_vocab, results_bytes = MOST_DRAWS * sizeof *s->results,
            tops_bytes = MOST_DRAWS * SAMPLE_MOST_TOP * sizeof *s->tops;
     kernels_init(&s->kernels, cpu_detect());
     s->n_vocab = n_vocab;
@@ -93,17 +103,19 @@ enum tutti_status cuda_reserve_sampling(struct backend *be, int n_vocab, struct 
     s->indices = calloc(n, sizeof *s->indices);
     s->host_row = cuda_pinned_new(cuda, n * sizeof *s->host_row);
     s->upload = cuda_pinned_new(cuda, s->upload_room);
-    s->outs = cuda_pinned_new(cuda, outs_bytes);
+    s->results = cuda_pinned_new(cuda, results_bytes);
     s->tops = cuda_pinned_new(cuda, tops_bytes);
     s->most_tiles = (n_vocab + RACE_TILE - 1) / RACE_TILE;
-    s->card_scratch = cuda_memory_new(cuda, MOST_DRAWS * sizeof *s->card_scratch);
-    s->card_sums = cuda_memory_new(cuda, MOST_DRAWS * 2 * (size_t)s->most_tiles * sizeof *s->card_sums);
+    s->card_scratch = cuda_memory_new(cuda, GROUP_DRAWS * sizeof *s->card_scratch);
+    s->card_sums = cuda_memory_new(cuda, GROUP_DRAWS * 2 * (size_t)s->most_tiles * sizeof *s->card_sums);
     s->card_rows = cuda_memory_new(cuda, MOST_CHANGED * n * sizeof *s->card_rows);
-    s->card_outs = cuda_memory_new(cuda, outs_bytes);
+    s->card_outs = cuda_memory_new(cuda, GROUP_DRAWS * sizeof *s->card_outs);
+    s->card_results = cuda_memory_new(cuda, results_bytes);
     s->card_tops = cuda_memory_new(cuda, tops_bytes);
     enum tutti_status st = sampler_new(&s->sampler, &s->kernels, n_vocab, err);
-    if (st == TUTTI_OK && !(s->indices && s->host_row && s->upload && s->outs && s->tops && s->card_rows &&
-                            s->card_scratch && s->card_sums && s->card_outs && s->card_tops))
+    if (st == TUTTI_OK &&
+        !(s->indices && s->host_row && s->upload && s->results && s->tops && s->card_rows &&
+          s->card_scratch && s->card_sums && s->card_outs && s->card_results && s->card_tops))
         st = error_set(err, TUTTI_E_MEMORY, "device cuda: out of memory for sampling of %d tokens", n_vocab);
     if (st != TUTTI_OK)
         cuda_sampling_release(cuda);
@@ -239,10 +251,11 @@ static void describe_draw(struct draw *d, const struct sample_input *in, int k)
 }
 
 /* False: there is no room for its lists. */
-static bool put_changes(struct cuda_sampling *s, struct draw *d, const struct sample_input *in, int k)
+static bool put_changes(struct cuda_sampling *s, struct draw *d, const struct sample_input *in, int k,
+                        int n_changed)
 {
     const struct tutti_sampling *p = in->sampling;
-    d->x = s->card_rows + (size_t)s->n_changed * (size_t)s->n_vocab;
+    d->x = s->card_rows + (size_t)n_changed * (size_t)s->n_vocab;
     d->repetition = 1;
     return (p->n_logit_bias == 0 || put_biases(s, d, p)) &&
            ((p->repetition_penalty == 1.0f && p->presence_penalty == 0.0f && p->frequency_penalty == 0.0f) ||
@@ -250,7 +263,27 @@ static bool put_changes(struct cuda_sampling *s, struct draw *d, const struct sa
            (!in->allowed || put_mask(s, d, in));
 }
 
-/* Adds row k of an input to the next launch; total: of DRAW_BEST. False: there is no room in it. */
+/* The group of the next draw. NULL: there are too many. */
+static struct draw_group *next_group(struct cuda_sampling *s, bool is_changed)
+{
+    struct draw_group *g = &s->groups[s->n_groups > 0 ? s->n_groups - 1 : 0];
+    if (s->n_planned == MOST_DRAWS)
+        return NULL;
+    if (s->n_groups > 0 && g->n < GROUP_DRAWS && g->n_changed + is_changed <= MOST_CHANGED)
+        return g;
+    assert(s->n_groups < MOST_GROUPS);
+    g = &s->groups[s->n_groups++];
+    *g = (struct draw_group){ .first = s->n_planned };
+    return g;
+}
+
+static void forget_draws(struct cuda_sampling *s)
+{
+    s->n_planned = s->n_groups = 0;
+    s->n_upload = MOST_DRAWS * sizeof(struct draw);
+}
+
+/* Adds row k of an input to what is sent next; total: of DRAW_BEST. False: there is no room in it. */
 static bool plan_draw(struct cuda_sampling *s, const float *logits, int n_vocab, struct sample_input *in,
                       int k, double total)
 {
@@ -258,105 +291,62 @@ static bool plan_draw(struct cuda_sampling *s, const float *logits, int n_vocab,
                       : in->kind == SAMPLE_DRAW ? sampler_has_processors(in->sampling) || in->allowed
                                                 : false;
     int row = in->row + (in->kind == SAMPLE_BEST ? 0 : k);
-    if (s->n_planned == MOST_DRAWS || (is_changed && s->n_changed == MOST_CHANGED))
+    struct draw_group *g = next_group(s, is_changed);
+    if (!g)
         return false;
     struct draw draw = { .logits = logits + (size_t)row * (size_t)n_vocab,
                          .n = in->n_usable,
                          .total = total };
     size_t n_upload = s->n_upload;
     describe_draw(&draw, in, k);
-    if (is_changed && !put_changes(s, &draw, in, k)) {
+    if (is_changed && !put_changes(s, &draw, in, k, g->n_changed)) {
         s->n_upload = n_upload;
+        s->n_groups -= g->n == 0;
         return false;
     }
-    s->n_changed += is_changed;
+    g->n_changed += is_changed;
+    g->n++;
     ((struct draw *)(void *)s->upload)[s->n_planned] = draw;
     s->planned[s->n_planned++] = (struct planned_draw){ in, k };
     return true;
 }
 
-static double log_sum_exp(const struct draw_out *out, uint64_t largest)
+static double log_sum_exp(const struct draw_result *result)
 {
-    return (double)draw_key_value(largest) + log(out->sum_exp);
+    return (double)draw_key_value(result->largest) + log(result->sum_exp);
 }
 
-static void collect_logprobs(struct sample *to, const struct sample_input *in, const struct draw_out *out,
-                             const struct draw_found *top, struct draw_found found, uint64_t largest)
+static void collect_draw(struct sample *to, const struct sample_input *in, const struct draw *d,
+                         const struct draw_result *result, const struct draw_found *top)
 {
-    double total = log_sum_exp(out, largest);
+    *to = (struct sample){ 0 };
+    if (result->bad != INT32_MAX || result->is_left) {
+        to->token = result->bad != INT32_MAX ? result->bad : 0;
+        to->n_top = result->bad != INT32_MAX ? ROW_IS_BAD : ROW_IS_LEFT;
+        return;
+    }
+    to->token = in->kind == SAMPLE_SCORE ? in->token : result->token;
+    if (!d->has_logprobs)
+        return;
+    double total = log_sum_exp(result);
     bool is_usable = to->token < in->n_usable; /* a prompt may have others */
-    to->logprob = is_usable ? (float)((double)found.logit - total) : -INFINITY;
-    to->n_top = out->n_top;
+    to->logprob = is_usable ? (float)((double)result->logit - total) : -INFINITY;
+    to->n_top = result->n_top;
     for (int i = 0; i < to->n_top; i++)
         to->top[i] = (struct sample_top){ top[i].id, (float)((double)top[i].logit - total) };
 }
 
-/* The token that arrives first, of all parts. */
-static struct draw_found first_of(const struct draw_out *out, int n_parts)
-{
-    struct draw_race first = out->races[0];
-    for (int i = 1; i < n_parts; i++) {
-        const struct draw_race *other = &out->races[i];
-        if (other->arrival < first.arrival ||
-            (other->arrival == first.arrival && (uint32_t)other->found.id < (uint32_t)first.found.id))
-            first = *other;
-    }
-    return first.found;
-}
-
-/* What the scan of all parts of a row found. */
-struct row_scan {
-    uint64_t largest, best; /* keys of the logits, and of x */
-    int32_t bad;            /* INT32_MAX: all logits are finite */
-    bool is_left;
-};
-
-static struct row_scan scan_of(const struct draw *d, const struct draw_out *out)
-{
-    struct row_scan row = { .bad = INT32_MAX, .is_left = out->is_left };
-    for (int p = 0; p < SAMPLE_PARTS; p++) {
-        const struct draw_scan *scan = &out->scans[p];
-        uint64_t best = d->x ? scan->largest_x : scan->largest;
-        row.largest = scan->largest > row.largest ? scan->largest : row.largest;
-        row.best = best > row.best ? best : row.best;
-        row.bad = scan->bad < row.bad ? scan->bad : row.bad;
-        row.is_left = row.is_left || (d->x && scan->bad_x != INT32_MAX);
-    }
-    return row;
-}
-
-static void collect_draw(struct sample *to, const struct sample_input *in, const struct draw *d,
-                         const struct draw_out *out, const struct draw_found *top)
-{
-    struct row_scan row = scan_of(d, out);
-    *to = (struct sample){ 0 };
-    if (row.bad != INT32_MAX || row.is_left) {
-        to->token = row.bad != INT32_MAX ? row.bad : 0;
-        to->n_top = row.bad != INT32_MAX ? ROW_IS_BAD : ROW_IS_LEFT;
-        return;
-    }
-    struct draw_found found = d->kind == DRAW_PLAIN       ? first_of(out, SAMPLE_PARTS)
-                              : d->kind == DRAW_TRUNCATED ? first_of(out, 1)
-                                                          : out->token;
-    to->token = in->kind == SAMPLE_SCORE ? in->token
-                : d->kind == DRAW_GREEDY ? draw_key_id(row.best)
-                                         : found.id;
-    if (d->has_logprobs)
-        collect_logprobs(to, in, out, top, found, row.largest);
-}
-
 /* Of SAMPLE_BEST: first the total, then the candidates, with which n_out becomes 1. */
 static void collect_best(struct cuda_sampling *s, struct sample_input *in, int k, const struct draw *d,
-                         const struct draw_out *out, const struct draw_found *top)
+                         const struct draw_result *result, const struct draw_found *top)
 {
-    struct row_scan row = scan_of(d, out);
-    in->is_finite = row.bad == INT32_MAX;
+    in->is_finite = result->bad == INT32_MAX;
     if (!in->is_finite) {
-        in->out->token = row.bad;
+        in->out->token = result->bad;
         in->n_out = 1;
     } else if (k != BEST_FOUND) {
-        s->totals[k] = log_sum_exp(out, row.largest);
-    } else if (!row.is_left) {
+        s->totals[k] = log_sum_exp(result);
+    } else if (!result->is_left) {
         for (int i = 0; i < in->n_best; i++)
             in->best[i] = (struct sample_candidate){ top[i].id, top[i].x,
                                                      (float)((double)top[i].logit - d->total) };
@@ -364,54 +354,88 @@ static void collect_best(struct cuda_sampling *s, struct sample_input *in, int k
     }
 }
 
-/* Samples what is planned. */
-static void run_draws(struct cuda_backend *cuda)
+static const struct draw *draws_of(const struct cuda_sampling *s)
+{
+    return (const void *)s->upload;
+}
+
+/* Launches for a group of draws. Returns whether they give log-probabilities of several tokens. */
+static bool launch_group(struct cuda_backend *cuda, const struct draw_group *g)
 {
     struct cuda_sampling *s = cuda->sampling;
-    struct sample_args args = { .draws = (const struct draw *)(const void *)s->upload,
+    const struct draw *draws = draws_of(s) + g->first;
+    struct sample_args args = { .draws = draws,
                                 .outs = s->card_outs,
-                                .tops = s->card_tops,
+                                .tops = s->card_tops + (size_t)g->first * SAMPLE_MOST_TOP,
+                                .results = s->card_results + g->first,
                                 .scratch = s->card_scratch,
                                 .tile_sums = s->card_sums,
                                 .most_tiles = s->most_tiles };
     bool has_more = false, has_sums = false, has_top = false;
-    int n = s->n_planned;
-    if (n == 0)
-        return;
-    for (int i = 0; i < n; i++) {
-        const struct draw *d = &((const struct draw *)(const void *)s->upload)[i];
+    for (int i = 0; i < g->n; i++) {
+        const struct draw *d = &draws[i];
         has_top = has_top || d->n_top > 0;
         has_sums = has_sums || d->has_logprobs || (d->kind == DRAW_TRUNCATED && d->top_k == 0);
         has_more = has_more || d->has_logprobs || d->kind == DRAW_PLAIN || d->kind == DRAW_TRUNCATED ||
                    d->kind == DRAW_BEST;
     }
-    cuda_busy_begin(cuda);
-    if (s->n_changed > 0)
-        cuda_launch(cuda, CUDA_KERNEL_sample_prepare, (struct cuda_grid){ n, 1, 1, SAMPLE_THREADS, 0 }, &args,
-                    sizeof args);
-    cuda_launch(cuda, CUDA_KERNEL_sample_scan, (struct cuda_grid){ SAMPLE_PARTS, n, 1, SAMPLE_THREADS, 0 },
+    if (g->n_changed > 0)
+        cuda_launch(cuda, CUDA_KERNEL_sample_prepare, (struct cuda_grid){ g->n, 1, 1, SAMPLE_THREADS, 0 },
+                    &args, sizeof args);
+    cuda_launch(cuda, CUDA_KERNEL_sample_scan, (struct cuda_grid){ SAMPLE_PARTS, g->n, 1, SAMPLE_THREADS, 0 },
                 &args, sizeof args);
     if (has_sums)
         cuda_launch(cuda, CUDA_KERNEL_sample_sums,
-                    (struct cuda_grid){ 2 * SAMPLE_PARTS, n, 1, SAMPLE_THREADS, 0 }, &args, sizeof args);
+                    (struct cuda_grid){ 2 * SAMPLE_PARTS, g->n, 1, SAMPLE_THREADS, 0 }, &args, sizeof args);
     if (has_more)
         cuda_launch(cuda, CUDA_KERNEL_sample_draw,
-                    (struct cuda_grid){ SAMPLE_PARTS + 2, n, 1, SAMPLE_THREADS, 0 }, &args, sizeof args);
+                    (struct cuda_grid){ SAMPLE_PARTS + 2, g->n, 1, SAMPLE_THREADS, 0 }, &args, sizeof args);
+    cuda_launch(cuda, CUDA_KERNEL_sample_finish, (struct cuda_grid){ g->n, 1, 1, FINISH_THREADS, 0 }, &args,
+                sizeof args);
+    return has_top;
+}
+
+/* Submits what is planned. */
+static void launch_draws(struct cuda_backend *cuda)
+{
+    struct cuda_sampling *s = cuda->sampling;
+    bool has_top = false;
+    cuda_busy_begin(cuda);
+    for (int i = 0; i < s->n_groups; i++)
+        has_top = launch_group(cuda, &s->groups[i]) || has_top;
     cuda_busy_end(cuda);
     if (has_top)
-        cuda_copy_out(cuda, s->tops, s->card_tops, (size_t)n * SAMPLE_MOST_TOP * sizeof *s->tops);
-    cuda_copy_out(cuda, s->outs, s->card_outs, (size_t)n * sizeof *s->outs);
-    for (int i = 0; i < n; i++) {
-        const struct draw *d = &((const struct draw *)(const void *)s->upload)[i];
+        cuda_copy_out_later(cuda, s->tops, s->card_tops,
+                            (size_t)s->n_planned * SAMPLE_MOST_TOP * sizeof *s->tops);
+    cuda_copy_out_later(cuda, s->results, s->card_results, (size_t)s->n_planned * sizeof *s->results);
+    cuda_mark_samples(cuda);
+}
+
+/* Waits for what was submitted, and takes its results. */
+static void collect_draws(struct cuda_backend *cuda)
+{
+    struct cuda_sampling *s = cuda->sampling;
+    cuda_wait_samples(cuda);
+    if (cuda_check(cuda, NULL) != TUTTI_OK) /* nobody uses the results, but they are defined */
+        memset(s->results, 0, (size_t)s->n_planned * sizeof *s->results);
+    for (int i = 0; i < s->n_planned; i++) {
+        const struct draw *d = &draws_of(s)[i];
         const struct draw_found *top = s->tops + (size_t)i * SAMPLE_MOST_TOP;
         struct sample_input *in = s->planned[i].in;
         if (in->kind == SAMPLE_BEST)
-            collect_best(s, in, s->planned[i].k, d, &s->outs[i], top);
+            collect_best(s, in, s->planned[i].k, d, &s->results[i], top);
         else
-            collect_draw(&in->out[s->planned[i].k], in, d, &s->outs[i], top);
+            collect_draw(&in->out[s->planned[i].k], in, d, &s->results[i], top);
     }
-    s->n_planned = s->n_changed = 0;
-    s->n_upload = MOST_DRAWS * sizeof(struct draw);
+    forget_draws(s);
+}
+
+static void run_draws(struct cuda_backend *cuda)
+{
+    if (cuda->sampling->n_planned == 0)
+        return;
+    launch_draws(cuda);
+    collect_draws(cuda);
 }
 
 /* ---- inputs ---- */
@@ -508,26 +532,75 @@ static void finish_input(struct cuda_backend *cuda, const float *logits, int n_v
     }
 }
 
+/* Rows of logits that the inputs have. */
+static const float *rows_of(struct floats logits, int n_vocab, const struct sample_input *inputs, int n)
+{
+    int n_rows = 0;
+    for (int i = 0; i < n; i++) {
+        int end = inputs[i].row + inputs[i].n_drafts + 1;
+        n_rows = end > n_rows ? end : n_rows;
+    }
+    return cuda_floats(logits, (size_t)n_rows * (size_t)n_vocab);
+}
+
 void cuda_sample(struct backend *be, struct floats logits, int n_vocab, struct sample_input *inputs, int n)
 {
     struct cuda_backend *cuda = cuda_of(be);
     struct cuda_sampling *s = cuda->sampling;
-    int n_rows = 0;
-    for (int i = 0; i < n; i++) {
-        assert(s && inputs[i].n_usable <= s->n_vocab); /* else reserve_sampling() is missing */
-        int end = inputs[i].row + inputs[i].n_drafts + 1;
-        n_rows = end > n_rows ? end : n_rows;
-    }
     if (n == 0)
         return;
-    const float *rows = cuda_floats(logits, (size_t)n_rows * (size_t)n_vocab);
-    s->n_planned = s->n_changed = 0;
-    s->n_upload = MOST_DRAWS * sizeof(struct draw);
+    assert(s && s->n_submitted == 0); /* else reserve_sampling() is missing, or sample_wait() */
+    const float *rows = rows_of(logits, n_vocab, inputs, n);
+    forget_draws(s);
     find_all_best(cuda, rows, n_vocab, inputs, n);
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
+        assert(inputs[i].n_usable <= s->n_vocab);
         if (inputs[i].kind != SAMPLE_BEST)
             plan_input(cuda, rows, n_vocab, &inputs[i]);
+    }
     run_draws(cuda);
     for (int i = 0; i < n; i++)
         finish_input(cuda, rows, n_vocab, &inputs[i]);
+}
+
+bool cuda_sample_submit(struct backend *be, struct floats logits, int n_vocab, struct sample_input *inputs,
+                        int n)
+{
+    struct cuda_backend *cuda = cuda_of(be);
+    struct cuda_sampling *s = cuda->sampling;
+    assert(s && s->n_submitted == 0);
+    const float *rows = rows_of(logits, n_vocab, inputs, n);
+    forget_draws(s);
+    for (int i = 0; i < n; i++) {
+        struct sample_input *in = &inputs[i];
+        assert(in->n_usable <= s->n_vocab);
+        if (in->kind == SAMPLE_BEST || in->n_drafts > 0 || is_for_host(in) ||
+            !plan_draw(s, rows, n_vocab, in, 0, 0)) {
+            forget_draws(s);
+            return false;
+        }
+    }
+    launch_draws(cuda);
+    s->submitted = inputs;
+    s->n_submitted = n;
+    return true;
+}
+
+void cuda_sample_wait(struct backend *be)
+{
+    struct cuda_backend *cuda = cuda_of(be);
+    struct cuda_sampling *s = cuda->sampling;
+    collect_draws(cuda);
+    for (int i = 0; i < s->n_submitted; i++) {
+        struct sample_input *in = &s->submitted[i];
+        in->n_out = in->out->n_top != ROW_IS_LEFT;
+        in->is_finite = in->out->n_top != ROW_IS_BAD;
+        in->out->n_top = in->out->n_top < 0 ? 0 : in->out->n_top;
+    }
+    s->n_submitted = 0;
+}
+
+const struct draw_result *cuda_sample_results(const struct cuda_backend *cuda)
+{
+    return cuda->sampling ? cuda->sampling->card_results : NULL;
 }

@@ -72,6 +72,9 @@ struct download {
     size_t offset, n_bytes; /* in pinned memory */
 };
 
+/* Events of the stream that the host waits for. */
+enum cuda_mark { MARK_STEP, MARK_SAMPLES, N_MARKS };
+
 struct cuda_card {
     cuda_device device;
     struct tutti_device facts; /* free_bytes and the seconds: 0 */
@@ -86,6 +89,7 @@ struct cuda_state {
         cut_modules[N_CUDA_KERNELS + 1];         /* files, and kernels by themselves */
     cuda_function functions[N_CUDA_KERNELS + 1]; /* NULL: not loaded */
     _Atomic uint64_t loading_ns;                 /* that the driver took for them so far */
+    cuda_event marks[N_MARKS];
     bool has_context;
     cuda_event busy_events[2 * N_BUSY]; /* begin and end of intervals, a ring of pairs */
     int first_busy, n_busy;             /* intervals that are not counted yet */
@@ -100,8 +104,15 @@ struct cuda_state {
     struct graph graphs[N_GRAPHS];
     uint64_t n_uses, n_replays; /* steps, and those that a graph carried out */
 
-    /* The data of a step: its arrays, then what operations gave, then changes of page tables. */
-    uint8_t *data, *card_data; /* pinned, and on the card */
+    /* The data of a step: its arrays, then what operations gave, then changes of page tables. Two steps may be in flight,
+     * so the host writes to two buffers in turn. The card has one: the copy to it follows the launches of the step before. */
+    struct step_buffer {
+        uint8_t *data;   /* pinned */
+        cuda_event sent; /* the card has read data */
+        bool was_sent;
+    } buffers[2];
+    int buffer;                /* of the running step */
+    uint8_t *data, *card_data; /* data of the buffer, and on the card */
     size_t data_room, n_data, n_sent;
     struct step_data {
         const void *host;
@@ -171,6 +182,7 @@ enum tutti_status cuda_reserve_tables(struct backend *be, int n_slots, int max_p
 void cuda_step_begin(struct backend *be, const struct step *step);
 void cuda_step_submit(struct backend *be);
 void cuda_step_wait(struct backend *be);
+bool cuda_step_is_done(struct backend *be);
 void cuda_download(struct backend *be, float *host, struct floats src, size_t n_floats);
 
 /* ---- cuda_memory.c ---- */

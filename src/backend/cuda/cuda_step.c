@@ -41,7 +41,7 @@ static size_t round_up(size_t n, size_t step)
 static size_t arrays_bytes(int padded)
 {
     size_t n = (size_t)padded * sizeof(int32_t), n_seqs = n + sizeof(int32_t);
-    return 6 * round_up(n, DATA_ALIGNMENT) + 2 * round_up(n_seqs, DATA_ALIGNMENT) +
+    return 7 * round_up(n, DATA_ALIGNMENT) + 2 * round_up(n_seqs, DATA_ALIGNMENT) +
            round_up(sizeof(struct step_counts), DATA_ALIGNMENT);
 }
 
@@ -167,7 +167,11 @@ void cuda_step_close(struct cuda_backend *cuda)
 void cuda_step_release(struct cuda_backend *cuda)
 {
     struct cuda_state *s = cuda->state;
-    cuda_pinned_free(cuda, s->data);
+    for (int i = 0; i < 2; i++) {
+        cuda_pinned_free(cuda, s->buffers[i].data);
+        s->buffers[i].data = NULL;
+        s->buffers[i].was_sent = false;
+    }
     cuda_pinned_free(cuda, s->downloads_memory);
     cuda_memory_free(cuda, s->card_data);
     free(s->lengths);
@@ -181,11 +185,12 @@ enum tutti_status cuda_step_reserve(struct cuda_backend *cuda, int max_rows, str
     cuda_step_release(cuda);
     s->changes_room = round_up(MAX_CHANGES * sizeof *s->changes, DATA_ALIGNMENT);
     s->data_room = arrays_bytes(max_rows) + STEP_DATA_BYTES;
-    s->data = cuda_pinned_new(cuda, s->data_room + s->changes_room);
+    for (int i = 0; i < 2; i++)
+        s->buffers[i].data = cuda_pinned_new(cuda, s->data_room + s->changes_room);
     s->card_data = cuda_memory_new(cuda, s->data_room + s->changes_room);
     s->downloads_memory = cuda_pinned_new(cuda, DOWNLOAD_BYTES);
     s->lengths = calloc((size_t)max_rows, sizeof *s->lengths);
-    if (s->data && s->card_data && s->downloads_memory && s->lengths)
+    if (s->buffers[0].data && s->buffers[1].data && s->card_data && s->downloads_memory && s->lengths)
         return TUTTI_OK;
     return error_set(err, TUTTI_E_MEMORY, "device cuda: out of memory for steps of %d rows", max_rows);
 }
@@ -259,6 +264,10 @@ void cuda_step_send(struct cuda_backend *cuda)
                      cuda->driver->copy_in(s->card_data + s->n_sent, s->data + s->n_sent,
                                            n_bytes + changes_bytes, s->stream),
                      "sending the rows of a step");
+    if (s->failure == TUTTI_OK)
+        s->buffers[s->buffer].was_sent = cuda_is_ok(
+            cuda, cuda->driver->event_record(s->buffers[s->buffer].sent, s->stream),
+            "sending the rows of a step");
     if (s->n_changes > 0) {
         const struct set_pages_args args = { .tables = { s->card_tables[0], s->card_tables[1] },
                                              .changes = (const void *)(s->card_data + s->n_data),
@@ -286,7 +295,8 @@ static void put_step(struct cuda_backend *cuda, const struct step *step, int pad
     struct step_counts *counts = take_data(s, sizeof *counts, &card);
     *counts = (struct step_counts){ n, n_seqs, step->n_outputs, step->n_hidden };
     rows->counts = card;
-    rows->token_ids = put_array(s, step->token_ids, n, padded);
+    int32_t *token_ids = (int32_t *)(uintptr_t)put_array(s, step->token_ids, n, padded);
+    rows->token_ids = token_ids;
     rows->positions = put_array(s, step->positions, n, padded);
     rows->seqs = put_padded(s, step->seqs, n, padded, n_seqs);
     rows->rope_positions = put_array(s, step->rope_positions ? step->rope_positions : step->positions, n,
@@ -300,6 +310,14 @@ static void put_step(struct cuda_backend *cuda, const struct step *step, int pad
         slots[i] = slot_of(step, i);
     for (int i = n_seqs; i <= padded; i++)
         slots[i] = s->tables[0].n_slots;
+    if (step->token_sources) {
+        const struct feed_tokens_args args = { .token_ids = token_ids,
+                                               .sources = put_padded(s, step->token_sources, n, padded, -1),
+                                               .results = cuda_sample_results(cuda),
+                                               .n = padded };
+        cuda_launch(cuda, CUDA_KERNEL_feed_tokens, (struct cuda_grid){ (padded + 127) / 128, 1, 1, 128, 0 },
+                    &args, sizeof args);
+    }
     rows->page_tables = s->card_tables[0];
     rows->window_tables = step->window_tables ? s->card_tables[1] : s->card_tables[0];
     rows->max_pages = s->tables[0].max_pages;
@@ -313,6 +331,18 @@ static void measure_tables(int32_t *lengths, const struct step *step)
         lengths[step->seqs[r]] = step->positions[r] / CUDA_PAGE_TOKENS + 1;
 }
 
+/* The step before may still be in flight; that before it has mostly ended. */
+static void use_other_buffer(struct cuda_backend *cuda)
+{
+    struct cuda_state *s = cuda->state;
+    s->buffer = 1 - s->buffer;
+    struct step_buffer *b = &s->buffers[s->buffer];
+    s->data = b->data;
+    if (b->was_sent && s->failure == TUTTI_OK)
+        (void)cuda_is_ok(cuda, cuda->driver->event_wait(b->sent), "sending the rows of a step");
+    b->was_sent = false;
+}
+
 void cuda_step_begin(struct backend *be, const struct step *step)
 {
     struct cuda_backend *cuda = cuda_of(be);
@@ -323,6 +353,8 @@ void cuda_step_begin(struct backend *be, const struct step *step)
     most = most > step->n_seqs ? most : step->n_seqs; /* a sequence may have no row in a step */
     cuda->step = step;
     cuda->n_padded_rows = cuda_padded_rows(cuda, most);
+    assert(s->n_downloads == 0 || s->failure != TUTTI_OK); /* else step_wait() is missing */
+    use_other_buffer(cuda);
     s->n_data = s->n_sent = s->list.n_bytes = s->n_downloaded = 0;
     s->n_known_data = s->n_downloads = s->n_changes = 0;
     s->is_cut = false;
@@ -340,9 +372,28 @@ void cuda_step_submit(struct backend *be)
 {
     struct cuda_backend *cuda = cuda_of(be);
     cuda_enter(cuda);
+    struct cuda_state *s = cuda->state;
     cuda_list_run(cuda, true);
     cuda_busy_end(cuda);
-    cuda->state->in_step = false;
+    s->in_step = false;
+    cuda->step = NULL;
+    if (s->failure == TUTTI_OK)
+        (void)cuda_is_ok(cuda, cuda->driver->event_record(s->marks[MARK_STEP], s->stream),
+                         "marking the end of a step");
+}
+
+bool cuda_step_is_done(struct backend *be)
+{
+    struct cuda_backend *cuda = cuda_of(be);
+    struct cuda_state *s = cuda->state;
+    cuda_enter(cuda);
+    if (s->failure != TUTTI_OK)
+        return true;
+    cuda_result result = cuda->driver->event_query(s->marks[MARK_STEP]);
+    if (result == CUDA_ERROR_NOT_READY)
+        return false;
+    (void)cuda_is_ok(cuda, result, "computing a step");
+    return true;
 }
 
 void cuda_step_wait(struct backend *be)
@@ -355,7 +406,6 @@ void cuda_step_wait(struct backend *be)
     for (int i = 0; i < s->n_downloads; i++)
         memcpy(s->downloads[i].host, s->downloads_memory + s->downloads[i].offset, s->downloads[i].n_bytes);
     s->n_downloads = 0;
-    cuda->step = NULL;
 }
 
 void cuda_download(struct backend *be, float *host, struct floats src, size_t n_floats)

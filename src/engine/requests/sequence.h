@@ -33,7 +33,7 @@ struct sequence {
     int32_t *ids;          /* [max_context] prompt, then answer */
     int32_t *page_table;   /* [pages of max_context] */
     int32_t *window_table; /* [pages of max_context] slots of the pages; of passed pages outdated */
-    int n_ids;             /* tokens known */
+    int n_ids;             /* tokens known, and one more with source >= 0 */
     int n_computed;        /* of those, tokens whose KV is in the pages */
     int n_published;       /* full pages that are in the prefix cache */
     int n_pages;
@@ -57,6 +57,10 @@ struct sequence {
     struct kv_copy last_requested; /* copy of page n_requested - 1, or the root */
     uint32_t restore_ticket;       /* of the latest restoring: reads with another ticket are outdated */
     uint64_t restored_us;          /* time of the last restored page */
+
+    /* The last token is still being drawn by the device, as the result of this input of its sampling; -1: it is known. */
+    int source;
+    bool needs_host; /* the device could not draw a token of it: its steps are waited for */
 
     int n_planned;                 /* rows in the step being planned */
     int n_drafts;                  /* of those, draft tokens; stored after ids[n_ids - 1] */

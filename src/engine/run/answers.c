@@ -169,6 +169,10 @@ int answers_commit(struct tutti_engine *e, const struct draw *draws, uint64_t no
     struct sequence *seq = draws->seq;
     int32_t tokens[MAX_DRAFT_TOKENS + 1];
     int n_draws = 1, n = 0;
+    if (draws->is_left) {
+        scheduler_redraw(e->scheduler, seq);
+        return n_draws;
+    }
     while (draws[n_draws - 1].draft_token >= 0)
         n_draws++;
     while (draws[n].is_accepted)

@@ -71,6 +71,7 @@ static bool fill_input(struct tutti_engine *e, struct sample_input *in, struct d
 /* Notes the results of an input in its draws. */
 static void note_results(struct tutti_engine *e, const struct sample_input *in)
 {
+    e->draws[in->out - e->samples].is_left = in->n_out == 0;
     for (int k = 0; k < in->n_out; k++) {
         struct draw *draw = &e->draws[&in->out[k] - e->samples];
         const struct request *r = draw->seq->request;
@@ -208,5 +209,56 @@ void draws_run(struct tutti_engine *e)
     if (n_inputs > 0)
         be->ops->sample(be, e->logits, e->model->desc.n_vocab, e->inputs, n_inputs);
     for (int i = 0; i < n_inputs; i++)
+        note_results(e, &e->inputs[i]);
+}
+
+/* ---- a step that is not waited for ---- */
+
+/* Waits for late masks as long as the step is computed: so one grammar costs the others at most that the next step is not
+ * submitted ahead. False: one is still late. */
+static bool await_masks(const struct tutti_engine *e)
+{
+    const struct scheduler *s = e->scheduler;
+    struct backend *be = e->model->backend;
+    for (int i = 0; i < s->n_entries; i++) {
+        while (is_late(e, &s->entries[i])) {
+            if (be->ops->step_is_done(be))
+                return false;
+            constraint_flush(e->constraints);
+            sched_yield();
+        }
+    }
+    return true;
+}
+
+bool draws_can_submit(struct tutti_engine *e)
+{
+    const struct scheduler *s = e->scheduler;
+    if (!s->options.runs_ahead)
+        return false;
+    for (int i = 0; i < s->n_entries; i++) {
+        const struct plan_entry *entry = &s->entries[i];
+        const struct request *r = entry->seq->request;
+        if (entry->n_scores + entry->n_hidden > 0 || r->beams || r->spec.no_answer ||
+            entry->seq->recomputes || entry->seq->needs_host)
+            return false;
+    }
+    return !e->constraints || await_masks(e);
+}
+
+bool draws_submit(struct tutti_engine *e)
+{
+    struct backend *be = e->model->backend;
+    for (int i = 0; i < e->n_draws; i++)
+        if (!fill_input(e, &e->inputs[i], &e->draws[i], 1))
+            return false;
+    return be->ops->sample_submit(be, e->logits, e->model->desc.n_vocab, e->inputs, e->n_draws);
+}
+
+void draws_take(struct tutti_engine *e)
+{
+    struct backend *be = e->model->backend;
+    be->ops->sample_wait(be);
+    for (int i = 0; i < e->n_draws; i++)
         note_results(e, &e->inputs[i]);
 }

@@ -238,6 +238,15 @@ static enum tutti_status reserve_draft(struct tutti_engine *e, int n_pages, uint
     return options.model ? draft_new(&e->draft, &options, err) : TUTTI_OK;
 }
 
+/* Whether steps may be submitted before the tokens of the last one are known. With several ranks and with draft tokens
+ * they are not; tests' hooks see steps one by one. */
+static bool runs_ahead(const struct tutti_engine *e)
+{
+    return e->model->backend->ops->sample_submit && !e->model->group && !e->model->desc.uses_mtp &&
+           !e->options.draft && e->options.max_lookup_tokens == 0 && !e->hooks.logits &&
+           e->hooks.wait == model_wait && !e->hooks.never_ahead;
+}
+
 static enum tutti_status engine_reserve(struct tutti_engine *e, struct tutti_error *err)
 {
     uint64_t hash_seed;
@@ -281,6 +290,7 @@ static enum tutti_status engine_reserve(struct tutti_engine *e, struct tutti_err
                                          .page_tokens = model_page_tokens(e->model),
                                          .no_prefix_cache = o->no_prefix_cache,
                                          .hash_seed = hash_seed,
+                                         .runs_ahead = runs_ahead(e),
                                          .has_shifts = model_shifts_positions(e->model),
                                          .desc = e->model->desc.has_prefix ? &e->model->desc : NULL };
     if (has_windows) {

@@ -27,6 +27,7 @@ struct engine_hooks {
     void (*logits)(void *user, uint64_t request_id, int choice, int index, float *logits, int n_vocab);
     void *user;
     bool forces_drafts;    /* verify every draft token, whatever it costs */
+    bool never_ahead;      /* no step is submitted before the tokens of the last one are known */
     int spill_delay_us;    /* added to each read of the spill file */
     int spill_patience_us; /* struct spiller_options; 0: the default */
 };

@@ -36,6 +36,7 @@ struct draw {
     struct sample sample;
     int n_ids;           /* tokens before it, including draft tokens */
     int32_t draft_token; /* the draft token at this position; -1: none, the last draw of its sequence */
+    bool is_left;        /* the device could not draw it */
     bool is_accepted; /* the draft token is accepted and does not end the answer: the next draw counts too */
     bool is_finite;
     struct constraint_mask mask; /* where the request has a grammar */
@@ -47,6 +48,14 @@ struct score {
     struct plan_entry *entry;
     int pos, output; /* the token's position; the row of the logits */
     bool is_finite;
+};
+
+/* What the engine notes of a step when it submits it. */
+struct submission {
+    int n_rows, n_decoding_rows, n_draft_rows;
+    double prefill_distance, plan_us;
+    bool may_speculate;
+    uint64_t draft_us, submit_us;
 };
 
 struct tutti_engine {
@@ -94,10 +103,12 @@ struct tutti_engine {
     struct bell engine_bell;
     struct scheduler *scheduler;
     struct kv_memory *kv;
-    struct spill *spill;     /* NULL: no spill file */
-    struct spiller *spiller; /* likewise */
-    struct draft *draft;     /* NULL: none */
-    uint64_t step_us;        /* how long the last step took */
+    struct spill *spill;         /* NULL: no spill file */
+    struct spiller *spiller;     /* likewise */
+    struct draft *draft;         /* NULL: none */
+    uint64_t step_us;            /* how long the last step took */
+    struct submission submitted; /* the last step */
+    uint64_t computed_us;        /* when the end of a step was last noticed */
     /* The engine thread found nothing to do; its records may not be sent yet. */
     atomic_bool is_settled;
     struct floats logits; /* of the last step, [its outputs][n_vocab], in the backend's memory */
@@ -142,6 +153,12 @@ bool draws_wake(struct tutti_engine *e);
 /* Fills draws: for each sequence with logits, and for each choice that starts from the same logits. */
 void draws_collect(struct tutti_engine *e);
 void draws_run(struct tutti_engine *e);
+/* For a step that is not waited for. draws_can_submit(): true: every token of it can be drawn by the device, and all token
+ * masks are there; waits for these as long as the step is computed. draws_submit(): submits sampling; false: a draw needs
+ * the host. draws_take(): waits for the results. */
+bool draws_can_submit(struct tutti_engine *e);
+bool draws_submit(struct tutti_engine *e);
+void draws_take(struct tutti_engine *e);
 /* answers.c, engine thread */
 /* The state of a sequence for a record; a record is then sent. */
 struct record answers_record(const struct sequence *seq);

@@ -83,6 +83,7 @@ static void fail_all(struct tutti_engine *e)
     const struct record end = { .finish = TUTTI_FINISH_ERROR, .status = TUTTI_E_CLOSED, .is_over = true };
     enter_phase(e, NULL);
     end_requests(e, &end, true);
+    e->scheduler->is_in_flight = false;
     struct tutti_error why = { 0 };
     if (!e->has_failed && model_check(e->model, &why) != TUTTI_OK && e->options.failed)
         e->options.failed(e->options.user, &why);
@@ -180,6 +181,111 @@ static void note_counts(struct tutti_engine *e)
     stats_publish(&e->stats);
 }
 
+/* Plans a step and hands it to the device. False: there is nothing to compute now. *is_any_waiting: a sequence waits for
+ * its token mask. */
+static bool submit_step(struct tutti_engine *e, bool *is_any_waiting)
+{
+    struct scheduler *s = e->scheduler;
+    uint64_t now_us = clock_now_us();
+    enter_phase(e, "planning");
+    *is_any_waiting = e->constraints && draws_wake(e);
+    request_queue_drop_late(&s->queue, now_us, time_out, e);
+    if (!scheduler_plan(s, now_us))
+        return false;
+    enter_phase(e, "copying pages");
+    for (int i = 0; i < s->n_copies; i++)
+        model_kv_copy_page(e->model, e->kv, &s->copies[i]);
+    enter_phase(e, "forward pass");
+    s->step.hidden = e->hidden;
+    e->submitted = (struct submission){ .n_rows = s->step.n_rows,
+                                        .n_decoding_rows = s->n_decoding_rows,
+                                        .n_draft_rows = s->n_draft_rows,
+                                        .prefill_distance = s->prefill_distance,
+                                        .plan_us = s->plan_us,
+                                        .may_speculate = s->may_speculate,
+                                        .draft_us = s->draft_us,
+                                        .submit_us = clock_now_us() };
+    e->logits = e->hooks.submit(e->model, e->kv, &s->step);
+    s->is_in_flight = true;
+    return true;
+}
+
+/* The step is computed: notes its duration, which begins when the device had nothing else to do. */
+static uint64_t note_duration(struct tutti_engine *e, const struct submission *step)
+{
+    uint64_t now_us = clock_now_us(),
+             begin_us = e->computed_us > step->submit_us ? e->computed_us : step->submit_us;
+    if (step->n_draft_rows == 0)
+        pace_note(&e->scheduler->pace, step->n_decoding_rows, step->n_rows - step->n_decoding_rows,
+                  step->prefill_distance, now_us - begin_us);
+    e->computed_us = now_us;
+    return now_us - begin_us;
+}
+
+/* Waits for the step, and draws what needs no waiting token mask. */
+static void finish_step(struct tutti_engine *e, const struct submission *step)
+{
+    e->hooks.wait(e->model);
+    if (model_is_lost(e->model))
+        return;
+    uint64_t step_us = note_duration(e, step);
+    enter_phase(e, "sampling");
+    if (e->constraints)
+        draws_drop_late(e, step_us);
+    prompt_rows_take(e);
+    hidden_rows_keep(e);
+    scheduler_advance(e->scheduler);
+    end_unscorable(e);
+    draws_collect(e);
+    draws_run(e);
+}
+
+/* While the step is computed: submits sampling, assumes that all sequences continue, and submits the next step. Then waits
+ * for the tokens. False: a draw needs the host, and only scheduler_advance() and draws_collect() were called. */
+static bool run_ahead(struct tutti_engine *e, const struct submission *step)
+{
+    struct scheduler *s = e->scheduler;
+    bool is_any_waiting;
+    enter_phase(e, "sampling");
+    scheduler_advance(s);
+    draws_collect(e);
+    if (!draws_submit(e))
+        return false;
+    for (int i = 0; i < e->n_draws; i++)
+        scheduler_assume(s, e->draws[i].seq, i);
+    e->stats.now.n_ahead_steps += submit_step(e, &is_any_waiting);
+    enter_phase(e, "sampling");
+    draws_take(e);
+    (void)note_duration(e, step);
+    return true;
+}
+
+/* Gets the tokens of the submitted step. Returns whether the next one is submitted already, or has nothing to compute. */
+static bool complete_step(struct tutti_engine *e, const struct submission *step)
+{
+    if (!draws_can_submit(e)) {
+        finish_step(e, step);
+        return false;
+    }
+    if (run_ahead(e, step))
+        return true;
+    e->hooks.wait(e->model);
+    (void)note_duration(e, step);
+    draws_run(e);
+    return false;
+}
+
+/* Sequences that ended have left the step in flight. If none is left in it, it is only waited for. */
+static void drop_empty_step(struct tutti_engine *e)
+{
+    struct scheduler *s = e->scheduler;
+    if (!s->is_in_flight || s->n_entries > 0)
+        return;
+    e->hooks.wait(e->model);
+    e->computed_us = clock_now_us();
+    s->is_in_flight = false;
+}
+
 /* True: a step was computed, or there may be more to do. */
 static bool do_step(struct tutti_engine *e)
 {
@@ -189,61 +295,38 @@ static bool do_step(struct tutti_engine *e)
         fail_all(e);
         return false;
     }
-    enter_phase(e, "planning");
-    bool is_any_waiting = e->constraints && draws_wake(e);
-    request_queue_drop_late(&s->queue, start_us, time_out, e);
-    bool has_rows = scheduler_plan(s, start_us);
-    if (!has_rows) {
+    drop_empty_step(e);
+    bool is_any_waiting = false;
+    if (!s->is_in_flight && !submit_step(e, &is_any_waiting)) {
         enter_phase(e, NULL);
         /* A mask or a page that arrives rings the bell. */
         return !is_any_waiting && s->n_restoring == 0 && s->n_running + s->n_preempted + s->queue.n > 0;
     }
-    enter_phase(e, "copying pages");
-    for (int i = 0; i < s->n_copies; i++)
-        model_kv_copy_page(e->model, e->kv, &s->copies[i]);
-    enter_phase(e, "forward pass");
-    uint64_t forward_us = clock_now_us();
-    s->step.hidden = e->hidden;
-    e->logits = e->hooks.submit(e->model, e->kv, &s->step);
+    const struct submission step = e->submitted;
     take_ready(e); /* needs no result of the step */
-    e->hooks.wait(e->model);
-    uint64_t step_us = clock_now_us() - forward_us;
+    bool is_ahead = complete_step(e, &step);
     if (model_is_lost(e->model)) {
         fail_all(e);
         return false;
     }
-    int n_prefill = s->step.n_rows - s->n_decoding_rows - s->n_draft_rows;
-    if (s->n_draft_rows == 0)
-        pace_note(&s->pace, s->n_decoding_rows, n_prefill, s->prefill_distance, step_us);
-    struct speculation_result completed = { .n_rows = s->step.n_rows,
-                                            .n_drafts = s->n_draft_rows,
-                                            .may_speculate = s->may_speculate,
-                                            .draft_us = s->draft_us,
-                                            .plan_us = s->plan_us };
-    enter_phase(e, "sampling");
-    if (e->constraints)
-        draws_drop_late(e, step_us);
-    prompt_rows_take(e);
-    hidden_rows_keep(e);
-    scheduler_advance(s);
-    end_unscorable(e);
-    draws_collect(e);
-    draws_run(e);
-    if (model_is_lost(e->model)) { /* the device failed while it sampled */
-        fail_all(e);
-        return false;
-    }
+    struct speculation_result completed = { .n_rows = step.n_rows,
+                                            .n_drafts = step.n_draft_rows,
+                                            .may_speculate = step.may_speculate,
+                                            .draft_us = step.draft_us,
+                                            .plan_us = step.plan_us };
     enter_phase(e, "handing over");
     uint64_t now_us = clock_now_us();
     for (int i = 0; i < e->n_draws;)
         i += answers_commit(e, &e->draws[i], now_us, &completed);
-    hidden_rows_settle(e);
-    end_prefills(e);
+    if (!is_ahead) {
+        hidden_rows_settle(e);
+        end_prefills(e);
+    }
     e->stats.now.n_steps++;
     e->step_us = clock_now_us() - start_us;
     uint64_t speculation_us = completed.draft_us + (uint64_t)completed.plan_us;
     completed.us = e->step_us > speculation_us ? e->step_us - speculation_us : 0;
-    if (n_prefill == 0)
+    if (step.n_rows == step.n_decoding_rows + step.n_draft_rows)
         speculation_note(&s->speculation, &completed);
     histogram_add(&e->stats.now.step, e->step_us);
     audit_check(e);

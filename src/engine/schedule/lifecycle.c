@@ -181,6 +181,8 @@ static void set_up(struct scheduler *s, struct sequence *seq, struct request *r)
     seq->queue_us = seq->ttft_us = seq->last_token_us = 0;
     seq->is_fresh = true;
     seq->n_drafts = 0;
+    seq->source = -1;
+    seq->needs_host = false;
     seq->n_accepted = seq->n_rejected = 0;
     prompt_lookup_reset(&s->lookups[seq - s->seqs]);
 }
@@ -304,8 +306,20 @@ void lifecycle_drop_drafts(struct scheduler *s, struct sequence *seq)
     trim_pages(s, seq);
 }
 
+/* Takes a sequence out of the step that is in flight: its results are not used. */
+static void leave_step(struct scheduler *s, const struct sequence *seq)
+{
+    for (int i = 0; s->is_in_flight && i < s->n_entries; i++) {
+        if (s->entries[i].seq != seq)
+            continue;
+        memmove(&s->entries[i], &s->entries[i + 1], (size_t)(--s->n_entries - i) * sizeof *s->entries);
+        return;
+    }
+}
+
 static void preempt_one(struct scheduler *s, struct sequence *seq)
 {
+    leave_step(s, seq);
     drop_pages(s, seq);
     enter(s, seq, SEQUENCE_PREEMPTED);
     seq->n_planned = seq->n_drafts = 0;
@@ -341,6 +355,7 @@ static void count_turn(struct scheduler *s, struct sequence *seq, int n_rows)
 
 void scheduler_advance(struct scheduler *s)
 {
+    s->is_in_flight = false;
     for (int i = 0; i < s->n_entries; i++) {
         const struct plan_entry *entry = &s->entries[i];
         struct sequence *seq = entry->seq;
@@ -360,8 +375,34 @@ void scheduler_advance(struct scheduler *s)
     }
 }
 
+void scheduler_assume(struct scheduler *s, struct sequence *seq, int source)
+{
+    assert(seq->state == SEQUENCE_COMPUTED && seq->n_drafts == 0 && seq->n_ids < seq->max_ids);
+    seq->ids[seq->n_ids++] = 0;
+    seq->source = source;
+    settle(s, seq);
+}
+
+void scheduler_redraw(struct scheduler *s, struct sequence *seq)
+{
+    assert(seq->source >= 0);
+    seq->n_ids--;
+    seq->source = -1;
+    seq->needs_host = true;
+    if (sequence_is_running(seq))
+        preempt_one(s, seq);
+}
+
 void scheduler_commit(struct scheduler *s, struct sequence *seq, const int32_t *tokens, int n)
 {
+    if (seq->source >= 0) {
+        assert(n <= 1);
+        seq->source = -1;
+        seq->n_ids -= 1 - n;
+        if (n > 0)
+            seq->ids[seq->n_ids - 1] = tokens[0];
+        return;
+    }
     assert(seq->state == SEQUENCE_COMPUTED);
     int n_drafts = seq->n_drafts;
     for (int i = 0; i < n; i++) {
@@ -397,6 +438,7 @@ void scheduler_finish(struct scheduler *s, struct sequence *seq)
 {
     for (struct sequence *next; seq->state != SEQUENCE_FREE; seq = next) {
         next = seq->sibling;
+        leave_step(s, seq);
         drop_pages(s, seq);
         enter(s, seq, SEQUENCE_FREE);
         seq->request = NULL;

@@ -14,6 +14,8 @@
  *   PREFILL, DECODE     the same, but its token mask is late      scheduler_advance()       MASK_WAIT
  *   MASK_WAIT           its token mask is ready                   scheduler_wake()          DECODE
  *   COMPUTED            tokens were drawn                         scheduler_commit()        (2)
+ *   COMPUTED            a token is being drawn                    scheduler_assume()        DECODE
+ *   DECODE              only the host can draw that token         scheduler_redraw()        PREEMPTED
  *   DECODE              its keys and values are dropped           scheduler_recompute()     PREFILL
  *   running             pages are needed for sequences before it  lifecycle_preempt_last()  PREEMPTED
  *   all but FREE        its answer ends                           scheduler_finish()        FREE
@@ -46,10 +48,19 @@ struct sequence *scheduler_fork(struct scheduler *s, const struct sequence *seq)
 /* Replaces the tokens of to by those of from, its sibling, and shares the pages of from. */
 void scheduler_copy(struct scheduler *s, struct sequence *to, const struct sequence *from);
 
-/* Appends the n tokens drawn for seq, which is COMPUTED. Those at the beginning that equal its draft
+/* Appends the n tokens drawn for seq, which is COMPUTED, or has one assumed token, which it replaces. Those at the beginning that equal its draft
  * tokens are accepted: the step computed them already. The other draft tokens are dropped, with
  * their pages. */
 void scheduler_commit(struct scheduler *s, struct sequence *seq, const int32_t *tokens, int n);
+
+/* A token of seq, which is COMPUTED, is being drawn, as the result of input source of the sampling: it counts from now
+ * on, and scheduler_commit() follows with the token, or with none, if it was the end. Until then seq may be planned, and
+ * preempted. */
+void scheduler_assume(struct scheduler *s, struct sequence *seq, int source);
+
+/* The device could not draw the assumed token: seq is preempted. Its last token is computed again, in a step that is
+ * waited for. */
+void scheduler_redraw(struct scheduler *s, struct sequence *seq);
 
 /* Drops all keys and values of seq: its tokens are computed again. */
 void scheduler_recompute(struct scheduler *s, struct sequence *seq);

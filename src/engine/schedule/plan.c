@@ -164,6 +164,13 @@ static void plan_drafts(struct scheduler *s, int n_seqs, int n_rows)
 
 /* ---- rows ---- */
 
+/* A sequence with all its tokens, of which the last is being drawn, has no further row. */
+static bool can_decode(const struct sequence *seq)
+{
+    bool is_last_drawn = seq->source >= 0 && seq->n_ids == seq->max_ids;
+    return seq->state == SEQUENCE_DECODE && !is_last_drawn;
+}
+
 /* Gives each decoding sequence one row, from the cursor on. Returns the number of rows. */
 static int choose_decoding(struct scheduler *s, int n_rows)
 {
@@ -171,7 +178,7 @@ static int choose_decoding(struct scheduler *s, int n_rows)
     for (int i = 0; i < n && given < n_rows; i++) {
         int slot = (start + i) % n;
         struct sequence *seq = &s->seqs[slot];
-        if (seq->state == SEQUENCE_DECODE) {
+        if (can_decode(seq)) {
             seq->n_planned = 1;
             given++;
             s->cursor = (slot + 1) % n;
@@ -247,7 +254,7 @@ static void choose_rows(struct scheduler *s)
     for (int i = 0; i < s->options.max_seqs; i++) {
         struct sequence *seq = &s->seqs[i];
         seq->n_planned = seq->n_drafts = 0;
-        n_decoding += seq->state == SEQUENCE_DECODE;
+        n_decoding += can_decode(seq);
         n_prefill += seq->state == SEQUENCE_PREFILL ? sequence_n_pending(seq) : 0;
     }
     int n_for_prompts = n_rows >= 8 ? n_rows / 4 : n_rows > 1;
@@ -415,6 +422,7 @@ static void fill_rows(struct scheduler *s)
 {
     struct step *step = &s->step;
     *step = (struct step){ .token_ids = s->token_ids,
+                           .token_sources = s->options.runs_ahead ? s->token_sources : NULL,
                            .positions = s->positions,
                            .seqs = s->row_seqs,
                            .page_tables = s->page_tables,
@@ -443,6 +451,7 @@ static void fill_rows(struct scheduler *s)
         for (int k = 0; k < seq->n_planned; k++) {
             int pos = seq->n_computed + k;
             s->token_ids[step->n_rows] = seq->ids[pos];
+            s->token_sources[step->n_rows] = pos == seq->n_ids - 1 ? seq->source : -1;
             s->positions[step->n_rows] = pos;
             model_prefix_positions(&seq->prefix, pos, &s->rope_positions[step->n_rows],
                                    &s->block_positions[step->n_rows]);

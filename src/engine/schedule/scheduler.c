@@ -34,6 +34,7 @@ static bool scheduler_reserve(struct scheduler *s)
     s->page_tables = calloc(n_seqs, sizeof *s->page_tables);
     s->window_tables = calloc(n_seqs, sizeof *s->window_tables);
     s->token_ids = calloc(n_rows, sizeof *s->token_ids);
+    s->token_sources = calloc(n_rows, sizeof *s->token_sources);
     s->positions = calloc(n_rows, sizeof *s->positions);
     s->row_seqs = calloc(n_rows, sizeof *s->row_seqs);
     s->output_rows = calloc(n_rows, sizeof *s->output_rows);
@@ -50,10 +51,10 @@ static bool scheduler_reserve(struct scheduler *s)
     s->page_table_memory = calloc(n_seqs, n_pages * sizeof *s->page_table_memory);
     s->window_table_memory = calloc(n_seqs, n_pages * sizeof *s->window_table_memory);
     if (!s->seqs || !s->lookups || !s->entries || !s->copies || !s->proposals || !s->page_tables ||
-        !s->token_ids || !s->positions || !s->row_seqs || !s->output_rows || !s->rope_positions ||
-        !s->block_positions || !s->prefix_lens || !s->slots || !s->adapters || !s->n_holders ||
-        (has_viewers && !s->n_viewers) || !s->ids_memory || !s->page_table_memory || !s->window_tables ||
-        !s->window_table_memory)
+        !s->token_ids || !s->token_sources || !s->positions || !s->row_seqs || !s->output_rows ||
+        !s->rope_positions || !s->block_positions || !s->prefix_lens || !s->slots || !s->adapters ||
+        !s->n_holders || (has_viewers && !s->n_viewers) || !s->ids_memory || !s->page_table_memory ||
+        !s->window_tables || !s->window_table_memory)
         return false;
     for (size_t i = 0; i < n_seqs; i++) {
         s->seqs[i].ids = s->ids_memory + i * n_ids;
@@ -117,6 +118,7 @@ void scheduler_free(struct scheduler *s)
     free(s->prefix_lens);
     free(s->row_seqs);
     free(s->positions);
+    free(s->token_sources);
     free(s->token_ids);
     free((void *)s->window_tables);
     free(s->page_tables);
@@ -151,7 +153,7 @@ static bool is_consistent(const struct scheduler *s, const struct sequence *seq)
     int n = sequence_n_pending(seq);
     if (!sequence_is_running(seq))
         return seq->n_pages == 0;
-    if (seq->n_ids > seq->max_ids || seq->n_pages < scheduler_pages(s, seq->n_computed))
+    if (seq->n_ids > seq->max_ids || seq->source >= 0 || seq->n_pages < scheduler_pages(s, seq->n_computed))
         return false;
     if (seq->state == SEQUENCE_RESTORING || seq->state == SEQUENCE_PREFILL)
         return n > 1;

@@ -30,6 +30,11 @@
  * lookup (prompt_lookup.h) or from a draft model (draft.h). No sequence is preempted for them. Only
  * drawn tokens enter the prefix cache.
  *
+ * Running ahead. With options.runs_ahead a step is planned while the tokens of the step before are being drawn: each
+ * sequence is assumed to continue (scheduler_assume()), and the backend feeds its row. A sequence that turns out to have
+ * ended leaves the step that is in flight: what the step writes for it is in pages of its own, which are freed, and later
+ * steps overwrite. Pages enter the prefix cache when all of their tokens are known.
+ *
  * Bidirectional prefixes. Where a model attends in both directions over a prefix, the prefix is
  * computed in one step, and its pages are never shared: max_batch_tokens must be at least
  * max_context + max_seqs, and there is no prefix cache.
@@ -64,6 +69,7 @@ struct scheduler_options {
     double draft_share;            /* struct speculation */
     bool forces_drafts;            /* for tests */
     bool has_shifts;               /* sequences may have positions before zero */
+    bool runs_ahead;               /* a step may be planned while tokens of the last one are being drawn */
     const struct model_desc *desc; /* of a model with bidirectional prefixes; else NULL */
 };
 
@@ -104,8 +110,9 @@ struct scheduler {
 
     /* The planned step */
     struct step step;
-    int n_decoding_rows;        /* without draft tokens */
-    int n_draft_rows;           /* draft tokens */
+    bool is_in_flight;   /* it was submitted, and scheduler_advance() follows: sequences that end leave it */
+    int n_decoding_rows; /* without draft tokens */
+    int n_draft_rows;    /* draft tokens */
     double prefill_distance;    /* sum of the positions of its prefill rows */
     bool may_speculate;         /* speculation is possible for a sequence of it */
     uint64_t draft_us;          /* duration of the draft model's passes */
@@ -115,10 +122,10 @@ struct scheduler {
     struct page_copy *copies; /* [max_seqs] made before the step, in this order */
     int n_copies;
 
-    int32_t *token_ids, *positions, *row_seqs, *output_rows; /* [max_batch_tokens] */
-    int32_t *rope_positions, *block_positions;               /* [max_batch_tokens]; with options.desc */
-    const int32_t **page_tables, **window_tables;            /* [max_seqs] */
-    int32_t *prefix_lens, *slots, *adapters;                 /* [max_seqs] */
+    int32_t *token_ids, *token_sources, *positions, *row_seqs, *output_rows; /* [max_batch_tokens] */
+    int32_t *rope_positions, *block_positions;    /* [max_batch_tokens]; with options.desc */
+    const int32_t **page_tables, **window_tables; /* [max_seqs] */
+    int32_t *prefix_lens, *slots, *adapters;      /* [max_seqs] */
     int32_t *ids_memory, *page_table_memory, *window_table_memory, *lookup_memory; /* of all sequences */
     int32_t *n_holders, *n_viewers; /* [n_pages] scratch of the audit; NULL: no kv_pool_has_viewers() */
 };

@@ -79,6 +79,7 @@ CUDA_KERNEL(measure_float)
 
 CUDA_FILE(step)
 CUDA_KERNEL(set_pages)
+CUDA_KERNEL(feed_tokens)
 
 CUDA_FILE(norm)
 CUDA_KERNEL(norm_2048)
@@ -106,6 +107,7 @@ CUDA_KERNEL(sample_prepare)
 CUDA_KERNEL(sample_scan)
 CUDA_KERNEL(sample_sums)
 CUDA_KERNEL(sample_draw)
+CUDA_KERNEL(sample_finish)
 
 CUDA_FILE(linear_rows)
 CUDA_KERNEL(linear_convert)

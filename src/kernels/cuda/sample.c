@@ -612,3 +612,54 @@ KERNEL(sample_draw, struct sample_args, SAMPLE_THREADS)
         find_logprobs(d, best, &a.scratch[row], tile_sums_of(&a, row, false), out, top, s);
     }
 }
+
+/* ---- results ---- */
+
+DEVICE uint64_t warp_max(uint64_t v)
+{
+    UNROLL for (int mask = WARP / 2; mask > 0; mask /= 2)
+    {
+        uint64_t other = shuffle_xor_u64(v, mask);
+        v = other > v ? other : v;
+    }
+    return v;
+}
+
+/* The token that arrives first, of all parts; the lower id of equal ones. Each lane has a part. */
+DEVICE struct draw_found first_of(const struct draw_race *races, int n_parts)
+{
+    const struct draw_race *mine = &races[lane_id() < n_parts ? lane_id() : 0];
+    uint64_t key = ~race_bits(mine->arrival), earliest = warp_max(key);
+    uint32_t id = (uint32_t)mine->found.id;
+    uint64_t lowest = warp_max(key == earliest ? 0xffffffffu - id : 0);
+    uint32_t lanes = ballot(key == earliest && 0xffffffffu - id == lowest), lane = 0;
+    while (lane < WARP - 1 && !(lanes >> lane & 1))
+        lane++;
+    return races[(int)lane < n_parts ? lane : 0].found;
+}
+
+/* A warp for each row. */
+KERNEL(sample_finish, struct sample_args, WARP)
+{
+    const struct draw *d = &a.draws[block_id()];
+    const struct draw_out *out = &a.outs[block_id()];
+    const struct draw_scan *scan = &out->scans[lane_id() % SAMPLE_PARTS];
+    bool has_x = d->x != NULL;
+    int kind = d->kind, wanted = d->token;
+    struct draw_result result = { 0 };
+    result.largest = warp_max(scan->largest);
+    uint64_t best = has_x ? warp_max(scan->largest_x) : result.largest;
+    result.bad = (int32_t)(INT32_MAX - warp_max((uint64_t)(INT32_MAX - scan->bad)));
+    result.is_left = out->is_left || ballot(has_x && scan->bad_x != INT32_MAX) != 0;
+    struct draw_found found = kind == DRAW_PLAIN       ? first_of(out->races, SAMPLE_PARTS)
+                              : kind == DRAW_TRUNCATED ? first_of(out->races, 1)
+                                                       : out->token;
+    found.id = kind == DRAW_GREEDY ? draw_key_id(best) : kind == DRAW_NOTHING ? wanted : found.id;
+    if (result.bad == INT32_MAX && !result.is_left && found.id >= 0 && found.id < d->n)
+        result.token = found.id;
+    result.logit = found.logit;
+    result.sum_exp = out->sum_exp;
+    result.n_top = out->n_top;
+    if (lane_id() == 0)
+        a.results[block_id()] = result;
+}

@@ -55,7 +55,7 @@ struct draw_found {
     float x;     /* DRAW_BEST: of x */
 };
 
-/* What is found; the host takes the best of the parts. */
+/* What is found, by part. */
 struct draw_out {
     struct draw_scan {
         uint64_t largest, largest_x; /* keys (sample.c) of the logits and of x */
@@ -69,6 +69,19 @@ struct draw_out {
     double sum_exp; /* of the logits minus the largest */
     int32_t n_top;
     int32_t is_left; /* 1: the host must do this row */
+};
+
+/* What becomes of a row. */
+struct draw_result {
+    uint64_t largest; /* key (sample.c) of the logits */
+    double sum_exp;   /* as in draw_out */
+    int32_t
+        token; /* that is drawn, or whose logit is wanted; if there is none, 0: the next step may be fed with it */
+    float
+        logit; /* of the token, in the unchanged row; only with has_logprobs, or of a token that was drawn by a race */
+    int32_t bad;     /* the first id whose logit is not finite; INT32_MAX: none */
+    int32_t is_left; /* 1: the host must do this row */
+    int32_t n_top, unused;
 };
 
 /* A candidate is a key of 64 bits: its logit, as an integer of the same order, above the complement of its id. So a larger
@@ -99,6 +112,7 @@ struct sample_args {
     const struct draw *draws;
     struct draw_out *outs;
     struct draw_found *tops; /* [draws][SAMPLE_MOST_TOP] */
+    struct draw_result *results;
     struct draw_scratch *scratch;
     float *tile_sums; /* [draws][logits, x][most_tiles]: of RACE_TILE logits each */
     int32_t most_tiles;

@@ -200,6 +200,8 @@ static bool add_engine(struct buf *out, const struct app *app)
         { "prefix_cache_hit_tokens_total", "Prompt tokens taken from the prefix cache.", s.n_cached_tokens },
         { "generated_tokens_total", "Generated tokens.", s.n_generated_tokens },
         { "steps_total", "Steps of the engine.", s.n_steps },
+        { "ahead_steps_total", "Steps submitted before the tokens of the step before were known.",
+          s.n_ahead_steps },
         { "speculation_accepted_tokens_total", "Draft tokens that were accepted.", s.n_accepted_drafts },
         { "speculation_rejected_tokens_total", "Draft tokens that were rejected.", s.n_rejected_drafts },
         { "draft_accepted_tokens_total", "Accepted draft tokens of the draft model or MTP layer.",
