@@ -119,6 +119,10 @@ struct tutti_model_options {
     /* The device that computes. NULL or "cpu"; "cuda": the NVIDIA card with the most memory; "cuda:1": the card of this
      * number; "auto": the card, if there is one and the model fits in its memory, else the CPU. */
     const char *device;
+    /* With device cuda, for models that the card's memory cannot hold. gpu_layers: so many layers, the last ones, are on the
+     * card, and the CPU computes the others; "auto": as many as fit; NULL: all. cpu_experts: the CPU computes the experts of
+     * the first so many layers; "all": of all; NULL: of none. TUTTI_E_ARGUMENT with this param: out of range. */
+    const char *gpu_layers, *cpu_experts;
     const char *
         cpu; /* NULL: the best this processor has; "ref", "avx2", "avxvnni", "avx512", "neon", "dotprod", "i8mm":
                              at most that, for tests */
@@ -168,7 +172,7 @@ struct tutti_model_info {
     const char *chat_format; /* "chatglm3", "template"; "" where the model has none */
     const char *weight_type; /* converted to, or of most of the weights as stored: "f16", "q4_k" */
     const char *kv_type;     /* "f16", "bf16", "f32" or "int8" */
-    const char *device;      /* "cpu" or "cuda" */
+    const char *device;      /* "cpu", "cuda", or "cuda+cpu" if both compute */
     /* How the model writes tool calls and marks its reasoning, for tutti_tool_parser_new() and
      * tutti_reasoning_parser_new(), by its chat template: "hermes", "think". NULL: the template does
      * not tell; there is no reasoning. has_reasoning: the form marks reasoning, and not only where

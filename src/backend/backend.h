@@ -13,6 +13,7 @@
 #ifndef TUTTI_BACKEND_H
 #define TUTTI_BACKEND_H
 
+#include "backend/placement.h"
 #include "backend/sample.h"
 #include "base/dtype.h"
 #include "base/error.h"
@@ -260,6 +261,12 @@ struct backend_ops {
     uint64_t (*memory_left)(const struct backend *be);
     /* Describes the device. From any thread; a failure of the driver is none of the backend. NULL: it is the host. */
     void (*describe)(const struct backend *be, struct tutti_device *out);
+    /* Bytes that pages of all layers may have, where they lie in several memories; NULL: memory_left(). */
+    uint64_t (*pages_left)(const struct backend *be);
+
+    /* Says what the weights are of that the following calls make, up to the next call: constants, matrices, and what
+     * adapters change. layer: of PART_LAYER and PART_EXPERTS. NULL: all weights are in one memory. */
+    void (*begin_weights)(struct backend *be, enum weight_part part, int layer);
 
     /* Allocates zeroed floats, at offset 0. buffer NULL: out of memory. */
     struct floats (*alloc)(struct backend *be, size_t n_floats);
@@ -271,7 +278,7 @@ struct backend_ops {
     /* Allocates floats that no operation writes, with these values: small weights, which every thread
      * reads. For dealloc(). buffer NULL: out of memory. */
     struct floats (*alloc_constant)(struct backend *be, const float *values, size_t n_floats);
-    /* Copies host floats to the backend's memory. */
+    /* Copies host floats to the backend's memory; in a step, in the order of the operations. */
     void (*upload)(struct backend *be, struct floats dst, const float *src, size_t n_floats);
 
     /* Packs a matrix. If source->type differs from the stored type, converts it through float32.
@@ -303,12 +310,12 @@ struct backend_ops {
     enum tutti_status (*lora_new)(struct backend *be, struct lora **out, const struct lora_source *source,
                                   struct tutti_error *err);
     void (*lora_free)(struct backend *be, struct lora *lora); /* NULL is allowed */
-    size_t (*lora_bytes)(const struct lora *lora);
+    size_t (*lora_bytes)(const struct backend *be, const struct lora *lora);
     /* Likewise for the embedding and source->table. */
     enum tutti_status (*embedding_new)(struct backend *be, struct embedding_update **out,
                                        const struct embedding_source *source, struct tutti_error *err);
     void (*embedding_free)(struct backend *be, struct embedding_update *update); /* NULL is allowed */
-    size_t (*embedding_bytes)(const struct embedding_update *update);
+    size_t (*embedding_bytes)(const struct backend *be, const struct embedding_update *update);
     uint64_t (*embedding_checksum)(struct backend *be, const struct embedding_update *update);
 
     /* Allocates n_pages pages for every layer without a window, n_window_pages for every layer with
@@ -450,6 +457,8 @@ struct backend_ops {
     void (*gather)(struct backend *be, struct floats y, struct floats x, struct floats add, int n);
     /* host [n_floats] = src, complete when step_wait() returns; between steps, at once */
     void (*download)(struct backend *be, float *host, struct floats src, size_t n_floats);
+    /* In a step: host [n_floats] = src as the operations so far leave it. Waits for them. Between steps: at once. */
+    void (*fetch)(struct backend *be, float *host, struct floats src, size_t n_floats);
     /* ---- collectives of the ranks of options.cluster, if there is one. False: a rank was lost, so
      * the results of this step are invalid ---- */
     /* All-reduce: x [n] = the sum of all ranks' x, in the order of the ranks. */
@@ -527,6 +536,8 @@ struct backend_options {
     const uint8_t *kinds;    /* [n_layers], copied: of each layer, an index of attention; NULL: 0 for all */
     int page_floats;         /* each page also has a row of so many floats; 0: none */
     struct cluster *cluster; /* borrowed; NULL: a single process */
+    /* Which weights a card has in its memory, copied; the CPU computes with the others. NULL: the device has all. */
+    const struct placement *placement;
 };
 
 /* The devices, for the flags of every command; ends with NULL. The first is the default. "auto" is the card if there

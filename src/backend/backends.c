@@ -1,7 +1,8 @@
 /* The registry of backends: a device is a subfolder and a line here. */
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/cpu_open.h"
 
 #include "backend/cuda/cuda_open.h"
+#include "backend/mixed/mixed_open.h"
 #include "base/log.h"
 
 #include <stdio.h>
@@ -23,6 +24,14 @@ static enum tutti_status open_cpu(struct backend **out, int ordinal, const struc
     return backend_cpu_new(out, options, err);
 }
 
+/* A card, or a card and the CPU together. */
+static enum tutti_status open_cuda(struct backend **out, int ordinal, const struct backend_options *options,
+                                   struct tutti_error *err)
+{
+    return options->placement ? backend_mixed_new(out, ordinal, options, err)
+                              : backend_cuda_new(out, ordinal, options, err);
+}
+
 /* The card, if there is one. */
 static enum tutti_status open_auto(struct backend **out, int ordinal, const struct backend_options *options,
                                    struct tutti_error *err)
@@ -41,7 +50,7 @@ static enum tutti_status open_auto(struct backend **out, int ordinal, const stru
 static const struct device {
     open_fn *open;
     const struct backend_caps *caps;
-} DEVICES[] = { { open_cpu, &CPU_CAPS }, { backend_cuda_new, &CUDA_CAPS }, { open_auto, &CPU_CAPS } };
+} DEVICES[] = { { open_cpu, &CPU_CAPS }, { open_cuda, &CUDA_CAPS }, { open_auto, &CPU_CAPS } };
 _Static_assert(sizeof DEVICES / sizeof *DEVICES + 1 == sizeof DEVICE_NAMES / sizeof *DEVICE_NAMES,
                "one for each name");
 

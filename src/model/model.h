@@ -270,6 +270,8 @@ struct model {
     struct group *group; /* the tensor-parallel ranks; NULL: a single process */
     enum dtype weight_type, kv_type;
     struct backend *backend;
+    bool is_divided; /* between a card and the CPU, by placement */
+    struct placement placement;
     struct model_weight *weights;        /* [model_n_loaded()][SLOT_COUNT]: model_weight() */
     struct tokenizer *tokenizer;         /* NULL: none */
     struct adapters *adapters;           /* NULL: none */

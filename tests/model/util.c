@@ -1,5 +1,7 @@
 #include "util.h"
 
+#include "support/on_card.h"
+
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,12 +21,19 @@ const char *util_device(void)
 struct model *util_load(const char *path, const char *weight_type, const char *kv_type, int n_threads,
                         const char *cpu)
 {
-    struct tutti_model_options options = {
-        .weight_type = weight_type, .kv_type = kv_type, .n_threads = n_threads, .cpu = cpu, .device = util_device()
-    };
-    struct tutti_error err;
+    struct tutti_model_options options = { .weight_type = weight_type,
+                                           .kv_type = kv_type,
+                                           .n_threads = n_threads,
+                                           .cpu = cpu,
+                                           .device = util_device() };
+    struct tutti_error err = { 0 };
     struct model *model = NULL;
-    if (model_load(&model, path, &options, &err) != TUTTI_OK)
+    (void)next_division(&options, "");
+    enum tutti_status st;
+    do {
+        st = model_load(&model, path, &options, &err);
+    } while (st != TUTTI_OK && next_division(&options, err.param));
+    if (st != TUTTI_OK)
         fail_msg("%s", err.text);
     return model;
 }

@@ -3,6 +3,8 @@
 #ifndef TEST_ON_CARD_H
 #define TEST_ON_CARD_H
 
+#include "tutti.h"
+
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +12,19 @@
 static inline bool on_card(void)
 {
     return getenv("TUTTI_TEST_DEVICE") != NULL;
+}
+
+/* With TUTTI_TEST_DIVISION the card and the CPU divide each model: the CPU computes the experts, or if there are none, all
+ * layers but the last. Changes the options for the next try of loading. False: they are final. */
+static inline bool next_division(struct tutti_model_options *options, const char *wrong_param)
+{
+    if (!getenv("TUTTI_TEST_DIVISION") || options->gpu_layers)
+        return false;
+    if (options->cpu_experts && strcmp(wrong_param, "cpu_experts") != 0)
+        return false;
+    options->gpu_layers = options->cpu_experts ? "1" : NULL;
+    options->cpu_experts = options->cpu_experts ? NULL : "all";
+    return true;
 }
 
 /* Whether a fixture is tried in full: always on the processor. */

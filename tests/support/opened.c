@@ -1,5 +1,7 @@
 #include "support/opened.h"
 
+#include "support/on_card.h"
+
 #include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +20,12 @@ tutti_model *opened_model(const char *path, const char *weight_type, const char 
                                            .n_threads = n_threads,
                                            .device = getenv("TUTTI_TEST_DEVICE") };
     snprintf(fixture, sizeof fixture, "%s%s", path[0] == '/' ? "" : TEST_FIXTURES "/", path);
-    if (tutti_model_open(&model, fixture, &options, &err) != TUTTI_OK)
+    (void)next_division(&options, "");
+    enum tutti_status st;
+    do {
+        st = tutti_model_open(&model, fixture, &options, &err);
+    } while (st != TUTTI_OK && next_division(&options, err.param));
+    if (st != TUTTI_OK)
         fail_msg("%s", err.text);
     return model;
 }

@@ -219,6 +219,7 @@ static const struct backend_ops CPU_OPS = {
     .previous_rows = cpu_previous_rows,
     .gather = cpu_gather,
     .download = cpu_download,
+    .fetch = cpu_download,
     .reduce = cpu_reduce,
     .reduce_rows = cpu_reduce_rows,
     .all_gather_rows = cpu_all_gather_rows,

@@ -2,7 +2,7 @@
 #ifndef TUTTI_BACKEND_CPU_CPU_H
 #define TUTTI_BACKEND_CPU_CPU_H
 
-#include "backend/backend.h"
+#include "backend/cpu/cpu_open.h"
 #include "base/system/nodes.h"
 #include "base/system/team.h"
 #include "kernels/kernels.h"
@@ -17,8 +17,6 @@ enum {
 };
 
 enum { CPU_PAGE_TOKENS = ATTENTION_KEYS }; /* one vector register of scores per page and head */
-
-extern const struct backend_caps CPU_CAPS;
 
 struct buffer {
     float *data; /* aligned to 64 bytes */
@@ -264,10 +262,6 @@ enum {
     CUT_UNITS = 4,       /* a unit with more than 1 / (CUT_UNITS * n_threads) of the work is cut */
 };
 
-/* Opens the CPU backend: see backend_open(). */
-MUST_CHECK enum tutti_status backend_cpu_new(struct backend **out, const struct backend_options *options,
-                                             struct tutti_error *err);
-
 float *cpu_memory_new(size_t n_floats); /* zeroed, aligned to 64 bytes, for free(); NULL: no memory */
 struct floats cpu_alloc(struct backend *be, size_t n_floats);
 struct floats cpu_alloc_constant(struct backend *be, const float *values, size_t n_floats);
@@ -291,7 +285,7 @@ void cpu_embed(struct backend *be, struct floats x, const struct matrix *table, 
 enum tutti_status cpu_embedding_new(struct backend *be, struct embedding_update **out,
                                     const struct embedding_source *source, struct tutti_error *err);
 void cpu_embedding_free(struct backend *be, struct embedding_update *update);
-size_t cpu_embedding_bytes(const struct embedding_update *update);
+size_t cpu_embedding_bytes(const struct backend *be, const struct embedding_update *update);
 void cpu_embed_adapted(struct backend *be, struct floats x, const struct matrix *table,
                        const struct embedding_update *const *updates, const int32_t *adapters);
 /* Row row of a matrix without experts as float32. */
@@ -312,7 +306,7 @@ void cpu_linear_glu_adapted(struct backend *be, struct floats y, const struct ma
 enum tutti_status cpu_lora_new(struct backend *be, struct lora **out, const struct lora_source *source,
                                struct tutti_error *err);
 void cpu_lora_free(struct backend *be, struct lora *lora);
-size_t cpu_lora_bytes(const struct lora *lora);
+size_t cpu_lora_bytes(const struct backend *be, const struct lora *lora);
 bool cpu_lora_reserve(struct cpu_backend *cpu, int max_rows); /* false: no memory */
 void cpu_lora_release(struct cpu_backend *cpu);
 

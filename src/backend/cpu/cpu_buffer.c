@@ -76,6 +76,11 @@ void cpu_dealloc_shared(struct backend *be, struct floats floats)
     free(floats.buffer);
 }
 
+float *cpu_host_floats(struct floats floats, size_t n)
+{
+    return cpu_floats(floats, n);
+}
+
 void cpu_upload(struct backend *be, struct floats dst, const float *src, size_t n_floats)
 {
     (void)be;

@@ -87,8 +87,9 @@ static size_t count_floats(const struct embedding_update *u)
            (size_t)u->rank * (size_t)u->n_vocab;
 }
 
-size_t cpu_embedding_bytes(const struct embedding_update *u)
+size_t cpu_embedding_bytes(const struct backend *be, const struct embedding_update *u)
 {
+    (void)be;
     return count_floats(u) * sizeof(float) + (size_t)u->n_ids * sizeof *u->ids +
            (u->table ? cpu_matrix_bytes(u->table) : 0);
 }

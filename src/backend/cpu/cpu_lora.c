@@ -132,8 +132,9 @@ void cpu_lora_free(struct backend *be, struct lora *lora)
     free(lora);
 }
 
-size_t cpu_lora_bytes(const struct lora *lora)
+size_t cpu_lora_bytes(const struct backend *be, const struct lora *lora)
 {
+    (void)be;
     return lora->n_bytes;
 }
 

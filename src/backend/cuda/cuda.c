@@ -254,6 +254,8 @@ static enum tutti_status open_backend(struct cuda_backend *cuda, const struct cu
                             cuda_need(cuda, CUDA_KERNEL_gather, CUDA_NEED_FILE) &&
                             cuda_need(cuda, CUDA_KERNEL_norm_any, CUDA_NEED_FILE)))
         st = cuda_check(cuda, err);
+    if (st == TUTTI_OK && options->placement && !cuda_crossing_open(cuda))
+        st = error_set(err, TUTTI_E_MEMORY, "device cuda: out of memory");
     if (st == TUTTI_OK)
         st = copy_kinds(cuda, options, err);
     return st;

@@ -18,6 +18,7 @@ static const char *const DOING[] = {
     [ITEM_LAUNCH] = "launching a kernel",
     [ITEM_COPY] = "copying within the card",
     [ITEM_ZERO] = "clearing memory of the card",
+    [ITEM_UPLOAD] = "copying to the card",
     [ITEM_DOWNLOAD] = "copying from the card",
     [ITEM_CALL] = "exchanging data with other cards",
 };
@@ -46,6 +47,8 @@ static cuda_result run_item(struct cuda_backend *cuda, const struct item *item, 
         return d->copy_within(item->copy.to, (void *)(uintptr_t)item->copy.from, item->copy.n_bytes, stream);
     case ITEM_ZERO:
         return d->fill(item->copy.to, 0, item->copy.n_bytes, stream);
+    case ITEM_UPLOAD:
+        return d->copy_in(item->copy.to, item->copy.from, item->copy.n_bytes, stream);
     case ITEM_DOWNLOAD:
         return d->copy_out(item->copy.to, (void *)(uintptr_t)item->copy.from, item->copy.n_bytes, stream);
     case ITEM_CALL:
@@ -212,7 +215,7 @@ void cuda_list_run(struct cuda_backend *cuda, bool is_whole)
 {
     struct cuda_state *s = cuda->state;
     bool is_step = is_whole && !s->is_cut;
-    s->is_cut = true;
+    s->is_cut = !is_whole;
     cuda_busy_begin(cuda);
     if (s->failure == TUTTI_OK)
         cuda_step_send(cuda);

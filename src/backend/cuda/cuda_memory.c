@@ -169,7 +169,81 @@ void cuda_dealloc(struct backend *be, struct floats floats)
     free(floats.buffer);
 }
 
+/* ---- rows that cross between the card and the host ---- */
+
+bool cuda_crossing_open(struct cuda_backend *cuda)
+{
+    cuda->state->crossing = cuda_pinned_new(cuda, 2 * (size_t)CROSSING_BYTES);
+    return cuda->state->crossing;
+}
+
+/* Hands what was requested so far to the card, and waits. What crossed to the card is read then. */
+static void wait_in_step(struct cuda_backend *cuda)
+{
+    struct cuda_state *s = cuda->state;
+    cuda_list_run(cuda, true);
+    cuda_busy_end(cuda); /* then the host computes */
+    if (s->failure == TUTTI_OK)
+        (void)cuda_is_ok(cuda, cuda->driver->stream_wait(s->stream), "computing a piece of a step");
+    s->n_crossed = 0;
+}
+
+static void add_copy(struct cuda_backend *cuda, enum item_kind kind, void *to, const void *from,
+                     size_t n_bytes)
+{
+    struct item item = { .kind = kind };
+    item.copy.to = to;
+    item.copy.from = from;
+    item.copy.n_bytes = n_bytes;
+    cuda_list_add(cuda, &item, NULL);
+}
+
+/* Adds copies to the list, from pinned memory: the caller may change src at once. */
+static void upload_in_step(struct cuda_backend *cuda, uint8_t *to, const uint8_t *src, size_t n_bytes)
+{
+    struct cuda_state *s = cuda->state;
+    for (size_t at = 0, n; at < n_bytes; at += n) {
+        if (s->n_crossed == CROSSING_BYTES)
+            wait_in_step(cuda);
+        size_t room = CROSSING_BYTES - s->n_crossed;
+        n = n_bytes - at < room ? n_bytes - at : room;
+        memcpy(s->crossing + s->n_crossed, src + at, n);
+        add_copy(cuda, ITEM_UPLOAD, to + at, s->crossing + s->n_crossed, n);
+        s->n_crossed += n;
+    }
+}
+
 void cuda_upload(struct backend *be, struct floats dst, const float *src, size_t n_floats)
 {
-    cuda_copy_in(cuda_of(be), cuda_floats(dst, n_floats), src, n_floats * sizeof *src);
+    struct cuda_backend *cuda = cuda_of(be);
+    float *to = cuda_floats(dst, n_floats);
+    if (!cuda->state->in_step || !cuda->state->crossing) {
+        cuda_copy_in(cuda, to, src, n_floats * sizeof *src);
+        return;
+    }
+    cuda_enter(cuda);
+    upload_in_step(cuda, (uint8_t *)to, (const uint8_t *)src, n_floats * sizeof *src);
+}
+
+void cuda_fetch(struct backend *be, float *host, struct floats src, size_t n_floats)
+{
+    struct cuda_backend *cuda = cuda_of(be);
+    struct cuda_state *s = cuda->state;
+    const float *from = cuda_floats(src, n_floats);
+    if (!s->in_step || !s->crossing) {
+        cuda_copy_out(cuda, host, from, n_floats * sizeof *host);
+        return;
+    }
+    cuda_enter(cuda);
+    uint8_t *pinned = s->crossing + CROSSING_BYTES;
+    for (size_t at = 0, n; at < n_floats; at += n) {
+        size_t room = CROSSING_BYTES / sizeof *host;
+        n = n_floats - at < room ? n_floats - at : room;
+        add_copy(cuda, ITEM_DOWNLOAD, pinned, from + at, n * sizeof *host);
+        wait_in_step(cuda);
+        if (s->failure == TUTTI_OK)
+            memcpy(host + at, pinned, n * sizeof *host);
+        else
+            memset(host + at, 0, n * sizeof *host); /* nobody uses it, but it is defined */
+    }
 }

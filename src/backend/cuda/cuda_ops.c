@@ -26,6 +26,7 @@ const struct backend_ops CUDA_OPS = {
     .dealloc = cuda_dealloc,
     .alloc_constant = cuda_alloc_constant,
     .upload = cuda_upload,
+    .fetch = cuda_fetch,
     .download = cuda_download,
     .reserve = cuda_reserve,
     .reserve_tables = cuda_reserve_tables,

@@ -21,16 +21,17 @@ enum {
 
 enum {
     LIST_BYTES = 2 << 20,      /* of a step's launches; more are handed to the card in several pieces */
-    N_GRAPHS = 64,             /* of different steps that are remembered */
+    N_GRAPHS = 256,            /* of different steps, or pieces of steps, that are remembered */
     STEP_DATA_BYTES = 4 << 20, /* of the operations, besides the arrays of struct step */
     MAX_CHANGES = 32 << 10,    /* entries of page tables that a step's copy carries */
     DOWNLOAD_BYTES = 4 << 20,  /* of one step; larger downloads wait for the card */
     MAX_DOWNLOADS = 64,
     N_BUSY = 8,         /* intervals of work whose end is not known yet */
     MAX_STEP_DATA = 64, /* arrays that are recognized when they are given again */
+    CROSSING_BYTES = 4 << 20, /* of pinned memory in each direction, for rows that cross within a step */
 };
 
-enum item_kind { ITEM_LAUNCH, ITEM_COPY, ITEM_ZERO, ITEM_DOWNLOAD, ITEM_CALL };
+enum item_kind { ITEM_LAUNCH, ITEM_COPY, ITEM_ZERO, ITEM_UPLOAD, ITEM_DOWNLOAD, ITEM_CALL };
 
 /* Adds work to the stream by calls of a library. False: it failed. */
 typedef bool cuda_call_fn(struct cuda_backend *cuda, const void *args);
@@ -100,7 +101,7 @@ struct cuda_state {
 
     bool in_step;
     struct list list;
-    bool is_cut; /* pieces of the list were handed to the card already: it is no graph */
+    bool is_cut; /* the list is the rest of one that was too long: it is no graph */
     struct graph graphs[N_GRAPHS];
     uint64_t n_uses, n_replays; /* steps, and those that a graph carried out */
 
@@ -126,6 +127,11 @@ struct cuda_state {
     int n_changes;
     size_t changes_room; /* bytes of data and card_data after data_room */
     int32_t *lengths;    /* [max_rows]: pages of the sequences of a step */
+
+    /* Of a card that computes only a part of a step: pinned, [2][CROSSING_BYTES], to the card and from it; NULL: it
+     * computes all. */
+    uint8_t *crossing;
+    size_t n_crossed; /* bytes to the card that it may still have to read */
 
     uint8_t *downloads_memory; /* pinned, [DOWNLOAD_BYTES] */
     size_t n_downloaded;
@@ -165,7 +171,8 @@ void cuda_list_add(struct cuda_backend *cuda, const struct item *item, const voi
 void cuda_list_call(struct cuda_backend *cuda, cuda_call_fn *call, const void *args, size_t n_bytes);
 /* Carries out an item at once. */
 void cuda_item_run(struct cuda_backend *cuda, const struct item *item, const void *args);
-/* Hands the list to the card, and empties it. is_whole: it is all of a step, which may be a graph. */
+/* Hands the list to the card, and empties it. is_whole: it is all of a step, or of a piece between two crossings, which
+ * may be a graph; else there was no room for more. */
 void cuda_list_run(struct cuda_backend *cuda, bool is_whole);
 void cuda_graphs_clear(struct cuda_backend *cuda);
 
@@ -190,6 +197,8 @@ struct floats cuda_alloc(struct backend *be, size_t n_floats);
 struct floats cuda_alloc_constant(struct backend *be, const float *values, size_t n_floats);
 void cuda_dealloc(struct backend *be, struct floats floats);
 void cuda_upload(struct backend *be, struct floats dst, const float *src, size_t n_floats);
+void cuda_fetch(struct backend *be, float *host, struct floats src, size_t n_floats);
+bool cuda_crossing_open(struct cuda_backend *cuda); /* false: out of memory */
 
 /* ---- cuda.c ---- */
 void cuda_free(struct backend *be);

@@ -158,6 +158,8 @@ void cuda_step_close(struct cuda_backend *cuda)
     struct cuda_state *s = cuda->state;
     cuda_step_release(cuda);
     free_card_tables(cuda);
+    cuda_pinned_free(cuda, s->crossing);
+    s->crossing = NULL;
     for (int i = 0; i < 2; i++)
         page_tables_clear(&s->tables[i]);
     free(s->changes);
@@ -357,6 +359,7 @@ void cuda_step_begin(struct backend *be, const struct step *step)
     use_other_buffer(cuda);
     s->n_data = s->n_sent = s->list.n_bytes = s->n_downloaded = 0;
     s->n_known_data = s->n_downloads = s->n_changes = 0;
+    s->n_crossed = 0;
     s->is_cut = false;
     s->in_step = true;
     measure_tables(s->lengths, step);

@@ -54,6 +54,13 @@ const struct option MODEL_OPTIONS[] = {
         "the device that computes; cuda is the NVIDIA card with the most memory, cuda:N card number N, "
         "and auto the card if there is one and the model fits in its memory",
         .may_number = true),
+    TEXT_OPTION(MODEL, options.gpu_layers, "gpu-layers", "N",
+                "with --device cuda: keep only the last N layers, and the output, in the card's memory, and "
+                "let the CPU "
+                "compute the others; auto for as many as fit. Without it, all layers are on the card"),
+    TEXT_OPTION(MODEL, options.cpu_experts, "cpu-experts", "N",
+                "with --device cuda: leave the experts of the first N layers to the CPU; all for those of "
+                "all layers"),
     CHOICE_OPTION(MODEL, options.cpu, "cpu", "LEVEL", CPU_LEVELS,
                   "use at most this instruction set, for comparisons"),
     { .name = NULL },
@@ -360,6 +367,7 @@ enum tutti_status draft_flags_open(const struct draft_flags *flags, const struct
     draft.options.weight_type = flags->type;
     draft.options.chat_format = NULL;
     draft.options.mtp = false;
+    draft.options.gpu_layers = draft.options.cpu_experts = NULL; /* a draft model is small */
     if (!flags->draft)
         return TUTTI_OK;
     char *path = NULL;

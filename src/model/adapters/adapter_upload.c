@@ -1,5 +1,7 @@
 #include "model/adapters/adapter_upload.h"
 
+#include "model/weights/weight_part.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -217,6 +219,7 @@ enum tutti_status adapter_upload_matrix(struct model *model, struct lora **out,
     struct matrix *own = NULL;
     enum tutti_status st = TUTTI_OK;
     *out = NULL;
+    weight_part_begin(model, c->slot, c->layer);
     if (c->n_modules > 0)
         st = pack_modules(model, &own, base, c->modules, c->n_modules, path, err);
     if (st != TUTTI_OK || (!own && c->n == 0 && c->n_biases == 0 && (!c->tokens || c->tokens->n == 0)))
@@ -233,7 +236,7 @@ enum tutti_status adapter_upload_matrix(struct model *model, struct lora **out,
         op->matrix_free(model->backend, own);
     upload_clear(&u);
     if (st == TUTTI_OK)
-        model->weight_bytes += op->lora_bytes(*out);
+        model->weight_bytes += op->lora_bytes(model->backend, *out);
     return st;
 }
 
@@ -269,6 +272,7 @@ enum tutti_status adapter_upload_norm(struct model *model, struct adapter_norm *
     size_t n = (size_t)module->n_in;
     if (!norm)
         return error_out_of_memory(path, err);
+    weight_part_begin(model, module->slot, module->layer);
     norm->update = (struct norm_update){ .w = own->values, .b = own->bias };
     norm->has_weight = module->rows && upload_floats(model, &norm->update.w, (float *)module->rows, n);
     norm->has_bias = module->bias && upload_floats(model, &norm->update.b, module->bias, n);
@@ -299,6 +303,7 @@ enum tutti_status adapter_upload_embedding(struct model *model, struct embedding
                                        .n_virtual = file->virtual.rows ? file->virtual.n : 0 };
     enum tutti_status st = TUTTI_OK;
     *out = NULL;
+    weight_part_begin(model, SLOT_EMBEDDING, 0);
     for (int i = 0; i < file->n_modules && st == TUTTI_OK; i++)
         if (file->modules[i].slot == SLOT_EMBEDDING)
             st = pack_modules(model, &source.table, model_weight(model, SLOT_EMBEDDING, 0)->matrix,
@@ -307,7 +312,7 @@ enum tutti_status adapter_upload_embedding(struct model *model, struct embedding
         return st;
     st = op->embedding_new(model->backend, out, &source, err);
     if (st == TUTTI_OK)
-        model->weight_bytes += op->embedding_bytes(*out);
+        model->weight_bytes += op->embedding_bytes(model->backend, *out);
     return st;
 }
 
@@ -329,6 +334,8 @@ enum tutti_status adapter_upload_prefix(struct model *model, struct kv_prefix **
     size_t n = (size_t)model->desc.n_layers * (size_t)file->virtual.n * 2 *
                (size_t)(a->n_kv_heads * a->head_dim);
     struct kv_prefix *prefix = calloc(1, sizeof *prefix);
+    if (model->backend->ops->begin_weights) /* each layer reads its part */
+        model->backend->ops->begin_weights(model->backend, PART_SHARED, 0);
     if (!prefix || !upload_floats(model, &prefix->rows, file->virtual.keys, n)) {
         free(prefix);
         return error_out_of_memory(path, err);

@@ -18,8 +18,8 @@ void fit_add(struct fit_sizes *sizes, const struct weight *w, const struct weigh
 }
 
 /* As in model_make(). */
-static uint64_t shape_bytes(const struct slot_shape *shape, enum weight_slot slot, enum dtype type,
-                            const struct backend_caps *caps)
+uint64_t fit_shape_bytes(const struct slot_shape *shape, enum weight_slot slot, enum dtype type,
+                         const struct backend_caps *caps)
 {
     const struct slot_info *info = slot_info(slot);
     uint64_t n_floats = (uint64_t)shape->n_in * (uint64_t)shape->n_out * (shape->has_bias ? 2 : 1);
@@ -33,9 +33,9 @@ void fit_add_shape(struct fit_sizes *sizes, const struct slot_shape *shape, enum
                    enum dtype type, const struct backend_caps *caps)
 {
     const struct weight_type *as;
-    sizes->current += shape_bytes(shape, slot, type, caps);
+    sizes->current += fit_shape_bytes(shape, slot, type, caps);
     for (int i = 0; (as = type_at(i)); i++)
-        sizes->as[i] += shape_bytes(shape, slot, as->dtype, caps);
+        sizes->as[i] += fit_shape_bytes(shape, slot, as->dtype, caps);
 }
 
 /* ---- what fits ---- */
@@ -167,8 +167,9 @@ enum tutti_status fit_check(const char *model, const char *type, const struct fi
         return TUTTI_OK;
     int n = fit_find(rooms, sizes, request);
     return error_set_param(
-        err, TUTTI_E_MEMORY, "memory_bytes", "%s: the weights need %s as %s, but %s of memory %s: %s%s",
+        err, TUTTI_E_MEMORY, "memory_bytes", "%s: the weights need %s as %s, but %s of memory %s: %s%s%s%s",
         model, fit_size_text(need, sizes->current), type, fit_size_text(left, request->memory_bytes),
-        is_given ? "are given" : "are available", fit_text(advice, rooms, n, sizes),
+        is_given ? "are given" : "are available", request->divisions ? request->divisions : "",
+        request->divisions && *request->divisions ? "; " : "", fit_text(advice, rooms, n, sizes),
         n > 0 ? "; tutti convert --type writes a file of that type" : "");
 }

@@ -16,6 +16,10 @@ struct fit_sizes {
 void fit_add(struct fit_sizes *sizes, const struct weight *w, const struct weight_type *type, double share,
              const struct backend_caps *caps);
 
+/* Bytes of all n_experts matrices of a slot, or of a vector, of a known shape, whose matrices are to have a type. */
+uint64_t fit_shape_bytes(const struct slot_shape *shape, enum weight_slot slot, enum dtype type,
+                         const struct backend_caps *caps);
+
 /* The same for all n_experts matrices of a slot of a known shape, whose matrices are to have a type. */
 void fit_add_shape(struct fit_sizes *sizes, const struct slot_shape *shape, enum weight_slot slot,
                    enum dtype type, const struct backend_caps *caps);
@@ -27,6 +31,7 @@ struct fit_request {
     uint64_t memory_bytes;
     bool
         has_headroom; /* memory other than weights, keys and values comes from memory_bytes too: fit_kv_bytes() */
+    const char *divisions; /* between a card and the CPU that would fit; NULL or "": none */
 };
 
 /* A type with which at least one user fits. */

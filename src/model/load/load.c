@@ -1,13 +1,13 @@
 /* Loads a model from a checkpoint: description, packed weights, tokenizer, chat format, defaults. */
 #include "model/load/load.h"
 
-#include "backend/kv_type.h"
 #include "base/json/json_type.h"
 #include "base/log.h"
 #include "model/adapters/adapter.h"
 #include "model/chat/chat.h"
 #include "model/description/stops.h"
 #include "model/forward.h"
+#include "model/load/device/start.h"
 #include "model/load/pooling.h"
 #include "model/load/tokenizer_settings.h"
 #include "model/ranks/group.h"
@@ -213,114 +213,9 @@ bool model_alloc_rope_freqs(struct model *model)
     return true;
 }
 
-/* Whether the user leaves the choice between card and CPU to tutti. */
-static bool prefers_card(const struct tutti_model_options *options)
+static enum tutti_status loader_fits(void *user, struct weight_parts *parts, struct tutti_error *err)
 {
-    return options->device && strcmp(options->device, "auto") == 0;
-}
-
-/* The rest of a card's memory is for keys and values, and for what is computed. */
-static uint64_t part_for_weights(uint64_t n_bytes)
-{
-    return n_bytes - n_bytes / 8;
-}
-
-uint64_t model_weights_room(const struct model *model, const struct tutti_model_options *options,
-                            uint64_t host_bytes)
-{
-    if (!model->backend->ops->memory_left)
-        return host_bytes;
-    uint64_t left = model_own_memory_left(model);
-    return prefers_card(options) ? part_for_weights(left) : left;
-}
-
-static enum tutti_status open_backend(struct model *model, const struct tutti_model_options *options,
-                                      const char *device, struct tutti_error *err)
-{
-    const struct model_desc *d = &model->desc, *local = &model->local;
-    struct group *group = model->group;
-    model->kv_type = DTYPE_F16;
-    if (options->kv_type && !kv_type_find(options->kv_type, &model->kv_type))
-        return error_set_param(err, TUTTI_E_ARGUMENT, "kv_type",
-                               "kv_type \"%.32s\", expected f16, bf16, f32 or int8", options->kv_type);
-    struct attention_shape kinds[MAX_LAYER_KINDS];
-    float *slopes = NULL; /* of all kinds, one after the other */
-    int n_slopes = 0;
-    for (int i = 0; i < d->n_kinds; i++)
-        n_slopes += d->kinds[i].attn.has_alibi ? d->kinds[i].attn.n_heads : 0;
-    if (n_slopes > 0 && !(slopes = calloc((size_t)n_slopes, sizeof *slopes)))
-        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", model->name);
-    float *next = slopes;
-    for (int i = 0; i < d->n_kinds; i++) {
-        const struct attn_desc *a = &d->kinds[i].attn, *own = &local->kinds[i].attn;
-        kinds[i] = (struct attention_shape){
-            .n_heads = own->n_heads,
-            .n_kv_heads = own->n_kv_heads,
-            .head_dim = a->n_latent > 0 ? attn_latent_row(a) : a->head_dim,
-            .n_latent = a->n_latent,
-            .rotary_dim = a->rope == ROPE_NONE ? 0 : a->rotary_dim,
-            .rope = a->rope,
-            .rope_freqs = model->rope_freqs[i],
-            .rope_scale = model_rope_scale(a),
-            .scale = a->scale > 0 ? a->scale : 1.0f / __builtin_sqrtf((float)a->head_dim),
-            .softcap = a->softcap,
-            .window = a->window,
-            .first = a->first,
-            .norms_all_heads = a->norms_all_heads,
-            .qk_norm_eps = a->n_latent > 0 ? a->latent_norm_eps : d->norm_eps,
-        };
-        if (!a->has_alibi)
-            continue;
-        model_alibi_slopes(a, next);
-        kinds[i].alibi_slopes = group ? next + group->split.kinds[i].heads.begin : next;
-        next += a->n_heads;
-    }
-    struct backend_options backend = {
-        .n_threads = options->n_threads > 0 || !options->ranks
-                         ? options->n_threads
-                         : cluster_n_threads(cluster_of(options->ranks)),
-        .pin_threads = options->pin_threads,
-        .numa = options->numa,
-        .cpu = options->cpu,
-        .n_layers = model_n_loaded(d),
-        .n_kinds = d->n_kinds,
-        .attention = kinds,
-        .kinds = d->kind_of,
-        .page_floats = d->uses_mtp ? d->d_model : 0,
-        .cluster = group ? group->cluster : NULL,
-    };
-    enum tutti_status st = backend_open(&model->backend, device, &backend, err);
-    free(slopes);
-    if (st == TUTTI_OK && !(model->backend->caps->kv_types >> model->kv_type & 1))
-        st = error_set_param(err, TUTTI_E_UNSUPPORTED, "kv_type", "kv_type %s: device %s cannot store it",
-                             kv_type_name(model->kv_type), model->backend->ops->name);
-    return st;
-}
-
-enum tutti_status model_start_backend(struct model *model, const struct tutti_model_options *options,
-                                      model_fits_fn *fits, void *user, struct tutti_error *err)
-{
-    struct tutti_error why = { 0 };
-    enum tutti_status st = open_backend(model, options, options->device, &why);
-    if (st == TUTTI_OK)
-        st = fits(user, &why);
-    struct backend *card = model->backend && model->backend->ops->memory_left ? model->backend : NULL;
-    if (st == TUTTI_E_MEMORY && prefers_card(options) && card) {
-        log_info("device auto: the CPU computes (on the card: %s)", why.text);
-        card->ops->free(card);
-        model->backend = NULL;
-        st = open_backend(model, options, "cpu", &why);
-        if (st == TUTTI_OK)
-            st = fits(user, &why);
-    }
-    if (st != TUTTI_OK && err)
-        *err = why;
-    return st;
-}
-
-static enum tutti_status loader_fits(void *user, struct tutti_error *err)
-{
-    return load_check_memory(user, err);
+    return load_check_memory(user, parts, err);
 }
 
 static enum tutti_status load_checkpoint(struct loader *l, struct tutti_error *err)

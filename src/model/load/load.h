@@ -2,7 +2,7 @@
 #ifndef TUTTI_MODEL_LOAD_LOAD_H
 #define TUTTI_MODEL_LOAD_LOAD_H
 
-#include "model/weights/weights.h"
+#include "model/load/device/start.h"
 
 struct loader {
     struct model *model;
@@ -18,9 +18,10 @@ struct loader {
     uint64_t memory_bytes;
 };
 
-/* Sets model->weight_type. TUTTI_E_MEMORY: the weights do not fit in the free memory; the error says
+/* Sets model->weight_type, and fills parts. TUTTI_E_MEMORY: the weights do not fit in the free memory; the error says
  * what would. model->backend must be set. */
-MUST_CHECK enum tutti_status load_check_memory(struct loader *l, struct tutti_error *err);
+MUST_CHECK enum tutti_status load_check_memory(struct loader *l, struct weight_parts *parts,
+                                               struct tutti_error *err);
 
 /* Packs and uploads every weight of model->desc. model->backend must be set. */
 MUST_CHECK enum tutti_status load_weights(struct loader *l, struct tutti_error *err);

@@ -6,7 +6,6 @@
 #include "checkpoint/shards/shard_manifest.h"
 #include "model/forward.h"
 #include "model/load/assemble.h"
-#include "model/load/fit.h"
 #include "model/ranks/group.h"
 
 #include <stdlib.h>
@@ -389,6 +388,7 @@ static enum tutti_status load_weight(struct loader *l, const struct slot_at *at,
     struct weight w;
     const struct split_target target = { .slot = at->slot, .layer = at->layer, .part = SPLIT_ALL_PARTS };
     struct split_part part = { .kind = SPLIT_WHOLE };
+    weight_part_begin(l->model, at->slot, at->layer);
     if (slot_info(at->slot)->kind == SLOT_MATRIX)
         return pack(l, &out->matrix, at, err);
     if (l->model->group && !l->is_cut)
@@ -454,12 +454,11 @@ static double share_of(const struct loader *l, const struct slot_at *at)
     return part.kind == SPLIT_WHOLE ? 1 : (double)part.n / split_n_whole(d, &all);
 }
 
-enum tutti_status load_check_memory(struct loader *l, struct tutti_error *err)
+enum tutti_status load_check_memory(struct loader *l, struct weight_parts *parts, struct tutti_error *err)
 {
     struct model *model = l->model;
     struct fit_sizes sizes = { 0 };
     enum tutti_status st = TUTTI_OK;
-    uint64_t memory = model_weights_room(model, l->options, l->memory_bytes);
     if (l->type)
         model->weight_type = l->type->dtype;
     else
@@ -469,20 +468,21 @@ enum tutti_status load_check_memory(struct loader *l, struct tutti_error *err)
         st = weights_find(&w, stored_desc(l), l->names, l->ck, &at, err);
         if (st == TUTTI_OK && !l->type)
             weights_use_compact(&w, 1, splits_columns(l, at.slot));
-        if (st == TUTTI_OK)
-            fit_add(&sizes, &w, l->type, share_of(l, &at), model->backend->caps);
+        if (st != TUTTI_OK)
+            break;
+        fit_add(&sizes, &w, l->type, share_of(l, &at), model->backend->caps);
+        struct packed_bytes n_bytes = { weights_bytes(&w, l->type, backend_caps_of("cuda")),
+                                        weights_bytes(&w, l->type, backend_caps_of("cpu")) };
+        weight_parts_add(parts, stored_desc(l), at.slot, at.layer, n_bytes);
     }
     if (st != TUTTI_OK)
         return st;
-    const struct fit_request request = { .desc = &model->local,
-                                         .kv_type = model->kv_type,
-                                         .page_tokens = model_page_tokens(model),
-                                         .n_ctx = l->options->max_context > 0 ? l->options->max_context
-                                                                              : model->desc.n_ctx,
-                                         .memory_bytes = memory,
-                                         .has_headroom = true };
-    return fit_check(checkpoint_path(l->ck), l->type ? l->type->name : dtype_name(model->weight_type), &sizes,
-                     &request, model->memory_bytes > 0, err);
+    const struct weights_to_fit weights = { .name = checkpoint_path(l->ck),
+                                            .type = l->type ? l->type->name : dtype_name(model->weight_type),
+                                            .sizes = &sizes,
+                                            .parts = parts,
+                                            .host_bytes = l->memory_bytes };
+    return device_check_fits(model, l->options, &weights, err);
 }
 
 enum tutti_status load_weights(struct loader *l, struct tutti_error *err)

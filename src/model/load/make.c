@@ -3,7 +3,7 @@
 #include "kernels/quantize/quantize.h"
 #include "model/description/family.h"
 #include "model/forward.h"
-#include "model/load/fit.h"
+#include "model/load/device/start.h"
 #include "model/ranks/group.h"
 
 #include <stdio.h>
@@ -342,6 +342,7 @@ static enum tutti_status make_weight(struct maker *m, const struct slot_at *at, 
     struct model_weight *out = model_weight(m->model, at->slot, at->layer);
     struct slot_shape shape = slot_shape(&m->model->local, slot, at->layer);
     size_t n = (size_t)shape.n_out * (size_t)shape.n_in;
+    weight_part_begin(m->model, slot, at->layer);
     if (slot_info(slot)->kind == SLOT_MATRIX)
         return make_matrix(m, &out->matrix, at, err);
     enum tutti_status st = make_vector(m, &out->values, n, slot_info(slot)->kind == SLOT_NORM ? 1 : 0.01f,
@@ -369,25 +370,24 @@ static enum tutti_status cut(const struct maker *m, struct tutti_error *err)
 }
 
 /* TUTTI_E_MEMORY: the weights do not fit in free memory. */
-static enum tutti_status make_check_memory(void *user, struct tutti_error *err)
+static enum tutti_status make_check_memory(void *user, struct weight_parts *parts, struct tutti_error *err)
 {
     const struct maker *m = user;
-    const struct tutti_model_options *options = m->options;
     struct model *model = m->model;
     struct fit_sizes sizes = { 0 };
-    const struct fit_request request = {
-        .desc = &model->local,
-        .kv_type = model->kv_type,
-        .page_tokens = model_page_tokens(model),
-        .n_ctx = options->max_context > 0 ? options->max_context : model->desc.n_ctx,
-        .memory_bytes = model_weights_room(model, options, m->memory_bytes),
-        .has_headroom = true,
-    };
     for (struct slot_at at = SLOT_BEGIN; slot_next(&model->local, &at);) {
         const struct slot_shape shape = slot_shape(&model->local, at.slot, at.layer);
+        struct packed_bytes n_bytes = { fit_shape_bytes(&shape, at.slot, m->type, backend_caps_of("cuda")),
+                                        fit_shape_bytes(&shape, at.slot, m->type, backend_caps_of("cpu")) };
         fit_add_shape(&sizes, &shape, at.slot, m->type, model->backend->caps);
+        weight_parts_add(parts, &model->local, at.slot, at.layer, n_bytes);
     }
-    return fit_check(model->name, dtype_name(m->type), &sizes, &request, options->memory_bytes > 0, err);
+    const struct weights_to_fit weights = { .name = model->name,
+                                            .type = dtype_name(m->type),
+                                            .sizes = &sizes,
+                                            .parts = parts,
+                                            .host_bytes = m->memory_bytes };
+    return device_check_fits(model, m->options, &weights, err);
 }
 
 static enum tutti_status make(struct maker *m, struct tutti_error *err)

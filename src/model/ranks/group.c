@@ -366,7 +366,9 @@ uint64_t model_own_memory_left(const struct model *model)
     struct backend *be = model->backend;
     bool is_on_device = be && be->ops->memory_left;
     uint64_t n_ranks = model->group ? (uint64_t)cluster_n_local(model->group->cluster) : 1,
-             left = is_on_device ? be->ops->memory_left(be) : 0;
+             left = !is_on_device         ? 0
+                    : be->ops->pages_left ? be->ops->pages_left(be)
+                                          : be->ops->memory_left(be);
     if (model->memory_bytes == 0)
         return is_on_device ? left : memory_left("") / n_ranks;
     uint64_t own = model->memory_bytes / n_ranks;

@@ -112,8 +112,9 @@ void cuda_lora_free(struct backend *be, struct lora *lora)
     free(lora);
 }
 
-size_t cuda_lora_bytes(const struct lora *lora)
+size_t cuda_lora_bytes(const struct backend *be, const struct lora *lora)
 {
+    (void)be;
     return lora->n_bytes;
 }
 

@@ -36,7 +36,7 @@ void cuda_adapters_release(struct cuda_backend *cuda);
 enum tutti_status cuda_lora_new(struct backend *be, struct lora **out, const struct lora_source *source,
                                 struct tutti_error *err);
 void cuda_lora_free(struct backend *be, struct lora *lora);
-size_t cuda_lora_bytes(const struct lora *lora);
+size_t cuda_lora_bytes(const struct backend *be, const struct lora *lora);
 uint64_t cuda_lora_checksum(struct backend *be, const struct lora *lora);
 void cuda_linear_adapted(struct backend *be, struct floats y, const struct matrix *m, struct floats x,
                          int n_rows, const struct lora *const *loras, const int32_t *adapters);
@@ -49,7 +49,7 @@ void cuda_lora_release(struct cuda_backend *cuda);
 enum tutti_status cuda_embedding_new(struct backend *be, struct embedding_update **out,
                                      const struct embedding_source *source, struct tutti_error *err);
 void cuda_embedding_free(struct backend *be, struct embedding_update *update);
-size_t cuda_embedding_bytes(const struct embedding_update *update);
+size_t cuda_embedding_bytes(const struct backend *be, const struct embedding_update *update);
 uint64_t cuda_embedding_checksum(struct backend *be, const struct embedding_update *update);
 void cuda_embed_adapted(struct backend *be, struct floats x, const struct matrix *table,
                         const struct embedding_update *const *updates, const int32_t *adapters);
