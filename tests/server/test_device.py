@@ -46,6 +46,48 @@ def test_users_get_the_same_answers_together_and_one_by_one(serve_on_card):
     assert "Paris" in one_by_one[0][0]
 
 
+@pytest.mark.parametrize("layers, on_card, device", [("1", 1, "cuda+cpu"), ("4", 4, "cuda+cpu"), ("0", 0, "cuda+cpu"), ("auto", None, "cuda")])
+def test_a_card_and_the_cpu_divide_the_layers(serve_on_card, layers, on_card, device):
+    server = serve_on_card("--gpu-layers", layers, "--api", "tgi,openai", "--no-prefix-cache")
+    assert server.get("/info").json()["model_device_type"] == device
+    assert (f"device cuda: {on_card} of 6 layers on the card" in server.log()) == (on_card is not None)
+    one_by_one = [answer(server, text) for text in TEXTS[:3]]
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(lambda text: answer(server, text), TEXTS[:3])) == one_by_one
+    assert "Paris" in one_by_one[0][0]
+
+
+def run_on_card(monkeypatch, *args, **environment):
+    for name, value in {"LD_LIBRARY_PATH": STANDIN, **environment}.items():
+        monkeypatch.setenv(name, value)
+    return subprocess.run([conftest.BIN, "generate", conftest.DEMO, "-p", "Hello", "-n", "2", *args], capture_output=True, text=True,
+                          timeout=conftest.PATIENCE, check=False)
+
+
+def test_a_model_that_does_not_fit_is_refused_with_flags_that_fit(monkeypatch):
+    refused = run_on_card(monkeypatch, "--device", "cuda", TUTTI_STANDIN_MEMORY="12000000")
+    assert refused.returncode == 1 and "--gpu-layers " in refused.stderr and " would fit, with the rest on the CPU" in refused.stderr
+    n_layers = refused.stderr.split("--gpu-layers ")[1].split()[0]
+    assert 0 < int(n_layers) < 6
+    too_many = run_on_card(monkeypatch, "--device", "cuda", "--gpu-layers", "5", TUTTI_STANDIN_MEMORY="8000000")
+    assert too_many.returncode == 1 and "the weights that the card is to have need" in too_many.stderr and "--gpu-layers " in too_many.stderr
+    automatic = run_on_card(monkeypatch, "--device", "auto", TUTTI_STANDIN_MEMORY="12000000")
+    assert automatic.returncode == 0 and "device auto: the CPU computes (on the card: " in automatic.stderr and "--gpu-layers " in automatic.stderr
+
+
+@pytest.mark.parametrize("args, said", [
+    (["--gpu-layers", "3"], "--gpu-layers: only with --device cuda, where a card and the CPU compute together; the device is cpu"),
+    (["--gpu-layers", "3", "--device", "auto"], "the device is auto"),
+    (["--cpu-experts", "all"], "--cpu-experts: only with --device cuda"),
+    (["--device", "cuda", "--gpu-layers", "7"], "--gpu-layers 7: expected 0 to 6, the layers of "),
+    (["--device", "cuda", "--gpu-layers", "some"], "--gpu-layers some: expected 0 to 6, "),
+    (["--device", "cuda", "--cpu-experts", "all"], "has no experts; --gpu-layers leaves whole layers to the CPU"),
+])
+def test_divisions_that_cannot_be_are_refused_by_name(monkeypatch, args, said):
+    done = run_on_card(monkeypatch, *args)
+    assert done.returncode == 2 and said in done.stderr and not done.stdout
+
+
 def test_a_drawn_answer_follows_its_seed(serve_on_card):
     server = serve_on_card()
     drawn = [server.chat("Tell me a story.", max_tokens=12, temperature=1, top_p=0.9, seed=seed).json()["choices"][0]["message"]["content"]
