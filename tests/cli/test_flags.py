@@ -196,7 +196,7 @@ LETTERS = {"concurrency": "-c", "duration": "-d", "requests": "-N", "prompts": "
 # Options of the library or of all commands with a model: one test for all of them.
 SHARED = {"type", "kv-type", "chat-format", "threads", "tp", "rank-table", "memory", "pin", "numa", "device", "cpu", "lora", "kv-memory", "context",
           "max-batch-tokens", "speculate", "no-prefix-cache", "kv-spill", "kv-spill-size", "kv-spill-host", "max-seqs", "max-queue", "max-slowdown", "draft",
-          "draft-tokens", "draft-type"}
+          "draft-tokens", "draft-type", "gpu-layers", "cpu-experts"}
 
 
 @functools.cache
