@@ -161,6 +161,8 @@ static void results_that_did_not_come_are_not_used(void **state)
                   { "cuEventRecord", 8, true },      { "cuEventRecord", 15, true },
                   { "cuLaunchKernel", 400, true },   { "cuGraphLaunch", 1, true } };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        if (CASES[i].is_ahead && getenv("TUTTI_TEST_DIVISION")) /* there no step is submitted ahead */
+            continue;
         tutti_model *model = model_on_card();
         struct run run = run_requests(model, CASES[i].function, CASES[i].call, CASES[i].is_ahead, false);
         assert_true(run.has_failed);

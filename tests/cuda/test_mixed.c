@@ -272,6 +272,19 @@ static struct step step_of(const int32_t *ids, const int32_t *positions, const i
                           .output_rows = last };
 }
 
+static void read_page(struct backend *be, struct kv_memory *kv, int32_t page_id, uint8_t *host)
+{
+    be->ops->kv_read_begin(be, kv, 0, page_id, host);
+    assert_true(be->ops->kv_is_copied(be, kv, 0, true));
+}
+
+static void write_page(struct backend *be, struct kv_memory *kv, int32_t page_id, const uint8_t *host)
+{
+    be->ops->kv_write_begin(be, kv, 1, host);
+    assert_true(be->ops->kv_is_copied(be, kv, 1, true));
+    be->ops->kv_write_end(be, kv, 1, page_id, host);
+}
+
 /* The image of a page has both sides' parts, and a page that is restored elsewhere gives the same bits. */
 static void pages_are_spilled_restored_and_copied(void **state)
 {
@@ -292,7 +305,7 @@ static void pages_are_spilled_restored_and_copied(void **state)
                                                   first_row = N_FIRST - 1;
             const int32_t *tables[1] = { first }, *moved[1] = { other };
             size_t page_bytes = be->ops->kv_page_bytes(be, DTYPE_F32), n_vocab = (size_t)model->desc.n_vocab;
-            uint8_t *image = malloc(2 * page_bytes), *again = malloc(page_bytes);
+            void *host = NULL;
             float *want = malloc(n_vocab * sizeof *want), *got = malloc(n_vocab * sizeof *got);
             for (int r = 0; r < N_IDS; r++) {
                 ids[r] = 3 + r * 31 % 90;
@@ -302,23 +315,23 @@ static void pages_are_spilled_restored_and_copied(void **state)
             assert_int_equal(model_kv_new(model, &kv, N_PAGES, N_PAGES, NULL), TUTTI_OK);
             struct step begin = step_of(ids, positions, seqs, N_FIRST, tables, &first_row);
             (void)model_forward(model, kv, &begin);
+            assert_int_equal(be->ops->kv_reserve_host(be, kv, 3 * page_bytes, 3, &host, NULL), TUTTI_OK);
+            uint8_t *image = host, *again = image + 2 * page_bytes;
             for (int page = 0; page < 2; page++)
-                be->ops->kv_read_page(be, kv, page, image + (size_t)page * page_bytes);
+                read_page(be, kv, page, image + (size_t)page * page_bytes);
             struct step end = step_of(ids + N_FIRST, positions + N_FIRST, seqs, N_IDS - N_FIRST, tables,
                                       &last_row);
             model_read_logits(model, model_forward(model, kv, &end), 1, want);
             for (int page = 0; page < 2; page++) /* one is restored, the other restored and copied */
-                be->ops->kv_write_page(be, kv, page == 0 ? 5 : 3, image + (size_t)page * page_bytes);
+                write_page(be, kv, page == 0 ? 5 : 3, image + (size_t)page * page_bytes);
             model_kv_copy_page(model, kv,
                                &(struct page_copy){ .dst = 6, .src = 3, .window_dst = 6, .window_src = 3 });
-            be->ops->kv_read_page(be, kv, 6, again);
+            read_page(be, kv, 6, again);
             assert_memory_equal(again, image + page_bytes, page_bytes);
             end.page_tables = moved;
             model_read_logits(model, model_forward(model, kv, &end), 1, got);
             assert_memory_equal(got, want, n_vocab * sizeof *got);
             assert_int_equal(model_check(model, NULL), TUTTI_OK);
-            free(image);
-            free(again);
             free(want);
             free(got);
             model_kv_free(model, kv);

@@ -176,8 +176,13 @@ size_t mixed_side_page_bytes(const struct mixed_backend *m, enum side side, enum
 size_t mixed_kv_page_bytes(const struct backend *be, enum dtype dtype);
 size_t mixed_kv_window_bytes(const struct backend *be, enum dtype dtype);
 void mixed_kv_copy_page(struct backend *be, struct kv_memory *kv, const struct page_copy *copy);
-void mixed_kv_read_page(struct backend *be, const struct kv_memory *kv, int32_t page_id, void *host);
-void mixed_kv_write_page(struct backend *be, struct kv_memory *kv, int32_t page_id, const void *host);
+enum tutti_status mixed_kv_reserve_host(struct backend *be, struct kv_memory *kv, size_t n_bytes,
+                                        int n_copies, void **out, struct tutti_error *err);
+void mixed_kv_read_begin(struct backend *be, struct kv_memory *kv, int copy, int32_t page_id, void *host);
+void mixed_kv_write_begin(struct backend *be, struct kv_memory *kv, int copy, const void *host);
+bool mixed_kv_is_copied(struct backend *be, struct kv_memory *kv, int copy, bool waits);
+void mixed_kv_write_end(struct backend *be, struct kv_memory *kv, int copy, int32_t page_id,
+                        const void *host);
 void mixed_kv_store_rows(struct backend *be, struct kv_memory *kv, struct floats x, const int32_t *rows,
                          const int32_t *page_ids, int n);
 void mixed_previous_rows(struct backend *be, struct floats y, struct floats x, const int32_t *rows,

@@ -70,22 +70,52 @@ void mixed_kv_copy_page(struct backend *be, struct kv_memory *kv, const struct p
             m->sides[i]->ops->kv_copy_page(m->sides[i], kv->inner[i], copy);
 }
 
-void mixed_kv_read_page(struct backend *be, const struct kv_memory *kv, int32_t page_id, void *host)
+/* ---- copies to and from the host: each side copies its own part ---- */
+
+/* The memory is that of the side whose copies take time: the card, unless it has no layer. */
+enum tutti_status mixed_kv_reserve_host(struct backend *be, struct kv_memory *kv, size_t n_bytes,
+                                        int n_copies, void **out, struct tutti_error *err)
+{
+    struct mixed_backend *m = mixed_of(be);
+    enum side side = kv->inner[SIDE_CARD] ? SIDE_CARD : SIDE_CPU;
+    return m->sides[side]->ops->kv_reserve_host(m->sides[side], kv->inner[side], n_bytes, n_copies, out, err);
+}
+
+void mixed_kv_read_begin(struct backend *be, struct kv_memory *kv, int copy, int32_t page_id, void *host)
 {
     struct mixed_backend *m = mixed_of(be);
     uint8_t *to = host;
     for (int i = 0; i < N_SIDES; to += kv->page_bytes[i++])
         if (kv->inner[i])
-            m->sides[i]->ops->kv_read_page(m->sides[i], kv->inner[i], page_id, to);
+            m->sides[i]->ops->kv_read_begin(m->sides[i], kv->inner[i], copy, page_id, to);
 }
 
-void mixed_kv_write_page(struct backend *be, struct kv_memory *kv, int32_t page_id, const void *host)
+void mixed_kv_write_begin(struct backend *be, struct kv_memory *kv, int copy, const void *host)
 {
     struct mixed_backend *m = mixed_of(be);
     const uint8_t *from = host;
     for (int i = 0; i < N_SIDES; from += kv->page_bytes[i++])
         if (kv->inner[i])
-            m->sides[i]->ops->kv_write_page(m->sides[i], kv->inner[i], page_id, from);
+            m->sides[i]->ops->kv_write_begin(m->sides[i], kv->inner[i], copy, from);
+}
+
+bool mixed_kv_is_copied(struct backend *be, struct kv_memory *kv, int copy, bool waits)
+{
+    struct mixed_backend *m = mixed_of(be);
+    bool is_copied = true;
+    for (int i = 0; i < N_SIDES && is_copied; i++)
+        if (kv->inner[i])
+            is_copied = m->sides[i]->ops->kv_is_copied(m->sides[i], kv->inner[i], copy, waits);
+    return is_copied;
+}
+
+void mixed_kv_write_end(struct backend *be, struct kv_memory *kv, int copy, int32_t page_id, const void *host)
+{
+    struct mixed_backend *m = mixed_of(be);
+    const uint8_t *from = host;
+    for (int i = 0; i < N_SIDES; from += kv->page_bytes[i++])
+        if (kv->inner[i])
+            m->sides[i]->ops->kv_write_end(m->sides[i], kv->inner[i], copy, page_id, from);
 }
 
 /* ---- the rows of floats of pages ---- */
