@@ -58,7 +58,7 @@ def test_a_card_and_the_cpu_divide_the_layers(serve_on_card, layers, on_card, de
 
 
 def run_on_card(monkeypatch, *args, **environment):
-    for name, value in {"LD_LIBRARY_PATH": STANDIN, **environment}.items():
+    for name, value in {"LD_LIBRARY_PATH": conftest.STANDIN, **environment}.items():
         monkeypatch.setenv(name, value)
     return subprocess.run([conftest.BIN, "generate", conftest.DEMO, "-p", "Hello", "-n", "2", *args], capture_output=True, text=True,
                           timeout=conftest.PATIENCE, check=False)
