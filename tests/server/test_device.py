@@ -129,8 +129,17 @@ def test_a_grammar_masks_tokens_on_the_card(serve_on_card):
     assert text in ('"yes"', '"no"')
 
 
+def test_host_memory_takes_spilled_pages_of_a_card_only(serve_on_card):
+    server = serve_on_card("--kv-spill-host", "8M")
+    assert "Paris" in answer(server, TEXTS[0])[0]
+    assert server.metrics()["tutti_kv_spill_host_slots"] > 8
+    refused = subprocess.run([conftest.BIN, "serve", conftest.DEMO, "--kv-spill-host", "8M", "--port", "0"], capture_output=True, text=True,
+                             timeout=conftest.PATIENCE, check=False)
+    assert refused.returncode != 0 and "kv-spill-host" in refused.stderr
+
+
 def test_a_failure_of_the_driver_is_an_error_and_no_text(serve_on_card):
-    server = serve_on_card(TUTTI_STANDIN_FAIL="cuStreamSynchronize:400:700")
+    server = serve_on_card(TUTTI_STANDIN_FAIL="cuEventSynchronize:60:700")
     seen = []
     while len(seen) < 400 and (not seen or seen[-1] == 200):
         seen.append(server.chat("Hello", max_tokens=4, temperature=0).status_code)
@@ -152,7 +161,7 @@ def test_auto_takes_the_card_if_the_weights_fit(serve_on_card, environment, devi
 
 
 def test_bench_names_the_card_and_how_long_it_worked(monkeypatch):
-    monkeypatch.setenv("LD_LIBRARY_PATH", STANDIN)
+    monkeypatch.setenv("LD_LIBRARY_PATH", conftest.STANDIN)
     command = [conftest.BIN, "bench", conftest.DEMO, "--device", "cuda", "--users", "1", "--prefill", "0", "--repetitions", "2"]
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=conftest.PATIENCE, check=True)
     said = json.loads(done.stdout)
