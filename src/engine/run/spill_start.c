@@ -22,7 +22,8 @@ static enum tutti_status check_host(const struct tutti_engine *e, struct tutti_e
     char size[FIT_SIZE_BYTES], left[FIT_SIZE_BYTES];
     if (n_bytes > 0 && !be->ops->memory_left)
         return error_set_param(err, TUTTI_E_UNSUPPORTED, "kv_spill_host_bytes",
-                               "device %s: its KV pages are in host memory already; raise kv_bytes "
+                               "kv_spill_host_bytes (--kv-spill-host): device %s: its KV pages are in host "
+                               "memory already; raise kv_bytes "
                                "(--kv-memory) instead, or spill to a file (--kv-spill)",
                                be->ops->name);
     if (n_bytes <= n_left)
