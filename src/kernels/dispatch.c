@@ -43,7 +43,7 @@ static bool is_zen4(void)
     return family + (family == 15 ? extended : 0) == 25;
 }
 
-/* Whether the processor multiplies tiles of bytes, and Linux lets this process use them, which it must be asked for. */
+/* Whether the processor multiplies tiles of bytes, and Linux permits this process to use them; requests that permission. */
 static bool has_tiles(void)
 {
     enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */

@@ -2,7 +2,7 @@
  *
  * Memory of the card may only be touched while the card works: the host faults at its pointers. It has guard pages at its
  * end, and NaNs at first. What a stream is given is carried out as late as the driver may: when somebody waits for it, or for
- * an event after it, or asks for such an event often enough. Streams wait for each other by events only. So pinned memory
+ * an event after it, or has queried such an event often enough. Streams wait for each other by events only. So pinned memory
  * that is changed too early, or read too early, or work of two streams without an event in between, changes results. At the
  * end of the last context nothing may be left of what was allocated; else the program ends, as at any misuse. */
 #include "cuda/emulator.h"

@@ -2,7 +2,7 @@
  *
  * Environment: TUTTI_STANDIN_MEMORY (bytes of a card, 2 GiB), TUTTI_STANDIN_LEVEL (80), TUTTI_STANDIN_CARDS (1),
  * TUTTI_STANDIN_VERSION (12040), TUTTI_STANDIN_FAIL (NAME:COUNT:ERROR, as standin_fail(); NAME may be "any"),
- * TUTTI_STANDIN_QUERIES (1: so often an event that is asked for is not reached yet). */
+ * TUTTI_STANDIN_QUERIES (1: queries of an event that find it not reached yet). */
 #ifndef TUTTI_TESTS_CUDA_STANDIN_H
 #define TUTTI_TESTS_CUDA_STANDIN_H
 

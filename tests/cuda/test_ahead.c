@@ -262,7 +262,7 @@ static void so_are_they_with_spilled_pages(void **state)
     (void)state;
     char folder[] = "/tmp/tutti-ahead-XXXXXX", file[64], queries[16] = "";
     assert_non_null(mkdtemp(folder));
-    /* A page's copy is asked for once a step, and has to be done in the course of these few. */
+    /* The engine queries a page's copy once in a step; with more queries until it is done, it would never be. */
     if (getenv("TUTTI_STANDIN_QUERIES"))
         snprintf(queries, sizeof queries, "%s", getenv("TUTTI_STANDIN_QUERIES"));
     setenv("TUTTI_STANDIN_QUERIES", "1", 1);

@@ -89,7 +89,7 @@ enum tutti_status mixed_matrix_new(struct backend *be, struct matrix **out,
     return TUTTI_OK;
 }
 
-/* Gives up the handle, but not what it stands for. */
+/* Frees the handle only, and returns the matrix of the side that has it. */
 static struct matrix *take_inner(struct matrix *matrix)
 {
     struct matrix *inner = matrix ? matrix->inner : NULL;

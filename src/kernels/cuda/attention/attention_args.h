@@ -28,7 +28,7 @@ enum { CUDA_SPLIT_SHARED = 20240 };
 /* The types of pages, which kernels get as a constant. */
 enum cuda_kv_type { CUDA_KV_F16, CUDA_KV_BF16, CUDA_KV_I8, CUDA_KV_F32 };
 
-/* The numbers of 16 bits whose sum stands for a query's element, or a weight: see attention_mma.h. */
+/* 16-bit terms into which an element of a query, or a softmax weight, is split: attention_mma.h. */
 static inline int32_t cuda_query_parts(int type)
 {
     return type == CUDA_KV_BF16 ? 2 : 1;

@@ -72,7 +72,7 @@ static enum tutti_status open_backend(struct model *model, const struct tutti_mo
     return st;
 }
 
-/* ---- what the user asks for ---- */
+/* ---- the options ---- */
 
 /* Whether the user leaves the choice between card and CPU to tutti. */
 static bool prefers_card(const struct tutti_model_options *options)
