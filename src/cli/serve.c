@@ -334,7 +334,10 @@ static void on_ready(void *user)
     tutti_model_info(report->session->model, &info);
     tutti_engine_stats(report->session->engine, &stats);
     uint64_t kv_bytes = stats.kv_pages_total * stats.kv_page_tokens * info.kv_bytes_per_token;
-    struct server_traits traits = { server_abilities(&info), stats.max_context };
+    struct server_traits traits = { .abilities = server_abilities(&info), .max_context = stats.max_context };
+    snprintf(traits.device_type, sizeof traits.device_type, "%s", info.device);
+    tutti_engine_device(report->session->engine, &traits.device);
+    traits.device.free_bytes = 0;
     spawner_child_ready(report->child, info.weight_bytes + kv_bytes, &traits);
 }
 
@@ -499,7 +502,8 @@ static struct server_traits find_traits(const char *path, int max_context)
     if (model_inspect_info(path, &info, NULL) != TUTTI_OK)
         return (struct server_traits){ 0 };
     bool is_limited = max_context > 0 && max_context < info.n_ctx;
-    return (struct server_traits){ server_abilities(&info), is_limited ? max_context : info.n_ctx };
+    return (struct server_traits){ .abilities = server_abilities(&info),
+                                   .max_context = is_limited ? max_context : info.n_ctx };
 }
 
 static enum tutti_status serve_several(const struct serve_values *values, const struct model_places *places,

@@ -47,6 +47,8 @@ struct app {
     struct app_counts counts;
     uint64_t n_reloads, n_failed_reloads;
     uint64_t n_answered, n_good; /* requests answered completely; of those, within the latency targets */
+    struct tutti_device device;  /* for /v1/models; read at device_us */
+    uint64_t device_us;          /* 0: not yet */
     time_t start_time;
     char fingerprint[32]; /* of program, model and weight type */
     bool is_leaving;      /* /ready fails, so that load balancers stop sending; requests are still served */
@@ -89,6 +91,9 @@ void app_make_fingerprint(struct app *app);                         /* from app-
 int app_max_context(const struct app *app);                         /* tokens of one sequence */
 json_t *app_abilities(unsigned abilities);                          /* enum server_ability, by name */
 json_t *app_model_name(const struct app *app, const char *adapter); /* "ID", or "ID:NAME" with an adapter */
+/* The device of a model, for /v1/models. type: "cpu", "cuda" or "cuda+cpu"; NULL or "": not known, and the
+ * value is NULL. */
+json_t *app_device(const char *type, const struct tutti_device *device);
 
 /* Writes an API's error reply; job may be NULL. */
 typedef void fail_fn(struct app *app, struct job *job, struct http_conn *conn, const struct tutti_error *err);

@@ -90,6 +90,9 @@ unsigned server_abilities(const struct tutti_model_info *info);
 struct server_traits {
     unsigned abilities; /* enum server_ability; 0: not known */
     int max_context;    /* tokens of one sequence; 0: not known */
+    /* Once it is loaded; else "" and zeros. What is free of the device's memory is not kept: it changes. */
+    char device_type[16]; /* as in struct tutti_model_info */
+    struct tutti_device device;
 };
 
 /* Several models. */

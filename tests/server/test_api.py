@@ -2,7 +2,7 @@
 import json
 
 import pytest
-from conftest import PATIENCE
+from conftest import DEVICE, PATIENCE
 
 
 def visible(answer):
@@ -155,6 +155,7 @@ def test_models_are_listed(server):
     assert body["object"] == "list" and [m["id"] for m in body["data"]] == ["demo"]
     assert server.get("/v1/models/demo").json()["id"] == "demo"
     assert body["data"][0]["capabilities"] == ["completion", "chat", "tools", "reasoning", "embeddings"]
+    assert body["data"][0]["device"]["type"] == DEVICE
     assert server.get("/v1/models/other").status_code == 404
 
 

@@ -9,6 +9,7 @@ import time
 import pytest
 
 import conftest
+from chat_page import Page, chromium  # noqa: F401  # pylint: disable=unused-import
 
 TEXTS = ["What is the capital of France?", "Hello", "Tell me a story about a fox named Mia.", "What is 12 + 30?", "Name a colour.", "Who are you?"]
 
@@ -21,7 +22,7 @@ def serve_on_card(tmp_path, monkeypatch):
         monkeypatch.setenv("LD_LIBRARY_PATH", conftest.STANDIN)
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        servers.append(conftest.Server("--device", device, *args, log=str(tmp_path / f"log{len(servers)}")))
+        servers.append(conftest.Server(*args, "--device", device, log=str(tmp_path / f"log{len(servers)}")))
         return servers[-1]
 
     yield start
@@ -116,6 +117,54 @@ def test_the_figures_tell_of_the_card(serve_on_card):
     after, passed = figures(server), time.monotonic() - begin
     # The last step's time is counted before its tokens are handed over. A card never worked longer than time has passed.
     assert 0 < after["tutti_device_busy_seconds_total"] - before["tutti_device_busy_seconds_total"] < passed
+
+
+def test_the_models_name_the_card_and_its_memory(serve_on_card, tmp_path):
+    (tmp_path / "keys").write_text("sk-a alice\n", encoding="utf-8")
+    server = serve_on_card("--api-key-file", tmp_path / "keys", TUTTI_STANDIN_MEMORY=str(3 << 30))
+    assert server.get("/v1/models").status_code == 401
+    own = {"Authorization": "Bearer sk-a"}  # which may not read the metrics
+    assert server.get("/metrics", headers=own).status_code == 401
+    listed = server.get("/v1/models", headers=own).json()["data"][0]["device"]
+    used = listed.pop("memory_used_bytes")
+    assert listed == {"type": "cuda", "id": "cuda:0", "name": "Emulator 0", "memory_bytes": 3 << 30}
+    assert 0 < used == server.metrics()["tutti_device_memory_used_bytes"] < 3 << 30
+    assert server.get("/v1/models/demo", headers=own).json()["device"]["name"] == "Emulator 0"
+
+
+def test_each_of_several_models_names_its_device_once_it_is_loaded(serve_on_card):
+    server = serve_on_card(f"a={conftest.DEMO}", f"b={conftest.DEMO}", "--kv-memory", "32M")
+    assert answer(server, "Hello", model="a")
+    listed = {model["id"]: model.get("device") for model in server.get("/v1/models").json()["data"]}
+    assert listed == {"a": {"type": "cuda", "id": "cuda:0", "name": "Emulator 0", "memory_bytes": 2 << 30}, "b": None}
+
+
+@pytest.mark.parametrize("args, device, memory", [
+    (("--device", "cpu"), "processor", None),
+    (("--device", "cuda"), "Emulator 0 (cuda:0)", r"0\.\d of 3\.0 GiB used"),
+    (("--device", "cuda", "--gpu-layers", "1"), "Emulator 0 (cuda:0) + processor", r"0\.\d of 3\.0 GiB used"),
+])
+def test_the_settings_of_the_page_name_the_device(chromium, start, monkeypatch, args, device, memory):
+    monkeypatch.setenv("LD_LIBRARY_PATH", conftest.STANDIN)
+    monkeypatch.setenv("TUTTI_STANDIN_MEMORY", str(3 << 30))
+    page = Page(chromium, start(*args).url)
+    page.click("#open-settings")
+    names, values = page.texts("#facts dt"), page.texts("#facts dd")
+    assert names == ["Model", "Context", "Device"] + (["Device memory"] if memory else [])
+    assert values[:3] == ["demo", "2,048 tokens", device] and (not memory or re.fullmatch(memory, values[3]))
+    assert page.complaints() == []
+
+
+def test_the_page_of_several_models_names_the_device_once_it_is_known(chromium, start, monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", conftest.STANDIN)
+    server = start(f"a={conftest.DEMO}", f"b={conftest.DEMO}", "--kv-memory", "32M", "--device", "cuda")
+    page = Page(chromium, server.url)
+    page.click("#open-settings")
+    assert page.texts("#facts dt") == ["Model", "Context"]
+    page.click("#close-settings")
+    answer(server, "Hello", model="a")
+    page.click("#open-settings")
+    page.wait(lambda: page.texts("#facts dd")[2:] == ["Emulator 0 (cuda:0)", "2.0 GiB"])
 
 
 def test_the_processor_has_no_figures_of_a_device(serve_on_card):

@@ -1,10 +1,11 @@
-/* The settings: of the conversation, of the browser, and light or dark. */
-import { findModels } from "./models.js";
+/* The settings: of the conversation, of the browser, and light or dark. Below them, what the server says of itself. */
+import { element } from "./element.js";
+import { findModels, showModels } from "./models.js";
 import { app, keep, OPTIONS, optionsOf } from "./state.js";
 import { saveSettings, settings, updateChat } from "./store.js";
-import { NUMBERS } from "./stream.js";
+import { NUMBERS, readModels } from "./stream.js";
 import { show } from "./screen.js";
-import { word } from "./words.js";
+import { count, gib, word } from "./words.js";
 
 const $ = id => document.getElementById(id);
 const TEXTS = ["system", "effort"];
@@ -15,8 +16,38 @@ function fill(options) {
         elements[name].value = options[name] ?? "";
 }
 
+/* The device, and its memory if it has some of its own. */
+function deviceRows({ type, id, name, memory_bytes: all, memory_used_bytes: used }) {
+    if (!name)
+        return [[word("device"), type === "cpu" ? word("processor") : type]];
+    const card = `${name} (${id})`, memory = used ? word("memoryUsed")(gib(used), gib(all)) : word("memoryAll")(gib(all));
+    return [[word("device"), type === "cuda+cpu" ? `${card} + ${word("processor")}` : card], [word("memory"), memory]];
+}
+
+/* What is known of the model of the conversation. */
+function showFacts() {
+    const model = showModels(app.current), rows = model ? [[word("model"), model.id]] : [];
+    if (model?.context)
+        rows.push([word("context"), word("contextTokens")(count(model.context))]);
+    if (model?.device)
+        rows.push(...deviceRows(model.device));
+    $("facts").replaceChildren(...rows.flatMap(([name, value]) =>
+        [element("dt", { textContent: name }), element("dd", { textContent: value })]));
+}
+
+/* Memory is used by others, too, and a model may have been loaded since. */
+async function refreshFacts() {
+    try {
+        app.models = await readModels();
+    } catch {
+        /* what was known stays */
+    }
+    showFacts();
+}
+
 export function openSettings(error) {
     fill(optionsOf(app.current));
+    showFacts();
     $("settings-form").elements.key.value = settings.key ?? "";
     $("settings-form").elements.all.checked = false;
     $("settings-error").textContent = error ?? "";
@@ -50,7 +81,10 @@ export function showTheme() {
 }
 
 export function listenForSettings() {
-    $("open-settings").addEventListener("click", () => openSettings());
+    $("open-settings").addEventListener("click", () => {
+        openSettings();
+        refreshFacts();
+    });
     $("close-settings").addEventListener("click", () => $("settings").close());
     $("settings-form").addEventListener("submit", async () => {
         readSettings();

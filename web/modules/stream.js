@@ -57,12 +57,13 @@ async function call(path, options) {
                         { status: reply.status, code: told?.code, wait: Number(reply.headers.get("Retry-After")) || 0 });
 }
 
-/* The served models and adapters that can chat, or all if none can: [{id, context, isLoaded}], context in tokens or null. */
+/* The served models and adapters that can chat, or all if none can: [{id, context, device, isLoaded}], context in tokens or null;
+ * device as in /v1/models, or null. */
 export async function readModels() {
     const reply = await call("/v1/models"), { data } = await reply.json();
     const chatting = data.filter(({ capabilities }) => capabilities?.includes("chat") ?? true);
-    return (chatting.length ? chatting : data).map(({ id, max_model_len: context, status }) =>
-        ({ id, context: context ?? null, isLoaded: (status ?? "loaded") === "loaded" }));
+    return (chatting.length ? chatting : data).map(({ id, max_model_len: context, device, status }) =>
+        ({ id, context: context ?? null, device: device ?? null, isLoaded: (status ?? "loaded") === "loaded" }));
 }
 
 /* A question as the model gets it: its files first, each in a fence that is longer than any in it. */

@@ -20,6 +20,8 @@ const WORDS = {
         thinking: "Thinking…", thought: "Thoughts", effort: "Thinking", effortOff: "off", effortLow: "a little",
         effortMedium: "some", effortHigh: "much", allChats: "Use these for new conversations, too",
         thisChat: "This conversation", thisBrowser: "This browser", modelChoice: "Model",
+        thisServer: "This server", context: "Context", contextTokens: n => `${n} tokens`, device: "Device", processor: "processor",
+        memory: "Device memory", memoryAll: all => `${all} GiB`, memoryUsed: (used, all) => `${used} of ${all} GiB used`,
         notServed: name => `${name} (not served now)`, contextOf: (used, all) => `Context: ${used} of ${all} tokens`,
         contextUsed: used => `Context: ${used} tokens`, nearlyFull: "nearly full: begin a new conversation soon",
         search: "Search conversations", foundN: n => n ? `${n} found` : "Nothing found",
@@ -56,6 +58,8 @@ const WORDS = {
         tooLong: "对话超出了模型的上下文长度。", retryIn: n => `请在 ${n} 秒后重试。`, cutOff: "回答提前结束：服务器或代理关闭了连接。",
         thinking: "正在思考…", thought: "思考过程", effort: "思考", effortOff: "关闭", effortLow: "少", effortMedium: "中", effortHigh: "多",
         allChats: "也用于新对话", thisChat: "此对话", thisBrowser: "此浏览器", modelChoice: "模型",
+        thisServer: "此服务器", context: "上下文", contextTokens: n => `${n} 词元`, device: "设备", processor: "处理器",
+        memory: "显存", memoryAll: all => `${all} GiB`, memoryUsed: (used, all) => `已用 ${used} / ${all} GiB`,
         notServed: name => `${name}（当前未提供）`, contextOf: (used, all) => `上下文：${used} / ${all} 词元`,
         contextUsed: used => `上下文：${used} 词元`, nearlyFull: "即将用满，请尽快开始新对话", search: "搜索对话",
         foundN: n => n ? `找到 ${n} 条` : "没有找到", undo: "撤销", dismiss: "关闭提示", deletedChat: title => `已删除“${title}”。`,
@@ -83,6 +87,11 @@ export function word(key) {
 /* A number with separators. */
 export function count(n) {
     return n.toLocaleString(language);
+}
+
+/* Bytes in GiB, with one decimal. */
+export function gib(n) {
+    return (n / 2 ** 30).toLocaleString(language, { minimumFractionDigits: 1, maximumFractionDigits: 1 });
 }
 
 export function seconds(key, n) {

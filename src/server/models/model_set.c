@@ -569,13 +569,13 @@ static json_t *model_value(const struct model *model)
     struct tm time;
     strftime(created_at, sizeof created_at, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&start_time, &time));
     const struct server_traits *traits = &model->traits;
-    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o*, s:o*, s:s, s:s, s:s, s:s, s:o*, s:o*}", "id",
+    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o*, s:o*, s:o*, s:s, s:s, s:s, s:s, s:o*, s:o*}", "id",
                      model->name, "object", "model", "created", (json_int_t)start_time, "owned_by", "tutti",
                      "status", state_of(model), "max_model_len", tokens_value(traits->max_context),
-                     "capabilities", traits->abilities ? app_abilities(traits->abilities) : NULL, "type",
-                     "model", "display_name", model->name, "created_at", created_at, "lifecycle", "active",
-                     "max_input_tokens", tokens_value(traits->max_context), "max_tokens",
-                     tokens_value(traits->max_context));
+                     "capabilities", traits->abilities ? app_abilities(traits->abilities) : NULL, "device",
+                     app_device(traits->device_type, &traits->device), "type", "model", "display_name",
+                     model->name, "created_at", created_at, "lifecycle", "active", "max_input_tokens",
+                     tokens_value(traits->max_context), "max_tokens", tokens_value(traits->max_context));
 }
 
 void model_set_list(struct model_set *set, struct http_conn *conn, const char *name)
