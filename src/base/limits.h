@@ -14,7 +14,9 @@ enum {
     LIMIT_VOCAB = 1 << 24,
     LIMIT_CONTEXT = 1 << 24,
     LIMIT_SHARDS = 10000,
-    LIMIT_RANKS = 64, /* of all replicas together; the same for planning, sharding and running */
+    LIMIT_RANKS = 64,         /* of all replicas together; the same for planning, sharding and running */
+    LIMIT_ADAPTERS = 256,     /* of a model */
+    LIMIT_ADAPTER_NAME = 128, /* bytes, with the 0 at the end */
     LIMIT_CHOICES = 128,
     LIMIT_BEAMS = 64, /* at most LIMIT_CHOICES */
     LIMIT_STOPS = 16,

@@ -1,9 +1,8 @@
 /* Row-wise operations of the CUDA backend: norms, sums, activations, copies of rows, and tables of rotary embeddings. */
 #include "backend/cuda/adapters/cuda_lora.h"
 #include "backend/cuda/cuda.h"
+#include "base/limits.h"
 #include "kernels/cuda/rows_args.h"
-
-enum { MAX_UPDATES = 256 }; /* adapters of a model */
 
 static float *rows_of(struct floats floats, int n_rows, int n)
 {
@@ -23,12 +22,12 @@ static const struct norm_weights *send_updates(struct cuda_backend *cuda,
                                                const int32_t *adapters, int n_rows, int n,
                                                bool *is_all_aligned)
 {
-    struct norm_weights weights[MAX_UPDATES] = { 0 };
+    struct norm_weights weights[LIMIT_ADAPTERS] = { 0 };
     int n_used = 0, room = 1;
     bool has_any = false;
     for (int r = 0; updates && r < n_rows; r++) {
         int i = adapters[r];
-        assert(i < MAX_UPDATES);
+        assert(i < LIMIT_ADAPTERS);
         n_used = i >= n_used ? i + 1 : n_used;
         if (i < 0 || !updates[i] || weights[i].w)
             continue;

@@ -90,6 +90,12 @@ static inline const struct attention_shape *mixed_shape(const struct mixed_backe
     return &m->kinds[m->layer_kinds[layer]];
 }
 
+/* The floats of n_rows rows of n. */
+static inline size_t mixed_rows(int n_rows, int n)
+{
+    return (size_t)n_rows * (size_t)n;
+}
+
 extern const struct backend_ops MIXED_OPS; /* mixed.c */
 
 /* ---- mixed_weights.c ---- */

@@ -1,10 +1,9 @@
 /* Keys and values of the mixed backend: the pages of a layer are on the side of the layer. A page has the same number
  * everywhere, and its image in the spill file has the card's part first. */
 #include "backend/mixed/mixed.h"
+#include "base/limits.h"
 
 #include <stdlib.h>
-
-enum { MAX_ADAPTERS = 256 }; /* of a model */
 
 /* ---- memory ---- */
 
@@ -135,7 +134,7 @@ void mixed_previous_rows(struct backend *be, struct floats y, struct floats x, c
     struct mixed_backend *m = mixed_of(be);
     enum side of_rows = mixed_output_side(m);
     struct backend *side = mixed_use(m, of_rows);
-    struct floats from = mixed_in(m, x), to = mixed_out(m, y, (size_t)m->step->n_rows * (size_t)n);
+    struct floats from = mixed_in(m, x), to = mixed_out(m, y, mixed_rows(m->step->n_rows, n));
     side->ops->previous_rows(side, to, from, rows, kv->inner[of_rows], n);
 }
 
@@ -147,11 +146,6 @@ static struct backend *use_layer(struct mixed_backend *m, int layer)
     return mixed_use(m, mixed_side_of(m, PART_LAYER, layer));
 }
 
-static size_t row_floats(const struct mixed_backend *m, int n)
-{
-    return (size_t)m->step->n_rows * (size_t)n;
-}
-
 void mixed_rope_store(struct backend *be, struct floats qkv, struct floats q_norm, struct floats k_norm,
                       struct kv_memory *kv, int layer)
 {
@@ -159,7 +153,8 @@ void mixed_rope_store(struct backend *be, struct floats qkv, struct floats q_nor
     struct backend *side = use_layer(m, layer);
     const struct attention_shape *a = mixed_shape(m, layer);
     struct floats q = mixed_in(m, q_norm), k = mixed_in(m, k_norm),
-                  rows = mixed_inout(m, qkv, row_floats(m, (a->n_heads + 2 * a->n_kv_heads) * a->head_dim));
+                  rows = mixed_inout(
+                      m, qkv, mixed_rows(m->step->n_rows, (a->n_heads + 2 * a->n_kv_heads) * a->head_dim));
     side->ops->rope_store(side, rows, q, k, kv->inner[m->side], mixed_inner_layer(m, layer));
 }
 
@@ -171,11 +166,11 @@ void mixed_prefix_store(struct backend *be, struct kv_memory *kv, int layer,
     const struct attention_shape *a = mixed_shape(m, layer);
     size_t position = 2 * (size_t)a->n_kv_heads * (size_t)a->head_dim,
            n_before = (size_t)(layer - mixed_inner_layer(m, layer)); /* layers of the other side come first */
-    struct kv_prefix own[MAX_ADAPTERS];
-    const struct kv_prefix *pointers[MAX_ADAPTERS] = { NULL };
+    struct kv_prefix own[LIMIT_ADAPTERS];
+    const struct kv_prefix *pointers[LIMIT_ADAPTERS] = { NULL };
     for (int r = 0; r < m->step->n_rows; r++) {
         int i = adapters[r];
-        assert(i < MAX_ADAPTERS);
+        assert(i < LIMIT_ADAPTERS);
         if (i < 0 || !prefixes[i] || pointers[i])
             continue;
         size_t before = n_before * (size_t)prefixes[i]->n * position;
@@ -192,8 +187,8 @@ void mixed_latent_store(struct backend *be, struct floats queries, struct floats
     struct backend *side = use_layer(m, layer);
     const struct attention_shape *a = mixed_shape(m, layer);
     struct floats w = mixed_in(m, norm), from = mixed_in(m, q),
-                  rows = mixed_inout(m, kv, row_floats(m, a->head_dim)),
-                  to = mixed_inout(m, queries, row_floats(m, a->n_heads * a->head_dim));
+                  rows = mixed_inout(m, kv, mixed_rows(m->step->n_rows, a->head_dim)),
+                  to = mixed_inout(m, queries, mixed_rows(m->step->n_rows, a->n_heads * a->head_dim));
     side->ops->latent_store(side, to, from, q_dim, rows, w, memory->inner[m->side],
                             mixed_inner_layer(m, layer));
 }
@@ -206,6 +201,6 @@ void mixed_attention(struct backend *be, struct floats y, struct floats qkv, str
     const struct attention_shape *a = mixed_shape(m, layer);
     int width = a->n_heads * (a->n_latent > 0 ? a->n_latent : a->head_dim);
     struct floats scores = mixed_in(m, sinks), from = mixed_in(m, qkv),
-                  to = mixed_out(m, y, row_floats(m, width));
+                  to = mixed_out(m, y, mixed_rows(m->step->n_rows, width));
     side->ops->attention(side, to, from, scores, kv->inner[m->side], mixed_inner_layer(m, layer));
 }

@@ -1,8 +1,7 @@
 /* Operations of the mixed backend on rows: each runs on one side, to which the rows that it reads cross. */
 #include "backend/cpu/cpu_open.h"
 #include "backend/mixed/mixed.h"
-
-enum { MAX_ADAPTERS = 256 }; /* of a model */
+#include "base/limits.h"
 
 /* ---- where rows are ---- */
 
@@ -62,11 +61,6 @@ struct floats mixed_inout(struct mixed_backend *m, struct floats floats, size_t 
     return mixed_out(m, floats, n);
 }
 
-static size_t rows_of(int n_rows, int n)
-{
-    return (size_t)n_rows * (size_t)n;
-}
-
 /* The side of an operation without weights: where the newest values of x are, else those of y, else the side of the
  * operation before. */
 static struct backend *use_newest(struct mixed_backend *m, struct floats x, struct floats y)
@@ -110,7 +104,7 @@ void mixed_embed(struct backend *be, struct floats x, const struct matrix *table
 {
     struct mixed_backend *m = mixed_of(be);
     struct backend *side = mixed_use(m, table->side);
-    side->ops->embed(side, mixed_out(m, x, rows_of(m->step->n_rows, table->n_in)), table->inner, first_id);
+    side->ops->embed(side, mixed_out(m, x, mixed_rows(m->step->n_rows, table->n_in)), table->inner, first_id);
 }
 
 void mixed_embed_adapted(struct backend *be, struct floats x, const struct matrix *table,
@@ -118,7 +112,7 @@ void mixed_embed_adapted(struct backend *be, struct floats x, const struct matri
 {
     struct mixed_backend *m = mixed_of(be);
     struct backend *side = mixed_use(m, table->side);
-    side->ops->embed_adapted(side, mixed_out(m, x, rows_of(m->step->n_rows, table->n_in)), table->inner,
+    side->ops->embed_adapted(side, mixed_out(m, x, mixed_rows(m->step->n_rows, table->n_in)), table->inner,
                              updates, adapters);
 }
 
@@ -141,7 +135,7 @@ void mixed_rmsnorm(struct backend *be, struct floats y, struct floats x, struct 
 {
     struct mixed_backend *m = mixed_of(be);
     struct backend *side = use_newest(m, w, x);
-    struct norm_floats f = norm_floats_of(m, y, x, add, w, NO_FLOATS, rows_of(n_rows, n));
+    struct norm_floats f = norm_floats_of(m, y, x, add, w, NO_FLOATS, mixed_rows(n_rows, n));
     side->ops->rmsnorm(side, f.y, f.x, f.add, f.w, n_rows, n, eps);
 }
 
@@ -150,7 +144,7 @@ void mixed_layernorm(struct backend *be, struct floats y, struct floats x, struc
 {
     struct mixed_backend *m = mixed_of(be);
     struct backend *side = use_newest(m, w, x);
-    struct norm_floats f = norm_floats_of(m, y, x, add, w, b, rows_of(n_rows, n));
+    struct norm_floats f = norm_floats_of(m, y, x, add, w, b, mixed_rows(n_rows, n));
     side->ops->layernorm(side, f.y, f.x, f.add, f.w, f.b, n_rows, n, eps);
 }
 
@@ -160,17 +154,17 @@ void mixed_norm_adapted(struct backend *be, struct floats y, struct floats x, st
 {
     struct mixed_backend *m = mixed_of(be);
     struct backend *side = use_newest(m, w, x);
-    struct norm_update own[MAX_ADAPTERS];
-    const struct norm_update *pointers[MAX_ADAPTERS] = { NULL };
+    struct norm_update own[LIMIT_ADAPTERS];
+    const struct norm_update *pointers[LIMIT_ADAPTERS] = { NULL };
     for (int r = 0; r < n_rows; r++) {
         int i = adapters[r];
-        assert(i < MAX_ADAPTERS);
+        assert(i < LIMIT_ADAPTERS);
         if (i < 0 || !updates[i] || pointers[i])
             continue;
         own[i] = (struct norm_update){ mixed_in(m, updates[i]->w), mixed_in(m, updates[i]->b) };
         pointers[i] = &own[i];
     }
-    struct norm_floats f = norm_floats_of(m, y, x, add, w, b, rows_of(n_rows, n));
+    struct norm_floats f = norm_floats_of(m, y, x, add, w, b, mixed_rows(n_rows, n));
     side->ops->norm_adapted(side, f.y, f.x, f.add, f.w, f.b, n_rows, n, eps, pointers, adapters);
 }
 
@@ -181,7 +175,8 @@ void mixed_scale_add(struct backend *be, struct floats x, struct floats base, fl
 {
     struct mixed_backend *m = mixed_of(be);
     struct backend *side = use_newest(m, add, base);
-    struct floats more = mixed_in(m, add), from = mixed_in(m, base), to = mixed_out(m, x, rows_of(n_rows, n));
+    struct floats more = mixed_in(m, add), from = mixed_in(m, base),
+                  to = mixed_out(m, x, mixed_rows(n_rows, n));
     side->ops->scale_add(side, to, from, scale, more, n_rows, n);
 }
 
@@ -189,21 +184,21 @@ void mixed_scale(struct backend *be, struct floats x, float scale, int n_rows, i
 {
     struct mixed_backend *m = mixed_of(be);
     struct backend *side = use_newest(m, x, NO_FLOATS);
-    side->ops->scale(side, mixed_inout(m, x, rows_of(n_rows, n)), scale, n_rows, n);
+    side->ops->scale(side, mixed_inout(m, x, mixed_rows(n_rows, n)), scale, n_rows, n);
 }
 
 void mixed_softcap(struct backend *be, struct floats x, float cap, int n_rows, int n)
 {
     struct mixed_backend *m = mixed_of(be);
     struct backend *side = use_newest(m, x, NO_FLOATS);
-    side->ops->softcap(side, mixed_inout(m, x, rows_of(n_rows, n)), cap, n_rows, n);
+    side->ops->softcap(side, mixed_inout(m, x, mixed_rows(n_rows, n)), cap, n_rows, n);
 }
 
 void mixed_activate(struct backend *be, struct floats x, int n_rows, int n, enum activation act)
 {
     struct mixed_backend *m = mixed_of(be);
     struct backend *side = use_newest(m, x, NO_FLOATS);
-    side->ops->activate(side, mixed_inout(m, x, rows_of(n_rows, n)), n_rows, n, act);
+    side->ops->activate(side, mixed_inout(m, x, mixed_rows(n_rows, n)), n_rows, n, act);
 }
 
 void mixed_positions(struct backend *be, struct floats x, struct floats table, int begin, int end, int n,
@@ -211,7 +206,7 @@ void mixed_positions(struct backend *be, struct floats x, struct floats table, i
 {
     struct mixed_backend *m = mixed_of(be);
     struct backend *side = use_newest(m, table, x);
-    size_t n_floats = rows_of(end - begin, n);
+    size_t n_floats = mixed_rows(end - begin, n);
     struct floats to = use == POSITIONS_REPLACE ? mixed_out(m, x, n_floats) : mixed_inout(m, x, n_floats);
     side->ops->positions(side, to, mixed_in(m, table), begin, end, n, use);
 }
@@ -222,7 +217,7 @@ void mixed_concat(struct backend *be, struct floats y, struct floats a, int n_a,
     struct mixed_backend *m = mixed_of(be);
     struct backend *side = use_newest(m, a, b);
     struct floats left = mixed_in(m, a), right = mixed_in(m, b),
-                  to = mixed_out(m, y, rows_of(n_rows, n_a + n_b));
+                  to = mixed_out(m, y, mixed_rows(n_rows, n_a + n_b));
     side->ops->concat(side, to, left, n_a, right, n_b, n_rows);
 }
 
@@ -231,7 +226,7 @@ void mixed_gather(struct backend *be, struct floats y, struct floats x, struct f
     struct mixed_backend *m = mixed_of(be);
     struct backend *side = use_newest(m, x, add);
     struct floats from = mixed_in(m, x), more = mixed_in(m, add),
-                  to = mixed_out(m, y, rows_of(m->step->n_outputs, n));
+                  to = mixed_out(m, y, mixed_rows(m->step->n_outputs, n));
     side->ops->gather(side, to, from, more, n);
 }
 
@@ -242,7 +237,7 @@ void mixed_linear(struct backend *be, struct floats y, const struct matrix *matr
 {
     struct mixed_backend *m = mixed_of(be);
     struct backend *side = mixed_use(m, matrix->side);
-    struct floats from = mixed_in(m, x), to = mixed_out(m, y, rows_of(n_rows, matrix->n_out));
+    struct floats from = mixed_in(m, x), to = mixed_out(m, y, mixed_rows(n_rows, matrix->n_out));
     side->ops->linear(side, to, matrix->inner, from, n_rows);
 }
 
@@ -251,7 +246,7 @@ void mixed_linear_glu(struct backend *be, struct floats y, const struct matrix *
 {
     struct mixed_backend *m = mixed_of(be);
     struct backend *side = mixed_use(m, matrix->side);
-    struct floats from = mixed_in(m, x), to = mixed_out(m, y, rows_of(n_rows, matrix->n_out / 2));
+    struct floats from = mixed_in(m, x), to = mixed_out(m, y, mixed_rows(n_rows, matrix->n_out / 2));
     side->ops->linear_glu(side, to, matrix->inner, from, n_rows, act);
 }
 
@@ -260,7 +255,7 @@ void mixed_linear_adapted(struct backend *be, struct floats y, const struct matr
 {
     struct mixed_backend *m = mixed_of(be);
     struct backend *side = mixed_use(m, matrix->side);
-    struct floats from = mixed_in(m, x), to = mixed_out(m, y, rows_of(n_rows, matrix->n_out));
+    struct floats from = mixed_in(m, x), to = mixed_out(m, y, mixed_rows(n_rows, matrix->n_out));
     side->ops->linear_adapted(side, to, matrix->inner, from, n_rows, loras, adapters);
 }
 
@@ -270,7 +265,7 @@ void mixed_linear_glu_adapted(struct backend *be, struct floats y, const struct 
 {
     struct mixed_backend *m = mixed_of(be);
     struct backend *side = mixed_use(m, matrix->side);
-    struct floats from = mixed_in(m, x), to = mixed_out(m, y, rows_of(n_rows, matrix->n_out / 2));
+    struct floats from = mixed_in(m, x), to = mixed_out(m, y, mixed_rows(n_rows, matrix->n_out / 2));
     side->ops->linear_glu_adapted(side, to, matrix->inner, from, n_rows, act, loras, adapters);
 }
 
@@ -279,7 +274,7 @@ void mixed_linear_heads(struct backend *be, struct floats y, const struct matrix
 {
     struct mixed_backend *m = mixed_of(be);
     struct backend *side = mixed_use(m, matrix->side);
-    struct floats from = mixed_in(m, x), to = mixed_out(m, y, rows_of(n_rows, heads->y_row));
+    struct floats from = mixed_in(m, x), to = mixed_out(m, y, mixed_rows(n_rows, heads->y_row));
     side->ops->linear_heads(side, to, matrix->inner, from, n_rows, heads);
 }
 
@@ -289,14 +284,14 @@ void mixed_experts(struct backend *be, struct floats y, const struct expert_laye
     struct mixed_backend *m = mixed_of(be);
     struct backend *side = mixed_use(m, layer->gate_up->side);
     struct expert_layer own = *layer;
-    size_t n = rows_of(n_rows, layer->down->n_out);
+    size_t n = mixed_rows(n_rows, layer->down->n_out);
     assert(layer->down->side == layer->gate_up->side);
     own.gate_up = layer->gate_up->inner;
     own.down = layer->down->inner;
     own.bias = mixed_in(m, layer->bias);
     struct floats from = mixed_in(m, x), to = layer->has_base ? mixed_inout(m, y, n) : mixed_out(m, y, n);
     struct floats own_scores = mixed_inout(m, scores,
-                                           rows_of(n_rows, layer->gate_up->n_experts + layer->gates_base));
+                                           mixed_rows(n_rows, layer->gate_up->n_experts + layer->gates_base));
     side->ops->experts(side, to, &own, from, own_scores, n_rows);
 }
 

@@ -1,4 +1,5 @@
 /* Weights of the mixed backend: each in the memory of its side. */
+#include "backend/matrix_source.h"
 #include "backend/mixed/mixed.h"
 
 #include <stdlib.h>
@@ -82,7 +83,7 @@ enum tutti_status mixed_matrix_new(struct backend *be, struct matrix **out,
     matrix->ops = side->ops;
     matrix->side = m->weights_side;
     matrix->n_in = source->n_in;
-    matrix->n_experts = source->n_experts > 0 ? source->n_experts : 1;
+    matrix->n_experts = matrix_source_experts(source);
     for (int i = 0; i < source->n_parts / matrix->n_experts; i++)
         matrix->n_out += source->parts[i].n_rows;
     *out = matrix;

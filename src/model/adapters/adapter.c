@@ -1,6 +1,7 @@
 /* The adapters of a loaded model: tables of changes by weight and adapter. */
 #include "model/adapters/adapter_upload.h"
 
+#include "base/limits.h"
 #include "model/forward.h"
 #include "model/ranks/group.h"
 

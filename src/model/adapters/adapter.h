@@ -89,8 +89,6 @@ void adapter_file_clear(struct adapter_file *file); /* a zeroed one is allowed *
 /* Whether it is nothing but low-rank updates. */
 bool adapter_file_is_plain(const struct adapter_file *file);
 
-enum { LIMIT_ADAPTERS = 256, LIMIT_ADAPTER_NAME = 128 };
-
 /* The adapters of a loaded model. */
 struct adapters;
 
