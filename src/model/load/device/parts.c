@@ -71,11 +71,6 @@ struct packed_bytes weight_parts_sum(const struct weight_parts *parts, const str
     return sum;
 }
 
-bool device_is_whole(const struct weight_parts *parts, const struct placement *p)
-{
-    return weight_parts_sum(parts, p).cpu == 0;
-}
-
 int device_most_layers(const struct weight_parts *parts, const struct model_desc *desc, int n_cpu_experts,
                        uint64_t free_bytes)
 {

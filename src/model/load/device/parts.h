@@ -28,8 +28,6 @@ void weight_parts_add(struct weight_parts *parts, const struct model_desc *desc,
 /* The placement of the last n_layers layers of a model on the card, without the experts of the model's first n_cpu_experts
  * layers. */
 struct placement device_placement(const struct model_desc *desc, int n_layers, int n_cpu_experts);
-/* Whether the card has all weights. */
-bool device_is_whole(const struct weight_parts *parts, const struct placement *p);
 
 /* Bytes of weights that the placement gives to the card, and to the CPU. */
 struct packed_bytes weight_parts_sum(const struct weight_parts *parts, const struct placement *p);

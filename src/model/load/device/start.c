@@ -230,6 +230,19 @@ static enum tutti_status open_fitting(struct model *model, const struct tutti_mo
     return open_divided(model, options, division, err);
 }
 
+/* Collects the weights' sizes for the backend that is open, and has the caller check that they fit. *parts is for free(), and
+ * the earlier one, if any, is freed; NULL: out of memory. */
+static enum tutti_status check_parts(struct weight_parts **parts, const struct model *model,
+                                     const struct tutti_model_options *options, model_fits_fn *fits,
+                                     void *user, struct tutti_error *err)
+{
+    free(*parts);
+    *parts = weight_parts_new(&model->desc, model->kv_type, options->max_context);
+    if (!*parts)
+        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", model->name);
+    return fits(user, *parts, err);
+}
+
 enum tutti_status model_start_backend(struct model *model, const struct tutti_model_options *options,
                                       model_fits_fn *fits, void *user, struct tutti_error *err)
 {
@@ -240,20 +253,14 @@ enum tutti_status model_start_backend(struct model *model, const struct tutti_mo
     if (st == TUTTI_OK)
         st = division.is_given ? open_divided(model, options, &division, &why)
                                : open_backend(model, options, options->device, NULL, &why);
-    if (st == TUTTI_OK && !(parts = weight_parts_new(&model->desc, model->kv_type, options->max_context)))
-        st = error_set(&why, TUTTI_E_MEMORY, "%s: out of memory", model->name);
-    else if (st == TUTTI_OK)
-        st = fits(user, parts, &why);
+    if (st == TUTTI_OK)
+        st = check_parts(&parts, model, options, fits, user, &why);
     bool is_on_card = model->backend && model->backend->ops->memory_left;
     if (st == TUTTI_E_MEMORY && parts && is_on_card && (prefers_card(options) || division.is_auto)) {
         st = prefers_card(options) ? open_cpu(model, options, &why, &why)
                                    : open_fitting(model, options, &division, parts, &why);
-        free(parts);
-        parts = NULL;
-        if (st == TUTTI_OK && !(parts = weight_parts_new(&model->desc, model->kv_type, options->max_context)))
-            st = error_set(&why, TUTTI_E_MEMORY, "%s: out of memory", model->name);
-        else if (st == TUTTI_OK)
-            st = fits(user, parts, &why);
+        if (st == TUTTI_OK)
+            st = check_parts(&parts, model, options, fits, user, &why);
     }
     free(parts);
     if (st != TUTTI_OK && err)
