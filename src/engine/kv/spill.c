@@ -14,6 +14,7 @@
 
 enum {
     NONE = SPILL_NONE,
+    NEWEST = -2,
     FRAMES_BYTES = 64 << 20, /* on their way, if that gives a number within the next two */
     MIN_FRAMES = SPILL_MIN_FRAMES,
     MAX_FRAMES = 256,
@@ -38,13 +39,12 @@ struct spill {
     /* ---- engine thread ---- */
     struct spill_index index;
     uint64_t next_id;
-    /* Jobs of each kind under way, and the most of them. n_writing: frames on their way to the file, too. */
-    int n_reading, n_writing, most_reading, most_writing;
-    uint64_t n_uses;   /* of all copies */
-    uint64_t retry_us; /* no write before this time */
+    int n_reading;                  /* reads under way */
+    int most_reading, most_writing; /* most_writing: of pages on their way to the file */
+    uint64_t n_uses;                /* of all copies */
+    uint64_t retry_us;              /* no write before this time */
     bool is_flushing;
-    int32_t back;      /* of spill_write_back(): the next entry */
-    uint64_t n_backed; /* entries that it has seen */
+    int32_t back; /* of spill_write_back(): the next entry; NEWEST: it has not begun */
     struct spill_counts counts;
 
     /* ---- between the two threads ---- */
@@ -185,8 +185,6 @@ static bool reserve_index(struct spill *s)
 {
     const struct spill_options *o = &s->options;
     int32_t n_slots = s->file ? spill_file_n_slots(s->file) : 0, n_kept = o->keeps_pages ? o->n_frames : 0;
-    s->counts.n_slots = (uint64_t)n_slots;
-    s->counts.n_host_slots = (uint64_t)n_kept;
     return spill_index_init(&s->index, n_slots + n_kept, n_slots, o->n_frames,
                             (size_t)o->identity.page_tokens, o->hash_seed);
 }
@@ -323,7 +321,7 @@ enum tutti_status spill_open(struct spill **out, const struct spill_options *opt
     assert(options->n_frames >= MIN_FRAMES && (options->dir || options->keeps_pages));
     s->options = *options;
     s->next_id = 1;
-    s->back = NONE;
+    s->back = NEWEST;
     s->most_reading = options->n_frames < MAX_FRAMES ? options->n_frames : MAX_FRAMES;
     s->most_writing = s->most_reading / 2;
     if (options->dir)
@@ -363,9 +361,13 @@ void spill_close(struct spill *s)
 struct spill_counts spill_counts(const struct spill *s)
 {
     struct spill_counts counts = s->counts;
-    counts.n_pages = (uint64_t)(s->index.n_slots - s->index.n_free_slots);
-    if (s->options.keeps_pages)
-        counts.n_host_pages = (uint64_t)(s->index.n_frames - s->index.n_free_frames);
+    const struct spill_index *x = &s->index;
+    counts.n_slots = (uint64_t)x->n_slots;
+    counts.n_pages = (uint64_t)(x->n_slots - x->n_free_slots);
+    if (s->options.keeps_pages) {
+        counts.n_host_slots = (uint64_t)x->n_frames;
+        counts.n_host_pages = (uint64_t)(x->n_frames - x->n_free_frames);
+    }
     return counts;
 }
 
@@ -409,15 +411,16 @@ static void push_job(struct spill *s, struct queue *queue, const struct job *job
 }
 
 /* Makes a slot free: that of the least recently used page which is in the file only. At the end, pages of host memory are
- * not needed there any more, so their slots count too. parent: of the page to be written, which stays. */
-static bool make_slot(struct spill *s, uint64_t parent)
+ * not needed there any more, so their slots count too. parent: the id of a page that stays. end: this entry and those used
+ * later stay; NONE: there is no such entry. */
+static bool make_slot(struct spill *s, uint64_t parent, int32_t end)
 {
     struct spill_index *x = &s->index;
     int n_ahead = s->is_flushing ? AHEAD_AT_END : AHEAD;
     int32_t i = x->lists[SPILL_ALL].oldest;
     if (x->n_free_slots > 0)
         return true;
-    for (int n = 0; n < n_ahead && i != NONE; n++, i = x->entries[i].links[SPILL_ALL].next) {
+    for (int n = 0; n < n_ahead && i != end; n++, i = x->entries[i].links[SPILL_ALL].next) {
         const struct spill_entry *e = &x->entries[i];
         if (!e->is_written || e->n_uses > 0 || e->record.id == parent ||
             (e->frame != NONE && !s->is_flushing))
@@ -434,16 +437,15 @@ static bool make_slot(struct spill *s, uint64_t parent)
 
 static bool may_write(const struct spill *s)
 {
-    return s->file && s->n_writing < s->most_writing && clock_now_us() >= s->retry_us;
+    return s->file && s->index.n_unwritten < s->most_writing && clock_now_us() >= s->retry_us;
 }
 
-/* Gives the entry a slot, as a frame on its way to the file. */
+/* Gives the entry a slot, but not one of a page that was used later, as its parents were. */
 static bool begin_file_copy(struct spill *s, int32_t entry)
 {
-    if (!may_write(s) || !make_slot(s, s->index.entries[entry].record.parent))
+    if (!may_write(s) || !make_slot(s, 0, entry))
         return false;
     spill_index_take_slot(&s->index, entry);
-    s->n_writing++;
     return true;
 }
 
@@ -472,7 +474,7 @@ static int32_t find_leaving(struct spill *s, uint64_t parent)
         bool is_begun = e->slot == NONE && begin_file_copy(s, i);
         if (is_begun)
             push_write(s, i);
-        else if (found == NONE && (e->slot != NONE || s->n_writing == 0))
+        else if (found == NONE && (e->slot != NONE || !spill_is_writing(s)))
             found = i;
     }
     return found;
@@ -506,7 +508,7 @@ void *spill_begin_write(struct spill *s, const struct kv_copy *parent, const int
     struct spill_index *x = &s->index;
     assert(spill_index_find(x, parent->id, ids) == NONE);
     bool keeps = s->options.keeps_pages;
-    if (!(keeps || may_write(s)) || !make_frame(s, parent->id) || !(keeps || make_slot(s, parent->id)))
+    if (!(keeps || may_write(s)) || !make_frame(s, parent->id) || !(keeps || make_slot(s, parent->id, NONE)))
         return NULL;
     int32_t entry = spill_index_take(x); /* there is one for each frame that is kept, and for each slot */
     if (entry == NONE)
@@ -518,10 +520,8 @@ void *spill_begin_write(struct spill *s, const struct kv_copy *parent, const int
     spill_index_add(x, entry, &record, parent->entry);
     spill_index_take_frame(x, entry);
     add_use(s, entry);
-    if (!keeps) {
+    if (!keeps)
         spill_index_take_slot(x, entry);
-        s->n_writing++;
-    }
     *out = (struct kv_copy){ .id = record.id, .entry = entry };
     return frame_at(s, x->entries[entry].frame);
 }
@@ -531,11 +531,8 @@ void spill_end_write(struct spill *s, const struct kv_copy *copy, bool is_good)
     struct spill_entry *e = entry_of(s, copy);
     assert(e && e->frame != NONE && !e->is_filled);
     e->is_filled = is_good;
-    bool is_on_way = e->slot != NONE;
-    if (is_good && (is_on_way || (s->is_flushing && begin_file_copy(s, copy->entry))))
+    if (is_good && (e->slot != NONE || (s->is_flushing && begin_file_copy(s, copy->entry))))
         push_write(s, copy->entry);
-    else if (is_on_way)
-        s->n_writing--;
     drop_use(s, copy->entry);
 }
 
@@ -581,10 +578,8 @@ bool spill_read(struct spill *s, const struct kv_copy *copy, int32_t owner, uint
 
 static void note_written(struct spill *s, const struct job *job)
 {
-    struct spill_entry *e = &s->index.entries[job->entry];
-    s->n_writing--;
     if (job->status == TUTTI_OK) {
-        e->is_written = true;
+        spill_index_set_written(&s->index, job->entry);
         s->counts.n_written++;
     } else {
         spill_index_drop_slot(&s->index, job->entry);
@@ -604,7 +599,7 @@ static const void *note_read(struct spill *s, const struct job *job)
     e->is_filled = is_good;
     if (is_good)
         return frame_at(s, e->frame);
-    e->is_written = false; /* the file has erased it */
+    spill_index_drop_slot(&s->index, job->entry); /* the file has erased the page */
     drop_use(s, job->entry);
     return NULL;
 }
@@ -635,23 +630,20 @@ void spill_begin_flush(struct spill *s)
     atomic_store(&s->has_no_reader, true);
 }
 
-bool spill_write_back(struct spill *s)
+void spill_write_back(struct spill *s)
 {
     const struct spill_index *x = &s->index;
-    if (s->n_backed == 0)
+    if (s->back == NEWEST)
         s->back = x->lists[SPILL_ALL].newest;
-    while (s->back != NONE && s->n_backed < s->counts.n_slots) {
-        int32_t entry = s->back;
-        const struct spill_entry *e = &x->entries[entry];
+    while (s->back != NONE) {
+        const struct spill_entry *e = &x->entries[s->back];
         if (e->is_filled && e->slot == NONE) {
-            if (!begin_file_copy(s, entry))
-                return false;
-            push_write(s, entry);
+            if (!begin_file_copy(s, s->back))
+                return;
+            push_write(s, s->back);
         }
         s->back = e->links[SPILL_ALL].prev;
-        s->n_backed++;
     }
-    return true;
 }
 
 bool spill_is_busy(const struct spill *s)
@@ -661,7 +653,7 @@ bool spill_is_busy(const struct spill *s)
 
 bool spill_is_writing(const struct spill *s)
 {
-    return s->n_writing > 0;
+    return s->index.n_unwritten > 0;
 }
 
 const char *spill_audit(const struct spill *s)

@@ -102,11 +102,11 @@ MUST_CHECK bool spill_next(struct spill *spill, struct spill_answer *out);
 /* Gives up all reads: started ones may get no answer, and no new ones follow. From now on every page is written to the
  * file, if there is one. */
 void spill_begin_flush(struct spill *spill);
-/* After all new copies: starts to write pages of host memory that the file lacks, the newest first, as many as the file holds. True: there
- * are no more. False: some must wait for writes under way, if there are any. */
-bool spill_write_back(struct spill *spill);
+/* After all new copies: starts to write pages of host memory that the file lacks, the newest first, until the file is full of
+ * newer ones, or further pages must wait for writes under way: then it is called again. */
+void spill_write_back(struct spill *spill);
 
-/* spill_is_busy(): a copy has a use. spill_is_writing(): a page is being written to the file. */
+/* spill_is_busy(): a copy has a use. spill_is_writing(): a page is on its way to the file. */
 bool spill_is_busy(const struct spill *spill);
 bool spill_is_writing(const struct spill *spill);
 

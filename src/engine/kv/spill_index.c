@@ -149,7 +149,6 @@ void spill_index_add(struct spill_index *x, int32_t entry, const struct spill_re
         touch_prefix(x, parent);
     list_add(x, SPILL_ALL, entry, has_parent ? parent : NONE);
     x->last_added = entry;
-    x->n_used++;
 }
 
 void spill_index_drop(struct spill_index *x, int32_t entry)
@@ -173,7 +172,6 @@ void spill_index_drop(struct spill_index *x, int32_t entry)
     put_free(x, entry);
     if (x->last_added == entry)
         x->last_added = NONE;
-    x->n_used--;
 }
 
 /* ---- frames and slots ---- */
@@ -200,13 +198,22 @@ void spill_index_take_slot(struct spill_index *x, int32_t entry)
 {
     x->entries[entry].slot = x->free_slots[--x->n_free_slots];
     x->entries[entry].is_written = false;
+    x->n_unwritten++;
+}
+
+void spill_index_set_written(struct spill_index *x, int32_t entry)
+{
+    x->entries[entry].is_written = true;
+    x->n_unwritten--;
 }
 
 void spill_index_drop_slot(struct spill_index *x, int32_t entry)
 {
-    x->free_slots[x->n_free_slots++] = x->entries[entry].slot;
-    x->entries[entry].slot = NONE;
-    x->entries[entry].is_written = false;
+    struct spill_entry *e = &x->entries[entry];
+    x->n_unwritten -= !e->is_written;
+    x->free_slots[x->n_free_slots++] = e->slot;
+    e->slot = NONE;
+    e->is_written = false;
 }
 
 void spill_index_free_rest(struct spill_index *x)
@@ -239,8 +246,8 @@ static int64_t count_list(const struct spill_index *x, enum spill_list list)
 
 const char *spill_index_audit(const struct spill_index *x)
 {
-    static _Thread_local char text[200];
-    int64_t n_free = 0, n_frames = 0, n_slots = 0, n = 0;
+    static _Thread_local char text[256];
+    int64_t n_free = 0, n_frames = 0, n_slots = 0, n_unwritten = 0, n = 0;
     for (int32_t i = x->free_head; i != NONE && n_free <= x->n_entries; n_free++) {
         if (x->entries[i].record.id != 0) {
             snprintf(text, sizeof text, "spilled page %d: is in the free list", i);
@@ -252,6 +259,7 @@ const char *spill_index_audit(const struct spill_index *x)
         const struct spill_entry *e = &x->entries[i];
         n_frames += e->frame != NONE;
         n_slots += e->slot != NONE;
+        n_unwritten += e->slot != NONE && !e->is_written;
         if (e->record.id == 0 || spill_index_find(x, e->record.parent, e->record.ids) != i || e->n_uses < 0 ||
             (e->frame == NONE && (e->slot == NONE || e->is_filled)) || (e->slot == NONE && e->is_written)) {
             snprintf(text, sizeof text, "spilled page %d: id %" PRIu64 ", frame %d, slot %d, %d uses", i,
@@ -260,14 +268,15 @@ const char *spill_index_audit(const struct spill_index *x)
         }
         i = e->links[SPILL_ALL].next;
     }
-    if (count_list(x, SPILL_ALL) == x->n_used && count_list(x, SPILL_HOST) == n_frames &&
-        n_free + x->n_used == x->n_entries && n_frames + x->n_free_frames == x->n_frames &&
-        n_slots + x->n_free_slots == x->n_slots)
+    if (count_list(x, SPILL_ALL) == n && count_list(x, SPILL_HOST) == n_frames &&
+        n + n_free == x->n_entries && n_frames + x->n_free_frames == x->n_frames &&
+        n_slots + x->n_free_slots == x->n_slots && n_unwritten == x->n_unwritten)
         return NULL;
     snprintf(text, sizeof text,
-             "spilled pages: %d used and %" PRId64 " free of %d, %" PRId64 " and %d frames of %d, %" PRId64
-             " and %d slots of %d",
-             x->n_used, n_free, x->n_entries, n_frames, x->n_free_frames, x->n_frames, n_slots,
-             x->n_free_slots, x->n_slots);
+             "spilled pages: %" PRId64 " used and %" PRId64 " free of %d, %" PRId64
+             " and %d frames of %d, %" PRId64 " and %d slots of %d, of which %" PRId64
+             " are unwritten; counted %d",
+             n, n_free, x->n_entries, n_frames, x->n_free_frames, x->n_frames, n_slots, x->n_free_slots,
+             x->n_slots, n_unwritten, x->n_unwritten);
     return text;
 }

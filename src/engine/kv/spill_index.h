@@ -36,13 +36,14 @@ struct spill_index {
     int32_t *buckets;            /* hash table by parent and ids: entry + 1 of each bucket's first, or 0 */
     uint64_t bucket_mask, hash_seed;
     size_t ids_bytes; /* of a page */
-    int32_t n_entries, n_used, free_head;
+    int32_t n_entries, free_head;
     struct {
         int32_t oldest, newest;
     } lists[N_SPILL_LISTS];
     int32_t last_added; /* the entry added last, if no copy was used since: its prefix is the newest */
     int32_t *free_slots, *free_frames; /* stacks */
     int32_t n_slots, n_free_slots, n_frames, n_free_frames;
+    int32_t n_unwritten; /* slots whose page is on its way to the file */
 };
 
 /* All entries and frames are free; slots are not yet (spill_index_free_slots()). False: out of memory. In any case the caller
@@ -69,9 +70,10 @@ void spill_index_drop(struct spill_index *index, int32_t entry);
 /* Makes the prefix that ends with this entry the newest. */
 void spill_index_touch(struct spill_index *index, int32_t entry);
 
-/* A free frame, or slot, becomes the entry's; there must be one. */
+/* A free frame, or slot, becomes the entry's; there must be one. The slot is unwritten until spill_index_set_written(). */
 void spill_index_take_frame(struct spill_index *index, int32_t entry);
 void spill_index_take_slot(struct spill_index *index, int32_t entry);
+void spill_index_set_written(struct spill_index *index, int32_t entry);
 void spill_index_drop_frame(struct spill_index *index, int32_t entry);
 void spill_index_drop_slot(struct spill_index *index, int32_t entry);
 

@@ -103,7 +103,7 @@ struct tutti_engine {
     struct bell engine_bell;
     struct scheduler *scheduler;
     struct kv_memory *kv;
-    struct spill *spill;         /* NULL: no spill file */
+    struct spill *spill;         /* NULL: pages are not spilled */
     struct spiller *spiller;     /* likewise */
     struct draft *draft;         /* NULL: none */
     uint64_t step_us;            /* how long the last step took */

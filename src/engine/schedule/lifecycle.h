@@ -8,7 +8,7 @@
  *   FREE                another choice of a computed prompt       scheduler_fork()          COMPUTED
  *   RESERVED, COMPUTED  it continues a sibling's tokens           scheduler_copy()          COMPUTED
  *   PREEMPTED           its pages are taken again                 lifecycle_run()           running (1)
- *   RESTORING           its pages were read, or it stops waiting  lifecycle_restored()      (2)
+ *   RESTORING           its pages are there, or it stops waiting  lifecycle_restored()      (2)
  *   PREFILL             others have computed its next pages       lifecycle_adopt()         (2)
  *   PREFILL, DECODE     a step computed its rows                  scheduler_advance()       (2)
  *   PREFILL, DECODE     the same, but its token mask is late      scheduler_advance()       MASK_WAIT
@@ -20,9 +20,9 @@
  *   running             pages are needed for sequences before it  lifecycle_preempt_last()  PREEMPTED
  *   all but FREE        its answer ends                           scheduler_finish()        FREE
  *
- * Running are RESTORING, PREFILL, DECODE, MASK_WAIT and COMPUTED. (1): RESTORING if pages are read
- * from the spill file, else (2). (2): by the number of tokens to compute: PREFILL for two or more,
- * DECODE for one, COMPUTED for none. Any other transition is an error and ends the program.
+ * Running are RESTORING, PREFILL, DECODE, MASK_WAIT and COMPUTED. (1): RESTORING if spilled pages are
+ * restored, else (2). (2): by the number of tokens to compute: PREFILL for two or more, DECODE for one,
+ * COMPUTED for none. Any other transition is an error and ends the program.
  *
  * Siblings are sequences that take their slots together, are preempted together and finish
  * together: the beams of a search. A beam that is COMPUTED waits until all of them are; then the

@@ -93,7 +93,7 @@ struct scheduler {
     struct sequence *seqs; /* [max_seqs] */
     int n_running, n_preempted;
     struct spiller *spiller;    /* NULL: none. spiller.h */
-    int n_restoring;            /* sequences that wait for pages from the spill file */
+    int n_restoring;            /* sequences that wait for spilled pages */
     struct request_queue queue; /* requests with choices that have not started */
     struct forecast forecast;
     uint64_t n_turns; /* prefill turns given */

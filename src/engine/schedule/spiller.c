@@ -190,6 +190,12 @@ bool spiller_wait(struct spiller *p)
     return end_transfers(p, true);
 }
 
+static void end_all_transfers(struct spiller *p)
+{
+    while (end_transfers(p, true))
+        ;
+}
+
 /* ---- restoring ---- */
 
 /* Page n_loaded of the sequence is in host memory, with a use. */
@@ -223,18 +229,14 @@ static void take_answer(struct spiller *p, const struct spill_answer *answer)
  * False: not possible now. */
 static bool request_page(struct spiller *p, int32_t slot, const struct kv_copy *copy)
 {
-    struct sequence *seq = &p->options.scheduler->seqs[slot];
-    if (seq->n_requested > seq->n_loaded)
+    const struct sequence *seq = &p->options.scheduler->seqs[slot];
+    bool is_next = seq->n_requested == seq->n_loaded && n_restores_left(p) > 0;
+    const void *page = is_next ? spill_take(p->options.spill, copy) : NULL;
+    if (!page)
         return spill_read(p->options.spill, copy, slot, seq->restore_ticket);
-    if (n_restores_left(p) > 0) {
-        const void *page = spill_take(p->options.spill, copy);
-        if (page) {
-            begin_restore(p, slot, copy, page);
-            p->counts.n_host_restored_pages += p->has_host_tier;
-            return true;
-        }
-    }
-    return spill_read(p->options.spill, copy, slot, seq->restore_ticket);
+    begin_restore(p, slot, copy, page);
+    p->counts.n_host_restored_pages += p->has_host_tier;
+    return true;
 }
 
 /* Requests as many pages as possible, but of host memory no more than half of what is left for all sequences. True: no page
@@ -460,8 +462,7 @@ void spiller_flush(struct spiller *p, struct bell *bell, uint64_t most_us)
     for (int n = kv_pool_counts(pool).n_cached; n > (int)before.n_slots; n--)
         page_id = kv_pool_next_cached(pool, page_id);
     p->n_path = 0;
-    while (end_transfers(p, true))
-        ;
+    end_all_transfers(p);
     spill_begin_flush(spill);
     while (!is_done && clock_now_us() < end_us) {
         unsigned ticket = bell_ticket(bell);
@@ -469,10 +470,9 @@ void spiller_flush(struct spiller *p, struct bell *bell, uint64_t most_us)
             if (answer.page)
                 spill_drop(spill, &answer.copy);
         flush_pool(p, &page_id);
-        while (end_transfers(p, true))
-            ;
+        end_all_transfers(p);
         if (page_id == NONE)
-            (void)spill_write_back(spill);
+            spill_write_back(spill);
         is_done = !spill_is_writing(spill); /* then all is written, or waiting does not help */
         if (!is_done && !bell_wait_until(bell, ticket, end_us))
             break;
