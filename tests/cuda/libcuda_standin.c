@@ -6,19 +6,16 @@
  * that is changed too early, or read too early, or work of two streams without an event in between, changes results. At the
  * end of the last context nothing may be left of what was allocated; else the program ends, as at any misuse. */
 #include "cuda/emulator.h"
-#include "cuda/standin.h"
+#include "cuda/standin_failures.h"
 #include "cuda/standin_memory.h"
 
 #include "backend/cuda/driver.h"
 #include "base/system/clock.h"
 
-#include <execinfo.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define EXPORT __attribute__((visibility("default")))
 
 enum { MOST_STATIC_SHARED = 48 << 10, MOST_SHARED = 227 << 10 };
 enum {
@@ -37,100 +34,6 @@ enum {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* ---- failures on demand ---- */
-
-static struct {
-    char name[64]; /* empty: any */
-    long count, calls;
-    int error;
-    const char *failed;
-    struct {
-        const char *name;
-        long n;
-    } by_name[64];
-} fault;
-static bool has_environment;
-static standin_seen_fn *seen_call;
-
-EXPORT standin_fail_fn standin_fail;
-EXPORT standin_trace_fn standin_trace;
-EXPORT standin_called_fn standin_called;
-EXPORT standin_calls_fn standin_calls;
-EXPORT standin_failed_fn standin_failed;
-
-void standin_fail(const char *name, long count, int error)
-{
-    has_environment = true; /* it no longer counts */
-    memset(&fault, 0, sizeof fault);
-    snprintf(fault.name, sizeof fault.name, "%s", name && strcmp(name, "any") != 0 ? name : "");
-    fault.count = count;
-    fault.error = error;
-}
-
-long standin_calls(const char *name)
-{
-    for (size_t i = 0; name && i < sizeof fault.by_name / sizeof *fault.by_name; i++)
-        if (fault.by_name[i].name && strcmp(fault.by_name[i].name, name) == 0)
-            return fault.by_name[i].n;
-    return name ? 0 : fault.calls;
-}
-
-const char *standin_failed(void)
-{
-    return fault.failed;
-}
-
-void standin_trace(standin_seen_fn *seen)
-{
-    seen_call = seen;
-}
-
-/* Passes the functions on the stack on, from the caller of the driver's function on. */
-static void trace(const char *name, const void *caller)
-{
-    void *stack[STANDIN_CALLERS + 8];
-    int n = backtrace(stack, sizeof stack / sizeof *stack), begin = 0;
-    while (begin < n && stack[begin] != caller)
-        begin++;
-    n = n - begin < STANDIN_CALLERS ? n - begin : STANDIN_CALLERS;
-    seen_call(fault.calls, name, stack + begin, n);
-}
-
-static void read_environment(void)
-{
-    const char *text = getenv("TUTTI_STANDIN_FAIL");
-    char name[64];
-    long count;
-    int error;
-    if (has_environment || !text)
-        return;
-    has_environment = true;
-    if (sscanf(text, "%63[^:]:%ld:%d", name, &count, &error) == 3)
-        standin_fail(name, count, error);
-}
-
-/* Counts a call. Nonzero: it shall fail with this error. */
-static int called(const char *name, const void *caller)
-{
-    read_environment();
-    fault.calls++;
-    if (seen_call)
-        trace(name, caller);
-    for (size_t i = 0; i < sizeof fault.by_name / sizeof *fault.by_name; i++) {
-        if (!fault.by_name[i].name)
-            fault.by_name[i].name = name;
-        if (strcmp(fault.by_name[i].name, name) == 0) {
-            fault.by_name[i].n++;
-            break;
-        }
-    }
-    if (fault.count <= 0 || fault.failed || (fault.name[0] && strcmp(fault.name, name) != 0) ||
-        standin_calls(fault.name[0] ? name : NULL) != fault.count)
-        return 0;
-    fault.failed = name;
-    return fault.error;
-}
 
 static _Noreturn void misuse(const char *function, const char *what)
 {
@@ -151,6 +54,7 @@ static size_t card_bytes;
 static bool is_working; /* the card's memory may be touched */
 
 EXPORT standin_bytes_fn standin_bytes;
+EXPORT standin_called_fn standin_called;
 
 size_t standin_bytes(void)
 {
@@ -355,7 +259,7 @@ static THREAD_LOCAL void *current;
 static int begin(const char *name, const void *caller, bool needs_context)
 {
     pthread_mutex_lock(&lock);
-    int error = called(name, caller);
+    int error = failure_next(name, caller);
     if (error == 0 && needs_context && (n_contexts == 0 || !current))
         error = INVALID_CONTEXT;
     if (error != 0)
@@ -366,7 +270,7 @@ static int begin(const char *name, const void *caller, bool needs_context)
 int standin_called(const char *name)
 {
     pthread_mutex_lock(&lock);
-    int error = called(name, __builtin_return_address(0));
+    int error = failure_next(name, __builtin_return_address(0));
     pthread_mutex_unlock(&lock);
     return error;
 }
@@ -387,7 +291,7 @@ static int end(int result)
 /* Of a call that frees: it does so whatever happens. */
 #define BEGIN_FREE()                                                                                         \
     pthread_mutex_lock(&lock);                                                                               \
-    int free_error = called(__func__, __builtin_return_address(0))
+    int free_error = failure_next(__func__, __builtin_return_address(0))
 
 EXPORT int cuInit(unsigned flags)
 {
