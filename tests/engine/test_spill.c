@@ -181,37 +181,7 @@ static void requests_may_end_while_their_pages_come(void **state)
     struct mock_model *mock = mock_model_new(N_CTX, false);
     struct tutti_engine_options options = options_of(*state, 400);
     tutti_engine *engine = mock_engine(mock, &options, NULL);
-    struct talk talks[N_TALKS];
-    struct collect c[N_TALKS];
-    struct tutti_stats stats;
-    for (int i = 0; i < N_TALKS; i++) {
-        talk_begin(&talks[i], i);
-        talks[i].n_ids = 200;
-        for (int k = FIRST_TURN; k < 200; k++)
-            talks[i].ids[k] = (int32_t)(mix64((uint64_t)(i << 16 | k)) % MOCK_USABLE);
-        talk_turn(engine, &talks[i], (uint64_t)i);
-        talks_settle(engine);
-    }
-    for (int round = 0; round < 20; round++) {
-        for (int i = 0; i < N_TALKS; i++) {
-            struct tutti_request r = { .ids = talks[i].ids, .n_ids = 200, .max_tokens = 2 };
-            tutti_sampling_init(&r.sampling, NULL);
-            collect_init(&c[i]);
-            collect_submit(&c[i], engine, &r);
-        }
-        usleep((useconds_t)(mix64((uint64_t)round) % 300));
-        for (int i = 0; i < N_TALKS; i++)
-            tutti_engine_cancel(engine, c[i].id);
-        for (int i = 0; i < N_TALKS; i++) {
-            collect_wait(&c[i]);
-            collect_clear(&c[i]);
-        }
-    }
-    wait_until_idle(engine, &stats);
-    for (int i = 0; i < N_TALKS; i++) {
-        talks[i].n_ids = 200;
-        talk_turn(engine, &talks[i], (uint64_t)i + 50);
-    }
+    talks_cancel(engine);
     tutti_engine_close(engine);
     mock_model_free(mock);
 }

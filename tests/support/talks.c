@@ -47,12 +47,26 @@ void talk_begin(struct talk *t, int number)
                               MOCK_USABLE);
 }
 
-void talk_ask(struct collect *c, tutti_engine *engine, struct talk *t, uint64_t seed)
+static void talk_begin_long(struct talk *t, int number)
+{
+    talk_begin(t, number);
+    t->n_ids = LONG_TURN;
+    for (int i = FIRST_TURN; i < t->n_ids; i++)
+        t->ids[i] = (int32_t)(mix64((uint64_t)(number << 16 | i)) % MOCK_USABLE);
+}
+
+static struct tutti_request request_of(const struct talk *t, uint64_t seed)
 {
     struct tutti_request r = { .ids = t->ids, .n_ids = (size_t)t->n_ids, .max_tokens = N_ANSWER };
     r.sampling = (struct tutti_sampling){
         .temperature = seed % 2 ? 1 : 0, .top_p = 1, .repetition_penalty = 1, .has_seed = true, .seed = seed
     };
+    return r;
+}
+
+void talk_ask(struct collect *c, tutti_engine *engine, struct talk *t, uint64_t seed)
+{
+    struct tutti_request r = request_of(t, seed);
     collect_init(c);
     collect_submit(c, engine, &r);
 }
@@ -60,10 +74,7 @@ void talk_ask(struct collect *c, tutti_engine *engine, struct talk *t, uint64_t 
 size_t talk_finish(struct collect *c, struct talk *t, uint64_t seed)
 {
     int32_t want[N_CTX];
-    struct tutti_request r = { .ids = t->ids, .n_ids = (size_t)t->n_ids, .max_tokens = N_ANSWER };
-    r.sampling = (struct tutti_sampling){
-        .temperature = seed % 2 ? 1 : 0, .top_p = 1, .repetition_penalty = 1, .has_seed = true, .seed = seed
-    };
+    struct tutti_request r = request_of(t, seed);
     collect_wait(c);
     int n = mock_answer(&r, 0, N_CTX, false, want, N_CTX);
     assert_int_equal(c->choices[0].ids.n, n);
@@ -87,10 +98,7 @@ size_t talk_turn(tutti_engine *engine, struct talk *t, uint64_t seed)
 void talks_push_out(tutti_engine *engine, struct talk *first)
 {
     struct talk others[3];
-    talk_begin(first, 1);
-    first->n_ids = 200;
-    for (int k = FIRST_TURN; k < 200; k++)
-        first->ids[k] = (int32_t)(mix64((uint64_t)k) % MOCK_USABLE);
+    talk_begin_long(first, 1);
     talk_turn(engine, first, 1);
     talks_settle(engine);
     for (int i = 0; i < 3; i++) {
@@ -100,5 +108,32 @@ void talks_push_out(tutti_engine *engine, struct talk *first)
             talks_settle(engine);
         }
     }
-    first->n_ids = 200;
+    first->n_ids = LONG_TURN;
+}
+
+void talks_cancel(tutti_engine *engine)
+{
+    struct talk talks[N_TALKS];
+    struct collect c[N_TALKS];
+    struct tutti_stats stats;
+    for (int i = 0; i < N_TALKS; i++) {
+        talk_begin_long(&talks[i], i);
+        talk_turn(engine, &talks[i], (uint64_t)i);
+        talks_settle(engine);
+        talks[i].n_ids = LONG_TURN;
+    }
+    for (int round = 0; round < 20; round++) {
+        for (int i = 0; i < N_TALKS; i++)
+            talk_ask(&c[i], engine, &talks[i], (uint64_t)round);
+        usleep((useconds_t)(mix64((uint64_t)round) % 300));
+        for (int i = 0; i < N_TALKS; i++)
+            tutti_engine_cancel(engine, c[i].id);
+        for (int i = 0; i < N_TALKS; i++) {
+            collect_wait(&c[i]);
+            collect_clear(&c[i]);
+        }
+    }
+    wait_until_idle(engine, &stats);
+    for (int i = 0; i < N_TALKS; i++)
+        talk_turn(engine, &talks[i], (uint64_t)i + 50);
 }

@@ -5,7 +5,7 @@
 #include "engine/run/engine.h"
 #include "support/collect.h"
 
-enum { N_CTX = 256, N_TALKS = 12, FIRST_TURN = 50, NEXT_ROW = 21, N_ANSWER = 10 };
+enum { N_CTX = 256, N_TALKS = 12, FIRST_TURN = 50, LONG_TURN = 200, NEXT_ROW = 21, N_ANSWER = 10 };
 
 struct folder {
     char path[64], file[96];
@@ -28,6 +28,9 @@ void talk_ask(struct collect *c, tutti_engine *engine, struct talk *t, uint64_t 
 /* Waits for the answer, checks it, and says something more. Returns the tokens of the prompt that were cached. */
 size_t talk_finish(struct collect *c, struct talk *t, uint64_t seed);
 size_t talk_turn(tutti_engine *engine, struct talk *t, uint64_t seed); /* both */
+
+/* Cancels requests whose pages are being restored, again and again; then each talk gets its answer. */
+void talks_cancel(tutti_engine *engine);
 
 /* Fills a pool of 20 pages with other talks than the first one, whose 12 pages then have copies only. */
 void talks_push_out(tutti_engine *engine, struct talk *first);
