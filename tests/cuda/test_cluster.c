@@ -40,7 +40,7 @@ static float sum_of(int n_ranks, int i)
     return sum;
 }
 
-static struct backend *open_card(struct cluster *cluster)
+static enum tutti_status open_rank(struct backend **out, struct cluster *cluster, struct tutti_error *err)
 {
     static const float freqs[4] = { 1, 1, 1, 1 };
     static const struct attention_shape shape = { .n_heads = 1,
@@ -51,12 +51,17 @@ static struct backend *open_card(struct cluster *cluster)
                                                   .rope_freqs = freqs,
                                                   .rope_scale = 1,
                                                   .scale = 1 };
-    struct backend *be = NULL;
-    struct tutti_error err;
-    struct backend_options options = {
+    const struct backend_options options = {
         .n_threads = 1, .n_layers = 1, .n_kinds = 1, .attention = &shape, .cluster = cluster
     };
-    if (backend_cuda_new(&be, CUDA_ANY_CARD, &options, &err) != TUTTI_OK)
+    return backend_cuda_new(out, CUDA_ANY_CARD, &options, err);
+}
+
+static struct backend *open_card(struct cluster *cluster)
+{
+    struct backend *be = NULL;
+    struct tutti_error err;
+    if (open_rank(&be, cluster, &err) != TUTTI_OK)
         fail_msg("%s", err.text);
     return be;
 }
@@ -246,24 +251,12 @@ static void live_as_rank(void *arg, struct cluster *cluster)
 {
     static const int begins[MAX_RANKS + 1] = { 0, 10, LIFE_WIDTH };
     const bool *is_lost = arg;
-    static const float freqs[4] = { 1, 1, 1, 1 };
-    static const struct attention_shape shape = { .n_heads = 1,
-                                                  .n_kv_heads = 1,
-                                                  .head_dim = 8,
-                                                  .rotary_dim = 8,
-                                                  .rope = ROPE_HALF,
-                                                  .rope_freqs = freqs,
-                                                  .rope_scale = 1,
-                                                  .scale = 1 };
-    const struct backend_options options = {
-        .n_threads = 1, .n_layers = 1, .n_kinds = 1, .attention = &shape, .cluster = cluster
-    };
     struct backend *be = NULL;
     struct tutti_error err = { 0 };
     int rank = cluster_rank(cluster), n_ranks = cluster_n_ranks(cluster);
     size_t n = LIFE_ROWS * LIFE_WIDTH, n_part = (size_t)(begins[rank + 1] - begins[rank]);
     float own[LIFE_ROWS * 64];
-    enum tutti_status st = backend_cuda_new(&be, CUDA_ANY_CARD, &options, &err);
+    enum tutti_status st = open_rank(&be, cluster, &err);
     if (st == TUTTI_OK)
         st = be->ops->reserve(be, LIFE_ROWS, &err);
     if (st != TUTTI_OK)

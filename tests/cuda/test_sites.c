@@ -191,60 +191,64 @@ static enum tutti_status reserve(struct run *run, struct tutti_error *err)
     return st;
 }
 
+/* The arrays of a step of all sequences. */
+struct step_rows {
+    int32_t ids[64], positions[64], seqs[64], outputs[N_SEQS];
+    const int32_t *tables[N_SEQS];
+};
+
+static struct step step_of(const struct run *run, struct step_rows *rows, int n_rows)
+{
+    for (int s = 0; s < N_SEQS; s++)
+        rows->tables[s] = run->pages[s];
+    return (struct step){ .n_rows = n_rows,
+                          .n_seqs = N_SEQS,
+                          .n_outputs = N_SEQS,
+                          .token_ids = rows->ids,
+                          .positions = rows->positions,
+                          .seqs = rows->seqs,
+                          .page_tables = rows->tables,
+                          .output_rows = rows->outputs };
+}
+
 /* n rows of each sequence, whose last one is an output. */
 static struct floats forward(struct run *run, int n)
 {
-    int32_t ids[64], positions[64], seqs[64], outputs[N_SEQS], slots[N_SEQS];
-    const int32_t *tables[N_SEQS];
+    struct step_rows rows;
+    int32_t slots[N_SEQS];
     int n_rows = 0;
     for (int s = 0; s < N_SEQS; s++) {
         for (int i = 0; i < n; i++, n_rows++) {
-            ids[n_rows] = run->ids[s][run->n[s]];
-            positions[n_rows] = run->n[s]++;
-            seqs[n_rows] = s;
+            rows.ids[n_rows] = run->ids[s][run->n[s]];
+            rows.positions[n_rows] = run->n[s]++;
+            rows.seqs[n_rows] = s;
         }
-        outputs[s] = n_rows - 1;
+        rows.outputs[s] = n_rows - 1;
         slots[s] = s;
-        tables[s] = run->pages[s];
     }
-    struct step step = { .n_rows = n_rows,
-                         .n_seqs = N_SEQS,
-                         .n_outputs = N_SEQS,
-                         .token_ids = ids,
-                         .positions = positions,
-                         .seqs = seqs,
-                         .page_tables = tables,
-                         .window_tables = tables,
-                         .output_rows = outputs,
-                         .rope_positions = model_shifts_positions(run->model) ? positions : NULL,
-                         .slots = slots,
-                         .adapters = run->adapters };
+    struct step step = step_of(run, &rows, n_rows);
+    step.window_tables = rows.tables;
+    step.rope_positions = model_shifts_positions(run->model) ? rows.positions : NULL;
+    step.slots = slots;
+    step.adapters = run->adapters;
     struct floats logits = model_forward(run->model, run->kv, &step);
     for (int s = 0; run->model->desc.uses_mtp && s < N_SEQS; s++)
-        model_store_hidden(run->model, run->kv, &outputs[s], &run->pages[s][(run->n[s] - 1) / 16], 1);
+        model_store_hidden(run->model, run->kv, &rows.outputs[s], &run->pages[s][(run->n[s] - 1) / 16], 1);
     return logits;
 }
 
 /* The MTP layer's logits after the last token of each sequence. */
 static void draft(struct run *run)
 {
-    int32_t ids[N_SEQS], positions[N_SEQS], seqs[N_SEQS], previous[N_SEQS];
-    const int32_t *tables[N_SEQS];
+    struct step_rows rows;
+    int32_t previous[N_SEQS];
     for (int s = 0; s < N_SEQS; s++) {
-        ids[s] = run->ids[s][run->n[s]];
-        positions[s] = run->n[s];
-        seqs[s] = s;
+        rows.ids[s] = run->ids[s][run->n[s]];
+        rows.positions[s] = run->n[s];
+        rows.seqs[s] = rows.outputs[s] = s;
         previous[s] = s == 0 ? -1 : s;
-        tables[s] = run->pages[s];
     }
-    struct step step = { .n_rows = N_SEQS,
-                         .n_seqs = N_SEQS,
-                         .n_outputs = N_SEQS,
-                         .token_ids = ids,
-                         .positions = positions,
-                         .seqs = seqs,
-                         .page_tables = tables,
-                         .output_rows = seqs };
+    struct step step = step_of(run, &rows, N_SEQS);
     float logits[MAX_VOCAB];
     struct floats out = model_submit_mtp(run->model, run->kv, &step, previous);
     model_wait(run->model);
