@@ -81,7 +81,7 @@ static void check_alike(const int *a, const int *b, const char *name)
         }
     }
     double bound = n_cells - 1 + 4 * sqrt(2.0 * (n_cells - 1));
-    print_message("%s: chi-squared %.1f of %d cells, at most %.1f\n", name, chi, n_cells, bound);
+    print_message("# %s: chi-squared %.1f of %d cells, at most %.1f\n", name, chi, n_cells, bound);
     if (chi > bound)
         fail_msg("%s: chi-squared %.1f with %d cells, expected at most %.1f", name, chi, n_cells, bound);
 }
@@ -105,7 +105,7 @@ static void draws_have_the_distribution_of_plain_ones(void **state)
             draft->percent_wrong = cases[i].percent_wrong;
         memset(speculated, 0, N_CELLS * sizeof *speculated);
         struct tutti_stats stats = count_pairs(&options, (uint64_t)1000000 * (i + 1), n_draws, speculated);
-        print_message("%s: %llu accepted, %llu rejected\n", cases[i].name,
+        print_message("# %s: %llu accepted, %llu rejected\n", cases[i].name,
                       (unsigned long long)stats.n_accepted_drafts,
                       (unsigned long long)stats.n_rejected_drafts);
         assert_true(stats.n_accepted_drafts > (uint64_t)n_draws / 200);
@@ -195,7 +195,7 @@ static void greedy_texts_are_the_same(void **state)
             collect_clear(&got[k]);
         }
         print_message(
-            "%s, %d users: %d prompts, %llu tokens, %llu steps, %llu accepted (%llu the draft model's), "
+            "# %s, %d users: %d prompts, %llu tokens, %llu steps, %llu accepted (%llu the draft model's), "
             "%llu rejected (%llu)\n",
             cases[i].name, cases[i].max_seqs, n, (unsigned long long)stats.n_generated_tokens,
             (unsigned long long)stats.n_steps, (unsigned long long)stats.n_accepted_drafts,
