@@ -106,7 +106,7 @@ static size_t on_bytes(char *bytes, size_t size, size_t n, void *user)
     if (t->entry->ignores_ranges)
         return 0;
     if (n > t->end - t->at)
-        return reject(d, error_set(d->err, TUTTI_E_IO, "%s: more bytes than the %" PRIu64 " asked for",
+        return reject(d, error_set(d->err, TUTTI_E_IO, "%s: more bytes than the %" PRIu64 " requested",
                                    t->entry->url, t->end - t->at));
     st = part_write(t->entry->part, t->segment, bytes, n, d->err);
     if (st != TUTTI_OK)

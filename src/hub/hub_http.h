@@ -39,7 +39,7 @@ CURL *hub_http_request(struct hub_session *session, const char *url, struct hub_
 bool hub_http_is_good(struct hub_session *session, CURL *easy, CURLcode code, const struct hub_answer *answer,
                       const char *url, enum tutti_status *st, struct tutti_error *err);
 
-/* Counts a failure, and sets the time of the next attempt. retry_after_s: what the server asked for; 0:
+/* Counts a failure, and sets the time of the next attempt. retry_after_s: what the server requested; 0:
  * nothing. text: the failure. Returns TUTTI_OK, or the failure if there were too many. */
 MUST_CHECK enum tutti_status hub_http_try_again(struct hub_session *session, int64_t retry_after_s,
                                                 const char *text, struct tutti_error *err);

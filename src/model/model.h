@@ -334,7 +334,7 @@ struct prefix {
 };
 struct prefix model_find_prefix(const struct model_desc *desc, const int32_t *ids, int n_ids);
 
-/* Floats that a step gives for each output that asks for a hidden state. */
+/* Floats that a step gives for each output whose hidden state is requested. */
 static inline int model_hidden_width(const struct model_desc *d)
 {
     return d->has_score ? 1 : d->d_model;

@@ -490,7 +490,7 @@ static void inspect_counts_users(void **state)
         struct tutti_model_info info;
         tutti_model_info((const tutti_model *)model, &info);
         assert_int_equal(json_integer_value(json_object_get(report, "params")), info.n_params);
-        assert_int_equal(info.kv_bytes_per_token, kv); /* what it takes is what was reckoned */
+        assert_int_equal(info.kv_bytes_per_token, kv); /* the model takes what was calculated before */
         assert_string_equal(info.kv_type, KV[i].name);
         model_free(model);
         json_decref(report);

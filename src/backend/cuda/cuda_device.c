@@ -1,4 +1,4 @@
-/* The cards of this machine, and what they tell about themselves. */
+/* The cards of this machine, and their properties. */
 #include "backend/cuda/cuda_state.h"
 #include "kernels/cuda/texts.h"
 

@@ -30,7 +30,7 @@ static cuda_result launch(struct cuda_backend *cuda, const struct item *item, co
     if (item->launch.x == 0 || item->launch.y == 0 || item->launch.z == 0)
         return CUDA_OK;
     if (!s->functions[item->launch.kernel])
-        return CUDA_ERROR_NOT_FOUND; /* nobody called cuda_need() */
+        return CUDA_ERROR_NOT_FOUND; /* cuda_need() was not called */
     return cuda->driver->launch(s->functions[item->launch.kernel], item->launch.x, item->launch.y,
                                 item->launch.z, item->launch.n_threads, 1, 1, item->launch.shared_bytes,
                                 s->stream, params, NULL);

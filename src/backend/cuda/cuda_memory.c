@@ -66,7 +66,7 @@ void cuda_copy_out(struct cuda_backend *cuda, void *host, const void *from, size
                    "copying from the card") &&
         cuda_is_ok(cuda, cuda->driver->stream_wait(s->stream), "copying from the card"))
         return;
-    memset(host, 0, n_bytes); /* after a failure nobody uses it, but it is defined */
+    memset(host, 0, n_bytes); /* not used after a failure, but defined */
 }
 
 void cuda_copy_out_later(struct cuda_backend *cuda, void *pinned, const void *from, size_t n_bytes)
@@ -244,6 +244,6 @@ void cuda_fetch(struct backend *be, float *host, struct floats src, size_t n_flo
         if (s->failure == TUTTI_OK)
             memcpy(host + at, pinned, n * sizeof *host);
         else
-            memset(host + at, 0, n * sizeof *host); /* nobody uses it, but it is defined */
+            memset(host + at, 0, n * sizeof *host); /* not used, but defined */
     }
 }

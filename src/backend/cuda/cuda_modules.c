@@ -72,7 +72,7 @@ static char *cut_kernel(const char *text, const char *name)
 }
 
 /* A kernel may use as much dynamic shared memory as the card has besides the kernel's static memory: a launch says how
- * much. Up to LEAST_SHARED a driver allows it without being asked. */
+ * much. Up to LEAST_SHARED a driver always allows it. */
 static cuda_result allow_shared(struct cuda_backend *cuda, cuda_function function)
 {
     enum { LEAST_SHARED = 48 << 10 };

@@ -416,7 +416,7 @@ static void collect_draws(struct cuda_backend *cuda)
 {
     struct cuda_sampling *s = cuda->sampling;
     cuda_wait_samples(cuda);
-    if (cuda_check(cuda, NULL) != TUTTI_OK) /* nobody uses the results, but they are defined */
+    if (cuda_check(cuda, NULL) != TUTTI_OK) /* the results are not used, but defined */
         memset(s->results, 0, (size_t)s->n_planned * sizeof *s->results);
     for (int i = 0; i < s->n_planned; i++) {
         const struct draw *d = &draws_of(s)[i];

@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum {
-    LEAST_SLOTS = 64, /* of tables whose size nobody reserved */
+    LEAST_SLOTS = 64, /* of tables whose size was not reserved */
     LEAST_PAGES = 256,
     DATA_ALIGNMENT = 64, /* bytes */
 };
@@ -96,7 +96,7 @@ static int round_to_power(int n, int least)
     return least;
 }
 
-/* Makes room for the tables of a step, if nobody reserved it. lengths: [n_seqs], pages of each sequence. */
+/* Makes room for the tables of a step, if it was not reserved. lengths: [n_seqs], pages of each sequence. */
 static bool fit_tables(struct cuda_backend *cuda, const struct step *step, const int32_t *lengths)
 {
     struct cuda_state *s = cuda->state;

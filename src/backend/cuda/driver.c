@@ -34,7 +34,7 @@ static const char *find_functions(struct cuda_driver *driver, void *library)
     return NULL;
 }
 
-/* Whether path is a folder, made if it is not there, that nobody else may write: its machine code is executed. */
+/* Whether path is a folder, made if it is not there, that no other user may write: its machine code is executed. */
 static bool is_own_folder(const char *path)
 {
     struct stat info;

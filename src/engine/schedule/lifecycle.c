@@ -20,7 +20,7 @@ static const unsigned NEXT[SEQUENCE_STATES] = {
 };
 #undef TO
 
-/* Relaxed: each figure is of use alone. */
+/* Relaxed: each figure is of use by itself. */
 static void note_progress(const struct sequence *seq)
 {
     struct request_progress *progress = &seq->request->progress;

@@ -2,7 +2,7 @@
  *
  * The limit keeps inter-token latency within max_slowdown and is learned from the steps themselves.
  * The duration of a step that only decodes is measured again every few steps, by leaving prefill
- * out of one: nothing else shows how long decoding alone would take. The cost of a prefill row is
+ * out of one: nothing else shows how long decoding by itself would take. The cost of a prefill row is
  * learned in two parts, because a row far into a long prompt attends to all of it. Where a step
  * with few rows is bound by memory bandwidth, the first rows of prefill cost nothing, so a step
  * grows until it takes as long as it may. Agrawal et al., 2024 (Sarathi-Serve). Outputs do not

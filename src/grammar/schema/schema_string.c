@@ -95,7 +95,7 @@ static const struct {
     { "password", ANY_TEXT },
 };
 
-/* The pattern of a format; "": any text. NULL: error. A format of another name is that of the pattern beside
+/* The pattern of a format; "": any text. NULL: error. A format of another name is that of the pattern next to
  * it, as Zod writes formats of its users. */
 static const char *pattern_of_format(struct schema_reader *r, const json_t *format, bool has_pattern)
 {

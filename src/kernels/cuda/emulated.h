@@ -149,7 +149,7 @@ DEVICE uint32_t load_2(const void *p)
     return *(const uint16_t *)p;
 }
 
-/* Copies are carried out by copy_wait(), as late as the card may: who reads before it reads NaNs or old values. */
+/* Copies are carried out by copy_wait(), as late as the card may: an earlier read finds NaNs or old values. */
 void copy_16(void *shared, const void *from, bool is_there);
 void copy_commit(void);
 void copy_wait(int n);

@@ -10,7 +10,7 @@ const char *cuda_text(const char *file, int level);
 /* Whether this build has kernels for cards: whether a clang that makes PTX was found. */
 bool cuda_text_has_any(void);
 
-/* What to tell if it has none. */
+/* The error message if it has none. */
 #define CUDA_NO_TEXTS                                                                                        \
     "this build has no kernels for cards; install clang 19 (apt-get install clang-19) and build again: "     \
     "./run build"

@@ -13,7 +13,7 @@
  *     wgmma_wait(0);              all but the last 0 groups are complete
  *     wgmma_keep(acc, n / 2);     acc is read
  *
- * Until the wait, nobody changes a or the shared memory of b, or touches acc. Shared memory is read as bulk copies wrote it; what
+ * Until the wait, no thread changes a or the shared memory of b, or touches acc. Shared memory is read as bulk copies wrote it; what
  * threads stored there is seen after async_fence() and block_sync().
  *
  * A bulk copy reports to a barrier in shared memory. A barrier's phase ends when barrier_expect() was called and as many bytes have

@@ -210,7 +210,7 @@ static enum tutti_status add_all(const struct adding *a, const struct tokenizer_
     return TUTTI_OK;
 }
 
-/* A special token with the next free id, behind those of a family that appends its own. The list may
+/* A special token with the next free id, after those of a family that appends its own. The list may
  * have those as well. */
 static enum tutti_status add_after_family(const struct adding *a, const json_t *token, long long id)
 {

@@ -284,7 +284,7 @@ static void pump(struct model_set *set)
             continue;
         }
         if (!make_room(set, m, &never) && !never)
-            return; /* those behind must not take the room that it waits for */
+            return; /* later requests must not take the room that it waits for */
         if (never)
             snprintf(m->why, sizeof m->why, "it needs %llu bytes of memory, --models-memory is %llu",
                      (unsigned long long)m->expected_bytes, (unsigned long long)set->options->memory_bytes);

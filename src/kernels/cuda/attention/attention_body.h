@@ -166,7 +166,7 @@ DEVICE float *partial_of(const struct attention_args *a, const struct attention_
     return a->partials + slot * a->slot_floats;
 }
 
-/* Block: tells all threads whether the tile's blocks are finished with this unit's, after all of them stored their
+/* Block: whether the tile's blocks are finished with this unit's, after all of them stored their
  * partial results. flag: shared. */
 DEVICE bool is_last_unit(const struct attention_args *a, const struct attention_unit *unit, int group,
                          uint32_t *flag)

@@ -190,7 +190,7 @@ DEVICE void linear_tile(enum linear_format f, int warps_out, int warps_row, int 
     }
     for (int stage = 0; step < end; step++) {
         copy_wait(TILE_STAGES - 2);
-        block_sync(); /* all have their copies, and nobody reads the stage before this one any more */
+        block_sync(); /* all have their copies, and no thread reads the stage before this one any more */
         int free_stage = stage == 0 ? TILE_STAGES - 1 : stage - 1;
         if (step + TILE_STAGES - 1 < end)
             linear_stage(stages + free_stage * stage_bytes, &job, n_rows, n_threads, step + TILE_STAGES - 1);

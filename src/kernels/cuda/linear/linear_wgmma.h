@@ -155,7 +155,7 @@ DEVICE void linear_wide(enum linear_format f, int n, int m, int depth, const str
         }
         for (; step < split_end; step += depth, batch++) {
             int stage = batch % WIDE_STAGES, next = (batch + 2) % WIDE_STAGES;
-            block_sync(); /* nobody needs the batch before the last any more */
+            block_sync(); /* no thread needs the batch before the last any more */
             if (warp_id() == 0 && step + 2 * depth < end)
                 linear_wide_copy(stages + next * stage_bytes, &job, a->x_stride, step + 2 * depth, depth,
                                  &full[next]);

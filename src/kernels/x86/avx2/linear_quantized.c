@@ -1,4 +1,4 @@
-/* Linear layers of quantized weights with AVX2 alone. */
+/* Linear layers of quantized weights with AVX2 only. */
 #include <immintrin.h>
 
 enum { IS_VNNI = 0 };

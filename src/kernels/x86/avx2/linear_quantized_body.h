@@ -1,7 +1,7 @@
 /* Linear layers of quantized weights in vectors of 256 bits: the optimized ref/linear_quantized.c.
  *
  * With VNNI, vpdpbusd adds four products of unsigned weights and signed activations (-127..127) to 32 bits.
- * With AVX2 alone, vpmaddubsw multiplies and adds pairs in 16 bits. As many groups of columns are added in
+ * With AVX2 only, vpmaddubsw multiplies and adds pairs in 16 bits. As many groups of columns are added in
  * 16 bits as cannot saturate; then the sums are widened. Eight-bit numbers are split into two nibbles.
  *
  * A group of columns of an input row must be broadcast, and loads are scarcer than products. So a pass

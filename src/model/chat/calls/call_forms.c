@@ -606,7 +606,7 @@ static const struct call_form FORMS[] = {
     { "mistral", { "[TOOL_CALLS]" }, { "[TOOL_CALLS]" }, STEPS(MISTRAL_LIST) },
     { "phi-4-mini", { "<|tool_call|>" }, { "<|tool_call|>" }, STEPS(PHI_4) },
     { "lfm2", { "<|tool_call_start|>" }, { "<|tool_call_start|>" }, STEPS(LFM2) },
-    { "lfm2", { "<|tool_call_start|>" }, { NULL }, STEPS(LFM2_JSON) }, /* if JSON is asked for */
+    { "lfm2", { "<|tool_call_start|>" }, { NULL }, STEPS(LFM2_JSON) }, /* if JSON is requested */
     { "pangu", { "[unused11]" }, { "[unused11]" }, STEPS(PANGU) },
     { "pangu", { "<|tool_call_start|>" }, { NULL }, STEPS(LFM2_JSON) },
     { "nemotron", { "<TOOLCALL>" }, { "<TOOLCALL>" }, STEPS(NEMOTRON) },

@@ -198,7 +198,7 @@ static enum progress report_object(struct tutti_tool_parser *p)
     if (!is_tool || !set_name(p, json_string_value(name), json_string_length(name)))
         return STEP_FAIL;
     if (!arguments && (p->is_first || call_form_at((size_t)p->form)->is_part))
-        return STEP_FAIL; /* without a mark, an object that has a name alone is data */
+        return STEP_FAIL; /* without a mark, an object that has only a name is data */
     call_arguments_begin(&p->arguments);
     bool is_empty = !arguments || (json_is_null(arguments) && !p->any_arguments);
     if (!(is_empty ? call_arguments_end(&p->arguments) : print_arguments(p, arguments)))
