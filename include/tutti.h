@@ -775,8 +775,8 @@ struct tutti_stats {
      * pages as the target's. */
     uint64_t n_accepted_model_drafts, n_rejected_model_drafts, n_draft_passes, n_draft_rows;
     uint64_t draft_pages_used, draft_pages_cached;
-    uint64_t n_late_masks; /* rows whose results were dropped because the token mask was late */
-    uint64_t n_text_waits; /* steps that waited for the text thread */
+    uint64_t n_late_masks;  /* rows whose results were dropped because the token mask was late */
+    uint64_t n_text_waits;  /* steps that waited for the text thread */
     uint64_t n_ahead_steps; /* steps submitted before the tokens of the step before were known */
     /* Refused requests: the queue was full; the predicted wait was too long; the time in the queue
      * ran out. */
@@ -793,14 +793,14 @@ TUTTI_API void tutti_engine_stats(tutti_engine *engine, struct tutti_stats *out)
 
 /* A device that computes and has memory of its own, such as a card. Zero: the driver does not say. */
 struct tutti_device {
-    char id[16];            /* as tutti_model_options.device takes it: "cuda:0" */
-    char name[64];          /* the driver's; "": there is no such device, the CPU computes */
-    int capability;         /* 10 * major + minor */
-    int kernel_level;       /* of the kernels that it runs, likewise; 0: none */
-    int driver;             /* the CUDA version that the driver is for: 1000 * major + 10 * minor */
+    char id[16];      /* as tutti_model_options.device takes it: "cuda:0" */
+    char name[64];    /* the driver's; "": there is no such device, the CPU computes */
+    int capability;   /* 10 * major + minor */
+    int kernel_level; /* of the kernels that it runs, likewise; 0: none */
+    int driver;       /* the CUDA version that the driver is for: 1000 * major + 10 * minor */
     int n_multiprocessors;
-    int clock_mhz;          /* at most */
-    double memory_gbps;     /* of its memory, at most, by clock and width: 1 G = 1e9 bytes */
+    int clock_mhz;      /* at most */
+    double memory_gbps; /* of its memory, at most, by clock and width: 1 G = 1e9 bytes */
     uint64_t memory_bytes;
     uint64_t free_bytes;    /* of all processes together */
     double busy_seconds;    /* in which it worked on steps, since the model was opened */

@@ -60,7 +60,7 @@ void cluster_close(struct cluster *c);
 int cluster_rank(const struct cluster *c); /* in its group */
 int cluster_n_ranks(const struct cluster *c);
 int cluster_group(const struct cluster *c);
-int cluster_n_local(const struct cluster *c); /* ranks on this machine, of all groups */
+int cluster_n_local(const struct cluster *c);    /* ranks on this machine, of all groups */
 int cluster_local_rank(const struct cluster *c); /* the number of this rank among them */
 
 /* Compute threads of each rank on this machine, so that no core has two. */

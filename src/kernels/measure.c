@@ -191,7 +191,8 @@ struct measure *measure_new(struct team *team, unsigned cpu)
 #endif
     begin_pieces(m);
     for (int node = 0; team_nodes(team)->n > 1 && node < team_nodes(team)->n; node++)
-        (void)node_place(&team_nodes(team)->nodes[node], m->buffer + (size_t)m->nodes[node].begin * PIECE_BYTES,
+        (void)node_place(&team_nodes(team)->nodes[node],
+                         m->buffer + (size_t)m->nodes[node].begin * PIECE_BYTES,
                          (size_t)(m->nodes[node].end - m->nodes[node].begin) * PIECE_BYTES);
     team_run_bound(team, write_some, m); /* places it where node_place() is refused */
     return m;

@@ -49,8 +49,8 @@ size_t tile_bytes(enum dtype dtype, int n_rows, int n_in)
 
 /* Transposes 32 rows of n_bytes each to [n_bytes / size, rounded up][32] elements; a missing end is zero. A cache line
  * of each row at a time, so that every line is read and written once. */
-PACK_INLINE void pack_transposed(uint8_t *to, const uint8_t *const rows[PANEL_ROWS], size_t at, size_t n_bytes,
-                                 size_t size)
+PACK_INLINE void pack_transposed(uint8_t *to, const uint8_t *const rows[PANEL_ROWS], size_t at,
+                                 size_t n_bytes, size_t size)
 {
     static const uint8_t ZEROS[TRANSPOSE_LINE];
     const uint8_t *lines[PANEL_ROWS];

@@ -26,10 +26,10 @@ void page_request(struct app *app, struct http_conn *conn)
     http_header(conn, "ETag", file->etag);
     http_header(conn, "Cache-Control", "no-cache");
     /* Only files of this server: model output can neither run a script nor contact another host. */
-    http_header(
-        conn, "Content-Security-Policy",
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; "
-        "connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
+    http_header(conn, "Content-Security-Policy",
+                "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; "
+                "connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; "
+                "frame-ancestors 'none'");
     http_header(conn, "Referrer-Policy", "no-referrer");
     if (known && !strcmp(known, file->etag))
         http_reply(conn, 304, NULL, NULL, 0);

@@ -197,7 +197,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(nodes_have_the_cores_of_this_process, make_folder, end_test),
-        cmocka_unit_test_setup_teardown(all_cores_are_one_node_where_the_system_does_not_tell, make_folder, end_test),
+        cmocka_unit_test_setup_teardown(all_cores_are_one_node_where_the_system_does_not_tell, make_folder,
+                                        end_test),
         cmocka_unit_test_setup_teardown(threads_are_divided_and_bound_by_node, make_folder, end_test),
         cmocka_unit_test_setup_teardown(a_node_without_threads_is_left_out, make_folder, end_test),
         cmocka_unit_test(a_place_outside_of_the_machine_is_refused),

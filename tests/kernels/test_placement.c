@@ -17,7 +17,8 @@
 
 #include <cmocka.h>
 
-enum { N_IN = 512, N_OUT = 2000, N_FF = 96, N_EXPERTS = 7, N_ROWS = 3, HEAD_DIM = 64, N_KV_HEADS = 5, N_PAGES = 40 };
+enum { N_IN = 512, N_OUT = 2000, N_FF = 96, N_EXPERTS = 7, N_ROWS = 3 };
+enum { HEAD_DIM = 64, N_KV_HEADS = 5, N_PAGES = 40 };
 enum { THREADS_PER_NODE = 2, PAGE = 4096, N_TABLE = 1 << 21 };
 
 static bool is_real; /* the nodes */
@@ -59,7 +60,8 @@ static void assert_on(const struct backend *be, int node, const void *address)
 /* Checks all whole pages within memory: others may be shared with other memory. */
 static void assert_all_on(const struct backend *be, int node, const void *memory, size_t n_bytes)
 {
-    uintptr_t begin = ((uintptr_t)memory + PAGE - 1) & ~(uintptr_t)(PAGE - 1), end = (uintptr_t)memory + n_bytes;
+    uintptr_t begin = ((uintptr_t)memory + PAGE - 1) & ~(uintptr_t)(PAGE - 1),
+              end = (uintptr_t)memory + n_bytes;
     for (uintptr_t at = begin; at + PAGE <= end; at += PAGE)
         assert_on(be, node, (const void *)at);
 }
@@ -79,7 +81,8 @@ static struct matrix *new_matrix(struct backend *be, const float *values, int n_
     struct matrix_part parts[N_EXPERTS];
     int n_parts = n_experts > 0 ? n_experts : 1;
     for (int i = 0; i < n_parts; i++)
-        parts[i] = (struct matrix_part){ values + (size_t)i * (size_t)n_out * (size_t)n_in, DTYPE_F32, n_out, 0 };
+        parts[i] = (struct matrix_part){ values + (size_t)i * (size_t)n_out * (size_t)n_in, DTYPE_F32, n_out,
+                                         0 };
     struct matrix_source source = { .name = "m",
                                     .parts = parts,
                                     .n_parts = n_parts,
@@ -102,7 +105,8 @@ static void check_panels(const struct backend *be, const struct matrix *m)
     assert_int_equal(m->n_nodes, team_nodes(team)->n);
     for (int node = 0; node < m->n_nodes; node++) {
         int n_near = team_first_thread(team, node + 1) - team_first_thread(team, node);
-        assert_in_range(cpu_node_panels(m, node), m->n_panels * n_near / n_threads, m->n_panels * n_near / n_threads + 1);
+        assert_in_range(cpu_node_panels(m, node), m->n_panels * n_near / n_threads,
+                        m->n_panels * n_near / n_threads + 1);
         assert_all_on(be, node, cpu_panel(m, 0, m->node_begin[node]),
                       (size_t)m->n_experts * (size_t)cpu_node_panels(m, node) * m->panel_bytes);
     }
@@ -266,7 +270,8 @@ static void threads_run_on_the_cores_of_their_node(void **state)
         assert_true(CPU_ISSET((size_t)cores[0], &team_nodes(team)->nodes[0].cores));
         for (int t = 1; t < team_n_threads(team); t++) { /* the caller may have taken a share */
             int node = team_node_of(team, t);
-            assert_true(CPU_ISSET((size_t)cores[t], &team_nodes(team)->nodes[node].cores) || cores[t] == cores[0]);
+            assert_true(CPU_ISSET((size_t)cores[t], &team_nodes(team)->nodes[node].cores) ||
+                        cores[t] == cores[0]);
         }
     }
     nodes_bind(&before);

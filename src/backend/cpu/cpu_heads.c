@@ -63,8 +63,7 @@ static void run_panels(const struct heads_job *job, const struct cpu_scratch *sc
                          (size_t)head * (size_t)job->heads->x_head;
         k->tile[m->dtype](scratch->heads, x, (size_t)job->heads->x_row, n, 0, m->n_in);
         for (int panel = begin; panel < end; panel++) {
-            k->linear[m->dtype](scratch->out, cpu_panel(m, 0, panel), scratch->heads, n,
-                                m->n_in);
+            k->linear[m->dtype](scratch->out, cpu_panel(m, 0, panel), scratch->heads, n, m->n_in);
             store_panel(job, scratch->out, panel, head, row, n);
         }
     }

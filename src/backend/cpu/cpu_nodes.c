@@ -14,8 +14,9 @@ static void note(bool is_placed)
 {
     static atomic_bool is_told;
     if (!is_placed && !atomic_exchange(&is_told, true))
-        log_warn("the system refuses to place memory on NUMA nodes (mbind): weights lie where the threads pack "
-                 "them, keys and values anywhere; a container needs the capability SYS_NICE for it");
+        log_warn(
+            "the system refuses to place memory on NUMA nodes (mbind): weights lie where the threads pack "
+            "them, keys and values anywhere; a container needs the capability SYS_NICE for it");
 }
 
 void cpu_place(const struct cpu_backend *cpu, int node, void *memory, size_t n_bytes)

@@ -15,12 +15,9 @@ static size_t args_room(uint32_t n_bytes)
 }
 
 static const char *const DOING[] = {
-    [ITEM_LAUNCH] = "launching a kernel",
-    [ITEM_COPY] = "copying within the card",
-    [ITEM_ZERO] = "clearing memory of the card",
-    [ITEM_UPLOAD] = "copying to the card",
-    [ITEM_DOWNLOAD] = "copying from the card",
-    [ITEM_CALL] = "exchanging data with other cards",
+    [ITEM_LAUNCH] = "launching a kernel",        [ITEM_COPY] = "copying within the card",
+    [ITEM_ZERO] = "clearing memory of the card", [ITEM_UPLOAD] = "copying to the card",
+    [ITEM_DOWNLOAD] = "copying from the card",   [ITEM_CALL] = "exchanging data with other cards",
 };
 
 static cuda_result launch(struct cuda_backend *cuda, const struct item *item, const void *args)

@@ -26,8 +26,8 @@ enum {
     MAX_CHANGES = 32 << 10,    /* entries of page tables that a step's copy carries */
     DOWNLOAD_BYTES = 4 << 20,  /* of one step; larger downloads wait for the card */
     MAX_DOWNLOADS = 64,
-    N_BUSY = 8,         /* intervals of work whose end is not known yet */
-    MAX_STEP_DATA = 64, /* arrays that are recognized when they are given again */
+    N_BUSY = 8,               /* intervals of work whose end is not known yet */
+    MAX_STEP_DATA = 64,       /* arrays that are recognized when they are given again */
     CROSSING_BYTES = 4 << 20, /* of pinned memory in each direction, for rows that cross within a step */
 };
 

@@ -9,7 +9,8 @@
 #include <string.h>
 #include <strings.h>
 
-enum { BLOCK = 32, ROWS = 64 }; /* columns and rows that are unpacked together: of GPTQ's words whole cache lines */
+/* Columns and rows that are unpacked together: of GPTQ's words whole cache lines. */
+enum { BLOCK = 32, ROWS = 64 };
 enum { MOST_COLUMNS = 128 };            /* of a group's block, which are unpacked together instead */
 enum { MOST_ORDERED = UINT16_MAX + 1 }; /* columns that tensor.order can number */
 

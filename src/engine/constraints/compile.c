@@ -297,7 +297,8 @@ static enum tutti_status read_calls(void *user, struct syntax *out, struct tutti
 {
     const struct calls_text *text = user;
     bool has_text = text->spec->grammar_kind == TUTTI_GRAMMAR_TEXT_OR_CALLS;
-    return call_grammar_read(text->writer, text->spec->grammar, text->spec->n_grammar_bytes, has_text, out, err);
+    return call_grammar_read(text->writer, text->spec->grammar, text->spec->n_grammar_bytes, has_text, out,
+                             err);
 }
 
 static enum tutti_status compile_grammar(struct compiler *c, struct request *r, struct budget *budget)

@@ -4,8 +4,8 @@
 #include "engine/requests/request.h"
 #include "engine/run/engine.h"
 #include "model/adapters/adapter.h"
-#include "model/chat/chat.h"
 #include "model/chat/calls/call_forms.h"
+#include "model/chat/chat.h"
 #include "model/chat/reasoning.h"
 
 #include <stdlib.h>

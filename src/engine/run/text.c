@@ -220,7 +220,8 @@ static void end_error(const struct tutti_engine *e, const struct record *record,
         error_set(err, record->status, "the model produced a NaN or infinite logit for token %d",
                   record->sample.token);
     else if (record->status == TUTTI_E_CLOSED && model_check(e->model, err) != TUTTI_OK)
-        err->status = record->status; /* a rank was lost or the device failed: the client may try again elsewhere */
+        /* A rank was lost or the device failed: the client may try again elsewhere. */
+        err->status = record->status;
     else if (record->status == TUTTI_E_TIMEOUT)
         explain_timeout(e, record->request, err);
     else

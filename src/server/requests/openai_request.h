@@ -99,7 +99,7 @@ struct api_request {
     enum api_reasoning reasoning;
     int max_reasoning_tokens; /* as in struct tutti_request */
     enum api_forced forced;
-    bool one_tool_call;      /* parallel_tool_calls is false: only the first call counts */
+    bool one_tool_call; /* parallel_tool_calls is false: only the first call counts */
     int n_beams;
     float length_penalty;
     enum tutti_early_stopping early_stopping;
