@@ -238,12 +238,15 @@ static void preempted_sequences_find_their_pages(void **state)
             r.ids = talks[i % N].ids;
             r.max_tokens = i < N ? 1 : N_LONG;
             collect_init(&c[i]);
+            /* When they are all at once, no step ends before the last one is there. */
+            atomic_store(&mock->is_held, i >= N);
             collect_submit(&c[i], engine, &r);
             if (i < N) {
                 collect_wait(&c[i]);
                 talks_settle(engine);
             }
         }
+        atomic_store(&mock->is_held, false);
         for (int i = 0; i < 2 * N; i++) {
             r.ids = talks[i % N].ids;
             r.max_tokens = i < N ? 1 : N_LONG;
