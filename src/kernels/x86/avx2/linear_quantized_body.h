@@ -4,18 +4,17 @@
  * With AVX2 only, vpmaddubsw multiplies and adds pairs in 16 bits. As many groups of columns are added in
  * 16 bits as cannot saturate; then the sums are widened. Eight-bit numbers are split into two nibbles.
  *
- * A group of columns of an input row must be broadcast, and loads are scarcer than products. So a pass
- * keeps four groups of two strips of eight output rows in eight registers and runs over the input rows:
- * each broadcast serves both strips. Sums over several passes are carried in memory. A
- * single row keeps its eight groups in registers instead, for all strips.
+ * A group of columns of an input row must be broadcast, and loads are scarcer than products. A single row
+ * keeps its eight groups in registers, for all strips of eight output rows. How several rows share loads
+ * differs: avx2/passes.h, avxvnni/many_rows.h.
  *
- * The file that includes this one defines IS_VNNI and, in dot_four(sum, w, q), which encoding of vpdpbusd. */
+ * The file that includes this one defines IS_VNNI and, in dot_four(sum, w, q), which encoding of vpdpbusd;
+ * with VNNI also that instruction for assembly, DOT. */
 #ifndef TUTTI_KERNELS_X86_AVX2_LINEAR_QUANTIZED_BODY_H
 #define TUTTI_KERNELS_X86_AVX2_LINEAR_QUANTIZED_BODY_H
 
 #include "kernels/input_block.h"
 #include "kernels/pack.h"
-#include "kernels/x86/avx2/many_rows.h"
 #include "kernels/x86/x86.h"
 
 #include <immintrin.h>
@@ -35,10 +34,11 @@ struct multiples {
     __m256 scale[2][2][INPUT_STEPS], min[2][2][INPUT_STEPS];
 };
 
+/* The input rows of one block, and their totals. */
 struct input {
     const int32_t *q; /* [n_rows][8] times four bytes */
     const struct input_row *rows;
-    float *total; /* [n_rows][16], of the half */
+    float *total[2]; /* [half], then [n_rows][16] */
     int n_rows;
 };
 
@@ -79,15 +79,6 @@ INLINE __m256i unpack_group(const uint8_t *at, const int g, const bool is_high, 
         w = _mm256_or_si256(w, _mm256_and_si256(bytes, above));
     }
     return w;
-}
-
-/* Four groups of two strips. half: of a block. */
-INLINE void unpack_groups(__m256i (*w)[4], const uint8_t *half, const int group, const bool is_high,
-                          const struct quant_format f)
-{
-    UNROLL
-    for (int i = 0; i < 8; i++)
-        w[i / 4][i % 4] = unpack_group(half + 32 * (i / 4), group + i % 4, is_high, f);
 }
 
 INLINE __m256 load_halves(const uint8_t *p)
@@ -162,42 +153,22 @@ INLINE void multiply_scales(struct multiples *m, const struct scales *s, const s
     }
 }
 
-/* The scales of a run; with multiples those of each step, else NULL. */
+/* The scales of half a block; with multiples those of each step, else NULL. */
 struct factors {
     const struct scales *scales;
     const struct multiples *multiples;
 };
 
-/* Sums of the passes before, for each input row and strip. */
-struct carry {
-    __m256i narrow[TILE_ROWS][2], wide[TILE_ROWS][2]; /* in 16 bits, in 32 bits */
-};
-
-/* A pass: four groups of columns from group on, of which numbers wider than a nibble take two. */
-struct pass {
-    int group, run;
-    bool is_high;                  /* the upper nibbles */
-    bool adds_narrow, adds_wide;   /* sums that were carried */
-    bool keeps_narrow, keeps_wide; /* the sum is carried; neither: it goes into the total */
-};
-
-INLINE __m256i dot_two(const __m256i *w, const __m256i *q)
-{
-    return _mm256_add_epi16(_mm256_maddubs_epi16(w[0], q[0]), _mm256_maddubs_epi16(w[1], q[1]));
-}
-
 /* An input row's part of the factors of a run. */
 struct row_factors {
     __m256 magic, least[2], steps;
-    __m256i start;
     int step;
 };
 
-INLINE void load_row(struct row_factors *c, const struct input_row *row, const struct pass p,
-                     const struct factors *factors, const struct quant_format f)
+INLINE void load_row(struct row_factors *c, const struct input_row *row, const struct factors *factors,
+                     const struct quant_format f)
 {
     c->magic = _mm256_set1_ps(row->magic);
-    c->start = f.zero == 0 ? _mm256_castps_si256(c->magic) : _mm256_set1_epi32(row->start[p.run]);
     c->step = row->step;
     if (!factors->multiples)
         c->steps = _mm256_set1_ps(STEPS[c->step]);
@@ -205,158 +176,34 @@ INLINE void load_row(struct row_factors *c, const struct input_row *row, const s
         c->least[run] = _mm256_sub_ps(_mm256_castsi256_ps(_mm256_set1_epi32(row->start[run])), c->magic);
 }
 
-/* total += the sum of a run, and after the last run the minimums. */
-INLINE __m256 add_run(__m256 total, __m256i sum, const struct row_factors *c, const int strip,
-                      const struct pass p, const struct factors *factors, const struct quant_format f)
+/* What the sum of a run starts with. */
+INLINE __m256i load_start(const struct input_row *row, const int run, const struct quant_format f)
+{
+    return f.zero == 0 ? _mm256_castps_si256(_mm256_set1_ps(row->magic)) : _mm256_set1_epi32(row->start[run]);
+}
+
+/* total += the sum of a run, its start included, and after the last run the minimums. */
+INLINE __m256 add_run(__m256 total, __m256i sum, const struct row_factors *c, const int strip, const int run,
+                      const struct factors *factors, const struct quant_format f)
 {
     const int runs = BLOCK / f.sub;
-    const __m256 value = _mm256_sub_ps(_mm256_castsi256_ps(_mm256_add_epi32(sum, c->start)), c->magic);
-    __m256 factor = factors->multiples ? factors->multiples->scale[p.run][strip][c->step]
-                                       : _mm256_mul_ps(factors->scales->scale[p.run][strip], c->steps);
+    const __m256 value = _mm256_sub_ps(_mm256_castsi256_ps(sum), c->magic);
+    __m256 factor = factors->multiples ? factors->multiples->scale[run][strip][c->step]
+                                       : _mm256_mul_ps(factors->scales->scale[run][strip], c->steps);
     total = _mm256_fmadd_ps(value, factor, total);
-    for (int run = 0; f.has_min && p.run + 1 == runs && run < runs; run++) {
-        factor = factors->multiples ? factors->multiples->min[run][strip][c->step]
-                                    : _mm256_mul_ps(factors->scales->min[run][strip], c->steps);
-        total = _mm256_fmadd_ps(c->least[run], factor, total);
+    for (int i = 0; f.has_min && run + 1 == runs && i < runs; i++) {
+        factor = factors->multiples ? factors->multiples->min[i][strip][c->step]
+                                    : _mm256_mul_ps(factors->scales->min[i][strip], c->steps);
+        total = _mm256_fmadd_ps(c->least[i], factor, total);
     }
     return total;
 }
 
-/* before plus the sum over four groups of a strip. */
-INLINE __m256i dot_strip_vnni(const __m256i *w, const __m256i *q, __m256i before)
-{
-    UNROLL
-    for (int g = 0; g < 4; g++)
-        before = dot_four(before, w[g], q[g]);
-    return before;
-}
-
-/* The sum over four groups of a strip, which is carried in 16 bits or has 32. narrow: the sum before. */
-INLINE __m256i dot_strip(const __m256i *w, const __m256i *q, const __m256i *narrow, const struct pass p,
-                         const struct quant_format f)
-{
-    const bool is_wide = format_largest(f) > 31 && !is_split(f); /* four groups do not fit 16 bits */
-    const __m256i factor = _mm256_set1_epi16(p.is_high ? 16 : 1);
-    __m256i sum = dot_two(w, q), more = dot_two(w + 2, q + 2);
-    if (is_wide)
-        return _mm256_add_epi32(_mm256_madd_epi16(sum, factor), _mm256_madd_epi16(more, factor));
-    sum = _mm256_add_epi16(sum, more);
-    if (p.adds_narrow)
-        sum = _mm256_add_epi16(sum, *narrow);
-    return _mm256_madd_epi16(sum, factor);
-}
-
-/* w: [strip][group]. */
-INLINE void pass_row(const struct input *x, int r, __m256i (*w)[4], const struct pass p, struct carry *carry,
-                     const struct factors *factors, const struct quant_format f)
-{
-    const int32_t *at = x->q + r * 8 + p.group;
-    const __m256i q[4] = { _mm256_set1_epi32(at[0]), _mm256_set1_epi32(at[1]), _mm256_set1_epi32(at[2]),
-                           _mm256_set1_epi32(at[3]) };
-    float *total = x->total + r * LANES;
-    __m256i a, b;
-    if (IS_VNNI) {
-        const __m256i zero = _mm256_setzero_si256();
-        a = dot_strip_vnni(w[0], q, p.adds_wide ? carry->wide[r][0] : zero);
-        b = dot_strip_vnni(w[1], q, p.adds_wide ? carry->wide[r][1] : zero);
-    } else {
-        a = dot_strip(w[0], q, &carry->narrow[r][0], p, f);
-        b = dot_strip(w[1], q, &carry->narrow[r][1], p, f);
-    }
-    if (p.adds_wide && !IS_VNNI) {
-        a = _mm256_add_epi32(a, carry->wide[r][0]);
-        b = _mm256_add_epi32(b, carry->wide[r][1]);
-    }
-    if (p.keeps_wide) {
-        carry->wide[r][0] = a;
-        carry->wide[r][1] = b;
-        return;
-    }
-    struct row_factors c;
-    load_row(&c, x->rows + r, p, factors, f);
-    __m256 first = add_run(_mm256_loadu_ps(total), a, &c, 0, p, factors, f);
-    __m256 second = add_run(_mm256_loadu_ps(total + STRIP), b, &c, 1, p, factors, f);
-    _mm256_storeu_ps(total, first);
-    _mm256_storeu_ps(total + STRIP, second);
-}
-
-/* Sums of the groups 0 to 3, to sums->narrow. */
-INLINE void first_pass(const struct input *x, __m256i (*w)[4], struct carry *sums)
-{
-    int64_t i = 0;
-    FIRST_PASS;
-}
-
-/* Adds the groups 4 to 7 and sums of the passes before to the totals, with one run per block. */
-INLINE void last_pass(const struct input *x, __m256i (*w)[4], const struct pass p, const struct carry *sums,
-                      const struct factors *factors, const struct quant_format f)
-{
-    const int32_t *q = x->q + 4;
-    const void *scaled = factors->multiples ? (const void *)factors->multiples : factors->scales;
-    int64_t i = 0, step;
-    if (p.adds_narrow && p.adds_wide)
-        LAST_PASSES(BOTH);
-    else if (p.adds_narrow)
-        LAST_PASSES(NARROW);
-    else
-        LAST_PASSES(WIDE);
-}
-
-/* Whether last_pass() has the pass: the last of a block with one run, of which four groups fit 16 bits. */
-INLINE bool is_pipelined(const struct pass p, const struct quant_format f)
-{
-    const bool fits = format_largest(f) <= 31 || is_split(f);
-    return !IS_VNNI && f.sub == BLOCK && fits && !p.keeps_narrow && !p.keeps_wide;
-}
-
-INLINE void run_pass(const struct input *x, const uint8_t *half, const struct pass p, struct carry *carry,
-                     const struct factors *factors, const struct quant_format f)
-{
-    __m256i w[2][4];
-    unpack_groups(w, half, p.group, p.is_high, f);
-    if (!IS_VNNI && p.keeps_narrow) {
-        first_pass(x, w, carry);
-    } else if (is_pipelined(p, f)) {
-        last_pass(x, w, p, carry, factors, f);
-    } else {
-        for (int r = 0; r < x->n_rows; r++)
-            pass_row(x, r, w, p, carry, factors, f);
-    }
-}
-
-/* The passes over all numbers of a run, or over one nibble of each. */
-INLINE void run_part(const struct input *x, const uint8_t *half, const int run, const bool is_high,
-                     struct carry *carry, const struct factors *factors, const struct quant_format f)
-{
-    /* Eight groups fit 16 bits where numbers have four bits, or are split. */
-    const bool is_narrow = !IS_VNNI && (format_largest(f) <= 15 || is_split(f)), is_long = f.sub == BLOCK;
-    struct pass p = { .group = 4 * run, .run = run, .is_high = is_high };
-    if (is_long) {
-        p.keeps_narrow = is_narrow;
-        p.keeps_wide = !is_narrow;
-        run_pass(x, half, p, carry, factors, f);
-        p = (struct pass){
-            .group = 4, .is_high = is_high, .adds_narrow = is_narrow, .adds_wide = !is_narrow
-        };
-    }
-    p.adds_wide = p.adds_wide || is_high;
-    p.keeps_wide = is_split(f) && !is_high;
-    run_pass(x, half, p, carry, factors, f);
-}
-
-/* All passes over half a block. */
-INLINE void half_block(const struct input *x, const uint8_t *half, struct carry *carry,
-                       const struct factors *factors, const struct quant_format f)
-{
-    run_part(x, half, 0, false, carry, factors, f);
-    if (is_split(f))
-        run_part(x, half, 0, true, carry, factors, f);
-    if (f.sub == BLOCK)
-        return;
-    run_part(x, half, 1, false, carry, factors, f);
-    if (is_split(f))
-        run_part(x, half, 1, true, carry, factors, f);
-}
+#if IS_VNNI
+#include "kernels/x86/avxvnni/many_rows.h"
+#else
+#include "kernels/x86/avx2/passes.h"
+#endif
 
 INLINE void clear_totals(float *out, int n_rows)
 {
@@ -424,7 +271,7 @@ INLINE struct input input_at(float *total, const uint8_t *tile, int n_rows, int 
     tile += (size_t)b * (size_t)n_rows * (BLOCK + sizeof(struct input_row));
     return (struct input){ .q = (const int32_t *)tile,
                            .rows = (const struct input_row *)(tile + n_rows * BLOCK),
-                           .total = total,
+                           .total = { total, total + half_rows(n_rows) * LANES },
                            .n_rows = n_rows };
 }
 
@@ -457,13 +304,12 @@ INLINE void single_row(float *out, const uint8_t *panel, const struct quant_form
         for (int strip = 0; strip < 4; strip++) {
             const struct factors factors = { &scales[strip / 2], NULL };
             __m256 total = _mm256_loadu_ps(out + strip * STRIP);
+            struct row_factors c;
+            load_row(&c, x.rows, &factors, f);
             UNROLL
-            for (int run = 0; run < BLOCK / f.sub; run++) {
-                const struct pass p = { .run = run };
-                struct row_factors c;
-                load_row(&c, x.rows, p, &factors, f);
-                total = add_run(total, sums[strip][run], &c, strip % 2, p, &factors, f);
-            }
+            for (int run = 0; run < BLOCK / f.sub; run++)
+                total = add_run(total, _mm256_add_epi32(sums[strip][run], load_start(x.rows, run, f)), &c,
+                                strip % 2, run, &factors, f);
             _mm256_storeu_ps(out + strip * STRIP, total);
         }
     }
@@ -473,23 +319,24 @@ INLINE void single_row(float *out, const uint8_t *panel, const struct quant_form
 INLINE void many_rows(float *out, const uint8_t *panel, const struct quant_format f, const uint8_t *tile,
                       int n_rows, int n_blocks, const bool multiplies)
 {
-    struct carry carry;
     _Alignas(64) uint8_t wide[FORMAT_WIDE];
     clear_totals(out, n_rows);
     for (int b = 0; b < n_blocks; b++) {
         const struct block block = block_at(panel, b, f);
+        const struct input x = input_at(out, tile, n_rows, b);
+        struct scales scales[2];
+        struct multiples multiples[2];
+        struct factors factors[2];
         if (f.is_six && block.index == 0)
             format_widen(wide, block.unit + 2 * PANEL_ROWS);
-        struct input x = input_at(out, tile, n_rows, b);
-        for (int h = 0; h < 2; h++, x.total += half_rows(n_rows) * LANES) {
-            struct scales scales;
-            struct multiples multiples;
-            const struct factors factors = { &scales, multiplies ? &multiples : NULL };
-            load_scales(&scales, block.unit, wide, h * LANES, block.index, f);
+        UNROLL
+        for (int h = 0; h < 2; h++) {
+            load_scales(&scales[h], block.unit, wide, h * LANES, block.index, f);
             if (multiplies)
-                multiply_scales(&multiples, &scales, f);
-            half_block(&x, block.first + (size_t)h * format_half_bytes(f), &carry, &factors, f);
+                multiply_scales(&multiples[h], &scales[h], f);
+            factors[h] = (struct factors){ &scales[h], multiplies ? &multiples[h] : NULL };
         }
+        all_rows(&x, block.first, factors, f);
     }
 }
 

@@ -1,5 +1,4 @@
-/* The first and the last pass over many input rows with half a block, for linear_quantized_body.h, in
- * assembly.
+/* The first and the last pass over many input rows with half a block, for passes.h, in assembly.
  *
  * vpmaddubsw and vpmaddwd run on two of the four pipes of AMD's processors, additions on all of them. Which
  * pipe an addition gets depends on the order of the instructions: that decides between 4.4 and 5.9 cycles a
@@ -111,7 +110,7 @@
         "jl 1b\n\t"                                                                                        \
         place START STARTS ends                                                                            \
         : [i] "+r"(i), [step] "=&r"(step)                                                                  \
-        : WEIGHTS, [q] "r"(q), [rows] "r"(x->rows), [narrow] "r"(sums->narrow), [total] "r"(x->total),     \
+        : WEIGHTS, [q] "r"(q), [rows] "r"(x->rows), [narrow] "r"(sums->narrow), [total] "r"(total),     \
           [factors] "r"(scaled), [steps] "r"(STEPS), [end] "r"(16 * (int64_t)x->n_rows),                   \
           [start] "i"(f.zero == 0 ? 8 : 0), [shift] "i"(p.is_high ? 4 : 0),                                \
           [wide] "i"(sizeof sums->narrow)                                                                  \
