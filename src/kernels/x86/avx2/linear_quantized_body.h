@@ -199,6 +199,24 @@ INLINE __m256 add_run(__m256 total, __m256i sum, const struct row_factors *c, co
     return total;
 }
 
+/* One block, of a panel: the parts that its rows share. */
+struct block {
+    const uint8_t *unit, *first; /* first: half of its numbers */
+    const uint8_t *wide;         /* of format_widen() */
+    int index;                   /* of the unit */
+};
+
+/* The scales of half h, which are stored in *scales and *multiples. multiplies: by each step. */
+INLINE struct factors load_factors(struct scales *scales, struct multiples *multiples,
+                                   const struct block *block, int h, const struct quant_format f,
+                                   const bool multiplies)
+{
+    load_scales(scales, block->unit, block->wide, h * LANES, block->index, f);
+    if (multiplies)
+        multiply_scales(multiples, scales, f);
+    return (struct factors){ scales, multiplies ? multiples : NULL };
+}
+
 #if IS_VNNI
 #include "kernels/x86/avxvnni/many_rows.h"
 #else
@@ -250,20 +268,17 @@ INLINE void single_strip(__m256i *sums, const uint8_t *at, const __m256i *q, con
     }
 }
 
-/* One block, of a panel: the parts that its rows share. */
-struct block {
-    const uint8_t *unit, *first; /* first: half of its numbers */
-    int index;                   /* of the unit */
-};
-
-INLINE struct block block_at(const uint8_t *panel, int b, const struct quant_format f)
+/* wide: room for format_widen(), which stays as it is for the blocks of a unit. */
+INLINE struct block block_at(const uint8_t *panel, uint8_t *wide, int b, const struct quant_format f)
 {
     const int per_unit = format_unit_columns(f) / BLOCK;
     const uint8_t *unit = panel + (size_t)(b / per_unit) * format_unit_bytes(f);
     const uint8_t *first = unit + format_param_bytes(f) + (size_t)(b % per_unit) * 2 * format_half_bytes(f);
     for (size_t line = 0; line < format_unit_bytes(f) / (size_t)per_unit; line += 64)
         _mm_prefetch((const char *)first + weights_ahead_bytes + line, _MM_HINT_T0);
-    return (struct block){ unit, first, b % per_unit };
+    if (f.is_six && b % per_unit == 0)
+        format_widen(wide, unit + 2 * PANEL_ROWS);
+    return (struct block){ unit, first, wide, b % per_unit };
 }
 
 INLINE struct input input_at(float *total, const uint8_t *tile, int n_rows, int b)
@@ -284,7 +299,7 @@ INLINE void single_row(float *out, const uint8_t *panel, const struct quant_form
     _Alignas(64) uint8_t wide[FORMAT_WIDE];
     clear_totals(out, 1);
     for (int b = 0; b < n_blocks; b++) {
-        const struct block block = block_at(panel, b, f);
+        const struct block block = block_at(panel, wide, b, f);
         const struct input x = input_at(out, tile, 1, b);
         const __m256i q[8] = { _mm256_set1_epi32(x.q[0]), _mm256_set1_epi32(x.q[1]),
                                _mm256_set1_epi32(x.q[2]), _mm256_set1_epi32(x.q[3]),
@@ -292,8 +307,6 @@ INLINE void single_row(float *out, const uint8_t *panel, const struct quant_form
                                _mm256_set1_epi32(x.q[6]), _mm256_set1_epi32(x.q[7]) };
         struct scales scales[2];
         __m256i sums[4][2];
-        if (f.is_six && block.index == 0)
-            format_widen(wide, block.unit + 2 * PANEL_ROWS);
         load_scales(&scales[0], block.unit, wide, 0, block.index, f);
         load_scales(&scales[1], block.unit, wide, LANES, block.index, f);
         single_strip(sums[0], block.first, q, f);
@@ -322,21 +335,9 @@ INLINE void many_rows(float *out, const uint8_t *panel, const struct quant_forma
     _Alignas(64) uint8_t wide[FORMAT_WIDE];
     clear_totals(out, n_rows);
     for (int b = 0; b < n_blocks; b++) {
-        const struct block block = block_at(panel, b, f);
+        const struct block block = block_at(panel, wide, b, f);
         const struct input x = input_at(out, tile, n_rows, b);
-        struct scales scales[2];
-        struct multiples multiples[2];
-        struct factors factors[2];
-        if (f.is_six && block.index == 0)
-            format_widen(wide, block.unit + 2 * PANEL_ROWS);
-        UNROLL
-        for (int h = 0; h < 2; h++) {
-            load_scales(&scales[h], block.unit, wide, h * LANES, block.index, f);
-            if (multiplies)
-                multiply_scales(&multiples[h], &scales[h], f);
-            factors[h] = (struct factors){ &scales[h], multiplies ? &multiples[h] : NULL };
-        }
-        all_rows(&x, block.first, factors, f);
+        all_rows(&x, &block, f, multiplies);
     }
 }
 

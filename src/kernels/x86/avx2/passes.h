@@ -157,13 +157,17 @@ INLINE void half_block(const struct input *x, float *total, const uint8_t *half,
         run_part(x, total, half, 1, true, carry, factors, f);
 }
 
-/* All rows of a block. numbers: its first half. factors: of each half. */
-INLINE void all_rows(const struct input *x, const uint8_t *numbers, const struct factors *factors,
-                     const struct quant_format f)
+/* All rows of a block. */
+INLINE void all_rows(const struct input *x, const struct block *block, const struct quant_format f,
+                     const bool multiplies)
 {
     struct carry carry;
-    for (int h = 0; h < 2; h++)
-        half_block(x, x->total[h], numbers + (size_t)h * format_half_bytes(f), &carry, &factors[h], f);
+    for (int h = 0; h < 2; h++) {
+        struct scales scales;
+        struct multiples multiples;
+        const struct factors factors = load_factors(&scales, &multiples, block, h, f, multiplies);
+        half_block(x, x->total[h], block->first + (size_t)h * format_half_bytes(f), &carry, &factors, f);
+    }
 }
 
 #endif

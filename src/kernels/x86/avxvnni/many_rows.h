@@ -86,18 +86,22 @@ INLINE void some_rows(const struct input *x, int r, const int n, const struct gr
     }
 }
 
-/* All rows of a block. numbers: its first half. factors: of each half. */
-INLINE void all_rows(const struct input *x, const uint8_t *numbers, const struct factors *factors,
-                     const struct quant_format f)
+/* All rows of a block. */
+INLINE void all_rows(const struct input *x, const struct block *block, const struct quant_format f,
+                     const bool multiplies)
 {
     struct groups groups;
+    struct scales scales[2];
+    struct multiples multiples[2];
+    const struct factors factors[2] = { load_factors(&scales[0], &multiples[0], block, 0, f, multiplies),
+                                        load_factors(&scales[1], &multiples[1], block, 1, f, multiplies) };
     int r = 0;
     UNROLL
     for (int g = 0; g < 8; g++) {
         UNROLL
         for (int s = 0; s < STRIPS; s++)
-            groups.w[g][s] = unpack_group(numbers + (size_t)(s / 2) * format_half_bytes(f) + s % 2 * 32, g,
-                                          false, f);
+            groups.w[g][s] = unpack_group(block->first + (size_t)(s / 2) * format_half_bytes(f) + s % 2 * 32,
+                                          g, false, f);
     }
     for (; r + ROWS <= x->n_rows; r += ROWS)
         some_rows(x, r, ROWS, &groups, factors, f);
