@@ -2,6 +2,7 @@
 #include "cuda/launches.h"
 
 #include "backend/cuda/cuda_matrix.h"
+#include "backend/cuda/experts/cuda_experts.h"
 #include "base/half.h"
 #include "base/rng.h"
 #include "cuda/emulator.h"
@@ -650,6 +651,7 @@ int main(int argc, char **argv)
     if (team_new(&cuda->team, &(struct team_options){ .n_threads = 2 }, &err) != TUTTI_OK)
         return 1;
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    cuda_experts_release(cuda);
     cuda_linear_release(cuda);
     team_free(cuda->team);
     (void)launches_clear(NULL);
