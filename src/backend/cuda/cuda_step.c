@@ -406,8 +406,13 @@ void cuda_step_wait(struct backend *be)
     cuda_enter(cuda);
     (void)cuda_is_ok(cuda, cuda->driver->stream_wait(s->stream), "computing a step");
     cuda_busy_count(cuda);
-    for (int i = 0; i < s->n_downloads; i++)
-        memcpy(s->downloads[i].host, s->downloads_memory + s->downloads[i].offset, s->downloads[i].n_bytes);
+    for (int i = 0; i < s->n_downloads; i++) {
+        const struct download *d = &s->downloads[i];
+        if (s->failure == TUTTI_OK)
+            memcpy(d->host, s->downloads_memory + d->offset, d->n_bytes);
+        else
+            memset(d->host, 0, d->n_bytes); /* the card may still write: nobody uses it, but it is defined */
+    }
     s->n_downloads = 0;
 }
 
