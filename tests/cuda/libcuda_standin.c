@@ -8,9 +8,11 @@
 #include "cuda/emulator.h"
 #include "cuda/standin_failures.h"
 #include "cuda/standin_memory.h"
+#include "cuda/standin_order.h"
 
 #include "backend/cuda/driver.h"
 #include "base/system/clock.h"
+#include "kernels/cuda/attention/kv_args.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -84,6 +86,7 @@ struct operation {
     struct object *event, *stream; /* of RECORD and WAIT: the stream of the record, and its number */
     long n_record;
     const struct object *exec; /* the graph that it belongs to */
+    const void *caller;        /* of the driver's function that enqueued it, or that captured it */
 };
 
 struct operations {
@@ -102,6 +105,7 @@ struct object {
     bool is_capturing;            /* a stream */
     struct operations operations; /* of a stream: captured; of a graph */
     struct operations queue;      /* of a stream */
+    void *fiber;                  /* of a stream: standin_order.h */
     struct object *module;
     struct object *stream; /* of an event's last record */
     long n_records, n_done, n_queries;
@@ -147,6 +151,8 @@ static void object_free(struct object *o)
         }
     clear_operations(&o->operations);
     clear_operations(&o->queue);
+    if (o->kind == STREAM)
+        order_stream_free(o->fiber);
     free(o->text);
     free(o);
 }
@@ -166,6 +172,7 @@ static void add_operation(struct operations *ops, const struct operation *op, co
     if (!to->args)
         misuse("operation", "out of memory");
     memcpy(to->args, args_bytes > 0 ? args : "", args_bytes);
+    order_before(to->args);
 }
 
 /* Zeros in all of a block that was never touched: its pages are zeros as they come from the system. */
@@ -175,6 +182,7 @@ static bool is_clearing_new(const struct operation *op)
     if (!b || !b->is_new || op->to != b->data || op->n_bytes != b->n_bytes)
         return false;
     b->is_new = false;
+    order_writes(op->to, op->n_bytes);
     return true;
 }
 
@@ -189,21 +197,44 @@ static void open_ends(const struct operation *op, bool opens)
         block_open(from, opens);
 }
 
+/* Of kernels, only this one uses memory that another stream uses too. */
+static void declare_launch(const struct operation *op)
+{
+    const struct copy_page_args *a = op->args;
+    if (strcmp(op->kernel->name, "copy_page") != 0)
+        return;
+    for (int i = 0; i < op->grid.x; i++) {
+        const struct kv_layer_pages *layer = &a->layers[i];
+        if (a->from_image)
+            order_reads(a->from_image + layer->offset, layer->page_bytes);
+        if (a->to_image)
+            order_writes(a->to_image + layer->offset, layer->page_bytes);
+    }
+}
+
 static void carry_out(const struct operation *op)
 {
-    if (op->kind == LAUNCH)
+    if (op->kind == LAUNCH) {
+        declare_launch(op);
         emulate(op->kernel, &op->grid, op->args);
-    else if (op->kind == FILL)
+    } else if (op->kind == FILL) {
+        order_writes(op->to, op->n_bytes);
         memset(op->to, op->byte, op->n_bytes);
-    else
+    } else {
+        if (op->from)
+            order_reads(op->from, op->n_bytes);
+        order_writes(op->to, op->n_bytes);
         memmove(op->to, op->from ? op->from : op->args, op->n_bytes);
+    }
 }
 
 static void work_until(struct object *stream, const struct object *event, long n_record);
 
 static void work_one(const struct operation *op)
 {
+    order_after(op->args);
     if (op->kind == RECORD) {
+        order_before(op->event);
         if (op->event->n_done < op->n_record)
             op->event->n_done = op->n_record;
         op->event->done_ns = clock_now_ns();
@@ -211,6 +242,7 @@ static void work_one(const struct operation *op)
     }
     if (op->kind == WAIT) {
         work_until(op->stream, op->event, op->n_record);
+        order_after(op->event);
         return;
     }
     if (op->kind == LAUNCH && !is_working)
@@ -227,9 +259,18 @@ static void work_one(const struct operation *op)
 /* Carries out what the stream has, up to this record of the event; event NULL: all of it. */
 static void work_until(struct object *stream, const struct object *event, long n_record)
 {
-    struct operations *queue = stream ? &stream->queue : NULL;
-    while (queue && queue->n_done < queue->n && !(event && event->n_done >= n_record))
-        work_one(&queue->items[queue->n_done++]);
+    if (!stream)
+        return;
+    struct operations *queue = &stream->queue;
+    void *before = order_enter(stream->fiber);
+    while (queue->n_done < queue->n && !(event && event->n_done >= n_record)) {
+        const struct operation *op = &queue->items[queue->n_done++];
+        order_operation_begin(op->caller);
+        work_one(op);
+        order_operation_end();
+    }
+    order_before(stream);
+    order_leave(before);
 }
 
 static void work_on(struct object *stream)
@@ -254,30 +295,32 @@ static int the_context;
 /* Of the model that needs no function to find its variables: the leak detector fails in that of a library opened late. */
 #define THREAD_LOCAL _Thread_local __attribute__((tls_model("initial-exec")))
 static THREAD_LOCAL void *current;
+static const void *caller_now; /* of the driver's function that runs */
 
 /* A call's begin. Returns nonzero, which the call returns, with the lock released. */
 static int begin(const char *name, const void *caller, bool needs_context)
 {
-    pthread_mutex_lock(&lock);
+    order_lock(&lock);
+    caller_now = caller;
     int error = failure_next(name, caller);
     if (error == 0 && needs_context && (n_contexts == 0 || !current))
         error = INVALID_CONTEXT;
     if (error != 0)
-        pthread_mutex_unlock(&lock);
+        order_unlock(&lock);
     return error;
 }
 
 int standin_called(const char *name)
 {
-    pthread_mutex_lock(&lock);
+    order_lock(&lock);
     int error = failure_next(name, __builtin_return_address(0));
-    pthread_mutex_unlock(&lock);
+    order_unlock(&lock);
     return error;
 }
 
 static int end(int result)
 {
-    pthread_mutex_unlock(&lock);
+    order_unlock(&lock);
     return result;
 }
 
@@ -290,7 +333,7 @@ static int end(int result)
 
 /* Of a call that frees: it does so whatever happens. */
 #define BEGIN_FREE()                                                                                         \
-    pthread_mutex_lock(&lock);                                                                               \
+    order_lock(&lock);                                                                                       \
     int free_error = failure_next(__func__, __builtin_return_address(0))
 
 EXPORT int cuInit(unsigned flags)
@@ -512,7 +555,9 @@ EXPORT int cuStreamCreate(void **stream, unsigned flags)
 {
     (void)flags;
     BEGIN(true);
-    *stream = object_new(STREAM);
+    struct object *o = object_new(STREAM);
+    o->fiber = order_stream_new();
+    *stream = o;
     return end(0);
 }
 
@@ -534,6 +579,7 @@ EXPORT int cuStreamSynchronize(void *stream)
     if (!o || o->is_capturing)
         return end(o ? IN_CAPTURE : INVALID_HANDLE);
     work_on(o);
+    order_after(o);
     return end(0);
 }
 
@@ -542,7 +588,9 @@ static int enqueue(void *stream, const struct operation *op, const void *args, s
     struct object *o = object_of(stream, STREAM);
     if (!o)
         return INVALID_HANDLE;
-    add_operation(o->is_capturing ? &o->operations : &o->queue, op, args, args_bytes);
+    struct operation with_caller = *op;
+    with_caller.caller = caller_now;
+    add_operation(o->is_capturing ? &o->operations : &o->queue, &with_caller, args, args_bytes);
     return 0;
 }
 
@@ -552,6 +600,8 @@ EXPORT int cuMemcpyHtoDAsync_v2(void *to, const void *from, size_t n_bytes, void
     if (!block_has(card_blocks, to, n_bytes))
         misuse(__func__, "the target is not in the card's memory");
     bool is_pinned = block_has(pinned_blocks, from, n_bytes);
+    if (!is_pinned)
+        order_reads(from, n_bytes);
     struct operation op = { .kind = COPY, .to = to, .from = is_pinned ? from : NULL, .n_bytes = n_bytes };
     return end(enqueue(stream, &op, from, is_pinned ? 0 : n_bytes));
 }
@@ -567,8 +617,10 @@ EXPORT int cuMemcpyDtoHAsync_v2(void *to, void *from, size_t n_bytes, void *stre
     if (!is_pinned && o && o->is_capturing)
         return end(IN_CAPTURE);
     int result = enqueue(stream, &op, NULL, 0);
-    if (result == 0 && !is_pinned)
+    if (result == 0 && !is_pinned) {
         work_on(o);
+        order_after(o);
+    }
     return end(result);
 }
 
@@ -650,6 +702,7 @@ static int finish_event(struct object *e)
         card_work(false);
     if (e->stream && e->stream->queue.n_done > 0)
         drop_done(&e->stream->queue);
+    order_after(e);
     return 0;
 }
 

@@ -170,6 +170,8 @@ static bool pages_go_and_come(struct world *w, int n_rounds)
             if (before >= 0) {
                 while (!is_copied(w, before % N_COPIES, before % 2))
                     ;
+                if (w->be->ops->check(w->be, NULL) != TUTTI_OK)
+                    return false; /* the card may still write to the frame */
                 ok = ok && has(w, N_PAGES + before, 100 * round + before);
             }
             if (page < N_PAGES)
@@ -234,6 +236,15 @@ static void no_page_changes_before_the_end(void **state)
     world_free(&w);
 }
 
+/* The frame is as read_begin() left it. On a card that would be a data race with the copy; the stand-in makes it later. */
+__attribute__((no_sanitize_thread)) static bool is_untouched(const struct world *w, int frame)
+{
+    for (size_t i = 0; i < w->n; i++)
+        if (w->host[(size_t)frame * w->n + i] != 0xAB)
+            return false;
+    return true;
+}
+
 /* A step ends while copies that began before it are still under way, and asking for them does not wait. */
 static void steps_do_not_wait(void **state)
 {
@@ -247,8 +258,7 @@ static void steps_do_not_wait(void **state)
     read_begin(&w, 0, 3, 2);
     write_begin(&w, 1, 1);
     run_step(&w, x);
-    for (size_t i = 0; i < w.n; i++)
-        assert_int_equal(frame_of(&w, 2)[i], 0xAB);
+    assert_true(is_untouched(&w, 2));
     assert_false(is_copied(&w, 0, false));
     run_step(&w, x);
     assert_true(is_copied(&w, 0, false));
