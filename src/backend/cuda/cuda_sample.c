@@ -416,16 +416,18 @@ static void collect_draws(struct cuda_backend *cuda)
 {
     struct cuda_sampling *s = cuda->sampling;
     cuda_wait_samples(cuda);
-    if (cuda_check(cuda, NULL) != TUTTI_OK) /* the results are not used, but defined */
-        memset(s->results, 0, (size_t)s->n_planned * sizeof *s->results);
+    /* After a failure the card may still write to the results, which are not used, but defined. */
+    static const struct draw_result NONE;
+    bool has_failed = cuda_check(cuda, NULL) != TUTTI_OK;
     for (int i = 0; i < s->n_planned; i++) {
         const struct draw *d = &draws_of(s)[i];
+        const struct draw_result *result = has_failed ? &NONE : &s->results[i];
         const struct draw_found *top = s->tops + (size_t)i * SAMPLE_MOST_TOP;
         struct sample_input *in = s->planned[i].in;
         if (in->kind == SAMPLE_BEST)
-            collect_best(s, in, s->planned[i].k, d, &s->results[i], top);
+            collect_best(s, in, s->planned[i].k, d, result, top);
         else
-            collect_draw(&in->out[s->planned[i].k], in, d, &s->results[i], top);
+            collect_draw(&in->out[s->planned[i].k], in, d, result, top);
     }
     forget_draws(s);
 }

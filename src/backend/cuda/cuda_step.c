@@ -411,7 +411,7 @@ void cuda_step_wait(struct backend *be)
         if (s->failure == TUTTI_OK)
             memcpy(d->host, s->downloads_memory + d->offset, d->n_bytes);
         else
-            memset(d->host, 0, d->n_bytes); /* the card may still write: nobody uses it, but it is defined */
+            memset(d->host, 0, d->n_bytes); /* the card may still write; not used, but defined */
     }
     s->n_downloads = 0;
 }
