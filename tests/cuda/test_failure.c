@@ -130,8 +130,10 @@ static void check_moments(bool is_ahead)
         /* Failures stay in the model's backend: each run has one of its own. */
         tutti_model_close(model);
         model = model_on_card();
-        struct run run = run_requests(model, NULL, 1 + i * (whole.n_calls - 1) / N_MOMENTS, is_ahead, false);
-        assert_true(run.has_failed);
+        long call = 1 + i * (whole.n_calls - 1) / N_MOMENTS;
+        struct run run = run_requests(model, NULL, call, is_ahead, false);
+        /* The requests share steps as their arrival has it, so a run may have fewer calls than the first. */
+        assert_true(run.has_failed || run.n_calls < call);
         n_clear += run.n_ended_by_error > 0;
     }
     print_message("# %ld calls of the driver; %d of %d failures ended requests\n", whole.n_calls, n_clear,
