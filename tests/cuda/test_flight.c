@@ -184,6 +184,8 @@ static void assert_sampled(const struct sample_input *inputs)
     make_inputs(wanted, out);
     be->ops->sample(be, logits, N_VOCAB, wanted, N_ROWS);
     assert_int_equal(wanted[0].out->n_top, 5);
+    assert_int_equal(wanted[0].out->top[0].id, wanted[0].out->token);
+    assert_true(wanted[0].out->top[0].logprob == wanted[0].out->logprob);
     assert_false(wanted[BAD_INPUT].is_finite);
     for (int i = 0; i < N_ROWS; i++)
         if (i != FLAT_INPUT)
@@ -242,7 +244,8 @@ static void what_needs_the_host_is_not_submitted(void **state)
  * late the card reads them. */
 static void the_next_step_gets_the_tokens(void **state)
 {
-    static const int32_t SOURCES[4] = { 2, -1, 0, 1 };
+    enum { N_FED = 3 }; /* and a row of padding */
+    static const int32_t SOURCES[N_FED] = { 2, -1, 1 };
     struct cuda_backend *cuda = cuda_of(be);
     struct rows r[3];
     struct sample_input inputs[N_ROWS];
@@ -254,14 +257,14 @@ static void the_next_step_gets_the_tokens(void **state)
         make_inputs(inputs, out);
         submit(&r[0], 4, 0, y[0], NULL);
         assert_true(be->ops->sample_submit(be, logits, N_VOCAB, inputs, 3));
-        submit(&r[1], 4, 1, y[1], SOURCES);
+        submit(&r[1], N_FED, 1, y[1], SOURCES);
         be->ops->sample_wait(be);
         assert_true(inputs[0].out->token > 0 && inputs[2].out->token != inputs[0].out->token);
         int n_padded = cuda->n_padded_rows;
-        assert_in_range(n_padded, 4, 16);
+        assert_in_range(n_padded, N_FED + 1, 16);
         cuda_copy_out(cuda, got, cuda->rows.token_ids, (size_t)n_padded * sizeof *got);
         for (int i = 0; i < n_padded; i++)
-            assert_int_equal(got[i], i >= 4            ? 0
+            assert_int_equal(got[i], i >= N_FED        ? 0
                                      : SOURCES[i] >= 0 ? inputs[SOURCES[i]].out->token
                                                        : r[1].ids[i]);
         submit(&r[2], 3, 3, y[2], NULL);

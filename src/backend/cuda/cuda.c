@@ -85,11 +85,9 @@ void cuda_free(struct backend *be)
         free_kinds(cuda);
         cuda_modules_unload(cuda);
         cuda_busy_close(cuda);
-        cuda_event events[] = { s->marks[MARK_STEP], s->marks[MARK_SAMPLES], s->buffers[0].sent,
-                                s->buffers[1].sent };
-        for (size_t i = 0; i < sizeof events / sizeof *events; i++)
-            if (events[i])
-                (void)d->event_free(events[i]);
+        for (int i = 0; i < N_MARKS; i++)
+            if (s->marks[i])
+                (void)d->event_free(s->marks[i]);
         if (s->stream)
             (void)d->stream_free(s->stream);
         (void)d->context_set(NULL);
@@ -203,12 +201,10 @@ static enum tutti_status open_context(struct cuda_backend *cuda, const struct cu
         s->stream = NULL;
         return cuda_driver_error(d, result, "creating a stream", err);
     }
-    cuda_event *events[] = { &s->marks[MARK_STEP], &s->marks[MARK_SAMPLES], &s->buffers[0].sent,
-                             &s->buffers[1].sent };
-    for (size_t i = 0; i < sizeof events / sizeof *events; i++) {
-        result = d->event_new(events[i], CUDA_EVENT_DISABLE_TIMING);
+    for (int i = 0; i < N_MARKS; i++) {
+        result = d->event_new(&s->marks[i], CUDA_EVENT_DISABLE_TIMING);
         if (result != CUDA_OK) {
-            *events[i] = NULL;
+            s->marks[i] = NULL;
             return cuda_driver_error(d, result, "creating an event", err);
         }
     }

@@ -82,6 +82,7 @@ void cuda_copy_out_later(struct cuda_backend *cuda, void *pinned, const void *fr
 void cuda_mark_samples(struct cuda_backend *cuda)
 {
     struct cuda_state *s = cuda->state;
+    s->n_marked = s->n_in_flight;
     if (s->failure == TUTTI_OK)
         (void)cuda_is_ok(cuda, cuda->driver->event_record(s->marks[MARK_SAMPLES], s->stream),
                          "marking the end of sampling");
@@ -93,6 +94,8 @@ void cuda_wait_samples(struct cuda_backend *cuda)
     cuda_enter(cuda);
     if (s->failure == TUTTI_OK)
         (void)cuda_is_ok(cuda, cuda->driver->event_wait(s->marks[MARK_SAMPLES]), "sampling");
+    s->n_in_flight -= s->n_marked;
+    s->n_marked = 0;
 }
 
 static void add_or_run(struct cuda_backend *cuda, const struct item *item, const void *args)

@@ -577,10 +577,8 @@ bool cuda_sample_submit(struct backend *be, struct floats logits, int n_vocab, s
         struct sample_input *in = &inputs[i];
         assert(in->n_usable <= s->n_vocab);
         if (in->kind == SAMPLE_BEST || in->n_drafts > 0 || is_for_host(in) ||
-            !plan_draw(s, rows, n_vocab, in, 0, 0)) {
-            forget_draws(s);
+            !plan_draw(s, rows, n_vocab, in, 0, 0))
             return false;
-        }
     }
     launch_draws(cuda);
     s->submitted = inputs;

@@ -106,13 +106,12 @@ struct cuda_state {
     uint64_t n_uses, n_replays; /* steps, and those that a graph carried out */
 
     /* The data of a step: its arrays, then what operations gave, then changes of page tables. Two steps may be in flight,
-     * so the host writes to two buffers in turn. The card has one: the copy to it follows the launches of the step before. */
-    struct step_buffer {
-        uint8_t *data;   /* pinned */
-        cuda_event sent; /* the card has read data */
-        bool was_sent;
-    } buffers[2];
+     * so the host writes to two buffers in turn, of which the card has read the one when the next step begins: the step
+     * before the last one was waited for. The card has one: the copy to it follows the launches of the step before. */
+    uint8_t *buffers[2];       /* pinned */
     int buffer;                /* of the running step */
+    int n_in_flight;           /* steps that were submitted and not waited for; 2 at most */
+    int n_marked;              /* of these, those before MARK_SAMPLES */
     uint8_t *data, *card_data; /* data of the buffer, and on the card */
     size_t data_room, n_data, n_sent;
     struct step_data {

@@ -170,9 +170,8 @@ void cuda_step_release(struct cuda_backend *cuda)
 {
     struct cuda_state *s = cuda->state;
     for (int i = 0; i < 2; i++) {
-        cuda_pinned_free(cuda, s->buffers[i].data);
-        s->buffers[i].data = NULL;
-        s->buffers[i].was_sent = false;
+        cuda_pinned_free(cuda, s->buffers[i]);
+        s->buffers[i] = NULL;
     }
     cuda_pinned_free(cuda, s->downloads_memory);
     cuda_memory_free(cuda, s->card_data);
@@ -188,11 +187,11 @@ enum tutti_status cuda_step_reserve(struct cuda_backend *cuda, int max_rows, str
     s->changes_room = round_up(MAX_CHANGES * sizeof *s->changes, DATA_ALIGNMENT);
     s->data_room = arrays_bytes(max_rows) + STEP_DATA_BYTES;
     for (int i = 0; i < 2; i++)
-        s->buffers[i].data = cuda_pinned_new(cuda, s->data_room + s->changes_room);
+        s->buffers[i] = cuda_pinned_new(cuda, s->data_room + s->changes_room);
     s->card_data = cuda_memory_new(cuda, s->data_room + s->changes_room);
     s->downloads_memory = cuda_pinned_new(cuda, DOWNLOAD_BYTES);
     s->lengths = calloc((size_t)max_rows, sizeof *s->lengths);
-    if (s->buffers[0].data && s->buffers[1].data && s->card_data && s->downloads_memory && s->lengths)
+    if (s->buffers[0] && s->buffers[1] && s->card_data && s->downloads_memory && s->lengths)
         return TUTTI_OK;
     return error_set(err, TUTTI_E_MEMORY, "device cuda: out of memory for steps of %d rows", max_rows);
 }
@@ -266,10 +265,6 @@ void cuda_step_send(struct cuda_backend *cuda)
                      cuda->driver->copy_in(s->card_data + s->n_sent, s->data + s->n_sent,
                                            n_bytes + changes_bytes, s->stream),
                      "sending the rows of a step");
-    if (s->failure == TUTTI_OK)
-        s->buffers[s->buffer].was_sent = cuda_is_ok(
-            cuda, cuda->driver->event_record(s->buffers[s->buffer].sent, s->stream),
-            "sending the rows of a step");
     if (s->n_changes > 0) {
         const struct set_pages_args args = { .tables = { s->card_tables[0], s->card_tables[1] },
                                              .changes = (const void *)(s->card_data + s->n_data),
@@ -333,18 +328,6 @@ static void measure_tables(int32_t *lengths, const struct step *step)
         lengths[step->seqs[r]] = step->positions[r] / CUDA_PAGE_TOKENS + 1;
 }
 
-/* The step before may still be in flight; that before it has mostly ended. */
-static void use_other_buffer(struct cuda_backend *cuda)
-{
-    struct cuda_state *s = cuda->state;
-    s->buffer = 1 - s->buffer;
-    struct step_buffer *b = &s->buffers[s->buffer];
-    s->data = b->data;
-    if (b->was_sent && s->failure == TUTTI_OK)
-        (void)cuda_is_ok(cuda, cuda->driver->event_wait(b->sent), "sending the rows of a step");
-    b->was_sent = false;
-}
-
 void cuda_step_begin(struct backend *be, const struct step *step)
 {
     struct cuda_backend *cuda = cuda_of(be);
@@ -356,7 +339,9 @@ void cuda_step_begin(struct backend *be, const struct step *step)
     cuda->step = step;
     cuda->n_padded_rows = cuda_padded_rows(cuda, most);
     assert(s->n_downloads == 0 || s->failure != TUTTI_OK); /* else step_wait() is missing */
-    use_other_buffer(cuda);
+    assert(s->n_in_flight < 2);                            /* else sample_wait() or step_wait() is missing */
+    s->buffer = 1 - s->buffer;
+    s->data = s->buffers[s->buffer];
     s->n_data = s->n_sent = s->list.n_bytes = s->n_downloaded = 0;
     s->n_known_data = s->n_downloads = s->n_changes = 0;
     s->n_crossed = 0;
@@ -380,6 +365,7 @@ void cuda_step_submit(struct backend *be)
     cuda_busy_end(cuda);
     s->in_step = false;
     cuda->step = NULL;
+    s->n_in_flight++;
     if (s->failure == TUTTI_OK)
         (void)cuda_is_ok(cuda, cuda->driver->event_record(s->marks[MARK_STEP], s->stream),
                          "marking the end of a step");
@@ -405,6 +391,7 @@ void cuda_step_wait(struct backend *be)
     struct cuda_state *s = cuda->state;
     cuda_enter(cuda);
     (void)cuda_is_ok(cuda, cuda->driver->stream_wait(s->stream), "computing a step");
+    s->n_in_flight = s->n_marked = 0;
     cuda_busy_count(cuda);
     for (int i = 0; i < s->n_downloads; i++) {
         const struct download *d = &s->downloads[i];
