@@ -291,6 +291,14 @@ static void a_step_is_planned_while_tokens_are_drawn(void **state)
     scheduler_finish(b.s, seqs[0]);
     scheduler_finish(b.s, seqs[2]);
     assert_int_equal(b.s->n_entries, 0);
+    for (int i = 0; i < 4; i++)
+        add(&b, 15, 1, 0);
+    compute(&b, 60);
+    for (int i = 0; i < 4; i++) { /* only the sequence that was redrawn needed the host, not its slot */
+        assert_false(b.s->entries[i].seq->needs_host);
+        commit_one(&b, b.s->entries[i].seq, 1);
+        scheduler_finish(b.s, b.s->entries[i].seq);
+    }
     bench_free(&b);
 }
 

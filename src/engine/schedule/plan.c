@@ -443,6 +443,7 @@ static void fill_rows(struct scheduler *s)
         if (seq->n_planned == 0)
             continue;
         struct plan_entry *entry = &s->entries[s->n_entries++];
+        assert(seq->source < 0 || seq->n_planned == 1); /* its last token is being drawn */
         *entry = (struct plan_entry){
             .seq = seq, .n_rows = seq->n_planned, .n_drafts = seq->n_drafts, .output = -1
         };
@@ -451,7 +452,7 @@ static void fill_rows(struct scheduler *s)
         for (int k = 0; k < seq->n_planned; k++) {
             int pos = seq->n_computed + k;
             s->token_ids[step->n_rows] = seq->ids[pos];
-            s->token_sources[step->n_rows] = pos == seq->n_ids - 1 ? seq->source : -1;
+            s->token_sources[step->n_rows] = seq->source;
             s->positions[step->n_rows] = pos;
             model_prefix_positions(&seq->prefix, pos, &s->rope_positions[step->n_rows],
                                    &s->block_positions[step->n_rows]);
