@@ -67,7 +67,7 @@ static size_t place_layers(const struct cuda_backend *cuda, struct kv_memory *kv
                                      : (size_t)cuda->page_floats * sizeof(float);
         layer->has_window = windowed;
         layer->offset = kv->image_bytes;
-        layer->pages = (uint8_t *)NULL + at;
+        layer->pages = (uint8_t *)(uintptr_t)at;
         kv->image_bytes += layer->page_bytes;
         if (__builtin_mul_overflow((size_t)(windowed ? n_window_pages : n_pages), layer->page_bytes,
                                    &n_bytes) ||
@@ -87,7 +87,7 @@ static bool alloc_pages(struct cuda_backend *cuda, struct kv_memory *kv, size_t 
     if (!kv->base || !table)
         return false;
     for (int i = 0; i < kv->n_layers; i++)
-        kv->layers[i].pages = kv->base + (size_t)(kv->layers[i].pages - (uint8_t *)NULL);
+        kv->layers[i].pages = kv->base + (uintptr_t)kv->layers[i].pages;
     cuda_copy_in(cuda, table, kv->layers, table_bytes);
     return true;
 }
