@@ -318,6 +318,41 @@ static void so_are_they_if_the_host_must_sample_some(void **state)
     assert_true(stats.n_preemptions > 1);
 }
 
+static bool is_never_done(struct backend *be)
+{
+    (void)be;
+    return false;
+}
+
+/* While a step is computed, its masks are awaited: then each step but the first is submitted ahead. */
+static void a_grammar_runs_ahead_too(void **state)
+{
+    (void)state;
+    struct backend *be = model_of(model)->backend;
+    const struct tutti_engine_options options = { .kv_bytes = 100 * page_bytes, .max_context = N_CONTEXT };
+    static struct backend_ops ops;
+    struct question question;
+    struct collect got;
+    struct tutti_stats stats;
+    device_ops = be->ops;
+    ops = *device_ops;
+    ops.step_is_done = is_never_done;
+    be->ops = &ops;
+    tutti_engine *engine = opened_engine(model, &options, NULL);
+    make_request(&question, KIND_GRAMMAR);
+    collect_init(&got);
+    got.n_choices = 1;
+    collect_submit(&got, engine, &question.request);
+    collect_wait(&got);
+    wait_until_idle(engine, &stats);
+    tutti_engine_close(engine);
+    be->ops = device_ops;
+    check_same("with a grammar", KIND_GRAMMAR, &got, &want[KIND_GRAMMAR]);
+    collect_clear(&got);
+    print_message("# %d of %d steps ahead\n", (int)stats.n_ahead_steps, (int)stats.n_steps);
+    assert_true(stats.n_steps > 4 && stats.n_ahead_steps >= stats.n_steps - 1);
+}
+
 int main(void)
 {
     engine_set_audit(true);
@@ -327,6 +362,7 @@ int main(void)
         cmocka_unit_test(so_are_they_with_few_pages),
         cmocka_unit_test(so_are_they_with_spilled_pages),
         cmocka_unit_test(so_are_they_if_the_host_must_sample_some),
+        cmocka_unit_test(a_grammar_runs_ahead_too),
     };
     return cmocka_run_group_tests(tests, ask_without, close_model);
 }
