@@ -139,64 +139,6 @@ static void answers_are_the_same_in_any_company(void **state)
     assert_true(n_preemptions > 0);
 }
 
-enum { N_USERS = 64 };
-
-/* Submits the requests of all users, with prompts of 1 to 60 ids; half of them are drawn. */
-static void ask_users(struct collect *answers, tutti_engine *engine, bool one_after_the_other)
-{
-    int32_t ids[N_USERS][60];
-    for (int i = 0; i < N_USERS; i++) {
-        struct tutti_request request = {
-            .ids = ids[i], .max_tokens = N_ANSWER, .logprobs = true, .top_logprobs = N_TOP, .ignore_eos = true
-        };
-        request.n_ids = (size_t)(1 + i * 37 % 60);
-        for (size_t k = 0; k < request.n_ids; k++)
-            ids[i][k] = (int32_t)(((uint32_t)(k * 2654435761u) ^ (uint32_t)(i / 4) * 40503u) >> 9) % 97;
-        tutti_sampling_init(&request.sampling, NULL);
-        request.sampling.temperature = i % 2 == 0 ? 0 : 1;
-        request.sampling.has_seed = true;
-        request.sampling.seed = (uint64_t)i;
-        collect_init(&answers[i]);
-        collect_submit(&answers[i], engine, &request);
-        if (one_after_the_other)
-            collect_wait(&answers[i]);
-    }
-    for (int i = 0; i < N_USERS; i++)
-        collect_wait(&answers[i]);
-}
-
-/* Which experts a step reads depends on all of its rows; what a row gets from them does not. */
-static void sixty_four_users_of_experts_have_the_bits_of_one(void **state)
-{
-    (void)state;
-    static const char *const MODELS[][2] = {
-        { "mixtral-tiny", "f32" },     { "qwen2-moe-tiny", "q8_0" }, { "qwen3-moe-tiny", "q4_0" },
-        { "glm4-moe-tiny", "f32" },    { "glm4-moe-tiny", "bf16" },  { "deepseek-v2-lite-tiny", "q8_0" },
-        { "deepseek-v3-tiny", "f32" }, { "gpt-oss-tiny", "q8_0" },   { "gpt-oss-tiny-mxfp4", NULL }
-    };
-    for (size_t m = 0; m < sizeof MODELS / sizeof *MODELS; m++) {
-        static struct collect alone[N_USERS], together[N_USERS];
-        const char *name = MODELS[m][0];
-        if (on_card() && strcmp(name, "qwen3-moe-tiny") != 0)
-            continue;
-        for (int n_threads = 1; n_threads <= 2; n_threads++) {
-            tutti_model *model = opened_model(name, MODELS[m][1], "f32", n_threads);
-            struct tutti_engine_options options = { .no_prefix_cache = true };
-            tutti_engine *engine = opened_engine(model, &options, NULL);
-            ask_users(n_threads == 1 ? alone : together, engine, n_threads == 1);
-            tutti_engine_close(engine);
-            tutti_model_close(model);
-        }
-        for (int i = 0; i < N_USERS; i++) {
-            check_same(name, "64 users", &together[i].choices[0].ids, &alone[i].choices[0].ids);
-            check_same(name, "64 users", &together[i].choices[0].logprob_bits,
-                       &alone[i].choices[0].logprob_bits);
-            collect_clear(&alone[i]);
-            collect_clear(&together[i]);
-        }
-    }
-}
-
 static size_t read_ids(const json_t *array, int32_t *ids)
 {
     for (size_t i = 0; i < json_array_size(array); i++)
@@ -300,7 +242,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_the_same_in_any_company),
-        cmocka_unit_test(sixty_four_users_of_experts_have_the_bits_of_one),
         cmocka_unit_test(greedy_answers_are_those_of_the_reference),
         cmocka_unit_test(beams_need_slots_of_their_own),
         cmocka_unit_test(positions_behind_a_learned_table_are_refused),
