@@ -2,15 +2,19 @@
 import base64
 import concurrent.futures
 import math
+import os
 import struct
 import time
 
 import pytest
 import requests
 
-from conftest import PATIENCE
+from conftest import ON_CARD, PATIENCE, ROOT
 
-TEXTS = ["What is the capital of France?", "Tell me a story about a fox named Mia.", "Hello", "word " * 300]
+# In emulation the longest text has fewer pages, and there is less company.
+TEXTS = ["What is the capital of France?", "Tell me a story about a fox named Mia.", "Hello", "word " * (60 if ON_CARD else 300)]
+N_CHATS, N_CHAT_TOKENS, N_ROUNDS, N_TOGETHER = (4, 10, 1, 3) if ON_CARD else (12, 30, 4, 10)
+SMALL_MODEL = os.path.join(ROOT, "tests", "fixtures", "qwen2-tiny")
 
 
 def ask(server, given, **more):
@@ -77,13 +81,13 @@ def test_the_usual_pooling_is_a_flag(start, server):
 def test_no_bit_depends_on_company(server):
     want = [vectors(server, text, encoding_format="base64", pooling=kind)[0] for text in TEXTS for kind in ("mean", "last")]
     with concurrent.futures.ThreadPoolExecutor(24) as pool:
-        chats = [pool.submit(server.chat, "Tell me a story about a fox named Mia.", temperature=1, max_tokens=30) for _ in range(12)]
+        chats = [pool.submit(server.chat, "Tell me a story about a fox named Mia.", temperature=1, max_tokens=N_CHAT_TOKENS) for _ in range(N_CHATS)]
         got = [pool.submit(vectors, server, text, encoding_format="base64", pooling=kind)
-               for _ in range(4) for text in TEXTS for kind in ("mean", "last")]
-        together = [pool.submit(vectors, server, TEXTS * 10, encoding_format="base64") for _ in range(2)]
-        assert [g.result()[0] for g in got] == want * 4
+               for _ in range(N_ROUNDS) for text in TEXTS for kind in ("mean", "last")]
+        together = [pool.submit(vectors, server, TEXTS * N_TOGETHER, encoding_format="base64") for _ in range(2)]
+        assert [g.result()[0] for g in got] == want * N_ROUNDS
         for many in together:
-            assert many.result() == want[::2] * 10
+            assert many.result() == want[::2] * N_TOGETHER
         assert all(chat.result().status_code == 200 for chat in chats)
 
 
@@ -94,7 +98,8 @@ def test_more_inputs_than_the_queue_holds(start):
     assert len(many) == 40 and many[17] == vectors(server, texts[17])[0]
 
 
-def test_as_many_inputs_as_the_api_allows(server):
+def test_as_many_inputs_as_the_api_allows(start):
+    server = start(SMALL_MODEL, "--name", "demo")
     assert len(vectors(server, [[5, i % 50] for i in range(2048)], dimensions=1)) == 2048
 
 
