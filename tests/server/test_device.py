@@ -11,6 +11,8 @@ import pytest
 import conftest
 from chat_page import Page, chromium  # noqa: F401  # pylint: disable=unused-import
 
+pytestmark = pytest.mark.usefixtures("standin")
+
 TEXTS = ["What is the capital of France?", "Hello", "Tell me a story about a fox named Mia.", "What is 12 + 30?", "Name a colour.", "Who are you?"]
 
 
