@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "kernels/kernels.h"
 #include "kernels/race.h"
+#include "kernels/ref/exp.h"
 
 #include <float.h>
 #include <math.h>
@@ -244,38 +245,46 @@ static float reciprocal(float temperature)
     return 1 / temperature < FLT_MAX ? 1 / temperature : FLT_MAX;
 }
 
-static double weight_of_all(const struct candidate *c, int n, float max, float temperature)
+/* The logits of a draw, and how their weights are measured to decide what is kept: exp((x - max) * scale). */
+struct measure {
+    const float *row;
+    float max, scale;
+};
+
+static inline float log_weight(const struct measure *m, float x)
 {
-    double sum = 0;
+    return (x - m->max) * m->scale;
+}
+
+static inline uint64_t units_of(const struct measure *m, float x)
+{
+    return race_units(exp_ref(log_weight(m, x)));
+}
+
+static uint64_t units_of_all(const struct measure *m, const struct candidate *c, int n)
+{
+    uint64_t sum = 0;
     for (int i = 0; i < n; i++)
-        sum += race_weight(c[i].x, max, temperature);
+        sum += units_of(m, m->row[c[i].id]);
     return sum;
 }
 
-/* The same if the candidates' x has other values: their logits are in row. */
-static double weight_in_row(const float *row, const struct candidate *c, int n, float max, float temperature)
+/* The candidates that top-p may keep: widens a window below the maximum until it has the mass. If all candidates have less,
+ * all are taken. */
+static int take_window(const struct sampler *s, const struct measure *m, int n, float temperature,
+                       uint64_t mass, struct candidate *out)
 {
-    double sum = 0;
-    for (int i = 0; i < n; i++)
-        sum += race_weight(row[c[i].id], max, temperature);
-    return sum;
-}
-
-/* The candidates that top-p may keep: widens a window below the maximum until it has the
- * probability mass p. */
-static int take_window(const struct sampler *s, const float *x, int n, float max, float temperature,
-                       double mass, struct candidate *out)
-{
-    for (float width = 4.0f;; width *= 2) { /* the last one: exp(-64) is below all rounding */
-        float floor = width > 64.0f ? -INFINITY : max - width * temperature;
-        double held = 0;
+    const float *x = m->row;
+    for (float width = 4.0f;; width *= 2) { /* beyond the last one, no candidate has a unit */
+        float floor = width > 64.0f ? -INFINITY : m->max - width * temperature;
+        uint64_t held = 0;
         int n_held = 0;
         float below = nextafterf(floor, -INFINITY);
         for (int i = 0; (i = s->kernels->find_above(x, i, n, below)) < n; i++) {
-            held += race_weight(x[i], max, temperature);
+            held += units_of(m, x[i]);
             out[n_held++] = (struct candidate){ x[i], i };
         }
-        if (held > mass * (1 + 1e-9) || n_held == n || width > 64.0f)
+        if (held >= mass || n_held == n || width > 64.0f)
             return n_held;
     }
 }
@@ -299,25 +308,24 @@ static int partition(struct candidate *c, int n, int pivot)
     return n_before;
 }
 
-/* Moves the smallest set of first candidates with a total weight of at least mass to the front,
- * unsorted; returns its size, at least 1. Quickselect by weight; the pivots are pseudo-random, so
- * no row of logits makes it slow. */
-static int cut_by_mass(const float *row, struct candidate *c, int n, float max, float temperature,
-                       double mass)
+/* Moves the smallest set of first candidates that has the mass to the front, unsorted; returns its size, at least 1.
+ * Quickselect by weight; the pivots are pseudo-random, so no row of logits makes it slow. */
+static int cut_by_mass(const struct measure *m, struct candidate *c, int n, uint64_t mass)
 {
     int begin = 0, end = n;
     while (begin < end) {
         int pivot = (int)(mix64((uint64_t)begin << 32 | (uint64_t)end) % (uint64_t)(end - begin));
         pivot = begin + partition(c + begin, end - begin, pivot);
-        double before = weight_in_row(row, c + begin, pivot - begin, max, temperature);
-        if (before >= mass && pivot > begin) {
+        uint64_t held = units_of_all(m, c + begin, pivot - begin);
+        if (held >= mass) {
             end = pivot;
             continue;
         }
-        mass -= before + race_weight(row[c[pivot].id], max, temperature);
+        held += units_of(m, m->row[c[pivot].id]);
         begin = pivot + 1;
-        if (mass <= 0)
+        if (held >= mass)
             break;
+        mass -= held;
     }
     return begin;
 }
@@ -327,27 +335,31 @@ bool sampler_has_typical(const struct tutti_sampling *p)
     return p->typical_p > 0.0f && p->typical_p < 1.0f;
 }
 
+static bool is_over_min_p(const struct tutti_sampling *p, float x, float max)
+{
+    return p->min_p <= 0.0f || race_weight(x, max, p->temperature) >= (double)p->min_p;
+}
+
 /* Keeps, of the candidates after min-p, the smallest set nearest to the entropy that has typical_p
  * of their weight, and all ties with its last one, as transformers' TypicalLogitsWarper does.
  * Returns its size, at least 1. */
-static int cut_typical(const float *row, struct candidate *c, int n, float max,
-                       const struct tutti_sampling *p)
+static int cut_typical(const struct measure *m, struct candidate *c, int n, const struct tutti_sampling *p)
 {
-    double sum = 0, energy = 0;
+    uint64_t sum = 0, energy = 0;
     int n_left = 0;
     for (int i = 0; i < n; i++) {
-        double w = race_weight(c[i].x, max, p->temperature);
-        if (w <= 0 || w < (double)p->min_p)
+        float y = log_weight(m, c[i].x), w = exp_ref(y);
+        if (!is_over_min_p(p, c[i].x, m->max))
             continue;
-        sum += w;
-        energy += w * (double)((c[i].x - max) / p->temperature);
+        sum += race_units(w);
+        energy += w > 0 ? race_units(w * -y) : 0;
         c[n_left++] = c[i];
     }
-    /* -log p = log(sum) - x; the entropy is its mean. */
-    double mean = energy / sum;
+    /* -log p = log(sum) - y; the entropy is its mean. */
+    float mean = -(float)((double)energy / (double)sum);
     for (int i = 0; i < n_left; i++)
-        c[i].x = -(float)fabs(mean - (double)((c[i].x - max) / p->temperature));
-    int n_kept = cut_by_mass(row, c, n_left, max, p->temperature, (double)p->typical_p * sum);
+        c[i].x = -fabsf(mean - log_weight(m, c[i].x));
+    int n_kept = cut_by_mass(m, c, n_left, race_mass((double)p->typical_p * (double)sum));
     float last = c[0].x;
     for (int i = 1; i < n_kept; i++)
         last = c[i].x < last ? c[i].x : last;
@@ -355,7 +367,7 @@ static int cut_typical(const float *row, struct candidate *c, int n, float max,
         if (c[i].x == last)
             c[n_kept++] = c[i];
     for (int i = 0; i < n_kept; i++)
-        c[i].x = row[c[i].id];
+        c[i].x = m->row[c[i].id];
     return n_kept;
 }
 
@@ -374,28 +386,26 @@ static int32_t draw_candidate(const struct candidate *c, int n, float max, const
 static int32_t draw_truncated(struct sampler *s, const float *x, int n, int best,
                               const struct tutti_sampling *p, struct race race)
 {
-    float max = x[best];
+    const struct measure m = { x, x[best], reciprocal(p->temperature) };
     struct candidate *c = s->candidates;
-    double mass = 0;
+    uint64_t mass = 0;
     int n_kept;
     if (p->top_k > 0) {
         n_kept = take_largest(s, x, n, p->top_k, c);
-        mass = (double)p->top_p * weight_of_all(c, n_kept, max, p->temperature);
+        mass = race_mass((double)p->top_p * (double)units_of_all(&m, c, n_kept));
     } else if (p->top_p >= 1.0f) {
         n_kept = n;
         for (int i = 0; i < n; i++)
             c[i] = (struct candidate){ x[i], i };
     } else {
-        mass = (double)p->top_p * sum_exps(s, x, n, max, reciprocal(p->temperature));
-        n_kept = take_window(s, x, n, max, p->temperature, mass, c);
+        mass = race_mass_of((double)p->top_p * sum_exps(s, x, n, m.max, m.scale));
+        n_kept = take_window(s, &m, n, p->temperature, mass, c);
     }
     if (p->top_p < 1.0f)
-        n_kept = cut_by_mass(x, c, n_kept, max, p->temperature, mass);
-    if (sampler_has_typical(p)) {
-        n_kept = cut_typical(x, c, n_kept, max, p);
-        race.winner = c[n_kept - 1].id;
-    }
-    return draw_candidate(c, n_kept, max, p, race);
+        n_kept = cut_by_mass(&m, c, n_kept, mass);
+    if (sampler_has_typical(p))
+        n_kept = cut_typical(&m, c, n_kept, p);
+    return draw_candidate(c, n_kept, m.max, p, race);
 }
 
 /* Without top-k and top-p no order is needed: only tokens that may arrive before the earliest one

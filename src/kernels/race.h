@@ -78,6 +78,29 @@ static inline double race_weight(float x, float max, float temperature)
     return race_exp((x - max) / temperature);
 }
 
+/* What top-p and typical-p keep is decided by sums of weights as integers: their bits do not depend on the order, so a card may
+ * add them up by many blocks. A weight is a float from 0 to 1, and all LIMIT_VOCAB of them together are at most 2^63. */
+#define RACE_UNIT 0x1p39f
+
+static inline uint64_t race_units(float weight)
+{
+    return (uint64_t)((weight < 1 ? weight : 1) * RACE_UNIT); /* 1 also for NaN */
+}
+
+/* The smallest sum that counts as at least so many units; at least 1. */
+static inline uint64_t race_mass(double units)
+{
+    uint64_t mass = units < 0x1p63 ? (uint64_t)units : UINT64_C(1) << 63;
+    mass += (double)mass < units;
+    return mass > 0 ? mass : 1;
+}
+
+/* The same of a total of weights. */
+static inline uint64_t race_mass_of(double weight)
+{
+    return race_mass(weight * (double)RACE_UNIT);
+}
+
 /* A token of weight w arrives after -log(1 - v) / w, an exponentially distributed time of rate w, so it is the first with a
  * probability proportional to w. */
 struct race {

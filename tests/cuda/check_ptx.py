@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 # rows of prompts do outside of their loops over keys (docs/notes/cuda.md). The first that fits counts.
 HOT = (("attention_wide", 512), ("attention_f16_", 0), ("attention_i8_", 0), ("attention_bf16_64", 0), ("attention_latent_f16", 0),
        ("attention_latent_bf16", 0), ("attention", 128), ("linear", 0),
-       ("experts", 0), ("norm", 0), ("scale", 0), ("activate", 0))
+       ("experts", 0), ("sample", 0), ("norm", 0), ("scale", 0), ("activate", 0))
 INFO = re.compile(r"Compiling entry function '(\w+)'.*?\n.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads\n"
                   r".*?Used (\d+) registers", re.S)
 

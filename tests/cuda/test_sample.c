@@ -168,6 +168,7 @@ static void random_example(struct example *e, int row, int n, int n_vocab)
     static const float temperatures[] = { 0, 1, 0.7f, 1.5f, 0.01f, 100 },
                        top_ps[] = { 1, 0.95f, 0.5f, 0.05f, 0.999f, 1 };
     static const int top_ks[] = { 0, 1, 5, 50, 0, 1500 };
+    static const float typical_ps[] = { 0.5f, 0.95f, 0.01f };
     *e = plain_example(row, n);
     e->in.seed = (uint64_t)below(1000);
     e->in.choice = below(3);
@@ -181,7 +182,7 @@ static void random_example(struct example *e, int row, int n, int n_vocab)
     e->sampling.top_p = top_ps[below(6)];
     e->sampling.top_k = top_ks[below(6)];
     e->sampling.min_p = below(4) ? 0 : 0.1f;
-    e->sampling.typical_p = below(8) ? 0 : 0.5f;
+    e->sampling.typical_p = below(4) ? 0 : typical_ps[below(3)];
     if (below(3) == 0) {
         e->sampling.repetition_penalty = below(3) ? 1.3f : 1;
         e->sampling.presence_penalty = below(2) ? 0.7f : 0;
@@ -368,6 +369,120 @@ static void common_settings_stay_on_the_card(void **state)
     free(logits);
 }
 
+/* Draws of more candidates than a block sorts, among others. */
+static void wide_draws_are_those_of_the_cpu(void **state)
+{
+    enum { N = 9001, N_EXAMPLES = 6 };
+    static const struct tutti_sampling WAYS[] = {
+        { .temperature = 1, .top_p = 1, .typical_p = 0.9f },
+        { .temperature = 1.3f, .top_p = 1, .typical_p = 0.2f, .min_p = 0.001f },
+        { .temperature = 1, .top_p = 0.97f, .typical_p = 0.9f, .top_k = 20 },
+        { .temperature = 100, .top_p = 0.9999f },
+        { .temperature = 100, .top_p = 0.5f, .min_p = 0.9f },
+        { .temperature = 30, .top_p = 0.9f, .top_k = 6000 },
+        { .temperature = 1, .top_p = 1, .top_k = 5000 },
+        { .temperature = 100, .top_p = 0.999f, .top_k = 8000, .typical_p = 0.99f },
+        { .temperature = 1, .top_p = 1, .top_k = 2 * N, .typical_p = 0.5f },
+        { .temperature = 1e-30f, .top_p = 1, .typical_p = 0.5f },
+        { .temperature = 1, .top_p = 0.9f, .top_k = 3 },
+        { .temperature = 1, .top_p = 1 },
+    };
+    enum { N_WAYS = sizeof WAYS / sizeof *WAYS };
+    (void)state;
+    float *logits = malloc(sizeof *logits * N_EXAMPLES * N);
+    struct example *all = calloc(N_EXAMPLES, sizeof *all);
+    reserve(N);
+    cuda_copied_out = 0;
+    for (int kind = 0; kind < N_ROW_KINDS; kind++) {
+        for (int begin = 0; begin < N_WAYS; begin += N_EXAMPLES) {
+            for (int i = 0; i < N_EXAMPLES; i++) {
+                fill_row(logits + i * N, N, kind);
+                all[i] = plain_example(i, N - i);
+                all[i].in.seed = (uint64_t)(kind * N_WAYS + begin + i);
+                all[i].in.n_top = i == 2 ? LIMIT_TOP_LOGPROBS : 0;
+                all[i].sampling = WAYS[begin + i];
+                all[i].sampling.repetition_penalty = 1;
+                settle(&all[i]);
+            }
+            check_examples(all, N_EXAMPLES, logits, N_EXAMPLES, N);
+        }
+    }
+    size_t n_calls = N_ROW_KINDS * N_WAYS / N_EXAMPLES * 2;
+    assert_true(cuda_copied_out < n_calls * N * sizeof(float)); /* no row of logits */
+    free(all);
+    free(logits);
+}
+
+/* Of each way to draw from a wide row, by many seeds: a wrong set of candidates shows. */
+static void wide_draws_by_many_seeds_are_those_of_the_cpu(void **state)
+{
+    enum { N = 4500, N_SEEDS = 40 };
+    static const struct tutti_sampling WAYS[] = {
+        { .temperature = 1, .top_p = 1, .typical_p = 0.05f },
+        { .temperature = 100, .top_p = 0.001f },
+        { .temperature = 100, .top_p = 0.001f, .top_k = 4400 },
+        { .temperature = 100, .top_p = 1, .top_k = 1100, .typical_p = 0.002f },
+    };
+    (void)state;
+    float *logits = malloc(sizeof *logits * N);
+    struct example *all = calloc(MAX_INPUTS, sizeof *all);
+    reserve(N);
+    for (int kind = ROW_EQUAL; kind <= ROW_STEPS; kind++) {
+        fill_row(logits, N, kind);
+        for (size_t way = 0; way < sizeof WAYS / sizeof *WAYS; way++) {
+            for (int begin = 0; begin < N_SEEDS; begin += MAX_INPUTS) {
+                for (int i = 0; i < MAX_INPUTS; i++) {
+                    all[i] = plain_example(0, N);
+                    all[i].in.seed = (uint64_t)(begin + i);
+                    all[i].in.logprobs = false;
+                    all[i].sampling = WAYS[way];
+                    all[i].sampling.repetition_penalty = 1;
+                    settle(&all[i]);
+                }
+                check_examples(all, MAX_INPUTS, logits, 1, N);
+            }
+        }
+    }
+    free(all);
+    free(logits);
+}
+
+/* Thousands of light tokens, half of which min-p may drop, are nearer to the entropy than a heavy one, which is kept only if they
+ * have less than typical-p of the weight: a sum that is wrong by a thousandth shows. */
+static void sums_decide_whether_a_heavy_token_is_kept(void **state)
+{
+    enum { N = 9001, HEAVY = 17 };
+    static const float min_ps[] = { 0, 3.354e-4f };
+    (void)state;
+    float *logits = malloc(sizeof *logits * N);
+    struct example *all = calloc(MAX_INPUTS, sizeof *all);
+    reserve(N);
+    for (int i = 0; i < N; i++)
+        logits[i] = i == HEAVY ? 0 : -8.1f + 0.2f * (float)uniform();
+    for (int k = 0; k < 4; k++) {
+        bool is_kept = k % 2;
+        double light = 0;
+        int n_heavy = 0;
+        for (int i = 0; i < N; i++) {
+            double w = exp((double)logits[i]);
+            light += i == HEAVY || w < (double)min_ps[k / 2] ? 0 : w;
+        }
+        for (int i = 0; i < MAX_INPUTS; i++) {
+            all[i] = plain_example(0, N);
+            all[i].in.seed = (uint64_t)i;
+            all[i].sampling.min_p = min_ps[k / 2];
+            all[i].sampling.typical_p = (float)(light / (light + 1) * (is_kept ? 1.0005 : 0.9995));
+            settle(&all[i]);
+        }
+        check_examples(all, MAX_INPUTS, logits, 1, N);
+        for (int i = 0; i < MAX_INPUTS; i++)
+            n_heavy += all[i].out[0].token == HEAVY;
+        assert_int_equal(n_heavy > 0, is_kept);
+    }
+    free(all);
+    free(logits);
+}
+
 static void weights_and_logarithms_are_near_libm(void **state)
 {
     (void)state;
@@ -406,6 +521,9 @@ int main(void)
         cmocka_unit_test(penalties_that_make_logits_infinite_are_those_of_the_cpu),
         cmocka_unit_test(one_allowed_token_is_drawn),
         cmocka_unit_test(common_settings_stay_on_the_card),
+        cmocka_unit_test(wide_draws_are_those_of_the_cpu),
+        cmocka_unit_test(wide_draws_by_many_seeds_are_those_of_the_cpu),
+        cmocka_unit_test(sums_decide_whether_a_heavy_token_is_kept),
     };
     return cmocka_run_group_tests(tests, open_launches, close_launches);
 }

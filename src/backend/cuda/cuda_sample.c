@@ -2,12 +2,11 @@
  *
  * The rows of draft tokens do not wait for each other: the row after a draft token is drawn as if the token was accepted, and
  * its result is used only if it was. What is rare is left to the host, which copies the row and samples it as the CPU backend
- * does: typical-p, top-k above SAMPLE_MOST_K, rows where top-k or top-p keeps more than
- * SAMPLE_CANDIDATES, and penalties that make logits infinite. */
+ * does: more than MAX_BIASES biases, beams with more than SAMPLE_MOST_TOP candidates, and penalties that make logits infinite. */
 #include "backend/cuda/cuda.h"
 #include "backend/sampler.h"
 #include "base/rng.h"
-#include "kernels/cuda/sample_args.h"
+#include "kernels/cuda/sample/sample_args.h"
 #include "kernels/kernels.h"
 #include "kernels/race.h"
 
@@ -46,8 +45,9 @@ struct cuda_sampling {
     struct draw_out *card_outs; /* [GROUP_DRAWS] */
     struct draw_result *results, *card_results; /* [MOST_DRAWS] */
     struct draw_found *tops, *card_tops;        /* [MOST_DRAWS][SAMPLE_MOST_TOP] */
-    struct draw_scratch *card_scratch;
-    float *card_sums; /* [GROUP_DRAWS][2][most_tiles] */
+    struct draw_scratch *card_scratch;          /* [GROUP_DRAWS] */
+    struct draw_wide *card_wide;                /* [GROUP_DRAWS] */
+    float *card_sums;                           /* [GROUP_DRAWS][2][most_tiles] */
     int most_tiles;
     struct planned_draw {
         struct sample_input *in;
@@ -75,6 +75,7 @@ void cuda_sampling_release(struct cuda_backend *cuda)
     cuda_pinned_free(cuda, s->results);
     cuda_pinned_free(cuda, s->tops);
     cuda_memory_free(cuda, s->card_scratch);
+    cuda_memory_free(cuda, s->card_wide);
     cuda_memory_free(cuda, s->card_sums);
     cuda_memory_free(cuda, s->card_rows);
     cuda_memory_free(cuda, s->card_outs);
@@ -89,7 +90,8 @@ enum tutti_status cuda_reserve_sampling(struct backend *be, int n_vocab, struct 
     struct cuda_backend *cuda = cuda_of(be);
     if (cuda->sampling && cuda->sampling->n_vocab == n_vocab)
         return TUTTI_OK;
-    if (!cuda_need(cuda, CUDA_KERNEL_sample_draw, CUDA_NEED_FILE))
+    if (!cuda_need(cuda, CUDA_KERNEL_sample_draw, CUDA_NEED_FILE) ||
+        !cuda_need(cuda, CUDA_KERNEL_sample_wide, CUDA_NEED_FILE))
         return cuda_check(cuda, err);
     cuda_sampling_release(cuda);
     struct cuda_sampling *s = cuda->sampling = calloc(1, sizeof *s);
@@ -107,6 +109,7 @@ enum tutti_status cuda_reserve_sampling(struct backend *be, int n_vocab, struct 
     s->tops = cuda_pinned_new(cuda, tops_bytes);
     s->most_tiles = (n_vocab + RACE_TILE - 1) / RACE_TILE;
     s->card_scratch = cuda_memory_new(cuda, GROUP_DRAWS * sizeof *s->card_scratch);
+    s->card_wide = cuda_memory_new(cuda, GROUP_DRAWS * sizeof *s->card_wide);
     s->card_sums = cuda_memory_new(cuda, GROUP_DRAWS * 2 * (size_t)s->most_tiles * sizeof *s->card_sums);
     s->card_rows = cuda_memory_new(cuda, MOST_CHANGED * n * sizeof *s->card_rows);
     s->card_outs = cuda_memory_new(cuda, GROUP_DRAWS * sizeof *s->card_outs);
@@ -115,7 +118,7 @@ enum tutti_status cuda_reserve_sampling(struct backend *be, int n_vocab, struct 
     enum tutti_status st = sampler_new(&s->sampler, &s->kernels, n_vocab, err);
     if (st == TUTTI_OK &&
         !(s->indices && s->host_row && s->upload && s->results && s->tops && s->card_rows &&
-          s->card_scratch && s->card_sums && s->card_outs && s->card_results && s->card_tops))
+          s->card_scratch && s->card_wide && s->card_sums && s->card_outs && s->card_results && s->card_tops))
         st = error_set(err, TUTTI_E_MEMORY, "device cuda: out of memory for sampling of %d tokens", n_vocab);
     if (st != TUTTI_OK)
         cuda_sampling_release(cuda);
@@ -212,14 +215,17 @@ static bool put_mask(struct cuda_sampling *s, struct draw *d, const struct sampl
 
 static bool is_for_host(const struct sample_input *in)
 {
-    const struct tutti_sampling *p = in->sampling;
-    if (in->kind != SAMPLE_DRAW)
-        return in->kind == SAMPLE_BEST &&
-               (in->n_best > SAMPLE_MOST_TOP || in->sampling->n_logit_bias > MAX_BIASES);
-    if (p->n_logit_bias > MAX_BIASES)
-        return true;
-    return p->temperature > 0.0f &&
-           (sampler_has_typical(p) || (p->top_k > SAMPLE_MOST_K && in->n_usable > SAMPLE_CANDIDATES));
+    return in->kind != SAMPLE_SCORE && (in->sampling->n_logit_bias > MAX_BIASES ||
+                                        (in->kind == SAMPLE_BEST && in->n_best > SAMPLE_MOST_TOP));
+}
+
+static int kind_of_draw(const struct tutti_sampling *p)
+{
+    if (p->temperature <= 0.0f)
+        return DRAW_GREEDY;
+    if (sampler_has_typical(p) || p->top_k > SAMPLE_MOST_K)
+        return DRAW_WIDE;
+    return p->top_k > 0 || p->top_p < 1.0f ? DRAW_TRUNCATED : DRAW_PLAIN;
 }
 
 static void describe_draw(struct draw *d, const struct sample_input *in, int k)
@@ -239,15 +245,14 @@ static void describe_draw(struct draw *d, const struct sample_input *in, int k)
         return;
     }
     d->has_logprobs = in->logprobs;
-    d->kind = p->temperature <= 0.0f            ? DRAW_GREEDY
-              : p->top_k > 0 || p->top_p < 1.0f ? DRAW_TRUNCATED
-                                                : DRAW_PLAIN;
+    d->kind = kind_of_draw(p);
     d->seed = rng_bits(in->seed, (uint64_t)in->choice, (uint64_t)(in->n_ids + k - in->n_prompt));
     d->temperature = p->temperature;
     d->reciprocal = 1 / p->temperature < FLT_MAX ? 1 / p->temperature : FLT_MAX;
     d->top_k = p->top_k > 0 ? p->top_k : 0;
     d->top_p = p->top_p;
     d->min_p = p->min_p;
+    d->typical_p = sampler_has_typical(p) ? p->typical_p : 0;
 }
 
 /* False: there is no room for its lists. */
@@ -359,40 +364,75 @@ static const struct draw *draws_of(const struct cuda_sampling *s)
     return (const void *)s->upload;
 }
 
+/* What the draws of a group need. */
+struct group_needs {
+    bool sums, draw, top; /* sums of exponentials, sample_draw, and log-probabilities of several tokens */
+    bool stages[WIDE_RACE + 1];
+};
+
+static struct group_needs needs_of(const struct draw *draws, int n)
+{
+    struct group_needs needs = { 0 };
+    for (int i = 0; i < n; i++) {
+        const struct draw *d = &draws[i];
+        bool is_wide = d->kind == DRAW_WIDE, is_narrow = d->kind == DRAW_TRUNCATED;
+        bool has_mass = (is_wide || is_narrow) && d->top_k == 0 && d->top_p < 1.0f;
+        /* How many candidates top-p has is known on the card only. */
+        bool may_be_wide = is_wide || (is_narrow && has_mass && d->n > SAMPLE_CANDIDATES);
+        needs.top |= d->n_top > 0;
+        needs.sums |= d->has_logprobs || has_mass;
+        needs.draw |= d->has_logprobs || d->kind == DRAW_PLAIN || is_narrow || d->kind == DRAW_BEST;
+        needs.stages[WIDE_TOP_K] |= is_wide && d->top_k > 0;
+        needs.stages[WIDE_TOP_P] |= may_be_wide && d->top_p < 1.0f;
+        needs.stages[WIDE_ENTROPY] |= d->typical_p > 0;
+        needs.stages[WIDE_TYPICAL] |= d->typical_p > 0;
+        needs.stages[WIDE_RACE] |= may_be_wide;
+    }
+    return needs;
+}
+
+static void launch_wide(struct cuda_backend *cuda, const struct draw_group *g, struct sample_args args,
+                        const struct group_needs *needs)
+{
+    for (args.stage = 0; args.stage <= WIDE_RACE; args.stage++) {
+        int n_digits = args.stage == WIDE_ENTROPY || args.stage == WIDE_RACE ? 1 : WIDE_DIGITS;
+        for (args.digit = 0; needs->stages[args.stage] && args.digit < n_digits; args.digit++) {
+            cuda_launch(cuda, CUDA_KERNEL_sample_wide,
+                        (struct cuda_grid){ SAMPLE_PARTS, g->n, 1, SAMPLE_THREADS, 0 }, &args, sizeof args);
+            args.launch++;
+        }
+    }
+}
+
 /* Launches for a group of draws. Returns whether they give log-probabilities of several tokens. */
 static bool launch_group(struct cuda_backend *cuda, const struct draw_group *g)
 {
     struct cuda_sampling *s = cuda->sampling;
     const struct draw *draws = draws_of(s) + g->first;
-    struct sample_args args = { .draws = draws,
-                                .outs = s->card_outs,
-                                .tops = s->card_tops + (size_t)g->first * SAMPLE_MOST_TOP,
-                                .results = s->card_results + g->first,
-                                .scratch = s->card_scratch,
-                                .tile_sums = s->card_sums,
-                                .most_tiles = s->most_tiles };
-    bool has_more = false, has_sums = false, has_top = false;
-    for (int i = 0; i < g->n; i++) {
-        const struct draw *d = &draws[i];
-        has_top = has_top || d->n_top > 0;
-        has_sums = has_sums || d->has_logprobs || (d->kind == DRAW_TRUNCATED && d->top_k == 0);
-        has_more = has_more || d->has_logprobs || d->kind == DRAW_PLAIN || d->kind == DRAW_TRUNCATED ||
-                   d->kind == DRAW_BEST;
-    }
+    const struct group_needs needs = needs_of(draws, g->n);
+    const struct sample_args args = { .draws = draws,
+                                      .outs = s->card_outs,
+                                      .tops = s->card_tops + (size_t)g->first * SAMPLE_MOST_TOP,
+                                      .results = s->card_results + g->first,
+                                      .scratch = s->card_scratch,
+                                      .tile_sums = s->card_sums,
+                                      .most_tiles = s->most_tiles,
+                                      .wide = s->card_wide };
     if (g->n_changed > 0)
         cuda_launch(cuda, CUDA_KERNEL_sample_prepare, (struct cuda_grid){ g->n, 1, 1, SAMPLE_THREADS, 0 },
                     &args, sizeof args);
     cuda_launch(cuda, CUDA_KERNEL_sample_scan, (struct cuda_grid){ SAMPLE_PARTS, g->n, 1, SAMPLE_THREADS, 0 },
                 &args, sizeof args);
-    if (has_sums)
+    if (needs.sums)
         cuda_launch(cuda, CUDA_KERNEL_sample_sums,
                     (struct cuda_grid){ 2 * SAMPLE_PARTS, g->n, 1, SAMPLE_THREADS, 0 }, &args, sizeof args);
-    if (has_more)
+    if (needs.draw)
         cuda_launch(cuda, CUDA_KERNEL_sample_draw,
                     (struct cuda_grid){ SAMPLE_PARTS + 2, g->n, 1, SAMPLE_THREADS, 0 }, &args, sizeof args);
+    launch_wide(cuda, g, args, &needs);
     cuda_launch(cuda, CUDA_KERNEL_sample_finish, (struct cuda_grid){ g->n, 1, 1, FINISH_THREADS, 0 }, &args,
                 sizeof args);
-    return has_top;
+    return needs.top;
 }
 
 /* Submits what is planned. */

@@ -129,6 +129,11 @@ DEVICE uint32_t atomic_add_u32(uint32_t *p, uint32_t v)
     return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
 }
 
+DEVICE uint64_t atomic_add_u64(uint64_t *p, uint64_t v)
+{
+    return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
+}
+
 /* Stores before it are seen by other blocks before stores after it. */
 DEVICE void memory_fence(void)
 {

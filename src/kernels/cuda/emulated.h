@@ -115,6 +115,13 @@ DEVICE uint32_t atomic_add_u32(uint32_t *p, uint32_t v)
     return before;
 }
 
+DEVICE uint64_t atomic_add_u64(uint64_t *p, uint64_t v)
+{
+    uint64_t before = *p;
+    *p = before + v;
+    return before;
+}
+
 DEVICE void memory_fence(void)
 {
 }

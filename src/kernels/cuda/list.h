@@ -109,6 +109,9 @@ CUDA_KERNEL(sample_sums)
 CUDA_KERNEL(sample_draw)
 CUDA_KERNEL(sample_finish)
 
+CUDA_FILE(sample_wide)
+CUDA_KERNEL(sample_wide)
+
 CUDA_FILE(linear_rows)
 CUDA_KERNEL(linear_convert)
 CUDA_KERNEL(linear_convert_held)

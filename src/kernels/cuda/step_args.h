@@ -2,7 +2,7 @@
 #ifndef TUTTI_KERNELS_CUDA_STEP_ARGS_H
 #define TUTTI_KERNELS_CUDA_STEP_ARGS_H
 
-#include "kernels/cuda/sample_args.h"
+#include "kernels/cuda/sample/sample_args.h"
 
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-/* What host and card exchange to sample rows of logits (kernels/cuda/sample.c). */
+/* What host and card exchange to sample rows of logits (sample.c and sample_wide.c of this folder). */
 #ifndef TUTTI_KERNELS_CUDA_SAMPLE_ARGS_H
 #define TUTTI_KERNELS_CUDA_SAMPLE_ARGS_H
 
@@ -7,15 +7,25 @@
 enum {
     SAMPLE_THREADS = 512,
     SAMPLE_PARTS = 16,        /* of a row, scanned by a block each. Their number does not change results */
-    SAMPLE_CANDIDATES = 4096, /* that a truncated draw sorts; rows with more are left to the host */
-    SAMPLE_MOST_K = 1024,  /* top-k; more is left to the host, unless the row has at most SAMPLE_CANDIDATES */
-    SAMPLE_MOST_TOP = 128, /* log-probabilities, or candidates of a beam */
-    SAMPLE_GROUPS = 2048,  /* of ids, whose maxima bound the k-th largest logit */
+    SAMPLE_CANDIDATES = 4096, /* that a truncated draw sorts; with more it is a wide one */
+    SAMPLE_MOST_K = 1024,     /* top-k of a truncated draw; with more it is a wide one */
+    SAMPLE_MOST_TOP = 128,    /* log-probabilities, or candidates of a beam */
+    SAMPLE_GROUPS = 2048,     /* of ids, whose maxima bound the k-th largest logit */
     SAMPLE_BINS = SAMPLE_THREADS, /* of the distance from the largest logit, in temperatures */
 };
 
-/* How a token is drawn. */
-enum { DRAW_NOTHING, DRAW_GREEDY, DRAW_PLAIN, DRAW_TRUNCATED, DRAW_BEST };
+/* How a token is drawn. A truncated draw has top-k or top-p, and sorts its candidates in shared memory. A wide one has
+ * typical-p too, or more candidates: it reads the row several times. */
+enum { DRAW_NOTHING, DRAW_GREEDY, DRAW_PLAIN, DRAW_TRUNCATED, DRAW_WIDE, DRAW_BEST };
+
+/* What a launch of sample_wide finds, in this order. WIDE_TOP_K, WIDE_TOP_P and WIDE_TYPICAL are searches for the last
+ * candidate that is kept, of WIDE_DIGITS launches each. */
+enum { WIDE_TOP_K, WIDE_TOP_P, WIDE_ENTROPY, WIDE_TYPICAL, WIDE_RACE };
+enum {
+    WIDE_DIGITS = 3,
+    WIDE_BINS = 2048, /* of a digit */
+    WIDE_RINGS = 3,   /* bins of the launch before, of this one, and cleared ones for the next */
+};
 
 /* Biases of an id are added in order. */
 struct draw_bias {
@@ -42,11 +52,11 @@ struct draw {
     int32_t n, n_biases, n_penalties;
     float repetition, presence, frequency;
     float temperature, reciprocal; /* the latter finite */
-    float top_p, min_p;
-    int32_t top_k;        /* 0: off */
-    int32_t kind;         /* DRAW_... */
-    int32_t has_logprobs; /* sum_exp and top are wanted */
-    int32_t n_top, token; /* token: whose logit is wanted; -1: that of the largest of x */
+    float top_p, min_p, typical_p; /* typical_p: 0: off */
+    int32_t top_k;                 /* 0: off */
+    int32_t kind;                  /* DRAW_... */
+    int32_t has_logprobs;          /* sum_exp and top are wanted */
+    int32_t n_top, token;          /* token: whose logit is wanted; -1: that of the largest of x */
 };
 
 struct draw_found {
@@ -64,11 +74,11 @@ struct draw_out {
     struct draw_race {
         double arrival; /* infinity: nothing arrives */
         struct draw_found found;
-    } races[SAMPLE_PARTS]; /* of a plain draw; of a truncated one the first */
+    } races[SAMPLE_PARTS]; /* of a plain or wide draw; of a truncated one the first */
     struct draw_found token;
     double sum_exp; /* of the logits minus the largest */
     int32_t n_top;
-    int32_t is_left; /* 1: the host must do this row */
+    int32_t is_wide; /* 1: a wide draw, or a truncated one with too many candidates */
 };
 
 /* What becomes of a row. */
@@ -107,6 +117,24 @@ struct draw_scratch {
     uint32_t bins[SAMPLE_BINS];        /* sums of weights (sample_sums) */
 };
 
+/* What a launch of sample_wide passes on to the next. A search is for the last kept one of the candidates, in their order, by its
+ * digits, the highest first: they are kept until the sum of their amounts reaches a mass. */
+struct draw_search {
+    uint64_t bound;    /* the candidates are the keys from here on */
+    uint64_t left;     /* the rest of the mass, for candidates with these digits */
+    uint32_t digits;   /* so far */
+    uint32_t farthest; /* bits of the largest distance from the entropy that is kept */
+    float mean;        /* of the logarithms of weights: the entropy, but for sign and a constant */
+    int32_t stage;     /* WIDE_..., of the launch before; -1: it left nothing in its bins */
+    int32_t digit;     /* of that launch; WIDE_DIGITS: the search has ended */
+    int32_t unused;
+};
+
+struct draw_wide {
+    uint64_t bins[WIDE_RINGS][WIDE_BINS]; /* sums of amounts */
+    struct draw_search searches[2];       /* after even launches, and after odd ones */
+};
+
 /* draws may be host memory that is pinned: a block reads its draw once. */
 struct sample_args {
     const struct draw *draws;
@@ -116,6 +144,9 @@ struct sample_args {
     struct draw_scratch *scratch;
     float *tile_sums; /* [draws][logits, x][most_tiles]: of RACE_TILE logits each */
     int32_t most_tiles;
+    int32_t launch, stage,
+        digit; /* sample_wide: number of the launch from 0, WIDE_..., and the digit of a search */
+    struct draw_wide *wide; /* [draws] */
 };
 
 #endif

@@ -1,120 +1,22 @@
 /* Sampling: rows of logits after a step, each row by some blocks. What a row yields is that of the CPU's sampler
  * (backend/sampler.c): sums over whole rows have the same bits, weights and arrivals are the same source (kernels/race.h). Candidates are keys (sample_args.h). */
-#include "kernels/cuda/math.h"
-#include "kernels/cuda/sample_args.h"
-#include "kernels/race.h"
+#include "kernels/cuda/sample/sample_block.h"
 
 enum {
-    WARPS = SAMPLE_THREADS / WARP,
     SUM_LANES = 16, /* of kernels' sum_exp */
     GROUPS_PART = SAMPLE_GROUPS / SAMPLE_PARTS,
-    BINS_EACH = 8,                             /* of a distance of 1 */
-    EACH = SAMPLE_CANDIDATES / SAMPLE_THREADS, /* candidates of a thread, at most */
+    BINS_EACH = 8, /* of a distance of 1 */
+    CHUNK = 2048,  /* logits that are loaded between two barriers */
 };
 
 #define LEAST_FLOAT   (-3.40282347e38f)
 #define WINDOW_MARGIN 1.0001 /* more than what bins lose by rounding */
-
-/* Shared memory of a block: of its sums and maxima, and of its candidates. */
-struct reduction {
-    double sums[WARPS];
-    uint64_t most[WARPS];
-    uint32_t counts[WARPS];
-};
 
 struct candidates {
     uint64_t keys[SAMPLE_CANDIDATES];
     struct reduction reduction;
     uint32_t n;
 };
-
-/* A block's draw, in shared memory. */
-DEVICE void load_draw(struct draw *to, const struct draw *from)
-{
-    if (thread_id() < (int)(sizeof *to / sizeof(uint32_t)))
-        ((uint32_t *)to)[thread_id()] = ((const uint32_t *)from)[thread_id()];
-    block_sync();
-}
-
-/* ---- keys ---- */
-
-DEVICE uint32_t ordered_bits(float x)
-{
-    uint32_t bits = f32_bits(x + 0.0f); /* no negative zero */
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-DEVICE uint64_t key_of(float x, int id)
-{
-    return (uint64_t)ordered_bits(x) << 32 | (0xffffffffu - (uint32_t)id);
-}
-
-/* ---- operations of a block: all threads call them, with the same shared memory ---- */
-
-DEVICE uint64_t shuffle_xor_u64(uint64_t v, int mask)
-{
-    uint32_t low = shuffle_xor_u32((uint32_t)v, mask), high = shuffle_xor_u32((uint32_t)(v >> 32), mask);
-    return (uint64_t)high << 32 | low;
-}
-
-DEVICE double shuffle_f64(double v, int lane)
-{
-    uint64_t bits = race_bits(v);
-    uint32_t low = shuffle_u32((uint32_t)bits, lane), high = shuffle_u32((uint32_t)(bits >> 32), lane);
-    return race_double((uint64_t)high << 32 | low);
-}
-
-DEVICE uint64_t block_max(uint64_t v, struct reduction *r)
-{
-    UNROLL for (int mask = WARP / 2; mask > 0; mask /= 2)
-    {
-        uint64_t other = shuffle_xor_u64(v, mask);
-        v = other > v ? other : v;
-    }
-    block_sync();
-    if (lane_id() == 0)
-        r->most[warp_id()] = v;
-    block_sync();
-    UNROLL for (int i = 0; i < WARPS; i++) v = r->most[i] > v ? r->most[i] : v;
-    return v;
-}
-
-DEVICE uint32_t block_count(uint32_t v, struct reduction *r)
-{
-    UNROLL for (int mask = WARP / 2; mask > 0; mask /= 2) v += shuffle_xor_u32(v, mask);
-    block_sync();
-    if (lane_id() == 0)
-        r->counts[warp_id()] = v;
-    block_sync();
-    v = 0;
-    UNROLL for (int i = 0; i < WARPS; i++) v += r->counts[i];
-    return v;
-}
-
-/* The sum of the v of the threads before this one; *total: of all. The order is that of the threads' numbers. */
-DEVICE double block_sum_before(double v, double *total, struct reduction *r)
-{
-    int lane = lane_id();
-    double sum = v;
-    UNROLL for (int step = 1; step < WARP; step *= 2)
-    {
-        double before = shuffle_f64(sum, lane - step);
-        sum = lane >= step ? before + sum : sum;
-    }
-    block_sync();
-    if (lane == WARP - 1)
-        r->sums[warp_id()] = sum;
-    block_sync();
-    double of_warps = 0, all = 0;
-    UNROLL for (int i = 0; i < WARPS; i++)
-    {
-        of_warps = i == warp_id() ? all : of_warps;
-        all += r->sums[i];
-    }
-    *total = all;
-    double before = shuffle_f64(sum, lane - 1);
-    return of_warps + (lane > 0 ? before : 0);
-}
 
 /* Sorts n keys, a power of two, the largest first: a bitonic network. */
 DEVICE void block_sort(uint64_t *keys, int n)
@@ -204,16 +106,6 @@ KERNEL(sample_prepare, struct sample_args, SAMPLE_THREADS)
 
 /* ---- the largest logit ---- */
 
-struct part {
-    int begin, end;
-};
-
-DEVICE struct part part_of(int n, int i)
-{
-    int each = (n + SAMPLE_PARTS - 1) / SAMPLE_PARTS, begin = i * each < n ? i * each : n;
-    return (struct part){ begin, begin + each < n ? begin + each : n };
-}
-
 /* The maxima of groups of ids, and of all: the first thread gets the latter. */
 DEVICE void scan_part(const float *x, struct part part, uint64_t *largest, int32_t *bad, uint32_t *groups,
                       struct reduction *r)
@@ -262,45 +154,18 @@ KERNEL(sample_scan, struct sample_args, SAMPLE_THREADS)
     if (block_id() == 0) {
         scratch->bins[thread_id()] = 0;
         if (thread_id() == 0)
-            a.outs[row].is_left = 0;
+            a.outs[row].is_wide = d->kind == DRAW_WIDE;
     }
-}
-
-/* Of all parts. False: a logit is not finite. */
-DEVICE bool largest_of(const struct draw_out *out, bool is_x, uint64_t *largest)
-{
-    bool is_finite = true;
-    *largest = 0;
-    for (int i = 0; i < SAMPLE_PARTS; i++) {
-        uint64_t key = is_x ? out->scans[i].largest_x : out->scans[i].largest;
-        *largest = key > *largest ? key : *largest;
-        is_finite = is_finite && (is_x ? out->scans[i].bad_x : out->scans[i].bad) == INT32_MAX;
+    struct draw_wide *wide = &a.wide[row];
+    if (block_id() == 1 && (d->kind == DRAW_WIDE || d->kind == DRAW_TRUNCATED)) {
+        for (int i = thread_id(); i < WIDE_BINS; i += SAMPLE_THREADS)
+            wide->bins[0][i] = 0;
+        if (thread_id() == 0)
+            wide->searches[1] = (struct draw_search){ .farthest = 0xffffffffu, .stage = -1 };
     }
-    return is_finite;
 }
 
 /* ---- a plain draw: all tokens race ---- */
-
-DEVICE void join(struct race *race, int id, float x, float max, const struct draw *d)
-{
-    double w = race_weight(x, max, d->temperature);
-    if (w >= (double)d->min_p)
-        race_join(race, id, w);
-}
-
-/* The earliest of the block; the first thread stores it. */
-DEVICE void finish_race(struct race race, const float *logits, struct draw_race *out, struct reduction *r)
-{
-    /* Arrivals are positive: their bits are in their order. Of equal ones the lower id. */
-    uint64_t earliest = block_max(~race_bits(race.first), r);
-    bool is_first = race_bits(race.first) == ~earliest && race.winner >= 0;
-    uint64_t winner = block_max(is_first ? 0xffffffffu - (uint32_t)race.winner : 0, r);
-    if (thread_id() != 0)
-        return;
-    out->arrival = race_double(~earliest);
-    out->found.id = winner ? (int32_t)(0xffffffffu - (uint32_t)winner) : -1;
-    out->found.logit = winner ? logits[out->found.id] : 0;
-}
 
 /* Only tokens that may arrive before the earliest so far are weighed exactly. */
 DEVICE void race_part(const struct draw *d, const float *x, struct part part, uint64_t best,
@@ -367,20 +232,6 @@ DEVICE void sum_tiles(const float *x, int n, float max, float scale, float *sums
     }
 }
 
-DEVICE float *tile_sums_of(const struct sample_args *a, int row, bool is_x)
-{
-    return a->tile_sums + ((size_t)row * 2 + is_x) * (size_t)a->most_tiles;
-}
-
-/* In the order of the tiles. */
-DEVICE double sum_of_tiles(const float *sums, int n)
-{
-    double sum = 0;
-    for (int i = 0; i * RACE_TILE < n; i++)
-        sum += (double)sums[i];
-    return sum;
-}
-
 /* Blocks of a row: SAMPLE_PARTS for the sum that log-probabilities need, and as many for that of top-p, which also add up
  * the weights by bin. */
 KERNEL(sample_sums, struct sample_args, SAMPLE_THREADS)
@@ -396,7 +247,7 @@ KERNEL(sample_sums, struct sample_args, SAMPLE_THREADS)
             sum_tiles(d->logits, d->n, draw_key_value(best), 1, tile_sums_of(&a, row, false), NULL, NULL);
         return;
     }
-    if (d->kind != DRAW_TRUNCATED || d->top_k > 0 || !largest_of(&a.outs[row], d->x != NULL, &best))
+    if (!has_mass_of_row(d) || !largest_of(&a.outs[row], d->x != NULL, &best))
         return;
     bins[thread_id()] = 0;
     factors[thread_id()] = exp_f32(bin_begin(thread_id())) * bin_unit(d->n);
@@ -410,28 +261,6 @@ KERNEL(sample_sums, struct sample_args, SAMPLE_THREADS)
 
 /* ---- candidates ---- */
 
-DEVICE void add_candidate(struct candidates *s, float x, int id)
-{
-    uint32_t at = atomic_add_u32(&s->n, 1);
-    if (at < SAMPLE_CANDIDATES)
-        s->keys[at] = key_of(x, id);
-}
-
-/* Sorts the n candidates that were added; false: they are too many. */
-DEVICE bool sort_candidates(struct candidates *s)
-{
-    block_sync();
-    int n = (int)s->n, room = 2;
-    if (n > SAMPLE_CANDIDATES)
-        return false;
-    while (room < n)
-        room *= 2;
-    for (int i = n + thread_id(); i < room; i += SAMPLE_THREADS)
-        s->keys[i] = 0;
-    block_sort(s->keys, room);
-    return true;
-}
-
 DEVICE void start_candidates(struct candidates *s)
 {
     block_sync();
@@ -440,80 +269,134 @@ DEVICE void start_candidates(struct candidates *s)
     block_sync();
 }
 
-/* Adds the k largest and perhaps some more, sorted. The k-th largest of the groups' maxima is at most the k-th largest logit.
- * False: there are more than fit. */
-DEVICE bool take_largest(const float *x, int n, int k, const uint32_t *groups, struct candidates *s)
+/* Adds those of a chunk of logits whose keys are from bound on. There is room for all of them. */
+DEVICE void add_chunk(const float *x, int begin, int n, uint64_t bound, struct candidates *s)
 {
-    uint32_t bound = 0;
+    float v[CHUNK / SAMPLE_THREADS]; /* loaded before any is stored */
+    UNROLL for (int j = 0; j < CHUNK / SAMPLE_THREADS; j++)
+    {
+        int i = begin + j * SAMPLE_THREADS + thread_id();
+        v[j] = i < n ? x[i] : 0;
+    }
+    UNROLL for (int j = 0; j < CHUNK / SAMPLE_THREADS; j++)
+    {
+        int i = begin + j * SAMPLE_THREADS + thread_id();
+        uint64_t key = key_of(v[j], i);
+        if (i < n && key >= bound)
+            s->keys[atomic_add_u32(&s->n, 1)] = key;
+    }
+}
+
+/* Sorts the candidates that were added. */
+DEVICE void sort_candidates(struct candidates *s)
+{
+    block_sync();
+    int n = (int)s->n, room = 2;
+    while (room < n)
+        room *= 2;
+    for (int i = n + thread_id(); i < room; i += SAMPLE_THREADS)
+        s->keys[i] = 0;
+    block_sort(s->keys, room);
+}
+
+/* Whether the next chunk may not fit. */
+DEVICE bool is_full(const struct candidates *s)
+{
+    block_sync();
+    bool full = s->n > SAMPLE_CANDIDATES - CHUNK;
+    block_sync();
+    return full;
+}
+
+/* Adds the k largest and perhaps some more, sorted; k: at most SAMPLE_MOST_K. The k-th largest of the groups' maxima is at most
+ * the k-th largest logit: mostly, few others are as large. When memory is full, the k largest so far remain. */
+DEVICE void take_largest(const float *x, int n, int k, const uint32_t *groups, struct candidates *s)
+{
+    uint64_t bound = 0;
     if (n > SAMPLE_CANDIDATES) {
         block_sync();
         for (int i = thread_id(); i < SAMPLE_GROUPS; i += SAMPLE_THREADS)
             s->keys[i] = groups[i];
         block_sort(s->keys, SAMPLE_GROUPS);
-        bound = (uint32_t)s->keys[k - 1];
+        bound = s->keys[k - 1] << 32;
     }
     start_candidates(s);
-    for (int i = thread_id(); i < n; i += SAMPLE_THREADS)
-        if (ordered_bits(x[i]) >= bound)
-            add_candidate(s, x[i], i);
-    return sort_candidates(s);
+    for (int begin = 0; begin < n; begin += CHUNK) {
+        add_chunk(x, begin, n, bound, s);
+        if (!is_full(s) || begin + CHUNK >= n)
+            continue;
+        sort_candidates(s);
+        bound = s->keys[k - 1];
+        block_sync();
+        if (thread_id() == 0)
+            s->n = (uint32_t)k;
+        block_sync();
+    }
+    sort_candidates(s);
 }
 
-/* Adds the largest, as many as have the mass together and perhaps some more, sorted. */
-DEVICE bool take_mass(const float *x, int n, float max, float reciprocal, double mass, const uint32_t *bins,
+/* Adds the largest, as many as have the mass together and perhaps some more, sorted. False: they are too many. */
+DEVICE bool take_mass(const float *x, int n, float max, float reciprocal, uint64_t mass, const uint32_t *bins,
                       struct candidates *s)
 {
     int last = SAMPLE_BINS - 1;
     if (n > SAMPLE_CANDIDATES) {
         float weight = (float)bins[thread_id()] / bin_unit(n) * exp_f32(-bin_begin(thread_id()));
-        double all, before = block_sum_before((double)weight, &all, &s->reduction);
-        last = (int)block_count(before + (double)weight < mass * WINDOW_MARGIN, &s->reduction);
+        uint64_t units = (uint64_t)(weight * RACE_UNIT), all, before;
+        before = block_sum_before(units, &all, &s->reduction);
+        last = (int)block_count((double)(before + units) < (double)mass * WINDOW_MARGIN, &s->reduction);
         last = last < SAMPLE_BINS - 1 ? last : SAMPLE_BINS - 1;
     }
     start_candidates(s);
-    for (int i = thread_id(); i < n; i += SAMPLE_THREADS)
-        if (bin_of((max - x[i]) * reciprocal) <= last)
-            add_candidate(s, x[i], i);
-    return sort_candidates(s);
+    for (int i = thread_id(); i < n; i += SAMPLE_THREADS) {
+        if (bin_of((max - x[i]) * reciprocal) > last)
+            continue;
+        uint32_t at = atomic_add_u32(&s->n, 1);
+        if (at < SAMPLE_CANDIDATES)
+            s->keys[at] = key_of(x[i], i);
+    }
+    block_sync();
+    if (s->n > SAMPLE_CANDIDATES)
+        return false;
+    sort_candidates(s);
+    return true;
 }
 
 /* ---- a draw with top-k or top-p ---- */
 
-/* The candidates of a thread, which follow each other, and their weights; those from n_kept on have none. */
+/* The candidates of a thread, which follow each other. */
 struct share {
-    int begin, n;
-    double weights[EACH];
+    int begin, end;
 };
 
-/* The sum of the weights of all, and of those before this thread's. */
-DEVICE double weigh(struct share *mine, const struct draw *d, float max, int n_kept, double *total,
-                    struct candidates *s)
+DEVICE struct share share_of(int n)
 {
-    double sum = 0;
-    mine->n = (n_kept + SAMPLE_THREADS - 1) / SAMPLE_THREADS;
-    mine->begin = thread_id() * mine->n;
-    UNROLL for (int j = 0; j < EACH; j++)
-    {
-        int i = mine->begin + j;
-        mine->weights[j] = 0;
-        if (j < mine->n && i < n_kept)
-            mine->weights[j] = race_weight(draw_key_value(s->keys[i]), max, d->temperature);
-        sum += mine->weights[j];
-    }
+    int each = (n + SAMPLE_THREADS - 1) / SAMPLE_THREADS, begin = thread_id() * each;
+    return (struct share){ begin, begin + each < n ? begin + each : n };
+}
+
+/* The units of all n first candidates, and of those before this thread's. */
+DEVICE uint64_t weigh(const struct draw *d, float max, int n, uint64_t *total, struct candidates *s)
+{
+    uint64_t sum = 0;
+    struct share mine = share_of(n);
+    NO_UNROLL for (int i = mine.begin; i < mine.end; i++) sum += units_of(d, max, draw_key_value(s->keys[i]));
     return block_sum_before(sum, total, &s->reduction);
 }
 
-/* The smallest number of first candidates that have the mass. */
-DEVICE int cut_by_mass(const struct share *mine, double before, int n_kept, double mass, struct candidates *s)
+/* The smallest number of the n first candidates that have the mass. before: from weigh(). */
+DEVICE int cut_by_mass(const struct draw *d, float max, int n, uint64_t before, uint64_t mass,
+                       struct candidates *s)
 {
     uint32_t n_below = 0;
-    UNROLL for (int j = 0; j < EACH; j++)
+    struct share mine = share_of(n);
+    NO_UNROLL for (int i = mine.begin; i < mine.end && before < mass; i++)
     {
-        before += mine->weights[j];
-        n_below += j < mine->n && mine->begin + j < n_kept && before < mass;
+        before += units_of(d, max, draw_key_value(s->keys[i]));
+        n_below += before < mass;
     }
-    int n = (int)block_count(n_below, &s->reduction) + 1;
-    return n < n_kept ? n : n_kept;
+    int n_kept = (int)block_count(n_below, &s->reduction) + 1;
+    return n_kept < n ? n_kept : n;
 }
 
 /* sums: of the tiles of x. */
@@ -521,36 +404,33 @@ DEVICE void draw_truncated(const struct draw *d, const float *x, uint64_t best,
                            const struct draw_scratch *scratch, const float *sums, struct draw_out *out,
                            struct candidates *s)
 {
-    struct share mine;
     float max = draw_key_value(best);
-    bool fits;
-    double mass = 0, total = 0;
+    uint64_t mass = 0, total = 0;
+    int n_kept = d->top_k < d->n ? d->top_k : d->n;
+    bool fits = true;
     if (d->top_k > 0) {
-        fits = take_largest(x, d->n, d->top_k < d->n ? d->top_k : d->n, scratch->groups[d->x != NULL], s);
+        take_largest(x, d->n, n_kept, scratch->groups[d->x != NULL], s);
     } else {
-        mass = (double)d->top_p * sum_of_tiles(sums, d->n);
+        mass = mass_of_top_p(d, sums);
         fits = take_mass(x, d->n, max, d->reciprocal, mass, scratch->bins, s);
+        n_kept = (int)s->n;
     }
-    int n_found = (int)s->n, n_kept = d->top_k > 0 && d->top_k < n_found ? d->top_k : n_found;
     if (fits) {
-        double before = weigh(&mine, d, max, n_kept, &total, s);
-        mass = d->top_k > 0 ? (double)d->top_p * total : mass;
-        /* What the bins lost may matter: then the host decides. */
-        fits = d->top_k > 0 || n_found == d->n || total > mass * (1 + 1e-9);
-        n_kept = d->top_p < 1.0f ? cut_by_mass(&mine, before, n_kept, mass, s) : n_kept;
+        uint64_t before = weigh(d, max, n_kept, &total, s);
+        mass = d->top_k > 0 ? race_mass((double)d->top_p * (double)total) : mass;
+        /* Bins lose by rounding, so candidates may be missing. */
+        fits = d->top_k > 0 || n_kept == d->n || total >= mass;
+        n_kept = d->top_p < 1.0f ? cut_by_mass(d, max, n_kept, before, mass, s) : n_kept;
     }
     if (!fits) {
         if (thread_id() == 0)
-            out->is_left = 1;
+            out->is_wide = 1;
         return;
     }
     struct race race = { d->seed, __builtin_inf(), -1 };
-    UNROLL for (int j = 0; j < EACH; j++)
-    {
-        int i = mine.begin + j;
-        if (j < mine.n && i < n_kept && mine.weights[j] >= (double)d->min_p)
-            race_join(&race, draw_key_id(s->keys[i]), mine.weights[j]);
-    }
+    struct share mine = share_of(n_kept);
+    NO_UNROLL for (int i = mine.begin; i < mine.end; i++)
+        join(&race, draw_key_id(s->keys[i]), draw_key_value(s->keys[i]), max, d);
     finish_race(race, d->logits, &out->races[0], &s->reduction);
 }
 
@@ -561,11 +441,8 @@ DEVICE void find_top(const struct draw *d, const float *x, const uint32_t *group
                      struct draw_found *top, struct candidates *s)
 {
     int n_top = d->n_top < d->n ? d->n_top : d->n;
-    if (n_top > 0 && !take_largest(x, d->n, n_top, groups, s)) {
-        if (thread_id() == 0)
-            out->is_left = 1;
-        return;
-    }
+    if (n_top > 0)
+        take_largest(x, d->n, n_top, groups, s);
     if (thread_id() < n_top) {
         int id = draw_key_id(s->keys[thread_id()]);
         top[thread_id()] = (struct draw_found){ id, d->logits[id], x[id] };
@@ -650,10 +527,10 @@ KERNEL(sample_finish, struct sample_args, WARP)
     result.largest = warp_max(scan->largest);
     uint64_t best = has_x ? warp_max(scan->largest_x) : result.largest;
     result.bad = (int32_t)(INT32_MAX - warp_max((uint64_t)(INT32_MAX - scan->bad)));
-    result.is_left = out->is_left || ballot(has_x && scan->bad_x != INT32_MAX) != 0;
-    struct draw_found found = kind == DRAW_PLAIN       ? first_of(out->races, SAMPLE_PARTS)
-                              : kind == DRAW_TRUNCATED ? first_of(out->races, 1)
-                                                       : out->token;
+    result.is_left = ballot(has_x && scan->bad_x != INT32_MAX) != 0;
+    struct draw_found found = kind == DRAW_PLAIN || out->is_wide ? first_of(out->races, SAMPLE_PARTS)
+                              : kind == DRAW_TRUNCATED           ? first_of(out->races, 1)
+                                                                 : out->token;
     found.id = kind == DRAW_GREEDY ? draw_key_id(best) : kind == DRAW_NOTHING ? wanted : found.id;
     if (result.bad == INT32_MAX && !result.is_left && found.id >= 0 && found.id < d->n)
         result.token = found.id;
