@@ -39,7 +39,10 @@ static enum tutti_status run_inspect(const void *v, const char *const *operands,
         .type = fit.type,
         .kv_type = fit.kv_type,
         .device = fit.device,
+        .gpu_layers = fit.gpu_layers,
+        .cpu_experts = fit.cpu_experts,
         .memory_bytes = fit.memory_bytes,
+        .host_bytes = fit.host_bytes,
         .context = fit.context,
         .mtp = fit.mtp,
     };
@@ -61,8 +64,10 @@ static enum tutti_status run_inspect(const void *v, const char *const *operands,
 const struct command COMMAND_INSPECT = {
     .name = "inspect",
     .summary = "show the content of a checkpoint, and how many users fit",
-    .about = "Prints the description of the model, its tensors, the memory for weights and KV cache, "
-             "and how many users of a given context fit into memory. No weights are loaded.",
+    .about = "Prints the description of the model, its tensors, the memory for weights and KV "
+             "cache, and how many users of a given context fit into memory. No weights are loaded. "
+             "With --gpu-layers or --cpu-experts it also prints what a card and the CPU have of "
+             "them.",
     .example = "tutti inspect models/demo\n"
                "tutti inspect chatglm3-6b --type q4_0 --memory 16G --context 4096",
     .options = OPTION_SET(GROUPS, "MODEL", 1, 1, "expected MODEL, a Hugging Face folder or a GGUF file"),

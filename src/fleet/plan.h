@@ -3,6 +3,7 @@
 #ifndef TUTTI_FLEET_PLAN_H
 #define TUTTI_FLEET_PLAN_H
 
+#include "model/load/device/parts.h"
 #include "model/load/fit.h"
 #include "model/ranks/split.h"
 
@@ -13,7 +14,8 @@ struct plan_model {
     /* Of each weight, matrices packed, of all layers of a kind together. */
     double bytes[MAX_LAYER_KINDS][SLOT_COUNT];
     struct split_blocks blocks;
-    struct fit_sizes sizes; /* of all weights, as each type */
+    struct fit_sizes sizes;     /* of all weights, as each type */
+    struct weight_parts *parts; /* what a card and the CPU may divide; owned */
 };
 
 struct plan_layout {

@@ -210,6 +210,10 @@ enum { MODEL_STEP_TOKENS = 256 }; /* default of --max-batch-tokens */
  * their rows see. */
 uint64_t model_context_kv_bytes(const struct model_desc *desc, enum dtype kv_type, int page_tokens,
                                 int n_tokens);
+/* Its parts: of the layers from begin to end, and the hidden states that multi-token prediction stores. */
+uint64_t model_layers_kv_bytes(const struct model_desc *desc, enum dtype kv_type, int page_tokens,
+                               int n_tokens, int begin, int end);
+uint64_t model_context_hidden_bytes(const struct model_desc *desc, int page_tokens, int n_tokens);
 
 /* Adapts the description to sequences of at most n tokens (0: of any length): a model with LongRoPE
  * whose original context is long enough uses its short factors, and n_ctx becomes that context. */

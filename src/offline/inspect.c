@@ -6,6 +6,7 @@
 #include "model/chat/calls/call_forms.h"
 #include "model/chat/chat.h"
 #include "model/chat/reasoning.h"
+#include "model/load/device/division.h"
 #include "model/load/pooling.h"
 #include "model/weights/mtp.h"
 #include "model/weights/weights.h"
@@ -28,6 +29,9 @@ struct inspect_report {
     int context;
     const char *tool_form, *reasoning_form; /* by the chat template; NULL: it does not tell */
     bool has_template;
+    struct weight_parts *parts;
+    struct division division; /* between a card and the CPU */
+    struct division_report sides;
 };
 
 static enum tutti_status sum_weights(struct inspect_report *r, struct tutti_error *err)
@@ -42,6 +46,7 @@ static enum tutti_status sum_weights(struct inspect_report *r, struct tutti_erro
         if (!r->options->type)
             weights_use_compact(&w, 1, false);
         r->weight_bytes += weights_bytes(&w, r->options->type, caps);
+        weight_parts_add(r->parts, &r->desc, &at, &w, r->options->type);
         r->n_params += weights_n_params(&w);
         if (!slot_info(at.slot)->is_of_experts ||
             at.expert < model_layer(&r->desc, at.layer)->ffn.experts.routing.n_chosen)
@@ -71,6 +76,36 @@ static void count_users(struct inspect_report *r)
 static const char *device_of(const struct inspect_report *r)
 {
     return r->options->device ? r->options->device : "cpu";
+}
+
+static enum tutti_status read_division(struct inspect_report *r, struct tutti_error *err)
+{
+    const struct division_options options = { .model = checkpoint_path(r->ck),
+                                              .device = r->options->device,
+                                              .gpu_layers = r->options->gpu_layers,
+                                              .cpu_experts = r->options->cpu_experts };
+    return division_read(&r->division, &r->desc, &options, err);
+}
+
+static bool is_on_card(const struct inspect_report *r)
+{
+    return strncmp(device_of(r), "cuda", 4) == 0;
+}
+
+/* What a card and the CPU have; without flags, the card has all. */
+static void divide(struct inspect_report *r)
+{
+    const struct division_request request = { .model = checkpoint_path(r->ck),
+                                              .type = dtype_name(r->type),
+                                              .desc = &r->desc,
+                                              .parts = r->parts,
+                                              .memory = { r->memory_bytes, r->options->host_bytes },
+                                              .kv_type = r->options->kv_type,
+                                              .n_ctx = r->context };
+    if (is_on_card(r))
+        division_calculate(&r->sides, &r->division, &request);
+    if (r->division.is_given)
+        r->users = (uint64_t)r->sides.n_users;
 }
 
 static const char *scaling_name(const struct attn_desc *a)
@@ -177,6 +212,7 @@ static enum tutti_status write_json(const struct inspect_report *r, FILE *out, s
               json_object_update(root, cost) == 0 &&
               (d->n_kinds == 1 ||
                json_object_set_new(root, "layer_kinds", json_list((size_t)d->n_kinds, kind_json, d)) == 0) &&
+              (!is_on_card(r) || json_object_set_new(root, "division", division_json(&r->sides)) == 0) &&
               (!r->options->lists_tensors ||
                json_object_set_new(root, "tensors",
                                    json_list(checkpoint_n_tensors(r->ck), tensor_json, r->ck)) == 0) &&
@@ -282,6 +318,26 @@ static void write_layers(const struct model_desc *d, FILE *out)
         fprintf(out, "%-16s the normed input times %g\n", "residual", (double)d->residual_scale);
 }
 
+static void write_division(const struct inspect_report *r, FILE *out)
+{
+    const struct division_report *s = &r->sides;
+    const struct placement *p = &s->placement;
+    if (r->division.is_given) {
+        fprintf(out, "%-16s %d of %d layers", "on the card", p->n_layers - p->first_on_card, p->n_layers);
+        if (p->n_cpu_experts > p->first_on_card)
+            fprintf(out, ", without the experts of the first %d layers", p->n_cpu_experts);
+        fputc('\n', out);
+        put_size(out, "  weights", s->weights.card);
+        put_size(out, "  KV per user", s->user.card);
+        put_size(out, "on the CPU", s->weights.cpu);
+        put_size(out, "  KV per user", s->user.cpu);
+        put_size(out, "  memory", s->memory.cpu);
+    }
+    if (*s->refusal.text)
+        fprintf(out, "%-16s %s\n", "does not fit",
+                *s->advice && !r->division.is_given ? s->advice : s->refusal.text);
+}
+
 static void write_text(const struct inspect_report *r, FILE *out)
 {
     const struct model_desc *d = &r->desc;
@@ -309,6 +365,8 @@ static void write_text(const struct inspect_report *r, FILE *out)
     fprintf(out, "%-16s %s, %" PRIu64 " bytes for each token\n", "KV cache",
             kv_type_name(r->options->kv_type), r->kv_token_bytes);
     put_size(out, "memory", r->memory_bytes);
+    if (is_on_card(r))
+        write_division(r, out);
     fprintf(out, "%-16s %" PRIu64 " of %d tokens each\n", "users that fit", r->users, r->context);
     if (r->options->lists_tensors)
         write_tensors(r, out);
@@ -355,6 +413,11 @@ static enum tutti_status inspect(struct inspect_report *r, FILE *out, struct tut
     if (r->options->mtp)
         st = mtp_describe(&r->desc, r->names, r->ck, false, err);
     if (st == TUTTI_OK)
+        st = read_division(r, err);
+    r->parts = weight_parts_new(&r->desc, r->options->kv_type, r->options->context);
+    if (st == TUTTI_OK && !r->parts)
+        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", checkpoint_path(r->ck));
+    if (st == TUTTI_OK)
         st = sum_weights(r, err);
     if (st == TUTTI_OK)
         st = find_answer_forms(r, err);
@@ -365,6 +428,7 @@ static enum tutti_status inspect(struct inspect_report *r, FILE *out, struct tut
     for (size_t i = 0; i < checkpoint_n_tensors(r->ck); i++)
         r->stored_bytes += checkpoint_tensor(r->ck, i)->n_bytes;
     count_users(r);
+    divide(r);
     if (r->options->as_json)
         return write_json(r, out, err);
     write_text(r, out);
@@ -378,6 +442,7 @@ enum tutti_status model_inspect(const char *path, const struct inspect_options *
     enum tutti_status st = checkpoint_open(&r.ck, path, err);
     if (st == TUTTI_OK)
         st = inspect(&r, out, err);
+    free(r.parts);
     checkpoint_close(r.ck);
     return st;
 }

@@ -11,13 +11,15 @@
 struct inspect_options {
     bool as_json;
     bool lists_tensors;
-    const struct weight_type *type; /* to run the weights as; NULL: as stored */
-    enum dtype kv_type;             /* as in backend/kv_type.h */
-    const char *device;             /* as backend_caps_of() takes it; NULL: the CPU */
-    uint64_t memory_bytes;          /* for weights and KV cache together; 0: memory_left() */
-    int context;                    /* tokens of one user; 0: the model's context */
-    bool mtp;                       /* with the layer for multi-token prediction */
-    const char *root;               /* of memory_left(); NULL: "" */
+    const struct weight_type *type;       /* to run the weights as; NULL: as stored */
+    enum dtype kv_type;                   /* as in backend/kv_type.h */
+    const char *device;                   /* as backend_caps_of() takes it; NULL: the CPU */
+    const char *gpu_layers, *cpu_experts; /* as division_read() takes them; NULL: not given */
+    uint64_t memory_bytes;                /* for weights and KV cache together; 0: memory_left() */
+    uint64_t host_bytes;                  /* with gpu_layers or cpu_experts: the CPU's for its part */
+    int context;                          /* tokens of one user; 0: the model's context */
+    bool mtp;                             /* with the layer for multi-token prediction */
+    const char *root;                     /* of memory_left(); NULL: "" */
 };
 
 /* Writes the report to out: description, tensors, sizes, KV bytes for each token, users that fit

@@ -88,3 +88,88 @@ def test_the_memory_is_what_the_card_has_free(cards):
     assert json.loads(tutti("inspect", DEMO, "--device", "cuda:0", "--memory", "1G", "--json").stdout)["memory_bytes"] == GIB
     assert "there is no such card" in tutti("inspect", DEMO, "--device", "cuda:2", check=1).stderr
     assert "expected cpu or cuda" in tutti("inspect", DEMO, "--device", "gpu", check=2).stderr
+
+
+def plan(*args, command="plan"):
+    said = json.loads(tutti(command, *args, "--device", "cuda", "--json").stdout)
+    return said["division"], said
+
+
+def test_a_division_gives_each_side_its_layers(no_driver):
+    del no_driver
+    args = ("tiny", "--memory", "8M", "--host-memory", "9M", "--context", "160")
+    kv = 2 * 2 * 32 * 2 * 160  # of a user's context in a layer
+    sums = []
+    for n in range(5):
+        parts, said = plan(*args, "--gpu-layers", str(n))
+        card, cpu = parts["card"], parts["cpu"]
+        assert (parts["layers"], parts["gpu_layers"], parts["cpu_experts"]) == (4, n, 0) and said["layouts"] == said["fewest_hosts"] == []
+        assert (card["user_bytes"], cpu["user_bytes"]) == (n * kv, (4 - n) * kv)
+        assert (card["memory_bytes"], cpu["memory_bytes"]) == (8 << 20, 9 << 20)
+        assert parts["users_fit"] == min((side["memory_bytes"] - side["weight_bytes"]) // side["user_bytes"]
+                                         for side in (card, cpu) if side["user_bytes"] > 0)
+        assert parts["refusal"] is None and parts["advice"] is None
+        sums.append((card["weight_bytes"], cpu["weight_bytes"]))
+    assert sums[0][0] == sums[4][1] == 0  # without layers the output is not on the card either; with all, the embedding is too
+    whole = plan("tiny", "--memory", "8M", "--context", "160")[1]
+    assert sums[4][0] == whole["layouts"][0]["weight_bytes"] == whole["division"]["card"]["weight_bytes"]
+    layer = sums[2][0] - sums[1][0]
+    assert layer == sums[3][0] - sums[2][0] and sums[4][0] > sums[3][0] + layer > sums[3][0]
+    assert sums[1][0] > layer
+    assert sums[1][1] - sums[2][1] == sums[2][1] - sums[3][1] == layer - 4 * (384 + 256 + 2 * 704 + 256)  # scales
+
+
+def test_the_experts_of_some_layers_are_the_cpus(no_driver):
+    del no_driver
+    args = ("qwen3-30b-a3b", "--memory", "20G", "--host-memory", "64G", "--context", "1024")
+    cards = [plan(*args, "--cpu-experts", n)[0]["card"] for n in ("0", "12", "24", "all")]
+    weights = [card["weight_bytes"] for card in cards]
+    assert weights[0] - weights[1] == weights[1] - weights[2] == (weights[2] - weights[3]) // 2 > 0
+    assert len({card["user_bytes"] for card in cards}) == 1  # keys and values stay
+    assert "The CPU has the experts of the first 12 layers too.\n" in tutti("plan", *args, "--device", "cuda", "--cpu-experts", "12").stdout
+
+
+def test_what_does_not_fit_is_refused_with_flags_that_fit(no_driver):
+    """And those do, by the same calculation; one layer more would not."""
+    del no_driver
+    args = ("qwen3-30b-a3b", "--memory", "3G", "--host-memory", "64G")
+    for flags in (args[:3], (*args, "--gpu-layers", "40")):
+        parts, _ = plan(*flags)
+        assert " of its memory are available: --gpu-layers " in parts["refusal"] and parts["refusal"].endswith(parts["advice"])
+        n = re.match(r"--gpu-layers (\d+) of 48, or --cpu-experts all would fit, with the rest on the CPU$", parts["advice"]).group(1)
+        assert plan(*args, "--gpu-layers", n)[0]["refusal"] is None and plan(*args, "--cpu-experts", "all")[0]["refusal"] is None
+        assert plan(*args, "--gpu-layers", "auto")[0] == plan(*args, "--gpu-layers", n)[0]
+        text = tutti("plan", *flags, "--device", "cuda").stdout
+        assert "Not one user fits." in text and parts["advice"] in text
+    assert "the weights that the CPU is to have need" in plan("llama-7b", "--memory", "3G", "--host-memory", "1G", "--gpu-layers", "1")[0]["refusal"]
+
+
+def test_a_division_is_that_of_a_model_that_is_loaded(cards):
+    cards(MEMORY=2 * GIB)
+    for n in ("0", "4", "auto"):
+        parts, _ = plan(DEMO, "--gpu-layers", n)
+        assert plan(DEMO, "--gpu-layers", n, command="inspect")[0] | {"users_fit": 0, "cpu": 0} == parts | {"users_fit": 0, "cpu": 0}
+    log = tutti("generate", DEMO, "-p", "x", "-n", "1", "--device", "cuda", "--gpu-layers", "4").stderr
+    n, layers, card, cpu = re.search(r"(\d+) of (\d+) layers on the card, with weights of (\d+)K; the CPU has those of (\d+)K", log).groups()
+    parts, _ = plan(DEMO, "--gpu-layers", "4")
+    assert (parts["gpu_layers"], parts["layers"]) == (int(n), int(layers))
+    assert [-(-parts[side]["weight_bytes"] // 1024) for side in ("card", "cpu")] == [int(card), int(cpu)]
+    # What loading refuses, a plan refuses in the same words.
+    cards(MEMORY=8000000)
+    refused = tutti("generate", DEMO, "-p", "x", "--device", "cuda", "--gpu-layers", "5", check=1).stderr
+    assert plan(DEMO, "--gpu-layers", "5")[0]["refusal"] in refused
+    text = tutti("inspect", DEMO, "--device", "cuda", "--gpu-layers", "5", "--no-tensors").stdout
+    assert re.search(r"^on the card      5 of 6 layers$", text, re.M) and "does not fit " in text and "users that fit   0 of" in text
+    assert re.search(r"^does not fit     --gpu-layers \d of 6 would fit", tutti("inspect", DEMO, "--device", "cuda").stdout, re.M)
+
+
+@pytest.mark.parametrize("args, said", [
+    (["--gpu-layers", "3"], "--gpu-layers: only with --device cuda"),
+    (["--device", "cuda", "--memory", "1G", "--gpu-layers", "7"], "--gpu-layers 7: expected 0 to 6, the layers of "),
+    (["--device", "cuda", "--memory", "1G", "--cpu-experts", "all"], "has no experts; --gpu-layers leaves whole layers to the CPU"),
+    (["--device", "cuda", "--memory", "1G", "--host-memory", "1G"], "--host-memory: only with --gpu-layers or --cpu-experts"),
+])
+def test_divisions_that_cannot_be_are_refused_as_by_serve(args, said):
+    for command in ("plan", "inspect"):
+        assert said in tutti(command, DEMO, *args, check=2).stderr
+    assert "not with several ranks" in tutti("plan", DEMO, "--device", "cuda", "--memory", "1G", "--hosts", "2", "--gpu-layers", "3", check=1).stderr

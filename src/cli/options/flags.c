@@ -213,6 +213,18 @@ const struct option FIT_OPTIONS[] = {
     CHOICE_OPTION(FIT, device, "device", "NAME", FIT_DEVICES,
                   "calculate for this device; with cuda and --memory, no card is needed", .may_number = true,
                   .initial = "cpu"),
+    TEXT_OPTION(
+        FIT, gpu_layers, "gpu-layers", "N",
+        "with --device cuda: calculate with the last N layers and the output on the card, and the others "
+        "on the CPU; auto for as many as fit"),
+    TEXT_OPTION(
+        FIT, cpu_experts, "cpu-experts", "N",
+        "with --device cuda: calculate with the experts of the first N layers on the CPU; all for those "
+        "of all layers"),
+    SIZE_OPTION(FIT, host_memory, "host-memory", "SIZE",
+                "with --gpu-layers or --cpu-experts: memory for the CPU's weights, keys and values; without "
+                "it, what this machine, or its control group, has left",
+                .min = 1, .max = INFINITY),
     INT_OPTION(FIT, context, "context", "N",
                "context of each user in tokens; without it, the model's whole context", .letter = 'c',
                .min = 1, .max = LIMIT_CONTEXT),
@@ -258,12 +270,19 @@ enum tutti_status fit_flags_values(const struct fit_flags *flags, struct fit_val
     *out = (struct fit_values){
         .type = flags->type ? weight_type_find(flags->type) : NULL,
         .device = flags->device,
+        .gpu_layers = flags->gpu_layers,
+        .cpu_experts = flags->cpu_experts,
         .memory_bytes = flags->memory,
+        .host_bytes = flags->host_memory > 0 ? flags->host_memory : memory_left(""),
         .context = flags->context,
         .mtp = flags->draft != NULL,
     };
     if (!kv_type_find(flags->kv_type, &out->kv_type))
         return error_set(err, TUTTI_E_ARGUMENT, "--kv-type: unknown type '%s'", flags->kv_type);
+    if (flags->host_memory > 0 && !flags->gpu_layers && !flags->cpu_experts)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "host-memory",
+                               "--host-memory: only with --gpu-layers or --cpu-experts, where a card and the "
+                               "CPU compute together; without them, give --memory");
     if (flags->memory > 0)
         return TUTTI_OK;
     out->memory_bytes = memory_left("");

@@ -38,8 +38,8 @@ MUST_CHECK enum tutti_status model_flags_ranks(const struct model_flags *flags, 
 
 /* ---- memory estimate ---- */
 struct fit_flags {
-    const char *type, *kv_type, *draft, *device;
-    uint64_t memory;
+    const char *type, *kv_type, *draft, *device, *gpu_layers, *cpu_experts;
+    uint64_t memory, host_memory;
     int context;
 };
 extern const struct option FIT_OPTIONS[];
@@ -47,10 +47,12 @@ extern const struct option FIT_OPTIONS[];
 struct fit_values {
     const struct weight_type *type; /* NULL: as stored */
     enum dtype kv_type;
-    const char *device;    /* as backend_caps_of() takes it */
-    uint64_t memory_bytes; /* without --memory: memory_left(), or the card's */
-    int context;           /* 0: not given */
-    bool mtp;              /* with the layer for multi-token prediction */
+    const char *device;                   /* as backend_caps_of() takes it */
+    const char *gpu_layers, *cpu_experts; /* as division_read() takes them */
+    uint64_t memory_bytes;                /* without --memory: memory_left(), or the card's */
+    uint64_t host_bytes;                  /* of the CPU beside a card; without --host-memory: memory_left() */
+    int context;                          /* 0: not given */
+    bool mtp;                             /* with the layer for multi-token prediction */
 };
 MUST_CHECK enum tutti_status fit_flags_values(const struct fit_flags *flags, struct fit_values *out,
                                               struct tutti_error *err);

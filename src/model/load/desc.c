@@ -408,11 +408,18 @@ int64_t model_window_slots(int window, int step_tokens, int page_tokens)
     return kv_pages_of(window, page_tokens) + kv_pages_of(step_tokens, page_tokens) + 2;
 }
 
-uint64_t model_context_kv_bytes(const struct model_desc *d, enum dtype kv_type, int page_tokens, int n_tokens)
+uint64_t model_context_hidden_bytes(const struct model_desc *d, int page_tokens, int n_tokens)
+{
+    return d->uses_mtp ? (uint64_t)kv_pages_of(n_tokens, page_tokens) * (uint64_t)d->d_model * sizeof(float)
+                       : 0;
+}
+
+uint64_t model_layers_kv_bytes(const struct model_desc *d, enum dtype kv_type, int page_tokens, int n_tokens,
+                               int begin, int end)
 {
     int64_t n_pages = kv_pages_of(n_tokens, page_tokens);
-    uint64_t n_bytes = d->uses_mtp ? (uint64_t)n_pages * (uint64_t)d->d_model * sizeof(float) : 0;
-    for (int i = 0; i < model_n_loaded(d); i++) {
+    uint64_t n_bytes = 0;
+    for (int i = begin; i < end; i++) {
         const struct attn_desc *a = &model_layer(d, i)->attn;
         int64_t n = n_pages, n_slots = model_window_slots(a->window, MODEL_STEP_TOKENS, page_tokens);
         if (a->window > 0 && n_slots < n)
@@ -420,6 +427,12 @@ uint64_t model_context_kv_bytes(const struct model_desc *d, enum dtype kv_type, 
         n_bytes += model_layer_kv_bytes(a, kv_type) * (uint64_t)(n * page_tokens);
     }
     return n_bytes;
+}
+
+uint64_t model_context_kv_bytes(const struct model_desc *d, enum dtype kv_type, int page_tokens, int n_tokens)
+{
+    return model_layers_kv_bytes(d, kv_type, page_tokens, n_tokens, 0, model_n_loaded(d)) +
+           model_context_hidden_bytes(d, page_tokens, n_tokens);
 }
 
 /* Whether longer texts would need other frequencies. */

@@ -471,9 +471,7 @@ enum tutti_status load_check_memory(struct loader *l, struct weight_parts *parts
         if (st != TUTTI_OK)
             break;
         fit_add(&sizes, &w, l->type, share_of(l, &at), model->backend->caps);
-        struct packed_bytes n_bytes = { weights_bytes(&w, l->type, backend_caps_of("cuda")),
-                                        weights_bytes(&w, l->type, backend_caps_of("cpu")) };
-        weight_parts_add(parts, stored_desc(l), at.slot, at.layer, n_bytes);
+        weight_parts_add(parts, stored_desc(l), &at, &w, l->type);
     }
     if (st != TUTTI_OK)
         return st;

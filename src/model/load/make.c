@@ -377,10 +377,8 @@ static enum tutti_status make_check_memory(void *user, struct weight_parts *part
     struct fit_sizes sizes = { 0 };
     for (struct slot_at at = SLOT_BEGIN; slot_next(&model->local, &at);) {
         const struct slot_shape shape = slot_shape(&model->local, at.slot, at.layer);
-        struct packed_bytes n_bytes = { fit_shape_bytes(&shape, at.slot, m->type, backend_caps_of("cuda")),
-                                        fit_shape_bytes(&shape, at.slot, m->type, backend_caps_of("cpu")) };
         fit_add_shape(&sizes, &shape, at.slot, m->type, model->backend->caps);
-        weight_parts_add(parts, &model->local, at.slot, at.layer, n_bytes);
+        weight_parts_add_shape(parts, &model->local, &at, m->type);
     }
     const struct weights_to_fit weights = { .name = model->name,
                                             .type = dtype_name(m->type),

@@ -1,5 +1,7 @@
 #include "model/load/device/parts.h"
 
+#include "model/load/fit.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -29,15 +31,32 @@ static void add(struct packed_bytes *to, struct packed_bytes n_bytes)
     to->cpu += n_bytes.cpu;
 }
 
-void weight_parts_add(struct weight_parts *parts, const struct model_desc *desc, enum weight_slot slot,
-                      int layer, struct packed_bytes n_bytes)
+static void add_part(struct weight_parts *parts, const struct model_desc *desc, const struct slot_at *at,
+                     struct packed_bytes n_bytes)
 {
-    enum weight_part part = weight_part_of(desc, slot);
+    enum weight_part part = weight_part_of(desc, at->slot);
     add(part == PART_INPUT     ? &parts->input
         : part == PART_OUTPUT  ? &parts->output
-        : part == PART_EXPERTS ? &parts->layers[layer].experts
-                               : &parts->layers[layer].rest,
+        : part == PART_EXPERTS ? &parts->layers[at->layer].experts
+                               : &parts->layers[at->layer].rest,
         n_bytes);
+}
+
+void weight_parts_add(struct weight_parts *parts, const struct model_desc *desc, const struct slot_at *at,
+                      const struct weight *w, const struct weight_type *type)
+{
+    add_part(parts, desc, at,
+             (struct packed_bytes){ weights_bytes(w, type, backend_caps_of("cuda")),
+                                    weights_bytes(w, type, backend_caps_of("cpu")) });
+}
+
+void weight_parts_add_shape(struct weight_parts *parts, const struct model_desc *desc,
+                            const struct slot_at *at, enum dtype type)
+{
+    const struct slot_shape shape = slot_shape(desc, at->slot, at->layer);
+    add_part(parts, desc, at,
+             (struct packed_bytes){ fit_shape_bytes(&shape, at->slot, type, backend_caps_of("cuda")),
+                                    fit_shape_bytes(&shape, at->slot, type, backend_caps_of("cpu")) });
 }
 
 /* ---- placements ---- */

@@ -3,6 +3,7 @@
 #define TUTTI_MODEL_LOAD_DEVICE_PARTS_H
 
 #include "model/weights/weight_part.h"
+#include "model/weights/weights.h"
 
 /* Bytes as the card packs them, and as the CPU does. */
 struct packed_bytes {
@@ -22,8 +23,12 @@ enum { DEVICE_CONTEXT = 8192 };
 
 /* NULL: out of memory. For free(). n_ctx: of a user; 0: the model's. */
 struct weight_parts *weight_parts_new(const struct model_desc *desc, enum dtype kv_type, int n_ctx);
-void weight_parts_add(struct weight_parts *parts, const struct model_desc *desc, enum weight_slot slot,
-                      int layer, struct packed_bytes n_bytes);
+/* Adds a weight of a checkpoint. type: the requested one, NULL: as stored. */
+void weight_parts_add(struct weight_parts *parts, const struct model_desc *desc, const struct slot_at *at,
+                      const struct weight *w, const struct weight_type *type);
+/* The same of all n_experts matrices of a slot of a known shape. */
+void weight_parts_add_shape(struct weight_parts *parts, const struct model_desc *desc,
+                            const struct slot_at *at, enum dtype type);
 
 /* The placement of the last n_layers layers of a model on the card, without the experts of the model's first n_cpu_experts
  * layers. */

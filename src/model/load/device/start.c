@@ -2,6 +2,7 @@
 
 #include "backend/kv_type.h"
 #include "base/log.h"
+#include "model/load/device/division.h"
 #include "model/ranks/group.h"
 
 #include <stdlib.h>
@@ -80,56 +81,15 @@ static bool prefers_card(const struct tutti_model_options *options)
     return options->device && strcmp(options->device, "auto") == 0;
 }
 
-/* How a card and the CPU are to divide the model. */
-struct division {
-    bool is_given, is_auto; /* is_auto: as many layers as fit */
-    int n_layers;           /* on the card */
-    int n_cpu_experts;
-};
-
-/* A number from 0 to most, or the word. False: it is neither. */
-static bool read_count(int *out, const char *text, const char *word, int word_means, int most)
-{
-    size_t n_digits = strspn(text, "0123456789");
-    bool is_number = n_digits > 0 && n_digits < 6 && text[n_digits] == '\0';
-    *out = is_number ? atoi(text) : word_means;
-    return is_number ? *out <= most : strcmp(text, word) == 0;
-}
-
 static enum tutti_status read_division(struct division *out, const struct model *model,
                                        const struct tutti_model_options *options, struct tutti_error *err)
 {
-    const struct model_desc *d = &model->desc;
-    const char *layers = options->gpu_layers, *experts = options->cpu_experts, *device = options->device;
-    const char *param = layers ? "gpu_layers" : "cpu_experts",
-               *flag = layers ? "--gpu-layers" : "--cpu-experts";
-    *out = (struct division){ .is_given = layers || experts, .n_layers = d->n_layers };
-    if (!out->is_given)
-        return TUTTI_OK;
-    if (!device || strncmp(device, "cuda", 4) != 0)
-        return error_set_param(err, TUTTI_E_ARGUMENT, param,
-                               "%s: only with --device cuda, where a card and the CPU compute together; the "
-                               "device is %.32s",
-                               flag, device ? device : "cpu");
-    if (model->group)
-        return error_set_param(
-            err, TUTTI_E_UNSUPPORTED, param,
-            "%s: not with several ranks (--tp), each of which needs room for all of its part on its card",
-            flag);
-    if (layers && !read_count(&out->n_layers, layers, "auto", d->n_layers, d->n_layers))
-        return error_set_param(err, TUTTI_E_ARGUMENT, param,
-                               "--gpu-layers %.32s: expected 0 to %d, the layers of %s, or auto", layers,
-                               d->n_layers, model->name);
-    out->is_auto = layers && strcmp(layers, "auto") == 0;
-    if (experts && !model_has_experts(d))
-        return error_set_param(
-            err, TUTTI_E_ARGUMENT, "cpu_experts",
-            "--cpu-experts: %s has no experts; --gpu-layers leaves whole layers to the CPU", model->name);
-    if (experts && !read_count(&out->n_cpu_experts, experts, "all", model_n_loaded(d), d->n_layers))
-        return error_set_param(err, TUTTI_E_ARGUMENT, "cpu_experts",
-                               "--cpu-experts %.32s: expected 0 to %d, the layers of %s, or all", experts,
-                               d->n_layers, model->name);
-    return TUTTI_OK;
+    const struct division_options division = { .model = model->name,
+                                               .device = options->device,
+                                               .gpu_layers = options->gpu_layers,
+                                               .cpu_experts = options->cpu_experts,
+                                               .has_ranks = model->group != NULL };
+    return division_read(out, &model->desc, &division, err);
 }
 
 /* ---- whether it fits ---- */
@@ -142,30 +102,16 @@ static uint64_t card_memory_left(const struct model *model)
 static enum tutti_status check_division(const struct model *model, const struct weights_to_fit *w,
                                         struct tutti_error *err)
 {
-    char need[FIT_SIZE_BYTES], left[FIT_SIZE_BYTES], advice[DEVICE_TEXT_BYTES];
+    char card[FIT_SIZE_BYTES], cpu[FIT_SIZE_BYTES];
     const struct placement *p = &model->placement;
+    const struct division_memory memory = { card_memory_left(model), w->host_bytes };
     struct packed_bytes sum = weight_parts_sum(w->parts, p);
-    uint64_t card_bytes = card_memory_left(model);
-    if (sum.card > card_bytes) {
-        (void)device_advice(advice, w->parts, &model->desc, p->n_cpu_experts, card_bytes);
-        return error_set_param(
-            err, TUTTI_E_MEMORY, "gpu_layers",
-            "%s: the weights that the card is to have need %s as %s, but %s of its memory are "
-            "available%s%s",
-            w->name, fit_size_text(need, sum.card), w->type, fit_size_text(left, card_bytes),
-            *advice ? ": " : "", advice);
-    }
-    if (sum.cpu > w->host_bytes)
-        return error_set_param(err, TUTTI_E_MEMORY, "memory_bytes",
-                               "%s: the weights that the CPU is to have need %s as %s, but %s of memory are "
-                               "available: leave more to the card (--gpu-layers, --cpu-experts), or take a "
-                               "smaller --type",
-                               w->name, fit_size_text(need, sum.cpu), w->type,
-                               fit_size_text(left, w->host_bytes));
-    log_info("device cuda: %d of %d layers on the card, with weights of %s; the CPU has those of %s%s",
-             p->n_layers - p->first_on_card, p->n_layers, fit_size_text(need, sum.card),
-             fit_size_text(left, sum.cpu), p->n_cpu_experts > 0 ? ", experts among them" : "");
-    return TUTTI_OK;
+    enum tutti_status st = division_check(w->parts, &model->desc, p, &memory, w->name, w->type, err);
+    if (st == TUTTI_OK)
+        log_info("device cuda: %d of %d layers on the card, with weights of %s; the CPU has those of %s%s",
+                 p->n_layers - p->first_on_card, p->n_layers, fit_size_text(card, sum.card),
+                 fit_size_text(cpu, sum.cpu), p->n_cpu_experts > 0 ? ", experts among them" : "");
+    return st;
 }
 
 enum tutti_status device_check_fits(const struct model *model, const struct tutti_model_options *options,
@@ -224,8 +170,7 @@ static enum tutti_status open_fitting(struct model *model, const struct tutti_mo
                                       struct division *division, const struct weight_parts *parts,
                                       struct tutti_error *err)
 {
-    division->n_layers = device_most_layers(parts, &model->desc, division->n_cpu_experts,
-                                            card_memory_left(model));
+    division_settle(division, parts, &model->desc, card_memory_left(model));
     close_backend(model);
     return open_divided(model, options, division, err);
 }
