@@ -7,6 +7,7 @@
 #include "cluster/monitor.h"
 #include "cluster/state.h"
 
+#include <assert.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -224,8 +225,14 @@ bool cluster_wait(struct cluster *c, struct waiting *w, bool is_idle)
     return true;
 }
 
-/* Waits until all started messages are complete. */
-static bool cluster_finish(struct cluster *c, bool is_idle)
+static bool goes_on_always(void *user)
+{
+    (void)user;
+    return true;
+}
+
+/* Waits until all started messages are complete, and calls goes_on(user) meanwhile. */
+static bool cluster_finish(struct cluster *c, bool is_idle, bool (*goes_on)(void *user), void *user)
 {
     struct waiting w = { 0 };
     for (;;) {
@@ -234,12 +241,13 @@ static bool cluster_finish(struct cluster *c, bool is_idle)
             return true;
         if (done < 0)
             atomic_store(&c->is_broken, true);
-        if (!cluster_wait(c, &w, is_idle))
+        if (!goes_on(user) || !cluster_wait(c, &w, is_idle))
             return false;
     }
 }
 
-bool cluster_exchange(struct cluster *c, int n_sends, int n_receives, bool is_idle)
+/* Starts messages. False: the transport failed, or did before. */
+static bool cluster_begin(struct cluster *c, int n_sends, int n_receives)
 {
     if (cluster_is_lost(c))
         return false;
@@ -250,7 +258,12 @@ bool cluster_exchange(struct cluster *c, int n_sends, int n_receives, bool is_id
         atomic_store(&c->is_broken, true);
         return false;
     }
-    return cluster_finish(c, is_idle);
+    return true;
+}
+
+bool cluster_exchange(struct cluster *c, int n_sends, int n_receives, bool is_idle)
+{
+    return cluster_begin(c, n_sends, n_receives) && cluster_finish(c, is_idle, goes_on_always, NULL);
 }
 
 struct message cluster_message(const struct cluster *c, int rank, const void *bytes, size_t n_bytes)
@@ -313,6 +326,16 @@ bool cluster_broadcast(struct cluster *c, void *bytes, size_t n_bytes, bool is_i
             c->sends[r - 1] = cluster_message(c, r, bytes, n_bytes);
         ok = cluster_exchange(c, c->n_ranks - 1, 0, false);
     }
+    c->cost.broadcast_ns += clock_now_ns() - begin_ns;
+    return ok;
+}
+
+bool cluster_await(struct cluster *c, void *bytes, size_t n_bytes, bool (*goes_on)(void *user), void *user)
+{
+    uint64_t begin_ns = clock_now_ns();
+    assert(c->rank > 0);
+    c->receives[0] = cluster_message(c, 0, bytes, n_bytes);
+    bool ok = cluster_begin(c, 0, 1) && cluster_finish(c, true, goes_on, user);
     c->cost.broadcast_ns += clock_now_ns() - begin_ns;
     return ok;
 }

@@ -99,6 +99,9 @@ bool cluster_gather_rows(struct cluster *c, float *whole, const float *part, int
 /* Broadcast: copies n_bytes from rank 0 to the others. is_idle: rank 0 may take long, so
  * the others wait without occupying a core. */
 bool cluster_broadcast(struct cluster *c, void *bytes, size_t n_bytes, bool is_idle);
+/* The same with is_idle on a rank other than 0, which has other work to watch: calls goes_on(user) until the bytes
+ * are there. False also if that returned false; then the cluster can only be closed. */
+bool cluster_await(struct cluster *c, void *bytes, size_t n_bytes, bool (*goes_on)(void *user), void *user);
 
 /* Gathers n_bytes from rank 0 of every group on the first group. Each calls it when its group has
  * nothing under way; they need not arrive at the same time. The first group calls take() for each

@@ -6,6 +6,7 @@
 #include "cluster/transport.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -259,6 +260,47 @@ static void what_one_rank_says_all_know(void **state)
     assert_int_equal(n_faults, 0);
 }
 
+/* Looks that the other rank has taken while it waits. */
+static atomic_int n_looks;
+
+static bool look(void *user)
+{
+    (void)user;
+    n_looks++;
+    return true;
+}
+
+static bool look_once(void *user)
+{
+    (void)user;
+    return false;
+}
+
+static void await_twice(void *arg, struct cluster *c)
+{
+    char plan[16] = "";
+    (void)arg;
+    if (cluster_rank(c) == 0) {
+        strcpy(plan, "rows");
+        while (n_looks < 3)
+            sched_yield();
+        n_faults += !cluster_broadcast(c, plan, sizeof plan, false);
+    } else {
+        n_faults += !cluster_await(c, plan, sizeof plan, look, NULL) || strcmp(plan, "rows") != 0;
+        n_faults += cluster_is_lost(c) || cluster_await(c, plan, sizeof plan, look_once, NULL);
+    }
+    cluster_close(c);
+}
+
+static void a_rank_that_awaits_the_first_one_may_look_at_other_work(void **state)
+{
+    (void)state;
+    n_faults = 0;
+    n_looks = 0;
+    ranks_run(2, 1, false, await_twice, NULL);
+    assert_int_equal(n_faults, 0);
+}
+
 static void wrong_numbers_are_refused(void **state)
 {
     (void)state;
@@ -393,6 +435,7 @@ int main(void)
         cmocka_unit_test(rows_are_put_together_on_rank_0),
         cmocka_unit_test(what_replicas_bring_is_taken_in_their_order),
         cmocka_unit_test(what_one_rank_says_all_know),
+        cmocka_unit_test(a_rank_that_awaits_the_first_one_may_look_at_other_work),
         cmocka_unit_test(wrong_numbers_are_refused),
         cmocka_unit_test(who_says_goodbye_is_not_lost),
         cmocka_unit_test(an_end_without_goodbye_is_a_loss),
