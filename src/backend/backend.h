@@ -196,7 +196,7 @@ struct step {
     int n_hidden;             /* the last n_hidden outputs give normed hidden states instead of logits */
     const int32_t *token_ids; /* [n_rows] */
     /* [n_rows]: the row's token is that of this input of the last sample_submit(), -1: token_ids[r]. NULL: -1 for all.
-     * Only with sample_submit(). */
+     * Only with feeds_tokens(). With several ranks rank 0 has sampled, and the others have the same array. */
     const int32_t *token_sources;
     const int32_t *positions;          /* [n_rows] */
     const int32_t *seqs;               /* [n_rows], 0..n_seqs-1 */
@@ -365,7 +365,8 @@ struct backend_ops {
      * after the last matrix_new() and lora_new(). */
     enum tutti_status (*reserve)(struct backend *be, int max_rows, struct tutti_error *err);
 
-    /* ---- one step; step and all it points to must not change until step_wait() ---- */
+    /* ---- one step; step and all it points to must not change until step_wait(), with feeds_tokens() until
+     * step_submit() ---- */
     void (*step_begin)(struct backend *be, const struct step *step);
     /* x [n_rows][n_in of table] = rows token_ids of table, as float32. Row 0 of the table is id
      * first_id; rows of x whose id is not in the table become 0. */
@@ -478,7 +479,7 @@ struct backend_ops {
     void (*step_submit)(struct backend *be);
     /* Waits until they are computed. */
     void (*step_wait)(struct backend *be);
-    /* Whether the step that was submitted last is computed, without waiting. With sample_submit() only. */
+    /* Whether the step that was submitted last is computed, without waiting. With feeds_tokens() only. */
     bool (*step_is_done)(struct backend *be);
 
     /* The first failure of the device since the backend was opened, such as a card that fell off the bus; TUTTI_OK: none.
@@ -492,11 +493,14 @@ struct backend_ops {
     /* Processes the n inputs (sample.h), each with its rows of logits [rows][n_vocab], and sets their
      * results. Logits stay in the backend's memory: only results are copied to the host. */
     void (*sample)(struct backend *be, struct floats logits, int n_vocab, struct sample_input *inputs, int n);
+    /* Whether steps may have token_sources, known after reserve(): with several ranks their devices must pass tokens on
+     * without the host. NULL: no. */
+    bool (*feeds_tokens)(const struct backend *be);
     /* Submits sampling of n inputs after the step that was submitted last, which need not be computed yet. The next step
      * may be submitted before sample_wait(), with these inputs' tokens in its rows (struct step's token_sources), if the
      * step in flight has no results for the host (n_hidden). What inputs point to must stay until sample_wait(). False:
      * an input cannot be sampled without the host (SAMPLE_BEST, draft tokens, and what the device lacks); nothing was
-     * done. NULL: the device computes when it is called. */
+     * done. With feeds_tokens() only. */
     bool (*sample_submit)(struct backend *be, struct floats logits, int n_vocab, struct sample_input *inputs,
                           int n);
     /* Sets the results of the last sample_submit(), and does not wait for what was submitted after it. n_out is 0 where

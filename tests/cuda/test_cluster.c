@@ -84,6 +84,7 @@ static void check_way(struct backend *be, struct cluster *cluster)
 {
     bool can = getenv("TUTTI_TEST_NCCL") && cluster_n_ranks(cluster) > 1 && cluster_n_local(cluster) <= 2;
     assert_true(can == (cuda_of(be)->nccl != NULL));
+    assert_true(be->ops->feeds_tokens(be) == (can || cluster_n_ranks(cluster) == 1));
 }
 
 static void sum_rows(void *arg, struct cluster *cluster)
@@ -190,7 +191,13 @@ static const char *const FUNCTIONS[] = {
     "cuCtxSetCurrent",
 #undef FUNCTION
 };
-enum { N_FUNCTIONS = sizeof FUNCTIONS / sizeof *FUNCTIONS, LIFE_ROWS = 3, LIFE_WIDTH = 24, PATIENCE = 120 };
+enum {
+    N_FUNCTIONS = sizeof FUNCTIONS / sizeof *FUNCTIONS,
+    LIFE_ROWS = 3,
+    LIFE_WIDTH = 24,
+    LIFE_STEPS = 3, /* that are alike, so that their list is recorded or found to be hopeless */
+    PATIENCE = 120
+};
 
 /* What a process of ranks ends with. */
 enum outcome { WENT_ON, FAILED_CLEARLY, WRONG, UNCLEAR };
@@ -222,20 +229,27 @@ static void check_sums(struct backend *be, struct floats x, int n_ranks)
             _exit(WRONG);
 }
 
-/* Steps that are alike, so that their list is recorded or found to be hopeless. */
-static void sum_in_steps(struct backend *be, struct floats x, const float *own, int n_ranks)
+/* A step whose rows have these tokens and sources. */
+static struct step make_step(const int32_t *token_ids, const int32_t *sources)
 {
     static const int32_t numbers[LIFE_ROWS] = { 0, 1, 2 };
-    const int32_t *tables[LIFE_ROWS] = { numbers, numbers, numbers };
-    const struct step step = { .n_rows = LIFE_ROWS,
-                               .n_seqs = LIFE_ROWS,
-                               .n_outputs = LIFE_ROWS,
-                               .token_ids = numbers,
-                               .positions = numbers,
-                               .seqs = numbers,
-                               .page_tables = tables,
-                               .output_rows = numbers };
-    for (int i = 0; i < 3; i++) {
+    static const int32_t *const tables[LIFE_ROWS] = { numbers, numbers, numbers };
+    return (struct step){ .n_rows = LIFE_ROWS,
+                          .n_seqs = LIFE_ROWS,
+                          .n_outputs = LIFE_ROWS,
+                          .token_ids = token_ids,
+                          .token_sources = sources,
+                          .positions = numbers,
+                          .seqs = numbers,
+                          .page_tables = tables,
+                          .output_rows = numbers };
+}
+
+static void sum_in_steps(struct backend *be, struct floats x, const float *own, int n_ranks)
+{
+    static const int32_t ids[LIFE_ROWS] = { 0 };
+    const struct step step = make_step(ids, NULL);
+    for (int i = 0; i < LIFE_STEPS; i++) {
         be->ops->upload(be, x, own, LIFE_ROWS * LIFE_WIDTH);
         be->ops->step_begin(be, &step);
         (void)be->ops->reduce(be, x, LIFE_ROWS * LIFE_WIDTH);
@@ -244,6 +258,63 @@ static void sum_in_steps(struct backend *be, struct floats x, const float *own, 
         check_rank(be);
         check_sums(be, x, n_ranks);
     }
+}
+
+/* Submits greedy draws from rows of logits [LIFE_ROWS][LIFE_WIDTH], each with its largest at id firsts[row]. */
+static void submit_draws(struct backend *be, struct floats logits, const int32_t *firsts,
+                         struct sample_input *inputs, struct sample *samples)
+{
+    static const struct tutti_sampling GREEDY = { .repetition_penalty = 1, .top_p = 1, .typical_p = 1 };
+    float values[LIFE_ROWS * LIFE_WIDTH] = { 0 };
+    for (int row = 0; row < LIFE_ROWS; row++) {
+        values[row * LIFE_WIDTH + firsts[row]] = 1;
+        inputs[row] = (struct sample_input){
+            .kind = SAMPLE_DRAW, .row = row, .n_usable = LIFE_WIDTH, .sampling = &GREEDY, .out = &samples[row]
+        };
+    }
+    be->ops->upload(be, logits, values, LIFE_ROWS * LIFE_WIDTH);
+    if (!be->ops->sample_submit(be, logits, LIFE_WIDTH, inputs, LIFE_ROWS))
+        _exit(WRONG);
+}
+
+/* Steps with tokens that rank 0 draws, and the other ranks have no other way to know. */
+static void feed_steps(struct backend *be, int rank)
+{
+    struct tutti_error err = { 0 };
+    struct floats logits = NO_FLOATS;
+    struct sample_input inputs[LIFE_ROWS];
+    struct sample samples[LIFE_ROWS];
+    if (!be->ops->feeds_tokens(be))
+        return;
+    if (rank == 0) {
+        enum tutti_status st = be->ops->reserve_sampling(be, LIFE_WIDTH, &err);
+        if (st != TUTTI_OK)
+            end_rank(st, &err);
+        logits = be->ops->alloc(be, LIFE_ROWS * LIFE_WIDTH);
+        check_rank(be);
+        if (!logits.buffer) /* the caller's to tell */
+            _exit(FAILED_CLEARLY);
+    }
+    for (int i = 0; i < LIFE_STEPS; i++) {
+        const int32_t drawn[LIFE_ROWS] = { 5 + i, 9 - i, 17 + i }, sources[LIFE_ROWS] = { 2, -1, 0 };
+        const int32_t known[LIFE_ROWS] = { 0, 3 * i, 0 }, want[LIFE_ROWS] = { drawn[2], 3 * i, drawn[0] };
+        const struct step step = make_step(known, sources);
+        int32_t got[LIFE_ROWS];
+        if (rank == 0)
+            submit_draws(be, logits, drawn, inputs, samples);
+        be->ops->step_begin(be, &step);
+        be->ops->step_submit(be);
+        if (rank == 0)
+            be->ops->sample_wait(be);
+        be->ops->step_wait(be);
+        check_rank(be);
+        cuda_copy_out(cuda_of(be), got, cuda_of(be)->rows.token_ids, sizeof got);
+        check_rank(be);
+        for (int row = 0; row < LIFE_ROWS; row++)
+            if (got[row] != want[row] || (rank == 0 && samples[row].token != drawn[row]))
+                _exit(WRONG);
+    }
+    be->ops->dealloc(be, logits);
 }
 
 /* Opening, collectives in steps and between them, and closing; is_lost: at the end a rank is lost. */
@@ -270,6 +341,7 @@ static void live_as_rank(void *arg, struct cluster *cluster)
     if (!x.buffer || !part.buffer || (rank == 0 && !whole.buffer)) /* the caller's to tell */
         _exit(FAILED_CLEARLY);
     sum_in_steps(be, x, own, n_ranks);
+    feed_steps(be, rank);
     be->ops->upload(be, x, own, n);
     (void)be->ops->reduce_rows(be, x, LIFE_ROWS, LIFE_WIDTH);
     (void)be->ops->all_gather_rows(be, x, LIFE_ROWS, LIFE_WIDTH);

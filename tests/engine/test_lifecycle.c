@@ -256,6 +256,7 @@ static void a_step_is_planned_while_tokens_are_drawn(void **state)
     for (int i = 0; i < 4; i++)
         add(&b, 15, 1, 0);
     compute(&b, 60);
+    assert_null(b.s->step.token_sources); /* all tokens are known */
     for (int i = 0; i < 4; i++) {
         seqs[i] = b.s->entries[i].seq;
         seqs[i]->max_ids = i == 3 ? 16 : 20;

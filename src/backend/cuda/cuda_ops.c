@@ -111,6 +111,7 @@ const struct backend_ops CUDA_OPS = {
     .arithmetic_checksum = cuda_arithmetic_checksum,
     .reserve_sampling = cuda_reserve_sampling,
     .sample = cuda_sample,
+    .feeds_tokens = cuda_feeds_tokens,
     .sample_submit = cuda_sample_submit,
     .sample_wait = cuda_sample_wait,
 };

@@ -3,6 +3,7 @@
  * All that a step sends is in one piece of pinned memory, which is copied once, before the step's first launch. Its
  * addresses on the card depend on the number of padded rows only, so that a graph stays valid. */
 #include "backend/cuda/cuda_state.h"
+#include "backend/cuda/ranks/cuda_cluster.h"
 #include "kernels/cuda/step_args.h"
 
 #include <stdlib.h>
@@ -283,6 +284,21 @@ void cuda_step_send(struct cuda_backend *cuda)
     s->n_sent = s->n_data;
 }
 
+/* token_ids: on the card. */
+static void feed_tokens(struct cuda_backend *cuda, const struct step *step, int32_t *token_ids, int padded)
+{
+    if (cuda_draws_tokens(cuda)) {
+        const struct feed_tokens_args args = { .token_ids = token_ids,
+                                               .sources = put_padded(cuda->state, step->token_sources,
+                                                                     step->n_rows, padded, -1),
+                                               .results = cuda_sample_results(cuda),
+                                               .n = padded };
+        cuda_launch(cuda, CUDA_KERNEL_feed_tokens, (struct cuda_grid){ (padded + 127) / 128, 1, 1, 128, 0 },
+                    &args, sizeof args);
+    }
+    cuda_share_tokens(cuda, token_ids, padded);
+}
+
 static void put_step(struct cuda_backend *cuda, const struct step *step, int padded)
 {
     struct cuda_state *s = cuda->state;
@@ -307,14 +323,8 @@ static void put_step(struct cuda_backend *cuda, const struct step *step, int pad
         slots[i] = slot_of(step, i);
     for (int i = n_seqs; i <= padded; i++)
         slots[i] = s->tables[0].n_slots;
-    if (step->token_sources) {
-        const struct feed_tokens_args args = { .token_ids = token_ids,
-                                               .sources = put_padded(s, step->token_sources, n, padded, -1),
-                                               .results = cuda_sample_results(cuda),
-                                               .n = padded };
-        cuda_launch(cuda, CUDA_KERNEL_feed_tokens, (struct cuda_grid){ (padded + 127) / 128, 1, 1, 128, 0 },
-                    &args, sizeof args);
-    }
+    if (step->token_sources)
+        feed_tokens(cuda, step, token_ids, padded);
     rows->page_tables = s->card_tables[0];
     rows->window_tables = step->window_tables ? s->card_tables[1] : s->card_tables[0];
     rows->max_pages = s->tables[0].max_pages;
@@ -328,12 +338,23 @@ static void measure_tables(int32_t *lengths, const struct step *step)
         lengths[step->seqs[r]] = step->positions[r] / CUDA_PAGE_TOKENS + 1;
 }
 
+/* A rank that draws no tokens does not wait for those of the step before the last one, so it waits for that step itself. */
+static void wait_without_draws(struct cuda_backend *cuda)
+{
+    if (cuda_draws_tokens(cuda) || cuda->state->n_in_flight == 0)
+        return;
+    if (cuda->state->n_marked > 0)
+        cuda_wait_samples(cuda);
+    cuda_mark_samples(cuda); /* after the last one */
+}
+
 void cuda_step_begin(struct backend *be, const struct step *step)
 {
     struct cuda_backend *cuda = cuda_of(be);
     struct cuda_state *s = cuda->state;
     cuda_enter(cuda);
     assert(!s->in_step && step->n_seqs <= cuda->max_rows && step->n_outputs <= cuda->max_rows);
+    wait_without_draws(cuda);
     int most = step->n_rows > step->n_outputs ? step->n_rows : step->n_outputs;
     most = most > step->n_seqs ? most : step->n_seqs; /* a sequence may have no row in a step */
     cuda->step = step;

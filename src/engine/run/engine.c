@@ -238,11 +238,12 @@ static enum tutti_status reserve_draft(struct tutti_engine *e, int n_pages, uint
     return options.model ? draft_new(&e->draft, &options, err) : TUTTI_OK;
 }
 
-/* Whether steps may be submitted before the tokens of the last one are known. With several ranks and with draft tokens
- * they are not; tests' hooks see steps one by one. */
+/* Whether steps may be submitted before the tokens of the last one are known. With draft tokens they are not; tests'
+ * hooks see steps one by one. */
 static bool runs_ahead(const struct tutti_engine *e)
 {
-    return e->model->backend->ops->sample_submit && !e->model->group && !e->model->desc.uses_mtp &&
+    const struct backend *be = e->model->backend;
+    return be->ops->feeds_tokens && be->ops->feeds_tokens(be) && !e->model->desc.uses_mtp &&
            !e->options.draft && e->options.max_lookup_tokens == 0 && !e->hooks.logits &&
            e->hooks.wait == model_wait && !e->hooks.never_ahead;
 }

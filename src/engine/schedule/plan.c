@@ -422,7 +422,6 @@ static void fill_rows(struct scheduler *s)
 {
     struct step *step = &s->step;
     *step = (struct step){ .token_ids = s->token_ids,
-                           .token_sources = s->options.runs_ahead ? s->token_sources : NULL,
                            .positions = s->positions,
                            .seqs = s->row_seqs,
                            .page_tables = s->page_tables,
@@ -453,6 +452,8 @@ static void fill_rows(struct scheduler *s)
             int pos = seq->n_computed + k;
             s->token_ids[step->n_rows] = seq->ids[pos];
             s->token_sources[step->n_rows] = seq->source;
+            if (seq->source >= 0)
+                step->token_sources = s->token_sources;
             s->positions[step->n_rows] = pos;
             model_prefix_positions(&seq->prefix, pos, &s->rope_positions[step->n_rows],
                                    &s->block_positions[step->n_rows]);

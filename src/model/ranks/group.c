@@ -26,7 +26,14 @@ enum {
 /* The header of MSG_STEP. Then follow the arrays of struct step (has: which optional ones), the
  * copies; of each page table the slot, and the first and the number of its changed entries; and those
  * entries. */
-enum { HAS_PREFIXES = 1, HAS_ROPE = 2, HAS_BLOCKS = 4, HAS_ADAPTERS = 8, HAS_WINDOWS = 16 };
+enum {
+    HAS_PREFIXES = 1,
+    HAS_ROPE = 2,
+    HAS_BLOCKS = 4,
+    HAS_ADAPTERS = 8,
+    HAS_WINDOWS = 16,
+    HAS_SOURCES = 32
+};
 struct step_head {
     int32_t message, n_rows, n_seqs, n_outputs, n_hidden, has, n_copies;
 };
@@ -248,8 +255,8 @@ bool group_lead_step(struct group *g, const struct step *step, int page_tokens)
                               .n_copies = g->n_copies };
     head.has = (step->prefix_lens ? HAS_PREFIXES : 0) | (step->rope_positions ? HAS_ROPE : 0) |
                (step->block_positions ? HAS_BLOCKS : 0) | (step->adapters ? HAS_ADAPTERS : 0) |
-               (step->window_tables ? HAS_WINDOWS : 0);
-    size_t n_most = HEAD_INTS + 5 * (size_t)step->n_rows + (size_t)step->n_outputs +
+               (step->window_tables ? HAS_WINDOWS : 0) | (step->token_sources ? HAS_SOURCES : 0);
+    size_t n_most = HEAD_INTS + 6 * (size_t)step->n_rows + (size_t)step->n_outputs +
                     8 * (size_t)step->n_seqs + COPY_INTS * (size_t)g->n_copies;
     if (!send_room(g, n_most))
         return false;
@@ -269,6 +276,8 @@ bool group_lead_step(struct group *g, const struct step *step, int page_tokens)
         at = put(at, step->block_positions, step->n_rows);
     if (head.has & HAS_ADAPTERS)
         at = put(at, step->adapters, step->n_seqs);
+    if (head.has & HAS_SOURCES)
+        at = put(at, step->token_sources, step->n_rows);
     at = put(at, g->copies, COPY_INTS * g->n_copies);
     g->n_copies = 0;
     at = put_tables(g, at, step, page_tokens);
@@ -352,7 +361,7 @@ enum tutti_status model_reserve_tables(struct model *model, int max_rows, int ma
     if (!g)
         return TUTTI_OK;
     size_t rows = (size_t)max_rows, seqs = (size_t)(max_seqs < max_rows ? max_seqs : max_rows);
-    size_t n = HEAD_INTS + 6 * rows + 8 * seqs + COPY_INTS * (size_t)MAX_COPIES +
+    size_t n = HEAD_INTS + 7 * rows + 8 * seqs + COPY_INTS * (size_t)MAX_COPIES +
                2 * seqs * (size_t)max_pages;
     if (send_room(g, n) && send_table_room(g, 2 * max_seqs, max_pages))
         return TUTTI_OK;
@@ -447,9 +456,19 @@ static void copy_pages(struct model *model, struct kv_memory *kv, const int32_t 
         be->ops->kv_copy_page(be, kv, (const struct page_copy *)(const void *)(copies + COPY_INTS * i));
 }
 
+/* Waits for the step that is in flight. */
+static void end_step(struct model *model)
+{
+    if (model->group->is_in_flight)
+        model_wait(model);
+    model->group->is_in_flight = false;
+}
+
+/* Rank 0 may submit the next step before this one is computed: then this rank must not wait for it either. */
 static enum tutti_status follow_step(struct model *model, struct kv_memory *kv, struct tutti_error *err)
 {
     struct group *g = model->group;
+    const struct backend *be = model->backend;
     struct step_head head;
     memcpy(&head, g->plan, sizeof head);
     const int32_t *at = g->plan + HEAD_INTS;
@@ -470,6 +489,8 @@ static enum tutti_status follow_step(struct model *model, struct kv_memory *kv, 
         step.block_positions = take(&at, head.n_rows);
     if (head.has & HAS_ADAPTERS)
         step.adapters = take(&at, head.n_seqs);
+    if (head.has & HAS_SOURCES)
+        step.token_sources = take(&at, head.n_rows);
     copy_pages(model, kv, take(&at, COPY_INTS * head.n_copies), head.n_copies);
     int n_tables = head.has & HAS_WINDOWS ? 2 * head.n_seqs : head.n_seqs;
     const int32_t *slots = take(&at, n_tables), *firsts = take(&at, n_tables), *counts = take(&at, n_tables);
@@ -482,7 +503,10 @@ static enum tutti_status follow_step(struct model *model, struct kv_memory *kv, 
     }
     if (head.has & HAS_WINDOWS)
         step.window_tables = g->tables + head.n_seqs;
-    (void)model_forward(model, kv, &step);
+    (void)model_submit(model, kv, &step);
+    g->is_in_flight = true;
+    if (!be->ops->feeds_tokens || !be->ops->feeds_tokens(be))
+        end_step(model);
     return TUTTI_OK;
 }
 
@@ -534,6 +558,19 @@ static enum tutti_status follow_one(struct model *model, struct kv_memory **kv, 
     }
 }
 
+/* While rank 0 sends nothing: notices the end of the step in flight. False: the device failed. */
+static bool watch_step(void *user)
+{
+    struct model *model = user;
+    struct backend *be = model->backend;
+    bool is_done = model->group->is_in_flight && be->ops->step_is_done(be);
+    if (be->ops->check && be->ops->check(be, NULL) != TUTTI_OK)
+        return false;
+    if (is_done)
+        end_step(model);
+    return true;
+}
+
 enum tutti_status model_follow(struct model *model, struct tutti_error *err)
 {
     struct group *g = model->group;
@@ -543,12 +580,15 @@ enum tutti_status model_follow(struct model *model, struct tutti_error *err)
     if (model->backend->ops->bind_caller)
         model->backend->ops->bind_caller(model->backend);
     while (st == TUTTI_OK) {
-        if (!cluster_broadcast(g->cluster, g->plan, g->n_room * sizeof *g->plan, true))
-            st = cluster_check(g->cluster, err);
-        else if (g->plan[0] == MSG_END)
+        if (!cluster_await(g->cluster, g->plan, g->n_room * sizeof *g->plan, watch_step, model)) {
+            st = model_check(model, err);
             break;
-        else
-            st = follow_one(model, &kv, err);
+        }
+        if (g->plan[0] != MSG_STEP && g->plan[0] != MSG_COPIES)
+            end_step(model);
+        if (g->plan[0] == MSG_END)
+            break;
+        st = follow_one(model, &kv, err);
         if (st == TUTTI_OK)
             st = model_check(model, err); /* if its card failed, this rank ends, and the others notice */
     }

@@ -3,7 +3,8 @@
  * Each rank holds its slice of every matrix (split.h) and its KV heads, in the same number of
  * pages. Rank 0 broadcasts each operation on the model (steps, KV memory, sizes) in one message,
  * and the others repeat it: so users of a model need not know about ranks. Inside a step all
- * ranks take part in the all-reduce after attention and after the feed-forward layer. */
+ * ranks take part in the all-reduce after attention and after the feed-forward layer. Where the backend
+ * feeds_tokens(), the others submit a step as soon as they have its message, as rank 0 does. */
 #ifndef TUTTI_MODEL_RANKS_GROUP_H
 #define TUTTI_MODEL_RANKS_GROUP_H
 
@@ -23,6 +24,7 @@ struct group {
     int32_t *copies;                /* struct page_copy of the pages copied since the last step */
     int n_copies;
     bool has_kv;
+    bool is_in_flight; /* followers: a step that was submitted may not be computed yet */
     bool is_joined, is_over; /* every rank has loaded the model; rank 0 sent its last message */
 };
 

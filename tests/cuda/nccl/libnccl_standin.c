@@ -70,7 +70,7 @@ static cuda_result wait_for(cuda_stream stream)
     return stream_wait(stream);
 }
 
-/* Only the driver may touch the memory of cards. */
+/* n values of four bytes. Only the driver may touch the memory of cards. */
 static cuda_result copy(void *to, const void *from, size_t n, cuda_stream stream)
 {
     cuda_result (*copy_within)(cuda_address to, cuda_address from, size_t n_bytes, cuda_stream stream);
@@ -154,6 +154,30 @@ int ncclAllGather(const void *from, void *to, size_t n, int type, nccl_comm comm
         error = SYSTEM_ERROR;
     pthread_barrier_wait(&world->barrier);
     world->sent[comm->rank][comm->rank].n = 0;
+    pthread_barrier_wait(&world->barrier);
+    return error;
+}
+
+EXPORT int ncclBroadcast(const void *from, void *to, size_t n, int type, int root, nccl_comm comm,
+                         cuda_stream stream);
+int ncclBroadcast(const void *from, void *to, size_t n, int type, int root, nccl_comm comm,
+                  cuda_stream stream)
+{
+    struct world *world = comm->world;
+    int error = called(__func__);
+    if (error != 0 || wait_for(stream) != CUDA_OK)
+        return error != 0 ? error : SYSTEM_ERROR;
+    struct message *m = &world->sent[root][root];
+    if (comm->rank == root)
+        *m = (struct message){ from, n };
+    pthread_barrier_wait(&world->barrier);
+    if (m->n != n || type != NCCL_INT32)
+        abort();
+    if (copy(to, m->from, n, stream) != CUDA_OK || wait_for(stream) != CUDA_OK)
+        error = SYSTEM_ERROR;
+    pthread_barrier_wait(&world->barrier);
+    if (comm->rank == root)
+        m->n = 0;
     pthread_barrier_wait(&world->barrier);
     return error;
 }

@@ -169,3 +169,23 @@ bool cuda_collect(struct backend *be, struct floats whole, struct floats part, i
     }
     return true;
 }
+
+/* ---- tokens that rank 0 draws ---- */
+
+/* Through the host they would be known only after the host has waited for them. */
+bool cuda_feeds_tokens(const struct backend *be)
+{
+    const struct cuda_backend *cuda = cuda_of((struct backend *)(uintptr_t)be);
+    return !cuda->cluster || cluster_n_ranks(cuda->cluster) == 1 || cuda->nccl;
+}
+
+bool cuda_draws_tokens(const struct cuda_backend *cuda)
+{
+    return !cuda->cluster || cluster_rank(cuda->cluster) == 0;
+}
+
+void cuda_share_tokens(struct cuda_backend *cuda, int32_t *token_ids, int n)
+{
+    if (cuda->nccl && !cluster_is_lost(cuda->cluster)) /* else the card would wait for the lost rank */
+        cuda_nccl_broadcast(cuda, cuda->nccl, token_ids, n);
+}

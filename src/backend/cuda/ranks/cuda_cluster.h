@@ -20,4 +20,10 @@ bool cuda_reduce_rows(struct backend *be, struct floats x, int n_rows, int n);
 bool cuda_all_gather_rows(struct backend *be, struct floats x, int n_rows, int n);
 bool cuda_collect(struct backend *be, struct floats whole, struct floats part, int n_rows, const int *begins);
 
+bool cuda_feeds_tokens(const struct backend *be);
+/* Whether this process draws tokens: it is the only one, or rank 0. */
+bool cuda_draws_tokens(const struct cuda_backend *cuda);
+/* In a step with token_sources: token_ids [n], on the card, become those of rank 0. */
+void cuda_share_tokens(struct cuda_backend *cuda, int32_t *token_ids, int n);
+
 #endif

@@ -29,11 +29,15 @@ struct nccl_call {
         CALL_GATHER,   /* parts [n_ranks][n] = x [n] of each rank */
         CALL_EXCHANGE, /* parts [n_ranks][own n] = this rank's rows of x of each other rank */
         CALL_SPREAD,   /* x = the own rows of each rank */
-        CALL_COLLECT   /* on rank 0 parts, of n_rows rows, follow one another; x is the part of the others */
+        CALL_COLLECT,  /* on rank 0 parts, of n_rows rows, follow one another; x is the part of the others */
+        CALL_BROADCAST /* values [n_rows] = those of rank 0 */
     } kind;
     int32_t n_rows, n; /* rows of n floats; of CALL_COLLECT n is that of the whole */
     int32_t unused;
-    float *x;
+    union {
+        float *x;
+        int32_t *values;
+    };
     int32_t begins[CLUSTER_MAX_RANKS + 1]; /* of CALL_COLLECT */
 };
 
@@ -93,6 +97,9 @@ static bool transfer(struct cuda_backend *cuda, const void *args)
     if (call->kind == CALL_GATHER)
         return nccl->library->all_gather(call->x, nccl->parts, (size_t)call->n_rows * (size_t)call->n,
                                          NCCL_FLOAT32, nccl->comm, stream) == NCCL_OK;
+    if (call->kind == CALL_BROADCAST)
+        return nccl->library->broadcast(call->values, call->values, (size_t)call->n_rows, NCCL_INT32, 0,
+                                        nccl->comm, stream) == NCCL_OK;
     int result = nccl->library->group_begin();
     for (int peer = 0; peer < nccl->n_ranks && result == NCCL_OK; peer++)
         if (peer != nccl->rank)
@@ -266,4 +273,12 @@ void cuda_nccl_collect(struct cuda_backend *cuda, struct cuda_nccl *nccl, float 
                   r == nccl->rank ? own : nccl->parts + (size_t)n * (size_t)begins[r], n, begins[r],
                   begins[r + 1] - begins[r], n_whole);
     }
+}
+
+void cuda_nccl_broadcast(struct cuda_backend *cuda, struct cuda_nccl *nccl, int32_t *values, int n)
+{
+    struct nccl_call call = call_of(nccl, NULL, n, 1);
+    call.kind = CALL_BROADCAST;
+    call.values = values;
+    add_call(cuda, &call);
 }

@@ -23,4 +23,7 @@ void cuda_nccl_all_gather_rows(struct cuda_backend *cuda, struct cuda_nccl *nccl
 void cuda_nccl_collect(struct cuda_backend *cuda, struct cuda_nccl *nccl, float *whole, const float *part,
                        int n_rows, const int *begins);
 
+/* values [n] of rank 0 on every rank; on the card. */
+void cuda_nccl_broadcast(struct cuda_backend *cuda, struct cuda_nccl *nccl, int32_t *values, int n);
+
 #endif

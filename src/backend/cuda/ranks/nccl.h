@@ -9,7 +9,7 @@ typedef struct nccl_comm *nccl_comm;
 typedef struct nccl_id {
     char bytes[128];
 } nccl_id;
-enum { NCCL_OK = 0, NCCL_FLOAT32 = 7 };
+enum { NCCL_OK = 0, NCCL_INT32 = 2, NCCL_FLOAT32 = 7 };
 
 #define NCCL_FUNCTIONS(F)                                                                                    \
     F(get_id, "ncclGetUniqueId", (nccl_id * id))                                                             \
@@ -18,6 +18,8 @@ enum { NCCL_OK = 0, NCCL_FLOAT32 = 7 };
     F(comm_abort, "ncclCommAbort", (nccl_comm comm))                                                         \
     F(all_gather, "ncclAllGather",                                                                           \
       (const void *from, void *to, size_t n, int type, nccl_comm comm, cuda_stream stream))                  \
+    F(broadcast, "ncclBroadcast",                                                                            \
+      (const void *from, void *to, size_t n, int type, int root, nccl_comm comm, cuda_stream stream))        \
     F(send, "ncclSend",                                                                                      \
       (const void *from, size_t n, int type, int peer, nccl_comm comm, cuda_stream stream))                  \
     F(receive, "ncclRecv", (void *to, size_t n, int type, int peer, nccl_comm comm, cuda_stream stream))     \
