@@ -10,15 +10,12 @@
 
 #include <cmocka.h>
 
-tutti_model *opened_model(const char *path, const char *weight_type, const char *kv_type, int n_threads)
+static tutti_model *open_or_fail(const char *path, struct tutti_model_options options)
 {
     char fixture[PATH_MAX];
     tutti_model *model = NULL;
     struct tutti_error err = { 0 };
-    struct tutti_model_options options = { .weight_type = weight_type,
-                                           .kv_type = kv_type,
-                                           .n_threads = n_threads,
-                                           .device = getenv("TUTTI_TEST_DEVICE") };
+    options.device = getenv("TUTTI_TEST_DEVICE");
     snprintf(fixture, sizeof fixture, "%s%s", path[0] == '/' ? "" : TEST_FIXTURES "/", path);
     (void)next_division(&options, "");
     enum tutti_status st;
@@ -28,6 +25,17 @@ tutti_model *opened_model(const char *path, const char *weight_type, const char 
     if (st != TUTTI_OK)
         fail_msg("%s", err.text);
     return model;
+}
+
+tutti_model *opened_model(const char *path, const char *weight_type, const char *kv_type, int n_threads)
+{
+    return open_or_fail(path, (struct tutti_model_options){
+                                  .weight_type = weight_type, .kv_type = kv_type, .n_threads = n_threads });
+}
+
+tutti_model *opened_on_rank(const char *path, tutti_ranks *ranks)
+{
+    return open_or_fail(path, (struct tutti_model_options){ .n_threads = 1, .ranks = ranks });
 }
 
 tutti_engine *opened_engine(tutti_model *model, const struct tutti_engine_options *options,
