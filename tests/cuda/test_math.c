@@ -6,6 +6,7 @@
 #include "base/rng.h"
 #include "kernels/ref/ref.h"
 
+#include <float.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -44,6 +45,19 @@ static void exp_is_within_two_ulp(void **state)
     }
     assert_true(exp_f32(0) == 1 && exp_f32(-INFINITY) == 0 && exp_f32(100) == INFINITY &&
                 isnan(exp_f32(NAN)));
+}
+
+static void exp_of_what_is_not_above_0_has_the_bits_of_exp(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N; i++) {
+        float x = -fabsf(random_value(i, i % 2 == 0 ? 87.3f : 1)), below = -87.34f * (1 + (float)i / 100);
+        assert_true(is_same(exp_below_f32(x), exp_f32(x)));
+        float least = exp_below_f32(below);
+        assert_true(least >= 0 && least < 0x1p-126f);
+    }
+    assert_true(exp_below_f32(0) == 1 && exp_below_f32(-0.0f) == 1 && is_same(exp_below_f32(-INFINITY), 0) &&
+                is_same(exp_below_f32(-FLT_MAX), 0) && isnan(exp_below_f32(NAN)));
 }
 
 static void sigmoid_and_softcap_are_near_their_definitions(void **state)
@@ -123,6 +137,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exp_is_within_two_ulp),
+        cmocka_unit_test(exp_of_what_is_not_above_0_has_the_bits_of_exp),
         cmocka_unit_test(sigmoid_and_softcap_are_near_their_definitions),
         cmocka_unit_test(activations_have_the_bits_of_the_reference),
         cmocka_unit_test(sine_and_cosine_are_within_one_ulp_up_to_the_longest_context),

@@ -373,6 +373,24 @@ DEVICE void load_matrices_transposed(uint32_t to[4], const void *row)
                      : "memory");
 }
 
+/* The larger of two floats; the other one if one is a NaN. */
+DEVICE float max_f32(float x, float y)
+{
+    return __builtin_fmaxf(x, y);
+}
+
+/* x, but at least this number; NaN stays NaN. */
+DEVICE float at_least_f32(float x, float least)
+{
+#if LEVEL >= 80
+    float v;
+    __asm__("max.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(x), "f"(least));
+    return v;
+#else
+    return x < least ? least : x;
+#endif
+}
+
 /* Round to nearest even, as IEEE 754 says: not the approximations. */
 DEVICE float sqrt_exact(float x)
 {

@@ -312,6 +312,16 @@ DEVICE void load_matrices_transposed(uint32_t to[4], const void *row)
     emulated_load_matrices("load_matrices_transposed", to, row, true);
 }
 
+DEVICE float max_f32(float x, float y)
+{
+    return x > y || y != y ? x : y;
+}
+
+DEVICE float at_least_f32(float x, float least)
+{
+    return x < least ? least : x;
+}
+
 DEVICE float sqrt_exact(float x)
 {
     return sqrtf(x);

@@ -20,12 +20,6 @@ DEVICE int max_i32(int a, int b)
     return a > b ? a : b;
 }
 
-/* b where a is a NaN, as the CPU's kernels. */
-DEVICE float max_f32(float b, float a)
-{
-    return a > b ? a : b;
-}
-
 /* The exponent, plus 127, of the power of two that a query is multiplied by, whose largest magnitude has these bits. It becomes
  * 2^14 to 2^15 for float16, and 1 to 2 for bfloat16, which has the range of floats: keys may be as large as they are. */
 DEVICE int query_exponent(uint32_t top, int type)

@@ -160,6 +160,7 @@ DEVICE void load_value(half2 to[2], const uint8_t *values, int type, int d, int 
 /* A leaf as a lane has it. */
 struct leaf {
     int first_page;                     /* of the sequence */
+    bool is_full;                       /* all queries see all positions */
     const uint8_t *pages[LEAF_PAGES];   /* the head's keys; pages that no query sees are replaced by others */
     uint32_t weights[2][LEAF_PAGES][4]; /* fragments of each part */
     struct softmax_state state[2];      /* total 0: the query sees nothing here */
@@ -171,12 +172,6 @@ DEVICE bool leaf_is_seen(const struct mma_tile *tile, int leaf)
 {
     int base = leaf * CUDA_ATTENTION_LEAF;
     return base < tile->last_end && base + CUDA_ATTENTION_LEAF > tile->first;
-}
-
-/* Whether all queries see all positions of a page. */
-DEVICE bool page_is_full(const struct mma_tile *tile, int page)
-{
-    return page * CUDA_KV_PAGE >= tile->all_first && (page + 1) * CUDA_KV_PAGE <= tile->all_end;
 }
 
 /* Loads the keys of a leaf for dimensions 32 c to 32 c + 31, and adds the products. */
@@ -231,45 +226,65 @@ DEVICE f32x4 load_scales(const uint8_t *part, int head_dim, int t)
     return *(const f32x4 *)(part + CUDA_KV_PAGE * head_dim + 16 * t);
 }
 
-/* Scores from products, those of positions that are not seen -infinity. */
-DEVICE void leaf_finish_scores(float s[LEAF_PAGES][2][4], const struct attention_args *a,
+/* What must be done to scores before they are compared. Without it, as for most leaves, they remain multiples of the scores:
+ * multiplying by tile->factor, a power of two, is a part of the subtraction of the largest.
+ * Returns whether the factor was multiplied already. */
+DEVICE bool leaf_finish_scores(float s[LEAF_PAGES][2][4], const struct attention_args *a,
                                const struct mma_tile *tile, const struct leaf *leaf, int type, int head_dim)
 {
-    int t = lane_id() % 4;
-    bool is_plain = a->softcap == 0 && !a->slopes;
-    UNROLL for (int p = 0; p < LEAF_PAGES; p++)
-    {
-        int page = leaf->first_page + p, base = page * CUDA_KV_PAGE + 4 * t;
-        bool is_full = page_is_full(tile, page);
-        f32x4 scales = { 1, 1, 1, 1 };
-        if (type == CUDA_KV_I8)
-            scales = load_scales(leaf->pages[p], head_dim, t);
-        UNROLL for (int m = 0; m < 2; m++) UNROLL for (int i = 0; i < 4; i++)
+    int base = leaf->first_page * CUDA_KV_PAGE, first = base + lane_id() % 4 * 4;
+    if (type == CUDA_KV_I8)
+        UNROLL for (int p = 0; p < LEAF_PAGES; p++)
         {
-            int at = 2 * m + i % 2, j = i / 2, pos = base + at;
-            float v = s[p][m][i] * (type == CUDA_KV_I8 ? scales[at] * tile->factor[j] : tile->factor[j]);
-            if (!is_plain)
-                v = finish_score(a, v, tile->slope[j], pos - tile->pos[j]);
-            s[p][m][i] = is_full || (pos >= tile->begin[j] && pos < tile->end[j]) ? v : MINUS_INFINITY;
+            f32x4 scales = load_scales(leaf->pages[p], head_dim, lane_id() % 4);
+            UNROLL for (int i = 0; i < 8; i++) s[p][i / 4][i % 4] *= scales[i / 4 * 2 + i % 2];
         }
-    }
+    bool is_finished = a->softcap > 0 || a->slopes;
+    if (is_finished)
+        UNROLL for (int p = 0; p < LEAF_PAGES; p++) UNROLL for (int m = 0; m < 2; m++)
+            UNROLL for (int i = 0; i < 4; i++)
+        {
+            int pos = first + p * CUDA_KV_PAGE + 2 * m + i % 2, j = i / 2;
+            s[p][m][i] =
+                finish_score(a, s[p][m][i] * tile->factor[j], tile->slope[j], pos - tile->pos[j]);
+        }
+    if (!leaf->is_full)
+        UNROLL for (int p = 0; p < LEAF_PAGES; p++) UNROLL for (int m = 0; m < 2; m++)
+            UNROLL for (int i = 0; i < 4; i++)
+        {
+            int pos = first + p * CUDA_KV_PAGE + 2 * m + i % 2, j = i / 2;
+            s[p][m][i] = pos >= tile->begin[j] && pos < tile->end[j] ? s[p][m][i] : MINUS_INFINITY;
+        }
+    return is_finished;
 }
 
 /* Weights of int8 values: times the values' scales, in units of a power of two. */
 DEVICE void leaf_scale_weights(float s[LEAF_PAGES][2][4], struct leaf *leaf, int head_dim)
 {
     int t = lane_id() % 4;
-    float top[2] = { 0, 0 }, inverse[2];
+    f32x4 scales[LEAF_PAGES];
+    uint32_t largest = 0; /* as integers, infinities and NaNs are the largest, and negative numbers */
     UNROLL for (int p = 0; p < LEAF_PAGES; p++)
     {
-        f32x4 scales = load_scales(leaf->pages[p] + cuda_kv_head_bytes(CUDA_KV_I8, head_dim), head_dim, t);
-        UNROLL for (int m = 0; m < 2; m++) UNROLL for (int i = 0; i < 4; i++)
+        scales[p] = load_scales(leaf->pages[p] + cuda_kv_head_bytes(CUDA_KV_I8, head_dim), head_dim, t);
+        UNROLL for (int i = 0; i < 4; i++)
         {
-            float w = s[p][m][i];
-            s[p][m][i] = w = w == 0 ? 0 : w * scales[2 * m + i % 2];
-            top[i / 2] = max_f32(top[i / 2], w);
+            uint32_t bits = f32_bits(scales[p][i]);
+            largest = bits > largest ? bits : largest;
         }
     }
+    float top[2] = { 0, 0 }, inverse[2];
+    if (largest < 0x7f800000u)
+        UNROLL for (int p = 0; p < LEAF_PAGES; p++) UNROLL for (int i = 0; i < 8; i++)
+            s[p][i / 4][i % 4] *= scales[p][i / 4 * 2 + i % 2];
+    else /* zero times such a scale is not zero, and the position may be one that the query does not see */
+        UNROLL for (int p = 0; p < LEAF_PAGES; p++) UNROLL for (int i = 0; i < 8; i++)
+        {
+            float w = s[p][i / 4][i % 4];
+            s[p][i / 4][i % 4] = w == 0 ? 0 : w * scales[p][i / 4 * 2 + i % 2];
+        }
+    UNROLL for (int p = 0; p < LEAF_PAGES; p++) UNROLL for (int i = 0; i < 8; i++)
+        top[i / 2 % 2] = max_f32(top[i / 2 % 2], s[p][i / 4][i % 4]);
     UNROLL for (int j = 0; j < 2; j++)
     {
         UNROLL for (int mask = 1; mask < 4; mask *= 2)
@@ -287,7 +302,9 @@ DEVICE void leaf_scale_weights(float s[LEAF_PAGES][2][4], struct leaf *leaf, int
 DEVICE struct leaf leaf_of(const struct attention_args *a, const struct mma_tile *tile, const u32x4 *queries,
                            int number, int type, int head_dim, bool once)
 {
-    struct leaf leaf = { .first_page = number * LEAF_PAGES };
+    struct leaf leaf = { .first_page = number * LEAF_PAGES,
+                         .is_full = number * CUDA_ATTENTION_LEAF >= tile->all_first &&
+                                    (number + 1) * CUDA_ATTENTION_LEAF <= tile->all_end };
     float s[LEAF_PAGES][2][4];
     int low = tile->first / CUDA_KV_PAGE, high = (tile->last_end - 1) / CUDA_KV_PAGE;
     UNROLL for (int p = 0; p < LEAF_PAGES; p++)
@@ -296,19 +313,20 @@ DEVICE struct leaf leaf_of(const struct attention_args *a, const struct mma_tile
         leaf.pages[p] = tile->keys + (uint64_t)tile->table[page] * a->page_bytes;
     }
     leaf_products(s, &leaf, queries, type, head_dim, once);
-    leaf_finish_scores(s, a, tile, &leaf, type, head_dim);
+    bool is_finished = leaf_finish_scores(s, a, tile, &leaf, type, head_dim);
     UNROLL for (int j = 0; j < 2; j++)
     {
-        float top = MINUS_INFINITY, sum = 0;
+        float top = MINUS_INFINITY, sum = 0, factor = is_finished ? 1 : tile->factor[j];
         UNROLL for (int p = 0; p < LEAF_PAGES; p++) UNROLL for (int i = 0; i < 4; i++)
             top = max_f32(top, s[p][i / 2][2 * j + i % 2]);
         UNROLL for (int mask = 1; mask < 4; mask *= 2) top = max_f32(top, shuffle_xor_f32(top, mask));
         bool sees = number * CUDA_ATTENTION_LEAF < tile->end[j] &&
                     (number + 1) * CUDA_ATTENTION_LEAF > tile->begin[j];
+        top *= factor;
         float from = sees ? top : 0; /* if all that it sees is -infinity, the weights are NaNs */
         UNROLL for (int p = 0; p < LEAF_PAGES; p++) UNROLL for (int i = 0; i < 4; i++)
         {
-            float e = exp_f32(s[p][i / 2][2 * j + i % 2] - from);
+            float e = exp_below_f32(fma_f32(s[p][i / 2][2 * j + i % 2], factor, -from));
             s[p][i / 2][2 * j + i % 2] = e;
             sum += e;
         }
@@ -346,31 +364,57 @@ DEVICE void add_page(float acc[4], const struct leaf *leaf, int p, const half2 v
         mma_factors(acc, leaf->weights[part][p], v, type);
 }
 
-/* A page that the queries of the tile see different parts of, for eight dimensions. Values that no query sees are replaced by
- * zeros: the page may have anything there. If others are not finite, each query gets its product from the values that it sees
- * by itself, because zero times infinity is no zero. */
-DEVICE void add_partial_page(float acc[4], const struct leaf *leaf, int p, half2 v[2],
-                             const struct mma_tile *tile, int base, int type)
+/* The products of page p, whose values are not all finite, for each query by itself from the positions that it sees: zero times
+ * infinity is no zero. */
+DEVICE void add_page_by_query(float acc[][4], const int n_acc, const struct mma_tile *tile,
+                              const struct leaf *leaf, int p, half2 v[][2], int base, int type)
 {
-    int g = lane_id() / 4;
-    if (type != CUDA_KV_I8) {
-        mask_values(v, base, tile->first, tile->last_end);
-        if (ballot(has_nonfinite(v, type)) != 0) {
-            for (int query = 0; query < CUDA_TILE_QUERIES; query++) {
-                int begin = (int)shuffle_u32((uint32_t)(query < 8 ? tile->begin[0] : tile->begin[1]),
-                                             query % 8 * 4);
-                int end = (int)shuffle_u32((uint32_t)(query < 8 ? tile->end[0] : tile->end[1]),
-                                           query % 8 * 4);
-                half2 own[2] = { v[0], v[1] };
-                float sum[4] = { acc[0], acc[1], acc[2], acc[3] };
-                mask_values(own, base, begin, end);
-                add_page(sum, leaf, p, own, type);
-                UNROLL for (int i = 0; i < 4; i++) acc[i] = g + i / 2 * 8 == query ? sum[i] : acc[i];
-            }
+    NO_UNROLL for (int query = 0; query < CUDA_TILE_QUERIES; query++)
+    {
+        int lane = query % 8 * 4;
+        int begin = (int)shuffle_u32((uint32_t)(query < 8 ? tile->begin[0] : tile->begin[1]), lane);
+        int end = (int)shuffle_u32((uint32_t)(query < 8 ? tile->end[0] : tile->end[1]), lane);
+        UNROLL for (int n = 0; n < n_acc; n++)
+        {
+            half2 own[2] = { v[n][0], v[n][1] };
+            float sum[4] = { acc[n][0], acc[n][1], acc[n][2], acc[n][3] };
+            mask_values(own, base, begin, end);
+            add_page(sum, leaf, p, own, type);
+            UNROLL for (int i = 0; i < 4; i++)
+                acc[n][i] = lane_id() / 4 + i / 2 * 8 == query ? sum[i] : acc[n][i];
+        }
+    }
+}
+
+/* Adds the products of page p of a leaf. is_full: all queries see all of the page; a constant. */
+DEVICE void add_values(float acc[][4], const int n_acc, const struct mma_tile *tile, const struct leaf *leaf,
+                       int p, int from, int type, int head_dim, bool once, const bool is_full)
+{
+    const uint8_t *values = leaf->pages[p] + cuda_kv_head_bytes(type, head_dim);
+    int g = lane_id() / 4, t = lane_id() % 4;
+    half2 v[CHUNK_COLUMNS][2];
+    UNROLL for (int n = 0; n < n_acc; n++)
+    {
+        v[n][0] = v[n][1] = 0;
+        if (from + 8 * n < head_dim)
+            load_value(v[n], values, type, from + 8 * n + g, t, once);
+    }
+    if (type != CUDA_KV_I8 && !is_full) {
+        /* The page may have anything where no query sees it. */
+        int base = forget(leaf->first_page + p) * CUDA_KV_PAGE + 4 * t;
+        bool is_finite = true;
+        UNROLL for (int n = 0; n < n_acc; n++)
+        {
+            mask_values(v[n], base, tile->first, tile->last_end);
+            is_finite = is_finite && !has_nonfinite(v[n], type);
+        }
+        if (ballot(!is_finite) != 0) {
+            add_page_by_query(acc, n_acc, tile, leaf, p, v, base, type);
             return;
         }
     }
-    add_page(acc, leaf, p, v, type);
+    UNROLL for (int n = 0; n < n_acc; n++) if (from + 8 * n < head_dim)
+        add_page(acc[n], leaf, p, v[n], type);
 }
 
 /* Warp: the values of a leaf, of n_acc times eight dimensions, from the dimension from on: acc [n] has columns from + 8 n + 2t and
@@ -378,27 +422,17 @@ DEVICE void add_partial_page(float acc[4], const struct leaf *leaf, int p, half2
 DEVICE void leaf_values(float acc[][4], const int n_acc, const struct mma_tile *tile, const struct leaf *leaf,
                         int from, int type, int head_dim, bool once)
 {
-    int g = lane_id() / 4, t = lane_id() % 4;
     UNROLL for (int n = 0; n < n_acc; n++) UNROLL for (int i = 0; i < 4; i++) acc[n][i] = 0;
-    UNROLL for (int p = 0; p < LEAF_PAGES; p++)
-    {
-        const uint8_t *values = leaf->pages[p] + cuda_kv_head_bytes(type, head_dim);
-        int page = leaf->first_page + p, base = page * CUDA_KV_PAGE + 4 * t;
-        if (page_is_full(tile, page)) {
-            half2 v[CHUNK_COLUMNS][2];
-            UNROLL for (int n = 0; n < n_acc; n++) if (from + 8 * n < head_dim)
-                load_value(v[n], values, type, from + 8 * n + g, t, once);
-            UNROLL for (int n = 0; n < n_acc; n++) if (from + 8 * n < head_dim)
-                add_page(acc[n], leaf, p, v[n], type);
-        } else if (page * CUDA_KV_PAGE < tile->last_end && (page + 1) * CUDA_KV_PAGE > tile->first) {
-            UNROLL for (int n = 0; n < n_acc; n++) if (from + 8 * n < head_dim)
-            {
-                half2 v[2];
-                load_value(v, values, type, from + 8 * n + g, t, once);
-                add_partial_page(acc[n], leaf, p, v, tile, base, type);
-            }
+    if (leaf->is_full)
+        UNROLL for (int p = 0; p < LEAF_PAGES; p++)
+            add_values(acc, n_acc, tile, leaf, p, from, type, head_dim, once, true);
+    else
+        UNROLL for (int p = 0; p < LEAF_PAGES; p++)
+        {
+            int base = (leaf->first_page + p) * CUDA_KV_PAGE;
+            if (base < tile->last_end && base + CUDA_KV_PAGE > tile->first)
+                add_values(acc, n_acc, tile, leaf, p, from, type, head_dim, once, false);
         }
-    }
     if (type == CUDA_KV_I8)
         UNROLL for (int n = 0; n < n_acc; n++) UNROLL for (int i = 0; i < 4; i++)
             acc[n][i] *= leaf->unit[i / 2];
