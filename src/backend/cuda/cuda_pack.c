@@ -190,6 +190,15 @@ static void put_numbers(uint8_t *unit, enum linear_format format, const uint8_t 
             const uint8_t *pair = numbers + step * LINEAR_STEP + 16 * t + 2 * i;
             uint8_t *low = unit + linear_low_at(format, step, lane, linear_low_word(l.low, r, i));
             uint32_t two = pair[0] | (uint32_t)pair[1] << 16, mask = ((1u << l.low) - 1) * 0x10001u;
+            if (format == LINEAR_Q3_K) {
+                int number = linear_three_number(r, i);
+                for (int bit = 0; bit < l.low + l.high; bit++) {
+                    int word = linear_three_word(number, bit);
+                    add_bits(word < l.low ? unit + linear_low_at(format, step, lane, word) : high,
+                             (two >> bit & 0x10001u) << linear_three_shift(number, bit));
+                }
+                continue;
+            }
             if (format == LINEAR_MXFP4) {
                 add_bits(low, (two & 0x70007u) << linear_e2m1_shift(i) | (two >> 3 & 0x10001u)
                                                                              << linear_e2m1_sign(i));

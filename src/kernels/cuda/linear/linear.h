@@ -93,7 +93,7 @@ DEVICE void linear_load(enum linear_format f, struct linear_words *w, const uint
     }
 }
 
-/* Of output g in the low half, of g + 8 in the high half: the factor of even pairs' numbers, and what is added (minus the
+/* Of output g in the low half, of g + 8 in the high half: the factor of numbers of slot 0, and what is added (minus the
  * min, or minus the scale times the format's zero). Formats without integers: unused. */
 DEVICE void linear_factors(enum linear_format f, half2 *scale, half2 *add, const struct linear_words *w)
 {
@@ -134,16 +134,45 @@ DEVICE void linear_factors(enum linear_format f, half2 *scale, half2 *add, const
     *add = half2_mul(*scale, (half2)(0x8000 | l.zero) * PAIRS); /* -zero * 2^-24 */
 }
 
-/* The numbers of pair i of output g + 8r as denormals: times 2^-24, of odd pairs 2^-20. */
+/* Numbers begin at up to four different bits of a mantissa, the slots of a format: at bit `up` they are times 2^(up - 24). */
+DEVICE int linear_slots(enum linear_format f)
+{
+    return linear_layout(f).low == 2 ? 4 : 2;
+}
+
+DEVICE int linear_slot_up(enum linear_format f, int slot)
+{
+    return f == LINEAR_Q3_K ? (slot > 0 ? 3 * slot - 2 : 0) : f == LINEAR_Q2_K ? 2 * slot : 4 * slot;
+}
+
+/* The slot of pair i of output g + 8r. */
+DEVICE int linear_slot(enum linear_format f, int r, int i)
+{
+    if (f != LINEAR_Q3_K)
+        return i % linear_slots(f);
+    int number = linear_three_number(r, i);
+    return number == 15 ? 0 : number % 5 < 3 ? number % 5 + 1 : number % 5 - 1;
+}
+
+/* The numbers of pair i of output g + 8r as denormals, in their slot. */
 DEVICE uint32_t linear_number(enum linear_format f, const struct linear_words *w, int r, int i)
 {
     const struct linear_layout l = linear_layout(f);
-    int even = i & ~1, up = i % 2 * 4;
-    uint32_t low = w->low[linear_low_word(l.low, r, i)] >> linear_low_shift(l.low, even);
+    const int up = linear_slot_up(f, linear_slot(f, r, i));
+    if (f == LINEAR_Q3_K) {
+        const int number = linear_three_number(r, i), word = linear_three_word(number, 0);
+        if (number == 15)
+            return and_or(w->high[0] << 2, 4 * PAIRS,
+                          and_or(w->low[1] << 1, 2 * PAIRS, w->low[0] & PAIRS));
+        return (word < 2 ? w->low[word] : w->high[0]) >> (linear_three_shift(number, 0) - up) &
+               (uint32_t)(7 << up) * PAIRS;
+    }
+    uint32_t low = w->low[linear_low_word(l.low, r, i)] >> (linear_low_shift(l.low, i) - up);
     uint32_t mask = (uint32_t)(((1 << l.low) - 1) << up) * PAIRS;
     if (l.high == 0)
         return low & mask;
-    int shift = linear_high_shift(l.high, r, even) - l.low; /* from its place to that above the low bits */
+    /* From its place to that above the low bits. */
+    int shift = linear_high_shift(l.high, r, i) - up - l.low;
     uint32_t high = w->high[linear_high_word(l.high, r)];
     high = shift > 0 ? high >> shift : high << -shift;
     return and_or(low, mask, high & (uint32_t)(((1 << l.high) - 1) << (l.low + up)) * PAIRS);
@@ -157,12 +186,12 @@ DEVICE void linear_unpack(enum linear_format f, half2 a[2][4], const struct line
         UNROLL for (int i = 0; i < 8; i++) a[i / 4][i % 4] = w->low[8 * h + i];
         return;
     }
-    half2 scales = 0, adds = 0;
-    linear_factors(f, &scales, &adds, w);
-    half2 odd_scales = half2_mul(scales, 0x2c00 * PAIRS); /* 1 / 16 */
+    half2 scales[4] = { 0 }, adds = 0; /* the scales of each slot */
+    linear_factors(f, &scales[0], &adds, w);
+    UNROLL for (int slot = 1; slot < linear_slots(f); slot++)
+        scales[slot] = half2_mul(scales[0], (half2)((15 - linear_slot_up(f, slot)) << 10) * PAIRS);
     UNROLL for (int r = 0; r < 2; r++)
     {
-        half2 scale = half2_twice(scales, r), odd = half2_twice(odd_scales, r), add = half2_twice(adds, r);
         UNROLL for (int k = 0; k < 4; k++)
         {
             const int i = 4 * h + k;
@@ -170,16 +199,17 @@ DEVICE void linear_unpack(enum linear_format f, half2 a[2][4], const struct line
             if (f == LINEAR_Q8_0) {
                 uint32_t bytes = w->low[linear_low_word(8, r, i)];
                 half2 n = i % 2 ? permute_bytes(bytes, 0x64, 0x4341) : permute_bytes(bytes, 0x64, 0x4240);
-                *to = half2_mul(half2_sub(n, 0x6480 * PAIRS), scale);
+                *to = half2_mul(half2_sub(n, 0x6480 * PAIRS), half2_twice(scales[0], r));
             } else if (f == LINEAR_MXFP4) {
                 uint32_t word = w->low[linear_low_word(4, r, i)];
                 int shift = 9 - linear_e2m1_shift(i), sign = 15 - linear_e2m1_sign(i);
                 uint32_t n = shift == sign
                                  ? word << shift & 0x8e00u * PAIRS
                                  : and_or(word << shift, 0x0e00u * PAIRS, word << sign & 0x8000u * PAIRS);
-                *to = half2_mul(n, scale);
+                *to = half2_mul(n, half2_twice(scales[0], r));
             } else {
-                *to = half2_fma(linear_number(f, w, r, i), i % 2 ? odd : scale, add);
+                half2 scale = half2_twice(scales[linear_slot(f, r, i)], r);
+                *to = half2_fma(linear_number(f, w, r, i), scale, half2_twice(adds, r));
             }
         }
     }

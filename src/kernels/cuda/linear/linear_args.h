@@ -127,8 +127,7 @@ static inline __attribute__((always_inline)) int linear_low_at(enum linear_forma
 }
 
 /* The places of pair i (0..7) in the low bits of a lane: its word for output g + 8 r, and the bit of the pair's first
- * number in the low half of the word; the second is in the high half. The odd pairs of types of 2 and 4 bits are four bits
- * higher than the even ones. */
+ * number in the low half of the word; the second is in the high half. */
 static inline __attribute__((always_inline)) int linear_low_word(int low, int r, int i)
 {
     return low == 2 ? r : low == 4 ? 2 * r + i / 4 : low == 8 ? 4 * r + i / 2 : i / 2 * 4 + i % 2 * 2 + r;
@@ -136,7 +135,7 @@ static inline __attribute__((always_inline)) int linear_low_word(int low, int r,
 
 static inline __attribute__((always_inline)) int linear_low_shift(int low, int i)
 {
-    return low == 2 ? i / 2 % 2 * 2 + i / 4 * 8 + i % 2 * 4 : low == 4 ? i % 4 * 4 : low == 8 ? i % 2 * 8 : 0;
+    return low == 2 ? i * 2 : low == 4 ? i % 4 * 4 : low == 8 ? i % 2 * 8 : 0;
 }
 
 /* The same of the high bits: one bit of both outputs share a word, two bits of each have one. The two pairs 2k and 2k + 1
@@ -150,6 +149,23 @@ static inline __attribute__((always_inline)) int linear_high_shift(int high, int
 {
     int k = i / 2;
     return i % 2 * 4 + (high == 2 ? k % 2 * 2 + k / 2 * 8 : 8 * r + k);
+}
+
+/* Q3_K: the words of both planes have five numbers in each half, above its bit 0; and bit b of the last number, number 15, is bit 0 of
+ * word b. The number of a pair, and the word (2: of the plane of high bits) and place of its bit: */
+static inline __attribute__((always_inline)) int linear_three_number(int r, int i)
+{
+    return i / 4 * 8 + r * 4 + i % 4;
+}
+
+static inline __attribute__((always_inline)) int linear_three_word(int number, int bit)
+{
+    return number < 15 ? number / 5 : bit;
+}
+
+static inline __attribute__((always_inline)) int linear_three_shift(int number, int bit)
+{
+    return number < 15 ? 1 + number % 5 * 3 + bit : 0;
 }
 
 /* MXFP4: the three bits of the magnitude, and the sign. */
