@@ -24,16 +24,26 @@ enum {
 
 /* ---- weights ---- */
 
-/* What a lane loads of a step: 16 weights of each of two outputs. */
+/* What a lane loads of a step: 16 numbers of each of two outputs. */
 struct linear_words {
-    uint32_t low[16], high[2], scales[3];
+    uint32_t low[16], high[2];
 };
 
-/* Loads a step of a unit. lane: 4g + t. */
+/* The words of a lane's scales: of a step, or of all steps of a unit. Super-blocks have their own factors in the last two. */
+struct linear_scales {
+    uint32_t words[6];
+};
+
+/* Of output g in the low half, of g + 8 in the high half: the factor of numbers of slot 0, and what is added (minus the
+ * min, or minus the scale times the format's zero). Formats without integers: unused. */
+struct linear_factors {
+    half2 scale, add;
+};
+
+/* Loads the numbers of a step of a unit. lane: 4g + t. */
 DEVICE void linear_load(enum linear_format f, struct linear_words *w, const uint8_t *unit, int step, int lane)
 {
     const struct linear_layout l = linear_layout(f);
-    int g = lane / 4, t = lane % 4;
     if (l.low == 2) {
         u32x2 v = load_once_8(unit + linear_low_at(f, step, lane, 0));
         w->low[0] = v[0];
@@ -52,86 +62,111 @@ DEVICE void linear_load(enum linear_format f, struct linear_words *w, const uint
         w->high[0] = v[0];
         w->high[1] = v[1];
     }
+}
+
+/* Loads the scales of a step of a unit, or (step: LINEAR_ALL) of all its steps. */
+enum { LINEAR_ALL = -1 };
+
+DEVICE void linear_load_scales(enum linear_format f, struct linear_scales *to, const uint8_t *unit, int step,
+                               int lane)
+{
     const uint8_t *scales = unit + linear_scales_at(f);
-    int run = t / 2 * 8 + g; /* of 32 columns */
-    u32x2 both;
+    const bool is_all = step == LINEAR_ALL;
+    int g = lane / 4, run = lane % 4 / 2 * 8 + g; /* of 32 columns */
+    u32x2 both = { 0 };
     switch (f) {
     case LINEAR_Q4_0:
     case LINEAR_Q5_0:
     case LINEAR_Q8_0:
-        w->scales[0] = load_4(scales + run * 4);
-        break;
+        to->words[0] = load_4(scales + run * 4);
+        return;
     case LINEAR_Q4_1:
     case LINEAR_Q5_1:
         both = load_8(scales + run * 8);
-        w->scales[0] = both[0];
-        w->scales[1] = both[1];
-        break;
+        to->words[0] = both[0];
+        to->words[1] = both[1];
+        return;
     case LINEAR_MXFP4:
-        w->scales[0] = load_2(scales + run * 2);
-        break;
+        to->words[0] = load_2(scales + run * 2);
+        return;
     case LINEAR_Q4_K:
     case LINEAR_Q5_K:
-    case LINEAR_Q2_K:
-        w->scales[0] = f == LINEAR_Q2_K ? load_2(scales + lane * 8 + step * 2)
-                                        : load_4(scales + run * 16 + step * 4);
-        both = load_8(scales + 256 + g * 8);
-        w->scales[1] = both[0];
-        w->scales[2] = both[1];
+        if (is_all) {
+            u32x4 v = load_16(scales + run * 16);
+            UNROLL for (int i = 0; i < 4; i++) to->words[i] = v[i];
+        } else {
+            to->words[0] = load_4(scales + run * 16 + step * 4);
+        }
         break;
+    case LINEAR_Q2_K:
     case LINEAR_Q6_K:
-        w->scales[0] = load_2(scales + lane * 8 + step * 2);
-        w->scales[1] = load_4(scales + 256 + g * 4);
+        if (is_all) {
+            both = load_8(scales + lane * 8);
+            to->words[0] = both[0];
+            to->words[1] = both[1];
+        } else {
+            to->words[0] = load_2(scales + lane * 8 + step * 2);
+        }
         break;
     case LINEAR_Q3_K:
-        w->scales[0] = load_4(scales + lane * 4) >> 4 * step;
-        w->scales[2] = load_2(scales + 128 + lane * 2) >> 2 * step;
-        w->scales[1] = load_4(scales + 192 + g * 4);
-        break;
+        to->words[0] = load_4(scales + lane * 4) >> (is_all ? 0 : 4 * step);
+        to->words[1] = load_2(scales + 128 + lane * 2) >> (is_all ? 0 : 2 * step);
+        to->words[4] = load_4(scales + 192 + g * 4);
+        return;
     default:
-        break;
+        return;
+    }
+    if (linear_layout(f).has_min) {
+        both = load_8(scales + 256 + g * 8);
+        to->words[4] = both[0];
+        to->words[5] = both[1];
+    } else {
+        to->words[4] = load_4(scales + 256 + g * 4);
     }
 }
 
-/* Of output g in the low half, of g + 8 in the high half: the factor of numbers of slot 0, and what is added (minus the
- * min, or minus the scale times the format's zero). Formats without integers: unused. */
-DEVICE void linear_factors(enum linear_format f, half2 *scale, half2 *add, const struct linear_words *w)
+/* step: of the scales: 0 if they are those of one. A constant. */
+DEVICE struct linear_factors linear_factors(enum linear_format f, const struct linear_scales *from, int step)
 {
     const half2 thousand = 0x6400 * PAIRS; /* 1024: a byte or less in its mantissa is added to it */
     const struct linear_layout l = linear_layout(f);
-    uint32_t s = w->scales[0];
+    const uint32_t two = step % 2 ? 0x4342 : 0x4140; /* the step's bytes of a word that has those of two */
+    uint32_t s = from->words[0];
+    struct linear_factors to = { 0 };
     switch (f) {
     case LINEAR_Q4_1:
     case LINEAR_Q5_1:
-        *scale = s;
-        *add = w->scales[1];
-        return;
+        return (struct linear_factors){ s, from->words[1] };
     case LINEAR_MXFP4: /* a byte is the high byte of a power of two */
-        *scale = permute_bytes(s, 0, 0x1404);
-        return;
+        to.scale = permute_bytes(s, 0, 0x1404);
+        return to;
     case LINEAR_Q4_K:
     case LINEAR_Q5_K: /* bytes: scales, mins; the min's factor is negative */
-        *scale = half2_mul(half2_sub(permute_bytes(s, 0x64, 0x4140), thousand), w->scales[1]);
-        *add = half2_mul(permute_bytes(s, 0, 0x4342), w->scales[2]);
-        return;
+        s = from->words[step];
+        to.scale = half2_mul(half2_sub(permute_bytes(s, 0x64, 0x4140), thousand), from->words[4]);
+        to.add = half2_mul(permute_bytes(s, 0, 0x4342), from->words[5]);
+        return to;
     case LINEAR_Q2_K: /* nibbles: scale, min */
-        s = permute_bytes(s, 0, 0x4140);
-        *scale = half2_mul(half2_sub(and_or(s, 0xf * PAIRS, thousand), thousand), w->scales[1]);
-        *add = half2_mul(s & 0xf0 * PAIRS, w->scales[2]);
-        return;
+        s = permute_bytes(from->words[step / 2], 0, two);
+        to.scale = half2_mul(half2_sub(and_or(s, 0xf * PAIRS, thousand), thousand), from->words[4]);
+        to.add = half2_mul(s & 0xf0 * PAIRS, from->words[5]);
+        return to;
     case LINEAR_Q6_K: /* bytes, to which 128 is added */
-        *scale = half2_mul(half2_sub(permute_bytes(s, 0x64, 0x4140), 0x6480 * PAIRS), w->scales[1]);
+        s = permute_bytes(from->words[step / 2], 0x64, two);
+        to.scale = half2_mul(half2_sub(s, 0x6480 * PAIRS), from->words[4]);
         break;
     case LINEAR_Q3_K: { /* six bits in two words, to which 32 is added */
-        uint32_t high = permute_bytes(w->scales[2], 0, 0x4140) << 4 & 0x30 * PAIRS;
-        *scale = half2_mul(half2_sub(and_or(s, 0xf * PAIRS, high | thousand), 0x6420 * PAIRS), w->scales[1]);
+        uint32_t high = permute_bytes(from->words[1] >> 2 * step, 0, 0x4140) << 4 & 0x30 * PAIRS;
+        s = and_or(s >> 4 * step, 0xf * PAIRS, high | thousand);
+        to.scale = half2_mul(half2_sub(s, 0x6420 * PAIRS), from->words[4]);
         break;
     }
     default:
-        *scale = s;
+        to.scale = s;
         break;
     }
-    *add = half2_mul(*scale, (half2)(0x8000 | l.zero) * PAIRS); /* -zero * 2^-24 */
+    to.add = half2_mul(to.scale, (half2)(0x8000 | l.zero) * PAIRS); /* -zero * 2^-24 */
+    return to;
 }
 
 /* Numbers begin at up to four different bits of a mantissa, the slots of a format: at bit `up` they are times 2^(up - 24). */
@@ -179,15 +214,15 @@ DEVICE uint32_t linear_number(enum linear_format f, const struct linear_words *w
 }
 
 /* Half h of the weights of a step as the fragments a of two mma instructions. */
-DEVICE void linear_unpack(enum linear_format f, half2 a[2][4], const struct linear_words *w, int h)
+DEVICE void linear_unpack(enum linear_format f, half2 a[2][4], const struct linear_words *w,
+                          struct linear_factors factors, int h)
 {
     const struct linear_layout l = linear_layout(f);
     if (l.low == 16) {
         UNROLL for (int i = 0; i < 8; i++) a[i / 4][i % 4] = w->low[8 * h + i];
         return;
     }
-    half2 scales[4] = { 0 }, adds = 0; /* the scales of each slot */
-    linear_factors(f, &scales[0], &adds, w);
+    half2 scales[4] = { factors.scale }; /* of each slot */
     UNROLL for (int slot = 1; slot < linear_slots(f); slot++)
         scales[slot] = half2_mul(scales[0], (half2)((15 - linear_slot_up(f, slot)) << 10) * PAIRS);
     UNROLL for (int r = 0; r < 2; r++)
@@ -209,7 +244,7 @@ DEVICE void linear_unpack(enum linear_format f, half2 a[2][4], const struct line
                 *to = half2_mul(n, half2_twice(scales[0], r));
             } else {
                 half2 scale = half2_twice(scales[linear_slot(f, r, i)], r);
-                *to = half2_fma(linear_number(f, w, r, i), scale, half2_twice(adds, r));
+                *to = half2_fma(linear_number(f, w, r, i), scale, half2_twice(factors.add, r));
             }
         }
     }
@@ -362,12 +397,14 @@ DEVICE void linear_read(enum linear_format f, const struct linear_read_args *a)
     float scale = is_there ? a->m.scales[tile * LINEAR_TILE + place] : 0;
     for (int step = thread_id() / 4; step * LINEAR_STEP < a->n_in; step += READ_THREADS / 4) {
         struct linear_words w;
+        struct linear_scales scales;
         half2 fragments[4][4];
         if (is_there) {
-            linear_load(f, &w, weights + (int64_t)(step / steps) * linear_unit_bytes(f), step % steps,
-                        place % 8 * 4 + t);
-            linear_unpack(f, fragments, &w, 0);
-            linear_unpack(f, fragments + 2, &w, 1);
+            const uint8_t *unit = weights + (int64_t)(step / steps) * linear_unit_bytes(f);
+            linear_load(f, &w, unit, step % steps, place % 8 * 4 + t);
+            linear_load_scales(f, &scales, unit, step % steps, place % 8 * 4 + t);
+            linear_unpack(f, fragments, &w, linear_factors(f, &scales, 0), 0);
+            linear_unpack(f, fragments + 2, &w, linear_factors(f, &scales, 0), 1);
         }
         UNROLL for (int i = 0; i < 16; i++)
         {

@@ -12,6 +12,7 @@
 
 struct linear_ahead {
     struct linear_words w;
+    struct linear_scales scales; /* of super-blocks: only of step 0, those of all */
     u32x4 x[2][2];
 };
 
@@ -20,7 +21,10 @@ DEVICE void linear_stream_load(enum linear_format f, int n, struct linear_ahead 
                                const uint8_t *const x[2], int d)
 {
     const int steps = linear_unit_steps(f);
-    linear_load(f, &to->w, units + d / steps * linear_unit_bytes(f), d % steps, lane_id());
+    const uint8_t *unit = units + d / steps * linear_unit_bytes(f);
+    linear_load(f, &to->w, unit, d % steps, lane_id());
+    if (steps == 1)
+        linear_load_scales(f, &to->scales, unit, 0, lane_id());
     UNROLL for (int i = 0; i < n; i++)
     {
         to->x[i][0] = load_16(x[i] + d * LINEAR_STEP * 2);
@@ -29,12 +33,12 @@ DEVICE void linear_stream_load(enum linear_format f, int n, struct linear_ahead 
 }
 
 DEVICE void linear_stream_multiply(enum linear_format f, int n, float acc[2][4],
-                                   const struct linear_ahead *from)
+                                   const struct linear_ahead *from, struct linear_factors factors)
 {
     UNROLL for (int h = 0; h < 2; h++)
     {
         half2 a[2][4];
-        linear_unpack(f, a, &from->w, h);
+        linear_unpack(f, a, &from->w, factors, h);
         UNROLL for (int j = 0; j < 2; j++)
         {
             UNROLL for (int i = 0; i < n; i++)
@@ -57,19 +61,30 @@ DEVICE void linear_stream_split(enum linear_format f, int n, float acc[2][4], co
         int row = linear_least(8 * i + lane_id() / 4, job->n_rows - 1);
         x[i] = job->x + (int64_t)row * job->x_bytes + begin * steps * (LINEAR_STEP * 2) + lane_id() % 4 * 32;
     }
+    if (steps > 1 && n_steps > 0)
+        linear_load_scales(f, &ahead[0].scales, units, LINEAR_ALL, lane_id());
     UNROLL for (int d = 0; d < STREAM_DEPTH; d++)
     {
         if (d < n_steps)
             linear_stream_load(f, n, &ahead[d], units, x, d);
     }
     for (; n_steps > 0; n_steps -= STREAM_DEPTH) {
+        struct linear_factors factors[STREAM_DEPTH];
         units += ahead_bytes;
         UNROLL for (int i = 0; i < n; i++) x[i] += STREAM_DEPTH * LINEAR_STEP * 2;
+        if (steps > 1) {
+            UNROLL for (int d = 0; d < STREAM_DEPTH; d++) factors[d] = linear_factors(f, &ahead[0].scales, d);
+            if (n_steps > STREAM_DEPTH)
+                linear_load_scales(f, &ahead[0].scales, units, LINEAR_ALL, lane_id());
+        }
         UNROLL for (int d = 0; d < STREAM_DEPTH; d++)
         {
-            if (d < n_steps)
-                linear_stream_multiply(f, n, acc, &ahead[d]);
-            if (d + STREAM_DEPTH < n_steps)
+            if (steps == 1 && d >= n_steps)
+                continue;
+            if (steps == 1)
+                factors[d] = linear_factors(f, &ahead[d].scales, 0);
+            linear_stream_multiply(f, n, acc, &ahead[d], factors[d]);
+            if (steps == 1 ? d + STREAM_DEPTH < n_steps : n_steps > STREAM_DEPTH)
                 linear_stream_load(f, n, &ahead[d], units, x, d);
         }
     }
@@ -128,10 +143,12 @@ DEVICE void linear_stage(uint8_t *stage, const struct linear_job *job, int n_row
 
 /* acc += half h of a step's weights times the rows of a stage from row on. */
 DEVICE void linear_tile_multiply(enum linear_format f, int n, float acc[2][8][4],
-                                 const struct linear_words w[2], const uint8_t *stage, int row, int h)
+                                 const struct linear_words w[2], const struct linear_scales scales[2],
+                                 const uint8_t *stage, int row, int h)
 {
     half2 a[2][2][4];
-    UNROLL for (int k = 0; k < 2; k++) linear_unpack(f, a[k], &w[k], h);
+    UNROLL for (int k = 0; k < 2; k++)
+        linear_unpack(f, a[k], &w[k], linear_factors(f, &scales[k], 0), h);
     UNROLL for (int i = 0; i < n; i++)
     {
         u32x4 x = *(const u32x4 *)(stage +
@@ -141,6 +158,19 @@ DEVICE void linear_tile_multiply(enum linear_format f, int n, float acc[2][8][4]
             UNROLL for (int k = 0; k < 2; k++)
                 mma_half(acc[k][i], a[k][j], (half2[2]){ x[2 * j], x[2 * j + 1] });
         }
+    }
+}
+
+/* The words of a warp's tiles of a step. */
+DEVICE void linear_tile_load(enum linear_format f, struct linear_words w[2], struct linear_scales scales[2],
+                             const uint8_t *const weights[2], int step)
+{
+    const int steps = linear_unit_steps(f);
+    UNROLL for (int k = 0; k < 2; k++)
+    {
+        const uint8_t *unit = weights[k] + (int64_t)(step / steps) * linear_unit_bytes(f);
+        linear_load(f, &w[k], unit, step % steps, lane_id());
+        linear_load_scales(f, &scales[k], unit, step % steps, lane_id());
     }
 }
 
@@ -167,12 +197,11 @@ DEVICE void linear_tile(enum linear_format f, int warps_out, int warps_row, int 
     const int64_t tile_bytes = (int64_t)a->m.n_units * linear_unit_bytes(f);
     const uint8_t *weights[2]; /* the last tile again, where there is none */
     struct linear_words w[2];
+    struct linear_scales scales[2];
     float acc[2][8][4], total[2][8][4];
     UNROLL for (int k = 0; k < 2; k++)
     {
         weights[k] = job.weights + linear_least(tile + k, a->m.n_tiles - 1) * tile_bytes;
-        linear_load(f, &w[k], weights[k] + (int64_t)(step / steps) * linear_unit_bytes(f), step % steps,
-                    lane_id());
         UNROLL for (int i = 0; i < n; i++)
         {
             UNROLL for (int c = 0; c < 4; c++)
@@ -182,6 +211,7 @@ DEVICE void linear_tile(enum linear_format f, int warps_out, int warps_row, int 
             }
         }
     }
+    linear_tile_load(f, w, scales, weights, step);
     UNROLL for (int s = 0; s < TILE_STAGES - 1; s++)
     {
         if (step + s < end)
@@ -195,14 +225,10 @@ DEVICE void linear_tile(enum linear_format f, int warps_out, int warps_row, int 
         if (step + TILE_STAGES - 1 < end)
             linear_stage(stages + free_stage * stage_bytes, &job, n_rows, n_threads, step + TILE_STAGES - 1);
         copy_commit();
-        linear_tile_multiply(f, n, acc, w, stages + stage * stage_bytes, row, 0);
-        linear_tile_multiply(f, n, acc, w, stages + stage * stage_bytes, row, 1);
-        if (step + 1 < end) {
-            int next = step + 1;
-            UNROLL for (int k = 0; k < 2; k++)
-                linear_load(f, &w[k], weights[k] + (int64_t)(next / steps) * linear_unit_bytes(f),
-                            next % steps, lane_id());
-        }
+        linear_tile_multiply(f, n, acc, w, scales, stages + stage * stage_bytes, row, 0);
+        linear_tile_multiply(f, n, acc, w, scales, stages + stage * stage_bytes, row, 1);
+        if (step + 1 < end)
+            linear_tile_load(f, w, scales, weights, step + 1);
         stage = stage + 1 < TILE_STAGES ? stage + 1 : 0;
         if (step + 1 < split_end)
             continue;

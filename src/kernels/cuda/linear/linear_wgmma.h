@@ -55,21 +55,39 @@ DEVICE int linear_wide_begin(enum linear_format f, const struct linear_matrix *m
     return linear_least(begin, n);
 }
 
-/* The words of a warp's tiles: of step d after the first of a unit. */
-DEVICE void linear_wide_load(enum linear_format f, int m, struct linear_words w[2],
-                             const uint8_t *const units[2], int d)
+/* What a warp's tiles have in registers of a step: of step d after the first of a unit. */
+struct linear_wide_words {
+    struct linear_words w[2];
+    struct linear_scales scales[2]; /* with is_all: only of a unit's first step, those of all its steps */
+};
+
+DEVICE void linear_wide_load(enum linear_format f, int m, struct linear_wide_words *to,
+                             const uint8_t *const units[2], int d, bool is_all)
 {
     const int steps = linear_unit_steps(f);
     UNROLL for (int i = 0; i < m; i++)
-        linear_load(f, &w[i], units[i] + d / steps * linear_unit_bytes(f), d % steps, lane_id());
+    {
+        const uint8_t *unit = units[i] + d / steps * linear_unit_bytes(f);
+        linear_load(f, &to->w[i], unit, d % steps, lane_id());
+        if (!is_all)
+            linear_load_scales(f, &to->scales[i], unit, d % steps, lane_id());
+    }
+}
+
+DEVICE void linear_wide_load_all(enum linear_format f, int m, struct linear_wide_words *to,
+                                 const uint8_t *const units[2])
+{
+    UNROLL for (int i = 0; i < m; i++)
+        linear_load_scales(f, &to->scales[i], units[i], LINEAR_ALL, lane_id());
 }
 
 /* acc += half h of a step's weights times inputs. b: of the step; piece: from those of 8 columns to the next, in 16 bytes. The
  * products before the last are complete then. */
 DEVICE void linear_wide_multiply(enum linear_format f, int n, int m, float acc[2][64], half2 a[2][2][4],
-                                 const struct linear_words w[2], uint32_t b, int piece, int h)
+                                 const struct linear_words w[2], const struct linear_factors factors[2],
+                                 uint32_t b, int piece, int h)
 {
-    UNROLL for (int i = 0; i < m; i++) linear_unpack(f, a[i], &w[i], h);
+    UNROLL for (int i = 0; i < m; i++) linear_unpack(f, a[i], &w[i], factors[i], h);
     wgmma_fence(a[0][0], m * 8);
     UNROLL for (int j = 0; j < 2; j++)
     {
@@ -127,7 +145,9 @@ DEVICE void linear_wide(enum linear_format f, int n, int m, int depth, const str
     const uint8_t *units[2];
     const int unit_steps = linear_unit_steps(f),
               ahead_bytes = depth > 1 ? 4 / unit_steps * linear_unit_bytes(f) : 0;
-    struct linear_words w[4][2];
+    const bool is_all = unit_steps > 1 && depth > 1; /* a batch is a unit, whose scales are loaded at once */
+    struct linear_wide_words w[4];
+    struct linear_factors factors[4][2];
     half2 fragments[2][2][2][4];
     float acc[2][64];
     UNROLL for (int i = 0; i < m; i++)
@@ -143,8 +163,10 @@ DEVICE void linear_wide(enum linear_format f, int n, int m, int depth, const str
         UNROLL for (int s = 0; s < 2; s++) if (step + s * depth < end)
             linear_wide_copy(stages + s * stage_bytes, &job, a->x_stride, step + s * depth, depth, &full[s]);
     }
+    if (is_all && step < end)
+        linear_wide_load_all(f, m, &w[0], units);
     UNROLL for (int d = 0; d < depth; d++) if (step + d < end)
-        linear_wide_load(f, m, w[d], units, depth > 1 ? d : step);
+        linear_wide_load(f, m, &w[d], units, depth > 1 ? d : step, is_all);
     const uint32_t b = shared_matrix(stages, (uint32_t)(job.n_rows * 16));
     for (int batch = 0; split < last; split++) {
         int split_end = linear_wide_begin(f, &a->m, split + 1);
@@ -161,15 +183,23 @@ DEVICE void linear_wide(enum linear_format f, int n, int m, int depth, const str
                                  &full[next]);
             UNROLL for (int i = 0; i < m; i++) units[i] += ahead_bytes;
             barrier_wait(&full[stage], (uint32_t)batch / WIDE_STAGES % 2);
+            if (is_all) {
+                UNROLL for (int k = 0; k < depth * m; k++)
+                    factors[k / m][k % m] = linear_factors(f, &w[0].scales[k % m], k / m);
+                if (step + depth < end)
+                    linear_wide_load_all(f, m, &w[0], units);
+            }
             UNROLL for (int d = 0; d < depth; d++)
             {
-                if (depth > 1 && step + d >= end)
+                if (depth > 1 && !is_all && step + d >= end)
                     continue;
+                if (!is_all)
+                    UNROLL for (int i = 0; i < m; i++) factors[d][i] = linear_factors(f, &w[d].scales[i], 0);
                 uint32_t at = b + (uint32_t)((stage * stage_bytes >> 4) + d * WIDE_PIECES * job.n_rows);
-                linear_wide_multiply(f, n, m, acc, fragments[0], w[d], at, job.n_rows, 0);
-                linear_wide_multiply(f, n, m, acc, fragments[1], w[d], at, job.n_rows, 1);
-                if (step + d + depth < end)
-                    linear_wide_load(f, m, w[d], units, depth > 1 ? d : step + 1);
+                linear_wide_multiply(f, n, m, acc, fragments[0], w[d].w, factors[d], at, job.n_rows, 0);
+                linear_wide_multiply(f, n, m, acc, fragments[1], w[d].w, factors[d], at, job.n_rows, 1);
+                if (step + (is_all ? 0 : d) + depth < end)
+                    linear_wide_load(f, m, &w[d], units, depth > 1 ? d : step + 1, is_all);
             }
         }
         wgmma_wait(0);
