@@ -14,6 +14,7 @@ work for a leaf of 64 positions is a sequence of them.
 Needs ptxas and nvdisasm of a CUDA toolkit, in PATH or /usr/local/cuda/bin (pip install nvidia-cuda-nvdisasm has the latter).
 """
 import argparse
+import bisect
 import collections
 import glob
 import os
@@ -39,6 +40,7 @@ KINDS = (
 )
 # Matrix instructions of a step of linear layers, by kernel; the first that fits counts.
 STEPS = ((r"linear_\w+_few$", 4), (r"linear_\w+_some$", 8), (r"linear_\w+_tile_32$", 32), (r"linear_\w+_tile_(64|128)$", 64))
+WIDE_STEPS = ((r"linear_\w+_(few|some)$", 4), (r"linear_\w+_tile_\d+$", 8))  # with wgmma
 SPENT = re.compile(r"Compiling entry function '(\w+)'.*?(\d+) bytes spill stores, (\d+) bytes spill loads\n.*?Used (\d+) registers([^\n]*)", re.S)
 INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)([^;]*);")
 LABEL = re.compile(r"^(\.L_x_\d+):")
@@ -57,49 +59,132 @@ def kind_of(name):
 
 
 class Kernel:
-    """Instructions of a kernel in order, and where its loops begin and end."""
+    """Instructions of a kernel in order, and its loops: each a list of the blocks that belong to it, which need not lie together."""
 
     def __init__(self, lines):
         self.names, labels, branches = [], {}, []
-        self.cuts = set()  # where a basic block begins
+        cuts, ends = {0}, set()  # where a basic block begins, and after which instructions nothing follows
         for line in lines:
             label, found = LABEL.match(line), INSTRUCTION.match(line)
             if label:
                 labels[label.group(1)] = len(self.names)
-                self.cuts.add(len(self.names))
+                cuts.add(len(self.names))
             elif found:
                 name, operands = found.groups()
                 target = re.search(r"\((\.L_x_\d+)\)", operands)
+                is_always = "@" not in line
                 if name.startswith("BRA") and target:
                     branches.append((len(self.names), target.group(1)))
-                    self.cuts.add(len(self.names) + 1)
+                    is_always = is_always and name == "BRA" and operands.strip() == f"`{target.group(0)}"
+                    cuts.add(len(self.names) + 1)
+                if is_always and re.match(r"BRA$|EXIT|RET", name):
+                    ends.add(len(self.names))
+                    cuts.add(len(self.names) + 1)
                 self.names.append(name)
-        loops = {(labels[target], at + 1) for at, target in branches if labels.get(target, at + 1) <= at}
-        # The branch to itself after a kernel's end is no loop. Loops with the same begin are one with several ends.
-        last = collections.defaultdict(int)
-        for begin, end in loops:
-            if end - begin > 1:
-                last[begin] = max(last[begin], end)
-        self.loops = [loop for loop in last.items() if not any(loop[0] <= o[0] and o[1] <= loop[1] and o != loop for o in last.items())]
+        cuts = sorted(cut for cut in cuts | {len(self.names)} if cut <= len(self.names))
+        self.all_blocks = list(zip(cuts, cuts[1:]))
+        number = {begin: i for i, (begin, _) in enumerate(self.all_blocks)}
+        self.next = [[] for _ in self.all_blocks]
+        for i, (_, end) in enumerate(self.all_blocks):
+            if end - 1 not in ends and i + 1 < len(self.all_blocks):
+                self.next[i].append(i + 1)
+        for at, target in branches:
+            block = number.get(labels.get(target))
+            if block is not None:
+                self.next[bisect.bisect_right(cuts, at) - 1].append(block)
+        self.loops = self.find_loops()
 
-    def count(self, loop):
-        return collections.Counter(kind_of(name) for name in self.names[loop[0]:loop[1]])
+    def find_loops(self):
+        """Loops are where a block leads back to one that all ways to it pass. Only those that contain no other; but a loop that waits,
+        or copies, may be inside of the one with the matrix instructions."""
+        before, order = collections.defaultdict(list), []
+        stack, seen = [(0, iter(self.next[0]))], {0}
+        while stack:
+            block, rest = stack[-1]
+            following = next((o for o in rest if o not in seen), None)
+            if following is None:
+                order.append(block)
+                stack.pop()
+            else:
+                seen.add(following)
+                stack.append((following, iter(self.next[following])))
+        order.reverse()
+        rank = {block: i for i, block in enumerate(order)}
+        for block in order:
+            for o in self.next[block]:
+                before[o].append(block)
+        above, is_changed = {0: 0}, True  # the last block that all ways to a block pass
+        while is_changed:
+            is_changed = False
+            for block in order[1:]:
+                new = None
+                for o in before[block]:
+                    if o not in above:
+                        continue
+                    other = o
+                    while new is not None and new != other:
+                        if rank[new] > rank[other]:
+                            new = above[new]
+                        else:
+                            other = above[other]
+                    new = other
+                if above.get(block) != new:
+                    above[block], is_changed = new, True
+        self.above = above
+        bodies = collections.defaultdict(set)
+        for block in order:
+            for begin in self.next[block]:
+                o = block
+                while o != begin and o != 0:
+                    o = above[o]
+                if o != begin:
+                    continue
+                body, left = bodies[begin] | {begin}, [block]
+                while left:
+                    o = left.pop()
+                    if o not in body:
+                        body.add(o)
+                        left += before[o]
+                bodies[begin] = body
+        found = [[self.all_blocks[i] for i in sorted(body)] for body in bodies.values()]
+        within = {id(loop): [o for o in found if o is not loop and set(o) < set(loop)] for loop in found}
+        return [loop for loop in found
+                if not any(self.count(o)["matrix"] or not self.count(loop)["matrix"] for o in within[id(loop)])]
 
-    def blocks(self, part):
-        cuts = [part[0], *sorted(cut for cut in self.cuts if part[0] < cut < part[1]), part[1]]
-        return list(zip(cuts, cuts[1:]))
+    def count(self, blocks):
+        return collections.Counter(kind_of(name) for begin, end in blocks for name in self.names[begin:end])
 
     def rare(self, loop):
         """The blocks of a loop with additions that no matrix instruction accompanies."""
         found = collections.Counter()
-        for block in self.blocks(loop):
-            counts = self.count(block)
+        for block in loop:
+            counts = self.count([block])
             if counts["float"] >= 16 and not counts["matrix"]:
                 found += counts
         return found
 
+    def copies(self, loop):
+        """The blocks of a loop in which one warp begins bulk copies for all: those before the matrix instructions that other warps pass by."""
+        blocks = [self.all_blocks.index(block) for block in loop]
+        with_matrix = [i for i in blocks if self.count([self.all_blocks[i]])["matrix"]]
+        if "UBLKCP" not in {name.split(".")[0] for begin, end in loop for name in self.names[begin:end]} or not with_matrix:
+            return collections.Counter()
+        passed, block = set(), with_matrix[0]
+        while block not in passed:
+            passed.add(block)
+            block = self.above[block]
+        begin = next(i for i in blocks if i in passed and self.above[i] not in blocks or i == 0)
+        found, left = set(), [begin]
+        while left:
+            block = left.pop()
+            for o in self.next[block]:
+                if o in blocks and o not in with_matrix and o not in found and o != begin:
+                    found.add(o)
+                    left.append(o)
+        return self.count([self.all_blocks[i] for i in found - passed])
+
     def inner(self):
-        return max(self.loops, key=lambda loop: (self.count(loop)["matrix"], loop[1] - loop[0]), default=None)
+        return max(self.loops, key=lambda loop: (self.count(loop)["matrix"], sum(self.count(loop).values())), default=None)
 
 
 def read_kernels(code):
@@ -135,23 +220,23 @@ def assemble(ptxas, nvdisasm, path):
 
 
 def print_blocks(kernel):
-    for block in kernel.blocks((0, len(kernel.names))):
-        counts = kernel.count(block)
+    for block in kernel.all_blocks:
+        counts = kernel.count([block])
         if block[1] - block[0] >= 30 or counts["matrix"]:
             kinds = ", ".join(f"{counts[kind]} {kind}" for kind, _ in KINDS if counts[kind])
-            print(f"    at {block[0]}{', a loop' if block in kernel.loops else ''}: {block[1] - block[0]} instructions: {kinds}")
+            print(f"    at {block[0]}{', a loop' if [block] in kernel.loops else ''}: {block[1] - block[0]} instructions: {kinds}")
 
 
 def print_kernel(name, kernel, spent, all_loops):
     registers, stored, loaded, shared = spent
     loops = sorted(kernel.loops) if all_loops else [loop for loop in [kernel.inner()] if loop]
-    n_step = next((n for pattern, n in STEPS if re.match(pattern, name)), 0)
+    n_step = next((n for pattern, n in (WIDE_STEPS if "HGMMA" in " ".join(kernel.names) else STEPS) if re.match(pattern, name)), 0)
     print(f"{name}: {registers} registers, {stored} and {loaded} bytes spilled (stored, loaded), {shared} bytes of shared memory, "
           f"{len(kernel.names)} instructions, {len(kernel.loops)} inner loop{'s' if len(kernel.loops) != 1 else ''}")
     for loop in loops:
         counts, steps = kernel.count(loop), 1
         if n_step and counts["matrix"]:
-            counts, steps = counts - kernel.rare(loop), counts["matrix"] / n_step
+            counts, steps = counts - kernel.rare(loop) - kernel.copies(loop), counts["matrix"] / n_step
         kinds = ", ".join(f"{counts[kind] / steps:g} {kind}" for kind, _ in KINDS if counts[kind])
         print(f"    {sum(counts.values()) / steps:g} instructions{f' in each of {steps:g} steps' if steps != 1 else ''}: {kinds}")
 
