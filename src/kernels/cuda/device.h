@@ -123,6 +123,13 @@ DEVICE uint32_t ballot(bool p)
     return (uint32_t)__nvvm_vote_ballot_sync(0xffffffffu, p);
 }
 
+/* Warp: x, which all lanes have. The compiler knows it after this, and computes what follows from it once for the warp instead of in each
+ * lane: descriptors of matrix instructions need that. */
+DEVICE int same_in_warp(int x)
+{
+    return __nvvm_shfl_sync_idx_i32(0xffffffffu, x, 0, 31);
+}
+
 /* Returns the value before. In global or shared memory. */
 DEVICE uint32_t atomic_add_u32(uint32_t *p, uint32_t v)
 {

@@ -8,6 +8,7 @@
 #include "base/half.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define DEVICE static inline __attribute__((unused))
@@ -96,6 +97,15 @@ DEVICE uint32_t shuffle_xor_u32(uint32_t v, int mask)
 {
     return (
         (const uint32_t *)emulated_exchange("shuffle_xor_u32", &v, sizeof v))[(emulated_lane() ^ mask) & 31];
+}
+
+DEVICE int same_in_warp(int x)
+{
+    const int *all = emulated_exchange("same_in_warp", &x, sizeof x);
+    for (int i = 0; i < WARP; i++)
+        if (all[i] != x)
+            abort();
+    return x;
 }
 
 DEVICE uint32_t ballot(bool p)

@@ -114,6 +114,7 @@ DEVICE void linear_load_scales(enum linear_format f, struct linear_scales *to, c
         to->words[4] = load_4(scales + 192 + g * 4);
         return;
     default:
+        to->words[0] = 0;
         return;
     }
     if (linear_layout(f).has_min) {

@@ -163,12 +163,20 @@ DEVICE void linear_wide(enum linear_format f, int n, int m, int depth, const str
         UNROLL for (int s = 0; s < 2; s++) if (step + s * depth < end)
             linear_wide_copy(stages + s * stage_bytes, &job, a->x_stride, step + s * depth, depth, &full[s]);
     }
-    if (is_all && step < end)
-        linear_wide_load_all(f, m, &w[0], units);
-    UNROLL for (int d = 0; d < depth; d++) if (step + d < end)
-        linear_wide_load(f, m, &w[d], units, depth > 1 ? d : step, is_all);
-    const uint32_t b = shared_matrix(stages, (uint32_t)(job.n_rows * 16));
-    for (int batch = 0; split < last; split++) {
+    if (step < end) {
+        if (is_all)
+            linear_wide_load_all(f, m, &w[0], units);
+        /* Of steps after the last any weights will do: their inputs are zeros. */
+        UNROLL for (int d = 0; d < depth; d++)
+            linear_wide_load(f, m, &w[d], units,
+                             is_all      ? d
+                             : depth > 1 ? linear_least(d, end - 1 - step)
+                                         : step,
+                             is_all);
+    }
+    const int piece = same_in_warp(job.n_rows);
+    const uint32_t b = shared_matrix(stages, (uint32_t)(piece * 16));
+    for (uint32_t batch = 0; split < last; split++) {
         int split_end = linear_wide_begin(f, &a->m, split + 1);
         UNROLL for (int i = 0; i < m; i++)
         {
@@ -176,13 +184,13 @@ DEVICE void linear_wide(enum linear_format f, int n, int m, int depth, const str
             wgmma_keep(acc[i], n / 2);
         }
         for (; step < split_end; step += depth, batch++) {
-            int stage = batch % WIDE_STAGES, next = (batch + 2) % WIDE_STAGES;
+            const int stage = (int)(batch % WIDE_STAGES), next = (int)((batch + 2) % WIDE_STAGES);
             block_sync(); /* no thread needs the batch before the last any more */
             if (warp_id() == 0 && step + 2 * depth < end)
                 linear_wide_copy(stages + next * stage_bytes, &job, a->x_stride, step + 2 * depth, depth,
                                  &full[next]);
             UNROLL for (int i = 0; i < m; i++) units[i] += ahead_bytes;
-            barrier_wait(&full[stage], (uint32_t)batch / WIDE_STAGES % 2);
+            barrier_wait(&full[stage], batch / WIDE_STAGES % 2);
             if (is_all) {
                 UNROLL for (int k = 0; k < depth * m; k++)
                     factors[k / m][k % m] = linear_factors(f, &w[0].scales[k % m], k / m);
@@ -191,13 +199,11 @@ DEVICE void linear_wide(enum linear_format f, int n, int m, int depth, const str
             }
             UNROLL for (int d = 0; d < depth; d++)
             {
-                if (depth > 1 && !is_all && step + d >= end)
-                    continue;
                 if (!is_all)
                     UNROLL for (int i = 0; i < m; i++) factors[d][i] = linear_factors(f, &w[d].scales[i], 0);
-                uint32_t at = b + (uint32_t)((stage * stage_bytes >> 4) + d * WIDE_PIECES * job.n_rows);
-                linear_wide_multiply(f, n, m, acc, fragments[0], w[d].w, factors[d], at, job.n_rows, 0);
-                linear_wide_multiply(f, n, m, acc, fragments[1], w[d].w, factors[d], at, job.n_rows, 1);
+                uint32_t at = b + (uint32_t)((stage * stage_bytes >> 4) + d * WIDE_PIECES * piece);
+                linear_wide_multiply(f, n, m, acc, fragments[0], w[d].w, factors[d], at, piece, 0);
+                linear_wide_multiply(f, n, m, acc, fragments[1], w[d].w, factors[d], at, piece, 1);
                 if (step + (is_all ? 0 : d) + depth < end)
                     linear_wide_load(f, m, &w[d], units, depth > 1 ? d : step + 1, is_all);
             }
