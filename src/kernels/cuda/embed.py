@@ -20,7 +20,7 @@ THREADS = re.compile(r"^\.visible \.global \.align 4 \.(?:u32|b32) (\w+)_threads
 def compile_to_ptx(clang, level, source, depfile, out, flags):
     card, version = LEVELS[level]
     command = [clang, "--target=nvptx64-nvidia-cuda", f"-march={card}", "-Xclang", "-target-feature", "-Xclang",
-               f"+ptx{version.replace('.', '')}", f"-DTUTTI_CUDA_LEVEL={level}", "-O3", "-S", "-nogpulib", "-ffreestanding", "-std=gnu11", "-ffp-contract=off", "-Wall",
+               f"+ptx{version.replace('.', '')}", f"-DTUTTI_CUDA_LEVEL={level}", "-O3", "-S", "-nogpulib", "-ffreestanding", "-std=gnu11", "-ffp-contract=off", "-mllvm", "-pragma-unroll-threshold=100000", "-Wall",
                "-Wextra", "-MD", "-MF", depfile, "-MT", out, *flags, source, "-o", "-"]
     text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     # clang writes the newest version that it knows; a driver refuses what is newer than itself.

@@ -43,8 +43,7 @@ DEVICE void split_factors(const struct attention_args *a, struct split_shared *s
 
 /* Merges the leaves' values of dimensions from..from + 63, and stores them. */
 DEVICE void split_store(const struct attention_args *a, struct split_shared *s,
-                        const struct attention_unit *unit, const struct head_group *heads, int group,
-                        int from, int at)
+                        const struct attention_unit *unit, const struct head_group *heads, int from, int at)
 {
     int d = thread_id() % (CUDA_VALUE_CHUNK / 4) * 4;
     bool is_cut = unit->slot >= 0, is_last = at == unit->n_blocks - 1;
@@ -60,7 +59,7 @@ DEVICE void split_store(const struct attention_args *a, struct split_shared *s,
             UNROLL for (int k = 0; k < 4; k++) o[k] = merge_value(o[k], more[k], &f);
         }
         if (is_cut) {
-            float *to = partial_of(a, unit, group, unit->at + at, query);
+            float *to = partial_of(a, unit, heads->number, unit->at + at, query);
             *(f32x4 *)(to + from + d) = o;
             if (from + d == 0)
                 *(f32x2 *)(to + a->value_dim) = (f32x2){ s->block[query].max, s->block[query].total };
@@ -85,16 +84,17 @@ DEVICE void split_store(const struct attention_args *a, struct split_shared *s,
 /* Block: one block of positions of a tile. at: of the unit's blocks. */
 DEVICE void split_block(const struct attention_args *a, struct split_shared *s,
                         const struct attention_unit *unit, const struct head_group *heads,
-                        const struct mma_tile *tile, const u32x4 *queries, int group, int at, int type,
-                        int head_dim)
+                        const struct mma_tile *tile, const u32x4 *queries, int at, int type, int head_dim)
 {
-    int g = lane_id() / 4, t = lane_id() % 4, number = (unit->first_block + at) * CUDA_LEAVES + warp_id();
+    int number = (unit->first_block + at) * CUDA_LEAVES + warp_id();
     bool is_seen = leaf_is_seen(tile, number);
     struct leaf leaf = { .state = { { MINUS_INFINITY, 0 }, { MINUS_INFINITY, 0 } } };
     if (is_seen)
         leaf = leaf_of(a, tile, queries, number, type, head_dim, true);
+    /* The leaf need not keep what is computed from the thread's number again. */
+    int thread = forget(thread_id()), warp = thread / WARP, g = thread % WARP / 4, t = thread % 4;
     if (t == 0)
-        UNROLL for (int j = 0; j < 2; j++) s->leaves[warp_id()][g + 8 * j] = leaf.state[j];
+        UNROLL for (int j = 0; j < 2; j++) s->leaves[warp][g + 8 * j] = leaf.state[j];
     block_sync();
     split_factors(a, s, unit, heads, at);
     for (int from = 0; from < head_dim; from += CUDA_VALUE_CHUNK) {
@@ -102,11 +102,11 @@ DEVICE void split_block(const struct attention_args *a, struct split_shared *s,
             float acc[CHUNK_COLUMNS][4];
             leaf_values(acc, CHUNK_COLUMNS, tile, &leaf, from, type, head_dim, true);
             UNROLL for (int n = 0; n < CHUNK_COLUMNS; n++) UNROLL for (int j = 0; j < 2; j++) *
-                (f32x2 *)&s->o[warp_id()][g + 8 * j][8 * n + 2 * t] = (f32x2){ acc[n][2 * j],
+                (f32x2 *)&s->o[warp][g + 8 * j][8 * n + 2 * t] = (f32x2){ acc[n][2 * j],
                                                                                acc[n][2 * j + 1] };
         }
         block_sync();
-        split_store(a, s, unit, heads, group, from, at);
+        split_store(a, s, unit, heads, from, at);
         block_sync();
     }
 }
@@ -117,15 +117,17 @@ DEVICE void attend_split(const struct attention_args *a, struct split_shared *s,
     u32x4 *queries = (u32x4 *)(s + 1);
     int n_units = a->plan->n_units * a->n_groups;
     for (int u = block_id(); u < n_units; u += n_blocks()) {
-        struct attention_unit unit = a->plan->units[u / a->n_groups];
-        int group = u % a->n_groups;
-        struct head_group heads = head_group_of(a, group);
-        struct mma_tile tile = mma_tile_of(a, &unit, &heads, type, head_dim, queries, warp_id(), CUDA_LEAVES);
+        const struct attention_unit *own = &a->plan->units[u / a->n_groups];
+        struct head_group own_heads = head_group_of(a, u % a->n_groups);
+        const struct mma_tile *tile = mma_tile_of(a, own, &own_heads, type, head_dim, queries, warp_id(),
+                                                  CUDA_LEAVES);
         block_sync();
-        for (int at = 0; at < unit.n_blocks; at++)
-            split_block(a, s, &unit, &heads, &tile, queries, group, at, type, head_dim);
-        if (unit.slot >= 0 && is_last_unit(a, &unit, group, &s->flag))
-            merge_tile(a, &unit, &heads, group, SPLIT_THREADS, false);
+        const struct attention_unit *unit = &tile->unit;
+        const struct head_group *heads = &tile->heads;
+        for (int at = 0; at < unit->n_blocks; at++)
+            split_block(a, s, unit, heads, tile, queries, at, type, head_dim);
+        if (unit->slot >= 0 && is_last_unit(a, unit, heads->number, &s->flag))
+            merge_tile(a, unit, heads, heads->number, SPLIT_THREADS, false);
         block_sync();
     }
 }

@@ -34,9 +34,12 @@ static inline int32_t cuda_query_parts(int type)
     return type == CUDA_KV_BF16 ? 2 : 1;
 }
 
+/* Shared memory for a tile: the fragments of its queries, then struct mma_tile. */
+enum { CUDA_TILE_BYTES = 400 };
+
 static inline uint32_t cuda_query_bytes(int32_t head_dim, int32_t n_parts)
 {
-    return (uint32_t)((head_dim + 31) / 32 * 2 * 32 * 16 * n_parts);
+    return (uint32_t)((head_dim + 31) / 32 * 2 * 32 * 16 * n_parts + CUDA_TILE_BYTES);
 }
 
 /* Halves from one row to the next of a leaf of latents: the rows after each other begin in other banks, and at least 8 zeros

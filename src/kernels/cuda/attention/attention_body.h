@@ -66,14 +66,14 @@ DEVICE bool has_nonfinite(const uint32_t v[2], int type)
 
 /* The query heads of a head group. */
 struct head_group {
-    int kv_head, begin, n;
+    int kv_head, begin, n, number;
 };
 
 DEVICE struct head_group head_group_of(const struct attention_args *a, int group)
 {
     int kv_head = group / a->groups_of_kv, from = group % a->groups_of_kv * a->tile_queries;
     return (struct head_group){ kv_head, kv_head * a->heads_of_kv + from,
-                                min_i32(a->heads_of_kv - from, a->tile_queries) };
+                                min_i32(a->heads_of_kv - from, a->tile_queries), group };
 }
 
 /* One query of a tile, and the positions that it sees: begin..end - 1. */

@@ -26,16 +26,24 @@ enum {
     CHUNK_COLUMNS = CUDA_VALUE_CHUNK / 8,
 };
 
-/* A tile as a lane sees it: its two queries. */
+/* What a query sees. */
+struct query_view {
+    int begin, end, pos;
+    float slope;
+} __attribute__((aligned(16)));
+
+/* A tile, in shared memory: a leaf needs registers for other things. */
 struct mma_tile {
-    const int32_t *table;
-    const uint8_t *keys; /* of the KV head, in page 0 */
-    int begin[2], end[2], pos[2];
-    float slope[2];
-    float factor[2]; /* of products of the query */
+    struct query_view views[CUDA_TILE_QUERIES];
+    float factor[CUDA_TILE_QUERIES]; /* of products of the query */
     /* Of all queries of the tile: the positions that some, and that all of them see. */
     int first, last_end, all_first, all_end;
-};
+    const int32_t *table;
+    const uint8_t *keys; /* of the KV head, in page 0 */
+    struct attention_unit unit;
+    struct head_group heads;
+} __attribute__((aligned(16)));
+_Static_assert(sizeof(struct mma_tile) == CUDA_TILE_BYTES, "the host knows its size");
 
 DEVICE int reduce_min(int v)
 {
@@ -49,15 +57,15 @@ DEVICE int query_fragments(int head_dim)
     return (head_dim + 31) / 32 * 2 * WARP;
 }
 
-/* Warp: the tile, and its queries as fragments [part][dimensions / 16][lane], of which this warp writes those of
- * 32-dimension chunks warp, warp + n_warps, ... */
-DEVICE struct mma_tile mma_tile_of(const struct attention_args *a, const struct attention_unit *unit,
-                                   const struct head_group *heads, int type, int head_dim, u32x4 *queries,
-                                   int warp, int n_warps)
+/* Warp: writes a tile, and its queries as fragments [part][dimensions / 16][lane], of which this warp writes those of
+ * 32-dimension chunks warp, warp + n_warps, ...; warp 0 writes the tile, which is known after the next barrier. */
+DEVICE const struct mma_tile *mma_tile_of(const struct attention_args *a, const struct attention_unit *unit,
+                                          const struct head_group *heads, int type, int head_dim,
+                                          u32x4 *queries, int warp, int n_warps)
 {
     int g = lane_id() / 4, t = lane_id() % 4;
-    struct mma_tile tile = { .table = a->tables + (int64_t)unit->table * a->max_pages };
-    tile.keys = a->pages + (uint64_t)heads->kv_head * 2 * cuda_kv_head_bytes(type, head_dim);
+    struct mma_tile *tile =
+        (struct mma_tile *)(queries + cuda_query_parts(type) * query_fragments(head_dim));
     const float *q[2];
     float inverse[2];
     int first = INT32_MAX, last_end = INT32_MAX, all_first = INT32_MAX, all_end = INT32_MAX;
@@ -65,10 +73,9 @@ DEVICE struct mma_tile mma_tile_of(const struct attention_args *a, const struct 
     {
         struct tile_query x = tile_query_of(a, unit, heads, g + 8 * j);
         q[j] = x.is_there ? a->q + (int64_t)x.row * a->q_row + x.head * head_dim : NULL;
-        tile.begin[j] = x.begin;
-        tile.end[j] = x.end;
-        tile.pos[j] = x.pos;
-        tile.slope[j] = a->slopes && x.is_there ? a->slopes[x.head] : 0;
+        if (warp == 0 && t == 0)
+            tile->views[g + 8 * j] = (struct query_view){ x.begin, x.end, x.pos,
+                                                          a->slopes && x.is_there ? a->slopes[x.head] : 0 };
         if (x.is_there) {
             first = min_i32(first, x.begin);
             last_end = min_i32(last_end, -x.end);
@@ -94,12 +101,24 @@ DEVICE struct mma_tile mma_tile_of(const struct attention_args *a, const struct 
         int exponent = query_exponent(top, type);
         bool is_finite = top < 0x7f800000u;
         inverse[j] = is_finite ? bits_f32((uint32_t)exponent << 23) : __builtin_nanf("");
-        tile.factor[j] = is_finite ? bits_f32((uint32_t)(254 - exponent) << 23) : __builtin_nanf("");
+        if (warp == 0 && t == 0)
+            tile->factor[g + 8 * j] = is_finite ? bits_f32((uint32_t)(254 - exponent) << 23)
+                                                : __builtin_nanf("");
     }
-    tile.first = reduce_min(first);
-    tile.last_end = -reduce_min(last_end);
-    tile.all_first = -reduce_min(all_first);
-    tile.all_end = reduce_min(all_end);
+    first = reduce_min(first);
+    last_end = -reduce_min(last_end);
+    all_first = -reduce_min(all_first);
+    all_end = reduce_min(all_end);
+    if (warp == 0 && lane_id() == 0) {
+        tile->first = first;
+        tile->last_end = last_end;
+        tile->all_first = all_first;
+        tile->all_end = all_end;
+        tile->table = a->tables + (int64_t)unit->table * a->max_pages;
+        tile->keys = a->pages + (uint64_t)heads->kv_head * 2 * cuda_kv_head_bytes(type, head_dim);
+        tile->unit = *unit;
+        tile->heads = *heads;
+    }
     for (int c = warp; 32 * c < head_dim; c += n_warps) {
         float x[2][8]; /* [query][dimensions 8t to 8t + 7] */
         UNROLL for (int j = 0; j < 2; j++)
@@ -241,19 +260,26 @@ DEVICE bool leaf_finish_scores(float s[LEAF_PAGES][2][4], const struct attention
         }
     bool is_finished = a->softcap > 0 || a->slopes;
     if (is_finished)
-        UNROLL for (int p = 0; p < LEAF_PAGES; p++) UNROLL for (int m = 0; m < 2; m++)
-            UNROLL for (int i = 0; i < 4; i++)
+        UNROLL for (int j = 0; j < 2; j++)
         {
-            int pos = first + p * CUDA_KV_PAGE + 2 * m + i % 2, j = i / 2;
-            s[p][m][i] =
-                finish_score(a, s[p][m][i] * tile->factor[j], tile->slope[j], pos - tile->pos[j]);
+            struct query_view view = tile->views[lane_id() / 4 + 8 * j];
+            UNROLL for (int p = 0; p < LEAF_PAGES; p++) UNROLL for (int i = 0; i < 4; i++)
+            {
+                float *score = &s[p][i / 2][2 * j + i % 2];
+                *score = finish_score(a, *score * tile->factor[lane_id() / 4 + 8 * j], view.slope,
+                                      first + p * CUDA_KV_PAGE + i - view.pos);
+            }
         }
     if (!leaf->is_full)
-        UNROLL for (int p = 0; p < LEAF_PAGES; p++) UNROLL for (int m = 0; m < 2; m++)
-            UNROLL for (int i = 0; i < 4; i++)
+        UNROLL for (int j = 0; j < 2; j++)
         {
-            int pos = first + p * CUDA_KV_PAGE + 2 * m + i % 2, j = i / 2;
-            s[p][m][i] = pos >= tile->begin[j] && pos < tile->end[j] ? s[p][m][i] : MINUS_INFINITY;
+            struct query_view view = tile->views[lane_id() / 4 + 8 * j];
+            UNROLL for (int p = 0; p < LEAF_PAGES; p++) UNROLL for (int i = 0; i < 4; i++)
+            {
+                int pos = first + p * CUDA_KV_PAGE + i;
+                float *score = &s[p][i / 2][2 * j + i % 2];
+                *score = pos >= view.begin && pos < view.end ? *score : MINUS_INFINITY;
+            }
         }
     return is_finished;
 }
@@ -316,12 +342,15 @@ DEVICE struct leaf leaf_of(const struct attention_args *a, const struct mma_tile
     bool is_finished = leaf_finish_scores(s, a, tile, &leaf, type, head_dim);
     UNROLL for (int j = 0; j < 2; j++)
     {
-        float top = MINUS_INFINITY, sum = 0, factor = is_finished ? 1 : tile->factor[j];
+        float top = MINUS_INFINITY, sum = 0, factor = is_finished ? 1 : tile->factor[lane_id() / 4 + 8 * j];
         UNROLL for (int p = 0; p < LEAF_PAGES; p++) UNROLL for (int i = 0; i < 4; i++)
             top = max_f32(top, s[p][i / 2][2 * j + i % 2]);
         UNROLL for (int mask = 1; mask < 4; mask *= 2) top = max_f32(top, shuffle_xor_f32(top, mask));
-        bool sees = number * CUDA_ATTENTION_LEAF < tile->end[j] &&
-                    (number + 1) * CUDA_ATTENTION_LEAF > tile->begin[j];
+        bool sees = true;
+        if (!leaf.is_full) {
+            struct query_view view = tile->views[lane_id() / 4 + 8 * j];
+            sees = number * CUDA_ATTENTION_LEAF < view.end && (number + 1) * CUDA_ATTENTION_LEAF > view.begin;
+        }
         top *= factor;
         float from = sees ? top : 0; /* if all that it sees is -infinity, the weights are NaNs */
         UNROLL for (int p = 0; p < LEAF_PAGES; p++) UNROLL for (int i = 0; i < 4; i++)
@@ -371,14 +400,12 @@ DEVICE void add_page_by_query(float acc[][4], const int n_acc, const struct mma_
 {
     NO_UNROLL for (int query = 0; query < CUDA_TILE_QUERIES; query++)
     {
-        int lane = query % 8 * 4;
-        int begin = (int)shuffle_u32((uint32_t)(query < 8 ? tile->begin[0] : tile->begin[1]), lane);
-        int end = (int)shuffle_u32((uint32_t)(query < 8 ? tile->end[0] : tile->end[1]), lane);
+        struct query_view view = tile->views[query];
         UNROLL for (int n = 0; n < n_acc; n++)
         {
             half2 own[2] = { v[n][0], v[n][1] };
             float sum[4] = { acc[n][0], acc[n][1], acc[n][2], acc[n][3] };
-            mask_values(own, base, begin, end);
+            mask_values(own, base, view.begin, view.end);
             add_page(sum, leaf, p, own, type);
             UNROLL for (int i = 0; i < 4; i++)
                 acc[n][i] = lane_id() / 4 + i / 2 * 8 == query ? sum[i] : acc[n][i];

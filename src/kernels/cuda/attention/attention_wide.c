@@ -42,22 +42,23 @@ DEVICE void wide_store(const struct attention_args *a, const struct attention_un
 #define WIDE_BODY(type, dim, columns)                                                                        \
     DYNAMIC_SHARED(u32x4, shared);                                                                           \
     const int head_dim = (dim);                                                                              \
-    u32x4 *queries = shared + warp_id() * cuda_query_parts(type) * query_fragments(head_dim);                \
+    u32x4 *queries = shared + (uint32_t)warp_id() * (cuda_query_bytes(head_dim, cuda_query_parts(type)) / 16); \
     int n_units = a.plan->n_units, n = n_units * a.n_groups;                                                 \
     for (int u = block_id() * WIDE_WARPS + warp_id(); u < n; u += n_blocks() * WIDE_WARPS) {                 \
-        struct attention_unit unit = a.plan->units[u % n_units];                                             \
         float o[columns][4];                                                                                 \
-        wide_unit(&a, &unit, u / n_units, queries, o, type, head_dim, columns);                              \
+        wide_unit(&a, u, n_units, queries, o, type, head_dim, columns);                                      \
         warp_sync();                                                                                         \
     }
 
-DEVICE void wide_unit(const struct attention_args *a, const struct attention_unit *unit, int group,
-                      u32x4 *queries, float o[][4], int type, int head_dim, int n_columns)
+DEVICE void wide_unit(const struct attention_args *a, int number, int n_units, u32x4 *queries, float o[][4],
+                      int type, int head_dim, int n_columns)
 {
-    /* With 256 dimensions, fewer at a time: the block's values take half of the registers. Those of bfloat16 are in local memory. */
-    const int n_acc = n_columns > 16 && type != CUDA_KV_BF16 ? CHUNK_COLUMNS / 2 : CHUNK_COLUMNS;
-    struct head_group heads = head_group_of(a, group);
-    struct mma_tile tile = mma_tile_of(a, unit, &heads, type, head_dim, queries, 0, 1);
+    /* With 256 dimensions, fewer at a time: the block's values take half of the registers. */
+    const int n_acc = n_columns > 16 ? CHUNK_COLUMNS / 2 : CHUNK_COLUMNS;
+    const struct attention_unit *own = &a->plan->units[number % n_units];
+    struct head_group own_heads = head_group_of(a, number / n_units);
+    const struct mma_tile *tile = mma_tile_of(a, own, &own_heads, type, head_dim, queries, 0, 1);
+    const struct attention_unit *unit = &tile->unit;
     struct softmax_state run[2] = { { 0, 0 }, { 0, 0 } };
     warp_sync();
     for (int at = 0; at < unit->n_blocks; at++) {
@@ -65,20 +66,20 @@ DEVICE void wide_unit(const struct attention_args *a, const struct attention_uni
         UNROLL for (int n = 0; n < n_columns; n++) UNROLL for (int i = 0; i < 4; i++) o[n][i] = 0;
         for (int w = 0; w < CUDA_LEAVES; w++) {
             int number = (unit->first_block + at) * CUDA_LEAVES + w;
-            if (!leaf_is_seen(&tile, number))
+            if (!leaf_is_seen(tile, number))
                 continue;
-            struct leaf leaf = leaf_of(a, &tile, queries, number, type, head_dim, false);
+            struct leaf leaf = leaf_of(a, tile, queries, number, type, head_dim, false);
             struct merge_factors f[2];
             UNROLL for (int j = 0; j < 2; j++) f[j] = merge_state(&block[j], leaf.state[j]);
             UNROLL for (int c = 0; c < n_columns; c += n_acc) if (8 * c < head_dim)
             {
                 float acc[CHUNK_COLUMNS][4];
-                leaf_values(acc, n_acc, &tile, &leaf, 8 * c, type, head_dim, false);
+                leaf_values(acc, n_acc, tile, &leaf, 8 * c, type, head_dim, false);
                 UNROLL for (int n = 0; n < n_acc; n++) UNROLL for (int i = 0; i < 4; i++)
                     o[c + n][i] = merge_value(o[c + n][i], acc[n][i], &f[i / 2]);
             }
         }
-        wide_store(a, unit, &heads, o, block, run, at, head_dim, n_columns);
+        wide_store(a, unit, &tile->heads, o, block, run, at, head_dim, n_columns);
     }
 }
 
