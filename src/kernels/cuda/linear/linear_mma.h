@@ -12,9 +12,15 @@
 
 struct linear_ahead {
     struct linear_words w;
-    struct linear_scales scales; /* of super-blocks: only of step 0, those of all */
+    struct linear_scales scales; /* with linear_stream_is_all(): only of step 0, those of all */
     u32x4 x[2][2];
 };
+
+/* Whether the scales of a super-block are loaded at once. On level 75, 16 rows leave no registers for that. */
+DEVICE bool linear_stream_is_all(enum linear_format f, int n)
+{
+    return linear_unit_steps(f) > 1 && (n == 1 || LEVEL >= 80);
+}
 
 /* Loads step d of STREAM_DEPTH steps, which begin at a unit and at columns x of the rows. */
 DEVICE void linear_stream_load(enum linear_format f, int n, struct linear_ahead *to, const uint8_t *units,
@@ -23,8 +29,8 @@ DEVICE void linear_stream_load(enum linear_format f, int n, struct linear_ahead 
     const int steps = linear_unit_steps(f);
     const uint8_t *unit = units + d / steps * linear_unit_bytes(f);
     linear_load(f, &to->w, unit, d % steps, lane_id());
-    if (steps == 1)
-        linear_load_scales(f, &to->scales, unit, 0, lane_id());
+    if (!linear_stream_is_all(f, n))
+        linear_load_scales(f, &to->scales, unit, d % steps, lane_id());
     UNROLL for (int i = 0; i < n; i++)
     {
         to->x[i][0] = load_16(x[i] + d * LINEAR_STEP * 2);
@@ -52,6 +58,7 @@ DEVICE void linear_stream_split(enum linear_format f, int n, float acc[2][4], co
                                 const struct linear_matrix *m, int tile, int split)
 {
     const int steps = linear_unit_steps(f), ahead_bytes = STREAM_DEPTH / steps * linear_unit_bytes(f);
+    const bool is_all = linear_stream_is_all(f, n);
     int begin = linear_split_begin(m, split), n_steps = (linear_split_begin(m, split + 1) - begin) * steps;
     const uint8_t *units = job->weights + ((int64_t)tile * m->n_units + begin) * linear_unit_bytes(f);
     const uint8_t *x[2];
@@ -61,7 +68,7 @@ DEVICE void linear_stream_split(enum linear_format f, int n, float acc[2][4], co
         int row = linear_least(8 * i + lane_id() / 4, job->n_rows - 1);
         x[i] = job->x + (int64_t)row * job->x_bytes + begin * steps * (LINEAR_STEP * 2) + lane_id() % 4 * 32;
     }
-    if (steps > 1 && n_steps > 0)
+    if (is_all && n_steps > 0)
         linear_load_scales(f, &ahead[0].scales, units, LINEAR_ALL, lane_id());
     UNROLL for (int d = 0; d < STREAM_DEPTH; d++)
     {
@@ -72,19 +79,19 @@ DEVICE void linear_stream_split(enum linear_format f, int n, float acc[2][4], co
         struct linear_factors factors[STREAM_DEPTH];
         units += ahead_bytes;
         UNROLL for (int i = 0; i < n; i++) x[i] += STREAM_DEPTH * LINEAR_STEP * 2;
-        if (steps > 1) {
+        if (is_all) {
             UNROLL for (int d = 0; d < STREAM_DEPTH; d++) factors[d] = linear_factors(f, &ahead[0].scales, d);
             if (n_steps > STREAM_DEPTH)
                 linear_load_scales(f, &ahead[0].scales, units, LINEAR_ALL, lane_id());
         }
         UNROLL for (int d = 0; d < STREAM_DEPTH; d++)
         {
-            if (steps == 1 && d >= n_steps)
+            if (!is_all && d >= n_steps)
                 continue;
-            if (steps == 1)
+            if (!is_all)
                 factors[d] = linear_factors(f, &ahead[d].scales, 0);
             linear_stream_multiply(f, n, acc, &ahead[d], factors[d]);
-            if (steps == 1 ? d + STREAM_DEPTH < n_steps : n_steps > STREAM_DEPTH)
+            if (is_all ? n_steps > STREAM_DEPTH : d + STREAM_DEPTH < n_steps)
                 linear_stream_load(f, n, &ahead[d], units, x, d);
         }
     }
