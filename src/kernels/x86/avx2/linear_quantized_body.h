@@ -6,7 +6,7 @@
  *
  * A group of columns of an input row must be broadcast, and loads are scarcer than products. A single row
  * keeps its eight groups in registers, for all strips of eight output rows. How several rows share loads
- * differs: avx2/passes.h, avxvnni/many_rows.h.
+ * differs: avx2/passes_body.h, avxvnni/many_rows_body.h.
  *
  * The file that includes this one defines IS_VNNI and, in dot_four(sum, w, q), which encoding of vpdpbusd;
  * with VNNI also that instruction for assembly, DOT. */
@@ -218,9 +218,9 @@ INLINE struct factors load_factors(struct scales *scales, struct multiples *mult
 }
 
 #if IS_VNNI
-#include "kernels/x86/avxvnni/many_rows.h"
+#include "kernels/x86/avxvnni/many_rows_body.h"
 #else
-#include "kernels/x86/avx2/passes.h"
+#include "kernels/x86/avx2/passes_body.h"
 #endif
 
 INLINE void clear_totals(float *out, int n_rows)

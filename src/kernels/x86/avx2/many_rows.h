@@ -1,4 +1,4 @@
-/* The first and the last pass over many input rows with half a block, for passes.h, in assembly.
+/* The first and the last pass over many input rows with half a block, for passes_body.h, in assembly.
  *
  * vpmaddubsw and vpmaddwd run on two of the four pipes of AMD's processors, additions on all of them. Which
  * pipe an addition gets depends on the order of the instructions: that decides between 4.4 and 5.9 cycles a

@@ -6,8 +6,8 @@
  * compiler keeps some of the sums on the stack.
  *
  * The file that includes this one defines DOT: the instruction with its encoding. */
-#ifndef TUTTI_KERNELS_X86_AVXVNNI_MANY_ROWS_H
-#define TUTTI_KERNELS_X86_AVXVNNI_MANY_ROWS_H
+#ifndef TUTTI_KERNELS_X86_AVXVNNI_MANY_ROWS_BODY_H
+#define TUTTI_KERNELS_X86_AVXVNNI_MANY_ROWS_BODY_H
 
 enum { ROWS = 3, STRIPS = PANEL_ROWS / STRIP };
 

@@ -2,8 +2,8 @@
  *
  * A pass keeps four groups of two strips of eight output rows in eight registers and runs over the input
  * rows: each broadcast serves both strips. Sums over several passes are carried in memory. */
-#ifndef TUTTI_KERNELS_X86_AVX2_PASSES_H
-#define TUTTI_KERNELS_X86_AVX2_PASSES_H
+#ifndef TUTTI_KERNELS_X86_AVX2_PASSES_BODY_H
+#define TUTTI_KERNELS_X86_AVX2_PASSES_BODY_H
 
 #include "kernels/x86/avx2/many_rows.h"
 
