@@ -102,8 +102,7 @@ DEVICE void split_block(const struct attention_args *a, struct split_shared *s,
             float acc[CHUNK_COLUMNS][4];
             leaf_values(acc, CHUNK_COLUMNS, tile, &leaf, from, type, head_dim, true);
             UNROLL for (int n = 0; n < CHUNK_COLUMNS; n++) UNROLL for (int j = 0; j < 2; j++) *
-                (f32x2 *)&s->o[warp][g + 8 * j][8 * n + 2 * t] = (f32x2){ acc[n][2 * j],
-                                                                               acc[n][2 * j + 1] };
+                (f32x2 *)&s->o[warp][g + 8 * j][8 * n + 2 * t] = (f32x2){ acc[n][2 * j], acc[n][2 * j + 1] };
         }
         block_sync();
         split_store(a, s, unit, heads, from, at);

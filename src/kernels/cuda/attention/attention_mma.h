@@ -64,8 +64,7 @@ DEVICE const struct mma_tile *mma_tile_of(const struct attention_args *a, const 
                                           u32x4 *queries, int warp, int n_warps)
 {
     int g = lane_id() / 4, t = lane_id() % 4;
-    struct mma_tile *tile =
-        (struct mma_tile *)(queries + cuda_query_parts(type) * query_fragments(head_dim));
+    struct mma_tile *tile = (struct mma_tile *)(queries + cuda_query_parts(type) * query_fragments(head_dim));
     const float *q[2];
     float inverse[2];
     int first = INT32_MAX, last_end = INT32_MAX, all_first = INT32_MAX, all_end = INT32_MAX;
@@ -407,8 +406,8 @@ DEVICE void add_page_by_query(float acc[][4], const int n_acc, const struct mma_
             float sum[4] = { acc[n][0], acc[n][1], acc[n][2], acc[n][3] };
             mask_values(own, base, view.begin, view.end);
             add_page(sum, leaf, p, own, type);
-            UNROLL for (int i = 0; i < 4; i++)
-                acc[n][i] = lane_id() / 4 + i / 2 * 8 == query ? sum[i] : acc[n][i];
+            UNROLL for (int i = 0; i < 4; i++) acc[n][i] = lane_id() / 4 + i / 2 * 8 == query ? sum[i]
+                                                                                              : acc[n][i];
         }
     }
 }
@@ -440,8 +439,7 @@ DEVICE void add_values(float acc[][4], const int n_acc, const struct mma_tile *t
             return;
         }
     }
-    UNROLL for (int n = 0; n < n_acc; n++) if (from + 8 * n < head_dim)
-        add_page(acc[n], leaf, p, v[n], type);
+    UNROLL for (int n = 0; n < n_acc; n++) if (from + 8 * n < head_dim) add_page(acc[n], leaf, p, v[n], type);
 }
 
 /* Warp: the values of a leaf, of n_acc times eight dimensions, from the dimension from on: acc [n] has columns from + 8 n + 2t and

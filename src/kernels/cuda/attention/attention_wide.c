@@ -42,7 +42,8 @@ DEVICE void wide_store(const struct attention_args *a, const struct attention_un
 #define WIDE_BODY(type, dim, columns)                                                                        \
     DYNAMIC_SHARED(u32x4, shared);                                                                           \
     const int head_dim = (dim);                                                                              \
-    u32x4 *queries = shared + (uint32_t)warp_id() * (cuda_query_bytes(head_dim, cuda_query_parts(type)) / 16); \
+    u32x4 *queries = shared +                                                                                \
+                     (uint32_t)warp_id() * (cuda_query_bytes(head_dim, cuda_query_parts(type)) / 16);        \
     int n_units = a.plan->n_units, n = n_units * a.n_groups;                                                 \
     for (int u = block_id() * WIDE_WARPS + warp_id(); u < n; u += n_blocks() * WIDE_WARPS) {                 \
         float o[columns][4];                                                                                 \

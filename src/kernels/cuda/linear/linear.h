@@ -198,8 +198,7 @@ DEVICE uint32_t linear_number(enum linear_format f, const struct linear_words *w
     if (f == LINEAR_Q3_K) {
         const int number = linear_three_number(r, i), word = linear_three_word(number, 0);
         if (number == 15)
-            return and_or(w->high[0] << 2, 4 * PAIRS,
-                          and_or(w->low[1] << 1, 2 * PAIRS, w->low[0] & PAIRS));
+            return and_or(w->high[0] << 2, 4 * PAIRS, and_or(w->low[1] << 1, 2 * PAIRS, w->low[0] & PAIRS));
         return (word < 2 ? w->low[word] : w->high[0]) >> (linear_three_shift(number, 0) - up) &
                (uint32_t)(7 << up) * PAIRS;
     }

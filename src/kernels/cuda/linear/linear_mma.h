@@ -154,8 +154,7 @@ DEVICE void linear_tile_multiply(enum linear_format f, int n, float acc[2][8][4]
                                  const uint8_t *stage, int row, int h)
 {
     half2 a[2][2][4];
-    UNROLL for (int k = 0; k < 2; k++)
-        linear_unpack(f, a[k], &w[k], linear_factors(f, &scales[k], 0), h);
+    UNROLL for (int k = 0; k < 2; k++) linear_unpack(f, a[k], &w[k], linear_factors(f, &scales[k], 0), h);
     UNROLL for (int i = 0; i < n; i++)
     {
         u32x4 x = *(const u32x4 *)(stage +

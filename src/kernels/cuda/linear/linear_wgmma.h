@@ -77,8 +77,7 @@ DEVICE void linear_wide_load(enum linear_format f, int m, struct linear_wide_wor
 DEVICE void linear_wide_load_all(enum linear_format f, int m, struct linear_wide_words *to,
                                  const uint8_t *const units[2])
 {
-    UNROLL for (int i = 0; i < m; i++)
-        linear_load_scales(f, &to->scales[i], units[i], LINEAR_ALL, lane_id());
+    UNROLL for (int i = 0; i < m; i++) linear_load_scales(f, &to->scales[i], units[i], LINEAR_ALL, lane_id());
 }
 
 /* acc += half h of a step's weights times inputs. b: of the step; piece: from those of 8 columns to the next, in 16 bytes. The
@@ -167,12 +166,11 @@ DEVICE void linear_wide(enum linear_format f, int n, int m, int depth, const str
         if (is_all)
             linear_wide_load_all(f, m, &w[0], units);
         /* Of steps after the last any weights will do: their inputs are zeros. */
-        UNROLL for (int d = 0; d < depth; d++)
-            linear_wide_load(f, m, &w[d], units,
-                             is_all      ? d
-                             : depth > 1 ? linear_least(d, end - 1 - step)
-                                         : step,
-                             is_all);
+        UNROLL for (int d = 0; d < depth; d++) linear_wide_load(f, m, &w[d], units,
+                                                                is_all      ? d
+                                                                : depth > 1 ? linear_least(d, end - 1 - step)
+                                                                            : step,
+                                                                is_all);
     }
     const int piece = same_in_warp(job.n_rows);
     const uint32_t b = shared_matrix(stages, (uint32_t)(piece * 16));

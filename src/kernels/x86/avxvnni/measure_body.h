@@ -4,7 +4,7 @@
 
 /* Twelve independent sums cover the latency. The empty assembly keeps each in its register: gcc 12 moves sums
  * to the stack and back in each round otherwise. */
-#define FOR_EACH_SUM(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
+#define FOR_EACH_SUM(X)  X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
 #define MEASURE_START(i) __m256i sum##i = _mm256_set1_epi32(i);
 #define MEASURE_PRODUCT(i)                                                                                   \
     sum##i = dot_four(sum##i, a, b);                                                                         \
