@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* To be raised when a kernel of kernels/cuda gives other bits than before, or the layout of pages changes. */
-enum { CUDA_KERNELS_BITS = 1 };
+enum { CUDA_KERNELS_BITS = 2 };
 
 enum { BLOCKS_PER_SM = 4 };
 

@@ -48,6 +48,13 @@ typedef uint32_t half2;
     __attribute__((nvptx_kernel)) void name(const type a);                                                   \
     __attribute__((nvptx_kernel)) void name(const type a)
 
+/* The same with room for so many blocks on a multiprocessor: ptxas may otherwise spill a few registers to make room for
+ * one more. */
+#define KERNEL_FOR_BLOCKS(name, type, threads, blocks)                                                       \
+    extern const int name##_blocks;                                                                          \
+    const int name##_blocks = (blocks);                                                                      \
+    KERNEL(name, type, threads)
+
 /* A static array in the block's shared memory, and the shared memory whose size the launch states. */
 #define SHARED(type, name, n)                                                                                \
     static __attribute__((address_space(3))) type name##_shared[n];                                          \

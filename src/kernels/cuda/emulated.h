@@ -41,6 +41,8 @@ struct emulated_kernel {
     const struct emulated_kernel EMULATED_KERNEL(name) = { #name, sizeof(type), threads, name##_run };       \
     static void name##_body(const type a)
 
+#define KERNEL_FOR_BLOCKS(name, type, threads, blocks) KERNEL(name, type, threads)
+
 #define SHARED(type, name, n)                                                                                \
     static char name##_key;                                                                                  \
     type *const name = (type *)emulated_shared(&name##_key, sizeof(type) * (n))

@@ -137,7 +137,7 @@ KERNEL(attention_f16, struct attention_args, SPLIT_THREADS)
     attend_split(&a, s, CUDA_KV_F16, a.head_dim);
 }
 
-KERNEL(attention_f16_64, struct attention_args, SPLIT_THREADS)
+KERNEL_FOR_BLOCKS(attention_f16_64, struct attention_args, SPLIT_THREADS, 3)
 {
     DYNAMIC_SHARED(struct split_shared, s);
     attend_split(&a, s, CUDA_KV_F16, 64);
