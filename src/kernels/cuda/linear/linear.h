@@ -436,8 +436,18 @@ DEVICE void linear_read(enum linear_format f, const struct linear_read_args *a)
     {                                                                                                        \
         linear_product(format, n_rows, &a);                                                                  \
     }
+/* LINEAR_FEW_BLOCKS: for how many blocks on a multiprocessor _few has registers; otherwise ptxas decides. */
+#ifdef LINEAR_FEW_BLOCKS
+#define LINEAR_FEW(name, format)                                                                             \
+    KERNEL_FOR_BLOCKS(name, struct linear_args, PRODUCT_THREADS(8), LINEAR_FEW_BLOCKS)                       \
+    {                                                                                                        \
+        linear_product(format, 8, &a);                                                                       \
+    }
+#else
+#define LINEAR_FEW(name, format) LINEAR_KERNEL(name, format, 8)
+#endif
 #define LINEAR_KERNELS(name, format)                                                                         \
-    LINEAR_KERNEL(linear_##name##_few, format, 8)                                                            \
+    LINEAR_FEW(linear_##name##_few, format)                                                                  \
     LINEAR_KERNEL(linear_##name##_some, format, 16)                                                          \
     LINEAR_KERNEL(linear_##name##_tile_32, format, 32)                                                       \
     LINEAR_KERNEL(linear_##name##_tile_64, format, 64)                                                       \
