@@ -8,6 +8,7 @@
 #include "cuda/emulator.h"
 #include "cuda/standin_failures.h"
 #include "cuda/standin_memory.h"
+#include "cuda/standin_objects.h"
 #include "cuda/standin_order.h"
 
 #include "backend/cuda/driver.h"
@@ -37,12 +38,6 @@ enum {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static _Noreturn void misuse(const char *function, const char *what)
-{
-    fprintf(stderr, "stand-in for libcuda: %s: %s\n", function, what);
-    abort();
-}
-
 static long setting(const char *name, long value)
 {
     const char *text = getenv(name);
@@ -68,111 +63,6 @@ static void card_work(bool begins)
     is_working = begins;
     for (struct block *b = card_blocks; b; b = b->next)
         block_open(b, begins);
-}
-
-/* ---- objects ---- */
-
-enum object_kind { MODULE = 1, FUNCTION, STREAM, GRAPH, EXEC, EVENT };
-
-struct operation {
-    enum { LAUNCH, COPY, FILL, RECORD, WAIT } kind;
-    const struct emulated_kernel *kernel;
-    struct emulated_grid grid;
-    void *args;
-    void *to;
-    const void *from; /* NULL: args */
-    size_t n_bytes;
-    int byte;
-    struct object *event, *stream; /* of RECORD and WAIT: the stream of the record, and its number */
-    long n_record;
-    const struct object *exec; /* the graph that it belongs to */
-    const void *caller;        /* of the driver's function that enqueued it, or that captured it */
-};
-
-struct operations {
-    struct operation *items;
-    size_t n, room;
-    size_t n_done; /* of a stream: carried out */
-};
-
-struct object {
-    struct object *next;
-    enum object_kind kind;
-    char *text;                           /* of a module */
-    int level;                            /* that its text is for */
-    const struct emulated_kernel *kernel; /* of a function */
-    int shared_bytes;
-    bool is_capturing;            /* a stream */
-    struct operations operations; /* of a stream: captured; of a graph */
-    struct operations queue;      /* of a stream */
-    void *fiber;                  /* of a stream: standin_order.h */
-    struct object *module;
-    struct object *stream; /* of an event's last record */
-    long n_records, n_done, n_queries;
-    bool has_time;
-    uint64_t done_ns; /* of an event with time: when its last record was carried out */
-};
-
-static struct object *objects;
-
-static struct object *object_new(enum object_kind kind)
-{
-    struct object *o = calloc(1, sizeof *o);
-    if (!o)
-        misuse("object", "out of memory");
-    o->kind = kind;
-    o->next = objects;
-    objects = o;
-    return o;
-}
-
-static struct object *object_of(const void *handle, enum object_kind kind)
-{
-    for (struct object *o = objects; o; o = o->next)
-        if (o == handle && o->kind == kind)
-            return o;
-    return NULL;
-}
-
-static void clear_operations(struct operations *ops)
-{
-    for (size_t i = 0; i < ops->n; i++)
-        free(ops->items[i].args);
-    free(ops->items);
-    *ops = (struct operations){ 0 };
-}
-
-static void object_free(struct object *o)
-{
-    for (struct object **at = &objects; *at; at = &(*at)->next)
-        if (*at == o) {
-            *at = o->next;
-            break;
-        }
-    clear_operations(&o->operations);
-    clear_operations(&o->queue);
-    if (o->kind == STREAM)
-        order_stream_free(o->fiber);
-    free(o->text);
-    free(o);
-}
-
-static void add_operation(struct operations *ops, const struct operation *op, const void *args,
-                          size_t args_bytes)
-{
-    if (ops->n == ops->room) {
-        ops->room = ops->room > 0 ? 2 * ops->room : 64;
-        ops->items = realloc(ops->items, ops->room * sizeof *ops->items);
-        if (!ops->items)
-            misuse("operation", "out of memory");
-    }
-    struct operation *to = &ops->items[ops->n++];
-    *to = *op;
-    to->args = malloc(args_bytes + 1);
-    if (!to->args)
-        misuse("operation", "out of memory");
-    memcpy(to->args, args_bytes > 0 ? args : "", args_bytes);
-    order_before(to->args);
 }
 
 /* Zeros in all of a block that was never touched: its pages are zeros as they come from the system. */
@@ -278,7 +168,7 @@ static void work_on(struct object *stream)
     work_until(stream, NULL, 0);
     if (is_working)
         card_work(false);
-    clear_operations(&stream->queue);
+    operations_clear(&stream->queue);
 }
 
 static void work(void)
@@ -590,7 +480,7 @@ static int enqueue(void *stream, const struct operation *op, const void *args, s
         return INVALID_HANDLE;
     struct operation with_caller = *op;
     with_caller.caller = caller_now;
-    add_operation(o->is_capturing ? &o->operations : &o->queue, &with_caller, args, args_bytes);
+    operations_add(o->is_capturing ? &o->operations : &o->queue, &with_caller, args, args_bytes);
     return 0;
 }
 
@@ -759,7 +649,7 @@ EXPORT int cuStreamEndCapture(void *stream, void **graph)
     o->is_capturing = false;
     *graph = NULL;
     if (free_error != 0) {
-        clear_operations(&o->operations);
+        operations_clear(&o->operations);
         return end(free_error);
     }
     struct object *g = object_new(GRAPH);
@@ -783,8 +673,8 @@ EXPORT int cuGraphInstantiateWithFlags(void **exec, void *graph, unsigned long l
         return end(INVALID_HANDLE);
     struct object *e = object_new(EXEC);
     for (size_t i = 0; i < g->operations.n; i++)
-        add_operation(&e->operations, &g->operations.items[i], g->operations.items[i].args,
-                      args_bytes_of(&g->operations.items[i]));
+        operations_add(&e->operations, &g->operations.items[i], g->operations.items[i].args,
+                       args_bytes_of(&g->operations.items[i]));
     *exec = e;
     return end(0);
 }
@@ -818,8 +708,8 @@ EXPORT int cuGraphLaunch(void *exec, void *stream)
     if (!e || !o)
         return end(INVALID_HANDLE);
     for (size_t i = 0; i < e->operations.n; i++) {
-        add_operation(&o->queue, &e->operations.items[i], e->operations.items[i].args,
-                      args_bytes_of(&e->operations.items[i]));
+        operations_add(&o->queue, &e->operations.items[i], e->operations.items[i].args,
+                       args_bytes_of(&e->operations.items[i]));
         o->queue.items[o->queue.n - 1].exec = e;
     }
     return end(0);

@@ -1,0 +1,74 @@
+#include "cuda/standin_objects.h"
+
+#include "cuda/standin_order.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct object *objects;
+
+_Noreturn void misuse(const char *function, const char *what)
+{
+    fprintf(stderr, "stand-in for libcuda: %s: %s\n", function, what);
+    abort();
+}
+
+struct object *object_new(enum object_kind kind)
+{
+    struct object *o = calloc(1, sizeof *o);
+    if (!o)
+        misuse("object", "out of memory");
+    o->kind = kind;
+    o->next = objects;
+    objects = o;
+    return o;
+}
+
+struct object *object_of(const void *handle, enum object_kind kind)
+{
+    for (struct object *o = objects; o; o = o->next)
+        if (o == handle && o->kind == kind)
+            return o;
+    return NULL;
+}
+
+void operations_clear(struct operations *ops)
+{
+    for (size_t i = 0; i < ops->n; i++)
+        free(ops->items[i].args);
+    free(ops->items);
+    *ops = (struct operations){ 0 };
+}
+
+void object_free(struct object *o)
+{
+    for (struct object **at = &objects; *at; at = &(*at)->next)
+        if (*at == o) {
+            *at = o->next;
+            break;
+        }
+    operations_clear(&o->operations);
+    operations_clear(&o->queue);
+    if (o->kind == STREAM)
+        order_stream_free(o->fiber);
+    free(o->text);
+    free(o);
+}
+
+void operations_add(struct operations *ops, const struct operation *op, const void *args, size_t args_bytes)
+{
+    if (ops->n == ops->room) {
+        ops->room = ops->room > 0 ? 2 * ops->room : 64;
+        ops->items = realloc(ops->items, ops->room * sizeof *ops->items);
+        if (!ops->items)
+            misuse("operation", "out of memory");
+    }
+    struct operation *to = &ops->items[ops->n++];
+    *to = *op;
+    to->args = malloc(args_bytes + 1);
+    if (!to->args)
+        misuse("operation", "out of memory");
+    memcpy(to->args, args_bytes > 0 ? args : "", args_bytes);
+    order_before(to->args);
+}
