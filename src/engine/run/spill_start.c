@@ -104,13 +104,15 @@ static bool sum_of_sample(struct tutti_engine *e, size_t page_bytes, void *page,
         logits = e->hooks.submit(e->model, e->kv, &step);
         e->hooks.wait(e->model);
     }
-    if (n_ids > 0) {
+    if (n_ids > 0 && !model_is_lost(e->model)) {
         model_read_logits(e->model, logits, 1, row);
         *sum = hash64(*sum, row, n_vocab * sizeof *row);
     }
     for (int i = 0; i < n_pages; i++) {
         be->ops->kv_read_begin(be, e->kv, 0, i, page);
         (void)be->ops->kv_is_copied(be, e->kv, 0, true);
+        if (model_is_lost(e->model))
+            break; /* nothing was copied; identify() reports the failure */
         *sum = hash64(*sum, page, page_bytes);
     }
     free(row);
