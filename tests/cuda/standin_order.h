@@ -1,4 +1,4 @@
-/* What the thread sanitizer is told of the stand-in's card (libcuda_standin.c).
+/* What the stand-in's card reports to the thread sanitizer (libcuda_standin.c).
  *
  * To the sanitizer, each stream is a thread of its own, a fiber in its words, whose reads and writes are those of copies, fills and
  * declared launches. It is ordered with the host and with other streams by what orders them on a card, and by nothing else: an

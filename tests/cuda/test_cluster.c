@@ -3,6 +3,8 @@
  * driver. */
 #include "backend/cuda/cuda.h"
 #include "cluster/state.h"
+#include "cuda/child.h"
+#include "cuda/narrow_card.h"
 #include "cuda/standin_find.h"
 #include "support/ranks.h"
 
@@ -10,7 +12,6 @@
 #include "backend/cuda/ranks/nccl.h"
 
 #include <setjmp.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,18 +43,7 @@ static float sum_of(int n_ranks, int i)
 
 static enum tutti_status open_rank(struct backend **out, struct cluster *cluster, struct tutti_error *err)
 {
-    static const float freqs[4] = { 1, 1, 1, 1 };
-    static const struct attention_shape shape = { .n_heads = 1,
-                                                  .n_kv_heads = 1,
-                                                  .head_dim = 8,
-                                                  .rotary_dim = 8,
-                                                  .rope = ROPE_HALF,
-                                                  .rope_freqs = freqs,
-                                                  .rope_scale = 1,
-                                                  .scale = 1 };
-    const struct backend_options options = {
-        .n_threads = 1, .n_layers = 1, .n_kinds = 1, .attention = &shape, .cluster = cluster
-    };
+    const struct backend_options options = narrow_options(cluster);
     return backend_cuda_new(out, CUDA_ANY_CARD, &options, err);
 }
 
@@ -364,14 +354,9 @@ static int ranks_in_process(const char *function, long call, bool is_lost, long 
 {
     int status = 0, ends[2];
     long told = 0;
-    fflush(NULL);
     assert_int_equal(pipe(ends), 0);
-    pid_t child = fork();
-    assert_true(child >= 0);
+    pid_t child = child_fork(PATIENCE);
     if (child == 0) {
-        alarm(PATIENCE);
-        signal(SIGSEGV, SIG_DFL); /* not cmocka's, which would go on with the next test */
-        signal(SIGABRT, SIG_DFL);
         standin_functions()->fail_call(function, call, 719);
         const struct ranks_setting setting = { .n_ranks = 2, .n_groups = 1 };
         ranks_run_in(&setting, live_as_rank, &is_lost);

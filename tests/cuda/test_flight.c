@@ -2,6 +2,7 @@
  * done. */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/cuda_state.h"
+#include "cuda/narrow_card.h"
 #include "cuda/standin_find.h"
 
 #include <math.h>
@@ -22,18 +23,7 @@ static float values[N_ROWS * WIDTH];
 
 static int open_card(void **state)
 {
-    static const float freqs[4] = { 1, 1, 1, 1 };
-    static const struct attention_shape shape = { .n_heads = 1,
-                                                  .n_kv_heads = 1,
-                                                  .head_dim = 8,
-                                                  .rotary_dim = 8,
-                                                  .rope = ROPE_HALF,
-                                                  .rope_freqs = freqs,
-                                                  .rope_scale = 1,
-                                                  .scale = 1 };
-    const struct backend_options options = {
-        .n_threads = 1, .n_layers = 1, .n_kinds = 1, .attention = &shape
-    };
+    const struct backend_options options = narrow_options(NULL);
     struct tutti_error err = { 0 };
     (void)state;
     if (backend_open(&be, "cuda", &options, &err) != TUTTI_OK || be->ops->reserve(be, 16, &err) != TUTTI_OK ||

@@ -1,6 +1,7 @@
 /* Two ranks with a card each, and two steps in flight, while a call of the driver or of NCCL fails once on one of them: requests end
- * with an error that says so, after a text that is right as far as it goes; nobody waits for ever. Each life is a process of its own,
+ * with an error that says so, after a text that is right as far as it goes; no request waits for ever. Each life is a process of its own,
  * whose ranks are threads, and ends when one of them fails. */
+#include "cuda/child.h"
 #include "cuda/standin_find.h"
 #include "support/collect.h"
 #include "support/opened.h"
@@ -8,7 +9,6 @@
 #include "support/ranks.h"
 
 #include <setjmp.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -122,7 +122,7 @@ static void lead(const struct life *life, tutti_model *model)
     tutti_engine_close(engine);
 }
 
-/* Its process would end, and the others notice: nobody may have got a wrong text until then. */
+/* Its process would end, and the others notice: no client may have received a wrong text until then. */
 static _Noreturn void fail_as_follower(const struct tutti_error *err)
 {
     if (err->status == TUTTI_OK || !strstr(err->text, "device cuda: "))
@@ -150,13 +150,8 @@ static void live_as_rank(void *arg, struct cluster *cluster)
 static enum outcome outcome_of(struct life life)
 {
     int status = 0;
-    fflush(NULL);
-    pid_t child = fork();
-    assert_true(child >= 0);
+    pid_t child = child_fork(PATIENCE);
     if (child == 0) {
-        alarm(PATIENCE);
-        signal(SIGSEGV, SIG_DFL); /* not cmocka's, which would go on with the next test */
-        signal(SIGABRT, SIG_DFL);
         ranks_run(2, 1, false, live_as_rank, &life);
         _exit(WENT_ON);
     }
@@ -181,7 +176,7 @@ static void requests_end_clearly_when_a_rank_fails(void **state)
         for (long moment = 0, call = 1; moment < N_MOMENTS && call <= n_calls;
              call = 1 + ++moment * (n_calls - 1) / N_MOMENTS)
             counts[outcome_of((struct life){ FUNCTIONS[i], call })]++;
-        print_message("# %s: %ld calls; rank 0 ends %d times, rank 1 %d times, nobody %d times\n",
+        print_message("# %s: %ld calls; rank 0 ends %d times, rank 1 %d times, neither %d times\n",
                       FUNCTIONS[i], n_calls, counts[RANK_0], counts[RANK_1], counts[WENT_ON]);
         for (int k = 0; k < N_OUTCOMES; k++)
             sums[k] += counts[k];

@@ -6,6 +6,7 @@
  * end with an error that names the device, or with results as if nothing had failed. */
 #include "backend/cuda/driver.h"
 #include "base/log.h"
+#include "cuda/child.h"
 #include "cuda/standin_find.h"
 #include "model/adapters/adapter.h"
 #include "model/load/fingerprint.h"
@@ -13,7 +14,6 @@
 #include "support/kv_pages.h"
 
 #include <setjmp.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -418,13 +418,8 @@ static void live_without_failure(const struct life *life)
 static int in_process(const struct life *life, const struct place *place)
 {
     int status = 0;
-    fflush(NULL);
-    pid_t child = fork();
-    assert_true(child >= 0);
+    pid_t child = child_fork(PATIENCE);
     if (child == 0) {
-        alarm(PATIENCE);
-        signal(SIGSEGV, SIG_DFL); /* not cmocka's, which would go on with the next test */
-        signal(SIGABRT, SIG_DFL);
         if (place)
             _exit((int)live_with_failure(life, place));
         live_without_failure(life);
