@@ -23,17 +23,7 @@ DEVICE float exp_f32(float x)
  * -infinity. */
 DEVICE float exp_below_f32(float x)
 {
-    float clamped = at_least_f32(x, -88.0f); /* whose power of two has the bits of 0 */
-    float shifted = fma_f32(clamped, EXP_LOG2E, EXP_MAGIC), n = shifted - EXP_MAGIC;
-    float r = fma_f32(n, -EXP_LN2_H, clamped);
-    r = fma_f32(n, -EXP_LN2_L, r);
-    float p = fma_f32(EXP_C6, r, EXP_C5);
-    p = fma_f32(p, r, EXP_C4);
-    p = fma_f32(p, r, EXP_C3);
-    p = fma_f32(p, r, EXP_C2);
-    p = fma_f32(p, r, 1.0f);
-    p = fma_f32(p, r, 1.0f);
-    return p * bits_f32((f32_bits(shifted) + 127) << 23);
+    return exp_in_range_ref(at_least_f32(x, -88.0f)); /* whose power of two has the bits of 0 */
 }
 
 DEVICE float sigmoid_f32(float x)

@@ -24,10 +24,9 @@
  * unless it is below 2^-53. */
 #define ARRIVAL_MARGIN 1.0001f
 
-static inline float exp_ref(float x)
+/* exp of a number from -88 to EXP_HIGH, or NaN; below EXP_LOW: less than 2^-126. */
+static inline float exp_in_range_ref(float clamped)
 {
-    float clamped = EXP_LOW > x ? EXP_LOW : x;
-    clamped = EXP_HIGH < clamped ? EXP_HIGH : clamped;
     float shifted = __builtin_fmaf(clamped, EXP_LOG2E, EXP_MAGIC);
     float n = shifted - EXP_MAGIC;
     float r = __builtin_fmaf(n, -EXP_LN2_H, clamped);
@@ -38,7 +37,13 @@ static inline float exp_ref(float x)
     p = __builtin_fmaf(p, r, EXP_C2);
     p = __builtin_fmaf(p, r, 1.0f);
     p = __builtin_fmaf(p, r, 1.0f);
-    float y = p * bits_float((float_bits(shifted) + 127) << 23);
+    return p * bits_float((float_bits(shifted) + 127) << 23);
+}
+
+static inline float exp_ref(float x)
+{
+    float clamped = EXP_LOW > x ? EXP_LOW : x;
+    float y = exp_in_range_ref(EXP_HIGH < clamped ? EXP_HIGH : clamped);
     if (x < EXP_LOW)
         y = 0.0f;
     return x > EXP_HIGH ? __builtin_inff() : y;
