@@ -376,17 +376,13 @@ static struct group_needs needs_of(const struct draw *draws, int n)
     for (int i = 0; i < n; i++) {
         const struct draw *d = &draws[i];
         bool is_wide = d->kind == DRAW_WIDE, is_narrow = d->kind == DRAW_TRUNCATED;
-        bool has_mass = (is_wide || is_narrow) && d->top_k == 0 && d->top_p < 1.0f;
         /* How many candidates top-p has is known on the card only. */
-        bool may_be_wide = is_wide || (is_narrow && has_mass && d->n > SAMPLE_CANDIDATES);
+        bool may_be_wide = is_wide || (is_narrow && draw_has_mass(d) && d->n > SAMPLE_CANDIDATES);
         needs.top |= d->n_top > 0;
-        needs.sums |= d->has_logprobs || has_mass;
+        needs.sums |= d->has_logprobs || draw_has_mass(d);
         needs.draw |= d->has_logprobs || d->kind == DRAW_PLAIN || is_narrow || d->kind == DRAW_BEST;
-        needs.stages[WIDE_TOP_K] |= is_wide && d->top_k > 0;
-        needs.stages[WIDE_TOP_P] |= may_be_wide && d->top_p < 1.0f;
-        needs.stages[WIDE_ENTROPY] |= d->typical_p > 0;
-        needs.stages[WIDE_TYPICAL] |= d->typical_p > 0;
-        needs.stages[WIDE_RACE] |= may_be_wide;
+        for (int stage = 0; stage <= WIDE_RACE; stage++)
+            needs.stages[stage] |= may_be_wide && draw_has_stage(d, stage);
     }
     return needs;
 }

@@ -247,7 +247,7 @@ KERNEL(sample_sums, struct sample_args, SAMPLE_THREADS)
             sum_tiles(d->logits, d->n, draw_key_value(best), 1, tile_sums_of(&a, row, false), NULL, NULL);
         return;
     }
-    if (!has_mass_of_row(d) || !largest_of(&a.outs[row], d->x != NULL, &best))
+    if (!draw_has_mass(d) || !largest_of(&a.outs[row], d->x != NULL, &best))
         return;
     bins[thread_id()] = 0;
     factors[thread_id()] = exp_f32(bin_begin(thread_id())) * bin_unit(d->n);

@@ -2,6 +2,7 @@
 #ifndef TUTTI_KERNELS_CUDA_SAMPLE_ARGS_H
 #define TUTTI_KERNELS_CUDA_SAMPLE_ARGS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum {
@@ -58,6 +59,28 @@ struct draw {
     int32_t has_logprobs;          /* sum_exp and top are wanted */
     int32_t n_top, token;          /* token: whose logit is wanted; -1: that of the largest of x */
 };
+
+/* Whether top-p keeps a part of the whole row. */
+static inline bool draw_has_mass(const struct draw *d)
+{
+    return (d->kind == DRAW_TRUNCATED || d->kind == DRAW_WIDE) && d->top_k == 0 && d->top_p < 1.0f;
+}
+
+/* Whether a wide draw has a stage, WIDE_TOP_K to WIDE_RACE. */
+static inline bool draw_has_stage(const struct draw *d, int stage)
+{
+    switch (stage) {
+    case WIDE_TOP_K:
+        return d->top_k > 0;
+    case WIDE_TOP_P:
+        return d->top_p < 1.0f;
+    case WIDE_ENTROPY:
+    case WIDE_TYPICAL:
+        return d->typical_p > 0;
+    default:
+        return true;
+    }
+}
 
 struct draw_found {
     int32_t id;

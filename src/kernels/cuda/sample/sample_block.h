@@ -173,13 +173,7 @@ DEVICE double sum_of_tiles(const float *sums, int n)
     return sum;
 }
 
-/* Whether top-p keeps a part of the whole row. */
-DEVICE bool has_mass_of_row(const struct draw *d)
-{
-    return (d->kind == DRAW_TRUNCATED || d->kind == DRAW_WIDE) && d->top_k == 0 && d->top_p < 1.0f;
-}
-
-/* Its units. sums: of the tiles of x. */
+/* The units of draw_has_mass(). sums: of the tiles of x. */
 DEVICE uint64_t mass_of_top_p(const struct draw *d, const float *sums)
 {
     return race_mass_of((double)d->top_p * sum_of_tiles(sums, d->n));

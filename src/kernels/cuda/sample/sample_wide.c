@@ -22,22 +22,6 @@ DEVICE int digit_begin(int digit)
     return digit == 0 ? 21 : digit == 1 ? 10 : 0;
 }
 
-/* Whether the row has a stage. */
-DEVICE bool has_stage(const struct draw *d, int stage)
-{
-    switch (stage) {
-    case WIDE_TOP_K:
-        return d->top_k > 0;
-    case WIDE_TOP_P:
-        return d->top_p < 1.0f;
-    case WIDE_ENTROPY:
-    case WIDE_TYPICAL:
-        return d->typical_p > 0;
-    default:
-        return true;
-    }
-}
-
 /* ---- candidates ---- */
 
 DEVICE bool is_candidate(const struct wide_row *w, float x, int id)
@@ -262,7 +246,7 @@ KERNEL(sample_wide, struct sample_args, SAMPLE_THREADS)
         *now = wide->searches[(a.launch + 1) % 2];
     block_sync();
     settle(&w, wide->bins[(a.launch + WIDE_RINGS - 1) % WIDE_RINGS]);
-    bool is_search = has_stage(d, a.stage) && (a.digit == 0 || now->digit < WIDE_DIGITS);
+    bool is_search = draw_has_stage(d, a.stage) && (a.digit == 0 || now->digit < WIDE_DIGITS);
     block_sync();
     if (is_search && a.digit == 0 && thread_id() == 0) {
         now->digits = 0;
