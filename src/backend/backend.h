@@ -569,4 +569,7 @@ MUST_CHECK enum tutti_status backend_devices(struct tutti_device *out, int max, 
 /* What a device can do, for plans that open no backend, which need not be there; NULL: not found. */
 const struct backend_caps *backend_caps_of(const char *device);
 
+/* Whether the device is a card: "cuda", with or without a number. NULL, or an unknown name: false. */
+bool backend_is_card(const char *device);
+
 #endif

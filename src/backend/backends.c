@@ -86,6 +86,13 @@ const struct backend_caps *backend_caps_of(const char *device)
     return found ? found->caps : NULL;
 }
 
+bool backend_is_card(const char *device)
+{
+    int ordinal;
+    const struct device *found = find_device(device, &ordinal);
+    return found && found->open == open_cuda;
+}
+
 enum tutti_status backend_open(struct backend **out, const char *device,
                                const struct backend_options *options, struct tutti_error *err)
 {

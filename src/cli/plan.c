@@ -2,6 +2,7 @@
  * number of users needs. */
 #include "fleet/plan.h"
 
+#include "backend/backend.h"
 #include "backend/kv_type.h"
 #include "base/json/json_list.h"
 #include "cli/options/command.h"
@@ -214,7 +215,7 @@ static enum tutti_status calculate(struct plan *p, const struct fit_values *fit,
                          fit->context, n_ctx);
     p->context = fit->context > 0 ? fit->context : n_ctx;
     p->memory_bytes = (double)fit->memory_bytes;
-    p->has_card = strcmp(fit->device, "cpu") != 0;
+    p->has_card = backend_is_card(fit->device);
     p->unit = p->has_card ? "card" : "machine";
     enum tutti_status st = plan_division(p, fit, err);
     if (st != TUTTI_OK || p->division.is_given)

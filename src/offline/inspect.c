@@ -1,5 +1,6 @@
 #include "offline/inspect.h"
 
+#include "backend/backend.h"
 #include "backend/kv_type.h"
 #include "base/json/json_list.h"
 #include "base/system/memory_left.h"
@@ -87,11 +88,6 @@ static enum tutti_status read_division(struct inspect_report *r, struct tutti_er
     return division_read(&r->division, &r->desc, &options, err);
 }
 
-static bool is_on_card(const struct inspect_report *r)
-{
-    return strncmp(device_of(r), "cuda", 4) == 0;
-}
-
 /* What a card and the CPU have; without flags, the card has all. */
 static void divide(struct inspect_report *r)
 {
@@ -102,7 +98,7 @@ static void divide(struct inspect_report *r)
                                               .memory = { r->memory_bytes, r->options->host_bytes },
                                               .kv_type = r->options->kv_type,
                                               .n_ctx = r->context };
-    if (is_on_card(r))
+    if (backend_is_card(device_of(r)))
         division_calculate(&r->sides, &r->division, &request);
     if (r->division.is_given)
         r->users = (uint64_t)r->sides.n_users;
@@ -212,7 +208,8 @@ static enum tutti_status write_json(const struct inspect_report *r, FILE *out, s
               json_object_update(root, cost) == 0 &&
               (d->n_kinds == 1 ||
                json_object_set_new(root, "layer_kinds", json_list((size_t)d->n_kinds, kind_json, d)) == 0) &&
-              (!is_on_card(r) || json_object_set_new(root, "division", division_json(&r->sides)) == 0) &&
+              (!backend_is_card(device_of(r)) ||
+               json_object_set_new(root, "division", division_json(&r->sides)) == 0) &&
               (!r->options->lists_tensors ||
                json_object_set_new(root, "tensors",
                                    json_list(checkpoint_n_tensors(r->ck), tensor_json, r->ck)) == 0) &&
@@ -365,7 +362,7 @@ static void write_text(const struct inspect_report *r, FILE *out)
     fprintf(out, "%-16s %s, %" PRIu64 " bytes for each token\n", "KV cache",
             kv_type_name(r->options->kv_type), r->kv_token_bytes);
     put_size(out, "memory", r->memory_bytes);
-    if (is_on_card(r))
+    if (backend_is_card(device_of(r)))
         write_division(r, out);
     fprintf(out, "%-16s %" PRIu64 " of %d tokens each\n", "users that fit", r->users, r->context);
     if (r->options->lists_tensors)

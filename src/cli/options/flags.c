@@ -286,7 +286,7 @@ enum tutti_status fit_flags_values(const struct fit_flags *flags, struct fit_val
     if (flags->memory > 0)
         return TUTTI_OK;
     out->memory_bytes = memory_left("");
-    return strcmp(flags->device, "cpu") == 0 ? TUTTI_OK : read_card(flags->device, &out->memory_bytes, err);
+    return backend_is_card(flags->device) ? read_card(flags->device, &out->memory_bytes, err) : TUTTI_OK;
 }
 
 /* ---- adapters ---- */

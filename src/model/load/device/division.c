@@ -24,7 +24,7 @@ enum tutti_status division_read(struct division *out, const struct model_desc *d
     *out = (struct division){ .is_given = layers || experts, .n_layers = d->n_layers };
     if (!out->is_given)
         return TUTTI_OK;
-    if (!device || strncmp(device, "cuda", 4) != 0)
+    if (!backend_is_card(device))
         return error_set_param(err, TUTTI_E_ARGUMENT, param,
                                "%s: only with --device cuda, where a card and the CPU compute together; the "
                                "device is %.32s",
@@ -83,7 +83,7 @@ enum tutti_status division_check(const struct weight_parts *parts, const struct 
     return TUTTI_OK;
 }
 
-/* Users whose keys and values fit beside the weights. */
+/* Users whose keys and values fit into the memory that the weights leave. */
 static int64_t users_of(uint64_t memory, uint64_t weights, uint64_t user)
 {
     if (weights > memory)
