@@ -1,5 +1,5 @@
-/* 64 users of one model of each kind, together: each has the tokens and log-probabilities, bit for bit, that the same request has
- * alone. Half of them draw their tokens; three quarters share a prompt's beginning with others. */
+/* 64 concurrent users of one model of each kind: each gets the tokens and log-probabilities, bit for bit, of the same request as
+ * the only one. Half of them draw their tokens; three quarters share a prompt's beginning with others. */
 #include "support/collect.h"
 #include "support/on_card.h"
 #include "support/opened.h"
@@ -89,7 +89,7 @@ static uint64_t ask_users(struct collect *answers, const struct user_model *m, b
 static void check_same(const struct user_model *m, int user, const struct ids *got, const struct ids *want)
 {
     if (got->n != want->n || memcmp(got->ids, want->ids, want->n * sizeof *want->ids) != 0)
-        fail_msg("%s, %s, %s pages, user %d: another answer than alone", m->name,
+        fail_msg("%s, %s, %s pages, user %d: another answer than as the only one", m->name,
                  m->weight_type ? m->weight_type : "own weights", m->kv_type, user);
 }
 
@@ -97,17 +97,17 @@ static void sixty_four_users_have_the_bits_of_one(void **state)
 {
     (void)state;
     for (size_t k = 0; k < sizeof MODELS / sizeof *MODELS; k++) {
-        static struct collect alone[N_USERS], together[N_USERS];
+        static struct collect single[N_USERS], together[N_USERS];
         const struct user_model *m = &MODELS[k];
         if (on_card() && !m->is_on_card)
             continue;
-        uint64_t n_alone = ask_users(alone, m, false), n_together = ask_users(together, m, true);
+        uint64_t n_single = ask_users(single, m, false), n_together = ask_users(together, m, true);
         if (on_card()) /* where a step takes longer than submitting all requests */
-            assert_in_range(n_together, 1, n_alone / 8);
+            assert_in_range(n_together, 1, n_single / 8);
         for (int i = 0; i < N_USERS; i++) {
-            check_same(m, i, &together[i].choices[0].ids, &alone[i].choices[0].ids);
-            check_same(m, i, &together[i].choices[0].logprob_bits, &alone[i].choices[0].logprob_bits);
-            collect_clear(&alone[i]);
+            check_same(m, i, &together[i].choices[0].ids, &single[i].choices[0].ids);
+            check_same(m, i, &together[i].choices[0].logprob_bits, &single[i].choices[0].logprob_bits);
+            collect_clear(&single[i]);
             collect_clear(&together[i]);
         }
     }

@@ -1,4 +1,4 @@
-/* Several input rows with AVX2 alone, for linear_quantized_body.h.
+/* Several input rows with AVX2 only, for linear_quantized_body.h.
  *
  * A pass keeps four groups of two strips of eight output rows in eight registers and runs over the input
  * rows: each broadcast serves both strips. Sums over several passes are carried in memory. */
