@@ -16,6 +16,7 @@
 #include "kernels/cuda/attention/kv_args.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,6 +53,9 @@ static bool is_working; /* the card's memory may be touched */
 
 EXPORT standin_bytes_fn standin_bytes;
 EXPORT standin_called_fn standin_called;
+EXPORT standin_enqueue_fn standin_enqueue;
+EXPORT standin_is_in_use_fn standin_is_in_use;
+EXPORT standin_move_fn standin_move;
 
 size_t standin_bytes(void)
 {
@@ -87,6 +91,16 @@ static void open_ends(const struct operation *op, bool opens)
         block_open(from, opens);
 }
 
+void standin_move(void *to, const void *from, size_t n_bytes)
+{
+    const struct operation op = { .kind = COPY, .to = to, .from = from };
+    if (!is_working)
+        open_ends(&op, true);
+    memcpy(to, from, n_bytes);
+    if (!is_working)
+        open_ends(&op, false);
+}
+
 /* Of kernels, only this one uses memory that another stream uses too. */
 static void declare_launch(const struct operation *op)
 {
@@ -118,9 +132,10 @@ static void carry_out(const struct operation *op)
     }
 }
 
-static void work_until(struct object *stream, const struct object *event, long n_record);
+static bool work_until(struct object *stream, const struct object *event, long n_record);
 
-static void work_one(const struct operation *op)
+/* False: it is not done yet. */
+static bool work_one(const struct operation *op)
 {
     order_after(op->args);
     if (op->kind == RECORD) {
@@ -128,60 +143,74 @@ static void work_one(const struct operation *op)
         if (op->event->n_done < op->n_record)
             op->event->n_done = op->n_record;
         op->event->done_ns = clock_now_ns();
-        return;
+        return true;
     }
     if (op->kind == WAIT) {
-        work_until(op->stream, op->event, op->n_record);
+        bool is_done = work_until(op->stream, op->event, op->n_record);
         order_after(op->event);
-        return;
+        return is_done;
     }
+    if (op->kind == CALL)
+        return op->call(op->args);
     if (op->kind == LAUNCH && !is_working)
         card_work(true);
     if (is_clearing_new(op))
-        return;
+        return true;
     if (!is_working)
         open_ends(op, true);
     carry_out(op);
     if (!is_working)
         open_ends(op, false);
+    return true;
 }
 
-/* Carries out what the stream has, up to this record of the event; event NULL: all of it. */
-static void work_until(struct object *stream, const struct object *event, long n_record)
+/* Carries out what the stream has, up to this record of the event; event NULL: all of it. False: it has come to work of another library that
+ * is not done yet. */
+static bool work_until(struct object *stream, const struct object *event, long n_record)
 {
     if (!stream)
-        return;
+        return true;
     struct operations *queue = &stream->queue;
+    bool is_done = true;
     void *before = order_enter(stream->fiber);
-    while (queue->n_done < queue->n && !(event && event->n_done >= n_record)) {
-        const struct operation *op = &queue->items[queue->n_done++];
+    while (queue->n_done < queue->n && !(event && event->n_done >= n_record) && is_done) {
+        const struct operation *op = &queue->items[queue->n_done];
         order_operation_begin(op->caller);
-        work_one(op);
+        is_done = work_one(op);
         order_operation_end();
+        queue->n_done += is_done;
     }
     order_before(stream);
     order_leave(before);
+    return is_done;
 }
 
-static void work_on(struct object *stream)
+/* The same, and forgets what was carried out. */
+static bool advance(struct object *stream, const struct object *event, long n_record)
 {
-    work_until(stream, NULL, 0);
+    bool is_done = work_until(stream, event, n_record);
     if (is_working)
         card_work(false);
-    operations_clear(&stream->queue);
+    if (stream)
+        operations_drop_done(&stream->queue);
+    return is_done;
 }
 
-static void work(void)
+/* Waits for it. Other threads may call the driver meanwhile. */
+static void finish(struct object *stream, const struct object *event, long n_record)
 {
-    for (struct object *o = objects; o; o = o->next)
-        if (o->kind == STREAM)
-            work_on(o);
+    while (!advance(stream, event, n_record)) {
+        order_unlock(&lock);
+        sched_yield();
+        order_lock(&lock);
+    }
 }
 
 /* ---- the context ---- */
 
-static int n_contexts; /* how often the primary context was retained */
-static int the_context;
+enum { MAX_CARDS = 16 };
+static int n_contexts;           /* how often primary contexts were retained */
+static char contexts[MAX_CARDS]; /* their addresses are handles */
 /* Of the model that needs no function to find its variables: the leak detector fails in that of a library opened late. */
 #define THREAD_LOCAL _Thread_local __attribute__((tls_model("initial-exec")))
 static THREAD_LOCAL void *current;
@@ -198,6 +227,17 @@ static int begin(const char *name, const void *caller, bool needs_context)
     if (error != 0)
         order_unlock(&lock);
     return error;
+}
+
+/* Finishes the streams of the current card. */
+static void work(void)
+{
+    for (struct object *o = objects; o;) {
+        bool is_done = o->kind != STREAM || o->context != current || o->queue.n == 0;
+        if (!is_done)
+            finish(o, NULL, 0);
+        o = is_done ? o->next : objects; /* there may be others now */
+    }
 }
 
 int standin_called(const char *name)
@@ -323,10 +363,11 @@ EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device)
 
 EXPORT int cuDevicePrimaryCtxRetain(void **context, int device)
 {
-    (void)device;
     BEGIN(false);
+    if (device < 0 || device >= MAX_CARDS)
+        return end(INVALID_DEVICE);
     n_contexts++;
-    *context = &the_context;
+    *context = &contexts[device];
     return end(0);
 }
 
@@ -357,7 +398,9 @@ EXPORT int cuDevicePrimaryCtxRelease_v2(int device)
     if (n_contexts == 0)
         misuse(__func__, "released too often");
     if (--n_contexts == 0) {
-        work();
+        for (struct object *o = objects; o; o = o->next)
+            if (o->kind == STREAM)
+                (void)advance(o, NULL, 0);
         check_leaks();
         while (objects)
             object_free(objects);
@@ -368,7 +411,8 @@ EXPORT int cuDevicePrimaryCtxRelease_v2(int device)
 EXPORT int cuCtxSetCurrent(void *context)
 {
     BEGIN(false);
-    if (context && (context != &the_context || n_contexts == 0))
+    const char *c = context;
+    if (c && (n_contexts == 0 || c < contexts || c >= contexts + MAX_CARDS))
         return end(INVALID_CONTEXT);
     current = context;
     return end(0);
@@ -447,6 +491,7 @@ EXPORT int cuStreamCreate(void **stream, unsigned flags)
     BEGIN(true);
     struct object *o = object_new(STREAM);
     o->fiber = order_stream_new();
+    o->context = current;
     *stream = o;
     return end(0);
 }
@@ -468,7 +513,21 @@ EXPORT int cuStreamSynchronize(void *stream)
     struct object *o = object_of(stream, STREAM);
     if (!o || o->is_capturing)
         return end(o ? IN_CAPTURE : INVALID_HANDLE);
-    work_on(o);
+    finish(o, NULL, 0);
+    order_after(o);
+    return end(0);
+}
+
+EXPORT int cuStreamQuery(void *stream)
+{
+    BEGIN(true);
+    struct object *o = object_of(stream, STREAM);
+    if (!o || o->is_capturing)
+        return end(o ? IN_CAPTURE : INVALID_HANDLE);
+    if (o->queue.n > 0 && o->n_queries++ < setting("TUTTI_STANDIN_QUERIES", 1))
+        return end(NOT_READY);
+    if (!advance(o, NULL, 0))
+        return end(NOT_READY);
     order_after(o);
     return end(0);
 }
@@ -480,8 +539,17 @@ static int enqueue(void *stream, const struct operation *op, const void *args, s
         return INVALID_HANDLE;
     struct operation with_caller = *op;
     with_caller.caller = caller_now;
+    o->n_queries = 0;
     operations_add(o->is_capturing ? &o->operations : &o->queue, &with_caller, args, args_bytes);
     return 0;
+}
+
+int standin_enqueue(void *stream, standin_call_fn *call, const void *args, size_t n_bytes)
+{
+    order_lock(&lock);
+    caller_now = __builtin_return_address(0);
+    struct operation op = { .kind = CALL, .call = call, .n_bytes = n_bytes };
+    return end(enqueue(stream, &op, args, n_bytes));
 }
 
 EXPORT int cuMemcpyHtoDAsync_v2(void *to, const void *from, size_t n_bytes, void *stream)
@@ -508,7 +576,7 @@ EXPORT int cuMemcpyDtoHAsync_v2(void *to, void *from, size_t n_bytes, void *stre
         return end(IN_CAPTURE);
     int result = enqueue(stream, &op, NULL, 0);
     if (result == 0 && !is_pinned) {
-        work_on(o);
+        finish(o, NULL, 0);
         order_after(o);
     }
     return end(result);
@@ -575,27 +643,6 @@ EXPORT int cuStreamWaitEvent(void *stream, void *event, unsigned flags)
     return end(enqueue(stream, &op, NULL, 0));
 }
 
-/* Forgets what the stream has carried out. */
-static void drop_done(struct operations *queue)
-{
-    for (size_t i = 0; i < queue->n_done; i++)
-        free(queue->items[i].args);
-    queue->n -= queue->n_done;
-    memmove(queue->items, queue->items + queue->n_done, queue->n * sizeof *queue->items);
-    queue->n_done = 0;
-}
-
-static int finish_event(struct object *e)
-{
-    work_until(e->stream, e, e->n_records);
-    if (is_working)
-        card_work(false);
-    if (e->stream && e->stream->queue.n_done > 0)
-        drop_done(&e->stream->queue);
-    order_after(e);
-    return 0;
-}
-
 EXPORT int cuEventQuery(void *event)
 {
     BEGIN(true);
@@ -604,7 +651,10 @@ EXPORT int cuEventQuery(void *event)
         return end(INVALID_HANDLE);
     if (e->n_done < e->n_records && e->n_queries++ < setting("TUTTI_STANDIN_QUERIES", 1))
         return end(NOT_READY);
-    return end(finish_event(e));
+    if (!advance(e->stream, e, e->n_records))
+        return end(NOT_READY);
+    order_after(e);
+    return end(0);
 }
 
 EXPORT int cuEventElapsedTime(float *milliseconds, void *begin_event, void *end_event)
@@ -623,7 +673,11 @@ EXPORT int cuEventSynchronize(void *event)
 {
     BEGIN(true);
     struct object *e = object_of(event, EVENT);
-    return end(e ? finish_event(e) : INVALID_HANDLE);
+    if (!e)
+        return end(INVALID_HANDLE);
+    finish(e->stream, e, e->n_records);
+    order_after(e);
+    return end(0);
 }
 
 /* ---- graphs ---- */
@@ -659,11 +713,6 @@ EXPORT int cuStreamEndCapture(void *stream, void **graph)
     return end(0);
 }
 
-static size_t args_bytes_of(const struct operation *op)
-{
-    return op->kind == LAUNCH ? op->kernel->args_bytes : op->kind == COPY && !op->from ? op->n_bytes : 0;
-}
-
 EXPORT int cuGraphInstantiateWithFlags(void **exec, void *graph, unsigned long long flags)
 {
     (void)flags;
@@ -677,6 +726,24 @@ EXPORT int cuGraphInstantiateWithFlags(void **exec, void *graph, unsigned long l
                        args_bytes_of(&g->operations.items[i]));
     *exec = e;
     return end(0);
+}
+
+static bool has_call(const struct operations *ops, const void *user)
+{
+    for (size_t i = ops->n_done; i < ops->n; i++)
+        if (ops->items[i].kind == CALL && memcmp(ops->items[i].args, &user, sizeof user) == 0)
+            return true;
+    return false;
+}
+
+bool standin_is_in_use(const void *user)
+{
+    bool is_found = false;
+    order_lock(&lock);
+    for (const struct object *o = objects; o; o = o->next)
+        is_found = is_found || has_call(&o->operations, user) || has_call(&o->queue, user);
+    order_unlock(&lock);
+    return is_found;
 }
 
 EXPORT int cuGraphDestroy(void *graph)
@@ -707,6 +774,7 @@ EXPORT int cuGraphLaunch(void *exec, void *stream)
     struct object *e = object_of(exec, EXEC), *o = object_of(stream, STREAM);
     if (!e || !o)
         return end(INVALID_HANDLE);
+    o->n_queries = 0;
     for (size_t i = 0; i < e->operations.n; i++) {
         operations_add(&o->queue, &e->operations.items[i], e->operations.items[i].args,
                        args_bytes_of(&e->operations.items[i]));

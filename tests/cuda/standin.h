@@ -6,6 +6,7 @@
 #ifndef TUTTI_TESTS_CUDA_STANDIN_H
 #define TUTTI_TESTS_CUDA_STANDIN_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* From now on, call number count (1: the next) of this function fails, once, with this error. name NULL: of any function.
@@ -20,8 +21,16 @@ typedef const char *standin_failed_fn(void);
 enum { STANDIN_CALLERS = 4 };
 typedef void standin_seen_fn(long number, const char *function, void *const *callers, int n_callers);
 typedef void standin_trace_fn(standin_seen_fn *seen);
-/* Counts a call of a function of another library, which the stand-in for that library makes. Nonzero: it shall fail. */
+/* For the stand-in of another library. Counts a call of a function of that library. Nonzero: it shall fail. */
 typedef int standin_called_fn(const char *name);
+/* Work of that library on the card, after what the stream was given before: call(args) with a copy of args, again and again until it returns
+ * true. Nonzero: the stream is none. */
+typedef bool standin_call_fn(void *args);
+typedef int standin_enqueue_fn(void *stream, standin_call_fn *call, const void *args, size_t n_bytes);
+/* In such a call: copies to or from memory of the card. */
+typedef void standin_move_fn(void *to, const void *from, size_t n_bytes);
+/* Whether a stream or a graph has a call, not yet carried out, whose args begin with this pointer. */
+typedef bool standin_is_in_use_fn(const void *user);
 /* Bytes of the card in use. */
 typedef size_t standin_bytes_fn(void);
 

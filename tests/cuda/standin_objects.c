@@ -8,6 +8,13 @@
 
 struct object *objects;
 
+size_t args_bytes_of(const struct operation *op)
+{
+    return op->kind == LAUNCH                                    ? op->kernel->args_bytes
+           : op->kind == CALL || (op->kind == COPY && !op->from) ? op->n_bytes
+                                                                 : 0;
+}
+
 _Noreturn void misuse(const char *function, const char *what)
 {
     fprintf(stderr, "stand-in for libcuda: %s: %s\n", function, what);
@@ -39,6 +46,17 @@ void operations_clear(struct operations *ops)
         free(ops->items[i].args);
     free(ops->items);
     *ops = (struct operations){ 0 };
+}
+
+void operations_drop_done(struct operations *ops)
+{
+    if (ops->n_done == 0)
+        return;
+    for (size_t i = 0; i < ops->n_done; i++)
+        free(ops->items[i].args);
+    ops->n -= ops->n_done;
+    memmove(ops->items, ops->items + ops->n_done, ops->n * sizeof *ops->items);
+    ops->n_done = 0;
 }
 
 void object_free(struct object *o)

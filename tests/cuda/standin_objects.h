@@ -4,6 +4,7 @@
 #define TUTTI_TESTS_CUDA_STANDIN_OBJECTS_H
 
 #include "cuda/emulator.h"
+#include "cuda/standin.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,7 +13,8 @@
 enum object_kind { MODULE = 1, FUNCTION, STREAM, GRAPH, EXEC, EVENT };
 
 struct operation {
-    enum { LAUNCH, COPY, FILL, RECORD, WAIT } kind;
+    enum { LAUNCH, COPY, FILL, RECORD, WAIT, CALL } kind;
+    standin_call_fn *call;
     const struct emulated_kernel *kernel;
     struct emulated_grid grid;
     void *args;
@@ -42,6 +44,7 @@ struct object {
     bool is_capturing;            /* a stream */
     struct operations operations; /* of a stream: captured; of a graph */
     struct operations queue;      /* of a stream */
+    const void *context;          /* of a stream */
     void *fiber;                  /* of a stream: standin_order.h */
     struct object *module;
     struct object *stream; /* of an event's last record */
@@ -60,8 +63,11 @@ struct object *object_new(enum object_kind kind);
 struct object *object_of(const void *handle, enum object_kind kind);
 void object_free(struct object *o);
 
+size_t args_bytes_of(const struct operation *op);
 /* args are copied. */
 void operations_add(struct operations *ops, const struct operation *op, const void *args, size_t args_bytes);
 void operations_clear(struct operations *ops);
+/* Forgets what was carried out. */
+void operations_drop_done(struct operations *ops);
 
 #endif

@@ -32,7 +32,7 @@ enum {
     CUDA_ERROR_NO_PTX_COMPILER = 221,
     CUDA_ERROR_UNSUPPORTED_PTX_VERSION = 222,
     CUDA_ERROR_NOT_FOUND = 500,
-    CUDA_ERROR_NOT_READY = 600, /* the work before an event is not done */
+    CUDA_ERROR_NOT_READY = 600, /* of a query: the work is not done */
     CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803,
     CUDA_ERROR_UNKNOWN = 999,
 };
@@ -85,6 +85,7 @@ enum {
     F(stream_new, "cuStreamCreate", (cuda_stream * stream, unsigned flags))                                  \
     F(stream_free, "cuStreamDestroy_v2", (cuda_stream stream))                                               \
     F(stream_wait, "cuStreamSynchronize", (cuda_stream stream))                                              \
+    F(stream_query, "cuStreamQuery", (cuda_stream stream))                                                   \
     F(event_new, "cuEventCreate", (cuda_event * event, unsigned flags))                                      \
     F(event_free, "cuEventDestroy_v2", (cuda_event event))                                                   \
     F(event_record, "cuEventRecord", (cuda_event event, cuda_stream stream))                                 \

@@ -1,49 +1,62 @@
-/* A stand-in for NCCL, whose ranks are threads of one process and whose cards have the host's memory. A call waits until the
- * other ranks have made theirs, and for what they launched before. After a failure its process ends, as a rank's does. */
+/* A stand-in for NCCL between cards of the stand-in for the driver. Ranks are threads or processes of one machine: what they pass goes
+ * through memory that they share. As on a card, a transfer is work of a stream, which is not done before the other ranks have come to
+ * theirs: of a rank that is lost never. It can be recorded in graphs. */
 #include "backend/cuda/ranks/nccl.h"
 #include "cuda/standin.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { MAX_RANKS = 8, SYSTEM_ERROR = 2 };
+enum { MAX_RANKS = 8, SYSTEM_ERROR = 2, AREA_BYTES = 64 << 20 };
 
-struct message {
-    const void *from;
-    size_t n;
-};
-
-/* The ranks of one id. */
+/* What the ranks of one id share. Behind it, each rank has an area for what it sends. */
 struct world {
-    pthread_barrier_t barrier;
-    int n_ranks, n_users;
-    struct message sent[MAX_RANKS][MAX_RANKS]; /* [from][to] */
+    atomic_long n_arrived[MAX_RANKS]; /* twice for each transfer: sent, received */
+    struct {
+        size_t offset, n;         /* in bytes; offset: in the area of the sender */
+    } sent[MAX_RANKS][MAX_RANKS]; /* [from][to] */
+    uint8_t areas[MAX_RANKS][AREA_BYTES];
 };
 
 struct nccl_comm {
     struct world *world;
-    int rank;
+    int rank, n_ranks;
+    long n_transfers;
+    atomic_bool is_aborted;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-static _Thread_local struct group {
-    struct nccl_comm *comm;
-    cuda_stream stream;
-    int error; /* of a call of the group */
+/* One rank's part in a transfer. */
+struct transfer {
+    struct nccl_comm *comm; /* first: standin_is_in_use_fn */
+    enum { SENDING, RECEIVING, LEAVING } phase;
+    struct {
+        const void *from;
+        size_t n; /* in bytes */
+    } sent[MAX_RANKS];
     struct {
         void *to;
         size_t n;
     } received[MAX_RANKS];
+};
+
+static _Thread_local struct group {
+    struct transfer transfer;
+    cuda_stream stream;
+    int error; /* of a call of the group */
 } group;
 
-/* A function of the driver, or of its stand-in. */
+/* A function of the stand-in for the driver. */
 static void *driver_function(const char *name)
 {
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD),
@@ -62,30 +75,189 @@ static int called(const char *name)
     return count(name);
 }
 
-/* Not CUDA_OK: the stream captures, which this stand-in cannot; or the wait was made to fail. */
-static cuda_result wait_for(cuda_stream stream)
+/* ---- transfers ---- */
+
+static void send_parts(struct transfer *t)
 {
-    cuda_result (*stream_wait)(cuda_stream stream);
-    *(void **)&stream_wait = driver_function("cuStreamSynchronize");
-    return stream_wait(stream);
+    struct world *world = t->comm->world;
+    standin_move_fn *move;
+    int rank = t->comm->rank;
+    size_t offset = 0;
+    *(void **)&move = driver_function("standin_move");
+    for (int r = 0; r < t->comm->n_ranks; r++) {
+        size_t n = t->sent[r].n;
+        if (n > AREA_BYTES - offset)
+            abort();
+        world->sent[rank][r].offset = offset;
+        world->sent[rank][r].n = n;
+        if (n > 0)
+            move(world->areas[rank] + offset, t->sent[r].from, n);
+        offset += n;
+    }
 }
 
-/* n values of four bytes. Only the driver may touch the memory of cards. */
-static cuda_result copy(void *to, const void *from, size_t n, cuda_stream stream)
+static void receive_parts(struct transfer *t)
 {
-    cuda_result (*copy_within)(cuda_address to, cuda_address from, size_t n_bytes, cuda_stream stream);
-    *(void **)&copy_within = driver_function("cuMemcpyDtoDAsync_v2");
-    return n > 0 ? copy_within(to, (cuda_address)(uintptr_t)from, n * sizeof(float), stream) : CUDA_OK;
+    const struct world *world = t->comm->world;
+    standin_move_fn *move;
+    int rank = t->comm->rank;
+    *(void **)&move = driver_function("standin_move");
+    for (int r = 0; r < t->comm->n_ranks; r++) {
+        size_t n = world->sent[r][rank].n;
+        if (n != t->received[r].n)
+            abort(); /* the ranks disagree */
+        if (n > 0)
+            move(t->received[r].to, world->areas[r] + world->sent[r][rank].offset, n);
+    }
 }
 
-/* An id is the address of its world. */
+static void arrive(struct nccl_comm *comm)
+{
+    atomic_fetch_add_explicit(&comm->world->n_arrived[comm->rank], 1, memory_order_release);
+}
+
+static bool have_all_arrived(struct nccl_comm *comm, long n)
+{
+    for (int r = 0; r < comm->n_ranks; r++)
+        if (atomic_load_explicit(&comm->world->n_arrived[r], memory_order_acquire) < n)
+            return false;
+    return true;
+}
+
+/* Goes on as far as the other ranks allow. */
+static bool transfer_parts(void *args)
+{
+    struct transfer *t = args;
+    struct nccl_comm *comm = t->comm;
+    if (atomic_load(&comm->is_aborted))
+        return true;
+    if (t->phase == SENDING) {
+        send_parts(t);
+        arrive(comm);
+        t->phase = RECEIVING;
+    }
+    if (t->phase == RECEIVING) {
+        if (!have_all_arrived(comm, 2 * comm->n_transfers + 1))
+            return false;
+        receive_parts(t);
+        arrive(comm);
+        t->phase = LEAVING;
+    }
+    if (!have_all_arrived(comm, 2 * comm->n_transfers + 2)) /* until then the areas are read */
+        return false;
+    comm->n_transfers++;
+    return true;
+}
+
+static int enqueue(const struct transfer *t, cuda_stream stream)
+{
+    standin_enqueue_fn *enqueue_call;
+    *(void **)&enqueue_call = driver_function("standin_enqueue");
+    return enqueue_call(stream, transfer_parts, t, sizeof *t) == CUDA_OK ? NCCL_OK : SYSTEM_ERROR;
+}
+
+static struct transfer transfer_of(nccl_comm comm)
+{
+    struct transfer t;
+    memset(&t, 0, sizeof t);
+    t.comm = comm;
+    return t;
+}
+
+EXPORT int ncclAllGather(const void *from, void *to, size_t n, int type, nccl_comm comm, cuda_stream stream);
+int ncclAllGather(const void *from, void *to, size_t n, int type, nccl_comm comm, cuda_stream stream)
+{
+    int error = called(__func__);
+    struct transfer t = transfer_of(comm);
+    n *= sizeof(float);
+    if (error != 0 || type != NCCL_FLOAT32)
+        return error != 0 ? error : SYSTEM_ERROR;
+    for (int r = 0; r < comm->n_ranks; r++) {
+        t.sent[r].from = from;
+        t.received[r].to = (uint8_t *)to + (size_t)r * n;
+        t.sent[r].n = t.received[r].n = n;
+    }
+    return enqueue(&t, stream);
+}
+
+EXPORT int ncclBroadcast(const void *from, void *to, size_t n, int type, int root, nccl_comm comm,
+                         cuda_stream stream);
+int ncclBroadcast(const void *from, void *to, size_t n, int type, int root, nccl_comm comm,
+                  cuda_stream stream)
+{
+    int error = called(__func__);
+    struct transfer t = transfer_of(comm);
+    n *= sizeof(int32_t);
+    if (error != 0 || type != NCCL_INT32)
+        return error != 0 ? error : SYSTEM_ERROR;
+    for (int r = 0; r < comm->n_ranks && comm->rank == root; r++) {
+        t.sent[r].from = from;
+        t.sent[r].n = n;
+    }
+    t.received[root].to = to;
+    t.received[root].n = n;
+    return enqueue(&t, stream);
+}
+
+EXPORT int ncclGroupStart(void);
+int ncclGroupStart(void)
+{
+    memset(&group, 0, sizeof group);
+    return called(__func__);
+}
+
+/* Notes the communicator and the stream of a call of the group. Nonzero: the call fails. */
+static int join_group(const char *name, int type, nccl_comm comm, cuda_stream stream)
+{
+    int error = called(name);
+    if (error == 0 && type != NCCL_FLOAT32)
+        error = SYSTEM_ERROR;
+    group.transfer.comm = comm;
+    group.stream = stream;
+    return group.error = group.error != 0 ? group.error : error;
+}
+
+EXPORT int ncclSend(const void *from, size_t n, int type, int peer, nccl_comm comm, cuda_stream stream);
+int ncclSend(const void *from, size_t n, int type, int peer, nccl_comm comm, cuda_stream stream)
+{
+    group.transfer.sent[peer].from = from;
+    group.transfer.sent[peer].n = n * sizeof(float);
+    return join_group(__func__, type, comm, stream);
+}
+
+EXPORT int ncclRecv(void *to, size_t n, int type, int peer, nccl_comm comm, cuda_stream stream);
+int ncclRecv(void *to, size_t n, int type, int peer, nccl_comm comm, cuda_stream stream)
+{
+    group.transfer.received[peer].to = to;
+    group.transfer.received[peer].n = n * sizeof(float);
+    return join_group(__func__, type, comm, stream);
+}
+
+/* Every rank has something to pass in each group of the tests, unless a call of the group failed. */
+EXPORT int ncclGroupEnd(void);
+int ncclGroupEnd(void)
+{
+    int error = called(__func__);
+    error = error != 0 ? error : group.error;
+    if (error != 0 || !group.transfer.comm)
+        return error != 0 ? error : SYSTEM_ERROR;
+    return enqueue(&group.transfer, group.stream);
+}
+
+/* ---- communicators ---- */
+
+/* An id is the path of the world's memory, a file of rank 0's process. */
 EXPORT int ncclGetUniqueId(nccl_id *id);
 int ncclGetUniqueId(nccl_id *id)
 {
     int error = called(__func__);
-    struct world *world = error == 0 ? calloc(1, sizeof *world) : NULL;
-    memcpy(id->bytes, &world, sizeof world);
-    return world ? NCCL_OK : 1;
+    if (error != 0)
+        return error;
+    int fd = memfd_create("nccl", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, sizeof(struct world)) != 0)
+        return SYSTEM_ERROR;
+    snprintf(id->bytes, sizeof id->bytes, "/proc/%d/fd/%d", (int)getpid(), fd);
+    return NCCL_OK;
 }
 
 EXPORT int ncclCommInitRank(nccl_comm *comm, int n_ranks, nccl_id id, int rank);
@@ -95,29 +267,27 @@ int ncclCommInitRank(nccl_comm *comm, int n_ranks, nccl_id id, int rank)
     if (error != 0)
         return error;
     struct nccl_comm *c = calloc(1, sizeof *c);
-    if (!c || n_ranks > MAX_RANKS)
+    int fd = open(id.bytes, O_RDWR | O_CLOEXEC);
+    if (!c || fd < 0 || n_ranks > MAX_RANKS)
         abort();
-    memcpy(&c->world, id.bytes, sizeof c->world);
+    c->world = mmap(NULL, sizeof *c->world, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (c->world == MAP_FAILED)
+        abort();
     c->rank = rank;
-    pthread_mutex_lock(&lock);
-    if (c->world->n_users++ == 0)
-        pthread_barrier_init(&c->world->barrier, NULL, (unsigned)n_ranks);
-    c->world->n_ranks = n_ranks;
-    pthread_mutex_unlock(&lock);
+    c->n_ranks = n_ranks;
     *comm = c;
     return NCCL_OK;
 }
 
-/* They free whatever happens. */
+/* They free whatever happens, after all graphs with transfers were destroyed, and all transfers have left the streams. */
 static int comm_free(nccl_comm comm, int error)
 {
-    pthread_mutex_lock(&lock);
-    bool is_last = --comm->world->n_users == 0;
-    pthread_mutex_unlock(&lock);
-    if (is_last) {
-        pthread_barrier_destroy(&comm->world->barrier);
-        free(comm->world);
-    }
+    standin_is_in_use_fn *is_in_use;
+    *(void **)&is_in_use = driver_function("standin_is_in_use");
+    while (is_in_use(comm))
+        sched_yield();
+    munmap(comm->world, sizeof *comm->world);
     free(comm);
     return error;
 }
@@ -131,121 +301,6 @@ int ncclCommDestroy(nccl_comm comm)
 EXPORT int ncclCommAbort(nccl_comm comm);
 int ncclCommAbort(nccl_comm comm)
 {
+    atomic_store(&comm->is_aborted, true);
     return comm_free(comm, called(__func__));
-}
-
-EXPORT int ncclAllGather(const void *from, void *to, size_t n, int type, nccl_comm comm, cuda_stream stream);
-int ncclAllGather(const void *from, void *to, size_t n, int type, nccl_comm comm, cuda_stream stream)
-{
-    struct world *world = comm->world;
-    int error = called(__func__);
-    if (error != 0 || wait_for(stream) != CUDA_OK)
-        return error != 0 ? error : SYSTEM_ERROR;
-    world->sent[comm->rank][comm->rank] = (struct message){ from, n };
-    pthread_barrier_wait(&world->barrier);
-    for (int r = 0; r < world->n_ranks; r++) {
-        const struct message *m = &world->sent[r][r];
-        if (m->n != n || type != NCCL_FLOAT32)
-            abort();
-        if (copy((float *)to + (size_t)r * n, m->from, n, stream) != CUDA_OK)
-            error = SYSTEM_ERROR;
-    }
-    if (wait_for(stream) != CUDA_OK)
-        error = SYSTEM_ERROR;
-    pthread_barrier_wait(&world->barrier);
-    world->sent[comm->rank][comm->rank].n = 0;
-    pthread_barrier_wait(&world->barrier);
-    return error;
-}
-
-EXPORT int ncclBroadcast(const void *from, void *to, size_t n, int type, int root, nccl_comm comm,
-                         cuda_stream stream);
-int ncclBroadcast(const void *from, void *to, size_t n, int type, int root, nccl_comm comm,
-                  cuda_stream stream)
-{
-    struct world *world = comm->world;
-    int error = called(__func__);
-    if (error != 0 || wait_for(stream) != CUDA_OK)
-        return error != 0 ? error : SYSTEM_ERROR;
-    struct message *m = &world->sent[root][root];
-    if (comm->rank == root)
-        *m = (struct message){ from, n };
-    pthread_barrier_wait(&world->barrier);
-    if (m->n != n || type != NCCL_INT32)
-        abort();
-    if (copy(to, m->from, n, stream) != CUDA_OK || wait_for(stream) != CUDA_OK)
-        error = SYSTEM_ERROR;
-    pthread_barrier_wait(&world->barrier);
-    if (comm->rank == root)
-        m->n = 0;
-    pthread_barrier_wait(&world->barrier);
-    return error;
-}
-
-EXPORT int ncclGroupStart(void);
-int ncclGroupStart(void)
-{
-    memset(&group, 0, sizeof group);
-    return called(__func__);
-}
-
-EXPORT int ncclSend(const void *from, size_t n, int type, int peer, nccl_comm comm, cuda_stream stream);
-int ncclSend(const void *from, size_t n, int type, int peer, nccl_comm comm, cuda_stream stream)
-{
-    int error = called(__func__);
-    if (error != 0)
-        return group.error = error;
-    if (type != NCCL_FLOAT32 || comm->world->sent[comm->rank][peer].n > 0)
-        abort();
-    group.comm = comm;
-    group.stream = stream;
-    comm->world->sent[comm->rank][peer] = (struct message){ from, n };
-    return NCCL_OK;
-}
-
-EXPORT int ncclRecv(void *to, size_t n, int type, int peer, nccl_comm comm, cuda_stream stream);
-int ncclRecv(void *to, size_t n, int type, int peer, nccl_comm comm, cuda_stream stream)
-{
-    int error = called(__func__);
-    if (error != 0)
-        return group.error = error;
-    if (type != NCCL_FLOAT32)
-        abort();
-    group.comm = comm;
-    group.stream = stream;
-    group.received[peer].to = to;
-    group.received[peer].n = n;
-    return NCCL_OK;
-}
-
-/* Every rank has something to pass in each group of the tests, unless a call of the group failed. */
-EXPORT int ncclGroupEnd(void);
-int ncclGroupEnd(void)
-{
-    int error = called(__func__);
-    error = error != 0 ? error : group.error;
-    if (!group.comm)
-        return error != 0 ? error : SYSTEM_ERROR;
-    struct world *world = group.comm->world;
-    int rank = group.comm->rank;
-    if (error == 0 && wait_for(group.stream) != CUDA_OK)
-        error = SYSTEM_ERROR;
-    if (error == 0) {
-        pthread_barrier_wait(&world->barrier);
-        for (int r = 0; r < world->n_ranks; r++) {
-            if (world->sent[r][rank].n != group.received[r].n)
-                abort();
-            if (copy(group.received[r].to, world->sent[r][rank].from, group.received[r].n, group.stream) !=
-                CUDA_OK)
-                error = SYSTEM_ERROR;
-        }
-        if (wait_for(group.stream) != CUDA_OK)
-            error = SYSTEM_ERROR;
-        pthread_barrier_wait(&world->barrier);
-    }
-    for (int r = 0; r < world->n_ranks; r++)
-        world->sent[rank][r].n = 0;
-    if (error == 0)
-        pthread_barrier_wait(&world->barrier);
-    return error;
 }
