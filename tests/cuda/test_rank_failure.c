@@ -1,6 +1,6 @@
-/* Two ranks with a card each, and two steps in flight, while a call of the driver or of NCCL fails once on one of them: requests end
- * with an error that says so, after a text that is right as far as it goes; no request waits for ever. Each life is a process of its own,
- * whose ranks are threads, and ends when one of them fails. */
+/* Two ranks with a card each, and two steps in flight, while a call of the driver or of NCCL fails once on one of them, or a rank is lost:
+ * requests end with an error that says so, after a text that is right as far as it goes; no request waits for ever, and neither does a rank
+ * whose card waits for the lost one. Each life is a process of its own, whose ranks are threads. */
 #include "cuda/child.h"
 #include "cuda/standin_find.h"
 #include "support/collect.h"
@@ -21,14 +21,13 @@
 
 enum { N_REQUESTS = 3, N_TOKENS = 6, TEXT_BYTES = 256, N_MOMENTS = 5, PATIENCE = 240 };
 
-static const char *const FUNCTIONS[] = { "ncclBroadcast",      "ncclAllGather",        "ncclSend",
-                                         "ncclRecv",           "ncclGroupStart",       "ncclGroupEnd",
-                                         "cuLaunchKernel",     "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2",
-                                         "cuEventRecord",      "cuEventQuery",         "cuEventSynchronize",
-                                         "cuStreamSynchronize" };
-enum { N_FUNCTIONS = sizeof FUNCTIONS / sizeof *FUNCTIONS };
+static const char *const FUNCTIONS[] = { "ncclBroadcast",  "ncclAllGather",        "ncclSend",
+                                         "ncclRecv",       "ncclGroupStart",       "ncclGroupEnd",
+                                         "cuLaunchKernel", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2",
+                                         "cuEventRecord",  "cuEventQuery",         "cuStreamQuery" };
+enum { N_FUNCTIONS = sizeof FUNCTIONS / sizeof *FUNCTIONS, FIRST_OF_DRIVER = 6 };
 
-/* What a life ends with. RANK_0, RANK_1: which one noticed the failure. */
+/* What a life ends with. RANK_0, RANK_1: which one failed. */
 enum outcome { WENT_ON, RANK_0, RANK_1, WRONG, N_OUTCOMES };
 
 /* What all processes know. */
@@ -41,7 +40,10 @@ static struct {
 struct life {
     const char *function; /* NULL: nothing fails, and the answers are noted */
     long call;
+    bool goes_on; /* if rank 1 fails, it leaves, and rank 0 goes on without it; else the process ends */
 };
+
+static bool has_lost_rank; /* rank 0 has, and noticed */
 
 static struct collect all[N_REQUESTS];
 static atomic_bool has_begun; /* all is ready for answers */
@@ -62,12 +64,16 @@ static void check_text(const struct collect *c, int i)
         end_life(WRONG, "a wrong text");
 }
 
-static void check_answer(const struct collect *c, int i, bool *has_failed)
+static void check_answer(const struct life *life, const struct collect *c, int i, bool *has_failed)
 {
+    static const char LOSS[] = "rank 1 of 2 ";
     const struct collected *got = &c->choices[0];
     check_text(c, i);
     if (got->finish == TUTTI_FINISH_ERROR) {
         *has_failed = true;
+        has_lost_rank = life->goes_on && strncmp(got->error.text, LOSS, sizeof LOSS - 1) == 0;
+        if (has_lost_rank && strstr(got->error.text, "was lost: it gave up"))
+            return;
         if (got->error.status != TUTTI_E_CLOSED || !strstr(got->error.text, "device cuda: "))
             end_life(WRONG, got->error.text);
     } else if (got->text.n_bytes != strlen(shared->answers[i])) {
@@ -107,7 +113,7 @@ static void lead(const struct life *life, tutti_model *model)
         enum tutti_status st = tutti_engine_submit(engine, &questions[i].request, collect_event, &all[i],
                                                    NULL, &err);
         if (st == TUTTI_E_CLOSED) /* the card failed in between */
-            end_life(RANK_0, NULL);
+            end_life(life->goes_on && strstr(err.text, "was lost") ? RANK_1 : RANK_0, NULL);
         if (st != TUTTI_OK)
             end_life(WRONG, err.text);
     }
@@ -116,8 +122,8 @@ static void lead(const struct life *life, tutti_model *model)
     if (!life->function)
         note_answers(engine);
     for (int i = 0; i < N_REQUESTS; i++)
-        check_answer(&all[i], i, &has_failed);
-    if (has_failed)
+        check_answer(life, &all[i], i, &has_failed);
+    if (has_failed && !has_lost_rank)
         end_life(RANK_0, NULL);
     tutti_engine_close(engine);
 }
@@ -137,11 +143,12 @@ static _Noreturn void fail_as_follower(const struct tutti_error *err)
 
 static void live_as_rank(void *arg, struct cluster *cluster)
 {
+    const struct life *life = arg;
     tutti_model *model = opened_on_rank(TEST_DEMO_MODEL, cluster_handle(cluster));
     struct tutti_error err = { 0 };
     if (cluster_rank(cluster) == 0)
-        lead(arg, model);
-    else if (tutti_model_follow(model, &err) != TUTTI_OK)
+        lead(life, model);
+    else if (tutti_model_follow(model, &err) != TUTTI_OK && !life->goes_on)
         fail_as_follower(&err);
     tutti_model_close(model);
     cluster_close(cluster);
@@ -152,8 +159,8 @@ static enum outcome outcome_of(struct life life)
     int status = 0;
     pid_t child = child_fork(PATIENCE);
     if (child == 0) {
-        ranks_run(2, 1, false, live_as_rank, &life);
-        _exit(WENT_ON);
+        ranks_run(2, 1, life.goes_on, live_as_rank, &life);
+        _exit(has_lost_rank ? RANK_1 : WENT_ON);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     if (!WIFEXITED(status) || WEXITSTATUS(status) >= WRONG)
@@ -184,9 +191,25 @@ static void requests_end_clearly_when_a_rank_fails(void **state)
     assert_true(sums[RANK_0] > 0 && sums[RANK_1] > 0 && sums[WENT_ON] < sums[RANK_0] + sums[RANK_1]);
 }
 
+/* Rank 0 has steps on its card that rank 1 never comes to. */
+static void a_card_does_not_wait_for_a_lost_rank(void **state)
+{
+    (void)state;
+    enum { N_LIVES = 12 };
+    int counts[N_OUTCOMES] = { 0 };
+    long n_calls = shared->n_calls[FIRST_OF_DRIVER];
+    for (long i = 0; i < N_LIVES; i++)
+        counts[outcome_of(
+            (struct life){ FUNCTIONS[FIRST_OF_DRIVER], 1 + i * n_calls / (2 * N_LIVES), true })]++;
+    print_message("# rank 1 lost %d times, rank 0 failed %d times, neither %d times\n", counts[RANK_1],
+                  counts[RANK_0], counts[WENT_ON]);
+    assert_true(counts[RANK_1] > 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(requests_end_clearly_when_a_rank_fails) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(requests_end_clearly_when_a_rank_fails),
+                                        cmocka_unit_test(a_card_does_not_wait_for_a_lost_rank) };
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED)
         return 1;

@@ -77,7 +77,7 @@ void cuda_free(struct backend *be)
     if (s->has_context) {
         cuda_enter(cuda);
         if (s->stream)
-            (void)d->stream_wait(s->stream);
+            (void)cuda_wait_stream(cuda, s->stream);
         cuda_graphs_clear(cuda);
         cuda_parts_release(cuda);
         cuda_step_close(cuda);

@@ -4,6 +4,7 @@
  * graph from then on: the card then starts a launch after another without the host. Lists are compared byte by byte, with
  * all arguments, so a graph never does anything but what the operations of this step requested. */
 #include "backend/cuda/cuda_state.h"
+#include "backend/cuda/ranks/cuda_cluster.h"
 #include "base/hash.h"
 
 #include <stdlib.h>
@@ -132,7 +133,7 @@ static cuda_result run_items(struct cuda_backend *cuda, const struct item **fail
 static void free_exec(struct cuda_backend *cuda, struct graph *g)
 {
     if (g->exec) {
-        (void)cuda->driver->stream_wait(cuda->state->stream); /* it may be running */
+        (void)cuda_wait_stream(cuda, cuda->state->stream); /* it may be running */
         (void)cuda->driver->graph_exec_free(g->exec);
     }
     g->exec = NULL;

@@ -1,5 +1,6 @@
 /* Memory of the card, and copies between it and the host. */
 #include "backend/cuda/cuda_state.h"
+#include "backend/cuda/ranks/cuda_cluster.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +27,7 @@ void cuda_memory_free(struct cuda_backend *cuda, void *memory)
     if (!memory)
         return;
     cuda_enter(cuda);
-    (void)cuda->driver->stream_wait(cuda->state->stream); /* what was launched may use it */
+    (void)cuda_wait_stream(cuda, cuda->state->stream); /* what was launched may use it */
     (void)cuda->driver->memory_free(memory);
 }
 
@@ -52,7 +53,7 @@ void cuda_copy_in(struct cuda_backend *cuda, void *to, const void *host, size_t 
     if (s->failure != TUTTI_OK || n_bytes == 0)
         return;
     if (cuda_is_ok(cuda, cuda->driver->copy_in(to, host, n_bytes, s->stream), "copying to the card"))
-        (void)cuda_is_ok(cuda, cuda->driver->stream_wait(s->stream), "copying to the card");
+        (void)cuda_is_ok(cuda, cuda_wait_stream(cuda, s->stream), "copying to the card");
 }
 
 void cuda_copy_out(struct cuda_backend *cuda, void *host, const void *from, size_t n_bytes)
@@ -61,10 +62,13 @@ void cuda_copy_out(struct cuda_backend *cuda, void *host, const void *from, size
     cuda_enter(cuda);
     if (s->in_step)
         cuda_list_run(cuda, false);
+    /* The driver itself would wait in a copy to memory that is not pinned. */
+    if (cuda->nccl && s->failure == TUTTI_OK)
+        (void)cuda_is_ok(cuda, cuda_wait_stream(cuda, s->stream), "copying from the card");
     if (s->failure == TUTTI_OK && n_bytes > 0 &&
         cuda_is_ok(cuda, cuda->driver->copy_out(host, (void *)(uintptr_t)from, n_bytes, s->stream),
                    "copying from the card") &&
-        cuda_is_ok(cuda, cuda->driver->stream_wait(s->stream), "copying from the card"))
+        cuda_is_ok(cuda, cuda_wait_stream(cuda, s->stream), "copying from the card"))
         return;
     memset(host, 0, n_bytes); /* not used after a failure, but defined */
 }
@@ -93,7 +97,7 @@ void cuda_wait_samples(struct cuda_backend *cuda)
     struct cuda_state *s = cuda->state;
     cuda_enter(cuda);
     if (s->failure == TUTTI_OK)
-        (void)cuda_is_ok(cuda, cuda->driver->event_wait(s->marks[MARK_SAMPLES]), "sampling");
+        (void)cuda_is_ok(cuda, cuda_wait_event(cuda, s->marks[MARK_SAMPLES]), "sampling");
     s->n_in_flight -= s->n_marked;
     s->n_marked = 0;
 }
@@ -187,7 +191,7 @@ static void wait_in_step(struct cuda_backend *cuda)
     cuda_list_run(cuda, true);
     cuda_busy_end(cuda); /* then the host computes */
     if (s->failure == TUTTI_OK)
-        (void)cuda_is_ok(cuda, cuda->driver->stream_wait(s->stream), "computing a piece of a step");
+        (void)cuda_is_ok(cuda, cuda_wait_stream(cuda, s->stream), "computing a piece of a step");
     s->n_crossed = 0;
 }
 

@@ -411,7 +411,7 @@ void cuda_step_wait(struct backend *be)
     struct cuda_backend *cuda = cuda_of(be);
     struct cuda_state *s = cuda->state;
     cuda_enter(cuda);
-    (void)cuda_is_ok(cuda, cuda->driver->stream_wait(s->stream), "computing a step");
+    (void)cuda_is_ok(cuda, cuda_wait_stream(cuda, s->stream), "computing a step");
     s->n_in_flight = s->n_marked = 0;
     cuda_busy_count(cuda);
     for (int i = 0; i < s->n_downloads; i++) {

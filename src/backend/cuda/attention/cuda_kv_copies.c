@@ -11,6 +11,7 @@
  * The launch of a write waits for no event: otherwise steps would wait for the bus. */
 #include "backend/cuda/attention/cuda_kv.h"
 #include "backend/cuda/cuda_state.h"
+#include "backend/cuda/ranks/cuda_cluster.h"
 
 #include <stdlib.h>
 
@@ -52,7 +53,7 @@ void cuda_kv_copies_free(struct cuda_backend *cuda, struct cuda_kv_copies *c)
         return;
     cuda_enter(cuda);
     if (c->stream)
-        (void)d->stream_wait(c->stream);
+        (void)cuda_wait_stream(cuda, c->stream);
     cuda_memory_free(cuda, c->images); /* waits for the stream of the steps */
     cuda_pinned_free(cuda, c->host);
     for (int i = 0; i < c->n; i++) {
@@ -104,7 +105,7 @@ enum tutti_status cuda_kv_reserve_host(struct backend *be, struct kv_memory *kv,
             "spilled KV pages: the card is out of memory for %d pages on their way; lower --kv-memory",
             n_copies);
     /* The images are cleared on the other stream. */
-    if (st == TUTTI_OK && !is_ok(cuda, cuda->driver->stream_wait(cuda->state->stream)))
+    if (st == TUTTI_OK && !is_ok(cuda, cuda_wait_stream(cuda, cuda->state->stream)))
         st = cuda_check(cuda, err);
     if (st != TUTTI_OK) {
         cuda_kv_copies_free(cuda, c);
@@ -145,12 +146,11 @@ void cuda_kv_write_begin(struct backend *be, struct kv_memory *kv, int copy, con
 bool cuda_kv_is_copied(struct backend *be, struct kv_memory *kv, int copy, bool waits)
 {
     struct cuda_backend *cuda = cuda_of(be);
-    const struct cuda_driver *d = cuda->driver;
     cuda_event copied = kv->copies->copies[copy].copied;
     cuda_enter(cuda);
     if (has_failed(cuda))
         return true;
-    cuda_result result = waits ? d->event_wait(copied) : d->event_query(copied);
+    cuda_result result = waits ? cuda_wait_event(cuda, copied) : cuda->driver->event_query(copied);
     if (result == CUDA_ERROR_NOT_READY)
         return false;
     (void)is_ok(cuda, result);

@@ -5,6 +5,7 @@
 #include "backend/cuda/ranks/cuda_nccl.h"
 #include "cluster/cluster.h"
 
+#include <sched.h>
 #include <stdlib.h>
 
 enum { STAGING_FLOATS = 4 << 20 }; /* of collect(), which computes as many rows at a time as fit */
@@ -22,13 +23,54 @@ void cuda_cluster_close(struct cuda_backend *cuda)
 {
     cuda_nccl_free(cuda, cuda->nccl);
     cuda_pinned_free(cuda, cuda->staging);
-    cuda->nccl = NULL;
     cuda->staging = NULL;
 }
 
 int cuda_cluster_card(const struct cluster *cluster, int n_cards)
 {
     return n_cards > 0 ? cluster_local_rank(cluster) % n_cards : 0;
+}
+
+/* ---- waiting ---- */
+
+/* While the card computes: whether to ask it again. False: a rank was lost. */
+static bool may_finish(struct cuda_backend *cuda)
+{
+    struct tutti_error err;
+    if (!cluster_is_lost(cuda->cluster)) {
+        sched_yield();
+        return true;
+    }
+    if (cluster_check(cuda->cluster, &err) != TUTTI_OK)
+        cuda_keep_error(cuda, &err);
+    cuda_nccl_abort(cuda->nccl);
+    return false;
+}
+
+cuda_result cuda_wait_event(struct cuda_backend *cuda, cuda_event event)
+{
+    const struct cuda_driver *d = cuda->driver;
+    cuda_result result = CUDA_ERROR_NOT_READY;
+    if (!cuda->nccl)
+        return d->event_wait(event);
+    while (result == CUDA_ERROR_NOT_READY && may_finish(cuda))
+        result = d->event_query(event);
+    if (result == CUDA_ERROR_NOT_READY)
+        (void)d->event_wait(event); /* the aborted transfers end soon */
+    return result;
+}
+
+cuda_result cuda_wait_stream(struct cuda_backend *cuda, cuda_stream stream)
+{
+    const struct cuda_driver *d = cuda->driver;
+    cuda_result result = CUDA_ERROR_NOT_READY;
+    if (!cuda->nccl)
+        return d->stream_wait(stream);
+    while (result == CUDA_ERROR_NOT_READY && may_finish(cuda))
+        result = d->stream_query(stream);
+    if (result == CUDA_ERROR_NOT_READY)
+        (void)d->stream_wait(stream);
+    return result;
 }
 
 /* ---- shared memory: on the card, with a copy on the host that the other ranks of this machine read ---- */

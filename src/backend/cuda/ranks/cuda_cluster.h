@@ -5,10 +5,16 @@
 #define TUTTI_BACKEND_CUDA_CUDA_CLUSTER_H
 
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/driver.h"
 
 /* Keeps the cluster (NULL: a single process) and allocates memory for collect(). False: out of memory. */
 bool cuda_cluster_open(struct cuda_backend *cuda, struct cluster *cluster);
 void cuda_cluster_close(struct cuda_backend *cuda);
+
+/* The host waits for an event, or for all that a stream was given. If a rank was lost, the card may wait for it in NCCL for ever: then
+ * transfers are aborted, the backend keeps the loss as its failure, and the result is an error. */
+cuda_result cuda_wait_event(struct cuda_backend *cuda, cuda_event event);
+cuda_result cuda_wait_stream(struct cuda_backend *cuda, cuda_stream stream);
 
 /* The number of the card that a rank uses, of n_cards. */
 int cuda_cluster_card(const struct cluster *cluster, int n_cards);

@@ -2,6 +2,7 @@
 #include "backend/cuda/ranks/cuda_nccl.h"
 #include "backend/cuda/cuda_state.h"
 #include "backend/cuda/ranks/nccl.h"
+#include "base/system/thread.h"
 #include "cluster/cluster.h"
 #include "kernels/cuda/cluster_args.h"
 
@@ -20,6 +21,8 @@ struct cuda_nccl {
     float *parts; /* [n_floats]: what other ranks sent */
     size_t n_floats;
     int rank, n_ranks;
+    bool is_aborted, has_thread;
+    pthread_t thread; /* that aborts */
 };
 
 /* A transfer. */
@@ -133,7 +136,8 @@ struct cuda_nccl *cuda_nccl_new(struct cuda_backend *cuda, struct cluster *clust
     if (!can)
         nccl->comm = NULL;
     can = can && cuda_nccl_fit(cuda, nccl, 0);
-    if (cluster_min(cluster, &can) && can)
+    can = cluster_min(cluster, &can) && can;
+    if (can)
         return nccl;
     cuda_nccl_free(cuda, nccl);
     return NULL;
@@ -145,11 +149,31 @@ void cuda_nccl_free(struct cuda_backend *cuda, struct cuda_nccl *nccl)
         return;
     cuda_enter(cuda);
     if (nccl->comm && cuda->cluster && (cluster_is_lost(cuda->cluster) || cuda_check(cuda, NULL) != TUTTI_OK))
-        (void)nccl->library->comm_abort(nccl->comm); /* the other would wait for the lost rank */
+        cuda_nccl_abort(nccl); /* the other would wait for the lost rank */
     else if (nccl->comm)
         (void)nccl->library->comm_free(nccl->comm);
+    if (nccl->has_thread)
+        pthread_join(nccl->thread, NULL);
+    cuda->nccl = NULL;
     cuda_memory_free(cuda, nccl->parts);
     free(nccl);
+}
+
+static void *abort_comm(void *arg)
+{
+    struct cuda_nccl *nccl = arg;
+    (void)nccl->library->comm_abort(nccl->comm);
+    return NULL;
+}
+
+/* NCCL releases the card at once, but returns only after all graphs with its transfers were destroyed (commDestroySync(), NCCL 2.29), and
+ * that has to wait for the card: hence a thread. Without one the card goes on waiting, until the cluster's monitor ends the process. */
+void cuda_nccl_abort(struct cuda_nccl *nccl)
+{
+    if (nccl->is_aborted)
+        return;
+    nccl->is_aborted = true;
+    nccl->has_thread = thread_start(&nccl->thread, abort_comm, nccl) == 0;
 }
 
 bool cuda_nccl_fit(struct cuda_backend *cuda, struct cuda_nccl *nccl, size_t n)

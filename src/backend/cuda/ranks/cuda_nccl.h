@@ -12,6 +12,9 @@ struct cuda_nccl;
 struct cuda_nccl *cuda_nccl_new(struct cuda_backend *cuda, struct cluster *cluster, int n_cards);
 void cuda_nccl_free(struct cuda_backend *cuda, struct cuda_nccl *nccl); /* NULL is allowed */
 
+/* Transfers that wait for a lost rank end soon, with anything, and no further ones may be requested. Does nothing a second time. */
+void cuda_nccl_abort(struct cuda_nccl *nccl);
+
 /* Makes room for operands of n floats. False: out of memory. */
 bool cuda_nccl_fit(struct cuda_backend *cuda, struct cuda_nccl *nccl, size_t n);
 
