@@ -161,14 +161,14 @@ class Connection(http.client.HTTPConnection):
 class Group:
     """A server on ranks, listening on a Unix socket, which is the same one in every network namespace."""
 
-    def __init__(self, folder, n_ranks, launch=(), wrap=lambda words: words):
+    def __init__(self, folder, n_ranks, launch=(), wrap=lambda words: words, device="cpu", environment=None):
         self.socket = os.path.join(folder, "socket")
         self.log_path = os.path.join(folder, "log")
         words = [*MPIRUN, *launch, "-n", str(n_ranks), BIN, "serve", DEMO, "--unix", self.socket, "--tp", str(n_ranks), "--threads",
-                 "1", "--kv-memory", "16M"]
+                 "1", "--kv-memory", "16M", "--device", device]
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(wrap(words), stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL,
-                                            env=ENVIRONMENT)
+                                            env=environment or ENVIRONMENT)
         line = self.process.stdout.readline().decode()
         assert line.startswith("listening on "), (line, self.log())
 
@@ -333,10 +333,61 @@ def test_a_cut_link_ends_an_answer_with_an_error(options, tmp_path):
             group.stop()
 
 
+# ---- cards: the stand-ins for NVIDIA's driver and for NCCL ----
+
+STANDIN = os.path.join(os.environ.get("TUTTI_BUILD", os.path.dirname(BIN)), "tests", "cuda")
+
+
+def on_cards(n, library="nccl"):
+    """The environment of ranks on n cards, which find this library of NCCL's name."""
+    return {**ENVIRONMENT, "LD_LIBRARY_PATH": f"{STANDIN}/{library}:{STANDIN}", "TUTTI_STANDIN_CARDS": str(n)}
+
+
+@pytest.mark.parametrize("n_cards, library, way", [
+    (2, "nccl", "device cuda: 2 ranks exchange data through NCCL"),
+    (2, "without_nccl", "exchange data through the host, and steps wait for each other: libnccl.so.2 was not found"),
+    (1, "nccl", "exchange data through the host: 2 of them share 1 card, and NCCL needs a card for each")])
+def test_answers_on_cards_are_the_same_by_any_way(n_cards, library, way):
+    words = [BIN, "generate", DEMO, "--chat", "-n", "6", "--temperature", "0", "--tp", "2", "--device", "cuda", *ask(*PROMPTS[:2])]
+
+    def answers(*where):
+        done = subprocess.run([*MPIRUN, "-n", "2", *words], capture_output=True, text=True, timeout=PATIENCE, check=False,
+                              env=on_cards(*where))
+        assert done.returncode == 0, done.stderr
+        return done.stdout, done.stderr
+
+    got, log = answers(n_cards, library)
+    assert way in log
+    assert got == answers(2, "without_nccl")[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_clients_learn_of_a_rank_that_a_card_waits_for(number, tmp_path):
+    group = Group(tmp_path, 2, device="cuda", environment=on_cards(2))
+    try:
+        assert "exchange data through NCCL" in group.log()
+        pid = group.ranks()[1]
+        stream = Stream(group)
+        os.kill(pid, number)
+        check_loss(group, stream, "rank 1 of 2 (host ", BROKE if number == signal.SIGKILL else SILENT)
+    finally:
+        group.stop()
+
+
+def test_a_group_on_cards_drains(tmp_path):
+    group = Group(tmp_path, 2, device="cuda", environment=on_cards(2))
+    try:
+        answer = group.post(stream=True, max_tokens=20, ignore_eos=True)
+        os.kill(group.ranks()[0], signal.SIGTERM)
+        assert b"[DONE]" in answer.read()
+        assert group.end() == 0
+    finally:
+        group.stop()
+
+
 def test_a_rank_whose_card_fails_ends_the_group():
-    """On the stand-in for NVIDIA's driver. The other rank waits for it in a step, and gets no sum that it took no part in."""
-    standin = os.path.join(os.environ.get("TUTTI_BUILD", os.path.join(os.path.dirname(BIN))), "tests", "cuda")
-    environment = {**ENVIRONMENT, "LD_LIBRARY_PATH": f"{standin}:{standin}/without_nccl"}
+    """The other rank waits for it in a step, and gets no sum that it took no part in."""
+    environment = on_cards(1, "without_nccl")
     words = [BIN, "generate", DEMO, "--chat", "-p", "Hello", "-n", "8", "--tp", "2", "--device", "cuda"]
     for failure, status in (("cuMemcpyDtoHAsync_v2:100000:719", 0), ("cuMemcpyDtoHAsync_v2:20:719", 1)):
         done = subprocess.run([*MPIRUN, "-n", "1", *words, ":", "-n", "1", "-x", f"TUTTI_STANDIN_FAIL={failure}", *words],

@@ -2,6 +2,7 @@
 #include "backend/cuda/ranks/cuda_nccl.h"
 #include "backend/cuda/cuda_state.h"
 #include "backend/cuda/ranks/nccl.h"
+#include "base/log.h"
 #include "base/system/thread.h"
 #include "cluster/cluster.h"
 #include "kernels/cuda/cluster_args.h"
@@ -114,6 +115,23 @@ static bool transfer(struct cuda_backend *cuda, const void *args)
 
 /* ---- opening ---- */
 
+/* Rank 0 says which way data takes. */
+static void report_way(const struct cluster *cluster, bool has_nccl, int n_cards)
+{
+    if (cluster_rank(cluster) != 0 || cluster_n_ranks(cluster) == 1)
+        return;
+    if (has_nccl)
+        log_info("device cuda: %d ranks exchange data through NCCL", cluster_n_ranks(cluster));
+    else if (cluster_n_local(cluster) > n_cards)
+        log_warn("device cuda: ranks exchange data through the host: %d of them share %d card%s, and NCCL "
+                 "needs a card for each",
+                 cluster_n_local(cluster), n_cards, n_cards == 1 ? "" : "s");
+    else
+        log_warn("device cuda: ranks exchange data through the host, and steps wait for each other: %s",
+                 nccl_open() ? "NCCL does not work on every rank"
+                             : "libnccl.so.2 was not found; install NCCL");
+}
+
 /* All ranks succeed, or none: each joins the communicator if all can. */
 struct cuda_nccl *cuda_nccl_new(struct cuda_backend *cuda, struct cluster *cluster, int n_cards)
 {
@@ -126,6 +144,7 @@ struct cuda_nccl *cuda_nccl_new(struct cuda_backend *cuda, struct cluster *clust
         can = library->get_id(&id) == NCCL_OK;
     if (!cluster_min(cluster, &can) || !can || !cluster_broadcast(cluster, &id, sizeof id, false)) {
         free(nccl);
+        report_way(cluster, false, n_cards);
         return NULL;
     }
     cuda_enter(cuda);
@@ -137,6 +156,7 @@ struct cuda_nccl *cuda_nccl_new(struct cuda_backend *cuda, struct cluster *clust
         nccl->comm = NULL;
     can = can && cuda_nccl_fit(cuda, nccl, 0);
     can = cluster_min(cluster, &can) && can;
+    report_way(cluster, can, n_cards);
     if (can)
         return nccl;
     cuda_nccl_free(cuda, nccl);
