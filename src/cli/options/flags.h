@@ -50,9 +50,9 @@ struct fit_values {
     const char *device;                   /* as backend_caps_of() takes it */
     const char *gpu_layers, *cpu_experts; /* as division_read() takes them */
     uint64_t memory_bytes;                /* without --memory: memory_left(), or the card's */
-    uint64_t host_bytes;                  /* for what a card leaves to the CPU; without --host-memory: memory_left() */
-    int context;                          /* 0: not given */
-    bool mtp;                             /* with the layer for multi-token prediction */
+    uint64_t host_bytes; /* for what a card leaves to the CPU; without --host-memory: memory_left() */
+    int context;         /* 0: not given */
+    bool mtp;            /* with the layer for multi-token prediction */
 };
 MUST_CHECK enum tutti_status fit_flags_values(const struct fit_flags *flags, struct fit_values *out,
                                               struct tutti_error *err);

@@ -26,14 +26,7 @@ enum {
 /* The header of MSG_STEP. Then follow the arrays of struct step (has: which optional ones), the
  * copies; of each page table the slot, and the first and the number of its changed entries; and those
  * entries. */
-enum {
-    HAS_PREFIXES = 1,
-    HAS_ROPE = 2,
-    HAS_BLOCKS = 4,
-    HAS_ADAPTERS = 8,
-    HAS_WINDOWS = 16,
-    HAS_SOURCES = 32
-};
+enum { HAS_PREFIXES = 1, HAS_ROPE = 2, HAS_BLOCKS = 4, HAS_ADAPTERS = 8, HAS_WINDOWS = 16, HAS_SOURCES = 32 };
 struct step_head {
     int32_t message, n_rows, n_seqs, n_outputs, n_hidden, has, n_copies;
 };

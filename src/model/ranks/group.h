@@ -24,7 +24,7 @@ struct group {
     int32_t *copies;                /* struct page_copy of the pages copied since the last step */
     int n_copies;
     bool has_kv;
-    bool is_in_flight; /* followers: a step that was submitted may not be computed yet */
+    bool is_in_flight;       /* followers: a step that was submitted may not be computed yet */
     bool is_joined, is_over; /* every rank has loaded the model; rank 0 sent its last message */
 };
 
