@@ -44,7 +44,9 @@ def assemble(ptxas, path):
         return [f"ptxas ended with {done.returncode}"], done.stdout
     found = INFO.findall(done.stdout)
     names = re.findall(r"^\.visible \.entry (\w+)\(", text, re.M)
-    wrong = [f"no figures of {name}" for name in names if name not in [kernel[0] for kernel in found]]
+    wrong = [f"{name} may not wait for the launch before it" for name, body in re.findall(r"^\.visible \.entry (\w+)\((.*?)^}$", text, re.M | re.S)
+             if card == "sm_90a" and "griddepcontrol.wait;" not in body]
+    wrong += [f"no figures of {name}" for name in names if name not in [kernel[0] for kernel in found]]
     wrong += [f"{name} spills {stores} bytes, at most {allowed_bytes(name)}" for name, _, stores, _, _ in found
               if allowed_bytes(name) is not None and int(stores) > allowed_bytes(name)]
     lines = [f"{name}: {registers} registers, {stack} bytes of stack, {stores} bytes spilled" for name, stack, stores, _, registers in found]

@@ -207,6 +207,8 @@ void copy_bulk(void *shared, const void *from, uint32_t n_bytes, uint64_t *barri
         emulated_fail("copy_bulk of addresses or bytes that are no multiples of 16");
     if (offset_of(shared) + n_bytes > emulated_dynamic_bytes())
         emulated_fail("copy_bulk past the end of shared memory");
+    if (emulated_is_early())
+        emulated_fail("copy_bulk before grid_wait()");
     if (n_copies == MAX_COPIES)
         emulated_fail("too many bulk copies on their way");
     copies[n_copies++] = (struct copy){ shared, from, n_bytes, find_barrier(barrier) };

@@ -76,6 +76,31 @@ int emulated_thread;
 static void *scheduler_sp;
 static uint64_t random_state = 1;
 
+static void (*tell_before)(bool is_before);
+static bool is_before; /* the running block has not waited yet */
+
+void emulated_before_wait(void (*tell)(bool is_before))
+{
+    tell_before = tell;
+}
+
+static void set_before(bool value)
+{
+    if (tell_before && value != is_before)
+        tell_before(value);
+    is_before = value;
+}
+
+void grid_wait(void)
+{
+    set_before(false);
+}
+
+bool emulated_is_early(void)
+{
+    return tell_before && is_before;
+}
+
 void emulated_seed(uint64_t seed)
 {
     random_state = seed * 2654435761 + 1;
@@ -409,6 +434,7 @@ static void run_block(void)
         prepare_fiber(&block.fibers[t], t);
     }
     emulated_asynchronous_begin(block.n_threads);
+    set_before(true);
     for (;;) {
         int runnable[MAX_WARPS], n = 0, n_ended = 0, n_waiting = 0;
         for (int w = 0; w < n_warps; w++) {
@@ -435,6 +461,7 @@ static void run_block(void)
             block.fibers[t].state = AT_EXCHANGE;
     }
     emulated_asynchronous_end();
+    set_before(false);
     check_guards();
     block.static_used = block.shared_used > block.static_used ? block.shared_used : block.static_used;
 }

@@ -19,6 +19,10 @@ const struct emulated_kernel *emulated_find(const char *name);
  * memory written past its end. */
 void emulate(const struct emulated_kernel *kernel, const struct emulated_grid *grid, const void *args);
 
+/* From now on, tell(true) is called before each block, and tell(false) when its first thread calls grid_wait(), or ends without. So
+ * a test can hide until then what the launch before stores. NULL: neither. */
+void emulated_before_wait(void (*tell)(bool is_before));
+
 /* Of the order of blocks and warps: the same seed gives the same order. */
 void emulated_seed(uint64_t seed);
 

@@ -40,6 +40,14 @@ struct object *object_of(const void *handle, enum object_kind kind)
     return NULL;
 }
 
+bool is_any_capturing(void)
+{
+    struct object *o = objects;
+    while (o && !o->is_capturing)
+        o = o->next;
+    return o != NULL;
+}
+
 void operations_clear(struct operations *ops)
 {
     for (size_t i = 0; i < ops->n; i++)
@@ -57,6 +65,14 @@ void operations_drop_done(struct operations *ops)
     ops->n -= ops->n_done;
     memmove(ops->items, ops->items + ops->n_done, ops->n * sizeof *ops->items);
     ops->n_done = 0;
+}
+
+bool operations_have_call(const struct operations *ops, const void *user)
+{
+    for (size_t i = ops->n_done; i < ops->n; i++)
+        if (ops->items[i].kind == CALL && memcmp(ops->items[i].args, &user, sizeof user) == 0)
+            return true;
+    return false;
 }
 
 void object_free(struct object *o)

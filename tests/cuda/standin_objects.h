@@ -62,11 +62,14 @@ struct object *object_new(enum object_kind kind);
 /* NULL: the handle is none of such an object. */
 struct object *object_of(const void *handle, enum object_kind kind);
 void object_free(struct object *o);
+bool is_any_capturing(void); /* of the streams */
 
 size_t args_bytes_of(const struct operation *op);
 /* args are copied. */
 void operations_add(struct operations *ops, const struct operation *op, const void *args, size_t args_bytes);
 void operations_clear(struct operations *ops);
+/* Whether one that is not carried out is a call whose args begin with this pointer. */
+bool operations_have_call(const struct operations *ops, const void *user);
 /* Forgets what was carried out. */
 void operations_drop_done(struct operations *ops);
 

@@ -153,6 +153,33 @@ static void opens(void)
     assert_int_equal(standin_functions()->bytes(), 0);
 }
 
+/* Launches a kernel. Returns whether it may begin before the one before it ends. */
+static bool overlaps(void)
+{
+    struct backend *be = NULL;
+    struct tutti_error err = { 0 };
+    if (open_device(&be, "cuda", &err) != TUTTI_OK)
+        fail_msg("%s", err.text);
+    struct floats x = be->ops->alloc(be, 4);
+    (void)be->ops->checksum(be, x, 4);
+    be->ops->dealloc(be, x);
+    be->ops->free(be);
+    long n_plain = standin_functions()->calls("cuLaunchKernel"),
+         n_with = standin_functions()->calls("cuLaunchKernelEx");
+    assert_int_equal(n_plain + n_with, 1);
+    return n_with == 1;
+}
+
+static void overlap(void)
+{
+    assert_true(overlaps());
+}
+
+static void follow_one_another(void)
+{
+    assert_false(overlaps());
+}
+
 static void says_what_the_card_lacks(void **state)
 {
     (void)state;
@@ -184,6 +211,16 @@ static void opens_with_the_oldest_driver(void **state)
     in_process("TUTTI_STANDIN_VERSION=11040", opens);
     setenv("TUTTI_STANDIN_LEVEL", "90", 1);
     in_process("TUTTI_STANDIN_VERSION=11080", opens); /* with the kernels of level 80 */
+    unsetenv("TUTTI_STANDIN_LEVEL");
+}
+
+static void launches_overlap_where_cards_and_graphs_can(void **state)
+{
+    (void)state;
+    in_process("TUTTI_STANDIN_LEVEL=80", follow_one_another);
+    in_process("TUTTI_STANDIN_LEVEL=90", overlap);
+    setenv("TUTTI_STANDIN_LEVEL", "90", 1);
+    in_process("TUTTI_STANDIN_VERSION=12020", follow_one_another);
     unsetenv("TUTTI_STANDIN_LEVEL");
 }
 
@@ -220,6 +257,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(says_what_the_card_lacks),
         cmocka_unit_test(opens_cards_of_every_level),
         cmocka_unit_test(opens_with_the_oldest_driver),
+        cmocka_unit_test(launches_overlap_where_cards_and_graphs_can),
         cmocka_unit_test(keeps_compiled_kernels_without_a_home),
     };
     const char *which = argc > 1 ? argv[1] : "standin", *path = getenv("LD_LIBRARY_PATH");

@@ -16,6 +16,8 @@
 
 enum { MAX_ROWS = 72, MAX_EXPERTS = 10, MAX_CHOSEN = 3, MAX_WIDTH = 512 };
 
+static int level;
+
 static uint64_t random_state = 11;
 
 static float draw(void)
@@ -257,6 +259,7 @@ static void check_rows(const struct layer *l, const struct mixture *m, int n_row
 static void check(struct mixture m, double tolerance, const int *rows, int n)
 {
     struct layer l = { .cuda = launches_new(MAX_ROWS) };
+    l.cuda->level = l.cuda->capability = level;
     assert_int_equal(team_new(&l.cuda->team, &(struct team_options){ .n_threads = 1 }, NULL), TUTTI_OK);
     fill(&m);
     l.gate_up = pack(l.cuda, &m, true);
@@ -338,8 +341,10 @@ static void orders_and_odd_widths_are_those_of_the_matrix(void **state)
     check((struct mixture){ .type = DTYPE_F32, .d_model = 37, .d_ff = 7, .routing = GROUPS }, 1e-5, rows, 2);
 }
 
-int main(void)
+/* Argument: the level of the kernels. */
+int main(int argc, char **argv)
 {
+    level = argc > 1 ? atoi(argv[1]) : 80;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(experts_of_every_type_are_near_double),
         cmocka_unit_test(few_and_many_rows_have_equal_bits),

@@ -8,6 +8,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
+/* Graphs keep the overlap of their launches from CUDA 12.3 on. */
+enum { LEAST_OVERLAP_VERSION = 12030 };
+
 #define LISTS_BYTES ((size_t)(1 + N_GRAPHS) * LIST_BYTES) /* the step's list, and those of the graphs */
 
 bool cuda_is_ok(struct cuda_backend *cuda, cuda_result result, const char *doing)
@@ -187,6 +190,7 @@ static enum tutti_status open_context(struct cuda_backend *cuda, const struct cu
     struct cuda_state *s = cuda->state;
     s->card = *card;
     cuda->level = card->facts.kernel_level;
+    cuda->overlaps = cuda->level >= 90 && d->launch_with && d->version >= LEAST_OVERLAP_VERSION;
     cuda->capability = card->facts.capability;
     cuda->n_sms = card->facts.n_multiprocessors;
     cuda->n_bytes = card->facts.memory_bytes;

@@ -60,11 +60,12 @@ struct cuda_backend {
     struct cuda_state *state; /* of cuda.c: context, stream, modules, list of launches, graphs */
     struct team *team;        /* host threads: they pack matrices */
     int level;                /* of the kernels: 75, 80 or 90 */
-    int capability;           /* of the card: 10 * major + minor */
-    int n_sms;                /* multiprocessors */
-    size_t shared_bytes;      /* of a block, at most, dynamic */
-    uint64_t n_bytes;         /* the card's memory */
-    void *measure_buffer;     /* of cuda_measure(); NULL: none yet */
+    bool overlaps;  /* a kernel begins before the one before it ends (kernels/cuda/device.h, grid_wait()) */
+    int capability; /* of the card: 10 * major + minor */
+    int n_sms;      /* multiprocessors */
+    size_t shared_bytes;  /* of a block, at most, dynamic */
+    uint64_t n_bytes;     /* the card's memory */
+    void *measure_buffer; /* of cuda_measure(); NULL: none yet */
     int n_layers, n_kinds, page_floats;
     struct cuda_kind *kinds;    /* [n_kinds] */
     uint8_t *layer_kinds;       /* [n_layers] */

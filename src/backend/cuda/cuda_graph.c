@@ -29,9 +29,22 @@ static cuda_result launch(struct cuda_backend *cuda, const struct item *item, co
         return CUDA_OK;
     if (!s->functions[item->launch.kernel])
         return CUDA_ERROR_NOT_FOUND; /* cuda_need() was not called */
-    return cuda->driver->launch(s->functions[item->launch.kernel], item->launch.x, item->launch.y,
-                                item->launch.z, item->launch.n_threads, 1, 1, item->launch.shared_bytes,
-                                s->stream, params, NULL);
+    if (!cuda->overlaps)
+        return cuda->driver->launch(s->functions[item->launch.kernel], item->launch.x, item->launch.y,
+                                    item->launch.z, item->launch.n_threads, 1, 1, item->launch.shared_bytes,
+                                    s->stream, params, NULL);
+    struct cuda_launch_attribute overlap = { .id = CUDA_MAY_OVERLAP, .value.is_allowed = 1 };
+    const struct cuda_launch_config config = { item->launch.x,
+                                               item->launch.y,
+                                               item->launch.z,
+                                               item->launch.n_threads,
+                                               1,
+                                               1,
+                                               item->launch.shared_bytes,
+                                               s->stream,
+                                               &overlap,
+                                               1 };
+    return cuda->driver->launch_with(&config, s->functions[item->launch.kernel], params, NULL);
 }
 
 static cuda_result run_item(struct cuda_backend *cuda, const struct item *item, const void *args)

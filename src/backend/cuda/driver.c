@@ -31,6 +31,9 @@ static const char *find_functions(struct cuda_driver *driver, void *library)
         return symbol;
     CUDA_DRIVER_FUNCTIONS(CUDA_DRIVER_FIND)
 #undef CUDA_DRIVER_FIND
+#define CUDA_DRIVER_FIND(field, symbol, arguments) *(void **)&driver->field = dlsym(library, symbol);
+    CUDA_LATER_FUNCTIONS(CUDA_DRIVER_FIND)
+#undef CUDA_DRIVER_FIND
     return NULL;
 }
 

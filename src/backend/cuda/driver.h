@@ -111,9 +111,33 @@ enum {
       (cuda_function function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,   \
        unsigned threads_z, unsigned shared_bytes, cuda_stream stream, void **params, void **extra))
 
+/* A launch with attributes, as in cuda.h. CUDA_MAY_OVERLAP: the kernel may begin while the one before it still runs, and waits for that
+ * itself. */
+enum { CUDA_MAY_OVERLAP = 6 };
+struct cuda_launch_attribute {
+    int id;
+    char unused[4];
+    union {
+        int is_allowed;
+        char bytes[64];
+    } value;
+};
+struct cuda_launch_config {
+    unsigned x, y, z, threads_x, threads_y, threads_z, shared_bytes;
+    cuda_stream stream;
+    struct cuda_launch_attribute *attributes;
+    unsigned n_attributes;
+};
+
+/* Functions of later drivers: NULL in earlier ones. */
+#define CUDA_LATER_FUNCTIONS(F)                                                                              \
+    F(launch_with, "cuLaunchKernelEx",                                                                       \
+      (const struct cuda_launch_config *config, cuda_function function, void **params, void **extra))
+
 struct cuda_driver {
 #define CUDA_DRIVER_FIELD(field, symbol, arguments) cuda_result(*field) arguments;
     CUDA_DRIVER_FUNCTIONS(CUDA_DRIVER_FIELD)
+    CUDA_LATER_FUNCTIONS(CUDA_DRIVER_FIELD)
 #undef CUDA_DRIVER_FIELD
     int version; /* of CUDA: 1000 * major + 10 * minor */
 };

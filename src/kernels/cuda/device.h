@@ -96,7 +96,17 @@ DEVICE void block_sync(void)
     __syncthreads();
 }
 
-/* Warp: the same of the 32 threads of a warp. */
+/* On level 90 a block may begin while the launch before it is still running (griddepcontrol). The thread waits for the end of that launch,
+ * and sees all that it stored. A kernel that does not call it waits at its start: embed.py adds that. Before it, a kernel may read what
+ * no launch stores: weights. */
+DEVICE void grid_wait(void)
+{
+#if LEVEL >= 90
+    __asm__ volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* Warp: as block_sync(), of the 32 threads of a warp. */
 DEVICE void warp_sync(void)
 {
     __nvvm_bar_warp_sync(0xffffffffu);

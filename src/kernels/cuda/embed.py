@@ -6,6 +6,9 @@
 LEVEL is 75, 80 or 90. OUT_C gets `const char cuda_NAME_LEVEL[]`. Each kernel's number of threads, which KERNEL()
 gives as a constant named NAME_threads, becomes the directive .maxntid of its entry, and NAME_blocks, if there is one,
 .minnctapersm. From these the driver knows how many registers a thread may have.
+
+On level 90 each kernel lets the next launch begin as soon as all of its own blocks have begun, and waits for the end of the launch
+before at its start, unless it calls grid_wait() (device.h) itself.
 """
 import os
 import re
@@ -51,6 +54,19 @@ def bound_registers(text):
     return text
 
 
+def overlap_launches(text):
+    """Adds the first instructions of each kernel."""
+    entries = re.split(r"(?=^\.visible \.entry )", text, flags=re.M)
+    for i, entry in enumerate(entries[1:], 1):
+        first = ["griddepcontrol.launch_dependents;"]
+        if "griddepcontrol.wait;" not in entry:
+            first.append("griddepcontrol.wait;")
+        entries[i], n = re.subn(r"^{$", "{\n\t" + "\n\t".join(first), entry, count=1, flags=re.M)
+        if n != 1:
+            raise SystemExit("an entry without a body")
+    return "".join(entries)
+
+
 def as_array(name, text):
     lines = text.replace("\\", "\\\\").replace('"', '\\"').split("\n")
     body = "\n".join(f'    "{line}\\n"' for line in lines if line)
@@ -60,6 +76,8 @@ def as_array(name, text):
 def main():
     clang, level, source, out, out_ptx, depfile, *flags = sys.argv[1:]
     text = bound_registers(compile_to_ptx(clang, level, source, depfile, out, flags))
+    if level == "90":
+        text = overlap_launches(text)
     name = os.path.splitext(os.path.basename(source))[0]
     for path, content in ((out, as_array(f"cuda_{name}_{level}", text)), (out_ptx, text)):
         with open(path, "w", encoding="ascii") as file:

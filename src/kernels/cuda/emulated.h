@@ -69,6 +69,7 @@ int block_id_y(void);
 int block_id_z(void);
 int n_blocks(void);
 void block_sync(void);
+void grid_wait(void);
 
 static inline int emulated_lane(void)
 {

@@ -135,6 +135,8 @@ DEVICE void linear_wide(enum linear_format f, int n, int m, int depth, const str
     const int stage_bytes = linear_wide_stage(n, depth);
     f32x4 *sums = (f32x4 *)(stages + linear_wide_sums_at(n, depth)) + thread_id();
     struct linear_job job;
+    if (a->lists)
+        grid_wait();
     if (!linear_job(&job, f, a, n))
         return;
     int split = a->partial ? block_id_z() : 0, last = a->partial ? split + 1 : 1 << a->m.split_shift;
@@ -158,10 +160,7 @@ DEVICE void linear_wide(enum linear_format f, int n, int m, int depth, const str
         UNROLL for (int s = 0; s < WIDE_STAGES; s++) barrier_init(&full[s]);
     }
     block_sync();
-    if (warp_id() == 0) {
-        UNROLL for (int s = 0; s < 2; s++) if (step + s * depth < end)
-            linear_wide_copy(stages + s * stage_bytes, &job, a->x_stride, step + s * depth, depth, &full[s]);
-    }
+    /* The first weights are on their way while the launch before ends. */
     if (step < end) {
         if (is_all)
             linear_wide_load_all(f, m, &w[0], units);
@@ -171,6 +170,11 @@ DEVICE void linear_wide(enum linear_format f, int n, int m, int depth, const str
                                                                 : depth > 1 ? linear_least(d, end - 1 - step)
                                                                             : step,
                                                                 is_all);
+    }
+    grid_wait();
+    if (warp_id() == 0) {
+        UNROLL for (int s = 0; s < 2; s++) if (step + s * depth < end)
+            linear_wide_copy(stages + s * stage_bytes, &job, a->x_stride, step + s * depth, depth, &full[s]);
     }
     const int piece = same_in_warp(job.n_rows);
     const uint32_t b = shared_matrix(stages, (uint32_t)(piece * 16));
