@@ -398,7 +398,6 @@ void cuda_linear_heads(struct backend *be, struct floats y, const struct matrix 
         return;
     int n = cuda_padded_rows(cuda, n_rows), n_out = m->n_out / heads->n_heads;
     const float *from = cuda_floats(x, (size_t)n * (size_t)heads->x_row);
-    struct cuda_input input = { from, NULL, 0 };
     struct linear_args args = { .m = matrix_args(m),
                                 .y = cuda_floats(y, (size_t)n * (size_t)heads->y_row),
                                 .n_rows = n,
@@ -415,7 +414,7 @@ void cuda_linear_heads(struct backend *be, struct floats y, const struct matrix 
                                                 .n_heads = heads->n_heads,
                                                 .x_head = heads->x_head };
     cuda->linear->converted.x = NULL;
-    input = convert(cuda, &convert_args, m, n * heads->n_heads, NULL);
+    struct cuda_input input = convert(cuda, &convert_args, m, n * heads->n_heads, NULL);
     args.x = input.rows;
     args.x_scales = input.scales;
     args.x_stride = input.stride;

@@ -144,7 +144,9 @@ bool cuda_need(struct cuda_backend *cuda, enum cuda_kernel kernel, enum cuda_nee
     enum tutti_status st;
     int file;
     assert(!s->in_step && kernel < N_CUDA_KERNELS);
-    const char *name = KERNELS[find_place(kernel, &file)].name, *text = cuda_text(FILES[file], cuda->level);
+    const char *name = KERNELS[find_place(kernel, &file)].name;
+    assert(file >= 0);
+    const char *text = cuda_text(FILES[file], cuda->level);
     cuda_enter(cuda);
     if (s->failure != TUTTI_OK)
         return false;

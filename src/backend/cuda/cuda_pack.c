@@ -233,6 +233,7 @@ static void put_scales(uint8_t *unit, enum linear_format format, const struct un
         }
         return;
     }
+    assert(from->n_runs >= 4);
     for (int s = 0; s < from->n_runs; s++) {
         int step = s * 4 / from->n_runs, in_step = s % (from->n_runs / 4), lane = g * 4 + in_step,
             run = in_step * 8 + g;

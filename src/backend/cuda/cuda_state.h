@@ -12,7 +12,7 @@
 
 enum {
     N_CUDA_FILES = 0
-#define CUDA_FILE(file) +1
+#define CUDA_FILE(file) +1 /* NOLINT(bugprone-macro-parentheses): a term of a sum */
 #define CUDA_KERNEL(name)
 #include "kernels/cuda/list.h"
 #undef CUDA_FILE

@@ -135,6 +135,7 @@ struct cuda_launch_config {
       (const struct cuda_launch_config *config, cuda_function function, void **params, void **extra))
 
 struct cuda_driver {
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): arguments has its own */
 #define CUDA_DRIVER_FIELD(field, symbol, arguments) cuda_result(*field) arguments;
     CUDA_DRIVER_FUNCTIONS(CUDA_DRIVER_FIELD)
     CUDA_LATER_FUNCTIONS(CUDA_DRIVER_FIELD)

@@ -231,7 +231,7 @@ static struct kv_place place_of(const struct cuda_backend *cuda, const struct kv
                               .counts = cuda->rows.counts,
                               .page_bytes = kv->layers[layer].page_bytes,
                               .max_pages = cuda->rows.max_pages,
-                              .type = cuda_kv_type_of(kv->dtype),
+                              .type = (int32_t)cuda_kv_type_of(kv->dtype),
                               .n_kv_heads = kind->shape.n_kv_heads,
                               .head_dim = kind->shape.head_dim };
 }

@@ -27,6 +27,7 @@ enum { NCCL_OK = 0, NCCL_INT32 = 2, NCCL_FLOAT32 = 7 };
     F(group_end, "ncclGroupEnd", (void))
 
 struct nccl {
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): arguments has its own */
 #define NCCL_FIELD(field, symbol, arguments) int(*field) arguments;
     NCCL_FUNCTIONS(NCCL_FIELD)
 #undef NCCL_FIELD
