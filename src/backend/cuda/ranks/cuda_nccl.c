@@ -147,6 +147,7 @@ struct cuda_nccl *cuda_nccl_new(struct cuda_backend *cuda, struct cluster *clust
         report_way(cluster, false, n_cards);
         return NULL;
     }
+    assert(nccl && library); /* else this rank could not */
     cuda_enter(cuda);
     nccl->library = library;
     nccl->rank = cluster_rank(cluster);
