@@ -38,6 +38,7 @@ static void mark_groups(const struct routing *r, const float *choice, bool *is_m
     float scores[LIMIT_EXPERTS];
     bool is_best[LIMIT_EXPERTS] = { false };
     int n = r->n_experts / r->n_groups;
+    assert(n >= 1);
     for (int g = 0; g < r->n_groups; g++)
         scores[g] = group_score(choice + g * n, n, r->group_best);
     for (int i = 0; i < r->n_chosen_groups; i++)
@@ -77,9 +78,9 @@ static void weigh(const struct routing *r, const float *scores, const int32_t *i
 void route_row(const struct kernels *k, const struct routing *r, const float *bias, float *scores,
                int32_t *ids, float *weights)
 {
-    float choice[LIMIT_EXPERTS];
+    float choice[LIMIT_EXPERTS] = { 0 };
     bool is_marked[LIMIT_EXPERTS] = { false };
-    assert(r->n_experts <= LIMIT_EXPERTS && r->n_chosen <= r->n_experts);
+    assert(r->n_experts >= 1 && r->n_experts <= LIMIT_EXPERTS && r->n_chosen <= r->n_experts);
     find_scores(k, r, scores);
     for (int i = 0; i < r->n_experts; i++)
         choice[i] = bias ? scores[i] + bias[i] : scores[i];

@@ -212,6 +212,8 @@ static void upload_in_step(struct cuda_backend *cuda, uint8_t *to, const uint8_t
     for (size_t at = 0, n; at < n_bytes; at += n) {
         if (s->n_crossed == CROSSING_BYTES)
             wait_in_step(cuda);
+        if (s->failure != TUTTI_OK)
+            return; /* the card may still read what crossed */
         size_t room = CROSSING_BYTES - s->n_crossed;
         n = n_bytes - at < room ? n_bytes - at : room;
         memcpy(s->crossing + s->n_crossed, src + at, n);
