@@ -355,6 +355,8 @@ static void store_latents(struct pass *p, int i)
     struct workspace *w = &p->w;
     int n = a->n_heads, row = attn_latent_row(a);
     const struct head_rows keys = { n, n * a->head_dim, a->head_dim, n * row, row };
+    /* Products with one input follow one another, so that a backend prepares it once. */
+    linear(p, SLOT_KV_A, i, w->kv, p->input);
     if (a->q_rank > 0) {
         linear(p, SLOT_Q_A, i, w->qkv, p->input);
         p->op->rmsnorm(p->be, w->attended, w->qkv, NO_FLOATS, weight(p, SLOT_Q_A_NORM, i)->values, p->n_rows,
@@ -363,7 +365,6 @@ static void store_latents(struct pass *p, int i)
     } else {
         linear(p, SLOT_LATENT_Q, i, w->latent_q, p->input);
     }
-    linear(p, SLOT_KV_A, i, w->kv, p->input);
     p->op->linear_heads(p->be, w->qkv, weight(p, SLOT_K_UP, i)->matrix, w->latent_q, p->n_rows, &keys);
     p->op->latent_store(p->be, w->qkv, w->latent_q, a->head_dim, w->kv, weight(p, SLOT_KV_A_NORM, i)->values,
                         p->kv, i);
@@ -430,11 +431,12 @@ static void run_experts(struct pass *p, int i)
                                         .activation = ffn->activation,
                                         .has_base = ffn->experts.d_shared > 0,
                                         .gates_base = ffn->experts.gates_shared };
-    linear(p, SLOT_ROUTER, i, w->scores, p->input);
+    /* The shared expert first: a card has its input from the norm in the form that it needs, the router's is another. */
     if (layer.has_base) {
         linear_glu(p, SLOT_SHARED_GATE_UP, i);
         linear(p, SLOT_SHARED_DOWN, i, w->delta, w->hidden);
     }
+    linear(p, SLOT_ROUTER, i, w->scores, p->input);
     p->op->experts(p->be, w->delta, &layer, p->input, w->scores, p->n_rows);
 }
 
