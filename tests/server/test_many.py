@@ -8,6 +8,8 @@ import struct
 import threading
 import time
 
+from conftest import ON_CARD
+
 SANITIZED = "ASAN_OPTIONS" in os.environ or "TSAN_OPTIONS" in os.environ
 ANIMALS = ["fox", "bear", "cat", "dog", "owl", "rabbit", "mouse", "frog"]
 NAMES = ["Mia", "Lily", "Ava", "Zoe", "Ella", "Ruby", "Nora", "Ivy"]
@@ -165,7 +167,7 @@ def test_2000_requests_with_cancels_disconnects_and_slow_readers(start):
     wanted = [(body, ask(server, body, False)) for body in questions(96)]
     for _ in range(100):
         ask(server, wanted[0][0], True)
-    n_requests = 300 if "TSAN_OPTIONS" in os.environ else 2000  # each costs thirty times as much there
+    n_requests = 300 if "TSAN_OPTIONS" in os.environ or ON_CARD else 2000  # each costs thirty times as much there, or in emulation
     fire = Fire(server, n_requests, wanted)
     threads = [threading.Thread(target=fire.run, args=(seed, 20)) for seed in range(24)]
     for thread in threads:
