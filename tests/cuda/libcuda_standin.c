@@ -39,12 +39,6 @@ enum {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static long setting(const char *name, long value)
-{
-    const char *text = getenv(name);
-    return text ? atol(text) : value;
-}
-
 /* ---- memory ---- */
 
 static struct block *card_blocks, *pinned_blocks;
@@ -196,14 +190,19 @@ static bool advance(struct object *stream, const struct object *event, long n_re
     return is_done;
 }
 
-/* Waits for it. Other threads may call the driver meanwhile. */
+/* Other threads may call the driver meanwhile. */
+static void yield(void)
+{
+    order_unlock(&lock);
+    sched_yield();
+    order_lock(&lock);
+}
+
+/* Waits for it. */
 static void finish(struct object *stream, const struct object *event, long n_record)
 {
-    while (!advance(stream, event, n_record)) {
-        order_unlock(&lock);
-        sched_yield();
-        order_lock(&lock);
-    }
+    while (!advance(stream, event, n_record))
+        yield();
 }
 
 /* ---- the context ---- */
@@ -229,14 +228,16 @@ static int begin(const char *name, const void *caller, bool needs_context)
     return error;
 }
 
-/* Finishes the streams of the current card. */
+/* Finishes the streams of the current card, which may wait for each other. */
 static void work(void)
 {
-    for (struct object *o = objects; o;) {
-        bool is_done = o->kind != STREAM || o->context != current || o->queue.n == 0;
+    for (bool is_done = false; !is_done;) {
+        is_done = true;
+        for (struct object *o = objects; o; o = o->next)
+            if (o->kind == STREAM && o->context == current)
+                is_done = advance(o, NULL, 0) && is_done;
         if (!is_done)
-            finish(o, NULL, 0);
-        o = is_done ? o->next : objects; /* there may be others now */
+            yield();
     }
 }
 

@@ -62,6 +62,12 @@ static void trace(const char *name, const void *caller)
     seen_call(fault.calls, name, stack + begin, n);
 }
 
+long setting(const char *name, long value)
+{
+    const char *text = getenv(name);
+    return text ? atol(text) : value;
+}
+
 static void read_environment(void)
 {
     const char *text = getenv("TUTTI_STANDIN_FAIL");

@@ -7,6 +7,9 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
+/* A number from the environment; value: without one. */
+long setting(const char *name, long value);
+
 /* Counts a call of a function from this address. Nonzero: the call shall fail with this error. */
 int failure_next(const char *name, const void *caller);
 

@@ -272,8 +272,12 @@ enum tutti_status backend_cuda_new(struct backend **out, int ordinal, const stru
     if (st == TUTTI_OK)
         st = cuda_driver_open(&driver, err);
     int n_cards = 0;
-    if (st == TUTTI_OK && options->cluster && ordinal < 0 && driver->device_count(&n_cards) == CUDA_OK)
+    if (st == TUTTI_OK && options->cluster && ordinal < 0) {
+        cuda_result result = driver->device_count(&n_cards);
         ordinal = cuda_cluster_card(options->cluster, n_cards);
+        if (result != CUDA_OK) /* else two ranks might share a card, which NCCL does not expect */
+            st = cuda_driver_error(driver, result, "counting the cards", err);
+    }
     if (st == TUTTI_OK)
         st = cuda_card_choose(driver, ordinal, &card, err);
     if (st != TUTTI_OK)
