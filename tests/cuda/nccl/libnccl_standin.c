@@ -20,7 +20,7 @@
 
 enum { MAX_RANKS = 8, SYSTEM_ERROR = 2, AREA_BYTES = 64 << 20 };
 
-/* What the ranks of one id share. Behind it, each rank has an area for what it sends. */
+/* Memory of all ranks of an id, with an area of each rank for what it sends. */
 struct world {
     atomic_long n_arrived[MAX_RANKS]; /* twice for each transfer: sent, received */
     struct {
