@@ -144,6 +144,15 @@ def test_ranks_with_other_options_fail_by_name(own, words):
         assert done.returncode == 0 and done.stdout == run(*first[:-2], n_ranks=2).stdout, done.stderr
 
 
+# The stand-ins for NVIDIA's driver and for NCCL.
+STANDIN = os.path.join(os.environ.get("TUTTI_BUILD", os.path.dirname(BIN)), "tests", "cuda")
+
+
+def on_cards(n, library="nccl"):
+    """The environment of ranks on n cards, which find this library of NCCL's name."""
+    return {**ENVIRONMENT, "LD_LIBRARY_PATH": f"{STANDIN}/{library}:{STANDIN}", "TUTTI_STANDIN_CARDS": str(n)}
+
+
 # ---- a server, and a rank that is lost ----
 
 
@@ -161,14 +170,14 @@ class Connection(http.client.HTTPConnection):
 class Group:
     """A server on ranks, listening on a Unix socket, which is the same one in every network namespace."""
 
-    def __init__(self, folder, n_ranks, launch=(), wrap=lambda words: words, device="cpu", environment=None):
+    def __init__(self, folder, n_ranks, launch=(), wrap=lambda words: words, device="cpu"):
         self.socket = os.path.join(folder, "socket")
         self.log_path = os.path.join(folder, "log")
         words = [*MPIRUN, *launch, "-n", str(n_ranks), BIN, "serve", DEMO, "--unix", self.socket, "--tp", str(n_ranks), "--threads",
                  "1", "--kv-memory", "16M", "--device", device]
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(wrap(words), stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL,
-                                            env=environment or ENVIRONMENT)
+                                            env=on_cards(n_ranks) if device == "cuda" else ENVIRONMENT)
         line = self.process.stdout.readline().decode()
         assert line.startswith("listening on "), (line, self.log())
 
@@ -252,11 +261,13 @@ def check_loss(group, stream, words, how):
     assert not group.ranks()
 
 
-@pytest.mark.parametrize("number, victim, n_ranks", [(signal.SIGKILL, 1, 2), (signal.SIGSTOP, 1, 2), (signal.SIGKILL, 2, 3 + 1)],
-                         ids=["killed", "stopped", "killed-of-four"])
-def test_a_lost_rank_ends_the_group_with_an_error_for_clients(number, victim, n_ranks, tmp_path):
-    group = Group(tmp_path, n_ranks)
+@pytest.mark.parametrize("number, victim, n_ranks, device", [
+    (signal.SIGKILL, 1, 2, "cpu"), (signal.SIGSTOP, 1, 2, "cpu"), (signal.SIGKILL, 2, 3 + 1, "cpu"),
+    (signal.SIGKILL, 1, 2, "cuda"), (signal.SIGSTOP, 1, 2, "cuda")], ids=["killed", "stopped", "killed-of-four", "killed-card", "stopped-card"])
+def test_a_lost_rank_ends_the_group_with_an_error_for_clients(number, victim, n_ranks, device, tmp_path):
+    group = Group(tmp_path, n_ranks, device=device)
     try:
+        assert ("exchange data through NCCL" in group.log()) == (device == "cuda")
         pid = group.ranks()[victim]
         stream = Stream(group)
         os.kill(pid, number)
@@ -275,8 +286,9 @@ def test_when_rank_0_is_lost_the_others_end(tmp_path):
         group.stop()
 
 
-def test_a_group_drains(tmp_path):
-    group = Group(tmp_path, 2)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_group_drains(device, tmp_path):
+    group = Group(tmp_path, 2, device=device)
     try:
         answer = group.post(stream=True, max_tokens=60, ignore_eos=True)
         os.kill(group.ranks()[0], signal.SIGTERM)
@@ -333,14 +345,7 @@ def test_a_cut_link_ends_an_answer_with_an_error(options, tmp_path):
             group.stop()
 
 
-# ---- cards: the stand-ins for NVIDIA's driver and for NCCL ----
-
-STANDIN = os.path.join(os.environ.get("TUTTI_BUILD", os.path.dirname(BIN)), "tests", "cuda")
-
-
-def on_cards(n, library="nccl"):
-    """The environment of ranks on n cards, which find this library of NCCL's name."""
-    return {**ENVIRONMENT, "LD_LIBRARY_PATH": f"{STANDIN}/{library}:{STANDIN}", "TUTTI_STANDIN_CARDS": str(n)}
+# ---- cards ----
 
 
 @pytest.mark.parametrize("n_cards, library, way", [
@@ -359,30 +364,6 @@ def test_answers_on_cards_are_the_same_by_any_way(n_cards, library, way):
     got, log = answers(n_cards, library)
     assert way in log
     assert got == answers(2, "without_nccl")[0]
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_clients_learn_of_a_rank_that_a_card_waits_for(number, tmp_path):
-    group = Group(tmp_path, 2, device="cuda", environment=on_cards(2))
-    try:
-        assert "exchange data through NCCL" in group.log()
-        pid = group.ranks()[1]
-        stream = Stream(group)
-        os.kill(pid, number)
-        check_loss(group, stream, "rank 1 of 2 (host ", BROKE if number == signal.SIGKILL else SILENT)
-    finally:
-        group.stop()
-
-
-def test_a_group_on_cards_drains(tmp_path):
-    group = Group(tmp_path, 2, device="cuda", environment=on_cards(2))
-    try:
-        answer = group.post(stream=True, max_tokens=20, ignore_eos=True)
-        os.kill(group.ranks()[0], signal.SIGTERM)
-        assert b"[DONE]" in answer.read()
-        assert group.end() == 0
-    finally:
-        group.stop()
 
 
 def test_a_rank_whose_card_fails_ends_the_group():

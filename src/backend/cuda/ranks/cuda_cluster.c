@@ -33,44 +33,39 @@ int cuda_cluster_card(const struct cluster *cluster, int n_cards)
 
 /* ---- waiting ---- */
 
-/* While the card computes: whether to ask it again. False: a rank was lost. */
-static bool may_finish(struct cuda_backend *cuda)
+/* A rank was lost: ends what the card may wait for. */
+static void abort_transfers(struct cuda_backend *cuda)
 {
     struct tutti_error err;
-    if (!cluster_is_lost(cuda->cluster)) {
-        sched_yield();
-        return true;
-    }
     if (cluster_check(cuda->cluster, &err) != TUTTI_OK)
         cuda_keep_error(cuda, &err);
     cuda_nccl_abort(cuda->nccl);
-    return false;
+}
+
+/* event NULL: all of the stream. */
+static cuda_result wait_for(struct cuda_backend *cuda, cuda_stream stream, cuda_event event)
+{
+    const struct cuda_driver *d = cuda->driver;
+    while (cuda->nccl && !cluster_is_lost(cuda->cluster)) {
+        cuda_result result = event ? d->event_query(event) : d->stream_query(stream);
+        if (result != CUDA_ERROR_NOT_READY)
+            return result;
+        sched_yield();
+    }
+    if (cuda->nccl)
+        abort_transfers(cuda); /* then they end soon */
+    cuda_result result = event ? d->event_wait(event) : d->stream_wait(stream);
+    return cuda->nccl && result == CUDA_OK ? CUDA_ERROR_UNKNOWN : result;
 }
 
 cuda_result cuda_wait_event(struct cuda_backend *cuda, cuda_event event)
 {
-    const struct cuda_driver *d = cuda->driver;
-    cuda_result result = CUDA_ERROR_NOT_READY;
-    if (!cuda->nccl)
-        return d->event_wait(event);
-    while (result == CUDA_ERROR_NOT_READY && may_finish(cuda))
-        result = d->event_query(event);
-    if (result == CUDA_ERROR_NOT_READY)
-        (void)d->event_wait(event); /* the aborted transfers end soon */
-    return result;
+    return wait_for(cuda, NULL, event);
 }
 
 cuda_result cuda_wait_stream(struct cuda_backend *cuda, cuda_stream stream)
 {
-    const struct cuda_driver *d = cuda->driver;
-    cuda_result result = CUDA_ERROR_NOT_READY;
-    if (!cuda->nccl)
-        return d->stream_wait(stream);
-    while (result == CUDA_ERROR_NOT_READY && may_finish(cuda))
-        result = d->stream_query(stream);
-    if (result == CUDA_ERROR_NOT_READY)
-        (void)d->stream_wait(stream);
-    return result;
+    return wait_for(cuda, stream, NULL);
 }
 
 /* ---- shared memory: on the card, with a copy on the host that the other ranks of this machine read ---- */
