@@ -147,8 +147,8 @@ static enum tutti_status run_chat(const void *v, const char *const *operands, st
     talk_init(&chat.talk);
     enum tutti_status st = check_flags(values, err);
     if (st == TUTTI_OK)
-        st = model_flags_join(&values->session.model, &values->session.adapters, operands[0], &ranks,
-                              &is_done, err);
+        st = model_flags_join(&values->session.model, &values->session.adapters, &values->session.draft,
+                              operands[0], &ranks, &is_done, err);
     if (st != TUTTI_OK || is_done)
         return st;
     st = session_open_model(&session, &values->session, ranks, operands[0], err);

@@ -801,7 +801,8 @@ static enum tutti_status run_generate(const void *v, const char *const *operands
     enum tutti_status st = values->batch ? check_batch(values, err) : TUTTI_OK;
     if (st != TUTTI_OK)
         return st;
-    st = model_flags_join(&model, &values->session.adapters, operands[0], &ranks, &is_done, err);
+    st = model_flags_join(&model, &values->session.adapters, &values->session.draft, operands[0], &ranks,
+                          &is_done, err);
     if (st != TUTTI_OK || is_done)
         return st;
     if (values->batch) {

@@ -96,7 +96,7 @@ static enum tutti_status run_logits(const void *v, const char *const *operands, 
     bool is_done;
     if (!values->ids || !values->out)
         return error_set(err, TUTTI_E_ARGUMENT, "expected %s", values->ids ? "--out FILE" : "--ids LIST");
-    enum tutti_status st = model_flags_join(&values->model, NULL, operands[0], &ranks, &is_done, err);
+    enum tutti_status st = model_flags_join(&values->model, NULL, NULL, operands[0], &ranks, &is_done, err);
     if (st != TUTTI_OK || is_done)
         return st;
     st = input_read_ids(&ids, values->ids, err);

@@ -435,7 +435,8 @@ static enum tutti_status run_perplexity(const void *v, const char *const *operan
 {
     struct perplexity_job job = { .values = v, .file = operands[1] };
     bool is_done;
-    enum tutti_status st = model_flags_join(&job.values->model, NULL, operands[0], &job.ranks, &is_done, err);
+    enum tutti_status st = model_flags_join(&job.values->model, NULL, NULL, operands[0], &job.ranks, &is_done,
+                                            err);
     if (st != TUTTI_OK || is_done)
         return st;
     st = run_job(&job, operands[0], err);

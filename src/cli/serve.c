@@ -554,8 +554,8 @@ static enum tutti_status serve_single(const struct serve_values *values, const c
         return refuse_option("models-memory", "is for several models; found one", err);
     if (values->idle_unload_s > 0)
         return refuse_option("idle-unload", "is for several models; found one", err);
-    enum tutti_status st = model_flags_join(&values->session.model, &values->session.adapters, path, &ranks,
-                                            &is_done, err);
+    enum tutti_status st = model_flags_join(&values->session.model, &values->session.adapters,
+                                            &values->session.draft, path, &ranks, &is_done, err);
     if (st != TUTTI_OK || is_done)
         return st;
     st = read_server(values, &options, err);

@@ -32,8 +32,6 @@ static bool lay_out(struct plan_layout *out, const struct plan_model *m, int tp,
                     int context)
 {
     struct plan_layout l = { .tp = tp, .dp = 1 };
-    if (tp > 1 && m->desc.uses_mtp) /* it runs in a single process */
-        return false;
     int page_tokens = backend_caps_of(NULL)->page_tokens;
     for (int rank = 0; rank < tp; rank++) {
         struct split s;

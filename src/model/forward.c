@@ -21,9 +21,13 @@
 /* The activations, in the backend's memory. */
 struct workspace {
     int max_rows, max_outputs;
-    struct floats x; /* [max_rows][d_model]: the residual stream; the first three are shared between ranks */
-    struct floats normed;   /* [max_rows][d_model] */
-    struct floats delta;    /* [max_rows][d_model]: a block's output */
+    /* Shared between ranks: */
+    struct floats x;      /* [max_rows][d_model]: the residual stream */
+    struct floats normed; /* [max_rows][d_model] */
+    struct floats delta;  /* [max_rows][d_model]: a block's output */
+    struct floats
+        last; /* [max_rows][d_model]: normed hidden states of the last pass, for multi-token prediction (MTP) */
+    /* Of the rank: */
     struct floats qkv;      /* [max_rows][(n_heads + 2 n_kv_heads) head_dim], of the widest layer */
     struct floats attended; /* [max_rows][n_heads head_dim], of the widest layer */
     struct floats kv;       /* [max_rows][2 n_kv_heads head_dim]; with a top query or latent attention */
@@ -34,9 +38,8 @@ struct workspace {
     struct floats gathered; /* [max_rows][d_model]: the stream of the output rows */
     struct floats logits;   /* [max_outputs][n_vocab], of this rank's part of the vocabulary */
     struct floats whole;    /* with several ranks, on rank 0: [max_outputs][n_vocab] of all ranks */
-    /* With multi-token prediction (MTP): */
-    struct floats last;     /* [max_rows][d_model]: normed hidden states of the last pass */
-    struct floats previous; /* [max_rows][d_model]: those of the positions before, normed again */
+    /* With MTP: */
+    struct floats previous; /* [max_rows][d_model]: hidden states of the positions before, normed again */
     struct floats pair;     /* [max_rows][2 d_model]: normed embedding and hidden state */
     int32_t *previous_rows; /* host, [max_rows] */
     /* With adapters: */
@@ -48,15 +51,17 @@ static void free_shared(struct workspace *w, struct backend *be)
     be->ops->dealloc_shared(be, w->x);
     be->ops->dealloc_shared(be, w->normed);
     be->ops->dealloc_shared(be, w->delta);
+    be->ops->dealloc_shared(be, w->last);
 }
 
-/* Allocates all three, even if one fails: all ranks do this together. */
-static bool alloc_shared(struct workspace *w, struct backend *be, size_t n_floats)
+/* Allocates all of them, even if one fails: all ranks do this together. */
+static bool alloc_shared(struct workspace *w, struct backend *be, size_t n_floats, bool has_last)
 {
     w->x = be->ops->alloc_shared(be, n_floats);
     w->normed = be->ops->alloc_shared(be, n_floats);
     w->delta = be->ops->alloc_shared(be, n_floats);
-    return w->x.buffer && w->normed.buffer && w->delta.buffer;
+    w->last = has_last ? be->ops->alloc_shared(be, n_floats) : NO_FLOATS;
+    return w->x.buffer && w->normed.buffer && w->delta.buffer && (w->last.buffer || !has_last);
 }
 
 void workspace_free(struct workspace *w, struct backend *be)
@@ -64,9 +69,8 @@ void workspace_free(struct workspace *w, struct backend *be)
     if (!w)
         return;
     free_shared(w, be);
-    const struct floats all[] = { w->qkv,    w->attended, w->kv,       w->latent_q, w->hidden,
-                                  w->scores, w->attn_out, w->gathered, w->logits,   w->whole,
-                                  w->last,   w->previous, w->pair };
+    const struct floats all[] = { w->qkv,      w->attended, w->kv,     w->latent_q, w->hidden,   w->scores,
+                                  w->attn_out, w->gathered, w->logits, w->whole,    w->previous, w->pair };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         be->ops->dealloc(be, all[i]);
     free(w->previous_rows);
@@ -114,7 +118,7 @@ static enum tutti_status forward_reserve(struct model *model, int max_rows, int 
     const struct model_desc *d = &model->local;
     struct backend *be = model->backend;
     struct workspace shared = { 0 };
-    bool has_shared = alloc_shared(&shared, be, (size_t)max_rows * (size_t)d->d_model);
+    bool has_shared = alloc_shared(&shared, be, (size_t)max_rows * (size_t)d->d_model, d->uses_mtp);
     struct workspace *w = malloc(sizeof *w);
     enum tutti_status st = be->ops->reserve(be, max_rows, err);
     if (st == TUTTI_OK && (!has_shared || !w))
@@ -149,7 +153,6 @@ static enum tutti_status forward_reserve(struct model *model, int max_rows, int 
         { &w->attn_out, max_rows, d->ffn_place != FFN_SEQUENTIAL ? d->d_model : 0 },
         { &w->gathered, max_rows, d->d_model },
         { &w->logits, max_outputs, d->is_encoder ? 0 : d->n_vocab },
-        { &w->last, max_rows, d->uses_mtp ? d->d_model : 0 },
         { &w->previous, max_rows, d->uses_mtp ? d->d_model : 0 },
         { &w->pair, max_rows, d->uses_mtp ? 2 * d->d_model : 0 },
         { &w->whole, max_outputs, model->group && model_rank(model) == 0 ? model->desc.n_vocab : 0 },
@@ -533,7 +536,8 @@ static void enter_mtp(struct pass *p, const int32_t *rows)
     int layer = d->n_layers, n = p->n_rows, width = d->d_model;
     const struct model_weight *table = d->has_mtp_embedding ? weight(p, SLOT_MTP_EMBEDDING, layer)
                                                             : weight(p, SLOT_EMBEDDING, 0);
-    p->op->embed(p->be, w->x, table->matrix, 0);
+    p->op->embed(p->be, w->x, table->matrix, p->model->group ? p->model->group->split.vocab.begin : 0);
+    all_reduce(p, w->x);
     if (d->embedding_scale != 0)
         p->op->scale(p->be, w->x, d->embedding_scale, n, width);
     p->op->rmsnorm(p->be, w->normed, w->x, NO_FLOATS, weight(p, SLOT_MTP_EMBEDDING_NORM, layer)->values, n,
@@ -546,7 +550,7 @@ static void enter_mtp(struct pass *p, const int32_t *rows)
 }
 
 /* Computes the MTP layer's keys and values of a step whose hidden states are in last. */
-static void follow_by_mtp(const struct pass *done, const struct step *step)
+static void follow_by_mtp(struct pass *done, const struct step *step)
 {
     struct pass p = { .model = done->model,
                       .be = done->be,
@@ -561,12 +565,29 @@ static void follow_by_mtp(const struct pass *done, const struct step *step)
     enter_mtp(&p, p.w.previous_rows);
     enter_block(&p, SLOT_ATTN_NORM, layer);
     store_keys(&p, layer);
+    done->is_lost = p.is_lost;
+}
+
+/* Submits the step. Returns the logits, which rank 0 gathers from all ranks. */
+static struct floats submit_step(struct pass *p, int n_logits)
+{
+    const struct group *group = p->model->group;
+    struct floats logits = p->w.logits;
+    if (group) {
+        logits = model_rank(p->model) == 0 ? p->w.whole : NO_FLOATS;
+        if (n_logits > 0 && !p->is_lost)
+            (void)p->op->collect(p->be, logits, p->w.logits, n_logits,
+                                 group->vocab_begins); /* on failure model_is_lost() is true */
+    }
+    p->op->step_submit(p->be);
+    return logits;
 }
 
 struct floats model_submit_mtp(struct model *model, struct kv_memory *kv, const struct step *step,
                                const int32_t *previous)
 {
     const struct model_desc *d = &model->desc;
+    struct group *group = model->group;
     struct pass p = { .model = model,
                       .be = model->backend,
                       .op = model->backend->ops,
@@ -576,21 +597,28 @@ struct floats model_submit_mtp(struct model *model, struct kv_memory *kv, const 
                       .end = step->n_rows };
     int layer = d->n_layers;
     assert(d->uses_mtp && step->n_rows <= p.w.max_outputs);
+    if (group && group->split.rank == 0)
+        p.is_lost = !group_lead_step(group, step, previous, model_page_tokens(model));
     p.op->step_begin(p.be, step);
     enter_mtp(&p, previous);
-    run_layer(&p, layer);
-    normalize_to(&p, p.w.last, SLOT_MTP_OUTPUT_NORM, layer);
-    p.op->linear(p.be, p.w.logits,
-                 d->has_mtp_output ? weight(&p, SLOT_MTP_OUTPUT, layer)->matrix : model_output(model),
-                 p.w.last, step->n_rows);
-    finish_logits(&p, step->n_rows);
-    p.op->step_submit(p.be);
-    return p.w.logits;
+    if (!p.is_lost)
+        run_layer(&p, layer);
+    if (!p.is_lost) {
+        normalize_to(&p, p.w.last, SLOT_MTP_OUTPUT_NORM, layer);
+        p.op->linear(p.be, p.w.logits,
+                     d->has_mtp_output ? weight(&p, SLOT_MTP_OUTPUT, layer)->matrix : model_output(model),
+                     p.w.last, step->n_rows);
+        finish_logits(&p, step->n_rows);
+    }
+    return submit_step(&p, step->n_rows);
 }
 
-void model_store_hidden(const struct model *model, struct kv_memory *kv, const int32_t *rows,
+void model_store_hidden(struct model *model, struct kv_memory *kv, const int32_t *rows,
                         const int32_t *page_ids, int n)
 {
+    struct group *group = model->group;
+    if (group && group->split.rank == 0 && !group_lead_hidden(group, rows, page_ids, n))
+        return; /* model_is_lost() is true */
     model->backend->ops->kv_store_rows(model->backend, kv, model->workspace->last, rows, page_ids, n);
 }
 
@@ -609,21 +637,6 @@ static const int32_t *spread_adapters(struct workspace *w, const struct step *st
     return w->row_adapters;
 }
 
-/* Submits the step. Returns the logits, which rank 0 gathers from all ranks. */
-static struct floats submit_step(struct pass *p, int n_logits)
-{
-    const struct group *group = p->model->group;
-    struct floats logits = p->w.logits;
-    if (group) {
-        logits = model_rank(p->model) == 0 ? p->w.whole : NO_FLOATS;
-        if (n_logits > 0 && !p->is_lost)
-            (void)p->op->collect(p->be, logits, p->w.logits, n_logits,
-                                 group->vocab_begins); /* on failure model_is_lost() is true */
-    }
-    p->op->step_submit(p->be);
-    return logits;
-}
-
 struct floats model_submit(struct model *model, struct kv_memory *kv, const struct step *step)
 {
     const struct model_desc *d = &model->desc;
@@ -639,7 +652,7 @@ struct floats model_submit(struct model *model, struct kv_memory *kv, const stru
         assert(step->positions[r] < d->n_ctx);
     assert(step->n_outputs <= p.w.max_rows && step->n_outputs - step->n_hidden <= p.w.max_outputs);
     if (group && group->split.rank == 0)
-        p.is_lost = !group_lead_step(group, step, model_page_tokens(model));
+        p.is_lost = !group_lead_step(group, step, NULL, model_page_tokens(model));
     if (group)
         p.splits_rows = group_own_rows(group, step->n_rows, d->d_model, &p.begin, &p.end);
     p.adapters = spread_adapters(model->workspace, step);
@@ -669,11 +682,13 @@ struct floats model_submit(struct model *model, struct kv_memory *kv, const stru
     }
     for (int i = 0; i < d->n_layers && !p.is_lost; i++)
         run_layer(&p, i);
-    if (d->uses_mtp)
+    if (d->uses_mtp) {
         normalize_to(&p, p.w.last, SLOT_OUTPUT_NORM, 0);
+        all_gather(&p, p.w.last);
+    }
     if (step->n_outputs > 0 && !p.is_lost)
         make_outputs(&p, step);
-    if (d->uses_mtp)
+    if (d->uses_mtp && !p.is_lost)
         follow_by_mtp(&p, step);
     return submit_step(&p, step->n_outputs - step->n_hidden);
 }

@@ -413,7 +413,7 @@ struct floats model_submit_mtp(struct model *model, struct kv_memory *kv, const 
 
 /* After model_wait(), before the next pass: page page_ids[i] gets the hidden state of row rows[i] of the
  * step. Both: [n]. */
-void model_store_hidden(const struct model *model, struct kv_memory *kv, const int32_t *rows,
+void model_store_hidden(struct model *model, struct kv_memory *kv, const int32_t *rows,
                         const int32_t *page_ids, int n);
 
 /* Copies the first n_rows rows of logits to host [n_rows][n_vocab]. */

@@ -2,6 +2,7 @@
  * whatever else is in a step. */
 #include "support/collect.h"
 #include "support/family_fixtures.h"
+#include "support/mtp_text.h"
 #include "support/ranks.h"
 
 #include "engine/run/engine.h"
@@ -229,6 +230,84 @@ static void every_type_gives_the_logits_of_one_rank(void **state)
     compare("chatglm3-tiny", 4, "q8_0", "f32", 2e-2); /* fewer KV heads than ranks */
 }
 
+/* ---- multi-token prediction ---- */
+
+enum { N_MIDDLE = 3, N_CHAIN = 3, N_PREDICTED = N_MIDDLE + N_CHAIN };
+
+struct predictions {
+    struct job job;
+    int chunk; /* rows of a step: 16 or 64 */
+    float *
+        logits; /* [N_PREDICTED][n_vocab], the answer: after steps of 16 rows, and from what the layer predicted itself */
+    int n_vocab;
+};
+
+static void predict(struct job *job, tutti_model *model)
+{
+    enum { N = 64 };
+    struct predictions *p = job->arg;
+    struct mtp_text text;
+    int32_t ids[N];
+    for (int i = 0; i < N; i++)
+        ids[i] = 3 + i * 37 % 90;
+    int n_vocab = p->n_vocab = model_of(model)->desc.n_vocab;
+    p->logits = calloc(N_PREDICTED * (size_t)n_vocab, sizeof *p->logits);
+    mtp_text_open(&text, model_of(model), ids, N);
+    for (int at = 0; at < N; at += p->chunk) {
+        mtp_text_step(&text, at, p->chunk);
+        if (at + p->chunk < N)
+            mtp_text_predict(&text, at + p->chunk, -1, p->logits + at / p->chunk * n_vocab);
+    }
+    for (int i = 0; i < N_CHAIN; i++) {
+        text.ids[N + i] = 5 + i;
+        mtp_text_predict(&text, N + i, i == 0 ? -1 : 0, p->logits + (N_MIDDLE + i) * n_vocab);
+    }
+    model_kv_free(model_of(model), text.kv);
+}
+
+static struct predictions predictions(const char *name, int chunk, int n_ranks, int way)
+{
+    struct predictions p = { .job = job_of(name), .chunk = chunk };
+    p.job.options.mtp = true;
+    p.job.use = predict;
+    p.job.arg = &p;
+    p.job.shares_rows = way % 2 == 1;
+    p.job.is_apart = way >= 2;
+    must_run(&p.job, n_ranks);
+    return p;
+}
+
+static void multi_token_prediction_gives_the_logits_of_one_rank(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int n_ranks;
+    } CASES[] = { { "mtp/glm4-moe", 2 }, { "mtp/deepseek-v3", 2 }, { "mtp/glm4-moe-lite", 5 } };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        const char *name = CASES[i].name;
+        int n_ranks = CASES[i].n_ranks;
+        struct predictions alone = predictions(name, 16, 1, 0), several = predictions(name, 16, n_ranks, 0);
+        size_t n = N_PREDICTED * (size_t)alone.n_vocab;
+        float most = 0, difference = 0;
+        for (size_t k = 0; k < n; k++) {
+            most = fmaxf(most, fabsf(alone.logits[k]));
+            difference = fmaxf(difference, fabsf(alone.logits[k] - several.logits[k]));
+        }
+        if (!(difference <= 1e-5F * most))
+            fail_msg("%s: %g of the largest logit away from one rank", name, (double)(difference / most));
+        for (int way = 0; way < 8; way++) {
+            struct predictions again = predictions(name, way < 4 ? 16 : 64, n_ranks, way % 4);
+            size_t first = way < 4 ? 0 : N_MIDDLE * (size_t)alone.n_vocab;
+            assert_memory_equal(again.logits + first, several.logits + first,
+                                (n - first) * sizeof *again.logits);
+            free(again.logits);
+        }
+        free(alone.logits);
+        free(several.logits);
+    }
+}
+
 static void a_rank_holds_its_share(void **state)
 {
     (void)state;
@@ -425,6 +504,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_family_gives_the_logits_of_one_rank),
         cmocka_unit_test(every_type_gives_the_logits_of_one_rank),
+        cmocka_unit_test(multi_token_prediction_gives_the_logits_of_one_rank),
         cmocka_unit_test(a_rank_holds_its_share),
         cmocka_unit_test(what_cannot_be_is_refused_on_every_rank),
         cmocka_unit_test(answers_are_those_of_one_rank_in_any_company),

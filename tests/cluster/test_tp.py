@@ -126,6 +126,7 @@ def test_what_cannot_be_is_said(words, n_ranks, args):
     (["--type", "q4_0"], "--type is q4_0, but as stored on rank 0"),
     (["--kv-type", "int8"], "--kv-type is int8, but f16 on rank 0"),
     (["--lora", "x=/nowhere"], "--lora is x, but not given on rank 0"),
+    (["--draft", "mtp"], "--draft is mtp, but not mtp on rank 0"),
     (["--tp", "3"], "2 ranks were started, but tensor parallelism over 3 needs 3"),
 ])
 def test_ranks_with_other_options_fail_by_name(own, words):
@@ -170,11 +171,11 @@ class Connection(http.client.HTTPConnection):
 class Group:
     """A server on ranks, listening on a Unix socket, which is the same one in every network namespace."""
 
-    def __init__(self, folder, n_ranks, launch=(), wrap=lambda words: words, device="cpu"):
+    def __init__(self, folder, n_ranks, launch=(), wrap=lambda words: words, device="cpu", model=DEMO, options=()):
         self.socket = os.path.join(folder, "socket")
         self.log_path = os.path.join(folder, "log")
-        words = [*MPIRUN, *launch, "-n", str(n_ranks), BIN, "serve", DEMO, "--unix", self.socket, "--tp", str(n_ranks), "--threads",
-                 "1", "--kv-memory", "16M", "--device", device]
+        words = [*MPIRUN, *launch, "-n", str(n_ranks), BIN, "serve", model, "--unix", self.socket, "--tp", str(n_ranks), "--threads",
+                 "1", "--kv-memory", "16M", "--device", device, *options]
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(wrap(words), stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL,
                                             env=on_cards(n_ranks) if device == "cuda" else ENVIRONMENT)
@@ -200,11 +201,14 @@ class Group:
                 found[int(environment[b"OMPI_COMM_WORLD_RANK"])] = int(pid)
         return found
 
-    def post(self, **more):
+    def request(self, method, path, body=None):
         connection = Connection(self.socket)
-        body = {"messages": [{"role": "user", "content": "Tell me a story about a fox named Mia."}], **more}
-        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+        connection.request(method, path, body and json.dumps(body), {"Content-Type": "application/json"})
         return connection.getresponse()
+
+    def post(self, **more):
+        return self.request("POST", "/v1/chat/completions",
+                            {"messages": [{"role": "user", "content": "Tell me a story about a fox named Mia."}], **more})
 
     def end(self):
         """The exit status, once everything has ended."""
@@ -296,6 +300,21 @@ def test_a_group_drains(device, tmp_path):
         assert group.end() == 0
     finally:
         group.stop()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_multi_token_prediction_drafts_on_ranks(device, tmp_path):
+    texts = []
+    for options in (), ("--draft", "mtp", "--draft-tokens", "3"):
+        group = Group(tmp_path, 2, device=device, model=os.path.join(FIXTURES, "mtp", "deepseek-v3"), options=options)
+        try:
+            asked = {"prompt": ["abc", "b"], "max_tokens": 60, "ignore_eos": True, "temperature": 0}
+            texts.append([choice["text"] for choice in json.load(group.request("POST", "/v1/completions", asked))["choices"]])
+            metrics = group.request("GET", "/metrics").read().decode()
+            assert bool(options) == (int(re.search(r"draft_passes_total (\d+)", metrics + "draft_passes_total 0").group(1)) > 0)
+        finally:
+            group.stop()
+    assert texts[0] == texts[1] and len(texts[0]) == 2
 
 
 # ---- hosts of their own ----

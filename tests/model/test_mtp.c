@@ -3,6 +3,7 @@
  * its own. Its keys and values do not depend on how a prompt is cut. Checkpoints without it are refused. */
 #include "model/adapters/adapter.h"
 #include "offline/convert.h"
+#include "support/mtp_text.h"
 #include "util.h"
 
 #include <math.h>
@@ -16,7 +17,7 @@
 #include <cmocka.h>
 
 static const char *const NAMES[] = { "glm4-moe", "deepseek-v3", "glm4-moe-lite" };
-enum { N_NAMES = 3, N_PROMPTS = 3, N_CHAIN = 3, MAX_TOKENS = 80, MAX_PAGES = 8 };
+enum { N_NAMES = 3, N_PROMPTS = 3, N_CHAIN = 3, MAX_TOKENS = MTP_TEXT_TOKENS };
 
 static struct model *load(const char *path, bool mtp)
 {
@@ -35,63 +36,6 @@ static struct model *load_fixture(const char *name, bool mtp)
     char path[512];
     snprintf(path, sizeof path, TEST_FIXTURES "/mtp/%s", name);
     return load(path, mtp);
-}
-
-/* A text in pages that are not in order. */
-struct text {
-    struct model *model;
-    struct kv_memory *kv;
-    int32_t pages[MAX_PAGES], ids[MAX_TOKENS];
-    const int32_t *table;
-    int32_t positions[MAX_TOKENS], seqs[MAX_TOKENS], outputs[MAX_TOKENS];
-    int n;
-};
-
-static void text_open(struct text *text, struct model *model, const int32_t *ids, int n)
-{
-    *text = (struct text){ .model = model, .n = n };
-    assert_int_equal(model_reserve(model, MAX_TOKENS, 8, NULL), TUTTI_OK);
-    assert_int_equal(model_kv_new(model, &text->kv, MAX_PAGES, MAX_PAGES, NULL), TUTTI_OK);
-    memcpy(text->ids, ids, (size_t)n * sizeof *ids);
-    for (int i = 0; i < MAX_PAGES; i++)
-        text->pages[i] = MAX_PAGES - 1 - i;
-    text->table = text->pages;
-}
-
-static struct step step_of(struct text *text, int begin, int n)
-{
-    for (int i = 0; i < n; i++) {
-        text->positions[i] = begin + i;
-        text->outputs[i] = n - 1;
-    }
-    return (struct step){ .n_rows = n,
-                          .n_seqs = 1,
-                          .n_outputs = 1,
-                          .token_ids = text->ids + begin,
-                          .positions = text->positions,
-                          .seqs = text->seqs,
-                          .page_tables = &text->table,
-                          .output_rows = text->outputs };
-}
-
-/* A step of the model, and what the engine keeps of it. */
-static void run_step(struct text *text, int begin, int n)
-{
-    struct step step = step_of(text, begin, n);
-    (void)model_forward(text->model, text->kv, &step);
-    for (int32_t r = 0; r < n; r++) {
-        int page = (begin + r) / model_page_tokens(text->model);
-        model_store_hidden(text->model, text->kv, &r, &text->pages[page], 1);
-    }
-}
-
-/* The MTP layer's logits after the token at a position. */
-static void predict(struct text *text, int position, int32_t previous, float *logits)
-{
-    struct step step = step_of(text, position, 1);
-    struct floats out = model_submit_mtp(text->model, text->kv, &step, &previous);
-    model_wait(text->model);
-    model_read_logits(text->model, out, 1, logits);
 }
 
 static double error_of(const float *got, const float *want, int n)
@@ -119,18 +63,18 @@ static double compare(struct model *model, const struct tensor_set *golden, int 
     int32_t *ids = copy_of(golden, k, "ids"), *more_ids = copy_of(golden, k, "chain_ids");
     float *logits = copy_of(golden, k, "logits"), *more = copy_of(golden, k, "chain_logits");
     int n = (int)util_golden(golden, k, "ids")->shape[0], n_vocab = model->desc.n_vocab;
-    struct text text;
+    struct mtp_text text;
     double worst = 0;
-    text_open(&text, model, ids, n);
+    mtp_text_open(&text, model, ids, n);
     for (int at = 0; at < n - 1; at += chunk) {
-        run_step(&text, at, n - 1 - at < chunk ? n - 1 - at : chunk);
+        mtp_text_step(&text, at, n - 1 - at < chunk ? n - 1 - at : chunk);
         if (chunk > 1)
             continue;
-        predict(&text, at + 1, -1, chain);
+        mtp_text_predict(&text, at + 1, -1, chain);
         worst = fmax(worst, error_of(chain, logits + (size_t)at * (size_t)n_vocab, n_vocab));
     }
     for (int i = 0; i < N_CHAIN; i++, chain += n_vocab) {
-        predict(&text, n - 1 + i, i == 0 ? -1 : 0, chain);
+        mtp_text_predict(&text, n - 1 + i, i == 0 ? -1 : 0, chain);
         worst = fmax(worst, error_of(chain, more + (size_t)i * (size_t)n_vocab, n_vocab));
         text.ids[n + i] = more_ids[i];
     }

@@ -92,7 +92,7 @@ static enum tutti_status check_rank_table(const struct model_flags *flags, int n
  * with another type a rank's weights would differ, with another adapter it would wait forever.
  * Rank 0 sends all other settings to the others. */
 struct rank_flags {
-    char program[64], type[32], kv_type[32], adapters[1024];
+    char program[64], type[32], kv_type[32], adapters[1024], draft[16];
 };
 
 static void describe_adapters(const struct adapter_flags *adapters, char *text, size_t size)
@@ -112,6 +112,7 @@ static enum tutti_status compare_flags(const struct model_flags *flags, const st
     snprintf(own.type, sizeof own.type, "%s",
              flags->options.weight_type ? flags->options.weight_type : "as stored");
     snprintf(own.kv_type, sizeof own.kv_type, "%s", flags->options.kv_type);
+    snprintf(own.draft, sizeof own.draft, "%s", flags->options.mtp ? "mtp" : "not mtp");
     describe_adapters(adapters, own.adapters, sizeof own.adapters);
     first = own;
     enum tutti_status st = TUTTI_OK;
@@ -122,7 +123,8 @@ static enum tutti_status compare_flags(const struct model_flags *flags, const st
     } all[] = { { "the version of tutti", own.program, first.program },
                 { "--type", own.type, first.type },
                 { "--kv-type", own.kv_type, first.kv_type },
-                { "--lora", own.adapters, first.adapters } };
+                { "--lora", own.adapters, first.adapters },
+                { "--draft", own.draft, first.draft } };
     for (size_t i = 0; i < sizeof all / sizeof *all && st == TUTTI_OK; i++)
         if (strcmp(all[i].own, all[i].first) != 0)
             st = error_set_param(err, TUTTI_E_ARGUMENT, all[i].name,
@@ -161,15 +163,17 @@ enum tutti_status model_flags_ranks(const struct model_flags *flags, tutti_ranks
 }
 
 enum tutti_status model_flags_join(const struct model_flags *flags, const struct adapter_flags *adapters,
-                                   const char *path, tutti_ranks **out, bool *is_done,
-                                   struct tutti_error *err)
+                                   const struct draft_flags *draft, const char *path, tutti_ranks **out,
+                                   bool *is_done, struct tutti_error *err)
 {
+    struct model_flags own = *flags;
+    own.options.mtp = draft && draft_flags_are_mtp(draft);
     *is_done = false;
-    enum tutti_status st = join_ranks(flags, adapters, out, err);
+    enum tutti_status st = join_ranks(&own, adapters, out, err);
     if (st != TUTTI_OK || tutti_ranks_rank(*out) == 0)
         return st;
     tutti_model *model = NULL;
-    st = model_flags_open(flags, *out, path, &model, err);
+    st = model_flags_open(&own, *out, path, &model, err);
     bool is_told = st != TUTTI_OK;
     if (st == TUTTI_OK && adapters) {
         st = adapter_flags_load(adapters, model, err);

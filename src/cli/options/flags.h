@@ -22,13 +22,15 @@ MUST_CHECK enum tutti_status model_flags_open(const struct model_flags *flags, t
                                               const char *path, tutti_model **out, struct tutti_error *err);
 
 struct adapter_flags;
+struct draft_flags;
 
 /* Connects the ranks if --tp or n_replicas is above 1: *out is the caller's, for
  * tutti_ranks_close(); otherwise it is NULL. A rank above 0 does all its work here: it opens the
- * model and its adapters (NULL: none), follows rank 0 to the end, and returns with *out NULL and
- * *is_done true. */
+ * model with its adapters (NULL: none) and the layer that draft names (NULL: none), follows rank 0 to the end,
+ * and returns with *out NULL and *is_done true. */
 MUST_CHECK enum tutti_status model_flags_join(const struct model_flags *flags,
-                                              const struct adapter_flags *adapters, const char *path,
+                                              const struct adapter_flags *adapters,
+                                              const struct draft_flags *draft, const char *path,
                                               tutti_ranks **out, bool *is_done, struct tutti_error *err);
 
 /* Connects the ranks without opening a model. A rank above 0 must not catch signals, and logs

@@ -230,12 +230,6 @@ static enum tutti_status load_checkpoint(struct loader *l, struct tutti_error *e
     if (!l->names)
         return family_no_layout(l->family, l->ck, err);
     if (l->options->mtp) {
-        if (model->group)
-            return error_set_param(
-                err, TUTTI_E_UNSUPPORTED, "draft",
-                "%s: multi-token prediction (MTP) drafts in a single process only, and the "
-                "model runs on several ranks; start one process, or give no draft",
-                checkpoint_path(l->ck));
         st = mtp_describe(&model->desc, l->names, l->ck, false, err);
         if (st != TUTTI_OK)
             return st;

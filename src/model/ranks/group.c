@@ -12,6 +12,7 @@ enum { FIRST_ROOM = 1 << 14, MAX_COPIES = 1 << 10 };
 /* Messages of rank 0: one of these numbers, then the message's fields. */
 enum {
     MSG_STEP,
+    MSG_HIDDEN,
     MSG_COPIES,
     MSG_RESERVE,
     MSG_KV_NEW,
@@ -26,7 +27,15 @@ enum {
 /* The header of MSG_STEP. Then follow the arrays of struct step (has: which optional ones), the
  * copies; of each page table the slot, and the first and the number of its changed entries; and those
  * entries. */
-enum { HAS_PREFIXES = 1, HAS_ROPE = 2, HAS_BLOCKS = 4, HAS_ADAPTERS = 8, HAS_WINDOWS = 16, HAS_SOURCES = 32 };
+enum {
+    HAS_PREFIXES = 1,
+    HAS_ROPE = 2,
+    HAS_BLOCKS = 4,
+    HAS_ADAPTERS = 8,
+    HAS_WINDOWS = 16,
+    HAS_SOURCES = 32,
+    HAS_PREVIOUS = 64 /* the step is one of model_submit_mtp() */
+};
 struct step_head {
     int32_t message, n_rows, n_seqs, n_outputs, n_hidden, has, n_copies;
 };
@@ -238,7 +247,17 @@ static int32_t *put_tables(struct group *g, int32_t *at, const struct step *step
     return at;
 }
 
-bool group_lead_step(struct group *g, const struct step *step, int page_tokens)
+bool group_lead_hidden(struct group *g, const int32_t *rows, const int32_t *page_ids, int n)
+{
+    if (!send_room(g, 2 + 2 * (size_t)n))
+        return false;
+    g->plan[0] = MSG_HIDDEN;
+    g->plan[1] = n;
+    put(put(g->plan + 2, rows, n), page_ids, n);
+    return send_plan(g, 2 + 2 * (size_t)n);
+}
+
+bool group_lead_step(struct group *g, const struct step *step, const int32_t *previous, int page_tokens)
 {
     struct step_head head = { .message = MSG_STEP,
                               .n_rows = step->n_rows,
@@ -248,8 +267,9 @@ bool group_lead_step(struct group *g, const struct step *step, int page_tokens)
                               .n_copies = g->n_copies };
     head.has = (step->prefix_lens ? HAS_PREFIXES : 0) | (step->rope_positions ? HAS_ROPE : 0) |
                (step->block_positions ? HAS_BLOCKS : 0) | (step->adapters ? HAS_ADAPTERS : 0) |
-               (step->window_tables ? HAS_WINDOWS : 0) | (step->token_sources ? HAS_SOURCES : 0);
-    size_t n_most = HEAD_INTS + 6 * (size_t)step->n_rows + (size_t)step->n_outputs +
+               (step->window_tables ? HAS_WINDOWS : 0) | (step->token_sources ? HAS_SOURCES : 0) |
+               (previous ? HAS_PREVIOUS : 0);
+    size_t n_most = HEAD_INTS + 7 * (size_t)step->n_rows + (size_t)step->n_outputs +
                     8 * (size_t)step->n_seqs + COPY_INTS * (size_t)g->n_copies;
     if (!send_room(g, n_most))
         return false;
@@ -271,6 +291,8 @@ bool group_lead_step(struct group *g, const struct step *step, int page_tokens)
         at = put(at, step->adapters, step->n_seqs);
     if (head.has & HAS_SOURCES)
         at = put(at, step->token_sources, step->n_rows);
+    if (previous)
+        at = put(at, previous, step->n_rows);
     at = put(at, g->copies, COPY_INTS * g->n_copies);
     g->n_copies = 0;
     at = put_tables(g, at, step, page_tokens);
@@ -354,7 +376,7 @@ enum tutti_status model_reserve_tables(struct model *model, int max_rows, int ma
     if (!g)
         return TUTTI_OK;
     size_t rows = (size_t)max_rows, seqs = (size_t)(max_seqs < max_rows ? max_seqs : max_rows);
-    size_t n = HEAD_INTS + 7 * rows + 8 * seqs + COPY_INTS * (size_t)MAX_COPIES +
+    size_t n = HEAD_INTS + 8 * rows + 8 * seqs + COPY_INTS * (size_t)MAX_COPIES +
                2 * seqs * (size_t)max_pages;
     if (send_room(g, n) && send_table_room(g, 2 * max_seqs, max_pages))
         return TUTTI_OK;
@@ -484,6 +506,7 @@ static enum tutti_status follow_step(struct model *model, struct kv_memory *kv, 
         step.adapters = take(&at, head.n_seqs);
     if (head.has & HAS_SOURCES)
         step.token_sources = take(&at, head.n_rows);
+    const int32_t *previous = head.has & HAS_PREVIOUS ? take(&at, head.n_rows) : NULL;
     copy_pages(model, kv, take(&at, COPY_INTS * head.n_copies), head.n_copies);
     int n_tables = head.has & HAS_WINDOWS ? 2 * head.n_seqs : head.n_seqs;
     const int32_t *slots = take(&at, n_tables), *firsts = take(&at, n_tables), *counts = take(&at, n_tables);
@@ -496,9 +519,9 @@ static enum tutti_status follow_step(struct model *model, struct kv_memory *kv, 
     }
     if (head.has & HAS_WINDOWS)
         step.window_tables = g->tables + head.n_seqs;
-    (void)model_submit(model, kv, &step);
+    (void)(previous ? model_submit_mtp(model, kv, &step, previous) : model_submit(model, kv, &step));
     g->is_in_flight = true;
-    if (!be->ops->feeds_tokens || !be->ops->feeds_tokens(be))
+    if (model->desc.uses_mtp || !be->ops->feeds_tokens || !be->ops->feeds_tokens(be))
         end_step(model);
     return TUTTI_OK;
 }
@@ -512,6 +535,9 @@ static enum tutti_status follow_one(struct model *model, struct kv_memory **kv, 
     switch (g->plan[0]) {
     case MSG_STEP:
         return follow_step(model, *kv, err);
+    case MSG_HIDDEN:
+        model_store_hidden(model, *kv, g->plan + 2, g->plan + 2 + g->plan[1], g->plan[1]);
+        return TUTTI_OK;
     case MSG_COPIES:
         copy_pages(model, *kv, g->plan + 2, g->plan[1]);
         return TUTTI_OK;

@@ -49,10 +49,11 @@ MUST_CHECK enum tutti_status group_check_shard(const struct model *model, enum t
 MUST_CHECK enum tutti_status group_cut(struct model *model, const struct split_blocks *blocks,
                                        struct tutti_error *err);
 
-/* On rank 0, from model_reserve() and model_forward(): broadcasts the call. False: a rank was
- * lost. */
+/* On rank 0, from model_reserve(), model_submit(), model_submit_mtp() and model_store_hidden(): broadcasts the
+ * call. previous: of model_submit_mtp(), else NULL. False: a rank was lost. */
 bool group_lead_reserve(struct group *group, int max_rows, int max_outputs);
-bool group_lead_step(struct group *group, const struct step *step, int page_tokens);
+bool group_lead_step(struct group *group, const struct step *step, const int32_t *previous, int page_tokens);
+bool group_lead_hidden(struct group *group, const int32_t *rows, const int32_t *page_ids, int n);
 
 /* Whether each rank keeps the residual stream of only some rows of this step (reduce-scatter and
  * all-gather instead of all-reduce). True: *begin and *end are this rank's rows; false: they are
