@@ -3,6 +3,7 @@
 
 #include "base/buf.h"
 #include "fleet/shard_plan.h"
+#include "model/weights/mtp.h"
 #include "model/weights/weights.h"
 
 #include <errno.h>
@@ -143,9 +144,11 @@ static enum tutti_status open_source(struct shard_plan *p, const char *src, stru
     if (st == TUTTI_OK && !names)
         st = family_no_layout(p->family, p->ck, err);
     if (st == TUTTI_OK)
-        st = make_splits(p, err);
-    if (st == TUTTI_OK)
         st = check_weights(p, names, err);
+    if (st == TUTTI_OK && p->desc.n_mtp_layers == 1 && mtp_is_stored(&p->desc, names, p->ck))
+        st = mtp_describe(&p->desc, names, p->ck, true, err);
+    if (st == TUTTI_OK)
+        st = make_splits(p, err);
     if (st == TUTTI_OK)
         st = list_items(p, names, err);
     return st == TUTTI_OK ? find_manifest(p, err) : st;

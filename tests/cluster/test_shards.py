@@ -1,6 +1,7 @@
 """Sharded checkpoints and tables of ranks under mpirun."""
 import json
 import os
+import pathlib
 import shutil
 import subprocess
 
@@ -45,6 +46,22 @@ def test_ranks_of_different_models_do_not_start(tmp_path):
     shard(tmp_path / "other", tmp_path / "b", 2)
     done = run_apart([tmp_path / "a", tmp_path / "b"], status=1)
     assert "b/rank_1/shard.json: model " in done.stderr and ", but rank 0 has a part of " in done.stderr
+
+
+def test_the_layer_for_multi_token_prediction_is_cut_too(tmp_path):
+    source = os.path.join(FIXTURES, "mtp", "deepseek-v3")
+    shard(source, tmp_path / "cut", 2)
+    parts = {t["name"]: t for t in json.loads((tmp_path / "cut" / "rank_0" / "shard.json").read_text())["tensors"]}
+    assert parts["model.layers.2.self_attn.o_proj.weight"]["dim"] == 1 and "dim" not in parts["model.layers.2.eh_proj.weight"]
+    words = ["-p", "abc", "-n", 40, "--ignore-eos", "--temperature", 0, "--threads", 1]
+    plain = run("generate", source, *words, n_ranks=2).stdout
+    for more in (), ("--draft", "mtp"):
+        assert run("generate", tmp_path / "cut", *words, *more, n_ranks=2).stdout == plain
+    for folder, n in (("again", 2), ("whole", 1)):
+        shard(tmp_path / "cut", tmp_path / folder, n)
+    whole = json.loads((tmp_path / "whole" / "shard.json").read_text())
+    assert whole["fingerprint"] == json.loads((tmp_path / "again" / "rank_1" / "shard.json").read_text())["fingerprint"]
+    assert run("generate", tmp_path / "whole", *words, "--draft", "mtp", n_ranks=2).stdout == plain
 
 
 @pytest.mark.parametrize("name", ["gpt2-tiny", "bloom-tiny", "pangu-tiny", "glm-4-9b-tiny", "llama-tiny", "mindspore/glm", "qwen2-moe-tiny", "glm4-moe-tiny",

@@ -91,7 +91,7 @@ static bool find_in_slot(struct split_tensor *out, const struct model_desc *d,
 struct split_tensor split_find(const struct model_desc *d, const struct tensor_names *names, const char *name)
 {
     struct split_tensor t;
-    int last = d->n_layers - 1, last_plain = d->has_top_query ? last - 1 : last;
+    int last = model_n_loaded(d) - 1, last_plain = d->has_top_query ? last - 1 : last;
     for (enum weight_slot slot = 0; slot < SLOT_COUNT; slot++) {
         const struct slot_info *info = slot_info(slot);
         if (info->kind != SLOT_MATRIX && split_kind(slot) != SPLIT_ELEMENTS)
@@ -116,6 +116,12 @@ int split_dim(const struct split_tensor *t)
 
 /* ---- manifests ---- */
 
+/* The kinds of layers in a manifest. That of multi-token prediction is split like the last layer, whether it is used or not. */
+static int n_listed(const struct model_desc *d)
+{
+    return d->n_kinds - d->uses_mtp;
+}
+
 /* An empty range is left out. */
 static bool put_range(json_t *object, const char *key, struct split_range range)
 {
@@ -126,7 +132,7 @@ static bool put_range(json_t *object, const char *key, struct split_range range)
 json_t *split_to_json(const struct split *s, const struct model_desc *d)
 {
     json_t *kinds = json_array();
-    for (int i = 0; i < d->n_kinds; i++) {
+    for (int i = 0; i < n_listed(d); i++) {
         const struct split_layer *l = &s->kinds[i];
         json_t *kind = json_pack("{s:[i, i], s:[i, i]}", "heads", l->heads.begin, l->heads.end, "kv_heads",
                                  l->kv_heads.begin, l->kv_heads.end);
@@ -201,11 +207,11 @@ enum tutti_status split_read(struct split *out, const struct model_desc *d, cons
     int kind = 0;
     if (strcmp(m->family, d->family) != 0)
         snprintf(fault, sizeof fault, "family");
-    else if ((has_kinds ? json_array_size(kinds) : 1) != (size_t)d->n_kinds)
+    else if ((has_kinds ? json_array_size(kinds) : 1) != (size_t)n_listed(d))
         snprintf(fault, sizeof fault, "strategy.kinds");
     else if (!read_range(&s.vocab, m->strategy, "vocab", d->n_vocab))
         snprintf(fault, sizeof fault, "strategy.vocab");
-    for (int i = 0; i < d->n_kinds && fault[0] == '\0'; i++) {
+    for (int i = 0; i < n_listed(d) && fault[0] == '\0'; i++) {
         kind = i;
         const json_t *object = has_kinds ? json_array_get(kinds, (size_t)i) : m->strategy;
         const char *key = read_layer(&s.kinds[i], &d->kinds[i], m->n_ranks, object);
@@ -221,6 +227,8 @@ enum tutti_status split_read(struct split *out, const struct model_desc *d, cons
             "width %d, vocabulary %d)",
             m->path, fault, d->family, d->kinds[kind].attn.n_heads, d->kinds[kind].attn.n_kv_heads,
             d->kinds[kind].ffn.d_ff, d->n_vocab);
+    if (d->uses_mtp)
+        s.kinds[d->kind_of[d->n_layers]] = s.kinds[d->kind_of[d->n_layers - 1]];
     *out = s;
     return TUTTI_OK;
 }
