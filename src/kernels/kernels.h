@@ -122,6 +122,9 @@ typedef void layernorm_fn(float *y, const float *x, const float *w, const float 
 /* x += y, n elements. */
 typedef void add_fn(float *x, const float *y, int64_t n);
 
+/* y = x * factor, n elements; may be the same. */
+typedef void scale_fn(float *y, const float *x, float factor, int64_t n);
+
 /* x = fma(scale, base, add), n elements. x may be base or add. */
 typedef void scale_add_fn(float *x, const float *base, float scale, const float *add, int64_t n);
 
@@ -284,6 +287,7 @@ struct kernels {
     rmsnorm_fn *rmsnorm;
     layernorm_fn *layernorm;
     add_fn *add;
+    scale_fn *scale;
     scale_add_fn *scale_add;
     glu_fn *silu_mul, *silu_clamped_mul, *gelu_tanh_mul;
     gelu_fn *gelu_tanh, *gelu_sigmoid, *gelu_erf;

@@ -10,6 +10,7 @@
     M(rmsnorm_fn, rmsnorm, variant)                                                                          \
     M(layernorm_fn, layernorm, variant)                                                                      \
     M(add_fn, add, variant)                                                                                  \
+    M(scale_fn, scale, variant)                                                                              \
     M(scale_add_fn, scale_add, variant)                                                                      \
     M(glu_fn, silu_mul, variant)                                                                             \
     M(glu_fn, silu_clamped_mul, variant)                                                                     \

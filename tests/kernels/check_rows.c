@@ -113,6 +113,21 @@ static void check_softcap(struct check *c, int n)
     }
 }
 
+static void check_scale(struct check *c, int n)
+{
+    if (check_next(c, (any_fn *)c->k->scale, "scale_%d_%d", n, (int)c->fill)) {
+        float *x = check_floats(c, (size_t)n), *want = check_floats(c, (size_t)n),
+              *got = check_floats(c, (size_t)n);
+        check_fill(c, x, (size_t)n);
+        scale_ref(want, x, 7.48f, n);
+        c->k->scale(got, x, 7.48f, n);
+        check_bits(c, want, got, (size_t)n);
+        c->k->scale(x, x, 7.48f, n);
+        check_bits(c, want, x, (size_t)n);
+        check_done(c);
+    }
+}
+
 static void check_scale_add(struct check *c, int n)
 {
     if (check_next(c, (any_fn *)c->k->scale_add, "scale_add_%d_%d", n, (int)c->fill)) {
@@ -219,6 +234,7 @@ void check_rows(struct check *c)
             check_layernorm(c, LENGTHS[i]);
             check_gelu(c, LENGTHS[i]);
             check_softcap(c, LENGTHS[i]);
+            check_scale(c, LENGTHS[i]);
             check_scale_add(c, LENGTHS[i]);
             check_elements(c, LENGTHS[i]);
         }

@@ -473,9 +473,8 @@ static void load_queries(const struct attention_job *job, const struct attention
     size_t q_row = (size_t)qkv_floats(shape);
     for (int r = tile->begin; r < tile->begin + tile->n_rows; r++) {
         const float *q = job->qkv + (size_t)r * q_row + (size_t)(heads->begin * head_dim);
-        float *to = scratch->q + n_queries * head_dim;
-        for (int i = 0; i < heads->n * head_dim; i++)
-            to[i] = q[i] * shape->scale;
+        job->cpu->kernels.scale(scratch->q + n_queries * head_dim, q, shape->scale,
+                                (int64_t)heads->n * head_dim);
         struct attention_view view = view_of(shape, step, r);
         for (int h = 0; h < heads->n; h++) {
             view.slope = shape->alibi_slopes ? shape->alibi_slopes[heads->begin + h] : 0;

@@ -279,8 +279,7 @@ static void sum_some(void *arg, int thread, int n_threads)
             memset(y, 0, (size_t)n * sizeof *y);
         if (layer->gates_base) {
             float gate = route_sigmoid(job->scores[r * job->n_scores + layer->routing->n_experts]);
-            for (int i = 0; i < n; i++)
-                y[i] *= gate;
+            job->cpu->kernels.scale(y, y, gate, n);
         }
         for (int64_t c = r * n_chosen; c < (r + 1) * n_chosen; c++)
             job->cpu->kernels.scale_add(y, e->wide + (size_t)e->places[c] * (size_t)n, e->weights[c], y, n);

@@ -121,14 +121,16 @@ static void scale_some(void *arg, int thread, int n_threads)
     const struct rows_job *job = arg;
     int64_t begin, end;
     team_range(job->n_rows, 1, thread, n_threads, &begin, &end);
-    for (int64_t i = begin * job->n; i < end * job->n; i++)
-        job->x[i] *= job->scale;
+    float *x = job->x + begin * job->n;
+    job->kernels->scale(x, x, job->scale, (end - begin) * job->n);
 }
 
 void cpu_scale(struct backend *be, struct floats x, float scale, int n_rows, int n)
 {
     struct cpu_backend *cpu = cpu_of(be);
-    struct rows_job job = { .x = cpu_rows(x, n_rows, n), .scale = scale, .n_rows = n_rows, .n = n };
+    struct rows_job job = {
+        .kernels = &cpu->kernels, .x = cpu_rows(x, n_rows, n), .scale = scale, .n_rows = n_rows, .n = n
+    };
     run_rows(cpu, scale_some, &job, n_rows);
 }
 

@@ -34,6 +34,12 @@ void add_ref(float *x, const float *y, int64_t n)
         x[i] += y[i];
 }
 
+void scale_ref(float *y, const float *x, float factor, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = x[i] * factor;
+}
+
 void scale_add_ref(float *x, const float *base, float scale, const float *add, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)

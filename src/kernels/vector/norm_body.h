@@ -68,6 +68,16 @@ void VARIANT(add)(float *x, const float *y, int64_t n)
         v_store_n(x + i, v_add(v_load_n(x + i, (int)(n - i)), v_load_n(y + i, (int)(n - i))), (int)(n - i));
 }
 
+void VARIANT(scale)(float *y, const float *x, float factor, int64_t n)
+{
+    vec16 f = v_set(factor);
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        v_store(y + i, v_mul(v_load(x + i), f));
+    if (i < n)
+        v_store_n(y + i, v_mul(v_load_n(x + i, (int)(n - i)), f), (int)(n - i));
+}
+
 void VARIANT(scale_add)(float *x, const float *base, float scale, const float *add, int64_t n)
 {
     vec16 s = v_set(scale);
