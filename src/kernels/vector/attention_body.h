@@ -215,6 +215,8 @@ INLINE void score_block(struct score_block *b, const enum kv_kind kind)
             score_group(b, i, 8, page, kind);
         for (; VEC_TOTALS >= 16 && i + 4 <= n_queries; i += 4)
             score_group(b, i, 4, page, kind);
+        for (; VEC_TOTALS >= 16 && i + 3 == n_queries; i += 3)
+            score_group(b, i, 3, page, kind);
         for (; i + 2 <= n_queries; i += 2)
             score_group(b, i, 2, page, kind);
         for (; i < n_queries; i++)
@@ -359,6 +361,8 @@ INLINE void value_common(const struct score_block *b, int from, int to, const en
         value_rows(b, i, 8, from, to, kind);
     for (; VEC_TOTALS >= 16 && i + 4 <= n_queries; i += 4)
         value_rows(b, i, 4, from, to, kind);
+    for (; VEC_TOTALS >= 16 && i + 3 == n_queries; i += 3)
+        value_rows(b, i, 3, from, to, kind);
     for (; i + 2 <= n_queries; i += 2)
         value_rows(b, i, 2, from, to, kind);
     for (; i < n_queries; i++)
