@@ -234,11 +234,11 @@ static void every_type_gives_the_logits_of_one_rank(void **state)
 
 enum { N_MIDDLE = 3, N_CHAIN = 3, N_PREDICTED = N_MIDDLE + N_CHAIN };
 
+/* The answer: logits [N_PREDICTED][n_vocab] after steps of 16 rows, then of a chain of predictions. */
 struct predictions {
     struct job job;
     int chunk; /* rows of a step: 16 or 64 */
-    float *
-        logits; /* [N_PREDICTED][n_vocab], the answer: after steps of 16 rows, and from what the layer predicted itself */
+    float *logits;
     int n_vocab;
 };
 
