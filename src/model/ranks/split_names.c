@@ -117,7 +117,7 @@ int split_dim(const struct split_tensor *t)
 /* ---- manifests ---- */
 
 /* The kinds of layers in a manifest. That of multi-token prediction is split like the last layer, whether it is used or not. */
-static int n_listed(const struct model_desc *d)
+static int n_listed_kinds(const struct model_desc *d)
 {
     return d->n_kinds - d->uses_mtp;
 }
@@ -132,7 +132,7 @@ static bool put_range(json_t *object, const char *key, struct split_range range)
 json_t *split_to_json(const struct split *s, const struct model_desc *d)
 {
     json_t *kinds = json_array();
-    for (int i = 0; i < n_listed(d); i++) {
+    for (int i = 0; i < n_listed_kinds(d); i++) {
         const struct split_layer *l = &s->kinds[i];
         json_t *kind = json_pack("{s:[i, i], s:[i, i]}", "heads", l->heads.begin, l->heads.end, "kv_heads",
                                  l->kv_heads.begin, l->kv_heads.end);
@@ -207,11 +207,11 @@ enum tutti_status split_read(struct split *out, const struct model_desc *d, cons
     int kind = 0;
     if (strcmp(m->family, d->family) != 0)
         snprintf(fault, sizeof fault, "family");
-    else if ((has_kinds ? json_array_size(kinds) : 1) != (size_t)n_listed(d))
+    else if ((has_kinds ? json_array_size(kinds) : 1) != (size_t)n_listed_kinds(d))
         snprintf(fault, sizeof fault, "strategy.kinds");
     else if (!read_range(&s.vocab, m->strategy, "vocab", d->n_vocab))
         snprintf(fault, sizeof fault, "strategy.vocab");
-    for (int i = 0; i < n_listed(d) && fault[0] == '\0'; i++) {
+    for (int i = 0; i < n_listed_kinds(d) && fault[0] == '\0'; i++) {
         kind = i;
         const json_t *object = has_kinds ? json_array_get(kinds, (size_t)i) : m->strategy;
         const char *key = read_layer(&s.kinds[i], &d->kinds[i], m->n_ranks, object);
