@@ -62,7 +62,7 @@ static const struct checkpoint_format *find_format(const struct mapping *map)
             return *f;
     }
     for (f = CHECKPOINT_FORMATS; *f; f++) {
-        if ((*f)->is_vague && (*f)->is(map->bytes, map->n_bytes))
+        if ((*f)->is && (*f)->is_vague && (*f)->is(map->bytes, map->n_bytes))
             return *f;
     }
     return NULL;

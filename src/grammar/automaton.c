@@ -103,6 +103,7 @@ static bool is_all(const uint8_t *bytes, int n, uint8_t value)
 static void add_sequences(struct automaton_draft *d, int32_t from, struct tails *tails, const uint8_t *low,
                           const uint8_t *high, int n)
 {
+    assert(n >= 1 && n <= 4);
     if (n == 1) {
         add_byte(d, from, tails->states[0], low[0], high[0]);
         return;
@@ -333,6 +334,7 @@ static bool find_needs(const struct automaton *a, const struct automaton_draft *
     enum { NEVER = MAX_STACK_DEPTH + 1 };
     size_t n = (size_t)a->n_states, n_now = 0, n_later = 0;
     struct waiting_edges waiting = { 0 };
+    assert(n > 0);
     /* States whose needs are known, and those that need one frame more. A state is added at most
      * twice for each of its edges. */
     int32_t *now = calloc(n, sizeof *now), *later = calloc(2 * d->n_edges + 1, sizeof *later);

@@ -2,6 +2,7 @@
 
 #include "base/hash.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,6 +66,7 @@ static int32_t add_node(struct syntax *s, struct node node)
 {
     if (!syntax_grow(s, &s->nodes, &s->nodes_room, s->n_nodes, 1, sizeof *s->nodes, LIMIT_GRAMMAR_NODES))
         return -1;
+    assert(s->nodes);
     s->nodes[s->n_nodes] = node;
     return (int32_t)s->n_nodes++;
 }

@@ -47,8 +47,9 @@ static bool is_zen4(void)
 static bool has_tiles(void)
 {
     enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
+    enum { AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25 };      /* older headers of compilers lack their names */
     unsigned a, b, c, d;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !has(d, bit_AMX_TILE | bit_AMX_INT8))
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !has(d, AMX_TILE | AMX_INT8))
         return false;
 #if defined(__linux__)
     return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;

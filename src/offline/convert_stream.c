@@ -2,6 +2,7 @@
 
 #include "kernels/quantize/quantize.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -163,6 +164,7 @@ static enum tutti_status measure_rows(struct chunk *k, struct tutti_error *err)
 {
     const struct planned_part *p = k->part;
     const struct tensor *t = p->tensor;
+    assert(t);
     bool is_column = p->change.n_permuted_heads > 0 || p->change.order.head_dim > 0 ||
                      p->n_rows != t->shape[0];
     k->n_total_rows = p->n_rows;

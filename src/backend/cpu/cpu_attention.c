@@ -341,7 +341,7 @@ static void prefix_store_some(void *arg, int thread, int n_threads)
     const struct prefix_job *job = arg;
     const struct step *step = job->cpu->step;
     const struct attention_shape *shape = &cpu_kind_of(job->cpu, job->layer)->shape;
-    size_t n_kv = (size_t)(shape->n_kv_heads * shape->head_dim);
+    size_t n_kv = (size_t)shape->n_kv_heads * (size_t)shape->head_dim;
     int64_t begin, end;
     team_range(step->n_rows, 1, thread, n_threads, &begin, &end);
     for (int64_t r = begin; r < end; r++) {
@@ -427,6 +427,7 @@ void cpu_latent_store(struct backend *be, struct floats queries, struct floats q
                               .q_dim = q_dim,
                               .memory = memory,
                               .layer = layer };
+    assert(job.queries && job.q && job.kv);
     if (n_rows == 1)
         latent_store_some(&job, 0, 1);
     else
@@ -596,7 +597,7 @@ static void attend_whole(const struct attention_job *job, const struct attention
                          const struct span *span, int unit, const struct row_tile *tile,
                          const struct heads *heads)
 {
-    float max[ATTENTION_ROWS], total[ATTENTION_ROWS] = { 0 };
+    float max[ATTENTION_ROWS] = { 0 }, total[ATTENTION_ROWS] = { 0 };
     float block_max[ATTENTION_QUERIES], block_total[ATTENTION_QUERIES];
     struct attention_sums one = { block_max, block_total, scratch->block_o };
     struct attention_work all, some;

@@ -211,6 +211,7 @@ void cpu_positions(struct backend *be, struct floats x, struct floats table, int
                             .use = use,
                             .n_rows = end - begin,
                             .n = n };
+    assert(job.x && job.table);
     run_rows(cpu, positions_some, &job, job.n_rows);
 }
 

@@ -93,7 +93,7 @@ bool arena_grow(struct arena *arena, void *array, size_t n, size_t *capacity, si
         grown = arena_take(arena, more * item_bytes);
         if (!grown)
             return false;
-        if (n > 0)
+        if (items)
             memcpy(grown, items, n * item_bytes);
         memcpy(array, &grown, sizeof grown);
     }

@@ -2,6 +2,7 @@
 
 #include "base/files/unfinished.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -61,6 +62,7 @@ enum tutti_status new_file_write(struct new_file *file, const void *bytes, size_
                                  struct tutti_error *err)
 {
     const char *next = bytes;
+    assert(file);
     while (n_bytes > 0) {
         ssize_t n = write(file->fd, next, n_bytes);
         if (n < 0 && errno == EINTR)
@@ -75,6 +77,7 @@ enum tutti_status new_file_write(struct new_file *file, const void *bytes, size_
 
 enum tutti_status new_file_finish(struct new_file *file, struct tutti_error *err)
 {
+    assert(file);
     if (fsync(file->fd) != 0 && errno != EINVAL && errno != ENOTSUP)
         return error_from_errno(file->path, err);
     if (rename(file->temporary, file->path) != 0)

@@ -5,6 +5,7 @@
 #include "checkpoint/mindspore/mindspore_strategy.h"
 #include "checkpoint/tensor_join.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -202,6 +203,7 @@ static enum tutti_status add_stage(struct mindspore_ranks *r, int stage, int n_d
 {
     int first = stage * n_devices;
     const struct tensor_set *file = r->files[first];
+    assert(file);
     size_t n_before = r->set.n;
     if (!array_resize(&r->set.tensors, n_before + file->n + 1, sizeof *r->set.tensors))
         return error_out_of_memory(r->folder, err);

@@ -4,6 +4,7 @@
 #include "base/containers/arena.h"
 #include "base/containers/array.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -223,6 +224,7 @@ static bool make_tuple(struct pickle *p, size_t first)
 {
     if (first == SIZE_MAX)
         return false;
+    assert(first == 0 || p->stack);
     size_t n = p->n_stack - first;
     size_t left = first > 0 && p->stack[first - 1].kind == PICKLE_MARK ? first - 1 : first;
     p->n_stack = left; /* the values above stay readable */
@@ -232,8 +234,11 @@ static bool make_tuple(struct pickle *p, size_t first)
 /* Moves the values from first on into the container below. */
 static bool fill_container(struct pickle *p, size_t first, enum pickle_kind kind)
 {
-    bool has_mark = first != SIZE_MAX && first > 0 && p->stack[first - 1].kind == PICKLE_MARK;
-    if (first == SIZE_MAX || first < (has_mark ? 2u : 1u))
+    if (first == SIZE_MAX)
+        return false;
+    assert(first == 0 || p->stack);
+    bool has_mark = first > 0 && p->stack[first - 1].kind == PICKLE_MARK;
+    if (first < (has_mark ? 2u : 1u))
         return false;
     size_t n = p->n_stack - first;
     p->n_stack = has_mark ? first - 1 : first;

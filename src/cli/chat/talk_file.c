@@ -8,6 +8,7 @@
 #include "cli/terminal/input.h"
 #include "server/json.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -173,7 +174,7 @@ static bool write_markdown(struct buf *out, const struct talk *talk)
     for (size_t i = 0; i < talk->n; i++) {
         const struct tutti_message *m = &talk->messages[i];
         size_t k = 0;
-        while (strcmp(HEADS[k][0], m->role) != 0)
+        while (k + 1 < sizeof HEADS / sizeof *HEADS && strcmp(HEADS[k][0], m->role) != 0)
             k++;
         ok = ok && add_section(out, m->role, HEADS[k][1], m->content);
         if (m->reasoning)
@@ -327,6 +328,7 @@ static enum tutti_status add_message(const struct talk_reader *r, const char *ro
                                      const json_t *thinking)
 {
     struct talk *talk = r->talk;
+    assert(role);
     if (thinking && !json_is_string(thinking))
         return json_unexpected(&r->at, "reasoning_content", thinking, "a string");
     if (thinking && strcmp(role, "assistant") != 0)

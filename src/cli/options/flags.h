@@ -105,7 +105,8 @@ struct session_flags {
     struct draft_flags draft;
 };
 /* The groups of a command whose struct has this as a member. A command with one sequence leaves out
- * SCHEDULING_OPTIONS. */
+ * SCHEDULING_OPTIONS.
+ * NOLINTBEGIN(bugprone-macro-parentheses): member is a name */
 #define SESSION_GROUPS(type, member)                                                                         \
     { "Model", MODEL_OPTIONS, offsetof(type, member.model) },                                                \
         { "Messages", CHAT_FORMAT_OPTIONS, offsetof(type, member.model) },                                   \
@@ -115,6 +116,7 @@ struct session_flags {
     {                                                                                                        \
         "Draft model", DRAFT_OPTIONS, offsetof(type, member.draft)                                           \
     }
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 /* Zero-initialise. */
 struct session {

@@ -4,6 +4,7 @@
 #include "base/ids.h"
 #include "grammar/schema/schema_arguments.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -372,6 +373,7 @@ static bool end_members(struct schema_reader *r, const struct properties *p, str
     struct key_classes *c = calloc(1, sizeof *c);
     int32_t different[MAX_DIFFERENT_KEYS], other = -1;
     bool ok = c || schema_no_memory(r) >= 0;
+    assert(!ok || c);
     ok = ok && find_key_classes(r, p, c);
     if (ok && c->n > 0 && m->need > MAX_DIFFERENT_KEYS)
         ok = schema_fail(r, "minProperties is %d, at most %d is supported for properties that are not listed",
@@ -477,6 +479,7 @@ bool schema_list_properties(struct schema_reader *r, const json_t *flat, struct 
     if (ok) {
         out->list = calloc(p.n + 1, sizeof *out->list);
         ok = out->list || schema_no_memory(r) >= 0;
+        assert(!ok || out->list);
     }
     for (size_t i = 0; ok && i < p.n; i++)
         out->list[i] = (struct schema_argument){ p.list[i].name, p.list[i].schema, p.list[i].is_required };

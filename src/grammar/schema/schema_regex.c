@@ -5,6 +5,7 @@
 #include "base/utf8.h"
 #include "grammar/schema/schema_reader.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -699,6 +700,7 @@ static int32_t automaton_node(struct schema_reader *r, int32_t term)
         int32_t *rules = calloc(a.n_states, sizeof *rules);
         bool *is_new = calloc(a.n_states, sizeof *is_new);
         ok = (rules && is_new) || schema_no_memory(r) >= 0;
+        assert(!ok || (rules && is_new));
         for (size_t i = 0; i < a.n_states && ok; i++)
             if (a.is_live[i])
                 ok = (rules[i] = rule_of_state(r, a.terms[i], &is_new[i])) >= 0;

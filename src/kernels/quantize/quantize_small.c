@@ -28,7 +28,7 @@ void quantize_weights(float *dst, const float *src, int n)
     for (int i = 0; src && i < n; i++)
         sum += (double)src[i];
     for (int i = 0; i < n; i++) {
-        float w = sum > 0 ? (float)((double)src[i] * n / sum) : 1;
+        float w = src && sum > 0 ? (float)((double)src[i] * n / sum) : 1;
         dst[i] = w > 0x1p-20f ? w : 0x1p-20f;
     }
 }

@@ -57,7 +57,7 @@ static float latent_score_of(const struct query *x, enum kv_kind kind, int pos)
     float sum[16] = { 0 };
     for (int d = 0; d < (head_dim + 15) / 16 * 16; d++) {
         bool is_padding = d >= head_dim;
-        float k = is_padding ? 0 : element(page, kind, (size_t)(key * head_dim + d));
+        float k = is_padding ? 0 : element(page, kind, (size_t)key * (size_t)head_dim + (size_t)d);
         sum[d % 16] = fmaf(is_padding ? 0 : x->q[d], k, sum[d % 16]);
     }
     return fold16(sum);

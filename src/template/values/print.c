@@ -19,8 +19,7 @@ static void print_float(char out[40], double f, bool is_json)
     char digits[40];
     for (int n = 0; n < 17; n++) {
         snprintf(digits, sizeof digits, "%.*e", n, f);
-        double back = strtod(digits, NULL);
-        if (memcmp(&back, &f, sizeof f) == 0)
+        if (strtod(digits, NULL) == f)
             break;
     }
     char *mark = strchr(digits, 'e');

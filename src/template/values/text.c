@@ -23,7 +23,7 @@ static bool text_reserve(struct render *r, struct text *text, size_t n)
     char *bytes = arena_take_raw(&r->arena, capacity);
     if (!bytes)
         return take(r, capacity, 1) != NULL; /* the same refusal, as an error */
-    if (text->n > 0)
+    if (text->bytes)
         memcpy(bytes, text->bytes, text->n);
     if (text->marks) {
         uint8_t *marks = take(r, capacity, 1);

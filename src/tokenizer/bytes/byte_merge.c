@@ -156,7 +156,7 @@ static int32_t merge_by_heap(const struct byte_level *level, int32_t *ids, int32
     }
     int32_t n_left = 0;
     for (int32_t i = 0; i >= 0; i = h.symbols[i].next)
-        ids[n_left++] = h.symbols[i].id;
+        ids[n_left++] = h.symbols[i].id; /* NOLINT(clang-analyzer-core.uninitialized.Assign): set above */
     free(h.symbols);
     free(h.pairs);
     return n_left;

@@ -189,7 +189,7 @@ static bool limit_pieces(struct tokenizer *tok, int32_t n_rows)
 enum tutti_status tokenizer_limit(struct tokenizer *tok, int32_t n_rows, const char *name,
                                   struct tutti_error *err)
 {
-    bool *is_indexed = malloc((size_t)tok->n_pieces * sizeof *is_indexed);
+    bool *is_indexed = calloc((size_t)tok->n_pieces, sizeof *is_indexed);
     if (!is_indexed)
         return error_out_of_memory(name, err);
     for (int32_t id = 0; id < tok->n_pieces; id++)

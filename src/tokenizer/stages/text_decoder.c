@@ -62,6 +62,8 @@ static bool strip_token(const struct decode_step *s, const struct buf *text, str
 {
     const char *begin = text->bytes;
     size_t n = text->n_bytes, n_mark = s->mark.n_bytes;
+    if (!begin || !s->mark.bytes)
+        return buf_add(out, begin, n);
     for (int i = 0; i < s->start && n >= n_mark && memcmp(begin, s->mark.bytes, n_mark) == 0; i++) {
         begin += n_mark;
         n -= n_mark;

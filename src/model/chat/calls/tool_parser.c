@@ -532,7 +532,7 @@ static void leave_form(struct tutti_tool_parser *p, const char *text, size_t n_b
     }
     p->at = p->mark;
     if ((p->is_first || end - p->mark <= MAX_RETRY) &&
-        find_form(p, (size_t)(p->form + 1), text, n_bytes) == MATCH_YES)
+        find_form(p, (size_t)p->form + 1, text, n_bytes) == MATCH_YES)
         return;
     p->state = PARSER_SEARCH;
     p->at = p->is_first ? 0 : end - p->mark <= MAX_RETRY ? p->mark + 1 : end;
