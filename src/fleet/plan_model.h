@@ -8,8 +8,8 @@
 struct plan_model_options {
     const struct weight_type *type; /* to run the weights as; NULL: as stored, for a known shape Q4_0 */
     enum dtype kv_type;
-    int context; /* of a user; 0: the model's */
-    bool mtp;    /* with the layer for multi-token prediction */
+    int context;                     /* of a user; 0: the model's */
+    bool mtp;                        /* with the layer for multi-token prediction */
     const struct backend_caps *caps; /* of the device */
 };
 

@@ -6,6 +6,7 @@
 #include "checkpoint/json_file.h"
 
 #include <arpa/inet.h>
+#include <assert.h>
 #include <ifaddrs.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -252,8 +253,11 @@ static enum tutti_status read_table(struct rank_table *t, struct tutti_error *er
         st = json_invalid(at, "server_list", "%s, expected a list", json_type_name(list));
     if (st == TUTTI_OK && (n < 1 || n != (size_t)count))
         st = json_invalid(at, "server_count", "%" PRId64 ", but server_list has %zu servers", count, n);
-    if (st == TUTTI_OK && !(t->servers = calloc(n, sizeof *t->servers)))
-        st = error_out_of_memory(t->path, err);
+    if (st == TUTTI_OK) {
+        assert(n > 0);
+        t->servers = calloc(n, sizeof *t->servers);
+        st = t->servers ? TUTTI_OK : error_out_of_memory(t->path, err);
+    }
     json_array_foreach(list, i, server) if (st == TUTTI_OK) st = read_server(t, (int)i, server, err);
     t->n_servers = (int)n;
     if (st == TUTTI_OK)

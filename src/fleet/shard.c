@@ -6,6 +6,7 @@
 #include "model/weights/mtp.h"
 #include "model/weights/weights.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -37,6 +38,7 @@ struct split_part shard_part(const struct shard_plan *p, const struct shard_item
 static enum tutti_status check_weights(const struct shard_plan *p, const struct tensor_names *names,
                                        struct tutti_error *err)
 {
+    assert(names);
     if (p->desc.is_untied) /* a rank cannot detect this from its part */
         return error_set(err, TUTTI_E_UNSUPPORTED,
                          "%s: tie_word_embeddings: true, but %s is not the embedding; set it to false first",

@@ -537,7 +537,7 @@ static enum tutti_status prepare_beams(struct request *r, const struct model *mo
             err, TUTTI_E_LIMIT, "n_beams",
             "%d beams of %d tokens each need %lld KV pages in layers with a window, but the "
             "KV cache has %d",
-            n_beams, r->n_prompt + max_new, (long long)(n_seen * n_beams + limits->step_slots),
+            n_beams, r->n_prompt + max_new, (long long)n_seen * n_beams + limits->step_slots,
             limits->n_slots);
     int n_candidates = n_beams + n_stop_ids(&r->spec, &model->desc);
     enum tutti_status st = beam_search_new(&r->beams, n_beams, n_candidates, max_new, err);

@@ -8,6 +8,7 @@
 #include "model/load/assemble.h"
 #include "model/ranks/group.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -98,6 +99,7 @@ static enum tutti_status sources_fill(struct backend *be, struct sources *s, con
 {
     bool has_bias = false;
     size_t n_most = w->order.head_dim > 0 ? (size_t)(w->n_out / w->order.head_dim) : (size_t)w->n_parts;
+    assert(n_most > 0);
     for (int i = 0; i < w->n_parts; i++)
         has_bias = has_bias || w->biases[i];
     *s = (struct sources){ .n_parts = w->n_parts, .parts = calloc(n_most, sizeof *s->parts) };
@@ -218,9 +220,11 @@ static bool cut(const struct loader *l, struct sources *s, const struct weight *
 /* Joins the parts of n matrices, which have equally many; w: these. False: out of memory. */
 static bool weights_join_parts(struct sources *out, const struct sources *s, const struct weight *w, int n)
 {
-    *out = (struct sources){ .parts = calloc((size_t)(n * s->n_parts), sizeof *out->parts) };
+    size_t n_all = (size_t)n * (size_t)s->n_parts;
+    assert(n_all > 0);
+    *out = (struct sources){ .parts = calloc(n_all, sizeof *out->parts) };
     if (s->biases)
-        out->biases = calloc((size_t)(n * s->n_parts), sizeof *out->biases);
+        out->biases = calloc(n_all, sizeof *out->biases);
     bool has_order = false; /* the groups may be in order in one expert and not in another */
     for (int e = 0; e < n; e++)
         has_order = has_order || w[e].parts[0]->order;
