@@ -287,23 +287,23 @@ static void multi_token_prediction_gives_the_logits_of_one_rank(void **state)
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         const char *name = CASES[i].name;
         int n_ranks = CASES[i].n_ranks;
-        struct predictions alone = predictions(name, 16, 1, 0), several = predictions(name, 16, n_ranks, 0);
-        size_t n = N_PREDICTED * (size_t)alone.n_vocab;
+        struct predictions single = predictions(name, 16, 1, 0), several = predictions(name, 16, n_ranks, 0);
+        size_t n = N_PREDICTED * (size_t)single.n_vocab;
         float most = 0, difference = 0;
         for (size_t k = 0; k < n; k++) {
-            most = fmaxf(most, fabsf(alone.logits[k]));
-            difference = fmaxf(difference, fabsf(alone.logits[k] - several.logits[k]));
+            most = fmaxf(most, fabsf(single.logits[k]));
+            difference = fmaxf(difference, fabsf(single.logits[k] - several.logits[k]));
         }
         if (!(difference <= 1e-5F * most))
             fail_msg("%s: %g of the largest logit away from one rank", name, (double)(difference / most));
         for (int way = 0; way < 8; way++) {
             struct predictions again = predictions(name, way < 4 ? 16 : 64, n_ranks, way % 4);
-            size_t first = way < 4 ? 0 : N_MIDDLE * (size_t)alone.n_vocab;
+            size_t first = way < 4 ? 0 : N_MIDDLE * (size_t)single.n_vocab;
             assert_memory_equal(again.logits + first, several.logits + first,
                                 (n - first) * sizeof *again.logits);
             free(again.logits);
         }
-        free(alone.logits);
+        free(single.logits);
         free(several.logits);
     }
 }
