@@ -33,14 +33,14 @@ static bool has(unsigned word, unsigned bits)
     return (word & bits) == bits;
 }
 
-/* The one kind of AMD's family 25 with AVX-512. */
-static bool is_zen4(void)
+/* AMD's family; of those with AVX-512, 25 is Zen 4, and 26 and later ones have whole units. 0: another vendor. */
+static unsigned amd_family(void)
 {
     unsigned a, b, c, d;
     if (!__get_cpuid(0, &a, &b, &c, &d) || b != signature_AMD_ebx || !__get_cpuid(1, &a, &b, &c, &d))
-        return false;
+        return 0;
     unsigned family = a >> 8 & 15, extended = a >> 20 & 255;
-    return family + (family == 15 ? extended : 0) == 25;
+    return family + (family == 15 ? extended : 0);
 }
 
 /* Whether the processor multiplies tiles of bytes, and Linux permits this process to use them; requests that permission. */
@@ -78,8 +78,10 @@ unsigned cpu_detect(void)
         if (has(a, bit_AVXVNNI))
             cpu |= CPU_AVXVNNI | CPU_VEX;
     }
-    if ((cpu & CPU_AVX512) && is_zen4())
-        cpu |= CPU_SPLIT;
+    if (cpu & CPU_AVX512) {
+        unsigned family = amd_family();
+        cpu |= family == 25 ? CPU_SPLIT : family > 25 ? CPU_PAIRED : 0;
+    }
     if ((cpu & CPU_AVX512) && has(xcr0, XCR0_AMX) && has_tiles())
         cpu |= CPU_AMX;
     return cpu;
@@ -104,7 +106,7 @@ static const struct {
     { "ref", CPU_REF, 0 },
     { "avx2", CPU_AVX2, 0 },
     { "avxvnni", CPU_AVX2 | CPU_AVXVNNI, CPU_VEX },
-    { "avx512", CPU_AVX2 | CPU_AVX512, CPU_BF16 | CPU_SPLIT },
+    { "avx512", CPU_AVX2 | CPU_AVX512, CPU_BF16 | CPU_SPLIT | CPU_PAIRED },
     { "amx", CPU_AVX2 | CPU_AVX512 | CPU_AMX, CPU_BF16 },
     { "neon", CPU_NEON, 0 },
     { "dotprod", CPU_NEON | CPU_DOTPROD, 0 },
@@ -181,6 +183,13 @@ static void init_split(struct kernels *k)
 #undef SET_SPLIT
 }
 
+static void init_paired(struct kernels *k)
+{
+#define SET_PAIRED(name, dtype) k->linear[dtype] = linear_##name##_avx512paired;
+    FOR_EACH_PAIRED(SET_PAIRED)
+#undef SET_PAIRED
+}
+
 static void init_amx(struct kernels *k)
 {
 #define SET_AMX(name, dtype) k->linear[dtype] = linear_##name##_amx;
@@ -213,6 +222,8 @@ static void init_fast(struct kernels *k)
         init_avx512(k); /* the best comes last */
     if (k->cpu & CPU_SPLIT)
         init_split(k);
+    if (k->cpu & CPU_PAIRED)
+        init_paired(k);
     if (k->cpu & CPU_AMX)
         init_amx(k);
     if (k->cpu & CPU_BF16)

@@ -17,19 +17,26 @@
 
 #include "kernels/kernels.h"
 
-/* M(name, dtype, further arguments) for each quantized type. */
-#define FOR_EACH_QUANTIZED(M, ...)                                                                           \
+/* M(name, dtype, further arguments) for each quantized type; first for those with format_is_paired(). */
+#define FOR_EACH_PAIRED(M, ...)                                                                              \
     M(q4_0, DTYPE_Q4_0, ##__VA_ARGS__)                                                                       \
     M(q4_1, DTYPE_Q4_1, ##__VA_ARGS__)                                                                       \
+    M(q4_k, DTYPE_Q4_K, ##__VA_ARGS__)                                                                       \
+    M(mxfp4, DTYPE_MXFP4, ##__VA_ARGS__)                                                                     \
+    M(g4_64, DTYPE_G4_64, ##__VA_ARGS__)                                                                     \
+    M(g4_128, DTYPE_G4_128, ##__VA_ARGS__)                                                                   \
+    M(g4z_32, DTYPE_G4Z_32, ##__VA_ARGS__)                                                                   \
+    M(g4z_64, DTYPE_G4Z_64, ##__VA_ARGS__)                                                                   \
+    M(g4z_128, DTYPE_G4Z_128, ##__VA_ARGS__)
+#define FOR_EACH_QUANTIZED(M, ...)                                                                           \
+    FOR_EACH_PAIRED(M, ##__VA_ARGS__)                                                                        \
     M(q5_0, DTYPE_Q5_0, ##__VA_ARGS__)                                                                       \
     M(q5_1, DTYPE_Q5_1, ##__VA_ARGS__)                                                                       \
     M(q8_0, DTYPE_Q8_0, ##__VA_ARGS__)                                                                       \
     M(q2_k, DTYPE_Q2_K, ##__VA_ARGS__)                                                                       \
     M(q3_k, DTYPE_Q3_K, ##__VA_ARGS__)                                                                       \
-    M(q4_k, DTYPE_Q4_K, ##__VA_ARGS__)                                                                       \
     M(q5_k, DTYPE_Q5_K, ##__VA_ARGS__)                                                                       \
     M(q6_k, DTYPE_Q6_K, ##__VA_ARGS__)                                                                       \
-    M(mxfp4, DTYPE_MXFP4, ##__VA_ARGS__)                                                                     \
     M(iq4_nl, DTYPE_IQ4_NL, ##__VA_ARGS__)                                                                   \
     M(iq4_xs, DTYPE_IQ4_XS, ##__VA_ARGS__)                                                                   \
     M(iq2_xxs, DTYPE_IQ2_XXS, ##__VA_ARGS__)                                                                 \
@@ -39,13 +46,8 @@
     M(iq3_s, DTYPE_IQ3_S, ##__VA_ARGS__)                                                                     \
     M(iq1_s, DTYPE_IQ1_S, ##__VA_ARGS__)                                                                     \
     M(iq1_m, DTYPE_IQ1_M, ##__VA_ARGS__)                                                                     \
-    M(g4_64, DTYPE_G4_64, ##__VA_ARGS__)                                                                     \
-    M(g4_128, DTYPE_G4_128, ##__VA_ARGS__)                                                                   \
     M(g8_64, DTYPE_G8_64, ##__VA_ARGS__)                                                                     \
-    M(g8_128, DTYPE_G8_128, ##__VA_ARGS__)                                                                   \
-    M(g4z_32, DTYPE_G4Z_32, ##__VA_ARGS__)                                                                   \
-    M(g4z_64, DTYPE_G4Z_64, ##__VA_ARGS__)                                                                   \
-    M(g4z_128, DTYPE_G4Z_128, ##__VA_ARGS__)
+    M(g8_128, DTYPE_G8_128, ##__VA_ARGS__)
 
 /* Tables of 16 numbers, for types whose stored numbers are places in a table: format_largest(). */
 enum number_table {
@@ -173,6 +175,26 @@ static inline __attribute__((always_inline)) int format_unit_columns(struct quan
 static inline __attribute__((always_inline)) int format_largest(struct quant_format f)
 {
     return f.table == NUMBERS_PLAIN ? (1 << (f.low_bits + f.high_bits)) - 1 : f.zero == 16 ? 31 : 255;
+}
+
+/* Whether some columns of a block can be multiplied in pairs (input_block.h): with one run, and numbers of which none is
+ * further than 12 from format_middle(). */
+static inline __attribute__((always_inline)) bool format_is_paired(struct quant_format f)
+{
+    return f.sub == BLOCK && f.low_bits == 4 && f.high_bits == 0 &&
+           (f.table == NUMBERS_PLAIN || f.table == NUMBERS_E2M1);
+}
+
+/* What paired columns subtract from the numbers u. */
+static inline __attribute__((always_inline)) int format_middle(struct quant_format f)
+{
+    return f.table == NUMBERS_PLAIN ? 8 : f.zero;
+}
+
+/* The bound of an input's number: signed bytes, which in pairs hold the sum with a weight of -8 to 7 or -12 to 12. */
+static inline __attribute__((always_inline)) int format_most_input(struct quant_format f)
+{
+    return !format_is_paired(f) ? 127 : f.table == NUMBERS_PLAIN ? 120 : 115;
 }
 
 /* Bytes of a plane of one block and 16 rows: 512 numbers. */

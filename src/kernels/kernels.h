@@ -34,9 +34,9 @@ enum {
 
 /* Version of the numerical results: increased when an operation's bits change, so that saved
  * results (KV pages on disk) of another version are not reused. */
-enum { KERNELS_BITS = 1 };
+enum { KERNELS_BITS = 2 };
 
-/* Bits of a processor level. AVX-512 and AVX-VNNI include AVX2; the two after AVX-512 are kinds of it. Each of NEON's includes
+/* Bits of a processor level. AVX-512 and AVX-VNNI include AVX2; the two after AVX-512, and CPU_PAIRED, are kinds of it. Each of NEON's includes
  * the ones before it. */
 enum {
     CPU_REF = 0,
@@ -50,6 +50,8 @@ enum {
     CPU_AVXVNNI = 128, /* vpdpbusd of 256 bits, in the encoding of AVX-512 or, with the next bit, its own */
     CPU_VEX = 256,
     CPU_AMX = 512, /* tiles of bytes; with AVX-512, for rows that are not few */
+    CPU_PAIRED =
+        1024, /* twice as many units of 512 bits add as multiply; its kernels run where those of CPU_SPLIT do */
 };
 
 /* The levels that processor and operating system support. */

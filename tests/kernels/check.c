@@ -58,9 +58,15 @@ static float random_value(struct check *c, enum fill fill)
 
 void check_fill(struct check *c, float *x, size_t n)
 {
+    static const float MOST[] = { 127, 120, 115 }; /* format_most_input() */
     float equal = random_value(c, FILL_WIDE);
-    for (size_t i = 0; i < n; i++)
-        x[i] = c->fill == FILL_EQUAL ? equal : random_value(c, c->fill);
+    for (size_t i = 0; i < n; i++) {
+        if (c->fill == FILL_EXTREME && i % BLOCK == 0)
+            equal = ldexpf(MOST[check_random(c) % 3], (int)(check_random(c) % 5));
+        x[i] = c->fill == FILL_EQUAL     ? equal
+               : c->fill == FILL_EXTREME ? copysignf(equal, random_value(c, FILL_RANDOM))
+                                         : random_value(c, c->fill);
+    }
 }
 
 bool check_next(struct check *c, any_fn *variant, const char *format, ...)

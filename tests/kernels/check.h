@@ -18,6 +18,7 @@ enum fill {
     FILL_HUGE,     /* around the largest float: products and sums overflow */
     FILL_DENORMAL, /* and zeros of both signs */
     FILL_EQUAL,
+    FILL_EXTREME, /* of both signs, with magnitudes that become the largest input numbers of quantized types */
     FILL_HOSTILE, /* random with some NaN and infinities */
     FILL_COUNT
 };

@@ -14,6 +14,7 @@ static const unsigned LEVELS[] = {
     CPU_AVX2 | CPU_AVXVNNI | CPU_VEX,
     CPU_AVX2 | CPU_AVX512,
     CPU_AVX2 | CPU_AVX512 | CPU_SPLIT,
+    CPU_AVX2 | CPU_AVX512 | CPU_PAIRED,
     CPU_AVX2 | CPU_AVX512 | CPU_BF16,
     CPU_AVX2 | CPU_AVX512 | CPU_AMX,
 #elif defined(__aarch64__)
@@ -35,16 +36,17 @@ enum { N_CHECKS = sizeof CHECKS / sizeof *CHECKS };
 
 static const char *level_name(unsigned level)
 {
-    return level & CPU_BF16    ? "avx512+bf16"
-           : level & CPU_SPLIT ? "avx512+split"
-           : level & CPU_VEX   ? "avxvnni+vex"
-                               : cpu_name(level);
+    return level & CPU_BF16     ? "avx512+bf16"
+           : level & CPU_SPLIT  ? "avx512+split"
+           : level & CPU_PAIRED ? "avx512+paired"
+           : level & CPU_VEX    ? "avxvnni+vex"
+                                : cpu_name(level);
 }
 
 /* The lowest level runs too: it marks the plain C variants as seen. */
 static int run_checks(struct check *c)
 {
-    unsigned all = cpu_detect() | CPU_SPLIT; /* runs wherever AVX-512 does */
+    unsigned all = cpu_detect() | CPU_SPLIT | CPU_PAIRED; /* run wherever AVX-512 does */
     printf("TAP version 13\n1..%d\n", N_CHECKS * N_LEVELS);
     int n_failed = 0;
     for (int i = 0; i < N_CHECKS; i++) {

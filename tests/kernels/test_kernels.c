@@ -207,29 +207,33 @@ static void sizes_that_do_not_fit_are_refused(void **state)
     assert_true(tile_bytes(DTYPE_Q4_0, 16, 160) == 16 * 5 * (32 + sizeof(struct input_row)));
 }
 
-/* The scale of a block of inputs: the smallest with four significant bits that keeps all numbers within -127..127. */
+/* The scale of a block of inputs: the smallest with four significant bits that keeps all numbers within the format's. */
 static void input_scales_are_the_smallest_of_few_bits(void **state)
 {
     (void)state;
+    static const enum dtype TYPES[] = { DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_MXFP4 };
     for (int e = -99; e < 110; e += 13) {
         for (int i = 0; i < 1000; i++) {
+            struct quant_format f = quant_format(TYPES[i % 3]);
+            double most = format_most_input(f);
             float max = ldexpf(1 + (float)i / 1000, e - 1);
             struct input_row row;
-            double inverse = (double)input_scale(&row, max);
-            assert_true(row.step >= 0 && row.step < INPUT_STEPS);
-            double unit = (double)input_unit(&row), d = (INPUT_STEPS + row.step) * unit;
+            double inverse = (double)input_scale(&row, max, f), d = (double)row.d;
+            double unit = (double)(row.magic / 0x1.8p23f);
+            assert_true(d == (INPUT_STEPS + input_step(&row)) * unit);
             assert_true(unit == exp2(ilogb(unit)));
             assert_true(fabs(inverse * d - 1) < 1e-6);
-            assert_true((double)max / d < 127.00001);
-            double below = row.step > 0 ? d - unit : d - unit / 2; /* the next smaller scale */
-            assert_true((double)max / below > 126.9999);
+            assert_true((double)max / d < most + 1e-5);
+            double below = input_step(&row) > 0 ? d - unit : d - unit / 2; /* the next smaller scale */
+            assert_true((double)max / below > most - 1e-4);
         }
     }
     static const float UNFIT[] = { 0x1p110f, INFINITY, NAN };
     struct input_row row;
     for (size_t i = 0; i < sizeof UNFIT / sizeof *UNFIT; i++)
-        assert_true(input_scale(&row, UNFIT[i]) == 0 && isnan(row.magic) && isnan(input_unit(&row)));
-    assert_true(input_scale(&row, 0) == 0 && input_unit(&row) == 1);
+        assert_true(input_scale(&row, UNFIT[i], quant_format(DTYPE_Q4_0)) == 0 && isnan(row.magic) &&
+                    isnan(row.d));
+    assert_true(input_scale(&row, 0, quant_format(DTYPE_Q4_0)) == 0 && row.magic == 0x1.8p23f);
 }
 
 static void a_level_is_chosen_by_name_or_environment(void **state)

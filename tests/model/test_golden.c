@@ -261,7 +261,8 @@ static void quantized_arithmetic_stays_near_exact_arithmetic(void **state)
 }
 
 /* Files of llama-quantize (tools/fixtures/llama_quantize_fixtures.py), each with several types. In float32 only what is read of
- * the blocks is on trial; as stored, activations are rounded to 8 bits too. */
+ * the blocks is on trial; as stored, activations are rounded to 8 bits too, and a position may choose another of two experts with
+ * nearly the same score: hence the median of the positions. */
 static void files_of_llama_quantize_agree_with_transformers(void **state)
 {
     (void)state;
@@ -277,10 +278,10 @@ static void files_of_llama_quantize_agree_with_transformers(void **state)
             e[is_stored] = util_compare_file(model, golden, "logits", 3);
             model_free(model);
         }
-        print_message("# %s: relative %.2e in float32; as stored rms %.2e\n", NAMES[i], e[0].max_relative,
-                      e[1].rms);
+        print_message("# %s: relative %.2e in float32; as stored rms %.2e, of a position %.2e\n", NAMES[i],
+                      e[0].max_relative, e[1].rms, e[1].median_rms);
         assert_true(e[0].max_relative <= 1e-4);
-        assert_true(e[1].rms > 1e-4 && e[1].rms <= 0.04);
+        assert_true(e[1].median_rms > 1e-4 && e[1].median_rms <= 0.03);
     }
 }
 

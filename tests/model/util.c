@@ -183,30 +183,45 @@ int util_read_ids(const json_t *array, int32_t *ids)
     return (int)json_array_size(array);
 }
 
-static void compare(struct util_errors *e, const float *got, const float *want, int n, int n_vocab)
+/* rms: of each position. */
+static void compare(struct util_errors *e, double *rms, const float *got, const float *want, int n,
+                    int n_vocab)
 {
     for (int p = 0; p < n; p++) {
-        double peak = 0, worst = 0;
+        double peak = 0, worst = 0, squares = 0, squared_errors = 0;
         for (int i = 0; i < n_vocab; i++) {
             double w = (double)want[(size_t)p * (size_t)n_vocab + (size_t)i];
             double d = fabs((double)got[(size_t)p * (size_t)n_vocab + (size_t)i] - w);
             assert_true(d == d);
             peak = fabs(w) > peak ? fabs(w) : peak;
             worst = d > worst ? d : worst;
-            e->sum_squares += w * w;
-            e->sum_squared_errors += d * d;
+            squares += w * w;
+            squared_errors += d * d;
         }
+        e->sum_squares += squares;
+        e->sum_squared_errors += squared_errors;
+        rms[p] = sqrt(squared_errors / squares);
         e->max_abs = worst > e->max_abs ? worst : e->max_abs;
         e->max_relative = worst / peak > e->max_relative ? worst / peak : e->max_relative;
     }
     e->rms = sqrt(e->sum_squared_errors / e->sum_squares);
 }
 
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
 struct util_errors util_compare_file(struct model *model, const char *golden_path, const char *tensor,
                                      int n_prompts)
 {
+    enum { MOST_POSITIONS = 4096 };
     struct util_errors errors = { 0 };
+    double *rms = malloc(MOST_POSITIONS * sizeof *rms);
+    int n_positions = 0;
     struct tensor_set *golden;
+    assert_non_null(rms);
     assert_int_equal(tensor_set_open_as(&golden, &SAFETENSORS_FORMAT, golden_path, NULL), TUTTI_OK);
     for (int k = 0; k < n_prompts; k++) {
         const struct tensor *ids = util_golden(golden, k, "ids"), *logits = util_golden(golden, k, tensor);
@@ -217,11 +232,16 @@ struct util_errors util_compare_file(struct model *model, const char *golden_pat
         memcpy(copy, ids->data, ids->n_bytes);
         memcpy(want, logits->data, logits->n_bytes);
         float *got = util_logits(model, copy, n, n);
-        compare(&errors, got, want, n, model->desc.n_vocab);
+        assert_true(n > 0 && n <= MOST_POSITIONS - n_positions);
+        compare(&errors, rms + n_positions, got, want, n, model->desc.n_vocab);
+        n_positions += n;
         free(got);
         free(want);
         free(copy);
     }
     tensor_set_close(golden);
+    qsort(rms, (size_t)n_positions, sizeof *rms, compare_doubles);
+    errors.median_rms = rms[n_positions / 2];
+    free(rms);
     return errors;
 }

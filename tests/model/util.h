@@ -34,6 +34,7 @@ int util_read_ids(const json_t *array, int32_t *ids);
 struct util_errors {
     double max_abs, max_relative; /* relative: to the largest |logit| of its position */
     double rms;                   /* of all errors, relative to that of all logits */
+    double median_rms;            /* of the positions' own: one that chooses another expert changes little */
     double sum_squares, sum_squared_errors;
 };
 

@@ -218,7 +218,8 @@ INLINE void prepare_cells(struct cell *cells, const struct input_row *rows, int 
     }
     const int32x4x4_t all = vld4q_s32((const int32_t *)rows);
     const float32x4_t magic = vreinterpretq_f32_s32(all.val[2]);
-    const float32x4_t step = vcvtq_f32_s32(vaddq_s32(all.val[3], vdupq_n_s32(INPUT_STEPS)));
+    const int32x4_t bits = vandq_s32(vshrq_n_s32(all.val[3], 20), vdupq_n_s32(INPUT_STEPS - 1));
+    const float32x4_t step = vcvtq_f32_s32(vaddq_s32(bits, vdupq_n_s32(INPUT_STEPS))); /* input_step() */
     vst1q_u32(negative, vreinterpretq_u32_f32(vnegq_f32(vmulq_f32(magic, step))));
     vst1q_u32(steps, vreinterpretq_u32_f32(step));
     const int runs = BLOCK / f.sub;

@@ -10,14 +10,16 @@ static void quantize_block(int8_t *q, struct input_row *row, const float *x, str
     float max = 0;
     for (int i = 0; i < BLOCK; i++)
         max = max_of(isnan(x[i]) ? (float)INFINITY : fabsf(x[i]), max);
-    float inverse = input_scale(row, max); /* |x * inverse| < 127.5 */
-    int sums[2] = { 0, 0 };
+    float inverse = input_scale(row, max, f);
+    int sums[2] = { 0, 0 }, paired = 0;
     for (int i = 0; i < BLOCK; i++) {
         float rounded = x[i] * inverse + EXP_MAGIC;
         q[i] = inverse == 0 ? 0 : (int8_t)(float_bits(rounded) - float_bits(EXP_MAGIC));
         sums[i / LANES] += q[i];
     }
-    input_set_start(row, sums, f);
+    for (int i = 16; i < 24; i++)
+        paired += (q[i] + 128) * q[i + 8];
+    input_set_start(row, sums, paired, f);
 }
 
 static void tile_quantized(uint8_t *dst, const float *x, size_t stride, int n_rows, int begin, int end,
@@ -59,7 +61,7 @@ static int partial_sum(const struct weight_block *b, struct quant_format f, int 
 static float add_block(const struct weight_block *b, struct quant_format f, float total)
 {
     int n = BLOCK / f.sub;
-    float d = (float)(INPUT_STEPS + b->input->step) * input_unit(b->input);
+    float d = b->input->d;
     for (int i = 0; i < n; i++) {
         float value = (float)partial_sum(b, f, i * f.sub, (i + 1) * f.sub) * d; /* exact */
         total = fmaf(value, packed_scale(b->unit, f, b->row, b->block * n + i), total);

@@ -14,6 +14,16 @@ INLINE int sum_of_bytes(__m128i bytes)
     return _mm_cvtsi128_si32(_mm_add_epi64(sums, _mm_unpackhi_epi64(sums, sums))) - 16 * 128;
 }
 
+/* The sum of (p[i] + 128) * p[i + 8], i < 8. */
+INLINE int v_sum_paired(const int8_t *p)
+{
+    __m128i bytes = _mm_loadu_si128((const __m128i *)p);
+    __m128i first = _mm_add_epi16(_mm_cvtepi8_epi16(bytes), _mm_set1_epi16(128));
+    __m128i sums = _mm_madd_epi16(first, _mm_cvtepi8_epi16(_mm_unpackhi_epi64(bytes, bytes)));
+    sums = _mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0x4E));
+    return _mm_cvtsi128_si32(_mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0xB1)));
+}
+
 /* The maximum of eight floats, compared as integers. */
 INLINE float fold_max_bits(__m256i x)
 {

@@ -13,6 +13,9 @@ linear_fn linear_bf16_avx512bf16;
 #define DECLARE_SPLIT(name, dtype) linear_fn linear_##name##_avx512split;
 FOR_EACH_QUANTIZED(DECLARE_SPLIT)
 #undef DECLARE_SPLIT
+#define DECLARE_PAIRED(name, dtype) linear_fn linear_##name##_avx512paired;
+FOR_EACH_PAIRED(DECLARE_PAIRED)
+#undef DECLARE_PAIRED
 #define DECLARE_AMX(name, dtype) linear_fn linear_##name##_amx;
 FOR_EACH_QUANTIZED(DECLARE_AMX)
 #undef DECLARE_AMX

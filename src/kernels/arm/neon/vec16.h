@@ -182,6 +182,14 @@ INLINE int v_store_low_bytes(int8_t *p, vec16 x)
     return vaddlvq_s8(bytes);
 }
 
+/* The sum of (p[i] + 128) * p[i + 8], i < 8. */
+INLINE int v_sum_paired(const int8_t *p)
+{
+    int16x8_t first = vaddw_s8(vdupq_n_s16(128), vld1_s8(p)), second = vmovl_s8(vld1_s8(p + 8));
+    int32x4_t sums = vmull_s16(vget_low_s16(first), vget_low_s16(second));
+    return vaddvq_s32(vmlal_s16(sums, vget_high_s16(first), vget_high_s16(second)));
+}
+
 INLINE vec16 v_add(vec16 a, vec16 b)
 {
     return OF_TWO(vec16, vaddq_f32, a, b);

@@ -108,10 +108,10 @@ INLINE void find_factors(struct piece *p, const struct inputs *x, int row, const
     for (int b = 0; b < x->n_blocks && (has_min || n < TILE); b++) {
         const struct input_row *from = rows_of(x, b, row);
         for (int r = 0; r < TILE; r++) {
-            p->d[b][r] = r < n ? bits_float((uint32_t)from[r].start[1]) : 0;
+            p->d[b][r] = r < n ? from[r].d : 0;
             if (has_min)
                 p->least[b][r] = r < n ? (bits_float((uint32_t)from[r].start[0]) - from[r].magic) *
-                                             (float)(INPUT_STEPS + from[r].step)
+                                             (float)(INPUT_STEPS + input_step(&from[r]))
                                        : 0;
         }
     }
@@ -132,8 +132,7 @@ INLINE void add_sums(float *total, const struct piece *p, const struct inputs *x
         __m512 scale = _mm512_load_ps(p->scale[b][h]), min = _mm512_load_ps(p->min[b][h]);
         UNROLL
         for (int r = 0; r < most; r++) {
-            __m512 d = most == TILE ? _mm512_castsi512_ps(_mm512_set1_epi32(from[r].start[1]))
-                                    : _mm512_set1_ps(p->d[b][r]);
+            __m512 d = most == TILE ? _mm512_set1_ps(from[r].d) : _mm512_set1_ps(p->d[b][r]);
             __m512 sum = _mm512_cvtepi32_ps(_mm512_load_si512(sums + r * LANES));
             t[r] = _mm512_fmadd_ps(_mm512_mul_ps(sum, d), scale, t[r]);
             if (has_min)

@@ -136,8 +136,10 @@ INLINE void load_scales(struct scales *s, const uint8_t *unit, const uint8_t *wi
     }
 }
 
-/* 8 + step, by step. */
-static const float STEPS[INPUT_STEPS] = { 8, 9, 10, 11, 12, 13, 14, 15 };
+/* 8 + step, at four times step: many_rows.h. */
+static const float STEPS[4 * INPUT_STEPS] = {
+    [0] = 8, [4] = 9, [8] = 10, [12] = 11, [16] = 12, [20] = 13, [24] = 14, [28] = 15
+};
 
 INLINE void multiply_scales(struct multiples *m, const struct scales *s, const struct quant_format f)
 {
@@ -145,7 +147,7 @@ INLINE void multiply_scales(struct multiples *m, const struct scales *s, const s
     for (int i = 0; i < 2 * BLOCK / f.sub; i++) {
         UNROLL
         for (int step = 0; step < INPUT_STEPS; step++) {
-            const __m256 factor = _mm256_set1_ps(STEPS[step]);
+            const __m256 factor = _mm256_set1_ps(STEPS[4 * step]);
             m->scale[i / 2][i % 2][step] = _mm256_mul_ps(s->scale[i / 2][i % 2], factor);
             if (f.has_min)
                 m->min[i / 2][i % 2][step] = _mm256_mul_ps(s->min[i / 2][i % 2], factor);
@@ -169,9 +171,9 @@ INLINE void load_row(struct row_factors *c, const struct input_row *row, const s
                      const struct quant_format f)
 {
     c->magic = _mm256_set1_ps(row->magic);
-    c->step = row->step;
+    c->step = input_step(row);
     if (!factors->multiples)
-        c->steps = _mm256_set1_ps(STEPS[c->step]);
+        c->steps = _mm256_set1_ps(STEPS[4 * c->step]);
     for (int run = 0; f.has_min && run < BLOCK / f.sub; run++)
         c->least[run] = _mm256_sub_ps(_mm256_castsi256_ps(_mm256_set1_epi32(row->start[run])), c->magic);
 }

@@ -58,8 +58,7 @@
 
 /* The end of the row before, in four parts. It is scaled by a table of the scales' multiples (TABLE), or its
  * sums by the step and then by the scales (PRODUCT): both products are exact. */
-#define TABLE_PLACE   "movslq -16+12(%[rows],%[i]), %[step]\n\tshl $5, %[step]\n\t"
-#define PRODUCT_PLACE "movslq -16+12(%[rows],%[i]), %[step]\n\t"
+#define PLACE "movzbl -16+14(%[rows],%[i]), %k[step]\n\tand $0x70, %k[step]\n\t" /* 16 input_step() */
 #define START         "vpbroadcastd -16+%c[start](%[rows],%[i]), " T1 "\n\t"
 #define STARTS        "vpaddd " SUM_0 ", " T1 ", " T2 "\n\tvpaddd " SUM_1 ", " T1 ", " T1 "\n\t"
 #define FLOATS                                                                                             \
@@ -81,10 +80,10 @@
     "vmovups " T0 ", -64(%[total],%[i],4)\n\t"                                                             \
     "vmovups " T4 ", -32(%[total],%[i],4)\n\t"
 /* 0: of scales, 1: of mins. struct multiples, struct scales. */
-#define TABLE(is_min, strip)   "1024*" #is_min "+256*" #strip "(%[factors],%[step])"
+#define TABLE(is_min, strip)   "1024*" #is_min "+256*" #strip "(%[factors],%[step],2)"
 #define PRODUCT(is_min, strip) "128*" #is_min "+32*" #strip "(%[factors])"
 #define STEP                                                                                               \
-    "vbroadcastss (%[steps],%[step],4), " T4 "\n\t"                                                        \
+    "vbroadcastss (%[steps],%[step]), " T4 "\n\t"                                                        \
     "vmulps " T4 ", " T1 ", " T1 "\n\t"                                                                    \
     "vmulps " T4 ", " T2 ", " T2 "\n\t"
 
@@ -132,13 +131,13 @@
 #define LAST_PASSES(before)                                                                                \
     do {                                                                                                   \
         if (factors->multiples && f.has_min)                                                               \
-            LAST_PASS(before, TABLE_PLACE, TABLE_MIN_END);                                                 \
+            LAST_PASS(before, PLACE, TABLE_MIN_END);                                                 \
         else if (factors->multiples)                                                                       \
-            LAST_PASS(before, TABLE_PLACE, TABLE_END);                                                     \
+            LAST_PASS(before, PLACE, TABLE_END);                                                     \
         else if (f.has_min)                                                                                \
-            LAST_PASS(before, PRODUCT_PLACE, PRODUCT_MIN_END);                                             \
+            LAST_PASS(before, PLACE, PRODUCT_MIN_END);                                             \
         else                                                                                               \
-            LAST_PASS(before, PRODUCT_PLACE, PRODUCT_END);                                                 \
+            LAST_PASS(before, PLACE, PRODUCT_END);                                                 \
     } while (0)
 /* clang-format on */
 

@@ -9,14 +9,20 @@
  * multiplications per block and input row: eight dot products, and one fused multiply-add to the
  * total, which stays in the L1 cache.
  *
- * The file that includes this one defines IS_SPLIT: whether the processor executes instructions of 512 bits
- * as two of 256. There a multiplication more in each row, or a table of 16 vectors in each block, costs what
- * it does not cost elsewhere, so blocks with four rows and more use smaller tables (many_rows.h). */
+ * The file that includes this one defines two constants:
+ * IS_SPLIT: whether the processor executes instructions of 512 bits as two of 256. There a multiplication more in
+ *     each row, or a table of 16 vectors in each block, costs what it does not cost elsewhere, so blocks with four
+ *     rows and more use smaller tables.
+ * IS_PAIRED: whether it has more units for additions than for multiplications. There blocks of many rows
+ *     multiply half of their columns in pairs (input_block.h), where the format allows it: seven multiplications for a
+ *     half and row. With few rows, preparing the weights costs more than that saves (measured: docs/notes/kernels.md).
+ * Both: many_rows.h, paired_rows.h. */
 #ifndef TUTTI_KERNELS_X86_AVX512_LINEAR_QUANTIZED_BODY_H
 #define TUTTI_KERNELS_X86_AVX512_LINEAR_QUANTIZED_BODY_H
 
 #include "kernels/input_block.h"
 #include "kernels/x86/avx512/many_rows.h"
+#include "kernels/x86/avx512/paired_rows.h"
 #include "kernels/x86/avx512/unpack.h"
 #include "kernels/x86/x86.h"
 
@@ -115,7 +121,7 @@ INLINE void block_rows(const struct weights *w, const struct multiples *m, const
     UNROLL
     for (int i = 0; i < n; i++) {
         const __m512 magic = _mm512_set1_ps(rows[i].magic);
-        const int step = rows[i].step, mins = f.has_min ? runs : 0;
+        const int step = input_step(&rows[i]), mins = f.has_min ? runs : 0;
         UNROLL
         for (int h = 0; h < 2; h++) {
             float *at = x->total[h] + (r + i) * LANES;
@@ -135,12 +141,28 @@ INLINE void block_rows(const struct weights *w, const struct multiples *m, const
     }
 }
 
-/* All rows of a block with one scale and min for all its columns; four rows or more. */
-INLINE void block_many(const struct weights *w, struct split_multiples *split, const struct input *x,
+/* The weights of columns in pairs, less the format's middle; those of the second one have 128 added. */
+INLINE void prepare_pairs(struct weights *w, const struct quant_format f)
+{
+    const __m512i first = _mm512_set1_epi8((char)-format_middle(f)),
+                  second = _mm512_set1_epi8((char)(128 - format_middle(f)));
+    UNROLL
+    for (int h = 0; h < 2; h++) {
+        UNROLL
+        for (int g = 4; g < 8; g++)
+            w->w[h][g] = _mm512_add_epi8(w->w[h][g], g < 6 ? first : second);
+    }
+}
+
+/* All rows of a block with one scale and min for all its columns; four rows or more. Changes w. */
+INLINE void block_many(struct weights *w, struct split_multiples *split, const struct input *x,
                        const struct quant_format f)
 {
+    const bool is_paired = IS_PAIRED && format_is_paired(f);
     const char *ahead = (const char *)x->q + PREFETCH_INPUT_BYTES;
-    const void *start = f.zero == 0 ? (const void *)&x->rows->magic : x->rows->start;
+    const void *start = is_paired     ? &x->rows->start[1]
+                        : f.zero == 0 ? (const void *)&x->rows->magic
+                                      : &x->rows->start[0];
     int64_t i = 0, step, odd, end = 16 * (int64_t)(x->n_rows / 4 * 4);
     if (IS_SPLIT) {
         const void *m = split;
@@ -151,22 +173,29 @@ INLINE void block_many(const struct weights *w, struct split_multiples *split, c
                 _mm512_store_ps(split->min[h][1], w->min[h][0]);
         }
         if (f.has_min)
-            PIPELINE(ADD_MIN, SPLIT);
+            PIPELINE(PLAIN, ADD_MIN, SPLIT);
         else
-            PIPELINE(NO_MIN, SPLIT);
+            PIPELINE(PLAIN, NO_MIN, SPLIT);
         return;
     }
     struct multiples whole;
     const void *m = &whole;
     multiply_scales(&whole, w, f);
-    if (f.has_min)
-        PIPELINE(ADD_MIN, WHOLE);
-    else
-        PIPELINE(NO_MIN, WHOLE);
+    if (is_paired) {
+        prepare_pairs(w, f);
+        if (f.has_min)
+            PIPELINE(PAIRED, ADD_MIN, WHOLE);
+        else
+            PIPELINE(PAIRED, NO_MIN, WHOLE);
+    } else if (f.has_min) {
+        PIPELINE(PLAIN, ADD_MIN, WHOLE);
+    } else {
+        PIPELINE(PLAIN, NO_MIN, WHOLE);
+    }
 }
 
 /* All input rows; with 16-column runs only two at a time, for lack of registers. */
-INLINE void block_all(const struct weights *w, struct split_multiples *split, const struct input *x,
+INLINE void block_all(struct weights *w, struct split_multiples *split, const struct input *x,
                       const struct quant_format f, const bool is_few)
 {
     const int step = f.sub == BLOCK ? 4 : 2;

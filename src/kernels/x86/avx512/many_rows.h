@@ -5,6 +5,8 @@
  * dot products of other rows, and both multipliers stay busy. A compiler would put the final
  * operations after all dot products and copy sums between registers; hence assembly.
  *
+ * That is the pipeline of PLAIN products; the one of PAIRED products is in paired_rows.h.
+ *
  * Rows are addressed by %[i], which is 16 times the row: a row has 32 bytes of q, 16 of struct
  * input_row, and 64 of each half's totals. Registers 0 to 15 hold the weights; the sums of the
  * four rows are the pairs A to D.
@@ -42,34 +44,33 @@
     "vpdpbusd " INPUT ", %[w0" #g "], " SUM_##p##0 "\n\t"                                                  \
     "vpdpbusd " INPUT ", %[w1" #g "], " SUM_##p##1 "\n\t"
 
-/* Converts the sums to floats and finds the places of the row's factors. */
-#define END(row, p, table)                                                                                 \
+/* Converts the sums to floats and finds the places of the row's factors: 16 times input_step(). */
+#define END(row, sum_0, sum_1, done_0, done_1, table)                                                      \
     "vbroadcastss 16*(" #row ")+8(%[rows],%[i]), " MAGIC "\n\t"                                            \
-    "movslq 16*(" #row ")+12(%[rows],%[i]), %[step]\n\t"                                                   \
-    "vsubps " MAGIC ", " SUM_##p##0 ", " DONE_0 "\n\t"                                                     \
-    "vsubps " MAGIC ", " SUM_##p##1 ", " DONE_1 "\n\t"                                                     \
+    "movzbl 16*(" #row ")+14(%[rows],%[i]), %k[step]\n\t"                                                  \
+    "and $0x70, %k[step]\n\t"                                                                              \
+    "vsubps " MAGIC ", " sum_0 ", " done_0 "\n\t"                                                          \
+    "vsubps " MAGIC ", " sum_1 ", " done_1 "\n\t"                                                          \
     table##_PLACE
-#define WHOLE_PLACE                                                                                        \
-    "shl $6, %[step]\n\t"
+#define PLAIN_END(row, p, table) END(row, SUM_##p##0, SUM_##p##1, DONE_0, DONE_1, table)
+#define WHOLE_PLACE ""
 #define SPLIT_PLACE                                                                                        \
-    "mov %[step], %[odd]\n\t"                                                                              \
-    "shr $1, %[step]\n\t"                                                                                  \
-    "and $1, %[odd]\n\t"                                                                                   \
-    "shl $6, %[step]\n\t"                                                                                  \
-    "shl $6, %[odd]\n\t"
+    "mov %k[step], %k[odd]\n\t"                                                                            \
+    "and $0x60, %k[step]\n\t"                                                                              \
+    "and $0x10, %k[odd]\n\t"
 
 /* Adds x times the factor to the total. kind: 0, of scales; 1, of mins. */
 #define WHOLE_MULTIPLY(kind, half, x)                                                                      \
-    "vfmadd231ps 2048*" #kind "+1024*" #half "(%[multiples],%[step]), " x ", " TOTAL "\n\t"
+    "vfmadd231ps 2048*" #kind "+1024*" #half "(%[multiples],%[step],4), " x ", " TOTAL "\n\t"
 #define SPLIT_MULTIPLY(kind, half, x)                                                                      \
-    "vmovaps 768*" #kind "+384*" #half "(%[multiples],%[odd]), " FACTOR "\n\t"                             \
-    "vaddps 768*" #kind "+384*" #half "+128(%[multiples],%[step]), " FACTOR ", " FACTOR "\n\t"             \
+    "vmovaps 768*" #kind "+384*" #half "(%[multiples],%[odd],4), " FACTOR "\n\t"                             \
+    "vaddps 768*" #kind "+384*" #half "+128(%[multiples],%[step],2), " FACTOR ", " FACTOR "\n\t"             \
     "vfmadd231ps " FACTOR ", " x ", " TOTAL "\n\t"
 
-/* Adds one half to its total. min: NO_MIN or ADD_MIN. */
-#define ADD(row, half, min, table)                                                                         \
+/* Adds sum to the total of one half. min: NO_MIN or ADD_MIN. */
+#define ADD(row, half, sum, min, table)                                                                       \
     "vmovups 64*(" #row ")(%[total" #half "],%[i],4), " TOTAL "\n\t"                                       \
-    table##_MULTIPLY(0, half, DONE_##half)                                                                 \
+    table##_MULTIPLY(0, half, sum)                                                                         \
     min(row, half, table)                                                                                  \
     "vmovups " TOTAL ", 64*(" #row ")(%[total" #half "],%[i],4)\n\t"
 #define NO_MIN(row, half, table) ""
@@ -116,7 +117,7 @@
 #define WHOLE_ADD_MIN(part) ""
 
 /* Row 0 to row 3 begin. scales, mins: the parts of their tables. */
-#define FILL(scales, mins)                                                                                 \
+#define PLAIN_FILL(scales, mins, min, table)                                                                                 \
     BEGIN(0, A) scales(0) DOTS(0, A, 0) scales(1) DOTS(0, A, 1) scales(2)                                  \
     DOTS(0, A, 2) BEGIN(1, B) scales(3) DOTS(1, B, 0) DOTS(0, A, 3) scales(4) DOTS(1, B, 1)                \
     DOTS(0, A, 4) scales(5) DOTS(1, B, 2) BEGIN(2, C) DOTS(2, C, 0) scales(6) DOTS(0, A, 5) DOTS(1, B, 3)  \
@@ -125,33 +126,39 @@
 
 /* The oldest row o ends, three others continue, and row n begins with the sum registers of o. The
  * other macros are the same without a row n, and with fewer others. */
-#define NEXT_ROW(o, a, r, b, s, c, t, d, n, min, table)                                                    \
-    END(o, a, table) DOTS(r, b, 6) DOTS(s, c, 4) DOTS(t, d, 2) ADD(o, 0, min, table)                       \
-    BEGIN(n, a) DOTS(n, a, 0)                                                                              \
-    DOTS(r, b, 7) DOTS(s, c, 5) DOTS(t, d, 3) ADD(o, 1, min, table) DOTS(n, a, 1)
-#define DRAIN(o, a, r, b, s, c, t, d, min, table)                                                          \
-    END(o, a, table) DOTS(r, b, 6) DOTS(s, c, 4) DOTS(t, d, 2) ADD(o, 0, min, table)                       \
-    DOTS(r, b, 7) DOTS(s, c, 5) DOTS(t, d, 3) ADD(o, 1, min, table)                                        \
-    END(r, b, table) DOTS(s, c, 6) DOTS(t, d, 4) ADD(r, 0, min, table)                                     \
-    DOTS(s, c, 7) DOTS(t, d, 5) ADD(r, 1, min, table)                                                      \
-    END(s, c, table) DOTS(t, d, 6) ADD(s, 0, min, table) DOTS(t, d, 7) ADD(s, 1, min, table)               \
-    END(t, d, table) ADD(t, 0, min, table) ADD(t, 1, min, table)
+#define PLAIN_NEXT(o, a, r, b, s, c, t, d, n, min, table) \
+    PLAIN_END(o, a, table) DOTS(r, b, 6) DOTS(s, c, 4) DOTS(t, d, 2) ADD(o, 0, DONE_0, min, table) \
+    BEGIN(n, a) DOTS(n, a, 0) \
+    DOTS(r, b, 7) DOTS(s, c, 5) DOTS(t, d, 3) ADD(o, 1, DONE_1, min, table) DOTS(n, a, 1)
+#define PLAIN_DRAIN(o, a, r, b, s, c, t, d, min, table) \
+    PLAIN_END(o, a, table) DOTS(r, b, 6) DOTS(s, c, 4) DOTS(t, d, 2) ADD(o, 0, DONE_0, min, table) \
+    DOTS(r, b, 7) DOTS(s, c, 5) DOTS(t, d, 3) ADD(o, 1, DONE_1, min, table) \
+    PLAIN_END(r, b, table) DOTS(s, c, 6) DOTS(t, d, 4) ADD(r, 0, DONE_0, min, table) \
+    DOTS(s, c, 7) DOTS(t, d, 5) ADD(r, 1, DONE_1, min, table) \
+    PLAIN_END(s, c, table) DOTS(t, d, 6) ADD(s, 0, DONE_0, min, table) DOTS(t, d, 7) ADD(s, 1, DONE_1, min, table) \
+    PLAIN_END(t, d, table) ADD(t, 0, DONE_0, min, table) ADD(t, 1, DONE_1, min, table)
 
-#define NEXT_ROW_0(min, table) NEXT_ROW(-4, A, -3, B, -2, C, -1, D, 0, min, table)
-#define NEXT_ROW_1(min, table) NEXT_ROW(-3, B, -2, C, -1, D, 0, A, 1, min, table)
-#define NEXT_ROW_2(min, table) NEXT_ROW(-2, C, -1, D, 0, A, 1, B, 2, min, table)
-#define NEXT_ROW_3(min, table) NEXT_ROW(-1, D, 0, A, 1, B, 2, C, 3, min, table)
+#define PLAIN_NEXT_0(min, table) PLAIN_NEXT(-4, A, -3, B, -2, C, -1, D, 0, min, table)
+#define PLAIN_NEXT_1(min, table) PLAIN_NEXT(-3, B, -2, C, -1, D, 0, A, 1, min, table)
+#define PLAIN_NEXT_2(min, table) PLAIN_NEXT(-2, C, -1, D, 0, A, 1, B, 2, min, table)
+#define PLAIN_NEXT_3(min, table) PLAIN_NEXT(-1, D, 0, A, 1, B, 2, C, 3, min, table)
+/* After the row -1 and up to three more. */
+#define PLAIN_DRAIN_0(min, table) PLAIN_DRAIN(-4, A, -3, B, -2, C, -1, D, min, table)
+#define PLAIN_DRAIN_1(min, table) PLAIN_DRAIN(-3, B, -2, C, -1, D, 0, A, min, table)
+#define PLAIN_DRAIN_2(min, table) PLAIN_DRAIN(-2, C, -1, D, 0, A, 1, B, min, table)
+#define PLAIN_DRAIN_3(min, table) PLAIN_DRAIN(-1, D, 0, A, 1, B, 2, C, min, table)
 
-#define PIPELINE(min, table)                                                                               \
+/* products: PLAIN, or PAIRED (paired_rows.h). */
+#define PIPELINE(products, min, table)                                                                               \
     __asm__ volatile(                                                                                      \
-        FILL(table##_SCALES, table##_##min)                                                                \
+        products##_FILL(table##_SCALES, table##_##min, min, table)                                                                \
         "add $64, %[i]\n\t"                                                                                \
         "cmp %[end], %[i]\n\t"                                                                             \
         "jge 2f\n"                                                                                         \
         "1:\n\t"                                                                                           \
         "prefetcht0 (%[ahead],%[i],2)\n\t"                                                                 \
         "prefetcht0 64(%[ahead],%[i],2)\n\t"                                                               \
-        NEXT_ROW_0(min, table) NEXT_ROW_1(min, table) NEXT_ROW_2(min, table) NEXT_ROW_3(min, table)        \
+        products##_NEXT_0(min, table) products##_NEXT_1(min, table) products##_NEXT_2(min, table) products##_NEXT_3(min, table)        \
         "add $64, %[i]\n\t"                                                                                \
         "cmp %[end], %[i]\n\t"                                                                             \
         "jl 1b\n"                                                                                          \
@@ -159,19 +166,19 @@
         "cmp $1, %[rest]\n\t"                                                                              \
         "jg 4f\n\t"                                                                                        \
         "je 3f\n\t"                                                                                        \
-        DRAIN(-4, A, -3, B, -2, C, -1, D, min, table)                                                      \
+        products##_DRAIN_0(min, table)                                                      \
         "jmp 6f\n"                                                                                         \
         "3:\n\t"                                                                                           \
-        NEXT_ROW_0(min, table) DRAIN(-3, B, -2, C, -1, D, 0, A, min, table)                                \
+        products##_NEXT_0(min, table) products##_DRAIN_1(min, table)                                \
         "jmp 6f\n"                                                                                         \
         "4:\n\t"                                                                                           \
         "cmp $2, %[rest]\n\t"                                                                              \
         "jg 5f\n\t"                                                                                        \
-        NEXT_ROW_0(min, table) NEXT_ROW_1(min, table) DRAIN(-2, C, -1, D, 0, A, 1, B, min, table)          \
+        products##_NEXT_0(min, table) products##_NEXT_1(min, table) products##_DRAIN_2(min, table)          \
         "jmp 6f\n"                                                                                         \
         "5:\n\t"                                                                                           \
-        NEXT_ROW_0(min, table) NEXT_ROW_1(min, table) NEXT_ROW_2(min, table)                               \
-        DRAIN(-1, D, 0, A, 1, B, 2, C, min, table)                                                         \
+        products##_NEXT_0(min, table) products##_NEXT_1(min, table) products##_NEXT_2(min, table)                               \
+        products##_DRAIN_3(min, table)                                                         \
         "6:\n\t"                                                                                           \
         : [i] "+&r"(i), [step] "=&r"(step), [odd] "=&r"(odd)                                               \
         : [q] "r"(x->q), [rows] "r"(x->rows), [start] "r"(start), [total0] "r"(x->total[0]),                  \
@@ -184,7 +191,7 @@
           [w17] "v"(w->w[1][7])                                                                            \
         : "zmm16", "zmm17", "zmm18", "zmm19", "zmm20", "zmm21", "zmm22", "zmm23", "zmm24", "zmm25",        \
           "zmm26",                                                                                         \
-          "zmm27", "zmm28", "zmm30", "zmm31", "cc", "memory")
+          "zmm27", "zmm28", "zmm29", "zmm30", "zmm31", "cc", "memory")
 /* clang-format on */
 
 #endif
