@@ -63,12 +63,12 @@
 #define WHOLE_MULTIPLY(kind, half, x)                                                                      \
     "vfmadd231ps 2048*" #kind "+1024*" #half "(%[multiples],%[step],4), " x ", " TOTAL "\n\t"
 #define SPLIT_MULTIPLY(kind, half, x)                                                                      \
-    "vmovaps 768*" #kind "+384*" #half "(%[multiples],%[odd],4), " FACTOR "\n\t"                             \
-    "vaddps 768*" #kind "+384*" #half "+128(%[multiples],%[step],2), " FACTOR ", " FACTOR "\n\t"             \
+    "vmovaps 768*" #kind "+384*" #half "(%[multiples],%[odd],4), " FACTOR "\n\t"                           \
+    "vaddps 768*" #kind "+384*" #half "+128(%[multiples],%[step],2), " FACTOR ", " FACTOR "\n\t"           \
     "vfmadd231ps " FACTOR ", " x ", " TOTAL "\n\t"
 
 /* Adds sum to the total of one half. min: NO_MIN or ADD_MIN. */
-#define ADD(row, half, sum, min, table)                                                                       \
+#define ADD(row, half, sum, min, table)                                                                    \
     "vmovups 64*(" #row ")(%[total" #half "],%[i],4), " TOTAL "\n\t"                                       \
     table##_MULTIPLY(0, half, sum)                                                                         \
     min(row, half, table)                                                                                  \
@@ -117,7 +117,7 @@
 #define WHOLE_ADD_MIN(part) ""
 
 /* Row 0 to row 3 begin. scales, mins: the parts of their tables. */
-#define PLAIN_FILL(scales, mins, min, table)                                                                                 \
+#define PLAIN_FILL(scales, mins, min, table)                                                               \
     BEGIN(0, A) scales(0) DOTS(0, A, 0) scales(1) DOTS(0, A, 1) scales(2)                                  \
     DOTS(0, A, 2) BEGIN(1, B) scales(3) DOTS(1, B, 0) DOTS(0, A, 3) scales(4) DOTS(1, B, 1)                \
     DOTS(0, A, 4) scales(5) DOTS(1, B, 2) BEGIN(2, C) DOTS(2, C, 0) scales(6) DOTS(0, A, 5) DOTS(1, B, 3)  \
@@ -126,16 +126,17 @@
 
 /* The oldest row o ends, three others continue, and row n begins with the sum registers of o. The
  * other macros are the same without a row n, and with fewer others. */
-#define PLAIN_NEXT(o, a, r, b, s, c, t, d, n, min, table) \
-    PLAIN_END(o, a, table) DOTS(r, b, 6) DOTS(s, c, 4) DOTS(t, d, 2) ADD(o, 0, DONE_0, min, table) \
-    BEGIN(n, a) DOTS(n, a, 0) \
+#define PLAIN_NEXT(o, a, r, b, s, c, t, d, n, min, table)                                                  \
+    PLAIN_END(o, a, table) DOTS(r, b, 6) DOTS(s, c, 4) DOTS(t, d, 2) ADD(o, 0, DONE_0, min, table)         \
+    BEGIN(n, a) DOTS(n, a, 0)                                                                              \
     DOTS(r, b, 7) DOTS(s, c, 5) DOTS(t, d, 3) ADD(o, 1, DONE_1, min, table) DOTS(n, a, 1)
-#define PLAIN_DRAIN(o, a, r, b, s, c, t, d, min, table) \
-    PLAIN_END(o, a, table) DOTS(r, b, 6) DOTS(s, c, 4) DOTS(t, d, 2) ADD(o, 0, DONE_0, min, table) \
-    DOTS(r, b, 7) DOTS(s, c, 5) DOTS(t, d, 3) ADD(o, 1, DONE_1, min, table) \
-    PLAIN_END(r, b, table) DOTS(s, c, 6) DOTS(t, d, 4) ADD(r, 0, DONE_0, min, table) \
-    DOTS(s, c, 7) DOTS(t, d, 5) ADD(r, 1, DONE_1, min, table) \
-    PLAIN_END(s, c, table) DOTS(t, d, 6) ADD(s, 0, DONE_0, min, table) DOTS(t, d, 7) ADD(s, 1, DONE_1, min, table) \
+#define PLAIN_DRAIN(o, a, r, b, s, c, t, d, min, table)                                                    \
+    PLAIN_END(o, a, table) DOTS(r, b, 6) DOTS(s, c, 4) DOTS(t, d, 2) ADD(o, 0, DONE_0, min, table)         \
+    DOTS(r, b, 7) DOTS(s, c, 5) DOTS(t, d, 3) ADD(o, 1, DONE_1, min, table)                                \
+    PLAIN_END(r, b, table) DOTS(s, c, 6) DOTS(t, d, 4) ADD(r, 0, DONE_0, min, table)                       \
+    DOTS(s, c, 7) DOTS(t, d, 5) ADD(r, 1, DONE_1, min, table)                                              \
+    PLAIN_END(s, c, table) DOTS(t, d, 6) ADD(s, 0, DONE_0, min, table)                                     \
+    DOTS(t, d, 7) ADD(s, 1, DONE_1, min, table)                                                            \
     PLAIN_END(t, d, table) ADD(t, 0, DONE_0, min, table) ADD(t, 1, DONE_1, min, table)
 
 #define PLAIN_NEXT_0(min, table) PLAIN_NEXT(-4, A, -3, B, -2, C, -1, D, 0, min, table)
@@ -149,16 +150,17 @@
 #define PLAIN_DRAIN_3(min, table) PLAIN_DRAIN(-1, D, 0, A, 1, B, 2, C, min, table)
 
 /* products: PLAIN, or PAIRED (paired_rows.h). */
-#define PIPELINE(products, min, table)                                                                               \
+#define PIPELINE(products, min, table)                                                                     \
     __asm__ volatile(                                                                                      \
-        products##_FILL(table##_SCALES, table##_##min, min, table)                                                                \
+        products##_FILL(table##_SCALES, table##_##min, min, table)                                         \
         "add $64, %[i]\n\t"                                                                                \
         "cmp %[end], %[i]\n\t"                                                                             \
         "jge 2f\n"                                                                                         \
         "1:\n\t"                                                                                           \
         "prefetcht0 (%[ahead],%[i],2)\n\t"                                                                 \
         "prefetcht0 64(%[ahead],%[i],2)\n\t"                                                               \
-        products##_NEXT_0(min, table) products##_NEXT_1(min, table) products##_NEXT_2(min, table) products##_NEXT_3(min, table)        \
+        products##_NEXT_0(min, table) products##_NEXT_1(min, table)                                        \
+        products##_NEXT_2(min, table) products##_NEXT_3(min, table)                                        \
         "add $64, %[i]\n\t"                                                                                \
         "cmp %[end], %[i]\n\t"                                                                             \
         "jl 1b\n"                                                                                          \
@@ -166,23 +168,23 @@
         "cmp $1, %[rest]\n\t"                                                                              \
         "jg 4f\n\t"                                                                                        \
         "je 3f\n\t"                                                                                        \
-        products##_DRAIN_0(min, table)                                                      \
+        products##_DRAIN_0(min, table)                                                                     \
         "jmp 6f\n"                                                                                         \
         "3:\n\t"                                                                                           \
-        products##_NEXT_0(min, table) products##_DRAIN_1(min, table)                                \
+        products##_NEXT_0(min, table) products##_DRAIN_1(min, table)                                       \
         "jmp 6f\n"                                                                                         \
         "4:\n\t"                                                                                           \
         "cmp $2, %[rest]\n\t"                                                                              \
         "jg 5f\n\t"                                                                                        \
-        products##_NEXT_0(min, table) products##_NEXT_1(min, table) products##_DRAIN_2(min, table)          \
+        products##_NEXT_0(min, table) products##_NEXT_1(min, table) products##_DRAIN_2(min, table)         \
         "jmp 6f\n"                                                                                         \
         "5:\n\t"                                                                                           \
-        products##_NEXT_0(min, table) products##_NEXT_1(min, table) products##_NEXT_2(min, table)                               \
-        products##_DRAIN_3(min, table)                                                         \
+        products##_NEXT_0(min, table) products##_NEXT_1(min, table) products##_NEXT_2(min, table)          \
+        products##_DRAIN_3(min, table)                                                                     \
         "6:\n\t"                                                                                           \
         : [i] "+&r"(i), [step] "=&r"(step), [odd] "=&r"(odd)                                               \
-        : [q] "r"(x->q), [rows] "r"(x->rows), [start] "r"(start), [total0] "r"(x->total[0]),                  \
-          [total1] "r"(x->total[1]), [multiples] "r"(m), [ahead] "r"(ahead),              \
+        : [q] "r"(x->q), [rows] "r"(x->rows), [start] "r"(start), [total0] "r"(x->total[0]),               \
+          [total1] "r"(x->total[1]), [multiples] "r"(m), [ahead] "r"(ahead),                               \
           [end] "r"(end),                                                                                  \
           [rest] "r"(x->n_rows % 4), [w00] "v"(w->w[0][0]), [w01] "v"(w->w[0][1]), [w02] "v"(w->w[0][2]),  \
           [w03] "v"(w->w[0][3]), [w04] "v"(w->w[0][4]), [w05] "v"(w->w[0][5]), [w06] "v"(w->w[0][6]),      \
