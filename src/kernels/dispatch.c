@@ -157,47 +157,6 @@ static void init_ref(struct kernels *k)
     k->tile[DTYPE_BF16] = tile_bf16_ref;
 }
 
-#if defined(__x86_64__)
-static void init_avx2(struct kernels *k)
-{
-    SET_VARIANT(avx2)
-}
-
-static void init_avxvnni(struct kernels *k)
-{
-#define SET_VNNI(name, dtype)                                                                                \
-    k->linear[dtype] = k->cpu & CPU_VEX ? linear_##name##_vex : linear_##name##_evex;
-    FOR_EACH_QUANTIZED(SET_VNNI)
-#undef SET_VNNI
-}
-
-static void init_avx512(struct kernels *k)
-{
-    SET_VARIANT(avx512)
-}
-
-static void init_split(struct kernels *k)
-{
-#define SET_SPLIT(name, dtype) k->linear[dtype] = linear_##name##_avx512split;
-    FOR_EACH_QUANTIZED(SET_SPLIT)
-#undef SET_SPLIT
-}
-
-static void init_paired(struct kernels *k)
-{
-#define SET_PAIRED(name, dtype) k->linear[dtype] = linear_##name##_avx512paired;
-    FOR_EACH_PAIRED(SET_PAIRED)
-#undef SET_PAIRED
-}
-
-static void init_amx(struct kernels *k)
-{
-#define SET_AMX(name, dtype) k->linear[dtype] = linear_##name##_amx;
-    FOR_EACH_QUANTIZED(SET_AMX)
-#undef SET_AMX
-}
-#endif
-
 size_t weights_ahead_bytes;
 
 #if defined(__x86_64__)
@@ -214,18 +173,26 @@ static size_t prefetch_distance(void)
 
 static void init_fast(struct kernels *k)
 {
-    if (k->cpu & CPU_AVX2)
-        init_avx2(k);
-    if (k->cpu & CPU_AVXVNNI)
-        init_avxvnni(k);
-    if (k->cpu & CPU_AVX512)
-        init_avx512(k); /* the best comes last */
-    if (k->cpu & CPU_SPLIT)
-        init_split(k);
-    if (k->cpu & CPU_PAIRED)
-        init_paired(k);
-    if (k->cpu & CPU_AMX)
-        init_amx(k);
+    if (k->cpu & CPU_AVX2) {
+        SET_VARIANT(avx2)
+    }
+    if (k->cpu & CPU_VEX) {
+        FOR_EACH_QUANTIZED(SET_LINEAR, vex)
+    } else if (k->cpu & CPU_AVXVNNI) {
+        FOR_EACH_QUANTIZED(SET_LINEAR, evex)
+    }
+    if (k->cpu & CPU_AVX512) { /* the best comes last */
+        SET_VARIANT(avx512)
+    }
+    if (k->cpu & CPU_SPLIT) {
+        FOR_EACH_QUANTIZED(SET_LINEAR, avx512split)
+    }
+    if (k->cpu & CPU_PAIRED) {
+        FOR_EACH_PAIRED(SET_LINEAR, avx512paired)
+    }
+    if (k->cpu & CPU_AMX) {
+        FOR_EACH_QUANTIZED(SET_LINEAR, amx)
+    }
     if (k->cpu & CPU_BF16)
         k->linear[DTYPE_BF16] = linear_bf16_avx512bf16;
 }
@@ -241,14 +208,12 @@ static void init_fast(struct kernels *k)
     if (k->cpu & CPU_NEON) {
         SET_VARIANT(neon)
     }
-#define SET_LINEAR(name, dtype, variant) k->linear[dtype] = linear_##name##_##variant;
     if (k->cpu & CPU_DOTPROD) {
         FOR_EACH_QUANTIZED(SET_LINEAR, dotprod)
     }
     if (k->cpu & CPU_I8MM) {
         FOR_EACH_QUANTIZED(SET_LINEAR, i8mm)
     }
-#undef SET_LINEAR
 }
 #else
 static size_t prefetch_distance(void)

@@ -46,26 +46,26 @@
     M(bf16, DTYPE_BF16, variant)                                                                             \
     FOR_EACH_FLOAT8(M, variant)
 
-#define DECLARE_ROW_KERNEL(type, name, variant)    type name##_##variant;
-#define DECLARE_FLOAT_LINEAR(name, dtype, variant) linear_fn linear_##name##_##variant;
+#define DECLARE_ROW_KERNEL(type, name, variant) type name##_##variant;
+#define DECLARE_LINEAR(name, dtype, variant)    linear_fn linear_##name##_##variant;
 #define DECLARE_INTEGER_LINEAR(name, dtype, variant)                                                         \
     tile_fn tile_##name##_##variant;                                                                         \
     linear_fn linear_##name##_##variant;
 /* All kernels of a variant but the tiles of float weights, which are copies. */
 #define DECLARE_VARIANT(variant)                                                                             \
     FOR_EACH_ROW_KERNEL(DECLARE_ROW_KERNEL, variant)                                                         \
-    FOR_EACH_FLOAT_LINEAR(DECLARE_FLOAT_LINEAR, variant)                                                     \
+    FOR_EACH_FLOAT_LINEAR(DECLARE_LINEAR, variant)                                                           \
     FOR_EACH_QUANTIZED(DECLARE_INTEGER_LINEAR, variant)
 
 /* The same into a table k. */
-#define SET_ROW_KERNEL(type, name, variant)    k->name = name##_##variant;
-#define SET_FLOAT_LINEAR(name, dtype, variant) k->linear[dtype] = linear_##name##_##variant;
+#define SET_ROW_KERNEL(type, name, variant) k->name = name##_##variant;
+#define SET_LINEAR(name, dtype, variant)    k->linear[dtype] = linear_##name##_##variant;
 #define SET_INTEGER_LINEAR(name, dtype, variant)                                                             \
     k->tile[dtype] = tile_##name##_##variant;                                                                \
     k->linear[dtype] = linear_##name##_##variant;
 #define SET_VARIANT(variant)                                                                                 \
     FOR_EACH_ROW_KERNEL(SET_ROW_KERNEL, variant)                                                             \
-    FOR_EACH_FLOAT_LINEAR(SET_FLOAT_LINEAR, variant)                                                         \
+    FOR_EACH_FLOAT_LINEAR(SET_LINEAR, variant)                                                               \
     FOR_EACH_QUANTIZED(SET_INTEGER_LINEAR, variant)
 
 #endif

@@ -9,9 +9,8 @@
 #include "kernels/vector/vector.h"
 
 DECLARE_VARIANT(neon)
-#define DECLARE_LINEAR(name, dtype) linear_fn linear_##name##_dotprod, linear_##name##_i8mm;
-FOR_EACH_QUANTIZED(DECLARE_LINEAR)
-#undef DECLARE_LINEAR
+FOR_EACH_QUANTIZED(DECLARE_LINEAR, dotprod)
+FOR_EACH_QUANTIZED(DECLARE_LINEAR, i8mm)
 
 /* The levels that processor and operating system support: detect.c. */
 unsigned arm_detect(void);

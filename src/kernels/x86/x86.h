@@ -10,18 +10,11 @@
 DECLARE_VARIANT(avx2)
 DECLARE_VARIANT(avx512)
 linear_fn linear_bf16_avx512bf16;
-#define DECLARE_SPLIT(name, dtype) linear_fn linear_##name##_avx512split;
-FOR_EACH_QUANTIZED(DECLARE_SPLIT)
-#undef DECLARE_SPLIT
-#define DECLARE_PAIRED(name, dtype) linear_fn linear_##name##_avx512paired;
-FOR_EACH_PAIRED(DECLARE_PAIRED)
-#undef DECLARE_PAIRED
-#define DECLARE_AMX(name, dtype) linear_fn linear_##name##_amx;
-FOR_EACH_QUANTIZED(DECLARE_AMX)
-#undef DECLARE_AMX
-#define DECLARE_VNNI(name, dtype) linear_fn linear_##name##_vex, linear_##name##_evex;
-FOR_EACH_QUANTIZED(DECLARE_VNNI)
-#undef DECLARE_VNNI
+FOR_EACH_QUANTIZED(DECLARE_LINEAR, avx512split)
+FOR_EACH_PAIRED(DECLARE_LINEAR, avx512paired)
+FOR_EACH_QUANTIZED(DECLARE_LINEAR, amx)
+FOR_EACH_QUANTIZED(DECLARE_LINEAR, vex)
+FOR_EACH_QUANTIZED(DECLARE_LINEAR, evex)
 
 /* The loops of measure.h, and the operations of one round. n: a multiple of 4096. */
 enum {

@@ -14,8 +14,8 @@
  *     each row, or a table of 16 vectors in each block, costs what it does not cost elsewhere, so blocks with four
  *     rows and more use smaller tables.
  * IS_PAIRED: whether it has more units for additions than for multiplications. There blocks of many rows
- *     multiply half of their columns in pairs (input_block.h), where the format allows it: seven multiplications for a
- *     half and row. With few rows, preparing the weights costs more than that saves (measured: docs/notes/kernels.md).
+ *     multiply half of their columns in pairs (input_block.h): seven multiplications for a half and row. The file then has
+ *     formats with format_is_paired() only. With few rows, preparing the weights costs more than that saves (measured: docs/notes/kernels.md).
  * Both: many_rows.h, paired_rows.h. */
 #ifndef TUTTI_KERNELS_X86_AVX512_LINEAR_QUANTIZED_BODY_H
 #define TUTTI_KERNELS_X86_AVX512_LINEAR_QUANTIZED_BODY_H
@@ -158,9 +158,8 @@ INLINE void prepare_pairs(struct weights *w, const struct quant_format f)
 INLINE void block_many(struct weights *w, struct split_multiples *split, const struct input *x,
                        const struct quant_format f)
 {
-    const bool is_paired = IS_PAIRED && format_is_paired(f);
     const char *ahead = (const char *)x->q + PREFETCH_INPUT_BYTES;
-    const void *start = is_paired     ? &x->rows->start[1]
+    const void *start = IS_PAIRED     ? &x->rows->start[1]
                         : f.zero == 0 ? (const void *)&x->rows->magic
                                       : &x->rows->start[0];
     int64_t i = 0, step, odd, end = 16 * (int64_t)(x->n_rows / 4 * 4);
@@ -181,7 +180,7 @@ INLINE void block_many(struct weights *w, struct split_multiples *split, const s
     struct multiples whole;
     const void *m = &whole;
     multiply_scales(&whole, w, f);
-    if (is_paired) {
+    if (IS_PAIRED) {
         prepare_pairs(w, f);
         if (f.has_min)
             PIPELINE(PAIRED, ADD_MIN, WHOLE);
