@@ -6,27 +6,32 @@
  *
  * A panel is computed in pieces of some blocks. A piece's weights, unpacked as signed bytes, stay in the L1 cache while all
  * rows pass, 16 at a time: first all tiles of these rows are multiplied and stored; then the totals of each half of the panel
- * run through the piece in registers. Loads and stores of tiles occupy the front end, so that hardly anything overlaps
- * with them (measured: docs/notes/kernels.md). */
+ * run through the piece in registers. A product occupies one of the two ports of multiplications and additions, so that the second
+ * part would not overlap with the first one.
+ *
+ * The sums of a tile go on from block to block, which takes no time, where setting them to 0 would wait for the product
+ * before. So a block's sum is the difference of two stored sums. They start at the bits of a float of which 1 is the unit in
+ * the last place, and are read as floats.
+ *
+ * Few tile registers are in use: two threads of a core share those from which registers are renamed. With eight, a
+ * product took 70 instead of 20 cycles where the other thread was busy (measured: docs/notes/kernels.md). */
 #include "kernels/input_block.h"
 #include "kernels/x86/avx512/unpack.h"
 #include "kernels/x86/x86.h"
 
 enum {
-    TILE = 16,        /* rows of a tile */
-    PIECE_BLOCKS = 8, /* their weights, sums and scales take half of an L1 cache of 48 KiB */
+    TILE = 16,   /* rows of a tile */
+    AT_ONCE = 8, /* rows whose totals are in registers */
+    PIECE_BLOCKS =
+        4, /* their weights, sums and scales take a quarter of an L1 cache of 48 KiB, which two threads may share */
 };
 
-/* Tile registers: sums of both halves, inputs; weights of both halves; the first three for the rows after the last 16. */
-#define SUM_0      "tmm0"
-#define SUM_1      "tmm1"
-#define INPUT      "tmm2"
-#define WEIGHT_0   "tmm3"
-#define WEIGHT_1   "tmm4"
-#define REST_SUM_0 "tmm5"
-#define REST_SUM_1 "tmm6"
-#define REST_INPUT "tmm7"
-enum { N_TILES = 8, FIRST_WEIGHT = 3, FIRST_REST = 5 };
+/* Tile registers. */
+#define SUM_0  "tmm0"
+#define SUM_1  "tmm1"
+#define INPUT  "tmm2"
+#define WEIGHT "tmm3"
+enum { N_TILES = 4, N_SUMS = 2, FIRST_WEIGHT = 3 };
 
 /* The operand of LDTILECFG: Intel's Software Developer's Manual, volume 1, section 18.3. */
 struct tile_config {
@@ -37,11 +42,11 @@ struct tile_config {
 
 struct piece {
     _Alignas(64) int8_t w[PIECE_BLOCKS][2][BLOCK * LANES]; /* [block][half], then [group of columns][16][4] */
-    _Alignas(64) float scale[PIECE_BLOCKS][2][LANES], min[PIECE_BLOCKS][2][LANES];
     /* Of the current rows: */
-    _Alignas(64) int32_t sums[2][PIECE_BLOCKS][TILE * LANES]; /* [half] */
-    _Alignas(64) float d[PIECE_BLOCKS][TILE];                 /* where there are fewer than 16 rows */
-    _Alignas(64) float least[PIECE_BLOCKS][TILE];             /* -sum(q) * d times input_factor() */
+    _Alignas(64) float sums[2][PIECE_BLOCKS]
+                           [TILE * LANES]; /* [half]: START plus the sums of this and all blocks before */
+    _Alignas(64) float scale[PIECE_BLOCKS][2][LANES], min[PIECE_BLOCKS][2][LANES];
+    _Alignas(64) float least[PIECE_BLOCKS][TILE]; /* -sum(q) * d times input_factor() */
 };
 
 /* The input rows of a piece. */
@@ -61,88 +66,122 @@ INLINE const struct input_row *rows_of(const struct inputs *x, int block, int ro
     return (const struct input_row *)q_of(x, block, x->n_rows) + row;
 }
 
-/* Sizes of the tiles. rest: input rows after the last 16. */
-INLINE void configure(int rest)
+/* Sets the sizes of the tiles for n input rows. */
+INLINE void configure(int n)
 {
     struct tile_config c = { .palette = 1 };
-    for (int i = 0; i < (rest > 0 ? N_TILES : FIRST_REST); i++) {
-        c.row_bytes[i] = 4 * LANES;
-        c.n_rows[i] = i < FIRST_REST ? TILE : (uint8_t)rest;
+    for (int i = 0; i < N_TILES; i++) {
+        c.row_bytes[i] = i < N_SUMS || i >= FIRST_WEIGHT ? 4 * LANES : BLOCK;
+        c.n_rows[i] = i < FIRST_WEIGHT ? (uint8_t)n : BLOCK / 4;
     }
-    c.n_rows[FIRST_WEIGHT] = c.n_rows[FIRST_WEIGHT + 1] = BLOCK / 4;
-    c.row_bytes[FIRST_WEIGHT - 1] = BLOCK;
-    if (rest > 0)
-        c.row_bytes[N_TILES - 1] = BLOCK;
     __asm__ volatile("ldtilecfg %0" ::"m"(c));
 }
 
+/* 1.5 * 2^23: an integer up to 2^22 added to its bits is added to its value. */
+#define START 0x1.8p23f
+static const _Alignas(64) float start_line[LANES] = {
+    START, START, START, START, START, START, START, START,
+    START, START, START, START, START, START, START, START
+};
+
+_Static_assert(PIECE_BLOCKS *BLOCK * 128 * 127 <= 1 << 22,
+               "the sums of a piece, of weights and inputs of 8 bits");
+
 #define LOAD(tile, from, stride)                                                                             \
     __asm__ volatile("tileloadd (%0,%1,1), %%" tile ::"r"(from), "r"((int64_t)(stride)) : "memory")
-#define MULTIPLY(sum, input, weight, to)                                                                     \
-    __asm__ volatile("tilezero %%" sum "\n\ttdpbssd %%" weight ", %%" input ", %%" sum                       \
-                     "\n\ttilestored %%" sum ", (%0,%1,1)" ::"r"(to),                                        \
-                     "r"((int64_t)(4 * LANES))                                                               \
-                     : "memory")
-#define MULTIPLY_ALL(sum_0, sum_1, input)                                                                    \
-    for (int b = 0; b < x->n_blocks; b++) {                                                                  \
-        LOAD(input, q_of(x, b, row), BLOCK);                                                                 \
-        LOAD(WEIGHT_0, p->w[b][0], 4 * LANES);                                                               \
-        LOAD(WEIGHT_1, p->w[b][1], 4 * LANES);                                                               \
-        MULTIPLY(sum_0, input, WEIGHT_0, p->sums[0][b]);                                                     \
-        MULTIPLY(sum_1, input, WEIGHT_1, p->sums[1][b]);                                                     \
-    }
+#define STORE(tile, to)                                                                                      \
+    __asm__ volatile("tilestored %%" tile ", (%0,%1,1)" ::"r"(to), "r"((int64_t)(4 * LANES)) : "memory")
+#define MULTIPLY(sum, input, weight)                                                                         \
+    __asm__ volatile("tdpbssd %%" weight ", %%" input ", %%" sum ::: "memory")
 
-/* The sums of up to 16 rows. */
+/* The sums of 16 rows, or of all if there are fewer. */
 INLINE void multiply(struct piece *p, const struct inputs *x, int row)
 {
-    if (x->n_rows - row >= TILE)
-        MULTIPLY_ALL(SUM_0, SUM_1, INPUT)
-    else
-        MULTIPLY_ALL(REST_SUM_0, REST_SUM_1, REST_INPUT)
-}
-
-/* Rows after the last get 0: what their sums and totals contain must not be slow to compute with. */
-INLINE void find_factors(struct piece *p, const struct inputs *x, int row, const bool has_min)
-{
-    int n = x->n_rows - row;
-    for (int b = 0; b < x->n_blocks && (has_min || n < TILE); b++) {
-        const struct input_row *from = rows_of(x, b, row);
-        for (int r = 0; r < TILE; r++) {
-            p->d[b][r] = r < n ? from[r].d : 0;
-            if (has_min)
-                p->least[b][r] = r < n ? (bits_float((uint32_t)from[r].start[0]) - from[r].magic) *
-                                             (float)(INPUT_STEPS + input_step(&from[r]))
-                                       : 0;
-        }
+    const int last = x->n_blocks - 1;
+    LOAD(SUM_0, start_line, 0);
+    LOAD(SUM_1, start_line, 0);
+    LOAD(INPUT, q_of(x, 0, row), BLOCK);
+    LOAD(WEIGHT, p->w[0][0], 4 * LANES);
+    MULTIPLY(SUM_0, INPUT, WEIGHT);
+    LOAD(WEIGHT, p->w[0][1], 4 * LANES);
+    MULTIPLY(SUM_1, INPUT, WEIGHT);
+    for (int b = 1; b <= last; b++) {
+        LOAD(INPUT, q_of(x, b, row), BLOCK);
+        LOAD(WEIGHT, p->w[b][0], 4 * LANES);
+        STORE(SUM_0, p->sums[0][b - 1]);
+        MULTIPLY(SUM_0, INPUT, WEIGHT);
+        LOAD(WEIGHT, p->w[b][1], 4 * LANES);
+        STORE(SUM_1, p->sums[1][b - 1]);
+        MULTIPLY(SUM_1, INPUT, WEIGHT);
     }
+    STORE(SUM_0, p->sums[0][last]);
+    STORE(SUM_1, p->sums[1][last]);
 }
 
-/* Adds the sums of half h to the totals of n rows, of which there are at most `most`: 16 or fewer. */
-INLINE void add_sums(float *total, const struct piece *p, const struct inputs *x, int row, int h,
-                     const int most, const bool has_min, bool is_first)
+/* Those of n rows from row on; the numbers of a row are transposed within 128 bits, which leaves row r at place r % 4 * 4 + r / 4. */
+INLINE void find_least(struct piece *p, const struct inputs *x, int row, int n)
 {
-    const int n = x->n_rows - row;
-    __m512 t[TILE];
+    enum { AT_A_TIME = sizeof(__m512i) / sizeof(struct input_row) };
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    __mmask16 there[4];
     UNROLL
-    for (int r = 0; r < most; r++)
-        t[r] = is_first || r >= n ? _mm512_setzero_ps() : _mm512_loadu_ps(total + r * LANES);
+    for (int i = 0; i < 4; i++) {
+        int rest = n - i * AT_A_TIME;
+        there[i] = (__mmask16)(rest >= AT_A_TIME ? 0xFFFF : rest > 0 ? (1 << rest * 4) - 1 : 0);
+    }
     for (int b = 0; b < x->n_blocks; b++) {
         const struct input_row *from = rows_of(x, b, row);
-        const int32_t *sums = p->sums[h][b];
-        __m512 scale = _mm512_load_ps(p->scale[b][h]), min = _mm512_load_ps(p->min[b][h]);
+        __m512i rows[4], pair[4];
         UNROLL
-        for (int r = 0; r < most; r++) {
-            __m512 d = most == TILE ? _mm512_set1_ps(from[r].d) : _mm512_set1_ps(p->d[b][r]);
-            __m512 sum = _mm512_cvtepi32_ps(_mm512_load_si512(sums + r * LANES));
-            t[r] = _mm512_fmadd_ps(_mm512_mul_ps(sum, d), scale, t[r]);
-            if (has_min)
-                t[r] = _mm512_fmadd_ps(_mm512_set1_ps(p->least[b][r]), min, t[r]);
+        for (int i = 0; i < 4; i++)
+            rows[i] = _mm512_maskz_loadu_epi32(there[i], from + i * AT_A_TIME);
+        UNROLL
+        for (int i = 0; i < 2; i++) {
+            pair[i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);     /* start */
+            pair[2 + i] = _mm512_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]); /* magic, d */
         }
+        __m512 start = _mm512_castsi512_ps(_mm512_unpacklo_epi64(pair[0], pair[1]));
+        __m512 magic = _mm512_castsi512_ps(_mm512_unpacklo_epi64(pair[2], pair[3]));
+        __m512i d = _mm512_unpackhi_epi64(pair[2], pair[3]);
+        __m512i step = _mm512_and_si512(_mm512_srli_epi32(d, 20), _mm512_set1_epi32(INPUT_STEPS - 1));
+        __m512 factor = _mm512_cvtepi32_ps(_mm512_add_epi32(step, _mm512_set1_epi32(INPUT_STEPS)));
+        __m512 least = _mm512_mul_ps(_mm512_sub_ps(start, magic), factor);
+        _mm512_store_ps(p->least[b], _mm512_permutexvar_ps(order, least));
     }
+}
+
+INLINE void add_block(__m512 t[], __m512 before[], const struct piece *p, const struct inputs *x, int row,
+                      int in_tile, int h, int b, const int n, const bool has_min)
+{
+    const struct input_row *from = rows_of(x, b, row);
+    const float *sums = p->sums[h][b] + in_tile * LANES;
+    __m512 scale = _mm512_load_ps(p->scale[b][h]), min = _mm512_load_ps(p->min[b][h]);
     UNROLL
-    for (int r = 0; r < most; r++)
-        if (r < n)
-            _mm512_storeu_ps(total + r * LANES, t[r]);
+    for (int r = 0; r < n; r++) {
+        __m512 sum = _mm512_load_ps(sums + r * LANES);
+        __m512 number = _mm512_mul_ps(_mm512_sub_ps(sum, before[r]), _mm512_set1_ps(from[r].d));
+        before[r] = sum;
+        t[r] = _mm512_fmadd_ps(number, scale, t[r]);
+        if (has_min)
+            t[r] = _mm512_fmadd_ps(_mm512_set1_ps(p->least[b][in_tile + r]), min, t[r]);
+    }
+}
+
+/* Adds the sums of half h to the totals of n rows from row on, which are those of the tile from in_tile on. */
+INLINE void add_sums(float *total, const struct piece *p, const struct inputs *x, int row, int in_tile, int h,
+                     const int n, const bool has_min, bool is_first)
+{
+    __m512 t[AT_ONCE], before[AT_ONCE];
+    UNROLL
+    for (int r = 0; r < n; r++) {
+        t[r] = is_first ? _mm512_setzero_ps() : _mm512_loadu_ps(total + r * LANES);
+        before[r] = _mm512_set1_ps(START);
+    }
+    for (int b = 0; b < x->n_blocks; b++)
+        add_block(t, before, p, x, row, in_tile, h, b, n, has_min);
+    UNROLL
+    for (int r = 0; r < n; r++)
+        _mm512_storeu_ps(total + r * LANES, t[r]);
 }
 
 /* A piece with all rows. out: [2][half_rows(n_rows)][16]. */
@@ -150,21 +189,23 @@ INLINE void multiply_piece(float *out, struct piece *p, const struct inputs *x, 
                            bool is_first)
 {
     for (int row = 0; row < x->n_rows; row += TILE) {
-        multiply(p, x, row);
-        find_factors(p, x, row, has_min);
+        /* The last tile begins among the rows of the one before. */
+        int first = row + TILE > x->n_rows && x->n_rows > TILE ? x->n_rows - TILE : row;
+        int end = first + TILE < x->n_rows ? first + TILE : x->n_rows;
+        multiply(p, x, first);
+        if (has_min)
+            find_least(p, x, first, end - first);
         for (int h = 0; h < 2; h++) {
-            float *total = out + (h * half_rows(x->n_rows) + row) * LANES;
-            int n = x->n_rows - row;
-            if (n >= TILE)
-                add_sums(total, p, x, row, h, TILE, has_min, is_first);
-            else if (n > 12)
-                add_sums(total, p, x, row, h, TILE - 1, has_min, is_first);
-            else if (n > 8)
-                add_sums(total, p, x, row, h, 12, has_min, is_first);
-            else if (n > 4)
-                add_sums(total, p, x, row, h, 8, has_min, is_first);
-            else
-                add_sums(total, p, x, row, h, 4, has_min, is_first);
+            float *total = out + h * half_rows(x->n_rows) * LANES;
+            int r = row;
+            for (; r + AT_ONCE <= end; r += AT_ONCE)
+                add_sums(total + r * LANES, p, x, r, r - first, h, AT_ONCE, has_min, is_first);
+            if (r + 4 <= end) {
+                add_sums(total + r * LANES, p, x, r, r - first, h, 4, has_min, is_first);
+                r += 4;
+            }
+            for (; r < end; r++)
+                add_sums(total + r * LANES, p, x, r, r - first, h, 1, has_min, is_first);
         }
     }
 }
@@ -214,7 +255,7 @@ INLINE void tiles_panel(float *out, const uint8_t *panel, const struct quant_for
     struct inputs x = { .tile = tile,
                         .block_bytes = (size_t)n_rows * (BLOCK + sizeof(struct input_row)),
                         .n_rows = n_rows };
-    configure(n_rows % TILE);
+    configure(n_rows < TILE ? n_rows : TILE);
     for (int first = 0; first < n_blocks; first += PIECE_BLOCKS) {
         x.n_blocks = n_blocks - first < PIECE_BLOCKS ? n_blocks - first : PIECE_BLOCKS;
         for (int i = 0; i < x.n_blocks; i++)
@@ -222,6 +263,7 @@ INLINE void tiles_panel(float *out, const uint8_t *panel, const struct quant_for
         (f.has_min ? piece_min : piece_plain)(out, &p, &x, first == 0);
         x.tile += (size_t)x.n_blocks * x.block_bytes;
     }
+    /* Configuring each panel takes 200 cycles, but with tiles left in use everything is slower where two threads share a core. */
     __asm__ volatile("tilerelease");
 }
 
@@ -229,8 +271,7 @@ INLINE void tiles_panel(float *out, const uint8_t *panel, const struct quant_for
  * as many columns, at the same cost. */
 INLINE bool is_for_tiles(const struct quant_format f, int n_rows)
 {
-    int n_padded = (n_rows + TILE - 1) / TILE * TILE;
-    return f.sub == BLOCK && 4 * n_rows >= 3 * n_padded;
+    return f.sub == BLOCK && n_rows > 8 && (n_rows <= TILE || n_rows >= TILE + 4);
 }
 
 #define LINEAR(name, dtype)                                                                                  \
