@@ -157,18 +157,26 @@ static void init_ref(struct kernels *k)
     k->tile[DTYPE_BF16] = tile_bf16_ref;
 }
 
-size_t weights_ahead_bytes;
+size_t weights_ahead_bytes, weights_ahead_l2_bytes;
+
+/* Values of the two. */
+struct prefetch_distance {
+    size_t all, l2;
+};
 
 #if defined(__x86_64__)
-/* Intel's processors read some lines ahead into L2 by themselves. A prefetch that finds its line there
- * holds a fill buffer of L1 for a short time only, which leaves buffers for the inputs; so it is with Zen 4.
- * AMD's other processors need a prefetch for the whole latency of memory. Measured: docs/notes/kernels.md. */
-static size_t prefetch_distance(void)
+/* A prefetch that finds its line in L2 holds a fill buffer of L1 for a short time only, which leaves buffers for the
+ * inputs. Intel's processors and Zen 4 read some lines ahead into L2 by themselves; on Intel's, whose fill buffers the other
+ * thread of a core takes a part of, prefetches into L2 bring more. AMD's other processors need a prefetch for
+ * the whole latency of memory. Measured: docs/notes/kernels.md. */
+static struct prefetch_distance prefetch_distance(void)
 {
     enum { SHORT = 2304, LONG = 9216 };
     unsigned a, b, c, d;
     bool is_intel = __get_cpuid(0, &a, &b, &c, &d) && b == signature_INTEL_ebx && d == signature_INTEL_edx;
-    return is_intel || (cpu_detect() & CPU_SPLIT) ? SHORT : LONG;
+    return is_intel                   ? (struct prefetch_distance){ .all = SHORT, .l2 = LONG }
+           : cpu_detect() & CPU_SPLIT ? (struct prefetch_distance){ .all = SHORT }
+                                      : (struct prefetch_distance){ .all = LONG };
 }
 
 static void init_fast(struct kernels *k)
@@ -198,9 +206,9 @@ static void init_fast(struct kernels *k)
 }
 #elif defined(__aarch64__)
 /* Not measured. Long enough for the latency of memory at the speed of one core. */
-static size_t prefetch_distance(void)
+static struct prefetch_distance prefetch_distance(void)
 {
-    return 4608;
+    return (struct prefetch_distance){ .all = 4608 };
 }
 
 static void init_fast(struct kernels *k)
@@ -216,9 +224,9 @@ static void init_fast(struct kernels *k)
     }
 }
 #else
-static size_t prefetch_distance(void)
+static struct prefetch_distance prefetch_distance(void)
 {
-    return 0;
+    return (struct prefetch_distance){ 0 };
 }
 
 static void init_fast(struct kernels *k)
@@ -231,8 +239,11 @@ void kernels_init(struct kernels *k, unsigned cpu)
 {
     *k = (struct kernels){ .cpu = cpu };
     init_ref(k);
-    size_t distance = prefetch_distance();
-    if (weights_ahead_bytes != distance) /* other threads may be reading it */
-        weights_ahead_bytes = distance;
+    struct prefetch_distance distance = prefetch_distance();
+    if (weights_ahead_bytes != distance.all || weights_ahead_l2_bytes != distance.l2) {
+        /* Only the first time: other threads may be reading them. */
+        weights_ahead_bytes = distance.all;
+        weights_ahead_l2_bytes = distance.l2;
+    }
     init_fast(k);
 }

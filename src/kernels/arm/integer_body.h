@@ -170,7 +170,7 @@ INLINE void prepare_weights(struct half_chunk *halves, const uint8_t *panel, int
         if (f.is_six && index == 0) /* a chunk begins with a unit */
             format_widen(wide, unit + 2 * PANEL_ROWS);
         for (size_t line = 0; line < format_unit_bytes(f) / (size_t)per_unit; line += 64)
-            prefetch(plane + weights_ahead_bytes + line);
+            prefetch_weights(plane + line);
         for (int h = 0; h < 2; h++, plane += format_half_bytes(f)) {
             struct half_chunk *half = halves + h;
             half->planes[b] = plane;

@@ -14,7 +14,6 @@
 INLINE void bf16_tile(float *out, int out_rows, const uint8_t *panel, const uint32_t *x, const int n_rows,
                       int n_pairs, bool is_cold)
 {
-    const size_t ahead = weights_ahead_bytes;
     for (int begin = 0; begin < n_pairs; begin += LINEAR_RUN / 2) {
         int end = n_pairs - begin < LINEAR_RUN / 2 ? n_pairs : begin + LINEAR_RUN / 2;
         vec16 run[2][MAX_ROWS];
@@ -26,8 +25,8 @@ INLINE void bf16_tile(float *out, int out_rows, const uint8_t *panel, const uint
             const uint8_t *column = panel + (size_t)c * 128;
             weight_pair w0 = load_weights(column), w1 = load_weights(column + 64);
             if (is_cold) {
-                prefetch(column + ahead);
-                prefetch(column + ahead + 64);
+                prefetch_weights(column);
+                prefetch_weights(column + 64);
             }
             UNROLL
             for (int r = 0; r < n_rows; r++) {

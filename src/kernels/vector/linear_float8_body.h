@@ -23,7 +23,7 @@ struct float8_run {
 /* Two columns: [column][half]. */
 INLINE void load_columns(vec16 w[2][2], const uint8_t *from)
 {
-    prefetch(from + weights_ahead_bytes);
+    prefetch_weights(from);
     load_pairs(&w[0][0], &w[1][0], from);
     load_pairs(&w[0][1], &w[1][1], from + PANEL_ROWS);
 }

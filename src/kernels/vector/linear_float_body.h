@@ -19,7 +19,7 @@ INLINE vec16 load_weights(const uint8_t *panel, enum dtype dtype, int column, in
 INLINE void float_tile(float *out, int out_rows, const uint8_t *panel, const enum dtype dtype, const float *x,
                        const int n_rows, int n_in, bool is_cold)
 {
-    const size_t column_bytes = dtype == DTYPE_F32 ? 128 : 64, ahead = weights_ahead_bytes;
+    const size_t column_bytes = dtype == DTYPE_F32 ? 128 : 64;
     for (int begin = 0; begin < n_in; begin += LINEAR_RUN) {
         int end = n_in - begin < LINEAR_RUN ? n_in : begin + LINEAR_RUN;
         vec16 run[2][MAX_ROWS];
@@ -31,7 +31,7 @@ INLINE void float_tile(float *out, int out_rows, const uint8_t *panel, const enu
             vec16 w0 = load_weights(panel, dtype, c, 0), w1 = load_weights(panel, dtype, c, 1);
             if (is_cold)
                 for (size_t line = 0; line < column_bytes; line += 64)
-                    prefetch(panel + (size_t)c * column_bytes + ahead + line);
+                    prefetch_weights(panel + (size_t)c * column_bytes + line);
             UNROLL
             for (int r = 0; r < n_rows; r++) {
                 vec16 value = v_set(at[r]);

@@ -11,8 +11,9 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16") /* before loops whose arrays must live in registers */
 
-/* How far ahead linear layers prefetch their weights, in bytes: by processor, set by kernels_init(). */
-extern size_t weights_ahead_bytes;
+/* How far ahead linear layers prefetch their weights, in bytes: into all caches, and before that into the L2 cache (0: not).
+ * By processor, set by kernels_init(). */
+extern size_t weights_ahead_bytes, weights_ahead_l2_bytes;
 
 /* The number of lanes, of sixteen, that a row of n elements fills from element i on. */
 INLINE int lanes_left(int64_t i, int64_t n)
@@ -30,6 +31,14 @@ INLINE void clear_outputs(float *out, int n_rows)
 INLINE void prefetch(const void *line)
 {
     __builtin_prefetch(line, 0, 3);
+}
+
+/* Fetches the lines that are read some time after this one of packed weights. */
+INLINE void prefetch_weights(const uint8_t *line)
+{
+    if (weights_ahead_l2_bytes > 0)
+        __builtin_prefetch(line + weights_ahead_l2_bytes, 0, 2);
+    prefetch(line + weights_ahead_bytes);
 }
 
 #endif

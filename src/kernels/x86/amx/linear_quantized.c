@@ -244,7 +244,7 @@ INLINE void unpack_to(struct piece *p, int i, const uint8_t *panel, int b, const
         _mm512_store_ps(p->min[i][h], w.min[h][0]);
     }
     for (size_t line = 0; line < unit_bytes / (size_t)per_unit; line += 64)
-        _mm_prefetch((const char *)block + weights_ahead_bytes + line, _MM_HINT_T0);
+        prefetch_weights(block + line);
 }
 
 /* One panel of a format with one scale for a block. */

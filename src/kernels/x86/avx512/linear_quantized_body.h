@@ -231,14 +231,14 @@ INLINE void block_all(struct weights *w, struct split_multiples *split, const st
 
 /* Weights to be read soon. Four rows and more leave few buffers of L1 for lines on their way from memory, so
  * on processors that execute them in two passes these lines stay in L2 (measured: docs/notes/kernels.md). */
-INLINE void prefetch_weights(const uint8_t *block, size_t n_bytes, int n_rows)
+INLINE void prefetch_block(const uint8_t *block, size_t n_bytes, int n_rows)
 {
     if (IS_SPLIT && n_rows > FEW_ROWS_SPLIT)
         for (size_t line = 0; line < n_bytes; line += 64)
             _mm_prefetch((const char *)block + PREFETCH_WEIGHTS_L2 + line, _MM_HINT_T1);
     else
         for (size_t line = 0; line < n_bytes; line += 64)
-            _mm_prefetch((const char *)block + weights_ahead_bytes + line, _MM_HINT_T0);
+            prefetch_weights(block + line);
 }
 
 /* The first line of space whose place in a page follows that of end. A load may wait for an earlier store at
@@ -278,7 +278,7 @@ INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant
         if (f.is_six && b % per_unit == 0)
             format_widen(wide, unit + 2 * PANEL_ROWS);
         load_scales(&w, unit, wide, b % per_unit, f);
-        prefetch_weights(block, unit_bytes / (size_t)per_unit, n_rows);
+        prefetch_block(block, unit_bytes / (size_t)per_unit, n_rows);
         x.q = (const int32_t *)tile;
         x.rows = (const struct input_row *)(tile + n_rows * BLOCK);
         tile += (size_t)n_rows * (BLOCK + sizeof(struct input_row));
