@@ -20,10 +20,9 @@
 #include "kernels/x86/x86.h"
 
 enum {
-    TILE = 16,   /* rows of a tile */
-    AT_ONCE = 8, /* rows whose totals are in registers */
-    PIECE_BLOCKS =
-        4, /* their weights, sums and scales take a quarter of an L1 cache of 48 KiB, which two threads may share */
+    TILE = 16,        /* rows of a tile */
+    AT_ONCE = 8,      /* rows whose totals are in registers */
+    PIECE_BLOCKS = 4, /* 14 KiB, of an L1 cache of 48 that two threads may share */
 };
 
 /* Tile registers. */
@@ -43,8 +42,7 @@ struct tile_config {
 struct piece {
     _Alignas(64) int8_t w[PIECE_BLOCKS][2][BLOCK * LANES]; /* [block][half], then [group of columns][16][4] */
     /* Of the current rows: */
-    _Alignas(64) float sums[2][PIECE_BLOCKS]
-                           [TILE * LANES]; /* [half]: START plus the sums of this and all blocks before */
+    _Alignas(64) float sums[2][PIECE_BLOCKS][TILE * LANES]; /* [half]: START and all blocks up to this one */
     _Alignas(64) float scale[PIECE_BLOCKS][2][LANES], min[PIECE_BLOCKS][2][LANES];
     _Alignas(64) float least[PIECE_BLOCKS][TILE]; /* -sum(q) * d times input_factor() */
 };
@@ -84,8 +82,7 @@ static const _Alignas(64) float start_line[LANES] = {
     START, START, START, START, START, START, START, START
 };
 
-_Static_assert(PIECE_BLOCKS *BLOCK * 128 * 127 <= 1 << 22,
-               "the sums of a piece, of weights and inputs of 8 bits");
+_Static_assert(128 * 127 * BLOCK * PIECE_BLOCKS <= 1 << 22, "the sums of a piece, of 8-bit numbers");
 
 #define LOAD(tile, from, stride)                                                                             \
     __asm__ volatile("tileloadd (%0,%1,1), %%" tile ::"r"(from), "r"((int64_t)(stride)) : "memory")
@@ -118,7 +115,8 @@ INLINE void multiply(struct piece *p, const struct inputs *x, int row)
     STORE(SUM_1, p->sums[1][last]);
 }
 
-/* Those of n rows from row on; the numbers of a row are transposed within 128 bits, which leaves row r at place r % 4 * 4 + r / 4. */
+/* piece.least of n rows from row on. The numbers of four rows are transposed within 128 bits, which leaves those of row r at
+ * place r % 4 * 4 + r / 4. */
 INLINE void find_least(struct piece *p, const struct inputs *x, int row, int n)
 {
     enum { AT_A_TIME = sizeof(__m512i) / sizeof(struct input_row) };
