@@ -41,10 +41,10 @@ struct tile_config {
 
 struct piece {
     _Alignas(64) int8_t w[PIECE_BLOCKS][2][BLOCK * LANES]; /* [block][half], then [group of columns][16][4] */
+    _Alignas(64) float scale[PIECE_BLOCKS][2][LANES], min[PIECE_BLOCKS][2][LANES];
     /* Of the current rows: */
     _Alignas(64) float sums[2][PIECE_BLOCKS][TILE * LANES]; /* [half]: START and all blocks up to this one */
-    _Alignas(64) float scale[PIECE_BLOCKS][2][LANES], min[PIECE_BLOCKS][2][LANES];
-    _Alignas(64) float least[PIECE_BLOCKS][TILE]; /* -sum(q) * d times input_factor() */
+    _Alignas(64) float least[PIECE_BLOCKS][TILE];           /* -sum(q) * d times input_factor() */
 };
 
 /* The input rows of a piece. */
