@@ -819,8 +819,7 @@ static enum tutti_status run_generate(const void *v, const char *const *operands
         st = read_grammar(values, &grammar, &batch.request, err);
     if (st == TUTTI_OK)
         st = take_share(&batch, ranks, err);
-    if (st == TUTTI_E_ARGUMENT && tutti_ranks_group(ranks) > 0)
-        err->text[0] = '\0'; /* every replica has the same error; only the first prints it */
+    /* Every replica reports its error: with the first one's exit the launcher ends the others, whose text may then be lost. */
     batch.n_choices = (size_t)values->best;
     if (st == TUTTI_OK)
         st = answer_all(&batch, operands[0], ranks, err);
