@@ -692,6 +692,23 @@ static enum tutti_status bring_together(tutti_ranks *ranks, enum tutti_status st
     return collected == TUTTI_OK ? st : collected;
 }
 
+static void drop_part(void *user, int group, const void *bytes, size_t n_bytes)
+{
+    (void)user;
+    (void)group;
+    (void)bytes;
+    (void)n_bytes;
+}
+
+/* Every replica refuses the same prompts with st. Only replica 0 reports it, once the others have come here too: a launcher
+ * ends all processes with the first that fails. */
+static enum tutti_status refuse_together(tutti_ranks *ranks, enum tutti_status st)
+{
+    struct tutti_error lost = { 0 };
+    enum tutti_status collected = tutti_ranks_collect(ranks, &st, sizeof st, drop_part, NULL, &lost);
+    return collected == TUTTI_OK && tutti_ranks_group(ranks) > 0 ? TUTTI_OK : st;
+}
+
 static enum tutti_status answer_all(struct batch *batch, const char *path, tutti_ranks *ranks,
                                     struct tutti_error *err)
 {
@@ -819,10 +836,11 @@ static enum tutti_status run_generate(const void *v, const char *const *operands
         st = read_grammar(values, &grammar, &batch.request, err);
     if (st == TUTTI_OK)
         st = take_share(&batch, ranks, err);
-    /* Every replica reports its error: with the first one's exit the launcher ends the others, whose text may then be lost. */
     batch.n_choices = (size_t)values->best;
     if (st == TUTTI_OK)
         st = answer_all(&batch, operands[0], ranks, err);
+    else if (st == TUTTI_E_ARGUMENT && values->dp > 1)
+        st = refuse_together(ranks, st);
     tutti_ranks_close(ranks);
     for (size_t i = 0; batch.answers && i < batch.n * batch.n_choices; i++)
         answer_text_clear(&batch.answers[i].parts);
