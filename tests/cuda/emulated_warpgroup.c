@@ -81,6 +81,8 @@ static struct {
     uint32_t b;
 } log_of[EMULATED_WARPS / 4][LOG_LENGTH];
 static uint64_t block_number;
+static int n_block_threads;
+static int n_changed; /* threads, and so warps, that the begin of the next block must set back */
 
 /* The product that the warp's lanes take their part of. */
 static float products[16][MAX_COLUMNS];
@@ -95,13 +97,15 @@ void emulated_asynchronous_begin(int n_threads)
         emulated_fail("no memory for products");
     n_barriers = n_copies = 0;
     memset(is_seen, 0, (emulated_dynamic_bytes() + 15) / 16);
-    for (int t = 0; t < n_threads; t++) {
+    for (int t = 0; t < n_changed; t++) {
         threads[t].n_held = threads[t].n_operands = threads[t].n_groups = 0;
         for (int i = 0; i < MAX_SUMS; i++)
             threads[t].sums[i].at = NULL;
     }
-    for (int w = 0; w < n_threads / WARP; w++)
+    for (int w = 0; w < n_changed / WARP; w++)
         warps[w].n_reads = 0, warps[w].n_products = 0;
+    n_block_threads = n_threads;
+    n_changed = 0;
     block_number++;
 }
 
@@ -113,8 +117,7 @@ void emulated_asynchronous_end(void)
 
 void emulated_asynchronous_thread_end(void)
 {
-    const struct thread *t = &threads[emulated_thread];
-    if (t->n_operands > 0)
+    if (n_changed > 0 && threads[emulated_thread].n_operands > 0)
         emulated_fail("products are on their way at the end of the thread");
 }
 
@@ -247,6 +250,7 @@ void wgmma_keep(float *acc, int n)
         s = find_sums(NULL);
     if (!s || n > MAX_COLUMNS / 2)
         emulated_fail("too many accumulators");
+    n_changed = n_block_threads;
     *s = (struct sums){ .at = acc, .n = n, .group = -1 };
     memcpy(s->values, acc, (size_t)n * sizeof *acc);
 }
@@ -256,6 +260,7 @@ void wgmma_fence(half2 *a, int n)
     struct thread *t = &threads[emulated_thread];
     if (n > MAX_HELD)
         emulated_fail("too many registers for a fence");
+    n_changed = n_block_threads;
     meet("wgmma_fence");
     for (int i = 0; i < n; i++)
         t->held[i] = (struct held){ &a[i], a[i] };
@@ -395,6 +400,7 @@ void wgmma(int n, float *acc, const half2 a[4], uint32_t b)
 void wgmma_commit(void)
 {
     meet("wgmma_commit");
+    n_changed = n_block_threads;
     threads[emulated_thread].n_groups++;
 }
 

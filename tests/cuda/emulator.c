@@ -1,5 +1,5 @@
 /* Each thread of a block is a fiber with a stack of its own. A warp's step runs its lanes one after another up to the next
- * operation where they meet; then a warp is drawn for the next step. */
+ * operation where they meet; then a warp is drawn for the next steps: one warp gets far ahead of the others, or stays behind. */
 #include "cuda/emulator_parts.h"
 
 #include <assert.h>
@@ -23,21 +23,22 @@ enum {
     MAX_STATIC = 48 << 10,
     MAX_KEYS = 32,
     GUARD_BYTES = 64,
+    BURST = 4, /* steps of a warp in a row, on average */
 };
 
 enum state { AT_START, AT_EXCHANGE, AT_BARRIER, AT_WAIT, AT_END };
 
+/* A line of the cache: most of a fiber's time is the switch to it. */
 struct fiber {
     void *sp;
-    uint8_t *stack;
-    enum state state;
-    const char *at; /* the operation */
-    unsigned n_exchanges;
-    int n_copies, n_groups;                  /* copies that are not carried out; groups that are closed */
+    const char *at;                          /* the operation */
     bool (*is_over)(const void *, uint32_t); /* of AT_WAIT */
     const void *waits_for;
     uint32_t number;
-};
+    enum state state;
+    unsigned n_exchanges;
+    int n_copies, n_groups; /* copies that are not carried out; groups that are closed */
+} __attribute__((aligned(64)));
 
 struct copy {
     void *to;
@@ -62,6 +63,7 @@ static struct block {
     struct fiber fibers[MAX_THREADS];
     struct slots slots[MAX_WARPS];
     struct copies *copies;
+    uint8_t *stacks; /* [MAX_THREADS][STACK_BYTES] */
     uint8_t *shared;
     size_t shared_used;
     struct {
@@ -122,6 +124,11 @@ _Noreturn void emulated_fail(const char *what)
 
 /* ---- fibers ---- */
 
+static uint8_t *stack_of(int thread)
+{
+    return block.stacks + (size_t)thread * STACK_BYTES;
+}
+
 /* Stores the callee's registers and the stack pointer, and goes on with another stack. */
 void emulated_switch(void **from, void *to);
 #if defined(__x86_64__)
@@ -165,8 +172,8 @@ static void *scheduler_fake;
 
 /* A pass runs each lane of a warp once: a lane that stops running passes control to the next, the last with the scheduler. */
 static struct {
-    int first, next, n_left; /* thread of lane 0, lane, lanes after the running one */
-    bool is_first;           /* the running lane was entered from the scheduler */
+    int first, begin, next, n_left; /* thread of lane 0, first lane, lane, lanes after the running one */
+    bool is_first;                  /* the running lane was entered from the scheduler */
 } pass;
 
 static int take_lane(void)
@@ -189,17 +196,30 @@ static void arrive(void *fake)
 #endif
 }
 
+/* The lanes of a warp meet at one operation. f: of the running lane, which has just come to it; other: of another one. */
+static void check_together(const struct fiber *f, const struct fiber *other)
+{
+    if (f->state != other->state || ((f->state == AT_EXCHANGE || f->state == AT_WAIT) && f->at != other->at &&
+                                     strcmp(f->at, other->at) != 0))
+        emulated_fail("the lanes of the warp are at different operations");
+    if (f->n_exchanges != other->n_exchanges)
+        emulated_fail("the lanes of the warp have met a different number of times");
+    if (f->state == AT_WAIT && (f->waits_for != other->waits_for || f->number != other->number))
+        emulated_fail("the lanes of the warp wait for different phases");
+}
+
 static void leave_lane(bool is_last)
 {
     struct fiber *f = &block.fibers[emulated_thread], *next = NULL;
     void *fake = NULL;
+    check_together(f, &block.fibers[pass.first + pass.begin]);
     if (pass.n_left > 0) {
         emulated_thread = take_lane();
         next = &block.fibers[emulated_thread];
     }
     pass.is_first = false;
 #if HAS_ADDRESS_SANITIZER
-    __sanitizer_start_switch_fiber(is_last ? NULL : &fake, next ? next->stack : scheduler_stack,
+    __sanitizer_start_switch_fiber(is_last ? NULL : &fake, next ? stack_of(emulated_thread) : scheduler_stack,
                                    next ? STACK_BYTES : scheduler_stack_bytes);
 #endif
     (void)is_last;
@@ -222,13 +242,13 @@ static void fiber_main(void)
 static void run_pass(int first, int begin)
 {
     pass.first = first;
-    pass.next = begin;
+    pass.begin = pass.next = begin;
     pass.n_left = WARP;
     pass.is_first = true;
     emulated_thread = take_lane();
     struct fiber *f = &block.fibers[emulated_thread];
 #if HAS_ADDRESS_SANITIZER
-    __sanitizer_start_switch_fiber(&scheduler_fake, f->stack, STACK_BYTES);
+    __sanitizer_start_switch_fiber(&scheduler_fake, stack_of(emulated_thread), STACK_BYTES);
 #endif
     emulated_switch(&scheduler_sp, f->sp);
 #if HAS_ADDRESS_SANITIZER
@@ -238,17 +258,12 @@ static void run_pass(int first, int begin)
 
 static void prepare_fiber(struct fiber *f, int thread)
 {
-    if (!f->stack) {
-        f->stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (f->stack == MAP_FAILED)
-            emulated_fail("no memory for its stack");
-    }
 #if HAS_ADDRESS_SANITIZER
-    __asan_unpoison_memory_region(f->stack,
-                                  STACK_BYTES); /* the frames of its last thread, which were never left */
+    /* The frames of its last thread were never left. */
+    __asan_unpoison_memory_region(stack_of(thread), STACK_BYTES);
 #endif
     /* Where the used part of a stack begins differs, so that the stacks of a warp do not share lines of the cache. */
-    uintptr_t top = (uintptr_t)f->stack + STACK_BYTES - (uintptr_t)(thread % WARP) * 320;
+    uintptr_t top = (uintptr_t)stack_of(thread) + STACK_BYTES - (uintptr_t)(thread % WARP) * 320;
 #if defined(__x86_64__)
     void **sp =
         (void **)(top - 16); /* the return address is at 8 below a multiple of 16 when the function begins */
@@ -302,7 +317,11 @@ const void *emulated_exchange(const char *name, const void *mine, size_t n_bytes
     struct fiber *f = &block.fibers[emulated_thread];
     uint8_t *slots = block.slots[emulated_thread / WARP].bytes[f->n_exchanges++ % 2];
     assert(n_bytes <= EMULATED_EXCHANGE);
-    memcpy(slots + (size_t)(emulated_thread % WARP) * n_bytes, mine, n_bytes);
+    uint8_t *slot = slots + (size_t)(emulated_thread % WARP) * n_bytes;
+    if (n_bytes == sizeof(uint32_t)) /* by far most: without a call */
+        memcpy(slot, mine, sizeof(uint32_t));
+    else
+        memcpy(slot, mine, n_bytes);
     f->state = AT_EXCHANGE;
     f->at = name;
     leave_lane(false);
@@ -396,33 +415,17 @@ static void check_guards(void)
         emulated_fail("dynamic shared memory was written past its end");
 }
 
-/* Runs each lane of a warp up to where the lanes meet. */
-static void run_warp(int warp)
+static bool can_run(int warp)
 {
-    int first = warp * WARP, begin = (int)emulated_draw(WARP);
-    struct fiber *f = &block.fibers[first];
-    run_pass(first, begin);
-    for (int i = 1; i < WARP; i++) {
-        emulated_thread = first + i;
-        if (f[i].state != f->state || ((f->state == AT_EXCHANGE || f->state == AT_WAIT) && f[i].at != f->at &&
-                                       strcmp(f[i].at, f->at) != 0))
-            emulated_fail("the lanes of the warp are at different operations");
-        if (f[i].n_exchanges != f->n_exchanges)
-            emulated_fail("the lanes of the warp have met a different number of times");
-        if (f->state == AT_WAIT && (f[i].waits_for != f->waits_for || f[i].number != f->number))
-            emulated_fail("the lanes of the warp wait for different phases");
-    }
-}
-
-static bool can_run(const struct fiber *f)
-{
+    const struct fiber *f = &block.fibers[warp * WARP];
+    emulated_thread = warp * WARP;
     return f->state == AT_START || f->state == AT_EXCHANGE ||
            (f->state == AT_WAIT && f->is_over(f->waits_for, f->number));
 }
 
 static void run_block(void)
 {
-    int n_warps = block.n_threads / WARP;
+    int n_warps = block.n_threads / WARP, warp = (int)emulated_draw((unsigned)n_warps);
     /* The arrays keep their places: the keys were met in the first block, in any order of its warps. */
     block.n_keys = 0;
     block.shared_used = 0;
@@ -437,16 +440,20 @@ static void run_block(void)
     set_before(true);
     for (;;) {
         int runnable[MAX_WARPS], n = 0, n_ended = 0, n_waiting = 0;
+        if (can_run(warp) && emulated_draw(BURST) != 0) {
+            run_pass(warp * WARP, (int)emulated_draw(WARP));
+            continue;
+        }
         for (int w = 0; w < n_warps; w++) {
             const struct fiber *f = &block.fibers[w * WARP];
-            emulated_thread = w * WARP;
-            if (can_run(f))
+            if (can_run(w))
                 runnable[n++] = w;
             n_ended += f->state == AT_END;
             n_waiting += f->state == AT_WAIT;
         }
         if (n > 0) {
-            run_warp(runnable[emulated_draw((unsigned)n)]);
+            warp = runnable[emulated_draw((unsigned)n)];
+            run_pass(warp * WARP, (int)emulated_draw(WARP));
             continue;
         }
         if (n_waiting > 0 && emulated_asynchronous_go_on())
@@ -475,7 +482,9 @@ void emulate(const struct emulated_kernel *kernel, const struct emulated_grid *g
     if (!block.shared) {
         block.shared = aligned_alloc(64, 3 * MAX_SHARED);
         block.copies = calloc(MAX_THREADS, sizeof *block.copies);
-        assert(block.shared && block.copies);
+        block.stacks = mmap(NULL, (size_t)MAX_THREADS * STACK_BYTES, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        assert(block.shared && block.copies && block.stacks != MAP_FAILED);
         memset(block.shared, 0xff, 3 * MAX_SHARED);
     }
     if (grid->n_threads != kernel->n_threads || grid->n_threads > MAX_THREADS || grid->n_threads % WARP != 0)

@@ -403,6 +403,31 @@ DEVICE float max_f32(float x, float y)
     return __builtin_fmaxf(x, y);
 }
 
+/* Warp: of each group of n consecutive lanes, a power of two, the sum, in all of its lanes: v and that of the lane n / 2 away
+ * first, then so of their sums by halves of the distance down to 1. */
+DEVICE float warp_sum_f32(float v, const int n)
+{
+    UNROLL for (int mask = n / 2; mask > 0; mask /= 2) v += shuffle_xor_f32(v, mask);
+    return v;
+}
+
+/* The largest of them by max_f32(). */
+DEVICE float warp_max_f32(float v, const int n)
+{
+    UNROLL for (int mask = n / 2; mask > 0; mask /= 2) v = max_f32(v, shuffle_xor_f32(v, mask));
+    return v;
+}
+
+DEVICE uint32_t warp_max_u32(uint32_t v, const int n)
+{
+    UNROLL for (int mask = n / 2; mask > 0; mask /= 2)
+    {
+        uint32_t other = shuffle_xor_u32(v, mask);
+        v = other > v ? other : v;
+    }
+    return v;
+}
+
 /* x, but at least this number; NaN stays NaN. */
 DEVICE float at_least_f32(float x, float least)
 {

@@ -244,61 +244,28 @@ DEVICE uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selector)
     return v;
 }
 
-/* ---- matrix instructions: sums in the order of the columns of a, as by fused multiply-add: products of halves and, but
- * for underflow, of bfloat16s are exact in float ---- */
+/* ---- matrix instructions ---- */
 
-struct emulated_fragments {
-    float a[8], b[4];
-};
-
-/* As half_to_float(), without its branches. */
+/* As half_to_float(), without branches, so that loops become vectors. */
 static inline float emulated_half_float(uint16_t h)
 {
-    if ((h & 0x7c00) == 0x7c00)
-        return half_to_float(h);
-    float x = bits_float((uint32_t)(h & 0x7fff) << 13) * 0x1p112f;
-    return bits_float(float_bits(x) | (uint32_t)(h & 0x8000) << 16);
+    uint32_t a = h & 0x7fff, sign = (uint32_t)(h & 0x8000) << 16;
+    uint32_t special = (a >= 0x7c00 ? 0x7f800000 : 0) | (a > 0x7c00 ? 0x400000 : 0);
+    return bits_float(float_bits(bits_float(a << 13) * 0x1p112f) | special | sign);
 }
 
-static inline void emulated_mma(const char *name, float acc[4], const struct emulated_fragments *mine)
-{
-    const struct emulated_fragments *all = emulated_exchange(name, mine, sizeof *mine);
-    int g = emulated_lane() / 4, t = emulated_lane() % 4;
-    for (int k = 0; k < 16; k += 2) {
-        int from = k % 8 / 2, high = k / 8;
-        const float *x = all[4 * g + from].a + 4 * high, *y = all[8 * t + from].b + 2 * high,
-                    *z = all[8 * t + 4 + from].b + 2 * high;
-        acc[0] = acc[0] + x[0] * y[0];
-        acc[1] = acc[1] + x[0] * z[0];
-        acc[2] = acc[2] + x[2] * y[0];
-        acc[3] = acc[3] + x[2] * z[0];
-        acc[0] = acc[0] + x[1] * y[1];
-        acc[1] = acc[1] + x[1] * z[1];
-        acc[2] = acc[2] + x[3] * y[1];
-        acc[3] = acc[3] + x[3] * z[1];
-    }
-}
+/* Sums in the order of the columns of a, each product and each sum rounded. Products of halves and, but for underflow, of
+ * bfloat16s are exact in float. name: of the operation. */
+void emulated_mma(const char *name, bool is_bf16, float acc[4], const uint32_t a[4], const uint32_t b[2]);
 
 DEVICE void mma_half(float acc[4], const half2 a[4], const half2 b[2])
 {
-    struct emulated_fragments mine;
-    for (int i = 0; i < 4; i++)
-        for (int j = 0; j < 2; j++)
-            mine.a[2 * i + j] = emulated_half_float((uint16_t)(a[i] >> 16 * j));
-    for (int i = 0; i < 2; i++)
-        for (int j = 0; j < 2; j++)
-            mine.b[2 * i + j] = emulated_half_float((uint16_t)(b[i] >> 16 * j));
-    emulated_mma("mma_half", acc, &mine);
+    emulated_mma("mma_half", false, acc, a, b);
 }
 
 DEVICE void mma_bf16(float acc[4], const uint32_t a[4], const uint32_t b[2])
 {
-    struct emulated_fragments mine;
-    for (int i = 0; i < 8; i++)
-        mine.a[i] = bf16_to_float((uint16_t)(a[i / 2] >> 16 * (i % 2)));
-    for (int i = 0; i < 4; i++)
-        mine.b[i] = bf16_to_float((uint16_t)(b[i / 2] >> 16 * (i % 2)));
-    emulated_mma("mma_bf16", acc, &mine);
+    emulated_mma("mma_bf16", true, acc, a, b);
 }
 
 static inline void emulated_load_matrices(const char *name, uint32_t to[4], const void *row,
@@ -328,6 +295,26 @@ DEVICE void load_matrices_transposed(uint32_t to[4], const void *row)
 DEVICE float max_f32(float x, float y)
 {
     return x > y || y != y ? x : y;
+}
+
+/* The steps of all lanes at once, by the lane that comes first. */
+float emulated_warp_sum_f32(float v, int n);
+float emulated_warp_max_f32(float v, int n);
+uint32_t emulated_warp_max_u32(uint32_t v, int n);
+
+DEVICE float warp_sum_f32(float v, const int n)
+{
+    return emulated_warp_sum_f32(v, n);
+}
+
+DEVICE float warp_max_f32(float v, const int n)
+{
+    return emulated_warp_max_f32(v, n);
+}
+
+DEVICE uint32_t warp_max_u32(uint32_t v, const int n)
+{
+    return emulated_warp_max_u32(v, n);
 }
 
 DEVICE float at_least_f32(float x, float least)

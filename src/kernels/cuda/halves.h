@@ -40,11 +40,7 @@ DEVICE uint32_t larger_magnitude(uint32_t largest, float x)
 /* Block: the largest of all threads' v. of_warps: shared, [n_warps]. */
 DEVICE uint32_t block_max(uint32_t v, uint32_t *of_warps, const int n_warps)
 {
-    UNROLL for (int mask = WARP / 2; mask > 0; mask /= 2)
-    {
-        uint32_t other = shuffle_xor_u32(v, mask);
-        v = other > v ? other : v;
-    }
+    v = warp_max_u32(v, WARP);
     if (lane_id() == 0)
         of_warps[warp_id()] = v;
     block_sync();

@@ -10,7 +10,7 @@ enum { WARPS = NORM_THREADS / WARP };
 
 DEVICE float row_sum(float v, float *of_warps)
 {
-    UNROLL for (int mask = WARP / 2; mask > 0; mask /= 2) v += shuffle_xor_f32(v, mask);
+    v = warp_sum_f32(v, WARP);
     if (lane_id() == 0)
         of_warps[warp_id()] = v;
     block_sync();

@@ -92,11 +92,7 @@ DEVICE const struct mma_tile *mma_tile_of(const struct attention_args *a, const 
                 top = h > top ? h : top;
             }
         }
-        UNROLL for (int mask = 1; mask < 4; mask *= 2)
-        {
-            uint32_t other = shuffle_xor_u32(top, mask);
-            top = other > top ? other : top;
-        }
+        top = warp_max_u32(top, 4);
         int exponent = query_exponent(top, type);
         bool is_finite = top < 0x7f800000u;
         inverse[j] = is_finite ? bits_f32((uint32_t)exponent << 23) : __builtin_nanf("");
@@ -312,8 +308,7 @@ DEVICE void leaf_scale_weights(float s[LEAF_PAGES][2][4], struct leaf *leaf, int
         top[i / 2 % 2] = max_f32(top[i / 2 % 2], s[p][i / 4][i % 4]);
     UNROLL for (int j = 0; j < 2; j++)
     {
-        UNROLL for (int mask = 1; mask < 4; mask *= 2)
-            top[j] = max_f32(top[j], shuffle_xor_f32(top[j], mask));
+        top[j] = warp_max_f32(top[j], 4);
         int exponent = 254 - (int)(f32_bits(top[j]) >> 23 & 255);
         exponent = top[j] == 0 ? 127 : max_i32(min_i32(exponent, 253), 1);
         inverse[j] = bits_f32((uint32_t)exponent << 23);
@@ -344,7 +339,7 @@ DEVICE struct leaf leaf_of(const struct attention_args *a, const struct mma_tile
         float top = MINUS_INFINITY, sum = 0, factor = is_finished ? 1 : tile->factor[lane_id() / 4 + 8 * j];
         UNROLL for (int p = 0; p < LEAF_PAGES; p++) UNROLL for (int i = 0; i < 4; i++)
             top = max_f32(top, s[p][i / 2][2 * j + i % 2]);
-        UNROLL for (int mask = 1; mask < 4; mask *= 2) top = max_f32(top, shuffle_xor_f32(top, mask));
+        top = warp_max_f32(top, 4);
         bool sees = true;
         if (!leaf.is_full) {
             struct query_view view = tile->views[lane_id() / 4 + 8 * j];

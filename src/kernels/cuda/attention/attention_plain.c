@@ -96,7 +96,7 @@ DEVICE void plain_softmax(struct plain_shared *s, float score[CUDA_ATTENTION_BLO
 {
     float top = MINUS_INFINITY;
     UNROLL for (int i = 0; i < CUDA_ATTENTION_BLOCK / PLAIN_THREADS; i++) top = max_f32(top, score[i]);
-    UNROLL for (int mask = 16; mask > 0; mask /= 2) top = max_f32(top, shuffle_xor_f32(top, mask));
+    top = warp_max_f32(top, WARP);
     if (lane_id() == 0)
         s->warp_max[warp_id()] = top;
     block_sync();
@@ -112,7 +112,7 @@ DEVICE void plain_softmax(struct plain_shared *s, float score[CUDA_ATTENTION_BLO
     float sum = 0;
     for (int i = lane_id(); i < CUDA_ATTENTION_BLOCK && lane_id() < 16; i += 16)
         sum += s->p[i];
-    UNROLL for (int mask = 8; mask > 0; mask /= 2) sum += shuffle_xor_f32(sum, mask);
+    sum = warp_sum_f32(sum, 16);
     if (lane_id() == 0)
         s->block = (struct softmax_state){ top, sum };
 }

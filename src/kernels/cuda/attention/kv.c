@@ -27,8 +27,7 @@ DEVICE float norm_scale(const float *x, int n, float eps)
     if (lane_id() < 16)
         for (int i = lane_id(); i < n; i += 16)
             sum = fma_f32(x[i], x[i], sum);
-    UNROLL for (int mask = 8; mask > 0; mask /= 2) sum += shuffle_xor_f32(sum, mask);
-    sum = shuffle_f32(sum, 0);
+    sum = shuffle_f32(warp_sum_f32(sum, 16), 0);
     return divide_exact(1.0f, sqrt_exact(divide_exact(sum, (float)n) + eps));
 }
 
@@ -78,11 +77,7 @@ DEVICE float int8_scale(const float *x, int n, float *inverse)
         uint32_t bits = f32_bits(x[i]) & 0x7fffffff;
         top = bits > top ? bits : top;
     }
-    UNROLL for (int mask = 16; mask > 0; mask /= 2)
-    {
-        uint32_t other = shuffle_xor_u32(top, mask);
-        top = other > top ? other : top;
-    }
+    top = warp_max_u32(top, WARP);
     float max = bits_f32(top);
     bool is_finite = top < 0x7f800000u, is_zero = max < 0x1p-100f || !is_finite;
     *inverse = is_zero ? 0 : divide_exact(127.0f, max);

@@ -69,11 +69,7 @@ DEVICE void latent_round_queries(const struct attention_args *a, struct latent_s
             uint32_t bits = f32_bits(q[d] * a->scale) & 0x7fffffff;
             top = bits > top ? bits : top;
         }
-        UNROLL for (int mask = 1; mask < WARP; mask *= 2)
-        {
-            uint32_t other = shuffle_xor_u32(top, mask);
-            top = other > top ? other : top;
-        }
+        top = warp_max_u32(top, WARP);
         int exponent = query_exponent(top, type);
         bool is_finite = top < 0x7f800000u;
         float inverse = is_finite ? bits_f32((uint32_t)exponent << 23) : __builtin_nanf("");
@@ -182,14 +178,11 @@ DEVICE void latent_softmax(const struct attention_args *a, struct latent_shared 
         score = finish_score(a, score * s->factor[query], slope, pos - own_pos);
         score = pos >= begin && pos < end ? score : MINUS_INFINITY;
         struct softmax_state block = s->block[query];
-        float top = score;
-        UNROLL for (int mask = 16; mask > 0; mask /= 2) top = max_f32(top, shuffle_xor_f32(top, mask));
-        top = max_f32(block.max, top);
+        float top = max_f32(block.max, warp_max_f32(score, WARP));
         /* If all that it sees is -infinity, the weights are NaNs. */
         bool sees = begin < (number + 1) * CUDA_LATENT_LEAF &&
                     end > number / LATENT_LEAVES * CUDA_ATTENTION_BLOCK;
-        float p = exp_f32(score - (sees ? top : 0)), sum = p;
-        UNROLL for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor_f32(sum, mask);
+        float p = exp_f32(score - (sees ? top : 0)), sum = warp_sum_f32(p, WARP);
         float decay = block.total == 0 ? 1 : exp_f32(block.max - top);
         warp_sync();
         if (lane == 0) {

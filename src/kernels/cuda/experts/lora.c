@@ -76,7 +76,7 @@ DEVICE void down_sum(const struct lora_down_args *a, const struct lora_change *c
     }
     UNROLL for (int r = 0; r < n_tile; r++)
     {
-        UNROLL for (int mask = WARP / 2; mask > 0; mask /= 2) sums[r] += shuffle_xor_f32(sums[r], mask);
+        sums[r] = warp_sum_f32(sums[r], WARP);
         if (lane_id() == r && same >> r & 1)
             a->sums[(int64_t)(row + r) * a->max_rank + i] = sums[r] * change->scales[i];
     }

@@ -56,8 +56,7 @@ DEVICE void softmax_row(float *y, const float *x, int n)
         if (i < n)
             y[i] = e;
     }
-    UNROLL for (int mask = 8; mask > 0; mask /= 2) sum += shuffle_xor_f32(sum, mask);
-    sum = shuffle_f32(sum, 0);
+    sum = shuffle_f32(warp_sum_f32(sum, 16), 0);
     for (int i = lane_id(); i < n; i += WARP)
         y[i] = divide_exact(y[i], sum);
 }

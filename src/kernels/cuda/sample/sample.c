@@ -226,7 +226,7 @@ DEVICE void sum_tiles(const float *x, int n, float max, float scale, float *sums
                     (void)atomic_add_u32(&bins[bin], (uint32_t)(w < unit ? w : unit));
             }
         }
-        UNROLL for (int half = SUM_LANES / 2; half > 0; half /= 2) sum += shuffle_xor_f32(sum, half);
+        sum = warp_sum_f32(sum, SUM_LANES);
         if (lane == 0 && tile < n_tiles)
             sums[tile] = sum;
     }
