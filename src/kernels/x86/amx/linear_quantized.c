@@ -5,7 +5,7 @@
  * memory: total = fma(sum * d, scale, total), input_block.h.
  *
  * A panel is computed in pieces of some blocks. A piece's weights, unpacked as signed bytes, stay in the L1 cache while all
- * rows pass, 16 at a time: first all tiles of these rows are multiplied and stored; then the totals of each half of the panel
+ * rows pass, 8 to 16 at a time: first all tiles of these rows are multiplied and stored; then the totals of each half of the panel
  * run through the piece in registers. A product occupies one of the two ports of multiplications and additions, so that the second
  * part would not overlap with the first one.
  *
@@ -21,7 +21,7 @@
 
 enum {
     TILE = 16,        /* rows of a tile */
-    AT_ONCE = 8,      /* rows whose totals are in registers */
+    AT_ONCE = 12,     /* rows whose totals and last sums are in registers */
     PIECE_BLOCKS = 4, /* 14 KiB, of an L1 cache of 48 that two threads may share */
 };
 
@@ -47,11 +47,11 @@ struct piece {
     _Alignas(64) float least[PIECE_BLOCKS][TILE];           /* -sum(q) * d times input_factor() */
 };
 
-/* The input rows of a piece. */
+/* The input rows of a piece. They are distributed evenly over the tiles, since a product takes as long as a tile has rows. */
 struct inputs {
     const uint8_t *tile; /* from the piece's first block on */
     size_t block_bytes;
-    int n_rows, n_blocks;
+    int n_rows, n_blocks, n_tiles;
 };
 
 INLINE const uint8_t *q_of(const struct inputs *x, int block, int row)
@@ -91,7 +91,7 @@ _Static_assert(128 * 127 * BLOCK * PIECE_BLOCKS <= 1 << 22, "the sums of a piece
 #define MULTIPLY(sum, input, weight)                                                                         \
     __asm__ volatile("tdpbssd %%" weight ", %%" input ", %%" sum ::: "memory")
 
-/* The sums of 16 rows, or of all if there are fewer. */
+/* The sums of a tile's rows. */
 INLINE void multiply(struct piece *p, const struct inputs *x, int row)
 {
     const int last = x->n_blocks - 1;
@@ -182,29 +182,45 @@ INLINE void add_sums(float *total, const struct piece *p, const struct inputs *x
         _mm512_storeu_ps(total + r * LANES, t[r]);
 }
 
-/* A piece with all rows. out: [2][half_rows(n_rows)][16]. */
+/* The same of n rows from row on, which are all of a tile: 8 to 16. */
+INLINE void add_tile(float *total, const struct piece *p, const struct inputs *x, int row, int h, int n,
+                     const bool has_min, bool is_first)
+{
+    int at = 0;
+    if (n > AT_ONCE) {
+        add_sums(total, p, x, row, 0, h, 8, has_min, is_first);
+        at = 8;
+    }
+    switch (n - at) {
+#define REST(n)                                                                                              \
+    case n:                                                                                                  \
+        add_sums(total + at * LANES, p, x, row + at, at, h, n, has_min, is_first);                           \
+        break;
+        REST(5)
+        REST(6)
+        REST(7)
+        REST(8)
+        REST(9)
+        REST(10)
+        REST(11)
+        REST(12)
+#undef REST
+    }
+}
+
+/* A piece with all rows. out: [2][half_rows(n_rows)][16]. All tiles are read with as many rows as the last one has; those with
+ * one less leave it to the next. */
 INLINE void multiply_piece(float *out, struct piece *p, const struct inputs *x, const bool has_min,
                            bool is_first)
 {
-    for (int row = 0; row < x->n_rows; row += TILE) {
-        /* The last tile begins among the rows of the one before. */
-        int first = row + TILE > x->n_rows && x->n_rows > TILE ? x->n_rows - TILE : row;
-        int end = first + TILE < x->n_rows ? first + TILE : x->n_rows;
-        multiply(p, x, first);
+    for (int t = 0, row = 0, end; t < x->n_tiles; t++, row = end) {
+        end = (t + 1) * x->n_rows / x->n_tiles;
+        multiply(p, x, row);
         if (has_min)
-            find_least(p, x, first, end - first);
-        for (int h = 0; h < 2; h++) {
-            float *total = out + h * half_rows(x->n_rows) * LANES;
-            int r = row;
-            for (; r + AT_ONCE <= end; r += AT_ONCE)
-                add_sums(total + r * LANES, p, x, r, r - first, h, AT_ONCE, has_min, is_first);
-            if (r + 4 <= end) {
-                add_sums(total + r * LANES, p, x, r, r - first, h, 4, has_min, is_first);
-                r += 4;
-            }
-            for (; r < end; r++)
-                add_sums(total + r * LANES, p, x, r, r - first, h, 1, has_min, is_first);
-        }
+            find_least(p, x, row, end - row);
+        for (int h = 0; h < 2; h++)
+            add_tile(out + (h * half_rows(x->n_rows) + row) * LANES, p, x, row, h, end - row, has_min,
+                     is_first);
     }
 }
 
@@ -252,8 +268,9 @@ INLINE void tiles_panel(float *out, const uint8_t *panel, const struct quant_for
     struct piece p;
     struct inputs x = { .tile = tile,
                         .block_bytes = (size_t)n_rows * (BLOCK + sizeof(struct input_row)),
-                        .n_rows = n_rows };
-    configure(n_rows < TILE ? n_rows : TILE);
+                        .n_rows = n_rows,
+                        .n_tiles = (n_rows + TILE - 1) / TILE };
+    configure((n_rows + x.n_tiles - 1) / x.n_tiles);
     for (int first = 0; first < n_blocks; first += PIECE_BLOCKS) {
         x.n_blocks = n_blocks - first < PIECE_BLOCKS ? n_blocks - first : PIECE_BLOCKS;
         for (int i = 0; i < x.n_blocks; i++)
@@ -269,7 +286,7 @@ INLINE void tiles_panel(float *out, const uint8_t *panel, const struct quant_for
  * as many columns, at the same cost. */
 INLINE bool is_for_tiles(const struct quant_format f, int n_rows)
 {
-    return f.sub == BLOCK && n_rows > 8 && (n_rows <= TILE || n_rows >= TILE + 4);
+    return f.sub == BLOCK && n_rows > 8;
 }
 
 #define LINEAR(name, dtype)                                                                                  \
