@@ -382,7 +382,7 @@ struct tutti_sampling {
     size_t n_logit_bias;
 };
 
-/* Sets the model's defaults (generation_config.json), else its family's. model NULL: temperature 1,
+/* Sets the model's defaults (generation_config.json, or general.sampling.* of GGUF), else its family's. model NULL: temperature 1,
  * all else off. */
 TUTTI_API void tutti_sampling_init(struct tutti_sampling *out, const tutti_model *model);
 

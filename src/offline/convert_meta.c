@@ -420,6 +420,33 @@ static bool has_usual_affixes(const struct family *family, const struct tokenize
            (a->n_after == 0 || a->after[0] == tokenizer_eos(tok));
 }
 
+/* The model's defaults of sampling, under the names that llama.cpp's converter writes. generation: of a folder; NULL: none. */
+static void put_sampling(struct gguf_writer *w, const struct checkpoint *ck, const json_t *generation)
+{
+    static const struct {
+        const char *of_folder, *of_gguf;
+    } KEYS[] = {
+        { "temperature", "general.sampling.temp" },
+        { "top_p", "general.sampling.top_p" },
+        { "min_p", "general.sampling.min_p" },
+        { "repetition_penalty", "general.sampling.penalty_repeat" },
+        { "top_k", "general.sampling.top_k" },
+    };
+    bool is_gguf = checkpoint_gguf(ck) != NULL;
+    bool is_greedy = json_is_false(json_object_get(generation, "do_sample"));
+    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
+        const json_t *value = is_gguf ? json_object_get(checkpoint_config(ck), KEYS[i].of_gguf)
+                                      : json_object_get(generation, KEYS[i].of_folder);
+        double x = json_number_value(value);
+        if (is_greedy && strcmp(KEYS[i].of_folder, "temperature") == 0)
+            gguf_writer_f32(w, KEYS[i].of_gguf, 0);
+        else if (json_is_number(value) && strcmp(KEYS[i].of_folder, "top_k") != 0)
+            gguf_writer_f32(w, KEYS[i].of_gguf, (float)x);
+        else if (json_is_number(value) && x >= 0 && x <= INT32_MAX)
+            gguf_writer_u32(w, KEYS[i].of_gguf, (uint32_t)x);
+    }
+}
+
 enum tutti_status convert_tokenizer(struct gguf_writer *w, const struct family *family,
                                     const struct model_desc *d, const struct tokenizer *tok,
                                     const struct checkpoint *ck, struct tutti_error *err)
@@ -461,6 +488,7 @@ enum tutti_status convert_tokenizer(struct gguf_writer *w, const struct family *
     st = put_stops(w, d, tok, ck, is_chatglm || strcmp(chat, "glm4") == 0, err);
     if (st != TUTTI_OK)
         goto done;
+    put_sampling(w, ck, generation);
     gguf_writer_bool(w, "tokenizer.ggml.add_bos_token", begins);
     gguf_writer_bool(w, "tokenizer.ggml.add_eos_token", tokenizer_adds_eos(tok));
     st = put_chat(w, &found, ck, err);

@@ -418,8 +418,15 @@ static void read_gguf_scaling(struct model_desc *d, struct config *c)
     } else if (strcmp(scaling, "linear") == 0) {
         s->kind = factor > 0 && factor != 1 ? ROPE_SCALING_LINEAR : ROPE_SCALING_NONE;
         s->factor = factor;
+        if (s->kind == ROPE_SCALING_LINEAR && attention != 1)
+            config_unsupported(c, "rope.scaling.attn_factor",
+                               "a factor of attention without YaRN or LongRoPE");
     } else if (strcmp(scaling, "longrope") == 0) {
         s->kind = ROPE_SCALING_LONGROPE;
+        if (factor > 0 && factor != 1)
+            config_unsupported(
+                c, config_has(c, "rope.scaling.factor") ? "rope.scaling.factor" : "rope.scale_linear",
+                "a factor in addition to those of longrope");
     } else if (strcmp(scaling, "none") != 0) {
         config_unsupported(c, "rope.scaling.type", scaling);
     }

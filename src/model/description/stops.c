@@ -65,8 +65,11 @@ static enum tutti_status add_of_folder(const struct stop_list *l, const struct c
 
 static enum tutti_status add_of_gguf(const struct stop_list *l, const struct checkpoint *ck)
 {
-    static const char *const KEYS[] = { "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
-                                        "tokenizer.ggml.eom_token_id" };
+    static const char *const KEYS[] = {
+        "tokenizer.ggml.eos_token_id",     "tokenizer.ggml.eot_token_id",
+        "tokenizer.ggml.eom_token_id",     "tokenizer.ggml.fim_pad_token_id",
+        "tokenizer.ggml.fim_rep_token_id", "tokenizer.ggml.fim_sep_token_id"
+    };
     const struct gguf_array *own = gguf_find_array(checkpoint_gguf(ck), STOPS_GGUF_KEY);
     char source[4300];
     enum tutti_status st = TUTTI_OK;

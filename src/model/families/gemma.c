@@ -131,6 +131,9 @@ static void describe_gguf_gemma3(struct model_desc *d, struct config *c)
     d->kinds[0].attn.scale = gguf_scale(d, GEMMA3_27B_LAYERS);
     d->logit_softcap = (float)config_float_or(c, "final_logit_softcapping", 0, 1e6, 0);
     int window = config_int_or(c, "attention.sliding_window", 0, INT32_MAX, 0);
+    /* llama.cpp applies it to the layers with a window too, which have no scaling. */
+    if (window > 0 && config_float_or(c, "rope.scaling.attn_factor", 0, 1e6, 1) != 1)
+        config_unsupported(c, "rope.scaling.attn_factor", "a factor of attention of layers with a window");
     describe_layer_periods(
         d, c, window, config_int_or(c, "attention.sliding_window_pattern", 1, LIMIT_LAYERS, GEMMA3_PERIOD));
     set_local_rope(d, config_float_or(c, "rope.freq_base_swa", 1e-6, 1e12, 10000));

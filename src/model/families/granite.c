@@ -11,6 +11,11 @@ static const struct tensor_names LAYOUTS[] = {
 
 static const char *const IGNORED[] = { "rotary_emb.inv_freq" };
 
+static const struct config_key GGUF_KEYS[] = {
+    { "rope.scaling.finetuned", "true" }, /* false: no rotation */
+    { NULL, NULL },
+};
+
 static bool granite_is_mine(const json_t *config)
 {
     return describe_has_type(config, "granite");
@@ -55,6 +60,7 @@ const struct family FAMILY_GRANITE = {
     .is_permuted_in_gguf = true,
     .is_mine = granite_is_mine,
     .keys = CONFIG_KEYS_ROTARY,
+    .gguf_keys = GGUF_KEYS,
     .describe = granite_describe,
     .put_metadata = granite_put_metadata,
     .layouts = LAYOUTS,

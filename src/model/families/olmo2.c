@@ -71,17 +71,36 @@ static const struct config_key EXAONE4_KEYS[] = {
     { NULL, NULL },
 };
 
+#define PATTERN_KEY "attention.sliding_window_pattern"
 static const struct config_key EXAONE4_GGUF_KEYS[] = {
-    { "attention.sliding_window_pattern", NULL }, /* the number of layers says it */
+    { PATTERN_KEY, NULL }, /* the number of layers says it: expect_exaone4_pattern() */
     { NULL, NULL },
 };
+
+/* GGUF says the layers with windows as a period, or layer by layer; both only matter where there are windows. */
+static void expect_exaone4_pattern(const struct model_desc *d, struct config *c)
+{
+    char key[96];
+    snprintf(key, sizeof key, "%s" PATTERN_KEY, c->prefix);
+    const struct gguf_array *array = c->gguf ? gguf_find_array(c->gguf, key) : NULL;
+    bool is_right = array
+                        ? gguf_array_n(array) == (size_t)d->n_layers && gguf_array_type(array) != GGUF_STRING
+                        : config_int_or(c, PATTERN_KEY, 1, LIMIT_LAYERS, EXAONE4_PERIOD) == EXAONE4_PERIOD;
+    for (int i = 0; array && is_right && i < d->n_layers; i++)
+        is_right = (gguf_array_int(array, (size_t)i) != 0) == ((i + 1) % EXAONE4_PERIOD != 0);
+    if (!is_right)
+        config_unsupported(c, PATTERN_KEY, "windows in other layers than those of the 32B model");
+}
 
 static int read_exaone4_window(struct model_desc *d, struct config *c, bool is_gguf)
 {
     if (!is_gguf)
         return config_int_or(c, "sliding_window", 1, INT32_MAX, config_has(c, "sliding_window") ? 0 : 4096);
     int window = config_int_or(c, "attention.sliding_window", 0, INT32_MAX, 4096);
-    return d->n_layers == EXAONE4_32B_LAYERS ? window : 0;
+    if (d->n_layers != EXAONE4_32B_LAYERS)
+        return 0;
+    expect_exaone4_pattern(d, c);
+    return window;
 }
 
 static void describe_exaone4(struct model_desc *d, struct config *c, bool is_gguf)

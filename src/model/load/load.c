@@ -85,11 +85,17 @@ static int usable_vocab(const struct model *model)
     return n < model->desc.n_vocab ? n : model->desc.n_vocab;
 }
 
+/* Where a model's defaults of sampling are: generation_config.json, or metadata of GGUF. */
+struct default_source {
+    const json_t *values;
+    char file[4300];
+};
+
 /* These are only defaults: invalid entries are logged and skipped. */
-static float default_or(const struct loader *l, const json_t *generation, const char *key, double lo,
-                        double hi, float fallback)
+static float default_or(const struct loader *l, const struct default_source *source, const char *key,
+                        double lo, double hi, float fallback)
 {
-    const json_t *value = json_object_get(generation, key);
+    const json_t *value = json_object_get(source->values, key);
     double x = json_number_value(value);
     if (!value || json_is_null(value))
         return fallback;
@@ -101,8 +107,8 @@ static float default_or(const struct loader *l, const json_t *generation, const 
     else
         snprintf(found, sizeof found, "%s", json_type_name(value));
     if (model_rank(l->model) == 0) /* says it for all */
-        log_warn("%s/generation_config.json: %s: %s, expected a number from %.10g to %.10g; it is left out",
-                 checkpoint_folder(l->ck), key, found, lo, hi);
+        log_warn("%s: %s: %s, expected a number from %.10g to %.10g; it is left out", source->file, key,
+                 found, lo, hi);
     return fallback;
 }
 
@@ -115,14 +121,42 @@ static void read_defaults(struct loader *l, const json_t *generation)
         builtin = chat_template_builtin(l->model->chat_template);
     if (chat && l->family->defaults)
         l->family->defaults(s, builtin ? builtin->name : chat->name);
-    if (!generation)
-        return;
-    s->temperature = default_or(l, generation, "temperature", 0, 100, s->temperature);
-    s->top_p = default_or(l, generation, "top_p", 1e-6, 1, s->top_p);
-    s->top_k = (int)default_or(l, generation, "top_k", 0, LIMIT_VOCAB, (float)s->top_k);
-    s->repetition_penalty = default_or(l, generation, "repetition_penalty", 0.01, 100, s->repetition_penalty);
-    if (json_is_false(json_object_get(generation, "do_sample")))
+    bool is_gguf = checkpoint_gguf(l->ck) != NULL;
+    struct default_source from = { .values = is_gguf ? checkpoint_config(l->ck) : generation };
+#define KEY(of_folder, of_gguf) is_gguf ? "general.sampling." of_gguf : of_folder
+    if (is_gguf)
+        snprintf(from.file, sizeof from.file, "%s", checkpoint_path(l->ck));
+    else
+        snprintf(from.file, sizeof from.file, "%s/generation_config.json", checkpoint_folder(l->ck));
+    s->temperature = default_or(l, &from, KEY("temperature", "temp"), 0, 100, s->temperature);
+    s->top_p = default_or(l, &from, KEY("top_p", "top_p"), 1e-6, 1, s->top_p);
+    s->top_k = (int)default_or(l, &from, KEY("top_k", "top_k"), 0, LIMIT_VOCAB, (float)s->top_k);
+    s->min_p = default_or(l, &from, KEY("min_p", "min_p"), 0, 1, s->min_p);
+    s->repetition_penalty = default_or(l, &from, KEY("repetition_penalty", "penalty_repeat"), 0.01, 100,
+                                       s->repetition_penalty);
+#undef KEY
+    if (!is_gguf && json_is_false(json_object_get(generation, "do_sample")))
         s->temperature = 0;
+}
+
+/* Tokens that may never be sampled, or not at first. */
+static enum tutti_status refuse_suppressed(const struct loader *l, const json_t *generation,
+                                           struct tutti_error *err)
+{
+    static const char *const KEYS[] = { "suppress_tokens", "begin_suppress_tokens" };
+    static const char GGUF_KEY[] = "tokenizer.ggml.suppress_tokens";
+    static const char WHAT[] =
+        "tokens that may never be sampled are not supported; remove the key, and ban the "
+        "tokens by logit_bias";
+    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++)
+        if (json_array_size(json_object_get(generation, KEYS[i])) > 0)
+            return error_set(err, TUTTI_E_UNSUPPORTED, "%s/generation_config.json: %s: %s",
+                             checkpoint_folder(l->ck), KEYS[i], WHAT);
+    const struct gguf *gguf = checkpoint_gguf(l->ck);
+    const struct gguf_array *array = gguf ? gguf_find_array(gguf, GGUF_KEY) : NULL;
+    if (array && gguf_array_n(array) > 0)
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: %s: %s", checkpoint_path(l->ck), GGUF_KEY, WHAT);
+    return TUTTI_OK;
 }
 
 static enum tutti_status model_choose_chat(struct loader *l, const json_t *tokenizer_config,
@@ -163,6 +197,8 @@ static enum tutti_status load_text(struct loader *l, struct tutti_error *err)
     else if (model_rank(model) == 0) /* says it for all */
         log_warn("no tokenizer, so only token ids can be used: %s", why);
     st = checkpoint_json(l->ck, "generation_config.json", &generation, err);
+    if (st == TUTTI_OK)
+        st = refuse_suppressed(l, generation, err);
     if (st == TUTTI_OK)
         st = tokenizer_settings_read(&tokenizer_config, l->ck, err);
     if (st != TUTTI_OK)

@@ -1,0 +1,145 @@
+"""Settings of GGUF files that few publishers write: each is honoured as llama.cpp does, or refused with its name."""
+import json
+import os
+import shutil
+import struct
+
+import pytest
+from test_cli import DEMO, FIXTURES, tutti
+from test_converted import read_gguf
+
+BOOL, FLOAT, STRING, LIST, UINT32, INT32 = 7, 6, 8, 9, 4, 5
+SIZES = {0: 1, 1: 1, 2: 2, 3: 2, UINT32: 4, INT32: 4, FLOAT: 4, BOOL: 1, 10: 8, 11: 8, 12: 8}
+CODES = {UINT32: "<I", INT32: "<i", FLOAT: "<f", BOOL: "?"}
+ALIGNMENT = 32
+# Of EXAONE 4, models of 64 layers have windows.
+LARGE, PATTERN = {"exaone4.block_count": (UINT32, 64)}, "exaone4.attention.sliding_window_pattern"
+
+
+def packed(kind, value):
+    if kind == LIST:
+        inner, values = value
+        return struct.pack("<IQ", inner, len(values)) + b"".join(packed(inner, one) for one in values)
+    if kind == STRING:
+        return struct.pack("<Q", len(value)) + value.encode()
+    return struct.pack(CODES[kind], value)
+
+
+def end_of_value(data, at, kind):
+    if kind == STRING:
+        return at + 8 + struct.unpack_from("<Q", data, at)[0]
+    if kind == LIST:
+        inner, n = struct.unpack_from("<IQ", data, at)
+        at += 12
+        if inner != STRING:
+            return at + n * SIZES[inner]
+        for _ in range(n):
+            at = end_of_value(data, at, STRING)
+        return at
+    return at + SIZES[kind]
+
+
+def change(path, settings, without=()):
+    """Adds {key: (type, value)} to the metadata, after removing these keys and those in without."""
+    with open(path, "rb") as file:
+        data = file.read()
+    n_tensors, n_keys = struct.unpack_from("<QQ", data, 8)
+    at, kept = 24, []
+    for _ in range(n_keys):
+        begin, key_end = at, end_of_value(data, at, STRING)
+        at = end_of_value(data, key_end + 4, struct.unpack_from("<I", data, key_end)[0])
+        if data[begin + 8:key_end].decode() not in {*settings, *without}:
+            kept.append(data[begin:at])
+    tensors = at
+    for _ in range(n_tensors):
+        at = end_of_value(data, at, STRING)
+        at += 4 + 8 * struct.unpack_from("<I", data, at)[0] + 12
+    kept += [packed(STRING, key) + struct.pack("<I", kind) + packed(kind, value) for key, (kind, value) in settings.items()]
+    head = data[:8] + struct.pack("<QQ", n_tensors, len(kept)) + b"".join(kept) + data[tensors:at]
+    with open(path, "wb") as file:
+        file.write(head + bytes(-len(head) % ALIGNMENT) + data[at + -at % ALIGNMENT:])
+
+
+@pytest.fixture(name="demo")
+def demo_file(tmp_path):
+    path = tmp_path / "demo.gguf"
+    tutti("convert", DEMO, path)
+    return path
+
+
+def converted(tmp_path, name):
+    path = tmp_path / (name + ".gguf")
+    tutti("convert", os.path.join(FIXTURES, name), path)
+    return path
+
+
+def answer(path, *flags):
+    return tutti("generate", path, "-p", "Once upon a time", "-n", "24", *flags).stdout
+
+
+def refusal(path):
+    return tutti("logits", path, "--ids", "5,6,7", "--out", os.path.join(os.path.dirname(path), "out"), check=1).stderr
+
+
+@pytest.mark.parametrize("name, settings, said", [
+    ("granite-tiny", {"granite.rope.scaling.finetuned": (BOOL, False)}, "granite.rope.scaling.finetuned: false"),
+    ("exaone4-tiny", {**LARGE, PATTERN: (UINT32, 2)}, PATTERN + ": windows"),
+    ("exaone4-tiny", {**LARGE, PATTERN: (LIST, (BOOL, [False, True] * 32))}, PATTERN + ": windows"),
+    ("exaone4-tiny", {**LARGE, PATTERN: (LIST, (BOOL, [True, True, True, False] * 15))}, PATTERN + ": windows"),
+    # The layers that the model has: refused for what is missing in the file only.
+    ("exaone4-tiny", {**LARGE, PATTERN: (UINT32, 4)}, "tensor blk.2.attn_q.weight is missing"),
+    ("exaone4-tiny", {**LARGE, PATTERN: (LIST, (BOOL, [True, True, True, False] * 16))}, "tensor blk.2.attn_q.weight is missing"),
+    ("gemma3-tiny", {"gemma3.rope.scaling.attn_factor": (FLOAT, 1.5)}, "rope.scaling.attn_factor"),
+    ("gemma3-tiny", {"gemma3.rope.scaling.type": (STRING, "yarn"), "gemma3.rope.scaling.factor": (FLOAT, 4.0),
+                     "gemma3.rope.scaling.original_context_length": (UINT32, 32), "gemma3.rope.scaling.attn_factor": (FLOAT, 1.5)},
+     "rope.scaling.attn_factor"),
+    ("phi4-mini-tiny", {"phi3.rope.scaling.type": (STRING, "longrope"), "phi3.rope.scaling.factor": (FLOAT, 4.0)},
+     "phi3.rope.scaling.factor: a factor in addition"),
+])
+def test_what_changes_the_computation_is_refused_by_name(tmp_path, name, settings, said):
+    path = converted(tmp_path, name)
+    change(path, settings)
+    assert said in refusal(path)
+
+
+def test_suppressed_tokens_are_refused_by_name(demo):
+    change(demo, {"tokenizer.ggml.suppress_tokens": (LIST, (INT32, [5, 6]))})
+    assert "tokenizer.ggml.suppress_tokens: tokens that may never be sampled" in refusal(demo)
+
+
+def test_sampling_of_the_file_is_the_default(demo):
+    greedy, drawn = answer(demo, "--temperature", "0"), answer(demo, "--seed", "1")
+    assert greedy != drawn
+    change(demo, {"general.sampling.temp": (FLOAT, 0.0)})
+    assert answer(demo) == greedy
+    change(demo, {"general.sampling.temp": (FLOAT, 1.0), "general.sampling.top_k": (INT32, 1)})
+    assert answer(demo, "--seed", "1") == greedy
+    assert answer(demo, "--seed", "1", "--top-k", "0", "--temperature", "1") != greedy
+
+
+def test_a_converted_model_samples_as_its_folder(tmp_path):
+    folder = tmp_path / "folder"
+    shutil.copytree(DEMO, folder)
+    with open(folder / "generation_config.json", encoding="utf-8") as file:
+        settings = json.load(file)
+    settings.update(do_sample=True, temperature=0.5, top_k=3, top_p=0.875, min_p=0.25, repetition_penalty=1.5)
+    (folder / "generation_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    tutti("convert", folder, tmp_path / "once.gguf")
+    tutti("convert", tmp_path / "once.gguf", tmp_path / "twice.gguf")
+    for name in ("once.gguf", "twice.gguf"):
+        keys = read_gguf(tmp_path / name)[0]
+        assert {key.removeprefix("general.sampling."): value for key, value in keys.items() if "sampling" in key} == {
+            "temp": 0.5, "top_k": 3, "top_p": 0.875, "min_p": 0.25, "penalty_repeat": 1.5}
+    settings["do_sample"] = False
+    (folder / "generation_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    tutti("convert", folder, tmp_path / "greedy.gguf")
+    assert read_gguf(tmp_path / "greedy.gguf")[0]["general.sampling.temp"] == 0
+
+
+@pytest.mark.parametrize("key", ["eot", "fim_pad", "fim_rep", "fim_sep"])
+def test_each_end_of_generation_ends_an_answer(demo, key):
+    change(demo, {}, without=["tokenizer.tutti.stop_token_ids"])
+    whole = answer(demo, "--temperature", "0")
+    ids = tutti("tokenize", demo, " " + whole.split()[3], "--ids").stdout.split(",")
+    change(demo, {f"tokenizer.ggml.{key}_token_id": (UINT32, int(ids[-1]))})
+    assert len(answer(demo, "--temperature", "0")) < len(whole)
