@@ -145,10 +145,12 @@ static double read_gemma3_rope(struct model_desc *d, struct config *c,
                                const struct transformers_defaults *defaults)
 {
     double local = config_float_or(c, "rope_local_base_freq", 1e-6, 1e12, 10000);
-    if (!config_find(c, "rope_theta"))
-        d->kinds[0].attn.rope_theta = 1e6;
-    if (config_find(c, "rope_parameters.full_attention"))
+    const json_t *parameters = json_object_get(c->root, "rope_parameters");
+    if (json_is_object(json_object_get(parameters, "full_attention"))) {
+        if (config_has_object(c, "rope_scaling"))
+            config_unsupported(c, "rope_scaling", "an object in addition to rope_parameters.full_attention");
         describe_rope(d, c, "rope_parameters.full_attention", defaults);
+    }
     const char *key = "rope_parameters.sliding_attention.rope_type",
                *type = config_string_or(c, key, "default");
     if (strcmp(type, "default") != 0)
@@ -158,17 +160,18 @@ static double read_gemma3_rope(struct model_desc *d, struct config *c,
 
 static void describe_gemma3(struct model_desc *d, struct config *c, bool is_gguf)
 {
-    static const struct transformers_defaults DEFAULTS = GEMMA_DEFAULTS(131072, 262208);
+    struct transformers_defaults defaults = GEMMA_DEFAULTS(131072, 262208);
+    defaults.rope_theta = 1e6; /* of the layers without a window */
     d->kinds[0].attn.has_qk_norm = true;
     if (is_gguf) {
         describe_gguf_gemma3(d, c);
         return;
     }
-    describe_transformers(d, c, &DEFAULTS);
+    describe_transformers(d, c, &defaults);
     set_common(d);
     read_attention(d, c);
     d->logit_softcap = read_cap(c, "final_logit_softcapping", 0);
-    double local = read_gemma3_rope(d, c, &DEFAULTS);
+    double local = read_gemma3_rope(d, c, &defaults);
     describe_layer_periods(d, c, config_int_or(c, "sliding_window", 1, INT32_MAX, 4096),
                            config_int_or(c, "sliding_window_pattern", 1, LIMIT_LAYERS, GEMMA3_PERIOD));
     set_local_rope(d, local);

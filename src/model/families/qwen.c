@@ -68,10 +68,11 @@ static const struct config_key VL_GGUF_KEYS[] = {
 
 /* Files contain a window size even if it is not used. Without layer_types it applies to the
  * layers from max_window_layers on. */
-static void read_window(struct model_desc *d, struct config *c)
+/* first: max_window_layers where the file does not say it. */
+static void read_window(struct model_desc *d, struct config *c, int first)
 {
     int window = config_int_or(c, "sliding_window", 1, INT32_MAX, config_has(c, "sliding_window") ? 0 : 4096);
-    int first = config_int_or(c, "max_window_layers", 0, INT32_MAX, 28);
+    first = config_int_or(c, "max_window_layers", 0, INT32_MAX, first);
     if (!config_bool_or(c, "use_sliding_window", false))
         window = 0;
     describe_layer_types(d, c, window, first);
@@ -92,7 +93,7 @@ static void describe_qwen2(struct model_desc *d, struct config *c, bool is_gguf)
         return;
     }
     describe_transformers(d, c, &DEFAULTS);
-    read_window(d, c);
+    read_window(d, c, 28);
 }
 
 static void describe_qwen3(struct model_desc *d, struct config *c, bool is_gguf)
@@ -106,7 +107,7 @@ static void describe_qwen3(struct model_desc *d, struct config *c, bool is_gguf)
     }
     describe_transformers(d, c, &DEFAULTS);
     a->has_qkv_bias = a->has_out_bias = config_bool_or(c, "attention_bias", false);
-    read_window(d, c);
+    read_window(d, c, 28);
 }
 
 static void describe_qwen2_vl(struct model_desc *d, struct config *c, bool is_gguf)
@@ -121,7 +122,7 @@ static void describe_qwen2_vl(struct model_desc *d, struct config *c, bool is_gg
         return;
     }
     describe_transformers(d, c, &DEFAULTS);
-    read_window(d, c);
+    read_window(d, c, 80);
 }
 
 static void describe_qwen3_vl(struct model_desc *d, struct config *c, bool is_gguf)

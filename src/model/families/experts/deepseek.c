@@ -143,7 +143,7 @@ static void read_experts(struct expert_desc *e, struct config *c, const struct l
     e->routing.n_chosen = defaults->n_chosen > 0
                               ? config_int_or(c, "num_experts_per_tok", 1, LIMIT_EXPERTS, defaults->n_chosen)
                               : config_int(c, "num_experts_per_tok", 1, LIMIT_EXPERTS);
-    e->routing.scale = (float)config_float_or(c, "routed_scaling_factor", 0, 1e6, defaults->scale);
+    e->routing.scale = (float)config_float_or(c, "routed_scaling_factor", 1e-6, 1e6, defaults->scale);
     e->routing.n_groups = config_int_or(c, "n_group", 1, LIMIT_EXPERTS, defaults->n_groups);
     e->routing.n_chosen_groups = config_int_or(c, "topk_group", 1, LIMIT_EXPERTS, defaults->n_chosen_groups);
     e->d_ff = config_int_or(c, "moe_intermediate_size", 1, LIMIT_DIMENSION, defaults->d_expert);

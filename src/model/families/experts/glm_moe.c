@@ -98,7 +98,7 @@ static void read_transformers(struct model_desc *d, struct config *c)
     e->routing.n_experts = config_int_or(c, n, 1, LIMIT_EXPERTS, 128);
     e->routing.n_chosen = config_int_or(c, "num_experts_per_tok", 1, LIMIT_EXPERTS, 8);
     e->routing.is_normed = config_bool_or(c, "norm_topk_prob", true);
-    e->routing.scale = (float)config_float_or(c, "routed_scaling_factor", 0, 1e6, 1);
+    e->routing.scale = (float)config_float_or(c, "routed_scaling_factor", 1e-6, 1e6, 1);
     e->routing.n_groups = config_int_or(c, "n_group", 1, LIMIT_EXPERTS, 1);
     e->routing.n_chosen_groups = config_int_or(c, "topk_group", 1, LIMIT_EXPERTS, 1);
     const struct routing *r = &e->routing;

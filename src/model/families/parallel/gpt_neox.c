@@ -43,11 +43,6 @@ static void gpt_neox_describe(struct model_desc *d, struct config *c, bool is_gg
 {
     struct attn_desc *a = &d->kinds[0].attn;
     struct ffn_desc *f = &d->kinds[0].ffn;
-    static const struct transformers_defaults DEFAULTS = { .n_ctx = 2048,
-                                                           .norm_eps = 1e-5,
-                                                           .norm_key = "layer_norm_eps",
-                                                           .rotary_part = 0.25,
-                                                           .activation = ACT_GELU_ERF };
     d->norm = NORM_LAYER;
     f->has_gate = false;
     a->has_qkv_bias = a->has_out_bias = f->has_bias = true;
@@ -56,11 +51,17 @@ static void gpt_neox_describe(struct model_desc *d, struct config *c, bool is_gg
         a->rope = ROPE_HALF;
         f->activation = describe_activation(c, OWN_ACTIVATION_KEY, "gelu_new", ACTIVATIONS_WITHOUT_GATE);
     } else {
-        describe_transformers(d, c, &DEFAULTS);
+        const struct transformers_defaults defaults = {
+            .n_ctx = 2048,
+            .norm_eps = 1e-5,
+            .norm_key = "layer_norm_eps",
+            /* Older keys: rope_parameters and rope_scaling have priority. */
+            .rope_theta = config_float_or(c, "rotary_emb_base", 1e-6, 1e12, 10000),
+            .rotary_part = config_float_or(c, "rotary_pct", 1e-6, 1, 0.25),
+            .activation = ACT_GELU_ERF,
+        };
+        describe_transformers(d, c, &defaults);
         a->has_qkv_bias = a->has_out_bias = config_bool_or(c, "attention_bias", true);
-        a->rope_theta = config_float_or(c, "rotary_emb_base", 1e-6, 1e12, a->rope_theta);
-        if (config_find(c, "rotary_pct"))
-            a->rotary_dim = (int)(a->head_dim * config_float(c, "rotary_pct", 0, 1));
     }
     d->ffn_place = config_bool_or(c, "use_parallel_residual", true) ? FFN_PARALLEL : FFN_SEQUENTIAL;
 }

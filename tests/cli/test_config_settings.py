@@ -1,0 +1,60 @@
+"""Settings of config.json that one class of transformers reads from several places: the place that counts there counts here, and what
+would be ignored is refused with its name."""
+import json
+import os
+import shutil
+
+import pytest
+from test_cli import FIXTURES, tutti
+
+IDS = "5,9,2,11,7,3,8,14,6,10,4,12,13,15,16,17,18,19,20,21"
+LINEAR = {"rope_type": "linear", "factor": 4.0}
+FULL = {"rope_type": "default", "rope_theta": 5e4}
+SLIDING = {"rope_type": "default", "rope_theta": 1e3}
+
+
+def changed(folder, name, settings, without=()):
+    """The fixture in folder with these settings, and without those keys."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(os.path.join(FIXTURES, name), folder)
+    with open(folder / "config.json", encoding="utf-8") as file:
+        config = json.load(file)
+    config = {key: value for key, value in config.items() if key not in without} | settings
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(name="logits")
+def logits_of(tmp_path):
+    def run(name, settings, without=()):
+        out = tmp_path / "logits.safetensors"
+        tutti("logits", changed(tmp_path / "model", name, settings, without), "--ids", IDS, "--out", out, "--type", "f32", "-t", "1")
+        return out.read_bytes()
+
+    return run
+
+
+@pytest.mark.parametrize("key, older, value", [("rope_theta", "rotary_emb_base", 500.0), ("partial_rotary_factor", "rotary_pct", 0.5)])
+@pytest.mark.parametrize("place", ["rope_parameters", "rope_scaling"])
+def test_gpt_neox_reads_its_older_keys_where_the_object_lacks_them(logits, key, older, value, place):
+    settings = {place: {"rope_type": "default", key: value}}
+    assert logits("gpt-neox-tiny", settings) == logits("gpt-neox-tiny", {older: value}) != logits("gpt-neox-tiny", {})
+
+
+def test_gemma_3_reads_the_base_of_rope_scaling(logits):
+    keys = ["rope_theta", "rope_local_base_freq", "rope_parameters", "rope_scaling"]
+    inside = logits("gemma3-tiny", {"rope_scaling": {**LINEAR, "rope_theta": 777.0}}, keys)
+    assert inside == logits("gemma3-tiny", {"rope_scaling": LINEAR, "rope_theta": 777.0}, keys)
+    assert inside != logits("gemma3-tiny", {"rope_scaling": LINEAR}, keys)
+    assert logits("gemma3-tiny", {"rope_scaling": LINEAR, "rope_theta": 1e6}, keys) == logits("gemma3-tiny", {"rope_scaling": LINEAR}, keys)
+
+
+@pytest.mark.parametrize("name, settings, said", [
+    ("gemma3-tiny", {"rope_parameters": {"full_attention": FULL, "sliding_attention": SLIDING}, "rope_scaling": LINEAR}, "rope_scaling: an object"),
+    ("gemma3-tiny", {"rope_parameters": {"full_attention": {**FULL, "alpha": 7}, "sliding_attention": SLIDING}}, "full_attention.alpha"),
+    ("deepseek-v2-tiny", {"routed_scaling_factor": 0.0}, "routed_scaling_factor"),
+    ("glm4-moe-tiny", {"routed_scaling_factor": 0.0}, "routed_scaling_factor"),
+])
+def test_what_would_be_ignored_is_refused_by_name(tmp_path, name, settings, said):
+    folder = changed(tmp_path / "model", name, settings, ["rope_scaling"])
+    assert said in tutti("logits", folder, "--ids", IDS, "--out", tmp_path / "out", check=1).stderr
