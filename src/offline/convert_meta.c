@@ -432,17 +432,18 @@ static void put_sampling(struct gguf_writer *w, const struct checkpoint *ck, con
         { "repetition_penalty", "general.sampling.penalty_repeat" },
         { "top_k", "general.sampling.top_k" },
     };
+    const json_t *settings = generation ? generation : checkpoint_config(ck);
     bool is_gguf = checkpoint_gguf(ck) != NULL;
     bool is_greedy = json_is_false(json_object_get(generation, "do_sample"));
     for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
         const json_t *value = is_gguf ? json_object_get(checkpoint_config(ck), KEYS[i].of_gguf)
-                                      : json_object_get(generation, KEYS[i].of_folder);
+                                      : json_object_get(settings, KEYS[i].of_folder);
         double x = json_number_value(value);
         if (is_greedy && strcmp(KEYS[i].of_folder, "temperature") == 0)
             gguf_writer_f32(w, KEYS[i].of_gguf, 0);
         else if (json_is_number(value) && strcmp(KEYS[i].of_folder, "top_k") != 0)
             gguf_writer_f32(w, KEYS[i].of_gguf, (float)x);
-        else if (json_is_number(value) && x >= 0 && x <= INT32_MAX)
+        else if (json_is_number(value) && x >= 0 && x <= INT32_MAX && (generation || is_gguf || x != 50))
             gguf_writer_u32(w, KEYS[i].of_gguf, (uint32_t)x);
     }
 }

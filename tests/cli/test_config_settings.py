@@ -5,7 +5,7 @@ import os
 import shutil
 
 import pytest
-from test_cli import FIXTURES, tutti
+from test_cli import DEMO, FIXTURES, tutti
 
 IDS = "5,9,2,11,7,3,8,14,6,10,4,12,13,15,16,17,18,19,20,21"
 LINEAR = {"rope_type": "linear", "factor": 4.0}
@@ -58,3 +58,32 @@ def test_gemma_3_reads_the_base_of_rope_scaling(logits):
 def test_what_would_be_ignored_is_refused_by_name(tmp_path, name, settings, said):
     folder = changed(tmp_path / "model", name, settings, ["rope_scaling"])
     assert said in tutti("logits", folder, "--ids", IDS, "--out", tmp_path / "out", check=1).stderr
+
+
+def test_older_folders_have_their_sampling_in_the_configuration(tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(DEMO, folder)
+    os.remove(folder / "generation_config.json")
+
+    def answer(settings):
+        with open(os.path.join(DEMO, "config.json"), encoding="utf-8") as file:
+            (folder / "config.json").write_text(json.dumps(json.load(file) | settings), encoding="utf-8")
+        return tutti("generate", folder, "-p", "Once upon a time", "-n", "24", "--temperature", "0")
+
+    plain = answer({"repetition_penalty": 1.0, "top_k": 50, "no_repeat_ngram_size": 0, "num_beams": 1, "bad_words_ids": None})
+    assert "left out" not in plain.stderr
+    assert answer({"repetition_penalty": 50.0}).stdout != plain.stdout == answer({}).stdout
+    assert "config.json: left out, since no setting of an answer has them as its default: no_repeat_ngram_size, num_beams" in answer(
+        {"no_repeat_ngram_size": 3, "num_beams": 4}).stderr
+
+
+@pytest.mark.parametrize("name", ["generation_config.json", "config.json"])
+def test_suppressed_tokens_are_refused_by_name(tmp_path, name):
+    folder = tmp_path / "model"
+    shutil.copytree(DEMO, folder)
+    if name == "config.json":
+        os.remove(folder / "generation_config.json")
+    with open(folder / name, encoding="utf-8") as file:
+        settings = json.load(file)
+    (folder / name).write_text(json.dumps(settings | {"suppress_tokens": [5]}), encoding="utf-8")
+    assert f"{name}: suppress_tokens: tokens that may never be sampled" in tutti("generate", folder, "-p", "Hi", "-n", "1", check=1).stderr

@@ -85,7 +85,7 @@ static int usable_vocab(const struct model *model)
     return n < model->desc.n_vocab ? n : model->desc.n_vocab;
 }
 
-/* Where a model's defaults of sampling are: generation_config.json, or metadata of GGUF. */
+/* Where a model's defaults of sampling are: generation_config.json, config.json of older folders, or metadata of GGUF. */
 struct default_source {
     const json_t *values;
     char file[4300];
@@ -112,6 +112,34 @@ static float default_or(const struct loader *l, const struct default_source *sou
     return fallback;
 }
 
+/* Names the settings of generate() that are no defaults here, if they say anything. */
+static void name_other_defaults(const struct loader *l, const struct default_source *source)
+{
+    static const char *const KEYS[] = { "no_repeat_ngram_size",
+                                        "encoder_repetition_penalty",
+                                        "bad_words_ids",
+                                        "sequence_bias",
+                                        "min_length",
+                                        "min_new_tokens",
+                                        "forced_bos_token_id",
+                                        "forced_eos_token_id",
+                                        "num_beams",
+                                        "penalty_alpha",
+                                        "epsilon_cutoff",
+                                        "eta_cutoff" };
+    char names[512] = "";
+    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
+        const json_t *value = json_object_get(source->values, KEYS[i]);
+        double x = json_number_value(value);
+        size_t n = strlen(names);
+        if (json_array_size(value) > 0 || (x != 0 && (x != 1 || i == 0)))
+            snprintf(names + n, sizeof names - n, "%s%s", n > 0 ? ", " : "", KEYS[i]);
+    }
+    if (names[0] && model_rank(l->model) == 0) /* says it for all */
+        log_warn("%s: left out, since no setting of an answer has them as its default: %s", source->file,
+                 names);
+}
+
 static void read_defaults(struct loader *l, const json_t *generation)
 {
     struct tutti_sampling *s = &l->model->sampling;
@@ -122,21 +150,28 @@ static void read_defaults(struct loader *l, const json_t *generation)
     if (chat && l->family->defaults)
         l->family->defaults(s, builtin ? builtin->name : chat->name);
     bool is_gguf = checkpoint_gguf(l->ck) != NULL;
-    struct default_source from = { .values = is_gguf ? checkpoint_config(l->ck) : generation };
+    struct default_source from = { .values = generation ? generation : checkpoint_config(l->ck) };
 #define KEY(of_folder, of_gguf) is_gguf ? "general.sampling." of_gguf : of_folder
     if (is_gguf)
         snprintf(from.file, sizeof from.file, "%s", checkpoint_path(l->ck));
     else
-        snprintf(from.file, sizeof from.file, "%s/generation_config.json", checkpoint_folder(l->ck));
+        snprintf(from.file, sizeof from.file, "%s/%s", checkpoint_folder(l->ck),
+                 generation ? "generation_config.json" : "config.json");
     s->temperature = default_or(l, &from, KEY("temperature", "temp"), 0, 100, s->temperature);
     s->top_p = default_or(l, &from, KEY("top_p", "top_p"), 1e-6, 1, s->top_p);
-    s->top_k = (int)default_or(l, &from, KEY("top_k", "top_k"), 0, LIMIT_VOCAB, (float)s->top_k);
+    /* Configurations that list all settings have transformers' own top_k. */
+    if (is_gguf || generation || json_number_value(json_object_get(from.values, "top_k")) != 50)
+        s->top_k = (int)default_or(l, &from, KEY("top_k", "top_k"), 0, LIMIT_VOCAB, (float)s->top_k);
     s->min_p = default_or(l, &from, KEY("min_p", "min_p"), 0, 1, s->min_p);
     s->repetition_penalty = default_or(l, &from, KEY("repetition_penalty", "penalty_repeat"), 0.01, 100,
                                        s->repetition_penalty);
 #undef KEY
-    if (!is_gguf && json_is_false(json_object_get(generation, "do_sample")))
+    if (is_gguf)
+        return;
+    s->typical_p = default_or(l, &from, "typical_p", 0, 1, s->typical_p);
+    if (json_is_false(json_object_get(generation, "do_sample")))
         s->temperature = 0;
+    name_other_defaults(l, &from);
 }
 
 /* Tokens that may never be sampled, or not at first. */
@@ -148,11 +183,12 @@ static enum tutti_status refuse_suppressed(const struct loader *l, const json_t 
     static const char WHAT[] =
         "tokens that may never be sampled are not supported; remove the key, and ban the "
         "tokens by logit_bias";
-    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++)
-        if (json_array_size(json_object_get(generation, KEYS[i])) > 0)
-            return error_set(err, TUTTI_E_UNSUPPORTED, "%s/generation_config.json: %s: %s",
-                             checkpoint_folder(l->ck), KEYS[i], WHAT);
     const struct gguf *gguf = checkpoint_gguf(l->ck);
+    const json_t *values = generation ? generation : checkpoint_config(l->ck);
+    for (size_t i = 0; !gguf && i < sizeof KEYS / sizeof *KEYS; i++)
+        if (json_array_size(json_object_get(values, KEYS[i])) > 0)
+            return error_set(err, TUTTI_E_UNSUPPORTED, "%s/%s: %s: %s", checkpoint_folder(l->ck),
+                             generation ? "generation_config.json" : "config.json", KEYS[i], WHAT);
     const struct gguf_array *array = gguf ? gguf_find_array(gguf, GGUF_KEY) : NULL;
     if (array && gguf_array_n(array) > 0)
         return error_set(err, TUTTI_E_UNSUPPORTED, "%s: %s: %s", checkpoint_path(l->ck), GGUF_KEY, WHAT);
