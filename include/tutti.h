@@ -382,8 +382,8 @@ struct tutti_sampling {
     size_t n_logit_bias;
 };
 
-/* Sets the model's defaults (generation_config.json, or general.sampling.* of GGUF), else its family's. model NULL: temperature 1,
- * all else off. */
+/* Sets the model's defaults (generation_config.json, else config.json; of GGUF general.sampling.*), else its
+ * family's. model NULL: temperature 1, all else off. */
 TUTTI_API void tutti_sampling_init(struct tutti_sampling *out, const tutti_model *model);
 
 /* When a beam search ends that has n_beams finished answers, as transformers' early_stopping. */

@@ -51,13 +51,12 @@ static void compute(const struct part *all, bool is_bf16)
 
 void emulated_mma(const char *name, bool is_bf16, float acc[4], const uint32_t a[4], const uint32_t b[2])
 {
-    static unsigned n_lanes;
     struct part mine;
     memcpy(mine.a, a, sizeof mine.a);
     memcpy(mine.b, b, sizeof mine.b);
     memcpy(mine.acc, acc, sizeof mine.acc);
     const struct part *all = emulated_exchange(name, &mine, sizeof mine);
-    if (n_lanes++ % WARP == 0)
+    if (emulated_is_first_lane())
         compute(all, is_bf16);
     int g = thread_id() % WARP / 4, t = thread_id() % 4;
     for (int i = 0; i < 4; i++)
@@ -74,9 +73,8 @@ static float combine_f32(float x, float y, bool is_max)
 static float fold_f32(const char *name, float v, int n, bool is_max)
 {
     static float lanes[WARP];
-    static unsigned n_lanes;
     const float *all = emulated_exchange(name, &v, sizeof v);
-    if (n_lanes++ % WARP == 0) {
+    if (emulated_is_first_lane()) {
         memcpy(lanes, all, sizeof lanes);
         for (int mask = n / 2; mask > 0; mask /= 2) {
             float before[WARP];

@@ -371,7 +371,6 @@ void wgmma(int n, float *acc, const half2 a[4], uint32_t b)
     struct thread *t = &threads[emulated_thread];
     struct sums *s = find_sums(acc);
     struct part mine = { .b = b, .n = n };
-    static unsigned n_lanes; /* a pass runs the 32 lanes after each other */
     if (n != 8 && n != 16 && n != 32 && n != 64 && n != 128)
         emulated_fail("a number of columns that wgmma() does not have");
     check_held(t, a);
@@ -387,7 +386,7 @@ void wgmma(int n, float *acc, const half2 a[4], uint32_t b)
     operand->group = t->n_groups;
     memcpy(operand->value, a, sizeof operand->value);
     const struct part *all = emulated_exchange("wgmma", &mine, sizeof mine);
-    if (n_lanes++ % WARP == 0)
+    if (emulated_is_first_lane())
         compute(all, t->n_groups);
     int g = emulated_lane() / 4, column = emulated_lane() % 4 * 2;
     for (int i = 0; i < n / 2; i++)

@@ -1,5 +1,5 @@
 /* Each thread of a block is a fiber with a stack of its own. A warp's step runs its lanes one after another up to the next
- * operation where they meet; then a warp is drawn for the next steps: one warp gets far ahead of the others, or stays behind. */
+ * operation where they meet; then a warp is drawn for the next steps, so that one warp can get far ahead of the others. */
 #include "cuda/emulator_parts.h"
 
 #include <assert.h>
@@ -182,6 +182,11 @@ static int take_lane(void)
     pass.next = (pass.next + 1) % WARP;
     pass.n_left--;
     return thread;
+}
+
+bool emulated_is_first_lane(void)
+{
+    return pass.n_left == WARP - 1;
 }
 
 /* The running lane's stack is another one's now. */

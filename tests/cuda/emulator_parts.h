@@ -13,6 +13,8 @@ enum {
 /* Ends the program with a message that names kernel, block and thread. */
 _Noreturn void emulated_fail(const char *what);
 unsigned emulated_draw(unsigned n);
+/* Whether the running lane is the first of its warp to go on after all lanes met. */
+bool emulated_is_first_lane(void);
 /* Whether the block has not called grid_wait() yet, of which a test is told. */
 bool emulated_is_early(void);
 /* Bytes of dynamic shared memory of this launch. */
