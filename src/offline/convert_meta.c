@@ -1,6 +1,7 @@
 #include "offline/convert_meta.h"
 #include "base/json/json_print.h"
 #include "model/chat/chat.h"
+#include "model/description/sampling.h"
 #include "model/description/stops.h"
 #include "model/load/tokenizer_bytes.h"
 #include "model/load/tokenizer_settings.h"
@@ -423,28 +424,16 @@ static bool has_usual_affixes(const struct family *family, const struct tokenize
 /* The model's defaults of sampling, under the names that llama.cpp's converter writes. generation: of a folder; NULL: none. */
 static void put_sampling(struct gguf_writer *w, const struct checkpoint *ck, const json_t *generation)
 {
-    static const struct {
-        const char *of_folder, *of_gguf;
-    } KEYS[] = {
-        { "temperature", "general.sampling.temp" },
-        { "top_p", "general.sampling.top_p" },
-        { "min_p", "general.sampling.min_p" },
-        { "repetition_penalty", "general.sampling.penalty_repeat" },
-        { "top_k", "general.sampling.top_k" },
-    };
-    const json_t *settings = generation ? generation : checkpoint_config(ck);
-    bool is_gguf = checkpoint_gguf(ck) != NULL;
     bool is_greedy = json_is_false(json_object_get(generation, "do_sample"));
-    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
-        const json_t *value = is_gguf ? json_object_get(checkpoint_config(ck), KEYS[i].of_gguf)
-                                      : json_object_get(settings, KEYS[i].of_folder);
+    for (int i = 0; i < N_SAMPLING_KEYS; i++) {
+        const json_t *value = sampling_default(ck, generation, (enum sampling_key)i);
         double x = json_number_value(value);
-        if (is_greedy && strcmp(KEYS[i].of_folder, "temperature") == 0)
-            gguf_writer_f32(w, KEYS[i].of_gguf, 0);
-        else if (json_is_number(value) && strcmp(KEYS[i].of_folder, "top_k") != 0)
-            gguf_writer_f32(w, KEYS[i].of_gguf, (float)x);
-        else if (json_is_number(value) && x >= 0 && x <= INT32_MAX && (generation || is_gguf || x != 50))
-            gguf_writer_u32(w, KEYS[i].of_gguf, (uint32_t)x);
+        if (i == SAMPLING_TEMPERATURE && is_greedy)
+            gguf_writer_f32(w, SAMPLING_NAMES[i].of_gguf, 0);
+        else if (json_is_number(value) && i != SAMPLING_TOP_K)
+            gguf_writer_f32(w, SAMPLING_NAMES[i].of_gguf, (float)x);
+        else if (json_is_number(value) && x >= 0 && x <= INT32_MAX)
+            gguf_writer_u32(w, SAMPLING_NAMES[i].of_gguf, (uint32_t)x);
     }
 }
 

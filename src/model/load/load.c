@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "model/adapters/adapter.h"
 #include "model/chat/chat.h"
+#include "model/description/sampling.h"
 #include "model/description/stops.h"
 #include "model/forward.h"
 #include "model/load/device/start.h"
@@ -85,17 +86,10 @@ static int usable_vocab(const struct model *model)
     return n < model->desc.n_vocab ? n : model->desc.n_vocab;
 }
 
-/* Where a model's defaults of sampling are: generation_config.json, config.json of older folders, or metadata of GGUF. */
-struct default_source {
-    const json_t *values;
-    char file[4300];
-};
-
 /* These are only defaults: invalid entries are logged and skipped. */
-static float default_or(const struct loader *l, const struct default_source *source, const char *key,
+static float default_or(const struct loader *l, const char *file, const char *key, const json_t *value,
                         double lo, double hi, float fallback)
 {
-    const json_t *value = json_object_get(source->values, key);
     double x = json_number_value(value);
     if (!value || json_is_null(value))
         return fallback;
@@ -107,13 +101,13 @@ static float default_or(const struct loader *l, const struct default_source *sou
     else
         snprintf(found, sizeof found, "%s", json_type_name(value));
     if (model_rank(l->model) == 0) /* says it for all */
-        log_warn("%s: %s: %s, expected a number from %.10g to %.10g; it is left out", source->file, key,
-                 found, lo, hi);
+        log_warn("%s: %s: %s, expected a number from %.10g to %.10g; it is left out", file, key, found, lo,
+                 hi);
     return fallback;
 }
 
 /* Names the settings of generate() that are no defaults here, if they say anything. */
-static void name_other_defaults(const struct loader *l, const struct default_source *source)
+static void name_other_defaults(const struct loader *l, const char *file, const json_t *values)
 {
     static const char *const KEYS[] = { "no_repeat_ngram_size",
                                         "encoder_repetition_penalty",
@@ -129,15 +123,14 @@ static void name_other_defaults(const struct loader *l, const struct default_sou
                                         "eta_cutoff" };
     char names[512] = "";
     for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
-        const json_t *value = json_object_get(source->values, KEYS[i]);
+        const json_t *value = json_object_get(values, KEYS[i]);
         double x = json_number_value(value);
         size_t n = strlen(names);
         if (json_array_size(value) > 0 || (x != 0 && (x != 1 || i == 0)))
             snprintf(names + n, sizeof names - n, "%s%s", n > 0 ? ", " : "", KEYS[i]);
     }
     if (names[0] && model_rank(l->model) == 0) /* says it for all */
-        log_warn("%s: left out, since no setting of an answer has them as its default: %s", source->file,
-                 names);
+        log_warn("%s: left out, since no setting of an answer has them as its default: %s", file, names);
 }
 
 static void read_defaults(struct loader *l, const json_t *generation)
@@ -150,28 +143,36 @@ static void read_defaults(struct loader *l, const json_t *generation)
     if (chat && l->family->defaults)
         l->family->defaults(s, builtin ? builtin->name : chat->name);
     bool is_gguf = checkpoint_gguf(l->ck) != NULL;
-    struct default_source from = { .values = generation ? generation : checkpoint_config(l->ck) };
-#define KEY(of_folder, of_gguf) is_gguf ? "general.sampling." of_gguf : of_folder
+    const json_t *values = generation ? generation : checkpoint_config(l->ck);
+    char file[4300];
     if (is_gguf)
-        snprintf(from.file, sizeof from.file, "%s", checkpoint_path(l->ck));
+        snprintf(file, sizeof file, "%s", checkpoint_path(l->ck));
     else
-        snprintf(from.file, sizeof from.file, "%s/%s", checkpoint_folder(l->ck),
+        snprintf(file, sizeof file, "%s/%s", checkpoint_folder(l->ck),
                  generation ? "generation_config.json" : "config.json");
-    s->temperature = default_or(l, &from, KEY("temperature", "temp"), 0, 100, s->temperature);
-    s->top_p = default_or(l, &from, KEY("top_p", "top_p"), 1e-6, 1, s->top_p);
-    /* Configurations that list all settings have transformers' own top_k. */
-    if (is_gguf || generation || json_number_value(json_object_get(from.values, "top_k")) != 50)
-        s->top_k = (int)default_or(l, &from, KEY("top_k", "top_k"), 0, LIMIT_VOCAB, (float)s->top_k);
-    s->min_p = default_or(l, &from, KEY("min_p", "min_p"), 0, 1, s->min_p);
-    s->repetition_penalty = default_or(l, &from, KEY("repetition_penalty", "penalty_repeat"), 0.01, 100,
-                                       s->repetition_penalty);
-#undef KEY
+    float top_k = (float)s->top_k;
+    const struct {
+        float *to;
+        double lo, hi;
+    } DEFAULTS[N_SAMPLING_KEYS] = {
+        [SAMPLING_TEMPERATURE] = { &s->temperature, 0, 100 },
+        [SAMPLING_TOP_P] = { &s->top_p, 1e-6, 1 },
+        [SAMPLING_TOP_K] = { &top_k, 0, LIMIT_VOCAB },
+        [SAMPLING_MIN_P] = { &s->min_p, 0, 1 },
+        [SAMPLING_REPETITION] = { &s->repetition_penalty, 0.01, 100 },
+    };
+    for (int i = 0; i < N_SAMPLING_KEYS; i++)
+        *DEFAULTS[i].to = default_or(l, file,
+                                     is_gguf ? SAMPLING_NAMES[i].of_gguf : SAMPLING_NAMES[i].of_folder,
+                                     sampling_default(l->ck, generation, (enum sampling_key)i),
+                                     DEFAULTS[i].lo, DEFAULTS[i].hi, *DEFAULTS[i].to);
+    s->top_k = (int)top_k;
     if (is_gguf)
         return;
-    s->typical_p = default_or(l, &from, "typical_p", 0, 1, s->typical_p);
+    s->typical_p = default_or(l, file, "typical_p", json_object_get(values, "typical_p"), 0, 1, s->typical_p);
     if (json_is_false(json_object_get(generation, "do_sample")))
         s->temperature = 0;
-    name_other_defaults(l, &from);
+    name_other_defaults(l, file, values);
 }
 
 /* Tokens that may never be sampled, or not at first. */
