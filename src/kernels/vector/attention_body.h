@@ -42,6 +42,42 @@ struct score_block {
     int16_t *p_int; /* int8: [n_queries][ATTENTION_BLOCK] */
 };
 
+/* Queries of the next register tile, of rest that remain. */
+INLINE int tile_queries(int rest, const enum kv_kind kind)
+{
+    if (VEC_TOTALS >= 16)
+        return rest >= 8 ? 8 : rest >= 4 ? 4 : rest;
+    const int most = kind == KV_INT8 ? VEC_TOTALS : VEC_ROWS; /* iv_dot() needs registers for itself */
+    int n_tiles = (rest + most - 1) / most;                   /* of even height */
+    return (rest + n_tiles - 1) / n_tiles;
+}
+
+/* CALL(n), with n as a compile-time constant: one that tile_queries() returns. */
+#define CALL_TILE(CALL, n)                                                                                   \
+    do {                                                                                                     \
+        if (VEC_TOTALS >= 16 && (n) == 8)                                                                    \
+            CALL(8);                                                                                         \
+        else if (VEC_ROWS == 6 && (n) == 6)                                                                  \
+            CALL(6);                                                                                         \
+        else if (VEC_ROWS == 6 && (n) == 5)                                                                  \
+            CALL(5);                                                                                         \
+        else if ((n) == 4)                                                                                   \
+            CALL(4);                                                                                         \
+        else if ((n) == 3)                                                                                   \
+            CALL(3);                                                                                         \
+        else if ((n) == 2)                                                                                   \
+            CALL(2);                                                                                         \
+        else                                                                                                 \
+            CALL(1);                                                                                         \
+    } while (0)
+
+/* Vectors of totals for each of n queries: a power of two, at most most. */
+INLINE int vectors_of_each(const int n, const int most)
+{
+    const int fit = VEC_TOTALS / n >= 8 ? 8 : VEC_TOTALS / n >= 4 ? 4 : VEC_TOTALS / n >= 2 ? 2 : 1;
+    return fit < most ? fit : most;
+}
+
 INLINE int bytes_of(const enum kv_kind kind, int n)
 {
     return kind == KV_F32 ? 4 * n : kind == KV_INT8 ? n : 2 * n;
@@ -102,7 +138,7 @@ INLINE void score_tile(const struct score_block *b, int query, const int n, int 
     enum { LINE = 64 };
     const int n_dims = LINE / bytes_of(kind, ATTENTION_KEYS);
     int head_dim = b->work->head_dim;
-    const float *q = b->work->q + query * head_dim;
+    const float *q[6] = { b->work->q + query * head_dim, b->work->q + (query + 3) * head_dim };
     const uint8_t *keys[PAGE_GROUP], *next[PAGE_GROUP];
     vec16 sum[16];
     UNROLL
@@ -125,7 +161,7 @@ INLINE void score_tile(const struct score_block *b, int query, const int n, int 
                 k[j] = load_16(keys[j], kind, d * ATTENTION_KEYS);
             UNROLL
             for (int i = 0; i < n; i++) {
-                vec16 x = v_set(q[i * head_dim + d]);
+                vec16 x = v_set(q[i / 3][i % 3 * head_dim + d]);
                 UNROLL
                 for (int j = 0; j < n_pages; j++)
                     sum[i * n_pages + j] = v_fma(x, k[j], sum[i * n_pages + j]);
@@ -189,8 +225,7 @@ INLINE void score_tile_int8(const struct score_block *b, int query, const int n,
 INLINE void score_group(const struct score_block *b, int query, const int n, int page,
                         const enum kv_kind kind)
 {
-    enum { MOST = VEC_TOTALS };
-    const int n_pages = MOST / n < PAGE_GROUP ? MOST / n : PAGE_GROUP;
+    const int n_pages = vectors_of_each(n, PAGE_GROUP);
     for (int j = 0; j < PAGE_GROUP && page + j < b->end_page; j += n_pages) {
         if (kind == KV_INT8)
             score_tile_int8(b, query, n, page + j, n_pages);
@@ -209,18 +244,13 @@ INLINE void score_block(struct score_block *b, const enum kv_kind kind)
         return;
     }
     for (int page = b->begin_page / PAGE_GROUP * PAGE_GROUP; page < b->end_page; page += PAGE_GROUP) {
-        int i = 0;
         set_next_group(b, page, false);
-        for (; VEC_TOTALS >= 16 && i + 8 <= n_queries; i += 8)
-            score_group(b, i, 8, page, kind);
-        for (; VEC_TOTALS >= 16 && i + 4 <= n_queries; i += 4)
-            score_group(b, i, 4, page, kind);
-        for (; VEC_TOTALS >= 16 && i + 3 == n_queries; i += 3)
-            score_group(b, i, 3, page, kind);
-        for (; i + 2 <= n_queries; i += 2)
-            score_group(b, i, 2, page, kind);
-        for (; i < n_queries; i++)
-            score_group(b, i, 1, page, kind);
+        for (int i = 0, n; i < n_queries; i += n) {
+            n = tile_queries(n_queries - i, kind);
+#define SCORE_GROUP(n) score_group(b, i, n, page, kind)
+            CALL_TILE(SCORE_GROUP, n);
+#undef SCORE_GROUP
+        }
     }
 }
 
@@ -341,7 +371,7 @@ INLINE void value_tail(const struct score_block *b, int query, int from, int to,
 INLINE void value_rows(const struct score_block *b, int query, const int n, int from, int to,
                        const enum kv_kind kind)
 {
-    const int most = VEC_TOTALS / n < 8 ? VEC_TOTALS / n : 8;
+    const int most = vectors_of_each(n, 8);
     int value_dim = b->value_dim, column = 0;
     for (; column + 16 * most <= value_dim; column += 16 * most)
         value_tile(b, query, n, from, to, column, most, kind);
@@ -356,17 +386,13 @@ INLINE void value_rows(const struct score_block *b, int query, const int n, int 
 /* Positions in the view of all queries. */
 INLINE void value_common(const struct score_block *b, int from, int to, const enum kv_kind kind)
 {
-    int n_queries = b->work->n_queries, i = 0;
-    for (; VEC_TOTALS >= 16 && i + 8 <= n_queries; i += 8)
-        value_rows(b, i, 8, from, to, kind);
-    for (; VEC_TOTALS >= 16 && i + 4 <= n_queries; i += 4)
-        value_rows(b, i, 4, from, to, kind);
-    for (; VEC_TOTALS >= 16 && i + 3 == n_queries; i += 3)
-        value_rows(b, i, 3, from, to, kind);
-    for (; i + 2 <= n_queries; i += 2)
-        value_rows(b, i, 2, from, to, kind);
-    for (; i < n_queries; i++)
-        value_rows(b, i, 1, from, to, kind);
+    int n_queries = b->work->n_queries;
+    for (int i = 0, n; i < n_queries; i += n) {
+        n = tile_queries(n_queries - i, kind);
+#define VALUE_ROWS(n) value_rows(b, i, n, from, to, kind)
+        CALL_TILE(VALUE_ROWS, n);
+#undef VALUE_ROWS
+    }
 }
 
 INLINE void value_block(struct score_block *b, const enum kv_kind kind)
@@ -478,7 +504,7 @@ INLINE void value_tile_int8(const struct score_block *b, int query, const int n,
 INLINE void value_rows_int8(const struct score_block *b, int query, const int n, int page,
                             const bool is_latent)
 {
-    const int most = VEC_TOTALS / n < 8 ? VEC_TOTALS / n : 8;
+    const int most = vectors_of_each(n, 8);
     int value_dim = b->value_dim, column = 0;
     for (; column + 16 * most <= value_dim; column += 16 * most)
         value_tile_int8(b, query, n, page, column, most, 16, is_latent);
@@ -497,16 +523,13 @@ INLINE void value_block_int8(struct score_block *b, const bool is_latent)
     for (int i = 0; i < n_queries; i++)
         step[i] = quantize_weights(b, i);
     for (int page = b->begin_page / PAGE_GROUP * PAGE_GROUP; page < b->end_page; page += PAGE_GROUP) {
-        int i = 0;
         set_next_group(b, page, true);
-        for (; VEC_TOTALS >= 16 && i + 8 <= n_queries; i += 8)
-            value_rows_int8(b, i, 8, page, is_latent);
-        for (; VEC_TOTALS >= 16 && i + 4 <= n_queries; i += 4)
-            value_rows_int8(b, i, 4, page, is_latent);
-        for (; i + 2 <= n_queries; i += 2)
-            value_rows_int8(b, i, 2, page, is_latent);
-        for (; i < n_queries; i++)
-            value_rows_int8(b, i, 1, page, is_latent);
+        for (int i = 0, n; i < n_queries; i += n) {
+            n = tile_queries(n_queries - i, KV_INT8);
+#define VALUE_ROWS(n) value_rows_int8(b, i, n, page, is_latent)
+            CALL_TILE(VALUE_ROWS, n);
+#undef VALUE_ROWS
+        }
     }
     for (int i = 0; i < n_queries; i++)
         for (int d = 0; d < value_dim; d += 16) {

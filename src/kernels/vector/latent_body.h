@@ -121,7 +121,7 @@ INLINE void scale_latent_scores(const struct score_block *b, int query, const in
 INLINE void latent_page(const struct score_block *b, int query, const int n, int page,
                         const enum kv_kind kind)
 {
-    const int n_keys = VEC_TOTALS / n < 4 ? VEC_TOTALS / n : 4;
+    const int n_keys = vectors_of_each(n, 4);
     float rotary[4 * ATTENTION_KEYS];
     for (int key = 0; key < ATTENTION_KEYS; key += n_keys) {
         if (kind == KV_INT8)

@@ -1,22 +1,19 @@
 /* Linear layers of 8-bit floats with vec16: the optimized ref/linear_float8.c. Included by a file of
- * one instruction set, which defines load_pairs(), struct places with load_places(), pick_scales(), and
- *     MAX_ROWS, FLOAT8_TILES(), FLOAT8_TILES_TABLE(): input rows of a register tile;
- *     WIDE_ROWS, WIDE_HALVES, WIDE_TILES(), WIDE_TILES_TABLE(): input rows and halves of a panel of one
- *     whose weights are expanded before.
+ * one instruction set, which defines struct places with load_places(), pick_scales(), and
+ *     FLOAT8_TILES(), FLOAT8_TILES_TABLE(): register tiles that expand the numbers in registers, and MAX_TILES,
+ *     how many of these may do so, one after the other;
+ *     WIDE_TILES(), WIDE_TILES_TABLE(): register tiles of numbers that were expanded before;
+ *     for both WIDE_ROWS, input rows of a tile, and WIDE_HALVES (wide_body.h).
  *
- * The numbers of a run of columns are expanded to floats once for all input rows: in registers, if one
- * register tile has all rows, else in the L1 cache. */
+ * With more input rows the numbers of a run of columns are expanded to floats once for all, in the L1 cache. */
 #include "kernels/float8.h"
-#include "kernels/vector/vector.h"
+#include "kernels/vector/wide_body.h"
 
 #include <string.h>
 
 /* A run of columns of a panel, and the input rows. */
 struct float8_run {
-    const uint8_t *numbers; /* [n / 2][32][2] */
-    const float *floats;    /* [n][32]: the expanded numbers */
-    const float *x;         /* [n][x_rows] */
-    int n, x_rows;
+    struct wide_run wide; /* weights: 8-bit floats, or expanded to floats */
     vec16 scale[2];
 };
 
@@ -24,8 +21,11 @@ struct float8_run {
 INLINE void load_columns(vec16 w[2][2], const uint8_t *from)
 {
     prefetch_weights(from);
-    load_pairs(&w[0][0], &w[1][0], from);
-    load_pairs(&w[0][1], &w[1][1], from + PANEL_ROWS);
+    UNROLL
+    for (int h = 0; h < 2; h++) {
+        w[0][h] = v_load_even_float8(from + h * PANEL_ROWS);
+        w[1][h] = v_load_odd_float8(from + h * PANEL_ROWS);
+    }
 }
 
 INLINE void add_run(float *total, vec16 sum, vec16 scale, const bool is_row)
@@ -34,17 +34,18 @@ INLINE void add_run(float *total, vec16 sum, vec16 scale, const bool is_row)
     v_store(total, is_row ? v_add(before, sum) : v_fma(sum, scale, before));
 }
 
-/* All input rows. out: [2][half_rows(n_rows)][16]. n_rows and is_row are compile-time constants. */
+/* All input rows and both halves. out: [2][half_rows(n_rows)][16]. n_rows and is_row are compile-time constants. */
 INLINE void float8_tile(float *out, const struct float8_run *run, const int n_rows, const bool is_row)
 {
-    vec16 sum[2][MAX_ROWS];
+    vec16 sum[2][WIDE_ROWS];
     UNROLL
     for (int r = 0; r < n_rows; r++)
         sum[0][r] = sum[1][r] = v_set(0);
-    const float *x = run->x;
-    for (int c = 0; c < run->n; c += 2) {
+    const uint8_t *numbers = run->wide.weights;
+    const float *x = run->wide.x;
+    for (int c = 0; c < run->wide.n; c += 2) {
         vec16 w[2][2];
-        load_columns(w, run->numbers + c * PANEL_ROWS);
+        load_columns(w, numbers + c * PANEL_ROWS);
         UNROLL
         for (int i = 0; i < 2; i++, x += n_rows) {
             UNROLL
@@ -62,35 +63,20 @@ INLINE void float8_tile(float *out, const struct float8_run *run, const int n_ro
         add_run(out + (h * half_rows(n_rows) + r) * LANES, sum[h][r], run->scale[h], is_row);
 }
 
-/* Some input rows and halves of the panel, from expanded numbers. */
-INLINE void wide_tile(float *out, const struct float8_run *run, int half, const int n_rows, const bool is_row)
+/* Some input rows, WIDE_HALVES at a time. dtype: that of the run's weights, F32 or F8_ROW for both types. */
+INLINE void wide_tile(float *out, const struct float8_run *run, const int n_rows, const bool is_row,
+                      const enum dtype dtype)
 {
-    vec16 sum[WIDE_HALVES][WIDE_ROWS];
-    UNROLL
-    for (int r = 0; r < n_rows; r++)
-        UNROLL
-    for (int h = 0; h < WIDE_HALVES; h++)
-        sum[h][r] = v_set(0);
-    const float *x = run->x, *from = run->floats + half * LANES;
-    for (int c = 0; c < run->n; c++, x += run->x_rows, from += PANEL_ROWS) {
-        vec16 w[WIDE_HALVES];
+    for (int half = 0; half < 2; half += WIDE_HALVES) {
+        vec16 sum[WIDE_HALVES][WIDE_ROWS];
+        wide_sums(sum, &run->wide, half, n_rows, dtype);
         UNROLL
         for (int h = 0; h < WIDE_HALVES; h++)
-            w[h] = v_load_once(from + h * LANES);
-        UNROLL
-        for (int r = 0; r < n_rows; r++) {
-            vec16 value = v_set(x[r]);
             UNROLL
-            for (int h = 0; h < WIDE_HALVES; h++)
-                sum[h][r] = v_fma(w[h], value, sum[h][r]);
-        }
+        for (int r = 0; r < n_rows; r++)
+            add_run(out + ((half + h) * half_rows(run->wide.out_rows) + r) * LANES, sum[h][r],
+                    run->scale[half + h], is_row);
     }
-    UNROLL
-    for (int h = 0; h < WIDE_HALVES; h++)
-        UNROLL
-    for (int r = 0; r < n_rows; r++)
-        add_run(out + ((half + h) * half_rows(run->x_rows) + r) * LANES, sum[h][r], run->scale[half + h],
-                is_row);
 }
 
 typedef void float8_tile_fn(float *out, const struct float8_run *run);
@@ -101,18 +87,27 @@ typedef void float8_tile_fn(float *out, const struct float8_run *run);
         float8_tile(out, run, rows, (dtype) == DTYPE_F8_ROW);                                                \
     }
 
+/* The same, half by half. */
+#define FLOAT8_HALVES(t, dtype, rows)                                                                        \
+    static void t##_##rows(float *out, const struct float8_run *run)                                         \
+    {                                                                                                        \
+        wide_tile(out, run, rows, (dtype) == DTYPE_F8_ROW, DTYPE_F8_ROW);                                    \
+    }
+
 #define WIDE_TILE(t, dtype, rows)                                                                            \
     static void wide_##t##_##rows(float *out, const struct float8_run *run)                                  \
     {                                                                                                        \
-        for (int half = 0; half < 2; half += WIDE_HALVES)                                                    \
-            wide_tile(out, run, half, rows, (dtype) == DTYPE_F8_ROW);                                        \
+        wide_tile(out, run, rows, (dtype) == DTYPE_F8_ROW, DTYPE_F32);                                       \
     }
 
-INLINE void expand_run(float *to, const struct float8_run *run)
+/* Replaces the numbers by floats: [n][32]. */
+INLINE void expand_run(struct float8_run *run, float *to)
 {
-    for (int c = 0; c < run->n; c += 2, to += 2 * PANEL_ROWS) {
+    const uint8_t *numbers = run->wide.weights;
+    run->wide.weights = to;
+    for (int c = 0; c < run->wide.n; c += 2, to += 2 * PANEL_ROWS) {
         vec16 w[2][2];
-        load_columns(w, run->numbers + c * PANEL_ROWS);
+        load_columns(w, numbers + c * PANEL_ROWS);
         v_store(to, w[0][0]);
         v_store(to + LANES, w[0][1]);
         v_store(to + PANEL_ROWS, w[1][0]);
@@ -128,7 +123,7 @@ INLINE void scale_rows(float *out, const float *scales, int n_rows)
             v_store(out + r * LANES, v_mul(v_load(out + r * LANES), v_load(scales + h * LANES)));
 }
 
-/* The tiles of t by rows: 1..MAX_ROWS, and 1..WIDE_ROWS. */
+/* tiles, wide_tiles: by rows, 1..WIDE_ROWS. */
 INLINE void linear_float8(float *out, const uint8_t *panel, const enum dtype dtype, const float *x,
                           int n_rows, int n_in, float8_tile_fn *const *tiles,
                           float8_tile_fn *const *wide_tiles)
@@ -140,23 +135,19 @@ INLINE void linear_float8(float *out, const uint8_t *panel, const enum dtype dty
     clear_outputs(out, n_rows);
     for (int begin = 0; begin < n_in; begin += FLOAT8_RUN) {
         const float *scales = (const float *)(panel + float8_run_at(dtype, begin));
-        struct float8_run run = { .numbers = panel + float8_column_at(dtype, begin),
-                                  .floats = floats,
-                                  .x = x + (size_t)begin * (size_t)n_rows,
-                                  .n = n_in - begin < FLOAT8_RUN ? n_in - begin : FLOAT8_RUN,
-                                  .x_rows = n_rows };
+        struct float8_run run = { .wide = { .weights = panel + float8_column_at(dtype, begin),
+                                            .n = n_in - begin < FLOAT8_RUN ? n_in - begin : FLOAT8_RUN,
+                                            .x_stride = n_rows,
+                                            .out_rows = n_rows } };
         for (int h = 0; !is_row && h < 2; h++)
             run.scale[h] = pick_scales(scales + h * FLOAT8_SCALES, places[h]);
-        if (n_rows <= MAX_ROWS) {
-            tiles[n_rows](out, &run);
-            continue;
-        }
-        expand_run(floats, &run);
-        for (int tile = 0; tile < n_tiles; tile++) { /* of even height: 13 rows make 7 and 6 */
+        if (n_tiles > MAX_TILES)
+            expand_run(&run, floats);
+        for (int tile = 0; tile < n_tiles; tile++) { /* of even height: 13 rows make 7 and 6, or 4, 4 and 5 */
             int first = n_rows * tile / n_tiles, last = n_rows * (tile + 1) / n_tiles;
-            struct float8_run rows = run;
-            rows.x += first;
-            wide_tiles[last - first](out + first * LANES, &rows);
+            run.wide.x = x + (size_t)begin * (size_t)n_rows + first;
+            run.wide.prefetches = tile == 0 && n_tiles <= MAX_TILES;
+            (n_tiles <= MAX_TILES ? tiles : wide_tiles)[last - first](out + first * LANES, &run);
         }
     }
     if (is_row)

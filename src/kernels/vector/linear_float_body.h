@@ -3,7 +3,7 @@
  *
  * A register tile is one panel times a few input rows, two sums each, so that each broadcast of a
  * row is used for both halves of the panel. The including file defines MAX_ROWS and, for each
- * number of rows, FLOAT_TILES and FLOAT_TILES_TABLE. */
+ * number of rows, FLOAT_TILES and FLOAT_TILES_TABLE; and IS_WIDE: more rows take the tiles of wide_body.h. */
 #include "kernels/pack.h"
 #include "kernels/vector/vector.h"
 
@@ -59,11 +59,62 @@ typedef void float_tile_fn(float *out, int out_rows, const uint8_t *panel, const
         float_tile(out, out_rows, panel, dtype, x, rows, n_in, is_cold);                                     \
     }
 
+#if IS_WIDE
+#include "kernels/vector/wide_body.h"
+
+WIDE_ADDS(floats, DTYPE_F32)
+WIDE_ADDS(halves, DTYPE_F16)
+
+/* Columns of halves as floats. */
+INLINE void expand_halves(float *to, const uint8_t *from, int n)
+{
+    for (int c = 0; c < n; c++, to += PANEL_ROWS, from += 2 * PANEL_ROWS) {
+        prefetch_weights(from);
+        v_store(to, load_weights(from, DTYPE_F16, 0, 0));
+        v_store(to + LANES, load_weights(from, DTYPE_F16, 0, 1));
+    }
+}
+
+/* More rows than MAX_ROWS. Halves that several tiles need are widened before. */
+INLINE void linear_wide(float *out, const uint8_t *panel, const enum dtype dtype, const float *x, int n_rows,
+                        int n_in)
+{
+    _Alignas(64) float floats[LINEAR_RUN * PANEL_ROWS];
+    const size_t column_bytes = dtype == DTYPE_F32 ? 128 : 64;
+    int n_tiles = (n_rows + WIDE_ROWS - 1) / WIDE_ROWS;
+    bool expands = dtype != DTYPE_F32 && n_tiles > 4;
+    wide_add_fn *const *tiles = dtype == DTYPE_F32 || expands ? WIDE_floats : WIDE_halves;
+    for (int begin = 0; begin < n_in; begin += LINEAR_RUN) {
+        const uint8_t *columns = panel + (size_t)begin * column_bytes;
+        struct wide_run run = { .weights = expands ? (const void *)floats : columns,
+                                .n = n_in - begin < LINEAR_RUN ? n_in - begin : LINEAR_RUN,
+                                .x_stride = n_rows,
+                                .out_rows = n_rows };
+        if (expands)
+            expand_halves(floats, columns, run.n);
+        for (int tile = 0; tile < n_tiles; tile++) { /* of even height: 13 rows make 4, 4 and 5 */
+            int first = n_rows * tile / n_tiles, last = n_rows * (tile + 1) / n_tiles;
+            run.x = x + (size_t)begin * (size_t)n_rows + first;
+            run.prefetches = tile == 0 && !expands;
+            tiles[last - first](out + first * LANES, &run);
+        }
+    }
+}
+#endif
+
 /* tiles: by rows, 1..MAX_ROWS. */
-INLINE void linear_float(float *out, const uint8_t *panel, const float *x, int n_rows, int n_in,
-                         float_tile_fn *const *tiles)
+INLINE void linear_float(float *out, const uint8_t *panel, const enum dtype dtype, const float *x, int n_rows,
+                         int n_in, float_tile_fn *const *tiles)
 {
     clear_outputs(out, n_rows);
+#if IS_WIDE
+    if (n_rows > MAX_ROWS) {
+        linear_wide(out, panel, dtype, x, n_rows, n_in);
+        return;
+    }
+#else
+    (void)dtype;
+#endif
     int n_tiles = (n_rows + MAX_ROWS - 1) / MAX_ROWS;
     for (int tile = 0; tile < n_tiles; tile++) { /* of even height: 13 rows make 7 and 6 */
         int begin = n_rows * tile / n_tiles, end = n_rows * (tile + 1) / n_tiles;
@@ -76,5 +127,5 @@ INLINE void linear_float(float *out, const uint8_t *panel, const float *x, int n
     static float_tile_fn *const TILES_##t[] = { NULL, FLOAT_TILES_TABLE(t) };                                \
     void VARIANT(linear_##t)(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in)          \
     {                                                                                                        \
-        linear_float(out, panel, x, n_rows, n_in, TILES_##t);                                                \
+        linear_float(out, panel, dtype, x, n_rows, n_in, TILES_##t);                                         \
     }

@@ -1,29 +1,10 @@
 #include "kernels/arm/neon/vec16.h"
 
 enum {
-    MAX_ROWS = 2, /* 16 registers of sums, eight of weights */
+    MAX_TILES = 8,
     WIDE_ROWS = 6,
     WIDE_HALVES = 1, /* 24 of sums, four of weights */
 };
-
-INLINE vec16 v_load_once(const float *p)
-{
-    return v_load(p);
-}
-
-/* The numbers in the upper bytes of eight words as halves, times 2^-8. */
-INLINE uint16x8_t halves_of(int16x8_t words)
-{
-    return vandq_u16(vreinterpretq_u16_s16(vshrq_n_s16(words, 1)), vdupq_n_u16(0xBF80));
-}
-
-/* Sixteen rows of two columns. */
-INLINE void load_pairs(vec16 *even, vec16 *odd, const uint8_t *p)
-{
-    int16x8_t low = vld1q_s16((const int16_t *)p), high = vld1q_s16((const int16_t *)p + 8);
-    *even = from_halves(halves_of(vshlq_n_s16(low, 8)), halves_of(vshlq_n_s16(high, 8)));
-    *odd = from_halves(halves_of(low), halves_of(high));
-}
 
 /* Offsets of the bytes of each lane's scale. */
 struct places {
@@ -56,8 +37,12 @@ INLINE vec16 pick_scales(const float *scales, struct places places)
 
 #define FLOAT8_TILES(t, dtype)                                                                               \
     FLOAT8_TILE(t, dtype, 1)                                                                                 \
-    FLOAT8_TILE(t, dtype, 2)
-#define FLOAT8_TILES_TABLE(t) t##_1, t##_2
+    FLOAT8_TILE(t, dtype, 2)                                                                                 \
+    FLOAT8_HALVES(t, dtype, 3)                                                                               \
+    FLOAT8_HALVES(t, dtype, 4)                                                                               \
+    FLOAT8_HALVES(t, dtype, 5)                                                                               \
+    FLOAT8_HALVES(t, dtype, 6)
+#define FLOAT8_TILES_TABLE(t) t##_1, t##_2, t##_3, t##_4, t##_5, t##_6
 #define WIDE_TILES(t, dtype)                                                                                 \
     WIDE_TILE(t, dtype, 1)                                                                                   \
     WIDE_TILE(t, dtype, 2)                                                                                   \

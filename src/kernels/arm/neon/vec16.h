@@ -10,7 +10,10 @@
 
 #define VARIANT(name) name##_neon
 
-enum { VEC_TOTALS = 4 }; /* accumulators (vec16) that fit in registers together with the operands */
+enum {
+    VEC_TOTALS = 4, /* accumulators (vec16) that fit in registers together with the operands */
+    VEC_ROWS = 6,   /* accumulators that share one vector */
+};
 
 typedef struct {
     float32x4_t a, b, c, d; /* lanes 0..3, 4..7, 8..11, 12..15 */
@@ -55,6 +58,12 @@ INLINE mask16 first_lanes(int n) /* n: 0..16 */
     uint32x4_t end = vdupq_n_u32((uint32_t)n);
     return (mask16){ vcltq_u32(vld1q_u32(LANE), end), vcltq_u32(vld1q_u32(LANE + 4), end),
                      vcltq_u32(vld1q_u32(LANE + 8), end), vcltq_u32(vld1q_u32(LANE + 12), end) };
+}
+
+/* Into registers. */
+INLINE vec16 v_load_once(const float *p)
+{
+    return v_load(p);
 }
 
 /* The first n lanes; the others are zero, and their memory is not touched. */
@@ -153,6 +162,25 @@ INLINE vec16 v_load_odd_bf16(const void *p)
 {
     vec16 x = v_load(p);
     return OF_ONE(vec16, upper_bf16, x);
+}
+
+/* The numbers in the upper bytes of eight words as halves, times 2^-8. */
+INLINE uint16x8_t halves_of_float8(int16x8_t words)
+{
+    return vandq_u16(vreinterpretq_u16_s16(vshrq_n_s16(words, 1)), vdupq_n_u16(0xBF80));
+}
+
+/* Sixteen pairs of 8-bit floats, times 2^-8: the lower, and the upper of each. */
+INLINE vec16 v_load_even_float8(const uint8_t *p)
+{
+    int16x8_t low = vld1q_s16((const int16_t *)p), high = vld1q_s16((const int16_t *)p + 8);
+    return from_halves(halves_of_float8(vshlq_n_s16(low, 8)), halves_of_float8(vshlq_n_s16(high, 8)));
+}
+
+INLINE vec16 v_load_odd_float8(const uint8_t *p)
+{
+    int16x8_t low = vld1q_s16((const int16_t *)p), high = vld1q_s16((const int16_t *)p + 8);
+    return from_halves(halves_of_float8(low), halves_of_float8(high));
 }
 
 INLINE vec16 v_set_bits(uint32_t bits)

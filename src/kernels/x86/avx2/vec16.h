@@ -11,7 +11,10 @@
 
 #define VARIANT(name) name##_avx2
 
-enum { VEC_TOTALS = 4 }; /* accumulators (vec16) that fit in registers together with the operands */
+enum {
+    VEC_TOTALS = 4, /* accumulators (vec16) that fit in registers together with the operands */
+    VEC_ROWS = 6,   /* accumulators that share one vector */
+};
 
 typedef struct {
     __m256 a, b; /* lanes 0..7, 8..15 */
@@ -39,6 +42,14 @@ INLINE vec16 v_set(float x)
 INLINE vec16 v_load(const float *p)
 {
     return (vec16){ _mm256_loadu_ps(p), _mm256_loadu_ps(p + 8) };
+}
+
+/* Into registers: the compiler would fold a load into each product. */
+INLINE vec16 v_load_once(const float *p)
+{
+    vec16 x = v_load(p);
+    __asm__("" : "+x"(x.a), "+x"(x.b));
+    return x;
 }
 
 /* The first n lanes; the others are zero, and their memory is not touched. */
@@ -91,6 +102,25 @@ INLINE vec16 v_load_odd_bf16(const void *p)
     const __m256i *at = p, mask = _mm256_set1_epi32(-65536);
     return (vec16){ _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(at), mask)),
                     _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(at + 1), mask)) };
+}
+
+/* The numbers in the upper bytes of sixteen words as floats, times 2^-8. */
+INLINE vec16 v_from_float8(__m256i words)
+{
+    __m256i halves = _mm256_and_si256(_mm256_srai_epi16(words, 1), _mm256_set1_epi16((short)0xBF80));
+    return (vec16){ _mm256_cvtph_ps(_mm256_castsi256_si128(halves)),
+                    _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1)) };
+}
+
+/* Sixteen pairs of 8-bit floats, times 2^-8: the lower, and the upper of each. */
+INLINE vec16 v_load_even_float8(const uint8_t *p)
+{
+    return v_from_float8(_mm256_slli_epi16(_mm256_load_si256((const __m256i *)p), 8));
+}
+
+INLINE vec16 v_load_odd_float8(const uint8_t *p)
+{
+    return v_from_float8(_mm256_load_si256((const __m256i *)p));
 }
 
 INLINE vec16 v_set_bits(uint32_t bits)

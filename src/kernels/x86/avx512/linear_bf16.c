@@ -2,6 +2,7 @@
 #include "kernels/x86/avx512/vec16.h"
 
 enum { MAX_ROWS = 12 }; /* 24 registers of sums */
+#define IS_WIDE 0
 #define BF16_TILES                                                                                           \
     BF16_TILE(1)                                                                                             \
     BF16_TILE(2)                                                                                             \

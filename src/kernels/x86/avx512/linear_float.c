@@ -1,6 +1,7 @@
 #include "kernels/x86/avx512/vec16.h"
 
 enum { MAX_ROWS = 12 }; /* 24 registers of sums */
+#define IS_WIDE 0
 
 #include "kernels/vector/linear_float_body.h"
 

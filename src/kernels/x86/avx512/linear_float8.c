@@ -1,25 +1,6 @@
 #include "kernels/x86/avx512/vec16.h"
 
-enum { MAX_ROWS = 12, WIDE_ROWS = 12, WIDE_HALVES = 2 }; /* 24 registers of sums */
-
-INLINE vec16 v_load_once(const float *p)
-{
-    return v_load(p);
-}
-
-/* The numbers in the upper bytes of sixteen words as floats, times 2^-8. */
-INLINE vec16 expand(__m256i words)
-{
-    return _mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16(words, 1), _mm256_set1_epi16((short)0xBF80)));
-}
-
-/* Sixteen rows of two columns. */
-INLINE void load_pairs(vec16 *even, vec16 *odd, const uint8_t *p)
-{
-    __m256i words = _mm256_load_si256((const __m256i *)p);
-    *even = expand(_mm256_slli_epi16(words, 8));
-    *odd = expand(words);
-}
+enum { MAX_TILES = 1, WIDE_ROWS = 12, WIDE_HALVES = 2 }; /* 24 registers of sums */
 
 struct places {
     __m512i lanes;

@@ -11,7 +11,10 @@
 
 #define VARIANT(name) name##_avx512
 
-enum { VEC_TOTALS = 16 }; /* accumulators (vec16) that fit in registers together with the operands */
+enum {
+    VEC_TOTALS = 16, /* accumulators (vec16) that fit in registers together with the operands */
+    VEC_ROWS = 16,   /* accumulators that share one vector */
+};
 
 typedef __m512 vec16;
 typedef __mmask16 mask16;
@@ -30,6 +33,12 @@ INLINE vec16 v_set(float x)
 INLINE vec16 v_load(const float *p)
 {
     return _mm512_loadu_ps(p);
+}
+
+/* Into registers. */
+INLINE vec16 v_load_once(const float *p)
+{
+    return v_load(p);
 }
 
 /* The first n lanes; the others are zero, and their memory is not touched. */
@@ -72,6 +81,23 @@ INLINE vec16 v_load_even_bf16(const void *p)
 INLINE vec16 v_load_odd_bf16(const void *p)
 {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(-65536)));
+}
+
+/* The numbers in the upper bytes of sixteen words as floats, times 2^-8. */
+INLINE vec16 v_from_float8(__m256i words)
+{
+    return _mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16(words, 1), _mm256_set1_epi16((short)0xBF80)));
+}
+
+/* Sixteen pairs of 8-bit floats, times 2^-8: the lower, and the upper of each. */
+INLINE vec16 v_load_even_float8(const uint8_t *p)
+{
+    return v_from_float8(_mm256_slli_epi16(_mm256_load_si256((const __m256i *)p), 8));
+}
+
+INLINE vec16 v_load_odd_float8(const uint8_t *p)
+{
+    return v_from_float8(_mm256_load_si256((const __m256i *)p));
 }
 
 INLINE vec16 v_set_bits(uint32_t bits)
