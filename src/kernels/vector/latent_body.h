@@ -140,7 +140,7 @@ INLINE void score_latent_block(struct score_block *b, const enum kv_kind kind)
         int i = 0;
         if (page == b->begin_page || page % PAGE_GROUP == 0)
             set_next_group(b, page / PAGE_GROUP * PAGE_GROUP, false);
-        for (; VEC_TOTALS >= 16 && i + 4 <= n_queries; i += 4)
+        for (; i + 4 <= n_queries; i += 4)
             latent_page(b, i, 4, page, kind);
         for (; i + 2 <= n_queries; i += 2)
             latent_page(b, i, 2, page, kind);
