@@ -68,30 +68,25 @@
 #define LEAST                                                                                              \
     "vbroadcastss -16(%[rows],%[i]), " T3 "\n\t"                                                           \
     "vsubps " T4 ", " T3 ", " T3 "\n\t"
-#define TOTALS(kind)                                                                                       \
-    "vmovups -64(%[total],%[i],4), " T0 "\n\t"                                                             \
-    "vmovups -32(%[total],%[i],4), " T4 "\n\t"                                                             \
-    "vfmadd231ps " kind(0, 0) ", " T2 ", " T0 "\n\t"                                                       \
-    "vfmadd231ps " kind(0, 1) ", " T1 ", " T4 "\n\t"
-#define MINS(kind)                                                                                         \
-    "vfmadd231ps " kind(1, 0) ", " T3 ", " T0 "\n\t"                                                       \
-    "vfmadd231ps " kind(1, 1) ", " T3 ", " T4 "\n\t"
-#define STORES                                                                                             \
-    "vmovups " T0 ", -64(%[total],%[i],4)\n\t"                                                             \
-    "vmovups " T4 ", -32(%[total],%[i],4)\n\t"
+#define TOTAL(strip) "-64+32*" #strip "(%[total],%[i],4)"
+#define STORES       "vmovups " T2 ", " TOTAL(0) "\n\tvmovups " T1 ", " TOTAL(1) "\n\t"
 /* 0: of scales, 1: of mins. struct multiples, struct scales. */
 #define TABLE(is_min, strip)   "1024*" #is_min "+256*" #strip "(%[factors],%[step],2)"
 #define PRODUCT(is_min, strip) "128*" #is_min "+32*" #strip "(%[factors])"
-#define STEP                                                                                               \
-    "vbroadcastss (%[steps],%[step]), " T4 "\n\t"                                                        \
-    "vmulps " T4 ", " T1 ", " T1 "\n\t"                                                                    \
-    "vmulps " T4 ", " T2 ", " T2 "\n\t"
+/* A register of sums, of values or of mins, becomes a total. */
+#define TABLE_TOTAL(strip, sum) "vmovups " TABLE(0, strip) ", " T0 "\n\tvfmadd213ps " TOTAL(strip) ", " T0 ", " sum "\n\t"
+#define TABLE_MIN(strip, sum)   "vfmadd231ps " TABLE(1, strip) ", " T3 ", " sum "\n\t"
+#define STEP                    "vbroadcastss (%[steps],%[step]), " T4 "\n\t"
+#define PRODUCT_TOTAL(strip, sum)                                                                          \
+    "vmulps " PRODUCT(0, strip) ", " T4 ", " T0 "\n\tvfmadd213ps " TOTAL(strip) ", " T0 ", " sum "\n\t"
+#define PRODUCT_MIN(strip, sum)                                                                            \
+    "vmulps " PRODUCT(1, strip) ", " T4 ", " T0 "\n\tvfmadd231ps " T0 ", " T3 ", " sum "\n\t"
 
-#define TABLE_END       FLOATS TOTALS(TABLE) STORES
-#define TABLE_MIN_END   FLOATS LEAST TOTALS(TABLE) MINS(TABLE) STORES
-#define PRODUCT_END     FLOATS STEP TOTALS(PRODUCT) STORES
+#define TABLE_END       FLOATS TABLE_TOTAL(0, T2) TABLE_TOTAL(1, T1) STORES
+#define TABLE_MIN_END   FLOATS LEAST TABLE_TOTAL(0, T2) TABLE_TOTAL(1, T1) TABLE_MIN(0, T2) TABLE_MIN(1, T1) STORES
+#define PRODUCT_END     FLOATS STEP PRODUCT_TOTAL(0, T2) PRODUCT_TOTAL(1, T1) STORES
 #define PRODUCT_MIN_END                                                                                    \
-    FLOATS LEAST STEP "vmulps " T4 ", " T3 ", " T3 "\n\t" TOTALS(PRODUCT) MINS(PRODUCT) STORES
+    FLOATS LEAST STEP PRODUCT_TOTAL(0, T2) PRODUCT_TOTAL(1, T1) PRODUCT_MIN(0, T2) PRODUCT_MIN(1, T1) STORES
 
 #define LAST_PASS(before, place, ends)                                                                     \
     __asm__ volatile(                                                                                      \
