@@ -7,6 +7,7 @@
 #include "backend/cpu/cpu.h"
 
 #include "backend/cpu/memory.h"
+#include "kernels/input_block.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -160,7 +161,38 @@ struct phase {
     float *y;    /* [entries][n_columns] */
     int n_columns, piece;
     bool gathers; /* x is filled with the entries' rows first */
+    bool
+        quantizes; /* instead with all rows, each a tile by itself (input_block.h), of which entries take copies */
 };
+
+/* Rows are quantized once for all of their experts. */
+static void quantize_some(void *arg, int thread, int n_threads)
+{
+    const struct phase *p = arg;
+    const struct experts_job *job = p->job;
+    size_t n_in = (size_t)p->m->n_in, row_bytes = tile_bytes(p->m->dtype, 1, p->m->n_in);
+    int64_t begin, end;
+    team_range(job->n_rows, 1, thread, n_threads, &begin, &end);
+    for (int64_t r = begin; r < end; r++)
+        job->cpu->kernels.tile[p->m->dtype]((uint8_t *)p->x + (size_t)r * row_bytes,
+                                            job->x + (size_t)r * n_in, n_in, 1, 0, p->m->n_in);
+}
+
+/* Columns of a tile, copied from the rows that quantize_some() made. */
+static void copy_quantized(const struct phase *p, const struct expert_tile *tile, int begin, int end)
+{
+    enum { ROW_BYTES = sizeof(struct input_row), BLOCK_BYTES = BLOCK + ROW_BYTES }; /* of one row and block */
+    const struct cpu_experts *e = &p->job->cpu->experts;
+    size_t n = (size_t)tile->n, row_bytes = tile_bytes(p->m->dtype, 1, p->m->n_in);
+    for (size_t r = 0; r < n; r++) {
+        const uint8_t *from = (const uint8_t *)p->x + (size_t)e->rows[tile->begin + (int)r] * row_bytes;
+        for (size_t b = (size_t)(begin / BLOCK); b < (size_t)(end / BLOCK); b++) {
+            uint8_t *to = e->packed + tile->offset + b * n * BLOCK_BYTES;
+            memcpy(to + r * BLOCK, from + b * BLOCK_BYTES, BLOCK);
+            memcpy(to + n * BLOCK + r * ROW_BYTES, from + b * BLOCK_BYTES + BLOCK, ROW_BYTES);
+        }
+    }
+}
 
 /* Packs a piece of the columns of each tile; with gathers it first copies them, unless the matrix has an
  * order, which takes columns from anywhere in a row. */
@@ -178,6 +210,10 @@ static void cpu_experts_pack_some(void *arg, int thread, int n_threads)
         int begin = (int)(i % n_pieces) * PACK_COLUMNS;
         int end = begin + PACK_COLUMNS < p->m->n_in ? begin + PACK_COLUMNS : p->m->n_in;
         float *x = p->x + (size_t)tile->begin * n_in;
+        if (p->quantizes) {
+            copy_quantized(p, tile, begin, end);
+            continue;
+        }
         struct cpu_packing packing = { .cpu = job->cpu,
                                        .m = p->m,
                                        .expert = tile->expert,
@@ -257,6 +293,9 @@ static void run_phase(struct phase *p)
     struct cpu_backend *cpu = p->job->cpu;
     p->piece = cpu_most_panels(p->m);
     cpu_share_panels(cpu, p->m, p->job->n_used);
+    p->quantizes = p->gathers && !p->m->order && dtype_is_integers(p->m->dtype);
+    if (p->job->n_rows > 1 && p->quantizes)
+        team_run(cpu->team, quantize_some, p);
     if (p->job->n_rows > 1)
         team_run(cpu->team, cpu_experts_pack_some, p);
     team_run(cpu->team, multiply_some, p);
