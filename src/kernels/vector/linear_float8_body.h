@@ -123,7 +123,7 @@ INLINE void scale_rows(float *out, const float *scales, int n_rows)
             v_store(out + r * LANES, v_mul(v_load(out + r * LANES), v_load(scales + h * LANES)));
 }
 
-/* tiles, wide_tiles: by rows, 1..WIDE_ROWS. */
+/* tiles, wide_tiles: by rows, 1..WIDE_ROWS; NULL: a height that does not occur. */
 INLINE void linear_float8(float *out, const uint8_t *panel, const enum dtype dtype, const float *x,
                           int n_rows, int n_in, float8_tile_fn *const *tiles,
                           float8_tile_fn *const *wide_tiles)

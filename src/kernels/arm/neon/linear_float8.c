@@ -43,13 +43,10 @@ INLINE vec16 pick_scales(const float *scales, struct places places)
     FLOAT8_HALVES(t, dtype, 5)                                                                               \
     FLOAT8_HALVES(t, dtype, 6)
 #define FLOAT8_TILES_TABLE(t) t##_1, t##_2, t##_3, t##_4, t##_5, t##_6
+/* More than MAX_TILES tiles have five or six rows. */
 #define WIDE_TILES(t, dtype)                                                                                 \
-    WIDE_TILE(t, dtype, 1)                                                                                   \
-    WIDE_TILE(t, dtype, 2)                                                                                   \
-    WIDE_TILE(t, dtype, 3)                                                                                   \
-    WIDE_TILE(t, dtype, 4)                                                                                   \
     WIDE_TILE(t, dtype, 5)                                                                                   \
     WIDE_TILE(t, dtype, 6)
-#define WIDE_TILES_TABLE(t) t##_1, t##_2, t##_3, t##_4, t##_5, t##_6
+#define WIDE_TILES_TABLE(t) NULL, NULL, NULL, NULL, t##_5, t##_6
 
 #include "kernels/vector/linear_float8_body.h"
