@@ -138,7 +138,8 @@ INLINE void score_tile(const struct score_block *b, int query, const int n, int 
     enum { LINE = 64 };
     const int n_dims = LINE / bytes_of(kind, ATTENTION_KEYS);
     int head_dim = b->work->head_dim;
-    const float *q[6] = { b->work->q + query * head_dim, b->work->q + (query + 3) * head_dim };
+    /* Every third query: those between have the same distances, in fewer registers. */
+    const float *q0 = b->work->q + query * head_dim, *q3 = q0 + 3 * head_dim, *q6 = q3 + 3 * head_dim;
     const uint8_t *keys[PAGE_GROUP], *next[PAGE_GROUP];
     vec16 sum[16];
     UNROLL
@@ -161,7 +162,7 @@ INLINE void score_tile(const struct score_block *b, int query, const int n, int 
                 k[j] = load_16(keys[j], kind, d * ATTENTION_KEYS);
             UNROLL
             for (int i = 0; i < n; i++) {
-                vec16 x = v_set(q[i / 3][i % 3 * head_dim + d]);
+                vec16 x = v_set((i < 3 ? q0 : i < 6 ? q3 : q6)[i % 3 * head_dim + d]);
                 UNROLL
                 for (int j = 0; j < n_pages; j++)
                     sum[i * n_pages + j] = v_fma(x, k[j], sum[i * n_pages + j]);
