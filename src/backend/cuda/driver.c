@@ -64,10 +64,13 @@ static void set_cache_folder(void)
         (void)setenv("CUDA_CACHE_PATH", path, 0);
 }
 
-/* Otherwise a driver may put off compiling until a kernel is launched for the first time, which is in a step. */
-static void load_at_once(void)
+/* Before the first call of the driver: later, another thread of it may be reading the environment.
+ * CUDA_MODULE_LOADING: otherwise a driver may put off compiling until a kernel is launched for the first time, which is in a step.
+ * NCCL_GRAPH_REGISTER: ranks may record the graph of a step at different times, so NCCL must not make an agreement of it. */
+static void set_environment(void)
 {
     (void)setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    (void)setenv("NCCL_GRAPH_REGISTER", "0", 0);
 }
 
 static enum tutti_status open_driver(struct cuda_driver *driver, struct tutti_error *err)
@@ -85,7 +88,7 @@ static enum tutti_status open_driver(struct cuda_driver *driver, struct tutti_er
             LIBRARY, missing, LEAST_VERSION / 1000, LEAST_VERSION % 1000 / 10);
     }
     set_cache_folder();
-    load_at_once();
+    set_environment();
     cuda_result result = driver->init(0);
     if (result == CUDA_ERROR_NO_DEVICE) {
         dlclose(library);

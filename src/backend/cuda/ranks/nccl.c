@@ -22,7 +22,6 @@ static bool find_functions(struct nccl *nccl, void *library)
     return true;
 }
 
-/* Ranks may record the graph of a step at different times, so NCCL must not make an agreement of it. */
 static void open_library(void)
 {
     void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
@@ -31,8 +30,6 @@ static void open_library(void)
     is_open = find_functions(&opened, library);
     if (!is_open)
         dlclose(library);
-    else
-        (void)setenv("NCCL_GRAPH_REGISTER", "0", 0);
 }
 
 const struct nccl *nccl_open(void)
