@@ -160,9 +160,8 @@ struct phase {
     float *x;    /* [entries][n_in] */
     float *y;    /* [entries][n_columns] */
     int n_columns, piece;
-    bool gathers; /* x is filled with the entries' rows first */
-    bool
-        quantizes; /* instead with all rows, each a tile by itself (input_block.h), of which entries take copies */
+    bool gathers;   /* x is filled with the entries' rows first */
+    bool quantizes; /* instead with all rows, each a tile by itself (input_block.h), to be copied */
 };
 
 /* Rows are quantized once for all of their experts. */

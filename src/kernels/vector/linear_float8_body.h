@@ -1,9 +1,9 @@
 /* Linear layers of 8-bit floats with vec16: the optimized ref/linear_float8.c. Included by a file of
  * one instruction set, which defines struct places with load_places(), pick_scales(), and
+ *     IS_WIDE: tiles of six rows, as below; else
  *     FLOAT8_TILES(), FLOAT8_TILES_TABLE(): register tiles that expand the numbers in registers, and MAX_TILES,
  *     how many of these may do so, one after the other;
- *     WIDE_TILES(), WIDE_TILES_TABLE(): register tiles of numbers that were expanded before;
- *     for both WIDE_ROWS, input rows of a tile, and WIDE_HALVES (wide_body.h).
+ *     WIDE_TILES(), WIDE_TILES_TABLE(): register tiles of numbers that were expanded before.
  *
  * With more input rows the numbers of a run of columns are expanded to floats once for all, in the L1 cache. */
 #include "kernels/float8.h"
@@ -99,6 +99,23 @@ typedef void float8_tile_fn(float *out, const struct float8_run *run);
     {                                                                                                        \
         wide_tile(out, run, rows, (dtype) == DTYPE_F8_ROW, DTYPE_F32);                                       \
     }
+
+#if IS_WIDE
+enum { MAX_TILES = 8 };
+#define FLOAT8_TILES(t, dtype)                                                                               \
+    FLOAT8_TILE(t, dtype, 1)                                                                                 \
+    FLOAT8_TILE(t, dtype, 2)                                                                                 \
+    FLOAT8_HALVES(t, dtype, 3)                                                                               \
+    FLOAT8_HALVES(t, dtype, 4)                                                                               \
+    FLOAT8_HALVES(t, dtype, 5)                                                                               \
+    FLOAT8_HALVES(t, dtype, 6)
+#define FLOAT8_TILES_TABLE(t) t##_1, t##_2, t##_3, t##_4, t##_5, t##_6
+/* More than MAX_TILES tiles have five or six rows. */
+#define WIDE_TILES(t, dtype)                                                                                 \
+    WIDE_TILE(t, dtype, 5)                                                                                   \
+    WIDE_TILE(t, dtype, 6)
+#define WIDE_TILES_TABLE(t) NULL, NULL, NULL, NULL, t##_5, t##_6
+#endif
 
 /* Replaces the numbers by floats: [n][32]. */
 INLINE void expand_run(struct float8_run *run, float *to)

@@ -1,10 +1,12 @@
 /* Register tiles of some columns of a panel times up to WIDE_ROWS input rows, for the bodies of float weights. The
- * including file defines WIDE_ROWS and WIDE_HALVES: input rows and halves of a panel of a tile. One vector of weights
- * serves all rows, so many rows of one half take fewer loads than few rows of both. */
+ * One vector of weights serves all rows, so where registers are few, many rows of one half of a panel take fewer loads
+ * than few rows of both. */
 #ifndef TUTTI_KERNELS_VECTOR_WIDE_BODY_H
 #define TUTTI_KERNELS_VECTOR_WIDE_BODY_H
 
 #include "kernels/vector/vector.h"
+
+enum { WIDE_ROWS = VEC_ROWS, WIDE_HALVES = VEC_TOTALS >= 16 ? 2 : 1 }; /* of a tile */
 
 /* Columns of a panel, and the input rows. */
 struct wide_run {
@@ -40,7 +42,8 @@ INLINE void wide_sums(vec16 sum[WIDE_HALVES][WIDE_ROWS], const struct wide_run *
     for (int h = 0; h < WIDE_HALVES; h++)
         sum[h][r] = v_set(0);
     for (int c = 0; c < run->n; c += at_once, weights += PANEL_ROWS * size) {
-        for (int h = 0; h < WIDE_HALVES && run->prefetches; h++)
+        /* Both halves of two-byte weights share a line. */
+        for (int h = 0; h < WIDE_HALVES && run->prefetches && (size > 2 || half == 0); h++)
             prefetch_weights(weights + h * LANES * size);
         UNROLL
         for (int i = 0; i < at_once; i++, x += run->x_stride) {

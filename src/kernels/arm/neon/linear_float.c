@@ -1,10 +1,6 @@
 #include "kernels/arm/neon/vec16.h"
 
-enum {
-    MAX_ROWS = 2, /* 16 registers of sums, eight of weights */
-    WIDE_ROWS = 6,
-    WIDE_HALVES = 1, /* 24 of sums, four of weights */
-};
+enum { MAX_ROWS = 2 }; /* 16 registers of sums, eight of weights */
 #define IS_WIDE 1
 
 #include "kernels/vector/linear_float_body.h"

@@ -1,11 +1,5 @@
 #include "kernels/arm/neon/vec16.h"
 
-enum {
-    MAX_TILES = 8,
-    WIDE_ROWS = 6,
-    WIDE_HALVES = 1, /* 24 of sums, four of weights */
-};
-
 /* Offsets of the bytes of each lane's scale. */
 struct places {
     uint8x16_t a, b, c, d;
@@ -35,18 +29,5 @@ INLINE vec16 pick_scales(const float *scales, struct places places)
 #undef PICK
 }
 
-#define FLOAT8_TILES(t, dtype)                                                                               \
-    FLOAT8_TILE(t, dtype, 1)                                                                                 \
-    FLOAT8_TILE(t, dtype, 2)                                                                                 \
-    FLOAT8_HALVES(t, dtype, 3)                                                                               \
-    FLOAT8_HALVES(t, dtype, 4)                                                                               \
-    FLOAT8_HALVES(t, dtype, 5)                                                                               \
-    FLOAT8_HALVES(t, dtype, 6)
-#define FLOAT8_TILES_TABLE(t) t##_1, t##_2, t##_3, t##_4, t##_5, t##_6
-/* More than MAX_TILES tiles have five or six rows. */
-#define WIDE_TILES(t, dtype)                                                                                 \
-    WIDE_TILE(t, dtype, 5)                                                                                   \
-    WIDE_TILE(t, dtype, 6)
-#define WIDE_TILES_TABLE(t) NULL, NULL, NULL, NULL, t##_5, t##_6
-
+#define IS_WIDE 1
 #include "kernels/vector/linear_float8_body.h"

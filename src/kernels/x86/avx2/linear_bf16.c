@@ -1,10 +1,6 @@
 #include "kernels/x86/avx2/vec16.h"
 
-enum {
-    MAX_ROWS = 2, /* eight registers of sums */
-    WIDE_ROWS = 6,
-    WIDE_HALVES = 1, /* twelve of sums, two of weights */
-};
+enum { MAX_ROWS = 2 }; /* eight registers of sums */
 #define IS_WIDE          1
 #define BF16_TILES       BF16_TILE(1) BF16_TILE(2)
 #define BF16_TILES_TABLE tile_1, tile_2

@@ -1,10 +1,6 @@
 #include "kernels/x86/avx2/vec16.h"
 
-enum {
-    MAX_ROWS = 2, /* eight registers of sums, four of weights */
-    WIDE_ROWS = 6,
-    WIDE_HALVES = 1, /* twelve of sums, two of weights */
-};
+enum { MAX_ROWS = 2 }; /* eight registers of sums, four of weights */
 #define IS_WIDE 1
 
 #include "kernels/vector/linear_float_body.h"

@@ -1,6 +1,7 @@
 #include "kernels/x86/avx512/vec16.h"
 
-enum { MAX_TILES = 1, WIDE_ROWS = 12, WIDE_HALVES = 2 }; /* 24 registers of sums */
+enum { MAX_TILES = 1 };
+#define IS_WIDE 0
 
 struct places {
     __m512i lanes;

@@ -13,7 +13,7 @@
 
 enum {
     VEC_TOTALS = 16, /* accumulators (vec16) that fit in registers together with the operands */
-    VEC_ROWS = 16,   /* accumulators that share one vector */
+    VEC_ROWS = 12,   /* rows of two accumulators each that share two vectors */
 };
 
 typedef __m512 vec16;
