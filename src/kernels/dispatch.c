@@ -58,6 +58,19 @@ static bool has_tiles(void)
 #endif
 }
 
+/* GFNI, which unpacks weights in the kernels of CPU_SPLIT and CPU_PAIRED. */
+static bool has_bit_matrices(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && has(c, bit_GFNI);
+}
+
+unsigned cpu_runnable(void)
+{
+    unsigned cpu = cpu_detect();
+    return (cpu & CPU_AVX512) && has_bit_matrices() ? cpu | CPU_SPLIT | CPU_PAIRED : cpu;
+}
+
 unsigned cpu_detect(void)
 {
     unsigned a, b, c, d, cpu = CPU_REF;
@@ -78,7 +91,7 @@ unsigned cpu_detect(void)
         if (has(a, bit_AVXVNNI))
             cpu |= CPU_AVXVNNI | CPU_VEX;
     }
-    if (cpu & CPU_AVX512) {
+    if ((cpu & CPU_AVX512) && has_bit_matrices()) {
         unsigned family = amd_family();
         cpu |= family == 25 ? CPU_SPLIT : family > 25 ? CPU_PAIRED : 0;
     }
@@ -91,8 +104,18 @@ unsigned cpu_detect(void)
 {
     return arm_detect();
 }
+
+unsigned cpu_runnable(void)
+{
+    return cpu_detect();
+}
 #else
 unsigned cpu_detect(void)
+{
+    return CPU_REF;
+}
+
+unsigned cpu_runnable(void)
 {
     return CPU_REF;
 }

@@ -18,7 +18,8 @@
  * where the last two products depend on the input row or on the output row only. Sums q + v fit bytes if q and r
  * leave room for the weights; as one factor of vpdpbusd is unsigned, it is q + v + 128, and
  *     w q + v r = (q + v + 128)(r + w) - (q + 128) r - (v + 128) w.
- * The columns 16 to 23 of a block (q, w) are paired with 24 to 31 (r, v): x86/avx512/paired_rows.h. */
+ * The columns 8 to 19 of a block (q, w) are paired with 20 to 31 (r, v), of which the weights are those less
+ * format_middle(): x86/avx512/paired_rows.h. */
 #ifndef TUTTI_KERNELS_INPUT_BLOCK_H
 #define TUTTI_KERNELS_INPUT_BLOCK_H
 
@@ -31,8 +32,8 @@ enum { INPUT_STEPS = 8 };
 
 struct input_row {
     /* Bits of magic - factor * sum(q), over each run of the format's sub columns; factor: the
-     * format's zero point, or 1 where it has none. Where there is one run, [1] is the same where half
-     * of the products are paired, if format_is_paired(). */
+     * format's zero point, or 1 where it has none. Where there is one run, [1] is the same where
+     * products are paired, if format_is_paired(). */
     int32_t start[2];
     float magic; /* NaN: the row is NaN */
     float d;     /* where all q are 0: magic */
@@ -71,7 +72,7 @@ static inline __attribute__((always_inline)) float input_scale(struct input_row 
 }
 
 /* Sets the initial sums, after input_scale(). sums: of q over each half of the block. paired: the sum of
- * (q + 128) r over the paired columns. */
+ * (q + 128) r - (q + r) format_middle() over the paired columns. */
 static inline __attribute__((always_inline)) void input_set_start(struct input_row *row, const int sums[2],
                                                                   int paired, struct quant_format f)
 {
@@ -80,7 +81,7 @@ static inline __attribute__((always_inline)) void input_set_start(struct input_r
     if (f.sub != BLOCK)
         row->start[1] = bits - sums[1] * factor;
     else if (format_is_paired(f))
-        row->start[1] = bits - sums[0] * f.zero + sums[1] * (format_middle(f) - f.zero) - paired;
+        row->start[1] = bits - (sums[0] + sums[1]) * f.zero - paired;
     else
         row->start[1] = row->start[0];
 }

@@ -36,26 +36,28 @@ enum {
  * results (KV pages on disk) of another version are not reused. */
 enum { KERNELS_BITS = 2 };
 
-/* Bits of a processor level. AVX-512 and AVX-VNNI include AVX2; the two after AVX-512, and CPU_PAIRED, are kinds of it. Each of NEON's includes
- * the ones before it. */
+/* Bits of a processor level. AVX-512 and AVX-VNNI include AVX2; the two after AVX-512, and CPU_PAIRED, are kinds of it. Each of
+ * NEON's includes the ones before it. */
 enum {
     CPU_REF = 0,
     CPU_AVX2 = 1,
     CPU_AVX512 = 2,
     CPU_BF16 = 4,  /* with vdpbf16ps */
-    CPU_SPLIT = 8, /* 512 bits take two passes of 256; its kernels run on every processor with AVX-512 */
+    CPU_SPLIT = 8, /* 512 bits take two passes of 256, and as for CPU_PAIRED */
     CPU_NEON = 16,
     CPU_DOTPROD = 32,
     CPU_I8MM = 64,
     CPU_AVXVNNI = 128, /* vpdpbusd of 256 bits, in the encoding of AVX-512 or, with the next bit, its own */
     CPU_VEX = 256,
-    CPU_AMX = 512, /* tiles of bytes; with AVX-512, for rows that are not few */
-    CPU_PAIRED =
-        1024, /* twice as many units of 512 bits add as multiply; its kernels run where those of CPU_SPLIT do */
+    CPU_AMX = 512,     /* tiles of bytes; with AVX-512, for rows that are not few */
+    CPU_PAIRED = 1024, /* twice as many units of 512 bits add as multiply */
 };
 
 /* The levels that processor and operating system support. */
 unsigned cpu_detect(void);
+
+/* The same, and the kinds of AVX-512 whose kernels run here, though others are faster. */
+unsigned cpu_runnable(void);
 
 /* name: "ref", "avx2", "avxvnni", "avx512", "amx", "neon", "dotprod" or "i8mm", the highest level to use; NULL: environment
  * variable TUTTI_CPU, else the best supported one. TUTTI_E_ARGUMENT: an unknown name. TUTTI_E_UNSUPPORTED:

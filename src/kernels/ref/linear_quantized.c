@@ -17,8 +17,8 @@ static void quantize_block(int8_t *q, struct input_row *row, const float *x, str
         q[i] = inverse == 0 ? 0 : (int8_t)(float_bits(rounded) - float_bits(EXP_MAGIC));
         sums[i / LANES] += q[i];
     }
-    for (int i = 16; i < 24; i++)
-        paired += (q[i] + 128) * q[i + 8];
+    for (int i = 8; i < 20; i++)
+        paired += (q[i] + 128) * q[i + 12] - (q[i] + q[i + 12]) * format_middle(f);
     input_set_start(row, sums, paired, f);
 }
 

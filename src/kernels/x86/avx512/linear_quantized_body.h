@@ -13,9 +13,9 @@
  * IS_SPLIT: whether the processor executes instructions of 512 bits as two of 256. There a multiplication more in
  *     each row, or a table of 16 vectors in each block, costs what it does not cost elsewhere, so blocks with four
  *     rows and more use smaller tables.
- * IS_PAIRED: whether it has more units for additions than for multiplications. There blocks of many rows
- *     multiply half of their columns in pairs (input_block.h): seven multiplications for a half and row. The file then has
- *     formats with format_is_paired() only. With few rows, preparing the weights costs more than that saves (measured: docs/notes/kernels.md).
+ * IS_PAIRED: whether it has more units for additions than for multiplications. There blocks with four rows and more of formats
+ *     with format_is_paired() multiply three quarters of their columns in pairs (input_block.h): seven multiplications for a half
+ *     and row, two of which make floats of the sum and apply both scales.
  * Both: many_rows.h, paired_rows.h. */
 #ifndef TUTTI_KERNELS_X86_AVX512_LINEAR_QUANTIZED_BODY_H
 #define TUTTI_KERNELS_X86_AVX512_LINEAR_QUANTIZED_BODY_H
@@ -28,10 +28,11 @@
 
 enum {
     FEW_ROWS = 8,       /* up to here, multiplying by the step is cheaper than a table of multiples */
-    FEW_ROWS_SPLIT = 3, /* up to here, it is cheaper than the smaller tables */
+    FEW_ROWS_SPLIT = 3, /* up to here, it is cheaper than the smaller tables, and than pairs */
     PAGE = 4096,
-    PREFETCH_INPUT_BYTES = 24576, /* input rows: with many rows a tile comes from the L3 cache */
-    PREFETCH_WEIGHTS_L2 = 9216,   /* of the weights, where they are only brought into L2 */
+    PREFETCH_INPUT_BYTES = IS_SPLIT ? 6144
+                                    : 24576, /* input rows: with many rows a tile comes from the L3 cache */
+    PREFETCH_WEIGHTS_L2 = 9216,              /* of the weights, where they are only brought into L2 */
 };
 
 /* The scales and mins of a block times 8, 9, ... 15. */
@@ -42,6 +43,25 @@ struct multiples {
 /* The same as sums: 0 and 1 times; 8, 10, 12 and 14 times. [half]; 0 and 1 times scale and min are set by C. */
 struct split_multiples {
     _Alignas(64) float scale[2][6][LANES], min[2][6][LANES];
+};
+
+/* A row of a block whose columns are paired: -sum(q) d, which is multiplied by the mins; magic (8 + step) and 8 + step, which
+ * make a float of a sum. */
+struct paired_row {
+    float least, unused, magic_step, step;
+};
+
+/* Of a block whose columns are paired. extra: sums of the products of paired weights. */
+struct paired_block {
+    __m512i extra[2];
+    _Alignas(64) float min[2][LANES];
+    struct paired_row rows[TILE_ROWS];
+};
+
+/* Of one block, at a place in a page that follows the totals. */
+union block_space {
+    struct split_multiples split;
+    struct paired_block paired;
 };
 
 /* The input rows of one block, and their totals. */
@@ -141,65 +161,119 @@ INLINE void block_rows(const struct weights *w, const struct multiples *m, const
     }
 }
 
-/* The weights of columns in pairs, less the format's middle; those of the second one have 128 added. */
-INLINE void prepare_pairs(struct weights *w, const struct quant_format f)
+/* Of the first four of n rows. */
+INLINE void prepare_rows(struct paired_row *to, const struct input_row *rows, int n,
+                         const struct quant_format f)
 {
-    const __m512i first = _mm512_set1_epi8((char)-format_middle(f)),
-                  second = _mm512_set1_epi8((char)(128 - format_middle(f)));
+    __m512 row = _mm512_maskz_loadu_ps((__mmask16)(n < 4 ? (1 << 4 * n) - 1 : 0xFFFF), rows);
+    /* 8 + step: the three bits of d that input_step() reads. */
+    __m512i bits = _mm512_ternarylogic_epi32(_mm512_castps_si512(row), _mm512_set1_epi32(7 << 20),
+                                             _mm512_castps_si512(_mm512_set1_ps(8)), 0xEA); /* (a & b) | c */
+    __m512 step = _mm512_permute_ps(_mm512_castsi512_ps(bits), 0xFF);
+    if (f.has_min)
+        row = _mm512_mask_sub_ps(row, 0x1111, row, _mm512_permute_ps(row, 0xAA));
+    _mm512_store_ps((float *)to, _mm512_mask_mul_ps(step, 0x7777, row, step));
+}
+
+/* The upper four bits of each byte less 8, which is the highest one inverted and repeated; plus: 0 or 128. */
+INLINE __m512i upper_less_8(__m512i bytes, const int plus)
+{
+    __m512i numbers;
+    __asm__("vgf2p8affineqb %3, %2, %1, %0"
+            : "=v"(numbers)
+            : "v"(bytes), "v"(_mm512_set1_epi64(0x1020408080808080)), "i"(0xF8 ^ plus));
+    return numbers;
+}
+
+/* The numbers of both halves of a block. Those of columns in pairs are less the format's middle, and those of the second
+ * column have 128 added. */
+INLINE void unpack_paired(struct weights *w, const uint8_t *block, const struct quant_format f)
+{
+    const __m512i mask = _mm512_set1_epi8(15), first = _mm512_set1_epi8((char)-format_middle(f)),
+                  second = _mm512_set1_epi8((char)(128 - format_middle(f))),
+                  table = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i *)number_tables[f.table]));
     UNROLL
     for (int h = 0; h < 2; h++) {
         UNROLL
-        for (int g = 4; g < 8; g++)
-            w->w[h][g] = _mm512_add_epi8(w->w[h][g], g < 6 ? first : second);
+        for (int g = 0; g < 4; g++) {
+            __m512i bytes = _mm512_load_si512(block + (size_t)h * format_half_bytes(f) + 64 * g);
+            __m512i low = _mm512_and_si512(bytes, mask);
+            if (f.table == NUMBERS_PLAIN) {
+                w->w[h][g] = g < 2 ? low : _mm512_add_epi8(low, first);
+                w->w[h][g + 4] = upper_less_8(bytes, g == 0 ? 0 : 128);
+            } else {
+                __m512i high = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), mask);
+                w->w[h][g] = _mm512_shuffle_epi8(g < 2 ? table : _mm512_add_epi8(table, first), low);
+                w->w[h][g + 4] = _mm512_shuffle_epi8(_mm512_add_epi8(table, g == 0 ? first : second), high);
+            }
+        }
     }
 }
 
-/* All rows of a block with one scale and min for all its columns; four rows or more. Changes w. */
-INLINE void block_many(struct weights *w, struct split_multiples *split, const struct input *x,
+/* What the pipeline needs of a block besides the numbers of unpack_paired() and the scales. */
+INLINE void prepare_paired(struct paired_block *p, const struct weights *w, const struct input *x,
+                           const struct quant_format f)
+{
+    UNROLL
+    for (int h = 0; h < 2; h++) {
+        __m512i extra = _mm512_setzero_si512();
+        UNROLL
+        for (int g = 2; g < 5; g++)
+            extra = dot(extra, w->w[h][g + 3], w->w[h][g]);
+        _mm512_store_si512(&p->extra[h], extra);
+        if (f.has_min)
+            _mm512_store_ps(p->min[h], w->min[h][0]);
+    }
+    for (int r = 0; r < x->n_rows; r += 4)
+        prepare_rows(p->rows + r, x->rows + r, x->n_rows - r, f);
+}
+
+/* All rows of a block with one scale and min for all its columns; four rows or more. */
+INLINE void block_many(const struct weights *w, union block_space *space, const struct input *x,
                        const struct quant_format f)
 {
-    const char *ahead = (const char *)x->q + PREFETCH_INPUT_BYTES;
-    const void *start = IS_PAIRED     ? &x->rows->start[1]
+    const bool is_paired = IS_PAIRED && format_is_paired(f);
+    const void *start = is_paired     ? &x->rows->start[1]
                         : f.zero == 0 ? (const void *)&x->rows->magic
                                       : &x->rows->start[0];
+    const void *rows = x->rows, *m = space;
     int64_t i = 0, step, odd, end = 16 * (int64_t)(x->n_rows / 4 * 4);
-    if (IS_SPLIT) {
-        const void *m = split;
+    if (is_paired) {
+        prepare_paired(&space->paired, w, x, f);
+        rows = space->paired.rows;
+        if (f.has_min)
+            PIPELINE(PAIRED, ADD_MIN, WHOLE);
+        else
+            PIPELINE(PAIRED, NO_MIN, WHOLE);
+    } else if (IS_SPLIT) {
         UNROLL
         for (int h = 0; h < 2; h++) {
-            _mm512_store_ps(split->scale[h][1], w->scale[h][0]);
+            _mm512_store_ps(space->split.scale[h][1], w->scale[h][0]);
             if (f.has_min)
-                _mm512_store_ps(split->min[h][1], w->min[h][0]);
+                _mm512_store_ps(space->split.min[h][1], w->min[h][0]);
         }
         if (f.has_min)
             PIPELINE(PLAIN, ADD_MIN, SPLIT);
         else
             PIPELINE(PLAIN, NO_MIN, SPLIT);
-        return;
-    }
-    struct multiples whole;
-    const void *m = &whole;
-    multiply_scales(&whole, w, f);
-    if (IS_PAIRED) {
-        prepare_pairs(w, f);
-        if (f.has_min)
-            PIPELINE(PAIRED, ADD_MIN, WHOLE);
-        else
-            PIPELINE(PAIRED, NO_MIN, WHOLE);
-    } else if (f.has_min) {
-        PIPELINE(PLAIN, ADD_MIN, WHOLE);
     } else {
-        PIPELINE(PLAIN, NO_MIN, WHOLE);
+        struct multiples whole;
+        m = &whole;
+        multiply_scales(&whole, w, f);
+        if (f.has_min)
+            PIPELINE(PLAIN, ADD_MIN, WHOLE);
+        else
+            PIPELINE(PLAIN, NO_MIN, WHOLE);
     }
 }
 
 /* All input rows; with 16-column runs only two at a time, for lack of registers. */
-INLINE void block_all(struct weights *w, struct split_multiples *split, const struct input *x,
+INLINE void block_all(const struct weights *w, union block_space *space, const struct input *x,
                       const struct quant_format f, const bool is_few)
 {
     const int step = f.sub == BLOCK ? 4 : 2;
     if (!is_few && f.sub == BLOCK) {
-        block_many(w, split, x, f);
+        block_many(w, space, x, f);
         return;
     }
     struct multiples m;
@@ -243,9 +317,9 @@ INLINE void prefetch_block(const uint8_t *block, size_t n_bytes, int n_rows)
 
 /* The first line of space whose place in a page follows that of end. A load may wait for an earlier store at
  * the same place of another page, as if it were the same address; the totals are stored all the time. */
-INLINE struct split_multiples *after_totals(uint8_t *space, const float *end)
+INLINE union block_space *after_totals(uint8_t *space, const float *end)
 {
-    return (struct split_multiples *)(space + (((uintptr_t)end - (uintptr_t)space + 63) & (PAGE - 64)));
+    return (union block_space *)(space + (((uintptr_t)end - (uintptr_t)space + 63) & (PAGE - 64)));
 }
 
 /* One panel. out: [2][half_rows(n_rows)][16]. */
@@ -255,15 +329,17 @@ INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant
     const int per_unit = format_unit_columns(f) / BLOCK;
     const size_t block_bytes = 2 * format_half_bytes(f), unit_bytes = format_unit_bytes(f);
     struct input x = { .total = { out, out + half_rows(n_rows) * LANES }, .n_rows = n_rows };
-    const int few_rows = IS_SPLIT && f.sub == BLOCK ? FEW_ROWS_SPLIT : FEW_ROWS;
-    _Alignas(64) uint8_t space[sizeof(struct split_multiples) + PAGE];
+    const bool is_paired = IS_PAIRED && format_is_paired(f), is_split = IS_SPLIT && f.sub == BLOCK;
+    const int few_rows = is_split || is_paired ? FEW_ROWS_SPLIT : FEW_ROWS;
+    _Alignas(64) uint8_t bytes[sizeof(union block_space) + PAGE];
     _Alignas(64) uint8_t wide[FORMAT_WIDE];
-    struct split_multiples *split = IS_SPLIT ? after_totals(space, x.total[1] + n_rows * LANES) : NULL;
-    if (IS_SPLIT && n_rows > few_rows)
+    union block_space *space = is_split || is_paired ? after_totals(bytes, x.total[1] + n_rows * LANES)
+                                                     : NULL;
+    if (is_split && !is_paired && n_rows > few_rows)
         for (int h = 0; h < 2; h++) {
-            _mm512_store_ps(split->scale[h][0], _mm512_setzero_ps());
+            _mm512_store_ps(space->split.scale[h][0], _mm512_setzero_ps());
             if (f.has_min)
-                _mm512_store_ps(split->min[h][0], _mm512_setzero_ps());
+                _mm512_store_ps(space->split.min[h][0], _mm512_setzero_ps());
         }
     for (int h = 0; h < 2; h++)
         for (int r = 0; r < n_rows; r++) {
@@ -274,7 +350,10 @@ INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant
         const uint8_t *unit = panel + (size_t)(b / per_unit) * unit_bytes;
         const uint8_t *block = unit + format_param_bytes(f) + (size_t)(b % per_unit) * block_bytes;
         struct weights w;
-        unpack_block(&w, block, f);
+        if (is_paired && n_rows > few_rows)
+            unpack_paired(&w, block, f);
+        else
+            unpack_block(&w, block, f);
         if (f.is_six && b % per_unit == 0)
             format_widen(wide, unit + 2 * PANEL_ROWS);
         load_scales(&w, unit, wide, b % per_unit, f);
@@ -283,9 +362,9 @@ INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant
         x.rows = (const struct input_row *)(tile + n_rows * BLOCK);
         tile += (size_t)n_rows * (BLOCK + sizeof(struct input_row));
         if (n_rows <= few_rows)
-            block_all(&w, split, &x, f, true);
+            block_all(&w, space, &x, f, true);
         else
-            block_all(&w, split, &x, f, false);
+            block_all(&w, space, &x, f, false);
     }
 }
 

@@ -117,7 +117,8 @@
 #define WHOLE_ADD_MIN(part) ""
 
 /* Row 0 to row 3 begin. scales, mins: the parts of their tables. */
-#define PLAIN_FILL(scales, mins, min, table)                                                               \
+#define PLAIN_FILL(min, table) PLAIN_BEGIN(table##_SCALES, table##_##min)
+#define PLAIN_BEGIN(scales, mins)                                                                          \
     BEGIN(0, A) scales(0) DOTS(0, A, 0) scales(1) DOTS(0, A, 1) scales(2)                                  \
     DOTS(0, A, 2) BEGIN(1, B) scales(3) DOTS(1, B, 0) DOTS(0, A, 3) scales(4) DOTS(1, B, 1)                \
     DOTS(0, A, 4) scales(5) DOTS(1, B, 2) BEGIN(2, C) DOTS(2, C, 0) scales(6) DOTS(0, A, 5) DOTS(1, B, 3)  \
@@ -149,16 +150,22 @@
 #define PLAIN_DRAIN_2(min, table) PLAIN_DRAIN(-2, C, -1, D, 0, A, 1, B, min, table)
 #define PLAIN_DRAIN_3(min, table) PLAIN_DRAIN(-1, D, 0, A, 1, B, 2, C, min, table)
 
+#define PLAIN_AHEAD ""
+#define PLAIN_OUTPUTS , [step] "=&r"(step), [odd] "=&r"(odd)
+#define PLAIN_INPUTS
+#define PLAIN_CLOBBERS "zmm24", "zmm25",
+
 /* products: PLAIN, or PAIRED (paired_rows.h). */
 #define PIPELINE(products, min, table)                                                                     \
     __asm__ volatile(                                                                                      \
-        products##_FILL(table##_SCALES, table##_##min, min, table)                                         \
+        products##_FILL(min, table)                                                                        \
         "add $64, %[i]\n\t"                                                                                \
         "cmp %[end], %[i]\n\t"                                                                             \
         "jge 2f\n"                                                                                         \
         "1:\n\t"                                                                                           \
-        "prefetcht0 (%[ahead],%[i],2)\n\t"                                                                 \
-        "prefetcht0 64(%[ahead],%[i],2)\n\t"                                                               \
+        "prefetcht0 %c[ahead](%[q],%[i],2)\n\t"                                                            \
+        "prefetcht0 %c[ahead]+64(%[q],%[i],2)\n\t"                                                         \
+        products##_AHEAD                                                                                   \
         products##_NEXT_0(min, table) products##_NEXT_1(min, table)                                        \
         products##_NEXT_2(min, table) products##_NEXT_3(min, table)                                        \
         "add $64, %[i]\n\t"                                                                                \
@@ -182,17 +189,17 @@
         products##_NEXT_0(min, table) products##_NEXT_1(min, table) products##_NEXT_2(min, table)          \
         products##_DRAIN_3(min, table)                                                                     \
         "6:\n\t"                                                                                           \
-        : [i] "+&r"(i), [step] "=&r"(step), [odd] "=&r"(odd)                                               \
-        : [q] "r"(x->q), [rows] "r"(x->rows), [start] "r"(start), [total0] "r"(x->total[0]),               \
-          [total1] "r"(x->total[1]), [multiples] "r"(m), [ahead] "r"(ahead),                               \
+        : [i] "+&r"(i) products##_OUTPUTS                                                                  \
+        : [q] "r"(x->q), [rows] "r"(rows), [start] "r"(start), [total0] "r"(x->total[0]),               \
+          [total1] "r"(x->total[1]), [multiples] "r"(m), [ahead] "i"(PREFETCH_INPUT_BYTES),                               \
           [end] "r"(end),                                                                                  \
           [rest] "r"(x->n_rows % 4), [w00] "v"(w->w[0][0]), [w01] "v"(w->w[0][1]), [w02] "v"(w->w[0][2]),  \
           [w03] "v"(w->w[0][3]), [w04] "v"(w->w[0][4]), [w05] "v"(w->w[0][5]), [w06] "v"(w->w[0][6]),      \
           [w07] "v"(w->w[0][7]), [w10] "v"(w->w[1][0]), [w11] "v"(w->w[1][1]), [w12] "v"(w->w[1][2]),      \
           [w13] "v"(w->w[1][3]), [w14] "v"(w->w[1][4]), [w15] "v"(w->w[1][5]), [w16] "v"(w->w[1][6]),      \
-          [w17] "v"(w->w[1][7])                                                                            \
-        : "zmm16", "zmm17", "zmm18", "zmm19", "zmm20", "zmm21", "zmm22", "zmm23", "zmm24", "zmm25",        \
-          "zmm26",                                                                                         \
+          [w17] "v"(w->w[1][7]) products##_INPUTS                                                          \
+        : "zmm16", "zmm17", "zmm18", "zmm19", "zmm20", "zmm21", "zmm22", "zmm23", "zmm26",                 \
+          products##_CLOBBERS                                                                              \
           "zmm27", "zmm28", "zmm29", "zmm30", "zmm31", "cc", "memory")
 /* clang-format on */
 
