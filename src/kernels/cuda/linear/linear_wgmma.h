@@ -218,7 +218,12 @@ DEVICE void linear_wide(enum linear_format f, int n, int m, int depth, const str
             {
                 f32x4 sum = { acc[i][4 * k], acc[i][4 * k + 1], acc[i][4 * k + 2], acc[i][4 * k + 3] };
                 f32x4 *total = sums + (i * (n / 8) + k) * WIDE_THREADS;
-                *total = split > first ? *total + sum : sum;
+                f32x4 before = {
+                    0
+                }; /* GCC 12 adds only the first number of a conditional sum, for AVX-512 */
+                if (split > first)
+                    before = *total;
+                *total = before + sum;
             }
         }
     }
