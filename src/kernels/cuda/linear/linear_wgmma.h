@@ -218,9 +218,8 @@ DEVICE void linear_wide(enum linear_format f, int n, int m, int depth, const str
             {
                 f32x4 sum = { acc[i][4 * k], acc[i][4 * k + 1], acc[i][4 * k + 2], acc[i][4 * k + 3] };
                 f32x4 *total = sums + (i * (n / 8) + k) * WIDE_THREADS;
-                f32x4 before = {
-                    0
-                }; /* GCC 12 adds only the first number of a conditional sum, for AVX-512 */
+                /* No conditional sum: of that, GCC 12 for AVX-512 adds only the first number. */
+                f32x4 before = { 0, 0, 0, 0 };
                 if (split > first)
                     before = *total;
                 *total = before + sum;

@@ -5,7 +5,7 @@
  * dot products of other rows, and both multipliers stay busy. A compiler would put the final
  * operations after all dot products and copy sums between registers; hence assembly.
  *
- * That is the pipeline of PLAIN products; the one of PAIRED products is in paired_rows.h.
+ * That is the pipeline of PLAIN products; that of PAIRED products is in paired_rows.h.
  *
  * Rows are addressed by %[i], which is 16 times the row: a row has 32 bytes of q, 16 of struct
  * input_row, and 64 of each half's totals. Registers 0 to 15 hold the weights; the sums of the
@@ -150,6 +150,7 @@
 #define PLAIN_DRAIN_2(min, table) PLAIN_DRAIN(-2, C, -1, D, 0, A, 1, B, min, table)
 #define PLAIN_DRAIN_3(min, table) PLAIN_DRAIN(-1, D, 0, A, 1, B, 2, C, min, table)
 
+/* What the two kinds of products have of their own: input prefetched further, operands, and registers that are overwritten. */
 #define PLAIN_AHEAD ""
 #define PLAIN_OUTPUTS , [step] "=&r"(step), [odd] "=&r"(odd)
 #define PLAIN_INPUTS
@@ -190,8 +191,8 @@
         products##_DRAIN_3(min, table)                                                                     \
         "6:\n\t"                                                                                           \
         : [i] "+&r"(i) products##_OUTPUTS                                                                  \
-        : [q] "r"(x->q), [rows] "r"(rows), [start] "r"(start), [total0] "r"(x->total[0]),               \
-          [total1] "r"(x->total[1]), [multiples] "r"(m), [ahead] "i"(PREFETCH_INPUT_BYTES),                               \
+        : [q] "r"(x->q), [rows] "r"(rows), [start] "r"(start), [total0] "r"(x->total[0]),                  \
+          [total1] "r"(x->total[1]), [multiples] "r"(m), [ahead] "i"(PREFETCH_INPUT_BYTES),                \
           [end] "r"(end),                                                                                  \
           [rest] "r"(x->n_rows % 4), [w00] "v"(w->w[0][0]), [w01] "v"(w->w[0][1]), [w02] "v"(w->w[0][2]),  \
           [w03] "v"(w->w[0][3]), [w04] "v"(w->w[0][4]), [w05] "v"(w->w[0][5]), [w06] "v"(w->w[0][6]),      \

@@ -17,47 +17,48 @@
 #define PAIR_R  "%%zmm29" /* r, then r + w of half 1 */
 #define PAIR_Q  "%%zmm30" /* q, then q + v + 128 of half 1 */
 
-/* The operations of a row. p: its sums; g: a group of the columns. */
-#define FIRST(row, p)        "vpbroadcastd 16*(" #row ")(%[start],%[i]), " SUM_##p##0 "\n\t"
-#define BOTH(p)              "vmovdqa64 " SUM_##p##0 ", " SUM_##p##1 "\n\t"
-#define GROUP(row, g, to)    "vpbroadcastd 32*(" #row ")+4*" #g "(%[q],%[i],2), " to "\n\t"
-#define DOT(p, half, g)      "vpdpbusd " INPUT ", %[w" #half #g "], " SUM_##p##half "\n\t"
-#define PLUS(x, half, g, to) "vpaddb " x ", %[w" #half #g "], " to "\n\t"
-#define PAIR(x, y, p, half)  "vpdpbusd " x ", " y ", " SUM_##p##half "\n\t"
-#define LESS(p, half)        "vpsubd 64*" #half "(%[multiples]), " SUM_##p##half ", " SUM_##p##half "\n\t"
-#define ROW_STEP(row)        "vbroadcastss 16*(" #row ")+12(%[rows],%[i]), " STEP "\n\t"
-#define FLOAT(row, p, half)  "vfmsub213ps 16*(" #row ")+8(%[rows],%[i])%{1to16%}, " STEP ", " SUM_##p##half "\n\t"
-#define SCALE(row, p, half)  "vfmadd213ps 64*(" #row ")(%[total" #half "],%[i],4), %[scale" #half "], " SUM_##p##half "\n\t"
-#define STORE(row, p, half)  "vmovups " SUM_##p##half ", 64*(" #row ")(%[total" #half "],%[i],4)\n\t"
+/* Groups g and h of the columns, q and r: %[w] of h are v + 128. */
+#define PAIR(row, p, g, h)                                                                                 \
+    "vpbroadcastd 32*(" #row ")+4*" #g "(%[q],%[i],2), " PAIR_Q "\n\t"                                     \
+    "vpbroadcastd 32*(" #row ")+4*" #h "(%[q],%[i],2), " PAIR_R "\n\t"                                     \
+    "vpaddb " PAIR_Q ", %[w0" #h "], " SUM_Q "\n\t"                                                        \
+    "vpaddb " PAIR_R ", %[w0" #g "], " SUM_R "\n\t"                                                        \
+    "vpaddb " PAIR_Q ", %[w1" #h "], " PAIR_Q "\n\t"                                                       \
+    "vpaddb " PAIR_R ", %[w1" #g "], " PAIR_R "\n\t"                                                       \
+    "vpdpbusd " SUM_R ", " SUM_Q ", " SUM_##p##0 "\n\t"                                                    \
+    "vpdpbusd " PAIR_R ", " PAIR_Q ", " SUM_##p##1 "\n\t"
+
+/* Subtracts the products of weights, and multiplies by 8 + step. */
+#define FLOATS(row, p)                                                                                     \
+    "vpsubd (%[multiples]), " SUM_##p##0 ", " SUM_##p##0 "\n\t"                                            \
+    "vpsubd 64(%[multiples]), " SUM_##p##1 ", " SUM_##p##1 "\n\t"                                          \
+    "vbroadcastss 16*(" #row ")+12(%[rows],%[i]), " STEP "\n\t"                                            \
+    "vfmsub213ps 16*(" #row ")+8(%[rows],%[i])%{1to16%}, " STEP ", " SUM_##p##0 "\n\t"                     \
+    "vfmsub213ps 16*(" #row ")+8(%[rows],%[i])%{1to16%}, " STEP ", " SUM_##p##1 "\n\t"
+
+/* Adds to the total of one half, after FLOATS(). min: PAIRED_NO_MIN or PAIRED_ADD_MIN. */
+#define SCALED(row, p, half, min)                                                                          \
+    "vfmadd213ps 64*(" #row ")(%[total" #half "],%[i],4), %[scale" #half "], " SUM_##p##half "\n\t"        \
+    min(row, p, half)                                                                                      \
+    "vmovups " SUM_##p##half ", 64*(" #row ")(%[total" #half "],%[i],4)\n\t"
 #define PAIRED_NO_MIN(row, p, half) ""
 #define PAIRED_ADD_MIN(row, p, half)                                                                       \
     "vbroadcastss 16*(" #row ")(%[rows],%[i]), " STEP "\n\t"                                               \
     "vfmadd231ps 128+64*" #half "(%[multiples]), " STEP ", " SUM_##p##half "\n\t"
 
-/* One stage of each of four rows: n with the sums a begins, o with the sums d ends. NEW, SECOND, THIRD and OLD keep or leave out
- * the operations of a stage.  */
+/* One stage of each of four rows: n with the sums a begins, o with the sums d ends. NEW, SECOND, THIRD and OLD keep or leave out a
+ * stage. */
 #define PAIRED_STEP(NEW, SECOND, THIRD, OLD, n, a, t, b, s, c, o, d, min)                                  \
-    NEW(FIRST(n, a)) NEW(BOTH(a)) NEW(GROUP(n, 0, INPUT)) NEW(DOT(a, 0, 0)) NEW(DOT(a, 1, 0))              \
-    SECOND(GROUP(t, 4, PAIR_Q)) SECOND(GROUP(t, 7, PAIR_R)) SECOND(PLUS(PAIR_Q, 0, 7, SUM_Q))              \
-    SECOND(PLUS(PAIR_R, 0, 4, SUM_R)) SECOND(PLUS(PAIR_Q, 1, 7, PAIR_Q))                                   \
-    SECOND(PLUS(PAIR_R, 1, 4, PAIR_R)) SECOND(PAIR(SUM_R, SUM_Q, b, 0))                                    \
-    SECOND(PAIR(PAIR_R, PAIR_Q, b, 1)) THIRD(GROUP(s, 2, PAIR_Q)) THIRD(GROUP(s, 5, PAIR_R))               \
-    THIRD(PLUS(PAIR_Q, 0, 5, SUM_Q)) THIRD(PLUS(PAIR_R, 0, 2, SUM_R)) THIRD(PLUS(PAIR_Q, 1, 5, PAIR_Q))    \
-    THIRD(PLUS(PAIR_R, 1, 2, PAIR_R)) THIRD(PAIR(SUM_R, SUM_Q, c, 0)) THIRD(PAIR(PAIR_R, PAIR_Q, c, 1))    \
-    OLD(LESS(d, 0)) OLD(LESS(d, 1)) OLD(ROW_STEP(o)) OLD(FLOAT(o, d, 0)) OLD(FLOAT(o, d, 1))               \
-    OLD(SCALE(o, d, 0) min(o, d, 0)) OLD(STORE(o, d, 0)) NEW(GROUP(n, 1, INPUT)) NEW(DOT(a, 0, 1))         \
-    NEW(DOT(a, 1, 1)) SECOND(GROUP(t, 3, PAIR_Q)) SECOND(GROUP(t, 6, PAIR_R))                              \
-    SECOND(PLUS(PAIR_Q, 0, 6, SUM_Q)) SECOND(PLUS(PAIR_R, 0, 3, SUM_R))                                    \
-    SECOND(PLUS(PAIR_Q, 1, 6, PAIR_Q)) SECOND(PLUS(PAIR_R, 1, 3, PAIR_R))                                  \
-    SECOND(PAIR(SUM_R, SUM_Q, b, 0)) SECOND(PAIR(PAIR_R, PAIR_Q, b, 1)) OLD(SCALE(o, d, 1) min(o, d, 1))   \
-    OLD(STORE(o, d, 1))
+    NEW(BEGIN(n, a) DOTS(n, a, 0)) SECOND(PAIR(t, b, 4, 7)) THIRD(PAIR(s, c, 2, 5))                        \
+    OLD(FLOATS(o, d) SCALED(o, d, 0, min))                                                                 \
+    NEW(DOTS(n, a, 1)) SECOND(PAIR(t, b, 3, 6)) OLD(SCALED(o, d, 1, min))
+#define KEEP(stage) stage
+#define LEAVE(stage)
+
 #define PAIRED_AHEAD "prefetcht0 %c[ahead](%[start],%[i])\n\t"
 #define PAIRED_OUTPUTS
 #define PAIRED_INPUTS , [scale0] "v"(w->scale[0][0]), [scale1] "v"(w->scale[1][0])
 #define PAIRED_CLOBBERS
-#define KEEP(operation) operation
-#define LEAVE(operation)
-
 #define PAIRED_FILL(min, table)                                                                            \
     PAIRED_STEP(KEEP, LEAVE, LEAVE, LEAVE, 0, A, -1, D, -2, C, -3, B, PAIRED_##min)                        \
     PAIRED_STEP(KEEP, KEEP, LEAVE, LEAVE, 1, B, 0, A, -1, D, -2, C, PAIRED_##min)                          \
