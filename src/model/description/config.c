@@ -81,7 +81,7 @@ void config_skip(struct config *c, const char *key)
 
 int config_int(struct config *c, const char *key, int lo, int hi)
 {
-    const json_t *value = config_find(c, key);
+    const json_t *value = look_up(c, key);
     char expected[64], found[64];
     snprintf(expected, sizeof expected, "an integer from %d to %d", lo, hi);
     if (!json_is_integer(value)) {
@@ -104,7 +104,7 @@ int config_int_or(struct config *c, const char *key, int lo, int hi, int fallbac
 
 double config_float(struct config *c, const char *key, double lo, double hi)
 {
-    const json_t *value = config_find(c, key);
+    const json_t *value = look_up(c, key);
     char expected[64], found[64];
     snprintf(expected, sizeof expected, "a number from %g to %g", lo, hi);
     if (!json_is_number(value)) {
@@ -127,10 +127,11 @@ double config_float_or(struct config *c, const char *key, double lo, double hi, 
 
 bool config_bool_or(struct config *c, const char *key, bool fallback)
 {
-    const json_t *value = config_find(c, key);
-    if (value && !json_is_boolean(value))
+    const json_t *value = look_up(c, key);
+    bool is_absent = !value || (!fallback && json_is_null(value)); /* to Python, null is false */
+    if (!is_absent && !json_is_boolean(value))
         fail(c, TUTTI_E_FORMAT, key, json_type_name(value), "true or false");
-    return value ? json_is_true(value) : fallback;
+    return is_absent ? fallback : json_is_true(value);
 }
 
 const char *config_string_or(struct config *c, const char *key, const char *fallback)

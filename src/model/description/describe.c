@@ -243,8 +243,10 @@ static void read_rope(struct model_desc *d, struct config *c, const struct trans
     }
     a->rotary_dim = a->head_dim;
     if (defaults->rotary_part != 0) {
-        double rotated = config_float_or(c, "partial_rotary_factor", 0, 1, defaults->rotary_part);
-        a->rotary_dim = (int)(a->head_dim * config_float_or(c, part, 0, 1, rotated));
+        const char *top = "partial_rotary_factor", *key = config_has(c, part) ? part : top;
+        double rotated = config_has(c, key) ? config_float(c, key, 0, 1) : defaults->rotary_part;
+        config_skip(c, top); /* the object's takes its place */
+        a->rotary_dim = (int)(a->head_dim * rotated);
     }
     a->rope = ROPE_HALF;
     if (has_old || has_new)
