@@ -30,9 +30,9 @@ enum {
     FEW_ROWS = 8,       /* up to here, multiplying by the step is cheaper than a table of multiples */
     FEW_ROWS_SPLIT = 3, /* up to here, it is cheaper than the smaller tables, and than pairs */
     PAGE = 4096,
-    PREFETCH_INPUT_BYTES = IS_SPLIT ? 6144
-                                    : 24576, /* input rows: with many rows a tile comes from the L3 cache */
-    PREFETCH_WEIGHTS_L2 = 9216,              /* of the weights, where they are only brought into L2 */
+    /* Of the input rows: with many rows a tile comes from the L3 cache. */
+    PREFETCH_INPUT_BYTES = IS_SPLIT ? 6144 : 24576,
+    PREFETCH_WEIGHTS_L2 = 9216, /* of the weights, where they are only brought into L2 */
 };
 
 /* The scales and mins of a block times 8, 9, ... 15. */
