@@ -158,6 +158,8 @@ static void unused_tensors_are_refused_or_listed(void **state)
         { "llama-tiny-tied", "model.embed_tokens.weight.absmax", 1, "absmax", NULL },
         { "llama-tiny-tied", "model.embed_norm.weight", 1, "it is a norm outside of the layers", NULL },
         { "llama-tiny-tied", "model.layers.0.self_attn.rotary_emb.inv_freq", 1, NULL, NULL },
+        { "llama-tiny-tied", "model.layers.0.rope_freqs.weight", 2, "layers.0.rope_freqs.weight: no llama",
+          NULL },
         { "llama-tiny-tied", "model.layers.3.mlp.up_proj.weight", 1, NULL,
           "1 tensor is unused: model.layers.3.mlp.up_proj.weight" }, /* a layer that the configuration lacks */
         { "llama-tiny-tied", "score.weight", 1, NULL, "1 tensor is unused: score.weight" },

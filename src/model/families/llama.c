@@ -24,7 +24,7 @@ static const struct config_key KEYS[] = {
     { NULL, NULL },
 };
 
-static const char *const IGNORED[] = { "rotary_emb.inv_freq", "rope_freqs.weight" };
+static const char *const IGNORED[] = { "rotary_emb.inv_freq" };
 
 /* Mistral has LLaMA's layout with sliding-window attention (v0.1), Ministral with a window in some layers. */
 static bool llama_is_mine(const json_t *config)

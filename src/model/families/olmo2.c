@@ -25,8 +25,6 @@ static const struct tensor_names LAYOUTS[] = {
                  .of[SLOT_FFN_POST_NORM] = { "blk.%d.post_ffw_norm.weight" }),
 };
 
-static const char *const IGNORED[] = { "rope_freqs.weight" };
-
 static bool is_olmo2(const json_t *config)
 {
     return describe_has_type(config, "olmo2");
@@ -157,8 +155,6 @@ const struct family FAMILY_EXAONE4 = {
     .gguf_keys = EXAONE4_GGUF_KEYS,
     .find_gguf_fault = find_exaone4_fault,
     .has_window_layers = true,
-    .ignored = IGNORED,
-    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .describe = describe_exaone4,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,

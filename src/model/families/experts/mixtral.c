@@ -26,7 +26,7 @@ static const struct config_key KEYS[] = {
     { NULL, NULL },
 };
 
-static const char *const IGNORED[] = { "rotary_emb.inv_freq", "rope_freqs.weight" };
+static const char *const IGNORED[] = { "rotary_emb.inv_freq" };
 
 static bool mixtral_is_mine(const json_t *config)
 {
