@@ -28,7 +28,7 @@
 
 enum {
     FEW_ROWS = 8,       /* up to here, multiplying by the step is cheaper than a table of multiples */
-    FEW_ROWS_SPLIT = 3, /* up to here, it is cheaper than the smaller tables, and than pairs */
+    FEW_ROWS_SPLIT = 3, /* up to here, than the smaller table of a type without mins, and than pairs */
     PAGE = 4096,
     /* Of the input rows: with many rows a tile comes from the L3 cache. */
     PREFETCH_INPUT_BYTES = IS_SPLIT ? 6144 : 24576,
@@ -330,7 +330,7 @@ INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant
     const size_t block_bytes = 2 * format_half_bytes(f), unit_bytes = format_unit_bytes(f);
     struct input x = { .total = { out, out + half_rows(n_rows) * LANES }, .n_rows = n_rows };
     const bool is_paired = IS_PAIRED && format_is_paired(f), is_split = IS_SPLIT && f.sub == BLOCK;
-    const int few_rows = is_split || is_paired ? FEW_ROWS_SPLIT : FEW_ROWS;
+    const int few_rows = is_paired || (is_split && !f.has_min) ? FEW_ROWS_SPLIT : FEW_ROWS;
     _Alignas(64) uint8_t bytes[sizeof(union block_space) + PAGE];
     _Alignas(64) uint8_t wide[FORMAT_WIDE];
     union block_space *space = is_split || is_paired ? after_totals(bytes, x.total[1] + n_rows * LANES)
