@@ -175,14 +175,15 @@ INLINE void prepare_rows(struct paired_row *to, const struct input_row *rows, in
     _mm512_store_ps((float *)to, _mm512_mask_mul_ps(step, 0x7777, row, step));
 }
 
-/* The upper four bits of each byte less 8, which is the highest one inverted and repeated; plus: 0 or 128. */
-INLINE __m512i upper_less_8(__m512i bytes, const int plus)
+/* The upper four bits of each byte less 8, which is the highest one inverted and repeated; is_second: with 128 added. */
+INLINE __m512i upper_less_8(__m512i bytes, bool is_second)
 {
-    __m512i numbers;
-    __asm__("vgf2p8affineqb %3, %2, %1, %0"
-            : "=v"(numbers)
-            : "v"(bytes), "v"(_mm512_set1_epi64(0x1020408080808080)), "i"(0xF8 ^ plus));
-    return numbers;
+    const __m512i matrix = _mm512_set1_epi64(0x1020408080808080);
+    if (is_second)
+        __asm__("vgf2p8affineqb $0x78, %1, %0, %0" : "+v"(bytes) : "v"(matrix));
+    else
+        __asm__("vgf2p8affineqb $0xF8, %1, %0, %0" : "+v"(bytes) : "v"(matrix));
+    return bytes;
 }
 
 /* The numbers of both halves of a block. Those of columns in pairs are less the format's middle, and those of the second
@@ -200,7 +201,7 @@ INLINE void unpack_paired(struct weights *w, const uint8_t *block, const struct 
             __m512i low = _mm512_and_si512(bytes, mask);
             if (f.table == NUMBERS_PLAIN) {
                 w->w[h][g] = g < 2 ? low : _mm512_add_epi8(low, first);
-                w->w[h][g + 4] = upper_less_8(bytes, g == 0 ? 0 : 128);
+                w->w[h][g + 4] = upper_less_8(bytes, g > 0);
             } else {
                 __m512i high = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), mask);
                 w->w[h][g] = _mm512_shuffle_epi8(g < 2 ? table : _mm512_add_epi8(table, first), low);
@@ -210,7 +211,7 @@ INLINE void unpack_paired(struct weights *w, const uint8_t *block, const struct 
     }
 }
 
-/* What the pipeline needs of a block besides the numbers of unpack_paired() and the scales. */
+/* What the pipeline needs of a block in addition to the numbers of unpack_paired() and the scales. */
 INLINE void prepare_paired(struct paired_block *p, const struct weights *w, const struct input *x,
                            const struct quant_format f)
 {
