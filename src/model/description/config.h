@@ -46,8 +46,8 @@ bool config_has_object(struct config *c, const char *key);
 void config_skip(struct config *c, const char *key);
 
 /* Each returns the value. An absent key is an error in the plain form and gives fallback in the
- * _or form. So does null, but where a bool's fallback is true it is an error. A value of another type or outside lo..hi is an error. After an error they return lo,
- * fallback or false. */
+ * _or form. So does null, but where a bool's fallback is true it is an error. A value of another type
+ * or outside lo..hi is an error. After an error they return lo, fallback or false. */
 int config_int(struct config *c, const char *key, int lo, int hi);
 int config_int_or(struct config *c, const char *key, int lo, int hi, int fallback);
 double config_float(struct config *c, const char *key, double lo, double hi);

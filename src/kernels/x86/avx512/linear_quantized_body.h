@@ -243,9 +243,9 @@ INLINE void block_many(const struct weights *w, union block_space *space, const 
         prepare_paired(&space->paired, w, x, f);
         rows = space->paired.rows;
         if (f.has_min)
-            PIPELINE(PAIRED, ADD_MIN, WHOLE);
+            PIPELINE(PAIRED, ADD_MIN, NO_TABLE);
         else
-            PIPELINE(PAIRED, NO_MIN, WHOLE);
+            PIPELINE(PAIRED, NO_MIN, NO_TABLE);
     } else if (IS_SPLIT) {
         UNROLL
         for (int h = 0; h < 2; h++) {
@@ -330,13 +330,14 @@ INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant
     const int per_unit = format_unit_columns(f) / BLOCK;
     const size_t block_bytes = 2 * format_half_bytes(f), unit_bytes = format_unit_bytes(f);
     struct input x = { .total = { out, out + half_rows(n_rows) * LANES }, .n_rows = n_rows };
-    const bool is_paired = IS_PAIRED && format_is_paired(f), is_split = IS_SPLIT && f.sub == BLOCK;
+    const bool is_paired = IS_PAIRED && format_is_paired(f),
+               is_split = IS_SPLIT && !is_paired && f.sub == BLOCK;
     const int few_rows = is_paired || (is_split && !f.has_min) ? FEW_ROWS_SPLIT : FEW_ROWS;
     _Alignas(64) uint8_t bytes[sizeof(union block_space) + PAGE];
     _Alignas(64) uint8_t wide[FORMAT_WIDE];
     union block_space *space = is_split || is_paired ? after_totals(bytes, x.total[1] + n_rows * LANES)
                                                      : NULL;
-    if (is_split && !is_paired && n_rows > few_rows)
+    if (is_split && n_rows > few_rows)
         for (int h = 0; h < 2; h++) {
             _mm512_store_ps(space->split.scale[h][0], _mm512_setzero_ps());
             if (f.has_min)

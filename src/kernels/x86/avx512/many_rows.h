@@ -45,14 +45,13 @@
     "vpdpbusd " INPUT ", %[w1" #g "], " SUM_##p##1 "\n\t"
 
 /* Converts the sums to floats and finds the places of the row's factors: 16 times input_step(). */
-#define END(row, sum_0, sum_1, done_0, done_1, table)                                                      \
+#define END(row, p, table)                                                                                 \
     "vbroadcastss 16*(" #row ")+8(%[rows],%[i]), " MAGIC "\n\t"                                            \
     "movzbl 16*(" #row ")+14(%[rows],%[i]), %k[step]\n\t"                                                  \
     "and $0x70, %k[step]\n\t"                                                                              \
-    "vsubps " MAGIC ", " sum_0 ", " done_0 "\n\t"                                                          \
-    "vsubps " MAGIC ", " sum_1 ", " done_1 "\n\t"                                                          \
+    "vsubps " MAGIC ", " SUM_##p##0 ", " DONE_0 "\n\t"                                                     \
+    "vsubps " MAGIC ", " SUM_##p##1 ", " DONE_1 "\n\t"                                                     \
     table##_PLACE
-#define PLAIN_END(row, p, table) END(row, SUM_##p##0, SUM_##p##1, DONE_0, DONE_1, table)
 #define WHOLE_PLACE ""
 #define SPLIT_PLACE                                                                                        \
     "mov %k[step], %k[odd]\n\t"                                                                            \
@@ -128,17 +127,17 @@
 /* The oldest row o ends, three others continue, and row n begins with the sum registers of o. The
  * other macros are the same without a row n, and with fewer others. */
 #define PLAIN_NEXT(o, a, r, b, s, c, t, d, n, min, table)                                                  \
-    PLAIN_END(o, a, table) DOTS(r, b, 6) DOTS(s, c, 4) DOTS(t, d, 2) ADD(o, 0, DONE_0, min, table)         \
+    END(o, a, table) DOTS(r, b, 6) DOTS(s, c, 4) DOTS(t, d, 2) ADD(o, 0, DONE_0, min, table)               \
     BEGIN(n, a) DOTS(n, a, 0)                                                                              \
     DOTS(r, b, 7) DOTS(s, c, 5) DOTS(t, d, 3) ADD(o, 1, DONE_1, min, table) DOTS(n, a, 1)
 #define PLAIN_DRAIN(o, a, r, b, s, c, t, d, min, table)                                                    \
-    PLAIN_END(o, a, table) DOTS(r, b, 6) DOTS(s, c, 4) DOTS(t, d, 2) ADD(o, 0, DONE_0, min, table)         \
+    END(o, a, table) DOTS(r, b, 6) DOTS(s, c, 4) DOTS(t, d, 2) ADD(o, 0, DONE_0, min, table)               \
     DOTS(r, b, 7) DOTS(s, c, 5) DOTS(t, d, 3) ADD(o, 1, DONE_1, min, table)                                \
-    PLAIN_END(r, b, table) DOTS(s, c, 6) DOTS(t, d, 4) ADD(r, 0, DONE_0, min, table)                       \
+    END(r, b, table) DOTS(s, c, 6) DOTS(t, d, 4) ADD(r, 0, DONE_0, min, table)                             \
     DOTS(s, c, 7) DOTS(t, d, 5) ADD(r, 1, DONE_1, min, table)                                              \
-    PLAIN_END(s, c, table) DOTS(t, d, 6) ADD(s, 0, DONE_0, min, table)                                     \
+    END(s, c, table) DOTS(t, d, 6) ADD(s, 0, DONE_0, min, table)                                           \
     DOTS(t, d, 7) ADD(s, 1, DONE_1, min, table)                                                            \
-    PLAIN_END(t, d, table) ADD(t, 0, DONE_0, min, table) ADD(t, 1, DONE_1, min, table)
+    END(t, d, table) ADD(t, 0, DONE_0, min, table) ADD(t, 1, DONE_1, min, table)
 
 #define PLAIN_NEXT_0(min, table) PLAIN_NEXT(-4, A, -3, B, -2, C, -1, D, 0, min, table)
 #define PLAIN_NEXT_1(min, table) PLAIN_NEXT(-3, B, -2, C, -1, D, 0, A, 1, min, table)
@@ -156,7 +155,7 @@
 #define PLAIN_INPUTS
 #define PLAIN_CLOBBERS "zmm24", "zmm25",
 
-/* products: PLAIN, or PAIRED (paired_rows.h). */
+/* products: PLAIN, or PAIRED (paired_rows.h). table: WHOLE or SPLIT; PAIRED has none. */
 #define PIPELINE(products, min, table)                                                                     \
     __asm__ volatile(                                                                                      \
         products##_FILL(min, table)                                                                        \
