@@ -51,9 +51,8 @@ struct paired_row {
     float least, unused, magic_step, step;
 };
 
-/* Of a block whose columns are paired. extra: sums of the products of paired weights. */
+/* Of a block whose columns are paired. */
 struct paired_block {
-    __m512i extra[2];
     _Alignas(64) float min[2][LANES];
     struct paired_row rows[TILE_ROWS];
 };
@@ -211,22 +210,24 @@ INLINE void unpack_paired(struct weights *w, const uint8_t *block, const struct 
     }
 }
 
-/* What the pipeline needs of a block in addition to the numbers of unpack_paired() and the scales. */
-INLINE void prepare_paired(struct paired_block *p, const struct weights *w, const struct input *x,
-                           const struct quant_format f)
+/* What the pipeline needs of a block in addition to the numbers of unpack_paired() and the scales. extra: the sums of the products
+ * of paired weights of each half. */
+INLINE void prepare_paired(struct paired_block *p, __m512i extra[2], const struct weights *w,
+                           const struct input *x, const struct quant_format f)
 {
     UNROLL
     for (int h = 0; h < 2; h++) {
-        __m512i extra = _mm512_setzero_si512();
+        extra[h] = _mm512_setzero_si512();
         UNROLL
         for (int g = 2; g < 5; g++)
-            extra = dot(extra, w->w[h][g + 3], w->w[h][g]);
-        _mm512_store_si512(&p->extra[h], extra);
+            extra[h] = dot(extra[h], w->w[h][g + 3], w->w[h][g]);
         if (f.has_min)
             _mm512_store_ps(p->min[h], w->min[h][0]);
     }
-    for (int r = 0; r < x->n_rows; r += 4)
+    for (int r = 0; r < x->n_rows; r += 4) {
+        _mm_prefetch((const char *)(x->rows + r) + PREFETCH_INPUT_BYTES, _MM_HINT_T0);
         prepare_rows(p->rows + r, x->rows + r, x->n_rows - r, f);
+    }
 }
 
 /* All rows of a block with one scale and min for all its columns; four rows or more. */
@@ -238,9 +239,10 @@ INLINE void block_many(const struct weights *w, union block_space *space, const 
                         : f.zero == 0 ? (const void *)&x->rows->magic
                                       : &x->rows->start[0];
     const void *rows = x->rows, *m = space;
-    int64_t i = 0, step, odd, end = 16 * (int64_t)(x->n_rows / 4 * 4);
+    int64_t i = 0, step, odd, last = 16 * (int64_t)(x->n_rows - 4);
     if (is_paired) {
-        prepare_paired(&space->paired, w, x, f);
+        __m512i extra[2];
+        prepare_paired(&space->paired, extra, w, x, f);
         rows = space->paired.rows;
         if (f.has_min)
             PIPELINE(PAIRED, ADD_MIN, NO_TABLE);

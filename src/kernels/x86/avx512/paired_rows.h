@@ -11,11 +11,19 @@
 #include "kernels/x86/avx512/many_rows.h"
 
 /* clang-format off */
-#define STEP    "%%zmm26"
 #define SUM_Q   "%%zmm27" /* q + v + 128 and r + w of half 0 */
 #define SUM_R   "%%zmm28"
 #define PAIR_R  "%%zmm29" /* r, then r + w of half 1 */
-#define PAIR_Q  "%%zmm30" /* q, then q + v + 128 of half 1 */
+#define PAIR_Q  INPUT     /* q, then q + v + 128 of half 1 */
+/* Of the registers that PAIR() uses, but not at the same time. */
+#define STEP       PAIR_R
+#define MAGIC_STEP SUM_R
+
+/* The sums begin without the products of weights. */
+#define PAIRED_BEGIN(row, p)                                                                               \
+    "vpbroadcastd 16*(" #row ")(%[start],%[i]), " INPUT "\n\t"                                             \
+    "vpsubd %[extra0], " INPUT ", " SUM_##p##0 "\n\t"                                                      \
+    "vpsubd %[extra1], " INPUT ", " SUM_##p##1 "\n\t"
 
 /* Groups g and h of the columns, q and r: %[w] of h are v + 128. */
 #define PAIR(row, p, g, h)                                                                                 \
@@ -28,13 +36,12 @@
     "vpdpbusd " SUM_R ", " SUM_Q ", " SUM_##p##0 "\n\t"                                                    \
     "vpdpbusd " PAIR_R ", " PAIR_Q ", " SUM_##p##1 "\n\t"
 
-/* Subtracts the products of weights, and multiplies by 8 + step. */
+/* Makes floats of the sums and multiplies them by 8 + step. */
 #define FLOATS(row, p)                                                                                     \
-    "vpsubd (%[multiples]), " SUM_##p##0 ", " SUM_##p##0 "\n\t"                                            \
-    "vpsubd 64(%[multiples]), " SUM_##p##1 ", " SUM_##p##1 "\n\t"                                          \
     "vbroadcastss 16*(" #row ")+12(%[rows],%[i]), " STEP "\n\t"                                            \
-    "vfmsub213ps 16*(" #row ")+8(%[rows],%[i])%{1to16%}, " STEP ", " SUM_##p##0 "\n\t"                     \
-    "vfmsub213ps 16*(" #row ")+8(%[rows],%[i])%{1to16%}, " STEP ", " SUM_##p##1 "\n\t"
+    "vbroadcastss 16*(" #row ")+8(%[rows],%[i]), " MAGIC_STEP "\n\t"                                       \
+    "vfmsub213ps " MAGIC_STEP ", " STEP ", " SUM_##p##0 "\n\t"                                             \
+    "vfmsub213ps " MAGIC_STEP ", " STEP ", " SUM_##p##1 "\n\t"
 
 /* Adds to the total of one half, after FLOATS(). min: PAIRED_NO_MIN or PAIRED_ADD_MIN. */
 #define SCALED(row, p, half, min)                                                                          \
@@ -44,20 +51,20 @@
 #define PAIRED_NO_MIN(row, p, half) ""
 #define PAIRED_ADD_MIN(row, p, half)                                                                       \
     "vbroadcastss 16*(" #row ")(%[rows],%[i]), " STEP "\n\t"                                               \
-    "vfmadd231ps 128+64*" #half "(%[multiples]), " STEP ", " SUM_##p##half "\n\t"
+    "vfmadd231ps 64*" #half "(%[multiples]), " STEP ", " SUM_##p##half "\n\t"
 
 /* One stage of each of four rows: n with the sums a begins, o with the sums d ends. NEW, SECOND, THIRD and OLD keep or leave out a
  * stage. */
 #define PAIRED_STEP(NEW, SECOND, THIRD, OLD, n, a, t, b, s, c, o, d, min)                                  \
-    NEW(BEGIN(n, a) DOTS(n, a, 0)) SECOND(PAIR(t, b, 4, 7)) THIRD(PAIR(s, c, 2, 5))                        \
+    NEW(PAIRED_BEGIN(n, a) DOTS(n, a, 0)) SECOND(PAIR(t, b, 4, 7)) THIRD(PAIR(s, c, 2, 5))                 \
     OLD(FLOATS(o, d) SCALED(o, d, 0, min))                                                                 \
     NEW(DOTS(n, a, 1)) SECOND(PAIR(t, b, 3, 6)) OLD(SCALED(o, d, 1, min))
 #define KEEP(stage) stage
 #define LEAVE(stage)
 
-#define PAIRED_AHEAD "prefetcht0 %c[ahead](%[start],%[i])\n\t"
 #define PAIRED_OUTPUTS
-#define PAIRED_INPUTS , [scale0] "v"(w->scale[0][0]), [scale1] "v"(w->scale[1][0])
+#define PAIRED_INPUTS                                                                                      \
+    , [scale0] "v"(w->scale[0][0]), [scale1] "v"(w->scale[1][0]), [extra0] "v"(extra[0]), [extra1] "v"(extra[1])
 #define PAIRED_CLOBBERS
 #define PAIRED_FILL(min, table)                                                                            \
     PAIRED_STEP(KEEP, LEAVE, LEAVE, LEAVE, 0, A, -1, D, -2, C, -3, B, PAIRED_##min)                        \
