@@ -4,6 +4,7 @@
  * command it: "slow=MS" a pause before each word; "words=N" N words of "w0 w1 ..." instead; "fail=N" a numeric error
  * after N words; "early" an error before any; "long" a prompt beyond the context.
  *
+ * MOCK_HOLD in the environment is a path: while there is such a file, no request gets more than its first word.
  * MOCK_TOOL_FORM and MOCK_REASONING_FORM in the environment are the forms of the model's calls and reasoning;
  * MOCK_REASONING_OPEN: the prompt opens the reasoning. */
 #include "tutti.h"
@@ -14,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { MAX_REQUESTS = 512, PAGE_TOKENS = 16, N_PAGES = 4096, MAX_CONTEXT = 2048, N_VOCAB = 256 };
 
@@ -358,15 +360,21 @@ static bool step(struct mock_request *request, struct tutti_stats *stats)
     return over;
 }
 
+static bool is_held(void)
+{
+    const char *path = getenv("MOCK_HOLD");
+    return path && access(path, F_OK) == 0;
+}
+
 static void *run(void *arg)
 {
     struct tutti_engine *engine = arg;
     for (;;) {
-        bool idle = true, any = false;
+        bool idle = true, any = false, held = is_held();
         for (int i = 0; i < MAX_REQUESTS; i++) {
             struct mock_request *request = &engine->requests[i];
             pthread_mutex_lock(&engine->lock);
-            bool used = request->used, due = request->cancelled || now_us() >= request->next_us;
+            bool used = request->used, due = request->cancelled || (now_us() >= request->next_us && !(held && request->n_sent > 0));
             pthread_mutex_unlock(&engine->lock);
             any |= used;
             if (!used || !due)

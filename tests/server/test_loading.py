@@ -26,10 +26,11 @@ class Loading:
             pytest.skip("mock_server is not built")
         self.lock = folder / "loading"
         self.lock.touch()
+        self.hold = folder / "hold"  # as long as it is there, answers stop after a word
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.process = subprocess.Popen([MOCK, "--port", str(port), "--loads-while", self.lock, *map(str, flags)],
-                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={**os.environ, "MOCK_HOLD": str(self.hold)})
         self.session = requests.Session()
         end = time.monotonic() + PATIENCE
         while True:
@@ -135,21 +136,25 @@ def test_requests_are_taken_until_the_balancer_has_noticed(tmp_path):
     server.stop()
 
 
-def test_a_server_that_drains_is_alive_and_not_ready(tmp_path):
+def test_a_server_that_drains_is_alive_and_not_ready(loading):
     """Also after the delay, while new requests are refused and the running one streams."""
-    server = Server("--drain-timeout", 600, log=tmp_path / "log")
-    body = {"prompt": "Tell me a story", "max_tokens": 400, "ignore_eos": True, "stream": True, "n": 8}
-    with requests.Session() as probe, requests.post(server.url + "/v1/completions", json=body, stream=True, timeout=PATIENCE) as answer:
+    server = loading("--drain-timeout", 600)
+    server.load()
+    server.hold.touch()
+    body = {"prompt": "one two three", "stream": True}
+    with requests.post(server.url + "/v1/completions", json=body, stream=True, timeout=PATIENCE) as answer:
         lines = answer.iter_lines()
         next(lines)
         server.process.send_signal(signal.SIGTERM)
-        server.wait_for_log("draining")
-        states = [probe.get(server.url + path, timeout=PATIENCE) for path in ("/health", "/ready", "/ready?queue=ignore")]
-        assert [(s.status_code, s.json()["status"]) for s in states] == [(200, "ok"), (503, "draining"), (503, "draining")]
-        assert server.chat("Hello").status_code == 503
+        end = time.monotonic() + PATIENCE
+        while (leaving := server.get("/ready")).status_code == 200:
+            assert time.monotonic() < end
+        states = [leaving, *(server.get(path) for path in ("/ready?queue=ignore", "/health"))]
+        assert [(s.status_code, s.json()["status"]) for s in states] == [(503, "draining"), (503, "draining"), (200, "ok")]
+        assert server.ask().status_code == 503
+        server.hold.unlink()
         assert [line for line in lines if line][-1] == b"data: [DONE]"
     assert server.process.wait(PATIENCE) == 0
-    server.stop()
 
 
 def test_a_server_whose_queue_is_full_is_not_ready(loading):
