@@ -374,7 +374,8 @@ static void *run(void *arg)
         for (int i = 0; i < MAX_REQUESTS; i++) {
             struct mock_request *request = &engine->requests[i];
             pthread_mutex_lock(&engine->lock);
-            bool used = request->used, due = request->cancelled || (now_us() >= request->next_us && !(held && request->n_sent > 0));
+            bool used = request->used,
+                 due = request->cancelled || (now_us() >= request->next_us && !(held && request->n_sent > 0));
             pthread_mutex_unlock(&engine->lock);
             any |= used;
             if (!used || !due)
