@@ -96,7 +96,7 @@ unsigned cpu_detect(void)
         cpu |= family == 25 ? CPU_SPLIT : family > 25 ? CPU_PAIRED : 0;
     }
     if ((cpu & CPU_AVX512) && has(xcr0, XCR0_AMX) && has_tiles())
-        cpu |= CPU_AMX;
+        cpu = (cpu & ~(unsigned)(CPU_SPLIT | CPU_PAIRED)) | CPU_AMX; /* which read other input rows */
     return cpu;
 }
 #elif defined(__aarch64__)
@@ -217,9 +217,10 @@ static void init_fast(struct kernels *k)
     }
     if (k->cpu & CPU_SPLIT) {
         FOR_EACH_QUANTIZED(SET_LINEAR, avx512split)
+        FOR_EACH_PAIRED(SET_TILE, avx512split)
     }
     if (k->cpu & CPU_PAIRED) {
-        FOR_EACH_PAIRED(SET_LINEAR, avx512paired)
+        FOR_EACH_PAIRED(SET_INTEGER_LINEAR, avx512paired)
     }
     if (k->cpu & CPU_AMX) {
         FOR_EACH_QUANTIZED(SET_LINEAR, amx)

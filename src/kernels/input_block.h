@@ -19,7 +19,7 @@
  * leave room for the weights; as one factor of vpdpbusd is unsigned, it is q + v + 128, and
  *     w q + v r = (q + v + 128)(r + w) - (q + 128) r - (v + 128) w.
  * The columns 8 to 19 of a block (q, w) are paired with 20 to 31 (r, v), of which the weights are those less
- * format_middle(): x86/avx512/paired_rows.h. */
+ * format_middle(). Kernels that do so (x86/avx512/paired_rows.h) have tiles with struct paired_row in place of input_row. */
 #ifndef TUTTI_KERNELS_INPUT_BLOCK_H
 #define TUTTI_KERNELS_INPUT_BLOCK_H
 
@@ -32,8 +32,7 @@ enum { INPUT_STEPS = 8 };
 
 struct input_row {
     /* Bits of magic - factor * sum(q), over each run of the format's sub columns; factor: the
-     * format's zero point, or 1 where it has none. Where there is one run, [1] is the same where
-     * products are paired, if format_is_paired(). */
+     * format's zero point, or 1 where it has none. Where there is one run, [1] is the same. */
     int32_t start[2];
     float magic; /* NaN: the row is NaN */
     float d;     /* where all q are 0: magic */
@@ -71,19 +70,13 @@ static inline __attribute__((always_inline)) float input_scale(struct input_row 
     return INVERSE[top & 7] * bits_float((254 - exponent) << 23);
 }
 
-/* Sets the initial sums, after input_scale(). sums: of q over each half of the block. paired: the sum of
- * (q + 128) r - (q + r) format_middle() over the paired columns. */
+/* Sets the initial sums, after input_scale(). sums: of q over each half of the block. */
 static inline __attribute__((always_inline)) void input_set_start(struct input_row *row, const int sums[2],
-                                                                  int paired, struct quant_format f)
+                                                                  struct quant_format f)
 {
     const int32_t bits = (int32_t)float_bits(row->magic), factor = input_factor(f);
     row->start[0] = bits - (f.sub == BLOCK ? sums[0] + sums[1] : sums[0]) * factor;
-    if (f.sub != BLOCK)
-        row->start[1] = bits - sums[1] * factor;
-    else if (format_is_paired(f))
-        row->start[1] = bits - (sums[0] + sums[1]) * f.zero - paired;
-    else
-        row->start[1] = row->start[0];
+    row->start[1] = f.sub == BLOCK ? row->start[0] : bits - sums[1] * factor;
 }
 
 /* -sum(q) of run 0 or 1, times the format's factor. */

@@ -48,6 +48,7 @@
 
 #define DECLARE_ROW_KERNEL(type, name, variant) type name##_##variant;
 #define DECLARE_LINEAR(name, dtype, variant)    linear_fn linear_##name##_##variant;
+#define DECLARE_TILE(name, dtype, variant)      tile_fn tile_##name##_##variant;
 #define DECLARE_INTEGER_LINEAR(name, dtype, variant)                                                         \
     tile_fn tile_##name##_##variant;                                                                         \
     linear_fn linear_##name##_##variant;
@@ -60,6 +61,7 @@
 /* The same into a table k. */
 #define SET_ROW_KERNEL(type, name, variant) k->name = name##_##variant;
 #define SET_LINEAR(name, dtype, variant)    k->linear[dtype] = linear_##name##_##variant;
+#define SET_TILE(name, dtype, variant)      k->tile[dtype] = tile_##name##_##variant;
 #define SET_INTEGER_LINEAR(name, dtype, variant)                                                             \
     k->tile[dtype] = tile_##name##_##variant;                                                                \
     k->linear[dtype] = linear_##name##_##variant;

@@ -11,15 +11,13 @@ static void quantize_block(int8_t *q, struct input_row *row, const float *x, str
     for (int i = 0; i < BLOCK; i++)
         max = max_of(isnan(x[i]) ? (float)INFINITY : fabsf(x[i]), max);
     float inverse = input_scale(row, max, f);
-    int sums[2] = { 0, 0 }, paired = 0;
+    int sums[2] = { 0, 0 };
     for (int i = 0; i < BLOCK; i++) {
         float rounded = x[i] * inverse + EXP_MAGIC;
         q[i] = inverse == 0 ? 0 : (int8_t)(float_bits(rounded) - float_bits(EXP_MAGIC));
         sums[i / LANES] += q[i];
     }
-    for (int i = 8; i < 20; i++)
-        paired += (q[i] + 128) * q[i + 12] - (q[i] + q[i + 12]) * format_middle(f);
-    input_set_start(row, sums, paired, f);
+    input_set_start(row, sums, f);
 }
 
 static void tile_quantized(uint8_t *dst, const float *x, size_t stride, int n_rows, int begin, int end,

@@ -16,13 +16,13 @@ INLINE void quantize_block(int8_t *q, struct input_row *row, const float *x, con
     float inverse = input_scale(row, v_fold_max_bits(v_max_bits(v_abs(first), v_abs(second))), f);
     if (inverse == 0) {
         memset(q, 0, BLOCK);
-        input_set_start(row, (int[2]){ 0, 0 }, 0, f);
+        input_set_start(row, (int[2]){ 0, 0 }, f);
         return;
     }
     vec16 scale = v_set(inverse), magic = v_set(EXP_MAGIC);
     int sums[2] = { v_store_low_bytes(q, v_add(v_mul(first, scale), magic)),
                     v_store_low_bytes(q + 16, v_add(v_mul(second, scale), magic)) };
-    input_set_start(row, sums, format_is_paired(f) ? v_sum_paired(q, format_middle(f)) : 0, f);
+    input_set_start(row, sums, f);
 }
 
 INLINE void tile_quantized(uint8_t *dst, const float *x, size_t stride, int n_rows, int begin, int end,

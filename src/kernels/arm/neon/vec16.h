@@ -210,20 +210,6 @@ INLINE int v_store_low_bytes(int8_t *p, vec16 x)
     return vaddlvq_s8(bytes);
 }
 
-/* The sum of (q + 128) r - (q + r) middle over q = p[8..19] and r = p[20..31]. */
-INLINE int v_sum_paired(const int8_t *p, int middle)
-{
-    int8x16_t high = vld1q_s8(p + 16);
-    int16x8_t q = vmovl_s8(vld1_s8(p + 8)), r = vmovl_s8(vget_low_s8(vextq_s8(high, high, 4)));
-    int16x4_t last_q = vget_low_s16(vmovl_s8(vget_low_s8(high))),
-              last_r = vget_high_s16(vmovl_s8(vget_high_s8(high)));
-    int16x8_t offset = vdupq_n_s16((int16_t)(128 - middle)), left = vaddq_s16(q, offset);
-    int32x4_t sums = vmull_s16(vget_low_s16(left), vget_low_s16(r));
-    sums = vmlal_s16(sums, vget_high_s16(left), vget_high_s16(r));
-    sums = vmlal_s16(sums, vadd_s16(last_q, vget_low_s16(offset)), last_r);
-    return vaddvq_s32(sums) - middle * (vaddvq_s16(q) + vaddv_s16(last_q));
-}
-
 INLINE vec16 v_add(vec16 a, vec16 b)
 {
     return OF_TWO(vec16, vaddq_f32, a, b);

@@ -26,6 +26,8 @@
 #include "kernels/x86/avx512/unpack.h"
 #include "kernels/x86/x86.h"
 
+#include <string.h>
+
 enum {
     FEW_ROWS = 8,       /* up to here, multiplying by the step is cheaper than a table of multiples */
     FEW_ROWS_SPLIT = 3, /* up to here, than the smaller table of a type without mins, and than pairs */
@@ -45,16 +47,21 @@ struct split_multiples {
     _Alignas(64) float scale[2][6][LANES], min[2][6][LANES];
 };
 
-/* A row of a block whose columns are paired: -sum(q) d, which is multiplied by the mins; magic (8 + step) and 8 + step, which
- * make a float of a sum. */
+/* What kernels for columns in pairs read in place of struct input_row, of the formats with format_is_paired(). A sum that starts at
+ * PAIRED_MAGIC becomes a float times d by one multiply-subtract, (magic + sum) d - magic d, which is exact. */
 struct paired_row {
-    float least, unused, magic_step, step;
+    union {
+        int32_t start; /* of products that are not paired: PAIRED_MAGIC's bits - zero sum(q) */
+        float least;   /* of a format with mins: -sum(q) d, times the zero point if there is one */
+    };
+    int32_t paired_start;
+    float magic_d, d;
 };
+#define PAIRED_MAGIC 0x1.8p23f
 
-/* Of a block whose columns are paired. */
+/* The mins of a block whose columns are paired. */
 struct paired_block {
     _Alignas(64) float min[2][LANES];
-    struct paired_row rows[TILE_ROWS];
 };
 
 /* Of one block, at a place in a page that follows the totals. */
@@ -66,7 +73,10 @@ union block_space {
 /* The input rows of one block, and their totals. */
 struct input {
     const int32_t *q; /* [n_rows][8] times four bytes */
-    const struct input_row *rows;
+    union {
+        const struct input_row *rows;
+        const struct paired_row *paired; /* of a format whose columns are paired */
+    };
     float *total[2]; /* [half], then [n_rows][16] */
     int n_rows;
 };
@@ -112,10 +122,60 @@ INLINE __m512 multiple(__m512 x, const float table[INPUT_STEPS][LANES], int step
     return is_few ? _mm512_mul_ps(x, _mm512_set1_ps(STEPS[step])) : _mm512_load_ps(table[step]);
 }
 
+/* Adds to the sums of n rows, of each half and run, the products of all columns. */
+INLINE void add_products(__m512i sum[4][2][2], const struct weights *w, const int32_t *rows, const int n,
+                         const int per_run)
+{
+    UNROLL
+    for (int g = 0; g < 8; g++) {
+        UNROLL
+        for (int i = 0; i < n; i++) {
+            __m512i q;
+            /* Loaded once; the compiler would fold a load into each product. */
+            __asm__("vpbroadcastd %1, %0" : "=v"(q) : "m"(rows[i * 8 + g]));
+            sum[i][0][g / per_run] = dot(sum[i][0][g / per_run], w->w[0][g], q);
+            sum[i][1][g / per_run] = dot(sum[i][1][g / per_run], w->w[1][g], q);
+        }
+    }
+}
+
+/* One block of a format whose columns are paired, with n input rows from row r on, whose products are not: they are few. */
+INLINE void unpaired_rows(const struct weights *w, const struct input *x, int r, const int n,
+                          const struct quant_format f)
+{
+    const struct paired_row *rows = x->paired + r;
+    __m512i sum[4][2][2];
+    UNROLL
+    for (int i = 0; i < n; i++)
+        sum[i][0][0] = sum[i][1][0] = f.has_min ? _mm512_castps_si512(_mm512_set1_ps(PAIRED_MAGIC))
+                                                : _mm512_set1_epi32(rows[i].start);
+    add_products(sum, w, x->q + 8 * r, n, 8);
+    UNROLL
+    for (int i = 0; i < n; i++) {
+        const __m512 d = _mm512_set1_ps(rows[i].d), magic_d = _mm512_set1_ps(rows[i].magic_d),
+                     least = f.has_min ? _mm512_set1_ps(rows[i].least) : _mm512_setzero_ps();
+        UNROLL
+        for (int h = 0; h < 2; h++) {
+            float *at = x->total[h] + (r + i) * LANES;
+            __m512 number = _mm512_fmsub_ps(_mm512_castsi512_ps(sum[i][h][0]), d, magic_d);
+            if (f.has_min && f.zero != 0)
+                number = _mm512_add_ps(number, least); /* exact */
+            __m512 total = _mm512_fmadd_ps(number, w->scale[h][0], _mm512_loadu_ps(at));
+            if (f.has_min)
+                total = _mm512_fmadd_ps(least, w->min[h][0], total);
+            _mm512_storeu_ps(at, total);
+        }
+    }
+}
+
 /* One block with n input rows from row r on; n and is_few are compile-time constants. */
 INLINE void block_rows(const struct weights *w, const struct multiples *m, const struct input *x, int r,
                        const int n, const struct quant_format f, const bool is_few)
 {
+    if (IS_PAIRED && format_is_paired(f)) {
+        unpaired_rows(w, x, r, n, f);
+        return;
+    }
     const int runs = BLOCK / f.sub, per_run = 8 / runs;
     const struct input_row *rows = x->rows + r;
     __m512i sum[4][2][2];
@@ -126,17 +186,7 @@ INLINE void block_rows(const struct weights *w, const struct multiples *m, const
             sum[i][0][s] = sum[i][1][s] = f.zero == 0 ? _mm512_castps_si512(_mm512_set1_ps(rows[i].magic))
                                                       : _mm512_set1_epi32(rows[i].start[s]);
     }
-    UNROLL
-    for (int g = 0; g < 8; g++) {
-        UNROLL
-        for (int i = 0; i < n; i++) {
-            __m512i q;
-            /* Loaded once; the compiler would fold a load into each product. */
-            __asm__("vpbroadcastd %1, %0" : "=v"(q) : "m"(x->q[(r + i) * 8 + g]));
-            sum[i][0][g / per_run] = dot(sum[i][0][g / per_run], w->w[0][g], q);
-            sum[i][1][g / per_run] = dot(sum[i][1][g / per_run], w->w[1][g], q);
-        }
-    }
+    add_products(sum, w, x->q + 8 * r, n, per_run);
     UNROLL
     for (int i = 0; i < n; i++) {
         const __m512 magic = _mm512_set1_ps(rows[i].magic);
@@ -160,18 +210,20 @@ INLINE void block_rows(const struct weights *w, const struct multiples *m, const
     }
 }
 
-/* Of the first four of n rows. */
-INLINE void prepare_rows(struct paired_row *to, const struct input_row *rows, int n,
-                         const struct quant_format f)
+/* The sum of (q + 128) r - (q + r) middle over q = p[8..19] and r = p[20..31]. */
+INLINE int sum_paired(const int8_t *p, int middle)
 {
-    __m512 row = _mm512_maskz_loadu_ps((__mmask16)(n < 4 ? (1 << 4 * n) - 1 : 0xFFFF), rows);
-    /* 8 + step: the three bits of d that input_step() reads. */
-    __m512i bits = _mm512_ternarylogic_epi32(_mm512_castps_si512(row), _mm512_set1_epi32(7 << 20),
-                                             _mm512_castps_si512(_mm512_set1_ps(8)), 0xEA); /* (a & b) | c */
-    __m512 step = _mm512_permute_ps(_mm512_castsi512_ps(bits), 0xFF);
-    if (f.has_min)
-        row = _mm512_mask_sub_ps(row, 0x1111, row, _mm512_permute_ps(row, 0xAA));
-    _mm512_store_ps((float *)to, _mm512_mask_mul_ps(step, 0x7777, row, step));
+    __m128i low = _mm_loadu_si128((const __m128i *)(p + 8)),
+            high = _mm_loadu_si128((const __m128i *)(p + 16));
+    __m256i q = _mm256_cvtepi8_epi16(low), r = _mm256_cvtepi8_epi16(_mm_srli_si128(high, 4));
+    /* (q + 128 - middle) r - q middle; four numbers of q too many meet zeros. */
+    __m256i twelve = _mm256_setr_epi16(1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0);
+    __m256i products = _mm256_madd_epi16(_mm256_add_epi16(q, _mm256_set1_epi16((short)(128 - middle))), r);
+    __m256i rest = _mm256_madd_epi16(q, _mm256_mullo_epi16(twelve, _mm256_set1_epi16((short)middle)));
+    __m256i both = _mm256_sub_epi32(products, rest);
+    __m128i sums = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
+    sums = _mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0x4E));
+    return _mm_cvtsi128_si32(_mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0xB1)));
 }
 
 /* The upper four bits of each byte less 8, which is the highest one inverted and repeated; is_second: with 128 added. */
@@ -210,24 +262,14 @@ INLINE void unpack_paired(struct weights *w, const uint8_t *block, const struct 
     }
 }
 
-/* What the pipeline needs of a block in addition to the numbers of unpack_paired() and the scales. extra: the sums of the products
- * of paired weights of each half. */
-INLINE void prepare_paired(struct paired_block *p, __m512i extra[2], const struct weights *w,
-                           const struct input *x, const struct quant_format f)
+/* The sums of the products of paired weights of one half of a block. */
+INLINE __m512i paired_weights(const __m512i w[8])
 {
+    __m512i sum = _mm512_setzero_si512();
     UNROLL
-    for (int h = 0; h < 2; h++) {
-        extra[h] = _mm512_setzero_si512();
-        UNROLL
-        for (int g = 2; g < 5; g++)
-            extra[h] = dot(extra[h], w->w[h][g + 3], w->w[h][g]);
-        if (f.has_min)
-            _mm512_store_ps(p->min[h], w->min[h][0]);
-    }
-    for (int r = 0; r < x->n_rows; r += 4) {
-        _mm_prefetch((const char *)(x->rows + r) + PREFETCH_INPUT_BYTES, _MM_HINT_T0);
-        prepare_rows(p->rows + r, x->rows + r, x->n_rows - r, f);
-    }
+    for (int g = 2; g < 5; g++)
+        sum = dot(sum, w[g + 3], w[g]);
+    return sum;
 }
 
 /* All rows of a block with one scale and min for all its columns; four rows or more. */
@@ -235,19 +277,17 @@ INLINE void block_many(const struct weights *w, union block_space *space, const 
                        const struct quant_format f)
 {
     const bool is_paired = IS_PAIRED && format_is_paired(f);
-    const void *start = is_paired     ? &x->rows->start[1]
-                        : f.zero == 0 ? (const void *)&x->rows->magic
-                                      : &x->rows->start[0];
-    const void *rows = x->rows, *m = space;
-    int64_t i = 0, step, odd, last = 16 * (int64_t)(x->n_rows - 4);
+    const void *start = f.zero == 0 ? (const void *)&x->rows->magic : &x->rows->start[0], *m = space;
+    int64_t i = 0, step, odd, end = 16 * (int64_t)(x->n_rows / 4 * 4);
     if (is_paired) {
-        __m512i extra[2];
-        prepare_paired(&space->paired, extra, w, x, f);
-        rows = space->paired.rows;
-        if (f.has_min)
+        const __m512i extra[2] = { paired_weights(w->w[0]), paired_weights(w->w[1]) };
+        if (f.has_min) {
+            _mm512_store_ps(space->paired.min[0], w->min[0][0]);
+            _mm512_store_ps(space->paired.min[1], w->min[1][0]);
             PIPELINE(PAIRED, ADD_MIN, NO_TABLE);
-        else
+        } else {
             PIPELINE(PAIRED, NO_MIN, NO_TABLE);
+        }
     } else if (IS_SPLIT) {
         UNROLL
         for (int h = 0; h < 2; h++) {
@@ -371,6 +411,42 @@ INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant
             block_all(&w, space, &x, f, false);
     }
 }
+
+/* A row of a tile as the kernels for columns in pairs read it. */
+INLINE struct paired_row pair_row(const struct input_row *row, const int8_t *q, const struct quant_format f)
+{
+    const int32_t bits = (int32_t)float_bits(PAIRED_MAGIC),
+                  start = bits + (f.zero == 0 ? 0 : input_start(row, 0));
+    struct paired_row to = { .start = start,
+                             .paired_start = start - sum_paired(q, format_middle(f)),
+                             .magic_d = PAIRED_MAGIC * row->d,
+                             .d = row->d };
+    if (f.has_min)
+        to.least = (float)input_start(row, 0) * row->d;
+    return to;
+}
+
+/* Replaces each struct input_row of the blocks from column begin to end of a tile. */
+INLINE void pair_tile(uint8_t *tile, int n_rows, int begin, int end, const struct quant_format f)
+{
+    const size_t n = (size_t)n_rows, block_bytes = n * (BLOCK + sizeof(struct input_row));
+    for (int b = begin / BLOCK; b < end / BLOCK; b++) {
+        uint8_t *block = tile + (size_t)b * block_bytes, *rows = block + n * BLOCK;
+        for (size_t r = 0; r < n; r++) {
+            struct input_row row;
+            memcpy(&row, rows + r * sizeof row, sizeof row);
+            struct paired_row paired = pair_row(&row, (const int8_t *)block + r * BLOCK, f);
+            memcpy(rows + r * sizeof row, &paired, sizeof paired);
+        }
+    }
+}
+
+#define PAIRED_TILE(name, dtype, variant)                                                                    \
+    void tile_##name##_##variant(void *dst, const float *x, size_t stride, int n_rows, int begin, int end)   \
+    {                                                                                                        \
+        tile_##name##_avx512(dst, x, stride, n_rows, begin, end);                                            \
+        pair_tile(dst, n_rows, begin, end, quant_format(dtype));                                             \
+    }
 
 #define LINEAR(name, dtype, variant)                                                                         \
     void linear_##name##_##variant(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in)    \

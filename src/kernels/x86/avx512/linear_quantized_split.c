@@ -3,3 +3,4 @@ enum { IS_SPLIT = 1, IS_PAIRED = 1 };
 #include "kernels/x86/avx512/linear_quantized_body.h"
 
 FOR_EACH_QUANTIZED(LINEAR, avx512split)
+FOR_EACH_PAIRED(PAIRED_TILE, avx512split)

@@ -151,33 +151,27 @@
 
 /* What the two kinds of products have of their own: operands, and registers that are overwritten. */
 #define PLAIN_OUTPUTS , [step] "=&r"(step), [odd] "=&r"(odd)
-#define PLAIN_INPUTS
+#define PLAIN_INPUTS , [start] "r"(start)
 #define PLAIN_CLOBBERS "zmm24", "zmm25", "zmm26", "zmm30",
-
-/* Compares %[i] with the place of n rows before the end: the rows that are left are more than n where it is less. */
-#define COMPARE_REST(n)                                                                                    \
-    "sub $64-16*" #n ", %[i]\n\t"                                                                          \
-    "cmp %[last], %[i]\n\t"                                                                                \
-    "lea 64-16*" #n "(%[i]), %[i]\n\t" /* leaves the flags */
 
 /* products: PLAIN, or PAIRED (paired_rows.h). table: WHOLE or SPLIT; PAIRED has none. */
 #define PIPELINE(products, min, table)                                                                     \
     __asm__ volatile(                                                                                      \
         products##_FILL(min, table)                                                                        \
         "add $64, %[i]\n\t"                                                                                \
-        "cmp %[last], %[i]\n\t"                                                                            \
-        "jg 2f\n"                                                                                          \
+        "cmp %[end], %[i]\n\t"                                                                             \
+        "jge 2f\n"                                                                                         \
         "1:\n\t"                                                                                           \
         "prefetcht0 %c[ahead](%[q],%[i],2)\n\t"                                                            \
         "prefetcht0 %c[ahead]+64(%[q],%[i],2)\n\t"                                                         \
         products##_NEXT_0(min, table) products##_NEXT_1(min, table)                                        \
         products##_NEXT_2(min, table) products##_NEXT_3(min, table)                                        \
         "add $64, %[i]\n\t"                                                                                \
-        "cmp %[last], %[i]\n\t"                                                                            \
-        "jle 1b\n"                                                                                         \
+        "cmp %[end], %[i]\n\t"                                                                             \
+        "jl 1b\n"                                                                                          \
         "2:\n\t"                                                                                           \
-        COMPARE_REST(1)                                                                                    \
-        "jl 4f\n\t"                                                                                        \
+        "cmp $1, %[rest]\n\t"                                                                              \
+        "jg 4f\n\t"                                                                                        \
         "je 3f\n\t"                                                                                        \
         products##_DRAIN_0(min, table)                                                                     \
         "jmp 6f\n"                                                                                         \
@@ -185,8 +179,8 @@
         products##_NEXT_0(min, table) products##_DRAIN_1(min, table)                                       \
         "jmp 6f\n"                                                                                         \
         "4:\n\t"                                                                                           \
-        COMPARE_REST(2)                                                                                    \
-        "jl 5f\n\t"                                                                                        \
+        "cmp $2, %[rest]\n\t"                                                                              \
+        "jg 5f\n\t"                                                                                        \
         products##_NEXT_0(min, table) products##_NEXT_1(min, table) products##_DRAIN_2(min, table)         \
         "jmp 6f\n"                                                                                         \
         "5:\n\t"                                                                                           \
@@ -194,9 +188,10 @@
         products##_DRAIN_3(min, table)                                                                     \
         "6:\n\t"                                                                                           \
         : [i] "+&r"(i) products##_OUTPUTS                                                                  \
-        : [q] "r"(x->q), [rows] "r"(rows), [start] "r"(start), [total0] "r"(x->total[0]),                  \
+        : [q] "r"(x->q), [rows] "r"(x->rows), [total0] "r"(x->total[0]),                                   \
           [total1] "r"(x->total[1]), [multiples] "r"(m), [ahead] "i"(PREFETCH_INPUT_BYTES),                \
-          [last] "r"(last), [w00] "v"(w->w[0][0]), [w01] "v"(w->w[0][1]), [w02] "v"(w->w[0][2]),           \
+          [end] "r"(end),                                                                                  \
+          [rest] "r"(x->n_rows % 4), [w00] "v"(w->w[0][0]), [w01] "v"(w->w[0][1]), [w02] "v"(w->w[0][2]),  \
           [w03] "v"(w->w[0][3]), [w04] "v"(w->w[0][4]), [w05] "v"(w->w[0][5]), [w06] "v"(w->w[0][6]),      \
           [w07] "v"(w->w[0][7]), [w10] "v"(w->w[1][0]), [w11] "v"(w->w[1][1]), [w12] "v"(w->w[1][2]),      \
           [w13] "v"(w->w[1][3]), [w14] "v"(w->w[1][4]), [w15] "v"(w->w[1][5]), [w16] "v"(w->w[1][6]),      \

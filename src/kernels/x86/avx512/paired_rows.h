@@ -3,8 +3,8 @@
  *
  * A row passes through four stages, NEW, SECOND, THIRD and OLD: while its last one runs, the next three rows are in those before.
  *
- * A sum becomes a float times 8 + step by one operation, (magic + sum) (8 + step) - magic (8 + step), which is exact. So there
- * is no table of multiples of the scales. %[rows] is the place of struct paired_row, %[multiples] of struct paired_block. */
+ * A sum becomes a float times d by one operation, (magic + sum) d - magic d, which is exact. So there is no table of multiples of
+ * the scales. %[rows] is the place of struct paired_row, %[multiples] of struct paired_block. */
 #ifndef TUTTI_KERNELS_X86_AVX512_PAIRED_ROWS_H
 #define TUTTI_KERNELS_X86_AVX512_PAIRED_ROWS_H
 
@@ -16,12 +16,12 @@
 #define PAIR_R  "%%zmm29" /* r, then r + w of half 1 */
 #define PAIR_Q  INPUT     /* q, then q + v + 128 of half 1 */
 /* Of the registers that PAIR() uses, but not at the same time. */
-#define STEP       PAIR_R
-#define MAGIC_STEP SUM_R
+#define FACTOR_D PAIR_R
+#define MAGIC_D  SUM_R
 
 /* The sums begin without the products of weights. */
 #define PAIRED_BEGIN(row, p)                                                                               \
-    "vpbroadcastd 16*(" #row ")(%[start],%[i]), " INPUT "\n\t"                                             \
+    "vpbroadcastd 16*(" #row ")+4(%[rows],%[i]), " INPUT "\n\t"                                            \
     "vpsubd %[extra0], " INPUT ", " SUM_##p##0 "\n\t"                                                      \
     "vpsubd %[extra1], " INPUT ", " SUM_##p##1 "\n\t"
 
@@ -36,12 +36,12 @@
     "vpdpbusd " SUM_R ", " SUM_Q ", " SUM_##p##0 "\n\t"                                                    \
     "vpdpbusd " PAIR_R ", " PAIR_Q ", " SUM_##p##1 "\n\t"
 
-/* Makes floats of the sums and multiplies them by 8 + step. */
+/* Makes floats of the sums and multiplies them by d. */
 #define FLOATS(row, p)                                                                                     \
-    "vbroadcastss 16*(" #row ")+12(%[rows],%[i]), " STEP "\n\t"                                            \
-    "vbroadcastss 16*(" #row ")+8(%[rows],%[i]), " MAGIC_STEP "\n\t"                                       \
-    "vfmsub213ps " MAGIC_STEP ", " STEP ", " SUM_##p##0 "\n\t"                                             \
-    "vfmsub213ps " MAGIC_STEP ", " STEP ", " SUM_##p##1 "\n\t"
+    "vbroadcastss 16*(" #row ")+12(%[rows],%[i]), " FACTOR_D "\n\t"                                        \
+    "vbroadcastss 16*(" #row ")+8(%[rows],%[i]), " MAGIC_D "\n\t"                                          \
+    "vfmsub213ps " MAGIC_D ", " FACTOR_D ", " SUM_##p##0 "\n\t"                                            \
+    "vfmsub213ps " MAGIC_D ", " FACTOR_D ", " SUM_##p##1 "\n\t"
 
 /* Adds to the total of one half, after FLOATS(). min: PAIRED_NO_MIN or PAIRED_ADD_MIN. */
 #define SCALED(row, p, half, min)                                                                          \
@@ -50,8 +50,8 @@
     "vmovups " SUM_##p##half ", 64*(" #row ")(%[total" #half "],%[i],4)\n\t"
 #define PAIRED_NO_MIN(row, p, half) ""
 #define PAIRED_ADD_MIN(row, p, half)                                                                       \
-    "vbroadcastss 16*(" #row ")(%[rows],%[i]), " STEP "\n\t"                                               \
-    "vfmadd231ps 64*" #half "(%[multiples]), " STEP ", " SUM_##p##half "\n\t"
+    "vbroadcastss 16*(" #row ")(%[rows],%[i]), " FACTOR_D "\n\t"                                           \
+    "vfmadd231ps 64*" #half "(%[multiples]), " FACTOR_D ", " SUM_##p##half "\n\t"
 
 /* One stage of each of four rows: n with the sums a begins, o with the sums d ends. NEW, SECOND, THIRD and OLD keep or leave out a
  * stage. */
