@@ -27,18 +27,44 @@ INLINE void clear_outputs(float *out, int n_rows)
     memset(out, 0, (size_t)(half_rows(n_rows) + n_rows) * LANES * sizeof *out);
 }
 
-/* Fetches a line into all caches. */
+/* Fetches a line into all caches, or into L2. A compiler would reorder prefetches, which the processor's own read their streams
+ * ahead from: with lines in another order a row of Q4_0 weights took 8 % longer on Zen 5. */
+#if defined(__x86_64__)
+#define PREFETCH(instruction, line) __asm__ volatile(instruction " %0" ::"m"(*(const char *)(line)))
+#define PREFETCH_ALL                "prefetcht0"
+#define PREFETCH_L2                 "prefetcht1"
+#else
+#define PREFETCH(instruction, line) __asm__ volatile("prfm " instruction ", %0" ::"Q"(*(const char *)(line)))
+#define PREFETCH_ALL                "pldl1keep"
+#define PREFETCH_L2                 "pldl2keep"
+#endif
 INLINE void prefetch(const void *line)
 {
-    __builtin_prefetch(line, 0, 3);
+    PREFETCH(PREFETCH_ALL, line);
 }
 
 /* Fetches the lines that are read some time after this one of packed weights. */
 INLINE void prefetch_weights(const uint8_t *line)
 {
     if (weights_ahead_l2_bytes > 0)
-        __builtin_prefetch(line + weights_ahead_l2_bytes, 0, 2);
+        PREFETCH(PREFETCH_L2, line + weights_ahead_l2_bytes);
     prefetch(line + weights_ahead_bytes);
+}
+
+enum { ONLY_L2_BYTES = 9216 }; /* ahead, of weights that are brought into L2 only */
+
+/* Fetches ahead of the part-th of n_parts of a unit of weights: lines in order, each once, from the second one on, which is read
+ * before the first. */
+INLINE void prefetch_part(const uint8_t *unit, size_t n_bytes, int part, int n_parts, bool only_l2)
+{
+    const size_t n_lines = n_bytes / 64, parts = (size_t)n_parts;
+    for (size_t i = n_lines * (size_t)part / parts; i < n_lines * (size_t)(part + 1) / parts; i++) {
+        const uint8_t *line = unit + (i + 1) * 64;
+        if (only_l2)
+            PREFETCH(PREFETCH_L2, line + ONLY_L2_BYTES);
+        else
+            prefetch_weights(line);
+    }
 }
 
 #endif

@@ -257,8 +257,7 @@ INLINE void unpack_to(struct piece *p, int i, const uint8_t *panel, int b, const
         _mm512_store_ps(p->scale[i][h], w.scale[h][0]);
         _mm512_store_ps(p->min[i][h], w.min[h][0]);
     }
-    for (size_t line = 0; line < unit_bytes / (size_t)per_unit; line += 64)
-        prefetch_weights(block + line);
+    prefetch_part(unit, unit_bytes, b % per_unit, per_unit, false);
 }
 
 /* One panel of a format with one scale for a block. */

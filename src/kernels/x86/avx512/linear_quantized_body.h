@@ -34,7 +34,6 @@ enum {
     PAGE = 4096,
     /* Of the input rows: with many rows a tile comes from the L3 cache. */
     PREFETCH_INPUT_BYTES = IS_SPLIT ? 6144 : 24576,
-    PREFETCH_WEIGHTS_L2 = 9216, /* of the weights, where they are only brought into L2 */
 };
 
 /* The scales and mins of a block times 8, 9, ... 15. */
@@ -326,8 +325,8 @@ INLINE void block_all(const struct weights *w, union block_space *space, const s
     for (; r + step <= x->n_rows; r += step) {
         if (!is_few) {
             const char *ahead = (const char *)(x->q + 8 * r) + PREFETCH_INPUT_BYTES;
-            _mm_prefetch(ahead, _MM_HINT_T0);
-            _mm_prefetch(ahead + 64, _MM_HINT_T0);
+            prefetch(ahead);
+            prefetch(ahead + 64);
         }
         block_rows(w, &m, x, r, step, f, is_few);
     }
@@ -344,18 +343,6 @@ INLINE void block_all(const struct weights *w, union block_space *space, const s
     default:
         break;
     }
-}
-
-/* Weights to be read soon. Four rows and more leave few buffers of L1 for lines on their way from memory, so
- * on processors that execute them in two passes these lines stay in L2 (measured: docs/notes/kernels.md). */
-INLINE void prefetch_block(const uint8_t *block, size_t n_bytes, int n_rows)
-{
-    if (IS_SPLIT && n_rows > FEW_ROWS_SPLIT)
-        for (size_t line = 0; line < n_bytes; line += 64)
-            _mm_prefetch((const char *)block + PREFETCH_WEIGHTS_L2 + line, _MM_HINT_T1);
-    else
-        for (size_t line = 0; line < n_bytes; line += 64)
-            prefetch_weights(block + line);
 }
 
 /* The first line of space whose place in a page follows that of end. A load may wait for an earlier store at
@@ -401,7 +388,9 @@ INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant
         if (f.is_six && b % per_unit == 0)
             format_widen(wide, unit + 2 * PANEL_ROWS);
         load_scales(&w, unit, wide, b % per_unit, f);
-        prefetch_block(block, unit_bytes / (size_t)per_unit, n_rows);
+        /* Four rows and more leave few buffers of L1 for lines on their way from memory, so on processors that execute them in two
+         * passes these lines stay in L2 (measured: docs/notes/kernels.md). */
+        prefetch_part(unit, unit_bytes, b % per_unit, per_unit, IS_SPLIT && n_rows > FEW_ROWS_SPLIT);
         x.q = (const int32_t *)tile;
         x.rows = (const struct input_row *)(tile + n_rows * BLOCK);
         tile += (size_t)n_rows * (BLOCK + sizeof(struct input_row));
