@@ -352,18 +352,48 @@ INLINE union block_space *after_totals(uint8_t *space, const float *end)
     return (union block_space *)(space + (((uintptr_t)end - (uintptr_t)space + 63) & (PAGE - 64)));
 }
 
+/* The blocks of a panel. is_few: the loops for few rows and for many are compiled apart, as one loop for both read weights from
+ * memory a tenth slower with one row. */
+INLINE void panel_blocks(struct input x, union block_space *space, const uint8_t *panel,
+                         const struct quant_format f, const uint8_t *tile, int n_blocks, const bool is_few)
+{
+    const int per_unit = format_unit_columns(f) / BLOCK;
+    const size_t block_bytes = 2 * format_half_bytes(f), unit_bytes = format_unit_bytes(f);
+    _Alignas(64) uint8_t wide[FORMAT_WIDE];
+    for (int b = 0; b < n_blocks; b++) {
+        const uint8_t *unit = panel + (size_t)(b / per_unit) * unit_bytes;
+        const uint8_t *block = unit + format_param_bytes(f) + (size_t)(b % per_unit) * block_bytes;
+        struct weights w;
+        /* With few rows before the block's own loads, with many after them (measured: docs/notes/kernels.md). Four rows and more
+         * leave few buffers of L1 for lines on their way from memory, so on processors that execute them in two passes these lines
+         * stay in L2. */
+        if (is_few)
+            prefetch_part(unit, unit_bytes, b % per_unit, per_unit, IS_SPLIT && x.n_rows > FEW_ROWS_SPLIT);
+        if (IS_PAIRED && format_is_paired(f) && !is_few)
+            unpack_paired(&w, block, f);
+        else
+            unpack_block(&w, block, f);
+        if (f.is_six && b % per_unit == 0)
+            format_widen(wide, unit + 2 * PANEL_ROWS);
+        load_scales(&w, unit, wide, b % per_unit, f);
+        if (!is_few)
+            prefetch_part(unit, unit_bytes, b % per_unit, per_unit, IS_SPLIT);
+        x.q = (const int32_t *)tile;
+        x.rows = (const struct input_row *)(tile + x.n_rows * BLOCK);
+        tile += (size_t)x.n_rows * (BLOCK + sizeof(struct input_row));
+        block_all(&w, space, &x, f, is_few);
+    }
+}
+
 /* One panel. out: [2][half_rows(n_rows)][16]. */
 INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant_format f,
                             const uint8_t *tile, int n_rows, int n_blocks)
 {
-    const int per_unit = format_unit_columns(f) / BLOCK;
-    const size_t block_bytes = 2 * format_half_bytes(f), unit_bytes = format_unit_bytes(f);
     struct input x = { .total = { out, out + half_rows(n_rows) * LANES }, .n_rows = n_rows };
     const bool is_paired = IS_PAIRED && format_is_paired(f),
                is_split = IS_SPLIT && !is_paired && f.sub == BLOCK;
     const int few_rows = is_paired || (is_split && !f.has_min) ? FEW_ROWS_SPLIT : FEW_ROWS;
     _Alignas(64) uint8_t bytes[sizeof(union block_space) + PAGE];
-    _Alignas(64) uint8_t wide[FORMAT_WIDE];
     union block_space *space = is_split || is_paired ? after_totals(bytes, x.total[1] + n_rows * LANES)
                                                      : NULL;
     if (is_split && n_rows > few_rows)
@@ -377,28 +407,10 @@ INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant
             _mm512_storeu_ps(x.total[h] + r * LANES, _mm512_setzero_ps());
             __asm__("" ::: "memory"); /* otherwise this becomes a slower call of memset */
         }
-    for (int b = 0; b < n_blocks; b++) {
-        const uint8_t *unit = panel + (size_t)(b / per_unit) * unit_bytes;
-        const uint8_t *block = unit + format_param_bytes(f) + (size_t)(b % per_unit) * block_bytes;
-        struct weights w;
-        if (is_paired && n_rows > few_rows)
-            unpack_paired(&w, block, f);
-        else
-            unpack_block(&w, block, f);
-        if (f.is_six && b % per_unit == 0)
-            format_widen(wide, unit + 2 * PANEL_ROWS);
-        load_scales(&w, unit, wide, b % per_unit, f);
-        /* Four rows and more leave few buffers of L1 for lines on their way from memory, so on processors that execute them in two
-         * passes these lines stay in L2 (measured: docs/notes/kernels.md). */
-        prefetch_part(unit, unit_bytes, b % per_unit, per_unit, IS_SPLIT && n_rows > FEW_ROWS_SPLIT);
-        x.q = (const int32_t *)tile;
-        x.rows = (const struct input_row *)(tile + n_rows * BLOCK);
-        tile += (size_t)n_rows * (BLOCK + sizeof(struct input_row));
-        if (n_rows <= few_rows)
-            block_all(&w, space, &x, f, true);
-        else
-            block_all(&w, space, &x, f, false);
-    }
+    if (n_rows <= few_rows)
+        panel_blocks(x, space, panel, f, tile, n_blocks, true);
+    else
+        panel_blocks(x, space, panel, f, tile, n_blocks, false);
 }
 
 /* A row of a tile as the kernels for columns in pairs read it. */
