@@ -183,9 +183,48 @@ static void popular_uploads_are_accepted_or_refused_by_name(void **state)
         check_upload(&UPLOADS[i]);
 }
 
+/* The first layer with a window where a file of Qwen uses it without layer_types: transformers' configuration classes. */
+static void windows_begin_at_the_layer_of_the_class(void **state)
+{
+#define QWEN(type, layers, rest)                                                                             \
+    "{\"model_type\":\"" type "\",\"hidden_size\":256,\"intermediate_size\":512,\"num_attention_heads\":4,"  \
+    "\"num_key_value_heads\":2,\"num_hidden_layers\":" layers ",\"vocab_size\":512,\"hidden_act\":\"silu\"," \
+    "\"sliding_window\":64,\"use_sliding_window\":true" rest "}"
+    static const struct {
+        const char *config;
+        int n_layers, first;
+    } CASES[] = {
+        { QWEN("qwen2", "30", ""), 30, 28 },
+        { QWEN("qwen3", "30", ""), 30, 28 },
+        { QWEN("qwen2", "30", ",\"max_window_layers\":3"), 30, 3 },
+        { QWEN("qwen2_vl", "82", ",\"rope_scaling\":{\"mrope_section\":[8,12,12],\"type\":\"mrope\"}"), 82,
+          80 },
+        { QWEN("qwen2_5_vl", "82", ",\"rope_scaling\":{\"mrope_section\":[8,12,12],\"type\":\"mrope\"}"), 82,
+          80 },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct tutti_error err = { 0 };
+        json_t *root = json_loads(CASES[i].config, 0, NULL);
+        assert_non_null(root);
+        struct model_desc d = { .n_kinds = 1, .kinds[0].ffn.has_gate = true };
+        struct config c = {
+            .root = root, .file = "config.json", .prefix = "", .err = &err, .is_quiet = true
+        };
+        family_of(root)->describe(&d, &c, false);
+        if (c.status != TUTTI_OK)
+            fail_msg("%s: %s", CASES[i].config, err.text);
+        assert_int_equal(d.n_layers, CASES[i].n_layers);
+        for (int layer = 0; layer < d.n_layers; layer++)
+            assert_int_equal(model_layer(&d, layer)->attn.window, layer < CASES[i].first ? 0 : 64);
+        json_decref(root);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(windows_begin_at_the_layer_of_the_class),
         cmocka_unit_test(popular_uploads_are_accepted_or_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
