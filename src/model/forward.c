@@ -204,7 +204,9 @@ struct pass {
     bool splits_rows;
     int begin, end;          /* else: all rows */
     const int32_t *adapters; /* [n_rows]; NULL: no row has one */
-    bool is_lost;            /* a rank was lost: results are invalid */
+    const struct step *step;
+    bool has_outputs_only; /* of the step's rows those with outputs are left */
+    bool is_lost;          /* a rank was lost: results are invalid */
 };
 
 /* Sums x [n_rows][d_model] over the ranks: all-reduce, or reduce-scatter with splits_rows. */
@@ -278,19 +280,25 @@ static void normalize(struct pass *p, enum weight_slot slot, int layer)
     normalize_to(p, p->w.normed, slot, layer);
 }
 
+/* Adds what is pending to the stream, which is not normed next. */
+static void add_pending(struct pass *p)
+{
+    int width = p->model->desc.d_model;
+    size_t at = (size_t)p->begin * (size_t)width;
+    struct floats x = floats_at(p->w.x, at);
+    if (p->pending.buffer)
+        p->op->scale_add(p->be, x, floats_at(p->pending, at), 1, x, p->end - p->begin, width);
+    p->pending = NO_FLOATS;
+}
+
 /* Makes the input of a block, of all rows: normed, or the stream itself. norm: before the block. */
 static void enter_block(struct pass *p, enum weight_slot norm, int layer)
 {
-    const struct model_desc *d = &p->model->desc;
-    size_t at = (size_t)p->begin * (size_t)d->d_model;
-    bool is_normed = slot_is_in(d, norm, layer);
-    if (is_normed) {
+    bool is_normed = slot_is_in(&p->model->desc, norm, layer);
+    if (is_normed)
         normalize(p, norm, layer);
-    } else if (p->pending.buffer) {
-        struct floats x = floats_at(p->w.x, at);
-        p->op->scale_add(p->be, x, floats_at(p->pending, at), 1, x, p->end - p->begin, d->d_model);
-        p->pending = NO_FLOATS;
-    }
+    else
+        add_pending(p);
     p->input = is_normed ? p->w.normed : p->w.x;
     all_gather(p, p->input);
 }
@@ -392,6 +400,24 @@ static void store_keys(struct pass *p, int i)
         p->op->prefix_store(p->be, p->kv, i, model_prefixes(p->model), p->adapters);
 }
 
+/* Leaves the other rows out of what follows in the pass. x: the stream, or what it is made of next. */
+static void keep_outputs(struct pass *p, struct floats *x)
+{
+    p->op->gather(p->be, p->w.gathered, *x, p->pending, p->model->desc.d_model);
+    p->pending = NO_FLOATS;
+    *x = p->w.gathered;
+    p->begin = 0;
+    p->n_rows = p->end = p->step->n_outputs;
+    p->adapters = p->adapters ? p->w.output_adapters : NULL;
+    p->has_outputs_only = true;
+}
+
+/* model_ends_rows(), unless ranks have rows of their own, or rows with two outputs make more outputs than rows. */
+static bool ends_rows(const struct pass *p, int i)
+{
+    return model_ends_rows(&p->model->desc, i) && !p->splits_rows && p->step->n_outputs <= p->step->n_rows;
+}
+
 /* y = attention of the input. */
 static void attend(struct pass *p, int i, struct floats y)
 {
@@ -399,13 +425,19 @@ static void attend(struct pass *p, int i, struct floats y)
     const struct attn_desc *a = &model_layer(&p->model->local, i)->attn;
     int n = a->n_heads;
     const struct head_rows values = { n, n * a->n_latent, a->n_latent, n * a->value_dim, a->value_dim };
+    struct floats attended = w->attended;
     store_keys(p, i);
-    p->op->attention(p->be, w->attended, w->qkv, weight(p, SLOT_SINKS, i)->values, p->kv, i);
+    p->op->attention(p->be, attended, w->qkv, weight(p, SLOT_SINKS, i)->values, p->kv, i);
+    if (ends_rows(p, i)) {
+        p->op->gather(p->be, w->qkv, attended, NO_FLOATS, n * (a->n_latent > 0 ? a->n_latent : a->head_dim));
+        attended = w->qkv;
+        keep_outputs(p, p->model->desc.residual_scale != 0 ? &p->w.normed : &p->w.x);
+    }
     if (a->n_latent == 0) {
-        linear(p, SLOT_ATTN_OUT, i, y, w->attended);
+        linear(p, SLOT_ATTN_OUT, i, y, attended);
         return;
     }
-    p->op->linear_heads(p->be, w->latent_q, weight(p, SLOT_V_UP, i)->matrix, w->attended, p->n_rows, &values);
+    p->op->linear_heads(p->be, w->latent_q, weight(p, SLOT_V_UP, i)->matrix, attended, p->n_rows, &values);
     linear(p, SLOT_ATTN_OUT, i, y, w->latent_q);
 }
 
@@ -453,6 +485,10 @@ static void run_layer(struct pass *p, int i)
         swap_stream(p);
     }
     enter_block(p, SLOT_ATTN_NORM, i);
+    if (ends_rows(p, i) && p->step->n_outputs == 0) {
+        store_keys(p, i);
+        return;
+    }
     struct floats attended = is_parallel ? w->attn_out : w->delta;
     attend(p, i, attended);
     if (!is_parallel) {
@@ -485,7 +521,7 @@ static void finish_logits(struct pass *p, int n_logits)
 static struct floats make_scores(struct pass *p, struct floats x)
 {
     struct workspace *w = &p->w;
-    int n = p->n_rows = p->end;
+    int n = p->n_rows;
     linear(p, SLOT_POOLER, 0, w->delta, x);
     p->op->softcap(p->be, w->delta, 1, n, p->model->desc.d_model); /* tanh */
     linear(p, SLOT_SCORE, 0, w->hidden, w->delta);
@@ -493,26 +529,26 @@ static struct floats make_scores(struct pass *p, struct floats x)
 }
 
 /* Computes logits only for the rows that need them. */
-static void make_outputs(struct pass *p, const struct step *step)
+static void make_outputs(struct pass *p)
 {
     const struct model_desc *d = &p->model->desc;
+    const struct step *step = p->step;
     struct workspace *w = &p->w;
-    int n_outputs = step->n_outputs, n_logits = n_outputs - step->n_hidden;
-    all_gather(p, w->x);
-    if (p->pending.buffer)
-        all_gather(p, p->pending);
-    if (p->is_lost)
-        return;
-    p->op->gather(p->be, w->gathered, w->x, p->pending, d->d_model);
-    p->pending = NO_FLOATS;
-    w->x = w->gathered;
-    p->begin = 0;
-    p->end = n_outputs;
-    p->adapters = p->adapters ? w->output_adapters : NULL;
-    if (d->has_top_query || d->norms_sums)
-        w->normed = w->gathered;
-    else
+    int n_logits = step->n_outputs - step->n_hidden;
+    if (!p->has_outputs_only) {
+        all_gather(p, w->x);
+        if (p->pending.buffer)
+            all_gather(p, p->pending);
+        if (p->is_lost)
+            return;
+        keep_outputs(p, &w->x);
+    }
+    if (d->has_top_query || d->norms_sums) {
+        add_pending(p);
+        w->normed = w->x;
+    } else {
         normalize(p, SLOT_OUTPUT_NORM, 0);
+    }
     size_t width = (size_t)model_hidden_width(d);
     struct floats hidden = d->has_score ? make_scores(p, w->normed) : w->normed;
     if (step->n_hidden > 0 && step->hidden) /* on rank 0 */
@@ -557,6 +593,7 @@ static void follow_by_mtp(struct pass *done, const struct step *step)
                       .op = done->op,
                       .w = *done->model->workspace,
                       .kv = done->kv,
+                      .step = step,
                       .n_rows = step->n_rows,
                       .end = step->n_rows };
     int layer = p.model->desc.n_layers;
@@ -593,6 +630,7 @@ struct floats model_submit_mtp(struct model *model, struct kv_memory *kv, const 
                       .op = model->backend->ops,
                       .w = *model->workspace,
                       .kv = kv,
+                      .step = step,
                       .n_rows = step->n_rows,
                       .end = step->n_rows };
     int layer = d->n_layers;
@@ -646,6 +684,7 @@ struct floats model_submit(struct model *model, struct kv_memory *kv, const stru
                       .op = model->backend->ops,
                       .w = *model->workspace,
                       .kv = kv,
+                      .step = step,
                       .n_rows = step->n_rows,
                       .end = step->n_rows };
     for (int r = 0; (d->has_learned_positions || d->has_top_query) && r < step->n_rows; r++)
@@ -687,7 +726,7 @@ struct floats model_submit(struct model *model, struct kv_memory *kv, const stru
         all_gather(&p, p.w.last);
     }
     if (step->n_outputs > 0 && !p.is_lost)
-        make_outputs(&p, step);
+        make_outputs(&p);
     if (d->uses_mtp && !p.is_lost)
         follow_by_mtp(&p, step);
     return submit_step(&p, step->n_outputs - step->n_hidden);

@@ -191,6 +191,13 @@ static inline const struct layer_desc *model_layer(const struct model_desc *d, i
 /* Whether any layer has experts. */
 bool model_has_experts(const struct model_desc *desc);
 
+/* Whether rows without outputs end with their keys and values in this layer: in the last one, unless a layer of multi-token
+ * prediction needs all hidden states, or the feed-forward layer has the input of attention. */
+static inline bool model_ends_rows(const struct model_desc *d, int layer)
+{
+    return layer == d->n_layers - 1 && !d->uses_mtp && d->ffn_place != FFN_PARALLEL_ONE_NORM;
+}
+
 /* The widest window of any layer; 0: no layer has one. */
 int model_window(const struct model_desc *desc);
 

@@ -3,6 +3,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -163,6 +164,59 @@ static void neighbours_change_no_bit(void **state)
     }
 }
 
+/* A prompt in three steps: without outputs, with those of two rows in another order, and with that of the last row. */
+static void rows_without_outputs_change_no_bit(void **state)
+{
+    static const char *const NAMES[] = { "llama-tiny",      "pangu-tiny",     "gpt2-tiny",
+                                         "bloom-tiny-post", "glm4-tiny",      "gemma3-tiny",
+                                         "falcon-tiny",     "gptj-tiny",      "phi2-tiny",
+                                         "olmo2-tiny",      "gpt-neox-tiny",  "deepseek-v3-tiny",
+                                         "gpt-oss-tiny",    "qwen2-moe-tiny", "mixtral-tiny" };
+    static const struct {
+        int n_rows, n_outputs, outputs[2];
+    } STEPS[] = { { 7, 0, { 0 } }, { 6, 2, { 3, 0 } }, { 7, 1, { 6 } } };
+    enum { N = 20, MOST = 7, PAGES = 4 };
+    (void)state;
+    for (size_t f = 0; f < sizeof NAMES / sizeof *NAMES; f++) {
+        char path[256];
+        snprintf(path, sizeof path, TEST_FIXTURES "/%s", NAMES[f]);
+        struct model *model = util_load(path, NULL, NULL, 2, NULL);
+        const struct backend_ops *op = model->backend->ops;
+        size_t n_vocab = (size_t)model->desc.n_vocab;
+        int32_t ids[N], pages[PAGES] = { 0, 1, 2, 3 }, positions[MOST], seqs[MOST] = { 0 }, outputs[MOST];
+        const int32_t *tables[1] = { pages };
+        fill_ids(ids, N, model->desc.n_vocab, 7);
+        float *all = util_logits(model, ids, N, N), *logits = malloc(2 * n_vocab * sizeof *logits);
+        struct kv_memory *kv;
+        assert_non_null(logits);
+        assert_int_equal(model_reserve(model, MOST, 2, NULL), TUTTI_OK);
+        assert_int_equal(op->kv_new(model->backend, &kv, PAGES, PAGES, model->kv_type, NULL), TUTTI_OK);
+        for (size_t i = 0, done = 0; i < sizeof STEPS / sizeof *STEPS; done += (size_t)STEPS[i++].n_rows) {
+            for (int r = 0; r < STEPS[i].n_rows; r++)
+                positions[r] = (int32_t)done + r;
+            for (int o = 0; o < STEPS[i].n_outputs; o++)
+                outputs[o] = STEPS[i].outputs[o];
+            struct step step = { .n_rows = STEPS[i].n_rows,
+                                 .n_seqs = 1,
+                                 .n_outputs = STEPS[i].n_outputs,
+                                 .token_ids = ids + done,
+                                 .positions = positions,
+                                 .seqs = seqs,
+                                 .page_tables = tables,
+                                 .output_rows = outputs };
+            model_read_logits(model, model_forward(model, kv, &step), step.n_outputs, logits);
+            for (int o = 0; o < step.n_outputs; o++)
+                if (memcmp(logits + (size_t)o * n_vocab, all + (size_t)positions[outputs[o]] * n_vocab,
+                           n_vocab * sizeof *logits))
+                    fail_msg("%s: other logits at position %d", NAMES[f], positions[outputs[o]]);
+        }
+        op->kv_free(model->backend, kv);
+        free(logits);
+        free(all);
+        model_free(model);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -170,6 +224,7 @@ int main(void)
         cmocka_unit_test(threads_change_no_bit),
         cmocka_unit_test(processors_change_no_bit),
         cmocka_unit_test(neighbours_change_no_bit),
+        cmocka_unit_test(rows_without_outputs_change_no_bit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -101,7 +101,7 @@ static double add_weights(const struct model *model, const struct bench_result *
                           struct bench_work *work, double used)
 {
     const struct backend_ops *ops = model->backend->ops;
-    double rows = result->n_tokens, seconds = 0;
+    double rows = result->n_tokens, n_outputs = result->phase == BENCH_PREFILL ? 1 : rows, seconds = 0;
     for (struct slot_at at = SLOT_BEGIN; slot_next(&model->local, &at);) {
         const struct slot_info *info = slot_info(at.slot);
         const struct matrix *m = model_weight(model, at.slot, at.layer)->matrix;
@@ -113,10 +113,12 @@ static double add_weights(const struct model *model, const struct bench_result *
             n_bytes *= used;
             n_weights *= model_layer(&model->local, at.layer)->ffn.experts.routing.n_chosen;
         }
-        seconds += add_matrix(&result->limits, work, rows, n_bytes, n_weights, ops->matrix_type(m));
+        bool is_of_outputs = at.slot >= SLOT_V_UP && at.slot <= SLOT_FFN_POST_NORM &&
+                             model_ends_rows(&model->local, at.layer);
+        seconds += add_matrix(&result->limits, work, is_of_outputs ? n_outputs : rows, n_bytes, n_weights,
+                              ops->matrix_type(m));
     }
     const struct matrix *output = model_output(model);
-    double n_outputs = result->phase == BENCH_PREFILL ? 1 : rows;
     return seconds + add_matrix(&result->limits, work, n_outputs, (double)ops->matrix_bytes(output),
                                 (double)model->local.d_model * model->local.n_vocab,
                                 ops->matrix_type(output));
