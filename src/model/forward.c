@@ -205,8 +205,7 @@ struct pass {
     int begin, end;          /* else: all rows */
     const int32_t *adapters; /* [n_rows]; NULL: no row has one */
     const struct step *step;
-    bool has_outputs_only; /* of the step's rows those with outputs are left */
-    bool is_lost;          /* a rank was lost: results are invalid */
+    bool is_lost; /* a rank was lost: results are invalid */
 };
 
 /* Sums x [n_rows][d_model] over the ranks: all-reduce, or reduce-scatter with splits_rows. */
@@ -409,7 +408,6 @@ static void keep_outputs(struct pass *p, struct floats *x)
     p->begin = 0;
     p->n_rows = p->end = p->step->n_outputs;
     p->adapters = p->adapters ? p->w.output_adapters : NULL;
-    p->has_outputs_only = true;
 }
 
 /* model_ends_rows(), unless ranks have rows of their own, or rows with two outputs make more outputs than rows. */
@@ -535,7 +533,7 @@ static void make_outputs(struct pass *p)
     const struct step *step = p->step;
     struct workspace *w = &p->w;
     int n_logits = step->n_outputs - step->n_hidden;
-    if (!p->has_outputs_only) {
+    if (!ends_rows(p, d->n_layers - 1)) {
         all_gather(p, w->x);
         if (p->pending.buffer)
             all_gather(p, p->pending);
@@ -586,8 +584,9 @@ static void enter_mtp(struct pass *p, const int32_t *rows)
 }
 
 /* Computes the MTP layer's keys and values of a step whose hidden states are in last. */
-static void follow_by_mtp(struct pass *done, const struct step *step)
+static void follow_by_mtp(struct pass *done)
 {
+    const struct step *step = done->step;
     struct pass p = { .model = done->model,
                       .be = done->be,
                       .op = done->op,
@@ -728,7 +727,7 @@ struct floats model_submit(struct model *model, struct kv_memory *kv, const stru
     if (step->n_outputs > 0 && !p.is_lost)
         make_outputs(&p);
     if (d->uses_mtp && !p.is_lost)
-        follow_by_mtp(&p, step);
+        follow_by_mtp(&p);
     return submit_step(&p, step->n_outputs - step->n_hidden);
 }
 

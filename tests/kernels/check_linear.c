@@ -106,7 +106,7 @@ static void check_panel(struct check *c, const struct kernels *ref, enum dtype t
         uint8_t *panel = packed_panel(c, type, n_in, c->fill != FILL_HOSTILE);
         float *x = check_floats(c, (size_t)n_rows * (size_t)n_in);
         uint8_t *tile = check_bytes(c, tile_bytes(type, n_rows, n_in)),
-                *alone = check_bytes(c, tile_bytes(type, 1, n_in));
+                *single = check_bytes(c, tile_bytes(type, 1, n_in));
         float *want = check_floats(c, 2 * half), *got = check_floats(c, 2 * half),
               *one = check_floats(c, PANEL_ROWS);
         check_fill(c, x, (size_t)n_rows * (size_t)n_in);
@@ -116,9 +116,9 @@ static void check_panel(struct check *c, const struct kernels *ref, enum dtype t
         c->k->linear[type](got, panel, tile, n_rows, n_in);
         for (size_t h = 0; h < 2; h++)
             check_bits(c, want + h * half, got + h * half, n_out);
-        row = (size_t)n_rows / 2; /* alone: the same bits */
-        c->k->tile[type](alone, x + row * (size_t)n_in, (size_t)n_in, 1, 0, n_in);
-        c->k->linear[type](one, panel, alone, 1, n_in);
+        row = (size_t)n_rows / 2; /* as the only one: the same bits */
+        c->k->tile[type](single, x + row * (size_t)n_in, (size_t)n_in, 1, 0, n_in);
+        c->k->linear[type](one, panel, single, 1, n_in);
         for (size_t h = 0; h < 2; h++)
             check_bits(c, want + h * half + row * LANES, one + h * LANES, LANES);
         check_done(c);

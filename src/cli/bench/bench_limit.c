@@ -113,6 +113,7 @@ static double add_weights(const struct model *model, const struct bench_result *
             n_bytes *= used;
             n_weights *= model_layer(&model->local, at.layer)->ffn.experts.routing.n_chosen;
         }
+        /* After attention, in the order of the slots. */
         bool is_of_outputs = at.slot >= SLOT_V_UP && at.slot <= SLOT_FFN_POST_NORM &&
                              model_ends_rows(&model->local, at.layer);
         seconds += add_matrix(&result->limits, work, is_of_outputs ? n_outputs : rows, n_bytes, n_weights,
