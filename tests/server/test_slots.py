@@ -123,7 +123,7 @@ def test_slots_move_with_the_metrics(start):
 
 def test_a_server_that_drains_still_tells(tmp_path, start):
     server = start("--drain-timeout", 600)
-    with Asker(server, STORY):
+    with Asker(server, {**STORY, "n": 128}):  # far from over when it is looked at
         server.process.send_signal(signal.SIGTERM)
         server.wait_for_log("draining")
         assert [entry["state"] for entry in slots(server)] == ["decode"]
