@@ -204,6 +204,7 @@ struct cpu_kind {
     struct row_tile *row_tiles; /* [max_rows], n_row_tiles of them in use */
     int n_row_tiles;
     int n_slots;             /* of all tiles; each has a unit for each head group */
+    int group_heads;         /* query heads of a head group: of one KV head, at most ATTENTION_QUERIES */
     atomic_int *cut_pending; /* [CUT_UNITS n_threads]: blocks of each head group that are not done yet */
 };
 

@@ -150,21 +150,32 @@ static int min_int(int a, int b)
     return a < b ? a : b;
 }
 
-/* Query heads of one KV head, at most ATTENTION_QUERIES of them at a time. */
-static int group_heads(const struct attention_shape *shape)
+/* Query heads of one KV head. */
+static int heads_per_kv(const struct attention_shape *shape)
 {
-    return min_int(shape->n_heads / shape->n_kv_heads, ATTENTION_QUERIES);
+    return shape->n_heads / shape->n_kv_heads;
+}
+
+static int divide_up(int a, int b)
+{
+    return (a + b - 1) / b;
+}
+
+/* Of n groups of about the same size. Latent attention computes four queries together. */
+static int group_heads(const struct attention_shape *shape, int n)
+{
+    return n == 1 ? heads_per_kv(shape) : divide_up(divide_up(heads_per_kv(shape), n), 4) * 4;
 }
 
 /* Head groups of one KV head. */
-static int groups_of_head(const struct attention_shape *shape)
+static int groups_of_head(const struct cpu_kind *kind)
 {
-    return (shape->n_heads / shape->n_kv_heads + ATTENTION_QUERIES - 1) / ATTENTION_QUERIES;
+    return divide_up(heads_per_kv(&kind->shape), kind->group_heads);
 }
 
-static int n_head_groups(const struct attention_shape *shape)
+static int n_head_groups(const struct cpu_kind *kind)
 {
-    return shape->n_kv_heads * groups_of_head(shape);
+    return kind->shape.n_kv_heads * groups_of_head(kind);
 }
 
 /* Makes tiles of up to `most` rows of a sequence. Returns the number of blocks of all tiles. */
@@ -190,21 +201,21 @@ static int64_t make_tiles(struct cpu_kind *kind, const struct step *step, int mo
 }
 
 /* Number of floats in cut_sums for one block and head group. */
-static size_t slot_floats(const struct attention_shape *shape, const struct row_tile *tile)
+static size_t slot_floats(const struct cpu_kind *kind, const struct row_tile *tile)
 {
-    return (size_t)tile->n_rows * (size_t)group_heads(shape) * ((size_t)cpu_value_dim(shape) + 2);
+    return (size_t)tile->n_rows * (size_t)kind->group_heads * ((size_t)cpu_value_dim(&kind->shape) + 2);
 }
 
 /* Numbers the units, and cuts tiles that would keep one thread busy while others wait. */
 static void make_units(const struct cpu_backend *cpu, struct cpu_kind *kind, int64_t n_blocks)
 {
-    int n_groups = n_head_groups(&kind->shape), n_pending = 0, n_threads = team_n_threads(cpu->team);
+    int n_groups = n_head_groups(kind), n_pending = 0, n_threads = team_n_threads(cpu->team);
     size_t n_sums = 0;
     kind->n_slots = 0;
     for (int t = 0; t < kind->n_row_tiles; t++) {
         struct row_tile *tile = &kind->row_tiles[t];
-        int n_queries = tile->n_rows * group_heads(&kind->shape);
-        size_t wanted = slot_floats(&kind->shape, tile) * (size_t)(tile->n_blocks * n_groups);
+        int n_queries = tile->n_rows * kind->group_heads;
+        size_t wanted = slot_floats(kind, tile) * (size_t)(tile->n_blocks * n_groups);
         tile->is_cut = n_threads > 1 && tile->n_blocks > 1 && n_queries <= ATTENTION_QUERIES &&
                        (int64_t)tile->n_blocks * CUT_UNITS * n_threads > n_blocks * n_groups &&
                        n_pending + n_groups <= CUT_UNITS * n_threads && wanted <= cpu->n_cut_sums - n_sums;
@@ -229,7 +240,15 @@ void cpu_attention_begin(struct cpu_backend *cpu)
         /* Few rows make small tiles, so that there is a unit for every thread. */
         int64_t n_units = (int64_t)step->n_rows * kind->shape.n_heads / ATTENTION_ROWS;
         int n_queries = n_units >= 8 * team_n_threads(cpu->team) ? ATTENTION_ROWS : ATTENTION_QUERIES;
-        make_units(cpu, kind, make_tiles(kind, step, n_queries / group_heads(&kind->shape)));
+        /* Where a step has fewer blocks than threads, their head groups become smaller. */
+        int n = divide_up(heads_per_kv(&kind->shape), ATTENTION_QUERIES);
+        int64_t n_blocks;
+        do {
+            kind->group_heads = group_heads(&kind->shape, n);
+            n_blocks = make_tiles(kind, step, n_queries / kind->group_heads);
+            n *= 2;
+        } while (kind->group_heads > 4 && n_blocks * n_head_groups(kind) < team_n_threads(cpu->team));
+        make_units(cpu, kind, n_blocks);
         if (kind->shape.rope != ROPE_NONE)
             team_run(cpu->team, fill_angles, &(struct angles_job){ step, kind });
     }
@@ -441,11 +460,11 @@ struct heads {
     int kv_head, begin, n;
 };
 
-static struct heads heads_of_group(const struct attention_shape *shape, int group)
+static struct heads heads_of_group(const struct cpu_kind *kind, int group)
 {
-    int heads = shape->n_heads / shape->n_kv_heads, groups = groups_of_head(shape);
-    int from = group % groups * ATTENTION_QUERIES, left = heads - from;
-    return (struct heads){ group / groups, group / groups * heads + from, min_int(left, ATTENTION_QUERIES) };
+    int heads = heads_per_kv(&kind->shape), groups = groups_of_head(kind);
+    int from = group % groups * kind->group_heads, left = heads - from;
+    return (struct heads){ group / groups, group / groups * heads + from, min_int(left, kind->group_heads) };
 }
 
 static const struct kv_part *part_of_head(const struct attention_job *job, int kv_head)
@@ -586,8 +605,7 @@ static bool find_ahead_of_unit(const struct attention_job *job, const struct spa
     if (next < 0)
         return false;
     struct unit u = unit_of(kind, span, next);
-    find_ahead(job, ahead, u.tile, heads_of_group(&kind->shape, u.group).kv_head,
-               u.tile->first_block + u.block);
+    find_ahead(job, ahead, u.tile, heads_of_group(kind, u.group).kv_head, u.tile->first_block + u.block);
     return true;
 }
 
@@ -633,8 +651,8 @@ static struct attention_sums slot_of(const struct attention_job *job, const stru
 {
     const struct cpu_kind *kind = job->kind;
     size_t index = (size_t)group * (size_t)tile->n_blocks + (size_t)block;
-    float *slot = job->cpu->cut_sums + tile->slots + index * slot_floats(&kind->shape, tile);
-    int n_queries = tile->n_rows * group_heads(&kind->shape);
+    float *slot = job->cpu->cut_sums + tile->slots + index * slot_floats(kind, tile);
+    int n_queries = tile->n_rows * kind->group_heads;
     return (struct attention_sums){ slot, slot + n_queries, slot + 2 * n_queries };
 }
 
@@ -681,7 +699,7 @@ static void attention_some(void *arg, int thread, int n_threads)
             continue;
         }
         struct unit u = unit_of(kind, span, unit);
-        struct heads heads = heads_of_group(&kind->shape, u.group);
+        struct heads heads = heads_of_group(kind, u.group);
         if (u.tile->is_cut)
             attend_block(job, scratch, span, unit, u.tile, &heads, u.group, u.block);
         else
@@ -707,7 +725,7 @@ void cpu_attention(struct backend *be, struct floats y, struct floats qkv, struc
     job.n_spans = kv_layer->n_parts;
     for (int i = 0; i < job.n_spans; i++) {
         const struct kv_part *part = &kv_layer->parts[i];
-        int n_groups = groups_of_head(shape);
+        int n_groups = groups_of_head(kind);
         job.spans[i].first_group = part->first_head * n_groups;
         job.spans[i].n_groups = part->n_heads * n_groups;
         job.spans[i].n_units = part->n_heads * n_groups * kind->n_slots;
