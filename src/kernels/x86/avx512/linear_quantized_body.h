@@ -247,7 +247,8 @@ INLINE void unpack_paired(struct weights *w, const uint8_t *block, const struct 
     for (int h = 0; h < 2; h++) {
         UNROLL
         for (int g = 0; g < 4; g++) {
-            __m512i bytes = _mm512_load_si512(block + (size_t)h * format_half_bytes(f) + 64 * g);
+            const uint8_t *at = block + (size_t)h * format_half_bytes(f) + 64 * g;
+            __m512i bytes = f.table == NUMBERS_PLAIN ? load_once(at) : _mm512_load_si512(at);
             __m512i low = _mm512_and_si512(bytes, mask);
             if (f.table == NUMBERS_PLAIN) {
                 w->w[h][g] = g < 2 ? low : _mm512_add_epi8(low, first);

@@ -14,6 +14,14 @@ struct weights {
     __m512 scale[2][2], min[2][2];
 };
 
+/* A vector that is used several times: the compiler would load it again for each use. */
+INLINE __m512i load_once(const uint8_t *p)
+{
+    __m512i x = _mm512_load_si512(p);
+    __asm__("" : "+v"(x));
+    return x;
+}
+
 INLINE void unpack_low(__m512i w[8], const uint8_t *plane, const struct quant_format f)
 {
     if (f.low_bits == 8) {
@@ -26,7 +34,7 @@ INLINE void unpack_low(__m512i w[8], const uint8_t *plane, const struct quant_fo
     const __m512i mask = _mm512_set1_epi8(f.low_bits == 4 ? 15 : 3);
     UNROLL
     for (int v = 0; v < n; v++) {
-        __m512i bytes = _mm512_load_si512(plane + 64 * v);
+        __m512i bytes = load_once(plane + 64 * v);
         UNROLL
         for (int k = 0; k < per_byte; k++)
             w[v + k * n] = _mm512_and_si512(
@@ -50,7 +58,7 @@ INLINE void unpack_high(__m512i w[8], const uint8_t *plane, const struct quant_f
     const __m512i mask = _mm512_set1_epi8((char)(((1 << n) - 1) << f.low_bits));
     UNROLL
     for (int v = 0; v < n; v++) {
-        __m512i bytes = _mm512_load_si512(plane + 64 * v);
+        __m512i bytes = load_once(plane + 64 * v);
         UNROLL
         for (int k = 0; k < per_byte; k++) {
             int up = f.low_bits - k * n;
