@@ -99,7 +99,7 @@ static const uint8_t *cpu_linear_input_of(const struct linear_job *job, int thre
     return packing.tile;
 }
 
-static void add_bias(float *out, const float *bias, int n)
+static void add_bias(float *restrict out, const float *restrict bias, int n)
 {
     for (int h = 0; h < 2; h++, bias += LANES, out += half_rows(n) * LANES)
         for (int r = 0; r < n; r++)
@@ -240,9 +240,13 @@ static void run_panel(const struct cpu_product *p, float *out, int panel)
 {
     const struct matrix *m = p->m;
     size_t at = (size_t)p->expert * (size_t)m->n_panels + (size_t)panel;
+    const float *bias = m->bias ? m->bias + at * PANEL_ROWS : NULL;
+    if (bias) /* comes from memory while the product is computed */
+        for (int h = 0; h < 2; h++)
+            __builtin_prefetch(bias + h * LANES);
     p->cpu->kernels.linear[m->dtype](out, cpu_panel(m, p->expert, panel), p->input, p->n, m->n_in);
-    if (m->bias)
-        add_bias(out, m->bias + at * PANEL_ROWS, p->n);
+    if (bias)
+        add_bias(out, bias, p->n);
 }
 
 static void store_panels(const struct cpu_product *p, const float *out, int begin, int end)
