@@ -211,8 +211,10 @@ static void windows_begin_at_the_layer_of_the_class(void **state)
         struct config c = {
             .root = root, .file = "config.json", .prefix = "", .err = &err, .is_quiet = true
         };
-        family_of(root)->describe(&d, &c, false);
-        if (c.status != TUTTI_OK)
+        const struct family *family = family_of(root);
+        const struct config_key *lists[3] = { CONFIG_KEYS_COMMON, family->keys };
+        family->describe(&d, &c, false);
+        if (config_end(&c, lists, family->name) != TUTTI_OK)
             fail_msg("%s: %s", CASES[i].config, err.text);
         assert_int_equal(d.n_layers, CASES[i].n_layers);
         for (int layer = 0; layer < d.n_layers; layer++)
