@@ -150,6 +150,8 @@ struct piece tokenizer_piece(const struct tokenizer *tok,
 int32_t tokenizer_find(const struct tokenizer *tok, const char *piece, size_t n_bytes); /* -1: none */
 /* The id of a CONTROL piece by its spelling; a NORMAL piece may have the same spelling. -1: none. */
 int32_t tokenizer_find_control(const struct tokenizer *tok, const char *spelling);
+/* The id of an added token by its spelling, special or not. -1: none. */
+int32_t tokenizer_find_added(const struct tokenizer *tok, const char *spelling);
 
 /* The special tokens that a tokenizer adds before and after a text. is_known: its files define
  * them; otherwise the model's family does. */

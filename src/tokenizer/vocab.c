@@ -299,6 +299,14 @@ int32_t tokenizer_find_control(const struct tokenizer *tok, const char *spelling
     return id >= 0 && tok->pieces[id].type == PIECE_CONTROL ? id : -1;
 }
 
+int32_t tokenizer_find_added(const struct tokenizer *tok, const char *spelling)
+{
+    for (size_t i = 0; i < tok->added.n; i++)
+        if (piece_is(tok, tok->added.list[i].id, spelling, strlen(spelling)))
+            return tok->added.list[i].id;
+    return -1;
+}
+
 const struct token_affixes *tokenizer_affixes(const struct tokenizer *tok)
 {
     return &tok->affixes;

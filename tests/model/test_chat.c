@@ -294,19 +294,25 @@ static void tools_are_refused_where_the_format_has_none(void **state)
 
 /* ---- templates ---- */
 
-static struct chat_template *make_template(const char *text)
+/* tool_text: of requests with tools; NULL: text serves them too. */
+static struct chat_template *make_template(const char *text, const char *tool_text)
 {
     struct chat_template *tpl = NULL;
     struct tutti_error err;
-    struct chat_template_source source = { .name = "test", .text = text, .n_bytes = strlen(text) };
+    json_t *tool_json = tool_text ? json_string(tool_text) : NULL;
+    struct chat_template_source source = {
+        .name = "test", .text = text, .n_bytes = strlen(text), .tool_text = tool_json
+    };
     if (chat_template_new(&tpl, &source, demo->tokenizer, &err) != TUTTI_OK)
         fail_msg("%s", err.text);
+    json_decref(tool_json);
     return tpl;
 }
 
-static void expect_template(const char *text, const struct chat_call *spec, const char *const *parts)
+static void expect_templates(const char *text, const char *tool_text, const struct chat_call *spec,
+                             const char *const *parts)
 {
-    struct chat_template *tpl = make_template(text);
+    struct chat_template *tpl = make_template(text, tool_text);
     struct chat_call call = *spec;
     struct ids want = { 0 }, got = { 0 };
     struct tutti_error err;
@@ -321,6 +327,11 @@ static void expect_template(const char *text, const struct chat_call *spec, cons
     ids_clear(&got);
     ids_clear(&want);
     chat_template_free(tpl);
+}
+
+static void expect_template(const char *text, const struct chat_call *spec, const char *const *parts)
+{
+    expect_templates(text, NULL, spec, parts);
 }
 
 static const char TURNS[] =
@@ -340,7 +351,7 @@ static void a_message_never_spells_one(void **state)
     (void)state;
     const char *text = "<|assistant|>[gMASK]sop<|user|>";
     struct tutti_message messages[] = { say("user", text), say("user|><|system", "x"), say("user", "<|") };
-    struct chat_template *tpl = make_template(TURNS);
+    struct chat_template *tpl = make_template(TURNS, NULL);
     struct chat_call call = {
         .tok = demo->tokenizer, .desc = &demo->desc, .tpl = tpl, .messages = messages, .n_messages = 3
     };
@@ -379,13 +390,44 @@ static void a_template_gets_calls_as_it_prints_them(void **state)
                     CALL(messages), PARTS("{\"a\": 1}"));
 }
 
+/* The second one has the shape of Llama Guard 3's. */
+static void a_template_that_shows_parts_only_gets_them(void **state)
+{
+    (void)state;
+    struct tutti_message messages[] = { say("user", "q"), say("assistant", "a") };
+    expect_template("{% for m in messages %}{{ m.content if m.content is string else 'parts' }};{% endfor %}",
+                    CALL(messages), PARTS("q;a;"));
+    expect_template("{% for m in messages %}{% for c in m.content | selectattr('type', 'equalto', 'text') %}"
+                    "{{ m.role }}: {{ c.text }};{% endfor %}{% endfor %}",
+                    CALL(messages), PARTS("user: q;assistant: a;"));
+    expect_template("{% for m in messages %}{{ m.content[0]['text'] }};{% endfor %}", CALL(messages),
+                    PARTS("q;a;"));
+}
+
+/* Each of the two templates decides for itself what it gets. */
+static void a_template_for_tools_takes_its_own_forms(void **state)
+{
+    (void)state;
+    static const char
+        PLAIN[] = "{{ messages[-1].content }}",
+        TOOLS[] = "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ '' + c.function.arguments }}"
+                  "{% endfor %}{{ m.thinking or '' }}{{ m.content[0].text or '' }};{% endfor %}";
+    json_t *tools = json_loads(TOOL_LIST, 0, NULL);
+    struct tutti_message messages[] = { say("user", "q"), say("assistant", ""), say("user", "w") };
+    messages[1].reasoning = "r";
+    messages[1].tool_calls = "[{\"function\": {\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}}]";
+    expect_templates(PLAIN, TOOLS, CALL(messages), PARTS("w"));
+    expect_templates(PLAIN, TOOLS, CALL(messages, .tools = tools), PARTS("q;{\"a\": 1}r;w;"));
+    json_decref(tools);
+}
+
 static void a_template_without_tools_refuses_them(void **state)
 {
     (void)state;
     json_t *tools = json_loads(TOOL_LIST, 0, NULL),
            *arguments = json_pack("{s:s, s:s}", "zork", "yes", "messages", "no");
     struct tutti_message messages[] = { say("user", "q") };
-    struct chat_template *tpl = make_template(TURNS);
+    struct chat_template *tpl = make_template(TURNS, NULL);
     struct chat_call call = {
         .tok = demo->tokenizer, .tpl = tpl, .messages = messages, .n_messages = 1, .tools = tools
     };
@@ -571,6 +613,8 @@ int main(void)
         cmocka_unit_test(a_message_never_spells_one),
         cmocka_unit_test(text_around_messages_is_tokenized_with_them),
         cmocka_unit_test(a_template_gets_calls_as_it_prints_them),
+        cmocka_unit_test(a_template_that_shows_parts_only_gets_them),
+        cmocka_unit_test(a_template_for_tools_takes_its_own_forms),
         cmocka_unit_test(a_template_without_tools_refuses_them),
         cmocka_unit_test(own_templates_say_what_the_authors_say),
         cmocka_unit_test(the_choice_is_the_users_then_the_checkpoints_then_the_familys),

@@ -19,12 +19,12 @@ with open(os.path.join(FIXTURES, "infill", "cases.json"), encoding="utf-8") as c
     FAMILIES = json.load(cases)["families"]
 
 
-def make_model(folder, name):
+def make_model(folder, name, special=True):
     """A tiny model whose vocabulary has the family's tokens."""
     folder.mkdir()
     family = FAMILIES[name]
     widen(os.path.join(FIXTURES, "llama-tiny-tied"), folder, never=range(256))
-    tokens = [{"id": i, "content": text, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    tokens = [{"id": i, "content": text, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": special}
               for text, i in family["tokens"].items()]
     assert max(family["tokens"].values()) < N_VOCAB
     if family["tokenizer"] == "bytes.json":
@@ -64,8 +64,8 @@ def scores(server, **body):
     return [c["logprobs"] for c in told["choices"]], told["usage"]["prompt_tokens"]
 
 
-def check_family(server, family):
-    for case in family["cases"]:
+def check_family(server, family, cases=None):
+    for case in cases or family["cases"]:
         n = len(case["ids"])
         want, n_prompt = scores(server, prompt=case["ids"])
         assert n_prompt == n
@@ -99,6 +99,16 @@ def test_a_gguf_file_gives_the_same_prompts(name, models, tmp_path):
                    timeout=PATIENCE)
     server = Server(tmp_path / "model.gguf", "--type", "f32", log=tmp_path / "log")
     check_family(server, FAMILIES[name])
+    assert server.stop() == 0, server.log()[-2000:]
+
+
+@pytest.mark.parametrize("name", ["qwen2.5-coder", "deepseek-coder"])
+def test_tokens_that_the_uploads_do_not_declare_special_are_found(name, tmp_path):
+    server = Server(make_model(tmp_path / "model", name, special=False), "--type", "f32", log=tmp_path / "log")
+    family = FAMILIES[name]
+    cases = [case for case in family["cases"] if not any(mark in json.dumps(case, ensure_ascii=False) for mark in family["tokens"])]
+    assert len(cases) >= 3
+    check_family(server, family, cases)
     assert server.stop() == 0, server.log()[-2000:]
 
 

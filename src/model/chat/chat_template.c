@@ -21,29 +21,40 @@ static const char CONTINUES[] = "continue_final_message";
 static const char *const REASONING_KEYS[] = { "reasoning_content", "thinking", "reasoning" };
 enum { N_REASONING_KEYS = 3, KEY_THINKING = 1 };
 
-struct chat_template {
-    struct chat_format format;
-    const struct chat_format *builtin; /* NULL: none */
-    struct template *plain, *tools;    /* tools NULL: plain serves both */
-    json_t *trusted;                   /* bos_token, ... */
-    bool takes_tools;
-    const struct call_form *tool_form;
-    const struct reasoning_form *reasoning;
-    bool opens_reasoning;             /* the prompt opens the reasoning of an answer that has one */
+/* A template, and the forms in which it takes messages. */
+struct adapted {
+    struct template *code;            /* NULL: none */
     bool reads_key[N_REASONING_KEYS]; /* of a message */
     /* Arguments of tool calls stay JSON text: the template does not print them as JSON itself. */
     bool takes_text;
+    bool takes_parts; /* content is a list of parts: the template does not show it as a string */
     /* [has tool calls][content_kind]: the form in which the template gets an assistant's content that
      * is null or absent. */
     enum tutti_content empty[2][TUTTI_CONTENT_ABSENT + 1];
 };
 
+struct chat_template {
+    struct chat_format format;
+    const struct chat_format *builtin; /* NULL: none */
+    struct adapted plain, tools; /* tools: of requests that list tools; without code plain serves them too */
+    json_t *trusted;             /* bos_token, ... */
+    bool takes_tools;
+    const struct call_form *tool_form;
+    const struct reasoning_form *reasoning;
+    bool opens_reasoning; /* the prompt opens the reasoning of an answer that has one */
+};
+
+static const struct adapted *template_of(const struct chat_template *tpl, const json_t *tools)
+{
+    return tools && tpl->tools.code ? &tpl->tools : &tpl->plain;
+}
+
 void chat_template_free(struct chat_template *tpl)
 {
     if (!tpl)
         return;
-    template_free(tpl->plain);
-    template_free(tpl->tools);
+    template_free(tpl->plain.code);
+    template_free(tpl->tools.code);
     json_decref(tpl->trusted);
     free(tpl);
 }
@@ -141,31 +152,37 @@ static enum tutti_status add_calls(json_t *object, const struct tutti_message *m
     return st;
 }
 
-static bool set_content(json_t *object, const struct tutti_message *m, const struct chat_template *tpl)
+/* The value of a message's content; NULL: out of memory. */
+static json_t *content_value(const struct tutti_message *m, enum tutti_content content, bool as_parts)
 {
-    enum tutti_content content = tpl->empty[m->tool_calls != NULL][m->content_kind];
-    if (content == TUTTI_CONTENT_ABSENT)
-        return true;
-    return json_object_set_new(object, "content",
-                               content == TUTTI_CONTENT_NULL ? json_null()
-                                                             : json_of_text(m->content, m->n_bytes)) == 0;
+    if (content == TUTTI_CONTENT_NULL)
+        return json_null();
+    json_t *text = json_of_text(m->content, m->n_bytes);
+    return as_parts && text ? json_pack("[{s:s, s:o}]", "type", "text", "text", text) : text;
+}
+
+static bool set_content(json_t *object, const struct tutti_message *m, const struct adapted *form)
+{
+    enum tutti_content content = form->empty[m->tool_calls != NULL][m->content_kind];
+    return content == TUTTI_CONTENT_ABSENT ||
+           json_object_set_new(object, "content", content_value(m, content, form->takes_parts)) == 0;
 }
 
 static enum tutti_status add_message(json_t *list, const struct tutti_message *m, size_t index,
-                                     const struct chat_template *tpl, struct tutti_error *err)
+                                     const struct adapted *form, struct tutti_error *err)
 {
     json_t *object = json_object();
     enum tutti_status st = TUTTI_OK;
-    bool ok = object && set_text(object, "role", m->role) && set_content(object, m, tpl) &&
+    bool ok = object && set_text(object, "role", m->role) && set_content(object, m, form) &&
               set_text(object, "name", m->name) && set_text(object, "tool_call_id", m->tool_call_id);
     for (size_t k = 0; k < N_REASONING_KEYS; k++) {
         /* gpt-oss: the text next to a call is its reasoning too, and it takes only one of the two. */
         bool is_second = k == KEY_THINKING && m->tool_calls && m->n_bytes > 0;
-        if (tpl->reads_key[k] && !is_second)
+        if (form->reads_key[k] && !is_second)
             ok = ok && set_text(object, REASONING_KEYS[k], m->reasoning);
     }
     if (ok && m->tool_calls)
-        st = add_calls(object, m, index, tpl->takes_text, err);
+        st = add_calls(object, m, index, form->takes_text, err);
     if (st == TUTTI_OK && (!ok || json_array_append(list, object) != 0))
         st = chat_out_of_memory(err);
     json_decref(object);
@@ -212,13 +229,13 @@ static bool set_effort(json_t *variables, const struct template *tpl)
 
 static enum tutti_status make_variables(json_t **out, const struct chat_call *call, struct tutti_error *err)
 {
-    const struct template *used = call->tools && call->tpl->tools ? call->tpl->tools : call->tpl->plain;
+    const struct adapted *used = template_of(call->tpl, call->tools);
     json_t *variables = json_object(), *messages = json_array();
     enum tutti_status st = TUTTI_OK;
     const char *key;
     json_t *value;
     for (size_t i = 0; i < call->n_messages && st == TUTTI_OK && messages; i++)
-        st = add_message(messages, &call->messages[i], i, call->tpl, err);
+        st = add_message(messages, &call->messages[i], i, used, err);
     bool ok = variables && messages;
     bool adds_prompt = argument_flag(call->arguments, "add_generation_prompt", !call->continues);
     if (ok)
@@ -228,7 +245,7 @@ static enum tutti_status make_variables(json_t **out, const struct chat_call *ca
          json_object_set_new(variables, "add_generation_prompt", json_boolean(adds_prompt)) == 0 &&
          json_object_set(variables, "tools", call->tools ? (json_t *)(uintptr_t)call->tools : json_null()) ==
              0;
-    ok = ok && set_effort(variables, used);
+    ok = ok && set_effort(variables, used->code);
     if (ok && !json_object_get(variables, "documents"))
         ok = json_object_set_new(variables, "documents", json_null()) == 0;
     if (st == TUTTI_OK && !ok)
@@ -308,7 +325,7 @@ static enum tutti_status render_text(struct template_output *out, const struct c
     if (st != TUTTI_OK)
         return st;
     struct template_input input = { .trusted = tpl->trusted, .user = variables, .roles = ROLES };
-    const struct template *used = call->tools && tpl->tools ? tpl->tools : tpl->plain;
+    const struct template *used = template_of(tpl, call->tools)->code;
     if (json_array_size(json_object_get(call->arguments, "documents")) > 0 &&
         !template_mentions(used, "documents"))
         st = error_set_param(err, TUTTI_E_ARGUMENT, "documents",
@@ -355,25 +372,59 @@ enum tutti_status chat_render_template(const struct chat_call *call, struct ids 
 static const char CALLS[] = "[{\"id\": \"call00000\", \"type\": \"function\", \"function\": {\"name\": "
                             "\"f\", \"arguments\": {\"a\": 1}}}]";
 
+/* Which of the templates is tried: `call` has the request's tools where it is theirs. */
+struct trial {
+    struct chat_call call;
+    struct adapted *form;
+};
+
+/* Whether a user's text is shown only if it is one of the parts of a list. */
+static bool shows_only_parts(struct trial *t)
+{
+    static const char WORD[] = "tutti_trial_text";
+    static const struct tutti_message TRIAL[] = {
+        { .role = "user", .content = WORD, .n_bytes = sizeof WORD - 1 }
+    };
+    bool shows[2];
+    t->call.messages = TRIAL;
+    t->call.n_messages = 1;
+    for (int as_parts = 0; as_parts < 2; as_parts++) {
+        struct template_output out = { 0 };
+        t->form->takes_parts = as_parts;
+        shows[as_parts] = render_text(&out, &t->call, NULL) == TUTTI_OK &&
+                          memmem(out.text, out.n_bytes, WORD, sizeof WORD - 1);
+        template_output_clear(&out);
+    }
+    return shows[1] && !shows[0];
+}
+
 /* Whether rendering a tool call fails if its arguments are an object. Some templates concatenate the
  * arguments with a string, others print them as JSON; some use them only if the content is none. */
-static bool fails_with_objects(struct chat_template *tpl, const struct tokenizer *tok,
-                               enum tutti_content content)
+static bool fails_with_objects(struct trial *t, enum tutti_content content)
 {
     static const struct tutti_message TRIAL[] = {
         { .role = "user", .content = "a", .n_bytes = 1 },
         { .role = "assistant", .content = "", .tool_calls = CALLS, .content_kind = TUTTI_CONTENT_NULL },
     };
-    struct chat_call call = { .tok = tok, .tpl = tpl, .messages = TRIAL, .n_messages = 2 };
     struct template_output out = { 0 };
     bool fails[2];
-    tpl->empty[1][TUTTI_CONTENT_NULL] = content;
+    t->call.messages = TRIAL;
+    t->call.n_messages = 2;
+    t->form->empty[1][TUTTI_CONTENT_NULL] = content;
     for (int as_text = 0; as_text < 2; as_text++) {
-        tpl->takes_text = as_text;
-        fails[as_text] = render_text(&out, &call, NULL) != TUTTI_OK;
+        t->form->takes_text = as_text;
+        fails[as_text] = render_text(&out, &t->call, NULL) != TUTTI_OK;
         template_output_clear(&out);
     }
     return fails[0] && !fails[1];
+}
+
+/* A list of one tool; NULL: out of memory. */
+static json_t *trial_tools(const char *name)
+{
+    return json_pack("[{s:s, s:{s:s, s:s, s:{s:s, s:{s:{s:s, s:s}}, s:[s]}}}]", "type", "function",
+                     "function", "name", name, "description", "a", "parameters", "type", "object",
+                     "properties", "x", "type", "string", "description", "a", "required", "x");
 }
 
 /* Whether the prompt shows a tool that the request lists. */
@@ -384,9 +435,7 @@ static bool shows_tools(const struct chat_template *tpl, const struct tokenizer 
         { .role = "system", .content = "a", .n_bytes = 1 },
         { .role = "user", .content = "a", .n_bytes = 1 },
     };
-    json_t *tools = json_pack("[{s:s, s:{s:s, s:s, s:{s:s, s:{s:{s:s, s:s}}, s:[s]}}}]", "type", "function",
-                              "function", "name", NAME, "description", "a", "parameters", "type", "object",
-                              "properties", "x", "type", "string", "description", "a", "required", "x");
+    json_t *tools = trial_tools(NAME);
     bool shows = false, fails = true;
     for (size_t skip = 0; skip < 2 && !shows && tools; skip++) { /* some know no system role */
         struct chat_call call = {
@@ -400,7 +449,7 @@ static bool shows_tools(const struct chat_template *tpl, const struct tokenizer 
         template_output_clear(&out);
     }
     json_decref(tools);
-    return shows || (fails && template_mentions(tpl->plain, "tools"));
+    return shows || (fails && template_mentions(tpl->plain.code, "tools"));
 }
 
 /* Whether a prompt ends with the mark that opens the reasoning, if reasoning is on. */
@@ -427,8 +476,7 @@ static bool opens_reasoning(const struct chat_template *tpl, const struct tokeni
 
 /* How often the word "None" occurs in a prompt whose assistant message has this content; -1:
  * rendering fails. */
-static int count_nones(struct chat_template *tpl, const struct tokenizer *tok, bool has_calls,
-                       enum tutti_content content)
+static int count_nones(struct trial *t, bool has_calls, enum tutti_content content)
 {
     static const char WORD[] = "None";
     struct tutti_message trial[] = {
@@ -436,15 +484,16 @@ static int count_nones(struct chat_template *tpl, const struct tokenizer *tok, b
         { .role = "assistant", .content = "", .content_kind = TUTTI_CONTENT_NULL },
         { .role = has_calls ? "tool" : "user", .content = "a", .n_bytes = 1, .tool_call_id = "call00000" },
     };
-    struct chat_call call = { .tok = tok, .tpl = tpl, .messages = trial, .n_messages = 3 };
     struct template_output out = { 0 };
     int n = 0;
+    t->call.messages = trial;
+    t->call.n_messages = 3;
     if (has_calls)
         trial[1].tool_calls = CALLS;
     else
         trial[2].tool_call_id = NULL;
-    tpl->empty[has_calls][TUTTI_CONTENT_NULL] = content;
-    if (render_text(&out, &call, NULL) != TUTTI_OK)
+    t->form->empty[has_calls][TUTTI_CONTENT_NULL] = content;
+    if (render_text(&out, &t->call, NULL) != TUTTI_OK)
         return -1;
     for (const char *at = out.text; (at = strstr(at, WORD)); at += sizeof WORD - 1)
         n++;
@@ -455,16 +504,16 @@ static int count_nones(struct chat_template *tpl, const struct tokenizer *tok, b
 /* Null and absent content are passed to the template unchanged, as in transformers. If the template
  * then fails or prints the word "None", it gets the other of the two instead; if that fails too, an
  * empty text. */
-static void choose_empty(struct chat_template *tpl, const struct tokenizer *tok, bool has_calls)
+static void choose_empty(struct trial *t, bool has_calls)
 {
     static const enum tutti_content OTHERS[] = { TUTTI_CONTENT_NULL, TUTTI_CONTENT_ABSENT };
-    int n_text = count_nones(tpl, tok, has_calls, TUTTI_CONTENT_TEXT);
+    int n_text = count_nones(t, has_calls, TUTTI_CONTENT_TEXT);
     bool works[2];
     for (size_t i = 0; i < 2; i++) {
-        int n = count_nones(tpl, tok, has_calls, OTHERS[i]);
+        int n = count_nones(t, has_calls, OTHERS[i]);
         works[i] = n >= 0 && (n_text < 0 || n <= n_text);
     }
-    enum tutti_content *empty = tpl->empty[has_calls];
+    enum tutti_content *empty = t->form->empty[has_calls];
     empty[TUTTI_CONTENT_TEXT] = TUTTI_CONTENT_TEXT;
     empty[TUTTI_CONTENT_NULL] = works[0]   ? TUTTI_CONTENT_NULL
                                 : works[1] ? TUTTI_CONTENT_ABSENT
@@ -530,27 +579,45 @@ void chat_forms_of(const struct chat_template_source *source, const struct call_
     *reasoning = reasoning_form_of_template(text, source->n_bytes);
 }
 
-static void find_forms(struct chat_template *tpl, const struct chat_template_source *source)
+/* Compiles one of the templates. text NULL: there is none. */
+static enum tutti_status adapt_compile(struct adapted *form, const char *text, size_t n_bytes,
+                                       const char *name, struct tutti_error *err)
 {
-    chat_forms_of(source, &tpl->tool_form, &tpl->reasoning);
     for (size_t k = 0; k < N_REASONING_KEYS; k++)
-        tpl->reads_key[k] = k == 0 || reads_key(source->text, source->n_bytes, REASONING_KEYS[k]);
+        form->reads_key[k] = k == 0 || (text && reads_key(text, n_bytes, REASONING_KEYS[k]));
+    return template_compile(&form->code, text, n_bytes, name, err);
+}
+
+/* Finds the forms that a template takes. tools: given to it in the trials; NULL: none. */
+static void adapt(struct chat_template *tpl, struct adapted *form, const struct tokenizer *tok,
+                  const json_t *tools)
+{
+    struct trial t = { .call = { .tok = tok, .tpl = tpl, .tools = tools }, .form = form };
+    form->takes_parts = shows_only_parts(&t);
+    form->takes_text = fails_with_objects(&t, TUTTI_CONTENT_TEXT) ||
+                       fails_with_objects(&t, TUTTI_CONTENT_NULL);
+    choose_empty(&t, false);
+    choose_empty(&t, true);
 }
 
 enum tutti_status chat_template_new(struct chat_template **out, const struct chat_template_source *source,
                                     const struct tokenizer *tok, struct tutti_error *err)
 {
     struct chat_template *tpl = calloc(1, sizeof *tpl);
-    if (!tpl)
+    json_t *tools = trial_tools("f");
+    if (!tpl || !tools) {
+        json_decref(tools);
+        free(tpl);
         return chat_out_of_memory(err);
+    }
     tpl->format = make_format(source->builtin);
     tpl->builtin = source->builtin;
     if (source->text)
-        find_forms(tpl, source);
-    enum tutti_status st = template_compile(&tpl->plain, source->text, source->n_bytes, source->name, err);
+        chat_forms_of(source, &tpl->tool_form, &tpl->reasoning);
+    enum tutti_status st = adapt_compile(&tpl->plain, source->text, source->n_bytes, source->name, err);
     if (st == TUTTI_OK && source->tool_text)
-        st = template_compile(&tpl->tools, json_string_value(source->tool_text),
-                              json_string_length(source->tool_text), source->name, err);
+        st = adapt_compile(&tpl->tools, json_string_value(source->tool_text),
+                           json_string_length(source->tool_text), source->name, err);
     if (st != TUTTI_OK)
         goto done;
     tpl->trusted = source->tokens ? json_copy((json_t *)(uintptr_t)source->tokens) : make_tokens(tok);
@@ -558,15 +625,15 @@ enum tutti_status chat_template_new(struct chat_template **out, const struct cha
         st = chat_out_of_memory(err);
         goto done;
     }
-    tpl->takes_text = fails_with_objects(tpl, tok, TUTTI_CONTENT_TEXT) ||
-                      fails_with_objects(tpl, tok, TUTTI_CONTENT_NULL);
-    tpl->takes_tools = tpl->tools || shows_tools(tpl, tok);
+    adapt(tpl, &tpl->plain, tok, NULL);
+    if (tpl->tools.code)
+        adapt(tpl, &tpl->tools, tok, tools);
+    tpl->takes_tools = tpl->tools.code || shows_tools(tpl, tok);
     tpl->opens_reasoning = opens_reasoning(tpl, tok);
-    choose_empty(tpl, tok, false);
-    choose_empty(tpl, tok, true);
     *out = tpl;
     tpl = NULL;
 done:
+    json_decref(tools);
     chat_template_free(tpl);
     return st;
 }

@@ -42,6 +42,8 @@ static const char *const ENDS[] = { "<|endoftext|>", "<|end_of_text|>", "▁<EOT
 static int32_t find_token(const struct tokenizer *tok, const char *name, int32_t n_rows)
 {
     int32_t id = name ? tokenizer_find_control(tok, name) : -1;
+    if (name && id < 0) /* added tokens of Qwen2.5-Coder and DeepSeek-Coder are not special */
+        id = tokenizer_find_added(tok, name);
     if (name && id < 0)
         id = tokenizer_find(tok, name, strlen(name));
     return id < n_rows ? id : -1;

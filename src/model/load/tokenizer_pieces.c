@@ -38,19 +38,6 @@ static enum tutti_status pieces_add_token(const struct adding *a, const json_t *
                                a->name, a->err);
 }
 
-/* The id of an added token, -1: none. */
-static int32_t find_added(const struct tokenizer *tok, const char *text)
-{
-    size_t n_bytes = strlen(text);
-    for (size_t i = 0; i < tokenizer_n_added(tok); i++) {
-        struct added_token added = tokenizer_added(tok, i);
-        struct piece piece = tokenizer_piece(tok, added.id);
-        if (piece.n_bytes == n_bytes && memcmp(piece.bytes, text, n_bytes) == 0)
-            return added.id;
-    }
-    return -1;
-}
-
 struct decoder_entry {
     long long id;
     const json_t *token;
@@ -109,7 +96,7 @@ static enum tutti_status add_named(const struct adding *a, const json_t *setting
             text = own;
         }
     }
-    int32_t added = text ? find_added(a->tok, text) : -1;
+    int32_t added = text ? tokenizer_find_added(a->tok, text) : -1;
     int32_t found = !text || added >= 0 ? added : tokenizer_find(a->tok, text, strlen(text));
     if (found < 0)
         return TUTTI_OK;
@@ -122,7 +109,7 @@ static enum tutti_status add_named(const struct adding *a, const json_t *setting
 static enum tutti_status add_other(const struct adding *a, const json_t *token, int32_t n_rows)
 {
     const char *text = tokenizer_settings_text(token);
-    if (!text || !*text || find_added(a->tok, text) >= 0)
+    if (!text || !*text || tokenizer_find_added(a->tok, text) >= 0)
         return TUTTI_OK;
     int32_t id = tokenizer_find(a->tok, text, strlen(text));
     if (id < 0 && tokenizer_n_pieces(a->tok) < n_rows)
@@ -175,7 +162,7 @@ static enum tutti_status add_of_json(const struct adding *a, const struct tokeni
     for (size_t i = 0; st == TUTTI_OK && i < json_array_size(list); i++) {
         const json_t *token = json_array_get(list, i), *id = json_object_get(token, "id");
         const char *text = tokenizer_settings_text(token);
-        if (text && json_is_integer(id) && find_added(a->tok, text) < 0)
+        if (text && json_is_integer(id) && tokenizer_find_added(a->tok, text) < 0)
             st = pieces_add_token(a, token, json_integer_value(id));
     }
     return st;
