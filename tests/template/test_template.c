@@ -82,6 +82,35 @@ static void renders_published_templates_as_jinja(void **state)
     check_file(FOLDER "harmony.json", 80);
 }
 
+/* A slice shares the items of its list until one of the two changes. */
+static void a_slice_costs_no_copy_and_is_one(void **state)
+{
+    static const struct {
+        const char *template, *want;
+    } CASES[] = {
+        { "{% set l = [1, 2, 3, 4] %}{% set s = l[1:] %}{% set _ = s.append(5) %}{% set _ = l.pop() %}"
+          "{% set _ = l.append(9) %}{% set _ = s.pop(0) %}{{ l }}{{ s }}",
+          "[1, 2, 3, 9][3, 4, 5]" },
+        { "{% set l = [1, 2, 3] %}{% set s = l[:2] %}{% set t = s[1:] %}{% set _ = l.insert(0, 7) %}"
+          "{% set _ = s.extend(s) %}{% set _ = t.append(8) %}{{ l }}{{ s }}{{ t }}{{ l[2:1] }}",
+          "[7, 1, 2, 3][1, 2, 1, 2][2, 8][]" },
+        { "{% set l = range(3000) | list %}{% for i in l %}{{ 'end' if not l[loop.index:] }}{% endfor %}",
+          "end" },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct template *tpl = compile(CASES[i].template);
+        struct template_input input = { .roles = ROLES };
+        struct template_output out;
+        struct tutti_error err;
+        if (template_render(tpl, &input, &out, &err) != TUTTI_OK)
+            fail_msg("%s", err.text);
+        assert_string_equal(out.text, CASES[i].want);
+        template_output_clear(&out);
+        template_free(tpl);
+    }
+}
+
 /* ---- whose text it is ---- */
 
 /* Renders with the variable u = "us<er" of the user and t = "trust" of the template's side; the user's bytes come back in
@@ -270,6 +299,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(speaks_the_language_of_jinja),
         cmocka_unit_test(renders_published_templates_as_jinja),
+        cmocka_unit_test(a_slice_costs_no_copy_and_is_one),
         cmocka_unit_test(marks_each_byte_that_came_from_the_user),
         cmocka_unit_test(names_the_line_of_an_error),
         cmocka_unit_test(stays_within_its_limits),

@@ -293,11 +293,12 @@ const struct builtin *string_method_find(const char *name)
 
 /* ---- lists ---- */
 
+/* Before a list changes. */
 static bool is_mutable(struct render *r, struct value self)
 {
     if (self.list->kind != LIST_LIST)
         fail_type(r, "'tuple' object has no such method");
-    return !failed(r);
+    return !failed(r) && list_unshare(r, self.list);
 }
 
 BUILTIN(m_append)

@@ -260,6 +260,13 @@ struct value slice_value(struct render *r, struct value object, struct value beg
     if (object.kind == VALUE_STRING)
         return slice_string(r, object, from, to, by);
     struct value out = value_list(r, object.list->kind == LIST_TUPLE ? LIST_TUPLE : LIST_LIST);
+    if (by == 1 && from < to &&
+        !failed(r)) { /* no copy: templates look at messages[loop.index:] in each round */
+        object.list->is_shared = out.list->is_shared = true;
+        out.list->items = object.list->items + from;
+        out.list->n = out.list->capacity = (size_t)(to - from);
+        return out;
+    }
     for (int64_t i = from; (by > 0 ? i < to : i > to) && spend(r, 0);) {
         list_add(r, out.list, object.list->items[i]);
         if (__builtin_add_overflow(i, by, &i))

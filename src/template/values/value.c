@@ -232,6 +232,14 @@ bool list_add_all(struct render *r, struct list *to, const struct list *from)
     return !failed(r);
 }
 
+bool list_unshare(struct render *r, struct list *list)
+{
+    struct list own = { .kind = list->kind };
+    if (list->is_shared && list_add_all(r, &own, list))
+        *list = own;
+    return !failed(r);
+}
+
 /* Equal values have equal hashes: 1, 1.0 and true are equal. */
 static uint64_t hash_value(struct value key)
 {

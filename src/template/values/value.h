@@ -49,6 +49,7 @@ enum list_kind { LIST_LIST, LIST_TUPLE, LIST_GENERATOR, LIST_RANGE, LIST_KEYS, L
 
 struct list {
     enum list_kind kind;
+    bool is_shared; /* its items are also a slice's, or the list's that it is a slice of */
     struct value *items;
     size_t n, capacity;
 };
@@ -120,7 +121,8 @@ struct value value_from_json(struct render *r, const json_t *json, enum origin o
 /* ---- lists and dicts; false: failed ---- */
 bool list_add(struct render *r, struct list *list, struct value item);
 bool list_add_all(struct render *r, struct list *to, const struct list *from); /* from may be to, or NULL */
-bool value_is_key(struct render *r, struct value key); /* false: failed, the type cannot be a key */
+bool list_unshare(struct render *r, struct list *list); /* before its items change: gives it its own ones */
+bool value_is_key(struct render *r, struct value key);  /* false: failed, the type cannot be a key */
 bool dict_set(struct render *r, struct dict *dict, struct value key, struct value value);
 bool dict_update(struct render *r, struct dict *to, const struct dict *from);
 struct value *dict_find(struct render *r, const struct dict *dict, struct value key); /* NULL: none */
