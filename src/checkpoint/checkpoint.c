@@ -260,12 +260,12 @@ static enum tutti_status wrap_quantized(struct checkpoint *ck, struct tutti_erro
     return st;
 }
 
-/* Keeps the tensors of the language part, under the names that they have without a vision part. */
+/* Keeps the tensors of the language part, under the names that they have in a model that generates text. */
 static enum tutti_status take_text_part(struct checkpoint *ck, struct tutti_error *err)
 {
     size_t n = ck->n_tensors, n_text = 0;
     enum tutti_status st = TUTTI_OK;
-    if (!ck->has_vision)
+    if (!ck->has_vision && !checkpoint_find(ck, BARE_EMBEDDING))
         return TUTTI_OK;
     ck->text = calloc(n + 1, sizeof *ck->text);
     if (!ck->text)
@@ -274,7 +274,8 @@ static enum tutti_status take_text_part(struct checkpoint *ck, struct tutti_erro
     ck->n_tensors = 0;
     for (size_t i = 0; i < n && st == TUTTI_OK; i++) {
         struct text_tensor *t = &ck->text[n_text];
-        const char *name = text_part_name(ck->tensors[i]->name, t->name, sizeof t->name);
+        const char *name = (ck->has_vision ? text_part_name : bare_part_name)(ck->tensors[i]->name, t->name,
+                                                                              sizeof t->name);
         if (!name)
             continue;
         t->tensor = *ck->tensors[i];

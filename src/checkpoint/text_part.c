@@ -65,3 +65,12 @@ const char *text_part_name(const char *name, char *out, size_t size)
         return out;
     return rest ? rest : name;
 }
+
+const char *bare_part_name(const char *name, char *out, size_t size)
+{
+    static const char *const PARTS[] = { "embed_tokens.", "layers.", "norm." };
+    for (size_t i = 0; i < sizeof PARTS / sizeof *PARTS; i++)
+        if (after(name, PARTS[i]) && snprintf(out, size, "model.%s", name) < (int)size)
+            return out;
+    return name;
+}

@@ -4,6 +4,7 @@
 
 #include "base/containers/array.h"
 #include "base/log.h"
+#include "model/load/pooling.h"
 #include "model/weights/mtp.h"
 #include "offline/convert_meta.h"
 #include "offline/convert_stream.h"
@@ -607,6 +608,9 @@ static enum tutti_status convert(struct converter *c, const char *dst, struct tu
     c->stream.ck = c->ck;
     st = merge_open(&c->merge, c->options->merges, c->options->n_merges, &c->desc, c->family,
                     c->from->is_gguf, err);
+    struct model_pooling pooling = { 0 };
+    if (st == TUTTI_OK)
+        st = pooling_read(&pooling, &c->desc, c->ck, err);
     if (st == TUTTI_OK)
         st = open_patterns(c, err);
     if (st == TUTTI_OK)
@@ -632,6 +636,7 @@ static enum tutti_status convert(struct converter *c, const char *dst, struct tu
     char name[128];
     model_name(name, sizeof name, checkpoint_path(c->ck));
     convert_describe(c->stream.writer, c->family, &c->desc, name, file_type(c->options));
+    pooling_put(c->stream.writer, c->family->gguf_architecture, &pooling);
     st = write_tokenizer(c, err);
     return st == TUTTI_OK ? write_all(c, err) : st;
 }

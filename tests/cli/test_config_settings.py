@@ -87,3 +87,11 @@ def test_suppressed_tokens_are_refused_by_name(tmp_path, name):
         settings = json.load(file)
     (folder / name).write_text(json.dumps(settings | {"suppress_tokens": [5]}), encoding="utf-8")
     assert f"{name}: suppress_tokens: tokens that may never be sampled" in tutti("generate", folder, "-p", "Hi", "-n", "1", check=1).stderr
+
+
+def test_gguf_cannot_have_deepseeks_factor_of_scores_without_yarn(tmp_path):
+    folder = changed(tmp_path / "model", "deepseek-v3-tiny", {"rope_scaling": {"type": "linear", "factor": 4.0, "mscale_all_dim": 0.8}})
+    refused = tutti("convert", folder, tmp_path / "out.gguf", "--type", "f32", check=1).stderr
+    assert "rope_scaling: mscale_all_dim without YaRN, which GGUF's architecture deepseek2 cannot express" in refused
+    changed(folder, "deepseek-v3-tiny", {"rope_scaling": {"type": "linear", "factor": 4.0}})
+    tutti("convert", folder, tmp_path / "out.gguf", "--type", "f32")

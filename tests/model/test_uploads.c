@@ -96,6 +96,26 @@ static const struct upload {
       "\"n_layer\":60,\"parallel_attn\":true,\"torch_dtype\":\"bfloat16\",\"use_cache\":true,\"vocab_size\":"
       "65024}",
       "falcon", NULL },
+    { "Falcon-7B, saved by transformers 5",
+      "{\"alibi\":false,\"apply_residual_connection_post_layernorm\":false,\"architectures\":"
+      "[\"FalconForCausalLM\"],\"bias\":false,\"dtype\":\"bfloat16\",\"hidden_size\":4544,"
+      "\"layer_norm_epsilon\":1e-05,\"model_type\":\"falcon\",\"multi_query\":true,"
+      "\"new_decoder_architecture\":false,\"num_attention_heads\":71,\"num_hidden_layers\":32,"
+      "\"parallel_attn\":true,\"rope_parameters\":{\"rope_theta\":10000.0,\"rope_type\":\"default\"},"
+      "\"vocab_size\":65024}",
+      "falcon", NULL },
+    { "GLM-4.5V, saved by transformers 5",
+      "{\"model_type\":\"glm4v_moe\",\"text_config\":{\"model_type\":\"glm4v_moe_text\",\"hidden_size\":4096,"
+      "\"intermediate_size\":10944,\"moe_intermediate_size\":1408,\"num_attention_heads\":96,"
+      "\"num_key_value_heads\":8,\"head_dim\":128,\"num_hidden_layers\":46,\"vocab_size\":151552,"
+      "\"first_k_dense_replace\":1,\"n_group\":1,\"n_routed_experts\":128,\"n_shared_experts\":1,"
+      "\"num_experts_per_tok\":8,\"topk_group\":1,\"norm_topk_prob\":true,\"routed_scaling_factor\":1.0,"
+      "\"attention_bias\":true,\"hidden_act\":\"silu\",\"rms_norm_eps\":1e-05,\"router_aux_loss_coef\":0."
+      "0001,"
+      "\"rope_parameters\":{\"mrope_section\":[8,12,12],\"partial_rotary_factor\":0.5,\"rope_theta\":10000.0,"
+      "\"rope_type\":\"default\"},\"max_position_embeddings\":65536},\"vision_config\":{\"hidden_size\":1536}"
+      "}",
+      "glm4_moe", NULL },
     { "Falcon-RW-1B",
       "{\"alibi\":true,\"architectures\":[\"FalconForCausalLM\"],\"bias\":true,\"hidden_size\":2048,"
       "\"layer_norm_epsilon\":1e-05,\"model_type\":\"falcon\",\"multi_query\":false,"

@@ -223,7 +223,7 @@ void describe_rope(struct model_desc *d, struct config *c, const char *object,
 
 /* Newer files have all rotary settings in rope_parameters, older ones at top level and in
  * rope_scaling. If a file has both objects, transformers uses rope_scaling only. */
-static void read_rope(struct model_desc *d, struct config *c, const struct transformers_defaults *defaults)
+void describe_rotation(struct model_desc *d, struct config *c, const struct transformers_defaults *defaults)
 {
     struct attn_desc *a = &d->kinds[0].attn;
     bool has_old = config_has_object(c, "rope_scaling"), has_new = config_has_object(c, "rope_parameters");
@@ -383,7 +383,7 @@ void describe_transformers(struct model_desc *d, struct config *c,
                                         : defaults->activation == ACT_GELU_ERF ? "gelu"
                                                                                : "gelu_pytorch_tanh",
                                         f->has_gate ? 1U << defaults->activation : ACTIVATIONS_WITHOUT_GATE);
-    read_rope(d, c, defaults);
+    describe_rotation(d, c, defaults);
 }
 
 /* llama.cpp's use of YaRN's settings differs between releases, so only the usual values are

@@ -58,6 +58,11 @@ struct layer_split {
 /* Makes two kinds, copies of kinds[0], of layers that are marked and others. marks: [n_layers] */
 struct layer_split describe_split(struct model_desc *desc, const bool *marks);
 
+/* Reads the rotary settings of transformers into kinds[0]: rope_theta at top level, rope_scaling, rope_parameters. Needs head_dim and
+ * n_ctx. */
+void describe_rotation(struct model_desc *desc, struct config *c,
+                       const struct transformers_defaults *defaults);
+
 /* Reads rope_theta and the scaling from an object of rotary settings into kinds[0]. object: its path. */
 void describe_rope(struct model_desc *desc, struct config *c, const char *object,
                    const struct transformers_defaults *defaults);

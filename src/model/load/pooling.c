@@ -93,25 +93,51 @@ static enum tutti_status read_modules(struct model_pooling *out, const struct ch
     return st;
 }
 
-/* GGUF: 0 is no pooling; 4 ranks pairs. */
-static enum tutti_status read_gguf(struct model_pooling *out, const struct checkpoint *ck,
-                                   struct tutti_error *err)
+/* GGUF's numbers; 0 is no pooling. */
+static const enum tutti_embedding GGUF_KINDS[] = { TUTTI_EMBEDDING_NONE, TUTTI_EMBEDDING_MEAN,
+                                                   TUTTI_EMBEDDING_FIRST, TUTTI_EMBEDDING_LAST };
+enum {
+    N_GGUF_KINDS = sizeof GGUF_KINDS / sizeof *GGUF_KINDS,
+    GGUF_RANKS = 4 /* scores of pairs, by a head */
+};
+static const char KEEPS_LENGTH[] = "tutti.embedding_keeps_length";
+
+static void gguf_key(char *key, size_t size, const char *architecture)
 {
-    static const enum tutti_embedding KINDS[] = { TUTTI_EMBEDDING_NONE, TUTTI_EMBEDDING_MEAN,
-                                                  TUTTI_EMBEDDING_FIRST, TUTTI_EMBEDDING_LAST,
-                                                  TUTTI_EMBEDDING_FIRST };
+    snprintf(key, size, "%.64s.pooling_type", architecture ? architecture : "");
+}
+
+static enum tutti_status read_gguf(struct model_pooling *out, const struct model_desc *desc,
+                                   const struct checkpoint *ck, struct tutti_error *err)
+{
     const json_t *scalars = gguf_scalars(checkpoint_gguf(ck));
-    const char *architecture = json_string_value(json_object_get(scalars, "general.architecture"));
     char key[128];
-    snprintf(key, sizeof key, "%.64s.pooling_type", architecture ? architecture : "");
+    gguf_key(key, sizeof key, json_string_value(json_object_get(scalars, "general.architecture")));
     const json_t *value = json_object_get(scalars, key);
     json_int_t type = json_integer_value(value);
-    if (!value)
+    out->keeps_length = json_is_true(json_object_get(scalars, KEEPS_LENGTH));
+    if (!value || (json_is_integer(value) && type == GGUF_RANKS && desc->has_score))
         return TUTTI_OK;
-    if (!json_is_integer(value) || type < 0 || (size_t)type >= sizeof KINDS / sizeof *KINDS)
+    if (json_is_integer(value) && type == GGUF_RANKS)
+        return error_set(
+            err, TUTTI_E_UNSUPPORTED,
+            "%s: %s is 4 (scores of pairs), but the file has no head that tutti can run, expected 0 to 3",
+            checkpoint_path(ck), key);
+    if (!json_is_integer(value) || type < 0 || type >= N_GGUF_KINDS)
         return error_set(err, TUTTI_E_FORMAT, "%s: %s: expected 0 to 4", checkpoint_path(ck), key);
-    out->kind = KINDS[type];
+    out->kind = GGUF_KINDS[type];
     return TUTTI_OK;
+}
+
+void pooling_put(struct gguf_writer *w, const char *architecture, const struct model_pooling *pooling)
+{
+    char key[128];
+    gguf_key(key, sizeof key, architecture);
+    for (uint32_t i = 1; i < N_GGUF_KINDS; i++)
+        if (GGUF_KINDS[i] == pooling->kind)
+            gguf_writer_u32(w, key, i);
+    if (pooling->keeps_length)
+        gguf_writer_bool(w, KEEPS_LENGTH, true);
 }
 
 enum tutti_status pooling_read(struct model_pooling *out, const struct model_desc *desc,
@@ -119,7 +145,7 @@ enum tutti_status pooling_read(struct model_pooling *out, const struct model_des
 {
     json_t *modules = NULL;
     *out = (struct model_pooling){ .kind = TUTTI_EMBEDDING_NONE };
-    enum tutti_status st = checkpoint_gguf(ck) ? read_gguf(out, ck, err)
+    enum tutti_status st = checkpoint_gguf(ck) ? read_gguf(out, desc, ck, err)
                                                : checkpoint_json_list(ck, "modules.json", &modules, err);
     if (st == TUTTI_OK && modules)
         st = read_modules(out, ck, modules, err);

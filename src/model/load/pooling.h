@@ -5,9 +5,14 @@
 
 #include "model/model.h"
 
+struct gguf_writer;
+
 /* An encoder whose files do not say it has TUTTI_EMBEDDING_MEAN. TUTTI_E_UNSUPPORTED: a pooling, or a
  * further module, that tutti does not compute; the error names the file and the setting. */
 MUST_CHECK enum tutti_status pooling_read(struct model_pooling *out, const struct model_desc *desc,
                                           const struct checkpoint *ck, struct tutti_error *err);
+
+/* Writes it as pooling_read() reads it from a GGUF file. */
+void pooling_put(struct gguf_writer *w, const char *architecture, const struct model_pooling *pooling);
 
 #endif

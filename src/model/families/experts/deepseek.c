@@ -347,7 +347,9 @@ static const char *deepseek_find_gguf_fault(const struct model_desc *d)
 {
     const struct attn_desc *a = &d->kinds[0].attn;
     bool is_yarn = a->rope_scaling.kind == ROPE_SCALING_YARN && a->rope_scaling.factor > 1;
-    return is_yarn && fabs(yarn_log_factor(a)) < 1e-6 ? "rope_scaling: YaRN without mscale_all_dim" : NULL;
+    if (is_yarn)
+        return fabs(yarn_log_factor(a)) < 1e-6 ? "rope_scaling: YaRN without mscale_all_dim" : NULL;
+    return a->scale > 0 ? "rope_scaling: mscale_all_dim without YaRN" : NULL;
 }
 
 static void put_experts(struct gguf_writer *w, const struct model_desc *d)

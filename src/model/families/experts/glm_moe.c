@@ -28,6 +28,7 @@ static const struct tensor_names LAYOUTS[] = {
 
 static const struct config_key KEYS[] = {
     { "output_router_logits", NULL },
+    { "router_aux_loss_coef", NULL }, /* of training */
     { NULL, NULL },
 };
 

@@ -43,8 +43,11 @@ static const struct config_key KEYS[] = {
     { "alibi", "false" }, /* the class rounds ALiBi to bfloat16, by absolute positions */
     { "apply_residual_connection_post_layernorm", "false" },
     { "partial_rotary_factor", "1.0" },
+    { "rope_parameters.partial_rotary_factor", "1.0" },
     { NULL, NULL },
 };
+
+static const struct transformers_defaults DEFAULTS = { .rope_theta = 10000 };
 
 /* How many norms a layer has, and how q, k and v are grouped. */
 static void describe_blocks(struct model_desc *d, struct config *c)
@@ -95,9 +98,7 @@ static void falcon_describe(struct model_desc *d, struct config *c, bool is_gguf
     d->tied_output = config_bool_or(c, "tie_word_embeddings", true);
     f->activation = describe_activation(c, "activation", "gelu", ACTIVATIONS_WITHOUT_GATE);
     a->has_qkv_bias = a->has_out_bias = f->has_bias = config_bool_or(c, "bias", false);
-    a->rope = ROPE_HALF;
-    a->rotary_dim = a->head_dim;
-    a->rope_theta = config_float_or(c, "rope_theta", 1e-6, 1e12, 10000);
+    describe_rotation(d, c, &DEFAULTS);
     if (a->head_dim * a->n_heads != d->d_model)
         config_unsupported(c, "num_attention_heads", "a width that is no multiple of the heads");
 }
