@@ -17,16 +17,22 @@ CONFIG = os.path.join(ROOT, "deploy", "haproxy", "haproxy.cfg")
 HOST = "127.0.0.1"
 
 
+GIVEN = set()  # ports that may not be in use yet: HAProxy would share one between its clients and its statistics
+
+
 def free_port():
     """Below those that the system gives to outgoing connections: a server that is gone must find its port again."""
     while True:
         port = random.randrange(15000, 30000)
+        if port in GIVEN:
+            continue
         with socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 sock.bind((HOST, port))
             except OSError:
                 continue
+        GIVEN.add(port)
         return port
 
 
