@@ -1,5 +1,5 @@
 /* The language part of a checkpoint with a vision part: its configuration and its tensors, as if they
- * were a checkpoint of their own. And the tensors of a model that was saved without what generates. */
+ * were a checkpoint of their own. And the tensors of a model that was saved without its head. */
 #ifndef TUTTI_CHECKPOINT_TEXT_PART_H
 #define TUTTI_CHECKPOINT_TEXT_PART_H
 
@@ -16,9 +16,11 @@ bool text_part_unwrap(json_t *config, bool *has_vision);
  * (size bytes). NULL: it belongs to the vision part. */
 const char *text_part_name(const char *name, char *out, size_t size);
 
-/* Embedding models are saved without the class that generates (Qwen3-Embedding): their tensors have no
- * "model." in front. The tensor whose name shows it, and the name of such a tensor with it. */
+/* Embedding models are saved without a head that generates text (Qwen3-Embedding): their tensors have no
+ * "model." in front. This tensor's name shows it. */
 #define BARE_EMBEDDING "embed_tokens.weight"
+
+/* The name of a tensor of such a checkpoint in a model with a head: name, or a text in out (size bytes). */
 const char *bare_part_name(const char *name, char *out, size_t size);
 
 #endif
