@@ -274,8 +274,7 @@ static enum tutti_status take_text_part(struct checkpoint *ck, struct tutti_erro
     ck->n_tensors = 0;
     for (size_t i = 0; i < n && st == TUTTI_OK; i++) {
         struct text_tensor *t = &ck->text[n_text];
-        const char *name = (ck->has_vision ? text_part_name : bare_part_name)(ck->tensors[i]->name, t->name,
-                                                                              sizeof t->name);
+        const char *name = text_part_name(ck->tensors[i]->name, t->name, sizeof t->name);
         if (!name)
             continue;
         t->tensor = *ck->tensors[i];

@@ -55,6 +55,7 @@ const char *text_part_name(const char *name, char *out, size_t size)
 {
     static const char *const VISION[] = { "vision_tower.", "vision_model.", "multi_modal_projector.",
                                           "visual." };
+    static const char *const BARE[] = { "embed_tokens.", "layers.", "norm." };
     const char *rest = after(name, "language_model."), *part = after(name, "model.");
     for (size_t i = 0; i < sizeof VISION / sizeof *VISION; i++) {
         if (after(name, VISION[i]) || (part && after(part, VISION[i])))
@@ -63,14 +64,11 @@ const char *text_part_name(const char *name, char *out, size_t size)
     const char *inner = part ? after(part, "language_model.") : NULL;
     if (!rest && inner && snprintf(out, size, "model.%s", inner) < (int)size)
         return out;
-    return rest ? rest : name;
-}
-
-const char *bare_part_name(const char *name, char *out, size_t size)
-{
-    static const char *const PARTS[] = { "embed_tokens.", "layers.", "norm." };
-    for (size_t i = 0; i < sizeof PARTS / sizeof *PARTS; i++)
-        if (after(name, PARTS[i]) && snprintf(out, size, "model.%s", name) < (int)size)
+    if (rest)
+        return rest;
+    for (size_t i = 0; i < sizeof BARE / sizeof *BARE; i++) {
+        if (after(name, BARE[i]) && snprintf(out, size, "model.%s", name) < (int)size)
             return out;
+    }
     return name;
 }

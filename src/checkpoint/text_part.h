@@ -12,15 +12,12 @@
  * *has_vision: whether there was a vision part. False: out of memory. */
 bool text_part_unwrap(json_t *config, bool *has_vision);
 
-/* The name of a tensor of such a checkpoint within its language part: an end of name, or a text in out
- * (size bytes). NULL: it belongs to the vision part. */
+/* The name of a tensor of such a checkpoint in a model that generates text: an end of name, or a text in
+ * out (size bytes). NULL: it belongs to the vision part. */
 const char *text_part_name(const char *name, char *out, size_t size);
 
 /* Embedding models are saved without a head that generates text (Qwen3-Embedding): their tensors have no
  * "model." in front. This tensor's name shows it. */
 #define BARE_EMBEDDING "embed_tokens.weight"
-
-/* The name of a tensor of such a checkpoint in a model with a head: name, or a text in out (size bytes). */
-const char *bare_part_name(const char *name, char *out, size_t size);
 
 #endif

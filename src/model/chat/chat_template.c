@@ -372,7 +372,7 @@ enum tutti_status chat_render_template(const struct chat_call *call, struct ids 
 static const char CALLS[] = "[{\"id\": \"call00000\", \"type\": \"function\", \"function\": {\"name\": "
                             "\"f\", \"arguments\": {\"a\": 1}}}]";
 
-/* Which of the templates is tried: `call` has the request's tools where it is theirs. */
+/* A trial rendering, and the template that renders it: the one for `call`, with or without tools. */
 struct trial {
     struct chat_call call;
     struct adapted *form;

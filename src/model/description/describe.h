@@ -58,8 +58,8 @@ struct layer_split {
 /* Makes two kinds, copies of kinds[0], of layers that are marked and others. marks: [n_layers] */
 struct layer_split describe_split(struct model_desc *desc, const bool *marks);
 
-/* Reads the rotary settings of transformers into kinds[0]: rope_theta at top level, rope_scaling, rope_parameters. Needs head_dim and
- * n_ctx. */
+/* Reads transformers' rotary settings into kinds[0]: rope_theta at top level, rope_scaling and
+ * rope_parameters. Needs head_dim and n_ctx. */
 void describe_rotation(struct model_desc *desc, struct config *c,
                        const struct transformers_defaults *defaults);
 

@@ -47,8 +47,6 @@ static const struct config_key KEYS[] = {
     { NULL, NULL },
 };
 
-static const struct transformers_defaults DEFAULTS = { .rope_theta = 10000 };
-
 /* How many norms a layer has, and how q, k and v are grouped. */
 static void describe_blocks(struct model_desc *d, struct config *c)
 {
@@ -98,7 +96,7 @@ static void falcon_describe(struct model_desc *d, struct config *c, bool is_gguf
     d->tied_output = config_bool_or(c, "tie_word_embeddings", true);
     f->activation = describe_activation(c, "activation", "gelu", ACTIVATIONS_WITHOUT_GATE);
     a->has_qkv_bias = a->has_out_bias = f->has_bias = config_bool_or(c, "bias", false);
-    describe_rotation(d, c, &DEFAULTS);
+    describe_rotation(d, c, &(struct transformers_defaults){ 0 });
     if (a->head_dim * a->n_heads != d->d_model)
         config_unsupported(c, "num_attention_heads", "a width that is no multiple of the heads");
 }
