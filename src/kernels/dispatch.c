@@ -194,10 +194,10 @@ struct prefetch_distance {
  * the whole latency of memory. Measured: docs/notes/kernels.md. */
 static struct prefetch_distance prefetch_distance(void)
 {
-    enum { SHORT = 2304, LONG = 9216 };
+    enum { NEAR = 1152, SHORT = 2304, MIDDLE = 3456, LONG = 9216 };
     unsigned a, b, c, d;
     bool is_intel = __get_cpuid(0, &a, &b, &c, &d) && b == signature_INTEL_ebx && d == signature_INTEL_edx;
-    return is_intel                   ? (struct prefetch_distance){ .all = SHORT, .l2 = LONG }
+    return is_intel                   ? (struct prefetch_distance){ .all = NEAR, .l2 = MIDDLE }
            : cpu_detect() & CPU_SPLIT ? (struct prefetch_distance){ .all = SHORT }
                                       : (struct prefetch_distance){ .all = LONG };
 }

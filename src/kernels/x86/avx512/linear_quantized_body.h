@@ -311,11 +311,42 @@ INLINE void block_many(const struct weights *w, union block_space *space, const 
     }
 }
 
-/* All input rows; with 16-column runs only two at a time, for lack of registers. */
-INLINE void block_all(const struct weights *w, union block_space *space, const struct input *x,
-                      const struct quant_format f, const bool is_few)
+/* Input rows that are multiplied together; with 16-column runs only two, for lack of registers. */
+INLINE int rows_at_once(const struct quant_format f)
 {
-    const int step = f.sub == BLOCK ? 4 : 2;
+    return f.sub == BLOCK ? 4 : 2;
+}
+
+/* Where a block of weights is in its unit. */
+struct place {
+    const uint8_t *unit;
+    int block;
+};
+
+/* Fetches ahead of one of the halves of a block of weights. Four rows and more leave few buffers of L1 for lines on their way from
+ * memory, so on processors that execute them in two passes these lines stay in L2. */
+INLINE void prefetch_half(const struct place *at, int half, int n_rows, const struct quant_format f)
+{
+    const int per_unit = format_unit_columns(f) / BLOCK;
+    prefetch_part(at->unit, format_unit_bytes(f), 2 * at->block + half, 2 * per_unit,
+                  IS_SPLIT && n_rows > FEW_ROWS_SPLIT);
+}
+
+/* Between the rows of a block: the second half of its prefetches, and the rows two blocks ahead, which come from L2. */
+INLINE void prefetch_between(const struct place *at, const struct input *x, const struct quant_format f)
+{
+    const int block_bytes = x->n_rows * (BLOCK + (int)sizeof *x->rows);
+    const char *ahead = (const char *)x->q + 2 * block_bytes;
+    prefetch_half(at, 1, x->n_rows, f);
+    for (int i = 0; i < block_bytes; i += 64)
+        prefetch(ahead + i);
+}
+
+/* All input rows. */
+INLINE void block_all(const struct weights *w, union block_space *space, const struct input *x,
+                      const struct quant_format f, const bool is_few, const struct place *at)
+{
+    const int step = rows_at_once(f);
     if (!is_few && f.sub == BLOCK) {
         block_many(w, space, x, f);
         return;
@@ -325,6 +356,8 @@ INLINE void block_all(const struct weights *w, union block_space *space, const s
     if (!is_few)
         multiply_scales(&m, w, f);
     for (; r + step <= x->n_rows; r += step) {
+        if (is_few && r == step)
+            prefetch_between(at, x, f);
         if (!is_few) {
             const char *ahead = (const char *)(x->q + 8 * r) + PREFETCH_INPUT_BYTES;
             prefetch(ahead);
@@ -366,11 +399,12 @@ INLINE void panel_blocks(struct input x, union block_space *space, const uint8_t
         const uint8_t *unit = panel + (size_t)(b / per_unit) * unit_bytes;
         const uint8_t *block = unit + format_param_bytes(f) + (size_t)(b % per_unit) * block_bytes;
         struct weights w;
-        /* With few rows before the block's own loads, with many after them (measured: docs/notes/kernels.md). Four rows and more
-         * leave few buffers of L1 for lines on their way from memory, so on processors that execute them in two passes these lines
-         * stay in L2. */
+        const struct place at = { unit, b % per_unit };
+        /* With few rows before the block's own loads, with many after them (measured: docs/notes/kernels.md). */
         if (is_few)
-            prefetch_part(unit, unit_bytes, b % per_unit, per_unit, IS_SPLIT && x.n_rows > FEW_ROWS_SPLIT);
+            prefetch_half(&at, 0, x.n_rows, f);
+        if (is_few && x.n_rows < 2 * rows_at_once(f))
+            prefetch_half(&at, 1, x.n_rows, f);
         if (IS_PAIRED && format_is_paired(f) && !is_few)
             unpack_paired(&w, block, f);
         else
@@ -383,7 +417,7 @@ INLINE void panel_blocks(struct input x, union block_space *space, const uint8_t
         x.q = (const int32_t *)tile;
         x.rows = (const struct input_row *)(tile + x.n_rows * BLOCK);
         tile += (size_t)x.n_rows * (BLOCK + sizeof(struct input_row));
-        block_all(&w, space, &x, f, is_few);
+        block_all(&w, space, &x, f, is_few, &at);
     }
 }
 
