@@ -658,6 +658,11 @@ bool checkpoint_is_taken(const struct checkpoint *ck, size_t index)
     return ck->taken[index];
 }
 
+bool checkpoint_is_bare(const struct checkpoint *ck)
+{
+    return ck->text && !ck->has_vision;
+}
+
 bool checkpoint_is_quiet(const struct checkpoint *ck)
 {
     return ck->is_quiet;

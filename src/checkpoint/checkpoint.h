@@ -47,6 +47,9 @@ bool checkpoint_is_taken(const struct checkpoint *ck, size_t index);
 /* Whether another process prints the warnings: it was opened for a rank other than the first. */
 bool checkpoint_is_quiet(const struct checkpoint *ck);
 
+/* Whether tensors are named as in a model that was saved without its head (text_part.h). */
+bool checkpoint_is_bare(const struct checkpoint *ck);
+
 /* config.json; for GGUF an object with every scalar of the metadata under its full key, for
  * example "llama.embedding_length" (for arrays see gguf.h). Never NULL. */
 const json_t *checkpoint_config(const struct checkpoint *ck);

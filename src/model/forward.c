@@ -152,7 +152,7 @@ static enum tutti_status forward_reserve(struct model *model, int max_rows, int 
         { &w->scores, max_rows, widest.scores },
         { &w->attn_out, max_rows, d->ffn_place != FFN_SEQUENTIAL ? d->d_model : 0 },
         { &w->gathered, max_rows, d->d_model },
-        { &w->logits, max_outputs, d->is_encoder ? 0 : d->n_vocab },
+        { &w->logits, max_outputs, d->is_headless ? 0 : d->n_vocab },
         { &w->previous, max_rows, d->uses_mtp ? d->d_model : 0 },
         { &w->pair, max_rows, d->uses_mtp ? 2 * d->d_model : 0 },
         { &w->whole, max_outputs, model->group && model_rank(model) == 0 ? model->desc.n_vocab : 0 },

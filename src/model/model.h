@@ -162,9 +162,12 @@ struct model_desc {
      * counts up. */
     bool has_prefix;
     int32_t prefix_end_id, mask_ids[2];
-    /* With has_prefix: the whole input is the prefix. There is no output matrix: a step gives hidden
-     * states, or with has_score a number for each of its outputs. */
+    /* With has_prefix: the whole input is the prefix. A step gives hidden states, or with has_score a number for each
+     * of its outputs. */
     bool is_encoder;
+    /* There is no output matrix, so that a step gives no logits: an encoder, or a decoder for embeddings that was saved
+     * without it. */
+    bool is_headless;
     bool has_score;         /* the hidden state goes through a head (SLOT_POOLER, tanh, SLOT_SCORE) */
     bool has_raw_score;     /* the score is used as it is; else users want its sigmoid */
     int n_segments;         /* a vector of a row's segment (0 or 1) is added to the embedding; 0: none */
@@ -351,7 +354,7 @@ static inline int model_hidden_width(const struct model_desc *d)
     return d->has_score ? 1 : d->d_model;
 }
 
-/* TUTTI_E_ARGUMENT with param model: it is an encoder, which gives no logits and generates nothing. */
+/* TUTTI_E_ARGUMENT with param model: it gives no logits and generates nothing (is_headless). */
 MUST_CHECK enum tutti_status model_check_generates(const struct model *model, struct tutti_error *err);
 
 /* Counts the virtual tokens of an adapter, whose rotary positions do not count, before the prefix. */

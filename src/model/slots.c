@@ -67,7 +67,7 @@ static bool has_post_norms(const struct model_desc *d, int layer)
 static bool has_output(const struct model_desc *d, int layer)
 {
     (void)layer;
-    return !d->tied_output && !d->is_encoder;
+    return !d->tied_output && !d->is_headless;
 }
 
 static bool has_output_norm(const struct model_desc *d, int layer)

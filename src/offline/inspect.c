@@ -457,7 +457,7 @@ enum tutti_status model_inspect_info(const char *path, struct tutti_model_info *
         st = pooling_read(&pooling, &r.desc, r.ck, err);
     if (st == TUTTI_OK)
         *out = (struct tutti_model_info){ .n_ctx = r.desc.n_ctx,
-                                          .is_encoder = r.desc.is_encoder,
+                                          .only_embeds = r.desc.is_headless,
                                           .has_score = r.desc.has_score,
                                           .embedding = pooling.kind,
                                           .has_chat = r.has_template || r.family->choose_chat,

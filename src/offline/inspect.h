@@ -27,7 +27,7 @@ struct inspect_options {
 MUST_CHECK enum tutti_status model_inspect(const char *path, const struct inspect_options *options, FILE *out,
                                            struct tutti_error *err);
 
-/* Fills what the configuration and the chat template tell: n_ctx, is_encoder, has_score, embedding, has_chat,
+/* Fills what the configuration and the chat template tell: n_ctx, only_embeds, has_score, embedding, has_chat,
  * tool_form and reasoning_form. All else is zero. Reads neither weights nor the vocabulary. */
 MUST_CHECK enum tutti_status model_inspect_info(const char *path, struct tutti_model_info *out,
                                                 struct tutti_error *err);

@@ -75,3 +75,21 @@ def test_a_converted_folder_gives_the_same_vectors(normalizes, tmp_path):
 def test_tensors_without_the_name_of_the_model_are_found(tmp_path):
     want = vectors(make_folder(tmp_path / "model"), tmp_path / "log")
     assert vectors(make_bare(make_folder(tmp_path / "bare")), tmp_path / "log") == want
+
+
+def test_a_model_saved_without_its_head_makes_embeddings_only(tmp_path):
+    """As Qwen3-Embedding-8B and e5-mistral are published: not tied, and without an output matrix."""
+    want = vectors(make_folder(tmp_path / "model"), tmp_path / "log")
+    folder = make_bare(make_folder(tmp_path / "headless"))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    assert config["tie_word_embeddings"] is True
+    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}), encoding="utf-8")
+    assert vectors(folder, tmp_path / "log") == want
+    server = Server(folder, *EXACT, log=tmp_path / "log")
+    reply = server.post("/v1/completions", {"prompt": "The fox", "max_tokens": 1})
+    assert reply.status_code == 400 and "only makes embeddings" in reply.json()["error"]["message"]
+    assert server.get("/v1/models").json()["data"][0]["capabilities"] == ["embeddings", "rerank"]
+    server.wait_idle()
+    assert server.stop() == 0, server.log()[-2000:]
+    done = subprocess.run([BIN, "generate", folder, "-p", "The fox"], capture_output=True, timeout=PATIENCE)
+    assert done.returncode in (1, 2) and b"has no output matrix" in done.stderr

@@ -160,7 +160,7 @@ def test_the_context_is_the_limit(bert):
 def test_a_request_for_text_is_refused_by_name(bert, path, body):
     answer = bert.post(path, body)
     assert answer.status_code == 400
-    assert "bert-tiny is an encoder" in answer.json()["error"]["message"]
+    assert "bert-tiny only makes embeddings" in answer.json()["error"]["message"]
 
 
 def test_an_encoder_is_served_beside_a_chat_model(start, bert):

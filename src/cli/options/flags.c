@@ -462,7 +462,7 @@ static enum tutti_status check_encoder(const struct session_flags *flags, const 
                        : engine->no_prefix_cache          ? "no-prefix-cache"
                        : flags->model.options.chat_format ? "chat-format"
                                                           : NULL;
-    if (!info.is_encoder || !name)
+    if (!info.only_embeds || !name)
         return TUTTI_OK;
     return error_set_param(err, TUTTI_E_ARGUMENT, name,
                            "--%s has no effect on %s, which only makes embeddings", name, info.name);

@@ -115,7 +115,7 @@ void tutti_model_info(const tutti_model *handle, struct tutti_model_info *out)
         .has_chat = model->chat && model->tokenizer,
         .has_infill = model->infill.is_known,
         .has_bidirectional_prompt = d->has_prefix,
-        .is_encoder = d->is_encoder,
+        .only_embeds = d->is_headless,
         .has_score = d->has_score,
         .has_raw_score = d->has_raw_score,
         .embedding = model->pooling.kind,

@@ -199,6 +199,15 @@ static void find_biases(struct layer_desc *l, const struct tensor_names *names, 
     l->ffn.has_bias = l->ffn.has_bias || has_bias(ck, names->of[SLOT_DOWN][0]);
 }
 
+/* Whether it is a decoder of which the class without a head was saved, as models for embeddings are, and whose output matrix is
+ * not the embedding. */
+static bool is_saved_headless(const struct model_desc *desc, const struct tensor_names *names,
+                              const struct checkpoint *ck)
+{
+    return checkpoint_is_bare(ck) && !desc->tied_output && names && names->of[SLOT_OUTPUT][0] &&
+           !checkpoint_find(ck, names->of[SLOT_OUTPUT][0]);
+}
+
 /* A file may contain an output matrix although the configuration ties it to the embedding. If the
  * two differ, transformers (version 5) runs the model untied. A rank's part needs no check: the
  * whole checkpoint was checked before it was sharded. */
@@ -350,6 +359,7 @@ enum tutti_status model_desc_read(struct model_desc *desc, const struct family *
     if (st != TUTTI_OK)
         return st;
     const struct tensor_names *names = family_layout(*family, ck);
+    desc->is_headless = desc->is_encoder || is_saved_headless(desc, names, ck);
     if (is_gguf && names) {
         desc->tied_output = !desc->is_encoder && !checkpoint_find(ck, names->of[SLOT_OUTPUT][0]);
         for (int i = 0; i < desc->n_kinds; i++)
@@ -505,11 +515,12 @@ void model_prefix_shift(struct prefix *prefix, int n_virtual)
 
 enum tutti_status model_check_generates(const struct model *model, struct tutti_error *err)
 {
-    return !model->desc.is_encoder
+    return !model->desc.is_headless
                ? TUTTI_OK
                : error_set_param(err, TUTTI_E_ARGUMENT, "model",
-                                 "model %s is an encoder (%s): it gives %s, and generates no text",
-                                 model->name, model->desc.family,
+                                 "model %s %s (%s): it gives %s, and generates no text", model->name,
+                                 model->desc.is_encoder ? "is an encoder" : "has no output matrix",
+                                 model->desc.family,
                                  model->desc.has_score ? "scores of pairs of texts" : "embeddings");
 }
 

@@ -107,6 +107,7 @@ uint64_t model_shape_fingerprint(const struct model *model)
         d->has_prefix ? d->mask_ids[0] : 0,
         d->has_prefix ? d->mask_ids[1] : 0,
         d->is_encoder,
+        d->is_headless,
         d->has_score,
         d->n_segments,
         (int64_t)model->weight_type,

@@ -247,7 +247,7 @@ static enum tutti_status load_text(struct loader *l, struct tutti_error *err)
     if (st == TUTTI_OK)
         st = model_choose_chat(l, tokenizer_config, generation, err);
     if (st == TUTTI_OK &&
-        !infill_find(&model->infill, model->desc.is_encoder ? NULL : model->tokenizer,
+        !infill_find(&model->infill, model->desc.is_headless ? NULL : model->tokenizer,
                      checkpoint_gguf(l->ck) ? checkpoint_config(l->ck) : NULL, model->desc.n_vocab))
         st = load_out_of_memory(l, err);
     if (st == TUTTI_OK)

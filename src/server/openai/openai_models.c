@@ -35,7 +35,7 @@ static const struct {
 
 unsigned server_abilities(const struct tutti_model_info *info)
 {
-    bool generates = !info->is_encoder;
+    bool generates = !info->only_embeds;
     unsigned abilities = generates ? SERVER_CAN_COMPLETE : 0;
     abilities |= generates && info->has_chat ? SERVER_CAN_CHAT : 0;
     abilities |= generates && info->has_infill ? SERVER_CAN_INFILL : 0;

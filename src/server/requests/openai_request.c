@@ -396,7 +396,7 @@ static enum tutti_status read_settings(struct api_request *req, int n_vocab, str
     return st == TUTTI_OK && req->kind == API_COMPLETION ? read_echo(req, err) : st;
 }
 
-/* An encoder generates no text, and a cross-encoder makes no embeddings. */
+/* A model for embeddings generates no text, and a cross-encoder makes no embeddings. */
 static enum tutti_status check_kind(enum api_kind kind, const struct tutti_model_info *info,
                                     struct tutti_error *err)
 {
@@ -404,10 +404,10 @@ static enum tutti_status check_kind(enum api_kind kind, const struct tutti_model
         return error_set_param(err, TUTTI_E_ARGUMENT, "model",
                                "model %s is a cross-encoder: it only scores pairs of texts (POST /v1/rerank)",
                                info->name);
-    if (info->is_encoder && kind != API_EMBEDDING && kind != API_RERANK)
+    if (info->only_embeds && kind != API_EMBEDDING && kind != API_RERANK)
         return error_set_param(err, TUTTI_E_ARGUMENT, "model",
-                               "model %s is an encoder: it makes embeddings (POST /v1/embeddings), and "
-                               "generates no text",
+                               "model %s only makes embeddings (POST /v1/embeddings): it is an encoder, or "
+                               "was saved without the matrix that generates text",
                                info->name);
     return TUTTI_OK;
 }
