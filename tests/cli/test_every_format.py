@@ -1,10 +1,12 @@
 """Every family in every format that checkpoints come in: the tensors of its tiny checkpoint, written by hand as PyTorch, MindSpore
 and GGUF have them, give the logits of its safetensors, bit for bit. (Files by the formats' own libraries: tests/checkpoint.)"""
+import array
 import collections
 import io
 import json
 import os
 import pickle
+import shutil
 import struct
 import sys
 import types
@@ -34,6 +36,18 @@ def read_tensors(name):
         data = file.read()
     return {key: (info["dtype"], info["shape"], data[info["data_offsets"][0]:info["data_offsets"][1]])
             for key, info in header.items() if key != "__metadata__"}
+
+
+def write_safetensors(path, tensors):
+    header, n = {}, 0
+    for name, (dtype, shape, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [n, n + len(data)]}
+        n += len(data)
+    head = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(head)) + head)
+        for _, _, data in tensors.values():
+            file.write(data)
 
 
 class Tensor:
@@ -136,3 +150,30 @@ def test_the_model_as_gguf_gives_the_same_bits(name, tmp_path):
         assert max(abs(a - b) for a, b in zip(got, want, strict=True)) < 2e-3
     else:
         assert got == want
+
+
+def transposed(data, shape):
+    """Of each matrix of two-byte elements [matrices][rows][columns]."""
+    n, rows, columns = shape
+    elements = memoryview(data).cast("H")
+    result = array.array("H", bytes(len(data)))
+    for k in range(n):
+        at = k * rows * columns
+        for row in range(rows):
+            result[at + row:at + rows * columns:rows] = array.array("H", elements[at + row * columns:at + (row + 1) * columns])
+    return result.tobytes()
+
+
+def test_experts_that_transformers_saved_again_give_the_same_bits(tmp_path):
+    """Qwen3-VL's are published as [in][out]; transformers 5 saves them as [out][in]."""
+    folder, source = tmp_path / "again", os.path.join(FIXTURES, "qwen3-vl-moe-tiny")
+    folder.mkdir()
+    shutil.copyfile(os.path.join(source, "config.json"), folder / "config.json")
+    tensors, n_changed = read_tensors("qwen3-vl-moe-tiny"), 0
+    for name, (dtype, shape, data) in tensors.items():
+        if ".experts." in name:
+            tensors[name] = (dtype, [shape[0], shape[2], shape[1]], transposed(data, shape))
+            n_changed += 1
+    assert n_changed > 2
+    write_safetensors(folder / "model.safetensors", tensors)
+    assert logits_of(folder, tmp_path) == logits_of(source, tmp_path)

@@ -2,12 +2,11 @@
 mask tokens. The ids of the tiny checkpoint, put where each vocabulary has its text and its special tokens, give the golden logits."""
 import json
 import os
-import struct
 
 import pytest
 
 from test_cli import FIXTURES, read_safetensors, tutti
-from test_every_format import read_tensors
+from test_every_format import read_tensors, write_safetensors
 
 TINY = os.path.join(FIXTURES, "chatglm-6b-tiny")
 SPECIAL = 100   # of the tiny vocabulary: [MASK], [gMASK], two more, <sop>, <eop>
@@ -15,18 +14,6 @@ EMBEDDINGS = ("transformer.word_embeddings.weight", "lm_head.weight")
 FIRST = {"vocab_size": 150528, "bos_token_id": 150004, "eos_token_id": 150005, "pad_token_id": 20003}
 SECOND = {"vocab_size": 130528, "bos_token_id": 130004, "eos_token_id": 130005, "pad_token_id": 3, "mask_token_id": 130000,
           "gmask_token_id": 130001}
-
-
-def write_safetensors(path, tensors):
-    header, n = {}, 0
-    for name, (dtype, shape, data) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [n, n + len(data)]}
-        n += len(data)
-    head = json.dumps(header).encode()
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(head)) + head)
-        for _, _, data in tensors.values():
-            file.write(data)
 
 
 def write_model(folder, changes, places):

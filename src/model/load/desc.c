@@ -107,20 +107,38 @@ static bool has_tensor(const struct checkpoint *ck, const char *pattern)
     return checkpoint_find(ck, name) != NULL;
 }
 
-/* Whether the checkpoint's feed-forward blocks are named like this. A layout with experts is known by
- * theirs, in any layer: the first layers may have none. */
+/* The tensor of a pattern in any layer: the first layers may have no experts. */
+static const struct tensor *find_in_layers(const struct checkpoint *ck, const char *pattern)
+{
+    const struct tensor *t = NULL;
+    char name[LIMIT_TENSOR_NAME_BYTES];
+    for (int layer = 0; layer < LIMIT_LAYERS && !t; layer++) {
+        weights_layer_name(name, sizeof name, pattern, layer);
+        t = checkpoint_find(ck, name);
+    }
+    return t;
+}
+
+/* Whether the checkpoint's feed-forward blocks are named like this. A layout with experts is known by theirs. */
 static bool has_ffn(const struct checkpoint *ck, const struct tensor_names *names)
 {
     const char *pattern = names->of[SLOT_EXPERT_GATE_UP][0];
-    char name[LIMIT_TENSOR_NAME_BYTES];
-    if (!pattern)
-        return has_tensor(ck, names->of[SLOT_GATE_UP][0]);
-    for (int layer = 0; layer < LIMIT_LAYERS; layer++) {
-        weights_layer_name(name, sizeof name, pattern, layer);
-        if (checkpoint_find(ck, name))
-            return true;
+    return pattern ? find_in_layers(ck, pattern) != NULL : has_tensor(ck, names->of[SLOT_GATE_UP][0]);
+}
+
+/* Whether experts' matrices that the layout has as [experts][in][out] are stored so: the width of the model is where it
+ * should be. Blocks of weights are never transposed. */
+static bool has_orientation(const struct checkpoint *ck, const struct tensor_names *names)
+{
+    const struct tensor *table = checkpoint_find(ck, names->of[SLOT_EMBEDDING][0]);
+    for (int i = 0; i < 2 && table && table->n_dims == 2; i++) {
+        enum weight_slot slot = i == 0 ? SLOT_EXPERT_GATE_UP : SLOT_EXPERT_DOWN;
+        const struct tensor *t = tensor_names_transposes(names, slot) ? find_in_layers(ck, names->of[slot][0])
+                                                                      : NULL;
+        if (t && t->n_dims == 3 && dtype_block_elems(t->dtype) == 1 && t->shape[1 + i] != table->shape[1])
+            return false;
     }
-    return false;
+    return true;
 }
 
 /* Whether the checkpoint's norms are named like this, those that the layout names. */
@@ -141,7 +159,8 @@ const struct tensor_names *family_layout(const struct family *family, const stru
         const struct tensor_names *names = &family->layouts[i];
         if (!has_tensor(ck, tensor_names_of_attention(names)))
             continue;
-        if (has_tensor(ck, names->of[SLOT_EMBEDDING][0]) && has_ffn(ck, names) && has_norms(ck, names)) {
+        if (has_tensor(ck, names->of[SLOT_EMBEDDING][0]) && has_ffn(ck, names) && has_norms(ck, names) &&
+            has_orientation(ck, names)) {
             if (!names->of[SLOT_OUTPUT][0] || has_tensor(ck, names->of[SLOT_OUTPUT][0]))
                 return names;
             fit = fit ? fit : names; /* tied, or another layout names the output otherwise */
@@ -517,11 +536,10 @@ enum tutti_status model_check_generates(const struct model *model, struct tutti_
 {
     return !model->desc.is_headless
                ? TUTTI_OK
-               : error_set_param(err, TUTTI_E_ARGUMENT, "model",
-                                 "model %s %s (%s): it gives %s, and generates no text", model->name,
-                                 model->desc.is_encoder ? "is an encoder" : "has no output matrix",
-                                 model->desc.family,
-                                 model->desc.has_score ? "scores of pairs of texts" : "embeddings");
+               : error_set_param(
+                     err, TUTTI_E_ARGUMENT, "model", "model %s %s (%s): it gives %s, and generates no text",
+                     model->name, model->desc.is_encoder ? "is an encoder" : "has no output matrix",
+                     model->desc.family, model->desc.has_score ? "scores of pairs of texts" : "embeddings");
 }
 
 enum tutti_status chat_out_of_memory(struct tutti_error *err)

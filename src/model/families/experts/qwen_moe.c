@@ -34,10 +34,11 @@ static const struct tensor_names QWEN3_LAYOUTS[] = {
                  .of[SLOT_K_NORM] = { "blk.%d.attn_k_norm.weight" }),
 };
 
-/* Published files have the experts' matrices as [in][out]. */
+/* Published files have the experts' matrices as [in][out], those that transformers 5 saves as [out][in]. */
 static const struct tensor_names QWEN3_VL_LAYOUTS[] = {
     { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER, HEAD_NORMS, NAMES_EXPERTS_MERGED,
       .transposed = 1 << SLOT_EXPERT_GATE_UP | 1 << SLOT_EXPERT_DOWN },
+    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, ROUTER, HEAD_NORMS, NAMES_EXPERTS_MERGED },
     LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP, NAMES_GGUF_EXPERTS,
                  .of[SLOT_ROUTER] = { "blk.%d.ffn_gate_inp.weight" },
                  .of[SLOT_Q_NORM] = { "blk.%d.attn_q_norm.weight" },
