@@ -449,7 +449,7 @@ static void settings_of_gguf_are_honoured_or_refused(void **state)
         { { "llama.tensor_data_layout", 's', 0, "Meta AI original pth" }, NULL },
         { { "llama.use_parallel_residual", 'b', 1, NULL }, "use_parallel_residual" },
         { { "llama.pooling_type", 'u', 3, NULL }, NULL },
-        { { "llama.pooling_type", 'u', 4, NULL }, "llama.pooling_type is 4 (scores of pairs)" },
+        { { "llama.pooling_type", 'u', 4, NULL }, "llama.pooling_type is 4: ranking pairs of texts by a llama model is not supported" },
         { { "llama.something_new", 'u', 3, NULL }, "something_new: 3: tutti does not know this setting" },
         { { "general.something_new", 'u', 3, NULL }, NULL }, /* not of the architecture */
         { { "quantize.imatrix.entries_count", 'u', 3, NULL }, NULL },

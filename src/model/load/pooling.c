@@ -121,8 +121,9 @@ static enum tutti_status read_gguf(struct model_pooling *out, const struct model
     if (json_is_integer(value) && type == GGUF_RANKS)
         return error_set(
             err, TUTTI_E_UNSUPPORTED,
-            "%s: %s is 4 (scores of pairs), but the file has no head that tutti can run, expected 0 to 3",
-            checkpoint_path(ck), key);
+            "%s: %s is 4: ranking pairs of texts by a %s model is not supported; serve a cross-encoder "
+            "(BERT or XLM-RoBERTa with one label), or rank by an embedding model's vectors",
+            checkpoint_path(ck), key, desc->family);
     if (!json_is_integer(value) || type < 0 || type >= N_GGUF_KINDS)
         return error_set(err, TUTTI_E_FORMAT, "%s: %s: expected 0 to 4", checkpoint_path(ck), key);
     out->kind = GGUF_KINDS[type];
