@@ -23,6 +23,11 @@ enum {
     TILE = 16,        /* rows of a tile */
     AT_ONCE = 12,     /* rows whose totals and last sums are in registers */
     PIECE_BLOCKS = 4, /* 14 KiB, of an L1 cache of 48 that two threads may share */
+    /* How far ahead lines of weights are fetched into L1 and, before that, into L2, a few with each block of a tile's sums. With more
+     * tiles than these they are fetched all at once, when the weights are unpacked. */
+    AHEAD = 2304,
+    AHEAD_L2 = 4608,
+    MOST_SPREAD = 3,
 };
 
 /* Tile registers. */
@@ -45,7 +50,18 @@ struct piece {
     /* Of the current rows: */
     _Alignas(64) float sums[2][PIECE_BLOCKS][TILE * LANES]; /* [half]: START and all blocks up to this one */
     _Alignas(64) float least[PIECE_BLOCKS][TILE];           /* -sum(q) * d times input_factor() */
+    const uint8_t *line, *end; /* of the packed weights: from which on they are fetched ahead; the end of the piece's */
+    int at_once;               /* lines; 0: not while rows are computed */
 };
+
+/* Fetches ahead of the next lines. */
+INLINE void prefetch_some(struct piece *p)
+{
+    for (int i = 0; i < p->at_once && p->line < p->end; i++, p->line += 64) {
+        PREFETCH(PREFETCH_L2, p->line + AHEAD_L2);
+        prefetch(p->line + AHEAD);
+    }
+}
 
 /* The input rows of a piece. They are distributed evenly over the tiles, since a product takes as long as a tile has rows. */
 struct inputs {
@@ -166,7 +182,7 @@ INLINE void add_block(__m512 t[], __m512 before[], const struct piece *p, const 
 }
 
 /* Adds the sums of half h to the totals of n rows from row on, which are those of the tile from in_tile on. */
-INLINE void add_sums(float *total, const struct piece *p, const struct inputs *x, int row, int in_tile, int h,
+INLINE void add_sums(float *total, struct piece *p, const struct inputs *x, int row, int in_tile, int h,
                      const int n, const bool has_min, bool is_first)
 {
     __m512 t[AT_ONCE], before[AT_ONCE];
@@ -175,15 +191,17 @@ INLINE void add_sums(float *total, const struct piece *p, const struct inputs *x
         t[r] = is_first ? _mm512_setzero_ps() : _mm512_loadu_ps(total + r * LANES);
         before[r] = _mm512_set1_ps(START);
     }
-    for (int b = 0; b < x->n_blocks; b++)
+    for (int b = 0; b < x->n_blocks; b++) {
+        prefetch_some(p);
         add_block(t, before, p, x, row, in_tile, h, b, n, has_min);
+    }
     UNROLL
     for (int r = 0; r < n; r++)
         _mm512_storeu_ps(total + r * LANES, t[r]);
 }
 
 /* The same of n rows from row on, which are all of a tile: 8 to 16. */
-INLINE void add_tile(float *total, const struct piece *p, const struct inputs *x, int row, int h, int n,
+INLINE void add_tile(float *total, struct piece *p, const struct inputs *x, int row, int h, int n,
                      const bool has_min, bool is_first)
 {
     int at = 0;
@@ -257,7 +275,8 @@ INLINE void unpack_to(struct piece *p, int i, const uint8_t *panel, int b, const
         _mm512_store_ps(p->scale[i][h], w.scale[h][0]);
         _mm512_store_ps(p->min[i][h], w.min[h][0]);
     }
-    prefetch_part(unit, unit_bytes, b % per_unit, per_unit, false);
+    if (p->at_once == 0)
+        prefetch_part(unit, unit_bytes, b % per_unit, per_unit, false);
 }
 
 /* One panel of a format with one scale for a block. */
@@ -269,11 +288,15 @@ INLINE void tiles_panel(float *out, const uint8_t *panel, const struct quant_for
                         .block_bytes = (size_t)n_rows * (BLOCK + sizeof(struct input_row)),
                         .n_rows = n_rows,
                         .n_tiles = (n_rows + TILE - 1) / TILE };
+    const size_t unit_bytes = format_unit_bytes(f), per_unit = (size_t)(format_unit_columns(f) / BLOCK);
+    p.line = panel;
+    p.at_once = x.n_tiles <= MOST_SPREAD ? (int)(unit_bytes / per_unit / 64) / (2 * x.n_tiles) + 1 : 0;
     configure((n_rows + x.n_tiles - 1) / x.n_tiles);
     for (int first = 0; first < n_blocks; first += PIECE_BLOCKS) {
         x.n_blocks = n_blocks - first < PIECE_BLOCKS ? n_blocks - first : PIECE_BLOCKS;
         for (int i = 0; i < x.n_blocks; i++)
             unpack_to(&p, i, panel, first + i, f);
+        p.end = panel + (size_t)(first + x.n_blocks) * unit_bytes / per_unit;
         (f.has_min ? piece_min : piece_plain)(out, &p, &x, first == 0);
         x.tile += (size_t)x.n_blocks * x.block_bytes;
     }
