@@ -50,8 +50,9 @@ struct piece {
     /* Of the current rows: */
     _Alignas(64) float sums[2][PIECE_BLOCKS][TILE * LANES]; /* [half]: START and all blocks up to this one */
     _Alignas(64) float least[PIECE_BLOCKS][TILE];           /* -sum(q) * d times input_factor() */
-    const uint8_t *line, *end; /* of the packed weights: from which on they are fetched ahead; the end of the piece's */
-    int at_once;               /* lines; 0: not while rows are computed */
+    /* Weights are fetched ahead from this line to the end of the piece's, so many lines at once; 0: not while rows are computed. */
+    const uint8_t *line, *end;
+    int at_once;
 };
 
 /* Fetches ahead of the next lines. */
