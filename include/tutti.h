@@ -192,10 +192,10 @@ struct tutti_model_info {
     /* Attention over the prompt is bidirectional (ChatGLM-6B): a prompt's tokens have no
      * log-probabilities. */
     bool has_bidirectional_prompt;
-    /* It generates no text, because it is an encoder (BERT) or was saved without its output matrix: requests must have
-     * embedding set. With has_score it is a
-     * cross-encoder: the one element of an embedding is the score of a pair of texts, see
-     * tutti_request.pair; a logit, of which users want the sigmoid unless has_raw_score. */
+    /* It generates no text, because it is an encoder (BERT) or was saved without its output matrix:
+     * requests must have embedding set. With has_score it is a cross-encoder: the one element of an
+     * embedding is the score of a pair of texts, see tutti_request.pair; a logit, of which users want
+     * the sigmoid unless has_raw_score. */
     bool only_embeds, has_score, has_raw_score;
     /* How its files make embeddings; TUTTI_EMBEDDING_NONE: they do not say. keeps_length: vectors are
      * not normalized. */
