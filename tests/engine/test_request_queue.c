@@ -55,7 +55,7 @@ static struct request *add(struct bench *b, int owner, double weight, int priori
 /* Lets the next one begin with so much work. Returns its owner; -1: nobody waits. */
 static int serve(struct bench *b, double work)
 {
-    struct request *r = request_queue_best(&b->queue, b->now_us);
+    struct request *r = request_queue_best(&b->queue, b->now_us, NULL, NULL);
     if (!r)
         return -1;
     request_queue_start(&b->queue, r, work, b->now_us);
@@ -74,10 +74,10 @@ static void one_owner_is_served_in_order_of_arrival(void **state)
     request_queue_remove(&b->queue, r[2]); /* it is not in the queue */
     for (int i = 0; i < 5; i++)
         if (i != 2) {
-            assert_ptr_equal(request_queue_best(&b->queue, b->now_us), r[i]);
+            assert_ptr_equal(request_queue_best(&b->queue, b->now_us, NULL, NULL), r[i]);
             serve(b, PROMPT);
         }
-    assert_null(request_queue_best(&b->queue, b->now_us));
+    assert_null(request_queue_best(&b->queue, b->now_us, NULL, NULL));
     assert_int_equal(b->queue.n, 0);
     assert_true(b->queue.weights == 0);
     bench_free(b);
@@ -110,7 +110,7 @@ static void owners_share_by_weight_whatever_the_size_of_their_requests(void **st
         for (int owner = 0; owner < 3; owner++)
             add(b, owner, weights[owner], 0);
     while (b->shares[0].lanes && b->shares[1].lanes && b->shares[2].lanes) {
-        struct request *next = request_queue_best(&b->queue, b->now_us);
+        struct request *next = request_queue_best(&b->queue, b->now_us, NULL, NULL);
         serve(b, work[next->spec.owner]);
         b->now_us += 10 * 1000 * 1000; /* longer than a step of ageing: of one priority it has no effect */
     }
@@ -247,9 +247,9 @@ static void choices_that_are_left_go_before_their_owners_others(void **state)
     serve(b, PROMPT);
     first->n_started = 1;
     request_queue_add(&b->queue, first);
-    assert_ptr_equal(request_queue_best(&b->queue, b->now_us), first);
+    assert_ptr_equal(request_queue_best(&b->queue, b->now_us, NULL, NULL), first);
     request_queue_remove(&b->queue, first);
-    assert_ptr_equal(request_queue_best(&b->queue, b->now_us), second);
+    assert_ptr_equal(request_queue_best(&b->queue, b->now_us, NULL, NULL), second);
     bench_free(b);
 }
 

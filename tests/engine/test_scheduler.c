@@ -69,6 +69,7 @@ static void add_for(struct bench *b, int n_prompt, int max_tokens, struct place 
     r->spec.priority = place.priority;
     r->spec.weight = place.weight > 0 ? place.weight : 1;
     r->share = &b->shares[place.owner];
+    r->share->owner = (uint64_t)place.owner;
     b->requests[i] = r;
     scheduler_add(b->s, r);
 }
@@ -248,6 +249,75 @@ static void a_flood_does_not_delay_anothers_request_beyond_its_share(void **stat
     for (int i = 0; i < 60; i++)
         n_flood += b->n_generated[i] > 0;
     assert_true(n_flood < 25);
+    bench_free(b);
+}
+
+/* Sequences of the requests from begin to end - 1 that run. */
+static int n_running(const struct bench *b, int begin, int end, int max_seqs)
+{
+    int n = 0;
+    for (int i = 0; i < max_seqs; i++) {
+        const struct sequence *seq = &b->s->seqs[i];
+        n += sequence_is_running(seq) && number_of(seq) >= begin && number_of(seq) < end;
+    }
+    return n;
+}
+
+static void an_owner_leaves_a_sixteenth_of_the_slots_to_others(void **state)
+{
+    enum { SEQS = 32, FLOOD = 40 };
+    (void)state;
+    struct bench *b = bench_new((struct scheduler_options){
+        .max_seqs = SEQS, .max_batch_tokens = 64, .max_context = 256, .n_pages = 600 });
+    for (int i = 0; i < FLOOD; i++)
+        add_for(b, 1, 200, (struct place){ .owner = 1 });
+    for (int i = 0; i < 4; i++)
+        step(b);
+    assert_int_equal(n_running(b, 0, FLOOD, SEQS), SEQS - SEQS / 16);
+    for (int i = 0; i < 3; i++)
+        add_for(b, 1, 200, (struct place){ .owner = 2 });
+    step(b);
+    assert_true(b->n_rows[FLOOD] > 0);
+    step(b);
+    assert_int_equal(n_running(b, FLOOD, FLOOD + 3, SEQS), 1); /* no slot would stay free for a third owner */
+    add_for(b, 1, 200, (struct place){ .owner = 3 });
+    step(b);
+    assert_true(b->n_rows[FLOOD + 3] > 0);
+    bench_free(b);
+
+    b = bench_new((struct scheduler_options){
+        .max_seqs = SEQS, .max_batch_tokens = 64, .max_context = 256, .n_pages = 600 });
+    for (int i = 0; i < FLOOD; i++)
+        add(b, 1, 200);
+    for (int i = 0; i < 4; i++)
+        step(b);
+    assert_int_equal(n_running(b, 0, FLOOD, SEQS),
+                     SEQS); /* without owners there is nobody to keep them for */
+    bench_free(b);
+}
+
+static void preempted_sequences_of_a_flood_come_after_anothers_request(void **state)
+{
+    enum { FLOOD = 6, TOKENS = 8 };
+    (void)state;
+    struct bench *b = bench_new((struct scheduler_options){
+        .max_seqs = 8, .max_batch_tokens = 256, .max_context = 256, .n_pages = 20 });
+    for (int i = 0; i < FLOOD; i++)
+        add_for(b, 30, 150, (struct place){ .owner = 1 });
+    while (b->s->n_preempted < 3)
+        assert_true(step(b) > 0);
+    add_for(b, 16, TOKENS, (struct place){ .owner = 2 });
+    int n_before = b->s->n_preempted;
+    while (b->n_generated[FLOOD] < TOKENS) {
+        assert_true(step(b) > 0);
+        assert_true(b->s->n_preempted >= n_before - 1); /* at most one of them came back before */
+        n_before = b->s->n_preempted > n_before ? b->s->n_preempted : n_before;
+    }
+    assert_true(b->s->n_preempted > 0);
+    while (step(b) > 0)
+        ;
+    for (int i = 0; i < FLOOD; i++)
+        assert_int_equal(b->n_generated[i], 150);
     bench_free(b);
 }
 
@@ -453,6 +523,8 @@ int main(void)
         cmocka_unit_test(a_long_prompt_does_not_stop_those_who_decode),
         cmocka_unit_test(the_newest_gives_way_and_comes_back_first),
         cmocka_unit_test(a_flood_does_not_delay_anothers_request_beyond_its_share),
+        cmocka_unit_test(an_owner_leaves_a_sixteenth_of_the_slots_to_others),
+        cmocka_unit_test(preempted_sequences_of_a_flood_come_after_anothers_request),
         cmocka_unit_test(two_floods_get_tokens_by_their_weights),
         cmocka_unit_test(a_worse_priority_gives_way_whoever_came_first),
         cmocka_unit_test(a_long_prompt_lets_short_ones_pass),

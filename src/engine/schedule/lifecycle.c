@@ -5,6 +5,12 @@
 #include <assert.h>
 #include <string.h>
 
+enum {
+    MOST_RANK = 127,  /* of seven bits */
+    KEPT_SLOTS = 16,  /* one of so many slots is kept for owners who have few */
+    OWN_PER_FREE = 8, /* sequences that an owner may have with those slots, for each that stays free */
+};
+
 /* ---- states ---- */
 
 #define TO(name) (1u << SEQUENCE_##name)
@@ -146,11 +152,43 @@ bool lifecycle_run(struct scheduler *s, struct sequence *seq)
     return true;
 }
 
-/* Priority, then the 49 bits of the serial. */
-static uint64_t order_of(const struct request *r)
+/* Slots that are free, and slots of an owner's sequences. */
+struct slot_counts {
+    int n_free, n_own;
+};
+
+static struct slot_counts count_slots(const struct scheduler *s, const struct share *owner)
+{
+    struct slot_counts counts = { 0 };
+    for (int i = 0; i < s->options.max_seqs; i++) {
+        bool is_free = s->seqs[i].state == SEQUENCE_FREE;
+        counts.n_free += is_free;
+        counts.n_own += !is_free && s->seqs[i].request->share == owner;
+    }
+    return counts;
+}
+
+/* Priority, then how many sequences the owner had before, then the 49 bits of the serial. So of owners whose sequences do not
+ * all fit into memory, those with few keep theirs. */
+static uint64_t order_of(const struct scheduler *s, const struct request *r)
 {
     uint64_t class = (uint64_t)(r->spec.priority - TUTTI_PRIORITY_FIRST);
-    return class << 56 | (r->serial * LIMIT_CHOICES + (uint64_t)r->n_started);
+    int n_own = count_slots(s, r->share).n_own;
+    uint64_t rank = (uint64_t)(n_own < MOST_RANK ? n_own : MOST_RANK);
+    return class << 56 | rank << 49 | (r->serial * LIMIT_CHOICES + (uint64_t)r->n_started);
+}
+
+bool lifecycle_may_start(const struct scheduler *s, const struct request *r)
+{
+    struct slot_counts counts = count_slots(s, r->share);
+    int n_left = counts.n_free - request_n_slots(r);
+    return r->share->owner == 0 || counts.n_own == 0 || n_left >= s->options.max_seqs / KEPT_SLOTS ||
+           OWN_PER_FREE * n_left >= counts.n_own;
+}
+
+bool lifecycle_is_before(const struct scheduler *s, const struct request *r, const struct sequence *seq)
+{
+    return r->share != seq->request->share && order_of(s, r) < seq->order;
 }
 
 /* The next choice of a request, without tokens and pages. */
@@ -161,7 +199,7 @@ static void set_up(struct scheduler *s, struct sequence *seq, struct request *r)
     seq->request = r;
     seq->sibling = seq;
     seq->choice = r->n_started;
-    seq->order = order_of(r);
+    seq->order = order_of(s, r);
     seq->n_ids = seq->n_prompt = r->n_prompt;
     seq->reasoning = r->reasoning;
     seq->reasoning_begin = seq->answer_begin = r->n_prompt;
@@ -252,7 +290,7 @@ struct sequence *scheduler_fork(struct scheduler *s, const struct sequence *from
     if (from->n_ids > from->n_prompt || r->n_started == r->spec.n_choices)
         return NULL;
     assert(from->state == SEQUENCE_COMPUTED);
-    if (!find_slots(s, &seq, 1)) {
+    if (!lifecycle_may_start(s, r) || !find_slots(s, &seq, 1)) {
         request_queue_add(&s->queue, r);
         return NULL;
     }

@@ -41,7 +41,7 @@
 void scheduler_advance(struct scheduler *s);
 
 /* seq, which has an entry in the step, has just computed its prompt: starts another choice of its
- * request, which shares all its pages. NULL: every choice has started, no slot is free (then the
+ * request, which shares all its pages. NULL: every choice has started, no slot is free for it (then the
  * request returns to the queue), or seq is past its prompt. Call until it returns NULL. */
 struct sequence *scheduler_fork(struct scheduler *s, const struct sequence *seq);
 
@@ -73,6 +73,11 @@ void scheduler_finish(struct scheduler *s, struct sequence *seq);
 
 /* ---- for planning ---- */
 
+/* Whether the request may take slots: the last sixteenth of them is for owners who have no more than eight sequences for each slot
+ * that stays free, so that one who takes all others does not make the rest wait. Requests without an owner (0) may take all. */
+bool lifecycle_may_start(const struct scheduler *s, const struct request *r);
+/* Whether a request comes before a preempted sequence: of another owner, who has more sequences, or worse priority. */
+bool lifecycle_is_before(const struct scheduler *s, const struct request *r, const struct sequence *seq);
 /* Starts a request: gives it its slots, and pages for its prompt. NULL: not now. */
 struct sequence *lifecycle_start(struct scheduler *s, struct request *r);
 /* Takes the pages of a sequence that starts or was preempted, and runs it. False: not now. */

@@ -66,15 +66,24 @@ static bool has_rows_next(const struct scheduler *s, const struct request *r)
     return n_before < s->options.max_batch_tokens && n_before < pace_usual_rows(&s->pace, n_decoding);
 }
 
-/* Starts requests in queue order until one does not fit: none overtakes it. */
+static bool may_start(const void *user, const struct request *r)
+{
+    return lifecycle_may_start(user, r);
+}
+
+/* Continues preempted sequences and starts requests, in queue order, until one does not fit: none overtakes it. A request comes
+ * before preempted sequences of another owner who has more of them. */
 static void admit(struct scheduler *s)
 {
-    for (struct sequence *seq; (seq = first_preempted(s));)
-        if (!lifecycle_run(s, seq))
+    for (;;) {
+        struct sequence *seq = first_preempted(s);
+        struct request *r = request_queue_best(&s->queue, s->now_us, may_start, s);
+        bool is_request = r && (!seq || lifecycle_is_before(s, r, seq));
+        if (!seq && !r)
             return;
-    for (struct request *r; (r = request_queue_best(&s->queue, s->now_us));)
-        if (!has_rows_next(s, r) || !begin_request(s, r))
+        if (is_request ? !has_rows_next(s, r) || !begin_request(s, r) : !lifecycle_run(s, seq))
             return;
+    }
 }
 
 /* ---- draft tokens ---- */
