@@ -191,6 +191,52 @@ static void a_gguf_file_lists_what_ends_an_answer(void **state)
     assert_non_null(strstr(err.text, "expected an array of ids"));
 }
 
+/* The stops of a file with <|im_end|>, which has a type that llama.cpp's converter or somebody's own script gave it. */
+static void find_stops_of_chatml(struct model_desc *desc, int32_t type)
+{
+    enum { N = 4 };
+    static const char *const PIECES[N] = { "<unk>", "<s>", "</s>", "<|im_end|>" };
+    const int32_t types[N] = { PIECE_UNKNOWN, PIECE_CONTROL, PIECE_CONTROL, type };
+    size_t n_bytes[N];
+    char path[128], why[256] = "";
+    struct gguf_writer *w = NULL;
+    struct checkpoint *ck = NULL;
+    struct tokenizer *tok = NULL;
+    for (int i = 0; i < N; i++)
+        n_bytes[i] = strlen(PIECES[i]);
+    snprintf(path, sizeof path, "/tmp/tutti-chatml-%d.gguf", (int)getpid());
+    assert_int_equal(gguf_writer_open(&w, path, NULL), TUTTI_OK);
+    gguf_writer_string(w, "general.architecture", "llama", 5);
+    gguf_writer_string(w, "tokenizer.ggml.model", "llama", 5);
+    gguf_writer_strings(w, "tokenizer.ggml.tokens", PIECES, n_bytes, N);
+    gguf_writer_f32s(w, "tokenizer.ggml.scores", (const float[N]){ 0 }, N);
+    gguf_writer_i32s(w, "tokenizer.ggml.token_type", types, N);
+    gguf_writer_u32(w, "tokenizer.ggml.eos_token_id", 2);
+    assert_int_equal(gguf_writer_begin_data(w, NULL), TUTTI_OK);
+    assert_int_equal(gguf_writer_finish(w, NULL), TUTTI_OK);
+    gguf_writer_free(w);
+    *desc = (struct model_desc){ .n_vocab = N };
+    assert_int_equal(checkpoint_open(&ck, path, NULL), TUTTI_OK);
+    assert_int_equal(model_tokenizer_load(&tok, &FAMILY_LLAMA, desc, ck, why, sizeof why, NULL), TUTTI_OK);
+    assert_int_equal(model_find_stops(desc, ck, NULL, tok, false, NULL), TUTTI_OK);
+    tokenizer_free(tok);
+    checkpoint_close(ck);
+    unlink(path);
+}
+
+static void the_end_of_a_turn_may_have_any_type(void **state)
+{
+    static const int32_t WANT[] = { 2, 3 };
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        struct model_desc desc;
+        find_stops_of_chatml(&desc, (const int32_t[]){ PIECE_CONTROL, PIECE_USER_DEFINED, PIECE_NORMAL }[i]);
+        assert_int_equal(desc.n_stop_ids, 1);
+        assert_int_equal(desc.n_chat_stop_ids, 1);
+        assert_memory_equal(desc.stop_ids, WANT, sizeof WANT);
+    }
+}
+
 static void another_kind_is_no_error_but_no_tokenizer(void **state)
 {
     (void)state;
@@ -255,6 +301,7 @@ int main(void)
         cmocka_unit_test(a_unigram_vocabulary_has_the_defaults_of_its_kind),
         cmocka_unit_test(a_vocabulary_without_bytes_has_unknown_text),
         cmocka_unit_test(a_gguf_file_lists_what_ends_an_answer),
+        cmocka_unit_test(the_end_of_a_turn_may_have_any_type),
         cmocka_unit_test(another_kind_is_no_error_but_no_tokenizer),
         cmocka_unit_test(broken_metadata_is_told_what_is_wrong),
         cmocka_unit_test(tokens_without_a_row_are_not_made),

@@ -86,16 +86,27 @@ static enum tutti_status add_of_gguf(const struct stop_list *l, const struct che
 }
 
 /* The tokens that end a turn in the known formats. docs/http-api.md lists them. */
-static const char *const END_OF_TURN_TOKENS[] = { "<|eot_id|>",      "<|im_end|>", "<|end|>", "<end_of_turn>",
-                                                  "<|endoftext|>",   "<|eom_id|>", "<EOT>",   "<|user|>",
-                                                  "<|observation|>", "<|return|>", "<|call|>" };
+static const char *const END_OF_TURN_TOKENS[] = { "<|eot_id|>",     "<|im_end|>",    "<|end|>",
+                                                  "<end_of_turn>",  "<|endoftext|>", "<|eom_id|>",
+                                                  "<EOT>",          "<|user|>",      "<|observation|>",
+                                                  "<|return|>",     "<|call|>",      "<turn|>",
+                                                  "<|end_of_text|>" };
+
+/* Files give these tokens any type, so that an id counts by its spelling. -1: none. */
+static int32_t find_end_of_turn(const struct tokenizer *tok, const char *token)
+{
+    int32_t id = tokenizer_find_control(tok, token);
+    if (id < 0)
+        id = tokenizer_find_added(tok, token);
+    return id >= 0 ? id : tokenizer_find(tok, token, strlen(token));
+}
 
 /* In gpt-oss' format <|end|> ends a message of several that an answer has: its reasoning, then the
  * text. */
 static bool ends_messages_only(const struct tokenizer *tok, const char *token)
 {
-    return strcmp(token, "<|end|>") == 0 && tokenizer_find_control(tok, "<|return|>") >= 0 &&
-           tokenizer_find_control(tok, "<|call|>") >= 0;
+    return strcmp(token, "<|end|>") == 0 && find_end_of_turn(tok, "<|return|>") >= 0 &&
+           find_end_of_turn(tok, "<|call|>") >= 0;
 }
 
 static enum tutti_status add_of_chats(const struct stop_list *l, const struct tokenizer *tok)
@@ -103,7 +114,7 @@ static enum tutti_status add_of_chats(const struct stop_list *l, const struct to
     int n_listed = l->desc->n_stop_ids;
     enum tutti_status st = TUTTI_OK;
     for (size_t i = 0; st == TUTTI_OK && i < sizeof END_OF_TURN_TOKENS / sizeof *END_OF_TURN_TOKENS; i++) {
-        int32_t id = tokenizer_find_control(tok, END_OF_TURN_TOKENS[i]);
+        int32_t id = find_end_of_turn(tok, END_OF_TURN_TOKENS[i]);
         if (id >= 0 && id < l->desc->n_vocab && !ends_messages_only(tok, END_OF_TURN_TOKENS[i]))
             st = add_stop(l, id, END_OF_TURN_TOKENS[i]);
     }
