@@ -15,7 +15,7 @@
 
 /* ---- threads ---- */
 void os_name_thread(const char *name); /* at most 15 bytes */
-/* Lowers the priority of the calling thread. nice: as for setpriority(). */
+/* Lowers the priority of the calling thread, by so many steps of the nice value. */
 void os_lower_thread(int nice);
 void os_idle_thread(void); /* the calling thread runs only on cores that are idle */
 

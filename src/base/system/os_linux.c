@@ -27,7 +27,8 @@ void os_name_thread(const char *name)
 
 void os_lower_thread(int nice)
 {
-    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), nice); /* if not permitted, priorities stay equal */
+    /* Of a process that was started with a nice value, the engine's threads have it, too. */
+    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), getpriority(PRIO_PROCESS, 0) + nice);
 }
 
 void os_idle_thread(void)
