@@ -323,7 +323,8 @@ static void an_upload_without_a_configuration_of_its_quantization_is_named(void 
 
 struct setting {
     const char *key;
-    char type; /* u, f, b, s: of 32 bits, bool, text; a: an array of two numbers; 0: none */
+    char
+        type; /* u, f, b, s: of 32 bits, bool, text; a: an array of two numbers, e: the number for each layer; 0: none */
     double number;
     const char *text;
 };
@@ -341,6 +342,16 @@ static void put_setting(struct gguf_writer *w, const struct setting *s)
         gguf_writer_string(w, s->key, s->text, strlen(s->text));
     else if (s->type == 'a')
         gguf_writer_i32s(w, s->key, TWO, 2);
+    else if (s->type == 'e')
+        gguf_writer_i32s(w, s->key, (const int32_t[]){ (int)s->number, (int)s->number, (int)s->number }, 3);
+}
+
+static bool has_setting(const struct setting *settings, int n, const char *key)
+{
+    for (int i = 0; i < n; i++)
+        if (strcmp(settings[i].key, key) == 0)
+            return true;
+    return false;
 }
 
 /* The fixture without its tokenizer, with settings [n] and a tensor more (NULL: none). */
@@ -357,7 +368,8 @@ static void write_gguf(const struct setting *settings, int n, const char *extra)
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)gguf_scalars(gguf_of(from)), key, value)
     {
-        if (strncmp(key, "llama.", 6) != 0 && strcmp(key, "general.architecture") != 0)
+        if ((strncmp(key, "llama.", 6) != 0 && strcmp(key, "general.architecture") != 0) ||
+            has_setting(settings, n, key))
             continue;
         const struct setting s = { key,
                                    json_is_integer(value)  ? 'u'
@@ -437,6 +449,12 @@ static void settings_of_gguf_are_honoured_or_refused(void **state)
         { { "llama.attention.sliding_window_pattern", 'a', 0, NULL },
           "sliding_window_pattern: an array of 2" },
         { { "llama.rope.dimension_sections", 'a', 0, NULL }, "dimension_sections: an array of 2" },
+        { { "llama.attention.head_count", 'e', 8, NULL }, NULL },
+        { { "llama.attention.head_count_kv", 'e', 2, NULL }, NULL },
+        { { "llama.feed_forward_length", 'e', 160, NULL }, NULL },
+        { { "llama.attention.head_count_kv", 'e', 3, NULL }, "KV heads 3" },
+        { { "llama.attention.sliding_window_pattern", 'e', 1, NULL },
+          "sliding_window_pattern: an array of 3" },
         { { "llama.logit_scale", 'f', 0.25, NULL }, "llama.logit_scale: 0.25" },
         { { "llama.residual_scale", 'f', 0.5, NULL }, "residual_scale" },
         { { "llama.embedding_scale", 'f', 12, NULL }, "embedding_scale" },
@@ -449,7 +467,8 @@ static void settings_of_gguf_are_honoured_or_refused(void **state)
         { { "llama.tensor_data_layout", 's', 0, "Meta AI original pth" }, NULL },
         { { "llama.use_parallel_residual", 'b', 1, NULL }, "use_parallel_residual" },
         { { "llama.pooling_type", 'u', 3, NULL }, NULL },
-        { { "llama.pooling_type", 'u', 4, NULL }, "llama.pooling_type is 4: ranking pairs of texts by a llama model is not supported" },
+        { { "llama.pooling_type", 'u', 4, NULL },
+          "llama.pooling_type is 4: ranking pairs of texts by a llama model is not supported" },
         { { "llama.something_new", 'u', 3, NULL }, "something_new: 3: tutti does not know this setting" },
         { { "general.something_new", 'u', 3, NULL }, NULL }, /* not of the architecture */
         { { "quantize.imatrix.entries_count", 'u', 3, NULL }, NULL },

@@ -4,6 +4,7 @@
 
 #include "base/buf.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "checkpoint/gguf/gguf.h"
 
 #include <stdio.h>
@@ -26,6 +27,29 @@ static void note(struct config *c, const char *path, bool is_value)
         c->status = error_set(c->err, TUTTI_E_MEMORY, "%s: out of memory", c->file);
 }
 
+/* The number of an array [layers] in which all are the same; NULL: there is no such array. Not of arrays that say which layers are
+ * of a kind: a number under their key means another thing. */
+static const json_t *find_uniform(struct config *c, const char *path)
+{
+    char count[MAX_PATH_BYTES];
+    const struct gguf_array *array = gguf_find_array(c->gguf, path);
+    snprintf(count, sizeof count, "%sblock_count", c->prefix);
+    json_int_t n_layers = json_integer_value(json_object_get(c->root, count));
+    if (!array || gguf_array_type(array) == GGUF_STRING || gguf_array_type(array) == GGUF_BOOL ||
+        text_ends_with(path, "_pattern") || n_layers < 1 || gguf_array_n(array) != (size_t)n_layers)
+        return NULL;
+    for (size_t i = 1; i < (size_t)n_layers; i++)
+        if (gguf_array_float(array, i) != gguf_array_float(array, 0))
+            return NULL;
+    bool is_float = gguf_array_type(array) == GGUF_F32 || gguf_array_type(array) == GGUF_F64;
+    json_t *value = is_float ? json_real(gguf_array_float(array, 0)) : json_integer(gguf_array_int(array, 0));
+    if (!c->uniform)
+        c->uniform = json_object();
+    if (json_object_set_new(c->uniform, path, value) != 0 && c->status == TUTTI_OK)
+        c->status = error_set(c->err, TUTTI_E_MEMORY, "%s: out of memory", c->file);
+    return json_object_get(c->uniform, path);
+}
+
 /* NULL: absent. */
 static const json_t *look_up(struct config *c, const char *key)
 {
@@ -41,7 +65,8 @@ static const json_t *look_up(struct config *c, const char *key)
         *dot = '.';
     }
     note(c, full, true);
-    return json_object_get(value, part);
+    const json_t *found = json_object_get(value, part);
+    return found || !c->gguf ? found : find_uniform(c, full);
 }
 
 const json_t *config_find(struct config *c, const char *key)
@@ -292,7 +317,7 @@ static void check_object(struct leftovers *l, const json_t *object, const char *
     }
 }
 
-/* Checks the arrays of GGUF's metadata: no supported architecture has an array setting. */
+/* Checks the arrays of GGUF's metadata: settings have one value for all layers. */
 static void check_arrays(struct leftovers *l)
 {
     struct config *c = l->c;
@@ -302,7 +327,7 @@ static void check_arrays(struct leftovers *l)
         const struct config_key *known = strncmp(key, c->prefix, n_prefix) == 0
                                              ? find_key(l->lists, key + n_prefix)
                                              : &(struct config_key){ .key = key };
-        if ((!known || known->only) && c->status == TUTTI_OK)
+        if ((!known || known->only) && !json_object_get(c->uniform, key) && c->status == TUTTI_OK)
             c->status = error_set(
                 c->err, TUTTI_E_UNSUPPORTED,
                 "%s: %s: an array of %zu values is not supported for %s, expected one value "
@@ -323,6 +348,7 @@ enum tutti_status config_end(struct config *c, const struct config_key *const *l
                  l.ignored.bytes);
     buf_clear(&l.ignored);
     json_decref(c->read);
-    c->read = NULL;
+    json_decref(c->uniform);
+    c->read = c->uniform = NULL;
     return c->status;
 }

@@ -22,7 +22,8 @@ struct config {
     bool is_quiet;           /* config_end() logs no warnings */
     enum tutti_status status;
     struct tutti_error *err;
-    json_t *read; /* an object with the keys that were read; config_end() frees it */
+    /* Objects that config_end() frees: the keys that were read, and of GGUF's arrays the numbers that all layers have. */
+    json_t *read, *uniform;
 };
 
 /* A key that is not read. A star at either end of key matches any text. */

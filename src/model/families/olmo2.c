@@ -75,8 +75,9 @@ static const struct config_key EXAONE4_GGUF_KEYS[] = {
     { NULL, NULL },
 };
 
-/* GGUF says the layers with windows as a period, or layer by layer; both only matter where there are windows. */
-static void expect_exaone4_pattern(const struct model_desc *d, struct config *c)
+/* GGUF says the layers with windows as a period, or layer by layer; both only matter where there are windows. has_windows: the model
+ * has so many layers as the one with windows. */
+static void expect_exaone4_pattern(const struct model_desc *d, struct config *c, bool has_windows)
 {
     char key[96];
     snprintf(key, sizeof key, "%s" PATTERN_KEY, c->prefix);
@@ -85,7 +86,7 @@ static void expect_exaone4_pattern(const struct model_desc *d, struct config *c)
                         ? gguf_array_n(array) == (size_t)d->n_layers && gguf_array_type(array) != GGUF_STRING
                         : config_int_or(c, PATTERN_KEY, 1, LIMIT_LAYERS, EXAONE4_PERIOD) == EXAONE4_PERIOD;
     for (int i = 0; array && is_right && i < d->n_layers; i++)
-        is_right = (gguf_array_int(array, (size_t)i) != 0) == ((i + 1) % EXAONE4_PERIOD != 0);
+        is_right = (gguf_array_int(array, (size_t)i) != 0) == (has_windows && (i + 1) % EXAONE4_PERIOD != 0);
     if (!is_right)
         config_unsupported(c, PATTERN_KEY, "windows in other layers than those of the 32B model");
 }
@@ -95,10 +96,9 @@ static int read_exaone4_window(struct model_desc *d, struct config *c, bool is_g
     if (!is_gguf)
         return config_int_or(c, "sliding_window", 1, INT32_MAX, config_has(c, "sliding_window") ? 0 : 4096);
     int window = config_int_or(c, "attention.sliding_window", 0, INT32_MAX, 4096);
-    if (d->n_layers != EXAONE4_32B_LAYERS)
-        return 0;
-    expect_exaone4_pattern(d, c);
-    return window;
+    bool has_windows = d->n_layers == EXAONE4_32B_LAYERS;
+    expect_exaone4_pattern(d, c, has_windows);
+    return has_windows ? window : 0;
 }
 
 static void describe_exaone4(struct model_desc *d, struct config *c, bool is_gguf)
