@@ -133,9 +133,11 @@ static enum tutti_status explain(const struct grammar *g, struct tutti_error *er
     case TUTTI_OK:
         return TUTTI_OK;
     case TUTTI_E_LIMIT:
-        return error_set(err, TUTTI_E_LIMIT,
-                         "the grammar admits the same text in too many ways: more than %d at a time",
-                         MAX_PLACES);
+        return error_set(
+            err, TUTTI_E_LIMIT,
+            "the grammar admits the same text in too many ways, or has too many alternatives in one "
+            "place: more than %d at a time; shorten its lists of alternatives (enum, anyOf, |)",
+            MAX_PLACES);
     default:
         return error_set(err, TUTTI_E_MEMORY, "grammar: out of memory");
     }

@@ -115,7 +115,7 @@ void intake_drop(struct app *app, uint64_t owner, struct api_request *req)
 
 enum tutti_status intake_hold(struct intake_task *task, struct tutti_error *err)
 {
-    size_t n_bytes = task->req.n_bytes;
+    size_t n_bytes = task->req.n_bytes, most;
     if (n_bytes <= SMALL_BYTES || !task->memory) {
         http_body_free(intake_take_memory(task));
         return TUTTI_OK;
@@ -123,6 +123,12 @@ enum tutti_status intake_hold(struct intake_task *task, struct tutti_error *err)
     http_body_charge(task->memory, n_bytes, clock_now_us());
     if (http_body_fits(task->memory))
         return TUTTI_OK;
+    if (http_body_is_too_large(task->memory, &most))
+        return error_set(
+            err, TUTTI_E_LIMIT,
+            "the request takes %zu KiB of memory, and those of one client may take %zu KiB: send fewer or "
+            "shorter values, or serve with a larger --max-body",
+            n_bytes / 1024, most / 1024);
     return error_set(
         err, TUTTI_E_BUSY,
         "the request takes %zu KiB of memory, more than is left for your requests (a larger --max-body "

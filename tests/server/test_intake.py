@@ -37,6 +37,14 @@ def test_as_many_ids_as_a_large_context_has_are_parsed(server):
     assert response.status_code == 400 and response.json()["error"]["code"] == "context_length_exceeded"
 
 
+def test_a_request_that_never_fits_is_not_told_to_try_again(server):
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [call] * 40_000}]
+    response = send(server, "/v1/chat/completions", json.dumps({"messages": messages, "max_tokens": 1}))
+    assert response.status_code == 400 and "Retry-After" not in response.headers
+    assert "those of one client may take" in response.json()["error"]["message"]
+
+
 def test_ids_to_text_are_bounded(server):
     response = send(server, "/detokenize", filled(int(2.2 * MB), "5", '{"tokens":['))
     assert response.status_code == 400 and "at most 1048576 are allowed" in response.json()["error"]["message"]

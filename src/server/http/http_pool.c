@@ -129,6 +129,13 @@ bool http_body_fits(const struct http_body *body)
     return body->share->n_bytes <= pool->max_client_bytes && pool->n_bytes <= pool->max_bytes;
 }
 
+bool http_body_is_too_large(const struct http_body *body, size_t *most)
+{
+    const struct http_pool *pool = body->share->pool;
+    *most = pool->max_client_bytes < pool->max_bytes ? pool->max_client_bytes : pool->max_bytes;
+    return body->n_charged > *most;
+}
+
 void http_body_complete(struct http_body *body)
 {
     body->user = NULL;

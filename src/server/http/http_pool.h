@@ -42,6 +42,8 @@ void http_body_free(struct http_body *body); /* NULL is allowed */
 void http_body_charge(struct http_body *body, size_t n_extra, uint64_t now_us);
 /* True: both limits hold, its client's and the total one. */
 bool http_body_fits(const struct http_body *body);
+/* Whether it takes more than its client may ever have. most: bytes of that. */
+bool http_body_is_too_large(const struct http_body *body, size_t *most);
 /* Marks the body as complete: it cannot be evicted before it is parsed and freed. */
 void http_body_complete(struct http_body *body);
 
