@@ -179,7 +179,7 @@ def loop_and_intake_ns(server):
     return loop, intake
 
 
-@pytest.mark.parametrize("n_values, status", [(20000, 200), (200000, 429)])
+@pytest.mark.parametrize("n_values, status", [(20000, 200), (200000, 400)])
 def test_a_large_request_is_measured_and_freed_by_a_worker(server, n_values, status):
     """Whether it is answered or refused: the event loop moves its bytes, nothing more. In CPU time, whatever else the machine does."""
     body = json.dumps({"prompt": "x", "max_tokens": 1, "metadata": {f"k{i}": "" for i in range(n_values)}})
