@@ -472,6 +472,8 @@ static void settings_of_gguf_are_honoured_or_refused(void **state)
         { { "llama.something_new", 'u', 3, NULL }, "something_new: 3: tutti does not know this setting" },
         { { "general.something_new", 'u', 3, NULL }, NULL }, /* not of the architecture */
         { { "quantize.imatrix.entries_count", 'u', 3, NULL }, NULL },
+        { { "general.type", 's', 0, "model" }, NULL },
+        { { "general.type", 's', 0, "adapter" }, "this is an adapter" },
     };
     char said[4096];
     struct tutti_error err;

@@ -348,13 +348,32 @@ static enum tutti_status read_longrope_tensors(struct model_desc *d, const struc
     return TUTTI_OK;
 }
 
+/* GGUF files that hold no model. */
+static enum tutti_status check_content(const struct checkpoint *ck, struct tutti_error *err)
+{
+    const char *type = json_string_value(json_object_get(checkpoint_config(ck), "general.type"));
+    if (type && strcmp(type, "adapter") == 0)
+        return error_set(
+            err, TUTTI_E_UNSUPPORTED,
+            "%s: general.type: this is an adapter, expected a model; docs/adapters.md has the adapters that "
+            "--lora takes",
+            checkpoint_path(ck));
+    if (checkpoint_n_tensors(ck) == 0)
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: the file has a vocabulary only, expected a model's tensors",
+                         checkpoint_path(ck));
+    return TUTTI_OK;
+}
+
 enum tutti_status model_desc_read(struct model_desc *desc, const struct family **family,
                                   const struct checkpoint *ck, struct tutti_error *err)
 {
+    bool is_gguf = checkpoint_gguf(ck) != NULL;
     enum tutti_status st = find_family(family, ck, err);
+    if (st == TUTTI_OK && is_gguf)
+        st = check_content(ck, err);
     if (st != TUTTI_OK)
         return st;
-    bool is_gguf = checkpoint_gguf(ck) != NULL;
     char prefix[64] = "";
     if (is_gguf)
         snprintf(prefix, sizeof prefix, "%.60s.",
