@@ -54,6 +54,22 @@ enum tutti_status json_wrong_type(const char *name, const char *expected, const 
     return json_wrong_part(name, name, expected, found, err);
 }
 
+enum tutti_status json_check_names(const char *param, const char *name, const json_t *object,
+                                   const char *const *known, struct tutti_error *err)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)object, key, value)
+    {
+        int i = 0;
+        while (known[i] && strcmp(known[i], key) != 0)
+            i++;
+        if (!known[i] && !json_is_null(value) && !json_is_false(value))
+            return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s.%.48s is not supported", name, key);
+    }
+    return TUTTI_OK;
+}
+
 enum tutti_status json_require(const json_t *value, enum json_kind kind, const char *name,
                                struct tutti_error *err)
 {

@@ -40,6 +40,11 @@ enum tutti_status json_wrong_type(const char *name, const char *expected, const 
 enum tutti_status json_wrong_part(const char *param, const char *name, const char *expected,
                                   const json_t *found, struct tutti_error *err);
 
+/* Checks that an object has no other names than these, which end with NULL; null and false are accepted everywhere. name: the
+ * object's, a part of the field param. */
+MUST_CHECK enum tutti_status json_check_names(const char *param, const char *name, const json_t *object,
+                                              const char *const *known, struct tutti_error *err);
+
 /* Checks the type of a value that must be there. name: in messages, such as "messages[3].role". */
 MUST_CHECK enum tutti_status json_require(const json_t *value, enum json_kind kind, const char *name,
                                           struct tutti_error *err);

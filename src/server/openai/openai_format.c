@@ -183,8 +183,13 @@ static enum tutti_status read_json_schema(struct api_request *req, const json_t 
 {
     const json_t *name = json_object_get(value, "name"), *schema = json_object_get(value, "schema");
     const json_t *strict = json_object_get(value, "strict");
+    static const char *const KNOWN[] = { "name", "schema", "strict", "description", "type", NULL };
     if (!json_is_object(value))
         return json_wrong_part("response_format", "response_format.json_schema", "an object", value, err);
+    enum tutti_status st = json_check_names("response_format", "response_format.json_schema", value, KNOWN,
+                                            err);
+    if (st != TUTTI_OK)
+        return st;
     if (!json_is_string(name) || !is_name(json_string_value(name)))
         return error_set_param(err, TUTTI_E_ARGUMENT, "response_format",
                                "response_format.json_schema.name must be 1 to 64 letters, digits, _ and -");
@@ -213,9 +218,13 @@ static enum tutti_status read_response_format(struct api_request *req, struct tu
             "response_format.type must be \"text\", \"json_object\" or \"json_schema\", found %s%.32s%s",
             type ? "\"" : "", type ? type : json_type_name(json_object_get(format, "type")),
             type ? "\"" : "");
-    if (!strcmp(type, "text"))
-        return TUTTI_OK;
-    if (!strcmp(type, "json_schema"))
+    static const char *const TEXT[] = { "type", NULL }, *const OBJECT[] = { "type", "schema", "value", NULL },
+                             *const SCHEMA[] = { "type", "json_schema", NULL };
+    const char *const *known = !strcmp(type, "text") ? TEXT : !strcmp(type, "json_schema") ? SCHEMA : OBJECT;
+    enum tutti_status st = json_check_names("response_format", "response_format", format, known, err);
+    if (st != TUTTI_OK || known == TEXT)
+        return st;
+    if (known == SCHEMA)
         return read_json_schema(req, json_object_get(format, "json_schema"), err);
     schema = json_object_get(format, "schema"); /* as in llama-server */
     if (!schema)

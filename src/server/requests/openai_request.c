@@ -220,6 +220,11 @@ static enum tutti_status read_stream_options(struct api_request *req, struct tut
     if (!req->stream)
         return error_set_param(err, TUTTI_E_ARGUMENT, "stream_options",
                                "stream_options is only allowed where stream is true");
+    /* include_obfuscation: padding against guesses of tokens by their lengths, which tutti does not send. */
+    static const char *const KNOWN[] = { "include_usage", "include_obfuscation", NULL };
+    enum tutti_status st = json_check_names("stream_options", "stream_options", options, KNOWN, err);
+    if (st != TUTTI_OK)
+        return st;
     const json_t *usage = json_object_get(options, "include_usage");
     req->include_usage = json_is_true(usage);
     return json_check(usage, JSON_KIND_BOOL, "stream_options.include_usage", err);
