@@ -706,13 +706,22 @@ void http_leave(struct http *http)
     http->is_leaving = true;
 }
 
+/* Whether a request has arrived that was not read yet: to close its connection would reset it. */
+static bool has_input(const struct http_conn *conn)
+{
+    char byte;
+    return evbuffer_get_length(bufferevent_get_input(conn->bev)) > 0 ||
+           recv(bufferevent_getfd(conn->bev), &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
 void http_drain(struct http *http)
 {
     struct http_conn *conn;
     http_leave(http);
     LIST_FOREACH (conn, &http->conns, link) {
         conn->closes = true;
-        if (conn->state == CONN_IDLE && !evbuffer_get_length(bufferevent_get_output(conn->bev)))
+        if (conn->state == CONN_IDLE && !evbuffer_get_length(bufferevent_get_output(conn->bev)) &&
+            !has_input(conn))
             conn_doom(conn);
     }
 }
