@@ -93,6 +93,8 @@ static enum tutti_status check_length(const char *param, const struct tutti_requ
     bool has_answer = !spec->no_answer && spec->embedding == TUTTI_EMBEDDING_NONE;
     size_t n_answer = !has_answer ? 0 : spec->max_tokens > 0 ? (size_t)spec->max_tokens : 1;
     const char *more = is_more ? "more than " : "";
+    if (spec->embedding != TUTTI_EMBEDDING_NONE)
+        param = "input"; /* the name of the text in the API of embeddings */
     if (!is_more && n + has_answer <= (size_t)max_context)
         return TUTTI_OK;
     error_set_param(err, TUTTI_E_LIMIT, param,
