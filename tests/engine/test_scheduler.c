@@ -291,8 +291,7 @@ static void an_owner_leaves_a_sixteenth_of_the_slots_to_others(void **state)
         add(b, 1, 200);
     for (int i = 0; i < 4; i++)
         step(b);
-    assert_int_equal(n_running(b, 0, FLOOD, SEQS),
-                     SEQS); /* without owners there is nobody to keep them for */
+    assert_int_equal(n_running(b, 0, FLOOD, SEQS), SEQS); /* without owners none are kept */
     bench_free(b);
 }
 

@@ -191,7 +191,7 @@ static void a_gguf_file_lists_what_ends_an_answer(void **state)
     assert_non_null(strstr(err.text, "expected an array of ids"));
 }
 
-/* The stops of a file with <|im_end|>, which has a type that llama.cpp's converter or somebody's own script gave it. */
+/* The stops of a file with <|im_end|>, whose type depends on the tool that wrote the file. */
 static void find_stops_of_chatml(struct model_desc *desc, int32_t type)
 {
     enum { N = 4 };

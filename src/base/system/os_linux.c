@@ -27,7 +27,7 @@ void os_name_thread(const char *name)
 
 void os_lower_thread(int nice)
 {
-    /* Of a process that was started with a nice value, the engine's threads have it, too. */
+    /* Of a process that was started with a nice value, the engine's threads have it, too. If not permitted, priorities stay equal. */
     (void)setpriority(PRIO_PROCESS, (id_t)gettid(), getpriority(PRIO_PROCESS, 0) + nice);
 }
 

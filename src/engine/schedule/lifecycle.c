@@ -44,6 +44,9 @@ static void note_progress(const struct sequence *seq)
 static void enter(struct scheduler *s, struct sequence *seq, enum sequence_state state)
 {
     assert(NEXT[seq->state] >> state & 1);
+    int n_more = (state != SEQUENCE_FREE) - (seq->state != SEQUENCE_FREE);
+    s->n_taken += n_more;
+    seq->request->share->n_slots += n_more;
     s->n_running -= sequence_is_running(seq);
     s->n_preempted -= seq->state == SEQUENCE_PREEMPTED;
     s->n_restoring -= seq->state == SEQUENCE_RESTORING;
@@ -152,43 +155,25 @@ bool lifecycle_run(struct scheduler *s, struct sequence *seq)
     return true;
 }
 
-/* Slots that are free, and slots of an owner's sequences. */
-struct slot_counts {
-    int n_free, n_own;
-};
-
-static struct slot_counts count_slots(const struct scheduler *s, const struct share *owner)
-{
-    struct slot_counts counts = { 0 };
-    for (int i = 0; i < s->options.max_seqs; i++) {
-        bool is_free = s->seqs[i].state == SEQUENCE_FREE;
-        counts.n_free += is_free;
-        counts.n_own += !is_free && s->seqs[i].request->share == owner;
-    }
-    return counts;
-}
-
 /* Priority, then how many sequences the owner had before, then the 49 bits of the serial. So of owners whose sequences do not
  * all fit into memory, those with few keep theirs. */
-static uint64_t order_of(const struct scheduler *s, const struct request *r)
+static uint64_t order_of(const struct request *r)
 {
     uint64_t class = (uint64_t)(r->spec.priority - TUTTI_PRIORITY_FIRST);
-    int n_own = count_slots(s, r->share).n_own;
-    uint64_t rank = (uint64_t)(n_own < MOST_RANK ? n_own : MOST_RANK);
+    uint64_t rank = (uint64_t)(r->share->n_slots < MOST_RANK ? r->share->n_slots : MOST_RANK);
     return class << 56 | rank << 49 | (r->serial * LIMIT_CHOICES + (uint64_t)r->n_started);
 }
 
 bool lifecycle_may_start(const struct scheduler *s, const struct request *r)
 {
-    struct slot_counts counts = count_slots(s, r->share);
-    int n_left = counts.n_free - request_n_slots(r);
-    return r->share->owner == 0 || counts.n_own == 0 || n_left >= s->options.max_seqs / KEPT_SLOTS ||
-           OWN_PER_FREE * n_left >= counts.n_own;
+    int n_left = s->options.max_seqs - s->n_taken - request_n_slots(r);
+    return r->share->owner == 0 || r->share->n_slots == 0 || n_left >= s->options.max_seqs / KEPT_SLOTS ||
+           OWN_PER_FREE * n_left >= r->share->n_slots;
 }
 
-bool lifecycle_is_before(const struct scheduler *s, const struct request *r, const struct sequence *seq)
+bool lifecycle_is_before(const struct request *r, const struct sequence *seq)
 {
-    return r->share != seq->request->share && order_of(s, r) < seq->order;
+    return r->share != seq->request->share && order_of(r) < seq->order;
 }
 
 /* The next choice of a request, without tokens and pages. */
@@ -199,7 +184,7 @@ static void set_up(struct scheduler *s, struct sequence *seq, struct request *r)
     seq->request = r;
     seq->sibling = seq;
     seq->choice = r->n_started;
-    seq->order = order_of(s, r);
+    seq->order = order_of(r);
     seq->n_ids = seq->n_prompt = r->n_prompt;
     seq->reasoning = r->reasoning;
     seq->reasoning_begin = seq->answer_begin = r->n_prompt;

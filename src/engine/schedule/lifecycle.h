@@ -77,7 +77,7 @@ void scheduler_finish(struct scheduler *s, struct sequence *seq);
  * that stays free, so that one who takes all others does not make the rest wait. Requests without an owner (0) may take all. */
 bool lifecycle_may_start(const struct scheduler *s, const struct request *r);
 /* Whether a request comes before a preempted sequence: of another owner, who has more sequences, or worse priority. */
-bool lifecycle_is_before(const struct scheduler *s, const struct request *r, const struct sequence *seq);
+bool lifecycle_is_before(const struct request *r, const struct sequence *seq);
 /* Starts a request: gives it its slots, and pages for its prompt. NULL: not now. */
 struct sequence *lifecycle_start(struct scheduler *s, struct request *r);
 /* Takes the pages of a sequence that starts or was preempted, and runs it. False: not now. */

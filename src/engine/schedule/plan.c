@@ -78,7 +78,7 @@ static void admit(struct scheduler *s)
     for (;;) {
         struct sequence *seq = first_preempted(s);
         struct request *r = request_queue_best(&s->queue, s->now_us, may_start, s);
-        bool is_request = r && (!seq || lifecycle_is_before(s, r, seq));
+        bool is_request = r && (!seq || lifecycle_is_before(r, seq));
         if (!seq && !r)
             return;
         if (is_request ? !has_rows_next(s, r) || !begin_request(s, r) : !lifecycle_run(s, seq))

@@ -58,8 +58,8 @@ void request_queue_add(struct request_queue *queue, struct request *r);
 /* Does nothing if the request is not in the queue. */
 void request_queue_remove(struct request_queue *queue, struct request *r);
 
-/* The next request of those that may_start() allows (NULL: all); NULL: there is none. It is asked for the first request of each
- * lane. */
+/* The next request of those that may_start() allows (NULL: all); NULL: there is none. It is called with the first request of
+ * each lane. */
 typedef bool may_start_fn(const void *user, const struct request *r);
 struct request *request_queue_best(const struct request_queue *queue, uint64_t now_us,
                                    may_start_fn *may_start, const void *user);

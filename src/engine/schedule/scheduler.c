@@ -168,7 +168,7 @@ static bool is_consistent(const struct scheduler *s, const struct sequence *seq)
 const char *scheduler_audit(struct scheduler *s)
 {
     static _Thread_local char text[160];
-    int n_running = 0, n_preempted = 0, n_queued = 0, n_restoring = 0;
+    int n_running = 0, n_preempted = 0, n_queued = 0, n_restoring = 0, n_taken = 0;
     memset(s->n_holders, 0, (size_t)s->options.n_pages * sizeof *s->n_holders);
     if (s->n_viewers)
         memset(s->n_viewers, 0, (size_t)s->options.n_pages * sizeof *s->n_viewers);
@@ -177,6 +177,7 @@ const char *scheduler_audit(struct scheduler *s)
         n_running += sequence_is_running(seq);
         n_preempted += seq->state == SEQUENCE_PREEMPTED;
         n_restoring += seq->state == SEQUENCE_RESTORING;
+        n_taken += seq->state != SEQUENCE_FREE;
         if (!is_consistent(s, seq)) {
             snprintf(text, sizeof text, "sequence %d: state %d, %d pages, %d of %d tokens computed", i,
                      (int)seq->state, seq->n_pages, seq->n_computed, seq->n_ids);
@@ -196,10 +197,12 @@ const char *scheduler_audit(struct scheduler *s)
     for (const struct request *r = request_queue_first(&s->queue); r; r = request_queue_next(r))
         n_queued++;
     if (n_running != s->n_running || n_preempted != s->n_preempted || n_queued != s->queue.n ||
-        n_restoring != s->n_restoring) {
-        snprintf(text, sizeof text,
-                 "%d running, %d preempted, %d queued, %d restoring; counted %d, %d, %d, %d", s->n_running,
-                 s->n_preempted, s->queue.n, s->n_restoring, n_running, n_preempted, n_queued, n_restoring);
+        n_restoring != s->n_restoring || n_taken != s->n_taken) {
+        snprintf(
+            text, sizeof text,
+            "%d running, %d preempted, %d queued, %d restoring, %d slots taken; counted %d, %d, %d, %d, %d",
+            s->n_running, s->n_preempted, s->queue.n, s->n_restoring, s->n_taken, n_running, n_preempted,
+            n_queued, n_restoring, n_taken);
         return text;
     }
     return kv_pool_audit(s->pool, s->n_holders, s->n_viewers);

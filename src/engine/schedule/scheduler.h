@@ -90,11 +90,11 @@ struct scheduler {
     struct scheduler_options options;
     int page_tokens; /* as in options */
     struct kv_pool *pool;
-    struct sequence *seqs; /* [max_seqs] */
-    int n_running, n_preempted;
-    struct spiller *spiller;    /* NULL: none. spiller.h */
-    int n_restoring;            /* sequences that wait for spilled pages */
-    struct request_queue queue; /* requests with choices that have not started */
+    struct sequence *seqs;               /* [max_seqs] */
+    int n_running, n_preempted, n_taken; /* sequences; n_taken: slots that are not free */
+    struct spiller *spiller;             /* NULL: none. spiller.h */
+    int n_restoring;                     /* sequences that wait for spilled pages */
+    struct request_queue queue;          /* requests with choices that have not started */
     struct forecast forecast;
     uint64_t n_turns; /* prefill turns given */
     uint64_t now_us;  /* time of the step being planned */

@@ -28,6 +28,7 @@ struct share {
     /* Engine thread: */
     double service;     /* work started, divided by the weight */
     double weight;      /* of its latest request */
+    int n_slots;        /* of its sequences */
     struct lane *lanes; /* of its waiting requests; NULL: none */
 };
 
