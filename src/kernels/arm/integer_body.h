@@ -169,7 +169,7 @@ INLINE void prepare_weights(struct half_chunk *halves, const uint8_t *panel, int
         const uint8_t *plane = unit + format_param_bytes(f) + (size_t)index * 2 * format_half_bytes(f);
         if (f.is_six && index == 0) /* a chunk begins with a unit */
             format_widen(wide, unit + 2 * PANEL_ROWS);
-        prefetch_part(unit, format_unit_bytes(f), index, per_unit, false);
+        prefetch_part(unit, format_unit_bytes(f), index, per_unit, prefetch_weights);
         for (int h = 0; h < 2; h++, plane += format_half_bytes(f)) {
             struct half_chunk *half = halves + h;
             half->planes[b] = plane;

@@ -55,20 +55,14 @@ INLINE void prefetch_weights(const uint8_t *line)
     prefetch(line + weights_ahead_bytes);
 }
 
-enum { ONLY_L2_BYTES = 9216 }; /* ahead, of weights that are brought into L2 only */
-
 /* Fetches ahead of the part-th of n_parts of a unit of weights: lines in order, each once, from the second one on, which is read
- * before the first. */
-INLINE void prefetch_part(const uint8_t *unit, size_t n_bytes, int part, int n_parts, bool only_l2)
+ * before the first. fetch: prefetch_weights(), or what does its work. */
+INLINE void prefetch_part(const uint8_t *unit, size_t n_bytes, int part, int n_parts,
+                          void fetch(const uint8_t *line))
 {
     const size_t n_lines = n_bytes / 64, parts = (size_t)n_parts;
-    for (size_t i = n_lines * (size_t)part / parts; i < n_lines * (size_t)(part + 1) / parts; i++) {
-        const uint8_t *line = unit + (i + 1) * 64;
-        if (only_l2)
-            PREFETCH(PREFETCH_L2, line + ONLY_L2_BYTES);
-        else
-            prefetch_weights(line);
-    }
+    for (size_t i = n_lines * (size_t)part / parts; i < n_lines * (size_t)(part + 1) / parts; i++)
+        fetch(unit + (i + 1) * 64);
 }
 
 #endif

@@ -277,7 +277,7 @@ INLINE void unpack_to(struct piece *p, int i, const uint8_t *panel, int b, const
         _mm512_store_ps(p->min[i][h], w.min[h][0]);
     }
     if (p->at_once == 0)
-        prefetch_part(unit, unit_bytes, b % per_unit, per_unit, false);
+        prefetch_part(unit, unit_bytes, b % per_unit, per_unit, prefetch_weights);
 }
 
 /* One panel of a format with one scale for a block. */

@@ -276,7 +276,7 @@ INLINE struct block block_at(const uint8_t *panel, uint8_t *wide, int b, const s
     const int per_unit = format_unit_columns(f) / BLOCK;
     const uint8_t *unit = panel + (size_t)(b / per_unit) * format_unit_bytes(f);
     const uint8_t *first = unit + format_param_bytes(f) + (size_t)(b % per_unit) * 2 * format_half_bytes(f);
-    prefetch_part(unit, format_unit_bytes(f), b % per_unit, per_unit, false);
+    prefetch_part(unit, format_unit_bytes(f), b % per_unit, per_unit, prefetch_weights);
     if (f.is_six && b % per_unit == 0)
         format_widen(wide, unit + 2 * PANEL_ROWS);
     return (struct block){ unit, first, wide, b % per_unit };

@@ -34,6 +34,9 @@ enum {
     PAGE = 4096,
     /* Of the input rows: with many rows a tile comes from the L3 cache. */
     PREFETCH_INPUT_BYTES = IS_SPLIT ? 6144 : 24576,
+    /* Ahead, of weights that only L2 fetches from memory, and that L1 then takes from it. */
+    SPLIT_AHEAD_L2 = 6912,
+    SPLIT_AHEAD_L1 = 576,
 };
 
 /* The scales and mins of a block times 8, 9, ... 15. */
@@ -323,13 +326,28 @@ struct place {
     int block;
 };
 
-/* Fetches ahead of one of the halves of a block of weights. Four rows and more leave few buffers of L1 for lines on their way from
- * memory, so on processors that execute them in two passes these lines stay in L2. */
-INLINE void prefetch_half(const struct place *at, int half, int n_rows, const struct quant_format f)
+/* Fetches lines of weights ahead, for few rows and for many. Lines on their way from memory into L1 occupy its buffers, which inputs
+ * need; on processors that execute 512 bits in two passes it is faster to bring them into L2 first. */
+INLINE void prefetch_few(const uint8_t *line)
+{
+    if (IS_SPLIT)
+        PREFETCH(PREFETCH_L2, line + SPLIT_AHEAD_L2);
+    else
+        prefetch_weights(line);
+}
+
+INLINE void prefetch_many(const uint8_t *line)
+{
+    prefetch_few(line);
+    if (IS_SPLIT)
+        prefetch(line + SPLIT_AHEAD_L1);
+}
+
+/* Fetches ahead of one of the halves of a block of weights, with few rows. */
+INLINE void prefetch_half(const struct place *at, int half, const struct quant_format f)
 {
     const int per_unit = format_unit_columns(f) / BLOCK;
-    prefetch_part(at->unit, format_unit_bytes(f), 2 * at->block + half, 2 * per_unit,
-                  IS_SPLIT && n_rows > FEW_ROWS_SPLIT);
+    prefetch_part(at->unit, format_unit_bytes(f), 2 * at->block + half, 2 * per_unit, prefetch_few);
 }
 
 /* Between the rows of a block: the second half of its prefetches, and the rows two blocks ahead, which come from L2. */
@@ -337,7 +355,7 @@ INLINE void prefetch_between(const struct place *at, const struct input *x, cons
 {
     const int block_bytes = x->n_rows * (BLOCK + (int)sizeof *x->rows);
     const char *ahead = (const char *)x->q + 2 * block_bytes;
-    prefetch_half(at, 1, x->n_rows, f);
+    prefetch_half(at, 1, f);
     for (int i = 0; i < block_bytes; i += 64)
         prefetch(ahead + i);
 }
@@ -402,9 +420,9 @@ INLINE void panel_blocks(struct input x, union block_space *space, const uint8_t
         const struct place at = { unit, b % per_unit };
         /* With few rows before the block's own loads, with many after them (measured: docs/notes/kernels.md). */
         if (is_few)
-            prefetch_half(&at, 0, x.n_rows, f);
+            prefetch_half(&at, 0, f);
         if (is_few && x.n_rows < 2 * rows_at_once(f))
-            prefetch_half(&at, 1, x.n_rows, f);
+            prefetch_half(&at, 1, f);
         if (IS_PAIRED && format_is_paired(f) && !is_few)
             unpack_paired(&w, block, f);
         else
@@ -413,7 +431,7 @@ INLINE void panel_blocks(struct input x, union block_space *space, const uint8_t
             format_widen(wide, unit + 2 * PANEL_ROWS);
         load_scales(&w, unit, wide, b % per_unit, f);
         if (!is_few)
-            prefetch_part(unit, unit_bytes, b % per_unit, per_unit, IS_SPLIT);
+            prefetch_part(unit, unit_bytes, b % per_unit, per_unit, prefetch_many);
         x.q = (const int32_t *)tile;
         x.rows = (const struct input_row *)(tile + x.n_rows * BLOCK);
         tile += (size_t)x.n_rows * (BLOCK + sizeof(struct input_row));
