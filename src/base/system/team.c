@@ -10,6 +10,7 @@
 #include "base/system/team.h"
 
 #include "base/system/cgroup.h"
+#include "base/system/clock.h"
 #include "base/system/nodes.h"
 #include "base/system/os.h"
 #include "base/system/thread.h"
@@ -26,7 +27,7 @@ enum {
     GROUP = 8,          /* cores that share a cache on most large processors */
     SPINS = 1000,       /* about 10 us of pauses: covers most waits between the operations of a step */
     SPINS_CROWDED = 50, /* more threads than cores: spinning delays the threads that are waited for */
-    YIELDS = 300,       /* about 0.2 ms on an idle core: covers the time between two steps */
+    YIELD_US = 200,     /* then it yields for so long: covers the time between two steps */
     PATIENCE = 100,     /* pauses before the caller, with several groups, takes shares that no thread took */
 };
 
@@ -199,13 +200,18 @@ static work_word sleep_until_work(struct team *team, int thread, uint32_t last)
     return work;
 }
 
+/* By time, not by number: a yield to another program can take some milliseconds, and the system counts a thread that yields among
+ * those that need a core, so it moves others. */
 static work_word wait_for_work(struct team *team, int thread, uint32_t last)
 {
     const struct group *group = &team->groups[thread / GROUP];
-    for (unsigned i = 0; i < team->spins + YIELDS; i++) {
+    uint64_t end = 0;
+    for (unsigned i = 0; i <= team->spins || clock_now_us() < end; i++) {
         work_word work = atomic_load_explicit(&group->work, memory_order_acquire);
         if (generation_of(work) != last)
             return work;
+        if (i == team->spins)
+            end = clock_now_us() + YIELD_US;
         pass_time(team, i);
     }
     return sleep_until_work(team, thread, last);
