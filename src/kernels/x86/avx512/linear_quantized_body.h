@@ -343,6 +343,13 @@ INLINE void prefetch_many(const uint8_t *line)
         prefetch(line + SPLIT_AHEAD_L1);
 }
 
+/* Zen 4 reads ahead by itself where each block is as far from the next one, and one or two rows follow them fast enough: more lines at
+ * a time than prefetches bring, which hold a buffer of L1 each. */
+INLINE bool needs_prefetch(int n_rows, const struct quant_format f)
+{
+    return !IS_SPLIT || n_rows > 2 || format_unit_columns(f) > 2 * BLOCK;
+}
+
 /* Fetches ahead of one of the halves of a block of weights, with few rows. */
 INLINE void prefetch_half(const struct place *at, int half, const struct quant_format f)
 {
@@ -419,9 +426,9 @@ INLINE void panel_blocks(struct input x, union block_space *space, const uint8_t
         struct weights w;
         const struct place at = { unit, b % per_unit };
         /* With few rows before the block's own loads, with many after them (measured: docs/notes/kernels.md). */
-        if (is_few)
+        if (is_few && needs_prefetch(x.n_rows, f))
             prefetch_half(&at, 0, f);
-        if (is_few && x.n_rows < 2 * rows_at_once(f))
+        if (is_few && needs_prefetch(x.n_rows, f) && x.n_rows < 2 * rows_at_once(f))
             prefetch_half(&at, 1, f);
         if (IS_PAIRED && format_is_paired(f) && !is_few)
             unpack_paired(&w, block, f);
