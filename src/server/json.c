@@ -104,7 +104,7 @@ enum tutti_status json_read(json_t **out, const char *text, size_t n_bytes, stru
             "the JSON has too many values: %zu bytes of it would take more than %d MiB of memory", n_bytes,
             LIMIT_JSON_TREE_BYTES / (1024 * 1024));
     json_error_t at;
-    json_t *value = json_loadb(text, n_bytes, JSON_ALLOW_NUL, &at);
+    json_t *value = json_loadb(text, n_bytes, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &at);
     if (!value && at.text[0] == '\0') /* jansson has a text for every other error */
         return error_set(err, TUTTI_E_MEMORY, "out of memory");
     if (!value)

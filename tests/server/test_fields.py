@@ -3,6 +3,7 @@ import json
 import re
 
 import pytest
+import requests
 
 from conftest import ON_CARD, Server
 
@@ -96,7 +97,8 @@ REFUSED = [
     ("chat_template", None, "{{ 1 }}"), ("return_token_ids", False, True), ("best_of", 1, 2),
     ("mm_processor_kwargs", {}, {"a": 1}), ("echo", False, True), ("add_special_tokens", False, True), ("structural_tag", None, {}),
     ("do_sample", True, False), ("max_new_tokens", None, 5), ("regex", None, "a"), ("watermark", False, True), ("n_probs", 0, 3),
-    ("lora", [], [{"id": 0}]), ("grammar_lazy", False, True),
+    ("lora", [], [{"id": 0}]), ("grammar_lazy", False, True), ("no_repeat_ngram_size", 0, 3), ("bad_words_ids", [], [[5]]),
+    ("guidance_scale", 0, 1.5), ("custom_logit_processor", None, "x"), ("num_return_sequences", 1, 2), ("ban_eos_token", False, True),
 ]
 HARMLESS = {"guided_decoding_backend": "xgrammar", "cache_prompt": True, "id_slot": 3, "spaces_between_special_tokens": False, "keep_alive": "5m",
             "cache_salt": "x", "request_id": "7", "repeat_last_n": 64, "penalize_nl": False, "xtc_threshold": 0.1, "mirostat_tau": 5.0,
@@ -136,11 +138,43 @@ def test_harmless_fields_change_nothing(server):
     ("/v1/responses", {"input": "a", "max_tokens": 5}, "max_tokens", "not a field of this endpoint"),
     ("/v1/responses", {"input": "a", "reasoning": "low"}, "reasoning", "an object"),
     ("/v1/completions", {"prompt": "a", "repeat_last_n": 64, "presence_penalty": 1}, "repeat_last_n", "whole answer"),
+    ("/v1/completions", {"prompt": "a", "num_beams": 2, "temperature": 0.7}, "temperature", "draws no tokens"),
+    ("/v1/completions", {"prompt": "a", "num_beams": 2, "top_k": 5}, "top_k", "draws no tokens"),
+    ("/v1/chat/completions", {**HI, "tools": [{"type": "function", "function": {"name": "f", "paramters": {}}}]}, "tools[0].function.paramters", "did you mean parameters?"),
+    ("/v1/chat/completions", {"messages": [{**HI["messages"][0], "tool_call": []}]}, "messages[0].tool_call", "did you mean tool_calls?"),
+    ("/v1/chat/completions", {"messages": [{"role": "assistant", "function_call": {"name": "f"}}]}, "messages[0].function_call", "use tool_calls"),
+    ("/v1/chat/completions", {"messages": [{"role": "assistant", "content": "a", "prefix": True}, *HI["messages"]]}, "messages[0].prefix", "last message"),
+    ("/v1/chat/completions", {"messages": [{**HI["messages"][0], "partial": 1}]}, "messages[0].partial", "true or false"),
 ])
 def test_fields_of_elsewhere_and_misspelled_ones_are_refused(server, path, body, param, words):
     reply = server.post(path, body)
     error = reply.json()["error"]
     assert reply.status_code == 400 and error["param"] == param and words in error["message"], error
+
+
+@pytest.mark.parametrize("mark", ["prefix", "partial"])
+def test_a_marked_last_message_is_continued(server, mark):
+    begun = [*HI["messages"], {"role": "assistant", "content": "Once upon"}]
+    body = {"temperature": 0, "max_tokens": 8, "messages": begun}
+    kept = server.post("/v1/chat/completions", {**body, "continue_final_message": True})
+    marked = server.post("/v1/chat/completions", {**body, "messages": [begun[0], {**begun[1], mark: True}]})
+    unmarked = server.post("/v1/chat/completions", {**body, "messages": [begun[0], {**begun[1], mark: False}]})
+    assert marked.status_code == kept.status_code and marked.json().get("choices") == kept.json().get("choices")
+    assert unmarked.json()["usage"]["prompt_tokens"] > marked.json()["usage"]["prompt_tokens"]
+
+
+def test_names_within_messages(server):
+    """What clients send back of answers changes nothing; unknown names are logged."""
+    plain = server.chat("Hello", temperature=0, max_tokens=8).json()
+    message = {**HI["messages"][0], "id": "1", "refusal": None, "annotations": [], "made_up_in_a_message": 5}
+    assert server.post("/v1/chat/completions", {"messages": [message], "temperature": 0, "max_tokens": 8}).json()["choices"] == plain["choices"]
+    assert server.wait_for_log('the unknown field "messages[].made_up_in_a_message"')
+
+
+def test_a_key_that_is_there_twice_is_refused(server):
+    reply = requests.post(server.url + "/v1/chat/completions", headers={"Content-Type": "application/json"},
+                          data='{"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "max_tokens": 2}')
+    assert reply.status_code == 400 and "duplicate" in reply.json()["error"]["message"], reply.text
 
 
 def test_llama_servers_n_predict_and_vllms_stop(server):

@@ -21,7 +21,9 @@ enum {
     INFILL = API_INFILL,
     COUNT = API_MESSAGES_COUNT,
     STRICT = MSG | COUNT, /* unknown names are refused, as in the original */
-    RERANK = API_RERANK
+    RERANK = API_RERANK,
+    IN_MESSAGE = API_IN_MESSAGE,
+    IN_FUNCTION = API_IN_FUNCTION
 };
 enum { LLAMA = BOTH | INFILL, ALL = LLAMA | EMBED | RESP | RERANK };
 
@@ -190,6 +192,35 @@ static const struct field_rule RULES[] = {
     FIELDS(MSG, "", NULL, "compaction", "diagnostics", "inference_geo", "billing_policy",
            "fallback_credit_token"),
     FIELDS(MSG, "[]", "one model is served", "fallbacks"),
+    /* transformers, text-generation-webui and what is built on them */
+    FIELDS(BOTH, "0", NULL, "no_repeat_ngram_size", "penalty_alpha", "min_new_tokens"),
+    FIELDS(BOTH, "1|0", NULL, "guidance_scale"),
+    FIELDS(BOTH, "1", NULL, "encoder_repetition_penalty"),
+    FIELDS(BOTH, "1", "use n", "num_return_sequences"),
+    FIELDS(BOTH, "[]", "use logit_bias", "bad_words_ids", "suppress_tokens"),
+    FIELDS(BOTH, "\"\"", "use logit_bias", "custom_token_bans", "banned_tokens"),
+    FIELDS(BOTH, "\"\"", NULL, "negative_prompt"),
+    FIELDS(BOTH, "false", "use ignore_eos", "ban_eos_token"),
+    FIELDS(BOTH, "false", "use echo", "return_full_text"),
+    FIELDS(BOTH, "0", "use repetition_penalty, over prompt and answer", "repetition_penalty_range"),
+    /* SGLang, mlx-lm, Text Generation Inference, DashScope */
+    FIELDS(BOTH, "", "use logit_bias or a grammar", "custom_logit_processor"),
+    FIELDS(BOTH, "{}", NULL, "custom_params"),
+    FIELDS(BOTH, "false", NULL, "return_hidden_states"),
+    FIELDS(BOTH, "", "name the adapter in model: ID:NAME", "adapters"),
+    FIELDS(BOTH, "", "the server chooses it with --draft-model", "draft_model"),
+    FIELDS(BOTH, "0", "use top_logprobs", "top_n_tokens"),
+    FIELDS(BOTH, "false", "answers come from the model only", "enable_search"),
+    /* Of a message of /v1/chat/completions, and of the function of a tool */
+    FIELDS(IN_MESSAGE, IS_READ, NULL, "role", "content", "name", "tool_calls", "tool_call_id", "reasoning",
+           "reasoning_content", "thinking", "prefix", "partial"),
+    FIELDS(IN_MESSAGE, "", "use tool_calls", "function_call"),
+    FIELDS(IN_MESSAGE, "\"\"", "send its text as content", "refusal"),
+    FIELDS(IN_MESSAGE, "", "this model reads text only", "audio"),
+    FIELDS(IN_MESSAGE, "[]", "this model reads text only", "images"),
+    /* Parts of answers, which clients send back; nothing of them is shown to the model. */
+    FIELDS(IN_MESSAGE, "*", NULL, "id", "annotations", "reasoning_details", "cache_control"),
+    FIELDS(IN_FUNCTION, IS_READ, NULL, "name", "description", "parameters", "strict"),
 };
 
 enum { N_RULES = sizeof RULES / sizeof *RULES };
@@ -226,16 +257,29 @@ static bool is_neutral(const char *neutral, const json_t *value)
     return is_found;
 }
 
-static enum tutti_status refuse_field(const struct field_rule *rule, const char *name,
+/* A field's name and where it is. path: of its object; "": the request itself. */
+struct field_name {
+    char text[192];
+};
+
+static struct field_name full_name(const char *path, const char *name)
+{
+    struct field_name full;
+    snprintf(full.text, sizeof full.text, "%.96s%s%.64s", path, *path ? "." : "", name);
+    return full;
+}
+
+static enum tutti_status refuse_field(const struct field_rule *rule, const char *path, const char *name,
                                       struct tutti_error *err)
 {
     const char *or_value = *rule->neutral ? ", only the value " : "";
+    const struct field_name full = full_name(path, name);
     char values[128];
     snprintf(values, sizeof values, "%s", rule->neutral);
     for (char *bar = values; (bar = strchr(bar, '|'));)
         *bar = '/';
-    return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s is not supported%s%s%s%s", name, or_value, values,
-                           rule->hint ? ": " : "", rule->hint ? rule->hint : "");
+    return error_set_param(err, TUTTI_E_ARGUMENT, full.text, "%s is not supported%s%s%s%s", full.text,
+                           or_value, values, rule->hint ? ": " : "", rule->hint ? rule->hint : "");
 }
 
 /* ---- unknown names ---- */
@@ -280,22 +324,23 @@ static const char *meant_name(const char *name, unsigned api)
 }
 
 /* Logs each name once, and at most MAX_NAMES of them. */
-static void log_unknown(const char *name)
+static void log_unknown(const char *path, const char *name)
 {
-    enum { MAX_NAMES = 32, NAME_BYTES = 48 };
+    enum { MAX_NAMES = 32 };
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static char names[MAX_NAMES][NAME_BYTES];
+    static struct field_name names[MAX_NAMES];
     static size_t n;
+    const struct field_name full = full_name(path, name);
     bool is_new = true;
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < n; i++)
-        is_new &= strncmp(names[i], name, NAME_BYTES - 1) != 0;
+        is_new &= strcmp(names[i].text, full.text) != 0;
     is_new &= n < MAX_NAMES;
     if (is_new)
-        snprintf(names[n++], NAME_BYTES, "%s", name);
+        names[n++] = full;
     pthread_mutex_unlock(&lock);
     if (is_new)
-        log_warn("a request has the unknown field \"%.48s\", which was ignored", name);
+        log_warn("a request has the unknown field \"%s\", which was ignored", full.text);
 }
 
 /* ---- the check ---- */
@@ -342,9 +387,19 @@ static bool has_enough_tokens(const json_t *root)
     return json_is_true(json_object_get(root, "ignore_eos")) && !has_stop;
 }
 
+enum { MAX_FIELDS = 1024 }; /* each unknown name is compared with all known ones */
+
+static enum tutti_status refuse_unknown(const char *path, const char *name, const char *meant,
+                                        struct tutti_error *err)
+{
+    const struct field_name full = full_name(path, name);
+    return error_set_param(err, TUTTI_E_ARGUMENT, full.text,
+                           "Unrecognized request argument supplied: %s%s%s%s", full.text,
+                           meant ? "; did you mean " : "", meant ? meant : "", meant ? "?" : "");
+}
+
 enum tutti_status api_check_fields(const json_t *root, unsigned api, struct tutti_error *err)
 {
-    enum { MAX_FIELDS = 1024 }; /* each unknown name is compared with all known ones */
     const char *name;
     json_t *value;
     if (json_object_size(root) > MAX_FIELDS)
@@ -361,14 +416,36 @@ enum tutti_status api_check_fields(const json_t *root, unsigned api, struct tutt
         if (!rule && (is_strict || !rule_of(name, ALL))) {
             const char *meant = meant_name(name, api);
             if (meant || is_strict)
-                return error_set_param(err, TUTTI_E_ARGUMENT, name,
-                                       "Unrecognized request argument supplied: %.64s%s%s%s", name,
-                                       meant ? "; did you mean " : "", meant ? meant : "", meant ? "?" : "");
-            log_unknown(name);
+                return refuse_unknown("", name, meant, err);
+            log_unknown("", name);
         } else if (rule && !is_neutral(rule->neutral, value) &&
                    !(!strcmp(name, "min_tokens") && has_enough_tokens(root))) {
-            return refuse_field(rule, name, err);
+            return refuse_field(rule, "", name, err);
         }
     }
     return check_window(root, err);
+}
+
+enum tutti_status api_check_inner_fields(const json_t *object, unsigned api, const char *path,
+                                         struct tutti_error *err)
+{
+    const char *name;
+    json_t *value;
+    if (json_object_size(object) > MAX_FIELDS)
+        return error_set_param(err, TUTTI_E_ARGUMENT, path, "%s has %zu fields, at most %d are allowed", path,
+                               json_object_size(object), MAX_FIELDS);
+    json_object_foreach((json_t *)(uintptr_t)object, name, value)
+    {
+        const struct field_rule *rule = rule_of(name, api);
+        const char *meant = rule ? NULL : meant_name(name, api);
+        if (json_is_null(value) || (rule && rule->neutral == IS_READ))
+            continue;
+        if (meant)
+            return refuse_unknown(path, name, meant, err);
+        if (rule && !is_neutral(rule->neutral, value))
+            return refuse_field(rule, path, name, err);
+        if (!rule && api == IN_MESSAGE) /* chat templates read a tool as it is, but not a message */
+            log_unknown("messages[]", name);
+    }
+    return TUTTI_OK;
 }

@@ -9,4 +9,9 @@
  * logged, and refused by the messages API. */
 MUST_CHECK enum tutti_status api_check_fields(const json_t *root, unsigned api, struct tutti_error *err);
 
+/* The same for an object within a request. api: API_IN_MESSAGE or API_IN_FUNCTION; path: of the object, such as
+ * "messages[0]". */
+MUST_CHECK enum tutti_status api_check_inner_fields(const json_t *object, unsigned api, const char *path,
+                                                    struct tutti_error *err);
+
 #endif

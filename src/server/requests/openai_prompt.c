@@ -1,6 +1,7 @@
 /* Parses the prompt of a request: messages, texts or ids. */
 #include "base/json/json_field.h"
 #include "base/json/json_print.h"
+#include "server/requests/openai_fields.h"
 #include "server/requests/openai_request.h"
 
 #include <stdlib.h>
@@ -52,7 +53,7 @@ enum tutti_status api_dump(struct api_request *req, const json_t *value, const c
     return TUTTI_OK;
 }
 
-/* Checks the description, parameters and strict of a function. */
+/* Checks the description, parameters and strict of a function, and that none is misspelt. */
 static enum tutti_status check_description(const json_t *function, const char *param, struct tutti_error *err)
 {
     static const struct {
@@ -69,7 +70,9 @@ static enum tutti_status check_description(const json_t *function, const char *p
         if (value && !json_is_kind(value, PARTS[i].kind))
             return json_wrong_part(param, name, PARTS[i].expected, value, err);
     }
-    return TUTTI_OK;
+    char path[80];
+    snprintf(path, sizeof path, "%s.function", param);
+    return api_check_inner_fields(function, API_IN_FUNCTION, path, err);
 }
 
 /* Checks {"type": "function", "function": {"name": "..."}}, of a tool or of a call, which has
@@ -141,12 +144,33 @@ static enum tutti_status read_extras(struct api_request *req, struct tutti_messa
         st = read_text(&message->reasoning, value, "reasoning", i, err);
     if (st == TUTTI_OK)
         st = read_text(&message->reasoning, value, "reasoning_content", i, err);
+    if (st == TUTTI_OK)
+        st = read_text(&message->reasoning, value, "thinking", i, err);
     if (st != TUTTI_OK || !calls)
         return st;
     snprintf(param, sizeof param, "messages[%zu].tool_calls", i);
     st = api_check_functions(calls, param, true, err);
     return st == TUTTI_OK && json_array_size(calls) > 0 ? api_dump(req, calls, &message->tool_calls, err)
                                                         : st;
+}
+
+/* A mark of the begin of an answer, in the last message: "prefix" of DeepSeek and Mistral, "partial" of Moonshot and
+ * DashScope. */
+static enum tutti_status read_mark(struct api_request *req, const json_t *value, const char *name, size_t i,
+                                   struct tutti_error *err)
+{
+    const json_t *mark = json_field(value, name);
+    char param[64];
+    snprintf(param, sizeof param, "messages[%zu].%s", i, name);
+    if (mark && !json_is_boolean(mark))
+        return json_wrong_type(param, "true or false", mark, err);
+    if (!json_is_true(mark))
+        return TUTTI_OK;
+    req->continues = true;
+    if (i + 1 == req->n_messages && !strcmp(req->messages[i].role, "assistant"))
+        return TUTTI_OK;
+    return error_set_param(err, TUTTI_E_ARGUMENT, param,
+                           "%s is only allowed in the last message, of the role assistant", param);
 }
 
 static enum tutti_status read_message(struct api_request *req, const json_t *value, size_t i,
@@ -158,6 +182,9 @@ static enum tutti_status read_message(struct api_request *req, const json_t *val
     snprintf(param, sizeof param, "messages[%zu]", i);
     if (!json_is_object(value))
         return json_wrong_type(param, "an object", value, err);
+    enum tutti_status st = api_check_inner_fields(value, API_IN_MESSAGE, param, err);
+    if (st != TUTTI_OK)
+        return st;
     snprintf(param, sizeof param, "messages[%zu].role", i);
     if (!json_is_string(role))
         return json_wrong_type(param, "a string", role, err);
@@ -170,7 +197,7 @@ static enum tutti_status read_message(struct api_request *req, const json_t *val
         message->n_bytes = json_string_length(content);
     } else if (json_is_array(content)) {
         struct buf *joined = &req->joined[req->n_joined++];
-        enum tutti_status st = join_parts(joined, content, i, err);
+        st = join_parts(joined, content, i, err);
         if (st != TUTTI_OK)
             return st;
         message->content = joined->bytes;
@@ -181,7 +208,10 @@ static enum tutti_status read_message(struct api_request *req, const json_t *val
     } else {
         return json_wrong_type(param, "a string or a list of parts", content, err);
     }
-    return read_extras(req, message, value, i, err);
+    st = read_mark(req, value, "prefix", i, err);
+    if (st == TUTTI_OK)
+        st = read_mark(req, value, "partial", i, err);
+    return st == TUTTI_OK ? read_extras(req, message, value, i, err) : st;
 }
 
 enum tutti_status api_read_messages(struct api_request *req, struct tutti_error *err)

@@ -210,6 +210,29 @@ static enum tutti_status read_early_stopping(struct api_request *req, struct tut
     return TUTTI_OK;
 }
 
+/* A beam search draws no tokens: values that change only the draws are refused. */
+static enum tutti_status check_draws(const struct api_request *req, struct tutti_error *err)
+{
+    static const struct {
+        const char *name;
+        double neutral, other;
+    } DRAWS[] = { { "temperature", 0, 1 },
+                  { "top_p", 1, 1 },
+                  { "top_k", 0, -1 },
+                  { "min_p", 0, 0 },
+                  { "typical_p", 1, 0 } };
+    for (size_t i = 0; i < sizeof DRAWS / sizeof *DRAWS && req->n_beams > 1; i++) {
+        const json_t *value = json_field(req->root, DRAWS[i].name);
+        double number = json_number_value(value);
+        bool is_other = fabs(number - DRAWS[i].neutral) > 0 && fabs(number - DRAWS[i].other) > 0;
+        if (value && is_other)
+            return error_set_param(err, TUTTI_E_ARGUMENT, DRAWS[i].name,
+                                   "%s cannot be combined with num_beams: a beam search draws no tokens",
+                                   DRAWS[i].name);
+    }
+    return TUTTI_OK;
+}
+
 static enum tutti_status read_stream_options(struct api_request *req, struct tutti_error *err)
 {
     const json_t *options = json_field(req->root, "stream_options");
@@ -388,6 +411,8 @@ static enum tutti_status read_settings(struct api_request *req, int n_vocab, str
         st = read_logit_bias(req, n_vocab, err);
     if (st == TUTTI_OK)
         st = read_early_stopping(req, err);
+    if (st == TUTTI_OK)
+        st = check_draws(req, err);
     if (st == TUTTI_OK)
         st = read_stream_options(req, err);
     if (st == TUTTI_OK)

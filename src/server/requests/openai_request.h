@@ -18,6 +18,9 @@ enum api_kind {
     API_MESSAGES = 64,
     API_MESSAGES_COUNT = 128,
     API_INFILL = 512, /* parsed as a completion */
+    /* For the names within a message, and within the function of a tool: */
+    API_IN_MESSAGE = 1024,
+    API_IN_FUNCTION = 2048,
 };
 
 enum { API_MAX_PROMPTS = 2048, API_MAX_MESSAGES = 16384, API_DEFAULT_COMPLETION_TOKENS = 16 };
@@ -100,6 +103,7 @@ struct api_request {
     int max_reasoning_tokens; /* as in struct tutti_request */
     enum api_forced forced;
     bool one_tool_call; /* parallel_tool_calls is false: only the first call counts */
+    bool continues;     /* the last message is marked as the begin of the answer */
     int n_beams;
     float length_penalty;
     enum tutti_early_stopping early_stopping;

@@ -191,6 +191,9 @@ static enum tutti_status read_template_fields(struct api_request *req, struct tu
         if (st == TUTTI_OK && json_field(req->root, name) && json_object_set(arguments, name, value) != 0)
             st = error_out_of_memory("tools", err);
     }
+    if (st == TUTTI_OK && req->continues &&
+        json_object_set_new(arguments, "continue_final_message", json_true()) != 0)
+        st = error_out_of_memory("tools", err);
     if (st == TUTTI_OK && (kwargs || json_object_size(arguments) > 0))
         st = api_dump(req, arguments, &req->template_arguments, err);
     json_decref(arguments);
