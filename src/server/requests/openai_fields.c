@@ -208,7 +208,7 @@ static const struct field_rule RULES[] = {
     FIELDS(BOTH, "{}", NULL, "custom_params"),
     FIELDS(BOTH, "false", NULL, "return_hidden_states"),
     FIELDS(BOTH, "", "name the adapter in model: ID:NAME", "adapters"),
-    FIELDS(BOTH, "", "the server chooses it with --draft-model", "draft_model"),
+    FIELDS(BOTH, "", "the server chooses it with --draft", "draft_model"),
     FIELDS(BOTH, "0", "use top_logprobs", "top_n_tokens"),
     FIELDS(BOTH, "false", "answers come from the model only", "enable_search"),
     /* Of a message of /v1/chat/completions, and of the function of a tool */
