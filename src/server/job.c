@@ -356,7 +356,7 @@ static void job_charge(struct job *job, struct submission *sub, const struct tut
     bool is_unbegun = event->finish != TUTTI_FINISH_NONE && event->queue_us == 0 && event->ttft_us == 0;
     int64_t n_prompt = is_unbegun ? 0 : (int64_t)event->n_prompt_tokens;
     int64_t n_read = is_unbegun ? api_request_read_cost(&job->req, sub->index) : 0; /* parsed in vain */
-    int64_t n_generated = (int64_t)(event->n_generated_tokens - choice->n_generated);
+    int64_t n_generated = (int64_t)choice->n_new;
     counts->n_prompt_tokens += (uint64_t)(n_prompt - sub->n_accounted);
     counts->n_generated_tokens += (uint64_t)n_generated;
     client_charge(job->client, n_prompt - sub->n_charged + n_generated + (sub->is_read_charged ? 0 : n_read));
@@ -371,11 +371,12 @@ static void handle_event(struct job *job, const struct inbox_event *item)
     size_t index = sub->index * (size_t)job->req.n + (size_t)event->choice;
     struct reply_choice *choice = &job->choices[index];
 
+    choice->n_new = event->n_generated_tokens - choice->n_generated;
+    choice->n_generated = event->n_generated_tokens;
     if (job->client)
         job_charge(job, sub, event);
     sub->n_prompt_tokens = event->n_prompt_tokens;
     sub->n_cached_tokens = event->n_cached_tokens;
-    choice->n_generated = event->n_generated_tokens;
     choice->n_accepted_drafts = event->n_accepted_drafts;
     choice->n_rejected_drafts = event->n_rejected_drafts;
     if (event->ttft_us && !job->ttft_us)

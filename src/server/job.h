@@ -40,7 +40,7 @@ struct reply_choice {
     json_t *items;           /* responses API: complete output items */
     size_t n_events;         /* responses API: events sent */
     size_t n_chars;          /* of the tokens reported: text_offset of the next one */
-    size_t n_generated;
+    size_t n_generated, n_new; /* tokens so far, and those of the latest event */
     size_t n_accepted_drafts, n_rejected_drafts;
     double logprob_sum; /* over n_scored tokens */
     size_t n_scored;

@@ -60,6 +60,23 @@ def test_a_client_chooses_what_it_gets():
         assert whole(url, text, logprobs=True)["logprobs"]["content"]
 
 
+@pytest.mark.parametrize("log_probabilities", [False, True])
+def test_tokens_of_reasoning_are_counted(log_probabilities):
+    """Four words: the marks count, too."""
+    question = [{"role": "user", "content": FORMS["think"]}]
+    with mock_model(MOCK_REASONING_FORM="think") as url:
+        def post(path, **body):
+            return requests.post(url.replace("chat/completions", path), json={"model": "mock", **body}, timeout=PATIENCE)
+        chat = {"messages": question, "logprobs": log_probabilities}
+        usage = [post("chat/completions", **chat).json()["usage"]]
+        stream = post("chat/completions", **chat, stream=True, stream_options={"include_usage": True}).text
+        usage.append(json.loads(stream.split("data: ")[-2])["usage"])
+        assert [count["completion_tokens_details"]["reasoning_tokens"] for count in usage] == [4, 4]
+        assert post("responses", input=FORMS["think"]).json()["usage"]["output_tokens_details"]["reasoning_tokens"] == 4
+        message = post("messages", messages=question, max_tokens=1100, thinking={"type": "enabled", "budget_tokens": 1024}).json()
+        assert message["usage"]["output_tokens_details"]["thinking_tokens"] == 4, message
+
+
 def test_a_call_follows_reasoning():
     text = "<think>I call " + CALL + "</think>" + CALL
     with mock_model(MOCK_REASONING_FORM="think") as url:

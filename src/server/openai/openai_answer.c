@@ -70,7 +70,7 @@ bool answer_add(struct job *job, struct reply_choice *choice, const struct tutti
              buf_add(part.is_reasoning ? &choice->reasoning : &choice->text, part.text, part.n_bytes);
     bool is_inside = tutti_reasoning_parser_is_inside(choice->splitter);
     if (was_inside || is_inside)
-        choice->n_reasoning_tokens += event->n_tokens;
+        choice->n_reasoning_tokens += choice->n_new;
     if (ok && is_inside && choice->text.n_bytes == 0 && job->req.forced == API_FORCED_NONE &&
         event->finish == TUTTI_FINISH_STOP)
         ok = take_unclosed_calls(job, choice);
