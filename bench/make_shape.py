@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes a GGUF file of a published shape with made-up weights, for comparing engines: speed does not depend on the values.
+"""Writes a GGUF file of a published shape with random weights, for comparing engines: speed does not depend on the values.
 
   make_shape.py OUT.gguf [--type q4_0|q8_0] [--shape chatglm3-6b] [--layers N]
 
 Shapes: chatglm3-6b, llama-3.2-3b, qwen2.5-1.5b, llama-3.2-1b, tinyllama-1.1b, qwen2.5-0.5b, phi-4-mini, gemma-3-4b,
 qwen3-30b-a3b, deepseek-v2-lite, glm-4.7-flash, gpt-oss-20b, whose experts are in MXFP4 whatever the type of its other weights.
-The vocabulary has their size, but is made up too: bytes, so that every text can be read, and words for the rest. --layers: of
+The vocabulary has their size, but consists of bytes, so that every text can be read, and words for the rest. --layers: of
 the first N layers only; llama.cpp takes DeepSeek-V2-Lite by its 27 layers, so that one needs all.
 Needs the Python packages gguf and numpy.
 """

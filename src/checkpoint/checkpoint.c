@@ -516,12 +516,10 @@ static enum tutti_status not_found(const struct checkpoint *ck, struct tutti_err
 {
     if (!is_hub_name(ck->path))
         return error_set(err, TUTTI_E_NOT_FOUND, "%s: no such file or folder", ck->path);
-    const char *name = strchr(ck->path, '/') + 1;
-    return error_set(
-        err, TUTTI_E_NOT_FOUND,
-        "%s: no such file or folder. tutti opens local files and folders only: download the model "
-        "first, for example with: hf download %s --local-dir %s",
-        ck->path, ck->path, name);
+    return error_set(err, TUTTI_E_NOT_FOUND,
+                     "%s: no such file or folder. For a model of Hugging Face, give the tutti command hf:%s, "
+                     "which it downloads",
+                     ck->path, ck->path);
 }
 
 static enum tutti_status open_any(struct checkpoint *ck, int rank, struct tutti_error *err)

@@ -22,12 +22,13 @@ static const struct command *const COMMANDS[] = {
 enum { N_COMMANDS = sizeof COMMANDS / sizeof COMMANDS[0] };
 
 static const char INTRODUCTION[] =
-    "tutti runs one language model for many users at once.\n"
+    "tutti serves language models to many users at once.\n"
     "\n"
     "MODEL is a Hugging Face folder (config.json and safetensors), a GGUF "
     "file, or a checkpoint of PyTorch or\n"
     "MindSpore with config.json in the same folder (docs/checkpoints.md). hf:ORG/NAME and\n"
-    "ms:ORG/NAME are models of a hub, which are downloaded first (docs/hubs.md).\n";
+    "ms:ORG/NAME, with :TYPE or :FILE, such as hf:Qwen/Qwen3-0.6B-GGUF:q8_0, are models of a hub, which are\n"
+    "downloaded first (docs/hubs.md).\n";
 
 static const struct command_list LIST = { COMMANDS, N_COMMANDS, INTRODUCTION };
 

@@ -44,12 +44,14 @@ enum { DEFAULT_KV_BYTES = 1 << 30 }; /* of each of several models */
 static const struct option OPTIONS[] = {
     TEXT_OPTION(VALUES, server.host, "host", "ADDRESS",
                 "address to listen on; 0.0.0.0 means all addresses of the machine (default 127.0.0.1)"),
-    INT_OPTION(VALUES, server.port, "port", "N", "port to listen on; 0 selects a free one; without it, 8080",
+    INT_OPTION(VALUES, server.port, "port", "N", "port to listen on, 8080 by default; 0 selects a free one",
                .letter = 'p', .max = 65535),
     TEXT_OPTION(VALUES, server.unix_path, "unix", "PATH", "listen on a Unix socket instead"),
-    TEXT_OPTION(VALUES, server.model_id, "name", "ID", "name of the model in the API"),
-    TEXTS_OPTION(VALUES, apis, "api", "NAME",
-                 "additional APIs besides OpenAI's: llm-serving, step or tgi, separated by commas"),
+    TEXT_OPTION(VALUES, server.model_id, "name", "ID",
+                "name of the model in the API; by default, that of its file or folder"),
+    TEXTS_OPTION(
+        VALUES, apis, "api", "NAME",
+        "additional APIs besides OpenAI's and Anthropic's: llm-serving, step or tgi, separated by commas"),
     TEXT_OPTION(
         VALUES, config, "config", "FILE",
         "read the settings of MindSpore's llm-serving from its YAML file, and enable its API; flags take "
@@ -74,10 +76,10 @@ static const struct option OPTIONS[] = {
                 "require one of the keys in FILE for GET /metrics; FILE has the form of --api-key-file. With "
                 "--api-key-file, /metrics is closed unless this or --metrics-listen is given. SIGHUP reads "
                 "FILE again"),
-    TEXT_OPTION(
-        VALUES, server.metrics_listen, "metrics-listen", "ADDRESS",
-        "serve GET /metrics only at this address, together with GET /health and /ready: HOST:PORT, PORT "
-        "of 127.0.0.1, or unix:PATH; HTTPS if the server has a certificate"),
+    TEXT_OPTION(VALUES, server.metrics_listen, "metrics-listen", "ADDRESS",
+                "serve GET /metrics and /slots only at this address, together with /health and /ready: "
+                "HOST:PORT, PORT "
+                "of 127.0.0.1, or unix:PATH; HTTPS if the server has a certificate"),
     TEXT_OPTION(VALUES, server.tls_cert_file, "tls-cert", "FILE",
                 "serve HTTPS with the certificate in FILE (PEM), followed by its chain of intermediate "
                 "certificates; SIGHUP rereads it"),

@@ -324,6 +324,9 @@ MUST_CHECK enum tutti_status model_load(struct model **out, const char *path,
 MUST_CHECK enum tutti_status model_make(struct model **out, const char *shape, int n_layers, enum dtype type,
                                         const struct tutti_model_options *options, struct tutti_error *err);
 
+/* The name of the i-th known shape; NULL: there are only i. */
+const char *model_shape_name(int i);
+
 /* The description of a known shape; NULL: not found. */
 const struct model_desc *model_shape(const char *name);
 

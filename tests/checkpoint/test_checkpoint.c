@@ -652,7 +652,7 @@ static void what_is_not_there_is_said_with_what_to_do(void **state)
         const char *path, *words;
         bool is_hub;
     } CASES[] = {
-        { "Qwen/Qwen2.5-0.5B", "hf download Qwen/Qwen2.5-0.5B --local-dir Qwen2.5-0.5B", true },
+        { "Qwen/Qwen2.5-0.5B", "give the tutti command hf:Qwen/Qwen2.5-0.5B,", true },
         { "org/", "org: no such file or folder", false },
         { "./Qwen/Qwen2.5", "no such file", false },
         { "a/b/c", "no such file", false },
@@ -663,7 +663,7 @@ static void what_is_not_there_is_said_with_what_to_do(void **state)
         struct checkpoint *ck = NULL;
         struct tutti_error err = { 0 };
         assert_int_equal(checkpoint_open(&ck, CASES[i].path, &err), TUTTI_E_NOT_FOUND);
-        if (!strstr(err.text, CASES[i].words) || !strstr(err.text, "hf download") == CASES[i].is_hub)
+        if (!strstr(err.text, CASES[i].words) || !strstr(err.text, "hf:") == CASES[i].is_hub)
             fail_msg("%s: \"%s\"", CASES[i].path, err.text);
     }
 }

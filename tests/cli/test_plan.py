@@ -164,7 +164,7 @@ def test_a_model_of_a_wrong_kind_is_refused(tmp_path):
                         (os.path.join(FIXTURES, "gguf", "tiny-types.gguf"), "general.architecture \"tiny\" is not supported"),
                         (os.path.join(FIXTURES, "gguf", "quality.json"), "it is neither GGUF nor safetensors"),
                         (tmp_path, "there is neither config.json nor"),
-                        ("org/name", "hf download org/name")):
+                        ("org/name", "hf:org/name")):
         done = tutti("plan", model, check=1)
         assert said in done.stderr and done.stdout == ""
 

@@ -38,9 +38,10 @@ struct bench_values {
 
 #define VALUES struct bench_values
 static const struct option OPTIONS[] = {
-    TEXT_OPTION(
-        VALUES, shape, "shape", "NAME",
-        "instead of MODEL: a known shape with random weights, such as chatglm3-6b; list prints their names"),
+    TEXT_OPTION(VALUES, shape, "shape", "NAME",
+                "instead of MODEL: a known shape with random weights, such as chatglm3-6b, in q4_0 "
+                "(gpt-oss-20b in mxfp4) unless "
+                "--type is given; list prints all names"),
     INT_OPTION(VALUES, n_layers, "layers", "N",
                "with --shape: only its first N layers, for a shape that memory has no room for", .min = 1,
                .max = LIMIT_LAYERS, .needs = "shape"),
@@ -500,6 +501,11 @@ static enum tutti_status run_bench(const void *v, const char *const *operands, s
     tutti_model *draft = NULL;
     struct buf schema = { 0 };
     const char *path = operands[0];
+    if (values->shape && strcmp(values->shape, "list") == 0) {
+        for (int i = 0; model_shape_name(i); i++)
+            output_printf("%s\n", model_shape_name(i));
+        return TUTTI_OK;
+    }
     if (!path == !values->shape)
         return error_set(err, TUTTI_E_ARGUMENT, "expected either MODEL or --shape NAME");
     if (draft_flags_are_mtp(&values->draft))
@@ -563,18 +569,19 @@ done:
 const struct command COMMAND_BENCH = {
     .name = "bench",
     .summary = "measure a model's speed, compared with the limit of this machine",
-    .about = "Times single steps of the model: decode steps, with one token for each user, and "
-             "prefill of a prompt. Results are medians; spread is the distance between the quartiles, "
-             "relative to the median. The limit is the sum over all matrices and each layer's attention, "
-             "which follow one another, of the longer of two times: to read the weights, or keys and "
-             "values, once at memory bandwidth, and to compute at the peak of the arithmetic units. "
-             "Both are measured just before and just after each repetition. Weights that fit "
-             "into the processor's caches can be read faster than the limit. With --engine each user "
-             "requests 32 tokens. Plain runs alternate with runs with much text work (20 "
-             "log-probabilities per token, 16 stop strings). \"text waits\" counts the steps that "
-             "waited for the text thread; \"late\" counts the tokens that waited for the token mask "
-             "of a schema. Of two variants that alternate, the first is the reference of the second: "
-             "\"of that\" is the median of their ratios.",
+    .about =
+        "Times single steps of the model: decode steps, with one token for each user, and "
+        "prefill of a prompt. Results are medians; spread is the distance between the quartiles, "
+        "relative to the median. The limit is the sum over all matrices and each layer's attention, "
+        "which follow one another, of the longer of two times: to read the weights, or keys and "
+        "values, once at memory bandwidth, and to compute at the peak of the arithmetic units. "
+        "Both are measured just before and just after each repetition. Weights that fit "
+        "into the processor's caches can be read faster than the limit. With --engine each user "
+        "requests 32 tokens. Plain runs alternate with runs with much text work (20 "
+        "log-probabilities per token, 16 stop strings). \"text waits\" counts the steps that "
+        "waited for the text thread; \"late\" counts the tokens that waited for the token mask "
+        "of a schema. Where two variants alternate, \"of that\" is the second one's speed relative to the "
+        "first: the median of their ratios.",
     .example = "tutti bench models/demo --engine\n"
                "tutti bench --shape chatglm3-6b --type q4_0 --json",
     .options = OPTION_SET(GROUPS, "[MODEL]", 0, 1, ""),

@@ -48,12 +48,12 @@ const struct option MODEL_OPTIONS[] = {
     CHOICE_OPTION(
         MODEL, options.numa, "numa", "MODE", NUMA_MODES,
         "whether threads compute with weights and keys in the memory of their own NUMA node (socket), "
-        "where the machine has several"),
-    CHOICE_OPTION(
-        MODEL, options.device, "device", "NAME", DEVICE_NAMES,
-        "the device that computes; cuda is the NVIDIA card with the most memory, cuda:N card number N, "
-        "and auto the card if there is one and the model fits in its memory",
-        .may_number = true),
+        "where the machine has several; auto by default"),
+    CHOICE_OPTION(MODEL, options.device, "device", "NAME", DEVICE_NAMES,
+                  "the device that computes, cpu by default; cuda is the NVIDIA card with the most memory, "
+                  "cuda:N card number N, "
+                  "and auto the card if there is one and the model fits in its memory",
+                  .may_number = true),
     TEXT_OPTION(MODEL, options.gpu_layers, "gpu-layers", "N",
                 "with --device cuda: keep only the last N layers, and the output, in the card's memory, and "
                 "let the CPU "
@@ -405,9 +405,11 @@ enum tutti_status draft_flags_open(const struct draft_flags *flags, const struct
 
 #define ENGINE struct tutti_engine_options
 const struct option ENGINE_OPTIONS[] = {
-    SIZE_OPTION(ENGINE, kv_bytes, "kv-memory", "SIZE",
-                "memory for the KV cache of all sequences, such as 4G; without it, taken from free memory",
-                .min = 1, .max = INFINITY),
+    SIZE_OPTION(
+        ENGINE, kv_bytes, "kv-memory", "SIZE",
+        "memory for the KV cache of all sequences, such as 4G; by default, taken from free memory, and with "
+        "several models 1G for each",
+        .min = 1, .max = INFINITY),
     INT_OPTION(ENGINE, max_context, "context", "N",
                "maximum tokens of one sequence; without it, the model's context", .letter = 'c', .min = 1,
                .max = LIMIT_CONTEXT),
@@ -429,16 +431,19 @@ const struct option ENGINE_OPTIONS[] = {
         "before --kv-spill or without it; not on --device cpu",
         .min = 1, .max = INFINITY),
     SIZE_OPTION(ENGINE, kv_spill_bytes, "kv-spill-size", "SIZE",
-                "maximum size of that file, such as 100G; without it, 8G", .min = 1, .max = INFINITY,
+                "maximum size of that file, such as 100G; 8G by default", .min = 1, .max = INFINITY,
                 .needs = "kv-spill"),
     { .name = NULL },
 };
 
 const struct option SCHEDULING_OPTIONS[] = {
     INT_OPTION(ENGINE, max_seqs, "max-seqs", "N",
-               "maximum sequences that run at the same time; without it, 256", .min = 1, .max = 65536),
-    INT_OPTION(ENGINE, max_queue, "max-queue", "N", "maximum requests in the queue", .min = 1, .max = 1000000,
-               .initial = "1024"),
+               "maximum sequences that run at the same time, 256 by default", .min = 1, .max = 65536),
+    INT_OPTION(
+        ENGINE, max_queue, "max-queue", "N",
+        "answers that may wait in addition to the --max-seqs that run; each of a request's n counts, and "
+        "beyond that requests get 429",
+        .min = 1, .max = 1000000, .initial = "1024"),
     FLOAT_OPTION(ENGINE, max_slowdown, "max-slowdown", "X",
                  "during prefill of a prompt, a step may take X times as long as a step that only decodes: a "
                  "larger X means a shorter time to first token, a smaller one steadier inter-token latency",

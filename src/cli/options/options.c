@@ -79,9 +79,45 @@ const char *options_nearest(const char *word, const char *const *words)
     return nearest.word;
 }
 
+/* Options of vLLM and llama-server that have other names here. */
+static const struct {
+    const char *theirs, *ours;
+} EQUIVALENTS[] = {
+    { "max-model-len", "context" },
+    { "ctx-size", "context" },
+    { "max-num-seqs", "max-seqs" },
+    { "parallel", "max-seqs" },
+    { "max-num-batched-tokens", "max-batch-tokens" },
+    { "batch-size", "max-batch-tokens" },
+    { "gpu-memory-utilization", "kv-memory" },
+    { "kv-cache-dtype", "kv-type" },
+    { "cache-type-k", "kv-type" },
+    { "dtype", "type" },
+    { "quantization", "type" },
+    { "tensor-parallel-size", "tp" },
+    { "n-gpu-layers", "gpu-layers" },
+    { "n-cpu-moe", "cpu-experts" },
+    { "served-model-name", "name" },
+    { "alias", "name" },
+    { "chat-template", "chat-format" },
+    { "chat-template-file", "chat-format" },
+    { "api-key", "api-key-file" },
+    { "lora-modules", "lora" },
+    { "model-draft", "draft" },
+    { "speculative-model", "draft" },
+    { "ssl-certfile", "tls-cert" },
+    { "ssl-cert-file", "tls-cert" },
+    { "ssl-keyfile", "tls-key" },
+    { "ssl-key-file", "tls-key" },
+    { "allowed-origins", "cors-origin" },
+};
+
 static const char *nearest_option(const struct option_set *set, const char *name)
 {
     struct nearest nearest = { NULL };
+    for (size_t i = 0; i < sizeof EQUIVALENTS / sizeof *EQUIVALENTS; i++)
+        if (strcmp(EQUIVALENTS[i].theirs, name) == 0 && options_has(set, EQUIVALENTS[i].ours))
+            return EQUIVALENTS[i].ours;
     options_consider(&nearest, name, "help");
     for (const struct option_group *group = set->groups; group->title; group++)
         for (const struct option *o = group->options; o->name; o++)

@@ -417,6 +417,11 @@ static const struct shape *find_shape(const char *name)
     return NULL;
 }
 
+const char *model_shape_name(int i)
+{
+    return i < N_SHAPES ? SHAPES[i].name : NULL;
+}
+
 const struct model_desc *model_shape(const char *name)
 {
     const struct shape *s = find_shape(name);
