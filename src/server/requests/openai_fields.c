@@ -8,6 +8,7 @@
 #include "base/log.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -311,11 +312,18 @@ static bool is_one_letter_off(const char *a, const char *b)
 
 static const char *meant_name(const char *name, unsigned api)
 {
-    enum { MIN_LETTERS = 4 }; /* shorter names are too similar to each other */
+    enum {
+        MIN_LETTERS = 4, /* shorter names are too similar to each other */
+        MAX_BREAKS = 5,  /* between words of a known name */
+    };
     char own[64], other[64];
     fold_name(own, sizeof own, name);
+    size_t n = strlen(own);
     for (size_t i = 0; i < N_RULES; i++)
         for (const char *const *known = RULES[i].names; (RULES[i].apis & api) && *known; known++) {
+            size_t n_known = strlen(*known);
+            if (n_known + 1 < n || n_known > n + 1 + MAX_BREAKS) /* a body may have very many unknown names */
+                continue;
             fold_name(other, sizeof other, *known);
             if (!strcmp(own, other) || (strlen(other) >= MIN_LETTERS && is_one_letter_off(own, other)))
                 return *known;
@@ -330,6 +338,9 @@ static void log_unknown(const char *path, const char *name)
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static struct field_name names[MAX_NAMES];
     static size_t n;
+    static atomic_bool is_full;
+    if (atomic_load(&is_full))
+        return;
     const struct field_name full = full_name(path, name);
     bool is_new = true;
     pthread_mutex_lock(&lock);
@@ -338,6 +349,7 @@ static void log_unknown(const char *path, const char *name)
     is_new &= n < MAX_NAMES;
     if (is_new)
         names[n++] = full;
+    atomic_store(&is_full, n == MAX_NAMES);
     pthread_mutex_unlock(&lock);
     if (is_new)
         log_warn("a request has the unknown field \"%s\", which was ignored", full.text);
