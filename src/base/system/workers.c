@@ -12,7 +12,7 @@
 enum {
     N_BUCKETS = 1024,
     N_REMEMBERED = 4096, /* owners without work whose debt is kept */
-    NICE = 15,           /* 3.5 % of the weight of threads that compute; short work starts as soon */
+    NICE = 5,            /* about a third of the weight of the process' other threads */
 };
 
 /* An owner, its queue and its service. An owner is in the list of waiting owners or of idle ones,
