@@ -246,7 +246,7 @@ static void preempted_sequences_find_their_pages(void **state)
                 talks_settle(engine);
             }
         }
-        atomic_store(&mock->is_held, false);
+        mock_release(mock, engine);
         for (int i = 0; i < 2 * N; i++) {
             r.ids = talks[i % N].ids;
             r.max_tokens = i < N ? 1 : N_LONG;
@@ -293,8 +293,7 @@ static void others_go_on_while_pages_are_copied(void **state)
         other.ids[i] = (int32_t)(mix64((uint64_t)i + 12345) % MOCK_USABLE);
     talk_ask(&c[1], engine, &other, 8);
     talk_ask(&c[0], engine, &first, 7);
-    usleep(20000);
-    atomic_store(&mock->is_held, false);
+    mock_release(mock, engine);
     collect_wait(&c[1]);
     collect_clear(&c[1]);
     assert_int_equal(talk_finish(&c[0], &first, 7), 12 * 16);

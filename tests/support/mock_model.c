@@ -2,6 +2,8 @@
 
 #include "backend/sampler.h"
 #include "base/rng.h"
+#include "base/system/workers.h"
+#include "engine/run/engine_state.h"
 #include "kernels/kernels.h"
 
 #include <pthread.h>
@@ -375,6 +377,18 @@ static void mock_wait(struct model *model)
         usleep((useconds_t)mock->step_us);
     while (atomic_load(&mock->is_held))
         usleep(200);
+}
+
+void mock_release(struct mock_model *mock, tutti_engine *engine)
+{
+    struct workers_counts counts;
+    for (;;) {
+        workers_counts(engine->prompts, &counts);
+        if (counts.n_waiting + counts.n_running == 0)
+            break;
+        usleep(200);
+    }
+    atomic_store(&mock->is_held, false);
 }
 
 tutti_engine *mock_engine(struct mock_model *mock, const struct tutti_engine_options *options,

@@ -30,12 +30,13 @@ struct mock_model {
      * before, or changes the step, gives wrong answers. */
     const struct step *step;
     struct kv_memory *kv;
-    int n_sampled;       /* rows that an input of sample() began at, so far */
-    uint64_t salt;       /* of its logits */
-    int step_us;         /* how long a step takes */
-    atomic_bool is_held; /* no step ends: for tests in which requests must arrive during one */
-    int n_steps;         /* forward passes so far */
-    int max_rows;        /* most rows of a step so far */
+    int n_sampled; /* rows that an input of sample() began at, so far */
+    uint64_t salt; /* of its logits */
+    int step_us;   /* how long a step takes */
+    atomic_bool
+        is_held;  /* no step ends: for tests in which requests must arrive during one; mock_release() */
+    int n_steps;  /* forward passes so far */
+    int max_rows; /* most rows of a step so far */
     int n_copies;
     int n_late_copies; /* a copy of a page to or from the host is complete after so many looks at it, or when it is waited for */
     int64_t n_rows;
@@ -50,6 +51,9 @@ void mock_model_free(struct mock_model *mock);
 /* A sampler with the kernels of this processor; the caller's, for sampler_free(). */
 struct sampler;
 enum tutti_status mock_sampler(struct sampler **out, int n_vocab, struct tutti_error *err);
+
+/* Lets steps end when all requests have arrived: those that the prompt threads still prepare, too. */
+void mock_release(struct mock_model *mock, tutti_engine *engine);
 
 /* Opens an engine on it; hooks: only logits and user are looked at; may be NULL. Fails the test on an error. */
 tutti_engine *mock_engine(struct mock_model *mock, const struct tutti_engine_options *options,
