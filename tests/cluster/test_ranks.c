@@ -461,6 +461,8 @@ static void answers_are_those_of_one_rank_in_any_company(void **state)
         { "pangu-tiny", "pangu", 2 },       { "chatglm-6b-tiny", "chatglm-6b", 2 },
         { "internlm2-tiny", NULL, 2 },      { "falcon-40b-tiny", NULL, 2 },
         { "falcon-11b-tiny", NULL, 2 }, /* queries of one group on both ranks */
+        { "deepseek-v3-tiny", "deepseek-v3", 2 }, /* adapters of matrices that every rank has as a whole */
+        { "deepseek-v2-lite-tiny", "deepseek-v2-lite", 3 },
     };
     uint64_t n_preemptions = 0, n_cached = 0, n_accepted = 0, n_rejected = 0;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {

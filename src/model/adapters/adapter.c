@@ -213,6 +213,10 @@ static int cut_updates(const struct model *model, struct adapter_update *cut,
         const struct adapter_update *u = &updates[i];
         const struct split_target target = { .slot = u->slot, .layer = u->layer, .part = SPLIT_ALL_PARTS };
         struct split_part part = split_part(&model->group->split, &model->desc, &target);
+        if (part.kind == SPLIT_WHOLE) { /* every rank computes the whole matrix */
+            cut[n_cut++] = *u;
+            continue;
+        }
         if (part.kind == SPLIT_COLUMNS) {
             cut[n_cut] = *u;
             cut[n_cut].a = cut_update_columns(u, part.runs[0]);
