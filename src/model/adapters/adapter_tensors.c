@@ -219,14 +219,16 @@ static enum tutti_status read_embedding(struct adapter_reader *r, const struct a
     return r->out->embedding.a && r->out->embedding.b ? TUTTI_OK : error_out_of_memory(r->tensors_path, err);
 }
 
-/* The ids that the configuration lists for a path: a list for the embedding, or an object of lists. */
+/* The ids that the configuration lists for a path: a list for the embedding, or an object of lists. Those of the embedding are also those
+ * of an output that is tied to it, of which PEFT saves a copy. */
 static const json_t *find_token_ids(const struct adapter_reader *r, const char *path, bool is_embedding)
 {
     const char *key = r->kind == ADAPTER_TOKENS ? "token_indices" : "trainable_token_indices";
-    json_t *all = json_object_get(r->config, key), *list;
+    json_t *all = json_object_get(r->config, key), *list = NULL;
     const char *name;
+    bool is_copy = !is_embedding && r->desc->tied_output;
     if (json_is_array(all))
-        return is_embedding ? all : NULL;
+        return is_embedding || is_copy ? all : NULL;
     size_t n_path = strlen(path);
     json_object_foreach(all, name, list)
     {
@@ -235,7 +237,7 @@ static const json_t *find_token_ids(const struct adapter_reader *r, const char *
             (n == n_path || path[n_path - n - 1] == '.'))
             return list;
     }
-    return NULL;
+    return is_copy && json_object_size(all) == 1 ? list : NULL;
 }
 
 struct token_order {

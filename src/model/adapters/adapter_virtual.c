@@ -91,9 +91,10 @@ static enum tutti_status read_peft(struct adapter_reader *r, const struct tensor
         r->out->virtual.n = r->n_virtual;
         r->out->virtual.rows = rows;
         rows = NULL;
-        /* The forward pass scales embeddings; PEFT's soft prompts are not scaled. */
+        /* The forward pass scales all embeddings. */
+        bool is_scaled = r->desc->embedding_scale != 0 && !r->family->scales_soft_prompts;
         size_t n_floats = (size_t)r->n_virtual * (size_t)n_columns;
-        for (size_t i = 0; r->desc->embedding_scale != 0 && i < n_floats; i++)
+        for (size_t i = 0; is_scaled && i < n_floats; i++)
             r->out->virtual.rows[i] /= r->desc->embedding_scale;
     }
     free(rows);

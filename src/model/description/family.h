@@ -79,8 +79,10 @@ struct family {
     /* The setting that GGUF's architecture cannot express; NULL: it can express all. The function may
      * be NULL. */
     const char *(*find_gguf_fault)(const struct model_desc *desc);
-    bool has_window_layers;             /* its architecture has layers with and layers without a window */
-    bool has_exact_yarn;                /* its architecture means YaRN with an exact ramp */
+    bool has_window_layers; /* its architecture has layers with and layers without a window */
+    bool has_exact_yarn;    /* its architecture means YaRN with an exact ramp */
+    /* transformers scales the embeddings after its embedding module, and so PEFT's soft prompts; else within it. */
+    bool scales_soft_prompts;
     const struct tensor_names *layouts; /* family_layout() chooses; at least one is_gguf */
     int n_layouts;
     const char *const *ignored; /* [n_ignored] suffixes of tensor names that hold no weights to run */

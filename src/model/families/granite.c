@@ -58,6 +58,7 @@ const struct family FAMILY_GRANITE = {
     .name = "granite",
     .gguf_architecture = "granite",
     .is_permuted_in_gguf = true,
+    .scales_soft_prompts = true,
     .is_mine = granite_is_mine,
     .keys = CONFIG_KEYS_ROTARY,
     .gguf_keys = GGUF_KEYS,
