@@ -615,11 +615,14 @@ static void broken_folders_are_refused_by_name(void **state)
     snprintf(config, sizeof config, "%s/adapter_config.json", folder);
     snprintf(tensors, sizeof tensors, "%s/adapter_model.safetensors", folder);
     struct model *model = load_base("llama-tiny", "f32", 1);
-    for (int i = -1; i < N_BROKEN; i++) { /* -1: a sound one */
+    for (int i = -2; i < N_BROKEN; i++) { /* -1: a sound one; -2: with names of other models' modules */
         struct tutti_error err = { 0 };
         unlink(config);
         unlink(tensors);
-        const struct broken *b = i < 0 ? &(struct broken){ CONFIG "}", PAIR, TUTTI_OK, { "" } } : &BROKEN[i];
+        const char *others = CONFIG ", \"target_modules\": [\"q_proj\", \"qkv\", \"c_attn\"], "
+                                    "\"modules_to_save\": [\"classifier\"]}";
+        const struct broken sound = { i == -2 ? others : CONFIG "}", PAIR, TUTTI_OK, { "" } };
+        const struct broken *b = i < 0 ? &sound : &BROKEN[i];
         if (b->config)
             write_file(config, "", 0, b->config, strlen(b->config), 0);
         if (b->tensors)

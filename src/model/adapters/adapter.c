@@ -121,13 +121,13 @@ bool model_shifts_positions(const struct model *model)
 static enum tutti_status check_name(const struct model *model, const char *name, struct tutti_error *err)
 {
     size_t n = strlen(name);
-    bool is_fit = n > 0 && n < LIMIT_ADAPTER_NAME && !strchr(name, ':');
+    bool is_fit = n > 0 && n < LIMIT_ADAPTER_NAME && !strchr(name, ':') && strcmp(name, "none") != 0;
     for (size_t i = 0; i < n; i++)
         is_fit = is_fit && (uint8_t)name[i] >= 0x20 && (uint8_t)name[i] != 0x7f;
     if (!is_fit)
         return error_set_param(err, TUTTI_E_ARGUMENT, "adapter",
-                               "adapter name \"%s\", expected 1 to %d bytes without ':'", name,
-                               LIMIT_ADAPTER_NAME - 1);
+                               "adapter name \"%s\", expected 1 to %d bytes without ':', and not \"none\"",
+                               name, LIMIT_ADAPTER_NAME - 1);
     if (model_find_adapter(model, name) >= 0)
         return error_set_param(err, TUTTI_E_ARGUMENT, "adapter", "adapter %s is there already", name);
     if (model_n_adapters(model) == LIMIT_ADAPTERS)

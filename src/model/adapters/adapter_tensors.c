@@ -574,7 +574,7 @@ static bool is_left_out(const struct adapter_reader *r, const char *target)
 {
     const json_t *excluded = json_object_get(r->config, "exclude_modules"),
                  *layers = json_object_get(r->config, "layers_to_transform");
-    if (json_is_string(excluded) && adapter_pattern_matches(json_string_value(excluded), target))
+    if (json_is_string(excluded)) /* an expression of whole paths: it may be about any name of the list */
         return true;
     for (size_t i = 0; json_is_array(excluded) && i < json_array_size(excluded); i++) {
         const char *name = json_string_value(json_array_get(excluded, i));
@@ -587,6 +587,24 @@ static bool is_left_out(const struct adapter_reader *r, const char *target)
 
 /* Each name of a list must have tensors: otherwise the file is incomplete. is_saved: of modules_to_save,
  * which PEFT matches by the end of a path; else by whole parts of it. */
+/* Whether the model has a module of this name. PEFT passes over other names of a list, which people copy from model to model. */
+static bool is_of_model(const struct adapter_reader *r, const char *target)
+{
+    for (int l = 0; l < r->family->n_layouts; l++)
+        for (int s = 0; s < SLOT_COUNT; s++)
+            for (int part = 0; part < MAX_PARTS && !r->family->layouts[l].is_gguf; part++) {
+                const char *name = r->family->layouts[l].of[s][part];
+                char path[128];
+                snprintf(path, sizeof path, "%s", name ? name : "");
+                char *end = strrchr(path, '.'); /* of "weight" */
+                if (end)
+                    *end = '\0';
+                if (is_part_of(path, target))
+                    return true;
+            }
+    return false;
+}
+
 static enum tutti_status check_names(const struct adapter_reader *r, const char *key, bool is_saved,
                                      const struct adapter_entry *entries, size_t n, struct tutti_error *err)
 {
@@ -599,7 +617,7 @@ static enum tutti_status check_names(const struct adapter_reader *r, const char 
         while (k < n &&
                !(is_saved ? ends_with(entries[k].path, target) : is_part_of(entries[k].path, target)))
             k++;
-        if (k == n && (is_saved || !is_left_out(r, target)))
+        if (k == n && (is_saved || !is_left_out(r, target)) && is_of_model(r, target))
             return error_set(err, TUTTI_E_FORMAT, "%s: %s names %s, but %s has no tensor for it",
                              r->config_path, key, target, r->tensors_path);
     }
