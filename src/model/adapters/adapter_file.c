@@ -6,13 +6,13 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <errno.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <math.h>
 #include <pcre2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -301,8 +301,6 @@ static enum tutti_status find_config(struct adapter_reader *r, const char *folde
                          sizeof r->config_path);
     if (access(r->config_path, F_OK) == 0)
         return load_config(r, err);
-    char path[PATH_MAX];
-    memcpy(path, r->config_path, sizeof path);
     if (snprintf(r->config_path, sizeof r->config_path, "%s/config.json", folder) > 0 &&
         access(r->config_path, F_OK) == 0) {
         enum tutti_status st = load_config(r, err);
@@ -313,8 +311,13 @@ static enum tutti_status find_config(struct adapter_reader *r, const char *folde
         json_decref(r->config);
         r->config = NULL;
     }
-    memcpy(r->config_path, path, sizeof path);
-    return load_config(r, err);
+    struct stat st;
+    bool is_file = stat(folder, &st) == 0 && S_ISREG(st.st_mode);
+    return error_set(err, TUTTI_E_NOT_FOUND,
+                     "%s: expected a folder as PEFT saves it, with adapter_config.json and "
+                     "adapter_model.safetensors, found %s",
+                     folder,
+                     is_file ? "a file (adapters in GGUF are not supported)" : "no adapter_config.json");
 }
 
 static enum tutti_status read_tensors(struct adapter_reader *r, struct tutti_error *err)
