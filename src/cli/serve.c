@@ -78,8 +78,7 @@ static const struct option OPTIONS[] = {
                 "FILE again"),
     TEXT_OPTION(VALUES, server.metrics_listen, "metrics-listen", "ADDRESS",
                 "serve GET /metrics and /slots only at this address, together with /health and /ready: "
-                "HOST:PORT, PORT "
-                "of 127.0.0.1, or unix:PATH; HTTPS if the server has a certificate"),
+                "HOST:PORT, PORT of 127.0.0.1, or unix:PATH; HTTPS if the server has a certificate"),
     TEXT_OPTION(VALUES, server.tls_cert_file, "tls-cert", "FILE",
                 "serve HTTPS with the certificate in FILE (PEM), followed by its chain of intermediate "
                 "certificates; SIGHUP rereads it"),

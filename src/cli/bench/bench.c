@@ -40,8 +40,7 @@ struct bench_values {
 static const struct option OPTIONS[] = {
     TEXT_OPTION(VALUES, shape, "shape", "NAME",
                 "instead of MODEL: a known shape with random weights, such as chatglm3-6b, in q4_0 "
-                "(gpt-oss-20b in mxfp4) unless "
-                "--type is given; list prints all names"),
+                "(gpt-oss-20b in mxfp4) unless --type is given; list prints all names"),
     INT_OPTION(VALUES, n_layers, "layers", "N",
                "with --shape: only its first N layers, for a shape that memory has no room for", .min = 1,
                .max = LIMIT_LAYERS, .needs = "shape"),

@@ -51,8 +51,7 @@ const struct option MODEL_OPTIONS[] = {
         "where the machine has several; auto by default"),
     CHOICE_OPTION(MODEL, options.device, "device", "NAME", DEVICE_NAMES,
                   "the device that computes, cpu by default; cuda is the NVIDIA card with the most memory, "
-                  "cuda:N card number N, "
-                  "and auto the card if there is one and the model fits in its memory",
+                  "cuda:N card number N, and auto the card if there is one and the model fits in its memory",
                   .may_number = true),
     TEXT_OPTION(MODEL, options.gpu_layers, "gpu-layers", "N",
                 "with --device cuda: keep only the last N layers, and the output, in the card's memory, and "

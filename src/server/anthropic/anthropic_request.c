@@ -394,7 +394,7 @@ enum tutti_status messages_read(struct api_request *req, const tutti_model *mode
     if (!json_is_object(root))
         st = json_wrong_part("", "the body", "a JSON object", root, err);
     if (st == TUTTI_OK)
-        st = api_check_fields(root, is_count ? API_MESSAGES_COUNT : API_MESSAGES, err);
+        st = api_check_fields(root, is_count ? API_MESSAGES_COUNT : API_MESSAGES, "", err);
     for (size_t i = 0; st == TUTTI_OK && i < sizeof STEPS / sizeof *STEPS; i++)
         st = STEPS[i](&t, err);
     bool is_prefill = !is_count && st == TUTTI_OK && !json_object_get(t.chat, "max_tokens");

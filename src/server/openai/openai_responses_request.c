@@ -418,7 +418,7 @@ enum tutti_status responses_read(struct api_request *req, struct app *app, json_
     if (!json_is_object(root))
         st = json_wrong_part("", "the body", "a JSON object", root, err);
     if (st == TUTTI_OK)
-        st = api_check_fields(root, API_RESPONSES, err);
+        st = api_check_fields(root, API_RESPONSES, "", err);
     if (st == TUTTI_OK)
         st = make_chat(root, &chat, err);
     json_decref(root);

@@ -301,7 +301,7 @@ enum tutti_status infill_read_body(struct api_request *req, struct app *app, jso
                                    struct tutti_error *err)
 {
     *req = (struct api_request){ .kind = API_INFILL, .root = body };
-    enum tutti_status st = api_check_fields(body, API_INFILL, err);
+    enum tutti_status st = api_check_fields(body, API_INFILL, "", err);
     const json_t *value = json_object_get(body, "prompt");
     bool is_prefill = false;
     if (st == TUTTI_OK && json_is_object(body))

@@ -410,54 +410,33 @@ static enum tutti_status refuse_unknown(const char *path, const char *name, cons
                            meant ? "; did you mean " : "", meant ? meant : "", meant ? "?" : "");
 }
 
-enum tutti_status api_check_fields(const json_t *root, unsigned api, struct tutti_error *err)
+enum tutti_status api_check_fields(const json_t *object, unsigned api, const char *path,
+                                   struct tutti_error *err)
 {
     const char *name;
     json_t *value;
-    if (json_object_size(root) > MAX_FIELDS)
-        return error_set(err, TUTTI_E_ARGUMENT, "the body has %zu fields, at most %d are allowed",
-                         json_object_size(root), MAX_FIELDS);
-    json_object_foreach((json_t *)(uintptr_t)root, name, value)
-    {
-        const struct field_rule *rule = rule_of(name, api);
-        if (json_is_null(value) || (rule && rule->neutral == IS_READ))
-            continue;
-        bool is_strict = api & STRICT;
-        if (!rule && !is_strict && rule_of(name, ALL) && !is_disabled(value))
-            return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s is not a field of this endpoint", name);
-        if (!rule && (is_strict || !rule_of(name, ALL))) {
-            const char *meant = meant_name(name, api);
-            if (meant || is_strict)
-                return refuse_unknown("", name, meant, err);
-            log_unknown("", name);
-        } else if (rule && !is_neutral(rule->neutral, value) &&
-                   !(!strcmp(name, "min_tokens") && has_enough_tokens(root))) {
-            return refuse_field(rule, "", name, err);
-        }
-    }
-    return check_window(root, err);
-}
-
-enum tutti_status api_check_inner_fields(const json_t *object, unsigned api, const char *path,
-                                         struct tutti_error *err)
-{
-    const char *name;
-    json_t *value;
+    bool is_strict = api & STRICT, is_inner = *path != '\0';
     if (json_object_size(object) > MAX_FIELDS)
-        return error_set_param(err, TUTTI_E_ARGUMENT, path, "%s has %zu fields, at most %d are allowed", path,
-                               json_object_size(object), MAX_FIELDS);
+        return error_set_param(err, TUTTI_E_ARGUMENT, path, "%s has %zu fields, at most %d are allowed",
+                               is_inner ? path : "the body", json_object_size(object), MAX_FIELDS);
     json_object_foreach((json_t *)(uintptr_t)object, name, value)
     {
         const struct field_rule *rule = rule_of(name, api);
-        const char *meant = rule ? NULL : meant_name(name, api);
         if (json_is_null(value) || (rule && rule->neutral == IS_READ))
             continue;
-        if (meant)
-            return refuse_unknown(path, name, meant, err);
-        if (rule && !is_neutral(rule->neutral, value))
+        bool is_elsewhere = !rule && !is_strict && !is_inner && rule_of(name, ALL);
+        if (is_elsewhere && !is_disabled(value))
+            return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s is not a field of this endpoint", name);
+        if (!rule && !is_elsewhere) {
+            const char *meant = meant_name(name, api);
+            if (meant || is_strict)
+                return refuse_unknown(path, name, meant, err);
+            if (api != IN_FUNCTION) /* chat templates read a tool as it is */
+                log_unknown(is_inner ? "messages[]" : "", name);
+        } else if (rule && !is_neutral(rule->neutral, value) &&
+                   !(!strcmp(name, "min_tokens") && has_enough_tokens(object))) {
             return refuse_field(rule, path, name, err);
-        if (!rule && api == IN_MESSAGE) /* chat templates read a tool as it is, but not a message */
-            log_unknown("messages[]", name);
+        }
     }
-    return TUTTI_OK;
+    return check_window(object, err);
 }

@@ -4,14 +4,10 @@
 
 #include "server/requests/openai_request.h"
 
-/* api: one of enum api_kind. TUTTI_E_ARGUMENT with err->param: a field that would change the answer
- * in a way that tutti does not support, or a likely misspelling of a field. Other unknown names are
- * logged, and refused by the messages API. */
-MUST_CHECK enum tutti_status api_check_fields(const json_t *root, unsigned api, struct tutti_error *err);
-
-/* The same for an object within a request. api: API_IN_MESSAGE or API_IN_FUNCTION; path: of the object, such as
- * "messages[0]". */
-MUST_CHECK enum tutti_status api_check_inner_fields(const json_t *object, unsigned api, const char *path,
-                                                    struct tutti_error *err);
+/* api: one of enum api_kind; path: "" for the request, or of an object within it, such as "messages[0]". TUTTI_E_ARGUMENT with
+ * err->param: a field that would change the answer in a way that tutti does not support, or a likely misspelling of a field. Other
+ * unknown names are logged, and refused by the messages API. */
+MUST_CHECK enum tutti_status api_check_fields(const json_t *object, unsigned api, const char *path,
+                                              struct tutti_error *err);
 
 #endif

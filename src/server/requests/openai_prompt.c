@@ -72,7 +72,7 @@ static enum tutti_status check_description(const json_t *function, const char *p
     }
     char path[80];
     snprintf(path, sizeof path, "%s.function", param);
-    return api_check_inner_fields(function, API_IN_FUNCTION, path, err);
+    return api_check_fields(function, API_IN_FUNCTION, path, err);
 }
 
 /* Checks {"type": "function", "function": {"name": "..."}}, of a tool or of a call, which has
@@ -182,7 +182,7 @@ static enum tutti_status read_message(struct api_request *req, const json_t *val
     snprintf(param, sizeof param, "messages[%zu]", i);
     if (!json_is_object(value))
         return json_wrong_type(param, "an object", value, err);
-    enum tutti_status st = api_check_inner_fields(value, API_IN_MESSAGE, param, err);
+    enum tutti_status st = api_check_fields(value, API_IN_MESSAGE, param, err);
     if (st != TUTTI_OK)
         return st;
     snprintf(param, sizeof param, "messages[%zu].role", i);

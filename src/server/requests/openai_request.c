@@ -477,7 +477,7 @@ enum tutti_status api_request_read_client(struct api_request *out, enum api_kind
                                           const tutti_model *model, json_t *root, struct tutti_error *err)
 {
     *out = (struct api_request){ .kind = kind, .root = root };
-    enum tutti_status st = api_check_fields(root, kind, err);
+    enum tutti_status st = api_check_fields(root, kind, "", err);
     return st == TUTTI_OK ? api_request_read_value(out, kind, model, root, err) : st;
 }
 

@@ -419,6 +419,7 @@ INLINE void panel_blocks(struct input x, union block_space *space, const uint8_t
 {
     const int per_unit = format_unit_columns(f) / BLOCK;
     const size_t block_bytes = 2 * format_half_bytes(f), unit_bytes = format_unit_bytes(f);
+    const bool is_ahead = is_few && needs_prefetch(x.n_rows, f);
     _Alignas(64) uint8_t wide[FORMAT_WIDE];
     for (int b = 0; b < n_blocks; b++) {
         const uint8_t *unit = panel + (size_t)(b / per_unit) * unit_bytes;
@@ -426,9 +427,9 @@ INLINE void panel_blocks(struct input x, union block_space *space, const uint8_t
         struct weights w;
         const struct place at = { unit, b % per_unit };
         /* With few rows before the block's own loads, with many after them (measured: docs/notes/kernels.md). */
-        if (is_few && needs_prefetch(x.n_rows, f))
+        if (is_ahead)
             prefetch_half(&at, 0, f);
-        if (is_few && needs_prefetch(x.n_rows, f) && x.n_rows < 2 * rows_at_once(f))
+        if (is_ahead && x.n_rows < 2 * rows_at_once(f))
             prefetch_half(&at, 1, f);
         if (IS_PAIRED && format_is_paired(f) && !is_few)
             unpack_paired(&w, block, f);
