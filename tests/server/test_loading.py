@@ -29,8 +29,10 @@ class Loading:
         self.hold = folder / "hold"  # as long as it is there, answers stop after a word
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
-        self.process = subprocess.Popen([MOCK, "--port", str(port), "--loads-while", self.lock, *map(str, flags)],
-                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={**os.environ, "MOCK_HOLD": str(self.hold)})
+        self.log = folder / "log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen([MOCK, "--port", str(port), "--loads-while", self.lock, *map(str, flags)],
+                                            stdout=subprocess.PIPE, stderr=log, env={**os.environ, "MOCK_HOLD": str(self.hold)})
         self.session = requests.Session()
         end = time.monotonic() + PATIENCE
         while True:
@@ -211,5 +213,9 @@ def test_keys_are_read_again_while_the_model_is_loaded(loading, tmp_path):
     server.process.send_signal(signal.SIGHUP)
     assert server.get("/health").status_code == 503
     server.load()
+    end = time.monotonic() + PATIENCE
+    while "were read again" not in server.log.read_text():  # another thread reads them
+        assert time.monotonic() < end
+        time.sleep(0.01)
     for key, want in (("sk-old", 401), ("sk-new", 200)):
         assert server.ask(headers={"Authorization": f"Bearer {key}"}).status_code == want
