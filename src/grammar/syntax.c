@@ -265,12 +265,134 @@ static int32_t factor(struct syntax *s, const int32_t *ways, size_t n, int32_t s
     return n_out == 1 ? out[0] : add_list(s, NODE_CHOICE, out, n_out);
 }
 
+/* ---- a choice of texts ---- */
+
+/* "ab" | "ac" | "b" becomes "a" ("b" | "c") | "b". So a text has one place in a list of any length, and a byte
+ * leads to few others. */
+
+struct literal {
+    const uint8_t *bytes;
+    int32_t first, n; /* of the syntax's bytes */
+};
+
+/* A point of the tree whose texts are not all known yet. */
+struct branch {
+    int32_t depth;    /* bytes that its texts have in common */
+    size_t first_way; /* its ways, so far: from this one to the last */
+};
+
+struct literal_tree {
+    struct literal *sorted; /* [n], different ones */
+    struct branch *open;    /* [n], from the root on */
+    int32_t *ways;          /* [n] nodes */
+    size_t n, n_open, n_ways;
+};
+
+static int compare_literals(const void *a, const void *b)
+{
+    const struct literal *x = a, *y = b;
+    int order = memcmp(x->bytes, y->bytes, (size_t)(x->n < y->n ? x->n : y->n));
+    return order != 0 ? order : (x->n > y->n) - (x->n < y->n);
+}
+
+static int32_t common_bytes(const struct literal *a, const struct literal *b)
+{
+    int32_t n = 0, most = a->n < b->n ? a->n : b->n;
+    while (n < most && a->bytes[n] == b->bytes[n])
+        n++;
+    return n;
+}
+
+static int32_t bytes_within(struct syntax *s, const struct literal *l, int32_t begin, int32_t end)
+{
+    return begin == end
+               ? syntax_empty(s)
+               : add_node(s,
+                          (struct node){ .kind = NODE_BYTES, .first = l->first + begin, .n = end - begin });
+}
+
+/* Joins the ways of the last branch, whose texts begin with l's, into one way of the branch before it, or of a
+ * new one at this depth, if that is deeper. */
+static void close_branch(struct syntax *s, struct literal_tree *t, const struct literal *l, int32_t depth)
+{
+    struct branch *last = &t->open[t->n_open - 1], *below = last - 1;
+    int32_t own = last->depth, end = below->depth > depth ? below->depth : depth;
+    int32_t node = add_list(s, NODE_CHOICE, t->ways + last->first_way, t->n_ways - last->first_way);
+    t->n_ways = last->first_way;
+    t->ways[t->n_ways++] = SYNTAX_SEQ(s, bytes_within(s, l, end, own), node);
+    if (below->depth < depth)
+        last->depth = depth;
+    else
+        t->n_open--;
+}
+
+static int32_t build_tree(struct syntax *s, struct literal_tree *t)
+{
+    t->open[t->n_open++] = (struct branch){ 0 };
+    for (size_t i = 0; i < t->n && !s->is_full; i++) {
+        const struct literal *l = &t->sorted[i];
+        int32_t next = i + 1 < t->n ? common_bytes(l, l + 1) : 0;
+        if (next > t->open[t->n_open - 1].depth)
+            t->open[t->n_open++] = (struct branch){ .depth = next, .first_way = t->n_ways };
+        t->ways[t->n_ways++] = bytes_within(s, l, t->open[t->n_open - 1].depth, l->n);
+        while (t->open[t->n_open - 1].depth > next)
+            close_branch(s, t, l, next);
+    }
+    return t->n_ways == 1 ? t->ways[0] : add_list(s, NODE_CHOICE, t->ways, t->n_ways);
+}
+
+static void sort_literals(struct syntax *s, struct literal_tree *t, const int32_t *nodes, size_t n)
+{
+    size_t n_bytes = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct node *node = &s->nodes[nodes[i]];
+        t->sorted[i] = (struct literal){ .bytes = (const uint8_t *)s->bytes.bytes + node->first,
+                                         .first = node->first,
+                                         .n = node->n };
+        n_bytes += (size_t)node->n;
+    }
+    syntax_spend(s, n * 16 + n_bytes);
+    qsort(t->sorted, n, sizeof *t->sorted, compare_literals);
+    for (size_t i = 0; i < n; i++)
+        if (i == 0 || compare_literals(&t->sorted[t->n - 1], &t->sorted[i]) != 0)
+            t->sorted[t->n++] = t->sorted[i];
+}
+
+static int32_t choice_of_literals(struct syntax *s, const int32_t *nodes, size_t n)
+{
+    struct literal_tree t = { .sorted = calloc(n, sizeof *t.sorted),
+                              .open = calloc(n, sizeof *t.open),
+                              .ways = calloc(n, sizeof *t.ways) };
+    int32_t node = -1;
+    if (t.sorted && t.open && t.ways) {
+        sort_literals(s, &t, nodes, n);
+        node = build_tree(s, &t);
+    } else {
+        syntax_no_memory(s);
+    }
+    free(t.sorted);
+    free(t.open);
+    free(t.ways);
+    return node;
+}
+
+static bool are_literals(const struct syntax *s, const int32_t *nodes, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (nodes[i] < 0 || s->nodes[nodes[i]].kind != NODE_BYTES)
+            return false;
+    return true;
+}
+
 int32_t syntax_choice(struct syntax *s, const int32_t *nodes, size_t n)
 {
     if (n == 1)
         return nodes[0];
-    return n == 0 || n > MAX_FACTORED || s->is_full ? add_list(s, NODE_CHOICE, nodes, n)
-                                                    : factor(s, nodes, n, 0, 0);
+    if (n == 0 || s->is_full)
+        return add_list(s, NODE_CHOICE, nodes, n);
+    if (are_literals(s, nodes, n))
+        return choice_of_literals(s, nodes, n);
+    return n > MAX_FACTORED ? add_list(s, NODE_CHOICE, nodes, n) : factor(s, nodes, n, 0, 0);
 }
 
 bool syntax_repeat_sign(char sign, int32_t *min, int32_t *max)
