@@ -108,8 +108,11 @@ enum tutti_status json_read(json_t **out, const char *text, size_t n_bytes, stru
     if (!value && at.text[0] == '\0') /* jansson has a text for every other error */
         return error_set(err, TUTTI_E_MEMORY, "out of memory");
     if (!value)
-        return error_set(err, TUTTI_E_ARGUMENT, "the body is not valid JSON: line %d, column %d: %s", at.line,
-                         at.column, at.text);
+        return error_set(err, TUTTI_E_ARGUMENT, "the body is not %s: line %d, column %d: %s",
+                         json_error_code(&at) == json_error_numeric_overflow
+                             ? "supported JSON (integers from -2^63 to 2^63 - 1, other numbers as double)"
+                             : "valid JSON",
+                         at.line, at.column, at.text);
     *out = value;
     return TUTTI_OK;
 }

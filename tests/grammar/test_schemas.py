@@ -190,6 +190,7 @@ WRONG = [
     ('{"type": "string", "format": "phone"}', 'format "phone"'),
     ('{"minItems": -1, "items": {}}', "minItems must be"),
     ('{"enum": 5}', "enum must be a list"),
+    ('{"type": "array", "minItems": 100000}', "minItems must be at most 65536"),
     ('{"anyOf": []}', "at least one schema"),
     ('{"required": "a"}', "required a list"),
     ('{"type": "object", "required": ["a"], "additionalProperties": false}', "no finite text"),

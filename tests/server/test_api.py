@@ -382,6 +382,7 @@ def test_a_prompt_beyond_the_context_is_told_both_figures(server):
 @pytest.mark.parametrize("body, words", [
     (b"{\"messages\": [}", "line 1"),
     (b"{\n\"a\": tru}", "line 2"),
+    (b"{\"seed\": 18446744073709551615}", "integers from -2^63"),
     (b"", ""),
     (b"[]", "object"),
     (b"{\"a\": \"\xff\"}", ""),

@@ -140,6 +140,8 @@ int32_t schema_count(struct schema_reader *r, const json_t *schema, const char *
     double number = json_number_value(value);
     if (!json_is_number(value) || number < 0 || number != (double)(json_int_t)number)
         return schema_fail(r, "%s must be an integer of 0 or more", name);
+    if (number > LIMIT_GRAMMAR_REPEAT && strncmp(name, "min", 3) == 0) /* a smaller number would allow more */
+        return schema_fail(r, "%s must be at most %d", name, LIMIT_GRAMMAR_REPEAT);
     return number > LIMIT_GRAMMAR_REPEAT ? LIMIT_GRAMMAR_REPEAT : (int32_t)number;
 }
 
