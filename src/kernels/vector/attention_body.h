@@ -6,7 +6,8 @@
  * cache, so that further tiles of queries find them there.
  *
  * Pages are at random addresses and too short for the hardware prefetcher. So while the first
- * tile of queries reads a group, it prefetches the same offsets in the pages of the next group. */
+ * tile of queries reads a group, it prefetches the same offsets in the pages of the next group,
+ * into L2: many L1 caches have no room for two groups. */
 #include "kernels/ref/ref.h"
 #include "kernels/vector/softcap_body.h"
 
@@ -153,7 +154,7 @@ INLINE void score_tile(const struct score_block *b, int query, const int n, int 
     for (int line = 0; line < head_dim; line += n_dims) {
         UNROLL
         for (int j = 0; j < n_pages && query == 0; j++)
-            prefetch(next[j] + bytes_of(kind, line * ATTENTION_KEYS));
+            prefetch_into_l2(next[j] + bytes_of(kind, line * ATTENTION_KEYS));
         UNROLL
         for (int d = line; d < line + n_dims; d++) {
             vec16 k[PAGE_GROUP];
@@ -196,7 +197,7 @@ INLINE void score_tile_int8(const struct score_block *b, int query, const int n,
     for (int line = 0; line < head_dim; line += 4) {
         UNROLL
         for (int j = 0; j < n_pages && query == 0; j++)
-            prefetch(next[j] + line * ATTENTION_KEYS);
+            prefetch_into_l2(next[j] + line * ATTENTION_KEYS);
         UNROLL
         for (int d = line; d < line + 4; d += 2) {
             ivec16 k[PAGE_GROUP];
@@ -307,7 +308,7 @@ INLINE void prefetch_rest(const struct score_block *b, int query, const enum kv_
         n_prefetched = (b->end_page - 1) % PAGE_GROUP + 1;
     for (int at = 64 * query; at < n_bytes && work->next; at += 64 * work->n_queries)
         for (int j = n_prefetched; j < PAGE_GROUP; j++)
-            prefetch(work->next[j] + at);
+            prefetch_into_l2(work->next[j] + at);
 }
 
 /* ---- values ---- */
@@ -333,7 +334,7 @@ INLINE void value_tile(const struct score_block *b, int query, const int n, int 
         for (; from < last; from++) {
             int first = from % ATTENTION_KEYS * b->value_stride + column;
             for (int line = 0; line < bytes_of(kind, 16 * n_vecs) && query == 0; line += 64)
-                prefetch(next + bytes_of(kind, first) + line);
+                prefetch_into_l2(next + bytes_of(kind, first) + line);
             vec16 value[8];
             UNROLL
             for (int v = 0; v < n_vecs; v++)
@@ -481,7 +482,7 @@ INLINE void value_tile_int8(const struct score_block *b, int query, const int n,
         for (int key = 0; key < ATTENTION_KEYS; key += 2, values += 2 * stride, next += 2 * stride) {
             ivec16 value[8];
             for (int line = 0; line < 32 * n_vecs && query == 0; line += 64)
-                prefetch(next + line);
+                prefetch_into_l2(next + line);
             UNROLL
             for (int v = 0; v < n_vecs; v++) /* of 8 lanes, the rest may be scales */
                 value[v] = is_latent ? iv_load_two_rows(values + 16 * v, values + stride + 16 * v)

@@ -22,7 +22,7 @@ INLINE void latent_tile(const struct score_block *b, int query, const int n, int
         for (int j = 0; j < n_keys; j++) {
             k[j] = load_16(rows, kind, j * head_dim + d);
             if (query == 0)
-                prefetch(next + bytes_of(kind, j * head_dim + d));
+                prefetch_into_l2(next + bytes_of(kind, j * head_dim + d));
         }
         UNROLL
         for (int i = 0; i < n; i++) {
@@ -65,7 +65,7 @@ INLINE void latent_part_int8(const struct score_block *b, const int16_t *q, cons
         for (int j = 0; j < n_keys; j++) {
             k[j] = iv_load_bytes(rows + j * head_dim + d);
             if (next)
-                prefetch(next + j * head_dim + d);
+                prefetch_into_l2(next + j * head_dim + d);
         }
         UNROLL
         for (int i = 0; i < n; i++) {

@@ -47,11 +47,16 @@ INLINE void prefetch(const void *line)
     PREFETCH(PREFETCH_ALL, line);
 }
 
+INLINE void prefetch_into_l2(const void *line)
+{
+    PREFETCH(PREFETCH_L2, line);
+}
+
 /* Fetches the lines that are read some time after this one of packed weights. */
 INLINE void prefetch_weights(const uint8_t *line)
 {
     if (weights_ahead_l2_bytes > 0)
-        PREFETCH(PREFETCH_L2, line + weights_ahead_l2_bytes);
+        prefetch_into_l2(line + weights_ahead_l2_bytes);
     prefetch(line + weights_ahead_bytes);
 }
 
