@@ -201,6 +201,35 @@ static void requests_that_do_not_speculate_do_not_ask_it(void **state)
     }
 }
 
+/* A prompt may hold any id of the target's rows, of which the draft model may have fewer: none beyond its own reach it. */
+static void ids_that_it_does_not_have_do_not_reach_it(void **state)
+{
+    (void)state;
+    struct mock_model *mock = mock_model_new(ASKED_CTX, false), *draft = mock_model_new(ASKED_CTX, false);
+    struct tutti_engine_options options = { .kv_bytes = 2 * asked_page_bytes(512),
+                                            .max_draft_tokens = 4,
+                                            .draft = model_handle(&draft->model) };
+    mock->model.desc.n_vocab += 8;
+    tutti_engine *engine = mock_engine(mock, &options, &(struct engine_hooks){ .forces_drafts = true });
+    struct collect c;
+    struct asked asked;
+    struct tutti_stats stats;
+    asked_make(&asked, 1, 1);
+    int32_t ids[] = { 5, MOCK_VOCAB + 7, 6, MOCK_VOCAB, 7 };
+    asked.request.ids = ids;
+    asked.request.n_ids = sizeof ids / sizeof *ids;
+    asked.request.max_tokens = 20;
+    collect_init(&c);
+    collect_submit(&c, engine, &asked.request);
+    collect_wait(&c);
+    wait_until_idle(engine, &stats);
+    assert_true(draft->n_rows > 0);
+    collect_clear(&c);
+    tutti_engine_close(engine);
+    mock_model_free(draft);
+    mock_model_free(mock);
+}
+
 /* Without being forced. What pays is for test_speculation.c to say: durations are not certain here. */
 static void it_is_asked_of_its_own_accord(void **state)
 {
@@ -386,6 +415,7 @@ int main(void)
         cmocka_unit_test(its_pages_may_have_another_size),
         cmocka_unit_test(it_shares_the_memory_for_keys_and_values),
         cmocka_unit_test(requests_that_do_not_speculate_do_not_ask_it),
+        cmocka_unit_test(ids_that_it_does_not_have_do_not_reach_it),
         cmocka_unit_test(it_is_asked_of_its_own_accord),
         cmocka_unit_test(models_that_do_not_fit_are_refused),
         cmocka_unit_test(texts_and_probabilities_of_a_model_are_the_same),

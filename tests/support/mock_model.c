@@ -354,8 +354,10 @@ static void mock_wait(struct model *model)
     struct floats logits = { .buffer = mock->logits };
     must(step);
     mock->step = NULL;
-    for (int r = 0; r < step->n_rows; r++)
+    for (int r = 0; r < step->n_rows; r++) {
+        must(step->token_ids[r] >= 0 && step->token_ids[r] < model->desc.n_vocab);
         *id_at(kv, step, r, step->positions[r]) = step->token_ids[r];
+    }
     int n_logits = step->n_outputs - step->n_hidden;
     for (int i = 0; i < step->n_outputs; i++) {
         int r = step->output_rows[i];

@@ -155,8 +155,8 @@ enum tutti_status draft_new(struct draft **out, const struct draft_options *opti
         st = error_set(err, TUTTI_E_MEMORY, "draft model for %d sequences of %d tokens: out of memory",
                        options->max_seqs, options->max_context);
     if (st == TUTTI_OK)
-        st = options->model->backend->ops->reserve_sampling(options->model->backend,
-                                                            options->target->n_usable_vocab, err);
+        st = options->model->backend->ops->reserve_sampling(options->model->backend, options->target->n_vocab,
+                                                            err);
     if (st == TUTTI_OK && !d->is_mtp)
         st = kv_pool_new(&d->pool,
                          &(struct kv_pool_options){ .n_pages = options->n_pages,
@@ -329,13 +329,15 @@ static void pass_begin(struct draft *d)
                              .output_rows = d->output_rows };
 }
 
+/* A prompt may contain ids beyond those that have text, up to the target's rows: the draft model may have fewer. */
 static void add_rows(struct draft *d, const struct follower *f, const struct sequence *seq, int begin, int n,
                      bool has_output)
 {
     struct step *step = &d->step;
+    int n_vocab = d->options.model->desc.n_vocab;
     for (int pos = begin; pos < begin + n; pos++) {
         d->previous[step->n_rows] = -1;
-        d->token_ids[step->n_rows] = seq->ids[pos];
+        d->token_ids[step->n_rows] = seq->ids[pos] < n_vocab ? seq->ids[pos] : 0;
         d->positions[step->n_rows] = pos;
         d->row_seqs[step->n_rows++] = step->n_seqs;
     }
