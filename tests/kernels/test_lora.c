@@ -321,6 +321,30 @@ static void lengths_of_rows_are_those_of_the_sum(void **state)
     }
 }
 
+/* Equal checksums mean equal results: every number of the factors counts, also those of the last, partly filled block. */
+static void a_checksum_sees_every_number(void **state)
+{
+    (void)state;
+    static const enum dtype TYPES[] = { DTYPE_F32, DTYPE_F16 };
+    for (int t = 0; t < 2; t++) {
+        struct setup s = setup_make(false);
+        struct lora *loras[N_ADAPTERS];
+        struct backend *be = backend_make(1, &s, TYPES[t], loras);
+        uint64_t sum = be->ops->lora_checksum(be, loras[0]);
+        backend_clear(be, loras);
+        struct lora_part *part = &s.parts[0][0];
+        for (int i = 0; i < N_OUT * part->rank; i += 7) {
+            float *b = (float *)(uintptr_t)part->b + i;
+            *b = -*b;
+            be = backend_make(1, &s, TYPES[t], loras);
+            assert_true(be->ops->lora_checksum(be, loras[0]) != sum);
+            backend_clear(be, loras);
+            *b = -*b;
+        }
+        setup_clear(&s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -328,6 +352,7 @@ int main(void)
         cmocka_unit_test(the_bits_of_a_row_do_not_depend_on_the_others_or_on_threads),
         cmocka_unit_test(updates_of_gate_and_up_come_before_the_activation),
         cmocka_unit_test(lengths_of_rows_are_those_of_the_sum),
+        cmocka_unit_test(a_checksum_sees_every_number),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);

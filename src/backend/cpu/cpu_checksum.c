@@ -92,7 +92,9 @@ uint64_t cpu_lora_checksum(struct backend *be, const struct lora *lora)
         const int32_t place[] = { part->out_begin, part->n_out, part->rank_begin, part->rank };
         sum = hash64(sum, place, sizeof place);
         sum = hash64(sum, &part->scale, sizeof part->scale);
-        sum = sum_bytes(cpu_of(be), sum, part->b, (size_t)part->rank * (size_t)part->n_out * factor_bytes);
+        size_t n_blocks = ((size_t)part->n_out + CPU_LORA_COLUMNS - 1) / CPU_LORA_COLUMNS;
+        sum = sum_bytes(cpu_of(be), sum, part->b,
+                        n_blocks * CPU_LORA_COLUMNS * (size_t)part->rank * factor_bytes);
     }
     return sum;
 }
