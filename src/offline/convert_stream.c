@@ -58,7 +58,17 @@ static int64_t source_row(const struct chunk *k, int64_t row)
     return order->head_dim > 0 ? weights_stored_row(order, k->n_stored_rows, ordered) : ordered;
 }
 
-/* Whether a row can be converted; of smaller floats only F16 has a smaller range. */
+/* Weights from here on become infinite: of Q8_0 the scale of their block, a 127th of them. The scales of other blocks are
+ * limited. */
+static float limit_of(enum dtype to)
+{
+    return to == DTYPE_F16    ? 65520
+           : to == DTYPE_BF16 ? 0x1.ffp127f
+           : to == DTYPE_Q8_0 ? 65520 * 127
+                              : INFINITY;
+}
+
+/* Whether a row can be converted. */
 static enum row_state state_of_row(const float *x, int64_t n, enum dtype to)
 {
     float sum = 0, largest = 0; /* 0 times anything finite is 0 */
@@ -66,7 +76,7 @@ static enum row_state state_of_row(const float *x, int64_t n, enum dtype to)
         sum += x[i] * 0;
         largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
     }
-    return !(sum == 0) ? ROW_NOT_FINITE : to == DTYPE_F16 && largest >= 65520 ? ROW_TOO_LARGE : ROW_FINE;
+    return !(sum == 0) ? ROW_NOT_FINITE : largest >= limit_of(to) ? ROW_TOO_LARGE : ROW_FINE;
 }
 
 static void measure_row(struct row_error *e, const float *before, const float *after, int64_t n)
@@ -194,9 +204,12 @@ static enum tutti_status add_errors(const struct chunk *k, struct convert_result
             return error_set(
                 err, TUTTI_E_NUMERIC, "%s: tensor %s: row %lld holds %s", t->file, t->name,
                 (long long)source_row(k, k->first_row + i),
-                e->state == ROW_TOO_LARGE
+                e->state == ROW_NOT_FINITE ? "infinite or NaN weights, expected finite ones"
+                : k->type == DTYPE_F16
                     ? "weights beyond the range of f16, which ends at 65504; bf16 and f32 hold them"
-                    : "infinite or NaN weights, expected finite ones");
+                : k->type == DTYPE_Q8_0
+                    ? "weights beyond the range of q8_0, which ends at 8319008; bf16 and f32 hold them"
+                    : "weights beyond the range of bf16, which ends at 3.39e38; f32 holds them");
         result->squares += e->squares;
         result->squared_error += e->squared_error;
         result->max_error = e->max_error > result->max_error ? e->max_error : result->max_error;

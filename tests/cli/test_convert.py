@@ -146,13 +146,13 @@ def test_broken_weights_are_refused(tmp_path):
     n, = struct.unpack("<Q", whole[:8])
     begin = json.loads(whole[8:8 + n])["model.layers.0.self_attn.k_proj.weight"]["data_offsets"][0]
     for value, words, dtype in ((float("nan"), "infinite or NaN weights", "q4_0"), (float("-inf"), "infinite or NaN weights", "bf16"),
-                                (1e6, "beyond the range of f16", "f16")):
+                                (1e6, "beyond the range of f16", "f16"), (1e7, "beyond the range of q8_0", "q8_0"), (3.4e38, "beyond the range of bf16", "bf16")):
         struct.pack_into("<f", whole, 8 + n + begin + 4 * (512 * 7 + 5), value)
         path.write_bytes(whole)
         done = tutti("convert", tmp_path, tmp_path / "x.gguf", "--type", dtype, check=1)
         assert "model.layers.0.self_attn.k_proj.weight: row 7 holds" in done.stderr and words in done.stderr
         assert not (tmp_path / "x.gguf").exists()
-    tutti("convert", tmp_path, tmp_path / "x.gguf", "--type", "bf16")
+    tutti("convert", tmp_path, tmp_path / "x.gguf", "--type", "f32")
 
 
 # Prints the peak memory of what it runs. A process of its own: a child's peak begins at what forked it.
