@@ -1,5 +1,6 @@
 /* Linear layers: packed input rows, register tiles of every number of rows, every weight type. */
 #include "check.h"
+#include "base/half.h"
 #include "kernels/float8.h"
 #include "kernels/pack.h"
 
@@ -125,6 +126,37 @@ static void check_panel(struct check *c, const struct kernels *ref, enum dtype t
     }
 }
 
+/* Sums of bf16 around the smallest normal number: 2^-126 - k 2^-154 for each output row k. */
+static void check_small_sums(struct check *c, const struct kernels *ref)
+{
+    if (check_next(c, (any_fn *)c->k->linear[DTYPE_BF16], "linear_bf16_small_sums")) {
+        enum { N_IN = 4, N_ROWS = 3 };
+        size_t n_bytes = 0;
+        uint8_t *panel = panel_bytes(DTYPE_BF16, N_IN, &n_bytes) ? check_bytes(c, n_bytes) : NULL;
+        uint8_t *tile = check_bytes(c, tile_bytes(DTYPE_BF16, N_ROWS, N_IN));
+        size_t half = (size_t)half_rows(N_ROWS) * LANES;
+        float *x = check_floats(c, N_ROWS * N_IN), *want = check_floats(c, 2 * half),
+              *got = check_floats(c, 2 * half);
+        uint16_t stored[PANEL_ROWS][N_IN];
+        const uint8_t *rows[PANEL_ROWS];
+        for (int k = 0; k < PANEL_ROWS; k++) {
+            const float w[N_IN] = { 0x1p-63f, 0, (float)-k * 0x1p-77f, 0 };
+            for (int i = 0; i < N_IN; i++)
+                stored[k][i] = float_to_bf16(w[i]);
+            rows[k] = (const uint8_t *)stored[k];
+        }
+        for (int i = 0; i < N_ROWS * N_IN; i++)
+            x[i] = i % N_IN == 0 ? 0x1p-63f : i % N_IN == 2 ? 0x1p-77f : 0;
+        check_true(c, panel && pack_panel(panel, rows, DTYPE_BF16, N_IN), "packed");
+        ref->tile[DTYPE_BF16](tile, x, N_IN, N_ROWS, 0, N_IN);
+        ref->linear[DTYPE_BF16](want, panel, tile, N_ROWS, N_IN);
+        c->k->linear[DTYPE_BF16](got, panel, tile, N_ROWS, N_IN);
+        for (size_t h = 0; h < 2; h++)
+            check_bits(c, want + h * half, got + h * half, (size_t)N_ROWS * LANES);
+        check_done(c);
+    }
+}
+
 /* The next number of rows: all that make register tiles of another height, then some; 127 at last. */
 static int next_rows(const struct check *c, int n_rows)
 {
@@ -137,6 +169,7 @@ void check_linear(struct check *c)
 {
     struct kernels ref;
     kernels_init(&ref, CPU_REF);
+    check_small_sums(c, &ref);
     for (int t = 0; t < N_TYPES; t++)
         for (int n_rows = 1; n_rows <= TILE_ROWS; n_rows = next_rows(c, n_rows)) {
             bool is_block = dtype_block_elems(TYPES[t]) > 1;

@@ -27,6 +27,13 @@ static float flush(float x)
     return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x;
 }
 
+/* x * y + sum, flushed if it would be too small with 24 bits, as if there were smaller exponents. */
+static float multiply_add(float x, float y, float sum)
+{
+    float scaled = fmaf(x * 0x1p64f, y, sum * 0x1p64f), result = fmaf(x, y, sum);
+    return fabsf(scaled) < 0x1p-62f ? copysignf(0, result) : result;
+}
+
 static float dot_row(const uint16_t *weights, const uint16_t *x, int row, int r, int n_rows, int n_in)
 {
     float total = 0;
@@ -36,7 +43,7 @@ static float dot_row(const uint16_t *weights, const uint16_t *x, int row, int r,
         for (int c = begin / 2; c < (end + 1) / 2; c++) {
             const uint16_t *w = weights + (c * PANEL_ROWS + row) * 2, *v = x + (c * n_rows + r) * 2;
             for (int i = 1; i >= 0; i--)
-                run = flush(fmaf(flush(bf16_to_float(w[i])), flush(bf16_to_float(v[i])), run));
+                run = multiply_add(flush(bf16_to_float(w[i])), flush(bf16_to_float(v[i])), run);
         }
         total = flush(total + run);
     }
