@@ -53,10 +53,11 @@ static const struct option OPTIONS[] = {
     INTS_OPTION(VALUES, attention, "attention", "LIST",
                 "time only attention at these contexts, with f16 and with int8 keys and values", .min = 1,
                 .max = MAX_TOKENS),
-    INT_OPTION(
-        VALUES, plan.n_repetitions, "repetitions", "N",
-        "repetitions of each point, after a warm-up; without it, as many as fit in a few seconds, at least 3",
-        .letter = 'r', .min = 1, .max = MAX_REPETITIONS),
+    INT_OPTION(VALUES, plan.n_repetitions, "repetitions", "N",
+               "repetitions of each point, after a warm-up (with --engine at most 100); without it, as many "
+               "as fit in a few "
+               "seconds, at least 3",
+               .letter = 'r', .min = 1, .max = MAX_REPETITIONS),
     FLAG_OPTION(VALUES, engine, "engine",
                 "also measure the whole engine, with scheduler, sampling and text thread"),
     INT_OPTION(VALUES, plan.max_lookup_drafts, "speculate", "N",
@@ -328,8 +329,9 @@ static json_t *attention_json(const void *user, size_t index)
     return json_pack("{s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:i}", "kv_type",
                      kv_type_name(r->kv_type), "context", r->context, "rows", r->n_rows, "row_ms",
                      s * 1e3 / r->n_rows, "read_bytes", r->read_bytes, "gbps", gbps, "read_gbps",
-                     r->limits.read_gbps, "of_read", gbps / r->limits.read_gbps, "gflops", gflops, "of_f32",
-                     gflops / attention_peak(r), "spread", r->time.spread, "repetitions", r->time.n);
+                     r->limits.read_gbps, "of_read", gbps / r->limits.read_gbps, "gflops", gflops,
+                     r->limits.half_gflops > 0 ? "of_f16" : "of_f32", gflops / attention_peak(r), "spread",
+                     r->time.spread, "repetitions", r->time.n);
 }
 
 static json_t *engine_result_json(const void *user, size_t index)
@@ -417,11 +419,13 @@ static enum tutti_status load_model(const struct bench_values *values, tutti_ran
     return st;
 }
 
-/* With adapters. */
+/* With adapters, whose time does not count as loading. */
 static enum tutti_status open_model(const struct bench_values *values, tutti_ranks *ranks, const char *path,
-                                    struct model **out, struct tutti_error *err)
+                                    struct model **out, double *load_s, struct tutti_error *err)
 {
+    uint64_t begin_ns = clock_now_ns();
     enum tutti_status st = load_model(values, ranks, path, out, err);
+    *load_s = path ? (double)(clock_now_ns() - begin_ns) / 1e9 : 0;
     if (st == TUTTI_OK)
         st = model_check_generates(*out, err);
     if (st == TUTTI_OK)
@@ -451,7 +455,7 @@ static enum tutti_status measure_model(const struct bench_values *values, struct
     enum tutti_status st = bench_steps(model, &plan, limits, report->results, &report->n_results,
                                        &report->memory, err);
     if (st == TUTTI_OK && values->attention.n > 0)
-        st = bench_attention(model, &values->attention, limits, report->attention_results,
+        st = bench_attention(model, &values->attention, plan.n_repetitions, limits, report->attention_results,
                              &report->n_attention_results, err);
     nodes_bind(&before);
     if (st == TUTTI_OK && values->engine)
@@ -529,10 +533,8 @@ static enum tutti_status run_bench(const void *v, const char *const *operands, s
         st = read_schema(values, &schema, err);
     if (st == TUTTI_OK)
         st = model_flags_ranks(&values->model, &ranks, err);
-    uint64_t begin_ns = clock_now_ns();
     if (st == TUTTI_OK)
-        st = open_model(values, ranks, path, &model, err);
-    report.load_s = path ? (double)(clock_now_ns() - begin_ns) / 1e9 : 0;
+        st = open_model(values, ranks, path, &model, &report.load_s, err);
     if (tutti_ranks_rank(ranks) > 0) { /* rank 0 reports a failure of all ranks */
         st = st == TUTTI_OK ? model_follow(model, err) : st == TUTTI_E_IO ? st : TUTTI_OK;
         goto done;

@@ -101,11 +101,12 @@ struct bench_attention_result {
     struct backend_limits limits;
 };
 
-/* results: [BENCH_ATTENTION_POINTS * contexts->n]. Each is repeated for half a second, or for three
- * seconds with the limits. limits: measured before each repetition, which also evicts the caches. */
+/* results: [BENCH_ATTENTION_POINTS * contexts->n]. n_repetitions 0: each is repeated for half a second, or for
+ * three seconds with the limits. limits: measured before each repetition, which also evicts the caches. */
 MUST_CHECK enum tutti_status bench_attention(struct model *model, const struct option_ints *contexts,
-                                             struct measure *limits, struct bench_attention_result *results,
-                                             int *n_results, struct tutti_error *err);
+                                             int n_repetitions, struct measure *limits,
+                                             struct bench_attention_result *results, int *n_results,
+                                             struct tutti_error *err);
 
 /* ---- the whole engine: scheduler, sampling and text thread included ---- */
 

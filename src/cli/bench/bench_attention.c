@@ -8,8 +8,8 @@
 #include <string.h>
 
 enum {
-    PROMPT_ROWS = 64, /* rows of a prefill chunk */
-    MIN_REPETITIONS = 3,
+    PROMPT_ROWS = 64,    /* rows of a prefill chunk */
+    MIN_REPETITIONS = 3, /* where their number is not given */
     MAX_REPETITIONS = 50,
     SPENT_NS = 500000000, /* a point is repeated for this long; */
 };
@@ -27,6 +27,9 @@ struct attention_bench {
     int32_t positions[PROMPT_ROWS], seqs[PROMPT_ROWS];
     int32_t *pages; /* [pages of the context] */
     size_t n_qkv;
+    int min_repetitions, max_repetitions;
+    double *seconds, *scratch; /* [max_repetitions] */
+    struct backend_limits *looks;
 };
 
 static void clear(struct attention_bench *b)
@@ -39,15 +42,23 @@ static void clear(struct attention_bench *b)
     be->ops->dealloc(be, b->latent);
     free(b->host);
     free(b->pages);
+    free(b->seconds);
+    free(b->scratch);
+    free(b->looks);
 }
 
+/* n_repetitions 0: not given. */
 static enum tutti_status init(struct attention_bench *b, struct model *model, struct measure *limits,
-                              enum dtype kv_type, int context, struct tutti_error *err)
+                              enum dtype kv_type, int context, int n_repetitions, struct tutti_error *err)
 {
-    const struct attn_desc *a = &model->desc.kinds[0].attn;
+    const struct attn_desc *a = &model->local.kinds[0].attn;
     struct backend *be = model->backend;
     int n_pages = model_pages_of(model, context);
-    *b = (struct attention_bench){ .model = model, .limits = limits, .context = context };
+    *b = (struct attention_bench){ .model = model,
+                                   .limits = limits,
+                                   .context = context,
+                                   .min_repetitions = n_repetitions > 0 ? n_repetitions : MIN_REPETITIONS,
+                                   .max_repetitions = n_repetitions > 0 ? n_repetitions : MAX_REPETITIONS };
     bool is_latent = a->n_latent > 0;
     int row = is_latent ? a->n_heads * attn_latent_row(a) : (a->n_heads + 2 * a->n_kv_heads) * a->head_dim;
     int result = a->n_latent > a->head_dim ? a->n_latent : a->head_dim; /* also room for unrotated queries */
@@ -57,7 +68,11 @@ static enum tutti_status init(struct attention_bench *b, struct model *model, st
     b->latent = is_latent ? be->ops->alloc(be, PROMPT_ROWS * (size_t)attn_latent_row(a)) : NO_FLOATS;
     b->host = malloc(b->n_qkv * sizeof *b->host);
     b->pages = calloc((size_t)n_pages, sizeof *b->pages);
-    if (!b->qkv.buffer || !b->y.buffer || (is_latent && !b->latent.buffer) || !b->host || !b->pages)
+    b->seconds = calloc((size_t)b->max_repetitions, sizeof *b->seconds);
+    b->scratch = calloc((size_t)b->max_repetitions, sizeof *b->scratch);
+    b->looks = calloc((size_t)b->max_repetitions, sizeof *b->looks);
+    if (!b->qkv.buffer || !b->y.buffer || (is_latent && !b->latent.buffer) || !b->host || !b->pages ||
+        !b->seconds || !b->scratch || !b->looks)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for attention over %d tokens", context);
     for (int i = 0; i < n_pages; i++)
         b->pages[i] = i;
@@ -81,8 +96,8 @@ static void run_layers(struct attention_bench *b, int first, int n_rows, bool is
         .n_rows = n_rows, .n_seqs = 1, .positions = b->positions, .seqs = b->seqs, .page_tables = &table
     };
     be->ops->step_begin(be, &step);
-    for (int layer = 0; layer < b->model->desc.n_layers; layer++) {
-        const struct attn_desc *a = &model_layer(&b->model->desc, layer)->attn;
+    for (int layer = 0; layer < b->model->local.n_layers; layer++) {
+        const struct attn_desc *a = &model_layer(&b->model->local, layer)->attn;
         if (is_store && a->n_latent > 0)
             be->ops->latent_store(be, b->qkv, b->y, a->head_dim, b->latent,
                                   model_weight(b->model, SLOT_KV_A_NORM, layer)->values, b->kv, layer);
@@ -104,28 +119,26 @@ static void fill_context(struct attention_bench *b)
         be->ops->upload(be, b->qkv, b->host, b->n_qkv); /* storing rotates qkv in place */
         if (b->latent.buffer)
             be->ops->upload(be, b->latent, b->host,
-                            PROMPT_ROWS * (size_t)attn_latent_row(&b->model->desc.kinds[0].attn));
+                            PROMPT_ROWS * (size_t)attn_latent_row(&b->model->local.kinds[0].attn));
         run_layers(b, first, n_rows, true);
     }
 }
 
 static void time_attention(struct attention_bench *b, struct bench_attention_result *result)
 {
-    double seconds[MAX_REPETITIONS], scratch[MAX_REPETITIONS];
-    struct backend_limits looks[MAX_REPETITIONS];
     uint64_t spent = 0, begun = clock_now_ns();
     int n = 0;
-    while (n < MIN_REPETITIONS ||
-           (n < MAX_REPETITIONS && spent < SPENT_NS && clock_now_ns() - begun < WITH_LIMITS_NS)) {
-        bench_look(&looks[n], b->limits, b->model);
+    while (n < b->min_repetitions ||
+           (n < b->max_repetitions && spent < SPENT_NS && clock_now_ns() - begun < WITH_LIMITS_NS)) {
+        bench_look(&b->looks[n], b->limits, b->model);
         uint64_t begin = clock_now_ns();
         run_layers(b, b->context - result->n_rows, result->n_rows, false);
         uint64_t ns = clock_now_ns() - begin;
-        seconds[n++] = (double)ns / 1e9;
+        b->seconds[n++] = (double)ns / 1e9;
         spent += ns;
     }
-    result->time = bench_time_of(seconds, n);
-    result->limits = bench_median_limits(looks, n, scratch);
+    result->time = bench_time_of(b->seconds, n);
+    result->limits = bench_median_limits(b->looks, n, b->scratch);
 }
 
 /* The positions that all rows of a step attend to, summed: full contexts, and the triangle at
@@ -154,7 +167,7 @@ static void count_work(const struct model_desc *d, struct bench_attention_result
     }
 }
 
-enum tutti_status bench_attention(struct model *model, const struct option_ints *contexts,
+enum tutti_status bench_attention(struct model *model, const struct option_ints *contexts, int n_repetitions,
                                   struct measure *limits, struct bench_attention_result *results,
                                   int *n_results, struct tutti_error *err)
 {
@@ -168,7 +181,7 @@ enum tutti_status bench_attention(struct model *model, const struct option_ints 
         for (int t = 0; t < 2 && st == TUTTI_OK; t++) {
             struct attention_bench b;
             int context = (int)contexts->ints[i];
-            st = init(&b, model, limits, TYPES[t], context, err);
+            st = init(&b, model, limits, TYPES[t], context, n_repetitions, err);
             if (st == TUTTI_OK)
                 fill_context(&b);
             for (int k = 0; k < 2 && st == TUTTI_OK && ROWS[k] <= context; k++) {
@@ -177,7 +190,7 @@ enum tutti_status bench_attention(struct model *model, const struct option_ints 
                                                       .context = context,
                                                       .n_rows = ROWS[k] };
                 time_attention(&b, r);
-                count_work(&model->desc, r);
+                count_work(&model->local, r);
                 progress_update(&progress, (uint64_t)n, (uint64_t)total);
             }
             clear(&b);
