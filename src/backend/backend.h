@@ -96,7 +96,6 @@ struct matrix_source {
 struct lora;
 
 /* A low-rank update of a range of rows: W += scale * B . A. */
-
 struct lora_part {
     int out_begin, n_out; /* rows of the matrix, for linear_glu() gate rows first; parts do not overlap */
     int rank;             /* 1..LORA_MAX_RANK */

@@ -146,7 +146,7 @@ struct row_tile {
 
 /* Scratch memory of one thread, for linear layers. */
 struct cpu_scratch {
-    float *out;     /* [LINEAR_PIECE][2][TILE_ROWS][16] */
+    float *out;     /* [LINEAR_PIECE][2][half_rows(TILE_ROWS)][16] */
     uint8_t *row;   /* one packed input row */
     uint8_t *heads; /* packed input rows of linear_heads(); NULL: no layer has latent attention */
     /* [TILE_ROWS][2][LINEAR_COLUMNS]: LoRA updates of gate and up; NULL: no adapters */

@@ -199,8 +199,8 @@ struct cuda_input cuda_convert(struct cuda_backend *cuda, void *to, float *scale
 
 /* Rows that an earlier product converted are used again; where the operation before is the norm that gives them, it
  * converts them, too. */
-struct cuda_input cuda_linear_input(struct cuda_backend *cuda, const struct matrix *m, const float *x,
-                                    int n_rows)
+static struct cuda_input input_of(struct cuda_backend *cuda, const struct matrix *m, const float *x,
+                                  int n_rows)
 {
     struct cuda_linear *linear = cuda->linear;
     struct linear_converted key = { x, m->order, n_rows, m->n_in }, *known = &linear->converted;
@@ -364,7 +364,7 @@ void cuda_linear(struct backend *be, struct floats y, const struct matrix *m, st
     if (n_rows == 0)
         return;
     int n = cuda_padded_rows(cuda, n_rows);
-    struct cuda_input input = cuda_linear_input(cuda, m, cuda_floats(x, (size_t)n * (size_t)m->n_in), n);
+    struct cuda_input input = input_of(cuda, m, cuda_floats(x, (size_t)n * (size_t)m->n_in), n);
     cuda_product(cuda, cuda_floats(y, (size_t)n * (size_t)m->n_out), m->n_out, m, &input, n, NO_ACTIVATION,
                  NULL);
 }
@@ -378,14 +378,14 @@ void cuda_linear_glu(struct backend *be, struct floats y, const struct matrix *m
     if (n_rows == 0)
         return;
     int n = cuda_padded_rows(cuda, n_rows), n_columns = m->n_out / 2;
-    struct cuda_input input = cuda_linear_input(cuda, m, cuda_floats(x, (size_t)n * (size_t)m->n_in), n);
+    struct cuda_input input = input_of(cuda, m, cuda_floats(x, (size_t)n * (size_t)m->n_in), n);
     cuda_product(cuda, cuda_floats(y, (size_t)n * (size_t)n_columns), n_columns, m, &input, n, (int)act,
                  NULL);
 }
 
 void cuda_linear_raw(struct cuda_backend *cuda, float *y, const struct matrix *m, const float *x, int n_rows)
 {
-    struct cuda_input input = cuda_linear_input(cuda, m, x, n_rows);
+    struct cuda_input input = input_of(cuda, m, x, n_rows);
     cuda_product(cuda, y, m->n_out, m, &input, n_rows, NO_ACTIVATION, NULL);
 }
 

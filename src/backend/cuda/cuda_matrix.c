@@ -65,7 +65,8 @@ static int row_of(const struct matrix *m, int tile, int place)
     return row < half ? place / 8 * half + row : -1;
 }
 
-void cuda_matrix_place(const struct matrix *m, int row, int *tile, int *place)
+/* Where a row of the matrix is. */
+static void place_of_row(const struct matrix *m, int row, int *tile, int *place)
 {
     int half = m->n_out / 2, is_up = m->is_gate_up && row >= half, n = m->is_gate_up ? 8 : LINEAR_TILE;
     row -= is_up ? half : 0;
@@ -174,7 +175,7 @@ static void copy_bias(struct cuda_backend *cuda, struct matrix *m, const struct 
     for (int k = 0; k < m->n_experts * m->n_out; k++) {
         int expert = k / m->n_out, row = k % m->n_out, in_part = row, tile, place;
         const float *bias = source->biases[part_of(source, m->n_experts, expert, &in_part)];
-        cuda_matrix_place(m, row, &tile, &place);
+        place_of_row(m, row, &tile, &place);
         m->host_bias[(expert * m->n_tiles + tile) * LINEAR_TILE + place] = bias ? bias[in_part] : 0.0f;
     }
     cuda_copy_in(cuda, m->bias, m->host_bias, n * sizeof *m->host_bias);
@@ -356,7 +357,7 @@ float cuda_matrix_read(struct backend *be, float *host, const struct matrix *m, 
             read_rows(cuda, host, card, m, row, 1);
         cuda_memory_free(cuda, card);
     }
-    cuda_matrix_place(m, row, &tile, &place);
+    place_of_row(m, row, &tile, &place);
     return m->host_bias ? m->host_bias[tile * LINEAR_TILE + place] : 0;
 }
 

@@ -43,9 +43,6 @@ size_t cuda_tile_bytes(enum linear_format format, int n_in);
 void cuda_pack_tile(uint8_t *tile, float *scales, const uint8_t *const rows[LINEAR_TILE], enum dtype dtype,
                     int n_in, float *floats);
 
-/* Where a row of the matrix is. */
-void cuda_matrix_place(const struct matrix *m, int row, int *tile, int *place);
-
 /* ---- products: cuda_linear.c ---- */
 
 /* Before the first product or read of a matrix of the format. False: a kept failure. */
@@ -87,10 +84,6 @@ struct cuda_input cuda_convert(struct cuda_backend *cuda, void *to, float *scale
 void cuda_product(struct cuda_backend *cuda, float *y, int y_stride, const struct matrix *m,
                   const struct cuda_input *input, int n_rows, int activation,
                   const struct cuda_entries *entries);
-
-/* The input of linear(), in scratch memory that the next linear operation uses again. */
-struct cuda_input cuda_linear_input(struct cuda_backend *cuda, const struct matrix *m, const float *x,
-                                    int n_rows);
 
 /* y [n_rows][n_out] = x . W^T + bias, of gate and up without the activation, gate first: the same bits as linear_glu()
  * applies it to. n_rows: padded. */

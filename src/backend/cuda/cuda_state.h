@@ -180,7 +180,6 @@ bool cuda_step_open(struct cuda_backend *cuda); /* false: out of memory */
 void cuda_step_close(struct cuda_backend *cuda);
 MUST_CHECK enum tutti_status cuda_step_reserve(struct cuda_backend *cuda, int max_rows,
                                                struct tutti_error *err);
-void cuda_step_release(struct cuda_backend *cuda);
 /* Sends what the step has given so far. */
 void cuda_step_send(struct cuda_backend *cuda);
 enum tutti_status cuda_reserve_tables(struct backend *be, int n_slots, int max_pages,

@@ -154,20 +154,7 @@ bool cuda_step_open(struct cuda_backend *cuda)
     return s->changes != NULL;
 }
 
-void cuda_step_close(struct cuda_backend *cuda)
-{
-    struct cuda_state *s = cuda->state;
-    cuda_step_release(cuda);
-    free_card_tables(cuda);
-    cuda_pinned_free(cuda, s->crossing);
-    s->crossing = NULL;
-    for (int i = 0; i < 2; i++)
-        page_tables_clear(&s->tables[i]);
-    free(s->changes);
-    s->changes = NULL;
-}
-
-void cuda_step_release(struct cuda_backend *cuda)
+static void release_buffers(struct cuda_backend *cuda)
 {
     struct cuda_state *s = cuda->state;
     for (int i = 0; i < 2; i++) {
@@ -181,10 +168,23 @@ void cuda_step_release(struct cuda_backend *cuda)
     s->data = s->downloads_memory = s->card_data = NULL;
 }
 
+void cuda_step_close(struct cuda_backend *cuda)
+{
+    struct cuda_state *s = cuda->state;
+    release_buffers(cuda);
+    free_card_tables(cuda);
+    cuda_pinned_free(cuda, s->crossing);
+    s->crossing = NULL;
+    for (int i = 0; i < 2; i++)
+        page_tables_clear(&s->tables[i]);
+    free(s->changes);
+    s->changes = NULL;
+}
+
 enum tutti_status cuda_step_reserve(struct cuda_backend *cuda, int max_rows, struct tutti_error *err)
 {
     struct cuda_state *s = cuda->state;
-    cuda_step_release(cuda);
+    release_buffers(cuda);
     s->changes_room = round_up(MAX_CHANGES * sizeof *s->changes, DATA_ALIGNMENT);
     s->data_room = arrays_bytes(max_rows) + STEP_DATA_BYTES;
     for (int i = 0; i < 2; i++)

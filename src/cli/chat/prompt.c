@@ -1,4 +1,5 @@
 #include "cli/chat/prompt.h"
+#include "base/ids.h"
 
 #include <string.h>
 
@@ -13,9 +14,10 @@ enum tutti_status prompt_length(size_t *out, const tutti_model *model, const str
     return tutti_apply_chat_template(model, &request, NULL, 0, out, err);
 }
 
-enum tutti_status prompt_render(struct ids *out, const tutti_model *model,
-                                const struct tutti_message *messages, size_t n_messages,
-                                const char *arguments, struct tutti_error *err)
+/* Puts the ids of the messages' prompt into *out, which is emptied first. */
+static enum tutti_status prompt_render(struct ids *out, const tutti_model *model,
+                                       const struct tutti_message *messages, size_t n_messages,
+                                       const char *arguments, struct tutti_error *err)
 {
     const struct tutti_request request = { .messages = messages,
                                            .n_messages = n_messages,

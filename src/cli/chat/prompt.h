@@ -5,13 +5,8 @@
 #include "base/error.h"
 #include "base/ids.h"
 
-/* Puts the ids of the messages' prompt into *out (which is emptied first). arguments: as template_arguments of
- * struct tutti_request. TUTTI_E_ARGUMENT: the template cannot express a message. */
-MUST_CHECK enum tutti_status prompt_render(struct ids *out, const tutti_model *model,
-                                           const struct tutti_message *messages, size_t n_messages,
-                                           const char *arguments, struct tutti_error *err);
-
-/* The number of ids of that prompt. */
+/* The number of ids of the messages' prompt. arguments: as template_arguments of struct tutti_request.
+ * TUTTI_E_ARGUMENT: the template cannot express a message. */
 MUST_CHECK enum tutti_status prompt_length(size_t *out, const tutti_model *model,
                                            const struct tutti_message *messages, size_t n_messages,
                                            const char *arguments, struct tutti_error *err);

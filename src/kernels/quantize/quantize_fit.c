@@ -11,7 +11,7 @@ float fit_normalizer(float max, int *exponent)
 }
 
 /* Each step has its own loop of known length: one loop over the steps would be vectorized for any length. */
-float fit_fold(const float *lanes)
+static float fit_fold(const float *lanes)
 {
     float eight[8], four[4];
     for (int i = 0; i < 8; i++)

@@ -47,9 +47,6 @@ static inline float fit_clamp(float x, float low, float high)
     return y < high ? y : high;
 }
 
-/* Sums FIT_LANES partial sums pairwise: lanes i and i + 8, then 4, 2, 1. */
-float fit_fold(const float *lanes);
-
 /* The numbers nearest to (x + min) * inverse, and their sums. numbers: [n], or NULL. */
 void fit_assign(struct fit_sums *out, const float *x, const float *w, int n, float inverse, float min,
                 struct fit_range range, float *numbers);

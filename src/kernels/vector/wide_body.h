@@ -1,4 +1,4 @@
-/* Register tiles of some columns of a panel times up to WIDE_ROWS input rows, for the bodies of float weights. The
+/* Register tiles of some columns of a panel times up to WIDE_ROWS input rows, for the bodies of float weights.
  * One vector of weights serves all rows, so where registers are few, many rows of one half of a panel take fewer loads
  * than few rows of both. */
 #ifndef TUTTI_KERNELS_VECTOR_WIDE_BODY_H
