@@ -180,26 +180,23 @@ static void init_ref(struct kernels *k)
     k->tile[DTYPE_BF16] = tile_bf16_ref;
 }
 
-size_t weights_ahead_bytes, weights_ahead_l2_bytes;
-
-/* Values of the two. */
-struct prefetch_distance {
-    size_t all, l2;
-};
+struct prefetch_distance weights_ahead, weights_ahead_many;
 
 #if defined(__x86_64__)
 /* A prefetch that finds its line in L2 holds a fill buffer of L1 for a short time only, which leaves buffers for the
  * inputs. Intel's processors and Zen 4 read some lines ahead into L2 by themselves; on Intel's, whose fill buffers the other
  * thread of a core takes a part of, prefetches into L2 bring more. AMD's other processors need a prefetch for
  * the whole latency of memory. Measured: docs/notes/kernels.md. */
-static struct prefetch_distance prefetch_distance(void)
+static struct prefetch_distance prefetch_distance(bool is_many)
 {
-    enum { NEAR = 1152, SHORT = 2304, MIDDLE = 3456, LONG = 9216 };
     unsigned a, b, c, d;
     bool is_intel = __get_cpuid(0, &a, &b, &c, &d) && b == signature_INTEL_ebx && d == signature_INTEL_edx;
-    return is_intel                   ? (struct prefetch_distance){ .all = NEAR, .l2 = MIDDLE }
-           : cpu_detect() & CPU_SPLIT ? (struct prefetch_distance){ .all = SHORT }
-                                      : (struct prefetch_distance){ .all = LONG };
+    if (is_intel)
+        return (struct prefetch_distance){ .all = 1152, .l2 = 3456 };
+    if (cpu_detect() & CPU_SPLIT)
+        return is_many ? (struct prefetch_distance){ .all = 576, .l2 = 6912 }
+                       : (struct prefetch_distance){ .all = 2304 };
+    return (struct prefetch_distance){ .all = 9216 };
 }
 
 static void init_fast(struct kernels *k)
@@ -230,8 +227,9 @@ static void init_fast(struct kernels *k)
 }
 #elif defined(__aarch64__)
 /* Not measured. Long enough for the latency of memory at the speed of one core. */
-static struct prefetch_distance prefetch_distance(void)
+static struct prefetch_distance prefetch_distance(bool is_many)
 {
+    (void)is_many;
     return (struct prefetch_distance){ .all = 4608 };
 }
 
@@ -248,8 +246,9 @@ static void init_fast(struct kernels *k)
     }
 }
 #else
-static struct prefetch_distance prefetch_distance(void)
+static struct prefetch_distance prefetch_distance(bool is_many)
 {
+    (void)is_many;
     return (struct prefetch_distance){ 0 };
 }
 
@@ -263,11 +262,9 @@ void kernels_init(struct kernels *k, unsigned cpu)
 {
     *k = (struct kernels){ .cpu = cpu };
     init_ref(k);
-    struct prefetch_distance distance = prefetch_distance();
-    if (weights_ahead_bytes != distance.all || weights_ahead_l2_bytes != distance.l2) {
-        /* Only the first time: other threads may be reading them. */
-        weights_ahead_bytes = distance.all;
-        weights_ahead_l2_bytes = distance.l2;
+    if (weights_ahead.all == 0) { /* only the first time: other threads may be reading them */
+        weights_ahead = prefetch_distance(false);
+        weights_ahead_many = prefetch_distance(true);
     }
     init_fast(k);
 }

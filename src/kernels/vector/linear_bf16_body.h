@@ -26,8 +26,8 @@ INLINE void bf16_tile(float *out, int out_rows, const uint8_t *panel, const uint
             const uint8_t *column = panel + (size_t)c * 128;
             weight_pair w0 = load_weights(column), w1 = load_weights(column + 64);
             if (is_cold) {
-                prefetch_weights(column);
-                prefetch_weights(column + 64);
+                prefetch_ahead(column, n_rows > TILE_FEW_ROWS ? weights_ahead_many : weights_ahead);
+                prefetch_ahead(column + 64, n_rows > TILE_FEW_ROWS ? weights_ahead_many : weights_ahead);
             }
             UNROLL
             for (int r = 0; r < n_rows; r++) {

@@ -11,9 +11,13 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16") /* before loops whose arrays must live in registers */
 
-/* How far ahead linear layers prefetch their weights, in bytes: into all caches, and before that into the L2 cache (0: not).
- * By processor, set by kernels_init(). */
-extern size_t weights_ahead_bytes, weights_ahead_l2_bytes;
+/* How far ahead linear layers prefetch their weights, in bytes: into all caches, and before that into the L2 cache (0: not). */
+struct prefetch_distance {
+    size_t all, l2;
+};
+/* By processor, set by kernels_init(). many: for bf16 tiles of more than TILE_FEW_ROWS rows. */
+extern struct prefetch_distance weights_ahead, weights_ahead_many;
+enum { TILE_FEW_ROWS = 4 };
 
 /* The number of lanes, of sixteen, that a row of n elements fills from element i on. */
 INLINE int lanes_left(int64_t i, int64_t n)
@@ -52,12 +56,17 @@ INLINE void prefetch_into_l2(const void *line)
     PREFETCH(PREFETCH_L2, line);
 }
 
-/* Fetches the lines that are read some time after this one of packed weights. */
+/* Fetches the lines that are so far behind this one of packed weights. */
+INLINE void prefetch_ahead(const uint8_t *line, struct prefetch_distance distance)
+{
+    if (distance.l2 > 0)
+        prefetch_into_l2(line + distance.l2);
+    prefetch(line + distance.all);
+}
+
 INLINE void prefetch_weights(const uint8_t *line)
 {
-    if (weights_ahead_l2_bytes > 0)
-        prefetch_into_l2(line + weights_ahead_l2_bytes);
-    prefetch(line + weights_ahead_bytes);
+    prefetch_ahead(line, weights_ahead);
 }
 
 /* Fetches ahead of the part-th of n_parts of a unit of weights: lines in order, each once, from the second one on, which is read
