@@ -124,7 +124,7 @@ struct bench_engine_result {
     enum bench_drafts { BENCH_NO_DRAFTS, BENCH_LOOKUP_DRAFTS, BENCH_MODEL_DRAFTS } drafts;
     int n_users, context, n_tokens; /* n_tokens: output tokens per user */
     int n_rounds; /* alternating with the variant that this is compared with: the previous result */
-    double tok_s; /* sum of the users' rates after the first token; median of the rounds */
+    double tok_s; /* of all users, from the first token of any to the last; median of the rounds */
     double ratio, ratio_spread; /* of tok_s to that of the other variant in the same round; 0: none */
     double ttft_ms;             /* median; all prompts arrive at once */
     double step_ms;             /* mean */

@@ -148,13 +148,16 @@ static enum tutti_status evaluate(const struct user *users, uint64_t begin_ns,
     double *ttft = calloc((size_t)n, sizeof *ttft);
     if (!ttft)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for %d users", n);
-    result->tok_s = 0;
+    uint64_t first_ns = UINT64_MAX, last_ns = 0;
+    size_t n_tokens = 0; /* after each user's first */
     for (int i = 0; i < n; i++) {
         const struct user *user = &users[i];
         ttft[i] = (double)(user->first_ns - begin_ns) / 1e6;
-        if (user->last_ns > user->first_ns)
-            result->tok_s += (double)(user->n_tokens - 1) / ((double)(user->last_ns - user->first_ns) / 1e9);
+        first_ns = user->first_ns < first_ns ? user->first_ns : first_ns;
+        last_ns = user->last_ns > last_ns ? user->last_ns : last_ns;
+        n_tokens += user->n_tokens - 1;
     }
+    result->tok_s = last_ns > first_ns ? (double)n_tokens / ((double)(last_ns - first_ns) / 1e9) : 0;
     result->ttft_ms = measure_median(ttft, n);
     free(ttft);
     return TUTTI_OK;
