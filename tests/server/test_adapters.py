@@ -102,6 +102,27 @@ def test_a_stream_names_the_adapter(adapted):
     assert {chunk["model"] for chunk in chunks} == {"demo:red"}
 
 
+def test_other_apis_name_an_adapter(start, tmp_path):
+    folder = write_adapter(tmp_path / "red", 0)
+    server = start("--name", "demo", "--lora", "red=" + folder, "--api", "tgi,llm-serving")
+    prompt, more = "Once upon a time", {"max_tokens": 8, "temperature": 0, "repetition_penalty": 1}
+
+    def text(model):
+        return server.post("/v1/completions", {"model": model, "prompt": prompt, **more}).json()["choices"][0]["text"]
+
+    def tgi(path, **parameters):
+        return server.post(path, {"inputs": prompt, "parameters": {"max_new_tokens": 8, **parameters}})
+
+    assert text("demo") != text("demo:red")
+    assert tgi("/generate").json()["generated_text"] == tgi("/generate", adapter_id=None).json()["generated_text"] == text("demo")
+    assert tgi("/generate", adapter_id="red").json()["generated_text"] == text("demo:red")
+    assert json.dumps(text("demo:red")) in tgi("/generate_stream", adapter_id="red").text
+    assert tgi("/models/demo:red/generate", do_sample="False").json()["generated_text"] == text("demo:red")
+    for name in ("blue", "", "red:red"):
+        refused = tgi("/generate", adapter_id=name)
+        assert refused.status_code == 422 and "adapter_id" in refused.json()["error"]
+
+
 def test_beam_search_answers_as_the_command_does(adapted):
     reply = adapted.chat(QUESTIONS[0], model="demo:red", num_beams=4, n=2, max_tokens=24, early_stopping="never")
     texts = [choice["message"]["content"] for choice in reply.json()["choices"]]

@@ -351,3 +351,10 @@ enum tutti_status inputs_request_read(struct api_request *out, const struct inpu
     st = check(&p, wants->is_sampled, out->stream, rules->is_lenient, err);
     return st == TUTTI_OK ? read_inputs(out, model, wants->truncate, err) : st;
 }
+
+enum tutti_status inputs_set_model(struct api_request *out, json_t *name, struct tutti_error *err)
+{
+    out->model = json_string_value(name);
+    return json_object_set_new(out->root, "model", name) == 0 ? TUTTI_OK
+                                                              : error_out_of_memory("request", err);
+}

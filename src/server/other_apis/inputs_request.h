@@ -27,4 +27,8 @@ MUST_CHECK enum tutti_status inputs_request_read(struct api_request *out, const 
                                                  const tutti_model *model, const char *text, size_t n_bytes,
                                                  struct tutti_error *err);
 
+/* Sets out->model, which job_open() looks up, to a name that the body does not have as "model". name: a new reference, or
+ * NULL if memory ran out. */
+MUST_CHECK enum tutti_status inputs_set_model(struct api_request *out, json_t *name, struct tutti_error *err);
+
 #endif

@@ -111,11 +111,7 @@ static enum tutti_status read_name(struct api_request *req, const struct app *ap
     size_t n_id = strlen(app->model_id);
     if (n_name <= n_id || strncmp(name, app->model_id, n_id) || name[n_id] != ':')
         return TUTTI_OK;
-    json_t *full = json_stringn(name, n_name);
-    if (!full || json_object_set_new(req->root, "model", full) != 0)
-        return error_set(err, TUTTI_E_MEMORY, "out of memory for the request");
-    req->model = json_string_value(full);
-    return TUTTI_OK;
+    return inputs_set_model(req, json_stringn(name, n_name), err);
 }
 
 /* POST /models/NAME/generate replies with the whole answer, /models/NAME/generate_stream with a stream;

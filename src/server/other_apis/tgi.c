@@ -207,7 +207,6 @@ static enum tutti_status tgi_read(struct api_request *req, struct app *app, cons
     const struct inputs_rules rules = { .stream = is_compat   ? INPUTS_STREAM_BY_BODY
                                                   : is_stream ? INPUTS_STREAM
                                                               : INPUTS_WHOLE };
-    const char *adapter;
     enum tutti_status st = inputs_request_read(req, &rules, app->model, body->text, body->n_bytes, err);
     req->reports_prompt = req->inputs.input_details;
     req->prompt_logprobs = req->inputs.input_details && !app->info.has_bidirectional_prompt;
@@ -217,12 +216,10 @@ static enum tutti_status tgi_read(struct api_request *req, struct app *app, cons
     const json_t *id = json_object_get(json_object_get(req->root, "parameters"), "adapter_id");
     if (st != TUTTI_OK || !json_is_string(id))
         return st;
-    for (int i = 0; (adapter = tutti_model_adapter_name(app->model, i)); i++)
-        if (!strcmp(adapter, json_string_value(id))) {
-            req->adapter = adapter;
-            return TUTTI_OK;
-        }
-    return error_set_param(err, TUTTI_E_NOT_FOUND, "adapter_id", "there is no adapter \"%.128s\"",
+    st = inputs_set_model(req, json_sprintf("%s:%s", app->model_id, json_string_value(id)), err);
+    if (st != TUTTI_OK || app_find_model(app, req->model, &req->adapter, NULL) == TUTTI_OK)
+        return st;
+    return error_set_param(err, TUTTI_E_NOT_FOUND, "adapter_id", "adapter_id: there is no adapter \"%.128s\"",
                            json_string_value(id));
 }
 
