@@ -574,6 +574,9 @@ struct tutti_token {
     size_t n_bytes;
     const struct tutti_top_token *top; /* [n_top], most probable first */
     int n_top;
+    /* Bytes of the choice's text up to the end of this token's; of a token of the prompt 0. A stop string may cut the
+     * text before. Where the chat format rewrites an answer, as that of ChatGLM2 does, before that. */
+    size_t text_end;
 };
 
 /* A part of one choice's answer. All pointers are valid during the callback only. */

@@ -54,6 +54,7 @@ static void job_free(struct job *job)
         buf_clear(&job->choices[i].raw);
         buf_clear(&job->choices[i].reasoning);
         buf_clear(&job->choices[i].turns);
+        buf_clear(&job->choices[i].places);
         tutti_reasoning_parser_free(job->choices[i].splitter);
         tutti_tool_parser_free(job->choices[i].calls.parser);
     }
@@ -487,6 +488,8 @@ static struct job *job_new(struct app *app, const char *name, const struct job_a
     job->user = user;
     job->req = *req;
     *req = (struct api_request){ 0 };
+    job->splits = job->req.kind == API_CHAT && app->info.reasoning_form &&
+                  job->req.reasoning != API_REASONING_IN_CONTENT;
     job->created = time(NULL);
     snprintf(job->id, sizeof job->id, "%s-%s", api->id_prefix, name);
     job->n_choices = job->n_unfinished = job->req.n_prompts * (size_t)job->req.n;
@@ -495,7 +498,7 @@ static struct job *job_new(struct app *app, const char *name, const struct job_a
     bool ok = job->subs && job->choices;
     for (size_t i = 0; ok && i < job->req.n_prompts; i++) {
         job->subs[i] = (struct submission){ .job = job, .inbox = &app->inbox, .index = i };
-        job->subs[i].copies_tokens = job->req.logprobs || job->req.scores;
+        job->subs[i].copies_tokens = job->req.logprobs || job->req.scores || job->splits;
         job->subs[i].spare = calloc(1, sizeof(struct inbox_event));
         ok = job->subs[i].spare;
     }

@@ -21,12 +21,20 @@ struct answer_turn {
     size_t n_reasoning, n_text;
 };
 
+/* Where a token's text ends, in bytes. */
+struct answer_token {
+    size_t raw_end;  /* in what the model wrote */
+    size_t text_end; /* in choice->text; 0: no part of it */
+};
+
 /* The reply of one choice so far. */
 struct reply_choice {
     struct buf text;                  /* the answer, or the part of it that was not sent */
     struct buf raw;                   /* what the model wrote, if its reasoning is split off */
     struct buf reasoning;             /* of raw; text has the rest */
     tutti_reasoning_parser *splitter; /* NULL: nothing was split yet */
+    size_t n_split;                   /* bytes of raw that were passed to it */
+    bool is_inside;                   /* the latest token ends within reasoning */
     struct buf turns;                 /* of struct answer_turn */
     size_t turn;                      /* that is passed on (openai_answer.h) */
     size_t n_reasoning_sent, n_reasoning_tokens;
@@ -34,6 +42,8 @@ struct reply_choice {
     size_t reasoning_begin, text_begin; /* of this turn, in reasoning and in text */
     struct buf held;         /* text that waits for a token to carry it; parts: the call being passed on */
     json_t *logprobs;        /* whole replies: in the API's format */
+    struct buf places;       /* responses API: of struct answer_token, one for each entry of logprobs */
+    size_t n_placed;         /* of them, those whose text_end is known */
     json_t *tokens, *tops;   /* for APIs that report tokens: all tokens, and the most probable ones of each */
     struct sent_calls calls; /* streams with tools */
     const char *own_id;      /* of the call being passed on; NULL: the model wrote none */
@@ -89,6 +99,7 @@ struct job {
     void *user; /* for the API */
     struct job_sink sink;
     bool is_over; /* further events are ignored */
+    bool splits;  /* reasoning and text of an answer are told apart */
     struct api_request req;
     char id[48];
     time_t created;

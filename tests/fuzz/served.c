@@ -150,12 +150,12 @@ static void echo_step(struct echo *echo)
         event.finish != TUTTI_FINISH_CANCELLED)
         event.prompt_tokens = &first;
     struct tutti_top_token top[2] = { { 5, -0.5f, echo->text + echo->at, n }, { 6, -1.5f, "\xE4\xBD", 2 } };
-    struct tutti_token token = { 5, -0.5f, echo->text + echo->at, n, top, 2 };
+    struct tutti_token token = { 5, -0.5f, echo->text + echo->at, n, top, 2, echo->at + n };
     if (event.finish == TUTTI_FINISH_NONE) {
         event.text = echo->text + echo->at;
         event.n_text_bytes = n;
         event.tokens = &token;
-        event.n_tokens = echo->logprobs;
+        event.n_tokens = 1;
         echo->at += n;
         echo->n_tokens++;
     } else {

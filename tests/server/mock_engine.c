@@ -25,8 +25,9 @@ struct mock_request {
     tutti_callback callback;
     void *user;
     int n_choices, n_words, n_sent, max_tokens, fail_after;
-    bool logprobs, early, is_long;
+    bool early, is_long;
     char *text;
+    size_t n_sent_bytes;
     uint64_t pause_us, next_us, start_us, first_us;
 };
 
@@ -257,7 +258,6 @@ enum tutti_status tutti_engine_submit(tutti_engine *engine, const struct tutti_r
                                         .user = user,
                                         .n_choices = request->n_choices ? request->n_choices : 1,
                                         .max_tokens = request->max_tokens,
-                                        .logprobs = request->logprobs,
                                         .text = strndup(text, n_bytes),
                                         .start_us = now_us() };
         place->n_words = (int)command(place->text, "words=", count_words(place->text));
@@ -343,13 +343,15 @@ static bool step(struct mock_request *request, struct tutti_stats *stats)
     if (!request->first_us)
         request->first_us = now_us();
     struct tutti_top_token top = { 1, -0.5f, word, strlen(word) };
-    struct tutti_token token = { 1, -0.5f, word, strlen(word), &top, 1 };
+    if (!over)
+        request->n_sent_bytes += strlen(word);
+    struct tutti_token token = { 1, -0.5f, word, strlen(word), &top, 1, request->n_sent_bytes };
     for (int c = 0; c < request->n_choices; c++) {
         event.choice = c;
         event.text = word;
         event.n_text_bytes = strlen(word);
-        event.tokens = request->logprobs && !over ? &token : NULL;
-        event.n_tokens = request->logprobs && !over ? 1 : 0;
+        event.tokens = over ? NULL : &token;
+        event.n_tokens = over ? 0 : 1;
         event.is_last = over && c == request->n_choices - 1;
         event.n_generated_tokens = (size_t)request->n_sent;
         event.ttft_us = request->first_us - request->start_us;

@@ -214,6 +214,52 @@ def test_wrong_fields_of_reasoning_are_named(change, param):
         assert answer.status_code == 400 and answer.json()["error"]["param"] == param, answer.text
 
 
+# ---- the demo model, with a template that lets it think ----
+
+QUESTION = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0,
+            "chat_template_kwargs": {"enable_thinking": True}}
+
+
+@pytest.fixture(scope="module")
+def unmet_stop(server):
+    """A string that holds back all of the answer's end, from the mark on, and does not end it."""
+    raw = server.post("/v1/chat/completions", {**QUESTION, "reasoning_format": "none"}).json()["choices"][0]["message"]["content"]
+    return raw[raw.index("</think>"):-len("Paris.")] + "Rome"
+
+
+def test_tokens_that_wait_for_a_stop_string_are_counted_by_their_own_text(server, unmet_stop):
+    def counts(path, **body):
+        usage = server.post(path, body).json()["usage"]
+        details = usage.get("completion_tokens_details") or usage["output_tokens_details"]
+        return usage.get("completion_tokens") or usage["output_tokens"], details.get("reasoning_tokens") or details["thinking_tokens"]
+
+    total, n = counts("/v1/chat/completions", **QUESTION)
+    assert 0 < n < total
+    assert counts("/v1/chat/completions", **QUESTION, stop=[unmet_stop]) == (total, n)
+    assert counts("/v1/messages", **QUESTION, model="demo", max_tokens=200, stop_sequences=[unmet_stop]) == (total, n)
+    stream = server.post("/v1/chat/completions", {**QUESTION, "stop": [unmet_stop], "stream": True, "stream_options": {"include_usage": True}}).text
+    assert json.loads(stream.split("data: ")[-2])["usage"]["completion_tokens_details"]["reasoning_tokens"] == n
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_the_log_probabilities_of_a_response_are_those_of_its_text(server, unmet_stop, is_held):
+    body = {"input": QUESTION["messages"][0]["content"], **QUESTION, "include": ["message.output_text.logprobs"], "stop": [unmet_stop] if is_held else None}
+    del body["messages"]
+    kinds = ["reasoning", "message"]
+    output = server.post("/v1/responses", body).json()["output"]
+    assert [item["type"] for item in output] == kinds
+
+    def text(logprobs):
+        return "".join(entry["token"] for entry in logprobs).strip()
+
+    part = output[1]["content"][0]
+    assert text(part["logprobs"]) == part["text"] == "The capital of France is Paris."
+    events = events_of(server.post("/v1/responses", {**body, "stream": True}))
+    streamed = [entry for event in events if event["type"] == "response.output_text.delta" for entry in event["logprobs"]]
+    done = next(event for event in events if event["type"] == "response.output_text.done")
+    assert streamed == done["logprobs"] == part["logprobs"] == events[-1]["response"]["output"][1]["content"][0]["logprobs"]
+
+
 # ---- a model whose template has channels: it never ends its reasoning by itself ----
 
 TEMPLATE = ("{% for m in messages %}{% if m.thinking is defined %}({{ m.thinking }}){% endif %}{{ m.content or '' }}{% endfor %}"

@@ -41,6 +41,11 @@ static const struct sample *token_at(const struct event_tokens *list, size_t i)
     return i < list->n_scores ? &list->scores[i] : &list->reply->tokens[i - list->n_scores].sample;
 }
 
+static size_t end_at(const struct event_tokens *list, size_t i)
+{
+    return i < list->n_scores ? 0 : list->reply->tokens[i - list->n_scores].end;
+}
+
 /* Describes these tokens and their bytes in the scratch memory. False: out of memory. */
 static bool describe_tokens(struct tutti_engine *e, const struct event_tokens *list)
 {
@@ -66,7 +71,8 @@ static bool describe_tokens(struct tutti_engine *e, const struct event_tokens *l
                                                            .logprob = sample->logprob,
                                                            .n_bytes = n_bytes,
                                                            .top = scratch->tops + top,
-                                                           .n_top = sample->n_top };
+                                                           .n_top = sample->n_top,
+                                                           .text_end = end_at(list, i) };
             else
                 scratch->tops[top++] = (struct tutti_top_token){ .id = sample->top[k].id,
                                                                  .logprob = sample->top[k].logprob,

@@ -223,7 +223,7 @@ static void messages_take_event(struct job *job, size_t index, struct reply_choi
         job_fail_memory(job);
     } else if (job->req.stream) {
         begin_stream(job);
-        answer_pass_new(job, choice, event, stream_part);
+        answer_pass_new(job, choice, stream_part);
     }
 }
 
@@ -242,7 +242,7 @@ static void finish_whole(struct job *job, struct reply_choice *choice)
 {
     choice->items = json_array();
     if (choice->finish == TUTTI_FINISH_LENGTH) {
-        answer_pass_new(job, choice, NULL, collect_part);
+        answer_pass_new(job, choice, collect_part);
         answer_pass_rest(job, choice, collect_part);
     } else {
         answer_pass_whole(job, choice, collect_part);

@@ -1,15 +1,10 @@
 #include "server/openai/openai_answer.h"
 
 #include "server/openai/openai_calls.h"
+#include "server/openai/openai_reply.h"
 
+#include <stdint.h>
 #include <string.h>
-
-/* Whether the answer of this request is split: only chats are, of models that mark reasoning. */
-static bool is_split(const struct job *job)
-{
-    return job->req.kind == API_CHAT && job->app->info.reasoning_form &&
-           job->req.reasoning != API_REASONING_IN_CONTENT;
-}
 
 static size_t n_turns(const struct reply_choice *choice)
 {
@@ -53,28 +48,116 @@ static bool take_unclosed_calls(const struct job *job, struct reply_choice *choi
     return ok;
 }
 
-bool answer_add(struct job *job, struct reply_choice *choice, const struct tutti_event *event)
+/* What the model wrote from begin to end is the end of choice->text, or (is_text false) no part of it. A token without
+ * text of its own counts as the first byte of the text that follows it. */
+static void place_tokens(struct reply_choice *choice, size_t begin, size_t end, bool is_text)
+{
+    struct answer_token *tokens = (struct answer_token *)(void *)choice->places.bytes;
+    size_t n = choice->places.n_bytes / sizeof *tokens;
+    for (; begin < end && choice->n_placed < n; choice->n_placed++) {
+        struct answer_token *token = &tokens[choice->n_placed];
+        size_t token_begin = choice->n_placed > 0 ? token[-1].raw_end : 0;
+        if (token->raw_end <= begin && token_begin < begin) /* a mark, or blanks after one */
+            continue;
+        if (token_begin >= end || (!is_text && token->raw_end > end)) /* its end may be text */
+            return;
+        size_t last = token->raw_end <= begin ? begin + 1 : token->raw_end < end ? token->raw_end : end;
+        if (is_text)
+            token->text_end = choice->text.n_bytes - (end - last);
+    }
+}
+
+static bool add_part(struct job *job, struct reply_choice *choice, const struct tutti_reasoning_part *part)
+{
+    /* The parser writes the header of a call in a channel: that part is not where the model wrote it. */
+    uintptr_t begin = (uintptr_t)part->text - (uintptr_t)choice->raw.bytes;
+    if (part->is_reasoning && !note_turn(job, choice))
+        return false;
+    if (!buf_add(part->is_reasoning ? &choice->reasoning : &choice->text, part->text, part->n_bytes))
+        return false;
+    if (begin < choice->raw.n_bytes)
+        place_tokens(choice, begin, begin + part->n_bytes, !part->is_reasoning);
+    return true;
+}
+
+/* Splits the first n_bytes of choice->raw. False: out of memory. */
+static bool split_raw(struct job *job, struct reply_choice *choice, size_t n_bytes, bool is_end)
 {
     struct tutti_reasoning_part part;
-    bool is_end = event->finish != TUTTI_FINISH_NONE;
-    if (!is_split(job))
-        return buf_add(&choice->text, event->text, event->n_text_bytes);
-    if (!choice->splitter && tutti_reasoning_parser_new(&choice->splitter, job->app->info.reasoning_form,
-                                                        event->begins_in_reasoning, NULL) != TUTTI_OK)
-        return false;
-    bool was_inside = tutti_reasoning_parser_is_inside(choice->splitter);
-    bool ok = buf_add(&choice->raw, event->text, event->n_text_bytes);
-    while (ok && tutti_reasoning_parser_next(choice->splitter, choice->raw.bytes, choice->raw.n_bytes, is_end,
-                                             &part))
-        ok = (!part.is_reasoning || note_turn(job, choice)) &&
-             buf_add(part.is_reasoning ? &choice->reasoning : &choice->text, part.text, part.n_bytes);
-    bool is_inside = tutti_reasoning_parser_is_inside(choice->splitter);
-    if (was_inside || is_inside)
-        choice->n_reasoning_tokens += choice->n_new;
-    if (ok && is_inside && choice->text.n_bytes == 0 && job->req.forced == API_FORCED_NONE &&
-        event->finish == TUTTI_FINISH_STOP)
+    bool ok = true;
+    choice->n_split = n_bytes;
+    while (ok && tutti_reasoning_parser_next(choice->splitter, choice->raw.bytes, n_bytes, is_end, &part))
+        ok = add_part(job, choice, &part);
+    return ok;
+}
+
+/* Splits up to the end of each token of the event, so that tokens of reasoning can be counted: with a stop string,
+ * an event may have many. The marks around it count as reasoning. */
+static bool split_tokens(struct job *job, struct reply_choice *choice, const struct tutti_event *event)
+{
+    bool ok = true;
+    for (size_t i = 0; ok && i < event->n_tokens; i++) {
+        size_t end = event->tokens[i].text_end;
+        end = end < choice->raw.n_bytes ? end : choice->raw.n_bytes;
+        if (end > choice->n_split)
+            ok = split_raw(job, choice, end, false);
+        bool was_inside = choice->is_inside;
+        choice->is_inside = tutti_reasoning_parser_is_inside(choice->splitter);
+        choice->n_reasoning_tokens += was_inside || choice->is_inside;
+    }
+    return ok;
+}
+
+static bool add_split(struct job *job, struct reply_choice *choice, const struct tutti_event *event)
+{
+    if (!choice->splitter) {
+        if (tutti_reasoning_parser_new(&choice->splitter, job->app->info.reasoning_form,
+                                       event->begins_in_reasoning, NULL) != TUTTI_OK)
+            return false;
+        choice->is_inside = tutti_reasoning_parser_is_inside(choice->splitter);
+    }
+    bool ok = buf_add(&choice->raw, event->text, event->n_text_bytes) && split_tokens(job, choice, event) &&
+              split_raw(job, choice, choice->raw.n_bytes, event->finish != TUTTI_FINISH_NONE);
+    if (ok && choice->text.n_bytes == 0 && job->req.forced == API_FORCED_NONE &&
+        event->finish == TUTTI_FINISH_STOP && tutti_reasoning_parser_is_inside(choice->splitter))
         ok = take_unclosed_calls(job, choice);
     return ok;
+}
+
+bool answer_add(struct job *job, struct reply_choice *choice, const struct tutti_event *event)
+{
+    size_t n_before = choice->text.n_bytes;
+    if (job->splits)
+        return add_split(job, choice, event);
+    if (!buf_add(&choice->text, event->text, event->n_text_bytes))
+        return false;
+    place_tokens(choice, n_before, choice->text.n_bytes, true);
+    return true;
+}
+
+bool answer_add_logprobs(struct reply_choice *choice, const struct tutti_event *event)
+{
+    bool ok = true;
+    for (size_t i = 0; ok && i < event->n_tokens; i++)
+        ok = buf_add(&choice->places, &(struct answer_token){ .raw_end = event->tokens[i].text_end },
+                     sizeof(struct answer_token));
+    if (!choice->logprobs)
+        choice->logprobs = json_array();
+    openai_add_logprobs(choice->logprobs, event);
+    return ok && json_array_size(choice->logprobs) * sizeof(struct answer_token) == choice->places.n_bytes;
+}
+
+json_t *answer_logprobs(const struct reply_choice *choice, const char *text, size_t n_bytes)
+{
+    const struct answer_token *tokens = (const struct answer_token *)(const void *)choice->places.bytes;
+    size_t begin = n_bytes > 0 ? (size_t)(text - choice->text.bytes) : 0, first = choice->n_placed;
+    json_t *list = json_array();
+    while (first > 0 && (tokens[first - 1].text_end == 0 || tokens[first - 1].text_end > begin))
+        first--;
+    for (size_t i = first; i < choice->n_placed; i++)
+        if (tokens[i].text_end > begin && tokens[i].text_end <= begin + n_bytes)
+            json_array_append(list, json_array_get(choice->logprobs, i));
+    return list;
 }
 
 const struct buf *answer_reasoning(const struct job *job, const struct reply_choice *choice)
@@ -146,22 +229,18 @@ static void begin_text(struct job *job, struct reply_choice *choice, answer_even
 }
 
 /* The first n_sure bytes of the text are certain. */
-static void pass_text(struct job *job, struct reply_choice *choice, size_t n_sure,
-                      const struct tutti_event *from, answer_event_fn *emit)
+static void pass_text(struct job *job, struct reply_choice *choice, size_t n_sure, answer_event_fn *emit)
 {
-    size_t n_sent = choice->n_sent, n_new = n_sure > n_sent ? n_sure - n_sent : 0;
-    bool is_reasoning = answer_reasoning(job, choice) && !choice->reasoning_is_over;
-    bool has_logprobs = from && job->req.logprobs && from->n_tokens > 0 && !is_reasoning;
-    if (n_new == 0 && !has_logprobs)
+    size_t n_sent = choice->n_sent;
+    if (n_sure <= n_sent)
         return;
     begin_text(job, choice, emit);
-    choice->n_sent += n_new;
+    choice->n_sent = n_sure;
     emit(job, choice,
          &(struct answer_event){ .part = ANSWER_TEXT,
                                  .moment = ANSWER_DELTA,
-                                 .text = n_new > 0 ? choice->text.bytes + n_sent : "",
-                                 .n_bytes = n_new,
-                                 .from = from });
+                                 .text = choice->text.bytes + n_sent,
+                                 .n_bytes = n_sure - n_sent });
 }
 
 /* The turn's text ends at offset end. */
@@ -238,18 +317,17 @@ static void pass_call(struct job *job, struct reply_choice *choice, const struct
 
 /* Passes on what is certain of the turn, of which bytes up to end have come. */
 static void pass_turn(struct job *job, struct reply_choice *choice, struct answer_turn end,
-                      const struct tutti_event *event, answer_event_fn *emit)
+                      answer_event_fn *emit)
 {
     struct tutti_tool_call_delta delta;
     pass_reasoning(job, choice, end.n_reasoning, has_text(choice, end.n_text), emit);
     if (!calls_are_possible(job)) {
-        pass_text(job, choice, end.n_text, event, emit);
+        pass_text(job, choice, end.n_text, emit);
         return;
     }
     size_t n_sure = calls_sure_content(job, choice, end.n_text);
     bool has_delta = calls_next_delta(job, choice, end.n_text, &delta);
-    if (n_sure > choice->n_sent) /* log-probabilities of text that may be a call have no delta */
-        pass_text(job, choice, n_sure, event, emit);
+    pass_text(job, choice, n_sure, emit);
     if (has_delta && choice->has_begun && !choice->message_is_over)
         end_text(job, choice, choice->n_sent, emit);
     for (; has_delta; has_delta = calls_next_delta(job, choice, end.n_text, &delta))
@@ -269,23 +347,22 @@ static void end_turn(struct job *job, struct reply_choice *choice, answer_event_
     struct answer_turn end = turn_end(choice, choice->turn);
     if (choice->has_begun && !choice->message_is_over) {
         if (is_blank_text(choice, choice->n_sent, end.n_text))
-            pass_text(job, choice, end.n_text, NULL, emit);
+            pass_text(job, choice, end.n_text, emit);
         end_text(job, choice, choice->n_sent, emit);
     }
     begin_turn(choice);
 }
 
-void answer_pass_new(struct job *job, struct reply_choice *choice, const struct tutti_event *event,
-                     answer_event_fn *emit)
+void answer_pass_new(struct job *job, struct reply_choice *choice, answer_event_fn *emit)
 {
     if (calls_are_possible(job) && !calls_prepare(job, choice)) {
         job_fail_memory(job);
         return;
     }
-    pass_turn(job, choice, turn_end(choice, choice->turn), event, emit);
+    pass_turn(job, choice, turn_end(choice, choice->turn), emit);
     while (!is_last_turn(choice) && !choice->calls.is_open) {
         end_turn(job, choice, emit);
-        pass_turn(job, choice, turn_end(choice, choice->turn), event, emit);
+        pass_turn(job, choice, turn_end(choice, choice->turn), emit);
     }
 }
 
@@ -294,7 +371,7 @@ static void pass_whole_text(struct job *job, struct reply_choice *choice, size_t
 {
     if (end <= choice->text_begin && (choice->turn > 0 || !is_last_turn(choice)))
         return;
-    pass_text(job, choice, end, NULL, emit);
+    pass_text(job, choice, end, emit);
     end_text(job, choice, end, emit);
 }
 

@@ -13,6 +13,11 @@ const struct buf *answer_reasoning(const struct job *job, const struct reply_cho
 /* Tokens of reasoning, of all choices. */
 size_t answer_n_reasoning_tokens(const struct job *job);
 
+/* For an API that reports log-probabilities of the text only. Call this before answer_add(). False: out of memory. */
+MUST_CHECK bool answer_add_logprobs(struct reply_choice *choice, const struct tutti_event *event);
+/* Those of the tokens that end within a part of choice->text: a new list. */
+json_t *answer_logprobs(const struct reply_choice *choice, const char *text, size_t n_bytes);
+
 /* ---- parts, one after the other ---- */
 
 enum answer_part { ANSWER_REASONING, ANSWER_TEXT, ANSWER_CALL };
@@ -31,14 +36,12 @@ struct answer_event {
     size_t call;
     const char *name, *id;
     size_t n_name;
-    bool is_cut;                    /* the end of a part that is not complete */
-    const struct tutti_event *from; /* of a delta of text: the event that brought it; NULL: several did */
+    bool is_cut; /* the end of a part that is not complete */
 };
 typedef void answer_event_fn(struct job *job, struct reply_choice *choice, const struct answer_event *event);
 
 /* Streams: passes on what answer_add() added and what is certain. Text that may become a call waits. */
-void answer_pass_new(struct job *job, struct reply_choice *choice, const struct tutti_event *event,
-                     answer_event_fn *emit);
+void answer_pass_new(struct job *job, struct reply_choice *choice, answer_event_fn *emit);
 /* Streams: passes on the rest of a complete answer. An answer without calls has a text, maybe an empty
  * one. */
 void answer_pass_rest(struct job *job, struct reply_choice *choice, answer_event_fn *emit);

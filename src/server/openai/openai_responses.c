@@ -41,18 +41,11 @@ static json_t *call_item_id(const struct job *job, size_t call)
     return json_sprintf("fc_%s_%zu", job->id + strlen("resp-"), call);
 }
 
-/* Those of the whole answer, for its last text. */
-static json_t *whole_logprobs(const struct reply_choice *choice)
-{
-    bool is_last = (choice->turn + 1) * sizeof(struct answer_turn) > choice->turns.n_bytes;
-    return choice->logprobs && is_last ? json_incref(choice->logprobs) : json_array();
-}
-
 /* A text of the answer that is not part of a call. */
 static json_t *part_value(const struct reply_choice *choice, const char *text, size_t n_bytes)
 {
     return json_pack("{s:s, s:o, s:[], s:o}", "type", "output_text", "text", json_text(text, n_bytes),
-                     "annotations", "logprobs", n_bytes > 0 ? whole_logprobs(choice) : json_array());
+                     "annotations", "logprobs", answer_logprobs(choice, text, n_bytes));
 }
 
 static json_t *message_value(const struct job *job, const char *status, json_t *content)
@@ -175,14 +168,6 @@ static void output_add_item(struct job *job, struct reply_choice *choice, json_t
         job_fail_memory(job);
 }
 
-static json_t *new_logprobs(const struct answer_event *event)
-{
-    json_t *logprobs = json_array();
-    if (event->from)
-        openai_add_logprobs(logprobs, event->from);
-    return logprobs;
-}
-
 static void emit_text(struct job *job, struct reply_choice *choice, const struct answer_event *event)
 {
     switch (event->moment) {
@@ -194,11 +179,13 @@ static void emit_text(struct job *job, struct reply_choice *choice, const struct
         break;
     case ANSWER_DELTA:
         emit(job, choice, "response.output_text.delta",
-             text_event(job, choice, "delta", json_text(event->text, event->n_bytes), new_logprobs(event)));
+             text_event(job, choice, "delta", json_text(event->text, event->n_bytes),
+                        answer_logprobs(choice, event->text, event->n_bytes)));
         break;
     case ANSWER_END:
         emit(job, choice, "response.output_text.done",
-             text_event(job, choice, "text", json_text(event->text, event->n_bytes), whole_logprobs(choice)));
+             text_event(job, choice, "text", json_text(event->text, event->n_bytes),
+                        answer_logprobs(choice, event->text, event->n_bytes)));
         emit(job, choice, "response.content_part.done",
              text_event(job, choice, "part", part_value(choice, event->text, event->n_bytes), NULL));
         break;
@@ -287,19 +274,14 @@ static void responses_take_event(struct job *job, size_t index, struct reply_cho
     (void)index;
     if (!choice->items)
         choice->items = json_array();
-    bool ok = choice->items && answer_add(job, choice, event);
-    if (ok && job->req.logprobs) {
-        if (!choice->logprobs)
-            choice->logprobs = json_array();
-        openai_add_logprobs(choice->logprobs, event);
-        ok = choice->logprobs != NULL;
-    }
+    bool ok = choice->items && (!job->req.logprobs || answer_add_logprobs(choice, event)) &&
+              answer_add(job, choice, event);
     if (!ok) {
         job_fail_memory(job);
     } else if (job->req.stream) {
         if (choice->n_events == 0)
             begin_stream(job, choice);
-        answer_pass_new(job, choice, event, take_part);
+        answer_pass_new(job, choice, take_part);
     }
 }
 
