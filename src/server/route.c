@@ -10,6 +10,7 @@
 #include "server/other_apis/inputs_request.h"
 #include "server/slots.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -69,9 +70,10 @@ static const struct route {
 
 enum { N_ROUTES = sizeof ROUTES / sizeof *ROUTES, PAGE_ROUTE = N_ROUTES - 1 };
 
-static const int STATUSES[APP_MAX_STATUSES] = { 200, 204, 304, 400, 401, 403, 404, 405, 408, 409, 413,
-                                                415, 417, 422, 424, 429, 431, 499, 500, 501, 529, 503 };
+static const int STATUSES[] = { 200, 204, 304, 400, 401, 403, 404, 405, 408, 409, 413, 415,
+                                417, 422, 424, 429, 431, 499, 500, 501, 503, 505, 529 };
 
+_Static_assert(sizeof STATUSES / sizeof *STATUSES == APP_MAX_STATUSES, "a status has a column each");
 _Static_assert((int)N_ROUTES < (int)APP_MAX_ROUTES, "one more is for requests without a route");
 
 enum { STATUS_CLIENT_GONE = 499 }; /* as in nginx; in logs and metrics only */
@@ -457,6 +459,7 @@ void route_done(void *user, struct http_conn *conn, int status, bool is_complete
     int column = 0;
     while (column < APP_MAX_STATUSES - 1 && STATUSES[column] != status)
         column++;
+    assert(STATUSES[column] == status);
     app->counts.n[series_of(route_find(app, head->path, head->method))][column]++;
     if (!app->options->no_access_log)
         access_log(conn, status, is_complete);

@@ -1,5 +1,6 @@
 """The HTTP API: shapes, streams, settings, and what is said to a wrong request."""
 import json
+import socket
 
 import pytest
 from conftest import DEVICE, PATIENCE
@@ -393,6 +394,19 @@ def test_a_broken_body_is_an_error(server, body, words):
     import requests
     response = requests.post(server.url + "/v1/chat/completions", data=body, headers={"Content-Type": "application/json"}, timeout=PATIENCE)
     assert response.status_code == 400 and words in response.json()["error"]["message"]
+
+
+def reply_to(server, head):
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
+        connection.sendall(head + b"\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def test_each_status_has_a_figure(server):
+    figure = 'tutti_http_requests_total{path="other",status="505"}'
+    before = server.metrics().get(figure, 0)
+    assert reply_to(server, b"GET / HTTP/3.0").startswith(b"HTTP/1.1 505 ")
+    server.wait_until(lambda figures: figures.get(figure, 0) == before + 1)
 
 
 def test_wrong_paths_and_methods(server):
