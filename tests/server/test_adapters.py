@@ -104,7 +104,7 @@ def test_a_stream_names_the_adapter(adapted):
 
 def test_other_apis_name_an_adapter(start, tmp_path):
     folder = write_adapter(tmp_path / "red", 0)
-    server = start("--name", "demo", "--lora", "red=" + folder, "--api", "tgi,llm-serving")
+    server = start("--name", "org/demo", "--lora", "red=" + folder, "--api", "tgi,llm-serving")
     prompt, more = "Once upon a time", {"max_tokens": 8, "temperature": 0, "repetition_penalty": 1}
 
     def text(model):
@@ -113,14 +113,20 @@ def test_other_apis_name_an_adapter(start, tmp_path):
     def tgi(path, **parameters):
         return server.post(path, {"inputs": prompt, "parameters": {"max_new_tokens": 8, **parameters}})
 
-    assert text("demo") != text("demo:red")
-    assert tgi("/generate").json()["generated_text"] == tgi("/generate", adapter_id=None).json()["generated_text"] == text("demo")
-    assert tgi("/generate", adapter_id="red").json()["generated_text"] == text("demo:red")
-    assert json.dumps(text("demo:red")) in tgi("/generate_stream", adapter_id="red").text
-    assert tgi("/models/demo:red/generate", do_sample="False").json()["generated_text"] == text("demo:red")
+    base, red = text("org/demo"), text("org/demo:red")
+    assert base != red
+    assert tgi("/generate").json()["generated_text"] == tgi("/generate", adapter_id=None).json()["generated_text"] == base
+    assert tgi("/generate", adapter_id="red").json()["generated_text"] == red
+    assert json.dumps(red) in tgi("/generate_stream", adapter_id="red").text
     for name in ("blue", "", "red:red"):
         refused = tgi("/generate", adapter_id=name)
         assert refused.status_code == 422 and "adapter_id" in refused.json()["error"]
+    for name in ("org/demo:red", "org/demo%3Ared", "org%2Fdemo:red", "org%2fdemo%3a%72ed"):
+        assert tgi(f"/models/{name}/generate", do_sample="False").json()["generated_text"] == red
+        assert json.dumps(red) in tgi(f"/models/{name}/generate_stream", do_sample="False", return_full_text="True").text
+        assert server.get("/v1/models/" + name).json()["id"] == "org/demo:red"
+    for name in ("org/demo%3Ablue", "org/demo:%FF", "org/demo%3Ared%253A"):
+        assert tgi(f"/models/{name}/generate").status_code == server.get("/v1/models/" + name).status_code == 404
 
 
 def test_beam_search_answers_as_the_command_does(adapted):

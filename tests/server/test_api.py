@@ -402,6 +402,15 @@ def reply_to(server, head):
         return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
+@pytest.mark.parametrize("path, status", [
+    (b"/he%61lth", 200), (b"/%68ealth?a=%zz", 200), (b"/v1%2Fmodels%2fdemo", 200), (b"/v1/models/%64emo", 200), (b"/he%2561lth", 404), (b"/health%FF", 404),
+    (b"/health%00", 400), (b"/health%0a", 400), (b"/health%0D%0AX:", 400), (b"/health%7f", 400), (b"/health%", 400), (b"/health%4", 400), (b"/health%g1", 400),
+])
+def test_a_path_is_decoded_once(server, path, status):
+    reply = reply_to(server, b"GET " + path + b" HTTP/1.1")
+    assert reply.startswith(b"HTTP/1.1 %d " % status), reply
+
+
 def test_each_status_has_a_figure(server):
     figure = 'tutti_http_requests_total{path="other",status="505"}'
     before = server.metrics().get(figure, 0)

@@ -35,6 +35,25 @@ static bool take_line(char **at, char *end, char **line)
     return true;
 }
 
+/* Decodes a path in place, once, so that routes and names are compared as they are meant. */
+static int decode_path(char *path, const char **why)
+{
+    char *out = path;
+    for (const char *p = path; *p; p++) {
+        uint32_t byte = (unsigned char)*p;
+        if (*p == '%') {
+            if (!hex_read(p + 1, strnlen(p + 1, 2), 2, &byte))
+                return refuse_head(400, "a % in the path is not followed by two hexadecimal digits", why);
+            if (byte < ' ' || byte == 0x7f)
+                return refuse_head(400, "the path has a percent-encoded control character", why);
+            p += 2;
+        }
+        *out++ = (char)byte;
+    }
+    *out = '\0';
+    return 0;
+}
+
 static int parse_request_line(struct http_head *head, char *line, const char **why)
 {
     char *target = strchr(line, ' ');
@@ -74,7 +93,7 @@ static int parse_request_line(struct http_head *head, char *line, const char **w
     }
     head->method = line;
     head->path = target;
-    return 0;
+    return decode_path(target, why);
 }
 
 static int parse_header_line(struct http_head *head, char *line, const char **why)

@@ -26,8 +26,9 @@ struct http_head {
     /* The host and port that the client addresses: from an absolute target, else from the header
      * Host; NULL: neither. */
     const char *host;
-    const char *method, *path, *query; /* path begins with '/'; query without '?', "" if there is none */
-    int minor;                         /* of HTTP/1.minor */
+    /* path begins with '/' and is percent-decoded; query, without '?', is not: "" if there is none. */
+    const char *method, *path, *query;
+    int minor; /* of HTTP/1.minor */
     struct http_header headers[HTTP_MAX_HEADERS];
     int n_headers;
     bool keep_alive, chunked, expects_continue;

@@ -3,6 +3,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/system/clock.h"
+#include "base/text.h"
 #include "server/models/files.h"
 #include "server/models/spawner.h"
 #include "server/models/upstream.h"
@@ -511,7 +512,8 @@ static void on_slice(evutil_socket_t fd, short what, void *arg)
 
 void model_set_forward(struct model_set *set, struct http_conn *conn)
 {
-    static const char PLACE[] = "/models/"; /* MODEL/generate: the name is in the path */
+    /* The name is in the path, and may have a slash. */
+    static const char PLACE[] = "/models/", WHOLE[] = "/generate", STREAM[] = "/generate_stream";
     const struct http_head *head = &http_request(conn)->head;
     const char *path = head->path;
     struct tutti_error err;
@@ -526,7 +528,10 @@ void model_set_forward(struct model_set *set, struct http_conn *conn)
     http_on_abort(conn, on_abort, r);
     if (!strncmp(path, PLACE, sizeof PLACE - 1)) {
         path += sizeof PLACE - 1;
-        to_model(r, path, strcspn(path, "/"));
+        size_t n_end = text_ends_with(path, WHOLE)    ? sizeof WHOLE - 1
+                       : text_ends_with(path, STREAM) ? sizeof STREAM - 1
+                                                      : 0;
+        to_model(r, path, strlen(path) - n_end);
     } else if (!r->body || r->body->bytes.n_bytes == 0) {
         char name[NAME_BYTES];
         to_model(r, name, name_of_query(head->query, name, sizeof name));

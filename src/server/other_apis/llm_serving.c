@@ -111,7 +111,7 @@ static enum tutti_status read_name(struct api_request *req, const struct app *ap
     size_t n_id = strlen(app->model_id);
     if (n_name <= n_id || strncmp(name, app->model_id, n_id) || name[n_id] != ':')
         return TUTTI_OK;
-    return inputs_set_model(req, json_stringn(name, n_name), err);
+    return inputs_set_model(req, json_text(name, n_name), err);
 }
 
 /* POST /models/NAME/generate replies with the whole answer, /models/NAME/generate_stream with a stream;
