@@ -118,6 +118,11 @@ def test_the_client_constrains_by_a_schema(tg, compat):
         assert refused.status_code == 422 and refused.json()["error_type"] == "validation", refused.text
 
 
+def test_a_grammar_may_have_a_zero_byte(compat):
+    answer = ask(compat, "/generate", PROMPT, max_new_tokens=20, grammar={"type": "regex", "value": "yes\0no"})
+    assert answer.json()["generated_text"] == "yes\0no"
+
+
 # ---- shapes ----
 
 def test_details_are_shown_on_demand(compat):

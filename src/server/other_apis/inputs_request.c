@@ -182,12 +182,14 @@ static enum tutti_status read_grammar(struct api_request *req, const json_t *gra
         schema = json_object_get(schema, "schema");
     if (!json_is_object(schema) && !json_is_string(schema))
         return json_wrong_type("grammar.value", "a schema", schema, err);
-    req->schema = json_is_string(schema) ? strdup(json_string_value(schema))
-                                         : json_print(schema, JSON_COMPACT);
+    req->grammar_kind = is_pattern ? TUTTI_GRAMMAR_PATTERN : TUTTI_GRAMMAR_JSON_SCHEMA;
+    req->grammar = json_string_value(schema); /* may have zero bytes */
+    req->n_grammar_bytes = json_string_length(schema);
+    if (req->grammar)
+        return TUTTI_OK;
+    req->grammar = req->schema = json_print(schema, JSON_COMPACT);
     if (!req->schema)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the grammar");
-    req->grammar_kind = is_pattern ? TUTTI_GRAMMAR_PATTERN : TUTTI_GRAMMAR_JSON_SCHEMA;
-    req->grammar = req->schema;
     req->n_grammar_bytes = strlen(req->schema);
     return TUTTI_OK;
 }
