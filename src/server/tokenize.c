@@ -2,6 +2,7 @@
 #include "base/json/json_field.h"
 #include "server/intake.h"
 #include "server/openai/generated.h"
+#include "server/requests/openai_fields.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,10 +25,10 @@ static enum tutti_status read_flag(const json_t *root, const char *name, bool ot
 static enum tutti_status tokenize_text(struct app *app, const json_t *root, struct ids *ids,
                                        struct tutti_error *err)
 {
-    bool is_llama = !json_object_get(root, "prompt") && json_object_get(root, "content");
+    bool is_llama = !json_field(root, "prompt") && json_field(root, "content");
     bool add_special, parse_special = false;
     const char *name = is_llama ? "content" : "prompt";
-    const json_t *prompt = json_object_get(root, name);
+    const json_t *prompt = json_field(root, name);
     if (!json_is_string(prompt))
         return json_wrong_type(name, "a string", prompt, err);
     enum tutti_status st = read_flag(root, is_llama ? "add_special" : "add_special_tokens", !is_llama,
@@ -141,23 +142,26 @@ static enum tutti_status reply_tokens(struct intake_task *task, const json_t *ro
     return TUTTI_OK;
 }
 
-/* Parses the body: an object whose model, if given, is served here. */
-static enum tutti_status read_object(struct intake_task *task, json_t **root)
+/* Parses the body: an object with fields of this API, whose model, if given, is served here. */
+static enum tutti_status read_object(struct intake_task *task, enum api_kind kind, json_t **root)
 {
     enum tutti_status st = json_read_object(root, task->body.text, task->body.n_bytes, &task->err);
-    return st == TUTTI_OK ? app_find_model(task->app, json_string_value(json_object_get(*root, "model")),
-                                           NULL, &task->err)
-                          : st;
+    if (st == TUTTI_OK)
+        st = api_check_fields(*root, kind, "", &task->err);
+    const json_t *model = json_field(*root, "model");
+    if (st == TUTTI_OK)
+        st = json_check(model, JSON_KIND_STRING, "model", &task->err);
+    return st == TUTTI_OK ? app_find_model(task->app, json_string_value(model), NULL, &task->err) : st;
 }
 
 static void read_tokenize(struct intake_task *task)
 {
     struct ids ids = { 0 };
     json_t *root = NULL;
-    enum tutti_status st = read_object(task, &root);
+    enum tutti_status st = read_object(task, API_TOKENIZE, &root);
     if (st == TUTTI_OK)
-        st = json_object_get(root, "messages") ? tokenize_messages(task->app, root, &ids, &task->err)
-                                               : tokenize_text(task->app, root, &ids, &task->err);
+        st = json_field(root, "messages") ? tokenize_messages(task->app, root, &ids, &task->err)
+                                          : tokenize_text(task->app, root, &ids, &task->err);
     if (st == TUTTI_OK)
         st = reply_tokens(task, root, &ids);
     task->status = st;
@@ -168,7 +172,7 @@ static void read_tokenize(struct intake_task *task)
 static enum tutti_status detokenize(struct app *app, const json_t *root, struct ids *ids, struct buf *text,
                                     struct tutti_error *err)
 {
-    const json_t *tokens = json_object_get(root, "tokens");
+    const json_t *tokens = json_field(root, "tokens");
     if (!json_is_array(tokens))
         return json_wrong_type("tokens", "a list of token ids", tokens, err);
     if (json_array_size(tokens) > DETOKENIZE_MAX_IDS)
@@ -193,7 +197,7 @@ static void read_detokenize(struct intake_task *task)
     struct ids ids = { 0 };
     struct buf text = { 0 };
     json_t *root = NULL;
-    enum tutti_status st = read_object(task, &root);
+    enum tutti_status st = read_object(task, API_DETOKENIZE, &root);
     if (st == TUTTI_OK)
         st = detokenize(task->app, root, &ids, &text, &task->err);
     if (st == TUTTI_OK &&

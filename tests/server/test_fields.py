@@ -145,11 +145,50 @@ def test_harmless_fields_change_nothing(server):
     ("/v1/chat/completions", {"messages": [{"role": "assistant", "function_call": {"name": "f"}}]}, "messages[0].function_call", "use tool_calls"),
     ("/v1/chat/completions", {"messages": [{"role": "assistant", "content": "a", "prefix": True}, *HI["messages"]]}, "messages[0].prefix", "last message"),
     ("/v1/chat/completions", {"messages": [{**HI["messages"][0], "partial": 1}]}, "messages[0].partial", "true or false"),
+    ("/v1/responses", {"input": "a", "tools": [{"type": "function", "name": "f", "paramters": {}}]}, "tools[0].paramters", "did you mean parameters?"),
+    ("/v1/responses", {"input": "a", "text": {"formt": {"type": "text"}}}, "text", "text.formt is not supported"),
+    ("/v1/responses", {"input": "a", "text": {"format": {"type": "json_schema", "name": "a", "schem": {}}}}, "text.format", "text.format.schem is not"),
+    ("/v1/responses", {"input": "a", "reasoning": {"efort": "low"}}, "reasoning", "reasoning.efort is not supported"),
+    ("/v1/responses", {"input": [{"role": "user", "contnt": "a"}]}, "input[0].contnt", "did you mean content?"),
+    ("/v1/responses", {"input": [{"type": "function_call", "call_id": "a", "name": "f", "argument": "{}"}]}, "input[0].argument", "did you mean arguments?"),
+    ("/tokenize", {"prompt": "a", "add_specials": True}, "add_specials", "did you mean add_special?"),
+    ("/tokenize", {**HI, "chat_template": "x"}, "chat_template", "--chat-format"),
+    ("/tokenize", {**HI, "temperature": 1}, "temperature", "not a field of this endpoint"),
+    ("/tokenize", {"prompt": "a", "model": 5}, "model", "a string"),
+    ("/detokenize", {"token": [1]}, "token", "did you mean tokens?"),
+    ("/detokenize", {"tokens": [1], "model": 5}, "model", "a string"),
+    ("/v1/completions", {"prompt": "a", "max_tokens": 3, "min_tokens": 4, "ignore_eos": True}, "min_tokens", "at least min_tokens"),
+    ("/v1/completions", {"prompt": "a", "min_tokens": 17, "ignore_eos": True}, "min_tokens", "at least min_tokens"),
+    ("/v1/chat/completions", {**HI, "min_tokens": 4, "ignore_eos": True}, "min_tokens", "at least min_tokens"),
+    ("/v1/chat/completions", {**HI, "max_tokens": 9, "min_tokens": 4, "ignore_eos": True, "stop": "x"}, "min_tokens", "stop string"),
+    ("/v1/chat/completions", {**HI, "max_tokens": 9, "min_tokens": 4, "ignore_eos": True, "stop_token_ids": [5]}, "min_tokens", "stop string"),
+    ("/v1/chat/completions", {**HI, "max_tokens": 9, "min_tokens": 4, "ignore_eos": True, "guided_choice": ["a"]}, "min_tokens", "grammar"),
+    ("/v1/chat/completions", {**HI, "max_tokens": 9, "min_tokens": -1, "ignore_eos": True}, "min_tokens", "only the value 0"),
+    ("/v1/chat/completions", {**HI, "min_tokens": "4"}, "min_tokens", "an integer"),
+    ("/v1/chat/completions", {**HI, "response_format": {"type": "json_object", "schema": json.dumps(SCHEMA)}}, "response_format", "response_format.schema must be an object"),
+    ("/v1/chat/completions", {**HI, "response_format": {"type": "json_object", "value": True}}, "response_format", "response_format.value must be an object"),
+    ("/v1/chat/completions", {**HI, "response_format": {"type": "json_object", "schema": {}, "value": {}}}, "response_format", "both schema and value"),
 ])
 def test_fields_of_elsewhere_and_misspelled_ones_are_refused(server, path, body, param, words):
     reply = server.post(path, body)
     error = reply.json()["error"]
     assert reply.status_code == 400 and error["param"] == param and words in error["message"], error
+
+
+def test_null_is_as_good_as_no_field(server):
+    for path, body, nulls in (("/tokenize", {"prompt": "Hi"}, {"messages": None, "content": None, "model": None, "add_special_tokens": None}),
+                              ("/tokenize", {"content": "Hi"}, {"prompt": None, "messages": None}), ("/tokenize", HI, {"prompt": None, "chat_template": None}),
+                              ("/detokenize", {"tokens": [5, 6]}, {"model": None})):
+        want, reply = server.post(path, body), server.post(path, {**body, **nulls})
+        assert want.status_code == reply.status_code == 200 and reply.json() == want.json()
+
+
+def test_items_of_an_answer_go_back_as_they_came(server):
+    """With the names that clients add to them; unknown names are logged."""
+    first = server.post("/v1/responses", {"input": "Hello", "max_output_tokens": 8}).json()["output"]
+    more = [{**first[0], "phase": "final", "made_up_in_an_item": 5}, {"role": "user", "content": "Hi"}]
+    assert server.post("/v1/responses", {"input": [{"role": "user", "content": "Hello"}, *more], "max_output_tokens": 8}).status_code == 200
+    assert server.wait_for_log('the unknown field "input[].made_up_in_an_item"')
 
 
 @pytest.mark.parametrize("mark", ["prefix", "partial"])

@@ -204,9 +204,27 @@ static enum tutti_status read_json_schema(struct api_request *req, const json_t 
     return take_schema(req, "response_format", schema, err);
 }
 
+/* {"type": "json_object"}; llama-server's has a schema, and that of Text Generation Inference calls it value. */
+static enum tutti_status read_json_object(struct api_request *req, const json_t *format,
+                                          struct tutti_error *err)
+{
+    bool has_value = json_field(format, "value");
+    const json_t *schema = json_field(format, has_value ? "value" : "schema");
+    if (has_value && json_field(format, "schema"))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "response_format",
+                               "response_format cannot have both schema and value");
+    if (!schema)
+        return claim(req, "response_format", TUTTI_GRAMMAR_JSON_OBJECT, err);
+    if (!json_is_object(schema))
+        return json_wrong_part("response_format",
+                               has_value ? "response_format.value" : "response_format.schema", "an object",
+                               schema, err);
+    return take_schema(req, "response_format", schema, err);
+}
+
 static enum tutti_status read_response_format(struct api_request *req, struct tutti_error *err)
 {
-    const json_t *format = json_field(req->root, "response_format"), *schema;
+    const json_t *format = json_field(req->root, "response_format");
     const char *type = json_string_value(json_object_get(format, "type"));
     if (!format)
         return TUTTI_OK;
@@ -226,11 +244,7 @@ static enum tutti_status read_response_format(struct api_request *req, struct tu
         return st;
     if (known == SCHEMA)
         return read_json_schema(req, json_object_get(format, "json_schema"), err);
-    schema = json_object_get(format, "schema"); /* as in llama-server */
-    if (!schema)
-        schema = json_object_get(format, "value"); /* as in Text Generation Inference */
-    return json_is_object(schema) ? take_schema(req, "response_format", schema, err)
-                                  : claim(req, "response_format", TUTTI_GRAMMAR_JSON_OBJECT, err);
+    return read_json_object(req, format, err);
 }
 
 enum tutti_status api_read_format(struct api_request *req, struct tutti_error *err)

@@ -160,6 +160,9 @@ static enum tutti_status input_add_item(json_t *messages, const json_t *item, si
     char param[64];
     const char *type = string_field(item, "type"), *role = string_field(item, "role");
     snprintf(param, sizeof param, "input[%zu]", i);
+    enum tutti_status st = api_check_fields(item, API_IN_ITEM, param, err);
+    if (st != TUTTI_OK)
+        return st;
     if (type && !strcmp(type, "function_call"))
         return add_call(messages, item, param, err);
     if (type && !strcmp(type, "function_call_output"))
@@ -173,7 +176,7 @@ static enum tutti_status input_add_item(json_t *messages, const json_t *item, si
         return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must be an object with role and content",
                                param);
     struct buf text = { 0 };
-    enum tutti_status st = read_content(json_object_get(item, "content"), i, "content", &text, err);
+    st = read_content(json_object_get(item, "content"), i, "content", &text, err);
     json_t *open = strcmp(role, "assistant") ? NULL : open_message(messages);
     if (st == TUTTI_OK && open)
         st = check_memory(json_object_set_new(open, "content", json_text(text.bytes, text.n_bytes)), err);
@@ -225,6 +228,9 @@ static enum tutti_status copy_tools(json_t *chat, json_t *root, struct tutti_err
         if (!type || strcmp(type, "function"))
             return error_set_param(err, TUTTI_E_ARGUMENT, param,
                                    "%s: the only type supported is \"function\"", param);
+        enum tutti_status st = api_check_fields(tool, API_IN_FUNCTION, param, err);
+        if (st != TUTTI_OK)
+            return st;
         json_t *function = json_object();
         for (size_t k = 0; k < sizeof SAME / sizeof *SAME; k++)
             if (json_field(tool, SAME[k]))
@@ -299,7 +305,14 @@ static enum tutti_status copy_format(json_t *chat, json_t *root, struct tutti_er
     const json_t *text = json_field(root, "text");
     if (text && !json_is_object(text))
         return json_wrong_type("text", "an object", text, err);
+    static const char *const KNOWN[] = { "format", "verbosity", NULL };
+    static const char *const OF_FORMAT[] = { "type", "name", "schema", "strict", "description", NULL };
     json_t *format = json_object_get(text, "format");
+    enum tutti_status st = json_check_names("text", "text", text, KNOWN, err);
+    if (st == TUTTI_OK)
+        st = json_check_names("text.format", "text.format", format, OF_FORMAT, err);
+    if (st != TUTTI_OK)
+        return st;
     const char *type = string_field(format, "type");
     int failed = 0;
     if (type && !strcmp(type, "json_schema"))
@@ -378,6 +391,10 @@ static enum tutti_status copy_settings(json_t *chat, json_t *root, struct tutti_
     const json_t *reasoning = json_field(root, "reasoning");
     if (reasoning && !json_is_object(reasoning))
         return json_wrong_type("reasoning", "an object", reasoning, err);
+    static const char *const KNOWN[] = { "effort", "summary", "generate_summary", NULL };
+    enum tutti_status st = json_check_names("reasoning", "reasoning", reasoning, KNOWN, err);
+    if (st != TUTTI_OK)
+        return st;
     if (json_field(reasoning, "effort"))
         failed |= json_object_set(chat, "reasoning_effort", json_object_get(reasoning, "effort"));
     for (size_t i = 0; i < sizeof SAME / sizeof *SAME; i++)

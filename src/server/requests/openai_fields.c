@@ -24,7 +24,9 @@ enum {
     STRICT = MSG | COUNT, /* unknown names are refused, as in the original */
     RERANK = API_RERANK,
     IN_MESSAGE = API_IN_MESSAGE,
-    IN_FUNCTION = API_IN_FUNCTION
+    IN_FUNCTION = API_IN_FUNCTION,
+    IN_ITEM = API_IN_ITEM,
+    TOKENIZE = API_TOKENIZE
 };
 enum { LLAMA = BOTH | INFILL, ALL = LLAMA | EMBED | RESP | RERANK };
 
@@ -95,7 +97,7 @@ static const struct field_rule RULES[] = {
     FIELDS(CHAT, "", "answers come from the model only", "web_search_options"),
     FIELDS(ALL, "", NULL, "moderation"),
     /* vLLM */
-    FIELDS(BOTH, "0", "ignore_eos goes on to max_tokens", "min_tokens"),
+    FIELDS(BOTH, IS_READ, NULL, "min_tokens"),
     FIELDS(BOTH, "true", "special tokens are never a part of the text", "skip_special_tokens"),
     /* Special tokens are not shown. */
     FIELDS(BOTH, "*", NULL, "spaces_between_special_tokens", "guided_decoding_backend", "stream_interval"),
@@ -111,10 +113,10 @@ static const struct field_rule RULES[] = {
     FIELDS(BOTH, "", "use tools or a grammar", "structural_tag"),
     FIELDS(TEXT | EMBED, "true", "send the prompt as token ids", "add_special_tokens"),
     FIELDS(CHAT, "false", "the chat template writes them", "add_special_tokens"),
-    FIELDS(CHAT, "", "the server chooses it with --chat-format", "chat_template"),
+    FIELDS(CHAT | TOKENIZE, "", "the server chooses it with --chat-format", "chat_template"),
     FIELDS(BOTH, "false", "use /tokenize", "return_token_ids"),
     FIELDS(BOTH, "false", NULL, "return_tokens_as_token_ids"),
-    FIELDS(CHAT | EMBED, "{}", "this model reads text only", "mm_processor_kwargs"),
+    FIELDS(CHAT | EMBED | TOKENIZE, "{}", "this model reads text only", "mm_processor_kwargs"),
     FIELDS(CHAT, "{}", "this model reads text only", "media_io_kwargs"),
     FIELDS(BOTH, "{}", NULL, "kv_transfer_params", "vllm_xargs"),
     /* The prefix cache never changes an answer. */
@@ -222,6 +224,16 @@ static const struct field_rule RULES[] = {
     /* Parts of answers, which clients send back; nothing of them is shown to the model. */
     FIELDS(IN_MESSAGE, "*", NULL, "id", "annotations", "reasoning_details", "cache_control"),
     FIELDS(IN_FUNCTION, IS_READ, NULL, "name", "description", "parameters", "strict"),
+    FIELDS(IN_ITEM, IS_READ, NULL, "type", "role", "content", "call_id", "name", "arguments", "output",
+           "summary"),
+    FIELDS(IN_ITEM, "*", NULL, "id", "status", "phase", "encrypted_content"),
+    /* /tokenize, /detokenize */
+    FIELDS(TOKENIZE | API_DETOKENIZE, IS_READ, NULL, "model"),
+    FIELDS(API_DETOKENIZE, IS_READ, NULL, "tokens"),
+    FIELDS(TOKENIZE, IS_READ, NULL, "prompt", "content", "messages", "add_special_tokens", "add_special",
+           "parse_special", "with_pieces", "return_token_strs", "tools", "tool_choice",
+           "add_generation_prompt", "continue_final_message", "documents", "chat_template_kwargs",
+           "enable_thinking", "reasoning_effort"),
 };
 
 enum { N_RULES = sizeof RULES / sizeof *RULES };
@@ -341,7 +353,10 @@ static void log_unknown(const char *path, const char *name)
     static atomic_bool is_full;
     if (atomic_load(&is_full))
         return;
-    const struct field_name full = full_name(path, name);
+    char list[48] = "";
+    if (*path)
+        snprintf(list, sizeof list, "%.*s[]", (int)strcspn(path, "["), path);
+    const struct field_name full = full_name(list, name);
     bool is_new = true;
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < n; i++)
@@ -389,16 +404,6 @@ static enum tutti_status check_window(const json_t *root, struct tutti_error *er
     return TUTTI_OK;
 }
 
-/* True: with ignore_eos and without stop strings an answer has max_tokens tokens, so any min_tokens
- * is satisfied. */
-static bool has_enough_tokens(const json_t *root)
-{
-    const json_t *stop = json_object_get(root, "stop"), *ids = json_object_get(root, "stop_token_ids");
-    bool has_stop = (stop && !json_is_null(stop) && !(json_is_array(stop) && json_array_size(stop) == 0)) ||
-                    json_array_size(ids) > 0;
-    return json_is_true(json_object_get(root, "ignore_eos")) && !has_stop;
-}
-
 enum { MAX_FIELDS = 1024 }; /* each unknown name is compared with all known ones */
 
 static enum tutti_status refuse_unknown(const char *path, const char *name, const char *meant,
@@ -432,9 +437,8 @@ enum tutti_status api_check_fields(const json_t *object, unsigned api, const cha
             if (meant || is_strict)
                 return refuse_unknown(path, name, meant, err);
             if (api != IN_FUNCTION) /* chat templates read a tool as it is */
-                log_unknown(is_inner ? "messages[]" : "", name);
-        } else if (rule && !is_neutral(rule->neutral, value) &&
-                   !(!strcmp(name, "min_tokens") && has_enough_tokens(object))) {
+                log_unknown(path, name);
+        } else if (rule && !is_neutral(rule->neutral, value)) {
             return refuse_field(rule, path, name, err);
         }
     }

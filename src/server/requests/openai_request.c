@@ -426,6 +426,22 @@ static enum tutti_status read_settings(struct api_request *req, int n_vocab, str
     return st == TUTTI_OK && req->kind == API_COMPLETION ? read_echo(req, err) : st;
 }
 
+/* With ignore_eos an answer that nothing else ends has max_tokens tokens, so a smaller min_tokens holds. */
+static enum tutti_status check_min_tokens(const struct api_request *req, struct tutti_error *err)
+{
+    const json_t *value = json_field(req->root, "min_tokens");
+    json_int_t n = json_integer_value(value);
+    enum tutti_status st = json_check(value, JSON_KIND_INT, "min_tokens", err);
+    bool has_end = !req->ignore_eos || req->n_stop > 0 || req->stop_ids.n > 0 ||
+                   req->grammar_kind != TUTTI_GRAMMAR_NONE;
+    if (st != TUTTI_OK || n == 0 || (n > 0 && !has_end && n <= req->max_tokens))
+        return st;
+    return error_set_param(
+        err, TUTTI_E_ARGUMENT, "min_tokens",
+        "min_tokens is not supported, only the value 0: ignore_eos goes on to max_tokens, which "
+        "must be at least min_tokens, if no stop string or grammar ends the answer");
+}
+
 /* A model for embeddings generates no text, and a cross-encoder makes no embeddings. */
 static enum tutti_status check_kind(enum api_kind kind, const struct tutti_model_info *info,
                                     struct tutti_error *err)
@@ -464,13 +480,17 @@ enum tutti_status api_request_read_value(struct api_request *out, enum api_kind 
         out->n = out->best_of;
         out->scores = true;
     }
+    if (kind == API_COMPLETION && (st = check_min_tokens(out, err)) != TUTTI_OK)
+        return st;
     if (kind == API_COMPLETION || kind == API_EMBEDDING)
         return api_read_prompts(out, kind == API_COMPLETION ? "prompt" : "input", info.n_vocab, err);
     if (kind == API_RERANK)
         return api_read_documents(out, info.has_score, err);
     out->n_prompts = 1;
     st = api_read_messages(out, err);
-    return st == TUTTI_OK ? api_read_tools(out, err) : st;
+    if (st == TUTTI_OK)
+        st = api_read_tools(out, err);
+    return st == TUTTI_OK ? check_min_tokens(out, err) : st;
 }
 
 enum tutti_status api_request_read_client(struct api_request *out, enum api_kind kind,

@@ -18,9 +18,12 @@ enum api_kind {
     API_MESSAGES = 64,
     API_MESSAGES_COUNT = 128,
     API_INFILL = 512, /* parsed as a completion */
-    /* For the names within a message, and within the function of a tool: */
+    API_TOKENIZE = 4096,
+    API_DETOKENIZE = 8192,
+    /* For the names within a message, within the function of a tool, and within an item of a response: */
     API_IN_MESSAGE = 1024,
     API_IN_FUNCTION = 2048,
+    API_IN_ITEM = 16384,
 };
 
 enum { API_MAX_PROMPTS = 2048, API_MAX_MESSAGES = 16384, API_DEFAULT_COMPLETION_TOKENS = 16 };
