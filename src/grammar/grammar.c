@@ -648,15 +648,6 @@ enum tutti_status matcher_mask_slice(struct matcher *m, uint32_t *mask, int64_t 
     return TUTTI_OK;
 }
 
-enum tutti_status matcher_mask(struct matcher *m, uint32_t *mask, struct tutti_error *err)
-{
-    enum tutti_status st;
-    do
-        st = matcher_mask_slice(m, mask, LIMIT_MASK_STEPS, err);
-    while (st == TUTTI_E_BUSY);
-    return st;
-}
-
 /* ---- matchers ---- */
 
 void matcher_init(struct matcher *m, struct grammar *g)

@@ -103,18 +103,15 @@ MUST_CHECK bool matcher_take(struct matcher *m, int32_t token);
 MUST_CHECK bool matcher_take_bytes(struct matcher *m, const char *bytes, size_t n_bytes);
 
 /* Why the grammar's last matcher_take() or matcher_take_bytes() returned false. TUTTI_OK: the
- * bytes do not match. Otherwise a status of matcher_mask(): a mask considers each place
+ * bytes do not match. Otherwise a status of matcher_mask_slice(): a mask considers each place
  * separately, so it can allow a token that leads to too many places. */
 enum tutti_status matcher_status(const struct matcher *m);
 
 bool matcher_can_end(const struct matcher *m);
 
-/* Computes the token mask: mask [grammar_mask_words()]. TUTTI_E_LIMIT: the grammar is too
- * ambiguous; TUTTI_E_MEMORY. */
-MUST_CHECK enum tutti_status matcher_mask(struct matcher *m, uint32_t *mask, struct tutti_error *err);
-
-/* The same in slices, to interleave the masks of several sequences. TUTTI_E_BUSY: not done after
- * n_steps; call again with the same mask. */
+/* Computes the token mask: mask [grammar_mask_words()], in slices, to interleave the masks of several sequences.
+ * TUTTI_E_BUSY: not done after n_steps (never, if they are more than LIMIT_MASK_STEPS); call again with the same
+ * mask. TUTTI_E_LIMIT: the grammar is too ambiguous; TUTTI_E_MEMORY. */
 MUST_CHECK enum tutti_status matcher_mask_slice(struct matcher *m, uint32_t *mask, int64_t n_steps,
                                                 struct tutti_error *err);
 

@@ -211,7 +211,7 @@ static json_t *write_one(struct grammar *g, const json_t *question, const struct
     const char *reasoning = json_string_value(json_object_get(question, "reasoning"));
     matcher_init(&m, g);
     for (int i = 0; i < max_tokens && !is_finished; i++) {
-        if (matcher_mask(&m, mask, &err) != TUTTI_OK)
+        if (matcher_mask_slice(&m, mask, LIMIT_MASK_STEPS + 1, &err) != TUTTI_OK)
             die(err.text);
         int32_t token = draw(matcher_can_end(&m), seed, (uint64_t)i);
         if (token == -2)

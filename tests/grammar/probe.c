@@ -91,7 +91,7 @@ static json_t *compare_mask(struct grammar *g, const json_t *text)
     int n_allowed = 0, n_wrong = 0;
     matcher_init(&m, g);
     bool fits = matcher_take_bytes(&m, json_string_value(text), json_string_length(text)) &&
-                matcher_mask(&m, mask, NULL) == TUTTI_OK;
+                matcher_mask_slice(&m, mask, LIMIT_MASK_STEPS + 1, NULL) == TUTTI_OK;
     for (int32_t token = 0; fits && token < trie->n_vocab; token++) {
         matcher_init(&other, g);
         other.set = m.set;
@@ -143,7 +143,7 @@ static json_t *write_one(struct grammar *g, uint64_t seed, int max_tokens, int *
     matcher_init(&m, g);
     for (int i = 0; i < max_tokens; i++) {
         uint64_t begin = clock_now_us();
-        if (matcher_mask(&m, mask, &err) != TUTTI_OK)
+        if (matcher_mask_slice(&m, mask, LIMIT_MASK_STEPS + 1, &err) != TUTTI_OK)
             die(err.text);
         note_time(clock_now_us() - begin);
         int32_t token = draw(matcher_can_end(&m), seed, (uint64_t)i);
