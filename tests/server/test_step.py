@@ -63,6 +63,18 @@ def test_later_calls_need_the_id_alone(compat):
     assert text == ANSWER
 
 
+def test_another_query_for_an_open_chat_is_a_conflict(compat):
+    text = call(compat, "taken").json()["delta_text"]
+    for query in ("What is the capital of Italy?", QUESTION + " ", "", 5):
+        refused = call(compat, "taken", query)
+        assert refused.status_code == 409 and refused.json()["error"]["param"] == "query" and "taken" in refused.json()["error"]["message"]
+    flag = ""
+    while flag != "end":
+        step = call(compat, "taken").json()
+        flag, text = step["flag"], text + step["delta_text"]
+    assert text == ANSWER
+
+
 def test_many_chats_do_not_mix(compat):
     cities = ["France", "Italy", "Spain", "Germany", "Japan", "China"]
     expected = {c: compat.chat(f"What is the capital of {c}?", temperature=0).json()["choices"][0]["message"]["content"] for c in cities}

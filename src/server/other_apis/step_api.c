@@ -2,6 +2,7 @@
  * then its request is cancelled, which frees its KV pages. */
 #include "server/other_apis/step_api.h"
 
+#include "base/hash.h"
 #include "base/json/json_field.h"
 #include "base/log.h"
 #include "base/system/clock.h"
@@ -26,6 +27,7 @@ struct step_chat {
     LIST_ENTRY(step_chat) link; /* in app->steps */
     uint64_t tenant, client_id;
     char cache_id[MAX_CACHE_ID_BYTES + 1]; /* unique within the tenant */
+    uint64_t query;                        /* hash of its text */
     struct job *job;                       /* NULL: the answer is complete */
     struct http_conn *waiting;             /* a call that waits for a token; NULL: none */
     struct event *timer;                   /* runs while no call waits */
@@ -342,6 +344,16 @@ static enum tutti_status check_place(const struct app *app, uint64_t client_id, 
                      n_own, MAX_STEPS);
 }
 
+/* The hash of the query, which follows the id in task->reply. False: the call has none. */
+static bool has_query(const struct intake_task *task, uint64_t *hash)
+{
+    size_t n_id = strlen(task->reply.bytes) + 1;
+    if (task->reply.n_bytes != n_id + sizeof *hash)
+        return false;
+    memcpy(hash, task->reply.bytes + n_id, sizeof *hash);
+    return true;
+}
+
 /* Creates a chat; NULL: refused. */
 static struct step_chat *step_begin(struct intake_task *task, struct http_conn *conn, const char *cache_id,
                                     struct tutti_error *err)
@@ -368,6 +380,7 @@ static struct step_chat *step_begin(struct intake_task *task, struct http_conn *
         step->app = app;
         step->tenant = http_request(conn)->tenant;
         step->client_id = client_id;
+        (void)has_query(task, &step->query); /* it has one: task->req was read */
         step->timer = evtimer_new(app->base, on_timeout, step);
         snprintf(step->cache_id, sizeof step->cache_id, "%s", cache_id);
     }
@@ -388,8 +401,8 @@ static struct step_chat *step_begin(struct intake_task *task, struct http_conn *
     return step;
 }
 
-/* Parses the id into task->reply; the query, which a new chat needs, into task->req, and its error
- * into task->err. */
+/* Parses the id, and a hash of the query, into task->reply; the query, which a new chat needs, into task->req, and
+ * its error into task->err. */
 static void read_step(struct intake_task *task)
 {
     char cache_id[MAX_CACHE_ID_BYTES + 1];
@@ -399,8 +412,13 @@ static void read_step(struct intake_task *task)
         st = read_id(root, cache_id, &task->err);
     if (st == TUTTI_OK && !buf_add_string(&task->reply, cache_id))
         st = error_set(&task->err, TUTTI_E_MEMORY, "out of memory for the request");
+    const json_t *query = json_field(root, "query");
+    const uint64_t hash = hash64(0, json_string_value(query), json_string_length(query));
+    if (st == TUTTI_OK && query &&
+        !(buf_add(&task->reply, "", 1) && buf_add(&task->reply, &hash, sizeof hash)))
+        st = error_set(&task->err, TUTTI_E_MEMORY, "out of memory for the request");
     task->status = st;
-    if (st != TUTTI_OK || !json_field(root, "query")) {
+    if (st != TUTTI_OK || !query) {
         json_decref(root);
         return;
     }
@@ -417,12 +435,22 @@ static void go_on(struct intake_task *task, struct http_conn *conn)
     struct tutti_error err = task->err;
     const char *cache_id = task->reply.bytes;
     struct step_chat *step = NULL;
+    uint64_t query;
     if (task->status == TUTTI_OK) {
         step = step_find(task->app->steps, http_request(conn)->tenant, cache_id);
         step = step ? step : step_begin(task, conn, cache_id, &err);
     }
     if (!step) {
         app_reply_error(conn, json_error_status(err.status), &err);
+        return;
+    }
+    if (has_query(task, &query) && query != step->query) {
+        error_set_param(
+            &err, TUTTI_E_ARGUMENT, "query",
+            "the chat %.128s is open with another query: call with the cache_id only until the flag is "
+            "\"end\", or begin a chat with a cache_id of its own",
+            cache_id);
+        app_reply_error(conn, 409, &err);
         return;
     }
     if (step->waiting) {
