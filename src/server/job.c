@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "base/system/clock.h"
+#include "server/access/keys.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -538,7 +539,11 @@ static struct job *job_begin(struct job *job, const struct http_conn *conn, stru
     job->start_us = conn ? http_request(conn)->start_us : clock_now_us();
     if (conn && !app->options->shares_cache)
         job->tenant = http_request(conn)->tenant;
-    enum tutti_status st = conn ? enter(job, conn, err) : TUTTI_OK;
+    enum tutti_status st = TUTTI_OK;
+    if (job->req.cache_salt.text && !keys_salt_tenant(&job->tenant, &job->req.cache_salt))
+        st = error_out_of_memory("request", err);
+    if (st == TUTTI_OK && conn)
+        st = enter(job, conn, err);
     if (st == TUTTI_OK)
         st = submit_some(job, err);
     if (job->n_open == 0) {

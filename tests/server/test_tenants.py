@@ -44,6 +44,27 @@ def test_cached_pages_are_found_by_their_own_key_alone(start, write_keys):
     assert cached(server, "sk-a") == n
 
 
+@pytest.mark.parametrize("flags", [(), ("--share-cache",)])
+def test_a_salt_divides_what_a_key_has_cached(start, write_keys, flags):
+    server = start("--api-key-file", write_keys(KEYS), *flags)
+
+    def salted(salt, key="sk-a", path="/v1/completions"):
+        body = {"input": SECRET, "max_output_tokens": 1} if path.endswith("responses") else {"prompt": SECRET, "max_tokens": 1}
+        usage = server.post(path, {**body, "cache_salt": salt}, **as_key(key)).json()["usage"]
+        return (usage.get("prompt_tokens_details") or usage["input_tokens_details"])["cached_tokens"]
+
+    n = 0
+    for path in ("/v1/responses", "/v1/completions"):
+        for salt in (None, "alice", "bob", "bob\0", "\u00e9"):
+            assert salted(salt, path=path) == 0
+            n = salted(salt, path=path)
+            assert n >= 16
+    assert [salted(salt, "sk-b") for salt in (None, "alice")] == ([n, n] if flags else [0, 0])
+    for salt, words in (("", "0 bytes"), ("a" * 1025, "1025 bytes"), (5, "a string")):
+        refused = server.post("/v1/completions", {"prompt": "a", "cache_salt": salt}, **as_key("sk-a"))
+        assert refused.status_code == 400 and refused.json()["error"]["param"] == "cache_salt" and words in refused.text
+
+
 def test_share_cache_lets_all_keys_find_all_pages(start, write_keys):
     server = start("--api-key-file", write_keys(KEYS), "--share-cache")
     assert cached(server, "sk-a") == 0

@@ -5,6 +5,7 @@
 #include "base/system/os.h"
 #include "base/utf8.h"
 #include "server/http/by_name.h"
+#include "server/requests/openai_request.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -330,6 +331,19 @@ const char *keys_find_key(const struct keys *keys, const char *key)
 }
 
 uint64_t keys_tenant(const struct keys *keys, const char *name)
+bool keys_salt_tenant(uint64_t *tenant, const struct tutti_string *salt)
+{
+    unsigned char text[sizeof *tenant + API_MAX_SALT_BYTES], bytes[DIGEST_BYTES];
+    assert(salt->n_bytes <= API_MAX_SALT_BYTES);
+    memcpy(text, tenant, sizeof *tenant);
+    memcpy(text + sizeof *tenant, salt->text, salt->n_bytes);
+    if (EVP_Digest(text, sizeof *tenant + salt->n_bytes, bytes, NULL, EVP_sha256(), NULL) != 1)
+        return false;
+    memcpy(tenant, bytes, sizeof *tenant);
+    *tenant |= *tenant == 0;
+    return true;
+}
+
 {
     const struct key_owner *owner = by_name_find(&keys->by_name, name);
     assert(owner); /* the name is from keys_find() */

@@ -31,6 +31,10 @@ const char *keys_find_key(const struct keys *keys, const char *key);
  * key, not from "line-N", which may be another key after the file changes. */
 uint64_t keys_tenant(const struct keys *keys, const char *name);
 
+/* Divides a tenant further: *tenant becomes that of its requests with this salt, of at most API_MAX_SALT_BYTES. It
+ * cannot be chosen to collide with another tenant. False: OpenSSL is out of memory. */
+MUST_CHECK bool keys_salt_tenant(uint64_t *tenant, const struct tutti_string *salt);
+
 /* The limits of a name; the defaults if no line has that name. */
 const struct client_limits *keys_limits(const struct keys *keys, const char *name);
 

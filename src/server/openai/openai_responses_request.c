@@ -362,6 +362,7 @@ static enum tutti_status copy_settings(json_t *chat, json_t *root, struct tutti_
         "service_tier",
         "safety_identifier",
         "prompt_cache_key",
+        "cache_salt",
         "top_k",
         "min_p",
         "seed",

@@ -119,8 +119,8 @@ static const struct field_rule RULES[] = {
     FIELDS(CHAT | EMBED | TOKENIZE, "{}", "this model reads text only", "mm_processor_kwargs"),
     FIELDS(CHAT, "{}", "this model reads text only", "media_io_kwargs"),
     FIELDS(BOTH, "{}", NULL, "kv_transfer_params", "vllm_xargs"),
-    /* The prefix cache never changes an answer. */
-    FIELDS(ALL, "*", NULL, "cache_salt", "request_id"),
+    FIELDS(ALL, IS_READ, NULL, "cache_salt"),
+    FIELDS(ALL, "*", NULL, "request_id"),
     FIELDS(EMBED, "\"float32\"|\"auto\"", NULL, "embed_dtype"),
     FIELDS(EMBED, "\"native\"|\"little\"", NULL, "endianness"),
     FIELDS(EMBED, "false", NULL, "activation"),

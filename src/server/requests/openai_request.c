@@ -384,6 +384,20 @@ static enum tutti_status read_reasoning(struct api_request *req, struct tutti_er
 }
 
 static enum tutti_status read_settings(struct api_request *req, int n_vocab, struct tutti_error *err)
+/* vLLM's: cached pages are found by requests with the same salt only. */
+static enum tutti_status read_cache_salt(struct api_request *req, struct tutti_error *err)
+{
+    const json_t *salt = json_field(req->root, "cache_salt");
+    enum tutti_status st = json_check(salt, JSON_KIND_STRING, "cache_salt", err);
+    size_t n_bytes = json_string_length(salt);
+    if (st == TUTTI_OK && salt && (n_bytes < 1 || n_bytes > API_MAX_SALT_BYTES))
+        st = error_set_param(err, TUTTI_E_ARGUMENT, "cache_salt",
+                             "cache_salt has %zu bytes, expected 1 to %d", n_bytes, API_MAX_SALT_BYTES);
+    if (st == TUTTI_OK && salt)
+        req->cache_salt = (struct tutti_string){ json_string_value(salt), n_bytes };
+    return st;
+}
+
 {
     const json_t *model = json_field(req->root, "model");
     const json_t *parallel = json_field(req->root, "parallel_tool_calls");
@@ -393,6 +407,8 @@ static enum tutti_status read_settings(struct api_request *req, int n_vocab, str
     if (st == TUTTI_OK)
         st = check_unused(req, err);
     if (st == TUTTI_OK)
+    if (st == TUTTI_OK)
+        st = read_cache_salt(req, err);
         st = json_check(parallel, JSON_KIND_BOOL, "parallel_tool_calls", err);
     if (st != TUTTI_OK)
         return st;

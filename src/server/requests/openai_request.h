@@ -26,7 +26,12 @@ enum api_kind {
     API_IN_ITEM = 16384,
 };
 
-enum { API_MAX_PROMPTS = 2048, API_MAX_MESSAGES = 16384, API_DEFAULT_COMPLETION_TOKENS = 16 };
+enum {
+    API_MAX_PROMPTS = 2048,
+    API_MAX_MESSAGES = 16384,
+    API_DEFAULT_COMPLETION_TOKENS = 16,
+    API_MAX_SALT_BYTES = 1024
+};
 
 /* An entry of "prompt"; borrowed from the request. */
 struct api_prompt {
@@ -98,9 +103,10 @@ struct api_request {
     int priority;           /* with has_priority */
     float max_queue_time_s; /* 0: the server's */
     bool has_priority;
-    int speculate; /* 0 or not given: the engine's setting */
-    int n_best;    /* how many of a prompt's n choices to return; 0: all */
-    bool scores;   /* compute log-probabilities of the choices, even if the client does not want them */
+    struct tutti_string cache_salt; /* text NULL: none */
+    int speculate;                  /* 0 or not given: the engine's setting */
+    int n_best;                     /* how many of a prompt's n choices to return; 0: all */
+    bool scores; /* compute log-probabilities of the choices, even if the client does not want them */
     bool keeps_stop, reports_held;
     enum api_reasoning reasoning;
     int max_reasoning_tokens; /* as in struct tutti_request */
