@@ -115,11 +115,13 @@ static void reply_error(const struct job_sink *sink, const struct tutti_error *e
 }
 
 /* Ends the job with an error. */
-static void job_fail(struct job *job, const struct tutti_error *err)
+static void job_fail(struct job *job, const struct tutti_error *cause)
 {
+    struct tutti_error named = *cause, *err = &named;
     cancel_all(job);
     if (!is_listened_to(job))
         return;
+    api_name_field(&job->req, err);
     struct http_conn *conn = job_take_conn(job);
     job->is_over = true;
     if (json_error_status(err->status) >= 500 && err->status != TUTTI_E_CLOSED &&
@@ -546,6 +548,8 @@ static struct job *job_begin(struct job *job, const struct http_conn *conn, stru
         st = enter(job, conn, err);
     if (st == TUTTI_OK)
         st = submit_some(job, err);
+    if (st != TUTTI_OK && err)
+        api_name_field(&job->req, err);
     if (job->n_open == 0) {
         job_free(job);
         return NULL;

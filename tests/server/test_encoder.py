@@ -285,6 +285,7 @@ def test_wrong_fields_of_a_ranking_are_named(bert_ranker, change, param):
 def test_a_pair_longer_than_the_context_is_refused(bert_ranker):
     answer = bert_ranker.post("/v1/rerank", {"query": "capital", "documents": ["b", "word " * 300]})
     assert answer.status_code == 400 and answer.json()["error"]["code"] == "context_length_exceeded"
+    assert answer.json()["error"]["param"] == "documents"
 
 
 def test_64_clients_rank_at_once_as_alone(bert_ranker):

@@ -175,6 +175,33 @@ def test_fields_of_elsewhere_and_misspelled_ones_are_refused(server, path, body,
     assert reply.status_code == 400 and error["param"] == param and words in error["message"], error
 
 
+@pytest.fixture(scope="module")
+def eight_sequences(tmp_path_factory):
+    server = Server("--max-seqs", 8, "--api", "tgi", log=tmp_path_factory.mktemp("eight") / "log")
+    yield server
+    assert server.stop() == 0
+
+
+# path, body, the field of the request, words of the message
+ENGINE_ERRORS = [
+    ("/v1/completions", {"prompt": "a", "num_beams": 16}, "num_beams", "num_beams is 16"),
+    ("/v1/completions", {"prompt": "a", "num_beams": 4, "logprobs": 2}, "logprobs", "logprobs cannot be combined with beam search"),
+    ("/v1/chat/completions", {**HI, "num_beams": 4, "logprobs": True, "top_logprobs": 2}, "top_logprobs", "top_logprobs cannot be combined with beam search"),
+    ("/v1/chat/completions", {**HI, "stop_token_ids": [1] * 300}, "stop_token_ids", "300 stop ids"),
+    ("/v1/chat/completions", {**HI, "logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias", "logit_bias has 1025 entries, at most 1024"),
+    ("/v1/responses", {"input": "a" * 9000}, "input", "maximum context length"),
+    ("/generate", {"inputs": "a", "parameters": {"grammar": {"type": "regex", "value": "a{1"}}}, None, "pattern: {m,n}"),
+]
+
+
+@pytest.mark.parametrize("path, body, param, words", ENGINE_ERRORS)
+def test_errors_of_the_engine_name_the_field_that_was_sent(eight_sequences, path, body, param, words):
+    reply = eight_sequences.post(path, body)
+    error = reply.json()["error"] if param else reply.json()
+    assert reply.status_code == (400 if param else 422) and error.get("param") == param, error
+    assert words in (error["message"] if param else error["error"]), error
+
+
 def test_null_is_as_good_as_no_field(server):
     for path, body, nulls in (("/tokenize", {"prompt": "Hi"}, {"messages": None, "content": None, "model": None, "add_special_tokens": None}),
                               ("/tokenize", {"content": "Hi"}, {"prompt": None, "messages": None}), ("/tokenize", HI, {"prompt": None, "chat_template": None}),

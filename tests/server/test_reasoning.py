@@ -297,6 +297,13 @@ def test_reasoning_has_a_budget(reasoning):
     assert ask(reasoning, thinking_budget=-1, ignore_eos=True) == free
 
 
+@pytest.mark.parametrize("field", ["thinking_budget", "thinking_token_budget", "reasoning_budget", "thinking_budget_tokens"])
+def test_a_budget_that_cannot_be_is_named_as_it_was_sent(reasoning, field):
+    tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": {"type": "object"}}}
+    reply = reasoning.chat("Hello", max_tokens=5, tools=[tool], **{field: 5})
+    assert reply.status_code == 400 and reply.json()["error"]["param"] == field, reply.text
+
+
 def test_a_budget_is_the_same_for_one_request_and_for_many(reasoning):
     by_budget = {budget: ask(reasoning, thinking_budget=budget, n=1) for budget in (3, 8, 13)}
     with concurrent.futures.ThreadPoolExecutor(12) as pool:

@@ -50,7 +50,6 @@ static enum tutti_status check_sampling(const struct tutti_sampling *s, const st
         { "repetition_penalty", (double)s->repetition_penalty, 0.01 - 1e-9, true, 100 },
         { "presence_penalty", (double)s->presence_penalty, -2, true, 2 },
         { "frequency_penalty", (double)s->frequency_penalty, -2, true, 2 },
-        { "logit_bias", (double)s->n_logit_bias, 0, true, MAX_LOGIT_BIAS },
     };
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
         enum tutti_status st = check_range(ranges[i].param, ranges[i].value, ranges[i].low,
@@ -58,6 +57,10 @@ static enum tutti_status check_sampling(const struct tutti_sampling *s, const st
         if (st != TUTTI_OK)
             return st;
     }
+    if (s->n_logit_bias > MAX_LOGIT_BIAS)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "logit_bias",
+                               "logit_bias has %zu entries, at most %d are allowed", s->n_logit_bias,
+                               MAX_LOGIT_BIAS);
     if (s->n_logit_bias > 0 && !s->logit_bias)
         return error_set_param(err, TUTTI_E_ARGUMENT, "logit_bias", "logit_bias is missing");
     for (size_t i = 0; i < s->n_logit_bias; i++) {

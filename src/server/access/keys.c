@@ -330,7 +330,6 @@ const char *keys_find_key(const struct keys *keys, const char *key)
     return found ? found->owner->name : NULL;
 }
 
-uint64_t keys_tenant(const struct keys *keys, const char *name)
 bool keys_salt_tenant(uint64_t *tenant, const struct tutti_string *salt)
 {
     unsigned char text[sizeof *tenant + API_MAX_SALT_BYTES], bytes[DIGEST_BYTES];
@@ -344,6 +343,7 @@ bool keys_salt_tenant(uint64_t *tenant, const struct tutti_string *salt)
     return true;
 }
 
+uint64_t keys_tenant(const struct keys *keys, const char *name)
 {
     const struct key_owner *owner = by_name_find(&keys->by_name, name);
     assert(owner); /* the name is from keys_find() */

@@ -264,10 +264,8 @@ static void messages_finish(struct job *job)
 static void messages_fail(struct app *app, struct job *job, struct http_conn *conn,
                           const struct tutti_error *err)
 {
-    (void)app;
+    (void)app, (void)job;
     struct tutti_error named = *err;
-    if (job)
-        api_name_format(&job->req, &named);
     messages_name_field(&named);
     app_fail(conn, json_anthropic_status(&named), "event: error\ndata: ",
              json_anthropic_error(json_anthropic_status(&named), &named, http_request(conn)->id), "\n\n",

@@ -123,8 +123,10 @@ static enum tutti_status copy_stops(struct translation *t, struct tutti_error *e
     {
         char param[40];
         snprintf(param, sizeof param, "stop_sequences[%zu]", i);
-        if (!json_is_string(stop) || json_string_length(stop) == 0)
-            return json_wrong_type(param, "a string that is not empty", stop, err);
+        if (!json_is_string(stop))
+            return json_wrong_type(param, "a string", stop, err);
+        if (json_string_length(stop) == 0)
+            return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must not be empty", param);
     }
     return chat_set(t, "stop", json_incref(stops), err);
 }

@@ -263,10 +263,3 @@ enum tutti_status api_read_format(struct api_request *req, struct tutti_error *e
     }
     return st;
 }
-
-void api_name_format(const struct api_request *req, struct tutti_error *err)
-{
-    bool is_format = !strcmp(err->param, "grammar") || !strcmp(err->param, "response_format");
-    if (is_format && req->grammar_field)
-        snprintf(err->param, sizeof err->param, "%s", req->grammar_field);
-}

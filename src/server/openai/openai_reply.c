@@ -175,10 +175,7 @@ void openai_finish(struct job *job)
 
 void openai_fail(struct app *app, struct job *job, struct http_conn *conn, const struct tutti_error *err)
 {
-    (void)app;
-    struct tutti_error named = *err;
-    if (job)
-        api_name_format(&job->req, &named);
-    int status = json_error_status(named.status);
-    app_fail(conn, status, "data: ", json_error_value(status, &named), "\n\ndata: [DONE]\n\n", &named);
+    (void)app, (void)job;
+    int status = json_error_status(err->status);
+    app_fail(conn, status, "data: ", json_error_value(status, err), "\n\ndata: [DONE]\n\n", err);
 }

@@ -225,12 +225,9 @@ static void infill_finish(struct job *job)
 static void infill_fail(struct app *app, struct job *job, struct http_conn *conn,
                         const struct tutti_error *err)
 {
-    (void)app;
-    struct tutti_error named = *err;
-    if (job)
-        api_name_format(&job->req, &named);
-    int status = json_error_status(named.status);
-    app_fail(conn, status, "data: ", json_error_value(status, &named), "\n\n", &named);
+    (void)app, (void)job;
+    int status = json_error_status(err->status);
+    app_fail(conn, status, "data: ", json_error_value(status, err), "\n\n", err);
 }
 
 const struct job_api INFILL = { .id_prefix = "infill",

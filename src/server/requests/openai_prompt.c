@@ -319,8 +319,10 @@ enum tutti_status api_read_documents(struct api_request *req, bool are_pairs, st
     const json_t *query = json_object_get(req->root, "query");
     const json_t *list = json_object_get(req->root, "documents");
     size_t n = json_array_size(list), first = !are_pairs;
-    if (!json_is_string(query) || json_string_length(query) == 0)
-        return json_wrong_type("query", "a string that is not empty", query, err);
+    if (!json_is_string(query))
+        return json_wrong_type("query", "a string", query, err);
+    if (json_string_length(query) == 0)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "query", "query must not be empty");
     if (!json_is_array(list) || n == 0)
         return json_wrong_type("documents", "a list of at least one document", list, err);
     if (n + first > API_MAX_PROMPTS)

@@ -356,6 +356,7 @@ static enum tutti_status read_reasoning_budget(struct api_request *req, struct t
         if (n >= 0 && req->n_beams > 1)
             return error_set_param(err, TUTTI_E_ARGUMENT, NAMES[i], "%s cannot be combined with num_beams",
                                    NAMES[i]);
+        req->budget_field = NAMES[i];
         req->max_reasoning_tokens = n < 0 ? 0 : n == 0 ? TUTTI_NO_REASONING : (int)n;
     }
     return TUTTI_OK;
@@ -383,7 +384,6 @@ static enum tutti_status read_reasoning(struct api_request *req, struct tutti_er
     return read_reasoning_budget(req, err);
 }
 
-static enum tutti_status read_settings(struct api_request *req, int n_vocab, struct tutti_error *err)
 /* vLLM's: cached pages are found by requests with the same salt only. */
 static enum tutti_status read_cache_salt(struct api_request *req, struct tutti_error *err)
 {
@@ -398,6 +398,7 @@ static enum tutti_status read_cache_salt(struct api_request *req, struct tutti_e
     return st;
 }
 
+static enum tutti_status read_settings(struct api_request *req, int n_vocab, struct tutti_error *err)
 {
     const json_t *model = json_field(req->root, "model");
     const json_t *parallel = json_field(req->root, "parallel_tool_calls");
@@ -407,8 +408,8 @@ static enum tutti_status read_cache_salt(struct api_request *req, struct tutti_e
     if (st == TUTTI_OK)
         st = check_unused(req, err);
     if (st == TUTTI_OK)
-    if (st == TUTTI_OK)
         st = read_cache_salt(req, err);
+    if (st == TUTTI_OK)
         st = json_check(parallel, JSON_KIND_BOOL, "parallel_tool_calls", err);
     if (st != TUTTI_OK)
         return st;
@@ -581,6 +582,61 @@ struct tutti_request api_request_make(const struct api_request *req, size_t i)
         out.n_pair_bytes = prompt->n_pair_bytes;
     }
     return out;
+}
+
+/* Replaces each name of a field in an error's text. */
+static void rename_in_text(struct tutti_error *err, const char *name, const char *field)
+{
+    static const char LETTERS[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+    char text[sizeof err->text];
+    size_t n = 0;
+    for (const char *at = err->text; *at && n + 1 < sizeof text;) {
+        size_t n_word = strspn(at, LETTERS);
+        bool is_name = n_word == strlen(name) && !strncmp(at, name, n_word);
+        int n_part = is_name ? (int)strlen(field) : n_word > 0 ? (int)n_word : 1;
+        n += (size_t)snprintf(text + n, sizeof text - n, "%.*s", n_part, is_name ? field : at);
+        at += n_word > 0 ? n_word : 1;
+    }
+    if (n > 0)
+        snprintf(err->text, sizeof err->text, "%s", text);
+}
+
+void api_name_field(const struct api_request *req, struct tutti_error *err)
+{
+    const struct {
+        const char *name; /* the engine's */
+        unsigned apis;    /* enum api_kind; 0: all */
+        const char *field;
+    } FIELD_NAMES[] = {
+        { "grammar", 0, req->grammar_field },
+        { "response_format", 0, req->grammar_field },
+        { "response_format", API_INPUTS, "grammar" },
+        { "max_reasoning_tokens", 0, req->budget_field },
+        { "n_beams", 0, "num_beams" },
+        { "stop_ids", 0, "stop_token_ids" },
+        { "max_queue_ms", 0, "max_queue_time" },
+        { "top_logprobs", API_COMPLETION, "logprobs" },
+        { "prompt_logprobs", API_COMPLETION, "echo" },
+        { "prompt", API_EMBEDDING, "input" },
+        { "prompt", API_RERANK, "documents" },
+        { "input", API_RERANK, "documents" },
+        { "prompt", API_INPUTS, "inputs" },
+        { "n", API_INPUTS, "best_of" },
+        { "max_tokens", API_INPUTS, "max_new_tokens" },
+        { "top_logprobs", API_INPUTS, "top_n_tokens" },
+        { "prompt_logprobs", API_INPUTS, "decoder_input_details" },
+        { "max_tokens", API_STEP, "max_length" },
+    };
+    for (size_t i = 0; i < sizeof FIELD_NAMES / sizeof *FIELD_NAMES; i++) {
+        const char *name = FIELD_NAMES[i].name, *field = FIELD_NAMES[i].field;
+        bool is_api = FIELD_NAMES[i].apis == 0 || (FIELD_NAMES[i].apis & req->kind);
+        if (!field || !is_api || strcmp(err->param, name) != 0)
+            continue;
+        snprintf(err->param, sizeof err->param, "%s", field);
+        if (strchr(name, '_') && strcmp(name, "response_format") != 0) /* other names are words of the text */
+            rename_in_text(err, name, field);
+        return;
+    }
 }
 
 enum tutti_status api_render_messages(const struct api_request *req, const tutti_model *model,

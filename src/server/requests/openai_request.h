@@ -110,6 +110,7 @@ struct api_request {
     bool keeps_stop, reports_held;
     enum api_reasoning reasoning;
     int max_reasoning_tokens; /* as in struct tutti_request */
+    const char *budget_field; /* the field that sets it; NULL: none */
     enum api_forced forced;
     bool one_tool_call; /* parallel_tool_calls is false: only the first call counts */
     bool continues;     /* the last message is marked as the begin of the answer */
@@ -180,8 +181,8 @@ MUST_CHECK enum tutti_status api_dump(struct api_request *req, const json_t *val
 MUST_CHECK enum tutti_status api_read_tools(struct api_request *req, struct tutti_error *err);
 /* Reads response_format, grammar and the corresponding fields of other servers. */
 MUST_CHECK enum tutti_status api_read_format(struct api_request *req, struct tutti_error *err);
-/* Sets err->param to the field of the request that sets the grammar. */
-void api_name_format(const struct api_request *req, struct tutti_error *err);
+/* An error of the engine: renames err->param, and its name in the text, to the client's field. */
+void api_name_field(const struct api_request *req, struct tutti_error *err);
 MUST_CHECK enum tutti_status api_read_ids(struct ids *out, const json_t *list, const char *param, int n_vocab,
                                           struct tutti_error *err);
 
