@@ -65,6 +65,12 @@ def wait_for(condition):
         time.sleep(0.02)
 
 
+def test_a_path_is_decoded_for_the_model_too(both):
+    body = {"model": "plain", "messages": [{"role": "user", "content": "Hello"}], "temperature": 0, "max_tokens": 4}
+    assert content(both.post("/v1%2Fchat%2Fcompletions", body)) == content(both.post("/v1/chat/completions", body))
+    assert both.get("/v1%2Fmodels%2Fsmall").json()["id"] == "small"
+
+
 def test_a_folder_of_models_is_listed_and_each_answers_as_alone(folder, both, tmp_path):
     assert [m["id"] for m in both.get("/v1/models").json()["data"]] == ["plain", "small", "torn"]
     assert both.get("/v1/models/small").json()["id"] == "small"

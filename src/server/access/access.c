@@ -52,7 +52,7 @@ static void log_for_machines(const struct http_conn *conn, int status, const str
     char method[METHOD_CHARS + 1], path[PATH_CHARS + 1];
     struct fields fields = { .n = 0 };
     snprintf(method, sizeof method, "%s", head->method ? head->method : "");
-    snprintf(path, sizeof path, "%s", head->path ? head->path : "");
+    snprintf(path, sizeof path, "%s", head->raw_path ? head->raw_path : "");
     fields_add_text(&fields, "request_id", http_request(conn)->id);
     fields_add_text(&fields, "client", http_request(conn)->peer);
     fields_add_text(&fields, "key", http_request(conn)->caller);
@@ -84,8 +84,8 @@ void access_log(const struct http_conn *conn, int status, bool is_complete)
     if (http_request(conn)->data)
         job_describe(http_request(conn)->data, tokens, sizeof tokens);
     log_info("%s %s \"%.*s %.*s\" %d %s%.1f ms%s%s%s%s%s", http_request(conn)->peer, http_request(conn)->id,
-             METHOD_CHARS, head->method ? head->method : "-", PATH_CHARS, head->path ? head->path : "-",
-             status, is_complete ? "" : "client gone after ", (double)took_us / 1e3, tokens,
-             *http_request(conn)->caller ? " key=" : "", http_request(conn)->caller, trace ? " trace=" : "",
-             trace ? trace->trace_id : "");
+             METHOD_CHARS, head->method ? head->method : "-", PATH_CHARS,
+             head->raw_path ? head->raw_path : "-", status, is_complete ? "" : "client gone after ",
+             (double)took_us / 1e3, tokens, *http_request(conn)->caller ? " key=" : "",
+             http_request(conn)->caller, trace ? " trace=" : "", trace ? trace->trace_id : "");
 }

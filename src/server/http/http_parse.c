@@ -35,11 +35,14 @@ static bool take_line(char **at, char *end, char **line)
     return true;
 }
 
-/* Decodes a path in place, once, so that routes and names are compared as they are meant. */
-static int decode_path(char *path, const char **why)
+/* Decodes the path, once, so that routes and names are compared as they are meant. */
+static int decode_path(struct http_head *head, const char **why)
 {
-    char *out = path;
-    for (const char *p = path; *p; p++) {
+    head->decoded = strdup(head->raw_path);
+    if (!head->decoded)
+        return refuse_head(503, "out of memory", why);
+    char *out = head->decoded;
+    for (const char *p = head->raw_path; *p; p++) {
         uint32_t byte = (unsigned char)*p;
         if (*p == '%') {
             if (!hex_read(p + 1, strnlen(p + 1, 2), 2, &byte))
@@ -51,6 +54,7 @@ static int decode_path(char *path, const char **why)
         *out++ = (char)byte;
     }
     *out = '\0';
+    head->path = head->decoded;
     return 0;
 }
 
@@ -92,8 +96,8 @@ static int parse_request_line(struct http_head *head, char *line, const char **w
         head->query = query + 1;
     }
     head->method = line;
-    head->path = target;
-    return decode_path(target, why);
+    head->path = head->raw_path = target;
+    return strchr(target, '%') ? decode_path(head, why) : 0;
 }
 
 static int parse_header_line(struct http_head *head, char *line, const char **why)
@@ -219,6 +223,7 @@ int http_head_parse(struct http_head *out, const char *bytes, size_t n_bytes, co
 void http_head_clear(struct http_head *head)
 {
     free(head->text);
+    free(head->decoded);
     *head = (struct http_head){ 0 };
 }
 

@@ -26,9 +26,11 @@ struct http_head {
     /* The host and port that the client addresses: from an absolute target, else from the header
      * Host; NULL: neither. */
     const char *host;
-    /* path begins with '/' and is percent-decoded; query, without '?', is not: "" if there is none. */
-    const char *method, *path, *query;
-    int minor; /* of HTTP/1.minor */
+    /* path begins with '/' and is percent-decoded; raw_path is as it was sent. query, without '?', is not decoded: "" if
+     * there is none. */
+    const char *method, *path, *raw_path, *query;
+    char *decoded; /* path, unless it is raw_path */
+    int minor;     /* of HTTP/1.minor */
     struct http_header headers[HTTP_MAX_HEADERS];
     int n_headers;
     bool keep_alive, chunked, expects_continue;

@@ -260,30 +260,13 @@ static bool add_headers(struct evbuffer *out, const struct http_request *request
     return ok;
 }
 
-/* The path of a request is decoded (http_parse.h). */
-static bool add_path(struct evbuffer *out, const char *path)
-{
-    static const char PLAIN[] =
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/:@!$&'()*+,;=";
-    bool ok = true;
-    while (ok && *path) {
-        size_t n = strspn(path, PLAIN);
-        ok = n > 0 ? evbuffer_add(out, path, n) == 0
-                   : evbuffer_add_printf(out, "%%%02X", (unsigned)(unsigned char)*path) > 0;
-        path += n > 0 ? n : 1;
-    }
-    return ok;
-}
-
 static bool write_request(struct upstream *up, const char *path, const struct buf *body)
 {
     struct evbuffer *out = bufferevent_get_output(up->bev);
     const struct http_request *request = up->conn ? http_request(up->conn) : NULL;
     const char *query = request ? request->head.query : "";
-    bool ok = evbuffer_add_printf(out, "%s ", request ? request->head.method : "GET") > 0 &&
-              add_path(out, path) &&
-              evbuffer_add_printf(out, "%s%s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n",
-                                  *query ? "?" : "", query) > 0;
+    bool ok = evbuffer_add_printf(out, "%s %s%s%s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n",
+                                  request ? request->head.method : "GET", path, *query ? "?" : "", query) > 0;
     if (request)
         ok = ok && add_headers(out, request);
     if (body)
@@ -324,7 +307,7 @@ struct upstream *upstream_forward(struct event_base *base, const char *socket, s
     if (!up)
         return NULL;
     up->conn = conn;
-    if (!begin(up, socket, http_request(conn)->head.path, body)) {
+    if (!begin(up, socket, http_request(conn)->head.raw_path, body)) {
         upstream_free(up);
         return NULL;
     }
