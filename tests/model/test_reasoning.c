@@ -242,6 +242,7 @@ static void templates_tell_their_forms(void **state)
         { "<tool_calls>[{ '<answer>' in content and '</answer>' </think>", "apriel", "hunyuan" },
         { "the marker [BEGIN FINAL RESPONSE] <tool_calls>", "apriel", "apriel-1.6" },
         { "<|START_THINKING|> <|START_TEXT|> <|START_ACTION|>", "command-r", "cohere-text" },
+        { "'<function_calls>' + calls '<|im_start|>assistant\n<think>'", "olmo-3", "think" },
         { "{{ message.content }}", NULL, NULL },
     };
     (void)state;

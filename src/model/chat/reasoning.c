@@ -71,6 +71,8 @@ static const struct reasoning_form FORMS[] = {
     { "kimi-vl", "◁/think▷", "◁think▷", "◁/think▷", "◁/think▷" },
     { "exaone-deep", "<thought>", "<thought>", "</thought>", "\n</thought>\n\n" },
     { "think", "</think>", "<think>", "</think>", "\n</think>\n\n" },
+    /* Olmo 3: of the marks the template has the first, at the end of the prompt. */
+    { "think", "assistant\n<think>", "<think>", "</think>", "\n</think>\n\n" },
     /* No reasoning: text begins with its recipient. */
     { "functionary-v3.2", ">>>all", NULL, NULL, NULL, "all\n" },
     { "functionary-v2", "<|recipient|>", NULL, NULL, NULL, "all\n<|content|>" },
