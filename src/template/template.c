@@ -169,9 +169,13 @@ enum tutti_status template_render(const struct template *tpl, const struct templ
     return TUTTI_OK;
 }
 
-/* Constants, signs, and lists of them. */
-static bool is_literal(const struct expr *e)
+/* Constants, signs, and lists of them. JSON's null becomes a constant: Olmo 3's template writes values as JSON. */
+static bool is_literal(struct expr *e)
 {
+    if (e->kind == EXPR_NAME && strcmp(e->name, "null") == 0) {
+        e->kind = EXPR_CONST;
+        e->value = value_none();
+    }
     if (e->kind == EXPR_CONST)
         return true;
     if (e->kind == EXPR_UNARY)

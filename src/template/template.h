@@ -85,7 +85,7 @@ MUST_CHECK enum tutti_status template_render(const struct template *tpl, const s
                                              struct template_output *out, struct tutti_error *err);
 
 /* Converts the named arguments of a Python call, "a=1, b='x'", to a JSON object in *out. Only
- * literals are allowed: no names, no operators. TUTTI_E_FORMAT: anything else. */
+ * literals are allowed, also null: no names, no operators. TUTTI_E_FORMAT: anything else. */
 MUST_CHECK enum tutti_status template_read_arguments(const char *text, size_t n_bytes,
                                                      struct template_output *out, struct tutti_error *err);
 void template_output_clear(struct template_output *out); /* a zeroed one is allowed */
