@@ -386,14 +386,14 @@ void describe_transformers(struct model_desc *d, struct config *c,
     describe_rotation(d, c, defaults);
 }
 
-/* llama.cpp's use of YaRN's settings differs between releases, so only the usual values are
- * supported. */
-static void expect_plain_yarn(struct config *c, bool is_yarn)
+/* llama.cpp's use of YaRN's settings differs between releases, so only the usual values are supported. Its
+ * converter writes transformers' attention_factor as yarn_attn_factor, which the usual one replaces there. */
+static void expect_plain_yarn(struct config *c, bool is_yarn, double factor)
 {
     double ext = config_float_or(c, "rope.scaling.yarn_ext_factor", -1e6, 1e6, -1);
-    if (config_float_or(c, "rope.scaling.yarn_attn_factor", -1e6, 1e6, 1) != 1)
-        config_unsupported(c, "rope.scaling.yarn_attn_factor",
-                           "YaRN with a factor of attention other than 1");
+    double attention = config_float_or(c, "rope.scaling.yarn_attn_factor", -1e6, 1e6, 1);
+    if (attention != 1 && !(is_yarn && fabs(attention / model_yarn_scale(factor) - 1) < 1e-6))
+        config_unsupported(c, "rope.scaling.yarn_attn_factor", "YaRN with a factor of attention of its own");
     if (ext >= 0 && ext != (is_yarn ? 1 : 0)) /* negative: not given */
         config_unsupported(c, "rope.scaling.yarn_ext_factor",
                            is_yarn ? "YaRN with another ramp than 1" : "a ramp without YaRN");
@@ -440,7 +440,7 @@ static void read_gguf_scaling(struct model_desc *d, struct config *c)
                                           d->n_ctx);
         s->attention_factor = attention;
     }
-    expect_plain_yarn(c, is_yarn);
+    expect_plain_yarn(c, is_yarn, s->factor);
 }
 
 void describe_gguf(struct model_desc *d, struct config *c)
