@@ -221,6 +221,35 @@ void describe_rope(struct model_desc *d, struct config *c, const char *object,
     read_rope_scaling(d, c, object, defaults);
 }
 
+/* Published files have one scaling, which is that of the layers without a window, newer ones an object for
+ * each kind of layers. */
+double describe_kinds_rope(struct model_desc *d, struct config *c,
+                           const struct transformers_defaults *defaults, double local)
+{
+    const json_t *parameters = json_object_get(c->root, "rope_parameters");
+    if (json_is_object(json_object_get(parameters, "full_attention"))) {
+        if (config_has_object(c, "rope_scaling"))
+            config_unsupported(c, "rope_scaling", "an object in addition to rope_parameters.full_attention");
+        describe_rope(d, c, "rope_parameters.full_attention", defaults);
+    }
+    const char *key = "rope_parameters.sliding_attention.rope_type",
+               *type = config_string_or(c, key, "default");
+    if (strcmp(type, "default") != 0)
+        config_unsupported(c, key, type);
+    return config_float_or(c, "rope_parameters.sliding_attention.rope_theta", 1e-6, 1e12, local);
+}
+
+void describe_window_rope(struct model_desc *d, double theta)
+{
+    for (int i = 0; i < d->n_kinds; i++) {
+        struct attn_desc *a = &d->kinds[i].attn;
+        if (a->window == 0)
+            continue;
+        a->rope_theta = theta;
+        a->rope_scaling = (struct rope_scaling){ .kind = ROPE_SCALING_NONE };
+    }
+}
+
 /* Newer files have all rotary settings in rope_parameters, older ones at top level and in
  * rope_scaling. If a file has both objects, transformers uses rope_scaling only. */
 void describe_rotation(struct model_desc *d, struct config *c, const struct transformers_defaults *defaults)
@@ -387,7 +416,7 @@ void describe_transformers(struct model_desc *d, struct config *c,
 }
 
 /* llama.cpp's use of YaRN's settings differs between releases, so only the usual values are supported. Its
- * converter writes transformers' attention_factor as yarn_attn_factor, which the usual one replaces there. */
+ * converter writes transformers' attention_factor as yarn_attn_factor; newer releases use the usual one instead. */
 static void expect_plain_yarn(struct config *c, bool is_yarn, double factor)
 {
     double ext = config_float_or(c, "rope.scaling.yarn_ext_factor", -1e6, 1e6, -1);

@@ -67,6 +67,16 @@ void describe_rotation(struct model_desc *desc, struct config *c,
 void describe_rope(struct model_desc *desc, struct config *c, const char *object,
                    const struct transformers_defaults *defaults);
 
+/* Reads what rope_parameters says for each kind of layers, if it does: that of layers without a window into
+ * kinds[0]. To be called after describe_rotation(). local: rope_theta of layers with a window where that does not
+ * say it. Returns what it is. */
+double describe_kinds_rope(struct model_desc *desc, struct config *c,
+                           const struct transformers_defaults *defaults, double local);
+
+/* Layers with a window rotate with this rope_theta and without a scaling. To be called after the kinds are
+ * split. */
+void describe_window_rope(struct model_desc *desc, double theta);
+
 enum {
     ACTIVATIONS_WITHOUT_GATE = 1 << ACT_GELU_TANH | 1 << ACT_GELU_SIGMOID | 1 << ACT_GELU_ERF | 1 << ACT_RELU
 };

@@ -6,7 +6,6 @@
 #include "model/families/names.h"
 
 #include <math.h>
-#include <string.h>
 
 #define LAYER "model.layers.%d."
 #define NAMES_GEMMA                                                                                          \
@@ -112,18 +111,6 @@ static void describe_gemma2(struct model_desc *d, struct config *c, bool is_gguf
     describe_layer_periods(d, c, window, period);
 }
 
-/* The layers with a window rotate with a base of their own, and without a scaling. */
-static void set_local_rope(struct model_desc *d, double theta)
-{
-    for (int i = 0; i < d->n_kinds; i++) {
-        struct attn_desc *a = &d->kinds[i].attn;
-        if (a->window == 0)
-            continue;
-        a->rope_theta = theta;
-        a->rope_scaling = (struct rope_scaling){ .kind = ROPE_SCALING_NONE };
-    }
-}
-
 static void describe_gguf_gemma3(struct model_desc *d, struct config *c)
 {
     describe_gguf(d, c);
@@ -136,26 +123,7 @@ static void describe_gguf_gemma3(struct model_desc *d, struct config *c)
         config_unsupported(c, "rope.scaling.attn_factor", "a factor of attention of layers with a window");
     describe_layer_periods(
         d, c, window, config_int_or(c, "attention.sliding_window_pattern", 1, LIMIT_LAYERS, GEMMA3_PERIOD));
-    set_local_rope(d, config_float_or(c, "rope.freq_base_swa", 1e-6, 1e12, 10000));
-}
-
-/* Published files have both bases and the scaling of the layers without a window at top level, newer
- * ones an object for each kind of layers. */
-static double read_gemma3_rope(struct model_desc *d, struct config *c,
-                               const struct transformers_defaults *defaults)
-{
-    double local = config_float_or(c, "rope_local_base_freq", 1e-6, 1e12, 10000);
-    const json_t *parameters = json_object_get(c->root, "rope_parameters");
-    if (json_is_object(json_object_get(parameters, "full_attention"))) {
-        if (config_has_object(c, "rope_scaling"))
-            config_unsupported(c, "rope_scaling", "an object in addition to rope_parameters.full_attention");
-        describe_rope(d, c, "rope_parameters.full_attention", defaults);
-    }
-    const char *key = "rope_parameters.sliding_attention.rope_type",
-               *type = config_string_or(c, key, "default");
-    if (strcmp(type, "default") != 0)
-        config_unsupported(c, key, type);
-    return config_float_or(c, "rope_parameters.sliding_attention.rope_theta", 1e-6, 1e12, local);
+    describe_window_rope(d, config_float_or(c, "rope.freq_base_swa", 1e-6, 1e12, 10000));
 }
 
 static void describe_gemma3(struct model_desc *d, struct config *c, bool is_gguf)
@@ -171,10 +139,11 @@ static void describe_gemma3(struct model_desc *d, struct config *c, bool is_gguf
     set_common(d);
     read_attention(d, c);
     d->logit_softcap = read_cap(c, "final_logit_softcapping", 0);
-    double local = read_gemma3_rope(d, c, &defaults);
+    double local = config_float_or(c, "rope_local_base_freq", 1e-6, 1e12, 10000);
+    local = describe_kinds_rope(d, c, &defaults, local);
     describe_layer_periods(d, c, config_int_or(c, "sliding_window", 1, INT32_MAX, 4096),
                            config_int_or(c, "sliding_window_pattern", 1, LIMIT_LAYERS, GEMMA3_PERIOD));
-    set_local_rope(d, local);
+    describe_window_rope(d, local);
 }
 
 /* The period of the layers without a window; 0: they have none. */
