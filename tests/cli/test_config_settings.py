@@ -11,6 +11,7 @@ IDS = "5,9,2,11,7,3,8,14,6,10,4,12,13,15,16,17,18,19,20,21"
 LINEAR = {"rope_type": "linear", "factor": 4.0}
 FULL = {"rope_type": "default", "rope_theta": 5e4}
 SLIDING = {"rope_type": "default", "rope_theta": 1e3}
+YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64}
 
 
 def changed(folder, name, settings, without=()):
@@ -49,7 +50,52 @@ def test_gemma_3_reads_the_base_of_rope_scaling(logits):
     assert logits("gemma3-tiny", {"rope_scaling": LINEAR, "rope_theta": 1e6}, keys) == logits("gemma3-tiny", {"rope_scaling": LINEAR}, keys)
 
 
+def test_olmo_3_scales_the_layers_without_a_window(logits):
+    keys = ["rope_theta", "rope_scaling"]
+    plain = logits("olmo3-tiny", {})
+    # transformers 4, 5 before 5.24, and since; factor of attention and ramp are the usual ones
+    assert plain == logits("olmo3-tiny", {"rope_scaling": YARN, "rope_theta": 5e5})
+    assert plain == logits("olmo3-tiny", {"rope_parameters": {**YARN, "rope_theta": 5e5}}, keys)
+    full, sliding = {**YARN, "rope_theta": 5e5}, {"rope_type": "default", "rope_theta": 5e5}
+    assert plain == logits("olmo3-tiny", {"rope_parameters": {"full_attention": full, "sliding_attention": sliding}}, keys)
+    assert plain == logits("olmo3-tiny", {"rope_parameters": {"full_attention": YARN}}, keys)
+    unscaled = logits("olmo3-tiny", {}, ["rope_scaling"])
+    others = [logits("olmo3-tiny", {"rope_parameters": {"full_attention": full, "sliding_attention": SLIDING}}, keys),
+              logits("olmo3-tiny", {"rope_theta": 1e3}), unscaled]
+    assert len({plain, *others}) == 4
+    assert unscaled == logits("olmo3-tiny", {"layer_types": ["sliding_attention"] * 5})  # the ids fit into the window
+
+
+def test_olmo_3_has_windows_in_three_of_four_layers(logits):
+    plain = logits("olmo3-tiny", {"sliding_window": 7})
+    assert plain == logits("olmo3-tiny", {"sliding_window": 7}, ["layer_types"])
+    assert plain != logits("olmo3-tiny", {"sliding_window": 4096}) == logits("olmo3-tiny", {}, ["sliding_window"])
+
+
+@pytest.mark.parametrize("settings, said", [
+    ({"layer_types": ["full_attention"] + ["sliding_attention"] * 4}, "layer_types: windows in other layers"),
+    ({"rope_parameters": {"full_attention": YARN, "sliding_attention": SLIDING}}, "rope_parameters: another rope_theta"),
+    ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}}, "rope_type: llama3"),
+    ({"head_dim": 24}, "head_dim: another number"),
+    ({"attention_bias": True}, "attention_bias: true"),
+])
+def test_gguf_cannot_have_every_olmo_3(tmp_path, settings, said):
+    folder = changed(tmp_path / "model", "olmo3-tiny", settings, ["rope_scaling"])
+    refused = tutti("convert", folder, tmp_path / "out.gguf", "--type", "f32", check=1).stderr
+    assert said in refused and "which GGUF's architecture olmo2 cannot express" in refused
+
+
+def test_gguf_cannot_have_a_tied_olmo_3(tmp_path):
+    folder = changed(tmp_path / "model", "olmo3-tiny", {"tie_word_embeddings": True})
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes().replace(b'"lm_head.weight"', b'"classifier.one"'))
+    tutti("logits", folder, "--ids", IDS, "--out", tmp_path / "out")
+    assert "tie_word_embeddings: true, which GGUF" in tutti("convert", folder, tmp_path / "out.gguf", check=1).stderr
+
+
 @pytest.mark.parametrize("name, settings, said", [
+    ("olmo3-tiny", {"rope_parameters": {"full_attention": FULL, "sliding_attention": YARN}}, "sliding_attention.rope_type: yarn"),
+    ("olmo3-tiny", {"sliding_window": None}, "sliding_window"),
     ("gemma3-tiny", {"rope_parameters": {"full_attention": FULL, "sliding_attention": SLIDING}, "rope_scaling": LINEAR}, "rope_scaling: an object"),
     ("gemma3-tiny", {"rope_parameters": {"full_attention": {**FULL, "alpha": 7}, "sliding_attention": SLIDING}}, "full_attention.alpha"),
     ("deepseek-v2-tiny", {"routed_scaling_factor": 0.0}, "routed_scaling_factor"),

@@ -1,6 +1,7 @@
 """What `tutti convert` writes into GGUF compared with llama.cpp's own converter (tools/fixtures/converter_fixtures.py): every key
 that its files have, with the same value, and the same tensors in the same shapes."""
 import json
+import math
 import os
 import struct
 
@@ -51,6 +52,8 @@ def is_different_by_design(key, ours, theirs):
     n_more = theirs.get("nextn_predict_layers", 0)
     if key == "nextn_predict_layers" or (key == "block_count" and ours == theirs[key] - n_more):
         return True
+    if key == "rope.scaling.yarn_attn_factor":  # the usual factor, which llama.cpp uses without this key, too
+        return theirs[key] == pytest.approx(1 + 0.1 * math.log(theirs["rope.scaling.factor"]))
     if key == "rope.scaling.original_context_length" and theirs[key] == theirs["context_length"]:
         return True                      # what it is without this key
     # Of a model without a dense layer this width means nothing; tutti has that of the experts.

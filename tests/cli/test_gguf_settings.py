@@ -89,6 +89,10 @@ def refusal(path):
     # The layers that the model has: refused for what is missing in the file only.
     ("exaone4-tiny", {**LARGE, PATTERN: (UINT32, 4)}, "tensor blk.2.attn_q.weight is missing"),
     ("exaone4-tiny", {**LARGE, PATTERN: (LIST, (BOOL, [True, True, True, False] * 16))}, "tensor blk.2.attn_q.weight is missing"),
+    ("olmo3-tiny", {"olmo2.attention.sliding_window_pattern": (UINT32, 2)}, "sliding_window_pattern: windows"),
+    ("olmo3-tiny", {"olmo2.attention.sliding_window_pattern": (LIST, (BOOL, [True, False] * 2 + [True]))}, "sliding_window_pattern: windows"),
+    ("olmo3-tiny", {"olmo2.rope.freq_base_swa": (FLOAT, 1e4)}, "rope.freq_base_swa"),
+    ("olmo3-tiny", {"olmo2.rope.scaling.yarn_attn_factor": (FLOAT, 1.5)}, "rope.scaling.yarn_attn_factor"),
     ("gemma3-tiny", {"gemma3.rope.scaling.attn_factor": (FLOAT, 1.5)}, "rope.scaling.attn_factor"),
     ("gemma3-tiny", {"gemma3.rope.scaling.type": (STRING, "yarn"), "gemma3.rope.scaling.factor": (FLOAT, 4.0),
                      "gemma3.rope.scaling.original_context_length": (UINT32, 32), "gemma3.rope.scaling.attn_factor": (FLOAT, 1.5)},

@@ -48,6 +48,7 @@ static const struct fixture {
     { "smollm3", "smollm3-tiny" },
     { "starcoder2", "starcoder2-tiny" },
     { "olmo2", "olmo2-tiny" },
+    { "olmo3", "olmo3-tiny" },
     { "exaone4", "exaone4-tiny" },
     { "phi2", "phi2-tiny" },
     { "gpt-neox", "gpt-neox-tiny" },

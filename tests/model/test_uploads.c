@@ -23,6 +23,8 @@
     "\"baichuan\",\"pad_token_id\":0,\"rms_norm_eps\":1e-06,\"tie_word_embeddings\":false,\"torch_dtype\":"  \
     "\"bfloat16\",\"use_cache\":true," more "}"
 
+#define FOUR_LAYERS "\"sliding_attention\",\"sliding_attention\",\"sliding_attention\",\"full_attention\""
+
 static const struct upload {
     const char *what, *config;
     const char *family; /* NULL: none */
@@ -48,6 +50,21 @@ static const struct upload {
             "\"high_freq_factor\":4.0,\"low_freq_factor\":1.0,"
             "\"original_max_position_embeddings\":8192,\"rope_type\":\"llama3\"}"),
       "llama", NULL },
+    { "Olmo-3-7B-Think",
+      "{\"architectures\":[\"Olmo3ForCausalLM\"],\"attention_bias\":false,\"attention_dropout\":0.0,"
+      "\"dtype\":"
+      "\"bfloat16\",\"eos_token_id\":100257,\"hidden_act\":\"silu\",\"hidden_size\":4096,\"initializer_"
+      "range\":"
+      "0.02,\"intermediate_size\":11008,\"layer_types\":[" FOUR_LAYERS "," FOUR_LAYERS "," FOUR_LAYERS
+      "," FOUR_LAYERS "," FOUR_LAYERS "," FOUR_LAYERS "," FOUR_LAYERS "," FOUR_LAYERS "],"
+      "\"max_position_embeddings\":65536,\"model_type\":\"olmo3\",\"num_attention_heads\":32,"
+      "\"num_hidden_layers\":32,\"num_key_value_heads\":32,\"pad_token_id\":100277,\"rms_norm_eps\":1e-06,"
+      "\"rope_scaling\":{\"attention_factor\":1.2079441541679836,\"beta_fast\":32.0,\"beta_slow\":1.0,"
+      "\"factor\":8.0,\"original_max_position_embeddings\":8192,\"rope_type\":\"yarn\"},\"rope_theta\":"
+      "500000,"
+      "\"sliding_window\":4096,\"tie_word_embeddings\":false,\"transformers_version\":\"4.57.1\","
+      "\"use_cache\":false,\"vocab_size\":100278}",
+      "olmo2", NULL },
     { "InternLM2.5-7B",
       "{\"architectures\":[\"InternLM2ForCausalLM\"],\"attn_implementation\":\"eager\",\"auto_map\":"
       "{\"AutoConfig\":\"configuration_internlm2.InternLM2Config\",\"AutoModelForCausalLM\":"

@@ -51,6 +51,7 @@ static const struct family_fixture {
     { "smollm3-tiny", false },
     { "starcoder2-tiny", false },
     { "olmo2-tiny", true },
+    { "olmo3-tiny", true },
     { "exaone4-tiny", false },
     { "exaone4-tiny-hybrid", false },
     { "phi2-tiny", false },

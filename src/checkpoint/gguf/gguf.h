@@ -96,6 +96,7 @@ void gguf_writer_strings(struct gguf_writer *w, const char *key, const char *con
 void gguf_writer_f32s(struct gguf_writer *w, const char *key, const float *values, size_t n);
 void gguf_writer_i32s(struct gguf_writer *w, const char *key, const int32_t *values, size_t n);
 void gguf_writer_u8s(struct gguf_writer *w, const char *key, const uint8_t *values, size_t n);
+void gguf_writer_bools(struct gguf_writer *w, const char *key, const bool *values, size_t n);
 
 /* shape as C indexes, as in struct tensor. dtype: one that dtype_is_weight(). */
 void gguf_writer_tensor(struct gguf_writer *w, const char *name, enum dtype dtype, int n_dims,

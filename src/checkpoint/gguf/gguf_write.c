@@ -139,6 +139,14 @@ void gguf_writer_u8s(struct gguf_writer *w, const char *key, const uint8_t *valu
     stick(w, add_array(w, key, GGUF_U8, n) && buf_add(&w->metadata, values, n));
 }
 
+void gguf_writer_bools(struct gguf_writer *w, const char *key, const bool *values, size_t n)
+{
+    bool ok = add_array(w, key, GGUF_BOOL, n);
+    for (size_t i = 0; ok && i < n; i++)
+        ok = add_le(&w->metadata, values[i], 1);
+    stick(w, ok);
+}
+
 static bool gguf_add_tensor(struct gguf_writer *w, const char *name, enum dtype dtype, int n_dims,
                             const int64_t *shape, size_t n_bytes)
 {
