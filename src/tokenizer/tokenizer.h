@@ -124,6 +124,7 @@ struct added_token tokenizer_added(const struct tokenizer *tok, size_t index);
  * (the default), or only at the start of the text. */
 void tokenizer_set_prefix_rule(struct tokenizer *tok, bool at_first_only);
 bool tokenizer_prefixes_first_only(const struct tokenizer *tok);
+void tokenizer_drop_prefix(struct tokenizer *tok); /* text gets no dummy prefix, whatever the file says */
 
 /* Sets the bos and eos tokens; -1: none. */
 void tokenizer_set_ends(struct tokenizer *tok, int32_t bos_id, int32_t eos_id);

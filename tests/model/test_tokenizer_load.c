@@ -108,6 +108,10 @@ static void a_unigram_vocabulary_has_the_defaults_of_its_kind(void **state)
     assert_int_equal(tokenizer_bos(tok), -1);
     assert_int_equal(tokenizer_eos(tok), 1);
     assert_int_equal(tokenizer_unk(tok), 2);
+    const struct token_affixes *affixes = tokenizer_affixes(tok);
+    assert_true(affixes->is_known && affixes->n_before == 0);
+    assert_int_equal(affixes->n_after, 1);
+    assert_int_equal(affixes->after[0], 1);
     static const int32_t WANT[] = { 4, 3, 2 };
     assert_true(tokenizer_encode(tok, "a b", 3, &ids)); /* no blank in front, no byte pieces */
     assert_int_equal(ids.n, 3);
@@ -126,6 +130,10 @@ static void a_vocabulary_without_bytes_has_unknown_text(void **state)
     struct ids ids = { 0 };
     if (load(&tok, "llama", &NONE, N_TOKENS, why, &err) != TUTTI_OK)
         fail_msg("%s", err.text);
+    const struct token_affixes *affixes = tokenizer_affixes(tok);
+    assert_true(affixes->is_known && affixes->n_after == 0);
+    assert_int_equal(affixes->n_before, 1);
+    assert_int_equal(affixes->before[0], 1);
     static const int32_t WANT[] = {
         3, 4, 3, 0
     }; /* a blank in front; the unknown piece is the first unless the file says it */

@@ -147,8 +147,8 @@ static void post_processors_put_tokens_around_a_text(void **state)
         const char *text;
         struct token_affixes want;
     } CASES[] = {
-        { WITH("\"post_processor\":null"), { .is_known = false } },
-        { WITH("\"post_processor\":{\"type\":\"ByteLevel\"}"), { .is_known = false } },
+        { WITH("\"post_processor\":null"), { .is_known = true } },
+        { WITH("\"post_processor\":{\"type\":\"ByteLevel\"}"), { .is_known = true } },
         { WITH(TEMPLATE(TEXT_A)), { .is_known = true } },
         { WITH(TEMPLATE(SPECIAL("a") "," TEXT_A "," SPECIAL("ba"))),
           { .is_known = true, .n_before = 1, .before = { 0 }, .n_after = 2, .after = { 1, 0 } } },
@@ -178,6 +178,138 @@ static void post_processors_put_tokens_around_a_text(void **state)
         if (tokenizer_from_json(&tok, &file, NULL, &err) != TUTTI_OK)
             fail_msg("case %zu: %s", i, err.text);
         assert_memory_equal(tokenizer_affixes(tok), &CASES[i].want, sizeof CASES[i].want);
+        tokenizer_free(tok);
+    }
+}
+
+/* Tokens: a 0, b 1, a blank 2, <s> 3, </s> 4, <x> 5, <y> 6; only <s> and </s> are special. */
+#define SETTINGS(pre, post)                                                                                  \
+    "{" DECODER ",\"pre_tokenizer\":" pre ",\"post_processor\":" post                                        \
+    ",\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"\xC4\xA0\":2,\"<s>\":3,\"</s>\":4,\"<x>\":5," \
+    "\"<y>\":6},\"merges\":[]},\"added_tokens\":[{\"id\":3,\"content\":\"<s>\",\"special\":true},"           \
+    "{\"id\":4,\"content\":\"</s>\",\"special\":true},{\"id\":5,\"content\":\"<x>\",\"special\":false,"      \
+    "\"normalized\":false}]}"
+#define BYTES_PRE(prefix) "{\"type\":\"ByteLevel\",\"add_prefix_space\":" prefix "}"
+#define BYTES_POST        "{\"type\":\"ByteLevel\"}"
+#define BOS_POST                                                                                             \
+    "{\"type\":\"TemplateProcessing\",\"single\":[" SPECIAL(                                                 \
+        "x") "," TEXT_A "],\"special_tokens\":{\"x\":{\"ids\":[3]}}}"
+#define ENDS "\"bos_token\":\"<s>\",\"eos_token\":\"</s>\""
+
+static struct tokenizer *with_settings(const char *text, const char *config)
+{
+    struct byte_file file = { text, strlen(text), "some.json" };
+    struct tokenizer *tok = NULL;
+    struct tutti_error err = { 0 };
+    json_t *settings = config ? json_loads(config, 0, NULL) : NULL;
+    assert_true(!config || settings);
+    if (tokenizer_from_json(&tok, &file, settings, &err) != TUTTI_OK)
+        fail_msg("%s", err.text);
+    json_decref(settings);
+    return tok;
+}
+
+/* As in transformers 4.57.6, and 5.24 for the settings that it wrote. */
+static void some_classes_say_what_is_around_a_text(void **state)
+{
+    (void)state;
+    static const char *const POSTS[] = { SETTINGS(BYTES_PRE("false"), "null"),
+                                         SETTINGS(BYTES_PRE("false"), BYTES_POST),
+                                         SETTINGS(BYTES_PRE("false"), BOS_POST) };
+    static const struct {
+        const char *config;
+        int n_before[3], n_after; /* for each of POSTS; for all */
+    } CASES[] = {
+        { "{" ENDS ",\"tokenizer_class\":\"GPT2Tokenizer\"}", { 0, 0, 1 }, 0 },
+        { "{" ENDS ",\"tokenizer_class\":\"GPT2Tokenizer\",\"add_bos_token\":true}", { 0, 0, 1 }, 0 },
+        { "{" ENDS ",\"tokenizer_class\":\"GPT2Tokenizer\",\"add_bos_token\":false}", { 0, 0, 1 }, 0 },
+        { "{" ENDS ",\"tokenizer_class\":\"LlamaTokenizerFast\"}", { 1, 1, 1 }, 0 },
+        { "{" ENDS ",\"tokenizer_class\":\"LlamaTokenizer\",\"add_bos_token\":false}", { 0, 0, 0 }, 0 },
+        { "{" ENDS ",\"tokenizer_class\":\"CodeLlamaTokenizer\",\"add_eos_token\":true}", { 1, 1, 1 }, 1 },
+        { "{" ENDS ",\"tokenizer_class\":\"GemmaTokenizer\"}", { 1, 1, 1 }, 0 },
+        { "{" ENDS ",\"tokenizer_class\":\"GemmaTokenizer\",\"add_bos_token\":false}", { 0, 0, 0 }, 0 },
+        { "{" ENDS ",\"tokenizer_class\":\"CohereTokenizerFast\",\"add_bos_token\":false}", { 0, 0, 0 }, 0 },
+        { "{" ENDS ",\"tokenizer_class\":\"GPTNeoXTokenizer\"}", { 0, 0, 0 }, 0 },
+        { "{" ENDS ",\"tokenizer_class\":\"GPTNeoXTokenizer\",\"add_bos_token\":true}", { 1, 1, 1 }, 0 },
+        { "{" ENDS
+          ",\"tokenizer_class\":\"LlamaTokenizer\",\"add_bos_token\":false,\"backend\":\"tokenizers\"}",
+          { 0, 0, 1 },
+          0 },
+        { "{" ENDS ",\"tokenizer_class\":\"LlamaTokenizer\",\"backend\":\"tokenizers\"}", { 0, 0, 1 }, 0 },
+        { "{" ENDS ",\"add_bos_token\":true}", { 1, 1, 1 }, 0 }, /* LLaMA's class, by the model's type */
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        for (int k = 0; k < 3; k++) {
+            struct tokenizer *tok = with_settings(POSTS[k], CASES[i].config);
+            const struct token_affixes *a = tokenizer_affixes(tok);
+            if (!a->is_known || a->n_before != CASES[i].n_before[k] || a->n_after != CASES[i].n_after)
+                fail_msg("case %zu, file %d: known %d, %d before, %d after", i, k, a->is_known, a->n_before,
+                         a->n_after);
+            tokenizer_free(tok);
+        }
+    }
+}
+
+/* The flags and the special tokens of tokenizer_config.json, and its blank before a text. */
+static void settings_override_the_flags_of_the_file(void **state)
+{
+    (void)state;
+#define DECODER_OF(id, text, flags)                                                                          \
+    "{\"added_tokens_decoder\":{\"" id "\":{\"content\":\"" text "\"," flags "}}}"
+#define OTHER "\"tokenizer_class\":\"PreTrainedTokenizerFast\""
+    static const struct {
+        const char *prefix, *config, *text;
+        bool is_trusted;
+        int n;
+        int32_t ids[6];
+    } CASES[] = {
+        { "false", NULL, "a <x> b", false, 5, { 0, 2, 5, 2, 1 } },
+        { "false",
+          DECODER_OF("5", "<x>", "\"lstrip\":true,\"rstrip\":true"),
+          "a <x> b",
+          false,
+          3,
+          { 0, 5, 1 } },
+        { "false", DECODER_OF("5", "<x>", "\"special\":true"), "a<x>b", true, 3, { 0, 5, 1 } },
+        { "false", DECODER_OF("5", "<x>", "\"special\":true"), "a<x>b", false, 2, { 0, 1 } },
+        { "false", DECODER_OF("3", "<s>", "\"special\":false"), "a<s>b", false, 2, { 0, 1 } },
+        { "false", DECODER_OF("5", "<z>", "\"lstrip\":true"), "a <x>", false, 3, { 0, 2, 5 } },
+        { "false",
+          DECODER_OF("5", "<x>", "\"without_flags\":true,\"special\":true"),
+          "<x>",
+          false,
+          1,
+          { 5 } },
+        { "false", "{\"pad_token\":\"<y>\"}", "a<y>b", true, 3, { 0, 6, 1 } },
+        { "false", "{\"pad_token\":\"<y>\"}", "a<y>b", false, 2, { 0, 1 } },
+        { "false",
+          "{\"additional_special_tokens\":[{\"content\":\"<y>\",\"lstrip\":true}]}",
+          "a <y>b",
+          true,
+          3,
+          { 0, 6, 1 } },
+        { "false", "{\"pad_token\":\"<x>\"}", "a<x>b", false, 2, { 0, 1 } },
+        { "false", "{\"pad_token\":\"<none>\"}", "ab", true, 2, { 0, 1 } },
+        { "true", NULL, "ab", false, 3, { 2, 0, 1 } },
+        { "true", "{" OTHER "}", "ab", false, 2, { 0, 1 } },
+        { "true", "{" OTHER ",\"add_prefix_space\":true}", "ab", false, 3, { 2, 0, 1 } },
+        { "true", "{" OTHER ",\"add_prefix_space\":null}", "ab", false, 3, { 2, 0, 1 } },
+        { "true", "{" OTHER ",\"backend\":\"tokenizers\"}", "ab", false, 3, { 2, 0, 1 } },
+        { "true", "{\"tokenizer_class\":\"LlamaTokenizerFast\"}", "ab", false, 3, { 2, 0, 1 } },
+        { "false", "{" OTHER ",\"add_prefix_space\":true}", "ab", false, 3, { 2, 0, 1 } },
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        bool has_prefix = strcmp(CASES[i].prefix, "true") == 0;
+        struct tokenizer *tok = with_settings(has_prefix ? SETTINGS(BYTES_PRE("true"), "null")
+                                                         : SETTINGS(BYTES_PRE("false"), "null"),
+                                              CASES[i].config);
+        struct ids ids = { 0 };
+        size_t n_bytes = strlen(CASES[i].text);
+        assert_true(CASES[i].is_trusted ? tokenizer_encode_trusted(tok, CASES[i].text, n_bytes, &ids)
+                                        : tokenizer_encode(tok, CASES[i].text, n_bytes, &ids));
+        if (ids.n != (size_t)CASES[i].n || memcmp(ids.ids, CASES[i].ids, ids.n * sizeof *ids.ids) != 0)
+            fail_msg("case %zu: %zu ids, the first %d", i, ids.n, ids.n > 0 ? ids.ids[0] : -1);
+        ids_clear(&ids);
         tokenizer_free(tok);
     }
 }
@@ -380,6 +512,8 @@ int main(void)
     static const struct CMUnitTest TESTS[] = {
         cmocka_unit_test(a_wrong_tokenizer_json_is_told_what_is_wrong),
         cmocka_unit_test(post_processors_put_tokens_around_a_text),
+        cmocka_unit_test(some_classes_say_what_is_around_a_text),
+        cmocka_unit_test(settings_override_the_flags_of_the_file),
         cmocka_unit_test(reads_what_patterns_mean_elsewhere),
         cmocka_unit_test(a_pattern_without_end_is_stopped),
         cmocka_unit_test(a_replacement_stops_where_its_text_grows_beyond_reason),

@@ -20,6 +20,12 @@ enum tutti_status tokenizer_read_json(struct tokenizer **out, const struct token
     (void)map;
     if (!s->json)
         return error_set(err, s->json_error.status, "%s", s->json_error.text);
+    if (tokenizer_json_has_wrong_prefix(s))
+        return error_set(
+            err, TUTTI_E_UNSUPPORTED,
+            "%s: it puts a blank before a text, but add_prefix_space in tokenizer_config.json is "
+            "false; add tokenizer.model, or remove the key",
+            s->path);
     enum tutti_status st = tokenizer_apply_bert_settings(s, err);
     return st != TUTTI_OK ? st : tokenizer_from_json_root(out, s->json, s->path, s->tokenizer_config, err);
 }

@@ -53,6 +53,9 @@ MUST_CHECK enum tutti_status tokenizer_read_gguf_json(struct tokenizer **out, co
  * normalizer lets them never occur: as of early conversions of LLaMA. */
 bool tokenizer_json_hides_marks(const struct tokenizer_source *s);
 
+/* Whether tokenizer.json puts a blank before a text, but LLaMA's class does not, by add_prefix_space. */
+bool tokenizer_json_has_wrong_prefix(const struct tokenizer_source *s);
+
 /* tokenizer.model of SentencePiece, with the added tokens that other files of the folder list. */
 MUST_CHECK enum tutti_status tokenizer_read_sentencepiece(struct tokenizer **out,
                                                           const struct tokenizer_source *s,

@@ -127,7 +127,8 @@ static enum tutti_status read_first_file(struct tokenizer **out, struct tokenize
         return st;
     st = TUTTI_E_NOT_FOUND;
     bool starts_with_model = has_file(s, FILES[1].name) &&
-                             (has_only_slow_class(s) || tokenizer_json_hides_marks(s));
+                             (has_only_slow_class(s) || tokenizer_json_hides_marks(s) ||
+                              tokenizer_json_has_wrong_prefix(s));
     for (size_t k = 0; k < N_FILES; k++) {
         struct tutti_error inner;
         size_t i = starts_with_model && k < 2 ? 1 - k : k;
@@ -321,9 +322,11 @@ static void restore_marks(struct gguf_vocab *v, const json_t *added)
 }
 
 /* Sets bos and eos of a text, and the added tokens: tutti's own list, else all control and
- * user-defined pieces, as in llama.cpp. adds_bos: the default, if the file has no key for it. */
+ * user-defined pieces, as in llama.cpp. Without keys, the kind llama begins with bos and the kind t5 ends with
+ * eos; tutti's own kind leaves both to the family. */
 static enum tutti_status finish_pieces(struct tokenizer *tok, const json_t *scalars, const json_t *added,
-                                       bool adds_bos, const char *path, struct tutti_error *err)
+                                       bool is_own, bool is_unigram, const char *path,
+                                       struct tutti_error *err)
 {
     static const char BOS[] = "tokenizer.ggml.add_bos_token", EOS[] = "tokenizer.ggml.add_eos_token";
     enum tutti_status st = added ? tokenizer_add_listed(tok, added, path, err)
@@ -331,8 +334,9 @@ static enum tutti_status finish_pieces(struct tokenizer *tok, const json_t *scal
     if (st == TUTTI_OK && !added)
         st = tokenizer_finish_added(tok, path, err);
     tokenizer_set_prefix_rule(tok, flag_of(scalars, TOKENIZER_PREFIX_KEY, false));
-    if (json_object_get(scalars, BOS) || json_object_get(scalars, EOS))
-        tokenizer_set_affixes(tok, flag_of(scalars, BOS, adds_bos), flag_of(scalars, EOS, false));
+    if (!is_own || json_object_get(scalars, BOS) || json_object_get(scalars, EOS))
+        tokenizer_set_affixes(tok, flag_of(scalars, BOS, !is_unigram),
+                              flag_of(scalars, EOS, is_unigram && !is_own));
     return st;
 }
 
@@ -373,7 +377,7 @@ static enum tutti_status load_pieces(struct tokenizer **out, const struct gguf *
     if (st == TUTTI_OK)
         st = tokenizer_from_pieces(out, &vocab, path, err);
     if (st == TUTTI_OK)
-        st = finish_pieces(*out, scalars, added, !is_unigram, path, err);
+        st = finish_pieces(*out, scalars, added, is_own, is_unigram, path, err);
 done:
     json_decref(added);
     word_list_close(&words);

@@ -6,6 +6,7 @@
 #include "base/limits.h"
 #include "model/load/tokenizer_bytes.h"
 #include "model/load/tokenizer_settings.h"
+#include "tokenizer/json/byte_config.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -168,6 +169,23 @@ static enum tutti_status add_of_json(const struct adding *a, const struct tokeni
     return st;
 }
 
+/* Whether text gets no blank before it, whatever the file of a LLaMA tokenizer says. */
+static bool drops_prefix(const json_t *settings)
+{
+    return byte_config_is_class(settings, "LlamaTokenizer") &&
+           json_is_false(json_object_get(settings, "add_prefix_space"));
+}
+
+bool tokenizer_json_has_wrong_prefix(const struct tokenizer_source *s)
+{
+    const json_t *pre = json_object_get(s->json, "pre_tokenizer");
+    const char *type = json_string_value(json_object_get(pre, "type")),
+               *scheme = json_string_value(json_object_get(pre, "prepend_scheme"));
+    bool is_metaspace = type && strcmp(type, "Metaspace") == 0;
+    return drops_prefix(s->tokenizer_config) && (has_prepend(json_object_get(s->json, "normalizer"), 0) ||
+                                                 (is_metaspace && !(scheme && strcmp(scheme, "never") == 0)));
+}
+
 static enum tutti_status add_all(const struct adding *a, const struct tokenizer_source *s)
 {
     const json_t *settings = s->tokenizer_config;
@@ -191,6 +209,8 @@ static enum tutti_status add_all(const struct adding *a, const struct tokenizer_
     if (st != TUTTI_OK)
         return st;
     tokenizer_set_ends(a->tok, bos, eos);
+    if (drops_prefix(settings))
+        tokenizer_drop_prefix(a->tok);
     tokenizer_set_prefix_rule(a->tok, json_is_false(json_object_get(settings, "legacy")) && !prepends);
     tokenizer_set_affixes(a->tok, !json_is_false(json_object_get(settings, "add_bos_token")),
                           json_is_true(json_object_get(settings, "add_eos_token")));

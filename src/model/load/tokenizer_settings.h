@@ -4,11 +4,7 @@
 #define TUTTI_MODEL_LOAD_TOKENIZER_SETTINGS_H
 
 #include "checkpoint/checkpoint.h"
-#include "tokenizer/tokenizer.h"
-
-/* True in an entry of added_tokens_decoder that came from added_tokens.json, which has no flags.
- * "special" is then set if a special-token setting (such as "eos_token") names the token. */
-#define TOKENIZER_WITHOUT_FLAGS "without_flags"
+#include "tokenizer/json/byte_files.h"
 
 /* The text of a token given as a string or as an object with the member "content". NULL: neither.
  * Borrowed. */

@@ -49,8 +49,8 @@ enum tutti_status byte_config_vocab(struct tokenizer *tok, const json_t *vocab, 
     return byte_level_index(tok, name, err);
 }
 
-enum tutti_status byte_config_add(struct tokenizer *tok, const json_t *entry, int64_t id, const char *name,
-                                  struct tutti_error *err)
+static enum tutti_status add_entry(struct tokenizer *tok, const json_t *entry, int64_t id, bool is_special,
+                                   const char *name, struct tutti_error *err)
 {
     const json_t *content = json_object_get(entry, "content");
     if (!json_is_string(content))
@@ -59,7 +59,6 @@ enum tutti_status byte_config_add(struct tokenizer *tok, const json_t *entry, in
         return error_set(err, TUTTI_E_FORMAT,
                          "%s: added token \"%.64s\" has id %" PRId64 ", expected 0 to %d", name,
                          json_string_value(content), id, LIMIT_VOCAB - 1);
-    bool is_special = json_is_true(json_object_get(entry, "special"));
     const json_t *normalized = json_object_get(entry, "normalized");
     struct added_token added = {
         .id = (int32_t)id,
@@ -72,10 +71,34 @@ enum tutti_status byte_config_add(struct tokenizer *tok, const json_t *entry, in
     return byte_level_add(tok, json_string_value(content), json_string_length(content), added, name, err);
 }
 
-static bool is_added(const struct tokenizer *tok, int64_t id)
+enum tutti_status byte_config_add(struct tokenizer *tok, const json_t *entry, int64_t id, const char *name,
+                                  struct tutti_error *err)
 {
-    return id >= 0 && id < tok->n_pieces &&
-           (tok->pieces[id].type == PIECE_CONTROL || tok->pieces[id].type == PIECE_USER_DEFINED);
+    return add_entry(tok, entry, id, json_is_true(json_object_get(entry, "special")), name, err);
+}
+
+/* NULL: not added yet. */
+static const struct added_token *find_added(const struct tokenizer *tok, int64_t id)
+{
+    for (size_t i = 0; id <= tok->added.max_id && i < tok->added.n; i++)
+        if (tok->added.list[i].id == id)
+            return &tok->added.list[i];
+    return NULL;
+}
+
+/* Its flags replace those of tokenizer.json, if the id has the same text there. A token that either file calls
+ * special is special. */
+static enum tutti_status add_of_decoder(struct tokenizer *tok, const json_t *entry, int64_t id,
+                                        const char *name, struct tutti_error *err)
+{
+    const struct added_token *added = find_added(tok, id);
+    const char *text = json_string_value(json_object_get(entry, "content"));
+    bool is_special = json_is_true(json_object_get(entry, "special"));
+    if (added && (json_is_true(json_object_get(entry, TOKENIZER_WITHOUT_FLAGS)) || !text ||
+                  strlen(text) != tok->pieces[id].n_bytes ||
+                  memcmp(vocab_bytes(tok, added->id), text, strlen(text)) != 0))
+        return TUTTI_OK;
+    return add_entry(tok, entry, id, is_special || (added && added->is_special), name, err);
 }
 
 enum tutti_status byte_config_add_all(struct tokenizer *tok, const json_t *config, const char *name,
@@ -89,9 +112,7 @@ enum tutti_status byte_config_add_all(struct tokenizer *tok, const json_t *confi
         long long id = strtoll(key, &end, 10);
         if (*key < '0' || *key > '9' || *end != '\0')
             return error_set(err, TUTTI_E_FORMAT, "%s: added_tokens_decoder: \"%.32s\" is no id", name, key);
-        if (is_added(tok, id))
-            continue;
-        enum tutti_status st = byte_config_add(tok, entry, id, name, err);
+        enum tutti_status st = add_of_decoder(tok, entry, id, name, err);
         if (st != TUTTI_OK)
             return st;
     }
@@ -103,15 +124,18 @@ static enum tutti_status add_named(struct tokenizer *tok, const json_t *value, c
 {
     const char *text = json_string_value(json_is_object(value) ? json_object_get(value, "content") : value);
     int32_t id = text ? byte_config_find(tok, text) : -1;
-    if (id < 0 || is_added(tok, id))
+    const struct added_token *known = id >= 0 ? find_added(tok, id) : NULL;
+    if (id < 0 || (known && known->is_special))
         return TUTTI_OK;
     struct added_token added = {
         .id = id,
-        .is_special = true,
         .takes_left_blanks = json_is_true(json_object_get(value, "lstrip")),
         .takes_right_blanks = json_is_true(json_object_get(value, "rstrip")),
         .is_single_word = json_is_true(json_object_get(value, "single_word")),
     };
+    if (known)
+        added = *known;
+    added.is_special = true;
     return byte_level_add(tok, text, strlen(text), added, name, err);
 }
 
@@ -166,6 +190,56 @@ static enum tutti_status read_special(const struct tokenizer *tok, const json_t 
     return TUTTI_OK;
 }
 
+bool byte_config_is_class(const json_t *config, const char *name)
+{
+    const char *class = json_string_value(json_object_get(config, "tokenizer_class"));
+    size_t n = strlen(name);
+    return class && strncmp(class, name, n) == 0 && (class[n] == '\0' || strcmp(class + n, "Fast") == 0);
+}
+
+bool byte_config_is_of_5(const json_t *config)
+{
+    return json_object_get(config, "backend") != NULL;
+}
+
+int byte_config_prefix(const json_t *config)
+{
+    const json_t *adds = json_object_get(config, "add_prefix_space");
+    bool is_of_file = !config || byte_config_is_of_5(config) || (adds && !json_is_boolean(adds)) ||
+                      byte_config_is_class(config, "LlamaTokenizer");
+    return is_of_file ? -1 : json_is_true(adds);
+}
+
+/* The default of add_bos_token in classes of transformers 4 that make their own post-processor of the two
+ * settings; -1: another class, which takes the file's. */
+static int default_bos(const json_t *config)
+{
+    static const struct {
+        const char *class;
+        bool adds_bos;
+    } CLASSES[] = { { "LlamaTokenizer", true },
+                    { "CodeLlamaTokenizer", true },
+                    { "GemmaTokenizer", true },
+                    { "CohereTokenizer", true },
+                    { "GPTNeoXTokenizer", false } };
+    for (size_t i = 0; !byte_config_is_of_5(config) && i < sizeof CLASSES / sizeof *CLASSES; i++)
+        if (byte_config_is_class(config, CLASSES[i].class))
+            return CLASSES[i].adds_bos;
+    return -1;
+}
+
+/* Sets one side of a text by its setting; a token that does not exist leaves the side as it is. fallback -1:
+ * so does a setting that is missing. False: it is as it was. */
+static bool set_side(int32_t *ids, int *n, const json_t *setting, int fallback, int32_t id)
+{
+    int adds = json_is_boolean(setting) ? json_is_true(setting) : fallback;
+    if (adds < 0 || (adds > 0 && id < 0))
+        return false;
+    ids[0] = id;
+    *n = adds;
+    return true;
+}
+
 enum tutti_status byte_config_specials(struct tokenizer *tok, const json_t *config, const char *name,
                                        struct tutti_error *err)
 {
@@ -176,26 +250,17 @@ enum tutti_status byte_config_specials(struct tokenizer *tok, const json_t *conf
         st = read_special(tok, config, "eos_token", &tok->eos_id, name, err);
     if (st == TUTTI_OK)
         st = read_special(tok, config, "unk_token", &unk, name, err);
-    /* LLaMA's tokenizers build their post-processor from these two settings; others use the
-     * file's. */
-    const json_t *adds_bos = json_object_get(config, "add_bos_token"),
-                 *adds_eos = json_object_get(config, "add_eos_token");
-    const char *class = json_string_value(json_object_get(config, "tokenizer_class"));
-    bool counts = !affixes->is_known || (class && strncmp(class, "Llama", 5) == 0);
-    if (st == TUTTI_OK && json_is_boolean(adds_bos) && counts &&
-        (json_is_false(adds_bos) || tok->bos_id >= 0)) {
-        affixes->is_known = true;
-        affixes->n_before = 0;
-        if (json_is_true(adds_bos))
-            affixes->before[affixes->n_before++] = tok->bos_id;
-    }
-    if (st == TUTTI_OK && json_is_boolean(adds_eos) && counts &&
-        (json_is_false(adds_eos) || tok->eos_id >= 0)) {
-        affixes->n_after = 0;
-        if (json_is_true(adds_eos))
-            affixes->after[affixes->n_after++] = tok->eos_id;
+    if (st != TUTTI_OK)
+        return st;
+    int adds_bos = default_bos(config);
+    if (!affixes->is_known || adds_bos >= 0) {
+        int adds_eos = adds_bos < 0 ? -1 : 0;
+        affixes->is_known |= set_side(affixes->before, &affixes->n_before,
+                                      json_object_get(config, "add_bos_token"), adds_bos, tok->bos_id);
+        set_side(affixes->after, &affixes->n_after, json_object_get(config, "add_eos_token"), adds_eos,
+                 tok->eos_id);
     }
     if (tok->bos_id < 0 && affixes->n_before == 1) /* from the post-processor, if config lacks it */
         tok->bos_id = affixes->before[0];
-    return st;
+    return TUTTI_OK;
 }

@@ -21,6 +21,10 @@ struct byte_file {
  * eos and unknown tokens and, for vocab.json and tiktoken, the added tokens. TUTTI_E_FORMAT: the
  * file is invalid; TUTTI_E_UNSUPPORTED: it uses an unsupported feature; both name file and field. */
 
+/* True in an entry of added_tokens_decoder that came from added_tokens.json, which has no flags.
+ * "special" is then set if a special-token setting (such as "eos_token") names the token. */
+#define TOKENIZER_WITHOUT_FLAGS "without_flags"
+
 /* tokenizer.json; docs/tokenizers.md lists what is supported. */
 MUST_CHECK enum tutti_status tokenizer_from_json(struct tokenizer **out, const struct byte_file *file,
                                                  const json_t *config, struct tutti_error *err);

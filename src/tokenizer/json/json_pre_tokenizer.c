@@ -73,7 +73,7 @@ static enum tutti_status read_byte_level(struct json_reader *r, const json_t *pa
     if (has_bytes(r))
         return error_set(r->err, TUTTI_E_UNSUPPORTED, "%s: pre_tokenizer: ByteLevel after ByteLevel",
                          r->name);
-    if (json_is_on(part, "add_prefix_space"))
+    if (r->adds_prefix < 0 ? json_is_on(part, "add_prefix_space") : r->adds_prefix > 0)
         st = pre_tokenizer_add_step(r, (struct pre_step){ .kind = PRE_PREFIX }, NULL, 0);
     if (st == TUTTI_OK && !json_is_false(json_object_get(part, "use_regex")))
         st = add_pattern(r, PATTERN_GPT2, SPLIT_ISOLATED);
@@ -179,5 +179,7 @@ enum tutti_status json_read_pre_tokenizer(struct json_reader *r, const json_t *p
                                               { "CharDelimiterSplit", read_delimiter },
                                               { NULL, NULL } };
     static const struct json_steps KINDS = { FIELD, "pretokenizers", STEPS };
+    if (strcmp(json_reader_type(part), "ByteLevel") != 0)
+        r->adds_prefix = -1; /* within a Sequence */
     return json_read_steps(r, &KINDS, part);
 }

@@ -15,6 +15,7 @@ struct json_reader {
     struct tutti_error *err;
     /* The output of the decoder's steps so far: single tokens, tokens and runs of bytes, or one text. */
     enum { OF_TOKENS, OF_BYTES, OF_TEXT } decoded;
+    int adds_prefix; /* a ByteLevel that is the whole pre-tokenizer: 0 or 1; -1: as its part says */
 };
 
 /* A type of step, and what reads one. */

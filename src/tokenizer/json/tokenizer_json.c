@@ -128,16 +128,24 @@ static enum tutti_status read_all_parts(struct json_reader *r, const json_t *roo
     if (st == TUTTI_OK)
         st = byte_config_add_all(r->tok, config, r->name, r->err);
     if (st == TUTTI_OK)
+        st = byte_config_add_named(r->tok, config, r->name, r->err);
+    if (st == TUTTI_OK)
         st = byte_level_finish(r->tok, false, r->name, r->err);
     if (st == TUTTI_OK)
         st = json_read_post_processor(r, json_object_get(root, "post_processor"));
-    return st == TUTTI_OK ? byte_config_specials(r->tok, config, r->name, r->err) : st;
+    /* Without a post-processor, a class that has no own adds nothing either. */
+    r->tok->affixes.is_known |= json_object_get(config, "tokenizer_class") != NULL;
+    if (st == TUTTI_OK)
+        st = byte_config_specials(r->tok, config, r->name, r->err);
+    r->tok->affixes.is_known = true;
+    return st;
 }
 
 enum tutti_status tokenizer_from_json_root(struct tokenizer **out, const json_t *root, const char *name,
                                            const json_t *config, struct tutti_error *err)
 {
     struct json_reader r = { .tok = byte_level_new(), .name = name, .err = err };
+    r.adds_prefix = byte_config_prefix(config);
     if (!r.tok)
         return error_out_of_memory(name, err);
     return tokenizer_give(out, r.tok, read_all_parts(&r, root, config));

@@ -64,6 +64,7 @@ enum tutti_status tokenizer_from_vocab_merges(struct tokenizer **out, const stru
         st = byte_level_finish(tok, false, merges->name, err);
     if (st == TUTTI_OK)
         st = byte_config_specials(tok, config, vocab->name, err);
+    tok->affixes.is_known = true; /* nothing is added unless the settings say so */
     json_decref(root);
     return tokenizer_give(out, tok, st);
 }

@@ -108,6 +108,11 @@ bool tokenizer_prefixes_first_only(const struct tokenizer *tok)
     return tok->prefixes_first_only;
 }
 
+void tokenizer_drop_prefix(struct tokenizer *tok)
+{
+    tok->add_dummy_prefix = false;
+}
+
 void tokenizer_set_ends(struct tokenizer *tok, int32_t bos_id, int32_t eos_id)
 {
     tok->bos_id = bos_id;
