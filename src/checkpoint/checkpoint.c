@@ -344,6 +344,24 @@ static enum tutti_status read_yamls(struct checkpoint *ck, struct tutti_error *e
     return st;
 }
 
+/* Older uploads of AutoGPTQ have the settings of their weights in a file of their own. */
+static enum tutti_status read_quantize_config(struct checkpoint *ck, struct tutti_error *err)
+{
+    json_t *settings = NULL;
+    if (json_object_get(ck->config, "quantization_config"))
+        return TUTTI_OK;
+    char *path = checkpoint_join(ck->folder, "quantize_config.json");
+    enum tutti_status st = path ? json_file_load(path, &settings, err) : error_out_of_memory(ck->path, err);
+    if (settings && !json_object_get(settings, "quant_method") &&
+        json_object_set_new(settings, "quant_method", json_string("gptq")) != 0)
+        st = error_out_of_memory(path, err);
+    if (settings && json_object_set(ck->config, "quantization_config", settings) != 0)
+        st = error_out_of_memory(path, err);
+    json_decref(settings);
+    free(path);
+    return st;
+}
+
 /* ck->config stays NULL if the folder has none. */
 static enum tutti_status read_config(struct checkpoint *ck, struct tutti_error *err)
 {
@@ -353,7 +371,9 @@ static enum tutti_status read_config(struct checkpoint *ck, struct tutti_error *
         ck->config_path = path;
         if (!text_part_unwrap(ck->config, &ck->has_vision))
             return error_out_of_memory(path, err);
-        st = quantized_open(&ck->quantized, ck->config, path, err);
+        st = read_quantize_config(ck, err);
+        if (st == TUTTI_OK)
+            st = quantized_open(&ck->quantized, ck->config, path, err);
         return st == TUTTI_OK ? mindformers_translate(ck->config, path, err) : st;
     }
     free(path);

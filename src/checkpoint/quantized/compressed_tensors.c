@@ -60,9 +60,17 @@ static enum tutti_status configure(struct quantized *q, struct tutti_error *err)
     const char *name;
     json_t *group;
     enum tutti_status st = TUTTI_OK;
+    const json_t *transform = json_field(q->config, "transform_config"),
+                 *sparsity = json_field(q->config, "sparsity_config"),
+                 *sparse = json_field(sparsity, "format");
     const char *mixed = json_is_string(format) ? json_string_value(format) : "";
     if (!is_format(format) && strcmp(mixed, "mixed-precision") != 0)
         return quantized_refuse(q, "format", format, "pack-quantized, float-quantized or int-quantized", err);
+    if (json_object_size(transform) > 0) /* the weights are rotated, and so must be their inputs */
+        return quantized_refuse(q, "transform_config", transform, "none", err);
+    if (json_object_size(sparsity) > 0 &&
+        !(json_is_string(sparse) && !strcmp(json_string_value(sparse), "dense")))
+        return quantized_refuse(q, "sparsity_config", sparsity, "the format \"dense\"", err);
     if (json_object_size(groups) == 0)
         return quantized_refuse(q, "config_groups", groups, "an object of groups", err);
     q->block[0] = q->block[1] = 128;

@@ -562,12 +562,22 @@ static enum tutti_status read_sizes(struct quantized *q, struct tutti_error *err
     return TUTTI_OK;
 }
 
+/* The format of the weights, which newer versions of transformers write as "format". *key: the one that the
+ * file has; NULL with neither. */
+static const json_t *find_format(const struct quantized *q, const char *older, const char **key)
+{
+    const json_t *format = json_object_get(q->config, older);
+    *key = format ? older : "format";
+    return format ? format : json_object_get(q->config, "format");
+}
+
 static enum tutti_status gptq_configure(struct quantized *q, struct tutti_error *err)
 {
-    const json_t *format = json_object_get(q->config, "checkpoint_format");
-    const char *name = json_is_string(format) ? json_string_value(format) : "gptq";
-    if (strcmp(name, "gptq") != 0 && strcmp(name, "gptq_v2") != 0)
-        return quantized_refuse(q, "checkpoint_format", format, "\"gptq\" or \"gptq_v2\"", err);
+    const char *key;
+    const json_t *format = find_format(q, "checkpoint_format", &key);
+    const char *name = format ? json_string_value(format) : "gptq";
+    if (!name || (strcmp(name, "gptq") != 0 && strcmp(name, "gptq_v2") != 0))
+        return quantized_refuse(q, key, format, "\"gptq\" or \"gptq_v2\"", err);
     const json_t *marlin = json_object_get(q->config, "is_marlin_format");
     if (json_is_true(marlin))
         return quantized_refuse(q, "is_marlin_format", marlin, "false", err);
@@ -577,9 +587,10 @@ static enum tutti_status gptq_configure(struct quantized *q, struct tutti_error 
 
 static enum tutti_status awq_configure(struct quantized *q, struct tutti_error *err)
 {
-    const json_t *version = json_object_get(q->config, "version");
-    if (version && (!json_is_string(version) || strcasecmp(json_string_value(version), "gemm") != 0))
-        return quantized_refuse(q, "version", version, "\"gemm\"", err);
+    const char *key;
+    const json_t *format = find_format(q, "version", &key);
+    if (format && (!json_is_string(format) || strcasecmp(json_string_value(format), "gemm") != 0))
+        return quantized_refuse(q, key, format, "\"gemm\"", err);
     return read_sizes(q, err);
 }
 

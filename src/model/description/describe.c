@@ -181,7 +181,8 @@ static void read_rope_scaling(struct model_desc *d, struct config *c, const char
         config_unsupported(c, KEY("type"), "another type than rope_type's");
     config_skip(c, KEY("finetuned")); /* a note of YaRN's authors */
     /* The top-level key has priority. */
-    int original = config_int_or(c, KEY("original_max_position_embeddings"), 1, LIMIT_CONTEXT, d->n_ctx);
+    int original = defaults->original_n_ctx > 0 ? defaults->original_n_ctx : d->n_ctx;
+    original = config_int_or(c, KEY("original_max_position_embeddings"), 1, LIMIT_CONTEXT, original);
     original = config_int_or(c, "original_max_position_embeddings", 1, LIMIT_CONTEXT, original);
     if (defaults->has_image_sections)
         read_image_sections(d, c, object);

@@ -19,6 +19,7 @@ struct transformers_defaults {
     const char *norm_key;       /* NULL: "rms_norm_eps" */
     double rope_theta;          /* 0: 10000 */
     bool has_older_longrope;    /* the class takes "su" and "yarn" for "longrope" */
+    int original_n_ctx;         /* original_max_position_embeddings; 0: the file's max_position_embeddings */
     bool has_image_sections;    /* the rotary settings have mrope_section; "mrope" is "default" */
 };
 

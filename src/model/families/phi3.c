@@ -25,7 +25,9 @@ static const struct config_key KEYS[] = {
 static void phi3_describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
     struct attn_desc *a = &d->kinds[0].attn;
-    static const struct transformers_defaults DEFAULTS = { 0, 0, 4096, 1e-5, 1, true };
+    static const struct transformers_defaults DEFAULTS = {
+        .n_ctx = 4096, .norm_eps = 1e-5, .rotary_part = 1, .has_older_longrope = true, .original_n_ctx = 4096
+    };
     if (is_gguf) {
         describe_gguf(d, c);
         a->rope = ROPE_HALF;
