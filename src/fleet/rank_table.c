@@ -311,11 +311,6 @@ static const char *server_host(const struct table_server *s)
     return s->ip ? s->ip : s->id;
 }
 
-const char *rank_table_host(const struct rank_table *t, int rank)
-{
-    return server_host(&t->servers[t->devices[t->by_rank[rank]].server]);
-}
-
 /* ---- files for mpirun ---- */
 
 bool rank_table_hostfile(const struct rank_table *t, struct buf *out)

@@ -28,12 +28,8 @@ void rank_table_free(struct rank_table *table); /* NULL is allowed */
 int rank_table_n_ranks(const struct rank_table *table);
 int rank_table_n_servers(const struct rank_table *table);
 
-/* The host name or address of a rank's server: its host_ip or server_ip if the table has one,
- * else its server_id. */
-const char *rank_table_host(const struct rank_table *table, int rank);
-
-/* Appends the lines of an Open MPI hostfile: each host and the number of its ranks. False: out of
- * memory. */
+/* Appends the lines of an Open MPI hostfile: each host, its host_ip or server_ip if the table has one, else its
+ * server_id, and the number of its ranks. False: out of memory. */
 MUST_CHECK bool rank_table_hostfile(const struct rank_table *table, struct buf *out);
 
 /* Appends the lines of a rankfile: each rank's host and cores. The n_cores cores of a host are

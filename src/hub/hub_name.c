@@ -45,7 +45,8 @@ static bool is_name_part(const char *text, size_t n)
     return true;
 }
 
-bool hub_revision_is_valid(const char *revision)
+/* Whether a revision has only characters that hubs allow in one. */
+static bool revision_is_valid(const char *revision)
 {
     for (const char *c = revision; *c; c++)
         if (!is_plain(*c) && !strchr("-._/+=", *c))
@@ -157,7 +158,7 @@ enum tutti_status hub_name_parse(struct hub_name *out, const char *text, const c
     if (*end == '@') {
         size_t n = strcspn(end + 1, ":");
         if (n == 0 || !copy(out->revision, sizeof out->revision, end + 1, n) ||
-            !hub_revision_is_valid(out->revision))
+            !revision_is_valid(out->revision))
             return wrong_name(text, err);
         end += 1 + n;
         if (strcmp(out->revision, LAYOUTS[out->layout].revision) == 0)
@@ -177,7 +178,8 @@ bool hub_name_write(const struct hub_name *name, struct buf *out)
                       name->selection[0] ? ":" : "", name->selection);
 }
 
-const char *hub_name_revision(const struct hub_name *name)
+/* The revision, or the hub's default. */
+static const char *revision_of(const struct hub_name *name)
 {
     return name->revision[0] ? name->revision : LAYOUTS[name->layout].revision;
 }
@@ -201,7 +203,7 @@ bool hub_add_escaped(struct buf *out, const char *text, const char *keep)
 
 bool hub_add_listing_url(struct buf *out, const struct hub_name *name)
 {
-    const char *revision = hub_name_revision(name);
+    const char *revision = revision_of(name);
     if (name->layout == HUB_MODELSCOPE)
         return buf_printf(out, "%s/api/v1/models/%s/repo/files?Revision=", name->hub, name->model) &&
                hub_add_escaped(out, revision, "") && buf_add_string(out, "&Recursive=true");
@@ -211,7 +213,7 @@ bool hub_add_listing_url(struct buf *out, const struct hub_name *name)
 
 bool hub_add_file_url(struct buf *out, const struct hub_name *name, const char *commit, const char *file)
 {
-    const char *revision = commit ? commit : hub_name_revision(name);
+    const char *revision = commit ? commit : revision_of(name);
     if (name->layout == HUB_MODELSCOPE)
         return buf_printf(out, "%s/api/v1/models/%s/repo?Revision=", name->hub, name->model) &&
                hub_add_escaped(out, revision, "") && buf_add_string(out, "&FilePath=") &&

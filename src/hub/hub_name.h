@@ -26,14 +26,8 @@ MUST_CHECK enum tutti_status hub_name_parse(struct hub_name *out, const char *te
  * False: out of memory, here and below. */
 MUST_CHECK bool hub_name_write(const struct hub_name *name, struct buf *out);
 
-/* The revision, or the hub's default. */
-const char *hub_name_revision(const struct hub_name *name);
-
 /* The environment variable that holds the hub's token. */
 const char *hub_name_token_variable(const struct hub_name *name);
-
-/* Whether a revision has only characters that hubs allow in one. */
-bool hub_revision_is_valid(const char *revision);
 
 /* Whether path is relative and names a file below its folder: no part is empty, "." or "..", there are
  * no backslashes and control characters, and no part is too long for a file name. */

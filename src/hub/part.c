@@ -268,11 +268,6 @@ bool part_adopt(const char *folder, const struct hub_file *file, const char *com
 
 /* ---- segments ---- */
 
-const struct hub_file *part_file(const struct part *part)
-{
-    return part->file;
-}
-
 uint64_t part_n_done(const struct part *part)
 {
     uint64_t n = 0;
@@ -283,7 +278,7 @@ uint64_t part_n_done(const struct part *part)
     return n;
 }
 
-bool part_segment_is_done(const struct part *part, int segment)
+static bool part_segment_is_done(const struct part *part, int segment)
 {
     return part->state.is_checked || part->state.n_done[segment] == segment_size(part, segment);
 }

@@ -23,7 +23,6 @@ void part_free(struct part *part); /* NULL is allowed */
 /* Makes the file a link to a complete one with the same content. False: it is to be downloaded. */
 bool part_adopt(const char *folder, const struct hub_file *file, const char *complete);
 
-const struct hub_file *part_file(const struct part *part);
 uint64_t part_n_done(const struct part *part); /* bytes on disk */
 
 /* Takes the first segment that is incomplete and not taken; -1: none. Its remaining bytes are
@@ -34,7 +33,6 @@ void part_release(struct part *part, int segment);
 /* Appends to the segment. The caller keeps within its end. */
 MUST_CHECK enum tutti_status part_write(struct part *part, int segment, const void *bytes, size_t n_bytes,
                                         struct tutti_error *err);
-bool part_segment_is_done(const struct part *part, int segment);
 
 /* Forgets all bytes. No segment may be taken. is_whole: from now on the file is one segment, for a server that
  * ignores ranges. */

@@ -102,20 +102,6 @@ static struct parts parts_of(const char *path)
     return parts;
 }
 
-/* A model: no projector of images, no draft, no importance matrix. */
-static bool is_gguf_model(const char *path)
-{
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    return strlen(path) > sizeof ".gguf" - 1 && text_ends_with(path, ".gguf") &&
-           strncasecmp(name, "mmproj", 6) != 0 && !strcasestr(name, "imatrix");
-}
-
-/* The first part, or the whole file: it stands for the model. */
-static bool is_gguf_head(const char *path)
-{
-    return is_gguf_model(path) && parts_of(path).part <= 1;
-}
-
 /* Bytes of the type that text begins with: letters, a digit, and then letters, digits and '_'. */
 static size_t type_length(const char *text)
 {
@@ -146,6 +132,24 @@ static const char *type_in(const char *path, size_t *n)
         }
     }
     return found;
+}
+
+/* Whether it is a model: no projector of images and no importance matrix. A model that was quantized with such
+ * a matrix may say so in its name, before the type: "NAME-imatrix-Q4_K_M.gguf". */
+static bool is_gguf_model(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const char *matrix = strcasestr(name, "imatrix");
+    size_t n_type;
+    const char *type = type_in(path, &n_type);
+    return strlen(path) > sizeof ".gguf" - 1 && text_ends_with(path, ".gguf") &&
+           strncasecmp(name, "mmproj", 6) != 0 && (!matrix || (matrix > name && n_type > 0 && type > matrix));
+}
+
+/* The first part, or the whole file: it stands for the model. */
+static bool is_gguf_head(const char *path)
+{
+    return is_gguf_model(path) && parts_of(path).part <= 1;
 }
 
 static bool has_type(const char *path, const char *type)

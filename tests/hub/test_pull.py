@@ -131,6 +131,13 @@ def test_a_type_or_a_file_is_pulled_alone(selection, opened, wanted, make_hub, t
     assert hub.downloaded() == (wanted or [opened])
 
 
+def test_a_model_may_name_the_matrix_it_was_quantized_with(make_hub, tutti):
+    files = {"Tiny-imatrix-Q5_K_M.gguf": WEIGHTS, "imatrix-Q8_0.gguf": WEIGHTS[1:], "Tiny.imatrix.gguf": WEIGHTS[2:],
+             "Tiny-Q8_0.imatrix.gguf": WEIGHTS[3:]}
+    hub = make_hub({"org/tiny-i1-GGUF": files})
+    assert pulled(tutti(hub, "pull", "org/tiny-i1-GGUF")).endswith("/Tiny-imatrix-Q5_K_M.gguf")
+
+
 @pytest.mark.parametrize("name, said", [
     ("org/tiny-GGUF", "has 4 GGUF files; append the type of one, as org/tiny-GGUF:TYPE: BF16, IQ4_XS, Q4_K_M, Q8_0"),
     ("org/tiny-GGUF:q2_k", "no GGUF file of type q2_k; it has: BF16, IQ4_XS, Q4_K_M, Q8_0"),
