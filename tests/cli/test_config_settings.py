@@ -123,6 +123,20 @@ def test_older_folders_have_their_sampling_in_the_configuration(tmp_path):
         {"no_repeat_ngram_size": 3, "num_beams": 4}).stderr
 
 
+@pytest.mark.parametrize("strings", [["\n\n"], "\n\n"])
+def test_defaults_that_no_answer_can_have_are_named(tmp_path, strings):
+    folder = tmp_path / "model"
+    shutil.copytree(DEMO, folder)
+
+    def said(settings):
+        (folder / "generation_config.json").write_text(json.dumps(settings), encoding="utf-8")
+        return tutti("generate", folder, "-p", "Once", "-n", "1").stderr
+
+    assert "left out" not in said({"guidance_scale": 1, "stop_strings": []})
+    assert "generation_config.json: left out, since no setting of an answer has them as its default: guidance_scale, stop_strings" in said(
+        {"guidance_scale": 1.5, "stop_strings": strings})
+
+
 @pytest.mark.parametrize("name", ["generation_config.json", "config.json"])
 def test_suppressed_tokens_are_refused_by_name(tmp_path, name):
     folder = tmp_path / "model"

@@ -94,6 +94,20 @@ static void a_slice_costs_no_copy_and_is_one(void **state)
         { "{% set l = [1, 2, 3] %}{% set s = l[:2] %}{% set t = s[1:] %}{% set _ = l.insert(0, 7) %}"
           "{% set _ = s.extend(s) %}{% set _ = t.append(8) %}{{ l }}{{ s }}{{ t }}{{ l[2:1] }}",
           "[7, 1, 2, 3][1, 2, 1, 2][2, 8][]" },
+        { "{{ 'a.b.c'.rpartition('.') }}{{ 'abc'.rpartition('.') }}{{ 'abc'.partition('.') }}{{ "
+          "'a.b.c'.partition('.') }}",
+          "('a.b', '.', 'c')('', '', 'abc')('abc', '', '')('a', '.', 'b.c')" },
+        { "{{ 'a.b.c'.rindex('.') }}{{ 'a.b.c'.rfind('.') }}{{ 'a.b.c'.index('.') }}{{ 'a'.rfind('.') }}",
+          "331-1" },
+        { "{{ '-42'.zfill(5) }} {{ '7'.zfill(3) }} {{ ''.zfill(2) }} {{ '123'.zfill(2) }} {{ '+'.zfill(3) }}",
+          "-0042 007 00 123 +00" },
+        { "{{ 'aZ~'.isascii() }}{{ ''.isascii() }}{{ 'a\xC3\xA9'.isascii() }}", "TrueTrueFalse" },
+        { "{{ [1, 2, 3, 4, 5] | slice(2) | list }}{{ [1, 2, 3] | slice(2, 0) | list }}{{ [1, 2] | slice(2, "
+          "0) | list }}"
+          "{{ [1] | slice(3) | list }}",
+          "[[1, 2, 3], [4, 5]][[1, 2], [3, 0]][[1, 0], [2, 0]][[1], [], []]" },
+        { "{{ 5[1:2] is defined }}{{ {'a': 1}[:1] is defined }}{{ none[::2] is undefined }}[{{ 5[1:] }}]",
+          "FalseFalseTrue[]" },
         { "{% set l = range(3000) | list %}{% for i in l %}{{ 'end' if not l[loop.index:] }}{% endfor %}",
           "end" },
     };

@@ -119,6 +119,8 @@ static void name_other_defaults(const struct loader *l, const char *file, const 
                                         "forced_eos_token_id",
                                         "num_beams",
                                         "penalty_alpha",
+                                        "guidance_scale",
+                                        "stop_strings",
                                         "epsilon_cutoff",
                                         "eta_cutoff" };
     char names[512] = "";
@@ -126,7 +128,7 @@ static void name_other_defaults(const struct loader *l, const char *file, const 
         const json_t *value = json_object_get(values, KEYS[i]);
         double x = json_number_value(value);
         size_t n = strlen(names);
-        if (json_array_size(value) > 0 || (x != 0 && (x != 1 || i == 0)))
+        if (json_array_size(value) > 0 || json_string_length(value) > 0 || (x != 0 && (x != 1 || i == 0)))
             snprintf(names + n, sizeof names - n, "%s%s", n > 0 ? ", " : "", KEYS[i]);
     }
     if (names[0] && model_rank(l->model) == 0) /* says it for all */

@@ -87,6 +87,27 @@ BUILTIN(f_join)
     return failed(r) ? self : string_join(r, separator, parts.list, true);
 }
 
+/* fill_with also goes to the last slices of equal ones, as in Jinja. */
+BUILTIN(f_slice)
+{
+    struct list *items = value_iterate(r, self);
+    struct value out = value_list(r, LIST_GENERATOR);
+    int64_t n = arg_int(r, a, 0, 1);
+    if (n < 1)
+        return fail_type(r, "slice: expected a count of at least 1");
+    size_t n_long = items ? items->n % (size_t)n : 0, at = 0;
+    for (size_t i = 0; items && i < (size_t)n && spend(r, 0); i++) {
+        struct value row = value_list(r, LIST_LIST);
+        size_t end = at + items->n / (size_t)n + (i < n_long);
+        for (; at < end && spend(r, 0); at++)
+            list_add(r, row.list, items->items[at]);
+        if (!failed(r) && arg_given(a, 1) && i >= n_long)
+            list_add(r, row.list, a->values[1]);
+        list_add(r, out.list, row);
+    }
+    return out;
+}
+
 BUILTIN(f_batch)
 {
     struct list *items = value_iterate(r, self);
@@ -220,6 +241,7 @@ const struct builtin LIST_FILTERS[] = {
     { "length", f_length, { NULL }, 0 },
     { "list", f_list, { NULL }, 0 },
     { "reverse", f_reverse, { NULL }, 0 },
+    { "slice", f_slice, { "slices", "fill_with" }, 1 },
     { "sum", f_sum, { "attribute", "start" }, 0 },
     { 0 },
 };

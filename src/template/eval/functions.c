@@ -112,7 +112,7 @@ BUILTIN(g_dict)
     return out;
 }
 
-/* joiner() and cycler() have state: a list with a position, stored in the function value. */
+/* joiner() has state: a list of the separator, stored in the function value, becomes a tuple at the first call. */
 BUILTIN(call_joiner)
 {
     if (self.list->kind == LIST_LIST) { /* the first call */

@@ -73,9 +73,9 @@ BUILTIN(m_join)
     return items ? string_join(r, self, items, false) : self;
 }
 
-enum { FIND_FIRST, FIND_LAST, FIND_REQUIRED };
+enum { FIND_FIRST = 0, FIND_LAST = 1, FIND_REQUIRED = 2 };
 
-/* find, rfind and index: positions count characters. */
+/* find, rfind, index and rindex: positions count characters. */
 BUILTIN(m_find)
 {
     struct value needle = arg_string(r, a, 0, "");
@@ -86,11 +86,11 @@ BUILTIN(m_find)
     while ((at = text_find(self.bytes, self.n_bytes, at, needle.bytes, needle.n_bytes)) != SIZE_MAX &&
            spend(r, 8 * needle.n_bytes)) { /* each search preprocesses the needle */
         found = at++;
-        if (a->mode != FIND_LAST)
+        if (!(a->mode & FIND_LAST))
             break;
     }
     if (found == SIZE_MAX)
-        return a->mode == FIND_REQUIRED ? fail_type(r, "substring not found") : value_int(-1);
+        return a->mode & FIND_REQUIRED ? fail_type(r, "substring not found") : value_int(-1);
     return value_int((int64_t)text_length(self.bytes, found));
 }
 
@@ -111,20 +111,44 @@ BUILTIN(m_count)
     return value_int(n);
 }
 
+/* partition and rpartition. */
 BUILTIN(m_partition)
 {
     struct value needle = arg_string(r, a, 0, ""), out = value_list(r, LIST_TUPLE);
     if (needle.n_bytes == 0)
         return fail_type(r, "empty separator");
-    size_t at = spend(r, self.n_bytes) ? text_find(self.bytes, self.n_bytes, 0, needle.bytes, needle.n_bytes)
-                                       : 0;
+    bool is_last = a->mode == FROM_RIGHT;
+    size_t found = SIZE_MAX, at = 0;
+    bool goes_on = spend(r, self.n_bytes);
+    while (goes_on &&
+           (at = text_find(self.bytes, self.n_bytes, at, needle.bytes, needle.n_bytes)) != SIZE_MAX) {
+        found = at++;
+        goes_on = spend(r, 8 * needle.n_bytes) && is_last; /* each search preprocesses the needle */
+    }
     if (failed(r))
         return self;
-    bool found = at != SIZE_MAX;
-    list_add(r, out.list, found ? value_slice(self, 0, at) : self);
-    list_add(r, out.list, found ? value_slice(self, at, at + needle.n_bytes) : value_cstring(""));
-    list_add(r, out.list, found ? value_slice(self, at + needle.n_bytes, self.n_bytes) : value_cstring(""));
+    size_t begin = found != SIZE_MAX ? found : is_last ? 0 : self.n_bytes;
+    size_t end = found != SIZE_MAX ? found + needle.n_bytes : begin;
+    list_add(r, out.list, value_slice(self, 0, begin));
+    list_add(r, out.list, value_slice(self, begin, end));
+    list_add(r, out.list, value_slice(self, end, self.n_bytes));
     return out;
+}
+
+BUILTIN(m_zfill)
+{
+    size_t n_sign = self.n_bytes > 0 && strchr("+-", self.bytes[0]) && self.bytes[0];
+    struct value rest = string_pad(r, value_slice(self, n_sign, self.n_bytes),
+                                   arg_int(r, a, 0, 0) - (int64_t)n_sign, value_cstring("0"), PAD_LEFT);
+    return failed(r) ? self : binary_value(r, TOKEN_ADD, value_slice(self, 0, n_sign), rest);
+}
+
+BUILTIN(m_isascii)
+{
+    size_t i = 0;
+    while (i < self.n_bytes && (unsigned char)self.bytes[i] < 0x80)
+        i++;
+    return value_bool(spend_chars(r, self.n_bytes) && i == self.n_bytes);
 }
 
 static bool is_digit_char(uint32_t c)
@@ -272,8 +296,12 @@ const struct builtin *string_method_find(const char *name)
         { "find", m_find, { "sub", "start" }, 1, FIND_FIRST },
         { "rfind", m_find, { "sub", "start" }, 1, FIND_LAST },
         { "index", m_find, { "sub", "start" }, 1, FIND_REQUIRED },
+        { "rindex", m_find, { "sub", "start" }, 1, FIND_LAST | FIND_REQUIRED },
         { "count", m_count, { "sub" }, 1 },
-        { "partition", m_partition, { "sep" }, 1 },
+        { "partition", m_partition, { "sep" }, 1, FROM_LEFT },
+        { "rpartition", m_partition, { "sep" }, 1, FROM_RIGHT },
+        { "zfill", m_zfill, { "width" }, 1 },
+        { "isascii", m_isascii, { NULL }, 0 },
         { "ljust", f_pad, { "width", "fillchar" }, 1, PAD_RIGHT },
         { "rjust", f_pad, { "width", "fillchar" }, 1, PAD_LEFT },
         { "center", f_pad, { "width", "fillchar" }, 1, PAD_BOTH },

@@ -245,7 +245,7 @@ struct value slice_value(struct render *r, struct value object, struct value beg
     if (object.kind == VALUE_UNDEFINED)
         return wrong_operands(r, TOKEN_LBRACKET, object, object);
     if (object.kind != VALUE_STRING && !is_list)
-        return fail_type(r, "'%s' object is not subscriptable", value_type_name(object));
+        return value_undefined("a slice of what has no order");
     if (by == 0)
         return fail_type(r, "the step of a slice must be a number other than 0");
     if (!spend_chars(r, object.kind == VALUE_STRING ? object.n_bytes : 0))
