@@ -266,6 +266,26 @@ def test_a_tokenizer_json_that_hides_its_marks_comes_second(normalized, tmp_path
     assert 2 in ids
 
 
+@pytest.mark.parametrize("legacy", [True, False])
+def test_llamas_class_may_drop_the_blank_before_a_text(legacy, tmp_path):
+    """Expected ids are those of transformers 4.57.6 for add_prefix_space false; a tokenizer.json with the blank comes second."""
+    folder, out = tmp_path / "model", tmp_path / "model.gguf"
+    make_folder(folder, "eos")
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**settings, "legacy": legacy, "add_prefix_space": False}), encoding="utf-8")
+    (folder / "tokenizer.json").write_text(json.dumps({
+        "added_tokens": [], "normalizer": {"type": "Prepend", "prepend": "\u2581"},
+        "model": {"type": "BPE", "merges": [], "vocab": {"H": 0, "\u2581": 1}}}), encoding="utf-8")
+    tutti("convert", folder, out, "--type", "f32")
+    for model in folder, out:
+        for text, want in ("Hello, world", "293,294,47,317"), (" two", "260,442"), ("</s>Hello", "2,293,294"):
+            assert tutti("tokenize", model, text, "--ids", "--parse-special").stdout.strip() == want
+    (folder / "tokenizer.model").unlink()
+    said = tutti("tokenize", folder, "Hello", check=1).stderr
+    assert "tokenizer.json: it puts a blank before a text, but add_prefix_space in tokenizer_config.json is false" in said
+
+
 def test_a_folder_without_a_tokenizer_lists_what_was_looked_for(tmp_path):
     make_folder(tmp_path / "model", "chatml")
     (tmp_path / "model" / "tokenizer.model").unlink()
