@@ -171,6 +171,20 @@ def test_settings_say_what_stands_around_a_text(at, tmp_path):
         assert [ids_of(str(path), case["text"], "--special") for case in cases] == [case["ids"] for case in cases]
 
 
+@pytest.mark.parametrize("source", ["llama-tiny-tied", "gemma2-tiny"])
+def test_a_file_without_bos_adds_none_whatever_the_family(source, tmp_path):
+    """As in transformers 4 and 5 for GPT2Tokenizer: SmolLM is a LLaMA with such files."""
+    folder, out = tmp_path / "model", tmp_path / "model.gguf"
+    folder.mkdir()
+    widen(os.path.join(FIXTURES, source), folder)
+    shutil.copyfile(os.path.join(BYTES, "qwen2.json"), folder / "tokenizer.json")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "GPT2Tokenizer", "bos_token": "<|endoftext|>"}),
+                                                  encoding="utf-8")
+    tutti("convert", folder, out, "--type", "f32")
+    for model in folder, out:
+        assert ids_of(str(model), "Hello", "--special") == ids_of(str(model), "Hello")
+
+
 def test_serves_text_and_chat(tmp_path):
     folder = tmp_path / "serve"
     folder.mkdir()

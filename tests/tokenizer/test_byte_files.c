@@ -291,6 +291,7 @@ static void settings_override_the_flags_of_the_file(void **state)
         { "false", "{\"pad_token\":\"<x>\"}", "a<x>b", false, 2, { 0, 1 } },
         { "false", "{\"pad_token\":\"<none>\"}", "ab", true, 2, { 0, 1 } },
         { "true", NULL, "ab", false, 3, { 2, 0, 1 } },
+        { "true", "{}", "ab", false, 3, { 2, 0, 1 } },
         { "true", "{" OTHER "}", "ab", false, 2, { 0, 1 } },
         { "true", "{" OTHER ",\"add_prefix_space\":true}", "ab", false, 3, { 2, 0, 1 } },
         { "true", "{" OTHER ",\"add_prefix_space\":null}", "ab", false, 3, { 2, 0, 1 } },

@@ -205,8 +205,8 @@ bool byte_config_is_of_5(const json_t *config)
 int byte_config_prefix(const json_t *config)
 {
     const json_t *adds = json_object_get(config, "add_prefix_space");
-    bool is_of_file = !config || byte_config_is_of_5(config) || (adds && !json_is_boolean(adds)) ||
-                      byte_config_is_class(config, "LlamaTokenizer");
+    bool is_of_file = json_object_size(config) == 0 || byte_config_is_of_5(config) ||
+                      (adds && !json_is_boolean(adds)) || byte_config_is_class(config, "LlamaTokenizer");
     return is_of_file ? -1 : json_is_true(adds);
 }
 
