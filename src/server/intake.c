@@ -25,6 +25,8 @@ struct intake {
 
 static void task_free(struct intake_task *task)
 {
+    if (task->release)
+        task->release(task->user);
     http_body_free(task->memory);
     api_request_clear(&task->req);
     buf_clear(&task->reply);
@@ -73,6 +75,11 @@ static void task_charge(struct intake *intake, const struct intake_task *task)
     tutti_engine_charge(app->engine, task->owner, n_tokens);
 }
 
+static void release_task(void *task)
+{
+    task_free(task);
+}
+
 static void intake_finish(void *user, struct mail *mail)
 {
     struct intake *intake = user;
@@ -93,24 +100,24 @@ static void intake_finish(void *user, struct mail *mail)
         task->route->done(task, conn);
     }
     task_charge(intake, task);
-    intake_drop(task->app, task->owner, &task->req);
-    task_free(task);
+    http_body_free(intake_take_memory(task));
+    intake_release(task->app, task->owner, task->req.n_bytes, release_task, task);
 }
 
-void intake_drop(struct app *app, uint64_t owner, struct api_request *req)
+void intake_release(struct app *app, uint64_t owner, size_t n_bytes, void (*release)(void *user), void *user)
 {
     struct intake_task *task = NULL;
-    if (app->intake && req->n_bytes > SMALL_BYTES)
+    if (app->intake && n_bytes > SMALL_BYTES)
         task = calloc(1, sizeof *task);
-    if (task) {
-        task->item.cost = req->n_bytes / DROPPED_PER_READ + LEAST_COST;
-        task->req = *req;
-        *req = (struct api_request){ 0 };
-        if (!workers_add(app->intake->workers, owner, &task->item))
-            task_free(task);
+    if (!task) {
+        release(user);
         return;
     }
-    api_request_clear(req);
+    task->item.cost = n_bytes / DROPPED_PER_READ + LEAST_COST;
+    task->release = release;
+    task->user = user;
+    if (!workers_add(app->intake->workers, owner, &task->item))
+        task_free(task);
 }
 
 enum tutti_status intake_hold(struct intake_task *task, struct tutti_error *err)

@@ -55,8 +55,9 @@ struct intake_task {
     struct api_request req; /* cleared with the task, unless done() has taken it */
     struct buf reply;       /* a complete reply */
 
-    bool has_begun; /* done() has started a job, which is charged separately */
-    void *user;     /* of intake_run() */
+    bool has_begun;              /* done() has started a job, which is charged separately */
+    void *user;                  /* of intake_run() and intake_release() */
+    void (*release)(void *user); /* NULL: nothing more to release */
 };
 
 MUST_CHECK enum tutti_status intake_new(struct intake **out, struct event_base *base,
@@ -74,10 +75,11 @@ MUST_CHECK enum tutti_status intake_hold(struct intake_task *task, struct tutti_
 /* That charge, for http_body_free(); NULL: too small to count. */
 struct http_body *intake_take_memory(struct intake_task *task);
 
-/* Loop: clears a parsed request. A large one is cleared on a worker, because that takes as long as
- * some decode steps. owner: the client's id. The worker clears it before it parses the client's
- * next request, so it no longer counts against the client's memory. app->intake may be NULL. */
-void intake_drop(struct app *app, uint64_t owner, struct api_request *req);
+/* Loop: calls release() for something of n_bytes, such as a parsed request. Large ones are released on a
+ * worker, because that takes as long as some decode steps. owner: the client's id. The worker does so
+ * before it parses the client's next request, so they no longer count against the client's memory.
+ * app->intake may be NULL. */
+void intake_release(struct app *app, uint64_t owner, size_t n_bytes, void (*release)(void *user), void *user);
 
 /* Loop: other work for a client, such as a large reply: route->read() on a worker, then
  * route->done() on the loop with conn NULL. Both get user in the task; of the other results only

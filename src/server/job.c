@@ -9,7 +9,7 @@
 
 enum {
     MAX_OPEN = 256, /* prompts of a job on the engine at the same time: the default of max_seqs */
-    MAX_OPEN_BYTES = 8 * 1024 * 1024, /* of the engine's copies of a job's grammar */
+    MAX_OPEN_BYTES = 8 * 1024 * 1024, /* of the engine's copies of what all prompts of a job share */
 };
 
 static void read_letters(struct job *job);
@@ -19,21 +19,51 @@ static uint64_t owner_of(const struct job *job)
     return job->client ? job->client->id : 0;
 }
 
-/* Releases the JSON values built so far. */
-static void drop_values(struct job *job)
+/* Releases what the reply is written from. */
+static void drop_contents(struct job *job)
 {
-    for (size_t i = 0; job->subs && i < job->req.n_prompts; i++) {
+    for (size_t i = 0; i < job->n_submitted; i++) {
         json_decref(job->subs[i].prompt);
+        buf_clear(&job->subs[i].prompt_text);
         job->subs[i].prompt = NULL;
     }
-    for (size_t i = 0; job->choices && i < job->n_choices; i++) {
+    for (size_t i = 0; i < job->n_submitted * (size_t)job->req.n; i++) {
         struct reply_choice *choice = &job->choices[i];
         json_decref(choice->items);
         json_decref(choice->logprobs);
         json_decref(choice->tokens);
         json_decref(choice->tops);
         choice->items = choice->logprobs = choice->tokens = choice->tops = NULL;
+        buf_clear(&choice->text);
+        buf_clear(&choice->held);
+        buf_clear(&choice->raw);
+        buf_clear(&choice->reasoning);
     }
+}
+
+/* On the loop or a worker: frees the job, which nothing else uses any more. */
+static void job_release(void *user)
+{
+    struct job *job = user;
+    drop_contents(job);
+    for (size_t i = 0; job->subs && i < job->req.n_prompts; i++)
+        free(job->subs[i].spare);
+    for (size_t i = 0; i < job->n_submitted * (size_t)job->req.n; i++) {
+        buf_clear(&job->choices[i].turns);
+        buf_clear(&job->choices[i].places);
+        tutti_reasoning_parser_free(job->choices[i].splitter);
+        tutti_tool_parser_free(job->choices[i].calls.parser);
+    }
+    free(job->subs);
+    free(job->choices);
+    api_request_clear(&job->req);
+    free(job);
+}
+
+/* What the job has collected for its reply. */
+static size_t collected_bytes(const struct job *job)
+{
+    return job->n_choices * sizeof *job->choices + job->req.n_prompts * sizeof *job->subs;
 }
 
 static void job_free(struct job *job)
@@ -45,32 +75,13 @@ static void job_free(struct job *job)
     uint64_t owner = owner_of(job);
     if (job->client)
         client_leave(job->app->clients, job->client, (int64_t)job->n_choices);
-    for (size_t i = 0; job->subs && i < job->req.n_prompts; i++) {
-        free(job->subs[i].spare);
-        buf_clear(&job->subs[i].prompt_text);
-    }
-    for (size_t i = 0; job->choices && i < job->n_choices; i++) {
-        buf_clear(&job->choices[i].text);
-        buf_clear(&job->choices[i].held);
-        buf_clear(&job->choices[i].raw);
-        buf_clear(&job->choices[i].reasoning);
-        buf_clear(&job->choices[i].turns);
-        buf_clear(&job->choices[i].places);
-        tutti_reasoning_parser_free(job->choices[i].splitter);
-        tutti_tool_parser_free(job->choices[i].calls.parser);
-    }
-    drop_values(job);
-    json_decref(job->reply);
-    free(job->subs);
-    free(job->choices);
-    intake_drop(job->app, owner, &job->req);
     http_body_free(job->memory);
-    free(job);
+    intake_release(job->app, owner, job->req.n_bytes + collected_bytes(job), job_release, job);
 }
 
 static void cancel_all(struct job *job)
 {
-    for (size_t i = 0; i < job->req.n_prompts; i++)
+    for (size_t i = 0; i < job->n_submitted; i++)
         if (job->subs[i].is_open)
             tutti_engine_cancel(job->app->engine, job->subs[i].engine_id);
 }
@@ -133,21 +144,21 @@ static void job_fail(struct job *job, const struct tutti_error *cause)
         job->api->fail(job->app, job, conn, err);
 }
 
-void job_reply(struct job *job, const char *body, size_t n_bytes)
+static void send_body(struct job *job, const struct buf *body)
 {
     if (job->sink.reply)
-        job->sink.reply(job->sink.user, 200, body, n_bytes);
+        job->sink.reply(job->sink.user, 200, body->bytes, body->n_bytes);
     else
-        http_reply(job_take_conn(job), 200, "application/json", body, n_bytes);
+        http_reply(job_take_conn(job), 200, "application/json", body->bytes, body->n_bytes);
 }
 
+/* On the worker the contents are freed, too, because that takes about as long. */
 static void write_reply(struct intake_task *task)
 {
     struct job *job = task->user;
-    if (!json_write(&task->reply, job->reply) || !buf_add_string(&task->reply, job->reply_end))
+    if (!job->write(job, &task->reply))
         task->status = TUTTI_E_MEMORY;
-    json_decref(job->reply);
-    job->reply = NULL;
+    drop_contents(job);
 }
 
 static void send_reply(struct intake_task *task, struct http_conn *conn)
@@ -156,7 +167,7 @@ static void send_reply(struct intake_task *task, struct http_conn *conn)
     (void)conn;
     job->is_working = false;
     if (job->conn && task->status == TUTTI_OK) {
-        job_reply(job, task->reply.bytes, task->reply.n_bytes);
+        send_body(job, &task->reply);
     } else if (job->conn) {
         job->is_over = false;
         job_fail_memory(job);
@@ -164,37 +175,39 @@ static void send_reply(struct intake_task *task, struct http_conn *conn)
     read_letters(job);
 }
 
-/* True: writing the reply on the loop would delay other streams. It has about one JSON value for
- * each token and each top token. */
-static bool is_large_reply(const struct job *job)
+/* Bytes of a reply for n tokens. */
+static size_t token_bytes(const struct job *job, size_t n)
 {
-    enum { MANY_VALUES = 4096, TOKENS_PER_VALUE = 16 }; /* tokens of plain text per value */
+    enum { TEXT_BYTES = 4, ENTRY_BYTES = 80 }; /* rough means; of the text, and of a log-probability */
+    return n * (job->req.logprobs ? ((size_t)job->req.top_logprobs + 1) * ENTRY_BYTES : TEXT_BYTES);
+}
+
+/* Cost of writing the reply: about its bytes. */
+static size_t reply_cost(const struct job *job)
+{
     size_t n = job_n_generated(job);
     if (job->req.reports_prompt)
         n += job_n_prompt_tokens(job, NULL) * (size_t)job->req.n;
-    n *= job->req.logprobs ? (size_t)job->req.top_logprobs + 1 : 1;
-    return n >= (size_t)MANY_VALUES * (job->req.logprobs ? 1 : TOKENS_PER_VALUE);
+    return collected_bytes(job) + token_bytes(job, n);
 }
 
-void job_reply_json(struct job *job, json_t *value, const char *end)
+void job_reply(struct job *job, job_write_fn *write)
 {
+    enum { LARGE_BYTES = 64 * 1024 }; /* writing more on the loop would delay other streams */
     static const struct intake_route WRITE = { .read = write_reply, .done = send_reply };
-    if (job->conn && is_large_reply(job)) {
-        drop_values(job); /* the worker frees them together with the reply */
-        job->reply = value;
-        job->reply_end = end;
-        job->is_working = intake_run(job->app, owner_of(job), job_n_generated(job), &WRITE, job);
+    size_t cost = reply_cost(job);
+    job->write = write;
+    if (job->conn && cost > LARGE_BYTES) {
+        job->is_working = intake_run(job->app, owner_of(job), cost, &WRITE, job);
         if (job->is_working)
             return;
-        job->reply = NULL;
     }
     struct buf body = { 0 };
-    if (json_write(&body, value) && buf_add_string(&body, end))
-        job_reply(job, body.bytes, body.n_bytes);
+    if (write(job, &body))
+        send_body(job, &body);
     else
         job_fail_memory(job);
     buf_clear(&body);
-    json_decref(value);
 }
 
 void job_end_choice(struct job *job, size_t index)
@@ -212,6 +225,13 @@ void job_fail_memory(struct job *job)
     struct tutti_error err;
     error_set(&err, TUTTI_E_MEMORY, "out of memory for the answer");
     job_fail(job, &err);
+}
+
+bool job_write_json(struct buf *out, json_t *value, const char *end)
+{
+    bool ok = value && json_write(out, value) && buf_add_string(out, end);
+    json_decref(value);
+    return ok;
 }
 
 bool job_stream_json(struct job *job, const char *prefix, json_t *value, const char *end)
@@ -249,7 +269,7 @@ size_t job_n_prompt_tokens(const struct job *job, size_t *n_cached)
 size_t job_n_generated(const struct job *job)
 {
     size_t n_generated = 0;
-    for (size_t i = 0; i < job->n_choices; i++)
+    for (size_t i = 0; i < job->n_submitted * (size_t)job->req.n; i++)
         n_generated += job->choices[i].n_generated;
     return n_generated;
 }
@@ -273,10 +293,14 @@ static enum tutti_status submit(struct job *job, size_t i, struct tutti_error *e
                                &job->subs[i].engine_id, err);
 }
 
-/* The engine copies the grammar for each prompt, so fewer prompts are open at a time if it is large. */
+/* The engine copies the grammar and the stop strings for each prompt, so fewer prompts are open at a time
+ * if they are large. */
 static size_t max_open(const struct job *job)
 {
-    size_t n = MAX_OPEN_BYTES / (job->req.n_grammar_bytes + 1);
+    size_t n_bytes = job->req.n_grammar_bytes + 1;
+    for (size_t i = 0; i < job->req.n_stop; i++)
+        n_bytes += job->req.stop[i].n_bytes * (1 + sizeof(uint16_t)); /* with their borders: stops.h */
+    size_t n = MAX_OPEN_BYTES / n_bytes;
     return n < 1 ? 1 : n > MAX_OPEN ? MAX_OPEN : n;
 }
 
@@ -285,6 +309,9 @@ static size_t max_open(const struct job *job)
 static enum tutti_status submit_some(struct job *job, struct tutti_error *err)
 {
     while (job->n_submitted < job->req.n_prompts && job->n_open < max_open(job)) {
+        struct submission *sub = &job->subs[job->n_submitted];
+        if (!sub->spare && !(sub->spare = calloc(1, sizeof *sub->spare)))
+            return error_set(err, TUTTI_E_MEMORY, "out of memory for the request");
         enum tutti_status st = submit(job, job->n_submitted, err);
         if (st == TUTTI_E_BUSY && job->n_open > 0)
             return TUTTI_OK;
@@ -433,7 +460,8 @@ static bool start_prompt(struct job *job, const struct inbox_event *item)
     sub->is_prompt_read = true;
     bool ok;
     if (job->app->intake)
-        ok = job->is_working = intake_run(job->app, owner_of(job), event->n_prompt_tokens, &READ, job);
+        ok = job->is_working = intake_run(job->app, owner_of(job), token_bytes(job, event->n_prompt_tokens),
+                                          &READ, job);
     else /* a batch file: there is no other client */
         ok = job->api->read_prompt(job, sub, event);
     if (!ok)
@@ -498,18 +526,18 @@ static struct job *job_new(struct app *app, const char *name, const struct job_a
     job->n_choices = job->n_unfinished = job->req.n_prompts * (size_t)job->req.n;
     job->subs = calloc(job->req.n_prompts, sizeof *job->subs);
     job->choices = calloc(job->n_choices, sizeof *job->choices);
-    bool ok = job->subs && job->choices;
-    for (size_t i = 0; ok && i < job->req.n_prompts; i++) {
-        job->subs[i] = (struct submission){ .job = job, .inbox = &app->inbox, .index = i };
-        job->subs[i].copies_tokens = job->req.logprobs || job->req.scores || job->splits;
-        job->subs[i].spare = calloc(1, sizeof(struct inbox_event));
-        ok = job->subs[i].spare;
+    if (!job->subs || !job->choices) {
+        error_set(err, TUTTI_E_MEMORY, "out of memory for the request");
+        job_free(job);
+        return NULL;
     }
-    if (ok)
-        return job;
-    error_set(err, TUTTI_E_MEMORY, "out of memory for the request");
-    job_free(job);
-    return NULL;
+    for (size_t i = 0; i < job->req.n_prompts; i++)
+        job->subs[i] = (struct submission){ .job = job,
+                                            .inbox = &app->inbox,
+                                            .index = i,
+                                            .copies_tokens = job->req.logprobs || job->req.scores ||
+                                                             job->splits };
+    return job;
 }
 
 /* Admits the client's request, and charges an estimate of its prompts. */

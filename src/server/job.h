@@ -61,6 +61,11 @@ struct reply_choice {
     const struct tutti_string *stop_string; /* ended with this stop string of the request; NULL: it did not */
 };
 
+struct job;
+
+/* Appends a whole reply. False: out of memory. */
+typedef bool job_write_fn(struct job *job, struct buf *out);
+
 /* How an API parses its requests and writes its replies. */
 struct job_api {
     const char *id_prefix;
@@ -115,8 +120,7 @@ struct job {
     uint64_t queue_us, ttft_us, total_us; /* 0: not started, no token yet */
     bool is_working;                      /* a worker reads a prompt or writes the reply: events wait */
     struct inbox_event *first_event, *last_event; /* waiting events */
-    json_t *reply;                                /* a worker writes this value */
-    const char *reply_end;                        /* followed by this text */
+    job_write_fn *write;                          /* of the reply, on a worker */
 };
 
 /* Parses the request, submits it and writes the reply. */
@@ -151,11 +155,11 @@ void job_describe(const struct job *job, char *out, size_t n_bytes);
 struct http_conn *job_take_conn(struct job *job);
 /* Begins an event stream, if it has not begun. */
 void job_begin_stream(struct job *job);
-/* Sends the whole reply with status 200; body is copied. */
-void job_reply(struct job *job, const char *body, size_t n_bytes);
-/* The same with a JSON value, followed by end, such as "\n"; releases value. A large value is
- * written on a worker. Lists in the job's choices and prompts may be released too. */
-void job_reply_json(struct job *job, json_t *value, const char *end);
+/* Sends the whole reply that write() writes, with status 200. A large one is written on a worker, which may
+ * use the job except its connection; its contents are freed there. */
+void job_reply(struct job *job, job_write_fn *write);
+/* In write(): the value, followed by end, such as "\n"; releases value. False: it is NULL, or out of memory. */
+MUST_CHECK bool job_write_json(struct buf *out, json_t *value, const char *end);
 /* In event(): the API needs no more of this choice, whose answer ends here as one that is too long does. */
 void job_end_choice(struct job *job, size_t index);
 /* Ends the job with an error: out of memory. */

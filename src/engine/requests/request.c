@@ -395,19 +395,18 @@ static void copy_messages(struct carver *c, const struct tutti_request *spec, st
     }
 }
 
-/* Copies the stop strings, and prepares the search for them. */
+/* Copies the stop strings, and makes room for the search for them, which a prompt thread prepares. */
 static void copy_stops(struct carver *c, const struct tutti_request *spec, struct tutti_request *to,
-                       const uint16_t *const **stop_borders)
+                       uint16_t ***stop_borders)
 {
     struct tutti_string *stops = carve(c, spec->stop, spec->n_stop, sizeof *stops);
-    const uint16_t **borders = carve(c, NULL, spec->n_stop, sizeof *borders);
+    uint16_t **borders = carve(c, NULL, spec->n_stop, sizeof *borders);
     for (size_t i = 0; i < spec->n_stop; i++) {
         size_t n_bytes = spec->stop[i].n_bytes;
         char *text = carve_text(c, spec->stop[i].text, n_bytes);
         uint16_t *own = carve(c, NULL, n_bytes, sizeof *own);
         if (!own)
             continue; /* measuring */
-        stops_find_borders(own, text, n_bytes);
         stops[i].text = text;
         borders[i] = own;
     }
@@ -416,7 +415,7 @@ static void copy_stops(struct carver *c, const struct tutti_request *spec, struc
 }
 
 static void copy_spec(struct carver *c, const struct tutti_request *spec, struct tutti_request *to,
-                      const uint16_t *const **stop_borders)
+                      uint16_t ***stop_borders)
 {
     *to = *spec;
     to->n_choices = spec->n_choices > 0 ? spec->n_choices : 1;
@@ -459,7 +458,7 @@ enum tutti_status request_new(struct request **out, const struct tutti_request *
     size_t head_bytes = sizeof(struct request) + n_choices * sizeof(struct choice);
     struct carver measure = { .n_bytes = head_bytes };
     struct tutti_request scratch;
-    const uint16_t *const *no_borders;
+    uint16_t **no_borders;
     copy_spec(&measure, spec, &scratch, &no_borders);
     struct request *r = measure.is_too_large ? NULL : malloc(measure.n_bytes);
     if (!r)
@@ -517,6 +516,8 @@ int64_t request_prompt_bytes(const struct request *r)
     for (size_t i = 0; i < spec->n_messages; i++)
         n_bytes += MESSAGE_BYTES + spec->messages[i].n_bytes;
     n_bytes += spec->tools ? strlen(spec->tools) : 0;
+    for (size_t i = 0; i < spec->n_stop; i++)
+        n_bytes += spec->stop[i].n_bytes;
     return (int64_t)n_bytes + 1;
 }
 
@@ -600,6 +601,8 @@ static enum tutti_status prepare_rest(struct request *r, const struct model *mod
                                       const struct request_limits *limits, struct tutti_error *err)
 {
     enum tutti_status st = prepare_reasoning(r, model, err);
+    for (size_t i = 0; i < r->spec.n_stop; i++)
+        stops_find_borders(r->stop_borders[i], r->spec.stop[i].text, r->spec.stop[i].n_bytes);
     if (st == TUTTI_OK)
         st = prepare_beams(r, model, limits, err);
     int n_scores = r->spec.prompt_logprobs ? r->n_prompt : 0;

@@ -53,6 +53,7 @@ struct request {
     const int32_t *prompt;      /* [n_prompt]: virtual tokens, then those of the prompt */
     int n_prompt;
     struct ids rendered;      /* where the prompt was text or messages, or has virtual tokens */
+    uint16_t **stop_borders;  /* of each of spec.stop: stops.h */
     bool continues_answer;    /* the prompt ends with the beginning of the answer */
     bool begins_in_reasoning; /* the prompt opens the reasoning of the answer */
     /* Where the reasoning begins that its tokens are tracked for: a grammar waits for its end, or it
@@ -75,7 +76,6 @@ struct request {
     int n_seen; /* prompt rows whose results are there; pages of later rows must be computed */
 
     /* Text thread: */
-    const uint16_t *const *stop_borders; /* of each of spec.stop */
     struct reply_format format;
     int n_unreported;               /* choices whose last event has not been sent */
     int n_unfinished;               /* choices whose end the engine has not sent */
@@ -111,7 +111,7 @@ void request_free(struct request *request); /* NULL is allowed */
 MUST_CHECK enum tutti_status request_prepare(struct request *request, const struct model *model,
                                              const struct request_limits *limits, struct tutti_error *err);
 
-/* Cost of preparing the prompt: its bytes, at least 1. */
+/* Cost of preparing the prompt: its bytes and those of the stop strings, at least 1. */
 int64_t request_prompt_bytes(const struct request *request);
 
 /* Tokens of the prompt; until it is prepared, an estimate from its length. */

@@ -305,7 +305,8 @@ static void admit(struct tutti_engine *e, struct request *r)
     const struct chat_format *chat = r->spec.n_messages > 0 && !is_exact ? e->model->chat : NULL;
     r->format = (struct reply_format){ .tok = e->model->tokenizer,
                                        .marks = r->spec.shows_marks ? &e->model->marks : NULL,
-                                       .stops = { r->spec.stop, r->spec.n_stop, r->stop_borders },
+                                       .stops = { r->spec.stop, r->spec.n_stop,
+                                                  (const uint16_t *const *)r->stop_borders },
                                        .continues_text = r->spec.n_messages == 0 || is_exact,
                                        .continues_answer = r->continues_answer,
                                        .keeps_stop = r->spec.keeps_stop,

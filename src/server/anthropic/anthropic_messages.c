@@ -237,6 +237,11 @@ static void finish_stream(struct job *job, struct reply_choice *choice)
         http_stream_end(job_take_conn(job));
 }
 
+static bool write_reply(struct job *job, struct buf *out)
+{
+    return job_write_json(out, message_value(job, &job->choices[0]), "");
+}
+
 /* A call that the limit of tokens has cut is a block without input, as the end of a stream shows it. */
 static void finish_whole(struct job *job, struct reply_choice *choice)
 {
@@ -249,11 +254,7 @@ static void finish_whole(struct job *job, struct reply_choice *choice)
     }
     if (job->is_over)
         return; /* out of memory */
-    json_t *value = message_value(job, choice);
-    if (value)
-        job_reply_json(job, value, "");
-    else
-        job_fail_memory(job);
+    job_reply(job, write_reply);
 }
 
 static void messages_finish(struct job *job)

@@ -70,7 +70,7 @@ static void embeddings_take_event(struct job *job, size_t index, struct reply_ch
 }
 
 /* Written as text: a tree of that many numbers would take ten times the memory. */
-static bool write_reply(const struct job *job, struct buf *out)
+static bool write_reply(struct job *job, struct buf *out)
 {
     json_int_t n_tokens = (json_int_t)job_n_prompt_tokens(job, NULL);
     json_t *model = app_model_name(job->app, job->req.adapter);
@@ -89,12 +89,7 @@ static bool write_reply(const struct job *job, struct buf *out)
 
 static void embeddings_finish(struct job *job)
 {
-    struct buf body = { 0 };
-    if (write_reply(job, &body))
-        job_reply(job, body.bytes, body.n_bytes);
-    else
-        job_fail_memory(job);
-    buf_clear(&body);
+    job_reply(job, write_reply);
 }
 
 /* ---- requests ---- */

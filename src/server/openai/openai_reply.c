@@ -118,7 +118,7 @@ static bool is_answer(const struct job *job, size_t index)
     return n_better < (size_t)job->req.n_best;
 }
 
-static void reply_whole(struct job *job)
+static bool write_reply(struct job *job, struct buf *out)
 {
     json_t *reply = openai_frame(job, api_of(job)->object), *choices = json_array();
     int failed = 0;
@@ -134,10 +134,9 @@ static void reply_whole(struct job *job)
     failed |= json_object_set_new(reply, "usage", usage_value(job));
     if (failed) {
         json_decref(reply);
-        job_fail_memory(job);
-        return;
+        return false;
     }
-    job_reply_json(job, reply, "");
+    return job_write_json(out, reply, "");
 }
 
 /* ---- events ---- */
@@ -170,7 +169,7 @@ void openai_finish(struct job *job)
     if (job->req.stream)
         end_stream(job);
     else
-        reply_whole(job);
+        job_reply(job, write_reply);
 }
 
 void openai_fail(struct app *app, struct job *job, struct http_conn *conn, const struct tutti_error *err)

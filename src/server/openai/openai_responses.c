@@ -285,6 +285,11 @@ static void responses_take_event(struct job *job, size_t index, struct reply_cho
     }
 }
 
+static bool write_reply(struct job *job, struct buf *out)
+{
+    return job_write_json(out, response_value(job, &job->choices[0]), "");
+}
+
 static void responses_finish(struct job *job)
 {
     struct reply_choice *choice = &job->choices[0];
@@ -292,11 +297,7 @@ static void responses_finish(struct job *job)
     if (job->is_over)
         return; /* out of memory */
     if (!job->req.stream) {
-        json_t *value = response_value(job, choice);
-        if (value)
-            job_reply_json(job, value, "");
-        else
-            job_fail_memory(job);
+        job_reply(job, write_reply);
         return;
     }
     emit(job, choice, is_cut(choice) ? "response.incomplete" : "response.completed",

@@ -204,22 +204,30 @@ static void infill_event(struct job *job, size_t index, struct reply_choice *cho
         job_fail_memory(job);
 }
 
-static void infill_finish(struct job *job)
+/* The named fields of the reply. */
+static json_t *chosen_value(const struct job *job)
 {
     json_t *value = final_value(job, &job->choices[0]);
-    if (value)
-        value = choose_fields(job, value);
-    if (!value) {
-        job_fail_memory(job);
-    } else if (!job->req.stream) {
-        job_reply_json(job, value, "");
-    } else {
-        job_begin_stream(job);
-        if (job_stream_json(job, "data: ", value, "\n\n"))
-            http_stream_end(job_take_conn(job));
-        else
-            job_fail_memory(job);
+    return value ? choose_fields(job, value) : NULL;
+}
+
+static bool write_reply(struct job *job, struct buf *out)
+{
+    return job_write_json(out, chosen_value(job), "");
+}
+
+static void infill_finish(struct job *job)
+{
+    if (!job->req.stream) {
+        job_reply(job, write_reply);
+        return;
     }
+    json_t *value = chosen_value(job);
+    job_begin_stream(job);
+    if (value && job_stream_json(job, "data: ", value, "\n\n"))
+        http_stream_end(job_take_conn(job));
+    else
+        job_fail_memory(job);
 }
 
 static void infill_fail(struct app *app, struct job *job, struct http_conn *conn,

@@ -86,6 +86,11 @@ static void llm_serving_take_event(struct job *job, size_t index, struct reply_c
         job_fail_memory(job);
 }
 
+static bool write_reply(struct job *job, struct buf *out)
+{
+    return job_write_json(out, whole_value(job, &job->choices[0]), "\n");
+}
+
 static void llm_serving_finish(struct job *job)
 {
     const struct reply_choice *choice = &job->choices[0];
@@ -99,7 +104,7 @@ static void llm_serving_finish(struct job *job)
             job_fail_memory(job);
         return;
     }
-    job_reply_json(job, whole_value(job, choice), "\n");
+    job_reply(job, write_reply);
 }
 
 /* ---- requests ---- */

@@ -88,7 +88,7 @@ static json_t *reply_value(const struct job *job, const struct ranked *ranked, s
                      n_tokens, "total_tokens", n_tokens);
 }
 
-static void rerank_finish(struct job *job)
+static bool write_reply(struct job *job, struct buf *out)
 {
     size_t n = job->req.n_prompts - !job->app->info.has_score;
     struct ranked *ranked = calloc(n + 1, sizeof *ranked);
@@ -102,10 +102,12 @@ static void rerank_finish(struct job *job)
         value = reply_value(job, ranked, n);
     }
     free(ranked);
-    if (value)
-        job_reply_json(job, value, "");
-    else
-        job_fail_memory(job);
+    return job_write_json(out, value, "");
+}
+
+static void rerank_finish(struct job *job)
+{
+    job_reply(job, write_reply);
 }
 
 /* ---- requests ---- */

@@ -119,21 +119,20 @@ static void add_number_header(struct http_conn *conn, const char *name, size_t n
     http_header(conn, name, text);
 }
 
-static void finish_whole(struct job *job)
+static bool write_reply(struct job *job, struct buf *out)
 {
     json_t *value = reply_value(job);
-    if (value && job->req.inputs.is_list)
-        value = json_pack("[o]", value);
-    if (!value) {
-        job_fail_memory(job);
-        return;
-    }
+    return job_write_json(out, value && job->req.inputs.is_list ? json_pack("[o]", value) : value, "");
+}
+
+static void finish_whole(struct job *job)
+{
     struct http_conn *conn = job->conn;
     http_header(conn, "x-compute-type", "cpu");
     add_number_header(conn, "x-total-time", (size_t)((clock_now_us() - http_request(conn)->start_us) / 1000));
     add_number_header(conn, "x-prompt-tokens", job_n_prompt_tokens(job, NULL));
     add_number_header(conn, "x-generated-tokens", json_array_size(job->choices[best_choice(job)].tokens));
-    job_reply_json(job, value, "");
+    job_reply(job, write_reply);
 }
 
 static bool stream_token(struct job *job, struct reply_choice *choice, size_t i, bool is_last)

@@ -475,6 +475,16 @@ static enum tutti_status check_kind(enum api_kind kind, const struct tutti_model
     return TUTTI_OK;
 }
 
+static enum tutti_status check_answers(const struct api_request *req, struct tutti_error *err)
+{
+    if (req->n_prompts * (size_t)req->n <= API_MAX_ANSWERS)
+        return TUTTI_OK;
+    return error_set_param(err, TUTTI_E_ARGUMENT, req->n_best > 0 ? "best_of" : "n",
+                           "%zu prompts with %d answers each are %zu answers, at most %d are allowed in one "
+                           "request: send fewer prompts",
+                           req->n_prompts, req->n, req->n_prompts * (size_t)req->n, API_MAX_ANSWERS);
+}
+
 enum tutti_status api_request_read_value(struct api_request *out, enum api_kind kind,
                                          const tutti_model *model, json_t *root, struct tutti_error *err)
 {
@@ -499,8 +509,10 @@ enum tutti_status api_request_read_value(struct api_request *out, enum api_kind 
     }
     if (kind == API_COMPLETION && (st = check_min_tokens(out, err)) != TUTTI_OK)
         return st;
-    if (kind == API_COMPLETION || kind == API_EMBEDDING)
-        return api_read_prompts(out, kind == API_COMPLETION ? "prompt" : "input", info.n_vocab, err);
+    if (kind == API_COMPLETION || kind == API_EMBEDDING) {
+        st = api_read_prompts(out, kind == API_COMPLETION ? "prompt" : "input", info.n_vocab, err);
+        return st == TUTTI_OK ? check_answers(out, err) : st;
+    }
     if (kind == API_RERANK)
         return api_read_documents(out, info.has_score, err);
     out->n_prompts = 1;

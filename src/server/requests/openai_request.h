@@ -28,9 +28,10 @@ enum api_kind {
 
 enum {
     API_MAX_PROMPTS = 2048,
+    API_MAX_ANSWERS = 8192, /* choices of all prompts of a request */
     API_MAX_MESSAGES = 16384,
     API_DEFAULT_COMPLETION_TOKENS = 16,
-    API_MAX_SALT_BYTES = 1024
+    API_MAX_SALT_BYTES = 1024,
 };
 
 /* An entry of "prompt"; borrowed from the request. */
@@ -77,7 +78,7 @@ struct api_request {
     json_t *root;   /* strings below are borrowed from here */
     size_t n_bytes; /* memory of the request, including the engine's copy; set by api_request_trim() */
     const char *model;
-    const char *adapter; /* the one that model names; NULL: none. Set by app_check_model() */
+    const char *adapter; /* the one that model names; NULL: none. Set by job_open() */
     struct tutti_message *messages;
     size_t n_messages;
     struct buf *joined; /* contents given in several parts, joined */
