@@ -22,6 +22,7 @@ struct submission {
     struct inbox_event *spare; /* allocated for the last event, in case memory runs out */
     size_t n_prompt_tokens, n_cached_tokens;
     json_t *prompt;         /* the prompt's tokens in the API's shape, from read_prompt(); NULL: none */
+    size_t n_prompt_bytes;  /* memory of prompt and prompt_text */
     struct buf prompt_text; /* of a prompt of ids, from read_prompt() */
     bool is_prompt_read;
     int64_t n_charged;    /* tokens of the prompt charged to the client */

@@ -38,6 +38,8 @@ static void drop_contents(struct job *job)
         buf_clear(&choice->held);
         buf_clear(&choice->raw);
         buf_clear(&choice->reasoning);
+        for (int k = 0; k < REPLY_LISTS; k++)
+            buf_clear(&choice->lists[k]);
     }
 }
 
@@ -60,12 +62,6 @@ static void job_release(void *user)
     free(job);
 }
 
-/* What the job has collected for its reply. */
-static size_t collected_bytes(const struct job *job)
-{
-    return job->n_choices * sizeof *job->choices + job->req.n_prompts * sizeof *job->subs;
-}
-
 static void job_free(struct job *job)
 {
     if (job->link.le_prev)
@@ -76,7 +72,8 @@ static void job_free(struct job *job)
     if (job->client)
         client_leave(job->app->clients, job->client, (int64_t)job->n_choices);
     http_body_free(job->memory);
-    intake_release(job->app, owner, job->req.n_bytes + collected_bytes(job), job_release, job);
+    http_body_free(job->reply_memory);
+    intake_release(job->app, owner, job->req.n_bytes + job->n_reply_bytes, job_release, job);
 }
 
 static void cancel_all(struct job *job)
@@ -114,6 +111,50 @@ void job_drop(struct job *job)
     cancel_all(job);
 }
 
+/* ---- memory of the reply ---- */
+
+enum {
+    SMALL_BYTES = 64 * 1024,
+    CHARGE_STEP_BYTES = 16 * 1024
+}; /* smaller replies are limited by their number */
+
+static void set_charge(struct job *job, size_t n_bytes)
+{
+    size_t n_steps = (n_bytes + CHARGE_STEP_BYTES - 1) / CHARGE_STEP_BYTES;
+    if (job->reply_memory)
+        http_body_set_charge(job->reply_memory, n_bytes > SMALL_BYTES ? n_steps * CHARGE_STEP_BYTES : 0);
+}
+
+/* Counts n_more bytes. TUTTI_E_BUSY: the replies to the client's requests take too much memory. */
+static enum tutti_status count_bytes(struct job *job, size_t n_more, struct tutti_error *err)
+{
+    size_t most;
+    job->n_reply_bytes += n_more;
+    if (n_more == 0 || !job->reply_memory || job->n_reply_bytes <= SMALL_BYTES)
+        return TUTTI_OK;
+    set_charge(job, job->n_reply_bytes);
+    if (http_body_fits(job->reply_memory))
+        return TUTTI_OK;
+    (void)http_body_is_too_large(job->reply_memory, &most);
+    return error_set(err, TUTTI_E_BUSY,
+                     "the replies to your requests take more memory than the %zu MiB that one client may "
+                     "use at the same time (a larger --max-body gives more): ask for fewer answers, tokens "
+                     "or log-probabilities at once, or try again later",
+                     most / (1024 * 1024));
+}
+
+static size_t choice_bytes(const struct job *job, const struct reply_choice *choice)
+{
+    enum { ENTRY_BYTES = 1024 }; /* of a log-probability as a JSON value */
+    size_t n_bytes = choice->n_json_bytes + choice->text.capacity + choice->held.capacity +
+                     choice->raw.capacity + choice->reasoning.capacity + choice->places.capacity;
+    for (int k = 0; k < REPLY_LISTS; k++)
+        n_bytes += choice->lists[k].capacity;
+    if (choice->logprobs)
+        n_bytes += choice->n_scored * ((size_t)job->req.top_logprobs + 1) * ENTRY_BYTES;
+    return n_bytes;
+}
+
 /* ---- replies ---- */
 
 static void reply_error(const struct job_sink *sink, const struct tutti_error *err)
@@ -146,10 +187,15 @@ static void job_fail(struct job *job, const struct tutti_error *cause)
 
 static void send_body(struct job *job, const struct buf *body)
 {
-    if (job->sink.reply)
+    if (job->sink.reply) {
         job->sink.reply(job->sink.user, 200, body->bytes, body->n_bytes);
-    else
-        http_reply(job_take_conn(job), 200, "application/json", body->bytes, body->n_bytes);
+        return;
+    }
+    struct http_conn *conn = job_take_conn(job);
+    set_charge(job, body->n_bytes);
+    http_hold_memory(conn, job->reply_memory);
+    job->reply_memory = NULL;
+    http_reply(conn, 200, "application/json", body->bytes, body->n_bytes);
 }
 
 /* On the worker the contents are freed, too, because that takes about as long. */
@@ -188,7 +234,7 @@ static size_t reply_cost(const struct job *job)
     size_t n = job_n_generated(job);
     if (job->req.reports_prompt)
         n += job_n_prompt_tokens(job, NULL) * (size_t)job->req.n;
-    return collected_bytes(job) + token_bytes(job, n);
+    return job->n_reply_bytes + token_bytes(job, n);
 }
 
 void job_reply(struct job *job, job_write_fn *write)
@@ -225,6 +271,14 @@ void job_fail_memory(struct job *job)
     struct tutti_error err;
     error_set(&err, TUTTI_E_MEMORY, "out of memory for the answer");
     job_fail(job, &err);
+}
+
+/* Counts what was added for the reply, and ends a job that takes too much memory. */
+static void job_count(struct job *job, size_t n_more)
+{
+    struct tutti_error err;
+    if (count_bytes(job, n_more, &err) != TUTTI_OK)
+        job_fail(job, &err);
 }
 
 bool job_write_json(struct buf *out, json_t *value, const char *end)
@@ -371,6 +425,10 @@ static void deliver(struct job *job, size_t index, const struct tutti_event *eve
     if (event->has_stop_string && event->finish == TUTTI_FINISH_STOP)
         choice->stop_string = &job->req.stop[event->stop_string];
     job->api->event(job, index, choice, event);
+    size_t n_bytes = choice_bytes(job, choice), n_before = choice->n_counted;
+    choice->n_counted = n_bytes;
+    if (n_bytes > n_before)
+        job_count(job, n_bytes - n_before);
     if (is_listened_to(job) && job->n_unfinished == 0) {
         count_answer(job);
         job->api->finish(job);
@@ -433,8 +491,10 @@ static void job_read_prompt(struct intake_task *task)
 {
     struct job *job = task->user;
     const struct inbox_event *item = job->first_event;
-    if (!job->api->read_prompt(job, item->submission, &item->event))
+    struct submission *sub = item->submission;
+    if (!job->api->read_prompt(job, sub, &item->event))
         task->status = TUTTI_E_MEMORY;
+    sub->n_prompt_bytes = sub->prompt_text.capacity + (sub->prompt ? json_tree_bytes(sub->prompt) : 0);
 }
 
 static void prompt_was_read(struct intake_task *task, struct http_conn *conn)
@@ -444,6 +504,8 @@ static void prompt_was_read(struct intake_task *task, struct http_conn *conn)
     job->is_working = false;
     if (task->status != TUTTI_OK)
         job_fail_memory(job);
+    else
+        job_count(job, job->first_event->submission->n_prompt_bytes);
     read_letters(job);
 }
 
@@ -574,6 +636,11 @@ static struct job *job_begin(struct job *job, const struct http_conn *conn, stru
         st = error_out_of_memory("request", err);
     if (st == TUTTI_OK && conn)
         st = enter(job, conn, err);
+    if (st == TUTTI_OK && conn && !(job->reply_memory = http_reply_memory(conn)))
+        st = error_set(err, TUTTI_E_MEMORY, "out of memory for the request");
+    if (st == TUTTI_OK)
+        st = count_bytes(job, job->n_choices * sizeof *job->choices + job->req.n_prompts * sizeof *job->subs,
+                         err);
     if (st == TUTTI_OK)
         st = submit_some(job, err);
     if (st != TUTTI_OK && err)

@@ -27,6 +27,8 @@ struct answer_token {
     size_t text_end; /* in choice->text; 0: no part of it */
 };
 
+enum { REPLY_LISTS = 4 };
+
 /* The reply of one choice so far. */
 struct reply_choice {
     struct buf text;                  /* the answer, or the part of it that was not sent */
@@ -40,8 +42,10 @@ struct reply_choice {
     size_t n_reasoning_sent, n_reasoning_tokens;
     size_t n_sent;                      /* streams: bytes of text that were sent */
     size_t reasoning_begin, text_begin; /* of this turn, in reasoning and in text */
-    struct buf held;         /* text that waits for a token to carry it; parts: the call being passed on */
-    json_t *logprobs;        /* whole replies: in the API's format */
+    struct buf held; /* text that waits for a token to carry it; parts: the call being passed on */
+    /* Whole replies: entries of the API's lists of log-probabilities, as text. */
+    struct buf lists[REPLY_LISTS];
+    json_t *logprobs;        /* responses API: the list of log-probabilities */
     struct buf places;       /* responses API: of struct answer_token, one for each entry of logprobs */
     size_t n_placed;         /* of them, those whose text_end is known */
     json_t *tokens, *tops;   /* for APIs that report tokens: all tokens, and the most probable ones of each */
@@ -59,6 +63,8 @@ struct reply_choice {
     bool reasoning_is_over, message_is_over; /* these parts of the turn were passed on */
     bool has_stop_token;                     /* ended with a stop token of the model */
     const struct tutti_string *stop_string; /* ended with this stop string of the request; NULL: it did not */
+    size_t n_json_bytes;                    /* memory of the JSON values above */
+    size_t n_counted;                       /* bytes that the job has counted */
 };
 
 struct job;
@@ -108,14 +114,16 @@ struct job {
     struct api_request req;
     char id[48];
     time_t created;
-    uint64_t start_us;            /* when its request began to arrive */
-    struct client *client;        /* NULL: not admitted yet */
-    struct http_body *memory;     /* charge to the client's memory; NULL: too small to count */
-    uint64_t tenant;              /* whose cached pages it may use */
-    struct submission *subs;      /* [req.n_prompts] */
-    size_t n_submitted;           /* of them; the others follow when some of these have ended */
-    size_t n_open;                /* submitted ones that have not ended */
-    struct reply_choice *choices; /* [req.n_prompts * req.n] */
+    uint64_t start_us;              /* when its request began to arrive */
+    struct client *client;          /* NULL: not admitted yet */
+    struct http_body *memory;       /* of the request: charged to the client; NULL: too small to count */
+    struct http_body *reply_memory; /* of the reply, the same; NULL: it has no connection */
+    size_t n_reply_bytes;           /* of memory, collected so far */
+    uint64_t tenant;                /* whose cached pages it may use */
+    struct submission *subs;        /* [req.n_prompts] */
+    size_t n_submitted;             /* of them; the others follow when some of these have ended */
+    size_t n_open;                  /* submitted ones that have not ended */
+    struct reply_choice *choices;   /* [req.n_prompts * req.n] */
     size_t n_choices, n_unfinished;
     uint64_t queue_us, ttft_us, total_us; /* 0: not started, no token yet */
     bool is_working;                      /* a worker reads a prompt or writes the reply: events wait */

@@ -136,6 +136,24 @@ bool json_write(struct buf *out, const json_t *value)
     return json_print_to(out, value, JSON_COMPACT | JSON_ENCODE_ANY);
 }
 
+bool json_write_entries(struct buf *out, const json_t *list)
+{
+    size_t i;
+    const json_t *entry;
+    bool ok = true;
+    json_array_foreach(list, i, entry)
+        ok = ok && (out->n_bytes == 0 || buf_add_string(out, ",")) && json_write(out, entry);
+    return ok;
+}
+
+bool json_write_open(struct buf *out, const json_t *object)
+{
+    bool ok = json_write(out, object);
+    if (ok)
+        buf_truncate(out, out->n_bytes - 1);
+    return ok;
+}
+
 json_t *json_text(const char *bytes, size_t n_bytes)
 {
     json_t *text = json_stringn(bytes ? bytes : "", n_bytes);

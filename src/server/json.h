@@ -22,6 +22,12 @@ size_t json_tree_bytes(const json_t *value);
 /* Appends the value in compact form. False: out of memory. */
 MUST_CHECK bool json_write(struct buf *out, const json_t *value);
 
+/* Appends the entries of a list without its brackets, after a comma if out has some already. */
+MUST_CHECK bool json_write_entries(struct buf *out, const json_t *list);
+
+/* Appends an object that has members without its last brace, for more members. */
+MUST_CHECK bool json_write_open(struct buf *out, const json_t *object);
+
 /* Bytes as a string. Invalid UTF-8 becomes "bytes:\xe4\xb8", as OpenAI writes parts of characters. */
 json_t *json_text(const char *bytes, size_t n_bytes);
 

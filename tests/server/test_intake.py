@@ -2,6 +2,7 @@
 import glob
 import json
 import os
+import socket
 import threading
 import time
 
@@ -250,3 +251,41 @@ def test_replies_of_many_choices_are_built_by_a_worker(server):
         assert len(send(server, "/v1/completions", body).json()["choices"]) == 128
     loop_after, intake_after = loop_and_intake_ns(server)
     assert loop_after - loop < (intake_after - intake) / 2, (loop_after - loop, intake_after - intake)
+
+
+def test_replies_count_against_their_clients_memory(server):
+    """A small body whose reply would take far more than the 65 MiB of a client: it ends when that is reached."""
+    before = peak_mb(server)
+    body = json.dumps({"prompt": [[5] * 1500] * 64, "max_tokens": 1, "echo": True, "logprobs": 20})
+    response = send(server, "/v1/completions", body)
+    assert response.status_code == 429
+    assert "replies to your requests take more memory than the 65 MiB" in response.json()["error"]["message"]
+    assert peak_mb(server) - before < 256
+    server.wait_until(lambda figures: figures["tutti_http_reply_bytes"] == 0)
+    assert send(server, "/v1/completions", json.dumps({"prompt": "x", "max_tokens": 1, "logprobs": 20})).status_code == 200
+
+
+def test_log_probabilities_take_about_the_bytes_of_the_reply(server):
+    """As text, not as values: those took ten times as much."""
+    body = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "n": 16, "max_tokens": 200, "ignore_eos": True,
+                       "logprobs": True, "top_logprobs": 20, "seed": 1})
+    send(server, "/v1/chat/completions", body)
+    before = peak_mb(server)
+    response = send(server, "/v1/chat/completions", body)
+    assert [len(choice["logprobs"]["content"]) for choice in response.json()["choices"]] == [200] * 16
+    assert peak_mb(server) - before < 5 * len(response.content) / MB
+
+
+def test_a_reply_counts_until_its_client_has_read_it(start):
+    server = start()
+    body = json.dumps({"prompt": [5] * 500, "max_tokens": 1, "echo": True, "logprobs": 20, "n": 16, "temperature": 0}).encode()
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
+                       b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        server.wait_until(lambda figures: figures["tutti_engine_requests_finished_total"] > 0 and figures["tutti_http_reply_bytes"] > 4e6)
+        n_bytes = 0
+        while part := client.recv(1 << 20):
+            n_bytes += len(part)
+        assert n_bytes > 4e6
+    server.wait_until(lambda figures: figures["tutti_http_reply_bytes"] == 0)

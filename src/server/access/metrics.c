@@ -277,6 +277,7 @@ static bool add_server(struct buf *out, const struct app *app)
         { "http_evicted_requests_total", "Unfinished requests dropped to free memory for others.",
           h.n_evicted },
         { "http_request_bytes", "Memory of requests that are unfinished or not yet parsed.", h.n_body_bytes },
+        { "http_reply_bytes", "Memory of replies that are being collected or sent.", h.n_reply_bytes },
         { "intake_waiting", "Tasks that wait for an intake thread.", in.n_waiting },
         { "intake_running", "Tasks on the intake threads.", in.n_running },
         { "intake_requests_total", "Requests whose body was parsed.", in.n_read },

@@ -27,6 +27,7 @@ enum {
     POOL_BODIES = 16,           /* memory for all requests: this many bodies of the largest size ... */
     POOL_LEAST_BYTES = 64 * 1024 * 1024, /* ... and at least this */
     CHAIN_FACTOR = 4,       /* libevent's buffers allocate up to this many times their contents */
+    POOL_REPLIES = 4,       /* memory for all replies: this many times that for all requests */
     POOL_CLIENTS = 4,       /* one client may hold 1 / POOL_CLIENTS of that memory */
     SKIP_BYTES = 64 * 1024, /* unread bodies up to this are skipped; a longer one ends the connection */
     MAX_HANDSHAKES = 1024,  /* under way at the same time; each takes some 50 KiB */
@@ -51,9 +52,10 @@ static size_t pool_bytes_of(size_t max_body_bytes)
 
 void http_set_max_body(struct http *http, size_t n_bytes)
 {
-    size_t pool_bytes = pool_bytes_of(n_bytes);
+    size_t pool_bytes = pool_bytes_of(n_bytes), reply_bytes = pool_bytes * POOL_REPLIES;
     http->options.max_body_bytes = n_bytes;
     http_pool_set_bounds(http->pool, pool_bytes, pool_bytes / POOL_CLIENTS);
+    http_pool_set_bounds(http->replies, reply_bytes, reply_bytes / POOL_CLIENTS);
 }
 
 enum tutti_status http_new(struct http **out, struct event_base *base, const struct http_options *options,
@@ -64,8 +66,11 @@ enum tutti_status http_new(struct http **out, struct event_base *base, const str
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the HTTP server");
     http->base = base;
     http->options = *options;
-    size_t pool_bytes = pool_bytes_of(options->max_body_bytes);
-    enum tutti_status st = http_pool_new(&http->pool, pool_bytes, pool_bytes / POOL_CLIENTS, err);
+    enum tutti_status st = http_pool_new(&http->pool, 0, 0, err);
+    if (st == TUTTI_OK)
+        st = http_pool_new(&http->replies, 0, 0, err);
+    if (st == TUTTI_OK)
+        http_set_max_body(http, options->max_body_bytes);
     if (st == TUTTI_OK)
         st = http_sources_new(&http->sources, err);
     if (st == TUTTI_OK && !(http->reap = event_new(base, -1, 0, conn_reap_all, http)))
@@ -91,6 +96,7 @@ static void conn_free(struct http_conn *conn)
     bufferevent_free(conn->bev);
     http_head_clear(&conn->request.head);
     http_body_free(conn->body);
+    http_body_free(conn->unsent);
     buf_clear(&conn->extra);
     free(conn);
 }
@@ -104,6 +110,7 @@ void http_free(struct http *http)
     if (http->reap)
         event_free(http->reap);
     http_pool_free(http->pool);
+    http_pool_free(http->replies);
     http_sources_free(http->sources);
     free(http);
 }
@@ -268,17 +275,27 @@ static void evict(struct http_conn *conn, uint64_t now_us)
                     "client; send fewer large requests at once, or try again later");
 }
 
-/* Charges the received bytes of a request to its client: the key, else the address. False: the
- * request was evicted itself, or out of memory; it has been refused. */
+/* Memory that is charged to the client of the connection: its key, else its address. */
+static struct http_body *memory_of(const struct http_conn *conn, struct http_pool *pool, void *user)
+{
+    char name[96];
+    snprintf(name, sizeof name, "%s%s", conn->request.caller[0] ? "key " : "",
+             conn->request.caller[0] ? conn->request.caller : conn->seat.source->name);
+    return http_body_new(pool, name, user);
+}
+
+struct http_body *http_reply_memory(const struct http_conn *conn)
+{
+    return memory_of(conn, conn->http->replies, NULL);
+}
+
+/* Charges the received bytes of a request to its client. False: the request was evicted itself, or out of
+ * memory; it has been refused. */
 static bool conn_charge(struct http_conn *conn, size_t n_extra)
 {
     struct http *http = conn->http;
-    char name[96];
-    if (!conn->body) {
-        snprintf(name, sizeof name, "%s%s", conn->request.caller[0] ? "key " : "",
-                 conn->request.caller[0] ? conn->request.caller : conn->seat.source->name);
-        conn->body = http_body_new(http->pool, name, conn);
-    }
+    if (!conn->body)
+        conn->body = memory_of(conn, http->pool, conn);
     if (!conn->body) {
         conn_refuse(conn, 503, "out of memory");
         return false;
@@ -503,6 +520,7 @@ static void on_write(struct bufferevent *bev, void *arg)
     struct http_conn *conn = arg;
     if (evbuffer_get_length(bufferevent_get_output(bev)) > 0)
         return;
+    http_hold_memory(conn, NULL);
     if (conn->state == CONN_FLUSH)
         conn_linger(conn);
     else if (conn->state == CONN_IDLE)
@@ -739,4 +757,5 @@ void http_counts(const struct http *http, struct http_counts *out)
 {
     *out = http->counts;
     out->n_body_bytes = http_pool_bytes(http->pool);
+    out->n_reply_bytes = http_pool_bytes(http->replies);
 }

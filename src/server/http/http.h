@@ -56,6 +56,7 @@ struct http_counts {
     uint64_t n_closed_for_room; /* idle connections closed for new ones */
     uint64_t n_refused;         /* connections refused because all others were busy */
     uint64_t n_body_bytes;      /* memory of requests that are unfinished or not yet parsed */
+    uint64_t n_reply_bytes;     /* memory of replies */
     uint64_t n_tls_failures;    /* TLS handshakes that failed or timed out */
 };
 
@@ -63,7 +64,7 @@ MUST_CHECK enum tutti_status http_new(struct http **out, struct event_base *base
                                       const struct http_options *options, struct tutti_error *err);
 void http_free(struct http *http); /* closes every connection without further callbacks; NULL is allowed */
 
-/* Sets the limit of a body from now on; the memory for all bodies is scaled with it. */
+/* Sets the limit of a body from now on; the memory for all bodies and replies is scaled with it. */
 void http_set_max_body(struct http *http, size_t n_bytes);
 
 /* Takes ownership of an accepted socket. peer is copied: as in struct http_request. */
@@ -102,6 +103,10 @@ const struct http_request *http_request(const struct http_conn *conn);
  * read on any thread. NULL: the request has no body. */
 struct http_body *http_take_body(struct http_conn *conn);
 
+/* Memory of a reply to this request, which the caller sets with http_body_set_charge(). It may outlive the
+ * connection, and is freed as a body. NULL: out of memory. */
+struct http_body *http_reply_memory(const struct http_conn *conn);
+
 /* Sets the client of the request after its key was checked; the name is cut after 63 bytes. "" and 0
  * until it is set. */
 void http_set_caller(struct http_conn *conn, const char *name, uint64_t tenant);
@@ -130,6 +135,8 @@ void http_close_after_body(struct http_conn *conn);
 /* Sends the whole reply. type: its Content-Type; NULL: no body. The connection then goes on to its
  * next request. */
 void http_reply(struct http_conn *conn, int status, const char *type, const void *body, size_t n_bytes);
+/* Before http_reply(): frees this memory when the client has read the reply. */
+void http_hold_memory(struct http_conn *conn, struct http_body *memory);
 
 /* A chunked reply. Each write goes out at once. A client that leaves more than max_output_bytes
  * unread, or reads nothing for idle_timeout_s, is dropped: later writes are ignored and the abort

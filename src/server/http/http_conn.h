@@ -19,6 +19,7 @@ struct http {
     struct event *reap;           /* closes doomed connections when no handler is on the stack */
     struct http_counts counts;
     struct http_pool *pool;       /* memory of bodies and unfinished heads */
+    struct http_pool *replies;    /* memory of replies */
     struct http_sources *sources; /* of the connections */
     int n_handshakes;             /* TLS handshakes under way */
     bool is_leaving;
@@ -54,8 +55,9 @@ struct http_conn {
     size_t n_scanned; /* bytes of the input without the end of a head */
     size_t n_unread;  /* bytes of a body to discard before the next request */
 
-    struct buf extra; /* added header lines of the reply */
-    int status;       /* of the reply; 0: not begun */
+    struct http_body *unsent; /* memory of a whole reply that the client has not read yet; NULL: none */
+    struct buf extra;         /* added header lines of the reply */
+    int status;               /* of the reply; 0: not begun */
     bool has_begun, is_chunked;
     void (*aborted)(void *user);
     void *aborted_user;

@@ -66,7 +66,7 @@ static struct http_share *share_of(struct http_pool *pool, const char *client)
     return share;
 }
 
-static void pool_charge(struct http_body *body, size_t n_bytes)
+void http_body_set_charge(struct http_body *body, size_t n_bytes)
 {
     struct http_share *share = body->share;
     share->n_bytes = share->n_bytes - body->n_charged + n_bytes;
@@ -86,7 +86,7 @@ struct http_body *http_body_new(struct http_pool *pool, const char *client, void
     body->user = user;
     LIST_INSERT_HEAD(&share->bodies, body, link);
     pool->n_bodies++;
-    pool_charge(body, OVERHEAD_BYTES);
+    http_body_set_charge(body, OVERHEAD_BYTES);
     return body;
 }
 
@@ -96,7 +96,7 @@ void http_body_free(struct http_body *body)
         return;
     struct http_share *share = body->share;
     struct http_pool *pool = share->pool;
-    pool_charge(body, 0);
+    http_body_set_charge(body, 0);
     LIST_REMOVE(body, link);
     buf_clear(&body->bytes);
     free(body);
@@ -114,7 +114,7 @@ void http_body_charge(struct http_body *body, size_t n_extra, uint64_t now_us)
     if (!body->start_us)
         body->start_us = now_us;
     body->last_us = now_us;
-    pool_charge(body, OVERHEAD_BYTES + body->bytes.capacity + n_extra);
+    http_body_set_charge(body, OVERHEAD_BYTES + body->bytes.capacity + n_extra);
 }
 
 void http_pool_set_bounds(struct http_pool *pool, size_t max_bytes, size_t max_client_bytes)
@@ -139,7 +139,7 @@ bool http_body_is_too_large(const struct http_body *body, size_t *most)
 void http_body_complete(struct http_body *body)
 {
     body->user = NULL;
-    pool_charge(body, OVERHEAD_BYTES + body->bytes.capacity);
+    http_body_set_charge(body, OVERHEAD_BYTES + body->bytes.capacity);
 }
 
 bool http_body_has_stalled(const struct http_body *body, uint64_t now_us)

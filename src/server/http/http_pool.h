@@ -1,4 +1,5 @@
-/* Memory for unparsed requests, their bodies and unfinished heads, shared fairly between clients.
+/* Memory for unparsed requests, their bodies and unfinished heads, shared fairly between clients; and
+ * that for replies, whose memory is charged as that of complete bodies.
  *
  * There are two limits: for all clients together, and for each client. When a body would exceed a
  * limit, an unfinished body is evicted: the largest one of the client that exceeds its share, or
@@ -40,6 +41,8 @@ void http_body_free(struct http_body *body); /* NULL is allowed */
 /* Charges the current size of body->bytes, plus n_extra bytes elsewhere. now_us: when the latest
  * byte arrived. */
 void http_body_charge(struct http_body *body, size_t n_extra, uint64_t now_us);
+/* Charges n_bytes instead of what was charged before. */
+void http_body_set_charge(struct http_body *body, size_t n_bytes);
 /* True: both limits hold, its client's and the total one. */
 bool http_body_fits(const struct http_body *body);
 /* Whether it takes more than its client may ever have. most: bytes of that. */

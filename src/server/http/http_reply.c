@@ -73,6 +73,12 @@ struct http_body *http_take_body(struct http_conn *conn)
     return body;
 }
 
+void http_hold_memory(struct http_conn *conn, struct http_body *memory)
+{
+    http_body_free(conn->unsent);
+    conn->unsent = memory;
+}
+
 void http_set_caller(struct http_conn *conn, const char *name, uint64_t tenant)
 {
     snprintf(conn->request.caller, sizeof conn->request.caller, "%s", name);
@@ -185,6 +191,8 @@ static bool make_head(struct http_conn *conn, int status, const char *type, cons
 static void conn_finish_reply(struct http_conn *conn)
 {
     struct http *http = conn->http;
+    if (evbuffer_get_length(bufferevent_get_output(conn->bev)) == 0)
+        http_hold_memory(conn, NULL);
     conn->aborted = NULL;
     if (http->options.done)
         http->options.done(http->options.user, conn, conn->status, true);

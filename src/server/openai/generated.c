@@ -80,6 +80,10 @@ bool generated_add(struct job *job, struct reply_choice *choice, const struct tu
             !add_tops(job, choice, token))
             return false;
         at = end;
+        choice->n_json_bytes += json_tree_bytes(
+                                    json_array_get(choice->tokens, json_array_size(choice->tokens) - 1)) +
+                                json_tree_bytes(
+                                    json_array_get(choice->tops, json_array_size(choice->tops) - 1));
     }
     if (event->n_tokens > 0)
         buf_truncate(&choice->held, 0);

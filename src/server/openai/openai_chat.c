@@ -4,14 +4,24 @@
 #include "server/openai/openai_calls.h"
 #include "server/openai/openai_reply.h"
 
-/* {"content": [...], "refusal": null} */
-static json_t *logprobs(json_t *into, struct reply_choice *choice, const struct tutti_event *event)
+/* {"content": [...], "refusal": null} of an event. */
+static json_t *logprobs(const struct tutti_event *event)
 {
-    (void)choice;
-    if (!into)
-        into = json_pack("{s:[], s:n}", "content", "refusal");
-    openai_add_logprobs(json_object_get(into, "content"), event);
-    return into;
+    json_t *value = json_pack("{s:[], s:n}", "content", "refusal");
+    openai_add_logprobs(json_object_get(value, "content"), event);
+    return value;
+}
+
+/* The same of the whole answer. */
+static bool write_logprobs(const struct job *job, size_t index, const struct reply_choice *choice,
+                           struct buf *out)
+{
+    (void)index;
+    if (!job->req.logprobs)
+        return buf_add_string(out, "null");
+    return buf_add_string(out, "{\"content\":[") &&
+           buf_add(out, choice->lists[0].bytes, choice->lists[0].n_bytes) &&
+           buf_add_string(out, "],\"refusal\":null}");
 }
 
 /* ---- tool calls ---- */
@@ -75,7 +85,6 @@ static json_t *reasoning_fields(const char *text, size_t n_bytes)
 static json_t *whole(struct job *job, size_t index, struct reply_choice *choice)
 {
     size_t n_content;
-    json_t *lp = job->req.logprobs && choice->logprobs ? json_incref(choice->logprobs) : json_null();
     json_t *calls = calls_find(job, choice, choice->finish, &n_content);
     json_t *content = calls && n_content == 0 ? json_null() : json_text(choice->text.bytes, n_content);
     json_t *message = json_pack("{s:s, s:o, s:n, s:o*}", "role", "assistant", "content", content, "refusal",
@@ -85,8 +94,8 @@ static json_t *whole(struct job *job, size_t index, struct reply_choice *choice)
         message = json_merge(message, reasoning_fields(reasoning->bytes, reasoning->n_bytes));
     json_t *reason = calls ? reason_of_calls(job) : openai_finish_reason(choice->finish);
     json_decref(calls);
-    return json_pack("{s:I, s:o, s:o, s:o}", "index", (json_int_t)index, "message", message, "logprobs", lp,
-                     "finish_reason", reason);
+    return json_pack("{s:I, s:o, s:o}", "index", (json_int_t)index, "message", message, "finish_reason",
+                     reason);
 }
 
 static json_t *chunk_choice(size_t index, json_t *delta, json_t *lp, json_t *finish_reason)
@@ -159,7 +168,7 @@ static void stream(struct job *job, size_t index, struct reply_choice *choice,
         return;
     }
     bool has_tokens = job->req.logprobs && event->n_tokens > 0;
-    json_t *lp = has_tokens ? logprobs(NULL, choice, event) : NULL, *reason = NULL;
+    json_t *lp = has_tokens ? logprobs(event) : NULL, *reason = NULL;
     if (stream_reasoning(job, index, choice, lp))
         lp = NULL;
     if (calls_are_possible(job)) {
@@ -192,5 +201,5 @@ const struct openai_api OPENAI_CHAT = {
     .chunk_object = "chat.completion.chunk",
     .whole = whole,
     .stream = stream,
-    .logprobs = logprobs,
+    .write_logprobs = write_logprobs,
 };

@@ -6,9 +6,14 @@
 
 #include <string.h>
 
+static const char *const LISTS[REPLY_LISTS] = { "tokens", "token_logprobs", "top_logprobs", "text_offset" };
+
 static json_t *new_logprobs(void)
 {
-    return json_pack("{s:[], s:[], s:[], s:[]}", "tokens", "token_logprobs", "top_logprobs", "text_offset");
+    json_t *value = json_object();
+    for (int k = 0; k < REPLY_LISTS; k++)
+        json_object_set_new(value, LISTS[k], json_array());
+    return value;
 }
 
 /* {token: logprob} of the most probable tokens, and of the token itself if it is not one of them. */
@@ -41,10 +46,9 @@ static void completion_add_token(json_t *into, const struct tutti_token *token, 
 }
 
 /* {"tokens": [], "token_logprobs": [], "top_logprobs": [{token: logprob}], "text_offset": []} */
-static json_t *logprobs(json_t *into, struct reply_choice *choice, const struct tutti_event *event)
+static json_t *logprobs(struct reply_choice *choice, const struct tutti_event *event)
 {
-    if (!into)
-        into = new_logprobs();
+    json_t *into = new_logprobs();
     for (size_t i = 0; i < event->n_tokens; i++) {
         const struct tutti_token *token = &event->tokens[i];
         completion_add_token(into, token, json_text(token->bytes, token->n_bytes), true, choice->n_chars);
@@ -128,40 +132,45 @@ static json_t *choice_value(size_t index, json_t *text, json_t *lp, enum tutti_f
 static json_t *whole(struct job *job, size_t index, struct reply_choice *choice)
 {
     struct buf text = { 0 };
-    json_t *value = NULL, *lp = job->req.logprobs && choice->logprobs ? json_incref(choice->logprobs) : NULL;
+    json_t *value = NULL;
     if ((!job->req.echo || job_prompt_text(job, index, &text)) &&
         buf_add(&text, choice->text.bytes, choice->text.n_bytes))
-        value = choice_value(index, json_text(text.bytes, text.n_bytes), lp, choice->finish);
-    else
-        json_decref(lp);
+        value = json_pack("{s:I, s:o, s:o}", "index", (json_int_t)index, "text",
+                          json_text(text.bytes, text.n_bytes), "finish_reason",
+                          openai_finish_reason(choice->finish));
     buf_clear(&text);
     return value;
 }
 
-static bool append_lists(json_t *into, const json_t *from)
+/* Those of the prompt, if the reply has them, and of the answer. */
+static bool write_logprobs(const struct job *job, size_t index, const struct reply_choice *choice,
+                           struct buf *out)
 {
-    const char *name;
-    json_t *list;
-    bool ok = into != NULL;
-    json_object_foreach((json_t *)(uintptr_t)from, name, list)
-        ok = ok && json_array_extend(json_object_get(into, name), list) == 0;
-    return ok;
+    const json_t *prompt = job->subs[index / (size_t)job->req.n].prompt;
+    if (!job->req.logprobs || (!prompt && choice->lists[0].n_bytes == 0))
+        return buf_add_string(out, "null");
+    bool ok = true;
+    for (int k = 0; ok && k < REPLY_LISTS; k++) {
+        struct buf list = { 0 };
+        const struct buf *own = &choice->lists[k];
+        ok = json_write_entries(&list, json_object_get(prompt, LISTS[k])) &&
+             (list.n_bytes == 0 || own->n_bytes == 0 || buf_add_string(&list, ",")) &&
+             buf_printf(out, "%s\"%s\":[", k == 0 ? "{" : ",", LISTS[k]) &&
+             buf_add(out, list.bytes, list.n_bytes) && buf_add(out, own->bytes, own->n_bytes) &&
+             buf_add_string(out, "]");
+        buf_clear(&list);
+    }
+    return ok && buf_add_string(out, "}");
 }
 
 /* Log-probabilities added by an event; NULL: none, or out of memory. */
-static json_t *event_logprobs(struct job *job, size_t index, struct reply_choice *choice, json_t *into,
-                              bool is_first, const struct tutti_event *event)
+static json_t *event_logprobs(const struct job *job, struct reply_choice *choice,
+                              const struct tutti_event *event)
 {
-    const json_t *prompt = job->subs[index / (size_t)job->req.n].prompt;
     bool has_stop = job->req.echo && event->has_stop_token && event->finish != TUTTI_FINISH_NONE;
-    if (!job->req.logprobs || (event->n_tokens == 0 && !has_stop && !(is_first && prompt)))
-        return into;
-    into = into ? into : new_logprobs();
-    if (is_first && prompt && !append_lists(into, prompt)) {
-        json_decref(into);
+    if (!job->req.logprobs || (event->n_tokens == 0 && !has_stop))
         return NULL;
-    }
-    into = logprobs(into, choice, event);
+    json_t *into = logprobs(choice, event);
     if (has_stop)
         add_stop_token(job, into, choice, event);
     return into;
@@ -171,15 +180,14 @@ static void completion_collect(struct job *job, size_t index, struct reply_choic
                                const struct tutti_event *event)
 {
     struct buf prompt = { 0 };
-    bool is_first = !choice->has_begun;
-    bool ok = (!is_first || begin_choice(job, index, choice, &prompt)) &&
+    bool ok = (choice->has_begun || begin_choice(job, index, choice, &prompt)) &&
               buf_add(&choice->text, event->text, event->n_text_bytes);
-    if (ok) {
-        bool is_wanted = choice->logprobs || event->n_tokens > 0;
-        choice->logprobs = event_logprobs(job, index, choice, choice->logprobs, is_first, event);
-        ok = choice->logprobs || !(job->req.logprobs && is_wanted);
-    }
     buf_clear(&prompt);
+    json_t *lp = ok ? event_logprobs(job, choice, event) : NULL;
+    ok = ok && (lp || !job->req.logprobs || event->n_tokens == 0);
+    for (int k = 0; ok && lp && k < REPLY_LISTS; k++)
+        ok = json_write_entries(&choice->lists[k], json_object_get(lp, LISTS[k]));
+    json_decref(lp);
     if (!ok)
         job_fail_memory(job);
 }
@@ -201,7 +209,7 @@ static void stream(struct job *job, size_t index, struct reply_choice *choice,
             json_decref(text);
         buf_clear(&prompt);
     }
-    json_t *lp = event_logprobs(job, index, choice, NULL, false, event);
+    json_t *lp = event_logprobs(job, choice, event);
     if (event->n_text_bytes > 0 || lp || event->finish != TUTTI_FINISH_NONE)
         openai_stream_choice(
             job, choice_value(index, json_text(event->text, event->n_text_bytes), lp, event->finish));
@@ -245,4 +253,5 @@ const struct openai_api OPENAI_COMPLETIONS = {
     .object = "text_completion",
     .chunk_object = "text_completion",
     .whole = whole,
+    .write_logprobs = write_logprobs,
 };

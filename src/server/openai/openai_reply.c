@@ -118,25 +118,32 @@ static bool is_answer(const struct job *job, size_t index)
     return n_better < (size_t)job->req.n_best;
 }
 
+/* place: among the choices of the reply. */
+static bool write_choice(struct job *job, size_t index, size_t place, struct buf *out)
+{
+    struct reply_choice *choice = &job->choices[index];
+    json_t *value = api_of(job)->whole(job, index, choice);
+    if (value && job->req.n_best > 0)
+        json_object_set_new(value, "index", json_integer((json_int_t)place));
+    bool ok = value && (place == 0 || buf_add_string(out, ",")) && json_write_open(out, value) &&
+              buf_add_string(out, ",\"logprobs\":") && api_of(job)->write_logprobs(job, index, choice, out) &&
+              buf_add_string(out, "}");
+    json_decref(value);
+    return ok;
+}
+
+/* Each choice is written before the next one is built. */
 static bool write_reply(struct job *job, struct buf *out)
 {
-    json_t *reply = openai_frame(job, api_of(job)->object), *choices = json_array();
-    int failed = 0;
-    for (size_t i = 0; i < job->n_choices; i++) {
-        if (!is_answer(job, i))
-            continue;
-        size_t place = json_array_size(choices);
-        failed |= json_array_append_new(choices, api_of(job)->whole(job, i, &job->choices[i]));
-        if (job->req.n_best > 0)
-            json_object_set_new(json_array_get(choices, place), "index", json_integer((json_int_t)place));
-    }
-    failed |= json_object_set_new(reply, "choices", choices);
-    failed |= json_object_set_new(reply, "usage", usage_value(job));
-    if (failed) {
-        json_decref(reply);
-        return false;
-    }
-    return job_write_json(out, reply, "");
+    json_t *reply = openai_frame(job, api_of(job)->object);
+    size_t place = 0;
+    bool ok = json_object_set_new(reply, "usage", usage_value(job)) == 0 && json_write_open(out, reply) &&
+              buf_add_string(out, ",\"choices\":[");
+    for (size_t i = 0; ok && i < job->n_choices; i++)
+        if (is_answer(job, i))
+            ok = write_choice(job, i, place++, out);
+    json_decref(reply);
+    return ok && buf_add_string(out, "]}");
 }
 
 /* ---- events ---- */
@@ -147,11 +154,13 @@ static void collect_logprobs(struct job *job, struct reply_choice *choice, const
         job_fail_memory(job);
         return;
     }
-    if (job->req.logprobs) {
-        choice->logprobs = api_of(job)->logprobs(choice->logprobs, choice, event);
-        if (!choice->logprobs)
-            job_fail_memory(job);
-    }
+    if (!job->req.logprobs)
+        return;
+    json_t *list = json_array();
+    openai_add_logprobs(list, event);
+    if (!list || !json_write_entries(&choice->lists[0], list))
+        job_fail_memory(job);
+    json_decref(list);
 }
 
 void openai_event(struct job *job, size_t index, struct reply_choice *choice, const struct tutti_event *event)

@@ -8,14 +8,13 @@
 struct openai_api {
     struct job_api job; /* with openai_event(), openai_finish(), openai_fail() */
     const char *object, *chunk_object;
-    /* A choice of a whole reply. */
+    /* A choice of a whole reply, without its log-probabilities; and these, or null. */
     json_t *(*whole)(struct job *job, size_t index, struct reply_choice *choice);
+    bool (*write_logprobs)(const struct job *job, size_t index, const struct reply_choice *choice,
+                           struct buf *out);
     /* Writes the stream chunks of one event. */
     void (*stream)(struct job *job, size_t index, struct reply_choice *choice,
                    const struct tutti_event *event);
-    /* The log-probabilities of an event in the API's format, appended to into; into NULL: to a new
-     * value. */
-    json_t *(*logprobs)(json_t *into, struct reply_choice *choice, const struct tutti_event *event);
 };
 
 void openai_event(struct job *job, size_t index, struct reply_choice *choice,
