@@ -584,7 +584,7 @@ static struct job *job_new(struct app *app, const char *name, const struct job_a
     job->splits = job->req.kind == API_CHAT && app->info.reasoning_form &&
                   job->req.reasoning != API_REASONING_IN_CONTENT;
     job->created = time(NULL);
-    snprintf(job->id, sizeof job->id, "%s-%s", api->id_prefix, name);
+    snprintf(job->id, sizeof job->id, "%s%s", api->id_prefix, name);
     job->n_choices = job->n_unfinished = job->req.n_prompts * (size_t)job->req.n;
     job->subs = calloc(job->req.n_prompts, sizeof *job->subs);
     job->choices = calloc(job->n_choices, sizeof *job->choices);

@@ -74,7 +74,7 @@ typedef bool job_write_fn(struct job *job, struct buf *out);
 
 /* How an API parses its requests and writes its replies. */
 struct job_api {
-    const char *id_prefix;
+    const char *id_prefix; /* of the reply's id, with its separator */
     /* read() and read_value() run on a worker (intake.h). read() parses a body. req is zeroed; the
      * caller clears it in any case. NULL: the body is JSON for read_value(). */
     enum tutti_status (*read)(struct api_request *req, struct app *app, const struct intake_body *body,

@@ -131,15 +131,6 @@ struct client_limits app_default_limits(const struct server_options *options)
                                    .concurrency = options->max_concurrent };
 }
 
-/* The address of the client. */
-static const char *peer_of(const struct app *app, const struct http_conn *conn)
-{
-    const struct http_request *request = http_request(conn);
-    const char *forwarded = app->options->is_behind ? http_head_find(&request->head, "X-Forwarded-For")
-                                                    : NULL;
-    return forwarded ? forwarded : request->peer;
-}
-
 struct client *app_client(struct app *app, const struct http_conn *conn)
 {
     struct client_limits defaults = app_default_limits(app->options);
@@ -150,7 +141,7 @@ struct client *app_client(struct app *app, const struct http_conn *conn)
                    ? clients_get(app->clients, http_request(conn)->caller,
                                  keys_limits(app->keys, http_request(conn)->caller), now_us)
                    : NULL;
-    client_name_address(address, sizeof address, peer_of(app, conn));
+    client_name_address(address, sizeof address, http_request(conn)->client);
     return clients_get(app->clients, address, &defaults, now_us);
 }
 

@@ -282,6 +282,7 @@ static struct http_options http_options(struct app *app)
         .header_timeout_s = app->options->header_timeout_s,
         .idle_timeout_s = app->options->idle_timeout_s,
         .tls = app->tls,
+        .is_behind = app->options->is_behind,
         .user = app,
         .head = route_head,
         .request = route_request,

@@ -1,5 +1,6 @@
 """Several models behind one server: each in a process of its own that starts when it is named."""
 import concurrent.futures
+import http.client
 import json
 import os
 import re
@@ -348,3 +349,35 @@ def test_flags_about_one_model_are_refused(flags, named):
 def test_operands_that_name_no_model_are_refused(operands, said):
     done = subprocess.run([BIN, "serve", "--port", "0", *operands], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 2 and said in done.stderr, done.stderr
+
+
+def test_a_request_has_one_id(both):
+    """In the headers, and in the body of an error of Anthropic's API, whichever process writes them."""
+    for max_tokens in ({"max_tokens": 2}, {}):
+        response = both.post("/v1/messages", {"model": "plain", "messages": [{"role": "user", "content": "Hi"}], **max_tokens},
+                             headers={"X-Request-Id": "req_of_the_client"})
+        head = [value for name, value in response.raw.headers.items() if name.lower() in ("request-id", "x-request-id")]
+        assert len(head) == 2 and head[0] == head[1] != "req_of_the_client"
+        assert response.json().get("request_id", head[0]) == head[0]
+
+
+def test_a_model_with_an_adapter_that_it_lacks_is_not_listed(both):
+    assert both.get("/v1/models/plain").status_code == 200
+    assert both.get("/v1/models/plain:nope").status_code == 404
+
+
+def test_memory_is_each_clients_own(start):
+    """A client that fills its share of the memory for requests takes nothing of another one's: addresses are the client's."""
+    server = start(f"a={DEMO}", "--kv-memory", "64M")
+    small = {"model": "a", "prompt": "Once", "max_tokens": 2}
+
+    def ask_from(source, **more):
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, source_address=(source, 0), timeout=PATIENCE)
+        connection.request("POST", "/v1/completions", json.dumps({**small, **more}), {"Content-Type": "application/json"})
+        return connection, connection.getresponse()
+    held = [ask_from("127.0.0.2", max_tokens=500, n=32, ignore_eos=True, stream=True, user="x" * 4_200_000) for _ in range(2)]
+    assert [response.status for _, response in held] == [200, 200]
+    assert ask_from("127.0.0.2", user="y" * 200_000)[1].status == 429
+    assert ask_from("127.0.0.3", user="y" * 200_000)[1].status == 200
+    for connection, _ in held:
+        connection.close()

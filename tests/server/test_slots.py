@@ -1,4 +1,5 @@
 """What runs and what waits: GET /slots."""
+import contextlib
 import json
 import signal
 import socket
@@ -162,7 +163,8 @@ def test_several_models_tell_each_of_its_own(start):
     wait_for(lambda: slots(server) == [])
     with Asker(server, {**STORY, "n": 16, "model": "two"}), Asker(server, {**STORY, "n": 16, "model": "one"}):
         found = slots(server)
-        assert [entry["model"] for entry in found] == ["one", "two"] and all(set(entry) == FIELDS for entry in found)
+        assert [entry["model"] for entry in found] == ["two", "one"] and all(set(entry) == FIELDS for entry in found)
+        assert found[0]["age_s"] >= found[1]["age_s"]
     wait_for(lambda: slots(server) == [])
 
 
@@ -177,3 +179,34 @@ def test_a_request_that_waits_for_its_model_is_loading(start, tmp_path):
     loading = [entry for entry in seen if entry["state"] == "loading"]
     assert all(entry["model"] == "two" and entry["key"] is None and entry["id"].startswith("req_") for entry in loading)
     assert loading, seen
+
+
+def test_several_models_count_all_requests(start):
+    """Each process lists at most a thousand."""
+    server = start(f"one={DEMO}", "--kv-memory", "32M", "--max-seqs", 2, "--max-queue", 2000, "--max-queue-time", 0)
+    assert server.post("/v1/completions", {"prompt": "Hi", "max_tokens": 1}).status_code == 200
+    body = json.dumps({**STORY, "stream": True}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with contextlib.ExitStack() as stack:
+        for _ in range(1050):
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port))).sendall(head + body)
+        end = time.monotonic() + PATIENCE
+        while True:
+            response = requests.get(server.url + "/slots", timeout=PATIENCE)
+            if response.headers["X-Total-Count"] == "1050":
+                break
+            assert time.monotonic() < end, response.headers
+        ages = [entry["age_s"] for entry in response.json()]
+        assert len(ages) == 1000 and ages == sorted(ages, reverse=True)
+
+
+def test_the_id_is_that_of_the_reply(start):
+    server = start("--max-seqs", 1)
+    body = {"model": "demo", "max_tokens": 2, "messages": [{"role": "user", "content": "Hi"}]}
+    replies = []
+    asker = threading.Thread(target=lambda: replies.append(server.post("/v1/messages", body).json()))
+    with Asker(server, STORY):
+        asker.start()
+        found = wait_for(lambda: (found := slots(server)) and len(found) == 2 and found)
+    asker.join()
+    assert found[1]["id"] == replies[0]["id"]

@@ -58,10 +58,9 @@ static json_t *stop_value(const struct job *job, const struct reply_choice *choi
 
 static json_t *message_value(const struct job *job, const struct reply_choice *choice)
 {
-    json_t *message = json_pack("{s:o, s:s, s:s, s:o, s:o}", "id",
-                                json_sprintf("msg_%s", job->id + strlen("msg-")), "type", "message", "role",
-                                "assistant", "model", app_model_name(job->app, job->req.adapter), "content",
-                                choice ? json_incref(choice->items) : json_array());
+    json_t *message = json_pack("{s:o, s:s, s:s, s:o, s:o}", "id", json_string(job->id), "type", "message",
+                                "role", "assistant", "model", app_model_name(job->app, job->req.adapter),
+                                "content", choice ? json_incref(choice->items) : json_array());
     message = json_merge(message, stop_value(job, choice));
     return json_merge(message, json_pack("{s:o}", "usage", usage_value(job)));
 }
@@ -279,7 +278,7 @@ static enum tutti_status messages_read_value(struct api_request *req, struct app
     return messages_read(req, app->model, body, false, err);
 }
 
-const struct job_api ANTHROPIC_MESSAGES = { .id_prefix = "msg",
+const struct job_api ANTHROPIC_MESSAGES = { .id_prefix = "msg_",
                                             .read_value = messages_read_value,
                                             .event = messages_take_event,
                                             .finish = messages_finish,

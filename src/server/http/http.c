@@ -278,9 +278,10 @@ static void evict(struct http_conn *conn, uint64_t now_us)
 /* Memory that is charged to the client of the connection: its key, else its address. */
 static struct http_body *memory_of(const struct http_conn *conn, struct http_pool *pool, void *user)
 {
-    char name[96];
+    char name[96], address[HTTP_SOURCE_NAME_BYTES];
+    client_name_address(address, sizeof address, conn->request.client);
     snprintf(name, sizeof name, "%s%s", conn->request.caller[0] ? "key " : "",
-             conn->request.caller[0] ? conn->request.caller : conn->seat.source->name);
+             conn->request.caller[0] ? conn->request.caller : address);
     return http_body_new(pool, name, user);
 }
 
@@ -309,6 +310,17 @@ static bool conn_charge(struct http_conn *conn, size_t n_extra)
 }
 
 /* ---- reading ---- */
+
+/* The names that the process in front gives to a client and its request. */
+static void take_names(struct http_request *request)
+{
+    const char *client = http_head_find(&request->head, "X-Forwarded-For");
+    const char *id = http_head_find(&request->head, "X-Request-Id");
+    if (client)
+        snprintf(request->client, sizeof request->client, "%s", client);
+    if (id)
+        snprintf(request->id, sizeof request->id, "%s", id);
+}
 
 /* True: the head is complete and valid; the state says what follows. */
 static bool conn_read_head(struct http_conn *conn)
@@ -354,6 +366,8 @@ static bool conn_read_head(struct http_conn *conn)
         return false;
     }
     conn->closes = conn->closes || !conn->request.head.keep_alive || conn->http->is_leaving;
+    if (conn->http->options.is_behind)
+        take_names(&conn->request);
     return true;
 }
 
@@ -708,6 +722,7 @@ void http_accept(struct http *http, int fd, const char *peer, enum http_service 
     conn->is_handshaking = http->options.tls != NULL;
     http->n_handshakes += conn->is_handshaking;
     snprintf(conn->request.peer, sizeof conn->request.peer, "%s", peer);
+    snprintf(conn->request.client, sizeof conn->request.client, "%s", peer);
     LIST_INSERT_HEAD(&http->conns, conn, link);
     http->counts.n_open++;
     http->counts.n_accepted++;

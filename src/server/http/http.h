@@ -34,6 +34,9 @@ struct http_options {
     uint32_t max_connections, max_per_address, max_per_loopback;
     int header_timeout_s, idle_timeout_s;
     struct tls *tls; /* NULL: plain HTTP */
+    /* Requests come from the process of several models only, which names their clients and ids in
+     * X-Forwarded-For and X-Request-Id. */
+    bool is_behind;
     void *user;
     /* The head has arrived, the body has not. May reply; the body is then not awaited. May be NULL. */
     void (*head)(void *user, struct http_conn *conn);
@@ -86,8 +89,9 @@ void http_counts(const struct http *http, struct http_counts *out);
 
 struct http_request {
     struct http_head head;
-    char id[32];   /* "req_" and 24 hexadecimal digits */
-    char peer[64]; /* of the connection: "192.0.2.1:80", "[2001:db8::1]:80", or "unix" for a Unix socket */
+    char id[32];     /* "req_" and 24 hexadecimal digits */
+    char peer[64];   /* of the connection: "192.0.2.1:80", "[2001:db8::1]:80", or "unix" for a Unix socket */
+    char client[64]; /* whose request it is: peer, or as the process in front has named it */
     enum http_service service;
     uint64_t start_us;
     /* Its client, see http_set_caller(). The name is for logs and limits. The tenant owns what the server

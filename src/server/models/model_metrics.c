@@ -47,9 +47,10 @@ static bool add_own(struct model_set *set, struct buf *out)
 
 static void collect(struct collection *c);
 
-static void on_metrics(void *user, const struct buf *body)
+static void on_metrics(void *user, const struct buf *body, size_t n_total)
 {
     struct collection *c = user;
+    (void)n_total;
     c->upstream = NULL;
     if (body && body->bytes)
         c->ok = c->ok && metrics_merge_add(&c->merge, body->bytes, c->set->models[c->next - 1].name);

@@ -588,7 +588,7 @@ void model_set_list(struct model_set *set, struct http_conn *conn, const char *n
     struct tutti_error err;
     if (name) {
         const struct model *model = find_model(set, name, strlen(name));
-        if (model) {
+        if (model && !strcmp(model->name, name)) { /* it has no adapters: --lora is for one model */
             app_reply_json(conn, 200, model_value(model));
         } else {
             set_unknown(&err, name, strlen(name));

@@ -15,11 +15,25 @@ struct slots_collection {
     int next; /* model */
 };
 
-static void add_entry(struct slots_collection *c, json_t *entry)
+static double age_of(const json_t *entry)
 {
-    c->n_all++;
-    if (json_array_size(c->list) < SLOTS_MAX)
-        json_array_append(c->list, entry);
+    return json_number_value(json_object_get(entry, "age_s"));
+}
+
+/* Merges two lists, the oldest requests first, and keeps the oldest. Takes ownership of both. */
+static json_t *merge_slots(json_t *a, json_t *b)
+{
+    json_t *out = json_array();
+    size_t i = 0, k = 0;
+    while (i + k < SLOTS_MAX && i + k < json_array_size(a) + json_array_size(b)) {
+        bool is_first = k == json_array_size(b) ||
+                        (i < json_array_size(a) &&
+                         age_of(json_array_get(a, i)) >= age_of(json_array_get(b, k)));
+        json_array_append(out, is_first ? json_array_get(a, i++) : json_array_get(b, k++));
+    }
+    json_decref(a);
+    json_decref(b);
+    return out;
 }
 
 static void add_waiting(struct slots_collection *c)
@@ -27,26 +41,26 @@ static void add_waiting(struct slots_collection *c)
     for (int i = 0; i < c->set->options->n; i++) {
         const struct model *m = &c->set->models[i];
         const struct request *r;
+        json_t *list = json_array();
         TAILQ_FOREACH (r, &m->waiting, link) {
-            json_t *entry = slots_waiting(r->conn, m->name);
-            add_entry(c, entry);
-            json_decref(entry);
+            c->n_all++;
+            if (json_array_size(list) < SLOTS_MAX)
+                json_array_append_new(list, slots_waiting(r->conn, m->name));
         }
+        c->list = merge_slots(c->list, list);
     }
 }
 
 static void collect_slots(struct slots_collection *c);
 
-static void on_slots(void *user, const struct buf *body)
+static void on_slots(void *user, const struct buf *body, size_t n_total)
 {
     struct slots_collection *c = user;
-    json_t *list = NULL, *entry;
-    size_t i;
+    json_t *list = NULL;
     c->upstream = NULL;
-    if (body && body->bytes && json_read(&list, body->bytes, body->n_bytes, NULL) == TUTTI_OK) {
-        json_array_foreach(list, i, entry) add_entry(c, entry);
-    }
-    json_decref(list);
+    c->n_all += n_total;
+    if (body && body->bytes && json_read(&list, body->bytes, body->n_bytes, NULL) == TUTTI_OK)
+        c->list = merge_slots(c->list, list);
     collect_slots(c);
 }
 

@@ -1,4 +1,4 @@
-/* The state of several models, shared by model_set.c and model_metrics.c only. */
+/* The state of several models, shared by model_set.c, model_metrics.c and model_slots.c only. */
 #ifndef TUTTI_SERVER_MODELS_MODEL_STATE_H
 #define TUTTI_SERVER_MODELS_MODEL_STATE_H
 

@@ -15,12 +15,13 @@ struct upstream {
     struct bufferevent *bev;
     struct http_conn *conn; /* NULL: a path is got */
     struct upstream_handler handler;
-    void (*got)(void *user, const struct buf *body); /* handler.user */
+    upstream_got_fn *got; /* handler.user */
     bool has_head, is_chunked, has_length, has_no_body;
     int status;
     uint64_t n_left; /* of a body with a length */
     struct http_chunks chunks;
     struct buf type, body;
+    size_t n_total; /* the header X-Total-Count of a path that is got */
 };
 
 void upstream_free(struct upstream *up)
@@ -63,7 +64,7 @@ static void fail(struct upstream *up, const char *why)
     if (up->conn)
         up->handler.failed(up->handler.user, up->conn, &err);
     else
-        up->got(up->handler.user, NULL);
+        up->got(up->handler.user, NULL, 0);
     end(up);
 }
 
@@ -79,7 +80,7 @@ static void complete(struct upstream *up)
     if (up->conn)
         http_on_abort(up->conn, NULL, NULL);
     if (!up->conn)
-        up->got(up->handler.user, &up->body);
+        up->got(up->handler.user, &up->body, up->n_total);
     else if (http_stream_has_begun(up->conn))
         http_stream_end(up->conn);
     else
@@ -93,15 +94,11 @@ static void complete(struct upstream *up)
 /* The server's own replies set these, or they are about the connection. */
 static bool is_own_header(const char *name)
 {
-    static const char *const OWN[] = { "Connection",
-                                       "Keep-Alive",
-                                       "Date",
-                                       "Server",
-                                       "x-request-id",
-                                       "traceparent",
-                                       "X-Content-Type-Options",
-                                       "Content-Length",
-                                       "Transfer-Encoding" };
+    static const char *const OWN[] = { "Connection",     "Keep-Alive",
+                                       "Date",           "Server",
+                                       "x-request-id",   "request-id",
+                                       "traceparent",    "X-Content-Type-Options",
+                                       "Content-Length", "Transfer-Encoding" };
     for (size_t i = 0; i < sizeof OWN / sizeof *OWN; i++)
         if (!strcasecmp(name, OWN[i]))
             return true;
@@ -129,6 +126,8 @@ static bool take_header(struct upstream *up, const char *name, const char *value
         up->is_chunked = !strcasecmp(value, "chunked");
     else if (!strcasecmp(name, "Content-Type"))
         return buf_add_string(&up->type, value);
+    else if (!up->conn && !strcasecmp(name, "X-Total-Count"))
+        up->n_total = strtoul(value, NULL, 10); /* digits of our own server */
     else if (up->conn && !is_own_header(name))
         http_header(up->conn, name, value);
     return true;
@@ -240,8 +239,9 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
 static bool is_kept_back(const char *name)
 {
     static const char *const BACK[] = {
-        "Host",    "Connection",     "Keep-Alive",        "Proxy-Connection", "TE",     "Trailer",
-        "Upgrade", "Content-Length", "Transfer-Encoding", "Expect",           "Origin", "X-Forwarded-For"
+        "Host",    "Connection",      "Keep-Alive",     "Proxy-Connection",  "TE",
+        "Trailer", "Upgrade",         "Content-Length", "Transfer-Encoding", "Expect",
+        "Origin",  "X-Forwarded-For", "X-Request-Id"
     };
     for (size_t i = 0; i < sizeof BACK / sizeof *BACK; i++)
         if (!strcasecmp(name, BACK[i]))
@@ -251,7 +251,8 @@ static bool is_kept_back(const char *name)
 
 static bool add_headers(struct evbuffer *out, const struct http_request *request)
 {
-    bool ok = evbuffer_add_printf(out, "X-Forwarded-For: %s\r\n", request->peer) > 0;
+    bool ok = evbuffer_add_printf(out, "X-Forwarded-For: %s\r\nX-Request-Id: %s\r\n", request->peer,
+                                  request->id) > 0;
     for (int i = 0; ok && i < request->head.n_headers; i++) {
         const struct http_header *h = &request->head.headers[i];
         if (!is_kept_back(h->name))
@@ -317,7 +318,7 @@ struct upstream *upstream_forward(struct event_base *base, const char *socket, s
 }
 
 struct upstream *upstream_get(struct event_base *base, const char *socket, const char *path,
-                              void (*got)(void *user, const struct buf *body), void *user)
+                              upstream_got_fn *got, void *user)
 {
     struct upstream *up = upstream_new(base);
     if (!up)

@@ -20,14 +20,18 @@ struct upstream_handler {
 };
 
 /* Sends the request of conn with this body (NULL: none; borrowed during the call) to the socket, and the
- * reply to conn as it comes. The client's address goes along as X-Forwarded-For. NULL: out of memory; nothing
+ * reply to conn as it comes. The client's address goes along as X-Forwarded-For, the request's id as
+ * X-Request-Id. NULL: out of memory; nothing
  * was replied. */
 struct upstream *upstream_forward(struct event_base *base, const char *socket, struct http_conn *conn,
                                   const struct buf *body, const struct upstream_handler *handler);
 
+/* n_total: the reply's header X-Total-Count; 0: it has none. */
+typedef void upstream_got_fn(void *user, const struct buf *body, size_t n_total);
+
 /* Gets a path. got: called once, not during the call; body NULL: it failed. NULL: out of memory. */
 struct upstream *upstream_get(struct event_base *base, const char *socket, const char *path,
-                              void (*got)(void *user, const struct buf *body), void *user);
+                              upstream_got_fn *got, void *user);
 
 /* Closes the connection without further callbacks. */
 void upstream_free(struct upstream *upstream);

@@ -138,7 +138,7 @@ static enum tutti_status embeddings_read_value(struct api_request *req, struct a
     return st;
 }
 
-const struct job_api OPENAI_EMBEDDINGS = { .id_prefix = "embd",
+const struct job_api OPENAI_EMBEDDINGS = { .id_prefix = "embd-",
                                            .read_value = embeddings_read_value,
                                            .event = embeddings_take_event,
                                            .finish = embeddings_finish,

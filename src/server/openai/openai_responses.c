@@ -322,7 +322,7 @@ static void responses_fail(struct app *app, struct job *job, struct http_conn *c
     app_fail(conn, json_error_status(named.status), "event: error\ndata: ", value, "\n\n", &named);
 }
 
-const struct job_api OPENAI_RESPONSES = { .id_prefix = "resp",
+const struct job_api OPENAI_RESPONSES = { .id_prefix = "resp-",
                                           .read_value = responses_read,
                                           .event = responses_take_event,
                                           .finish = responses_finish,

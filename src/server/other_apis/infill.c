@@ -238,7 +238,7 @@ static void infill_fail(struct app *app, struct job *job, struct http_conn *conn
     app_fail(conn, status, "data: ", json_error_value(status, err), "\n\n", err);
 }
 
-const struct job_api INFILL = { .id_prefix = "infill",
+const struct job_api INFILL = { .id_prefix = "infill-",
                                 .read_value = infill_read_body,
                                 .event = infill_event,
                                 .finish = infill_finish,

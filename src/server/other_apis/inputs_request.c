@@ -12,7 +12,7 @@
 #include <strings.h>
 #include <sys/random.h>
 
-enum { TRUNCATE_MAX_BYTES = 1024 * 1024 }; /* runs on the loop's thread */
+enum { TRUNCATE_MAX_BYTES = 1024 * 1024 }; /* it runs on an intake worker */
 
 enum parameter_type { PARAMETER_BOOL, PARAMETER_INT, PARAMETER_FLOAT };
 

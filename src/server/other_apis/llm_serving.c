@@ -142,7 +142,7 @@ static enum tutti_status llm_serving_read(struct api_request *req, struct app *a
     return st == TUTTI_OK ? read_name(req, app, name, n_name, err) : st;
 }
 
-const struct job_api LLM_SERVING = { .id_prefix = "llms",
+const struct job_api LLM_SERVING = { .id_prefix = "llms-",
                                      .read = llm_serving_read,
                                      .event = llm_serving_take_event,
                                      .finish = llm_serving_finish,

@@ -127,7 +127,7 @@ static enum tutti_status rerank_read_value(struct api_request *req, struct app *
     return TUTTI_OK;
 }
 
-const struct job_api RERANK = { .id_prefix = "rerank",
+const struct job_api RERANK = { .id_prefix = "rerank-",
                                 .read_value = rerank_read_value,
                                 .event = rerank_take_event,
                                 .finish = rerank_finish,

@@ -200,7 +200,7 @@ static void step_fail(struct app *app, struct job *job, struct http_conn *conn, 
     answer(step);
 }
 
-static const struct job_api STEP_API = { .id_prefix = "step",
+static const struct job_api STEP_API = { .id_prefix = "step-",
                                          .event = step_take_event,
                                          .finish = step_finish,
                                          .fail = step_fail,

@@ -222,7 +222,7 @@ static enum tutti_status tgi_read(struct api_request *req, struct app *app, cons
                            json_string_value(id));
 }
 
-const struct job_api TGI = { .id_prefix = "tgi",
+const struct job_api TGI = { .id_prefix = "tgi-",
                              .read = tgi_read,
                              .read_prompt = tgi_read_prompt,
                              .event = tgi_take_event,
