@@ -225,3 +225,10 @@ def test_prompt_log_probabilities_do_not_depend_on_the_choices(client):
 ])
 def test_what_does_not_go_together_is_refused(client, call, body, param):
     refused(call, client, {"extra_body": body}, param)
+
+
+def test_each_answer_of_a_beam_search_comes_at_once(client):
+    """They are known at the end of the search only: an event for each of their tokens would delay other streams."""
+    chunks = list(complete(client, n=3, max_tokens=30, stream=True, extra_body={"num_beams": 4, "ignore_eos": True}))
+    texts = [[chunk.choices[0].text for chunk in chunks if chunk.choices[0].index == i and chunk.choices[0].text] for i in range(3)]
+    assert [len(parts) for parts in texts] == [1, 1, 1], texts

@@ -12,30 +12,18 @@ void beams_attach(struct sequence *first)
         b->beams[i].seq = seq;
 }
 
-/* Sends the best answers, each completely. */
+/* Sends the best answers, each in one record: a record for each token would delay the tokens of other
+ * sequences. The answers live until the text thread has read the last of them. */
 static void send_answers(struct tutti_engine *e, struct sequence *seq)
 {
     struct request *r = seq->request;
     struct record record = answers_record(seq);
-    const struct beam_search *b = r->beams;
-    scheduler_finish(e->scheduler, seq);
+    const struct beam_answer *answers = r->beams->answers;
     int n_choices = r->spec.n_choices;
-    for (int choice = 0; choice < n_choices; choice++) {
-        struct beam_answer answer = b->answers[choice]; /* a copy: the last record may free the request */
-        record.choice = choice;
-        record.beam_score = answer.score;
-        record.has_token = true;
-        record.finish = TUTTI_FINISH_NONE;
-        for (int i = 0; i < answer.n; i++) {
-            record.sample = (struct sample){ .token = answer.ids[i], .logprob = answer.logprobs[i] };
-            if (!answer.has_stop && i == answer.n - 1)
-                record.finish = TUTTI_FINISH_LENGTH;
-            answers_send(e, &record);
-        }
-        if (!answer.has_stop)
-            continue;
-        record.has_token = false;
-        record.finish = TUTTI_FINISH_STOP;
+    scheduler_finish(e->scheduler, seq);
+    for (record.choice = 0; record.choice < n_choices; record.choice++) {
+        record.answer = &answers[record.choice];
+        record.finish = record.answer->has_stop ? TUTTI_FINISH_STOP : TUTTI_FINISH_LENGTH;
         answers_send(e, &record);
     }
 }

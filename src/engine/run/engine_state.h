@@ -12,17 +12,18 @@
 #include "engine/schedule/lifecycle.h"
 #include "engine/schedule/spiller.h"
 
-/* From the engine thread to the text thread: a token, or the end of a choice, or both. */
+/* From the engine thread to the text thread: a token, or the end of a choice, or both; or a whole answer of a
+ * beam search. */
 struct record {
     struct request *request;
     int choice;
     bool has_token;
     bool has_stop_token; /* sample is the token that ended the choice */
     enum tutti_finish finish;
-    enum tutti_status status; /* where finish is TUTTI_FINISH_ERROR */
-    bool is_over;             /* the grammar was complete: it ended without a stop token */
-    float beam_score;
-    size_t n_cached; /* prompt tokens from the prefix cache */
+    enum tutti_status status;         /* where finish is TUTTI_FINISH_ERROR */
+    bool is_over;                     /* the grammar was complete: it ended without a stop token */
+    const struct beam_answer *answer; /* its tokens, in request->beams; NULL: no beam search */
+    size_t n_cached;                  /* prompt tokens from the prefix cache */
     uint64_t queue_us, ttft_us;
     size_t n_accepted, n_rejected; /* draft tokens so far */
     struct sample sample;

@@ -164,7 +164,7 @@ static void report(struct tutti_engine *e, const struct record *record, enum tut
                                  .n_generated_tokens = reply->n_generated,
                                  .n_accepted_drafts = record->n_accepted,
                                  .n_rejected_drafts = record->n_rejected,
-                                 .beam_score = record->beam_score,
+                                 .beam_score = record->answer ? record->answer->score : 0,
                                  .queue_us = record->queue_us,
                                  .ttft_us = record->ttft_us,
                                  .total_us = clock_now_us() - r->submit_us };
@@ -234,6 +234,16 @@ static void end_error(const struct tutti_engine *e, const struct record *record,
         constraint_explain(record->status, err);
 }
 
+static bool push_answer(struct reply *reply, const struct beam_answer *answer)
+{
+    bool ok = true, is_stopped; /* a beam search has no stop strings */
+    for (int i = 0; i < answer->n && ok; i++) {
+        const struct sample sample = { .token = answer->ids[i], .logprob = answer->logprobs[i] };
+        ok = reply_push(reply, &sample, &is_stopped);
+    }
+    return ok;
+}
+
 static void read_record(struct tutti_engine *e, const struct record *record)
 {
     struct choice *choice = &record->request->choices[record->choice];
@@ -241,7 +251,9 @@ static void read_record(struct tutti_engine *e, const struct record *record)
     enum tutti_finish finish = record->finish;
     struct tutti_error err = { 0 };
     bool is_stopped = false, has_memory = true;
-    if (record->has_token)
+    if (record->answer)
+        has_memory = push_answer(reply, record->answer);
+    else if (record->has_token)
         has_memory = reply_push(reply, &record->sample, &is_stopped);
     if (has_memory && !is_stopped && (finish == TUTTI_FINISH_STOP || finish == TUTTI_FINISH_LENGTH))
         has_memory = reply_finish(reply, &is_stopped);
