@@ -124,6 +124,20 @@ def test_what_was_refused_costs_its_parsing_and_what_was_wrong_nothing(start, wr
     assert int(ask(server, {**QUESTION, "max_tokens": 1}, "sk-a").headers["x-ratelimit-remaining-tokens"]) > 1000000 - parsing - 20
 
 
+@pytest.mark.parametrize("n", [1, 4])
+def test_a_beam_search_is_charged_for_all_its_beams(start, write_keys, n):
+    """32 beams compute 32 tokens in each step, however many answers are returned."""
+    server = start("--api-key-file", write_keys("sk-a alice tokens-per-minute=6000\n"))
+    first = ask(server, {**QUESTION, "max_tokens": 1}, "sk-a")
+    reply = ask(server, {**QUESTION, "num_beams": 32, "n": n, "max_tokens": 40, "ignore_eos": True, "temperature": 0}, "sk-a")
+    assert reply.json()["usage"]["completion_tokens"] == 40 * n
+    last = ask(server, {**QUESTION, "max_tokens": 1}, "sk-a")
+    left = [int(response.headers["x-ratelimit-remaining-tokens"]) for response in (first, last)]
+    seconds = last.elapsed.total_seconds() + reply.elapsed.total_seconds() + 1
+    assert 32 * 40 - seconds * 100 <= left[0] - left[1] <= 32 * 40 + 100
+    assert server.metrics()['tutti_key_tokens_total{key="alice",kind="generated"}'] == 40 * n + 2
+
+
 def test_concurrency_counts_answers_and_ends_with_them(start, write_keys):
     server = start("--api-key-file", write_keys("sk-a alice concurrency=2\nsk-b bob\n"), "--max-seqs", "2", *SLOW)
     too_many = ask(server, {**QUESTION, "n": 3}, "sk-a")
