@@ -35,7 +35,10 @@ MUST_CHECK enum tutti_status chat_marks_init(struct chat_marks *out, const struc
                                              struct tutti_error *err);
 void chat_marks_clear(struct chat_marks *marks); /* a zeroed one is allowed */
 
-enum reasoning_start chat_marks_start(const struct chat_marks *marks, const int32_t *prompt, size_t n_prompt);
+/* How a prompt begins an answer. A mark of several tokens is compared as text, since a prompt may have other
+ * tokens for it, joined with the text around it. False: out of memory. */
+MUST_CHECK bool chat_marks_start(const struct chat_marks *marks, const struct tokenizer *tok,
+                                 const int32_t *prompt, size_t n_prompt, enum reasoning_start *out);
 
 /* Whether ids end with these marks. */
 bool chat_marks_end(const struct ids *marks, const int32_t *ids, size_t n_ids);

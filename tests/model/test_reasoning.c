@@ -268,6 +268,60 @@ static void unknown_forms_of_reasoning_are_refused(void **state)
     assert_null(parser);
 }
 
+static enum reasoning_start start_of(const struct chat_marks *marks, const struct tokenizer *tok,
+                                     const int32_t *prompt, size_t n_prompt)
+{
+    enum reasoning_start start;
+    assert_true(chat_marks_start(marks, tok, prompt, n_prompt, &start));
+    return start;
+}
+
+/* A prompt may have other tokens for a mark than the mark has alone: joined with a line's end, and without
+ * the blank that some tokenizers add in front of a text. */
+static void marks_of_several_tokens_are_compared_as_text(void **state)
+{
+    static const char TEXT[] =
+        "{{ messages[0].content }}{% if enable_thinking %}<seed:think>{% endif %}</seed:think>";
+    static const char *const NORMAL[] = {
+        "<seed:", "think>", "</seed:", "think>\n", "\n", "a", "\xE2\x96\x81"
+    };
+    enum { N_NORMAL = sizeof NORMAL / sizeof *NORMAL };
+    struct piece pieces[N_NORMAL + 1] = { { "<unk>", 5, 0, PIECE_UNKNOWN } };
+    struct tokenizer *tok = NULL;
+    struct chat_template *tpl = NULL;
+    struct chat_marks marks;
+    (void)state;
+    for (size_t i = 0; i < N_NORMAL; i++)
+        pieces[i + 1] = (struct piece){ NORMAL[i], strlen(NORMAL[i]), -1 - (float)i, PIECE_NORMAL };
+    struct piece_vocab vocab = {
+        .pieces = pieces, .n_pieces = N_NORMAL + 1, .bos_id = -1, .eos_id = -1, .is_unigram = true
+    };
+    assert_int_equal(tokenizer_from_pieces(&tok, &vocab, "test", NULL), TUTTI_OK);
+    struct chat_template_source source = { .name = "test", .text = TEXT, .n_bytes = sizeof TEXT - 1 };
+    assert_int_equal(chat_template_new(&tpl, &source, tok, NULL), TUTTI_OK);
+    assert_int_equal(chat_marks_init(&marks, chat_template_format(tpl), tpl, tok, NULL), TUTTI_OK);
+    assert_string_equal(marks.reasoning->name, "seed");
+    assert_true(marks.open.n > 1);
+    enum reasoning_start unmarked = marks.is_opened_by_prompt ? REASONING_NEVER : REASONING_AT_ONE;
+    const struct {
+        int32_t prompt[6];
+        size_t n;
+        enum reasoning_start start;
+    } STARTS[] = {
+        { { 6, 1, 2 }, 3, REASONING_OPEN },
+        { { 6, 1, 4 }, 3, REASONING_OPEN }, /* the mark and the line's end share a token */
+        { { 6, 1, 4, 5, 5 }, 5, REASONING_OPEN },
+        { { 6, 1, 2, 3, 4, 5 }, 6, REASONING_NEVER }, /* closed at once */
+        { { 6, 1, 2, 6 }, 4, unmarked },              /* text after it */
+        { { 6, 6 }, 2, unmarked },
+    };
+    for (size_t i = 0; i < sizeof STARTS / sizeof *STARTS; i++)
+        assert_int_equal(start_of(&marks, tok, STARTS[i].prompt, STARTS[i].n), STARTS[i].start);
+    chat_marks_clear(&marks);
+    chat_template_free(tpl);
+    tokenizer_free(tok);
+}
+
 /* A model whose vocabulary has the marks as special tokens. */
 static void marks_are_tokens_of_the_vocabulary(void **state)
 {
@@ -313,7 +367,7 @@ static void marks_are_tokens_of_the_vocabulary(void **state)
         { { 0 }, 0, REASONING_AT_ONE },
     };
     for (size_t i = 0; i < sizeof STARTS / sizeof *STARTS; i++)
-        assert_int_equal(chat_marks_start(&marks, STARTS[i].prompt, STARTS[i].n), STARTS[i].start);
+        assert_int_equal(start_of(&marks, tok, STARTS[i].prompt, STARTS[i].n), STARTS[i].start);
     chat_marks_clear(&marks);
     chat_template_free(tpl);
 
@@ -323,9 +377,9 @@ static void marks_are_tokens_of_the_vocabulary(void **state)
     source = (struct chat_template_source){ .name = "test", .text = OPENS, .n_bytes = sizeof OPENS - 1 };
     assert_int_equal(chat_template_new(&tpl, &source, tok, NULL), TUTTI_OK);
     assert_int_equal(chat_marks_init(&marks, chat_template_format(tpl), tpl, tok, NULL), TUTTI_OK);
-    assert_int_equal(chat_marks_start(&marks, STARTS[0].prompt, STARTS[0].n), REASONING_OPEN);
+    assert_int_equal(start_of(&marks, tok, STARTS[0].prompt, STARTS[0].n), REASONING_OPEN);
     for (size_t i = 1; i < sizeof STARTS / sizeof *STARTS; i++)
-        assert_int_equal(chat_marks_start(&marks, STARTS[i].prompt, STARTS[i].n), REASONING_NEVER);
+        assert_int_equal(start_of(&marks, tok, STARTS[i].prompt, STARTS[i].n), REASONING_NEVER);
     chat_marks_clear(&marks);
     chat_template_free(tpl);
     tokenizer_free(tok);
@@ -339,6 +393,7 @@ int main(void)
         cmocka_unit_test(templates_tell_their_forms),
         cmocka_unit_test(unknown_forms_of_reasoning_are_refused),
         cmocka_unit_test(marks_are_tokens_of_the_vocabulary),
+        cmocka_unit_test(marks_of_several_tokens_are_compared_as_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

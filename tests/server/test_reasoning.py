@@ -350,3 +350,14 @@ def test_the_effort_has_another_name_in_some_templates(tmp_path):
         assert prompt(reasoning_effort="none") == prompt(chat_template_kwargs={"thinking": False})
     finally:
         assert server.stop() == 0
+
+
+def test_a_mark_of_several_tokens_is_found_in_the_prompt(start, tmp_path):
+    """The prompt opens the reasoning with a mark that the vocabulary lacks: the answer begins in it, and it cannot have a budget."""
+    (tmp_path / "chat.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}:<seed:think>\n{% endif %}"
+                                         "{% if false %}</seed:think>{% endif %}")
+    server = start("--chat-format", tmp_path / "chat.jinja")
+    message = server.chat("Hello", max_tokens=5, ignore_eos=True).json()["choices"][0]["message"]
+    assert message["reasoning"] and not message["content"]
+    refused = server.chat("Hello", max_tokens=5, thinking_budget=5)
+    assert refused.status_code == 400 and "<seed:think>" in refused.json()["error"]["message"]

@@ -581,7 +581,9 @@ static enum tutti_status prepare_reasoning(struct request *r, const struct model
     if (!spec->shows_marks || spec->n_messages == 0)
         return TUTTI_OK;
     const struct chat_marks *marks = &model->marks;
-    enum reasoning_start start = chat_marks_start(marks, r->prompt, (size_t)r->n_prompt);
+    enum reasoning_start start;
+    if (!chat_marks_start(marks, model->tokenizer, r->prompt, (size_t)r->n_prompt, &start))
+        return error_set(err, TUTTI_E_MEMORY, "prompt: out of memory");
     r->begins_in_reasoning = start == REASONING_OPEN && marks->open.n > 0;
     bool has_tokens = marks->open.n < 2; /* else it is not certain which tokens the model writes */
     if (request_has_calls_grammar(r) && marks->turn.n > 0)

@@ -86,20 +86,68 @@ bool chat_marks_end(const struct ids *marks, const int32_t *ids, size_t n_ids)
            memcmp(ids + n_ids - marks->n, marks->ids, marks->n * sizeof *ids) == 0;
 }
 
-enum reasoning_start chat_marks_start(const struct chat_marks *marks, const int32_t *prompt, size_t n_prompt)
+/* The start without a mark at the end of the prompt. */
+static enum reasoning_start unmarked_start(const struct chat_marks *marks)
+{
+    if (marks->is_opened_by_prompt)
+        return REASONING_NEVER;
+    return marks->reasoning->open ? REASONING_AT_ONE : REASONING_OPEN;
+}
+
+static enum reasoning_start start_by_tokens(const struct chat_marks *marks, const int32_t *prompt,
+                                            size_t n_prompt)
 {
     enum { MAX_AFTER = 8 }; /* tokens of the prompt after a mark, such as line breaks */
-    if (!marks->reasoning || !marks->reasoning->close)
-        return REASONING_NEVER;
     for (size_t n = n_prompt; n > 0 && n + MAX_AFTER > n_prompt; n--) {
         if (chat_marks_end(&marks->close, prompt, n))
             return REASONING_NEVER;
         if (chat_marks_end(&marks->open, prompt, n))
             return REASONING_OPEN;
     }
-    if (marks->is_opened_by_prompt)
-        return REASONING_NEVER;
-    return marks->reasoning->open ? REASONING_AT_ONE : REASONING_OPEN;
+    return unmarked_start(marks);
+}
+
+/* Whether the text ends with the mark, apart from the white space at the end of both. */
+static bool ends_with_mark(const struct buf *text, const char *mark)
+{
+    static const char BLANKS[] = " \t\r\n";
+    size_t n = text->n_bytes, n_mark = strlen(mark);
+    while (n > 0 && strchr(BLANKS, text->bytes[n - 1]))
+        n--;
+    while (n_mark > 0 && strchr(BLANKS, mark[n_mark - 1]))
+        n_mark--;
+    return n_mark > 0 && n >= n_mark && memcmp(text->bytes + n - n_mark, mark, n_mark) == 0;
+}
+
+static bool add_piece(const struct tokenizer *tok, int32_t id, struct buf *out)
+{
+    struct piece piece = tokenizer_piece(tok, id);
+    return piece.type == PIECE_CONTROL ? buf_add(out, piece.bytes, piece.n_bytes)
+                                       : tokenizer_token_bytes(tok, id, out);
+}
+
+bool chat_marks_start(const struct chat_marks *marks, const struct tokenizer *tok, const int32_t *prompt,
+                      size_t n_prompt, enum reasoning_start *out)
+{
+    enum { TAIL_TOKENS = 64 }; /* more than any mark and the white space after it have */
+    const struct reasoning_form *form = marks->reasoning;
+    *out = REASONING_NEVER;
+    if (!form || !form->close)
+        return true;
+    if (marks->open.n < 2 && marks->close.n < 2) {
+        *out = start_by_tokens(marks, prompt, n_prompt);
+        return true;
+    }
+    struct buf text = { 0 };
+    bool ok = true;
+    for (size_t i = n_prompt > TAIL_TOKENS ? n_prompt - TAIL_TOKENS : 0; ok && i < n_prompt; i++)
+        ok = add_piece(tok, prompt[i], &text);
+    if (ok && form->open && ends_with_mark(&text, form->open))
+        *out = REASONING_OPEN;
+    else if (ok && !ends_with_mark(&text, form->close))
+        *out = unmarked_start(marks);
+    buf_clear(&text);
+    return ok;
 }
 
 bool chat_marks_show(const struct chat_marks *marks, int32_t token)
