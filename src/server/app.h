@@ -43,6 +43,7 @@ struct app {
     struct clients *clients;
     struct tls *tls;       /* NULL: plain HTTP */
     LIST_HEAD(, job) jobs; /* running jobs */
+    size_t n_stalled;      /* of them, those that wait for room in the queue for their next prompt */
     struct steps *steps;   /* NULL: that API is off */
     struct app_counts counts;
     uint64_t n_reloads, n_failed_reloads;

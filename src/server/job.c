@@ -66,6 +66,7 @@ static void job_free(struct job *job)
 {
     if (job->link.le_prev)
         LIST_REMOVE(job, link);
+    job->app->n_stalled -= job->is_stalled;
     for (size_t i = job->n_submitted; job->client && job->subs && i < job->req.n_prompts; i++)
         client_charge(job->client, -job->subs[i].n_charged); /* refunds prompts that were never submitted */
     uint64_t owner = owner_of(job);
@@ -89,6 +90,8 @@ static void job_on_abort(void *user)
     struct job *job = user;
     job->conn = NULL;
     cancel_all(job);
+    if (job->is_stalled)
+        read_letters(job); /* frees it, unless a worker has it */
 }
 
 struct http_conn *job_take_conn(struct job *job)
@@ -358,8 +361,8 @@ static size_t max_open(const struct job *job)
     return n < 1 ? 1 : n > MAX_OPEN ? MAX_OPEN : n;
 }
 
-/* Submits as many prompts as the engine takes now. If the queue is full, a job that has started
- * waits until one of its own prompts has ended. */
+/* Submits as many prompts as the engine takes now. If the queue is full, a job that has started waits until
+ * a prompt has ended: its own, or, if it has none, another job's. */
 static enum tutti_status submit_some(struct job *job, struct tutti_error *err)
 {
     while (job->n_submitted < job->req.n_prompts && job->n_open < max_open(job)) {
@@ -367,7 +370,7 @@ static enum tutti_status submit_some(struct job *job, struct tutti_error *err)
         if (!sub->spare && !(sub->spare = calloc(1, sizeof *sub->spare)))
             return error_set(err, TUTTI_E_MEMORY, "out of memory for the request");
         enum tutti_status st = submit(job, job->n_submitted, err);
-        if (st == TUTTI_E_BUSY && job->n_open > 0)
+        if (st == TUTTI_E_BUSY && job->n_submitted > 0)
             return TUTTI_OK;
         if (st != TUTTI_OK)
             return st;
@@ -382,6 +385,9 @@ static void submit_more(struct job *job)
     struct tutti_error err;
     if (is_listened_to(job) && submit_some(job, &err) != TUTTI_OK)
         job_fail(job, &err);
+    bool is_stalled = is_listened_to(job) && job->n_open == 0 && job->n_submitted < job->req.n_prompts;
+    job->app->n_stalled += (size_t)is_stalled - (size_t)job->is_stalled;
+    job->is_stalled = is_stalled;
 }
 
 /* ---- events ---- */
@@ -543,7 +549,7 @@ static void read_letters(struct job *job)
         handle_event(job, item);
         free(item);
     }
-    if (job->is_working || job->n_open > 0)
+    if (job->is_working || job->n_open > 0 || (job->is_stalled && is_listened_to(job)))
         return;
     if (is_listened_to(job)) {
         /* The engine ended a request without finishing each choice: a bug, which must not be silent. */
@@ -554,9 +560,20 @@ static void read_letters(struct job *job)
     job_free(job);
 }
 
+/* A prompt has ended, so that the queue may have room. */
+static void retry_stalled(struct app *app)
+{
+    for (struct job *job = LIST_FIRST(&app->jobs), *next; job && app->n_stalled > 0; job = next) {
+        next = LIST_NEXT(job, link);
+        if (job->is_stalled) {
+            submit_more(job);
+            read_letters(job);
+        }
+    }
+}
+
 void job_take_event(void *user, struct mail *mail)
 {
-    (void)user;
     struct inbox_event *item = (struct inbox_event *)(void *)mail;
     struct job *job = item->submission->job;
     item->next = NULL;
@@ -565,7 +582,10 @@ void job_take_event(void *user, struct mail *mail)
     else
         job->first_event = item;
     job->last_event = item;
+    bool is_last = item->event.is_last;
     read_letters(job);
+    if (is_last)
+        retry_stalled(user);
 }
 
 /* ---- jobs ---- */

@@ -123,6 +123,7 @@ struct job {
     struct submission *subs;        /* [req.n_prompts] */
     size_t n_submitted;             /* of them; the others follow when some of these have ended */
     size_t n_open;                  /* submitted ones that have not ended */
+    bool is_stalled;                /* none is open, and the queue had no room for the next one */
     struct reply_choice *choices;   /* [req.n_prompts * req.n] */
     size_t n_choices, n_unfinished;
     uint64_t queue_us, ttft_us, total_us; /* 0: not started, no token yet */

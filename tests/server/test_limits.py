@@ -290,3 +290,32 @@ def test_a_reset_in_the_middle_of_a_body_is_no_harm(server):
             sock.sendall(raw_request({**LONG, "x": "y" * 300})[:-cut])
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     server.wait_idle()
+
+
+def test_a_job_of_many_prompts_waits_for_room_that_others_took(start):
+    """It ended with 429 where another client came in when its only open prompt had ended."""
+    server = start("--max-seqs", 1, "--max-queue", 1, "--max-queue-time", 0)
+    is_over = threading.Event()
+
+    def flood():
+        connection = http.client.HTTPConnection("127.0.0.1", server.port)
+        while not is_over.is_set():
+            connection.request("POST", "/v1/completions", '{"prompt":"Once","max_tokens":1}', {"Content-Type": "application/json"})
+            connection.getresponse().read()
+        connection.close()
+    others = [threading.Thread(target=flood) for _ in range(6)]
+    for other in others:
+        other.start()
+    try:
+        n_done = 0
+        while n_done < 3:
+            body = {"prompt": [f"Once upon {i}" for i in range(200)], "max_tokens": 1, "ignore_eos": True, "stream": True}
+            reply = server.post("/v1/completions", body)
+            if reply.status_code == 429:
+                continue  # the first prompt found no room
+            assert reply.text.count('"finish_reason":"length"') == 200 and reply.text.endswith("data: [DONE]\n\n"), reply.text[-300:]
+            n_done += 1
+    finally:
+        is_over.set()
+        for other in others:
+            other.join()
