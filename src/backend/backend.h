@@ -109,8 +109,8 @@ struct lora_source {
     int n_in, n_out; /* of the matrix */
     const struct lora_part *parts;
     int n_parts;
-    /* Of the factors of the parts: F32, or F16, which halves the bytes that a step reads; each part is
-     * then scaled by powers of two to stay in F16's range. */
+    /* Of the factors of the parts: F32, or F16, which halves the bytes that a step reads; each rank is
+     * then scaled by powers of two to keep F16's precision. */
     enum dtype type;
     /* Host, [n_out]; NULL: ones, zeros. An output, with its bias, is multiplied by its factor; then its
      * shift and the updates are added. */

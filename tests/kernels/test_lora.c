@@ -222,6 +222,44 @@ static void each_row_gets_the_update_of_its_adapter(void **state)
     setup_clear(&s);
 }
 
+/* Multiplies each rank's row of A by a power of two, and divides its column of B by it. */
+static void move_scales(struct setup *s)
+{
+    static const int EXPONENTS[] = { 0, 12, -12, 30, -30 };
+    for (int a = 0; a < N_ADAPTERS; a++) {
+        for (int p = 0; p < s->n_parts[a]; p++) {
+            const struct lora_part *part = &s->parts[a][p];
+            float *row = (float *)(uintptr_t)part->a, *column = (float *)(uintptr_t)part->b;
+            for (int i = 0; i < part->rank; i++, row += N_IN, column++) {
+                for (int k = 0; k < N_IN; k++)
+                    row[k] = ldexpf(row[k], EXPONENTS[i % 5]);
+                for (int j = 0; j < part->n_out; j++)
+                    column[j * part->rank] = ldexpf(column[j * part->rank], -EXPONENTS[i % 5]);
+            }
+        }
+    }
+}
+
+static void where_a_rank_has_its_scale_changes_no_bit(void **state)
+{
+    (void)state;
+    for (int turn = 0; turn < 2; turn++) {
+        struct setup s = setup_make(false);
+        float want[ROWS * N_OUT], got[ROWS * N_OUT];
+        for (int is_moved = 0; is_moved < 2; is_moved++) {
+            struct lora *loras[N_ADAPTERS];
+            struct backend *be = backend_make(2, &s, turn ? DTYPE_F16 : DTYPE_F32, loras);
+            struct matrix *m = matrix_make(be, &s, s.bias);
+            run_some(be, &s, m, loras, 0, ROWS, is_moved ? got : want);
+            be->ops->matrix_free(be, m);
+            backend_clear(be, loras);
+            move_scales(&s);
+        }
+        assert_memory_equal(got, want, sizeof got);
+        setup_clear(&s);
+    }
+}
+
 static void the_bits_of_a_row_do_not_depend_on_the_others_or_on_threads(void **state)
 {
     (void)state;
@@ -349,6 +387,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_row_gets_the_update_of_its_adapter),
+        cmocka_unit_test(where_a_rank_has_its_scale_changes_no_bit),
         cmocka_unit_test(the_bits_of_a_row_do_not_depend_on_the_others_or_on_threads),
         cmocka_unit_test(updates_of_gate_and_up_come_before_the_activation),
         cmocka_unit_test(lengths_of_rows_are_those_of_the_sum),

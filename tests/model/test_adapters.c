@@ -92,6 +92,7 @@ static const struct fixture {
     { "llama-olora", "llama-tiny" },
     { "qwen3-all-linear", "qwen3-tiny" },
     { "llama-layers", "llama-tiny" },
+    { "llama-scales", "llama-tiny" },
     { "llama-expression", "llama-tiny" },
     { "llama-prefix", "llama-tiny", NEVER },
     { "llama-prefix-mlp", "llama-tiny", NEVER },

@@ -81,14 +81,14 @@ enum {
 struct lora {
     int n_in, n_out, n_parts, rank; /* rank: of all parts together */
     size_t n_bytes;
-    bool is_half; /* a and b are float16, else float32 */
-    float *a;     /* [rank][n_in] */
+    bool is_half;  /* a and b are float16, else float32 */
+    float *a;      /* [rank][n_in] */
+    float *scales; /* [rank]: of the sums */
     /* [n_out, and CPU_LORA_PADDING for the last panel]; NULL: none */
     float *factors, *shifts;
     struct matrix *matrix; /* instead of the model's; NULL: none */
     struct lora_piece {
         int out_begin, n_out, rank_begin, rank;
-        float scale;
         float *b; /* [n_out / CPU_LORA_COLUMNS, rounded up][rank][CPU_LORA_COLUMNS] */
     } parts[];
 };

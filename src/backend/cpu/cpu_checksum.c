@@ -86,12 +86,12 @@ uint64_t cpu_lora_checksum(struct backend *be, const struct lora *lora)
     uint64_t sum = hash64(lora->matrix ? cpu_matrix_checksum(be, lora->matrix) : 0, shape, sizeof shape);
     sum = lora->factors ? mix64(hash64(sum, lora->factors, output_bytes)) : sum;
     sum = lora->shifts ? hash64(sum, lora->shifts, output_bytes) : sum;
+    sum = hash64(sum, lora->scales, (size_t)lora->rank * sizeof *lora->scales);
     sum = sum_bytes(cpu_of(be), sum, lora->a, (size_t)lora->rank * (size_t)lora->n_in * factor_bytes);
     for (int i = 0; i < lora->n_parts; i++) {
         const struct lora_piece *part = &lora->parts[i];
         const int32_t place[] = { part->out_begin, part->n_out, part->rank_begin, part->rank };
         sum = hash64(sum, place, sizeof place);
-        sum = hash64(sum, &part->scale, sizeof part->scale);
         size_t n_blocks = ((size_t)part->n_out + CPU_LORA_COLUMNS - 1) / CPU_LORA_COLUMNS;
         sum = sum_bytes(cpu_of(be), sum, part->b,
                         n_blocks * CPU_LORA_COLUMNS * (size_t)part->rank * factor_bytes);

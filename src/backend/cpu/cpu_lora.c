@@ -40,20 +40,20 @@ static bool copy_part(struct lora *lora, const struct lora_part *part, int rank_
                                .n_out = part->n_out,
                                .rank_begin = rank_begin,
                                .rank = part->rank,
-                               .scale = part->scale,
                                .b = alloc_factors(lora, rank * n_padded) };
     if (!to->b)
         return false;
     lora->n_parts++;
-    int a_exponent = lora_exponent(part->a, rank * n_in), b_exponent = lora_exponent(part->b, rank * n_out);
-    if (lora->is_half)
-        to->scale = ldexpf(part->scale, a_exponent + b_exponent);
-    for (size_t i = 0; i < rank * n_in; i++)
-        lora_put_factor(lora->a, (size_t)rank_begin * n_in + i, part->a[i], lora->is_half, a_exponent);
-    for (size_t j = 0; j < n_out; j++)
-        for (size_t i = 0; i < rank; i++)
+    for (size_t i = 0; i < rank; i++) {
+        struct lora_rank as = lora_rank_of(part, lora->n_in, i, lora->is_half);
+        size_t sum = (size_t)rank_begin + i;
+        lora->scales[sum] = as.scale;
+        for (size_t k = 0; k < n_in; k++)
+            lora_put_factor(lora->a, sum * n_in + k, part->a[i * n_in + k], lora->is_half, as.a_exponent);
+        for (size_t j = 0; j < n_out; j++)
             lora_put_factor(to->b, (j / COLUMNS * rank + i) * COLUMNS + j % COLUMNS, part->b[j * rank + i],
-                            lora->is_half, b_exponent);
+                            lora->is_half, as.b_exponent);
+    }
     return true;
 }
 
@@ -80,7 +80,9 @@ static bool copy_source(struct lora *lora, const struct lora_source *source)
         lora->rank += part->rank;
     }
     lora->a = alloc_factors(lora, (size_t)lora->rank * (size_t)lora->n_in);
-    bool has_all = lora->a && copy_outputs(lora, &lora->factors, source->factors) &&
+    lora->scales = cpu_memory_new((size_t)lora->rank);
+    lora->n_bytes += (size_t)lora->rank * sizeof *lora->scales;
+    bool has_all = lora->a && lora->scales && copy_outputs(lora, &lora->factors, source->factors) &&
                    copy_outputs(lora, &lora->shifts, source->shifts);
     for (int i = 0, rank = 0; has_all && i < source->n_parts; i++) {
         has_all = copy_part(lora, &source->parts[i], rank);
@@ -128,6 +130,7 @@ void cpu_lora_free(struct backend *be, struct lora *lora)
     cpu_matrix_free(be, lora->matrix);
     free(lora->factors);
     free(lora->shifts);
+    free(lora->scales);
     free(lora->a);
     free(lora);
 }
@@ -328,14 +331,15 @@ void cpu_lora_down(const struct cpu_lora_work *work, int thread, int n_threads)
     }
 }
 
-/* Scales n sums of a group's rows for one part, from number first on. */
-static void scale_sums(const struct cpu_lora_work *work, const struct lora_group *group,
-                       const struct lora_piece *part, int first, int n, float scaled[][SUMS])
+/* Scales n sums of a group's rows, from number first on. */
+static void scale_sums(const struct cpu_lora_work *work, const struct lora_group *group, int first, int n,
+                       float scaled[][SUMS])
 {
+    const float *scales = group->lora->scales + first;
     for (int r = 0; r < group->n; r++) {
-        const float *sums = sums_of(work, group->rows[r]) + part->rank_begin + first;
+        const float *sums = sums_of(work, group->rows[r]) + first;
         for (int i = 0; i < n; i++)
-            scaled[r][i] = sums[i] * part->scale;
+            scaled[r][i] = sums[i] * scales[i];
     }
 }
 
@@ -356,7 +360,7 @@ static void up_part(const struct cpu_lora_work *work, const struct lora_group *g
         t[r] = scaled[r];
     for (int done = 0, n_sums; done < part->rank; done += n_sums) {
         n_sums = part->rank - done < SUMS ? part->rank - done : SUMS;
-        scale_sums(work, group, part, done, n_sums, scaled);
+        scale_sums(work, group, part->rank_begin + done, n_sums, scaled);
         for (int column = first, n; column < last; column += n) {
             int block = (column - part->out_begin) / COLUMNS, skipped = (column - part->out_begin) % COLUMNS;
             n = last - column < COLUMNS - skipped ? last - column : COLUMNS - skipped;

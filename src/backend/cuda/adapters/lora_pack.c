@@ -51,8 +51,6 @@ static void pack_part(struct filled *f, const struct lora_places *at, const stru
            b = place(f, rank * n_padded * (is_half ? 2 : 4));
     if (!f->host)
         return;
-    int a_exponent = lora_exponent(part->a, rank * n_in), b_exponent = lora_exponent(part->b, rank * n_out);
-    float scale = is_half ? ldexpf(part->scale, a_exponent + b_exponent) : part->scale;
     struct lora_update piece = { .b = f->card + b,
                                  .out_begin = part->out_begin,
                                  .n_out = part->n_out,
@@ -61,12 +59,13 @@ static void pack_part(struct filled *f, const struct lora_places *at, const stru
                                  .rank = part->rank };
     memcpy(f->host + at->pieces + (size_t)index * sizeof piece, &piece, sizeof piece);
     for (size_t i = 0; i < rank; i++) {
+        struct lora_rank as = lora_rank_of(part, source->n_in, i, is_half);
         size_t sum = (size_t)rank_begin + i;
-        memcpy(f->host + at->scales + sum * sizeof scale, &scale, sizeof scale);
+        memcpy(f->host + at->scales + sum * sizeof as.scale, &as.scale, sizeof as.scale);
         for (size_t k = 0; k < n_in; k++)
-            lora_put_factor(f->host + at->a, sum * row + k, part->a[i * n_in + k], is_half, a_exponent);
+            lora_put_factor(f->host + at->a, sum * row + k, part->a[i * n_in + k], is_half, as.a_exponent);
         for (size_t j = 0; j < n_out; j++)
-            lora_put_factor(f->host + b, i * n_padded + j, part->b[j * rank + i], is_half, b_exponent);
+            lora_put_factor(f->host + b, i * n_padded + j, part->b[j * rank + i], is_half, as.b_exponent);
     }
 }
 
