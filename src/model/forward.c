@@ -254,23 +254,31 @@ static void linear_glu(struct pass *p, enum weight_slot slot, int layer)
         p->op->linear_glu(p->be, w->hidden, m, p->input, p->n_rows, act);
 }
 
-/* y = norm(x), after adding pending to x: one pass for both. For a rank's own rows. */
-static void normalize_to(struct pass *p, struct floats y, enum weight_slot slot, int layer)
+/* y = norm(x), after adding add to x, if there is one: one pass for both. For a rank's own rows. */
+static void norm_rows(struct pass *p, struct floats y, struct floats x, struct floats add,
+                      enum weight_slot slot, int layer)
 {
     const struct model_weight *norm = weight(p, slot, layer);
     const struct model_desc *d = &p->model->desc;
     size_t at = (size_t)p->begin * (size_t)d->d_model;
-    struct floats normed = floats_at(y, at), x = floats_at(p->w.x, at);
-    struct floats pending = p->pending.buffer ? floats_at(p->pending, at) : NO_FLOATS;
     int n = p->end - p->begin;
     const struct norm_update *const *norms = p->adapters ? model_norms(p->model, slot, layer) : NULL;
+    y = floats_at(y, at);
+    x = floats_at(x, at);
+    add = add.buffer ? floats_at(add, at) : NO_FLOATS;
     if (norms)
-        p->op->norm_adapted(p->be, normed, x, pending, norm->values, norm->bias, n, d->d_model, d->norm_eps,
-                            norms, p->adapters + p->begin);
+        p->op->norm_adapted(p->be, y, x, add, norm->values, norm->bias, n, d->d_model, d->norm_eps, norms,
+                            p->adapters + p->begin);
     else if (d->norm == NORM_LAYER)
-        p->op->layernorm(p->be, normed, x, pending, norm->values, norm->bias, n, d->d_model, d->norm_eps);
+        p->op->layernorm(p->be, y, x, add, norm->values, norm->bias, n, d->d_model, d->norm_eps);
     else
-        p->op->rmsnorm(p->be, normed, x, pending, norm->values, n, d->d_model, d->norm_eps);
+        p->op->rmsnorm(p->be, y, x, add, norm->values, n, d->d_model, d->norm_eps);
+}
+
+/* y = norm of the stream, after adding what is pending to it. */
+static void normalize_to(struct pass *p, struct floats y, enum weight_slot slot, int layer)
+{
+    norm_rows(p, y, p->w.x, p->pending, slot, layer);
     p->pending = NO_FLOATS;
 }
 
@@ -324,8 +332,7 @@ static void forward_join(struct pass *p, enum weight_slot post_norm, int layer)
         return;
     }
     if (d->has_post_norms) {
-        p->op->rmsnorm(p->be, floats_at(w->normed, at), floats_at(w->delta, at), NO_FLOATS,
-                       weight(p, post_norm, layer)->values, n, d->d_model, d->norm_eps);
+        norm_rows(p, w->normed, w->delta, NO_FLOATS, post_norm, layer);
         p->pending = w->normed;
     }
     if (d->block_scale != 0) {

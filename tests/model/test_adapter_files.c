@@ -287,6 +287,36 @@ static void broken_folders_are_refused_by_name(void **state)
     model_free(model);
 }
 
+/* BLOOM norms its embedding. All tokens are equal after a norm whose weights are zeros. */
+static void a_norm_of_the_embedding_is_replaced(void **state)
+{
+    (void)state;
+    enum { N = 20 };
+    static const char NORM[] = "base_model.model.transformer.word_embeddings_layernorm.weight:48 "
+                               "base_model.model.transformer.word_embeddings_layernorm.bias:48";
+    struct folder folder = folder_new();
+    struct model *model = load_base("bloom-tiny", "f32", 2);
+    struct tutti_error err = { 0 };
+    int32_t ids[2][N];
+    for (int k = 0; k < N; k++) {
+        ids[0][k] = k;
+        ids[1][k] = 2 * k + 1;
+    }
+    folder_write(&folder, CONFIG ", \"modules_to_save\": [\"word_embeddings_layernorm\"]}", NORM);
+    if (model_add_adapter(model, "x", folder.path, &err) != TUTTI_OK)
+        fail_msg("%s", err.text);
+    for (util_adapter = 0; util_adapter >= -1; util_adapter--) {
+        float *first = util_logits(model, ids[0], N, N), *second = util_logits(model, ids[1], N, N);
+        bool is_same = memcmp(first, second, (size_t)(N * model->desc.n_vocab) * sizeof *first) == 0;
+        assert_int_equal(is_same, util_adapter == 0);
+        free(first);
+        free(second);
+    }
+    util_adapter = -1;
+    model_free(model);
+    folder_remove(&folder);
+}
+
 /* Releases of transformers have put the language part of a model with images at different places. */
 static void names_of_every_release_fit_a_language_part(void **state)
 {
@@ -472,6 +502,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(broken_folders_are_refused_by_name),
+        cmocka_unit_test(a_norm_of_the_embedding_is_replaced),
         cmocka_unit_test(names_of_every_release_fit_a_language_part),
         cmocka_unit_test(adapters_of_experts_are_refused_by_name),
         cmocka_unit_test(adapters_of_absorbed_matrices_are_refused_by_name),

@@ -93,6 +93,8 @@ static const struct fixture {
     { "qwen3-all-linear", "qwen3-tiny" },
     { "llama-layers", "llama-tiny" },
     { "llama-scales", "llama-tiny" },
+    { "gemma2-norms", "gemma2-tiny", SINGLE },
+    { "olmo2-norms", "olmo2-tiny", SINGLE },
     { "llama-expression", "llama-tiny" },
     { "llama-prefix", "llama-tiny", NEVER },
     { "llama-prefix-mlp", "llama-tiny", NEVER },

@@ -124,10 +124,11 @@ static void place_rows(struct adapter_place *out, const struct attn_desc *a, con
 
 static bool allows(enum place_kind kind, enum weight_slot slot)
 {
-    if (kind == PLACE_LINEAR || slot_info(slot)->can_adapt)
-        return slot_info(slot)->can_adapt;
-    return slot == SLOT_EMBEDDING || slot == SLOT_ROUTER || slot == SLOT_ATTN_NORM || slot == SLOT_FFN_NORM ||
-           slot == SLOT_OUTPUT_NORM;
+    const struct slot_info *info = slot_info(slot);
+    if (kind == PLACE_LINEAR || info->can_adapt)
+        return info->can_adapt;
+    return slot == SLOT_EMBEDDING || slot == SLOT_ROUTER ||
+           (info->kind == SLOT_NORM && info->columns == DIM_MODEL);
 }
 
 /* Searches one layout. names: with is_top those of the top layer. permutes: rows of q and k are

@@ -38,7 +38,7 @@ struct adapter_place {
 /* Which weights a path may name. */
 enum place_kind {
     PLACE_LINEAR, /* what LoRA adapts */
-    PLACE_MODULE, /* what an adapter may replace: also the embedding, the router and most norms */
+    PLACE_MODULE, /* what an adapter may replace: also the embedding, the router, and norms of the stream */
 };
 
 /* Looks the path up in all of the family's layouts, so an adapter trained on one layout fits all of
