@@ -287,6 +287,42 @@ static void broken_folders_are_refused_by_name(void **state)
     model_free(model);
 }
 
+static void values_that_are_not_finite_are_refused_by_tensor(void **state)
+{
+    (void)state;
+    static const float VALUES[] = { NAN, INFINITY, -INFINITY };
+    static const struct {
+        const char *config, *tensors, *words; /* the last tensor is the bad one */
+    } CASES[] = {
+        { CONFIG "}", PAIR, Q ".lora_B.weight: element 511 is NaN or infinite" },
+        { CONFIG "}", PAIR " " Q ".base_layer.bias:128", Q ".base_layer.bias: element 127 is" },
+        { CONFIG "}", PAIR " model.norm.weight:128", "model.norm.weight: element 127 is" },
+        { CONFIG "}", PAIR " " EMBED ".weight:317,128", EMBED ".weight: element 40575 is" },
+        { CONFIG "}", EMBED ".lora_embedding_A:4,317 " EMBED ".lora_embedding_B:128,4", "element 511 is" },
+        { CONFIG ", \"trainable_token_indices\": [1]}",
+          PAIR " " EMBED ".token_adapter.trainable_tokens_delta:1,128",
+          "trainable_tokens_delta: element 127" },
+        { "{\"peft_type\": \"PROMPT_TUNING\", \"num_virtual_tokens\": 4}", "prompt_embeddings:4,128",
+          "prompt_embeddings: element 511" },
+    };
+    struct folder folder = folder_new();
+    struct model *model = load_base("llama-tiny", "f32", 1);
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct tutti_error err = { 0 };
+        folder_write(&folder, CASES[i].config, CASES[i].tensors);
+        FILE *f = fopen(folder.tensors, "r+b");
+        assert_non_null(f);
+        assert_int_equal(fseek(f, -(long)sizeof(float), SEEK_END), 0);
+        assert_int_equal(fwrite(&VALUES[i % 3], sizeof(float), 1, f), 1);
+        assert_int_equal(fclose(f), 0);
+        assert_int_equal(model_add_adapter(model, "x", folder.path, &err), TUTTI_E_FORMAT);
+        if (!strstr(err.text, CASES[i].words))
+            fail_msg("\"%s\" is not in: %s", CASES[i].words, err.text);
+    }
+    model_free(model);
+    folder_remove(&folder);
+}
+
 /* BLOOM norms its embedding. All tokens are equal after a norm whose weights are zeros. */
 static void a_norm_of_the_embedding_is_replaced(void **state)
 {
@@ -502,6 +538,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(broken_folders_are_refused_by_name),
+        cmocka_unit_test(values_that_are_not_finite_are_refused_by_tensor),
         cmocka_unit_test(a_norm_of_the_embedding_is_replaced),
         cmocka_unit_test(names_of_every_release_fit_a_language_part),
         cmocka_unit_test(adapters_of_experts_are_refused_by_name),

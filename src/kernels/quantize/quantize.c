@@ -115,7 +115,7 @@ static void dequantize_float8(float *dst, const uint8_t *src, enum dtype dtype, 
     }
 }
 
-int64_t dequantize_find_nan(const void *src, enum dtype dtype, int64_t n)
+static int64_t find_nan_float8(const void *src, enum dtype dtype, int64_t n)
 {
     int n_elems = dtype_block_elems(dtype);
     const uint8_t *from = src;
@@ -160,4 +160,22 @@ void dequantize(float *dst, const void *src, enum dtype dtype, int64_t n)
     default:
         dequantize_blocks(dst, from, dtype, n);
     }
+}
+
+int64_t dequantize_find_nan(const void *src, enum dtype dtype, int64_t n)
+{
+    enum { PIECE = 256 };
+    float piece[PIECE];
+    size_t piece_bytes = (size_t)(PIECE / dtype_block_elems(dtype)) * (size_t)dtype_block_bytes(dtype);
+    const uint8_t *from = src;
+    if (dtype_is_float8(dtype))
+        return find_nan_float8(src, dtype, n);
+    for (int64_t at = 0; at < n; at += PIECE, from += piece_bytes) {
+        int in_piece = n - at < PIECE ? (int)(n - at) : PIECE;
+        dequantize(piece, from, dtype, in_piece);
+        for (int i = 0; i < in_piece; i++)
+            if (!isfinite(piece[i]))
+                return at + i;
+    }
+    return -1;
 }

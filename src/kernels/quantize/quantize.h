@@ -16,8 +16,8 @@
 void dequantize(float *dst, const void *src, enum dtype dtype, int64_t n);
 void quantize(void *dst, const float *src, enum dtype dtype, int64_t n);
 
-/* Index of the first of n 8-bit floats that is no number, or has a scale that is not finite or is 2^100
- * or more; -1: none. Linear layers compute other results with those. */
+/* Index of the first of n weights that is not finite, or of an 8-bit float whose scale is 2^100 or more; -1:
+ * none. Linear layers compute other results with those. */
 int64_t dequantize_find_nan(const void *src, enum dtype dtype, int64_t n);
 
 /* The same with a weight for the squared error of each element: [n], finite and not negative. Block

@@ -44,7 +44,7 @@ MUST_CHECK enum tutti_status adapter_read_tensors(struct adapter_reader *r, cons
 MUST_CHECK enum tutti_status adapter_read_virtual(struct adapter_reader *r, const struct tensor_set *file,
                                                   struct tutti_error *err);
 
-/* Checks type and shape; n_columns 0: a vector of n_rows. */
+/* Checks type, shape and that all numbers are finite; n_columns 0: a vector of n_rows. */
 MUST_CHECK enum tutti_status adapter_check_tensor(const struct tensor *t, int64_t n_rows, int64_t n_columns,
                                                   const char *what, struct tutti_error *err);
 

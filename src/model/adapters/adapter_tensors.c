@@ -2,6 +2,7 @@
 #include "model/adapters/adapter_reader.h"
 
 #include "checkpoint/text_part.h"
+#include "kernels/quantize/quantize.h"
 #include "model/weights/weights.h"
 
 #include <inttypes.h>
@@ -19,6 +20,25 @@ static int compare_entries(const void *a, const void *b)
 {
     const struct adapter_entry *x = a, *y = b;
     return strcmp(x->path, y->path);
+}
+
+/* One value that is no number would make all answers fail. */
+static enum tutti_status check_finite(const struct tensor *t, struct tutti_error *err)
+{
+    void *owned;
+    const void *bytes = tensor_bytes(t, &owned);
+    int64_t n_columns = t->shape[t->n_dims - 1], n = n_columns * (t->n_dims == 2 ? t->shape[0] : 1);
+    int64_t at = bytes ? dequantize_find_nan(bytes, t->dtype, n) : -1;
+    free(owned);
+    if (!bytes)
+        return error_out_of_memory(t->file, err);
+    if (at < 0)
+        return TUTTI_OK;
+    return error_set(err, TUTTI_E_FORMAT,
+                     "%s: tensor %s: element %" PRId64
+                     " is NaN or infinite, expected finite numbers: training "
+                     "failed, or the file is damaged; use an earlier checkpoint of the adapter",
+                     t->file, t->name, at);
 }
 
 enum tutti_status adapter_check_tensor(const struct tensor *t, int64_t n_rows, int64_t n_columns,
@@ -40,7 +60,7 @@ enum tutti_status adapter_check_tensor(const struct tensor *t, int64_t n_rows, i
                          "%s: tensor %s: shape [%" PRId64 ", %" PRId64 "], expected [%" PRId64 ", %" PRId64
                          "] (%s)",
                          t->file, t->name, t->shape[0], t->shape[1], n_rows, n_columns, what);
-    return TUTTI_OK;
+    return check_finite(t, err);
 }
 
 /* Copies rows of row_bytes in the order of the loaded model. */

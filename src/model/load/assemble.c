@@ -5,7 +5,6 @@
 #include "kernels/quantize/quantize.h"
 #include "model/weights/weights.h"
 
-#include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -91,22 +90,6 @@ struct finding {
     _Atomic int64_t first; /* of all threads */
 };
 
-static int64_t find_in(const uint8_t *bytes, enum dtype dtype, int64_t n)
-{
-    enum { PIECE = 256 };
-    float piece[PIECE];
-    if (dtype_is_float8(dtype))
-        return dequantize_find_nan(bytes, dtype, n);
-    for (int64_t at = 0; at < n; at += PIECE, bytes += PIECE * dtype_block_bytes(dtype)) {
-        int in_piece = n - at < PIECE ? (int)(n - at) : PIECE;
-        dequantize(piece, bytes, dtype, in_piece);
-        for (int i = 0; i < in_piece; i++)
-            if (!isfinite(piece[i]))
-                return at + i;
-    }
-    return -1;
-}
-
 static void find_some(void *arg, int thread, int n_threads)
 {
     struct finding *job = arg;
@@ -114,7 +97,8 @@ static void find_some(void *arg, int thread, int n_threads)
                        (size_t)dtype_block_bytes(job->dtype);
     int64_t begin, end;
     team_range(job->n_rows, ROWS_TOGETHER, thread, n_threads, &begin, &end);
-    int64_t at = find_in(job->bytes + (size_t)begin * row_bytes, job->dtype, (end - begin) * job->n_columns);
+    int64_t at = dequantize_find_nan(job->bytes + (size_t)begin * row_bytes, job->dtype,
+                                     (end - begin) * job->n_columns);
     int64_t first = atomic_load(&job->first);
     at = at < 0 ? -1 : at + begin * job->n_columns;
     while (at >= 0 && (first < 0 || at < first) && !atomic_compare_exchange_weak(&job->first, &first, at))
