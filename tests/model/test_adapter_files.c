@@ -136,6 +136,19 @@ static const struct broken {
     { CONFIG "}", PAIR " something:4", TUTTI_E_UNSUPPORTED, { "something" } },
     { CONFIG ", \"target_modules\": [\"q_proj\", \"v_proj\"]}", PAIR, TUTTI_E_FORMAT, { "v_proj" } },
     { CONFIG ", \"target_modules\": [7]}", PAIR, TUTTI_E_FORMAT, { "target_modules[0]" } },
+    { CONFIG ", \"target_modules\": \"q_proj(\"}",
+      PAIR,
+      TUTTI_E_FORMAT,
+      { "target_modules: \"q_proj(\" is not a regular expression" } },
+    { CONFIG ", \"target_modules\": [\"q_proj\", \"k_proj\"], \"exclude_modules\": \".*v_proj\"}",
+      PAIR,
+      TUTTI_E_FORMAT,
+      { "target_modules names k_proj" } },
+    { CONFIG ", \"target_modules\": [\"q_proj\", \"k_proj\"], \"layers_to_transform\": [0]}",
+      PAIR,
+      TUTTI_E_FORMAT,
+      { "target_modules names k_proj" } },
+    { CONFIG ", \"modules_to_save\": [\"mlp\"]}", PAIR, TUTTI_E_FORMAT, { "modules_to_save names mlp" } },
     { CONFIG ", \"alpha_pattern\": {\"q_proj\": \"x\"}}",
       PAIR,
       TUTTI_E_FORMAT,
@@ -259,6 +272,9 @@ static void broken_folders_are_refused_by_name(void **state)
         CONFIG "}",
         CONFIG
         ", \"target_modules\": [\"q_proj\", \"qkv\", \"c_attn\"], \"modules_to_save\": [\"classifier\"]}",
+        CONFIG ", \"target_modules\": [\"q_proj\", \"k_proj\"], \"exclude_modules\": \".*k_proj\"}",
+        CONFIG ", \"target_modules\": [\"q_proj\", \"k_proj\"], \"exclude_modules\": "
+               "\"model\\\\.language_model\\\\..*k_proj\"}",
     };
     for (int i = -(int)(sizeof SOUND / sizeof *SOUND); i < N_BROKEN; i++) {
         struct tutti_error err = { 0 };
@@ -285,6 +301,76 @@ static void broken_folders_are_refused_by_name(void **state)
     }
     folder_remove(&folder);
     model_free(model);
+}
+
+#define LAYER(n)      "base_model.model.model.layers." n ".self_attn."
+#define PAIR_OF(path) path ".lora_A.weight:4,128 " path ".lora_B.weight:128,4 "
+#define PAIRS                                                                                                \
+    PAIR_OF(LAYER("0") "q_proj")                                                                             \
+    PAIR_OF(LAYER("1") "q_proj") PAIR_OF(LAYER("0") "o_proj") PAIR_OF(LAYER("1") "o_proj")
+#define HEAD    "base_model.model.lm_head"
+#define Q_AND_O ", \"target_modules\": [\"q_proj\", \"o_proj\"]"
+
+/* What of a file PEFT loads, by its rules in tuners_utils.py and save_and_load.py. Parts of 0: refused. */
+static void tensors_that_peft_does_not_load_are_left_out(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *base, *config, *tensors;
+        int n, n_biases, n_modules;
+    } CASES[] = {
+        { "llama-tiny", "", PAIRS, 4, 0, 0 },
+        { "llama-tiny", Q_AND_O, PAIRS, 4, 0, 0 },
+        { "llama-tiny", ", \"target_modules\": [\"q_proj\"]", PAIRS, 2, 0, 0 },
+        { "llama-tiny", ", \"target_modules\": [\"proj\"]", PAIRS, 0, 0, 0 },
+        { "llama-tiny", ", \"target_modules\": \".*q_proj\"", PAIRS, 2, 0, 0 },
+        { "llama-tiny", ", \"target_modules\": \"q_proj\"", PAIRS, 0, 0, 0 },
+        { "llama-tiny", Q_AND_O ", \"exclude_modules\": [\"o_proj\"]", PAIRS, 2, 0, 0 },
+        { "llama-tiny", Q_AND_O ", \"exclude_modules\": \".*\\\\.0\\\\..*\"", PAIRS, 2, 0, 0 },
+        { "llama-tiny", Q_AND_O ", \"exclude_modules\": \"0\\\\..*\"", PAIRS, 4, 0, 0 },
+        { "llama-tiny", Q_AND_O ", \"layers_to_transform\": [1, 2]", PAIRS, 2, 0, 0 },
+        { "llama-tiny", Q_AND_O ", \"layers_to_transform\": 0", PAIRS, 2, 0, 0 },
+        { "llama-tiny", Q_AND_O ", \"layers_to_transform\": [1], \"layers_pattern\": [\"h\", \"layers\"]",
+          PAIRS, 2, 0, 0 },
+        { "llama-tiny", Q_AND_O ", \"layers_to_transform\": [1], \"layers_pattern\": \"h\"", PAIRS, 0, 0, 0 },
+        { "llama-tiny",
+          ", \"target_modules\": [\"model.layers.0.self_attn.q_proj\", \"o_proj\"], \"layers_to_transform\": "
+          "[1]",
+          PAIRS, 2, 0, 0 },
+        { "llama-tiny", ", \"target_modules\": \"all-linear\"",
+          PAIRS HEAD ".lora_A.weight:4,128 " HEAD ".lora_B.weight:317,4", 4, 0, 0 },
+        { "llama-tiny", Q_AND_O ", \"modules_to_save\": [\"o_proj\"]",
+          PAIRS LAYER("0") "o_proj.weight:128,128", 2, 0, 1 },
+        /* Biases and weights of the model itself, and of what PEFT adapts. */
+        { "llama-tiny", ", \"target_modules\": [\"q_proj\"]",
+          PAIR_OF(LAYER("0") "q_proj")
+              LAYER("0") "q_proj.base_layer.bias:128 " LAYER("0") "q_proj.bias:128 " LAYER(
+                  "0") "o_proj.base_layer.weight:128,128 " LAYER("0") "o_proj.bias:128",
+          1, 2, 0 },
+        { "llama-tiny", ", \"modules_to_save\": [\"lm_head\"]",
+          PAIRS HEAD ".weight:317,128 " HEAD ".modules_to_save.weight:317,128 " HEAD
+                     ".original_module.weight:317,128",
+          4, 0, 1 },
+    };
+    struct folder folder = folder_new();
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        char config[1024];
+        struct adapter_file file = { 0 };
+        struct tutti_error err = { 0 };
+        struct model *model = load_base(CASES[i].base, "f32", 1);
+        snprintf(config, sizeof config, "%s%s}", CONFIG, CASES[i].config);
+        folder_write(&folder, config, CASES[i].tensors);
+        enum tutti_status st = adapter_file_open(&file, folder.path, &model->desc, model->family, false,
+                                                 &err);
+        bool is_refused = CASES[i].n + CASES[i].n_biases + CASES[i].n_modules == 0;
+        if (st != (is_refused ? TUTTI_E_FORMAT : TUTTI_OK) || file.n != CASES[i].n ||
+            file.n_biases != CASES[i].n_biases || file.n_modules != CASES[i].n_modules)
+            fail_msg("case %zu: status %s, %d updates, %d biases, %d modules: %s", i, tutti_status_name(st),
+                     file.n, file.n_biases, file.n_modules, err.text);
+        adapter_file_clear(&file);
+        model_free(model);
+    }
+    folder_remove(&folder);
 }
 
 static void values_that_are_not_finite_are_refused_by_tensor(void **state)
@@ -538,6 +624,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(broken_folders_are_refused_by_name),
+        cmocka_unit_test(tensors_that_peft_does_not_load_are_left_out),
         cmocka_unit_test(values_that_are_not_finite_are_refused_by_tensor),
         cmocka_unit_test(a_norm_of_the_embedding_is_replaced),
         cmocka_unit_test(names_of_every_release_fit_a_language_part),

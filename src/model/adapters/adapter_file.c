@@ -3,11 +3,9 @@
 
 #include "checkpoint/json_file.h"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <pcre2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,11 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum {
-    PATTERN_STEPS = 100000, /* limit for matching one pattern with one path */
-    PATTERN_DEPTH = 1000,
-    LIMIT_PATTERNS = 4096,
-};
+enum { LIMIT_PATTERNS = 4096 };
 
 /* ---- configuration ---- */
 
@@ -68,7 +62,7 @@ static const struct config_key KEYS[] = {
     { "peft_version", NULL },
     { "*dropout*", NULL },
     { "fan_in_fan_out", NULL }, /* layout of the base weights, not of the factors */
-    { "target_modules", NULL }, /* follows from the tensors */
+    { "target_modules", NULL }, /* adapter_targets.c */
     { "exclude_modules", NULL },
     { "target_cells", NULL },
     { "layers_to_transform", NULL },
@@ -83,7 +77,7 @@ static const struct config_key KEYS[] = {
     { "corda_config", NULL },
     { "lora_ga_config", NULL },
     { "loftq_config", NULL },
-    { "modules_to_save", NULL }, /* adapter_read_tensors() */
+    { "modules_to_save", NULL }, /* adapter_targets.c */
     { "trainable_token_indices", NULL },
     { "lora_bias", NULL },           /* follows from the tensors */
     { "ensure_weight_tying", NULL }, /* the tied weights have tensors of their own */
@@ -233,30 +227,10 @@ static enum tutti_status read_peft_config(struct adapter_reader *r, struct tutti
                                                r->kind == ADAPTER_TOKENS ? TOKEN_KEYS : NULL, NULL };
     enum tutti_status st = config_end(&c, lists, "adapters");
     if (st == TUTTI_OK)
+        st = adapter_check_lists(r, err);
+    if (st == TUTTI_OK)
         st = check_patterns(r, "rank_pattern", err);
     return st == TUTTI_OK ? check_patterns(r, "alpha_pattern", err) : st;
-}
-
-bool adapter_pattern_matches(const char *pattern, const char *path)
-{
-    char text[1024];
-    int n = snprintf(text, sizeof text, "^(?:(.*\\.)?(%s)$)", pattern), code;
-    PCRE2_SIZE at;
-    if (n < 0 || (size_t)n >= sizeof text)
-        return false;
-    pcre2_code *compiled = pcre2_compile((PCRE2_SPTR)text, (PCRE2_SIZE)n, PCRE2_UTF, &code, &at, NULL);
-    pcre2_match_data *data = compiled ? pcre2_match_data_create_from_pattern(compiled, NULL) : NULL;
-    pcre2_match_context *limits = data ? pcre2_match_context_create(NULL) : NULL;
-    bool is_match = false;
-    if (limits) {
-        pcre2_set_match_limit(limits, PATTERN_STEPS);
-        pcre2_set_depth_limit(limits, PATTERN_DEPTH);
-        is_match = pcre2_match(compiled, (PCRE2_SPTR)path, strlen(path), 0, 0, data, limits) >= 0;
-    }
-    pcre2_match_context_free(limits);
-    pcre2_match_data_free(data);
-    pcre2_code_free(compiled);
-    return is_match;
 }
 
 double adapter_number_for(const struct adapter_reader *r, const char *key, const char *path, double fallback)

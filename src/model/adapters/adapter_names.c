@@ -38,13 +38,23 @@ static const struct {
     { ".base_layer.weight", FACTOR_WEIGHT },
     { ".base_layer.bias", FACTOR_BIAS },
     { ".token_adapter.base_layer.weight", FACTOR_WEIGHT },
-    { ".modules_to_save.weight", FACTOR_WEIGHT },
-    { ".modules_to_save.bias", FACTOR_BIAS },
-    { ".modules_to_save.default.weight", FACTOR_WEIGHT },
-    { ".modules_to_save.default.bias", FACTOR_BIAS },
+    { ".token_adapter.base_layer.bias", FACTOR_BIAS },
     { ".weight", FACTOR_WEIGHT },
     { ".bias", FACTOR_BIAS },
 };
+
+/* Removes a part of the path, given with its dot. False: it has no such part. */
+static bool cut_part(char *path, const char *part)
+{
+    size_t n = strlen(part);
+    for (char *at = strstr(path, part); at; at = strstr(at + 1, part)) {
+        if (at[n] != '.' && at[n] != '\0')
+            continue;
+        memmove(at, at + n, strlen(at + n) + 1);
+        return true;
+    }
+    return false;
+}
 
 enum factor adapter_split_name(char *path, const char *name)
 {
@@ -66,6 +76,10 @@ enum factor adapter_split_name(char *path, const char *name)
         return factor;
     memcpy(path, name, n - n_longest);
     path[n - n_longest] = '\0';
+    if (cut_part(path, ".original_module"))
+        return FACTOR_ORIGINAL;
+    if (cut_part(path, ".modules_to_save"))
+        cut_part(path, ".default");
     return factor;
 }
 

@@ -16,6 +16,7 @@ enum factor {
     FACTOR_TOKENS, /* rows of trained tokens */
     FACTOR_WEIGHT, /* the module's whole weight; PEFT saves it with the factors of the output matrix, too */
     FACTOR_BIAS,
+    FACTOR_ORIGINAL, /* PEFT's copy of what the model has instead of a saved module: not used */
     FACTOR_COUNT,
 };
 

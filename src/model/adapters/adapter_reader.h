@@ -30,8 +30,29 @@ struct adapter_reader {
     struct adapter_file *out;
 };
 
+/* The tensors that belong to one module. */
+struct adapter_entry {
+    char *path;
+    const struct tensor *of[FACTOR_COUNT];
+};
+
 /* As in PEFT: the expression must match the whole path, or its end after a dot. */
 bool adapter_pattern_matches(const char *pattern, const char *path);
+
+/* Whether PEFT adapts the module; whether modules_to_save names it, or one that it is in. */
+bool adapter_is_target(const struct adapter_reader *r, const char *path);
+bool adapter_is_saved(const struct adapter_reader *r, const char *path);
+
+/* Whether PEFT applies a tensor of that name, which adapter_split_name() has split. */
+bool adapter_is_applied(const struct adapter_reader *r, const char *name, const char *path,
+                        enum factor factor);
+
+/* Checks that the lists of modules are lists of names or, but modules_to_save, expressions. */
+MUST_CHECK enum tutti_status adapter_check_lists(const struct adapter_reader *r, struct tutti_error *err);
+/* Each name of target_modules or modules_to_save must have tensors: otherwise the file is incomplete. */
+MUST_CHECK enum tutti_status adapter_check_names(const struct adapter_reader *r, const char *key,
+                                                 const struct adapter_entry *entries, size_t n,
+                                                 struct tutti_error *err);
 
 /* rank_pattern or alpha_pattern of the configuration, for a path. */
 double adapter_number_for(const struct adapter_reader *r, const char *key, const char *path, double fallback);

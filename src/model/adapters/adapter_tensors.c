@@ -1,20 +1,16 @@
 /* Reads the tensors of an adapter: which weights of the model they change, and in which order of rows. */
 #include "model/adapters/adapter_reader.h"
 
+#include "base/log.h"
 #include "checkpoint/text_part.h"
 #include "kernels/quantize/quantize.h"
 #include "model/weights/weights.h"
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* The tensors that belong to one module. */
-struct adapter_entry {
-    char *path;
-    const struct tensor *of[FACTOR_COUNT];
-};
 
 static int compare_entries(const void *a, const void *b)
 {
@@ -465,12 +461,25 @@ static enum tutti_status read_entry(struct adapter_reader *r, const struct adapt
     return st;
 }
 
-/* Lists the modules by path, with their tensors. */
+/* Says which tensors are left out: the first few of n names. */
+static void warn_of_unused(const struct adapter_reader *r, const char *const *names, size_t n)
+{
+    enum { SHOWN = 3 };
+    char text[SHOWN * (LIMIT_TENSOR_NAME_BYTES + 2)] = "";
+    for (size_t i = 0, at = 0; i < n && i < SHOWN; i++)
+        at += (size_t)snprintf(text + at, sizeof text - at, "%s%.500s", i > 0 ? ", " : "", names[i]);
+    if (n > 0)
+        log_warn("%s: %zu tensors are not used, as in PEFT, since %s leaves out their modules: %s%s",
+                 r->tensors_path, n, r->config_path, text, n > SHOWN ? ", ..." : "");
+}
+
+/* Lists the modules by path, with their tensors. unused: [file->n], receives names of tensors that are left out. */
 static enum tutti_status list_entries(struct adapter_reader *r, const struct tensor_set *file,
-                                      struct adapter_entry *entries, size_t *n_entries,
+                                      struct adapter_entry *entries, size_t *n_entries, const char **unused,
                                       struct tutti_error *err)
 {
     char path[LIMIT_TENSOR_NAME_BYTES];
+    size_t n_unused = 0;
     for (size_t i = 0; i < file->n; i++) {
         const struct tensor *t = &file->tensors[i];
         enum factor factor = adapter_split_name(path, t->name);
@@ -479,14 +488,27 @@ static enum tutti_status list_entries(struct adapter_reader *r, const struct ten
                              "%s: tensor %s: expected lora_A and lora_B, or another part of an adapter that "
                              "docs/adapters.md lists",
                              t->file, t->name);
+        if (factor == FACTOR_ORIGINAL)
+            continue;
+        if (!adapter_is_applied(r, t->name, path, factor)) {
+            unused[n_unused++] = t->name;
+            continue;
+        }
         entries[*n_entries] = (struct adapter_entry){ .path = strdup(path) };
         entries[*n_entries].of[factor] = t;
         if (!entries[*n_entries].path)
             return error_out_of_memory(r->tensors_path, err);
         ++*n_entries;
     }
+    warn_of_unused(r, unused, n_unused);
     qsort(entries, *n_entries, sizeof *entries, compare_entries);
     return TUTTI_OK;
+}
+
+/* PEFT may save a module that modules_to_save names twice; then it loads the one without this part. */
+static bool is_copy(const struct tensor *t)
+{
+    return strstr(t->name, ".modules_to_save.");
 }
 
 /* Joins the entries of one path. *n: their number. */
@@ -502,7 +524,9 @@ static enum tutti_status join_entries(struct adapter_entry *entries, size_t *n, 
         }
         for (int k = 0; k < FACTOR_COUNT; k++) {
             const struct tensor *t = entries[i].of[k];
-            if (t && last->of[k] && st == TUTTI_OK)
+            if (t && last->of[k] && is_copy(t) && !is_copy(last->of[k]))
+                continue;
+            if (t && last->of[k] && is_copy(t) == is_copy(last->of[k]) && st == TUTTI_OK)
                 st = error_set(err, TUTTI_E_FORMAT, "%s: tensors %s and %s are the same part of the adapter",
                                t->file, last->of[k]->name, t->name);
             last->of[k] = t ? t : last->of[k];
@@ -575,75 +599,6 @@ static enum tutti_status check_overlaps(const struct adapter_reader *r, struct t
     return TUTTI_OK;
 }
 
-static bool ends_with(const char *path, const char *target)
-{
-    size_t n_path = strlen(path), n = strlen(target);
-    return n <= n_path && strcmp(path + n_path - n, target) == 0;
-}
-
-/* Whether target is name, or ends with it after a dot. */
-static bool is_part_of(const char *target, const char *name)
-{
-    size_t n_target = strlen(target), n = strlen(name);
-    return ends_with(target, name) && (n == n_target || target[n_target - n - 1] == '.');
-}
-
-/* Whether a target of the configuration may have no tensors: PEFT leaves out exclude_modules, and layers
- * that layers_to_transform does not list. */
-static bool is_left_out(const struct adapter_reader *r, const char *target)
-{
-    const json_t *excluded = json_object_get(r->config, "exclude_modules"),
-                 *layers = json_object_get(r->config, "layers_to_transform");
-    if (json_is_string(excluded)) /* an expression of whole paths: it may be about any name of the list */
-        return true;
-    for (size_t i = 0; json_is_array(excluded) && i < json_array_size(excluded); i++) {
-        const char *name = json_string_value(json_array_get(excluded, i));
-        if (name && is_part_of(target, name))
-            return true;
-    }
-    return (json_is_array(layers) || json_is_integer(layers)) &&
-           adapter_pattern_matches(".*\\.[0-9]+\\..*", target);
-}
-
-/* Each name of a list must have tensors: otherwise the file is incomplete. is_saved: of modules_to_save,
- * which PEFT matches by the end of a path; else by whole parts of it. */
-/* Whether the model has a module of this name. PEFT passes over other names of a list, which people copy from model to model. */
-static bool is_of_model(const struct adapter_reader *r, const char *target)
-{
-    for (int l = 0; l < r->family->n_layouts; l++)
-        for (int s = 0; s < SLOT_COUNT; s++)
-            for (int part = 0; part < MAX_PARTS && !r->family->layouts[l].is_gguf; part++) {
-                const char *name = r->family->layouts[l].of[s][part];
-                char path[128];
-                snprintf(path, sizeof path, "%s", name ? name : "");
-                char *end = strrchr(path, '.'); /* of "weight" */
-                if (end)
-                    *end = '\0';
-                if (is_part_of(path, target))
-                    return true;
-            }
-    return false;
-}
-
-static enum tutti_status check_names(const struct adapter_reader *r, const char *key, bool is_saved,
-                                     const struct adapter_entry *entries, size_t n, struct tutti_error *err)
-{
-    const json_t *targets = json_object_get(r->config, key);
-    for (size_t i = 0; json_is_array(targets) && i < json_array_size(targets); i++) {
-        const char *target = json_string_value(json_array_get(targets, i));
-        size_t k = 0;
-        if (!target)
-            return error_set(err, TUTTI_E_FORMAT, "%s: %s[%zu]: expected a string", r->config_path, key, i);
-        while (k < n &&
-               !(is_saved ? ends_with(entries[k].path, target) : is_part_of(entries[k].path, target)))
-            k++;
-        if (k == n && (is_saved || !is_left_out(r, target)) && is_of_model(r, target))
-            return error_set(err, TUTTI_E_FORMAT, "%s: %s names %s, but %s has no tensor for it",
-                             r->config_path, key, target, r->tensors_path);
-    }
-    return TUTTI_OK;
-}
-
 static enum tutti_status read_entries(struct adapter_reader *r, struct adapter_entry *entries, size_t n,
                                       struct tutti_error *err)
 {
@@ -667,21 +622,23 @@ enum tutti_status adapter_read_tensors(struct adapter_reader *r, const struct te
 {
     size_t n = 0;
     struct adapter_entry *entries = calloc(file->n + 1, sizeof *entries);
-    enum tutti_status st = entries ? list_entries(r, file, entries, &n, err)
-                                   : error_out_of_memory(r->tensors_path, err);
+    const char **unused = calloc(file->n + 1, sizeof *unused);
+    enum tutti_status st = entries && unused ? list_entries(r, file, entries, &n, unused, err)
+                                             : error_out_of_memory(r->tensors_path, err);
     if (st == TUTTI_OK && n == 0)
-        st = error_set(err, TUTTI_E_FORMAT, "%s: no tensors, expected pairs of lora_A and lora_B",
-                       r->tensors_path);
+        st = error_set(err, TUTTI_E_FORMAT, "%s: no tensors%s, expected pairs of lora_A and lora_B",
+                       r->tensors_path, file->n > 0 ? " of modules that target_modules names" : "");
     if (st == TUTTI_OK)
         st = join_entries(entries, &n, err);
     if (st == TUTTI_OK)
         st = read_entries(r, entries, n, err);
     if (st == TUTTI_OK && r->kind == ADAPTER_LORA)
-        st = check_names(r, "target_modules", false, entries, n, err);
+        st = adapter_check_names(r, "target_modules", entries, n, err);
     if (st == TUTTI_OK)
-        st = check_names(r, "modules_to_save", true, entries, n, err);
+        st = adapter_check_names(r, "modules_to_save", entries, n, err);
     for (size_t i = 0; entries && i < n; i++)
         free(entries[i].path);
     free(entries);
+    free((void *)unused);
     return st;
 }
