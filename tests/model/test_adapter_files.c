@@ -351,6 +351,14 @@ static void tensors_that_peft_does_not_load_are_left_out(void **state)
           PAIRS HEAD ".weight:317,128 " HEAD ".modules_to_save.weight:317,128 " HEAD
                      ".original_module.weight:317,128",
           4, 0, 1 },
+        /* A weight that two modules have in common, and a module's own. */
+        { "llama-tiny-tied", "", EMBED ".weight:300,64", 0, 0, 2 },
+        { "llama-tiny-tied", "", HEAD ".weight:300,64", 0, 0, 2 },
+        { "llama-tiny-tied", "", EMBED ".weight:300,64 " HEAD ".weight:300,64", 0, 0, 2 },
+        { "llama-tiny-tied", ", \"target_modules\": [\"lm_head\"]",
+          HEAD ".base_layer.weight:300,64 " HEAD ".lora_A.weight:4,64 " HEAD ".lora_B.weight:300,4", 1, 0,
+          2 },
+        { "llama-tiny-tied", ", \"modules_to_save\": [\"embed_tokens\"]", EMBED ".weight:300,64", 0, 0, 1 },
     };
     struct folder folder = folder_new();
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {

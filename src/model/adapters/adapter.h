@@ -42,6 +42,7 @@ struct adapter_module {
     enum dtype dtype; /* of rows */
     uint8_t *rows;    /* [n_out][n_in]; NULL: of a norm that only has another bias */
     float *bias;      /* of a norm: [n_in]; NULL: the model's */
+    bool is_shared;   /* a tied output or embedding changes with it */
 };
 
 /* Rows of the embedding or the output matrix that replace the model's own. */

@@ -383,7 +383,7 @@ static enum tutti_status read_norm(struct adapter_reader *r, const struct adapte
                                                         : error_out_of_memory(r->tensors_path, err);
 }
 
-static enum tutti_status read_matrix(struct adapter_reader *r, const struct tensor *t,
+static enum tutti_status read_matrix(struct adapter_reader *r, const struct tensor *t, const char *path,
                                      const struct adapter_place *place, struct tutti_error *err)
 {
     int64_t n_rows = place->is_transposed ? place->n_in : place->n_out,
@@ -403,7 +403,8 @@ static enum tutti_status read_matrix(struct adapter_reader *r, const struct tens
                                    .out_begin = place->out_begin,
                                    .n_out = place->n_out,
                                    .n_in = place->n_in,
-                                   .dtype = t->dtype };
+                                   .dtype = t->dtype,
+                                   .is_shared = !adapter_is_saved(r, path) };
     if (dtype_bytes(t->dtype, place->n_in, &row_bytes))
         to->rows = malloc((size_t)place->n_out * row_bytes);
     if (stored && to->rows)
@@ -425,7 +426,7 @@ static enum tutti_status read_module(struct adapter_reader *r, const struct adap
     if (slot_info(place.slot)->kind == SLOT_NORM)
         return read_norm(r, e, &place, err);
     if (weight)
-        st = read_matrix(r, weight, &place, err);
+        st = read_matrix(r, weight, e->path, &place, err);
     if (st != TUTTI_OK || !bias)
         return st;
     st = adapter_check_tensor(bias, place.n_out, 0, "the model's output", err);
@@ -440,6 +441,62 @@ static enum tutti_status read_module(struct adapter_reader *r, const struct adap
                                  .out_begin = place.out_begin,
                                  .n_out = place.n_out,
                                  .values = ordered_floats(bias, &place, 1) };
+    return to->values ? TUTTI_OK : error_out_of_memory(r->tensors_path, err);
+}
+
+static struct adapter_module *find_module(const struct adapter_file *file, enum weight_slot slot)
+{
+    for (int i = 0; i < file->n_modules; i++)
+        if (file->modules[i].slot == slot)
+            return &file->modules[i];
+    return NULL;
+}
+
+/* A weight that modules_to_save does not name replaces that of PEFT's model, which a tied output and the
+ * embedding have in common. The output's is the last that PEFT loads. */
+static enum tutti_status tie_weights(struct adapter_reader *r, struct tutti_error *err)
+{
+    struct adapter_module *embedding = find_module(r->out, SLOT_EMBEDDING),
+                          *output = find_module(r->out, SLOT_OUTPUT);
+    struct adapter_module *from = output && output->is_shared ? output : embedding;
+    struct adapter_module *to = from == output ? embedding : output;
+    size_t n_bytes;
+    if (!r->desc->tied_output || !from || !from->is_shared || (to && !to->is_shared) ||
+        !dtype_bytes(from->dtype, (int64_t)from->n_out * from->n_in, &n_bytes))
+        return TUTTI_OK;
+    uint8_t *rows = malloc(n_bytes);
+    if (!rows)
+        return error_out_of_memory(r->tensors_path, err);
+    memcpy(rows, from->rows, n_bytes);
+    if (to)
+        free(to->rows);
+    else
+        to = &r->out->modules[r->out->n_modules++];
+    *to = *from;
+    to->slot = from->slot == SLOT_OUTPUT ? SLOT_EMBEDDING : SLOT_OUTPUT;
+    to->rows = rows;
+    return TUTTI_OK;
+}
+
+/* PEFT computes an output with trained tokens without its bias. */
+static enum tutti_status drop_output_bias(struct adapter_reader *r, struct tutti_error *err)
+{
+    struct adapter_file *f = r->out;
+    struct slot_shape shape = slot_shape(r->desc, SLOT_OUTPUT, 0);
+    int n = 0;
+    if (f->output_tokens.n == 0 || !shape.has_bias)
+        return TUTTI_OK;
+    for (int i = 0; i < f->n_biases; i++) {
+        if (f->biases[i].slot == SLOT_OUTPUT)
+            free(f->biases[i].values);
+        else
+            f->biases[n++] = f->biases[i];
+    }
+    struct adapter_bias *to = &f->biases[n++];
+    f->n_biases = n;
+    *to = (struct adapter_bias){ .slot = SLOT_OUTPUT,
+                                 .n_out = shape.n_out,
+                                 .values = calloc((size_t)shape.n_out, sizeof *to->values) };
     return to->values ? TUTTI_OK : error_out_of_memory(r->tensors_path, err);
 }
 
@@ -604,7 +661,7 @@ static enum tutti_status read_entries(struct adapter_reader *r, struct adapter_e
 {
     r->out->updates = calloc(n + 1, sizeof *r->out->updates);
     r->out->biases = calloc(2 * n + 1, sizeof *r->out->biases);
-    r->out->modules = calloc(n + 1, sizeof *r->out->modules);
+    r->out->modules = calloc(n + 1, sizeof *r->out->modules); /* and one that is tied */
     if (!r->out->updates || !r->out->biases || !r->out->modules)
         return error_out_of_memory(r->tensors_path, err);
     enum tutti_status st = TUTTI_OK;
@@ -612,6 +669,10 @@ static enum tutti_status read_entries(struct adapter_reader *r, struct adapter_e
         st = read_entry(r, &entries[i], err);
     if (st == TUTTI_OK)
         st = tie_tokens(r, err);
+    if (st == TUTTI_OK)
+        st = drop_output_bias(r, err);
+    if (st == TUTTI_OK)
+        st = tie_weights(r, err);
     if (st == TUTTI_OK)
         st = check_overlaps(r, err);
     return st;
