@@ -1,6 +1,6 @@
 /* Linear layers: packed input rows, register tiles of every number of rows, every weight type. */
-#include "check.h"
 #include "base/half.h"
+#include "check.h"
 #include "kernels/float8.h"
 #include "kernels/pack.h"
 

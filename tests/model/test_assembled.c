@@ -20,7 +20,7 @@ enum { FEW = 16, MANY = 128 };
 
 static size_t bytes_of_conversion(enum made_kind kind, int n_experts)
 {
-    struct convert_options options = { .type = weight_type_find("q8_0"), .n_threads = 1 };
+    struct convert_options options = { .type = weight_type_find("q4_0"), .n_threads = 1 };
     struct tutti_error err;
     char to[64];
     made_experts(folder, kind, n_experts);
