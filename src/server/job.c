@@ -117,9 +117,9 @@ void job_drop(struct job *job)
 /* ---- memory of the reply ---- */
 
 enum {
-    SMALL_BYTES = 64 * 1024,
-    CHARGE_STEP_BYTES = 16 * 1024
-}; /* smaller replies are limited by their number */
+    SMALL_BYTES = 64 * 1024, /* smaller replies are limited by their number */
+    CHARGE_STEP_BYTES = 16 * 1024,
+};
 
 static void set_charge(struct job *job, size_t n_bytes)
 {
