@@ -110,7 +110,7 @@ struct job {
     void *user; /* for the API */
     struct job_sink sink;
     bool is_over; /* further events are ignored */
-    bool splits;  /* reasoning and text of an answer are told apart */
+    bool splits;  /* reasoning and text of an answer are separated */
     struct api_request req;
     char id[48];
     time_t created;
