@@ -579,7 +579,7 @@ const struct command COMMAND_BENCH = {
         "Both are measured just before and just after each repetition. Weights that fit "
         "into the processor's caches can be read faster than the limit. With --engine each user "
         "requests 32 tokens, and tokens/s counts from the first token of any user to the last one "
-        "of all, while other prompts may still be read. Plain runs alternate with runs with much "
+        "of all, while other prompts may still be prefilled. Plain runs alternate with runs with much "
         "text work (20 log-probabilities per token, 16 stop strings). \"text waits\" counts the steps that "
         "waited for the text thread; \"late\" counts the tokens that waited for the token mask "
         "of a schema. Where two variants alternate, \"of that\" is the second one's speed relative to the "

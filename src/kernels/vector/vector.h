@@ -56,7 +56,7 @@ INLINE void prefetch_into_l2(const void *line)
     PREFETCH(PREFETCH_L2, line);
 }
 
-/* Fetches the lines that are so far behind this one of packed weights. */
+/* Fetches the lines at these distances after this one of packed weights. */
 INLINE void prefetch_ahead(const uint8_t *line, struct prefetch_distance distance)
 {
     if (distance.l2 > 0)
