@@ -122,12 +122,16 @@ static bool is_answer(const struct job *job, size_t index)
 static bool write_choice(struct job *job, size_t index, size_t place, struct buf *out)
 {
     struct reply_choice *choice = &job->choices[index];
-    json_t *value = api_of(job)->whole(job, index, choice);
+    json_t *value = api_of(job)->whole(job, index, choice),
+           *reason = json_incref(json_object_get(value, "finish_reason"));
+    json_object_del(value, "finish_reason");
     if (value && job->req.n_best > 0)
         json_object_set_new(value, "index", json_integer((json_int_t)place));
     bool ok = value && (place == 0 || buf_add_string(out, ",")) && json_write_open(out, value) &&
               buf_add_string(out, ",\"logprobs\":") && api_of(job)->write_logprobs(job, index, choice, out) &&
+              buf_add_string(out, ",\"finish_reason\":") && json_write(out, reason) &&
               buf_add_string(out, "}");
+    json_decref(reason);
     json_decref(value);
     return ok;
 }
@@ -135,15 +139,16 @@ static bool write_choice(struct job *job, size_t index, size_t place, struct buf
 /* Each choice is written before the next one is built. */
 static bool write_reply(struct job *job, struct buf *out)
 {
-    json_t *reply = openai_frame(job, api_of(job)->object);
+    json_t *reply = openai_frame(job, api_of(job)->object), *usage = usage_value(job);
     size_t place = 0;
-    bool ok = json_object_set_new(reply, "usage", usage_value(job)) == 0 && json_write_open(out, reply) &&
-              buf_add_string(out, ",\"choices\":[");
+    bool ok = json_write_open(out, reply) && buf_add_string(out, ",\"choices\":[");
     for (size_t i = 0; ok && i < job->n_choices; i++)
         if (is_answer(job, i))
             ok = write_choice(job, i, place++, out);
+    ok = ok && buf_add_string(out, "],\"usage\":") && json_write(out, usage) && buf_add_string(out, "}");
+    json_decref(usage);
     json_decref(reply);
-    return ok && buf_add_string(out, "]}");
+    return ok;
 }
 
 /* ---- events ---- */
