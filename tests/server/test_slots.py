@@ -128,6 +128,7 @@ def test_a_server_that_drains_still_tells(tmp_path, start):
         server.process.send_signal(signal.SIGTERM)
         server.wait_for_log("draining")
         assert [entry["state"] for entry in slots(server)] == ["decode"]
+    assert server.process.wait(PATIENCE) == 0  # nothing is left to drain
 
 
 def test_no_more_than_a_thousand(start):
