@@ -23,6 +23,8 @@ static int status_of(enum tutti_status status, const char **type)
         *type = "overloaded";
         return 429;
     case TUTTI_E_CLOSED:
+        *type = "overloaded";
+        return 503;
     case TUTTI_E_CANCELLED:
     case TUTTI_E_MEMORY:
         *type = "incomplete_generation";
