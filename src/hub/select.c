@@ -146,7 +146,7 @@ static bool is_gguf_model(const char *path)
            strncasecmp(name, "mmproj", 6) != 0 && (!matrix || (matrix > name && n_type > 0 && type > matrix));
 }
 
-/* The first part, or the whole file: it stands for the model. */
+/* The file under which a model is listed: the whole file, or the first of its parts. */
 static bool is_gguf_head(const char *path)
 {
     return is_gguf_model(path) && parts_of(path).part <= 1;

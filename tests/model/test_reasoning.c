@@ -276,7 +276,7 @@ static enum reasoning_start start_of(const struct chat_marks *marks, const struc
     return start;
 }
 
-/* A prompt may have other tokens for a mark than the mark has alone: joined with a line's end, and without
+/* A prompt may have other tokens for a mark than the mark by itself has: joined with a line's end, and without
  * the blank that some tokenizers add in front of a text. */
 static void marks_of_several_tokens_are_compared_as_text(void **state)
 {

@@ -21,8 +21,7 @@ struct upstream_handler {
 
 /* Sends the request of conn with this body (NULL: none; borrowed during the call) to the socket, and the
  * reply to conn as it comes. The client's address goes along as X-Forwarded-For, the request's id as
- * X-Request-Id. NULL: out of memory; nothing
- * was replied. */
+ * X-Request-Id. NULL: out of memory; nothing was replied. */
 struct upstream *upstream_forward(struct event_base *base, const char *socket, struct http_conn *conn,
                                   const struct buf *body, const struct upstream_handler *handler);
 
