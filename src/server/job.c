@@ -12,7 +12,7 @@ enum {
     MAX_OPEN_BYTES = 8 * 1024 * 1024, /* of the engine's copies of what all prompts of a job share */
 };
 
-static void read_letters(struct job *job);
+static void handle_events(struct job *job);
 
 static uint64_t owner_of(const struct job *job)
 {
@@ -91,7 +91,7 @@ static void job_on_abort(void *user)
     job->conn = NULL;
     cancel_all(job);
     if (job->is_stalled)
-        read_letters(job); /* frees it, unless a worker has it */
+        handle_events(job); /* frees it, unless a worker has it */
 }
 
 struct http_conn *job_take_conn(struct job *job)
@@ -221,7 +221,7 @@ static void send_reply(struct intake_task *task, struct http_conn *conn)
         job->is_over = false;
         job_fail_memory(job);
     }
-    read_letters(job);
+    handle_events(job);
 }
 
 /* Bytes of a reply for n tokens. */
@@ -514,7 +514,7 @@ static void prompt_was_read(struct intake_task *task, struct http_conn *conn)
         job_fail_memory(job);
     else
         job_count(job, job->first_event->submission->n_prompt_bytes);
-    read_letters(job);
+    handle_events(job);
 }
 
 /* Called before the first event of a prompt. True: a worker reads the event's data about the prompt
@@ -539,7 +539,7 @@ static bool start_prompt(struct job *job, const struct inbox_event *item)
     return job->is_working;
 }
 
-static void read_letters(struct job *job)
+static void handle_events(struct job *job)
 {
     while (!job->is_working && job->first_event) {
         struct inbox_event *item = job->first_event;
@@ -567,7 +567,7 @@ static void retry_stalled(struct app *app)
         next = LIST_NEXT(job, link);
         if (job->is_stalled) {
             submit_more(job);
-            read_letters(job);
+            handle_events(job);
         }
     }
 }
@@ -583,7 +583,7 @@ void job_take_event(void *user, struct mail *mail)
         job->first_event = item;
     job->last_event = item;
     bool is_last = item->event.is_last;
-    read_letters(job);
+    handle_events(job);
     if (is_last)
         retry_stalled(user);
 }
