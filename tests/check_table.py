@@ -21,6 +21,7 @@ FAMILIES = {
     "openPangu-Embedded": "pangu-embedded-tiny", "Mistral Small 3.1": "mistral3-tiny", "Qwen2-VL, Qwen2.5-VL": "qwen2-vl-tiny",
     "Qwen3-VL": "qwen3-vl-tiny", "Qwen3-VL with experts": "qwen3-vl-moe-tiny", "GLM-4.1V": "glm4v-tiny", "GLM-4.5V": "glm4v-moe-tiny",
     "Mixtral": "mixtral-tiny", "Qwen2-MoE": "qwen2-moe-tiny", "Qwen3-MoE": "qwen3-moe-tiny", "GLM-4.5, 4.6, 4.7": "glm4-moe-tiny",
+    "MiniMax-M2": "minimax-m2-tiny",
     "gpt-oss": "gpt-oss-tiny", "DeepSeek-V2": "deepseek-v2-lite-tiny", "DeepSeek-V3, R1": "deepseek-v3-tiny", "GLM-4.7-Flash": "glm4-moe-lite-tiny",
 }
 
@@ -44,13 +45,13 @@ TEMPLATES = {
     "Falcon 7B": "falcon", "Falcon 40B": "falcon", "GLM-4.5V": "glm-4.5v",
     "InternLM2": "internlm2", "Mistral Small 3.1": "mistral-small-3.2", "Qwen2-VL, Qwen2.5-VL": "qwen2-vl",
     "Qwen3-VL": "qwen3-vl", "Qwen3-VL with experts": "qwen3-vl", "Mixtral": "mistral-v1", "Qwen2-MoE": "qwen2",
-    "Qwen3-MoE": "qwen3", "GLM-4.5, 4.6, 4.7": "glm-4.6", "DeepSeek-V2": "deepseek-v2",
+    "Qwen3-MoE": "qwen3", "GLM-4.5, 4.6, 4.7": "glm-4.6", "MiniMax-M2": "minimax-m2", "DeepSeek-V2": "deepseek-v2",
     "DeepSeek-V3, R1": "deepseek-v3", "GLM-4.7-Flash": "glm-4.7-flash", "gpt-oss": "gpt-oss",
 }
 TEMPLATES_WITH_TOOLS = {
     "Mistral": "mistral-nemo", "Granite 3": "granite-3.3", "Mistral Small 3.1": "mistral-small-3.2",
     "Qwen3-VL": "qwen3-vl", "Qwen3-VL with experts": "qwen3-vl", "Qwen3-MoE": "qwen3-coder",
-    "GLM-4.5, 4.6, 4.7": "glm-4.6", "GLM-4.7-Flash": "glm-4.7-flash", "gpt-oss": "gpt-oss",
+    "GLM-4.5, 4.6, 4.7": "glm-4.6", "MiniMax-M2": "minimax-m2", "GLM-4.7-Flash": "glm-4.7-flash", "gpt-oss": "gpt-oss",
     "Phi-3, Phi-4": "phi-4-mini", "Gemma 3": "gemma-3-pythonic", "InternLM2": "internlm2-tools", "GLM-4.5V": "glm-4.5v",
     "Mixtral": "mixtral-8x22b", "DeepSeek-V3, R1": "deepseek-v3-tools",
 }

@@ -93,7 +93,25 @@ def test_gguf_cannot_have_a_tied_olmo_3(tmp_path):
     assert "tie_word_embeddings: true, which GGUF" in tutti("convert", folder, tmp_path / "out.gguf", check=1).stderr
 
 
+def test_minimax_m2_rotates_a_part_of_each_head(logits):
+    plain, keys = logits("minimax-m2-tiny", {}), ["rotary_dim", "rope_theta"]
+    # transformers writes the part as well, or instead
+    new = {"rope_type": "default", "rope_theta": 5e6, "partial_rotary_factor": 0.5}
+    assert plain == logits("minimax-m2-tiny", {"rope_parameters": new}, ["rope_theta"])
+    assert plain == logits("minimax-m2-tiny", {"rope_parameters": new}, keys)
+    assert plain == logits("minimax-m2-tiny", {"partial_rotary_factor": 0.5}, keys)  # the base is the class's
+    whole = logits("minimax-m2-tiny", {}, ["rotary_dim"])
+    assert plain != whole == logits("minimax-m2-tiny", {"rotary_dim": 24})
+
+
 @pytest.mark.parametrize("name, settings, said", [
+    ("minimax-m2-tiny", {"attn_type_list": [1, 0]}, "attn_type_list: another kind"),
+    ("minimax-m2-tiny", {"partial_rotary_factor": 0.25}, "rotary_dim: another part"),
+    ("minimax-m2-tiny", {"scoring_func": "softmax"}, "scoring_func"),
+    ("minimax-m2-tiny", {"use_routing_bias": False}, "use_routing_bias"),
+    ("minimax-m2-tiny", {"qk_norm_type": "per_head"}, "qk_norm_type"),
+    ("minimax-m2-tiny", {"shared_intermediate_size": 64}, "shared_intermediate_size"),
+    ("minimax-m2-tiny", {"sliding_window": 16}, "sliding_window"),
     ("olmo3-tiny", {"rope_parameters": {"full_attention": FULL, "sliding_attention": YARN}}, "sliding_attention.rope_type: yarn"),
     ("olmo3-tiny", {"sliding_window": None}, "sliding_window"),
     ("gemma3-tiny", {"rope_parameters": {"full_attention": FULL, "sliding_attention": SLIDING}, "rope_scaling": LINEAR}, "rope_scaling: an object"),

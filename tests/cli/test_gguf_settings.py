@@ -89,6 +89,7 @@ def refusal(path):
     # The layers that the model has: refused for what is missing in the file only.
     ("exaone4-tiny", {**LARGE, PATTERN: (UINT32, 4)}, "tensor blk.2.attn_q.weight is missing"),
     ("exaone4-tiny", {**LARGE, PATTERN: (LIST, (BOOL, [True, True, True, False] * 16))}, "tensor blk.2.attn_q.weight is missing"),
+    ("minimax-m2-tiny", {"minimax-m2.expert_gating_func": (UINT32, 1)}, "expert_gating_func: another function"),
     ("olmo3-tiny", {"olmo2.attention.sliding_window_pattern": (UINT32, 2)}, "sliding_window_pattern: windows"),
     ("olmo3-tiny", {"olmo2.attention.sliding_window_pattern": (LIST, (BOOL, [True, False] * 2 + [True]))}, "sliding_window_pattern: windows"),
     ("olmo3-tiny", {"olmo2.rope.freq_base_swa": (FLOAT, 1e4)}, "rope.freq_base_swa"),

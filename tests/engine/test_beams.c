@@ -118,7 +118,8 @@ static void answers_are_those_of_transformers(void **state)
         "pangu-embedded-tiny", "mistral3-tiny",      "qwen2-vl-tiny",   "qwen3-vl-tiny",
         "qwen3-vl-moe-tiny",   "glm4v-tiny",         "glm4v-moe-tiny",  "mixtral-tiny",
         "qwen2-moe-tiny",      "qwen3-moe-tiny",     "glm4-moe-tiny",   "deepseek-v2-lite-tiny",
-        "deepseek-v3-tiny",    "glm4-moe-lite-tiny", "gpt-oss-tiny",    "olmo3-tiny"
+        "deepseek-v3-tiny",    "glm4-moe-lite-tiny", "gpt-oss-tiny",    "olmo3-tiny",
+        "minimax-m2-tiny"
     };
     for (size_t m = 0; m < sizeof NAMES / sizeof *NAMES; m++) {
         int n;

@@ -225,6 +225,7 @@ static void every_family_that_gguf_knows_converts(void **state)
         { "starcoder2-tiny", "starcoder2", true },
         { "olmo2-tiny", "olmo2", true },
         { "olmo3-tiny", "olmo2", true },
+        { "minimax-m2-tiny", "minimax-m2", true },
         { "exaone4-tiny", "exaone4", true },
         { "phi2-tiny", "phi2", true },
         { "gpt-neox-tiny", "gptneox", true },

@@ -29,6 +29,7 @@ static const struct {
     { "qwen3-moe-tiny-merged", "qwen3-moe-tiny", "qwen3_moe" },
     { "glm4-moe-tiny-air.gguf", "glm4-moe-tiny-air", "glm4_moe" },
     { "glm4-moe-tiny-air-merged", "glm4-moe-tiny-air", "glm4_moe" },
+    { "minimax-m2-tiny-merged", "minimax-m2-tiny", "minimax_m2" },
 };
 enum { N_FIXTURES = sizeof FIXTURES / sizeof *FIXTURES };
 

@@ -23,6 +23,8 @@
     "\"baichuan\",\"pad_token_id\":0,\"rms_norm_eps\":1e-06,\"tie_word_embeddings\":false,\"torch_dtype\":"  \
     "\"bfloat16\",\"use_cache\":true," more "}"
 
+#define FIVE_ONES   "1,1,1,1,1"
+#define TWENTY_ONES FIVE_ONES "," FIVE_ONES "," FIVE_ONES "," FIVE_ONES
 #define FOUR_LAYERS "\"sliding_attention\",\"sliding_attention\",\"sliding_attention\",\"full_attention\""
 
 static const struct upload {
@@ -50,6 +52,21 @@ static const struct upload {
             "\"high_freq_factor\":4.0,\"low_freq_factor\":1.0,"
             "\"original_max_position_embeddings\":8192,\"rope_type\":\"llama3\"}"),
       "llama", NULL },
+    { "MiniMax-M2.7",
+      "{\"architectures\":[\"MiniMaxM2ForCausalLM\"],\"attn_type_list\":[" TWENTY_ONES "," TWENTY_ONES
+      "," TWENTY_ONES ",1,1"
+      "],\"auto_map\":{\"AutoConfig\":\"configuration_minimax_m2.MiniMaxM2Config\",\"AutoModelForCausalL"
+      "M\":\"modeling_minimax_m2.MiniMaxM2ForCausalLM\"},\"dtype\":\"bfloat16\",\"head_dim\":128,\"hidden_a"
+      "ct\":\"silu\",\"hidden_size\":3072,\"intermediate_size\":1536,\"max_position_embeddings\":204800,\"m"
+      "odel_type\":\"minimax_m2\",\"mtp_transformer_layers\":1,\"num_attention_heads\":48,\"num_experts_p"
+      "er_tok\":8,\"num_hidden_layers\":62,\"num_key_value_heads\":8,\"num_local_experts\":256,\"num_mtp_"
+      "modules\":3,\"qk_norm_type\":\"per_layer\",\"quantization_config\":{\"activation_scheme\":\"dynamic\""
+      ",\"fmt\":\"float8_e4m3fn\",\"quant_method\":\"fp8\",\"weight_block_size\":[128,128],\"modules_to_not_"
+      "convert\":[\"gate\",\"e_score_correction_bias\",\"lm_head\"]},\"rms_norm_eps\":1e-06,\"rope_theta\":5"
+      "000000,\"rotary_dim\":64,\"scoring_func\":\"sigmoid\",\"shared_intermediate_size\":0,\"tie_word_emb"
+      "eddings\":false,\"transformers_version\":\"4.46.1\",\"use_cache\":true,\"use_mtp\":true,\"use_qk_nor"
+      "m\":true,\"use_routing_bias\":true,\"vocab_size\":200064}",
+      "minimax_m2", NULL },
     { "Olmo-3-7B-Think",
       "{\"architectures\":[\"Olmo3ForCausalLM\"],\"attention_bias\":false,\"attention_dropout\":0.0,"
       "\"dtype\":"

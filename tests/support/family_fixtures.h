@@ -66,6 +66,7 @@ static const struct family_fixture {
     { "qwen3-moe-tiny-mixed", false },
     { "glm4-moe-tiny", false },
     { "glm4-moe-tiny-air", false },
+    { "minimax-m2-tiny", false },
     { "deepseek-v2-lite-tiny", false },
     { "deepseek-v2-tiny", false },
     { "deepseek-v3-tiny", false },
