@@ -104,7 +104,16 @@ def test_minimax_m2_rotates_a_part_of_each_head(logits):
     assert plain != whole == logits("minimax-m2-tiny", {"rotary_dim": 24})
 
 
+def test_the_first_gemma_has_one_activation_with_several_names(logits):
+    plain, tanh = logits("gemma-tiny", {}), "gelu_pytorch_tanh"
+    assert plain == logits("gemma-tiny", {}, ["hidden_act"]) == logits("gemma-tiny", {"hidden_act": tanh})
+    assert plain == logits("gemma-tiny", {"hidden_act": tanh, "hidden_activation": tanh}) == logits("gemma-tiny", {"hidden_activation": None})
+
+
 @pytest.mark.parametrize("name, settings, said", [
+    ("gemma-tiny", {"hidden_act": "silu"}, "hidden_act: silu"),
+    ("gemma-tiny", {"hidden_activation": "gelu"}, "hidden_activation: gelu"),
+    ("gemma-tiny", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
     ("minimax-m2-tiny", {"attn_type_list": [1, 0]}, "attn_type_list: another kind"),
     ("minimax-m2-tiny", {"partial_rotary_factor": 0.25}, "rotary_dim: another part"),
     ("minimax-m2-tiny", {"scoring_func": "softmax"}, "scoring_func"),

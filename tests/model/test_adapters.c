@@ -44,6 +44,7 @@ static const struct fixture {
     { "pangu", "pangu-tiny" },
     { "granite", "granite-tiny" },
     { "phi3", "phi3-tiny" },
+    { "gemma", "gemma-tiny" },
     { "gemma2", "gemma2-tiny" },
     { "gemma3", "gemma3-tiny" },
     { "smollm3", "smollm3-tiny" },

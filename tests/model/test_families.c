@@ -68,6 +68,7 @@ static const struct fixture {
     { "glm4v-tiny", "glm4" },
     { "glm4v-moe-tiny", "glm4_moe" },
     { "opt-tiny", "opt" },
+    { "gemma-tiny", "gemma" },
     { "gemma2-tiny", "gemma2" },
     { "gemma3-tiny", "gemma3" },
     { "gemma3-vl-tiny", "gemma3" },

@@ -52,6 +52,17 @@ static const struct upload {
             "\"high_freq_factor\":4.0,\"low_freq_factor\":1.0,"
             "\"original_max_position_embeddings\":8192,\"rope_type\":\"llama3\"}"),
       "llama", NULL },
+    { "gemma-2b",
+      "{\"architectures\":[\"GemmaForCausalLM\"],\"attention_bias\":false,\"attention_dropout\":0.0,\"bos_"
+      "token_id\":2,"
+      "\"eos_token_id\":1,\"head_dim\":256,\"hidden_act\":\"gelu\",\"hidden_size\":2048,\"initializer_"
+      "range\":0.02,"
+      "\"intermediate_size\":16384,\"max_position_embeddings\":8192,\"model_type\":\"gemma\",\"num_attention_"
+      "heads\":8,"
+      "\"num_hidden_layers\":18,\"num_key_value_heads\":1,\"pad_token_id\":0,\"rms_norm_eps\":1e-06,"
+      "\"rope_scaling\":null,\"rope_theta\":10000.0,\"torch_dtype\":\"bfloat16\",\"use_cache\":true,\"vocab_"
+      "size\":256000}",
+      "gemma", NULL },
     { "MiniMax-M2.7",
       "{\"architectures\":[\"MiniMaxM2ForCausalLM\"],\"attn_type_list\":[" TWENTY_ONES "," TWENTY_ONES
       "," TWENTY_ONES ",1,1"

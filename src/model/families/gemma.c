@@ -1,11 +1,12 @@
-/* Gemma 2 and Gemma 3 (its text part): norms before and after both blocks, stored minus 1, an
- * embedding times the root of the width, GeGLU, layers with and without a window. Gemma 2 caps scores
- * and logits softly; Gemma 3 norms the heads of q and k, and its layers with a window rotate with
+/* Gemma: LLaMA's layers with norms that are stored minus 1, an embedding times the root of the width, and GeGLU.
+ * Gemma 2 and Gemma 3 (its text part) also have norms after both blocks, and layers with and without a window. Gemma 2
+ * caps scores and logits softly; Gemma 3 norms the heads of q and k, and its layers with a window rotate with
  * another base. Checkpoints of Gemma 3 with a vision part are unwrapped by checkpoint/text_part.h. */
 #include "model/description/describe.h"
 #include "model/families/names.h"
 
 #include <math.h>
+#include <string.h>
 
 #define LAYER "model.layers.%d."
 #define NAMES_GEMMA                                                                                          \
@@ -24,6 +25,11 @@
     NAMES_GGUF, NAMES_GGUF_GATE_UP, .of[SLOT_ATTN_POST_NORM] = { "blk.%d.post_attention_norm.weight" },      \
                                     .of[SLOT_FFN_POST_NORM] = { "blk.%d.post_ffw_norm.weight" }
 
+static const struct tensor_names GEMMA_LAYOUTS[] = {
+    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, .has_norms_less_one = true },
+    LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP),
+};
+
 static const struct tensor_names GEMMA2_LAYOUTS[] = { { NAMES_GEMMA }, LAYOUTS_GGUF(NAMES_GEMMA_GGUF) };
 
 static const struct tensor_names GEMMA3_LAYOUTS[] = {
@@ -37,6 +43,11 @@ static const struct tensor_names GEMMA3_LAYOUTS[] = {
  * scale scores by the width of a head as if all heads together were as wide as the model. */
 enum { GEMMA2_PERIOD = 2, GEMMA3_PERIOD = 6, GEMMA2_27B_LAYERS = 46, GEMMA3_27B_LAYERS = 62 };
 
+static bool is_gemma(const json_t *config)
+{
+    return describe_has_type(config, "gemma");
+}
+
 static bool is_gemma2(const json_t *config)
 {
     return describe_has_type(config, "gemma2");
@@ -47,6 +58,14 @@ static bool is_gemma3(const json_t *config)
     return describe_has_type(config, "gemma3_text") || describe_has_type(config, "gemma3");
 }
 
+static const struct config_key GEMMA_KEYS[] = {
+    { "use_bidirectional_attention", "false" },
+    { "partial_rotary_factor", "1.0" },
+    { "rope_parameters.partial_rotary_factor", "1.0" },
+    { "rope_scaling.partial_rotary_factor", "1.0" },
+    { NULL, NULL },
+};
+
 static const struct config_key KEYS[] = {
     { "hidden_act", NULL }, /* hidden_activation is used */
     { "cache_implementation", NULL },
@@ -56,7 +75,6 @@ static const struct config_key KEYS[] = {
 
 static void set_common(struct model_desc *d)
 {
-    d->has_post_norms = true;
     d->embedding_scale = (float)sqrt(d->d_model);
     d->kinds[0].ffn.activation = ACT_GELU_TANH;
     d->kinds[0].attn.rope = ROPE_HALF;
@@ -88,6 +106,33 @@ static void read_attention(struct model_desc *d, struct config *c)
         .activation = ACT_GELU_TANH,                                                                         \
     }
 
+static void describe_gemma(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    static const struct transformers_defaults DEFAULTS = {
+        .n_heads = 16,
+        .n_kv_heads = 16,
+        .head_dim = 256,
+        .n_ctx = 8192,
+        .n_vocab = 256000,
+        .norm_eps = 1e-6,
+        .is_tied = true,
+        .activation_key = "hidden_activation",
+        .activation = ACT_GELU_TANH,
+    };
+    struct attn_desc *a = &d->kinds[0].attn;
+    if (is_gguf) {
+        describe_gguf(d, c);
+    } else {
+        describe_transformers(d, c, &DEFAULTS);
+        /* The first files say "gelu" and mean its tanh approximation. */
+        if (strcmp(config_string_or(c, "hidden_act", "gelu"), "gelu") != 0)
+            (void)describe_activation(c, "hidden_act", "gelu", 1U << ACT_GELU_TANH);
+        a->has_qkv_bias = a->has_out_bias = config_bool_or(c, "attention_bias", false);
+        describe_layer_types(d, c, 0, 0);
+    }
+    set_common(d);
+}
+
 static void describe_gemma2(struct model_desc *d, struct config *c, bool is_gguf)
 {
     struct attn_desc *a = &d->kinds[0].attn;
@@ -97,6 +142,7 @@ static void describe_gemma2(struct model_desc *d, struct config *c, bool is_gguf
     else
         describe_transformers(d, c, &DEFAULTS);
     set_common(d);
+    d->has_post_norms = true;
     a->softcap = read_cap(c, "attn_logit_softcapping", 50);
     d->logit_softcap = read_cap(c, "final_logit_softcapping", 30);
     if (is_gguf)
@@ -115,6 +161,7 @@ static void describe_gguf_gemma3(struct model_desc *d, struct config *c)
 {
     describe_gguf(d, c);
     set_common(d);
+    d->has_post_norms = true;
     d->kinds[0].attn.scale = gguf_scale(d, GEMMA3_27B_LAYERS);
     d->logit_softcap = (float)config_float_or(c, "final_logit_softcapping", 0, 1e6, 0);
     int window = config_int_or(c, "attention.sliding_window", 0, INT32_MAX, 0);
@@ -137,6 +184,7 @@ static void describe_gemma3(struct model_desc *d, struct config *c, bool is_gguf
     }
     describe_transformers(d, c, &defaults);
     set_common(d);
+    d->has_post_norms = true;
     read_attention(d, c);
     d->logit_softcap = read_cap(c, "final_logit_softcapping", 0);
     double local = config_float_or(c, "rope_local_base_freq", 1e-6, 1e12, 10000);
@@ -196,6 +244,27 @@ static void put_gemma3(struct gguf_writer *w, const struct model_desc *d)
     if (find_period(d) != GEMMA3_PERIOD)
         gguf_writer_u32(w, "gemma3.attention.sliding_window_pattern", (uint32_t)find_period(d));
 }
+
+/* llama.cpp's graph has no biases and no output matrix of its own. */
+static const char *gemma_fault(const struct model_desc *d)
+{
+    if (!d->tied_output)
+        return "tie_word_embeddings: false";
+    return d->kinds[0].attn.has_qkv_bias ? "attention_bias: true" : NULL;
+}
+
+const struct family FAMILY_GEMMA = {
+    .name = "gemma",
+    .gguf_architecture = "gemma",
+    .is_mine = is_gemma,
+    .keys = GEMMA_KEYS,
+    .describe = describe_gemma,
+    .find_gguf_fault = gemma_fault,
+    .layouts = GEMMA_LAYOUTS,
+    .n_layouts = sizeof GEMMA_LAYOUTS / sizeof *GEMMA_LAYOUTS,
+    .choose_chat = family_no_chat,
+    .text_prefix = family_bos_prefix,
+};
 
 const struct family FAMILY_GEMMA2 = {
     .name = "gemma2",
