@@ -283,7 +283,10 @@ static void check_value(struct leftovers *l, const json_t *value, const char *pa
         return;
     }
     const struct config_key *known = find_key(l->lists, key);
-    if (known && (!known->only || json_is_null(value) || is_value(l->c, value, known->only)))
+    if (known && (!known->only || is_value(l->c, value, known->only)))
+        return;
+    bool is_true = known && known->only && strcmp(known->only, "true") == 0;
+    if (known && json_is_null(value) && !is_true) /* to Python, null is false */
         return;
     if (known) {
         refuse(l, path, value, known->only);
