@@ -407,6 +407,43 @@ static void published_configurations_are_described(void **state)
     }
 }
 
+/* A file without an epsilon: that of the class in transformers. */
+static void a_missing_epsilon_is_the_default_of_the_class(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *fixture, *key;
+        double eps;
+    } CASES[] = {
+        { "encoder/bert-tiny", "layer_norm_eps", 1e-12 },
+        { "encoder/xlm-roberta-tiny", "layer_norm_eps", 1e-12 },
+        { "encoder/roberta-ranker-tiny", "layer_norm_eps", 1e-12 },
+        { "llama-tiny", "rms_norm_eps", 1e-6 },
+        { "mixtral-tiny", "rms_norm_eps", 1e-5 },
+        { "glm-tiny", "rms_norm_eps", 1.5625e-7 },
+        { "olmo2-tiny", "rms_norm_eps", 1e-5 },
+        { "starcoder2-tiny", "norm_epsilon", 1e-5 },
+        { "falcon-tiny", "layer_norm_epsilon", 1e-5 },
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        char path[512];
+        snprintf(path, sizeof path, TEST_FIXTURES "/%s/config.json", CASES[i].fixture);
+        json_t *root = json_load_file(path, 0, NULL);
+        assert_non_null(root);
+        json_object_del(root, CASES[i].key);
+        struct tutti_error err = { 0 };
+        struct model_desc d = { .kinds[0].ffn.has_gate = true };
+        struct config c = { .root = root, .file = path, .prefix = "", .err = &err };
+        family_of(root)->describe(&d, &c, false);
+        if (c.status != TUTTI_OK)
+            fail_msg("%s", err.text);
+        if (d.norm_eps < (float)CASES[i].eps || d.norm_eps > (float)CASES[i].eps)
+            fail_msg("%s: %g, expected %g", CASES[i].fixture, (double)d.norm_eps, CASES[i].eps);
+        json_decref(c.read);
+        json_decref(root);
+    }
+}
+
 static void a_tensor_that_is_not_there_is_named(void **state)
 {
     (void)state;
@@ -632,6 +669,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_broken_configuration_is_told_what_is_wrong, make_folder,
                                         remove_folder),
         cmocka_unit_test(published_configurations_are_described),
+        cmocka_unit_test(a_missing_epsilon_is_the_default_of_the_class),
         cmocka_unit_test_setup_teardown(a_tensor_that_is_not_there_is_named, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(a_tensor_of_another_type_or_shape_is_named, make_folder,
                                         remove_folder),

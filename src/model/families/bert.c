@@ -134,7 +134,7 @@ static void read_head(struct model_desc *d, struct config *c)
             "one");
 }
 
-static void describe_hf(struct model_desc *d, struct config *c, double norm_eps)
+static void describe_hf(struct model_desc *d, struct config *c)
 {
     struct attn_desc *a = &d->kinds[0].attn;
     struct ffn_desc *f = &d->kinds[0].ffn;
@@ -146,7 +146,7 @@ static void describe_hf(struct model_desc *d, struct config *c, double norm_eps)
     d->n_vocab = config_int(c, "vocab_size", 1, LIMIT_VOCAB);
     d->n_ctx = config_int_or(c, "max_position_embeddings", 1, LIMIT_CONTEXT, 512) - d->first_position_row;
     d->n_segments = config_int_or(c, "type_vocab_size", 0, 16, 2);
-    d->norm_eps = (float)config_float_or(c, "layer_norm_eps", 0, 1, norm_eps);
+    d->norm_eps = (float)config_float_or(c, "layer_norm_eps", 0, 1, 1e-12);
     f->activation = describe_activation(c, "hidden_act", "gelu", ACTIVATIONS_WITHOUT_GATE);
     config_bool_or(c, "tie_word_embeddings", true); /* of the head for masked tokens */
     read_head(d, c);
@@ -191,7 +191,7 @@ static void bert_describe(struct model_desc *d, struct config *c, bool is_gguf)
     if (is_gguf)
         encoder_describe_gguf(d, c);
     else
-        describe_hf(d, c, 1e-12);
+        describe_hf(d, c);
     finish_encoder(d);
 }
 
@@ -204,7 +204,7 @@ static void roberta_describe(struct model_desc *d, struct config *c, bool is_ggu
         encoder_describe_gguf(d, c);
     } else {
         d->first_position_row = N_PADDING_POSITIONS;
-        describe_hf(d, c, 1e-5);
+        describe_hf(d, c);
         if (config_int_or(c, "pad_token_id", 0, LIMIT_VOCAB, 1) != N_PADDING_POSITIONS - 1)
             config_unsupported(c, "pad_token_id", "positions that begin at another row than 2");
     }
