@@ -137,6 +137,12 @@ static void a_broken_configuration_is_told_what_is_wrong(void **state)
         { "phi4-mini-tiny", "rope_scaling",
           "{\"type\":\"longrope\",\"short_factor\":[1,1,1,1,1,1],\"long_factor\":[1,1,1,0,1,1]}",
           "long_factor: factor 3, which is no positive number", TUTTI_E_UNSUPPORTED },
+        { "phi4-mini-tiny", "rope_scaling",
+          "{\"type\":\"longrope\",\"short_factor\":[1,1,1,1,1,1],\"long_factor\":[1,1,1,1,1,1],"
+          "\"original_max_position_embeddings\":48}",
+          "another number than original_max_position_embeddings at top level", TUTTI_E_UNSUPPORTED },
+        { "olmo3-tiny", "original_max_position_embeddings", "16",
+          "original_max_position_embeddings: another number than that of the scaling", TUTTI_E_UNSUPPORTED },
         { "llama-tiny-tied", "rope_parameters", "{\"rope_type\":\"dynamic\",\"rope_theta\":10000}",
           "rope_parameters.factor: missing", TUTTI_E_FORMAT },
         { "llama-tiny-tied", "rope_parameters",

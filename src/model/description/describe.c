@@ -180,10 +180,15 @@ static void read_rope_scaling(struct model_desc *d, struct config *c, const char
     if (config_find(c, KEY("type")) && strcmp(older, type) != 0 && !is_mrope)
         config_unsupported(c, KEY("type"), "another type than rope_type's");
     config_skip(c, KEY("finetuned")); /* a note of YaRN's authors */
-    /* The top-level key has priority. */
-    int original = defaults->original_n_ctx > 0 ? defaults->original_n_ctx : d->n_ctx;
-    original = config_int_or(c, KEY("original_max_position_embeddings"), 1, LIMIT_CONTEXT, original);
-    original = config_int_or(c, "original_max_position_embeddings", 1, LIMIT_CONTEXT, original);
+    /* The top-level key has priority; a class that has a default for it reads only that. */
+    int inner = config_int_or(c, KEY("original_max_position_embeddings"), 1, LIMIT_CONTEXT, 0);
+    int original = inner > 0 ? inner : d->n_ctx;
+    original = config_int_or(c, "original_max_position_embeddings", 1, LIMIT_CONTEXT,
+                             defaults->original_n_ctx > 0 ? defaults->original_n_ctx : original);
+    if (defaults->original_n_ctx > 0 && inner > 0 && inner != original)
+        config_unsupported(
+            c, KEY("original_max_position_embeddings"),
+            "another number than original_max_position_embeddings at top level (4096 without it)");
     if (defaults->has_image_sections)
         read_image_sections(d, c, object);
     if (strcmp(type, "default") == 0 || (defaults->has_image_sections && strcmp(type, "mrope") == 0))
@@ -222,6 +227,21 @@ void describe_rope(struct model_desc *d, struct config *c, const char *object,
     read_rope_scaling(d, c, object, defaults);
 }
 
+/* Classes with settings for each kind of layers do not read the original context at top level. */
+static void expect_inner_original(const struct model_desc *d, struct config *c)
+{
+#define ORIGINAL "original_max_position_embeddings"
+    static const char *const INNER[] = { "rope_parameters.full_attention." ORIGINAL,
+                                         "rope_parameters." ORIGINAL, "rope_scaling." ORIGINAL };
+    const json_t *top = config_find(c, ORIGINAL);
+    bool is_same = false;
+    for (size_t i = 0; i < sizeof INNER / sizeof *INNER; i++)
+        is_same = is_same || json_equal(config_find(c, INNER[i]), top);
+    if (top && !is_same && d->kinds[0].attn.rope_scaling.original_n_ctx > 0)
+        config_unsupported(c, ORIGINAL, "another number than that of the scaling, which these models read,");
+#undef ORIGINAL
+}
+
 /* Published files have one scaling, which is that of the layers without a window, newer ones an object for
  * each kind of layers. */
 double describe_kinds_rope(struct model_desc *d, struct config *c,
@@ -233,6 +253,7 @@ double describe_kinds_rope(struct model_desc *d, struct config *c,
             config_unsupported(c, "rope_scaling", "an object in addition to rope_parameters.full_attention");
         describe_rope(d, c, "rope_parameters.full_attention", defaults);
     }
+    expect_inner_original(d, c);
     const char *key = "rope_parameters.sliding_attention.rope_type",
                *type = config_string_or(c, key, "default");
     if (strcmp(type, "default") != 0)

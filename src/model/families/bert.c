@@ -86,6 +86,7 @@ static bool roberta_is_mine(const json_t *config)
 
 static const struct config_key KEYS[] = {
     { "is_decoder", "false" },
+    { "is_causal", "false" },
     { "position_embedding_type", "\"absolute\"" },
     { "pooler_*", NULL }, /* of other heads */
     { "directionality", NULL },
