@@ -467,6 +467,18 @@ static void a_tensor_that_is_not_there_is_named(void **state)
     }
 }
 
+/* transformers adds the bias to the logits of the embedding. */
+static void a_tied_output_with_a_bias_is_refused(void **state)
+{
+    (void)state;
+    static const char *const FIXTURES[] = { "phi2-tiny", "gptj-tiny" };
+    for (size_t i = 0; i < sizeof FIXTURES / sizeof *FIXTURES; i++) {
+        write_config(FIXTURES[i], "tie_word_embeddings", "true");
+        write_tensors(FIXTURES[i], "\"lm_head.weight\"", "\"xx_head.weight\"");
+        expect(FIXTURES[i], TUTTI_E_UNSUPPORTED, "tensor lm_head.bias: a bias of the output");
+    }
+}
+
 static void a_tensor_of_another_type_or_shape_is_named(void **state)
 {
     (void)state;
@@ -677,6 +689,7 @@ int main(void)
         cmocka_unit_test(published_configurations_are_described),
         cmocka_unit_test(a_missing_epsilon_is_the_default_of_the_class),
         cmocka_unit_test_setup_teardown(a_tensor_that_is_not_there_is_named, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(a_tied_output_with_a_bias_is_refused, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(a_tensor_of_another_type_or_shape_is_named, make_folder,
                                         remove_folder),
         cmocka_unit_test(equal_factors_of_llama3_scaling_give_finite_frequencies),

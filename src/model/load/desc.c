@@ -406,16 +406,15 @@ enum tutti_status model_desc_read(struct model_desc *desc, const struct family *
                                 (names->of[SLOT_OUTPUT][0] && has_bias(ck, names->of[SLOT_OUTPUT][0]));
         if ((*family)->find_parts)
             (*family)->find_parts(desc, ck);
-        if (desc->tied_output && desc->has_output_bias)
-            return error_set(
-                err, TUTTI_E_UNSUPPORTED,
-                "%s: tensor output.bias: a bias of the output where its matrix is the embedding is "
-                "not supported",
-                checkpoint_path(ck));
     }
     st = check_tie(desc, *family, names, ck, err);
     if (st != TUTTI_OK)
         return st;
+    if (desc->tied_output && desc->has_output_bias)
+        return error_set(err, TUTTI_E_UNSUPPORTED,
+                         "%s: tensor %s: a bias of the output where its matrix is the embedding is "
+                         "not supported",
+                         checkpoint_path(ck), is_gguf ? "output.bias" : "lm_head.bias");
     if (desc->n_vocab == 0) {
         st = find_vocab(desc, *family, ck, err);
         if (st != TUTTI_OK)

@@ -71,8 +71,6 @@ static void gptj_describe(struct model_desc *d, struct config *c, bool is_gguf)
 
 static const char *gptj_find_gguf_fault(const struct model_desc *d)
 {
-    if (d->tied_output)
-        return "tie_word_embeddings: true";
     return d->kinds[0].ffn.activation == ACT_GELU_TANH ? NULL : "activation_function: another than gelu_new";
 }
 

@@ -47,8 +47,6 @@ static void phi2_describe(struct model_desc *d, struct config *c, bool is_gguf)
 
 static const char *phi2_find_gguf_fault(const struct model_desc *d)
 {
-    if (d->tied_output)
-        return "tie_word_embeddings: true";
     return d->kinds[0].ffn.activation == ACT_GELU_TANH ? NULL : "hidden_act: another than gelu_new";
 }
 
