@@ -4,6 +4,7 @@
 #include "model/description/describe.h"
 #include "model/families/names.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define LAYER "gpt_neox.layers.%d."
@@ -39,6 +40,25 @@ static const struct config_key KEYS[] = {
     { NULL, NULL },
 };
 
+/* Whether the object of rotary settings that is used has the setting. */
+static bool has_inner(struct config *c, const char *name)
+{
+    char key[64];
+    bool has_old = config_has_object(c, "rope_scaling");
+    snprintf(key, sizeof key, "%s.%s", has_old ? "rope_scaling" : "rope_parameters", name);
+    return config_find(c, key);
+}
+
+/* The class has names of its own for these settings at top level, and does not read the usual ones. */
+static void expect_own_names(const struct attn_desc *a, struct config *c,
+                             const struct transformers_defaults *defaults)
+{
+    if (!has_inner(c, "rope_theta") && a->rope_theta != defaults->rope_theta)
+        config_unsupported(c, "rope_theta", "another number than rotary_emb_base's (10000 without it)");
+    if (!has_inner(c, "partial_rotary_factor") && a->rotary_dim != (int)(a->head_dim * defaults->rotary_part))
+        config_unsupported(c, "partial_rotary_factor", "another number than rotary_pct's (0.25 without it)");
+}
+
 static void gpt_neox_describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
     struct attn_desc *a = &d->kinds[0].attn;
@@ -61,6 +81,7 @@ static void gpt_neox_describe(struct model_desc *d, struct config *c, bool is_gg
             .activation = ACT_GELU_ERF,
         };
         describe_transformers(d, c, &defaults);
+        expect_own_names(a, c, &defaults);
         a->has_qkv_bias = a->has_out_bias = config_bool_or(c, "attention_bias", true);
     }
     d->ffn_place = config_bool_or(c, "use_parallel_residual", true) ? FFN_PARALLEL : FFN_SEQUENTIAL;
