@@ -417,6 +417,46 @@ static void published_configurations_are_described(void **state)
     }
 }
 
+static json_t *load_config(const char *fixture)
+{
+    char path[512];
+    snprintf(path, sizeof path, TEST_FIXTURES "/%s/config.json", fixture);
+    json_t *root = json_load_file(path, 0, NULL);
+    assert_non_null(root);
+    return root;
+}
+
+static enum tutti_status describe(struct model_desc *d, const json_t *root, struct tutti_error *err)
+{
+    *d = (struct model_desc){ .kinds[0].ffn.has_gate = true };
+    struct config c = { .root = root, .file = "config.json", .prefix = "", .err = err };
+    family_of(root)->describe(d, &c, false);
+    json_decref(c.read);
+    return c.status;
+}
+
+/* Their classes do not read layer_types: with sliding_window every layer has the window. */
+static void a_window_in_some_layers_of_mixtral_or_mistral_is_refused(void **state)
+{
+    (void)state;
+    static const char *const FIXTURES[] = { "mixtral-tiny", "mistral-tiny" };
+    for (size_t i = 0; i < sizeof FIXTURES / sizeof *FIXTURES; i++) {
+        struct model_desc d;
+        struct tutti_error err = { 0 };
+        json_t *root = load_config(FIXTURES[i]), *types = json_array();
+        json_int_t n_layers = json_integer_value(json_object_get(root, "num_hidden_layers"));
+        json_object_set_new(root, "layer_types", types);
+        json_object_set_new(root, "sliding_window", json_integer(5));
+        for (json_int_t layer = 0; layer < n_layers; layer++)
+            json_array_append_new(types, json_string("sliding_attention"));
+        assert_int_equal(describe(&d, root, &err), TUTTI_OK);
+        json_array_set_new(types, 0, json_string("full_attention"));
+        assert_int_equal(describe(&d, root, &err), TUTTI_E_UNSUPPORTED);
+        assert_non_null(strstr(err.text, "layer_types: full attention together with a sliding_window"));
+        json_decref(root);
+    }
+}
+
 /* A file without an epsilon: that of the class in transformers. */
 static void a_missing_epsilon_is_the_default_of_the_class(void **state)
 {
@@ -436,20 +476,14 @@ static void a_missing_epsilon_is_the_default_of_the_class(void **state)
         { "falcon-tiny", "layer_norm_epsilon", 1e-5 },
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
-        char path[512];
-        snprintf(path, sizeof path, TEST_FIXTURES "/%s/config.json", CASES[i].fixture);
-        json_t *root = json_load_file(path, 0, NULL);
-        assert_non_null(root);
-        json_object_del(root, CASES[i].key);
+        struct model_desc d;
         struct tutti_error err = { 0 };
-        struct model_desc d = { .kinds[0].ffn.has_gate = true };
-        struct config c = { .root = root, .file = path, .prefix = "", .err = &err };
-        family_of(root)->describe(&d, &c, false);
-        if (c.status != TUTTI_OK)
+        json_t *root = load_config(CASES[i].fixture);
+        json_object_del(root, CASES[i].key);
+        if (describe(&d, root, &err) != TUTTI_OK)
             fail_msg("%s", err.text);
         if (d.norm_eps < (float)CASES[i].eps || d.norm_eps > (float)CASES[i].eps)
             fail_msg("%s: %g, expected %g", CASES[i].fixture, (double)d.norm_eps, CASES[i].eps);
-        json_decref(c.read);
         json_decref(root);
     }
 }
@@ -691,6 +725,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_broken_configuration_is_told_what_is_wrong, make_folder,
                                         remove_folder),
         cmocka_unit_test(published_configurations_are_described),
+        cmocka_unit_test(a_window_in_some_layers_of_mixtral_or_mistral_is_refused),
         cmocka_unit_test(a_missing_epsilon_is_the_default_of_the_class),
         cmocka_unit_test_setup_teardown(a_tensor_that_is_not_there_is_named, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(a_tied_output_with_a_bias_is_refused, make_folder, remove_folder),

@@ -357,6 +357,13 @@ void describe_layer_types(struct model_desc *d, struct config *c, int window, in
     read_layers(d, c, window, first, 0);
 }
 
+void describe_window_of_all(struct model_desc *d, struct config *c, int window)
+{
+    describe_layer_types(d, c, window, 0);
+    if (window > 0 && (d->kinds[0].attn.window == 0 || d->n_kinds > 1))
+        config_unsupported(c, "layer_types", "full attention together with a sliding_window");
+}
+
 void describe_layer_periods(struct model_desc *d, struct config *c, int window, int period)
 {
     read_layers(d, c, window, 0, period);

@@ -33,6 +33,10 @@ void describe_transformers(struct model_desc *desc, struct config *c,
  * sets none. first: the first sliding layer if layer_types is absent. */
 void describe_layer_types(struct model_desc *desc, struct config *c, int window, int first);
 
+/* The same for classes that have a window in all layers or in none and do not read layer_types, which must not
+ * say otherwise. */
+void describe_window_of_all(struct model_desc *desc, struct config *c, int window);
+
 /* Gives experts to all layers but those of is_dense [n_layers], which keep the width d_ff of kinds[0].
  * Everything else must already be set, also the kinds of layers with and without a window. */
 void describe_expert_layers(struct model_desc *desc, const struct expert_desc *experts,

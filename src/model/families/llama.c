@@ -92,9 +92,7 @@ static void llama_describe(struct model_desc *d, struct config *c, bool is_gguf)
                                is_mistral && !config_has(c, "sliding_window") ? 4096 : 0);
     if (window > 0 && !is_mistral)
         config_unsupported(c, "sliding_window", "a window of attention in a llama model");
-    describe_layer_types(d, c, window, 0);
-    if (is_mistral && window > 0 && (a->window == 0 || d->n_kinds > 1))
-        config_unsupported(c, "layer_types", "full attention together with a sliding_window");
+    describe_window_of_all(d, c, window);
 }
 
 /* ---- chat ---- */

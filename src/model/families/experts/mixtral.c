@@ -48,7 +48,7 @@ static void mixtral_describe(struct model_desc *d, struct config *c, bool is_ggu
         if (!config_find(c, "rope_theta") && !config_find(c, "rope_parameters.rope_theta") &&
             !config_find(c, "rope_scaling.rope_theta"))
             a->rope_theta = 1e6;
-        describe_layer_types(d, c, config_int_or(c, "sliding_window", 1, INT32_MAX, 0), 0);
+        describe_window_of_all(d, c, config_int_or(c, "sliding_window", 1, INT32_MAX, 0));
         const char *n = describe_either(c, "num_local_experts", "num_experts");
         d->kinds[0].ffn.experts.routing.n_experts = config_int_or(c, n, 1, LIMIT_EXPERTS, 8);
         d->kinds[0].ffn.experts.routing.n_chosen = config_int_or(c, "num_experts_per_tok", 1, LIMIT_EXPERTS,
