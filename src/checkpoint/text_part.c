@@ -19,6 +19,51 @@ static const char *const VISION_SETTINGS[] = {
     "spatial_merge_size",
 };
 
+/* Settings of the language part, which transformers reads from text_config only if a file has it. Some files repeat
+ * them at top level. */
+static const char *const TEXT_SETTINGS[] = {
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "max_position_embeddings",
+    "original_max_position_embeddings",
+    "rms_norm_eps",
+    "hidden_act",
+    "hidden_activation",
+    "attention_bias",
+    "use_qk_norm",
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+    "rope_local_base_freq",
+    "partial_rotary_factor",
+    "sliding_window",
+    "use_sliding_window",
+    "max_window_layers",
+    "sliding_window_pattern",
+    "layer_types",
+    "query_pre_attn_scalar",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "num_experts",
+    "num_local_experts",
+    "n_routed_experts",
+    "n_shared_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "norm_topk_prob",
+    "routed_scaling_factor",
+    "n_group",
+    "topk_group",
+    "first_k_dense_replace",
+    "decoder_sparse_step",
+    "mlp_only_layers",
+};
+
 /* Whether the settings of the language part are at top level, next to those of the vision part. */
 static bool is_flat(const json_t *config)
 {
@@ -38,6 +83,8 @@ bool text_part_unwrap(json_t *config, bool *has_vision)
     json_object_del(config, "text_config");
     for (size_t i = 0; i < sizeof VISION_SETTINGS / sizeof *VISION_SETTINGS; i++)
         json_object_del(config, VISION_SETTINGS[i]);
+    for (size_t i = 0; has_text && i < sizeof TEXT_SETTINGS / sizeof *TEXT_SETTINGS; i++)
+        json_object_del(config, TEXT_SETTINGS[i]);
     bool ok = !has_text || json_object_update(config, text) == 0;
     if (is_tied)
         ok = json_object_set_new(config, TIED, json_true()) == 0 && ok;

@@ -7,8 +7,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Replaces text_config by its settings, which have priority, and removes those of the vision part. The
- * first files of Qwen2-VL and Qwen2.5-VL have no text_config, but its settings at top level.
+/* Replaces text_config by its settings, which have priority, and removes those of the vision part and
+ * those that only count within text_config. The first files of Qwen2-VL and Qwen2.5-VL have no
+ * text_config, but its settings at top level.
  * *has_vision: whether there was a vision part. False: out of memory. */
 bool text_part_unwrap(json_t *config, bool *has_vision);
 

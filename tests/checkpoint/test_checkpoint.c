@@ -696,12 +696,15 @@ static void the_language_part_has_its_own_names(void **state)
         else
             assert_null(got);
     }
-    json_t *config = json_pack("{s:s, s:i, s:{s:s, s:i}, s:{s:i}}", "model_type", "gemma3", "hidden_size", 1,
-                               "text_config", "model_type", "gemma3_text", "hidden_size", 72, "vision_config",
-                               "hidden_size", 16);
+    json_t *config = json_pack("{s:s, s:i, s:f, s:i, s:{s:s, s:i}, s:{s:i}}", "model_type", "gemma3",
+                               "hidden_size", 1, "rope_theta", 500.0, "eos_token_id", 7, "text_config",
+                               "model_type", "gemma3_text", "hidden_size", 72, "vision_config", "hidden_size",
+                               16);
     bool has_vision = false;
     assert_true(text_part_unwrap(config, &has_vision) && has_vision);
     assert_int_equal(json_integer_value(json_object_get(config, "hidden_size")), 72);
+    assert_null(json_object_get(config, "rope_theta")); /* transformers does not read it there */
+    assert_int_equal(json_integer_value(json_object_get(config, "eos_token_id")), 7);
     assert_string_equal(json_string_value(json_object_get(config, "model_type")), "gemma3_text");
     assert_null(json_object_get(config, "vision_config"));
     assert_true(text_part_unwrap(config, &has_vision) && !has_vision);
