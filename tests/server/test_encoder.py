@@ -238,6 +238,50 @@ def test_cross_encoders_score_pairs_as_transformers(request, name):
         assert rank(server, query, [document])["results"][0]["relevance_score"] == got[documents.index(document)]
 
 
+NAMES_IN_GGUF = {"embeddings.word_embeddings": "token_embd", "embeddings.position_embeddings": "position_embd",
+                 "embeddings.token_type_embeddings": "token_types", "embeddings.LayerNorm": "token_embd_norm",
+                 "attention.self.query": "attn_q", "attention.self.key": "attn_k", "attention.self.value": "attn_v",
+                 "attention.output.dense": "attn_output", "attention.output.LayerNorm": "attn_output_norm", "intermediate.dense": "ffn_up",
+                 "output.dense": "ffn_down", "output.LayerNorm": "layer_output_norm", "pooler.dense": "cls", "classifier": "cls.output"}
+
+
+def text_of(text):
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def write_ranker(path, labels):
+    """bert-ranker-tiny as llama.cpp's converter writes it, which names the labels of a head. The vocabulary is that of bert-tiny.gguf."""
+    with open(os.path.join(FIXTURES, "bert-tiny.gguf"), "rb") as file:
+        metadata = file.read()
+    with open(os.path.join(FIXTURES, "bert-ranker-tiny", "model.safetensors"), "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        data = file.read()
+    infos, body, n = b"", b"", 0
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        stem, end = name.removeprefix("bert.").rsplit(".", 1)
+        layer = stem.removeprefix("encoder.layer.").split(".", 1) if stem.startswith("encoder.") else None
+        new = f"blk.{layer[0]}.{NAMES_IN_GGUF[layer[1]]}" if layer else NAMES_IN_GGUF[stem]
+        begin, stop = entry["data_offsets"]
+        values = struct.unpack(f"<{(stop - begin) // 2}e", data[begin:stop])
+        infos += text_of(f"{new}.{end}") + struct.pack(f"<I{len(entry['shape'])}QIQ", len(entry["shape"]), *reversed(entry["shape"]), 0, len(body))
+        body += struct.pack(f"<{len(values)}f", *values)
+        body += bytes(-len(body) % 32)
+        n += 1
+    end = metadata.index(text_of("token_embd_norm.bias"))  # the first tensor
+    keys = metadata[24:end] + text_of("bert.classifier.output_labels") + struct.pack("<IIQ", 9, 8, len(labels)) + b"".join(map(text_of, labels))
+    head = metadata[:8] + struct.pack("<QQ", n, struct.unpack_from("<Q", metadata, 16)[0] + 1) + keys + infos
+    path.write_bytes(head + bytes(-len(head) % 32) + body)
+
+
+def test_a_cross_encoder_of_gguf_scores_as_the_folder(start, bert_ranker, tmp_path):
+    write_ranker(tmp_path / "ranker.gguf", ["LABEL_0"])
+    server = start(tmp_path / "ranker.gguf", *EXACT)
+    query, documents = TEXTS[0], TEXTS[1:6]
+    assert rank(server, query, documents)["results"] == rank(bert_ranker, query, documents)["results"]
+
+
 def test_the_shape_of_ranked_documents(bert_ranker):
     texts = ["Paris", {"text": "London"}, "Paris"]
     answer = rank(bert_ranker, "capital", texts, top_n=2, return_documents=True, model="bert-ranker-tiny")

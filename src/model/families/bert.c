@@ -96,6 +96,12 @@ static const struct config_key KEYS[] = {
     { NULL, NULL },
 };
 
+/* Names of labels: how many a head has follows from its matrix, of which a cross-encoder's has one row. */
+static const struct config_key GGUF_KEYS[] = {
+    { "classifier.output_labels", NULL },
+    { NULL, NULL },
+};
+
 /* The labels of a classification head: transformers' default is two. */
 static int count_labels(struct config *c)
 {
@@ -231,6 +237,7 @@ const struct family FAMILY_BERT = {
     .gguf_architecture = "bert",
     .is_mine = bert_is_mine,
     .keys = KEYS,
+    .gguf_keys = GGUF_KEYS,
     .describe = bert_describe,
     .find_parts = find_parts,
     .find_gguf_fault = find_gguf_fault,
@@ -248,6 +255,7 @@ const struct family FAMILY_ROBERTA = {
     .gguf_architecture = "bert",
     .is_mine = roberta_is_mine,
     .keys = KEYS,
+    .gguf_keys = GGUF_KEYS,
     .describe = roberta_describe,
     .find_parts = find_parts,
     .find_gguf_fault = find_gguf_fault,
