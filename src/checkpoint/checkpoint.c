@@ -344,21 +344,42 @@ static enum tutti_status read_yamls(struct checkpoint *ck, struct tutti_error *e
     return st;
 }
 
-/* Older uploads of AutoGPTQ have the settings of their weights in a file of their own. */
-static enum tutti_status read_quantize_config(struct checkpoint *ck, struct tutti_error *err)
+/* Files with the settings of quantized weights, of uploads whose config.json says nothing of them. */
+static const struct {
+    const char *file, *key; /* the settings are the object under key; NULL: the file itself */
+    const char *method;     /* quant_method, where the settings do not name it */
+} QUANTIZATION_FILES[] = {
+    { "quantize_config.json", NULL, "gptq" },               /* older uploads of AutoGPTQ */
+    { "hf_quant_config.json", "quantization", "modelopt" }, /* NVIDIA's Model Optimizer */
+};
+
+/* Makes settings those of config.json. Model Optimizer may quantize keys and values only, and then names no algorithm. */
+static bool take_quantization(struct checkpoint *ck, json_t *settings, const char *method)
 {
-    json_t *settings = NULL;
-    if (json_object_get(ck->config, "quantization_config"))
-        return TUTTI_OK;
-    char *path = checkpoint_join(ck->folder, "quantize_config.json");
-    enum tutti_status st = path ? json_file_load(path, &settings, err) : error_out_of_memory(ck->path, err);
-    if (settings && !json_object_get(settings, "quant_method") &&
-        json_object_set_new(settings, "quant_method", json_string("gptq")) != 0)
-        st = error_out_of_memory(path, err);
-    if (settings && json_object_set(ck->config, "quantization_config", settings) != 0)
-        st = error_out_of_memory(path, err);
-    json_decref(settings);
-    free(path);
+    json_t *algorithm = json_object_get(settings, "quant_algo");
+    if (!json_is_object(settings) || json_is_null(algorithm))
+        return true;
+    return (json_object_get(settings, "quant_method") ||
+            json_object_set_new(settings, "quant_method", json_string(method)) == 0) &&
+           json_object_set(ck->config, "quantization_config", settings) == 0;
+}
+
+static enum tutti_status read_quantization_files(struct checkpoint *ck, struct tutti_error *err)
+{
+    enum tutti_status st = TUTTI_OK;
+    for (size_t i = 0; i < sizeof QUANTIZATION_FILES / sizeof *QUANTIZATION_FILES; i++) {
+        json_t *root = NULL;
+        if (st != TUTTI_OK || json_object_get(ck->config, "quantization_config"))
+            break;
+        char *path = checkpoint_join(ck->folder, QUANTIZATION_FILES[i].file);
+        st = path ? json_file_load(path, &root, err) : error_out_of_memory(ck->path, err);
+        json_t *settings = QUANTIZATION_FILES[i].key ? json_object_get(root, QUANTIZATION_FILES[i].key)
+                                                     : root;
+        if (st == TUTTI_OK && !take_quantization(ck, settings, QUANTIZATION_FILES[i].method))
+            st = error_out_of_memory(path, err);
+        json_decref(root);
+        free(path);
+    }
     return st;
 }
 
@@ -371,7 +392,7 @@ static enum tutti_status read_config(struct checkpoint *ck, struct tutti_error *
         ck->config_path = path;
         if (!text_part_unwrap(ck->config, &ck->has_vision))
             return error_out_of_memory(path, err);
-        st = read_quantize_config(ck, err);
+        st = read_quantization_files(ck, err);
         if (st == TUTTI_OK)
             st = quantized_open(&ck->quantized, ck->config, path, err);
         return st == TUTTI_OK ? mindformers_translate(ck->config, path, err) : st;

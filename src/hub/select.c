@@ -27,6 +27,7 @@ static const char *const COMPANIONS[] = {
     "generation_config.json",
     "adapter_config.json",
     "quantize_config.json",
+    "hf_quant_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",

@@ -204,6 +204,8 @@ static const struct change {
     { "llama-w4a16", "q_proj.weight_shape", "I64", "U64",
       "weight_shape: u64 of shape [2], expected two integers" },
     { "llama-w4a16-asym", "q_proj.weight_zero_point", "[8,2]", "[2,8]", "expected i32 of shape [8, 2]" },
+    { "llama-w4a16-asym", "", "q_proj.weight_zero_point", "q_proj.weight_zero_poinx",
+      "q_proj.weight_zero_point is missing; " },
     { "gpt-oss-mxfp4", "", "down_proj_scales", "down_proj_scalex", "down_proj_scales is missing; " },
     { "gpt-oss-mxfp4", "down_proj_scales", "[3,64,3]", "[64,3,3]",
       "u8 of shape [64, 3, 3], expected u8 of shape [3, 64, 3]" },
@@ -252,6 +254,70 @@ static void what_does_not_fit_together_is_named(void **state)
         expect_refusal(CHANGES[i].words);
         free(bytes);
         free(config);
+    }
+}
+
+static void scales_of_keys_and_values_are_ignored(void **state)
+{
+    (void)state;
+    static const char *const NAMES[] = { "self_attn.k_scale", "self_attn.v_scale", "self_attn.kv_scale",
+                                         "self_attn.q_scale", "self_attn.prob_scale" };
+    size_t n, n_config;
+    uint8_t *config = read_whole("llama-fp8-tensor", "config.json", &n_config);
+    write_whole("config.json", config, n_config);
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        struct checkpoint *ck = NULL;
+        uint8_t *bytes = read_whole("llama-fp8-tensor", "model.safetensors", &n);
+        const struct change c = { .after = "", .from = "self_attn.k_proj.input_scale", .to = NAMES[i] };
+        change_text(bytes, &n, &c);
+        write_whole("model.safetensors", bytes, n);
+        assert_int_equal(checkpoint_open(&ck, folder, NULL), TUTTI_OK);
+        for (size_t k = 0; k < checkpoint_n_tensors(ck); k++)
+            assert_null(strstr(checkpoint_tensor(ck, k)->name, NAMES[i]));
+        checkpoint_close(ck);
+        free(bytes);
+    }
+    free(config);
+}
+
+/* Files next to a config.json, and what the error must contain; NULL: it opens. */
+static const struct {
+    const char *config, *file, *text, *words;
+} SETTINGS[] = {
+    { "{}", "hf_quant_config.json", "{\"quantization\": {\"quant_algo\": \"NVFP4\", \"group_size\": 16}}",
+      "(quant_method modelopt)" },
+    { "{}", "hf_quant_config.json",
+      "{\"quantization\": {\"quant_algo\": null, \"kv_cache_quant_algo\": \"FP8\"}}", NULL },
+    { "{}", "hf_quant_config.json", "{\"producer\": {\"name\": \"modelopt\"}}", NULL },
+    { "{}", "quantize_config.json", "{\"bits\": 3, \"group_size\": 128}",
+      "(gptq): bits: 3, expected 2, 4 or 8" },
+    { "{\"quantization_config\": {\"quant_method\": \"hqq\"}}", "hf_quant_config.json",
+      "{\"quantization\": {\"quant_algo\": \"FP8\"}}", "(quant_method hqq)" },
+    { "{\"quantization\": {\"group_size\": 64, \"bits\": 4}, "
+      "\"quantization_config\": {\"group_size\": 64, \"bits\": 4}}",
+      "generation_config.json", "{}", "(quant_method MLX)" },
+};
+
+static void methods_are_named_wherever_uploads_have_them(void **state)
+{
+    (void)state;
+    char path[512];
+    size_t n;
+    uint8_t *bytes = read_whole("llama-fp8-tensor", "model.safetensors", &n);
+    write_whole("model.safetensors", bytes, n);
+    free(bytes);
+    for (size_t i = 0; i < sizeof SETTINGS / sizeof *SETTINGS; i++) {
+        struct checkpoint *ck = NULL;
+        struct tutti_error err = { 0 };
+        write_whole("config.json", (const uint8_t *)SETTINGS[i].config, strlen(SETTINGS[i].config));
+        write_whole(SETTINGS[i].file, (const uint8_t *)SETTINGS[i].text, strlen(SETTINGS[i].text));
+        enum tutti_status st = checkpoint_open(&ck, folder, &err);
+        if (st != (SETTINGS[i].words ? TUTTI_E_UNSUPPORTED : TUTTI_OK) ||
+            (SETTINGS[i].words && !strstr(err.text, SETTINGS[i].words)))
+            fail_msg("%zu: status %d, \"%s\"", i, st, err.text);
+        checkpoint_close(ck);
+        snprintf(path, sizeof path, "%s/%s", folder, SETTINGS[i].file);
+        assert_int_equal(unlink(path), 0);
     }
 }
 
@@ -306,6 +372,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(weights_are_those_that_torch_computes),
         cmocka_unit_test_setup_teardown(what_does_not_fit_together_is_named, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(scales_of_keys_and_values_are_ignored, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(methods_are_named_wherever_uploads_have_them, make_folder,
+                                        remove_folder),
         cmocka_unit_test_setup_teardown(groups_and_shapes_are_checked_by_value, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(one_zero_point_changes_the_type, make_folder, remove_folder),
     };

@@ -49,6 +49,7 @@ static enum tutti_status read_weights(struct quantized *q, const json_t *group, 
     if (q->n_bits != 0 && (q->n_bits != n_bits || q->group != n_columns))
         return quantized_refuse(q, "config_groups", weights, "the same bits and group_size in all groups",
                                 err);
+    q->has_zeros = (q->n_bits == 0 || q->has_zeros) && json_is_false(json_field(weights, "symmetric"));
     q->n_bits = n_bits;
     q->group = n_columns;
     return TUTTI_OK;
@@ -95,11 +96,7 @@ static enum tutti_status compressed_tensors_wrap(struct quantized *q, const stru
     return TUTTI_OK;
 }
 
-/* Scales and zero points of activations, keys and values: tutti rounds those in ways of its own. */
-static const char *const IGNORED[] = { ".input_scale",  ".input_zero_point", ".output_scale",
-                                       ".k_scale",      ".v_scale",          ".q_scale",
-                                       ".k_zero_point", ".v_zero_point",     NULL };
-
-const struct quantized_method COMPRESSED_TENSORS_METHOD = {
-    .name = "compressed-tensors", .configure = configure, .wrap = compressed_tensors_wrap, .ignored = IGNORED
-};
+const struct quantized_method COMPRESSED_TENSORS_METHOD = { .name = "compressed-tensors",
+                                                            .configure = configure,
+                                                            .wrap = compressed_tensors_wrap,
+                                                            .ignored = QUANTIZED_ACTIVATION_SCALES };

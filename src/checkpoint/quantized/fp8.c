@@ -215,12 +215,9 @@ static enum tutti_status wrap(struct quantized *q, const struct checkpoint *ck, 
     return fp8_wrap(q, ck, t, is_plain ? "_scale" : "_scale_inv", made, err);
 }
 
-/* Scales of activations: tutti rounds activations in a way of its own. */
-static const char *const IGNORED[] = { ".input_scale", ".activation_scale", ".input_scale_ub", NULL };
-
 const struct quantized_method FP8_METHOD = {
-    .name = "fp8", .configure = fp8_configure, .wrap = wrap, .ignored = IGNORED
+    .name = "fp8", .configure = fp8_configure, .wrap = wrap, .ignored = QUANTIZED_ACTIVATION_SCALES
 };
 const struct quantized_method FBGEMM_FP8_METHOD = {
-    .name = "fbgemm_fp8", .configure = fp8_configure, .wrap = wrap, .ignored = IGNORED
+    .name = "fbgemm_fp8", .configure = fp8_configure, .wrap = wrap, .ignored = QUANTIZED_ACTIVATION_SCALES
 };

@@ -662,7 +662,10 @@ enum tutti_status packed_ints_wrap_rows(struct quantized *q, const struct checkp
         return st;
     p->zeros = quantized_sibling(ck, t, END, "weight_zero_point");
     p->groups = quantized_sibling(ck, t, END, "weight_g_idx");
-    st = check_zeros(p, err);
+    if (!p->zeros && q->has_zeros) /* symmetric: false */
+        st = quantized_require(&p->zeros, ck, t, END, "weight_zero_point", err);
+    if (st == TUTTI_OK)
+        st = check_zeros(p, err);
     if (st == TUTTI_OK && p->groups)
         st = quantized_check(p->groups, DTYPE_I32, 1, 0, dims[1], err);
     if (st != TUTTI_OK)

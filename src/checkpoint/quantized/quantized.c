@@ -42,8 +42,9 @@ const char *quantized_find(const struct checkpoint *ck, const char *name)
     return NULL;
 }
 
-/* The method's name in the object; bitsandbytes did not always write it, and MLX does not. */
-static const char *method_of(const json_t *object)
+/* The method's name in the object; bitsandbytes did not always write it, and MLX does not, which repeats its object under
+ * a key of its own. */
+static const char *method_of(const json_t *object, bool is_repeated)
 {
     const char *method = json_string_value(json_object_get(object, "quant_method"));
     if (!method)
@@ -53,6 +54,8 @@ static const char *method_of(const json_t *object)
     if (json_is_on(object, "load_in_4bit") || json_is_on(object, "load_in_8bit") ||
         json_is_on(object, "_load_in_4bit") || json_is_on(object, "_load_in_8bit"))
         return "bitsandbytes";
+    if (is_repeated)
+        return "MLX";
     return "of a kind that is not named";
 }
 
@@ -89,7 +92,9 @@ enum tutti_status quantized_open(struct quantized **out, const json_t *config, c
         continue;
     if (i == 3)
         return TUTTI_OK;
-    const char *name = i == 2 ? "MLX" : i == 1 ? "compressed-tensors" : method_of(object);
+    const char *name = i == 2   ? "MLX"
+                       : i == 1 ? "compressed-tensors"
+                                : method_of(object, json_object_get(config, KEYS[2]) != NULL);
     const struct quantized_method *method = find_method(name);
     char known[128];
     list_methods(known, sizeof known);
@@ -133,6 +138,22 @@ enum tutti_status quantized_wrap(struct quantized *q, const struct checkpoint *c
 }
 
 /* ---- for the methods ---- */
+
+const char *const QUANTIZED_ACTIVATION_SCALES[] = {
+    ".input_scale",
+    ".input_scale_ub",
+    ".input_zero_point",
+    ".activation_scale",
+    ".output_scale",
+    ".q_scale",
+    ".k_scale",
+    ".v_scale",
+    ".kv_scale",
+    ".prob_scale",
+    ".k_zero_point",
+    ".v_zero_point",
+    NULL,
+};
 
 void *quantized_add(struct quantized *q, size_t n_bytes, const struct tensor *t, const char *end,
                     struct tutti_error *err)

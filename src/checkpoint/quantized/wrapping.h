@@ -26,6 +26,7 @@ struct quantized {
     int64_t n_bits, group; /* group: columns that share a scale; -1: a row */
     int64_t block[2];      /* rows and columns that share a scale of fp8 */
     bool adds_one;         /* GPTQ stores zero points less 1 */
+    bool has_zeros;        /* compressed-tensors: all integers have zero points */
 };
 
 struct quantized_method {
@@ -38,6 +39,9 @@ struct quantized_method {
     /* Ends of names of tensors that change nothing in tutti; NULL after the last one. */
     const char *const *ignored;
 };
+
+/* Scales and zero points of activations, keys and values: tutti rounds those in ways of its own. */
+extern const char *const QUANTIZED_ACTIVATION_SCALES[];
 
 /* Makes a struct of n_bytes for the weight whose principal tensor t ends in the word end; the new
  * tensor's name ends in "weight" instead. NULL: out of memory, err is set. */
