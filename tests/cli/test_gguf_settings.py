@@ -100,6 +100,9 @@ def refusal(path):
      "rope.scaling.attn_factor"),
     ("phi4-mini-tiny", {"phi3.rope.scaling.type": (STRING, "longrope"), "phi3.rope.scaling.factor": (FLOAT, 4.0)},
      "phi3.rope.scaling.factor: a factor in addition"),
+    ("llama-tiny", {"llama.attention.head_count": (LIST, (UINT32, [8, 8, 4]))}, "llama.attention.head_count: an array of different values"),
+    ("llama-tiny", {"llama.attention.head_count_kv": (LIST, (UINT32, [2, 2, 1]))}, "llama.attention.head_count_kv: an array of 3 values"),
+    ("llama-tiny", {"llama.rope.freq_base": (LIST, (FLOAT, [1e4]))}, "llama.rope.freq_base: an array of 1 values"),
 ])
 def test_what_changes_the_computation_is_refused_by_name(tmp_path, name, settings, said):
     path = converted(tmp_path, name)
@@ -120,6 +123,26 @@ def test_sampling_of_the_file_is_the_default(demo):
     change(demo, {"general.sampling.temp": (FLOAT, 1.0), "general.sampling.top_k": (INT32, 1)})
     assert answer(demo, "--seed", "1") == greedy
     assert answer(demo, "--seed", "1", "--top-k", "0", "--temperature", "1") != greedy
+
+
+def test_samplers_of_the_file_that_tutti_lacks_are_named(demo):
+    change(demo, {"general.sampling.mirostat": (INT32, 2), "general.sampling.xtc_probability": (FLOAT, 0.5),
+                  "general.sampling.penalty_last_n": (INT32, 64), "general.sampling.sequence": (STRING, "kt")})
+    said = tutti("generate", demo, "-p", "Hello", "-n", "1").stderr
+    assert said.count("general.sampling.") == 4 and "left out" in said
+    change(demo, {"general.sampling.mirostat": (INT32, 0), "general.sampling.xtc_probability": (FLOAT, 0.0),
+                  "general.sampling.penalty_last_n": (INT32, -1), "general.sampling.sequence": (STRING, "")})
+    assert "left out" not in tutti("generate", demo, "-p", "Hello", "-n", "1").stderr
+
+
+def test_granite_without_a_scale_of_scores_has_the_usual_one(tmp_path):
+    path, out = converted(tmp_path, "granite-tiny"), tmp_path / "logits"
+    logits, usual = [], read_gguf(path)[0]["granite.attention.key_length"] ** -0.5
+    for settings, without in (({}, []), ({"granite.attention.scale": (FLOAT, usual)}, []), ({}, ["granite.attention.scale"])):
+        change(path, settings, without)
+        tutti("logits", path, "--ids", "5,6,7,8", "--out", out)
+        logits.append(out.read_bytes())
+    assert logits[0] != logits[1] == logits[2]
 
 
 def test_a_converted_model_samples_as_its_folder(tmp_path):

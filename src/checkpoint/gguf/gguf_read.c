@@ -63,6 +63,8 @@ static const struct {
     [1] = { "F16", DTYPE_F16 },
     [2] = { "Q4_0", DTYPE_Q4_0 },
     [3] = { "Q4_1", DTYPE_Q4_1 },
+    [4] = { "Q4_2", -1 },
+    [5] = { "Q4_3", -1 },
     [6] = { "Q5_0", DTYPE_Q5_0 },
     [7] = { "Q5_1", DTYPE_Q5_1 },
     [8] = { "Q8_0", DTYPE_Q8_0 },
@@ -88,10 +90,18 @@ static const struct {
     [28] = { "F64", DTYPE_F64 },
     [29] = { "IQ1_M", DTYPE_IQ1_M },
     [30] = { "BF16", DTYPE_BF16 },
+    [31] = { "Q4_0_4_4", -1 },
+    [32] = { "Q4_0_4_8", -1 },
+    [33] = { "Q4_0_8_8", -1 },
     [34] = { "TQ1_0", -1 },
     [35] = { "TQ2_0", -1 },
+    [36] = { "IQ4_NL_4_4", -1 },
+    [37] = { "IQ4_NL_4_8", -1 },
+    [38] = { "IQ4_NL_8_8", -1 },
     [39] = { "MXFP4", DTYPE_MXFP4 },
     [40] = { "NVFP4", -1 },
+    [41] = { "Q1_0", -1 },
+    [42] = { "Q2_0", -1 },
 };
 enum { N_TENSOR_TYPES = sizeof TENSOR_TYPES / sizeof *TENSOR_TYPES };
 
@@ -345,8 +355,10 @@ static enum tutti_status read_gguf_tensor(struct gguf *file, struct cursor *c, c
         return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: unknown type %" PRIu64, file->set.name, name,
                          type);
     if (TENSOR_TYPES[type].dtype < 0)
-        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: tensor %s: type %s is not supported", file->set.name,
-                         name, TENSOR_TYPES[type].name);
+        return error_set(
+            err, TUTTI_E_UNSUPPORTED,
+            "%s: tensor %s: type %s is not supported, expected a file of another type, such as Q4_0 or Q8_0",
+            file->set.name, name, TENSOR_TYPES[type].name);
     t->dtype = (enum dtype)TENSOR_TYPES[type].dtype;
     if (t->shape[t->n_dims - 1] % dtype_block_elems(t->dtype) != 0 ||
         !dtype_bytes(t->dtype, n_elems, &t->n_bytes))

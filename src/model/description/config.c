@@ -88,6 +88,18 @@ static void fail(struct config *c, enum tutti_status status, const char *key, co
                               expected);
 }
 
+/* What stands where a number is expected. value NULL: nothing, or an array of the metadata. */
+static const char *describe_found(const struct config *c, const char *key, const json_t *value)
+{
+    char full[MAX_PATH_BYTES];
+    if (value)
+        return json_type_name(value);
+    bool is_full = snprintf(full, sizeof full, "%s%s", c->prefix, key) < (int)sizeof full;
+    return is_full && c->gguf && gguf_find_array(c->gguf, full)
+               ? "an array of different values, or of another length than the layers"
+               : "missing";
+}
+
 bool config_has_object(struct config *c, const char *key)
 {
     char full[MAX_PATH_BYTES];
@@ -110,7 +122,7 @@ int config_int(struct config *c, const char *key, int lo, int hi)
     char expected[64], found[64];
     snprintf(expected, sizeof expected, "an integer from %d to %d", lo, hi);
     if (!json_is_integer(value)) {
-        fail(c, TUTTI_E_FORMAT, key, value ? json_type_name(value) : "missing", expected);
+        fail(c, TUTTI_E_FORMAT, key, describe_found(c, key, value), expected);
         return lo;
     }
     json_int_t n = json_integer_value(value);
@@ -133,7 +145,7 @@ double config_float(struct config *c, const char *key, double lo, double hi)
     char expected[64], found[64];
     snprintf(expected, sizeof expected, "a number from %g to %g", lo, hi);
     if (!json_is_number(value)) {
-        fail(c, TUTTI_E_FORMAT, key, value ? json_type_name(value) : "missing", expected);
+        fail(c, TUTTI_E_FORMAT, key, describe_found(c, key, value), expected);
         return lo;
     }
     double x = json_number_value(value);

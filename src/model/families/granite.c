@@ -4,6 +4,8 @@
 #include "model/description/describe.h"
 #include "model/families/names.h"
 
+#include <math.h>
+
 static const struct tensor_names LAYOUTS[] = {
     { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP },
     LAYOUTS_GGUF(NAMES_GGUF, NAMES_GGUF_GATE_UP),
@@ -43,6 +45,8 @@ static void granite_describe(struct model_desc *d, struct config *c, bool is_ggu
     d->embedding_scale = factor(c, is_gguf ? "embedding_scale" : "embedding_multiplier");
     d->block_scale = factor(c, is_gguf ? "residual_scale" : "residual_multiplier");
     a->scale = factor(c, is_gguf ? "attention.scale" : "attention_multiplier");
+    if (is_gguf && !config_has(c, "attention.scale")) /* as in llama.cpp */
+        a->scale = (float)(1 / sqrt(a->head_dim));
     d->logit_scale = 1 / factor(c, is_gguf ? "logit_scale" : "logits_scaling");
 }
 

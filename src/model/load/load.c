@@ -106,6 +106,8 @@ static float default_or(const struct loader *l, const char *file, const char *ke
     return fallback;
 }
 
+#define OTHER_DEFAULTS "%s: left out, since no setting of an answer has them as its default: %s"
+
 /* Names the settings of generate() that are no defaults here, if they say anything. */
 static void name_other_defaults(const struct loader *l, const char *file, const json_t *values)
 {
@@ -132,7 +134,32 @@ static void name_other_defaults(const struct loader *l, const char *file, const 
             snprintf(names + n, sizeof names - n, "%s%s", n > 0 ? ", " : "", KEYS[i]);
     }
     if (names[0] && model_rank(l->model) == 0) /* says it for all */
-        log_warn("%s: left out, since no setting of an answer has them as its default: %s", file, names);
+        log_warn(OTHER_DEFAULTS, file, names);
+}
+
+/* The same for the settings of a GGUF file, each with the value that says nothing. */
+static void name_other_gguf_defaults(const struct loader *l)
+{
+    static const struct {
+        const char *key;
+        double nothing;
+    } KEYS[] = { { "general.sampling.mirostat", 0 },
+                 { "general.sampling.xtc_probability", 0 },
+                 { "general.sampling.penalty_last_n",
+                   -1 } }; /* the repetition penalty is over the whole text */
+    const json_t *config = checkpoint_config(l->ck);
+    char names[256] = "";
+    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
+        const json_t *value = json_object_get(config, KEYS[i].key);
+        size_t n = strlen(names);
+        if (value && json_number_value(value) != KEYS[i].nothing)
+            snprintf(names + n, sizeof names - n, "%s%s", n > 0 ? ", " : "", KEYS[i].key);
+    }
+    size_t n = strlen(names);
+    if (json_string_length(json_object_get(config, "general.sampling.sequence")) > 0)
+        snprintf(names + n, sizeof names - n, "%sgeneral.sampling.sequence", n > 0 ? ", " : "");
+    if (names[0] && model_rank(l->model) == 0)
+        log_warn(OTHER_DEFAULTS, checkpoint_path(l->ck), names);
 }
 
 static void read_defaults(struct loader *l, const json_t *generation)
@@ -169,8 +196,10 @@ static void read_defaults(struct loader *l, const json_t *generation)
                                      sampling_default(l->ck, generation, (enum sampling_key)i),
                                      DEFAULTS[i].lo, DEFAULTS[i].hi, *DEFAULTS[i].to);
     s->top_k = (int)top_k;
-    if (is_gguf)
+    if (is_gguf) {
+        name_other_gguf_defaults(l);
         return;
+    }
     s->typical_p = default_or(l, file, "typical_p", json_object_get(values, "typical_p"), 0, 1, s->typical_p);
     if (json_is_false(json_object_get(generation, "do_sample")))
         s->temperature = 0;
