@@ -17,6 +17,7 @@
 #include "tokenizer/tokenizer.h"
 
 enum { MAX_STOP_IDS = 64, MAX_ROPE_FACTORS = 128 };
+#define GGUF_ROPE_DIVISORS "rope_freqs.weight"
 
 /* How the layers of one kind attend. */
 struct attn_desc {
@@ -54,7 +55,8 @@ struct attn_desc {
         /* yarn, longrope: the factor of cos and sin; yarn 0: 0.1 ln(factor) + 1 */
         double attention_factor;
         double beta_fast, beta_slow; /* yarn */
-        bool is_exact; /* yarn: the ramp may begin and end between two pairs; else it is rounded */
+        bool is_exact;     /* yarn: the ramp may begin and end between two pairs; else it is rounded */
+        bool has_divisors; /* of a GGUF file: the tensor GGUF_ROPE_DIVISORS divides the frequencies */
         int original_n_ctx;
         int n_factors; /* longrope: rotary_dim / 2 of each list */
         bool is_short; /* longrope: the context is at most original_n_ctx */

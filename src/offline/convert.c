@@ -387,9 +387,9 @@ static enum tutti_status plan_values(struct converter *c, const char *name, cons
 /* GGUF has no key for llama3's rotary scaling or for LongRoPE, but tensors of divisors. */
 static enum tutti_status plan_rope_factors(struct converter *c, struct tutti_error *err)
 {
-    const struct tensor *stored = checkpoint_find(c->ck, "rope_freqs.weight");
+    const struct tensor *stored = checkpoint_find(c->ck, GGUF_ROPE_DIVISORS);
     if (stored)
-        return plan_tensor(c, "rope_freqs.weight", 0, stored, false, err);
+        return plan_tensor(c, GGUF_ROPE_DIVISORS, 0, stored, false, err);
     const struct attn_desc *a = &c->desc.kinds[0].attn;
     const struct rope_scaling *s = &a->rope_scaling;
     if (s->kind == ROPE_SCALING_LONGROPE) {
@@ -414,7 +414,7 @@ static enum tutti_status plan_rope_factors(struct converter *c, struct tutti_err
     for (int j = 0; j < n; j++)
         c->rope_factors[j] /= scaled[j];
     free(scaled);
-    return plan_values(c, "rope_freqs.weight", c->rope_factors, n, err);
+    return plan_values(c, GGUF_ROPE_DIVISORS, c->rope_factors, n, err);
 }
 
 /* Logs once which matrices do not get the requested type. */

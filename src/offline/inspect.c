@@ -107,7 +107,8 @@ static void divide(struct inspect_report *r)
 static const char *scaling_name(const struct attn_desc *a)
 {
     static const char *const NAMES[] = { "none", "linear", "llama3", "yarn", "dynamic", "longrope" };
-    return NAMES[a->rope_scaling.kind];
+    const struct rope_scaling *s = &a->rope_scaling;
+    return s->has_divisors && s->kind == ROPE_SCALING_NONE ? "rope_freqs" : NAMES[s->kind];
 }
 
 static const char *rope_name(const struct attn_desc *a)

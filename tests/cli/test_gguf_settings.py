@@ -135,6 +135,13 @@ def test_samplers_of_the_file_that_tutti_lacks_are_named(demo):
     assert "left out" not in tutti("generate", demo, "-p", "Hello", "-n", "1").stderr
 
 
+def test_divisors_of_rotary_frequencies_are_used_by_every_command(tmp_path):
+    path, copy = os.path.join(FIXTURES, "gguf", "llama-tiny-tied-bf16.gguf"), tmp_path / "copy.gguf"
+    for done in tutti("inspect", path), tutti("plan", path), tutti("convert", path, copy), tutti("inspect", copy):
+        assert "unused" not in done.stderr
+    assert "scaling rope_freqs" in tutti("inspect", copy).stdout
+
+
 def test_granite_without_a_scale_of_scores_has_the_usual_one(tmp_path):
     path, out = converted(tmp_path, "granite-tiny"), tmp_path / "logits"
     logits, usual = [], read_gguf(path)[0]["granite.attention.key_length"] ** -0.5

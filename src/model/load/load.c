@@ -42,22 +42,16 @@ enum tutti_status load_out_of_memory(const struct loader *l, struct tutti_error 
     return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", checkpoint_path(l->ck));
 }
 
-/* GGUF stores llama3's rotary scaling as a tensor of divisors, for all layers. */
+/* Divides the frequencies by those of a GGUF file, whose shape model_desc_read() has checked. */
 static enum tutti_status apply_rope_factors(struct loader *l, struct tutti_error *err)
 {
     const struct model_desc *d = &l->model->desc;
-    const struct tensor *t = checkpoint_take(l->ck, "rope_freqs.weight");
+    const struct tensor *t = d->kinds[0].attn.rope_scaling.has_divisors
+                                 ? checkpoint_find(l->ck, GGUF_ROPE_DIVISORS)
+                                 : NULL;
     int n = d->kinds[0].attn.rotary_dim / 2;
     if (!t)
         return TUTTI_OK;
-    if (t->n_dims != 1 || t->shape[0] != n || t->dtype != DTYPE_F32)
-        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: expected f32 of shape [%d]", t->file, t->name,
-                         n);
-    for (int i = 1; i < d->n_kinds; i++)
-        if (d->kinds[i].attn.rotary_dim != 2 * n)
-            return error_set(err, TUTTI_E_UNSUPPORTED,
-                             "%s: tensor %s: the layers differ in the number of rotary dimensions", t->file,
-                             t->name);
     float *factors = weights_to_floats(t, 1);
     if (!factors)
         return load_out_of_memory(l, err);
