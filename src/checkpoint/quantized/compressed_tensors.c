@@ -22,6 +22,13 @@ static bool is_format(const json_t *format)
     return false;
 }
 
+/* Whether weights were grouped by activations; "weight" and "static" leave them in runs of columns. */
+static bool is_ordered(const json_t *order)
+{
+    const char *name = json_string_value(order);
+    return json_is_true(order) || (name && (strcmp(name, "group") == 0 || strcmp(name, "dynamic") == 0));
+}
+
 /* The description of one group's weights. Numbers of bits and columns must be the same in all
  * groups of integers. */
 static enum tutti_status read_weights(struct quantized *q, const json_t *group, struct tutti_error *err)
@@ -49,6 +56,7 @@ static enum tutti_status read_weights(struct quantized *q, const json_t *group, 
     if (q->n_bits != 0 && (q->n_bits != n_bits || q->group != n_columns))
         return quantized_refuse(q, "config_groups", weights, "the same bits and group_size in all groups",
                                 err);
+    q->has_order = (q->n_bits == 0 || q->has_order) && is_ordered(json_field(weights, "actorder"));
     q->has_zeros = (q->n_bits == 0 || q->has_zeros) && json_is_false(json_field(weights, "symmetric"));
     q->n_bits = n_bits;
     q->group = n_columns;

@@ -537,6 +537,8 @@ static enum tutti_status wrap_columns(struct quantized *q, const struct checkpoi
     if (st == TUTTI_OK)
         st = quantized_check(p->zeros, DTYPE_I32, 2, p->n_groups, n_out / per_word, err);
     p->groups = is_awq ? NULL : quantized_sibling(ck, t, END, "g_idx");
+    if (st == TUTTI_OK && !p->groups && q->has_order)
+        st = quantized_require(&p->groups, ck, t, END, "g_idx", err);
     if (st == TUTTI_OK && p->groups)
         st = quantized_check(p->groups, DTYPE_I32, 1, 0, n_in, err);
     if (st != TUTTI_OK)
@@ -582,6 +584,7 @@ static enum tutti_status gptq_configure(struct quantized *q, struct tutti_error 
     if (json_is_true(marlin))
         return quantized_refuse(q, "is_marlin_format", marlin, "false", err);
     q->adds_one = strcmp(name, "gptq") == 0;
+    q->has_order = json_is_true(json_object_get(q->config, "desc_act"));
     return read_sizes(q, err);
 }
 
@@ -664,6 +667,8 @@ enum tutti_status packed_ints_wrap_rows(struct quantized *q, const struct checkp
     p->groups = quantized_sibling(ck, t, END, "weight_g_idx");
     if (!p->zeros && q->has_zeros) /* symmetric: false */
         st = quantized_require(&p->zeros, ck, t, END, "weight_zero_point", err);
+    if (st == TUTTI_OK && !p->groups && q->has_order)
+        st = quantized_require(&p->groups, ck, t, END, "weight_g_idx", err);
     if (st == TUTTI_OK)
         st = check_zeros(p, err);
     if (st == TUTTI_OK && p->groups)

@@ -27,6 +27,7 @@ struct quantized {
     int64_t block[2];      /* rows and columns that share a scale of fp8 */
     bool adds_one;         /* GPTQ stores zero points less 1 */
     bool has_zeros;        /* compressed-tensors: all integers have zero points */
+    bool has_order;        /* columns are in groups that a tensor names */
 };
 
 struct quantized_method {
