@@ -437,6 +437,22 @@ static void put_sampling(struct gguf_writer *w, const struct checkpoint *ck, con
     }
 }
 
+/* Copies the ids of a GGUF file's tokens for filling gaps, which need not have names that infill_find() knows. */
+static void put_infill(struct gguf_writer *w, const struct checkpoint *ck, int n_vocab)
+{
+    static const char *const KEYS[] = { "tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.fim_suf_token_id",
+                                        "tokenizer.ggml.fim_mid_token_id", "tokenizer.ggml.fim_pad_token_id",
+                                        "tokenizer.ggml.fim_rep_token_id", "tokenizer.ggml.fim_sep_token_id",
+                                        "tokenizer.ggml.prefix_token_id",  "tokenizer.ggml.suffix_token_id",
+                                        "tokenizer.ggml.middle_token_id" };
+    for (size_t i = 0; checkpoint_gguf(ck) && i < sizeof KEYS / sizeof *KEYS; i++) {
+        const json_t *value = json_object_get(checkpoint_config(ck), KEYS[i]);
+        json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
+        if (id < n_vocab)
+            put_special(w, KEYS[i], (int32_t)id);
+    }
+}
+
 enum tutti_status convert_tokenizer(struct gguf_writer *w, const struct family *family,
                                     const struct model_desc *d, const struct tokenizer *tok,
                                     const struct checkpoint *ck, struct tutti_error *err)
@@ -478,6 +494,7 @@ enum tutti_status convert_tokenizer(struct gguf_writer *w, const struct family *
     st = put_stops(w, d, tok, ck, is_chatglm || strcmp(chat, "glm4") == 0, err);
     if (st != TUTTI_OK)
         goto done;
+    put_infill(w, ck, d->n_vocab);
     put_sampling(w, ck, generation);
     gguf_writer_bool(w, "tokenizer.ggml.add_bos_token", begins);
     gguf_writer_bool(w, "tokenizer.ggml.add_eos_token", tokenizer_adds_eos(tok));

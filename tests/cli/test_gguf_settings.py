@@ -135,6 +135,15 @@ def test_samplers_of_the_file_that_tutti_lacks_are_named(demo):
     assert "left out" not in tutti("generate", demo, "-p", "Hello", "-n", "1").stderr
 
 
+def test_tokens_that_fill_gaps_are_kept_by_a_conversion(demo, tmp_path):
+    keys = {f"tokenizer.ggml.{name}_token_id": (UINT32, 300 + i) for i, name in enumerate(
+        ["fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep", "prefix", "suffix", "middle"])}
+    change(demo, keys)
+    tutti("convert", demo, tmp_path / "copy.gguf")
+    copied = read_gguf(tmp_path / "copy.gguf")[0]
+    assert {key: copied.get(key) for key in keys} == {key: value for key, (_, value) in keys.items()}
+
+
 def test_divisors_of_rotary_frequencies_are_used_by_every_command(tmp_path):
     path, copy = os.path.join(FIXTURES, "gguf", "llama-tiny-tied-bf16.gguf"), tmp_path / "copy.gguf"
     for done in tutti("inspect", path), tutti("plan", path), tutti("convert", path, copy), tutti("inspect", copy):
