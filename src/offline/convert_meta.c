@@ -448,7 +448,7 @@ static void put_infill(struct gguf_writer *w, const struct checkpoint *ck, int n
     for (size_t i = 0; checkpoint_gguf(ck) && i < sizeof KEYS / sizeof *KEYS; i++) {
         const json_t *value = json_object_get(checkpoint_config(ck), KEYS[i]);
         json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
-        if (id < n_vocab)
+        if (id >= 0 && id < n_vocab)
             put_special(w, KEYS[i], (int32_t)id);
     }
 }
