@@ -29,7 +29,8 @@ struct checkpoint {
     char *path;   /* as given */
     char *folder; /* NULL for GGUF */
     json_t *config;
-    char *config_path; /* NULL for GGUF */
+    char *config_path;       /* NULL for GGUF */
+    char *quantization_path; /* of a file of its own with the settings of quantized weights; NULL: none */
     struct tensor_set **sets;
     int n_sets;
     int rank;                      /* the open rank of a sharded checkpoint; -1: all */
@@ -353,32 +354,36 @@ static const struct {
     { "hf_quant_config.json", "quantization", "modelopt" }, /* NVIDIA's Model Optimizer */
 };
 
-/* Makes settings those of config.json. Model Optimizer may quantize keys and values only, and then names no algorithm. */
-static bool take_quantization(struct checkpoint *ck, json_t *settings, const char *method)
+/* Makes settings those of config.json; *is_taken false: they are of keys and values only, for which Model Optimizer names
+ * no algorithm. False: out of memory. */
+static bool take_quantization(struct checkpoint *ck, json_t *settings, const char *method, bool *is_taken)
 {
-    json_t *algorithm = json_object_get(settings, "quant_algo");
-    if (!json_is_object(settings) || json_is_null(algorithm))
-        return true;
-    return (json_object_get(settings, "quant_method") ||
-            json_object_set_new(settings, "quant_method", json_string(method)) == 0) &&
-           json_object_set(ck->config, "quantization_config", settings) == 0;
+    *is_taken = json_is_object(settings) && !json_is_null(json_object_get(settings, "quant_algo"));
+    return !*is_taken || ((json_object_get(settings, "quant_method") ||
+                           json_object_set_new(settings, "quant_method", json_string(method)) == 0) &&
+                          json_object_set(ck->config, "quantization_config", settings) == 0);
 }
 
+/* Sets ck->quantization_path if a file of its own has the settings. */
 static enum tutti_status read_quantization_files(struct checkpoint *ck, struct tutti_error *err)
 {
     enum tutti_status st = TUTTI_OK;
     for (size_t i = 0; i < sizeof QUANTIZATION_FILES / sizeof *QUANTIZATION_FILES; i++) {
         json_t *root = NULL;
+        bool is_taken = false;
         if (st != TUTTI_OK || json_object_get(ck->config, "quantization_config"))
             break;
         char *path = checkpoint_join(ck->folder, QUANTIZATION_FILES[i].file);
         st = path ? json_file_load(path, &root, err) : error_out_of_memory(ck->path, err);
         json_t *settings = QUANTIZATION_FILES[i].key ? json_object_get(root, QUANTIZATION_FILES[i].key)
                                                      : root;
-        if (st == TUTTI_OK && !take_quantization(ck, settings, QUANTIZATION_FILES[i].method))
+        if (st == TUTTI_OK && !take_quantization(ck, settings, QUANTIZATION_FILES[i].method, &is_taken))
             st = error_out_of_memory(path, err);
         json_decref(root);
-        free(path);
+        if (is_taken)
+            ck->quantization_path = path;
+        else
+            free(path);
     }
     return st;
 }
@@ -394,7 +399,7 @@ static enum tutti_status read_config(struct checkpoint *ck, struct tutti_error *
             return error_out_of_memory(path, err);
         st = read_quantization_files(ck, err);
         if (st == TUTTI_OK)
-            st = quantized_open(&ck->quantized, ck->config, path, err);
+            st = quantized_open(&ck->quantized, ck->config, ck->quantization_path, path, err);
         return st == TUTTI_OK ? mindformers_translate(ck->config, path, err) : st;
     }
     free(path);
@@ -653,6 +658,7 @@ void checkpoint_close(struct checkpoint *ck)
         tensor_set_close(ck->sets[i]);
     free(ck->sets);
     free(ck->config_path);
+    free(ck->quantization_path);
     free(ck->folder);
     free(ck->path);
     free(ck);

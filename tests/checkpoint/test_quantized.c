@@ -288,18 +288,34 @@ static const struct {
     const char *config, *file, *text, *words;
 } SETTINGS[] = {
     { "{}", "hf_quant_config.json", "{\"quantization\": {\"quant_algo\": \"NVFP4\", \"group_size\": 16}}",
-      "(quant_method modelopt)" },
+      "hf_quant_config.json: quantization: the weights are quantized (quant_method modelopt)" },
     { "{}", "hf_quant_config.json",
       "{\"quantization\": {\"quant_algo\": null, \"kv_cache_quant_algo\": \"FP8\"}}", NULL },
     { "{}", "hf_quant_config.json", "{\"producer\": {\"name\": \"modelopt\"}}", NULL },
     { "{}", "quantize_config.json", "{\"bits\": 3, \"group_size\": 128}",
-      "(gptq): bits: 3, expected 2, 4 or 8" },
+      "quantize_config.json: quantization_config (gptq): bits: 3, expected 2, 4 or 8" },
     { "{\"quantization_config\": {\"quant_method\": \"hqq\"}}", "hf_quant_config.json",
       "{\"quantization\": {\"quant_algo\": \"FP8\"}}", "(quant_method hqq)" },
     { "{\"quantization\": {\"group_size\": 64, \"bits\": 4}, "
       "\"quantization_config\": {\"group_size\": 64, \"bits\": 4}}",
       "generation_config.json", "{}", "(quant_method MLX)" },
 };
+
+/* Weights may have been converted back, next to a file that only their program reads. */
+static void a_file_of_quantized_weights_without_them_is_ignored(void **state)
+{
+    (void)state;
+    static const char TEXT[] = "{\"quantization\": {\"quant_algo\": \"FP8\"}}";
+    struct checkpoint *ck = NULL;
+    size_t n;
+    uint8_t *bytes = read_whole("llama-fp8-tensor", "golden.safetensors", &n);
+    write_whole("model.safetensors", bytes, n);
+    write_whole("config.json", (const uint8_t *)"{}", 2);
+    write_whole("hf_quant_config.json", (const uint8_t *)TEXT, sizeof TEXT - 1);
+    assert_int_equal(checkpoint_open(&ck, folder, NULL), TUTTI_OK);
+    checkpoint_close(ck);
+    free(bytes);
+}
 
 static void methods_are_named_wherever_uploads_have_them(void **state)
 {
@@ -376,6 +392,8 @@ int main(void)
         cmocka_unit_test(weights_are_those_that_torch_computes),
         cmocka_unit_test_setup_teardown(what_does_not_fit_together_is_named, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(scales_of_keys_and_values_are_ignored, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(a_file_of_quantized_weights_without_them_is_ignored, make_folder,
+                                        remove_folder),
         cmocka_unit_test_setup_teardown(methods_are_named_wherever_uploads_have_them, make_folder,
                                         remove_folder),
         cmocka_unit_test_setup_teardown(groups_and_shapes_are_checked_by_value, make_folder, remove_folder),

@@ -80,8 +80,41 @@ static void list_methods(char *text, size_t size)
                               METHODS[i]->name);
 }
 
-enum tutti_status quantized_open(struct quantized **out, const json_t *config, const char *path,
-                                 struct tutti_error *err)
+static enum tutti_status refuse_method(const char *path, const char *key, const char *name,
+                                       struct tutti_error *err)
+{
+    char known[128];
+    list_methods(known, sizeof known);
+    return error_set(err, TUTTI_E_UNSUPPORTED,
+                     "%s: %s: the weights are quantized (quant_method %.64s), expected f32, f16 or bf16, "
+                     "or quant_method %s: %s",
+                     path, key, name, known, QUANTIZED_ADVICE);
+}
+
+/* ---- a method that a file of its own names, and that tutti does not know ---- */
+
+static enum tutti_status noted_configure(struct quantized *q, struct tutti_error *err)
+{
+    (void)q, (void)err;
+    return TUTTI_OK;
+}
+
+static enum tutti_status noted_wrap(struct quantized *q, const struct checkpoint *ck, const struct tensor *t,
+                                    const struct tensor **made, struct tutti_error *err)
+{
+    (void)ck, (void)made;
+    bool is_quantized = t->dtype == DTYPE_F8_E4M3 || t->dtype == DTYPE_U8 || t->dtype == DTYPE_I8;
+    return is_quantized && text_ends_with(t->name, ".weight")
+               ? refuse_method(q->path, "quantization", method_of(q->config, false), err)
+               : TUTTI_OK;
+}
+
+static const struct quantized_method NOTED_METHOD = {
+    .name = "", .configure = noted_configure, .wrap = noted_wrap, .ignored = QUANTIZED_ACTIVATION_SCALES
+};
+
+enum tutti_status quantized_open(struct quantized **out, const json_t *config, const char *own_path,
+                                 const char *path, struct tutti_error *err)
 {
     /* The second: compressed-tensors' first versions. The third: MLX. */
     static const char *const KEYS[] = { "quantization_config", "compression_config", "quantization" };
@@ -96,18 +129,16 @@ enum tutti_status quantized_open(struct quantized **out, const json_t *config, c
                        : i == 1 ? "compressed-tensors"
                                 : method_of(object, json_object_get(config, KEYS[2]) != NULL);
     const struct quantized_method *method = find_method(name);
-    char known[128];
-    list_methods(known, sizeof known);
-    if (!method)
-        return error_set(err, TUTTI_E_UNSUPPORTED,
-                         "%s: %s: the weights are quantized (quant_method %.64s), expected f32, f16 or bf16, "
-                         "or quant_method %s: %s",
-                         path, KEYS[i], name, known, QUANTIZED_ADVICE);
+    if (!method && (i > 0 || !own_path))
+        return refuse_method(path, KEYS[i], name, err);
     struct quantized *q = calloc(1, sizeof *q);
     if (!q)
         return error_out_of_memory(path, err);
-    *q = (struct quantized){ .method = method, .path = path, .key = KEYS[i], .config = object };
-    enum tutti_status st = method->configure(q, err);
+    *q = (struct quantized){ .method = method ? method : &NOTED_METHOD,
+                             .path = i == 0 && own_path ? own_path : path,
+                             .key = KEYS[i],
+                             .config = object };
+    enum tutti_status st = q->method->configure(q, err);
     if (st == TUTTI_OK)
         *out = q;
     else

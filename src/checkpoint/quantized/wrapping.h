@@ -18,7 +18,7 @@ struct quantized_tensor {
 
 struct quantized {
     const struct quantized_method *method;
-    const char *path;     /* of config.json, for messages; borrowed */
+    const char *path;     /* of the file with the settings, for messages; borrowed */
     const char *key;      /* of config.json: quantization_config or compression_config */
     const json_t *config; /* its object; borrowed */
     struct quantized_tensor *last;
