@@ -303,6 +303,38 @@ static void a_step_is_planned_while_tokens_are_drawn(void **state)
     bench_free(&b);
 }
 
+static void choices_without_a_slot_are_queued_once_if_the_prompt_is_computed_again(void **state)
+{
+    (void)state;
+    struct bench b = bench_new(
+        (struct scheduler_options){ .max_seqs = 1, .n_pages = 20, .runs_ahead = true });
+    struct request *r = add(&b, 20, 3, 0);
+    compute(&b, 20);
+    struct sequence *seq = b.s->entries[0].seq;
+    assert_null(scheduler_fork(b.s, seq));
+    assert_int_equal(b.s->queue.n, 1);
+    scheduler_assume(b.s, seq, 0);
+    scheduler_redraw(b.s, seq);
+    audit(&b);
+    compute(&b, 4); /* its logits again */
+    assert_null(scheduler_fork(b.s, seq));
+    assert_int_equal(b.s->queue.n, 1);
+    for (int choice = 0; choice < 3; choice++) {
+        assert_int_equal(r->n_started, choice + 1);
+        assert_int_equal(b.s->queue.n, choice < 2);
+        commit_one(&b, seq, choice);
+        scheduler_finish(b.s, seq);
+        audit(&b);
+        if (choice == 2)
+            break;
+        compute(&b, 4);
+        assert_int_equal(seq->choice, choice + 1);
+        assert_null(scheduler_fork(b.s, seq));
+    }
+    assert_false(scheduler_plan(b.s, 1));
+    bench_free(&b);
+}
+
 static void a_recomputed_sequence_is_in_prefill_again(void **state)
 {
     (void)state;
@@ -384,6 +416,7 @@ int main(void)
         cmocka_unit_test(siblings_take_slots_give_way_and_finish_together),
         cmocka_unit_test(a_late_mask_takes_the_last_row_back),
         cmocka_unit_test(a_step_is_planned_while_tokens_are_drawn),
+        cmocka_unit_test(choices_without_a_slot_are_queued_once_if_the_prompt_is_computed_again),
         cmocka_unit_test(a_recomputed_sequence_is_in_prefill_again),
         cmocka_unit_test(any_other_transition_ends_the_program),
     };

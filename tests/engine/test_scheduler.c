@@ -320,6 +320,33 @@ static void preempted_sequences_of_a_flood_come_after_anothers_request(void **st
     bench_free(b);
 }
 
+/* An owner whose other sequences have ended has few now: requests that come later do not pass what is left. */
+static void a_preempted_sequence_moves_up_when_the_owners_others_end(void **state)
+{
+    enum { OWN = 2, TOKENS = 90, STREAM_TOKENS = 14 };
+    (void)state;
+    struct bench *b = bench_new((struct scheduler_options){
+        .max_seqs = 8, .max_batch_tokens = 256, .max_context = 112, .n_pages = 10 });
+    for (int i = 0; i < OWN; i++)
+        add_for(b, 16, TOKENS, (struct place){ .owner = 1 });
+    while (b->s->n_preempted == 0)
+        assert_true(step(b) > 0);
+    assert_true(b->n_generated[1] < TOKENS);
+    /* Two owners, of whom each has a request in the queue all the time: together they leave fewer pages than it needs. */
+    while (b->n_generated[1] < TOKENS) {
+        for (int owner = 2; owner <= 3; owner++)
+            if (!b->shares[owner].lanes)
+                add_for(b, 48, STREAM_TOKENS, (struct place){ .owner = owner });
+        assert_true(b->n_requests < MAX_REQUESTS - 2);
+        assert_true(step(b) > 0);
+    }
+    while (step(b) > 0)
+        ;
+    for (int i = 0; i < b->n_requests; i++)
+        assert_int_equal(b->n_generated[i], i < OWN ? TOKENS : STREAM_TOKENS);
+    bench_free(b);
+}
+
 static void two_floods_get_tokens_by_their_weights(void **state)
 {
     (void)state;
@@ -524,6 +551,7 @@ int main(void)
         cmocka_unit_test(a_flood_does_not_delay_anothers_request_beyond_its_share),
         cmocka_unit_test(an_owner_leaves_a_sixteenth_of_the_slots_to_others),
         cmocka_unit_test(preempted_sequences_of_a_flood_come_after_anothers_request),
+        cmocka_unit_test(a_preempted_sequence_moves_up_when_the_owners_others_end),
         cmocka_unit_test(two_floods_get_tokens_by_their_weights),
         cmocka_unit_test(a_worse_priority_gives_way_whoever_came_first),
         cmocka_unit_test(a_long_prompt_lets_short_ones_pass),

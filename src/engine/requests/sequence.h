@@ -24,7 +24,8 @@ struct sequence {
     struct request *request;
     struct sequence *sibling; /* ring of the beams of one search; itself where it has none */
     int choice;               /* of beams: 0 */
-    uint64_t order;           /* by priority, then by arrival: the smaller goes first; unique */
+    int rank;                 /* its owner's sequences that started before it; siblings have the same */
+    uint64_t order;           /* by priority, rank, then by arrival: the smaller goes first; unique */
     uint64_t turn;            /* of its prefill: the smaller goes first */
     int n_turn;               /* tokens prefilled in that turn */
     uint64_t turn_us;         /* when its last turn ended, or when it started */
@@ -68,6 +69,15 @@ struct sequence {
     size_t n_accepted, n_rejected; /* draft tokens so far */
     uint64_t queue_us, ttft_us, last_token_us;
 };
+
+/* The bits of order that hold the rank. */
+enum { SEQUENCE_RANK_SHIFT = 49, SEQUENCE_MOST_RANK = 127 };
+
+/* Identifies it among successive sequences of its slot: its order without the rank, which changes. */
+static inline uint64_t sequence_number(const struct sequence *seq)
+{
+    return seq->order & ~((uint64_t)SEQUENCE_MOST_RANK << SEQUENCE_RANK_SHIFT);
+}
 
 /* True: it has pages, and takes part in steps. */
 static inline bool sequence_is_running(const struct sequence *seq)

@@ -6,7 +6,6 @@
 #include <string.h>
 
 enum {
-    MOST_RANK = 127,  /* of seven bits */
     KEPT_SLOTS = 16,  /* one of so many slots is kept for owners who have few */
     OWN_PER_FREE = 8, /* sequences that an owner may have with those slots, for each that stays free */
 };
@@ -155,13 +154,30 @@ bool lifecycle_run(struct scheduler *s, struct sequence *seq)
     return true;
 }
 
-/* Priority, then how many sequences the owner had before, then the 49 bits of the serial. So of owners whose sequences do not
- * all fit into memory, those with few keep theirs. */
+static uint64_t rank_bits(int rank)
+{
+    return (uint64_t)(rank < SEQUENCE_MOST_RANK ? rank : SEQUENCE_MOST_RANK) << SEQUENCE_RANK_SHIFT;
+}
+
+/* Priority, then how many sequences the owner has before it, then the 49 bits of the serial. So of owners whose sequences do
+ * not all fit into memory, those with few keep theirs. */
 static uint64_t order_of(const struct request *r)
 {
     uint64_t class = (uint64_t)(r->spec.priority - TUTTI_PRIORITY_FIRST);
-    uint64_t rank = (uint64_t)(r->share->n_slots < MOST_RANK ? r->share->n_slots : MOST_RANK);
-    return class << 56 | rank << 49 | (r->serial * LIMIT_CHOICES + (uint64_t)r->n_started);
+    return class << 56 | rank_bits(r->share->n_slots) | (r->serial * LIMIT_CHOICES + (uint64_t)r->n_started);
+}
+
+/* n sequences of this rank have ended, and the owner's later ones move up. Otherwise an endless stream of first requests of
+ * other owners would pass those of them that are preempted. */
+static void move_up(struct scheduler *s, const struct share *share, int rank, int n)
+{
+    for (int i = 0; i < s->options.max_seqs && share->n_slots > 0; i++) {
+        struct sequence *seq = &s->seqs[i];
+        if (seq->state == SEQUENCE_FREE || seq->request->share != share || seq->rank < rank)
+            continue;
+        seq->rank -= n;
+        seq->order = sequence_number(seq) | rank_bits(seq->rank);
+    }
 }
 
 bool lifecycle_may_start(const struct scheduler *s, const struct request *r)
@@ -184,6 +200,7 @@ static void set_up(struct scheduler *s, struct sequence *seq, struct request *r)
     seq->request = r;
     seq->sibling = seq;
     seq->choice = r->n_started;
+    seq->rank = r->share->n_slots;
     seq->order = order_of(r);
     seq->n_ids = seq->n_prompt = r->n_prompt;
     seq->reasoning = r->reasoning;
@@ -232,13 +249,16 @@ struct sequence *lifecycle_start(struct scheduler *s, struct request *r)
     struct sequence *first = slots[0];
     set_up(s, first, r);
     memcpy(first->ids, r->prompt, (size_t)r->n_prompt * sizeof *first->ids);
-    if (!lifecycle_run(s, first))
+    if (!lifecycle_run(s, first)) {
+        first->request = NULL; /* it may be freed while the slot is free */
         return NULL;
+    }
     first->n_cached = first->n_computed;
     first->queue_us = s->now_us > r->submit_us ? s->now_us - r->submit_us : 1; /* 0: has not started */
     for (int i = 1; i < n_slots; i++) {
         set_up(s, slots[i], r);
-        slots[i]->order += (uint64_t)i;
+        slots[i]->rank = first->rank;
+        slots[i]->order = first->order + (uint64_t)i;
         slots[i]->sibling = first;
         slots[i - 1]->sibling = slots[i];
         enter(s, slots[i], SEQUENCE_RESERVED);
@@ -272,7 +292,8 @@ struct sequence *scheduler_fork(struct scheduler *s, const struct sequence *from
 {
     struct request *r = from->request;
     struct sequence *seq = NULL;
-    if (from->n_ids > from->n_prompt || r->n_started == r->spec.n_choices)
+    bool is_queued = r->lane; /* the prompt was computed before: the rest starts from the queue */
+    if (from->n_ids > from->n_prompt || r->n_started == r->spec.n_choices || is_queued)
         return NULL;
     assert(from->state == SEQUENCE_COMPUTED);
     if (!lifecycle_may_start(s, r) || !find_slots(s, &seq, 1)) {
@@ -459,6 +480,10 @@ void scheduler_wake(struct scheduler *s, struct sequence *seq)
 
 void scheduler_finish(struct scheduler *s, struct sequence *seq)
 {
+    if (seq->state == SEQUENCE_FREE)
+        return;
+    const struct share *share = seq->request->share;
+    int n_before = share->n_slots, rank = seq->rank;
     for (struct sequence *next; seq->state != SEQUENCE_FREE; seq = next) {
         next = seq->sibling;
         leave_step(s, seq);
@@ -467,6 +492,7 @@ void scheduler_finish(struct scheduler *s, struct sequence *seq)
         seq->request = NULL;
         seq->n_planned = seq->n_drafts = 0;
     }
+    move_up(s, share, rank, n_before - share->n_slots);
 }
 
 /* ---- restoring ---- */

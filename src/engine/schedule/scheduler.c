@@ -146,11 +146,14 @@ void scheduler_remove(struct scheduler *s, struct request *r)
 
 /* ---- audit ---- */
 
-/* True: between two steps, state, tokens and pages agree. Only a sequence that waits for a sibling
+/* True: between two steps, state, rank, tokens and pages agree. Only a sequence that waits for a sibling
  * stays COMPUTED. */
 static bool is_consistent(const struct scheduler *s, const struct sequence *seq)
 {
     int n = sequence_n_pending(seq);
+    if (seq->state != SEQUENCE_FREE &&
+        (seq->rank < 0 || seq->rank + request_n_slots(seq->request) > seq->request->share->n_slots))
+        return false;
     if (!sequence_is_running(seq))
         return seq->n_pages == 0;
     if (seq->n_ids > seq->max_ids || seq->source >= 0 || seq->n_pages < scheduler_pages(s, seq->n_computed))
@@ -179,8 +182,8 @@ const char *scheduler_audit(struct scheduler *s)
         n_restoring += seq->state == SEQUENCE_RESTORING;
         n_taken += seq->state != SEQUENCE_FREE;
         if (!is_consistent(s, seq)) {
-            snprintf(text, sizeof text, "sequence %d: state %d, %d pages, %d of %d tokens computed", i,
-                     (int)seq->state, seq->n_pages, seq->n_computed, seq->n_ids);
+            snprintf(text, sizeof text, "sequence %d: state %d, rank %d, %d pages, %d of %d tokens computed",
+                     i, (int)seq->state, seq->rank, seq->n_pages, seq->n_computed, seq->n_ids);
             return text;
         }
         for (int k = 0; k < seq->n_pages; k++) {

@@ -10,7 +10,7 @@
 /* State of the draft model for the sequence in a slot. */
 struct follower {
     bool is_used;
-    uint64_t order; /* of the sequence: identifies it among successive ones in the slot */
+    uint64_t number; /* sequence_number() */
     int32_t *page_table;
     int n_pages, n_published;
     int n_computed; /* tokens of the sequence whose KV is in the pages */
@@ -210,7 +210,7 @@ void draft_follow(struct draft *d, const struct sequence *seqs)
 {
     for (int i = 0; i < d->options.max_seqs; i++) {
         struct follower *f = &d->followers[i];
-        if (f->is_used && (!sequence_is_running(&seqs[i]) || seqs[i].order != f->order))
+        if (f->is_used && (!sequence_is_running(&seqs[i]) || sequence_number(&seqs[i]) != f->number))
             release_follower(d, f);
     }
 }
@@ -229,7 +229,7 @@ static void follower_begin(struct draft *d, struct follower *f, const struct seq
     if (!d->options.no_prefix_cache && !d->is_mtp)
         n = kv_pool_match(d->pool, chain_of(seq), seq->ids, seq->n_ids - 1, f->page_table, &n_passed);
     f->is_used = true;
-    f->order = seq->order;
+    f->number = sequence_number(seq);
     f->n_pages = f->n_published = n;
     f->n_computed = n * d->page_tokens;
     f->n_tail = 0;
@@ -500,7 +500,7 @@ const char *draft_audit(struct draft *d, const struct sequence *seqs)
     memset(d->n_holders, 0, (size_t)d->options.n_pages * sizeof *d->n_holders);
     for (int i = 0; i < d->options.max_seqs; i++) {
         const struct follower *f = &d->followers[i];
-        if (f->is_used && f->order == seqs[i].order && sequence_is_running(&seqs[i]) &&
+        if (f->is_used && f->number == sequence_number(&seqs[i]) && sequence_is_running(&seqs[i]) &&
             (f->n_computed > seqs[i].n_ids || f->n_computed > f->n_pages * d->page_tokens)) {
             snprintf(text, sizeof text, "draft model, sequence %d: %d pages, %d of %d tokens computed", i,
                      f->n_pages, f->n_computed, seqs[i].n_ids);
