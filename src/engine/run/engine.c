@@ -420,8 +420,8 @@ enum tutti_status engine_open(tutti_engine **out, struct model *model,
         st = engine_reserve(e, err);
     if (st == TUTTI_OK)
         st = open_constraints(e, err);
-    model_on_loss(model, wake_engine, e);
-    if (st == TUTTI_OK) {
+    if (st == TUTTI_OK) { /* not before: of a model in use, another engine is woken */
+        model_on_loss(model, wake_engine, e);
         init_stats(e);
         st = start_thread(&e->engine_thread, &e->has_engine_thread, step_main, e, "engine", err);
     }
