@@ -5,6 +5,7 @@
 #include "support/mtp_text.h"
 #include "support/ranks.h"
 
+#include "cluster/state.h"
 #include "engine/run/engine.h"
 #include "model/ranks/group.h"
 
@@ -349,6 +350,33 @@ static void what_cannot_be_is_refused_on_every_rank(void **state)
     }
 }
 
+/* The first engine is still the one that a lost rank wakes. */
+static void open_twice(struct job *job, tutti_model *model)
+{
+    struct tutti_error err = { 0 };
+    struct tutti_engine_options options = { .kv_bytes = 1 << 20 };
+    tutti_engine *first = NULL, *second = NULL;
+    (void)job;
+    if (tutti_engine_open(&first, model, &options, &err) != TUTTI_OK)
+        fail_msg("%s", err.text);
+    const struct cluster *c = model_of(model)->group->cluster;
+    void *woken = c->on_loss_user;
+    assert_ptr_equal(woken, first);
+    assert_int_equal(tutti_engine_open(&second, model, &options, &err), TUTTI_E_ARGUMENT);
+    assert_non_null(strstr(err.text, "an engine is open on it already"));
+    assert_ptr_equal(c->on_loss_user, woken);
+    tutti_engine_close(first);
+    assert_null(c->on_loss_user);
+}
+
+static void a_second_engine_is_refused_and_leaves_the_first_one_alone(void **state)
+{
+    (void)state;
+    struct job job = job_of("llama-tiny");
+    job.use = open_twice;
+    must_run(&job, 2);
+}
+
 /* ---- through the engine ---- */
 
 enum { N_REQUESTS = 8, MAX_PROMPT = 90, N_ANSWER = 20, N_TOP = 2 };
@@ -517,6 +545,7 @@ int main(void)
         cmocka_unit_test(multi_token_prediction_gives_the_logits_of_one_rank),
         cmocka_unit_test(a_rank_holds_its_share),
         cmocka_unit_test(what_cannot_be_is_refused_on_every_rank),
+        cmocka_unit_test(a_second_engine_is_refused_and_leaves_the_first_one_alone),
         cmocka_unit_test(answers_are_those_of_one_rank_in_any_company),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
