@@ -158,6 +158,7 @@ static void check_shares(const struct shares *shares)
             assert_int_equal(share->n_choices, 0);
             assert_int_equal(share->n_slots, 0);
             assert_int_equal(atomic_load(&share->waiting), 0);
+            assert_int_equal(atomic_load(&share->held_bytes), 0);
             assert_null(share->lanes);
         }
     assert_int_equal(shares->n_idle, n);
@@ -178,6 +179,7 @@ static void check_nothing_is_held(tutti_engine *e)
     assert_int_equal(e->n_live_choices, 0);
     assert_int_equal(e->n_free_slots, e->n_slots);
     assert_null(e->prepared_head);
+    assert_int_equal(atomic_load(&e->request_memory.n_bytes), 0);
     check_shares(&e->shares);
     pthread_mutex_unlock(&e->lock);
     const struct scheduler *s = e->scheduler;
@@ -291,9 +293,71 @@ static void requests_cancelled_in_every_phase_leave_nothing(void **state)
     free(singles);
 }
 
+/* ---- memory of what is waiting ---- */
+
+enum { N_SCORED = 200, SCORES_BYTES = (N_SCORED + 1) * (int)sizeof(struct sample), N_OWN = 4 };
+
+static bool is_refused(struct collect *c)
+{
+    collect_wait(c);
+    if (c->choices[0].finish != TUTTI_FINISH_ERROR)
+        return false;
+    assert_int_equal(c->choices[0].error.status, TUTTI_E_BUSY);
+    assert_non_null(strstr(c->choices[0].error.text, "log-probabilities of prompts and beams"));
+    return true;
+}
+
+/* An owner may hold a quarter, and all together the whole. What needs none of it always passes. */
+static void log_probabilities_of_waiting_prompts_take_limited_memory(void **state)
+{
+    (void)state;
+    enum { N_CLIENTS = 6, N_EACH = N_OWN + 2 };
+    static struct collect c[N_CLIENTS][N_EACH], plain;
+    static int32_t ids[N_SCORED];
+    struct mock_model *mock = mock_model_new(N_CTX, false);
+    struct tutti_engine_options options = { .kv_bytes = 100 * (uint64_t)PAGE_BYTES, .max_seqs = 4 };
+    struct engine_hooks hooks = { .request_bytes = 4 * N_OWN * SCORES_BYTES + 16 };
+    tutti_engine *engine = mock_engine(mock, &options, &hooks);
+    for (int round = 0; round < 2; round++) { /* what was held is free again */
+        atomic_store(&mock->is_held, true);
+        for (int i = 0; i < N_CLIENTS; i++) {
+            struct tutti_request r = { .ids = ids,
+                                       .n_ids = N_SCORED,
+                                       .max_tokens = 1,
+                                       .owner = (uint64_t)i + 1,
+                                       .prompt_logprobs = true };
+            tutti_sampling_init(&r.sampling, NULL);
+            int n_held = i < 4 ? N_OWN : 0;
+            for (int k = 0; k < N_EACH; k++) {
+                collect_init(&c[i][k]);
+                collect_submit(&c[i][k], engine, &r);
+            }
+            for (int k = n_held; k < N_EACH; k++)
+                assert_true(is_refused(&c[i][k]));
+        }
+        struct tutti_request r = { .ids = ids, .n_ids = N_SCORED, .max_tokens = 1, .owner = N_CLIENTS };
+        tutti_sampling_init(&r.sampling, NULL);
+        collect_init(&plain);
+        collect_submit(&plain, engine, &r);
+        mock_release(mock, engine);
+        assert_false(is_refused(&plain));
+        collect_clear(&plain);
+        for (int i = 0; i < N_CLIENTS; i++) {
+            for (int k = 0; k < N_EACH; k++) {
+                assert_int_equal(is_refused(&c[i][k]), i >= 4 || k >= N_OWN);
+                collect_clear(&c[i][k]);
+            }
+        }
+        check_nothing_is_held(engine);
+    }
+    tutti_engine_close(engine);
+    mock_model_free(mock);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(log_probabilities_of_waiting_prompts_take_limited_memory),
         cmocka_unit_test(requests_cancelled_in_every_phase_leave_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,6 +22,11 @@ enum tutti_status prompt_results_new(struct prompt_results **out, int n_scores, 
     return TUTTI_OK;
 }
 
+size_t prompt_results_bytes(int n_scores)
+{
+    return ((size_t)n_scores + 1) * sizeof(struct sample);
+}
+
 void prompt_results_free(struct prompt_results *results)
 {
     if (!results)

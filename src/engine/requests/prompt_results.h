@@ -19,6 +19,7 @@ struct prompt_results {
 /* Creates zeroed results. Either number may be 0. TUTTI_E_MEMORY. */
 MUST_CHECK enum tutti_status prompt_results_new(struct prompt_results **out, int n_scores, int n_embedding,
                                                 struct tutti_error *err);
+size_t prompt_results_bytes(int n_scores);                /* that log-probabilities take */
 void prompt_results_free(struct prompt_results *results); /* NULL is allowed */
 
 /* Adds the hidden states of the next n_rows rows. rows: [n_rows][n_embedding]. */

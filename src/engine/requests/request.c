@@ -18,6 +18,8 @@ enum {
     MAX_MESSAGES = 65536,
     BYTES_PER_TOKEN = 4, /* rough mean */
     MESSAGE_BYTES = 64,  /* bytes of text that take a chat template as long as an empty message */
+    UNCOUNTED_PART =
+        16384, /* so small a part of struct request_memory is not counted: requests are limited */
     SPARE_TOKENS =
         64, /* tokens beyond the context that are counted, because a repeated prefix may be removed later */
 };
@@ -484,10 +486,21 @@ enum tutti_status request_new(struct request **out, const struct tutti_request *
     return TUTTI_OK;
 }
 
+/* Ends what hold_memory() has counted. */
+static void release_memory(struct request *r)
+{
+    if (r->held_bytes == 0)
+        return;
+    atomic_fetch_sub(&r->memory->n_bytes, r->held_bytes);
+    atomic_fetch_sub(r->own_bytes, r->held_bytes);
+    r->held_bytes = 0;
+}
+
 void request_free(struct request *r)
 {
     if (!r)
         return;
+    release_memory(r);
     for (int i = 0; i < r->spec.n_choices; i++)
         reply_clear(&r->choices[i].reply);
     beam_search_free(r->beams);
@@ -523,6 +536,35 @@ int64_t request_prompt_bytes(const struct request *r)
 
 /* ---- on a prompt thread ---- */
 
+int64_t request_most_memory(const struct request_limits *limits)
+{
+    int64_t n_pool = (int64_t)limits->n_pages * limits->page_tokens; /* tokens of all beams together */
+    int64_t results = (int64_t)prompt_results_bytes(limits->max_context);
+    return results + (int64_t)beam_search_bytes(LIMIT_BEAMS, LIMIT_BEAMS + MAX_REQUEST_STOP_IDS, 1) +
+           n_pool * (int64_t)(2 * sizeof(float) + sizeof(int32_t));
+}
+
+/* Counts n_bytes as held until the request is freed. Others' requests never wait for memory: what does not fit is refused. */
+static enum tutti_status hold_memory(struct request *r, const struct request_limits *limits, size_t n_bytes,
+                                     struct tutti_error *err)
+{
+    struct request_memory *m = limits->memory;
+    if (!m || !r->own_bytes || n_bytes < (size_t)(m->limit / UNCOUNTED_PART))
+        return TUTTI_OK;
+    int64_t n = n_bytes < INT64_MAX / 4 ? (int64_t)n_bytes : INT64_MAX / 4;
+    r->memory = m;
+    r->held_bytes = n;
+    int64_t own = atomic_fetch_add(r->own_bytes, n) + n, all = atomic_fetch_add(&m->n_bytes, n) + n;
+    if ((own <= m->limit / 4 || r->spec.owner == 0) && all <= m->limit)
+        return TUTTI_OK;
+    release_memory(r);
+    return error_set(
+        err, TUTTI_E_BUSY,
+        "log-probabilities of prompts and beams of your running and waiting requests hold %lld MiB, of all "
+        "clients %lld of %lld MiB; try again when some of these requests have ended",
+        (long long)(own - n) >> 20, (long long)(all - n) >> 20, (long long)m->limit >> 20);
+}
+
 /* Checks that the pool is large enough: preempted beams may have to be prefilled separately, and
  * each running sequence needs a page to grow into. */
 static enum tutti_status prepare_beams(struct request *r, const struct model *model,
@@ -546,7 +588,9 @@ static enum tutti_status prepare_beams(struct request *r, const struct model *mo
             n_beams, r->n_prompt + max_new, (long long)n_seen * n_beams + limits->step_slots,
             limits->n_slots);
     int n_candidates = n_beams + n_stop_ids(&r->spec, &model->desc);
-    enum tutti_status st = beam_search_new(&r->beams, n_beams, n_candidates, max_new, err);
+    enum tutti_status st = hold_memory(r, limits, beam_search_bytes(n_beams, n_candidates, max_new), err);
+    if (st == TUTTI_OK)
+        st = beam_search_new(&r->beams, n_beams, n_candidates, max_new, err);
     if (st != TUTTI_OK)
         return st;
     r->beams->length_penalty = r->spec.length_penalty;
@@ -611,7 +655,10 @@ static enum tutti_status prepare_rest(struct request *r, const struct model *mod
     int n_embedding = r->spec.embedding != TUTTI_EMBEDDING_NONE ? model_hidden_width(&model->desc) : 0;
     if (st != TUTTI_OK || n_scores + n_embedding == 0)
         return st;
-    st = prompt_results_new(&r->results, n_scores, n_embedding, err);
+    if (n_scores > 0)
+        st = hold_memory(r, limits, prompt_results_bytes(n_scores), err);
+    if (st == TUTTI_OK)
+        st = prompt_results_new(&r->results, n_scores, n_embedding, err);
     for (int i = 0; st == TUTTI_OK && i < n_scores; i++)
         r->results->scores[i].token = r->prompt[i];
     return st;

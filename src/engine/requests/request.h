@@ -47,6 +47,9 @@ struct request {
     struct share *share;   /* of its owner */
     uint64_t deadline_us;  /* time limit in the queue; 0: none */
     int64_t work;          /* counted as waiting (forecast.h); written by the thread that has the request */
+    struct request_memory *memory;  /* where held_bytes count */
+    atomic_int_fast64_t *own_bytes; /* the same of its owner; NULL: they are not counted */
+    int64_t held_bytes;
 
     /* Written by the prompt thread before the hand-over, then only read: */
     struct tutti_error refusal; /* status other than TUTTI_OK: the prompt cannot be used */
@@ -84,6 +87,13 @@ struct request {
     struct choice choices[];        /* [spec.n_choices] */
 };
 
+/* Memory that requests hold, from when they are prepared to their end, for more than their prompts: log-probabilities of prompt
+ * tokens, and beams. One owner (not 0) may hold a quarter of it. A request that needs little does not count. */
+struct request_memory {
+    atomic_int_fast64_t n_bytes; /* held */
+    int64_t limit;               /* at least four times what one request can need */
+};
+
 /* Limits of an engine for one request. */
 struct request_limits {
     int max_context; /* tokens of a sequence */
@@ -91,7 +101,8 @@ struct request_limits {
     /* Window slots, if there are fewer than pages: in total, those that a sequence may need for its
      * window, and those that the rows of a step may need. n_slots 0: each page has its own. */
     int n_slots, window_slots, step_slots;
-    int max_queue_ms; /* 0: no limit */
+    int max_queue_ms;              /* 0: no limit */
+    struct request_memory *memory; /* NULL: no limit */
 };
 
 /* Checks what a prompt is rendered from. TUTTI_E_ARGUMENT: the model has no chat format, or a
@@ -107,9 +118,13 @@ MUST_CHECK enum tutti_status request_new(struct request **out, const struct tutt
 void request_free(struct request *request); /* NULL is allowed */
 
 /* Fills prompt and n_prompt: renders and tokenizes. TUTTI_E_LIMIT: the prompt is longer than the
- * context allows, or its beams need more than the KV cache has. */
+ * context allows, or its beams need more than the KV cache has. TUTTI_E_BUSY: other requests hold the
+ * memory for log-probabilities of prompts and beams. */
 MUST_CHECK enum tutti_status request_prepare(struct request *request, const struct model *model,
                                              const struct request_limits *limits, struct tutti_error *err);
+
+/* The most that one request can need of struct request_memory. */
+int64_t request_most_memory(const struct request_limits *limits);
 
 /* Cost of preparing the prompt: its bytes and those of the stop strings, at least 1. */
 int64_t request_prompt_bytes(const struct request *request);

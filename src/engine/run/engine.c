@@ -22,6 +22,7 @@ enum {
     MIN_RECORDS = 4096,
     SHARE_OF_FREE =
         8, /* most choices of an owner / free places in the queue: some are always left for others */
+    LEAST_REQUEST_BYTES = 1 << 30,
     SCORE_ROWS = 32, /* rows of a step with logits of prompt tokens, in addition to one of each sequence */
 };
 static const double DEFAULT_SLOWDOWN = 2;
@@ -248,6 +249,15 @@ static bool runs_ahead(const struct tutti_engine *e)
            e->hooks.wait == model_wait && !e->hooks.never_ahead;
 }
 
+/* The limit of struct request_memory. */
+static int64_t request_bytes(const struct tutti_engine *e)
+{
+    int64_t least = 4 * request_most_memory(&e->limits);
+    if (e->hooks.request_bytes > 0)
+        return e->hooks.request_bytes;
+    return least > LEAST_REQUEST_BYTES ? least : LEAST_REQUEST_BYTES;
+}
+
 static enum tutti_status engine_reserve(struct tutti_engine *e, struct tutti_error *err)
 {
     uint64_t hash_seed;
@@ -299,7 +309,9 @@ static enum tutti_status engine_reserve(struct tutti_engine *e, struct tutti_err
         limits.window_slots = model_pages_of(e->model, window) + 1;
         limits.step_slots = model_pages_of(e->model, o->max_batch_tokens) + 1;
     }
+    limits.memory = &e->request_memory;
     e->limits = limits;
+    e->request_memory.limit = request_bytes(e);
     st = scheduler_new(&e->scheduler, &options, err);
     if (st == TUTTI_OK)
         st = reserve_draft(e, room.n_pages, hash_seed, err);
@@ -597,6 +609,7 @@ static enum tutti_status enqueue(struct tutti_engine *e, struct request *r, stru
         share_drop(&e->shares, r->share);
         return st;
     }
+    r->own_bytes = &r->share->held_bytes;
     int32_t slot = e->free_slots[--e->n_free_slots];
     r->serial = ++e->serial;
     r->id = r->serial * (uint64_t)e->n_slots + (uint64_t)slot;

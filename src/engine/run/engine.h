@@ -30,6 +30,7 @@ struct engine_hooks {
     bool never_ahead;      /* no step is submitted before the tokens of the last one are known */
     int spill_delay_us;    /* added to each read of the spill file */
     int spill_patience_us; /* struct spiller_options; 0: the default */
+    int64_t request_bytes; /* limit of struct request_memory; 0: the default */
 };
 
 /* tutti_engine_open() with hooks, which are copied; NULL: none. */

@@ -77,6 +77,7 @@ struct tutti_engine {
     int64_t n_alive;        /* request structs in memory */
     uint64_t serial;
     struct shares shares;
+    struct request_memory request_memory;
     struct request *prepared_head, *prepared_tail; /* queue to the text thread */
     bool is_draining, is_closing;
 

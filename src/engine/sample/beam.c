@@ -49,20 +49,26 @@ static void lay_out(struct beam_search *b, struct pool *pool)
     }
 }
 
+size_t beam_search_bytes(int n_beams, int n_candidates, int max_new)
+{
+    struct beam_search shape = { .n_beams = n_beams, .n_candidates = n_candidates, .max_new = max_new };
+    struct pool pool = { 0 };
+    lay_out(&shape, &pool);
+    return pool.is_too_large ? SIZE_MAX : pool.n_bytes;
+}
+
 enum tutti_status beam_search_new(struct beam_search **out, int n_beams, int n_candidates, int max_new,
                                   struct tutti_error *err)
 {
     struct beam_search shape = {
         .n_beams = n_beams, .n_candidates = n_candidates, .max_new = max_new, .n_live = 1
     };
-    struct pool pool = { 0 };
-    struct beam_search measured = shape;
-    lay_out(&measured, &pool);
-    struct beam_search *b = pool.is_too_large ? NULL : calloc(1, pool.n_bytes);
+    size_t n_bytes = beam_search_bytes(n_beams, n_candidates, max_new);
+    struct beam_search *b = n_bytes == SIZE_MAX ? NULL : calloc(1, n_bytes);
     if (!b)
         return error_set(err, TUTTI_E_MEMORY, "%d beams of %d tokens: out of memory", n_beams, max_new);
     *b = shape;
-    pool = (struct pool){ .at = (uint8_t *)b };
+    struct pool pool = { .at = (uint8_t *)b };
     lay_out(b, &pool);
     *out = b;
     return TUTTI_OK;

@@ -64,7 +64,8 @@ static inline struct beam *beam_of(const struct beam_search *search, const struc
 /* n_candidates: n_beams + the number of different stop tokens. */
 MUST_CHECK enum tutti_status beam_search_new(struct beam_search **out, int n_beams, int n_candidates,
                                              int max_new, struct tutti_error *err);
-void beam_search_free(struct beam_search *search); /* NULL is allowed */
+size_t beam_search_bytes(int n_beams, int n_candidates, int max_new); /* that it takes; SIZE_MAX: too much */
+void beam_search_free(struct beam_search *search);                    /* NULL is allowed */
 
 /* Chooses among the candidates of all live beams: fills next, moves finished ones to answers.
  * n_new: tokens of each answer, including the one chosen now; ids[i]: the n_new - 1 tokens before

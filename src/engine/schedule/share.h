@@ -22,8 +22,9 @@ struct share {
     int64_t n_choices; /* of requests whose last event was not sent */
 
     /* Any thread: */
-    atomic_int_fast64_t waiting; /* work (forecast.h) of its requests that have not started */
-    atomic_int_fast64_t debt;    /* tokens charged outside the queue, not yet added to service */
+    atomic_int_fast64_t waiting;    /* work (forecast.h) of its requests that have not started */
+    atomic_int_fast64_t debt;       /* tokens charged outside the queue, not yet added to service */
+    atomic_int_fast64_t held_bytes; /* struct request_memory, of its requests */
 
     /* Engine thread: */
     double service;     /* work started, divided by the weight */
