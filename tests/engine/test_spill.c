@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/rng.h"
+#include "base/system/clock.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -229,6 +230,43 @@ static void a_disk_that_does_not_answer_is_not_waited_for(void **state)
     tutti_engine_stats(engine, &stats);
     assert_int_equal(stats.n_restored_pages, 0);
     assert_true(talk_turn(engine, &first, 7) < 12 * 16); /* and the answer is right */
+    tutti_engine_close(engine);
+    mock_model_free(mock);
+}
+
+/* While the engine waits for the disk, a request in the queue still ends at its time limit. */
+static void a_time_limit_holds_while_pages_are_awaited(void **state)
+{
+    enum { LIMIT_MS = 100, SLOW_US = 600 * 1000, MANY_TRIES = 4 };
+    struct mock_model *mock = mock_model_new(N_CTX, false);
+    struct tutti_engine_options options = options_of(*state, 400);
+    struct engine_hooks hooks = { .spill_delay_us = SLOW_US };
+    options.max_seqs = 1;
+    tutti_engine *engine = mock_engine(mock, &options, &hooks);
+    struct talk first;
+    uint64_t us = UINT64_MAX;
+    for (int i = 0; i < MANY_TRIES && us >= SLOW_US / 2; i++) { /* the machine may be busy otherwise */
+        struct collect c[2];
+        struct tutti_request r = { .ids = first.ids, .n_ids = 5, .max_tokens = 1, .max_queue_ms = LIMIT_MS };
+        struct tutti_progress progress = { 0 };
+        tutti_sampling_init(&r.sampling, NULL);
+        talks_push_out(engine, &first);
+        talk_ask(&c[0], engine, &first, 7);
+        while (tutti_engine_progress(engine, c[0].id, &progress) && progress.phase == TUTTI_PHASE_WAITING)
+            usleep(1000);
+        assert_int_equal(progress.phase, TUTTI_PHASE_PREFILL);
+        uint64_t begin_us = clock_now_us();
+        collect_init(&c[1]);
+        collect_submit(&c[1], engine, &r);
+        collect_wait(&c[1]);
+        us = clock_now_us() - begin_us;
+        assert_int_equal(c[1].choices[0].error.status, TUTTI_E_TIMEOUT);
+        tutti_engine_cancel(engine, c[0].id);
+        collect_wait(&c[0]);
+        collect_clear(&c[0]);
+        collect_clear(&c[1]);
+    }
+    assert_in_range(us, LIMIT_MS * 1000 - 1000, SLOW_US / 2);
     tutti_engine_close(engine);
     mock_model_free(mock);
 }
@@ -548,6 +586,7 @@ int main(void)
         WITH_FOLDER(requests_may_end_while_their_pages_come),
         WITH_FOLDER(others_go_on_while_a_prompt_waits_for_the_disk),
         WITH_FOLDER(a_disk_that_does_not_answer_is_not_waited_for),
+        WITH_FOLDER(a_time_limit_holds_while_pages_are_awaited),
         WITH_FOLDER(another_model_finds_nothing),
         WITH_FOLDER(a_damaged_file_never_gives_a_wrong_answer),
         WITH_FOLDER(a_full_disk_costs_pages_alone),

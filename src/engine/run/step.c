@@ -347,13 +347,17 @@ static bool move_pages(struct tutti_engine *e)
 }
 
 /* Waits for pages on their way to or from the device, which ring no bell; else for the bell, with a timeout if pages are
- * awaited from the spill file. */
+ * awaited from the spill file, or if requests have a time limit while all sequences wait for their masks or pages. */
 static void wait_for_work(struct tutti_engine *e, unsigned ticket)
 {
+    const struct scheduler *s = e->scheduler;
     if (e->spiller && spiller_wait(e->spiller))
         return;
-    if (e->scheduler->n_restoring > 0)
-        (void)bell_wait_until(&e->engine_bell, ticket, clock_now_us() + LOOK_AGAIN_US);
+    uint64_t end_us = s->queue.n > 0 ? s->queue.next_deadline_us : UINT64_MAX;
+    uint64_t look_us = s->n_restoring > 0 ? clock_now_us() + LOOK_AGAIN_US : UINT64_MAX;
+    end_us = look_us < end_us ? look_us : end_us;
+    if (end_us < UINT64_MAX)
+        (void)bell_wait_until(&e->engine_bell, ticket, end_us);
     else
         bell_wait(&e->engine_bell, ticket);
 }
