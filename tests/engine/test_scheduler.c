@@ -347,6 +347,36 @@ static void a_preempted_sequence_moves_up_when_the_owners_others_end(void **stat
     bench_free(b);
 }
 
+/* An endless stream of better priority delays a preempted sequence, but does not stop it. */
+static void a_preempted_sequence_ages_like_a_request_that_waits(void **state)
+{
+    enum { TOKENS = 90, STREAM_TOKENS = 14, STEP_US = 100 * 1000 };
+    (void)state;
+    struct bench *b = bench_new((struct scheduler_options){
+        .max_seqs = 8, .max_batch_tokens = 256, .max_context = 112, .n_pages = 10 });
+    uint64_t preempted_us = 0;
+    add_for(b, 16, TOKENS, (struct place){ .owner = 1, .priority = 1 });
+    while (b->n_generated[0] < 60)
+        assert_true(step(b) > 0);
+    while (b->n_generated[0] < TOKENS) {
+        for (int owner = 2; owner <= 3; owner++)
+            if (!b->shares[owner].lanes)
+                add_for(b, 48, STREAM_TOKENS, (struct place){ .owner = owner });
+        assert_true(b->n_requests < MAX_REQUESTS - 2);
+        assert_true(step(b) > 0);
+        b->now_us += STEP_US;
+        if (b->s->n_preempted > 0 && preempted_us == 0)
+            preempted_us = b->now_us;
+    }
+    assert_true(preempted_us > 0);
+    assert_true(b->now_us - preempted_us > QUEUE_AGEING_US);
+    while (step(b) > 0)
+        ;
+    for (int i = 1; i < b->n_requests; i++)
+        assert_int_equal(b->n_generated[i], STREAM_TOKENS);
+    bench_free(b);
+}
+
 static void two_floods_get_tokens_by_their_weights(void **state)
 {
     (void)state;
@@ -552,6 +582,7 @@ int main(void)
         cmocka_unit_test(an_owner_leaves_a_sixteenth_of_the_slots_to_others),
         cmocka_unit_test(preempted_sequences_of_a_flood_come_after_anothers_request),
         cmocka_unit_test(a_preempted_sequence_moves_up_when_the_owners_others_end),
+        cmocka_unit_test(a_preempted_sequence_ages_like_a_request_that_waits),
         cmocka_unit_test(two_floods_get_tokens_by_their_weights),
         cmocka_unit_test(a_worse_priority_gives_way_whoever_came_first),
         cmocka_unit_test(a_long_prompt_lets_short_ones_pass),

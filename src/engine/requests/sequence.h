@@ -29,6 +29,7 @@ struct sequence {
     uint64_t turn;            /* of its prefill: the smaller goes first */
     int n_turn;               /* tokens prefilled in that turn */
     uint64_t turn_us;         /* when its last turn ended, or when it started */
+    uint64_t preempted_us;    /* when it was preempted last */
     bool is_fresh;            /* no row of it was planned since it was admitted */
 
     int32_t *ids;          /* [max_context] prompt, then answer */
@@ -70,13 +71,13 @@ struct sequence {
     uint64_t queue_us, ttft_us, last_token_us;
 };
 
-/* The bits of order that hold the rank. */
-enum { SEQUENCE_RANK_SHIFT = 49, SEQUENCE_MOST_RANK = 127 };
+/* The bits of order: 8 for the priority, 7 for the rank, the rest for the number. */
+enum { SEQUENCE_PRIORITY_SHIFT = 56, SEQUENCE_RANK_SHIFT = 49, SEQUENCE_MOST_RANK = 127 };
 
-/* Identifies it among successive sequences of its slot: its order without the rank, which changes. */
+/* Identifies it among successive sequences of its slot: its order without priority and rank, which change. */
 static inline uint64_t sequence_number(const struct sequence *seq)
 {
-    return seq->order & ~((uint64_t)SEQUENCE_MOST_RANK << SEQUENCE_RANK_SHIFT);
+    return seq->order & ((UINT64_C(1) << SEQUENCE_RANK_SHIFT) - 1);
 }
 
 /* True: it has pages, and takes part in steps. */

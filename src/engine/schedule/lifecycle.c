@@ -164,7 +164,13 @@ static uint64_t rank_bits(int rank)
 static uint64_t order_of(const struct request *r)
 {
     uint64_t class = (uint64_t)(r->spec.priority - TUTTI_PRIORITY_FIRST);
-    return class << 56 | rank_bits(r->share->n_slots) | (r->serial * LIMIT_CHOICES + (uint64_t)r->n_started);
+    return class << SEQUENCE_PRIORITY_SHIFT | rank_bits(r->share->n_slots) |
+           (r->serial * LIMIT_CHOICES + (uint64_t)r->n_started);
+}
+
+static void set_order(struct sequence *seq, uint64_t class)
+{
+    seq->order = class << SEQUENCE_PRIORITY_SHIFT | rank_bits(seq->rank) | sequence_number(seq);
 }
 
 /* n sequences of this rank have ended, and the owner's later ones move up. Otherwise an endless stream of first requests of
@@ -176,7 +182,31 @@ static void move_up(struct scheduler *s, const struct share *share, int rank, in
         if (seq->state == SEQUENCE_FREE || seq->request->share != share || seq->rank < rank)
             continue;
         seq->rank -= n;
-        seq->order = sequence_number(seq) | rank_bits(seq->rank);
+        set_order(seq, seq->order >> SEQUENCE_PRIORITY_SHIFT);
+    }
+}
+
+void lifecycle_age_preempted(struct scheduler *s)
+{
+    int best = request_queue_best_priority(&s->queue);
+    if (s->n_preempted == 0)
+        return;
+    for (int i = 0; i < s->options.max_seqs; i++)
+        if (s->seqs[i].state != SEQUENCE_FREE && s->seqs[i].request->spec.priority < best)
+            best = s->seqs[i].request->spec.priority;
+    for (int i = 0; i < s->options.max_seqs; i++) {
+        struct sequence *seq = &s->seqs[i];
+        if (seq->state != SEQUENCE_PREEMPTED)
+            continue;
+        int priority = aged_priority(seq->request->spec.priority, best, seq->preempted_us, s->now_us);
+        uint64_t class = (uint64_t)(priority - TUTTI_PRIORITY_FIRST);
+        if (class >= seq->order >> SEQUENCE_PRIORITY_SHIFT)
+            continue;
+        struct sequence *sibling = seq;
+        do { /* the last of them by order would preempt all */
+            set_order(sibling, class);
+            sibling = sibling->sibling;
+        } while (sibling != seq);
     }
 }
 
@@ -366,6 +396,7 @@ static void preempt_one(struct scheduler *s, struct sequence *seq)
     leave_step(s, seq);
     drop_pages(s, seq);
     enter(s, seq, SEQUENCE_PREEMPTED);
+    seq->preempted_us = s->now_us;
     seq->n_planned = seq->n_drafts = 0;
     s->n_preemptions++;
 }

@@ -78,6 +78,9 @@ void scheduler_finish(struct scheduler *s, struct sequence *seq);
 bool lifecycle_may_start(const struct scheduler *s, const struct request *r);
 /* Whether a request comes before a preempted sequence: of another owner, who has more sequences, or worse priority. */
 bool lifecycle_is_before(const struct request *r, const struct sequence *seq);
+/* Preempted sequences gain priorities with time, as requests in the queue do, and keep them: an endless stream of better priority
+ * delays them, but does not stop them. */
+void lifecycle_age_preempted(struct scheduler *s);
 /* Starts a request: gives it its slots, and pages for its prompt. NULL: not now. */
 struct sequence *lifecycle_start(struct scheduler *s, struct request *r);
 /* Takes the pages of a sequence that starts or was preempted, and runs it. False: not now. */

@@ -75,6 +75,7 @@ static bool may_start(const void *user, const struct request *r)
  * before preempted sequences of another owner who has more of them. */
 static void admit(struct scheduler *s)
 {
+    lifecycle_age_preempted(s);
     for (;;) {
         struct sequence *seq = first_preempted(s);
         struct request *r = request_queue_best(&s->queue, s->now_us, may_start, s);

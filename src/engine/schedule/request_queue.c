@@ -118,13 +118,19 @@ static bool is_before(const struct lane *a, const struct lane *b, int best, uint
     return a->head->serial < b->head->serial;
 }
 
+int request_queue_best_priority(const struct request_queue *queue)
+{
+    int best = TUTTI_PRIORITY_LAST;
+    for (const struct lane *lane = queue->first; lane; lane = lane->next)
+        best = lane->priority < best ? lane->priority : best;
+    return best;
+}
+
 struct request *request_queue_best(const struct request_queue *queue, uint64_t now_us,
                                    may_start_fn *may_start, const void *user)
 {
     const struct lane *next = NULL;
-    int best = TUTTI_PRIORITY_LAST;
-    for (const struct lane *lane = queue->first; lane; lane = lane->next)
-        best = lane->priority < best ? lane->priority : best;
+    int best = request_queue_best_priority(queue);
     for (const struct lane *lane = queue->first; lane; lane = lane->next)
         if ((!next || is_before(lane, next, best, now_us)) && (!may_start || may_start(user, lane->head)))
             next = lane;

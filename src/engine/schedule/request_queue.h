@@ -58,6 +58,9 @@ void request_queue_add(struct request_queue *queue, struct request *r);
 /* Does nothing if the request is not in the queue. */
 void request_queue_remove(struct request_queue *queue, struct request *r);
 
+/* Of the requests in the queue; TUTTI_PRIORITY_LAST: there is none. */
+int request_queue_best_priority(const struct request_queue *queue);
+
 /* The next request of those that may_start() allows (NULL: all); NULL: there is none. It is called with the first request of
  * each lane. */
 typedef bool may_start_fn(const void *user, const struct request *r);

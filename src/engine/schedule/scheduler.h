@@ -7,8 +7,8 @@
  * that a long prompt delays short ones little. While prompts wait for prefill, a quarter of the
  * rows is reserved for them, so neither kind starves the other. pace.h limits prefill further.
  *
- * A prompt in prefill ages like one in the queue (request_queue.h): it gains one priority for each
- * QUEUE_AGEING_US since its last turn. So an endless stream of prompts of better priority delays it,
+ * A prompt in prefill ages like one in the queue (request_queue.h), and so does a preempted sequence: it gains one priority for each
+ * QUEUE_AGEING_US since its last turn, or since it was preempted. So an endless stream of prompts of better priority delays it,
  * but does not stop it.
  *
  * Admission. The queue decides which request starts next. A request starts only when the next step
