@@ -335,6 +335,38 @@ static void choices_without_a_slot_are_queued_once_if_the_prompt_is_computed_aga
     bench_free(&b);
 }
 
+static void cached_tokens_are_counted_once_if_the_prompt_is_prefilled_again(void **state)
+{
+    (void)state;
+    enum { PROMPT = 5 * PAGE, CACHED = 4 * PAGE }; /* the last token is computed */
+    struct bench b = bench_new((struct scheduler_options){ .max_seqs = 2, .n_pages = 20 });
+    int32_t pages[20];
+    add(&b, PROMPT, 1, 0);
+    compute(&b, 64);
+    compute(&b, PROMPT - 64);
+    scheduler_finish(b.s, b.s->entries[0].seq);
+    add(&b, PROMPT, 1, 0);
+    memcpy(b.prompts[1], b.prompts[0], PROMPT * sizeof *b.prompts[0]);
+    assert_true(scheduler_plan(b.s, 1));
+    struct sequence *seq = b.s->entries[0].seq;
+    assert_int_equal(seq->n_cached, CACHED);
+    lifecycle_preempt_last(b.s);
+    assert_true(kv_pool_take(b.s->pool, 20, pages)); /* evicts all */
+    kv_pool_drop(b.s->pool, pages, 20, 0);
+    /* Another one computes the pages first, and the sequence takes them over. */
+    add(&b, PROMPT, 1, 0)->spec.priority = TUTTI_PRIORITY_FIRST;
+    memcpy(b.prompts[2], b.prompts[0], PROMPT * sizeof *b.prompts[0]);
+    compute(&b, 64);
+    assert_ptr_not_equal(b.s->entries[0].seq, seq);
+    assert_int_equal(b.s->n_entries, 1);
+    compute(&b, 2 * PAGE);
+    assert_int_equal(seq->state, SEQUENCE_COMPUTED);
+    assert_int_equal(seq->n_cached, CACHED);
+    for (int i = 1; i >= 0; i--)
+        scheduler_finish(b.s, b.s->entries[i].seq);
+    bench_free(&b);
+}
+
 static void a_recomputed_sequence_is_in_prefill_again(void **state)
 {
     (void)state;
@@ -417,6 +449,7 @@ int main(void)
         cmocka_unit_test(a_late_mask_takes_the_last_row_back),
         cmocka_unit_test(a_step_is_planned_while_tokens_are_drawn),
         cmocka_unit_test(choices_without_a_slot_are_queued_once_if_the_prompt_is_computed_again),
+        cmocka_unit_test(cached_tokens_are_counted_once_if_the_prompt_is_prefilled_again),
         cmocka_unit_test(a_recomputed_sequence_is_in_prefill_again),
         cmocka_unit_test(any_other_transition_ends_the_program),
     };

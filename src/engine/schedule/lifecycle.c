@@ -110,7 +110,7 @@ static int n_cacheable(const struct sequence *seq)
 static void count_cached_page(const struct scheduler *s, struct sequence *seq)
 {
     seq->n_computed += s->page_tokens;
-    if (seq->n_ids == seq->n_prompt)
+    if (seq->n_ids == seq->n_prompt && !seq->was_preempted)
         seq->n_cached += s->page_tokens;
 }
 
@@ -250,6 +250,7 @@ static void set_up(struct scheduler *s, struct sequence *seq, struct request *r)
     seq->n_passed = 0;
     seq->queue_us = seq->ttft_us = seq->last_token_us = 0;
     seq->is_fresh = true;
+    seq->was_preempted = false;
     seq->n_drafts = 0;
     seq->source = -1;
     seq->needs_host = false;
@@ -397,6 +398,7 @@ static void preempt_one(struct scheduler *s, struct sequence *seq)
     drop_pages(s, seq);
     enter(s, seq, SEQUENCE_PREEMPTED);
     seq->preempted_us = s->now_us;
+    seq->was_preempted = true;
     seq->n_planned = seq->n_drafts = 0;
     s->n_preemptions++;
 }
