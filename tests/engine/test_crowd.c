@@ -16,6 +16,8 @@ enum {
     PAGE = 16,
     MAX_CONTEXT = 96,
     N_PAGES = 26,
+    WINDOW = 24,  /* positions that a row attends to in layers with a window */
+    N_SLOTS = 16, /* of these layers: three beams, and the rows of a step */
     MAX_SEQS = 8,
     MAX_ROWS = 48,
     MAX_LIVE = 24,
@@ -31,7 +33,7 @@ enum {
 struct written {
     struct sequence *seq;
     int pos, source;
-    int32_t token, page, page_before;
+    int32_t token, page, page_before, slot;
     uint64_t salt;
 };
 
@@ -39,7 +41,7 @@ struct crowd {
     struct scheduler *s;
     struct share shares[N_OWNERS];
     struct request *live[MAX_LIVE];
-    uint64_t content[N_PAGES][PAGE];
+    uint64_t content[N_PAGES][PAGE], windows[N_PAGES][PAGE]; /* windows: by slot */
     struct written rows[MAX_ROWS];
     int n_rows;
     uint64_t random, serial, now_us;
@@ -185,6 +187,28 @@ static void time_out(void *user, struct request *r)
 
 /* ---- pages ---- */
 
+/* Where a step writes and reads a position in layers with a window. */
+static int32_t slot_of(const struct crowd *c, const struct sequence *seq, int pos)
+{
+    int32_t slot = c->s->options.window > 0 ? seq->window_table[pos / PAGE]
+                                            : kv_pool_slot(c->s->pool, seq->page_table[pos / PAGE]);
+    assert_in_range(slot, 0, c->s->options.n_slots - 1);
+    return slot;
+}
+
+/* What rows from position n on read of the positions before it. */
+static void check_reads(const struct crowd *c, const struct sequence *seq, int n)
+{
+    uint64_t hash = salt_of(seq->request);
+    for (int pos = 0; pos < n; pos++) {
+        hash = hash_of(hash, seq->ids[pos]);
+        if (c->content[seq->page_table[pos / PAGE]][pos % PAGE] != hash)
+            fail_msg("position %d of %d has other keys and values", pos, n);
+        if (pos > n - WINDOW && c->windows[slot_of(c, seq, pos)][pos % PAGE] != hash)
+            fail_msg("position %d of %d has other keys and values in layers with a window", pos, n);
+    }
+}
+
 static bool submit(struct crowd *c)
 {
     struct scheduler *s = c->s;
@@ -192,11 +216,15 @@ static bool submit(struct crowd *c)
     if (!scheduler_plan(s, c->now_us))
         return false;
     c->n_copied += s->n_copies;
-    for (int i = 0; i < s->n_copies; i++)
-        memcpy(c->content[s->copies[i].dst], c->content[s->copies[i].src], sizeof c->content[0]);
+    for (int i = 0; i < s->n_copies; i++) {
+        const struct page_copy *copy = &s->copies[i];
+        memcpy(c->content[copy->dst], c->content[copy->src], sizeof c->content[0]);
+        memcpy(c->windows[copy->window_dst], c->windows[copy->window_src], sizeof c->windows[0]);
+    }
     c->n_rows = s->step.n_rows;
     for (int i = 0, row = 0; i < s->n_entries; i++) {
         struct sequence *seq = s->entries[i].seq;
+        check_reads(c, seq, s->step.positions[row]);
         for (int k = 0; k < s->entries[i].n_rows; k++, row++) {
             int pos = s->step.positions[row];
             assert_false(kv_pool_is_shared(s->pool, seq->page_table[pos / PAGE]));
@@ -205,6 +233,7 @@ static bool submit(struct crowd *c)
                                              .source = s->token_sources[row],
                                              .token = s->step.token_ids[row],
                                              .page = seq->page_table[pos / PAGE],
+                                             .slot = slot_of(c, seq, pos),
                                              .page_before = pos > 0 ? seq->page_table[(pos - 1) / PAGE] : -1,
                                              .salt = salt_of(seq->request) };
         }
@@ -221,7 +250,7 @@ static void compute_rows(struct crowd *c)
         uint64_t before = w->pos > 0 ? c->content[w->page_before][(w->pos - 1) % PAGE] : w->salt;
         bool is_known = w->source < 0 || is_in_flight(c, w->seq);
         int32_t token = w->source < 0 ? w->token : is_known ? w->seq->ids[w->pos] : -7;
-        c->content[w->page][w->pos % PAGE] = hash_of(before, token);
+        c->content[w->page][w->pos % PAGE] = c->windows[w->slot][w->pos % PAGE] = hash_of(before, token);
     }
     c->n_rows = 0;
 }
@@ -414,7 +443,8 @@ static void crowd_run(uint64_t seed, struct scheduler_options options, struct cr
     options.max_context = MAX_CONTEXT;
     options.max_batch_tokens = options.max_outputs = MAX_ROWS;
     options.page_tokens = PAGE;
-    options.n_pages = options.n_slots = N_PAGES;
+    options.n_pages = N_PAGES;
+    options.n_slots = options.window > 0 ? N_SLOTS : N_PAGES;
     assert_int_equal(scheduler_new(&c->s, &options, NULL), TUTTI_OK);
     for (int i = 0; i < N_OWNERS; i++)
         c->shares[i] = (struct share){ .owner = (uint64_t)i, .weight = 1 };
@@ -459,6 +489,7 @@ static void random_use_with_drafts_loses_nothing(void **state)
         crowd_run(seed,
                   (struct scheduler_options){ .max_lookup_tokens = MAX_DRAFTS,
                                               .forces_drafts = true,
+                                              .window = seed % 4 < 2 ? WINDOW : 0,
                                               .no_prefix_cache = seed % 2 == 0 },
                   &c);
         for (int i = 0; i < N_MOMENTS; i++)
@@ -476,7 +507,10 @@ static void random_use_of_steps_planned_ahead_loses_nothing(void **state)
     static struct crowd c;
     int n_cancelled[N_MOMENTS] = { 0 };
     for (uint64_t seed = FIRST_SEED; seed <= LAST_SEED; seed++) {
-        crowd_run(seed, (struct scheduler_options){ .runs_ahead = true, .no_prefix_cache = seed % 2 == 0 },
+        crowd_run(seed,
+                  (struct scheduler_options){ .runs_ahead = true,
+                                              .window = seed % 4 < 2 ? WINDOW : 0,
+                                              .no_prefix_cache = seed % 2 == 0 },
                   &c);
         for (int i = 0; i < N_MOMENTS; i++)
             n_cancelled[i] += c.n_cancelled[i];

@@ -28,7 +28,8 @@ static struct bench bench_new(struct scheduler_options options)
     options.page_tokens = PAGE;
     options.max_context = MAX_CONTEXT;
     options.max_batch_tokens = options.max_outputs = 64;
-    options.n_slots = options.n_pages;
+    if (options.n_slots == 0)
+        options.n_slots = options.n_pages;
     assert_int_equal(scheduler_new(&b.s, &options, NULL), TUTTI_OK);
     return b;
 }
@@ -175,6 +176,37 @@ static void choices_share_the_prompt_and_those_without_a_slot_return_to_the_queu
     scheduler_finish(b.s, first);
     scheduler_finish(b.s, third);
     bench_free(&b);
+}
+
+/* The pool is empty, and the choice that is preempted was the other one that had the page. Then there is nothing to copy. */
+static void a_page_is_ones_own_when_its_other_holder_is_preempted(void **state)
+{
+    (void)state;
+    for (int n_slots = 6; n_slots <= 8;
+         n_slots += 2) { /* of the layers with a window: fewer than pages, or as many */
+        struct bench b = bench_new((struct scheduler_options){
+            .max_seqs = 2, .n_pages = 8, .n_slots = n_slots, .window = n_slots < 8 ? 16 : 0 });
+        int32_t rest[6];
+        add(&b, 20, 2, 0);
+        compute(&b, 20);
+        struct sequence *first = b.s->entries[0].seq, *second = scheduler_fork(b.s, first);
+        commit_one(&b, first, 1);
+        commit_one(&b, second, 2);
+        assert_true(kv_pool_is_shared(b.s->pool, first->page_table[1]));
+        assert_true(kv_pool_take(b.s->pool, 6, rest));
+        int32_t page = first->page_table[1], slot = kv_pool_slot(b.s->pool, page);
+        compute(&b, 1);
+        assert_int_equal(second->state, SEQUENCE_PREEMPTED);
+        assert_int_equal(b.s->n_copies, 0);
+        assert_int_equal(first->page_table[1], page);
+        assert_int_equal(kv_pool_slot(b.s->pool, page), slot);
+        commit_one(&b, first, 1);
+        kv_pool_drop(b.s->pool, rest, 6, 0);
+        audit(&b);
+        scheduler_finish(b.s, first);
+        scheduler_finish(b.s, second);
+        bench_free(&b);
+    }
 }
 
 static void siblings_take_slots_give_way_and_finish_together(void **state)
@@ -445,6 +477,7 @@ int main(void)
         cmocka_unit_test(a_commit_keeps_the_accepted_drafts_and_drops_the_others),
         cmocka_unit_test(an_answer_may_end_with_accepted_drafts_alone),
         cmocka_unit_test(choices_share_the_prompt_and_those_without_a_slot_return_to_the_queue),
+        cmocka_unit_test(a_page_is_ones_own_when_its_other_holder_is_preempted),
         cmocka_unit_test(siblings_take_slots_give_way_and_finish_together),
         cmocka_unit_test(a_late_mask_takes_the_last_row_back),
         cmocka_unit_test(a_step_is_planned_while_tokens_are_drawn),

@@ -314,7 +314,8 @@ static bool drop_all_drafts(struct scheduler *s)
     return is_any;
 }
 
-/* Takes a page with a slot, or only a slot if the sequence's page has none. False: the pool is empty. */
+/* Takes a page with a slot, or only a slot if the sequence's page has none, or nothing if the sequence has both since others that
+ * shared the page were preempted. False: the pool is empty. */
 static bool take_page(struct scheduler *s, const struct sequence *seq, int page, int32_t *page_id)
 {
     bool has_page = page < seq->n_pages && !kv_pool_is_shared(s->pool, seq->page_table[page]);
@@ -322,7 +323,7 @@ static bool take_page(struct scheduler *s, const struct sequence *seq, int page,
         *page_id = seq->page_table[page];
     else if (!kv_pool_take(s->pool, 1, page_id))
         return false;
-    if (kv_pool_take_slot(s->pool, *page_id))
+    if ((has_page && kv_pool_slot(s->pool, *page_id) >= 0) || kv_pool_take_slot(s->pool, *page_id))
         return true;
     if (!has_page)
         kv_pool_drop(s->pool, page_id, 1, 0);
@@ -332,7 +333,7 @@ static bool take_page(struct scheduler *s, const struct sequence *seq, int page,
 static void give_page(struct scheduler *s, struct sequence *seq, int page, int32_t page_id)
 {
     if (page < seq->n_pages && seq->page_table[page] == page_id)
-        return; /* it has its slot now */
+        return; /* it is its own, and has its slot now */
     if (page >= seq->n_pages) {
         seq->page_table[seq->n_pages++] = page_id;
         return;
