@@ -15,7 +15,7 @@ enum { PAGE = 16, MAX_CONTEXT = 128, MAX_REQUESTS = 8, VOCAB = 4 };
 
 struct bench {
     struct scheduler *s;
-    struct share share;
+    struct share share, other;
     struct request *requests[MAX_REQUESTS];
     int32_t *prompts[MAX_REQUESTS];
     int n_requests;
@@ -50,7 +50,8 @@ static void bench_free(struct bench *b)
 }
 
 /* Queues a request whose prompt repeats the same VOCAB tokens. */
-static struct request *add(struct bench *b, int n_prompt, int n_choices, int n_beams)
+static struct request *add_for(struct bench *b, struct share *share, int priority, int n_prompt,
+                               int n_choices, int n_beams)
 {
     int i = b->n_requests++;
     struct request *r = calloc(1, sizeof *r + (size_t)n_choices * sizeof(struct choice));
@@ -64,13 +65,19 @@ static struct request *add(struct bench *b, int n_prompt, int n_choices, int n_b
     r->n_prompt = n_prompt;
     r->spec.n_choices = n_choices;
     r->spec.weight = 1;
-    r->share = &b->share;
+    r->spec.priority = priority;
+    r->share = share;
     if (n_beams > 0)
         assert_int_equal(beam_search_new(&r->beams, n_beams, n_beams, 10, NULL), TUTTI_OK);
     b->requests[i] = r;
     b->prompts[i] = prompt;
     scheduler_add(b->s, r);
     return r;
+}
+
+static struct request *add(struct bench *b, int n_prompt, int n_choices, int n_beams)
+{
+    return add_for(b, &b->share, 0, n_prompt, n_choices, n_beams);
 }
 
 static void audit(struct bench *b)
@@ -386,7 +393,7 @@ static void cached_tokens_are_counted_once_if_the_prompt_is_prefilled_again(void
     assert_true(kv_pool_take(b.s->pool, 20, pages)); /* evicts all */
     kv_pool_drop(b.s->pool, pages, 20, 0);
     /* Another one computes the pages first, and the sequence takes them over. */
-    add(&b, PROMPT, 1, 0)->spec.priority = TUTTI_PRIORITY_FIRST;
+    add_for(&b, &b.share, TUTTI_PRIORITY_FIRST, PROMPT, 1, 0);
     memcpy(b.prompts[2], b.prompts[0], PROMPT * sizeof *b.prompts[0]);
     compute(&b, 64);
     assert_ptr_not_equal(b.s->entries[0].seq, seq);
@@ -397,6 +404,35 @@ static void cached_tokens_are_counted_once_if_the_prompt_is_prefilled_again(void
     for (int i = 1; i >= 0; i--)
         scheduler_finish(b.s, b.s->entries[i].seq);
     bench_free(&b);
+}
+
+/* A request comes before the sequences, but needs slots that only they can free. */
+static void preempted_sequences_run_if_the_next_request_lacks_slots(void **state)
+{
+    (void)state;
+    for (int n_beams = 0; n_beams <= 2; n_beams += 2) { /* of one choice, or of two beams */
+        struct bench b = bench_new(
+            (struct scheduler_options){ .max_seqs = 2, .n_pages = 20, .runs_ahead = true });
+        struct sequence *seqs[2];
+        for (int i = 0; i < 2; i++)
+            add(&b, 15, 1, 0);
+        compute(&b, 30);
+        for (int i = 0; i < 2; i++) {
+            seqs[i] = b.s->entries[i].seq;
+            scheduler_assume(b.s, seqs[i], i);
+        }
+        scheduler_redraw(b.s, seqs[0]);
+        scheduler_redraw(b.s, seqs[1]);
+        if (n_beams > 0)
+            scheduler_finish(b.s, seqs[0]); /* one slot is free, and two are needed */
+        add_for(&b, &b.other, TUTTI_PRIORITY_FIRST, 20, 1, n_beams);
+        compute(&b, n_beams > 0 ? 15 : 30);
+        for (int i = n_beams > 0; i < 2; i++)
+            scheduler_finish(b.s, seqs[i]);
+        compute(&b, 20);
+        scheduler_finish(b.s, b.s->entries[0].seq);
+        bench_free(&b);
+    }
 }
 
 static void a_recomputed_sequence_is_in_prefill_again(void **state)
@@ -483,6 +519,7 @@ int main(void)
         cmocka_unit_test(a_step_is_planned_while_tokens_are_drawn),
         cmocka_unit_test(choices_without_a_slot_are_queued_once_if_the_prompt_is_computed_again),
         cmocka_unit_test(cached_tokens_are_counted_once_if_the_prompt_is_prefilled_again),
+        cmocka_unit_test(preempted_sequences_run_if_the_next_request_lacks_slots),
         cmocka_unit_test(a_recomputed_sequence_is_in_prefill_again),
         cmocka_unit_test(any_other_transition_ends_the_program),
     };

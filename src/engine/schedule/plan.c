@@ -79,7 +79,9 @@ static void admit(struct scheduler *s)
     for (;;) {
         struct sequence *seq = first_preempted(s);
         struct request *r = request_queue_best(&s->queue, s->now_us, may_start, s);
-        bool is_request = r && (!seq || lifecycle_is_before(r, seq));
+        /* A request that lacks slots gets them only when the sequences that have them end. */
+        bool has_slots = r && request_n_slots(r) <= s->options.max_seqs - s->n_taken;
+        bool is_request = r && (!seq || (has_slots && lifecycle_is_before(r, seq)));
         if (!seq && !r)
             return;
         if (is_request ? !has_rows_next(s, r) || !begin_request(s, r) : !lifecycle_run(s, seq))
