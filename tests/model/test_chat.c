@@ -388,6 +388,11 @@ static void a_template_gets_calls_as_it_prints_them(void **state)
                     CALL(messages), PARTS("{\"a\": 1}"));
     expect_template("{{ '' + messages[-1].tool_calls[0].function.arguments if messages[-1].tool_calls }}",
                     CALL(messages), PARTS("{\"a\": 1}"));
+    messages[1].tool_calls = /* beyond 64 bits */
+        "[{\"function\": {\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 100000000000000000000000}\"}}]";
+    expect_template(
+        "{% for k, v in messages[-1].tool_calls[0].function.arguments.items() %}{{ k }}={{ v }}{% endfor %}",
+        CALL(messages), PARTS("a=1e+23"));
 }
 
 /* The second one has the shape of Llama Guard 3's. */

@@ -559,6 +559,47 @@ static void every_published_form_is_parsed(void **state)
     }
 }
 
+/* Amounts of a currency and identifiers have more than 64 bits; digits that begin with 0 are a text where the
+ * schema allows one. */
+static void digits_are_passed_on_as_they_are_written(void **state)
+{
+#define LONG "100000000000000000000000"
+    static const struct {
+        const char *form, *text, *arguments;
+    } CASES_OF_DIGITS[] = {
+        { "hermes", "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": " LONG "}}</tool_call>",
+          "{\"a\": " LONG "}" },
+        { "hermes", "<tool_call>{\"arguments\": {\"a\": [-" LONG "]} , \"name\": \"f\"}</tool_call>",
+          "{\"a\": [-" LONG "]}" },
+        { "hermes", "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": " LONG "}\"}</tool_call>",
+          "{\"a\": " LONG "}" },
+        { "mistral", "[TOOL_CALLS]f[ARGS]{\"a\": " LONG "}", "{\"a\": " LONG "}" },
+        { "llama-3", "{\"name\": \"f\", \"parameters\": {\"a\": " LONG "}}", "{\"a\": " LONG "}" },
+        { "pythonic", "[f(x=1, a = " LONG ")]", "{\"x\":1,\"a\": " LONG "}" },
+        { "qwen3-coder",
+          "<tool_call>\n<function=get_weather>\n<parameter=days>\n" LONG
+          "\n</parameter>\n</function>\n</tool_call>",
+          "{\"days\":" LONG "}" },
+        { "qwen3-coder",
+          "<tool_call>\n<function=f>\n<parameter=code>\n01234\n</parameter>\n</function>\n</tool_call>",
+          "{\"code\":\"01234\"}" },
+        { "qwen3-coder",
+          "<tool_call>\n<function=get_weather>\n<parameter=days>\n03\n</parameter>\n</function>\n</"
+          "tool_call>",
+          "{\"days\":3}" },
+    };
+    size_t n_deltas;
+    (void)state;
+    for (size_t i = 0; i < sizeof CASES_OF_DIGITS / sizeof *CASES_OF_DIGITS; i++)
+        for (size_t step = 1; step < 400; step *= 7) {
+            char *arguments = streamed_arguments(CASES_OF_DIGITS[i].form, CASES_OF_DIGITS[i].text, step,
+                                                 &n_deltas);
+            assert_string_equal(arguments, CASES_OF_DIGITS[i].arguments);
+            free(arguments);
+        }
+#undef LONG
+}
+
 /* JSON's readers do not take them as keys. */
 static void names_with_zero_bytes_are_no_call(void **state)
 {
@@ -595,6 +636,7 @@ int main(void)
         cmocka_unit_test(values_without_quotes_are_streamed),
         cmocka_unit_test(long_answers_are_read_once),
         cmocka_unit_test(every_published_form_is_parsed),
+        cmocka_unit_test(digits_are_passed_on_as_they_are_written),
         cmocka_unit_test(names_with_zero_bytes_are_no_call),
         cmocka_unit_test(unknown_forms_are_refused),
     };

@@ -193,3 +193,16 @@ def test_large_and_odd_requests_are_answered(mock):
     refused(reply, 400, "invalid_request_error", "nests deeper")
     assert ask(mock, **{f"field{i}": None for i in range(2000)}).status_code == 400
     assert ask(mock).status_code == 200
+
+
+@pytest.mark.parametrize("form,call", [
+    ("hermes", '<tool_call>{"name": "f", "arguments": {"wei": 10000000000000000000000}}</tool_call>'),
+    ("qwen3-coder", "<tool_call><function=f><parameter=wei>\n10000000000000000000000\n</parameter></function></tool_call>")])
+def test_a_call_with_an_integer_beyond_64_bits_keeps_its_arguments(form, call):
+    with mock_model(MOCK_TOOL_FORM=form) as url:
+        reply = ask(url.removesuffix("/v1/chat/completions"), messages=[user({"type": "text", "text": call})], max_tokens=99, tools=[TOOL]).json()
+        assert reply["stop_reason"] == "tool_use" and reply["content"][-1]["input"] == {"wei": 10**22}, reply
+        body = {"model": "mock", "messages": [{"role": "user", "content": call}], "tools": [{"type": "function", "function": {"name": "f"}}]}
+        choice = requests.post(url, json=body, timeout=PATIENCE).json()["choices"][0]
+        assert choice["finish_reason"] == "tool_calls"
+        assert json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"]) == {"wei": 10**22}

@@ -2,6 +2,8 @@
  * share. */
 #include "model/chat/chat.h"
 
+#include "base/json/json_wide.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -201,9 +203,10 @@ static json_t *read_call(const json_t *entry)
 {
     const json_t *function = chat_tool_function(entry), *arguments = json_object_get(function, "arguments");
     json_t *parsed = NULL;
+    json_error_t why;
     if (json_is_string(arguments))
-        parsed = json_loadb(json_string_value(arguments), json_string_length(arguments), JSON_ALLOW_NUL,
-                            NULL);
+        parsed = json_load_wide(json_string_value(arguments), json_string_length(arguments), JSON_ALLOW_NUL,
+                                &why);
     if (!json_is_object(parsed)) {
         json_decref(parsed);
         parsed = arguments ? json_incref((json_t *)(uintptr_t)arguments) : json_object();

@@ -3,6 +3,7 @@
 
 #include "base/bytes.h"
 #include "base/json/json_print.h"
+#include "base/json/json_wide.h"
 #include "base/utf8.h"
 #include "model/chat/calls/call_forms.h"
 #include "model/chat/reasoning.h"
@@ -107,7 +108,8 @@ static bool set_text(json_t *object, const char *key, const char *text)
     return !text || json_object_set_new(object, key, json_of_text(text, strlen(text))) == 0;
 }
 
-/* OpenAI's arguments are JSON as text; most templates print an object as JSON themselves. */
+/* OpenAI's arguments are JSON as text; most templates print an object as JSON themselves. Integers beyond 64 bits
+ * become the nearest double: templates that list the arguments refuse a text. */
 static json_t *calls_for_template(const json_t *calls, bool as_text)
 {
     json_t *out = json_array();
@@ -120,8 +122,9 @@ static json_t *calls_for_template(const json_t *calls, bool as_text)
         const json_t *arguments = json_object_get(target, "arguments");
         json_t *other = NULL;
         if (!as_text && json_is_string(arguments)) {
-            other = json_loadb(json_string_value(arguments), json_string_length(arguments), JSON_ALLOW_NUL,
-                               NULL);
+            json_error_t why;
+            other = json_load_wide(json_string_value(arguments), json_string_length(arguments),
+                                   JSON_ALLOW_NUL, &why);
         } else if (as_text && arguments && !json_is_string(arguments)) {
             char *text = json_print(arguments, JSON_ENCODE_ANY);
             other = text ? json_string(text) : NULL;

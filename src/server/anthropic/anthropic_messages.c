@@ -3,6 +3,7 @@
 
 #include "base/hash.h"
 #include "base/json/json_list.h"
+#include "base/json/json_wide.h"
 #include "server/openai/openai_answer.h"
 #include "server/openai/openai_calls.h"
 
@@ -93,10 +94,11 @@ static json_t *tool_use_block(const struct job *job, const struct answer_event *
                      json_text(event->name, event->n_name), "input", input);
 }
 
-/* Arguments that were cut are none. */
+/* Arguments that were cut are none. Integers beyond 64 bits become the nearest double. */
 static json_t *input_of(const struct answer_event *event)
 {
-    json_t *input = event->is_cut ? NULL : json_loadb(event->text, event->n_bytes, JSON_ALLOW_NUL, NULL);
+    json_error_t why;
+    json_t *input = event->is_cut ? NULL : json_load_wide(event->text, event->n_bytes, JSON_ALLOW_NUL, &why);
     if (json_is_object(input))
         return input;
     json_decref(input);

@@ -4,6 +4,7 @@
 #include "model/chat/calls/call_values.h"
 #include "template/template.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,6 +60,7 @@ bool call_arguments_begin_value(struct call_arguments *a, const json_t *function
     a->is_begun = false;
     a->is_text = types & CALL_TYPE_TEXT && !(types & CALL_TYPE_OTHER);
     a->may_be_null = types & CALL_TYPE_NULL;
+    a->may_be_text = types & (CALL_TYPE_TEXT | CALL_TYPE_ANY);
     return note_name(a, name, function);
 }
 
@@ -102,8 +104,11 @@ bool call_arguments_end_value(struct call_arguments *a, const char *text, size_t
     if (a->is_begun)
         return print_text(a, text, n_bytes) && buf_add(&a->json, "\"", 1);
     bool is_null = n_bytes == 4 && is_begun_null(a, text, n_bytes);
-    return call_arguments_set_value(a, a->is_text && !is_null ? json_stringn(text, n_bytes)
-                                                              : call_value_parse(text, n_bytes));
+    if (!a->is_text && call_value_is_wide(text, n_bytes))
+        return print_name(a) && buf_add(&a->json, text, n_bytes);
+    return call_arguments_set_value(a, a->is_text && !is_null
+                                           ? json_stringn(text, n_bytes)
+                                           : call_value_parse(text, n_bytes, a->may_be_text));
 }
 
 bool call_arguments_set_value(struct call_arguments *a, json_t *value)
@@ -115,6 +120,21 @@ bool call_arguments_set_value(struct call_arguments *a, json_t *value)
 
 /* ---- Python ---- */
 
+/* NAME=VALUE, where the value is JSON with integers that the reader of literals cannot hold. */
+static bool add_wide(struct call_arguments *a, const json_t *function, const char *text, size_t n_bytes)
+{
+    const char *sign = memchr(text, '=', n_bytes), *name = text, *end = sign;
+    if (!sign || !call_value_is_wide(sign + 1, n_bytes - (size_t)(sign + 1 - text)))
+        return false;
+    while (name < end && isspace((unsigned char)*name))
+        name++;
+    while (end > name && isspace((unsigned char)end[-1]))
+        end--;
+    return call_arguments_set_name(a, name, (size_t)(end - name)) &&
+           note_name(a, json_string_value(a->name), function) && print_name(a) &&
+           buf_add(&a->json, sign + 1, n_bytes - (size_t)(sign + 1 - text));
+}
+
 bool call_arguments_add_python(struct call_arguments *a, const json_t *function, const char *text,
                                size_t n_bytes)
 {
@@ -123,6 +143,8 @@ bool call_arguments_add_python(struct call_arguments *a, const json_t *function,
     const char *name;
     if (template_read_arguments(text, n_bytes, &out, NULL) == TUTTI_OK)
         object = json_loadb(out.text, out.n_bytes, JSON_ALLOW_NUL, NULL);
+    else if (add_wide(a, function, text, n_bytes))
+        return true;
     template_output_clear(&out);
     bool ok = json_object_size(object) == 1;
     json_object_foreach(object, name, value) ok = ok && note_name(a, name, function);

@@ -13,7 +13,7 @@ struct call_arguments {
     json_t *names;   /* of all arguments so far; NULL: none yet */
     json_t *name;    /* of the next value */
     bool is_text;    /* that value is a text, and may be printed before it is complete */
-    bool may_be_null;
+    bool may_be_null, may_be_text;
     bool is_begun; /* its first piece was printed */
 };
 

@@ -71,7 +71,8 @@ static size_t add_word(struct buf *out, const char *mark, const char *text, size
             last = end + 1;
     }
     bool is_name = end < n_bytes && text[end] == ':';
-    json_t *word = is_name ? json_stringn(text + at, last - at) : call_value_parse(text + at, last - at);
+    json_t *word = is_name ? json_stringn(text + at, last - at)
+                           : call_value_parse(text + at, last - at, false);
     return add_json(out, word) ? end : 0;
 }
 
@@ -206,7 +207,7 @@ static json_t *parse_element(const struct element *parent, const char *text, siz
     if (types & CALL_TYPE_TEXT && (has_tags || !(types & CALL_TYPE_OTHER)))
         return json_stringn(text, n_bytes);
     if (!has_tags)
-        return call_value_parse(text, n_bytes);
+        return call_value_parse(text, n_bytes, types & (CALL_TYPE_TEXT | CALL_TYPE_ANY));
     struct element e = {
         .mark = parent->mark, .root = parent->root, .lists = json_object(), .text = text, .n_bytes = n_bytes
     };

@@ -49,9 +49,10 @@ struct tutti_tool_parser {
     int depth;  /* brackets open in a JSON value or in Python */
     char quote; /* of the string that is open in them; 0: none */
     bool is_escaped;
-    bool is_streamed;    /* the value is passed on as arguments */
-    bool is_reported;    /* the object's call was reported */
-    size_t begin, first; /* offsets of the object; of a key, value or argument in it */
+    bool is_streamed;          /* the value is passed on as arguments */
+    bool is_reported;          /* the object's call was reported */
+    size_t begin, first;       /* offsets of the object; of a key, value or argument in it */
+    size_t written, n_written; /* offset and bytes of the object's arguments */
     size_t n_key;
     struct notation_scan scan;
     enum call_key { KEY_OTHER, KEY_NAME, KEY_ARGUMENTS, KEY_ID } key;

@@ -1,6 +1,7 @@
 #include "model/chat/calls/call_values.h"
 
 #include "base/buf.h"
+#include "base/json/json_wide.h"
 #include "template/template.h"
 
 #include <string.h>
@@ -157,9 +158,32 @@ static json_t *parse_literal(const char *text, size_t n_bytes)
     return value;
 }
 
-json_t *call_value_parse(const char *text, size_t n_bytes)
+/* "007": no JSON and no Python, but the reader of literals takes it. */
+static bool is_zero_led(const char *text, size_t n_bytes)
 {
+    size_t n = 0;
+    while (n < n_bytes && text[n] >= '0' && text[n] <= '9')
+        n++;
+    return n > 1 && n == n_bytes && *text == '0';
+}
+
+json_t *call_value_parse(const char *text, size_t n_bytes, bool may_be_text)
+{
+    if (may_be_text && is_zero_led(text, n_bytes))
+        return json_stringn(text, n_bytes);
     json_t *value = json_loadb(text, n_bytes, JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
     value = value ? value : parse_literal(text, n_bytes);
     return value ? value : json_stringn(text, n_bytes);
+}
+
+bool call_value_is_wide(const char *text, size_t n_bytes)
+{
+    json_error_t why;
+    json_t *value = json_loadb(text, n_bytes, JSON_ALLOW_NUL | JSON_DECODE_ANY, &why), *wide = NULL;
+    if (!value)
+        wide = json_load_wide(text, n_bytes, JSON_ALLOW_NUL | JSON_DECODE_ANY, &why);
+    bool is_wide = wide;
+    json_decref(value);
+    json_decref(wide);
+    return is_wide;
 }

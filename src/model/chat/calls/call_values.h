@@ -19,8 +19,13 @@ const json_t *call_schema_below(const json_t *root, const json_t *schema, const 
 /* The types that a tool's schema allows for one argument. parameters: the schema of all arguments; NULL: none. */
 unsigned call_value_types(const json_t *parameters, const char *name);
 
-/* JSON or a literal of Python, else a text. NULL: no UTF-8, or out of memory. */
-json_t *call_value_parse(const char *text, size_t n_bytes);
+/* JSON or a literal of Python, else a text. may_be_text: the schema allows a text too, so digits that begin with
+ * 0 are one (a postcode) and not a number. NULL: no UTF-8, or out of memory. */
+json_t *call_value_parse(const char *text, size_t n_bytes, bool may_be_text);
+
+/* Whether the text is JSON with integers beyond 64 bits. A json_t cannot hold them, so such JSON is passed on
+ * as the model wrote it. */
+bool call_value_is_wide(const char *text, size_t n_bytes);
 
 /* The function of this name among tools, which are as in OpenAI's API, with "function" or without. NULL:
  * there is none. */

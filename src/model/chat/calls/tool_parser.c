@@ -14,6 +14,7 @@
  * there. */
 #include "base/error.h"
 #include "base/json/json_print.h"
+#include "base/json/json_wide.h"
 #include "model/chat/calls/call_parser.h"
 #include "model/chat/calls/call_values.h"
 
@@ -137,7 +138,8 @@ static enum progress parse_json(struct tutti_tool_parser *p, const char *text, s
     if (p->is_streamed)
         return stream_json(p, text, n_bytes);
     if (p->is_entered) { /* its end was passed on */
-        json_t *value = json_loadb(text + p->first, p->at - p->first, JSON_ALLOW_NUL, NULL);
+        json_error_t why;
+        json_t *value = json_load_wide(text + p->first, p->at - p->first, JSON_ALLOW_NUL, &why);
         bool is_json = value;
         json_decref(value);
         p->step++;
@@ -175,13 +177,21 @@ static const json_t *member(const json_t *object, const char *name, const char *
     return value || !third ? value : json_object_get(object, third);
 }
 
-/* Prints the arguments of a complete object. False: they are no object, nor a text that contains one. */
-static bool print_arguments(struct tutti_tool_parser *p, const json_t *value)
+/* Prints the arguments of a complete object, which writes them as text. False: they are no object, nor a text
+ * that contains one. */
+static bool print_arguments(struct tutti_tool_parser *p, const json_t *value, const char *text,
+                            size_t n_bytes)
 {
     json_t *parsed = NULL;
-    if (!p->any_arguments && json_is_string(value))
-        value = parsed = json_loadb(json_string_value(value), json_string_length(value), JSON_ALLOW_NUL,
-                                    NULL);
+    bool is_quoted = !p->any_arguments && json_is_string(value);
+    if (is_quoted) {
+        text = json_string_value(value);
+        n_bytes = json_string_length(value);
+        value = parsed = json_loadb(text, n_bytes, JSON_ALLOW_NUL, NULL);
+    }
+    bool may_be_wide = n_bytes > 0 && (p->any_arguments || *text == '{') && !parsed;
+    if (may_be_wide && call_value_is_wide(text, n_bytes))
+        return buf_add(&p->arguments.json, text, n_bytes);
     bool ok = value && (p->any_arguments || json_is_object(value)) &&
               json_print_to(&p->arguments.json, value, JSON_COMPACT | JSON_ENCODE_ANY);
     json_decref(parsed);
@@ -189,7 +199,7 @@ static bool print_arguments(struct tutti_tool_parser *p, const json_t *value)
 }
 
 /* Reports a call whose object is complete. */
-static enum progress report_object(struct tutti_tool_parser *p)
+static enum progress report_object(struct tutti_tool_parser *p, const char *text)
 {
     const json_t *name = member(p->object, "name", "tool_name", NULL);
     const json_t *arguments = member(p->object, "arguments", "parameters", "args");
@@ -201,7 +211,8 @@ static enum progress report_object(struct tutti_tool_parser *p)
         return STEP_FAIL; /* without a mark, an object that has only a name is data */
     call_arguments_begin(&p->arguments);
     bool is_empty = !arguments || (json_is_null(arguments) && !p->any_arguments);
-    if (!(is_empty ? call_arguments_end(&p->arguments) : print_arguments(p, arguments)))
+    if (!(is_empty ? call_arguments_end(&p->arguments)
+                   : print_arguments(p, arguments, text + p->written, p->n_written)))
         return STEP_FAIL;
     enum progress progress = begin_call(p);
     p->delta.arguments = json->bytes;
@@ -216,13 +227,14 @@ static enum progress end_object(struct tutti_tool_parser *p, const char *text)
 {
     p->step++;
     json_decref(p->object);
-    p->object = json_loadb(text + p->begin, p->at - p->begin, JSON_ALLOW_NUL, NULL);
+    json_error_t why;
+    p->object = json_load_wide(text + p->begin, p->at - p->begin, JSON_ALLOW_NUL, &why);
     if (!p->object)
         return STEP_FAIL;
     const json_t *id = member(p->object, "id", "tool_call_id", NULL);
     if (p->is_reported && json_is_string(id) && json_is_null(json_array_get(p->ids, p->n_calls - 1)))
         json_array_set(p->ids, p->n_calls - 1, (json_t *)(uintptr_t)id);
-    return p->is_reported ? STEP_GO : report_object(p);
+    return p->is_reported ? STEP_GO : report_object(p, text);
 }
 
 /* False: no member of a call has this name. An object that is the whole answer, or a list's, may be
@@ -267,6 +279,7 @@ static enum progress object_byte(struct tutti_tool_parser *p, const char *text)
             return STEP_FAIL;
         if (c == '{') {
             p->begin = p->at;
+            p->n_written = 0;
             p->place = OBJECT_KEY;
         }
         break;
@@ -307,6 +320,10 @@ static enum progress object_byte(struct tutti_tool_parser *p, const char *text)
         if (p->depth == 0 && !p->quote && (c == ',' || c == '}')) {
             p->place = OBJECT_KEY;
             p->is_escaped = false;
+            if (p->key == KEY_ARGUMENTS) {
+                p->written = p->first;
+                p->n_written = n_without_blanks(text + p->first, p->at - p->first);
+            }
             return take_member(p, text + p->first, p->at - p->first) ? STEP_GO : STEP_FAIL;
         }
         scan_byte(p, c, "\"");
