@@ -52,7 +52,7 @@ SCHEMAS = [
     ("many parts with additionalProperties", {"allOf": [{"properties": {f"p{i}": {"minimum": i}}, "additionalProperties": {"maximum": i}}
                                                         for i in range(8_000)]}, "too large"),
     ("many anyOf of one", {"allOf": [{"anyOf": [{"minimum": i}]} for i in range(25_000)]}, "fits"),
-    ("many anyOf of two", {"allOf": [{"anyOf": [{"minimum": i}, {"type": "null"}]} for i in range(20_000)]}, "more than 256 alternatives"),
+    ("many anyOf of two", {"allOf": [{"anyOf": [{"minimum": i}, {"type": "null"}]} for i in range(20_000)]}, "too complex"),
     ("a large enum", {"enum": list(range(100_000))}, "fits"),
     ("two large enums", {"allOf": [{"enum": list(range(50_000))}, {"enum": list(range(1, 50_001))}]}, "fits"),
     ("two large enums of one value", {"allOf": [{"enum": [1] * 100_000}, {"enum": [1.0] * 100_000}]}, "fits"),

@@ -1,5 +1,5 @@
-/* Decides whether two schemas can be valid for the same value: alternatives of oneOf that cannot are
- * those of anyOf. */
+/* Decides whether two schemas can be valid for the same value, so that alternatives of oneOf that cannot are
+ * those of anyOf; and whether one schema implies another, which then adds nothing. */
 #include "grammar/schema/schema_reader.h"
 
 #include <string.h>
@@ -92,8 +92,8 @@ static bool have_disjoint_properties(struct schema_reader *r, const json_t *a, c
         const char *key = json_string_value(name);
         if (!schema_spend(r, STEPS_OF_LOOK))
             return false;
-        const json_t *x = key ? schema_of_property(a, key) : NULL,
-                     *y = key ? schema_of_property(b, key) : NULL;
+        const json_t *x = key ? schema_of_property(r, a, key) : NULL,
+                     *y = key ? schema_of_property(r, b, key) : NULL;
         if (key && json_is_false(y))
             return true;
         if (key && x && y && is_required(r, b, key) && are_disjoint(r, x, y, depth + 1))
@@ -149,10 +149,57 @@ bool schema_is_disjoint_by(struct schema_reader *r, const json_t *list, const ch
         for (size_t k = 0; k < i && r->status == TUTTI_OK; k++) {
             const json_t *a = follow_refs(r, json_array_get(list, k)),
                          *b = follow_refs(r, json_array_get(list, i));
-            const json_t *x = schema_of_property(a, name), *y = schema_of_property(b, name);
+            const json_t *x = schema_of_property(r, a, name), *y = schema_of_property(r, b, name);
             if (!x || !y || !are_disjoint(r, x, y, 0))
                 return false;
         }
+    }
+    return r->status == TUTTI_OK;
+}
+
+/* ---- implication ---- */
+
+/* Whether all names of b are required by a. */
+static bool requires_all(struct schema_reader *r, const json_t *a, const json_t *names)
+{
+    size_t i;
+    const json_t *name;
+    json_array_foreach(names, i, name)
+    {
+        if (json_is_string(name) && !is_required(r, a, json_string_value(name)))
+            return false;
+    }
+    return json_is_array(names);
+}
+
+/* Whether b says of its properties only that they are missing, and a forbids them. */
+static bool forbids_all(struct schema_reader *r, const json_t *a, json_t *properties)
+{
+    const char *name;
+    json_t *value;
+    json_object_foreach(properties, name, value)
+    {
+        if (!schema_spend(r, STEPS_OF_LOOK) || !json_is_false(value) ||
+            !json_is_false(schema_of_property(r, a, name)))
+            return false;
+    }
+    return json_is_object(properties);
+}
+
+bool schema_implies(struct schema_reader *r, const json_t *a, const json_t *b)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)b, key, value)
+    {
+        if (!schema_spend(r, 1))
+            return false;
+        bool is_implied = !strcmp(key, "type")       ? !(schema_named_types(r, a) & ~schema_named_types(r, b))
+                          : !strcmp(key, "required") ? requires_all(r, a, value)
+                          : !strcmp(key, "properties") ? forbids_all(r, a, value)
+                                                       : !schema_keyword(key);
+        if (!is_implied)
+            return false;
     }
     return r->status == TUTTI_OK;
 }

@@ -188,18 +188,18 @@ static bool put_both(struct schema_reader *r, json_t *to, const char *key, json_
     return value && merge_put(r, to, key, value);
 }
 
-const json_t *schema_of_property(const json_t *schema, const char *name)
-{
-    const json_t *own = json_object_get(json_object_get(schema, "properties"), name);
-    return own ? own : json_object_get(schema, "additionalProperties");
-}
-
 /* What a schema says of a property that it does not list, apart from its patternProperties: NULL:
  * nothing. */
 static const json_t *schema_of_others(struct schema_reader *r, const json_t *schema, const char *name)
 {
     const json_t *rest = json_object_get(schema, "additionalProperties");
     return rest && !schema_matches_any(r, json_object_get(schema, "patternProperties"), name) ? rest : NULL;
+}
+
+const json_t *schema_of_property(struct schema_reader *r, const json_t *schema, const char *name)
+{
+    const json_t *own = json_object_get(json_object_get(schema, "properties"), name);
+    return own ? own : schema_of_others(r, schema, name);
 }
 
 /* The same patterns, or none on a side that describes the others too. */
@@ -654,8 +654,14 @@ json_t *schema_multiply(struct schema_reader *r, json_t *a, const json_t *b)
         schema_no_memory(r);
     json_array_foreach(a, i, x)
     {
+        bool is_implied = false;
+        json_array_foreach(b, k, y) is_implied = is_implied || schema_implies(r, x, y);
+        if (is_implied && r->status == TUTTI_OK && !is_impossible(r, x) && json_array_append(out, x) != 0)
+            schema_no_memory(r);
         json_array_foreach(b, k, y)
         {
+            if (is_implied)
+                break;
             json_t *one = r->status == TUTTI_OK ? copy_merged(r, x) : NULL;
             if (one && merge_into(r, one, y) && !is_impossible(r, one)) {
                 if (json_array_size(out) == MAX_SCHEMA_WAYS)

@@ -58,7 +58,8 @@ struct schema_reader {
         int32_t rule;
     } * pending; /* rules still to be defined: references do not recurse */
     size_t n_pending, pending_room;
-    size_t bytes_taken; /* from the budget of out, by JSON values */
+    struct key_map strings; /* the rules of bounded strings, by their pattern's term or their lengths */
+    size_t bytes_taken;     /* from the budget of out, by JSON values */
     /* Nodes; -1: not created yet */
     int32_t blanks, any_value, any_object, any_array, any_string, any_number, any_integer, free_text,
         plain_char;
@@ -253,8 +254,9 @@ const json_t *schema_prefix_items(const json_t *schema);
 const json_t *schema_further_items(const json_t *schema);
 /* The types in the schema's "type"; TYPE_ANY if it has none. */
 unsigned schema_named_types(struct schema_reader *r, const json_t *schema);
-/* The schema of a property in an object schema; NULL: any value is allowed. */
-const json_t *schema_of_property(const json_t *schema, const char *name);
+/* The schema of a property in an object schema, apart from its patternProperties; NULL: they describe it, or
+ * any value is allowed. */
+const json_t *schema_of_property(struct schema_reader *r, const json_t *schema, const char *name);
 
 /* ---- schema_disjoint.c ---- */
 
@@ -264,5 +266,7 @@ bool schema_are_disjoint(struct schema_reader *r, const json_t *a, const json_t 
 bool schema_is_disjoint_list(struct schema_reader *r, const json_t *list);
 /* Whether any two object schemas of the list allow different values of this property. */
 bool schema_is_disjoint_by(struct schema_reader *r, const json_t *list, const char *name);
+/* Whether all values that are valid by a are valid by b; false also if this cannot be seen at once. */
+bool schema_implies(struct schema_reader *r, const json_t *a, const json_t *b);
 
 #endif
