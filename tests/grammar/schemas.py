@@ -193,7 +193,7 @@ def _parse(text):
 
 @FORMAT_CHECKER.checks("uuid", ValueError)
 def _uuid(text):
-    return not isinstance(text, str) or str(uuid.UUID(text)) == text
+    return not isinstance(text, str) or str(uuid.UUID(text)) == text.lower()  # RFC 9562 reads both cases
 
 
 @FORMAT_CHECKER.checks("email")

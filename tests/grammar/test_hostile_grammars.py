@@ -1,4 +1,6 @@
 """What is made to cost as much as it can is compiled or refused within a budget of steps and bytes, which are counted."""
+import json
+
 import pytest
 
 import attacks
@@ -21,12 +23,20 @@ def test_a_budget_is_not_what_published_schemas_meet(probe):
             "type": "object", "description": "remarks " * 150, "additionalProperties": False, "required": ["id"], "properties": {
                 "id": {"type": "string", "format": "uuid"}, "kind": {"enum": ["a", "b", f"c{i}"]}, "n": {"type": "integer", "minimum": 0},
                 "next": {"anyOf": [{"$ref": f"#/$defs/t{(i + 1) % 300}"}, {"type": "null"}]}}} for i in range(300)}}
-    import json
     text = json.dumps(schema)
     assert len(text) > 450_000
     reply = probe.ask(kind="schema", text=text, seeds=[1], max_tokens=50)
     assert "error" not in reply, reply
     assert reply["steps"] < attacks.MAX_STEPS / 8 and reply["peak_bytes"] < attacks.MAX_BYTES / 3, reply
+
+
+@pytest.mark.parametrize("string", [{"maxLength": 255}, {"format": "uri", "minLength": 1, "maxLength": 2083}])
+def test_strings_of_the_same_form_cost_once(probe, string):
+    schema = {"type": "object", "properties": {f"p{i}": {"type": "string", **string} for i in range(300)}}
+    reply = probe.ask(kind="schema", text=json.dumps(schema), texts=['{"p1":"https://a.de/b","p299":"https://a.de"}'], seeds=[1], max_tokens=50)
+    assert "error" not in reply, reply
+    assert reply["steps"] < attacks.MAX_STEPS / 4 and reply["peak_bytes"] < attacks.MAX_BYTES / 4, reply
+    assert reply["accepts"] == ["all"]
 
 
 @pytest.mark.parametrize("kind,text", [("gbnf", "root ::= ([a-z] | [0-9] | \"x\"){2000}"), ("pattern", "([a-z]|[0-9]|x){2000}")])

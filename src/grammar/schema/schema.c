@@ -343,6 +343,7 @@ enum tutti_status schema_finish(struct schema_reader *r, int32_t node, bool is_w
     json_decref(r->made);
     json_decref(r->root);
     key_map_clear(&r->refs);
+    key_map_clear(&r->strings);
     free(r->pending);
     regexes_clear(&r->regexes);
     budget_return_bytes(r->out->budget, r->bytes_taken);

@@ -12,41 +12,61 @@ enum { MAX_BOUNDED_LENGTH = 32768 };
  * own. */
 enum { MAX_PATTERN_LENGTH = 1024 };
 
-/* Formats as patterns. Dates are valid by the calendar: February has 28 days. */
+/* Formats as patterns. Dates are valid by the calendar. */
 static const struct {
     const char *name, *pattern;
 } FORMATS[] = {
 #define YEAR "([1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"
+/* Divisible by 4, and by 400 if it is divisible by 100. */
+#define LEAP_YEAR "([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
 #define DATE                                                                                                 \
-    YEAR "-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|"  \
-         "2[0-8]))"
-#define TIME                   "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
-#define OCTET                  "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-#define LABEL                  "[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?"
-#define ATOM                   "[A-Za-z0-9_+-]{1,32}"
-#define NAME                   "[a-z]([a-z0-9-]{0,30}[a-z0-9])?"
-#define HOST                   "((" LABEL "\\.){0,3}" NAME "|" IPV4 ")"
-#define PATH                   "(/[A-Za-z0-9_.~-]{1,64}){0,8}"
-#define EMAIL                  ATOM "(\\." ATOM "){0,3}@(" LABEL "\\.){1,3}[a-z]{2,16}"
-#define HEX(n)                 "[0-9a-f]{" #n "}"
+    "(" YEAR                                                                                                 \
+    "-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|"       \
+    "2[0-8]))|" LEAP_YEAR "-02-29)"
+#define TIME     "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+#define COUNT    "[0-9]{1,4}"
+#define MINUTES  COUNT "M(" COUNT "S)?"
+#define PERIOD   "T(" COUNT "H(" MINUTES ")?|" MINUTES "|" COUNT "S)"
+#define MONTHS   COUNT "M(" COUNT "D)?"
+#define DAYS     COUNT "Y(" MONTHS ")?|" MONTHS "|" COUNT "D"
+#define OCTET    "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+#define LABEL    "[A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?"
+#define ATOM     "[A-Za-z0-9_+-]{1,32}"
+#define NAME     "[A-Za-z]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?"
+#define HOST     "((" LABEL "\\.){0,3}" NAME "|" IPV4 ")"
+#define PORT     "(:[1-9][0-9]{1,3})?"
+#define PATH     "(/[A-Za-z0-9_.~-]{1,64}){0,8}"
+#define POINTER  "(/([A-Za-z0-9_.-]|~[01]){1,64}){0,8}"
+#define URL_CHAR "[A-Za-z0-9._~!$&()*+,;=:@/-]|%[0-9A-Fa-f]{2}"
+/* With all its parts below the 2,083 characters that Pydantic allows. */
+#define AFTER_PATH             "(\\?(" URL_CHAR "|\\?){0,200})?(#(" URL_CHAR "|\\?){0,64})?"
+#define URL                    "https?://" HOST PORT "(/(" URL_CHAR "){0,300})?" AFTER_PATH
+#define USER                   "([A-Za-z0-9._~-]{1,32}(:[A-Za-z0-9._~-]{1,64})?@)?"
+#define EMAIL                  ATOM "(\\." ATOM "){0,3}@(" LABEL "\\.){1,3}[A-Za-z]{2,16}"
+#define HEX(n)                 "[0-9A-Fa-f]{" #n "}"
 #define UUID(VERSION, VARIANT) "^" HEX(8) "-" HEX(4) "-" VERSION HEX(3) "-" VARIANT HEX(3) "-" HEX(12) "$"
 #define IPV4                   OCTET "(\\." OCTET "){3}"
-#define IPV6                   HEX(4) "(:" HEX(4) "){7}"
+/* Groups, of which "::" leaves out some. */
+#define GROUP               "[0-9A-Fa-f]{1,4}"
+#define SKIP(before, after) "(" GROUP ":){1," #before "}(:" GROUP "){1," #after "}|"
+#define IPV6                                                                                                 \
+    "((" GROUP ":){7}" GROUP "|(" GROUP ":){1,7}:|" SKIP(6, 1) SKIP(5, 2) SKIP(4, 3) SKIP(3, 4) SKIP(2, 5)   \
+        SKIP(1, 6) ":(:" GROUP "){1,7}|::)"
 #define BASE64(CHARS, PAD)                                                                                   \
     "^(" CHARS "{4})*(" CHARS "[AQgw]" PAD PAD "|" CHARS "{2}[AEIMQUYcgkosw048]" PAD ")?$"
 #define ANY_TEXT ""
     { "date", "^" DATE "$" },
     { "time", "^" TIME "$" },
     { "date-time", "^" DATE "T" TIME "$" },
-    { "duration", "^P([0-9]{1,4}D(T([0-9]{1,4}H)?[0-9]{1,4}M)?|T[0-9]{1,4}[HMS])$" },
+    { "duration", "^P((" DAYS ")(" PERIOD ")?|" PERIOD "|" COUNT "W)$" },
     { "uuid", UUID(HEX(1), HEX(1)) },
-    { "uuid1", UUID("1", "[89ab]") },
-    { "uuid3", UUID("3", "[89ab]") },
-    { "uuid4", UUID("4", "[89ab]") },
-    { "uuid5", UUID("5", "[89ab]") },
-    { "uuid6", UUID("6", "[89ab]") },
-    { "uuid7", UUID("7", "[89ab]") },
-    { "uuid8", UUID("8", "[89ab]") },
+    { "uuid1", UUID("1", "[89ABab]") },
+    { "uuid3", UUID("3", "[89ABab]") },
+    { "uuid4", UUID("4", "[89ABab]") },
+    { "uuid5", UUID("5", "[89ABab]") },
+    { "uuid6", UUID("6", "[89ABab]") },
+    { "uuid7", UUID("7", "[89ABab]") },
+    { "uuid8", UUID("8", "[89ABab]") },
     { "email", "^" EMAIL "$" },
     { "idn-email", "^" EMAIL "$" },
     { "name-email", "^[A-Za-z]{1,32}( [A-Za-z]{1,32}){0,3} <" EMAIL ">$" },
@@ -63,14 +83,14 @@ static const struct {
     { "ipvanyinterface", "^(" IPV4 "|" IPV6 ")$" },
     { "cidrv4", "^" IPV4 "/([12]?[0-9]|3[0-2])$" },
     { "cidrv6", "^" IPV6 "/([1-9]?[0-9]|1[01][0-9]|12[0-8])$" },
-    { "uri", "^https?://" HOST "(:[1-9][0-9]{1,3})?" PATH "$" },
-    { "iri", "^https?://" HOST "(:[1-9][0-9]{1,3})?" PATH "$" },
-    { "multi-host-uri", "^[a-z]{2,16}://" HOST "(:[1-9][0-9]{1,3})?" PATH "$" },
-    { "uri-reference", "^(https?://" HOST ")?" PATH "$" },
-    { "iri-reference", "^(https?://" HOST ")?" PATH "$" },
+    { "uri", "^" URL "$" },
+    { "iri", "^" URL "$" },
+    { "multi-host-uri", "^[a-z]{2,16}://" USER HOST PORT PATH "$" },
+    { "uri-reference", "^(" URL "|" PATH AFTER_PATH ")$" },
+    { "iri-reference", "^(" URL "|" PATH AFTER_PATH ")$" },
     { "uri-template", "^(https?://" HOST ")?(/[A-Za-z0-9_.~-]{1,64}|/\\{[a-z]{1,32}\\}){0,8}$" },
-    { "json-pointer", "^" PATH "$" },
-    { "relative-json-pointer", "^(0|[1-9][0-9]{0,3})(#|(/[A-Za-z0-9_.-]{1,64}){0,8})$" },
+    { "json-pointer", "^" POINTER "$" },
+    { "relative-json-pointer", "^(0|[1-9][0-9]{0,3})(#|" POINTER ")$" },
     { "regex", "^[A-Za-z0-9 _-]*$" },
     { "path", "^[^\\u0000]+$" },
     { "file-path", "^[^\\u0000]+$" },
@@ -204,12 +224,50 @@ int32_t schema_string_term(struct schema_reader *r, const json_t *schema)
     return regex_and(r, (int32_t[]){ term, regex_repeat(r, regex_chars(r, &ANY_CHAR, 1), min, max) }, 2);
 }
 
+/* ---- strings ---- */
+
+/* Two numbers that tell strings apart. */
+static uint64_t string_key(int32_t a, int32_t b)
+{
+    return mix64((uint64_t)(uint32_t)a << 32 | (uint32_t)b);
+}
+
+/* The string with this inside. Strings of the same key have one rule: schemas often bound hundreds of strings
+ * alike, and the states of each copy would count. */
+static int32_t add_string(struct schema_reader *r, uint64_t key, int32_t inside)
+{
+    int32_t rule = syntax_add_rule(r->out, NULL, 0);
+    if (rule < 0)
+        return -1;
+    if (!key_map_add(&r->strings, key, rule))
+        return schema_no_memory(r);
+    syntax_define(r->out, rule, schema_quoted(r, inside));
+    return syntax_rule(r->out, rule);
+}
+
+static int32_t string_of_term(struct schema_reader *r, int32_t term)
+{
+    uint64_t key = string_key(-1, term);
+    int32_t rule = key_map_find(&r->strings, key);
+    if (term < 0)
+        return -1;
+    return rule >= 0 ? syntax_rule(r->out, rule) : add_string(r, key, regex_node(r, term));
+}
+
+static int32_t string_of_length(struct schema_reader *r, int32_t min, int32_t max)
+{
+    uint64_t key = string_key(min, max);
+    int32_t rule = key_map_find(&r->strings, key);
+    return rule >= 0 ? syntax_rule(r->out, rule)
+                     : add_string(r, key, syntax_repeat(r->out, schema_plain_char(r), min, max));
+}
+
 int32_t schema_string(struct schema_reader *r, const json_t *schema)
 {
     if (json_object_get(schema, "pattern") || json_object_get(schema, "format") ||
         json_object_get(schema, "contentEncoding") || json_object_get(schema, "not")) {
         int32_t term = schema_string_term(r, schema);
-        return term == regex_any(r) ? schema_any_string(r) : schema_quoted(r, regex_node(r, term));
+        return term == regex_any(r) ? schema_any_string(r) : string_of_term(r, term);
     }
     int32_t min = schema_count(r, schema, "minLength", 0),
             max = schema_count(r, schema, "maxLength", REPEAT_FOREVER);
@@ -223,5 +281,5 @@ int32_t schema_string(struct schema_reader *r, const json_t *schema)
         return syntax_choice(r->out, NULL, 0);
     if (max > MAX_BOUNDED_LENGTH)
         max = MAX_BOUNDED_LENGTH;
-    return schema_quoted(r, syntax_repeat(r->out, schema_plain_char(r), min, max));
+    return string_of_length(r, min, max);
 }
