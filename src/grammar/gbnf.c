@@ -126,11 +126,11 @@ static bool read_char(struct gbnf_reader *r, uint32_t *code)
         r->at += n;
         return true;
     }
-    static const char ESCAPED[] = "trn\\\"[]", MEANT[] = "\t\r\n\\\"[]";
+    static const char ESCAPED[] = "trn\\\"[]-", MEANT[] = "\t\r\n\\\"[]-";
     char c = r->end - begin > 1 ? begin[1] : '\0';
     const char *at = c ? strchr(ESCAPED, c) : NULL;
     if (!at && c != 'x' && c != 'u' && c != 'U') {
-        gbnf_fail(r, begin, "unknown escape; known are \\x \\u \\U \\t \\r \\n \\\\ \\\" \\[ \\]");
+        gbnf_fail(r, begin, "unknown escape; known are \\x \\u \\U \\t \\r \\n \\\\ \\\" \\[ \\] \\-");
         return false;
     }
     r->at += 2;

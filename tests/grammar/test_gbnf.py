@@ -72,6 +72,12 @@ def test_every_sampled_text_fits(probe):
             assert probe.ask(kind="gbnf", text=case["grammar"], texts=done)["accepts"] == ["all"] * len(done), case
 
 
+def test_a_hyphen_may_be_escaped(probe):
+    """As llama.cpp's own conversion of schemas writes it."""
+    reply = probe.ask(kind="gbnf", text=r'root ::= [a\-c]+ "\-" [\--/]', texts=["a-c--", "b-.", "a-/", "a-0", "a--"])
+    assert reply["accepts"] == ["all", "no", "all", "no", "all"], reply
+
+
 def test_ways_that_begin_alike_are_one(probe):
     grammar = 'root ::= s\ns ::= "a" s "b" | "a" s "c" | "a" s "d" | "a"'
     reply = probe.ask(kind="gbnf", text=grammar, texts=["a" * 5 + "bcdb", "a" * 200 + "d" * 199, "a" * 200, "aaabcd"])
