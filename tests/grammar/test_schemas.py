@@ -36,6 +36,12 @@ ACCEPTED = [
      ['[1]', '[1, "b"]', '[1,"b",null]', '[1,"b", null, null]'], ['[]', '[1,2]', '[1,"b",null,null,null]', '["b"]', '[1,]']),
     ({"type": "integer", "minimum": 7, "exclusiveMaximum": 123}, ['7', '99', '122'], ['6', '123', '07', '-7', '7.5']),
     ({"type": "integer", "minimum": -12, "maximum": 3}, ['-12', '-1', '0', '3'], ['-13', '4', '-0']),
+    # integers that a double cannot hold
+    ({"type": "integer", "minimum": 2**53 + 1}, ['9007199254740994'], ['9007199254740992']),
+    ({"type": "integer", "exclusiveMinimum": 2**53}, ['9007199254740993'], ['9007199254740992']),
+    ({"type": "integer", "exclusiveMaximum": 2**53 + 1}, ['9007199254740991'], ['9007199254740993']),
+    ({"type": "integer", "not": {"enum": [2**53 + 1, 4]}}, ['5'], ['9007199254740993', '4']),
+    ({"enum": [2**53 + 1, 5], "maximum": 2**53}, ['5'], ['9007199254740993']),
     ({"type": "number", "minimum": 0.25, "maximum": 1}, ['0.25', '0.999', '1', '0.5'], ['0.24', '1.1', '1.000001', '2', '0.2', '.5']),
     ({"type": "number", "exclusiveMinimum": 2, "maximum": 10}, ['2.5', '10', '9.999', '3'], ['2', '2.0', '10.5', '11']),
     ({"type": "number"}, ['0', '-1.5', '1e5', '2.5E-10', '123456789'], ['01', '1.', '+1', '.1', '1e', 'NaN', '1e500']),
@@ -50,6 +56,7 @@ ACCEPTED = [
     ({"type": "string", "format": "uri"}, ['"https://www.example.com/watch?v=a_B-1&t=5s#top"', '"http://localhost:8080/"', '"https://en.wikipedia.org/wiki/Foo_(bar)"',
                                            '"https://Example.com/a%20b/"', '"https://example.com"'], ['"https://example.com/%2"', '"https://"', '"/a"', '"https://a b.com"']),
     ({"type": "string", "format": "ipv6"}, ['"::1"', '"2001:db8::8a2e:370:7334"', '"::"', '"fe80::"', '"1:2:3:4:5:6:7:8"', '"FE80::1"'], ['"1:2:3"', '"1::2::3"', '"12345::"', '":1"']),
+    ({"type": "string", "format": "url"}, ['"https://example.com/?q=1"'], ['"example"']),
     ({"type": "string", "format": "uuid"}, ['"123E4567-e89b-12d3-a456-426614174000"'], ['"123e4567e89b12d3a456426614174000"']),
     ({"type": "string", "format": "json-pointer"}, ['""', '"/a~1b/~0"'], ['"/~2"', '"/~"', '"a"']),
     # "ref" is a name that the second alternative allows too

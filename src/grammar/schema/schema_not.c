@@ -58,18 +58,20 @@ static bool add_other_numbers(struct schema_reader *r, json_t *out, const json_t
 {
     size_t n = 0, i;
     const json_t *entry;
-    double *values = calloc(json_array_size(list) + 1, sizeof *values);
+    double *values = calloc(2 * json_array_size(list) + 1, sizeof *values);
     if (!values)
         return schema_no_memory(r) >= 0;
     json_array_foreach(list, i, entry)
     {
-        if (json_is_number(entry))
-            values[n++] = json_number_value(entry);
+        if (!json_is_number(entry))
+            continue;
+        schema_round(entry, &values[n], &values[n + 1]);
+        n += values[n] != values[n + 1] ? 2 : 1;
     }
     qsort(values, n, sizeof *values, compare_numbers);
     bool ok = true;
     for (i = 0; i <= n && ok; i++) {
-        if (i > 0 && i < n && values[i - 1] == values[i])
+        if (i > 0 && i < n && values[i] <= nextafter(values[i - 1], INFINITY)) /* no double is between them */
             continue;
         ok = add_way(r, out,
                      n == 0   ? json_pack("{s:s}", "type", "number")

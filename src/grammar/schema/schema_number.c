@@ -110,7 +110,21 @@ static int32_t integers(struct schema_reader *r, int64_t low, int64_t high)
 
 /* ---- bounds ---- */
 
-static bool read_bound(struct schema_reader *r, const json_t *schema, const char *name, double *out)
+void schema_round(const json_t *value, double *below, double *above)
+{
+    *below = *above = json_number_value(value);
+    if (!json_is_integer(value))
+        return;
+    json_int_t exact = json_integer_value(value);
+    if (*above >= 0x1p63 || (json_int_t)*above > exact)
+        *below = nextafter(*below, -INFINITY);
+    else if ((json_int_t)*above < exact)
+        *above = nextafter(*above, INFINITY);
+}
+
+/* An integer that a double cannot hold is rounded to the inside of the bounds. */
+static bool read_bound(struct schema_reader *r, const json_t *schema, const char *name, bool is_lower,
+                       double *out)
 {
     const json_t *value = json_object_get(schema, name);
     if (!value)
@@ -119,7 +133,9 @@ static bool read_bound(struct schema_reader *r, const json_t *schema, const char
         schema_fail(r, "%s must be a number", name);
         return false;
     }
-    *out = json_number_value(value);
+    double below, above;
+    schema_round(value, &below, &above);
+    *out = is_lower ? above : below;
     return true;
 }
 
@@ -149,13 +165,13 @@ struct schema_bounds schema_bounds(struct schema_reader *r, const json_t *schema
     struct schema_bounds b = { -INFINITY, INFINITY, false, false, false };
     double x;
     bound_by_format(schema, &b);
-    if (read_bound(r, schema, "minimum", &x) && (b.has_any = true) && x > b.low)
+    if (read_bound(r, schema, "minimum", true, &x) && (b.has_any = true) && x > b.low)
         b.low = x;
-    if (read_bound(r, schema, "exclusiveMinimum", &x) && (b.has_any = true) && x >= b.low)
+    if (read_bound(r, schema, "exclusiveMinimum", true, &x) && (b.has_any = true) && x >= b.low)
         b.low = x, b.low_is_out = true;
-    if (read_bound(r, schema, "maximum", &x) && (b.has_any = true) && x < b.high)
+    if (read_bound(r, schema, "maximum", false, &x) && (b.has_any = true) && x < b.high)
         b.high = x;
-    if (read_bound(r, schema, "exclusiveMaximum", &x) && (b.has_any = true) && x <= b.high)
+    if (read_bound(r, schema, "exclusiveMaximum", false, &x) && (b.has_any = true) && x <= b.high)
         b.high = x, b.high_is_out = true;
     return b;
 }
@@ -168,14 +184,13 @@ bool schema_is_within(const struct schema_bounds *b, double x)
 bool schema_integer_range(const struct schema_bounds *b, int64_t *low, int64_t *high)
 {
     double first = ceil(b->low), last = floor(b->high);
-    if (b->low_is_out && first == b->low)
-        first += 1;
-    if (b->high_is_out && last == b->high)
-        last -= 1;
     if (first > (double)LARGEST || last < -(double)LARGEST)
         return false;
     *low = first < -(double)LARGEST ? -LARGEST : (int64_t)first;
     *high = last > (double)LARGEST ? LARGEST : (int64_t)last;
+    /* Here, since a double above 2^53 may not have the next integer. */
+    *low += b->low_is_out && first == b->low && (double)*low == first;
+    *high -= b->high_is_out && last == b->high && (double)*high == last;
     return *low <= *high;
 }
 

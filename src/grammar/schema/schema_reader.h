@@ -151,6 +151,8 @@ struct schema_bounds {
 };
 /* If one of them is not a number, the error is set. */
 struct schema_bounds schema_bounds(struct schema_reader *r, const json_t *schema);
+/* The doubles next to a number: they differ for an integer that a double cannot hold. */
+void schema_round(const json_t *value, double *below, double *above);
 bool schema_is_within(const struct schema_bounds *b, double x);
 /* The integers within the bounds that are written. False: none. */
 bool schema_integer_range(const struct schema_bounds *b, int64_t *low, int64_t *high);

@@ -84,6 +84,9 @@ static const struct {
     { "cidrv4", "^" IPV4 "/([12]?[0-9]|3[0-2])$" },
     { "cidrv6", "^" IPV6 "/([1-9]?[0-9]|1[01][0-9]|12[0-8])$" },
     { "uri", "^" URL "$" },
+    { "url", "^" URL "$" }, /* other names of "uri", "hostname" and "ipv4" in older drafts and in use */
+    { "host-name", "^" HOST "$" },
+    { "ip-address", "^" IPV4 "$" },
     { "iri", "^" URL "$" },
     { "multi-host-uri", "^[a-z]{2,16}://" USER HOST PORT PATH "$" },
     { "uri-reference", "^(" URL "|" PATH AFTER_PATH ")$" },

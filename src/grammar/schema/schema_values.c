@@ -167,7 +167,9 @@ static bool is_valid_number(struct schema_reader *r, const json_t *schema, const
     struct schema_bounds bounds = schema_bounds(r, schema);
     const json_t *multiple = json_object_get(schema, "multipleOf");
     struct schema_decimal of;
-    if (r->status != TUTTI_OK || !schema_is_within(&bounds, json_number_value(value)))
+    double below, above;
+    schema_round(value, &below, &above);
+    if (r->status != TUTTI_OK || !schema_is_within(&bounds, below) || !schema_is_within(&bounds, above))
         return false;
     return !multiple ||
            (schema_read_multiple(r, multiple, &of) && schema_is_multiple(&of, json_number_value(value)));
