@@ -32,6 +32,7 @@ ACCEPTED = [
     ({"type": "object", "properties": {"ab": {}, "abc": {}}, "additionalProperties": {"type": "null"}},
      ['{}', '{"a":null}', '{"abcd":null,"x":null}', '{"ab":[1],"abc":{"k":"v"},"b":null}'],
      ['{"a":1}', '{"x":null,"ab":1}', '{"":null}']),
+    ({"type": "object", "additionalProperties": {"type": "integer"}}, ['{"größe":1}', '{"姓名":1,"a b":2}', '{"😀":3}'], ['{"a":"b"}']),
     ({"type": "array", "prefixItems": [{"const": 1}, {"const": "b"}], "items": {"type": "null"}, "minItems": 1, "maxItems": 4},
      ['[1]', '[1, "b"]', '[1,"b",null]', '[1,"b", null, null]'], ['[]', '[1,2]', '[1,"b",null,null,null]', '["b"]', '[1,]']),
     ({"type": "integer", "minimum": 7, "exclusiveMaximum": 123}, ['7', '99', '122'], ['6', '123', '07', '-7', '7.5']),

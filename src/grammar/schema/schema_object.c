@@ -269,7 +269,9 @@ static bool add_pattern_class(struct schema_reader *r, const struct properties *
                               int32_t names, unsigned set)
 {
     /* Characters that need no escape in a string. */
-    static const struct char_range PLAIN[] = { { ' ', '!' }, { '#', '[' }, { ']', '~' } };
+    static const struct char_range PLAIN[] = {
+        { ' ', '!' }, { '#', '[' }, { ']', '~' }, { 0xA0, MAX_CODE_POINT }
+    };
     int32_t terms[MAX_PATTERNS + 2];
     size_t n = 0, i = 0;
     const char *pattern;
@@ -286,7 +288,7 @@ static bool add_pattern_class(struct schema_reader *r, const struct properties *
     terms[n++] = names;
     if (set != 0)
         return r->status == TUTTI_OK && add_class(r, c, regex_and(r, terms, n), schema, "patternProperties");
-    terms[n++] = regex_repeat(r, regex_chars(r, PLAIN, 3), 1, MAX_FREE_KEY);
+    terms[n++] = regex_repeat(r, regex_chars(r, PLAIN, sizeof PLAIN / sizeof *PLAIN), 1, MAX_FREE_KEY);
     return r->status == TUTTI_OK &&
            add_class(r, c, regex_and(r, terms, n), p->further, "additionalProperties");
 }
@@ -323,7 +325,7 @@ static int32_t further_member(struct schema_reader *r, const struct key_classes 
                                               regex_repeat(r, regex_repeat(r, one, n_ways, n_ways), 0,
                                                            REPEAT_FOREVER)) },
                 2);
-        ways[i] = SYNTAX_SEQ(s, schema_quoted(r, regex_node(r, names)), syntax_text(s, ":"),
+        ways[i] = SYNTAX_SEQ(s, schema_string_of_term(r, names), syntax_text(s, ":"),
                              syntax_repeat(s, syntax_text(s, " "), 0, 1), c->list[i].value);
     }
     return r->status == TUTTI_OK ? schema_share(r, syntax_choice(s, ways, c->n)) : -1;

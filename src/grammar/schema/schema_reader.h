@@ -103,6 +103,7 @@ int32_t schema_chars(struct schema_reader *r, const struct char_range *ranges, s
 /* By type; the schema is flat: it has no $ref, allOf, anyOf, oneOf, enum or const. */
 int32_t schema_string(struct schema_reader *r, const json_t *schema);
 int32_t schema_any_string(struct schema_reader *r);
+int32_t schema_string_of_term(struct schema_reader *r, int32_t term); /* schema_regex.h; quoted */
 int32_t schema_quoted(struct schema_reader *r, int32_t inside);
 int32_t schema_plain_char(struct schema_reader *r); /* one character, for the inside of a string */
 int32_t schema_number(struct schema_reader *r, const json_t *schema, bool is_integer);

@@ -248,7 +248,7 @@ static int32_t add_string(struct schema_reader *r, uint64_t key, int32_t inside)
     return syntax_rule(r->out, rule);
 }
 
-static int32_t string_of_term(struct schema_reader *r, int32_t term)
+int32_t schema_string_of_term(struct schema_reader *r, int32_t term)
 {
     uint64_t key = string_key(-1, term);
     int32_t rule = key_map_find(&r->strings, key);
@@ -270,7 +270,7 @@ int32_t schema_string(struct schema_reader *r, const json_t *schema)
     if (json_object_get(schema, "pattern") || json_object_get(schema, "format") ||
         json_object_get(schema, "contentEncoding") || json_object_get(schema, "not")) {
         int32_t term = schema_string_term(r, schema);
-        return term == regex_any(r) ? schema_any_string(r) : string_of_term(r, term);
+        return term == regex_any(r) ? schema_any_string(r) : schema_string_of_term(r, term);
     }
     int32_t min = schema_count(r, schema, "minLength", 0),
             max = schema_count(r, schema, "maxLength", REPEAT_FOREVER);
