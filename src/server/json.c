@@ -91,6 +91,74 @@ size_t json_tree_bytes(const json_t *value)
     }
 }
 
+/* ---- U+0000 in strings ---- */
+
+/* Members whose strings are texts, read with their length. All other strings are names and words, which are compared
+ * and kept as C strings: U+0000 would cut them. */
+/* clang-format off */
+static const char *const TEXTS[] = {
+    "content", "text", "prompt", "input", "inputs", "input_prefix", "suffix", "input_suffix",
+    "query", "documents", "history", "system", "output", "instructions", "arguments", "description",
+    "stop", "stop_sequences", "grammar", "guided_regex", "guided_json", "guided_choice",
+    "guided_grammar", "regex", "choice", "value", "title", "context", "cache_salt", "user",
+    "filename", "repo_name", "prompt_cache_key", "safety_identifier", "data",
+};
+/* clang-format on */
+
+/* Members within others whose object keeps its strings as JSON. */
+static const char *const OBJECTS[] = { "metadata", "parameters", "input_schema", "input", "arguments" };
+
+enum { PATH_BYTES = 96 };
+
+static bool is_one_of(const char *name, const char *const *names, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(name, names[i]))
+            return true;
+    return false;
+}
+
+/* Finds a string that U+0000 would cut. path: of value, [PATH_BYTES], and of the string if there is one. is_text: value
+ * is a text, or a list of texts. value nests no deeper than LIMIT_JSON_DEPTH. */
+static bool find_cut_string(const json_t *value, bool is_text, char *path)
+{
+    size_t n = strlen(path), i;
+    const char *key;
+    const json_t *entry;
+    json_t *member;
+    if (json_is_string(value))
+        return !is_text && strlen(json_string_value(value)) != json_string_length(value);
+    json_array_foreach(value, i, entry)
+    {
+        snprintf(path + n, PATH_BYTES - n, "[%zu]", i);
+        if (find_cut_string(entry, is_text, path))
+            return true;
+    }
+    json_object_foreach((json_t *)(uintptr_t)value, key, member)
+    {
+        bool is_kept = n > 0 ? is_one_of(key, OBJECTS, sizeof OBJECTS / sizeof *OBJECTS)
+                             : !strcmp(key, "chat_template_kwargs") || !strcmp(key, "metadata");
+        if (is_kept && json_is_object(member))
+            continue;
+        snprintf(path + n, PATH_BYTES - n, "%s%s", n > 0 ? "." : "", key);
+        if (find_cut_string(member, is_one_of(key, TEXTS, sizeof TEXTS / sizeof *TEXTS), path))
+            return true;
+    }
+    path[n] = '\0';
+    return false;
+}
+
+/* Refuses the body of a request if U+0000 would cut one of its strings. Bodies without the escape are not searched. */
+static enum tutti_status check_zeros(const json_t *value, const char *text, size_t n_bytes,
+                                     struct tutti_error *err)
+{
+    char path[PATH_BYTES] = "";
+    if (!memmem(text, n_bytes, "\\u0000", 6) || !find_cut_string(value, false, path))
+        return TUTTI_OK;
+    return error_set_param(err, TUTTI_E_ARGUMENT, path,
+                           "%s has the character U+0000, expected a string without it", path);
+}
+
 enum tutti_status json_read(json_t **out, const char *text, size_t n_bytes, struct tutti_error *err)
 {
     if (n_bytes == 0)
@@ -113,6 +181,11 @@ enum tutti_status json_read(json_t **out, const char *text, size_t n_bytes, stru
                              ? "supported JSON (integers from -2^63 to 2^63 - 1, other numbers as double)"
                              : "valid JSON",
                          at.line, at.column, at.text);
+    enum tutti_status st = check_zeros(value, text, n_bytes, err);
+    if (st != TUTTI_OK) {
+        json_decref(value);
+        return st;
+    }
     *out = value;
     return TUTTI_OK;
 }

@@ -8,7 +8,8 @@
 
 /* Parses a whole text. TUTTI_E_ARGUMENT: names line and column. Also if it nests deeper than
  * LIMIT_JSON_DEPTH, or if its values, without the bytes of strings, would take more memory than
- * LIMIT_JSON_TREE_BYTES: this is checked before parsing. *out is the caller's, for json_decref(). */
+ * LIMIT_JSON_TREE_BYTES: this is checked before parsing. U+0000 is allowed in texts, such as prompts, and refused in
+ * names and words, which are C strings. *out is the caller's, for json_decref(). */
 MUST_CHECK enum tutti_status json_read(json_t **out, const char *text, size_t n_bytes,
                                        struct tutti_error *err);
 

@@ -276,3 +276,41 @@ def test_other_limits_are_no_context_overflow(server):
         deep = {"type": "object", "properties": {"a": deep}, "required": ["a"]}
     reply = server.chat("Hello", max_tokens=1, tools=[{"type": "function", "function": {"name": "f", "parameters": deep}}])
     assert reply.status_code in (200, 400) and (reply.status_code == 200 or reply.json()["error"]["code"] is None)
+
+
+ZEROS = [
+    ("/v1/chat/completions", {**HI, "model": "demo\0x"}, "model"),
+    ("/v1/chat/completions", {"messages": [{"role": "user\0x", "content": "a"}]}, "messages[0].role"),
+    ("/v1/chat/completions", {"messages": [HI["messages"][0], {"role": "assistant", "content": "a", "reasoning_content": "b\0c"},
+                                           HI["messages"][0]]}, "messages[1].reasoning_content"),
+    ("/v1/chat/completions", {**HI, "tools": [{"type": "function", "function": {"name": "f\0g"}}]}, "tools[0].function.name"),
+    ("/v1/chat/completions", {**HI, "tool_choice": "none\0x"}, "tool_choice"),
+    ("/v1/chat/completions", {**HI, "guided_json": {"const": "a\0b"}}, "guided_json.const"),
+    ("/v1/responses", {"input": "a", "truncation": "disabled\0x"}, "truncation"),
+    ("/v1/responses", {"input": [{"type": "message\0", "role": "user", "content": "a"}]}, "input[0].type"),
+    ("/v1/embeddings", {"input": "a", "pooling": "mean\0x"}, "pooling"),
+    ("/v1/messages", {"model": "demo", "max_tokens": 1, "messages": [{"role": "user\0x", "content": "a"}]}, None),
+    ("/tokenize", {"prompt": "a", "model": "demo\0x"}, "model"),
+]
+
+
+@pytest.mark.parametrize("path, body, param", ZEROS)
+def test_a_zero_byte_in_a_name_is_refused(server, path, body, param):
+    """A name is a C string: what follows the zero byte would be lost."""
+    reply = server.post(path, body)
+    error = reply.json()["error"]
+    assert reply.status_code == 400 and "has the character U+0000" in error["message"], reply.text
+    assert error.get("param") == param
+
+
+def test_a_zero_byte_in_a_text_is_a_part_of_it(server):
+    """Also in the arguments of a call, and in what a tool returned."""
+    body = {"messages": [{"role": "user", "content": "a\0b"}], "temperature": 0, "max_tokens": 2, "stop": ["\0"], "user": "a\0b"}
+    plain = server.post("/v1/chat/completions", body)
+    shorter = server.post("/v1/chat/completions", {**body, "messages": [{"role": "user", "content": "a"}]})
+    assert plain.json()["usage"]["prompt_tokens"] > shorter.json()["usage"]["prompt_tokens"]
+    called = server.post("/v1/messages", {"model": "demo", "max_tokens": 2, "messages": [
+        {"role": "user", "content": "a\0b"}, {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {"x": "a\0b"}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "a\0b"}]}]})
+    assert called.status_code == 200, called.text
+    assert server.post("/tokenize", {"prompt": "a\0b"}).json()["count"] > server.post("/tokenize", {"prompt": "a"}).json()["count"]
