@@ -21,18 +21,33 @@ static enum tutti_status read_flag(const json_t *root, const char *name, bool ot
     return json_check(value, JSON_KIND_BOOL, name, err);
 }
 
+/* Refuses the text of another form, whose ids the reply would not have, and fields that have no effect in this form.
+ * names: end with NULL. */
+static enum tutti_status refuse_others(const json_t *root, const char *form, const char *const *names,
+                                       struct tutti_error *err)
+{
+    for (; *names; names++)
+        if (json_field(root, *names))
+            return error_set_param(err, TUTTI_E_ARGUMENT, *names, "%s cannot be combined with %s", *names,
+                                   form);
+    return TUTTI_OK;
+}
+
 /* Accepts the field names of vLLM and of llama-server. */
 static enum tutti_status tokenize_text(struct app *app, const json_t *root, struct ids *ids,
                                        struct tutti_error *err)
 {
+    static const char *const NOT_LLAMA[] = { "add_special_tokens", NULL };
+    static const char *const NOT_VLLM[] = { "content", "add_special", NULL };
     bool is_llama = !json_field(root, "prompt") && json_field(root, "content");
     bool add_special, parse_special = false;
     const char *name = is_llama ? "content" : "prompt";
     const json_t *prompt = json_field(root, name);
     if (!json_is_string(prompt))
         return json_wrong_type(name, "a string", prompt, err);
-    enum tutti_status st = read_flag(root, is_llama ? "add_special" : "add_special_tokens", !is_llama,
-                                     &add_special, err);
+    enum tutti_status st = refuse_others(root, name, is_llama ? NOT_LLAMA : NOT_VLLM, err);
+    if (st == TUTTI_OK)
+        st = read_flag(root, is_llama ? "add_special" : "add_special_tokens", !is_llama, &add_special, err);
     if (st == TUTTI_OK)
         st = read_flag(root, "parse_special", false, &parse_special, err);
     if (st != TUTTI_OK)
@@ -41,26 +56,27 @@ static enum tutti_status tokenize_text(struct app *app, const json_t *root, stru
     if (n_bytes > TOKENIZE_MAX_BYTES)
         return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s has %zu bytes, at most %d are allowed", name,
                                n_bytes, TOKENIZE_MAX_BYTES);
-    const char *text = json_string_value(prompt);
-    /* A token has at least one byte, except special tokens in front and a few that a normalizer
-     * adds. */
-    int32_t *space = calloc(n_bytes + 64, sizeof *space);
-    if (!space)
-        return error_set(err, TUTTI_E_MEMORY, "out of memory for the tokens");
-    int64_t n = (parse_special ? tutti_tokenize_trusted : tutti_tokenize)(app->model, text, n_bytes,
-                                                                          add_special, space, n_bytes + 64);
-    bool ok = n >= 0 && (uint64_t)n <= n_bytes + 64 && ids_add_all(ids, space, (size_t)n);
-    free(space);
-    if (!ok)
-        return error_set(err, TUTTI_E_UNSUPPORTED, "the model has no tokenizer, or out of memory");
-    return TUTTI_OK;
+    api_tokenize_fn *tokenize = parse_special ? tutti_tokenize_trusted : tutti_tokenize;
+    return api_tokenize(ids, app->model, tokenize, json_string_value(prompt), n_bytes, add_special, err);
 }
 
 static enum tutti_status tokenize_messages(struct app *app, json_t *root, struct ids *ids,
                                            struct tutti_error *err)
 {
+    static const char *const OTHERS[] = { "prompt", "content", NULL };
+    static const char *const FLAGS[] = { "add_special_tokens", "add_special" };
+    enum tutti_status st = refuse_others(root, "messages", OTHERS, err);
+    for (size_t i = 0; st == TUTTI_OK && i < sizeof FLAGS / sizeof *FLAGS; i++) {
+        const json_t *flag = json_field(root, FLAGS[i]);
+        if (flag && !json_is_false(flag))
+            st = error_set_param(err, TUTTI_E_ARGUMENT, FLAGS[i],
+                                 "%s must be false with messages: the chat format writes the special tokens",
+                                 FLAGS[i]);
+    }
+    if (st != TUTTI_OK)
+        return st;
     struct api_request req = { .kind = API_CHAT, .root = json_incref(root), .n = 1 };
-    enum tutti_status st = api_read_messages(&req, err);
+    st = api_read_messages(&req, err);
     if (st == TUTTI_OK)
         st = api_read_tools(&req, err);
     if (st == TUTTI_OK)
@@ -100,7 +116,8 @@ static bool write_text(struct app *app, int32_t id, struct buf *bytes, struct bu
 static bool write_piece(struct app *app, int32_t id, struct buf *bytes, struct buf *out)
 {
     json_t *text = token_text(app, id, bytes);
-    if (text && bytes->n_bytes > 0 && strncmp(json_string_value(text), "bytes:", 6) == 0) {
+    if (text && bytes->n_bytes > 0 &&
+        json_string_length(text) != bytes->n_bytes) { /* escaped by json_text() */
         json_decref(text);
         text = json_byte_list(bytes->bytes, bytes->n_bytes);
     }

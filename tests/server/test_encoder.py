@@ -344,3 +344,12 @@ def test_methods_and_metrics(bert_ranker):
     assert requests.get(bert_ranker.url + "/v1/rerank", timeout=60).status_code == 405
     rank(bert_ranker, "a", ["b"])
     assert any(name.startswith("tutti_http_requests_total") and "/v1/rerank" in name for name in bert_ranker.metrics())
+
+
+def test_a_text_that_its_normalizer_makes_longer_has_its_tokens(roberta):
+    """NFKC makes 18 letters of U+FDFA, whose UTF-8 has 3 bytes: more tokens than bytes."""
+    one = roberta.post("/tokenize", {"prompt": "\ufdfa"}).json()["count"] - 2
+    reply = roberta.post("/tokenize", {"prompt": " ".join(["\ufdfa"] * 50)})
+    assert reply.status_code == 200 and reply.json()["count"] == 2 + 50 * one > 3 * 50, reply.status_code
+    too_long = roberta.post("/v1/embeddings", {"input": " ".join(["\ufdfa"] * 50)})
+    assert too_long.status_code == 400 and "maximum context length" in too_long.json()["error"]["message"]

@@ -284,28 +284,27 @@ static enum tutti_status truncate_prompt(struct api_request *req, const tutti_mo
                                          struct tutti_error *err)
 {
     struct api_prompt *prompt = req->prompts;
-    size_t n_room = prompt->n_text_bytes + 64, n_max = (size_t)max;
+    size_t n_max = (size_t)max, n_kept = 0;
+    struct ids ids = { 0 };
+    int32_t prefix[32];
     if (prompt->n_text_bytes > TRUNCATE_MAX_BYTES)
         return error_set_param(err, TUTTI_E_ARGUMENT, "truncate",
                                "`truncate`: inputs has %zu bytes, at most %d are allowed with it",
                                prompt->n_text_bytes, TRUNCATE_MAX_BYTES);
-    int32_t *ids = calloc(n_room, sizeof *ids), prefix[32];
-    int64_t n = ids ? tutti_tokenize(model, prompt->text, prompt->n_text_bytes, true, ids, n_room) : -1;
+    enum tutti_status st = api_tokenize(&ids, model, tutti_tokenize, prompt->text, prompt->n_text_bytes, true,
+                                        err);
     int64_t n_prefix = tutti_tokenize(model, "", 0, true, prefix, 32);
-    enum tutti_status st = TUTTI_OK;
-    if (n < 0 || (uint64_t)n > n_room) {
-        st = error_set(err, TUTTI_E_UNSUPPORTED, "the model has no tokenizer, or out of memory");
-    } else if ((size_t)n > n_max) {
-        size_t n_kept = 0;
-        while (n_kept < n_max && (int64_t)n_kept < n_prefix && n_kept < 32 && ids[n_kept] == prefix[n_kept])
+    if (st == TUTTI_OK && ids.n > n_max) {
+        while (n_kept < n_max && (int64_t)n_kept < n_prefix && n_kept < 32 &&
+               ids.ids[n_kept] == prefix[n_kept])
             n_kept++;
-        bool ok = ids_add_all(&req->ids, ids, n_kept) &&
-                  ids_add_all(&req->ids, ids + ((size_t)n - (n_max - n_kept)), n_max - n_kept);
+        bool ok = ids_add_all(&req->ids, ids.ids, n_kept) &&
+                  ids_add_all(&req->ids, ids.ids + (ids.n - (n_max - n_kept)), n_max - n_kept);
         *prompt = (struct api_prompt){ .n_ids = req->ids.n };
         if (!ok)
             st = error_set(err, TUTTI_E_MEMORY, "out of memory for the prompt");
     }
-    free(ids);
+    ids_clear(&ids);
     return st;
 }
 

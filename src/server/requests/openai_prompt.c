@@ -92,6 +92,12 @@ static enum tutti_status check_function(const json_t *value, const char *param, 
     enum tutti_status st = is_call ? TUTTI_OK : check_description(function, param, err);
     if (st != TUTTI_OK)
         return st;
+    const json_t *id = json_field(value, "id");
+    if (is_call && id && !json_is_string(id)) {
+        char name[96];
+        snprintf(name, sizeof name, "%s.id", param);
+        return json_wrong_part(param, name, "a string", id, err);
+    }
     if (is_call && arguments && !json_is_string(arguments) && !json_is_object(arguments)) {
         char name[96];
         snprintf(name, sizeof name, "%s.function.arguments", param);
@@ -238,6 +244,30 @@ enum tutti_status api_read_messages(struct api_request *req, struct tutti_error 
 }
 
 /* ---- texts and ids ---- */
+
+enum tutti_status api_tokenize(struct ids *out, const tutti_model *model, api_tokenize_fn *tokenize,
+                               const char *text, size_t n_bytes, bool add_special, struct tutti_error *err)
+{
+    /* Most texts have fewer tokens than bytes. A normalizer may make a text longer (NFKC makes 18 letters of
+     * U+FDFA): the second time there is room for all of it. */
+    size_t n_room = n_bytes + 64;
+    int32_t *ids = NULL;
+    int64_t n = 0;
+    for (int i = 0; i < 2 && (i == 0 || n > (int64_t)n_room); i++) {
+        n_room = i > 0 ? (size_t)n : n_room;
+        free(ids);
+        ids = calloc(n_room, sizeof *ids);
+        if (!ids)
+            return error_set(err, TUTTI_E_MEMORY, "out of memory for the tokens");
+        n = tokenize(model, text, n_bytes, add_special, ids, n_room);
+    }
+    bool ok = n >= 0 && ids_add_all(out, ids, (size_t)n);
+    free(ids);
+    if (!ok)
+        return error_set(err, TUTTI_E_UNSUPPORTED,
+                         "the model has no tokenizer, the text exceeds one of its limits, or out of memory");
+    return TUTTI_OK;
+}
 
 enum tutti_status api_read_ids(struct ids *out, const json_t *list, const char *param, int n_vocab,
                                struct tutti_error *err)

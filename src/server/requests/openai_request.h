@@ -187,4 +187,12 @@ void api_name_field(const struct api_request *req, struct tutti_error *err);
 MUST_CHECK enum tutti_status api_read_ids(struct ids *out, const json_t *list, const char *param, int n_vocab,
                                           struct tutti_error *err);
 
+/* tutti_tokenize() or tutti_tokenize_trusted() */
+typedef int64_t api_tokenize_fn(const tutti_model *model, const char *text, size_t n_bytes, bool add_special,
+                                int32_t *ids, size_t max_ids);
+/* Appends the ids of a whole text. */
+MUST_CHECK enum tutti_status api_tokenize(struct ids *out, const tutti_model *model,
+                                          api_tokenize_fn *tokenize, const char *text, size_t n_bytes,
+                                          bool add_special, struct tutti_error *err);
+
 #endif
