@@ -139,12 +139,12 @@ struct constraint_field {
 static enum tutti_status take_structured(struct api_request *req, const char *name, const json_t *value,
                                          struct tutti_error *err)
 {
-    static const struct constraint_field KINDS[] = { { "json", take_json },
-                                                     { "regex", take_pattern },
-                                                     { "choice", take_choice },
-                                                     { "grammar", take_grammar },
-                                                     { "json_object", take_any_object } };
-    enum { N_KINDS = sizeof KINDS / sizeof *KINDS };
+    static const struct constraint_field KINDS[] = { { "structured_outputs.json", take_json },
+                                                     { "structured_outputs.regex", take_pattern },
+                                                     { "structured_outputs.choice", take_choice },
+                                                     { "structured_outputs.grammar", take_grammar },
+                                                     { "structured_outputs.json_object", take_any_object } };
+    enum { N_KINDS = sizeof KINDS / sizeof *KINDS, N_PREFIX = sizeof "structured_outputs." - 1 };
     static const char *const HARMLESS[] = { "disable_fallback", "backend", "_backend", "_backend_was_auto" };
     const char *key;
     json_t *member;
@@ -155,7 +155,7 @@ static enum tutti_status take_structured(struct api_request *req, const char *na
     {
         bool is_known = json_is_null(member) || json_is_false(member);
         for (size_t i = 0; i < N_KINDS; i++)
-            is_known |= !strcmp(key, KINDS[i].name);
+            is_known |= !strcmp(key, KINDS[i].name + N_PREFIX);
         for (size_t i = 0; i < sizeof HARMLESS / sizeof *HARMLESS; i++)
             is_known |= !strcmp(key, HARMLESS[i]);
         if (!is_known)
@@ -165,8 +165,9 @@ static enum tutti_status take_structured(struct api_request *req, const char *na
                                    key);
     }
     for (size_t i = 0; i < N_KINDS && st == TUTTI_OK; i++) {
-        if (json_field(value, KINDS[i].name))
-            st = KINDS[i].take(req, name, json_field(value, KINDS[i].name), err);
+        const json_t *form = json_field(value, KINDS[i].name + N_PREFIX);
+        if (form)
+            st = KINDS[i].take(req, KINDS[i].name, form, err);
     }
     return st;
 }
