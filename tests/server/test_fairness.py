@@ -70,6 +70,9 @@ class Holding:
     ("sk-a alice bob", "found \"bob\""),
     ("sk-a alice weight=1 weight=2", "duplicate weight"),
     ("sk-a alice weight=2\nsk-b alice weight=3", "line 2: limits of alice are in line 1 already"),
+    ("sk-a\0junk alice", "line 1: a zero byte, expected text in UTF-8"),
+    ("\ufffds\0k\0-\0a\0", "line 1: a zero byte, expected text in UTF-8"),
+    ("sk-a\nsk\x01b", "line 2: expected a key of printable characters in UTF-8"),
 ])
 def test_a_line_that_is_not_understood_is_named(start, write_keys, text, words):
     with pytest.raises(RuntimeError) as error:
@@ -88,6 +91,15 @@ def test_names_and_limits_may_be_left_out(start, write_keys):
     text = server.get("/metrics", headers=server.metrics_headers).text
     assert 'tutti_key_tokens_total{key="d\\"\\\\",kind="generated"} 4\n' in text  # two keys, one client
     assert text.count('tutti_key_requests_total{') == 4
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(start, write_keys):
+    server = start("--api-key-file", write_keys("\ufeff# keys\r\nsk-a alice\r\n"))
+    assert ask(server, {**QUESTION, "max_tokens": 1}, "sk-a").status_code == 200
+    for key in ("#", "\xef\xbb\xbf#"):  # a header has bytes
+        assert ask(server, {**QUESTION, "max_tokens": 1}, key).status_code == 401
+    server = start("--api-key-file", write_keys("\ufeffsk-b bob\n"))
+    assert ask(server, {**QUESTION, "max_tokens": 1}, "sk-b").status_code == 200
 
 
 # ---- limits of a key ----

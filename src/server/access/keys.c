@@ -20,6 +20,7 @@
 enum { KEY_BYTES = 256, NAME_BYTES = 64, DIGEST_BYTES = 32 /* SHA-256 */, MAX_KEYS = 1 << 24 };
 
 static const char BLANKS[] = " \t\r\n";
+static const char BYTE_ORDER_MARK[] = "\xEF\xBB\xBF"; /* which some editors write before UTF-8 */
 
 /* All keys with the same name. */
 struct key_owner {
@@ -230,6 +231,9 @@ static enum tutti_status keys_add_line(struct keys *keys, const char *key, size_
                                        const struct key_line *at, struct tutti_error *err)
 {
     struct key one = { .line = at->line };
+    if (!utf8_is_printable(key, n))
+        return error_set(err, TUTTI_E_FORMAT, "%s: line %d: expected a key of printable characters in UTF-8",
+                         at->path, at->line);
     if (n >= KEY_BYTES)
         return error_set(err, TUTTI_E_FORMAT, "%s: line %d: the key is longer than %d bytes", at->path,
                          at->line, KEY_BYTES - 1);
@@ -277,10 +281,17 @@ enum tutti_status keys_open(struct keys **out, const char *path, const struct cl
     keys->defaults = *defaults;
     st = open_digest(keys, err);
     struct key_line at = { path, 1 };
-    for (; st == TUTTI_OK && getline(&line, &capacity, file) >= 0; at.line++) {
-        const char *key = line + strspn(line, BLANKS);
+    ssize_t n_bytes;
+    for (; st == TUTTI_OK && (n_bytes = getline(&line, &capacity, file)) >= 0; at.line++) {
+        bool has_mark = at.line == 1 && !strncmp(line, BYTE_ORDER_MARK, sizeof BYTE_ORDER_MARK - 1);
+        const char *key = line + (has_mark ? sizeof BYTE_ORDER_MARK - 1 : 0);
+        key += strspn(key, BLANKS);
         size_t length = strcspn(key, BLANKS);
-        if (length > 0 && *key != '#')
+        if (strlen(line) !=
+            (size_t)n_bytes) /* a file in UTF-16 has keys of one letter before its first zero */
+            st = error_set(err, TUTTI_E_FORMAT, "%s: line %d: a zero byte, expected text in UTF-8", path,
+                           at.line);
+        else if (length > 0 && *key != '#')
             st = keys_add_line(keys, key, length, &at, err);
     }
     if (st == TUTTI_OK && ferror(file))
