@@ -128,11 +128,23 @@ static enum tutti_status add_reasoning(json_t *messages, const json_t *item, con
     bool ok = true;
     for (size_t k = 0; k < sizeof LISTS / sizeof *LISTS && text.n_bytes == 0; k++) {
         const json_t *list = json_field(item, LISTS[k]);
-        if (list && !json_is_array(list))
-            return json_wrong_type(param, "an object with lists of parts", list, err);
+        if (list && !json_is_array(list)) {
+            char name[96];
+            buf_clear(&text); /* a list of empty texts came before */
+            snprintf(name, sizeof name, "%s.%s", param, LISTS[k]);
+            return json_wrong_part(param, name, "a list of parts", list, err);
+        }
         json_array_foreach(list, i, part)
         {
             const json_t *words = json_object_get(part, "text");
+            /* Templates get reasoning as a C string. */
+            if (!json_is_string(words) || strlen(json_string_value(words)) != json_string_length(words)) {
+                buf_clear(&text);
+                return error_set_param(
+                    err, TUTTI_E_ARGUMENT, param,
+                    "%s.%s[%zu] must be an object whose text is a string without the character U+0000", param,
+                    LISTS[k], i);
+            }
             ok = ok && buf_add(&text, json_string_value(words), json_string_length(words));
         }
     }
@@ -163,6 +175,11 @@ static enum tutti_status input_add_item(json_t *messages, const json_t *item, si
     enum tutti_status st = api_check_fields(item, API_IN_ITEM, param, err);
     if (st != TUTTI_OK)
         return st;
+    if (!type && json_field(item, "type")) {
+        char name[80];
+        snprintf(name, sizeof name, "%s.type", param);
+        return json_wrong_part(param, name, "a string", json_field(item, "type"), err);
+    }
     if (type && !strcmp(type, "function_call"))
         return add_call(messages, item, param, err);
     if (type && !strcmp(type, "function_call_output"))
@@ -323,7 +340,25 @@ static enum tutti_status copy_format(json_t *chat, json_t *root, struct tutti_er
     return check_memory(failed, err);
 }
 
-/* "include" requests log-probabilities by name. */
+/* "include" requests log-probabilities by name. Of the other names of OpenAI's API no answer here has anything. */
+static enum tutti_status check_included(const char *name, struct tutti_error *err)
+{
+    static const char *const KNOWN[] = { "message.output_text.logprobs",
+                                         "reasoning.encrypted_content",
+                                         "message.input_image.image_url",
+                                         "file_search_call.results",
+                                         "web_search_call.results",
+                                         "web_search_call.action.sources",
+                                         "computer_call_output.output.image_url",
+                                         "code_interpreter_call.outputs" };
+    for (size_t i = 0; i < sizeof KNOWN / sizeof *KNOWN; i++)
+        if (!strcmp(name, KNOWN[i]))
+            return TUTTI_OK;
+    return error_set_param(err, TUTTI_E_ARGUMENT, "include",
+                           "include has the unknown name \"%.64s\", expected message.output_text.logprobs",
+                           name);
+}
+
 static enum tutti_status copy_logprobs(json_t *chat, json_t *root, struct tutti_error *err)
 {
     const json_t *include = json_field(root, "include"), *top = json_field(root, "top_logprobs"), *entry;
@@ -339,6 +374,9 @@ static enum tutti_status copy_logprobs(json_t *chat, json_t *root, struct tutti_
             snprintf(place, sizeof place, "include[%zu]", i);
             return json_wrong_part("include", place, "a string", entry, err);
         }
+        enum tutti_status st = check_included(name, err);
+        if (st != TUTTI_OK)
+            return st;
         is_wanted |= !strcmp(name, "message.output_text.logprobs");
     }
     int failed = 0;
