@@ -27,6 +27,11 @@ static void the_name_is_the_outer_objects_member(void **state)
         const char *text, *name;
     } cases[] = {
         { "{\"model\":\"a\"}", "a" },
+        { "{\"mod\\u0065l\":\"a\"}", "a" },
+        { "{\"\\u006D\\u006fdel\":\"a\"}", "a" },
+        { "{\"mod\\u0065\":\"a\"}", "-" },
+        { "{\"mode\\u006\":\"a\"}", "-" },
+        { "{\"mode\\u006cx\":\"a\"}", "-" },
         { " {\n\t\"model\" : \"a\" , \"x\":1}", "a" },
         { "{\"x\":{\"model\":\"b\"},\"y\":[\"model\",\"b\"],\"model\":\"a\"}", "a" },
         { "{\"x\":\"model\",\"model\":\"a\"}", "a" },

@@ -6,10 +6,21 @@
 
 static const char KEY[] = "model";
 
+/* The string that ends at scan->at. Its letters may be written as escapes. */
 static bool is_key(const struct name_scan *scan, const char *bytes)
 {
-    size_t n = scan->at - scan->text;
-    return n == sizeof KEY - 1 && !memcmp(bytes + scan->text, KEY, n);
+    const char *c = bytes + scan->text, *end = bytes + scan->at;
+    for (const char *letter = KEY; *letter; letter++) {
+        uint32_t code;
+        if (c < end && *c == *letter)
+            c++;
+        else if (end - c >= 6 && !memcmp(c, "\\u", 2) && hex_read(c + 2, 4, 4, &code) &&
+                 code == (unsigned char)*letter)
+            c += 6;
+        else
+            return false;
+    }
+    return c == end;
 }
 
 /* The quote at scan->at ends a string. True: it is the name. */
