@@ -177,13 +177,34 @@ static const struct {
     { "reasoning_effort", JSON_KIND_STRING },
 };
 
+/* Variables of a template that chat_template_kwargs cannot set, and arguments of apply_chat_template() that are no
+ * variables. */
+static enum tutti_status check_variables(const json_t *kwargs, struct tutti_error *err)
+{
+    static const struct {
+        const char *name, *hint;
+    } REFUSED[] = { { "messages", "it is a field of the request" },
+                    { "tools", "it is a field of the request" },
+                    { "chat_template", "the server chooses it with --chat-format" },
+                    { "tokenize", "use /tokenize" } };
+    for (size_t i = 0; i < sizeof REFUSED / sizeof *REFUSED; i++)
+        if (json_field(kwargs, REFUSED[i].name))
+            return error_set_param(err, TUTTI_E_ARGUMENT, "chat_template_kwargs",
+                                   "chat_template_kwargs.%s is not supported: %s", REFUSED[i].name,
+                                   REFUSED[i].hint);
+    return TUTTI_OK;
+}
+
 static enum tutti_status read_template_fields(struct api_request *req, struct tutti_error *err)
 {
     const json_t *kwargs = json_field(req->root, "chat_template_kwargs");
     if (kwargs && !json_is_object(kwargs))
         return json_wrong_type("chat_template_kwargs", "an object", kwargs, err);
+    enum tutti_status st = check_variables(kwargs, err);
+    if (st != TUTTI_OK)
+        return st;
     json_t *arguments = kwargs ? json_copy((json_t *)(uintptr_t)kwargs) : json_object();
-    enum tutti_status st = arguments ? TUTTI_OK : error_out_of_memory("tools", err);
+    st = arguments ? TUTTI_OK : error_out_of_memory("tools", err);
     for (size_t i = 0; i < sizeof TEMPLATE_FIELDS / sizeof *TEMPLATE_FIELDS && st == TUTTI_OK; i++) {
         const char *name = TEMPLATE_FIELDS[i].name;
         json_t *value = json_object_get(req->root, name);
