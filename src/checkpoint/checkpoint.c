@@ -544,14 +544,17 @@ static enum tutti_status open_weights_file(struct checkpoint *ck, struct tutti_e
     return st;
 }
 
-/* Whether a path looks like a model's name on a hub: ORG/NAME of the characters that hubs allow there. */
+/* Whether a path looks like a model's name on a hub: ORG/NAME of the characters that hubs allow there, optionally
+ * with @REVISION, :TYPE or :FILE. */
 static bool is_hub_name(const char *path)
 {
-    const char *slash = strchr(path, '/');
-    if (!slash || slash == path || !slash[1] || strchr(slash + 1, '/') || path[0] == '.' || path[0] == '-')
+    size_t n = strcspn(path, "@:"); /* of ORG/NAME */
+    const char *slash = memchr(path, '/', n);
+    if (!slash || slash == path || slash + 1 == path + n || path[0] == '.' || path[0] == '-' ||
+        memchr(slash + 1, '/', n - (size_t)(slash + 1 - path)) || (path[n] && !path[n + 1]))
         return false;
-    for (const char *c = path; *c; c++) {
-        if (!isalnum((unsigned char)*c) && !strchr("-_./", *c))
+    for (size_t i = 0; i < n; i++) {
+        if (!isalnum((unsigned char)path[i]) && !strchr("-_./", path[i]))
             return false;
     }
     return true;

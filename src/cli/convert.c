@@ -6,6 +6,7 @@
 #include "base/json/json_list.h"
 #include "base/json/json_print.h"
 #include "cli/options/command.h"
+#include "cli/options/output_path.h"
 #include "cli/terminal/numbers.h"
 #include "cli/terminal/output.h"
 #include "cli/terminal/progress.h"
@@ -15,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 struct convert_values {
     const char *type, *report_file;
@@ -181,11 +181,18 @@ static enum tutti_status read_tensor_types(const struct option_texts *texts, str
     return TUTTI_OK;
 }
 
-static bool is_same_file(const char *a, const char *b)
+/* Checks the files to write before the work, which may take hours. */
+static enum tutti_status check_outputs(const struct convert_values *values, const char *const *operands,
+                                       struct tutti_error *err)
 {
-    struct stat x, y;
-    return strcmp(a, b) == 0 ||
-           (stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino);
+    const char *const inputs[] = { values->imatrix, operands[0] };
+    enum tutti_status st = output_path_check("FILE", operands[1], inputs, 1, err);
+    if (st != TUTTI_OK || !values->report_file)
+        return st;
+    if (output_path_is_same(values->report_file, operands[1]))
+        return error_set(err, TUTTI_E_ARGUMENT, "--report-file: %s is the file to convert to", operands[1]);
+    st = output_path_check("--report-file", values->report_file, inputs, 2, err);
+    return st == TUTTI_OK ? output_path_try(values->report_file, err) : st;
 }
 
 static enum tutti_status run_convert(const void *v, const char *const *operands, struct tutti_error *err)
@@ -210,12 +217,13 @@ static enum tutti_status run_convert(const void *v, const char *const *operands,
     options.n_tensor_types = values->tensor_type.n;
     options.merges = merges;
     options.n_merges = values->merge_lora.n;
-    if (values->report_file && is_same_file(values->report_file, operands[1]))
-        return error_set(err, TUTTI_E_ARGUMENT, "--report-file: %s is the file to convert to", operands[1]);
+    enum tutti_status st = check_outputs(values, operands, err);
+    if (st != TUTTI_OK)
+        return st;
     if (values->report_file && !(report.tensors = json_array()))
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the report");
     progress_begin(&report.progress, "converting", PROGRESS_BYTES);
-    enum tutti_status st = read_merge_options(&values->merge_lora, merges, paths, err);
+    st = read_merge_options(&values->merge_lora, merges, paths, err);
     if (st == TUTTI_OK)
         st = read_tensor_types(&values->tensor_type, types, patterns, err);
     if (st == TUTTI_OK && values->imatrix)

@@ -46,7 +46,7 @@ struct generate_values {
 static const struct option OPTIONS[] = {
     TEXTS_OPTION(VALUES, prompt, "prompt", "TEXT",
                  "the prompt; - reads it from standard input. Several are answered as one batch",
-                 .letter = 'p'),
+                 .letter = 'p', .may_be_empty = true),
     TEXT_OPTION(VALUES, file, "file", "FILE",
                 "answer all prompts of the file as one batch: one per line, or JSON Lines with {\"prompt\": "
                 "TEXT} or {\"messages\": [...]} and optionally \"max_tokens\"; - is standard input",
@@ -526,6 +526,11 @@ static enum tutti_status check_flags(const struct generate_values *values, struc
     if (values->best > values->beams)
         return error_set(err, TUTTI_E_ARGUMENT, "--best %d: --beams %d has no more answers", values->best,
                          values->beams);
+    if (values->beams == 1 && (values->length_penalty != 1 || values->early_stopping != 0))
+        return error_set_param(
+            err, TUTTI_E_ARGUMENT, "beams",
+            "--length-penalty and --early-stopping have no effect with --beams 1: expected "
+            "more than one beam");
     if (values->parse_special && values->chat)
         return error_set(err, TUTTI_E_ARGUMENT,
                          "--parse-special: with --chat a prompt is a message, which stays text");
@@ -558,6 +563,8 @@ static enum tutti_status check_prompts(const struct generate_values *values,
     const struct option *o = has_messages ? NULL
                                           : options_first_given(THINKING_OPTIONS, values,
                                                                 offsetof(VALUES, thinking), NONE);
+    if (!o && !has_messages && values->session.model.options.chat_format)
+        o = options_find(CHAT_FORMAT_OPTIONS, "chat-format");
     if (o)
         return error_set_param(err, TUTTI_E_ARGUMENT, o->name, "--%s has no effect without --chat", o->name);
     if (!has_text && (values->chat || values->parse_special))
@@ -773,7 +780,7 @@ static enum tutti_status check_batch(const struct generate_values *values, struc
         return TUTTI_OK;
     return error_set_param(
         err, TUTTI_E_ARGUMENT, o->name,
-        "--%s has no effect with --batch: set the field of that name in the \"body\" of each request "
+        "--%s has no effect with --batch: the requests of its file have all settings in their \"body\" "
         "(docs/http-api.md)",
         o->name);
 }

@@ -4,6 +4,7 @@
 #include "base/system/os.h"
 #include "base/utf8.h"
 #include "cli/options/command.h"
+#include "cli/options/output_path.h"
 #include "cli/terminal/input.h"
 #include "cli/terminal/output.h"
 #include "cli/terminal/progress.h"
@@ -196,14 +197,14 @@ static void draw(void *user, const struct load_progress *now)
 /* ---- reports ---- */
 
 /* Checks before a long measurement, not after it. */
-static enum tutti_status check_writable(const char *path, struct tutti_error *err)
+static enum tutti_status check_report(const struct load_values *values, struct tutti_error *err)
 {
-    struct new_file *file = NULL;
-    if (!path || strcmp(path, "-") == 0)
+    const char *const inputs[] = { values->prompts, values->api_key_file, values->options.ca_file };
+    if (!values->json || strcmp(values->json, "-") == 0)
         return TUTTI_OK;
-    enum tutti_status st = new_file_open(&file, path, err);
-    new_file_free(file);
-    return st;
+    enum tutti_status st = output_path_check("--json", values->json, inputs, sizeof inputs / sizeof *inputs,
+                                             err);
+    return st == TUTTI_OK ? output_path_try(values->json, err) : st;
 }
 
 static enum tutti_status write_reports(const struct load_values *values, const struct load_report *report,
@@ -288,7 +289,7 @@ static enum tutti_status check_values(const struct load_values *values, const ch
     if (values->options.ca_file && strncmp(url, "https://", 8) != 0)
         return error_set_param(err, TUTTI_E_ARGUMENT, "ca-file",
                                "--ca-file has no effect on %s: expected a URL with https", url);
-    return check_writable(values->json, err);
+    return check_report(values, err);
 }
 
 /* Runs the load and reports. */

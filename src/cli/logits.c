@@ -2,6 +2,7 @@
 #include "base/files/new_file.h"
 #include "cli/options/command.h"
 #include "cli/options/flags.h"
+#include "cli/options/output_path.h"
 #include "cli/terminal/input.h"
 #include "cli/terminal/output.h"
 
@@ -96,7 +97,11 @@ static enum tutti_status run_logits(const void *v, const char *const *operands, 
     bool is_done;
     if (!values->ids || !values->out)
         return error_set(err, TUTTI_E_ARGUMENT, "expected %s", values->ids ? "--out FILE" : "--ids LIST");
-    enum tutti_status st = model_flags_join(&values->model, NULL, NULL, operands[0], &ranks, &is_done, err);
+    const char *const inputs[] = { operands[0], input_ids_file(values->ids) };
+    enum tutti_status st = output_path_check("--out", values->out, inputs, 2, err);
+    if (st != TUTTI_OK)
+        return st;
+    st = model_flags_join(&values->model, NULL, NULL, operands[0], &ranks, &is_done, err);
     if (st != TUTTI_OK || is_done)
         return st;
     st = input_read_ids(&ids, values->ids, err);

@@ -8,6 +8,7 @@
 #include "checkpoint/gguf/gguf.h"
 #include "cli/options/command.h"
 #include "cli/options/flags.h"
+#include "cli/options/output_path.h"
 #include "cli/terminal/input.h"
 #include "cli/terminal/output.h"
 #include "cli/terminal/progress.h"
@@ -403,9 +404,13 @@ static void print_json(struct perplexity_job *job)
 
 static enum tutti_status run_job(struct perplexity_job *job, const char *path, struct tutti_error *err)
 {
+    const char *const inputs[] = { path, job->file, input_ids_file(job->values->ids) };
     job->has_base = job->values->base != NULL;
     bool base_is_model = job->has_base && is_model(job->values->base);
     enum tutti_status st = check_call(job, base_is_model, err);
+    if (st == TUTTI_OK && job->values->save)
+        st = output_path_check("--save-logits", job->values->save, inputs, sizeof inputs / sizeof *inputs,
+                               err);
     if (st == TUTTI_OK && job->has_base &&
         !base_is_model) /* before the model: it is quick, and fails more often */
         st = logits_base_open(&job->base, job->values->base, err);

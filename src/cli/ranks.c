@@ -4,6 +4,7 @@
 #include "base/files/new_file.h"
 #include "base/system/team.h"
 #include "cli/options/command.h"
+#include "cli/options/output_path.h"
 #include "cli/terminal/output.h"
 
 struct ranks_values {
@@ -35,13 +36,30 @@ static enum tutti_status write_or_print(const char *path, const char *title, con
     return new_file_put(path, text->bytes, text->n_bytes, err);
 }
 
+static enum tutti_status check_ranks_files(const struct ranks_values *values, const char *table,
+                                           struct tutti_error *err)
+{
+    enum tutti_status st = TUTTI_OK;
+    if (values->hostfile)
+        st = output_path_check("--hostfile", values->hostfile, &table, 1, err);
+    if (st == TUTTI_OK && values->rankfile)
+        st = output_path_check("--rankfile", values->rankfile, &table, 1, err);
+    if (st == TUTTI_OK && values->hostfile && values->rankfile &&
+        output_path_is_same(values->hostfile, values->rankfile))
+        st = error_set(err, TUTTI_E_ARGUMENT, "--rankfile: %s is the file of --hostfile already",
+                       values->rankfile);
+    return st;
+}
+
 static enum tutti_status run_ranks(const void *v, const char *const *operands, struct tutti_error *err)
 {
     const struct ranks_values *values = v;
     struct rank_table *table = NULL;
     struct buf hosts = { 0 }, ranks = { 0 };
     int n_cores = values->cores > 0 ? values->cores : team_n_cores();
-    enum tutti_status st = rank_table_read(&table, operands[0], err);
+    enum tutti_status st = check_ranks_files(values, operands[0], err);
+    if (st == TUTTI_OK)
+        st = rank_table_read(&table, operands[0], err);
     if (st == TUTTI_OK && !rank_table_hostfile(table, &hosts))
         st = error_set(err, TUTTI_E_MEMORY, "out of memory for the hostfile");
     if (st == TUTTI_OK)

@@ -200,9 +200,47 @@ static enum tutti_status read_apis(const struct option_texts *texts, unsigned *o
     return TUTTI_OK;
 }
 
+/* Whether a browser could send this Origin: SCHEME://HOST[:PORT] in lower case, without a path. */
+static bool is_origin(const char *text)
+{
+    const char *at = strstr(text, "://");
+    if (!at || at == text || !at[3])
+        return false;
+    for (const char *c = text; *c; c++)
+        if (*c <= ' ' || *c > '~' || (*c >= 'A' && *c <= 'Z') || (c >= at + 3 && strchr("/?#@", *c)))
+            return false;
+    return true;
+}
+
+/* Whether a Host header could match: NAME, *.NAME or *. */
+static bool is_host_pattern(const char *text)
+{
+    static const char NAME[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._";
+    const char *name = strncmp(text, "*.", 2) == 0 ? text + 2 : text;
+    return strcmp(text, "*") == 0 || (*name && name[strspn(name, NAME)] == '\0');
+}
+
+/* What could never match is a mistake: the requests that it should allow would be refused. */
+static enum tutti_status check_pages(const char *origin, const struct option_texts *hosts,
+                                     struct tutti_error *err)
+{
+    if (origin && strcmp(origin, "*") != 0 && strcmp(origin, "null") != 0 && !is_origin(origin))
+        return error_set(err, TUTTI_E_ARGUMENT,
+                         "--cors-origin: found '%s', expected * or an origin such as https://example.org, in "
+                         "lower case and without a path",
+                         origin);
+    for (int i = 0; i < hosts->n; i++)
+        if (!is_host_pattern(hosts->texts[i]))
+            return error_set(err, TUTTI_E_ARGUMENT,
+                             "--allow-host: found '%s', expected a name such as chat.example, *.chat.example "
+                             "or *, without scheme and port",
+                             hosts->texts[i]);
+    return TUTTI_OK;
+}
+
 static enum tutti_status check_flags(const struct server_options *server, struct tutti_error *err)
 {
-    const char *origin = server->cors_origin, *cert = server->tls_cert_file, *key = server->tls_key_file;
+    const char *cert = server->tls_cert_file, *key = server->tls_key_file;
     if (server->unix_path && (server->host || server->port >= 0))
         return error_set(err, TUTTI_E_ARGUMENT, "--unix: takes the place of --%s, found both",
                          server->host ? "host" : "port");
@@ -211,12 +249,6 @@ static enum tutti_status check_flags(const struct server_options *server, struct
                          cert ? "key" : "cert");
     if (server->tls_client_ca_file && !cert)
         return error_set(err, TUTTI_E_ARGUMENT, "--tls-client-ca: expected --tls-cert and --tls-key too");
-    bool is_url = origin && strstr(origin, "://") && utf8_is_printable(origin, strlen(origin)) &&
-                  !strchr(origin, ' ');
-    if (origin && strcmp(origin, "*") != 0 && strcmp(origin, "null") != 0 && !is_url)
-        return error_set(err, TUTTI_E_ARGUMENT,
-                         "--cors-origin: found '%s', expected * or an origin such as https://example.org",
-                         origin);
     return TUTTI_OK;
 }
 
@@ -348,6 +380,8 @@ static enum tutti_status read_server(const struct serve_values *values, struct s
 {
     *options = values->server;
     enum tutti_status st = check_flags(options, err);
+    if (st == TUTTI_OK)
+        st = check_pages(options->cors_origin, &values->allow_hosts, err);
     if (st == TUTTI_OK)
         st = read_apis(&values->apis, &options->apis, err);
     if (st == TUTTI_OK && options->step_timeout_s != DEFAULT_STEP_TIMEOUT_S &&
@@ -495,13 +529,16 @@ static enum tutti_status check_several(const struct serve_values *values, struct
     return TUTTI_OK;
 }
 
-/* What the files of a model tell of it; zeros: they cannot be read, which loading will explain. max_context:
- * that of the flags, or 0. */
-static struct server_traits find_traits(const char *path, int max_context)
+/* What the files of a model tell of it; zeros: they cannot be read, which is a warning, because they may come
+ * later. max_context: that of the flags, or 0. */
+static struct server_traits find_traits(const char *name, const char *path, int max_context)
 {
     struct tutti_model_info info;
-    if (model_inspect_info(path, &info, NULL) != TUTTI_OK)
+    struct tutti_error error = { 0 };
+    if (model_inspect_info(path, &info, &error) != TUTTI_OK) {
+        log_warn("model %s: %s; requests for it get 503 until it can be loaded", name, error.text);
         return (struct server_traits){ 0 };
+    }
     bool is_limited = max_context > 0 && max_context < info.n_ctx;
     return (struct server_traits){ .abilities = server_abilities(&info),
                                    .max_context = is_limited ? max_context : info.n_ctx };
@@ -535,7 +572,7 @@ static enum tutti_status serve_several(const struct serve_values *values, const 
     if (st == TUTTI_OK) {
         for (int i = 0; i < places->n; i++) {
             log_info("model %s: %s", list[i].name, list[i].path);
-            list[i].traits = find_traits(list[i].path, values->session.engine.max_context);
+            list[i].traits = find_traits(list[i].name, list[i].path, values->session.engine.max_context);
         }
         st = server_run_models(server, &models, err);
     }

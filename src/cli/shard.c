@@ -2,6 +2,7 @@
 #include "fleet/shard.h"
 
 #include "cli/options/command.h"
+#include "cli/options/output_path.h"
 #include "cli/terminal/numbers.h"
 #include "cli/terminal/output.h"
 #include "cli/terminal/progress.h"
@@ -34,9 +35,12 @@ static enum tutti_status run_shard(const void *v, const char *const *operands, s
         return error_set(err, TUTTI_E_ARGUMENT, "--check takes only SRC, without DST and --tp");
     if (!values->check && (!operands[1] || values->tp < 1))
         return error_set(err, TUTTI_E_ARGUMENT, "expected SRC, DST and --tp N (or SRC and --check)");
+    enum tutti_status st = values->check ? TUTTI_OK : output_path_check("DST", operands[1], NULL, 0, err);
+    if (st != TUTTI_OK)
+        return st;
     progress_begin(&progress, values->check ? "checking" : "cutting", PROGRESS_BYTES);
-    enum tutti_status st = values->check ? shard_check(&report, operands[0], &options, err)
-                                         : shard_write(&report, operands[0], operands[1], &options, err);
+    st = values->check ? shard_check(&report, operands[0], &options, err)
+                       : shard_write(&report, operands[0], operands[1], &options, err);
     progress_end(&progress);
     if (st != TUTTI_OK)
         return st;

@@ -110,6 +110,11 @@ enum tutti_status plan_model_read(struct plan_model *out, enum dtype *runs_as, c
     } else {
         struct checkpoint *ck = NULL;
         st = checkpoint_open(&ck, path, err);
+        if (st == TUTTI_E_NOT_FOUND && !strchr(path, '/') && stat(path, &info) != 0)
+            st = error_set(err, st,
+                           "%s: no such file or folder, and no known shape; 'tutti bench --shape list' lists "
+                           "the shapes",
+                           path);
         if (st == TUTTI_OK)
             st = read_checkpoint(&m, runs_as, ck, options, err);
         checkpoint_close(ck);

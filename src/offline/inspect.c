@@ -405,6 +405,9 @@ static enum tutti_status inspect(struct inspect_report *r, FILE *out, struct tut
     enum tutti_status st = model_desc_read(&r->desc, &r->family, r->ck, err);
     if (st != TUTTI_OK)
         return st;
+    if (r->options->context > r->desc.n_ctx)
+        return error_set(err, TUTTI_E_ARGUMENT, "--context: found %d, expected at most %d for this model",
+                         r->options->context, r->desc.n_ctx);
     r->names = family_layout(r->family, r->ck);
     if (!r->names)
         return family_no_layout(r->family, r->ck, err);

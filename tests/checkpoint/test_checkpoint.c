@@ -661,6 +661,10 @@ static void what_is_not_there_is_said_with_what_to_do(void **state)
         bool is_hub;
     } CASES[] = {
         { "Qwen/Qwen2.5-0.5B", "give the tutti command hf:Qwen/Qwen2.5-0.5B,", true },
+        { "Qwen/Qwen3-0.6B-GGUF:q8_0", "give the tutti command hf:Qwen/Qwen3-0.6B-GGUF:q8_0,", true },
+        { "org/name@main:a/b.gguf", "give the tutti command hf:org/name@main:a/b.gguf,", true },
+        { "org/name:", "no such file", false },
+        { "org:a/b", "no such file", false },
         { "org/", "org: no such file or folder", false },
         { "./Qwen/Qwen2.5", "no such file", false },
         { "a/b/c", "no such file", false },

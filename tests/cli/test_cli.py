@@ -144,12 +144,71 @@ def test_the_reference_page_is_what_help_prints():
     (["serve", "m", "--tls-key", "k"], "--tls-key: expected --tls-cert too"),
     (["serve", "m", "--tls-client-ca", "a"], "--tls-client-ca: expected --tls-cert and --tls-key too"),
     (["serve", "m", "--cors-origin", "x.org"],
-     "--cors-origin: found 'x.org', expected * or an origin such as https://example.org"),
+     "--cors-origin: found 'x.org', expected * or an origin such as https://example.org, in lower case and without a path"),
+    (["serve", "m", "--cors-origin", "https://x.org/"],
+     "--cors-origin: found 'https://x.org/', expected * or an origin such as https://example.org, in lower case and without a path"),
+    (["serve", "m", "--cors-origin", "https://X.org"],
+     "--cors-origin: found 'https://X.org', expected * or an origin such as https://example.org, in lower case and without a path"),
+    (["serve", "m", "--allow-host", "https://x.org"],
+     "--allow-host: found 'https://x.org', expected a name such as chat.example, *.chat.example or *, without scheme and port"),
+    (["serve", "m", "--allow-host", "x.org:8080"],
+     "--allow-host: found 'x.org:8080', expected a name such as chat.example, *.chat.example or *, without scheme and port"),
+    (["serve", "m", "--allow-host", ""], "--allow-host: found an empty text, expected NAME"),
+    (["generate", "m", "-p", "x", "--stop", ""], "--stop: found an empty text, expected TEXT"),
+    (["generate", DEMO, "-p", "x", "--chat-format", "chatml"], "--chat-format has no effect without --chat"),
+    (["generate", "m", "-p", "x", "--beams", "1", "--length-penalty", "2"],
+     "--length-penalty and --early-stopping have no effect with --beams 1: expected more than one beam"),
+    (["generate", "m", "--batch", "f", "--json"],
+     "--json has no effect with --batch: the requests of its file have all settings in their \"body\" (docs/http-api.md)"),
+    (["inspect", DEMO, "--context", "2049"], "--context: found 2049, expected at most 2048 for this model"),
     (["generate", DEMO, "-p", "x", "--context", "2049"],
      "--context: max_context is 2049, but model demo was made for 2 to 2048 tokens"),
 ])
 def test_wrong_calls_say_what_was_expected(args, said):
     assert wrong(*args) == said
+
+
+@pytest.mark.parametrize("args, shown", [
+    (["convert", DEMO, "-"], "FILE"),
+    (["convert", DEMO, "a.gguf", "--report-file", "-"], "--report-file"),
+    (["logits", DEMO, "--ids", "1", "--out", "-"], "--out"),
+    (["perplexity", DEMO, "text", "--save-logits", "-"], "--save-logits"),
+    (["shard", DEMO, "-", "--tp", "2"], "DST"),
+    (["ranks", "table", "--hostfile", "-"], "--hostfile"),
+])
+def test_no_file_is_called_like_standard_output(args, shown, tmp_path):
+    done = tutti(*args, check=2, cwd=tmp_path)
+    assert done.stderr.startswith(f"tutti: {shown}: found -, but the result cannot go to standard output")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("args", [
+    ["perplexity", DEMO, "mine", "--save-logits", "mine"],
+    ["perplexity", DEMO, "--ids", "@mine", "--save-logits", "./mine"],
+    ["logits", DEMO, "--ids", "@mine", "--out", "mine"],
+    ["logits", "mine", "--ids", "1", "--out", "mine"],
+    ["convert", DEMO, "mine", "--imatrix", "mine"],
+    ["convert", "mine", "a.gguf", "--report-file", "mine"],
+    ["ranks", "mine", "--rankfile", "mine"],
+    ["load", "http://127.0.0.1:1", "-f", "mine", "--json", "mine"],
+])
+def test_no_file_that_is_read_is_overwritten(args, tmp_path):
+    mine = tmp_path / "mine"
+    mine.write_text("5 17 3\n")
+    done = tutti(*args, check=2, cwd=tmp_path)
+    assert "mine would be overwritten, but this command reads it" in done.stderr
+    assert mine.read_text() == "5 17 3\n"
+
+
+def test_a_report_that_cannot_be_written_is_found_before_the_conversion(tmp_path):
+    done = tutti("convert", DEMO, tmp_path / "a.gguf", "--report-file", tmp_path / "none" / "report", check=1)
+    assert str(tmp_path / "none" / "report") in done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_misspelt_shape_is_explained():
+    done = tutti("plan", "chatglm-3-6b", check=1)
+    assert done.stderr.startswith("tutti: chatglm-3-6b: no such file or folder, and no known shape; 'tutti bench --shape list'")
 
 
 @pytest.mark.parametrize("command", ["serve", "chat", "inspect", "tokenize", "generate"])

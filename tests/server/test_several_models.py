@@ -351,6 +351,13 @@ def test_operands_that_name_no_model_are_refused(operands, said):
     assert done.returncode == 2 and said in done.stderr, done.stderr
 
 
+def test_a_model_that_cannot_be_read_is_named_at_the_start(tmp_path):
+    server = Server(f"a={DEMO}", "typo=/nowhere/model", *SMALL, log=tmp_path / "log")
+    assert server.stop() == 0
+    assert "warn model typo: /nowhere/model: no such file or folder; requests for it get 503" in server.log()
+    assert "warn model a" not in server.log()
+
+
 def test_a_request_has_one_id(both):
     """In the headers, and in the body of an error of Anthropic's API, whichever process writes them."""
     for max_tokens in ({"max_tokens": 2}, {}):

@@ -440,7 +440,7 @@ static enum tutti_status take_option(struct option_parser *p, const struct optio
                                    p->next == p->argc ? "" : p->argv[p->next]);
         given = p->argv[p->next++];
     }
-    if (o->kind == OPTION_TEXT && *given == '\0')
+    if ((o->kind == OPTION_TEXT || o->kind == OPTION_TEXTS) && *given == '\0' && !o->may_be_empty)
         return error_set_param(p->err, TUTTI_E_ARGUMENT, o->name, "%s: found an empty text, expected %s",
                                shown, o->value);
     if (!was_given(p, o->name)) {

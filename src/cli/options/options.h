@@ -31,7 +31,7 @@ enum option_kind {
     OPTION_FLOAT,  /* a finite number */
     OPTION_TEXT,   /* anything but the empty text */
     OPTION_CHOICE, /* one of a list of words */
-    OPTION_TEXTS,  /* may be repeated */
+    OPTION_TEXTS,  /* the same, may be repeated */
     OPTION_INTS,   /* whole numbers separated by commas */
 };
 
@@ -48,10 +48,11 @@ struct option {
     const char *excludes;       /* the option with which this one has no effect; NULL: none */
     const char *help;           /* a phrase without a full stop */
     enum option_kind kind;
-    char letter;     /* '\0': none */
-    bool above_min;  /* min itself is not allowed */
-    bool is_index;   /* of a choice: the member is an enum with the choices in their order */
-    bool may_number; /* of a choice: it may be followed by a colon and a number */
+    char letter;       /* '\0': none */
+    bool above_min;    /* min itself is not allowed */
+    bool is_index;     /* of a choice: the member is an enum with the choices in their order */
+    bool may_be_empty; /* of a text that may be repeated */
+    bool may_number;   /* of a choice: it may be followed by a colon and a number */
 };
 
 /* A row of a table: the command's struct and the member that the option fills, its name, the name of its

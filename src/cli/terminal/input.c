@@ -94,3 +94,8 @@ enum tutti_status input_read_ids(struct ids *out, const char *value, struct tutt
     buf_clear(&text);
     return st;
 }
+
+const char *input_ids_file(const char *value)
+{
+    return value && value[0] == '@' && strcmp(value, "@-") != 0 ? value + 1 : NULL;
+}

@@ -24,4 +24,7 @@ MUST_CHECK enum tutti_status input_parse_ids(struct ids *out, const char *name, 
 /* The same for the value of --ids: a list of ids, or @FILE for a file with such a list. */
 MUST_CHECK enum tutti_status input_read_ids(struct ids *out, const char *value, struct tutti_error *err);
 
+/* The file that a value of --ids names. NULL: value is a list, standard input or NULL. */
+const char *input_ids_file(const char *value);
+
 #endif
