@@ -24,7 +24,7 @@ static enum tutti_status ask(tutti_engine *engine, const tutti_model *model, con
                              struct tutti_error *err)
 {
     struct answer answer = { 0 };
-    struct tutti_message message = { "user", question, strlen(question), NULL };
+    struct tutti_message message = { .role = "user", .content = question, .n_bytes = strlen(question) };
     struct tutti_request request = { .messages = &message, .n_messages = 1 };
     tutti_sampling_init(&request.sampling, model);
     request.sampling.temperature = 0;
