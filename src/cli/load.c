@@ -286,6 +286,11 @@ static enum tutti_status check_values(const struct load_values *values, const ch
     if (model && values->options.style.api == LOAD_API_TGI)
         return error_set_param(err, TUTTI_E_ARGUMENT, "model",
                                "--model has no effect with --api tgi, whose requests name no model");
+    if (values->made.n_shared > values->made.n_words)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "shared-tokens",
+                               "--shared-tokens: found %d, expected at most the %d words of a prompt "
+                               "(--prompt-tokens)",
+                               values->made.n_shared, values->made.n_words);
     if (values->options.ca_file && strncmp(url, "https://", 8) != 0)
         return error_set_param(err, TUTTI_E_ARGUMENT, "ca-file",
                                "--ca-file has no effect on %s: expected a URL with https", url);

@@ -201,6 +201,19 @@ def test_bad_commands_lose_nothing(chat, tmp_path):
     assert terminal.end() == 0
 
 
+def test_hints_count_messages_and_name_settings_as_set_does(chat):
+    terminal = chat("--system", "Be kind.", "-n", "4")
+    terminal.say(FRANCE)
+    for line, told in (("/undo", "[took back the last question; 1 message left]"), ("/system", "[no system message]"),
+                       ("/set top_p 0.5", "[top_p 0.5]"), ("/set temperature 0", "[top_p has no effect while the temperature is 0]")):
+        terminal.wait_for("> ")
+        terminal.type(line + "\n")
+        terminal.wait_for(told)
+    terminal.wait_for("> ")
+    terminal.type("/quit\n")
+    assert terminal.end() == 0
+
+
 def test_ctrl_c_keeps_the_text_of_the_answer(chat, tmp_path):
     terminal = chat("--cpu", "ref", "--ignore-eos")
     terminal.type("Tell me a story about a fox named Mia.\n")

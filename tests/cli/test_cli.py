@@ -160,6 +160,8 @@ def test_the_reference_page_is_what_help_prints():
      "--length-penalty and --early-stopping have no effect with --beams 1: expected more than one beam"),
     (["generate", "m", "--batch", "f", "--json"],
      "--json has no effect with --batch: the requests of its file have all settings in their \"body\" (docs/http-api.md)"),
+    (["load", "http://127.0.0.1:1", "--shared-tokens", "65"],
+     "--shared-tokens: found 65, expected at most the 64 words of a prompt (--prompt-tokens)"),
     (["inspect", DEMO, "--context", "2049"], "--context: found 2049, expected at most 2048 for this model"),
     (["generate", DEMO, "-p", "x", "--context", "2049"],
      "--context: max_context is 2049, but model demo was made for 2 to 2048 tokens"),

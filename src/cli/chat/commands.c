@@ -19,6 +19,11 @@ static enum tutti_status run_clear(struct chat *chat, const char *argument, stru
     return TUTTI_OK;
 }
 
+static const char *plural(size_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
 enum tutti_status chat_set_system(struct chat *chat, const char *text, struct tutti_error *err)
 {
     enum tutti_status st = *text ? prompt_check_system(chat->model, text, err) : TUTTI_OK;
@@ -32,7 +37,7 @@ static enum tutti_status run_system(struct chat *chat, const char *argument, str
     if (st == TUTTI_OK)
         chat_hint(chat, *argument ? "[system message set]" : "[no system message]");
     if (st == TUTTI_OK && n > 0)
-        chat_hint(chat, "[the %zu messages so far stay; /clear forgets them]", n);
+        chat_hint(chat, "[%zu message%s so far stay in the conversation; /clear forgets them]", n, plural(n));
     return st;
 }
 
@@ -46,7 +51,7 @@ static enum tutti_status run_undo(struct chat *chat, const char *argument, struc
     if (n == 0)
         return error_set(err, TUTTI_E_ARGUMENT, "/undo: there is no question to take back");
     talk_truncate(talk, n - 1);
-    chat_hint(chat, "[took back the last question; %zu messages]", talk->n);
+    chat_hint(chat, "[took back the last question; %zu message%s left]", talk->n, plural(talk->n));
     return TUTTI_OK;
 }
 
@@ -129,7 +134,7 @@ static enum tutti_status save(struct chat *chat, const char *command, const char
     enum tutti_status st = talk_save(&talk, path, overwrites, err);
     buf_clear(&model);
     if (st == TUTTI_OK)
-        chat_hint(chat, "[saved %zu messages in %s]", talk.n, path);
+        chat_hint(chat, "[saved %zu message%s in %s]", talk.n, plural(talk.n), path);
     return st;
 }
 
@@ -215,8 +220,8 @@ enum tutti_status chat_load(struct chat *chat, const char *path, const struct ta
     talk_clear(&chat->talk);
     chat->talk = talk;
     chat->adapter = adapter;
-    chat_hint(chat, "[loaded %zu messages from %s%s%s]", talk.n, path, adapter ? ", adapter " : "",
-              adapter ? adapter : "");
+    chat_hint(chat, "[loaded %zu message%s from %s%s%s]", talk.n, plural(talk.n), path,
+              adapter ? ", adapter " : "", adapter ? adapter : "");
     if (talk_ends_with(&talk, "user"))
         chat_hint(chat, "[the last message has no answer; /regenerate answers it]");
     return TUTTI_OK;
@@ -263,6 +268,13 @@ static const struct set_table {
 };
 enum { N_SET_TABLES = sizeof SET_TABLES / sizeof *SET_TABLES };
 
+/* Settings have the names of their options, with underscores. */
+static void use_underscores(char *text)
+{
+    for (char *c = text; *c; c++)
+        *c = *c == '-' ? '_' : *c;
+}
+
 static enum tutti_status unknown_setting(const char *name, struct tutti_error *err)
 {
     char text[400] = "";
@@ -271,8 +283,7 @@ static enum tutti_status unknown_setting(const char *name, struct tutti_error *e
         for (const struct option *o = SET_TABLES[t].options; o->name && n < sizeof text; o++)
             if (o->kind != OPTION_TEXTS)
                 n += (size_t)snprintf(text + n, sizeof text - n, " %s", o->name);
-    for (char *c = text; *c; c++)
-        *c = *c == '-' ? '_' : *c;
+    use_underscores(text);
     return error_set(err, TUTTI_E_ARGUMENT, "/set: found '%.32s', expected one of:%s", name, text);
 }
 
@@ -318,8 +329,11 @@ static enum tutti_status run_set(struct chat *chat, const char *argument, struct
     chat->talk.thinking = talk.thinking;
     o = sampling_flags_unused(&talk.sampling, &chat->request);
     chat_hint(chat, "[%s %s]", name, value);
-    if (o)
-        chat_hint(chat, "[%s has no effect while the temperature is 0]", o->name);
+    if (o) {
+        snprintf(name, sizeof name, "%s", o->name);
+        use_underscores(name);
+        chat_hint(chat, "[%s has no effect while the temperature is 0]", name);
+    }
     return TUTTI_OK;
 }
 
@@ -337,8 +351,8 @@ static enum tutti_status run_stats(struct chat *chat, const char *argument, stru
         if (st != TUTTI_OK)
             return st;
     }
-    fprintf(stderr, "conversation: %zu messages, %zu of %d tokens of context\n", chat->talk.n, n_tokens,
-            chat->max_context);
+    fprintf(stderr, "conversation: %zu message%s, %zu of %d tokens of context\n", chat->talk.n,
+            plural(chat->talk.n), n_tokens, chat->max_context);
     if (n > 0)
         fprintf(stderr,
                 "last answer:  %zu tokens (%zu of thinking), %.1f tokens/s, first after %.2f s; %zu of %zu "
@@ -413,7 +427,8 @@ static enum tutti_status unknown_command(const char *word, struct tutti_error *e
         names[i] = COMMANDS[i].name;
     const char *meant = options_nearest(word, names);
     return error_set(err, TUTTI_E_ARGUMENT, "unknown command %s; %s%s%s", word,
-                     meant ? "did you mean " : "/help lists them", meant ? meant : "", meant ? "?" : "");
+                     meant ? "did you mean " : "/help lists the commands", meant ? meant : "",
+                     meant ? "?" : "");
 }
 
 enum tutti_status chat_command(struct chat *chat, const char *line, struct tutti_error *err)
