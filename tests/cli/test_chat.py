@@ -201,6 +201,18 @@ def test_bad_commands_lose_nothing(chat, tmp_path):
     assert terminal.end() == 0
 
 
+def test_saving_leaves_ctrl_c_to_the_chat(chat, tmp_path):
+    terminal = chat()
+    terminal.type(f"/save {tmp_path}/none.json\n")
+    terminal.wait_for("[saved 0 messages")
+    terminal.wait_for("> ")
+    terminal.type("\x03")
+    terminal.wait_for("[Ctrl-D or /quit ends]")
+    terminal.wait_for("> ")
+    terminal.type("/quit\n")
+    assert terminal.end() == 0
+
+
 def test_hints_count_messages_and_name_settings_as_set_does(chat):
     terminal = chat("--system", "Be kind.", "-n", "4")
     terminal.say(FRANCE)

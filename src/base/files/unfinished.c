@@ -35,10 +35,15 @@ static void block(sigset_t *old)
     pthread_sigmask(SIG_BLOCK, &set, old);
 }
 
-static void handle(void (*handler)(int))
+/* Replaces the handler by another one, where it is this one: a signal that is ignored (nohup) or that the program
+ * handles itself does not end it, and stays as it is. */
+static void replace(void (*from)(int), void (*to)(int))
 {
-    for (int i = 0; i < N_SIGNALS; i++)
-        signal(SIGNALS[i], handler);
+    for (int i = 0; i < N_SIGNALS; i++) {
+        struct sigaction now;
+        if (sigaction(SIGNALS[i], NULL, &now) == 0 && !(now.sa_flags & SA_SIGINFO) && now.sa_handler == from)
+            signal(SIGNALS[i], to);
+    }
 }
 
 bool unfinished_add(const char *path)
@@ -49,7 +54,7 @@ bool unfinished_add(const char *path)
     if (ok) {
         paths[n_paths++] = path;
         if (n_paths == 1)
-            handle(remove_unfinished);
+            replace(SIG_DFL, remove_unfinished);
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     return ok;
@@ -67,7 +72,7 @@ void unfinished_drop(const char *path)
     bool was_last = n_paths > 0 && n == 0;
     n_paths = n;
     if (was_last) {
-        handle(SIG_DFL);
+        replace(remove_unfinished, SIG_DFL);
         free((void *)paths);
         paths = NULL;
         capacity = 0;

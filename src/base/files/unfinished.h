@@ -1,6 +1,7 @@
 /* Removes incomplete files and folders when SIGINT, SIGTERM or SIGHUP ends the program. The
  * signal then ends the program as usual. Handlers are installed only while there is something to
- * remove. For single-threaded commands only: as a library, tutti does not touch signals. */
+ * remove, and only for signals that would end the program: not for those that it ignores or
+ * handles. For single-threaded commands only: as a library, tutti does not touch signals. */
 #ifndef TUTTI_BASE_FILES_UNFINISHED_H
 #define TUTTI_BASE_FILES_UNFINISHED_H
 
