@@ -1,5 +1,6 @@
 /* Answers of tutti chat: requested, printed while they arrive, kept in the conversation. */
 #include "cli/chat/chat.h"
+#include "cli/chat/prompt.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/output.h"
 
@@ -170,6 +171,26 @@ static enum tutti_status keep_answer(struct chat *chat, const struct chat_answer
     return st;
 }
 
+/* Says why there is no answer, and what to do. A prompt as long as the context is the usual reason. */
+static void report_refusal(const struct chat *chat, enum tutti_status st, const struct tutti_error *err)
+{
+    size_t n_tokens = 0;
+    bool is_full = st == TUTTI_E_LIMIT &&
+                   prompt_length(&n_tokens, chat->model, chat->talk.messages, chat->talk.n,
+                                 chat->request.template_arguments, NULL) == TUTTI_OK &&
+                   n_tokens >= (size_t)chat->max_context;
+    if (!is_full) {
+        fprintf(stderr, "tutti: %s\n", err->text);
+        return;
+    }
+    fprintf(
+        stderr,
+        "tutti: with this message the conversation has %zu tokens, which leaves no room for an answer in the "
+        "context of %d; /undo takes back the last question and its answer, /clear forgets the "
+        "conversation%s\n",
+        n_tokens, chat->max_context, chat->n_files > 0 ? ", /file none the attached files" : "");
+}
+
 enum tutti_status chat_answer(struct chat *chat, bool *is_answered, struct tutti_error *err)
 {
     struct chat_answer answer = { 0 };
@@ -195,9 +216,7 @@ enum tutti_status chat_answer(struct chat *chat, bool *is_answered, struct tutti
     if (answer.text.n_bytes > 0)
         output_write("\n", 1);
     if (is_refused) {
-        fprintf(stderr, "tutti: %s%s%s\n", err->text,
-                st == TUTTI_E_LIMIT ? "; /clear forgets the conversation" : "",
-                st == TUTTI_E_LIMIT && chat->n_files > 0 ? ", /file none the attached files" : "");
+        report_refusal(chat, st, err);
         st = chat_failed(chat, err);
     } else if (st == TUTTI_OK) {
         st = output_flush(err);
