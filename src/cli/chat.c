@@ -23,7 +23,7 @@ struct chat_values {
 
 static const struct option OPTIONS[] = {
     TEXT_OPTION(VALUES, system, "system", "TEXT", "a system message before the conversation"),
-    TEXT_OPTION(VALUES, system_file, "system-file", "PATH", "the same, from a file"),
+    TEXT_OPTION(VALUES, system_file, "system-file", "PATH", "read the system message from a file"),
     TEXTS_OPTION(VALUES, files, "file", "PATH",
                  "attach a text file to the first message, its name before it"),
     TEXT_OPTION(

@@ -36,8 +36,8 @@ static const struct option OPTIONS[] = {
                  "type of the matrices whose names in FILE match the regular expression PATTERN, such as "
                  "ffn_down=q6_k; the first match counts"),
     TEXT_OPTION(VALUES, imatrix, "imatrix", "FILE",
-                "importance matrix of llama-imatrix (.dat or GGUF): the weights of the errors that "
-                "quantizing makes small"),
+                "importance matrix of llama-imatrix (.dat or GGUF): columns with larger values are quantized "
+                "more precisely"),
     TEXTS_OPTION(VALUES, merge_lora, "merge-lora", "PATH[:SCALE]",
                  "merge the adapter in the folder PATH (LoRA, as PEFT saves it) into the weights, its "
                  "updates times SCALE"),

@@ -68,8 +68,8 @@ static const struct option OPTIONS[] = {
     FLAG_OPTION(VALUES, chat, "chat", "send the prompt as a user message, in the model's chat format"),
     TEXT_OPTION(VALUES, system, "system", "TEXT", "with --chat: a system message before the prompt",
                 .needs = "chat"),
-    TEXT_OPTION(VALUES, system_file, "system-file", "PATH", "the same, from a file; - is standard input",
-                .needs = "chat"),
+    TEXT_OPTION(VALUES, system_file, "system-file", "PATH",
+                "with --chat: read the system message from a file; - is standard input", .needs = "chat"),
     TEXTS_OPTION(
         VALUES, attach, "attach", "PATH",
         "with --chat: put a text file before each prompt, its name before it, as tutti chat --file does; "

@@ -49,17 +49,16 @@ static const struct option OPTIONS[] = {
     TEXT_OPTION(VALUES, server.unix_path, "unix", "PATH", "listen on a Unix socket instead"),
     TEXT_OPTION(VALUES, server.model_id, "name", "ID",
                 "name of the model in the API; by default, that of its file or folder"),
-    TEXTS_OPTION(
-        VALUES, apis, "api", "NAME",
-        "additional APIs besides OpenAI's and Anthropic's: llm-serving, step or tgi, separated by commas"),
+    TEXTS_OPTION(VALUES, apis, "api", "NAME",
+                 "additional APIs besides OpenAI's and Anthropic's: llm-serving, step and tgi, separated by "
+                 "commas, or all"),
     TEXT_OPTION(
         VALUES, config, "config", "FILE",
         "read the settings of MindSpore's llm-serving from its YAML file, and enable its API; flags take "
         "precedence"),
     ENUM_OPTION(VALUES, pooling, "embedding-pooling", "KIND", POOLINGS,
-                "default pooling of embeddings: the mean of all tokens' hidden states, or that of the last "
-                "token, or of "
-                "the first (cls); model: as the model's files say, or else the mean",
+                "which hidden states become the embedding of a text, unless the request says it: the mean of "
+                "all tokens, the last token, or the first (cls); model: as the model's files say, else mean",
                 .initial = "model"),
     INT_OPTION(VALUES, server.step_timeout_s, "step-timeout", "SECONDS",
                "with --api step: cancel a chat if its client does not poll it for this long", .min = 1,
@@ -142,13 +141,16 @@ static const struct option LIMIT_OPTIONS[] = {
                  "tokens of prompts and answers per minute, for each key without its own limit or, without "
                  "keys, for each address; 0: no limit",
                  .max = 1e12, .initial = "0"),
-    INT_OPTION(VALUES, server.max_concurrent, "max-concurrent", "N",
-               "answers of such a key or address that may run or wait at the same time; 0: no limit",
-               .max = 1000000, .initial = "0"),
-    INT_OPTION(VALUES, server.max_connections, "max-connections", "N",
-               "maximum open connections; beyond that, of the address that has most, the connection that has "
-               "completed no request for longest is closed; 0: no limit",
-               .max = 1000000, .initial = "10000"),
+    INT_OPTION(
+        VALUES, server.max_concurrent, "max-concurrent", "N",
+        "answers that may run or wait at the same time, for each key without its own limit or, without "
+        "keys, for each address; 0: no limit",
+        .max = 1000000, .initial = "0"),
+    INT_OPTION(
+        VALUES, server.max_connections, "max-connections", "N",
+        "maximum open connections; beyond that, the address with the most connections loses the one that "
+        "has completed no request for longest; 0: no limit",
+        .max = 1000000, .initial = "10000"),
     INT_OPTION(VALUES, server.max_connections_per_address, "max-connections-per-address", "N",
                "maximum open connections of one IPv4 address or IPv6 network of 64 bits (default 512; no "
                "limit for loopback addresses and Unix sockets); 0: no limit. Clients of a reverse proxy "

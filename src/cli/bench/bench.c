@@ -42,7 +42,7 @@ static const struct option OPTIONS[] = {
                 "instead of MODEL: a known shape with random weights, such as chatglm3-6b, in q4_0 "
                 "(gpt-oss-20b in mxfp4) unless --type is given; list prints all names"),
     INT_OPTION(VALUES, n_layers, "layers", "N",
-               "with --shape: only its first N layers, for a shape that memory has no room for", .min = 1,
+               "with --shape: only its first N layers, if the whole shape does not fit into memory", .min = 1,
                .max = LIMIT_LAYERS, .needs = "shape"),
     INTS_OPTION(VALUES, plan.users, "users", "LIST", "numbers of sequences that decode together",
                 .letter = 'u', .min = 1, .max = MAX_USERS, .initial = "1,8,17,32"),
@@ -571,19 +571,18 @@ const struct command COMMAND_BENCH = {
     .name = "bench",
     .summary = "measure a model's speed, compared with the limit of this machine",
     .about =
-        "Times single steps of the model: decode steps, with one token for each user, and "
-        "prefill of a prompt. Results are medians; spread is the distance between the quartiles, "
-        "relative to the median. The limit is the sum over all matrices and each layer's attention, "
-        "which follow one another, of the longer of two times: to read the weights, or keys and "
-        "values, once at memory bandwidth, and to compute at the peak of the arithmetic units. "
-        "Both are measured just before and just after each repetition. Weights that fit "
-        "into the processor's caches can be read faster than the limit. With --engine each user "
-        "requests 32 tokens, and tokens/s counts from the first token of any user to the last one "
-        "of all, while other prompts may still be prefilled. Plain runs alternate with runs with much "
-        "text work (20 log-probabilities per token, 16 stop strings). \"text waits\" counts the steps that "
-        "waited for the text thread; \"late\" counts the tokens that waited for the token mask "
-        "of a schema. Where two variants alternate, \"of that\" is the second one's speed relative to the "
-        "first: the median of their ratios.",
+        "Times decode steps, with one token for each user, and the prefill of a prompt, each by itself. "
+        "Results are medians; spread is the distance between the quartiles, relative to the median.\n\n"
+        "The limit of a step is what this machine allows at best: the sum, over all matrices and the "
+        "attention of each layer, of the longer of two times, to read the weights (or keys and values) at "
+        "memory bandwidth, and to compute at the peak of the arithmetic units. Bandwidth and peak are "
+        "measured just before and just after each repetition. Weights that fit into the processor's caches "
+        "can exceed the limit.\n\n"
+        "With --engine each user requests 32 tokens; tokens/s counts from the first token of any user to the "
+        "last one of all. Plain runs alternate with runs with much text work (20 log-probabilities per "
+        "token, 16 stop strings). \"text waits\" counts the steps that waited for the text thread, \"late\" "
+        "the tokens that waited for the token mask of a schema. Where two variants alternate, \"of that\" is "
+        "the speed of the second relative to the first: the median of their ratios.",
     .example = "tutti bench models/demo --engine\n"
                "tutti bench --shape chatglm3-6b --type q4_0 --json",
     .options = OPTION_SET(GROUPS, "[MODEL]", 0, 1, ""),

@@ -14,8 +14,8 @@ static const char *const EFFORTS[] = { "none", "minimal", "low", "medium", "high
 const struct option THINKING_OPTIONS[] = {
     CHOICE_OPTION(
         THINKING, thinking, "thinking", "HOW", SHOWN,
-        "of a model that thinks before it answers: show the thinking apart from the answer, hide it, "
-        "or turn it off; without it, chat shows it on a terminal, and nothing else does"),
+        "for models that think before they answer: show the thinking before the answer, hide it, or turn "
+        "it off; without this option, chat on a terminal shows it, and everything else hides it"),
     CHOICE_OPTION(THINKING, effort, "reasoning-effort", "LEVEL", EFFORTS,
                   "how much to think, for chat templates that have such a setting"),
     INT_OPTION(

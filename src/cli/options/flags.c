@@ -37,7 +37,8 @@ const struct option MODEL_OPTIONS[] = {
                "of the weights",
                .min = 1, .max = LIMIT_RANKS, .initial = "1"),
     TEXT_OPTION(MODEL, rank_table, "rank-table", "TABLE",
-                "a RANK_TABLE_FILE (tutti ranks) that has as many ranks, and assigns each rank to a machine"),
+                "a RANK_TABLE_FILE with as many ranks as --tp, which says on which machine each rank runs "
+                "(docs/sharding.md)"),
     SIZE_OPTION(
         MODEL, options.memory_bytes, "memory", "SIZE",
         "memory of this machine for weights, keys and values: a model whose weights need more is refused "
@@ -47,8 +48,8 @@ const struct option MODEL_OPTIONS[] = {
     FLAG_OPTION(MODEL, options.pin_threads, "pin", "bind each compute thread to its own core"),
     CHOICE_OPTION(
         MODEL, options.numa, "numa", "MODE", NUMA_MODES,
-        "whether threads compute with weights and keys in the memory of their own NUMA node (socket), "
-        "where the machine has several; auto by default"),
+        "on a machine with several NUMA nodes (sockets): auto, the default, places weights and keys in "
+        "the memory of the node whose threads compute with them; off does not"),
     CHOICE_OPTION(MODEL, options.device, "device", "NAME", DEVICE_NAMES,
                   "the device that computes, cpu by default; cuda is the NVIDIA card with the most memory, "
                   "cuda:N card number N, and auto the card if there is one and the model fits in its memory",
@@ -423,15 +424,15 @@ const struct option ENGINE_OPTIONS[] = {
                 "disable the prefix cache: do not reuse keys and values of earlier prompts"),
     TEXT_OPTION(ENGINE, kv_spill_dir, "kv-spill", "DIR",
                 "spill the KV cache of idle conversations to a file in this folder when memory is short, and "
-                "at exit; the next process can use it, but only one at a time"),
+                "at exit; the next start restores it. One process at a time can use the folder"),
     SIZE_OPTION(
         ENGINE, kv_spill_host_bytes, "kv-spill-host", "SIZE",
         "host memory, such as 32G, for the KV cache of idle conversations when a card's memory is short, "
         "before --kv-spill or without it; not on --device cpu",
         .min = 1, .max = INFINITY),
     SIZE_OPTION(ENGINE, kv_spill_bytes, "kv-spill-size", "SIZE",
-                "maximum size of that file, such as 100G; 8G by default", .min = 1, .max = INFINITY,
-                .needs = "kv-spill"),
+                "maximum size of the file of --kv-spill, such as 100G; 8G by default", .min = 1,
+                .max = INFINITY, .needs = "kv-spill"),
     { .name = NULL },
 };
 
@@ -523,8 +524,8 @@ const struct option SAMPLING_OPTIONS[] = {
                "maximum tokens of an answer; without it, as many as the context allows", .letter = 'n',
                .min = 1, .max = LIMIT_CONTEXT),
     FLOAT_OPTION(SAMPLING, temperature, "temperature", "T",
-                 "sampling temperature; 0: always the most probable token; without it, the model's default, "
-                 "as for all of these",
+                 "sampling temperature; 0: always the most probable token; without it, the model's "
+                 "default, which holds for all options of this group",
                  .min = 0, .max = 100),
     INT_OPTION(SAMPLING, top_k, "top-k", "K", "sample from the K most probable tokens; 0: from all",
                .max = INT32_MAX),
