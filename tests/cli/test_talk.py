@@ -273,6 +273,18 @@ def test_without_a_terminal_thinking_is_shown_only_when_asked(tmp_path):
     assert chat("Tell me a story", args=["--load", tmp_path / "talk.json", "-n", 30], model=model).stdout == off
 
 
+def test_thinking_is_turned_on_where_the_template_needs_it(tmp_path):
+    question = "What is 3 plus 4?"
+    assert "reasoning_content" not in saved(tmp_path, question)["messages"][1]
+    for how in ("show", "on"):
+        talk = saved(tmp_path, question, name=f"{how}.json", args=["--thinking", how])
+        assert talk["enable_thinking"] is True and "3 + 4" in talk["messages"][1]["reasoning_content"]
+        again = saved(tmp_path, f"/load {tmp_path}/{how}.json", "What is 2 plus 4?", name="again.json")
+        assert again["enable_thinking"] is True and "2 + 4" in again["messages"][3]["reasoning_content"]
+    assert "[thinking]" in chat(f"/load {tmp_path}/on.json", question, args=["--thinking", "show"]).stdout
+    assert "--thinking on contradicts --reasoning-effort none" in chat(args=["--thinking", "on", "--reasoning-effort", "none"], check=2).stderr
+
+
 def test_thinking_that_cannot_be_set_is_named(tmp_path):
     model = thinking_model(tmp_path)
     assert "--reasoning-effort has no effect with --thinking off" in chat(args=["--thinking", "off", "--reasoning-effort", "low"],

@@ -52,7 +52,7 @@ static void chat_on_event(void *user, const struct tutti_event *event)
 static bool shows_thinking(const struct chat *chat)
 {
     const char *how = chat->talk.thinking.thinking;
-    return how ? strcmp(how, "show") == 0 : chat->is_interactive;
+    return how && strcmp(how, "on") != 0 ? strcmp(how, "show") == 0 : chat->is_interactive;
 }
 
 static void end_thinking(struct chat *chat, size_t n_tokens)

@@ -199,7 +199,8 @@ enum tutti_status chat_load(struct chat *chat, const char *path, const struct ta
     if (st != TUTTI_OK)
         return st;
     const char *how = chat->talk.thinking.thinking; /* a file does not say how thinking is shown */
-    if (!talk.thinking.thinking && how && strcmp(how, "off") != 0)
+    bool is_shown = how && strcmp(how, "show") == 0, is_hidden = how && strcmp(how, "hide") == 0;
+    if (talk.thinking.thinking ? is_shown && thinking_is_on(&talk.thinking) : is_shown || is_hidden)
         talk.thinking.thinking = how;
     if (settings) {
         options_copy_given(SAMPLING_OPTIONS, &talk.sampling, &settings->sampling);

@@ -30,7 +30,7 @@ static const struct setting_table {
 };
 enum { N_TABLES = sizeof TABLES / sizeof *TABLES };
 
-/* How thinking is shown is no setting of a file; that it is off is "enable_thinking". */
+/* How thinking is shown is no setting of a file; that it is on or off is "enable_thinking". */
 static bool is_display(const struct option *o)
 {
     return strcmp(o->name, "thinking") == 0;
@@ -88,8 +88,9 @@ static bool add_settings(json_t *root, const struct talk *talk)
                 ok = ok &&
                      json_object_set_new(root, field_name(o, name), setting_value(o, values + o->field)) == 0;
         }
-    if (talk->thinking.thinking && strcmp(talk->thinking.thinking, "off") == 0)
-        ok = ok && json_object_set_new(root, "enable_thinking", json_false()) == 0;
+    bool is_off = thinking_is_off(&talk->thinking);
+    if (is_off || (thinking_is_on(&talk->thinking) && !talk->thinking.effort))
+        ok = ok && json_object_set_new(root, "enable_thinking", json_boolean(!is_off)) == 0;
     return ok;
 }
 
@@ -295,8 +296,8 @@ static enum tutti_status read_settings(const struct talk_reader *r, const json_t
         }
     if (st == TUTTI_OK && enabled && !json_is_boolean(enabled))
         return json_unexpected(&r->at, "enable_thinking", enabled, "true or false");
-    if (enabled && json_is_false(enabled))
-        r->talk->thinking.thinking = "off";
+    if (enabled)
+        r->talk->thinking.thinking = json_is_true(enabled) ? "on" : "off";
     return st;
 }
 

@@ -7,7 +7,7 @@
 #include <limits.h>
 #include <string.h>
 
-static const char *const SHOWN[] = { "show", "hide", "off", NULL };
+static const char *const SHOWN[] = { "show", "hide", "on", "off", NULL };
 static const char *const EFFORTS[] = { "none", "minimal", "low", "medium", "high", NULL };
 
 #define THINKING struct thinking_flags
@@ -15,7 +15,8 @@ const struct option THINKING_OPTIONS[] = {
     CHOICE_OPTION(
         THINKING, thinking, "thinking", "HOW", SHOWN,
         "for models that think before they answer: show the thinking before the answer, hide it, or turn "
-        "it off; without this option, chat on a terminal shows it, and everything else hides it"),
+        "it on or off; show turns it on too. Without this option the chat template decides whether the model "
+        "thinks; chat on a terminal shows it, and everything else hides it"),
     CHOICE_OPTION(THINKING, effort, "reasoning-effort", "LEVEL", EFFORTS,
                   "how much to think, for chat templates that have such a setting"),
     INT_OPTION(
@@ -59,13 +60,24 @@ static enum tutti_status check_mark(const char *option, const char *form, const 
     return refuse(option, model, "has no single token that opens its thinking, so tutti cannot end it", err);
 }
 
-/* *has_switch: the template has a switch for the thinking; otherwise its budget must be 0. */
-static enum tutti_status turn_off(const tutti_model *model, const char *form, bool *has_switch,
-                                  struct tutti_error *err)
+static const char OFF[] = "{\"enable_thinking\": false}", ON[] = "{\"enable_thinking\": true}";
+
+/* *has_switch: the template has a switch for the thinking; without one, it is turned off by a budget of 0. */
+static enum tutti_status find_switch(const tutti_model *model, const char *form, bool is_off,
+                                     bool *has_switch, struct tutti_error *err)
 {
-    enum tutti_status st = prompt_depends(has_switch, model, "{\"enable_thinking\": false}",
-                                          "{\"enable_thinking\": true}", err);
-    return st == TUTTI_OK && !*has_switch ? check_mark("thinking", form, model, err) : st;
+    enum tutti_status st = prompt_depends(has_switch, model, OFF, ON, err);
+    return st == TUTTI_OK && is_off && !*has_switch ? check_mark("thinking", form, model, err) : st;
+}
+
+bool thinking_is_on(const struct thinking_flags *flags)
+{
+    return flags->thinking && (strcmp(flags->thinking, "on") == 0 || strcmp(flags->thinking, "show") == 0);
+}
+
+bool thinking_is_off(const struct thinking_flags *flags)
+{
+    return flags->thinking && strcmp(flags->thinking, "off") == 0;
 }
 
 enum tutti_status thinking_flags_apply(const struct thinking_flags *flags, const tutti_model *model,
@@ -74,7 +86,7 @@ enum tutti_status thinking_flags_apply(const struct thinking_flags *flags, const
 {
     static const char *const NONE[] = { NULL };
     const struct option *given = options_first_given(THINKING_OPTIONS, flags, 0, NONE);
-    bool is_off = flags->thinking && strcmp(flags->thinking, "off") == 0, has_switch = false;
+    bool is_off = thinking_is_off(flags), has_switch = false;
     struct tutti_model_info info;
     struct buf text = { 0 };
     enum tutti_status st = TUTTI_OK;
@@ -85,14 +97,21 @@ enum tutti_status thinking_flags_apply(const struct thinking_flags *flags, const
         const char *other = flags->effort ? "reasoning-effort" : "thinking-budget";
         return error_set_param(err, TUTTI_E_ARGUMENT, other, "--%s has no effect with --thinking off", other);
     }
+    bool is_no_effort = flags->effort &&
+                        (strcmp(flags->effort, "none") == 0 || strcmp(flags->effort, "minimal") == 0);
+    if (is_no_effort && flags->thinking && strcmp(flags->thinking, "on") == 0)
+        return error_set_param(
+            err, TUTTI_E_ARGUMENT, "thinking",
+            "--thinking on contradicts --reasoning-effort %s, which turns the thinking off", flags->effort);
     if (flags->effort)
         st = check_effort(model, err);
     if (st == TUTTI_OK && flags->budget >= 0)
         st = check_mark("thinking-budget", info.reasoning_form, model, err);
-    if (st == TUTTI_OK && is_off)
-        st = turn_off(model, info.reasoning_form, &has_switch, err);
+    if (st == TUTTI_OK &&
+        (is_off || (thinking_is_on(flags) && !flags->effort))) /* an effort says it already */
+        st = find_switch(model, info.reasoning_form, is_off, &has_switch, err);
     bool ok = st != TUTTI_OK || (!has_switch && !flags->effort) ||
-              (has_switch ? buf_add_string(&text, "{\"enable_thinking\": false}")
+              (has_switch ? buf_add_string(&text, is_off ? OFF : ON)
                           : buf_printf(&text, "{\"reasoning_effort\": \"%s\"}", flags->effort));
     if (!ok)
         st = error_out_of_memory("the template's arguments", err);

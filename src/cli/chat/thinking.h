@@ -6,11 +6,15 @@
 #include "cli/options/options.h"
 
 struct thinking_flags {
-    const char *thinking; /* "show", "hide", "off"; NULL: not given */
+    const char *thinking; /* "show", "hide", "on", "off"; NULL: not given */
     const char *effort;   /* NULL: not given */
     int budget;           /* -1: not given */
 };
 extern const struct option THINKING_OPTIONS[];
+
+/* Whether the model shall think, whatever its template does by itself; whether it shall not. */
+bool thinking_is_on(const struct thinking_flags *flags);
+bool thinking_is_off(const struct thinking_flags *flags);
 
 /* Sets shows_marks, max_reasoning_tokens and template_arguments of a request for messages. arguments: storage
  * that the request points to. An error names the option: TUTTI_E_ARGUMENT: two contradict each other;
