@@ -106,7 +106,7 @@ def test_full_disk_leaves_nothing(tmp_path):
     assert "x.gguf: File too large" in done.stderr
     assert os.listdir(tmp_path) == []
     done = tutti("convert", DEMO, "/dev/full", "--type", "q8_0", check=1)
-    assert "/dev/full: is there already, and no regular file" in done.stderr
+    assert "/dev/full exists already and is not a regular file" in done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")

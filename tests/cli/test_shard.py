@@ -496,7 +496,7 @@ def test_wrong_calls_are_told(tmp_path, cut4):
     assert "expected SRC, DST and --tp N" in wrong("shard", DEMO, tmp_path / "x")
     assert "--check takes only SRC" in wrong("shard", DEMO, "--check", "--tp", 2)
     assert "--tp" in wrong("shard", DEMO, tmp_path / "x", "--tp", 0)
-    assert f"{cut4}: is there already, expected a free name or an empty folder" in wrong("shard", DEMO, cut4, "--tp", 2)
+    assert f"{cut4} exists already; expected another name or an empty folder" in wrong("shard", DEMO, cut4, "--tp", 2)
     said = tutti("shard", f"{FIXTURES}/gguf/llama-tiny-q4_0.gguf", tmp_path / "x", "--tp", 2, check=1).stderr
     assert "a GGUF file is not cut into shards; it runs on several ranks as it is, by --tp" in said
     said = tutti("shard", f"{FIXTURES}/chatglm-ints/chatglm-6b-tiny-int4", tmp_path / "x", "--tp", 2, check=1).stderr

@@ -35,7 +35,8 @@ enum tutti_status new_file_open(struct new_file **out, const char *path, struct 
         goto done;
     }
     if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
-        st = error_set(err, TUTTI_E_IO, "%s: is there already, and no regular file", path);
+        st = error_set(err, TUTTI_E_IO, "%s exists already and is not a regular file; expected another name",
+                       path);
         goto done;
     }
     file->fd = mkostemp(file->temporary, O_CLOEXEC);

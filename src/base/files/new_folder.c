@@ -53,7 +53,7 @@ static enum tutti_status check_free(const char *path, struct tutti_error *err)
         closedir(dir);
     return is_empty ? TUTTI_OK
                     : error_set(err, TUTTI_E_ARGUMENT,
-                                "%s: is there already, expected a free name or an empty folder", path);
+                                "%s exists already; expected another name or an empty folder", path);
 }
 
 /* ---- leftovers of ended processes ---- */

@@ -391,7 +391,7 @@ static const struct chat_command {
     { "/regenerate", "", "answer the last question again", false, run_regenerate },
     { "/undo", "", "take back the last question and its answer", false, run_undo },
     { "/set", "NAME VALUE",
-      "change a setting: temperature, top_p, seed, max_tokens, thinking ...; alone: list them", true,
+      "change a setting: temperature, top_p, seed, max_tokens, thinking ...; without NAME: list them", true,
       run_set },
     { "/adapter", "NAME", "answer with this adapter, or none; without NAME: list them", true, run_adapter },
     { "/save", "FILE", "save the conversation: JSON, or Markdown if FILE ends in .md", true, run_save },

@@ -501,7 +501,7 @@ static enum tutti_status read_page(struct talk_reader *r, const json_t *root)
     }
     if (json_array_size(all) != 1) {
         json_decref(shown);
-        return json_invalid(&r->at, "conversations", "found %zu, expected one: export it alone",
+        return json_invalid(&r->at, "conversations", "found %zu, expected one: export only this conversation",
                             json_array_size(all));
     }
     snprintf(r->at.prefix, sizeof r->at.prefix, "conversations[0].");

@@ -129,7 +129,8 @@ static enum tutti_status check_name(const struct model *model, const char *name,
                                "adapter name \"%s\", expected 1 to %d bytes without ':', and not \"none\"",
                                name, LIMIT_ADAPTER_NAME - 1);
     if (model_find_adapter(model, name) >= 0)
-        return error_set_param(err, TUTTI_E_ARGUMENT, "adapter", "adapter %s is there already", name);
+        return error_set_param(err, TUTTI_E_ARGUMENT, "adapter",
+                               "two adapters are called %s; expected a name of its own for each", name);
     if (model_n_adapters(model) == LIMIT_ADAPTERS)
         return error_set_param(err, TUTTI_E_LIMIT, "adapter", "adapter %s: %d adapters are loaded already",
                                name, LIMIT_ADAPTERS);

@@ -20,11 +20,12 @@ static bool add_own(struct model_set *set, struct buf *out)
     static const struct {
         const char *name, *help, *type;
     } FIGURES[] = {
-        { "model_loaded", "1: the model's process serves.", "gauge" },
+        { "model_loaded", "1: the model's process is ready; 0: it is not.", "gauge" },
         { "model_requests_waiting", "Requests that wait until the model is loaded.", "gauge" },
         { "model_loads_total", "Starts of the model's process.", "counter" },
-        { "model_unloads_total", "Ends of it for want of memory or requests.", "counter" },
-        { "model_deaths_total", "Ends of it that nobody wanted.", "counter" },
+        { "model_unloads_total",
+          "Times that the process was ended, to free memory or because it had no requests.", "counter" },
+        { "model_deaths_total", "Times that the process ended unexpectedly.", "counter" },
     };
     bool ok = true;
     for (size_t f = 0; ok && f < sizeof FIGURES / sizeof *FIGURES; f++) {
