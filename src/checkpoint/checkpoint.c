@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -505,6 +506,27 @@ static enum tutti_status open_format(struct checkpoint *ck, const struct checkpo
     return st == TUTTI_OK && only[0] ? open_in_folder(ck, only, err) : st;
 }
 
+/* Sets the error for a folder without a model, which lacks what missing says. Folders of GGUF files are common in other
+ * programs, and here each file is a model. */
+static enum tutti_status no_model(const struct checkpoint *ck, const char *missing, struct tutti_error *err)
+{
+    char name[256] = "";
+    DIR *folder = opendir(ck->folder);
+    for (const struct dirent *entry; folder && (entry = readdir(folder));) {
+        size_t n = strlen(entry->d_name);
+        if (n > 5 && strcasecmp(entry->d_name + n - 5, ".gguf") == 0 &&
+            (!name[0] || strcmp(entry->d_name, name) < 0))
+            snprintf(name, sizeof name, "%s", entry->d_name);
+    }
+    if (folder)
+        closedir(folder);
+    if (!name[0])
+        return error_set(err, TUTTI_E_NOT_FOUND, "%s: there is neither %s", ck->folder, missing);
+    return error_set(err, TUTTI_E_NOT_FOUND,
+                     "%s: there is neither %s. For a GGUF file, give its path as the model: %s/%s",
+                     ck->folder, missing, ck->folder, name);
+}
+
 static enum tutti_status open_folder(struct checkpoint *ck, struct tutti_error *err)
 {
     if (SHARDS_FORMAT.is_folder(ck->folder))
@@ -515,19 +537,17 @@ static enum tutti_status open_folder(struct checkpoint *ck, struct tutti_error *
     if (st != TUTTI_OK)
         return st;
     if (!ck->config)
-        return error_set(err, TUTTI_E_NOT_FOUND,
-                         "%s: there is neither config.json nor MindFormers' configuration (.yaml)",
-                         ck->folder);
+        return no_model(ck, "config.json nor MindFormers' configuration (.yaml)", err);
     for (const struct checkpoint_format *const *f = CHECKPOINT_FORMATS; *f; f++) {
         bool is_there;
         st = open_format(ck, *f, &is_there, err);
         if (st != TUTTI_OK || is_there)
             return st;
     }
-    return error_set(err, TUTTI_E_NOT_FOUND,
-                     "%s: there is neither model.safetensors nor pytorch_model.bin, nor an index of either "
-                     "(.index.json), nor a MindSpore checkpoint (.ckpt, or folders rank_0, ...)",
-                     ck->folder);
+    return no_model(ck,
+                    "model.safetensors nor pytorch_model.bin, nor an index of either (.index.json), nor a "
+                    "MindSpore checkpoint (.ckpt, or folders rank_0, ...)",
+                    err);
 }
 
 /* The path of a weights file is treated as its folder. */

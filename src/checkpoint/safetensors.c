@@ -83,10 +83,11 @@ static enum tutti_status read_header_entry(struct safetensors *file, const char 
                          file->set.name, name);
     int64_t begin = json_integer_value(begin_value), end = json_integer_value(end_value);
     if (begin < 0 || end < begin || (uint64_t)end > data_bytes)
-        return error_set(err, TUTTI_E_FORMAT,
-                         "%s: tensor %s: data_offsets [%" PRId64 ", %" PRId64
-                         "] do not lie within %zu bytes of data",
-                         file->set.name, name, begin, end, data_bytes);
+        return error_set(
+            err, TUTTI_E_FORMAT,
+            "%s: tensor %s: data_offsets [%" PRId64 ", %" PRId64
+            "] do not lie within %zu bytes of data; if the file is incomplete, download it again",
+            file->set.name, name, begin, end, data_bytes);
     size_t want;
     if (!dtype_bytes(t->dtype, n_elems, &want) || want != (size_t)(end - begin))
         return error_set(err, TUTTI_E_FORMAT,

@@ -537,16 +537,20 @@ static void write_text(const char *name, const char *text)
     write_file(name, text, strlen(text));
 }
 
+static void remove_file(const char *name)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    unlink(path);
+}
+
 static int remove_folder(void **state)
 {
     (void)state;
     static const char *const FILES[] = { "config.json",   "model.safetensors", "model.safetensors.index.json",
                                          "a.safetensors", "b.safetensors",     "pytorch_model.bin" };
-    for (size_t i = 0; i < sizeof FILES / sizeof *FILES; i++) {
-        char path[256];
-        snprintf(path, sizeof path, "%s/%s", folder, FILES[i]);
-        unlink(path);
-    }
+    for (size_t i = 0; i < sizeof FILES / sizeof *FILES; i++)
+        remove_file(FILES[i]);
     return rmdir(folder);
 }
 
@@ -566,6 +570,12 @@ static void a_broken_folder_is_told_what_is_wrong(void **state)
     uint8_t bytes[1024];
     size_t n;
     expect_folder(TUTTI_E_NOT_FOUND, "there is neither config.json nor");
+    write_text("b.gguf", "");
+    write_text("a.GGUF", "");
+    expect_folder(TUTTI_E_NOT_FOUND, "(.yaml). For a GGUF file, give its path as the model: /tmp/");
+    expect_folder(TUTTI_E_NOT_FOUND, "/a.GGUF");
+    remove_file("a.GGUF");
+    remove_file("b.gguf");
     write_text("config.json", "{\n \"a\": ,\n}");
     expect_folder(TUTTI_E_FORMAT, "line 2");
     write_text("config.json", "[1]");

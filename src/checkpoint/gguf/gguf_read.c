@@ -441,10 +441,11 @@ static enum tutti_status read_gguf_tensors(struct gguf *file, struct cursor *c, 
             goto done;
         }
         if (offsets[i] > data_bytes || t->n_bytes > data_bytes - offsets[i]) {
-            st = error_set(err, TUTTI_E_FORMAT,
-                           "%s: tensor %s: %zu bytes at offset %" PRIu64
-                           " do not lie within %zu bytes of data",
-                           file->set.name, t->name, t->n_bytes, offsets[i], data_bytes);
+            st = error_set(
+                err, TUTTI_E_FORMAT,
+                "%s: tensor %s: %zu bytes at offset %" PRIu64
+                " do not lie within %zu bytes of data; if the file is incomplete, download it again",
+                file->set.name, t->name, t->n_bytes, offsets[i], data_bytes);
             goto done;
         }
         t->data = file->set.map.bytes + data_at + offsets[i];
