@@ -269,7 +269,7 @@ static void norm_rows(struct pass *p, struct floats y, struct floats x, struct f
     if (norms)
         p->op->norm_adapted(p->be, y, x, add, norm->values, norm->bias, n, d->d_model, d->norm_eps, norms,
                             p->adapters + p->begin);
-    else if (d->norm == NORM_LAYER)
+    else if (d->norm != NORM_RMS)
         p->op->layernorm(p->be, y, x, add, norm->values, norm->bias, n, d->d_model, d->norm_eps);
     else
         p->op->rmsnorm(p->be, y, x, add, norm->values, n, d->d_model, d->norm_eps);

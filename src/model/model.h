@@ -129,7 +129,7 @@ struct model_desc {
      * and output matrix are those of the model, unless the checkpoint has others. */
     int n_mtp_layers;
     bool uses_mtp, has_mtp_embedding, has_mtp_output;
-    enum { NORM_RMS, NORM_LAYER /* subtracts the mean, has biases */ } norm;
+    enum { NORM_RMS, NORM_LAYER /* subtracts the mean, has biases */, NORM_LAYER_PLAIN /* has none */ } norm;
     float norm_eps;
     bool has_embedding_norm; /* on the embedding, before the first layer */
     /* Norms of the outputs of attention and feed-forward layer, before they join the residual; or with

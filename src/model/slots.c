@@ -270,6 +270,11 @@ bool slot_is_in(const struct model_desc *d, enum weight_slot slot, int layer)
     return !info->is_in || info->is_in(d, layer);
 }
 
+bool slot_has_zero_bias(const struct model_desc *d, enum weight_slot slot)
+{
+    return slot_info(slot)->has_bias == norm_has_bias && d->norm == NORM_LAYER_PLAIN;
+}
+
 int slot_dim(const struct model_desc *d, enum dim dim, int layer)
 {
     const struct attn_desc *a = &model_layer(d, layer)->attn;

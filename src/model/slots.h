@@ -128,6 +128,9 @@ struct slot_info {
     bool is_by_head;    /* n_heads matrices, one after the other */
 };
 
+/* Whether the weight is a norm that subtracts the mean, of a model without biases: the backend adds zeros. */
+bool slot_has_zero_bias(const struct model_desc *desc, enum weight_slot slot);
+
 /* slot: 0 to SLOT_COUNT - 1. */
 const struct slot_info *slot_info(enum weight_slot slot);
 

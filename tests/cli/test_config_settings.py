@@ -110,7 +110,21 @@ def test_the_first_gemma_has_one_activation_with_several_names(logits):
     assert plain == logits("gemma-tiny", {"hidden_act": tanh, "hidden_activation": tanh}) == logits("gemma-tiny", {"hidden_activation": None})
 
 
+def test_cohere2_has_windows_in_three_of_four_layers(logits):
+    plain = logits("cohere2-tiny", {"sliding_window": 7})
+    types = ["sliding_attention"] * 3 + ["full_attention", "sliding_attention"]
+    assert plain == logits("cohere2-tiny", {"sliding_window": 7}, ["sliding_window_pattern"])
+    assert plain == logits("cohere2-tiny", {"sliding_window": 7, "layer_types": types}, ["sliding_window_pattern"])
+    others = [logits("cohere2-tiny", {"sliding_window": 7, "sliding_window_pattern": 5}), logits("cohere2-tiny", {})]
+    assert len({plain, *others}) == 3
+    assert others[1] == logits("cohere2-tiny", {}, ["sliding_window"])  # the ids fit into both
+
+
 @pytest.mark.parametrize("name, settings, said", [
+    ("cohere-tiny", {"use_qk_norm": True}, "use_qk_norm"),
+    ("cohere2-tiny", {"sliding_window": None}, "sliding_window"),
+    ("cohere2-tiny", {"rotary_pct": 0.5}, "rotary_pct"),
+    ("cohere2-tiny", {"use_parallel_block": False}, "use_parallel_block"),
     ("gemma-tiny", {"hidden_act": "silu"}, "hidden_act: silu"),
     ("gemma-tiny", {"hidden_activation": "gelu"}, "hidden_activation: gelu"),
     ("gemma-tiny", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),

@@ -44,6 +44,8 @@ static const struct fixture {
     { "pangu", "pangu-tiny" },
     { "granite", "granite-tiny" },
     { "phi3", "phi3-tiny" },
+    { "cohere", "cohere-tiny" },
+    { "cohere2", "cohere2-tiny" },
     { "gemma", "gemma-tiny" },
     { "gemma2", "gemma2-tiny" },
     { "gemma3", "gemma3-tiny" },

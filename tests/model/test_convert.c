@@ -204,6 +204,8 @@ static void every_family_that_gguf_knows_converts(void **state)
         { "gpt2-tiny", "gpt2", true },
         { "bloom-tiny", "bloom", true },
         { "granite-tiny", "granite", false },
+        { "cohere-tiny", "command-r", true },
+        { "cohere2-tiny", "cohere2", true },
         { "gemma-tiny", "gemma", true },
         { "gemma2-tiny", "gemma2", true },
         { "falcon-tiny", "falcon", true },

@@ -68,6 +68,8 @@ static const struct fixture {
     { "glm4v-tiny", "glm4" },
     { "glm4v-moe-tiny", "glm4_moe" },
     { "opt-tiny", "opt" },
+    { "cohere-tiny", "cohere" },
+    { "cohere2-tiny", "cohere2" },
     { "gemma-tiny", "gemma" },
     { "gemma2-tiny", "gemma2" },
     { "gemma3-tiny", "gemma3" },

@@ -52,6 +52,36 @@ static const struct upload {
             "\"high_freq_factor\":4.0,\"low_freq_factor\":1.0,"
             "\"original_max_position_embeddings\":8192,\"rope_type\":\"llama3\"}"),
       "llama", NULL },
+    { "c4ai-command-r7b-12-2024",
+      "{\"architectures\":[\"Cohere2ForCausalLM\"],\"attention_bias\":false,\"attention_dropout\":0.0,\"bo"
+      "s_token_id\":5,\"cache_implementation\":\"hybrid\",\"eos_token_id\":255001,\"head_dim\":128,\"hidden"
+      "_act\":\"silu\",\"hidden_size\":4096,\"initializer_range\":0.02,\"intermediate_size\":14336,\"layer_"
+      "norm_eps\":1e-05,\"layer_switch\":4,\"logit_scale\":0.25,\"max_position_embeddings\":132096,\"mode"
+      "l_type\":\"cohere2\",\"num_attention_heads\":32,\"num_hidden_layers\":32,\"num_key_value_heads\":8,"
+      "\"order_of_interleaved_layers\":\"local_attn_first\",\"pad_token_id\":0,\"position_embedding_type"
+      "\":\"rope_gptj\",\"rope_scaling\":null,\"rope_theta\":50000,\"rotary_pct\":1.0,\"sliding_window\":409"
+      "6,\"sliding_window_pattern\":4,\"torch_dtype\":\"bfloat16\",\"transformers_version\":\"4.48.0.dev0\""
+      ",\"use_cache\":true,\"use_embedding_sharing\":true,\"use_gated_activation\":true,\"use_parallel_b"
+      "lock\":true,\"use_parallel_embedding\":true,\"vocab_size\":256000}",
+      "cohere2", NULL },
+    { "c4ai-command-r-v01",
+      "{\"architectures\":[\"CohereForCausalLM\"],\"attention_bias\":false,\"attention_dropout\":0.0,\"bos"
+      "_token_id\":5,\"eos_token_id\":255001,\"hidden_act\":\"silu\",\"hidden_size\":8192,\"initializer_ran"
+      "ge\":0.02,\"intermediate_size\":22528,\"layer_norm_eps\":1e-05,\"logit_scale\":0.0625,\"max_positi"
+      "on_embeddings\":8192,\"model_max_length\":131072,\"model_type\":\"cohere\",\"num_attention_heads\":"
+      "64,\"num_hidden_layers\":40,\"num_key_value_heads\":64,\"pad_token_id\":0,\"rope_theta\":8000000.0"
+      ",\"torch_dtype\":\"float16\",\"transformers_version\":\"4.38.2\",\"use_cache\":true,\"use_qk_norm\":fa"
+      "lse,\"vocab_size\":256000}",
+      "cohere", NULL },
+    { "c4ai-command-r-plus",
+      "{\"architectures\":[\"CohereForCausalLM\"],\"attention_bias\":false,\"attention_dropout\":0.0,\"bos"
+      "_token_id\":5,\"eos_token_id\":255001,\"hidden_act\":\"silu\",\"hidden_size\":8192,\"initializer_ran"
+      "ge\":0.02,\"intermediate_size\":22528,\"layer_norm_eps\":1e-05,\"logit_scale\":0.0625,\"max_positi"
+      "on_embeddings\":8192,\"model_max_length\":131072,\"model_type\":\"cohere\",\"num_attention_heads\":"
+      "64,\"num_hidden_layers\":40,\"num_key_value_heads\":64,\"pad_token_id\":0,\"rope_theta\":8000000.0"
+      ",\"torch_dtype\":\"float16\",\"transformers_version\":\"4.38.2\",\"use_cache\":true,\"use_qk_norm\":tr"
+      "ue,\"vocab_size\":256000}",
+      "cohere", "use_qk_norm: true" },
     { "gemma-2b",
       "{\"architectures\":[\"GemmaForCausalLM\"],\"attention_bias\":false,\"attention_dropout\":0.0,\"bos_"
       "token_id\":2,"

@@ -27,6 +27,8 @@ static const struct family_fixture {
     { "llama-tiny-tied", false },
     { "phi3-tiny", false },
     { "phi4-mini-tiny", false },
+    { "cohere-tiny", false },
+    { "cohere2-tiny", false },
     { "gemma-tiny", false },
     { "gemma2-tiny", false },
     { "gptj-tiny", false },

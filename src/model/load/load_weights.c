@@ -386,6 +386,18 @@ static enum tutti_status upload(struct loader *l, struct floats *out, const stru
     return ok ? TUTTI_OK : load_out_of_memory(l, err);
 }
 
+/* A norm that subtracts the mean, but has no bias: the backend adds zeros. */
+static enum tutti_status add_zero_bias(struct loader *l, struct model_weight *out, int n,
+                                       struct tutti_error *err)
+{
+    float *zeros = calloc((size_t)n, sizeof *zeros);
+    if (zeros)
+        out->bias = l->model->backend->ops->alloc_constant(l->model->backend, zeros, (size_t)n);
+    free(zeros);
+    l->model->weight_bytes += (uint64_t)n * sizeof *zeros;
+    return out->bias.buffer ? TUTTI_OK : load_out_of_memory(l, err);
+}
+
 static enum tutti_status load_weight(struct loader *l, const struct slot_at *at, struct tutti_error *err)
 {
     struct model_weight *out = model_weight(l->model, at->slot, at->layer);
@@ -401,6 +413,8 @@ static enum tutti_status load_weight(struct loader *l, const struct slot_at *at,
     if (st == TUTTI_OK)
         st = upload(l, &out->values, w.parts[0], w.n_out, w.is_less_one ? 1 : 0,
                     part.kind == SPLIT_ELEMENTS ? &part.runs[0] : NULL, err);
+    if (st == TUTTI_OK && w.has_zero_bias)
+        return add_zero_bias(l, out, w.n_in, err);
     return st == TUTTI_OK ? upload(l, &out->bias, w.biases[0], 1, 0, NULL, err) : st;
 }
 

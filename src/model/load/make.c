@@ -347,7 +347,8 @@ static enum tutti_status make_weight(struct maker *m, const struct slot_at *at, 
         return make_matrix(m, &out->matrix, at, err);
     enum tutti_status st = make_vector(m, &out->values, n, slot_info(slot)->kind == SLOT_NORM ? 1 : 0.01f,
                                        err);
-    return st == TUTTI_OK && shape.has_bias ? make_vector(m, &out->bias, n, 0, err) : st;
+    bool has_bias = shape.has_bias || slot_has_zero_bias(&m->model->desc, slot);
+    return st == TUTTI_OK && has_bias ? make_vector(m, &out->bias, n, 0, err) : st;
 }
 
 /* Number of weights in all matrices of the whole model. */

@@ -237,6 +237,7 @@ enum tutti_status weights_find(struct weight *out, const struct model_desc *d,
                             .n_in = shape.n_in,
                             .n_out = shape.n_out,
                             .is_less_one = names->has_norms_less_one && info->kind == SLOT_NORM,
+                            .has_zero_bias = slot_has_zero_bias(d, slot),
                             .has_unit_rows = slot == SLOT_OUTPUT && d->has_unit_output,
                             .is_transposed = tensor_names_transposes(names, slot),
                             .alternates = names->alternates && slot == SLOT_EXPERT_GATE_UP };
@@ -402,7 +403,7 @@ uint64_t weights_bytes(const struct weight *w, const struct weight_type *type,
                        const struct backend_caps *caps)
 {
     if (slot_info(w->slot)->kind != SLOT_MATRIX)
-        return weights_n_params(w) * sizeof(float);
+        return (weights_n_params(w) + (w->has_zero_bias ? (uint64_t)w->n_in : 0)) * sizeof(float);
     const struct slot_shape shape = { .n_in = w->n_in, .n_out = w->n_out, .is_gate_up = w->is_gate_up };
     uint64_t order = w->parts[0]->order ? (uint64_t)w->n_in * sizeof *w->parts[0]->order : 0;
     return weights_packed_bytes(&shape, weights_run_type(w, type), caps) + order;

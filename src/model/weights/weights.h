@@ -28,6 +28,7 @@ struct weight {
     struct weight_place place;
     bool is_gate_up;
     bool is_less_one;   /* a norm that is stored minus 1 */
+    bool has_zero_bias; /* slot_has_zero_bias() */
     bool has_unit_rows; /* each row is divided by its length when it is loaded */
     bool is_transposed; /* stored as [n_in][n_out]; only plain (not quantized) types; slices never are */
     bool alternates;    /* gate and up: one tensor has a row of each in turn */
