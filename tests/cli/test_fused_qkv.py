@@ -62,6 +62,34 @@ def test_one_tensor_of_q_k_v_gives_the_same_bits(name, tmp_path):
     assert logits_of(fused, tmp_path) == logits_of(split, tmp_path)
 
 
+def fuse_experts(path, out):
+    """Of each expert the rows of gate, then of up."""
+    file, entries, n_fused = Gguf(path), [], 0
+    for name, (kind, shape, _) in file.tensors.items():
+        if ".ffn_gate_exps." in name:
+            parts = [data_of(file, name), data_of(file, name.replace("gate", "up"))]
+            n = len(parts[0]) // shape[0]
+            both = b"".join(part[i * n:(i + 1) * n] for i in range(shape[0]) for part in parts)
+            entries.append((name.replace("gate", "gate_up"), kind, [shape[0], 2 * shape[1], shape[2]], both))
+            n_fused += 1
+        elif ".ffn_up_exps." not in name:
+            entries.append((name, kind, shape, data_of(file, name)))
+    write(out, file.data[:file.infos], entries)
+    return n_fused
+
+
+@pytest.mark.parametrize("name", ["deepseek-v2-lite-tiny", "deepseek-v3-tiny", "glm4-moe-lite-tiny"])
+def test_one_tensor_of_gate_and_up_of_experts_gives_the_same_bits(name, tmp_path):
+    split, fused, again = (tmp_path / f"{n}.gguf" for n in ("split", "fused", "again"))
+    tutti("convert", os.path.join(FIXTURES, name), split, "--type", "f32")
+    assert fuse_experts(split, fused) >= 1
+    assert logits_of(fused, tmp_path) == logits_of(split, tmp_path)
+    tutti("convert", fused, again, "--type", "f32")
+    a, b = Gguf(split), Gguf(again)
+    assert {k: v[:2] for k, v in a.tensors.items()} == {k: v[:2] for k, v in b.tensors.items()}
+    assert a.data[a.begin:] == b.data[b.begin:]
+
+
 @pytest.mark.parametrize("name", ["mistral-tiny", "gpt-oss-tiny"])
 def test_conversion_writes_three_tensors(name, tmp_path):
     split, fused, again = (tmp_path / f"{n}.gguf" for n in ("split", "fused", "again"))

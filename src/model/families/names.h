@@ -100,6 +100,10 @@
 #define NAMES_GGUF_EXPERTS                                                                                   \
     .of[SLOT_EXPERT_GATE_UP] = { "blk.%d.ffn_gate_exps.weight", "blk.%d.ffn_up_exps.weight" },               \
     .of[SLOT_EXPERT_DOWN] = { "blk.%d.ffn_down_exps.weight" }
+/* The same with the rows of gate and up in one tensor (llama.cpp's converter: --fuse-gate-up-exps). */
+#define NAMES_GGUF_EXPERTS_FUSED                                                                             \
+    .of[SLOT_EXPERT_GATE_UP] = { "blk.%d.ffn_gate_up_exps.weight" },                                         \
+    .of[SLOT_EXPERT_DOWN] = { "blk.%d.ffn_down_exps.weight" }
 #define NAMES_GGUF_SHARED                                                                                    \
     .of[SLOT_SHARED_GATE_UP] = { "blk.%d.ffn_gate_shexp.weight", "blk.%d.ffn_up_shexp.weight" },             \
     .of[SLOT_SHARED_DOWN] = { "blk.%d.ffn_down_shexp.weight" }

@@ -35,6 +35,9 @@ static const struct tensor_names LAYOUTS[] = {
     { NAMES_GGUF, NAMES_GGUF_LATENT, NAMES_GGUF_GATE_UP, NAMES_GGUF_ROUTER, NAMES_GGUF_EXPERTS,
       NAMES_GGUF_SHARED, .of[SLOT_K_UP] = { "blk.%d.attn_k_b.weight" },
       .of[SLOT_V_UP] = { "blk.%d.attn_v_b.weight" } },
+    { NAMES_GGUF, NAMES_GGUF_LATENT, NAMES_GGUF_GATE_UP, NAMES_GGUF_ROUTER, NAMES_GGUF_EXPERTS_FUSED,
+      NAMES_GGUF_SHARED, .of[SLOT_K_UP] = { "blk.%d.attn_k_b.weight" },
+      .of[SLOT_V_UP] = { "blk.%d.attn_v_b.weight" }, .is_only_read = true },
     /* Written before llama.cpp absorbed the up-projections. */
     { NAMES_GGUF, NAMES_GGUF_LATENT, NAMES_GGUF_GATE_UP, NAMES_GGUF_ROUTER, NAMES_GGUF_EXPERTS,
       NAMES_GGUF_SHARED, .of[SLOT_K_UP] = { "blk.%d.attn_kv_b.weight" },

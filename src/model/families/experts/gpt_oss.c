@@ -16,8 +16,7 @@ static const struct tensor_names LAYOUTS[] = {
       .alternates = true },
     LAYOUTS_GGUF(NAMES_GGUF_GPT_OSS, NAMES_GGUF_EXPERTS),
     /* files with gate and up in one tensor */
-    LAYOUTS_GGUF(NAMES_GGUF_GPT_OSS, .of[SLOT_EXPERT_GATE_UP] = { "blk.%d.ffn_gate_up_exps.weight" },
-                 .of[SLOT_EXPERT_DOWN] = { "blk.%d.ffn_down_exps.weight" }),
+    LAYOUTS_GGUF(NAMES_GGUF_GPT_OSS, NAMES_GGUF_EXPERTS_FUSED),
 };
 
 static const struct config_key KEYS[] = {
