@@ -102,6 +102,7 @@ def refusal(path):
      "phi3.rope.scaling.factor: a factor in addition"),
     ("llama-tiny", {"llama.attention.head_count": (LIST, (UINT32, [8, 8, 4]))}, "llama.attention.head_count: an array of different values"),
     ("llama-tiny", {"llama.attention.head_count_kv": (LIST, (UINT32, [2, 2, 1]))}, "llama.attention.head_count_kv: an array of 3 values"),
+    ("llama-tiny", {"llama.block_count": (UINT32, 2)}, "it belongs to a layer beyond block_count"),
     ("llama-tiny", {"llama.rope.freq_base": (LIST, (FLOAT, [1e4]))}, "llama.rope.freq_base: an array of 1 values"),
 ])
 def test_what_changes_the_computation_is_refused_by_name(tmp_path, name, settings, said):

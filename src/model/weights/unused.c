@@ -150,6 +150,16 @@ static bool has_same_parent(const char *a, const char *b)
     return n[0] == n[1] && strncmp(a, b, n[0]) == 0;
 }
 
+/* Whether a layer is beyond those that a GGUF file says that it has; also those that do not run are among these. */
+static bool is_beyond_blocks(const struct checkpoint *ck, int layer)
+{
+    const json_t *config = checkpoint_config(ck);
+    char key[128];
+    snprintf(key, sizeof key, "%.64s.block_count",
+             json_string_value(json_object_get(config, "general.architecture")));
+    return layer >= json_integer_value(json_object_get(config, key));
+}
+
 /* Why an unused tensor may change what is computed. NULL: it does not. */
 static const char *find_reason(const struct model_desc *d, const struct tensor_names *names,
                                const struct checkpoint *ck, const char *name)
@@ -158,6 +168,8 @@ static const char *find_reason(const struct model_desc *d, const struct tensor_n
     if ((layer >= 0 && layer < d->n_layers) || is_of_top(names->top, name) ||
         mtp_has_tensor(d, names, name, true))
         return "it belongs to a layer that runs";
+    if (layer >= 0 && checkpoint_gguf(ck) && is_beyond_blocks(ck, layer))
+        return "it belongs to a layer beyond block_count";
     if (find_sibling(ck, names, name))
         return "it belongs to a tensor that is used";
     if (strncmp(name, "rope_factors_", 13) == 0)
