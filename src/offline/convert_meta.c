@@ -437,7 +437,7 @@ static void put_sampling(struct gguf_writer *w, const struct checkpoint *ck, con
     }
 }
 
-/* Copies the ids of a GGUF file's tokens for filling gaps, which need not have names that infill_find() knows. */
+/* Copies the ids of a GGUF file's tokens for filling gaps: infill_find() need not know their names. */
 static void put_infill(struct gguf_writer *w, const struct checkpoint *ck, int n_vocab)
 {
     static const char *const KEYS[] = { "tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.fim_suf_token_id",

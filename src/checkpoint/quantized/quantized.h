@@ -12,10 +12,11 @@
 
 struct quantized;
 
-/* Reads the description in config, the content of config.json at path, where it was put if own_path is not NULL, the file that it
- * is from. *out NULL with TUTTI_OK: the weights are not quantized. Otherwise *out is the caller's, for quantized_close(), and
- * borrows the others. TUTTI_E_UNSUPPORTED: a method that tutti does not know; the error names it. A method of a file of its
- * own, which programs ignore, is refused by quantized_wrap() instead, if tensors have its types. */
+/* Reads the description in config, the content of config.json at path. own_path: of the file that the
+ * description is from, if config.json has none; else NULL. *out NULL with TUTTI_OK: the weights are not
+ * quantized. Otherwise *out is the caller's, for quantized_close(), and borrows the arguments.
+ * TUTTI_E_UNSUPPORTED: a method that tutti does not know; the error names it. A method of a file of its
+ * own, which other programs ignore, is refused by quantized_wrap() instead, if tensors have its types. */
 MUST_CHECK enum tutti_status quantized_open(struct quantized **out, const json_t *config,
                                             const char *own_path, const char *path, struct tutti_error *err);
 void quantized_close(struct quantized *q); /* NULL is allowed */
