@@ -270,7 +270,7 @@ static void apply_config(const struct serving_config *config, const char *path, 
     if (engine->max_seqs == 0)
         engine->max_seqs = config->max_seqs;
     if (config->unused.n_bytes > 0)
-        log_warn("%s: without a meaning here: %s", path, config->unused.bytes);
+        log_warn("%s: settings that have no effect on tutti: %s", path, config->unused.bytes);
 }
 
 /* Converts the file's KV pages to bytes of this model, and limits the context to the model's. */

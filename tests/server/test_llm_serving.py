@@ -197,6 +197,9 @@ def test_flags_go_before_its_configuration(start, tmp_path):
 
 
 @pytest.mark.parametrize("text, words", [
+    ("serving_config: 3", "line 1: serving_config must be a mapping"), ("pa_config: [1]", "pa_config must be a mapping"),
+    ("serving_config:\n  server_port: 1\n  server_port: 2", "line 3: duplicate key serving_config.server_port"),
+    ("model_config: {}\nmodel_config: {}", "line 2: duplicate key model_config"),
     ("a: [", "line"), ("- 1\n- 2\n", "mapping"), ("", "nothing"), ("serving_config: {server_port: x}", "server_port"),
     ("serving_config: {server_port: 70000}", "65535"), ("pa_config: {num_blocks: 5}", "both"), ("serving_config: {server_ip: []}", "server_ip"),
     ("pa_config: {num_blocks: 99999999999}", "num_blocks"), ("model_config: {seq_length: [a]}", "seq_length"), ("[a]: 5", "name of a setting"),

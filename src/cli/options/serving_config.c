@@ -111,6 +111,31 @@ static enum tutti_status read_setting(struct config_reader *r, const char *name,
     return add_unused(r, name);
 }
 
+/* A section that is no mapping would lose its settings. An empty one has none. */
+static enum tutti_status check_section(struct config_reader *r, const char *name, const yaml_node_t *value)
+{
+    static const char *const SECTIONS[] = { "serving_config", "model_config", "pa_config" };
+    const char *text = scalar_text(value);
+    bool is_empty = text && (!*text || strcmp(text, "~") == 0 || strcmp(text, "null") == 0);
+    for (size_t i = 0; i < sizeof SECTIONS / sizeof *SECTIONS; i++)
+        if (strcmp(name, SECTIONS[i]) == 0 && !is_empty && (!value || value->type != YAML_MAPPING_NODE))
+            return error_set(r->err, TUTTI_E_FORMAT, "%s: line %zu: %s must be a mapping of settings",
+                             r->path, value ? value->start_mark.line + 1 : 1, name);
+    return TUTTI_OK;
+}
+
+/* Whether an earlier pair of the mapping has the same key. */
+static bool is_duplicate(struct config_reader *r, const yaml_node_pair_t *first, const yaml_node_pair_t *pair,
+                         const char *key)
+{
+    for (; first < pair; first++) {
+        const char *other = scalar_text(yaml_document_get_node(&r->document, first->key));
+        if (other && strcmp(other, key) == 0)
+            return true;
+    }
+    return false;
+}
+
 static enum tutti_status read_mapping(struct config_reader *r, const yaml_node_t *node, const char *section)
 {
     enum tutti_status st = TUTTI_OK;
@@ -123,6 +148,13 @@ static enum tutti_status read_mapping(struct config_reader *r, const yaml_node_t
             return error_set(r->err, TUTTI_E_FORMAT, "%s: line %zu: %s", r->path, node->start_mark.line + 1,
                              key ? "more than 1024 settings" : "the name of a setting must be a text");
         snprintf(name, sizeof name, "%s%s%.100s", section ? section : "", section ? "." : "", key);
+        if (is_duplicate(r, node->data.mapping.pairs.start, pair, key))
+            return error_set(r->err, TUTTI_E_FORMAT, "%s: line %zu: duplicate key %s", r->path,
+                             yaml_document_get_node(&r->document, pair->key)->start_mark.line + 1, name);
+        if (!section)
+            st = check_section(r, name, value);
+        if (st != TUTTI_OK)
+            return st;
         if (!section && value && value->type == YAML_MAPPING_NODE)
             st = read_mapping(r, value, name);
         else
