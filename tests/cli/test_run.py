@@ -36,11 +36,15 @@ def run(project, *args, cwd=None, status=0, **env):
     ("serve", ["models/mine", "--keys", "k"], ["serve", "models/mine", "--keys", "k"]),
     ("serve", [], ["serve", "{root}/models/demo"]),
     ("serve", ["--port", "1"], ["serve", "{root}/models/demo", "--port", "1"]),
+    ("serve", ["--port", "1", "mine.gguf"], ["serve", "--port", "1", "mine.gguf"]),
+    ("serve", ["--port", "1", "x=folder"], ["serve", "--port", "1", "x=folder"]),
+    ("serve", ["--draft", "small.gguf"], ["serve", "{root}/models/demo", "--draft", "small.gguf"]),
     ("bench", ["m.gguf"], ["bench", "m.gguf"]),
 ])
 def test_paths_count_from_where_the_user_is(project, command, args, expected):
     elsewhere = project / "a folder"
-    elsewhere.mkdir()
+    (elsewhere / "folder").mkdir(parents=True)
+    (elsewhere / "folder" / "config.json").touch()
     said = run(project, command, *args, cwd=elsewhere).stdout.splitlines()
     assert said[-len(expected) - 1:] == [str(elsewhere)] + [word.format(root=project / "checkout") for word in expected]
 
