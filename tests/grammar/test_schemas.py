@@ -64,6 +64,14 @@ ACCEPTED = [
     ({"oneOf": [{"type": "object", "required": ["ref"], "properties": {"ref": {"type": "string"}}, "additionalProperties": False},
                 {"type": "object", "patternProperties": {"^[a-z]+$": {"type": "string"}}, "additionalProperties": False, "minProperties": 1}]},
      ['{"foo":"x"}'], ['{"ref":"x"}', '{}']),
+    # What tells the alternatives apart is required outside of them
+    ({"type": "object", "properties": {"msg": {"type": "string"}, "x": {"type": "string"}}, "required": ["msg"], "oneOf": [
+        {"properties": {"msg": {"enum": [kind]}, "x": {"maxLength": n}, **{f"{kind}{k}": {"type": "integer"} for k in range(6)}}} for n, kind in enumerate("abcd")]},
+     ['{"msg":"a","x":"","a3":1}', '{"msg":"d","x":"abc"}'], ['{"msg":"a","x":"1"}', '{"msg":"e"}', '{"x":""}']),
+    # {} is valid for both
+    ({"type": "object", "oneOf": [{"properties": {"key": {"type": "string"}}, "additionalProperties": False},
+                                  {"properties": {"keys": {"type": "array", "items": {"type": "string"}}}, "additionalProperties": False}]},
+     ['{"key":"a"}', '{"keys":["a"]}'], ['{}', '{"key":"a","keys":[]}']),
     # A recursive filter: its alternatives begin alike, and each level must not multiply them
     ({"$ref": "#/$defs/any", "$defs": {
         "leaf": {"type": "object", "properties": {"kind": {"enum": ["bool", "in"]}, "field": {"type": "string"}, "value": {}, "range": {"type": "array"}},

@@ -283,7 +283,7 @@ static int32_t of_object(struct schema_reader *r, const json_t *schema)
         return of_ref(r, ref);
     if (any && !schema_says_more(schema, "anyOf"))
         return json_is_array(any) ? of_list(r, any, "anyOf") : schema_fail(r, "anyOf must be a list");
-    if (one && !schema_says_more(schema, "oneOf") && schema_is_disjoint_list(r, one))
+    if (one && !schema_says_more(schema, "oneOf") && schema_is_disjoint_list(r, NULL, one))
         return of_list(r, one, "oneOf");
     if (all && !schema_says_more(schema, "allOf") && json_array_size(all) == 1)
         return of_list(r, all, "allOf");

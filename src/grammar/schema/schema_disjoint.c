@@ -6,7 +6,9 @@
 
 enum { MAX_LOOK_DEPTH = 8, STEPS_OF_LOOK = 16 }; /* a look-up checks some keywords, by hash */
 
-static bool are_disjoint(struct schema_reader *r, const json_t *a, const json_t *b, int depth);
+/* context: NULL, or a flat schema by which the values are valid too. */
+static bool are_disjoint(struct schema_reader *r, const json_t *context, const json_t *a, const json_t *b,
+                         int depth);
 
 /* The schema after following references; NULL: error, or too many. */
 static const json_t *follow_refs(struct schema_reader *r, const json_t *schema)
@@ -82,33 +84,43 @@ static bool have_disjoint_values(struct schema_reader *r, const json_t *a, const
     return is_disjoint;
 }
 
-/* Whether a requires a property that b forbids or restricts to other values. */
-static bool have_disjoint_properties(struct schema_reader *r, const json_t *a, const json_t *b, int depth)
+/* Whether a property that a value of a has is forbidden by b, or restricted to other values. */
+static bool are_disjoint_by(struct schema_reader *r, const json_t *context, const json_t *a, const json_t *b,
+                            const char *key, int depth)
 {
-    const json_t *names = json_object_get(a, "required"), *name;
+    const json_t *x = schema_of_property(r, a, key), *y = schema_of_property(r, b, key);
+    return json_is_false(y) || (x && y && (is_required(r, b, key) || is_required(r, context, key)) &&
+                                are_disjoint(r, NULL, x, y, depth + 1));
+}
+
+/* The same for any property that a or the context requires. */
+static bool have_disjoint_properties(struct schema_reader *r, const json_t *context, const json_t *a,
+                                     const json_t *b, int depth)
+{
+    const json_t *sources[] = { a, context }, *name;
     size_t i;
-    json_array_foreach(names, i, name)
-    {
-        const char *key = json_string_value(name);
-        if (!schema_spend(r, STEPS_OF_LOOK))
-            return false;
-        const json_t *x = key ? schema_of_property(r, a, key) : NULL,
-                     *y = key ? schema_of_property(r, b, key) : NULL;
-        if (key && json_is_false(y))
-            return true;
-        if (key && x && y && is_required(r, b, key) && are_disjoint(r, x, y, depth + 1))
-            return true;
+    for (int k = 0; k < 2; k++) {
+        json_array_foreach(json_object_get(sources[k], "required"), i, name)
+        {
+            const char *key = json_string_value(name);
+            if (!schema_spend(r, STEPS_OF_LOOK))
+                return false;
+            if (key && are_disjoint_by(r, context, a, b, key, depth))
+                return true;
+        }
     }
     return false;
 }
 
-static bool are_disjoint(struct schema_reader *r, const json_t *a, const json_t *b, int depth)
+static bool are_disjoint(struct schema_reader *r, const json_t *context, const json_t *a, const json_t *b,
+                         int depth)
 {
     a = follow_refs(r, a);
     b = follow_refs(r, b);
     if (!a || !b || depth > MAX_LOOK_DEPTH || !schema_spend(r, STEPS_OF_LOOK))
         return false;
-    unsigned shared = possible_types(r, a, 0) & possible_types(r, b, 0);
+    unsigned shared = possible_types(r, a, 0) & possible_types(r, b, 0) &
+                      (context ? possible_types(r, context, 0) : TYPE_ANY);
     if (shared == 0)
         return true;
     if (!json_is_object(a) || !json_is_object(b))
@@ -116,26 +128,27 @@ static bool are_disjoint(struct schema_reader *r, const json_t *a, const json_t 
     if (have_disjoint_values(r, a, b))
         return true;
     if (shared == TYPE_OBJECT)
-        return have_disjoint_properties(r, a, b, depth) || have_disjoint_properties(r, b, a, depth);
+        return have_disjoint_properties(r, context, a, b, depth) ||
+               have_disjoint_properties(r, context, b, a, depth);
     if ((shared & ~(unsigned)(TYPE_NUMBER | TYPE_INTEGER)) != 0)
         return false;
     struct schema_bounds x = schema_bounds(r, a), y = schema_bounds(r, b);
     return r->status == TUTTI_OK && (x.high < y.low || y.high < x.low);
 }
 
-bool schema_are_disjoint(struct schema_reader *r, const json_t *a, const json_t *b)
+bool schema_are_disjoint(struct schema_reader *r, const json_t *context, const json_t *a, const json_t *b)
 {
-    return are_disjoint(r, a, b, 0);
+    return are_disjoint(r, context, a, b, 0);
 }
 
-bool schema_is_disjoint_list(struct schema_reader *r, const json_t *list)
+bool schema_is_disjoint_list(struct schema_reader *r, const json_t *context, const json_t *list)
 {
     size_t n = json_array_size(list);
     if (n > MAX_SCHEMA_WAYS)
         schema_fail(r, "oneOf has %zu alternatives, at most %d are allowed", n, MAX_SCHEMA_WAYS);
     for (size_t i = 0; i < n && r->status == TUTTI_OK; i++)
         for (size_t k = 0; k < i && r->status == TUTTI_OK; k++)
-            if (!are_disjoint(r, json_array_get(list, k), json_array_get(list, i), 0))
+            if (!are_disjoint(r, context, json_array_get(list, k), json_array_get(list, i), 0))
                 return false;
     return r->status == TUTTI_OK;
 }
@@ -150,7 +163,7 @@ bool schema_is_disjoint_by(struct schema_reader *r, const json_t *list, const ch
             const json_t *a = follow_refs(r, json_array_get(list, k)),
                          *b = follow_refs(r, json_array_get(list, i));
             const json_t *x = schema_of_property(r, a, name), *y = schema_of_property(r, b, name);
-            if (!x || !y || !are_disjoint(r, x, y, 0))
+            if (!x || !y || !are_disjoint(r, NULL, x, y, 0))
                 return false;
         }
     }

@@ -691,6 +691,48 @@ static bool add_ways(struct schema_reader *r, json_t *out, json_t *more)
     return r->status == TUTTI_OK;
 }
 
+/* Objects with a property that a way lists and a closed schema does not know: a new list. */
+static json_t *with_unknown_names(struct schema_reader *r, const json_t *ways, const json_t *closed)
+{
+    json_t *out = json_array(), *way, *value;
+    const char *name;
+    size_t i;
+    if (!out)
+        schema_no_memory(r);
+    for (i = 0; i < MAX_COMBINED_DEPTH && json_object_get(closed, "$ref"); i++)
+        closed = schema_resolve(r, json_object_get(closed, "$ref"));
+    json_array_foreach(ways, i, way)
+    {
+        json_object_foreach(json_object_get(way, "properties"), name, value)
+        {
+            bool is_unknown = schema_spend(r, STEPS_OF_MEMBER) && !json_is_false(value) &&
+                              json_is_false(schema_of_property(r, closed, name));
+            json_t *with = is_unknown ? json_pack("{s:s, s:[s]}", "type", "object", "required", name) : NULL;
+            if (is_unknown &&
+                (!schema_take_bytes(r, BYTES_OF_OBJECT) || json_array_append_new(out, with) != 0))
+                schema_no_memory(r);
+        }
+    }
+    return out;
+}
+
+/* The ways without the values that are valid by another alternative. Takes over ways; NULL: error. */
+static json_t *exclude(struct schema_reader *r, json_t *ways, const json_t *other, int depth)
+{
+    json_t *without = schema_negate(r, other, depth + 1), *before = json_incref(ways);
+    ways = schema_multiply(r, ways, without);
+    json_decref(without);
+    if (ways && json_array_size(ways) == 0 && json_array_size(before) > 0) {
+        without = with_unknown_names(r, before, other);
+        json_decref(ways);
+        ways = schema_multiply(r, before, without);
+        json_decref(without);
+    } else {
+        json_decref(before);
+    }
+    return ways;
+}
+
 /* The alternatives of anyOf or oneOf. Those of oneOf exclude each other. */
 static bool flatten_list(struct schema_reader *r, json_t *out, const struct conjunction *c,
                          const struct alternatives *list, int depth)
@@ -703,7 +745,7 @@ static bool flatten_list(struct schema_reader *r, json_t *out, const struct conj
      * alternative has a default for it. */
     const json_t *described = json_object_get(c->entries[list->owner].schema, "discriminator");
     const char *tag = json_string_value(json_object_get(described, "propertyName"));
-    bool excludes = !strcmp(list->name, "oneOf") && !schema_is_disjoint_list(r, list->value);
+    bool excludes = !strcmp(list->name, "oneOf") && !schema_is_disjoint_list(r, c->merged, list->value);
     bool is_tagged = excludes && tag && schema_is_disjoint_by(r, list->value, tag);
     excludes = excludes && !is_tagged;
     json_array_foreach(list->value, i, entry)
@@ -711,11 +753,8 @@ static bool flatten_list(struct schema_reader *r, json_t *out, const struct conj
         json_t *ways = r->status == TUTTI_OK ? flatten(r, entry, c, list->owner, depth + 1) : NULL;
         json_array_foreach(list->value, k, other)
         {
-            if (!excludes || i == k || !ways || schema_are_disjoint(r, entry, other))
-                continue;
-            json_t *without = schema_negate(r, other, depth + 1);
-            ways = schema_multiply(r, ways, without);
-            json_decref(without);
+            if (excludes && i != k && ways && !schema_are_disjoint(r, c->merged, entry, other))
+                ways = exclude(r, ways, other, depth);
         }
         if (ways && is_tagged) {
             json_t *with_tag = json_pack("[{s:[s]}]", "required", tag);

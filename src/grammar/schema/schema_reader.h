@@ -263,10 +263,11 @@ const json_t *schema_of_property(struct schema_reader *r, const json_t *schema, 
 
 /* ---- schema_disjoint.c ---- */
 
-/* Whether no value can be valid by both schemas; false also if this cannot be decided. */
-bool schema_are_disjoint(struct schema_reader *r, const json_t *a, const json_t *b);
+/* Whether no value can be valid by both schemas; false also if this cannot be decided. context: NULL, or a flat
+ * schema by which the values are valid too. */
+bool schema_are_disjoint(struct schema_reader *r, const json_t *context, const json_t *a, const json_t *b);
 /* The same for any two schemas of the list. */
-bool schema_is_disjoint_list(struct schema_reader *r, const json_t *list);
+bool schema_is_disjoint_list(struct schema_reader *r, const json_t *context, const json_t *list);
 /* Whether any two object schemas of the list allow different values of this property. */
 bool schema_is_disjoint_by(struct schema_reader *r, const json_t *list, const char *name);
 /* Whether all values that are valid by a are valid by b; false also if this cannot be seen at once. */
