@@ -74,6 +74,7 @@ static const struct {
     { "f\n```python\ntool_call()\n```", "f({})" },
     { "f\ntool_call(a=1, b='it\\'s", "f({\"a\":1" },
     { "f\ntool_call(a=x, b=2)", "f(" },
+    { "f\ntool_call(a=1, b c=100000000000000000000)", "f({\"a\":1" },
     { "f\ntool_call(a=1, a=2)",
       "f({\"a\":1,\"a\":2})" }, /* f lists no arguments: as in JSON, the last counts */
     { "get_weather\ntool_call(days=1, days=2)", "get_weather({\"days\":1" },

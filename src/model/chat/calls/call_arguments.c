@@ -120,6 +120,17 @@ bool call_arguments_set_value(struct call_arguments *a, json_t *value)
 
 /* ---- Python ---- */
 
+/* Whether the text is a name of Python. */
+static bool is_python_name(const char *text, size_t n_bytes)
+{
+    for (size_t i = 0; i < n_bytes; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if (!(c >= 0x80 || c == '_' || isalpha(c) || (isdigit(c) && i > 0)))
+            return false;
+    }
+    return n_bytes > 0;
+}
+
 /* NAME=VALUE, where the value is JSON with integers that the reader of literals cannot hold. */
 static bool add_wide(struct call_arguments *a, const json_t *function, const char *text, size_t n_bytes)
 {
@@ -130,7 +141,8 @@ static bool add_wide(struct call_arguments *a, const json_t *function, const cha
         name++;
     while (end > name && isspace((unsigned char)end[-1]))
         end--;
-    return call_arguments_set_name(a, name, (size_t)(end - name)) &&
+    return is_python_name(name, (size_t)(end - name)) &&
+           call_arguments_set_name(a, name, (size_t)(end - name)) &&
            note_name(a, json_string_value(a->name), function) && print_name(a) &&
            buf_add(&a->json, sign + 1, n_bytes - (size_t)(sign + 1 - text));
 }
