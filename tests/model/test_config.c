@@ -457,6 +457,78 @@ static void a_window_in_some_layers_of_mixtral_or_mistral_is_refused(void **stat
     }
 }
 
+/* The fixture's configuration with settings of another one, whose text is JSON. */
+static void describe_with(struct model_desc *d, const char *fixture, const char *settings,
+                          const struct family **family)
+{
+    struct tutti_error err = { 0 };
+    json_t *root = load_config(fixture), *changes = json_loads(settings, 0, NULL);
+    assert_non_null(changes);
+    json_object_del(root, "rope_scaling");
+    assert_int_equal(json_object_update(root, changes), 0);
+    *family = family_of(root);
+    if (describe(d, root, &err) != TUTTI_OK)
+        fail_msg("%s: %s", settings, err.text);
+    json_decref(changes);
+    json_decref(root);
+}
+
+static void rotary_settings_are_those_that_the_class_reads(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *fixture, *settings;
+        double theta; /* of layers without a window */
+    } CASES[] = {
+        /* Those by kind take the place of others next to them. */
+        { "gemma3-tiny",
+          "{\"rope_theta\":90.0,\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":2.0,"
+          "\"rope_theta\":300.0,\"full_attention\":{\"rope_type\":\"default\"},"
+          "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":50.0}}}",
+          90 },
+        { "olmo3-tiny",
+          "{\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":2.0,\"full_attention\":"
+          "{\"rope_type\":\"default\",\"rope_theta\":70.0}}}",
+          70 },
+        /* Only a missing object means the class's YaRN. */
+        { "gpt-oss-tiny", "{\"rope_theta\":500.0,\"rope_parameters\":{}}", 500 },
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct model_desc d;
+        const struct family *family;
+        describe_with(&d, CASES[i].fixture, CASES[i].settings, &family);
+        for (int kind = 0; kind < d.n_kinds; kind++) {
+            const struct attn_desc *a = &d.kinds[kind].attn;
+            assert_int_equal(a->rope_scaling.kind, ROPE_SCALING_NONE);
+            if (a->window == 0)
+                assert_true(fabs(a->rope_theta - CASES[i].theta) < 1e-9);
+        }
+    }
+}
+
+/* Else a file would be written that cannot be read again. */
+static void what_an_architecture_cannot_express_is_not_converted(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *fixture, *settings, *fault;
+    } CASES[] = {
+        { "qwen2-tiny", "{\"use_sliding_window\":true,\"sliding_window\":5,\"max_window_layers\":0}",
+          "use_sliding_window: true" },
+        { "qwen3-tiny", "{\"use_sliding_window\":true,\"sliding_window\":5,\"max_window_layers\":0}",
+          "use_sliding_window: true" },
+        { "qwen2-moe-tiny", "{\"qkv_bias\":false}", "qkv_bias: false" },
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct model_desc d;
+        const struct family *family;
+        describe_with(&d, CASES[i].fixture, CASES[i].settings, &family);
+        assert_string_equal(family->find_gguf_fault(&d), CASES[i].fault);
+        describe_with(&d, CASES[i].fixture, "{}", &family);
+        assert_null(family->find_gguf_fault(&d));
+    }
+}
+
 /* A file without an epsilon: that of the class in transformers. */
 static void a_missing_epsilon_is_the_default_of_the_class(void **state)
 {
@@ -726,6 +798,8 @@ int main(void)
                                         remove_folder),
         cmocka_unit_test(published_configurations_are_described),
         cmocka_unit_test(a_window_in_some_layers_of_mixtral_or_mistral_is_refused),
+        cmocka_unit_test(rotary_settings_are_those_that_the_class_reads),
+        cmocka_unit_test(what_an_architecture_cannot_express_is_not_converted),
         cmocka_unit_test(a_missing_epsilon_is_the_default_of_the_class),
         cmocka_unit_test_setup_teardown(a_tensor_that_is_not_there_is_named, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(a_tied_output_with_a_bias_is_refused, make_folder, remove_folder),

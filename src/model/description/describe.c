@@ -227,6 +227,13 @@ void describe_rope(struct model_desc *d, struct config *c, const char *object,
     read_rope_scaling(d, c, object, defaults);
 }
 
+/* rope_theta at top level, or that of the class. */
+static double top_theta(struct config *c, const struct transformers_defaults *defaults)
+{
+    return config_float_or(c, "rope_theta", 1e-6, 1e12,
+                           defaults->rope_theta > 0 ? defaults->rope_theta : 10000);
+}
+
 /* Classes with settings for each kind of layers do not read the original context at top level. */
 static void expect_inner_original(const struct model_desc *d, struct config *c)
 {
@@ -251,6 +258,10 @@ double describe_kinds_rope(struct model_desc *d, struct config *c,
     if (json_is_object(json_object_get(parameters, "full_attention"))) {
         if (config_has_object(c, "rope_scaling"))
             config_unsupported(c, "rope_scaling", "an object in addition to rope_parameters.full_attention");
+        /* Settings next to those by kind, which transformers writes too, have no effect. */
+        struct attn_desc *a = &d->kinds[0].attn;
+        a->rope_scaling = (struct rope_scaling){ .kind = ROPE_SCALING_NONE };
+        a->rope_theta = top_theta(c, defaults);
         describe_rope(d, c, "rope_parameters.full_attention", defaults);
     }
     expect_inner_original(d, c);
@@ -282,8 +293,7 @@ void describe_rotation(struct model_desc *d, struct config *c, const struct tran
     char theta[64], part[64];
     snprintf(theta, sizeof theta, "%s.rope_theta", object);
     snprintf(part, sizeof part, "%s.partial_rotary_factor", object);
-    a->rope_theta = config_float_or(c, "rope_theta", 1e-6, 1e12,
-                                    defaults->rope_theta > 0 ? defaults->rope_theta : 10000);
+    a->rope_theta = top_theta(c, defaults);
     a->rope_theta = config_float_or(c, theta, 1e-6, 1e12, a->rope_theta);
     if (has_old && has_new) {
         double other = config_float_or(c, "rope_parameters.rope_theta", 1e-6, 1e12, a->rope_theta);

@@ -154,9 +154,15 @@ static void put_qwen3_vl(struct gguf_writer *w, const struct model_desc *d)
     describe_put_image_sections(w, "qwen3vl", d);
 }
 
+/* Windows in some layers are refused for all families without them. */
+static const char *find_fault(const struct model_desc *d)
+{
+    return model_window(d) > 0 ? "use_sliding_window: true" : NULL;
+}
+
 static const char *find_vl_fault(const struct model_desc *d)
 {
-    return d->image_sections[0] == 0 ? "no mrope_section" : NULL;
+    return d->image_sections[0] == 0 ? "no mrope_section" : find_fault(d);
 }
 
 const struct family FAMILY_QWEN2 = {
@@ -164,6 +170,7 @@ const struct family FAMILY_QWEN2 = {
     .gguf_architecture = "qwen2",
     .is_mine = is_qwen2,
     .keys = CONFIG_KEYS_ROTARY,
+    .find_gguf_fault = find_fault,
     .describe = describe_qwen2,
     .layouts = QWEN2_LAYOUTS,
     .n_layouts = sizeof QWEN2_LAYOUTS / sizeof *QWEN2_LAYOUTS,
@@ -178,6 +185,7 @@ const struct family FAMILY_QWEN3 = {
     .gguf_architecture = "qwen3",
     .is_mine = is_qwen3,
     .keys = CONFIG_KEYS_ROTARY,
+    .find_gguf_fault = find_fault,
     .describe = describe_qwen3,
     .layouts = QWEN3_LAYOUTS,
     .n_layouts = sizeof QWEN3_LAYOUTS / sizeof *QWEN3_LAYOUTS,

@@ -61,7 +61,8 @@ static void read_config(struct model_desc *d, struct config *c, struct routing *
                                                            .rope_theta = 150000 };
     struct attn_desc *a = &d->kinds[0].attn;
     describe_transformers(d, c, &DEFAULTS);
-    if (!config_has_object(c, "rope_scaling") && !config_has_object(c, "rope_parameters"))
+    bool is_given = json_is_object(json_object_get(c->root, "rope_parameters")); /* an empty one too */
+    if (!config_has_object(c, "rope_scaling") && !is_given)
         set_usual_yarn(d);
     a->has_qkv_bias = a->has_out_bias = config_bool_or(c, "attention_bias", true);
     const char *n = describe_either(c, "num_local_experts", "num_experts");

@@ -230,6 +230,8 @@ static const char *find_qwen3_vl_fault(const struct model_desc *d)
 static const char *find_qwen2_fault(const struct model_desc *d)
 {
     const struct layer_desc *l = describe_find_kind(d, true);
+    if (!d->kinds[0].attn.has_qkv_bias)
+        return "qkv_bias: false";
     return l && l->ffn.experts.routing.is_normed ? "norm_topk_prob: true" : NULL;
 }
 
