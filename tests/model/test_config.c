@@ -506,6 +506,27 @@ static void rotary_settings_are_those_that_the_class_reads(void **state)
     }
 }
 
+/* GLM's attention_bias and ChatGLM's add_qkv_bias may be false, and no key of GGUF says it. */
+static void biases_of_chatglm_in_gguf_follow_from_the_tensors(void **state)
+{
+    (void)state;
+    struct tutti_error err = { 0 };
+    struct model_desc d = { .kinds[0].ffn.has_gate = true };
+    json_t *root = json_loads("{\"chatglm.block_count\":2,\"chatglm.embedding_length\":64,"
+                              "\"chatglm.attention.head_count\":4,\"chatglm.feed_forward_length\":96,"
+                              "\"chatglm.context_length\":128,"
+                              "\"chatglm.attention.layer_norm_rms_epsilon\":1e-5}",
+                              0, NULL);
+    struct config c = {
+        .root = root, .file = "chatglm.gguf", .prefix = "chatglm.", .is_flat = true, .err = &err
+    };
+    FAMILY_CHATGLM.describe(&d, &c, true);
+    assert_int_equal(c.status, TUTTI_OK);
+    assert_false(d.kinds[0].attn.has_qkv_bias);
+    json_decref(c.read);
+    json_decref(root);
+}
+
 /* Else a file would be written that cannot be read again. */
 static void what_an_architecture_cannot_express_is_not_converted(void **state)
 {
@@ -800,6 +821,7 @@ int main(void)
         cmocka_unit_test(a_window_in_some_layers_of_mixtral_or_mistral_is_refused),
         cmocka_unit_test(rotary_settings_are_those_that_the_class_reads),
         cmocka_unit_test(what_an_architecture_cannot_express_is_not_converted),
+        cmocka_unit_test(biases_of_chatglm_in_gguf_follow_from_the_tensors),
         cmocka_unit_test(a_missing_epsilon_is_the_default_of_the_class),
         cmocka_unit_test_setup_teardown(a_tensor_that_is_not_there_is_named, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(a_tied_output_with_a_bias_is_refused, make_folder, remove_folder),

@@ -91,7 +91,6 @@ static void chatglm_describe(struct model_desc *d, struct config *c, bool is_ggu
     if (is_gguf) {
         describe_gguf(d, c);
         a->rotary_dim = config_int_or(c, "rope.dimension_count", 0, LIMIT_DIMENSION, a->head_dim / 2);
-        a->has_qkv_bias = true;
     } else {
         chatglm_describe_hf(d, c);
     }
