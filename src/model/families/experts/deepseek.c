@@ -346,9 +346,19 @@ static double yarn_log_factor(const struct attn_desc *a)
     return (m / (double)model_rope_scale(a) - 1) / log(s->factor);
 }
 
+static bool has_later_dense(const struct model_desc *d)
+{
+    for (int i = 1; i < d->n_layers; i++)
+        if (ffn_has_experts(&model_layer(d, i - 1)->ffn) && !ffn_has_experts(&model_layer(d, i)->ffn))
+            return true;
+    return false;
+}
+
 static const char *deepseek_find_gguf_fault(const struct model_desc *d)
 {
     const struct attn_desc *a = &d->kinds[0].attn;
+    if (has_later_dense(d))
+        return "mlp_layer_types: layers without experts after layers with experts";
     bool is_yarn = a->rope_scaling.kind == ROPE_SCALING_YARN && a->rope_scaling.factor > 1;
     if (is_yarn)
         return fabs(yarn_log_factor(a)) < 1e-6 ? "rope_scaling: YaRN without mscale_all_dim" : NULL;
