@@ -561,6 +561,22 @@ static uint32_t file_type(const struct convert_options *options)
     return type->file_type;
 }
 
+/* The same of the rotary scaling. The factors of llama3 and LongRoPE are tensors for all layers. */
+static const char *find_scaling_fault(const struct model_desc *d, bool has_exact_yarn)
+{
+    for (int i = 0; i < d->n_kinds; i++) {
+        const struct rope_scaling *s = &d->kinds[i].attn.rope_scaling;
+        if (s->kind == ROPE_SCALING_YARN && s->is_exact != has_exact_yarn)
+            return s->is_exact ? "truncate: false of YaRN" : "truncate: true of YaRN";
+        if (s->kind == ROPE_SCALING_LONGROPE && d->n_kinds > 1)
+            return "rope_type: longrope with several kinds of layers";
+        for (int j = 0; s->kind == ROPE_SCALING_LLAMA3 && j < d->n_kinds; j++)
+            if (d->kinds[j].attn.rope != ROPE_NONE && d->kinds[j].attn.rope_scaling.kind != s->kind)
+                return "rope_type: llama3 in some layers only";
+    }
+    return NULL;
+}
+
 /* A setting that GGUF's architecture cannot express; NULL: it can express all. */
 static const char *convert_find_gguf_fault(const struct converter *c)
 {
@@ -571,11 +587,9 @@ static const char *convert_find_gguf_fault(const struct converter *c)
             return "layer_types: some layers have a window of attention";
         is_mixed = is_mixed || ffn_has_experts(&d->kinds[i].ffn) != ffn_has_experts(&d->kinds[0].ffn);
     }
-    for (int i = 0; i < d->n_kinds; i++) {
-        const struct rope_scaling *s = &d->kinds[i].attn.rope_scaling;
-        if (s->kind == ROPE_SCALING_YARN && s->is_exact != c->family->has_exact_yarn)
-            return s->is_exact ? "truncate: false of YaRN" : "truncate: true of YaRN";
-    }
+    const char *fault = find_scaling_fault(d, c->family->has_exact_yarn);
+    if (fault)
+        return fault;
     if (c->family->has_experts && !model_has_experts(d))
         return "no layer has experts";
     if (is_mixed && !c->family->has_first_dense)

@@ -1,5 +1,6 @@
 /* Broken configurations and tensors: each with the words its error must contain. */
 #include "model/description/family.h"
+#include "offline/convert.h"
 #include "offline/inspect.h"
 #include "util.h"
 
@@ -552,6 +553,37 @@ static void what_an_architecture_cannot_express_is_not_converted(void **state)
     }
 }
 
+static void a_scaling_that_gguf_has_for_all_layers_is_not_converted_from_some(void **state)
+{
+    (void)state;
+#define SIXTEEN "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]"
+    static const struct {
+        const char *fixture, *scaling, *words;
+    } CASES[] = {
+        { "gemma2-tiny",
+          "{\"rope_type\":\"longrope\",\"factor\":2,\"short_factor\":" SIXTEEN ",\"long_factor\":" SIXTEEN
+          "}",
+          "rope_type: longrope with several kinds of layers" },
+        { "gemma3-tiny",
+          "{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4,"
+          "\"original_max_position_embeddings\":64}",
+          "rope_type: llama3 in some layers only" },
+        { "gemma3-tiny", "{\"rope_type\":\"yarn\",\"factor\":4,\"attention_factor\":1.5}",
+          "rope_scaling: a factor of attention of its own" },
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct convert_options options = { .type = weight_type_find("f32") };
+        struct tutti_error err = { 0 };
+        char path[512];
+        path_of(path, sizeof path, "model.gguf");
+        write_tensors(CASES[i].fixture, NULL, NULL);
+        write_config(CASES[i].fixture, "rope_scaling", CASES[i].scaling);
+        assert_int_equal(convert_to_gguf(folder, path, &options, &err), TUTTI_E_UNSUPPORTED);
+        if (!strstr(err.text, CASES[i].words))
+            fail_msg("%s, expected %s", err.text, CASES[i].words);
+    }
+}
+
 /* A file without an epsilon: that of the class in transformers. */
 static void a_missing_epsilon_is_the_default_of_the_class(void **state)
 {
@@ -824,6 +856,8 @@ int main(void)
         cmocka_unit_test(rotary_settings_are_those_that_the_class_reads),
         cmocka_unit_test(what_an_architecture_cannot_express_is_not_converted),
         cmocka_unit_test(biases_of_chatglm_in_gguf_follow_from_the_tensors),
+        cmocka_unit_test_setup_teardown(a_scaling_that_gguf_has_for_all_layers_is_not_converted_from_some,
+                                        make_folder, remove_folder),
         cmocka_unit_test(a_missing_epsilon_is_the_default_of_the_class),
         cmocka_unit_test_setup_teardown(a_tensor_that_is_not_there_is_named, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(a_tied_output_with_a_bias_is_refused, make_folder, remove_folder),

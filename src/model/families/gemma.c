@@ -224,8 +224,23 @@ static const char *gemma2_fault(const struct model_desc *d)
     return d->tied_output ? find_fault(d, GEMMA2_27B_LAYERS) : "tie_word_embeddings: false";
 }
 
+/* llama.cpp applies a factor of attention to the layers with a window too, which have no scaling. */
+static bool has_own_attention_factor(const struct model_desc *d)
+{
+    bool has_any = false;
+    for (int i = 0; i < d->n_kinds; i++) {
+        const struct attn_desc *a = &d->kinds[i].attn;
+        double usual = a->rope_scaling.kind == ROPE_SCALING_YARN ? model_yarn_scale(a->rope_scaling.factor)
+                                                                 : 1;
+        has_any = has_any || fabs((double)model_rope_scale(a) / usual - 1) > 1e-6;
+    }
+    return has_any;
+}
+
 static const char *gemma3_fault(const struct model_desc *d)
 {
+    if (model_window(d) > 0 && has_own_attention_factor(d))
+        return "rope_scaling: a factor of attention of its own";
     return find_fault(d, GEMMA3_27B_LAYERS);
 }
 
