@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares tutti with transformers on tiny random models, with one setting of their configuration changed at a time.
 
-  fuzz_configs.py [--tutti build/tutti] [--families qwen3,gemma2] [--pairs N] [--seed N]
+  fuzz_configs.py [--tutti build/tutti] [--families qwen3,gemma2] [--pairs N] [--seed N] [--convert]
 
 For each family the settings of its class in transformers are changed, left out or set to null: booleans, activations,
 sizes, rotary settings in their old and new form, windows, routers. The model is built for each configuration, gets
@@ -311,15 +311,23 @@ class Oracle:
             return model(input_ids=self.torch.tensor([ids]), use_cache=False).logits[0].float().numpy()
 
 
-def tutti_logits(tutti, folder, ids):
-    """Logits, or the message with which tutti refuses the model; None: it ended by a signal."""
+def run_tutti(arguments, folder):
+    """0 if the command succeeds; or the message with which tutti refuses the model; None: it ended by a signal."""
+    done = subprocess.run(arguments, capture_output=True, text=True)
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    if done.returncode > 0 and lines:
+        return lines[-1].replace(folder + "/", "")
+    return 0 if done.returncode == 0 else None
+
+
+def tutti_logits(tutti, model, ids, folder):
+    """Logits, or what run_tutti() returns. folder: for files."""
     from safetensors.numpy import load_file
     out = os.path.join(folder, "out")
-    done = subprocess.run([tutti, "logits", folder, "--ids", ",".join(map(str, ids)), "--out", out, "--type", "f32", "--kv-type", "f32",
-                           "--threads", "1"], capture_output=True, text=True)
-    if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        return lines[-1].replace(folder + "/", "") if lines and done.returncode > 0 else None
+    result = run_tutti([tutti, "logits", model, "--ids", ",".join(map(str, ids)), "--out", out, "--type", "f32", "--kv-type", "f32",
+                        "--threads", "1"], folder)
+    if result != 0:
+        return result
     logits = load_file(out)["logits"]
     os.unlink(out)
     return logits
@@ -368,17 +376,31 @@ class Fuzzer:
 
     def compare(self, name, change, work, ids, want, form):
         """form: who wrote config.json."""
-        got = tutti_logits(self.args.tutti, work, ids)
+        result = self.judge(name, change, tutti_logits(self.args.tutti, work, ids, work), want, form)
+        if not self.args.convert or result != "equal" or form == "saved":
+            return
+        gguf = os.path.join(work, "model.gguf")
+        refusal = run_tutti([self.args.tutti, "convert", work, gguf, "--type", "f32"], work)
+        got = tutti_logits(self.args.tutti, gguf, ids, work) if refusal == 0 else refusal
+        if refusal == 0 and isinstance(got, str):
+            return self.report(name, "DIFF", change, f"GGUF was written, but {got}")
+        self.judge(name, change, got, want, "GGUF")
+
+    def judge(self, name, change, got, want, form):
+        result, note = "equal", ""
         if got is None:
-            return self.report(name, "DIFF", change, f"{form}: tutti crashed, or said nothing")
-        if isinstance(got, str):
-            return self.report(name, "refused", change, f"{form}: {got}")
-        if got.shape != want.shape:
-            return self.report(name, "DIFF", change, f"{form}: shape {got.shape}, expected {want.shape}")
-        error = np.abs(got - want).max(-1) / np.abs(want).max(-1)
-        if error.max() <= self.args.bound:
-            return self.report(name, "equal", change, f"{form}: {error.max():.1e}")
-        self.report(name, "DIFF", change, f"{form}: {error.max():.1e}, first at position {int(np.argmax(error > self.args.bound))}")
+            result, note = "DIFF", "tutti crashed, or said nothing"
+        elif isinstance(got, str):
+            result, note = "refused", got
+        elif got.shape != want.shape:
+            result, note = "DIFF", f"shape {got.shape}, expected {want.shape}"
+        else:
+            error = np.abs(got - want).max(-1) / np.abs(want).max(-1)
+            note = f"{error.max():.1e}"
+            if not error.max() <= self.args.bound:
+                result, note = "DIFF", f"{note}, first at position {int(np.argmax(~(error <= self.args.bound)))}"
+        self.report(name, result, change, f"{form}: {note}")
+        return result
 
     def run(self, name):
         base, rng = FAMILIES[name], random.Random(self.args.seed)
@@ -398,6 +420,7 @@ def main():
     parser.add_argument("--pairs", type=int, default=0, help="this many random pairs of changes for each family, instead of single changes")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--bound", type=float, default=5e-4, help="largest error relative to the position's largest |logit|")
+    parser.add_argument("--convert", action="store_true", help="also compare what tutti convert makes of each model")
     parser.add_argument("--verbose", action="store_true", help="print every case")
     args = parser.parse_args()
     fuzzer = Fuzzer(args)
