@@ -539,6 +539,8 @@ static void what_an_architecture_cannot_express_is_not_converted(void **state)
           "use_sliding_window: true" },
         { "qwen3-tiny", "{\"use_sliding_window\":true,\"sliding_window\":5,\"max_window_layers\":0}",
           "use_sliding_window: true" },
+        { "exaone4-tiny", "{\"sliding_window\":5,\"layer_types\":[\"full_attention\",\"full_attention\"]}",
+          "sliding_window: layers without rotary embedding, unlike those of the published model" },
         { "qwen2-moe-tiny", "{\"qkv_bias\":false}", "qkv_bias: false" },
         { "glm4-moe-lite-tiny", "{\"num_hidden_layers\":2,\"mlp_layer_types\":[\"sparse\",\"dense\"]}",
           "mlp_layer_types: layers without experts after layers with experts" },

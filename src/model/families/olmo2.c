@@ -181,9 +181,14 @@ static void describe_exaone4(struct model_desc *d, struct config *c, bool is_ggu
             d->kinds[i].attn.rope = ROPE_NONE;
 }
 
+/* With a sliding_window that no layer has, no layer rotates. */
 static const char *find_exaone4_fault(const struct model_desc *d)
 {
-    return find_window_fault(d, d->n_layers == EXAONE4_32B_LAYERS);
+    bool has_windows = d->n_layers == EXAONE4_32B_LAYERS;
+    for (int i = 0; !has_windows && i < d->n_layers; i++)
+        if (model_layer(d, i)->attn.rope == ROPE_NONE)
+            return "sliding_window: layers without rotary embedding, unlike those of the published model";
+    return find_window_fault(d, has_windows);
 }
 
 const struct family FAMILY_OLMO2 = {
