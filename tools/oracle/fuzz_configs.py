@@ -44,7 +44,7 @@ GPT2 = dict(n_embd=72, n_head=3, n_layer=3, n_positions=N_CTX, vocab_size=131)
 FAMILIES = {
     "llama": LLAMA, "mistral": WITH_HEAD, "ministral": WITH_HEAD, "mixtral": LLAMA | dict(num_local_experts=5),
     "qwen2": LLAMA, "qwen3": WITH_HEAD,
-    "qwen2_moe": LLAMA | MOE | dict(shared_expert_intermediate_size=52), "qwen3_moe": WITH_HEAD | MOE,
+    "qwen2_moe": LLAMA | MOE | dict(shared_expert_intermediate_size=52), "qwen3_moe": WITH_HEAD | MOE | dict(norm_topk_prob=True),
     "glm": WITH_HEAD | dict(pad_token_id=0), "glm4": WITH_HEAD | dict(pad_token_id=0),
     "glm4_moe": WITH_HEAD | dict(n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=44, n_group=4, topk_group=2,
                                  first_k_dense_replace=1),
