@@ -210,8 +210,8 @@ TUTTI_API void tutti_model_info(const tutti_model *model, struct tutti_model_inf
 
 /* Adds an adapter: a folder as PEFT saves it (LoRA, DoRA, trained tokens, prompts, prefixes;
  * docs/adapters.md), in any layout of the model's family. Several may be loaded; each request selects
- * one, or none. name: 1 to 127 bytes without ':'. No engine may be open on the model. Errors name file
- * and tensor. TUTTI_E_UNSUPPORTED: a kind of adapter that docs/adapters.md does not list. */
+ * one, or none. name: 1 to 127 bytes of printable UTF-8 without ':'. No engine may be open on the model.
+ * Errors name file and tensor. TUTTI_E_UNSUPPORTED: a kind of adapter that docs/adapters.md does not list. */
 TUTTI_API enum tutti_status tutti_model_add_adapter(tutti_model *model, const char *name, const char *path,
                                                     struct tutti_error *err);
 TUTTI_API int tutti_model_n_adapters(const tutti_model *model);

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/system/clock.h"
 #include "base/system/thread.h"
+#include "base/utf8.h"
 #include "server/access/guard.h"
 #include "server/access/keys.h"
 #include "server/http/listen.h"
@@ -404,9 +405,21 @@ static void ignore_signals(void)
             signal(SIGNALS[i], SIG_IGN);
 }
 
+/* Replies have the name, and JSON cannot have other text. */
+static enum tutti_status check_name(const char *name, struct tutti_error *err)
+{
+    if (utf8_is_printable(name, strlen(name)))
+        return TUTTI_OK;
+    return error_set(err, TUTTI_E_ARGUMENT,
+                     "the model's name is not text of printable characters in UTF-8, which replies have; "
+                     "give it another one with --name ID");
+}
+
 enum tutti_status server_open(struct server **out, const struct server_options *options,
                               struct tutti_error *err)
 {
+    if (options->model_id && check_name(options->model_id, err) != TUTTI_OK)
+        return TUTTI_E_ARGUMENT;
     struct server *server = calloc(1, sizeof *server);
     if (!server)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the server");
@@ -480,7 +493,9 @@ enum tutti_status server_run(struct server *server, tutti_engine *engine, tutti_
     app_make_fingerprint(app);
     if (app->options->max_body_bytes == 0)
         http_set_max_body(app->http, body_bytes_for(app_max_context(app)));
-    enum tutti_status st = run_loop(server, err);
+    enum tutti_status st = check_name(app->model_id, err);
+    if (st == TUTTI_OK)
+        st = run_loop(server, err);
     tutti_engine_drain(engine);
     log_info("stopped");
     return st;

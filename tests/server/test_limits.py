@@ -13,7 +13,7 @@ import time
 import pytest
 import requests
 
-from conftest import PATIENCE
+from conftest import DEMO, PATIENCE
 
 STORY = "Tell me a story about a fox named Mia."
 LONG = {"messages": [{"role": "user", "content": STORY}], "ignore_eos": True, "max_tokens": 480}
@@ -48,6 +48,19 @@ def read_response(file):
 def test_port_zero_takes_a_free_one(start):
     a, b = start(), start()
     assert a.port != b.port and a.get("/health").ok and b.get("/health").ok
+
+
+@pytest.mark.parametrize("name", [b"mod\xe8le", b"a\nb", b"\xed\xa0\x80"])
+def test_a_name_that_replies_cannot_have_is_refused_at_the_start(start, tmp_path, name):
+    with pytest.raises(RuntimeError) as error:
+        start("--name", os.fsdecode(name))
+    assert "--name ID" in str(error.value)
+    folder = os.fsencode(tmp_path) + b"/" + name
+    os.symlink(os.fsencode(DEMO), folder)
+    with pytest.raises(RuntimeError) as error:
+        start(os.fsdecode(folder))
+    assert "--name ID" in str(error.value)
+    assert start(os.fsdecode(folder), "--name", "modèle").get("/v1/models").json()["data"][0]["id"] == "modèle"
 
 
 def test_connections_are_kept_and_requests_may_be_sent_ahead(server):

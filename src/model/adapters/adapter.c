@@ -2,6 +2,7 @@
 #include "model/adapters/adapter_upload.h"
 
 #include "base/limits.h"
+#include "base/utf8.h"
 #include "model/forward.h"
 #include "model/ranks/group.h"
 
@@ -122,12 +123,12 @@ static enum tutti_status check_name(const struct model *model, const char *name,
 {
     size_t n = strlen(name);
     bool is_fit = n > 0 && n < LIMIT_ADAPTER_NAME && !strchr(name, ':') && strcmp(name, "none") != 0;
-    for (size_t i = 0; i < n; i++)
-        is_fit = is_fit && (uint8_t)name[i] >= 0x20 && (uint8_t)name[i] != 0x7f;
-    if (!is_fit)
-        return error_set_param(err, TUTTI_E_ARGUMENT, "adapter",
-                               "adapter name \"%s\", expected 1 to %d bytes without ':', and not \"none\"",
-                               name, LIMIT_ADAPTER_NAME - 1);
+    if (!is_fit || !utf8_is_printable(name, n))
+        return error_set_param(
+            err, TUTTI_E_ARGUMENT, "adapter",
+            "adapter name \"%s\", expected 1 to %d bytes of printable UTF-8 without ':', and "
+            "not \"none\"",
+            name, LIMIT_ADAPTER_NAME - 1);
     if (model_find_adapter(model, name) >= 0)
         return error_set_param(err, TUTTI_E_ARGUMENT, "adapter",
                                "two adapters are called %s; expected a name of its own for each", name);
