@@ -41,6 +41,7 @@ static void set_text(struct tutti_error *err, enum tutti_status status, const ch
     err->is_overloaded = false;
     err->retry_after_ms = err->context_tokens = 0;
     snprintf(err->param, sizeof err->param, "%s", param);
+    utf8_make_printable(err->param, strlen(err->param)); /* a long name may be cut within a character */
     memcpy(err->text, text, sizeof text);
 }
 

@@ -56,6 +56,8 @@ static void an_error_quotes_characters_not_commands(void **state)
     assert_string_equal(err.text, "??");
     error_prefix(&err, "\x80");
     assert_string_equal(err.text, "?: ??");
+    error_set_param(&err, TUTTI_E_ARGUMENT, "a.\xC3", "x");
+    assert_string_equal(err.param, "a.?");
 }
 
 static void every_half_survives_the_way_to_float_and_back(void **state)

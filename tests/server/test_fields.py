@@ -313,6 +313,7 @@ ZEROS = [
     ("/v1/embeddings", {"input": "a", "pooling": "mean\0x"}, "pooling"),
     ("/v1/messages", {"model": "demo", "max_tokens": 1, "messages": [{"role": "user\0x", "content": "a"}]}, None),
     ("/tokenize", {"prompt": "a", "model": "demo\0x"}, "model"),
+    ("/tokenize", {"prompt": "a", "é" * 100: "\0"}, "é" * 31 + "?"),  # an error has room for 63 bytes
 ]
 
 
