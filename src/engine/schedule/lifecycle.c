@@ -188,9 +188,9 @@ static void move_up(struct scheduler *s, const struct share *share, int rank, in
 
 void lifecycle_age_preempted(struct scheduler *s)
 {
-    int best = request_queue_best_priority(&s->queue);
     if (s->n_preempted == 0)
         return;
+    int best = request_queue_best_priority(&s->queue);
     for (int i = 0; i < s->options.max_seqs; i++)
         if (s->seqs[i].state != SEQUENCE_FREE && s->seqs[i].request->spec.priority < best)
             best = s->seqs[i].request->spec.priority;
