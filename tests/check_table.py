@@ -21,7 +21,7 @@ FAMILIES = {
     "openPangu-Embedded": "pangu-embedded-tiny", "Mistral Small 3.1": "mistral3-tiny", "Qwen2-VL, Qwen2.5-VL": "qwen2-vl-tiny",
     "Qwen3-VL": "qwen3-vl-tiny", "Qwen3-VL with experts": "qwen3-vl-moe-tiny", "GLM-4.1V": "glm4v-tiny", "GLM-4.5V": "glm4v-moe-tiny",
     "Mixtral": "mixtral-tiny", "Qwen2-MoE": "qwen2-moe-tiny", "Qwen3-MoE": "qwen3-moe-tiny", "GLM-4.5, 4.6, 4.7": "glm4-moe-tiny",
-    "MiniMax-M2": "minimax-m2-tiny",
+    "MiniMax-M2": "minimax-m2-tiny", "OLMoE": "olmoe-tiny",
     "gpt-oss": "gpt-oss-tiny", "DeepSeek-V2": "deepseek-v2-lite-tiny", "DeepSeek-V3, R1": "deepseek-v3-tiny", "GLM-4.7-Flash": "glm4-moe-lite-tiny",
 }
 

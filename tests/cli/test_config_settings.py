@@ -121,6 +121,7 @@ def test_cohere2_has_windows_in_three_of_four_layers(logits):
 
 
 @pytest.mark.parametrize("name, settings, said", [
+    ("olmoe-tiny", {"clip_qkv": 8.0}, "clip_qkv"),
     ("cohere-tiny", {"use_qk_norm": True}, "use_qk_norm"),
     ("cohere2-tiny", {"sliding_window": None}, "sliding_window"),
     ("cohere2-tiny", {"rotary_pct": 0.5}, "rotary_pct"),

@@ -32,6 +32,7 @@ static const struct fixture {
     { "qwen3-moe", "qwen3-moe-tiny" },
     { "glm4-moe", "glm4-moe-tiny" },
     { "minimax-m2", "minimax-m2-tiny" },
+    { "olmoe", "olmoe-tiny" },
     { "deepseek-v2-lite", "deepseek-v2-lite-tiny" },
     { "deepseek-v2-lite", "gguf/deepseek-v2-lite-tiny.gguf" },
     { "deepseek-v3", "deepseek-v3-tiny" },

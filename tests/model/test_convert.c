@@ -229,6 +229,7 @@ static void every_family_that_gguf_knows_converts(void **state)
         { "olmo2-tiny", "olmo2", true },
         { "olmo3-tiny", "olmo2", true },
         { "minimax-m2-tiny", "minimax-m2", true },
+        { "olmoe-tiny", "olmoe", true },
         { "exaone4-tiny", "exaone4", true },
         { "phi2-tiny", "phi2", true },
         { "gpt-neox-tiny", "gptneox", true },

@@ -89,6 +89,7 @@ static const struct fixture {
     { "glm4-moe-tiny", "glm4_moe" },
     { "glm4-moe-tiny-air", "glm4_moe" },
     { "minimax-m2-tiny", "minimax_m2" },
+    { "olmoe-tiny", "olmoe" },
     { "deepseek-v2-lite-tiny", "deepseek_v2" },
     { "deepseek-v2-tiny", "deepseek_v2" },
     { "deepseek-v3-tiny", "deepseek_v3" },

@@ -70,6 +70,7 @@ static const struct family_fixture {
     { "glm4-moe-tiny", false },
     { "glm4-moe-tiny-air", false },
     { "minimax-m2-tiny", false },
+    { "olmoe-tiny", false },
     { "deepseek-v2-lite-tiny", false },
     { "deepseek-v2-tiny", false },
     { "deepseek-v3-tiny", false },

@@ -50,7 +50,7 @@ FAMILIES = {
                                  first_k_dense_replace=1),
     "glm4_moe_lite": LATENT, "deepseek_v2": LATENT | dict(topk_method="group_limited_greedy"), "deepseek_v3": LATENT,
     "gpt_oss": WITH_HEAD | dict(num_local_experts=6, num_experts_per_tok=2, sliding_window=5),
-    "minimax_m2": WITH_HEAD | dict(num_local_experts=6, num_experts_per_tok=2),
+    "olmoe": LLAMA | dict(num_experts=6, num_experts_per_tok=2, num_key_value_heads=3), "minimax_m2": WITH_HEAD | dict(num_local_experts=6, num_experts_per_tok=2),
     "cohere": BY_LAYER_NORM | dict(layer_norm_eps=1e-5),
     "cohere2": BY_LAYER_NORM | dict(layer_norm_eps=1e-5, sliding_window=5),
     "gemma": WITH_HEAD, "gemma2": WITH_HEAD | dict(sliding_window=5, query_pre_attn_scalar=24),
