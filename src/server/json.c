@@ -251,7 +251,7 @@ json_t *json_byte_list(const char *bytes, size_t n_bytes)
 
 json_t *json_logprob(float logprob)
 {
-    return json_real(isfinite(logprob) && logprob > -9999.0f ? (double)logprob : -9999.0);
+    return json_real(isfinite(logprob) && logprob > -9999.0f ? number_of_float(logprob) : -9999.0);
 }
 
 int json_error_status(enum tutti_status status)

@@ -65,6 +65,67 @@ static void leaves_strings_and_layout_alone(void **state)
     json_decref(value);
 }
 
+/* But for reals the text is jansson's, with every layout. */
+static void texts_are_those_of_jansson(void **state)
+{
+    static const char TEXT[] = "{\"\": {}, \"a\": [], \"b\": [1, [2, {\"c\": null, \"d\": [true, false]}], "
+                               "-9007199254740993], \"e\\\"\": "
+                               "\"\\u0000\\u0001\\b\\t\\n\\u000b\\f\\r\\u001f "
+                               "\\\"/\\\\\\u007f\\u00e9\\u2028\\ud83e\\udd8a\", \"f\": {\"g\": \"\"}}";
+    static const size_t FLAGS[] = { 0, JSON_COMPACT, JSON_INDENT(1), JSON_INDENT(4),
+                                    JSON_INDENT(2) | JSON_COMPACT };
+    (void)state;
+    json_t *value = json_loads(TEXT, JSON_ALLOW_NUL, NULL);
+    assert_non_null(value);
+    for (size_t i = 0; i < sizeof FLAGS / sizeof *FLAGS; i++) {
+        char *expected = json_dumps(value, FLAGS[i]), *text = json_print(value, FLAGS[i]);
+        assert_string_equal(text, expected);
+        free(expected);
+        free(text);
+    }
+    assert_null(json_print(json_object_get(value, "e\""), 0)); /* no list or object */
+    json_decref(value);
+}
+
+static void floats_get_their_shortest_decimal(void **state)
+{
+    static const struct {
+        float number;
+        const char *text;
+    } CASES[] = { { 0.1f, "0.1" },
+                  { -0.7f, "-0.7" },
+                  { 16777216.0f, "16777216.0" },
+                  { 0.0f, "0.0" },
+                  { -0.0f, "-0.0" },
+                  { -12.345679f, "-12.345679" },
+                  { 3.4e-5f, "3.4e-5" },
+                  { -9999.0f, "-9999.0" },
+                  { 1e-12f, "1e-12" },
+                  { 3e38f, "3.0000000054977558e38" } };
+    uint32_t bits = 0x9E3779B9u;
+    (void)state;
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        json_t *value = json_real(number_of_float(CASES[i].number));
+        char *text = json_print(value, JSON_ENCODE_ANY);
+        assert_string_equal(text, CASES[i].text);
+        free(text);
+        json_decref(value);
+    }
+    for (int i = 0; i < 200000; i++) {
+        float number;
+        bits ^= bits << 13, bits ^= bits >> 17, bits ^= bits << 5;
+        uint32_t of_range = (bits & 0x807FFFFFu) | (0x70u + (bits >> 23 & 31) % 29) << 23; /* 2^-15 to 2^14 */
+        memcpy(&number, &of_range, sizeof number);
+        json_t *value = json_real(number_of_float(number));
+        char *text = json_print(value, JSON_ENCODE_ANY), shortest[NUMBER_TEXT_BYTES];
+        size_t n = number_shortest(shortest, json_real_value(value));
+        assert_true(strtof(text, NULL) == number && strlen(text) <= 16);
+        assert_true(strncmp(text, shortest, n) == 0 || strchr(shortest, 'e')); /* ".0" may follow */
+        free(text);
+        json_decref(value);
+    }
+}
+
 static void random_numbers_read_back(void **state)
 {
     char text[NUMBER_TEXT_BYTES];
@@ -86,6 +147,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prints_each_number_in_its_shortest_form),
         cmocka_unit_test(leaves_strings_and_layout_alone),
+        cmocka_unit_test(texts_are_those_of_jansson),
+        cmocka_unit_test(floats_get_their_shortest_decimal),
         cmocka_unit_test(random_numbers_read_back),
     };
     return cmocka_run_group_tests_name("json_print", tests, NULL, NULL);
